@@ -1,0 +1,36 @@
+package sandpit
+
+import "time"
+
+// Image names the root file system a sandbox starts from. Which forms exist is
+// the provider's business; the embedded engine knows HostImage, a directory
+// and a tar file.
+type Image string
+
+// HostImage is the machine's own programs (/usr and what belongs to it), read
+// only, with a small generated /etc. It needs no download, and it is what a
+// Spec without an image means.
+const HostImage Image = "host"
+
+// Template is an image with the resources and the start command of the
+// sandboxes made from it.
+type Template struct {
+	ID    string   `json:"id"`
+	Names []string `json:"names,omitempty"`
+	Spec  Spec     `json:"spec"`
+	// Start runs in every sandbox made from the template. Default: nothing.
+	Start []string `json:"start,omitempty"`
+	// Ready must exit 0 before such a sandbox counts as running. Default: at
+	// once.
+	Ready     []string  `json:"ready,omitempty"`
+	CreatedAt time.Time `json:"created_at"`
+}
+
+// Snapshot is a saved sandbox, memory and files, that others can start from.
+type Snapshot struct {
+	ID        string    `json:"id"`
+	Name      string    `json:"name,omitempty"`
+	Sandbox   ID        `json:"sandbox"`
+	Size      int64     `json:"size"` // bytes on disk
+	CreatedAt time.Time `json:"created_at"`
+}

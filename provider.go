@@ -1,0 +1,141 @@
+package sandpit
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"time"
+)
+
+// Provider is a way to make sandboxes. It only places them and opens
+// connections into them; what happens inside is the Guest's business.
+//
+// All methods may be called concurrently. Errors carry a Code; the codes named
+// with a method must be used for the cases stated, others may occur.
+type Provider interface {
+	// Create makes the sandbox id and returns when its guest answers. The
+	// sandbox can be found by List from the moment anything of it exists. When
+	// Create fails, nothing of it is left.
+	//
+	// AlreadyExists: id is in use. Invalid: the spec can never work.
+	// Unsupported: this machine or provider cannot do it. Exhausted: no room.
+	// Unavailable: try again.
+	Create(ctx context.Context, id ID, spec Spec) (Instance, error)
+
+	// List returns every sandbox of this provider and state directory,
+	// including those that another program made and a crash left behind.
+	List(ctx context.Context) ([]Placement, error)
+
+	// Attach returns a sandbox made earlier, by this or another program, from
+	// the handle it had.
+	//
+	// NotFound: no such sandbox any more. Invalid: not a handle of this
+	// provider.
+	Attach(ctx context.Context, handle []byte) (Instance, error)
+
+	// Close releases what the provider itself holds and waits for its
+	// goroutines. It is idempotent.
+	Close() error
+}
+
+// Placement is one line of Provider.List.
+type Placement struct {
+	ID     ID
+	Handle []byte
+	// Spec is what the sandbox was made from, labels included, as far as the
+	// provider keeps it.
+	Spec      Spec
+	CreatedAt time.Time
+}
+
+// Instance is one placed sandbox. All methods may be called concurrently.
+type Instance interface {
+	ID() ID
+
+	// Handle is what Attach needs after a restart. It is opaque, holds no
+	// secret and fits in 4 KiB.
+	Handle() []byte
+
+	// Guest is the program inside. It is the same value on every call.
+	Guest() Guest
+
+	// HTTP reaches a TCP port inside, 101 upgrades included. It never fails by
+	// itself; round trips do, with Unavailable when nothing listens and Gone
+	// when the sandbox has ended.
+	HTTP(port int) http.RoundTripper
+
+	// Wait returns when the sandbox has ended, or with the context's error.
+	// Many callers may wait, also after the end.
+	Wait(ctx context.Context) (Exit, error)
+
+	// Destroy ends the sandbox and removes everything of it. It is idempotent
+	// and succeeds when the sandbox is already gone.
+	Destroy(ctx context.Context) error
+}
+
+// The interfaces below are optional abilities of an Instance.
+
+// Dialer opens raw TCP connections to a port inside.
+type Dialer interface {
+	// Unavailable: nothing listens there. Gone: the sandbox has ended.
+	Dial(ctx context.Context, port int) (net.Conn, error)
+}
+
+// Stopper ends the processes and keeps the files.
+type Stopper interface {
+	// Conflict: not running (Stop) or not stopped (Start).
+	Stop(ctx context.Context) error
+	Start(ctx context.Context) error
+}
+
+// Pauser holds a sandbox still, memory kept.
+type Pauser interface {
+	// Conflict: not running (Pause) or not paused (Resume).
+	Pause(ctx context.Context) error
+	Resume(ctx context.Context) error
+}
+
+// Snapshotter saves a running sandbox, which goes on running.
+type Snapshotter interface {
+	Snapshot(ctx context.Context, name string) (Snapshot, error)
+}
+
+// Resizer changes the limits of a running sandbox.
+type Resizer interface {
+	// Unsupported: a limit that cannot be enforced here.
+	Resize(ctx context.Context, r Resources) error
+}
+
+// Statser measures a sandbox from outside.
+type Statser interface {
+	Stats(ctx context.Context) (Stats, error)
+}
+
+// NetworkPolicer replaces what a sandbox may reach, live.
+type NetworkPolicer interface {
+	SetNetworkPolicy(ctx context.Context, p NetworkPolicy) error
+}
+
+// Resources are limits. Zero means the default of the configuration.
+type Resources struct {
+	Memory int64   `json:"memory,omitempty"` // bytes, swap included
+	CPUs   float64 `json:"cpus,omitempty"`   // 0.5 is half of one
+	Disk   int64   `json:"disk,omitempty"`   // bytes that may be written
+	PIDs   int     `json:"pids,omitempty"`
+}
+
+// Stats is one measurement.
+type Stats struct {
+	At     time.Time     `json:"at"`
+	CPU    time.Duration `json:"cpu"`    // used since the start
+	Memory int64         `json:"memory"` // bytes in use
+	Disk   int64         `json:"disk"`   // bytes written and kept
+	PIDs   int           `json:"pids"`
+}
+
+// NetworkPolicy says what a sandbox may reach. The zero value is offline.
+type NetworkPolicy struct {
+	Online bool     `json:"online,omitempty"`
+	Allow  []string `json:"allow,omitempty"` // CIDR, host:port or domain
+	Deny   []string `json:"deny,omitempty"`
+}

@@ -1,0 +1,114 @@
+package sandpit
+
+import (
+	"crypto/rand"
+	"encoding/base32"
+	"maps"
+	"regexp"
+	"strings"
+	"time"
+)
+
+// ID names a sandbox for its whole life: 20 lower-case letters and digits, so
+// that it fits into a host name beside a port.
+type ID string
+
+var idPattern = regexp.MustCompile(`^[a-z][a-z0-9]{19}$`)
+
+// NewID returns an ID with 95 bits of randomness.
+func NewID() ID {
+	raw := make([]byte, 12)
+	_, _ = rand.Read(raw) // never fails: crypto/rand ends the program instead
+	return ID("s" + strings.ToLower(base32.StdEncoding.EncodeToString(raw))[:19])
+}
+
+// Validate returns an Invalid error unless id has the form NewID gives it. Use
+// it on every ID that comes from outside: IDs become file names.
+func (id ID) Validate() error {
+	if !idPattern.MatchString(string(id)) {
+		return Errorf(Invalid, "sandbox id %q: want 20 lower-case letters and digits", string(id))
+	}
+	return nil
+}
+
+// Spec says what a sandbox shall be. The zero value of a field means the
+// default stated with it. A Spec is a value: nothing keeps the caller's maps.
+type Spec struct {
+	// Name is for people; it need not be unique. Default: none.
+	Name string `json:"name,omitempty"`
+	// Image is the root file system. Default: HostImage.
+	Image Image `json:"image"`
+	// Labels are the caller's own marks, found again by List.
+	Labels map[string]string `json:"labels,omitempty"`
+	// Env is given to every process. Default: PATH, HOME and the like only.
+	Env map[string]string `json:"env,omitempty"`
+	// User runs processes that name no other: a name, a uid, or uid:gid as
+	// known inside. Default: root of the sandbox, which is nobody outside.
+	User string `json:"user,omitempty"`
+	// WorkDir is where processes start; it is made if missing. Default:
+	// DefaultWorkDir.
+	WorkDir string `json:"work_dir,omitempty"`
+	// Mounts are directories of the machine to be seen inside. Default: none.
+	Mounts []Mount `json:"mounts,omitempty"`
+	// Hostname is the name inside. Default: "sandpit".
+	Hostname string `json:"hostname,omitempty"`
+}
+
+// DefaultWorkDir is where processes start when nothing else is said.
+const DefaultWorkDir = "/workspace"
+
+// Clone returns a copy that shares nothing with s.
+func (s Spec) Clone() Spec {
+	s.Labels = maps.Clone(s.Labels)
+	s.Env = maps.Clone(s.Env)
+	s.Mounts = append([]Mount(nil), s.Mounts...)
+	return s
+}
+
+// Mount shows a directory or file of the machine inside a sandbox.
+type Mount struct {
+	// Source is an absolute path on the machine, links already resolved.
+	Source string `json:"source"`
+	// Target is an absolute path inside.
+	Target string `json:"target"`
+	// ReadOnly keeps the sandbox from writing.
+	ReadOnly bool `json:"read_only,omitempty"`
+}
+
+// Sandbox is what is known about one sandbox.
+type Sandbox struct {
+	ID        ID        `json:"id"`
+	Spec      Spec      `json:"spec"`
+	Lease     Lease     `json:"lease"`
+	CreatedAt time.Time `json:"created_at"`
+}
+
+// Lease is the reason a sandbox may exist.
+type Lease struct {
+	// Owner is who asked for it.
+	Owner string `json:"owner,omitempty"`
+	// Deadline is when Action happens. The zero time means never.
+	Deadline time.Time `json:"deadline,omitzero"`
+	// Action is what happens at the deadline. Default: ActionKill.
+	Action Action `json:"action,omitempty"`
+}
+
+// Action is what happens to a sandbox at its deadline.
+type Action string
+
+// The actions.
+const (
+	ActionKill  Action = "kill"  // destroyed, files lost
+	ActionStop  Action = "stop"  // processes end, files stay
+	ActionPause Action = "pause" // memory and files stay
+)
+
+// Exit says how a sandbox ended.
+type Exit struct {
+	// Known is false when the sandbox is gone and nobody saw how.
+	Known bool `json:"known"`
+	// Code is the exit code of its first process; meaningful if Known.
+	Code int `json:"code,omitempty"`
+	// Reason is one sentence for people. Never empty.
+	Reason string `json:"reason"`
+}
