@@ -1,0 +1,98 @@
+// Package config reads the configuration: defaults, then a TOML file, then
+// environment variables, then flags, each layer over the one before, into one
+// Config. Nothing is global: two configurations can live in one process.
+//
+// Loading is strict. A key that does not exist, a value that makes no sense
+// and a variable nobody knows are problems, and all of them are reported at
+// once, each with its place (see Problems). Sections of other programs in the
+// same file are left alone, so that an OpenManus configuration can be used as
+// it is; their names are kept in Config.Ignored and their contents are never
+// shown.
+//
+// The package is the only one that reads the environment of the process, and
+// only in FromProcess.
+package config
+
+import (
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// Config is the whole configuration. It is a plain value once loaded; nothing
+// in this package changes it afterwards.
+type Config struct {
+	// Sandbox is the [sandbox] section.
+	Sandbox Sandbox
+
+	// Engine is the absolute path of a static sandpit binary to be used as the
+	// engine. Default: empty, which means this program itself.
+	Engine string
+	// StateDir keeps what must survive a restart: leases, snapshots. Default:
+	// $XDG_STATE_HOME/sandpit; for root /var/lib/sandpit.
+	StateDir string
+	// CacheDir keeps what can be made again: images. Default:
+	// $XDG_CACHE_HOME/sandpit; for root /var/cache/sandpit.
+	CacheDir string
+	// RuntimeDir keeps sockets and locks. Default: $XDG_RUNTIME_DIR/sandpit;
+	// for root /run/sandpit; "run" in StateDir when StateDir was set or
+	// XDG_RUNTIME_DIR is not usable.
+	RuntimeDir string
+
+	// File is the configuration file that was read, or "" if there was none.
+	File string
+	// Ignored names the sections of File that belong to other programs, in
+	// file order.
+	Ignored []string
+	// Sources says where each value that is not a default came from, in words
+	// fit for a message: "config.toml:7", "SANDPIT_SANDBOX_IMAGE", "--memory".
+	Sources map[Key]string
+}
+
+// Explicit reports whether key was set by the file, the environment or a flag.
+// A default limit that the machine cannot enforce is skipped with a notice; an
+// explicit one is refused.
+func (c Config) Explicit(key Key) bool { return c.Sources[key] != "" }
+
+// Sandbox is the [sandbox] section: what a sandbox is when the request for it
+// says nothing else. The names and all defaults but the image are those of
+// OpenManus.
+type Sandbox struct {
+	// UseSandbox makes the agent tools that execute anything do so in a
+	// sandbox. Default: false.
+	UseSandbox bool
+	// Image is what a sandbox starts from. Any non-empty text is accepted
+	// here, for example "python:3.12-slim" (the default of OpenManus); which
+	// forms work is the provider's business. Default: sandpit.HostImage, since
+	// that works without a network.
+	Image sandpit.Image
+	// WorkDir is where commands start, absolute and clean. Default:
+	// sandpit.DefaultWorkDir.
+	WorkDir string
+	// MemoryLimit is in bytes, swap included. At least 32 MiB. Default: 512
+	// MiB.
+	MemoryLimit int64
+	// CPULimit is a number of CPUs, 0.5 being half of one. From 0.01 to 1024.
+	// Default: 1.
+	CPULimit float64
+	// Timeout is how long one command may take. More than zero; the file gives
+	// it as a number of seconds or as text like "5m". Default: 300 s.
+	Timeout time.Duration
+	// NetworkEnabled lets a sandbox reach the network. Default: false.
+	NetworkEnabled bool
+}
+
+// Default returns the configuration of a machine where nothing is configured.
+// The directories are empty: they depend on the user, and Load fills them in.
+func Default() Config {
+	return Config{
+		Sandbox: Sandbox{
+			Image:       sandpit.HostImage,
+			WorkDir:     sandpit.DefaultWorkDir,
+			MemoryLimit: 512 << 20,
+			CPULimit:    1,
+			Timeout:     300 * time.Second,
+		},
+		Sources: map[Key]string{},
+	}
+}

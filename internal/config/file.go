@@ -1,0 +1,217 @@
+package config
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/BurntSushi/toml"
+)
+
+// maxFile bounds the configuration file, in bytes. It also bounds how deep
+// the decoder can be made to recurse.
+const maxFile = 64 << 10
+
+// readBounded is os.ReadFile for a file of sensible size.
+func readBounded(name string) ([]byte, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }() // only read
+	return io.ReadAll(io.LimitReader(f, maxFile+1))
+}
+
+// sections are the ones that are ours.
+func sections() []string { return []string{"sandbox"} }
+
+// loadFile reads the file into the configuration. Without an explicit name a
+// file that does not exist is an empty one.
+func (l *loader) loadFile() {
+	name, source := l.opts.File, "--config"
+	if name == "" {
+		name, source = l.env["SANDPIT_CONFIG"], "SANDPIT_CONFIG"
+	}
+	explicit := name != ""
+	if !explicit {
+		if name = l.defaultFile(); name == "" {
+			return
+		}
+		source = name
+	}
+	data, err := l.opts.ReadFile(name)
+	switch {
+	case err != nil && !explicit && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)):
+		return
+	case err != nil:
+		l.problems.add(Problem{Source: source, Text: readFailure(name, err)})
+		return
+	case len(data) > maxFile:
+		l.problems.add(Problem{Source: source, Text: name + " is larger than 64 KiB"})
+		return
+	}
+	l.cfg.File = name
+	l.loadTOML(name, string(data))
+}
+
+// readFailure says in one line why a file cannot be read.
+func readFailure(name string, err error) string {
+	if pe, ok := errors.AsType[*fs.PathError](err); ok {
+		err = pe.Err // the path is said once
+	}
+	return fmt.Sprintf("cannot read %s: %v", name, err)
+}
+
+func (l *loader) loadTOML(name, text string) {
+	before := len(l.problems.List)
+	var top table
+	meta, err := toml.Decode(text, &top)
+	if err != nil {
+		l.problems.add(syntaxProblem(name, err))
+		return
+	}
+	f := file{loader: l, name: name, meta: meta}
+	for _, e := range f.entries(top) {
+		f.loadTop(e)
+	}
+	slices.SortStableFunc(l.problems.List[before:], func(a, b Problem) int { return cmp.Compare(a.Line, b.Line) })
+}
+
+// file is one file being loaded.
+type file struct {
+	*loader
+	name string
+	meta toml.MetaData
+}
+
+// table is a TOML table whose values are decoded one by one, since only then
+// does the decoder tell their lines.
+type table map[string]toml.Primitive
+
+// entry is one line of a table.
+type entry struct {
+	name  string
+	value any
+	raw   toml.Primitive
+	line  int // 0 if the decoder does not know
+	start int // byte offset, for the order
+}
+
+// entries returns the lines of a table in file order.
+func (f *file) entries(t table) []entry {
+	list := make([]entry, 0, len(t))
+	for name, raw := range t {
+		e := entry{name: name, raw: raw}
+		e.value, e.line, e.start = f.look(raw)
+		list = append(list, e)
+	}
+	slices.SortFunc(list, func(a, b entry) int {
+		return cmp.Or(cmp.Compare(a.start, b.start), cmp.Compare(a.name, b.name))
+	})
+	return list
+}
+
+// look returns a value and where it is. The decoder tells positions only in
+// errors, so the value is received by a type that always answers with one.
+func (f *file) look(raw toml.Primitive) (value any, line, start int) {
+	var c catcher
+	err := f.meta.PrimitiveDecode(raw, &c)
+	if at, ok := errors.AsType[toml.ParseError](err); ok {
+		line, start = at.Position.Line, at.Position.Start
+	}
+	return c.value, line, start
+}
+
+type catcher struct{ value any }
+
+var errCaught = errors.New("caught")
+
+// UnmarshalTOML keeps the value and fails, so that the position is told.
+func (c *catcher) UnmarshalTOML(value any) error {
+	c.value = value
+	return errCaught
+}
+
+// loadTop takes one entry from outside all sections, or one whole section.
+func (f *file) loadTop(e entry) {
+	if slices.Contains(sections(), e.name) {
+		f.loadSection(e)
+		return
+	}
+	switch e.value.(type) {
+	case map[string]any, []map[string]any:
+		f.ignoreSection(e)
+		return
+	}
+	key := Key(e.name)
+	if section, _ := key.split(); section == "" && f.apply(key, e.value, f.name, e.line) {
+		return
+	}
+	text := unknown("key", e.name, namesIn(""))
+	if slices.Contains(namesIn("sandbox"), e.name) {
+		text = "stands outside of its section; write it below [sandbox]"
+	}
+	f.problem(e, key, text)
+}
+
+// ignoreSection leaves a section to the program it is for, unless it looks
+// like one of ours, misspelt.
+func (f *file) ignoreSection(e entry) {
+	for _, ours := range sections() {
+		if suggest(e.name, []string{ours}) == ours && distance(e.name, ours) <= 2 {
+			f.problem(e, Key(e.name), fmt.Sprintf("unknown section; did you mean [%s]?", ours))
+			return
+		}
+	}
+	f.cfg.Ignored = append(f.cfg.Ignored, printable(e.name))
+}
+
+func (f *file) loadSection(e entry) {
+	if _, ok := e.value.(map[string]any); !ok {
+		f.problem(e, Key(e.name), fmt.Sprintf("is not a section; write [%s] on a line of its own", e.name))
+		return
+	}
+	var t table
+	if err := f.meta.PrimitiveDecode(e.raw, &t); err != nil {
+		f.problem(e, Key(e.name), "is not a section: "+clean(err.Error()))
+		return
+	}
+	for _, sub := range f.entries(t) {
+		key := Key(e.name + "." + sub.name)
+		if !f.apply(key, sub.value, f.name, sub.line) {
+			f.problem(sub, key, unknown("key", sub.name, namesIn(e.name)))
+		}
+	}
+}
+
+func (f *file) problem(e entry, key Key, text string) {
+	f.problems.add(Problem{Source: f.name, Line: e.line, Key: Key(printable(string(key))), Text: text})
+}
+
+func syntaxProblem(name string, err error) Problem {
+	p := Problem{Source: name, Text: "not valid TOML: " + clean(err.Error())}
+	if at, ok := errors.AsType[toml.ParseError](err); ok {
+		p.Line, p.Text = at.Position.Line, "not valid TOML: "+clean(at.Message)
+	}
+	return p
+}
+
+// quoted matches what the decoder repeats of the file, and long numbers.
+var quoted = regexp.MustCompile(`"[^"]{2,}"|'[^']{2,}'|\d{4,}`)
+
+// clean removes pieces of the file from a message of the decoder: the line at
+// fault may be the key of a model in a section that is none of our business.
+// The name of a key that stands twice is no secret.
+func clean(message string) string {
+	if strings.HasPrefix(message, "Key '") && !hasControl(message) {
+		return message
+	}
+	return quoted.ReplaceAllString(message, "...")
+}
