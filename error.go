@@ -63,7 +63,7 @@ func (e *Error) Unwrap() error { return e.Err }
 
 // Is reports whether target is this error's code.
 func (e *Error) Is(target error) bool {
-	code, ok := target.(Code) //nolint:errorlint // Is is called once per error in the chain, and a Code wraps nothing
+	code, ok := target.(Code)
 	return ok && code == e.Code
 }
 

@@ -1,0 +1,283 @@
+package sandpit_test
+
+import (
+	"bytes"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/sandpit-dev/sandpit"
+
+// arrows says which packages of this module a package may import, tests left
+// aside. "." is the root; a name that ends in "/..." means everything below.
+// A package that has no line here does not pass.
+var arrows = map[string][]string{
+	".":                   {},
+	"cmd/sandpit":         {"internal/cli", "internal/guest", "provider/gvisor"},
+	"cmd/sandpit-guest":   {"internal/guest"},
+	"provider/gvisor":     {".", "internal/envd", "internal/guest", "internal/guestbin", "internal/image"},
+	"internal/cli":        {".", "internal/config", "internal/daemon", "internal/hostpath"},
+	"internal/config":     {"."},
+	"internal/daemon":     {".", "internal/config", "internal/guestbin", "internal/hostpath", "internal/image", "provider/gvisor"},
+	"internal/envd":       {".", "internal/gen/..."},
+	"internal/gen/...":    {"internal/gen/..."},
+	"internal/guest":      {".", "internal/gen/..."},
+	"internal/guestbin":   {},
+	"internal/hostpath":   {"."},
+	"internal/image":      {"."},
+	"internal/testengine": {"."},
+}
+
+// owners says which packages may import a dependency that is heavy, or that
+// would otherwise spread; tests included.
+var owners = map[string][]string{
+	"connectrpc.com":                         {"internal/api/...", "internal/envd", "internal/gen/...", "internal/guest"},
+	"github.com/BurntSushi/toml":             {"internal/config"},
+	"github.com/google/go-containerregistry": {"internal/image"},
+	"github.com/moby":                        {"provider/docker"},
+	"github.com/spf13/cobra":                 {"internal/cli"},
+	"gvisor.dev/gvisor":                      {"internal/network", "provider/gvisor"},
+	"k8s.io":                                 {"provider/kubernetes"},
+	"modernc.org/sqlite":                     {"internal/store"},
+}
+
+// maxMain is how many lines a main.go may have.
+const maxMain = 40
+
+// source is one Go file, as far as these tests look at it.
+type source struct {
+	dir       string // below the root, with slashes; "." is the root itself
+	name      string
+	imports   []string
+	lines     int
+	doc       bool // has a package comment
+	generated bool
+}
+
+func (s source) isTest() bool { return strings.HasSuffix(s.name, "_test.go") }
+
+func TestArrows(t *testing.T)           { t.Parallel(); report(t, badArrows(sources(t))) }
+func TestDependencyOwners(t *testing.T) { t.Parallel(); report(t, badOwners(sources(t))) }
+func TestRootImports(t *testing.T)      { t.Parallel(); report(t, badRoot(sources(t))) }
+func TestCommandsAreThin(t *testing.T)  { t.Parallel(); report(t, badCommands(sources(t))) }
+func TestPackageComments(t *testing.T)  { t.Parallel(); report(t, badComments(sources(t))) }
+
+// TestRulesCatch plants one breach of each rule.
+func TestRulesCatch(t *testing.T) {
+	t.Parallel()
+	good := source{dir: "internal/daemon", name: "a.go", imports: []string{"os", module + "/internal/config"}, doc: true}
+	for name, tc := range map[string]struct {
+		rule   func([]source) []string
+		breach source
+	}{
+		"upward import":   {badArrows, source{dir: "internal/config", imports: []string{module + "/internal/daemon"}}},
+		"new package":     {badArrows, source{dir: "internal/new"}},
+		"below a package": {badArrows, source{dir: "internal/config/new"}},
+		"no owner":        {badOwners, source{dir: "internal/daemon", imports: []string{"gvisor.dev/gvisor/runsc/cli"}}},
+		"owner's child":   {badOwners, source{dir: "internal/configs", imports: []string{"github.com/BurntSushi/toml"}}},
+		"root":            {badRoot, source{dir: ".", imports: []string{"golang.org/x/sys/unix"}}},
+		"long main":       {badCommands, source{dir: "cmd/sandpit", name: "main.go", lines: maxMain + 1}},
+		"more than main":  {badCommands, source{dir: "cmd/sandpit", name: "more.go"}},
+		"no comment":      {badComments, source{dir: "internal/cli"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if got := tc.rule([]source{good}); len(got) != 0 {
+				t.Errorf("the good file: %q, want nothing", got)
+			}
+			if got := tc.rule([]source{good, tc.breach}); len(got) != 1 {
+				t.Errorf("with the breach: %q, want one complaint", got)
+			}
+		})
+	}
+}
+
+func report(t *testing.T, complaints []string) {
+	t.Helper()
+	for _, c := range complaints {
+		t.Error(c)
+	}
+}
+
+func badArrows(files []source) (bad []string) {
+	missing := map[string]bool{}
+	for _, f := range files {
+		allowed, known := lookup(f.dir)
+		if !known && !missing[f.dir] {
+			missing[f.dir] = true
+			bad = append(bad, fmt.Sprintf("%s has no line in the table arrows of arch_test.go; "+
+				"add one that lists the packages of this module it may import", f.dir))
+		}
+		if !known || f.isTest() {
+			continue
+		}
+		for _, imp := range f.imports {
+			target, ours := inModule(imp)
+			if ours && !contains(allowed, target) {
+				bad = append(bad, fmt.Sprintf("%s/%s imports %s, which the table arrows of arch_test.go does not allow",
+					f.dir, f.name, target))
+			}
+		}
+	}
+	return bad
+}
+
+// lookup returns the line of arrows that is for dir.
+func lookup(dir string) (allowed []string, known bool) {
+	for pattern, allowed := range arrows {
+		if matches(pattern, dir) {
+			return allowed, true
+		}
+	}
+	return nil, false
+}
+
+func badOwners(files []source) (bad []string) {
+	for _, f := range files {
+		for _, imp := range f.imports {
+			for dependency, may := range owners {
+				if below(dependency, imp) && !contains(may, f.dir) {
+					bad = append(bad, fmt.Sprintf("%s/%s imports %s, which is for %s only",
+						f.dir, f.name, imp, strings.Join(may, ", ")))
+				}
+			}
+		}
+	}
+	return bad
+}
+
+func badRoot(files []source) (bad []string) {
+	for _, f := range files {
+		if f.dir != "." || f.isTest() {
+			continue
+		}
+		for _, imp := range f.imports {
+			if first, _, _ := strings.Cut(imp, "/"); strings.Contains(first, ".") {
+				bad = append(bad, fmt.Sprintf("%s imports %s; the root package is for the standard library only", f.name, imp))
+			}
+		}
+	}
+	return bad
+}
+
+func badCommands(files []source) (bad []string) {
+	for _, f := range files {
+		switch {
+		case path.Dir(f.dir) != "cmd" || f.isTest():
+		case f.name != "main.go":
+			bad = append(bad, fmt.Sprintf("%s/%s: a command is its main.go; write the rest in a package", f.dir, f.name))
+		case f.lines > maxMain:
+			bad = append(bad, fmt.Sprintf("%s/%s has %d lines, at most %d are allowed; write the rest in a package",
+				f.dir, f.name, f.lines, maxMain))
+		}
+	}
+	return bad
+}
+
+func badComments(files []source) (bad []string) {
+	has := map[string]bool{}
+	for _, f := range files {
+		if !f.isTest() {
+			has[f.dir] = has[f.dir] || f.doc || f.generated
+		}
+	}
+	for dir, ok := range has {
+		if !ok {
+			bad = append(bad, dir+" has no package comment")
+		}
+	}
+	return bad
+}
+
+// inModule returns the package of ours that an import path names.
+func inModule(imp string) (dir string, ours bool) {
+	if imp == module {
+		return ".", true
+	}
+	return strings.CutPrefix(imp, module+"/")
+}
+
+func contains(patterns []string, dir string) bool {
+	return slices.ContainsFunc(patterns, func(p string) bool { return matches(p, dir) })
+}
+
+func matches(pattern, dir string) bool {
+	if prefix, ok := strings.CutSuffix(pattern, "/..."); ok {
+		return below(prefix, dir)
+	}
+	return pattern == dir
+}
+
+// below reports whether name is prefix or something below it.
+func below(prefix, name string) bool {
+	return name == prefix || strings.HasPrefix(name, prefix+"/")
+}
+
+// sources returns the Go files of the module, those in testdata and in
+// modules of their own left out.
+func sources(t *testing.T) []source {
+	t.Helper()
+	var files []source
+	err := filepath.WalkDir(".", func(name string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case entry.IsDir() && name != "." && foreign(name):
+			return filepath.SkipDir
+		case entry.IsDir() || filepath.Ext(name) != ".go":
+			return nil
+		}
+		f, err := parse(name)
+		files = append(files, f)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(files) < 10 {
+		t.Fatalf("found %d Go files, want the module", len(files))
+	}
+	return files
+}
+
+func foreign(dir string) bool {
+	base := filepath.Base(dir)
+	_, err := os.Stat(filepath.Join(dir, "go.mod"))
+	return err == nil || base == "testdata" || base[0] == '.' || base[0] == '_'
+}
+
+func parse(name string) (source, error) {
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return source{}, err
+	}
+	file, err := parser.ParseFile(token.NewFileSet(), name, text, parser.ImportsOnly|parser.ParseComments)
+	if err != nil {
+		return source{}, err
+	}
+	f := source{
+		dir:       path.Dir(filepath.ToSlash(name)),
+		name:      filepath.Base(name),
+		lines:     bytes.Count(text, []byte("\n")),
+		doc:       file.Doc != nil && strings.TrimSpace(file.Doc.Text()) != "",
+		generated: ast.IsGenerated(file),
+	}
+	for _, spec := range file.Imports {
+		imp, err := strconv.Unquote(spec.Path.Value)
+		if err != nil {
+			return source{}, err
+		}
+		f.imports = append(f.imports, imp)
+	}
+	return f, nil
+}
