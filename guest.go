@@ -24,8 +24,9 @@ type Processes interface {
 	// signal or the end of the sandbox ends it. When ctx ends, copying stops
 	// and Wait returns the context's error.
 	//
-	// NotFound: no such program or working directory. Invalid: no command or
-	// no such user.
+	// NotFound: no such program. PermissionDenied: not a program, or not one
+	// for this user. Invalid: no command, or no such working directory.
+	// Unauthenticated: no such user.
 	Start(ctx context.Context, cmd Command) (Process, error)
 }
 

@@ -1,0 +1,10 @@
+// Command sandpit-guest is the first process in every sandbox.
+package main
+
+import (
+	"os"
+
+	"github.com/sandpit-dev/sandpit/internal/guest"
+)
+
+func main() { os.Exit(guest.Main()) }

@@ -1,0 +1,12 @@
+// Package guest is the first process in every sandbox: it starts all others and
+// serves files, over HTTP with E2B's envd protocol.
+//
+// Served are the process calls of the Connect service process.Process, the file
+// calls of filesystem.Filesystem except those that watch, and over plain HTTP
+// /files, /health, /init and /envs.
+//
+// A guest starts without a key and obeys nobody. The first call of /init gives
+// it one, before anything else runs beside it; from then on every call but
+// /health needs the key in the header X-Access-Token, /init included. So
+// nothing inside can give it another.
+package guest

@@ -1,0 +1,108 @@
+package guest
+
+import (
+	"crypto/subtle"
+	"encoding/json"
+	"net/http"
+	"path/filepath"
+	"sync"
+
+	"connectrpc.com/connect"
+
+	"github.com/sandpit-dev/sandpit/internal/gen/filesystem/filesystemconnect"
+	"github.com/sandpit-dev/sandpit/internal/gen/process/processconnect"
+)
+
+// Port is where the guest listens, on the sandbox's loopback interface.
+const Port = 49983
+
+// Name is the guest's program. A process whose argv[0] ends in it is a guest.
+const Name = "sandpit-guest"
+
+// TokenHeader carries the guest's key.
+const TokenHeader = "X-Access-Token"
+
+// IsRole reports whether the process with these arguments is a guest.
+func IsRole(args []string) bool { return filepath.Base(args[0]) == Name }
+
+// maxMessage bounds one request of the Connect services.
+const maxMessage = 4 << 20
+
+// Guest is the state behind the protocol. All of its handlers may be called
+// concurrently.
+type Guest struct {
+	processes *processes
+
+	mu       sync.RWMutex
+	settings settings
+}
+
+// settings are what /init sets.
+type settings struct {
+	token   string
+	env     map[string]string
+	user    string // default user; "" means root
+	workDir string // "" means the user's home
+}
+
+// New returns a guest without a key. If it is the machine's first process it
+// also reaps what others leave behind.
+func New() *Guest {
+	return &Guest{processes: newProcesses()}
+}
+
+// Close kills every process and waits for the guest's goroutines.
+func (g *Guest) Close() { g.processes.close() }
+
+// Handler serves the protocol.
+func (g *Guest) Handler() http.Handler {
+	mux := http.NewServeMux()
+	options := connect.WithReadMaxBytes(maxMessage)
+	mux.Handle(processconnect.NewProcessHandler(&processService{g}, options))
+	mux.Handle(filesystemconnect.NewFilesystemHandler(&filesystemService{guest: g}, options))
+	mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
+	mux.HandleFunc("POST /init", g.serveInit)
+	mux.HandleFunc("GET /envs", g.serveEnvs)
+	mux.HandleFunc("GET /files", g.serveDownload)
+	mux.HandleFunc("POST /files", g.serveUpload)
+	return g.authorize(mux)
+}
+
+// authorize lets through what carries the key, and besides only questions for
+// the guest's health and, as long as there is no key, the call that sets it.
+func (g *Guest) authorize(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		token := g.current().token
+		got := r.Header.Get(TokenHeader)
+		switch {
+		case r.Method == http.MethodGet && r.URL.Path == "/health":
+		case token == "" && r.Method == http.MethodPost && r.URL.Path == "/init":
+		case token != "" && subtle.ConstantTimeCompare([]byte(got), []byte(token)) == 1:
+		default:
+			writeError(w, http.StatusUnauthorized,
+				"unauthorized access, please provide a valid access token or method signing if supported")
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+func (g *Guest) current() settings {
+	g.mu.RLock()
+	defer g.mu.RUnlock()
+	return g.settings
+}
+
+// writeError answers in the protocol's form.
+func writeError(w http.ResponseWriter, status int, message string) {
+	writeJSON(w, status, struct {
+		Code    int    `json:"code"`
+		Message string `json:"message"`
+	}{status, message})
+}
+
+func writeJSON(w http.ResponseWriter, status int, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(v) // a client that went away hears nothing
+}

@@ -1,0 +1,400 @@
+package guest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/creack/pty"
+
+	"github.com/sandpit-dev/sandpit/internal/gen/process"
+)
+
+const (
+	chunk         = 32 << 10 // bytes of one output event
+	terminalChunk = 16 << 10
+	// silence is how long after the end of a process its output, if others
+	// still hold it open, must be still before it counts as complete.
+	silence = 200 * time.Millisecond
+	// keepExits is how long a late client still hears of a process's end.
+	keepExits = 30 * time.Second
+	mostExits = 1000
+)
+
+// child is a process the guest started.
+type child struct {
+	pid    int
+	tag    *string
+	config *process.ProcessConfig
+
+	terminal *os.File // nil without one
+	inputMu  sync.Mutex
+	input    *os.File // nil without
+
+	mu          sync.Mutex
+	subscribers map[*subscriber]bool
+	timedOut    bool
+
+	end   *process.ProcessEvent_EndEvent // set before ended is closed
+	ended chan struct{}                  // closed when the process has ended and its output is complete
+}
+
+// subscriber is a client that follows a process.
+type subscriber struct {
+	mu     sync.Mutex
+	send   func(*process.ProcessEvent) error
+	closed bool
+	sent   chan struct{} // has room for one: tells that something was sent
+}
+
+func newSubscriber(send func(*process.ProcessEvent) error) *subscriber {
+	return &subscriber{send: send, sent: make(chan struct{}, 1)}
+}
+
+// deliver sends an event, unless the client is gone. It blocks while the client
+// does not read, which holds the process back.
+func (s *subscriber) deliver(e *process.ProcessEvent) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return
+	}
+	if err := s.send(e); err != nil {
+		s.closed = true
+	}
+	select {
+	case s.sent <- struct{}{}:
+	default:
+	}
+}
+
+// close returns when nothing is being sent and nothing will be.
+func (s *subscriber) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+}
+
+// processes are all that the guest started and, for a while, those that ended.
+type processes struct {
+	reaper *reaper
+	wg     sync.WaitGroup
+
+	mu     sync.Mutex
+	byPID  map[int]*child
+	exits  []*child // ended, oldest first
+	closed bool
+}
+
+func newProcesses() *processes {
+	return &processes{reaper: newReaper(), byPID: make(map[int]*child)}
+}
+
+// plan is a process about to be started.
+type plan struct {
+	user    user
+	program string
+	args    []string
+	env     []string
+	dir     string
+	stdin   bool
+	size    *pty.Winsize // nil without a terminal
+}
+
+// startError is a process that could not be started.
+type startError struct {
+	program string
+	err     error
+}
+
+func (e *startError) Error() string { return fmt.Sprintf("start %q: %v", e.program, e.err) }
+
+func (e *startError) Unwrap() error { return e.err }
+
+// start starts a process that first, if not nil, follows from its beginning.
+func (ps *processes) start(p plan, req *process.StartRequest, first *subscriber) (*child, error) {
+	c := &child{
+		tag: req.Tag, config: req.GetProcess(),
+		subscribers: make(map[*subscriber]bool), ended: make(chan struct{}),
+	}
+	if first != nil {
+		c.subscribers[first] = true
+	}
+	streams, err := openStreams(p)
+	if err != nil {
+		return nil, err
+	}
+	defer streams.closeTheirs()
+	exited := make(chan syscall.WaitStatus, 1)
+	attr := &syscall.ProcAttr{
+		Dir:   p.dir,
+		Env:   p.env,
+		Files: streams.descriptors(),
+		Sys: &syscall.SysProcAttr{
+			Setsid: true, Setctty: p.size != nil, Ctty: 0,
+			Credential: credential(p.user),
+		},
+	}
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	if ps.closed {
+		streams.closeOurs()
+		return nil, errors.New("the guest is ending")
+	}
+	c.pid, err = ps.reaper.start(
+		func() (int, error) {
+			return syscall.ForkExec(p.program, append([]string{p.args[0]}, p.args[1:]...), attr)
+		},
+		func(ws syscall.WaitStatus) { exited <- ws })
+	if err != nil {
+		streams.closeOurs()
+		return nil, &startError{p.args[0], err}
+	}
+	c.terminal, c.input = streams.terminal, streams.input
+	ps.byPID[c.pid] = c
+	ps.wg.Go(func() { ps.follow(c, streams, exited) })
+	return c, nil
+}
+
+// credential is nil when nothing changes, so that a guest that is not root can
+// start processes too.
+func credential(u user) *syscall.Credential {
+	if u.uid == os.Getuid() && u.uid != 0 {
+		return nil
+	}
+	c := &syscall.Credential{Uid: uint32(u.uid), Gid: uint32(u.gid)}
+	for _, g := range u.groups {
+		c.Groups = append(c.Groups, uint32(g))
+	}
+	return c
+}
+
+// follow sees a process through: output first, then its end.
+func (ps *processes) follow(c *child, s *streams, exited <-chan syscall.WaitStatus) {
+	announced := &process.ProcessEvent{Event: &process.ProcessEvent_Start{
+		Start: &process.ProcessEvent_StartEvent{Pid: uint32(c.pid)},
+	}}
+	c.publish(announced)
+	var outputs sync.WaitGroup
+	over := make(chan struct{})
+	for _, o := range s.outputs {
+		outputs.Go(func() { c.copyOutput(o, over, &ps.wg) })
+	}
+	ws := <-exited
+	close(over)
+	for _, o := range s.outputs {
+		_ = o.file.SetReadDeadline(time.Now().Add(silence)) // wakes a reader that waits for others
+	}
+	outputs.Wait()
+	c.finish(ws)
+	ps.retire(c)
+}
+
+// copyOutput sends what o holds until it ends, or until the process has ended
+// (over is closed) and o is still. What comes later, from others who hold it
+// open, is read and dropped: else they would die of a broken pipe.
+func (c *child) copyOutput(o output, over <-chan struct{}, wg *sync.WaitGroup) {
+	buf := make([]byte, o.chunk)
+	for {
+		n, err := o.file.Read(buf)
+		if n > 0 {
+			c.publish(&process.ProcessEvent{Event: &process.ProcessEvent_Data{Data: o.event(buf[:n])}})
+		}
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			_ = o.file.SetReadDeadline(time.Time{})
+			wg.Go(func() {
+				_, _ = io.Copy(io.Discard, o.file)
+				_ = o.file.Close()
+			})
+			return
+		}
+		if err != nil { // EOF, or for a terminal EIO
+			_ = o.file.Close()
+			return
+		}
+		select {
+		case <-over:
+			_ = o.file.SetReadDeadline(time.Now().Add(silence))
+		default:
+		}
+	}
+}
+
+func (c *child) publish(e *process.ProcessEvent) {
+	c.mu.Lock()
+	list := make([]*subscriber, 0, len(c.subscribers))
+	for s := range c.subscribers {
+		list = append(list, s)
+	}
+	c.mu.Unlock()
+	for _, s := range list {
+		s.deliver(e)
+	}
+}
+
+// finish tells how the process ended.
+func (c *child) finish(ws syscall.WaitStatus) {
+	c.inputMu.Lock()
+	if c.input != nil {
+		_ = c.input.Close()
+		c.input = nil
+	}
+	c.inputMu.Unlock()
+	end := &process.ProcessEvent_EndEvent{ExitCode: int32(ws.ExitStatus()), Exited: ws.Exited()}
+	switch {
+	case ws.Signaled():
+		end.ExitCode = -1
+		end.Status = "signal: " + ws.Signal().String()
+	default:
+		end.Status = fmt.Sprintf("exit status %d", ws.ExitStatus())
+	}
+	if end.ExitCode != 0 {
+		end.Error = &end.Status
+	}
+	c.end = end
+	close(c.ended)
+}
+
+// retire keeps an ended process for late clients, within bounds.
+func (ps *processes) retire(c *child) {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	delete(ps.byPID, c.pid)
+	ps.exits = append(ps.exits, c)
+	if len(ps.exits) > mostExits {
+		ps.exits = ps.exits[1:]
+	}
+	time.AfterFunc(keepExits, func() { ps.forget(c) })
+}
+
+func (ps *processes) forget(c *child) {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	for i, e := range ps.exits {
+		if e == c {
+			ps.exits = append(ps.exits[:i], ps.exits[i+1:]...)
+			return
+		}
+	}
+}
+
+// find returns the process a client means.
+func (ps *processes) find(s *process.ProcessSelector) (*child, error) {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	switch by := s.GetSelector().(type) {
+	case *process.ProcessSelector_Pid:
+		if c := ps.byPID[int(by.Pid)]; c != nil {
+			return c, nil
+		}
+		for _, c := range ps.exits {
+			if c.pid == int(by.Pid) {
+				return c, nil
+			}
+		}
+		return nil, fmt.Errorf("process with pid %d not found", by.Pid)
+	case *process.ProcessSelector_Tag:
+		for _, c := range ps.byPID {
+			if c.tag != nil && *c.tag == by.Tag {
+				return c, nil
+			}
+		}
+		return nil, fmt.Errorf("process with tag %s not found", by.Tag)
+	}
+	return nil, errors.New("no process selected")
+}
+
+// close kills everything and waits.
+func (ps *processes) close() {
+	ps.mu.Lock()
+	ps.closed = true
+	list := make([]*child, 0, len(ps.byPID))
+	for _, c := range ps.byPID {
+		list = append(list, c)
+	}
+	ps.mu.Unlock()
+	for _, c := range list {
+		_ = ps.reaper.signal(c.pid, syscall.SIGKILL) // it may just have ended
+	}
+	ps.wg.Wait()
+	ps.reaper.close()
+}
+
+// write passes input on. It returns when all of it is taken or ctx ends.
+func (c *child) write(ctx context.Context, data []byte) error {
+	c.inputMu.Lock()
+	defer c.inputMu.Unlock()
+	f := c.input
+	if c.terminal != nil {
+		f = c.terminal
+	}
+	if f == nil {
+		return errors.New("stdin is not open")
+	}
+	stop := context.AfterFunc(ctx, func() { _ = f.SetWriteDeadline(time.Now()) })
+	defer func() {
+		if !stop() {
+			_ = f.SetWriteDeadline(time.Time{})
+		}
+	}()
+	_, err := f.Write(data)
+	return err
+}
+
+func (c *child) closeInput() error {
+	c.inputMu.Lock()
+	defer c.inputMu.Unlock()
+	if c.terminal != nil {
+		return errors.New("a terminal's input is ended by Ctrl-D")
+	}
+	if c.input == nil {
+		return nil
+	}
+	err := c.input.Close()
+	c.input = nil
+	return err
+}
+
+// lookPath finds a program the way a shell does, but with the path of the
+// process to be.
+func lookPath(name, searchPath, dir string) (string, error) {
+	if strings.Contains(name, "/") {
+		if !path.IsAbs(name) {
+			name = path.Join(dir, name)
+		}
+		return name, isProgram(name)
+	}
+	err := error(&startError{name, exec.ErrNotFound})
+	for _, d := range strings.Split(searchPath, ":") {
+		if d == "" {
+			d = dir
+		}
+		candidate := path.Join(d, name)
+		switch found := isProgram(candidate); {
+		case found == nil:
+			return candidate, nil
+		case errors.Is(found, os.ErrPermission):
+			err = found
+		}
+	}
+	return "", err
+}
+
+func isProgram(name string) error {
+	info, err := os.Stat(name)
+	switch {
+	case err != nil:
+		return &startError{name, errors.Unwrap(err)}
+	case info.IsDir() || info.Mode()&0o111 == 0:
+		return &startError{name, os.ErrPermission}
+	}
+	return nil
+}

@@ -1,0 +1,366 @@
+package guest
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/creack/pty"
+
+	"github.com/sandpit-dev/sandpit/internal/gen/process"
+)
+
+// processService serves process.Process.
+type processService struct{ guest *Guest }
+
+const (
+	keepAliveHeader  = "Keepalive-Ping-Interval" // seconds
+	defaultKeepAlive = 90 * time.Second
+	defaultPath      = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+)
+
+// userOf returns the user that a call names by HTTP basic authentication, else
+// the default one.
+func (g *Guest) userOf(header http.Header) (user, error) {
+	name := g.current().user
+	if basic, ok := strings.CutPrefix(header.Get("Authorization"), "Basic "); ok {
+		raw, err := base64.StdEncoding.DecodeString(basic)
+		if err != nil {
+			return user{}, errUser("")
+		}
+		// The form is NAME:PASSWORD; our own form uid:gid ends in one more colon.
+		given := string(raw)
+		if i := strings.LastIndexByte(given, ':'); i >= 0 {
+			given = given[:i]
+		}
+		if given != "" {
+			name = given
+		}
+	}
+	return lookupUser(name)
+}
+
+// Start implements the service.
+func (s *processService) Start(ctx context.Context, req *connect.Request[process.StartRequest], stream *connect.ServerStream[process.StartResponse]) error {
+	p, err := s.plan(req.Header(), req.Msg)
+	if err != nil {
+		return err
+	}
+	follower := newSubscriber(func(e *process.ProcessEvent) error {
+		return stream.Send(&process.StartResponse{Event: e})
+	})
+	c, err := s.guest.processes.start(p, req.Msg, follower)
+	if err != nil {
+		return wireError(err)
+	}
+	if deadline, ok := ctx.Deadline(); ok {
+		// It bounds the process even when the client goes away.
+		s.guest.processes.limit(c, time.Until(deadline))
+	}
+	return s.wait(ctx, req.Header(), c, follower)
+}
+
+// Connect implements the service.
+func (s *processService) Connect(ctx context.Context, req *connect.Request[process.ConnectRequest], stream *connect.ServerStream[process.ConnectResponse]) error {
+	c, err := s.find(req.Msg.GetProcess())
+	if err != nil {
+		return err
+	}
+	follower := newSubscriber(func(e *process.ProcessEvent) error {
+		return stream.Send(&process.ConnectResponse{Event: e})
+	})
+	follower.deliver(&process.ProcessEvent{Event: &process.ProcessEvent_Start{
+		Start: &process.ProcessEvent_StartEvent{Pid: uint32(c.pid)},
+	}})
+	c.mu.Lock()
+	c.subscribers[follower] = true
+	c.mu.Unlock()
+	return s.wait(ctx, req.Header(), c, follower)
+}
+
+// wait keeps a client's stream until the process has ended or the client is
+// gone.
+func (s *processService) wait(ctx context.Context, header http.Header, c *child, follower *subscriber) error {
+	defer func() {
+		follower.close()
+		c.mu.Lock()
+		delete(c.subscribers, follower)
+		c.mu.Unlock()
+	}()
+	interval := keepAliveInterval(header)
+	idle := time.NewTimer(interval)
+	defer idle.Stop()
+	for {
+		select {
+		case <-c.ended:
+			c.mu.Lock()
+			timedOut := c.timedOut
+			c.mu.Unlock()
+			if timedOut {
+				return connect.NewError(connect.CodeDeadlineExceeded, errors.New("the process was killed at its deadline"))
+			}
+			follower.deliver(&process.ProcessEvent{Event: &process.ProcessEvent_End{End: c.end}})
+			return nil
+		case <-ctx.Done():
+			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+				return connect.NewError(connect.CodeDeadlineExceeded, ctx.Err())
+			}
+			return connect.NewError(connect.CodeCanceled, ctx.Err())
+		case <-follower.sent:
+			idle.Reset(interval)
+		case <-idle.C:
+			follower.deliver(&process.ProcessEvent{Event: &process.ProcessEvent_Keepalive{
+				Keepalive: &process.ProcessEvent_KeepAlive{},
+			}})
+			idle.Reset(interval)
+		}
+	}
+}
+
+func keepAliveInterval(header http.Header) time.Duration {
+	seconds, err := strconv.Atoi(header.Get(keepAliveHeader))
+	if err != nil || seconds < 1 || seconds > 3600 {
+		return defaultKeepAlive
+	}
+	return time.Duration(seconds) * time.Second
+}
+
+// limit kills the process after a time.
+func (ps *processes) limit(c *child, after time.Duration) {
+	timer := time.AfterFunc(after, func() {
+		c.mu.Lock()
+		c.timedOut = true
+		c.mu.Unlock()
+		_ = ps.reaper.signal(c.pid, syscall.SIGKILL) // it may just have ended
+	})
+	ps.wg.Go(func() {
+		<-c.ended
+		timer.Stop()
+	})
+}
+
+// plan turns a request into what the machine needs to know.
+func (s *processService) plan(header http.Header, req *process.StartRequest) (plan, error) {
+	var p plan
+	config := req.GetProcess()
+	if config.GetCmd() == "" {
+		return p, connect.NewError(connect.CodeInvalidArgument, errors.New("no command"))
+	}
+	u, err := s.guest.userOf(header)
+	if err != nil {
+		return p, connect.NewError(connect.CodeUnauthenticated, err)
+	}
+	if err := checkEnv(config.GetEnvs()); err != nil {
+		return p, connect.NewError(connect.CodeInvalidArgument, err)
+	}
+	now := s.guest.current()
+	p = plan{
+		user:  u,
+		args:  append([]string{config.GetCmd()}, config.GetArgs()...),
+		env:   environment(u, now.env, config.GetEnvs()),
+		dir:   u.home,
+		stdin: req.Stdin == nil || req.GetStdin(),
+	}
+	if slices.ContainsFunc(p.args, func(a string) bool { return strings.Contains(a, "\x00") }) {
+		return p, connect.NewError(connect.CodeInvalidArgument, errors.New("an argument has a NUL byte in it"))
+	}
+	if p.dir, err = directory(u, now.workDir, config.GetCwd()); err != nil {
+		return p, connect.NewError(connect.CodeInvalidArgument, err)
+	}
+	if size := req.GetPty().GetSize(); req.GetPty() != nil {
+		p.size = &pty.Winsize{Rows: clamp(size.GetRows()), Cols: clamp(size.GetCols())}
+	}
+	if p.program, err = lookPath(config.GetCmd(), pathOf(p.env), p.dir); err != nil {
+		return p, wireError(err)
+	}
+	return p, nil
+}
+
+func clamp(n uint32) uint16 { return uint16(min(n, 1<<16-1)) }
+
+// directory returns where a process starts: where the request says, else the
+// default, else the user's home.
+func directory(u user, workDir, asked string) (string, error) {
+	dir := u.home
+	switch {
+	case asked != "":
+		dir = u.resolve(asked)
+	case workDir != "":
+		dir = workDir
+	}
+	if info, err := os.Stat(dir); err == nil && info.IsDir() {
+		return dir, nil
+	}
+	if asked == "" {
+		return "/", nil // a home that was never made
+	}
+	return "", fmt.Errorf("cwd '%s' does not exist", dir)
+}
+
+// environment is what every process has, then what the sandbox gives, then what
+// the request gives; the last value of a name counts.
+func environment(u user, global, asked map[string]string) []string {
+	env := map[string]string{"PATH": defaultPath, "HOME": u.home, "USER": u.name, "LOGNAME": u.name}
+	maps.Copy(env, global)
+	maps.Copy(env, asked)
+	list := make([]string, 0, len(env))
+	for _, name := range slices.Sorted(maps.Keys(env)) {
+		list = append(list, name+"="+env[name])
+	}
+	return list
+}
+
+func pathOf(env []string) string {
+	for _, e := range env {
+		if value, ok := strings.CutPrefix(e, "PATH="); ok {
+			return value
+		}
+	}
+	return ""
+}
+
+// wireError gives an error of starting a process its code. A program that is
+// not there, or is none, is told before there is a process.
+func wireError(err error) error {
+	code := connect.CodeInternal
+	switch {
+	case errors.Is(err, exec.ErrNotFound), errors.Is(err, os.ErrNotExist):
+		code = connect.CodeNotFound
+	case errors.Is(err, os.ErrPermission), errors.Is(err, syscall.ENOEXEC):
+		code = connect.CodePermissionDenied
+	case errors.Is(err, syscall.EAGAIN), errors.Is(err, syscall.ENOMEM), errors.Is(err, syscall.EMFILE):
+		code = connect.CodeResourceExhausted
+	case errors.Is(err, syscall.E2BIG), errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.ENAMETOOLONG):
+		code = connect.CodeInvalidArgument
+	}
+	return connect.NewError(code, err)
+}
+
+func (s *processService) find(selector *process.ProcessSelector) (*child, error) {
+	c, err := s.guest.processes.find(selector)
+	if err != nil {
+		return nil, connect.NewError(connect.CodeNotFound, err)
+	}
+	return c, nil
+}
+
+// List implements the service.
+func (s *processService) List(context.Context, *connect.Request[process.ListRequest]) (*connect.Response[process.ListResponse], error) {
+	ps := s.guest.processes
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	res := &process.ListResponse{}
+	for _, pid := range slices.Sorted(maps.Keys(ps.byPID)) {
+		c := ps.byPID[pid]
+		res.Processes = append(res.Processes, &process.ProcessInfo{Config: c.config, Pid: uint32(pid), Tag: c.tag})
+	}
+	return connect.NewResponse(res), nil
+}
+
+// Update implements the service.
+func (s *processService) Update(_ context.Context, req *connect.Request[process.UpdateRequest]) (*connect.Response[process.UpdateResponse], error) {
+	c, err := s.find(req.Msg.GetProcess())
+	if err != nil {
+		return nil, err
+	}
+	size := req.Msg.GetPty().GetSize()
+	if size == nil {
+		return connect.NewResponse(&process.UpdateResponse{}), nil
+	}
+	if c.terminal == nil {
+		return nil, connect.NewError(connect.CodeFailedPrecondition, errors.New("the process has no terminal"))
+	}
+	if err := pty.Setsize(c.terminal, &pty.Winsize{Rows: clamp(size.GetRows()), Cols: clamp(size.GetCols())}); err != nil {
+		return nil, connect.NewError(connect.CodeInternal, fmt.Errorf("resize: %w", err))
+	}
+	return connect.NewResponse(&process.UpdateResponse{}), nil
+}
+
+// SendInput implements the service.
+func (s *processService) SendInput(ctx context.Context, req *connect.Request[process.SendInputRequest]) (*connect.Response[process.SendInputResponse], error) {
+	c, err := s.find(req.Msg.GetProcess())
+	if err != nil {
+		return nil, err
+	}
+	if err := c.accept(ctx, req.Msg.GetInput()); err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&process.SendInputResponse{}), nil
+}
+
+// accept passes one piece of input on.
+func (c *child) accept(ctx context.Context, input *process.ProcessInput) error {
+	data := input.GetStdin()
+	if c.terminal != nil {
+		data = input.GetPty()
+	}
+	if err := c.write(ctx, data); err != nil {
+		return connect.NewError(connect.CodeInternal, fmt.Errorf("write input: %w", err))
+	}
+	return nil
+}
+
+// StreamInput implements the service.
+func (s *processService) StreamInput(ctx context.Context, stream *connect.ClientStream[process.StreamInputRequest]) (*connect.Response[process.StreamInputResponse], error) {
+	var c *child
+	for stream.Receive() {
+		switch e := stream.Msg().GetEvent().(type) {
+		case *process.StreamInputRequest_Start:
+			var err error
+			if c, err = s.find(e.Start.GetProcess()); err != nil {
+				return nil, err
+			}
+		case *process.StreamInputRequest_Data:
+			if c == nil {
+				return nil, connect.NewError(connect.CodeInvalidArgument, errors.New("input before start"))
+			}
+			if err := c.accept(ctx, e.Data.GetInput()); err != nil {
+				return nil, err
+			}
+		}
+	}
+	if err := stream.Err(); err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&process.StreamInputResponse{}), nil
+}
+
+// CloseStdin implements the service.
+func (s *processService) CloseStdin(_ context.Context, req *connect.Request[process.CloseStdinRequest]) (*connect.Response[process.CloseStdinResponse], error) {
+	c, err := s.find(req.Msg.GetProcess())
+	if err != nil {
+		return nil, err
+	}
+	if err := c.closeInput(); err != nil {
+		return nil, connect.NewError(connect.CodeFailedPrecondition, err)
+	}
+	return connect.NewResponse(&process.CloseStdinResponse{}), nil
+}
+
+// SendSignal implements the service. The signal goes to the process and all it
+// started in its process group.
+func (s *processService) SendSignal(_ context.Context, req *connect.Request[process.SendSignalRequest]) (*connect.Response[process.SendSignalResponse], error) {
+	c, err := s.find(req.Msg.GetProcess())
+	if err != nil {
+		return nil, err
+	}
+	sig := syscall.Signal(req.Msg.GetSignal())
+	if sig != syscall.SIGKILL && sig != syscall.SIGTERM {
+		return nil, connect.NewError(connect.CodeInvalidArgument, fmt.Errorf("signal %d: want SIGTERM or SIGKILL", sig))
+	}
+	if err := s.guest.processes.reaper.signal(c.pid, sig); err != nil {
+		return nil, connect.NewError(connect.CodeNotFound, fmt.Errorf("process with pid %d: %w", c.pid, err))
+	}
+	return connect.NewResponse(&process.SendSignalResponse{}), nil
+}
