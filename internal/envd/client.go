@@ -1,0 +1,213 @@
+// Package envd talks to the guest of a sandbox: given a way to reach its port,
+// it is the Go interface sandpit.Guest. It speaks E2B's envd protocol, so the
+// guest may be ours or E2B's.
+//
+// What a guest answers is untrusted: sizes are bounded, numbers are checked, and
+// nothing in an answer is taken for a path on this machine.
+package envd
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/gen/filesystem/filesystemconnect"
+	"github.com/sandpit-dev/sandpit/internal/gen/process/processconnect"
+)
+
+const (
+	// base is never looked up: the round tripper knows where the guest is.
+	base = "http://guest"
+	// maxMessage bounds one answer of the Connect services.
+	maxMessage = 16 << 20
+	// maxErrorBody bounds what is read of a failed plain HTTP call.
+	maxErrorBody = 64 << 10
+
+	tokenHeader   = "X-Access-Token"
+	timeoutHeader = "Connect-Timeout-Ms"
+)
+
+// Client is a sandpit.Guest. All methods may be called concurrently.
+type Client struct {
+	token     string
+	http      *http.Client
+	processes processconnect.ProcessClient
+	files     filesystemconnect.FilesystemClient
+}
+
+var _ sandpit.Guest = (*Client)(nil)
+
+// New returns a client that reaches the guest's port by rt and shows it token.
+func New(rt http.RoundTripper, token string) *Client {
+	c := &Client{token: token, http: &http.Client{Transport: &authorized{rt: rt, token: token}}}
+	options := []connect.ClientOption{
+		connect.WithReadMaxBytes(maxMessage),
+		connect.WithAcceptCompression("gzip", nil, nil), // the connection is local
+	}
+	c.processes = processconnect.NewProcessClient(c.http, base, options...)
+	c.files = filesystemconnect.NewFilesystemClient(c.http, base, options...)
+	return c
+}
+
+// authorized adds the guest's key to every request.
+type authorized struct {
+	rt    http.RoundTripper
+	token string
+}
+
+type limitKey struct{}
+
+// RoundTrip implements http.RoundTripper.
+func (a *authorized) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	r.Header.Set(tokenHeader, a.token)
+	if limit, ok := r.Context().Value(limitKey{}).(time.Duration); ok {
+		r.Header.Set(timeoutHeader, strconv.FormatInt(max(1, limit.Milliseconds()), 10))
+	}
+	return a.rt.RoundTrip(r)
+}
+
+// asUser names the user of a call.
+func asUser(header http.Header, user string) {
+	if user != "" {
+		header.Set("Authorization", "Basic "+base64.StdEncoding.EncodeToString([]byte(user+":")))
+	}
+}
+
+// InitRequest is what a guest is told at its start.
+type InitRequest struct {
+	// Env is given to every process.
+	Env map[string]string
+	// User runs processes that name no other. Default: root.
+	User string
+	// WorkDir is where processes start; it is made if missing.
+	WorkDir string
+}
+
+// Init gives a new guest its key, which is the client's token, and its
+// defaults.
+//
+// Unavailable: it does not listen yet. Unauthenticated: it has another key.
+// Invalid: no such user, or not a directory.
+func (c *Client) Init(ctx context.Context, req InitRequest) error {
+	body, err := json.Marshal(map[string]any{
+		"accessToken": c.token, "envVars": req.Env, "defaultUser": req.User, "defaultWorkdir": req.WorkDir,
+	})
+	if err != nil {
+		return err
+	}
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, base+"/init", bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	r.Header.Set("Content-Type", "application/json")
+	res, err := c.do(r)
+	if err != nil {
+		return fmt.Errorf("prepare the guest: %w", err)
+	}
+	return res.Body.Close()
+}
+
+// do makes a plain HTTP call and turns every answer but 2xx into an error.
+func (c *Client) do(r *http.Request) (*http.Response, error) {
+	res, err := c.http.Do(r)
+	if err != nil {
+		return nil, transportError(r.Context(), err)
+	}
+	if res.StatusCode/100 == 2 {
+		return res, nil
+	}
+	defer res.Body.Close()
+	var answer struct {
+		Message string `json:"message"`
+	}
+	data, err := io.ReadAll(io.LimitReader(res.Body, maxErrorBody))
+	if err == nil {
+		err = json.Unmarshal(data, &answer)
+	}
+	if err != nil || answer.Message == "" {
+		answer.Message = res.Status
+	}
+	return nil, sandpit.Errorf(statusCode(res.StatusCode), "%s", answer.Message)
+}
+
+func statusCode(status int) sandpit.Code {
+	switch status {
+	case http.StatusBadRequest, http.StatusNotAcceptable:
+		return sandpit.Invalid
+	case http.StatusUnauthorized:
+		return sandpit.Unauthenticated
+	case http.StatusForbidden:
+		return sandpit.PermissionDenied
+	case http.StatusNotFound:
+		return sandpit.NotFound
+	case http.StatusConflict:
+		return sandpit.Conflict
+	case http.StatusInsufficientStorage, http.StatusRequestEntityTooLarge:
+		return sandpit.Exhausted
+	case http.StatusBadGateway, http.StatusServiceUnavailable:
+		return sandpit.Unavailable
+	}
+	return sandpit.Internal
+}
+
+// transportError is for a call that got no answer. The round tripper knows best
+// why; a connection that breaks by itself means that the sandbox has ended.
+func transportError(ctx context.Context, err error) error {
+	if e, ok := errors.AsType[*sandpit.Error](err); ok {
+		return e
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return sandpit.Errorf(sandpit.Gone, "the sandbox ended: %w", err)
+}
+
+// callError is for an error of a Connect call.
+func callError(ctx context.Context, err error) error {
+	ce, ok := errors.AsType[*connect.Error](err)
+	if !ok || !connect.IsWireError(err) {
+		return transportError(ctx, err)
+	}
+	return sandpit.Errorf(wireCode(ce.Code()), "%s", ce.Message())
+}
+
+func wireCode(code connect.Code) sandpit.Code {
+	switch code {
+	case connect.CodeInvalidArgument, connect.CodeOutOfRange:
+		return sandpit.Invalid
+	case connect.CodeUnauthenticated:
+		return sandpit.Unauthenticated
+	case connect.CodePermissionDenied:
+		return sandpit.PermissionDenied
+	case connect.CodeNotFound:
+		return sandpit.NotFound
+	case connect.CodeAlreadyExists:
+		return sandpit.AlreadyExists
+	case connect.CodeFailedPrecondition, connect.CodeAborted:
+		return sandpit.Conflict
+	case connect.CodeResourceExhausted:
+		return sandpit.Exhausted
+	case connect.CodeUnimplemented:
+		return sandpit.Unsupported
+	case connect.CodeUnavailable:
+		return sandpit.Unavailable
+	case connect.CodeDeadlineExceeded:
+		return sandpit.Timeout
+	case connect.CodeCanceled:
+		return sandpit.Canceled
+	case connect.CodeUnknown, connect.CodeInternal, connect.CodeDataLoss:
+		return sandpit.Internal
+	}
+	return sandpit.Internal
+}

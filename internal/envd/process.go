@@ -1,0 +1,240 @@
+package envd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"syscall"
+
+	"connectrpc.com/connect"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/gen/process"
+)
+
+// inputChunk is how much input travels in one message.
+const inputChunk = 64 << 10
+
+// running is a sandpit.Process.
+type running struct {
+	client *Client
+	pid    uint32
+
+	ended  chan struct{}
+	status sandpit.ExitStatus // set before ended is closed
+	err    error
+}
+
+// Start implements sandpit.Processes.
+func (c *Client) Start(ctx context.Context, cmd sandpit.Command) (sandpit.Process, error) {
+	if len(cmd.Args) == 0 || cmd.Args[0] == "" {
+		return nil, sandpit.Errorf(sandpit.Invalid, "start: no command")
+	}
+	req := startRequest(cmd)
+	// A deadline of the caller's would become the process's own, which only
+	// the command's is.
+	streamCtx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	if cmd.Timeout > 0 {
+		streamCtx = context.WithValue(streamCtx, limitKey{}, cmd.Timeout)
+	}
+	unlink := context.AfterFunc(ctx, func() { cancel(ctx.Err()) })
+	stream, err := c.processes.Start(streamCtx, req)
+	var pid uint32
+	if err == nil {
+		pid, err = receiveStart(stream)
+		if err != nil {
+			_ = stream.Close() // the error is told already
+		}
+	}
+	if err != nil {
+		unlink()
+		cancel(nil)
+		return nil, fmt.Errorf("start %s: %w", cmd.Args[0], callError(ctx, err))
+	}
+	p := &running{client: c, pid: pid, ended: make(chan struct{})}
+	inputCtx, stopInput := context.WithCancel(streamCtx)
+	if cmd.Stdin != nil {
+		go p.sendInput(inputCtx, cmd) // ends with the process, but for one Read of the caller's
+	}
+	go func() {
+		defer close(p.ended)
+		defer cancel(nil)
+		defer unlink()
+		defer stopInput()
+		p.status, p.err = p.follow(streamCtx, stream, cmd)
+	}()
+	return p, nil
+}
+
+func startRequest(cmd sandpit.Command) *connect.Request[process.StartRequest] {
+	stdin := cmd.Stdin != nil
+	msg := &process.StartRequest{
+		Process: &process.ProcessConfig{Cmd: cmd.Args[0], Args: cmd.Args[1:], Envs: cmd.Env},
+		Stdin:   &stdin,
+	}
+	if cmd.Dir != "" {
+		msg.Process.Cwd = &cmd.Dir
+	}
+	if cmd.Terminal != nil {
+		msg.Pty = terminalSize(*cmd.Terminal)
+	}
+	req := connect.NewRequest(msg)
+	asUser(req.Header(), cmd.User)
+	return req
+}
+
+func terminalSize(size sandpit.TerminalSize) *process.PTY {
+	return &process.PTY{Size: &process.PTY_Size{Cols: uint32(size.Cols), Rows: uint32(size.Rows)}}
+}
+
+// receiveStart reads the first event, which must tell the process's number.
+func receiveStart(stream *connect.ServerStreamForClient[process.StartResponse]) (uint32, error) {
+	if !stream.Receive() {
+		if err := stream.Err(); err != nil {
+			return 0, err
+		}
+		return 0, io.ErrUnexpectedEOF
+	}
+	start := stream.Msg().GetEvent().GetStart()
+	if start == nil {
+		return 0, sandpit.Errorf(sandpit.Internal, "the guest did not say that the process started")
+	}
+	return start.GetPid(), nil
+}
+
+// follow copies output until the process has ended.
+func (p *running) follow(ctx context.Context, stream *connect.ServerStreamForClient[process.StartResponse], cmd sandpit.Command) (sandpit.ExitStatus, error) {
+	defer stream.Close()
+	for stream.Receive() {
+		event := stream.Msg().GetEvent()
+		if end := event.GetEnd(); end != nil {
+			return exitStatus(end), nil
+		}
+		if err := copyOutput(event.GetData(), cmd); err != nil {
+			return sandpit.ExitStatus{}, fmt.Errorf("copy output: %w", err)
+		}
+	}
+	if cause := context.Cause(ctx); cause != nil {
+		return sandpit.ExitStatus{}, cause
+	}
+	err := stream.Err()
+	if err == nil {
+		err = io.ErrUnexpectedEOF
+	}
+	return sandpit.ExitStatus{}, callError(ctx, err)
+}
+
+func copyOutput(data *process.ProcessEvent_DataEvent, cmd sandpit.Command) error {
+	to, b := cmd.Stdout, data.GetStdout()
+	switch {
+	case len(data.GetStderr()) > 0:
+		to, b = cmd.Stderr, data.GetStderr()
+	case len(data.GetPty()) > 0:
+		b = data.GetPty()
+	}
+	if to == nil || len(b) == 0 {
+		return nil
+	}
+	_, err := to.Write(b)
+	return err
+}
+
+// exitStatus turns the guest's words into what a shell would say. The name of a
+// signal stands in the status.
+func exitStatus(end *process.ProcessEvent_EndEvent) sandpit.ExitStatus {
+	if end.GetExited() || end.GetExitCode() >= 0 {
+		return sandpit.ExitStatus{Code: int(end.GetExitCode()) & 0xff}
+	}
+	for sig := syscall.Signal(1); sig < 65; sig++ {
+		if end.GetStatus() == "signal: "+sig.String() {
+			return sandpit.ExitStatus{Code: 128 + int(sig), Signaled: true}
+		}
+	}
+	return sandpit.ExitStatus{Code: 128 + int(sandpit.SIGKILL), Signaled: true}
+}
+
+// sendInput copies the command's input until it ends, and then closes it. What
+// goes wrong here goes wrong for the process, which says so itself.
+func (p *running) sendInput(ctx context.Context, cmd sandpit.Command) {
+	stream := p.client.processes.StreamInput(ctx)
+	err := stream.Send(&process.StreamInputRequest{Event: &process.StreamInputRequest_Start{
+		Start: &process.StreamInputRequest_StartEvent{Process: p.selector()},
+	}})
+	buf := make([]byte, inputChunk)
+	for err == nil {
+		var n int
+		n, err = cmd.Stdin.Read(buf)
+		if n > 0 && ctx.Err() == nil {
+			if sendErr := stream.Send(inputEvent(buf[:n], cmd.Terminal != nil)); sendErr != nil {
+				err = sendErr
+			}
+		}
+	}
+	_, closeErr := stream.CloseAndReceive()
+	if !errors.Is(err, io.EOF) || closeErr != nil || ctx.Err() != nil {
+		return
+	}
+	if cmd.Terminal != nil {
+		const endOfInput = "\x04"
+		_, _ = p.client.processes.SendInput(ctx, connect.NewRequest(&process.SendInputRequest{
+			Process: p.selector(),
+			Input:   &process.ProcessInput{Input: &process.ProcessInput_Pty{Pty: []byte(endOfInput)}},
+		}))
+		return
+	}
+	_, _ = p.client.processes.CloseStdin(ctx, connect.NewRequest(&process.CloseStdinRequest{Process: p.selector()}))
+}
+
+func inputEvent(b []byte, terminal bool) *process.StreamInputRequest {
+	input := &process.ProcessInput{Input: &process.ProcessInput_Stdin{Stdin: b}}
+	if terminal {
+		input = &process.ProcessInput{Input: &process.ProcessInput_Pty{Pty: b}}
+	}
+	return &process.StreamInputRequest{Event: &process.StreamInputRequest_Data{
+		Data: &process.StreamInputRequest_DataEvent{Input: input},
+	}}
+}
+
+func (p *running) selector() *process.ProcessSelector {
+	return &process.ProcessSelector{Selector: &process.ProcessSelector_Pid{Pid: p.pid}}
+}
+
+// PID implements sandpit.Process.
+func (p *running) PID() int { return int(p.pid) }
+
+// Signal implements sandpit.Process.
+func (p *running) Signal(ctx context.Context, s sandpit.Signal) error {
+	_, err := p.client.processes.SendSignal(ctx, connect.NewRequest(&process.SendSignalRequest{
+		Process: p.selector(), Signal: process.Signal(s),
+	}))
+	if err == nil {
+		return nil
+	}
+	err = callError(ctx, err)
+	if sandpit.CodeOf(err) == sandpit.NotFound {
+		err = sandpit.Errorf(sandpit.Gone, "%w", err)
+	}
+	return fmt.Errorf("signal process %d: %w", p.pid, err)
+}
+
+// Resize implements sandpit.Process.
+func (p *running) Resize(ctx context.Context, size sandpit.TerminalSize) error {
+	_, err := p.client.processes.Update(ctx, connect.NewRequest(&process.UpdateRequest{
+		Process: p.selector(), Pty: terminalSize(size),
+	}))
+	if err != nil {
+		return fmt.Errorf("resize the terminal: %w", callError(ctx, err))
+	}
+	return nil
+}
+
+// Wait implements sandpit.Process.
+func (p *running) Wait(ctx context.Context) (sandpit.ExitStatus, error) {
+	select {
+	case <-p.ended:
+		return p.status, p.err
+	case <-ctx.Done():
+		return sandpit.ExitStatus{}, ctx.Err()
+	}
+}
