@@ -1,0 +1,377 @@
+//nolint:gosec // numbers go into the widths that the format has; what could exceed them is bounded before
+package image
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// The part of the EROFS format that is used here: a superblock, then the
+// contents of files in whole blocks, then the inodes, each with its short
+// directory or link target behind it. All numbers are little-endian.
+const (
+	blockBits   = 12
+	blockSize   = 1 << blockBits
+	superOffset = 1024
+	superMagic  = 0xE0F5E1E2
+	hasMtime    = 0x2 // times of inodes are those of modification
+
+	slotBits  = 5 // an inode's number counts slots of 32 bytes
+	inodeSize = 64
+	entrySize = 12 // of a directory entry without its name
+	maxTail   = blockSize - inodeSize
+
+	// The first number used. Programs take 0 for a deleted file.
+	firstSlot = inodeSize >> slotBits
+
+	layoutPlain  = 0 // contents in blocks of their own
+	layoutInline = 2 // contents behind the inode
+)
+
+const (
+	bufferSize = 1 << 20
+	// holeSize is the unit in which zeros are left out of the file.
+	holeSize = 64 << 10
+)
+
+// writer makes an EROFS file: first data for each regular file, then finish.
+type writer struct {
+	f     *os.File
+	at    int64  // where buf belongs in the file
+	buf   []byte // not written yet
+	zeros []byte
+}
+
+func newWriter(f *os.File) *writer {
+	return &writer{f: f, at: blockSize, buf: make([]byte, 0, bufferSize), zeros: make([]byte, holeSize)}
+}
+
+// data copies r to its end, as the contents of one file.
+func (w *writer) data(r io.Reader) (block uint32, size int64, err error) {
+	block = w.block()
+	for {
+		if len(w.buf) == cap(w.buf) {
+			if err := w.flush(); err != nil {
+				return 0, 0, err
+			}
+		}
+		n, err := r.Read(w.buf[len(w.buf):cap(w.buf)])
+		w.buf = w.buf[:len(w.buf)+n]
+		size += int64(n)
+		if errors.Is(err, io.EOF) {
+			return block, size, w.pad(blockSize)
+		}
+		if err != nil {
+			return 0, 0, err
+		}
+	}
+}
+
+func (w *writer) offset() int64 { return w.at + int64(len(w.buf)) }
+
+// block is the number of the block that comes next. Numbers have 32 bits, and
+// no image may be that large.
+func (w *writer) block() uint32 { return uint32(w.offset() >> blockBits) }
+
+func (w *writer) write(p []byte) error {
+	for len(p) > 0 {
+		if len(w.buf) == cap(w.buf) {
+			if err := w.flush(); err != nil {
+				return err
+			}
+		}
+		n := min(len(p), cap(w.buf)-len(w.buf))
+		w.buf = append(w.buf, p[:n]...)
+		p = p[n:]
+	}
+	return nil
+}
+
+// pad adds zeros up to a multiple of unit, which is at most a block.
+func (w *writer) pad(unit int64) error {
+	return w.write(w.zeros[:-w.offset()&(unit-1)])
+}
+
+// flush writes what is buffered, but for long runs of zeros, which the file has
+// where nothing was written.
+func (w *writer) flush() error {
+	for start := 0; start < len(w.buf); {
+		end := start
+		for end < len(w.buf) && !w.isHole(end) {
+			end = min(end+holeSize, len(w.buf))
+		}
+		if end > start {
+			if _, err := w.f.WriteAt(w.buf[start:end], w.at+int64(start)); err != nil {
+				return fmt.Errorf("write the image: %w", err)
+			}
+		}
+		for start = end; start < len(w.buf) && w.isHole(start); {
+			start = min(start+holeSize, len(w.buf))
+		}
+	}
+	w.at = w.offset()
+	w.buf = w.buf[:0]
+	return nil
+}
+
+func (w *writer) isHole(start int) bool {
+	unit := w.buf[start:min(start+holeSize, len(w.buf))]
+	return bytes.Equal(unit, w.zeros[:len(unit)])
+}
+
+// placed is a node with its place among the inodes.
+type placed struct {
+	*node
+	parent *node
+	names  []string // of a directory, sorted, with . and ..
+	tail   int      // bytes behind the inode
+}
+
+// finish writes the tree of inodes and what makes the file an image.
+func (w *writer) finish(root *node) error {
+	var inodes []placed
+	collect(&inodes, root, root)
+	size := place(inodes)
+	for i := range inodes {
+		if err := w.large(&inodes[i]); err != nil {
+			return err
+		}
+	}
+	meta := w.offset()
+	for i := range inodes {
+		if err := w.inode(&inodes[i], meta, uint32(i+1)); err != nil {
+			return err
+		}
+	}
+	if err := w.pad(blockSize); err != nil {
+		return err
+	}
+	if w.offset() < meta+size {
+		return fmt.Errorf("write the image: %d bytes of inodes instead of %d", w.offset()-meta, size)
+	}
+	if err := w.flush(); err != nil {
+		return err
+	}
+	return w.super(root, meta, len(inodes))
+}
+
+// collect lists the nodes, each directory before what is in it, and counts
+// their links.
+func collect(list *[]placed, n, parent *node) {
+	if n.links++; n.links > 1 { // one more name for a file
+		return
+	}
+	p := placed{node: n, parent: parent}
+	if !n.isDir() {
+		*list = append(*list, p)
+		return
+	}
+	n.links = 2 // . and its name; .. of each directory in it is added below
+	names := n.names()
+	p.names = withDots(names)
+	*list = append(*list, p)
+	for _, name := range names {
+		child := n.children[name]
+		if child.isDir() {
+			n.links++
+		}
+		collect(list, child, n)
+	}
+}
+
+// withDots adds . and .. where sorting puts them: names may begin with bytes
+// that come before the dot.
+func withDots(names []string) []string {
+	all := make([]string, 0, len(names)+2)
+	dots := []string{".", ".."}
+	for _, name := range names {
+		for len(dots) > 0 && dots[0] < name {
+			all = append(all, dots[0])
+			dots = dots[1:]
+		}
+		all = append(all, name)
+	}
+	return append(all, dots...)
+}
+
+// place gives each node its inode number and returns the size of all inodes.
+// An inode and what is behind it are in one block.
+func place(inodes []placed) int64 {
+	off := int64(firstSlot << slotBits)
+	for i := range inodes {
+		p := &inodes[i]
+		switch p.kind() {
+		case unix.S_IFDIR:
+			p.size = entriesSize(p.names)
+		case unix.S_IFLNK:
+			p.size = int64(len(p.target))
+		}
+		if p.kind() != unix.S_IFREG && p.size <= maxTail {
+			p.tail = int(p.size)
+		}
+		if room := blockSize - off&(blockSize-1); room < int64(inodeSize+p.tail) {
+			off += room
+		}
+		p.nid = uint64(off >> slotBits)
+		off += int64(inodeSize + p.tail)
+		off += -off & (1<<slotBits - 1)
+	}
+	return off
+}
+
+// large writes directories and links that do not fit behind their inode.
+func (w *writer) large(p *placed) error {
+	if p.kind() == unix.S_IFREG || p.tail > 0 || p.size == 0 {
+		return nil
+	}
+	p.block = w.block()
+	if err := w.write(p.contents()); err != nil {
+		return err
+	}
+	return w.pad(blockSize)
+}
+
+// contents are those of a directory or link.
+func (p *placed) contents() []byte {
+	if p.isDir() {
+		return p.entries()
+	}
+	return []byte(p.target)
+}
+
+// inode writes one inode. Of the two forms it takes the long one, which has room
+// for every owner and time.
+func (w *writer) inode(p *placed, meta int64, number uint32) error {
+	for start := meta + int64(p.nid<<slotBits); w.offset() < start; {
+		if err := w.write(w.zeros[:min(start-w.offset(), blockSize)]); err != nil {
+			return err
+		}
+	}
+	layout := uint16(layoutPlain)
+	if p.tail > 0 {
+		layout = layoutInline
+	}
+	var b [inodeSize]byte
+	le := binary.LittleEndian
+	le.PutUint16(b[0:], layout<<1|1) // the lowest bit says that it is the long form
+	le.PutUint16(b[4:], uint16(p.mode))
+	le.PutUint64(b[8:], uint64(p.size))
+	le.PutUint32(b[16:], p.block)
+	le.PutUint32(b[20:], number)
+	le.PutUint32(b[24:], p.uid)
+	le.PutUint32(b[28:], p.gid)
+	le.PutUint64(b[32:], uint64(p.mtime.sec))
+	le.PutUint32(b[40:], p.mtime.nsec)
+	le.PutUint32(b[44:], p.links)
+	if err := w.write(b[:]); err != nil {
+		return err
+	}
+	if p.tail == 0 {
+		return nil
+	}
+	return w.write(p.contents())
+}
+
+// fit returns how many of the names fit in one block of a directory, and how
+// many bytes they take.
+func fit(names []string) (count, size int) {
+	for _, name := range names {
+		next := size + entrySize + len(name)
+		if next > blockSize {
+			break
+		}
+		size = next
+		count++
+	}
+	return count, size
+}
+
+func entriesSize(names []string) int64 {
+	var total int64
+	for len(names) > 0 {
+		count, size := fit(names)
+		if names = names[count:]; len(names) > 0 {
+			size = blockSize
+		}
+		total += int64(size)
+	}
+	return total
+}
+
+// entries lists a directory: in each block first the entries, then the names
+// they point to.
+func (p *placed) entries() []byte {
+	out := make([]byte, 0, p.size)
+	le := binary.LittleEndian
+	for names := p.names; len(names) > 0; {
+		count, _ := fit(names)
+		nameAt := count * entrySize
+		for _, name := range names[:count] {
+			to := p.entry(name)
+			out = le.AppendUint64(out, to.nid)
+			out = le.AppendUint16(out, uint16(nameAt))
+			out = append(out, fileType(to.kind()), 0)
+			nameAt += len(name)
+		}
+		for _, name := range names[:count] {
+			out = append(out, name...)
+		}
+		if names = names[count:]; len(names) > 0 {
+			out = append(out, make([]byte, blockSize-nameAt)...)
+		}
+	}
+	return out
+}
+
+func (p *placed) entry(name string) *node {
+	switch name {
+	case ".":
+		return p.node
+	case "..":
+		return p.parent
+	}
+	return p.children[name]
+}
+
+func fileType(kind uint32) byte {
+	switch kind {
+	case unix.S_IFREG:
+		return 1
+	case unix.S_IFDIR:
+		return 2
+	case unix.S_IFIFO:
+		return 5
+	case unix.S_IFLNK:
+		return 7
+	}
+	return 0
+}
+
+// super writes the superblock, without which the file is no image.
+func (w *writer) super(root *node, meta int64, inodes int) error {
+	var b [128]byte
+	le := binary.LittleEndian
+	le.PutUint32(b[0:], superMagic)
+	le.PutUint32(b[8:], hasMtime)
+	b[12] = blockBits
+	le.PutUint16(b[14:], uint16(root.nid))
+	le.PutUint64(b[16:], uint64(inodes))
+	le.PutUint64(b[24:], uint64(root.mtime.sec))
+	le.PutUint32(b[32:], root.mtime.nsec)
+	le.PutUint32(b[36:], uint32(w.at>>blockBits))
+	le.PutUint32(b[40:], uint32(meta>>blockBits))
+	_, err := w.f.WriteAt(b[:], superOffset)
+	if err == nil {
+		err = w.f.Truncate(w.at) // it may end in zeros that were left out
+	}
+	if err != nil {
+		return fmt.Errorf("write the image: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,283 @@
+package image
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// etcSources are what programs need to find of the machine's /etc, as patterns.
+// Nothing else is looked at, and of these only what everybody may read.
+var etcSources = []string{
+	// Libraries.
+	"ld.so.cache", "ld.so.conf", "ld.so.conf.d", "ld-musl-*.path", "alternatives",
+	// Whom to trust. Never ssl/private.
+	"ssl/certs", "ssl/cert.pem", "ssl/ca-bundle.pem", "ssl/openssl.cnf", "ca-certificates.conf", "crypto-policies",
+	"pki/tls/certs", "pki/tls/cert.pem", "pki/tls/openssl.cnf", "pki/ca-trust/extracted",
+	// What things are called.
+	"localtime", "timezone", "mime.types", "protocols", "services", "magic",
+	"os-release", "lsb-release", "debian_version", "alpine-release", "redhat-release",
+	// Languages and fonts.
+	"python3*", "java-*", "perl", "fonts",
+}
+
+// linksOnly is where a file that is no link has no business.
+const linksOnly = "/etc/alternatives"
+
+// Bounds for what is copied. What goes beyond is left out.
+const (
+	maxEtcFile    = 8 << 20
+	maxEtcBytes   = 64 << 20
+	maxEtcEntries = 20_000
+	maxEtcDepth   = 8
+)
+
+// collector copies parts of a machine's /etc into a tree.
+type collector struct {
+	machine machine
+	layout  layout
+	root    *node
+	entries int
+	bytes   int64
+}
+
+func (c *collector) collect() error {
+	for _, pattern := range etcSources {
+		dir := path.Join("/etc", path.Dir(pattern))
+		real, st, err := c.machine.follow(dir)
+		if err != nil || !isPublic(st.Mode) {
+			continue // this machine has none
+		}
+		names := []string{path.Base(pattern)}
+		if strings.Contains(names[0], "*") {
+			if names, err = c.match(real, names[0]); err != nil {
+				return err
+			}
+		}
+		for _, name := range names {
+			p := path.Join(dir, name)
+			n, err := c.copy(p, path.Join(real, name), 0)
+			if err != nil {
+				return err
+			}
+			if n != nil {
+				c.root.add(p, n)
+			}
+		}
+	}
+	return nil
+}
+
+func (c *collector) match(dir, pattern string) ([]string, error) {
+	names, err := c.machine.names(dir)
+	return slices.DeleteFunc(names, func(name string) bool {
+		ok, _ := path.Match(pattern, name) // the patterns are well-formed
+		return !ok
+	}), err
+}
+
+// copy returns what is at the path real of the machine, whose directory is
+// public and no link, as it shall be at the path p; nil if it is left out.
+func (c *collector) copy(p, real string, depth int) (*node, error) {
+	st, err := c.machine.lstat(real)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil // left out
+	}
+	if err != nil {
+		return nil, err
+	}
+	if c.entries--; c.entries < 0 || depth > maxEtcDepth {
+		return nil, nil // left out
+	}
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFLNK:
+		return c.copyLink(p, real, depth)
+	case unix.S_IFREG:
+		return c.copyFile(p, real, &st), nil
+	case unix.S_IFDIR:
+		return c.copyDir(p, real, &st, depth)
+	}
+	return nil, nil // left out
+}
+
+// copyLink keeps a link to what is seen inside as well. Of any other it takes
+// what the link leads to.
+func (c *collector) copyLink(p, real string, depth int) (*node, error) {
+	target, ok := c.machine.link(real)
+	if !ok {
+		return nil, changed(c.machine.path(real))
+	}
+	// A neighbour in a directory that is copied is copied as well.
+	if depth > 0 && !strings.Contains(target, "/") || c.keeps(p, real, target) {
+		n := newLink(target)
+		n.mtime = c.layout.mtime
+		return n, nil
+	}
+	if within(p, linksOnly) {
+		return nil, nil // left out
+	}
+	final, st, err := c.machine.follow(real)
+	if err != nil || !isPublic(st.Mode) {
+		return nil, nil //nolint:nilerr // it leads nowhere, or to what is not for everybody
+	}
+	switch {
+	case st.Mode&unix.S_IFMT == unix.S_IFREG:
+		return c.copyFile(p, final, &st), nil
+	case st.Mode&unix.S_IFMT == unix.S_IFDIR && depth == 0:
+		return c.copyDir(p, final, &st, depth)
+	}
+	return nil, nil // left out
+}
+
+// keeps reports whether a link can stay one.
+func (c *collector) keeps(p, real, target string) bool {
+	to := lexical(p, target)
+	if p != real && lexical(real, target) != to && strings.Contains(target, "/") {
+		return false // seen from p it names something else
+	}
+	if c.layout.shows(to) {
+		return true
+	}
+	name, ok := strings.CutPrefix(to, "/etc/")
+	for ok && name != "." {
+		for _, pattern := range etcSources {
+			if match, _ := path.Match(pattern, name); match { // the patterns are well-formed
+				return true
+			}
+		}
+		name = path.Dir(name)
+	}
+	return false
+}
+
+func (c *collector) copyFile(p, real string, st *unix.Stat_t) *node {
+	if !isPublic(st.Mode) || st.Size > maxEtcFile || st.Size > c.bytes || within(p, linksOnly) {
+		return nil
+	}
+	c.bytes -= st.Size
+	n := newNode(st)
+	n.mode = unix.S_IFREG | st.Mode&0o777
+	n.uid, n.gid = 0, 0
+	n.size = st.Size
+	n.from.path = c.machine.path(real)
+	return n
+}
+
+func (c *collector) copyDir(p, real string, st *unix.Stat_t, depth int) (*node, error) {
+	if !isPublic(st.Mode) {
+		return nil, nil // left out
+	}
+	names, err := c.machine.names(real)
+	if err != nil {
+		return nil, err
+	}
+	n := newDir(st.Mode & 0o777)
+	n.mtime = stampOf(st.Mtim)
+	for _, name := range names {
+		child, err := c.copy(p+"/"+name, real+"/"+name, depth+1)
+		if err != nil {
+			return nil, err
+		}
+		if child != nil {
+			n.children[name] = child
+		}
+	}
+	return n, nil
+}
+
+// isPublic reports whether everybody may read a file, or list and enter a
+// directory.
+func isPublic(mode uint32) bool {
+	if mode&unix.S_IFMT == unix.S_IFDIR {
+		return mode&0o005 == 0o005
+	}
+	return mode&0o004 != 0
+}
+
+// machine is the root directory of a machine. Paths below it are absolute as
+// the machine sees them.
+type machine string
+
+func (m machine) path(p string) string {
+	if m == "/" {
+		return p
+	}
+	return string(m) + p
+}
+
+// names lists a directory, sorted.
+func (m machine) names(dir string) ([]string, error) {
+	f, err := os.Open(m.path(dir))
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }() // only read
+	names, err := f.Readdirnames(-1)
+	slices.Sort(names)
+	return names, err
+}
+
+func (m machine) lstat(p string) (unix.Stat_t, error) {
+	var st unix.Stat_t
+	if err := unix.Lstat(m.path(p), &st); err != nil {
+		return st, &fs.PathError{Op: "stat", Path: m.path(p), Err: err}
+	}
+	return st, nil
+}
+
+// link returns the target of a symbolic link, and whether it is one.
+func (m machine) link(p string) (target string, ok bool) {
+	var buf [maxPath]byte
+	n, err := unix.Readlink(m.path(p), buf[:])
+	return string(buf[:max(n, 0)]), err == nil
+}
+
+// linksInto reports whether p is a link whose target is in dir.
+func (m machine) linksInto(p, dir string) bool {
+	target, ok := m.link(p)
+	return ok && within(lexical(p, target), dir)
+}
+
+// follow returns the path without symbolic links of what is at p, and what it
+// is.
+//
+// PermissionDenied: not everybody may go there.
+func (m machine) follow(p string) (string, unix.Stat_t, error) {
+	at, links := "/", 0
+	st, err := m.lstat(at)
+	for parts := strings.Split(p, "/"); len(parts) > 0 && err == nil; {
+		name := parts[0]
+		parts = parts[1:]
+		if name == "" {
+			continue
+		}
+		if st.Mode&0o001 == 0 {
+			return "", st, sandpit.Errorf(sandpit.PermissionDenied, "%s is not for everybody", at)
+		}
+		next := path.Join(at, name)
+		if st, err = m.lstat(next); err != nil || st.Mode&unix.S_IFMT != unix.S_IFLNK {
+			at = next
+			continue
+		}
+		if links++; links > maxLinks {
+			return "", st, unix.ELOOP
+		}
+		target, ok := m.link(next)
+		if !ok {
+			return "", st, changed(m.path(next))
+		}
+		if path.IsAbs(target) {
+			at = "/"
+		}
+		parts = append(strings.Split(target, "/"), parts...)
+		st, err = m.lstat(at)
+	}
+	return at, st, err
+}

@@ -1,0 +1,207 @@
+//nolint:gosec // times and sizes are summed up bit by bit, whatever their sign
+package image
+
+import (
+	"encoding/binary"
+	"hash"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// What Linux allows.
+const (
+	maxName  = 255  // bytes of a file name
+	maxPath  = 4095 // bytes of a path or of a link's target
+	maxLinks = 40   // symbolic links followed for one path
+)
+
+// node is a file of an image to be. A file with several names is one node in
+// several places.
+type node struct {
+	mode     uint32 // type and permission bits, as stat tells them
+	uid, gid uint32
+	mtime    stamp
+	size     int64            // of a regular file
+	target   string           // of a symbolic link
+	children map[string]*node // of a directory
+	from     *source          // where the contents are still to be fetched; nil for none
+
+	// Set while the image is written.
+	block uint32 // where the contents begin
+	nid   uint64 // where the inode is
+	links uint32
+}
+
+// source is where the contents of a regular file, or what is known about
+// another one, come from.
+type source struct {
+	text string   // of a file that is made up
+	path string   // of a file of the machine
+	id   identity // what that file was when it was looked at
+}
+
+// identity tells a file from another, and from itself after a change.
+type identity struct {
+	dev, ino     uint64
+	mode         uint32
+	size         int64
+	mtime, ctime stamp
+}
+
+// stamp is a time as file systems keep it.
+type stamp struct {
+	sec  int64
+	nsec uint32
+}
+
+func stampOf(t unix.Timespec) stamp {
+	return stamp{sec: int64(t.Sec), nsec: uint32(t.Nsec)} //nolint:unconvert // narrower on 32 bits
+}
+
+func identityOf(st *unix.Stat_t) identity {
+	return identity{
+		dev: st.Dev, ino: st.Ino, mode: st.Mode, size: st.Size, mtime: stampOf(st.Mtim), ctime: stampOf(st.Ctim),
+	}
+}
+
+func (n *node) kind() uint32    { return n.mode & unix.S_IFMT }
+func (n *node) isDir() bool     { return n.kind() == unix.S_IFDIR }
+func (n *node) names() []string { return slices.Sorted(maps.Keys(n.children)) }
+
+// newDir returns an empty directory of root's.
+func newDir(perm uint32) *node {
+	return &node{mode: unix.S_IFDIR | perm, children: map[string]*node{}}
+}
+
+// checkName refuses what no directory can hold.
+func checkName(name string) error {
+	if name == "" || name == "." || name == ".." || len(name) > maxName || strings.ContainsAny(name, "/\x00") {
+		return sandpit.Errorf(sandpit.Invalid, "%s is not a file name", quote(name))
+	}
+	return nil
+}
+
+// add puts n at a path of plain names below n's directory, making the
+// directories above where they are missing.
+func (n *node) add(path string, child *node) {
+	parts := strings.Split(strings.Trim(path, "/"), "/")
+	last := len(parts) - 1
+	for _, name := range parts[:last] {
+		next := n.children[name]
+		if next == nil || !next.isDir() {
+			next = newDir(0o755)
+			next.mtime = n.mtime
+			n.children[name] = next
+		}
+		n = next
+	}
+	if old := n.children[parts[last]]; old != nil && old.isDir() && child.isDir() {
+		child.children = old.children
+	}
+	n.children[parts[last]] = child
+}
+
+// walk returns the directory at the given path components below root. It goes
+// the way the sandbox's kernel would: symbolic links on the way are followed,
+// and above root is root. Missing directories are made and counted if there are limits.
+func walk(root *node, parts []string, left *limits) (*node, error) {
+	at := []*node{root}
+	links := 0
+	for len(parts) > 0 {
+		name := parts[0]
+		parts = parts[1:]
+		here := at[len(at)-1]
+		if name == "" || name == "." {
+			continue
+		}
+		if name == ".." {
+			at = at[:max(len(at)-1, 1)]
+			continue
+		}
+		next := here.children[name]
+		switch {
+		case next == nil && left == nil:
+			return nil, sandpit.Errorf(sandpit.Invalid, "there is no directory %s", quote(name))
+		case next == nil:
+			next = newDir(0o755)
+			if err := left.take(name, next, 0); err != nil {
+				return nil, err
+			}
+			here.children[name] = next
+			at = append(at, next)
+		case next.isDir():
+			at = append(at, next)
+		case next.kind() == unix.S_IFLNK:
+			if links++; links > maxLinks {
+				return nil, sandpit.Errorf(sandpit.Invalid, "too many symbolic links at %s", quote(name))
+			}
+			if strings.HasPrefix(next.target, "/") {
+				at = at[:1]
+			}
+			parts = append(strings.Split(next.target, "/"), parts...)
+		default:
+			return nil, sandpit.Errorf(sandpit.Invalid, "%s is not a directory", quote(name))
+		}
+	}
+	return at[len(at)-1], nil
+}
+
+// sum adds everything that decides what the image of n will be.
+func (n *node) sum(h hash.Hash) {
+	buf := make([]byte, 0, 256)
+	n.sumInto(h, "", &buf)
+	h.Write(buf)
+}
+
+func (n *node) sumInto(h hash.Hash, name string, buf *[]byte) {
+	const enough = 32 << 10
+	b := appendText(*buf, name)
+	for _, v := range []uint64{
+		uint64(n.mode), uint64(n.uid), uint64(n.gid), uint64(n.mtime.sec), uint64(n.mtime.nsec),
+		uint64(n.size), uint64(len(n.children)),
+	} {
+		b = binary.LittleEndian.AppendUint64(b, v)
+	}
+	b = appendText(b, n.target)
+	if n.from != nil {
+		b = n.from.append(b)
+	}
+	if len(b) >= enough {
+		h.Write(b)
+		b = b[:0]
+	}
+	*buf = b
+	for _, name := range n.names() {
+		n.children[name].sumInto(h, name, buf)
+	}
+}
+
+func (s *source) append(b []byte) []byte {
+	b = appendText(appendText(b, s.text), s.path)
+	for _, v := range []uint64{
+		s.id.dev, s.id.ino, uint64(s.id.mode), uint64(s.id.size), uint64(s.id.mtime.sec), uint64(s.id.mtime.nsec),
+		uint64(s.id.ctime.sec), uint64(s.id.ctime.nsec),
+	} {
+		b = binary.LittleEndian.AppendUint64(b, v)
+	}
+	return b
+}
+
+func appendText(b []byte, s string) []byte {
+	return append(binary.LittleEndian.AppendUint64(b, uint64(len(s))), s...)
+}
+
+// quote shows a name from outside in a message.
+func quote(name string) string {
+	const longest = 120
+	if len(name) > longest {
+		name = name[:longest] + "..."
+	}
+	return strconv.Quote(name)
+}
