@@ -1,5 +1,6 @@
 // Package guest is the first process in every sandbox: it starts all others and
-// serves files, over HTTP with E2B's envd protocol.
+// serves files, over HTTP with E2B's envd protocol. Its connections, and those to
+// any port inside, come over a socket that it is born with (see ConduitFD).
 //
 // Served are the process calls of the Connect service process.Process, the file
 // calls of filesystem.Filesystem except those that watch, and over plain HTTP

@@ -13,7 +13,8 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/gen/process/processconnect"
 )
 
-// Port is where the guest listens, on the sandbox's loopback interface.
+// Port is by what number the guest is called on the conduit. Nothing listens on
+// it inside: no program in a sandbox can reach the guest.
 const Port = 49983
 
 // Name is the guest's program. A process whose argv[0] ends in it is a guest.

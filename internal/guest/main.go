@@ -4,12 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"os/signal"
 	"runtime/debug"
-	"strconv"
 	"syscall"
 	"time"
 )
@@ -32,11 +30,12 @@ func serve() error {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
-	var listening net.ListenConfig
-	ln, err := listening.Listen(ctx, "tcp", "127.0.0.1:"+strconv.Itoa(Port))
+	syscall.CloseOnExec(ConduitFD)
+	ln, err := openConduit(os.NewFile(ConduitFD, "conduit"))
 	if err != nil {
 		return err
 	}
+	defer ln.wait()
 	g := New()
 	defer g.Close()
 	server := newServer(g.Handler())

@@ -1,0 +1,111 @@
+// Package cli is the command line: one file for each command.
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/config"
+)
+
+// Streams are what a command talks to.
+type Streams struct {
+	In       io.Reader
+	Out, Err io.Writer
+}
+
+// app is what all commands share.
+type app struct {
+	Streams
+	configFile string
+	options    config.Options
+}
+
+// Main runs the command line in args, the program's name left out, and returns
+// its exit status. It ends early, with everything cleaned up, when ctx does.
+func Main(ctx context.Context, args []string) int {
+	return Run(ctx, args, Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}, config.FromProcess())
+}
+
+// Run is Main with other streams and another environment.
+func Run(ctx context.Context, args []string, streams Streams, options config.Options) int {
+	a := &app{Streams: streams, options: options}
+	root := a.newCommand()
+	root.SetArgs(args)
+	root.SetIn(streams.In)
+	root.SetOut(streams.Out)
+	root.SetErr(streams.Err)
+	err := root.ExecuteContext(ctx)
+	if status, ok := errors.AsType[exitStatus](err); ok {
+		return int(status)
+	}
+	if err == nil {
+		return 0
+	}
+	printError(streams.Err, err)
+	return exitCode(err)
+}
+
+func (a *app) newCommand() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "sandpit",
+		Short: "Safe computers for AI agents",
+		Long: `sandpit runs code you do not trust in a sandbox with a kernel of its own (gVisor).
+It needs no container engine, no KVM, no image and no root.`,
+		Example: `  sandpit run -- python3 -c 'print(42)'
+  sandpit run script.py
+  sandpit doctor`,
+		SuggestionsMinimumDistance: 2,
+		SilenceErrors:              true,
+		SilenceUsage:               true,
+		Args:                       noSuchCommand,
+		RunE:                       func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.PersistentFlags().StringVar(&a.configFile, "config", "", "configuration `file` (default: "+
+		"$XDG_CONFIG_HOME/sandpit/config.toml, for root /etc/sandpit/config.toml)")
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return usageError(cmd, err.Error())
+	})
+	root.AddCommand(a.newRun(), a.newDoctor(), a.newVersion())
+	return root
+}
+
+// noSuchCommand is cobra's own message, with our exit status.
+func noSuchCommand(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	err := usageError(cmd, fmt.Sprintf("there is no command %q", args[0]))
+	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+		return sandpit.WithHint(err, "did you mean: "+strings.Join(near, ", ")+"?")
+	}
+	return err
+}
+
+// loadConfig reads the configuration with the flags on top.
+func (a *app) loadConfig(overrides ...config.Override) (config.Config, error) {
+	o := a.options
+	o.File = a.configFile
+	o.Overrides = overrides
+	return config.Load(o)
+}
+
+// usageError is for a command line that makes no sense.
+func usageError(cmd *cobra.Command, text string) error {
+	return sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "%s", text), "see: "+cmd.CommandPath()+" --help")
+}
+
+// printError shows an error and, apart from it, what to do about it.
+func printError(w io.Writer, err error) {
+	fmt.Fprintf(w, "sandpit: %v\n", err)
+	if hint := sandpit.HintOf(err); hint != "" {
+		fmt.Fprintf(w, "hint: %s\n", hint)
+	}
+}

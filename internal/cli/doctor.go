@@ -1,0 +1,50 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sandpit-dev/sandpit/internal/daemon"
+)
+
+func (a *app) newDoctor() *cobra.Command {
+	return &cobra.Command{
+		Use:   "doctor",
+		Short: "Find out whether sandboxes work on this machine, and what to do if not",
+		Long: `Find out whether sandboxes work on this machine, and what to do if not.
+
+It looks at what usually stands in the way, and then makes a real sandbox. The
+exit status is 0 if that worked.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.doctor(cmd.Context()) },
+	}
+}
+
+func (a *app) doctor(ctx context.Context) error {
+	cfg, err := a.loadConfig()
+	if err != nil {
+		return err
+	}
+	if !daemon.Examine(ctx, cfg, a.showFinding) {
+		return exitStatus(1)
+	}
+	_, err = fmt.Fprintln(a.Out, "Sandboxes work on this machine.")
+	return err
+}
+
+func (a *app) showFinding(f daemon.Finding) {
+	mark := "ok  "
+	switch {
+	case f.Failed:
+		mark = "FAIL"
+	case f.Hint != "":
+		mark = "note"
+	}
+	fmt.Fprintf(a.Out, "%s  %-16s %s\n", mark, f.Name, f.Text)
+	if f.Hint != "" {
+		fmt.Fprintf(a.Out, "      %s\n", strings.ReplaceAll(f.Hint, "\n", "\n      "))
+	}
+}

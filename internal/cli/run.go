@@ -1,0 +1,317 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/config"
+	"github.com/sandpit-dev/sandpit/internal/daemon"
+)
+
+type runOptions struct {
+	image       string
+	env         []string
+	workDir     string
+	user        string
+	interactive bool
+	terminal    bool
+	volumes     []string
+	allowed     []string
+	timeout     time.Duration
+	name        string
+	labels      []string
+
+	timeoutSet bool
+	script     *script
+	command    []string
+}
+
+func (a *app) newRun() *cobra.Command {
+	var o runOptions
+	cmd := &cobra.Command{
+		Use:   "run [flags] [IMAGE] -- COMMAND [ARG...]\n  sandpit run [flags] SCRIPT [ARG...]",
+		Short: "Run a command or a script in a new sandbox and remove the sandbox",
+		Long: `Run a command or a script in a new sandbox and remove the sandbox.
+
+IMAGE is what the sandbox's files start from: "host" (the default: this machine's
+own programs, read only), a directory, or a tar file of a root file system.
+A SCRIPT is copied in and run by what its ending or its first line names.
+
+The sandbox has no network and sees nothing of this machine but what IMAGE and
+-v bring in. It is gone when the command ends, and also when this program is
+killed. The exit status is the command's; 124 means that it took too long,
+125 that sandpit failed, 127 that there is no such program, 130 Ctrl-C.`,
+		Example: `  sandpit run -- sh -c 'uname -a'
+  sandpit run -it -- bash
+  sandpit run -v ./project:/workspace -- make test
+  sandpit run --timeout 10s script.py --verbose
+  tar c . | sandpit run -i -- tar t
+  sandpit run ./rootfs.tar -- /bin/sh -c 'cat /etc/os-release'`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.timeoutSet = cmd.Flags().Changed("timeout")
+			if err := o.parseArgs(cmd, args); err != nil {
+				return err
+			}
+			return a.run(cmd.Context(), o)
+		},
+	}
+	f := cmd.Flags()
+	f.SetInterspersed(false)
+	f.StringVar(&o.image, "image", "", "`IMAGE`, for use with a script")
+	f.StringArrayVarP(&o.env, "env", "e", nil, "environment `NAME=VALUE`, or NAME to pass this shell's value")
+	f.StringVarP(&o.workDir, "workdir", "w", "", "working `directory` inside, made if missing (default \"/workspace\")")
+	f.StringVarP(&o.user, "user", "u", "", "`user` inside: a name, a uid or uid:gid (default root of the sandbox)")
+	f.BoolVarP(&o.interactive, "interactive", "i", false, "pass standard input on")
+	f.BoolVarP(&o.terminal, "tty", "t", false, "give the command a terminal")
+	f.StringArrayVarP(&o.volumes, "volume", "v", nil, "show a directory or file inside: `HOST:SANDBOX[:ro]`")
+	f.StringArrayVar(&o.allowed, "allow-volume", nil, "`path` that -v may show although it is a part of the machine itself")
+	f.DurationVar(&o.timeout, "timeout", 0, "kill the command after this `time`; 0 means never (default 5m, with -t never)")
+	f.StringVar(&o.name, "name", "", "`name` of the sandbox, for people")
+	f.StringArrayVar(&o.labels, "label", nil, "`NAME=VALUE` to find the sandbox by")
+	return cmd
+}
+
+// parseArgs tells image, script and command apart. Flags end at the first
+// argument, so that a command's own flags are left alone.
+func (o *runOptions) parseArgs(cmd *cobra.Command, args []string) error {
+	switch {
+	case cmd.ArgsLenAtDash() == 0: // run -- COMMAND
+		o.command = args
+	case len(args) > 1 && args[1] == "--": // run IMAGE -- COMMAND
+		o.image, o.command = args[0], args[2:]
+	default:
+		return o.parseScript(cmd, args)
+	}
+	if len(o.command) == 0 {
+		return usageError(cmd, "there is no command after --")
+	}
+	return nil
+}
+
+func (o *runOptions) parseScript(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return usageError(cmd, "there is nothing to run")
+	}
+	s, ok := findScript(args[0])
+	if !ok {
+		err := sandpit.Errorf(sandpit.Invalid, "%s is not a script on this machine", args[0])
+		return sandpit.WithHint(err, "a command goes after two dashes: sandpit run -- "+strings.Join(args, " "))
+	}
+	o.script, o.command = &s, args[1:]
+	return nil
+}
+
+// overrides are the flags that stand for a setting.
+func (o *runOptions) overrides() []config.Override {
+	var list []config.Override
+	if o.image != "" {
+		list = append(list, config.Override{Flag: "IMAGE", Key: config.KeyImage, Value: o.image})
+	}
+	if o.workDir != "" {
+		list = append(list, config.Override{Flag: "--workdir", Key: config.KeyWorkDir, Value: o.workDir})
+	}
+	return list
+}
+
+func (a *app) run(ctx context.Context, o runOptions) (err error) {
+	cfg, err := a.loadConfig(o.overrides()...)
+	if err != nil {
+		return err
+	}
+	spec, err := a.newSpec(o, cfg)
+	if err != nil {
+		return err
+	}
+	progress, clear := newProgress(a.Err, "Preparing the image")
+	local, err := daemon.OpenLocal(cfg, progress)
+	if err != nil {
+		return err
+	}
+	// However the command ends, the engine and all in it end here.
+	defer func() { err = errors.Join(err, local.Close()) }()
+
+	box, err := local.Create(ctx, spec)
+	clear()
+	if err != nil {
+		return a.interrupted(ctx, err)
+	}
+	command := sandpit.Command{Args: o.command, Timeout: cfg.Sandbox.Timeout, Stdout: a.Out, Stderr: a.Err}
+	if o.timeoutSet || o.terminal {
+		command.Timeout = o.timeout
+	}
+	if o.script != nil {
+		args, err := o.script.install(ctx, box.Guest(), spec.User, spec.WorkDir)
+		if err != nil {
+			return a.interrupted(ctx, err)
+		}
+		command.Args = append(args, o.command...)
+	}
+	status, err := a.execute(ctx, o, box, command)
+	if err != nil {
+		return a.interrupted(ctx, a.explainStart(err, cfg, spec, command))
+	}
+	if status.Code != 0 {
+		return exitStatus(status.Code)
+	}
+	return nil
+}
+
+// interrupted lets a signal decide the exit status when it is the cause.
+func (a *app) interrupted(ctx context.Context, err error) error {
+	if status, ok := signalStatus(ctx); ok {
+		return status
+	}
+	return err
+}
+
+func (a *app) newSpec(o runOptions, cfg config.Config) (sandpit.Spec, error) {
+	spec := sandpit.Spec{
+		Name:    o.name,
+		Image:   cfg.Sandbox.Image,
+		User:    o.user,
+		WorkDir: cfg.Sandbox.WorkDir,
+	}
+	if o.timeout < 0 {
+		return spec, sandpit.Errorf(sandpit.Invalid, "--timeout %s: want a positive time, or 0 for none", o.timeout)
+	}
+	var err error
+	if spec.Env, err = a.parseEnv(o.env); err != nil {
+		return spec, err
+	}
+	if spec.Labels, err = parseLabels(o.labels); err != nil {
+		return spec, err
+	}
+	spec.Mounts, err = parseVolumes(o.volumes, o.allowed)
+	return spec, err
+}
+
+// parseEnv reads NAME=VALUE, and NAME for the value of this program's own
+// environment; a NAME that is not set is left out.
+func (a *app) parseEnv(list []string) (map[string]string, error) {
+	env := make(map[string]string, len(list))
+	for _, e := range list {
+		name, value, ok := strings.Cut(e, "=")
+		if name == "" {
+			return nil, sandpit.Errorf(sandpit.Invalid, "--env: want NAME=VALUE or NAME")
+		}
+		if !ok {
+			if value, ok = lookup(a.options.Environ, name); !ok {
+				continue
+			}
+		}
+		env[name] = value
+	}
+	return env, nil
+}
+
+func lookup(environ []string, name string) (value string, ok bool) {
+	for _, e := range environ {
+		if k, v, _ := strings.Cut(e, "="); k == name {
+			return v, true
+		}
+	}
+	return "", false
+}
+
+func parseLabels(list []string) (map[string]string, error) {
+	labels := make(map[string]string, len(list))
+	for _, l := range list {
+		name, value, ok := strings.Cut(l, "=")
+		if !ok || name == "" {
+			return nil, sandpit.Errorf(sandpit.Invalid, "--label %q: want NAME=VALUE", l)
+		}
+		labels[name] = value
+	}
+	return labels, nil
+}
+
+// execute runs the command with this program's streams and waits for its end.
+func (a *app) execute(ctx context.Context, o runOptions, box sandpit.Instance, command sandpit.Command) (sandpit.ExitStatus, error) {
+	if o.interactive {
+		command.Stdin = a.In
+	}
+	if o.terminal {
+		size := a.size()
+		command.Terminal = &size
+		command.Env = map[string]string{"TERM": a.term()}
+		if o.interactive {
+			restore, err := a.takeTerminal()
+			if err != nil {
+				return sandpit.ExitStatus{}, err
+			}
+			defer restore()
+		}
+	}
+	process, err := box.Guest().Start(ctx, command)
+	if err != nil {
+		return sandpit.ExitStatus{}, err
+	}
+	if o.terminal {
+		defer a.followSize(ctx, process)()
+	}
+	return waitAtMost(ctx, process, command.Timeout)
+}
+
+func (a *app) takeTerminal() (restore func(), err error) {
+	if _, ok := terminalOf(a.In); !ok {
+		return nil, sandpit.WithHint(
+			sandpit.Errorf(sandpit.Invalid, "-t wants a terminal, but standard input is none"),
+			"leave -t out to pass the input on as it is")
+	}
+	return makeRaw(a.In)
+}
+
+func (a *app) term() string {
+	if t, ok := lookup(a.options.Environ, "TERM"); ok {
+		return t
+	}
+	return "xterm"
+}
+
+// waitAtMost waits for the process. The sandbox keeps the clock of a time
+// limit; a little later this program does too, because a sandbox may lie.
+func waitAtMost(ctx context.Context, p sandpit.Process, limit time.Duration) (sandpit.ExitStatus, error) {
+	if limit > 0 {
+		const grace = 5 * time.Second
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, limit+grace, errOverdue)
+		defer cancel()
+	}
+	status, err := p.Wait(ctx)
+	if err != nil && errors.Is(context.Cause(ctx), errOverdue) {
+		err = errOverdue
+	}
+	return status, err
+}
+
+var errOverdue = sandpit.Errorf(sandpit.Timeout, "the sandbox did not end the command in time")
+
+// explainStart gives a failed command its exit status and says what to do.
+func (a *app) explainStart(err error, cfg config.Config, spec sandpit.Spec, command sandpit.Command) error {
+	switch sandpit.CodeOf(err) {
+	case sandpit.Timeout:
+		text := fmt.Sprintf("sandpit: killed after %s", command.Timeout)
+		if !cfg.Explicit(config.KeyTimeout) && command.Timeout == cfg.Sandbox.Timeout {
+			text += " (the default; choose another with --timeout, 0 for none)"
+		}
+		fmt.Fprintln(a.Err, text)
+		return exitStatus(statusTimeout)
+	case sandpit.PermissionDenied:
+		printError(a.Err, err)
+		return exitStatus(statusNotExecutable)
+	case sandpit.NotFound:
+		if spec.Image == sandpit.HostImage && len(command.Args) > 0 {
+			path, _ := lookup(a.options.Environ, "PATH")
+			err = explainMissing(err, command.Args[0], path)
+		}
+		printError(a.Err, err)
+		return exitStatus(statusNotFound)
+	}
+	return err
+}

@@ -1,0 +1,88 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// interpreters say how a script is run, by its kind.
+func interpreters() map[string][]string {
+	return map[string][]string{
+		".py":   {"python3"},
+		".sh":   {"sh"},
+		".bash": {"bash"},
+		".js":   {"node"},
+		".mjs":  {"node"},
+		".cjs":  {"node"},
+		".ts":   {"node", "--experimental-strip-types"},
+		".rb":   {"ruby"},
+		".pl":   {"perl"},
+		".php":  {"php"},
+		".lua":  {"lua"},
+		".go":   {"go", "run"},
+		".R":    {"Rscript"},
+	}
+}
+
+// script is a file of the machine to be copied into the sandbox and run there.
+type script struct {
+	source string
+	runner []string
+}
+
+// findScript reports whether name is a script: a file that says by its ending
+// or its first line what runs it.
+func findScript(name string) (script, bool) {
+	info, err := os.Stat(name)
+	if err != nil || !info.Mode().IsRegular() {
+		return script{}, false
+	}
+	if runner := interpreters()[filepath.Ext(name)]; runner != nil {
+		return script{source: name, runner: runner}, true
+	}
+	if runner := shebang(name); runner != nil {
+		return script{source: name, runner: runner}, true
+	}
+	return script{}, false
+}
+
+// shebang returns the command in a file's first line, or nil.
+func shebang(name string) []string {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	line, err := bufio.NewReaderSize(f, 256).ReadSlice('\n')
+	command, ok := strings.CutPrefix(string(line), "#!")
+	if err != nil || !ok {
+		return nil
+	}
+	fields := strings.Fields(command)
+	if len(fields) > 1 && path.Base(fields[0]) == "env" {
+		return fields[1:]
+	}
+	return fields
+}
+
+// install copies the script to the working directory of the sandbox and
+// returns the command that runs it.
+func (s script) install(ctx context.Context, files sandpit.Files, user, dir string) ([]string, error) {
+	f, err := os.Open(s.source)
+	if err != nil {
+		return nil, fmt.Errorf("read the script: %w", err)
+	}
+	defer f.Close()
+	target := path.Join(dir, filepath.Base(s.source))
+	if err := files.WriteFile(ctx, user, target, f); err != nil {
+		return nil, fmt.Errorf("copy the script: %w", err)
+	}
+	return append(append([]string(nil), s.runner...), target), nil
+}

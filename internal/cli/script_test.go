@@ -1,0 +1,59 @@
+package cli_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/sandpit-dev/sandpit/internal/cli"
+	"github.com/sandpit-dev/sandpit/internal/testengine"
+)
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){
+		"sandpit": func() {
+			ctx, stop := cli.WithSignals(context.Background())
+			status := cli.Main(ctx, os.Args[1:])
+			stop()
+			os.Exit(status)
+		},
+	})
+}
+
+// TestScripts runs the command line, with the race detector where the tests
+// have it; only the engine is another program.
+func TestScripts(t *testing.T) {
+	t.Parallel()
+	engine := testengine.Path(t)
+	cache := filepath.Join(t.TempDir(), "cache") // images are made once for all scripts
+	testscript.Run(t, testscript.Params{
+		Dir:                 filepath.Join("testdata", "script"),
+		RequireExplicitExec: true,
+		RequireUniqueNames:  true,
+		Setup: func(env *testscript.Env) error {
+			for _, v := range testengine.Environ(env.WorkDir) {
+				env.Vars = append(env.Vars, v)
+			}
+			env.Setenv("SANDPIT_CACHE_DIR", cache)
+			env.Setenv(testengine.Variable, engine)
+			return nil
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"status": statusIs},
+	})
+}
+
+// statusIs runs a command and wants a certain exit status:
+//
+//	status 7 sandpit run -- sh -c 'exit 7'
+func statusIs(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: status N COMMAND [ARG...]")
+	}
+	script := []string{"-c", `"$@"; got=$?; [ $got = "$0" ] || { echo "exit status $got, want $0" >&2; exit 1; }`}
+	if err := ts.Exec("sh", append(script, args...)...); err != nil {
+		ts.Fatalf("%v", err)
+	}
+}

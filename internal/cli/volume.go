@@ -1,0 +1,61 @@
+package cli
+
+import (
+	"path"
+	"strings"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/hostpath"
+)
+
+// parseVolumes turns the -v flags into mounts. Allowed are the paths that the
+// user has named a second time.
+func parseVolumes(volumes, allowed []string) ([]sandpit.Mount, error) {
+	twice := make([]string, 0, len(allowed))
+	for _, a := range allowed {
+		resolved, err := hostpath.Resolve(a)
+		if err != nil {
+			return nil, err
+		}
+		twice = append(twice, resolved)
+	}
+	var mounts []sandpit.Mount
+	for _, v := range volumes {
+		m, err := parseVolume(v)
+		if err != nil {
+			return nil, err
+		}
+		if err := hostpath.Check(m.Source, twice); err != nil {
+			return nil, sandpit.WithHint(err, "if the sandbox shall have it all the same, say so: --allow-volume "+m.Source)
+		}
+		mounts = append(mounts, m)
+	}
+	return mounts, nil
+}
+
+// parseVolume reads HOST:BOX[:ro|rw].
+func parseVolume(v string) (sandpit.Mount, error) {
+	parts := strings.Split(v, ":")
+	var m sandpit.Mount
+	switch {
+	case len(parts) == 3 && parts[2] == "ro":
+		m.ReadOnly = true
+	case len(parts) == 3 && parts[2] == "rw", len(parts) == 2:
+	default:
+		return m, volumeError(v)
+	}
+	if parts[0] == "" || !path.IsAbs(parts[1]) {
+		return m, volumeError(v)
+	}
+	source, err := hostpath.Resolve(parts[0])
+	if err != nil {
+		return m, err
+	}
+	m.Source, m.Target = source, path.Clean(parts[1])
+	return m, nil
+}
+
+func volumeError(v string) error {
+	return sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "volume %q: want HOST:SANDBOX or HOST:SANDBOX:ro", v),
+		"for example -v ./data:/data:ro")
+}

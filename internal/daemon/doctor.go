@@ -1,0 +1,72 @@
+package daemon
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/config"
+	"github.com/sandpit-dev/sandpit/provider/gvisor"
+)
+
+// Finding is what Examine tells about one thing it looked at.
+type Finding = gvisor.Finding
+
+// Examine looks at the machine, and then makes a real sandbox and runs a
+// command in it. Every finding is handed to show as soon as it is known. It
+// reports whether sandboxes work here.
+func Examine(ctx context.Context, cfg config.Config, show func(Finding)) bool {
+	ok := true
+	for _, f := range gvisor.Examine(cfg.Engine) {
+		show(f)
+		ok = ok && !f.Failed
+	}
+	f := tryOut(ctx, cfg)
+	show(f)
+	return ok && !f.Failed
+}
+
+// tryOut makes a sandbox of the host image and runs a command in it.
+func tryOut(ctx context.Context, cfg config.Config) Finding {
+	f := Finding{Name: "a sandbox"}
+	text, err := runOne(ctx, cfg)
+	if err != nil {
+		f.Text, f.Hint, f.Failed = err.Error(), sandpit.HintOf(err), true
+		return f
+	}
+	f.Text = text
+	return f
+}
+
+func runOne(ctx context.Context, cfg config.Config) (text string, err error) {
+	local, err := OpenLocal(cfg, nil)
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, local.Close()) }()
+	begin := time.Now()
+	box, err := local.Create(ctx, sandpit.Spec{Image: sandpit.HostImage})
+	if err != nil {
+		return "", err
+	}
+	var out bytes.Buffer
+	process, err := box.Guest().Start(ctx, sandpit.Command{
+		Args: []string{"uname", "-srm"}, Stdout: &out, Timeout: 30 * time.Second,
+	})
+	if err != nil {
+		return "", err
+	}
+	status, err := process.Wait(ctx)
+	if err != nil {
+		return "", err
+	}
+	if status.Code != 0 {
+		return "", fmt.Errorf("uname in the sandbox: %s", status)
+	}
+	return fmt.Sprintf("started and ran a command in %s: %s",
+		time.Since(begin).Round(time.Millisecond), strings.TrimSpace(out.String())), nil
+}

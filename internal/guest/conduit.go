@@ -1,0 +1,169 @@
+package guest
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// The conduit is the only way into a sandbox: a socket that the guest is born
+// with. Whoever holds its other end sends connections over it, each as two
+// bytes with a port, high byte first, and a descriptor. On the connection itself
+// the guest then writes one of the answers below, and from there on it is the
+// port's: the guest's own for Port, else that of a program inside.
+const (
+	// ConduitFD is the conduit's descriptor in the guest.
+	ConduitFD = 3
+	// ConduitMessage is the size of a message.
+	ConduitMessage = 2
+	// AnswerOpen says that the connection is open.
+	AnswerOpen = 0
+	// AnswerRefused says that nothing listens on the port.
+	AnswerRefused = 1
+)
+
+const dialTimeout = 10 * time.Second
+
+// conduit is a net.Listener for the connections meant for the guest. It serves
+// those for other ports itself.
+type conduit struct {
+	conn     *net.UnixConn
+	accepted chan net.Conn
+	closed   chan struct{}
+	once     sync.Once
+	wg       sync.WaitGroup
+}
+
+func openConduit(f *os.File) (*conduit, error) {
+	defer f.Close()
+	conn, err := net.FileConn(f)
+	if err != nil {
+		return nil, fmt.Errorf("open the conduit: %w", err)
+	}
+	unixConn, ok := conn.(*net.UnixConn)
+	if !ok {
+		return nil, errors.New("open the conduit: not a unix socket")
+	}
+	c := &conduit{conn: unixConn, accepted: make(chan net.Conn), closed: make(chan struct{})}
+	c.wg.Go(c.receive)
+	return c, nil
+}
+
+// receive takes connections until the conduit is closed.
+func (c *conduit) receive() {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	message := make([]byte, ConduitMessage)
+	rights := make([]byte, syscall.CmsgSpace(4))
+	for {
+		n, rn, _, _, err := c.conn.ReadMsgUnix(message, rights)
+		if err != nil || n == 0 {
+			_ = c.Close() // the sandbox is at its end
+			return
+		}
+		conn, err := receivedConn(rights[:rn])
+		if err != nil || n != ConduitMessage {
+			continue // whoever sent it sees its end closed
+		}
+		port := int(binary.BigEndian.Uint16(message))
+		c.wg.Go(func() { c.open(ctx, conn, port) })
+	}
+}
+
+func receivedConn(rights []byte) (net.Conn, error) {
+	messages, err := syscall.ParseSocketControlMessage(rights)
+	if err != nil || len(messages) != 1 {
+		return nil, errors.New("no descriptor")
+	}
+	fds, err := syscall.ParseUnixRights(&messages[0])
+	if err != nil || len(fds) != 1 {
+		return nil, errors.New("no descriptor")
+	}
+	syscall.CloseOnExec(fds[0])
+	f := os.NewFile(uintptr(fds[0]), "connection")
+	defer f.Close()
+	return net.FileConn(f)
+}
+
+// open hands a connection to whom it is meant for.
+func (c *conduit) open(ctx context.Context, conn net.Conn, port int) {
+	if port == Port {
+		if _, err := conn.Write([]byte{AnswerOpen}); err != nil {
+			_ = conn.Close()
+			return
+		}
+		select {
+		case c.accepted <- conn:
+		case <-c.closed:
+			_ = conn.Close()
+		}
+		return
+	}
+	defer conn.Close()
+	dialer := net.Dialer{Timeout: dialTimeout}
+	inside, err := dialer.DialContext(ctx, "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+	if err != nil {
+		_, _ = conn.Write([]byte{AnswerRefused}) // a caller that went away hears nothing
+		return
+	}
+	defer inside.Close()
+	if _, err := conn.Write([]byte{AnswerOpen}); err != nil {
+		return
+	}
+	relay(ctx, conn, inside)
+}
+
+// relay copies both ways. Each side's end of sending is passed on, so that a
+// connection may be half open.
+func relay(ctx context.Context, a, b net.Conn) {
+	stop := context.AfterFunc(ctx, func() {
+		_ = a.Close()
+		_ = b.Close()
+	})
+	defer stop()
+	var wg sync.WaitGroup
+	for _, way := range [][2]net.Conn{{a, b}, {b, a}} {
+		wg.Go(func() {
+			_, err := io.Copy(way[1], way[0])
+			half, ok := way[1].(interface{ CloseWrite() error })
+			if err != nil || !ok || half.CloseWrite() != nil {
+				_ = a.Close()
+				_ = b.Close()
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// Accept implements net.Listener.
+func (c *conduit) Accept() (net.Conn, error) {
+	select {
+	case conn := <-c.accepted:
+		return conn, nil
+	case <-c.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+// Close implements net.Listener. It does not wait; wait does.
+func (c *conduit) Close() error {
+	c.once.Do(func() {
+		close(c.closed)
+		_ = c.conn.Close()
+	})
+	return nil
+}
+
+// wait returns when every connection that is not the guest's own has ended.
+func (c *conduit) wait() { c.wg.Wait() }
+
+// Addr implements net.Listener.
+func (c *conduit) Addr() net.Addr { return c.conn.LocalAddr() }

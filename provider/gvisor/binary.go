@@ -1,0 +1,106 @@
+package gvisor
+
+import (
+	"bytes"
+	"context"
+	"debug/elf"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/guest"
+	"github.com/sandpit-dev/sandpit/internal/guestbin"
+)
+
+// StaticBuildCommand is how to start this program so that it can hold a
+// sandbox's kernel.
+const StaticBuildCommand = "CGO_ENABLED=0 go run ./cmd/sandpit run -- sh -c 'uname -a'"
+
+// selfExe reaches the running binary even after its file was removed, and
+// without passing through directories that only its owner may enter.
+const selfExe = "/proc/self/exe"
+
+// engineBinary is a sandpit program that can be an engine.
+type engineBinary struct {
+	path    string
+	buildID string // changes with the content
+}
+
+// readBinary checks the program at path, or the running one if path is empty.
+// It returns Unsupported unless the program can be a sandbox's kernel. Such a
+// process lives in an empty root directory, where a dynamic linker does not
+// exist; and it lays its memory out in ways that the race detector does not
+// survive.
+func readBinary(path string) (engineBinary, error) {
+	if runtime.GOOS != "linux" {
+		return engineBinary{}, sandpit.Errorf(sandpit.Unsupported, "sandboxes need Linux, this is %s", runtime.GOOS)
+	}
+	own := path == ""
+	if own {
+		path = selfExe
+	}
+	f, err := elf.Open(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return engineBinary{}, sandpit.Errorf(sandpit.NotFound, "engine binary %s does not exist", path)
+	}
+	if err != nil {
+		return engineBinary{}, sandpit.Errorf(sandpit.Invalid, "engine binary %s: %w", path, err)
+	}
+	defer f.Close()
+	for _, p := range f.Progs {
+		if p.Type == elf.PT_INTERP {
+			return engineBinary{}, notStatic("this sandpit is linked with cgo and cannot start a sandbox")
+		}
+	}
+	if own && raceEnabled {
+		return engineBinary{}, notStatic("this sandpit is built with the race detector and cannot start a sandbox")
+	}
+	id, err := buildID(f)
+	if err != nil {
+		return engineBinary{}, sandpit.Errorf(sandpit.Invalid, "engine binary %s: %w", path, err)
+	}
+	return engineBinary{path: path, buildID: id}, nil
+}
+
+func notStatic(text string) error {
+	return sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "%s", text),
+		"build it as a static program: "+StaticBuildCommand)
+}
+
+// buildID returns the id that the Go linker writes into every program, which
+// changes with its content.
+func buildID(f *elf.File) (string, error) {
+	s := f.Section(".note.go.buildid")
+	if s == nil {
+		return "", errors.New("not a Go program")
+	}
+	note, err := s.Data()
+	if err != nil {
+		return "", err
+	}
+	const header = 16 // three sizes and the name "Go\x00\x00"
+	if len(note) <= header {
+		return "", errors.New("no build id; build without -buildid=")
+	}
+	return hex.EncodeToString(bytes.TrimRight(note[header:], "\x00")), nil
+}
+
+// guestImage returns the file with the program that runs inside: the small
+// guest when it was built in, else the engine's own binary, which can play it.
+func (p *Provider) guestImage(ctx context.Context) (string, error) {
+	key := guestbin.Digest(runtime.GOARCH)
+	open := func() (io.ReadCloser, error) { return guestbin.Open(runtime.GOARCH) }
+	if key == "" {
+		key = p.binary.buildID
+		open = func() (io.ReadCloser, error) { return os.Open(p.binary.path) }
+	}
+	path, err := p.cfg.Images.Single(ctx, key, guest.Name, open)
+	if err != nil {
+		return "", fmt.Errorf("prepare the guest: %w", err)
+	}
+	return path, nil
+}

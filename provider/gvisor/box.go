@@ -1,0 +1,329 @@
+package gvisor
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/runsc/container"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/guest"
+)
+
+// createRequest describes a sandbox to the engine. The files it needs come
+// beside it, in this order: the locked record, the root image, the guest image
+// and then one for each mount that says so.
+type createRequest struct {
+	Hostname string         `json:"hostname"`
+	Layer    layer          `json:"layer"`
+	Mounts   []mountRequest `json:"mounts,omitempty"`
+}
+
+const fixedFiles = 3
+
+// layer is where a sandbox's own changes to its files go.
+type layer struct {
+	// Size is the most that may be written, in bytes.
+	Size int64 `json:"size"`
+	// Dir, if set, is where on disk; else the changes are kept in memory.
+	Dir *mountSource `json:"dir,omitempty"`
+}
+
+// medium is the layer in gVisor's words.
+func (l layer) medium() string {
+	if l.Dir == nil {
+		return "memory"
+	}
+	return "dir=" + l.Dir.Path
+}
+
+// mountRequest is a directory or file of the machine to be seen inside.
+type mountRequest struct {
+	mountSource
+	Target   string `json:"target"`
+	ReadOnly bool   `json:"read_only,omitempty"`
+}
+
+// mountSource is something of the machine that the engine can reach: by its
+// path, or as a detached mount that came with the request.
+type mountSource struct {
+	Path     string `json:"path"`
+	Detached bool   `json:"detached,omitempty"`
+	IsDir    bool   `json:"is_dir,omitempty"`
+}
+
+// box is one sandbox in its engine.
+type box struct {
+	id sandpit.ID
+
+	mu        sync.Mutex // one change at a time
+	container *container.Container
+	conduit   *os.File // our end of the guest's conduit; nil before and after
+	lock      *os.File // the locked record: locked means that the sandbox exists
+	attached  []string // mount points to be undone
+	destroyed bool
+
+	ended   chan struct{} // closed when the kernel process has ended
+	endOnce sync.Once
+	exit    sandpit.Exit
+}
+
+func newBox(id sandpit.ID) *box {
+	return &box{id: id, ended: make(chan struct{})}
+}
+
+func (b *box) dir() string { return filepath.Join(bundleDir, string(b.id)) }
+
+// create starts the sandbox. What it leaves when it fails is for destroy.
+func (b *box) create(req createRequest, files []*os.File) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.destroyed {
+		return sandpit.Errorf(sandpit.Gone, "sandbox %s was destroyed meanwhile", b.id)
+	}
+	if len(files) < fixedFiles {
+		return sandpit.Errorf(sandpit.Invalid, "create: files are missing")
+	}
+	if err := b.holdLock(files[0]); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Join(b.dir(), "root"), 0o755); err != nil { //nolint:gosec // below the engine's closed root
+		return fmt.Errorf("make the bundle: %w", err)
+	}
+	if err := b.attach(&req, files[fixedFiles:]); err != nil {
+		return err
+	}
+	spec := newSpec(b.dir(), req, descriptorPath(files[1], ""), descriptorPath(files[2], ""))
+	data, err := json.Marshal(spec)
+	if err != nil {
+		return fmt.Errorf("write the bundle: %w", err)
+	}
+	if err := os.WriteFile(filepath.Join(b.dir(), "config.json"), data, 0o600); err != nil {
+		return fmt.Errorf("write the bundle: %w", err)
+	}
+	conf, err := newConfig(req.Layer)
+	if err != nil {
+		return fmt.Errorf("configure gVisor: %w", err)
+	}
+	ours, theirs, err := socketPair(unix.SOCK_SEQPACKET)
+	if err != nil {
+		return err
+	}
+	defer theirs.Close()
+	b.conduit = ours
+	c, err := container.New(conf, container.Args{
+		ID: string(b.id), Spec: spec, BundleDir: b.dir(),
+		PassFiles: map[int]*os.File{guest.ConduitFD: theirs},
+	})
+	if err != nil {
+		return fmt.Errorf("create the kernel: %w", err)
+	}
+	b.container = c
+	if err := c.Start(conf); err != nil {
+		return fmt.Errorf("start the kernel: %w", err)
+	}
+	go b.watch(c)
+	return nil
+}
+
+// holdLock keeps the record's lock for as long as the sandbox exists.
+func (b *box) holdLock(record *os.File) error {
+	var err error
+	b.lock, err = duplicate(record)
+	return err
+}
+
+// attach makes every detached mount visible below the sandbox's directory and
+// replaces its path by that place.
+func (b *box) attach(req *createRequest, detached []*os.File) error {
+	sources := make([]*mountSource, 0, len(req.Mounts)+1)
+	for i := range req.Mounts {
+		sources = append(sources, &req.Mounts[i].mountSource)
+	}
+	if req.Layer.Dir != nil {
+		sources = append(sources, req.Layer.Dir)
+	}
+	for i, s := range sources {
+		if !s.Detached {
+			s.Path = filepath.Join(hostRoot, s.Path)
+			continue
+		}
+		if len(detached) == 0 {
+			return sandpit.Errorf(sandpit.Invalid, "create: files are missing")
+		}
+		place := filepath.Join(b.dir(), "mount"+strconv.Itoa(i))
+		if err := b.attachOne(detached[0], place, s.IsDir); err != nil {
+			return fmt.Errorf("bring in %s: %w", s.Path, err)
+		}
+		s.Path, detached = place, detached[1:]
+	}
+	return nil
+}
+
+func (b *box) attachOne(mount *os.File, place string, isDir bool) error {
+	err := os.WriteFile(place, nil, 0o600)
+	if isDir {
+		_ = os.Remove(place)
+		err = os.Mkdir(place, 0o700)
+	}
+	if err != nil {
+		return err
+	}
+	if err := unix.MoveMount(int(mount.Fd()), "", unix.AT_FDCWD, place, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+		return err
+	}
+	b.attached = append(b.attached, place)
+	return nil
+}
+
+// watch waits for the end of the kernel process. It ends with the sandbox.
+func (b *box) watch(c *container.Container) {
+	ws, err := c.Wait()
+	switch {
+	case err != nil:
+		b.end(sandpit.Exit{Reason: "the sandbox's kernel ended and nobody saw how"})
+	case ws.Exited():
+		b.end(sandpit.Exit{
+			Known: true, Code: ws.ExitStatus(),
+			Reason: fmt.Sprintf("the guest ended with exit status %d", ws.ExitStatus()),
+		})
+	default:
+		b.end(sandpit.Exit{Reason: fmt.Sprintf("the sandbox's kernel was killed by signal %d", ws.Signal())})
+	}
+}
+
+func (b *box) end(exit sandpit.Exit) {
+	b.endOnce.Do(func() {
+		b.exit = exit
+		close(b.ended)
+	})
+}
+
+func (b *box) wait(ctx context.Context) (sandpit.Exit, error) {
+	select {
+	case <-b.ended:
+		return b.exit, nil
+	case <-ctx.Done():
+		return sandpit.Exit{}, ctx.Err()
+	}
+}
+
+// dial returns one end of a connection to a TCP port inside, on which the guest
+// answers first. It does not wait for the guest.
+//
+// gVisor's own port forwarding is not used: it drops what does not fit when the
+// receiver is slower than the sender.
+func (b *box) dial(_ context.Context, port int) (*os.File, error) {
+	if port < 1 || port > 65535 {
+		return nil, sandpit.Errorf(sandpit.Invalid, "port %d: want 1 to 65535", port)
+	}
+	select {
+	case <-b.ended:
+		return nil, sandpit.Errorf(sandpit.Gone, "sandbox %s has ended: %s", b.id, b.exit.Reason)
+	default:
+	}
+	conduit, err := b.holdConduit()
+	if err != nil {
+		return nil, err
+	}
+	defer conduit.Close()
+	ours, theirs, err := socketPair(unix.SOCK_STREAM)
+	if err != nil {
+		return nil, err
+	}
+	defer theirs.Close()
+	message := binary.BigEndian.AppendUint16(nil, uint16(port))
+	err = unix.Sendmsg(int(conduit.Fd()), message, unix.UnixRights(int(theirs.Fd())), nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+	if err != nil {
+		_ = ours.Close()
+		return nil, sandpit.Errorf(sandpit.Unavailable, "connect to port %d: the guest takes no more connections: %w", port, err)
+	}
+	return ours, nil
+}
+
+// holdConduit returns the conduit under a descriptor of the caller's own, so
+// that destroying the sandbox meanwhile does no harm.
+func (b *box) holdConduit() (*os.File, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.conduit == nil {
+		return nil, sandpit.Errorf(sandpit.Unavailable, "sandbox %s is not running", b.id)
+	}
+	return duplicate(b.conduit)
+}
+
+func duplicate(f *os.File) (*os.File, error) {
+	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("duplicate a descriptor: %w", err)
+	}
+	return os.NewFile(uintptr(fd), f.Name()), nil
+}
+
+func socketPair(kind int) (a, b *os.File, err error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, kind|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, fmt.Errorf("make a socket pair: %w", err)
+	}
+	return os.NewFile(uintptr(fds[0]), "ours"), os.NewFile(uintptr(fds[1]), "theirs"), nil
+}
+
+// destroy ends the sandbox and removes what the engine keeps of it. It may be
+// called again after a failure.
+func (b *box) destroy() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.destroyed = true
+	var errs []error
+	if b.container != nil {
+		if err := b.container.Destroy(); err != nil {
+			errs = append(errs, fmt.Errorf("end the kernel: %w", err))
+		}
+		b.container = nil
+	}
+	b.end(sandpit.Exit{Reason: "the sandbox was destroyed"})
+	for _, place := range b.attached {
+		if err := unix.Unmount(place, unix.MNT_DETACH); err != nil {
+			errs = append(errs, fmt.Errorf("let go of a mount: %w", err))
+		}
+	}
+	b.attached = nil
+	if err := removeState(string(b.id)); err != nil {
+		errs = append(errs, err)
+	}
+	if err := os.RemoveAll(b.dir()); err != nil {
+		errs = append(errs, fmt.Errorf("remove the bundle: %w", err))
+	}
+	for _, f := range []**os.File{&b.conduit, &b.lock} {
+		if *f != nil {
+			_ = (*f).Close()
+			*f = nil
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// removeState removes what gVisor leaves in its state directory when a
+// creation breaks off.
+func removeState(id string) error {
+	entries, err := os.ReadDir(stateDir)
+	if err != nil {
+		return fmt.Errorf("read gVisor's state: %w", err)
+	}
+	var errs []error
+	for _, e := range entries {
+		if strings.Contains(e.Name(), id) {
+			errs = append(errs, os.RemoveAll(filepath.Join(stateDir, e.Name())))
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,236 @@
+package gvisor
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// The control protocol: a client connects to the engine's socket, sends one
+// packet with a request and the descriptors that belong to it, and receives
+// one packet with the reply. Closing the connection gives the call up.
+
+const (
+	// maxPacket bounds a request or reply. The kernel's default socket buffer
+	// takes a little more than 200 KiB.
+	maxPacket = 128 << 10
+	// maxFiles bounds the descriptors of one packet; the kernel's own limit is
+	// 253.
+	maxFiles = 64
+
+	controlName = "control"
+)
+
+type operation string
+
+const (
+	opCreate  operation = "create"
+	opDial    operation = "dial"
+	opWait    operation = "wait"
+	opDestroy operation = "destroy"
+)
+
+type request struct {
+	Op     operation      `json:"op"`
+	ID     sandpit.ID     `json:"id"`
+	Port   int            `json:"port,omitempty"`
+	Create *createRequest `json:"create,omitempty"`
+}
+
+type reply struct {
+	Error *replyError   `json:"error,omitempty"`
+	Exit  *sandpit.Exit `json:"exit,omitempty"`
+}
+
+// replyError carries an error across the socket.
+type replyError struct {
+	Code sandpit.Code `json:"code"`
+	Text string       `json:"text"`
+	Hint string       `json:"hint,omitempty"`
+}
+
+func newReplyError(err error) *replyError {
+	if err == nil {
+		return nil
+	}
+	return &replyError{Code: sandpit.CodeOf(err), Text: err.Error(), Hint: sandpit.HintOf(err)}
+}
+
+func (e *replyError) err() error {
+	if e == nil {
+		return nil
+	}
+	return &sandpit.Error{Code: e.Code, Hint: e.Hint, Err: errors.New(e.Text)}
+}
+
+// writePacket sends v and the files, which stay the caller's.
+func writePacket(conn *net.UnixConn, v any, files ...*os.File) error {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	if len(data) > maxPacket || len(files) > maxFiles {
+		return sandpit.Errorf(sandpit.Invalid, "description of %d bytes and %d files is too large: at most %d and %d",
+			len(data), len(files), maxPacket, maxFiles)
+	}
+	var rights []byte
+	if len(files) > 0 {
+		fds := make([]int, len(files))
+		for i, f := range files {
+			fds[i] = int(f.Fd())
+		}
+		rights = unix.UnixRights(fds...)
+	}
+	_, _, err = conn.WriteMsgUnix(data, rights, nil)
+	return err
+}
+
+// readPacket receives into v and returns the files, which are the caller's to
+// close, also when there is an error.
+func readPacket(conn *net.UnixConn, v any) ([]*os.File, error) {
+	data := make([]byte, maxPacket+1)
+	rights := make([]byte, unix.CmsgSpace(maxFiles*4))
+	n, rn, flags, _, err := conn.ReadMsgUnix(data, rights)
+	if err != nil {
+		return nil, err
+	}
+	files, err := parseRights(rights[:rn])
+	if err != nil {
+		return files, err
+	}
+	if n == 0 {
+		return files, io.EOF
+	}
+	if n > maxPacket || flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 {
+		return files, errors.New("packet is too large")
+	}
+	return files, json.Unmarshal(data[:n], v)
+}
+
+func parseRights(b []byte) ([]*os.File, error) {
+	msgs, err := unix.ParseSocketControlMessage(b)
+	if err != nil {
+		return nil, err
+	}
+	var files []*os.File
+	for i := range msgs {
+		fds, err := unix.ParseUnixRights(&msgs[i])
+		if err != nil {
+			return files, err
+		}
+		for _, fd := range fds {
+			unix.CloseOnExec(fd)
+			files = append(files, os.NewFile(uintptr(fd), "received"))
+		}
+	}
+	return files, nil
+}
+
+func closeAll(files []*os.File) {
+	for _, f := range files {
+		_ = f.Close() // descriptors only: nothing was written through them
+	}
+}
+
+// call makes one request to the engine whose directory is dir. A reply's file,
+// if there is one, is the caller's.
+func call(ctx context.Context, dir string, req request, files ...*os.File) (reply, *os.File, error) {
+	conn, err := dialControl(dir)
+	if err != nil {
+		return reply{}, nil, fmt.Errorf("reach the engine: %w", err)
+	}
+	defer conn.Close()
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() }) // wakes the read below
+	defer stop()
+
+	if err := writePacket(conn, req, files...); err != nil {
+		return reply{}, nil, callError(ctx, "ask the engine", err)
+	}
+	var rep reply
+	got, err := readPacket(conn, &rep)
+	if err == nil {
+		err = rep.Error.err()
+	} else {
+		err = callError(ctx, "hear from the engine", err)
+	}
+	if err != nil || len(got) != 1 {
+		closeAll(got)
+		return rep, nil, err
+	}
+	return rep, got[0], nil
+}
+
+// callError tells a caller's own cancellation from an engine that went away.
+func callError(ctx context.Context, doing string, err error) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if sandpit.CodeOf(err) == sandpit.Invalid {
+		return err
+	}
+	return sandpit.Errorf(sandpit.Gone, "%s: %w", doing, err)
+}
+
+// dialControl connects to the control socket in dir. A socket that nobody
+// serves is Gone. The path goes through a descriptor because socket addresses
+// end at 107 bytes.
+func dialControl(dir string) (*net.UnixConn, error) {
+	d, err := os.Open(dir)
+	if err != nil {
+		return nil, sandpit.Errorf(sandpit.Gone, "%w", err)
+	}
+	defer d.Close()
+	addr := &net.UnixAddr{Net: "unixpacket", Name: descriptorPath(d, controlName)}
+	conn, err := net.DialUnix("unixpacket", nil, addr)
+	if err != nil {
+		return nil, sandpit.Errorf(sandpit.Gone, "%w", err)
+	}
+	return conn, nil
+}
+
+// descriptorPath names an entry of an open directory, or the open file itself
+// when name is empty.
+func descriptorPath(f *os.File, name string) string {
+	return filepath.Join("/proc/self/fd", strconv.Itoa(int(f.Fd())), name)
+}
+
+// serveConn answers one connection.
+func serveConn(conn *net.UnixConn, handle func(context.Context, request, []*os.File) (reply, *os.File, error)) {
+	defer conn.Close()
+	var req request
+	files, err := readPacket(conn, &req)
+	defer func() { closeAll(files) }()
+	if err != nil {
+		return // not a client of ours: there is nobody to tell
+	}
+
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	gone := make(chan struct{})
+	go func() {
+		defer close(gone)
+		defer cancel()
+		_, _ = conn.Read(make([]byte, 1)) // returns when the client hangs up or we do
+	}()
+
+	rep, file, err := handle(ctx, req, files)
+	rep.Error = newReplyError(err)
+	if file != nil {
+		defer file.Close()
+		_ = writePacket(conn, rep, file) // a client that went away takes nothing
+	} else {
+		_ = writePacket(conn, rep)
+	}
+	_ = conn.Close()
+	<-gone
+}

@@ -1,0 +1,126 @@
+package gvisor
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// Finding is one thing that was looked at before anything is started.
+type Finding struct {
+	// Name says what was looked at, in a word or two.
+	Name string
+	// Text is what was found.
+	Text string
+	// Hint is what to do about it, or "".
+	Hint string
+	// Failed means that no sandbox can start.
+	Failed bool
+}
+
+// Examine looks at the machine and at the engine's binary (the running program
+// if path is empty) without starting anything.
+func Examine(path string) []Finding {
+	m := thisMachine()
+	return []Finding{
+		m.kernel(),
+		examineBinary(path),
+		m.namespaces(),
+		m.appArmor(),
+		m.container(),
+		m.cgroup(),
+	}
+}
+
+func examineBinary(path string) Finding {
+	f := Finding{Name: "program", Text: "statically linked"}
+	if _, err := readBinary(path); err != nil {
+		f.Text, f.Hint, f.Failed = err.Error(), sandpit.HintOf(err), true
+	}
+	return f
+}
+
+// kernel wants 5.10; root wants 5.12, for mounts that map owners.
+func (m machine) kernel() Finding {
+	release := m.read("/proc/sys/kernel/osrelease")
+	f := Finding{Name: "kernel", Text: "Linux " + release}
+	major, minor, ok := parseRelease(release)
+	switch {
+	case !ok:
+		f.Text = "unknown"
+	case major < 5 || major == 5 && minor < 10:
+		f.Text += " is too old"
+		f.Hint, f.Failed = "sandpit needs Linux 5.10 or newer", true
+	case m.root && major == 5 && minor < 12:
+		f.Hint = "showing directories with -v as root needs Linux 5.12 or newer"
+	}
+	return f
+}
+
+func parseRelease(release string) (major, minor int, ok bool) {
+	first, rest, _ := strings.Cut(release, ".")
+	second, _, _ := strings.Cut(rest, ".")
+	second, _, _ = strings.Cut(second, "-")
+	major, err1 := strconv.Atoi(first)
+	minor, err2 := strconv.Atoi(second)
+	return major, minor, err1 == nil && err2 == nil
+}
+
+func (m machine) namespaces() Finding {
+	f := Finding{Name: "user namespaces", Text: "allowed"}
+	switch {
+	case m.read("/proc/sys/user/max_user_namespaces") == "0":
+		f = failedBy(f.Name, m.explainNamespace(unix.ENOSPC))
+	case m.read("/proc/sys/kernel/unprivileged_userns_clone") == "0" && !m.root:
+		f = failedBy(f.Name, m.explainNamespace(unix.EPERM))
+	}
+	return f
+}
+
+func failedBy(name string, err error) Finding {
+	return Finding{Name: name, Text: err.Error(), Hint: sandpit.HintOf(err), Failed: true}
+}
+
+func (m machine) appArmor() Finding {
+	f := Finding{Name: "AppArmor", Text: "does not stand in the way"}
+	if m.read("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == "1" && !m.root {
+		f.Text = "forbids user namespaces to programs without a profile"
+		f.Hint = "put this into /etc/apparmor.d/sandpit and run apparmor_parser -r on it, as root:\n" + appArmorProfile(m.self)
+	}
+	return f
+}
+
+func appArmorProfile(program string) string {
+	return fmt.Sprintf(`abi <abi/4.0>,
+profile sandpit %s flags=(unconfined) {
+  userns,
+}`, program)
+}
+
+func (m machine) container() Finding {
+	f := Finding{Name: "container", Text: "not in one"}
+	if m.inContainer() {
+		f.Text = "inside one, which must allow user namespaces and mounts"
+		f.Hint = "if no sandbox starts, start the container with: " + ContainerOptions
+	}
+	return f
+}
+
+func (machine) cgroup() Finding {
+	return Finding{Name: "limits", Text: "memory and CPU limits are not enforced by this version; disk is"}
+}
+
+// executable returns the running program's path, for people.
+func executable() string {
+	path, err := os.Executable()
+	if err != nil {
+		return "sandpit"
+	}
+	return filepath.Clean(path)
+}

@@ -1,0 +1,281 @@
+package gvisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+	gvlog "gvisor.dev/gvisor/pkg/log"
+	"gvisor.dev/gvisor/runsc/config"
+	"gvisor.dev/gvisor/runsc/flag"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// Descriptors that the engine is started with.
+const (
+	engineListenFD = 3
+	engineReadyFD  = 4
+	engineLockFD   = 5 // held, never used: the lock lives as long as one of its holders
+)
+
+// Places in the engine's own root directory, which is a tmpfs: it vanishes with
+// the engine.
+const (
+	hostRoot    = "/host"    // the machine's root directory
+	stateDir    = "/gvisor"  // gVisor's own state
+	sidecarDir  = "/sidecar" // where gVisor looks for its helper programs
+	bundleDir   = "/boxes"   // one directory for each sandbox
+	engineRoot  = "/tmp"     // where the tmpfs is mounted until it becomes the root; exists on every machine
+	rootSize    = "64m"
+	netnsPath   = "/proc/1/ns/net"
+	engineIDEnv = "GVISOR_SIDECAR_BINARIES_DIR"
+)
+
+// engineMain is the engine: the first process in namespaces of its own.
+func engineMain() int {
+	ready := os.NewFile(engineReadyFD, "ready")
+	for _, fd := range []int{engineListenFD, engineReadyFD, engineLockFD} {
+		unix.CloseOnExec(fd)
+	}
+	ln, err := prepareEngine()
+	if err != nil {
+		report(ready, err)
+		return 1
+	}
+	report(ready, nil)
+	e := &engine{boxes: make(map[sandpit.ID]*box)}
+	if err := e.serve(ln); err != nil {
+		fmt.Fprintln(os.NewFile(2, "log"), "engine:", err) //nolint:forbidigo // the engine's log is its standard error
+		return 1
+	}
+	return 0
+}
+
+// prepareEngine builds the world the engine lives in and opens its socket.
+func prepareEngine() (*net.UnixListener, error) {
+	if err := enterOwnRoot(); err != nil {
+		return nil, explainMountError(err)
+	}
+	if err := loopbackUp(); err != nil {
+		return nil, fmt.Errorf("bring the loopback interface up: %w", err)
+	}
+	if err := hideStdio(); err != nil {
+		return nil, err
+	}
+	if err := os.Setenv(engineIDEnv, sidecarDir); err != nil {
+		return nil, err
+	}
+	return listenControl()
+}
+
+// enterOwnRoot makes a tmpfs the root directory, with a fresh /proc and the
+// machine's files below hostRoot.
+func enterOwnRoot() error {
+	steps := []struct {
+		what string
+		do   func() error
+	}{
+		{"detach from the machine's mounts", func() error {
+			return unix.Mount("", "/", "", unix.MS_SLAVE|unix.MS_REC, "")
+		}},
+		{"mount a root directory", func() error {
+			return unix.Mount("sandpit", engineRoot, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0700,size="+rootSize)
+		}},
+		{"fill the root directory", fillRoot},
+		{"mount /proc", func() error {
+			return unix.Mount("proc", engineRoot+"/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "")
+		}},
+		// Last, so that an error before is explained with the machine in view.
+		{"change the root directory", func() error {
+			return unix.PivotRoot(engineRoot, engineRoot+hostRoot)
+		}},
+		{"enter the root directory", func() error { return unix.Chdir("/") }},
+	}
+	for _, s := range steps {
+		if err := s.do(); err != nil {
+			return fmt.Errorf("%s: %w", s.what, err)
+		}
+	}
+	return nil
+}
+
+func fillRoot() error {
+	for _, dir := range []string{hostRoot, "/proc", "/tmp", stateDir, sidecarDir, bundleDir} {
+		if err := os.Mkdir(engineRoot+dir, 0o755); err != nil { //nolint:gosec // the root above is closed to others
+			return err
+		}
+	}
+	for name, target := range map[string]string{
+		"/dev": "host/dev",
+		"/etc": "host/etc",
+		"/sys": "host/sys",
+		// gVisor wants its kernel program beside it or in this directory; we
+		// are that program.
+		sidecarDir + "/gvisor_sentry": selfExe,
+	} {
+		if err := os.Symlink(target, engineRoot+name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// loopbackUp sets the only interface of a new network namespace to work. All
+// offline sandboxes of the engine share this namespace; each has a network
+// stack of its own in its kernel.
+func loopbackUp() error {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Close(fd) }()
+	ifr, err := unix.NewIfreq("lo")
+	if err != nil {
+		return err
+	}
+	ifr.SetUint16(unix.IFF_UP | unix.IFF_RUNNING)
+	return unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, ifr)
+}
+
+// hideStdio points the standard files at the null device: gVisor hands
+// whatever these variables hold to the first process of a sandbox.
+func hideStdio() error {
+	null, err := openNull()
+	if err != nil {
+		return err
+	}
+	os.Stdin, os.Stdout, os.Stderr = null, null, null
+	gvlog.SetTarget(gvlog.GoogleEmitter{Writer: &gvlog.Writer{Next: null}})
+	return nil
+}
+
+func listenControl() (*net.UnixListener, error) {
+	if err := unix.Listen(engineListenFD, 128); err != nil {
+		return nil, fmt.Errorf("listen: %w", err)
+	}
+	f := os.NewFile(engineListenFD, controlName)
+	defer f.Close()
+	ln, err := net.FileListener(f)
+	if err != nil {
+		return nil, fmt.Errorf("listen: %w", err)
+	}
+	unixLn, ok := ln.(*net.UnixListener)
+	if !ok {
+		return nil, errors.New("listen: not a unix socket")
+	}
+	unixLn.SetUnlinkOnClose(false)
+	return unixLn, nil
+}
+
+// engine holds the sandboxes.
+type engine struct {
+	mu    sync.Mutex
+	boxes map[sandpit.ID]*box
+}
+
+// newConfig returns gVisor's configuration for a sandbox with the given layer.
+func newConfig(l layer) (*config.Config, error) {
+	flags := flag.NewFlagSet("gvisor", flag.ContinueOnError)
+	config.RegisterFlags(flags)
+	err := flags.Parse([]string{
+		"--root=" + stateDir,
+		"--platform=systrap", // the one that needs nothing of the machine
+		"--network=sandbox",
+		"--directfs=false", // the kernel process then has no file of the machine open
+		"--ignore-cgroups",
+		"--rootless",
+		"--host-settings=ignore",
+		"--sidecar-usage-policy=LEGACY_DEPRECATED_SLOW_EMBEDDED_FALLBACK",
+		"--overlay2=root:" + l.medium(), // the directory is read from here, all else from annotations
+	})
+	if err != nil {
+		return nil, err
+	}
+	return config.NewFromFlags(flags)
+}
+
+// serve answers calls until the socket fails. The engine has no orderly end:
+// its reaper kills it, and the machine's kernel cleans up.
+func (e *engine) serve(ln *net.UnixListener) error {
+	for {
+		conn, err := ln.AcceptUnix()
+		if errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) {
+			time.Sleep(10 * time.Millisecond) // another call will end and free one
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		go serveConn(conn, e.handle) // ends with its connection; the engine's end ends all
+	}
+}
+
+func (e *engine) handle(ctx context.Context, req request, files []*os.File) (reply, *os.File, error) {
+	if err := req.ID.Validate(); err != nil {
+		return reply{}, nil, err
+	}
+	if req.Op == opCreate {
+		return reply{}, nil, e.create(ctx, req, files)
+	}
+	e.mu.Lock()
+	b := e.boxes[req.ID]
+	e.mu.Unlock()
+	if b == nil {
+		return reply{}, nil, sandpit.Errorf(sandpit.Gone, "sandbox %s does not exist", req.ID)
+	}
+	switch req.Op {
+	case opDial:
+		f, err := b.dial(ctx, req.Port)
+		return reply{}, f, err
+	case opWait:
+		exit, err := b.wait(ctx)
+		return reply{Exit: &exit}, nil, err
+	case opDestroy:
+		err := b.destroy()
+		e.forget(b)
+		return reply{}, nil, err
+	default:
+		return reply{}, nil, sandpit.Errorf(sandpit.Invalid, "operation %q does not exist", req.Op)
+	}
+}
+
+// create makes a sandbox. When it fails, or its caller goes away meanwhile,
+// nothing of the sandbox is left.
+func (e *engine) create(ctx context.Context, req request, files []*os.File) error {
+	if req.Create == nil {
+		return sandpit.Errorf(sandpit.Invalid, "create: no description")
+	}
+	b := newBox(req.ID)
+	e.mu.Lock()
+	_, exists := e.boxes[req.ID]
+	if !exists {
+		e.boxes[req.ID] = b
+	}
+	e.mu.Unlock()
+	if exists {
+		return sandpit.Errorf(sandpit.AlreadyExists, "sandbox %s exists already", req.ID)
+	}
+	err := b.create(*req.Create, files)
+	if err == nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		err = errors.Join(err, b.destroy())
+		e.forget(b)
+	}
+	return err
+}
+
+func (e *engine) forget(b *box) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.boxes[b.id] == b {
+		delete(e.boxes, b.id)
+	}
+}

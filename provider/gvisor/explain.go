@@ -1,0 +1,99 @@
+package gvisor
+
+import (
+	"errors"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// machine is what an explanation needs to know about where it runs. It is a
+// parameter so that each case can be tested on any machine.
+type machine struct {
+	root bool                     // this process has root's rights
+	self string                   // the running program
+	read func(path string) string // a file's content without white space around it, or ""
+	stat func(path string) bool   // whether something is there
+}
+
+func thisMachine() machine {
+	return machine{
+		root: os.Geteuid() == 0,
+		self: executable(),
+		read: func(path string) string {
+			data, err := os.ReadFile(path)
+			if err != nil {
+				return ""
+			}
+			return strings.TrimSpace(string(data))
+		},
+		stat: func(path string) bool {
+			_, err := os.Stat(path)
+			return err == nil
+		},
+	}
+}
+
+func explainNamespaceError(err error) error { return thisMachine().explainNamespace(err) }
+
+func explainMountError(err error) error { return thisMachine().explainMount(err) }
+
+// explainNamespace says why the machine refused new namespaces and what to do.
+func (m machine) explainNamespace(err error) error {
+	switch {
+	case errors.Is(err, unix.ENOSPC) || m.read("/proc/sys/user/max_user_namespaces") == "0":
+		return m.refused(err, "this machine allows no more user namespaces",
+			"raise the limit as root: sysctl -w user.max_user_namespaces=15000")
+	case m.read("/proc/sys/kernel/unprivileged_userns_clone") == "0":
+		return m.refused(err, "this machine forbids user namespaces to ordinary users",
+			"allow them as root: sysctl -w kernel.unprivileged_userns_clone=1")
+	case errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES):
+		return m.explainPermission(err)
+	case errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS):
+		return m.refused(err, "this machine's kernel has no user namespaces",
+			"sandpit needs Linux 5.10 or newer with CONFIG_USER_NS")
+	}
+	return sandpit.Errorf(sandpit.Internal, "start the engine: %w", err)
+}
+
+// explainMount says why the machine refused the engine's own mounts.
+func (m machine) explainMount(err error) error {
+	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) {
+		m.root = false // in its own namespaces everybody is
+		return m.explainPermission(err)
+	}
+	if errors.Is(err, unix.EINVAL) && strings.Contains(err.Error(), "change the root directory") {
+		return m.refused(err, "this machine's root directory is not a mount of its own (a chroot or an initramfs)",
+			"run sandpit outside of the chroot")
+	}
+	return sandpit.Errorf(sandpit.Internal, "start the engine: %w", err)
+}
+
+func (m machine) explainPermission(err error) error {
+	switch {
+	case m.inContainer():
+		return m.refused(err, "this container forbids what a sandbox needs (user namespaces and mounts)",
+			"start the container with: "+ContainerOptions)
+	case m.read("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == "1" && !m.root:
+		return m.refused(err, "AppArmor forbids user namespaces to programs it does not know",
+			"allow them as root: sysctl -w kernel.apparmor_restrict_unprivileged_userns=0; "+
+				"or give this program alone a profile: sandpit doctor prints it")
+	}
+	return m.refused(err, "this machine forbids user namespaces or mounts in them",
+		"run sandpit doctor for what was tried")
+}
+
+func (machine) refused(err error, text, hint string) error {
+	return sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "%s: %w", text, err), hint)
+}
+
+// ContainerOptions are what a Docker container needs for sandpit to run in it.
+const ContainerOptions = "--security-opt seccomp=unconfined --security-opt apparmor=unconfined --security-opt systempaths=unconfined"
+
+func (m machine) inContainer() bool {
+	return m.stat("/.dockerenv") || m.stat("/run/.containerenv") ||
+		strings.Contains(m.read("/proc/1/cgroup"), "/docker") || strings.Contains(m.read("/proc/1/cgroup"), "/kubepods")
+}

@@ -1,0 +1,164 @@
+package gvisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/envd"
+	"github.com/sandpit-dev/sandpit/internal/guest"
+)
+
+// Instance is one sandbox of a Provider.
+type Instance struct {
+	id     sandpit.ID
+	engine string // directory of the engine that holds it
+	guest  *envd.Client
+
+	mu         sync.Mutex
+	transports map[int]*http.Transport
+}
+
+var (
+	_ sandpit.Instance = (*Instance)(nil)
+	_ sandpit.Dialer   = (*Instance)(nil)
+)
+
+func newInstance(engine string, rec record) *Instance {
+	i := &Instance{id: rec.ID, engine: engine, transports: make(map[int]*http.Transport)}
+	i.guest = envd.New(i.HTTP(guest.Port), rec.Token)
+	return i
+}
+
+// ID implements sandpit.Instance.
+func (i *Instance) ID() sandpit.ID { return i.id }
+
+// Handle implements sandpit.Instance.
+func (i *Instance) Handle() []byte {
+	return handle{Engine: baseName(i.engine), ID: i.id}.encode()
+}
+
+// Guest implements sandpit.Instance.
+func (i *Instance) Guest() sandpit.Guest { return i.guest }
+
+// HTTP implements sandpit.Instance.
+func (i *Instance) HTTP(port int) http.RoundTripper {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if t := i.transports[port]; t != nil {
+		return t
+	}
+	t := &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return i.Dial(ctx, port) },
+		// The far end is untrusted.
+		MaxResponseHeaderBytes: 64 << 10,
+		MaxIdleConnsPerHost:    16,
+		IdleConnTimeout:        time.Minute,
+		DisableCompression:     true,
+		WriteBufferSize:        64 << 10,
+		ReadBufferSize:         64 << 10,
+	}
+	i.transports[port] = t
+	return t
+}
+
+// Dial implements sandpit.Dialer.
+func (i *Instance) Dial(ctx context.Context, port int) (net.Conn, error) {
+	_, f, err := call(ctx, i.engine, request{Op: opDial, ID: i.id, Port: port})
+	if err != nil {
+		return nil, err
+	}
+	if f == nil {
+		return nil, sandpit.Errorf(sandpit.Internal, "connect to port %d: the engine sent no connection", port)
+	}
+	defer f.Close()
+	conn, err := net.FileConn(f)
+	if err != nil {
+		return nil, fmt.Errorf("connect to port %d: %w", port, err)
+	}
+	if err := awaitAnswer(ctx, conn, port); err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
+	return conn, nil
+}
+
+// awaitAnswer waits for the guest to say whether the connection is open. While
+// the guest is starting this takes as long as that.
+func awaitAnswer(ctx context.Context, conn net.Conn, port int) error {
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetReadDeadline(time.Now()) })
+	defer stop()
+	answer := make([]byte, 1)
+	if _, err := io.ReadFull(conn, answer); err != nil {
+		if ctx.Err() != nil {
+			return fmt.Errorf("connect to port %d: %w", port, ctx.Err())
+		}
+		return sandpit.Errorf(sandpit.Gone, "connect to port %d: the sandbox ended", port)
+	}
+	if answer[0] != guest.AnswerOpen {
+		return sandpit.Errorf(sandpit.Unavailable, "connect to port %d: nothing listens there", port)
+	}
+	return nil
+}
+
+// Wait implements sandpit.Instance.
+func (i *Instance) Wait(ctx context.Context) (sandpit.Exit, error) {
+	rep, f, err := call(ctx, i.engine, request{Op: opWait, ID: i.id})
+	if f != nil {
+		_ = f.Close()
+	}
+	if sandpit.CodeOf(err) == sandpit.Gone {
+		return sandpit.Exit{Reason: "the sandbox's engine has ended"}, nil
+	}
+	if err != nil {
+		return sandpit.Exit{}, err
+	}
+	if rep.Exit == nil {
+		return sandpit.Exit{}, sandpit.Errorf(sandpit.Internal, "wait: the engine sent no exit")
+	}
+	return *rep.Exit, nil
+}
+
+// Destroy implements sandpit.Instance.
+func (i *Instance) Destroy(ctx context.Context) error {
+	_, f, err := call(ctx, i.engine, request{Op: opDestroy, ID: i.id})
+	if f != nil {
+		_ = f.Close()
+	}
+	if sandpit.CodeOf(err) == sandpit.Gone {
+		err = nil // with its engine, or before
+	}
+	i.mu.Lock()
+	for _, t := range i.transports {
+		t.CloseIdleConnections()
+	}
+	i.mu.Unlock()
+	if err != nil {
+		return fmt.Errorf("destroy sandbox %s: %w", i.id, err)
+	}
+	if err := os.Remove(recordPath(i.engine, i.id)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("destroy sandbox %s: %w", i.id, err)
+	}
+	return nil
+}
+
+// keyGuest gives the guest its key and defaults, before anything else runs
+// inside, and so waits until it answers.
+func (i *Instance) keyGuest(ctx context.Context, spec sandpit.Spec, imageEnv map[string]string) error {
+	env := make(map[string]string, len(imageEnv)+len(spec.Env))
+	maps.Copy(env, imageEnv)
+	maps.Copy(env, spec.Env)
+	req := envd.InitRequest{Env: env, User: spec.User, WorkDir: spec.WorkDir}
+	if req.WorkDir == "" {
+		req.WorkDir = sandpit.DefaultWorkDir
+	}
+	return i.guest.Init(ctx, req)
+}

@@ -1,0 +1,68 @@
+package gvisor
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// openMount makes a copy of the tree at path that the engine can attach
+// wherever it likes, without access to the directories above. Files in it that
+// belong to the machine's users belong to the sandbox's users of the same
+// number, which outside are nobody: engineUsers is the engine's user namespace.
+//
+// Only root needs and can do this. For anybody else the engine is the same user
+// and goes by the path.
+func openMount(path string, readOnly bool, engineUsers *os.File) (*os.File, error) {
+	fd, err := unix.OpenTree(unix.AT_FDCWD, path, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
+	if err != nil {
+		return nil, fmt.Errorf("copy the mount of %s: %w", path, err)
+	}
+	f := os.NewFile(uintptr(fd), path)
+	attr := unix.MountAttr{
+		Attr_set:  unix.MOUNT_ATTR_IDMAP,
+		Userns_fd: uint64(engineUsers.Fd()),
+	}
+	if readOnly {
+		attr.Attr_set |= unix.MOUNT_ATTR_RDONLY
+	}
+	err = unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &attr)
+	if err == nil {
+		return f, nil
+	}
+	_ = f.Close()
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP) {
+		return nil, sandpit.WithHint(
+			sandpit.Errorf(sandpit.Unsupported, "the file system of %s, or one mounted in it, cannot be shown to another user: %w", path, err),
+			"use a directory on ext4, xfs, btrfs or tmpfs with Linux 5.12 or newer, or run as an ordinary user")
+	}
+	return nil, fmt.Errorf("map the owners of %s: %w", path, err)
+}
+
+// engineUsers opens the user namespace of the engine in dir.
+func engineUsers(dir string) (*os.File, error) {
+	conn, err := dialControl(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close() // as long as it is open the process cannot be another one
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	var peer *unix.Ucred
+	var peerErr error
+	if err := raw.Control(func(fd uintptr) {
+		peer, peerErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	}); err != nil {
+		return nil, err
+	}
+	if peerErr != nil {
+		return nil, fmt.Errorf("find the engine's process: %w", peerErr)
+	}
+	return os.Open(fmt.Sprintf("/proc/%d/ns/user", peer.Pid))
+}

@@ -1,0 +1,142 @@
+package gvisor
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// engineProcess is the owner's end of an engine.
+type engineProcess struct {
+	dir    string
+	owner  *os.File      // the engine lives until this is closed
+	log    *os.File      // a file without a name
+	ended  chan struct{} // closed when the reaper, and so the engine, has ended
+	reaper *exec.Cmd
+}
+
+func (e *engineProcess) alive() bool {
+	select {
+	case <-e.ended:
+		return false
+	default:
+		return true
+	}
+}
+
+// stop ends the engine and all that is in it, and waits for it.
+func (e *engineProcess) stop() error {
+	_ = e.owner.Close()
+	<-e.ended
+	_ = e.log.Close()
+	if err := os.RemoveAll(e.dir); err != nil { // there only if the reaper was killed
+		return fmt.Errorf("remove the engine's directory: %w", err)
+	}
+	return nil
+}
+
+// words returns the start of the engine's log for an error message: a program
+// that breaks down says why first.
+func (e *engineProcess) words() string {
+	buf := make([]byte, 1000)
+	n, _ := e.log.ReadAt(buf, 0) // as much as there is
+	if n == 0 {
+		return "it left no word"
+	}
+	return strings.TrimSpace(string(buf[:n]))
+}
+
+// startEngine returns the provider's engine. It starts one if there is none or
+// the last one died.
+func (p *Provider) startEngine(ctx context.Context) (*engineProcess, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return nil, sandpit.Errorf(sandpit.Unavailable, "the provider is closed")
+	}
+	if p.engine != nil && p.engine.alive() {
+		return p.engine, nil
+	}
+	if p.engine != nil {
+		_ = p.engine.stop() // what it left is swept later at the latest
+		p.engine = nil
+	}
+	e, err := p.newEngineProcess(ctx)
+	if err != nil {
+		return nil, err
+	}
+	p.engine = e
+	return e, nil
+}
+
+func (p *Provider) newEngineProcess(ctx context.Context) (*engineProcess, error) {
+	e := &engineProcess{
+		dir:   filepath.Join(p.engines, "e"+strings.ToLower(rand.Text()[:12])),
+		ended: make(chan struct{}),
+	}
+	logFD, err := unix.MemfdCreate("sandpit-log", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("start the engine: %w", err)
+	}
+	e.log = os.NewFile(uintptr(logFD), "log")
+	ownerRead, ownerWrite, err := os.Pipe()
+	if err != nil {
+		return nil, errors.Join(err, e.log.Close())
+	}
+	defer ownerRead.Close()
+	e.owner = ownerWrite
+	readyRead, readyWrite, err := os.Pipe()
+	if err != nil {
+		return nil, errors.Join(err, e.log.Close(), e.owner.Close())
+	}
+	defer readyRead.Close()
+	defer readyWrite.Close()
+	e.reaper = &exec.Cmd{
+		Path:        p.binary.path,
+		Args:        []string{reaperRole, e.dir},
+		Env:         []string{},
+		ExtraFiles:  []*os.File{ownerRead, readyWrite, e.log}, // see reaperOwnerFD and its neighbours
+		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
+	}
+	if err := e.reaper.Start(); err != nil {
+		return nil, fmt.Errorf("start the engine: %w", errors.Join(err, e.log.Close(), e.owner.Close()))
+	}
+	go func() {
+		defer close(e.ended)
+		_ = e.reaper.Wait() // how it ended does not matter: it is gone
+	}()
+	_ = readyWrite.Close()
+	if err := e.waitReady(ctx, readyRead); err != nil {
+		return nil, errors.Join(err, e.stop())
+	}
+	return e, nil
+}
+
+// waitReady waits for the engine's report. An engine that dies without one has
+// left its reason in the log.
+func (e *engineProcess) waitReady(ctx context.Context, ready *os.File) error {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() { _ = ready.SetReadDeadline(time.Now()) })
+	defer stop()
+	var rep readyReport
+	if err := json.NewDecoder(ready).Decode(&rep); err != nil {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		return sandpit.Errorf(sandpit.Internal, "the engine ended while starting: %s", e.words())
+	}
+	return rep.Error.err()
+}

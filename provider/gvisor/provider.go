@@ -1,0 +1,323 @@
+package gvisor
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/image"
+)
+
+// Config says how a Provider works.
+type Config struct {
+	// RuntimeDir holds sockets and records of living sandboxes. It must exist,
+	// belong to this user and be closed to others.
+	RuntimeDir string
+	// ScratchDir is where sandboxes that see directories of the machine keep
+	// what they write, in files without a name. Same conditions.
+	ScratchDir string
+	// Images turns image references into files.
+	Images *image.Store
+	// Engine is a statically linked sandpit. Default: the running program.
+	Engine string
+	// Disk bounds what one sandbox may write, in bytes. Default: 10 GiB.
+	Disk int64
+	// Memory bounds what one sandbox may write when its files are kept in
+	// memory, in bytes. Default: 256 MiB.
+	Memory int64
+	// Progress hears about images being converted. Default: nobody.
+	Progress image.Progress
+}
+
+const (
+	defaultDisk   = 10 << 30
+	defaultMemory = 256 << 20
+	enginesName   = "engines"
+	startTimeout  = 30 * time.Second
+)
+
+// Provider makes sandboxes in an engine of its own, which it starts with the
+// first sandbox and which ends, with all of its sandboxes, when the Provider is
+// closed or its process dies in whatever way. List and Attach reach the
+// sandboxes of every engine in the same runtime directory.
+type Provider struct {
+	cfg     Config
+	binary  engineBinary
+	engines string // directory of engines
+
+	mu     sync.Mutex
+	engine *engineProcess
+	closed bool
+}
+
+var _ sandpit.Provider = (*Provider)(nil)
+
+// New returns a Provider. It starts nothing yet, but removes what engines that
+// died by force have left in the runtime directory.
+//
+// Unsupported: the engine's binary cannot hold a sandbox.
+func New(cfg Config) (*Provider, error) {
+	bin, err := readBinary(cfg.Engine)
+	if err != nil {
+		return nil, err
+	}
+	if cfg.Disk == 0 {
+		cfg.Disk = defaultDisk
+	}
+	if cfg.Memory == 0 {
+		cfg.Memory = defaultMemory
+	}
+	p := &Provider{cfg: cfg, binary: bin, engines: filepath.Join(cfg.RuntimeDir, enginesName)}
+	if err := os.Mkdir(p.engines, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+		return nil, fmt.Errorf("make the runtime directory: %w", err)
+	}
+	return p, sweep(p.engines)
+}
+
+// Create implements sandpit.Provider.
+func (p *Provider) Create(ctx context.Context, id sandpit.ID, spec sandpit.Spec) (sandpit.Instance, error) {
+	if err := errors.Join(id.Validate(), validateSpec(spec)); err != nil {
+		return nil, err
+	}
+	inst, err := p.create(ctx, id, spec)
+	if err != nil {
+		return nil, fmt.Errorf("create sandbox: %w", err)
+	}
+	return inst, nil
+}
+
+func (p *Provider) create(ctx context.Context, id sandpit.ID, spec sandpit.Spec) (*Instance, error) {
+	// The engine takes as long to start as an image takes to be found.
+	started := make(chan error, 1)
+	var eng *engineProcess
+	go func() {
+		var err error
+		eng, err = p.startEngine(ctx)
+		started <- err
+	}()
+	img, err := p.openImages(ctx, spec)
+	defer img.close()
+	if err := errors.Join(err, <-started); err != nil {
+		return nil, err
+	}
+	if other, err := p.find(id); err != nil || other != "" {
+		return nil, errors.Join(err, alreadyExists(id, other))
+	}
+	rec := record{ID: id, Spec: spec, CreatedAt: time.Now(), Token: rand.Text()}
+	file, err := writeRecord(eng.dir, rec)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+
+	inst := newInstance(eng.dir, rec)
+	if err := p.boot(ctx, inst, spec, img, file); err != nil {
+		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), startTimeout)
+		defer cancel()
+		return nil, errors.Join(err, inst.Destroy(clean))
+	}
+	return inst, nil
+}
+
+// boot has the engine make the sandbox and hands the guest its key.
+func (p *Provider) boot(ctx context.Context, inst *Instance, spec sandpit.Spec, img images, record *os.File) error {
+	req := createRequest{Hostname: spec.Hostname, Layer: layer{Size: p.cfg.Memory}}
+	if req.Hostname == "" {
+		req.Hostname = "sandpit"
+	}
+	for _, m := range img.root.Mounts { // by path: only what everybody may read
+		req.Mounts = append(req.Mounts, mountRequest{
+			mountSource: mountSource{Path: m.Source}, Target: m.Target, ReadOnly: true,
+		})
+	}
+	files := []*os.File{record, img.rootFile, img.guestFile}
+	own, err := p.openMounts(inst.engine, &req, spec.Mounts)
+	defer closeAll(own)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	_, _, err = call(ctx, inst.engine, request{Op: opCreate, ID: inst.id, Create: &req}, append(files, own...)...)
+	if err != nil {
+		return err
+	}
+	return inst.keyGuest(ctx, spec, img.root.Env)
+}
+
+// openMounts adds the caller's own directories and, when any of the machine's
+// files are seen inside, the layer on disk.
+func (p *Provider) openMounts(engine string, req *createRequest, mounts []sandpit.Mount) ([]*os.File, error) {
+	type source struct {
+		path     string
+		readOnly bool
+		to       *mountSource
+	}
+	var sources []source
+	own := make([]mountRequest, len(mounts))
+	for i, m := range mounts {
+		own[i] = mountRequest{Target: m.Target, ReadOnly: m.ReadOnly}
+		sources = append(sources, source{m.Source, m.ReadOnly, &own[i].mountSource})
+	}
+	if len(mounts)+len(req.Mounts) > 0 {
+		req.Layer = layer{Size: p.cfg.Disk, Dir: &mountSource{}}
+		sources = append(sources, source{p.cfg.ScratchDir, false, req.Layer.Dir})
+	}
+	ranged, err := mayMapRange()
+	if err != nil {
+		return nil, err
+	}
+	var users *os.File
+	if ranged && len(sources) > 0 {
+		if users, err = engineUsers(engine); err != nil {
+			return nil, err
+		}
+		defer users.Close()
+	}
+	var files []*os.File
+	for _, s := range sources {
+		info, err := os.Stat(s.path)
+		if err != nil {
+			return files, sandpit.Errorf(sandpit.CodeOf(err), "mount: %w", err)
+		}
+		*s.to = mountSource{Path: s.path, Detached: ranged, IsDir: info.IsDir()}
+		if !ranged {
+			continue
+		}
+		f, err := openMount(s.path, s.readOnly, users)
+		if err != nil {
+			return files, err
+		}
+		files = append(files, f)
+	}
+	req.Mounts = append(req.Mounts, own...)
+	return files, nil
+}
+
+// images are the opened files a sandbox starts from.
+type images struct {
+	root      image.Root
+	rootFile  *os.File
+	guestFile *os.File
+}
+
+func (i images) close() {
+	for _, f := range []*os.File{i.rootFile, i.guestFile} {
+		if f != nil {
+			_ = f.Close()
+		}
+	}
+}
+
+func (p *Provider) openImages(ctx context.Context, spec sandpit.Spec) (images, error) {
+	var img images
+	var err error
+	if img.root, err = p.cfg.Images.Resolve(ctx, spec.Image, p.cfg.Progress); err != nil {
+		return img, err
+	}
+	if img.rootFile, err = os.Open(img.root.Path); err != nil {
+		return img, fmt.Errorf("open the image: %w", err)
+	}
+	guest, err := p.guestImage(ctx)
+	if err != nil {
+		return img, err
+	}
+	if img.guestFile, err = os.Open(guest); err != nil {
+		return img, fmt.Errorf("open the guest: %w", err)
+	}
+	return img, nil
+}
+
+// List implements sandpit.Provider.
+func (p *Provider) List(context.Context) ([]sandpit.Placement, error) {
+	found, err := listRecords(p.engines)
+	if err != nil {
+		return nil, err
+	}
+	var list []sandpit.Placement
+	for engine, records := range found {
+		for _, r := range records {
+			list = append(list, sandpit.Placement{
+				ID: r.ID, Handle: handle{Engine: engine, ID: r.ID}.encode(), Spec: r.Spec, CreatedAt: r.CreatedAt,
+			})
+		}
+	}
+	return list, nil
+}
+
+// find returns the name of the engine that holds id, or "".
+func (p *Provider) find(id sandpit.ID) (string, error) {
+	found, err := listRecords(p.engines)
+	for engine, records := range found {
+		for _, r := range records {
+			if r.ID == id {
+				return engine, nil
+			}
+		}
+	}
+	return "", err
+}
+
+func alreadyExists(id sandpit.ID, engine string) error {
+	if engine == "" {
+		return nil
+	}
+	return sandpit.Errorf(sandpit.AlreadyExists, "sandbox %s exists already", id)
+}
+
+// handle is what Attach needs.
+type handle struct {
+	Engine string     `json:"engine"`
+	ID     sandpit.ID `json:"id"`
+}
+
+func (h handle) encode() []byte {
+	data, _ := json.Marshal(h) // two strings always encode
+	return data
+}
+
+// Attach implements sandpit.Provider.
+func (p *Provider) Attach(_ context.Context, data []byte) (sandpit.Instance, error) {
+	var h handle
+	if err := json.Unmarshal(data, &h); err != nil {
+		return nil, sandpit.Errorf(sandpit.Invalid, "handle: %w", err)
+	}
+	if err := h.ID.Validate(); err != nil {
+		return nil, err
+	}
+	if h.Engine == "" || strings.ContainsAny(h.Engine, "/\x00") || h.Engine[0] == '.' {
+		return nil, sandpit.Errorf(sandpit.Invalid, "handle: engine %q", h.Engine)
+	}
+	dir := filepath.Join(p.engines, h.Engine)
+	rec, err := readRecord(dir, h.ID)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := dialControl(dir) // a record alone may be what a crash left
+	if err != nil {
+		return nil, sandpit.Errorf(sandpit.NotFound, "sandbox %s: %w", h.ID, err)
+	}
+	_ = conn.Close()
+	return newInstance(dir, rec), nil
+}
+
+// Close ends the engine and every sandbox in it.
+func (p *Provider) Close() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.closed = true
+	if p.engine == nil {
+		return nil
+	}
+	err := p.engine.stop()
+	p.engine = nil
+	return err
+}

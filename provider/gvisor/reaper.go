@@ -1,0 +1,271 @@
+package gvisor
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Descriptors that the reaper is started with.
+const (
+	reaperOwnerFD = 3 // pipe whose other end the owner holds; EOF means the owner is gone
+	reaperReadyFD = 4 // pipe for one readyReport
+	reaperLogFD   = 5 // file for what the engine says when it fails
+)
+
+const (
+	lockName  = "lock"
+	boxesName = "boxes"
+)
+
+// readyReport tells the owner how the start went.
+type readyReport struct {
+	Error *replyError `json:"error,omitempty"`
+}
+
+// reaperMain makes the engine's directory, starts the engine and waits until
+// the owner or the engine is gone. Then it ends the engine, and with it every
+// process of every sandbox in it, and removes the directory.
+//
+// The directory is made here and not by the owner, so that an owner killed at
+// any moment leaves nothing: either there is no reaper and no directory yet,
+// or there is a reaper that sees the owner's pipe close.
+func reaperMain(args []string) int {
+	owner := os.NewFile(reaperOwnerFD, "owner")
+	ready := os.NewFile(reaperReadyFD, "ready")
+	log := os.NewFile(reaperLogFD, "log")
+	for _, fd := range []int{reaperOwnerFD, reaperReadyFD, reaperLogFD} {
+		unix.CloseOnExec(fd)
+	}
+	if len(args) != 1 {
+		return 2
+	}
+	// Whoever ends the owner with a signal to its group must not end us first.
+	signal.Ignore(unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGPIPE, unix.SIGQUIT)
+
+	dir, err := makeEngineDir(args[0])
+	if err != nil {
+		report(ready, err)
+		return 1
+	}
+	defer dir.remove()
+
+	engine, err := startEngine(dir, ready, log)
+	if err != nil {
+		report(ready, err)
+		return 1
+	}
+	_ = ready.Close() // the engine's copy is the one that counts now
+	watch(owner, engine)
+	return 0
+}
+
+// report sends err to the owner. A failure to do so means that the owner is
+// gone, which ends the reaper anyway.
+func report(ready *os.File, err error) {
+	_ = json.NewEncoder(ready).Encode(readyReport{Error: newReplyError(err)})
+	_ = ready.Close()
+}
+
+// watch returns when the engine has ended, having killed it if the owner went
+// first.
+func watch(owner io.Reader, engine *exec.Cmd) {
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = engine.Wait() // however it ended, there is nothing left to decide
+	}()
+	ownerGone := make(chan struct{})
+	go func() {
+		defer close(ownerGone)
+		_, _ = io.Copy(io.Discard, owner)
+	}()
+	select {
+	case <-ended:
+	case <-ownerGone:
+		_ = engine.Process.Kill() // fails only if it has just ended
+		<-ended
+	}
+}
+
+// engineDir is the directory that stands for one engine, in the runtime
+// directory of its user:
+//
+//	lock      locked for as long as the reaper or the engine lives
+//	control   the engine's socket
+//	boxes/    one record for each sandbox, see record.go
+type engineDir struct {
+	path   string
+	lock   *os.File
+	listen *os.File
+}
+
+func makeEngineDir(path string) (*engineDir, error) {
+	parent, err := lockFile(filepath.Dir(path), unix.LOCK_SH)
+	if err != nil {
+		return nil, fmt.Errorf("lock the runtime directory: %w", err)
+	}
+	defer parent.Close()
+
+	if err := os.Mkdir(path, 0o700); err != nil {
+		return nil, fmt.Errorf("make the engine's directory: %w", err)
+	}
+	d := &engineDir{path: path}
+	if err := d.fill(); err != nil {
+		d.remove()
+		return nil, fmt.Errorf("prepare the engine's directory: %w", err)
+	}
+	return d, nil
+}
+
+func (d *engineDir) fill() error {
+	var err error
+	if d.lock, err = os.OpenFile(filepath.Join(d.path, lockName), os.O_CREATE|os.O_RDWR, 0o600); err != nil {
+		return err
+	}
+	if err := unix.Flock(int(d.lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return err
+	}
+	if err := os.Mkdir(filepath.Join(d.path, boxesName), 0o700); err != nil {
+		return err
+	}
+	return d.bind()
+}
+
+// bind makes the control socket. The engine itself calls listen, so that a
+// peer's credentials on this socket are the engine's.
+func (d *engineDir) bind() error {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	d.listen = os.NewFile(uintptr(fd), controlName)
+	dir, err := os.Open(d.path)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	return unix.Bind(fd, &unix.SockaddrUnix{Name: descriptorPath(dir, controlName)})
+}
+
+func (d *engineDir) remove() {
+	_ = os.RemoveAll(d.path) // what stays is removed by the next program that looks: see sweep
+	for _, f := range []*os.File{d.lock, d.listen} {
+		if f != nil {
+			_ = f.Close()
+		}
+	}
+}
+
+// startEngine starts the engine in namespaces of its own.
+func startEngine(dir *engineDir, ready, log *os.File) (*exec.Cmd, error) {
+	null, err := openNull()
+	if err != nil {
+		return nil, err
+	}
+	defer null.Close()
+	ids, err := engineIDs()
+	if err != nil {
+		return nil, err
+	}
+	cmd := &exec.Cmd{
+		Path:       selfExe,
+		Args:       []string{engineRole},
+		Env:        []string{},
+		Dir:        "/",
+		Stdin:      null,
+		Stdout:     null,
+		Stderr:     log,
+		ExtraFiles: []*os.File{dir.listen, ready, dir.lock}, // see engineListenFD and its neighbours
+		SysProcAttr: &syscall.SysProcAttr{
+			Cloneflags: unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID |
+				unix.CLONE_NEWNET | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS,
+			UidMappings:                ids.uid,
+			GidMappings:                ids.gid,
+			GidMappingsEnableSetgroups: ids.ranged,
+			Credential:                 ids.credential,
+			Pdeathsig:                  unix.SIGKILL,
+		},
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, explainNamespaceError(err)
+	}
+	return cmd, nil
+}
+
+// engineMapping says who the engine's users are outside.
+type engineMapping struct {
+	uid, gid   []syscall.SysProcIDMap
+	ranged     bool
+	credential *syscall.Credential
+}
+
+// The range of user and group ids that engines started by root use. It lies
+// above everything that distributions, container engines and systemd hand out.
+const (
+	rangeBase = 1879048192
+	rangeSize = 65536
+)
+
+// engineIDs maps the engine's root to an id without rights: for root, the
+// first of a range set aside; for anybody else, the user itself, since that is
+// all an ordinary user may map.
+func engineIDs() (engineMapping, error) {
+	ranged, err := mayMapRange()
+	if err != nil {
+		return engineMapping{}, err
+	}
+	m := engineMapping{ranged: ranged}
+	if ranged {
+		m.uid = []syscall.SysProcIDMap{{ContainerID: 0, HostID: rangeBase, Size: rangeSize}}
+		m.gid = m.uid
+		m.credential = &syscall.Credential{Uid: 0, Gid: 0}
+		return m, nil
+	}
+	m.uid = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Geteuid(), Size: 1}}
+	m.gid = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getegid(), Size: 1}}
+	return m, nil
+}
+
+// mayMapRange reports whether this process may give a child a range of ids.
+// Root inside many containers may not: it then is an ordinary user here.
+func mayMapRange() (bool, error) {
+	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	if err := unix.Capget(&hdr, &data[0]); err != nil {
+		return false, fmt.Errorf("read own capabilities: %w", err)
+	}
+	for _, c := range []uint{unix.CAP_SETUID, unix.CAP_SETGID, unix.CAP_SYS_ADMIN, unix.CAP_SETFCAP} {
+		if data[c/32].Effective&(1<<(c%32)) == 0 {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// lockFile opens path, a file or directory that exists, and locks it.
+func lockFile(path string, how int) (*os.File, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		err = unix.Flock(int(f.Fd()), how)
+		if !errors.Is(err, unix.EINTR) {
+			break
+		}
+	}
+	if err != nil {
+		_ = f.Close()
+		return nil, err
+	}
+	return f, nil
+}

@@ -1,0 +1,49 @@
+package gvisor
+
+import (
+	"os"
+	"path/filepath"
+)
+
+// The names under which this binary starts itself. A process finds its role in
+// its own argv[0].
+const (
+	reaperRole = "sandpit-reaper"
+	engineRole = "sandpit-engine"
+)
+
+// Role returns what the process with the given arguments has to do instead of
+// being the program that a person called. It must be asked first in main.
+func Role(args []string) (run func() int, ok bool) {
+	switch filepath.Base(args[0]) {
+	case reaperRole:
+		return func() int { return reaperMain(args[1:]) }, true
+	case engineRole:
+		return engineMain, true
+	}
+	if isKernelChild(args) {
+		return kernelChildMain, true
+	}
+	return nil, false
+}
+
+// NeedsMainThread reports whether main must stay on the process's first
+// thread. The reaper starts a child that dies with the thread that made it;
+// gVisor takes the first thread's namespaces for the process's.
+func NeedsMainThread(args []string) bool {
+	base := filepath.Base(args[0])
+	return base == reaperRole || base == engineRole
+}
+
+// isKernelChild knows the three forms in which gVisor starts this binary
+// again. The umount helper alone does not have a name of its own.
+func isKernelChild(args []string) bool {
+	switch filepath.Base(args[0]) {
+	case "runsc-sandbox", "runsc-gofer":
+		return true
+	}
+	return args[0] == selfExe && len(args) > 1 && args[1] == "umount"
+}
+
+// openNull opens the null device for reading and writing.
+func openNull() (*os.File, error) { return os.OpenFile(os.DevNull, os.O_RDWR, 0) }

@@ -1,0 +1,88 @@
+package gvisor
+
+import (
+	"path/filepath"
+	"strconv"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/sandpit-dev/sandpit/internal/guest"
+)
+
+// guestProgram is where the guest is inside. The main program, when it plays the
+// guest, knows by the name what it is.
+const (
+	guestDir     = "/.sandpit"
+	guestProgram = guestDir + "/" + guest.Name
+)
+
+// newSpec describes a sandbox to gVisor. The bundle, the images' paths and the
+// sources of mounts are as the engine sees them.
+func newSpec(bundle string, req createRequest, rootImage, guestImage string) *specs.Spec {
+	spec := &specs.Spec{
+		Version:  specs.Version,
+		Hostname: req.Hostname,
+		Process: &specs.Process{
+			Args: []string{guestProgram},
+			Env:  []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
+			Cwd:  "/",
+			Capabilities: &specs.LinuxCapabilities{
+				Bounding:    guestCapabilities(),
+				Effective:   guestCapabilities(),
+				Permitted:   guestCapabilities(),
+				Inheritable: []string{},
+				Ambient:     []string{},
+			},
+		},
+		Root: &specs.Root{Path: filepath.Join(bundle, "root")},
+		Mounts: []specs.Mount{
+			{Destination: "/proc", Type: "proc", Source: "proc"},
+			{Destination: guestDir, Type: "erofs", Source: guestImage, Options: []string{"ro"}},
+		},
+		Linux: &specs.Linux{
+			Namespaces: []specs.LinuxNamespace{
+				{Type: specs.PIDNamespace},
+				{Type: specs.IPCNamespace},
+				{Type: specs.UTSNamespace},
+				{Type: specs.MountNamespace},
+				{Type: specs.NetworkNamespace, Path: netnsPath},
+			},
+		},
+		Annotations: rootAnnotations(rootImage, req.Layer),
+	}
+	for _, m := range req.Mounts {
+		access := "rw"
+		if m.ReadOnly {
+			access = "ro"
+		}
+		spec.Mounts = append(spec.Mounts, specs.Mount{
+			Destination: m.Target, Type: "bind", Source: m.Path, Options: []string{"rbind", access},
+		})
+	}
+	return spec
+}
+
+// rootAnnotations make an EROFS image the root directory, with a writable layer
+// above it. A layer on disk works only when gVisor starts a gofer, which it
+// does for any bind mount.
+func rootAnnotations(image string, l layer) map[string]string {
+	const prefix = "dev.gvisor.spec.rootfs."
+	return map[string]string{
+		prefix + "source":  image,
+		prefix + "type":    "erofs",
+		prefix + "overlay": l.medium(),
+		prefix + "options": "size=" + strconv.FormatInt(l.Size, 10),
+	}
+}
+
+// guestCapabilities are what root has inside: all that the sandbox's own kernel
+// knows. They mean nothing outside of it.
+func guestCapabilities() []string {
+	return []string{
+		"CAP_AUDIT_WRITE", "CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_DAC_READ_SEARCH", "CAP_FOWNER", "CAP_FSETID",
+		"CAP_IPC_LOCK", "CAP_IPC_OWNER", "CAP_KILL", "CAP_LEASE", "CAP_LINUX_IMMUTABLE", "CAP_MKNOD",
+		"CAP_NET_ADMIN", "CAP_NET_BIND_SERVICE", "CAP_NET_BROADCAST", "CAP_NET_RAW", "CAP_SETFCAP", "CAP_SETGID",
+		"CAP_SETPCAP", "CAP_SETUID", "CAP_SYS_ADMIN", "CAP_SYS_BOOT", "CAP_SYS_CHROOT", "CAP_SYS_NICE",
+		"CAP_SYS_PTRACE", "CAP_SYS_RESOURCE", "CAP_SYS_TIME", "CAP_SYS_TTY_CONFIG",
+	}
+}

@@ -1,0 +1,45 @@
+package gvisor
+
+import (
+	"testing"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+func TestValidateSpec(t *testing.T) {
+	t.Parallel()
+	mounts := func(m ...sandpit.Mount) sandpit.Spec { return sandpit.Spec{Mounts: m} }
+	for name, tc := range map[string]struct {
+		spec sandpit.Spec
+		ok   bool
+	}{
+		"empty":             {sandpit.Spec{}, true},
+		"usual":             {mounts(sandpit.Mount{Source: "/a", Target: "/b"}, sandpit.Mount{Source: "/a", Target: "/b/c"}), true},
+		"relative source":   {mounts(sandpit.Mount{Source: "a", Target: "/b"}), false},
+		"relative target":   {mounts(sandpit.Mount{Source: "/a", Target: "b"}), false},
+		"target above":      {mounts(sandpit.Mount{Source: "/a", Target: "/b/../../c"}), false},
+		"target root":       {mounts(sandpit.Mount{Source: "/a", Target: "/"}), false},
+		"target proc":       {mounts(sandpit.Mount{Source: "/a", Target: "/proc"}), false},
+		"target below dev":  {mounts(sandpit.Mount{Source: "/a", Target: "/dev/x"}), false},
+		"target the guest":  {mounts(sandpit.Mount{Source: "/a", Target: "/.sandpit/sandpit-guest"}), false},
+		"target like proc":  {mounts(sandpit.Mount{Source: "/a", Target: "/process"}), true},
+		"target with NUL":   {mounts(sandpit.Mount{Source: "/a", Target: "/b\x00c"}), false},
+		"target twice":      {mounts(sandpit.Mount{Source: "/a", Target: "/b"}, sandpit.Mount{Source: "/c", Target: "/b"}), false},
+		"working directory": {sandpit.Spec{WorkDir: "/w"}, true},
+		"relative work dir": {sandpit.Spec{WorkDir: "w"}, false},
+		"hostname":          {sandpit.Spec{Hostname: "a-1"}, true},
+		"hostname spaces":   {sandpit.Spec{Hostname: "a b"}, false},
+		"hostname dash":     {sandpit.Spec{Hostname: "-a"}, false},
+		"environment":       {sandpit.Spec{Env: map[string]string{"A": "=\n"}}, true},
+		"environment name":  {sandpit.Spec{Env: map[string]string{"A=B": ""}}, false},
+		"environment empty": {sandpit.Spec{Env: map[string]string{"": ""}}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			err := validateSpec(tc.spec)
+			if tc.ok && err != nil || !tc.ok && sandpit.CodeOf(err) != sandpit.Invalid {
+				t.Errorf("got %v, want ok %v", err, tc.ok)
+			}
+		})
+	}
+}
