@@ -115,7 +115,7 @@ func TestKilledAtAnyMoment(t *testing.T) {
 	for _, name := range slices.Sorted(keysOf(ways)) {
 		t.Run(name, func(t *testing.T) {
 			for range rounds {
-				after := time.Duration(rand.Int64N(int64(whole) * 3 / 2)) //nolint:gosec // a moment, not a secret
+				after := time.Duration(rand.Int64N(int64(whole) * 3 / 2))
 				ways[name](t, w, after)
 				w.expectNothing(t, fmt.Sprintf("ended by %s after %s", name, after))
 			}

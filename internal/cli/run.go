@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -150,7 +151,7 @@ func (a *app) run(ctx context.Context, o runOptions) (err error) {
 		if err != nil {
 			return a.interrupted(ctx, err)
 		}
-		command.Args = append(args, o.command...)
+		command.Args = slices.Concat(args, o.command)
 	}
 	status, err := a.execute(ctx, o, box, command)
 	if err != nil {
@@ -312,6 +313,7 @@ func (a *app) explainStart(err error, cfg config.Config, spec sandpit.Spec, comm
 		}
 		printError(a.Err, err)
 		return exitStatus(statusNotFound)
+	default:
+		return err
 	}
-	return err
 }

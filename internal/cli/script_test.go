@@ -34,9 +34,7 @@ func TestScripts(t *testing.T) {
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
 		Setup: func(env *testscript.Env) error {
-			for _, v := range testengine.Environ(env.WorkDir) {
-				env.Vars = append(env.Vars, v)
-			}
+			env.Vars = append(env.Vars, testengine.Environ(env.WorkDir)...)
 			env.Setenv("SANDPIT_CACHE_DIR", cache)
 			env.Setenv(testengine.Variable, engine)
 			return nil

@@ -173,11 +173,20 @@ func transportError(ctx context.Context, err error) error {
 	return sandpit.Errorf(sandpit.Gone, "the sandbox ended: %w", err)
 }
 
-// callError is for an error of a Connect call.
+// callError is for an error of a Connect call. One that the guest did not send
+// itself is either made of a plain HTTP answer, such as 401, or no answer at all.
 func callError(ctx context.Context, err error) error {
 	ce, ok := errors.AsType[*connect.Error](err)
-	if !ok || !connect.IsWireError(err) {
+	if !ok {
 		return transportError(ctx, err)
+	}
+	switch ce.Code() {
+	case connect.CodeUnknown, connect.CodeInternal, connect.CodeUnavailable, connect.CodeCanceled,
+		connect.CodeInvalidArgument, connect.CodeDeadlineExceeded:
+		if !connect.IsWireError(err) {
+			return transportError(ctx, err)
+		}
+	default: // the status of an HTTP answer says as much
 	}
 	return sandpit.Errorf(wireCode(ce.Code()), "%s", ce.Message())
 }

@@ -206,7 +206,7 @@ func (p *running) PID() int { return int(p.pid) }
 // Signal implements sandpit.Process.
 func (p *running) Signal(ctx context.Context, s sandpit.Signal) error {
 	_, err := p.client.processes.SendSignal(ctx, connect.NewRequest(&process.SendSignalRequest{
-		Process: p.selector(), Signal: process.Signal(s),
+		Process: p.selector(), Signal: process.Signal(s), //nolint:gosec // signals are small
 	}))
 	if err == nil {
 		return nil

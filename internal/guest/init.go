@@ -8,6 +8,7 @@ import (
 	"os"
 	"path"
 	"strings"
+	"syscall"
 )
 
 // maxInit bounds the body of /init.
@@ -92,7 +93,7 @@ func (s settings) makeWorkDir() error {
 func makeDirs(dir string, u user) error {
 	if info, err := os.Stat(dir); err == nil {
 		if !info.IsDir() {
-			return fmt.Errorf("%s is not a directory", dir)
+			return fmt.Errorf("%s: %w", dir, syscall.ENOTDIR)
 		}
 		return nil
 	}

@@ -373,7 +373,7 @@ func lookPath(name, searchPath, dir string) (string, error) {
 		return name, isProgram(name)
 	}
 	err := error(&startError{name, exec.ErrNotFound})
-	for _, d := range strings.Split(searchPath, ":") {
+	for d := range strings.SplitSeq(searchPath, ":") {
 		if d == "" {
 			d = dir
 		}

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/sandpit-dev/sandpit"
@@ -53,10 +54,8 @@ func Check(path string, allowed []string) error {
 	if !isSocket && !denied(path) {
 		return nil
 	}
-	for _, a := range allowed {
-		if path == a {
-			return nil
-		}
+	if slices.Contains(allowed, path) {
+		return nil
 	}
 	what := "a part of the machine itself"
 	if isSocket {
@@ -66,15 +65,7 @@ func Check(path string, allowed []string) error {
 }
 
 func denied(path string) bool {
-	for _, d := range alone {
-		if path == d {
-			return true
-		}
-	}
-	for _, d := range whole {
-		if path == d || strings.HasPrefix(path, d+"/") {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(alone, path) || slices.ContainsFunc(whole, func(d string) bool {
+		return path == d || strings.HasPrefix(path, d+"/")
+	})
 }

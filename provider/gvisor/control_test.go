@@ -41,7 +41,7 @@ func serveControl(t *testing.T, handle handler) (dir string) {
 	go func() {
 		defer close(done)
 		for {
-			conn, err := ln.(*net.UnixListener).AcceptUnix() //nolint:errcheck // a unix socket was opened above
+			conn, err := ln.(*net.UnixListener).AcceptUnix()
 			if err != nil {
 				return
 			}
@@ -156,7 +156,7 @@ func FuzzReadPacket(f *testing.F) {
 		}
 		defer conn.Close()
 		var req request
-		files, _ := readPacket(conn.(*net.UnixConn), &req) //nolint:errcheck // a unix socket was opened above
+		files, _ := readPacket(conn.(*net.UnixConn), &req)
 		if len(files) > maxFiles {
 			t.Errorf("%d files", len(files))
 		}

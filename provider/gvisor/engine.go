@@ -51,7 +51,7 @@ func engineMain() int {
 	report(ready, nil)
 	e := &engine{boxes: make(map[sandpit.ID]*box)}
 	if err := e.serve(ln); err != nil {
-		fmt.Fprintln(os.NewFile(2, "log"), "engine:", err) //nolint:forbidigo // the engine's log is its standard error
+		fmt.Fprintln(os.NewFile(2, "log"), "engine:", err)
 		return 1
 	}
 	return 0
