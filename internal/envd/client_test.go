@@ -208,7 +208,7 @@ func TestTerminal(t *testing.T) {
 	defer keyboard.Close()
 	screen := &screen{changed: make(chan struct{}, 1)}
 	p, err := c.Start(t.Context(), sandpit.Command{
-		Args: []string{"sh", "-c", "stty -echo; tty; stty size; read line; stty size; echo got $line; sleep 60"},
+		Args: []string{"sh", "-c", "stty -echo; tty; stty size; read line; stty size; echo got $line; exec sleep 60"},
 		Env:  map[string]string{"TERM": "xterm"}, Terminal: &sandpit.TerminalSize{Cols: 91, Rows: 17},
 		Stdin: in, Stdout: screen,
 	})
