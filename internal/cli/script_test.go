@@ -2,8 +2,11 @@ package cli_test
 
 import (
 	"context"
+	"debug/elf"
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -39,8 +42,26 @@ func TestScripts(t *testing.T) {
 			env.Setenv(testengine.Variable, engine)
 			return nil
 		},
+		Condition: func(name string) (bool, error) {
+			if name != "dynamic" {
+				return false, fmt.Errorf("unknown condition %q", name)
+			}
+			return isDynamic(t), nil
+		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){"status": statusIs},
 	})
+}
+
+// isDynamic reports whether this test binary, which plays the program, is
+// linked dynamically, as it is with the race detector and wherever cgo is.
+func isDynamic(t *testing.T) bool {
+	t.Helper()
+	f, err := elf.Open("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	return slices.ContainsFunc(f.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP })
 }
 
 // statusIs runs a command and wants a certain exit status:

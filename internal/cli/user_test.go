@@ -123,3 +123,54 @@ func TestRootMapsOwners(t *testing.T) {
 		}
 	}
 }
+
+// TestRootWithoutCapabilities takes rights from root, as containers do.
+func TestRootWithoutCapabilities(t *testing.T) {
+	t.Parallel()
+	engine := testengine.Path(t)
+	setpriv, err := exec.LookPath("setpriv")
+	if err != nil || os.Geteuid() != 0 {
+		testengine.Skip(t, "it takes root and setpriv to be root with fewer rights")
+	}
+	for drop, want := range map[string]struct {
+		status int
+		text   string
+	}{
+		"-sys_admin":          {0, "made"},
+		"-setuid,-setgid":     {0, "made"},
+		"-sys_admin,-setfcap": {125, "hint: give it that capability"},
+	} {
+		t.Run(drop, func(t *testing.T) {
+			t.Parallel()
+			data := t.TempDir()
+			cmd := exec.CommandContext(t.Context(), setpriv, "--bounding-set="+drop, engine,
+				"run", "-v", data+":/data", "--", "sh", "-c", "touch /data/made; ls /data")
+			cmd.Env = testengine.Environ(t.TempDir())
+			out, _ := cmd.CombinedOutput() // its exit status is what is asked for
+			if got := cmd.ProcessState.ExitCode(); got != want.status || !strings.Contains(string(out), want.text) {
+				t.Errorf("exit status %d and %q, want %d and %q in it", got, out, want.status, want.text)
+			}
+		})
+	}
+}
+
+// TestOddNames keeps everything in directories whose names mean something to
+// others.
+func TestOddNames(t *testing.T) {
+	t.Parallel()
+	engine := testengine.Path(t)
+	dir := filepath.Join(t.TempDir(), "a,size=1k b=c\"d'ü%s")
+	data := filepath.Join(dir, "data, more")
+	if err := os.MkdirAll(data, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), engine, "run", "-v", data+":/da,ta 1", "--", "sh", "-c",
+		"head -c 100000 /dev/zero > /big && cp /big '/da,ta 1/copy' && echo fine")
+	cmd.Env = testengine.Environ(dir)
+	if out, err := cmd.CombinedOutput(); err != nil || string(out) != "fine\n" {
+		t.Errorf("%v: %q", err, out)
+	}
+	if info, err := os.Stat(filepath.Join(data, "copy")); err != nil || info.Size() != 100000 {
+		t.Errorf("the copy: %v", err)
+	}
+}

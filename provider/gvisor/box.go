@@ -142,8 +142,9 @@ func (b *box) holdLock(record *os.File) error {
 	return err
 }
 
-// attach makes every detached mount visible below the sandbox's directory and
-// replaces its path by that place.
+// attach makes everything of the machine that the sandbox sees visible below its
+// own directory, under names of ours: what people call their directories must
+// not meet gVisor's ways of writing lists. It replaces the paths by those places.
 func (b *box) attach(req *createRequest, detached []*os.File) error {
 	sources := make([]*mountSource, 0, len(req.Mounts)+1)
 	for i := range req.Mounts {
@@ -153,32 +154,38 @@ func (b *box) attach(req *createRequest, detached []*os.File) error {
 		sources = append(sources, req.Layer.Dir)
 	}
 	for i, s := range sources {
-		if !s.Detached {
-			s.Path = filepath.Join(hostRoot, s.Path)
-			continue
-		}
-		if len(detached) == 0 {
-			return sandpit.Errorf(sandpit.Invalid, "create: files are missing")
-		}
 		place := filepath.Join(b.dir(), "mount"+strconv.Itoa(i))
-		if err := b.attachOne(detached[0], place, s.IsDir); err != nil {
+		move := func() error {
+			return unix.Mount(filepath.Join(hostRoot, s.Path), place, "", unix.MS_BIND|unix.MS_REC, "")
+		}
+		if s.Detached {
+			if len(detached) == 0 {
+				return sandpit.Errorf(sandpit.Invalid, "create: files are missing")
+			}
+			fd := int(detached[0].Fd())
+			move = func() error { return unix.MoveMount(fd, "", unix.AT_FDCWD, place, unix.MOVE_MOUNT_F_EMPTY_PATH) }
+			detached = detached[1:]
+		}
+		if err := b.attachOne(place, s.IsDir, move); err != nil {
 			return fmt.Errorf("bring in %s: %w", s.Path, err)
 		}
-		s.Path, detached = place, detached[1:]
+		s.Path = place
 	}
 	return nil
 }
 
-func (b *box) attachOne(mount *os.File, place string, isDir bool) error {
-	err := os.WriteFile(place, nil, 0o600)
+// attachOne makes a mount point at place and has mount cover it.
+func (b *box) attachOne(place string, isDir bool, mount func() error) error {
+	var err error
 	if isDir {
-		_ = os.Remove(place)
 		err = os.Mkdir(place, 0o700)
+	} else {
+		err = os.WriteFile(place, nil, 0o600)
 	}
 	if err != nil {
 		return err
 	}
-	if err := unix.MoveMount(int(mount.Fd()), "", unix.AT_FDCWD, place, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+	if err := mount(); err != nil {
 		return err
 	}
 	b.attached = append(b.attached, place)

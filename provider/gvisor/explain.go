@@ -13,15 +13,18 @@ import (
 // machine is what an explanation needs to know about where it runs. It is a
 // parameter so that each case can be tested on any machine.
 type machine struct {
-	root bool                     // this process has root's rights
+	root bool                     // this process is root
+	weak bool                     // root without CAP_SETFCAP, which may not map root to anybody
 	self string                   // the running program
 	read func(path string) string // a file's content without white space around it, or ""
 	stat func(path string) bool   // whether something is there
 }
 
 func thisMachine() machine {
+	root := os.Geteuid() == 0
 	return machine{
-		root: os.Geteuid() == 0,
+		root: root,
+		weak: root && !hasCapabilities(unix.CAP_SETFCAP),
 		self: executable(),
 		read: func(path string) string {
 			data, err := os.ReadFile(path)
@@ -74,6 +77,9 @@ func (m machine) explainMount(err error) error {
 
 func (m machine) explainPermission(err error) error {
 	switch {
+	case m.weak:
+		return m.refused(err, "this root has no CAP_SETFCAP, without which it may not make user namespaces",
+			"give it that capability, or run sandpit as an ordinary user")
 	case m.inContainer():
 		return m.refused(err, "this container forbids what a sandbox needs (user namespaces and mounts)",
 			"start the container with: "+ContainerOptions)

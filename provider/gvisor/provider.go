@@ -135,7 +135,7 @@ func (p *Provider) boot(ctx context.Context, inst *Instance, spec sandpit.Spec, 
 	}
 	for _, m := range img.root.Mounts { // by path: only what everybody may read
 		req.Mounts = append(req.Mounts, mountRequest{
-			mountSource: mountSource{Path: m.Source}, Target: m.Target, ReadOnly: true,
+			mountSource: mountSource{Path: m.Source, IsDir: true}, Target: m.Target, ReadOnly: true,
 		})
 	}
 	files := []*os.File{record, img.rootFile, img.guestFile}
@@ -171,12 +171,10 @@ func (p *Provider) openMounts(engine string, req *createRequest, mounts []sandpi
 		req.Layer = layer{Size: p.cfg.Disk, Dir: &mountSource{}}
 		sources = append(sources, source{p.cfg.ScratchDir, false, req.Layer.Dir})
 	}
-	ranged, err := mayMapRange()
-	if err != nil {
-		return nil, err
-	}
+	ranged := mayMapRange()
 	var users *os.File
 	if ranged && len(sources) > 0 {
+		var err error
 		if users, err = engineUsers(engine); err != nil {
 			return nil, err
 		}

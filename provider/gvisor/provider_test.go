@@ -26,64 +26,64 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // newProvider returns a provider whose files are all in dir.
-func newProvider(t *testing.T, dir string) *gvisor.Provider {
-	t.Helper()
+func newProvider(tb testing.TB, dir string) *gvisor.Provider {
+	tb.Helper()
 	for _, sub := range []string{"run", "scratch", "images"} {
 		if err := os.MkdirAll(filepath.Join(dir, sub), 0o700); err != nil {
-			t.Fatal(err)
+			tb.Fatal(err)
 		}
 	}
 	images, err := image.Open(filepath.Join(dir, "images"))
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	p, err := gvisor.New(gvisor.Config{
 		RuntimeDir: filepath.Join(dir, "run"),
 		ScratchDir: filepath.Join(dir, "scratch"),
 		Images:     images,
-		Engine:     testengine.Path(t),
+		Engine:     testengine.Path(tb),
 	})
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	t.Cleanup(func() {
+	tb.Cleanup(func() {
 		if err := p.Close(); err != nil {
-			t.Errorf("close: %v", err)
+			tb.Errorf("close: %v", err)
 		}
-		expectEmpty(t, filepath.Join(dir, "run", "engines"))
-		expectEmpty(t, filepath.Join(dir, "scratch"))
+		expectEmpty(tb, filepath.Join(dir, "run", "engines"))
+		expectEmpty(tb, filepath.Join(dir, "scratch"))
 	})
 	return p
 }
 
-func expectEmpty(t *testing.T, dir string) {
-	t.Helper()
+func expectEmpty(tb testing.TB, dir string) {
+	tb.Helper()
 	entries, err := os.ReadDir(dir)
 	if err != nil || len(entries) > 0 {
-		t.Errorf("left in %s: %v, %v", dir, entries, err)
+		tb.Errorf("left in %s: %v, %v", dir, entries, err)
 	}
 }
 
-func create(t *testing.T, p *gvisor.Provider, spec sandpit.Spec) sandpit.Instance {
-	t.Helper()
-	box, err := p.Create(t.Context(), sandpit.NewID(), spec)
+func create(tb testing.TB, p *gvisor.Provider, spec sandpit.Spec) sandpit.Instance {
+	tb.Helper()
+	box, err := p.Create(tb.Context(), sandpit.NewID(), spec)
 	if err != nil {
-		t.Fatalf("%v (hint: %s)", err, sandpit.HintOf(err))
+		tb.Fatalf("%v (hint: %s)", err, sandpit.HintOf(err))
 	}
 	return box
 }
 
 // output runs a shell script in a sandbox and returns what it prints.
-func output(t *testing.T, box sandpit.Instance, script string) string {
-	t.Helper()
+func output(tb testing.TB, box sandpit.Instance, script string) string {
+	tb.Helper()
 	var out bytes.Buffer
-	p, err := box.Guest().Start(t.Context(), sandpit.Command{Args: []string{"sh", "-c", script}, Stdout: &out, Stderr: &out})
+	p, err := box.Guest().Start(tb.Context(), sandpit.Command{Args: []string{"sh", "-c", script}, Stdout: &out, Stderr: &out})
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	status, err := p.Wait(t.Context())
+	status, err := p.Wait(tb.Context())
 	if err != nil || status.Code != 0 {
-		t.Fatalf("%s: %v, %v\n%s", script, status, err, &out)
+		tb.Fatalf("%s: %v, %v\n%s", script, status, err, &out)
 	}
 	return strings.TrimSpace(out.String())
 }
@@ -436,5 +436,37 @@ func TestAttachRefusesNonsense(t *testing.T) {
 	}
 	if _, err := p.Attach(t.Context(), []byte(`{"engine":"enone","id":"saaaaaaaaaaaaaaaaaaa"}`)); sandpit.CodeOf(err) != sandpit.NotFound {
 		t.Errorf("a sandbox that is not there: %v", err)
+	}
+}
+
+// BenchmarkCreateToFirstOutput measures what a caller in the same process waits
+// for: from the request for a sandbox to the first byte of its first command,
+// the sandbox's end included.
+func BenchmarkCreateToFirstOutput(b *testing.B) {
+	p := newProvider(b, b.TempDir())
+	output(b, create(b, p, sandpit.Spec{}), "true") // images and engine are there from now on
+	for b.Loop() {
+		box := create(b, p, sandpit.Spec{})
+		output(b, box, "echo first")
+		b.StopTimer()
+		if err := box.Destroy(b.Context()); err != nil {
+			b.Fatal(err)
+		}
+		b.StartTimer()
+	}
+}
+
+// BenchmarkCommand measures one command in a sandbox that is there.
+func BenchmarkCommand(b *testing.B) {
+	p := newProvider(b, b.TempDir())
+	box := create(b, p, sandpit.Spec{})
+	for b.Loop() {
+		process, err := box.Guest().Start(b.Context(), sandpit.Command{Args: []string{"true"}})
+		if err != nil {
+			b.Fatal(err)
+		}
+		if _, err := process.Wait(b.Context()); err != nil {
+			b.Fatal(err)
+		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -172,10 +173,7 @@ func startEngine(dir *engineDir, ready, log *os.File) (*exec.Cmd, error) {
 		return nil, err
 	}
 	defer null.Close()
-	ids, err := engineIDs()
-	if err != nil {
-		return nil, err
-	}
+	ids := engineIDs()
 	cmd := &exec.Cmd{
 		Path:       selfExe,
 		Args:       []string{engineRole},
@@ -218,37 +216,33 @@ const (
 // engineIDs maps the engine's root to an id without rights: for root, the
 // first of a range set aside; for anybody else, the user itself, since that is
 // all an ordinary user may map.
-func engineIDs() (engineMapping, error) {
-	ranged, err := mayMapRange()
-	if err != nil {
-		return engineMapping{}, err
-	}
-	m := engineMapping{ranged: ranged}
-	if ranged {
+func engineIDs() engineMapping {
+	m := engineMapping{ranged: mayMapRange()}
+	if m.ranged {
 		m.uid = []syscall.SysProcIDMap{{ContainerID: 0, HostID: rangeBase, Size: rangeSize}}
 		m.gid = m.uid
 		m.credential = &syscall.Credential{Uid: 0, Gid: 0}
-		return m, nil
+		return m
 	}
 	m.uid = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Geteuid(), Size: 1}}
 	m.gid = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getegid(), Size: 1}}
-	return m, nil
+	return m
 }
 
 // mayMapRange reports whether this process may give a child a range of ids.
 // Root inside many containers may not: it then is an ordinary user here.
-func mayMapRange() (bool, error) {
+func mayMapRange() bool {
+	return hasCapabilities(unix.CAP_SETUID, unix.CAP_SETGID, unix.CAP_SYS_ADMIN, unix.CAP_SETFCAP)
+}
+
+// hasCapabilities reports whether this process has all of the capabilities.
+func hasCapabilities(wanted ...uint) bool {
 	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData
 	if err := unix.Capget(&hdr, &data[0]); err != nil {
-		return false, fmt.Errorf("read own capabilities: %w", err)
+		return false // a process that may not ask has none
 	}
-	for _, c := range []uint{unix.CAP_SETUID, unix.CAP_SETGID, unix.CAP_SYS_ADMIN, unix.CAP_SETFCAP} {
-		if data[c/32].Effective&(1<<(c%32)) == 0 {
-			return false, nil
-		}
-	}
-	return true, nil
+	return !slices.ContainsFunc(wanted, func(c uint) bool { return data[c/32].Effective&(1<<(c%32)) == 0 })
 }
 
 // lockFile opens path, a file or directory that exists, and locks it.

@@ -1,0 +1,150 @@
+package cli_test
+
+import (
+	"bytes"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/creack/pty"
+)
+
+// session is the program with a terminal, as a person has it.
+type session struct {
+	cmd      *exec.Cmd
+	terminal *os.File
+	read     chan struct{} // closed when the terminal is
+
+	mu     sync.Mutex
+	screen bytes.Buffer
+}
+
+func (w *world) session(t *testing.T, size pty.Winsize, args ...string) *session {
+	t.Helper()
+	s := &session{cmd: w.command(args...), read: make(chan struct{})}
+	s.cmd.Env = append(s.cmd.Env, "TERM=xterm")
+	var err error
+	if s.terminal, err = pty.StartWithSize(s.cmd, &size); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		defer close(s.read)
+		_, _ = io.Copy(s, s.terminal) // ends with an error when the program does
+	}()
+	return s
+}
+
+func (s *session) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.screen.Write(p)
+}
+
+func (s *session) text() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.screen.String()
+}
+
+func (s *session) await(t *testing.T, text string) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !strings.Contains(s.text(), text); {
+		if time.Now().After(deadline) {
+			t.Fatalf("no %q on the screen:\n%s", text, s.text())
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+func (s *session) enter(t *testing.T, text string) {
+	t.Helper()
+	if _, err := io.WriteString(s.terminal, text); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// end returns the exit status.
+func (s *session) end() int {
+	_ = s.cmd.Wait()
+	<-s.read
+	_ = s.terminal.Close()
+	return s.cmd.ProcessState.ExitCode()
+}
+
+func TestTerminalSession(t *testing.T) {
+	w := newWorld(t)
+	s := w.session(t, pty.Winsize{Rows: 21, Cols: 83}, "run", "-it", "--", "sh", "-c",
+		`trap 'echo INTERRUPTED' INT; tty; stty size; while :; do read -r line || continue; echo "[$line]"; case $line in size) stty size;; bye) exit 5;; esac; done`)
+	s.await(t, "/dev/pts/")
+	s.await(t, "21 83")
+	s.enter(t, "hello\r")
+	s.await(t, "[hello]")
+	if err := pty.Setsize(s.terminal, &pty.Winsize{Rows: 33, Cols: 99}); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(200 * time.Millisecond) // the new size travels on its own
+	s.enter(t, "size\r")
+	s.await(t, "33 99")
+	s.enter(t, "\x03")
+	s.await(t, "INTERRUPTED") // it went to the program inside, not to ours
+	s.enter(t, "bye\r")
+	if status := s.end(); status != 5 {
+		t.Errorf("exit status %d, want 5\n%s", status, s.text())
+	}
+	w.expectNothing(t, "the session ended")
+}
+
+// TestCtrlC without a terminal inside ends the program itself.
+func TestCtrlC(t *testing.T) {
+	w := newWorld(t)
+	for sig, want := range map[syscall.Signal]int{syscall.SIGINT: 130, syscall.SIGTERM: 143, syscall.SIGHUP: 129} {
+		cmd := w.command("run", "--", "sh", "-c", "echo running; sleep 1000")
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var stderr bytes.Buffer
+		cmd.Stderr = &stderr
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(out, make([]byte, len("running\n"))); err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Process.Signal(sig); err != nil {
+			t.Fatal(err)
+		}
+		_ = cmd.Wait()
+		if got := cmd.ProcessState.ExitCode(); got != want || stderr.Len() > 0 {
+			t.Errorf("%s: exit status %d and %q, want %d and nothing", sig, got, &stderr, want)
+		}
+		w.expectNothing(t, sig.String())
+	}
+}
+
+// TestClosedPipe ends like any other program does in "| head -1".
+func TestClosedPipe(t *testing.T) {
+	w := newWorld(t)
+	cmd := w.command("run", "--", "sh", "-c", "while echo y; do :; done")
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(out, make([]byte, 2)); err != nil {
+		t.Fatal(err)
+	}
+	_ = out.Close()
+	_ = cmd.Wait()
+	if ws, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || ws.Signal() != syscall.SIGPIPE {
+		t.Errorf("it ended with %v, want SIGPIPE", cmd.ProcessState)
+	}
+	w.expectNothing(t, "the pipe was closed")
+}
