@@ -3,10 +3,12 @@ package cli
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/daemon"
 )
 
@@ -28,11 +30,29 @@ func (a *app) doctor(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	path, _ := lookup(a.options.Environ, "PATH")
+	a.showFinding(findPython(path))
 	if !daemon.Examine(ctx, cfg, a.showFinding) {
 		return exitStatus(1)
 	}
 	_, err = fmt.Fprintln(a.Out, "Sandboxes work on this machine.")
 	return err
+}
+
+// findPython tells whether the interpreter that this shell finds is one that the
+// host image brings in.
+func findPython(path string) daemon.Finding {
+	const name = "python3"
+	f := daemon.Finding{Name: name}
+	for _, dir := range []string{"/usr/local/bin", "/usr/bin", "/bin"} {
+		if isExecutable(filepath.Join(dir, name)) {
+			f.Text = "the sandbox's is " + filepath.Join(dir, name)
+			return f
+		}
+	}
+	err := explainMissing(sandpit.Errorf(sandpit.NotFound, "this machine has none"), name, path)
+	f.Text, f.Hint = err.Error(), sandpit.HintOf(err)
+	return f
 }
 
 func (a *app) showFinding(f daemon.Finding) {

@@ -17,8 +17,7 @@ func explainMissing(err error, name, path string) error {
 	}
 	for _, dir := range filepath.SplitList(path) {
 		program := filepath.Join(dir, name)
-		info, statErr := os.Stat(program)
-		if statErr != nil || info.IsDir() || info.Mode()&0o111 == 0 {
+		if !isExecutable(program) {
 			continue
 		}
 		tree := installationOf(program)
@@ -27,6 +26,11 @@ func explainMissing(err error, name, path string) error {
 			"bring it in: -v "+tree+":"+tree+":ro -e PATH="+dir+":/usr/local/bin:/usr/bin:/bin")
 	}
 	return err
+}
+
+func isExecutable(program string) bool {
+	info, err := os.Stat(program)
+	return err == nil && !info.IsDir() && info.Mode()&0o111 != 0
 }
 
 // installationOf guesses the directory that holds all a program needs: the one

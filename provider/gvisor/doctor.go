@@ -75,6 +75,8 @@ func parseRelease(release string) (major, minor int, ok bool) {
 func (m machine) namespaces() Finding {
 	f := Finding{Name: "user namespaces", Text: "allowed"}
 	switch {
+	case m.weak:
+		f = failedBy(f.Name, m.explainNamespace(unix.EPERM))
 	case m.read("/proc/sys/user/max_user_namespaces") == "0":
 		f = failedBy(f.Name, m.explainNamespace(unix.ENOSPC))
 	case m.read("/proc/sys/kernel/unprivileged_userns_clone") == "0" && !m.root:

@@ -115,6 +115,10 @@ func TestFindings(t *testing.T) {
 			simulated(false, map[string]string{"/proc/sys/kernel/unprivileged_userns_clone": "0"}).namespaces(),
 			true, "forbids", "unprivileged_userns_clone=1",
 		},
+		"root without the capability": {
+			machine{root: true, weak: true, read: func(string) string { return "" }, stat: func(string) bool { return false }}.namespaces(),
+			true, "no CAP_SETFCAP", "ordinary user",
+		},
 		"no namespaces, but root": {
 			simulated(true, map[string]string{"/proc/sys/kernel/unprivileged_userns_clone": "0"}).namespaces(),
 			false, "allowed", "",
