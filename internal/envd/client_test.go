@@ -62,11 +62,18 @@ func newGuest(t *testing.T) *envd.Client {
 	g := guest.New()
 	t.Cleanup(g.Close)
 	c := newServer(t, g.Handler(), token)
-	if err := c.Init(t.Context(), envd.InitRequest{Env: map[string]string{"GLOBAL": "1", "BOTH": "global"}, WorkDir: t.TempDir()}); err != nil {
+	if err := c.Init(t.Context(), envd.InitRequest{
+		Env:  map[string]string{"GLOBAL": "1", "BOTH": "global"},
+		User: self(), WorkDir: t.TempDir(),
+	}); err != nil {
 		t.Fatal(err)
 	}
 	return c
 }
+
+// self is the user who runs the tests: a guest that is not root can be nobody
+// else.
+func self() string { return fmt.Sprintf("%d:%d", os.Getuid(), os.Getgid()) }
 
 // run runs a command to its end.
 func run(t *testing.T, c *envd.Client, cmd sandpit.Command) (stdout, stderr string, status sandpit.ExitStatus, err error) {

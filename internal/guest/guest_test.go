@@ -33,7 +33,8 @@ func newTestServer(t *testing.T) *httptest.Server {
 		server.Close()
 		g.Close()
 	})
-	res := send(t, server, http.MethodPost, "/init", "application/json", `{"accessToken":"`+testToken+`","envVars":{"A":"1"}}`)
+	res := send(t, server, http.MethodPost, "/init", "application/json",
+		fmt.Sprintf(`{"accessToken":%q,"envVars":{"A":"1"},"defaultUser":"%d:%d"}`, testToken, os.Getuid(), os.Getgid()))
 	if res.status != http.StatusNoContent {
 		t.Fatalf("init: %+v", res)
 	}
