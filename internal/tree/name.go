@@ -1,0 +1,110 @@
+package tree
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+const (
+	maxName     = 4095 // bytes of a whole name or link target, as Linux has it
+	maxPart     = 255  // bytes between two slashes
+	maxNameTold = 200  // bytes of a name that an error tells
+)
+
+// cleanName returns a member's name without "./", doubled slashes and the slash
+// at the end; "." is the tree itself. Anything that could be understood as
+// outside of the tree is Invalid.
+func cleanName(name string) (string, error) {
+	switch {
+	case name == "":
+		return "", sandpit.Errorf(sandpit.Invalid, "a member without a name")
+	case len(name) > maxName:
+		return "", refused(name, "its name is too long")
+	case name[0] == '/':
+		return "", refused(name, "its name is absolute")
+	case strings.IndexByte(name, 0) >= 0:
+		return "", refused(name, "its name has a zero byte")
+	}
+	plain := name != "." // nothing to take out
+	depth := 0
+	for part := range strings.SplitSeq(strings.TrimSuffix(name, "/"), "/") {
+		switch {
+		case part == "..":
+			return "", refused(name, `its name has ".."`)
+		case len(part) > maxPart:
+			return "", refused(name, "a part of its name is too long")
+		case part == "" || part == ".":
+			plain = false
+		default:
+			depth++
+		}
+	}
+	switch {
+	case depth > maxDepth+1: // the last is what lies in the deepest
+		return "", refused(name, fmt.Sprintf("it is more than %d directories deep", maxDepth))
+	case plain:
+		return strings.TrimSuffix(name, "/"), nil
+	case depth == 0:
+		return ".", nil
+	}
+	return rejoin(name), nil
+}
+
+func rejoin(name string) string {
+	parts := make([]string, 0, strings.Count(name, "/")+1)
+	for part := range strings.SplitSeq(name, "/") {
+		if part != "" && part != "." {
+			parts = append(parts, part)
+		}
+	}
+	return strings.Join(parts, "/")
+}
+
+// split cuts a clean name into the directory and the name in it.
+func split(name string) (dir, base string) {
+	if i := strings.LastIndexByte(name, '/'); i >= 0 {
+		return name[:i], name[i+1:]
+	}
+	return ".", name
+}
+
+// leadsOutside reports whether a symbolic link that lies depth directories
+// below the top may lead out of the tree. It must not depend on what the names
+// in target are now, because the stream may exchange them later. With ".." only
+// at the beginning, and no more than depth of them, each link comes to a
+// directory of the tree and goes down from there; so any chain of such links
+// stays inside.
+func leadsOutside(target string, depth int) bool {
+	if strings.HasPrefix(target, "/") {
+		return true
+	}
+	ups, down := 0, false
+	for part := range strings.SplitSeq(target, "/") {
+		switch part {
+		case "", ".":
+		case "..":
+			ups++
+			if down || ups > depth {
+				return true
+			}
+		default:
+			down = true
+		}
+	}
+	return false
+}
+
+// quote shows a name from a stream in an error: printable and not too long.
+func quote(name string) string {
+	if len(name) > maxNameTold {
+		return strconv.QuoteToASCII(name[:maxNameTold]) + "…"
+	}
+	return strconv.QuoteToASCII(name)
+}
+
+func refused(name, why string) error {
+	return sandpit.Errorf(sandpit.Invalid, "member %s: %s", quote(name), why)
+}
