@@ -23,20 +23,28 @@ const module = "github.com/sandpit-dev/sandpit"
 // A package that has no line here does not pass.
 var arrows = map[string][]string{
 	".":                       {},
+	"conformance/e2b":         {},
 	"cmd/sandpit":             {"internal/cli", "internal/guest", "provider/gvisor"},
 	"cmd/sandpit-guest":       {"internal/guest"},
+	"provider/fake":           {".", "internal/envd", "internal/guest"},
 	"provider/gvisor":         {".", "internal/envd", "internal/guest", "internal/guestbin", "internal/image"},
+	"provider/providertest":   {"."},
+	"internal/beneath":        {},
 	"internal/cli":            {".", "internal/config", "internal/daemon", "internal/hostpath"},
 	"internal/config":         {"."},
 	"internal/daemon":         {".", "internal/config", "internal/guestbin", "internal/hostpath", "internal/image", "provider/gvisor"},
 	"internal/envd":           {".", "internal/gen/..."},
+	"internal/envdtest":       {"internal/gen/..."},
 	"internal/gen/...":        {"internal/gen/..."},
-	"internal/guest":          {".", "internal/gen/..."},
+	"internal/guest":          {".", "internal/beneath", "internal/gen/...", "internal/tree", "internal/watch"},
 	"internal/guestbin":       {},
 	"internal/guestbin/build": {"internal/guestbin"},
 	"internal/hostpath":       {"."},
 	"internal/image":          {"."},
 	"internal/testengine":     {"."},
+	"internal/tree":           {".", "internal/beneath"},
+	"internal/watch":          {"."},
+	"internal/workspace":      {".", "internal/beneath", "internal/tree"},
 }
 
 // owners says which packages may import a dependency that is heavy, or that

@@ -1,0 +1,340 @@
+// Package beneath opens files below a directory and nowhere else, whatever the
+// names say and whoever exchanges directories for links meanwhile.
+//
+// It does what os.Root does, and what os.Root cannot do inside a sandbox: gVisor
+// follows a symbolic link that is opened with O_NOFOLLOW and O_DIRECTORY, which
+// os.Root relies on to fail. With O_PATH besides, it fails as it should, so that
+// is how every directory on the way is opened here.
+package beneath
+
+import (
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	walkFlags = unix.O_PATH | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC
+	readFlags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_CLOEXEC
+	// maxLinks is how many symbolic links a name may lead through, as in Linux.
+	maxLinks = 40
+	// batch is how many names of a directory are read at once to remove them.
+	batch = 256
+)
+
+// ErrEscapes is a name that leads out of the directory. It is a fs.ErrPermission.
+const ErrEscapes escapes = "path escapes from its directory"
+
+type escapes string
+
+func (e escapes) Error() string { return string(e) }
+
+// Is makes it what it is refused as.
+func (e escapes) Is(target error) bool { return target == fs.ErrPermission }
+
+// Root is an open directory. Names are slash paths relative to it, "." being the
+// directory itself. Symbolic links in the middle of a name are followed inside
+// the directory; the last element is never followed but by OpenRoot and OpenDir.
+// Errors are *fs.PathError with the name as it was given; leading outside is
+// ErrEscapes. All methods may be called concurrently, but Close.
+type Root struct{ fd int }
+
+// Open opens a directory, links in its path followed.
+func Open(dir string) (*Root, error) {
+	fd, err := ignoringEINTR(func() (int, error) {
+		return unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	})
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: dir, Err: err}
+	}
+	return &Root{fd}, nil
+}
+
+// Close releases the directory.
+func (r *Root) Close() error { return unix.Close(r.fd) }
+
+// FD returns the descriptor, good for the *at system calls and until Close.
+func (r *Root) FD() int { return r.fd }
+
+func ignoringEINTR(f func() (int, error)) (int, error) {
+	for {
+		n, err := f()
+		if !errors.Is(err, unix.EINTR) {
+			return n, err
+		}
+	}
+}
+
+// at calls f with the directory that name is in and its last element. "." is an
+// element of the last directory if follow is true, which then may have been
+// reached through a link.
+func (r *Root) at(op, name string, follow bool, f func(dir int, base string) error) error {
+	err := r.walk(name, follow, f)
+	if err != nil {
+		return &fs.PathError{Op: op, Path: name, Err: err}
+	}
+	return nil
+}
+
+func (r *Root) walk(name string, follow bool, f func(dir int, base string) error) error {
+	if name == "" || path.IsAbs(name) || strings.Contains(name, "\x00") {
+		return unix.EINVAL
+	}
+	rest := strings.Split(path.Clean(name), "/")
+	if follow {
+		rest = append(rest, ".")
+	}
+	stack := []int{r.fd}
+	defer func() {
+		for _, fd := range stack[1:] {
+			_ = unix.Close(fd) // it was only looked at
+		}
+	}()
+	for links := 0; len(rest) > 1; {
+		element := rest[0]
+		switch element {
+		case "", ".":
+			rest = rest[1:]
+			continue
+		case "..":
+			if len(stack) == 1 {
+				return ErrEscapes
+			}
+			_ = unix.Close(stack[len(stack)-1]) // it was only looked at
+			stack, rest = stack[:len(stack)-1], rest[1:]
+			continue
+		}
+		top := stack[len(stack)-1]
+		fd, err := openat(top, element, walkFlags, 0)
+		if err == nil {
+			stack, rest = append(stack, fd), rest[1:]
+			continue
+		}
+		target, isLink := readlink(top, element)
+		if !isLink {
+			return err
+		}
+		if path.IsAbs(target) {
+			return ErrEscapes
+		}
+		if links++; links > maxLinks {
+			return unix.ELOOP
+		}
+		rest = append(strings.Split(target, "/"), rest[1:]...)
+	}
+	if rest[0] == ".." {
+		return ErrEscapes
+	}
+	return f(stack[len(stack)-1], rest[0])
+}
+
+func openat(dir int, name string, flags int, perm uint32) (int, error) {
+	return ignoringEINTR(func() (int, error) { return unix.Openat(dir, name, flags, perm) })
+}
+
+func readlink(dir int, name string) (target string, isLink bool) {
+	buf := make([]byte, unix.PathMax)
+	n, err := unix.Readlinkat(dir, name, buf)
+	return string(buf[:max(n, 0)]), err == nil
+}
+
+// OpenRoot opens a directory below as a Root of its own.
+func (r *Root) OpenRoot(name string) (*Root, error) {
+	var below *Root
+	err := r.at("open", name, true, func(dir int, _ string) error {
+		fd, err := openat(dir, ".", walkFlags, 0)
+		below = &Root{fd}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return below, nil
+}
+
+// OpenDir opens a directory to be read.
+func (r *Root) OpenDir(name string) (*os.File, error) {
+	var f *os.File
+	err := r.at("open", name, true, func(dir int, _ string) error {
+		fd, err := openat(dir, ".", readFlags, 0)
+		if err == nil {
+			f = os.NewFile(uintptr(fd), name)
+		}
+		return err
+	})
+	return f, err
+}
+
+// OpenFile opens a file, as os.OpenFile does. A symbolic link is ELOOP.
+func (r *Root) OpenFile(name string, flag int, perm fs.FileMode) (*os.File, error) {
+	var f *os.File
+	err := r.at("open", name, false, func(dir int, base string) error {
+		if flag&unix.O_DIRECTORY != 0 {
+			return unix.EINVAL // see the package comment; OpenDir does it
+		}
+		fd, err := openat(dir, base, flag|unix.O_NOFOLLOW|unix.O_CLOEXEC|unix.O_NOCTTY, uint32(perm.Perm()))
+		if err == nil {
+			f = os.NewFile(uintptr(fd), name)
+		}
+		return err
+	})
+	return f, err
+}
+
+// Lstat describes a file. Its Sys is a *syscall.Stat_t.
+func (r *Root) Lstat(name string) (fs.FileInfo, error) {
+	var stat unix.Stat_t
+	err := r.at("lstat", name, false, func(dir int, base string) error {
+		return unix.Fstatat(dir, base, &stat, unix.AT_SYMLINK_NOFOLLOW)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return newFileInfo(path.Base(name), &stat), nil
+}
+
+// Readlink returns where a symbolic link leads.
+func (r *Root) Readlink(name string) (target string, err error) {
+	err = r.at("readlink", name, false, func(dir int, base string) error {
+		buf := make([]byte, unix.PathMax)
+		n, err := unix.Readlinkat(dir, base, buf)
+		target = string(buf[:max(n, 0)])
+		return err
+	})
+	return target, err
+}
+
+// Mkdir makes a directory.
+func (r *Root) Mkdir(name string, perm fs.FileMode) error {
+	return r.at("mkdir", name, false, func(dir int, base string) error {
+		return unix.Mkdirat(dir, base, uint32(perm.Perm()))
+	})
+}
+
+// Lchown gives a file to somebody.
+func (r *Root) Lchown(name string, uid, gid int) error {
+	return r.at("chown", name, false, func(dir int, base string) error {
+		return unix.Fchownat(dir, base, uid, gid, unix.AT_SYMLINK_NOFOLLOW)
+	})
+}
+
+// Chmod changes the mode of what is no link. On kernels before Linux 6.6 it may
+// follow a link that takes the file's place at that very moment.
+func (r *Root) Chmod(name string, mode fs.FileMode) error {
+	return r.at("chmod", name, false, func(dir int, base string) error {
+		err := unix.Fchmodat(dir, base, uint32(mode.Perm()), unix.AT_SYMLINK_NOFOLLOW)
+		if !errors.Is(err, unix.ENOSYS) && !errors.Is(err, unix.EOPNOTSUPP) {
+			return err
+		}
+		if _, isLink := readlink(dir, base); isLink {
+			return unix.ELOOP
+		}
+		return unix.Fchmodat(dir, base, uint32(mode.Perm()), 0)
+	})
+}
+
+// OpenDirAt opens a directory that is in another to be read, and no link. It is
+// what the methods of Root do for each directory on the way.
+func OpenDirAt(dir int, name string) (int, error) {
+	fd, err := openat(dir, name, walkFlags, 0)
+	if err != nil {
+		return -1, err
+	}
+	defer func() { _ = unix.Close(fd) }() // it was only looked at
+	return openat(fd, ".", readFlags, 0)
+}
+
+// Rename moves a file to another Root or the same.
+func (r *Root) Rename(name string, to *Root, newName string) error {
+	return r.at("rename", name, false, func(dir int, base string) error {
+		return to.walk(newName, false, func(toDir int, toBase string) error {
+			return unix.Renameat(dir, base, toDir, toBase)
+		})
+	})
+}
+
+// Remove removes a file or an empty directory.
+func (r *Root) Remove(name string) error {
+	return r.at("remove", name, false, remove)
+}
+
+// RemoveAll removes a file or a directory with all that is in it. What is not
+// there is fine.
+func (r *Root) RemoveAll(name string) error {
+	if path.Clean(name) == "." {
+		return &fs.PathError{Op: "remove", Path: name, Err: unix.EINVAL}
+	}
+	err := r.at("remove", name, false, removeAll)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+func remove(dir int, name string) error {
+	err := unix.Unlinkat(dir, name, 0)
+	if err == nil || errors.Is(err, unix.ENOENT) {
+		return err
+	}
+	dirErr := unix.Unlinkat(dir, name, unix.AT_REMOVEDIR)
+	if errors.Is(dirErr, unix.ENOTDIR) {
+		return err
+	}
+	return dirErr
+}
+
+func removeAll(dir int, name string) error {
+	for {
+		err := remove(dir, name)
+		if !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, unix.EEXIST) {
+			return err
+		}
+		if err := empty(dir, name); err != nil {
+			return err
+		}
+	}
+}
+
+// empty removes what is in a directory.
+func empty(parent int, name string) error {
+	dir, err := OpenDirAt(parent, name)
+	if err != nil {
+		return err
+	}
+	f := os.NewFile(uintptr(dir), name)
+	defer f.Close()
+	for {
+		names, err := f.Readdirnames(batch)
+		for _, n := range names {
+			if err := removeAll(dir, n); err != nil && !errors.Is(err, unix.ENOENT) {
+				return err
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// ReadNames returns the names in a directory, in no order, but no more than
+// limit of them.
+func (r *Root) ReadNames(name string, limit int) ([]string, error) {
+	f, err := r.OpenDir(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	names, err := f.Readdirnames(limit)
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	return names, err
+}
