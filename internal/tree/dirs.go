@@ -11,10 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/beneath"
 )
 
 const (
-	dirFlags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC
 	// permBits are what a mode keeps without being asked.
 	permBits    = 0o777
 	specialBits = unix.S_ISUID | unix.S_ISGID | unix.S_ISVTX
@@ -37,7 +37,7 @@ const (
 // directory, for the first million of them; if one is mistaken for another, one
 // time is off.
 type dirs struct {
-	root    *os.Root
+	root    *beneath.Root
 	owner   *Owner // nil: no need to give what is made to somebody
 	stack   []level
 	settled map[uint64]struct{}
@@ -64,8 +64,8 @@ type meta struct {
 	mtime unix.Timespec
 }
 
-func openDirs(root *os.Root, owner *Owner) (*dirs, error) {
-	top, err := root.OpenFile(".", unix.O_RDONLY|unix.O_DIRECTORY, 0)
+func openDirs(root *beneath.Root, owner *Owner) (*dirs, error) {
+	top, err := root.OpenDir(".")
 	if err != nil {
 		return nil, failed("open", ".", err)
 	}
@@ -210,10 +210,8 @@ func (d *dirs) create(path, name string, mode uint32) error {
 // our own is opened whatever its mode, which is kept in the level's meta.
 func (d *dirs) open(path, name string, force bool) (level, error) {
 	l := level{path: path, linked: d.here().linked}
-	err := retry(func() (err error) {
-		l.fd, err = unix.Openat(d.here().fd, name, dirFlags, 0)
-		return err
-	})
+	var err error
+	l.fd, err = beneath.OpenDirAt(d.here().fd, name)
 	if force && errors.Is(err, fs.ErrPermission) {
 		return d.openForbidden(l)
 	}
@@ -235,7 +233,7 @@ func (d *dirs) openForbidden(l level) (level, error) {
 	if err := d.root.Chmod(l.path, info.Mode()|ownerBits); err != nil {
 		return l, err
 	}
-	l.file, err = d.root.OpenFile(l.path, unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	l.file, err = d.root.OpenDir(l.path)
 	if err != nil {
 		return l, err
 	}
@@ -246,7 +244,7 @@ func (d *dirs) openForbidden(l level) (level, error) {
 // follow opens the directory that a link stands for, if it is one of the tree.
 // Whether it is, the root decides, by resolving the path from the top.
 func (d *dirs) follow(path string) error {
-	f, err := d.root.OpenFile(path, unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	f, err := d.root.OpenDir(path)
 	if err != nil {
 		return sandpit.Errorf(sandpit.Invalid, "open %s: a file, or a link to no directory of the tree: %w", quote(path), err)
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 
+	"github.com/sandpit-dev/sandpit/internal/beneath"
 	"github.com/sandpit-dev/sandpit/internal/tree"
 )
 
@@ -72,9 +73,9 @@ func stream(tb testing.TB, members ...member) []byte {
 	return buf.Bytes()
 }
 
-func openRoot(tb testing.TB, dir string) *os.Root {
+func openRoot(tb testing.TB, dir string) *beneath.Root {
 	tb.Helper()
-	root, err := os.OpenRoot(dir)
+	root, err := beneath.Open(dir)
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"os"
 	"path"
 	"path/filepath"
 	"time"
@@ -14,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/beneath"
 )
 
 const (
@@ -34,12 +34,12 @@ const (
 // Invalid: a name that leads outside of root or is nothing that can be packed,
 // or more than 512 directories inside each other. After an error the stream has
 // no mark of its end, so whoever reads it notices.
-func Pack(ctx context.Context, w io.Writer, root *os.Root, name string) error {
+func Pack(ctx context.Context, w io.Writer, root *beneath.Root, name string) error {
 	if !filepath.IsLocal(name) {
 		return sandpit.Errorf(sandpit.Invalid, "pack %s: not a name inside the directory", quote(name))
 	}
 	dir, base := split(path.Clean(name))
-	parent, err := root.OpenFile(dir, unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	parent, err := root.OpenDir(dir)
 	if err != nil {
 		return openError(name, err)
 	}

@@ -7,13 +7,13 @@
 // one file. Modes and times (to the nanosecond) are kept; owners are not
 // carried, nor are sockets, devices, pipes and extended attributes.
 //
-// A stream is taken to be hostile. Both directions walk from an *os.Root with
+// A stream is taken to be hostile. Both directions walk from a beneath.Root with
 // one open directory a level, and touch files only by a single name relative to
 // such a directory, never following a link; a link in the middle of a name is
-// resolved by the *os.Root alone. So nothing outside can be reached, also while
-// somebody else exchanges directories and links. Plain *os.Root methods would do
-// the same, with half as many system calls again for each file, which is what
-// moving many small files costs inside a sandbox.
+// resolved by the Root alone. So nothing outside can be reached, also while
+// somebody else exchanges directories and links. The Root's own methods would do
+// the same with more system calls for each file, which is what moving many small
+// files costs inside a sandbox.
 package tree
 
 import "slices"

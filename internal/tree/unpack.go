@@ -6,12 +6,12 @@ import (
 	"context"
 	"errors"
 	"io"
-	"os"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/beneath"
 )
 
 // maxTail is how much may follow the end mark of a stream, in bytes: writers
@@ -29,7 +29,7 @@ const notRegular = "a hard link to what is not a regular file"
 // a cut one, or a member that may not be. Exhausted: a bound of o, or no space.
 // What r fails with keeps its code. Between reads it looks at ctx; a read that
 // hangs is for whoever owns r to end.
-func Unpack(ctx context.Context, r io.Reader, root *os.Root, o Options) (Report, error) {
+func Unpack(ctx context.Context, r io.Reader, root *beneath.Root, o Options) (Report, error) {
 	dirs, err := openDirs(root, o.Owner)
 	if err != nil {
 		return Report{}, err
@@ -190,12 +190,12 @@ func (u *unpacker) hardLink(h *tar.Header, name string) error {
 	}
 	from := at.fd
 	if fromDir != dir {
-		f, err := u.dirs.root.OpenFile(fromDir, unix.O_PATH|unix.O_DIRECTORY, 0)
+		f, err := u.dirs.root.OpenRoot(fromDir)
 		if err != nil {
 			return refused(h.Name, "a hard link to "+quote(target)+", which is not there")
 		}
 		defer func() { _ = f.Close() }() // nothing was written
-		from = int(f.Fd())
+		from = f.FD()
 	}
 	err = at.put(base, func() error { return unix.Linkat(from, fromBase, at.fd, base, 0) })
 	switch {
