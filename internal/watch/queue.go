@@ -1,0 +1,152 @@
+package watch
+
+import (
+	"context"
+	"strings"
+	"sync"
+
+	sandpit "github.com/sandpit-dev/sandpit"
+)
+
+var (
+	errLost   = sandpit.Errorf(sandpit.Exhausted, "events were lost: more happened than is kept")
+	errClosed = sandpit.Errorf(sandpit.Gone, "the watch is closed")
+	errGone   = sandpit.Errorf(sandpit.Gone, "the watched directory is gone")
+)
+
+// queue holds what was not taken yet: events, and the errors that stand where
+// events are missing. Its methods may be called concurrently.
+type queue struct {
+	limit int
+
+	mu    sync.Mutex
+	items []item
+	bytes int           // of the names in items
+	over  error         // what comes after the last item, once there will be no more
+	more  chan struct{} // closed and replaced when there is something after nothing
+}
+
+// item is an event, or an error where events are missing.
+type item struct {
+	event Event
+	err   error
+}
+
+func newQueue(limit int) *queue { return &queue{limit: limit, more: make(chan struct{})} }
+
+// push adds an event. When there are too many it is dropped, and an error takes
+// the place of all that are.
+func (q *queue) push(e Event) {
+	e.Name = strings.ToValidUTF8(e.Name, "\uFFFD")
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if n := len(q.items); e.Type == sandpit.FileWritten && n > 0 && q.items[n-1].event == e {
+		return // a file is written in many small pieces
+	}
+	if len(q.items) >= q.limit || q.bytes+len(e.Name) > maxEventBytes {
+		q.add(item{err: errLost})
+		return
+	}
+	q.add(item{event: e})
+}
+
+// lose tells that events are missing from here on, and why.
+func (q *queue) lose(err error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.add(item{err: err})
+}
+
+// add is called with the lock held. Errors do not count for the limit: there
+// are never two without an event between them.
+func (q *queue) add(i item) {
+	n := len(q.items)
+	if q.over != nil || i.err != nil && n > 0 && q.items[n-1].err != nil {
+		return
+	}
+	q.items = append(q.items, i)
+	q.bytes += len(i.event.Name)
+	if n == 0 {
+		q.wake()
+	}
+}
+
+// wake is called with the lock held.
+func (q *queue) wake() {
+	close(q.more)
+	q.more = make(chan struct{})
+}
+
+// end tells that nothing more comes, and why. The first reason stays.
+func (q *queue) end(err error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.over == nil {
+		q.over = err
+		q.wake()
+	}
+}
+
+// close drops everything.
+func (q *queue) close() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.items, q.bytes, q.over = nil, 0, errClosed
+	q.wake()
+}
+
+// next waits for the next item.
+func (q *queue) next(ctx context.Context) (Event, error) {
+	for {
+		// First, so that a busy directory cannot keep a caller who has given up.
+		if err := ctx.Err(); err != nil {
+			return Event{}, err
+		}
+		i, found, more := q.pop()
+		if found {
+			return i.event, i.err
+		}
+		select {
+		case <-ctx.Done():
+		case <-more:
+		}
+	}
+}
+
+// pop takes the first item, or tells which channel closes when there is one.
+func (q *queue) pop() (i item, found bool, more <-chan struct{}) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.items) == 0 {
+		return item{err: q.over}, q.over != nil, q.more
+	}
+	i, q.items[0] = q.items[0], item{}
+	q.items = q.items[1:]
+	q.bytes -= len(i.event.Name)
+	return i, true, nil
+}
+
+// take takes all events up to the first error, or that error if it comes first.
+func (q *queue) take() ([]Event, error) {
+	var events []Event
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for n, i := range q.items {
+		if i.err == nil {
+			events = append(events, i.event)
+			q.bytes -= len(i.event.Name)
+			continue
+		}
+		if n > 0 {
+			q.items = q.items[n:]
+			return events, nil
+		}
+		q.items = q.items[1:]
+		return nil, i.err
+	}
+	q.items = nil
+	if len(events) == 0 {
+		return nil, q.over
+	}
+	return events, nil
+}

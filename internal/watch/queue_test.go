@@ -1,0 +1,110 @@
+package watch
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	sandpit "github.com/sandpit-dev/sandpit"
+)
+
+func TestQueue(t *testing.T) {
+	t.Parallel()
+	written := Event{"f", sandpit.FileWritten}
+	other := Event{"g", sandpit.FileWritten}
+	created := Event{"f", sandpit.FileCreated}
+	long := Event{strings.Repeat("n", maxEventBytes/2), sandpit.FileCreated}
+	for name, tc := range map[string]struct {
+		push  []Event
+		want  []Event
+		after error
+	}{
+		"nothing":              {nil, nil, nil},
+		"order":                {[]Event{created, written, other}, []Event{created, written, other}, nil},
+		"writes are merged":    {[]Event{written, written, written}, []Event{written}, nil},
+		"others between":       {[]Event{written, other, written}, []Event{written, other, written}, nil},
+		"creates stay":         {[]Event{created, created}, []Event{created, created}, nil},
+		"too many":             {[]Event{created, created, created, created, other, created}, []Event{created, created, created, created}, sandpit.Exhausted},
+		"merged at the limit":  {[]Event{created, created, created, written, written}, []Event{created, created, created, written}, nil},
+		"too long":             {[]Event{long, long, created}, []Event{long, long}, sandpit.Exhausted},
+		"invalid is made good": {[]Event{{"\xffa", sandpit.FileCreated}}, []Event{{"\uFFFDa", sandpit.FileCreated}}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			q := newQueue(4)
+			for _, e := range tc.push {
+				q.push(e)
+			}
+			got, err := q.take()
+			if diff := cmp.Diff(tc.want, got); diff != "" || err != nil {
+				t.Errorf("take: %v (-want +got):\n%s", err, diff)
+			}
+			if got, err := q.take(); len(got) > 0 || !errors.Is(err, tc.after) {
+				t.Errorf("take again: %v, %v, want %v", got, err, tc.after)
+			}
+			// It goes on.
+			if q.push(created); q.bytes != 1 {
+				t.Errorf("%d bytes are counted, want 1", q.bytes)
+			}
+			if got, err := q.next(t.Context()); got != created || err != nil {
+				t.Errorf("next: %v, %v", got, err)
+			}
+		})
+	}
+}
+
+// TestQueueStaysBounded has a reader who never catches up.
+func TestQueueStaysBounded(t *testing.T) {
+	t.Parallel()
+	q := newQueue(4)
+	lost := 0
+	for range 100 {
+		for range 10 {
+			q.push(Event{"f", sandpit.FileCreated})
+			q.lose(errTooMany)
+		}
+		if len(q.items) > 2*4 {
+			t.Fatalf("%d items", len(q.items))
+		}
+		for range 2 {
+			if _, err := q.next(t.Context()); errors.Is(err, sandpit.Exhausted) {
+				lost++
+			}
+		}
+	}
+	if lost != 100 { // one after each event that was kept
+		t.Errorf("Exhausted %d times in 200 calls, want 100", lost)
+	}
+}
+
+func TestQueueEnds(t *testing.T) {
+	t.Parallel()
+	q := newQueue(4)
+	canceled, cancel := context.WithCancel(t.Context())
+	cancel()
+	q.push(Event{"f", sandpit.FileCreated})
+	if _, err := q.next(canceled); !errors.Is(err, context.Canceled) {
+		t.Errorf("next: %v, want the context's error", err)
+	}
+	q.end(errGone)
+	q.end(errClosed)
+	q.push(Event{"late", sandpit.FileCreated})
+	if e, err := q.next(t.Context()); err != nil || e.Name != "f" {
+		t.Errorf("next: %v, %v", e, err)
+	}
+	for range 2 {
+		if _, err := q.next(t.Context()); !errors.Is(err, errGone) {
+			t.Errorf("next: %v, want %v", err, errGone)
+		}
+		if _, err := q.take(); !errors.Is(err, errGone) {
+			t.Errorf("take: %v, want %v", err, errGone)
+		}
+	}
+	q.close()
+	if _, err := q.next(t.Context()); !errors.Is(err, errClosed) {
+		t.Errorf("next: %v, want %v", err, errClosed)
+	}
+}

@@ -1,0 +1,57 @@
+package watch
+
+import (
+	"crypto/rand"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// The names of files that are about to replace others, or to become new ones.
+const (
+	newPrefix = ".sandpit-new-"
+	oldPrefix = ".sandpit-old-"
+)
+
+// maxReplacing bounds the renames whose second half is still to come.
+const maxReplacing = 1000
+
+// TempName returns a name for a file that is written first and renamed then, so
+// that whoever reads the other name sees all of it or nothing. What happens
+// under this name is not told. The renaming is told as what it stands for: that
+// the other file was written and, unless it existed, created before.
+func TempName(existed bool) string {
+	if existed {
+		return oldPrefix + rand.Text()
+	}
+	return newPrefix + rand.Text()
+}
+
+func isTemp(name string) bool {
+	return strings.HasPrefix(name, oldPrefix) || strings.HasPrefix(name, newPrefix)
+}
+
+// replace deals with the events of such a file, and reports whether c is one.
+func (t *tree) replace(n *node, c change) bool {
+	if isTemp(c.name) {
+		if c.has(unix.IN_MOVED_FROM) && len(t.replacing) < maxReplacing {
+			if t.replacing == nil {
+				t.replacing = make(map[uint32]bool)
+			}
+			t.replacing[c.cookie] = strings.HasPrefix(c.name, oldPrefix)
+		}
+		return true
+	}
+	existed, ok := t.replacing[c.cookie]
+	if !ok || !c.has(unix.IN_MOVED_TO) {
+		return false
+	}
+	delete(t.replacing, c.cookie)
+	if told := t.wasFound(n, c); !told && !existed {
+		t.queue.push(Event{n.join(c.name), sandpit.FileCreated})
+	}
+	t.queue.push(Event{n.join(c.name), sandpit.FileWritten})
+	return true
+}

@@ -1,0 +1,461 @@
+package watch
+
+import (
+	"errors"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	sandpit "github.com/sandpit-dev/sandpit"
+)
+
+// tree knows which watch is which directory, and keeps that true while the
+// directories change. It belongs to one goroutine.
+//
+// Events are the past: when one is handled, the directory it speaks of may have
+// been renamed or replaced since. Four rules keep the tree right nevertheless.
+//
+// What a name leads to is decided by opening it, for inotify gives the same
+// watch to the same directory.
+//
+// A directory that has left its name is kept, detached, until it is found under
+// another, or the kernel says that it is gone (IN_IGNORED) or has moved
+// (IN_MOVE_SELF, which comes after both halves of a rename). The events that
+// tell so may have been handled before it was detached; so what is not found
+// when those that were waiting have been handled is not in the tree.
+//
+// What came to a directory that itself has moved on is looked for again when it
+// is known where to.
+//
+// What a scan has found is remembered until the events that were waiting when it
+// ended have been handled, and a moment longer: they may tell it again.
+type tree struct {
+	inotify   int
+	queue     *queue
+	limits    limits
+	stopped   func() bool // asked between directories
+	recursive bool
+
+	path   string // of the root, without symbolic links
+	root   *node
+	nodes  map[int32]*node  // by watch
+	loose  map[*node]fence  // the detached ones, and when they must be found
+	moving map[uint32]*node // those detached by the first half of a rename, by cookie
+	// replacing says by cookie whether the file existed that a rename replaces.
+	replacing map[uint32]bool
+	epoch     int // counts how often the tree was walked from the root
+
+	total  int64     // bytes of events that were read
+	at     int64     // where the event that is handled starts
+	sweep  time.Time // when to look for detached ones that were not found
+	fenced []*node   // those with found names, by their fences
+	found  int       // how many names these have
+	kept   []change  // what happened in and below detached ones
+	missed []miss    // directories that came to one which is elsewhere
+	listed int       // names of directories that were read but not yet opened
+
+	full   bool  // too many directories, and it was told
+	failed error // the first reason why something is not watched
+	adrift bool  // the root is no longer at path
+}
+
+// node is a watched directory.
+type node struct {
+	wd       int32
+	id       identity
+	parent   *node // nil for the root, and while it is detached
+	name     string
+	children map[string]*node
+	cookie   uint32 // its key in moving, or 0; only while it is detached
+	epoch    int
+
+	found map[string]struct{} // told by a scan, and maybe to be told by events before fence
+	fence fence
+}
+
+// miss is a directory that could not be opened because the one it is in is no
+// longer where it was.
+type miss struct {
+	in   *node
+	name string
+}
+
+// identity is what makes two directories the same.
+type identity struct{ dev, ino uint64 }
+
+func newTree(inotify int, q *queue, l limits) *tree {
+	return &tree{inotify: inotify, queue: q, limits: l, nodes: map[int32]*node{}, loose: map[*node]fence{}, moving: map[uint32]*node{}}
+}
+
+// top returns the directory above all that n is in.
+func (n *node) top() *node {
+	for n.parent != nil {
+		n = n.parent
+	}
+	return n
+}
+
+// below reports whether n is other or in it.
+func (n *node) below(other *node) bool {
+	for ; n != nil; n = n.parent {
+		if n == other {
+			return true
+		}
+	}
+	return false
+}
+
+// depth returns how many levels n is below its top.
+func (n *node) depth() (d int) {
+	for ; n.parent != nil; n = n.parent {
+		d++
+	}
+	return d
+}
+
+// join returns the path of name in n, relative to the top.
+func (n *node) join(name string) string {
+	size := len(name)
+	for m := n; m.parent != nil; m = m.parent {
+		size += len(m.name) + 1
+	}
+	path := make([]byte, size)
+	at := size - copy(path[size-len(name):], name)
+	for m := n; m.parent != nil; m = m.parent {
+		at--
+		path[at] = '/'
+		at -= len(m.name)
+		copy(path[at:], m.name)
+	}
+	return string(path)
+}
+
+// feed handles the events in data, which was just read. It returns the reason
+// why the watch is over, if it is.
+func (t *tree) feed(data []byte) error {
+	at := t.total
+	t.total += int64(len(data))
+	for len(data) > 0 {
+		c, rest, err := parse(data)
+		if err != nil {
+			return sandpit.Errorf(sandpit.Internal, "read inotify events: %w", err)
+		}
+		c.at = at
+		at += int64(len(data) - len(rest))
+		data = rest
+		if over := t.handle(c); over || t.stopped() {
+			return errGone
+		}
+	}
+	// What has been removed says so itself; so all that happened before is told.
+	if t.adrift && t.waiting() == 0 {
+		return errGone
+	}
+	return nil
+}
+
+// handle brings the tree up to date with one event and tells it. It reports
+// whether the watch is over.
+func (t *tree) handle(c change) (over bool) {
+	t.at = max(t.at, c.at)
+	if len(t.fenced)+len(t.loose) > 0 {
+		t.passFences(time.Now())
+	}
+	if c.has(unix.IN_Q_OVERFLOW) {
+		t.lost()
+		return false
+	}
+	n := t.nodes[c.wd]
+	switch {
+	case n == nil: // of a watch that was just removed
+		return false
+	case c.name == "":
+		return t.handleSelf(n, c)
+	}
+	if n.top() != t.root {
+		t.keep(c)
+		return false
+	}
+	t.handleChild(n, c)
+	return false
+}
+
+// handleSelf handles what happened to a directory itself.
+func (t *tree) handleSelf(n *node, c change) (over bool) {
+	switch {
+	case n == t.root:
+		if c.has(unix.IN_ATTRIB) {
+			t.queue.push(Event{".", sandpit.FileChanged})
+		}
+		return c.has(unix.IN_DELETE_SELF | unix.IN_MOVE_SELF | unix.IN_UNMOUNT | unix.IN_IGNORED)
+	case c.has(unix.IN_IGNORED):
+		t.forget(n)
+	case c.has(unix.IN_MOVE_SELF) && n.cookie != 0: // there was no second half
+		t.forget(n)
+	}
+	return false // its parent tells the rest
+}
+
+// handleChild handles what happened in a directory.
+func (t *tree) handleChild(n *node, c change) {
+	if t.replace(n, c) {
+		return
+	}
+	told := false
+	if c.has(unix.IN_CREATE | unix.IN_MOVED_TO | unix.IN_DELETE | unix.IN_MOVED_FROM) {
+		told = t.wasFound(n, c)
+	}
+	for _, kind := range [...]struct {
+		bits uint32
+		kind sandpit.FileEventType
+		skip bool
+	}{
+		{unix.IN_CREATE | unix.IN_MOVED_TO, sandpit.FileCreated, told},
+		{unix.IN_MODIFY, sandpit.FileWritten, false},
+		{unix.IN_ATTRIB, sandpit.FileChanged, false},
+		{unix.IN_DELETE, sandpit.FileRemoved, false},
+		{unix.IN_MOVED_FROM, sandpit.FileRenamed, false},
+	} {
+		if c.has(kind.bits) && !kind.skip {
+			t.queue.push(Event{n.join(c.name), kind.kind})
+		}
+	}
+	switch {
+	case c.has(unix.IN_DELETE | unix.IN_MOVED_FROM):
+		t.leave(n, c)
+	case t.recursive && c.has(unix.IN_ISDIR) && c.has(unix.IN_CREATE|unix.IN_MOVED_TO):
+		t.enter(n, c)
+	}
+}
+
+// leave handles that a name in n is no longer what it was.
+func (t *tree) leave(n *node, c change) {
+	child := n.children[c.name]
+	if child == nil {
+		return
+	}
+	// It may be there nevertheless: back again, or one that came after.
+	there, err := t.inPlace(child)
+	if there {
+		return
+	}
+	t.refuse(err)
+	if errors.Is(err, errMoved) {
+		t.miss(n, c.name)
+	}
+	t.detach(child)
+	if c.has(unix.IN_MOVED_FROM) {
+		child.cookie = c.cookie
+		t.moving[c.cookie] = child
+	}
+}
+
+// enter handles that a directory has come to a name in n.
+func (t *tree) enter(n *node, c change) {
+	moved := t.moving[c.cookie] // what was renamed, if it was watched
+	if moved != nil {
+		delete(t.moving, c.cookie)
+		moved.cookie = 0
+	}
+	d, err := t.open(n, c.name)
+	if err != nil {
+		if errors.Is(err, errMoved) {
+			t.miss(n, c.name)
+		}
+		t.refuse(err)
+		if moved != nil {
+			t.link(moved, n, c.name) // it has moved on; the event that says so comes later
+		}
+		return
+	}
+	t.add(d, n, c.name, true)
+	d.close()
+}
+
+// add watches d, which is called name in parent. With tell, what is in it is
+// told as created.
+func (t *tree) add(d *directory, parent *node, name string, tell bool) {
+	wd, err := t.watch(d)
+	if err != nil {
+		t.refuse(err)
+		return
+	}
+	if n := t.nodes[wd]; n != nil {
+		t.addAgain(n, d, parent, name)
+		return
+	}
+	if len(t.nodes) >= t.limits.directories || parent.depth() >= t.limits.depth {
+		t.unwatch(wd)
+		t.refuse(errTooMany)
+		return
+	}
+	n := &node{wd: wd, id: d.id, epoch: t.epoch}
+	t.nodes[wd] = n
+	t.link(n, parent, name)
+	t.scan(d, n, tell)
+}
+
+// addAgain handles that a directory which is watched was met as name in parent.
+func (t *tree) addAgain(n *node, d *directory, parent *node, name string) {
+	fresh := n.epoch != t.epoch
+	n.epoch = t.epoch
+	switch {
+	case n == t.root:
+		return // mounted inside itself
+	case n.parent == parent && n.name == name:
+		t.retry(n)
+	case fresh || n.top() != t.root:
+		t.link(n, parent, name)
+	default:
+		if there, _ := t.inPlace(n); there {
+			return // mounted a second time: the first name stays
+		}
+		t.link(n, parent, name)
+	}
+	if fresh {
+		t.scan(d, n, false)
+	}
+}
+
+// link makes n known as name in parent, in the place of whatever was.
+func (t *tree) link(n, parent *node, name string) {
+	if parent.below(n) {
+		t.miss(parent, name) // it is no longer, and events to come tell how
+		return
+	}
+	t.detach(n)
+	if old := parent.children[name]; old != nil {
+		t.detach(old)
+	}
+	if parent.children == nil {
+		parent.children = map[string]*node{}
+	}
+	parent.children[name] = n
+	n.parent, n.name = parent, name
+	delete(t.loose, n)
+	t.replay()
+	t.retry(n)
+}
+
+// miss notes to look again for what came to n.
+func (t *tree) miss(n *node, name string) {
+	if len(t.missed) >= t.limits.directories {
+		t.refuse(errTooMany)
+		return
+	}
+	t.missed = append(t.missed, miss{n, name})
+}
+
+// retry looks for what was missed in n and below, now that n has been found.
+func (t *tree) retry(n *node) {
+	missed := t.missed
+	t.missed = nil
+	for _, m := range missed {
+		switch {
+		case t.nodes[m.in.wd] != m.in: // it is gone
+		case m.in.below(n) && n.top() == t.root:
+			t.enter(m.in, change{name: m.name})
+		default:
+			t.missed = append(t.missed, m)
+		}
+	}
+}
+
+// detach takes n out of its parent. Its watch and what is below stay.
+func (t *tree) detach(n *node) {
+	if n.parent != nil {
+		delete(n.parent.children, n.name)
+		t.loose[n] = t.newFence()
+		n.parent = nil
+	}
+	if n.cookie != 0 {
+		delete(t.moving, n.cookie)
+		n.cookie = 0
+	}
+}
+
+// keep holds back what happened in or below a detached directory until its name
+// is known again.
+func (t *tree) keep(c change) {
+	if len(t.kept) >= t.limits.events {
+		t.replay() // some may be of directories that are gone
+	}
+	if len(t.kept) >= t.limits.events {
+		t.lost()
+		return
+	}
+	t.kept = append(t.kept, c)
+}
+
+// replay handles what was kept, as far as names are known.
+func (t *tree) replay() {
+	kept := t.kept
+	t.kept = nil
+	for _, c := range kept {
+		n := t.nodes[c.wd]
+		switch {
+		case n == nil: // it is gone
+		case n.top() == t.root:
+			t.handleChild(n, c)
+		default:
+			t.kept = append(t.kept, c)
+		}
+	}
+}
+
+// lost starts anew after events were lost.
+func (t *tree) lost() {
+	t.queue.lose(errLost)
+	for _, n := range t.fenced {
+		t.unfind(n)
+	}
+	t.fenced, t.kept = nil, nil
+	t.walk()
+}
+
+// forget ends the watches of n and all below it.
+func (t *tree) forget(n *node) {
+	t.detach(n)
+	for _, child := range n.children {
+		t.forget(child)
+	}
+	t.unwatch(n.wd)
+	delete(t.nodes, n.wd)
+	delete(t.loose, n)
+	t.unfind(n)
+	if len(t.nodes) < t.limits.directories*9/10 {
+		t.full = false
+	}
+}
+
+var errTooMany = sandpit.Errorf(sandpit.Exhausted, "too many directories, or too deep ones: some are not watched")
+
+// refuse handles that a directory cannot be watched.
+func (t *tree) refuse(err error) {
+	switch {
+	case err == nil:
+		return
+	case errors.Is(err, errAdrift):
+		t.adrift = true
+		return
+	case gone(err), errors.Is(err, errMoved), errors.Is(err, unix.EACCES):
+		return
+	case errors.Is(err, errTooMany), errors.Is(err, unix.ENOSPC):
+		if !t.full {
+			t.queue.lose(errTooMany)
+		}
+		t.full = true
+	default: // a passing lack of something
+		t.queue.lose(errTooMany)
+	}
+	if t.failed == nil {
+		t.failed = err
+	}
+}
+
+// gone reports whether err says that there is no directory of that name, or
+// none any more.
+func gone(err error) bool {
+	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) ||
+		errors.Is(err, unix.ESTALE)
+}

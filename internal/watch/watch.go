@@ -1,0 +1,175 @@
+// Package watch tells what happens in a directory, on request with all that is
+// below it, by inotify.
+//
+// Names are relative to the watched directory ("sub/file"); "." is the directory
+// itself, told when its permissions, owner or times change. What comes into a
+// recursively watched tree is told as created: a directory made or moved in,
+// then what was in it when the watcher came to look, then what appears in it
+// later, each file once. A directory renamed inside the tree is told as renamed
+// and created, without its contents, and goes on under its new name.
+//
+// What is below a directory that cannot be read is not watched, nor is what
+// symbolic links lead to. A watch ends when its directory is removed, moved or
+// unmounted. When a directory above it is renamed, a recursive one ends as soon
+// as it would have to look at a directory below.
+//
+// In gVisor only what happens inside the sandbox is seen: changes that the
+// machine makes to a directory it shares are not. Its kernel never runs out of
+// watches, nor does it drop events: the bounds are those of this package.
+package watch
+
+import (
+	"context"
+	"errors"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	sandpit "github.com/sandpit-dev/sandpit"
+)
+
+const (
+	// maxDirectories is how many directories one watcher watches.
+	maxDirectories = 10_000
+	// maxDepth is how many levels below the watched directory are looked into.
+	maxDepth = 128
+	// maxEvents is how many events wait to be taken.
+	maxEvents = 10_000
+	// maxEventBytes is how much the names of those may need, for trees whose
+	// names are as long as can be.
+	maxEventBytes = 4 << 20
+	// readSize is how many bytes of events are read at once.
+	readSize = 32 << 10
+)
+
+// Event is one thing that happened.
+type Event struct {
+	// Name is the path relative to the watched directory, in valid UTF-8: bytes
+	// that are none are replaced by U+FFFD.
+	Name string
+	// Type says what happened to it.
+	Type sandpit.FileEventType
+}
+
+// Watcher watches one directory. Its methods may be called concurrently; each
+// event goes to one caller.
+type Watcher struct {
+	file    *os.File // the inotify instance, owned and closed by run
+	queue   *queue
+	closing atomic.Bool
+	done    chan struct{} // closed when run has returned
+	stop    sync.Once
+}
+
+// limits are the bounds of one watcher.
+type limits struct {
+	directories, depth, events int
+}
+
+// New starts to watch dir, and with recursive all directories below it, also
+// those that come later. Symbolic links in dir itself are followed, once. The
+// caller must Close the watcher, even after Next has told that it is over.
+//
+// NotFound: no such directory. Invalid: not a directory. PermissionDenied: it
+// cannot be read. Exhausted: more than 10000 directories, more than 128 levels,
+// or the machine allows no more watches.
+func New(dir string, recursive bool) (*Watcher, error) {
+	return start(dir, recursive, limits{directories: maxDirectories, depth: maxDepth, events: maxEvents})
+}
+
+func start(dir string, recursive bool, l limits) (*Watcher, error) {
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	if err != nil {
+		return nil, watchError(dir, err)
+	}
+	// The file is not blocking, so the runtime's poller waits for it.
+	file := os.NewFile(uintptr(fd), "inotify")
+	w := &Watcher{file: file, queue: newQueue(l.events), done: make(chan struct{})}
+	if err := file.SetReadDeadline(time.Time{}); err != nil {
+		return nil, errors.Join(sandpit.Errorf(sandpit.Unsupported, "wait for inotify events: %w", err), file.Close())
+	}
+	t := newTree(fd, w.queue, l)
+	t.stopped = w.closing.Load
+	if err := t.plant(dir, recursive); err != nil {
+		return nil, errors.Join(watchError(dir, err), file.Close())
+	}
+	go w.run(t)
+	return w, nil
+}
+
+// Next waits for the next event and returns it.
+//
+// It returns ctx's error when ctx ends. Gone: the directory is no more, after
+// all that happened before has been told, or the watcher is closed. Exhausted:
+// more happened than is kept (10000 events), or more directories came than are
+// watched; the watch goes on, and the caller had better look for itself.
+func (w *Watcher) Next(ctx context.Context) (Event, error) { return w.queue.next(ctx) }
+
+// Take returns what has happened since the last call, in order, and does not
+// wait. Its errors are those of Next, each told alone, after the events before
+// it.
+func (w *Watcher) Take() ([]Event, error) { return w.queue.take() }
+
+// Close ends the watch and returns once nothing of it is left. What was not
+// taken is dropped. It is idempotent; its error is always nil.
+func (w *Watcher) Close() error {
+	w.stop.Do(func() {
+		w.closing.Store(true)
+		// It wakes run, which owns the file and closes it. It fails only if run has
+		// closed it already.
+		_ = w.file.SetReadDeadline(time.Unix(1, 0))
+	})
+	<-w.done
+	w.queue.close()
+	return nil
+}
+
+// run follows the events until the watch is over.
+func (w *Watcher) run(t *tree) {
+	defer close(w.done)
+	err := w.follow(t)
+	if w.closing.Load() {
+		err = errClosed
+	}
+	w.queue.end(err)
+	// Nothing was written to it, and it goes whatever Close returns.
+	_ = w.file.Close()
+}
+
+// follow handles events until there is a reason to stop, which it returns.
+func (w *Watcher) follow(t *tree) error {
+	buf := make([]byte, readSize)
+	for {
+		n, err := w.file.Read(buf)
+		if err != nil {
+			return sandpit.Errorf(sandpit.Internal, "read inotify events: %w", err)
+		}
+		if err := t.feed(buf[:n]); err != nil {
+			return err
+		}
+	}
+}
+
+// watchError says what it means that dir cannot be watched.
+func watchError(dir string, err error) error {
+	code := sandpit.CodeOf(err)
+	hint := ""
+	switch {
+	case errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ELOOP), errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENAMETOOLONG):
+		code = sandpit.Invalid
+	case errors.Is(err, unix.ENOSPC):
+		code, hint = sandpit.Exhausted, "raise the limit with: sysctl fs.inotify.max_user_watches=1048576"
+	case errors.Is(err, unix.EMFILE):
+		code, hint = sandpit.Exhausted, "raise the limit with: sysctl fs.inotify.max_user_instances=1024, or ulimit -n"
+	case errors.Is(err, unix.ENFILE), errors.Is(err, unix.ENOMEM):
+		code = sandpit.Exhausted
+	}
+	err = sandpit.Errorf(code, "watch %q: %w", dir, err)
+	if hint == "" {
+		return err
+	}
+	return sandpit.WithHint(err, hint)
+}
