@@ -20,6 +20,8 @@ type Command struct {
 	// Timeout kills the process. Zero means no limit. The sandbox keeps the
 	// clock; a caller that must be certain keeps its own as well.
 	Timeout time.Duration
+	// Tag is a name by which others find the process. Default: none.
+	Tag string
 	// Terminal gives the process a terminal of this size. Its output all goes
 	// to Stdout. Default: none.
 	Terminal *TerminalSize
@@ -29,6 +31,12 @@ type Command struct {
 	Stdin io.Reader
 	// Stdout and Stderr take the output as it comes, each from one goroutine.
 	// A slow writer holds the process back. Nil discards.
+	Stdout, Stderr io.Writer
+}
+
+// Streams are what flows into and out of a process, as in a Command.
+type Streams struct {
+	Stdin          io.Reader
 	Stdout, Stderr io.Writer
 }
 

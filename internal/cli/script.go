@@ -81,7 +81,7 @@ func (s script) install(ctx context.Context, files sandpit.Files, user, dir stri
 	}
 	defer f.Close()
 	target := path.Join(dir, filepath.Base(s.source))
-	if err := files.WriteFile(ctx, user, target, f); err != nil {
+	if err := files.WriteFile(ctx, user, target, f, sandpit.WriteOptions{}); err != nil {
 		return nil, fmt.Errorf("copy the script: %w", err)
 	}
 	return append(append([]string(nil), s.runner...), target), nil

@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -28,10 +29,6 @@ import (
 const (
 	// base is never looked up: the round tripper knows where the guest is.
 	base = "http://guest"
-	// maxMessage bounds one answer of the Connect services.
-	maxMessage = 16 << 20
-	// maxErrorBody bounds what is read of a failed plain HTTP call.
-	maxErrorBody = 64 << 10
 
 	tokenHeader   = "X-Access-Token"
 	timeoutHeader = "Connect-Timeout-Ms"
@@ -39,23 +36,34 @@ const (
 
 // Client is a sandpit.Guest. All methods may be called concurrently.
 type Client struct {
+	files // everywhere
+
 	token     string
 	http      *http.Client
 	processes processconnect.ProcessClient
-	files     filesystemconnect.FilesystemClient
+	lists     processconnect.ProcessClient // with larger answers
 }
 
-var _ sandpit.Guest = (*Client)(nil)
+var (
+	_ sandpit.Guest    = (*Client)(nil)
+	_ sandpit.Confiner = (*Client)(nil)
+)
 
 // New returns a client that reaches the guest's port by rt and shows it token.
 func New(rt http.RoundTripper, token string) *Client {
-	c := &Client{token: token, http: &http.Client{Transport: &authorized{rt: rt, token: token}}}
-	options := []connect.ClientOption{
-		connect.WithReadMaxBytes(maxMessage),
-		connect.WithAcceptCompression("gzip", nil, nil), // the connection is local
+	c := &Client{token: token, http: &http.Client{
+		Transport: &authorized{rt: rt, token: token},
+		// A guest sends nobody anywhere: a redirect is an answer like any other.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}}
+	usual, large := bounds(maxMessage, maxObjects), bounds(maxList, maxListObjects)
+	c.processes = processconnect.NewProcessClient(c.http, base, usual...)
+	c.lists = processconnect.NewProcessClient(c.http, base, large...)
+	c.files = files{
+		http:  c.http,
+		calls: filesystemconnect.NewFilesystemClient(c.http, base, usual...),
+		lists: filesystemconnect.NewFilesystemClient(c.http, base, large...),
 	}
-	c.processes = processconnect.NewProcessClient(c.http, base, options...)
-	c.files = filesystemconnect.NewFilesystemClient(c.http, base, options...)
 	return c
 }
 
@@ -74,7 +82,11 @@ func (a *authorized) RoundTrip(r *http.Request) (*http.Response, error) {
 	if limit, ok := r.Context().Value(limitKey{}).(time.Duration); ok {
 		r.Header.Set(timeoutHeader, strconv.FormatInt(max(1, limit.Milliseconds()), 10))
 	}
-	return a.rt.RoundTrip(r)
+	res, err := a.rt.RoundTrip(r)
+	if err != nil {
+		return nil, err
+	}
+	return checkAnswer(res)
 }
 
 // asUser names the user of a call.
@@ -111,34 +123,38 @@ func (c *Client) Init(ctx context.Context, req InitRequest) error {
 		return err
 	}
 	r.Header.Set("Content-Type", "application/json")
-	res, err := c.do(r)
+	res, err := do(c.http, r)
 	if err != nil {
 		return fmt.Errorf("prepare the guest: %w", err)
 	}
 	return res.Body.Close()
 }
 
-// do makes a plain HTTP call and turns every answer but 2xx into an error.
-func (c *Client) do(r *http.Request) (*http.Response, error) {
-	res, err := c.http.Do(r)
+// do makes a plain HTTP call and turns every answer but 2xx and those expected
+// into an error.
+func do(client *http.Client, r *http.Request, expected ...int) (*http.Response, error) {
+	res, err := client.Do(r) //nolint:gosec // the round tripper knows where the guest is, whatever the address says
 	if err != nil {
 		return nil, transportError(r.Context(), err)
 	}
-	if res.StatusCode/100 == 2 {
+	if res.StatusCode/100 == 2 || slices.Contains(expected, res.StatusCode) {
 		return res, nil
 	}
 	defer res.Body.Close()
 	var answer struct {
 		Message string `json:"message"`
 	}
-	data, err := io.ReadAll(io.LimitReader(res.Body, maxErrorBody))
+	data, err := io.ReadAll(res.Body) // bounded by checkAnswer
 	if err == nil {
 		err = json.Unmarshal(data, &answer)
 	}
 	if err != nil || answer.Message == "" {
-		answer.Message = res.Status
+		answer.Message = http.StatusText(res.StatusCode)
 	}
-	return nil, sandpit.Errorf(statusCode(res.StatusCode), "%s", answer.Message)
+	if answer.Message == "" {
+		answer.Message = "the guest answers with status " + strconv.Itoa(res.StatusCode)
+	}
+	return nil, sandpit.Errorf(statusCode(res.StatusCode), "%s", plain(answer.Message))
 }
 
 func statusCode(status int) sandpit.Code {
@@ -153,6 +169,8 @@ func statusCode(status int) sandpit.Code {
 		return sandpit.NotFound
 	case http.StatusConflict:
 		return sandpit.Conflict
+	case http.StatusNotImplemented:
+		return sandpit.Unsupported
 	case http.StatusInsufficientStorage, http.StatusRequestEntityTooLarge:
 		return sandpit.Exhausted
 	case http.StatusBadGateway, http.StatusServiceUnavailable:
@@ -170,7 +188,7 @@ func transportError(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	return sandpit.Errorf(sandpit.Gone, "the sandbox ended: %w", err)
+	return sandpit.Errorf(sandpit.Gone, "the sandbox ended: %s", plain(err.Error()))
 }
 
 // callError is for an error of a Connect call. One that the guest did not send
@@ -188,7 +206,7 @@ func callError(ctx context.Context, err error) error {
 		}
 	default: // the status of an HTTP answer says as much
 	}
-	return sandpit.Errorf(wireCode(ce.Code()), "%s", ce.Message())
+	return sandpit.Errorf(wireCode(ce.Code()), "%s", plain(ce.Message()))
 }
 
 func wireCode(code connect.Code) sandpit.Code {

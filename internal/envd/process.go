@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"syscall"
+	"time"
 
 	"connectrpc.com/connect"
 
@@ -31,41 +33,124 @@ func (c *Client) Start(ctx context.Context, cmd sandpit.Command) (sandpit.Proces
 	if len(cmd.Args) == 0 || cmd.Args[0] == "" {
 		return nil, sandpit.Errorf(sandpit.Invalid, "start: no command")
 	}
-	req := startRequest(cmd)
+	p, err := c.follow(ctx, followed{
+		streams:  sandpit.Streams{Stdin: cmd.Stdin, Stdout: cmd.Stdout, Stderr: cmd.Stderr},
+		terminal: cmd.Terminal != nil,
+		limit:    cmd.Timeout,
+		open: func(ctx context.Context) (events, error) {
+			stream, err := c.processes.Start(ctx, startRequest(cmd))
+			return startEvents{stream}, err
+		},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("start %s: %w", cmd.Args[0], err)
+	}
+	return p, nil
+}
+
+// Connect implements sandpit.Processes. The guest does not say whether the
+// process has a terminal: input goes there if the process takes no other.
+func (c *Client) Connect(ctx context.Context, pid int, s sandpit.Streams) (sandpit.Process, error) {
+	if pid < 1 || pid > math.MaxInt32 {
+		return nil, sandpit.Errorf(sandpit.NotFound, "connect: no process has the number %d", pid)
+	}
+	p, err := c.follow(ctx, followed{
+		streams: s,
+		open: func(ctx context.Context) (events, error) {
+			stream, err := c.processes.Connect(ctx, connect.NewRequest(&process.ConnectRequest{Process: selector(uint32(pid))})) //nolint:gosec // checked above
+			return connectEvents{stream}, err
+		},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("connect to process %d: %w", pid, err)
+	}
+	return p, nil
+}
+
+// ListProcesses implements sandpit.Processes.
+func (c *Client) ListProcesses(ctx context.Context) ([]sandpit.ProcessInfo, error) {
+	res, err := c.lists.List(ctx, connect.NewRequest(&process.ListRequest{}))
+	if err != nil {
+		return nil, fmt.Errorf("list processes: %w", callError(ctx, err))
+	}
+	list := make([]sandpit.ProcessInfo, 0, len(res.Msg.GetProcesses()))
+	for _, p := range res.Msg.GetProcesses() {
+		if !isPID(p.GetPid()) {
+			return nil, sandpit.Errorf(sandpit.Internal, "list processes: the guest tells of a process that cannot be")
+		}
+		config := p.GetConfig()
+		list = append(list, sandpit.ProcessInfo{
+			PID: int(p.GetPid()), Args: append([]string{config.GetCmd()}, config.GetArgs()...),
+			Env: config.GetEnvs(), Dir: config.GetCwd(), Tag: p.GetTag(),
+		})
+	}
+	return list, nil
+}
+
+// followed is a process to be followed.
+type followed struct {
+	streams  sandpit.Streams
+	terminal bool
+	limit    time.Duration // the guest kills the process then; 0 means never
+	open     func(context.Context) (events, error)
+}
+
+// follow opens the stream of a process and copies its input and output until it
+// has ended.
+func (c *Client) follow(ctx context.Context, f followed) (*running, error) {
 	// A deadline of the caller's would become the process's own, which only
 	// the command's is.
 	streamCtx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
-	if cmd.Timeout > 0 {
-		streamCtx = context.WithValue(streamCtx, limitKey{}, cmd.Timeout)
+	if f.limit > 0 {
+		streamCtx = context.WithValue(streamCtx, limitKey{}, f.limit)
 	}
 	unlink := context.AfterFunc(ctx, func() { cancel(ctx.Err()) })
-	stream, err := c.processes.Start(streamCtx, req)
+	stream, err := f.open(streamCtx)
 	var pid uint32
 	if err == nil {
-		pid, err = receiveStart(stream)
-		if err != nil {
+		if pid, err = receiveStart(stream); err != nil {
 			_ = stream.Close() // the error is told already
 		}
 	}
 	if err != nil {
 		unlink()
 		cancel(nil)
-		return nil, fmt.Errorf("start %s: %w", cmd.Args[0], callError(ctx, err))
+		return nil, callError(ctx, err)
 	}
 	p := &running{client: c, pid: pid, ended: make(chan struct{})}
 	inputCtx, stopInput := context.WithCancel(streamCtx)
-	if cmd.Stdin != nil {
-		go p.sendInput(inputCtx, cmd) // ends with the process, but for one Read of the caller's
+	if f.streams.Stdin != nil {
+		go p.sendInput(inputCtx, f) // ends with the process, but for one Read of the caller's
 	}
 	go func() {
 		defer close(p.ended)
 		defer cancel(nil)
 		defer unlink()
 		defer stopInput()
-		p.status, p.err = p.follow(streamCtx, stream, cmd)
+		p.status, p.err = p.receive(streamCtx, stream, f.streams)
 	}()
 	return p, nil
 }
+
+// events are what a guest tells about a process, from Start or from Connect.
+type events interface {
+	Receive() bool
+	Event() *process.ProcessEvent
+	Err() error
+	Close() error
+}
+
+type startEvents struct {
+	*connect.ServerStreamForClient[process.StartResponse]
+}
+
+func (e startEvents) Event() *process.ProcessEvent { return e.Msg().GetEvent() }
+
+type connectEvents struct {
+	*connect.ServerStreamForClient[process.ConnectResponse]
+}
+
+func (e connectEvents) Event() *process.ProcessEvent { return e.Msg().GetEvent() }
 
 func startRequest(cmd sandpit.Command) *connect.Request[process.StartRequest] {
 	stdin := cmd.Stdin != nil
@@ -75,6 +160,9 @@ func startRequest(cmd sandpit.Command) *connect.Request[process.StartRequest] {
 	}
 	if cmd.Dir != "" {
 		msg.Process.Cwd = &cmd.Dir
+	}
+	if cmd.Tag != "" {
+		msg.Tag = &cmd.Tag
 	}
 	if cmd.Terminal != nil {
 		msg.Pty = terminalSize(*cmd.Terminal)
@@ -89,29 +177,31 @@ func terminalSize(size sandpit.TerminalSize) *process.PTY {
 }
 
 // receiveStart reads the first event, which must tell the process's number.
-func receiveStart(stream *connect.ServerStreamForClient[process.StartResponse]) (uint32, error) {
+func receiveStart(stream events) (uint32, error) {
 	if !stream.Receive() {
 		if err := stream.Err(); err != nil {
 			return 0, err
 		}
 		return 0, io.ErrUnexpectedEOF
 	}
-	start := stream.Msg().GetEvent().GetStart()
-	if start == nil {
+	start := stream.Event().GetStart()
+	if !isPID(start.GetPid()) {
 		return 0, sandpit.Errorf(sandpit.Internal, "the guest did not say that the process started")
 	}
 	return start.GetPid(), nil
 }
 
-// follow copies output until the process has ended.
-func (p *running) follow(ctx context.Context, stream *connect.ServerStreamForClient[process.StartResponse], cmd sandpit.Command) (sandpit.ExitStatus, error) {
+func isPID(n uint32) bool { return n >= 1 && n <= math.MaxInt32 }
+
+// receive copies output until the process has ended.
+func (p *running) receive(ctx context.Context, stream events, to sandpit.Streams) (sandpit.ExitStatus, error) {
 	defer stream.Close()
 	for stream.Receive() {
-		event := stream.Msg().GetEvent()
+		event := stream.Event()
 		if end := event.GetEnd(); end != nil {
 			return exitStatus(end), nil
 		}
-		if err := copyOutput(event.GetData(), cmd); err != nil {
+		if err := copyOutput(event.GetData(), to); err != nil {
 			return sandpit.ExitStatus{}, fmt.Errorf("copy output: %w", err)
 		}
 	}
@@ -125,11 +215,11 @@ func (p *running) follow(ctx context.Context, stream *connect.ServerStreamForCli
 	return sandpit.ExitStatus{}, callError(ctx, err)
 }
 
-func copyOutput(data *process.ProcessEvent_DataEvent, cmd sandpit.Command) error {
-	to, b := cmd.Stdout, data.GetStdout()
+func copyOutput(data *process.ProcessEvent_DataEvent, streams sandpit.Streams) error {
+	to, b := streams.Stdout, data.GetStdout()
 	switch {
 	case len(data.GetStderr()) > 0:
-		to, b = cmd.Stderr, data.GetStderr()
+		to, b = streams.Stderr, data.GetStderr()
 	case len(data.GetPty()) > 0:
 		b = data.GetPty()
 	}
@@ -156,7 +246,7 @@ func exitStatus(end *process.ProcessEvent_EndEvent) sandpit.ExitStatus {
 
 // sendInput copies the command's input until it ends, and then closes it. What
 // goes wrong here goes wrong for the process, which says so itself.
-func (p *running) sendInput(ctx context.Context, cmd sandpit.Command) {
+func (p *running) sendInput(ctx context.Context, f followed) {
 	stream := p.client.processes.StreamInput(ctx)
 	err := stream.Send(&process.StreamInputRequest{Event: &process.StreamInputRequest_Start{
 		Start: &process.StreamInputRequest_StartEvent{Process: p.selector()},
@@ -164,9 +254,9 @@ func (p *running) sendInput(ctx context.Context, cmd sandpit.Command) {
 	buf := make([]byte, inputChunk)
 	for err == nil {
 		var n int
-		n, err = cmd.Stdin.Read(buf)
+		n, err = f.streams.Stdin.Read(buf)
 		if n > 0 && ctx.Err() == nil {
-			if sendErr := stream.Send(inputEvent(buf[:n], cmd.Terminal != nil)); sendErr != nil {
+			if sendErr := stream.Send(inputEvent(buf[:n], f.terminal)); sendErr != nil {
 				err = sendErr
 			}
 		}
@@ -175,7 +265,7 @@ func (p *running) sendInput(ctx context.Context, cmd sandpit.Command) {
 	if !errors.Is(err, io.EOF) || closeErr != nil || ctx.Err() != nil {
 		return
 	}
-	if cmd.Terminal != nil {
+	if f.terminal {
 		const endOfInput = "\x04"
 		_, _ = p.client.processes.SendInput(ctx, connect.NewRequest(&process.SendInputRequest{
 			Process: p.selector(),
@@ -196,8 +286,10 @@ func inputEvent(b []byte, terminal bool) *process.StreamInputRequest {
 	}}
 }
 
-func (p *running) selector() *process.ProcessSelector {
-	return &process.ProcessSelector{Selector: &process.ProcessSelector_Pid{Pid: p.pid}}
+func (p *running) selector() *process.ProcessSelector { return selector(p.pid) }
+
+func selector(pid uint32) *process.ProcessSelector {
+	return &process.ProcessSelector{Selector: &process.ProcessSelector_Pid{Pid: pid}}
 }
 
 // PID implements sandpit.Process.

@@ -1,17 +1,23 @@
 package guest
 
 import (
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"mime"
-	"mime/multipart"
 	"net/http"
 	"os"
 	"path"
-	"path/filepath"
+	"strconv"
+	"strings"
 	"syscall"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
 )
 
 // httpError is a failed file call.
@@ -28,71 +34,159 @@ func httpErrorf(status int, format string, args ...any) error {
 
 // answerError writes an error of a file call.
 func answerError(w http.ResponseWriter, err error) {
-	status := http.StatusInternalServerError
-	he, isHTTP := errors.AsType[*httpError](err)
-	switch {
-	case isHTTP:
-		status = he.status
-	case errors.Is(err, fs.ErrNotExist):
-		status = http.StatusNotFound
-	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
-		status = http.StatusInsufficientStorage
-	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EROFS):
-		status = http.StatusForbidden
-	case errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.EINVAL), errors.Is(err, syscall.EISDIR),
-		errors.Is(err, syscall.ENAMETOOLONG), errors.Is(err, syscall.ELOOP), errors.Is(err, io.ErrUnexpectedEOF):
-		status = http.StatusBadRequest
-	}
-	writeError(w, status, err.Error())
+	writeError(w, statusOf(err), err.Error())
 }
 
-// fileUser returns the user of a file call: as its query says, else the default
-// one.
-func (g *Guest) fileUser(r *http.Request) (user, error) {
-	name := r.URL.Query().Get("username")
+func statusOf(err error) int {
+	he, isHTTP := errors.AsType[*httpError](err)
+	_, isUser := errors.AsType[errUser](err)
+	switch {
+	case isHTTP:
+		return he.status
+	case errors.Is(err, sandpit.Invalid):
+		return http.StatusBadRequest
+	case errors.Is(err, sandpit.Exhausted):
+		return http.StatusInsufficientStorage
+	case isUser:
+		return http.StatusUnauthorized
+	case errors.Is(err, fs.ErrNotExist):
+		return http.StatusNotFound
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+		return http.StatusInsufficientStorage
+	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EROFS):
+		return http.StatusForbidden
+	case errors.Is(err, errors.ErrUnsupported):
+		return http.StatusNotImplemented
+	case errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.EINVAL), errors.Is(err, syscall.EISDIR), errors.Is(err, syscall.EBUSY),
+		errors.Is(err, syscall.ENAMETOOLONG), errors.Is(err, syscall.ELOOP), errors.Is(err, io.ErrUnexpectedEOF):
+		return http.StatusBadRequest
+	}
+	return http.StatusInternalServerError
+}
+
+// fileUser returns the user of a file call: name, else the default one.
+func (g *Guest) fileUser(name string) (user, error) {
 	if name == "" {
 		name = g.current().user
 	}
-	u, err := lookupUser(name)
+	return g.accounts.lookup(name)
+}
+
+// filePlace returns the place that the query of a file call means. The caller
+// closes it.
+func (g *Guest) filePlace(r *http.Request) (*place, error) {
+	u, err := g.fileUser(r.URL.Query().Get("username"))
 	if err != nil {
-		return u, httpErrorf(http.StatusUnauthorized, "%v", err)
+		return nil, err
 	}
-	return u, nil
+	return placeOf(r.Header, u, r.URL.Query().Get("path"), true)
 }
 
 func (g *Guest) serveDownload(w http.ResponseWriter, r *http.Request) {
-	u, err := g.fileUser(r)
+	p, err := g.filePlace(r)
 	if err != nil {
 		answerError(w, err)
 		return
 	}
-	p := u.resolve(r.URL.Query().Get("path"))
-	f, err := openRegular(p)
+	defer p.close()
+	f, err := p.openRegular()
 	if err != nil {
-		answerError(w, err)
+		answerError(w, p.named(err))
 		return
 	}
 	defer f.Close()
-	info, err := f.Stat()
+	content, modified, err := contentOf(f)
 	if err != nil {
-		answerError(w, err)
+		answerError(w, p.named(err))
 		return
 	}
-	w.Header().Set("Content-Disposition", mime.FormatMediaType("inline", map[string]string{"filename": path.Base(p)}))
-	w.Header().Set("Content-Type", "application/octet-stream")
-	http.ServeContent(w, r, "", info.ModTime(), f)
+	h := w.Header()
+	h.Set("Content-Disposition", mime.FormatMediaType("inline", map[string]string{"filename": path.Base(p.path)}))
+	h.Set("Content-Type", "application/octet-stream")
+	h.Set("Vary", "Accept-Encoding")
+	switch accepted(r) {
+	case "identity":
+		if content == f {
+			h.Set("ETag", fmt.Sprintf(`"%x"`, modified.UnixNano())) // a replaced file is a new one
+		}
+		http.ServeContent(w, r, "", modified, content)
+	case "gzip":
+		h.Set("Content-Encoding", "gzip")
+		compress(w, content)
+	default:
+		answerError(w, httpErrorf(http.StatusNotAcceptable, "no acceptable encoding; identity and gzip are served"))
+	}
+}
+
+// maxUnsized bounds a file that does not know its size, in bytes.
+const maxUnsized = 4 << 20
+
+// contentOf returns what f holds. A file that says it is empty may be one that
+// the kernel makes up as it is read, as in /proc, and that cannot be sought in.
+func contentOf(f *os.File) (content io.ReadSeeker, modified time.Time, err error) {
+	info, err := f.Stat()
+	if err != nil {
+		return nil, time.Time{}, err
+	}
+	if info.Size() > 0 {
+		return f, info.ModTime(), nil
+	}
+	data, err := io.ReadAll(io.LimitReader(f, maxUnsized+1))
+	if err == nil && len(data) > maxUnsized {
+		err = httpErrorf(http.StatusRequestEntityTooLarge, "the file does not know its size and holds more than %d bytes", maxUnsized)
+	}
+	return bytes.NewReader(data), info.ModTime(), err
+}
+
+// compress sends what f holds. A read that fails breaks the connection off,
+// since the client must not take the beginning for the whole.
+func compress(w io.Writer, f io.Reader) {
+	z, err := gzip.NewWriterLevel(w, gzip.BestSpeed)
+	if err == nil {
+		_, err = io.Copy(z, f)
+	}
+	if err != nil || z.Close() != nil {
+		panic(http.ErrAbortHandler)
+	}
+}
+
+// accepted chooses the encoding of an answer: gzip where the client names it
+// and wants all of the file, else identity; "" if the client accepts neither.
+func accepted(r *http.Request) string {
+	weights := map[string]float64{}
+	for item := range strings.SplitSeq(strings.Join(r.Header.Values("Accept-Encoding"), ","), ",") {
+		name, params, _ := strings.Cut(item, ";")
+		weight := 1.0
+		if q, ok := strings.CutPrefix(strings.TrimSpace(params), "q="); ok {
+			if parsed, err := strconv.ParseFloat(q, 64); err == nil {
+				weight = parsed
+			}
+		}
+		weights[strings.ToLower(strings.TrimSpace(name))] = weight
+	}
+	identity, named := weights["identity"]
+	if any, has := weights["*"]; !named && has {
+		identity, named = any, true
+	}
+	if zipped := weights["gzip"]; zipped > 0 && zipped >= identity && r.Header.Get("Range") == "" {
+		return "gzip"
+	}
+	if named && identity == 0 {
+		return ""
+	}
+	return "identity"
 }
 
 // openRegular opens a file whose reading ends. It does not wait for whoever
 // might write to a pipe.
-func openRegular(p string) (*os.File, error) {
-	f, err := os.OpenFile(p, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+func (p *place) openRegular() (*os.File, error) {
+	f, err := p.root.OpenFile(p.rel, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
 	}
 	info, err := f.Stat()
 	if err == nil && !info.Mode().IsRegular() {
-		err = httpErrorf(http.StatusBadRequest, "%s is not a regular file", p)
+		err = httpErrorf(http.StatusBadRequest, "%s is not a regular file", p.path)
 	}
 	if err != nil {
 		_ = f.Close()
@@ -101,133 +195,107 @@ func openRegular(p string) (*os.File, error) {
 	return f, nil
 }
 
-// written is one line of the answer to an upload.
-type written struct {
-	Name string `json:"name"`
-	Path string `json:"path"`
-	Type string `json:"type"`
+// composeRequest is the body of /files/compose.
+type composeRequest struct {
+	Sources     []string `json:"source_paths"`
+	Destination string   `json:"destination"`
+	Username    string   `json:"username"`
 }
 
-func (g *Guest) serveUpload(w http.ResponseWriter, r *http.Request) {
-	u, err := g.fileUser(r)
+// maxSources is how many files one call may put together.
+const maxSources = 10_000
+
+// serveCompose puts files together to one, in order, and removes them then.
+func (g *Guest) serveCompose(w http.ResponseWriter, r *http.Request) {
+	var req composeRequest
+	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxMessage)).Decode(&req); err != nil {
+		answerError(w, httpErrorf(http.StatusBadRequest, "body: %v", err))
+		return
+	}
+	line, err := g.compose(r, req)
 	if err != nil {
 		answerError(w, err)
 		return
 	}
-	var list []written
-	kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
-	if kind == "multipart/form-data" {
-		list, err = receiveParts(r, u)
-	} else {
-		list, err = receiveOne(r, u)
-	}
-	if err != nil {
-		answerError(w, err)
-		return
-	}
-	writeJSON(w, http.StatusOK, list)
+	writeJSON(w, http.StatusOK, line)
 }
 
-func receiveOne(r *http.Request, u user) ([]written, error) {
-	asked := r.URL.Query().Get("path")
-	if asked == "" {
-		return nil, httpErrorf(http.StatusBadRequest, "no path")
+func (g *Guest) compose(r *http.Request, req composeRequest) (written, error) {
+	if len(req.Sources) == 0 || len(req.Sources) > maxSources || req.Destination == "" {
+		return written{}, httpErrorf(http.StatusBadRequest, "want a destination and 1 to %d source paths", maxSources)
 	}
-	line, err := replaceFile(u.resolve(asked), u, r.Body)
-	return []written{line}, err
-}
-
-// receiveParts writes the parts named "file". A part's file name carries the
-// whole path, directories included, unless the query has one.
-func receiveParts(r *http.Request, u user) ([]written, error) {
-	parts, err := r.MultipartReader()
+	u, err := g.fileUser(req.Username)
 	if err != nil {
-		return nil, httpErrorf(http.StatusBadRequest, "%v", err)
+		return written{}, err
 	}
-	asked := r.URL.Query().Get("path")
-	seen := make(map[string]bool)
-	list := []written{}
-	for {
-		part, err := parts.NextRawPart()
-		if errors.Is(err, io.EOF) {
-			return list, nil
+	to, err := placeOf(r.Header, u, req.Destination, true)
+	if err != nil {
+		return written{}, err
+	}
+	defer to.close()
+	var sources []*place
+	defer func() {
+		for _, s := range sources {
+			s.close()
 		}
+	}()
+	for _, name := range req.Sources {
+		s, err := placeOf(r.Header, u, name, true)
 		if err != nil {
-			return nil, httpErrorf(http.StatusBadRequest, "%v", err)
+			return written{}, err
 		}
-		if part.FormName() != "file" {
+		sources = append(sources, s)
+	}
+	parts := &concatenation{rest: sources}
+	defer parts.close()
+	line, err := to.replace(parts, fileAttributes{})
+	if err != nil {
+		return written{}, err
+	}
+	for _, s := range sources {
+		if s.real == to.real {
 			continue
 		}
-		p := asked
-		if p == "" {
-			p = wholeName(part)
+		if err := s.root.Remove(s.rel); err != nil {
+			return written{}, err
 		}
-		if p == "" {
-			return nil, httpErrorf(http.StatusBadRequest, "a part has no file name")
-		}
-		p = u.resolve(p)
-		if seen[p] {
-			return nil, httpErrorf(http.StatusBadRequest, "%s is in the request twice", p)
-		}
-		seen[p] = true
-		line, err := replaceFile(p, u, part)
-		if err != nil {
-			return nil, err
-		}
-		list = append(list, line)
-	}
-}
-
-// wholeName returns a part's file name with its directories, which Go's own
-// method cuts off.
-func wholeName(part *multipart.Part) string {
-	_, params, err := mime.ParseMediaType(part.Header.Get("Content-Disposition"))
-	if err != nil {
-		return ""
-	}
-	return params["filename"]
-}
-
-// replaceFile puts content at p, all of it or nothing, owned by u. Missing
-// directories are made; the permissions of a file that is there are kept.
-func replaceFile(p string, u user, content io.Reader) (written, error) {
-	line := written{Name: path.Base(p), Path: p, Type: "file"}
-	if real, err := filepath.EvalSymlinks(p); err == nil {
-		p = real // a link stays one
-	}
-	mode := fs.FileMode(0o644)
-	info, err := os.Stat(p)
-	switch {
-	case err == nil && info.IsDir():
-		return line, httpErrorf(http.StatusBadRequest, "path is a directory: %s", p)
-	case err == nil && !info.Mode().IsRegular():
-		return line, httpErrorf(http.StatusBadRequest, "%s is not a regular file", p)
-	case err == nil:
-		mode = info.Mode().Perm()
-	}
-	if err := makeDirs(path.Dir(p), u); err != nil {
-		return line, err
-	}
-	f, err := os.CreateTemp(path.Dir(p), ".sandpit-*")
-	if err != nil {
-		return line, err
-	}
-	if err := fill(f, content, mode, u); err != nil {
-		return line, errors.Join(err, os.Remove(f.Name()))
-	}
-	if err := os.Rename(f.Name(), p); err != nil {
-		return line, errors.Join(err, os.Remove(f.Name()))
 	}
 	return line, nil
 }
 
-func fill(f *os.File, content io.Reader, mode fs.FileMode, u user) error {
-	_, err := io.CopyBuffer(struct{ io.Writer }{f}, content, make([]byte, 256<<10))
-	if err == nil {
-		err = f.Chown(u.uid, u.gid)
+// concatenation reads files one after the other and opens one at a time.
+type concatenation struct {
+	rest []*place
+	open *os.File
+}
+
+func (c *concatenation) Read(b []byte) (int, error) {
+	for {
+		if c.open == nil {
+			if len(c.rest) == 0 {
+				return 0, io.EOF
+			}
+			var err error
+			if c.open, err = c.rest[0].openRegular(); err != nil {
+				c.open = nil
+				return 0, err
+			}
+			c.rest = c.rest[1:]
+		}
+		n, err := c.open.Read(b)
+		if !errors.Is(err, io.EOF) {
+			return n, err
+		}
+		c.close()
+		if n > 0 {
+			return n, nil
+		}
 	}
-	if err == nil {
-		err = f.Chmod(mode)
+}
+
+func (c *concatenation) close() {
+	if c.open != nil {
+		_ = c.open.Close() // it was only read
+		c.open = nil
 	}
-	return errors.Join(err, f.Close())
 }

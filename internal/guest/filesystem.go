@@ -5,104 +5,121 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path"
-	"path/filepath"
+	"slices"
+	"strings"
 	"syscall"
 
 	"connectrpc.com/connect"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/sandpit-dev/sandpit/internal/beneath"
 	"github.com/sandpit-dev/sandpit/internal/gen/filesystem"
-	"github.com/sandpit-dev/sandpit/internal/gen/filesystem/filesystemconnect"
 )
 
 // filesystemService serves filesystem.Filesystem. It acts as root and gives
 // what it makes to the user.
-type filesystemService struct {
-	filesystemconnect.UnimplementedFilesystemHandler // the calls that watch are not served
+type filesystemService struct{ guest *Guest }
 
-	guest *Guest
-}
+const (
+	// maxEntries bounds one listing.
+	maxEntries = 100_000
+	maxDepth   = 1000
+)
 
-// maxEntries bounds one listing.
-const maxEntries = 100_000
+var errTooMany = connect.NewError(connect.CodeResourceExhausted,
+	fmt.Errorf("more than %d entries; list fewer levels, or a part", maxEntries))
 
-// target returns the user and the path a call means.
-func (s *filesystemService) target(req connect.AnyRequest, p string) (user, string, error) {
+// place returns the place a call means; the caller closes it.
+func (s *filesystemService) place(req connect.AnyRequest, p string, follow bool) (*place, error) {
 	u, err := s.guest.userOf(req.Header())
 	if err != nil {
-		return u, "", connect.NewError(connect.CodeUnauthenticated, err)
+		return nil, connect.NewError(connect.CodeUnauthenticated, err)
 	}
-	return u, u.resolve(p), nil
+	pl, err := placeOf(req.Header(), u, p, follow)
+	if err != nil {
+		return nil, fileError(err, nil)
+	}
+	return pl, nil
+}
+
+func (s *filesystemService) describer(req connect.AnyRequest) *describer {
+	return &describer{names: names{accounts: s.guest.accounts}, within: req.Header().Values(WithinHeader)}
 }
 
 // Stat implements the service.
 func (s *filesystemService) Stat(_ context.Context, req *connect.Request[filesystem.StatRequest]) (*connect.Response[filesystem.StatResponse], error) {
-	_, p, err := s.target(req, req.Msg.GetPath())
+	p, err := s.place(req, req.Msg.GetPath(), false)
 	if err != nil {
 		return nil, err
 	}
-	entry, err := describe(p)
+	defer p.close()
+	entry, err := s.describer(req).describe(p)
 	if err != nil {
-		return nil, fileError(err)
+		return nil, fileError(err, p)
 	}
 	return connect.NewResponse(&filesystem.StatResponse{Entry: entry}), nil
 }
 
 // MakeDir implements the service.
 func (s *filesystemService) MakeDir(_ context.Context, req *connect.Request[filesystem.MakeDirRequest]) (*connect.Response[filesystem.MakeDirResponse], error) {
-	u, p, err := s.target(req, req.Msg.GetPath())
+	p, err := s.place(req, req.Msg.GetPath(), true)
 	if err != nil {
 		return nil, err
 	}
-	if info, err := os.Stat(p); err == nil {
+	defer p.close()
+	if info, err := p.root.Lstat(p.rel); err == nil {
 		if info.IsDir() {
-			return nil, connect.NewError(connect.CodeAlreadyExists, fmt.Errorf("directory already exists: %s", p))
+			return nil, connect.NewError(connect.CodeAlreadyExists, fmt.Errorf("directory already exists: %s", p.path))
 		}
-		return nil, connect.NewError(connect.CodeInvalidArgument, fmt.Errorf("path already exists but it is not a directory: %s", p))
+		return nil, connect.NewError(connect.CodeInvalidArgument, fmt.Errorf("path already exists but it is not a directory: %s", p.path))
 	}
-	if err := makeDirs(p, u); err != nil {
-		return nil, fileError(err)
+	if err := makeDirs(p.root, p.rel, p.user); err != nil {
+		return nil, fileError(err, p)
 	}
-	entry, err := describe(p)
+	entry, err := s.describer(req).describe(p)
 	if err != nil {
-		return nil, fileError(err)
+		return nil, fileError(err, p)
 	}
 	return connect.NewResponse(&filesystem.MakeDirResponse{Entry: entry}), nil
 }
 
 // Move implements the service.
 func (s *filesystemService) Move(_ context.Context, req *connect.Request[filesystem.MoveRequest]) (*connect.Response[filesystem.MoveResponse], error) {
-	u, from, err := s.target(req, req.Msg.GetSource())
+	from, err := s.place(req, req.Msg.GetSource(), false)
 	if err != nil {
 		return nil, err
 	}
-	to := u.resolve(req.Msg.GetDestination())
-	if _, err := os.Lstat(from); err != nil {
-		return nil, fileError(err)
-	}
-	if err := makeDirs(path.Dir(to), u); err != nil {
-		return nil, fileError(err)
-	}
-	if err := os.Rename(from, to); err != nil {
-		return nil, fileError(err)
-	}
-	entry, err := describe(to)
+	defer from.close()
+	to, err := s.place(req, req.Msg.GetDestination(), false)
 	if err != nil {
-		return nil, fileError(err)
+		return nil, err
+	}
+	defer to.close()
+	if _, err := from.root.Lstat(from.rel); err != nil {
+		return nil, fileError(err, from)
+	}
+	if err := to.makeParents(); err != nil {
+		return nil, fileError(err, to)
+	}
+	if err := from.root.Rename(from.rel, to.root, to.rel); err != nil {
+		return nil, fileError(err, to)
+	}
+	entry, err := s.describer(req).describe(to)
+	if err != nil {
+		return nil, fileError(err, to)
 	}
 	return connect.NewResponse(&filesystem.MoveResponse{Entry: entry}), nil
 }
 
-// Remove implements the service.
+// Remove implements the service. A symbolic link goes, what it leads to stays.
 func (s *filesystemService) Remove(_ context.Context, req *connect.Request[filesystem.RemoveRequest]) (*connect.Response[filesystem.RemoveResponse], error) {
-	_, p, err := s.target(req, req.Msg.GetPath())
+	p, err := s.place(req, req.Msg.GetPath(), false)
 	if err != nil {
 		return nil, err
 	}
-	if err := os.RemoveAll(p); err != nil {
-		return nil, fileError(err)
+	defer p.close()
+	if err := p.root.RemoveAll(p.rel); err != nil {
+		return nil, fileError(err, p)
 	}
 	return connect.NewResponse(&filesystem.RemoveResponse{}), nil
 }
@@ -110,40 +127,48 @@ func (s *filesystemService) Remove(_ context.Context, req *connect.Request[files
 // ListDir implements the service: parents before children, in the order of
 // names.
 func (s *filesystemService) ListDir(ctx context.Context, req *connect.Request[filesystem.ListDirRequest]) (*connect.Response[filesystem.ListDirResponse], error) {
-	_, p, err := s.target(req, req.Msg.GetPath())
+	p, err := s.place(req, req.Msg.GetPath(), true)
 	if err != nil {
 		return nil, err
 	}
-	root, err := filepath.EvalSymlinks(p)
+	defer p.close()
+	info, err := p.root.Lstat(p.rel)
 	if err != nil {
-		return nil, fileError(err)
+		return nil, fileError(err, p)
 	}
-	if info, err := os.Stat(root); err != nil || !info.IsDir() {
-		return nil, connect.NewError(connect.CodeInvalidArgument, fmt.Errorf("path is not a directory: %s", p))
+	if !info.IsDir() {
+		return nil, connect.NewError(connect.CodeInvalidArgument, fmt.Errorf("path is not a directory: %s", p.path))
 	}
-	l := lister{ctx: ctx}
-	if err := l.list(root, p, max(1, int(min(req.Msg.GetDepth(), 1000)))); err != nil {
-		return nil, fileError(err)
+	dir, err := p.root.OpenRoot(p.rel)
+	if err != nil {
+		return nil, fileError(err, p)
+	}
+	defer dir.Close()
+	l := lister{ctx: ctx, describer: s.describer(req)}
+	if err := l.list(dir, p.real, p.path, max(1, int(min(req.Msg.GetDepth(), maxDepth)))); err != nil {
+		return nil, fileError(err, p)
 	}
 	return connect.NewResponse(&filesystem.ListDirResponse{Entries: l.entries}), nil
 }
 
 type lister struct {
-	ctx     context.Context //nolint:containedctx // lives as long as one call
-	entries []*filesystem.EntryInfo
+	ctx       context.Context //nolint:containedctx // lives as long as one call
+	describer *describer
+	entries   []*filesystem.EntryInfo
 }
 
-// list adds what is in dir, which the client knows as shown.
-func (l *lister) list(dir, shown string, depth int) error {
+// list adds what is in dir, which is real for the machine and shown to the
+// client.
+func (l *lister) list(dir *beneath.Root, real, shown string, depth int) error {
 	if err := l.ctx.Err(); err != nil {
 		return err
 	}
-	names, err := os.ReadDir(dir)
+	names, err := readDir(dir)
 	if err != nil {
 		return err
 	}
-	for _, e := range names {
-		entry, err := describe(path.Join(dir, e.Name()))
+	for _, name := range names {
+		entry, err := l.describer.entry(dir, name, path.Join(real, name))
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // removed meanwhile
 		}
@@ -151,64 +176,50 @@ func (l *lister) list(dir, shown string, depth int) error {
 			return err
 		}
 		if len(l.entries) >= maxEntries {
-			return connect.NewError(connect.CodeResourceExhausted, fmt.Errorf("more than %d entries", maxEntries))
+			return errTooMany
 		}
-		entry.Path = path.Join(shown, e.Name())
+		entry.Name = strings.ToValidUTF8(name, "\uFFFD")
+		entry.Path = strings.ToValidUTF8(path.Join(shown, name), "\uFFFD")
 		l.entries = append(l.entries, entry)
-		if e.IsDir() && depth > 1 {
-			if err := l.list(path.Join(dir, e.Name()), entry.GetPath(), depth-1); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return err
-			}
+		isDir := entry.GetType() == filesystem.FileType_FILE_TYPE_DIRECTORY && entry.SymlinkTarget == nil
+		if !isDir || depth <= 1 {
+			continue
+		}
+		if err := l.listBelow(dir, name, path.Join(real, name), entry.GetPath(), depth-1); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-// describe tells about a file. A symbolic link has the type and mode of what it
-// leads to, and all else of its own.
-func describe(p string) (*filesystem.EntryInfo, error) {
-	own, err := os.Lstat(p)
+func (l *lister) listBelow(parent *beneath.Root, name, real, shown string, depth int) error {
+	dir, err := parent.OpenRoot(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // removed meanwhile
+	}
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	return l.list(dir, real, shown, depth)
+}
+
+// readDir returns the sorted names in dir.
+func readDir(dir *beneath.Root) ([]string, error) {
+	names, err := dir.ReadNames(".", maxEntries+1)
 	if err != nil {
 		return nil, err
 	}
-	entry := &filesystem.EntryInfo{
-		Name: path.Base(p), Path: p,
-		Size:         own.Size(),
-		Permissions:  own.Mode().String(),
-		ModifiedTime: timestamppb.New(own.ModTime()),
+	if len(names) > maxEntries {
+		return nil, errTooMany
 	}
-	if st, ok := own.Sys().(*syscall.Stat_t); ok {
-		entry.Owner = nameOf(passwdFile, st.Uid)
-		entry.Group = nameOf(groupFile, st.Gid)
-	}
-	final := own
-	if own.Mode()&fs.ModeSymlink != 0 {
-		target, err := filepath.EvalSymlinks(p)
-		if err != nil { // it leads nowhere
-			link, _ := os.Readlink(p)
-			if !path.IsAbs(link) {
-				link = path.Join(path.Dir(p), link)
-			}
-			entry.SymlinkTarget = &link
-			return entry, nil
-		}
-		entry.SymlinkTarget = &target
-		if final, err = os.Stat(target); err != nil {
-			return nil, err
-		}
-	}
-	entry.Mode = uint32(final.Mode().Perm())
-	switch {
-	case final.IsDir():
-		entry.Type = filesystem.FileType_FILE_TYPE_DIRECTORY
-	case final.Mode().IsRegular():
-		entry.Type = filesystem.FileType_FILE_TYPE_FILE
-	}
-	return entry, nil
+	slices.Sort(names)
+	return names, nil
 }
 
-// fileError gives an error of the file system its code.
-func fileError(err error) error {
+// fileError gives an error of the file system its code and, if the place is
+// known, the path that the client named.
+func fileError(err error, p *place) error {
 	if _, ok := errors.AsType[*connect.Error](err); ok {
 		return err
 	}
@@ -224,8 +235,10 @@ func fileError(err error) error {
 		code = connect.CodeResourceExhausted
 	case errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.EINVAL), errors.Is(err, syscall.ENAMETOOLONG), errors.Is(err, syscall.ELOOP):
 		code = connect.CodeInvalidArgument
+	case errors.Is(err, errors.ErrUnsupported):
+		code = connect.CodeUnimplemented
 	case errors.Is(err, context.Canceled):
 		code = connect.CodeCanceled
 	}
-	return connect.NewError(code, err)
+	return connect.NewError(code, p.named(err))
 }

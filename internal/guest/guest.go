@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"connectrpc.com/connect"
 
@@ -20,6 +21,9 @@ const Port = 49983
 // Name is the guest's program. A process whose argv[0] ends in it is a guest.
 const Name = "sandpit-guest"
 
+// unauthorized is what E2B says to a call without a key.
+const unauthorized = "unauthorized access, please provide a valid access token or method signing if supported"
+
 // TokenHeader carries the guest's key.
 const TokenHeader = "X-Access-Token"
 
@@ -33,6 +37,9 @@ const maxMessage = 4 << 20
 // concurrently.
 type Guest struct {
 	processes *processes
+	accounts  *accounts
+	watchers  watchers
+	cpu       cpuMeter
 
 	mu       sync.RWMutex
 	settings settings
@@ -49,43 +56,62 @@ type settings struct {
 // New returns a guest without a key. If it is the machine's first process it
 // also reaps what others leave behind.
 func New() *Guest {
-	return &Guest{processes: newProcesses()}
+	return &Guest{processes: newProcesses(), accounts: newAccounts()}
 }
 
-// Close kills every process and waits for the guest's goroutines.
-func (g *Guest) Close() { g.processes.close() }
+// Close kills every process and waits for the guest's goroutines. Its handlers
+// must have no calls any more.
+func (g *Guest) Close() {
+	g.watchers.close()
+	g.processes.close()
+}
 
 // Handler serves the protocol.
 func (g *Guest) Handler() http.Handler {
 	mux := http.NewServeMux()
 	options := connect.WithReadMaxBytes(maxMessage)
 	mux.Handle(processconnect.NewProcessHandler(&processService{g}, options))
-	mux.Handle(filesystemconnect.NewFilesystemHandler(&filesystemService{guest: g}, options))
+	mux.Handle(filesystemconnect.NewFilesystemHandler(&filesystemService{g}, options))
 	mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
 	mux.HandleFunc("POST /init", g.serveInit)
 	mux.HandleFunc("GET /envs", g.serveEnvs)
 	mux.HandleFunc("GET /files", g.serveDownload)
 	mux.HandleFunc("POST /files", g.serveUpload)
+	mux.HandleFunc("POST /files/compose", g.serveCompose)
+	mux.HandleFunc("GET /tree", g.servePack)
+	mux.HandleFunc("POST /tree", g.serveUnpack)
+	mux.HandleFunc("GET /metrics", g.serveMetrics)
 	return g.authorize(mux)
 }
 
 // authorize lets through what carries the key, and besides only questions for
-// the guest's health and, as long as there is no key, the call that sets it.
+// the guest's health, file calls that are signed and, as long as there is no
+// key, the call that sets it.
 func (g *Guest) authorize(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		token := g.current().token
-		got := r.Header.Get(TokenHeader)
-		switch {
-		case r.Method == http.MethodGet && r.URL.Path == "/health":
-		case token == "" && r.Method == http.MethodPost && r.URL.Path == "/init":
-		case token != "" && subtle.ConstantTimeCompare([]byte(got), []byte(token)) == 1:
-		default:
-			writeError(w, http.StatusUnauthorized,
-				"unauthorized access, please provide a valid access token or method signing if supported")
+		if err := checkKey(r, g.current().token); err != nil {
+			answerError(w, err)
 			return
 		}
 		next.ServeHTTP(w, r)
 	})
+}
+
+func checkKey(r *http.Request, token string) error {
+	isSignable := r.URL.Path == "/files" && (r.Method == http.MethodGet || r.Method == http.MethodPost)
+	switch {
+	case r.Method == http.MethodGet && r.URL.Path == "/health":
+		return nil
+	case token == "" && r.Method == http.MethodPost && r.URL.Path == "/init":
+		return nil
+	case token == "":
+		return httpErrorf(http.StatusUnauthorized, unauthorized)
+	case subtle.ConstantTimeCompare([]byte(r.Header.Get(TokenHeader)), []byte(token)) == 1:
+		return nil
+	case isSignable:
+		return checkSignature(r, token, time.Now())
+	}
+	return httpErrorf(http.StatusUnauthorized, unauthorized)
 }
 
 func (g *Guest) current() settings {

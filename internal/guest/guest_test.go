@@ -208,7 +208,7 @@ func TestErrorsHaveACode(t *testing.T) {
 	t.Parallel()
 	s := newTestServer(t)
 	for path, want := range map[string]string{
-		"/files?path=/no/such":            `{"code":404,`,
+		"/files?path=/no/such":            `{"code":404,"message":"open /no/such: no such file or directory"}`,
 		"/files?path=/":                   `{"code":400,`,
 		"/files?path=/x&username=unheard": `{"code":401,"message":"invalid username: 'unheard'"}`,
 	} {
@@ -332,13 +332,13 @@ func TestLookupUser(t *testing.T) {
 		"4242:17":   "4242 4242 17 /",
 		"root:4242": "root 0 4242 /root",
 	} {
-		u, err := lookupUser(spec)
+		u, err := newAccounts().lookup(spec)
 		if got := fmt.Sprintf("%s %d %d %s", u.name, u.uid, u.gid, u.home); err != nil || got != want {
 			t.Errorf("lookupUser(%q) = %q, %v, want %q", spec, got, err, want)
 		}
 	}
 	for _, spec := range []string{"no-such-user", "-1", "4294967296", "root:no-such-group", ":", ":0", "a\x00b", "root:0:0"} {
-		if u, err := lookupUser(spec); err == nil {
+		if u, err := newAccounts().lookup(spec); err == nil {
 			t.Errorf("lookupUser(%q) = %+v, want an error", spec, u)
 		}
 	}

@@ -5,10 +5,8 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
-	"os"
 	"path"
 	"strings"
-	"syscall"
 )
 
 // maxInit bounds the body of /init.
@@ -34,12 +32,12 @@ func (g *Guest) serveInit(w http.ResponseWriter, r *http.Request) {
 		writeError(w, http.StatusUnauthorized, "the guest was given a key meanwhile")
 		return
 	}
-	next, err := g.settings.with(req)
+	next, err := g.settings.with(req, g.accounts)
 	if err != nil {
 		writeError(w, http.StatusBadRequest, err.Error())
 		return
 	}
-	if err := next.makeWorkDir(); err != nil {
+	if err := next.makeWorkDir(g.accounts); err != nil {
 		writeError(w, http.StatusBadRequest, err.Error())
 		return
 	}
@@ -48,7 +46,7 @@ func (g *Guest) serveInit(w http.ResponseWriter, r *http.Request) {
 }
 
 // with returns the settings with what req changes.
-func (s settings) with(req initRequest) (settings, error) {
+func (s settings) with(req initRequest, a *accounts) (settings, error) {
 	if err := checkEnv(req.EnvVars); err != nil {
 		return s, err
 	}
@@ -62,7 +60,7 @@ func (s settings) with(req initRequest) (settings, error) {
 		s.token = *req.AccessToken
 	}
 	if req.DefaultUser != nil {
-		if _, err := lookupUser(*req.DefaultUser); err != nil {
+		if _, err := a.lookup(*req.DefaultUser); err != nil {
 			return s, err
 		}
 		s.user = *req.DefaultUser
@@ -78,34 +76,20 @@ func (s settings) with(req initRequest) (settings, error) {
 
 // makeWorkDir makes the default working directory, if it is missing, for the
 // default user.
-func (s settings) makeWorkDir() error {
+func (s settings) makeWorkDir(a *accounts) error {
 	if s.workDir == "" {
 		return nil
 	}
-	u, err := lookupUser(s.user)
+	u, err := a.lookup(s.user)
 	if err != nil {
 		return err
 	}
-	return makeDirs(s.workDir, u)
-}
-
-// makeDirs makes a directory and those above it that are missing, owned by u.
-func makeDirs(dir string, u user) error {
-	if info, err := os.Stat(dir); err == nil {
-		if !info.IsDir() {
-			return fmt.Errorf("%s: %w", dir, syscall.ENOTDIR)
-		}
-		return nil
-	}
-	if parent := path.Dir(dir); parent != dir {
-		if err := makeDirs(parent, u); err != nil {
-			return err
-		}
-	}
-	if err := os.Mkdir(dir, 0o755); err != nil && !os.IsExist(err) {
+	p, err := placeOf(nil, u, s.workDir, true)
+	if err != nil {
 		return err
 	}
-	return os.Lchown(dir, u.uid, u.gid)
+	defer p.close()
+	return makeDirs(p.root, p.rel, u)
 }
 
 func (g *Guest) serveEnvs(w http.ResponseWriter, _ *http.Request) {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -24,6 +25,10 @@ const (
 	// silence is how long after the end of a process its output, if others
 	// still hold it open, must be still before it counts as complete.
 	silence = 200 * time.Millisecond
+	// reopenWait is how often a terminal that its process has closed is looked at
+	// again. To close our end before the process has ended would kill it: that is
+	// a hang-up.
+	reopenWait = 20 * time.Millisecond
 	// keepExits is how long a late client still hears of a process's end.
 	keepExits = 30 * time.Second
 	mostExits = 1000
@@ -43,8 +48,9 @@ type child struct {
 	subscribers map[*subscriber]bool
 	timedOut    bool
 
-	end   *process.ProcessEvent_EndEvent // set before ended is closed
-	ended chan struct{}                  // closed when the process has ended and its output is complete
+	end     *process.ProcessEvent_EndEvent // set before ended is closed
+	endedAt time.Time                      // set when it is retired
+	ended   chan struct{}                  // closed when the process has ended and its output is complete
 }
 
 // subscriber is a client that follows a process.
@@ -86,7 +92,11 @@ func (s *subscriber) close() {
 // processes are all that the guest started and, for a while, those that ended.
 type processes struct {
 	reaper *reaper
-	wg     sync.WaitGroup
+	self   identity
+	null   *os.File // an empty input for all
+	// nullErr is why there is none.
+	nullErr error
+	wg      sync.WaitGroup
 
 	mu     sync.Mutex
 	byPID  map[int]*child
@@ -95,7 +105,9 @@ type processes struct {
 }
 
 func newProcesses() *processes {
-	return &processes{reaper: newReaper(), byPID: make(map[int]*child)}
+	ps := &processes{reaper: newReaper(), self: ownIdentity(), byPID: make(map[int]*child)}
+	ps.null, ps.nullErr = os.Open(os.DevNull)
+	return ps
 }
 
 // plan is a process about to be started.
@@ -128,7 +140,10 @@ func (ps *processes) start(p plan, req *process.StartRequest, first *subscriber)
 	if first != nil {
 		c.subscribers[first] = true
 	}
-	streams, err := openStreams(p)
+	if ps.nullErr != nil {
+		return nil, ps.nullErr
+	}
+	streams, err := openStreams(p, ps.null)
 	if err != nil {
 		return nil, err
 	}
@@ -137,10 +152,10 @@ func (ps *processes) start(p plan, req *process.StartRequest, first *subscriber)
 	attr := &syscall.ProcAttr{
 		Dir:   p.dir,
 		Env:   p.env,
-		Files: streams.descriptors(),
+		Files: streams.theirs,
 		Sys: &syscall.SysProcAttr{
 			Setsid: true, Setctty: p.size != nil, Ctty: 0,
-			Credential: credential(p.user),
+			Credential: ps.self.credential(p.user),
 		},
 	}
 	ps.mu.Lock()
@@ -164,10 +179,25 @@ func (ps *processes) start(p plan, req *process.StartRequest, first *subscriber)
 	return c, nil
 }
 
-// credential is nil when nothing changes, so that a guest that is not root can
-// start processes too.
-func credential(u user) *syscall.Credential {
-	if u.uid == os.Getuid() && u.uid != 0 {
+// identity is whom this program runs as.
+type identity struct {
+	uid, gid int
+	groups   []int
+}
+
+func ownIdentity() identity {
+	groups, err := os.Getgroups()
+	if err != nil {
+		groups = []int{-1} // equal to nobody's
+	}
+	return identity{os.Getuid(), os.Getgid(), groups}
+}
+
+// credential is nil when nothing changes: that spares a process three system
+// calls, and a guest that is not root can start processes too.
+func (own identity) credential(u user) *syscall.Credential {
+	same := u.gid == own.gid && slices.Equal(u.groups, own.groups)
+	if u.uid == own.uid && (u.uid != 0 || same) {
 		return nil
 	}
 	c := &syscall.Credential{Uid: uint32(u.uid), Gid: uint32(u.gid)}
@@ -216,15 +246,34 @@ func (c *child) copyOutput(o output, over <-chan struct{}, wg *sync.WaitGroup) {
 			})
 			return
 		}
+		if errors.Is(err, syscall.EIO) && !isOver(over, reopenWait) {
+			continue // nobody has the terminal open just now
+		}
 		if err != nil { // EOF, or for a terminal EIO
 			_ = o.file.Close()
 			return
 		}
-		select {
-		case <-over:
+		if isOver(over, 0) {
 			_ = o.file.SetReadDeadline(time.Now().Add(silence))
-		default:
 		}
+	}
+}
+
+// isOver reports whether a process has ended, or ends within some time.
+func isOver(over <-chan struct{}, within time.Duration) bool {
+	select {
+	case <-over:
+		return true
+	default:
+	}
+	if within == 0 {
+		return false
+	}
+	select {
+	case <-over:
+		return true
+	case <-time.After(within):
+		return false
 	}
 }
 
@@ -263,26 +312,20 @@ func (c *child) finish(ws syscall.WaitStatus) {
 	close(c.ended)
 }
 
-// retire keeps an ended process for late clients, within bounds.
+// retire keeps an ended process for late clients, within bounds: its number,
+// tag and end.
 func (ps *processes) retire(c *child) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
 	delete(ps.byPID, c.pid)
+	c.config = nil // a client may have made it megabytes long
 	ps.exits = append(ps.exits, c)
+	now := time.Now()
+	c.endedAt = now
+	// Whoever ends later cleans up: a timer for each would keep them all.
+	ps.exits = slices.DeleteFunc(ps.exits, func(e *child) bool { return now.Sub(e.endedAt) > keepExits })
 	if len(ps.exits) > mostExits {
-		ps.exits = ps.exits[1:]
-	}
-	time.AfterFunc(keepExits, func() { ps.forget(c) })
-}
-
-func (ps *processes) forget(c *child) {
-	ps.mu.Lock()
-	defer ps.mu.Unlock()
-	for i, e := range ps.exits {
-		if e == c {
-			ps.exits = append(ps.exits[:i], ps.exits[i+1:]...)
-			return
-		}
+		ps.exits = slices.Delete(ps.exits, 0, len(ps.exits)-mostExits)
 	}
 }
 
@@ -295,7 +338,7 @@ func (ps *processes) find(s *process.ProcessSelector) (*child, error) {
 		if c := ps.byPID[int(by.Pid)]; c != nil {
 			return c, nil
 		}
-		for _, c := range ps.exits {
+		for _, c := range slices.Backward(ps.exits) {
 			if c.pid == int(by.Pid) {
 				return c, nil
 			}
@@ -303,6 +346,11 @@ func (ps *processes) find(s *process.ProcessSelector) (*child, error) {
 		return nil, fmt.Errorf("process with pid %d not found", by.Pid)
 	case *process.ProcessSelector_Tag:
 		for _, c := range ps.byPID {
+			if c.tag != nil && *c.tag == by.Tag {
+				return c, nil
+			}
+		}
+		for _, c := range slices.Backward(ps.exits) { // the latest of that name
 			if c.tag != nil && *c.tag == by.Tag {
 				return c, nil
 			}
@@ -326,6 +374,7 @@ func (ps *processes) close() {
 	}
 	ps.wg.Wait()
 	ps.reaper.close()
+	_ = ps.null.Close() // it was only read
 }
 
 // write passes input on. It returns when all of it is taken or ctx ends.

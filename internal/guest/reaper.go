@@ -4,6 +4,9 @@ import (
 	"errors"
 	"os"
 	"os/signal"
+	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 )
@@ -48,15 +51,67 @@ func (r *reaper) start(f func() (pid int, err error), exited func(syscall.WaitSt
 	return pid, err
 }
 
-// signal sends a signal to the process group of a child that has not been
-// collected, so that its number cannot be another's yet.
+// signal sends a signal to a child that has not been collected, so that its
+// number cannot be another's yet, and to everything in its session: its own
+// process group and those that a shell with job control, or timeout(1), made.
 func (r *reaper) signal(pid int, sig syscall.Signal) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.children[pid] == nil {
 		return os.ErrProcessDone
 	}
-	return syscall.Kill(-pid, sig)
+	err := syscall.Kill(-pid, sig)
+	// What is killed may be starting others meanwhile.
+	for range maxKillRounds {
+		others := otherGroups(pid)
+		for _, group := range others {
+			_ = syscall.Kill(-group, sig) // it may just have ended
+		}
+		if len(others) == 0 || sig != syscall.SIGKILL {
+			break
+		}
+	}
+	return err
+}
+
+// maxKillRounds bounds a race against processes that start others.
+const maxKillRounds = 20
+
+// otherGroups returns the process groups of a session besides the leader's that
+// have a living member.
+func otherGroups(session int) []int {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil
+	}
+	var groups []int
+	for _, e := range entries {
+		if _, err := strconv.Atoi(e.Name()); err != nil {
+			continue
+		}
+		stat, err := os.ReadFile("/proc/" + e.Name() + "/stat")
+		if err != nil {
+			continue // ended meanwhile
+		}
+		group, of, alive := parseStat(string(stat))
+		if alive && of == session && group != session && !slices.Contains(groups, group) {
+			groups = append(groups, group)
+		}
+	}
+	return groups
+}
+
+// parseStat reads a line of /proc/PID/stat. The second field is a name in
+// parentheses, which may hold anything.
+func parseStat(stat string) (group, session int, alive bool) {
+	fields := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
+	if len(fields) < 4 {
+		return 0, 0, false
+	}
+	group, err1 := strconv.Atoi(fields[2])
+	session, err2 := strconv.Atoi(fields[3])
+	alive = fields[0] != "Z" && fields[0] != "X"
+	return group, session, alive && err1 == nil && err2 == nil && group > 1
 }
 
 func (r *reaper) collect() {

@@ -27,6 +27,7 @@ type processService struct{ guest *Guest }
 const (
 	keepAliveHeader  = "Keepalive-Ping-Interval" // seconds
 	defaultKeepAlive = 90 * time.Second
+	maxTag           = 1024 // bytes; tags are kept for a while
 	defaultPath      = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 )
 
@@ -48,7 +49,7 @@ func (g *Guest) userOf(header http.Header) (user, error) {
 			name = given
 		}
 	}
-	return lookupUser(name)
+	return g.accounts.lookup(name)
 }
 
 // Start implements the service.
@@ -160,6 +161,9 @@ func (s *processService) plan(header http.Header, req *process.StartRequest) (pl
 	u, err := s.guest.userOf(header)
 	if err != nil {
 		return p, connect.NewError(connect.CodeUnauthenticated, err)
+	}
+	if len(req.GetTag()) > maxTag {
+		return p, connect.NewError(connect.CodeInvalidArgument, fmt.Errorf("the tag is longer than %d bytes", maxTag))
 	}
 	if err := checkEnv(config.GetEnvs()); err != nil {
 		return p, connect.NewError(connect.CodeInvalidArgument, err)
@@ -299,11 +303,12 @@ func (s *processService) SendInput(ctx context.Context, req *connect.Request[pro
 	return connect.NewResponse(&process.SendInputResponse{}), nil
 }
 
-// accept passes one piece of input on.
+// accept passes one piece of input on. A terminal takes both kinds: who joined
+// later may not know of it.
 func (c *child) accept(ctx context.Context, input *process.ProcessInput) error {
 	data := input.GetStdin()
-	if c.terminal != nil {
-		data = input.GetPty()
+	if pty := input.GetPty(); c.terminal != nil && len(pty) > 0 {
+		data = pty
 	}
 	if err := c.write(ctx, data); err != nil {
 		return connect.NewError(connect.CodeInternal, fmt.Errorf("write input: %w", err))

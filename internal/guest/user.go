@@ -1,10 +1,7 @@
 package guest
 
 import (
-	"bufio"
 	"fmt"
-	"io"
-	"os"
 	"path"
 	"slices"
 	"strconv"
@@ -19,26 +16,19 @@ type user struct {
 	home     string
 }
 
-const (
-	passwdFile = "/etc/passwd"
-	groupFile  = "/etc/group"
-	// maxAccounts bounds what is read of these files.
-	maxAccounts = 4 << 20
-)
-
 // errUser is the protocol's message for a user nobody knows.
 type errUser string
 
 func (e errUser) Error() string { return fmt.Sprintf("invalid username: '%s'", string(e)) }
 
-// lookupUser finds a user by name, uid, or uid:gid; "" is root. A number needs
+// lookup finds a user by name, uid, or uid:gid; "" is root. A number needs
 // no entry in the list of users.
-func lookupUser(spec string) (user, error) {
+func (a *accounts) lookup(spec string) (user, error) {
 	if spec == "" {
 		spec = "root"
 	}
 	name, group, hasGroup := strings.Cut(spec, ":")
-	u, known := findUser(name)
+	u, known := a.find(name)
 	if uid, err := parseID(name); !known && err == nil {
 		u, known = user{name: name, uid: uid, gid: uid, home: "/"}, true
 	}
@@ -49,7 +39,7 @@ func lookupUser(spec string) (user, error) {
 		return user{}, errUser(spec)
 	}
 	if hasGroup {
-		gid, err := findGroup(group)
+		gid, err := a.findGroup(group)
 		if err != nil {
 			return user{}, errUser(spec)
 		}
@@ -63,9 +53,9 @@ func parseID(s string) (int, error) {
 	return int(id), err
 }
 
-// findUser looks for a name or uid in the list of users.
-func findUser(name string) (found user, ok bool) {
-	eachLine(passwdFile, func(fields []string) bool {
+// find looks for a name or uid in the list of users.
+func (a *accounts) find(name string) (found user, ok bool) {
+	a.passwd.eachLine(func(fields []string) bool {
 		if len(fields) < 6 || fields[0] != name && fields[2] != name {
 			return true
 		}
@@ -83,7 +73,7 @@ func findUser(name string) (found user, ok bool) {
 	if !path.IsAbs(found.home) {
 		found.home = "/"
 	}
-	eachLine(groupFile, func(fields []string) bool {
+	a.group.eachLine(func(fields []string) bool {
 		if len(fields) >= 4 && slices.Contains(strings.Split(fields[3], ","), found.name) {
 			if gid, err := parseID(fields[2]); err == nil && gid != found.gid {
 				found.groups = append(found.groups, gid)
@@ -94,9 +84,9 @@ func findUser(name string) (found user, ok bool) {
 	return found, true
 }
 
-func findGroup(name string) (gid int, err error) {
+func (a *accounts) findGroup(name string) (gid int, err error) {
 	gid, err = parseID(name)
-	eachLine(groupFile, func(fields []string) bool {
+	a.group.eachLine(func(fields []string) bool {
 		if len(fields) < 3 || fields[0] != name {
 			return true
 		}
@@ -106,38 +96,35 @@ func findGroup(name string) (gid int, err error) {
 	return gid, err
 }
 
-// nameOf returns the name of a uid or gid in one of the lists, or the number.
-func nameOf(file string, id uint32) string {
-	name := strconv.FormatUint(uint64(id), 10)
-	number := name
-	eachLine(file, func(fields []string) bool {
-		if len(fields) >= 3 && fields[2] == number {
-			name = fields[0]
-			return false
-		}
-		return true
-	})
-	return name
+// names tells the names of uids and gids. It lives as long as one call; not for
+// concurrent use.
+type names struct {
+	accounts      *accounts
+	users, groups map[uint32]string
 }
 
-// eachLine calls f with the fields of each line until it returns false. A file
-// that cannot be read has no lines.
-func eachLine(file string, f func(fields []string) bool) {
-	r, err := os.Open(file)
-	if err != nil {
-		return
+func (n *names) user(uid uint32) string  { return nameIn(&n.users, &n.accounts.passwd, uid) }
+func (n *names) group(gid uint32) string { return nameIn(&n.groups, &n.accounts.group, gid) }
+
+// nameIn returns the name of an id in a list, or the number.
+func nameIn(known *map[uint32]string, list *accountList, id uint32) string {
+	if *known == nil {
+		*known = make(map[uint32]string)
+		list.eachLine(func(fields []string) bool {
+			if len(fields) < 3 {
+				return true
+			}
+			number, err := parseID(fields[2])
+			if _, taken := (*known)[uint32(number)]; err == nil && !taken {
+				(*known)[uint32(number)] = fields[0]
+			}
+			return true
+		})
 	}
-	defer r.Close()
-	scanner := bufio.NewScanner(io.LimitReader(r, maxAccounts))
-	for scanner.Scan() {
-		line := scanner.Text()
-		if line == "" || line[0] == '#' {
-			continue
-		}
-		if !f(strings.Split(line, ":")) {
-			return
-		}
+	if name, ok := (*known)[id]; ok {
+		return name
 	}
+	return strconv.FormatUint(uint64(id), 10)
 }
 
 // resolve returns the absolute form of a path as the user means it.
