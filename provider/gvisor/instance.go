@@ -104,6 +104,9 @@ func awaitAnswer(ctx context.Context, conn net.Conn, port int) error {
 		return sandpit.Errorf(sandpit.Gone, "connect to port %d: the sandbox ended", port)
 	}
 	if answer[0] != guest.AnswerOpen {
+		if ctx.Err() != nil {
+			return fmt.Errorf("connect to port %d: %w", port, ctx.Err())
+		}
 		return sandpit.Errorf(sandpit.Unavailable, "connect to port %d: nothing listens there", port)
 	}
 	return nil

@@ -439,34 +439,13 @@ func TestAttachRefusesNonsense(t *testing.T) {
 	}
 }
 
-// BenchmarkCreateToFirstOutput measures what a caller in the same process waits
-// for: from the request for a sandbox to the first byte of its first command,
-// the sandbox's end included.
-func BenchmarkCreateToFirstOutput(b *testing.B) {
-	p := newProvider(b, b.TempDir())
-	output(b, create(b, p, sandpit.Spec{}), "true") // images and engine are there from now on
-	for b.Loop() {
-		box := create(b, p, sandpit.Spec{})
-		output(b, box, "echo first")
-		b.StopTimer()
-		if err := box.Destroy(b.Context()); err != nil {
-			b.Fatal(err)
-		}
-		b.StartTimer()
-	}
-}
-
-// BenchmarkCommand measures one command in a sandbox that is there.
-func BenchmarkCommand(b *testing.B) {
-	p := newProvider(b, b.TempDir())
-	box := create(b, p, sandpit.Spec{})
-	for b.Loop() {
-		process, err := box.Guest().Start(b.Context(), sandpit.Command{Args: []string{"true"}})
-		if err != nil {
-			b.Fatal(err)
-		}
-		if _, err := process.Wait(b.Context()); err != nil {
-			b.Fatal(err)
-		}
+// TestFirstProcessOutlivesSignals: gVisor does not shield the first process from
+// signals as Linux does, so the guest does.
+func TestFirstProcessOutlivesSignals(t *testing.T) {
+	t.Parallel()
+	box := create(t, newProvider(t, t.TempDir()), sandpit.Spec{})
+	output(t, box, "for s in HUP INT QUIT USR1 USR2 ALRM PIPE WINCH; do kill -$s 1; done")
+	if got := output(t, box, "echo alive"); got != "alive" {
+		t.Errorf("got %q", got)
 	}
 }

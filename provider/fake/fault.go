@@ -1,0 +1,148 @@
+package fake
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// Op names an operation that can be made to fail.
+type Op string
+
+// The operations. OpDial is a raw connection, OpHTTP one round trip; every call
+// of a guest is one of those, to the guest's port.
+const (
+	OpCreate     Op = "create"
+	OpList       Op = "list"
+	OpAttach     Op = "attach"
+	OpDestroy    Op = "destroy"
+	OpWait       Op = "wait"
+	OpDial       Op = "dial"
+	OpHTTP       Op = "http"
+	OpStop       Op = "stop"
+	OpStart      Op = "start"
+	OpPause      Op = "pause"
+	OpResume     Op = "resume"
+	OpSnapshot   Op = "snapshot"
+	OpResize     Op = "resize"
+	OpStats      Op = "stats"
+	OpSetNetwork Op = "set network"
+)
+
+// Fault is an order to go wrong. The zero value of a field but Op means the
+// default stated with it.
+type Fault struct {
+	// Op is the operation that goes wrong.
+	Op Op
+	// ID is the sandbox it happens to. Default: any. OpList has none.
+	ID sandpit.ID
+	// Port is the port of OpDial and OpHTTP. Default: any.
+	Port int
+	// Delay is how long it takes; a context that ends sooner ends it with the
+	// context's error. Default: no time.
+	Delay time.Duration
+	// Err is returned. Default: nothing goes wrong, it is only slow.
+	Err error
+	// After lets the operation happen first, and delays or loses its answer.
+	After bool
+	// Times is how often it happens. Default: once. Negative: always.
+	Times int
+}
+
+func (f *Fault) matches(op Op, id sandpit.ID, port int) bool {
+	return f.Op == op && (f.ID == "" || f.ID == id) && (f.Port == 0 || f.Port == port)
+}
+
+// Inject orders a fault. Of several for the same operation the one that was
+// ordered first goes first. The returned function takes the order back.
+func (w *World) Inject(f Fault) (remove func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if f.Times == 0 {
+		f.Times = 1
+	}
+	w.faults = append(w.faults, &f)
+	return func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.faults = slices.DeleteFunc(w.faults, func(other *Fault) bool { return other == &f })
+	}
+}
+
+// Calls returns how often op was asked for, on the sandbox id or, if that is
+// empty, on any. Calls that went wrong count.
+func (w *World) Calls(op Op, id sandpit.ID) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	n := 0
+	for key, count := range w.calls {
+		if key.op == op && (id == "" || key.id == id) {
+			n += count
+		}
+	}
+	return n
+}
+
+type callKey struct {
+	op Op
+	id sandpit.ID
+}
+
+// call is one operation about to be performed.
+type call struct {
+	op   Op
+	id   sandpit.ID
+	port int
+}
+
+// perform does what is asked, unless a fault was ordered.
+func (w *World) perform(ctx context.Context, c call, do func() error) error {
+	f := w.takeFault(c)
+	if f == nil {
+		return do()
+	}
+	if f.After {
+		if err := do(); err != nil {
+			return err
+		}
+	}
+	if err := sleep(ctx, f.Delay); err != nil {
+		return err
+	}
+	if f.Err != nil || f.After {
+		return f.Err
+	}
+	return do()
+}
+
+// takeFault counts a call and returns the fault that is its turn, if any.
+func (w *World) takeFault(c call) *Fault {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.calls[callKey{c.op, c.id}]++
+	i := slices.IndexFunc(w.faults, func(f *Fault) bool { return f.matches(c.op, c.id, c.port) })
+	if i < 0 {
+		return nil
+	}
+	f := w.faults[i]
+	if f.Times--; f.Times == 0 {
+		w.faults = slices.Delete(w.faults, i, i+1)
+	}
+	return f
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	if d <= 0 {
+		return nil
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

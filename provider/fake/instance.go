@@ -1,0 +1,264 @@
+package fake
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/envd"
+	"github.com/sandpit-dev/sandpit/internal/guest"
+)
+
+// Instance is one sandbox of a Provider. It has every optional ability. While it
+// is paused or stopped, calls of its guest and connections fail with Conflict.
+type Instance struct {
+	box   *box
+	guest *homeGuest
+
+	mu         sync.Mutex
+	transports map[int]*roundTripper
+}
+
+var (
+	_ sandpit.Instance       = (*Instance)(nil)
+	_ sandpit.Dialer         = (*Instance)(nil)
+	_ sandpit.Stopper        = (*Instance)(nil)
+	_ sandpit.Pauser         = (*Instance)(nil)
+	_ sandpit.Snapshotter    = (*Instance)(nil)
+	_ sandpit.Resizer        = (*Instance)(nil)
+	_ sandpit.Statser        = (*Instance)(nil)
+	_ sandpit.NetworkPolicer = (*Instance)(nil)
+)
+
+func newInstance(b *box) *Instance {
+	i := &Instance{box: b, transports: make(map[int]*roundTripper)}
+	i.guest = newHomeGuest(envd.New(i.HTTP(guest.Port), b.token), b.inside(homeDir))
+	return i
+}
+
+// ID implements sandpit.Instance.
+func (i *Instance) ID() sandpit.ID { return i.box.id }
+
+// Handle implements sandpit.Instance.
+func (i *Instance) Handle() []byte { return handleOf(i.box.id) }
+
+// Guest implements sandpit.Instance.
+func (i *Instance) Guest() sandpit.Guest { return i.guest }
+
+// HTTP implements sandpit.Instance.
+func (i *Instance) HTTP(port int) http.RoundTripper {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if rt := i.transports[port]; rt != nil {
+		return rt
+	}
+	rt := &roundTripper{instance: i, port: port, transport: &http.Transport{
+		DialContext:            func(ctx context.Context, _, _ string) (net.Conn, error) { return i.dial(ctx, port) },
+		MaxResponseHeaderBytes: 64 << 10,
+		MaxIdleConnsPerHost:    16,
+		IdleConnTimeout:        time.Minute,
+		DisableCompression:     true,
+	}}
+	i.transports[port] = rt
+	return rt
+}
+
+// roundTripper looks at the sandbox's state before it uses a connection.
+type roundTripper struct {
+	instance  *Instance
+	port      int
+	transport *http.Transport
+}
+
+// RoundTrip implements http.RoundTripper.
+func (rt *roundTripper) RoundTrip(r *http.Request) (*http.Response, error) {
+	b, sent := rt.instance.box, false
+	var res *http.Response
+	err := b.world.perform(r.Context(), call{OpHTTP, b.id, rt.port}, func() error {
+		if _, err := b.running(); err != nil {
+			return err
+		}
+		var err error
+		sent = true
+		res, err = rt.transport.RoundTrip(r) //nolint:bodyclose // the caller closes it
+		if err != nil && r.Context().Err() == nil {
+			_, ended := b.running() // the better reason
+			err = errors.Join(ended, err)
+		}
+		return err
+	})
+	if err == nil {
+		return res, nil
+	}
+	if res != nil {
+		_ = res.Body.Close()
+	}
+	if !sent && r.Body != nil {
+		_ = r.Body.Close()
+	}
+	return nil, err
+}
+
+// Dial implements sandpit.Dialer.
+func (i *Instance) Dial(ctx context.Context, port int) (net.Conn, error) {
+	var conn net.Conn
+	err := i.box.world.perform(ctx, call{OpDial, i.box.id, port}, func() error {
+		var err error
+		conn, err = i.dial(ctx, port)
+		return err
+	})
+	if err != nil && conn != nil {
+		_ = conn.Close()
+	}
+	if err != nil {
+		return nil, err
+	}
+	return conn, nil
+}
+
+func (i *Instance) dial(ctx context.Context, port int) (net.Conn, error) {
+	m, err := i.box.running()
+	if err != nil {
+		return nil, err
+	}
+	conn, err := m.dial(ctx, port)
+	if errors.Is(err, errOff) {
+		if _, ended := i.box.running(); ended != nil {
+			return nil, ended
+		}
+	}
+	return conn, err
+}
+
+func (i *Instance) closeIdle() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	for _, rt := range i.transports {
+		rt.transport.CloseIdleConnections()
+	}
+}
+
+// Wait implements sandpit.Instance.
+func (i *Instance) Wait(ctx context.Context) (sandpit.Exit, error) {
+	var exit sandpit.Exit
+	err := i.perform(ctx, OpWait, func() error {
+		select {
+		case <-i.box.ended:
+			exit = i.box.exit
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	})
+	return exit, err
+}
+
+// Destroy implements sandpit.Instance.
+func (i *Instance) Destroy(ctx context.Context) error {
+	return i.perform(ctx, OpDestroy, func() error {
+		if err := i.box.take(ctx); err != nil {
+			return err
+		}
+		defer i.box.yield()
+		err := i.box.remove(sandpit.Exit{Reason: "the sandbox was destroyed"})
+		i.closeIdle()
+		return err
+	})
+}
+
+// Stop implements sandpit.Stopper.
+func (i *Instance) Stop(ctx context.Context) error {
+	return i.perform(ctx, OpStop, func() error { return i.box.stop(ctx) })
+}
+
+// Start implements sandpit.Stopper.
+func (i *Instance) Start(ctx context.Context) error {
+	return i.perform(ctx, OpStart, func() error { return i.box.start(ctx) })
+}
+
+// Pause implements sandpit.Pauser.
+func (i *Instance) Pause(ctx context.Context) error {
+	return i.perform(ctx, OpPause, func() error { return i.box.pause(ctx) })
+}
+
+// Resume implements sandpit.Pauser.
+func (i *Instance) Resume(ctx context.Context) error {
+	return i.perform(ctx, OpResume, func() error { return i.box.resume(ctx) })
+}
+
+// Snapshot implements sandpit.Snapshotter.
+func (i *Instance) Snapshot(ctx context.Context, name string) (sandpit.Snapshot, error) {
+	var s sandpit.Snapshot
+	err := i.perform(ctx, OpSnapshot, func() error {
+		var err error
+		s, err = i.box.snapshot(ctx, name)
+		return err
+	})
+	if err != nil {
+		return sandpit.Snapshot{}, err
+	}
+	return s, nil
+}
+
+// Resize implements sandpit.Resizer. Nothing is enforced.
+func (i *Instance) Resize(ctx context.Context, r sandpit.Resources) error {
+	if r.Memory < 0 || r.CPUs < 0 || r.Disk < 0 || r.PIDs < 0 {
+		return sandpit.Errorf(sandpit.Invalid, "resize sandbox %s: a limit below zero", i.box.id)
+	}
+	return i.perform(ctx, OpResize, func() error {
+		return i.box.change(ctx, func() { i.box.resources = r })
+	})
+}
+
+// SetNetworkPolicy implements sandpit.NetworkPolicer. Nothing is enforced.
+func (i *Instance) SetNetworkPolicy(ctx context.Context, p sandpit.NetworkPolicy) error {
+	if slices.Contains(p.Allow, "") || slices.Contains(p.Deny, "") {
+		return sandpit.Errorf(sandpit.Invalid, "network policy of sandbox %s: an empty rule", i.box.id)
+	}
+	p.Allow, p.Deny = slices.Clone(p.Allow), slices.Clone(p.Deny)
+	return i.perform(ctx, OpSetNetwork, func() error {
+		return i.box.change(ctx, func() { i.box.network = p })
+	})
+}
+
+// change sets something of a running sandbox.
+func (b *box) change(ctx context.Context, set func()) error {
+	if err := b.in(ctx, Running); err != nil {
+		return err
+	}
+	defer b.yield()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	set()
+	return nil
+}
+
+// Stats implements sandpit.Statser. It measures the processes that live.
+func (i *Instance) Stats(ctx context.Context) (sandpit.Stats, error) {
+	var s sandpit.Stats
+	err := i.perform(ctx, OpStats, func() error {
+		if err := i.box.in(ctx, Running, Paused); err != nil {
+			return err
+		}
+		defer i.box.yield()
+		pids := marked(i.box.dir)
+		cpu, memory := usage(pids)
+		s = sandpit.Stats{At: time.Now(), CPU: cpu, Memory: memory, Disk: diskUsage(i.box.dir), PIDs: len(pids)}
+		return nil
+	})
+	return s, err
+}
+
+// perform does what is asked of a sandbox, unless a fault was ordered.
+func (i *Instance) perform(ctx context.Context, op Op, do func() error) error {
+	if err := i.box.world.perform(ctx, call{op: op, id: i.box.id}, do); err != nil {
+		return fmt.Errorf("%s sandbox %s: %w", op, i.box.id, err)
+	}
+	return nil
+}

@@ -1,0 +1,252 @@
+package fake
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/guest"
+)
+
+// machine is a guest that runs, with all connections to it and to other ports.
+type machine struct {
+	guest  *guest.Guest
+	server *http.Server
+	ln     *listener
+	served chan struct{} // closed when the server has ended
+	calls  gate
+
+	mu    sync.Mutex
+	conns map[*tracked]bool // nil when the machine is off
+}
+
+// startMachine starts a guest that has no key yet.
+func startMachine() *machine {
+	m := &machine{
+		guest: guest.New(), ln: newListener(),
+		served: make(chan struct{}), conns: make(map[*tracked]bool),
+	}
+	m.server = &http.Server{
+		Handler:           m.calls.wrap(m.guest.Handler()),
+		ReadHeaderTimeout: 30 * time.Second,
+		Protocols:         new(http.Protocols),
+	}
+	m.server.Protocols.SetHTTP1(true)
+	m.server.Protocols.SetUnencryptedHTTP2(true)
+	go func() {
+		defer close(m.served)
+		_ = m.server.Serve(m.ln) // it ends when it is closed, and only then
+	}()
+	return m
+}
+
+// stop breaks all connections, kills all processes and waits for the guest's
+// goroutines. It is called once.
+func (m *machine) stop(dir string) {
+	_ = m.server.Close() // nobody hears of connections that end badly
+	m.mu.Lock()
+	conns := m.conns
+	m.conns = nil
+	m.mu.Unlock()
+	for c := range conns {
+		_ = c.Conn.Close()
+	}
+	<-m.served
+	signalAll(dir, syscall.SIGKILL)
+	m.calls.close()
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		m.guest.Close() // waits for those who hold an output open
+	}()
+	for {
+		signalAll(dir, syscall.SIGKILL)
+		select {
+		case <-closed:
+			signalAll(dir, syscall.SIGKILL) // what was started at the very last
+			return
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+// dial connects to a port: the guest's own, else one of the machine.
+func (m *machine) dial(ctx context.Context, port int) (net.Conn, error) {
+	if port < 1 || port > 65535 {
+		return nil, sandpit.Errorf(sandpit.Invalid, "port %d: want 1 to 65535", port)
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("connect to port %d: %w", port, err)
+	}
+	if port == guest.Port {
+		conn, err := m.ln.dial(ctx)
+		return m.track(conn, err)
+	}
+	var dialer net.Dialer
+	conn, err := dialer.DialContext(ctx, "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+	if err != nil && ctx.Err() == nil {
+		err = sandpit.Errorf(sandpit.Unavailable, "connect to port %d: nothing listens there", port)
+	}
+	return m.track(conn, err)
+}
+
+// track keeps a connection until it is closed by either side.
+func (m *machine) track(conn net.Conn, err error) (net.Conn, error) {
+	if err != nil {
+		return nil, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.conns == nil {
+		_ = conn.Close()
+		return nil, errOff
+	}
+	c := &tracked{Conn: conn, machine: m}
+	m.conns[c] = true
+	return c, nil
+}
+
+// errOff is a machine that was switched off. Whoever meets it asks for the
+// sandbox's state.
+var errOff = sandpit.Errorf(sandpit.Gone, "the sandbox ended")
+
+// tracked is a connection that ends with its machine.
+type tracked struct {
+	net.Conn
+
+	machine *machine
+}
+
+// Close implements net.Conn.
+func (c *tracked) Close() error {
+	c.machine.mu.Lock()
+	delete(c.machine.conns, c)
+	c.machine.mu.Unlock()
+	return c.Conn.Close()
+}
+
+// CloseWrite ends one direction, as a TCP connection can.
+func (c *tracked) CloseWrite() error {
+	half, ok := c.Conn.(interface{ CloseWrite() error })
+	if !ok {
+		return sandpit.Errorf(sandpit.Unsupported, "close one direction: not of this connection")
+	}
+	return half.CloseWrite()
+}
+
+// listener is a net.Listener that nobody outside of this process can reach.
+type listener struct {
+	accepted chan net.Conn
+	closed   chan struct{}
+	once     sync.Once
+}
+
+func newListener() *listener {
+	return &listener{accepted: make(chan net.Conn), closed: make(chan struct{})}
+}
+
+func (l *listener) dial(ctx context.Context) (net.Conn, error) {
+	ours, theirs, err := socketPair()
+	if err != nil {
+		return nil, fmt.Errorf("connect to the guest: %w", err)
+	}
+	select {
+	case l.accepted <- theirs:
+		return ours, nil
+	case <-l.closed:
+		err = errOff
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	_ = ours.Close()
+	_ = theirs.Close()
+	return nil, err
+}
+
+// Accept implements net.Listener.
+func (l *listener) Accept() (net.Conn, error) {
+	select {
+	case conn := <-l.accepted:
+		return conn, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+// Close implements net.Listener.
+func (l *listener) Close() error {
+	l.once.Do(func() { close(l.closed) })
+	return nil
+}
+
+// Addr implements net.Listener.
+func (l *listener) Addr() net.Addr { return &net.UnixAddr{Name: "guest", Net: "unix"} }
+
+// socketPair returns two connected sockets. Unlike net.Pipe they hold some bytes
+// back, as every real connection does.
+func socketPair() (a, b net.Conn, err error) {
+	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	conns := make([]net.Conn, len(fds))
+	for i, fd := range fds {
+		f := os.NewFile(uintptr(fd), "connection")
+		defer f.Close()
+		var connErr error
+		if conns[i], connErr = net.FileConn(f); connErr != nil {
+			err = connErr
+		}
+	}
+	if err != nil {
+		for _, c := range conns {
+			if c != nil {
+				_ = c.Close()
+			}
+		}
+		return nil, nil, err
+	}
+	return conns[0], conns[1], nil
+}
+
+// gate counts the calls that a handler serves, so that one can wait for them.
+type gate struct {
+	mu     sync.Mutex
+	closed bool
+	inside sync.WaitGroup
+}
+
+func (g *gate) enter() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed {
+		return false
+	}
+	g.inside.Add(1)
+	return true
+}
+
+// close lets nobody in any more and waits for those inside.
+func (g *gate) close() {
+	g.mu.Lock()
+	g.closed = true
+	g.mu.Unlock()
+	g.inside.Wait()
+}
+
+func (g *gate) wrap(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !g.enter() {
+			panic(http.ErrAbortHandler) // the machine is off: no answer at all
+		}
+		defer g.inside.Done()
+		h.ServeHTTP(w, r)
+	})
+}

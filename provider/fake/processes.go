@@ -1,0 +1,105 @@
+package fake
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// markVariable is in the environment of everything that a sandbox starts, so
+// that also what detached itself is found again.
+const markVariable = "SANDPIT_FAKE_BOX"
+
+// marked returns the living processes of the sandbox with this directory.
+func marked(dir string) []int { return markedBy(dir + "\x00") }
+
+// markedBy returns the living processes whose mark begins with this.
+func markedBy(beginning string) []int {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil
+	}
+	mark := []byte(markVariable + "=" + beginning)
+	var pids []int
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil || pid == os.Getpid() {
+			continue
+		}
+		env, err := os.ReadFile(filepath.Join("/proc", e.Name(), "environ"))
+		if err != nil {
+			continue // somebody else's, or ended meanwhile
+		}
+		if bytes.HasPrefix(env, mark) || bytes.Contains(env, append([]byte{0}, mark...)) {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// maxRounds bounds a race against processes that start others.
+const maxRounds = 50
+
+// signalAll sends a signal to all processes of a sandbox, also to those that are
+// being started meanwhile.
+func signalAll(dir string, sig syscall.Signal) {
+	seen := make(map[int]bool)
+	for range maxRounds {
+		fresh := false
+		for _, pid := range marked(dir) {
+			if !seen[pid] {
+				seen[pid], fresh = true, true
+				_ = syscall.Kill(pid, sig) // it may just have ended
+			}
+		}
+		if !fresh {
+			return
+		}
+	}
+}
+
+// ticksPerSecond is the unit of times in /proc, the same on every Linux.
+const ticksPerSecond = 100
+
+// usage is what living processes use: time of a processor, and memory in bytes.
+func usage(pids []int) (cpu time.Duration, memory int64) {
+	for _, pid := range pids {
+		stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+		if err != nil {
+			continue // ended meanwhile
+		}
+		// The second field is a name in parentheses, which may hold anything.
+		fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+		const user, system, pages = 11, 12, 21
+		if len(fields) <= pages {
+			continue
+		}
+		for _, i := range []int{user, system} {
+			ticks, _ := strconv.ParseInt(fields[i], 10, 64) // the kernel writes numbers
+			cpu += time.Duration(ticks) * time.Second / ticksPerSecond
+		}
+		n, _ := strconv.ParseInt(fields[pages], 10, 64)
+		memory += n * int64(os.Getpagesize())
+	}
+	return cpu, memory
+}
+
+// diskUsage is the size of all files in a directory, in bytes. What goes away
+// meanwhile does not count.
+func diskUsage(dir string) int64 {
+	var size int64
+	_ = filepath.WalkDir(dir, func(_ string, e os.DirEntry, err error) error {
+		if err != nil {
+			return nil //nolint:nilerr // it went away
+		}
+		if info, err := e.Info(); err == nil && info.Mode().IsRegular() {
+			size += info.Size()
+		}
+		return nil
+	})
+	return size
+}

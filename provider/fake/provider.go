@@ -1,0 +1,151 @@
+package fake
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path"
+	"regexp"
+	"strings"
+	"sync"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// Provider makes sandboxes in a World. Closing it breaks the connections that it
+// made and leaves the sandboxes where they are; World.Close ends those. All
+// methods may be called concurrently.
+type Provider struct {
+	world *World
+
+	mu        sync.Mutex
+	instances []*Instance
+	closed    bool
+}
+
+var _ sandpit.Provider = (*Provider)(nil)
+
+// World returns the machine that p makes sandboxes on.
+func (p *Provider) World() *World { return p.world }
+
+// Create implements sandpit.Provider.
+func (p *Provider) Create(ctx context.Context, id sandpit.ID, spec sandpit.Spec) (sandpit.Instance, error) {
+	if err := errors.Join(id.Validate(), validate(spec)); err != nil {
+		return nil, err
+	}
+	var inst *Instance
+	err := p.perform(ctx, OpCreate, id, func() error {
+		b, err := p.world.create(ctx, id, spec)
+		if err == nil {
+			inst = p.instance(b)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("create sandbox: %w", err)
+	}
+	return inst, nil
+}
+
+var hostname = regexp.MustCompile(`^[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?$`)
+
+// validate refuses what no provider could do, and what this one cannot.
+func validate(s sandpit.Spec) error {
+	if s.Hostname != "" && !hostname.MatchString(s.Hostname) {
+		return sandpit.Errorf(sandpit.Invalid, "hostname %q: want letters, digits and inner dashes, at most 63", s.Hostname)
+	}
+	if s.WorkDir != "" && (!path.IsAbs(s.WorkDir) || path.Clean(s.WorkDir) != s.WorkDir || strings.Contains(s.WorkDir, "\x00")) {
+		return sandpit.Errorf(sandpit.Invalid, "working directory %q: want an absolute path", s.WorkDir)
+	}
+	for name, value := range s.Env {
+		if name == "" || strings.ContainsAny(name, "=\x00") || strings.Contains(value, "\x00") {
+			return sandpit.Errorf(sandpit.Invalid, "environment variable %q: not a name and value", name)
+		}
+	}
+	if len(s.Mounts) > 0 {
+		return sandpit.Errorf(sandpit.Unsupported, "mounts: not in a fake sandbox")
+	}
+	return nil
+}
+
+// List implements sandpit.Provider.
+func (p *Provider) List(ctx context.Context) ([]sandpit.Placement, error) {
+	var list []sandpit.Placement
+	err := p.perform(ctx, OpList, "", func() error {
+		for _, b := range p.world.list() {
+			spec := b.spec.Clone()
+			spec.Env = nil // may hold secrets
+			list = append(list, sandpit.Placement{ID: b.id, Handle: handleOf(b.id), Spec: spec, CreatedAt: b.createdAt})
+		}
+		return ctx.Err()
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list sandboxes: %w", err)
+	}
+	return list, nil
+}
+
+// handle is what Attach needs.
+type handle struct {
+	ID sandpit.ID `json:"fake"`
+}
+
+func handleOf(id sandpit.ID) []byte {
+	data, _ := json.Marshal(handle{id}) // a string always encodes
+	return data
+}
+
+// Attach implements sandpit.Provider.
+func (p *Provider) Attach(ctx context.Context, data []byte) (sandpit.Instance, error) {
+	var h handle
+	if err := json.Unmarshal(data, &h); err != nil {
+		return nil, sandpit.Errorf(sandpit.Invalid, "handle: %w", err)
+	}
+	if err := h.ID.Validate(); err != nil {
+		return nil, fmt.Errorf("handle: %w", err)
+	}
+	var inst *Instance
+	err := p.perform(ctx, OpAttach, h.ID, func() error {
+		b, err := p.world.find(h.ID)
+		if err == nil {
+			inst = p.instance(b)
+		}
+		return errors.Join(err, ctx.Err())
+	})
+	if err != nil {
+		return nil, fmt.Errorf("attach: %w", err)
+	}
+	return inst, nil
+}
+
+// perform does what is asked of an open provider, unless a fault was ordered.
+func (p *Provider) perform(ctx context.Context, op Op, id sandpit.ID, do func() error) error {
+	p.mu.Lock()
+	closed := p.closed
+	p.mu.Unlock()
+	if closed {
+		return sandpit.Errorf(sandpit.Unavailable, "the provider is closed")
+	}
+	return p.world.perform(ctx, call{op: op, id: id}, do)
+}
+
+func (p *Provider) instance(b *box) *Instance {
+	i := newInstance(b)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.instances = append(p.instances, i)
+	return i
+}
+
+// Close implements sandpit.Provider.
+func (p *Provider) Close() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.closed = true
+	for _, i := range p.instances {
+		i.closeIdle()
+	}
+	p.instances = nil
+	return nil
+}

@@ -1,0 +1,164 @@
+package fake
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// World is the machine that fake sandboxes live on. It survives its Providers.
+// All methods may be called concurrently.
+type World struct {
+	dir string
+
+	mu        sync.Mutex
+	boxes     map[sandpit.ID]*box
+	snapshots map[string]sandpit.Snapshot
+	faults    []*Fault
+	calls     map[callKey]int
+	closed    bool
+}
+
+// NewWorld returns an empty World whose files are all in dir, which must exist,
+// and must not hold links. Close it, also to have its goroutines end.
+func NewWorld(dir string) *World {
+	return &World{
+		dir:       dir,
+		boxes:     make(map[sandpit.ID]*box),
+		snapshots: make(map[string]sandpit.Snapshot),
+		calls:     make(map[callKey]int),
+	}
+}
+
+// NewProvider returns one more Provider of this World.
+func (w *World) NewProvider() *Provider { return &Provider{world: w} }
+
+// Close destroys all that is left and removes it. It is idempotent.
+func (w *World) Close() error {
+	w.mu.Lock()
+	w.closed = true
+	boxes := make([]*box, 0, len(w.boxes))
+	for _, b := range w.boxes {
+		boxes = append(boxes, b)
+	}
+	w.mu.Unlock()
+	var errs []error
+	for _, b := range boxes {
+		errs = append(errs, b.destroy(sandpit.Exit{Reason: "the world ended"}))
+	}
+	errs = append(errs, os.RemoveAll(w.snapshotDir()), os.RemoveAll(w.boxesDir()))
+	return errors.Join(errs...)
+}
+
+// Kill ends a sandbox from outside: what a crash, or a person with another tool,
+// would do. It is there still, and listed, until it is destroyed. Wait tells
+// exit, which needs a Reason.
+//
+// NotFound: no such sandbox. Gone: it has ended already.
+func (w *World) Kill(id sandpit.ID, exit sandpit.Exit) error {
+	b, err := w.find(id)
+	if err != nil {
+		return err
+	}
+	if exit.Reason == "" {
+		return sandpit.Errorf(sandpit.Invalid, "kill sandbox %s: the exit has no reason", id)
+	}
+	return b.kill(exit)
+}
+
+// Vanish removes a sandbox behind everybody's back. Nobody knows how it ended.
+// NotFound: no such sandbox.
+func (w *World) Vanish(id sandpit.ID) error {
+	b, err := w.find(id)
+	if err != nil {
+		return err
+	}
+	return b.destroy(sandpit.Exit{Reason: "the sandbox vanished"})
+}
+
+// View is what can be seen of a sandbox from outside.
+type View struct {
+	State State
+	// Dir has all of its files.
+	Dir string
+	// Resources and Network are as they were last ordered.
+	Resources sandpit.Resources
+	Network   sandpit.NetworkPolicy
+}
+
+// Look returns what a sandbox looks like now; false if there is none.
+func (w *World) Look(id sandpit.ID) (View, bool) {
+	b, err := w.find(id)
+	if err != nil {
+		return View{}, false
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return View{State: b.state, Dir: b.dir, Resources: b.resources, Network: b.network}, true
+}
+
+// Leftovers names what there is of sandboxes: files and processes, also of those
+// that were destroyed. Snapshots are kept until Close and do not count.
+func (w *World) Leftovers() []string {
+	var left []string
+	entries, err := os.ReadDir(w.boxesDir())
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		left = append(left, err.Error())
+	}
+	for _, e := range entries {
+		left = append(left, filepath.Join(w.boxesDir(), e.Name()))
+	}
+	for _, pid := range markedBy(w.boxesDir() + "/") {
+		left = append(left, fmt.Sprintf("process %d", pid))
+	}
+	return left
+}
+
+func (w *World) boxesDir() string    { return filepath.Join(w.dir, "boxes") }
+func (w *World) snapshotDir() string { return filepath.Join(w.dir, "snapshots") }
+
+func (w *World) find(id sandpit.ID) (*box, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	b := w.boxes[id]
+	if b == nil {
+		return nil, sandpit.Errorf(sandpit.NotFound, "sandbox %s does not exist", id)
+	}
+	return b, nil
+}
+
+// add reserves a sandbox's name.
+func (w *World) add(b *box) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.closed {
+		return sandpit.Errorf(sandpit.Unavailable, "the world has ended")
+	}
+	if w.boxes[b.id] != nil {
+		return sandpit.Errorf(sandpit.AlreadyExists, "sandbox %s exists already", b.id)
+	}
+	w.boxes[b.id] = b
+	return nil
+}
+
+func (w *World) forget(b *box) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.boxes[b.id] == b {
+		delete(w.boxes, b.id)
+	}
+}
+
+func (w *World) list() []*box {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	list := make([]*box, 0, len(w.boxes))
+	for _, b := range w.boxes {
+		list = append(list, b)
+	}
+	return list
+}

@@ -1,0 +1,216 @@
+package providertest
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+func abilityChecks() []check {
+	return []check{
+		{"stop and start", stopAndStart},
+		{"pause and resume", pauseAndResume},
+		{"destroy while paused", destroyWhilePaused},
+		{"snapshot", snapshotAndCreate},
+		{"resize", resize},
+		{"stats", stats},
+		{"network policy", networkPolicy},
+		{"abilities of what is gone", abilitiesGone},
+	}
+}
+
+// ability returns an instance as something more, or skips the check.
+func ability[T any](c *trial, box sandpit.Instance, name string) T {
+	c.Helper()
+	able, ok := box.(T)
+	if !ok {
+		c.Skipf("this provider has no %s", name)
+	}
+	return able
+}
+
+func stopAndStart(c *trial) {
+	box := c.newBox()
+	stopper := ability[sandpit.Stopper](c, box, "Stopper")
+	dir := c.dirIn(box, c.workDirOf(box))
+	c.shellIn(box, `echo kept > "$1/file"`, dir)
+	sleeper, err := box.Guest().Start(c.ctx(), sandpit.Command{Args: []string{"sleep", "1000"}})
+	c.must(err, "start a process")
+	c.wantCode(stopper.Start(c.ctx()), "start what runs", sandpit.Conflict)
+
+	c.must(stopper.Stop(c.ctx()), "stop")
+	_, err = sleeper.Wait(c.ctx())
+	c.wantCode(err, "wait for a process of a stopped sandbox", sandpit.Gone, sandpit.Conflict)
+	c.wantCode(stopper.Stop(c.ctx()), "stop what is stopped", sandpit.Conflict)
+	for _, call := range guestCalls() {
+		c.wantCode(call.value(c.ctx(), box), call.name+" while stopped", sandpit.Conflict)
+	}
+	if _, ok := c.placement(c.provider, box.ID()); !ok {
+		c.Error("a stopped sandbox is not listed")
+	}
+	ctx, cancel := context.WithTimeout(c.ctx(), 50*time.Millisecond)
+	defer cancel()
+	_, err = box.Wait(ctx)
+	c.wantCode(err, "wait for the end of a stopped sandbox", sandpit.Timeout)
+
+	c.must(stopper.Start(c.ctx()), "start")
+	equal(c, "file", c.shellIn(box, `cat "$1/file"`, dir), "kept\n")
+	list, err := box.Guest().ListProcesses(c.ctx())
+	c.must(err, "list processes")
+	equal(c, "processes after start", len(list), 0)
+	attached, err := c.provider.Attach(c.ctx(), box.Handle())
+	c.must(err, "attach")
+	equal(c, "file", c.shellIn(attached, `cat "$1/file"`, dir), "kept\n")
+}
+
+// counter counts what it is given.
+type counter struct {
+	mu sync.Mutex
+	n  int
+}
+
+func (w *counter) Write(b []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.n += len(b)
+	return len(b), nil
+}
+
+func (w *counter) count() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.n
+}
+
+func pauseAndResume(c *trial) {
+	box := c.newBox()
+	pauser := ability[sandpit.Pauser](c, box, "Pauser")
+	c.wantCode(pauser.Resume(c.ctx()), "resume what runs", sandpit.Conflict)
+	var ticks counter
+	cmd := shellCommand("while :; do echo; sleep 0.02; done")
+	cmd.Stdout = &ticks
+	process := c.startIn(box, cmd)
+	c.eventually("ticks", func() bool { return ticks.count() > 2 })
+
+	c.must(pauser.Pause(c.ctx()), "pause")
+	c.wantCode(pauser.Pause(c.ctx()), "pause what is paused", sandpit.Conflict)
+	time.Sleep(100 * time.Millisecond) // what was on its way
+	before := ticks.count()
+	time.Sleep(300 * time.Millisecond)
+	equal(c, "ticks while paused", ticks.count(), before)
+	for _, call := range guestCalls() {
+		ctx, cancel := context.WithTimeout(c.ctx(), 100*time.Millisecond)
+		err := call.value(ctx, box)
+		cancel()
+		c.wantCode(err, call.name+" while paused", sandpit.Conflict, sandpit.Timeout)
+	}
+
+	c.must(pauser.Resume(c.ctx()), "resume")
+	c.eventually("ticks after resume", func() bool { return ticks.count() > before+2 })
+	c.must(process.Signal(c.ctx(), sandpit.SIGKILL), "kill")
+	equal(c, "exit code", c.wait(process).Code, 137)
+	equal(c, "output", c.shellIn(box, "echo works"), "works\n")
+}
+
+func destroyWhilePaused(c *trial) {
+	box := c.newBox()
+	pauser := ability[sandpit.Pauser](c, box, "Pauser")
+	c.startIn(box, sandpit.Command{Args: []string{"sleep", "1000"}})
+	c.must(pauser.Pause(c.ctx()), "pause")
+	c.must(box.Destroy(c.ctx()), "destroy")
+	c.wantCode(pauser.Resume(c.ctx()), "resume what is gone", sandpit.Gone)
+}
+
+func snapshotAndCreate(c *trial) {
+	box := c.newBox()
+	snapshotter := ability[sandpit.Snapshotter](c, box, "Snapshotter")
+	c.shellIn(box, `echo kept > file; chmod 640 file; ln -s file link`)
+	saved, err := snapshotter.Snapshot(c.ctx(), "one")
+	c.must(err, "save a snapshot")
+	if saved.ID == "" || saved.Name != "one" || saved.Sandbox != box.ID() || saved.CreatedAt.IsZero() || saved.Size <= 0 {
+		c.Errorf("snapshot: %+v", saved)
+	}
+	c.shellIn(box, "echo changed > file") // it goes on running
+	if c.SnapshotImage == nil {
+		c.Skip("this provider's snapshots have no name as an image")
+	}
+	spec := c.Spec.Clone()
+	spec.Image = c.SnapshotImage(saved)
+	for range 2 {
+		made := c.createWith(c.provider, spec)
+		equal(c, "file", c.shellIn(made, `cat link; stat -c %a file`), "kept\n640\n")
+		c.shellIn(made, "echo mine > file")
+	}
+	equal(c, "file of the first", c.shellIn(box, "cat file"), "changed\n")
+}
+
+func resize(c *trial) {
+	box := c.newBox()
+	resizer := ability[sandpit.Resizer](c, box, "Resizer")
+	c.wantCode(resizer.Resize(c.ctx(), sandpit.Resources{Memory: -1}), "less than no memory", sandpit.Invalid)
+	for name, r := range map[string]sandpit.Resources{
+		"memory": {Memory: 512 << 20}, "processors": {CPUs: 1.5}, "disk": {Disk: 1 << 30}, "processes": {PIDs: 100}, "defaults": {},
+	} {
+		if err := resizer.Resize(c.ctx(), r); err != nil {
+			c.wantCode(err, "resize "+name, sandpit.Unsupported)
+		}
+	}
+	equal(c, "output", c.shellIn(box, "echo works"), "works\n")
+}
+
+func stats(c *trial) {
+	box := c.newBox()
+	statser := ability[sandpit.Statser](c, box, "Statser")
+	c.startIn(box, shellCommand("while :; do :; done"))
+	c.eventually("use of the processor", func() bool {
+		s, err := statser.Stats(c.ctx())
+		c.must(err, "measure")
+		if s.At.IsZero() || s.CPU < 0 || s.Memory < 0 || s.Disk < 0 || s.PIDs < 0 {
+			c.Fatalf("stats: %+v", s)
+		}
+		return s.CPU > 0 && s.Memory > 0 && s.PIDs > 0
+	})
+}
+
+func networkPolicy(c *trial) {
+	box := c.newBox()
+	policer := ability[sandpit.NetworkPolicer](c, box, "NetworkPolicer")
+	c.wantCode(policer.SetNetworkPolicy(c.ctx(), sandpit.NetworkPolicy{Allow: []string{""}}), "an empty rule", sandpit.Invalid)
+	for _, p := range []sandpit.NetworkPolicy{{Online: true}, {Online: true, Deny: []string{"10.0.0.0/8"}}, {}} {
+		c.must(policer.SetNetworkPolicy(c.ctx(), p), "set the policy")
+	}
+	equal(c, "output", c.shellIn(box, "echo works"), "works\n")
+}
+
+// abilitiesGone asks all that a sandbox can do of one that is gone.
+func abilitiesGone(c *trial) {
+	box := c.newBox()
+	c.must(box.Destroy(c.ctx()), "destroy")
+	ctx, calls := c.ctx(), map[string]error{}
+	if b, ok := box.(sandpit.Stopper); ok {
+		calls["stop"], calls["start"] = b.Stop(ctx), b.Start(ctx)
+	}
+	if b, ok := box.(sandpit.Pauser); ok {
+		calls["pause"], calls["resume"] = b.Pause(ctx), b.Resume(ctx)
+	}
+	if b, ok := box.(sandpit.Snapshotter); ok {
+		_, calls["snapshot"] = b.Snapshot(ctx, "late")
+	}
+	if b, ok := box.(sandpit.Resizer); ok {
+		calls["resize"] = b.Resize(ctx, sandpit.Resources{})
+	}
+	if b, ok := box.(sandpit.Statser); ok {
+		_, calls["stats"] = b.Stats(ctx)
+	}
+	if b, ok := box.(sandpit.NetworkPolicer); ok {
+		calls["set the network policy"] = b.SetNetworkPolicy(ctx, sandpit.NetworkPolicy{})
+	}
+	if len(calls) == 0 {
+		c.Skip("this provider has no optional abilities of this kind")
+	}
+	for doing, err := range calls {
+		c.wantCode(err, doing+" what is gone", sandpit.Gone)
+	}
+}
