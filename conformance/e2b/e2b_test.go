@@ -1,0 +1,138 @@
+// Package e2b_test runs E2B's published JavaScript SDK against sandboxes.
+package e2b_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/sandpit-dev/sandpit/internal/testengine"
+)
+
+// patience is how long node may take with one script.
+const patience = 5 * time.Minute
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// TestJavaScriptSDK makes a subtest of each test in the *.test.mjs files.
+func TestJavaScriptSDK(t *testing.T) {
+	t.Parallel()
+	for _, program := range []string{"node", "npm"} {
+		if _, err := exec.LookPath(program); err != nil {
+			testengine.Skip(t, "this machine has no %s", program)
+		}
+	}
+	server, dir := newShim(t), install(t)
+	scripts, err := filepath.Glob(filepath.Join(dir, "*.test.mjs"))
+	if err != nil || len(scripts) == 0 {
+		t.Fatalf("scripts: %q, %v", scripts, err)
+	}
+	for _, script := range scripts {
+		t.Run(strings.TrimSuffix(filepath.Base(script), ".test.mjs"), func(t *testing.T) {
+			t.Parallel()
+			for _, r := range runNode(t, script, server) {
+				t.Run(r.Name, r.report)
+			}
+		})
+	}
+}
+
+// install copies the scripts to a directory and puts the SDK beside them, as
+// the lock file has it.
+func install(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	names, err := filepath.Glob("*.mjs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range append(names, "package.json", "package-lock.json") {
+		data, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cmd := exec.CommandContext(t.Context(), "npm", "ci", "--no-audit", "--no-fund")
+	cmd.Dir = dir
+	if out, err := cmd.CombinedOutput(); err != nil {
+		testengine.Skip(t, "npm cannot install the SDK: %v\n%s", err, out)
+	}
+	return dir
+}
+
+// result is one line of reporter.mjs.
+type result struct {
+	Name    string `json:"name"`
+	Error   string `json:"error"`
+	Skipped bool   `json:"skipped"`
+}
+
+func (r result) report(t *testing.T) {
+	switch {
+	case r.Skipped:
+		t.Skip("skipped by node")
+	case r.Error != "":
+		t.Error(r.Error)
+	}
+}
+
+// runNode runs a script against the server.
+func runNode(t *testing.T, script, server string) []result {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "node", "--test", "--test-reporter=./reporter.mjs", script)
+	cmd.Dir = filepath.Dir(script)
+	cmd.Env = append(withoutE2B(os.Environ()), "E2B_API_URL="+server, "E2B_SANDBOX_URL="+server, "E2B_API_KEY="+apiKey)
+	cmd.WaitDelay = 10 * time.Second // for what a killed node has left
+	var out, diagnostics bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &diagnostics
+	err := cmd.Run()
+	results := decode(t, &out)
+	if len(results) == 0 {
+		t.Error("node ran no tests")
+	}
+	isFailed := func(r result) bool { return r.Error != "" }
+	if err != nil && (ctx.Err() != nil || !slices.ContainsFunc(results, isFailed)) {
+		t.Errorf("node: %v", err)
+	}
+	if diagnostics.Len() > 0 {
+		t.Logf("node says:\n%s", &diagnostics)
+	}
+	return results
+}
+
+func decode(t *testing.T, r io.Reader) (results []result) {
+	t.Helper()
+	decoder := json.NewDecoder(r)
+	for {
+		var next result
+		err := decoder.Decode(&next)
+		if err == io.EOF {
+			return results
+		}
+		if err != nil {
+			t.Fatalf("output of node: %v", err)
+		}
+		results = append(results, next)
+	}
+}
+
+// withoutE2B drops what would lead the SDK elsewhere; the mere presence of
+// E2B_DEBUG changes it.
+func withoutE2B(environ []string) []string {
+	return slices.DeleteFunc(environ, func(v string) bool { return strings.HasPrefix(v, "E2B_") })
+}

@@ -1,0 +1,67 @@
+package e2b_test
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/testengine"
+)
+
+// recipe makes a root file system as E2B's clients expect one: bash, and a user
+// called user with uid 1000. It is also the key by which the result is kept.
+var recipe = []string{
+	"mmdebstrap", "--quiet", "--variant=minbase", "--include=procps,bash,python3",
+	`--customize-hook=chroot "$1" useradd --create-home --uid 1000 --shell /bin/bash user`,
+	"bookworm",
+}
+
+// cacheDir is where files that take long to make are kept between runs.
+func cacheDir(tb testing.TB) string {
+	tb.Helper()
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	dir := filepath.Join(cache, "sandpit-test")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		tb.Fatal(err)
+	}
+	return dir
+}
+
+// buildImage returns the tar file that the recipe makes.
+func buildImage(tb testing.TB) sandpit.Image {
+	tb.Helper()
+	sum := sha256.Sum256([]byte(strings.Join(recipe, "\x00")))
+	path := filepath.Join(cacheDir(tb), "e2b-"+hex.EncodeToString(sum[:8])+".tar")
+	if _, err := os.Stat(path); err == nil {
+		return sandpit.Image(path)
+	}
+	if _, err := exec.LookPath(recipe[0]); err != nil {
+		testengine.Skip(tb, "this machine has no %s to make an image with", recipe[0])
+	}
+	// In the same directory, so that the finished file can be renamed, and of a
+	// name of its own, so that only this run writes to it.
+	unfinished := fmt.Sprintf("%s.%d.tar", path, os.Getpid())
+	tb.Cleanup(func() {
+		if err := os.Remove(unfinished); err != nil && !errors.Is(err, os.ErrNotExist) {
+			tb.Error(err)
+		}
+	})
+	cmd := exec.CommandContext(tb.Context(), recipe[0], append(recipe[1:len(recipe):len(recipe)], unfinished)...)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		testengine.Skip(tb, "the image cannot be made: %v\n%s", err, out)
+	}
+	if err := os.Rename(unfinished, path); err != nil {
+		tb.Fatal(err)
+	}
+	return sandpit.Image(path)
+}

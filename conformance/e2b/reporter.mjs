@@ -1,0 +1,20 @@
+// Writes one line of JSON for each test that has ended, for e2b_test.go.
+export default async function* reporter(events) {
+  for await (const { type, data } of events) {
+    if (type === 'test:stdout' || type === 'test:stderr') {
+      process.stderr.write(data.message)
+    }
+    if (type !== 'test:pass' && type !== 'test:fail') continue
+    const failure = data.details?.error
+    yield JSON.stringify({
+      name: data.name,
+      skipped: Boolean(data.skip || data.todo),
+      error: type === 'test:fail' ? describe(failure?.cause ?? failure) : '',
+    }) + '\n'
+  }
+}
+
+function describe(error) {
+  if (error === undefined) return 'failed'
+  return error?.stack ?? String(error)
+}
