@@ -35,9 +35,12 @@ func isTemp(name string) bool {
 
 // replace deals with the events of such a file, and reports whether c is one.
 func (t *tree) replace(n *node, c change) bool {
+	if c.has(unix.IN_ISDIR) {
+		return false
+	}
 	if isTemp(c.name) {
-		if c.has(unix.IN_MOVED_FROM) && len(t.replacing) < maxReplacing {
-			if t.replacing == nil {
+		if c.has(unix.IN_MOVED_FROM) {
+			if t.replacing == nil || len(t.replacing) >= maxReplacing { // most went elsewhere
 				t.replacing = make(map[uint32]bool)
 			}
 			t.replacing[c.cookie] = strings.HasPrefix(c.name, oldPrefix)

@@ -165,7 +165,7 @@ func (t *tree) list(d *directory, n *node, tell bool) (dirs []string) {
 	for {
 		entries, err := d.file.ReadDir(batch)
 		for _, e := range entries {
-			if tell && !isTemp(e.Name()) {
+			if tell && (e.IsDir() || !isTemp(e.Name())) {
 				t.find(n, e.Name())
 			}
 			if !e.IsDir() {
