@@ -78,7 +78,7 @@ func newProvider(tb testing.TB, runtime string) *gvisor.Provider {
 			tb.Fatal(err)
 		}
 	}
-	images, err := image.Open(store)
+	images, err := image.Open(store, image.Options{})
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -19,7 +19,7 @@ import (
 
 // format is part of every name in the cache. It changes when the same source
 // would no longer give the same file.
-const format = "sandpit image 1"
+const format = "sandpit image 2"
 
 const (
 	imageSuffix = ".erofs"
@@ -42,8 +42,15 @@ type job struct {
 	lock string
 	// find returns the finished image's key, or "".
 	find func() (key string, err error)
-	// write fills an empty file and returns the image's key.
-	write func(f *os.File) (key string, err error)
+	// write fills an empty file and returns the image's key, or makes the image
+	// elsewhere and returns its key with done set.
+	write func(f *os.File) (made, error)
+}
+
+// made is what a job came to.
+type made struct {
+	key  string
+	done bool // the image is in the cache already; the file was not needed
 }
 
 // keyed makes find for an image whose key is known before it is made.
@@ -53,12 +60,9 @@ func (s *Store) keyed(key string) func() (string, error) {
 
 // finished returns key if its image is there, else "".
 func (s *Store) finished(key string) (string, error) {
-	info, err := os.Lstat(s.path(key))
+	_, err := os.Lstat(s.path(key))
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", nil
-	}
-	if err == nil && info.Mode().Perm() != imageMode { // its maker is not, or never came, so far
-		err = os.Chmod(s.path(key), imageMode)
 	}
 	if err != nil {
 		return "", fmt.Errorf("look into the image cache: %w", err)
@@ -68,11 +72,58 @@ func (s *Store) finished(key string) (string, error) {
 
 func (s *Store) path(key string) string { return filepath.Join(s.dir, key+imageSuffix) }
 
-// once returns the path of the image that j makes. It is made by one caller;
-// the others wait, as long as ctx allows.
-func (s *Store) once(ctx context.Context, j job) (string, error) {
+// usedStep is how exactly it is known when an image was used last.
+const usedStep = 10 * time.Second
+
+// open returns a finished image, or nil if there is none. While it is open
+// nobody makes room by removing it.
+func (s *Store) open(ctx context.Context, key string) (*os.File, error) {
+	path := s.path(key)
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("look into the image cache: %w", err)
+	}
+	err = lock(ctx, f, path, unix.LOCK_SH)
+	if errors.Is(err, errMoved) {
+		return nil, f.Close()
+	}
+	var info fs.FileInfo
+	if err == nil {
+		info, err = f.Stat()
+	}
+	if err == nil && info.Mode().Perm() != imageMode { // its maker never came so far
+		err = f.Chmod(imageMode)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("look into the image cache: %w", err), f.Close())
+	}
+	if now := time.Now(); now.Sub(info.ModTime()) > usedStep {
+		_ = os.Chtimes(path, now, now) // at worst it goes a little earlier
+	}
+	return f, nil
+}
+
+// once returns the image that j makes, open. It is made by one caller; the
+// others wait, as long as ctx allows.
+func (s *Store) once(ctx context.Context, j job) (*os.File, string, error) {
+	for range 5 {
+		key, err := s.make(ctx, j)
+		if err != nil {
+			return nil, "", err
+		}
+		if f, err := s.open(ctx, key); err != nil || f != nil {
+			return f, key, err
+		}
+	}
+	return nil, "", sandpit.Errorf(sandpit.Unavailable, "somebody keeps removing the image from the cache")
+}
+
+func (s *Store) make(ctx context.Context, j job) (string, error) {
 	if key, err := j.find(); err != nil || key != "" {
-		return s.path(key), err
+		return key, err
 	}
 	f, err := s.acquire(ctx, j.lock)
 	if err != nil {
@@ -81,14 +132,21 @@ func (s *Store) once(ctx context.Context, j job) (string, error) {
 	defer func() { _ = f.Close() }() // gives up the lock; the file was synced
 	key, err := j.find()
 	if err == nil && key == "" {
-		if key, err = j.write(f); err == nil {
-			return s.path(key), s.publish(f, key+imageSuffix)
+		var m made
+		m, err = j.write(f)
+		if err == nil && !m.done {
+			if err := s.publish(f, m.key+imageSuffix); err != nil {
+				return "", err
+			}
+			_ = s.trim() // the image is there; who prunes the cache hears of it
+			return m.key, nil
 		}
+		key = m.key
 	}
 	if removeErr := os.Remove(f.Name()); removeErr != nil {
 		err = errors.Join(err, fmt.Errorf("clean the image cache: %w", removeErr))
 	}
-	return s.path(key), s.explain(err)
+	return key, s.explain(err)
 }
 
 // imageMode is that of finished images: readable for everyone, because an
@@ -117,8 +175,8 @@ func (s *Store) acquire(ctx context.Context, name string) (*os.File, error) {
 		if err != nil {
 			return nil, s.explain(fmt.Errorf("write to the image cache: %w", err))
 		}
-		err = lock(ctx, f)
-		if err == nil && !isAt(f, path) { // it was finished or removed meanwhile
+		err = lock(ctx, f, path, unix.LOCK_EX)
+		if errors.Is(err, errMoved) {
 			_ = f.Close() // nothing was written
 			continue
 		}
@@ -133,15 +191,27 @@ func (s *Store) acquire(ctx context.Context, name string) (*os.File, error) {
 	}
 }
 
-// lock waits for the lock on f. The kernel drops it when the process ends, in
-// whatever way.
-func lock(ctx context.Context, f *os.File) error {
+// errMoved is a file that was finished or removed while its lock was waited for.
+var errMoved = errors.New("the file is not there any more")
+
+// lock waits for the lock on f, which is at path, to be shared or not. The kernel
+// drops it when the process ends, in whatever way. A finished file keeps its locks
+// under its new name, held for as long as somebody uses it: so who waits for the
+// old name must not wait for those.
+func lock(ctx context.Context, f *os.File, path string, how int) error {
 	const longest = 25 * time.Millisecond
 	wait := time.Millisecond
 	for {
-		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
+		err := unix.Flock(int(f.Fd()), how|unix.LOCK_NB)
+		blocked := errors.Is(err, unix.EWOULDBLOCK) || errors.Is(err, unix.EINTR)
+		if err != nil && !blocked {
 			return err
+		}
+		if !isAt(f, path) {
+			return errMoved
+		}
+		if !blocked {
+			return nil
 		}
 		select {
 		case <-ctx.Done():
@@ -162,7 +232,8 @@ func isAt(f *os.File, path string) bool {
 	return err == nil && os.SameFile(own, there)
 }
 
-// sweep removes files in the making that nobody makes any more.
+// sweep removes files in the making that nobody makes any more, and layers that
+// nobody has come back for.
 func (s *Store) sweep() error {
 	entries, err := os.ReadDir(s.dir)
 	if err != nil {
@@ -170,37 +241,50 @@ func (s *Store) sweep() error {
 	}
 	var errs []error
 	for _, e := range entries {
-		if strings.HasSuffix(e.Name(), tempSuffix) && e.Type().IsRegular() {
-			errs = append(errs, removeIfFree(filepath.Join(s.dir, e.Name())))
+		path := filepath.Join(s.dir, e.Name())
+		switch {
+		case !e.Type().IsRegular():
+		case strings.HasSuffix(e.Name(), tempSuffix):
+			_, err = removeIfFree(path, time.Time{})
+			errs = append(errs, err)
+		case isBlob(e.Name()):
+			_, err = removeIfFree(path, time.Now().Add(-blobAge))
+			errs = append(errs, err)
 		}
 	}
 	return errors.Join(errs...)
 }
 
-func removeIfFree(path string) error {
-	f, err := os.OpenFile(path, os.O_RDWR|unix.O_NOFOLLOW, 0)
+// removeIfFree removes a file that nobody has locked and that was not changed
+// after a time, unless that is zero.
+func removeIfFree(path string, after time.Time) (removed bool, err error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW, 0)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil // finished meanwhile
+		return false, nil // finished or removed meanwhile
 	}
 	if err != nil {
-		return err
+		return false, err
 	}
-	defer func() { _ = f.Close() }() // nothing was written
+	defer func() { _ = f.Close() }() // only read
 	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 	if errors.Is(err, unix.EWOULDBLOCK) {
-		return nil // somebody is at it
+		return false, nil // somebody is at it
 	}
 	if err != nil || !isAt(f, path) {
-		return err
+		return false, err
 	}
-	return os.Remove(path)
+	info, err := f.Stat()
+	if err != nil || !after.IsZero() && info.ModTime().After(after) {
+		return false, err
+	}
+	return true, os.Remove(path)
 }
 
 // explain adds what a person can do about a full disk.
 func (s *Store) explain(err error) error {
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
 		return sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "%w", err),
-			"make room on the disk of "+s.dir+"; images in it that no sandbox uses may be deleted")
+			"make room on the disk of "+s.dir+"; sandpit image prune --all removes images that no sandbox uses")
 	}
 	return err
 }

@@ -20,34 +20,38 @@ import (
 
 // fromDir returns the image of a directory. What decides whether it must be
 // made is what stat says about each file in it, not the contents.
-func (s *Store) fromDir(ctx context.Context, dir string, p Progress) (string, error) {
+func (s *Store) fromDir(ctx context.Context, dir string, p Progress) (*os.File, error) {
 	root, err := s.walkDir(ctx, dir)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	return s.fromTree(ctx, root, p)
+	return s.fromTree(ctx, root, note{Kind: KindDirectory, Source: dir}, p)
 }
 
 // fromTree returns the image of a tree whose contents are still with the
 // machine.
-func (s *Store) fromTree(ctx context.Context, root *node, p Progress) (string, error) {
+func (s *Store) fromTree(ctx context.Context, root *node, about note, p Progress) (*os.File, error) {
 	h := sha256.New()
 	root.sum(h)
 	key := digest("tree", hex.EncodeToString(h.Sum(nil)))
-	return s.once(ctx, job{
+	f, _, err := s.once(ctx, job{
 		lock: key,
 		find: s.keyed(key),
-		write: func(f *os.File) (string, error) {
+		write: func(f *os.File) (made, error) {
 			m := &meter{ctx: ctx, tell: p}
 			root.each(func(n *node) { m.total += n.size })
 			w := newWriter(f)
 			if err := w.fetch(root, m); err != nil {
-				return "", err
+				return made{}, err
 			}
 			m.report()
-			return key, w.finish(root)
+			if err := w.finish(root); err != nil {
+				return made{}, err
+			}
+			return made{key: key}, writeNote(f, about)
 		},
 	})
+	return f, err
 }
 
 // each calls f for every regular file, once per name.

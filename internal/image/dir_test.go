@@ -27,9 +27,10 @@ func TestChanged(t *testing.T) {
 	must(t, os.Symlink("b", in("link")))
 	seen := map[string]string{}
 	resolve := func(step string) string {
-		path, err := s.fromDir(t.Context(), dir, nil)
+		f, err := s.fromDir(t.Context(), dir, nil)
 		must(t, err)
-		return path
+		must(t, f.Close())
+		return f.Name()
 	}
 	seen[resolve("first")] = "first"
 	if _, ok := seen[resolve("again")]; !ok || len(seen) != 1 {
@@ -87,11 +88,12 @@ func TestLeftOut(t *testing.T) {
 		must(t, unix.Mknod(filepath.Join(dir, "null"), unix.S_IFCHR|0o666, 1<<8|3))
 		must(t, unix.Mknod(filepath.Join(dir, "whiteout"), unix.S_IFCHR|0o666, 0))
 	}
-	s, err := Open(filepath.Join(dir, "cache")) // in the directory itself
+	s, err := Open(filepath.Join(dir, "cache"), Options{}) // in the directory itself
 	must(t, err)
-	path, err := s.fromDir(t.Context(), dir, nil)
+	f, err := s.fromDir(t.Context(), dir, nil)
 	must(t, err)
-	got := readImage(t, path)
+	defer f.Close()
+	got := readImage(t, f.Name())
 	for _, name := range []string{".", "file", "out", "outdir", "cache"} {
 		if _, ok := got[name]; !ok {
 			t.Errorf("%s is missing", name)
@@ -103,7 +105,7 @@ func TestLeftOut(t *testing.T) {
 	}
 	again, err := s.fromDir(t.Context(), dir, nil)
 	must(t, err)
-	if again != path {
+	if again.Name() != f.Name() {
 		t.Error("the cache in the directory made for another image")
 	}
 }
@@ -126,9 +128,9 @@ func TestKernelFileSystemsStayEmpty(t *testing.T) {
 	mount("proc", "proc")
 	mount("tmpfs", "data")
 	write(t, filepath.Join(dir, "data/file"), "on another file system")
-	path, err := newStore(t).fromDir(t.Context(), dir, nil)
+	f, err := newStore(t).fromDir(t.Context(), dir, nil)
 	must(t, err)
-	got := readImage(t, path)
+	got := readImage(t, f.Name())
 	if e, ok := got["data/file"]; !ok || e.Size == 0 || len(got) != 4 {
 		t.Errorf("the image has %d files, data/file %v", len(got), e)
 	}
@@ -198,7 +200,7 @@ func TestSwapped(t *testing.T) {
 			write(t, dir+"/sub/file", "public")
 			root, err := s.walkDir(t.Context(), dir)
 			must(t, err, swap(dir))
-			_, err = s.fromTree(t.Context(), root, nil)
+			_, err = s.fromTree(t.Context(), root, note{}, nil)
 			if !errors.Is(err, sandpit.Unavailable) || !strings.Contains(err.Error(), dir+"/sub/file") {
 				t.Errorf("got %v, want an error that names the file", err)
 			}
@@ -216,9 +218,9 @@ func TestDirLimits(t *testing.T) {
 		write(t, fmt.Sprintf("%s/%d", dir, i), strings.Repeat("x", 100))
 	}
 	for name, lim := range map[string]limits{
-		"entries": {entries: 9, bytes: 1000, names: 1000},
-		"bytes":   {entries: 10, bytes: 999, names: 1000},
-		"names":   {entries: 10, bytes: 1000, names: 9},
+		"entries": {entries: 9, bytes: 1000, names: 1000, steps: 10_000},
+		"bytes":   {entries: 10, bytes: 999, names: 1000, steps: 10_000},
+		"names":   {entries: 10, bytes: 1000, names: 9, steps: 10_000},
 	} {
 		s := newStore(t)
 		s.limits = lim
@@ -227,7 +229,7 @@ func TestDirLimits(t *testing.T) {
 		}
 	}
 	s := newStore(t)
-	s.limits = limits{entries: 10, bytes: 1000, names: 10}
+	s.limits = limits{entries: 10, bytes: 1000, names: 10, steps: 10_000}
 	if _, err := s.fromDir(t.Context(), dir, nil); err != nil {
 		t.Errorf("just enough: %v", err)
 	}

@@ -22,11 +22,11 @@ func (s *Store) resolveHost(ctx context.Context, p Progress) (Root, error) {
 	if err != nil {
 		return Root{}, err
 	}
-	file, err := s.fromTree(ctx, tree, p)
+	f, err := s.fromTree(ctx, tree, note{Kind: KindHost}, p)
 	if err != nil {
 		return Root{}, err
 	}
-	return Root{Path: file, Mounts: l.mounts, Env: l.env}, nil
+	return Root{Path: f.Name(), File: f, Mounts: l.mounts, Config: Config{Env: l.env}}, nil
 }
 
 // layout says what of a machine is shown, and where.

@@ -32,7 +32,7 @@ type entry struct {
 
 func newStore(tb testing.TB) *Store {
 	tb.Helper()
-	s, err := Open(filepath.Join(tb.TempDir(), "images"))
+	s, err := Open(filepath.Join(tb.TempDir(), "images"), Options{})
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -257,17 +257,17 @@ func TestRoundTrip(t *testing.T) {
 	dir := t.TempDir()
 	awkward(t, dir)
 	s := newStore(t)
-	path, err := s.fromDir(t.Context(), dir, nil)
+	f, err := s.fromDir(t.Context(), dir, nil)
 	must(t, err)
 	want := readTree(t, dir)
 	if len(want) < 5000 {
 		t.Fatalf("the tree has %d files", len(want))
 	}
-	if diff := cmp.Diff(want, readImage(t, path)); diff != "" {
+	if diff := cmp.Diff(want, readImage(t, f.Name())); diff != "" {
 		t.Errorf("the image differs (-tree +image):\n%.4000s", diff)
 	}
 	var st unix.Stat_t
-	must(t, unix.Stat(path, &st))
+	must(t, unix.Stat(f.Name(), &st))
 	if st.Mode&0o777 != 0o444 {
 		t.Errorf("mode %o, want 444", st.Mode&0o777)
 	}
@@ -277,7 +277,7 @@ func TestRoundTrip(t *testing.T) {
 	if used := st.Blocks * 512; used > st.Size-6<<20 {
 		t.Errorf("%d of %d bytes are on the disk; the holes should not be", used, st.Size)
 	}
-	checkWithTools(t, path)
+	checkWithTools(t, f.Name())
 }
 
 // checkWithTools asks the programs of the format's authors.
@@ -304,11 +304,11 @@ func TestKernelReadsImage(t *testing.T) {
 	}
 	dir := t.TempDir()
 	awkward(t, dir)
-	path, err := newStore(t).fromDir(t.Context(), dir, nil)
+	f, err := newStore(t).fromDir(t.Context(), dir, nil)
 	must(t, err)
 	at := filepath.Join(t.TempDir(), "at")
 	must(t, os.Mkdir(at, 0o755))
-	out, err := exec.CommandContext(t.Context(), "mount", "-t", "erofs", "-o", "ro,loop", path, at).CombinedOutput()
+	out, err := exec.CommandContext(t.Context(), "mount", "-t", "erofs", "-o", "ro,loop", f.Name(), at).CombinedOutput()
 	if err != nil {
 		t.Skipf("mount: %v: %s", err, out)
 	}
@@ -317,7 +317,7 @@ func TestKernelReadsImage(t *testing.T) {
 		t.Errorf("the mounted image differs (-tree +image):\n%.4000s", diff)
 	}
 	// What comes behind the end of a file is zeros for whoever maps it.
-	f, err := os.Open(filepath.Join(at, "sized/4031"))
+	f, err = os.Open(filepath.Join(at, "sized/4031"))
 	must(t, err)
 	defer f.Close()
 	page, err := unix.Mmap(int(f.Fd()), 0, blockSize, unix.PROT_READ, unix.MAP_SHARED)

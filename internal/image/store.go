@@ -19,18 +19,34 @@ import (
 type Root struct {
 	// Path is the EROFS file.
 	Path string
+	// File is the same file, open for reading. While it, or a descriptor made
+	// from it, is open in any process, the cache does not make room by removing
+	// the image. Who asked for the Root closes it.
+	File *os.File
 	// Mounts are directories of the machine that belong to it, all read only,
 	// sources without symbolic links. Only the host image has any.
 	Mounts []sandpit.Mount
-	// Env is what programs need in addition to the usual, such as PATH on a
-	// machine that keeps its programs elsewhere. Nil for nothing.
-	Env map[string]string
+	// Config is what the image says about programs in it.
+	Config
 }
 
-// Progress hears how many bytes of the source are converted. It is called about
-// once per MiB and at the end, by one goroutine at a time, and not at all when
-// the image is in the cache. The total of a directory is the sum of its files,
-// that of an archive the size of its file.
+// Kind says what an image was made from.
+type Kind string
+
+// The kinds.
+const (
+	KindLayers    Kind = "layers"    // an image with its layers, from a registry or a file
+	KindTar       Kind = "tar"       // an archive of a root file system
+	KindDirectory Kind = "directory" // a directory
+	KindHost      Kind = "host"      // this machine's own programs
+	KindProgram   Kind = "program"   // one program of sandpit's own
+)
+
+// Progress hears how many bytes of the source are fetched or converted. It is
+// called about once per MiB and at the end, by one goroutine at a time, and not at
+// all when the image is in the cache. The total of a directory is the sum of its
+// files, that of an archive the size of its file, that of an image of a registry
+// the size of its layers as they are sent.
 type Progress func(done, total int64)
 
 // Store is a cache of images in a directory. All methods may be called
@@ -39,6 +55,8 @@ type Store struct {
 	dir     string
 	machine string // root directory of the machine, but for tests "/"
 	limits  limits
+	times   times
+	o       Options
 }
 
 // limits bound what one image may hold.
@@ -46,20 +64,21 @@ type limits struct {
 	entries int
 	bytes   int64 // of all files together, and of an archive without compression
 	names   int64 // bytes of all names and link targets together
+	steps   int64 // directories and links on the way to files
 }
 
-var usualLimits = limits{entries: 1_000_000, bytes: 20 << 30, names: 256 << 20}
+var usualLimits = limits{entries: 1_000_000, bytes: 20 << 30, names: 256 << 20, steps: 100_000_000}
 
 // Open returns the cache in dir, which is made if missing and closed to other
 // users. What killed processes left in it is removed.
 //
 // PermissionDenied: dir belongs to another user.
-func Open(dir string) (*Store, error) {
+func Open(dir string, o Options) (*Store, error) {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
 		return nil, fmt.Errorf("open the image cache: %w", err)
 	}
-	s := &Store{dir: abs, machine: "/", limits: usualLimits}
+	s := &Store{dir: abs, machine: "/", limits: usualLimits, times: usualTimes, o: o.withDefaults()}
 	if err := makePrivate(abs); err != nil {
 		return nil, fmt.Errorf("open the image cache: %w", err)
 	}
@@ -88,20 +107,25 @@ func makePrivate(dir string) error {
 	return nil
 }
 
-// Resolve returns the root file system that ref names, converting it first if
-// need be:
+// Resolve returns the root file system that ref names, fetching and converting it
+// first if need be:
 //
 //   - "" or "host": the machine's own programs;
 //   - a directory, as a path that starts with /, ./ or ../. What other file
 //     systems mounted in it hold is included, but for those that the machine's
 //     kernel makes up (proc, sysfs and the like), which become empty
-//     directories;
-//   - a tar file, as a path that ends in .tar, .tar.gz or .tgz.
+//     directories. If it is an OCI layout, the image in it is meant, and a colon
+//     and a tag after the path say which one;
+//   - a tar file, as a path that ends in .tar, .tar.gz, .tgz or .tar.zst: of a root
+//     file system, of an OCI layout, or of what docker save writes, again with a
+//     tag if it has several images;
+//   - anything else is an image of a registry, as docker pull takes it.
 //
-// NotFound: no such file. Unsupported: another form. Invalid: the archive is
-// damaged, cut off, or names what it must not. Exhausted: too large, or the disk
-// is full. PermissionDenied: a file cannot be read. Unavailable: it changed
-// while it was read.
+// NotFound: no such file, image or tag. Unsupported: another form, or not made for
+// this machine. Invalid: the archive is damaged, cut off, or names what it must
+// not. Exhausted: too large, or the disk is full. PermissionDenied: a file cannot
+// be read, or the registry refuses. Unavailable: it changed while it was read, or
+// the registry cannot be reached. Timeout: the registry is too slow.
 func (s *Store) Resolve(ctx context.Context, ref sandpit.Image, p Progress) (Root, error) {
 	root, err := s.resolve(ctx, string(ref), p)
 	if err != nil {
@@ -114,29 +138,69 @@ func (s *Store) Resolve(ctx context.Context, ref sandpit.Image, p Progress) (Roo
 }
 
 func (s *Store) resolve(ctx context.Context, ref string, p Progress) (Root, error) {
-	switch {
-	case ref == "" || ref == string(sandpit.HostImage):
+	if ref == "" || ref == string(sandpit.HostImage) {
 		return s.resolveHost(ctx, p)
-	case !isPath(ref):
-		return Root{}, sandpit.WithHint(
-			sandpit.Errorf(sandpit.Unsupported, "not a form of image that this version knows"), formHint(ref))
 	}
+	var f *os.File
+	var err error
+	if isPath(ref) {
+		f, _, err = s.fromPath(ctx, ref, p)
+	} else {
+		f, err = s.fromRegistry(ctx, ref, p)
+	}
+	if err != nil {
+		return Root{}, err
+	}
+	return newRoot(f)
+}
+
+// newRoot describes a finished image by its note.
+func newRoot(f *os.File) (Root, error) {
+	n, err := readNote(f)
+	if err != nil {
+		return Root{}, errors.Join(err, f.Close())
+	}
+	return Root{Path: f.Name(), File: f, Config: n.Config}, nil
+}
+
+// fromPath returns the image of a directory or archive, and what else is known
+// of it.
+func (s *Store) fromPath(ctx context.Context, ref string, p Progress) (*os.File, indexEntry, error) {
+	ref, tag := splitTag(ref)
 	info, err := os.Stat(ref)
 	switch {
 	case errors.Is(err, unix.ENOTDIR):
-		return Root{}, sandpit.Errorf(sandpit.NotFound, "%w", bare(err))
+		return nil, indexEntry{}, sandpit.Errorf(sandpit.NotFound, "%w", bare(err))
 	case err != nil:
-		return Root{}, bare(err)
+		return nil, indexEntry{}, bare(err)
+	case info.IsDir() && isLayout(ref):
+		return s.fromLayout(ctx, ref, tag)
+	case info.IsDir() && tag != "":
+		return nil, indexEntry{}, sandpit.Errorf(sandpit.NotFound, "%s is not a directory of images with tags", ref)
 	case info.IsDir():
-		path, err := s.fromDir(ctx, ref, p)
-		return Root{Path: path}, err
+		f, err := s.fromDir(ctx, ref, p)
+		return f, indexEntry{}, err
 	case info.Mode().IsRegular() && isTar(ref):
-		path, err := s.fromTar(ctx, ref, p)
-		return Root{Path: path}, err
+		return s.fromTar(ctx, ref, tag, p)
 	}
-	return Root{}, sandpit.WithHint(
-		sandpit.Errorf(sandpit.Unsupported, "neither a directory nor a .tar, .tar.gz or .tgz file"),
+	return nil, indexEntry{}, sandpit.WithHint(
+		sandpit.Errorf(sandpit.Unsupported, "neither a directory nor a .tar, .tar.gz, .tgz or .tar.zst file"),
 		"unpack it, and name the directory or the .tar file")
+}
+
+// splitTag tells a path from the tag behind it, if there is one.
+func splitTag(ref string) (path, tag string) {
+	if _, err := os.Lstat(ref); err == nil {
+		return ref, ""
+	}
+	i := strings.LastIndexByte(ref, ':')
+	if i <= 0 || strings.Contains(ref[i:], "/") {
+		return ref, ""
+	}
+	if _, err := os.Lstat(ref[:i]); err != nil {
+		return ref, ""
+	}
+	return ref[:i], ref[i+1:]
 }
 
 // bare drops the path from an error that will be told with the image's name.
@@ -149,11 +213,15 @@ func bare(err error) error {
 
 func isPath(ref string) bool {
 	first, _, _ := strings.Cut(ref, "/")
-	return first == "" || first == "." || first == ".." || isTar(ref)
+	if first == "" || first == "." || first == ".." || isTar(ref) {
+		return true
+	}
+	path, _, found := strings.Cut(ref, ":")
+	return found && isTar(path)
 }
 
 func isTar(ref string) bool {
-	for _, suffix := range []string{".tar", ".tar.gz", ".tgz"} {
+	for _, suffix := range []string{".tar", ".tar.gz", ".tgz", ".tar.zst"} {
 		if strings.HasSuffix(ref, suffix) {
 			return true
 		}
@@ -161,17 +229,10 @@ func isTar(ref string) bool {
 	return false
 }
 
-func formHint(ref string) string {
-	if _, err := os.Stat(ref); err == nil {
-		return "for the file or directory of that name write ./" + ref
-	}
-	return "images of registries are not available yet in this version; " +
-		"use host, a directory (./rootfs) or a tar file of one (./rootfs.tar)"
-}
-
 // Single returns an EROFS file that holds one program of root's, which anybody
 // may run, under the given name. It is made once per key and name; open is
-// called only then, and what it returns is closed.
+// called only then, and what it returns is closed. The file stays for a minute at
+// least.
 //
 // Invalid: name is not a file name. Exhausted: the disk is full.
 func (s *Store) Single(ctx context.Context, key, name string, open func() (io.ReadCloser, error)) (string, error) {
@@ -179,17 +240,20 @@ func (s *Store) Single(ctx context.Context, key, name string, open func() (io.Re
 		return "", err
 	}
 	image := digest("single", key, name)
-	path, err := s.once(ctx, job{
+	f, _, err := s.once(ctx, job{
 		lock: image,
 		find: s.keyed(image),
-		write: func(f *os.File) (string, error) {
-			return image, writeSingle(ctx, f, name, open)
+		write: func(f *os.File) (made, error) {
+			if err := writeSingle(ctx, f, name, open); err != nil {
+				return made{}, err
+			}
+			return made{key: image}, writeNote(f, note{Kind: KindProgram, Source: name})
 		},
 	})
 	if err != nil {
 		return "", fmt.Errorf("image of %s: %w", name, err)
 	}
-	return path, nil
+	return f.Name(), f.Close()
 }
 
 func writeSingle(ctx context.Context, f *os.File, name string, open func() (io.ReadCloser, error)) error {

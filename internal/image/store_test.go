@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit"
@@ -28,19 +30,30 @@ func TestMain(m *testing.M) {
 	cache := flag.String("cache", "", "convert -source into this cache")
 	source := flag.String("source", "", "directory or archive")
 	hang := flag.Bool("hang", false, "stop midway")
+	name := flag.String("name", "", "import under this name")
 	flag.Parse()
 	if *cache == "" {
-		os.Exit(m.Run())
+		status := m.Run()
+		http.DefaultClient.CloseIdleConnections() // that of the tests
+		if err := goleak.Find(); err != nil && status == 0 {
+			fmt.Fprintln(os.Stderr, err)
+			status = 1
+		}
+		os.Exit(status)
 	}
-	if err := convertAsChild(*cache, *source, *hang); err != nil {
+	if err := convertAsChild(*cache, *source, *name, *hang); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 }
 
-func convertAsChild(cache, source string, hang bool) error {
-	s, err := Open(cache)
+func convertAsChild(cache, source, name string, hang bool) error {
+	s, err := Open(cache, Options{})
 	if err != nil {
+		return err
+	}
+	if name != "" {
+		_, err := s.Import(context.Background(), source, name, nil)
 		return err
 	}
 	told := "found"
@@ -151,7 +164,7 @@ func TestKilledWhileConverting(t *testing.T) {
 	if _, err := s.Resolve(short, sandpit.Image(dir), nil); !errors.Is(err, context.DeadlineExceeded) {
 		t.Fatalf("while another converts: %v, want to wait", err)
 	}
-	_, err := Open(s.dir)
+	_, err := Open(s.dir, Options{})
 	must(t, err)
 	if got := temps(); len(got) != 1 {
 		t.Fatalf("files in the making: %q, want one", got)
@@ -175,7 +188,7 @@ func TestKilledWhileConverting(t *testing.T) {
 	if got := temps(); len(got) != 1 {
 		t.Fatalf("left by the kill: %q, want one", got)
 	}
-	s, err = Open(s.dir)
+	s, err = Open(s.dir, Options{})
 	must(t, err)
 	if got := temps(); len(got) != 0 {
 		t.Errorf("left after Open: %q", got)
@@ -237,9 +250,10 @@ func TestResolveForms(t *testing.T) {
 	write(t, filepath.Join(dir, "file"), "x")
 	write(t, filepath.Join(dir, "image.tar.xz"), "x")
 	for ref, want := range map[sandpit.Image]sandpit.Code{
-		"python:3.12-slim":                               sandpit.Unsupported,
-		"ghcr.io/owner/name@sha256:0":                    sandpit.Unsupported,
-		"dir":                                            sandpit.Unsupported,
+		"python:3.12-slim":                               sandpit.NotFound, // in the cache
+		"ghcr.io/owner/name@sha256:0":                    sandpit.Invalid,
+		"Upper/Case":                                     sandpit.Invalid,
+		"dir":                                            sandpit.NotFound,
 		sandpit.Image(dir + "/missing"):                  sandpit.NotFound,
 		sandpit.Image(dir + "/missing.tar"):              sandpit.NotFound,
 		"missing.tgz":                                    sandpit.NotFound,
@@ -249,7 +263,9 @@ func TestResolveForms(t *testing.T) {
 		sandpit.Image(dir):                               "",
 		sandpit.Image(dir + "/../" + filepath.Base(dir)): "",
 	} {
-		root, err := newStore(t).Resolve(t.Context(), ref, nil)
+		s := newStore(t)
+		s.o.Pull = PullNever
+		root, err := s.Resolve(t.Context(), ref, nil)
 		if got := sandpit.CodeOf(err); got != want {
 			t.Errorf("%s: %q (%v), want %q", ref, got, err, want)
 		}
@@ -268,7 +284,7 @@ func TestOpen(t *testing.T) {
 	must(t, os.MkdirAll(dir, 0o755), os.Chmod(dir, 0o777))
 	write(t, dir+"/leftover.tmp", "x")
 	write(t, dir+"/other", "x")
-	_, err := Open(dir)
+	_, err := Open(dir, Options{})
 	must(t, err)
 	info, err := os.Stat(dir)
 	must(t, err)
@@ -285,7 +301,7 @@ func TestOpen(t *testing.T) {
 		t.Skip("only root can give a directory away")
 	}
 	must(t, os.Chown(dir, 1000, 1000))
-	if _, err := Open(dir); !errors.Is(err, sandpit.PermissionDenied) || sandpit.HintOf(err) == "" {
+	if _, err := Open(dir, Options{}); !errors.Is(err, sandpit.PermissionDenied) || sandpit.HintOf(err) == "" {
 		t.Errorf("another user's directory: %v", err)
 	}
 }
@@ -300,7 +316,7 @@ func TestFullDisk(t *testing.T) {
 		t.Skip("mount:", err)
 	}
 	t.Cleanup(func() { must(t, unix.Unmount(small, unix.MNT_DETACH)) })
-	s, err := Open(filepath.Join(small, "images"))
+	s, err := Open(filepath.Join(small, "images"), Options{})
 	must(t, err)
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "big"), strings.Repeat("some text\n", 1<<20))

@@ -3,7 +3,6 @@ package image
 import (
 	"archive/tar"
 	"bufio"
-	"compress/gzip"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -19,49 +18,60 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/klauspost/compress/gzip"
+	"github.com/klauspost/compress/zstd"
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit"
 )
 
-// fromTar returns the image of an archive. The image's key is a digest of the
-// archive's bytes; an index remembers it for as long as the file is unchanged.
-func (s *Store) fromTar(ctx context.Context, path string, p Progress) (string, error) {
+// fromTar returns the image of an archive: of a root file system, or of an image
+// with its layers, of which tag names one if there are several. The image's key
+// is a digest of what is in the archive; an index remembers it for as long as
+// the file is unchanged.
+func (s *Store) fromTar(ctx context.Context, path, tag string, p Progress) (*os.File, indexEntry, error) {
+	var e indexEntry
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
 	if err != nil {
-		return "", readError(path, err)
+		return nil, e, readError(path, err)
 	}
 	defer func() { _ = f.Close() }() // only read
 	var st unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
-		return "", &fs.PathError{Op: "stat", Path: path, Err: err}
+		return nil, e, &fs.PathError{Op: "stat", Path: path, Err: err}
 	}
 	from := &source{path: path, id: identityOf(&st)}
-	index := digest("index", fmt.Sprint(st.Dev, ":", st.Ino))
-	return s.once(ctx, job{
+	index := digest("index", fmt.Sprint(st.Dev, ":", st.Ino), tag)
+	out, _, err := s.once(ctx, job{
 		lock: index,
-		find: func() (string, error) { return s.indexed(index, from.id) },
-		write: func(out *os.File) (string, error) {
+		find: func() (string, error) {
+			e, err = s.indexed(index, from.id)
+			return e.Key, err
+		},
+		write: func(out *os.File) (made, error) {
 			m := &meter{ctx: ctx, r: f, total: st.Size, tell: p}
-			sum, err := convertTar(m, out, s.limits)
-			if err == nil {
+			var result made
+			var err error
+			if result, e, err = s.convertTar(m, out, origin{path, tag}); err == nil {
 				err = from.check(f)
 			}
 			if err != nil {
-				return "", err
+				return made{}, err
 			}
-			key := digest("tar", sum)
+			e.From = from.id.String()
 			// The index first: without its image it counts for nothing, but
 			// whoever waits for this lock must find it.
-			return key, s.writeIndex(ctx, index, indexEntry{From: from.id.String(), Key: key})
+			return result, s.writeRecord(ctx, index+indexSuffix, e)
 		},
 	})
+	return out, e, err
 }
 
 // indexEntry says which image an archive gave.
 type indexEntry struct {
-	From string `json:"from"` // the archive's identity
-	Key  string `json:"key"`
+	From  string   `json:"from"` // the archive's identity
+	Key   string   `json:"key"`
+	Names []string `json:"names,omitempty"` // of the image, as the archive has them
 }
 
 const indexSuffix = ".index"
@@ -70,53 +80,75 @@ func (id identity) String() string {
 	return fmt.Sprintf("%d:%d:%o:%d:%v:%v", id.dev, id.ino, id.mode, id.size, id.mtime, id.ctime)
 }
 
-// indexed returns the key of an archive's image, if it was made and the archive
-// is unchanged.
-func (s *Store) indexed(index string, id identity) (string, error) {
-	data, err := os.ReadFile(filepath.Join(s.dir, index+indexSuffix))
-	if errors.Is(err, fs.ErrNotExist) {
-		return "", nil
-	}
-	if err != nil {
-		return "", fmt.Errorf("look into the image cache: %w", err)
-	}
+// indexed returns what is known of an archive, with a key if its image was made
+// and the archive is unchanged.
+func (s *Store) indexed(index string, id identity) (indexEntry, error) {
 	var e indexEntry
-	sound := json.Unmarshal(data, &e) == nil // a crash of the machine may have cut it off
-	if !sound || e.From != id.String() || len(e.Key) != 2*sha256.Size {
-		return "", nil
+	if err := s.readRecord(index+indexSuffix, &e); err != nil || e.From != id.String() || !isKey(e.Key) {
+		return indexEntry{}, err
 	}
-	return s.finished(e.Key)
+	key, err := s.finished(e.Key)
+	e.Key = key
+	return e, err
 }
 
-func (s *Store) writeIndex(ctx context.Context, index string, e indexEntry) error {
-	f, err := s.acquire(ctx, index+indexSuffix)
+// readRecord reads a small file of the cache. One that is missing, or that a
+// crash of the machine cut off, changes nothing.
+func (s *Store) readRecord(name string, v any) error {
+	data, err := os.ReadFile(filepath.Join(s.dir, name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("look into the image cache: %w", err)
+	}
+	if !json.Valid(data) {
+		return nil
+	}
+	return json.Unmarshal(data, v)
+}
+
+// writeRecord writes a small file of the cache, in whole or not at all.
+func (s *Store) writeRecord(ctx context.Context, name string, v any) error {
+	f, err := s.acquire(ctx, name)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = f.Close() }() // gives up the lock; the file was synced
-	if err := json.NewEncoder(f).Encode(e); err != nil {
-		return errors.Join(fmt.Errorf("write the index: %w", err), os.Remove(f.Name()))
+	if err := json.NewEncoder(f).Encode(v); err != nil {
+		return errors.Join(fmt.Errorf("write to the image cache: %w", err), os.Remove(f.Name()))
 	}
-	return s.publish(f, index+indexSuffix)
+	return s.publish(f, name)
 }
 
-// convertTar writes the image of the archive that m reads, plain or gzip, and
-// returns the digest of all its bytes.
-func convertTar(m *meter, out *os.File, lim limits) (sum string, err error) {
+// origin is where an archive comes from.
+type origin struct{ path, tag string }
+
+// convertTar writes the image of the archive that m reads, or, if the archive
+// holds layers, the image of those to where it belongs.
+func (s *Store) convertTar(m *meter, out *os.File, from origin) (made, indexEntry, error) {
 	h := sha256.New()
 	raw := bufio.NewReaderSize(io.TeeReader(m, h), 256<<10)
-	a := &archive{w: newWriter(out), root: newDir(0o755), left: lim, stream: lim.bytes}
+	a := newArchive(out, s.limits)
 	if err := a.readAll(raw); err != nil {
-		return "", damaged(err)
-	}
-	if err := a.refuseLayers(); err != nil {
-		return "", err
+		return made{}, indexEntry{}, damaged(err)
 	}
 	if err := rest(raw); err != nil {
-		return "", err
+		return made{}, indexEntry{}, err
 	}
 	m.report()
-	return sumOf(h), a.w.finish(a.root)
+	if a.holdsLayers() {
+		e, err := s.fromUnpacked(m.ctx, a, from)
+		return made{key: e.Key, done: true}, e, err
+	}
+	if from.tag != "" {
+		return made{}, indexEntry{}, sandpit.Errorf(sandpit.NotFound, "the archive holds files and no image with the tag %s", quote(from.tag))
+	}
+	key := digest("tar", sumOf(h))
+	if err := a.w.finish(a.root); err != nil {
+		return made{}, indexEntry{}, err
+	}
+	return made{key: key}, indexEntry{Key: key}, writeNote(out, note{Kind: KindTar, Source: from.path})
 }
 
 func sumOf(h hash.Hash) string { return hex.EncodeToString(h.Sum(nil)) }
@@ -154,28 +186,34 @@ type archive struct {
 	in     io.Reader
 	stream int64 // bytes without compression that may still come
 	ended  bool  // in has nothing more
+
+	layer *layer // what this archive changes in the ones before; nil for a root file system
 }
 
-// readAll reads an archive, plain or gzip.
+func newArchive(out *os.File, lim limits) *archive {
+	return &archive{w: newWriter(out), root: newDir(0o755), left: lim, stream: lim.bytes}
+}
+
+// readAll reads an archive: plain, gzip or zstd.
 func (a *archive) readAll(r *bufio.Reader) error {
-	a.in = r
-	magic, err := r.Peek(2)
+	a.in, a.ended = r, false
+	magic, err := r.Peek(4)
 	if err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}
-	if string(magic) != "\x1f\x8b" {
-		return a.entries()
-	}
-	z, err := gzip.NewReader(r)
+	z, err := unpacker(r, string(magic))
 	if err != nil {
 		return err
 	}
+	if d, ok := z.(*zstd.Decoder); ok {
+		defer d.Close()
+	}
 	a.in = z
-	if err := a.entries(); err != nil {
+	if err := a.entries(); err != nil || z == io.Reader(r) {
 		return err
 	}
 	// To the end, where the checksum is. What follows it is no part of it.
-	if err := rest(a); err != nil && !errors.Is(err, gzip.ErrHeader) {
+	if err := rest(a); err != nil && !errors.Is(err, gzip.ErrHeader) && !errors.Is(err, zstd.ErrMagicMismatch) {
 		return err
 	}
 	return nil
@@ -218,9 +256,15 @@ func (a *archive) entry(h *tar.Header, contents io.Reader) error {
 	if err != nil {
 		return err
 	}
+	if a.layer != nil && isMark(parts) {
+		return a.mark(h.Name, parts)
+	}
 	n, err := a.node(h)
-	if err != nil || n == nil {
+	if err != nil {
 		return err
+	}
+	if n == nil {
+		return a.leaveOut(parts)
 	}
 	if len(parts) == 0 {
 		if !n.isDir() {
@@ -234,7 +278,7 @@ func (a *archive) entry(h *tar.Header, contents io.Reader) error {
 		return err
 	}
 	last := len(parts) - 1
-	dir, err := walk(a.root, parts[:last], &a.left)
+	dir, err := a.walk(parts[:last], true)
 	if err != nil {
 		return fmt.Errorf("entry %s: %w", quote(h.Name), err)
 	}
@@ -248,11 +292,74 @@ func (a *archive) entry(h *tar.Header, contents io.Reader) error {
 			return err
 		}
 	}
-	if old := dir.children[parts[last]]; old != nil && old.isDir() && n.isDir() {
-		n.children = old.children
-	}
-	dir.children[parts[last]] = n
+	a.put(dir, parts[last], n)
 	return nil
+}
+
+// put gives n a name. A directory that is there already remains the same one.
+func (a *archive) put(dir *node, name string, n *node) {
+	old := dir.children[name]
+	if old != nil && old.isDir() && n.isDir() {
+		n.children = old.children
+		*old = *n
+		n = old
+	} else {
+		dir.children[strings.Clone(name)] = n // not to keep the whole path in memory
+		old = nil
+	}
+	if a.layer != nil {
+		a.layer.add(dir, name, n, old == nil)
+	}
+}
+
+// walk returns the directory at the given path components. It goes the way the
+// sandbox's kernel would: symbolic links on the way are followed, and above the
+// root is the root. Missing directories are made, if they shall be.
+func (a *archive) walk(parts []string, create bool) (*node, error) {
+	at := []*node{a.root}
+	links := 0
+	for len(parts) > 0 {
+		if a.left.steps--; a.left.steps < 0 {
+			return nil, sandpit.Errorf(sandpit.Exhausted, "the names lead over too many links and directories")
+		}
+		name := parts[0]
+		parts = parts[1:]
+		here := at[len(at)-1]
+		if name == "" || name == "." {
+			continue
+		}
+		if name == ".." {
+			at = at[:max(len(at)-1, 1)]
+			continue
+		}
+		next := here.children[name]
+		switch {
+		case len(at) > maxPath/2:
+			return nil, sandpit.Errorf(sandpit.Invalid, "there are more than %d directories in each other", maxPath/2)
+		case next == nil && !create:
+			return nil, sandpit.Errorf(sandpit.Invalid, "there is no directory %s", quote(name))
+		case next == nil:
+			next = newDir(0o755)
+			if err := a.left.take(name, next, 0); err != nil {
+				return nil, err
+			}
+			a.put(here, name, next)
+			at = append(at, next)
+		case next.isDir():
+			at = append(at, next)
+		case next.kind() == unix.S_IFLNK:
+			if links++; links > maxLinks {
+				return nil, sandpit.Errorf(sandpit.Invalid, "too many symbolic links at %s", quote(name))
+			}
+			if strings.HasPrefix(next.target, "/") {
+				at = at[:1]
+			}
+			parts = append(strings.Split(next.target, "/"), parts...)
+		default:
+			return nil, sandpit.Errorf(sandpit.Invalid, "%s is not a directory", quote(name))
+		}
+	}
+	return at[len(at)-1], nil
 }
 
 // linked returns the file that a hard link names.
@@ -263,7 +370,7 @@ func (a *archive) linked(h *tar.Header) (*node, error) {
 	}
 	var n *node
 	if last := len(parts) - 1; last >= 0 {
-		if dir, err := walk(a.root, parts[:last], nil); err == nil {
+		if dir, err := a.walk(parts[:last], false); err == nil {
 			n = dir.children[parts[last]]
 		}
 	}
@@ -328,17 +435,4 @@ func split(name string) ([]string, error) {
 		}
 	}
 	return parts, nil
-}
-
-// refuseLayers catches archives of an image's layers, which look like any other
-// but hold no root file system.
-func (a *archive) refuseLayers() error {
-	has := func(name string) bool { return a.root.children[name] != nil }
-	layers := has("oci-layout") || has("manifest.json") && has("repositories")
-	if !layers || has("usr") || has("bin") || has("etc") {
-		return nil
-	}
-	return sandpit.WithHint(
-		sandpit.Errorf(sandpit.Unsupported, "the archive holds the layers of an image, not its files"),
-		"export the files instead: docker create --name x IMAGE && docker export x -o rootfs.tar")
 }

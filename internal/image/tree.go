@@ -107,51 +107,6 @@ func (n *node) add(path string, child *node) {
 	n.children[parts[last]] = child
 }
 
-// walk returns the directory at the given path components below root. It goes
-// the way the sandbox's kernel would: symbolic links on the way are followed,
-// and above root is root. Missing directories are made and counted if there are limits.
-func walk(root *node, parts []string, left *limits) (*node, error) {
-	at := []*node{root}
-	links := 0
-	for len(parts) > 0 {
-		name := parts[0]
-		parts = parts[1:]
-		here := at[len(at)-1]
-		if name == "" || name == "." {
-			continue
-		}
-		if name == ".." {
-			at = at[:max(len(at)-1, 1)]
-			continue
-		}
-		next := here.children[name]
-		switch {
-		case next == nil && left == nil:
-			return nil, sandpit.Errorf(sandpit.Invalid, "there is no directory %s", quote(name))
-		case next == nil:
-			next = newDir(0o755)
-			if err := left.take(name, next, 0); err != nil {
-				return nil, err
-			}
-			here.children[name] = next
-			at = append(at, next)
-		case next.isDir():
-			at = append(at, next)
-		case next.kind() == unix.S_IFLNK:
-			if links++; links > maxLinks {
-				return nil, sandpit.Errorf(sandpit.Invalid, "too many symbolic links at %s", quote(name))
-			}
-			if strings.HasPrefix(next.target, "/") {
-				at = at[:1]
-			}
-			parts = append(strings.Split(next.target, "/"), parts...)
-		default:
-			return nil, sandpit.Errorf(sandpit.Invalid, "%s is not a directory", quote(name))
-		}
-	}
-	return at[len(at)-1], nil
-}
-
 // sum adds everything that decides what the image of n will be.
 func (n *node) sum(h hash.Hash) {
 	buf := make([]byte, 0, 256)

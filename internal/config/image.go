@@ -1,0 +1,186 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Image is the [image] section: where images come from and how many are kept.
+type Image struct {
+	// Pull says when a registry is asked: "missing" (when the image is not in the
+	// cache), "always" or "never". Default: "missing".
+	Pull string
+	// Mirrors are tried in order before the registry that is the key. Default:
+	// none.
+	Mirrors map[string][]string
+	// Insecure are registries that may be spoken to without encryption, besides
+	// those of this machine. Default: none.
+	Insecure []string
+	// Auth is logins by registry, besides those that Docker knows. Default: none.
+	Auth map[string]Login
+	// DockerConfig is the directory of Docker's config.json, where logins are.
+	// Default: $DOCKER_CONFIG, else .docker in the home directory.
+	DockerConfig string
+	// CacheSize is how many bytes of images are kept; those used least recently go
+	// first. At least 64 MiB. Default: 20 GiB.
+	CacheSize int64
+	// PullTimeout is how long fetching one image may take. Default: 30 minutes.
+	PullTimeout time.Duration
+}
+
+// Login is a name and a password.
+type Login struct{ User, Password string }
+
+// String hides it.
+func (Login) String() string { return "(hidden)" }
+
+// GoString hides it.
+func (Login) GoString() string { return "(hidden)" }
+
+func setPull(field *string, v any) error {
+	text, ok := textOf(v)
+	if !ok || !slices.Contains([]string{"missing", "always", "never"}, text) {
+		return fmt.Errorf("%s is not one of missing, always, never", show(v))
+	}
+	*field = text
+	return nil
+}
+
+// hostPattern matches a registry with its port, and the path that a mirror may
+// have below it.
+var hostPattern = regexp.MustCompile(`^(\[[0-9a-fA-F:]+\]|[a-zA-Z0-9][a-zA-Z0-9.-]*)(:[0-9]{1,5})?(/[a-z0-9._/-]+)?$`)
+
+func checkHost(host string) error {
+	if !hostPattern.MatchString(host) {
+		return fmt.Errorf("%s is not a registry; write for example ghcr.io or localhost:5000", quote(host))
+	}
+	return nil
+}
+
+func setHosts(field *[]string, v any) error {
+	hosts, ok := listOf(v)
+	if !ok {
+		return fmt.Errorf("%s is not a list of registries; use for example [\"registry.lan:5000\"]", show(v))
+	}
+	for _, host := range hosts {
+		if err := checkHost(host); err != nil {
+			return err
+		}
+	}
+	*field = hosts
+	return nil
+}
+
+// listOf returns a list of texts; a word has commas between them.
+func listOf(v any) ([]string, bool) {
+	switch v := v.(type) {
+	case string:
+		return []string{v}, true
+	case word:
+		return strings.FieldsFunc(string(v), func(r rune) bool { return r == ',' || r == ' ' }), true
+	case []any:
+		var list []string
+		for _, e := range v {
+			text, ok := e.(string)
+			if !ok {
+				return nil, false
+			}
+			list = append(list, text)
+		}
+		return list, true
+	}
+	return nil, false
+}
+
+// setMirrors reads a table, or words such as docker.io=one,two ghcr.io=three.
+func setMirrors(field *map[string][]string, v any) error {
+	const form = "is not a table of mirrors; use for example { \"docker.io\" = [\"localhost:5000\"] }"
+	table := map[string]any{}
+	switch v := v.(type) {
+	case map[string]any:
+		table = v
+	case word:
+		for item := range strings.FieldsSeq(string(v)) {
+			name, list, ok := strings.Cut(item, "=")
+			if !ok {
+				return fmt.Errorf("%s is not a list of mirrors; use for example docker.io=localhost:5000", show(v))
+			}
+			table[name] = word(list)
+		}
+	default:
+		return fmt.Errorf("%s %s", show(v), form)
+	}
+	mirrors := make(map[string][]string, len(table))
+	for name, list := range table {
+		hosts, ok := listOf(list)
+		if !ok {
+			return fmt.Errorf("%s: %s %s", quote(name), show(list), form)
+		}
+		for _, host := range append(slices.Clone(hosts), name) {
+			if err := checkHost(host); err != nil {
+				return err
+			}
+		}
+		mirrors[name] = hosts
+	}
+	*field = mirrors
+	return nil
+}
+
+// setAuth reads registry=user:password, several with spaces between them. What is
+// wrong is never shown.
+func setAuth(field *map[string]Login, v any) error {
+	text, ok := textOf(v)
+	if !ok {
+		return errors.New("is not text; use registry=user:password")
+	}
+	logins := map[string]Login{}
+	for i, item := range strings.Fields(text) {
+		registry, login, ok1 := strings.Cut(item, "=")
+		user, password, ok2 := strings.Cut(login, ":")
+		if !ok1 || !ok2 || user == "" || checkHost(registry) != nil {
+			return fmt.Errorf("login %d is not of the form registry=user:password", i+1)
+		}
+		logins[registry] = Login{User: user, Password: password}
+	}
+	*field = logins
+	return nil
+}
+
+// minCache is what one small image takes.
+const minCache = 64 << 20
+
+func setCacheSize(field *int64, v any) error {
+	size, isNumber := v.(int64)
+	if !isNumber {
+		text, ok := textOf(v)
+		if !ok {
+			return fmt.Errorf("%s is not a size; use for example \"20g\"", show(v))
+		}
+		var err error
+		if size, err = ParseSize(text); err != nil {
+			return err
+		}
+	}
+	if size < minCache {
+		return fmt.Errorf("%s is too small; use at least 64m", show(v))
+	}
+	*field = size
+	return nil
+}
+
+func setPullTimeout(field *time.Duration, v any) error {
+	limit, err := timeoutOf(v)
+	switch {
+	case err != nil:
+		return fmt.Errorf("%s %w", show(v), err)
+	case limit <= 0:
+		return fmt.Errorf("%s is no time at all; use at least 1, or leave it out for 1800", show(v))
+	}
+	*field = limit
+	return nil
+}

@@ -1,0 +1,209 @@
+package image
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// login answers a registry's demand to know who asks, unless somebody has done
+// so since the request with that authorization.
+func (e *endpoint) login(ctx context.Context, resp *http.Response, used string) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.auth != used {
+		return nil
+	}
+	scheme, params := pickChallenge(resp.Header.Values("WWW-Authenticate"))
+	if scheme == "" {
+		return e.refused(resp, nil)
+	}
+	who, err := e.fetch(ctx, e.registry)
+	if err != nil {
+		return fmt.Errorf("find the login for registry %s: %w", e.registry, err)
+	}
+	if scheme == "bearer" {
+		e.auth, err = e.token(ctx, params, who)
+		return err
+	}
+	if who == (Credential{}) {
+		return e.refused(resp, nil)
+	}
+	e.auth = "Basic " + base64.StdEncoding.EncodeToString([]byte(who.User+":"+who.Password))
+	return nil
+}
+
+// token asks the server that the registry names for a token to read with.
+func (e *endpoint) token(ctx context.Context, params map[string]string, who Credential) (string, error) {
+	realm, err := url.Parse(params["realm"])
+	if err != nil || realm.Host == "" || realm.User != nil || !e.mayAsk(realm) {
+		return "", sandpit.Errorf(sandpit.PermissionDenied, "registry %s sends logins to %s, which is not trusted",
+			e.registry, quote(params["realm"]))
+	}
+	form := url.Values{"scope": {"repository:" + e.repository + ":pull"}}
+	if service := params["service"]; service != "" {
+		form.Set("service", service)
+	}
+	var req *http.Request
+	if who.Token != "" {
+		form.Set("grant_type", "refresh_token")
+		form.Set("refresh_token", who.Token)
+		form.Set("client_id", "sandpit")
+		req, err = http.NewRequestWithContext(ctx, http.MethodPost, realm.String(), strings.NewReader(form.Encode()))
+	} else {
+		query := realm.Query()
+		maps.Copy(query, form)
+		realm.RawQuery = query.Encode()
+		req, err = http.NewRequestWithContext(ctx, http.MethodGet, realm.String(), nil)
+	}
+	if err != nil {
+		return "", e.explain(ctx, err)
+	}
+	switch {
+	case who.Token != "":
+		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	case who.User != "":
+		req.SetBasicAuth(who.User, who.Password)
+	}
+	return e.exchange(ctx, req)
+}
+
+func (e *endpoint) exchange(ctx context.Context, req *http.Request) (string, error) {
+	resp, err := e.http.Do(req)
+	if err != nil {
+		return "", e.explain(ctx, err)
+	}
+	defer func() { _ = resp.Body.Close() }() // only read
+	body, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
+	if err != nil {
+		return "", e.explain(ctx, err)
+	}
+	if resp.StatusCode != http.StatusOK {
+		return "", e.refused(resp, body)
+	}
+	var answer struct {
+		Token       string `json:"token"`
+		AccessToken string `json:"access_token"`
+	}
+	if json.Unmarshal(body, &answer) != nil || answer.Token+answer.AccessToken == "" {
+		return "", sandpit.Errorf(sandpit.Unavailable, "registry %s gives no token", e.registry)
+	}
+	token := answer.Token
+	if token == "" {
+		token = answer.AccessToken
+	}
+	if strings.ContainsFunc(token, func(r rune) bool { return r < '!' || r > '~' }) {
+		return "", sandpit.Errorf(sandpit.Unavailable, "registry %s gives a token that is none", e.registry)
+	}
+	return "Bearer " + token, nil
+}
+
+// mayAsk reports whether a registry may send us there: not to addresses of this
+// machine or network, unless that is where it is itself.
+func (e *endpoint) mayAsk(realm *url.URL) bool {
+	if e.mayBePlain(e.host) || realm.Host == e.host {
+		return true
+	}
+	return realm.Scheme == "https" && !isInside(realm)
+}
+
+// isInside is true of addresses of this machine or network.
+func isInside(u *url.URL) bool {
+	ip := net.ParseIP(u.Hostname())
+	return isLoopback(u.Host) || ip != nil && (ip.IsPrivate() || ip.IsLinkLocalUnicast() || ip.IsUnspecified())
+}
+
+// pickChallenge returns the first demand in the headers that can be met.
+func pickChallenge(headers []string) (scheme string, params map[string]string) {
+	for _, h := range headers {
+		name, rest, _ := strings.Cut(strings.TrimSpace(h), " ")
+		switch name = strings.ToLower(name); name {
+		case "bearer":
+			if params := parseParams(rest); params["realm"] != "" {
+				return name, params
+			}
+		case "basic":
+			return name, nil
+		}
+	}
+	return "", nil
+}
+
+// parseParams reads name="value", name=value.
+func parseParams(text string) map[string]string {
+	params := map[string]string{}
+	for {
+		text = strings.TrimLeft(text, " \t,")
+		name, rest, found := strings.Cut(text, "=")
+		if !found {
+			return params
+		}
+		var value string
+		value, text = parseValue(rest)
+		params[strings.ToLower(strings.TrimSpace(name))] = value
+	}
+}
+
+// parseValue returns a value, which may stand in quotes, and what follows it.
+func parseValue(text string) (value, rest string) {
+	if !strings.HasPrefix(text, `"`) {
+		if i := strings.IndexByte(text, ','); i >= 0 {
+			return strings.TrimSpace(text[:i]), text[i:]
+		}
+		return strings.TrimSpace(text), ""
+	}
+	var b strings.Builder
+	for i := 1; i < len(text); i++ {
+		switch c := text[i]; {
+		case c == '"':
+			return b.String(), text[i+1:]
+		case c == '\\' && i+1 < len(text):
+			i++
+			b.WriteByte(text[i])
+		default:
+			b.WriteByte(c)
+		}
+	}
+	return b.String(), ""
+}
+
+// message is what a registry says about its answer, made fit to be shown.
+func message(body []byte) string {
+	var answer struct {
+		Errors []struct{ Code, Message string }
+	}
+	if json.Unmarshal(body, &answer) != nil || len(answer.Errors) == 0 {
+		return ""
+	}
+	text := answer.Errors[0].Message
+	if text == "" {
+		text = answer.Errors[0].Code
+	}
+	if text == "" {
+		return ""
+	}
+	return " (it says: " + quote(text) + ")"
+}
+
+// retryAfter is how long a registry asks to be left alone.
+func retryAfter(h http.Header) time.Duration {
+	value := h.Get("Retry-After")
+	if seconds, err := strconv.ParseUint(value, 10, 16); err == nil {
+		return time.Duration(seconds) * time.Second
+	}
+	if at, err := http.ParseTime(value); err == nil {
+		return max(time.Until(at), 0)
+	}
+	return 0
+}

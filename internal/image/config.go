@@ -1,0 +1,183 @@
+package image
+
+import (
+	"encoding/json"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// Config is what an image says about the programs in it. All of it is bounded and
+// can be given to a program as it is; none of it is to be trusted.
+type Config struct {
+	// Env is what programs need in addition to the usual. Nil for nothing.
+	Env map[string]string `json:"env,omitempty"`
+	// WorkDir is where programs start, absolute and clean. "" for no wish.
+	WorkDir string `json:"work_dir,omitempty"`
+	// User runs programs: a name, a uid, or either with a group behind a colon.
+	// "" for root.
+	User string `json:"user,omitempty"`
+	// Entrypoint is the program and its first arguments; Cmd are more arguments,
+	// or the whole command if there is no Entrypoint.
+	Entrypoint []string `json:"entrypoint,omitempty"`
+	Cmd        []string `json:"cmd,omitempty"`
+	// ExposedPorts are those that programs listen on, such as 80/tcp, sorted.
+	ExposedPorts []string `json:"exposed_ports,omitempty"`
+	// Labels are the builder's marks.
+	Labels map[string]string `json:"labels,omitempty"`
+}
+
+// Command is what the image runs when nothing else is said: Entrypoint and Cmd.
+// Nil for nothing.
+func (c Config) Command() []string { return slices.Concat(c.Entrypoint, c.Cmd) }
+
+// Bounds for what an image says about itself.
+const (
+	maxDocument    = 4 << 20 // bytes of a manifest, an index or a configuration
+	maxConfigItems = 4096    // of each list
+	maxConfigBytes = 1 << 20 // of all together
+	maxUser        = 256
+)
+
+// rawConfig is a configuration as image builders write it.
+type rawConfig struct {
+	OS           string `json:"os"`
+	Architecture string `json:"architecture"`
+	Variant      string `json:"variant"`
+	Created      string `json:"created"`
+	Config       struct {
+		Env          []string
+		WorkingDir   string
+		User         string
+		Entrypoint   []string
+		Cmd          []string
+		ExposedPorts map[string]struct{}
+		Labels       map[string]string
+	} `json:"config"`
+	RootFS struct {
+		DiffIDs []string `json:"diff_ids"`
+	} `json:"rootfs"`
+}
+
+func (r rawConfig) platform() platform {
+	return platform{OS: r.OS, Architecture: r.Architecture, Variant: r.Variant}
+}
+
+// created is when the image was built, or the zero time.
+func (r rawConfig) created() time.Time {
+	t, err := time.Parse(time.RFC3339, r.Created)
+	if err != nil || t.Year() < 1 || t.Year() > 9999 {
+		return time.Time{}
+	}
+	return t.UTC()
+}
+
+// parseConfig reads an image's configuration.
+//
+// Invalid: it is not JSON, or says what no program can be given. Exhausted: it
+// says too much.
+func parseConfig(data []byte) (rawConfig, Config, error) {
+	var raw rawConfig
+	if err := json.Unmarshal(data, &raw); err != nil {
+		return raw, Config{}, badConfig("not JSON as it should be: %s", quote(err.Error()))
+	}
+	c, err := raw.check()
+	return raw, c, err
+}
+
+func badConfig(format string, args ...any) error {
+	return sandpit.Errorf(sandpit.Invalid, "the image's configuration: "+format, args...)
+}
+
+func (r rawConfig) check() (Config, error) {
+	in := r.Config
+	c := Config{User: in.User, Entrypoint: in.Entrypoint, Cmd: in.Cmd, Labels: in.Labels}
+	total := len(in.User) + len(in.WorkingDir)
+	for _, list := range [][]string{in.Env, in.Entrypoint, in.Cmd} {
+		if len(list) > maxConfigItems {
+			return c, tooMuchConfig()
+		}
+		for _, text := range list {
+			if strings.ContainsRune(text, 0) {
+				return c, badConfig("%s has a zero byte", quote(text))
+			}
+			total += len(text)
+		}
+	}
+	for name, value := range in.Labels {
+		total += len(name) + len(value)
+	}
+	if total > maxConfigBytes || len(in.Labels) > maxConfigItems || len(in.ExposedPorts) > maxConfigItems {
+		return c, tooMuchConfig()
+	}
+	if len(in.User) > maxUser || strings.ContainsFunc(in.User, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
+		return c, badConfig("user %s", quote(in.User))
+	}
+	var err error
+	if c.WorkDir, err = checkWorkDir(in.WorkingDir); err != nil {
+		return c, err
+	}
+	if c.Env, err = checkEnv(in.Env); err != nil {
+		return c, err
+	}
+	c.ExposedPorts = knownPorts(in.ExposedPorts)
+	return c, nil
+}
+
+func tooMuchConfig() error {
+	return sandpit.Errorf(sandpit.Exhausted, "the image's configuration says more than can be given to a program")
+}
+
+func checkWorkDir(dir string) (string, error) {
+	if dir == "" {
+		return "", nil
+	}
+	clean := path.Join("/", dir)
+	if len(clean) > maxPath || strings.ContainsRune(clean, 0) {
+		return "", badConfig("working directory %s", quote(dir))
+	}
+	for part := range strings.SplitSeq(clean, "/") {
+		if len(part) > maxName {
+			return "", badConfig("working directory %s", quote(dir))
+		}
+	}
+	return clean, nil
+}
+
+func checkEnv(list []string) (map[string]string, error) {
+	if len(list) == 0 {
+		return nil, nil
+	}
+	env := make(map[string]string, len(list))
+	for _, e := range list {
+		name, value, ok := strings.Cut(e, "=")
+		if name == "" {
+			return nil, badConfig("environment variable %s", quote(e))
+		}
+		if ok { // a name alone says nothing
+			env[name] = value
+		}
+	}
+	return env, nil
+}
+
+func knownPorts(set map[string]struct{}) []string {
+	var ports []string
+	for text := range set {
+		number, protocol, found := strings.Cut(text, "/")
+		if !found {
+			protocol = "tcp"
+		}
+		port, err := strconv.ParseUint(number, 10, 16)
+		if err != nil || port == 0 || !slices.Contains([]string{"tcp", "udp", "sctp"}, protocol) {
+			continue // a range, or nonsense: nothing depends on it
+		}
+		ports = append(ports, strconv.FormatUint(port, 10)+"/"+protocol)
+	}
+	slices.Sort(ports)
+	return slices.Compact(ports)
+}

@@ -1,0 +1,186 @@
+package image
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// Import converts a directory or archive, as Resolve does, and gives the image a
+// name, or those that the archive has for it if name is "". The entries of all
+// its names are returned.
+//
+// Invalid: there is no name, or it is none. Otherwise as Resolve.
+func (s *Store) Import(ctx context.Context, path, name string, p Progress) ([]Entry, error) {
+	if !isPath(path) {
+		path = "./" + path
+	}
+	return s.imported(ctx, path, name, func() (*os.File, indexEntry, error) { return s.fromPath(ctx, path, p) })
+}
+
+// ImportFrom is Import of an archive that r reads.
+func (s *Store) ImportFrom(ctx context.Context, r io.Reader, name string, p Progress) ([]Entry, error) {
+	const source = "-"
+	return s.imported(ctx, source, name, func() (*os.File, indexEntry, error) {
+		var e indexEntry
+		f, key, err := s.once(ctx, job{
+			lock: "stream-" + rand.Text(),
+			find: func() (string, error) {
+				if e.Key == "" {
+					return "", nil
+				}
+				return s.finished(e.Key)
+			},
+			write: func(out *os.File) (made, error) {
+				var m made
+				var err error
+				m, e, err = s.convertTar(&meter{ctx: ctx, r: r, tell: p}, out, origin{path: source})
+				return m, err
+			},
+		})
+		e.Key = key
+		return f, e, err
+	})
+}
+
+func (s *Store) imported(
+	ctx context.Context, path, name string, convert func() (*os.File, indexEntry, error),
+) (list []Entry, err error) {
+	var given []reference
+	if name != "" {
+		if given, err = importNames([]string{name}); err != nil {
+			return nil, fmt.Errorf("import %s: %w", path, err)
+		}
+	}
+	f, e, err := convert()
+	if err != nil {
+		return nil, fmt.Errorf("import %s: %w", path, err)
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	if name == "" {
+		if given, err = importNames(slices.DeleteFunc(e.Names, isBareTag)); err != nil || len(given) == 0 {
+			return nil, fmt.Errorf("import %s: %w", path, nameless(err))
+		}
+	}
+	key := strings.TrimSuffix(f.Name()[len(s.dir)+1:], imageSuffix)
+	for _, r := range given {
+		if err := s.setName(ctx, r, pulled{Name: r.String(), Key: key}); err != nil {
+			return nil, fmt.Errorf("import %s: %w", path, err)
+		}
+		entry, err := describe(f, key)
+		if err != nil {
+			return nil, fmt.Errorf("import %s: %w", path, err)
+		}
+		entry.Name = r.short()
+		list = append(list, entry)
+	}
+	return list, nil
+}
+
+// isBareTag is true of a name that is only a tag, as some archives have it.
+func isBareTag(name string) bool { return !strings.Contains(name, ":") }
+
+func nameless(err error) error {
+	if err == nil {
+		err = sandpit.Errorf(sandpit.Invalid, "it does not say what it is called")
+	}
+	return sandpit.WithHint(err, "add --name NAME")
+}
+
+// importNames reads names, once each.
+func importNames(names []string) ([]reference, error) {
+	var list []reference
+	for _, name := range names {
+		r, err := parseReference(name)
+		if err != nil {
+			return nil, err
+		}
+		if name == string(sandpit.HostImage) || isPath(name) {
+			return nil, badReference("%s would mean something else", quote(name))
+		}
+		if r.digest != "" {
+			return nil, badReference("%s has a digest, which nobody can choose", quote(name))
+		}
+		if !slices.Contains(list, r) {
+			list = append(list, r)
+		}
+	}
+	return list, nil
+}
+
+// setName remembers what a name means from now on.
+func (s *Store) setName(ctx context.Context, r reference, p pulled) error {
+	f, err := s.acquire(ctx, nameFile(r))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }() // gives up the lock; the file was synced
+	return s.writeName(f, nameFile(r), p)
+}
+
+// Pull fetches the image of a registry if it is not in the cache, or, with always,
+// if the registry has another one by now. Otherwise as Resolve.
+func (s *Store) Pull(ctx context.Context, name string, always bool, p Progress) (e Entry, err error) {
+	r, err := parseReference(name)
+	if err != nil {
+		return e, fmt.Errorf("image %s: %w", quote(name), err)
+	}
+	policy := PullMissing
+	if always {
+		policy = PullAlways
+	}
+	f, err := s.named(ctx, r, policy, p)
+	if err != nil {
+		return e, fmt.Errorf("image %s: %w", name, err)
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	e, err = describe(f, strings.TrimSuffix(f.Name()[len(s.dir)+1:], imageSuffix))
+	e.Name = r.short()
+	return e, err
+}
+
+// Update says how an image of the cache compares with that of its registry.
+type Update struct {
+	Name string `json:"name"`
+	// Have is the digest that the registry had when it was fetched; "" if it was
+	// imported.
+	Have string `json:"have,omitempty"`
+	// Latest is the digest that the registry has now.
+	Latest string `json:"latest"`
+	// Newer is true if they differ.
+	Newer bool `json:"newer"`
+}
+
+// Check asks the registry whether a name means another image by now. Nothing is
+// changed.
+//
+// NotFound: the name is not in the cache, or not in the registry. Otherwise as
+// Resolve.
+func (s *Store) Check(ctx context.Context, name string) (Update, error) {
+	r, err := parseReference(name)
+	if err != nil {
+		return Update{}, fmt.Errorf("image %s: %w", quote(name), err)
+	}
+	have, err := s.known(r)
+	if err == nil && have.Key == "" {
+		err = sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "it is not in the cache"), "sandpit image pull "+r.short())
+	}
+	u := Update{Name: r.short(), Have: have.Digest}
+	if err == nil && r.digest == "" {
+		u.Latest, err = s.latest(ctx, r)
+	} else {
+		u.Latest = have.Digest // a digest never means anything else
+	}
+	if err != nil {
+		return Update{}, fmt.Errorf("image %s: %w", name, err)
+	}
+	u.Newer = u.Have != u.Latest
+	return u, nil
+}

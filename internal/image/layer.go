@@ -1,0 +1,219 @@
+package image
+
+import (
+	"bufio"
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// layer is what one layer of an image has changed so far in those below it.
+type layer struct {
+	// fresh are the names it has put there. What marks hide is not among them:
+	// marks are about the layers below, wherever in the layer they stand.
+	fresh map[spot]struct{}
+	// bare are directories with nothing of the layers below in them any more.
+	bare map[*node]struct{}
+}
+
+// spot is a name in a directory.
+type spot struct {
+	dir  *node
+	name string
+}
+
+func newLayer() *layer {
+	return &layer{fresh: map[spot]struct{}{}, bare: map[*node]struct{}{}}
+}
+
+// add remembers that this layer has put n there.
+func (l *layer) add(dir *node, name string, n *node, isNew bool) {
+	l.fresh[spot{dir, name}] = struct{}{}
+	if isNew && n.isDir() {
+		l.bare[n] = struct{}{}
+	}
+}
+
+// hide removes what layers below have put at a place.
+func (l *layer) hide(dir *node, name string) {
+	child := dir.children[name]
+	if child == nil {
+		return
+	}
+	_, fresh := l.fresh[spot{dir, name}]
+	if child.isDir() {
+		l.strip(child)
+		fresh = fresh || len(child.children) > 0
+	}
+	if !fresh {
+		delete(dir.children, name)
+	}
+}
+
+// strip removes what layers below have put in a directory. It does so once,
+// for from then on everything in it is this layer's.
+func (l *layer) strip(dir *node) {
+	if _, done := l.bare[dir]; done {
+		return
+	}
+	l.bare[dir] = struct{}{}
+	for name := range dir.children {
+		l.hide(dir, name)
+	}
+}
+
+// The marks of a layer: a name that begins with markPrefix hides the rest of the
+// name, and opaqueMark everything in its directory. Other names that begin with
+// markMeta belong to the file system that the layer was made with.
+const (
+	markPrefix = ".wh."
+	markMeta   = ".wh..wh."
+	opaqueMark = ".wh..wh..opq"
+)
+
+// isMark reports whether a name is no file's.
+func isMark(parts []string) bool {
+	return slices.ContainsFunc(parts, func(p string) bool { return strings.HasPrefix(p, markPrefix) })
+}
+
+// mark does what a mark says.
+func (a *archive) mark(name string, parts []string) error {
+	if err := a.left.take(name, &node{}, 0); err != nil {
+		return err
+	}
+	last := len(parts) - 1
+	switch hidden, isHiding := strings.CutPrefix(parts[last], markPrefix); {
+	case parts[last] == opaqueMark && !isMark(parts[:last]):
+		if dir, err := a.walk(parts[:last], false); err == nil { // else there is nothing to hide
+			a.layer.strip(dir)
+		}
+		return a.exhausted()
+	case slices.ContainsFunc(parts, func(p string) bool { return strings.HasPrefix(p, markMeta) }):
+		return nil // left out
+	case !isHiding || isMark(parts[:last]):
+		return sandpit.Errorf(sandpit.Invalid, "entry %s is in a directory with a name that layers use for marks", quote(name))
+	case checkName(hidden) != nil:
+		return sandpit.Errorf(sandpit.Invalid, "entry %s hides what is no file", quote(name))
+	default:
+		if dir, err := a.walk(parts[:last], false); err == nil {
+			a.layer.hide(dir, hidden)
+		}
+		return a.exhausted()
+	}
+}
+
+// exhausted reports that a walk whose failure means nothing has used up a limit.
+func (a *archive) exhausted() error {
+	if a.left.steps < 0 {
+		return sandpit.Errorf(sandpit.Exhausted, "the names lead over too many links and directories")
+	}
+	return nil
+}
+
+// leaveOut makes sure that a file of a kind that is left out does not leave the
+// one of the layers below in its place.
+func (a *archive) leaveOut(parts []string) error {
+	last := len(parts) - 1
+	if a.layer == nil || last < 0 {
+		return nil
+	}
+	if dir, err := a.walk(parts[:last], false); err == nil {
+		a.layer.hide(dir, parts[last])
+	}
+	return a.exhausted()
+}
+
+// layers gives the layers of an image, the lowest first.
+type layers interface {
+	count() int
+	// open returns one layer, packed as it is.
+	open(ctx context.Context, i int) (io.ReadCloser, error)
+	// digestAt is what the bytes of that layer must have.
+	digestAt(i int) string
+}
+
+// merge writes one image of all the layers. Contents go straight from the layer
+// to the file; what a later layer hides leaves a hole there.
+func merge(ctx context.Context, out *os.File, from layers, lim limits) error {
+	a := newArchive(out, lim)
+	for i := range from.count() {
+		a.layer = newLayer()
+		if err := a.addLayer(ctx, from, i); err != nil {
+			return fmt.Errorf("layer %d: %w", i+1, err)
+		}
+	}
+	a.layer = nil
+	if err := a.w.punch(a.root); err != nil {
+		return err
+	}
+	return a.w.finish(a.root)
+}
+
+func (a *archive) addLayer(ctx context.Context, from layers, i int) error {
+	r, err := from.open(ctx, i)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = r.Close() }() // only read
+	h := sha256.New()
+	raw := bufio.NewReaderSize(io.TeeReader(&meter{ctx: ctx, r: r}, h), 256<<10)
+	err = a.readAll(raw)
+	if sandpit.CodeOf(err) == sandpit.Exhausted || ctx.Err() != nil {
+		return err
+	}
+	// What is wrong with the bytes themselves says more than what they cause.
+	a.in = raw
+	if err := rest(a); err != nil {
+		return damaged(err)
+	}
+	if got := "sha256:" + sumOf(h); got != from.digestAt(i) {
+		return wrongDigest(from.digestAt(i), got)
+	}
+	if err != nil {
+		return damaged(err)
+	}
+	return nil
+}
+
+func wrongDigest(want, got string) error {
+	return sandpit.WithHint(
+		sandpit.Errorf(sandpit.Unavailable, "the bytes of %s are other ones: they have the digest %s", want, got),
+		"fetch it again; if that does not help, the registry or the archive is damaged")
+}
+
+// punch gives back the room of contents that no name leads to any more.
+func (w *writer) punch(root *node) error {
+	if err := w.flush(); err != nil {
+		return err
+	}
+	type extent struct{ from, to int64 }
+	var live []extent
+	root.each(func(n *node) {
+		from := int64(n.block) << blockBits
+		live = append(live, extent{from, from + (n.size+blockSize-1)&^(blockSize-1)})
+	})
+	slices.SortFunc(live, func(a, b extent) int {
+		if a.from != b.from {
+			return int(min(max(a.from-b.from, -1), 1))
+		}
+		return int(min(max(a.to-b.to, -1), 1))
+	})
+	live = append(live, extent{w.at, w.at})
+	end := int64(blockSize)
+	for _, e := range live {
+		if e.from > end {
+			// Where holes cannot be made, the image takes more room and is the same.
+			_ = unix.Fallocate(int(w.f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, end, e.from-end)
+		}
+		end = max(end, e.to)
+	}
+	return nil
+}

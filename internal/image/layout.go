@@ -1,0 +1,373 @@
+package image
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/klauspost/compress/gzip"
+	"github.com/klauspost/compress/zstd"
+	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// The files by which a directory or archive of layers is known.
+const (
+	ociMark     = "oci-layout"
+	ociIndex    = "index.json"
+	dockerIndex = "manifest.json"
+)
+
+// Where the index of a layout keeps the name of an image.
+const (
+	ociName        = "org.opencontainers.image.ref.name"
+	containerdName = "io.containerd.image.name"
+)
+
+// files are those of a directory or of an unpacked archive. The path has no
+// leading slash.
+type files interface {
+	open(path string) (io.ReadCloser, error)
+}
+
+func readSmall(f files, path string) ([]byte, error) {
+	r, err := f.open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = r.Close() }() // only read
+	data, err := readDocument(r)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return data, nil
+}
+
+// stored is an image in a directory or archive, with its names there.
+type stored struct {
+	image *layered
+	names []string
+}
+
+// find returns the image with a tag, or the only one if tag is "".
+func find(ctx context.Context, f files, tag string) (stored, error) {
+	data, err := readSmall(f, ociIndex)
+	if errors.Is(err, fs.ErrNotExist) {
+		return findDocker(f, tag)
+	}
+	if err != nil {
+		return stored{}, err
+	}
+	doc, err := parseDocument(data)
+	if err != nil {
+		return stored{}, fmt.Errorf("%s: %w", ociIndex, err)
+	}
+	names := make([][]string, len(doc.Manifests))
+	for i, m := range doc.Manifests {
+		names[i] = namesOf(m)
+	}
+	from := ociFiles{f}
+	if tag == "" && len(slices.Concat(names...)) == 0 { // one image, perhaps for several platforms
+		l, err := choose(ctx, from, data)
+		return stored{image: l}, err
+	}
+	i, err := pickName(names, tag)
+	if err != nil {
+		return stored{}, err
+	}
+	m := doc.Manifests[i]
+	data, err = from.manifest(ctx, m)
+	if data, err = checked(data, err, m); err != nil {
+		return stored{}, fmt.Errorf("manifest: %w", err)
+	}
+	l, err := choose(ctx, from, data)
+	return stored{image: l, names: names[i]}, err
+}
+
+func namesOf(d descriptor) []string {
+	var names []string
+	for _, key := range []string{containerdName, ociName} {
+		if name := d.Annotations[key]; name != "" {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// pickName returns which image is meant, given the names of each.
+func pickName(names [][]string, tag string) (int, error) {
+	var all []string
+	found := -1
+	for i, list := range names {
+		for _, name := range list {
+			if tag != "" && (name == tag || strings.HasSuffix(name, ":"+tag)) {
+				return i, nil
+			}
+			all = append(all, quote(name))
+		}
+		if tag == "" && found < 0 {
+			found = i
+		}
+	}
+	slices.Sort(all)
+	const most = 20
+	if len(all) > most {
+		all = append(all[:most], "...")
+	}
+	if tag != "" {
+		return 0, sandpit.WithHint(
+			sandpit.Errorf(sandpit.NotFound, "it has no image with the tag %s", quote(tag)), "it has: "+strings.Join(all, ", "))
+	}
+	if len(names) > 1 {
+		return 0, sandpit.WithHint(
+			sandpit.Errorf(sandpit.Invalid, "it has %d images, and nothing says which one", len(names)),
+			"add a colon and the tag; it has: "+strings.Join(all, ", "))
+	}
+	if found < 0 {
+		return 0, sandpit.Errorf(sandpit.Invalid, "there is no image in it")
+	}
+	return found, nil
+}
+
+// ociFiles are a directory in the form that OCI defines.
+type ociFiles struct{ files }
+
+func (l ociFiles) blob(d descriptor) (io.ReadCloser, error) {
+	r, err := l.open("blobs/sha256/" + strings.TrimPrefix(d.Digest, "sha256:"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "%s is missing in it", d.Digest),
+			"save the image again, with all layers")
+	}
+	return r, err
+}
+
+func (l ociFiles) manifest(_ context.Context, d descriptor) ([]byte, error) {
+	r, err := l.blob(d)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = r.Close() }() // only read
+	return readDocument(r)
+}
+
+func (l ociFiles) config(ctx context.Context, d descriptor) ([]byte, error) {
+	return l.manifest(ctx, d)
+}
+
+func (l ociFiles) layer(_ context.Context, d descriptor) (io.ReadCloser, error) {
+	r, err := l.blob(d)
+	if err != nil {
+		return nil, err
+	}
+	return bounded{io.LimitReader(r, d.Size+1), r}, nil
+}
+
+// bounded reads from one and closes another.
+type bounded struct {
+	io.Reader
+	io.Closer
+}
+
+// dockerImage is one line of what docker save writes.
+type dockerImage struct {
+	Config   string
+	RepoTags []string
+	Layers   []string
+}
+
+func findDocker(f files, tag string) (stored, error) {
+	data, err := readSmall(f, dockerIndex)
+	if err != nil {
+		return stored{}, err
+	}
+	var list []dockerImage
+	if err := json.Unmarshal(data, &list); err != nil || len(list) > maxManifests {
+		return stored{}, badManifest("%s is not what docker save writes", dockerIndex)
+	}
+	names := make([][]string, len(list))
+	for i, image := range list {
+		names[i] = image.RepoTags
+	}
+	i, err := pickName(names, tag)
+	if err != nil {
+		return stored{}, err
+	}
+	l, err := list[i].load(f)
+	return stored{image: l, names: names[i]}, err
+}
+
+// load reads the image's configuration, which knows the digests of its layers.
+func (d dockerImage) load(f files) (*layered, error) {
+	data, err := readSmall(f, d.Config)
+	if err != nil {
+		return nil, fmt.Errorf("configuration: %w", err)
+	}
+	from := dockerFiles{f, map[string]string{}}
+	l := &layered{content: from, digest: sha256Of(data)}
+	if l.raw, l.told, err = parseConfig(data); err != nil {
+		return nil, err
+	}
+	if len(d.Layers) > maxLayers || len(d.Layers) != len(l.raw.RootFS.DiffIDs) {
+		return nil, badConfig("it is about %d layers, and there are %d", len(l.raw.RootFS.DiffIDs), len(d.Layers))
+	}
+	for i, id := range l.raw.RootFS.DiffIDs {
+		if err := checkDigest(id); err != nil {
+			return nil, err
+		}
+		from.paths[id] = d.Layers[i]
+		l.list = append(l.list, descriptor{Digest: id})
+	}
+	return l, l.check()
+}
+
+// dockerFiles are what docker save writes. Its layers are named by the digests of what
+// they are without compression.
+type dockerFiles struct {
+	files
+	paths map[string]string
+}
+
+func (dockerFiles) manifest(context.Context, descriptor) ([]byte, error) {
+	return nil, badManifest("it names others")
+}
+
+func (dockerFiles) config(context.Context, descriptor) ([]byte, error) {
+	return nil, badManifest("it names others")
+}
+
+func (d dockerFiles) layer(_ context.Context, l descriptor) (io.ReadCloser, error) {
+	f, err := d.open(d.paths[l.Digest])
+	if err != nil {
+		return nil, err
+	}
+	r := bufio.NewReaderSize(f, 256<<10)
+	magic, err := r.Peek(4)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, errors.Join(err, f.Close())
+	}
+	z, err := unpacker(r, string(magic))
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return bounded{z, f}, nil
+}
+
+// unpacker returns a reader of what r is without compression, told by its first
+// bytes. It needs no closing.
+func unpacker(r io.Reader, magic string) (io.Reader, error) {
+	switch {
+	case strings.HasPrefix(magic, "\x1f\x8b"):
+		return gzip.NewReader(r)
+	case magic == "\x28\xb5\x2f\xfd":
+		return zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),
+			zstd.WithDecoderMaxWindow(maxWindow), zstd.WithDecoderMaxMemory(maxWindow))
+	}
+	return r, nil
+}
+
+// maxWindow bounds the memory that unpacking takes, in bytes.
+const maxWindow = 64 << 20
+
+// dirFiles are those of a directory of the machine; links out of it are not
+// followed.
+type dirFiles struct{ root *os.Root }
+
+func (d dirFiles) open(path string) (io.ReadCloser, error) {
+	f, err := d.root.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+		return nil, errors.Join(sandpit.Errorf(sandpit.Invalid, "%s is not a file", quote(path)), err, f.Close())
+	}
+	return f, nil
+}
+
+// isLayout reports whether a directory holds an image in layers.
+func isLayout(dir string) bool {
+	for _, name := range []string{ociMark, ociIndex} {
+		if info, err := os.Lstat(dir + "/" + name); err != nil || !info.Mode().IsRegular() {
+			return false
+		}
+	}
+	return true
+}
+
+// fromLayout returns the image in a directory of layers.
+func (s *Store) fromLayout(ctx context.Context, dir, tag string) (*os.File, indexEntry, error) {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, indexEntry{}, readError(dir, err)
+	}
+	defer func() { _ = root.Close() }() // only read
+	image, err := find(ctx, dirFiles{root}, tag)
+	if err != nil {
+		return nil, indexEntry{}, err
+	}
+	f, key, err := s.build(ctx, image.image, dir)
+	return f, indexEntry{Key: key, Names: image.names}, err
+}
+
+// holdsLayers reports whether an archive is of an image's layers, which is like
+// any other but holds no root file system.
+func (a *archive) holdsLayers() bool {
+	has := func(name string) bool { return a.root.children[name] != nil }
+	if has("usr") || has("bin") || has("etc") {
+		return false
+	}
+	return has(ociMark) && has(ociIndex) || has(dockerIndex)
+}
+
+// fromUnpacked returns the image whose layers an archive holds. They are read
+// from the file that the archive has become.
+func (s *Store) fromUnpacked(ctx context.Context, a *archive, from origin) (indexEntry, error) {
+	if err := a.w.flush(); err != nil {
+		return indexEntry{}, err
+	}
+	if err := a.w.f.Truncate(a.w.at); err != nil { // it may end in zeros that were left out
+		return indexEntry{}, fmt.Errorf("unpack the archive: %w", err)
+	}
+	image, err := find(ctx, a, from.tag)
+	if err != nil {
+		return indexEntry{}, err
+	}
+	f, key, err := s.build(ctx, image.image, from.path)
+	if err != nil {
+		return indexEntry{}, err
+	}
+	return indexEntry{Key: key, Names: image.names}, f.Close()
+}
+
+// open returns a file of the archive, links followed.
+func (a *archive) open(path string) (io.ReadCloser, error) {
+	parts := strings.Split(path, "/")
+	for range maxLinks {
+		last := len(parts) - 1
+		dir, err := a.walk(parts[:last], false)
+		if err != nil {
+			return nil, &fs.PathError{Op: "open", Path: quote(path), Err: fs.ErrNotExist}
+		}
+		n := dir.children[parts[last]]
+		switch {
+		case n == nil:
+			return nil, &fs.PathError{Op: "open", Path: quote(path), Err: fs.ErrNotExist}
+		case n.kind() == unix.S_IFREG:
+			return io.NopCloser(io.NewSectionReader(a.w.f, int64(n.block)<<blockBits, n.size)), nil
+		case n.kind() != unix.S_IFLNK:
+			return nil, sandpit.Errorf(sandpit.Invalid, "%s is not a file", quote(path))
+		case strings.HasPrefix(n.target, "/"):
+			parts = strings.Split(n.target, "/")
+		default:
+			parts = slices.Concat(parts[:last], strings.Split(n.target, "/"))
+		}
+	}
+	return nil, sandpit.Errorf(sandpit.Invalid, "too many symbolic links at %s", quote(path))
+}

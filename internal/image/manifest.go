@@ -1,0 +1,201 @@
+package image
+
+import (
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// descriptor names a piece of an image by its contents. The URLs that it may also
+// have are not looked at: nothing is fetched from where an image says.
+type descriptor struct {
+	MediaType   string            `json:"mediaType"`
+	Digest      string            `json:"digest"`
+	Size        int64             `json:"size"`
+	Platform    *platform         `json:"platform"`
+	Annotations map[string]string `json:"annotations"`
+}
+
+// platform is what an image is for.
+type platform struct {
+	OS           string `json:"os"`
+	Architecture string `json:"architecture"`
+	Variant      string `json:"variant"`
+}
+
+func (p platform) String() string {
+	text := p.OS + "/" + p.Architecture
+	if p.Variant != "" {
+		text += "/" + p.Variant
+	}
+	if len(text) > 40 || strings.ContainsFunc(text, func(r rune) bool { return r < '!' || r > '~' }) {
+		return quote(text)
+	}
+	return text
+}
+
+// runs reports whether programs for p run on a machine of platform m.
+func (p platform) runs(m platform) bool {
+	return p.OS == m.OS && p.Architecture == m.Architecture && (p.Variant == m.Variant || usualVariant(p) && usualVariant(m))
+}
+
+// usualVariant is true of the variant that goes without saying.
+func usualVariant(p platform) bool {
+	return p.Variant == "" || p.Architecture == "arm64" && p.Variant == "v8" || p.Architecture == "amd64" && p.Variant == "v1"
+}
+
+// document is a manifest or an index of several.
+type document struct {
+	MediaType string       `json:"mediaType"`
+	Manifests []descriptor `json:"manifests"`
+	Config    *descriptor  `json:"config"`
+	Layers    []descriptor `json:"layers"`
+	Old       []any        `json:"fsLayers"`
+}
+
+const (
+	maxLayers    = 512
+	maxManifests = 4096
+)
+
+var digestPattern = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
+
+func checkDigest(digest string) error {
+	if digestPattern.MatchString(digest) {
+		return nil
+	}
+	if strings.HasPrefix(digest, "sha512:") {
+		return sandpit.Errorf(sandpit.Unsupported, "digest %s: only sha256 is known here", quote(digest))
+	}
+	return sandpit.Errorf(sandpit.Invalid, "%s is not a digest", quote(digest))
+}
+
+func (d descriptor) check(most int64) error {
+	if err := checkDigest(d.Digest); err != nil {
+		return err
+	}
+	if d.Size < 0 {
+		return sandpit.Errorf(sandpit.Invalid, "%s claims a size of %d bytes", d.Digest, d.Size)
+	}
+	if d.Size > most {
+		return sandpit.Errorf(sandpit.Exhausted, "%s claims a size of %d bytes, more than the %d that are allowed", d.Digest, d.Size, most)
+	}
+	return nil
+}
+
+// parseDocument reads a manifest or an index, which after that is one of the two
+// and names its parts properly.
+//
+// Invalid: it is neither. Unsupported: it is of a kind that is not known here.
+// Exhausted: it names too much.
+func parseDocument(data []byte) (document, error) {
+	var d document
+	if err := json.Unmarshal(data, &d); err != nil {
+		return d, badManifest("not JSON as it should be: %s", quote(err.Error()))
+	}
+	isIndex, isManifest := d.Manifests != nil, d.Config != nil || d.Layers != nil
+	switch {
+	case isIndex && isManifest: // programs would disagree about which it is
+		return d, badManifest("it is a manifest and a list of manifests at once")
+	case isIndex:
+		return d, d.checkIndex()
+	case isManifest:
+		return d, d.checkManifest()
+	case d.Old != nil:
+		return d, sandpit.WithHint(
+			sandpit.Errorf(sandpit.Unsupported, "the image has a manifest of version 1, which nobody makes any more"),
+			"pull and push it again with a present Docker")
+	}
+	return d, badManifest("it names neither layers nor manifests")
+}
+
+func badManifest(format string, args ...any) error {
+	return sandpit.Errorf(sandpit.Invalid, "the image's manifest: "+format, args...)
+}
+
+func (d document) checkIndex() error {
+	if len(d.Manifests) > maxManifests {
+		return sandpit.Errorf(sandpit.Exhausted, "the image's manifest names %d others", len(d.Manifests))
+	}
+	for _, m := range d.Manifests {
+		if err := m.check(maxDocument); err != nil {
+			return fmt.Errorf("the image's manifest: %w", err)
+		}
+	}
+	return nil
+}
+
+func (d document) checkManifest() error {
+	switch {
+	case d.Config == nil:
+		return badManifest("it names no configuration")
+	case len(d.Layers) > maxLayers:
+		return sandpit.Errorf(sandpit.Exhausted, "the image has %d layers; up to %d are possible", len(d.Layers), maxLayers)
+	}
+	if err := d.Config.check(maxDocument); err != nil {
+		return fmt.Errorf("the image's configuration: %w", err)
+	}
+	left := usualLimits.bytes
+	for _, l := range d.Layers {
+		if err := l.check(left); err != nil {
+			return fmt.Errorf("the image's layers: %w", err)
+		}
+		left -= l.Size
+		if err := checkLayerType(l.MediaType); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkLayerType refuses what is no layer. Which compression a layer has is seen
+// by its first bytes.
+func checkLayerType(mediaType string) error {
+	switch {
+	case strings.Contains(mediaType, "foreign"), strings.Contains(mediaType, "encrypted"):
+	case mediaType == "", strings.Contains(mediaType, ".rootfs.diff"), strings.Contains(mediaType, ".layer."):
+		return nil
+	}
+	return sandpit.Errorf(sandpit.Unsupported, "the image has a layer of type %s, which is not a part of a file system", quote(mediaType))
+}
+
+// pick returns the manifest for a machine.
+//
+// Unsupported: there is none.
+func (d document) pick(m platform) (descriptor, error) {
+	var there []string
+	var plain []descriptor
+	for _, c := range d.Manifests {
+		switch {
+		case c.Annotations["vnd.docker.reference.type"] != "": // about another one
+		case c.Platform == nil:
+			plain = append(plain, c)
+		case c.Platform.runs(m):
+			return c, nil
+		case c.Platform.OS != "unknown":
+			there = append(there, c.Platform.String())
+		}
+	}
+	if len(plain) > 0 { // its configuration says what it is for
+		return plain[0], nil
+	}
+	return descriptor{}, wrongPlatform(m, there)
+}
+
+func wrongPlatform(m platform, there []string) error {
+	slices.Sort(there)
+	there = slices.Compact(there)
+	const most = 20
+	if len(there) > most {
+		there = append(there[:most], "...")
+	}
+	err := sandpit.Errorf(sandpit.Unsupported, "it is not made for %s", m)
+	if len(there) > 0 {
+		err = sandpit.Errorf(sandpit.Unsupported, "it is not made for %s but for %s", m, strings.Join(there, ", "))
+	}
+	return sandpit.WithHint(err, "look for another tag, or build the image for "+m.String())
+}

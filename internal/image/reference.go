@@ -1,0 +1,115 @@
+package image
+
+import (
+	"regexp"
+	"strings"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// reference names an image of a registry.
+type reference struct {
+	registry   string // as people write it: docker.io, ghcr.io, localhost:5000
+	repository string // library/python
+	tag        string // "" if there is a digest
+	digest     string
+}
+
+const (
+	hub        = "docker.io"
+	hubLibrary = "library/"
+	usualTag   = "latest"
+)
+
+var (
+	registryPattern   = regexp.MustCompile(`^(?:[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?(?:\.[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?)*|\[[0-9a-fA-F:]+\])(?::[0-9]{1,5})?$`)
+	repositoryPattern = regexp.MustCompile(`^[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*)*$`)
+	tagPattern        = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$`)
+)
+
+const maxRepository = 255
+
+// parseReference reads a name like those docker pull takes: docker.io, library/
+// and :latest go without saying.
+//
+// Invalid: it is none.
+func parseReference(text string) (reference, error) {
+	rest, digest, hasDigest := strings.Cut(text, "@")
+	r := reference{registry: hub, digest: digest, tag: usualTag}
+	if hasDigest {
+		if err := checkDigest(digest); err != nil {
+			return r, err
+		}
+	}
+	if i := strings.LastIndexByte(rest, ':'); i >= 0 && !strings.Contains(rest[i:], "/") {
+		rest, r.tag = rest[:i], rest[i+1:]
+	}
+	if first, after, found := strings.Cut(rest, "/"); found && isRegistry(first) {
+		r.registry, rest = strings.ToLower(first), after
+	}
+	if r.registry == "index.docker.io" || r.registry == "registry-1.docker.io" {
+		r.registry = hub
+	}
+	if r.registry == hub && rest != "" && !strings.Contains(rest, "/") {
+		rest = hubLibrary + rest
+	}
+	r.repository = rest
+	switch {
+	case !registryPattern.MatchString(r.registry):
+		return r, badReference("%s is not the name of a registry", quote(r.registry))
+	case strings.ToLower(rest) != rest:
+		return r, badReference("names of images have no upper-case letters")
+	case len(rest) > maxRepository || !repositoryPattern.MatchString(rest):
+		return r, badReference("%s is not the name of an image", quote(text))
+	case !tagPattern.MatchString(r.tag):
+		return r, badReference("%s is not a tag", quote(r.tag))
+	}
+	if hasDigest {
+		r.tag = "" // the digest says more
+	}
+	return r, nil
+}
+
+func badReference(format string, args ...any) error {
+	return sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, format, args...),
+		"write for example python:3.12-slim or ghcr.io/owner/name:tag; a file or directory starts with / or ./")
+}
+
+// isRegistry tells ghcr.io/x from owner/x.
+func isRegistry(first string) bool {
+	return strings.ContainsAny(first, ".:") || first == "localhost"
+}
+
+// String returns the complete name, by which images are remembered.
+func (r reference) String() string { return r.name() + r.suffix() }
+
+func (r reference) name() string { return r.registry + "/" + r.repository }
+
+func (r reference) suffix() string {
+	if r.digest != "" {
+		return "@" + r.digest
+	}
+	return ":" + r.tag
+}
+
+// short is the name as people write it.
+func (r reference) short() string {
+	name := r.name()
+	if r.registry != hub {
+		return name + r.suffix()
+	}
+	rest := strings.TrimPrefix(r.repository, hubLibrary)
+	first, _, found := strings.Cut(rest, "/")
+	if found && (rest != r.repository || isRegistry(first)) { // or it would mean another one
+		return name + r.suffix()
+	}
+	return rest + r.suffix()
+}
+
+// target is what the registry's API calls it.
+func (r reference) target() string {
+	if r.digest != "" {
+		return r.digest
+	}
+	return r.tag
+}

@@ -1,0 +1,257 @@
+package image
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// client speaks to registries while one image is fetched.
+type client struct {
+	times     times
+	insecure  []string
+	http      *http.Client
+	transport *http.Transport
+	fetch     CredentialFunc
+}
+
+const maxRedirects = 5
+
+func (s *Store) newClient() *client {
+	c := &client{times: s.times, insecure: s.o.Insecure, fetch: s.o.Credentials}
+	c.transport = &http.Transport{
+		Proxy:                  http.ProxyFromEnvironment,
+		DialContext:            (&net.Dialer{Timeout: s.times.connect}).DialContext,
+		TLSHandshakeTimeout:    s.times.connect,
+		ResponseHeaderTimeout:  s.times.idle,
+		MaxResponseHeaderBytes: 64 << 10,
+		MaxIdleConnsPerHost:    pullers,
+		DisableCompression:     true, // digests are of the bytes as they are
+		ForceAttemptHTTP2:      true,
+	}
+	c.http = &http.Client{Transport: c, CheckRedirect: c.checkRedirect}
+	return c
+}
+
+func (c *client) close() { c.transport.CloseIdleConnections() }
+
+// RoundTrip refuses to speak without encryption to who was not named for it,
+// wherever a registry sends us.
+func (c *client) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.URL.Scheme != "https" && (r.URL.Scheme != "http" || !c.mayBePlain(r.URL.Host)) {
+		return nil, sandpit.WithHint(
+			sandpit.Errorf(sandpit.PermissionDenied, "%s wants to be spoken to without encryption", quote(r.URL.Host)),
+			"if that is all right, name it in image.insecure")
+	}
+	r.Header.Set("User-Agent", "sandpit")
+	return c.transport.RoundTrip(r)
+}
+
+func (c *client) mayBePlain(host string) bool {
+	return slices.Contains(c.insecure, host) || isLoopback(host)
+}
+
+func isLoopback(host string) bool {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	ip := net.ParseIP(strings.Trim(host, "[]"))
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+func (c *client) checkRedirect(r *http.Request, via []*http.Request) error {
+	if len(via) > maxRedirects {
+		return sandpit.Errorf(sandpit.Unavailable, "it leads to itself")
+	}
+	if r.URL.Host != via[0].URL.Host && !c.mayBePlain(via[0].URL.Host) && isInside(r.URL) {
+		return sandpit.Errorf(sandpit.PermissionDenied, "it leads to %s, an address of this machine or network", quote(r.URL.Host))
+	}
+	if r.URL.Host != via[0].URL.Host {
+		r.Header.Del("Authorization")
+	}
+	return nil
+}
+
+// endpoint is one repository in one registry or mirror.
+type endpoint struct {
+	*client
+	registry   string // as people write it
+	host       string
+	repository string
+
+	mu     sync.Mutex
+	scheme string
+	auth   string // the header
+}
+
+// endpoints are the mirrors of a reference's registry, and that itself.
+func (s *Store) endpoints(c *client, r reference) []*endpoint {
+	var list []*endpoint
+	for _, registry := range append(slices.Clone(s.o.Mirrors[r.registry]), r.registry) {
+		host, prefix, _ := strings.Cut(strings.TrimSuffix(registry, "/"), "/")
+		e := &endpoint{client: c, registry: registry, host: host, repository: r.repository, scheme: "https"}
+		if prefix != "" {
+			e.repository = prefix + "/" + r.repository
+		}
+		if host == hub {
+			e.host = "registry-1.docker.io"
+		}
+		list = append(list, e)
+	}
+	return list
+}
+
+// failure is an answer that is none, or none yet.
+type failure struct {
+	err   error
+	again bool          // may help to ask again
+	after time.Duration // which is to be waited before
+}
+
+func (f *failure) Error() string { return f.err.Error() }
+func (f *failure) Unwrap() error { return f.err }
+
+// get asks for what is below the repository. The caller closes the answer, whose
+// status is one of those wanted.
+func (e *endpoint) get(ctx context.Context, path string, header http.Header, wanted ...int) (*http.Response, error) {
+	for attempt := 0; ; attempt++ {
+		resp, auth, err := e.ask(ctx, path, header)
+		if err != nil {
+			return nil, e.explain(ctx, err)
+		}
+		if slices.Contains(wanted, resp.StatusCode) {
+			return resp, nil
+		}
+		body, _ := io.ReadAll(io.LimitReader(resp.Body, 64<<10)) // only for the message
+		_ = resp.Body.Close()                                    // only read
+		if resp.StatusCode != http.StatusUnauthorized || attempt > 0 {
+			return nil, e.refused(resp, body)
+		}
+		if err := e.login(ctx, resp, auth); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// ask sends one request, and says with which authorization.
+func (e *endpoint) ask(ctx context.Context, path string, header http.Header) (*http.Response, string, error) {
+	e.mu.Lock()
+	scheme, auth := e.scheme, e.auth
+	e.mu.Unlock()
+	u := url.URL{Scheme: scheme, Host: e.host, Path: "/v2/" + e.repository + "/" + path}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
+	if err != nil {
+		return nil, "", err
+	}
+	maps.Copy(req.Header, header)
+	if auth != "" {
+		req.Header.Set("Authorization", auth)
+	}
+	resp, err := e.http.Do(req)
+	if errors.Is(err, http.ErrSchemeMismatch) && e.mayBePlain(e.host) && scheme == "https" {
+		e.mu.Lock()
+		e.scheme = "http"
+		e.mu.Unlock()
+		return e.ask(ctx, path, header)
+	}
+	return resp, auth, err
+}
+
+// explain gives the code to an error of the network. The text of the standard
+// library repeats URLs, which may hold secrets after a redirect.
+func (e *endpoint) explain(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if ours, ok := errors.AsType[*sandpit.Error](err); ok {
+		return fmt.Errorf("registry %s: %w", e.registry, ours)
+	}
+	text := networkText(err)
+	var netErr net.Error
+	if errors.As(err, &netErr) && netErr.Timeout() {
+		return &failure{again: true, err: sandpit.WithHint(
+			sandpit.Errorf(sandpit.Timeout, "registry %s does not answer in time: %s", e.registry, text), offlineHint)}
+	}
+	final := errors.Is(err, http.ErrSchemeMismatch)
+	if dns, ok := errors.AsType[*net.DNSError](err); ok {
+		final = dns.IsNotFound
+	}
+	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" {
+		final = true
+	}
+	return &failure{again: !final, err: sandpit.WithHint(
+		sandpit.Errorf(sandpit.Unavailable, "registry %s cannot be reached: %s", e.registry, text), offlineHint)}
+}
+
+const offlineHint = "without a network, bring the image as a file (docker save -o x.tar IMAGE) and: sandpit image import x.tar"
+
+// networkText is what an error says, without any URL.
+func networkText(err error) string {
+	if u, ok := errors.AsType[*url.Error](err); ok {
+		err = u.Err
+	}
+	return strings.Trim(quote(err.Error()), `"`)
+}
+
+// refused gives the code to an answer that is not the one wanted.
+func (e *endpoint) refused(resp *http.Response, body []byte) error {
+	said := message(body)
+	login := "docker login " + e.registry
+	if e.registry == hub {
+		login = "docker login"
+	}
+	switch code := resp.StatusCode; {
+	case code == http.StatusNotFound:
+		return sandpit.Errorf(sandpit.NotFound, "registry %s has no such image or tag%s", e.registry, said)
+	case code == http.StatusUnauthorized || code == http.StatusForbidden:
+		return sandpit.WithHint(
+			sandpit.Errorf(sandpit.PermissionDenied, "registry %s refuses: there is no such image, or it wants a login%s", e.registry, said),
+			"check the name; if it is right, log in: "+login)
+	case code == http.StatusTooManyRequests:
+		return &failure{again: true, after: retryAfter(resp.Header), err: sandpit.WithHint(
+			sandpit.Errorf(sandpit.Unavailable, "registry %s has had too many requests%s", e.registry, said),
+			"wait, or log in: "+login)}
+	case code >= 500 || code == http.StatusRequestTimeout:
+		return &failure{again: true, after: retryAfter(resp.Header), err: sandpit.WithHint(
+			sandpit.Errorf(sandpit.Unavailable, "registry %s is out of order: status %d%s", e.registry, code, said), "try again later")}
+	default:
+		return sandpit.Errorf(sandpit.Unavailable, "registry %s answers with status %d%s", e.registry, code, said)
+	}
+}
+
+// retry does what f does until it succeeds, more attempts are of no use, or there
+// were too many. More says whether the last attempt came further.
+func (c *client) retry(ctx context.Context, f func() (more bool, err error)) error {
+	pause := c.times.pause
+	for left := c.times.tries; ; {
+		more, err := f()
+		fail, ok := errors.AsType[*failure](err)
+		if !ok {
+			return err
+		}
+		if more {
+			left, pause = c.times.tries, c.times.pause
+		}
+		if left--; !fail.again || left <= 0 {
+			return fail.err
+		}
+		wait := min(max(pause, fail.after), c.times.longest)
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(wait):
+			pause *= 2
+		}
+	}
+}
