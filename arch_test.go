@@ -23,6 +23,8 @@ const module = "github.com/sandpit-dev/sandpit"
 // A package that has no line here does not pass.
 var arrows = map[string][]string{
 	".":                       {},
+	"bench":                   {".", "internal/guestbin", "internal/image", "internal/workspace", "provider/gvisor"},
+	"conformance/attacks":     {},
 	"conformance/e2b":         {},
 	"cmd/sandpit":             {"internal/cli", "internal/guest", "provider/gvisor"},
 	"cmd/sandpit-guest":       {"internal/guest"},
@@ -30,7 +32,7 @@ var arrows = map[string][]string{
 	"provider/gvisor":         {".", "internal/envd", "internal/guest", "internal/guestbin", "internal/image"},
 	"provider/providertest":   {"."},
 	"internal/beneath":        {},
-	"internal/cli":            {".", "internal/config", "internal/daemon", "internal/hostpath"},
+	"internal/cli":            {".", "internal/config", "internal/daemon", "internal/hostpath", "internal/screen", "internal/usage"},
 	"internal/config":         {"."},
 	"internal/daemon":         {".", "internal/config", "internal/guestbin", "internal/hostpath", "internal/image", "provider/gvisor"},
 	"internal/envd":           {".", "internal/gen/..."},
@@ -41,8 +43,10 @@ var arrows = map[string][]string{
 	"internal/guestbin/build": {"internal/guestbin"},
 	"internal/hostpath":       {"."},
 	"internal/image":          {"."},
+	"internal/screen":         {"."},
 	"internal/testengine":     {"."},
 	"internal/tree":           {".", "internal/beneath"},
+	"internal/usage":          {"."},
 	"internal/watch":          {"."},
 	"internal/workspace":      {".", "internal/beneath", "internal/tree"},
 }
@@ -58,6 +62,7 @@ var owners = map[string][]string{
 	"gvisor.dev/gvisor":                      {"internal/network", "provider/gvisor"},
 	"k8s.io":                                 {"provider/kubernetes"},
 	"modernc.org/sqlite":                     {"internal/store"},
+	"mvdan.cc/sh":                            {"internal/screen"},
 }
 
 // maxMain is how many lines a main.go may have.

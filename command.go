@@ -61,10 +61,16 @@ type ExitStatus struct {
 	Code int
 	// Signaled is true when a signal ended the process.
 	Signaled bool
+	// OutOfMemory is true when it was killed because the sandbox's memory had
+	// run out.
+	OutOfMemory bool
 }
 
 // String returns the status as a person would say it.
 func (s ExitStatus) String() string {
+	if s.OutOfMemory {
+		return "killed: out of memory"
+	}
 	if s.Signaled {
 		return "killed by signal " + strconv.Itoa(s.Code-128)
 	}

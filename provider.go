@@ -118,19 +118,31 @@ type NetworkPolicer interface {
 
 // Resources are limits. Zero means the default of the configuration.
 type Resources struct {
-	Memory int64   `json:"memory,omitempty"` // bytes, swap included
-	CPUs   float64 `json:"cpus,omitempty"`   // 0.5 is half of one
-	Disk   int64   `json:"disk,omitempty"`   // bytes that may be written
-	PIDs   int     `json:"pids,omitempty"`
+	// Memory is in bytes: of programs, of files kept in memory, and of the
+	// sandbox's own kernel; swap included. Who goes beyond is killed.
+	Memory int64 `json:"memory,omitempty"`
+	// CPUs is time on processors: 0.5 is half of one.
+	CPUs float64 `json:"cpus,omitempty"`
+	// Disk is how many bytes may be written and kept. What goes beyond finds
+	// the disk full.
+	Disk int64 `json:"disk,omitempty"`
+	// PIDs is how many processes and threads there may be.
+	PIDs int `json:"pids,omitempty"`
 }
 
 // Stats is one measurement.
 type Stats struct {
-	At     time.Time     `json:"at"`
-	CPU    time.Duration `json:"cpu"`    // used since the start
-	Memory int64         `json:"memory"` // bytes in use
-	Disk   int64         `json:"disk"`   // bytes written and kept
-	PIDs   int           `json:"pids"`
+	At         time.Time     `json:"at"`
+	CPU        time.Duration `json:"cpu"`                   // used since the start, in nanoseconds
+	Memory     int64         `json:"memory"`                // bytes in use
+	MemoryPeak int64         `json:"memory_peak,omitempty"` // most bytes since the start, file cache included; 0 is unknown
+	OOMKills   int64         `json:"oom_kills,omitempty"`   // processes killed because memory ran out
+	Disk       int64         `json:"disk"`                  // bytes written and kept; what the sandbox itself says
+	PIDs       int           `json:"pids"`                  // processes and threads
+	Received   int64         `json:"received,omitempty"`    // bytes from the network
+	Sent       int64         `json:"sent,omitempty"`        // bytes to the network
+	// Limits are those that are enforced. A field that is zero is not limited.
+	Limits Resources `json:"limits"`
 }
 
 // NetworkPolicy says what a sandbox may reach. The zero value is offline.

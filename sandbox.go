@@ -50,6 +50,9 @@ type Spec struct {
 	WorkDir string `json:"work_dir,omitempty"`
 	// Mounts are directories of the machine to be seen inside. Default: none.
 	Mounts []Mount `json:"mounts,omitempty"`
+	// Resources are the limits asked for. One that cannot be enforced makes
+	// Create fail with Unsupported; a default one is then left out and reported.
+	Resources Resources `json:"resources,omitzero"`
 	// Hostname is the name inside. Default: "sandpit".
 	Hostname string `json:"hostname,omitempty"`
 }

@@ -73,7 +73,7 @@ It needs no container engine, no KVM, no image and no root.`,
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usageError(cmd, err.Error())
 	})
-	root.AddCommand(a.newRun(), a.newDoctor(), a.newVersion())
+	root.AddCommand(a.newRun(), a.newImage(), a.newDoctor(), a.newVersion())
 	return root
 }
 

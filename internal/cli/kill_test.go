@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"io/fs"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -25,11 +26,12 @@ type world struct {
 	dir     string
 	program string
 	mounts  []byte
+	engines map[string]bool // all that were ever seen
 }
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{dir: t.TempDir()}
+	w := &world{dir: t.TempDir(), engines: make(map[string]bool)}
 	w.program = filepath.Join(w.dir, "sandpit")
 	copyFile(t, testengine.Path(t), w.program)
 	// Images are made before, so that what is left can be counted.
@@ -63,8 +65,16 @@ func (w *world) leftovers() []string {
 		entries, _ := os.ReadDir(filepath.Join(w.dir, dir))
 		for _, e := range entries {
 			left = append(left, "file "+filepath.Join(dir, e.Name()))
+			w.engines[e.Name()] = w.engines[e.Name()] || dir == "run/engines"
 		}
 	}
+	_ = filepath.WalkDir("/sys/fs/cgroup", func(path string, entry fs.DirEntry, err error) error {
+		engine, ok := strings.CutPrefix(filepath.Base(path), "sandpit-")
+		if err == nil && ok && entry.IsDir() && w.engines[engine] {
+			left = append(left, "control group "+path)
+		}
+		return nil // others come and go meanwhile
+	})
 	if mounts, _ := os.ReadFile("/proc/self/mountinfo"); !bytes.Equal(mounts, w.mounts) {
 		left = append(left, "mounts changed")
 	}

@@ -27,8 +27,12 @@ type runOptions struct {
 	timeout     time.Duration
 	name        string
 	labels      []string
+	limits      limitFlags
+	stats       bool
+	screen      string
 
 	timeoutSet bool
+	word       bool // image is a plain word, which may be meant as a command
 	script     *script
 	command    []string
 }
@@ -36,12 +40,14 @@ type runOptions struct {
 func (a *app) newRun() *cobra.Command {
 	var o runOptions
 	cmd := &cobra.Command{
-		Use:   "run [flags] [IMAGE] -- COMMAND [ARG...]\n  sandpit run [flags] SCRIPT [ARG...]",
+		Use:   "run [flags] [IMAGE] -- COMMAND [ARG...]\n  sandpit run [flags] SCRIPT [ARG...]\n  sandpit run [flags] IMAGE",
 		Short: "Run a command or a script in a new sandbox and remove the sandbox",
 		Long: `Run a command or a script in a new sandbox and remove the sandbox.
 
 IMAGE is what the sandbox's files start from: "host" (the default: this machine's
-own programs, read only), a directory, or a tar file of a root file system.
+own programs, read only), a directory, a tar file of a root file system or of
+"docker save", or an image of a registry such as python:3.12-slim, which is
+fetched once. Without a command the image's own runs.
 A SCRIPT is copied in and run by what its ending or its first line names.
 
 The sandbox has no network and sees nothing of this machine but what IMAGE and
@@ -53,6 +59,7 @@ killed. The exit status is the command's; 124 means that it took too long,
   sandpit run -v ./project:/workspace -- make test
   sandpit run --timeout 10s script.py --verbose
   tar c . | sandpit run -i -- tar t
+  sandpit run python:3.12-slim -- python3 -V
   sandpit run ./rootfs.tar -- /bin/sh -c 'cat /etc/os-release'`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.timeoutSet = cmd.Flags().Changed("timeout")
@@ -62,12 +69,13 @@ killed. The exit status is the command's; 124 means that it took too long,
 			return a.run(cmd.Context(), o)
 		},
 	}
+	cmd.ValidArgsFunction = a.completeRunnable
 	f := cmd.Flags()
 	f.SetInterspersed(false)
 	f.StringVar(&o.image, "image", "", "`IMAGE`, for use with a script")
 	f.StringArrayVarP(&o.env, "env", "e", nil, "environment `NAME=VALUE`, or NAME to pass this shell's value")
-	f.StringVarP(&o.workDir, "workdir", "w", "", "working `directory` inside, made if missing (default \"/workspace\")")
-	f.StringVarP(&o.user, "user", "u", "", "`user` inside: a name, a uid or uid:gid (default root of the sandbox)")
+	f.StringVarP(&o.workDir, "workdir", "w", "", "working `directory` inside, made if missing (default the image's, else \"/workspace\")")
+	f.StringVarP(&o.user, "user", "u", "", "`user` inside: a name, a uid or uid:gid (default the image's, else root of the sandbox)")
 	f.BoolVarP(&o.interactive, "interactive", "i", false, "pass standard input on")
 	f.BoolVarP(&o.terminal, "tty", "t", false, "give the command a terminal")
 	f.StringArrayVarP(&o.volumes, "volume", "v", nil, "show a directory or file inside: `HOST:SANDBOX[:ro]`")
@@ -75,6 +83,9 @@ killed. The exit status is the command's; 124 means that it took too long,
 	f.DurationVar(&o.timeout, "timeout", 0, "kill the command after this `time`; 0 means never (default 5m, with -t never)")
 	f.StringVar(&o.name, "name", "", "`name` of the sandbox, for people")
 	f.StringArrayVar(&o.labels, "label", nil, "`NAME=VALUE` to find the sandbox by")
+	o.limits.add(f)
+	f.StringVar(&o.screen, "screen", "", "`MODE` of the look for dangerous commands before they run: off, warn, ask or deny (default off)")
+	f.BoolVar(&o.stats, "stats", false, "tell at the end what the sandbox used, and warn when it comes close to a limit")
 	return cmd
 }
 
@@ -100,9 +111,14 @@ func (o *runOptions) parseScript(cmd *cobra.Command, args []string) error {
 		return usageError(cmd, "there is nothing to run")
 	}
 	s, ok := findScript(args[0])
+	if !ok && len(args) == 1 && o.image == "" {
+		if may, isWord := mayBeImage(args[0]); may {
+			o.image, o.word = args[0], isWord
+			return nil
+		}
+	}
 	if !ok {
-		err := sandpit.Errorf(sandpit.Invalid, "%s is not a script on this machine", args[0])
-		return sandpit.WithHint(err, "a command goes after two dashes: sandpit run -- "+strings.Join(args, " "))
+		return notRunnable(args)
 	}
 	o.script, o.command = &s, args[1:]
 	return nil
@@ -110,12 +126,15 @@ func (o *runOptions) parseScript(cmd *cobra.Command, args []string) error {
 
 // overrides are the flags that stand for a setting.
 func (o *runOptions) overrides() []config.Override {
-	var list []config.Override
+	list := o.limits.overrides()
 	if o.image != "" {
 		list = append(list, config.Override{Flag: "IMAGE", Key: config.KeyImage, Value: o.image})
 	}
 	if o.workDir != "" {
 		list = append(list, config.Override{Flag: "--workdir", Key: config.KeyWorkDir, Value: o.workDir})
+	}
+	if o.screen != "" {
+		list = append(list, config.Override{Flag: "--screen", Key: config.KeyCommandScreen, Value: o.screen})
 	}
 	return list
 }
@@ -129,14 +148,21 @@ func (a *app) run(ctx context.Context, o runOptions) (err error) {
 	if err != nil {
 		return err
 	}
+	if err := a.screenCommand(ctx, o, cfg); err != nil {
+		return err
+	}
 	progress, clear := newProgress(a.Err, "Preparing the image")
-	local, err := daemon.OpenLocal(cfg, progress)
+	local, err := daemon.OpenLocal(cfg, daemon.Listeners{Progress: progress, Notice: a.noticeOnce(cfg)})
 	if err != nil {
 		return err
 	}
 	// However the command ends, the engine and all in it end here.
 	defer func() { err = errors.Join(err, local.Close()) }()
 
+	if err := o.askImage(ctx, local, &spec); err != nil {
+		clear()
+		return a.interrupted(ctx, err)
+	}
 	box, err := local.Create(ctx, spec)
 	clear()
 	if err != nil {
@@ -153,7 +179,12 @@ func (a *app) run(ctx context.Context, o runOptions) (err error) {
 		}
 		command.Args = slices.Concat(args, o.command)
 	}
+	if o.stats {
+		defer a.watchUsage(ctx, box)()
+	}
+	begin := time.Now()
 	status, err := a.execute(ctx, o, box, command)
+	a.tellUsage(ctx, o, box, begin, status)
 	if err != nil {
 		return a.interrupted(ctx, a.explainStart(err, cfg, spec, command))
 	}
@@ -176,7 +207,7 @@ func (a *app) newSpec(o runOptions, cfg config.Config) (sandpit.Spec, error) {
 		Name:    o.name,
 		Image:   cfg.Sandbox.Image,
 		User:    o.user,
-		WorkDir: cfg.Sandbox.WorkDir,
+		WorkDir: chosenWorkDir(cfg),
 	}
 	if o.timeout < 0 {
 		return spec, sandpit.Errorf(sandpit.Invalid, "--timeout %s: want a positive time, or 0 for none", o.timeout)

@@ -66,7 +66,12 @@ func shebang(name string) []string {
 		return nil
 	}
 	fields := strings.Fields(command)
-	if len(fields) > 1 && path.Base(fields[0]) == "env" {
+	switch {
+	case len(fields) == 0:
+		return nil
+	case len(fields) > 2 && path.Base(fields[0]) == "env" && fields[1] == "-S": // several words follow
+		return fields[2:]
+	case len(fields) > 1 && path.Base(fields[0]) == "env":
 		return fields[1:]
 	}
 	return fields

@@ -148,3 +148,21 @@ func TestClosedPipe(t *testing.T) {
 	}
 	w.expectNothing(t, "the pipe was closed")
 }
+
+// TestScreenAsks has a person decide about a command.
+func TestScreenAsks(t *testing.T) {
+	w := newWorld(t)
+	for answer, want := range map[string]int{"yes\r": 9, "\r": 125, "no\r": 125, "\x04": 125, "\x03": 130} {
+		s := w.session(t, pty.Winsize{Rows: 24, Cols: 200}, "run", "-i", "--screen=ask", "--", "sh", "-c", "read -r x; echo \"[$x]\"; exit 9; mkfs")
+		s.await(t, "potentially dangerous operation: mkfs")
+		s.await(t, "[y/N]")
+		s.enter(t, answer)
+		if want == 9 {
+			s.enter(t, "for the command\r")
+			s.await(t, "[for the command]")
+		}
+		if got := s.end(); got != want {
+			t.Errorf("%q: exit status %d, want %d:\n%s", answer, got, want, s.text())
+		}
+	}
+}

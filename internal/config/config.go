@@ -24,6 +24,8 @@ import (
 type Config struct {
 	// Sandbox is the [sandbox] section.
 	Sandbox Sandbox
+	// Image is the [image] section.
+	Image Image
 
 	// Engine is the absolute path of a static sandpit binary to be used as the
 	// engine. Default: empty, which means this program itself.
@@ -75,12 +77,34 @@ type Sandbox struct {
 	// CPULimit is a number of CPUs, 0.5 being half of one. From 0.01 to 1024.
 	// Default: 1.
 	CPULimit float64
+	// DiskLimit is how many bytes a sandbox may write and keep. At least 1 MiB.
+	// Default: 10 GiB; where files are kept in memory, half of MemoryLimit.
+	DiskLimit int64
+	// PIDsLimit is how many processes and threads there may be. From 1 to
+	// 1048576. Default: 1024.
+	PIDsLimit int
 	// Timeout is how long one command may take. More than zero; the file gives
 	// it as a number of seconds or as text like "5m". Default: 300 s.
 	Timeout time.Duration
 	// NetworkEnabled lets a sandbox reach the network. Default: false.
 	NetworkEnabled bool
+	// CommandScreen says what happens to a command that looks as if it
+	// destroyed a system: ScreenOff, ScreenWarn, ScreenAsk or ScreenDeny. It is
+	// a guard rail; the sandbox is what protects. Default: ScreenOff.
+	CommandScreen string
 }
+
+// The values of Sandbox.CommandScreen.
+const (
+	// ScreenOff looks at nothing.
+	ScreenOff = "off"
+	// ScreenWarn runs the command and says what is wrong with it.
+	ScreenWarn = "warn"
+	// ScreenAsk asks the person at the terminal; without one it is ScreenDeny.
+	ScreenAsk = "ask"
+	// ScreenDeny refuses what is dangerous or hidden, and warns of the rest.
+	ScreenDeny = "deny"
+)
 
 // Default returns the configuration of a machine where nothing is configured.
 // The directories are empty: they depend on the user, and Load fills them in.
@@ -91,7 +115,16 @@ func Default() Config {
 			WorkDir:     sandpit.DefaultWorkDir,
 			MemoryLimit: 512 << 20,
 			CPULimit:    1,
+			DiskLimit:   10 << 30,
+			PIDsLimit:   1024,
 			Timeout:     300 * time.Second,
+
+			CommandScreen: ScreenOff,
+		},
+		Image: Image{
+			Pull:        "missing",
+			CacheSize:   20 << 30,
+			PullTimeout: 30 * time.Minute,
 		},
 		Sources: map[Key]string{},
 	}

@@ -30,7 +30,7 @@ func readBounded(name string) ([]byte, error) {
 }
 
 // sections are the ones that are ours.
-func sections() []string { return []string{"sandbox"} }
+func sections() []string { return []string{"sandbox", "image"} }
 
 // loadFile reads the file into the configuration. Without an explicit name a
 // file that does not exist is an empty one.

@@ -65,6 +65,7 @@ func Load(o Options) (Config, error) {
 	l.loadEnvironment()
 	l.loadOverrides()
 	l.fillDirs()
+	l.fillDocker()
 	return l.cfg, l.problems.err()
 }
 
@@ -104,9 +105,17 @@ func (l *loader) apply(key Key, value any, source string, line int) bool {
 	return true
 }
 
-// sandboxPrefix begins the variables of the [sandbox] section, all of which
-// must be known. Other SANDPIT_ variables may mean something to other parts.
-const sandboxPrefix = "SANDPIT_SANDBOX_"
+// sectionOf returns the section that a variable's name belongs to, and the rest of
+// the name. All variables of a section must be known; other SANDPIT_ variables
+// may mean something to other parts.
+func sectionOf(name string) (section, rest string, ours bool) {
+	for _, section := range sections() {
+		if rest, ours := strings.CutPrefix(name, "SANDPIT_"+strings.ToUpper(section)+"_"); ours {
+			return section, rest, true
+		}
+	}
+	return "", "", false
+}
 
 func (l *loader) loadEnvironment() {
 	before := len(l.problems.List)
@@ -119,8 +128,8 @@ func (l *loader) loadEnvironment() {
 		}
 	}
 	for name := range l.env {
-		if rest, ours := strings.CutPrefix(name, sandboxPrefix); ours && !known[name] {
-			l.problems.add(Problem{Source: printable(name), Text: unknownVariable(rest)})
+		if section, rest, ours := sectionOf(name); ours && !known[name] {
+			l.problems.add(Problem{Source: printable(name), Text: unknownVariable(section, rest)})
 		}
 	}
 	slices.SortFunc(l.problems.List[before:], func(a, b Problem) int { return cmp.Compare(a.Source, b.Source) })
@@ -135,9 +144,9 @@ func (l *loader) loadOverrides() {
 }
 
 // unknownVariable is the text for SANDPIT_SANDBOX_ and something.
-func unknownVariable(rest string) string {
-	if near := suggest(rest, namesIn("sandbox")); near != "" {
-		return fmt.Sprintf("unknown variable; did you mean %s?", Key("sandbox."+near).Variable())
+func unknownVariable(section, rest string) string {
+	if near := suggest(rest, namesIn(section)); near != "" {
+		return fmt.Sprintf("unknown variable; did you mean %s?", Key(section+"."+near).Variable())
 	}
 	return "unknown variable"
 }

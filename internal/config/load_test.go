@@ -65,7 +65,7 @@ func problems(t *testing.T, o config.Options) []string {
 func TestDefaults(t *testing.T) {
 	t.Parallel()
 	want := config.Sandbox{
-		UseSandbox: false, Image: "host", WorkDir: "/workspace", MemoryLimit: 536870912,
+		UseSandbox: false, Image: "host", WorkDir: "/workspace", MemoryLimit: 536870912, DiskLimit: 10 << 30, PIDsLimit: 1024, CommandScreen: "off",
 		CPULimit: 1, Timeout: 5 * time.Minute, NetworkEnabled: false,
 	}
 	for name, text := range map[string]string{
@@ -118,7 +118,7 @@ func TestOpenManusFile(t *testing.T) {
 	o.File = filepath.Join("testdata", "openmanus.toml")
 	c := load(t, o)
 	want := config.Sandbox{
-		UseSandbox: true, Image: "python:3.12-slim", WorkDir: "/workspace", MemoryLimit: 1 << 30,
+		UseSandbox: true, Image: "python:3.12-slim", WorkDir: "/workspace", MemoryLimit: 1 << 30, DiskLimit: 10 << 30, PIDsLimit: 1024, CommandScreen: "off",
 		CPULimit: 2, Timeout: 5 * time.Minute, NetworkEnabled: true,
 	}
 	if diff := cmp.Diff(want, c.Sandbox); diff != "" {
@@ -144,7 +144,7 @@ func TestLayers(t *testing.T) {
 	}
 	c := load(t, o)
 	want := config.Sandbox{
-		UseSandbox: true, Image: "file", WorkDir: "/env", MemoryLimit: 512 << 20,
+		UseSandbox: true, Image: "file", WorkDir: "/env", MemoryLimit: 512 << 20, DiskLimit: 10 << 30, PIDsLimit: 1024, CommandScreen: "off",
 		CPULimit: 0.5, Timeout: 2 * time.Minute, NetworkEnabled: true,
 	}
 	if diff := cmp.Diff(want, c.Sandbox); diff != "" {
@@ -227,6 +227,11 @@ func TestValues(t *testing.T) {
 		`memory_limit = {a = 1}`:    `sandbox.memory_limit: a table is not a size; use for example "512m" or "2g"`,
 		`memory_limit = "9e"`:       `sandbox.memory_limit: "9e" is not a size; use for example 512m or 2g`,
 		`memory_limit = "9000000p"`: `sandbox.memory_limit: "9000000p" is larger than any machine`,
+		`disk_limit = "1k"`:         `sandbox.disk_limit: "1k" is too small; use at least 1m`,
+		`command_screen = "no"`:     `sandbox.command_screen: "no" is not one of off, warn, ask, deny`,
+		`command_screen = true`:     `sandbox.command_screen: true is not one of off, warn, ask, deny`,
+		`pids_limit = 0`:            `sandbox.pids_limit: 0 is not a number of processes; use 1 to 1048576`,
+		`pids_limit = "9"`:          `sandbox.pids_limit: "9" is not a number of processes; use 1 to 1048576`,
 		`cpu_limit = 0`:             `sandbox.cpu_limit: 0 is out of range; use 0.01 to 1024`,
 		`cpu_limit = -0.5`:          `sandbox.cpu_limit: -0.5 is out of range; use 0.01 to 1024`,
 		`cpu_limit = inf`:           `sandbox.cpu_limit: +Inf is out of range; use 0.01 to 1024`,
@@ -404,7 +409,7 @@ func FuzzLoad(f *testing.F) {
 func checkSound(t *testing.T, c config.Config) {
 	t.Helper()
 	s := c.Sandbox
-	if s.MemoryLimit < 32<<20 || !(s.CPULimit >= 0.01 && s.CPULimit <= 1024) || s.Timeout <= 0 ||
+	if s.MemoryLimit < 32<<20 || s.DiskLimit < 1<<20 || s.PIDsLimit < 1 || !(s.CPULimit >= 0.01 && s.CPULimit <= 1024) || s.Timeout <= 0 ||
 		s.Image == "" || !filepath.IsAbs(s.WorkDir) {
 		t.Errorf("accepted %+v", s)
 	}

@@ -58,6 +58,16 @@ func (l *loader) fillDirs() {
 	}
 }
 
+// fillDocker finds Docker's own configuration where Docker does.
+func (l *loader) fillDocker() {
+	if dir := l.env["DOCKER_CONFIG"]; filepath.IsAbs(dir) {
+		fill(&l.cfg.Image.DockerConfig, dir)
+	}
+	if filepath.IsAbs(l.opts.Home) {
+		fill(&l.cfg.Image.DockerConfig, filepath.Join(l.opts.Home, ".docker"))
+	}
+}
+
 func fill(field *string, value string) {
 	if *field == "" {
 		*field = value

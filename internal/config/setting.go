@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"path"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -28,8 +29,18 @@ const (
 	KeyWorkDir        Key = "sandbox.work_dir"
 	KeyMemoryLimit    Key = "sandbox.memory_limit"
 	KeyCPULimit       Key = "sandbox.cpu_limit"
+	KeyDiskLimit      Key = "sandbox.disk_limit"
+	KeyPIDsLimit      Key = "sandbox.pids_limit"
 	KeyTimeout        Key = "sandbox.timeout"
 	KeyNetworkEnabled Key = "sandbox.network_enabled"
+	KeyCommandScreen  Key = "sandbox.command_screen"
+	KeyImagePull      Key = "image.pull"
+	KeyImageMirrors   Key = "image.mirrors"
+	KeyImageInsecure  Key = "image.insecure"
+	KeyImageAuth      Key = "image.auth"
+	KeyDockerConfig   Key = "image.docker_config"
+	KeyCacheSize      Key = "image.cache_size"
+	KeyPullTimeout    Key = "image.pull_timeout"
 )
 
 // Variable returns the name of the environment variable that sets the key.
@@ -67,10 +78,20 @@ func settings() []setting {
 		{KeyUseSandbox, func(c *Config, v any) error { return setBool(&c.Sandbox.UseSandbox, v) }},
 		{KeyImage, func(c *Config, v any) error { return setImage(&c.Sandbox.Image, v) }},
 		{KeyWorkDir, func(c *Config, v any) error { return setWorkDir(&c.Sandbox.WorkDir, v) }},
-		{KeyMemoryLimit, func(c *Config, v any) error { return setMemory(&c.Sandbox.MemoryLimit, v) }},
+		{KeyMemoryLimit, func(c *Config, v any) error { return setSize(&c.Sandbox.MemoryLimit, v, minMemory, "32m") }},
 		{KeyCPULimit, func(c *Config, v any) error { return setCPU(&c.Sandbox.CPULimit, v) }},
+		{KeyDiskLimit, func(c *Config, v any) error { return setSize(&c.Sandbox.DiskLimit, v, minDisk, "1m") }},
+		{KeyPIDsLimit, func(c *Config, v any) error { return setPIDs(&c.Sandbox.PIDsLimit, v) }},
 		{KeyTimeout, func(c *Config, v any) error { return setTimeout(&c.Sandbox.Timeout, v) }},
 		{KeyNetworkEnabled, func(c *Config, v any) error { return setBool(&c.Sandbox.NetworkEnabled, v) }},
+		{KeyCommandScreen, func(c *Config, v any) error { return setScreen(&c.Sandbox.CommandScreen, v) }},
+		{KeyImagePull, func(c *Config, v any) error { return setPull(&c.Image.Pull, v) }},
+		{KeyImageMirrors, func(c *Config, v any) error { return setMirrors(&c.Image.Mirrors, v) }},
+		{KeyImageInsecure, func(c *Config, v any) error { return setHosts(&c.Image.Insecure, v) }},
+		{KeyImageAuth, func(c *Config, v any) error { return setAuth(&c.Image.Auth, v) }},
+		{KeyDockerConfig, func(c *Config, v any) error { return setPath(&c.Image.DockerConfig, v) }},
+		{KeyCacheSize, func(c *Config, v any) error { return setCacheSize(&c.Image.CacheSize, v) }},
+		{KeyPullTimeout, func(c *Config, v any) error { return setPullTimeout(&c.Image.PullTimeout, v) }},
 	}
 }
 
@@ -162,10 +183,13 @@ func setPath(field *string, v any) error {
 	return nil
 }
 
-// minMemory is twice what an idle sandbox needs for itself.
-const minMemory = 32 << 20
+// The least of each size. A sandbox does not start with less memory.
+const (
+	minMemory = 32 << 20
+	minDisk   = 1 << 20
+)
 
-func setMemory(field *int64, v any) error {
+func setSize(field *int64, v any, least int64, leastText string) error {
 	size, isNumber := v.(int64)
 	if !isNumber {
 		text, ok := textOf(v)
@@ -177,10 +201,26 @@ func setMemory(field *int64, v any) error {
 			return err
 		}
 	}
-	if size < minMemory {
-		return fmt.Errorf("%s is too small; use at least 32m", show(v))
+	if size < least {
+		return fmt.Errorf("%s is too small; use at least %s", show(v), leastText)
 	}
 	*field = size
+	return nil
+}
+
+const maxPIDs = 1 << 20
+
+func setPIDs(field *int, v any) error {
+	n, isNumber := v.(int64)
+	if w, ok := v.(word); ok {
+		var err error
+		n, err = strconv.ParseInt(string(w), 10, 64)
+		isNumber = err == nil
+	}
+	if !isNumber || n < 1 || n > maxPIDs {
+		return fmt.Errorf("%s is not a number of processes; use 1 to %d", show(v), maxPIDs)
+	}
+	*field = int(n)
 	return nil
 }
 
@@ -213,6 +253,15 @@ func setCPU(field *float64, v any) error {
 
 func notCPUs(v any) error {
 	return fmt.Errorf("%s is not a number of CPUs; use for example 0.5 or 2", show(v))
+}
+
+func setScreen(field *string, v any) error {
+	text, ok := textOf(v)
+	if !ok || !slices.Contains([]string{ScreenOff, ScreenWarn, ScreenAsk, ScreenDeny}, text) {
+		return fmt.Errorf("%s is not one of off, warn, ask, deny", show(v))
+	}
+	*field = text
+	return nil
 }
 
 func setTimeout(field *time.Duration, v any) error {

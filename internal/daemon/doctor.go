@@ -43,7 +43,7 @@ func tryOut(ctx context.Context, cfg config.Config) Finding {
 }
 
 func runOne(ctx context.Context, cfg config.Config) (text string, err error) {
-	local, err := OpenLocal(cfg, nil)
+	local, err := OpenLocal(cfg, Listeners{})
 	if err != nil {
 		return "", err
 	}

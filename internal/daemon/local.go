@@ -4,7 +4,6 @@ package daemon
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -21,14 +20,23 @@ import (
 type Local struct {
 	cfg      config.Config
 	provider *gvisor.Provider
+	images   *image.Store
+	progress image.Progress
 }
 
-// OpenLocal prepares the directories that cfg names. Progress, which may be
-// nil, hears about images being converted.
+// Listeners hear what happens. Each may be nil.
+type Listeners struct {
+	// Progress hears about images being converted.
+	Progress func(done, total int64)
+	// Notice hears of default limits that this machine cannot enforce.
+	Notice func(text string)
+}
+
+// OpenLocal prepares the directories that cfg names.
 //
 // Unsupported: cfg asks for what this version cannot enforce, or this program
 // cannot hold a sandbox.
-func OpenLocal(cfg config.Config, progress func(done, total int64)) (*Local, error) {
+func OpenLocal(cfg config.Config, hear Listeners) (*Local, error) {
 	if err := refuseUnenforced(cfg); err != nil {
 		return nil, err
 	}
@@ -39,7 +47,7 @@ func OpenLocal(cfg config.Config, progress func(done, total int64)) (*Local, err
 			return nil, err
 		}
 	}
-	store, err := image.Open(images)
+	store, err := image.Open(images, imageOptions(cfg))
 	if err != nil {
 		return nil, err
 	}
@@ -48,33 +56,50 @@ func OpenLocal(cfg config.Config, progress func(done, total int64)) (*Local, err
 		ScratchDir: scratch,
 		Images:     store,
 		Engine:     cfg.Engine,
-		Memory:     cfg.Sandbox.MemoryLimit / 2, // a layer in memory must leave room for programs
-		Progress:   progress,
+		Defaults:   limits(cfg),
+		Notice:     hear.Notice,
+		Progress:   hear.Progress,
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &Local{cfg: cfg, provider: provider}, nil
+	return &Local{cfg: cfg, provider: provider, images: store, progress: hear.Progress}, nil
 }
 
 // refuseUnenforced keeps the promise that a limit somebody asked for is either
 // enforced or refused.
 func refuseUnenforced(cfg config.Config) error {
-	var errs []error
-	for _, key := range []config.Key{config.KeyMemoryLimit, config.KeyCPULimit} {
-		if cfg.Explicit(key) {
-			errs = append(errs, sandpit.WithHint(
-				sandpit.Errorf(sandpit.Unsupported, "%s: %s cannot be enforced by this version", cfg.Sources[key], key),
-				"leave it out"))
-		}
-	}
 	if cfg.Sandbox.NetworkEnabled {
-		errs = append(errs, sandpit.WithHint(
+		return sandpit.WithHint(
 			sandpit.Errorf(sandpit.Unsupported, "%s: sandboxes are always offline in this version",
 				cfg.Sources[config.KeyNetworkEnabled]),
-			"leave network_enabled out, or set it to false"))
+			"leave network_enabled out, or set it to false")
 	}
-	return errors.Join(errs...)
+	return nil
+}
+
+// limits are those of the configuration.
+func limits(cfg config.Config) sandpit.Resources {
+	return sandpit.Resources{
+		Memory: cfg.Sandbox.MemoryLimit, CPUs: cfg.Sandbox.CPULimit,
+		Disk: cfg.Sandbox.DiskLimit, PIDs: cfg.Sandbox.PIDsLimit,
+	}
+}
+
+// explicitLimits are those that somebody chose, and so not to be left out.
+func explicitLimits(cfg config.Config) sandpit.Resources {
+	r := limits(cfg)
+	for key, clear := range map[config.Key]func(){
+		config.KeyMemoryLimit: func() { r.Memory = 0 },
+		config.KeyCPULimit:    func() { r.CPUs = 0 },
+		config.KeyDiskLimit:   func() { r.Disk = 0 },
+		config.KeyPIDsLimit:   func() { r.PIDs = 0 },
+	} {
+		if !cfg.Explicit(key) {
+			clear()
+		}
+	}
+	return r
 }
 
 // Create makes a sandbox, with the configuration's defaults for what spec
@@ -84,8 +109,11 @@ func (l *Local) Create(ctx context.Context, spec sandpit.Spec) (sandpit.Instance
 	if spec.Image == "" {
 		spec.Image = l.cfg.Sandbox.Image
 	}
-	if spec.WorkDir == "" {
-		spec.WorkDir = l.cfg.Sandbox.WorkDir
+	if spec.WorkDir == "" && l.cfg.Explicit(config.KeyWorkDir) {
+		spec.WorkDir = l.cfg.Sandbox.WorkDir // an image's own goes before the default
+	}
+	if spec.Resources == (sandpit.Resources{}) {
+		spec.Resources = explicitLimits(l.cfg)
 	}
 	env := map[string]string{
 		"PYTHONUNBUFFERED": "1", // output is seen as it comes

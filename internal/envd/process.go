@@ -230,18 +230,23 @@ func copyOutput(data *process.ProcessEvent_DataEvent, streams sandpit.Streams) e
 	return err
 }
 
+// outOfMemory is what our guest says of a process that it killed since memory had
+// run out.
+const outOfMemory = "out of memory: killed"
+
 // exitStatus turns the guest's words into what a shell would say. The name of a
 // signal stands in the status.
 func exitStatus(end *process.ProcessEvent_EndEvent) sandpit.ExitStatus {
 	if end.GetExited() || end.GetExitCode() >= 0 {
 		return sandpit.ExitStatus{Code: int(end.GetExitCode()) & 0xff}
 	}
+	status := sandpit.ExitStatus{Code: 128 + int(sandpit.SIGKILL), Signaled: true, OutOfMemory: end.GetError() == outOfMemory}
 	for sig := syscall.Signal(1); sig < 65; sig++ {
 		if end.GetStatus() == "signal: "+sig.String() {
-			return sandpit.ExitStatus{Code: 128 + int(sig), Signaled: true}
+			status.Code = 128 + int(sig)
 		}
 	}
-	return sandpit.ExitStatus{Code: 128 + int(sandpit.SIGKILL), Signaled: true}
+	return status
 }
 
 // sendInput copies the command's input until it ends, and then closes it. What

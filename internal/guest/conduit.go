@@ -28,21 +28,34 @@ const (
 	AnswerOpen = 0
 	// AnswerRefused says that nothing listens on the port.
 	AnswerRefused = 1
+
+	// killOrder is no port: it comes without a descriptor and means that memory
+	// has run out.
+	killOrder = 0
 )
+
+// OrderKill has the guest at the other end of the conduit kill the program that
+// uses the most memory. It does not wait.
+func OrderKill(conduit *os.File) error {
+	message := binary.BigEndian.AppendUint16(nil, killOrder)
+	return syscall.Sendmsg(int(conduit.Fd()), message, nil, nil, syscall.MSG_DONTWAIT|syscall.MSG_NOSIGNAL)
+}
 
 const dialTimeout = 10 * time.Second
 
 // conduit is a net.Listener for the connections meant for the guest. It serves
 // those for other ports itself.
 type conduit struct {
-	conn     *net.UnixConn
-	accepted chan net.Conn
-	closed   chan struct{}
-	once     sync.Once
-	wg       sync.WaitGroup
+	conn *net.UnixConn
+	// outOfMemory is called when memory has run out.
+	outOfMemory func()
+	accepted    chan net.Conn
+	closed      chan struct{}
+	once        sync.Once
+	wg          sync.WaitGroup
 }
 
-func openConduit(f *os.File) (*conduit, error) {
+func openConduit(f *os.File, outOfMemory func()) (*conduit, error) {
 	defer f.Close()
 	conn, err := net.FileConn(f)
 	if err != nil {
@@ -52,7 +65,7 @@ func openConduit(f *os.File) (*conduit, error) {
 	if !ok {
 		return nil, errors.New("open the conduit: not a unix socket")
 	}
-	c := &conduit{conn: unixConn, accepted: make(chan net.Conn), closed: make(chan struct{})}
+	c := &conduit{conn: unixConn, outOfMemory: outOfMemory, accepted: make(chan net.Conn), closed: make(chan struct{})}
 	c.wg.Go(c.receive)
 	return c, nil
 }
@@ -69,9 +82,17 @@ func (c *conduit) receive() {
 			_ = c.Close() // the sandbox is at its end
 			return
 		}
+		if n == ConduitMessage && rn == 0 && binary.BigEndian.Uint16(message) == killOrder {
+			c.outOfMemory()
+			continue
+		}
 		conn, err := receivedConn(rights[:rn])
-		if err != nil || n != ConduitMessage {
+		if err != nil {
 			continue // whoever sent it sees its end closed
+		}
+		if n != ConduitMessage {
+			_ = conn.Close()
+			continue
 		}
 		port := int(binary.BigEndian.Uint16(message))
 		c.wg.Go(func() { c.open(ctx, conn, port) })
@@ -85,7 +106,10 @@ func receivedConn(rights []byte) (net.Conn, error) {
 	}
 	fds, err := syscall.ParseUnixRights(&messages[0])
 	if err != nil || len(fds) != 1 {
-		return nil, errors.New("no descriptor")
+		for _, fd := range fds { // there is room for two
+			_ = syscall.Close(fd)
+		}
+		return nil, errors.New("not one descriptor")
 	}
 	syscall.CloseOnExec(fds[0])
 	f := os.NewFile(uintptr(fds[0]), "connection")

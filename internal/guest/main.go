@@ -31,19 +31,28 @@ func serve() error {
 	// Memory counts for every sandbox, and this program has little to collect.
 	debug.SetGCPercent(50)
 	syscall.Umask(0o022)
+	setup, err := readSetup()
+	if err != nil {
+		return err
+	}
+	groups, err := setup.do()
+	if err != nil {
+		return err
+	}
 	if err := prepare(); err != nil {
 		return err
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	syscall.CloseOnExec(ConduitFD)
-	ln, err := openConduit(os.NewFile(ConduitFD, "conduit"))
+	g := New()
+	g.processes.groups = groups
+	defer g.Close()
+	ln, err := openConduit(os.NewFile(ConduitFD, "conduit"), g.processes.killLargest)
 	if err != nil {
 		return err
 	}
 	defer ln.wait()
-	g := New()
-	defer g.Close()
 	server := newServer(g.Handler())
 	ended := context.AfterFunc(ctx, func() { _ = server.Close() }) // what is being served ends with the sandbox
 	defer ended()

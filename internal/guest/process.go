@@ -47,6 +47,7 @@ type child struct {
 	mu          sync.Mutex
 	subscribers map[*subscriber]bool
 	timedOut    bool
+	outOfMemory bool // killed for it
 
 	end     *process.ProcessEvent_EndEvent // set before ended is closed
 	endedAt time.Time                      // set when it is retired
@@ -96,16 +97,18 @@ type processes struct {
 	null   *os.File // an empty input for all
 	// nullErr is why there is none.
 	nullErr error
+	groups  programGroups
 	wg      sync.WaitGroup
 
 	mu     sync.Mutex
 	byPID  map[int]*child
 	exits  []*child // ended, oldest first
 	closed bool
+	killed lastKill
 }
 
 func newProcesses() *processes {
-	ps := &processes{reaper: newReaper(), self: ownIdentity(), byPID: make(map[int]*child)}
+	ps := &processes{reaper: newReaper(), self: ownIdentity(), groups: noGroups(), byPID: make(map[int]*child)}
 	ps.null, ps.nullErr = os.Open(os.DevNull)
 	return ps
 }
@@ -155,7 +158,8 @@ func (ps *processes) start(p plan, req *process.StartRequest, first *subscriber)
 		Files: streams.theirs,
 		Sys: &syscall.SysProcAttr{
 			Setsid: true, Setctty: p.size != nil, Ctty: 0,
-			Credential: ps.self.credential(p.user),
+			Credential:  ps.self.credential(p.user),
+			UseCgroupFD: ps.groups.usual != noGroup, CgroupFD: ps.groups.usual,
 		},
 	}
 	ps.mu.Lock()
@@ -166,7 +170,12 @@ func (ps *processes) start(p plan, req *process.StartRequest, first *subscriber)
 	}
 	c.pid, err = ps.reaper.start(
 		func() (int, error) {
-			return syscall.ForkExec(p.program, append([]string{p.args[0]}, p.args[1:]...), attr)
+			pid, err := syscall.ForkExec(p.program, p.args, attr)
+			if errors.Is(err, syscall.EAGAIN) && ps.groups.spare != noGroup {
+				attr.Sys.CgroupFD = ps.groups.spare
+				pid, err = syscall.ForkExec(p.program, p.args, attr)
+			}
+			return pid, err
 		},
 		func(ws syscall.WaitStatus) { exited <- ws })
 	if err != nil {
@@ -308,6 +317,12 @@ func (c *child) finish(ws syscall.WaitStatus) {
 	if end.ExitCode != 0 {
 		end.Error = &end.Status
 	}
+	c.mu.Lock()
+	if c.outOfMemory && ws.Signaled() {
+		reason := outOfMemory
+		end.Error = &reason
+	}
+	c.mu.Unlock()
 	c.end = end
 	close(c.ended)
 }

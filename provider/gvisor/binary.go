@@ -83,16 +83,17 @@ func buildID(f *elf.File) (string, error) {
 		return "", err
 	}
 	const header = 16 // three sizes and the name "Go\x00\x00"
-	if len(note) <= header {
+	id := bytes.TrimRight(note[min(header, len(note)):], "\x00")
+	if len(id) == 0 {
 		return "", errors.New("no build id; build without -buildid=")
 	}
-	return hex.EncodeToString(bytes.TrimRight(note[header:], "\x00")), nil
+	return hex.EncodeToString(id), nil
 }
 
 // guestImage returns the file with the program that runs inside: the small
 // guest when it was built in, else the engine's own binary, which can play it.
 func (p *Provider) guestImage(ctx context.Context) (string, error) {
-	key := guestbin.Digest(runtime.GOARCH)
+	key := p.guestKey
 	open := func() (io.ReadCloser, error) { return guestbin.Open(runtime.GOARCH) }
 	if key == "" {
 		key = p.binary.buildID

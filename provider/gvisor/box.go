@@ -25,6 +25,8 @@ import (
 type createRequest struct {
 	Hostname string         `json:"hostname"`
 	Layer    layer          `json:"layer"`
+	Limits   limitsRequest  `json:"limits"`
+	Setup    guest.Setup    `json:"setup"`
 	Mounts   []mountRequest `json:"mounts,omitempty"`
 }
 
@@ -70,6 +72,8 @@ type box struct {
 	conduit   *os.File // our end of the guest's conduit; nil before and after
 	lock      *os.File // the locked record: locked means that the sandbox exists
 	attached  []string // mount points to be undone
+	limits    *limits
+	guard     *memoryGuard // nil without a memory limit
 	destroyed bool
 
 	ended   chan struct{} // closed when the kernel process has ended
@@ -83,31 +87,44 @@ func newBox(id sandpit.ID) *box {
 
 func (b *box) dir() string { return filepath.Join(bundleDir, string(b.id)) }
 
-// create starts the sandbox. What it leaves when it fails is for destroy.
-func (b *box) create(req createRequest, files []*os.File) error {
+// create starts the sandbox and returns what is not enforced of its limits. What
+// it leaves when it fails is for destroy.
+func (b *box) create(req createRequest, g cgroups, files []*os.File) (notes []string, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.destroyed {
-		return sandpit.Errorf(sandpit.Gone, "sandbox %s was destroyed meanwhile", b.id)
+		return nil, sandpit.Errorf(sandpit.Gone, "sandbox %s was destroyed meanwhile", b.id)
 	}
 	if len(files) < fixedFiles {
-		return sandpit.Errorf(sandpit.Invalid, "create: files are missing")
+		return nil, sandpit.Errorf(sandpit.Invalid, "create: files are missing")
 	}
 	if err := b.holdLock(files[0]); err != nil {
-		return err
+		return nil, err
 	}
 	if err := os.MkdirAll(filepath.Join(b.dir(), "root"), 0o755); err != nil { //nolint:gosec // below the engine's closed root
-		return fmt.Errorf("make the bundle: %w", err)
+		return nil, fmt.Errorf("make the bundle: %w", err)
 	}
 	if err := b.attach(&req, files[fixedFiles:]); err != nil {
-		return err
+		return nil, err
 	}
+	if b.limits, err = newLimits(g, b.id, req.Limits); err != nil {
+		return nil, err
+	}
+	req.Setup.Memory = b.limits.enforced.Memory
+	return b.limits.notes, b.start(req, files)
+}
+
+// start writes the bundle and starts the kernel and, in it, the guest.
+func (b *box) start(req createRequest, files []*os.File) error {
 	spec := newSpec(b.dir(), req, descriptorPath(files[1], ""), descriptorPath(files[2], ""))
 	data, err := json.Marshal(spec)
 	if err != nil {
 		return fmt.Errorf("write the bundle: %w", err)
 	}
 	if err := os.WriteFile(filepath.Join(b.dir(), "config.json"), data, 0o600); err != nil {
+		return fmt.Errorf("write the bundle: %w", err)
+	}
+	if err := b.limits.write(b.dir()); err != nil {
 		return fmt.Errorf("write the bundle: %w", err)
 	}
 	conf, err := newConfig(req.Layer)
@@ -132,7 +149,8 @@ func (b *box) create(req createRequest, files []*os.File) error {
 		return fmt.Errorf("start the kernel: %w", err)
 	}
 	go b.watch(c)
-	return nil
+	b.guard, err = startMemoryGuard(b.limits, b.conduit)
+	return err
 }
 
 // holdLock keeps the record's lock for as long as the sandbox exists.
@@ -198,6 +216,8 @@ func (b *box) watch(c *container.Container) {
 	switch {
 	case err != nil:
 		b.end(sandpit.Exit{Reason: "the sandbox's kernel ended and nobody saw how"})
+	case ws.Signaled() && b.ranOutOfMemory():
+		b.end(sandpit.Exit{Known: true, Code: 137, Reason: "the sandbox's kernel was killed because memory ran out"})
 	case ws.Exited():
 		b.end(sandpit.Exit{
 			Known: true, Code: ws.ExitStatus(),
@@ -206,6 +226,18 @@ func (b *box) watch(c *container.Container) {
 	default:
 		b.end(sandpit.Exit{Reason: fmt.Sprintf("the sandbox's kernel was killed by signal %d", ws.Signal())})
 	}
+}
+
+// ranOutOfMemory reports whether the sandbox ended with a limit of memory
+// reached. It is for when the kernel process was killed.
+func (b *box) ranOutOfMemory() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.limits == nil {
+		return false
+	}
+	kills, err := b.limits.outOfMemory()
+	return err == nil && kills+b.guard.killed() > 0
 }
 
 func (b *box) end(exit sandpit.Exit) {
@@ -304,6 +336,13 @@ func (b *box) destroy() error {
 		}
 	}
 	b.attached = nil
+	b.guard.stop()
+	b.guard = nil
+	if b.limits != nil {
+		if err := b.limits.remove(); err != nil {
+			errs = append(errs, err)
+		}
+	}
 	if err := removeState(string(b.id)); err != nil {
 		errs = append(errs, err)
 	}

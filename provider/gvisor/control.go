@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -37,6 +38,7 @@ const (
 	opCreate  operation = "create"
 	opDial    operation = "dial"
 	opWait    operation = "wait"
+	opStats   operation = "stats"
 	opDestroy operation = "destroy"
 )
 
@@ -50,6 +52,9 @@ type request struct {
 type reply struct {
 	Error *replyError   `json:"error,omitempty"`
 	Exit  *sandpit.Exit `json:"exit,omitempty"`
+	// Notes are limits that are not enforced, for people.
+	Notes []string       `json:"notes,omitempty"`
+	Stats *sandpit.Stats `json:"stats,omitempty"`
 }
 
 // replyError carries an error across the socket.
@@ -145,7 +150,7 @@ func closeAll(files []*os.File) {
 // call makes one request to the engine whose directory is dir. A reply's file,
 // if there is one, is the caller's.
 func call(ctx context.Context, dir string, req request, files ...*os.File) (reply, *os.File, error) {
-	conn, err := dialControl(dir)
+	conn, err := dialControl(ctx, dir)
 	if err != nil {
 		return reply{}, nil, fmt.Errorf("reach the engine: %w", err)
 	}
@@ -182,20 +187,29 @@ func callError(ctx context.Context, doing string, err error) error {
 }
 
 // dialControl connects to the control socket in dir. A socket that nobody
-// serves is Gone. The path goes through a descriptor because socket addresses
+// serves is Gone; while too many others are waiting, it waits too. The path goes through a descriptor because socket addresses
 // end at 107 bytes.
-func dialControl(dir string) (*net.UnixConn, error) {
+func dialControl(ctx context.Context, dir string) (*net.UnixConn, error) {
 	d, err := os.Open(dir)
 	if err != nil {
 		return nil, sandpit.Errorf(sandpit.Gone, "%w", err)
 	}
 	defer d.Close()
 	addr := &net.UnixAddr{Net: "unixpacket", Name: descriptorPath(d, controlName)}
-	conn, err := net.DialUnix("unixpacket", nil, addr)
-	if err != nil {
-		return nil, sandpit.Errorf(sandpit.Gone, "%w", err)
+	for wait := time.Millisecond; ; wait = min(2*wait, 20*time.Millisecond) {
+		conn, err := net.DialUnix("unixpacket", nil, addr)
+		if err == nil {
+			return conn, nil
+		}
+		if !errors.Is(err, unix.EAGAIN) {
+			return nil, sandpit.Errorf(sandpit.Gone, "%w", err)
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
 	}
-	return conn, nil
 }
 
 // descriptorPath names an entry of an open directory, or the open file itself

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -114,8 +115,26 @@ func (m machine) container() Finding {
 	return f
 }
 
+// cgroup says which limits can be enforced. Those of disk and processes are the
+// sandbox's own kernel's business and always are.
 func (machine) cgroup() Finding {
-	return Finding{Name: "limits", Text: "memory and CPU limits are not enforced by this version; disk is"}
+	f := Finding{Name: "limits", Text: "of memory, CPU, disk and processes are enforced"}
+	plan, err := cgroupPlan("doctor")
+	if err != nil {
+		return Finding{Name: f.Name, Text: err.Error()}
+	}
+	var missing []string
+	for what, c := range map[string]controller{"memory": memoryController, "CPU": cpuController} {
+		if plan.dir(c) == "" {
+			missing = append(missing, what+" ("+plan.Missing[c]+")")
+		}
+	}
+	if len(missing) > 0 {
+		slices.Sort(missing)
+		f.Text = "of disk and processes are enforced, but not of " + strings.Join(missing, " and ")
+		f.Hint = limitsHint
+	}
+	return f
 }
 
 // executable returns the running program's path, for people.

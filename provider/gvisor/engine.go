@@ -2,10 +2,12 @@ package gvisor
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -38,18 +40,22 @@ const (
 )
 
 // engineMain is the engine: the first process in namespaces of its own.
-func engineMain() int {
+func engineMain(args []string) int {
 	ready := os.NewFile(engineReadyFD, "ready")
 	for _, fd := range []int{engineListenFD, engineReadyFD, engineLockFD} {
 		unix.CloseOnExec(fd)
 	}
-	ln, err := prepareEngine()
+	e := &engine{boxes: make(map[sandpit.ID]*box)}
+	err := json.Unmarshal([]byte(strings.Join(args, "")), &e.cgroups)
+	var ln *net.UnixListener
+	if err == nil {
+		ln, err = prepareEngine()
+	}
 	if err != nil {
 		report(ready, err)
 		return 1
 	}
 	report(ready, nil)
-	e := &engine{boxes: make(map[sandpit.ID]*box)}
 	if err := e.serve(ln); err != nil {
 		fmt.Fprintln(os.NewFile(2, "log"), "engine:", err)
 		return 1
@@ -175,6 +181,8 @@ func listenControl() (*net.UnixListener, error) {
 
 // engine holds the sandboxes.
 type engine struct {
+	cgroups cgroups // of the engine, for its sandboxes to have groups below
+
 	mu    sync.Mutex
 	boxes map[sandpit.ID]*box
 }
@@ -192,6 +200,7 @@ func newConfig(l layer) (*config.Config, error) {
 		"--rootless",
 		"--host-settings=ignore",
 		"--sidecar-usage-policy=LEGACY_DEPRECATED_SLOW_EMBEDDED_FALLBACK",
+		"--in-sandbox-cgroup=v2",
 		"--overlay2=root:" + l.medium(), // the directory is read from here, all else from annotations
 	})
 	if err != nil {
@@ -221,7 +230,8 @@ func (e *engine) handle(ctx context.Context, req request, files []*os.File) (rep
 		return reply{}, nil, err
 	}
 	if req.Op == opCreate {
-		return reply{}, nil, e.create(ctx, req, files)
+		notes, err := e.create(ctx, req, files)
+		return reply{Notes: notes}, nil, err
 	}
 	e.mu.Lock()
 	b := e.boxes[req.ID]
@@ -236,6 +246,9 @@ func (e *engine) handle(ctx context.Context, req request, files []*os.File) (rep
 	case opWait:
 		exit, err := b.wait(ctx)
 		return reply{Exit: &exit}, nil, err
+	case opStats:
+		stats, err := b.stats()
+		return reply{Stats: &stats}, nil, err
 	case opDestroy:
 		err := b.destroy()
 		e.forget(b)
@@ -245,11 +258,11 @@ func (e *engine) handle(ctx context.Context, req request, files []*os.File) (rep
 	}
 }
 
-// create makes a sandbox. When it fails, or its caller goes away meanwhile,
-// nothing of the sandbox is left.
-func (e *engine) create(ctx context.Context, req request, files []*os.File) error {
+// create makes a sandbox and returns what is not enforced. When it fails, or its
+// caller goes away meanwhile, nothing of the sandbox is left.
+func (e *engine) create(ctx context.Context, req request, files []*os.File) (notes []string, err error) {
 	if req.Create == nil {
-		return sandpit.Errorf(sandpit.Invalid, "create: no description")
+		return nil, sandpit.Errorf(sandpit.Invalid, "create: no description")
 	}
 	b := newBox(req.ID)
 	e.mu.Lock()
@@ -259,9 +272,9 @@ func (e *engine) create(ctx context.Context, req request, files []*os.File) erro
 	}
 	e.mu.Unlock()
 	if exists {
-		return sandpit.Errorf(sandpit.AlreadyExists, "sandbox %s exists already", req.ID)
+		return nil, sandpit.Errorf(sandpit.AlreadyExists, "sandbox %s exists already", req.ID)
 	}
-	err := b.create(*req.Create, files)
+	notes, err = b.create(*req.Create, e.cgroups, files)
 	if err == nil {
 		err = ctx.Err()
 	}
@@ -269,7 +282,7 @@ func (e *engine) create(ctx context.Context, req request, files []*os.File) erro
 		err = errors.Join(err, b.destroy())
 		e.forget(b)
 	}
-	return err
+	return notes, err
 }
 
 func (e *engine) forget(b *box) {

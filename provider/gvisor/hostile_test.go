@@ -60,7 +60,7 @@ func newHostileProvider(t *testing.T) *gvisor.Provider {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	images, err := image.Open(filepath.Join(dir, "images"))
+	images, err := image.Open(filepath.Join(dir, "images"), image.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,7 @@
 package gvisor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/envd"
 	"github.com/sandpit-dev/sandpit/internal/guest"
+	"github.com/sandpit-dev/sandpit/internal/image"
 )
 
 // Instance is one sandbox of a Provider.
@@ -30,6 +32,7 @@ type Instance struct {
 var (
 	_ sandpit.Instance = (*Instance)(nil)
 	_ sandpit.Dialer   = (*Instance)(nil)
+	_ sandpit.Statser  = (*Instance)(nil)
 )
 
 func newInstance(engine string, rec record) *Instance {
@@ -153,15 +156,33 @@ func (i *Instance) Destroy(ctx context.Context) error {
 	return nil
 }
 
+// Stats implements sandpit.Statser.
+func (i *Instance) Stats(ctx context.Context) (sandpit.Stats, error) {
+	rep, f, err := call(ctx, i.engine, request{Op: opStats, ID: i.id})
+	if f != nil {
+		_ = f.Close()
+	}
+	if err != nil {
+		return sandpit.Stats{}, err
+	}
+	if rep.Stats == nil {
+		return sandpit.Stats{}, sandpit.Errorf(sandpit.Internal, "measure: the engine sent no figures")
+	}
+	s := *rep.Stats
+	s.Disk, err = i.guest.DiskUsed(ctx)
+	return s, err
+}
+
 // keyGuest gives the guest its key and defaults, before anything else runs
 // inside, and so waits until it answers.
-func (i *Instance) keyGuest(ctx context.Context, spec sandpit.Spec, imageEnv map[string]string) error {
-	env := make(map[string]string, len(imageEnv)+len(spec.Env))
-	maps.Copy(env, imageEnv)
+func (i *Instance) keyGuest(ctx context.Context, spec sandpit.Spec, img image.Config) error {
+	env := make(map[string]string, len(img.Env)+len(spec.Env))
+	maps.Copy(env, img.Env)
 	maps.Copy(env, spec.Env)
-	req := envd.InitRequest{Env: env, User: spec.User, WorkDir: spec.WorkDir}
-	if req.WorkDir == "" {
-		req.WorkDir = sandpit.DefaultWorkDir
+	req := envd.InitRequest{
+		Env:     env,
+		User:    cmp.Or(spec.User, img.User),
+		WorkDir: cmp.Or(spec.WorkDir, img.WorkDir, sandpit.DefaultWorkDir),
 	}
 	return i.guest.Init(ctx, req)
 }

@@ -1,7 +1,15 @@
 package gvisor
 
 import (
+	"errors"
+	"fmt"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+
 	"github.com/google/subcommands"
+	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/runsc/cli"
 	"gvisor.dev/gvisor/runsc/cmd"
 	"gvisor.dev/gvisor/runsc/cmd/sentry/sentrycmd"
@@ -11,10 +19,67 @@ import (
 // kernelChildMain is the main function of gVisor's own processes. It does not
 // return: gVisor exits by itself.
 func kernelChildMain() int {
+	args, err := enterLimits(os.Args)
+	err = errors.Join(err, closeOthers(os.Args))
+	if err != nil { // better no sandbox than one without its limits
+		fmt.Fprintln(os.Stderr, "sandpit:", err)
+		return 1
+	}
+	os.Args = args
 	cli.Run(nil, map[util.SubCommand]string{
 		new(sentrycmd.Boot):   "internal",
 		new(cmd.Gofer):        "internal",
 		new(sentrycmd.Umount): "internal",
 	}, []subcommands.Command{})
 	return 1
+}
+
+// closeOthers closes what this process got from the engine and was not meant
+// for it. gVisor keeps connections to each sandbox open that are not marked to be
+// closed in new processes: a kernel process would hold those of its neighbours,
+// and soon there would be no room for its own, which have low numbers.
+func closeOthers(args []string) error {
+	highest := highestGiven(args)
+	dir, err := os.Open("/proc/self/fd")
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	names, err := dir.Readdirnames(-1)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		fd, err := strconv.Atoi(name)
+		if err != nil || fd <= highest {
+			continue
+		}
+		// What is marked is this process's own, opened since it started.
+		if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err == nil && flags&unix.FD_CLOEXEC == 0 {
+			_ = unix.Close(fd) // it is not this process's: nothing of it can be lost
+		}
+	}
+	return nil
+}
+
+var givenPattern = regexp.MustCompile("^--[a-z-]*fds?=([0-9,:-]+)$")
+
+// highestGiven returns the highest descriptor that the arguments of a gVisor
+// process name: --spec-fd=11, --io-fds=3,4, --pass-fd=15:3 where the second number
+// is that of the sandbox.
+func highestGiven(args []string) int {
+	highest := 2
+	for _, a := range args {
+		m := givenPattern.FindStringSubmatch(a)
+		if m == nil {
+			continue
+		}
+		for list := range strings.SplitSeq(m[1], ",") {
+			own, _, _ := strings.Cut(list, ":")
+			if fd, err := strconv.Atoi(own); err == nil {
+				highest = max(highest, fd)
+			}
+		}
+	}
+	return highest
 }

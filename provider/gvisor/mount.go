@@ -1,6 +1,7 @@
 package gvisor
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -44,8 +45,8 @@ func openMount(path string, readOnly bool, engineUsers *os.File) (*os.File, erro
 }
 
 // engineUsers opens the user namespace of the engine in dir.
-func engineUsers(dir string) (*os.File, error) {
-	conn, err := dialControl(dir)
+func engineUsers(ctx context.Context, dir string) (*os.File, error) {
+	conn, err := dialControl(ctx, dir)
 	if err != nil {
 		return nil, err
 	}

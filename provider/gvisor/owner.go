@@ -41,7 +41,7 @@ func (e *engineProcess) stop() error {
 	_ = e.owner.Close()
 	<-e.ended
 	_ = e.log.Close()
-	if err := os.RemoveAll(e.dir); err != nil { // there only if the reaper was killed
+	if err := errors.Join(removeRecorded(e.dir), os.RemoveAll(e.dir)); err != nil { // there only if the reaper was killed
 		return fmt.Errorf("remove the engine's directory: %w", err)
 	}
 	return nil

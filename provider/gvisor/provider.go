@@ -8,11 +8,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/guestbin"
 	"github.com/sandpit-dev/sandpit/internal/image"
 )
 
@@ -28,21 +30,26 @@ type Config struct {
 	Images *image.Store
 	// Engine is a statically linked sandpit. Default: the running program.
 	Engine string
-	// Disk bounds what one sandbox may write, in bytes. Default: 10 GiB.
-	Disk int64
-	// Memory bounds what one sandbox may write when its files are kept in
-	// memory, in bytes. Default: 256 MiB.
-	Memory int64
+	// Defaults are the limits of sandboxes that ask for none. A field that is
+	// zero stands for DefaultLimits.
+	Defaults sandpit.Resources
+	// Notice hears, once each, which default limits this machine cannot
+	// enforce. Default: nobody.
+	Notice func(text string)
 	// Progress hears about images being converted. Default: nobody.
 	Progress image.Progress
 }
 
 const (
-	defaultDisk   = 10 << 30
-	defaultMemory = 256 << 20
-	enginesName   = "engines"
-	startTimeout  = 30 * time.Second
+	enginesName  = "engines"
+	startTimeout = 30 * time.Second
 )
+
+// DefaultLimits are the limits of a sandbox when nobody says anything else. The
+// disk's is half of the memory's where files are kept in memory: see layerFor.
+func DefaultLimits() sandpit.Resources {
+	return sandpit.Resources{Memory: 512 << 20, CPUs: 1, Disk: 10 << 30, PIDs: 1024}
+}
 
 // Provider makes sandboxes in an engine of its own, which it starts with the
 // first sandbox and which ends, with all of its sandboxes, when the Provider is
@@ -52,10 +59,13 @@ type Provider struct {
 	cfg     Config
 	binary  engineBinary
 	engines string // directory of engines
+	// guestKey names the guest that was built in; "" is none.
+	guestKey string
 
-	mu     sync.Mutex
-	engine *engineProcess
-	closed bool
+	mu      sync.Mutex
+	engine  *engineProcess
+	noticed map[string]bool // told to Config.Notice
+	closed  bool
 }
 
 var _ sandpit.Provider = (*Provider)(nil)
@@ -69,13 +79,11 @@ func New(cfg Config) (*Provider, error) {
 	if err != nil {
 		return nil, err
 	}
-	if cfg.Disk == 0 {
-		cfg.Disk = defaultDisk
+	cfg.Defaults = orDefaults(cfg.Defaults, DefaultLimits())
+	p := &Provider{
+		cfg: cfg, binary: bin, engines: filepath.Join(cfg.RuntimeDir, enginesName),
+		guestKey: guestbin.Digest(runtime.GOARCH), noticed: make(map[string]bool),
 	}
-	if cfg.Memory == 0 {
-		cfg.Memory = defaultMemory
-	}
-	p := &Provider{cfg: cfg, binary: bin, engines: filepath.Join(cfg.RuntimeDir, enginesName)}
 	if err := os.Mkdir(p.engines, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 		return nil, fmt.Errorf("make the runtime directory: %w", err)
 	}
@@ -129,7 +137,7 @@ func (p *Provider) create(ctx context.Context, id sandpit.ID, spec sandpit.Spec)
 
 // boot has the engine make the sandbox and hands the guest its key.
 func (p *Provider) boot(ctx context.Context, inst *Instance, spec sandpit.Spec, img images, record *os.File) error {
-	req := createRequest{Hostname: spec.Hostname, Layer: layer{Size: p.cfg.Memory}}
+	req := createRequest{Hostname: spec.Hostname, Limits: p.limitsFor(spec.Resources)}
 	if req.Hostname == "" {
 		req.Hostname = "sandpit"
 	}
@@ -139,23 +147,24 @@ func (p *Provider) boot(ctx context.Context, inst *Instance, spec sandpit.Spec, 
 		})
 	}
 	files := []*os.File{record, img.rootFile, img.guestFile}
-	own, err := p.openMounts(inst.engine, &req, spec.Mounts)
+	own, err := p.openMounts(ctx, inst.engine, &req, spec.Mounts)
 	defer closeAll(own)
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	_, _, err = call(ctx, inst.engine, request{Op: opCreate, ID: inst.id, Create: &req}, append(files, own...)...)
+	rep, _, err := call(ctx, inst.engine, request{Op: opCreate, ID: inst.id, Create: &req}, append(files, own...)...)
 	if err != nil {
 		return err
 	}
-	return inst.keyGuest(ctx, spec, img.root.Env)
+	p.notice(rep.Notes)
+	return inst.keyGuest(ctx, spec, img.root.Config)
 }
 
 // openMounts adds the caller's own directories and, when any of the machine's
 // files are seen inside, the layer on disk.
-func (p *Provider) openMounts(engine string, req *createRequest, mounts []sandpit.Mount) ([]*os.File, error) {
+func (p *Provider) openMounts(ctx context.Context, engine string, req *createRequest, mounts []sandpit.Mount) ([]*os.File, error) {
 	type source struct {
 		path     string
 		readOnly bool
@@ -167,15 +176,19 @@ func (p *Provider) openMounts(engine string, req *createRequest, mounts []sandpi
 		own[i] = mountRequest{Target: m.Target, ReadOnly: m.ReadOnly}
 		sources = append(sources, source{m.Source, m.ReadOnly, &own[i].mountSource})
 	}
-	if len(mounts)+len(req.Mounts) > 0 {
-		req.Layer = layer{Size: p.cfg.Disk, Dir: &mountSource{}}
+	req.Layer = layerFor(req.Limits, len(mounts)+len(req.Mounts) > 0)
+	if req.Layer.Dir != nil {
 		sources = append(sources, source{p.cfg.ScratchDir, false, req.Layer.Dir})
+	}
+	req.Setup = setupFor(req.Limits)
+	if req.Layer.Dir != nil && len(mounts)+len(req.Mounts) == 0 {
+		req.Setup.Drop = goferMount
 	}
 	ranged := mayMapRange()
 	var users *os.File
 	if ranged && len(sources) > 0 {
 		var err error
-		if users, err = engineUsers(engine); err != nil {
+		if users, err = engineUsers(ctx, engine); err != nil {
 			return nil, err
 		}
 		defer users.Close()
@@ -221,9 +234,7 @@ func (p *Provider) openImages(ctx context.Context, spec sandpit.Spec) (images, e
 	if img.root, err = p.cfg.Images.Resolve(ctx, spec.Image, p.cfg.Progress); err != nil {
 		return img, err
 	}
-	if img.rootFile, err = os.Open(img.root.Path); err != nil {
-		return img, fmt.Errorf("open the image: %w", err)
-	}
+	img.rootFile = img.root.File
 	guest, err := p.guestImage(ctx)
 	if err != nil {
 		return img, err
@@ -283,7 +294,7 @@ func (h handle) encode() []byte {
 }
 
 // Attach implements sandpit.Provider.
-func (p *Provider) Attach(_ context.Context, data []byte) (sandpit.Instance, error) {
+func (p *Provider) Attach(ctx context.Context, data []byte) (sandpit.Instance, error) {
 	var h handle
 	if err := json.Unmarshal(data, &h); err != nil {
 		return nil, sandpit.Errorf(sandpit.Invalid, "handle: %w", err)
@@ -299,7 +310,7 @@ func (p *Provider) Attach(_ context.Context, data []byte) (sandpit.Instance, err
 	if err != nil {
 		return nil, err
 	}
-	conn, err := dialControl(dir) // a record alone may be what a crash left
+	conn, err := dialControl(ctx, dir) // a record alone may be what a crash left
 	if err != nil {
 		return nil, sandpit.Errorf(sandpit.NotFound, "sandbox %s: %w", h.ID, err)
 	}

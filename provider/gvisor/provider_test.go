@@ -28,21 +28,28 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // newProvider returns a provider whose files are all in dir.
 func newProvider(tb testing.TB, dir string) *gvisor.Provider {
 	tb.Helper()
+	return newProviderWith(tb, dir, func(*gvisor.Config) {})
+}
+
+func newProviderWith(tb testing.TB, dir string, change func(*gvisor.Config)) *gvisor.Provider {
+	tb.Helper()
 	for _, sub := range []string{"run", "scratch", "images"} {
 		if err := os.MkdirAll(filepath.Join(dir, sub), 0o700); err != nil {
 			tb.Fatal(err)
 		}
 	}
-	images, err := image.Open(filepath.Join(dir, "images"))
+	images, err := image.Open(filepath.Join(dir, "images"), image.Options{})
 	if err != nil {
 		tb.Fatal(err)
 	}
-	p, err := gvisor.New(gvisor.Config{
+	cfg := gvisor.Config{
 		RuntimeDir: filepath.Join(dir, "run"),
 		ScratchDir: filepath.Join(dir, "scratch"),
 		Images:     images,
 		Engine:     testengine.Path(tb),
-	})
+	}
+	change(&cfg)
+	p, err := gvisor.New(cfg)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -237,7 +244,7 @@ func TestAttachFromAnotherProcess(t *testing.T) {
 // newProvider2 is a second provider beside one that lives.
 func newProvider2(t *testing.T, dir string) *gvisor.Provider {
 	t.Helper()
-	images, err := image.Open(filepath.Join(dir, "images"))
+	images, err := image.Open(filepath.Join(dir, "images"), image.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -309,7 +316,7 @@ func TestFailedCreateLeavesNothing(t *testing.T) {
 		code sandpit.Code
 	}{
 		"no image":         {sandpit.Spec{Image: "/no/such/root"}, sandpit.NotFound},
-		"unknown image":    {sandpit.Spec{Image: "python:3.12-slim"}, sandpit.Unsupported},
+		"unknown image":    {sandpit.Spec{Image: "127.0.0.1:1/no/such:registry"}, sandpit.Unavailable},
 		"no source":        {sandpit.Spec{Mounts: []sandpit.Mount{{Source: "/no/such", Target: "/x"}}}, sandpit.NotFound},
 		"no user":          {sandpit.Spec{User: "nobody-knows"}, sandpit.Invalid},
 		"work dir a file":  {sandpit.Spec{WorkDir: "/etc/passwd"}, sandpit.Invalid},
@@ -385,24 +392,7 @@ func TestOrphansAreReaped(t *testing.T) {
 // TestDiskIsLimited fills a sandbox's disk.
 func TestDiskIsLimited(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
-	for _, sub := range []string{"run", "scratch", "images"} {
-		if err := os.MkdirAll(filepath.Join(dir, sub), 0o700); err != nil {
-			t.Fatal(err)
-		}
-	}
-	images, err := image.Open(filepath.Join(dir, "images"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	p, err := gvisor.New(gvisor.Config{
-		RuntimeDir: filepath.Join(dir, "run"), ScratchDir: filepath.Join(dir, "scratch"),
-		Images: images, Engine: testengine.Path(t), Disk: 32 << 20,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = p.Close() }()
+	p := newProviderWith(t, t.TempDir(), func(c *gvisor.Config) { c.Defaults.Disk = 32 << 20 })
 	box := create(t, p, sandpit.Spec{})
 	got := output(t, box, "dd if=/dev/zero of=/big bs=1M count=64 2>&1; rm /big; echo again > /small; cat /small")
 	if !strings.Contains(got, "No space left on device") || !strings.HasSuffix(got, "again") {

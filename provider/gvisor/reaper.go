@@ -103,10 +103,12 @@ func watch(owner io.Reader, engine *exec.Cmd) {
 //	lock      locked for as long as the reaper or the engine lives
 //	control   the engine's socket
 //	boxes/    one record for each sandbox, see record.go
+//	cgroups   the control groups made for the engine
 type engineDir struct {
-	path   string
-	lock   *os.File
-	listen *os.File
+	path    string
+	lock    *os.File
+	listen  *os.File
+	cgroups cgroups
 }
 
 func makeEngineDir(path string) (*engineDir, error) {
@@ -138,6 +140,12 @@ func (d *engineDir) fill() error {
 	if err := os.Mkdir(filepath.Join(d.path, boxesName), 0o700); err != nil {
 		return err
 	}
+	if d.cgroups, err = cgroupPlan(filepath.Base(d.path)); err != nil {
+		return err
+	}
+	if err := d.cgroups.make(filepath.Join(d.path, cgroupsName), engineIDs().outside()); err != nil {
+		return err
+	}
 	return d.bind()
 }
 
@@ -158,7 +166,10 @@ func (d *engineDir) bind() error {
 }
 
 func (d *engineDir) remove() {
-	_ = os.RemoveAll(d.path) // what stays is removed by the next program that looks: see sweep
+	// What stays of either is removed by the next program that looks: see sweep.
+	if err := d.cgroups.remove(); err == nil {
+		_ = os.RemoveAll(d.path)
+	}
 	for _, f := range []*os.File{d.lock, d.listen} {
 		if f != nil {
 			_ = f.Close()
@@ -174,9 +185,13 @@ func startEngine(dir *engineDir, ready, log *os.File) (*exec.Cmd, error) {
 	}
 	defer null.Close()
 	ids := engineIDs()
+	groups, err := json.Marshal(dir.cgroups)
+	if err != nil {
+		return nil, err
+	}
 	cmd := &exec.Cmd{
 		Path:       selfExe,
-		Args:       []string{engineRole},
+		Args:       []string{engineRole, string(groups)},
 		Env:        []string{},
 		Dir:        "/",
 		Stdin:      null,
@@ -192,6 +207,14 @@ func startEngine(dir *engineDir, ready, log *os.File) (*exec.Cmd, error) {
 			Credential:                 ids.credential,
 			Pdeathsig:                  unix.SIGKILL,
 		},
+	}
+	if dir.cgroups.V2 != "" { // only from inside may it move its children further in
+		leaf, err := os.Open(filepath.Join(dir.cgroups.V2, engineGroup))
+		if err != nil {
+			return nil, fmt.Errorf("start the engine: %w", err)
+		}
+		defer leaf.Close()
+		cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, int(leaf.Fd())
 	}
 	if err := cmd.Start(); err != nil {
 		return nil, explainNamespaceError(err)
@@ -228,6 +251,9 @@ func engineIDs() engineMapping {
 	m.gid = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getegid(), Size: 1}}
 	return m
 }
+
+// outside returns the id that the engine's root is outside.
+func (m engineMapping) outside() int { return m.uid[0].HostID }
 
 // mayMapRange reports whether this process may give a child a range of ids.
 // Root inside many containers may not: it then is an ordinary user here.

@@ -103,8 +103,9 @@ func listRecords(engines string) (map[string][]record, error) {
 	return found, nil
 }
 
-// sweep removes the directories of engines that no longer live. Nothing else is
-// left of those: their processes, mounts and namespaces went with them.
+// sweep removes the directories and control groups of engines that no longer
+// live. Nothing else is left of those: their processes, mounts and namespaces went
+// with them.
 func sweep(engines string) error {
 	lock, err := lockFile(engines, unix.LOCK_EX) // no engine is being made meanwhile
 	if err != nil {
@@ -124,6 +125,10 @@ func sweep(engines string) error {
 		}
 		if held != nil {
 			defer held.Close()
+		}
+		if err := removeRecorded(dir); err != nil {
+			errs = append(errs, err)
+			continue // the next sweep finds the rest by what the directory knows
 		}
 		errs = append(errs, os.RemoveAll(dir))
 	}

@@ -19,7 +19,7 @@ func Role(args []string) (run func() int, ok bool) {
 	case reaperRole:
 		return func() int { return reaperMain(args[1:]) }, true
 	case engineRole:
-		return engineMain, true
+		return func() int { return engineMain(args[1:]) }, true
 	}
 	if isKernelChild(args) {
 		return kernelChildMain, true

@@ -16,6 +16,10 @@ const (
 	guestProgram = guestDir + "/" + guest.Name
 )
 
+// openFiles is how many files a process may have open: as many as in a
+// container, and no more than the file server of a sandbox can hold.
+const openFiles = 65536
+
 // newSpec describes a sandbox to gVisor. The bundle, the images' paths and the
 // sources of mounts are as the engine sees them.
 func newSpec(bundle string, req createRequest, rootImage, guestImage string) *specs.Spec {
@@ -24,8 +28,15 @@ func newSpec(bundle string, req createRequest, rootImage, guestImage string) *sp
 		Hostname: req.Hostname,
 		Process: &specs.Process{
 			Args: []string{guestProgram},
-			Env:  []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
-			Cwd:  "/",
+			Env: []string{
+				"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+				guest.SetupVariable + "=" + req.Setup.Encode(),
+			},
+			Rlimits: []specs.POSIXRlimit{
+				{Type: "RLIMIT_NOFILE", Soft: openFiles, Hard: openFiles},
+				{Type: "RLIMIT_CORE", Soft: 0, Hard: 0},
+			},
+			Cwd: "/",
 			Capabilities: &specs.LinuxCapabilities{
 				Bounding:    guestCapabilities(),
 				Effective:   guestCapabilities(),
@@ -37,6 +48,7 @@ func newSpec(bundle string, req createRequest, rootImage, guestImage string) *sp
 		Root: &specs.Root{Path: filepath.Join(bundle, "root")},
 		Mounts: []specs.Mount{
 			{Destination: "/proc", Type: "proc", Source: "proc"},
+			{Destination: "/sys/fs/cgroup", Type: "cgroup2", Source: "cgroup2"},
 			{Destination: guestDir, Type: "erofs", Source: guestImage, Options: []string{"ro"}},
 		},
 		Linux: &specs.Linux{
@@ -45,10 +57,16 @@ func newSpec(bundle string, req createRequest, rootImage, guestImage string) *sp
 				{Type: specs.IPCNamespace},
 				{Type: specs.UTSNamespace},
 				{Type: specs.MountNamespace},
+				{Type: specs.CgroupNamespace},
 				{Type: specs.NetworkNamespace, Path: netnsPath},
 			},
 		},
 		Annotations: rootAnnotations(rootImage, req.Layer),
+	}
+	if req.Setup.Drop != "" {
+		spec.Mounts = append(spec.Mounts, specs.Mount{
+			Destination: req.Setup.Drop, Type: "bind", Source: filepath.Join(bundle, "root"), Options: []string{"rbind", "ro"},
+		})
 	}
 	for _, m := range req.Mounts {
 		access := "rw"

@@ -21,6 +21,9 @@ func validateSpec(s sandpit.Spec) error {
 	if s.WorkDir != "" && !cleanAbsolute(s.WorkDir) {
 		return sandpit.Errorf(sandpit.Invalid, "working directory %q: want an absolute path", s.WorkDir)
 	}
+	if err := validateResources(s.Resources); err != nil {
+		return err
+	}
 	seen := make(map[string]bool)
 	for _, m := range s.Mounts {
 		if !filepath.IsAbs(m.Source) {
@@ -38,6 +41,30 @@ func validateSpec(s sandpit.Spec) error {
 		if k == "" || strings.ContainsAny(k, "=\x00") {
 			return sandpit.Errorf(sandpit.Invalid, "environment variable %q: not a name", k)
 		}
+	}
+	return nil
+}
+
+// The least that a sandbox can live with.
+const (
+	minMemory = 32 << 20
+	minDisk   = 1 << 20
+	minCPUs   = 0.01
+	minPIDs   = 1
+	maxCPUs   = 1024
+	maxPIDs   = 1 << 20
+)
+
+func validateResources(r sandpit.Resources) error {
+	switch {
+	case r.Memory != 0 && r.Memory < minMemory:
+		return sandpit.Errorf(sandpit.Invalid, "memory limit %d: want at least %d bytes (32 MiB)", r.Memory, minMemory)
+	case r.CPUs != 0 && !(r.CPUs >= minCPUs && r.CPUs <= maxCPUs): // not a number is neither
+		return sandpit.Errorf(sandpit.Invalid, "CPU limit %g: want %g to %d", r.CPUs, minCPUs, maxCPUs)
+	case r.Disk != 0 && r.Disk < minDisk:
+		return sandpit.Errorf(sandpit.Invalid, "disk limit %d: want at least %d bytes (1 MiB)", r.Disk, minDisk)
+	case r.PIDs != 0 && (r.PIDs < minPIDs || r.PIDs > maxPIDs):
+		return sandpit.Errorf(sandpit.Invalid, "limit of %d processes: want %d to %d", r.PIDs, minPIDs, maxPIDs)
 	}
 	return nil
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/guest"
 )
 
-const children = 200
+const children = 100
 
 func main() {
 	mode, err := os.Hostname()

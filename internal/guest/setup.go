@@ -1,0 +1,210 @@
+package guest
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"syscall"
+)
+
+// Setup is what the guest does to the sandbox before it serves. A provider
+// passes it in the environment variable SetupVariable; no variable means
+// nothing to do.
+type Setup struct {
+	// PlainTmp takes away a file system in memory that is mounted on /tmp, so
+	// that files there are written where all others are.
+	PlainTmp bool `json:"plain_tmp,omitempty"`
+	// Drop is a mount that was only needed to make the sandbox. It is taken away
+	// with the directory it is on. "" means none.
+	Drop string `json:"drop,omitempty"`
+	// SharedMemory is the size of a new file system in memory on /dev/shm, in
+	// bytes. 0 means none.
+	SharedMemory int64 `json:"shared_memory,omitempty"`
+	// PIDs is how many processes and threads all programs may have together.
+	// The guest itself is not counted, so that it can go on when a program has
+	// used up all of them. 0 means no limit.
+	PIDs int `json:"pids,omitempty"`
+	// Memory is what programs find as their limit, in bytes; it is enforced
+	// elsewhere. 0 means none.
+	Memory int64 `json:"memory,omitempty"`
+}
+
+// SetupVariable is the environment variable that holds a Setup.
+const SetupVariable = "SANDPIT_SETUP"
+
+// Encode returns s as the variable's value.
+func (s Setup) Encode() string {
+	data, _ := json.Marshal(s) // numbers and truths always encode
+	return string(data)
+}
+
+const (
+	groupRoot  = "/sys/fs/cgroup"
+	usualGroup = "programs"
+	tmpfsMagic = 0x01021994
+	noGroup    = -1
+)
+
+// ProgramsGroup is the control group that programs are in, below that of the
+// first process, when Setup limits their number.
+const ProgramsGroup = "limit/sandbox/" + usualGroup
+
+// readSetup takes the Setup out of the environment.
+func readSetup() (Setup, error) {
+	var s Setup
+	text := os.Getenv(SetupVariable)
+	if text == "" {
+		return s, nil
+	}
+	if err := json.Unmarshal([]byte(text), &s); err != nil {
+		return s, fmt.Errorf("read %s: %w", SetupVariable, err)
+	}
+	return s, os.Unsetenv(SetupVariable)
+}
+
+// do returns the control groups that programs are to be started in.
+func (s Setup) do() (programGroups, error) {
+	if s.PlainTmp {
+		if err := uncover("/tmp"); err != nil {
+			return noGroups(), err
+		}
+	}
+	if s.SharedMemory > 0 {
+		if err := mountShared(s.SharedMemory); err != nil {
+			return noGroups(), err
+		}
+	}
+	if s.Drop != "" {
+		if err := drop(s.Drop); err != nil {
+			return noGroups(), err
+		}
+	}
+	if s.PIDs == 0 {
+		return noGroups(), nil
+	}
+	return limitPrograms(groupRoot, s.PIDs, s.Memory)
+}
+
+func uncover(dir string) error {
+	var st syscall.Statfs_t
+	if err := syscall.Statfs(dir, &st); err != nil || st.Type != tmpfsMagic {
+		return nil //nolint:nilerr // nothing is there, and so nothing in memory
+	}
+	if err := syscall.Unmount(dir, syscall.MNT_DETACH); err != nil && !errors.Is(err, syscall.EINVAL) { // no mount of its own
+		return fmt.Errorf("uncover %s: %w", dir, err)
+	}
+	return nil
+}
+
+func drop(dir string) error {
+	err := syscall.Unmount(dir, syscall.MNT_DETACH)
+	if err == nil {
+		err = syscall.Rmdir(dir)
+	}
+	if err != nil {
+		return fmt.Errorf("take %s away: %w", dir, err)
+	}
+	return nil
+}
+
+func mountShared(size int64) error {
+	const dir = "/dev/shm"
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	flags := uintptr(syscall.MS_NOSUID | syscall.MS_NODEV)
+	if err := syscall.Mount("shm", dir, "tmpfs", flags, "mode=1777,size="+strconv.FormatInt(size, 10)); err != nil {
+		return fmt.Errorf("mount %s: %w", dir, err)
+	}
+	return nil
+}
+
+// programGroups are where programs are started: descriptors of control groups, or
+// noGroup both.
+type programGroups struct {
+	usual int
+	spare int // with the room that is kept for when the usual one is full
+}
+
+// limitPrograms makes these control groups and enters one of them:
+//
+//	limit       has room for a few more processes than programs may have
+//	  sandbox   from now on the root of the tree for everything inside
+//	    guest     this process
+//	    programs  what it starts
+//	    spare     what it starts when there is no more room
+//
+// Nothing inside can see limit, and so even root cannot change that. Root can
+// change the inner ones, and so take the reserve from itself.
+//
+// root is where the tree is mounted.
+func limitPrograms(root string, pids int, memory int64) (programGroups, error) {
+	limit := filepath.Join(root, "limit")
+	sandbox := filepath.Join(limit, "sandbox")
+	inside := func(name string) string { return filepath.Join(root, name) } // once it is the root
+	for _, step := range []struct {
+		what string
+		do   func() error
+	}{
+		{"make control groups", func() error { return os.MkdirAll(sandbox, 0o755) }},
+		{"enter a control group", func() error { return put(filepath.Join(sandbox, procsFile), "0") }},
+		{"allow limits", func() error { return put(filepath.Join(root, controlFile), "+pids +memory") }},
+		{"allow limits", func() error { return put(filepath.Join(limit, controlFile), "+pids +memory") }},
+		{"limit processes", func() error { return put(filepath.Join(limit, pidsFile), strconv.Itoa(pids+reserve)) }},
+		{"tell the memory limit", func() error { return put(filepath.Join(sandbox, "memory.max"), limitText(memory)) }},
+		{"close the control group", func() error { return onAllThreads(syscall.SYS_UNSHARE, syscall.CLONE_NEWCGROUP) }},
+		{"unmount the control groups", func() error { return syscall.Unmount(root, syscall.MNT_DETACH) }},
+		{"mount the control groups", func() error { return syscall.Mount("cgroup2", root, "cgroup2", 0, "") }},
+		{"make control groups", func() error {
+			return errors.Join(os.Mkdir(inside("guest"), 0o755), os.Mkdir(inside(usualGroup), 0o755), os.Mkdir(inside("spare"), 0o755))
+		}},
+		// A group whose children have limits must hold no process itself.
+		{"enter a control group", func() error { return put(filepath.Join(inside("guest"), procsFile), "0") }},
+		{"allow limits", func() error { return put(inside(controlFile), "+pids") }},
+		{"limit processes", func() error { return put(filepath.Join(inside(usualGroup), pidsFile), strconv.Itoa(pids)) }},
+	} {
+		if err := step.do(); err != nil {
+			return noGroups(), fmt.Errorf("%s: %w", step.what, err)
+		}
+	}
+	usual, err := syscall.Open(inside(usualGroup), syscall.O_DIRECTORY|syscall.O_CLOEXEC, 0)
+	if err != nil {
+		return noGroups(), fmt.Errorf("open a control group: %w", err)
+	}
+	spare, err := syscall.Open(inside("spare"), syscall.O_DIRECTORY|syscall.O_CLOEXEC, 0)
+	if err != nil {
+		return noGroups(), fmt.Errorf("open a control group: %w", err)
+	}
+	return programGroups{usual, spare}, nil
+}
+
+func noGroups() programGroups { return programGroups{noGroup, noGroup} }
+
+const (
+	procsFile   = "cgroup.procs"
+	controlFile = "cgroup.subtree_control"
+	pidsFile    = "pids.max"
+	// reserve is how many processes and threads are kept for the guest.
+	reserve = 64
+)
+
+func put(path, value string) error { return os.WriteFile(path, []byte(value), 0) }
+
+func limitText(n int64) string {
+	if n == 0 {
+		return "max"
+	}
+	return strconv.FormatInt(n, 10)
+}
+
+// onAllThreads makes a system call that counts for one thread on each of them,
+// since any of them may start a process.
+func onAllThreads(number, argument uintptr) error {
+	if _, _, errno := syscall.AllThreadsSyscall(number, argument, 0, 0); errno != 0 {
+		return errno
+	}
+	return nil
+}

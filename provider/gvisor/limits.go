@@ -1,0 +1,325 @@
+package gvisor
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/guest"
+)
+
+// limitsRequest says what a sandbox may use at most.
+type limitsRequest struct {
+	sandpit.Resources
+
+	// Explicit are the limits that somebody asked for. One of these that cannot
+	// be enforced is an error; any other is left out and reported.
+	Explicit []controller `json:"explicit,omitempty"`
+	// DiskExplicit means that somebody asked for that much room.
+	DiskExplicit bool `json:"disk_explicit,omitempty"`
+}
+
+// orDefaults fills in what r leaves open.
+func orDefaults(r, defaults sandpit.Resources) sandpit.Resources {
+	r.Memory = cmp.Or(r.Memory, defaults.Memory)
+	r.CPUs = cmp.Or(r.CPUs, defaults.CPUs)
+	r.Disk = cmp.Or(r.Disk, defaults.Disk)
+	r.PIDs = cmp.Or(r.PIDs, defaults.PIDs)
+	return r
+}
+
+// limitsFor adds the defaults to what was asked for.
+func (p *Provider) limitsFor(asked sandpit.Resources) limitsRequest {
+	req := limitsRequest{Resources: orDefaults(asked, p.cfg.Defaults), DiskExplicit: asked.Disk > 0}
+	if asked.Memory > 0 {
+		req.Explicit = append(req.Explicit, memoryController)
+	}
+	if asked.CPUs > 0 {
+		req.Explicit = append(req.Explicit, cpuController)
+	}
+	return req
+}
+
+// notice passes on what nobody has heard yet.
+func (p *Provider) notice(notes []string) {
+	text := strings.Join(notes, "; ")
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if text == "" || p.noticed[text] || p.cfg.Notice == nil {
+		return
+	}
+	p.noticed[text] = true
+	p.cfg.Notice(text)
+}
+
+// layerFor decides where a sandbox keeps what it writes. In memory is quickest
+// and needs no file server, but then it must fit beside the programs: it gets at
+// most half of the memory. Files of the machine need the file server anyway, and
+// a disk that somebody asked for may need more room.
+func layerFor(l limitsRequest, hostFiles bool) layer {
+	half := l.Memory / 2
+	if hostFiles || l.DiskExplicit && l.Disk > half {
+		return layer{Size: l.Disk, Dir: &mountSource{}}
+	}
+	return layer{Size: min(l.Disk, half)}
+}
+
+// setupFor says what the guest does first.
+func setupFor(l limitsRequest) guest.Setup {
+	return guest.Setup{PlainTmp: true, SharedMemory: l.Memory / 4, PIDs: l.PIDs}
+}
+
+// goferMount is where an empty directory is shown in sandboxes that need a file
+// server for their layer only: gVisor starts one for mounts alone, and without
+// one it crashes. The guest takes it away again.
+const goferMount = "/.sandpit-disk"
+
+// limits are a sandbox's control groups and what they hold it to.
+type limits struct {
+	groups map[controller]string // the sandbox's own, by controller
+	// enforced is zero where there is no limit.
+	enforced sandpit.Resources
+	notes    []string // what is not enforced, for people
+}
+
+// kernelLimits is what the kernel process of a sandbox reads when it starts.
+type kernelLimits struct {
+	Groups []string `json:"groups"` // directories to enter, before anything else
+	Memory int64    `json:"memory,omitempty"`
+	CPUs   int      `json:"cpus,omitempty"`
+}
+
+const (
+	limitsName = "limits.json" // in the bundle
+	cpuPeriod  = 100_000       // microseconds
+	// kernelThreads is how many threads of the machine a sandbox's kernel may
+	// need besides those for the programs inside, and threadsPerTask how many
+	// for each of these.
+	kernelThreads  = 512
+	threadsPerTask = 4
+)
+
+// newLimits makes the sandbox's control groups and sets its limits. What it
+// leaves when it fails is for remove.
+func newLimits(g cgroups, id sandpit.ID, req limitsRequest) (*limits, error) {
+	l := &limits{groups: make(map[controller]string)}
+	for _, c := range controllers {
+		if dir := g.dir(c); dir != "" {
+			l.groups[c] = filepath.Join(hostRoot, dir, string(id))
+		}
+	}
+	for _, dir := range l.dirs() {
+		if err := os.Mkdir(dir, 0o755); err != nil { //nolint:gosec // as the system's own groups
+			return l, fmt.Errorf("make a control group: %w", err)
+		}
+	}
+	// These two are enforced by the sandbox's own kernel, whatever the machine.
+	l.enforced.Disk, l.enforced.PIDs = req.Disk, req.PIDs
+	for _, limit := range []struct {
+		c      controller
+		what   string
+		wanted bool
+		set    func() error
+	}{
+		{memoryController, "memory", req.Memory > 0, func() error { return l.setMemory(req.Memory) }},
+		{cpuController, "CPU time", req.CPUs > 0, func() error { return l.setCPUs(req.CPUs) }},
+		{pidsController, "the machine's threads", req.PIDs > 0, func() error { return l.setPIDs(req.PIDs) }},
+	} {
+		if !limit.wanted {
+			continue
+		}
+		if l.groups[limit.c] != "" {
+			if err := limit.set(); err != nil {
+				return l, fmt.Errorf("limit %s: %w", limit.what, err)
+			}
+			continue
+		}
+		if slices.Contains(req.Explicit, limit.c) {
+			return l, notEnforceable(limit.what, g.Missing[limit.c])
+		}
+		if limit.c != pidsController { // of these the sandbox's own kernel takes care
+			l.notes = append(l.notes, limit.what+" is not limited here: "+g.Missing[limit.c])
+		}
+	}
+	return l, nil
+}
+
+func notEnforceable(what, why string) error {
+	return sandpit.WithHint(
+		sandpit.Errorf(sandpit.Unsupported, "%s cannot be limited on this machine: %s", what, why),
+		limitsHint)
+}
+
+// limitsHint is what to do where control groups cannot be made.
+const limitsHint = "run as root, or with systemd: systemd-run --user --scope sandpit …; in a container make /sys/fs/cgroup writable"
+
+func (l *limits) dirs() []string {
+	var list []string
+	for _, c := range controllers {
+		if d := l.groups[c]; d != "" && !slices.Contains(list, d) {
+			list = append(list, d)
+		}
+	}
+	return list
+}
+
+// set writes to a file of a controller's group: the first name is that of
+// version 1, the second that of version 2. An empty name is nothing to do.
+func (l *limits) set(c controller, v1, v2, value string) error {
+	name := v1
+	if l.unified(c) {
+		name = v2
+	}
+	if name == "" {
+		return nil
+	}
+	return writeGroup(filepath.Join(l.groups[c], name), value)
+}
+
+// unified reports whether a controller's group is one of version 2.
+func (l *limits) unified(c controller) bool {
+	_, err := os.Stat(filepath.Join(l.groups[c], "cgroup.controllers"))
+	return err == nil
+}
+
+// setMemory sets the second of the two limits described in memory.go, and for
+// version 2 the first one.
+func (l *limits) setMemory(bytes int64) error {
+	value := strconv.FormatInt(bytes+memoryReserve, 10)
+	err := l.set(memoryController, "memory.limit_in_bytes", "memory.max", value)
+	if err != nil {
+		return err
+	}
+	if l.unified(memoryController) {
+		err = errors.Join(
+			l.set(memoryController, "", "memory.high", strconv.FormatInt(bytes, 10)),
+			l.set(memoryController, "", "memory.swap.max", "0"))
+	} else {
+		err = l.set(memoryController, "memory.memsw.limit_in_bytes", "", value)
+	}
+	if err != nil && !errors.Is(err, os.ErrNotExist) { // a kernel that does not account for swap
+		return err
+	}
+	l.enforced.Memory = bytes
+	return nil
+}
+
+func (l *limits) setCPUs(cpus float64) error {
+	quota := strconv.Itoa(int(math.Round(cpus * cpuPeriod)))
+	period := strconv.Itoa(cpuPeriod)
+	err := errors.Join(
+		l.set(cpuController, "cpu.cfs_period_us", "", period),
+		l.set(cpuController, "cpu.cfs_quota_us", "cpu.max", quota+l.onlyV2(" "+period)))
+	if err == nil {
+		l.enforced.CPUs = cpus
+	}
+	return err
+}
+
+func (l *limits) onlyV2(text string) string {
+	if l.unified(cpuController) {
+		return text
+	}
+	return ""
+}
+
+func (l *limits) setPIDs(tasks int) error {
+	return l.set(pidsController, "pids.max", "pids.max", strconv.Itoa(threadsPerTask*tasks+kernelThreads))
+}
+
+// write leaves what the sandbox's kernel process must know in its bundle.
+func (l *limits) write(bundle string) error {
+	k := kernelLimits{Groups: l.dirs(), Memory: l.enforced.Memory}
+	if l.enforced.CPUs > 0 {
+		k.CPUs = min(int(math.Ceil(l.enforced.CPUs)), runtime.NumCPU())
+	}
+	data, err := json.Marshal(k)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(bundle, limitsName), data, 0o600)
+}
+
+// remove removes the groups; the sandbox's processes must have been killed.
+func (l *limits) remove() error {
+	var errs []error
+	for _, dir := range l.dirs() {
+		errs = append(errs, removeGroup(dir))
+	}
+	return errors.Join(errs...)
+}
+
+// outOfMemory returns how many processes were killed because memory ran out.
+func (l *limits) outOfMemory() (int64, error) {
+	if l.groups[memoryController] == "" {
+		return 0, nil
+	}
+	name := "memory.oom_control"
+	if l.unified(memoryController) {
+		name = "memory.events"
+	}
+	return readKey(filepath.Join(l.groups[memoryController], name), "oom_kill")
+}
+
+// enterLimits is the first thing that a kernel process or its file server does:
+// it enters the sandbox's control groups, so that everything that it does and
+// starts counts there, and has gVisor tell the programs inside what they have.
+// It returns the changed arguments.
+func enterLimits(args []string) ([]string, error) {
+	bundle := argument(args, "--bundle")
+	if bundle == "" {
+		return args, nil // a helper for a moment, of a process that has entered
+	}
+	data, err := os.ReadFile(filepath.Join(bundle, limitsName)) //nolint:gosec // the arguments are the engine's
+	if err != nil {
+		return args, fmt.Errorf("read the limits: %w", err)
+	}
+	var k kernelLimits
+	if err := json.Unmarshal(data, &k); err != nil {
+		return args, fmt.Errorf("read the limits: %w", err)
+	}
+	for _, dir := range k.Groups {
+		if err := writeGroup(filepath.Join(dir, procsFile), "0"); err != nil {
+			return args, fmt.Errorf("enter a control group: %w", err)
+		}
+	}
+	return k.tell(args), nil
+}
+
+// tell changes what gVisor says to the programs inside.
+func (k kernelLimits) tell(args []string) []string {
+	boot := slices.Index(args, "boot")
+	if boot < 0 {
+		return args
+	}
+	args = slices.Clone(args)
+	if i := slices.Index(args, "--total-memory"); i >= 0 && i+1 < len(args) && k.Memory > 0 {
+		args[i+1] = strconv.FormatInt(k.Memory, 10)
+	}
+	if k.CPUs > 0 {
+		args = slices.Insert(args, boot+1, "--cpu-num="+strconv.Itoa(k.CPUs))
+	}
+	return args
+}
+
+// argument returns the value of a flag in one of its two forms, or "".
+func argument(args []string, flag string) string {
+	for i, a := range args {
+		if v, ok := strings.CutPrefix(a, flag+"="); ok {
+			return v
+		}
+		if a == flag && i+1 < len(args) {
+			return args[i+1]
+		}
+	}
+	return ""
+}

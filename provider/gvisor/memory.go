@@ -1,0 +1,224 @@
+package gvisor
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit/internal/guest"
+)
+
+// What happens when a sandbox's memory runs out. The machine's kernel would kill
+// the process that looks largest to it, and that is often the sandbox's own
+// kernel: of the memory of programs it sees only the part that is mapped at that
+// moment. So there are two limits. At the first one, the sandbox's, the guest is
+// told to kill the largest program, for inside everything is known. At the second
+// one, a little higher, the machine's kernel does it: that is for a guest that is
+// too slow or does not obey. From half of the limit on, programs are marked as the
+// ones to be killed first.
+const (
+	memoryReserve = 64 << 20               // bytes between the two limits
+	markPeriod    = 100 * time.Millisecond // for new programs, above half of the limit
+	killPeriod    = 20 * time.Millisecond  // for the use to fall, above the limit
+	killPatience  = time.Second            // for what was killed to give back its memory
+	killFirst     = "1000"                 // oom_score_adj
+)
+
+// memoryGuard watches one sandbox's memory.
+type memoryGuard struct {
+	limits  *limits
+	most    int64
+	conduit *os.File
+	marked  []int    // processes that need no mark: they have one, or are not programs
+	events  *os.File // becomes readable when the limit is reached
+	kills   atomic.Int64
+
+	// The last order to kill since the use was below the limit.
+	ordered   time.Time
+	orderedAt int64 // bytes in use then
+
+	quit chan struct{}
+	done chan struct{}
+}
+
+// startMemoryGuard begins to watch a sandbox in which no program runs yet.
+func startMemoryGuard(l *limits, conduit *os.File) (*memoryGuard, error) {
+	if l.enforced.Memory == 0 {
+		return nil, nil //nolint:nilnil // nothing to guard
+	}
+	g := &memoryGuard{limits: l, most: l.enforced.Memory, quit: make(chan struct{}), done: make(chan struct{})}
+	var err error
+	if g.marked, err = groupProcesses(l.groups[memoryController]); err != nil {
+		return nil, err
+	}
+	if g.conduit, err = duplicate(conduit); err != nil {
+		return nil, err
+	}
+	if g.events, err = l.memoryEvents(); err != nil {
+		_ = g.conduit.Close()
+		return nil, fmt.Errorf("watch the sandbox's memory: %w", err)
+	}
+	go g.run()
+	return g, nil
+}
+
+// stop ends the watching and waits for it.
+func (g *memoryGuard) stop() {
+	if g == nil {
+		return
+	}
+	close(g.quit)
+	_ = g.events.Close()
+	<-g.done
+	_ = g.conduit.Close()
+}
+
+// killed returns how often memory ran out and a program was to be killed.
+func (g *memoryGuard) killed() int64 {
+	if g == nil {
+		return 0
+	}
+	return g.kills.Load()
+}
+
+func (g *memoryGuard) run() {
+	defer close(g.done)
+	buf := make([]byte, 4096)
+	for {
+		if _, err := g.events.Read(buf); err != nil {
+			return // stopped
+		}
+		for wait := g.relieve(); wait > 0; wait = g.relieve() {
+			select {
+			case <-time.After(wait):
+			case <-g.quit:
+				return
+			}
+		}
+	}
+}
+
+// relieve does what must be done now and returns when to look again, 0 for not
+// before the next event.
+func (g *memoryGuard) relieve() time.Duration {
+	used, kept, err := g.limits.memoryUse()
+	if err != nil || used <= g.most/2 {
+		return 0 // the sandbox is gone, or all is well
+	}
+	if kept <= g.most { // what lies above are copies of files, and gives way
+		g.mark()
+		g.ordered = time.Time{}
+		return markPeriod
+	}
+	// What was killed gives its memory back little by little. Another one must go
+	// only if that does not help.
+	if g.ordered.IsZero() || kept > g.orderedAt || time.Since(g.ordered) > killPatience {
+		g.ordered, g.orderedAt = time.Now(), kept
+		g.kills.Add(1)
+		_ = guest.OrderKill(g.conduit) // if it takes no orders, the machine's kernel kills
+	}
+	g.mark()
+	return killPeriod
+}
+
+// mark has the machine's kernel look at programs first. What has ended
+// meanwhile needs no mark, and what cannot be marked is only less likely to go.
+func (g *memoryGuard) mark() {
+	pids, _ := groupProcesses(g.limits.groups[memoryController])
+	for _, pid := range pids {
+		if !slices.Contains(g.marked, pid) {
+			_ = os.WriteFile(filepath.Join("/proc", strconv.Itoa(pid), "oom_score_adj"), []byte(killFirst), 0)
+			g.marked = append(g.marked, pid)
+		}
+	}
+	g.marked = slices.DeleteFunc(g.marked, func(pid int) bool { return !slices.Contains(pids, pid) })
+}
+
+func groupProcesses(dir string) ([]int, error) {
+	data, err := os.ReadFile(filepath.Join(dir, procsFile))
+	if err != nil {
+		return nil, err
+	}
+	var pids []int
+	for f := range strings.FieldsSeq(string(data)) {
+		pid, err := strconv.Atoi(f)
+		if err != nil {
+			return nil, err
+		}
+		pids = append(pids, pid)
+	}
+	return pids, nil
+}
+
+// memoryUse returns the bytes that count, and those of them that are not copies
+// of files.
+func (l *limits) memoryUse() (used, kept int64, err error) {
+	dir, current, prefix := l.groups[memoryController], "memory.usage_in_bytes", "total_"
+	if l.unified(memoryController) {
+		current, prefix = "memory.current", ""
+	}
+	if used, err = readGroup(filepath.Join(dir, current)); err != nil {
+		return 0, 0, err
+	}
+	kept = used
+	for _, list := range []string{"inactive_file", "active_file"} {
+		n, err := readKey(filepath.Join(dir, "memory.stat"), prefix+list)
+		if err != nil {
+			return 0, 0, err
+		}
+		kept -= n
+	}
+	return used, max(kept, 0), nil
+}
+
+// memoryEvents returns a file that becomes readable each time the sandbox's
+// limit is reached.
+func (l *limits) memoryEvents() (*os.File, error) {
+	if l.unified(memoryController) {
+		return l.eventsV2()
+	}
+	return l.eventsV1()
+}
+
+func (l *limits) eventsV1() (*os.File, error) {
+	dir := l.groups[memoryController]
+	usage, err := os.Open(filepath.Join(dir, "memory.usage_in_bytes"))
+	if err != nil {
+		return nil, err
+	}
+	defer usage.Close()
+	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		return nil, err
+	}
+	events := os.NewFile(uintptr(fd), "memory events")
+	for _, threshold := range []int64{l.enforced.Memory / 2, l.enforced.Memory} {
+		order := fmt.Sprintf("%d %d %d", fd, usage.Fd(), threshold)
+		if err := writeGroup(filepath.Join(dir, "cgroup.event_control"), order); err != nil {
+			return nil, errors.Join(err, events.Close())
+		}
+	}
+	return events, nil
+}
+
+// eventsV2 relies on memory.high being the sandbox's limit: whoever goes beyond
+// is slowed down, and memory.events changes.
+func (l *limits) eventsV2() (*os.File, error) {
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	if err != nil {
+		return nil, err
+	}
+	events := os.NewFile(uintptr(fd), "memory events")
+	if _, err := unix.InotifyAddWatch(fd, filepath.Join(l.groups[memoryController], "memory.events"), unix.IN_MODIFY); err != nil {
+		return nil, errors.Join(err, events.Close())
+	}
+	return events, nil
+}
