@@ -1,0 +1,217 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+)
+
+// kit is one run.
+type kit struct {
+	o      options
+	stderr io.Writer
+	dir    string // of this run, removed at its end
+	engine string
+	root   rootFS
+	docker *docker // nil if there is none
+	report report
+}
+
+// Names of workloads that -only knows beside those of boxWorkloads.
+const (
+	nameFirst   = "first"
+	nameDestroy = "destroy"
+	nameMemory  = "memory"
+	nameBurst   = "burst"
+)
+
+// cleanTimeout is how long removing what a run made may take.
+const cleanTimeout = 2 * time.Minute
+
+// measure does all that the options ask for. It returns what it found also with
+// an error.
+func measure(ctx context.Context, o options, stderr io.Writer) (r *report, err error) {
+	k := &kit{o: o, stderr: stderr}
+	if k.dir, err = os.MkdirTemp("", "sandpit-bench-"); err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(k.dir)) }()
+	if err := k.prepare(ctx); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if k.docker == nil {
+			return
+		}
+		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanTimeout)
+		defer cancel()
+		err = errors.Join(err, k.docker.Close(clean))
+	}()
+	err = errors.Join(k.inTurns(ctx), k.crowds(ctx))
+	k.report.Machine.LoadAtEnd = loadAverage()
+	k.report.Targets = judge(&k.report)
+	return &k.report, err
+}
+
+func (k *kit) note(format string, args ...any) { fmt.Fprintf(k.stderr, "bench: "+format+"\n", args...) }
+
+// prepare makes everything that is not measured.
+func (k *kit) prepare(ctx context.Context) error {
+	k.report.Machine = readMachine(ctx)
+	var err error
+	if k.engine = k.o.engine; k.engine == "" {
+		k.note("building the engine")
+		if k.engine, err = buildEngine(ctx, k.dir); err != nil {
+			return err
+		}
+	}
+	k.root = rootFS{k.o.rootfs, "given: " + filepath.Base(k.o.rootfs)}
+	if k.o.rootfs == "" {
+		if k.root, err = makeRootFS(ctx, k.dir, k.o.quick, func(s string) { k.note("%s", s) }); err != nil {
+			return err
+		}
+	}
+	k.report.Machine.RootFS = k.root.what
+	if err := makeSources(k.dir, k.o.sizes()); err != nil {
+		return err
+	}
+	if k.o.noDocker {
+		k.report.skip("docker", "-no-docker")
+		return nil
+	}
+	if k.docker, err = openDocker(ctx, k.root.path); err != nil {
+		k.report.skip("docker", err.Error())
+		k.note("without docker: %v", err)
+		return nil
+	}
+	k.report.Machine.Docker = dockerFacts(ctx)
+	return nil
+}
+
+// inTurns measures what is done sample by sample.
+func (k *kit) inTurns(ctx context.Context) (err error) {
+	provider, err := openProvider(filepath.Join(k.dir, "sandpit"), k.images(), k.engine)
+	if err != nil {
+		return withHint(err)
+	}
+	defer func() { err = errors.Join(err, provider.Close()) }()
+	list := []contestant{
+		newSandpit(provider, k.root.path),
+		newSandpitCLI(k.engine, filepath.Join(k.dir, "cli"), k.root.path),
+	}
+	if k.docker != nil {
+		list = append(list, k.docker.contestant())
+		api, err := openDockerAPI(ctx, k.docker)
+		if err != nil {
+			k.report.skip(byDockerAPI, err.Error())
+		} else {
+			defer api.Close()
+			list = append(list, api.contestant())
+		}
+	}
+	host, how, err := newHost(ctx, filepath.Join(k.dir, "host"), k.root.path)
+	if err != nil {
+		return err
+	}
+	k.report.Machine.Host = how
+	list = append(list, host)
+	return errors.Join(k.lives(ctx, list), k.destroys(ctx, list), k.inBoxes(ctx, list))
+}
+
+func (k *kit) images() string { return filepath.Join(k.dir, "images") }
+
+// lives measures boxes from their making to their first output and their end.
+func (k *kit) lives(ctx context.Context, list []contestant) error {
+	if !k.o.wants(nameFirst) {
+		return nil
+	}
+	series := series{kit: k, n: k.o.samples(30), metrics: []metric{{metricFirst, unitMS}, {"box made, used and removed", unitMS}}}
+	for _, c := range list {
+		if c.life == nil {
+			continue
+		}
+		series.add(c.name, func() ([]float64, error) {
+			l, err := c.life(ctx)
+			return []float64{ms(l.first), ms(l.whole)}, err
+		})
+	}
+	return series.run(ctx)
+}
+
+// destroys measures making a box that stays, and its end.
+func (k *kit) destroys(ctx context.Context, list []contestant) error {
+	if !k.o.wants(nameDestroy) {
+		return nil
+	}
+	series := series{kit: k, n: k.o.samples(20), metrics: []metric{{"create a box that stays", unitMS}, {"destroy", unitMS}}}
+	for _, c := range list {
+		if c.start == nil || c.runsOnly || c.name == byHost {
+			continue
+		}
+		series.add(c.name, func() ([]float64, error) {
+			start := time.Now()
+			b, err := c.start(ctx)
+			if err != nil {
+				return nil, err
+			}
+			made := time.Since(start)
+			took, err := timed(func() error { return b.Destroy(ctx) })
+			return []float64{ms(made), ms(took)}, err
+		})
+	}
+	return series.run(ctx)
+}
+
+// inBoxes measures what is done in boxes that stay.
+func (k *kit) inBoxes(ctx context.Context, list []contestant) (err error) {
+	work := slices.DeleteFunc(boxWorkloads(k.o.sizes(), k.dir), func(w workload) bool { return !k.o.wants(w.name) })
+	if len(work) == 0 {
+		return nil
+	}
+	boxes := map[string]box{}
+	defer func() {
+		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanTimeout)
+		defer cancel()
+		for _, b := range boxes {
+			err = errors.Join(err, b.Destroy(clean))
+		}
+	}()
+	for _, c := range list {
+		if c.start == nil {
+			continue
+		}
+		if boxes[c.name], err = c.start(ctx); err != nil {
+			delete(boxes, c.name)
+			return fmt.Errorf("%s: %w", c.name, err)
+		}
+	}
+	var errs []error
+	for _, w := range work {
+		errs = append(errs, k.work(ctx, w, list, boxes))
+	}
+	return errors.Join(errs...)
+}
+
+// work measures one workload in the boxes there are.
+func (k *kit) work(ctx context.Context, w workload, list []contestant, boxes map[string]box) error {
+	series := series{kit: k, n: k.o.samples(w.n), metrics: w.metrics}
+	for _, c := range list {
+		b := boxes[c.name]
+		if b == nil || w.copies && c.runsOnly {
+			continue
+		}
+		if w.probe != nil {
+			if err := w.probe(ctx, b); err != nil {
+				k.report.skip(w.metrics[0].name+", "+c.name, w.why+": "+err.Error())
+				continue
+			}
+		}
+		series.add(c.name, func() ([]float64, error) { return w.sample(ctx, b) })
+	}
+	return series.run(ctx)
+}

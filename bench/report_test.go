@@ -1,0 +1,172 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// example is a report with a figure for each target.
+func example() *report {
+	var r report
+	of := func(m, who string, median float64) result {
+		return result{Metric: m, Contestant: who, Unit: unitMS, stats: stats{N: 10, Min: median / 2, P50: median, P90: median, Max: 2 * median}}
+	}
+	r.add(
+		of(metricFirst, bySandpit, 100), of(metricFirst, byDocker, 400), of(metricFirst, byHost, 1), of(metricFirst, bySandpitCLI, 120),
+		of(metricExec, bySandpit, 8), of(metricExec, byDocker, 50),
+		single(atBoxes(metricPSS, targetBoxes), bySandpit, unitMB, 15.5),
+		of(metricEarly, bySandpit, 50), of(metricLateCreate, bySandpit, 70))
+	r.skip("compile, docker", "no cc | no luck")
+	r.Targets = judge(&r)
+	return &r
+}
+
+func TestJudge(t *testing.T) {
+	t.Parallel()
+	r := example()
+	want := []target{
+		{What: "new box to first output, of docker run", Most: 0.5, Got: 0.25, Known: true, Pass: true},
+		{What: "exec of true, of docker exec", Most: 0.15, Got: 0.16, Known: true},
+		{What: "MB of PSS for an idle box, at 100 boxes", Most: 16, Got: 15.5, Known: true, Pass: true},
+		{What: "create with many boxes there, of the first creates", Most: 1.3, Got: 1.4, Known: true},
+	}
+	if diff := cmp.Diff(want, r.Targets); diff != "" {
+		t.Error(diff)
+	}
+	if !missed(r.Targets) || missed(r.Targets[:1]) {
+		t.Error("missed is wrong about what was measured")
+	}
+	none := judge(&report{})
+	for _, x := range none {
+		if x.Known || x.Pass {
+			t.Errorf("judged without figures: %+v", x)
+		}
+	}
+	if missed(none) {
+		t.Error("what was not measured counts as missed")
+	}
+}
+
+func TestComparisons(t *testing.T) {
+	t.Parallel()
+	want := []comparison{
+		{Metric: metricFirst, Of: bySandpit, To: byDocker, Ratio: 0.25},
+		{Metric: metricFirst, Of: bySandpit, To: byHost, Ratio: 100},
+		{Metric: metricFirst, Of: bySandpitCLI, To: byDocker, Ratio: 0.3},
+	}
+	if diff := cmp.Diff(want, example().comparisons(metricFirst)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestWriteText(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	if err := writeText(&out, example()); err != nil {
+		t.Fatal(err)
+	}
+	text := strings.Join(strings.Fields(out.String()), " ")
+	for _, want := range []string{
+		"exec of true, of docker exec 0.15 0.16 missed",
+		"new box to first output ms 0.25 - 100 0.30",
+		"new box to first output docker ms 10 200 400 400 - 800",
+		"memory per idle box, sum of PSS (100 boxes) sandpit MB 1 - 15.5 - - -",
+		"compile, docker no cc | no luck",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, &out)
+		}
+	}
+}
+
+func TestWriteMarkdown(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	if err := writeMarkdown(&out, example(), options{markdown: "docs/benchmarks.md"}); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"\n    go run ./bench -md docs/benchmarks.md\n",
+		"\n| target | at most | measured |  |\n| --- | --- | --- | --- |\n",
+		`| compile, docker | no cc \| no luck |`,
+		remarks,
+	} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %q in\n%s", want, &out)
+		}
+	}
+}
+
+func TestWriteJSON(t *testing.T) {
+	t.Parallel()
+	r := example()
+	r.Machine.CPU = "one"
+	var out bytes.Buffer
+	if err := writeJSON(&out, r); err != nil {
+		t.Fatal(err)
+	}
+	got := readReport(t, out.Bytes())
+	if diff := cmp.Diff(r, got, cmp.AllowUnexported(result{})); diff != "" {
+		t.Error(diff)
+	}
+	if n := strings.Count(out.String(), `{"ratio":`); n != 4 {
+		t.Errorf("%d ratios, want 4", n)
+	}
+}
+
+// TestSeries has two contestants take turns, and one of them fail.
+func TestSeries(t *testing.T) {
+	t.Parallel()
+	k := &kit{stderr: io.Discard}
+	s := series{kit: k, n: 3, metrics: []metric{{"up", unitMS}, {"down", unitMS}}}
+	var turns strings.Builder
+	count := 0.0
+	s.add("a", func() ([]float64, error) {
+		turns.WriteString("a")
+		count++
+		return []float64{count, -count}, nil
+	})
+	broken := errors.New("broken")
+	s.add("b", func() ([]float64, error) {
+		turns.WriteString("b")
+		if count > 2 {
+			return nil, broken
+		}
+		return []float64{1, 1}, nil
+	})
+	if err := s.run(t.Context()); !errors.Is(err, broken) {
+		t.Errorf("error %v, want the failure", err)
+	}
+	if turns.String() != "abababa" {
+		t.Errorf("turns %s", &turns)
+	}
+	up, _ := k.report.find("up", "a")
+	down, _ := k.report.find("down", "a")
+	if up.N != 3 || up.Min != 2 || up.Max != 4 || down.Min != -4 {
+		t.Errorf("the warm-up counts, or figures are mixed up: %+v, %+v", up, down)
+	}
+	if _, ok := k.report.find("up", "b"); ok || len(k.report.Skips) != 1 || !strings.Contains(k.report.Skips[0].Why, "broken") {
+		t.Errorf("the failure is not told: %+v", k.report)
+	}
+
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := s.run(ended); !errors.Is(err, context.Canceled) {
+		t.Errorf("interrupted: %v", err)
+	}
+}
+
+func TestNumber(t *testing.T) {
+	t.Parallel()
+	for v, want := range map[float64]string{0: "0.00", 0.123: "0.12", 9.876: "9.88", 12.34: "12.3", 123.4: "123", -3: "-3.00", -45.67: "-45.7"} {
+		if got := number(v); got != want {
+			t.Errorf("number(%v) = %s, want %s", v, got, want)
+		}
+	}
+}
