@@ -199,6 +199,7 @@ func (p *running) receive(ctx context.Context, stream events, to sandpit.Streams
 	for stream.Receive() {
 		event := stream.Event()
 		if end := event.GetEnd(); end != nil {
+			stream.Receive() // what ends the stream: the connection can be used again
 			return exitStatus(end), nil
 		}
 		if err := copyOutput(event.GetData(), to); err != nil {
