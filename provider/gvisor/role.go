@@ -10,6 +10,8 @@ import (
 const (
 	reaperRole = "sandpit-reaper"
 	engineRole = "sandpit-engine"
+
+	kernelRole = "runsc-sandbox" // gVisor's own name for it
 )
 
 // Role returns what the process with the given arguments has to do instead of
@@ -39,7 +41,7 @@ func NeedsMainThread(args []string) bool {
 // again. The umount helper alone does not have a name of its own.
 func isKernelChild(args []string) bool {
 	switch filepath.Base(args[0]) {
-	case "runsc-sandbox", "runsc-gofer":
+	case kernelRole, "runsc-gofer":
 		return true
 	}
 	return args[0] == selfExe && len(args) > 1 && args[1] == "umount"
