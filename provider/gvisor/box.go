@@ -53,6 +53,9 @@ type mountRequest struct {
 	mountSource
 	Target   string `json:"target"`
 	ReadOnly bool   `json:"read_only,omitempty"`
+	// Image says that the files belong to the image: what changes on the machine
+	// later need not be seen inside.
+	Image bool `json:"image,omitempty"`
 }
 
 // mountSource is something of the machine that the engine can reach: by its

@@ -201,7 +201,8 @@ func newConfig(l layer) (*config.Config, error) {
 		"--host-settings=ignore",
 		"--sidecar-usage-policy=LEGACY_DEPRECATED_SLOW_EMBEDDED_FALLBACK",
 		"--in-sandbox-cgroup=v2",
-		"--overlay2=root:" + l.medium(), // the directory is read from here, all else from annotations
+		"--file-access-mounts=exclusive", // but for those that sharedAnnotations name
+		"--overlay2=root:" + l.medium(),  // the directory is read from here, all else from annotations
 	})
 	if err != nil {
 		return nil, err

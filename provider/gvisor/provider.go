@@ -143,7 +143,7 @@ func (p *Provider) boot(ctx context.Context, inst *Instance, spec sandpit.Spec, 
 	}
 	for _, m := range img.root.Mounts { // by path: only what everybody may read
 		req.Mounts = append(req.Mounts, mountRequest{
-			mountSource: mountSource{Path: m.Source, IsDir: true}, Target: m.Target, ReadOnly: true,
+			mountSource: mountSource{Path: m.Source, IsDir: true}, Target: m.Target, ReadOnly: true, Image: true,
 		})
 	}
 	files := []*os.File{record, img.rootFile, img.guestFile}

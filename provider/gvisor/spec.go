@@ -1,6 +1,8 @@
 package gvisor
 
 import (
+	"fmt"
+	"maps"
 	"path/filepath"
 	"strconv"
 
@@ -68,10 +70,13 @@ func newSpec(bundle string, req createRequest, rootImage, guestImage string) *sp
 			Destination: req.Setup.Drop, Type: "bind", Source: filepath.Join(bundle, "root"), Options: []string{"rbind", "ro"},
 		})
 	}
-	for _, m := range req.Mounts {
+	for i, m := range req.Mounts {
 		access := "rw"
 		if m.ReadOnly {
 			access = "ro"
+		}
+		if !m.Image {
+			maps.Copy(spec.Annotations, sharedAnnotations(i, m.Path))
 		}
 		spec.Mounts = append(spec.Mounts, specs.Mount{
 			Destination: m.Target, Type: "bind", Source: m.Path, Options: []string{"rbind", access},
@@ -91,6 +96,13 @@ func rootAnnotations(image string, l layer) map[string]string {
 		prefix + "overlay": l.medium(),
 		prefix + "options": "size=" + strconv.FormatInt(l.Size, 10),
 	}
+}
+
+// sharedAnnotations tell gVisor that others change the files of a mount too: it
+// then asks its gofer at each use of a path whether what it knows is still true.
+func sharedAnnotations(number int, source string) map[string]string {
+	prefix := fmt.Sprintf("dev.gvisor.spec.mount.m%d.", number)
+	return map[string]string{prefix + "source": source, prefix + "type": "bind", prefix + "share": "shared"}
 }
 
 // guestCapabilities are what root has inside: all that the sandbox's own kernel
