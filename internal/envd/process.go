@@ -193,13 +193,20 @@ func receiveStart(stream events) (uint32, error) {
 
 func isPID(n uint32) bool { return n >= 1 && n <= math.MaxInt32 }
 
+// endPatience is how long a stream may take to end after its last event.
+const endPatience = time.Second
+
 // receive copies output until the process has ended.
 func (p *running) receive(ctx context.Context, stream events, to sandpit.Streams) (sandpit.ExitStatus, error) {
 	defer stream.Close()
 	for stream.Receive() {
 		event := stream.Event()
 		if end := event.GetEnd(); end != nil {
-			stream.Receive() // what ends the stream: the connection can be used again
+			// With the end of the stream the connection can be used again. Who sends
+			// none is not waited for.
+			impatient := time.AfterFunc(endPatience, func() { _ = stream.Close() })
+			defer impatient.Stop()
+			stream.Receive()
 			return exitStatus(end), nil
 		}
 		if err := copyOutput(event.GetData(), to); err != nil {

@@ -285,6 +285,10 @@ func (b *box) dial(_ context.Context, port int) (*os.File, error) {
 	defer theirs.Close()
 	message := binary.BigEndian.AppendUint16(nil, uint16(port))
 	err = unix.Sendmsg(int(conduit.Fd()), message, unix.UnixRights(int(theirs.Fd())), nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+	if errors.Is(err, unix.EPIPE) {
+		_ = ours.Close()
+		return nil, sandpit.Errorf(sandpit.Gone, "connect to port %d: the sandbox is ending", port)
+	}
 	if err != nil {
 		_ = ours.Close()
 		return nil, sandpit.Errorf(sandpit.Unavailable, "connect to port %d: the guest takes no more connections: %w", port, err)
