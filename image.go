@@ -3,8 +3,8 @@ package sandpit
 import "time"
 
 // Image names the root file system a sandbox starts from. Which forms exist is
-// the provider's business; the embedded engine knows HostImage, a directory
-// and a tar file.
+// the provider's business; the embedded engine knows HostImage, a directory, an
+// archive, and what registries have.
 type Image string
 
 // HostImage is the machine's own programs (/usr and what belongs to it), read

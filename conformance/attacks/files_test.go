@@ -43,8 +43,7 @@ func fileAttacks() []attack {
 		},
 		{
 			name: "set-user-id", as: anybody, in: hostBox, leaves: true, judge: judgeSetUserID,
-			weakness: "a program that is left in a writable mount keeps the set-user-ID bit, for the machine's user of the same number.",
-			proves:   "Programs left in a writable mount give nobody outside the rights of root by their mode or capabilities.",
+			proves: "Programs left in a writable mount give nobody outside the rights of root by their mode or capabilities.",
 		},
 		{name: "devices-in-mount", as: anybody, in: hostBox, judge: judgeDevices, proves: "No device comes to be on the machine through a writable mount."},
 		{

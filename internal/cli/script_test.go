@@ -43,10 +43,14 @@ func TestScripts(t *testing.T) {
 			return nil
 		},
 		Condition: func(name string) (bool, error) {
-			if name != "dynamic" {
+			switch name {
+			case "dynamic":
+				return isDynamic(t), nil
+			case "root":
+				return os.Geteuid() == 0, nil
+			default:
 				return false, fmt.Errorf("unknown condition %q", name)
 			}
-			return isDynamic(t), nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){"status": statusIs},
 	})

@@ -27,8 +27,14 @@ func kernelChildMain() int {
 		return 1
 	}
 	os.Args = args
-	if filepath.Base(os.Args[0]) == kernelRole {
+	switch filepath.Base(os.Args[0]) {
+	case kernelRole:
 		_ = allowCPUID() // without it sandboxes are slower
+	case goferRole:
+		if err := harmlessFiles(); err != nil {
+			fmt.Fprintln(os.Stderr, "sandpit:", err)
+			return 1
+		}
 	}
 	cli.Run(nil, map[util.SubCommand]string{
 		new(sentrycmd.Boot):   "internal",

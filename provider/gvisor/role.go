@@ -11,7 +11,8 @@ const (
 	reaperRole = "sandpit-reaper"
 	engineRole = "sandpit-engine"
 
-	kernelRole = "runsc-sandbox" // gVisor's own name for it
+	kernelRole = "runsc-sandbox" // gVisor's own names
+	goferRole  = "runsc-gofer"
 )
 
 // Role returns what the process with the given arguments has to do instead of
@@ -41,7 +42,7 @@ func NeedsMainThread(args []string) bool {
 // again. The umount helper alone does not have a name of its own.
 func isKernelChild(args []string) bool {
 	switch filepath.Base(args[0]) {
-	case kernelRole, "runsc-gofer":
+	case kernelRole, goferRole:
 		return true
 	}
 	return args[0] == selfExe && len(args) > 1 && args[1] == "umount"
