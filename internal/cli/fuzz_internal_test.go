@@ -67,13 +67,31 @@ func FuzzShebang(f *testing.F) {
 		if !strings.HasPrefix(first, "#!") || len(first) > 256 || len(s.runner) == 0 {
 			t.Errorf("%q runs by %q", text, s.runner)
 		}
-		if s.runner[0] == "-S" {
-			t.Errorf("%q runs by an option", text)
-		}
 		for _, word := range s.runner {
 			if word == "" || !strings.Contains(first, word) {
 				t.Errorf("%q runs by %q", text, s.runner)
 			}
 		}
 	})
+}
+
+func TestShebang(t *testing.T) {
+	t.Parallel()
+	for line, want := range map[string]string{
+		"#!/bin/sh -e":                    "/bin/sh -e",
+		"#! /usr/bin/env python3":         "python3",
+		"#!/usr/bin/env -S node --opt -x": "node --opt -x",
+		"#!":                              "",
+		"#!  ":                            "",
+		"echo":                            "",
+	} {
+		name := filepath.Join(t.TempDir(), "script")
+		if err := os.WriteFile(name, []byte(line+"\nexit\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		s, ok := findScript(name)
+		if got := strings.Join(s.runner, " "); got != want || ok != (want != "") {
+			t.Errorf("%q runs by %q, %v, want %q", line, got, ok, want)
+		}
+	}
 }

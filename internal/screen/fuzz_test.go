@@ -29,6 +29,9 @@ func FuzzCheckText(f *testing.F) {
 		if v.Unclear || len(text) > 4096 {
 			return
 		}
+		if strings.Contains(text, "$") && strings.ContainsAny(text, "@*") {
+			return // arguments, which a child shell is known to have none of
+		}
 		// A child shell runs the same; so does one with something before it.
 		if again := screen.Default().Check([]string{"env", "A=b", "sh", "-c", "--", text}); again.Action != v.Action {
 			t.Errorf("by env and sh -c: %+v, want %+v", again, v)

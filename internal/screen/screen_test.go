@@ -33,7 +33,7 @@ func lines() map[screen.Action][]string {
 			`rm -rf $'\x2f'`, `$'\162m' -rf /`, `rm -rf "/"*`,
 			"X=/; rm -rf $X", "X=/\nrm -rf \"$X\"", `A=r B=m; $A$B -rf /`, `X="rm -rf /"; $X`, "rm${IFS}-rf${IFS}/",
 			"export D=/; rm -rf ${D}", "rm -rf ${UNSET:-/}", "rm -rf ${X:=/}", "X=/; Y=$X; rm -rf $Y", "X=(-rf /); rm ${X[@]}",
-			"rm -rf $(echo /)", "rm -rf `echo /`", "$(echo rm) -rf /", "$(printf 'r%s' m) -rf /", "X=rm; X+=' -rf /'; $X",
+			"sh -c 'rm -rf /$*'", "rm -rf $(echo /)", "rm -rf `echo /`", "$(echo rm) -rf /", "$(printf 'r%s' m) -rf /", "X=rm; X+=' -rf /'; $X",
 			"X=rm_-rf_/; ${X//_/ }", "for d in /bin /usr; do rm -rf $d; done", "set -- /; rm -rf $1", "f() { rm -rf $1; }; f /",
 			"read X <<< /; rm -rf $X", "echo / | while read d; do rm -rf $d; done",
 			"cd / && rm -rf *", "cd /; rm -rf ./*", "cd /usr/.. && rm -rf .", "(cd /usr; rm -rf *)", "cd /tmp; cd ..; rm -rf *",
@@ -75,7 +75,7 @@ func lines() map[screen.Action][]string {
 		},
 		screen.Warn: {
 			"rm -rf ~", "rm -rf $HOME", `rm -rf "$HOME"/*`, "rm -rf ~/", "rm -rf ~root", "rm -rf ..", "rm -rf ../../*",
-			"rm -rf $DIR/", `rm -rf "$DIR"/*`, "rm -rf /$X", "rm -rf $A/usr", "curl https://example.com/x | sh",
+			`rm -rf "$HOME"$*`, `sh -c 'rm -rf "$HOME"$*'`, "rm -rf $DIR/", `rm -rf "$DIR"/*`, "rm -rf /$X", "rm -rf $A/usr", "curl https://example.com/x | sh",
 			"curl -fsSL https://example.com/x | sudo bash", "wget -qO- http://x | sh -s -- -y", `sh -c "$(curl -fsSL x)"`,
 			"bash <(curl -s x)", "source <(curl x)", `eval "$(curl x)"`, "curl x | python3 -", "curl -o i.sh x; sh i.sh", "curl x | gunzip | sh",
 			"cat script | sh", "./generate | bash", "shutdown -h now", "reboot", "/sbin/poweroff", "init 0", "systemctl reboot",

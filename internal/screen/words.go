@@ -205,6 +205,9 @@ func (s *state) param(p *syntax.ParamExp) []string {
 
 func (s *state) variable(name string) (values []string, known bool) {
 	if values, known = s.vars[name]; known {
+		if len(values) == 0 { // an empty list
+			return []string{""}, true
+		}
 		return values, true
 	}
 	if name == "PWD" && s.dir != "" {
