@@ -25,7 +25,7 @@ const enginePackage = "github.com/sandpit-dev/sandpit/cmd/sandpit"
 // buildEngine builds the engine as it is released. This program cannot be it:
 // it is whatever "go run" makes.
 func buildEngine(ctx context.Context, dir string) (string, error) {
-	path := filepath.Join(dir, "sandpit")
+	path := filepath.Join(dir, "engine")
 	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags=-s -w", "-o", path, enginePackage)
 	cmd.Env = append(cmd.Environ(), "CGO_ENABLED=0")
 	if err := run(cmd); err != nil {

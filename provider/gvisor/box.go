@@ -156,6 +156,16 @@ func (b *box) start(req createRequest, files []*os.File) error {
 	return err
 }
 
+// settle ends the start of the sandbox: from now on all of its limits count.
+func (b *box) settle() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.limits == nil || b.destroyed {
+		return sandpit.Errorf(sandpit.Gone, "sandbox %s is gone", b.id)
+	}
+	return b.limits.settle()
+}
+
 // holdLock keeps the record's lock for as long as the sandbox exists.
 func (b *box) holdLock(record *os.File) error {
 	var err error

@@ -37,6 +37,7 @@ type operation string
 const (
 	opCreate  operation = "create"
 	opDial    operation = "dial"
+	opSettle  operation = "settle" // the guest has answered
 	opWait    operation = "wait"
 	opStats   operation = "stats"
 	opDestroy operation = "destroy"

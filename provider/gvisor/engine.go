@@ -247,6 +247,8 @@ func (e *engine) handle(ctx context.Context, req request, files []*os.File) (rep
 	case opWait:
 		exit, err := b.wait(ctx)
 		return reply{Exit: &exit}, nil, err
+	case opSettle:
+		return reply{}, nil, b.settle()
 	case opStats:
 		stats, err := b.stats()
 		return reply{Stats: &stats}, nil, err

@@ -131,7 +131,7 @@ func newLimits(g cgroups, id sandpit.ID, req limitsRequest) (*limits, error) {
 		set    func() error
 	}{
 		{memoryController, "memory", req.Memory > 0, func() error { return l.setMemory(req.Memory) }},
-		{cpuController, "CPU time", req.CPUs > 0, func() error { return l.setCPUs(req.CPUs) }},
+		{cpuController, "CPU time", req.CPUs > 0, func() error { l.enforced.CPUs = req.CPUs; return nil }}, // see settle
 		{pidsController, "the machine's threads", req.PIDs > 0, func() error { return l.setPIDs(req.PIDs) }},
 	} {
 		if !limit.wanted {
@@ -213,16 +213,23 @@ func (l *limits) setMemory(bytes int64) error {
 	return nil
 }
 
-func (l *limits) setCPUs(cpus float64) error {
+// settle sets the limit of CPU time. That is done when the guest has answered and
+// before any program runs: a kernel starts on several processors, and takes a
+// third longer if it may not.
+func (l *limits) settle() error {
+	cpus := l.enforced.CPUs
+	if cpus == 0 {
+		return nil
+	}
 	quota := strconv.Itoa(int(math.Round(cpus * cpuPeriod)))
 	period := strconv.Itoa(cpuPeriod)
 	err := errors.Join(
 		l.set(cpuController, "cpu.cfs_period_us", "", period),
 		l.set(cpuController, "cpu.cfs_quota_us", "cpu.max", quota+l.onlyV2(" "+period)))
-	if err == nil {
-		l.enforced.CPUs = cpus
+	if err != nil {
+		return fmt.Errorf("limit CPU time: %w", err)
 	}
-	return err
+	return nil
 }
 
 func (l *limits) onlyV2(text string) string {

@@ -159,7 +159,11 @@ func (p *Provider) boot(ctx context.Context, inst *Instance, spec sandpit.Spec, 
 		return err
 	}
 	p.notice(rep.Notes)
-	return inst.keyGuest(ctx, spec, img.root.Config)
+	if err := inst.keyGuest(ctx, spec, img.root.Config); err != nil {
+		return err
+	}
+	_, _, err = call(ctx, inst.engine, request{Op: opSettle, ID: inst.id})
+	return err
 }
 
 // openMounts adds the caller's own directories and, when any of the machine's
@@ -264,15 +268,16 @@ func (p *Provider) List(context.Context) ([]sandpit.Placement, error) {
 
 // find returns the name of the engine that holds id, or "".
 func (p *Provider) find(id sandpit.ID) (string, error) {
-	found, err := listRecords(p.engines)
-	for engine, records := range found {
-		for _, r := range records {
-			if r.ID == id {
-				return engine, nil
-			}
+	engines, err := os.ReadDir(p.engines)
+	if err != nil {
+		return "", fmt.Errorf("list the engines: %w", err)
+	}
+	for _, e := range engines {
+		if _, err := os.Lstat(recordPath(filepath.Join(p.engines, e.Name()), id)); err == nil {
+			return e.Name(), nil
 		}
 	}
-	return "", err
+	return "", nil
 }
 
 func alreadyExists(id sandpit.ID, engine string) error {
