@@ -140,20 +140,18 @@ func (b *box) start(req createRequest, files []*os.File) error {
 	}
 	defer theirs.Close()
 	b.conduit = ours
-	c, err := container.New(conf, container.Args{
+	b.container, err = container.New(conf, container.Args{
 		ID: string(b.id), Spec: spec, BundleDir: b.dir(),
 		PassFiles: map[int]*os.File{guest.ConduitFD: theirs},
 	})
 	if err != nil {
 		return fmt.Errorf("create the kernel: %w", err)
 	}
-	b.container = c
-	if err := c.Start(conf); err != nil {
+	if err := b.container.Start(conf); err != nil {
 		return fmt.Errorf("start the kernel: %w", err)
 	}
-	go b.watch(c)
-	b.guard, err = startMemoryGuard(b.limits, b.conduit)
-	return err
+	go b.watch(b.container)
+	return nil
 }
 
 // settle ends the start of the sandbox: from now on all of its limits count.
@@ -162,6 +160,12 @@ func (b *box) settle() error {
 	defer b.mu.Unlock()
 	if b.limits == nil || b.destroyed {
 		return sandpit.Errorf(sandpit.Gone, "sandbox %s is gone", b.id)
+	}
+	if b.limits.events != nil {
+		var err error
+		if b.guard, err = startMemoryGuard(b.limits, b.conduit); err != nil {
+			return err
+		}
 	}
 	return b.limits.settle()
 }

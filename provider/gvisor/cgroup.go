@@ -247,7 +247,7 @@ func (g *cgroups) makeOne(dir string, uid int) error {
 	if err := os.Mkdir(dir, 0o755); err != nil { //nolint:gosec // as the system's own groups
 		return err
 	}
-	given := []string{dir}
+	given := []string{dir, filepath.Join(dir, procsFile)}
 	if dir == g.V2 {
 		var enable []string
 		for _, c := range g.V2Has {
@@ -260,7 +260,7 @@ func (g *cgroups) makeOne(dir string, uid int) error {
 		if err := os.Mkdir(leaf, 0o755); err != nil { //nolint:gosec // as the system's own groups
 			return err
 		}
-		given = append(given, filepath.Join(dir, procsFile), filepath.Join(dir, controlFile), leaf, filepath.Join(leaf, procsFile))
+		given = append(given, filepath.Join(dir, controlFile), leaf, filepath.Join(leaf, procsFile))
 	}
 	if uid == os.Geteuid() {
 		return nil
@@ -271,6 +271,22 @@ func (g *cgroups) makeOne(dir string, uid int) error {
 		}
 	}
 	return nil
+}
+
+// expectEntry makes entering a group quick for a while. The first process that
+// enters one waits for 10 ms and more, until no other is just being made; those
+// that follow soon do not. So the engine enters a group that it may be in, while a
+// kernel process starts that will enter its own.
+func (g cgroups) expectEntry() {
+	dirs := g.dirs()
+	if len(dirs) == 0 {
+		return
+	}
+	dir := dirs[0]
+	if dir == g.V2 {
+		dir = filepath.Join(dir, engineGroup)
+	}
+	_ = writeGroup(filepath.Join(dir, procsFile), "0") // without it all is only slower
 }
 
 // drop takes a directory out of use.

@@ -6,11 +6,14 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime/debug"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/google/subcommands"
 	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/gomaxprocs"
 	"gvisor.dev/gvisor/runsc/cli"
 	"gvisor.dev/gvisor/runsc/cmd"
 	"gvisor.dev/gvisor/runsc/cmd/sentry/sentrycmd"
@@ -20,16 +23,18 @@ import (
 // kernelChildMain is the main function of gVisor's own processes. It does not
 // return: gVisor exits by itself.
 func kernelChildMain() int {
-	args, err := enterLimits(os.Args)
+	limits, err := enterLimits(os.Args)
 	err = errors.Join(err, closeOthers(os.Args))
 	if err != nil { // better no sandbox than one without its limits
 		fmt.Fprintln(os.Stderr, "sandpit:", err)
 		return 1
 	}
-	os.Args = args
+	os.Args = limits.tell(os.Args)
 	switch filepath.Base(os.Args[0]) {
 	case kernelRole:
 		_ = allowCPUID() // without it sandboxes are slower
+		gomaxprocs.Add(limits.spareProcessors())
+		collectLater()
 	case goferRole:
 		if err := harmlessFiles(); err != nil {
 			fmt.Fprintln(os.Stderr, "sandpit:", err)
@@ -42,6 +47,17 @@ func kernelChildMain() int {
 		new(sentrycmd.Umount): "internal",
 	}, []subcommands.Command{})
 	return 1
+}
+
+// collectLater keeps the garbage collector from running while the kernel starts,
+// which would take a seventh of all the time, and gives back afterwards what is too
+// much.
+func collectLater() {
+	usual := debug.SetGCPercent(-1)
+	time.AfterFunc(time.Second, func() {
+		debug.SetGCPercent(usual)
+		debug.FreeOSMemory()
+	})
 }
 
 // closeOthers closes what this process got from the engine and was not meant

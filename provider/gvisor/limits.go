@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/guest"
@@ -89,6 +90,9 @@ type limits struct {
 	// enforced is zero where there is no limit.
 	enforced sandpit.Resources
 	notes    []string // what is not enforced, for people
+	// events is nil without a limit of memory, and after somebody took them.
+	events     *memoryEvents
+	background sync.WaitGroup
 }
 
 // kernelLimits is what the kernel process of a sandbox reads when it starts.
@@ -122,6 +126,7 @@ func newLimits(g cgroups, id sandpit.ID, req limitsRequest) (*limits, error) {
 			return l, fmt.Errorf("make a control group: %w", err)
 		}
 	}
+	l.background.Go(g.expectEntry)
 	// These two are enforced by the sandbox's own kernel, whatever the machine.
 	l.enforced.Disk, l.enforced.PIDs = req.Disk, req.PIDs
 	for _, limit := range []struct {
@@ -210,6 +215,7 @@ func (l *limits) setMemory(bytes int64) error {
 		return err
 	}
 	l.enforced.Memory = bytes
+	l.openEvents()
 	return nil
 }
 
@@ -258,6 +264,8 @@ func (l *limits) write(bundle string) error {
 
 // remove removes the groups; the sandbox's processes must have been killed.
 func (l *limits) remove() error {
+	l.background.Wait()
+	l.dropEvents()
 	var errs []error
 	for _, dir := range l.dirs() {
 		errs = append(errs, removeGroup(dir))
@@ -279,30 +287,30 @@ func (l *limits) outOfMemory() (int64, error) {
 
 // enterLimits is the first thing that a kernel process or its file server does:
 // it enters the sandbox's control groups, so that everything that it does and
-// starts counts there, and has gVisor tell the programs inside what they have.
-// It returns the changed arguments.
-func enterLimits(args []string) ([]string, error) {
+// starts counts there.
+func enterLimits(args []string) (kernelLimits, error) {
+	var k kernelLimits
 	bundle := argument(args, "--bundle")
 	if bundle == "" {
-		return args, nil // a helper for a moment, of a process that has entered
+		return k, nil // a helper for a moment, of a process that has entered
 	}
 	data, err := os.ReadFile(filepath.Join(bundle, limitsName)) //nolint:gosec // the arguments are the engine's
 	if err != nil {
-		return args, fmt.Errorf("read the limits: %w", err)
+		return k, fmt.Errorf("read the limits: %w", err)
 	}
-	var k kernelLimits
 	if err := json.Unmarshal(data, &k); err != nil {
-		return args, fmt.Errorf("read the limits: %w", err)
+		return k, fmt.Errorf("read the limits: %w", err)
 	}
 	for _, dir := range k.Groups {
 		if err := writeGroup(filepath.Join(dir, procsFile), "0"); err != nil {
-			return args, fmt.Errorf("enter a control group: %w", err)
+			return k, fmt.Errorf("enter a control group: %w", err)
 		}
 	}
-	return k.tell(args), nil
+	return k, nil
 }
 
-// tell changes what gVisor says to the programs inside.
+// tell returns the arguments of a kernel process with what gVisor is to say to the
+// programs inside.
 func (k kernelLimits) tell(args []string) []string {
 	boot := slices.Index(args, "boot")
 	if boot < 0 {
@@ -316,6 +324,17 @@ func (k kernelLimits) tell(args []string) []string {
 		args = slices.Insert(args, boot+1, "--cpu-num="+strconv.Itoa(k.CPUs))
 	}
 	return args
+}
+
+// spareProcessors is how many more processors the kernel process itself uses than
+// the programs inside find. With a single one it stands still whenever it waits for
+// the machine's kernel, 10 ms and more at a time when programs start. The limit of
+// CPU time holds all the same.
+func (k kernelLimits) spareProcessors() int {
+	if k.CPUs == 0 {
+		return 0
+	}
+	return max(0, min(2, runtime.NumCPU())-k.CPUs)
 }
 
 // argument returns the value of a flag in one of its two forms, or "".

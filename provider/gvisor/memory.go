@@ -49,11 +49,9 @@ type memoryGuard struct {
 	done chan struct{}
 }
 
-// startMemoryGuard begins to watch a sandbox in which no program runs yet.
+// startMemoryGuard begins to watch a sandbox whose guest has started and in which
+// no other program runs yet.
 func startMemoryGuard(l *limits, conduit *os.File) (*memoryGuard, error) {
-	if l.enforced.Memory == 0 {
-		return nil, nil //nolint:nilnil // nothing to guard
-	}
 	g := &memoryGuard{limits: l, most: l.enforced.Memory, quit: make(chan struct{}), done: make(chan struct{})}
 	var err error
 	if g.marked, err = groupProcesses(l.groups[memoryController]); err != nil {
@@ -62,7 +60,7 @@ func startMemoryGuard(l *limits, conduit *os.File) (*memoryGuard, error) {
 	if g.conduit, err = duplicate(conduit); err != nil {
 		return nil, err
 	}
-	if g.events, err = l.memoryEvents(); err != nil {
+	if g.events, err = l.takeEvents(); err != nil {
 		_ = g.conduit.Close()
 		return nil, fmt.Errorf("watch the sandbox's memory: %w", err)
 	}
@@ -179,13 +177,44 @@ func (l *limits) memoryUse() (used, kept int64, err error) {
 	return used, max(kept, 0), nil
 }
 
-// memoryEvents returns a file that becomes readable each time the sandbox's
-// limit is reached.
-func (l *limits) memoryEvents() (*os.File, error) {
-	if l.unified(memoryController) {
-		return l.eventsV2()
+// memoryEvents is a file that becomes readable each time a sandbox's limit is
+// reached. It is opened in the background: with version 1 that takes the machine's
+// kernel 20 ms and more, in which the sandbox can start.
+type memoryEvents struct {
+	opened chan struct{} // closed when file or err is set
+	file   *os.File
+	err    error
+}
+
+func (l *limits) openEvents() {
+	e := &memoryEvents{opened: make(chan struct{})}
+	l.events = e
+	l.background.Go(func() {
+		defer close(e.opened)
+		if l.unified(memoryController) {
+			e.file, e.err = l.eventsV2()
+		} else {
+			e.file, e.err = l.eventsV1()
+		}
+	})
+}
+
+// takeEvents waits for the file, which then is the caller's.
+func (l *limits) takeEvents() (*os.File, error) {
+	e := l.events
+	l.events = nil
+	<-e.opened
+	return e.file, e.err
+}
+
+// dropEvents closes the file unless somebody took it.
+func (l *limits) dropEvents() {
+	if l.events == nil {
+		return
 	}
-	return l.eventsV1()
+	if f, err := l.takeEvents(); err == nil {
+		_ = f.Close()
+	}
 }
 
 func (l *limits) eventsV1() (*os.File, error) {
