@@ -36,6 +36,12 @@ func (e *engineProcess) alive() bool {
 	}
 }
 
+// release leaves the engine alone: a lasting one goes on while it has sandboxes.
+func (e *engineProcess) release() {
+	_ = e.owner.Close()
+	_ = e.log.Close()
+}
+
 // stop ends the engine and all that is in it, and waits for it.
 func (e *engineProcess) stop() error {
 	_ = e.owner.Close()
@@ -103,9 +109,13 @@ func (p *Provider) newEngineProcess(ctx context.Context) (*engineProcess, error)
 	}
 	defer readyRead.Close()
 	defer readyWrite.Close()
+	args := []string{reaperRole, e.dir}
+	if p.cfg.Lasting {
+		args = append(args, lastingArgument)
+	}
 	e.reaper = &exec.Cmd{
 		Path:        p.binary.path,
-		Args:        []string{reaperRole, e.dir},
+		Args:        args,
 		Env:         []string{},
 		ExtraFiles:  []*os.File{ownerRead, readyWrite, e.log}, // see reaperOwnerFD and its neighbours
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true},

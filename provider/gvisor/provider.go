@@ -33,6 +33,10 @@ type Config struct {
 	// Defaults are the limits of sandboxes that ask for none. A field that is
 	// zero stands for DefaultLimits.
 	Defaults sandpit.Resources
+	// Lasting has sandboxes outlive the Provider and its process: others find and
+	// attach them by the RuntimeDir. Their engine ends within a second after the last
+	// of them was destroyed. Default: they end with the Provider.
+	Lasting bool
 	// Notice hears, once each, which default limits this machine cannot
 	// enforce. Default: nobody.
 	Notice func(text string)
@@ -53,8 +57,9 @@ func DefaultLimits() sandpit.Resources {
 
 // Provider makes sandboxes in an engine of its own, which it starts with the
 // first sandbox and which ends, with all of its sandboxes, when the Provider is
-// closed or its process dies in whatever way. List and Attach reach the
-// sandboxes of every engine in the same runtime directory.
+// closed or its process dies in whatever way, unless Config says that they last.
+// List and Attach reach the sandboxes of every engine in the same runtime
+// directory.
 type Provider struct {
 	cfg     Config
 	binary  engineBinary
@@ -323,12 +328,18 @@ func (p *Provider) Attach(ctx context.Context, data []byte) (sandpit.Instance, e
 	return newInstance(dir, rec), nil
 }
 
-// Close ends the engine and every sandbox in it.
+// Close ends the engine and every sandbox in it; of a lasting Provider it only
+// lets go of them.
 func (p *Provider) Close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.closed = true
 	if p.engine == nil {
+		return nil
+	}
+	if p.cfg.Lasting {
+		p.engine.release()
+		p.engine = nil
 		return nil
 	}
 	err := p.engine.stop()

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -25,6 +26,10 @@ const (
 const (
 	lockName  = "lock"
 	boxesName = "boxes"
+
+	// lastingArgument has the engine outlive its owner while it has sandboxes.
+	lastingArgument = "lasting"
+	lastingPeriod   = 500 * time.Millisecond
 )
 
 // readyReport tells the owner how the start went.
@@ -33,8 +38,9 @@ type readyReport struct {
 }
 
 // reaperMain makes the engine's directory, starts the engine and waits until
-// the owner or the engine is gone. Then it ends the engine, and with it every
-// process of every sandbox in it, and removes the directory.
+// the owner or the engine is gone; if the engine is a lasting one, until its last
+// sandbox is gone too. Then it ends the engine, and with it every process of every
+// sandbox in it, and removes the directory.
 //
 // The directory is made here and not by the owner, so that an owner killed at
 // any moment leaves nothing: either there is no reaper and no directory yet,
@@ -46,9 +52,10 @@ func reaperMain(args []string) int {
 	for _, fd := range []int{reaperOwnerFD, reaperReadyFD, reaperLogFD} {
 		unix.CloseOnExec(fd)
 	}
-	if len(args) != 1 {
+	if len(args) == 0 {
 		return 2
 	}
+	lasting := slices.Contains(args[1:], lastingArgument)
 	// Whoever ends the owner with a signal to its group must not end us first.
 	signal.Ignore(unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGPIPE, unix.SIGQUIT)
 
@@ -65,7 +72,17 @@ func reaperMain(args []string) int {
 		return 1
 	}
 	_ = ready.Close() // the engine's copy is the one that counts now
-	watch(owner, engine)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = engine.Wait() // however it ended, there is nothing left to decide
+	}()
+	awaitOwner(owner, ended)
+	if lasting {
+		awaitBoxes(filepath.Join(args[0], boxesName), ended)
+	}
+	_ = engine.Process.Kill() // fails only if it has ended
+	<-ended
 	return 0
 }
 
@@ -76,25 +93,48 @@ func report(ready *os.File, err error) {
 	_ = ready.Close()
 }
 
-// watch returns when the engine has ended, having killed it if the owner went
-// first.
-func watch(owner io.Reader, engine *exec.Cmd) {
-	ended := make(chan struct{})
+// awaitOwner returns when the owner or the engine is gone.
+func awaitOwner(owner io.Reader, ended <-chan struct{}) {
+	gone := make(chan struct{})
 	go func() {
-		defer close(ended)
-		_ = engine.Wait() // however it ended, there is nothing left to decide
-	}()
-	ownerGone := make(chan struct{})
-	go func() {
-		defer close(ownerGone)
+		defer close(gone)
 		_, _ = io.Copy(io.Discard, owner)
 	}()
 	select {
 	case <-ended:
-	case <-ownerGone:
-		_ = engine.Process.Kill() // fails only if it has just ended
-		<-ended
+	case <-gone:
 	}
+}
+
+// awaitBoxes returns when the engine has no sandboxes any more, or is gone.
+func awaitBoxes(dir string, ended <-chan struct{}) {
+	look := time.NewTicker(lastingPeriod)
+	defer look.Stop()
+	for anyLocked(dir) {
+		select {
+		case <-ended:
+			return
+		case <-look.C:
+		}
+	}
+}
+
+// anyLocked reports whether a record in dir is locked: then there is a sandbox.
+func anyLocked(dir string) bool {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return false // then nobody finds its sandboxes either
+	}
+	for _, e := range entries {
+		f, err := lockFile(filepath.Join(dir, e.Name()), unix.LOCK_SH|unix.LOCK_NB)
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return true
+		}
+		if f != nil {
+			_ = f.Close()
+		}
+	}
+	return false
 }
 
 // engineDir is the directory that stands for one engine, in the runtime
