@@ -80,9 +80,12 @@ type Mount struct {
 
 // Sandbox is what is known about one sandbox.
 type Sandbox struct {
-	ID        ID        `json:"id"`
-	Spec      Spec      `json:"spec"`
-	Lease     Lease     `json:"lease"`
+	ID    ID    `json:"id"`
+	Spec  Spec  `json:"spec"`
+	Lease Lease `json:"lease"`
+	State State `json:"state,omitempty"`
+	// Reason says why it is in its state, if that was not simply asked for.
+	Reason    string    `json:"reason,omitempty"`
 	CreatedAt time.Time `json:"created_at"`
 }
 
