@@ -88,11 +88,29 @@ type Stopper interface {
 	Start(ctx context.Context) error
 }
 
+// Claimer gives a sandbox that was made ahead, and in which nothing has run yet, to
+// somebody.
+type Claimer interface {
+	// Claim gives it the labels, environment, user and working directory of spec,
+	// and a new key. What is fixed when a sandbox is made must be as it was made:
+	// image, mounts, limits, host name. After an error it is good for nothing.
+	// Invalid: something fixed differs, or there is no such user.
+	Claim(ctx context.Context, spec Spec) error
+}
+
 // Pauser holds a sandbox still, memory kept.
 type Pauser interface {
 	// Conflict: not running (Pause) or not paused (Resume).
 	Pause(ctx context.Context) error
 	Resume(ctx context.Context) error
+}
+
+// Archiver moves the files of a stopped sandbox to where they cost little, and
+// back. Until Restore it cannot be started.
+type Archiver interface {
+	// Conflict: not stopped (Archive) or not archived (Restore).
+	Archive(ctx context.Context) error
+	Restore(ctx context.Context) error
 }
 
 // Snapshotter saves a running sandbox, which goes on running.

@@ -8,6 +8,7 @@ package envd
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -17,6 +18,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"connectrpc.com/connect"
@@ -38,7 +40,7 @@ const (
 type Client struct {
 	files // everywhere
 
-	token     string
+	auth      *authorized
 	http      *http.Client
 	processes processconnect.ProcessClient
 	lists     processconnect.ProcessClient // with larger answers
@@ -51,11 +53,13 @@ var (
 
 // New returns a client that reaches the guest's port by rt and shows it token.
 func New(rt http.RoundTripper, token string) *Client {
-	c := &Client{token: token, http: &http.Client{
-		Transport: &authorized{rt: rt, token: token},
+	c := &Client{auth: &authorized{rt: rt}}
+	c.auth.token.Store(&token)
+	c.http = &http.Client{
+		Transport: c.auth,
 		// A guest sends nobody anywhere: a redirect is an answer like any other.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}}
+	}
 	usual, large := bounds(maxMessage, maxObjects), bounds(maxList, maxListObjects)
 	c.processes = processconnect.NewProcessClient(c.http, base, usual...)
 	c.lists = processconnect.NewProcessClient(c.http, base, large...)
@@ -70,7 +74,7 @@ func New(rt http.RoundTripper, token string) *Client {
 // authorized adds the guest's key to every request.
 type authorized struct {
 	rt    http.RoundTripper
-	token string
+	token atomic.Pointer[string]
 }
 
 type limitKey struct{}
@@ -78,7 +82,7 @@ type limitKey struct{}
 // RoundTrip implements http.RoundTripper.
 func (a *authorized) RoundTrip(r *http.Request) (*http.Response, error) {
 	r = r.Clone(r.Context())
-	r.Header.Set(tokenHeader, a.token)
+	r.Header.Set(tokenHeader, *a.token.Load())
 	if limit, ok := r.Context().Value(limitKey{}).(time.Duration); ok {
 		r.Header.Set(timeoutHeader, strconv.FormatInt(max(1, limit.Milliseconds()), 10))
 	}
@@ -104,16 +108,19 @@ type InitRequest struct {
 	User string
 	// WorkDir is where processes start; it is made if missing.
 	WorkDir string
+	// Token is a new key, which the client uses from then on. Default: the one it has.
+	Token string
 }
 
-// Init gives a new guest its key, which is the client's token, and its
-// defaults.
+// Init gives a guest its key and its defaults. A guest that has a key must be
+// shown it.
 //
 // Unavailable: it does not listen yet. Unauthenticated: it has another key.
 // Invalid: no such user, or not a directory.
 func (c *Client) Init(ctx context.Context, req InitRequest) error {
+	token := cmp.Or(req.Token, *c.auth.token.Load())
 	body, err := json.Marshal(map[string]any{
-		"accessToken": c.token, "envVars": req.Env, "defaultUser": req.User, "defaultWorkdir": req.WorkDir,
+		"accessToken": token, "envVars": req.Env, "defaultUser": req.User, "defaultWorkdir": req.WorkDir,
 	})
 	if err != nil {
 		return err
@@ -127,6 +134,7 @@ func (c *Client) Init(ctx context.Context, req InitRequest) error {
 	if err != nil {
 		return fmt.Errorf("prepare the guest: %w", err)
 	}
+	c.auth.token.Store(&token)
 	return res.Body.Close()
 }
 

@@ -3,6 +3,7 @@ package gvisor
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -10,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -33,6 +35,7 @@ var (
 	_ sandpit.Instance = (*Instance)(nil)
 	_ sandpit.Dialer   = (*Instance)(nil)
 	_ sandpit.Statser  = (*Instance)(nil)
+	_ sandpit.Claimer  = (*Instance)(nil)
 )
 
 func newInstance(engine string, rec record) *Instance {
@@ -176,13 +179,51 @@ func (i *Instance) Stats(ctx context.Context) (sandpit.Stats, error) {
 // keyGuest gives the guest its key and defaults, before anything else runs
 // inside, and so waits until it answers.
 func (i *Instance) keyGuest(ctx context.Context, spec sandpit.Spec, img image.Config) error {
+	return i.guest.Init(ctx, initFor(spec, img))
+}
+
+func initFor(spec sandpit.Spec, img image.Config) envd.InitRequest {
 	env := make(map[string]string, len(img.Env)+len(spec.Env))
 	maps.Copy(env, img.Env)
 	maps.Copy(env, spec.Env)
-	req := envd.InitRequest{
+	return envd.InitRequest{
 		Env:     env,
 		User:    cmp.Or(spec.User, img.User),
 		WorkDir: cmp.Or(spec.WorkDir, img.WorkDir, sandpit.DefaultWorkDir),
 	}
+}
+
+// Claim implements sandpit.Claimer.
+func (i *Instance) Claim(ctx context.Context, spec sandpit.Spec) error {
+	if err := i.claim(ctx, spec); err != nil {
+		return fmt.Errorf("claim sandbox %s: %w", i.id, err)
+	}
+	return nil
+}
+
+func (i *Instance) claim(ctx context.Context, spec sandpit.Spec) error {
+	if err := validateSpec(spec); err != nil {
+		return err
+	}
+	rec, err := readRecord(i.engine, i.id)
+	if err != nil {
+		return err
+	}
+	if !sameMachine(rec.Spec, spec) {
+		return sandpit.Errorf(sandpit.Invalid, "image, mounts, limits and host name cannot be changed any more")
+	}
+	req := initFor(spec, rec.Image)
+	req.Token = rand.Text()
+	rec.Spec, rec.Token = spec, req.Token
+	if err := rewriteRecord(i.engine, rec); err != nil {
+		return err
+	}
 	return i.guest.Init(ctx, req)
+}
+
+// sameMachine reports whether two sandboxes could be one, as far as it is fixed
+// when a sandbox is made.
+func sameMachine(a, b sandpit.Spec) bool {
+	return cmp.Or(a.Image, sandpit.HostImage) == cmp.Or(b.Image, sandpit.HostImage) &&
+		a.Hostname == b.Hostname && a.Resources == b.Resources && slices.Equal(a.Mounts, b.Mounts)
 }

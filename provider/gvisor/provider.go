@@ -124,7 +124,7 @@ func (p *Provider) create(ctx context.Context, id sandpit.ID, spec sandpit.Spec)
 	if other, err := p.find(id); err != nil || other != "" {
 		return nil, errors.Join(err, alreadyExists(id, other))
 	}
-	rec := record{ID: id, Spec: spec, CreatedAt: time.Now(), Token: rand.Text()}
+	rec := record{ID: id, Spec: spec, CreatedAt: time.Now(), Token: rand.Text(), Image: img.root.Config}
 	file, err := writeRecord(eng.dir, rec)
 	if err != nil {
 		return nil, err

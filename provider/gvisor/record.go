@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/image"
 )
 
 // record is the file by which other programs find a sandbox. It lies in the
@@ -23,6 +24,8 @@ type record struct {
 	CreatedAt time.Time    `json:"created_at"`
 	// Token is the guest's key. Whoever can read it may use the sandbox.
 	Token string `json:"token"`
+	// Image is what the image says of its programs.
+	Image image.Config `json:"image"`
 }
 
 const recordSuffix = ".json"
@@ -58,6 +61,35 @@ func writeRecord(engine string, r record) (*os.File, error) {
 		return nil, fmt.Errorf("write the record: %w", err)
 	}
 	return f, nil
+}
+
+// rewriteRecord changes the record of a sandbox that is there. The file stays the
+// same one, for it is locked.
+func rewriteRecord(engine string, r record) error {
+	r.Spec = r.Spec.Clone()
+	r.Spec.Env = nil
+	data, err := json.Marshal(r)
+	if err != nil {
+		return fmt.Errorf("change the record: %w", err)
+	}
+	f, err := os.OpenFile(recordPath(engine, r.ID), os.O_WRONLY, 0)
+	if err != nil {
+		return fmt.Errorf("change the record: %w", err)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return fmt.Errorf("change the record: %w", err)
+	}
+	// In one piece, with white space over what was longer before, so that it can be
+	// read at any moment.
+	for int64(len(data)) < info.Size() {
+		data = append(data, ' ')
+	}
+	if _, err := f.WriteAt(data, 0); err != nil {
+		return fmt.Errorf("change the record: %w", err)
+	}
+	return nil
 }
 
 // readRecord returns NotFound when there is no such record.
