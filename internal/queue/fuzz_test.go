@@ -1,0 +1,41 @@
+package queue
+
+import (
+	"errors"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// FuzzReadMessage reads messages as a server of somebody else may tell them.
+func FuzzReadMessage(f *testing.F) {
+	body := `{"topic":"server","sandbox":"saaaaaaaaaaaaaaaaaaa","kind":"idle","metadata":{"a":"b"},"created_at":1}`
+	f.Add("id", body, "1893553445006", "3", "no answer")
+	f.Add("", "{", "", "", "\xff")
+	f.Add("x", `{"created_at":1e300}`, "-1", "-1", "")
+	f.Fuzz(func(t *testing.T, id, body, due, attempts, cause string) {
+		m, err := readMessage([]string{id, body, due, attempts, cause})
+		if err != nil {
+			if !errors.Is(err, sandpit.Internal) {
+				t.Errorf("error %v, want Internal", err)
+			}
+			return
+		}
+		if err := m.check(); err != nil {
+			t.Errorf("a message that is none: %v", err)
+		}
+		if m.Attempts < 0 || len(m.LastError) > MaxError || !utf8.ValidString(m.LastError) {
+			t.Errorf("out of bounds: %+v", m)
+		}
+	})
+}
+
+func TestMessagesOddReplies(t *testing.T) {
+	t.Parallel()
+	for _, reply := range []any{nil, "x", int64(1), []any{"x"}, []any{[]any{"only", "two"}}, []any{[]any{"a", "b", "c", "d", int64(5)}}} {
+		if _, err := messages(reply); !errors.Is(err, sandpit.Internal) {
+			t.Errorf("%#v: error %v, want Internal", reply, err)
+		}
+	}
+}

@@ -1,0 +1,220 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// job is one message in the hands of a worker.
+type job struct {
+	worker *Worker
+	mu     sync.Mutex
+	claim  Claim
+}
+
+// held returns the claim as it is now.
+func (j *job) held() Claim {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.claim
+}
+
+// hold takes a newer claim on the same message.
+func (j *job) hold(c Claim) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.claim = c
+}
+
+// run calls the handler and answers the claim.
+func (j *job) run(ctx context.Context) {
+	if ctx.Err() != nil {
+		j.answer(ctx, context.Cause(ctx))
+		return
+	}
+	result := make(chan error, 1)
+	go j.call(ctx, result)
+	j.answer(ctx, j.wait(ctx, result))
+}
+
+// call calls the handler and survives it.
+func (j *job) call(ctx context.Context, result chan<- error) {
+	err := sandpit.Errorf(sandpit.Internal, "the handler ended without an answer")
+	defer func() {
+		if p := recover(); p != nil {
+			err = sandpit.Errorf(sandpit.Internal, "panic: %v", p)
+			j.worker.options.Log.ErrorContext(ctx, "a handler panicked", slog.Any("panic", p), slog.String("stack", string(debug.Stack())))
+		}
+		result <- err
+	}()
+	err = j.worker.options.Handler(ctx, j.held().Message)
+}
+
+// wait extends the claim until the handler has returned, however long that is: a
+// message is nobody else's while this program works on it.
+func (j *job) wait(ctx context.Context, result <-chan error) error {
+	every := j.worker.options.Visibility / 3
+	timer := j.worker.options.Clock.NewTimer(every)
+	defer timer.Stop()
+	for {
+		select {
+		case err := <-result:
+			return err
+		case <-timer.C:
+			j.extend(ctx)
+			timer.Reset(every)
+		}
+	}
+}
+
+// extend keeps the claim. When the claim is lost the handler goes on all the
+// same: it may be the handler itself that cancelled the message.
+func (j *job) extend(ctx context.Context) {
+	call, end := context.WithTimeout(context.WithoutCancel(ctx), min(callLimit, j.worker.options.Visibility/3))
+	defer end()
+	old := j.held()
+	c, err := j.worker.options.Queue.Extend(call, old, j.worker.options.Clock.Now().Add(j.worker.options.Visibility))
+	if errors.Is(err, sandpit.Conflict) {
+		return
+	}
+	if j.worker.health.report(ctx, err); err != nil {
+		return // the next one may work
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.claim.Token == old.Token {
+		j.claim = c
+	}
+}
+
+// answer tells the queue how it went. While the queue cannot be reached it
+// tries again, since what was done would be done once more otherwise; when the
+// worker's time is over it tries once more.
+func (j *job) answer(ctx context.Context, result error) {
+	reply := j.reply(ctx, result)
+	pause := firstPause
+	for last := false; ; pause = min(2*pause, lastPause) {
+		call, end := context.WithTimeout(context.WithoutCancel(ctx), callLimit)
+		err := reply(call, j.held())
+		end()
+		if errors.Is(err, sandpit.Conflict) {
+			return // cancelled, replaced, or somebody else's by now
+		}
+		j.worker.health.report(ctx, err)
+		if err == nil {
+			return
+		}
+		if last || !passing(err) {
+			j.log().ErrorContext(ctx, "the outcome of an operation is lost, and it will be done again", slog.Any("error", err))
+			return
+		}
+		last = !j.pause(ctx, pause)
+	}
+}
+
+// pause waits for d, and reports false if the worker's time is over.
+func (j *job) pause(ctx context.Context, d time.Duration) bool {
+	timer := j.worker.options.Clock.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+func (j *job) log() *slog.Logger {
+	c := j.held()
+	return j.worker.options.Log.With(slog.String("kind", string(c.Kind)), slog.String("sandbox", string(c.Sandbox)))
+}
+
+// reply chooses the answer to a claim by the handler's result, and logs a
+// failure.
+func (j *job) reply(ctx context.Context, result error) func(context.Context, Claim) error {
+	w, c := j.worker, j.held()
+	tell := j.log().With(slog.Any("error", result), slog.Int("attempts", c.Attempts+1))
+	switch v := judge(result); {
+	case v == done:
+		if result != nil {
+			tell.InfoContext(ctx, "nothing is left to be done")
+		}
+		return w.options.Queue.Complete
+	case ctx.Err() != nil:
+		tell.InfoContext(ctx, "an operation was interrupted and is handed back")
+		return func(ctx context.Context, c Claim) error {
+			_, err := w.options.Queue.Extend(ctx, c, w.options.Clock.Now())
+			return err
+		}
+	case v == hopeless || c.Attempts >= w.options.MaxRetries:
+		tell.ErrorContext(ctx, "an operation failed for good")
+		return func(ctx context.Context, c Claim) error { return w.options.Queue.Bury(ctx, c, result.Error()) }
+	default:
+		delay := w.backoff(c.Attempts)
+		tell.WarnContext(ctx, "an operation failed and will be tried again", slog.Duration("in", delay))
+		due := w.options.Clock.Now().Add(delay)
+		return func(ctx context.Context, c Claim) error { return w.options.Queue.Retry(ctx, c, due, result.Error()) }
+	}
+}
+
+// backoff returns how long a message waits that had failed so often before.
+func (w *Worker) backoff(attempts int) time.Duration {
+	delay := w.options.Backoff
+	for range attempts {
+		if delay >= w.options.MaxBackoff {
+			break
+		}
+		delay *= 2
+	}
+	jitter := 0.8 + 0.4*rand.Float64() //nolint:gosec // It spreads load, and is no secret.
+	return min(time.Duration(float64(delay)*jitter), w.options.MaxBackoff)
+}
+
+// verdict is what a handler's result means for its message.
+type verdict int
+
+const (
+	done verdict = iota
+	worthRetry
+	hopeless
+)
+
+// judge goes by codes that somebody chose. A file that is missing somewhere is
+// no sandbox that is gone, so the codes that sandpit.CodeOf derives from errors
+// of the standard library do not count.
+func judge(result error) verdict {
+	if result == nil {
+		return done
+	}
+	code := sandpit.Internal
+	if e, ok := errors.AsType[*sandpit.Error](result); ok {
+		code = e.Code
+	} else if c, ok := errors.AsType[sandpit.Code](result); ok {
+		code = c
+	}
+	switch code {
+	case sandpit.NotFound, sandpit.Gone:
+		return done
+	case sandpit.Invalid, sandpit.Unsupported, sandpit.PermissionDenied, sandpit.Unauthenticated:
+		return hopeless
+	default:
+		return worthRetry
+	}
+}
+
+// passing reports whether a failure of the queue may be over soon.
+func passing(err error) bool {
+	switch sandpit.CodeOf(err) {
+	case sandpit.Unavailable, sandpit.Timeout, sandpit.Exhausted:
+		return true
+	default:
+		return false
+	}
+}
