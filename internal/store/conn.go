@@ -1,0 +1,218 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"net/url"
+	"sync"
+
+	_ "modernc.org/sqlite" // the driver "sqlite"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// maxReaders is how many calls read at the same time.
+const maxReaders = 4
+
+// querier runs queries, inside a transaction or not.
+type querier interface {
+	query(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}
+
+// source is what the driver is told to open. The name is escaped: it may hold
+// anything.
+func (s *Store) source(options string) string {
+	name := url.URL{Scheme: "file", Path: s.path()}
+	return name.String() + "?_busy_timeout=5000&_synchronous=NORMAL&_dqs=0&_defensive=1&_error_rc=1" +
+		"&_pragma=trusted_schema(0)&_pragma=cell_size_check(1)" + options
+}
+
+// writer is the one connection that writes. It is its own transaction manager,
+// since database/sql would start a goroutine for each, could not keep prepared
+// statements, and leaves open whether a commit that was cancelled happened.
+type writer struct {
+	db       *sql.DB
+	conn     *sql.Conn
+	turn     chan struct{} // holds one token while nobody writes
+	prepared map[string]*sql.Stmt
+}
+
+func (s *Store) openWriter(ctx context.Context) (*writer, error) {
+	db, err := sql.Open("sqlite", s.source("&_journal_mode=WAL&_pragma=journal_size_limit(16777216)"))
+	if err != nil {
+		return nil, s.fail(err, "open the state")
+	}
+	db.SetMaxOpenConns(1)
+	conn, err := db.Conn(ctx)
+	if err != nil {
+		_ = db.Close() // the first error matters
+		return nil, s.fail(err, "open the state")
+	}
+	w := &writer{db: db, conn: conn, turn: make(chan struct{}, 1), prepared: make(map[string]*sql.Stmt)}
+	w.turn <- struct{}{}
+	var mode string
+	if err := w.row(ctx, `PRAGMA journal_mode`, nil, &mode); err != nil {
+		_ = w.close() // the first error matters
+		return nil, s.fail(err, "open the state")
+	}
+	if mode != "wal" {
+		_ = w.close() // the first error matters
+		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "state directory %s: the file system cannot share memory", s.dir),
+			"choose a state directory on a local file system")
+	}
+	return w, nil
+}
+
+func (w *writer) close() error {
+	for _, stmt := range w.prepared {
+		_ = stmt.Close() // closing the connection tells what matters
+	}
+	return errors.Join(w.conn.Close(), w.db.Close())
+}
+
+// write runs do as one transaction: it happens wholly or not at all. When do has
+// succeeded, the end of ctx does not matter any more.
+func (s *Store) write(ctx context.Context, do func(*writer) error) error {
+	leave, err := s.enter(ctx)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	w := s.writer
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-w.turn:
+	}
+	defer func() { w.turn <- struct{}{} }()
+	return w.transact(ctx, do)
+}
+
+// read runs do, whose single queries each see one moment.
+func (s *Store) read(ctx context.Context, do func(*reader) error) error {
+	leave, err := s.enter(ctx)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	return do(s.reader)
+}
+
+// enter keeps the store open until leave is called.
+func (s *Store) enter(ctx context.Context) (leave func(), err error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	s.gate.RLock()
+	if s.closed {
+		s.gate.RUnlock()
+		return nil, sandpit.Errorf(sandpit.Unavailable, "the state %s is closed", s.path())
+	}
+	return s.gate.RUnlock, nil
+}
+
+// transact is called by whoever has the turn. Beginning and ending are not
+// cancelled, so that it is always known whether the transaction happened.
+func (w *writer) transact(ctx context.Context, do func(*writer) error) error {
+	always := context.WithoutCancel(ctx)
+	if _, err := w.exec(always, `BEGIN IMMEDIATE`); err != nil {
+		return err
+	}
+	err := do(w)
+	if err == nil {
+		_, err = w.exec(always, `COMMIT`)
+	}
+	if err != nil {
+		_, _ = w.exec(always, `ROLLBACK`) // some errors have rolled back already
+		return err
+	}
+	return nil
+}
+
+// stmt is called by whoever has the turn.
+func (w *writer) stmt(ctx context.Context, query string) (*sql.Stmt, error) {
+	if stmt, ok := w.prepared[query]; ok {
+		return stmt, nil
+	}
+	stmt, err := w.conn.PrepareContext(ctx, query)
+	if err == nil {
+		w.prepared[query] = stmt
+	}
+	return stmt, err
+}
+
+func (w *writer) exec(ctx context.Context, query string, args ...any) (int64, error) {
+	stmt, err := w.stmt(ctx, query)
+	if err != nil {
+		return 0, err
+	}
+	res, err := stmt.ExecContext(ctx, args...)
+	if err != nil {
+		return 0, err
+	}
+	return res.RowsAffected()
+}
+
+func (w *writer) query(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
+	stmt, err := w.stmt(ctx, query)
+	if err != nil {
+		return nil, err
+	}
+	return stmt.QueryContext(ctx, args...)
+}
+
+// row scans one row; sql.ErrNoRows if there is none.
+func (w *writer) row(ctx context.Context, query string, args []any, dest ...any) error {
+	stmt, err := w.stmt(ctx, query)
+	if err != nil {
+		return err
+	}
+	return stmt.QueryRowContext(ctx, args...).Scan(dest...)
+}
+
+// reader is a few connections that only read.
+type reader struct {
+	db *sql.DB
+
+	mu       sync.Mutex
+	prepared map[string]*sql.Stmt
+}
+
+func (s *Store) openReader() (*reader, error) {
+	db, err := sql.Open("sqlite", s.source("&_query_only=1"))
+	if err != nil {
+		return nil, s.fail(err, "open the state")
+	}
+	db.SetMaxOpenConns(maxReaders)
+	db.SetMaxIdleConns(maxReaders)
+	return &reader{db: db, prepared: make(map[string]*sql.Stmt)}, nil
+}
+
+func (r *reader) close() error {
+	for _, stmt := range r.prepared {
+		_ = stmt.Close() // closing the connections tells what matters
+	}
+	return r.db.Close()
+}
+
+func (r *reader) stmt(ctx context.Context, query string) (*sql.Stmt, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if stmt, ok := r.prepared[query]; ok {
+		return stmt, nil
+	}
+	stmt, err := r.db.PrepareContext(ctx, query)
+	if err == nil {
+		r.prepared[query] = stmt
+	}
+	return stmt, err
+}
+
+func (r *reader) query(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
+	stmt, err := r.stmt(ctx, query)
+	if err != nil {
+		return nil, err
+	}
+	return stmt.QueryContext(ctx, args...)
+}

@@ -1,0 +1,161 @@
+package store
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+	"unicode/utf8"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// columns of a sandbox, in the order in which encodeRow and decodeRow have them.
+const columns = `id, owner, provider, state, reason, spec, deadline, action, handle,
+	request_key, request_digest, pool, recreated, created_at, last_used_at, changed_at, version,
+	idle_timeout, idle_action, auto_stop, auto_archive, auto_delete, recreate, ignore_background`
+
+const (
+	selectRows = `SELECT ` + columns + ` FROM sandboxes `
+	insertRow  = `INSERT INTO sandboxes (` + columns + `) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10,
+		?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24)`
+	// created_at (?14) stays. ?25 is the version before.
+	updateRow = `UPDATE sandboxes SET owner = ?2, provider = ?3, state = ?4, reason = ?5, spec = ?6, deadline = ?7,
+		action = ?8, handle = ?9, request_key = ?10, request_digest = ?11, pool = ?12, recreated = ?13,
+		last_used_at = max(ifnull(last_used_at, ?15), ifnull(?15, last_used_at)), changed_at = ?16, version = ?17,
+		idle_timeout = ?18, idle_action = ?19, auto_stop = ?20, auto_archive = ?21, auto_delete = ?22,
+		recreate = ?23, ignore_background = ?24
+		WHERE id = ?1 AND version = ?25 AND ?14 IS ?14
+		RETURNING created_at, last_used_at`
+)
+
+// encodeRow checks a row and returns its columns, and the row as it will come back.
+func encodeRow(r Row) ([]any, Row, error) {
+	if err := checkRow(r); err != nil {
+		return nil, Row{}, err
+	}
+	spec, kept, err := encodeSpec(r.Spec)
+	if err != nil {
+		return nil, Row{}, sandpit.Errorf(sandpit.Invalid, "spec of sandbox %s: %w", r.ID, err)
+	}
+	r.Spec = kept
+	r.Handle = slices.Clone(r.Handle)
+	r.Reason = cut(r.Reason)
+	r.CreatedAt, r.Lease.Deadline = round(r.CreatedAt), round(r.Lease.Deadline)
+	r.LastUsedAt, r.ChangedAt = round(r.LastUsedAt), round(r.ChangedAt)
+	p := r.Policy
+	return []any{
+		r.ID, r.Lease.Owner, r.Provider, r.State, r.Reason, spec, micros(r.Lease.Deadline), r.Lease.Action,
+		r.Handle, r.Key, r.Digest, r.Pool, r.Recreated,
+		micros(r.CreatedAt), micros(r.LastUsedAt), micros(r.ChangedAt), r.Version,
+		p.IdleTimeout, p.IdleAction, p.AutoStop, p.AutoArchive, p.AutoDelete, p.Recreate, p.IgnoreBackground,
+	}, r, nil
+}
+
+// encodeSpec returns a spec as text, and as it will come back. It refuses one that
+// would come back changed, which is what JSON does to text that is not UTF-8.
+func encodeSpec(s sandpit.Spec) (text string, kept sandpit.Spec, err error) {
+	first, err := json.Marshal(s)
+	if err != nil {
+		return "", kept, err
+	}
+	if len(first) > MaxSpec {
+		return "", kept, fmt.Errorf("%d bytes, want %d or fewer", len(first), MaxSpec)
+	}
+	if err := json.Unmarshal(first, &kept); err != nil {
+		return "", kept, errors.New("it does not survive being kept")
+	}
+	second, err := json.Marshal(kept)
+	if err == nil && !bytes.Equal(first, second) {
+		err = errors.New("not UTF-8")
+	}
+	return string(first), kept, err
+}
+
+// checkRow returns an Invalid error unless the file can keep r.
+func checkRow(r Row) error {
+	if err := r.ID.Validate(); err != nil {
+		return err
+	}
+	if problem := problemOf(r); problem != "" {
+		return sandpit.Errorf(sandpit.Invalid, "sandbox %s: its %s is out of bounds", r.ID, problem)
+	}
+	return nil
+}
+
+// problemOf names what is wrong with a row, "" for nothing. It does not tell the
+// value: that may be a secret.
+func problemOf(r Row) string {
+	texts := []struct{ name, text string }{
+		{"owner", r.Lease.Owner}, {"provider", r.Provider}, {"key", r.Key}, {"digest", r.Digest}, {"pool", r.Pool},
+	}
+	for _, f := range texts {
+		if len(f.text) > MaxName || !utf8.ValidString(f.text) {
+			return f.name
+		}
+	}
+	switch {
+	case !r.State.Valid():
+		return "state"
+	case !isAction(r.Lease.Action):
+		return "action"
+	case !isAction(r.Policy.IdleAction), r.Policy.Recreate < 0,
+		min(r.Policy.IdleTimeout, r.Policy.AutoStop, r.Policy.AutoArchive, r.Policy.AutoDelete) < 0:
+		return "policy"
+	case len(r.Handle) > MaxHandle:
+		return "handle"
+	case r.Recreated < 0:
+		return "count of how often it was made again"
+	case r.Version < 1:
+		return "version"
+	}
+	for _, t := range []time.Time{r.CreatedAt, r.Lease.Deadline, r.LastUsedAt, r.ChangedAt} {
+		if !inRange(t) {
+			return "date"
+		}
+	}
+	return ""
+}
+
+func isAction(a sandpit.Action) bool {
+	switch a {
+	case "", sandpit.ActionKill, sandpit.ActionStop, sandpit.ActionPause:
+		return true
+	default:
+		return false
+	}
+}
+
+// decodeRow reads and checks what encodeRow made. Its error names the sandbox.
+func decodeRow(c *cells) (Row, error) {
+	var r Row
+	r.ID = sandpit.ID(c.text())
+	r.Lease.Owner, r.Provider = c.text(), c.text()
+	r.State, r.Reason = sandpit.State(c.text()), c.text()
+	spec := c.text()
+	r.Lease.Deadline, r.Lease.Action = c.time(), sandpit.Action(c.text())
+	r.Handle = c.blob()
+	r.Key, r.Digest, r.Pool = c.text(), c.text(), c.text()
+	r.Recreated = int(c.int())
+	r.CreatedAt, r.LastUsedAt, r.ChangedAt = c.time(), c.time(), c.time()
+	r.Version = c.int()
+	r.Policy = Policy{
+		IdleTimeout: c.duration(), IdleAction: sandpit.Action(c.text()), AutoStop: c.duration(), AutoArchive: c.duration(),
+		AutoDelete: c.duration(), Recreate: int(c.int()), IgnoreBackground: c.int() != 0,
+	}
+	// The errors of JSON quote what they find, and Spec.Env may hold secrets.
+	if len(spec) > MaxSpec || json.Unmarshal([]byte(spec), &r.Spec) != nil {
+		c.reject("spec")
+	}
+	if r.ID.Validate() != nil {
+		c.reject("ID")
+	} else if problem := problemOf(r); problem != "" {
+		c.reject(problem)
+	}
+	if c.err != nil {
+		return Row{}, fmt.Errorf("sandbox %.40q: %w", string(r.ID), c.err)
+	}
+	return r, nil
+}

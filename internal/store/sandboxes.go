@@ -1,0 +1,302 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// The bounds of a Row. What exceeds them is Invalid, but a longer Reason is cut.
+const (
+	MaxSpec   = 1 << 20 // bytes of the Spec as JSON
+	MaxHandle = 4096    // bytes
+	MaxName   = 512     // bytes of Owner, Provider, Key, Digest and Pool each
+	MaxReason = maxText // bytes
+)
+
+// Row is one sandbox: its lease and what became of it. Times are kept in UTC, to
+// the microsecond, and are in the years 1970 to 9999 or zero.
+type Row struct {
+	sandpit.Sandbox
+	// Provider is who made it.
+	Provider string
+	// Handle is what the provider attaches to it by.
+	Handle []byte
+	Policy Policy
+	// Key is what the maker called the request, "" for nothing. While the row
+	// exists no other row of the same owner has it.
+	Key string
+	// Digest is of the request made with Key.
+	Digest string
+	// Pool is where it waits for somebody, "" if it is somebody's.
+	Pool string
+	// Recreated is how often it was made again.
+	Recreated int
+	// LastUsedAt never goes back, except by ShiftDeadlines.
+	LastUsedAt time.Time
+	// ChangedAt is when its state changed.
+	ChangedAt time.Time
+	// Version is 1 for a new row, and one more after each update.
+	Version int64
+}
+
+// Policy says what happens to a sandbox by itself. Zero durations mean never.
+type Policy struct {
+	// IdleTimeout is how long nobody may use it before IdleAction.
+	IdleTimeout time.Duration
+	// IdleAction is what happens then. Default: sandpit.ActionKill.
+	IdleAction sandpit.Action
+	// AutoStop is how long nobody may use it before it is stopped.
+	AutoStop time.Duration
+	// AutoArchive is how long it may be stopped before it is archived.
+	AutoArchive time.Duration
+	// AutoDelete is how long it may be stopped or archived before it is deleted.
+	AutoDelete time.Duration
+	// Recreate is how often it is made again after it vanished.
+	Recreate int
+	// IgnoreBackground lets it be idle while programs run in it.
+	IgnoreBackground bool
+}
+
+// Filter chooses rows. Fields that are zero choose everything.
+type Filter struct {
+	Owner string
+	// Labels must all be there.
+	Labels map[string]string
+	// States is any of these.
+	States []sandpit.State
+	// After is the ID of the last row of the page before.
+	After sandpit.ID
+	// Limit is at most so many. Default: all.
+	Limit int
+}
+
+// InsertSandbox adds a row and returns it as it is kept, with Version 1.
+//
+// AlreadyExists: the ID, or the Key for this owner. Invalid: out of bounds.
+func (s *Store) InsertSandbox(ctx context.Context, r Row) (Row, error) {
+	r.Version = 1
+	values, r, err := encodeRow(r)
+	if err != nil {
+		return Row{}, err
+	}
+	err = s.write(ctx, func(tx *writer) error {
+		_, err := tx.exec(ctx, insertRow, values...)
+		if isTaken(err) {
+			return taken(ctx, tx, r)
+		}
+		return err
+	})
+	if err != nil {
+		return Row{}, s.fail(err, "keep sandbox %s", r.ID)
+	}
+	return r, nil
+}
+
+// UpdateSandbox replaces the row with the ID and Version of r and returns it as
+// it is kept, with the next Version. CreatedAt and a later LastUsedAt stay.
+//
+// NotFound: no such row. Conflict: it has another version. AlreadyExists: another
+// row of the owner has the Key. Invalid: out of bounds.
+func (s *Store) UpdateSandbox(ctx context.Context, r Row) (Row, error) {
+	before := r.Version
+	r.Version++
+	values, r, err := encodeRow(r)
+	if err != nil {
+		return Row{}, err
+	}
+	err = s.write(ctx, func(tx *writer) error {
+		var created, used sql.Null[int64]
+		err := tx.row(ctx, updateRow, append(values, before), &created, &used)
+		switch {
+		case errors.Is(err, sql.ErrNoRows):
+			return stale(ctx, tx, r.ID, before)
+		case isTaken(err):
+			return taken(ctx, tx, r)
+		}
+		r.CreatedAt, r.LastUsedAt = fromMicros(created), fromMicros(used)
+		return err
+	})
+	if err != nil {
+		return Row{}, s.fail(err, "keep sandbox %s", r.ID)
+	}
+	return r, nil
+}
+
+// taken tells why a row could not be written.
+func taken(ctx context.Context, q querier, r Row) error {
+	holder := ""
+	err := scan(ctx, q, `SELECT id FROM sandboxes WHERE owner = ? AND request_key = ? AND request_key <> '' AND id <> ?`,
+		[]any{r.Lease.Owner, r.Key, r.ID}, func(c *cells) bool { holder = c.text(); return true })
+	if err != nil {
+		return err
+	}
+	if holder == "" {
+		return sandpit.Errorf(sandpit.AlreadyExists, "sandbox %s exists already", r.ID)
+	}
+	return sandpit.Errorf(sandpit.AlreadyExists, "sandbox %s was made with the same idempotency key", holder)
+}
+
+// stale tells why no row was updated.
+func stale(ctx context.Context, q querier, id sandpit.ID, want int64) error {
+	err := missing(id)
+	scanErr := scan(ctx, q, `SELECT version FROM sandboxes WHERE id = ?`, []any{id}, func(c *cells) bool {
+		err = sandpit.Errorf(sandpit.Conflict, "sandbox %s was changed meanwhile: it has version %d, not %d", id, c.int(), want)
+		return true
+	})
+	if scanErr != nil {
+		return scanErr
+	}
+	return err
+}
+
+func missing(id sandpit.ID) error {
+	return sandpit.Errorf(sandpit.NotFound, "Sandbox %.40s not found", string(id))
+}
+
+// DeleteSandbox removes a row; absent is fine.
+func (s *Store) DeleteSandbox(ctx context.Context, id sandpit.ID) error {
+	err := s.write(ctx, func(tx *writer) error {
+		_, err := tx.exec(ctx, `DELETE FROM sandboxes WHERE id = ?`, id)
+		return err
+	})
+	if err != nil {
+		return s.fail(err, "forget sandbox %.40s", string(id))
+	}
+	return nil
+}
+
+// Sandbox returns a row.
+//
+// NotFound: no such row. Internal: it cannot be read.
+func (s *Store) Sandbox(ctx context.Context, id sandpit.ID) (Row, error) {
+	list, err := s.rows(ctx, Filter{}, `WHERE id = ?`, id)
+	if err == nil && len(list) == 0 {
+		err = missing(id)
+	}
+	if err != nil {
+		return Row{}, err
+	}
+	return list[0], nil
+}
+
+// SandboxByKey returns the row of an owner that was made with key.
+//
+// NotFound: no such row. Internal: it cannot be read.
+func (s *Store) SandboxByKey(ctx context.Context, owner, key string) (Row, error) {
+	list, err := s.rows(ctx, Filter{}, `WHERE owner = ? AND request_key = ? AND request_key <> ''`, owner, key)
+	if err == nil && len(list) == 0 {
+		err = sandpit.Errorf(sandpit.NotFound, "no sandbox was made with this idempotency key")
+	}
+	if err != nil {
+		return Row{}, err
+	}
+	return list[0], nil
+}
+
+// Sandboxes returns rows in the order of their IDs. Rows that cannot be read are
+// left out, and are named in an Internal error that comes with the good ones.
+func (s *Store) Sandboxes(ctx context.Context, f Filter) ([]Row, error) {
+	if f.Limit < 0 {
+		return nil, sandpit.Errorf(sandpit.Invalid, "list sandboxes: limit %d", f.Limit)
+	}
+	where, args := `WHERE id > ?`, []any{f.After}
+	if f.Owner != "" {
+		where, args = where+` AND owner = ?`, append(args, f.Owner)
+	}
+	if len(f.States) > 0 {
+		states, err := json.Marshal(f.States)
+		if err != nil {
+			return nil, sandpit.Errorf(sandpit.Invalid, "list sandboxes: %w", err)
+		}
+		where, args = where+` AND state IN (SELECT value FROM json_each(?))`, append(args, string(states))
+	}
+	return s.rows(ctx, f, where+` ORDER BY id`, args...)
+}
+
+// rows returns what a query finds and f does not leave out by labels and limit:
+// labels are looked at here, since a row whose JSON is broken would fail the query.
+func (s *Store) rows(ctx context.Context, f Filter, where string, args ...any) ([]Row, error) {
+	var list []Row
+	var bad []error
+	err := s.read(ctx, func(r *reader) error {
+		return scan(ctx, r, selectRows+where, args, func(c *cells) bool {
+			switch row, err := decodeRow(c); {
+			case err != nil:
+				bad = append(bad, err)
+			case hasLabels(row, f.Labels):
+				list = append(list, row)
+			}
+			return f.Limit == 0 || len(list) < f.Limit
+		})
+	})
+	if err != nil {
+		return nil, s.fail(err, "list sandboxes")
+	}
+	return list, unreadable("sandboxes", bad)
+}
+
+func hasLabels(r Row, want map[string]string) bool {
+	for name, value := range want {
+		if got, ok := r.Spec.Labels[name]; !ok || got != value {
+			return false
+		}
+	}
+	return true
+}
+
+// TouchSandboxes notes when sandboxes were used last: all of them or none. A time
+// before the one noted already, and an ID without a row, change nothing. Versions
+// stay.
+func (s *Store) TouchSandboxes(ctx context.Context, used map[sandpit.ID]time.Time) error {
+	if len(used) == 0 {
+		return nil
+	}
+	times := make(map[sandpit.ID]int64, len(used))
+	for id, t := range used {
+		if t.IsZero() || !inRange(t) {
+			return sandpit.Errorf(sandpit.Invalid, "sandbox %.40s was used in the year %d", string(id), t.UTC().Year())
+		}
+		times[id] = t.UnixMicro()
+	}
+	text, err := json.Marshal(times)
+	if err != nil {
+		return sandpit.Errorf(sandpit.Invalid, "note the last use: %w", err)
+	}
+	err = s.write(ctx, func(tx *writer) error {
+		_, err := tx.exec(ctx, `UPDATE sandboxes SET last_used_at = max(ifnull(last_used_at, 0), used.value)
+			FROM json_each(?) AS used WHERE sandboxes.id = used.key`, string(text))
+		return err
+	})
+	if err != nil {
+		return s.fail(err, "note the last use")
+	}
+	return nil
+}
+
+// maxShift is how far a clock is believed to be set: a hundred years.
+const maxShift = 100 * 365 * 24 * time.Hour
+
+// ShiftDeadlines moves Deadline, LastUsedAt and ChangedAt of every row, because
+// the clock was set by so much. Versions stay: who has rows in memory moves them
+// alike. Times stay in the years 1970 to 9999. Invalid: more than a hundred years.
+func (s *Store) ShiftDeadlines(ctx context.Context, by time.Duration) error {
+	if by.Abs() > maxShift {
+		return sandpit.Errorf(sandpit.Invalid, "shift deadlines by %v", by)
+	}
+	err := s.write(ctx, func(tx *writer) error {
+		_, err := tx.exec(ctx, `UPDATE sandboxes SET
+			deadline = min(max(deadline + ?1, 1), ?2),
+			last_used_at = min(max(last_used_at + ?1, 1), ?2),
+			changed_at = min(max(changed_at + ?1, 1), ?2)`, by.Microseconds(), latest().UnixMicro())
+		return err
+	})
+	if err != nil {
+		return s.fail(err, "shift deadlines")
+	}
+	return nil
+}

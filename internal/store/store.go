@@ -1,0 +1,155 @@
+package store
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"encoding/hex"
+	"errors"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// The names in a state directory.
+const (
+	fileName = "state.db"
+	lockName = "state.lock"
+)
+
+// Options are how a store is opened. The zero value is good.
+type Options struct {
+	// Now tells the time of day. Default: time.Now.
+	Now func() time.Time
+}
+
+// Store is an open state directory. All methods may be called concurrently.
+//
+// Errors of all methods: Exhausted when the disk is full, Internal when the file
+// is damaged, Unavailable after Close, and the context's error when that ended
+// first; nothing has changed then. No error contains values of a row but its ID.
+type Store struct {
+	dir      string
+	now      func() time.Time
+	lock     *os.File
+	writer   *writer
+	reader   *reader
+	identity string
+
+	gate   sync.RWMutex // held for reading by every call that runs
+	closed bool
+}
+
+// Open opens the state in dir, and makes both if missing: the directory with
+// permissions 0700, the file with 0600. Until Close the directory is the caller's.
+//
+// Conflict: another process, or another store of this one, has the directory.
+// Internal: the file is damaged. Invalid: it is not a state of sandpit.
+// Unsupported: it is of a newer version, or on a file system that cannot hold it.
+// PermissionDenied: others may write to the directory. Exhausted: the disk is
+// full. A file that is refused is left as it was, and the hint tells what to do.
+func Open(ctx context.Context, dir string, o Options) (*Store, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, sandpit.Errorf(sandpit.Invalid, "state directory: %w", err)
+	}
+	if err := makeDir(dir); err != nil {
+		return nil, err
+	}
+	lock, err := takeLock(dir)
+	if err != nil {
+		return nil, err
+	}
+	s := &Store{dir: dir, now: o.Now, lock: lock}
+	if s.now == nil {
+		s.now = time.Now
+	}
+	if err := s.open(ctx); err != nil {
+		_ = s.Close() // what went wrong is told already
+		return nil, err
+	}
+	return s, nil
+}
+
+// open checks the file before anything writes to it.
+func (s *Store) open(ctx context.Context) error {
+	list, err := loadMigrations(embedded)
+	if err != nil {
+		return sandpit.Errorf(sandpit.Internal, "read the migrations: %w", err)
+	}
+	if err := s.prepareFile(); err != nil {
+		return err
+	}
+	if list, err = s.inspect(ctx, list); err != nil {
+		return err
+	}
+	if s.writer, err = s.openWriter(ctx); err != nil {
+		return err
+	}
+	if err := s.migrate(ctx, list); err != nil {
+		return err
+	}
+	if err := s.identify(ctx); err != nil {
+		return err
+	}
+	s.reader, err = s.openReader()
+	return err
+}
+
+// Close waits for the calls that run, tidies up and lets go of the directory. It
+// is idempotent. Calls that come later are Unavailable: to the rest of a program
+// a closed store looks as if its server had been killed, which tests make use of.
+func (s *Store) Close() error {
+	s.gate.Lock()
+	defer s.gate.Unlock()
+	if s.closed {
+		return nil
+	}
+	s.closed = true
+	return s.shut()
+}
+
+// shut closes the writer last: SQLite tidies up when the last connection goes.
+func (s *Store) shut() error {
+	var first error
+	if s.reader != nil {
+		first = s.reader.close()
+	}
+	if s.writer != nil {
+		if err := s.writer.close(); first == nil {
+			first = err
+		}
+	}
+	dropLock(s.lock)
+	if first != nil {
+		return s.fail(first, "close the state")
+	}
+	return nil
+}
+
+// Identity is a random name, 32 hexadecimal digits, made once for each file. It
+// says which manager sandboxes and queued messages belong to.
+func (s *Store) Identity() string { return s.identity }
+
+func (s *Store) identify(ctx context.Context) error {
+	read := func() error { return s.writer.row(ctx, `SELECT name FROM identity`, nil, &s.identity) }
+	err := read()
+	if errors.Is(err, sql.ErrNoRows) {
+		err = s.write(ctx, func(tx *writer) error {
+			_, err := tx.exec(ctx, `INSERT INTO identity VALUES (1, lower(hex(randomblob(16))))`)
+			return cmp.Or(err, read())
+		})
+	}
+	if err != nil {
+		return s.fail(err, "read the identity of the state")
+	}
+	if raw, err := hex.DecodeString(s.identity); err != nil || len(raw) != 16 {
+		return s.damaged(errors.New("its identity cannot be read"))
+	}
+	return nil
+}
+
+func (s *Store) path() string { return filepath.Join(s.dir, fileName) }
