@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/runsc/container"
+	"gvisor.dev/gvisor/runsc/sandbox"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/guest"
@@ -150,7 +151,8 @@ func (b *box) start(req createRequest, files []*os.File) error {
 	if err := b.container.Start(conf); err != nil {
 		return fmt.Errorf("start the kernel: %w", err)
 	}
-	go b.watch(b.container)
+	// Not by the container, which forgets its kernel when it is destroyed.
+	go b.watch(b.container.Sandbox)
 	return nil
 }
 
@@ -228,8 +230,8 @@ func (b *box) attachOne(place string, isDir bool, mount func() error) error {
 }
 
 // watch waits for the end of the kernel process. It ends with the sandbox.
-func (b *box) watch(c *container.Container) {
-	ws, err := c.Wait()
+func (b *box) watch(kernel *sandbox.Sandbox) {
+	ws, err := kernel.Wait(string(b.id))
 	switch {
 	case err != nil:
 		b.end(sandpit.Exit{Reason: "the sandbox's kernel ended and nobody saw how"})
