@@ -62,6 +62,7 @@ var arrows = map[string][]string{
 var owners = map[string][]string{
 	"connectrpc.com":                         {"internal/api/...", "internal/envd", "internal/gen/...", "internal/guest"},
 	"github.com/BurntSushi/toml":             {"internal/config"},
+	"github.com/docker/cli":                  {"internal/image"},
 	"github.com/google/go-containerregistry": {"internal/image"},
 	"github.com/moby":                        {"provider/docker"},
 	"github.com/redis/go-redis":              {"internal/queue"},

@@ -11,7 +11,9 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/sandpit-dev/sandpit"
 )
@@ -138,6 +140,59 @@ func TestLoginGoesNowhereElse(t *testing.T) {
 	}
 }
 
+// TestTokenIsNotPassedOn has the server that exchanges tokens lead elsewhere.
+func TestTokenIsNotPassedOn(t *testing.T) {
+	t.Parallel()
+	const secret = "refresh-token"
+	var given atomic.Int32
+	exchange := func(w http.ResponseWriter, r *http.Request) {
+		if r.PostFormValue("refresh_token") == secret {
+			given.Add(1)
+			_, _ = io.WriteString(w, `{"token":"tok"}`)
+		}
+	}
+	other := httptest.NewServer(http.HandlerFunc(exchange))
+	t.Cleanup(other.Close)
+	for name, tc := range map[string]struct {
+		to   string
+		want sandpit.Code
+	}{
+		"the same server": {"", ""},
+		"another one":     {other.URL, sandpit.PermissionDenied},
+	} {
+		mux := http.NewServeMux()
+		mux.Handle("/token", http.RedirectHandler(tc.to+"/moved", http.StatusTemporaryRedirect))
+		mux.HandleFunc("/moved", exchange)
+		server := httptest.NewServer(mux)
+		t.Cleanup(server.Close)
+		h := newHub(t)
+		h.push(t, "x", "v", simple(t))
+		h.set(func(w http.ResponseWriter, r *http.Request) bool {
+			if r.Header.Get("Authorization") == "Bearer tok" {
+				return false
+			}
+			w.Header().Set("WWW-Authenticate", `Bearer realm="`+server.URL+`/token"`)
+			w.WriteHeader(http.StatusUnauthorized)
+			return true
+		})
+		s := newClientStore(t, Options{Credentials: func(context.Context, string) (Credential, error) {
+			return Credential{Token: secret}, nil
+		}})
+		root, err := s.Resolve(t.Context(), h.ref("x:v"), nil)
+		if sandpit.CodeOf(err) != tc.want {
+			t.Errorf("%s: %v, want %q", name, err, tc.want)
+		}
+		if err == nil {
+			must(t, root.File.Close())
+		} else if strings.Contains(err.Error(), secret) {
+			t.Errorf("%s: the error repeats it: %v", name, err)
+		}
+		if want := tc.want == ""; given.Swap(0) != 0 != want {
+			t.Errorf("%s: it was given to the wrong one", name)
+		}
+	}
+}
+
 func canceled(t *testing.T) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -152,25 +207,41 @@ func TestDockerCredentials(t *testing.T) {
 		"ghcr.io) echo '{\"Username\":\"helper\",\"Secret\":\"s\"}';;\n" +
 		"token.test) echo '{\"Username\":\"<token>\",\"Secret\":\"t\"}';;\n" +
 		"broken.test) echo hidden; exit 1;;\n" +
+		"flood.test) printf '{\"Username\":\"hidden\",\"Secret\":\"'; head -c 1000000 /dev/zero | tr '\\0' x; echo '\"}';;\n" +
+		"slow.test) exec sleep 1000;;\n" +
 		"*) echo 'credentials not found in native keychain'; exit 1;;\nesac\n"
 	must(t, os.WriteFile(filepath.Join(bin, "docker-credential-test"), []byte(helper), 0o755))
 	auth := base64.StdEncoding.EncodeToString([]byte("me:pass:word"))
-	config := `{"auths":{"https://index.docker.io/v1/":{"auth":"` + auth + `"},"plain.test:5000":{"username":"a","password":"b"},
-		"id.test":{"identitytoken":"i"}},"credHelpers":{"ghcr.io":"test","token.test":"test","broken.test":"test","none.test":"test","evil.test":"../evil"}}`
+	other := `{"username":"other","password":"o"}`
+	config := `{"auths":{"https://index.docker.io/v1/access-token":` + other + `,"https://index.docker.io/v1/refresh-token":` + other + `,
+		"docker.io":` + other + `,"https://index.docker.io/v1/":{"auth":"` + auth + `"},"https://old.test/v2/":{"username":"a","password":"b"},"plain.test:5000":{"username":"a","password":"b"},
+		"id.test":{"identitytoken":"i"}},"credHelpers":{"ghcr.io":"test","token.test":"test","broken.test":"test","none.test":"test","flood.test":"test","slow.test":"test","evil.test":"../evil"}}`
 	must(t, os.WriteFile(filepath.Join(dir, "config.json"), []byte(config), 0o600))
 	find := DockerCredentials(dir)
 	for registry, want := range map[string]Credential{
 		"docker.io": {User: "me", Password: "pass:word"}, "plain.test:5000": {User: "a", Password: "b"}, "id.test": {Token: "i"},
 		"ghcr.io": {User: "helper", Password: "s"}, "token.test": {Token: "t"}, "none.test": {}, "other.test": {},
+		"old.test": {User: "a", Password: "b"}, "old.test:1": {}, "test": {},
 	} {
 		got, err := find(t.Context(), registry)
 		if err != nil || got != want {
 			t.Errorf("%s: %q %q %q, %v", registry, got.User, got.Password, got.Token, err)
 		}
 	}
-	for registry, want := range map[string]sandpit.Code{"broken.test": sandpit.Unavailable, "evil.test": sandpit.Invalid} {
+	for registry, want := range map[string]sandpit.Code{"broken.test": sandpit.Unavailable, "flood.test": sandpit.Unavailable, "evil.test": sandpit.Invalid} {
 		if _, err := find(t.Context(), registry); !errors.Is(err, want) || strings.Contains(err.Error(), "hidden") {
 			t.Errorf("%s: %v", registry, err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := find(ctx, "slow.test"); !errors.Is(err, sandpit.Unavailable) {
+		t.Errorf("a helper that does not end: %v", err)
+	}
+	for _, key := range []string{"docker.io", "index.docker.io", "https://registry-1.docker.io/v2/"} {
+		must(t, os.WriteFile(filepath.Join(dir, "config.json"), []byte(`{"auths":{"`+key+`":`+other+`}}`), 0o600))
+		if got, err := find(t.Context(), "docker.io"); err != nil || got != (Credential{User: "other", Password: "o"}) {
+			t.Errorf("only %s: %q %q, %v", key, got.User, got.Password, err)
 		}
 	}
 	must(t, os.WriteFile(filepath.Join(dir, "config.json"), []byte(`{"auths":{"x":{"auth":7,"p":"hidden`), 0o600))

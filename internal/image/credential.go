@@ -2,8 +2,8 @@ package image
 
 import (
 	"bytes"
+	"cmp"
 	"context"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"io"
@@ -15,20 +15,12 @@ import (
 	"strings"
 	"time"
 
+	"github.com/docker/cli/cli/config"
+	"github.com/docker/cli/cli/config/configfile"
+	"github.com/docker/cli/cli/config/credentials"
+
 	"github.com/sandpit-dev/sandpit"
 )
-
-// dockerConfig is the part of Docker's config.json that is about logins.
-type dockerConfig struct {
-	Auths map[string]struct {
-		Auth          string `json:"auth"`
-		Username      string `json:"username"`
-		Password      string `json:"password"`
-		IdentityToken string `json:"identitytoken"`
-	} `json:"auths"`
-	Store   string            `json:"credsStore"`
-	Helpers map[string]string `json:"credHelpers"`
-}
 
 // hubLogin is what Docker calls its own registry where it keeps logins.
 const hubLogin = "https://index.docker.io/v1/"
@@ -46,11 +38,11 @@ func DockerCredentials(dir string) CredentialFunc {
 		if err != nil {
 			return Credential{}, err
 		}
-		var c dockerConfig
-		if json.Unmarshal(data, &c) != nil { // the error could repeat a password
+		c, err := config.LoadFromReader(bytes.NewReader(data))
+		if err != nil { // it could repeat a password
 			return Credential{}, sandpit.Errorf(sandpit.Invalid, "%s is not what Docker writes", filepath.Join(dir, "config.json"))
 		}
-		return c.find(ctx, registry)
+		return findLogin(ctx, c, registry)
 	}
 }
 
@@ -63,48 +55,27 @@ func readConfigFile(path string) ([]byte, error) {
 	return readDocument(f)
 }
 
-func (c dockerConfig) find(ctx context.Context, registry string) (Credential, error) {
-	server := registry
+// findLogin asks the helper that is responsible, then the file itself.
+func findLogin(ctx context.Context, c *configfile.ConfigFile, registry string) (Credential, error) {
+	servers := []string{registry}
 	if registry == hub {
-		server = hubLogin
+		servers = []string{hubLogin, hub, "index.docker.io", "registry-1.docker.io"}
 	}
-	helper := c.Helpers[registry]
-	if helper == "" {
-		helper = c.Helpers[server]
-	}
-	if helper == "" {
-		helper = c.Store
-	}
+	helper := cmp.Or(c.CredentialHelpers[registry], c.CredentialHelpers[servers[0]], c.CredentialsStore)
 	if helper != "" {
-		found, err := askHelper(ctx, helper, server)
+		found, err := askHelper(ctx, helper, servers[0])
 		if err != nil || found != (Credential{}) {
 			return found, err
 		}
 	}
-	for key, a := range c.Auths {
-		if hostOf(key) != registry {
-			continue
+	file := credentials.NewFileStore(c)
+	for _, server := range servers {
+		found, err := file.Get(server)
+		if err != nil || found.Username+found.IdentityToken != "" {
+			return Credential{User: found.Username, Password: found.Password, Token: found.IdentityToken}, err
 		}
-		found := Credential{User: a.Username, Password: a.Password, Token: a.IdentityToken}
-		if plain, err := base64.StdEncoding.DecodeString(a.Auth); err == nil && a.Auth != "" {
-			found.User, found.Password, _ = strings.Cut(strings.TrimRight(string(plain), "\x00"), ":")
-		}
-		return found, nil
 	}
 	return Credential{}, nil
-}
-
-// hostOf returns the registry that Docker means with a key of its file.
-func hostOf(key string) string {
-	if key == hubLogin {
-		return hub
-	}
-	key = strings.TrimPrefix(strings.TrimPrefix(key, "https://"), "http://")
-	host, _, _ := strings.Cut(key, "/")
-	if host == "index.docker.io" || host == "registry-1.docker.io" {
-		return hub
-	}
-	return host
 }
 
 var helperPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]*$`)
@@ -127,7 +98,7 @@ func askHelper(ctx context.Context, name, server string) (Credential, error) {
 	cmd.Stdout = out
 	cmd.WaitDelay = time.Second
 	if err := cmd.Run(); err != nil {
-		if bytes.Contains(out.Bytes(), []byte("credentials not found")) {
+		if bytes.Contains(out.kept, []byte("credentials not found")) {
 			return Credential{}, nil
 		}
 		return Credential{}, sandpit.WithHint(
@@ -135,7 +106,7 @@ func askHelper(ctx context.Context, name, server string) (Credential, error) {
 			"repair it, or take it out of Docker's config.json")
 	}
 	var answer struct{ Username, Secret string }
-	if json.Unmarshal(out.Bytes(), &answer) != nil {
+	if json.Unmarshal(out.kept, &answer) != nil {
 		return Credential{}, sandpit.Errorf(sandpit.Unavailable, "the credential helper %s answers with something else", program)
 	}
 	if answer.Username == "<token>" {
@@ -144,16 +115,19 @@ func askHelper(ctx context.Context, name, server string) (Credential, error) {
 	return Credential{User: answer.Username, Password: answer.Secret}, nil
 }
 
-// bounder keeps the beginning of what a program writes.
+// bounder keeps the beginning of what a program writes. It embeds no buffer, whose
+// ReadFrom would take everything.
 type bounder struct {
-	bytes.Buffer
+	kept []byte
 	left int
 }
 
+// Write refuses what is too much, which ends the program.
 func (b *bounder) Write(p []byte) (int, error) {
 	if len(p) > b.left {
 		return 0, io.ErrShortWrite
 	}
 	b.left -= len(p)
-	return b.Buffer.Write(p)
+	b.kept = append(b.kept, p...)
+	return len(p), nil
 }

@@ -77,9 +77,13 @@ func (c *client) checkRedirect(r *http.Request, via []*http.Request) error {
 	if r.URL.Host != via[0].URL.Host && !c.mayBePlain(via[0].URL.Host) && isInside(r.URL) {
 		return sandpit.Errorf(sandpit.PermissionDenied, "it leads to %s, an address of this machine or network", quote(r.URL.Host))
 	}
-	if r.URL.Host != via[0].URL.Host {
-		r.Header.Del("Authorization")
+	if r.URL.Host == via[0].URL.Host {
+		return nil
 	}
+	if r.GetBody != nil { // only what is exchanged for a token has one
+		return sandpit.Errorf(sandpit.PermissionDenied, "it passes logins on to %s", quote(r.URL.Host))
+	}
+	r.Header.Del("Authorization")
 	return nil
 }
 
