@@ -29,6 +29,7 @@ const (
 	Running  State = "running"
 	Paused   State = "paused"
 	Stopped  State = "stopped"
+	Archived State = "archived"
 	// Ended is one that ended and was not destroyed yet.
 	Ended State = "ended"
 )
@@ -37,15 +38,15 @@ const (
 type box struct {
 	world     *World
 	id        sandpit.ID
-	spec      sandpit.Spec
 	createdAt time.Time
-	token     string
 	dir       string
 
 	turn  chan struct{} // full while somebody changes the state
 	ended chan struct{} // closed after exit is set
 
 	mu        sync.Mutex
+	spec      sandpit.Spec
+	token     string
 	state     State
 	machine   *machine // nil unless running or paused
 	exit      sandpit.Exit
@@ -106,7 +107,8 @@ func (b *box) boot(ctx context.Context) error {
 		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return m.dial(ctx, guest.Port) },
 		DisableKeepAlives: true,
 	}
-	err := envd.New(transport, b.token).Init(ctx, b.defaults())
+	_, token := b.identity()
+	err := envd.New(transport, token).Init(ctx, b.defaults())
 	if err != nil {
 		m.stop(b.dir)
 		return err
@@ -119,9 +121,10 @@ func (b *box) boot(ctx context.Context) error {
 
 // defaults are what the guest gives to every process.
 func (b *box) defaults() envd.InitRequest {
+	spec, _ := b.identity()
 	env := map[string]string{"HOME": b.inside(homeDir), "TMPDIR": b.inside("/tmp"), markVariable: b.dir}
-	maps.Copy(env, b.spec.Env)
-	req := envd.InitRequest{Env: env, User: b.spec.User, WorkDir: b.spec.WorkDir}
+	maps.Copy(env, spec.Env)
+	req := envd.InitRequest{Env: env, User: spec.User, WorkDir: spec.WorkDir}
 	if req.User == "" {
 		req.User = fmt.Sprintf("%d:%d", os.Getuid(), os.Getgid())
 	}
@@ -190,7 +193,7 @@ func (b *box) stateError(s State) error {
 		return sandpit.Errorf(sandpit.Unavailable, "sandbox %s is starting", b.id)
 	case Ended:
 		return sandpit.Errorf(sandpit.Gone, "sandbox %s has ended", b.id)
-	case Paused, Stopped:
+	case Paused, Stopped, Archived:
 	}
 	return sandpit.Errorf(sandpit.Conflict, "sandbox %s is %s", b.id, s)
 }
@@ -291,5 +294,19 @@ func (b *box) resume(ctx context.Context) error {
 	defer b.yield()
 	signalAll(b.dir, syscall.SIGCONT)
 	b.set(Running)
+	return nil
+}
+
+func (b *box) archive(ctx context.Context) error { return b.move(ctx, Stopped, Archived) }
+
+func (b *box) restore(ctx context.Context) error { return b.move(ctx, Archived, Stopped) }
+
+// move changes between two states in which nothing runs.
+func (b *box) move(ctx context.Context, from, to State) error {
+	if err := b.in(ctx, from); err != nil {
+		return err
+	}
+	defer b.yield()
+	b.set(to)
 	return nil
 }

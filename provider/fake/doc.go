@@ -22,4 +22,5 @@
 //   - Images are HostImage, the machine as it is, and those that SnapshotImage
 //     names. A snapshot keeps files, not memory.
 //   - Limits and network policies are remembered and have no effect.
+//   - The files of an archived sandbox stay where they are.
 package fake

@@ -51,10 +51,20 @@ func TestEveryOperationFails(t *testing.T) {
 			_, err := i.Guest().ListProcesses(ctx)
 			return err
 		},
-		fake.OpStop:   func(ctx context.Context, _ *fake.Provider, i *fake.Instance) error { return i.Stop(ctx) },
-		fake.OpStart:  afterwards((*fake.Instance).Stop, (*fake.Instance).Start),
-		fake.OpPause:  func(ctx context.Context, _ *fake.Provider, i *fake.Instance) error { return i.Pause(ctx) },
-		fake.OpResume: afterwards((*fake.Instance).Pause, (*fake.Instance).Resume),
+		fake.OpClaim: func(ctx context.Context, _ *fake.Provider, i *fake.Instance) error {
+			return i.Claim(ctx, sandpit.Spec{})
+		},
+		fake.OpStop:    func(ctx context.Context, _ *fake.Provider, i *fake.Instance) error { return i.Stop(ctx) },
+		fake.OpStart:   afterwards((*fake.Instance).Stop, (*fake.Instance).Start),
+		fake.OpPause:   func(ctx context.Context, _ *fake.Provider, i *fake.Instance) error { return i.Pause(ctx) },
+		fake.OpResume:  afterwards((*fake.Instance).Pause, (*fake.Instance).Resume),
+		fake.OpArchive: afterwards((*fake.Instance).Stop, (*fake.Instance).Archive),
+		fake.OpRestore: func(ctx context.Context, p *fake.Provider, i *fake.Instance) error {
+			if err := i.Stop(ctx); err != nil && sandpit.CodeOf(err) != sandpit.Conflict {
+				return err
+			}
+			return afterwards((*fake.Instance).Archive, (*fake.Instance).Restore)(ctx, p, i)
+		},
 		fake.OpSnapshot: func(ctx context.Context, _ *fake.Provider, i *fake.Instance) error {
 			_, err := i.Snapshot(ctx, "")
 			return err

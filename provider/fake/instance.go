@@ -16,7 +16,7 @@ import (
 )
 
 // Instance is one sandbox of a Provider. It has every optional ability. While it
-// is paused or stopped, calls of its guest and connections fail with Conflict.
+// is paused, stopped or archived, calls of its guest and connections fail with Conflict.
 type Instance struct {
 	box   *box
 	guest *homeGuest
@@ -28,8 +28,10 @@ type Instance struct {
 var (
 	_ sandpit.Instance       = (*Instance)(nil)
 	_ sandpit.Dialer         = (*Instance)(nil)
+	_ sandpit.Claimer        = (*Instance)(nil)
 	_ sandpit.Stopper        = (*Instance)(nil)
 	_ sandpit.Pauser         = (*Instance)(nil)
+	_ sandpit.Archiver       = (*Instance)(nil)
 	_ sandpit.Snapshotter    = (*Instance)(nil)
 	_ sandpit.Resizer        = (*Instance)(nil)
 	_ sandpit.Statser        = (*Instance)(nil)
@@ -38,7 +40,8 @@ var (
 
 func newInstance(b *box) *Instance {
 	i := &Instance{box: b, transports: make(map[int]*roundTripper)}
-	i.guest = newHomeGuest(envd.New(i.HTTP(guest.Port), b.token), b.inside(homeDir))
+	_, token := b.identity()
+	i.guest = newHomeGuest(envd.New(i.HTTP(guest.Port), token), b.inside(homeDir))
 	return i
 }
 
@@ -190,6 +193,16 @@ func (i *Instance) Pause(ctx context.Context) error {
 // Resume implements sandpit.Pauser.
 func (i *Instance) Resume(ctx context.Context) error {
 	return i.perform(ctx, OpResume, func() error { return i.box.resume(ctx) })
+}
+
+// Archive implements sandpit.Archiver.
+func (i *Instance) Archive(ctx context.Context) error {
+	return i.perform(ctx, OpArchive, func() error { return i.box.archive(ctx) })
+}
+
+// Restore implements sandpit.Archiver.
+func (i *Instance) Restore(ctx context.Context) error {
+	return i.perform(ctx, OpRestore, func() error { return i.box.restore(ctx) })
 }
 
 // Snapshot implements sandpit.Snapshotter.

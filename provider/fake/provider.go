@@ -74,7 +74,8 @@ func (p *Provider) List(ctx context.Context) ([]sandpit.Placement, error) {
 	var list []sandpit.Placement
 	err := p.perform(ctx, OpList, "", func() error {
 		for _, b := range p.world.list() {
-			spec := b.spec.Clone()
+			spec, _ := b.identity()
+			spec = spec.Clone()
 			spec.Env = nil // may hold secrets
 			list = append(list, sandpit.Placement{ID: b.id, Handle: handleOf(b.id), Spec: spec, CreatedAt: b.createdAt})
 		}

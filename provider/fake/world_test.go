@@ -133,6 +133,17 @@ func TestLook(t *testing.T) {
 		t.Fatal(err)
 	}
 	expect(fake.Stopped)
+	if err := i.Archive(ctx); err != nil {
+		t.Fatal(err)
+	}
+	expect(fake.Archived)
+	wantCode(t, i.Start(ctx), sandpit.Conflict)
+	wantCode(t, i.Archive(ctx), sandpit.Conflict)
+	if err := i.Restore(ctx); err != nil {
+		t.Fatal(err)
+	}
+	expect(fake.Stopped)
+	wantCode(t, i.Restore(ctx), sandpit.Conflict)
 	view, _ := w.Look(i.ID())
 	if view.Resources != resources || !view.Network.Online || !slices.Equal(view.Network.Deny, policy.Deny) {
 		t.Errorf("view: %+v", view)

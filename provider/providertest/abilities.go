@@ -2,6 +2,7 @@ package providertest
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"time"
 
@@ -10,6 +11,8 @@ import (
 
 func abilityChecks() []check {
 	return []check{
+		{"claim", claim},
+		{"claim what cannot be", claimRefused},
 		{"stop and start", stopAndStart},
 		{"pause and resume", pauseAndResume},
 		{"destroy while paused", destroyWhilePaused},
@@ -29,6 +32,50 @@ func ability[T any](c *trial, box sandpit.Instance, name string) T {
 		c.Skipf("this provider has no %s", name)
 	}
 	return able
+}
+
+// claim gives a sandbox to somebody, whose own it is from then on.
+func claim(c *trial) {
+	box := c.newBox()
+	claimer := ability[sandpit.Claimer](c, box, "Claimer")
+	stranger, err := c.provider.Attach(c.ctx(), box.Handle()) // with the key that it has now
+	c.must(err, "attach")
+	made, ok := c.placement(c.provider, box.ID())
+	if !ok {
+		c.Fatal("the sandbox is not listed")
+	}
+	spec := made.Spec.Clone()
+	spec.Labels = map[string]string{"claimed": "yes"}
+	spec.Env = map[string]string{"CLAIMED": "by somebody"}
+
+	c.must(claimer.Claim(c.ctx(), spec), "claim")
+	equal(c, "environment", c.shellIn(box, `echo "$CLAIMED"`), "by somebody\n")
+	_, err = stranger.Guest().ListProcesses(c.ctx())
+	c.wantCode(err, "with the key from before", sandpit.Unauthenticated)
+	again, err := c.provider.Attach(c.ctx(), box.Handle())
+	c.must(err, "attach")
+	equal(c, "environment", c.shellIn(again, `echo "$CLAIMED"`), "by somebody\n")
+	listed, _ := c.placement(c.provider, box.ID())
+	equal(c, "labels", fmt.Sprint(listed.Spec.Labels), fmt.Sprint(spec.Labels))
+	equal(c, "variables that are listed", len(listed.Spec.Env), 0)
+}
+
+// claimRefused asks for what is fixed when a sandbox is made.
+func claimRefused(c *trial) {
+	box := c.newBox()
+	claimer := ability[sandpit.Claimer](c, box, "Claimer")
+	made, _ := c.placement(c.provider, box.ID())
+	for what, change := range map[string]func(*sandpit.Spec){
+		"image":     func(s *sandpit.Spec) { s.Image = "another" },
+		"limits":    func(s *sandpit.Spec) { s.Resources.PIDs += 5 },
+		"host name": func(s *sandpit.Spec) { s.Hostname = "another" },
+	} {
+		spec := made.Spec.Clone()
+		change(&spec)
+		c.wantCode(claimer.Claim(c.ctx(), spec), "claim with another "+what, sandpit.Invalid)
+	}
+	c.must(box.Destroy(c.ctx()), "destroy")
+	c.wantCode(claimer.Claim(c.ctx(), made.Spec), "claim what is gone", sandpit.Gone, sandpit.NotFound)
 }
 
 func stopAndStart(c *trial) {
