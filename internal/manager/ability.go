@@ -1,0 +1,115 @@
+package manager
+
+import (
+	"context"
+	"errors"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/store"
+)
+
+// The functions below return what a provider does for a move, nil if it cannot.
+
+func pause(i sandpit.Instance) func(context.Context) error {
+	if p, ok := as[sandpit.Pauser](i); ok {
+		return p.Pause
+	}
+	return nil
+}
+
+func resume(i sandpit.Instance) func(context.Context) error {
+	if p, ok := as[sandpit.Pauser](i); ok {
+		return p.Resume
+	}
+	return nil
+}
+
+// stop also stops what is paused, which providers do not: it is resumed first.
+func stop(i sandpit.Instance) func(context.Context) error {
+	s, ok := as[sandpit.Stopper](i)
+	if !ok {
+		return nil
+	}
+	return func(ctx context.Context) error {
+		err := s.Stop(ctx)
+		p, pauses := as[sandpit.Pauser](i)
+		if !errors.Is(err, sandpit.Conflict) || !pauses {
+			return err
+		}
+		switch resumed := p.Resume(ctx); {
+		case errors.Is(resumed, sandpit.Conflict):
+			return err // it was not paused, so it is stopped already
+		case resumed != nil:
+			return resumed
+		}
+		return s.Stop(ctx)
+	}
+}
+
+func start(i sandpit.Instance) func(context.Context) error {
+	if s, ok := as[sandpit.Stopper](i); ok {
+		return s.Start
+	}
+	return nil
+}
+
+// wake resumes or starts, whatever it takes.
+func wake(i sandpit.Instance) func(context.Context) error {
+	p, s := resume(i), start(i)
+	switch {
+	case p == nil:
+		return s
+	case s == nil:
+		return p
+	}
+	return func(ctx context.Context) error {
+		err := p(ctx)
+		if errors.Is(err, sandpit.Conflict) {
+			return s(ctx)
+		}
+		return err
+	}
+}
+
+func archive(i sandpit.Instance) func(context.Context) error {
+	if a, ok := as[sandpit.Archiver](i); ok {
+		return a.Archive
+	}
+	return nil
+}
+
+func restore(i sandpit.Instance) func(context.Context) error {
+	if a, ok := as[sandpit.Archiver](i); ok {
+		return a.Restore
+	}
+	return nil
+}
+
+// able refuses an action that an instance cannot take.
+func able(i sandpit.Instance, a sandpit.Action) error {
+	switch a {
+	case sandpit.ActionStop:
+		if stop(i) == nil {
+			return sandpit.Errorf(sandpit.Unsupported, "this provider's sandboxes cannot be stopped, which is asked for later")
+		}
+	case sandpit.ActionPause:
+		if pause(i) == nil {
+			return sandpit.Errorf(sandpit.Unsupported, "this provider's sandboxes cannot be paused, which is asked for later")
+		}
+	case sandpit.ActionKill:
+	}
+	return nil
+}
+
+// ableToKeep refuses what a policy asks for and an instance cannot do.
+func ableToKeep(i sandpit.Instance, p store.Policy) error {
+	if p.AutoStop > 0 {
+		if err := able(i, sandpit.ActionStop); err != nil {
+			return err
+		}
+	}
+	if p.AutoArchive > 0 && archive(i) == nil {
+		return sandpit.Errorf(sandpit.Unsupported, "this provider's sandboxes cannot be archived, which is asked for later")
+	}
+	return nil
+}

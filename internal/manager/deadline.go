@@ -1,0 +1,204 @@
+package manager
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/queue"
+	"github.com/sandpit-dev/sandpit/internal/store"
+)
+
+// The kinds of messages.
+const (
+	kindDeadline queue.Kind = "deadline" // the lease's action is due
+	kindDelete   queue.Kind = "delete"   // what could not be removed is tried again
+	kindRecover  queue.Kind = "recover"  // a sandbox that is lost is made again
+)
+
+// SetDeadline replaces the deadline of a sandbox and what happens then; the zero
+// time means never. The owner stays. It is kept to the millisecond.
+//
+// NotFound: no such sandbox. Gone: it was deleted. Invalid: it has passed.
+// Unsupported: the provider cannot do what is asked for.
+func (m *Manager) SetDeadline(ctx context.Context, id sandpit.ID, l sandpit.Lease) error {
+	now, err := m.now(ctx)
+	if err != nil {
+		return err
+	}
+	if l, err = prepareLease(l, now); err != nil {
+		return err
+	}
+	args := map[string]string{"action": string(l.Action), "deadline": l.Deadline.Format(time.RFC3339Nano)}
+	return m.operate(ctx, id, "set deadline", args, func(ctx context.Context, b *box) error {
+		row := b.look()
+		if row.State == sandpit.StateDeleting || row.State == sandpit.StateDeleted {
+			return stateError(row)
+		}
+		if err := m.ableTo(ctx, b, l.Action); err != nil {
+			return err
+		}
+		l.Owner = row.Lease.Owner
+		if err := m.write(ctx, b, func(r *store.Row) { r.Lease = l }); err != nil {
+			return err
+		}
+		return m.scheduleDeadline(ctx, b)
+	})
+}
+
+// SetLabels replaces the labels of a sandbox, as the manager knows it; the
+// provider keeps those it was made with.
+//
+// NotFound: no such sandbox. Gone: it was deleted. Invalid: the labels. Exhausted:
+// there are as many sandboxes with such a label as there may be.
+func (m *Manager) SetLabels(ctx context.Context, id sandpit.ID, labels map[string]string) error {
+	if err := checkLabels(labels); err != nil {
+		return err
+	}
+	return m.operate(ctx, id, "set labels", nil, func(ctx context.Context, b *box) error {
+		row := b.look()
+		if row.State == sandpit.StateDeleting || row.State == sandpit.StateDeleted {
+			return stateError(row)
+		}
+		changed := row.Sandbox
+		changed.Spec = row.Spec.Clone()
+		changed.Spec.Labels = sandpit.Spec{Labels: labels}.Clone().Labels
+		if err := m.room.change(changed); err != nil {
+			return err
+		}
+		err := m.write(ctx, b, func(r *store.Row) { r.Spec = changed.Spec })
+		if err != nil {
+			m.room.revert(row.Sandbox)
+		}
+		return err
+	})
+}
+
+// ableTo refuses an action that a sandbox cannot take.
+func (m *Manager) ableTo(ctx context.Context, b *box, a sandpit.Action) error {
+	if a == sandpit.ActionKill {
+		return nil
+	}
+	i, err := m.attached(ctx, b)
+	if err != nil {
+		return err
+	}
+	return able(i, a)
+}
+
+// deadlineMatters reports whether there is something to do at the deadline.
+func deadlineMatters(r store.Row) bool {
+	if r.Lease.Deadline.IsZero() {
+		return false
+	}
+	switch r.State {
+	case sandpit.StateDeleting, sandpit.StateDeleted:
+		return false
+	case sandpit.StateStopped, sandpit.StateArchived, sandpit.StateError:
+		return r.Lease.Action == sandpit.ActionKill
+	case sandpit.StatePaused:
+		return r.Lease.Action != sandpit.ActionPause
+	default:
+		return true
+	}
+}
+
+// scheduleDeadline makes the queue's message what the row says.
+func (m *Manager) scheduleDeadline(ctx context.Context, b *box) error {
+	row := b.look()
+	if row.Lease.Deadline.IsZero() {
+		_, err := m.o.Queue.Cancel(ctx, b.id, kindDeadline)
+		return err
+	}
+	_, err := m.o.Queue.Schedule(ctx, m.message(b, kindDeadline, row.Lease.Deadline))
+	m.wakeWorker()
+	return err
+}
+
+func (m *Manager) message(b *box, k queue.Kind, due time.Time) queue.Message {
+	return queue.Message{Topic: m.identity, Sandbox: b.id, Kind: k, Due: due}
+}
+
+// schedule has something tried again that nobody waits for. What the queue does
+// not take is found by the sweep.
+func (m *Manager) schedule(ctx context.Context, b *box, k queue.Kind, due time.Time) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeLimit)
+	defer cancel()
+	if _, err := m.o.Queue.Schedule(ctx, m.message(b, k, due)); err != nil {
+		m.o.Log.WarnContext(ctx, "an operation cannot be queued and waits for the sweep",
+			slog.String("sandbox", string(b.id)), slog.String("kind", string(k)), slog.Any("error", err))
+	}
+	m.wakeWorker()
+}
+
+func (m *Manager) wakeWorker() {
+	if m.worker != nil {
+		m.worker.Wake()
+	}
+}
+
+// cancelAll removes a sandbox's messages. One that is left finds nothing to do.
+func (m *Manager) cancelAll(ctx context.Context, b *box) {
+	if _, err := m.o.Queue.Cancel(ctx, b.id); err != nil {
+		m.o.Log.InfoContext(ctx, "messages for a sandbox that is gone are left", slog.String("sandbox", string(b.id)), slog.Any("error", err))
+	}
+}
+
+// handle does what a message says.
+func (m *Manager) handle(ctx context.Context, msg queue.Message) error {
+	b, err := m.boxes.find(msg.Sandbox)
+	if err != nil {
+		return err
+	}
+	ctx = WithActor(ctx, actorManager)
+	switch msg.Kind {
+	case kindDeadline:
+		return m.run(ctx, b, m.deadlineStep)
+	case kindDelete:
+		return m.run(ctx, b, m.deleteStep)
+	case kindRecover:
+		return m.run(ctx, b, m.recoverStep)
+	default:
+		return sandpit.Errorf(sandpit.Unsupported, "nobody knows how to do %q", string(msg.Kind))
+	}
+}
+
+// deadlineStep does what is due at the deadline. The row knows when that is: the
+// message may be from before it was moved, or the clock was set.
+func (m *Manager) deadlineStep(ctx context.Context, b *box) error {
+	now, err := m.now(ctx)
+	if err != nil {
+		return err
+	}
+	row := b.look()
+	if !deadlineMatters(row) {
+		return nil
+	}
+	if row.Lease.Deadline.After(now) {
+		return m.scheduleDeadline(ctx, b)
+	}
+	const reason = "deadline"
+	switch row.Lease.Action {
+	case sandpit.ActionStop:
+		return m.logged("stop", map[string]string{"reason": reason}, m.stoppingNow(reason))(ctx, b)
+	case sandpit.ActionPause:
+		return m.logged("pause", map[string]string{"reason": reason}, m.moving(pausing, reason))(ctx, b)
+	default:
+		return m.logged("delete", map[string]string{"reason": reason}, m.removing(reason))(ctx, b)
+	}
+}
+
+// deleteStep goes on with a deletion that failed.
+func (m *Manager) deleteStep(ctx context.Context, b *box) error {
+	if b.state() != sandpit.StateDeleting {
+		return nil
+	}
+	return m.logged("delete", map[string]string{"again": "true"}, func(ctx context.Context, b *box) error {
+		if err := m.destroy(ctx, b); err != nil {
+			return err
+		}
+		m.cancelAll(ctx, b)
+		return m.bury(ctx, b)
+	})(ctx, b)
+}

@@ -1,0 +1,74 @@
+package manager
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/store"
+)
+
+// actorManager is who does what nobody has asked for.
+const actorManager = "manager"
+
+type actorKey struct{}
+
+// WithActor returns a context whose operations are done in the name of actor:
+// events and reasons tell it. Default: the owner of the sandbox.
+func WithActor(ctx context.Context, actor string) context.Context {
+	return context.WithValue(ctx, actorKey{}, actor)
+}
+
+// actorOf returns in whose name an operation is done.
+func actorOf(ctx context.Context, owner string) string {
+	if actor, _ := ctx.Value(actorKey{}).(string); actor != "" {
+		return actor
+	}
+	if owner != "" {
+		return owner
+	}
+	return actorManager
+}
+
+// Report is something that was done, or refused.
+type Report struct {
+	// Actor is who asked for it.
+	Actor string
+	// Action is what was asked for, one word or two.
+	Action string
+	// Sandbox is what it was to be done to, if to one.
+	Sandbox sandpit.ID
+	// Args say more. They must hold no secrets.
+	Args map[string]string
+	// Err is why it was not done. Its text must hold no secrets.
+	Err error
+	// Restricted says that what was asked for is not for everybody, so that an
+	// Invalid request counts as a refusal, too.
+	Restricted bool
+	// Took is how long it took.
+	Took time.Duration
+}
+
+// Report adds an event to the trail. It does not wait for the disk. An actor who
+// is refused too often raises one more event, "suspicious".
+func (m *Manager) Report(r Report) { m.record(r) }
+
+func (m *Manager) record(r Report) {
+	now := m.o.Clock.Now()
+	e := store.Event{
+		At: now, Actor: r.Actor, Action: r.Action, Sandbox: r.Sandbox, Args: r.Args,
+		Result: "ok", Duration: r.Took,
+	}
+	if r.Err != nil {
+		e.Result, e.Message = string(sandpit.CodeOf(r.Err)), r.Err.Error()
+	}
+	m.events.add(e)
+	if n := m.events.refusals.count(r); n > 0 {
+		m.events.add(store.Event{
+			At: now, Actor: r.Actor, Action: "suspicious", Sandbox: r.Sandbox, Result: "ok",
+			Message: "refused again and again", Args: map[string]string{"last": r.Action},
+		})
+		m.o.Log.Warn("an actor is refused again and again", slog.String("actor", r.Actor), slog.Int("refusals", n))
+	}
+}

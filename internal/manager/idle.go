@@ -1,0 +1,248 @@
+package manager
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/store"
+)
+
+// The paces of the sweep.
+const (
+	sweepPause = 50 * time.Millisecond // the least between two looks
+	flushPause = time.Second           // between two writes of times of last use
+	choreRetry = time.Minute           // after a chore that failed; doubles
+	choreLimit = time.Hour             // and is never longer
+	deafGuest  = 3                     // times that a guest may not answer whether it is busy
+)
+
+// sweepLoop does what is due by itself, when it is due.
+func (m *Manager) sweepLoop(ctx context.Context) {
+	ensured := time.Now()
+	for ctx.Err() == nil {
+		next := m.sweep(ctx)
+		if err := m.flushUsed(ctx); err != nil && ctx.Err() == nil {
+			m.o.Log.WarnContext(ctx, "times of last use cannot be written", slog.Any("error", err))
+		}
+		if time.Since(ensured) >= m.o.Sweep {
+			m.ensure(ctx, false)
+			ensured = time.Now()
+		}
+		m.rest(ctx, min(next, m.o.Sweep))
+	}
+}
+
+// rest waits until there may be something to do, or something to write.
+func (m *Manager) rest(ctx context.Context, d time.Duration) {
+	if sleep(ctx, min(d, sweepPause)) != nil {
+		return
+	}
+	m.used.mu.Lock()
+	if len(m.used.list) > 0 {
+		d = min(d, flushPause)
+	}
+	m.used.mu.Unlock()
+	timer := time.NewTimer(d - min(d, sweepPause))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-m.nudge:
+	case <-ctx.Done():
+	}
+}
+
+// sweep begins what is due and returns when the next thing is.
+func (m *Manager) sweep(ctx context.Context) time.Duration {
+	now, err := m.now(ctx)
+	if err != nil {
+		if ctx.Err() == nil {
+			m.o.Log.WarnContext(ctx, "nothing is done by itself until the time is settled", slog.Any("error", err))
+		}
+		return flushPause
+	}
+	next := m.o.Sweep
+	for _, b := range m.boxes.all() {
+		c, ok := b.chore(m.o.Remember)
+		switch {
+		case !ok:
+		case c.at.After(now):
+			next = min(next, c.at.Sub(now))
+		default:
+			m.tend(b)
+		}
+	}
+	return next
+}
+
+// chore is what is to be done with a sandbox by itself.
+type chore struct {
+	what choreKind
+	at   time.Time
+}
+
+type choreKind int
+
+const (
+	choreIdle choreKind = iota
+	choreStop
+	choreArchive
+	choreDelete
+	choreForget
+)
+
+// chore returns the next one. There is none while a sandbox is used.
+func (b *box) chore(remember time.Duration) (chore, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.handles) > 0 || b.tended {
+		return chore{}, false
+	}
+	c, ok := choreOf(b.row, remember)
+	if ok && c.at.Before(b.retryAt) {
+		c.at = b.retryAt
+	}
+	return c, ok
+}
+
+func choreOf(r store.Row, remember time.Duration) (next chore, ok bool) {
+	plan := func(what choreKind, after time.Duration, since time.Time) {
+		if at := since.Add(after); after > 0 && (!ok || at.Before(next.at)) {
+			next, ok = chore{what, at}, true
+		}
+	}
+	switch r.State {
+	case sandpit.StateRunning:
+		plan(choreIdle, r.Policy.IdleTimeout, r.LastUsedAt)
+		plan(choreStop, r.Policy.AutoStop, r.LastUsedAt)
+	case sandpit.StateStopped:
+		plan(choreDelete, r.Policy.AutoDelete, r.ChangedAt)
+		plan(choreArchive, r.Policy.AutoArchive, r.ChangedAt)
+	case sandpit.StateArchived:
+		plan(choreDelete, r.Policy.AutoDelete, r.ChangedAt)
+	case sandpit.StateDeleted:
+		plan(choreForget, remember, r.ChangedAt)
+	default:
+	}
+	return next, ok
+}
+
+// tend does a sandbox's chore, beside others, unless somebody else has its turn.
+func (m *Manager) tend(b *box) {
+	b.mu.Lock()
+	b.tended = true
+	b.mu.Unlock()
+	m.loops.start(func(ctx context.Context) {
+		select {
+		case m.tending <- struct{}{}:
+			defer func() { <-m.tending }()
+		case <-ctx.Done():
+			return
+		}
+		err := m.runIfFree(ctx, b, m.doChore)
+		m.tried(ctx, b, err)
+	})
+}
+
+// tried notes how a chore went. One that failed waits longer each time.
+func (m *Manager) tried(ctx context.Context, b *box, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	defer m.wake()
+	b.tended = false
+	if err == nil {
+		b.failures, b.retryAt = 0, time.Time{}
+		return
+	}
+	pause := choreLimit
+	if b.failures < 6 {
+		pause = min(choreRetry<<b.failures, choreLimit)
+	}
+	b.failures++
+	b.retryAt = m.o.Clock.Now().Add(pause)
+	m.o.Log.WarnContext(ctx, "what was due by itself was not done", slog.String("sandbox", string(b.id)),
+		slog.Any("error", err), slog.Duration("again in", pause))
+}
+
+// doChore does what is due, if it still is.
+func (m *Manager) doChore(ctx context.Context, b *box) error {
+	now, err := m.now(ctx)
+	if err != nil {
+		return err
+	}
+	row := b.look()
+	c, ok := choreOf(row, m.o.Remember)
+	if !ok || c.at.After(now) {
+		return errNothing
+	}
+	switch c.what {
+	case choreIdle:
+		return m.endIdle(ctx, b, row.Policy.IdleAction, row.Policy.IdleTimeout)
+	case choreStop:
+		return m.endIdle(ctx, b, sandpit.ActionStop, row.Policy.AutoStop)
+	case choreArchive:
+		reason := fmt.Sprintf("stopped for %v", row.Policy.AutoArchive)
+		return m.logged("archive", map[string]string{"reason": reason}, m.moving(archiving, reason))(ctx, b)
+	case choreDelete:
+		reason := fmt.Sprintf("%s for %v", row.State, row.Policy.AutoDelete)
+		return m.logged("delete", map[string]string{"reason": reason}, m.removing(reason))(ctx, b)
+	default:
+		return m.forget(ctx, b)
+	}
+}
+
+// endIdle ends a sandbox that nobody has used for so long, unless somebody does
+// now or something runs in it.
+func (m *Manager) endIdle(ctx context.Context, b *box, a sandpit.Action, after time.Duration) error {
+	busy, err := m.busy(ctx, b)
+	if err != nil {
+		return err
+	}
+	if busy {
+		m.touch(ctx, b)
+		return errNothing
+	}
+	now, err := m.now(ctx)
+	if err != nil {
+		return err
+	}
+	reason := fmt.Sprintf("idle for %v", after)
+	why := sandpit.Errorf(sandpit.Conflict, "sandbox %s is about to be no longer running: %s", b.id, reason)
+	if a == sandpit.ActionKill {
+		why = gone(b.id, reason)
+	}
+	// Who came meanwhile wins; who comes from here on is refused.
+	if !b.free(why, func(r store.Row) bool { return !r.LastUsedAt.Add(after).After(now) }) {
+		return errNothing
+	}
+	args := map[string]string{"reason": reason}
+	switch a {
+	case sandpit.ActionStop:
+		return m.logged("stop", args, m.stoppingNow(reason))(ctx, b)
+	case sandpit.ActionPause:
+		return m.logged("pause", args, m.moving(pausing, reason))(ctx, b)
+	default:
+		return m.logged("delete", args, m.removing(reason))(ctx, b)
+	}
+}
+
+// busy reports whether something runs in a sandbox that counts as use. A guest
+// that does not say so again and again is one that nobody can use.
+func (m *Manager) busy(ctx context.Context, b *box) (bool, error) {
+	if b.look().Policy.IgnoreBackground {
+		return false, nil
+	}
+	list, err := m.processes(ctx, b)
+	if err == nil {
+		return len(list) > 0, nil
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.failures < deafGuest && !errors.Is(err, sandpit.Conflict) {
+		return false, err
+	}
+	return false, nil
+}

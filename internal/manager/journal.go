@@ -1,0 +1,149 @@
+package manager
+
+import (
+	"context"
+	"log/slog"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/store"
+)
+
+// The bounds of the journal.
+const (
+	journalSize  = 4096                   // events that wait to be written; more are lost and counted
+	journalBatch = 500                    // events written at once
+	journalPause = 200 * time.Millisecond // between two writes
+	journalRetry = 2 * time.Second        // after one that failed
+)
+
+// journal writes events in batches.
+type journal struct {
+	store    *store.Store
+	log      *slog.Logger
+	refusals refusals
+
+	writing sync.Mutex // held while a batch is written, so that batches stay in order
+
+	mu      sync.Mutex
+	waiting []store.Event
+	lost    int
+	more    chan struct{} // holds one: something waits
+}
+
+func startJournal(t *tasks, s *store.Store, log *slog.Logger, sus Suspicion) *journal {
+	j := &journal{
+		store: s, log: log, more: make(chan struct{}, 1),
+		refusals: refusals{o: sus, actors: make(map[string]*offender)},
+	}
+	t.start(j.run)
+	return j
+}
+
+func (j *journal) add(e store.Event) {
+	bound(&e)
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if len(j.waiting) >= journalSize {
+		j.lost++
+		return
+	}
+	j.waiting = append(j.waiting, e)
+	select {
+	case j.more <- struct{}{}:
+	default:
+	}
+}
+
+// run writes what comes until ctx ends; flush writes the rest.
+func (j *journal) run(ctx context.Context) {
+	for {
+		select {
+		case <-j.more:
+		case <-ctx.Done():
+			return
+		}
+		pause := journalPause
+		if err := j.flush(ctx); err != nil && ctx.Err() == nil {
+			j.log.ErrorContext(ctx, "events cannot be written and wait", slog.Any("error", err))
+			pause = journalRetry
+		}
+		if sleep(ctx, pause) != nil {
+			return
+		}
+	}
+}
+
+// flush writes all that waits.
+func (j *journal) flush(ctx context.Context) error {
+	j.writing.Lock()
+	defer j.writing.Unlock()
+	for {
+		batch := j.batch()
+		if len(batch) == 0 {
+			return nil
+		}
+		call, cancel := context.WithTimeout(ctx, storeLimit)
+		err := j.store.AppendEvents(call, batch...)
+		cancel()
+		if err != nil {
+			j.giveBack(batch)
+			return err
+		}
+	}
+}
+
+func (j *journal) batch() []store.Event {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.lost > 0 {
+		j.waiting = append(j.waiting, store.Event{
+			Actor: actorManager, Action: "events lost", Result: string(sandpit.Exhausted),
+			Args: map[string]string{"events": strconv.Itoa(j.lost)},
+		})
+		j.lost = 0
+	}
+	n := min(len(j.waiting), journalBatch)
+	batch := j.waiting[:n:n]
+	j.waiting = j.waiting[n:]
+	return batch
+}
+
+func (j *journal) giveBack(batch []store.Event) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.waiting = append(batch, j.waiting...)
+	select {
+	case j.more <- struct{}{}:
+	default:
+	}
+}
+
+// bound keeps what a client says in bounds.
+func bound(e *store.Event) {
+	const name = 200
+	e.Actor, e.Action = cut(e.Actor, name), cut(e.Action, name)
+	e.Message = cut(e.Message, store.MaxEventText)
+	if e.Actor == "" {
+		e.Actor = actorManager
+	}
+	if e.Sandbox.Validate() != nil {
+		e.Sandbox = ""
+	}
+}
+
+func cut(s string, limit int) string {
+	s = strings.ToValidUTF8(s, "?")
+	if len(s) <= limit {
+		return s
+	}
+	s = s[:limit]
+	for !utf8.ValidString(s) {
+		s = s[:len(s)-1]
+	}
+	return s
+}

@@ -1,0 +1,289 @@
+package manager
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/store"
+)
+
+// move is a way from one lasting state to another.
+type move struct {
+	verb    string
+	from    sandpit.State
+	via, to sandpit.State
+	// do is what the provider does, nil if it cannot.
+	do func(sandpit.Instance) func(context.Context) error
+}
+
+var (
+	pausing       = move{"pause", sandpit.StateRunning, sandpit.StatePausing, sandpit.StatePaused, pause}
+	resuming      = move{"resume", sandpit.StatePaused, sandpit.StateResuming, sandpit.StateRunning, resume}
+	stopping      = move{"stop", sandpit.StateRunning, sandpit.StateStopping, sandpit.StateStopped, stop}
+	stoppingStill = move{"stop", sandpit.StatePaused, sandpit.StateStopping, sandpit.StateStopped, stop}
+	starting      = move{"start", sandpit.StateStopped, sandpit.StateResuming, sandpit.StateRunning, start}
+	archiving     = move{"archive", sandpit.StateStopped, sandpit.StateArchiving, sandpit.StateArchived, archive}
+	restoring     = move{"restore", sandpit.StateArchived, sandpit.StateRestoring, sandpit.StateStopped, restore}
+)
+
+// Pause holds a sandbox still, its memory kept. Who uses it is told to stop.
+//
+// NotFound: no such sandbox. Gone: it was deleted. Conflict: it does not run.
+// Unsupported: its provider cannot do that.
+func (m *Manager) Pause(ctx context.Context, id sandpit.ID) error {
+	return m.operate(ctx, id, "pause", nil, m.moving(pausing, ""))
+}
+
+// Resume lets a paused sandbox go on. Errors as with Pause.
+func (m *Manager) Resume(ctx context.Context, id sandpit.ID) error {
+	return m.operate(ctx, id, "resume", nil, m.moving(resuming, ""))
+}
+
+// Stop ends the processes of a running or paused sandbox, its files kept. Who
+// uses it is told to stop. Errors as with Pause.
+func (m *Manager) Stop(ctx context.Context, id sandpit.ID) error {
+	return m.operate(ctx, id, "stop", nil, m.stoppingNow(""))
+}
+
+// Start starts a stopped sandbox. Errors as with Pause, and Exhausted: there is
+// no room for one more that runs.
+func (m *Manager) Start(ctx context.Context, id sandpit.ID) error {
+	return m.operate(ctx, id, "start", nil, m.moving(starting, ""))
+}
+
+// Archive moves the files of a stopped sandbox to where they cost little. Errors
+// as with Pause.
+func (m *Manager) Archive(ctx context.Context, id sandpit.ID) error {
+	return m.operate(ctx, id, "archive", nil, m.moving(archiving, ""))
+}
+
+// Restore moves the files of an archived sandbox back; it is stopped then. Errors
+// as with Pause.
+func (m *Manager) Restore(ctx context.Context, id sandpit.ID) error {
+	return m.operate(ctx, id, "restore", nil, m.moving(restoring, ""))
+}
+
+func (m *Manager) moving(v move, reason string) step {
+	return func(ctx context.Context, b *box) error { return m.move(ctx, b, v, reason) }
+}
+
+// stoppingNow stops a sandbox that runs, or one that is paused.
+func (m *Manager) stoppingNow(reason string) step {
+	return func(ctx context.Context, b *box) error {
+		if b.state() == sandpit.StatePaused {
+			return m.move(ctx, b, stoppingStill, reason)
+		}
+		return m.move(ctx, b, stopping, reason)
+	}
+}
+
+// move takes a sandbox from one state to another. The reason stays with it, if
+// there is one.
+func (m *Manager) move(ctx context.Context, b *box, v move, reason string) error {
+	row := b.look()
+	if row.State != v.from {
+		if err := stateError(row); err != nil {
+			return err
+		}
+		return explained(row)
+	}
+	i, err := m.attached(ctx, b)
+	if err != nil {
+		return err
+	}
+	do := v.do(i)
+	if do == nil {
+		return sandpit.Errorf(sandpit.Unsupported, "%s sandbox %s: its provider %q cannot do that", v.verb, b.id, row.Provider)
+	}
+	if takesRoom(v.via) {
+		if err := m.room.take(row.Sandbox); err != nil {
+			return err
+		}
+	}
+	leaving := row
+	leaving.State, leaving.Reason = v.via, reason
+	b.refuse(stateError(leaving))
+	if err := m.become(ctx, b, v.via, withReason(reason)); err != nil {
+		m.keepRoom(b)
+		return err
+	}
+	b.evict(stateError(leaving), m.o.Drain)
+	return m.settle(ctx, b, v, m.perform(ctx, b, v, do))
+}
+
+// perform asks the provider to do something. If that comes to an end only when
+// nobody waits for it any more, the row follows.
+func (m *Manager) perform(ctx context.Context, b *box, v move, do func(context.Context) error) error {
+	_, err := call(ctx, m.loops, m.remote(v.verb+" sandbox "+string(b.id)), none(do), func(_ struct{}, err error) {
+		if err != nil {
+			return // as was believed
+		}
+		ctx, cancel := m.ops.detach(m.ops.ctx)
+		defer cancel()
+		if err := m.run(ctx, b, m.logged(v.verb, map[string]string{"late": "true"}, m.following(v))); err != nil {
+			m.o.Log.WarnContext(ctx, "a late answer cannot be written down", slog.String("sandbox", string(b.id)), slog.Any("error", err))
+		}
+	})
+	return err
+}
+
+// following writes that a move was made after all, unless the sandbox was moved
+// elsewhere meanwhile.
+func (m *Manager) following(v move) step {
+	return func(ctx context.Context, b *box) error {
+		if b.state() != v.from {
+			return errNothing
+		}
+		if takesRoom(v.to) {
+			m.room.hold(b.look().Sandbox)
+		}
+		if err := m.become(ctx, b, v.via, nil); err != nil {
+			return err
+		}
+		return m.arrive(ctx, b, v)
+	}
+}
+
+// settle writes where a move has led to. Of one that failed nobody may know: then
+// the guest is asked, which tells whether the sandbox runs.
+func (m *Manager) settle(ctx context.Context, b *box, v move, err error) error {
+	if err == nil || m.isThere(ctx, b, v, err) {
+		return m.arrive(ctx, b, v)
+	}
+	origin := m.origin(ctx, b, v)
+	back := m.become(ctx, b, origin, func(r *store.Row) {
+		r.Reason = cut("could not "+v.verb+": "+err.Error(), store.MaxReason)
+		if origin != v.from {
+			r.LastUsedAt = m.o.Clock.Now() // it has not been idle, but paused
+		}
+	})
+	m.keepRoom(b)
+	return errors.Join(err, back)
+}
+
+// origin returns the state that a failed move leaves a sandbox in. What is paused
+// is resumed before it is stopped, and may have come no further.
+func (m *Manager) origin(ctx context.Context, b *box, v move) sandpit.State {
+	if v.from == sandpit.StatePaused && v.to == sandpit.StateStopped && m.ask(ctx, b) == nil {
+		return sandpit.StateRunning
+	}
+	return v.from
+}
+
+// arrive writes that a move was made. A sandbox that runs again after its deadline
+// has none any more.
+func (m *Manager) arrive(ctx context.Context, b *box, v move) error {
+	reason := b.look().Reason
+	return m.become(ctx, b, v.to, func(r *store.Row) {
+		r.Reason = reason
+		if v.to != sandpit.StateRunning {
+			return
+		}
+		now := m.o.Clock.Now()
+		r.Reason, r.LastUsedAt = "", now
+		if !r.Lease.Deadline.After(now) {
+			r.Lease.Deadline = time.Time{}
+		}
+	})
+}
+
+// isThere reports whether a move that failed has been made all the same: the
+// answer was lost, or it had been made before.
+func (m *Manager) isThere(ctx context.Context, b *box, v move, err error) bool {
+	if refused(err) {
+		return false
+	}
+	switch sandpit.CodeOf(err) {
+	case sandpit.Exhausted, sandpit.NotFound, sandpit.Gone:
+		return false
+	case sandpit.Conflict:
+		if v.to == sandpit.StateRunning || v.from == sandpit.StateRunning {
+			return (v.to == sandpit.StateRunning) == (m.ask(ctx, b) == nil)
+		}
+		return true
+	default:
+		if v.to == sandpit.StateRunning {
+			return m.ask(ctx, b) == nil
+		}
+		return v.from == sandpit.StateRunning && errors.Is(m.ask(ctx, b), sandpit.Conflict)
+	}
+}
+
+// ask returns nil if the guest answers. It is Conflict if the sandbox does not
+// run.
+func (m *Manager) ask(ctx context.Context, b *box) error {
+	_, err := m.processes(ctx, b)
+	return err
+}
+
+func (m *Manager) processes(ctx context.Context, b *box) ([]sandpit.ProcessInfo, error) {
+	i, err := m.attached(ctx, b)
+	if err != nil {
+		return nil, err
+	}
+	return call(ctx, m.loops, remote{what: "ask the guest", limit: min(guestLimit, m.o.CallTimeout)}, i.Guest().ListProcesses, nil)
+}
+
+// keepRoom frees what a sandbox takes up if its state takes none.
+func (m *Manager) keepRoom(b *box) {
+	if !takesRoom(b.state()) {
+		m.room.give(b.id)
+	}
+}
+
+// withReason gives a row a reason.
+func withReason(reason string) func(*store.Row) {
+	return func(r *store.Row) { r.Reason = cut(reason, store.MaxReason) }
+}
+
+// finishing finishes a move that was interrupted. Conflict from the provider
+// means that it had been made.
+func (m *Manager) finishing() step {
+	return func(ctx context.Context, b *box) error {
+		v, ok := interrupted(b.state())
+		if !ok {
+			return errNothing
+		}
+		i, err := m.attached(ctx, b)
+		if err != nil {
+			return err
+		}
+		do := v.do(i)
+		if do == nil {
+			return m.become(ctx, b, sandpit.StateError, withReason("its provider can no longer "+v.verb+" it"))
+		}
+		_, err = call(ctx, m.loops, m.remote(v.verb), none(do), nil)
+		if err == nil || errors.Is(err, sandpit.Conflict) && m.isThere(ctx, b, v, err) {
+			return m.arrive(ctx, b, v)
+		}
+		if refused(err) {
+			return errors.Join(err, m.become(ctx, b, sandpit.StateError, withReason("could not "+v.verb+": "+err.Error())))
+		}
+		return err
+	}
+}
+
+// refused reports whether an error says that nothing was done, and never will be.
+func refused(err error) bool {
+	switch sandpit.CodeOf(err) {
+	case sandpit.Unsupported, sandpit.Invalid, sandpit.PermissionDenied, sandpit.Unauthenticated:
+		return true
+	default:
+		return false
+	}
+}
+
+// interrupted returns the move that a sandbox in this state is on.
+func interrupted(s sandpit.State) (move, bool) {
+	wakening := move{"wake", sandpit.StateStopped, sandpit.StateResuming, sandpit.StateRunning, wake}
+	moves := []move{pausing, stoppingStill, wakening, archiving, restoring}
+	k := slices.IndexFunc(moves, func(v move) bool { return v.via == s })
+	if k < 0 {
+		return move{}, false
+	}
+	return moves[k], true
+}

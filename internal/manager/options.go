@@ -1,0 +1,153 @@
+package manager
+
+import (
+	"log/slog"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/clock"
+	"github.com/sandpit-dev/sandpit/internal/queue"
+	"github.com/sandpit-dev/sandpit/internal/store"
+)
+
+// Options say how a Manager works. Store and Providers must be given; the zero
+// value of another field means the default stated with it.
+type Options struct {
+	// Store keeps what the manager must know after a crash. The caller closes it,
+	// after the manager.
+	Store *store.Store
+	// Queue keeps what is to be done later. The caller closes it, after the
+	// manager. Default: the store's own.
+	Queue queue.Queue
+	// Providers are those that sandboxes can be made by, by name. The caller closes
+	// them, after the manager.
+	Providers map[string]sandpit.Provider
+	// Provider is the name of the one that is used when none is asked for. Default:
+	// the only one; with several, each request must name one.
+	Provider string
+	// Clock tells the time of day. Default: clock.System.
+	Clock clock.Clock
+	// Log hears of what goes wrong behind everybody's back. Default: nobody does.
+	Log *slog.Logger
+
+	// MaxSandboxes is how many sandboxes there may be, stopped and archived ones
+	// left aside. Default: 100.
+	MaxSandboxes int
+	// Quotas are further such limits. Default: none.
+	Quotas Quotas
+	// Parallel is how many sandboxes are made at the same time; others wait.
+	// Default: 8.
+	Parallel int
+
+	// CreateTimeout is how long a sandbox may take to be made, from when its turn
+	// has come. Default: 120 s.
+	CreateTimeout time.Duration
+	// CallTimeout is how long a provider may take for anything else. Default: 30 s.
+	CallTimeout time.Duration
+	// Drain is how long those who use a sandbox have to let go of it before it is
+	// taken from them. Default: 5 s.
+	Drain time.Duration
+	// Remember is how long a deleted sandbox is remembered, to tell why it is gone.
+	// Default: 1 h.
+	Remember time.Duration
+	// IdleTimeout is that of a sandbox whose policy says nothing. Default: 3600 s.
+	IdleTimeout time.Duration
+	// Sweep is the longest time between two looks for what is idle, forgotten or
+	// overdue. What is known to come earlier is done when it comes. Default: 300 s.
+	Sweep time.Duration
+	// Reconcile is the time between two comparisons with what the providers say.
+	// Default: 60 s.
+	Reconcile time.Duration
+	// Retry is how long a deadline or deletion that failed waits before it is tried
+	// again; the time doubles with each further failure. Default: 60 s.
+	Retry time.Duration
+
+	// DestroyOnClose makes Close delete all sandboxes, within 30 s.
+	DestroyOnClose bool
+	// Suspicion says from when on refusals are suspicious.
+	Suspicion Suspicion
+}
+
+// Quotas limit how many sandboxes there may be of a kind, stopped and archived
+// ones left aside.
+type Quotas struct {
+	// Owners are the limits of the owners named.
+	Owners map[string]int
+	// Owner is the limit of every other owner. Zero: none.
+	Owner int
+	// Labels are the limits of sandboxes with a label, written "key=value".
+	Labels map[string]int
+}
+
+// Suspicion is how many refusals of one actor within how long raise an event.
+type Suspicion struct {
+	Refusals int           // default: 5
+	Window   time.Duration // default: 1 minute
+}
+
+// The limits that nobody needs to change.
+const (
+	closeLimit   = 30 * time.Second // of DestroyOnClose
+	storeLimit   = 10 * time.Second // of one write to the store
+	guestLimit   = 5 * time.Second  // of a question to a guest
+	cleanupLimit = time.Minute      // of the removal of what could not be made
+)
+
+// withDefaults checks o and fills in what is missing.
+func (o Options) withDefaults() (Options, error) {
+	if o.Store == nil || len(o.Providers) == 0 {
+		return o, sandpit.Errorf(sandpit.Invalid, "open the manager: it needs a store and a provider")
+	}
+	if o.Provider == "" && len(o.Providers) == 1 {
+		o.Provider = slices.Collect(maps.Keys(o.Providers))[0]
+	}
+	if _, ok := o.Providers[o.Provider]; o.Provider != "" && !ok {
+		return o, sandpit.Errorf(sandpit.Invalid, "open the manager: there is no provider %q", o.Provider)
+	}
+	if o.Queue == nil {
+		o.Queue = o.Store.Queue()
+	}
+	if o.Clock == nil {
+		o.Clock = clock.System{}
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	return o, errorsOf(
+		number("max sandboxes", &o.MaxSandboxes, 100),
+		number("parallel", &o.Parallel, 8),
+		number("refusals", &o.Suspicion.Refusals, 5),
+		number("window", &o.Suspicion.Window, time.Minute),
+		number("create timeout", &o.CreateTimeout, 2*time.Minute),
+		number("call timeout", &o.CallTimeout, 30*time.Second),
+		number("drain", &o.Drain, 5*time.Second),
+		number("remember", &o.Remember, time.Hour),
+		number("idle timeout", &o.IdleTimeout, time.Hour),
+		number("sweep", &o.Sweep, 5*time.Minute),
+		number("reconcile", &o.Reconcile, time.Minute),
+		number("retry", &o.Retry, time.Minute),
+	)
+}
+
+// number gives a field its default and refuses what is below zero.
+func number[T int | time.Duration](name string, field *T, value T) error {
+	if *field < 0 {
+		return sandpit.Errorf(sandpit.Invalid, "open the manager: %s %v, want a positive one", name, *field)
+	}
+	if *field == 0 {
+		*field = value
+	}
+	return nil
+}
+
+// errorsOf returns the first error.
+func errorsOf(list ...error) error {
+	for _, err := range list {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,175 @@
+package manager
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/queue"
+	"github.com/sandpit-dev/sandpit/internal/store"
+)
+
+// CreateRequest asks for a sandbox. The zero value of a field means the default
+// stated with it.
+type CreateRequest struct {
+	// Owner is who asks, and whom the sandbox belongs to. Default: nobody.
+	Owner string
+	// Provider is who makes it, by name. Default: Options.Provider.
+	Provider string
+	// Spec says what it shall be. The label Label is the manager's.
+	Spec sandpit.Spec
+	// Lease says how long it may exist. The owner is set by the manager; a deadline
+	// is kept to the millisecond.
+	Lease sandpit.Lease
+	// Policy says what happens to it by itself. IdleTimeout: default that of the
+	// options; below zero never.
+	Policy store.Policy
+	// Key makes the request one that may be sent again: while the sandbox exists
+	// the same request by the same owner returns it. Default: each request makes one.
+	Key string
+	// Timeout is how long the making may take. Default: Options.CreateTimeout.
+	Timeout time.Duration
+	// Setup is what is to be done inside before it counts as running. If it fails
+	// the sandbox is taken back. Default: nothing. It is not done again when the
+	// policy has the sandbox made again.
+	Setup func(ctx context.Context, i sandpit.Instance) error
+}
+
+// prepare checks a request and fills in what it leaves out.
+func (m *Manager) prepare(r CreateRequest, now time.Time) (CreateRequest, error) {
+	r.Spec = r.Spec.Clone()
+	if r.Provider == "" {
+		r.Provider = m.o.Provider
+	}
+	if m.o.Providers[r.Provider] == nil {
+		known := slices.Sorted(maps.Keys(m.o.Providers))
+		return r, sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "Unsupported provider type: %.100q", r.Provider),
+			"there is: "+strings.Join(known, ", "))
+	}
+	if r.Timeout == 0 {
+		r.Timeout = m.o.CreateTimeout
+	}
+	r.Lease.Owner = r.Owner
+	lease, err := prepareLease(r.Lease, now)
+	if err != nil {
+		return r, err
+	}
+	r.Lease = lease
+	switch p := &r.Policy; {
+	case p.IdleTimeout == 0:
+		p.IdleTimeout = m.o.IdleTimeout
+	case p.IdleTimeout < 0:
+		p.IdleTimeout = 0
+	}
+	if r.Policy.IdleAction == "" {
+		r.Policy.IdleAction = sandpit.ActionKill
+	}
+	return r, errorsOf(r.check(), checkPolicy(r.Policy), checkLabels(r.Spec.Labels))
+}
+
+func (r CreateRequest) check() error {
+	for name, value := range map[string]string{"owner": r.Owner, "key": r.Key} {
+		if len(value) > store.MaxName {
+			return sandpit.Errorf(sandpit.Invalid, "%s of %d bytes, want at most %d", name, len(value), store.MaxName)
+		}
+	}
+	if r.Timeout < 0 {
+		return sandpit.Errorf(sandpit.Invalid, "timeout %v, want a positive one", r.Timeout)
+	}
+	return nil
+}
+
+// digest is of what a request asks for. Times are not in it: who asks again asks
+// later.
+func (r CreateRequest) digest() string {
+	text, err := json.Marshal(struct {
+		Provider string
+		Spec     sandpit.Spec
+		Action   sandpit.Action
+		Policy   store.Policy
+	}{r.Provider, r.Spec, r.Lease.Action, r.Policy})
+	if err != nil { // a limit that is no number
+		text = []byte(err.Error())
+	}
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:])
+}
+
+// args say what was asked for, without what may be secret.
+func (r CreateRequest) args() map[string]string {
+	args := map[string]string{"provider": r.Provider, "image": string(r.Spec.Image), "name": r.Spec.Name, "key": r.Key}
+	args["env"] = strings.Join(slices.Sorted(maps.Keys(r.Spec.Env)), " ")
+	if !r.Lease.Deadline.IsZero() {
+		args["deadline"] = r.Lease.Deadline.UTC().Format(time.RFC3339Nano)
+	}
+	maps.DeleteFunc(args, func(_, value string) bool { return value == "" })
+	return args
+}
+
+// prepareLease checks a lease and fills in what it leaves out.
+func prepareLease(l sandpit.Lease, now time.Time) (sandpit.Lease, error) {
+	if l.Action == "" {
+		l.Action = sandpit.ActionKill
+	}
+	if !l.Deadline.IsZero() {
+		l.Deadline = queue.Millis(l.Deadline)
+		if !l.Deadline.After(now) {
+			return l, sandpit.Errorf(sandpit.Invalid, "deadline %s: it has passed", l.Deadline.Format(time.RFC3339))
+		}
+		if err := queue.CheckTime(l.Deadline); err != nil {
+			return l, err
+		}
+	}
+	return l, checkAction("deadline", l.Action)
+}
+
+func checkAction(when string, a sandpit.Action) error {
+	switch a {
+	case sandpit.ActionKill, sandpit.ActionStop, sandpit.ActionPause:
+		return nil
+	default:
+		return sandpit.Errorf(sandpit.Invalid, "%s: action %.40q, want kill, stop or pause", when, string(a))
+	}
+}
+
+// maxRecreate is how often a sandbox may be made again.
+const maxRecreate = 100
+
+func checkPolicy(p store.Policy) error {
+	for name, d := range map[string]time.Duration{"auto stop": p.AutoStop, "auto archive": p.AutoArchive, "auto delete": p.AutoDelete} {
+		if d < 0 {
+			return sandpit.Errorf(sandpit.Invalid, "%s %v, want none or a positive one", name, d)
+		}
+	}
+	if p.Recreate < 0 || p.Recreate > maxRecreate {
+		return sandpit.Errorf(sandpit.Invalid, "recreate %d times, want 0 to %d", p.Recreate, maxRecreate)
+	}
+	return checkAction("idle", p.IdleAction)
+}
+
+// The bounds of labels.
+const (
+	maxLabels     = 64
+	maxLabelBytes = 1024 // of one, key and value
+)
+
+func checkLabels(labels map[string]string) error {
+	if len(labels) > maxLabels {
+		return sandpit.Errorf(sandpit.Invalid, "%d labels, want at most %d", len(labels), maxLabels)
+	}
+	for key, value := range labels {
+		if key == "" || len(key)+len(value) > maxLabelBytes {
+			return sandpit.Errorf(sandpit.Invalid, "label %.40q: want a name, and at most %d bytes", key, maxLabelBytes)
+		}
+		if key == Label {
+			return sandpit.Errorf(sandpit.Invalid, "label %q is the manager's own", key)
+		}
+	}
+	return nil
+}

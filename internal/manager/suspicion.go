@@ -1,0 +1,80 @@
+package manager
+
+import (
+	"sync"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// refusals counts how often actors are refused.
+type refusals struct {
+	o Suspicion
+
+	mu     sync.Mutex
+	actors map[string]*offender
+}
+
+// offender is the last refusals of one actor.
+type offender struct {
+	times []time.Time // the last Suspicion.Refusals of them
+	told  time.Time   // of the last event
+}
+
+// maxActors bounds how many actors are watched.
+const maxActors = 10_000
+
+// count counts a refusal and returns how many there were of late if that is to be
+// told, else zero. It goes by time that nobody can set.
+func (f *refusals) count(r Report) int {
+	if !isRefusal(r) {
+		return 0
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	now := time.Now()
+	a := f.actors[r.Actor]
+	if a == nil {
+		f.prune(now)
+		if len(f.actors) >= maxActors {
+			return 0
+		}
+		a = &offender{}
+		f.actors[r.Actor] = a
+	}
+	a.times = append(a.times, now)
+	if over := len(a.times) - f.o.Refusals; over > 0 {
+		a.times = a.times[over:]
+	}
+	if len(a.times) < f.o.Refusals || now.Sub(a.times[0]) > f.o.Window {
+		return 0
+	}
+	if !a.told.IsZero() && now.Sub(a.told) < f.o.Window {
+		return 0
+	}
+	a.told = now
+	return len(a.times)
+}
+
+// prune forgets who has not been refused for a while, if there are many.
+func (f *refusals) prune(now time.Time) {
+	if len(f.actors) < maxActors {
+		return
+	}
+	for name, a := range f.actors {
+		if now.Sub(a.times[len(a.times)-1]) > f.o.Window {
+			delete(f.actors, name)
+		}
+	}
+}
+
+func isRefusal(r Report) bool {
+	switch sandpit.CodeOf(r.Err) {
+	case sandpit.PermissionDenied, sandpit.Unauthenticated:
+		return true
+	case sandpit.Invalid:
+		return r.Restricted
+	default:
+		return false
+	}
+}

@@ -1,0 +1,198 @@
+package manager
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// tasks owns goroutines. The zero value is not ready; see newTasks.
+type tasks struct {
+	ctx    context.Context //nolint:containedctx // the life of the tasks, which is no caller's
+	cancel context.CancelCauseFunc
+
+	mu     sync.Mutex
+	n      int
+	closed bool
+	empty  chan struct{} // closed when the last one ends after close
+}
+
+// newTasks returns tasks whose contexts have the values of ctx and not its end.
+func newTasks(ctx context.Context) *tasks {
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	return &tasks{ctx: ctx, cancel: cancel, empty: make(chan struct{})}
+}
+
+// begin counts a task that the caller performs and ends. It reports false after
+// close.
+func (t *tasks) begin() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		return false
+	}
+	t.n++
+	return true
+}
+
+// more counts one more task for who performs one already.
+func (t *tasks) more() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.n++
+}
+
+func (t *tasks) end() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.n--
+	if t.n == 0 && t.closed {
+		close(t.empty)
+	}
+}
+
+// start runs f in a goroutine. It reports false, and does not, after close.
+func (t *tasks) start(f func(ctx context.Context)) bool {
+	if !t.begin() {
+		return false
+	}
+	go func() {
+		defer t.end()
+		f(t.ctx)
+	}()
+	return true
+}
+
+// close lets no more tasks begin.
+func (t *tasks) close() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		return
+	}
+	t.closed = true
+	if t.n == 0 {
+		close(t.empty)
+	}
+}
+
+// wait returns when all tasks have ended after close, or ctx has.
+func (t *tasks) wait(ctx context.Context) error {
+	select {
+	case <-t.empty:
+		return nil
+	default:
+	}
+	select {
+	case <-t.empty:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (t *tasks) count() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.n
+}
+
+// detach returns a context with the values of ctx that ends with the tasks and
+// not with the caller.
+func (t *tasks) detach(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(t.ctx, func() { cancel(context.Cause(t.ctx)) })
+	return ctx, func() { stop(); cancel(nil) }
+}
+
+// patience is how long a call whose context has ended may take to return: by then
+// those that heed their context have told what they know.
+const patience = time.Second
+
+// remote is a call of something that may ignore its context.
+type remote struct {
+	what  string
+	limit time.Duration // 0: none but the context's
+}
+
+// call runs f in a goroutine of t and returns when it does, or soon after the
+// context or the limit has ended, with Timeout in the latter case, whether f
+// heeds its context or not. A result that comes later goes to late, if there is
+// one.
+func call[T any](ctx context.Context, t *tasks, r remote, f func(context.Context) (T, error), late func(T, error)) (T, error) {
+	ctx, cancel := limited(ctx, r)
+	type answer struct {
+		value T
+		err   error
+	}
+	var zero T
+	var given atomic.Bool // somebody has decided whether the result is late
+	answered := make(chan answer, 1)
+	started := t.start(func(context.Context) {
+		defer cancel()
+		value, err := f(ctx)
+		if given.CompareAndSwap(false, true) {
+			answered <- answer{value, err}
+		} else if late != nil {
+			late(value, err)
+		}
+	})
+	if !started {
+		cancel()
+		return zero, errClosed
+	}
+	select {
+	case a := <-answered:
+		return a.value, a.err
+	case <-ctx.Done():
+	}
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	select {
+	case a := <-answered:
+		return a.value, because(ctx, a.err)
+	case <-timer.C:
+	}
+	if given.CompareAndSwap(false, true) {
+		return zero, because(ctx, ctx.Err())
+	}
+	a := <-answered
+	return a.value, because(ctx, a.err)
+}
+
+func limited(ctx context.Context, r remote) (context.Context, context.CancelFunc) {
+	if r.limit == 0 {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeoutCause(ctx, r.limit,
+		sandpit.Errorf(sandpit.Timeout, "%s timed out after %v seconds", r.what, r.limit.Seconds()))
+}
+
+// because returns err, or why the context ended if that is all it tells.
+func because(ctx context.Context, err error) error {
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+// none makes a call without a result one with an empty result.
+func none(f func(context.Context) error) func(context.Context) (struct{}, error) {
+	return func(ctx context.Context) (struct{}, error) { return struct{}{}, f(ctx) }
+}
+
+// sleep waits for d, or returns the context's error.
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

@@ -1,0 +1,138 @@
+package manager
+
+import (
+	"context"
+	"net/http"
+	"sync"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// Handle is the right to use a sandbox for a while. While it is held the sandbox
+// is not idle. All methods may be called concurrently.
+type Handle struct {
+	manager  *Manager
+	box      *box
+	instance sandpit.Instance
+	ctx      context.Context //nolint:containedctx // this is what a handle is about
+	cancel   context.CancelCauseFunc
+	once     sync.Once
+}
+
+// Use returns a handle of a running sandbox, whose making or resuming it waits
+// for. The caller must Release it.
+//
+// NotFound: no such sandbox. Gone: it was deleted, or is about to be; the error
+// tells why. Conflict: it does not run. Unavailable: it cannot be reached.
+func (m *Manager) Use(ctx context.Context, id sandpit.ID) (*Handle, error) {
+	return m.use(ctx, id, false)
+}
+
+// Wake is Use that first resumes a paused sandbox or starts a stopped one; of
+// several callers one does. An archived one is a Conflict.
+//
+// Unlike Use, it fails with Exhausted when there is no room for one more that
+// runs.
+func (m *Manager) Wake(ctx context.Context, id sandpit.ID) (*Handle, error) {
+	return m.use(ctx, id, true)
+}
+
+func (m *Manager) use(ctx context.Context, id sandpit.ID, wake bool) (*Handle, error) {
+	b, err := m.boxes.find(id)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		h, err := m.grab(ctx, b, wake)
+		if err != nil {
+			return nil, err
+		}
+		if h != nil {
+			m.touch(ctx, b)
+			return h, nil
+		}
+		if err := m.rouse(ctx, b, wake); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// grab takes a handle. It returns none and no error if the sandbox has to be
+// roused, or waited for.
+func (m *Manager) grab(ctx context.Context, b *box, wake bool) (*Handle, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if m.closing.Load() { // asked under the lock, so that Close finds all handles
+		return nil, errClosed
+	}
+	switch b.row.State {
+	case sandpit.StateRunning:
+		if b.refusal != nil {
+			return nil, b.refusal
+		}
+		if b.instance == nil {
+			return nil, nil
+		}
+	case sandpit.StateCreating, sandpit.StateResuming:
+		return nil, nil
+	case sandpit.StatePaused, sandpit.StateStopped, sandpit.StatePausing, sandpit.StateStopping:
+		if wake {
+			return nil, nil
+		}
+		return nil, stateError(b.row)
+	default:
+		return nil, stateError(b.row)
+	}
+	h := &Handle{manager: m, box: b, instance: b.instance}
+	h.ctx, h.cancel = context.WithCancelCause(ctx)
+	b.handles[h] = struct{}{}
+	return h, nil
+}
+
+// rouse waits for the turn and makes a sandbox ready to be used.
+func (m *Manager) rouse(ctx context.Context, b *box, wake bool) error {
+	return m.run(ctx, b, func(ctx context.Context, b *box) error {
+		row := b.look()
+		switch {
+		case row.State == sandpit.StateRunning:
+			_, err := m.attached(ctx, b)
+			return err
+		case wake && row.State == sandpit.StatePaused:
+			return m.logged("resume", nil, m.moving(resuming, ""))(ctx, b)
+		case wake && row.State == sandpit.StateStopped:
+			return m.logged("start", nil, m.moving(starting, ""))(ctx, b)
+		}
+		return stateError(row)
+	})
+}
+
+// ID names the sandbox.
+func (h *Handle) ID() sandpit.ID { return h.box.id }
+
+// Context ends when the handle is released, when the context of Use ends, or when
+// the sandbox is taken from its users; context.Cause tells why then. Who uses the
+// sandbox stops at once and releases the handle.
+func (h *Handle) Context() context.Context { return h.ctx }
+
+// Guest is the program inside.
+func (h *Handle) Guest() sandpit.Guest { return h.instance.Guest() }
+
+// HTTP reaches a TCP port inside.
+func (h *Handle) HTTP(port int) http.RoundTripper { return h.instance.HTTP(port) }
+
+// Instance is the sandbox as its provider has it. What changes its state is the
+// Manager's business.
+func (h *Handle) Instance() sandpit.Instance { return h.instance }
+
+// Release gives the handle back. It is idempotent.
+func (h *Handle) Release() {
+	h.once.Do(func() {
+		h.manager.touch(h.manager.loops.ctx, h.box)
+		h.cancel(nil)
+		h.box.release(h)
+		h.manager.wake()
+	})
+}
