@@ -85,6 +85,13 @@ func (b *box) view() sandpit.Sandbox {
 	return s
 }
 
+// identify says which request a sandbox answers.
+func (b *box) identify(key, digest string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.row.Key, b.row.Digest = key, digest
+}
+
 func (b *box) placed() sandpit.Instance {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -261,6 +268,32 @@ func (x *index) add(b *box) (taken *box) {
 	}
 	x.boxes[b.id] = b
 	return nil
+}
+
+// takeKey gives the key of a request to a box that is in already, and reports false
+// if it is taken. No key is no matter.
+func (x *index) takeKey(b *box, r CreateRequest) bool {
+	if r.Key == "" {
+		return true
+	}
+	b.identify(r.Key, r.digest()) // who finds it compares
+	x.mu.Lock()
+	k := requestKey{r.Owner, r.Key}
+	taken := x.keys[k] != nil
+	if !taken {
+		x.keys[k] = b
+	}
+	x.mu.Unlock()
+	if taken {
+		b.identify("", "")
+	}
+	return !taken
+}
+
+// returnKey undoes takeKey.
+func (x *index) returnKey(b *box, r CreateRequest) {
+	x.freeKey(b, requestKey{r.Owner, r.Key})
+	b.identify("", "")
 }
 
 // freeKey lets the key of a row be used again.

@@ -43,6 +43,9 @@ func (m *Manager) create(ctx context.Context, r CreateRequest) (sandpit.Sandbox,
 	if r, err = m.prepare(r, now); err != nil {
 		return sandpit.Sandbox{}, err
 	}
+	if s, claimed, err := m.claim(ctx, r, now); claimed {
+		return s, err
+	}
 	for {
 		b, other, err := m.reserve(ctx, r, now)
 		if err != nil {
@@ -56,6 +59,10 @@ func (m *Manager) create(ctx context.Context, r CreateRequest) (sandpit.Sandbox,
 		case <-ctx.Done():
 			return sandpit.Sandbox{}, context.Cause(ctx)
 		}
+		if err := other.take(ctx); err != nil { // it may be just being claimed
+			return sandpit.Sandbox{}, err
+		}
+		other.yield()
 		switch row := other.look(); {
 		case row.Key != r.Key: // it could not be made, or is gone again
 		case row.State == sandpit.StateCreating:
@@ -71,7 +78,7 @@ func (m *Manager) create(ctx context.Context, r CreateRequest) (sandpit.Sandbox,
 func (m *Manager) reserve(ctx context.Context, r CreateRequest, now time.Time) (b, other *box, err error) {
 	row := store.Row{
 		Sandbox:  sandpit.Sandbox{ID: sandpit.NewID(), Spec: r.Spec, Lease: r.Lease, State: sandpit.StateCreating, CreatedAt: now},
-		Provider: r.Provider, Policy: r.Policy, Key: r.Key, LastUsedAt: now, ChangedAt: now,
+		Provider: r.Provider, Policy: r.Policy, Key: r.Key, Pool: r.pool, LastUsedAt: now, ChangedAt: now,
 	}
 	if r.Key != "" {
 		row.Digest = r.digest()
@@ -83,6 +90,9 @@ func (m *Manager) reserve(ctx context.Context, r CreateRequest, now time.Time) (
 			return nil, nil, sandpit.Errorf(sandpit.Conflict, "the key %.100q was used for another request", r.Key)
 		}
 		return nil, other, nil
+	}
+	for r.pool == "" && m.room.full() && m.makeRoom(ctx) {
+		// until there is room, or no more to be had
 	}
 	err = m.room.take(row.Sandbox)
 	if err == nil {
@@ -173,14 +183,19 @@ func (m *Manager) build(ctx context.Context, b *box, r CreateRequest) (sandpit.I
 	return i, m.become(ctx, b, sandpit.StateRunning, func(row *store.Row) { row.LastUsedAt = m.o.Clock.Now() })
 }
 
-// obtain returns the instance of a sandbox that is being made. This is where one
-// that waits in a pool could be taken.
-func (m *Manager) obtain(ctx context.Context, b *box) (sandpit.Instance, error) {
-	spec := b.look().Spec.Clone()
-	if spec.Labels == nil {
-		spec.Labels = make(map[string]string, 1)
+// marked returns a spec with the mark of this manager.
+func (m *Manager) marked(s sandpit.Spec) sandpit.Spec {
+	s = s.Clone()
+	if s.Labels == nil {
+		s.Labels = make(map[string]string, 1)
 	}
-	spec.Labels[Label] = m.identity
+	s.Labels[Label] = m.identity
+	return s
+}
+
+// obtain returns the instance of a sandbox that is being made.
+func (m *Manager) obtain(ctx context.Context, b *box) (sandpit.Instance, error) {
+	spec := m.marked(b.look().Spec)
 	create := func(ctx context.Context) (sandpit.Instance, error) { return b.provider.Create(ctx, b.id, spec) }
 	i, err := call(ctx, m.loops, remote{what: "create"}, create, func(i sandpit.Instance, err error) {
 		if err == nil {

@@ -41,8 +41,9 @@ type Manager struct {
 	identity string
 	boxes    *index
 	room     *ledger
-	making   chan struct{} // full while Options.Parallel sandboxes are made
-	tending  chan struct{} // full while as many are stopped, adopted… by themselves
+	pools    map[string]*pool // by their keys; never changed
+	making   chan struct{}    // full while Options.Parallel sandboxes are made
+	tending  chan struct{}    // full while as many are stopped, adopted… by themselves
 	wall     *wall
 	events   *journal
 	worker   *queue.Worker
@@ -79,6 +80,9 @@ func Open(ctx context.Context, o Options) (*Manager, error) {
 		making: make(chan struct{}, o.Parallel), tending: make(chan struct{}, o.Parallel),
 		nudge: make(chan struct{}, 1), wall: newWall(o.Clock),
 	}
+	if m.pools, err = newPools(o); err != nil {
+		return nil, err
+	}
 	own := WithActor(ctx, actorManager)
 	m.ops, m.loops = newTasks(own), newTasks(own)
 	if err := m.load(ctx); err != nil {
@@ -98,6 +102,9 @@ func Open(ctx context.Context, o Options) (*Manager, error) {
 	m.loops.start(m.clockLoop)
 	m.loops.start(m.sweepLoop)
 	m.loops.start(m.reconcileLoop)
+	for _, p := range m.pools {
+		m.loops.start(m.poolLoop(p))
+	}
 	return m, nil
 }
 
@@ -135,6 +142,9 @@ func (m *Manager) Close(ctx context.Context) error {
 	}
 	if m.o.DestroyOnClose {
 		errs = append(errs, m.destroyAll(ctx))
+	}
+	for _, p := range m.pools {
+		m.emptyPool(ctx, p)
 	}
 	m.evictAll()
 	m.ops.close()
@@ -188,7 +198,7 @@ func (m *Manager) Get(id sandpit.ID) (sandpit.Sandbox, error) {
 }
 
 // Filter chooses sandboxes. Fields that are zero choose everything but deleted
-// ones.
+// ones. Those that wait in a pool are nobody's, and never chosen.
 type Filter struct {
 	Owner string
 	// Labels must all be there.
@@ -217,7 +227,7 @@ func (m *Manager) List(f Filter) []sandpit.Sandbox {
 }
 
 func (f Filter) holds(r store.Row) bool {
-	if f.Owner != "" && f.Owner != r.Lease.Owner {
+	if r.Pool != "" || f.Owner != "" && f.Owner != r.Lease.Owner {
 		return false
 	}
 	if len(f.States) == 0 && r.State == sandpit.StateDeleted || len(f.States) > 0 && !slices.Contains(f.States, r.State) {

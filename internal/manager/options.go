@@ -37,6 +37,8 @@ type Options struct {
 	MaxSandboxes int
 	// Quotas are further such limits. Default: none.
 	Quotas Quotas
+	// Pools are sandboxes to be made ahead. Default: none.
+	Pools []Pool
 	// Parallel is how many sandboxes are made at the same time; others wait.
 	// Default: 8.
 	Parallel int

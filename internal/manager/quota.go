@@ -46,6 +46,13 @@ func (l *ledger) take(s sandpit.Sandbox) error {
 	return nil
 }
 
+// full reports whether there is no room for anybody.
+func (l *ledger) full() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.claims) >= l.max
+}
+
 // hold makes room for a sandbox that is there already, whatever the limits.
 func (l *ledger) hold(s sandpit.Sandbox) {
 	l.mu.Lock()

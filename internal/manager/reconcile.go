@@ -13,7 +13,10 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/store"
 )
 
-const reasonCrash = "the server ended while it was made"
+const (
+	reasonCrash = "the server ended while it was made"
+	reasonPool  = "the pool it waited in is no more"
+)
 
 // reconcileLoop compares again and again.
 func (m *Manager) reconcileLoop(ctx context.Context) {
@@ -119,7 +122,11 @@ func each[T any](parallel int, list []T, f func(T)) {
 
 // match makes one sandbox what its row says, or the other way round.
 func (m *Manager) match(ctx context.Context, b *box, listed, first bool) error {
-	switch row := b.look(); row.State {
+	row := b.look()
+	if row.Pool != "" && row.State == sandpit.StateRunning && !m.inPool(row, b) {
+		return m.logged("delete", map[string]string{"reason": reasonPool}, m.removing(reasonPool))(ctx, b)
+	}
+	switch row.State {
 	case sandpit.StateDeleted, sandpit.StateError:
 		return errNothing
 	case sandpit.StateDeleting:

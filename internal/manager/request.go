@@ -39,6 +39,8 @@ type CreateRequest struct {
 	// the sandbox is taken back. Default: nothing. It is not done again when the
 	// policy has the sandbox made again.
 	Setup func(ctx context.Context, i sandpit.Instance) error
+
+	pool string // key of the pool that it is made for
 }
 
 // prepare checks a request and fills in what it leaves out.

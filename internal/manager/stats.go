@@ -9,7 +9,8 @@ import (
 
 // Stats say what a manager is busy with. As JSON, durations are in seconds.
 type Stats struct {
-	// TotalSandboxes are those that exist, stopped ones included.
+	// TotalSandboxes are those that exist, stopped ones included, and those that
+	// wait in pools left out.
 	TotalSandboxes int
 	// ActiveOperations are the handles that are held and the operations under way.
 	ActiveOperations int
@@ -42,7 +43,7 @@ func (m *Manager) Stats() Stats {
 	}
 	for _, b := range m.boxes.all() {
 		b.mu.Lock()
-		if b.row.State != sandpit.StateDeleted {
+		if b.row.State != sandpit.StateDeleted && b.row.Pool == "" {
 			s.TotalSandboxes++
 		}
 		s.ActiveOperations += len(b.handles)

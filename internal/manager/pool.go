@@ -1,0 +1,402 @@
+package manager
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/store"
+)
+
+// Pool is a stock of sandboxes that are made ahead, so that whoever asks for one
+// of the same kind gets it at once. Those that wait count as sandboxes, but give
+// way when there is no more room. A pool does not outlive its manager: nobody could
+// tell whether one of its sandboxes was just being given away.
+type Pool struct {
+	// Provider makes the sandboxes, which it must let be claimed (sandpit.Claimer).
+	// Default: Options.Provider.
+	Provider string
+	// Spec is their kind: what is fixed when a sandbox is made, which is its image,
+	// limits and host name. Everything else in it is not looked at; mounts are Invalid.
+	Spec sandpit.Spec
+	// Size is how many wait at least. Default: none.
+	Size int
+	// Max, if above Size, has the pool learn from demand: there wait as many as were
+	// asked for in the busiest ten seconds of the last five minutes, at most Max.
+	Max int
+	// Warm is done inside before a sandbox counts as ready. Default: nothing.
+	Warm func(ctx context.Context, i sandpit.Instance) error
+}
+
+// How pools learn, and try again.
+const (
+	demandPeriod   = 10 * time.Second
+	demandPeriods  = 30
+	poolFirstPause = time.Second // after a failure; doubles
+	poolLastPause  = time.Minute
+)
+
+// pool is a Pool at work.
+type pool struct {
+	Pool
+	key   string
+	nudge chan struct{} // holds one: the loop looks again
+
+	mu     sync.Mutex
+	ready  []*box
+	making int
+	asked  [demandPeriods]int
+	period int64 // that of the newest count in asked
+}
+
+// poolKey is the same for sandboxes that could be one another.
+func poolKey(provider string, s sandpit.Spec) string {
+	text, err := json.Marshal(struct {
+		Provider  string
+		Image     sandpit.Image
+		Resources sandpit.Resources
+		Hostname  string
+	}{provider, cmp.Or(s.Image, sandpit.HostImage), s.Resources, s.Hostname})
+	if err != nil { // a limit that is no number: there is no such sandbox
+		return ""
+	}
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:16])
+}
+
+// newPools checks the pools of the options.
+func newPools(o Options) (map[string]*pool, error) {
+	pools := make(map[string]*pool, len(o.Pools))
+	for i, p := range o.Pools {
+		p.Provider = cmp.Or(p.Provider, o.Provider)
+		key := poolKey(p.Provider, p.Spec)
+		switch {
+		case o.Providers[p.Provider] == nil:
+			return nil, sandpit.Errorf(sandpit.Invalid, "pool %d: there is no provider %.100q", i, p.Provider)
+		case len(p.Spec.Mounts) > 0:
+			return nil, sandpit.Errorf(sandpit.Invalid, "pool %d: its sandboxes cannot have mounts", i)
+		case p.Size < 0 || p.Max < 0:
+			return nil, sandpit.Errorf(sandpit.Invalid, "pool %d: sizes %d and %d, want none below zero", i, p.Size, p.Max)
+		case key == "" || pools[key] != nil:
+			return nil, sandpit.Errorf(sandpit.Invalid, "pool %d: its kind cannot be told from others", i)
+		}
+		p.Spec = sandpit.Spec{Image: p.Spec.Image, Resources: p.Spec.Resources, Hostname: p.Spec.Hostname}
+		pools[key] = &pool{Pool: p, key: key, nudge: make(chan struct{}, 1)}
+	}
+	return pools, nil
+}
+
+// count notes that one was asked for.
+func (p *pool) count(now time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.turn(now)
+	p.asked[p.period%demandPeriods]++
+}
+
+// turn forgets what is too long ago.
+func (p *pool) turn(now time.Time) {
+	period := now.UnixNano() / int64(demandPeriod)
+	if period < p.period || period-p.period >= demandPeriods { // a clock that was set, or a long quiet
+		p.asked, p.period = [demandPeriods]int{}, period
+	}
+	for p.period < period {
+		p.period++
+		p.asked[p.period%demandPeriods] = 0
+	}
+}
+
+// missing returns how many more are to be made, or, below zero, are too many.
+func (p *pool) missing(now time.Time) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ready = slices.DeleteFunc(p.ready, func(b *box) bool { return b.state() != sandpit.StateRunning })
+	want := p.Size
+	if p.Max > p.Size {
+		p.turn(now)
+		want = min(max(p.Size, slices.Max(p.asked[:])), p.Max)
+	}
+	return want - len(p.ready) - p.making
+}
+
+// pop takes one that is ready, and its turn; nil if there is none.
+func (p *pool) pop() *box {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for len(p.ready) > 0 {
+		b := p.ready[0]
+		p.ready = p.ready[1:]
+		if !b.tryTake() {
+			continue // it has just ended
+		}
+		if row := b.look(); row.State == sandpit.StateRunning && row.Pool == p.key && b.placed() != nil {
+			return b
+		}
+		b.yield()
+	}
+	return nil
+}
+
+func (p *pool) push(b *box) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ready = append(p.ready, b)
+}
+
+func (p *pool) has(b *box) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.making > 0 || slices.Contains(p.ready, b)
+}
+
+func (p *pool) wake() {
+	select {
+	case p.nudge <- struct{}{}:
+	default:
+	}
+}
+
+// poolLoop keeps a pool at its size.
+func (m *Manager) poolLoop(p *pool) func(ctx context.Context) {
+	return func(ctx context.Context) {
+		pause := poolFirstPause
+		for ctx.Err() == nil {
+			rest := demandPeriod
+			if err := m.fill(ctx, p); err != nil && ctx.Err() == nil {
+				m.o.Log.WarnContext(ctx, "a pool cannot be filled", slog.Any("error", err), slog.Duration("again in", pause))
+				rest, pause = pause, min(2*pause, poolLastPause)
+				_ = sleep(ctx, rest) // not even for who asks: all would fail alike
+				continue
+			}
+			pause = poolFirstPause
+			timer := time.NewTimer(rest)
+			select {
+			case <-timer.C:
+			case <-p.nudge:
+			case <-ctx.Done():
+			}
+			timer.Stop()
+		}
+	}
+}
+
+// fill makes what is missing, or removes what is too much. It takes at most half of
+// the places of those who make.
+func (m *Manager) fill(ctx context.Context, p *pool) error {
+	missing := p.missing(m.o.Clock.Now())
+	for ; missing < 0; missing++ {
+		if b := p.pop(); b != nil {
+			m.discard(ctx, b, "there are more than are asked for")
+		}
+	}
+	var mu sync.Mutex
+	var failed error
+	todo := make([]struct{}, missing)
+	each(max(1, m.o.Parallel/2), todo, func(struct{}) {
+		if ctx.Err() != nil || m.closing.Load() || m.room.full() {
+			return
+		}
+		if err := m.makeSpare(ctx, p); err != nil {
+			mu.Lock()
+			defer mu.Unlock()
+			failed = err
+		}
+	})
+	if errors.Is(failed, sandpit.Exhausted) {
+		return nil // when there is room again
+	}
+	return failed
+}
+
+// makeSpare makes one sandbox for a pool.
+func (m *Manager) makeSpare(ctx context.Context, p *pool) error {
+	if !m.ops.begin() {
+		return errClosed
+	}
+	defer m.ops.end()
+	now, err := m.now(ctx)
+	if err != nil {
+		return err
+	}
+	r, err := m.prepare(CreateRequest{
+		Provider: p.Provider, Spec: p.Spec, Policy: store.Policy{IdleTimeout: -1}, Setup: p.Warm,
+	}, now)
+	if err != nil {
+		return err
+	}
+	r.pool = p.key
+	p.mu.Lock()
+	p.making++
+	p.mu.Unlock()
+	defer func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.making--
+	}()
+	b, _, err := m.reserve(ctx, r, now)
+	if err != nil {
+		return err
+	}
+	if _, err := m.make(ctx, b, r); err != nil {
+		return err
+	}
+	if _, ok := as[sandpit.Claimer](b.placed()); !ok {
+		if b.take(ctx) == nil {
+			m.discard(ctx, b, "it cannot be claimed")
+		}
+		return sandpit.Errorf(sandpit.Unsupported, "sandboxes of provider %q cannot be made ahead", p.Provider)
+	}
+	p.push(b)
+	if m.closing.Load() {
+		m.emptyPool(ctx, p)
+	}
+	return nil
+}
+
+// claim gives a waiting sandbox to who asks for one of its kind. It reports false if
+// there is none to be had: then one must be made.
+func (m *Manager) claim(ctx context.Context, r CreateRequest, now time.Time) (sandpit.Sandbox, bool, error) {
+	p := m.pools[poolKey(r.Provider, r.Spec)]
+	if p == nil || len(r.Spec.Mounts) > 0 {
+		return sandpit.Sandbox{}, false, nil
+	}
+	p.count(now)
+	defer p.wake()
+	b := p.pop()
+	if b == nil {
+		return sandpit.Sandbox{}, false, nil
+	}
+	if !m.boxes.takeKey(b, r) { // the same request is under way
+		p.push(b)
+		b.yield()
+		return sandpit.Sandbox{}, false, nil
+	}
+	claimed := b.look().Sandbox
+	claimed.Spec, claimed.Lease, claimed.CreatedAt = r.Spec, r.Lease, now
+	if err := m.room.change(claimed); err != nil {
+		m.boxes.returnKey(b, r)
+		p.push(b)
+		b.yield()
+		return sandpit.Sandbox{}, true, err
+	}
+	if err := m.handOver(ctx, b, r, claimed); err != nil {
+		m.boxes.returnKey(b, r)
+		m.o.Log.WarnContext(ctx, "a sandbox of a pool could not be claimed", slog.String("sandbox", string(b.id)), slog.Any("error", err))
+		m.discard(ctx, b, "it could not be claimed")
+		return sandpit.Sandbox{}, false, because(ctx, err)
+	}
+	b.yield()
+	return b.view(), true, nil
+}
+
+// handOver makes a sandbox of a pool the one that was asked for. Only when all is
+// done is it written down: until then it belongs to the pool, and nobody else ever
+// gets it.
+func (m *Manager) handOver(ctx context.Context, b *box, r CreateRequest, claimed sandpit.Sandbox) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, r.Timeout,
+		sandpit.Errorf(sandpit.Timeout, "timed out after %v seconds", r.Timeout.Seconds()))
+	defer cancel()
+	i := b.placed()
+	claimer, ok := as[sandpit.Claimer](i)
+	if !ok {
+		return sandpit.Errorf(sandpit.Internal, "sandbox %s cannot be claimed", b.id)
+	}
+	if err := errorsOf(able(i, r.Lease.Action), able(i, r.Policy.IdleAction), ableToKeep(i, r.Policy)); err != nil {
+		return err
+	}
+	spec := m.marked(r.Spec)
+	_, err := call(ctx, m.loops, m.remote("claim"), none(func(ctx context.Context) error { return claimer.Claim(ctx, spec) }), nil)
+	if err == nil && r.Setup != nil {
+		_, err = call(ctx, m.loops, remote{what: "set-up"}, none(func(ctx context.Context) error { return r.Setup(ctx, i) }), nil)
+	}
+	if err != nil {
+		return because(ctx, err)
+	}
+	err = m.write(ctx, b, func(row *store.Row) {
+		row.Sandbox, row.Policy, row.Pool = claimed, r.Policy, ""
+		row.LastUsedAt, row.ChangedAt = claimed.CreatedAt, claimed.CreatedAt
+	})
+	if err != nil {
+		return err
+	}
+	return m.scheduleDeadline(ctx, b)
+}
+
+// discard removes a sandbox that nobody has heard of. Who calls has its turn, which
+// is given back when it is gone.
+func (m *Manager) discard(ctx context.Context, b *box, why string) {
+	m.ops.more()
+	go func() {
+		defer m.ops.end()
+		defer b.yield()
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupLimit)
+		defer cancel()
+		if err := m.undo(ctx, b, errors.New(why)); err != nil {
+			m.schedule(ctx, b, kindDelete, m.o.Clock.Now())
+			m.o.Log.WarnContext(ctx, "a sandbox of a pool is left till later", slog.String("sandbox", string(b.id)), slog.Any("error", err))
+		}
+	}()
+}
+
+// makeRoom removes a sandbox that waits in a pool, and reports whether there was one.
+func (m *Manager) makeRoom(ctx context.Context) bool {
+	for _, p := range m.pools {
+		b := p.pop()
+		if b == nil {
+			continue
+		}
+		err := m.undo(ctx, b, errors.New("its room is needed"))
+		b.yield()
+		if err == nil {
+			return true
+		}
+		m.schedule(ctx, b, kindDelete, m.o.Clock.Now())
+	}
+	return false
+}
+
+// emptyPool removes all sandboxes that wait in a pool.
+func (m *Manager) emptyPool(ctx context.Context, p *pool) {
+	for b := p.pop(); b != nil; b = p.pop() {
+		m.discard(ctx, b, "the manager closes")
+	}
+}
+
+// inPool reports whether a sandbox waits in a pool of this manager, or is being made
+// for one.
+func (m *Manager) inPool(row store.Row, b *box) bool {
+	p := m.pools[row.Pool]
+	return p != nil && p.has(b)
+}
+
+// PoolStatus is how a pool is doing.
+type PoolStatus struct {
+	Provider string       `json:"provider"`
+	Spec     sandpit.Spec `json:"spec"`
+	Size     int          `json:"size"`
+	Max      int          `json:"max"`
+	Ready    int          `json:"ready"`
+	Making   int          `json:"making"`
+}
+
+// Pools tells how the pools are doing, in the order of the options.
+func (m *Manager) Pools() []PoolStatus {
+	list := make([]PoolStatus, 0, len(m.o.Pools))
+	for _, o := range m.o.Pools {
+		p := m.pools[poolKey(cmp.Or(o.Provider, m.o.Provider), o.Spec)]
+		p.mu.Lock()
+		list = append(list, PoolStatus{
+			Provider: p.Provider, Spec: p.Spec.Clone(), Size: p.Size, Max: max(p.Size, p.Max), Ready: len(p.ready), Making: p.making,
+		})
+		p.mu.Unlock()
+	}
+	return list
+}
