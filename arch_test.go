@@ -23,7 +23,7 @@ const module = "github.com/sandpit-dev/sandpit"
 // A package that has no line here does not pass.
 var arrows = map[string][]string{
 	".":                        {},
-	"bench":                    {".", "internal/guestbin", "internal/image", "internal/workspace", "provider/gvisor"},
+	"bench":                    {".", "internal/guestbin", "internal/image", "internal/manager", "internal/store", "internal/workspace", "provider/gvisor"},
 	"conformance/attacks":      {},
 	"conformance/chaos":        {},
 	"conformance/e2b":          {},

@@ -104,6 +104,14 @@ func (k *kit) inTurns(ctx context.Context) (err error) {
 		newSandpit(provider, k.root.path),
 		newSandpitCLI(k.engine, filepath.Join(k.dir, "cli"), k.root.path),
 	}
+	if k.o.wants(nameFirst) {
+		pooled, openErr := k.openManaged(ctx)
+		if openErr != nil {
+			return openErr
+		}
+		defer func() { err = errors.Join(err, pooled.close(ctx)) }()
+		list = append(list, pooled.contestant())
+	}
 	if k.docker != nil {
 		list = append(list, k.docker.contestant())
 		api, err := openDockerAPI(ctx, k.docker)

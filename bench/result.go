@@ -4,11 +4,12 @@ import "slices"
 
 // Names of the contestants.
 const (
-	bySandpit    = "sandpit"
-	bySandpitCLI = "sandpit-cli"
-	byDocker     = "docker"
-	byDockerAPI  = "docker-api"
-	byHost       = "host"
+	bySandpit     = "sandpit"
+	bySandpitCLI  = "sandpit-cli"
+	bySandpitPool = "sandpit-pool"
+	byDocker      = "docker"
+	byDockerAPI   = "docker-api"
+	byHost        = "host"
 )
 
 // result is one metric of one contestant.
@@ -70,6 +71,7 @@ var rivals = []struct{ of, to string }{
 	{bySandpit, byDockerAPI},
 	{bySandpit, byHost},
 	{bySandpitCLI, byDocker},
+	{bySandpitPool, byDocker},
 }
 
 // comparisons returns the ratios of one metric, in the order of rivals.

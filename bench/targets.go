@@ -34,11 +34,13 @@ func judge(r *report) []target {
 		return q, have && had && ok
 	}
 	first, firstKnown := between(metricFirst, bySandpit, metricFirst, byDocker)
+	pool, poolKnown := between(metricFirst, bySandpitPool, metricFirst, byDocker)
 	exec, execKnown := between(metricExec, bySandpit, metricExec, byDocker)
 	late, lateKnown := between(metricLateCreate, bySandpit, metricEarly, bySandpit)
 	pss, pssKnown := r.find(atBoxes(metricPSS, targetBoxes), bySandpit)
 	return []target{
 		check("new box to first output, of docker run", 0.5, first, firstKnown),
+		check("box of a warm pool to first output, of docker run", 0.05, pool, poolKnown),
 		check("exec of true, of docker exec", 0.15, exec, execKnown),
 		check(fmt.Sprintf("MB of PSS for an idle box, at %d boxes", targetBoxes), 16, pss.P50, pssKnown),
 		check("create with many boxes there, of the first creates", 1.3, late, lateKnown),
