@@ -1,0 +1,198 @@
+package chaos_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/image"
+	"github.com/sandpit-dev/sandpit/internal/manager"
+	"github.com/sandpit-dev/sandpit/internal/store"
+	"github.com/sandpit-dev/sandpit/internal/workspace"
+	"github.com/sandpit-dev/sandpit/provider/gvisor"
+)
+
+// dirVariable has TestServer serve from the directory it names.
+const dirVariable = "SANDPIT_TEST_CHAOS_DIR"
+
+const (
+	providerName = "gvisor"
+	engineName   = "engine" // a copy, so that its processes can be told from others
+	socketName   = "socket"
+	answer       = 10 * time.Second // how long a call may take
+)
+
+// call is what a client asks of the server, on a connection of its own.
+type call struct {
+	Op  string     `json:"op"`
+	ID  sandpit.ID `json:"id,omitempty"`
+	Key string     `json:"key,omitempty"`
+	// Command runs in a shell inside.
+	Command string `json:"command,omitempty"`
+	// Deadline is in milliseconds from now.
+	Deadline int `json:"deadline,omitempty"`
+}
+
+type result struct {
+	Code      sandpit.Code      `json:"code,omitempty"` // of the error, if there was one
+	Error     string            `json:"error,omitempty"`
+	Sandbox   sandpit.Sandbox   `json:"sandbox,omitzero"`
+	Sandboxes []sandpit.Sandbox `json:"sandboxes,omitempty"`
+	Placed    []sandpit.ID      `json:"placed,omitempty"`
+	Output    string            `json:"output,omitempty"`
+	Pool      int               `json:"pool,omitempty"` // how many wait
+}
+
+// server is what is killed.
+type server struct {
+	manager  *manager.Manager
+	provider sandpit.Provider
+}
+
+// TestServer is not a test by itself: it is the process that the others kill.
+func TestServer(t *testing.T) {
+	dir := os.Getenv(dirVariable)
+	if dir == "" {
+		t.Skip("only run by another test")
+	}
+	if err := serve(t.Context(), dir); err != nil {
+		fmt.Fprintln(os.Stderr, "server:", err)
+		os.Exit(1)
+	}
+}
+
+func serve(ctx context.Context, dir string) error {
+	state, err := store.Open(ctx, filepath.Join(dir, "state"), store.Options{})
+	if err != nil {
+		return err
+	}
+	images, err := image.Open(filepath.Join(dir, "images"), image.Options{})
+	if err != nil {
+		return err
+	}
+	s := &server{}
+	if s.provider, err = gvisor.New(gvisor.Config{
+		RuntimeDir: filepath.Join(dir, "run"), ScratchDir: filepath.Join(dir, "scratch"),
+		Images: images, Engine: filepath.Join(dir, engineName), Lasting: true,
+	}); err != nil {
+		return err
+	}
+	if s.manager, err = manager.Open(ctx, manager.Options{
+		Store: state, Providers: map[string]sandpit.Provider{providerName: s.provider},
+		Pools:        []manager.Pool{{Size: 2}},
+		MaxSandboxes: 40, Reconcile: 2 * time.Second, Retry: time.Second, Drain: time.Second,
+	}); err != nil {
+		return err
+	}
+	socket := filepath.Join(dir, socketName)
+	if err := os.Remove(socket); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	ln, err := new(net.ListenConfig).Listen(ctx, "unix", socket)
+	if err != nil {
+		return err
+	}
+	for {
+		conn, err := ln.Accept()
+		if err != nil {
+			return err
+		}
+		go func() {
+			defer conn.Close()
+			var c call
+			if err := json.NewDecoder(conn).Decode(&c); err != nil {
+				return
+			}
+			ctx, cancel := context.WithTimeout(ctx, answer)
+			defer cancel()
+			r, err := s.answer(ctx, c)
+			if err != nil {
+				r.Code, r.Error = sandpit.CodeOf(err), err.Error()
+			}
+			_ = json.NewEncoder(conn).Encode(r)
+		}()
+	}
+}
+
+func (s *server) answer(ctx context.Context, c call) (r result, err error) {
+	switch c.Op {
+	case "create":
+		r.Sandbox, err = s.manager.Create(ctx, manager.CreateRequest{
+			Owner: "chaos", Key: c.Key, Lease: lease(c.Deadline),
+			Spec: sandpit.Spec{Labels: map[string]string{"key": c.Key}},
+			Setup: func(ctx context.Context, i sandpit.Instance) error {
+				_, err := run(ctx, i.Guest(), "echo "+c.Key+" > /workspace/key")
+				return err
+			},
+		})
+	case "run":
+		r.Output, err = s.run(ctx, c)
+	case "get":
+		r.Sandbox, err = s.manager.Get(c.ID)
+	case "list":
+		r.Sandboxes = s.manager.List(manager.Filter{})
+	case "placed":
+		var list []sandpit.Placement
+		list, err = s.provider.List(ctx)
+		for _, p := range list {
+			r.Placed = append(r.Placed, p.ID)
+		}
+	case "pool":
+		p := s.manager.Pools()[0]
+		if r.Pool = p.Ready; p.Making > 0 || p.Ready < p.Size {
+			err = sandpit.Errorf(sandpit.Unavailable, "the pool is being filled")
+		}
+	case "deadline":
+		err = s.manager.SetDeadline(ctx, c.ID, lease(c.Deadline))
+	case "labels":
+		err = s.manager.SetLabels(ctx, c.ID, map[string]string{"key": c.Key, "changed": "yes"})
+	case "pause":
+		err = s.manager.Pause(ctx, c.ID)
+	case "delete":
+		err = s.manager.Delete(ctx, c.ID)
+	case "close":
+		err = s.manager.Close(ctx)
+	default:
+		err = sandpit.Errorf(sandpit.Invalid, "no operation %q", c.Op)
+	}
+	return r, err
+}
+
+func lease(ms int) sandpit.Lease {
+	if ms == 0 {
+		return sandpit.Lease{}
+	}
+	return sandpit.Lease{Deadline: time.Now().Add(time.Duration(ms) * time.Millisecond), Action: sandpit.ActionKill}
+}
+
+func (s *server) run(ctx context.Context, c call) (string, error) {
+	h, err := s.manager.Use(ctx, c.ID)
+	if err != nil {
+		return "", err
+	}
+	defer h.Release()
+	out, err := run(h.Context(), h.Guest(), c.Command)
+	if err != nil && h.Context().Err() != nil {
+		err = context.Cause(h.Context()) // it was taken from us
+	}
+	return out, err
+}
+
+func run(ctx context.Context, g sandpit.Guest, command string) (string, error) {
+	w, err := workspace.New(g, workspace.Options{})
+	if err != nil {
+		return "", err
+	}
+	r, err := w.Run(ctx, sandpit.Command{Args: []string{"sh", "-c", command}})
+	if err == nil && r.ExitCode != 0 {
+		err = sandpit.Errorf(sandpit.Internal, "%s: exit status %d: %s", command, r.ExitCode, r.Stderr)
+	}
+	return r.Stdout, err
+}
