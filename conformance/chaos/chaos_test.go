@@ -39,6 +39,7 @@ var errLost = errors.New("the connection was lost")
 type world struct {
 	t   *testing.T
 	dir string
+	max int // sandboxes
 
 	mu     sync.Mutex
 	server *exec.Cmd
@@ -57,7 +58,7 @@ type world struct {
 // TestChaos has 16 clients do random operations while the server, and at times an
 // engine, is killed, and looks what is left.
 func TestChaos(t *testing.T) {
-	w := newWorld(t)
+	w := newWorld(t, 40)
 	operations, kills := number(operationsVariable, 400), number(killsVariable, 6)
 	begin := time.Now()
 	w.start()
@@ -102,10 +103,10 @@ func number(variable string, usual int) int {
 	return usual
 }
 
-func newWorld(t *testing.T) *world {
+func newWorld(t *testing.T, most int) *world {
 	t.Helper()
 	w := &world{
-		t: t, dir: t.TempDir(), acked: make(map[sandpit.ID]string), taken: make(map[sandpit.ID]bool),
+		t: t, dir: t.TempDir(), max: most, acked: make(map[sandpit.ID]string), taken: make(map[sandpit.ID]bool),
 		counts: make(map[string]int), engines: make(map[string]bool),
 	}
 	program, err := os.ReadFile(testengine.Path(t))
@@ -129,7 +130,7 @@ func (w *world) start() {
 	w.t.Helper()
 	w.words = new(bytes.Buffer)
 	cmd := exec.Command(os.Args[0], "-test.run=^TestServer$", "-test.timeout=0") //nolint:noctx // it is killed by hand
-	cmd.Env = append(os.Environ(), dirVariable+"="+w.dir)
+	cmd.Env = append(os.Environ(), dirVariable+"="+w.dir, maxVariable+"="+strconv.Itoa(w.max))
 	cmd.Stderr = w.words
 	if err := cmd.Start(); err != nil {
 		w.t.Fatal(err)

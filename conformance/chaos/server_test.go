@@ -19,14 +19,18 @@ import (
 	"github.com/sandpit-dev/sandpit/provider/gvisor"
 )
 
-// dirVariable has TestServer serve from the directory it names.
-const dirVariable = "SANDPIT_TEST_CHAOS_DIR"
+// dirVariable has TestServer serve from the directory it names, with so many
+// sandboxes at most.
+const (
+	dirVariable = "SANDPIT_TEST_CHAOS_DIR"
+	maxVariable = "SANDPIT_TEST_CHAOS_MAX"
+)
 
 const (
 	providerName = "gvisor"
 	engineName   = "engine" // a copy, so that its processes can be told from others
 	socketName   = "socket"
-	answer       = 10 * time.Second // how long a call may take
+	answer       = 30 * time.Second // how long a call may take
 )
 
 // call is what a client asks of the server, on a connection of its own.
@@ -87,7 +91,7 @@ func serve(ctx context.Context, dir string) error {
 	if s.manager, err = manager.Open(ctx, manager.Options{
 		Store: state, Providers: map[string]sandpit.Provider{providerName: s.provider},
 		Pools:        []manager.Pool{{Size: 2}},
-		MaxSandboxes: 40, Reconcile: 2 * time.Second, Retry: time.Second, Drain: time.Second,
+		MaxSandboxes: number(maxVariable, 0), Reconcile: 2 * time.Second, Retry: time.Second, Drain: time.Second,
 	}); err != nil {
 		return err
 	}

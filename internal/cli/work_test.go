@@ -27,7 +27,7 @@ func TestPythonModules(t *testing.T) {
 	w := newWorld(t)
 	const python = "/usr/bin/python3"
 	if err := exec.CommandContext(t.Context(), python, "-c", "import test.test_json").Run(); err != nil {
-		testengine.Skip(t, "%s does not have its own tests (Debian: libpython3-testsuite)", python)
+		testengine.Skip(t, "%s does not have its own tests (Debian: libpython3.11-testsuite, or the like)", python)
 	}
 	for _, module := range []string{"test_json", "test_re", "test_subprocess", "test_threading"} {
 		t.Run(module, func(t *testing.T) {
