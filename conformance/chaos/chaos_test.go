@@ -185,7 +185,7 @@ func (w *world) fault(format string, args ...any) {
 // ask makes one call.
 func (w *world) ask(c call) (result, error) {
 	var r result
-	conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(context.Background(), "unix", filepath.Join(w.dir, socketName))
+	conn, err := (&net.Dialer{Timeout: answer}).DialContext(context.Background(), "unix", filepath.Join(w.dir, socketName))
 	if err != nil {
 		return r, errLost
 	}
