@@ -249,6 +249,12 @@ func (c *child) copyOutput(o output, over <-chan struct{}, wg *sync.WaitGroup) {
 		}
 		if errors.Is(err, os.ErrDeadlineExceeded) {
 			_ = o.file.SetReadDeadline(time.Time{})
+			// On a busy machine the time may be over before anybody has looked.
+			if n := readNow(o.file, buf); n > 0 {
+				c.publish(&process.ProcessEvent{Event: &process.ProcessEvent_Data{Data: o.event(buf[:n])}})
+				_ = o.file.SetReadDeadline(time.Now().Add(silence))
+				continue
+			}
 			wg.Go(func() {
 				_, _ = io.Copy(io.Discard, o.file)
 				_ = o.file.Close()
@@ -266,6 +272,22 @@ func (c *child) copyOutput(o output, over <-chan struct{}, wg *sync.WaitGroup) {
 			_ = o.file.SetReadDeadline(time.Now().Add(silence))
 		}
 	}
+}
+
+// readNow reads what is there without waiting, and returns 0 if there is nothing.
+func readNow(f *os.File, buf []byte) (n int) {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return 0
+	}
+	err = raw.Read(func(fd uintptr) bool {
+		n, _ = syscall.Read(int(fd), buf) // an error is nothing to read
+		return true
+	})
+	if err != nil {
+		return 0
+	}
+	return max(n, 0)
 }
 
 // isOver reports whether a process has ended, or ends within some time.
