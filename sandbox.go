@@ -1,10 +1,12 @@
 package sandpit
 
 import (
+	"cmp"
 	"crypto/rand"
 	"encoding/base32"
 	"maps"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 )
@@ -66,6 +68,14 @@ func (s Spec) Clone() Spec {
 	s.Env = maps.Clone(s.Env)
 	s.Mounts = append([]Mount(nil), s.Mounts...)
 	return s
+}
+
+// SameMachine reports whether a sandbox made from s could be one made from o: what
+// is fixed when a sandbox is made, which is its image, mounts, limits and host name,
+// is the same.
+func (s Spec) SameMachine(o Spec) bool {
+	return cmp.Or(s.Image, HostImage) == cmp.Or(o.Image, HostImage) &&
+		s.Hostname == o.Hostname && s.Resources == o.Resources && slices.Equal(s.Mounts, o.Mounts)
 }
 
 // Mount shows a directory or file of the machine inside a sandbox.

@@ -143,9 +143,11 @@ func (m *Manager) Close(ctx context.Context) error {
 	if m.o.DestroyOnClose {
 		errs = append(errs, m.destroyAll(ctx))
 	}
+	m.ops.more() // it is open still
 	for _, p := range m.pools {
-		m.emptyPool(ctx, p)
+		m.emptyPool(p)
 	}
+	m.ops.end()
 	m.evictAll()
 	m.ops.close()
 	if m.ops.wait(ctx) != nil {

@@ -191,10 +191,14 @@ func (m *Manager) poolLoop(p *pool) func(ctx context.Context) {
 // fill makes what is missing, or removes what is too much. It takes at most half of
 // the places of those who make.
 func (m *Manager) fill(ctx context.Context, p *pool) error {
+	if !m.ops.begin() {
+		return errClosed
+	}
+	defer m.ops.end()
 	missing := p.missing(m.o.Clock.Now())
 	for ; missing < 0; missing++ {
 		if b := p.pop(); b != nil {
-			m.discard(ctx, b, "there are more than are asked for")
+			m.discard(b, "there are more than are asked for")
 		}
 	}
 	var mu sync.Mutex
@@ -218,10 +222,6 @@ func (m *Manager) fill(ctx context.Context, p *pool) error {
 
 // makeSpare makes one sandbox for a pool.
 func (m *Manager) makeSpare(ctx context.Context, p *pool) error {
-	if !m.ops.begin() {
-		return errClosed
-	}
-	defer m.ops.end()
 	now, err := m.now(ctx)
 	if err != nil {
 		return err
@@ -250,13 +250,13 @@ func (m *Manager) makeSpare(ctx context.Context, p *pool) error {
 	}
 	if _, ok := as[sandpit.Claimer](b.placed()); !ok {
 		if b.take(ctx) == nil {
-			m.discard(ctx, b, "it cannot be claimed")
+			m.discard(b, "it cannot be claimed")
 		}
 		return sandpit.Errorf(sandpit.Unsupported, "sandboxes of provider %q cannot be made ahead", p.Provider)
 	}
 	p.push(b)
 	if m.closing.Load() {
-		m.emptyPool(ctx, p)
+		m.emptyPool(p)
 	}
 	return nil
 }
@@ -290,7 +290,7 @@ func (m *Manager) claim(ctx context.Context, r CreateRequest, now time.Time) (sa
 	if err := m.handOver(ctx, b, r, claimed); err != nil {
 		m.boxes.returnKey(b, r)
 		m.o.Log.WarnContext(ctx, "a sandbox of a pool could not be claimed", slog.String("sandbox", string(b.id)), slog.Any("error", err))
-		m.discard(ctx, b, "it could not be claimed")
+		m.discard(b, "it could not be claimed")
 		return sandpit.Sandbox{}, false, because(ctx, err)
 	}
 	b.yield()
@@ -330,14 +330,15 @@ func (m *Manager) handOver(ctx context.Context, b *box, r CreateRequest, claimed
 	return m.scheduleDeadline(ctx, b)
 }
 
-// discard removes a sandbox that nobody has heard of. Who calls has its turn, which
-// is given back when it is gone.
-func (m *Manager) discard(ctx context.Context, b *box, why string) {
+// discard removes a sandbox that nobody has heard of. Who calls performs one of the
+// ops, and has the sandbox's turn, which is given back when it is gone.
+func (m *Manager) discard(b *box, why string) {
 	m.ops.more()
 	go func() {
 		defer m.ops.end()
 		defer b.yield()
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupLimit)
+		// When the manager closes, what is left is left to the next one.
+		ctx, cancel := context.WithTimeout(m.ops.ctx, cleanupLimit)
 		defer cancel()
 		if err := m.undo(ctx, b, errors.New(why)); err != nil {
 			m.schedule(ctx, b, kindDelete, m.o.Clock.Now())
@@ -363,10 +364,11 @@ func (m *Manager) makeRoom(ctx context.Context) bool {
 	return false
 }
 
-// emptyPool removes all sandboxes that wait in a pool.
-func (m *Manager) emptyPool(ctx context.Context, p *pool) {
+// emptyPool removes all sandboxes that wait in a pool, for who performs one of the
+// ops.
+func (m *Manager) emptyPool(p *pool) {
 	for b := p.pop(); b != nil; b = p.pop() {
-		m.discard(ctx, b, "the manager closes")
+		m.discard(b, "the manager closes")
 	}
 }
 

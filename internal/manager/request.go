@@ -37,7 +37,8 @@ type CreateRequest struct {
 	Timeout time.Duration
 	// Setup is what is to be done inside before it counts as running. If it fails
 	// the sandbox is taken back. Default: nothing. It is not done again when the
-	// policy has the sandbox made again.
+	// policy has the sandbox made again. If it fails in a sandbox of a pool, it is
+	// tried once more in a new one.
 	Setup func(ctx context.Context, i sandpit.Instance) error
 
 	pool string // key of the pool that it is made for

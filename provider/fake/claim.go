@@ -1,10 +1,8 @@
 package fake
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
-	"slices"
 
 	"github.com/sandpit-dev/sandpit"
 )
@@ -21,8 +19,7 @@ func (i *Instance) Claim(ctx context.Context, spec sandpit.Spec) error {
 		if err := validate(spec); err != nil {
 			return err
 		}
-		if cmp.Or(made.Image, sandpit.HostImage) != cmp.Or(spec.Image, sandpit.HostImage) || made.Hostname != spec.Hostname ||
-			made.Resources != spec.Resources || !slices.Equal(made.Mounts, spec.Mounts) {
+		if !made.SameMachine(spec) {
 			return sandpit.Errorf(sandpit.Invalid, "image, mounts, limits and host name cannot be changed any more")
 		}
 		b.identify(spec, rand.Text())

@@ -11,7 +11,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"slices"
 	"sync"
 	"time"
 
@@ -209,7 +208,7 @@ func (i *Instance) claim(ctx context.Context, spec sandpit.Spec) error {
 	if err != nil {
 		return err
 	}
-	if !sameMachine(rec.Spec, spec) {
+	if !rec.Spec.SameMachine(spec) {
 		return sandpit.Errorf(sandpit.Invalid, "image, mounts, limits and host name cannot be changed any more")
 	}
 	req := initFor(spec, rec.Image)
@@ -219,11 +218,4 @@ func (i *Instance) claim(ctx context.Context, spec sandpit.Spec) error {
 		return err
 	}
 	return i.guest.Init(ctx, req)
-}
-
-// sameMachine reports whether two sandboxes could be one, as far as it is fixed
-// when a sandbox is made.
-func sameMachine(a, b sandpit.Spec) bool {
-	return cmp.Or(a.Image, sandpit.HostImage) == cmp.Or(b.Image, sandpit.HostImage) &&
-		a.Hostname == b.Hostname && a.Resources == b.Resources && slices.Equal(a.Mounts, b.Mounts)
 }
