@@ -22,6 +22,14 @@ type Command struct {
 	Timeout time.Duration
 	// Tag is a name by which others find the process. Default: none.
 	Tag string
+	// ID names the command in the guest's Journal (see ValidateCommandID). With one,
+	// nobody who follows the command holds it back, however slowly they read, and
+	// Start can be repeated: if an answer was lost, AlreadyExists says that the
+	// command runs or has run. Default: the guest chooses one, which Process.ID
+	// tells, and a slow Stdout or Stderr holds the process back.
+	//
+	// A guest that keeps no journal refuses an ID with Unsupported.
+	ID string
 	// Terminal gives the process a terminal of this size. Its output all goes
 	// to Stdout. Default: none.
 	Terminal *TerminalSize
@@ -30,7 +38,8 @@ type Command struct {
 	// is outstanding; the caller ends it by closing what it reads from.
 	Stdin io.Reader
 	// Stdout and Stderr take the output as it comes, each from one goroutine.
-	// A slow writer holds the process back. Nil discards.
+	// A slow writer holds the process back, unless the command has an ID of the
+	// caller's. Nil discards.
 	Stdout, Stderr io.Writer
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"io/fs"
+	"net/http"
 	"time"
 )
 
@@ -26,7 +27,8 @@ type Processes interface {
 	//
 	// NotFound: no such program. PermissionDenied: not a program, or not one
 	// for this user. Invalid: no command, or no such working directory.
-	// Unauthenticated: no such user.
+	// Unauthenticated: no such user. AlreadyExists: a command of this ID was
+	// started before.
 	Start(ctx context.Context, cmd Command) (Process, error)
 
 	// Connect follows a process that Start started, also for another caller:
@@ -45,13 +47,17 @@ type Processes interface {
 type Process interface {
 	// PID is the number of the process inside.
 	PID() int
+	// ID names the command in the guest's Journal. It is "" if the guest has none.
+	ID() string
 	// Signal sends s to the process and everything it started. Gone: it has
 	// ended already.
 	Signal(ctx context.Context, s Signal) error
 	// Resize tells the terminal's new size. Conflict: the process has none.
 	Resize(ctx context.Context, size TerminalSize) error
 	// Wait returns when the process has ended and all of its output has been
-	// copied. Timeout: the command's own timeout killed it. Many may wait.
+	// copied. Timeout: the command's own timeout killed it. Exhausted: the reader
+	// of a command with an ID was so slow that output was dropped before it was
+	// read; Journal.Follow has the rest. Many may wait.
 	Wait(ctx context.Context) (ExitStatus, error)
 }
 
@@ -115,6 +121,18 @@ type Confiner interface {
 	// nothing is touched. The dirs are absolute and may be links themselves. It
 	// is Invalid to give none, or a relative one.
 	Within(dirs ...string) (Files, error)
+}
+
+// GuestServer is an optional ability of a Guest: the HTTP protocol that it speaks
+// itself, for clients that know it. The protocol is the guest's own business.
+type GuestServer interface {
+	// HTTP reaches the guest with its key added, which the caller never sees.
+	// Requests name a path; what else their URL and Host say does not count. The
+	// key cannot be changed this way: that is refused with PermissionDenied. An
+	// answer is the guest's own word, but for these bounds: its head has at most
+	// 64 KiB, the body of one that is not a success as well, and 101 fails with
+	// Internal. Unavailable, Gone and Conflict as Instance.HTTP.
+	HTTP() http.RoundTripper
 }
 
 // WriteOptions are how a file is written. The zero value keeps the permissions

@@ -129,9 +129,20 @@ type Statser interface {
 	Stats(ctx context.Context) (Stats, error)
 }
 
-// NetworkPolicer replaces what a sandbox may reach, live.
+// NetworkPolicer replaces what an online sandbox may reach, live: connections that
+// the new rules forbid are closed, all others go on.
 type NetworkPolicer interface {
+	// Conflict: p.Online is not as it was when the sandbox was made. Invalid: a rule
+	// that cannot be understood or enforced; the old ones stay.
 	SetNetworkPolicy(ctx context.Context, p NetworkPolicy) error
+}
+
+// NetworkLogger tells what was decided about a sandbox's connections.
+type NetworkLogger interface {
+	// NetworkLog returns the decisions whose Seq is higher than after, oldest first, as
+	// far as they are remembered: at least the last thousand. Equal decisions are one
+	// entry with a count, and a new Seq each time.
+	NetworkLog(ctx context.Context, after int64) ([]NetworkDecision, error)
 }
 
 // Resources are limits. Zero means the default of the configuration.
@@ -155,7 +166,7 @@ type Stats struct {
 	Memory     int64         `json:"memory"`                // bytes in use
 	MemoryPeak int64         `json:"memory_peak,omitempty"` // most bytes since the start, file cache included; 0 is unknown
 	OOMKills   int64         `json:"oom_kills,omitempty"`   // processes killed because memory ran out
-	Disk       int64         `json:"disk"`                  // bytes written and kept; what the sandbox itself says
+	Disk       int64         `json:"disk"`                  // bytes written and kept; what the sandbox itself says, so 0 while it is paused
 	PIDs       int           `json:"pids"`                  // processes and threads
 	Received   int64         `json:"received,omitempty"`    // bytes from the network
 	Sent       int64         `json:"sent,omitempty"`        // bytes to the network
@@ -164,8 +175,44 @@ type Stats struct {
 }
 
 // NetworkPolicy says what a sandbox may reach. The zero value is offline.
+//
+// A rule is an address, a range of addresses, a name, or "*." and a name for all
+// names below it; each may end in ":port". What a Deny rule matches is denied,
+// whatever Allow says. If there are Allow rules, nothing else is allowed. Private
+// addresses, and those of the machine itself, are denied unless an Allow rule names
+// exactly such addresses. A name stands for the addresses that the sandbox's own
+// questions about it were answered with.
 type NetworkPolicy struct {
+	// Online gives the sandbox a network. It is fixed when the sandbox is made; the
+	// rules are not, and there are none without it.
 	Online bool     `json:"online,omitempty"`
-	Allow  []string `json:"allow,omitempty"` // CIDR, host:port or domain
+	Allow  []string `json:"allow,omitempty"`
 	Deny   []string `json:"deny,omitempty"`
+}
+
+// NetworkDecision is one line of a network log.
+type NetworkDecision struct {
+	// Seq grows with each decision of a sandbox, not always by one.
+	Seq int64 `json:"seq"`
+	// At is when it was decided last.
+	At time.Time `json:"at"`
+	// Count is how often.
+	Count int64 `json:"count"`
+	// Protocol is "tcp", "udp", "icmp", "dns" or, for what happened to the network
+	// itself, "gateway".
+	Protocol string `json:"protocol"`
+	// Address is whom the sandbox wanted to reach, with the port if there is one.
+	Address string `json:"address,omitempty"`
+	// Name is the peer's name, as far as it is known. The sandbox may have chosen it.
+	Name    string `json:"name,omitempty"`
+	Allowed bool   `json:"allowed"`
+	// Reason is the rule that decided, or a few words. Never empty.
+	Reason string `json:"reason"`
+}
+
+// Clone returns a copy that shares nothing with p.
+func (p NetworkPolicy) Clone() NetworkPolicy {
+	p.Allow = append([]string(nil), p.Allow...)
+	p.Deny = append([]string(nil), p.Deny...)
+	return p
 }

@@ -39,7 +39,7 @@ type Spec struct {
 	// Name is for people; it need not be unique. Default: none.
 	Name string `json:"name,omitempty"`
 	// Image is the root file system. Default: HostImage.
-	Image Image `json:"image"`
+	Image Image `json:"image,omitempty"`
 	// Labels are the caller's own marks, found again by List.
 	Labels map[string]string `json:"labels,omitempty"`
 	// Env is given to every process. Default: PATH, HOME and the like only.
@@ -57,6 +57,10 @@ type Spec struct {
 	Resources Resources `json:"resources,omitzero"`
 	// Hostname is the name inside. Default: "sandpit".
 	Hostname string `json:"hostname,omitempty"`
+	// Network is what the sandbox may reach. Default: nothing. Create fails with
+	// Invalid for rules that cannot be understood, and with Unsupported where sandboxes
+	// cannot be online.
+	Network NetworkPolicy `json:"network,omitzero"`
 }
 
 // DefaultWorkDir is where processes start when nothing else is said.
@@ -67,15 +71,16 @@ func (s Spec) Clone() Spec {
 	s.Labels = maps.Clone(s.Labels)
 	s.Env = maps.Clone(s.Env)
 	s.Mounts = append([]Mount(nil), s.Mounts...)
+	s.Network = s.Network.Clone()
 	return s
 }
 
 // SameMachine reports whether a sandbox made from s could be one made from o: what
-// is fixed when a sandbox is made, which is its image, mounts, limits and host name,
-// is the same.
+// is fixed when a sandbox is made, which is its image, mounts, limits, host name and
+// whether it is online, is the same.
 func (s Spec) SameMachine(o Spec) bool {
 	return cmp.Or(s.Image, HostImage) == cmp.Or(o.Image, HostImage) &&
-		s.Hostname == o.Hostname && s.Resources == o.Resources && slices.Equal(s.Mounts, o.Mounts)
+		s.Hostname == o.Hostname && s.Resources == o.Resources && s.Network.Online == o.Network.Online && slices.Equal(s.Mounts, o.Mounts)
 }
 
 // Mount shows a directory or file of the machine inside a sandbox.
@@ -95,7 +100,9 @@ type Sandbox struct {
 	Lease Lease `json:"lease"`
 	State State `json:"state,omitempty"`
 	// Reason says why it is in its state, if that was not simply asked for.
-	Reason    string    `json:"reason,omitempty"`
+	Reason string `json:"reason,omitempty"`
+	// Provider names who made it, where there are several to choose from.
+	Provider  string    `json:"provider,omitempty"`
 	CreatedAt time.Time `json:"created_at"`
 }
 

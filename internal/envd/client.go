@@ -24,6 +24,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/gen/commands/commandsconnect"
 	"github.com/sandpit-dev/sandpit/internal/gen/filesystem/filesystemconnect"
 	"github.com/sandpit-dev/sandpit/internal/gen/process/processconnect"
 )
@@ -44,11 +45,16 @@ type Client struct {
 	http      *http.Client
 	processes processconnect.ProcessClient
 	lists     processconnect.ProcessClient // with larger answers
+
+	commands     commandsconnect.CommandsClient
+	commandLists commandsconnect.CommandsClient // with larger answers
 }
 
 var (
-	_ sandpit.Guest    = (*Client)(nil)
-	_ sandpit.Confiner = (*Client)(nil)
+	_ sandpit.Guest       = (*Client)(nil)
+	_ sandpit.Confiner    = (*Client)(nil)
+	_ sandpit.Journal     = (*Client)(nil)
+	_ sandpit.GuestServer = (*Client)(nil)
 )
 
 // New returns a client that reaches the guest's port by rt and shows it token.
@@ -63,6 +69,8 @@ func New(rt http.RoundTripper, token string) *Client {
 	usual, large := bounds(maxMessage, maxObjects), bounds(maxList, maxListObjects)
 	c.processes = processconnect.NewProcessClient(c.http, base, usual...)
 	c.lists = processconnect.NewProcessClient(c.http, base, large...)
+	c.commands = commandsconnect.NewCommandsClient(c.http, base, usual...)
+	c.commandLists = commandsconnect.NewCommandsClient(c.http, base, large...)
 	c.files = files{
 		http:  c.http,
 		calls: filesystemconnect.NewFilesystemClient(c.http, base, usual...),

@@ -7,11 +7,13 @@ import (
 	"unicode/utf8"
 
 	"connectrpc.com/connect"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/gen/commands"
 	"github.com/sandpit-dev/sandpit/internal/gen/filesystem"
 	"github.com/sandpit-dev/sandpit/internal/gen/process"
 )
@@ -31,11 +33,12 @@ func FuzzCodec(f *testing.F) {
 	add(1, &process.ListResponse{Processes: []*process.ProcessInfo{{Pid: 1, Config: &process.ProcessConfig{Cmd: "sh", Args: []string{"-c", "x"}, Envs: map[string]string{"A": "b"}}}}})
 	add(2, &process.StartResponse{Event: &process.ProcessEvent{Event: &process.ProcessEvent_Start{Start: &process.ProcessEvent_StartEvent{Pid: 7}}}})
 	add(3, &filesystem.StatResponse{Entry: entry})
+	add(4, &commands.ListCommandsResponse{Commands: []*commands.Command{{Id: "a", Pid: 1, Args: []string{"x"}, Stdout: &commands.Amount{Size: 1}}}})
 	f.Add(uint8(0), []byte(strings.Repeat("\x0a\x00", 40)))
 	f.Add(uint8(1), []byte{0x0b, 0x0c})
 	f.Add(uint8(2), []byte{0x0a, 0xff, 0xff, 0xff, 0xff, 0x0f})
 	f.Fuzz(func(t *testing.T, kind uint8, data []byte) {
-		m := []proto.Message{&filesystem.ListDirResponse{}, &process.ListResponse{}, &process.StartResponse{}, &filesystem.StatResponse{}}[kind%4]
+		m := []proto.Message{&filesystem.ListDirResponse{}, &process.ListResponse{}, &process.StartResponse{}, &filesystem.StatResponse{}, &commands.ListCommandsResponse{}}[kind%5]
 		const most = 16
 		var c connect.Codec = codec{most}
 		if c.Unmarshal(data, m) != nil {
@@ -50,6 +53,68 @@ func FuzzCodec(f *testing.F) {
 			t.Errorf("written again it is another message: %v", err)
 		}
 	})
+}
+
+// FuzzReplay reads what a hostile guest tells of a command: what is taken goes on
+// without a gap that is not told.
+func FuzzReplay(f *testing.F) {
+	encode := func(events ...*commands.FollowResponse) (data []byte) {
+		for _, e := range events {
+			b, err := proto.Marshal(e)
+			if err != nil {
+				f.Fatal(err)
+			}
+			data = protowire.AppendBytes(data, b)
+		}
+		return data
+	}
+	command := &commands.Command{Id: "c", Pid: 1, Args: []string{"x"}, Ended: &commands.Ended{}, Stdout: &commands.Amount{Size: 9, Dropped: 4}}
+	start := &commands.FollowResponse{Event: &commands.FollowResponse_Start{Start: command}}
+	missing := &commands.FollowResponse{Event: &commands.FollowResponse_Missing{Missing: &commands.Missing{Stream: 1, Offset: 1, Bytes: 3}}}
+	output := &commands.FollowResponse{Event: &commands.FollowResponse_Output{Output: &commands.Output{Stream: 1, Offset: 4, Data: []byte("12345")}}}
+	end := &commands.FollowResponse{Event: &commands.FollowResponse_End{End: command}}
+	f.Add(encode(start, missing, output, end), int64(1), false)
+	f.Add(encode(start, output, missing, output), int64(4), true)
+	f.Add(encode(output, start, start, end), int64(1<<62), true)
+	f.Fuzz(func(t *testing.T, data []byte, from int64, noWait bool) {
+		from = max(from, 0)
+		var written, missed int64
+		r := &replay{id: "c", to: sandpit.FollowOptions{
+			From: sandpit.Offsets{Stdout: from}, NoWait: noWait,
+			Stdout: counting{&written}, Stderr: counting{&written}, Missing: func(_ bool, _, n int64) { missed += n },
+		}}
+		r.told.Next = r.to.From
+		for {
+			b, n := protowire.ConsumeBytes(data)
+			if n < 0 {
+				return
+			}
+			data = data[n:]
+			event := &commands.FollowResponse{}
+			if proto.Unmarshal(b, event) != nil {
+				return
+			}
+			over, err := r.take(event)
+			next := r.told.Next
+			// Sums of what is huge wrap around, on both sides alike.
+			if next.Stdout < from || next.Stderr < 0 || next.Stdout+next.Stderr-from != written+missed {
+				t.Fatalf("it came to %+v after %d and %d bytes", next, written, missed)
+			}
+			if over && err == nil && !noWait && (next.Stdout != r.told.Command.Stdout.Size || !r.told.Command.Ended) {
+				t.Fatalf("told: %+v", r.told)
+			}
+			if over || err != nil {
+				return
+			}
+		}
+	})
+}
+
+type counting struct{ n *int64 }
+
+func (c counting) Write(b []byte) (int, error) {
+	*c.n += int64(len(b))
+	return len(b), nil
 }
 
 // parts counts the messages in a message and the members of its lists.

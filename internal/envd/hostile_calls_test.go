@@ -23,6 +23,10 @@ var calls = map[string]func(context.Context, *victim){
 	"start":    startCall,
 	"terminal": terminalCall,
 	"connect":  connectCall,
+	"commands": commandsCall,
+	"follow":   followCall,
+	// It may take as long as killing a command does.
+	"run named": namedCall,
 	"list processes": func(ctx context.Context, v *victim) {
 		list, err := v.client.ListProcesses(ctx)
 		v.told("list processes", err)

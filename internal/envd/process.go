@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"net/http"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -22,6 +24,10 @@ const inputChunk = 64 << 10
 type running struct {
 	client *Client
 	pid    uint32
+	id     string // "" if the guest tells none
+	cancel context.CancelCauseFunc
+
+	inputSent atomic.Bool
 
 	ended  chan struct{}
 	status sandpit.ExitStatus // set before ended is closed
@@ -33,19 +39,45 @@ func (c *Client) Start(ctx context.Context, cmd sandpit.Command) (sandpit.Proces
 	if len(cmd.Args) == 0 || cmd.Args[0] == "" {
 		return nil, sandpit.Errorf(sandpit.Invalid, "start: no command")
 	}
+	if cmd.ID != "" {
+		if err := sandpit.ValidateCommandID(cmd.ID); err != nil {
+			return nil, fmt.Errorf("start %s: %w", cmd.Args[0], err)
+		}
+	}
+	scope, begin := sandpit.CommandScopeOf(ctx), time.Now()
+	cmd = scope.Apply(cmd)
 	p, err := c.follow(ctx, followed{
 		streams:  sandpit.Streams{Stdin: cmd.Stdin, Stdout: cmd.Stdout, Stderr: cmd.Stderr},
 		terminal: cmd.Terminal != nil,
 		limit:    cmd.Timeout,
+		ended:    func(status sandpit.ExitStatus, err error) { scope.Ended(time.Since(begin), status, err) },
 		open: func(ctx context.Context) (events, error) {
 			stream, err := c.processes.Start(ctx, startRequest(cmd))
 			return startEvents{stream}, err
 		},
 	})
+	if err == nil && cmd.ID != "" && p.id != cmd.ID {
+		err = p.giveUp(ctx)
+	}
 	if err != nil {
-		return nil, fmt.Errorf("start %s: %w", cmd.Args[0], err)
+		err = fmt.Errorf("start %s: %w", cmd.Args[0], err)
+		scope.Ended(time.Since(begin), sandpit.ExitStatus{}, err)
+		return nil, err
 	}
 	return p, nil
+}
+
+// giveUp ends a process that was to have an id. A guest that does not know of ids
+// has started it all the same.
+func (p *running) giveUp(ctx context.Context) error {
+	p.cancel(nil)
+	killCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), killPatience)
+	defer cancel()
+	err := sandpit.Errorf(sandpit.Unsupported, "this guest keeps no journal of its commands")
+	if killErr := p.Signal(killCtx, sandpit.SIGKILL); killErr != nil && sandpit.CodeOf(killErr) != sandpit.Gone {
+		err = sandpit.Errorf(sandpit.Unsupported, "%w; the process may run on: %w", err, killErr)
+	}
+	return err
 }
 
 // Connect implements sandpit.Processes. The guest does not say whether the
@@ -93,6 +125,8 @@ type followed struct {
 	terminal bool
 	limit    time.Duration // the guest kills the process then; 0 means never
 	open     func(context.Context) (events, error)
+	// ended is told of the end of a process that was followed. May be nil.
+	ended func(sandpit.ExitStatus, error)
 }
 
 // follow opens the stream of a process and copies its input and output until it
@@ -117,7 +151,10 @@ func (c *Client) follow(ctx context.Context, f followed) (*running, error) {
 		cancel(nil)
 		return nil, callError(ctx, err)
 	}
-	p := &running{client: c, pid: pid, ended: make(chan struct{})}
+	p := &running{client: c, pid: pid, cancel: cancel, ended: make(chan struct{})}
+	if id := stream.ResponseHeader().Get(idHeader); sandpit.ValidateCommandID(id) == nil {
+		p.id = id
+	}
 	inputCtx, stopInput := context.WithCancel(streamCtx)
 	if f.streams.Stdin != nil {
 		go p.sendInput(inputCtx, f) // ends with the process, but for one Read of the caller's
@@ -128,6 +165,9 @@ func (c *Client) follow(ctx context.Context, f followed) (*running, error) {
 		defer unlink()
 		defer stopInput()
 		p.status, p.err = p.receive(streamCtx, stream, f.streams)
+		if f.ended != nil {
+			f.ended(p.status, p.err)
+		}
 	}()
 	return p, nil
 }
@@ -136,6 +176,7 @@ func (c *Client) follow(ctx context.Context, f followed) (*running, error) {
 type events interface {
 	Receive() bool
 	Event() *process.ProcessEvent
+	ResponseHeader() http.Header
 	Err() error
 	Close() error
 }
@@ -169,6 +210,9 @@ func startRequest(cmd sandpit.Command) *connect.Request[process.StartRequest] {
 	}
 	req := connect.NewRequest(msg)
 	asUser(req.Header(), cmd.User)
+	if cmd.ID != "" {
+		req.Header().Set(idHeader, cmd.ID)
+	}
 	return req
 }
 
@@ -195,6 +239,9 @@ func isPID(n uint32) bool { return n >= 1 && n <= math.MaxInt32 }
 
 // endPatience is how long a stream may take to end after its last event.
 const endPatience = time.Second
+
+// killPatience is how long the attempt to kill a process may take that nobody wants.
+const killPatience = 5 * time.Second
 
 // receive copies output until the process has ended.
 func (p *running) receive(ctx context.Context, stream events, to sandpit.Streams) (sandpit.ExitStatus, error) {
@@ -286,8 +333,13 @@ func (p *running) sendInput(ctx context.Context, f followed) {
 		}))
 		return
 	}
-	_, _ = p.client.processes.CloseStdin(ctx, connect.NewRequest(&process.CloseStdinRequest{Process: p.selector()}))
+	_, err = p.client.processes.CloseStdin(ctx, connect.NewRequest(&process.CloseStdinRequest{Process: p.selector()}))
+	p.inputSent.Store(err == nil)
 }
+
+// InputSent reports whether the process is known to have got all of its input, and its
+// end.
+func (p *running) InputSent() bool { return p.inputSent.Load() }
 
 func inputEvent(b []byte, terminal bool) *process.StreamInputRequest {
 	input := &process.ProcessInput{Input: &process.ProcessInput_Stdin{Stdin: b}}
@@ -307,6 +359,9 @@ func selector(pid uint32) *process.ProcessSelector {
 
 // PID implements sandpit.Process.
 func (p *running) PID() int { return int(p.pid) }
+
+// ID implements sandpit.Process.
+func (p *running) ID() string { return p.id }
 
 // Signal implements sandpit.Process.
 func (p *running) Signal(ctx context.Context, s sandpit.Signal) error {

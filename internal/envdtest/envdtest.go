@@ -42,13 +42,13 @@ func New(lie string) *Liar {
 		return nil
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	return &Liar{lie: told, honest: honest(), ctx: ctx, cancel: cancel}
+	return &Liar{lie: told, honest: allHonest(), ctx: ctx, cancel: cancel}
 }
 
 func lies() map[string]answers {
 	all := make(map[string]answers)
 	for _, some := range []map[string]answers{
-		wireLies(), errorLies(), processLies(), listLies(), entryLies(), watchLies(), downloadLies(), uploadLies(), treeLies(), initLies(),
+		wireLies(), errorLies(), processLies(), listLies(), followLies(), commandLies(), entryLies(), watchLies(), downloadLies(), uploadLies(), treeLies(), initLies(),
 	} {
 		maps.Copy(all, some)
 	}

@@ -1,6 +1,7 @@
 package envdtest
 
 import (
+	"maps"
 	"net/http"
 	"path"
 	"strings"
@@ -46,6 +47,12 @@ func honest() answers {
 
 		"GET /health": answer(http.StatusNoContent, ""),
 	}
+}
+
+func allHonest() answers {
+	all := honest()
+	maps.Copy(all, honestCommands())
+	return all
 }
 
 func honestDownload(c *call) {

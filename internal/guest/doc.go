@@ -4,7 +4,8 @@
 //
 // Served are the process calls of the Connect service process.Process, the file
 // calls of filesystem.Filesystem except those that watch, and over plain HTTP
-// /files, /health, /init and /envs.
+// /files, /health, /init and /envs. Our own service sandpit.v1.Commands tells again
+// what commands have put out.
 //
 // A guest starts without a key and obeys nobody. The first call of /init gives
 // it one, before anything else runs beside it; from then on every call but

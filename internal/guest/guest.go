@@ -4,12 +4,14 @@ import (
 	"crypto/subtle"
 	"encoding/json"
 	"net/http"
+	"os"
 	"path/filepath"
 	"sync"
 	"time"
 
 	"connectrpc.com/connect"
 
+	"github.com/sandpit-dev/sandpit/internal/gen/commands/commandsconnect"
 	"github.com/sandpit-dev/sandpit/internal/gen/filesystem/filesystemconnect"
 	"github.com/sandpit-dev/sandpit/internal/gen/process/processconnect"
 )
@@ -55,8 +57,10 @@ type settings struct {
 
 // New returns a guest without a key. If it is the machine's first process it
 // also reaps what others leave behind.
-func New() *Guest {
-	return &Guest{processes: newProcesses(), accounts: newAccounts()}
+func New() *Guest { return newGuest(os.TempDir()) }
+
+func newGuest(journalDir string) *Guest {
+	return &Guest{processes: newProcesses(journalDir), accounts: newAccounts()}
 }
 
 // Close kills every process and waits for the guest's goroutines. Its handlers
@@ -71,6 +75,7 @@ func (g *Guest) Handler() http.Handler {
 	mux := http.NewServeMux()
 	options := connect.WithReadMaxBytes(maxMessage)
 	mux.Handle(processconnect.NewProcessHandler(&processService{g}, options))
+	mux.Handle(commandsconnect.NewCommandsHandler(&commandService{g}, options))
 	mux.Handle(filesystemconnect.NewFilesystemHandler(&filesystemService{g}, options))
 	mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
 	mux.HandleFunc("POST /init", g.serveInit)

@@ -33,12 +33,17 @@ func newTestServer(t *testing.T) *httptest.Server {
 		server.Close()
 		g.Close()
 	})
+	initTestServer(t, server)
+	return server
+}
+
+func initTestServer(t *testing.T, server *httptest.Server) {
+	t.Helper()
 	res := send(t, server, http.MethodPost, "/init", "application/json",
 		fmt.Sprintf(`{"accessToken":%q,"envVars":{"A":"1"},"defaultUser":"%d:%d"}`, testToken, os.Getuid(), os.Getgid()))
 	if res.status != http.StatusNoContent {
 		t.Fatalf("init: %+v", res)
 	}
-	return server
 }
 
 type answer struct {
@@ -47,10 +52,12 @@ type answer struct {
 	header http.Header
 }
 
+// send makes a call whose content is a type and a body, and then the names and values
+// of headers.
 func send(t *testing.T, s *httptest.Server, method, path string, content ...string) answer {
 	t.Helper()
 	kind, body := "", ""
-	if len(content) == 2 {
+	if len(content) >= 2 {
 		kind, body = content[0], content[1]
 	}
 	req, err := http.NewRequestWithContext(t.Context(), method, s.URL+path, strings.NewReader(body))
@@ -59,6 +66,9 @@ func send(t *testing.T, s *httptest.Server, method, path string, content ...stri
 	}
 	req.Header.Set("Content-Type", kind)
 	req.Header.Set(TokenHeader, testToken)
+	for i := 2; i+1 < len(content); i += 2 {
+		req.Header.Set(content[i], content[i+1])
+	}
 	res, err := s.Client().Do(req)
 	if err != nil {
 		t.Fatal(err)
@@ -72,17 +82,24 @@ func send(t *testing.T, s *httptest.Server, method, path string, content ...stri
 }
 
 // frames sends one Connect frame of JSON and returns those of the answer.
-func frames(t *testing.T, s *httptest.Server, path, message string) []string {
+func frames(t *testing.T, s *httptest.Server, path, message string, headers ...string) []string {
 	t.Helper()
-	head := binary.BigEndian.AppendUint32([]byte{0}, uint32(len(message)))
-	res := send(t, s, http.MethodPost, path, "application/connect+json", string(head)+message)
 	var list []string
-	for rest := res.body; len(rest) >= 5; {
+	for rest := sendFrame(t, s, path, message, headers...).body; len(rest) >= 5; {
 		n := int(binary.BigEndian.Uint32([]byte(rest[1:5])))
 		list = append(list, fmt.Sprintf("%d %s", rest[0], compact(t, rest[5:5+n])))
 		rest = rest[5+n:]
 	}
 	return list
+}
+
+func sendFrame(t *testing.T, s *httptest.Server, path, message string, headers ...string) answer {
+	t.Helper()
+	return send(t, s, http.MethodPost, path, append([]string{"application/connect+json", frame(message)}, headers...)...)
+}
+
+func frame(message string) string {
+	return string(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(message)))) + message
 }
 
 // compact undoes the random spaces that the protobuf library puts into JSON.

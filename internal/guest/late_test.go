@@ -30,11 +30,12 @@ func TestLateReaderLosesNothing(t *testing.T) {
 		got = append(got, e.GetData().GetStdout()...)
 		return nil
 	})
-	c := &child{subscribers: map[*subscriber]bool{s: true}}
+	list := newCommands(t.TempDir())
+	c := &child{subscribers: map[*subscriber]bool{s: true}, command: list.add("late", 1, &process.StartRequest{})}
 	over := make(chan struct{})
 	close(over)
 	var rest sync.WaitGroup
-	o := output{file: r, chunk: 4, event: func(b []byte) *process.ProcessEvent_DataEvent {
+	o := output{file: r, chunk: 4, stream: 0, event: func(b []byte) *process.ProcessEvent_DataEvent {
 		return &process.ProcessEvent_DataEvent{Output: &process.ProcessEvent_DataEvent_Stdout{Stdout: append([]byte(nil), b...)}}
 	}}
 	c.copyOutput(o, over, &rest)

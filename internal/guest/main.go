@@ -44,10 +44,17 @@ func serve() error {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
-	syscall.CloseOnExec(ConduitFD)
-	g := New()
+	g := newGuest("/") // which is on the sandbox's own disk, whatever is mounted elsewhere
 	g.processes.groups = groups
 	defer g.Close()
+	if len(os.Args) > 1 && os.Args[1] == StdioArg {
+		return serveStdio(ctx, g)
+	}
+	return serveConduit(ctx, g)
+}
+
+func serveConduit(ctx context.Context, g *Guest) error {
+	syscall.CloseOnExec(ConduitFD)
 	ln, err := openConduit(os.NewFile(ConduitFD, "conduit"), g.processes.killLargest)
 	if err != nil {
 		return err

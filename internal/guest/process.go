@@ -6,10 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
-	"path"
 	"slices"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -36,9 +33,12 @@ const (
 
 // child is a process the guest started.
 type child struct {
-	pid    int
-	tag    *string
-	config *process.ProcessConfig
+	pid     int
+	tag     *string
+	config  *process.ProcessConfig
+	command *command
+	// neverHeld says that no client holds the process back: it named the command.
+	neverHeld bool
 
 	terminal *os.File // nil without one
 	inputMu  sync.Mutex
@@ -98,6 +98,7 @@ type processes struct {
 	// nullErr is why there is none.
 	nullErr error
 	groups  programGroups
+	journal *commandList
 	wg      sync.WaitGroup
 
 	mu     sync.Mutex
@@ -107,8 +108,13 @@ type processes struct {
 	killed lastKill
 }
 
-func newProcesses() *processes {
-	ps := &processes{reaper: newReaper(), self: ownIdentity(), groups: noGroups(), byPID: make(map[int]*child)}
+// newProcesses keeps what does not fit into memory of processes' output in a
+// nameless file in journalDir.
+func newProcesses(journalDir string) *processes {
+	ps := &processes{
+		reaper: newReaper(), self: ownIdentity(), groups: noGroups(),
+		journal: newCommands(journalDir), byPID: make(map[int]*child),
+	}
 	ps.null, ps.nullErr = os.Open(os.DevNull)
 	return ps
 }
@@ -122,22 +128,15 @@ type plan struct {
 	dir     string
 	stdin   bool
 	size    *pty.Winsize // nil without a terminal
+	command string       // its id
+	// neverHeld as in child
+	neverHeld bool
 }
-
-// startError is a process that could not be started.
-type startError struct {
-	program string
-	err     error
-}
-
-func (e *startError) Error() string { return fmt.Sprintf("start %q: %v", e.program, e.err) }
-
-func (e *startError) Unwrap() error { return e.err }
 
 // start starts a process that first, if not nil, follows from its beginning.
 func (ps *processes) start(p plan, req *process.StartRequest, first *subscriber) (*child, error) {
 	c := &child{
-		tag: req.Tag, config: req.GetProcess(),
+		tag: req.Tag, config: req.GetProcess(), neverHeld: p.neverHeld,
 		subscribers: make(map[*subscriber]bool), ended: make(chan struct{}),
 	}
 	if first != nil {
@@ -168,6 +167,10 @@ func (ps *processes) start(p plan, req *process.StartRequest, first *subscriber)
 		streams.closeOurs()
 		return nil, errors.New("the guest is ending")
 	}
+	if ps.journal.find(p.command) != nil {
+		streams.closeOurs()
+		return nil, fmt.Errorf("%w: %s", errExists, p.command)
+	}
 	c.pid, err = ps.reaper.start(
 		func() (int, error) {
 			pid, err := syscall.ForkExec(p.program, p.args, attr)
@@ -183,6 +186,7 @@ func (ps *processes) start(p plan, req *process.StartRequest, first *subscriber)
 		return nil, &startError{p.args[0], err}
 	}
 	c.terminal, c.input = streams.terminal, streams.input
+	c.command = ps.journal.add(p.command, c.pid, req)
 	ps.byPID[c.pid] = c
 	ps.wg.Go(func() { ps.follow(c, streams, exited) })
 	return c, nil
@@ -237,7 +241,7 @@ func (ps *processes) follow(c *child, s *streams, exited <-chan syscall.WaitStat
 	ps.retire(c)
 }
 
-// copyOutput sends what o holds until it ends, or until the process has ended
+// copyOutput journals and sends what o holds until it ends, or until the process has ended
 // (over is closed) and o is still. What comes later, from others who hold it
 // open, is read and dropped: else they would die of a broken pipe.
 func (c *child) copyOutput(o output, over <-chan struct{}, wg *sync.WaitGroup) {
@@ -245,13 +249,13 @@ func (c *child) copyOutput(o output, over <-chan struct{}, wg *sync.WaitGroup) {
 	for {
 		n, err := o.file.Read(buf)
 		if n > 0 {
-			c.publish(&process.ProcessEvent{Event: &process.ProcessEvent_Data{Data: o.event(buf[:n])}})
+			c.put(o, buf[:n])
 		}
 		if errors.Is(err, os.ErrDeadlineExceeded) {
 			_ = o.file.SetReadDeadline(time.Time{})
 			// On a busy machine the time may be over before anybody has looked.
 			if n := readNow(o.file, buf); n > 0 {
-				c.publish(&process.ProcessEvent{Event: &process.ProcessEvent_Data{Data: o.event(buf[:n])}})
+				c.put(o, buf[:n])
 				_ = o.file.SetReadDeadline(time.Now().Add(silence))
 				continue
 			}
@@ -272,6 +276,12 @@ func (c *child) copyOutput(o output, over <-chan struct{}, wg *sync.WaitGroup) {
 			_ = o.file.SetReadDeadline(time.Now().Add(silence))
 		}
 	}
+}
+
+// put takes a piece of output. It is journaled before anybody can hold it back.
+func (c *child) put(o output, b []byte) {
+	c.command.log.Append(o.stream, b)
+	c.publish(&process.ProcessEvent{Event: &process.ProcessEvent_Data{Data: o.event(b)}})
 }
 
 // readNow reads what is there without waiting, and returns 0 if there is nothing.
@@ -344,14 +354,17 @@ func (c *child) finish(ws syscall.WaitStatus) {
 		reason := outOfMemory
 		end.Error = &reason
 	}
+	timedOut := c.timedOut
 	c.mu.Unlock()
 	c.end = end
+	c.command.finish(end, timedOut)
 	close(c.ended)
 }
 
 // retire keeps an ended process for late clients, within bounds: its number,
 // tag and end.
 func (ps *processes) retire(c *child) {
+	ps.journal.retire(c.command)
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
 	delete(ps.byPID, c.pid)
@@ -411,7 +424,8 @@ func (ps *processes) close() {
 	}
 	ps.wg.Wait()
 	ps.reaper.close()
-	_ = ps.null.Close() // it was only read
+	_ = ps.null.Close()          // it was only read
+	_ = ps.journal.store.Close() // it ends with us
 }
 
 // write passes input on. It returns when all of it is taken or ctx ends.
@@ -447,40 +461,4 @@ func (c *child) closeInput() error {
 	err := c.input.Close()
 	c.input = nil
 	return err
-}
-
-// lookPath finds a program the way a shell does, but with the path of the
-// process to be.
-func lookPath(name, searchPath, dir string) (string, error) {
-	if strings.Contains(name, "/") {
-		if !path.IsAbs(name) {
-			name = path.Join(dir, name)
-		}
-		return name, isProgram(name)
-	}
-	err := error(&startError{name, exec.ErrNotFound})
-	for d := range strings.SplitSeq(searchPath, ":") {
-		if d == "" {
-			d = dir
-		}
-		candidate := path.Join(d, name)
-		switch found := isProgram(candidate); {
-		case found == nil:
-			return candidate, nil
-		case errors.Is(found, os.ErrPermission):
-			err = found
-		}
-	}
-	return "", err
-}
-
-func isProgram(name string) error {
-	info, err := os.Stat(name)
-	switch {
-	case err != nil:
-		return &startError{name, errors.Unwrap(err)}
-	case info.IsDir() || info.Mode()&0o111 == 0:
-		return &startError{name, os.ErrPermission}
-	}
-	return nil
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/creack/pty"
 
 	"github.com/sandpit-dev/sandpit/internal/gen/process"
+	"github.com/sandpit-dev/sandpit/internal/journal"
 )
 
 // processService serves process.Process.
@@ -58,9 +59,15 @@ func (s *processService) Start(ctx context.Context, req *connect.Request[process
 	if err != nil {
 		return err
 	}
-	follower := newSubscriber(func(e *process.ProcessEvent) error {
-		return stream.Send(&process.StartResponse{Event: e})
-	})
+	if p.command, p.neverHeld, err = commandID(req.Header()); err != nil {
+		return err
+	}
+	stream.ResponseHeader().Set(IDHeader, p.command)
+	send := func(e *process.ProcessEvent) error { return stream.Send(&process.StartResponse{Event: e}) }
+	var follower *subscriber
+	if !p.neverHeld {
+		follower = newSubscriber(send)
+	}
 	c, err := s.guest.processes.start(p, req.Msg, follower)
 	if err != nil {
 		return wireError(err)
@@ -68,6 +75,9 @@ func (s *processService) Start(ctx context.Context, req *connect.Request[process
 	if deadline, ok := ctx.Deadline(); ok {
 		// It bounds the process even when the client goes away.
 		s.guest.processes.limit(c, time.Until(deadline))
+	}
+	if c.neverHeld {
+		return s.replay(ctx, req.Header(), c, journal.Offsets{}, send)
 	}
 	return s.wait(ctx, req.Header(), c, follower)
 }
@@ -78,16 +88,73 @@ func (s *processService) Connect(ctx context.Context, req *connect.Request[proce
 	if err != nil {
 		return err
 	}
-	follower := newSubscriber(func(e *process.ProcessEvent) error {
-		return stream.Send(&process.ConnectResponse{Event: e})
-	})
-	follower.deliver(&process.ProcessEvent{Event: &process.ProcessEvent_Start{
-		Start: &process.ProcessEvent_StartEvent{Pid: uint32(c.pid)},
-	}})
+	stream.ResponseHeader().Set(IDHeader, c.command.id)
+	send := func(e *process.ProcessEvent) error { return stream.Send(&process.ConnectResponse{Event: e}) }
+	if c.neverHeld {
+		size, _ := c.command.log.Amounts()
+		return s.replay(ctx, req.Header(), c, size, send)
+	}
+	follower := newSubscriber(send)
+	follower.deliver(started(c))
 	c.mu.Lock()
 	c.subscribers[follower] = true
 	c.mu.Unlock()
 	return s.wait(ctx, req.Header(), c, follower)
+}
+
+func started(c *child) *process.ProcessEvent {
+	return &process.ProcessEvent{Event: &process.ProcessEvent_Start{
+		Start: &process.ProcessEvent_StartEvent{Pid: uint32(c.pid)},
+	}}
+}
+
+// errSlow is for a client that cannot be told all in this form.
+var errSlow = errors.New("output was dropped before it was read; follow the command to have the rest")
+
+// replay is wait for a client that never holds the process back: it is told what is
+// in the journal.
+func (s *processService) replay(ctx context.Context, header http.Header, c *child, from journal.Offsets, send func(*process.ProcessEvent) error) error {
+	if err := send(started(c)); err != nil {
+		return err
+	}
+	f := following{
+		command: c.command, interval: keepAliveInterval(header),
+		keepAlive: func() error {
+			return send(&process.ProcessEvent{Event: &process.ProcessEvent_Keepalive{Keepalive: &process.ProcessEvent_KeepAlive{}}})
+		},
+		tell: func(p journal.Piece) error {
+			if p.Missing > 0 {
+				return connect.NewError(connect.CodeResourceExhausted, errSlow)
+			}
+			return send(&process.ProcessEvent{Event: &process.ProcessEvent_Data{Data: c.event(p)}})
+		},
+	}
+	if err := f.run(ctx, from); err != nil {
+		return err
+	}
+	<-c.ended // about now
+	return c.sendEnd(send)
+}
+
+func (c *child) event(p journal.Piece) *process.ProcessEvent_DataEvent {
+	switch {
+	case c.terminal != nil:
+		return terminalEvent(p.Data)
+	case p.Stream == journal.Stderr:
+		return stderrEvent(p.Data)
+	}
+	return stdoutEvent(p.Data)
+}
+
+// sendEnd tells how a process ended.
+func (c *child) sendEnd(send func(*process.ProcessEvent) error) error {
+	c.mu.Lock()
+	timedOut := c.timedOut
+	c.mu.Unlock()
+	if timedOut {
+		return connect.NewError(connect.CodeDeadlineExceeded, errors.New("the process was killed at its deadline"))
+	}
+	return send(&process.ProcessEvent{Event: &process.ProcessEvent_End{End: c.end}})
 }
 
 // wait keeps a client's stream until the process has ended or the client is
@@ -105,19 +172,12 @@ func (s *processService) wait(ctx context.Context, header http.Header, c *child,
 	for {
 		select {
 		case <-c.ended:
-			c.mu.Lock()
-			timedOut := c.timedOut
-			c.mu.Unlock()
-			if timedOut {
-				return connect.NewError(connect.CodeDeadlineExceeded, errors.New("the process was killed at its deadline"))
-			}
-			follower.deliver(&process.ProcessEvent{Event: &process.ProcessEvent_End{End: c.end}})
-			return nil
+			return c.sendEnd(func(e *process.ProcessEvent) error {
+				follower.deliver(e)
+				return nil // who went away hears nothing
+			})
 		case <-ctx.Done():
-			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-				return connect.NewError(connect.CodeDeadlineExceeded, ctx.Err())
-			}
-			return connect.NewError(connect.CodeCanceled, ctx.Err())
+			return contextError(ctx)
 		case <-follower.sent:
 			idle.Reset(interval)
 		case <-idle.C:
@@ -127,6 +187,13 @@ func (s *processService) wait(ctx context.Context, header http.Header, c *child,
 			idle.Reset(interval)
 		}
 	}
+}
+
+func contextError(ctx context.Context) error {
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return connect.NewError(connect.CodeDeadlineExceeded, ctx.Err())
+	}
+	return connect.NewError(connect.CodeCanceled, ctx.Err())
 }
 
 func keepAliveInterval(header http.Header) time.Duration {
@@ -239,6 +306,8 @@ func pathOf(env []string) string {
 func wireError(err error) error {
 	code := connect.CodeInternal
 	switch {
+	case errors.Is(err, errExists):
+		code = connect.CodeAlreadyExists
 	case errors.Is(err, exec.ErrNotFound), errors.Is(err, os.ErrNotExist):
 		code = connect.CodeNotFound
 	case errors.Is(err, os.ErrPermission), errors.Is(err, syscall.ENOEXEC):
@@ -285,7 +354,7 @@ func (s *processService) Update(_ context.Context, req *connect.Request[process.
 	if c.terminal == nil {
 		return nil, connect.NewError(connect.CodeFailedPrecondition, errors.New("the process has no terminal"))
 	}
-	if err := pty.Setsize(c.terminal, &pty.Winsize{Rows: clamp(size.GetRows()), Cols: clamp(size.GetCols())}); err != nil {
+	if err := resize(c.terminal, clamp(size.GetRows()), clamp(size.GetCols())); err != nil {
 		return nil, connect.NewError(connect.CodeInternal, fmt.Errorf("resize: %w", err))
 	}
 	return connect.NewResponse(&process.UpdateResponse{}), nil

@@ -2,13 +2,16 @@ package guest
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"syscall"
 
 	"github.com/creack/pty"
+	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit/internal/gen/process"
+	"github.com/sandpit-dev/sandpit/internal/journal"
 )
 
 // streams are the ends of a process's input and output: ours, and theirs until
@@ -31,9 +34,10 @@ func (d descriptor) Close() error { return syscall.Close(int(d)) }
 
 // output is one stream that comes out of a process.
 type output struct {
-	file  *os.File
-	chunk int
-	event func([]byte) *process.ProcessEvent_DataEvent
+	file   *os.File
+	chunk  int
+	stream journal.Stream
+	event  func([]byte) *process.ProcessEvent_DataEvent
 }
 
 func stdoutEvent(b []byte) *process.ProcessEvent_DataEvent {
@@ -70,14 +74,41 @@ func (s *streams) openTerminal(p plan) error {
 	if err != nil {
 		return err
 	}
-	s.terminal = ours
 	s.toClose = []io.Closer{theirs}
+	if s.terminal, err = unblocked(ours); err != nil {
+		return err
+	}
 	s.theirs = []uintptr{theirs.Fd(), theirs.Fd(), theirs.Fd()}
-	s.outputs = []output{{ours, terminalChunk, terminalEvent}}
-	if err := pty.Setsize(ours, p.size); err != nil {
+	s.outputs = []output{{s.terminal, terminalChunk, journal.Stdout, terminalEvent}}
+	if err := pty.Setsize(theirs, p.size); err != nil {
 		return err
 	}
 	return theirs.Chown(p.user.uid, -1) // programs open /dev/tty by name
+}
+
+// unblocked returns a file in place of f whose reading and writing can be given up: what
+// is written to a terminal whose program reads nothing would else block for ever. It is
+// the pty package's use of Fd that makes f block.
+func unblocked(f *os.File) (*os.File, error) {
+	defer f.Close()
+	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open a terminal: %w", err)
+	}
+	return ourEnd(descriptor(fd))
+}
+
+// resize sets the size of a terminal and leaves it unblocked.
+func resize(terminal *os.File, rows, cols uint16) error {
+	conn, err := terminal.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var sizeErr error
+	err = conn.Control(func(fd uintptr) {
+		sizeErr = unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ, &unix.Winsize{Row: rows, Col: cols})
+	})
+	return errors.Join(err, sizeErr)
 }
 
 func (s *streams) openPipes(withInput bool, null *os.File) error {
@@ -93,17 +124,19 @@ func (s *streams) openPipes(withInput bool, null *os.File) error {
 			return err
 		}
 	}
-	for _, event := range []func([]byte) *process.ProcessEvent_DataEvent{stdoutEvent, stderrEvent} {
+	for _, o := range []output{
+		{nil, chunk, journal.Stdout, stdoutEvent},
+		{nil, chunk, journal.Stderr, stderrEvent},
+	} {
 		r, w, err := pipe()
 		if err != nil {
 			return err
 		}
 		s.theirs, s.toClose = append(s.theirs, uintptr(w)), append(s.toClose, w)
-		ours, err := ourEnd(r)
-		if err != nil {
+		if o.file, err = ourEnd(r); err != nil {
 			return err
 		}
-		s.outputs = append(s.outputs, output{ours, chunk, event})
+		s.outputs = append(s.outputs, o)
 	}
 	return nil
 }

@@ -28,6 +28,8 @@ type Result struct {
 	Truncated bool
 	// TimedOut is true if the command was killed since it took too long.
 	TimedOut bool
+	// OutOfMemory is true if it was killed because the sandbox's memory had run out.
+	OutOfMemory bool
 }
 
 // ExitError is a command that ended with another exit code than 0. Only Output
@@ -56,11 +58,11 @@ func (e *ExitError) Error() string {
 // killed. If ctx ends, the command is killed and Run returns the context's
 // error. The errors of sandpit.Processes.Start.
 func (w *Workspace) Run(ctx context.Context, cmd sandpit.Command) (Result, error) {
-	stdout, stderr := newWindow(w.o.MaxOutput), newWindow(w.o.MaxOutput)
+	stdout, stderr := NewWindow(w.o.MaxOutput), NewWindow(w.o.MaxOutput)
 	cmd.Stdout, cmd.Stderr = tee(stdout, cmd.Stdout), tee(stderr, cmd.Stderr)
 	result, err := w.run(ctx, cmd)
 	result.Stdout, result.Stderr = stdout.String(), stderr.String()
-	result.Truncated = stdout.truncated() || stderr.truncated()
+	result.Truncated = stdout.Truncated() || stderr.Truncated()
 	return result, err
 }
 
@@ -76,13 +78,13 @@ func shell(script string) sandpit.Command {
 // Output runs a script with /bin/sh and returns both of its outputs as they
 // came. An exit code other than 0 is an *ExitError; other errors as Run.
 func (w *Workspace) Output(ctx context.Context, script string) (string, error) {
-	both := newWindow(w.o.MaxOutput)
+	both := NewWindow(w.o.MaxOutput)
 	cmd := shell(script)
 	cmd.Stdout, cmd.Stderr = both, both
 	result, err := w.run(ctx, cmd)
 	output := both.String()
 	if err == nil && result.ExitCode != 0 {
-		result.Truncated = both.truncated()
+		result.Truncated = both.Truncated()
 		err = &ExitError{Result: result, Output: output}
 	}
 	return output, err
@@ -96,25 +98,38 @@ func (w *Workspace) run(ctx context.Context, cmd sandpit.Command) (Result, error
 		cmd.User = w.o.User
 	}
 	cmd.Dir = w.path(cmd.Dir)
+	return Execute(ctx, w.guest, cmd, nil)
+}
+
+// Execute runs a command as it stands and waits for its end; the output goes to its
+// writers, and the Result has none. If started is not nil, it is told the process
+// once it runs; output may come before.
+//
+// Timeout: it took longer than cmd.Timeout, if that is set, and was killed. If ctx
+// ends, the command is killed and Execute returns the context's error. The errors of
+// sandpit.Processes.Start.
+func Execute(ctx context.Context, g sandpit.Processes, cmd sandpit.Command, started func(sandpit.Process)) (Result, error) {
 	start := time.Now()
 	if ctx.Err() != nil {
 		return Result{}, ctx.Err()
 	}
-	// The guest keeps the time, but what it says about it is a claim.
-	waiting, cancel := context.WithTimeout(ctx, cmd.Timeout+grace)
+	waiting, cancel := waitFor(ctx, cmd.Timeout)
 	defer cancel()
 	// A start that is given up half way might leave a process that nobody knows.
 	starting, cancel := outlive(waiting, grace)
 	defer cancel()
-	process, err := w.guest.Start(starting, cmd)
+	process, err := g.Start(starting, cmd)
 	if err != nil {
 		if waiting.Err() != nil {
 			err = waiting.Err()
 		}
 		return Result{Duration: time.Since(start)}, err
 	}
+	if started != nil {
+		started(process)
+	}
 	status, err := process.Wait(waiting)
-	result := Result{ExitCode: status.Code, Duration: time.Since(start)}
+	result := Result{ExitCode: status.Code, OutOfMemory: status.OutOfMemory, Duration: time.Since(start)}
 	switch {
 	case err == nil:
 		return result, nil
@@ -131,6 +146,15 @@ func (w *Workspace) run(ctx context.Context, cmd sandpit.Command) (Result, error
 		err = errors.Join(err, kill(ctx, process))
 	}
 	return result, err
+}
+
+// waitFor returns the context of waiting for a command of a timeout, 0 being none.
+// The guest keeps the time, but what it says about it is a claim.
+func waitFor(ctx context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
+	if timeout <= 0 {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(ctx, timeout+grace)
 }
 
 // outlive returns a context that ends a while after ctx.

@@ -6,9 +6,9 @@ import (
 	"sync"
 )
 
-// window keeps the beginning and the end of what is written to it, within a
+// Window keeps the beginning and the end of what is written to it, within a
 // bound. It may be read while it is written.
-type window struct {
+type Window struct {
 	mu   sync.Mutex
 	half int
 	head []byte
@@ -17,11 +17,11 @@ type window struct {
 	size int64  // of all that was written
 }
 
-// newWindow returns a window of up to limit bytes.
-func newWindow(limit int) *window { return &window{half: max(1, limit/2)} }
+// NewWindow returns a window of up to limit bytes.
+func NewWindow(limit int) *Window { return &Window{half: max(1, limit/2)} }
 
 // Write implements io.Writer. It never fails.
-func (w *window) Write(p []byte) (int, error) {
+func (w *Window) Write(p []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	written := len(p)
@@ -47,16 +47,17 @@ func (w *window) Write(p []byte) (int, error) {
 	return written, nil
 }
 
-func (w *window) left() int64 { return w.size - int64(len(w.head)+len(w.tail)) }
+func (w *Window) left() int64 { return w.size - int64(len(w.head)+len(w.tail)) }
 
-func (w *window) truncated() bool {
+// Truncated reports whether something was left out.
+func (w *Window) Truncated() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.left() > 0
 }
 
-// String returns what was kept.
-func (w *window) String() string {
+// String returns what was kept, with a line where something was left out.
+func (w *Window) String() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	middle := ""
@@ -67,7 +68,7 @@ func (w *window) String() string {
 }
 
 // tee returns a writer to both; to may be nil.
-func tee(w *window, to io.Writer) io.Writer {
+func tee(w *Window, to io.Writer) io.Writer {
 	if to == nil {
 		return w
 	}

@@ -3,6 +3,7 @@ package fake
 import (
 	"context"
 	"io"
+	"net/http"
 	"path"
 	"strings"
 
@@ -15,17 +16,20 @@ import (
 // list of users tells, which is not a test's to write to.
 type homeGuest struct {
 	homeFiles
+	sandpit.Journal
 
 	client *envd.Client
 }
 
 var (
-	_ sandpit.Guest    = (*homeGuest)(nil)
-	_ sandpit.Confiner = (*homeGuest)(nil)
+	_ sandpit.Guest       = (*homeGuest)(nil)
+	_ sandpit.Confiner    = (*homeGuest)(nil)
+	_ sandpit.Journal     = (*homeGuest)(nil)
+	_ sandpit.GuestServer = (*homeGuest)(nil)
 )
 
 func newHomeGuest(c *envd.Client, home string) *homeGuest {
-	return &homeGuest{homeFiles: homeFiles{files: c, home: home}, client: c}
+	return &homeGuest{homeFiles: homeFiles{files: c, home: home}, Journal: c, client: c}
 }
 
 // Start implements sandpit.Processes.
@@ -45,6 +49,10 @@ func (g *homeGuest) Connect(ctx context.Context, pid int, s sandpit.Streams) (sa
 func (g *homeGuest) ListProcesses(ctx context.Context) ([]sandpit.ProcessInfo, error) {
 	return g.client.ListProcesses(ctx)
 }
+
+// HTTP implements sandpit.GuestServer. Relative paths in it begin where the guest has
+// them begin.
+func (g *homeGuest) HTTP() http.RoundTripper { return g.client.HTTP() }
 
 // Within implements sandpit.Confiner.
 func (g *homeGuest) Within(dirs ...string) (sandpit.Files, error) {

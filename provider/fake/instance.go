@@ -234,7 +234,10 @@ func (i *Instance) SetNetworkPolicy(ctx context.Context, p sandpit.NetworkPolicy
 	if slices.Contains(p.Allow, "") || slices.Contains(p.Deny, "") {
 		return sandpit.Errorf(sandpit.Invalid, "network policy of sandbox %s: an empty rule", i.box.id)
 	}
-	p.Allow, p.Deny = slices.Clone(p.Allow), slices.Clone(p.Deny)
+	if p.Online {
+		return sandpit.Errorf(sandpit.Conflict, "network policy of sandbox %s: it was not made to be online", i.box.id)
+	}
+	p = p.Clone()
 	return i.perform(ctx, OpSetNetwork, func() error {
 		return i.box.change(ctx, func() { i.box.network = p })
 	})

@@ -63,6 +63,9 @@ func validate(s sandpit.Spec) error {
 			return sandpit.Errorf(sandpit.Invalid, "environment variable %q: not a name and value", name)
 		}
 	}
+	if s.Network.Online {
+		return sandpit.Errorf(sandpit.Unsupported, "network: not of a fake sandbox's own")
+	}
 	if len(s.Mounts) > 0 {
 		return sandpit.Errorf(sandpit.Unsupported, "mounts: not in a fake sandbox")
 	}

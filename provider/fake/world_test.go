@@ -124,7 +124,7 @@ func TestLook(t *testing.T) {
 	}
 	ctx := t.Context()
 	expect(fake.Running)
-	resources, policy := sandpit.Resources{Memory: 1 << 30}, sandpit.NetworkPolicy{Online: true, Deny: []string{"10.0.0.0/8"}}
+	resources, policy := sandpit.Resources{Memory: 1 << 30}, sandpit.NetworkPolicy{Deny: []string{"10.0.0.0/8"}}
 	if err := errors.Join(i.Resize(ctx, resources), i.SetNetworkPolicy(ctx, policy), i.Pause(ctx)); err != nil {
 		t.Fatal(err)
 	}
@@ -145,7 +145,7 @@ func TestLook(t *testing.T) {
 	expect(fake.Stopped)
 	wantCode(t, i.Restore(ctx), sandpit.Conflict)
 	view, _ := w.Look(i.ID())
-	if view.Resources != resources || !view.Network.Online || !slices.Equal(view.Network.Deny, policy.Deny) {
+	if view.Resources != resources || !slices.Equal(view.Network.Deny, policy.Deny) {
 		t.Errorf("view: %+v", view)
 	}
 	if _, err := os.Stat(filepath.Join(view.Dir, "workspace")); err != nil {

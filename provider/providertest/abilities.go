@@ -3,6 +3,7 @@ package providertest
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -222,13 +223,30 @@ func stats(c *trial) {
 }
 
 func networkPolicy(c *trial) {
-	box := c.newBox()
-	policer := ability[sandpit.NetworkPolicer](c, box, "NetworkPolicer")
-	c.wantCode(policer.SetNetworkPolicy(c.ctx(), sandpit.NetworkPolicy{Allow: []string{""}}), "an empty rule", sandpit.Invalid)
-	for _, p := range []sandpit.NetworkPolicy{{Online: true}, {Online: true, Deny: []string{"10.0.0.0/8"}}, {}} {
-		c.must(policer.SetNetworkPolicy(c.ctx(), p), "set the policy")
+	offline := c.newBox()
+	policer := ability[sandpit.NetworkPolicer](c, offline, "NetworkPolicer")
+	c.wantCode(policer.SetNetworkPolicy(c.ctx(), sandpit.NetworkPolicy{Online: true}), "put it online", sandpit.Conflict)
+	c.must(policer.SetNetworkPolicy(c.ctx(), sandpit.NetworkPolicy{}), "leave it offline")
+	spec := c.Spec.Clone()
+	spec.Network.Online = true
+	online, err := c.provider.Create(c.ctx(), sandpit.NewID(), spec)
+	if sandpit.CodeOf(err) == sandpit.Unsupported {
+		c.wantCode(policer.SetNetworkPolicy(c.ctx(), sandpit.NetworkPolicy{Allow: []string{""}}), "an empty rule", sandpit.Invalid)
+		return
 	}
-	equal(c, "output", c.shellIn(box, "echo works"), "works\n")
+	c.must(err, "create an online sandbox")
+	c.destroyAtEnd(online)
+	policer = ability[sandpit.NetworkPolicer](c, online, "NetworkPolicer")
+	c.wantCode(policer.SetNetworkPolicy(c.ctx(), sandpit.NetworkPolicy{Online: true, Allow: []string{""}}), "an empty rule", sandpit.Invalid)
+	c.wantCode(policer.SetNetworkPolicy(c.ctx(), sandpit.NetworkPolicy{}), "take it offline", sandpit.Conflict)
+	for _, p := range []sandpit.NetworkPolicy{{Online: true, Deny: []string{"10.0.0.0/8"}}, {Online: true, Allow: []string{"*.example.org:443"}}, {Online: true}} {
+		c.must(policer.SetNetworkPolicy(c.ctx(), p), "set the policy")
+		made, ok := c.placement(c.provider, online.ID())
+		if !ok || !slices.Equal(made.Spec.Network.Allow, p.Allow) || !slices.Equal(made.Spec.Network.Deny, p.Deny) {
+			c.Errorf("listed with the policy %+v, want %+v", made.Spec.Network, p)
+		}
+	}
+	equal(c, "output", c.shellIn(online, "echo works"), "works\n")
 }
 
 // abilitiesGone asks all that a sandbox can do of one that is gone.

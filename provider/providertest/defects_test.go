@@ -30,6 +30,8 @@ type defect struct {
 	command func(*sandpit.Command)
 	process func(context.Context, sandpit.Process) sandpit.Process
 	guest   func(sandpit.Guest) sandpit.Guest
+	follow  func(*sandpit.FollowOptions)
+	told    func(*sandpit.Followed)
 	left    []string
 }
 
@@ -78,7 +80,8 @@ func (p *provider) instance(i *fake.Instance) sandpit.Instance {
 		return nil
 	}
 	inst := &instance{Instance: i, provider: p}
-	inst.guest = &guest{Guest: i.Guest(), defect: p.defect}
+	journal, _ := i.Guest().(sandpit.Journal)
+	inst.guest = &guest{Guest: i.Guest(), Journal: journal, defect: p.defect}
 	if p.defect.guest != nil {
 		inst.guest = p.defect.guest(inst.guest)
 	}
@@ -145,8 +148,20 @@ func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { retur
 // guest is one whose processes have a defect.
 type guest struct {
 	sandpit.Guest
+	sandpit.Journal
 
 	defect defect
+}
+
+func (g *guest) Follow(ctx context.Context, id string, o sandpit.FollowOptions) (sandpit.Followed, error) {
+	if g.defect.follow != nil {
+		g.defect.follow(&o)
+	}
+	told, err := g.Journal.Follow(ctx, id, o)
+	if g.defect.told != nil {
+		g.defect.told(&told)
+	}
+	return told, err
 }
 
 func (g *guest) Start(ctx context.Context, cmd sandpit.Command) (sandpit.Process, error) {
@@ -163,8 +178,38 @@ func (g *guest) Start(ctx context.Context, cmd sandpit.Command) (sandpit.Process
 func defects() map[string]defect {
 	all := defectsOfBoxes()
 	maps.Copy(all, defectsOfProcesses())
+	maps.Copy(all, defectsOfJournals())
 	maps.Copy(all, defectsOfFiles())
 	return all
+}
+
+func defectsOfJournals() map[string]defect {
+	return map[string]defect{
+		"replays begin at the start": {
+			check:  "journal/cut again and again",
+			follow: func(o *sandpit.FollowOptions) { o.From = sandpit.Offsets{} },
+		},
+		"replays skip a byte": {
+			check: "journal/cut again and again",
+			told:  func(told *sandpit.Followed) { told.Next.Stderr++ },
+		},
+		"streams are mixed up": {
+			check:  "journal/cut from the start",
+			follow: func(o *sandpit.FollowOptions) { o.Stdout, o.Stderr = o.Stderr, o.Stdout },
+		},
+		"dropped output is not told": {
+			check:  "journal/dropped output is told",
+			follow: func(o *sandpit.FollowOptions) { o.Missing = nil },
+		},
+		"exit codes are not kept": {
+			check: "journal/replay after the end",
+			told:  func(told *sandpit.Followed) { told.Command.Status = sandpit.ExitStatus{} },
+		},
+		"ids are ignored": {
+			check:   "journal/ids",
+			command: func(c *sandpit.Command) { c.ID = "" },
+		},
+	}
 }
 
 func defectsOfBoxes() map[string]defect {

@@ -167,7 +167,7 @@ func statFile(c *trial) {
 	dir := c.dir()
 	name := dir + "/a file"
 	c.put(name, "12345")
-	c.shell(`touch -d '2001-02-03 04:05:06 UTC' "$1"`, name)
+	c.shell(`TZ=UTC touch -d '2001-02-03 04:05:06' "$1"`, name)
 	f, err := c.guest().Stat(c.ctx(), "", name)
 	c.must(err, "stat")
 	equal(c, "name", f.Name, "a file")

@@ -66,6 +66,7 @@ func groups() []group {
 		{"signals", signalChecks()},
 		{"streams", streamChecks()},
 		{"connect", connectChecks()},
+		{"journal", journalChecks()},
 		{"terminal", terminalChecks()},
 		{"files", fileChecks()},
 		{"paths", pathChecks()},

@@ -43,7 +43,7 @@ type member struct {
 const plant = `cd "$1" && mkdir -p dir/sub empty 'odd name ü' && echo text > dir/file && echo deep > dir/sub/deep &&
 printf 'a\377b' > 'odd name ü/bytes' && : > nothing && chmod 700 dir && chmod 640 dir/file && chmod 755 nothing &&
 ln -s dir/file link && ln -s /no/where dangling && ln -s ../.. dir/up && ln dir/file hard &&
-touch -d '2001-02-03 04:05:06 UTC' dir/file empty && mkfifo pipe`
+TZ=UTC touch -d '2001-02-03 04:05:06' dir/file empty && mkfifo pipe`
 
 // members reads a tar stream.
 func (c *trial) members(r io.Reader) map[string]member {
@@ -144,7 +144,7 @@ func treeRoundTrip(c *trial) {
 	c.must(c.guest().WriteTree(c.ctx(), "", to, r), "write the tree")
 	c.must(r.Close(), "close")
 	const describe = `cd "$1"; rm -f pipe; find . | LC_ALL=C sort | while read -r f; do
-		stat -c '%n %A %h' "$f"; test -L "$f" && readlink "$f"; test -f "$f" && ! test -L "$f" && stat -c '%s %Y' "$f" && cksum < "$f"; done; :`
+		stat -c '%n %A %h' "$f"; test -L "$f" && readlink "$f"; test -f "$f" && ! test -L "$f" && stat -c '%s %Y' "$f" && sha256sum < "$f"; done; :`
 	before, after := c.shell(describe, from), c.shell(describe, to)
 	equal(c, "the tree", after, before)
 	equal(c, "time of an empty directory", c.shell(`stat -c %Y "$1/empty"`, to), c.shell(`stat -c %Y "$1/empty"`, from))
