@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -87,6 +88,24 @@ func BenchmarkCommand(b *testing.B) {
 }
 
 const big = 100 << 20
+
+// BenchmarkOutput has a command write much, for one who reads it at once.
+func BenchmarkOutput(b *testing.B) {
+	p := newProvider(b, b.TempDir())
+	box := create(b, p, sandpit.Spec{Image: busyboxImage(b)})
+	b.SetBytes(big)
+	for b.Loop() {
+		process, err := box.Guest().Start(b.Context(), sandpit.Command{
+			Args: []string{"busybox", "head", "-c", strconv.Itoa(big), "/dev/zero"}, Stdout: io.Discard,
+		})
+		if err != nil {
+			b.Fatal(err)
+		}
+		if status, err := process.Wait(b.Context()); err != nil || status.Code != 0 {
+			b.Fatal(status, err)
+		}
+	}
+}
 
 // BenchmarkFile moves one large file into a sandbox and out of it.
 func BenchmarkFile(b *testing.B) {

@@ -29,6 +29,8 @@ type createRequest struct {
 	Limits   limitsRequest  `json:"limits"`
 	Setup    guest.Setup    `json:"setup"`
 	Mounts   []mountRequest `json:"mounts,omitempty"`
+	// Network is nil for an offline sandbox.
+	Network *gatewayConfig `json:"network,omitempty"`
 }
 
 const fixedFiles = 3
@@ -69,7 +71,8 @@ type mountSource struct {
 
 // box is one sandbox in its engine.
 type box struct {
-	id sandpit.ID
+	id       sandpit.ID
+	gateways *gatewayClient
 
 	mu        sync.Mutex // one change at a time
 	container *container.Container
@@ -78,6 +81,8 @@ type box struct {
 	attached  []string // mount points to be undone
 	limits    *limits
 	guard     *memoryGuard // nil without a memory limit
+	paused    bool
+	life      *os.File // the gateway is there until this is closed; nil offline
 	destroyed bool
 
 	ended   chan struct{} // closed when the kernel process has ended
@@ -85,8 +90,8 @@ type box struct {
 	exit    sandpit.Exit
 }
 
-func newBox(id sandpit.ID) *box {
-	return &box{id: id, ended: make(chan struct{})}
+func newBox(id sandpit.ID, gateways *gatewayClient) *box {
+	return &box{id: id, gateways: gateways, ended: make(chan struct{})}
 }
 
 func (b *box) dir() string { return filepath.Join(bundleDir, string(b.id)) }
@@ -141,6 +146,15 @@ func (b *box) start(req createRequest, files []*os.File) error {
 	}
 	defer theirs.Close()
 	b.conduit = ours
+	start := func() error { return b.container.Start(conf) }
+	if req.Network != nil {
+		link, err := b.connect(*req.Network)
+		if err != nil {
+			return err
+		}
+		defer link.Close()
+		start = func() error { return startOnline(b.container, conf, link) }
+	}
 	b.container, err = container.New(conf, container.Args{
 		ID: string(b.id), Spec: spec, BundleDir: b.dir(),
 		PassFiles: map[int]*os.File{guest.ConduitFD: theirs},
@@ -148,7 +162,7 @@ func (b *box) start(req createRequest, files []*os.File) error {
 	if err != nil {
 		return fmt.Errorf("create the kernel: %w", err)
 	}
-	if err := b.container.Start(conf); err != nil {
+	if err := start(); err != nil {
 		return fmt.Errorf("start the kernel: %w", err)
 	}
 	// Not by the container, which forgets its kernel when it is destroyed.
@@ -320,6 +334,9 @@ func (b *box) holdConduit() (*os.File, error) {
 	if b.conduit == nil {
 		return nil, sandpit.Errorf(sandpit.Unavailable, "sandbox %s is not running", b.id)
 	}
+	if b.paused {
+		return nil, sandpit.Errorf(sandpit.Conflict, "sandbox %s is paused", b.id)
+	}
 	return duplicate(b.conduit)
 }
 
@@ -372,7 +389,7 @@ func (b *box) destroy() error {
 	if err := os.RemoveAll(b.dir()); err != nil {
 		errs = append(errs, fmt.Errorf("remove the bundle: %w", err))
 	}
-	for _, f := range []**os.File{&b.conduit, &b.lock} {
+	for _, f := range []**os.File{&b.conduit, &b.lock, &b.life} {
 		if *f != nil {
 			_ = (*f).Close()
 			*f = nil

@@ -40,7 +40,13 @@ const (
 	opSettle  operation = "settle" // the guest has answered
 	opWait    operation = "wait"
 	opStats   operation = "stats"
+	opPause   operation = "pause"
+	opResume  operation = "resume"
 	opDestroy operation = "destroy"
+
+	// These a gateway answers, on a socket of its own.
+	opPolicy    operation = "policy"
+	opDecisions operation = "decisions"
 )
 
 type request struct {
@@ -48,6 +54,9 @@ type request struct {
 	ID     sandpit.ID     `json:"id"`
 	Port   int            `json:"port,omitempty"`
 	Create *createRequest `json:"create,omitempty"`
+
+	Policy *sandpit.NetworkPolicy `json:"policy,omitempty"`
+	After  int64                  `json:"after,omitempty"`
 }
 
 type reply struct {
@@ -56,6 +65,10 @@ type reply struct {
 	// Notes are limits that are not enforced, for people.
 	Notes []string       `json:"notes,omitempty"`
 	Stats *sandpit.Stats `json:"stats,omitempty"`
+	// Paused says that the guest cannot be asked for what Stats lacks.
+	Paused bool `json:"paused,omitempty"`
+
+	Decisions []sandpit.NetworkDecision `json:"decisions,omitempty"`
 }
 
 // replyError carries an error across the socket.
@@ -151,7 +164,12 @@ func closeAll(files []*os.File) {
 // call makes one request to the engine whose directory is dir. A reply's file,
 // if there is one, is the caller's.
 func call(ctx context.Context, dir string, req request, files ...*os.File) (reply, *os.File, error) {
-	conn, err := dialControl(ctx, dir)
+	return callSocket(ctx, dir, controlName, req, files...)
+}
+
+// callSocket is call for any socket that serveConn answers.
+func callSocket(ctx context.Context, dir, name string, req request, files ...*os.File) (reply, *os.File, error) {
+	conn, err := dialSocket(ctx, dir, name)
 	if err != nil {
 		return reply{}, nil, fmt.Errorf("reach the engine: %w", err)
 	}
@@ -187,16 +205,21 @@ func callError(ctx context.Context, doing string, err error) error {
 	return sandpit.Errorf(sandpit.Gone, "%s: %w", doing, err)
 }
 
-// dialControl connects to the control socket in dir. A socket that nobody
+// dialControl connects to the control socket in dir.
+func dialControl(ctx context.Context, dir string) (*net.UnixConn, error) {
+	return dialSocket(ctx, dir, controlName)
+}
+
+// dialSocket connects to the named socket in dir. A socket that nobody
 // serves is Gone; while too many others are waiting, it waits too. The path goes through a descriptor because socket addresses
 // end at 107 bytes.
-func dialControl(ctx context.Context, dir string) (*net.UnixConn, error) {
+func dialSocket(ctx context.Context, dir, name string) (*net.UnixConn, error) {
 	d, err := os.Open(dir)
 	if err != nil {
 		return nil, sandpit.Errorf(sandpit.Gone, "%w", err)
 	}
 	defer d.Close()
-	addr := &net.UnixAddr{Net: "unixpacket", Name: descriptorPath(d, controlName)}
+	addr := &net.UnixAddr{Net: "unixpacket", Name: descriptorPath(d, name)}
 	for wait := time.Millisecond; ; wait = min(2*wait, 20*time.Millisecond) {
 		conn, err := net.DialUnix("unixpacket", nil, addr)
 		if err == nil {

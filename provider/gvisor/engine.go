@@ -24,6 +24,8 @@ const (
 	engineListenFD = 3
 	engineReadyFD  = 4
 	engineLockFD   = 5 // held, never used: the lock lives as long as one of its holders
+
+	engineGatewaysFD = 6 // a gatewayClient's connection
 )
 
 // Places in the engine's own root directory, which is a tmpfs: it vanishes with
@@ -42,12 +44,15 @@ const (
 // engineMain is the engine: the first process in namespaces of its own.
 func engineMain(args []string) int {
 	ready := os.NewFile(engineReadyFD, "ready")
-	for _, fd := range []int{engineListenFD, engineReadyFD, engineLockFD} {
+	for _, fd := range []int{engineListenFD, engineReadyFD, engineLockFD, engineGatewaysFD} {
 		unix.CloseOnExec(fd)
 	}
 	e := &engine{boxes: make(map[sandpit.ID]*box)}
 	err := json.Unmarshal([]byte(strings.Join(args, "")), &e.cgroups)
 	var ln *net.UnixListener
+	if err == nil {
+		e.gateways.conn, err = unixConn(os.NewFile(engineGatewaysFD, "gateways"))
+	}
 	if err == nil {
 		ln, err = prepareEngine()
 	}
@@ -165,7 +170,26 @@ func listenControl() (*net.UnixListener, error) {
 	if err := unix.Listen(engineListenFD, 128); err != nil {
 		return nil, fmt.Errorf("listen: %w", err)
 	}
-	f := os.NewFile(engineListenFD, controlName)
+	return listenerOf(engineListenFD)
+}
+
+// unixConn makes a connection of a socket, and closes that.
+func unixConn(f *os.File) (*net.UnixConn, error) {
+	defer f.Close()
+	conn, err := net.FileConn(f)
+	if err != nil {
+		return nil, err
+	}
+	unixConn, ok := conn.(*net.UnixConn)
+	if !ok {
+		return nil, errors.New("not a unix socket")
+	}
+	return unixConn, nil
+}
+
+// listenerOf makes a listener of a socket that this process was started with.
+func listenerOf(fd uintptr) (*net.UnixListener, error) {
+	f := os.NewFile(fd, controlName)
 	defer f.Close()
 	ln, err := net.FileListener(f)
 	if err != nil {
@@ -181,7 +205,8 @@ func listenControl() (*net.UnixListener, error) {
 
 // engine holds the sandboxes.
 type engine struct {
-	cgroups cgroups // of the engine, for its sandboxes to have groups below
+	cgroups  cgroups // of the engine, for its sandboxes to have groups below
+	gateways gatewayClient
 
 	mu    sync.Mutex
 	boxes map[sandpit.ID]*box
@@ -212,7 +237,10 @@ func newConfig(l layer) (*config.Config, error) {
 
 // serve answers calls until the socket fails. The engine has no orderly end:
 // its reaper kills it, and the machine's kernel cleans up.
-func (e *engine) serve(ln *net.UnixListener) error {
+func (e *engine) serve(ln *net.UnixListener) error { return serveListener(ln, e.handle) }
+
+// serveListener answers calls until the socket fails.
+func serveListener(ln *net.UnixListener, handle func(context.Context, request, []*os.File) (reply, *os.File, error)) error {
 	for {
 		conn, err := ln.AcceptUnix()
 		if errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) {
@@ -222,7 +250,7 @@ func (e *engine) serve(ln *net.UnixListener) error {
 		if err != nil {
 			return err
 		}
-		go serveConn(conn, e.handle) // ends with its connection; the engine's end ends all
+		go serveConn(conn, handle) // ends with its connection; the process's end ends all
 	}
 }
 
@@ -251,7 +279,11 @@ func (e *engine) handle(ctx context.Context, req request, files []*os.File) (rep
 		return reply{}, nil, b.settle()
 	case opStats:
 		stats, err := b.stats()
-		return reply{Stats: &stats}, nil, err
+		return reply{Stats: &stats, Paused: b.isPaused()}, nil, err
+	case opPause:
+		return reply{}, nil, b.pause()
+	case opResume:
+		return reply{}, nil, b.resume()
 	case opDestroy:
 		err := b.destroy()
 		e.forget(b)
@@ -267,7 +299,7 @@ func (e *engine) create(ctx context.Context, req request, files []*os.File) (not
 	if req.Create == nil {
 		return nil, sandpit.Errorf(sandpit.Invalid, "create: no description")
 	}
-	b := newBox(req.ID)
+	b := newBox(req.ID, &e.gateways)
 	e.mu.Lock()
 	_, exists := e.boxes[req.ID]
 	if !exists {

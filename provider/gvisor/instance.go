@@ -171,6 +171,9 @@ func (i *Instance) Stats(ctx context.Context) (sandpit.Stats, error) {
 		return sandpit.Stats{}, sandpit.Errorf(sandpit.Internal, "measure: the engine sent no figures")
 	}
 	s := *rep.Stats
+	if rep.Paused {
+		return s, nil
+	}
 	s.Disk, err = i.guest.DiskUsed(ctx)
 	return s, err
 }
@@ -209,7 +212,12 @@ func (i *Instance) claim(ctx context.Context, spec sandpit.Spec) error {
 		return err
 	}
 	if !rec.Spec.SameMachine(spec) {
-		return sandpit.Errorf(sandpit.Invalid, "image, mounts, limits and host name cannot be changed any more")
+		return sandpit.Errorf(sandpit.Invalid, "image, mounts, limits, host name and being online cannot be changed any more")
+	}
+	if !sameRules(rec.Spec.Network, spec.Network) {
+		if err := i.setNetworkPolicy(ctx, spec.Network); err != nil {
+			return err
+		}
 	}
 	req := initFor(spec, rec.Image)
 	req.Token = rand.Text()

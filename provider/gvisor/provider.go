@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -16,6 +17,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/guestbin"
 	"github.com/sandpit-dev/sandpit/internal/image"
+	"github.com/sandpit-dev/sandpit/internal/network"
 )
 
 // Config says how a Provider works.
@@ -37,6 +39,9 @@ type Config struct {
 	// attach them by the RuntimeDir. Their engine ends within a second after the last
 	// of them was destroyed. Default: they end with the Provider.
 	Lasting bool
+	// Resolvers answer the DNS questions of online sandboxes. Default: those of the
+	// machine.
+	Resolvers []netip.AddrPort
 	// Notice hears, once each, which default limits this machine cannot
 	// enforce. Default: nobody.
 	Notice func(text string)
@@ -159,6 +164,9 @@ func (p *Provider) boot(ctx context.Context, inst *Instance, spec sandpit.Spec, 
 	}
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
+	if req.Network = p.networkFor(spec.Network); req.Network != nil {
+		req.Setup.Resolver = network.LinkAddresses().Gateway4.Addr().String()
+	}
 	rep, _, err := call(ctx, inst.engine, request{Op: opCreate, ID: inst.id, Create: &req}, append(files, own...)...)
 	if err != nil {
 		return err

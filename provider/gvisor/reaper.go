@@ -66,12 +66,24 @@ func reaperMain(args []string) int {
 	}
 	defer dir.remove()
 
-	engine, err := startEngine(dir, ready, log)
+	gateways, theirs, err := socketPair(unix.SOCK_SEQPACKET)
 	if err != nil {
 		report(ready, err)
 		return 1
 	}
-	_ = ready.Close() // the engine's copy is the one that counts now
+	conn, err := unixConn(gateways)
+	if err != nil {
+		report(ready, err)
+		return 1
+	}
+	engine, err := startEngine(dir, []*os.File{dir.listen, ready, dir.lock, theirs}, log)
+	_ = theirs.Close()
+	if err != nil {
+		report(ready, err)
+		return 1
+	}
+	go serveGateways(dir.path, conn) // ends with the engine
+	_ = ready.Close()                // the engine's copy is the one that counts now
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -144,6 +156,7 @@ func anyLocked(dir string) bool {
 //	control   the engine's socket
 //	boxes/    one record for each sandbox, see record.go
 //	cgroups   the control groups made for the engine
+//	gateways/ one socket for each online sandbox, see gateways.go
 type engineDir struct {
 	path    string
 	lock    *os.File
@@ -178,6 +191,9 @@ func (d *engineDir) fill() error {
 		return err
 	}
 	if err := os.Mkdir(filepath.Join(d.path, boxesName), 0o700); err != nil {
+		return err
+	}
+	if err := os.Mkdir(filepath.Join(d.path, gatewaysName), 0o700); err != nil {
 		return err
 	}
 	if d.cgroups, err = cgroupPlan(filepath.Base(d.path)); err != nil {
@@ -217,8 +233,9 @@ func (d *engineDir) remove() {
 	}
 }
 
-// startEngine starts the engine in namespaces of its own.
-func startEngine(dir *engineDir, ready, log *os.File) (*exec.Cmd, error) {
+// startEngine starts the engine in namespaces of its own. The files are those that
+// engineListenFD and its neighbours name.
+func startEngine(dir *engineDir, files []*os.File, log *os.File) (*exec.Cmd, error) {
 	null, err := openNull()
 	if err != nil {
 		return nil, err
@@ -237,7 +254,7 @@ func startEngine(dir *engineDir, ready, log *os.File) (*exec.Cmd, error) {
 		Stdin:      null,
 		Stdout:     null,
 		Stderr:     log,
-		ExtraFiles: []*os.File{dir.listen, ready, dir.lock}, // see engineListenFD and its neighbours
+		ExtraFiles: files,
 		SysProcAttr: &syscall.SysProcAttr{
 			Cloneflags: unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID |
 				unix.CLONE_NEWNET | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS,

@@ -11,6 +11,8 @@ const (
 	reaperRole = "sandpit-reaper"
 	engineRole = "sandpit-engine"
 
+	gatewayRole = "sandpit-gateway"
+
 	kernelRole = "runsc-sandbox" // gVisor's own names
 	goferRole  = "runsc-gofer"
 )
@@ -23,6 +25,9 @@ func Role(args []string) (run func() int, ok bool) {
 		return func() int { return reaperMain(args[1:]) }, true
 	case engineRole:
 		return func() int { return engineMain(args[1:]) }, true
+	}
+	if filepath.Base(args[0]) == gatewayRole {
+		return func() int { return gatewayMain(args[1:]) }, true
 	}
 	if isKernelChild(args) {
 		return kernelChildMain, true

@@ -24,6 +24,9 @@ func validateSpec(s sandpit.Spec) error {
 	if err := validateResources(s.Resources); err != nil {
 		return err
 	}
+	if err := validateNetwork(s.Network); err != nil {
+		return err
+	}
 	seen := make(map[string]bool)
 	for _, m := range s.Mounts {
 		if !filepath.IsAbs(m.Source) {

@@ -1,0 +1,100 @@
+package network
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"golang.org/x/net/dns/dnsmessage"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/network/policy"
+)
+
+// NewAnswerer returns what answers DNS questions of a gateway that has nobody to
+// ask.
+func NewAnswerer(tb testing.TB) func([]byte) []byte {
+	tb.Helper()
+	g := newQuiet(tb)
+	return func(packet []byte) []byte { return g.dns.answer(g.ctx, packet, 0) }
+}
+
+// NewDeliverer returns what takes packets from the link.
+func NewDeliverer(tb testing.TB) func([]byte) {
+	tb.Helper()
+	return newQuiet(tb).link.deliver
+}
+
+func newQuiet(tb testing.TB) *Gateway {
+	tb.Helper()
+	ours, theirs, err := SocketPair()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	g, err := New(Config{Link: ours, Policy: sandpit.NetworkPolicy{Online: true, Deny: []string{"0.0.0.0/0", "::/0"}}})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { g.Close(); _ = theirs.Close() })
+	return g
+}
+
+// AnswerAddresses returns the addresses in an answer of a resolver.
+func AnswerAddresses(packet []byte, id uint16, q dnsmessage.Question) []netip.Addr {
+	_, records, ok := parseAnswer(packet, id, q)
+	if !ok {
+		return nil
+	}
+	records.follow("a.example")
+	var list []netip.Addr
+	for _, r := range records.answers {
+		if a, ok := addressOf(r); ok {
+			list = append(list, a)
+		}
+	}
+	return list
+}
+
+// Names gives tests the memory of answers.
+type Names struct{ n *names }
+
+func NewNames() Names                                            { return Names{newNames()} }
+func (n Names) Learn(name string, a netip.Addr, d time.Duration) { n.n.learn(name, a, d) }
+func (n Names) Of(a netip.Addr) []string                         { return n.n.of(a) }
+
+// Count returns how many are remembered, as counted and as there are.
+func (n Names) Count() (counted, there int) {
+	for _, e := range n.n.known {
+		there += len(e)
+	}
+	return n.n.count, there
+}
+
+// MaxAnswers and MaxDecisions are the bounds of what is remembered.
+const (
+	MaxAnswers   = maxAnswers
+	MaxDecisions = maxDecisions
+)
+
+// Journal gives tests the memory of decisions.
+type Journal struct{ *journal }
+
+func NewJournal() Journal                                              { return Journal{newJournal(time.Now())} }
+func (j Journal) Add(d sandpit.NetworkDecision)                        { j.add(d) }
+func (j Journal) After(seq int64, limit int) []sandpit.NetworkDecision { return j.after(seq, limit) }
+
+// NameIn returns the name in what a client sends first, and how much was read.
+func NameIn(ctx context.Context, from io.Reader, port uint16) (string, []byte) {
+	client, server := net.Pipe()
+	go func() {
+		_, _ = io.Copy(client, from)
+		_ = client.Close()
+	}()
+	name, first := listen(ctx, server, port, policy.CheckName)
+	_ = server.Close()
+	read, _ := io.ReadAll(first)
+	return name, read
+}

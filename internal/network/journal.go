@@ -1,0 +1,79 @@
+package network
+
+import (
+	"container/list"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// journal remembers the last decisions. Equal ones are one entry with a count,
+// which moves to the end each time: a sandbox that tries one thing for ever pushes
+// nothing else out.
+type journal struct {
+	mu      sync.Mutex
+	next    int64
+	entries *list.List // of *sandpit.NetworkDecision, oldest first
+	known   map[sandpit.NetworkDecision]*list.Element
+}
+
+// newJournal numbers entries upwards from a number that grows with time, so that
+// those of a gateway that was started again are higher.
+func newJournal(now time.Time) *journal {
+	return &journal{next: now.UnixMicro(), entries: list.New(), known: make(map[sandpit.NetworkDecision]*list.Element)}
+}
+
+// add takes a decision without number, time and count.
+func (j *journal) add(d sandpit.NetworkDecision) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	d.Name, d.Reason = printable(d.Name), printable(d.Reason)
+	key := d
+	j.next++
+	if e := j.known[key]; e != nil {
+		if old, ok := e.Value.(*sandpit.NetworkDecision); ok {
+			d.Count = old.Count
+		}
+		j.entries.Remove(e)
+	}
+	d.Seq, d.At, d.Count = j.next, time.Now(), d.Count+1
+	j.known[key] = j.entries.PushBack(&d)
+	for j.entries.Len() > maxDecisions {
+		first := j.entries.Front()
+		if old, ok := j.entries.Remove(first).(*sandpit.NetworkDecision); ok {
+			gone := *old
+			gone.Seq, gone.At, gone.Count = 0, time.Time{}, 0
+			delete(j.known, gone)
+		}
+	}
+}
+
+// maxWords bounds each text of a decision, in bytes.
+const maxWords = 253
+
+// printable makes text of a sandbox harmless to read: to people, and as JSON, where
+// everything unusual takes more room.
+func printable(text string) string {
+	clean := []byte(text[:min(len(text), maxWords)])
+	for i, c := range clean {
+		if c < ' ' || c > '~' || strings.IndexByte("\"\\<>&", c) >= 0 {
+			clean[i] = '?'
+		}
+	}
+	return string(clean)
+}
+
+// after returns up to limit decisions with higher numbers, oldest first.
+func (j *journal) after(seq int64, limit int) []sandpit.NetworkDecision {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	var found []sandpit.NetworkDecision
+	for e := j.entries.Front(); e != nil && len(found) < limit; e = e.Next() {
+		if d, ok := e.Value.(*sandpit.NetworkDecision); ok && d.Seq > seq {
+			found = append(found, *d)
+		}
+	}
+	return found
+}

@@ -1,0 +1,168 @@
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"sync/atomic"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/buffer"
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+	"gvisor.dev/gvisor/pkg/tcpip/link/channel"
+	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
+	"gvisor.dev/gvisor/pkg/tcpip/network/ipv6"
+	"gvisor.dev/gvisor/pkg/tcpip/stack"
+)
+
+// linkQueue is how many packets wait for the link. It never drops one that the
+// stack has accepted.
+const linkQueue = 1024
+
+// SocketPair makes a link: two ends of a pair of sockets that carry a packet with
+// each message. Datagram sockets, because those of other kinds end for one side
+// when the other is gone, and take an empty packet for the end.
+func SocketPair() (gateway, box *os.File, err error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return nil, nil, fmt.Errorf("make a link: %w", err)
+	}
+	for _, fd := range fds {
+		// As much as the machine allows: what does not fit is lost, and TCP slows down.
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, linkBuffer)
+	}
+	return os.NewFile(uintptr(fds[0]), "gateway"), os.NewFile(uintptr(fds[1]), "box"), nil
+}
+
+const linkBuffer = 4 << 20
+
+// link moves packets between the socket and the stack.
+type link struct {
+	file  *os.File
+	conn  syscall.RawConn
+	ep    *channel.Endpoint
+	from  [2]netip.Addr // the only addresses that the sandbox has
+	taken func(packet []byte) bool
+
+	closed atomic.Bool
+}
+
+// newLink takes the file over. taken may keep a packet from the stack; it must not
+// block and not keep the memory.
+func newLink(file *os.File, taken func(packet []byte) bool) (*link, error) {
+	conn, err := file.SyscallConn()
+	if err != nil {
+		return nil, fmt.Errorf("open the link: %w", err)
+	}
+	ep := channel.New(linkQueue, MTU, "")
+	// Nothing can go wrong in memory, so nothing is summed up.
+	ep.LinkEPCapabilities = stack.CapabilityRXChecksumOffload | stack.CapabilityTXChecksumOffload
+	a := LinkAddresses()
+	return &link{file: file, conn: conn, ep: ep, from: [2]netip.Addr{a.Box4.Addr(), a.Box6.Addr()}, taken: taken}, nil
+}
+
+// close ends read and write.
+func (l *link) close() {
+	l.closed.Store(true)
+	_ = l.file.Close() // a socket keeps nothing that could be lost
+}
+
+// read delivers packets until the link is closed.
+func (l *link) read() error {
+	packet := make([]byte, 64<<10)
+	for {
+		n, err := l.receive(packet)
+		if err != nil && l.closed.Load() {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("read from the link: %w", err)
+		}
+		l.deliver(packet[:n])
+	}
+}
+
+func (l *link) receive(packet []byte) (n int, err error) {
+	var errno error
+	err = l.conn.Read(func(fd uintptr) bool {
+		for {
+			n, errno = unix.Read(int(fd), packet)
+			if !errors.Is(errno, unix.EINTR) {
+				return !errors.Is(errno, unix.EAGAIN)
+			}
+		}
+	})
+	return n, errors.Join(err, errno)
+}
+
+// deliver gives one packet to the stack, if its sender is the sandbox.
+func (l *link) deliver(packet []byte) {
+	if len(packet) == 0 {
+		return
+	}
+	var proto tcpip.NetworkProtocolNumber
+	var from netip.Addr
+	switch header.IPVersion(packet) {
+	case header.IPv4Version:
+		if len(packet) < header.IPv4MinimumSize {
+			return
+		}
+		proto, from = ipv4.ProtocolNumber, netip.AddrFrom4([4]byte(packet[12:16]))
+	case header.IPv6Version:
+		if len(packet) < header.IPv6MinimumSize {
+			return
+		}
+		proto, from = ipv6.ProtocolNumber, netip.AddrFrom16([16]byte(packet[8:24]))
+	default:
+		return
+	}
+	if from != l.from[0] && from != l.from[1] || l.taken(packet) {
+		return
+	}
+	pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{Payload: buffer.MakeWithData(packet)})
+	pkt.RXChecksumValidated = true
+	l.ep.InjectInbound(proto, pkt)
+	pkt.DecRef()
+}
+
+// write sends the stack's packets until ctx ends or the link is closed. It waits
+// when the sandbox is slow: then the stack's queue fills up, and its TCP waits too.
+func (l *link) write(ctx context.Context) error {
+	packet := make([]byte, 0, 64<<10)
+	for {
+		pkt := l.ep.ReadContext(ctx)
+		if pkt == nil {
+			return nil
+		}
+		packet = packet[:0]
+		for _, part := range pkt.AsSlices() {
+			packet = append(packet, part...)
+		}
+		pkt.DecRef()
+		err := l.send(packet)
+		if err != nil && l.closed.Load() {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("write to the link: %w", err)
+		}
+	}
+}
+
+// send may be called concurrently.
+func (l *link) send(packet []byte) error {
+	var errno error
+	err := l.conn.Write(func(fd uintptr) bool {
+		for {
+			_, errno = unix.Write(int(fd), packet)
+			if !errors.Is(errno, unix.EINTR) {
+				return !errors.Is(errno, unix.EAGAIN)
+			}
+		}
+	})
+	return errors.Join(err, errno)
+}

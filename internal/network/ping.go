@@ -1,0 +1,162 @@
+package network
+
+import (
+	"encoding/binary"
+	"errors"
+	"net/netip"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+)
+
+// echoTimeout is how long an answer to a ping may take.
+const echoTimeout = 10 * time.Second
+
+// pinger passes pings on by the kind of socket that programs without rights may
+// have, where the machine allows it (net.ipv4.ping_group_range). Nothing else
+// answers for a peer: the stack would say that everybody is there.
+type pinger struct {
+	g    *Gateway
+	room chan struct{}
+}
+
+func newPinger(g *Gateway) *pinger { return &pinger{g: g, room: make(chan struct{}, maxEchoes)} }
+
+// echo is one ping.
+type echo struct {
+	from, to netip.Addr
+	message  []byte // ICMP header and data
+}
+
+// take keeps pings to others than the gateway from the stack.
+func (p *pinger) take(packet []byte) bool {
+	e, ok := parseEcho(packet)
+	if !ok || isGateway(e.to) {
+		return false
+	}
+	select {
+	case p.room <- struct{}{}:
+	default:
+		return true // as if it was lost
+	}
+	started := false
+	p.g.goDo(func() {
+		defer func() { <-p.room }()
+		p.serve(e)
+	}, &started)
+	if !started {
+		<-p.room
+	}
+	return true
+}
+
+// parseEcho knows an echo request that is whole.
+func parseEcho(packet []byte) (echo, bool) {
+	switch header.IPVersion(packet) {
+	case header.IPv4Version:
+		h := header.IPv4(packet)
+		if len(packet) < header.IPv4MinimumSize || !h.IsValid(len(packet)) || h.TransportProtocol() != header.ICMPv4ProtocolNumber ||
+			h.FragmentOffset() != 0 || h.More() {
+			return echo{}, false
+		}
+		message := h.Payload()
+		if len(message) < header.ICMPv4MinimumSize || header.ICMPv4(message).Type() != header.ICMPv4Echo {
+			return echo{}, false
+		}
+		return newEcho(h.SourceAddress(), h.DestinationAddress(), message), true
+	case header.IPv6Version:
+		h := header.IPv6(packet)
+		if len(packet) < header.IPv6MinimumSize || !h.IsValid(len(packet)) || h.NextHeader() != uint8(header.ICMPv6ProtocolNumber) {
+			return echo{}, false
+		}
+		message := h.Payload()
+		if len(message) < header.ICMPv6EchoMinimumSize || header.ICMPv6(message).Type() != header.ICMPv6EchoRequest {
+			return echo{}, false
+		}
+		return newEcho(h.SourceAddress(), h.DestinationAddress(), message), true
+	}
+	return echo{}, false
+}
+
+func newEcho(from, to tcpip.Address, message []byte) echo {
+	return echo{toAddr(from), toAddr(to), append([]byte(nil), message...)}
+}
+
+// serve passes one ping on and its answer back.
+func (p *pinger) serve(e echo) {
+	f, _ := p.g.judge("icmp", netip.AddrPortFrom(e.to.Unmap(), 0))
+	if f == nil {
+		return
+	}
+	defer p.g.forget(f)
+	answer, err := p.exchange(e)
+	if err != nil {
+		return // no answer comes, which is all that a ping can say
+	}
+	_ = p.g.link.send(e.reply(answer)) // the link's end ends everything
+}
+
+// exchange sends the ping and waits for its answer. The machine gives the ping an
+// identifier of its own and hands out only answers to that.
+func (p *pinger) exchange(e echo) ([]byte, error) {
+	family, proto := unix.AF_INET6, unix.IPPROTO_ICMPV6
+	var to unix.Sockaddr = &unix.SockaddrInet6{Addr: e.to.As16()}
+	if e.to.Is4() {
+		family, proto = unix.AF_INET, unix.IPPROTO_ICMP
+		to = &unix.SockaddrInet4{Addr: e.to.As4()}
+	}
+	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, proto)
+	if err != nil {
+		return nil, err
+	}
+	f := os.NewFile(uintptr(fd), "ping")
+	defer f.Close()
+	if err := unix.Connect(fd, to); err != nil {
+		return nil, err
+	}
+	if err := f.SetDeadline(time.Now().Add(echoTimeout)); err != nil {
+		return nil, err
+	}
+	if _, err := f.Write(e.message); err != nil {
+		return nil, err
+	}
+	answer := make([]byte, 1<<16)
+	n, err := f.Read(answer)
+	if err != nil {
+		return nil, err
+	}
+	if n < header.ICMPv4MinimumSize {
+		return nil, errors.New("short answer")
+	}
+	return answer[:n], nil
+}
+
+// reply is the packet that answers e for the sandbox: what came back, under the
+// identifier that the sandbox chose.
+func (e echo) reply(message []byte) []byte {
+	copy(message[4:6], e.message[4:6])
+	binary.BigEndian.PutUint16(message[2:4], 0)
+	src, dst := tcpip.AddrFromSlice(e.to.AsSlice()), tcpip.AddrFromSlice(e.from.AsSlice())
+	const hops = 64
+	if e.to.Is4() {
+		header.ICMPv4(message).SetChecksum(header.ICMPv4Checksum(message, 0))
+		packet := make([]byte, header.IPv4MinimumSize, header.IPv4MinimumSize+len(message))
+		h := header.IPv4(packet)
+		h.Encode(&header.IPv4Fields{
+			TotalLength: uint16(min(cap(packet), 1<<16-1)), TTL: hops, Protocol: uint8(header.ICMPv4ProtocolNumber),
+			SrcAddr: src, DstAddr: dst,
+		})
+		h.SetChecksum(^h.CalculateChecksum())
+		return append(packet, message...)
+	}
+	header.ICMPv6(message).SetChecksum(header.ICMPv6Checksum(header.ICMPv6ChecksumParams{Header: message, Src: src, Dst: dst}))
+	packet := make([]byte, header.IPv6MinimumSize, header.IPv6MinimumSize+len(message))
+	header.IPv6(packet).Encode(&header.IPv6Fields{
+		PayloadLength: uint16(min(len(message), 1<<16-1)), TransportProtocol: header.ICMPv6ProtocolNumber, HopLimit: hops,
+		SrcAddr: src, DstAddr: dst,
+	})
+	return append(packet, message...)
+}

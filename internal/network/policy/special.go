@@ -1,0 +1,70 @@
+package policy
+
+import "net/netip"
+
+// special are the ranges that are not the public internet: those of RFC 6890 and
+// its successors, and what cloud providers answer instances on.
+func special() []netip.Prefix {
+	texts := []string{
+		"0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "168.63.129.16/32", "169.254.0.0/16", "172.16.0.0/12",
+		"192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24",
+		"203.0.113.0/24", "240.0.0.0/4",
+		"::/96", "64:ff9b:1::/48", "100::/64", "2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20", "5f00::/16",
+		"fc00::/7", "fe80::/10", "fec0::/10",
+	}
+	list := make([]netip.Prefix, len(texts))
+	for i, t := range texts {
+		list[i] = netip.MustParsePrefix(t)
+	}
+	return list
+}
+
+// The parts of the IPv6 space that are addresses of somebody: all else is special.
+func global6() []netip.Prefix {
+	return []netip.Prefix{netip.MustParsePrefix("2000::/3"), nat64()}
+}
+
+// nat64 is the prefix below which IPv6-only networks put IPv4 addresses.
+func nat64() netip.Prefix { return netip.MustParsePrefix("64:ff9b::/96") }
+
+// canonical returns the address that a connection to a goes to, and the IPv4
+// address that a network may translate it to, which is invalid if there is none.
+func canonical(a netip.Addr) (addr, inner netip.Addr) {
+	a = a.Unmap().WithZone("")
+	if nat64().Contains(a) {
+		b := a.As16()
+		return a, netip.AddrFrom4([4]byte(b[12:]))
+	}
+	return a, netip.Addr{}
+}
+
+// isSpecial reports whether a, which is canonical, is not on the public internet.
+func (r *Rules) isSpecial(a netip.Addr) bool {
+	for _, p := range r.special {
+		if p.Contains(a) {
+			return true
+		}
+	}
+	if a.Is4() {
+		return false
+	}
+	for _, p := range r.global6 {
+		if p.Contains(a) {
+			return false
+		}
+	}
+	return true
+}
+
+// narrow reports whether a rule for p names special addresses on purpose.
+func (r *Rules) narrow(p netip.Prefix) bool {
+	if p.IsSingleIP() {
+		return true
+	}
+	for _, s := range r.special {
+		if s.Bits() <= p.Bits() && s.Contains(p.Addr()) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,201 @@
+package network
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+	"gvisor.dev/gvisor/pkg/waiter"
+
+	"github.com/sandpit-dev/sandpit/internal/network/policy"
+)
+
+// How long opening a connection to the outside may take. The sandbox's own
+// patience is usually shorter.
+const dialTimeout = time.Minute
+
+// acceptTCP is called for each new connection of the sandbox.
+func (g *Gateway) acceptTCP(r *tcp.ForwarderRequest) {
+	started := false
+	g.goDo(func() { g.serveTCP(r) }, &started)
+	if !started {
+		r.Complete(true)
+	}
+}
+
+func (g *Gateway) serveTCP(r *tcp.ForwarderRequest) {
+	id := r.ID()
+	to := netip.AddrPortFrom(toAddr(id.LocalAddress).Unmap(), id.LocalPort)
+	if !g.enter() {
+		g.refuse("tcp", to, "the sandbox has too many connections")
+		r.Complete(true)
+		return
+	}
+	defer g.leave()
+	if isGateway(to.Addr()) {
+		g.serveOwn(r, to)
+		return
+	}
+	f, v := g.judge("tcp", to)
+	if f == nil {
+		r.Complete(true) // refused, as by a machine where nobody listens
+		return
+	}
+	defer g.forget(f)
+	if v.Check == policy.CheckNothing {
+		g.carry(f, r)
+	} else {
+		g.carryNamed(f, r, v)
+	}
+}
+
+// serveOwn serves a connection to the gateway itself.
+func (g *Gateway) serveOwn(r *tcp.ForwarderRequest, to netip.AddrPort) {
+	if to.Port() != dnsPort {
+		g.refuse("tcp", to, "the gateway answers DNS only")
+		r.Complete(true)
+		return
+	}
+	box, err := accept(r)
+	if err != nil {
+		return // the sandbox gave up meanwhile
+	}
+	stop := context.AfterFunc(g.ctx, box.abort)
+	defer stop()
+	g.dns.serveStream(box)
+	_ = box.Close()
+}
+
+// carry connects first and answers the sandbox then, so that it learns when
+// nobody listens.
+func (g *Gateway) carry(f *flow, r *tcp.ForwarderRequest) {
+	out, err := g.dial(f)
+	if err != nil {
+		r.Complete(true)
+		return
+	}
+	box, err := accept(r)
+	if err != nil {
+		_ = out.Close()
+		return
+	}
+	pipe(f, box, box, out)
+}
+
+// carryNamed answers the sandbox first, since it must say which name it wants
+// before anybody is called.
+func (g *Gateway) carryNamed(f *flow, r *tcp.ForwarderRequest, v policy.Verdict) {
+	box, err := accept(r)
+	if err != nil {
+		return
+	}
+	f.onEnd(box.abort)
+	name, first := listen(g.ctx, box, f.to.Port(), v.Check)
+	f.answer(name)
+	rules := g.currentRules() // they may be others by now
+	if v = rules.Connect(f.asked); v.Allowed {
+		v = rules.Named(v, name, f.to.Port())
+	}
+	g.note(f, v)
+	if !v.Allowed {
+		box.abort()
+		return
+	}
+	out, err := g.dial(f)
+	if err != nil {
+		box.abort()
+		return
+	}
+	pipe(f, box, io.MultiReader(first, box), out)
+}
+
+// dial opens the connection to the outside.
+func (g *Gateway) dial(f *flow) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(g.ctx, dialTimeout)
+	defer cancel()
+	f.onEnd(cancel)
+	return g.machine.Dial(ctx, f.proto, f.to)
+}
+
+// boxConn is the sandbox's side of a connection.
+type boxConn struct {
+	*gonet.TCPConn
+	ep tcpip.Endpoint
+}
+
+// accept answers the sandbox that its connection is open.
+func accept(r *tcp.ForwarderRequest) (*boxConn, error) {
+	var queue waiter.Queue
+	ep, tcpErr := r.CreateEndpoint(&queue)
+	if tcpErr != nil {
+		r.Complete(true)
+		return nil, errors.New(tcpErr.String())
+	}
+	r.Complete(false)
+	ep.SocketOptions().SetKeepAlive(true)
+	return &boxConn{gonet.NewTCPConn(&queue, ep), ep}, nil
+}
+
+// abort ends the connection at once; the sandbox sees it reset.
+func (c *boxConn) abort() { c.ep.Abort() }
+
+// pipe carries bytes both ways until both sides are done, or one breaks. from is
+// the sandbox's side for reading.
+func pipe(f *flow, box *boxConn, from io.Reader, out net.Conn) {
+	var once sync.Once
+	end := func() {
+		once.Do(func() {
+			if t, ok := out.(*net.TCPConn); ok {
+				_ = t.SetLinger(0) // the peer shall see it reset, too
+			}
+			_ = out.Close()
+			box.abort()
+		})
+	}
+	f.onEnd(end)
+	var back sync.WaitGroup
+	back.Go(func() { copyHalf(box, out, end) })
+	copyHalf(out, from, end)
+	back.Wait()
+	once.Do(func() {
+		_ = out.Close()
+		_ = box.Close()
+	})
+}
+
+// copyHalf carries one direction, its end included.
+func copyHalf(to net.Conn, from io.Reader, broken func()) {
+	buffer := make([]byte, 32<<10)
+	// Without the methods that would bring buffers of their own.
+	_, err := io.CopyBuffer(struct{ io.Writer }{to}, struct{ io.Reader }{from}, buffer)
+	if half, ok := to.(interface{ CloseWrite() error }); ok && err == nil {
+		err = half.CloseWrite()
+	}
+	if err != nil {
+		broken()
+	}
+}
+
+// enter counts a connection, unless there are too many.
+func (g *Gateway) enter() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.open >= g.most {
+		return false
+	}
+	g.open++
+	return true
+}
+
+func (g *Gateway) leave() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.open--
+}

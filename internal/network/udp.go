@@ -1,0 +1,128 @@
+package network
+
+import (
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
+	"gvisor.dev/gvisor/pkg/waiter"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// datagramIdle is how long a conversation by UDP lasts after its last datagram.
+const datagramIdle = time.Minute
+
+// acceptUDP is called with the first datagram of each conversation. It must not
+// block. Answering false lets the sandbox know that nobody is there.
+func (g *Gateway) acceptUDP(r *udp.ForwarderRequest) bool {
+	id := r.ID()
+	to := netip.AddrPortFrom(toAddr(id.LocalAddress).Unmap(), id.LocalPort)
+	own := isGateway(to.Addr())
+	if own && to.Port() != dnsPort {
+		g.refuse("udp", to, "the gateway answers DNS only")
+		return false
+	}
+	select {
+	case g.udpSem <- struct{}{}:
+	default:
+		g.refuse("udp", to, "the sandbox has too many conversations by UDP")
+		return true
+	}
+	done := func() { <-g.udpSem }
+	var f *flow
+	if !own {
+		if f, _ = g.judge("udp", to); f == nil {
+			done()
+			return false
+		}
+	}
+	started := false
+	box, ok := acceptDatagrams(r)
+	if ok {
+		g.goDo(func() {
+			defer done()
+			defer box.Close()
+			if own {
+				g.dns.serveDatagrams(box)
+				return
+			}
+			defer g.forget(f)
+			g.carryDatagrams(f, box)
+		}, &started)
+	}
+	if !started {
+		if ok {
+			_ = box.Close()
+		}
+		if f != nil {
+			g.forget(f)
+		}
+		done()
+	}
+	return true
+}
+
+func acceptDatagrams(r *udp.ForwarderRequest) (*gonet.UDPConn, bool) {
+	var queue waiter.Queue
+	ep, err := r.CreateEndpoint(&queue)
+	if err != nil {
+		return nil, false // another datagram of the same conversation was quicker
+	}
+	return gonet.NewUDPConn(&queue, ep), true
+}
+
+// carryDatagrams carries datagrams both ways until there were none for a while.
+func (g *Gateway) carryDatagrams(f *flow, box net.Conn) {
+	out, err := g.dial(f)
+	if err != nil {
+		return // as if the datagram was lost
+	}
+	end := func() {
+		_ = out.Close()
+		_ = box.Close()
+	}
+	f.onEnd(end)
+	used := newIdle(datagramIdle, end)
+	defer used.stop()
+	var back sync.WaitGroup
+	back.Go(func() { defer end(); copyDatagrams(box, out, used) })
+	copyDatagrams(out, box, used)
+	end()
+	back.Wait()
+}
+
+func copyDatagrams(to, from net.Conn, used *idle) {
+	packet := make([]byte, 64<<10)
+	for {
+		n, err := from.Read(packet)
+		if err != nil {
+			return
+		}
+		used.touch()
+		if _, err := to.Write(packet[:n]); err != nil {
+			return
+		}
+	}
+}
+
+// idle calls a function when nothing was done for a while.
+type idle struct {
+	period time.Duration
+	timer  *time.Timer
+}
+
+func newIdle(period time.Duration, f func()) *idle {
+	return &idle{period, time.AfterFunc(period, f)}
+}
+
+func (i *idle) touch() { i.timer.Reset(i.period) }
+func (i *idle) stop()  { i.timer.Stop() }
+
+// refuse writes down what was refused before there was anything to decide.
+func (g *Gateway) refuse(proto string, to netip.AddrPort, reason string) {
+	g.log.add(sandpit.NetworkDecision{Protocol: proto, Address: to.String(), Reason: reason})
+}

@@ -1,0 +1,233 @@
+package gvisor
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"runtime/debug"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/network"
+)
+
+// Descriptors that a gateway is started with.
+const (
+	gatewayLinkFD   = 3
+	gatewayListenFD = 4 // its control socket, which listens already
+	gatewayConfigFD = 5 // a file without a name that holds a gatewayConfig
+	gatewayLifeFD   = 6 // pipe whose other end the sandbox's engine holds
+)
+
+// gatewayConfig is what a gateway works by. The file outlives the process, so that
+// the next one goes on with the rules that were set last.
+type gatewayConfig struct {
+	Policy    sandpit.NetworkPolicy `json:"policy"`
+	Resolvers []netip.AddrPort      `json:"resolvers,omitempty"`
+}
+
+const (
+	resolvConf = "/etc/resolv.conf"
+	// The most memory that a gateway may have, and how much it tries to stay below.
+	gatewayMemory     = 1 << 30
+	gatewayMemoryGoal = 256 << 20
+)
+
+// gatewayMain is the network of one sandbox: see package network. It keeps the
+// machine's network and gives everything else up before the first packet.
+func gatewayMain(args []string) int {
+	for fd := gatewayLinkFD; fd <= gatewayLifeFD; fd++ {
+		unix.CloseOnExec(fd)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go func() {
+		_, _ = io.Copy(io.Discard, os.NewFile(gatewayLifeFD, "life"))
+		os.Exit(0) // the sandbox is gone, and all connections with it
+	}()
+	config := os.NewFile(gatewayConfigFD, "config")
+	gateway, err := openGateway(config, args)
+	if err != nil {
+		return 1
+	}
+	ln, err := listenerOf(gatewayListenFD)
+	if err != nil {
+		return 1
+	}
+	keeper := &gatewayKeeper{gateway: gateway, config: config}
+	go func() {
+		defer cancel()
+		_ = serveListener(ln, keeper.handle) // the next process takes the calls that are waiting
+	}()
+	_ = gateway.Run(ctx) // however it ended, the reaper starts another if the sandbox lives
+	return 1
+}
+
+// openGateway reads what the gateway works by, then locks the door behind itself.
+func openGateway(config *os.File, args []string) (*network.Gateway, error) {
+	cfg, err := readGatewayConfig(config)
+	if err != nil {
+		return nil, err
+	}
+	if len(cfg.Resolvers) == 0 {
+		if cfg.Resolvers, err = network.MachineResolvers(resolvConf); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return nil, err
+		}
+	}
+	if err := giveUpRights(); err != nil {
+		return nil, err
+	}
+	note := ""
+	if len(args) > 0 && args[0] != "0" {
+		note = "the gateway broke down and was started again, number " + args[0] + "; all connections were lost"
+	}
+	return network.New(network.Config{
+		Link: os.NewFile(gatewayLinkFD, "link"), Policy: cfg.Policy, Resolvers: cfg.Resolvers, Note: note,
+	})
+}
+
+func readGatewayConfig(f *os.File) (gatewayConfig, error) {
+	var cfg gatewayConfig
+	info, err := f.Stat()
+	if err != nil {
+		return cfg, err
+	}
+	data := make([]byte, info.Size())
+	if _, err := f.ReadAt(data, 0); err != nil && !errors.Is(err, io.EOF) {
+		return cfg, err
+	}
+	if err := json.Unmarshal(data, &cfg); err != nil {
+		// Half written when the process before was killed. Until somebody sets the
+		// rules again, nothing is allowed.
+		cfg = gatewayConfig{Policy: sandpit.NetworkPolicy{Online: true, Deny: []string{"0.0.0.0/0", "::/0"}}}
+	}
+	return cfg, nil
+}
+
+// writeGatewayConfig replaces what f holds, in one piece.
+func writeGatewayConfig(f *os.File, cfg gatewayConfig) error {
+	data, err := json.Marshal(cfg)
+	if err != nil {
+		return err
+	}
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	for int64(len(data)) < info.Size() {
+		data = append(data, ' ')
+	}
+	_, err = f.WriteAt(data, 0)
+	return err
+}
+
+// giveUpRights leaves this process an empty, closed root directory, no
+// capabilities, a bounded memory, and none of the system calls that lead anywhere
+// but to the network.
+func giveUpRights() error {
+	debug.SetMemoryLimit(gatewayMemoryGoal)
+	steps := []struct {
+		what string
+		do   func() error
+	}{
+		{"detach from the machine's mounts", func() error {
+			return unix.Mount("", "/", "", unix.MS_SLAVE|unix.MS_REC, "")
+		}},
+		{"mount an empty root directory", func() error {
+			return unix.Mount("sandpit", engineRoot, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC|unix.MS_RDONLY, "mode=0,size=4k")
+		}},
+		{"enter the root directory", func() error { return unix.Chdir(engineRoot) }},
+		{"change the root directory", func() error { return unix.PivotRoot(".", ".") }},
+		{"let go of the machine's files", func() error { return unix.Unmount(".", unix.MNT_DETACH) }},
+		{"enter the root directory", func() error { return unix.Chdir("/") }},
+		{"limit the memory", func() error {
+			return unix.Setrlimit(unix.RLIMIT_DATA, &unix.Rlimit{Cur: gatewayMemory, Max: gatewayMemory})
+		}},
+		{"forbid core dumps", func() error { return unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{}) }},
+		{"give up capabilities", dropCapabilities},
+		{"be closed to others", func() error { return unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) }},
+		{"filter system calls", func() error { return deny(networkOnly()) }},
+	}
+	for _, s := range steps {
+		if err := s.do(); err != nil {
+			return fmt.Errorf("%s: %w", s.what, err)
+		}
+	}
+	return nil
+}
+
+// dropCapabilities takes them from every thread.
+func dropCapabilities() error {
+	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var none [2]unix.CapUserData
+	_, _, errno := syscall.AllThreadsSyscall(unix.SYS_CAPSET,
+		uintptr(unsafe.Pointer(&hdr)), uintptr(unsafe.Pointer(&none[0])), 0) //nolint:gosec // that is how this call takes them
+	if errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+// networkOnly lists what a gateway never does.
+func networkOnly() []denial {
+	var list []denial
+	for _, call := range []uintptr{
+		unix.SYS_EXECVE, unix.SYS_EXECVEAT, unix.SYS_PTRACE, unix.SYS_MOUNT, unix.SYS_UMOUNT2, unix.SYS_UNSHARE, unix.SYS_SETNS,
+		unix.SYS_CHROOT, unix.SYS_PIVOT_ROOT, unix.SYS_KEYCTL, unix.SYS_ADD_KEY, unix.SYS_REQUEST_KEY, unix.SYS_BPF,
+		unix.SYS_PERF_EVENT_OPEN, unix.SYS_IO_URING_SETUP, unix.SYS_USERFAULTFD, unix.SYS_OPEN_BY_HANDLE_AT,
+		unix.SYS_PROCESS_VM_READV, unix.SYS_PROCESS_VM_WRITEV, unix.SYS_PIDFD_GETFD, unix.SYS_FSOPEN, unix.SYS_OPEN_TREE,
+	} {
+		list = append(list, denial{call: call, errno: unix.EPERM})
+	}
+	for _, family := range []uint32{unix.AF_UNIX, unix.AF_PACKET, unix.AF_VSOCK, unix.AF_ALG} {
+		list = append(list, denial{call: unix.SYS_SOCKET, mask: ^uint32(0), value: family, errno: unix.EPERM})
+	}
+	return list
+}
+
+// gatewayKeeper answers calls about a gateway.
+type gatewayKeeper struct {
+	gateway *network.Gateway
+	config  *os.File
+}
+
+// decisionsPerReply bounds a reply: a decision takes up to 1 KiB of it.
+const decisionsPerReply = 100
+
+func (k *gatewayKeeper) handle(_ context.Context, req request, _ []*os.File) (reply, *os.File, error) {
+	switch req.Op {
+	case opPolicy:
+		if req.Policy == nil {
+			return reply{}, nil, sandpit.Errorf(sandpit.Invalid, "set the network policy: there is none")
+		}
+		return reply{}, nil, k.setPolicy(*req.Policy)
+	case opDecisions:
+		return reply{Decisions: k.gateway.Decisions(req.After, decisionsPerReply)}, nil, nil
+	default:
+		return reply{}, nil, sandpit.Errorf(sandpit.Invalid, "operation %q does not exist", req.Op)
+	}
+}
+
+// setPolicy writes the rules down first: a process that comes after this one must
+// not go by older rules than were promised.
+func (k *gatewayKeeper) setPolicy(p sandpit.NetworkPolicy) error {
+	cfg, err := readGatewayConfig(k.config)
+	if err != nil {
+		return fmt.Errorf("keep the network policy: %w", err)
+	}
+	if err := validateNetwork(p); err != nil {
+		return err
+	}
+	cfg.Policy = p
+	if err := writeGatewayConfig(k.config, cfg); err != nil {
+		return fmt.Errorf("keep the network policy: %w", err)
+	}
+	return k.gateway.SetPolicy(p)
+}

@@ -1,0 +1,194 @@
+package gvisor
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/control/client"
+	"gvisor.dev/gvisor/pkg/urpc"
+	"gvisor.dev/gvisor/runsc/boot"
+	"gvisor.dev/gvisor/runsc/config"
+	"gvisor.dev/gvisor/runsc/container"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/network"
+	"github.com/sandpit-dev/sandpit/internal/network/policy"
+)
+
+// connect makes the sandbox's link and has its gateway started. It returns the
+// sandbox's end.
+func (b *box) connect(cfg gatewayConfig) (*os.File, error) {
+	gateway, inside, err := network.SocketPair()
+	if err != nil {
+		return nil, err
+	}
+	defer gateway.Close() // the reaper has it now, and gives it to each gateway
+	var pipe [2]int
+	if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
+		_ = inside.Close()
+		return nil, fmt.Errorf("start a gateway: %w", err)
+	}
+	watch := os.NewFile(uintptr(pipe[0]), "watch")
+	defer watch.Close()
+	b.life = os.NewFile(uintptr(pipe[1]), "life")
+	if err := b.gateways.start(gatewayRequest{ID: b.id, Config: cfg}, gateway, watch); err != nil {
+		_ = inside.Close()
+		return nil, err
+	}
+	return inside, nil
+}
+
+// startOnline starts the kernel with a network. gVisor itself would take the
+// interfaces of the kernel process's network namespace, where there are none: so
+// it is told of the link first, and then, in the one way there is, to look for no
+// others.
+func startOnline(c *container.Container, conf *config.Config, link *os.File) error {
+	conn, err := client.ConnectTo(c.Sandbox.ControlSocketPath)
+	if err != nil {
+		return fmt.Errorf("reach the kernel: %w", err)
+	}
+	defer conn.Close()
+	args := linkArgs(link)
+	if err := conn.Call(boot.ContMgrSetNetworkArgs, &args, nil); err != nil {
+		return fmt.Errorf("give the kernel its network: %w", err)
+	}
+	configured := *conf
+	configured.Network = config.NetworkHost // of this call alone: the kernel goes by what it was made with
+	return c.Start(&configured)
+}
+
+// linkName is the interface's name inside.
+const linkName = "eth0"
+
+// linkArgs describes the link to gVisor. It carries packets without any frame
+// around them: with two ends there is nobody to address.
+func linkArgs(link *os.File) boot.CreateLinksAndRoutesArgs {
+	a := network.LinkAddresses()
+	return boot.CreateLinksAndRoutesArgs{
+		FilePayload:   urpc.FilePayload{Files: []*os.File{link}},
+		LoopbackLinks: []boot.LoopbackLink{boot.DefaultLoopbackLink},
+		FDBasedLinks: []boot.FDBasedLink{{
+			Name: linkName, MTU: network.MTU, NumChannels: 1, QDisc: config.QDiscFIFO,
+			TXChecksumOffload: true, RXChecksumOffload: true, // it is memory
+			Addresses: []boot.IPWithPrefix{
+				{Address: a.Box4.Addr().AsSlice(), PrefixLen: a.Box4.Bits()},
+				{Address: a.Box6.Addr().AsSlice(), PrefixLen: a.Box6.Bits()},
+			},
+			Routes: []boot.Route{{Destination: ipNet(a.Box4)}, {Destination: ipNet(a.Box6)}},
+		}},
+		Defaultv4Gateway: boot.DefaultRoute{Name: linkName, Route: boot.Route{
+			Destination: ipNet(netip.MustParsePrefix("0.0.0.0/0")), Gateway: a.Gateway4.Addr().AsSlice(),
+		}},
+		Defaultv6Gateway: boot.DefaultRoute{Name: linkName, Route: boot.Route{
+			Destination: ipNet(netip.MustParsePrefix("::/0")), Gateway: a.Gateway6.Addr().AsSlice(),
+		}},
+	}
+}
+
+func ipNet(p netip.Prefix) net.IPNet {
+	return net.IPNet{IP: p.Masked().Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}
+
+// networkFor returns what the engine needs to make a sandbox with the policy; nil
+// is offline.
+func (p *Provider) networkFor(policy sandpit.NetworkPolicy) *gatewayConfig {
+	if !policy.Online {
+		return nil
+	}
+	return &gatewayConfig{Policy: policy.Clone(), Resolvers: p.cfg.Resolvers}
+}
+
+func validateNetwork(p sandpit.NetworkPolicy) error {
+	_, err := policy.Parse(p)
+	return err
+}
+
+var (
+	_ sandpit.NetworkPolicer = (*Instance)(nil)
+	_ sandpit.NetworkLogger  = (*Instance)(nil)
+)
+
+// SetNetworkPolicy implements sandpit.NetworkPolicer.
+func (i *Instance) SetNetworkPolicy(ctx context.Context, p sandpit.NetworkPolicy) error {
+	if err := i.setNetworkPolicy(ctx, p); err != nil {
+		return fmt.Errorf("set the network policy of sandbox %s: %w", i.id, err)
+	}
+	return nil
+}
+
+func (i *Instance) setNetworkPolicy(ctx context.Context, p sandpit.NetworkPolicy) error {
+	if err := validateNetwork(p); err != nil {
+		return err
+	}
+	rec, err := i.liveRecord()
+	if err != nil {
+		return err
+	}
+	if rec.Spec.Network.Online != p.Online {
+		return sandpit.Errorf(sandpit.Conflict, "whether a sandbox is online is fixed when it is made")
+	}
+	if !p.Online {
+		return nil // there are no rules offline
+	}
+	if _, err := i.callGateway(ctx, request{Op: opPolicy, ID: i.id, Policy: &p}); err != nil {
+		return err
+	}
+	rec.Spec.Network = p.Clone()
+	return rewriteRecord(i.engine, rec)
+}
+
+// NetworkLog implements sandpit.NetworkLogger. An offline sandbox has no decisions.
+func (i *Instance) NetworkLog(ctx context.Context, after int64) ([]sandpit.NetworkDecision, error) {
+	rec, err := i.liveRecord()
+	if err != nil || !rec.Spec.Network.Online {
+		return nil, err
+	}
+	var all []sandpit.NetworkDecision
+	for {
+		rep, err := i.callGateway(ctx, request{Op: opDecisions, ID: i.id, After: after})
+		if err != nil {
+			return nil, fmt.Errorf("read the network log of sandbox %s: %w", i.id, err)
+		}
+		all = append(all, rep.Decisions...)
+		if len(rep.Decisions) < decisionsPerReply {
+			return all, nil
+		}
+		after = rep.Decisions[len(rep.Decisions)-1].Seq
+	}
+}
+
+// liveRecord returns the sandbox's record. Gone: there is none any more.
+func (i *Instance) liveRecord() (record, error) {
+	rec, err := readRecord(i.engine, i.id)
+	if sandpit.CodeOf(err) == sandpit.NotFound {
+		err = sandpit.Errorf(sandpit.Gone, "sandbox %s is gone", i.id)
+	}
+	return rec, err
+}
+
+// callGateway asks the sandbox's gateway. While that is started again after a
+// break-down, the call waits.
+func (i *Instance) callGateway(ctx context.Context, req request) (reply, error) {
+	rep, f, err := callSocket(ctx, filepath.Join(i.engine, gatewaysName), string(i.id), req)
+	if f != nil {
+		_ = f.Close()
+	}
+	if sandpit.CodeOf(err) != sandpit.Gone {
+		return rep, err
+	}
+	if _, statErr := os.Lstat(recordPath(i.engine, i.id)); statErr != nil {
+		return rep, err
+	}
+	return rep, sandpit.Errorf(sandpit.Unavailable, "the sandbox's gateway did not answer: %w", err)
+}
+
+// sameRules reports whether two policies have the same rules in the same order.
+func sameRules(a, b sandpit.NetworkPolicy) bool {
+	return slices.Equal(a.Allow, b.Allow) && slices.Equal(a.Deny, b.Deny)
+}

@@ -1,0 +1,90 @@
+package gvisor
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// pause holds every program of the sandbox still. Its kernel goes on, and with it what
+// is on its way in its network stack and its files.
+func (b *box) pause() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err := b.thereLocked(); err != nil {
+		return err
+	}
+	if b.paused {
+		return sandpit.Errorf(sandpit.Conflict, "sandbox %s is paused already", b.id)
+	}
+	if err := b.container.Pause(); err != nil {
+		return b.kernelErrorLocked("pause", err)
+	}
+	b.paused = true
+	return nil
+}
+
+// resume lets them go on.
+func (b *box) resume() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err := b.thereLocked(); err != nil {
+		return err
+	}
+	if !b.paused {
+		return sandpit.Errorf(sandpit.Conflict, "sandbox %s is not paused", b.id)
+	}
+	if err := b.container.Resume(); err != nil {
+		return b.kernelErrorLocked("resume", err)
+	}
+	b.paused = false
+	return nil
+}
+
+// isPaused reports whether the sandbox is held still.
+func (b *box) isPaused() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.paused
+}
+
+// thereLocked returns Gone for a sandbox that has ended. The caller holds mu.
+func (b *box) thereLocked() error {
+	select {
+	case <-b.ended:
+		return sandpit.Errorf(sandpit.Gone, "sandbox %s has ended: %s", b.id, b.exit.Reason)
+	default:
+	}
+	if b.container == nil || b.destroyed {
+		return sandpit.Errorf(sandpit.Gone, "sandbox %s is gone", b.id)
+	}
+	return nil
+}
+
+// kernelErrorLocked is for a call that the kernel did not answer as it should, which it
+// does not when it has ended meanwhile.
+func (b *box) kernelErrorLocked(doing string, err error) error {
+	if gone := b.thereLocked(); gone != nil {
+		return gone
+	}
+	return fmt.Errorf("%s sandbox %s: %w", doing, b.id, err)
+}
+
+var _ sandpit.Pauser = (*Instance)(nil)
+
+// Pause implements sandpit.Pauser. Connections stay open; what is asked through them is
+// answered when the sandbox goes on.
+func (i *Instance) Pause(ctx context.Context) error { return i.tell(ctx, opPause) }
+
+// Resume implements sandpit.Pauser.
+func (i *Instance) Resume(ctx context.Context) error { return i.tell(ctx, opResume) }
+
+// tell asks the engine for something that has no answer but whether it was done.
+func (i *Instance) tell(ctx context.Context, op operation) error {
+	_, f, err := call(ctx, i.engine, request{Op: op, ID: i.id})
+	if f != nil {
+		_ = f.Close()
+	}
+	return err
+}

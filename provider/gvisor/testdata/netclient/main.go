@@ -1,0 +1,103 @@
+// Command netclient measures a network from inside a sandbox, against the server of
+// the test that builds it.
+package main
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+)
+
+func main() {
+	if err := run(os.Args[1], os.Args[2], os.Args[3]); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// run does one measurement: connect COUNT times, or carry SIZE bytes up or down.
+func run(what, addr, count string) error {
+	n, err := strconv.Atoi(count)
+	if err != nil {
+		return err
+	}
+	if what == "connect" {
+		return connect(addr, n)
+	}
+	begin := time.Now()
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if what == "down" {
+		if _, err := conn.Write([]byte("d")); err != nil {
+			return err
+		}
+		if _, err := io.CopyN(io.Discard, conn, int64(n)); err != nil {
+			return err
+		}
+	} else {
+		if _, err := conn.Write([]byte("u")); err != nil {
+			return err
+		}
+		block := make([]byte, 256<<10)
+		for left := n; left > 0; left -= len(block) {
+			if _, err := conn.Write(block); err != nil {
+				return err
+			}
+		}
+		if err := conn.(*net.TCPConn).CloseWrite(); err != nil {
+			return err
+		}
+		if _, err := conn.Read(make([]byte, 1)); err != nil {
+			return err
+		}
+	}
+	fmt.Printf("%s %.0f MB/s\n", what, float64(n)/1e6/time.Since(begin).Seconds())
+	return nil
+}
+
+// connect opens connections, eight at a time, and has a byte echoed on each.
+func connect(addr string, n int) error {
+	var mu sync.Mutex
+	var times []time.Duration
+	var all sync.WaitGroup
+	var failed error
+	for range 8 {
+		all.Go(func() {
+			for range n / 8 {
+				took, err := once(addr)
+				mu.Lock()
+				times = append(times, took)
+				if err != nil {
+					failed = err
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	all.Wait()
+	slices.Sort(times)
+	fmt.Println(len(times), times[len(times)/2].Microseconds(), times[len(times)*99/100].Microseconds(), times[len(times)-1].Microseconds())
+	return failed
+}
+
+func once(addr string) (time.Duration, error) {
+	begin := time.Now()
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		return time.Since(begin), err
+	}
+	defer conn.Close()
+	if _, err := conn.Write([]byte("e")); err != nil {
+		return time.Since(begin), err
+	}
+	_, err = io.ReadFull(conn, make([]byte, 1))
+	return time.Since(begin), err
+}
