@@ -19,7 +19,7 @@ import (
 //
 // Invalid: there is no name, or it is none. Otherwise as Resolve.
 func (s *Store) Import(ctx context.Context, path, name string, p Progress) ([]Entry, error) {
-	if !isPath(path) {
+	if !IsPath(path) {
 		path = "./" + path
 	}
 	return s.imported(ctx, path, name, func() (*os.File, indexEntry, error) { return s.fromPath(ctx, path, p) })
@@ -102,7 +102,7 @@ func importNames(names []string) ([]reference, error) {
 		if err != nil {
 			return nil, err
 		}
-		if name == string(sandpit.HostImage) || isPath(name) {
+		if name == string(sandpit.HostImage) || IsPath(name) {
 			return nil, badReference("%s would mean something else", quote(name))
 		}
 		if r.digest != "" {

@@ -143,7 +143,7 @@ func (s *Store) resolve(ctx context.Context, ref string, p Progress) (Root, erro
 	}
 	var f *os.File
 	var err error
-	if isPath(ref) {
+	if IsPath(ref) {
 		f, _, err = s.fromPath(ctx, ref, p)
 	} else {
 		f, err = s.fromRegistry(ctx, ref, p)
@@ -211,9 +211,11 @@ func bare(err error) error {
 	return err
 }
 
-func isPath(ref string) bool {
-	first, _, _ := strings.Cut(ref, "/")
-	if first == "" || first == "." || first == ".." || isTar(ref) {
+// IsPath reports whether ref, which Resolve takes, names something of the machine's
+// file system rather than an image of a registry.
+func IsPath(ref string) bool {
+	first, _, more := strings.Cut(ref, "/")
+	if first == "" && more || first == "." || first == ".." || isTar(ref) {
 		return true
 	}
 	path, _, found := strings.Cut(ref, ":")

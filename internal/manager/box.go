@@ -80,8 +80,13 @@ func (b *box) state() sandpit.State {
 
 // view returns what callers see.
 func (b *box) view() sandpit.Sandbox {
-	s := b.look().Sandbox
-	s.Spec = s.Spec.Clone()
+	return seen(b.look())
+}
+
+// seen returns what callers see of a row.
+func seen(r store.Row) sandpit.Sandbox {
+	s := r.Sandbox
+	s.Spec, s.Provider = s.Spec.Clone(), r.Provider
 	return s
 }
 

@@ -40,6 +40,9 @@ func (m *Manager) create(ctx context.Context, r CreateRequest) (sandpit.Sandbox,
 	if err != nil {
 		return sandpit.Sandbox{}, err
 	}
+	if r.Lease.Deadline.IsZero() && m.o.Lifetime > 0 {
+		r.Lease.Deadline = now.Add(m.o.Lifetime)
+	}
 	if r, err = m.prepare(r, now); err != nil {
 		return sandpit.Sandbox{}, err
 	}

@@ -147,6 +147,13 @@ func (m *Manager) cancelAll(ctx context.Context, b *box) {
 
 // handle does what a message says.
 func (m *Manager) handle(ctx context.Context, msg queue.Message) error {
+	err := m.due(ctx, msg)
+	m.o.Observer.Handled(msg.Kind, err)
+	return err
+}
+
+// due does what a message says.
+func (m *Manager) due(ctx context.Context, msg queue.Message) error {
 	b, err := m.boxes.find(msg.Sandbox)
 	if err != nil {
 		return err

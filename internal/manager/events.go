@@ -55,6 +55,7 @@ type Report struct {
 func (m *Manager) Report(r Report) { m.record(r) }
 
 func (m *Manager) record(r Report) {
+	m.o.Observer.Done(r)
 	now := m.o.Clock.Now()
 	e := store.Event{
 		At: now, Actor: r.Actor, Action: r.Action, Sandbox: r.Sandbox, Args: r.Args,

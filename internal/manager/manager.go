@@ -93,7 +93,7 @@ func Open(ctx context.Context, o Options) (*Manager, error) {
 	m.ensure(m.loops.ctx, true)
 	m.worker, err = queue.StartWorker(m.ops.ctx, queue.WorkerOptions{
 		Queue: o.Queue, Topics: []string{m.identity}, Handler: m.handle, Clock: o.Clock, Log: o.Log,
-		Concurrency: o.Parallel, Backoff: o.Retry, Poll: workerPoll,
+		Concurrency: o.Parallel, Backoff: o.Retry, MaxRetries: o.MaxRetries, Poll: workerPoll,
 		Jumped: func(ctx context.Context, _ time.Duration) error { _, err := m.settleClock(ctx); return err },
 	})
 	if err != nil {
@@ -221,8 +221,7 @@ func (m *Manager) List(f Filter) []sandpit.Sandbox {
 			break
 		}
 		if r := b.look(); compareIDs(r.ID, f.After) > 0 && f.holds(r) {
-			r.Spec = r.Spec.Clone()
-			list = append(list, r.Sandbox)
+			list = append(list, seen(r))
 		}
 	}
 	return list

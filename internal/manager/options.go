@@ -32,6 +32,12 @@ type Options struct {
 	// Log hears of what goes wrong behind everybody's back. Default: nobody does.
 	Log *slog.Logger
 
+	// Fill completes what a request leaves open, before anything looks at it; its
+	// maps are its own. Default: it stays open, and is the provider's business.
+	Fill func(spec *sandpit.Spec)
+	// Observer hears of what happens, for figures. Default: nobody does.
+	Observer Observer
+
 	// MaxSandboxes is how many sandboxes there may be, stopped and archived ones
 	// left aside. Default: 100.
 	MaxSandboxes int
@@ -56,6 +62,9 @@ type Options struct {
 	Remember time.Duration
 	// IdleTimeout is that of a sandbox whose policy says nothing. Default: 3600 s.
 	IdleTimeout time.Duration
+	// Lifetime is how long a sandbox exists whose request names no deadline. Default:
+	// for ever.
+	Lifetime time.Duration
 	// Sweep is the longest time between two looks for what is idle, forgotten or
 	// overdue. What is known to come earlier is done when it comes. Default: 300 s.
 	Sweep time.Duration
@@ -65,6 +74,8 @@ type Options struct {
 	// Retry is how long a deadline or deletion that failed waits before it is tried
 	// again; the time doubles with each further failure. Default: 60 s.
 	Retry time.Duration
+	// MaxRetries is how often. Below zero: never. Default: 3.
+	MaxRetries int
 
 	// DestroyOnClose makes Close delete all sandboxes, within 30 s.
 	DestroyOnClose bool
@@ -116,6 +127,15 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Fill == nil {
+		o.Fill = func(*sandpit.Spec) {}
+	}
+	if o.Observer == nil {
+		o.Observer = nobody{}
+	}
+	if o.Lifetime < 0 {
+		return o, sandpit.Errorf(sandpit.Invalid, "open the manager: lifetime %v, want a positive one", o.Lifetime)
 	}
 	return o, errorsOf(
 		number("max sandboxes", &o.MaxSandboxes, 100),

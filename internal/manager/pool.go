@@ -40,7 +40,8 @@ type Pool struct {
 const (
 	demandPeriod   = 10 * time.Second
 	demandPeriods  = 30
-	poolFirstPause = time.Second // after a failure; doubles
+	poolCalm       = 100 * time.Millisecond // before a stock that is not empty is filled up
+	poolFirstPause = time.Second            // after a failure; doubles
 	poolLastPause  = time.Minute
 )
 
@@ -76,7 +77,8 @@ func poolKey(provider string, s sandpit.Spec) string {
 func newPools(o Options) (map[string]*pool, error) {
 	pools := make(map[string]*pool, len(o.Pools))
 	for i, p := range o.Pools {
-		p.Provider = cmp.Or(p.Provider, o.Provider)
+		p.Provider, p.Spec = cmp.Or(p.Provider, o.Provider), p.Spec.Clone()
+		o.Fill(&p.Spec)
 		key := poolKey(p.Provider, p.Spec)
 		switch {
 		case o.Providers[p.Provider] == nil:
@@ -157,6 +159,12 @@ func (p *pool) has(b *box) bool {
 	return p.making > 0 || slices.Contains(p.ready, b)
 }
 
+func (p *pool) stocked() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.ready) > 0
+}
+
 func (p *pool) wake() {
 	select {
 	case p.nudge <- struct{}{}:
@@ -181,6 +189,9 @@ func (m *Manager) poolLoop(p *pool) func(ctx context.Context) {
 			select {
 			case <-timer.C:
 			case <-p.nudge:
+				if p.stocked() { // who has just claimed one goes first
+					_ = sleep(ctx, poolCalm)
+				}
 			case <-ctx.Done():
 			}
 			timer.Stop()
@@ -271,6 +282,7 @@ func (m *Manager) claim(ctx context.Context, r CreateRequest, now time.Time) (sa
 	p.count(now)
 	defer p.wake()
 	b := p.pop()
+	m.o.Observer.Asked(p.Provider, p.Spec.Image, b != nil)
 	if b == nil {
 		return sandpit.Sandbox{}, false, nil
 	}
@@ -393,7 +405,9 @@ type PoolStatus struct {
 func (m *Manager) Pools() []PoolStatus {
 	list := make([]PoolStatus, 0, len(m.o.Pools))
 	for _, o := range m.o.Pools {
-		p := m.pools[poolKey(cmp.Or(o.Provider, m.o.Provider), o.Spec)]
+		spec := o.Spec.Clone()
+		m.o.Fill(&spec)
+		p := m.pools[poolKey(cmp.Or(o.Provider, m.o.Provider), spec)]
 		p.mu.Lock()
 		list = append(list, PoolStatus{
 			Provider: p.Provider, Spec: p.Spec.Clone(), Size: p.Size, Max: max(p.Size, p.Max), Ready: len(p.ready), Making: p.making,

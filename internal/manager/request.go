@@ -47,6 +47,7 @@ type CreateRequest struct {
 // prepare checks a request and fills in what it leaves out.
 func (m *Manager) prepare(r CreateRequest, now time.Time) (CreateRequest, error) {
 	r.Spec = r.Spec.Clone()
+	m.o.Fill(&r.Spec)
 	if r.Provider == "" {
 		r.Provider = m.o.Provider
 	}

@@ -1,6 +1,7 @@
 package manager
 
 import (
+	"context"
 	"encoding/json"
 	"time"
 
@@ -50,4 +51,29 @@ func (m *Manager) Stats() Stats {
 		b.mu.Unlock()
 	}
 	return s
+}
+
+// Measure says what a sandbox uses. It is no use of the sandbox, which may be idle
+// all the while.
+//
+// NotFound: no such sandbox. Gone: it was deleted. Conflict: it neither runs nor is
+// paused. Unsupported: its provider cannot tell. Unavailable: it cannot be reached.
+func (m *Manager) Measure(ctx context.Context, id sandpit.ID) (sandpit.Stats, error) {
+	b, err := m.boxes.find(id)
+	if err != nil {
+		return sandpit.Stats{}, err
+	}
+	row := b.look()
+	if row.State != sandpit.StateRunning && row.State != sandpit.StatePaused {
+		return sandpit.Stats{}, stateError(row)
+	}
+	i := b.placed()
+	if i == nil {
+		return sandpit.Stats{}, sandpit.Errorf(sandpit.Unavailable, "sandbox %s is not reached yet", id)
+	}
+	s, ok := as[sandpit.Statser](i)
+	if !ok {
+		return sandpit.Stats{}, sandpit.Errorf(sandpit.Unsupported, "measure sandbox %s: its provider %q cannot do that", id, row.Provider)
+	}
+	return call(ctx, m.loops, m.remote("measure sandbox "+string(id)), s.Stats, nil)
 }

@@ -83,7 +83,10 @@ func inUse(dir string, f *os.File) error {
 
 func dropLock(f *os.File) {
 	_ = f.Truncate(0) // the number is for messages only
-	_ = f.Close()     // nothing of it is needed any more
+	// A process that is just being started has the file too, until it executes its
+	// program. So closing it alone may give up the lock a moment later.
+	_ = unix.Flock(int(f.Fd()), unix.LOCK_UN) // closing does it otherwise
+	_ = f.Close()                             // nothing of it is needed any more
 }
 
 // prepareFile makes an empty file with the right permissions if there is none, and

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
@@ -50,6 +51,9 @@ type EventFilter struct {
 	Sandbox sandpit.ID
 	Actor   string
 	Action  string
+	// Owner chooses what concerns one owner: what was done in their name, and to
+	// sandboxes of theirs that are remembered.
+	Owner string
 	// After is the Seq of the last event of the page before.
 	After int64
 	// Limit is at most so many, at most MaxEvents. Default: 100.
@@ -89,7 +93,51 @@ func (s *Store) AppendEvents(ctx context.Context, list ...Event) error {
 	if err != nil {
 		return s.fail(err, "append events")
 	}
+	s.news.tell()
 	return nil
+}
+
+// MoreEvents returns a channel that is closed when the next events are appended.
+// Take it before looking, so that none is missed.
+func (s *Store) MoreEvents() <-chan struct{} { return s.news.next() }
+
+// news tells all who wait that something has come.
+type news struct {
+	mu sync.Mutex
+	ch chan struct{}
+}
+
+func (n *news) next() <-chan struct{} {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.ch == nil {
+		n.ch = make(chan struct{})
+	}
+	return n.ch
+}
+
+func (n *news) tell() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.ch != nil {
+		close(n.ch)
+		n.ch = nil
+	}
+}
+
+// EventSpan returns the Seq of the last event that was pruned and of the last one
+// that was appended: there are end-start events.
+func (s *Store) EventSpan(ctx context.Context) (start, end int64, err error) {
+	err = s.read(ctx, func(r *reader) error {
+		return scan(ctx, r, `SELECT start_seq, end_seq FROM event_chain`, nil, func(c *cells) bool {
+			start, end = c.int(), c.int()
+			return true
+		})
+	})
+	if err != nil {
+		return 0, 0, s.fail(err, "look at the events")
+	}
+	return start, end, nil
 }
 
 func insert(ctx context.Context, tx *writer, e Event) error {
@@ -176,6 +224,10 @@ func (s *Store) Events(ctx context.Context, f EventFilter) ([]Event, error) {
 	}
 	if f.Action != "" {
 		query, args = query+` AND action = ?`, append(args, f.Action)
+	}
+	if f.Owner != "" {
+		query += ` AND (actor = ? OR sandbox IN (SELECT id FROM sandboxes WHERE owner = ?))`
+		args = append(args, f.Owner, f.Owner)
 	}
 	var list []Event
 	var bad []error

@@ -18,23 +18,25 @@ func TestMigrate(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	text, err := embedded.ReadFile("migrations/0001_state.sql")
+	own, err := loadMigrations(embedded)
 	if err != nil {
 		t.Fatal(err)
 	}
 	files := fstest.MapFS{
-		"migrations/0001_state.sql": {Data: text},
-		"migrations/0002_more.sql":  {Data: []byte(`CREATE TABLE more (id INTEGER) STRICT; INSERT INTO more VALUES (1);`)},
-		"migrations/0003_bad.sql":   {Data: []byte(`INSERT INTO more VALUES (2); INSERT INTO nowhere VALUES (3);`)},
-		"migrations/0004_never.sql": {Data: []byte(`INSERT INTO more VALUES (4);`)},
+		"migrations/9002_more.sql":  {Data: []byte(`CREATE TABLE more (id INTEGER) STRICT; INSERT INTO more VALUES (1);`)},
+		"migrations/9003_bad.sql":   {Data: []byte(`INSERT INTO more VALUES (2); INSERT INTO nowhere VALUES (3);`)},
+		"migrations/9004_never.sql": {Data: []byte(`INSERT INTO more VALUES (4);`)},
+	}
+	for _, m := range own {
+		files[m.name] = &fstest.MapFile{Data: []byte(m.text)}
 	}
 	list, err := loadMigrations(files)
-	if err != nil || len(list) != 4 {
+	if err != nil || len(list) != len(own)+3 {
 		t.Fatal(list, err)
 	}
 	for range 2 {
 		err = s.migrate(t.Context(), list)
-		if got, want := err.Error(), "apply migrations/0003_bad.sql to the state: SQL logic error: no such table: nowhere (1)"; got != want {
+		if got, want := err.Error(), "apply migrations/9003_bad.sql to the state: SQL logic error: no such table: nowhere (1)"; got != want {
 			t.Errorf("error %q, want %q", got, want)
 		}
 	}
@@ -43,8 +45,8 @@ func TestMigrate(t *testing.T) {
 		nil, &rows, &applied, &when); err != nil {
 		t.Fatal(err)
 	}
-	if rows != 1 || applied != 2 || when != 1e15 {
-		t.Errorf("sum %d, %d migrations, at %d; want 1, 2, 1e15", rows, applied, when)
+	if rows != 1 || applied != int64(len(own)+1) || when != 1e15 {
+		t.Errorf("sum %d, %d migrations, at %d; want 1, %d, 1e15", rows, applied, when, len(own)+1)
 	}
 	if err := s.Close(); err != nil {
 		t.Fatal(err)

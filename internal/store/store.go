@@ -38,6 +38,7 @@ type Store struct {
 	writer   *writer
 	reader   *reader
 	identity string
+	news     news // of events
 
 	gate   sync.RWMutex // held for reading by every call that runs
 	closed bool

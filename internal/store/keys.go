@@ -1,0 +1,154 @@
+package store
+
+import (
+	"cmp"
+	"context"
+	"encoding/hex"
+	"time"
+	"unicode/utf8"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// The bounds of keys. What exceeds them is refused.
+const (
+	MaxKeys    = 10_000 // in one store: Exhausted
+	MaxKeyText = 200    // bytes of a key's ID, name and owner each: Invalid
+)
+
+// Key is an API key as it is kept: without its secret.
+type Key struct {
+	// ID names it.
+	ID string
+	// Hash is the SHA-256 of the secret, as hexadecimal digits.
+	Hash string
+	// Name is for people.
+	Name string
+	// Owner is whose sandboxes it reaches.
+	Owner string
+	// Admin reaches everything.
+	Admin     bool
+	CreatedAt time.Time
+	// ExpiresAt is from when on it is good for nothing. Zero: never.
+	ExpiresAt time.Time
+	// LastUsedAt is when it was last shown, as far as somebody said so. Zero: never.
+	LastUsedAt time.Time
+}
+
+const keyColumns = `id, hash, name, owner, admin, created_at, expires_at, last_used_at`
+
+// InsertKey adds a key and returns it as it is kept. AlreadyExists: the ID or hash
+// is there. Invalid: it is out of bounds. Exhausted: there are as many as there
+// may be.
+func (s *Store) InsertKey(ctx context.Context, k Key) (Key, error) {
+	k.CreatedAt, k.ExpiresAt, k.LastUsedAt = round(k.CreatedAt), round(k.ExpiresAt), round(k.LastUsedAt)
+	if problem := k.problem(); problem != "" {
+		return Key{}, sandpit.Errorf(sandpit.Invalid, "key: its %s is out of bounds", problem)
+	}
+	err := s.write(ctx, func(tx *writer) error {
+		n, err := tx.exec(ctx, `INSERT INTO api_keys (`+keyColumns+`) SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8
+			WHERE (SELECT count(*) FROM api_keys) < ?9`,
+			k.ID, k.Hash, k.Name, k.Owner, k.Admin, micros(k.CreatedAt), micros(k.ExpiresAt), micros(k.LastUsedAt), MaxKeys)
+		if err == nil && n == 0 {
+			err = sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "there are %d API keys, and no more may be made", MaxKeys),
+				"delete those that have expired")
+		}
+		return err
+	})
+	if isTaken(err) {
+		return Key{}, sandpit.Errorf(sandpit.AlreadyExists, "key %s is there already", k.ID)
+	}
+	if err != nil {
+		return Key{}, s.fail(err, "keep a key")
+	}
+	return k, nil
+}
+
+// Keys returns keys in the order of their IDs, from the one after the ID after on,
+// at most limit.
+func (s *Store) Keys(ctx context.Context, after string, limit int) ([]Key, error) {
+	list, err := s.keys(ctx, `WHERE id > ? ORDER BY id LIMIT ?`, after, max(limit, 0))
+	if err != nil {
+		return nil, s.fail(err, "list keys")
+	}
+	return list, nil
+}
+
+// KeyByHash returns the key with this hash. NotFound: there is none.
+func (s *Store) KeyByHash(ctx context.Context, hash string) (Key, error) {
+	list, err := s.keys(ctx, `WHERE hash = ?`, hash)
+	if err != nil {
+		return Key{}, s.fail(err, "look for a key")
+	}
+	if len(list) == 0 {
+		return Key{}, sandpit.Errorf(sandpit.NotFound, "there is no such key")
+	}
+	return list[0], nil
+}
+
+func (s *Store) keys(ctx context.Context, where string, args ...any) ([]Key, error) {
+	var list []Key
+	var bad error
+	err := s.read(ctx, func(r *reader) error {
+		return scan(ctx, r, `SELECT `+keyColumns+` FROM api_keys `+where, args, func(c *cells) bool {
+			k := Key{ID: c.text(), Hash: c.text(), Name: c.text(), Owner: c.text(), Admin: c.int() != 0}
+			k.CreatedAt, k.ExpiresAt, k.LastUsedAt = c.time(), c.time(), c.time()
+			if problem := k.problem(); c.err == nil && problem != "" {
+				c.reject(problem)
+			}
+			if c.err != nil {
+				bad = sandpit.Errorf(sandpit.Internal, "key %.40q: %w", k.ID, c.err)
+				return false
+			}
+			list = append(list, k)
+			return true
+		})
+	})
+	return list, cmp.Or(err, bad)
+}
+
+// DeleteKey removes a key. NotFound: there is none.
+func (s *Store) DeleteKey(ctx context.Context, id string) error {
+	var n int64
+	err := s.write(ctx, func(tx *writer) (err error) {
+		n, err = tx.exec(ctx, `DELETE FROM api_keys WHERE id = ?`, id)
+		return err
+	})
+	if err != nil {
+		return s.fail(err, "delete a key")
+	}
+	if n == 0 {
+		return sandpit.Errorf(sandpit.NotFound, "there is no key %.100q", id)
+	}
+	return nil
+}
+
+// TouchKey notes that a key was shown. One that is gone is no error.
+func (s *Store) TouchKey(ctx context.Context, id string, at time.Time) error {
+	err := s.write(ctx, func(tx *writer) error {
+		_, err := tx.exec(ctx, `UPDATE api_keys SET last_used_at = ?2 WHERE id = ?1`, id, micros(round(at)))
+		return err
+	})
+	if err != nil {
+		return s.fail(err, "note the use of a key")
+	}
+	return nil
+}
+
+// problem names what is wrong with a key, "" for nothing.
+func (k Key) problem() string {
+	for name, text := range map[string]string{"id": k.ID, "name": k.Name, "owner": k.Owner} {
+		if len(text) > MaxKeyText || !utf8.ValidString(text) || text == "" && name != "name" {
+			return name
+		}
+	}
+	if raw, err := hex.DecodeString(k.Hash); err != nil || len(raw) != 32 {
+		return "hash"
+	}
+	for _, t := range []time.Time{k.CreatedAt, k.ExpiresAt, k.LastUsedAt} {
+		if !inRange(t) {
+			return "date"
+		}
+	}
+	return ""
+}
