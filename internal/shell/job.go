@@ -1,0 +1,452 @@
+package shell
+
+import (
+	"context"
+	"errors"
+	"io"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// inputLimit bounds what waits to be read by a job, in bytes.
+const inputLimit = 1 << 20
+
+// maxJobCommand bounds the command of a job, in bytes: it is an argument, of which
+// Linux takes no longer ones.
+const maxJobCommand = 128<<10 - 1
+
+// JobRequest is a program to be started beside the shell of a session.
+type JobRequest struct {
+	// Command is a shell script. It need not be given with a Terminal: then it is
+	// an interactive shell.
+	Command string `json:"command,omitempty"`
+	// Timeout kills the job. Default: none.
+	Timeout time.Duration `json:"timeout,omitempty"`
+	// Stdin keeps the input open for Job.Write. Default: an empty input. A terminal
+	// always has one.
+	Stdin bool `json:"stdin,omitempty"`
+	// Terminal gives the job a terminal of this size. Default: none.
+	Terminal *sandpit.TerminalSize `json:"terminal,omitempty"`
+	// MaxOutput is how much of the output is kept, in bytes: the last that came.
+	// Default: the session's; at most 64 MiB.
+	MaxOutput int `json:"max_output,omitempty"`
+}
+
+func (r JobRequest) validate() error {
+	switch {
+	case strings.TrimSpace(r.Command) == "" && r.Terminal == nil:
+		return sandpit.Errorf(sandpit.Invalid, "start a job: no command")
+	case len(r.Command) > maxJobCommand:
+		return sandpit.Errorf(sandpit.Invalid, "start a job: the command has %d bytes, at most %d are allowed", len(r.Command), maxJobCommand)
+	case strings.ContainsRune(r.Command, 0) || !utf8.ValidString(r.Command):
+		return sandpit.Errorf(sandpit.Invalid, "start a job: the command is not text")
+	case r.Timeout < 0:
+		return sandpit.Errorf(sandpit.Invalid, "start a job: timeout %s: want more than 0", r.Timeout)
+	case r.MaxOutput < 0 || r.MaxOutput > mostOutput:
+		return sandpit.Errorf(sandpit.Invalid, "start a job: output of %d bytes: want up to %d", r.MaxOutput, mostOutput)
+	}
+	return nil
+}
+
+// Job is a program beside the shell of a session. It lives until it ends, is
+// killed, or the session is closed. All methods may be called concurrently.
+type Job struct {
+	id      string
+	session *Session
+	request JobRequest
+	dir     string
+	began   time.Time
+	process sandpit.Process
+	input   *feed // nil without
+	output  *ring
+	cancel  context.CancelFunc
+
+	ended  chan struct{}
+	status sandpit.ExitStatus // set before ended is closed
+	err    error
+	at     time.Time
+}
+
+// JobInfo is what a job is like.
+type JobInfo struct {
+	ID        string    `json:"id"`
+	Command   string    `json:"command,omitempty"`
+	PID       int       `json:"pid"`
+	Dir       string    `json:"dir,omitempty"`
+	Terminal  bool      `json:"terminal,omitempty"`
+	StartedAt time.Time `json:"started_at"`
+	// Output is how many bytes it has put out.
+	Output  int64 `json:"output"`
+	Running bool  `json:"running"`
+	// The following are for a job that has ended. ExitCode is 128 plus the signal's
+	// number if a signal ended it.
+	EndedAt     time.Time `json:"ended_at,omitzero"`
+	ExitCode    int       `json:"exit_code"`
+	OutOfMemory bool      `json:"out_of_memory,omitempty"`
+	// Error says why nobody knows how it ended, or that its time was over.
+	Error string `json:"error,omitempty"`
+}
+
+// Start starts a job in the directory of the session and with the variables that its
+// shell exports. It waits for its turn as a command does.
+//
+// Invalid: the request can never work. Exhausted: too many jobs run. Conflict: the
+// session is busy, if it refuses then. Gone: the session is closed, or the sandbox
+// has ended. Errors as of sandpit.Processes.Start.
+func (s *Session) Start(ctx context.Context, r JobRequest) (*Job, error) {
+	if err := r.validate(); err != nil {
+		return nil, err
+	}
+	if r.MaxOutput == 0 {
+		r.MaxOutput = s.o.MaxOutput
+	}
+	defer s.use()()
+	release, err := s.take(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	if err := errors.Join(s.closedError(), ctx.Err()); err != nil {
+		return nil, err
+	}
+	env, dir, err := s.exported(ctx)
+	if err != nil {
+		return nil, err
+	}
+	job, err := s.launch(ctx, r, env, dir)
+	return job, s.noticed(err)
+}
+
+// Attach starts an interactive shell at a terminal of its own, in the directory of
+// the session and with the variables that its shell exports: a place for a person
+// beside the session. It is a job like others: many may read what it shows.
+func (s *Session) Attach(ctx context.Context, size sandpit.TerminalSize) (*Job, error) {
+	return s.Start(ctx, JobRequest{Terminal: &size})
+}
+
+// exported asks the shell for its environment and directory.
+func (s *Session) exported(ctx context.Context) (env map[string]string, dir string, err error) {
+	const most = 1 << 20
+	r := RunRequest{Timeout: s.o.Timeout, MaxOutput: most}
+	earlier := s.status
+	result, err := s.run(ctx, r, call{text: `\command cat /proc/self/environ`})
+	s.mu.Lock()
+	s.runs-- // it was not the caller's
+	dir = s.cwd
+	s.mu.Unlock()
+	if err != nil {
+		return nil, "", err
+	}
+	s.status = earlier
+	s.unsaid = unsaid{result.Late, result.Fresh}
+	if result.ExitCode != 0 || result.Truncated {
+		return nil, "", sandpit.Errorf(sandpit.Conflict, "the shell does not tell its environment: %s", limitText(result.Stdout))
+	}
+	env = make(map[string]string)
+	for entry := range strings.SplitSeq(string(result.Stdout), "\x00") {
+		// What is not text cannot be passed on; _ is the shell's own.
+		if name, value, ok := strings.Cut(entry, "="); ok && name != "" && name != "_" && utf8.ValidString(entry) {
+			env[name] = value
+		}
+	}
+	return env, dir, nil
+}
+
+func limitText(b []byte) string {
+	const most = 400
+	return strings.ToValidUTF8(string(b[:min(len(b), most)]), "\uFFFD")
+}
+
+// launch starts a job for the one whose turn it is.
+func (s *Session) launch(ctx context.Context, r JobRequest, env map[string]string, dir string) (*Job, error) {
+	following, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	j := &Job{
+		session: s, request: r, dir: dir, began: time.Now(), output: newRing(r.MaxOutput),
+		cancel: cancel, ended: make(chan struct{}),
+	}
+	cmd := sandpit.Command{
+		Args: []string{s.dialect.name, "-c", r.Command}, Env: env, Dir: dir, User: s.o.User,
+		Timeout: r.Timeout, Terminal: r.Terminal, Stdout: j.output, Stderr: j.output,
+	}
+	if r.Terminal != nil {
+		env["TERM"] = "xterm-256color"
+		if r.Command == "" {
+			cmd.Args = s.dialect.interactive
+		}
+	}
+	if r.Stdin || r.Terminal != nil {
+		j.input = newFeed(inputLimit)
+		cmd.Stdin = j.input
+	}
+	if err := s.jobs.add(j); err != nil {
+		cancel()
+		return nil, err
+	}
+	unlink := context.AfterFunc(ctx, cancel)
+	process, err := s.guest.Start(following, cmd)
+	if !unlink() && err == nil {
+		err = errors.Join(ctx.Err(), discard(ctx, process))
+	}
+	if err != nil {
+		cancel()
+		j.abandonInput()
+		s.jobs.remove(j)
+		return nil, err
+	}
+	j.process = process
+	go j.follow(following) // ends with the process; Session.Close waits for it
+	s.jobs.started(j)
+	return j, nil
+}
+
+func (j *Job) abandonInput() {
+	if j.input != nil {
+		j.input.abandon()
+	}
+}
+
+func (j *Job) follow(ctx context.Context) {
+	defer close(j.ended)
+	defer j.cancel()
+	j.status, j.err = j.process.Wait(ctx)
+	if j.err != nil && ctx.Err() == nil {
+		j.err = j.session.noticed(whyGone(ctx, j.session.guest, j.err))
+	}
+	j.at = time.Now()
+	j.abandonInput()
+	j.output.end()
+}
+
+// ID is the name of the job in its session.
+func (j *Job) ID() string { return j.id }
+
+// Info describes the job, also after its end.
+func (j *Job) Info() JobInfo {
+	info := JobInfo{
+		ID: j.id, Command: j.request.Command, PID: j.process.PID(), Dir: j.dir,
+		Terminal: j.request.Terminal != nil, StartedAt: j.began, Output: j.output.written(), Running: true,
+	}
+	select {
+	case <-j.ended:
+	default:
+		return info
+	}
+	info.Running, info.EndedAt = false, j.at
+	info.ExitCode, info.OutOfMemory = j.status.Code, j.status.OutOfMemory
+	if j.err != nil {
+		info.Error = j.err.Error()
+		info.ExitCode = 128 + int(sandpit.SIGKILL)
+	}
+	return info
+}
+
+// Output returns up to most bytes of both outputs from an offset on. If there are
+// none yet, it waits until there are or the job has ended. For most below 1 it is
+// 64 KiB.
+func (j *Job) Output(ctx context.Context, offset int64, most int) (Chunk, error) {
+	if most < 1 {
+		most = 64 << 10
+	}
+	for {
+		chunk, changed := j.output.read(offset, most)
+		if len(chunk.Data) > 0 || chunk.Ended {
+			return chunk, nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return chunk, ctx.Err()
+		}
+	}
+}
+
+// Peek returns what Output returns, or an empty chunk if there is nothing yet.
+func (j *Job) Peek(offset int64, most int) Chunk {
+	if most < 1 {
+		most = 64 << 10
+	}
+	chunk, _ := j.output.read(offset, most)
+	return chunk
+}
+
+// Follow copies the output from an offset on to w until the job has ended, or ctx.
+// Who is slower than the job misses what is no longer kept.
+func (j *Job) Follow(ctx context.Context, offset int64, w io.Writer) error {
+	for {
+		chunk, err := j.Output(ctx, offset, 0)
+		if err != nil {
+			return err
+		}
+		if len(chunk.Data) > 0 {
+			if _, err := w.Write(chunk.Data); err != nil {
+				return err
+			}
+		}
+		if chunk.Ended {
+			return nil
+		}
+		offset = chunk.Next
+	}
+}
+
+// Write gives the job input: keys, if it has a terminal. It waits while 1 MiB is
+// unread. Conflict: it has no input. Gone: it has ended, or its input has.
+func (j *Job) Write(ctx context.Context, p []byte) error {
+	if j.input == nil {
+		return sandpit.WithHint(sandpit.Errorf(sandpit.Conflict, "job %s has no input", j.id), "start it with an open input")
+	}
+	return j.input.write(ctx, p)
+}
+
+// CloseInput ends the input; at a terminal it is as if Ctrl-D were pressed. It is
+// idempotent. Conflict: the job has none.
+func (j *Job) CloseInput() error {
+	if j.input == nil {
+		return sandpit.Errorf(sandpit.Conflict, "job %s has no input", j.id)
+	}
+	j.input.close()
+	return nil
+}
+
+// Resize tells the terminal's new size. Conflict: the job has none.
+func (j *Job) Resize(ctx context.Context, size sandpit.TerminalSize) error {
+	return j.session.noticed(j.process.Resize(ctx, size))
+}
+
+// mostSignal is the highest number of a signal.
+const mostSignal = 64
+
+// Signal sends a signal to the job: SIGTERM and SIGKILL to all that it started,
+// others to its process group. Gone: it has ended.
+func (j *Job) Signal(ctx context.Context, sig sandpit.Signal) error {
+	if sig < 1 || sig > mostSignal {
+		return sandpit.Errorf(sandpit.Invalid, "signal %d: want 1 to %d", sig, mostSignal)
+	}
+	select {
+	case <-j.ended:
+		return sandpit.Errorf(sandpit.Gone, "signal job %s: it has ended", j.id)
+	default:
+	}
+	if sig == sandpit.SIGTERM || sig == sandpit.SIGKILL {
+		return j.process.Signal(ctx, sig)
+	}
+	_, err := runScript(ctx, j.session.guest, j.session.o.User, `kill -s "$1" -- "-$2"`,
+		strconv.Itoa(int(sig)), strconv.Itoa(j.process.PID()))
+	return err
+}
+
+// Kill ends the job and all that it started. It is idempotent.
+func (j *Job) Kill(ctx context.Context) error {
+	if err := j.Signal(ctx, sandpit.SIGKILL); sandpit.CodeOf(err) != sandpit.Gone {
+		return err
+	}
+	return nil
+}
+
+// Wait returns when the job has ended and all of its output can be read. Timeout:
+// its own time was over. Gone: the sandbox has ended. Many may wait.
+func (j *Job) Wait(ctx context.Context) (sandpit.ExitStatus, error) {
+	select {
+	case <-j.ended:
+		return j.status, j.err
+	case <-ctx.Done():
+		return sandpit.ExitStatus{}, ctx.Err()
+	}
+}
+
+// jobs are those of one session, oldest first. Ended ones are kept as long as
+// there is room.
+type jobs struct {
+	mu   sync.Mutex
+	max  int
+	next int
+	list []*Job
+	up   map[*Job]bool // those that others may see
+}
+
+// add makes room for j and names it.
+func (js *jobs) add(j *Job) error {
+	js.mu.Lock()
+	defer js.mu.Unlock()
+	for i := 0; len(js.list) >= js.max && i < len(js.list); {
+		select {
+		case <-js.list[i].ended:
+			delete(js.up, js.list[i])
+			js.list = append(js.list[:i:i], js.list[i+1:]...)
+		default:
+			i++
+		}
+	}
+	if len(js.list) >= js.max {
+		return sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "%d jobs run in this session, more are not allowed", len(js.list)), "end one first")
+	}
+	js.next++
+	j.id = "job-" + strconv.Itoa(js.next)
+	js.list = append(js.list, j)
+	return nil
+}
+
+// started lets others see j.
+func (js *jobs) started(j *Job) {
+	js.mu.Lock()
+	defer js.mu.Unlock()
+	if js.up == nil {
+		js.up = make(map[*Job]bool)
+	}
+	js.up[j] = true
+}
+
+func (js *jobs) remove(j *Job) {
+	js.mu.Lock()
+	defer js.mu.Unlock()
+	for i, other := range js.list {
+		if other == j {
+			js.list = append(js.list[:i:i], js.list[i+1:]...)
+			return
+		}
+	}
+}
+
+// all returns the jobs that have been started.
+func (js *jobs) all() []*Job {
+	js.mu.Lock()
+	defer js.mu.Unlock()
+	list := make([]*Job, 0, len(js.list))
+	for _, j := range js.list {
+		if js.up[j] {
+			list = append(list, j)
+		}
+	}
+	return list
+}
+
+// running counts those that have not ended.
+func (js *jobs) running() (n int) {
+	for _, j := range js.all() {
+		select {
+		case <-j.ended:
+		default:
+			n++
+		}
+	}
+	return n
+}
+
+// Jobs returns the jobs of the session, oldest first; ended ones too, as far as they
+// are kept.
+func (s *Session) Jobs() []*Job { return s.jobs.all() }
+
+// Job returns a job by its name. NotFound: there is none, or it ended long ago.
+func (s *Session) Job(id string) (*Job, error) {
+	for _, j := range s.jobs.all() {
+		if j.id == id {
+			return j, nil
+		}
+	}
+	return nil, sandpit.Errorf(sandpit.NotFound, "the session has no job %q", id)
+}

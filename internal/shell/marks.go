@@ -1,0 +1,96 @@
+package shell
+
+import (
+	"bytes"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// maxPayload bounds what a mark may carry, in bytes: a status and a directory.
+const maxPayload = 8 << 10
+
+// marks takes one output of a shell apart: what lies between the marks, and the
+// marks. It is not for concurrent use.
+type marks struct {
+	text func([]byte)                    // what is no mark; may be called with parts
+	mark func(kind byte, payload string) // a mark
+	bad  func(reason string)             // a mark that cannot be
+	edge []byte                          // the separator and the token of the call
+	held []byte                          // may be, or is, the beginning of a mark
+}
+
+// expect looks for another token from now on.
+func (m *marks) expect(token string) {
+	m.flush()
+	m.edge = []byte(separator + token)
+}
+
+// write takes what the shell put out.
+func (m *marks) write(p []byte) {
+	data := p
+	if len(m.held) > 0 {
+		data = slices.Concat(m.held, p)
+		m.held = nil
+	}
+	for len(data) > 0 {
+		i := bytes.Index(data, m.edge)
+		if i < 0 || len(m.edge) == 0 {
+			keep := m.partial(data)
+			m.emit(data[:len(data)-keep])
+			m.held = bytes.Clone(data[len(data)-keep:])
+			return
+		}
+		m.emit(data[:i])
+		data = data[i:]
+		rest := data[len(m.edge):]
+		end := bytes.Index(rest, m.edge)
+		if end < 0 && len(rest) <= maxPayload+len(m.edge) {
+			m.held = bytes.Clone(data)
+			return
+		}
+		if end < 1 || end > maxPayload {
+			m.bad("a mark without an end")
+			data = rest
+			continue
+		}
+		m.mark(rest[0], string(rest[1:end]))
+		data = rest[end+len(m.edge):]
+	}
+}
+
+// flush gives back what was held since it might have become a mark.
+func (m *marks) flush() {
+	held := m.held
+	m.held = nil
+	m.emit(held)
+}
+
+func (m *marks) emit(b []byte) {
+	if len(b) > 0 {
+		m.text(b)
+	}
+}
+
+// partial returns how many bytes at the end of data may begin a mark.
+func (m *marks) partial(data []byte) int {
+	for n := min(len(data), len(m.edge)-1); n > 0; n-- {
+		if bytes.HasSuffix(data, m.edge[:n]) {
+			return n
+		}
+	}
+	return 0
+}
+
+// parseEnd reads what the mark of a command's end carries on the standard output.
+func parseEnd(payload string) (status int, dir string, ok bool) {
+	code, dir, ok := strings.Cut(payload, " ")
+	status, err := strconv.Atoi(code)
+	if !ok || err != nil || status < 0 || status > 255 || len(code) > 3 {
+		return 0, "", false
+	}
+	if !strings.HasPrefix(dir, "/") || strings.ContainsRune(dir, 0) {
+		dir = "" // PWD is a variable like others
+	}
+	return status, dir, true
+}

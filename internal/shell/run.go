@@ -1,0 +1,211 @@
+package shell
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// Run runs a command in the shell of the session and waits for its end. A Result
+// comes with every error that happened after the start, as far as it goes.
+//
+// Timeout: the command took longer than it may and was stopped; Result.Outcome says
+// how. If ctx ends, the command is stopped likewise, and Run returns the context's
+// error. Stopping takes at most about half a minute. Invalid: the shell cannot parse
+// the command, of which nothing was run then; or the request can never work.
+// Conflict: the session is busy, if it refuses then. Gone: the session is closed, or
+// the sandbox has ended.
+func (s *Session) Run(ctx context.Context, r RunRequest) (Result, error) {
+	if err := r.validate(); err != nil {
+		return Result{}, err
+	}
+	if r.Timeout == 0 {
+		r.Timeout = s.o.Timeout
+	}
+	if r.MaxOutput == 0 {
+		r.MaxOutput = s.o.MaxOutput
+	}
+	defer s.use()()
+	release, err := s.take(ctx)
+	if release != nil {
+		defer release()
+	}
+	if err != nil {
+		return Result{}, err
+	}
+	if err := errors.Join(s.closedError(), ctx.Err()); err != nil {
+		return Result{}, err
+	}
+	c := call{text: r.Command, merged: !r.SeparateStderr, status: s.status}
+	if len(r.Command) > inline {
+		if c.file, err = s.put(ctx, []byte(r.Command)); err != nil {
+			return Result{}, s.noticed(err)
+		}
+		defer s.remove(ctx, c.file)
+	}
+	if len(r.Stdin) > 0 {
+		if c.stdin, err = s.put(ctx, r.Stdin); err != nil {
+			return Result{}, s.noticed(err)
+		}
+		defer s.remove(ctx, c.stdin)
+	}
+	return s.run(ctx, r, c)
+}
+
+// run runs a command for the one whose turn it is.
+func (s *Session) run(ctx context.Context, r RunRequest, c call) (Result, error) {
+	fresh, err := s.ensure(ctx)
+	if err != nil {
+		return Result{Fresh: fresh}, err
+	}
+	if fresh {
+		c.status = 0
+	}
+	fresh = fresh || s.unsaid.fresh
+	began := time.Now()
+	a, err := s.shell.begin(ctx, c, r.MaxOutput)
+	if err != nil && sandpit.CodeOf(err) != sandpit.Gone { // Gone is told below, with its reason
+		err = errors.Join(err, s.shell.kill(ctx))
+		s.shell = nil
+		return Result{Outcome: Lost, StateLost: true}, err
+	}
+	outcome, cause := s.await(ctx, a, r.Timeout, began)
+	result := Result{Outcome: outcome, Fresh: fresh, Duration: time.Since(began)}
+	result.TimedOut = sandpit.CodeOf(cause) == sandpit.Timeout && ctx.Err() == nil
+	s.shell.finish(a)
+	result.Late = slices.Concat(s.unsaid.late, s.shell.takeLate())
+	s.unsaid = unsaid{}
+	s.collect(a, &result)
+	if cause == nil && a.bad {
+		text := strings.TrimSpace(strings.ToValidUTF8(string(a.complaint.bytes()), "\uFFFD"))
+		cause = sandpit.Errorf(sandpit.Invalid, "the shell cannot parse the command: %s", text)
+	}
+	return result, s.noticed(cause)
+}
+
+// ensure makes sure that there is a shell.
+func (s *Session) ensure(ctx context.Context) (fresh bool, err error) {
+	if s.shell != nil {
+		select {
+		case <-s.shell.ended: // between two commands
+			s.shell.cancel()
+			s.shell = nil
+		default:
+			return false, nil
+		}
+	}
+	return true, s.start(ctx)
+}
+
+// await waits for the end of a call, and stops it if it must.
+func (s *Session) await(ctx context.Context, a *answer, limit time.Duration, began time.Time) (Outcome, error) {
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	var cause error
+	select {
+	case <-a.done:
+		return s.completed(ctx, a)
+	case <-s.shell.ended:
+		return s.shellEnded(a)
+	case <-s.closing:
+		return Lost, errors.Join(s.closedError(), s.shell.kill(ctx))
+	case <-ctx.Done():
+		cause = ctx.Err()
+	case <-timer.C:
+		cause = sandpit.Errorf(sandpit.Timeout, "the command took longer than %s", limit)
+	}
+	if s.shell.isOver(a) { // just in time
+		select {
+		case <-a.done:
+			return s.completed(ctx, a)
+		default:
+			return s.shellEnded(a)
+		}
+	}
+	outcome, err := s.shell.stop(ctx, a, began, s.o.Grace)
+	if sandpit.CodeOf(err) == sandpit.Gone {
+		return outcome, err
+	}
+	if sandpit.CodeOf(cause) == sandpit.Timeout && ctx.Err() == nil {
+		cause = sandpit.WithHint(sandpit.Errorf(sandpit.Timeout, "%w and was stopped: %s", cause, outcome.sentence()),
+			"give it more time, or start it as a job")
+	}
+	return outcome, errors.Join(cause, err)
+}
+
+// sentence says what an outcome means for the state of the shell.
+func (o Outcome) sentence() string {
+	switch o {
+	case Interrupted:
+		return "an interrupt ended it, the shell goes on"
+	case Killed:
+		return "its processes were killed, the shell goes on"
+	case Lost:
+		return "the shell had to be killed, its state is lost"
+	default:
+		return string(o)
+	}
+}
+
+// completed is a call that ended by itself.
+func (s *Session) completed(ctx context.Context, a *answer) (Outcome, error) {
+	if a.garbled == "" {
+		return Completed, nil
+	}
+	err := sandpit.Errorf(sandpit.Internal, "the shell answers what makes no sense (%s) and was killed", a.garbled)
+	return Lost, errors.Join(err, s.shell.kill(ctx))
+}
+
+// shellEnded is a call that ended the shell, or during which the sandbox ended.
+func (s *Session) shellEnded(a *answer) (Outcome, error) {
+	if s.shell.err != nil {
+		return Lost, s.shell.err
+	}
+	if reason := s.closedError(); reason != nil {
+		return Lost, reason
+	}
+	a.status = s.shell.status.Code
+	return Ended, nil
+}
+
+// collect puts what a call said into its result, and keeps what the next one needs.
+func (s *Session) collect(a *answer, r *Result) {
+	l := s.shell
+	l.mu.Lock()
+	r.Stdout, r.StdoutSize = a.stdout.kept.bytes(), a.stdout.kept.size
+	r.Stderr, r.StderrSize = a.stderr.kept.bytes(), a.stderr.kept.size
+	r.Truncated = a.stdout.kept.left() > 0 || a.stderr.kept.left() > 0
+	r.ExitCode, r.Cwd = a.status, a.dir
+	l.mu.Unlock()
+	switch {
+	case r.Outcome == Interrupted && r.ExitCode == 0:
+		r.ExitCode = 128 + sigint
+	case r.Outcome == Killed && r.ExitCode == 0, r.Outcome == Lost:
+		r.ExitCode = 128 + int(sandpit.SIGKILL)
+	case a.bad:
+		r.ExitCode = 2 // as shells have it
+	}
+	s.status = r.ExitCode
+	if r.StateLost = r.Outcome == Lost || r.Outcome == Ended; r.StateLost {
+		l.cancel()
+		s.shell = nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.runs++
+	switch {
+	case r.StateLost:
+		s.cwd, r.Cwd = s.o.Dir, ""
+	case r.Cwd != "":
+		s.cwd = r.Cwd
+	default:
+		r.Cwd = s.cwd
+	}
+}
+
+// sigint is the number of an interrupt.
+const sigint = 2

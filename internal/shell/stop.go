@@ -1,0 +1,206 @@
+package shell
+
+import (
+	"bytes"
+	"context"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// Outcome says what became of a command and of the shell that ran it.
+type Outcome string
+
+// The outcomes.
+const (
+	// Completed: the command ended by itself; the shell goes on.
+	Completed Outcome = "completed"
+	// Interrupted: the command was interrupted, as by Ctrl-C; the shell goes on
+	// and remembers what was so far.
+	Interrupted Outcome = "interrupted"
+	// Killed: an interrupt was not enough, so the processes that the command had
+	// started were killed; the shell goes on and remembers.
+	Killed Outcome = "killed"
+	// Lost: the shell itself had to be killed with all that it had started. The
+	// next command gets a new one, which remembers nothing.
+	Lost Outcome = "lost"
+	// Ended: the command ended the shell, for instance by exit, exec or set -e. The
+	// next command gets a new one, which remembers nothing.
+	Ended Outcome = "ended"
+)
+
+// uptimeScript tells the sandbox's clock, by which /proc/PID/stat tells when a process
+// began.
+const uptimeScript = `read -r up _ </proc/uptime && echo "$up"`
+
+// signalScript sends a signal ($1) to what the shell $2 has started since $3, in
+// hundredths of a second of the sandbox's clock; an interrupt goes to the shell's
+// process group too, as a terminal would send it. It needs nothing but a shell and
+// /proc. Processes are those of the shell's session, by the sixth field of
+// /proc/PID/stat; the 22nd is when they began. Both are counted after the name, which
+// may hold anything.
+const signalScript = `
+signal=$1 shell=$2 since=$3 group=
+if [ "$signal" = INT ]; then
+	kill -s INT -- "-$shell"
+	group=$shell
+fi
+for dir in /proc/[0-9]*; do
+	read -r line <"$dir/stat" || continue
+	[ "${dir#/proc/}" != "$shell" ] || continue
+	set -f
+	set -- ${line##*) }
+	set +f
+	[ $# -ge 20 ] && [ "$4" = "$shell" ] && [ "$3" != "$group" ] && [ "${20}" -ge "$since" ] || continue
+	kill -s "$signal" "${dir#/proc/}"
+done
+exit 0
+`
+
+// signalWithin is how long a signal may take to be sent.
+const signalWithin = 10 * time.Second
+
+// sandboxTime is when something happened by the sandbox's clock, in hundredths of a
+// second. It is rather too early than too late, by what it takes to ask.
+func (l *live) sandboxTime(ctx context.Context, when time.Time) (int64, error) {
+	text, err := runScript(ctx, l.guest, l.user, uptimeScript)
+	if err != nil {
+		return 0, err
+	}
+	up, err := strconv.ParseFloat(strings.TrimSpace(text), 64)
+	if err != nil || up < 0 || up > 1e10 {
+		return 0, sandpit.Errorf(sandpit.Internal, "the sandbox tells no time: %q", text)
+	}
+	const tick = 10 * time.Millisecond
+	return max(0, int64(up*100)-int64(time.Since(when)/tick)-1), nil
+}
+
+// signalSince sends INT or KILL to the processes that the shell has started since a
+// time of the sandbox.
+func (l *live) signalSince(ctx context.Context, signal string, since int64) error {
+	_, err := runScript(ctx, l.guest, l.user, signalScript, signal, strconv.Itoa(l.process.PID()), strconv.FormatInt(since, 10))
+	return err
+}
+
+// runScript runs a script of ours, which must succeed within a bound, and returns
+// the beginning of what it prints.
+func runScript(ctx context.Context, g sandpit.Guest, user, script string, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, signalWithin)
+	defer cancel()
+	var text, complaint limited
+	p, err := g.Start(ctx, sandpit.Command{
+		Args: append([]string{"sh", "-c", script, "sh"}, args...),
+		User: user, Dir: "/", Timeout: signalWithin, Stdout: &text, Stderr: &complaint,
+	})
+	if err != nil {
+		return "", err
+	}
+	status, err := p.Wait(ctx)
+	if err == nil && status.Code != 0 {
+		err = sandpit.Errorf(sandpit.Internal, "signal a process: %s: %s", status, strings.TrimSpace(complaint.String()))
+	}
+	return text.String(), err
+}
+
+// limited keeps the first bytes of what is written to it.
+type limited struct{ buf bytes.Buffer }
+
+// Write implements io.Writer. It never fails.
+func (l *limited) Write(p []byte) (int, error) {
+	const most = 1 << 10
+	l.buf.Write(p[:min(len(p), max(0, most-l.buf.Len()))])
+	return len(p), nil
+}
+
+func (l *limited) String() string { return strings.ToValidUTF8(l.buf.String(), "\uFFFD") }
+
+// stop ends a call that takes too long or that nobody waits for any more, as
+// gently as possible, and tells what it took. It returns within about half a minute.
+func (l *live) stop(ctx context.Context, a *answer, began time.Time, grace time.Duration) (Outcome, error) {
+	ctx = context.WithoutCancel(ctx)
+	how := Interrupted
+	if since, err := l.sandboxTime(ctx, began); err == nil { // else it has no process to spare, or no /proc
+		how = l.stopGently(ctx, a, since, grace)
+	}
+	if l.isOver(a) {
+		return l.stopped(ctx, a, how)
+	}
+	err := l.kill(ctx)
+	l.finish(a)
+	return Lost, err
+}
+
+// stopGently ends what a call has started, and leaves the shell itself alone.
+func (l *live) stopGently(ctx context.Context, a *answer, since int64, grace time.Duration) Outcome {
+	// The second interrupt is for a command that was just about to begin.
+	for range 2 {
+		if l.isOver(a) {
+			return Interrupted
+		}
+		if l.signalSince(ctx, "INT", since) == nil && l.skip(ctx, a) == nil && l.waitFor(a, grace/2) {
+			return Interrupted
+		}
+	}
+	if l.isOver(a) {
+		return Interrupted
+	}
+	// What could not be killed shows in what follows.
+	_ = l.signalSince(ctx, "KILL", since)
+	l.waitFor(a, killWithin)
+	return Killed
+}
+
+// skip asks for a mark that comes even if an interrupt skips the end of a call.
+func (l *live) skip(ctx context.Context, a *answer) error {
+	l.mu.Lock()
+	already := a.skipping
+	a.skipping = true
+	l.mu.Unlock()
+	if already || !l.dialect.skips {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, signalWithin)
+	defer cancel()
+	return l.script.write(ctx, []byte(l.dialect.skipped(a.token)))
+}
+
+// isOver reports whether a call has ended, or the shell.
+func (l *live) isOver(a *answer) bool { return l.waitFor(a, 0) }
+
+func (l *live) waitFor(a *answer, d time.Duration) bool {
+	select {
+	case <-a.done:
+		return true
+	case <-l.ended:
+		return true
+	case <-time.After(d):
+		select { // both may be ready
+		case <-a.done:
+			return true
+		case <-l.ended:
+			return true
+		default:
+			return false
+		}
+	}
+}
+
+// stopped makes sure that the shell of a call that was stopped can be used again.
+func (l *live) stopped(ctx context.Context, a *answer, how Outcome) (Outcome, error) {
+	l.finish(a)
+	select {
+	case <-l.ended:
+		return Lost, l.err
+	default:
+	}
+	if a.garbled == "" {
+		ctx, cancel := context.WithTimeout(ctx, killWithin)
+		defer cancel()
+		if l.settle(ctx, a.token) == nil {
+			return how, nil
+		}
+	}
+	return Lost, l.kill(ctx)
+}
