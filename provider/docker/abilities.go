@@ -1,0 +1,234 @@
+package docker
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"time"
+
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/client"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// Stop implements sandpit.Stopper.
+func (i *Instance) Stop(ctx context.Context) error {
+	b := i.b
+	if err := b.in(ctx, running); err != nil {
+		return fmt.Errorf("stop sandbox %s: %w", b.id, err)
+	}
+	defer b.yield()
+	rec, err := b.p.readRecord(b.id, b.container)
+	if err != nil {
+		return fmt.Errorf("stop sandbox %s: %w", b.id, err)
+	}
+	rec.Stopped = true // from now on its end is not that of the sandbox
+	if err := b.p.writeRecord(rec); err != nil {
+		return err
+	}
+	b.set(stopping)
+	limited, cancel := b.p.limited(ctx)
+	defer cancel()
+	grace := int(math.Ceil(b.p.o.StopGrace.Seconds()))
+	_, err = b.p.api.ContainerStop(limited, b.container, client.ContainerStopOptions{Timeout: &grace})
+	err = b.p.engineError(ctx, "stop sandbox "+string(b.id), err)
+	if sandpit.CodeOf(err) == sandpit.NotFound {
+		err = sandpit.Errorf(sandpit.Gone, "%w", err)
+	}
+	clean, done := b.p.cleaning(ctx)
+	defer done()
+	b.set(running) // unless the engine says something else
+	if refreshed := b.refresh(clean); refreshed != nil {
+		return refreshed
+	}
+	if err != nil && b.now() == running { // it goes on
+		rec.Stopped = false
+		if written := b.p.writeRecord(rec); written != nil {
+			return written
+		}
+	}
+	return err
+}
+
+// Start implements sandpit.Stopper.
+func (i *Instance) Start(ctx context.Context) error {
+	b := i.b
+	if err := b.in(ctx, stopped); err != nil {
+		return fmt.Errorf("start sandbox %s: %w", b.id, err)
+	}
+	defer b.yield()
+	rec, err := b.p.readRecord(b.id, b.container)
+	if err == nil {
+		err = b.start(ctx, i, rec)
+	}
+	if err != nil {
+		return fmt.Errorf("start sandbox %s: %w", b.id, err)
+	}
+	return nil
+}
+
+// Pause implements sandpit.Pauser.
+func (i *Instance) Pause(ctx context.Context) error {
+	return i.b.freeze(ctx, "pause", running, paused, func(ctx context.Context) error {
+		_, err := i.b.p.api.ContainerPause(ctx, i.b.container, client.ContainerPauseOptions{})
+		return err
+	})
+}
+
+// Resume implements sandpit.Pauser.
+func (i *Instance) Resume(ctx context.Context) error {
+	return i.b.freeze(ctx, "resume", paused, running, func(ctx context.Context) error {
+		_, err := i.b.p.api.ContainerUnpause(ctx, i.b.container, client.ContainerUnpauseOptions{})
+		return err
+	})
+}
+
+// freeze goes from one state to another.
+func (b *box) freeze(ctx context.Context, doing string, from, to state, do func(context.Context) error) error {
+	doing += " sandbox " + string(b.id)
+	if err := b.in(ctx, from); err != nil {
+		return fmt.Errorf("%s: %w", doing, err)
+	}
+	defer b.yield()
+	limited, cancel := b.p.limited(ctx)
+	defer cancel()
+	if err := do(limited); err != nil {
+		return b.p.engineError(ctx, doing, err)
+	}
+	b.set(to)
+	return nil
+}
+
+// maxStats bounds an engine's answer, in bytes.
+const maxStats = 1 << 20
+
+// Stats implements sandpit.Statser.
+func (i *Instance) Stats(ctx context.Context) (sandpit.Stats, error) {
+	s, err := i.b.stats(ctx)
+	if err != nil {
+		return s, fmt.Errorf("measure sandbox %s: %w", i.b.id, err)
+	}
+	return s, nil
+}
+
+func (b *box) stats(ctx context.Context) (sandpit.Stats, error) {
+	if err := b.refresh(ctx); err != nil {
+		return sandpit.Stats{}, err
+	}
+	if now := b.now(); now == over {
+		return sandpit.Stats{}, b.stateError(now)
+	}
+	limited, cancel := b.p.limited(ctx)
+	defer cancel()
+	res, err := b.p.api.ContainerStats(limited, b.container, client.ContainerStatsOptions{})
+	if err != nil {
+		return sandpit.Stats{}, b.p.engineError(ctx, "ask the engine", err)
+	}
+	defer res.Body.Close()
+	var m container.StatsResponse
+	if err := json.NewDecoder(io.LimitReader(res.Body, maxStats)).Decode(&m); err != nil {
+		return sandpit.Stats{}, b.p.engineError(ctx, "read the engine's answer", err)
+	}
+	c, err := b.p.api.ContainerInspect(limited, b.container, client.ContainerInspectOptions{Size: true})
+	if err != nil {
+		return sandpit.Stats{}, b.p.engineError(ctx, "ask the engine for the disk", err)
+	}
+	s := sandpit.Stats{
+		At: time.Now(), CPU: time.Duration(clamp(m.CPUStats.CPUUsage.TotalUsage)), Memory: memoryInUse(m.MemoryStats),
+		MemoryPeak: clamp(m.MemoryStats.MaxUsage), PIDs: int(clamp(m.PidsStats.Current)),
+	}
+	b.mu.Lock()
+	s.OOMKills = b.ooms
+	b.mu.Unlock()
+	if size := c.Container.SizeRw; size != nil {
+		s.Disk = max(0, *size)
+	}
+	for _, n := range m.Networks {
+		s.Received += clamp(n.RxBytes)
+		s.Sent += clamp(n.TxBytes)
+	}
+	if h := c.Container.HostConfig; h != nil {
+		s.Limits = sandpit.Resources{Memory: h.Memory, CPUs: float64(h.NanoCPUs) / 1e9}
+		if h.PidsLimit != nil && *h.PidsLimit > guestThreads {
+			s.Limits.PIDs = int(*h.PidsLimit) - guestThreads
+		}
+		if rec, err := b.p.readRecord(b.id, b.container); err == nil && h.StorageOpt[diskOption] != "" {
+			s.Limits.Disk = max(rec.Spec.Resources.Disk, b.p.o.Defaults.Disk)
+			if rec.Spec.Resources.Disk != 0 {
+				s.Limits.Disk = rec.Spec.Resources.Disk
+			}
+		}
+	}
+	return s, nil
+}
+
+func clamp(n uint64) int64 { return int64(min(n, math.MaxInt64)) }
+
+// memoryInUse leaves out files that are cached and can be let go, under either
+// version of control groups.
+func memoryInUse(m container.MemoryStats) int64 {
+	for _, name := range []string{"total_inactive_file", "inactive_file"} {
+		if cached, ok := m.Stats[name]; ok && cached < m.Usage {
+			return clamp(m.Usage - cached)
+		}
+	}
+	return clamp(m.Usage)
+}
+
+// snapshotName is the repository of images that are snapshots.
+const snapshotName = "sandpit-snapshot"
+
+// Snapshot implements sandpit.Snapshotter: the files become an image of the engine,
+// whose name is SnapshotImage. Memory is not kept, nor are mounts and what is in
+// memory.
+func (i *Instance) Snapshot(ctx context.Context, name string) (sandpit.Snapshot, error) {
+	s, err := i.snapshot(ctx, name)
+	if err != nil {
+		return s, fmt.Errorf("save sandbox %s: %w", i.b.id, err)
+	}
+	return s, nil
+}
+
+func (i *Instance) snapshot(ctx context.Context, name string) (sandpit.Snapshot, error) {
+	b := i.b
+	if err := b.in(ctx, running); err != nil {
+		return sandpit.Snapshot{}, err
+	}
+	defer b.yield()
+	rec, err := b.p.readRecord(b.id, b.container)
+	if err != nil {
+		return sandpit.Snapshot{}, err
+	}
+	id := string(sandpit.NewID())
+	// The image's own settings, in place of those that make it a sandbox. Labels
+	// that are left would make every container from it one of ours.
+	config := &container.Config{
+		User: rec.Image.User, WorkingDir: workDir(rec.Spec, rec.Image),
+		Entrypoint: append([]string{}, rec.Image.Entry...), Cmd: append([]string{}, rec.Image.Cmd...),
+		Labels: map[string]string{labelID: "", labelManager: "", labelSpec: "", labelAttempt: "", labelPart: "snapshot"},
+	}
+	if config.User == "" {
+		config.User = "0"
+	}
+	b.setSaving(true)
+	defer b.setSaving(false)
+	res, err := b.p.api.ContainerCommit(ctx, b.container, client.ContainerCommitOptions{
+		Reference: snapshotName + ":" + id, Comment: "sandpit snapshot", Config: config,
+	})
+	if err != nil {
+		return sandpit.Snapshot{}, b.p.engineError(ctx, "commit the container", err)
+	}
+	limited, cancel := b.p.limited(ctx)
+	defer cancel()
+	img, err := b.p.api.ImageInspect(limited, res.ID)
+	if err != nil {
+		return sandpit.Snapshot{}, b.p.engineError(ctx, "look at the image", err)
+	}
+	return sandpit.Snapshot{ID: id, Name: name, Sandbox: b.id, Size: max(0, img.Size), CreatedAt: time.Now()}, nil
+}
+
+// SnapshotImage names the image that a snapshot is.
+func SnapshotImage(s sandpit.Snapshot) sandpit.Image { return sandpit.Image(snapshotName + ":" + s.ID) }

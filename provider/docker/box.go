@@ -1,0 +1,325 @@
+package docker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/client"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/envd"
+	"github.com/sandpit-dev/sandpit/internal/tether"
+)
+
+// state is where a sandbox is in its life.
+type state string
+
+const (
+	starting state = "starting"
+	running  state = "running"
+	paused   state = "paused"
+	stopping state = "stopping"
+	stopped  state = "stopped"
+	over     state = "over"
+)
+
+// box is a sandbox as its Provider knows it. Instances of the same container share
+// one.
+type box struct {
+	p         *Provider
+	id        sandpit.ID
+	container string
+
+	turn  chan struct{} // full while somebody changes the state
+	ended chan struct{} // closed after exit is set
+
+	mu    sync.Mutex
+	state state
+	exit  sandpit.Exit
+	ooms  int64
+	// saving has the engine hold the container still for a moment, which is nobody's
+	// business: calls wait.
+	saving bool
+
+	asking chan struct{} // full while the engine is asked, so that the last answer counts
+
+	linking sync.Mutex // held while a link is being made
+	link    *tether.Link
+	guest   *http.Transport // over the link
+	wg      sync.WaitGroup
+}
+
+func newBox(p *Provider, id sandpit.ID, container string) *box {
+	b := &box{
+		p: p, id: id, container: container, turn: make(chan struct{}, 1), ended: make(chan struct{}), state: starting,
+		asking: make(chan struct{}, 1),
+	}
+	b.guest = b.newTransport()
+	return b
+}
+
+// take waits for the turn to change the state.
+func (b *box) take(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	select {
+	case b.turn <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (b *box) yield() { <-b.turn }
+
+// in takes the turn if the sandbox is in that state, as the engine says.
+func (b *box) in(ctx context.Context, want state) error {
+	if err := b.take(ctx); err != nil {
+		return err
+	}
+	err := b.refresh(ctx)
+	if now := b.now(); err == nil && now != want {
+		err = b.stateError(now)
+		if err == nil {
+			err = sandpit.Errorf(sandpit.Conflict, "sandbox %s is %s", b.id, now)
+		}
+	}
+	if err != nil {
+		b.yield()
+	}
+	return err
+}
+
+func (b *box) now() state {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.state
+}
+
+// set changes the state, unless the sandbox is over.
+func (b *box) set(s state) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.state != over {
+		b.state = s
+	}
+}
+
+// stateError is why there is nobody to talk to, if so.
+func (b *box) stateError(s state) error {
+	switch s {
+	case running:
+		return nil
+	case starting:
+		return sandpit.Errorf(sandpit.Unavailable, "sandbox %s is starting", b.id)
+	case paused, stopping, stopped:
+		return sandpit.Errorf(sandpit.Conflict, "sandbox %s is %s", b.id, s)
+	case over:
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return sandpit.Errorf(sandpit.Gone, "sandbox %s has ended: %s", b.id, b.exit.Reason)
+}
+
+// end tells everybody that the sandbox is over.
+func (b *box) end(exit sandpit.Exit) {
+	b.mu.Lock()
+	first := b.state != over
+	if first {
+		b.state, b.exit = over, exit
+		close(b.ended)
+	}
+	b.mu.Unlock()
+	if first {
+		b.p.goDo(b.release)
+	}
+}
+
+// refresh brings the state up to date with what the engine says.
+func (b *box) refresh(ctx context.Context) error {
+	if b.now() == over {
+		return nil
+	}
+	select {
+	case b.asking <- struct{}{}:
+		defer func() { <-b.asking }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	c, err := b.p.inspect(ctx, b.container)
+	if sandpit.CodeOf(err) == sandpit.NotFound {
+		b.end(sandpit.Exit{Reason: "its container was removed by somebody else"})
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	b.settle(*c.State)
+	return nil
+}
+
+// settle takes the state that the engine tells.
+func (b *box) settle(s container.State) {
+	switch {
+	case s.Paused && b.isSaving():
+	case s.Paused:
+		b.set(paused)
+	case s.Running:
+		if b.now() != stopping { // which whoever stops it ends
+			b.set(running)
+		}
+	case s.Status == container.StateCreated, s.Restarting:
+	default:
+		rec, err := b.p.readRecord(b.id, b.container)
+		if err == nil && rec.Stopped {
+			b.set(stopped)
+			return
+		}
+		b.end(exitOf(s))
+	}
+}
+
+func (b *box) isSaving() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.saving
+}
+
+func (b *box) setSaving(saving bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.saving = saving
+}
+
+// exitOf says how a container ended.
+func exitOf(s container.State) sandpit.Exit {
+	const killed = 128 + 9
+	exit := sandpit.Exit{Known: true, Code: s.ExitCode}
+	switch {
+	case s.OOMKilled && s.ExitCode == killed:
+		exit.Reason = "killed: out of memory"
+	case s.Error != "":
+		exit.Reason = "it could not run: " + clip(s.Error)
+	case s.ExitCode == killed:
+		exit.Reason = "killed by somebody else"
+	default:
+		exit.Reason = "its first process ended with exit status " + strconv.Itoa(s.ExitCode)
+	}
+	return exit
+}
+
+// start starts the container and gives its guest its key and defaults. Whoever
+// calls it has the turn.
+func (b *box) start(ctx context.Context, inst *Instance, rec record) error {
+	stream, err := b.attach(ctx) // before it runs, so that nothing is missed
+	if err != nil {
+		return err
+	}
+	limited, cancel := b.p.limited(ctx)
+	defer cancel()
+	_, err = b.p.api.ContainerStart(limited, b.container, client.ContainerStartOptions{})
+	if err != nil {
+		b.p.guest.lost() // if it was that, the next one finds it
+		_ = stream.Close()
+		return b.p.engineError(ctx, "start the container", err)
+	}
+	b.set(running)
+	b.tie(stream)
+	if err := b.settleStart(limited, inst, rec); err != nil {
+		if said := stream.complaint(); said != "" {
+			return sandpit.Errorf(sandpit.CodeOf(err), "%w; it says: %s", err, said)
+		}
+		return err
+	}
+	return nil
+}
+
+// settleStart makes a guest that has just started ready.
+func (b *box) settleStart(ctx context.Context, inst *Instance, rec record) error {
+	if err := inst.guest.Init(ctx, initFor(rec.Spec, rec.Image)); err != nil {
+		return err
+	}
+	if !rec.Stopped {
+		return nil
+	}
+	rec.Stopped = false
+	return b.p.writeRecord(rec)
+}
+
+func initFor(spec sandpit.Spec, img imageInfo) envd.InitRequest {
+	env := maps.Clone(img.Env)
+	if env == nil {
+		env = make(map[string]string)
+	}
+	maps.Copy(env, spec.Env)
+	user := spec.User
+	if user == "" {
+		user = img.User
+	}
+	return envd.InitRequest{Env: env, User: user, WorkDir: workDir(spec, img)}
+}
+
+// destroy removes the container, whatever state it is in.
+func (b *box) destroy(ctx context.Context) error {
+	if err := b.p.removeContainer(ctx, b.container); err != nil {
+		return fmt.Errorf("destroy sandbox %s: %w", b.id, err)
+	}
+	b.end(sandpit.Exit{Reason: "the sandbox was destroyed"})
+	b.p.forget(b)
+	if err := b.p.removeRecord(b.id, b.container); err != nil {
+		return fmt.Errorf("destroy sandbox %s: %w", b.id, err)
+	}
+	return nil
+}
+
+// wait returns when the sandbox has ended.
+func (b *box) wait(ctx context.Context) (sandpit.Exit, error) {
+	select {
+	case <-b.ended:
+		return b.exit, nil
+	default:
+	}
+	select {
+	case <-b.ended:
+		return b.exit, nil
+	case <-ctx.Done():
+		return sandpit.Exit{}, ctx.Err()
+	case <-b.p.events.lost():
+		return sandpit.Exit{}, sandpit.Errorf(sandpit.Unavailable, "wait for the end of sandbox %s: the docker engine at %s does not answer", b.id, b.p.host())
+	case <-b.p.ctx.Done():
+		return sandpit.Exit{}, errClosed
+	}
+}
+
+// errLinkOver ends a link whose container does not run.
+var errLinkOver = errors.New("the container does not run")
+
+// reattach attaches again as soon as that is possible, or returns why it never
+// will be.
+func (b *box) reattach(ctx context.Context) (*stream, error) {
+	pause := 100 * time.Millisecond
+	for {
+		if err := b.refresh(ctx); err == nil {
+			if now := b.now(); now != running && now != paused {
+				return nil, errLinkOver
+			}
+			if s, err := b.attach(ctx); err == nil {
+				return s, nil
+			}
+		}
+		select {
+		case <-time.After(pause):
+			pause = min(2*pause, 5*time.Second)
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}

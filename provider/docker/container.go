@@ -1,0 +1,194 @@
+package docker
+
+import (
+	"cmp"
+	"context"
+	"math"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/api/types/mount"
+	"github.com/moby/moby/client"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/guest"
+)
+
+// guestDir is where containers see the guest.
+const guestDir = "/.sandpit"
+
+// capabilities are what root of a sandbox may do there: be other users, and do
+// with their files and processes what root does. The rest is dropped.
+func capabilities() []string {
+	return []string{"CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "NET_BIND_SERVICE", "SETGID", "SETUID"}
+}
+
+// engineFacts are what an engine can do.
+type engineFacts struct {
+	mu     sync.Mutex
+	known  *facts
+	noDisk atomic.Bool // it cannot limit the disk
+}
+
+type facts struct {
+	os, arch           string
+	memory, cpus, pids bool // can be limited
+	swap               bool // counts as memory
+}
+
+// facts asks the engine what it can do, once.
+func (p *Provider) facts(ctx context.Context) (facts, error) {
+	p.engine.mu.Lock()
+	defer p.engine.mu.Unlock()
+	if p.engine.known != nil {
+		return *p.engine.known, nil
+	}
+	limited, cancel := p.limited(ctx)
+	defer cancel()
+	version, err := p.api.ServerVersion(limited, client.ServerVersionOptions{})
+	if err != nil {
+		return facts{}, p.engineError(ctx, "ask for the version", err)
+	}
+	info, err := p.api.Info(limited, client.InfoOptions{})
+	if err != nil {
+		return facts{}, p.engineError(ctx, "ask what the engine can do", err)
+	}
+	f := facts{
+		os: version.Os, arch: version.Arch, memory: info.Info.MemoryLimit, swap: info.Info.SwapLimit,
+		cpus: info.Info.CPUCfsQuota && info.Info.CPUCfsPeriod, pids: info.Info.PidsLimit,
+	}
+	if f.os != "linux" {
+		return f, sandpit.Errorf(sandpit.Unsupported, "the docker engine at %s runs %s, want linux", p.host(), f.os)
+	}
+	p.engine.known = &f
+	return f, nil
+}
+
+// limits are what a container is given, and whether somebody asked for the disk's.
+type limits struct {
+	sandpit.Resources
+
+	explicitDisk bool
+	gvisor       bool
+}
+
+// limitsFor returns the limits of a sandbox. One that the engine cannot enforce is
+// refused if it was asked for, else left out and told.
+func (p *Provider) limitsFor(asked sandpit.Resources, f facts) (limits, error) {
+	d := p.o.Defaults
+	l := limits{
+		Resources: sandpit.Resources{
+			Memory: cmp.Or(asked.Memory, d.Memory), CPUs: cmp.Or(asked.CPUs, d.CPUs),
+			Disk: cmp.Or(asked.Disk, d.Disk), PIDs: cmp.Or(asked.PIDs, d.PIDs),
+		},
+		explicitDisk: asked.Disk != 0,
+		gvisor:       strings.Contains(p.o.Runtime, "runsc"),
+	}
+	for _, one := range []struct {
+		what          string
+		asked, cannot bool
+		leaveOut      func()
+	}{
+		{"memory", asked.Memory != 0, !f.memory, func() { l.Memory = 0 }},
+		{"processors", asked.CPUs != 0, !f.cpus, func() { l.CPUs = 0 }},
+		// The kernel of such a sandbox would be counted too, and end when there are no more.
+		{"processes", asked.PIDs != 0, !f.pids || l.gvisor, func() { l.PIDs = 0 }},
+	} {
+		switch {
+		case one.cannot && one.asked:
+			return l, sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "this docker engine cannot limit the %s of a sandbox", one.what),
+				"leave the limit out; docker info tells what the engine can do")
+		case one.cannot:
+			one.leaveOut()
+			p.notice("this docker engine cannot limit the " + one.what + " of a sandbox")
+		}
+	}
+	if l.Memory != 0 && !f.swap {
+		p.notice("this docker engine does not count swap as memory of a sandbox")
+	}
+	if p.engine.noDisk.Load() && !l.explicitDisk {
+		l.Disk = 0
+	}
+	return l, nil
+}
+
+const diskOption = "size"
+
+// config returns a container with a spec's files, limits and walls.
+func (p *Provider) config(spec sandpit.Spec, img imageInfo, volume string, l limits) (*container.Config, *container.HostConfig) {
+	config := &container.Config{
+		Image:      img.ID,
+		Entrypoint: []string{guestDir + "/" + guest.Name, guest.StdioArg},
+		User:       "0:0", // the guest starts programs as who they shall be
+		WorkingDir: "/",
+		Hostname:   cmp.Or(spec.Hostname, "sandpit"),
+		OpenStdin:  true,
+		StopSignal: "SIGTERM",
+		Healthcheck: &container.HealthConfig{
+			Test: []string{"NONE"}, // the image's is for the image's own program
+		},
+	}
+	host := &container.HostConfig{
+		NetworkMode:    container.NetworkMode(p.o.Network),
+		LogConfig:      container.LogConfig{Type: "none"}, // all that is put out is for the tether
+		CapDrop:        []string{"ALL"},
+		CapAdd:         capabilities(),
+		SecurityOpt:    []string{"no-new-privileges"},
+		IpcMode:        container.IPCModePrivate,
+		ReadonlyRootfs: p.o.ReadOnlyRoot,
+		ShmSize:        p.o.ShmSize,
+		Runtime:        p.o.Runtime,
+		UsernsMode:     container.UsernsMode(p.o.Userns),
+		Resources: container.Resources{
+			Memory: l.Memory, MemorySwap: l.Memory, NanoCPUs: int64(math.Round(l.CPUs * 1e9)),
+			Ulimits: []*container.Ulimit{
+				{Name: "nofile", Soft: p.o.OpenFiles, Hard: p.o.OpenFiles}, {Name: "core"},
+			},
+		},
+		Mounts: []mount.Mount{{
+			Type: mount.TypeVolume, Source: volume, Target: guestDir, ReadOnly: true,
+			VolumeOptions: &mount.VolumeOptions{NoCopy: true, Labels: map[string]string{labelPart: "guest"}},
+		}},
+	}
+	if l.PIDs != 0 {
+		pids := int64(l.PIDs + guestThreads)
+		host.PidsLimit = &pids
+	}
+	if l.Disk != 0 {
+		host.StorageOpt = map[string]string{diskOption: strconv.FormatInt(l.Disk, 10)}
+	}
+	for _, m := range spec.Mounts {
+		host.Mounts = append(host.Mounts, mount.Mount{
+			Type: mount.TypeBind, Source: m.Source, Target: m.Target, ReadOnly: m.ReadOnly,
+			BindOptions: &mount.BindOptions{Propagation: mount.PropagationRPrivate},
+		})
+	}
+	if p.o.ReadOnlyRoot {
+		host.Tmpfs = p.memoryDirs(spec, img)
+	}
+	return config, host
+}
+
+// guestThreads is what the guest itself needs of the limit of processes.
+const guestThreads = 32
+
+// memoryDirs are the directories that a sandbox can write when its root is read
+// only.
+func (p *Provider) memoryDirs(spec sandpit.Spec, img imageInfo) map[string]string {
+	size := ",size=" + strconv.FormatInt(p.o.TmpfsSize, 10)
+	dirs := map[string]string{"/tmp": "mode=1777" + size, "/var/tmp": "mode=1777" + size, "/run": "mode=755" + size}
+	if work := workDir(spec, img); work != "/" {
+		dirs[work] = "mode=1777" + size
+	}
+	for _, m := range spec.Mounts {
+		delete(dirs, m.Target)
+	}
+	return dirs
+}
+
+func workDir(spec sandpit.Spec, img imageInfo) string {
+	return cmp.Or(spec.WorkDir, img.WorkDir, sandpit.DefaultWorkDir)
+}

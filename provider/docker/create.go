@@ -1,0 +1,213 @@
+package docker
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	cerrdefs "github.com/containerd/errdefs"
+	"github.com/moby/moby/client"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// Create implements sandpit.Provider.
+func (p *Provider) Create(ctx context.Context, id sandpit.ID, spec sandpit.Spec) (sandpit.Instance, error) {
+	if err := errors.Join(id.Validate(), validateSpec(spec)); err != nil {
+		return nil, err
+	}
+	inst, err := p.create(ctx, id, spec.Clone())
+	if err != nil {
+		return nil, fmt.Errorf("create sandbox: %w", err)
+	}
+	return inst, nil
+}
+
+func (p *Provider) create(ctx context.Context, id sandpit.ID, spec sandpit.Spec) (*Instance, error) {
+	if err := p.follow(ctx); err != nil {
+		return nil, err
+	}
+	img, err := p.images.find(ctx, p, spec.Image)
+	if err != nil {
+		return nil, fmt.Errorf("image %s: %w", spec.Image, err)
+	}
+	req, err := p.describe(ctx, id, spec, img)
+	if err != nil {
+		return nil, err
+	}
+	made, err := p.make(ctx, id, req, spec.Resources.Disk != 0)
+	if err != nil {
+		return nil, err
+	}
+	b, err := p.box(id, made)
+	if err != nil {
+		return nil, errors.Join(err, p.remove(ctx, made))
+	}
+	rec := record{ID: id, Container: made, Spec: spec, CreatedAt: time.Now(), Token: rand.Text(), Image: img}
+	inst := newInstance(b, rec.Token)
+	if err = p.writeRecord(rec); err == nil {
+		err = p.boot(ctx, b, inst, rec)
+	}
+	if err != nil {
+		clean, cancel := p.cleaning(ctx)
+		defer cancel()
+		return nil, errors.Join(err, b.destroy(clean))
+	}
+	return inst, nil
+}
+
+// boot starts a container for the first time.
+func (p *Provider) boot(ctx context.Context, b *box, inst *Instance, rec record) error {
+	if err := b.take(ctx); err != nil {
+		return err
+	}
+	defer b.yield()
+	if err := p.guest.ensure(ctx, p, b.container, rec.Image.ID); err != nil {
+		return err
+	}
+	return b.start(ctx, inst, rec)
+}
+
+// describe returns the container that a sandbox is.
+func (p *Provider) describe(ctx context.Context, id sandpit.ID, spec sandpit.Spec, img imageInfo) (client.ContainerCreateOptions, error) {
+	volume, err := p.guest.name(ctx, p)
+	if err != nil {
+		return client.ContainerCreateOptions{}, err
+	}
+	facts, err := p.facts(ctx)
+	if err != nil {
+		return client.ContainerCreateOptions{}, err
+	}
+	l, err := p.limitsFor(spec.Resources, facts)
+	if err != nil {
+		return client.ContainerCreateOptions{}, err
+	}
+	public := spec.Clone()
+	public.Env = nil // may hold secrets, and labels are everybody's
+	text, err := json.Marshal(public)
+	if err != nil {
+		return client.ContainerCreateOptions{}, err
+	}
+	config, host := p.config(spec, img, volume, l)
+	config.Labels = map[string]string{
+		labelID: string(id), labelManager: p.o.Manager, labelSpec: string(text), labelAttempt: rand.Text(),
+	}
+	return client.ContainerCreateOptions{Config: config, HostConfig: host, Name: containerName(id)}, nil
+}
+
+func containerName(id sandpit.ID) string { return "sandpit-" + string(id) }
+
+// make makes a container, without the default limit of the disk if the engine
+// cannot enforce that.
+func (p *Provider) make(ctx context.Context, id sandpit.ID, req client.ContainerCreateOptions, explicitDisk bool) (string, error) {
+	made, err := p.makeOnce(ctx, id, req)
+	if err == nil || req.HostConfig.StorageOpt == nil || ctx.Err() != nil || !isRefusal(err) {
+		return made, err
+	}
+	if explicitDisk {
+		return "", sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "limit the disk: %w", err),
+			"leave the limit out, or use a storage driver with quotas (overlay2 on XFS mounted with pquota, btrfs, zfs)")
+	}
+	host := *req.HostConfig
+	host.StorageOpt = nil
+	req.HostConfig = &host
+	made, again := p.makeOnce(ctx, id, req)
+	if again == nil { // so it was that
+		p.engine.noDisk.Store(true)
+		p.notice("this docker engine cannot limit the disk of a sandbox")
+	}
+	return made, again
+}
+
+// isRefusal reports whether an engine's error may be about what was asked for.
+func isRefusal(err error) bool {
+	switch sandpit.CodeOf(err) {
+	case sandpit.Internal, sandpit.Invalid, sandpit.Unsupported:
+		return true
+	default:
+		return false
+	}
+}
+
+// created is the result of making a container.
+type created struct {
+	id  string
+	err error
+}
+
+// makeOnce makes a container. An engine does not stop making one when its client
+// goes away, so that is waited for, and the container removed, in the background
+// if need be.
+func (p *Provider) makeOnce(ctx context.Context, id sandpit.ID, req client.ContainerCreateOptions) (string, error) {
+	if err := ctx.Err(); err != nil {
+		return "", err
+	}
+	done := make(chan created, 1)
+	started := p.goDo(func() {
+		limited, cancel := p.cleaning(ctx)
+		defer cancel()
+		res, err := p.api.ContainerCreate(limited, req)
+		for _, warning := range res.Warnings {
+			p.notice("the docker engine says: " + clip(warning))
+		}
+		done <- created{res.ID, err}
+	})
+	if !started {
+		return "", errClosed
+	}
+	var res created
+	select {
+	case res = <-done:
+	case <-ctx.Done():
+		// A container takes a moment. Whoever has given up should find nothing left.
+		select {
+		case res = <-done:
+		case <-time.After(givenUp):
+			p.goDo(func() {
+				if late := <-done; late.err == nil {
+					_ = p.remove(ctx, late.id) // nobody is there to hear; List finds it
+				}
+			})
+			return "", ctx.Err()
+		}
+	}
+	if res.err == nil && ctx.Err() != nil {
+		return "", errors.Join(ctx.Err(), p.remove(ctx, res.id))
+	}
+	if cerrdefs.IsConflict(res.err) || cerrdefs.IsAlreadyExists(res.err) {
+		return "", sandpit.Errorf(sandpit.AlreadyExists, "sandbox %s exists already", id)
+	}
+	return res.id, p.engineError(ctx, "create the container", res.err)
+}
+
+// givenUp is how long a call that was given up waits for the engine.
+const givenUp = 10 * time.Second
+
+// remove removes a container that is of no use.
+func (p *Provider) remove(ctx context.Context, container string) error {
+	clean, cancel := p.cleaning(ctx)
+	defer cancel()
+	return p.removeContainer(clean, container)
+}
+
+// removeContainer removes a container and the volumes without a name that its
+// image asked for, and returns when it is gone.
+func (p *Provider) removeContainer(ctx context.Context, container string) error {
+	for {
+		_, err := p.api.ContainerRemove(ctx, container, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true})
+		if err == nil || isNotFound(err) {
+			return nil
+		}
+		if !cerrdefs.IsConflict(err) { // else somebody else is about it
+			return p.engineError(ctx, "remove the container", err)
+		}
+		select {
+		case <-time.After(50 * time.Millisecond):
+		case <-ctx.Done():
+			return p.engineError(ctx, "remove the container", err)
+		}
+	}
+}

@@ -1,0 +1,149 @@
+package docker
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+const maxPort = 1<<16 - 1
+
+func checkPort(port int) error {
+	if port < 1 || port > maxPort {
+		return sandpit.Errorf(sandpit.Invalid, "port %d: want 1 to %d", port, maxPort)
+	}
+	return nil
+}
+
+// linger is how long what was written before a Close may take to arrive.
+const linger = 5 * time.Second
+
+// portConn is a connection to a port inside: the bodies of a request and its
+// answer, with pipes between for deadlines.
+type portConn struct {
+	in, out net.Conn // the ends that the user reads and writes
+	end     func()
+	once    sync.Once
+}
+
+// dial connects to a port inside.
+func (b *box) dial(ctx context.Context, port int) (net.Conn, error) {
+	if err := checkPort(port); err != nil {
+		return nil, err
+	}
+	conn, err := b.tunnel(ctx, port)
+	if err != nil {
+		return nil, fmt.Errorf("connect to port %d: %w", port, err)
+	}
+	return conn, nil
+}
+
+func (b *box) tunnel(ctx context.Context, port int) (net.Conn, error) {
+	if err := b.stateError(b.now()); err != nil {
+		return nil, err
+	}
+	in, fromInside := net.Pipe()
+	toInside, out := net.Pipe()
+	life, cancel := context.WithCancel(context.WithoutCancel(ctx)) // the connection's
+	end := func() {
+		cancel()
+		for _, c := range []net.Conn{in, fromInside, toInside, out} {
+			_ = c.Close() // never fails
+		}
+	}
+	host := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
+	r := (&http.Request{
+		Method: http.MethodConnect, URL: &url.URL{Scheme: "http", Host: host}, Host: host, Header: http.Header{},
+		Body: io.NopCloser(toInside), ContentLength: -1,
+	}).WithContext(life)
+	stop := context.AfterFunc(ctx, cancel)
+	res, err := b.guest.RoundTrip(r)
+	if !stop() && err == nil {
+		_ = res.Body.Close()
+		err = ctx.Err()
+	}
+	if err != nil {
+		end()
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		return nil, b.explain(ctx, err)
+	}
+	if res.StatusCode != http.StatusOK {
+		_ = res.Body.Close()
+		end()
+		return nil, sandpit.Errorf(sandpit.Unavailable, "nothing listens there")
+	}
+	if !b.p.goDo(func() {
+		defer end()
+		defer res.Body.Close()
+		_, err := io.Copy(fromInside, res.Body)
+		_ = fromInside.Close() // never fails
+		if err == nil {        // the user may have something to send yet
+			select {
+			case <-life.Done():
+			case <-b.ended:
+			case <-b.p.ctx.Done():
+			}
+		}
+	}) {
+		_ = res.Body.Close()
+		end()
+		return nil, errClosed
+	}
+	return &portConn{in: in, out: out, end: end}, nil
+}
+
+// Read implements net.Conn.
+func (c *portConn) Read(p []byte) (int, error) { return c.in.Read(p) }
+
+// Write implements net.Conn.
+func (c *portConn) Write(p []byte) (int, error) { return c.out.Write(p) }
+
+// CloseWrite tells the other side that no more comes.
+func (c *portConn) CloseWrite() error { return c.out.Close() }
+
+// Close implements net.Conn. What was written is sent yet.
+func (c *portConn) Close() error {
+	err := os.ErrClosed
+	c.once.Do(func() {
+		_ = c.out.Close() // never fails
+		_ = c.in.Close()  // never fails
+		time.AfterFunc(linger, c.end)
+		err = nil
+	})
+	return err
+}
+
+// portAddr is an end of a connection to a port inside.
+type portAddr struct{}
+
+func (portAddr) Network() string { return "sandbox" }
+func (portAddr) String() string  { return "sandbox" }
+
+// LocalAddr implements net.Conn.
+func (c *portConn) LocalAddr() net.Addr { return portAddr{} }
+
+// RemoteAddr implements net.Conn.
+func (c *portConn) RemoteAddr() net.Addr { return portAddr{} }
+
+// SetDeadline implements net.Conn.
+func (c *portConn) SetDeadline(t time.Time) error {
+	_ = c.out.SetDeadline(t) // fails as the other does
+	return c.in.SetDeadline(t)
+}
+
+// SetReadDeadline implements net.Conn.
+func (c *portConn) SetReadDeadline(t time.Time) error { return c.in.SetReadDeadline(t) }
+
+// SetWriteDeadline implements net.Conn.
+func (c *portConn) SetWriteDeadline(t time.Time) error { return c.out.SetWriteDeadline(t) }

@@ -1,0 +1,171 @@
+package docker
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/moby/moby/client"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// Endpoint is where an engine is. The zero value is Docker's usual socket.
+type Endpoint struct {
+	// Host is a unix:// or tcp:// address, or http:// or https://.
+	Host string
+	// CA, Cert and Key are files for TLS. Default: no encryption.
+	CA, Cert, Key string
+}
+
+const usualSocket = "/var/run/docker.sock"
+
+// Surroundings are what says where a user's engine is; FindEndpoint goes by them as
+// Docker's own command line does.
+type Surroundings struct {
+	Host       string // DOCKER_HOST
+	Context    string // DOCKER_CONTEXT
+	ConfigDir  string // DOCKER_CONFIG, else ~/.docker
+	CertPath   string // DOCKER_CERT_PATH
+	TLSVerify  bool   // DOCKER_TLS_VERIFY is set
+	RuntimeDir string // XDG_RUNTIME_DIR
+}
+
+// FindEndpoint returns the user's engine: the host, else the context, else the
+// one that is chosen in Docker's configuration, else the first socket there is of
+// Docker, Docker without root, and Podman. It does not connect.
+//
+// NotFound: no such context. Unsupported: it is reached in another way.
+func FindEndpoint(s Surroundings) (Endpoint, error) {
+	if s.Host != "" {
+		e := Endpoint{Host: s.Host}
+		certs := s.CertPath
+		if certs == "" {
+			certs = s.ConfigDir
+		}
+		if s.TLSVerify || s.CertPath != "" {
+			e.CA, e.Cert, e.Key = filepath.Join(certs, "ca.pem"), filepath.Join(certs, "cert.pem"), filepath.Join(certs, "key.pem")
+		}
+		return e, e.check()
+	}
+	name := s.Context
+	if name == "" {
+		var config struct {
+			CurrentContext string `json:"currentContext"`
+		}
+		err := readJSON(filepath.Join(s.ConfigDir, "config.json"), &config)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return Endpoint{}, err
+		}
+		name = config.CurrentContext
+	}
+	if name != "" && name != "default" {
+		return contextEndpoint(s.ConfigDir, name)
+	}
+	sockets := []string{usualSocket}
+	if s.RuntimeDir != "" {
+		sockets = append(sockets, filepath.Join(s.RuntimeDir, "docker.sock"), filepath.Join(s.RuntimeDir, "podman/podman.sock"))
+	}
+	for _, path := range append(sockets, "/run/podman/podman.sock") {
+		if info, err := os.Stat(path); err == nil && info.Mode().Type() == os.ModeSocket {
+			return Endpoint{Host: "unix://" + path}, nil
+		}
+	}
+	return Endpoint{Host: "unix://" + usualSocket}, nil
+}
+
+// contextEndpoint reads a context of Docker's command line.
+func contextEndpoint(dir, name string) (Endpoint, error) {
+	sum := sha256.Sum256([]byte(name))
+	id := hex.EncodeToString(sum[:])
+	var meta struct {
+		Endpoints map[string]struct {
+			Host          string
+			SkipTLSVerify bool
+		}
+	}
+	err := readJSON(filepath.Join(dir, "contexts/meta", id, "meta.json"), &meta)
+	if errors.Is(err, os.ErrNotExist) {
+		return Endpoint{}, sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "docker context %q does not exist", name), "docker context ls")
+	}
+	if err != nil {
+		return Endpoint{}, err
+	}
+	found, ok := meta.Endpoints["docker"]
+	if !ok || found.Host == "" {
+		return Endpoint{}, sandpit.Errorf(sandpit.Unsupported, "docker context %q names no engine", name)
+	}
+	if found.SkipTLSVerify {
+		return Endpoint{}, sandpit.Errorf(sandpit.Unsupported, "docker context %q does not check whom it speaks to", name)
+	}
+	e := Endpoint{Host: found.Host}
+	certs := filepath.Join(dir, "contexts/tls", id, "docker")
+	for file, to := range map[string]*string{"ca.pem": &e.CA, "cert.pem": &e.Cert, "key.pem": &e.Key} {
+		if path := filepath.Join(certs, file); fileExists(path) {
+			*to = path
+		}
+	}
+	return e, e.check()
+}
+
+func fileExists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+const maxConfig = 4 << 20 // bytes
+
+func readJSON(path string, to any) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxConfig))
+	if err != nil {
+		return err
+	}
+	if json.Unmarshal(data, to) != nil { // the error could repeat a password
+		return sandpit.Errorf(sandpit.Invalid, "%s is not what Docker writes", path)
+	}
+	return nil
+}
+
+func (e Endpoint) check() error {
+	scheme, _, found := strings.Cut(e.Host, "://")
+	if !found {
+		return sandpit.Errorf(sandpit.Invalid, "docker host %q: want an address such as unix:///var/run/docker.sock", e.Host)
+	}
+	switch scheme {
+	case "unix", "tcp", "http", "https":
+		return nil
+	case "ssh":
+		return sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "docker host %s: ssh is not spoken here", e.Host),
+			"forward the socket with ssh -L and name that: ssh -NL /tmp/docker.sock:/var/run/docker.sock HOST")
+	}
+	return sandpit.Errorf(sandpit.Unsupported, "docker host %s: %s is not spoken here", e.Host, scheme)
+}
+
+// open returns a client, which connects when it is used.
+func (e Endpoint) open() (*client.Client, error) {
+	if e.Host == "" {
+		e.Host = "unix://" + usualSocket
+	}
+	if err := e.check(); err != nil {
+		return nil, err
+	}
+	opts := []client.Opt{client.WithHost(e.Host), client.WithUserAgent("sandpit")}
+	if e.CA+e.Cert+e.Key != "" {
+		opts = append(opts, client.WithTLSClientConfig(e.CA, e.Cert, e.Key))
+	}
+	c, err := client.New(opts...)
+	if err != nil {
+		return nil, sandpit.Errorf(sandpit.Invalid, "docker host %s: %w", e.Host, err)
+	}
+	return c, nil
+}

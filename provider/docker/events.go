@@ -1,0 +1,151 @@
+package docker
+
+import (
+	"context"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/moby/moby/api/types/events"
+	"github.com/moby/moby/client"
+)
+
+// eventStream hears of the ends of containers: one stream for all.
+type eventStream struct {
+	mu      sync.Mutex
+	started bool
+	away    chan struct{} // closed while the engine does not answer
+}
+
+// lost returns what is closed once the engine has not answered for a while.
+func (s *eventStream) lost() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.away == nil {
+		s.away = make(chan struct{})
+	}
+	return s.away
+}
+
+func (s *eventStream) setAway(isAway bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.away == nil {
+		s.away = make(chan struct{})
+	}
+	was := false
+	select {
+	case <-s.away:
+		was = true
+	default:
+	}
+	switch {
+	case isAway && !was:
+		close(s.away)
+	case !isAway && was:
+		s.away = make(chan struct{})
+	}
+}
+
+// follow sees to it that events are heard from now on.
+func (p *Provider) follow(ctx context.Context) error {
+	p.events.mu.Lock()
+	defer p.events.mu.Unlock()
+	if p.events.started {
+		return nil
+	}
+	since, err := p.engineTime(ctx)
+	if err != nil {
+		return err
+	}
+	if !p.goDo(func() { p.hear(since) }) {
+		return errClosed
+	}
+	p.events.started = true
+	return nil
+}
+
+// engineTime returns the engine's clock.
+func (p *Provider) engineTime(ctx context.Context) (string, error) {
+	limited, cancel := p.limited(ctx)
+	defer cancel()
+	info, err := p.api.Info(limited, client.InfoOptions{})
+	if err != nil {
+		return "", p.engineError(ctx, "ask for the time", err)
+	}
+	now, err := time.Parse(time.RFC3339Nano, info.Info.SystemTime)
+	if err != nil {
+		now = time.Now()
+	}
+	return strconv.FormatInt(now.Unix(), 10), nil
+}
+
+// hear follows the engine's events until the provider is closed. What happened
+// while there was no stream is found out by asking.
+func (p *Provider) hear(since string) {
+	heard := time.Now()
+	for pause := 100 * time.Millisecond; p.ctx.Err() == nil; {
+		ctx, cancel := context.WithCancel(p.ctx)
+		res := p.api.Events(ctx, client.EventsListOptions{
+			Since: since, Filters: make(client.Filters).Add("label", labelManager+"="+p.o.Manager).Add("type", string(events.ContainerEventType)),
+		})
+		if p.catchUp(ctx) {
+			pause = 100 * time.Millisecond
+			p.events.setAway(false)
+			since = p.listen(res, since)
+			heard = time.Now()
+		}
+		cancel()
+		if time.Since(heard) >= p.o.Patience {
+			p.events.setAway(true)
+		}
+		select {
+		case <-time.After(pause):
+			pause = min(2*pause, 5*time.Second)
+		case <-p.ctx.Done():
+		}
+	}
+}
+
+// catchUp looks at all sandboxes. It returns false if the engine does not answer.
+func (p *Provider) catchUp(ctx context.Context) bool {
+	limited, cancel := p.limited(ctx)
+	defer cancel()
+	if _, err := p.api.Ping(limited, client.PingOptions{}); err != nil {
+		return false
+	}
+	for _, b := range p.all() {
+		if b.refresh(ctx) != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// listen handles events until the stream breaks, and returns the time of the last.
+func (p *Provider) listen(res client.EventsResult, since string) string {
+	for {
+		select {
+		case m := <-res.Messages:
+			since = strconv.FormatInt(m.Time, 10)
+			p.heard(m)
+		case <-res.Err: //nolint:errcheck // whatever broke it, it is opened again
+			return since
+		}
+	}
+}
+
+func (p *Provider) heard(m events.Message) {
+	b := p.known(m.Actor.ID)
+	if b == nil {
+		return
+	}
+	switch m.Action { //nolint:exhaustive // there are many more
+	case events.ActionOOM:
+		b.mu.Lock()
+		b.ooms++
+		b.mu.Unlock()
+	case events.ActionDie, events.ActionDestroy, events.ActionPause, events.ActionUnPause, events.ActionStart:
+		_ = p.goDo(func() { _ = b.refresh(p.ctx) }) // an engine that does not answer is noticed by its stream
+	}
+}

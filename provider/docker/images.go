@@ -1,0 +1,264 @@
+package docker
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+
+	"github.com/distribution/reference"
+	"github.com/moby/moby/api/pkg/authconfig"
+	"github.com/moby/moby/api/types/jsonstream"
+	"github.com/moby/moby/api/types/registry"
+	"github.com/moby/moby/client"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/image"
+)
+
+// imageInfo is what is used of an image's description.
+type imageInfo struct {
+	ID      string            `json:"id"`
+	Env     map[string]string `json:"env,omitempty"`
+	User    string            `json:"user,omitempty"`
+	WorkDir string            `json:"work_dir,omitempty"`
+	Cmd     []string          `json:"cmd,omitempty"`
+	Entry   []string          `json:"entrypoint,omitempty"`
+}
+
+// imageStore fetches each image once, for however many wait for it.
+type imageStore struct {
+	mu    sync.Mutex
+	calls map[string]*imageCall
+}
+
+// imageCall is one image being fetched. It goes on as long as somebody waits.
+type imageCall struct {
+	done    chan struct{}
+	err     error
+	cancel  context.CancelFunc
+	waiting int
+}
+
+// find returns an image of the engine, which fetches it first if need be.
+//
+// NotFound: no such image. PermissionDenied: the registry refuses. Unavailable: it
+// does not answer. Timeout: it is too slow. Unsupported: no form of an image that
+// an engine takes.
+func (s *imageStore) find(ctx context.Context, p *Provider, ref sandpit.Image) (imageInfo, error) {
+	text := string(ref)
+	if isPath(text) {
+		a, err := openArchive(text)
+		if err != nil {
+			return imageInfo{}, err
+		}
+		return s.ensure(ctx, p, a.tag, func(ctx context.Context) error { return p.load(ctx, a) })
+	}
+	name := text
+	pull := func(ctx context.Context) error {
+		return sandpit.Errorf(sandpit.NotFound, "the docker engine has no such image")
+	}
+	always := false
+	if !idPattern.MatchString(text) {
+		named, err := reference.ParseNormalizedNamed(text)
+		if err != nil {
+			return imageInfo{}, sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "not the name of an image: %w", err),
+				"write for example python:3.12-slim or ghcr.io/owner/name:tag; a file starts with / or ./")
+		}
+		named = reference.TagNameOnly(named)
+		name = named.String()
+		_, pinned := named.(reference.Digested)
+		always = p.o.Pull == image.PullAlways && !pinned
+		if p.o.Pull != image.PullNever {
+			pull = func(ctx context.Context) error { return p.pull(ctx, named) }
+		}
+	}
+	if always {
+		if err := s.once(ctx, p, name, pull); err != nil {
+			return imageInfo{}, err
+		}
+	}
+	return s.ensure(ctx, p, name, pull)
+}
+
+// ensure returns the image of that name, and has fetch get it if there is none.
+func (s *imageStore) ensure(ctx context.Context, p *Provider, name string, fetch func(context.Context) error) (imageInfo, error) {
+	info, err := p.imageInfo(ctx, name)
+	if sandpit.CodeOf(err) != sandpit.NotFound {
+		return info, err
+	}
+	if err := s.once(ctx, p, name, fetch); err != nil {
+		return imageInfo{}, err
+	}
+	return p.imageInfo(ctx, name)
+}
+
+// once runs fetch, or waits for somebody else's of the same name.
+func (s *imageStore) once(ctx context.Context, p *Provider, name string, fetch func(context.Context) error) error {
+	s.mu.Lock()
+	call := s.calls[name]
+	if call == nil {
+		limited, cancel := context.WithTimeout(p.ctx, p.o.PullTimeout)
+		call = &imageCall{done: make(chan struct{}), cancel: cancel}
+		ok := p.goDo(func() {
+			defer cancel()
+			err := fetch(limited)
+			if err != nil && errors.Is(limited.Err(), context.DeadlineExceeded) {
+				err = sandpit.Errorf(sandpit.Timeout, "it did not come within %s", p.o.PullTimeout)
+			}
+			s.mu.Lock()
+			call.err = err
+			if s.calls[name] == call {
+				delete(s.calls, name)
+			}
+			s.mu.Unlock()
+			close(call.done)
+		})
+		if !ok {
+			s.mu.Unlock()
+			cancel()
+			return errClosed
+		}
+		s.calls[name] = call
+	}
+	call.waiting++
+	s.mu.Unlock()
+	select {
+	case <-call.done:
+		return call.err
+	case <-ctx.Done():
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if call.waiting--; call.waiting == 0 {
+		call.cancel()
+		if s.calls[name] == call { // whoever comes now begins anew
+			delete(s.calls, name)
+		}
+	}
+	return ctx.Err()
+}
+
+// imageInfo asks the engine for an image. NotFound.
+func (p *Provider) imageInfo(ctx context.Context, name string) (imageInfo, error) {
+	limited, cancel := p.limited(ctx)
+	defer cancel()
+	res, err := p.api.ImageInspect(limited, name)
+	if err != nil {
+		return imageInfo{}, p.engineError(ctx, "look for the image", err)
+	}
+	info := imageInfo{ID: res.ID, Env: make(map[string]string)}
+	if c := res.Config; c != nil {
+		info.User, info.WorkDir, info.Cmd, info.Entry = c.User, c.WorkingDir, c.Cmd, c.Entrypoint
+		for _, one := range c.Env {
+			if name, value, ok := strings.Cut(one, "="); ok && name != "" {
+				info.Env[name] = value
+			}
+		}
+	}
+	if info.WorkDir != "" && !cleanAbsolute(info.WorkDir) {
+		info.WorkDir = "/" + strings.Trim(info.WorkDir, "/")
+	}
+	return info, nil
+}
+
+// pull has the engine fetch an image from its registry.
+func (p *Provider) pull(ctx context.Context, named reference.Named) error {
+	auth, err := p.login(ctx, reference.Domain(named))
+	if err != nil {
+		return err
+	}
+	res, err := p.api.ImagePull(ctx, named.String(), client.ImagePullOptions{RegistryAuth: auth})
+	if err != nil {
+		err = p.engineError(ctx, "pull", err)
+		if sandpit.CodeOf(err) == sandpit.Internal { // it is the registry's, whatever the engine makes of it
+			err = sandpit.Errorf(sandpit.Unavailable, "%w", err)
+		}
+		return hintLogin(err, named)
+	}
+	defer res.Close()
+	err = p.watchProgress(ctx, res)
+	if err == nil {
+		return nil
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	code := sandpit.Unavailable
+	if told, ok := errors.AsType[*jsonstream.Error](err); ok {
+		switch told.Code {
+		case 401, 403:
+			code = sandpit.PermissionDenied
+		case 404:
+			code = sandpit.NotFound
+		}
+	}
+	return hintLogin(sandpit.Errorf(code, "pull: %s", clip(err.Error())), named)
+}
+
+func hintLogin(err error, named reference.Named) error {
+	switch sandpit.CodeOf(err) {
+	case sandpit.PermissionDenied, sandpit.NotFound, sandpit.Unavailable:
+		if sandpit.HintOf(err) != "" {
+			return err
+		}
+		return sandpit.WithHint(err, "see that the name is right; if the registry wants a login: docker login "+reference.Domain(named))
+	default:
+		return err
+	}
+}
+
+// login is what the engine shall tell a registry.
+func (p *Provider) login(ctx context.Context, domain string) (string, error) {
+	who, err := p.o.Credentials(ctx, domain)
+	if err != nil {
+		return "", fmt.Errorf("find the login for registry %s: %w", domain, err)
+	}
+	if who == (image.Credential{}) {
+		return "", nil
+	}
+	text, err := authconfig.Encode(registry.AuthConfig{
+		Username: who.User, Password: who.Password, IdentityToken: who.Token, ServerAddress: domain,
+	})
+	if err != nil { // it could repeat the password
+		return "", sandpit.Errorf(sandpit.Internal, "the login for registry %s cannot be encoded", domain)
+	}
+	return text, nil
+}
+
+// maxLayers bounds what is remembered of a pull.
+const maxLayers = 1000
+
+// watchProgress reads the engine's messages to their end.
+func (p *Provider) watchProgress(ctx context.Context, r io.Reader) error {
+	type layer struct{ done, total int64 }
+	layers := make(map[string]layer)
+	decoder := json.NewDecoder(r)
+	for {
+		var m jsonstream.Message
+		if err := decoder.Decode(&m); errors.Is(err, io.EOF) {
+			return ctx.Err()
+		} else if err != nil {
+			return err
+		}
+		if m.Error != nil {
+			return m.Error
+		}
+		if m.Progress == nil || m.ID == "" || m.Progress.Total <= 0 || len(layers) >= maxLayers || p.o.Progress == nil {
+			continue
+		}
+		known := layers[m.ID]
+		if known.total == 0 || known.total == m.Progress.Total { // else it is being unpacked
+			layers[m.ID] = layer{max(known.done, m.Progress.Current), m.Progress.Total}
+		}
+		var sum layer
+		for _, l := range layers {
+			sum.done += l.done
+			sum.total += l.total
+		}
+		p.o.Progress(sum.done, sum.total)
+	}
+}

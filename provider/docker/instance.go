@@ -1,0 +1,147 @@
+package docker
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/envd"
+	"github.com/sandpit-dev/sandpit/internal/guest"
+)
+
+// Instance is one sandbox of a Provider.
+type Instance struct {
+	b     *box
+	guest *envd.Client
+
+	mu         sync.Mutex
+	transports map[int]http.RoundTripper
+}
+
+var (
+	_ sandpit.Instance    = (*Instance)(nil)
+	_ sandpit.Dialer      = (*Instance)(nil)
+	_ sandpit.Claimer     = (*Instance)(nil)
+	_ sandpit.Stopper     = (*Instance)(nil)
+	_ sandpit.Pauser      = (*Instance)(nil)
+	_ sandpit.Statser     = (*Instance)(nil)
+	_ sandpit.Snapshotter = (*Instance)(nil)
+)
+
+func newInstance(b *box, token string) *Instance {
+	return &Instance{b: b, guest: envd.New(caller{b}, token), transports: make(map[int]http.RoundTripper)}
+}
+
+// ID implements sandpit.Instance.
+func (i *Instance) ID() sandpit.ID { return i.b.id }
+
+// Handle implements sandpit.Instance.
+func (i *Instance) Handle() []byte { return handle{i.b.id, i.b.container}.encode() }
+
+// Guest implements sandpit.Instance.
+func (i *Instance) Guest() sandpit.Guest { return i.guest }
+
+// HTTP implements sandpit.Instance.
+func (i *Instance) HTTP(port int) http.RoundTripper {
+	if port == guest.Port {
+		return caller{i.b}
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if t := i.transports[port]; t != nil {
+		return t
+	}
+	t := &portTransport{b: i.b, http: &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return i.b.dial(ctx, port) },
+		// The far end is untrusted.
+		MaxResponseHeaderBytes: 64 << 10,
+		MaxIdleConnsPerHost:    16,
+		IdleConnTimeout:        time.Minute,
+		DisableCompression:     true,
+	}}
+	if checkPort(port) == nil { // others there could be any number of
+		i.transports[port] = t
+	}
+	return t
+}
+
+// portTransport looks at the sandbox's state before it uses a connection.
+type portTransport struct {
+	b    *box
+	http *http.Transport
+}
+
+// RoundTrip implements http.RoundTripper.
+func (t *portTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	if err := t.b.stateError(t.b.now()); err != nil {
+		if r.Body != nil {
+			_ = r.Body.Close() // it was never read
+		}
+		return nil, err
+	}
+	res, err := t.http.RoundTrip(r)
+	if err != nil {
+		return nil, t.b.explain(r.Context(), err)
+	}
+	return res, nil
+}
+
+// Dial implements sandpit.Dialer.
+func (i *Instance) Dial(ctx context.Context, port int) (net.Conn, error) { return i.b.dial(ctx, port) }
+
+// Wait implements sandpit.Instance.
+//
+// Unavailable: the engine does not answer for Options.Patience, and nobody knows.
+func (i *Instance) Wait(ctx context.Context) (sandpit.Exit, error) { return i.b.wait(ctx) }
+
+// Destroy implements sandpit.Instance.
+func (i *Instance) Destroy(ctx context.Context) error {
+	limited, cancel := i.b.p.limited(ctx)
+	defer cancel()
+	err := i.b.destroy(limited)
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	for _, t := range i.transports {
+		if t, ok := t.(*portTransport); ok {
+			t.http.CloseIdleConnections()
+		}
+	}
+	return err
+}
+
+// Claim implements sandpit.Claimer.
+func (i *Instance) Claim(ctx context.Context, spec sandpit.Spec) error {
+	if err := i.claim(ctx, spec.Clone()); err != nil {
+		return fmt.Errorf("claim sandbox %s: %w", i.b.id, err)
+	}
+	return nil
+}
+
+func (i *Instance) claim(ctx context.Context, spec sandpit.Spec) error {
+	if err := i.b.in(ctx, running); err != nil {
+		return err
+	}
+	defer i.b.yield()
+	rec, err := i.b.p.readRecord(i.b.id, i.b.container)
+	if err != nil {
+		return err
+	}
+	if !rec.Spec.SameMachine(spec) {
+		return sandpit.Errorf(sandpit.Invalid, "image, mounts, limits and host name cannot be changed any more")
+	}
+	if err := validateSpec(spec); err != nil {
+		return err
+	}
+	req := initFor(spec, rec.Image)
+	req.Token = rand.Text()
+	rec.Spec, rec.Token = spec, req.Token
+	if err := i.b.p.writeRecord(rec); err != nil {
+		return err
+	}
+	return i.guest.Init(ctx, req)
+}

@@ -1,0 +1,249 @@
+package docker
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/moby/moby/client"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/tether"
+)
+
+// stream is an attachment to a container's input and output.
+type stream struct {
+	conn net.Conn
+	r    *bufio.Reader
+	left int64 // of the standard output's piece that is being read
+
+	mu        sync.Mutex
+	complains []byte // the end of the standard error
+}
+
+// maxComplaint is how much of the standard error is kept, in bytes.
+const maxComplaint = 1 << 10
+
+func (b *box) attach(ctx context.Context) (*stream, error) {
+	limited, cancel := b.p.limited(ctx)
+	defer cancel()
+	res, err := b.p.api.ContainerAttach(limited, b.container, client.ContainerAttachOptions{
+		Stream: true, Stdin: true, Stdout: true, Stderr: true,
+	})
+	if err != nil {
+		return nil, b.p.engineError(ctx, "attach to the container", err)
+	}
+	return &stream{conn: res.Conn, r: res.Reader}, nil
+}
+
+// Read returns what the container puts out.
+func (s *stream) Read(p []byte) (int, error) {
+	for s.left == 0 {
+		var head [8]byte
+		if _, err := io.ReadFull(s.r, head[:]); err != nil {
+			return 0, err
+		}
+		size := int64(binary.BigEndian.Uint32(head[4:]))
+		const stderr = 2
+		if head[0] != stderr {
+			s.left = size
+			continue
+		}
+		if err := s.keepComplaint(size); err != nil {
+			return 0, err
+		}
+	}
+	n, err := s.r.Read(p[:min(int64(len(p)), s.left)])
+	s.left -= int64(n)
+	return n, err
+}
+
+func (s *stream) keepComplaint(size int64) error {
+	piece := make([]byte, min(size, maxComplaint))
+	if _, err := io.CopyN(io.Discard, s.r, size-int64(len(piece))); err != nil {
+		return err
+	}
+	if _, err := io.ReadFull(s.r, piece); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.complains = append(s.complains, piece...)
+	s.complains = s.complains[max(0, len(s.complains)-maxComplaint):]
+	return nil
+}
+
+// complaint is the end of what came over the standard error, made fit to be shown.
+func (s *stream) complaint() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	text := strings.TrimSpace(string(s.complains))
+	if text == "" {
+		return ""
+	}
+	return strconv.Quote(text)
+}
+
+// Write implements io.Writer.
+func (s *stream) Write(p []byte) (int, error) { return s.conn.Write(p) }
+
+// Close implements io.Closer.
+func (s *stream) Close() error { return s.conn.Close() }
+
+// tie makes a link over an attachment.
+func (b *box) tie(s *stream) {
+	b.linking.Lock()
+	defer b.linking.Unlock()
+	b.tieLocked(s)
+}
+
+func (b *box) tieLocked(s *stream) *tether.Link {
+	if b.link != nil {
+		_ = b.link.Close() // never fails
+	}
+	b.link = tether.NewLink(s, func(ctx context.Context) (io.ReadWriteCloser, error) { return b.reattach(ctx) })
+	return b.link
+}
+
+// linked returns the link, and makes it first if need be.
+func (b *box) linked(ctx context.Context) (*tether.Link, error) {
+	b.linking.Lock()
+	defer b.linking.Unlock()
+	if b.link != nil {
+		select {
+		case <-b.link.Done():
+		default:
+			return b.link, nil
+		}
+	}
+	if err := b.stateError(b.now()); err != nil {
+		return nil, err
+	}
+	if b.p.ctx.Err() != nil {
+		return nil, errClosed
+	}
+	s, err := b.attach(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return b.tieLocked(s), nil
+}
+
+// release lets go of the container.
+func (b *box) release() {
+	b.linking.Lock()
+	link := b.link
+	b.link = nil
+	b.linking.Unlock()
+	if link != nil {
+		_ = link.Close() // never fails
+	}
+	b.guest.CloseIdleConnections()
+	b.wg.Wait()
+}
+
+// newTransport returns what speaks to the guest: all calls share one connection.
+func (b *box) newTransport() *http.Transport {
+	t := &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			link, err := b.linked(ctx)
+			if err != nil {
+				return nil, err
+			}
+			return link.Dial(ctx)
+		},
+		MaxResponseHeaderBytes: 64 << 10, // the far end is untrusted
+		DisableCompression:     true,
+		Protocols:              new(http.Protocols),
+	}
+	t.Protocols.SetUnencryptedHTTP2(true)
+	return t
+}
+
+// explain says why a call of the guest failed.
+func (b *box) explain(ctx context.Context, err error) error {
+	if own, ok := errors.AsType[*sandpit.Error](err); ok {
+		return own
+	}
+	if ctx.Err() != nil {
+		return err
+	}
+	if b.p.ctx.Err() != nil {
+		return errClosed
+	}
+	asking, cancel := context.WithTimeout(ctx, explainTime)
+	defer cancel()
+	if refreshed := b.refresh(asking); refreshed != nil {
+		return refreshed
+	}
+	if why := b.stateError(b.now()); why != nil {
+		return why
+	}
+	return sandpit.Errorf(sandpit.Unavailable, "the connection to sandbox %s broke: %w", b.id, err)
+}
+
+// explainGuest says why a call of the guest itself failed. A guest that is told to
+// end says so before the engine knows.
+func (b *box) explainGuest(ctx context.Context, err error) error {
+	for begin := time.Now(); ; {
+		why := b.explain(ctx, err)
+		if ctx.Err() != nil || time.Since(begin) > endingTime || b.now() != running || b.p.ctx.Err() != nil {
+			return why
+		}
+		select {
+		case <-time.After(50 * time.Millisecond):
+		case <-b.ended:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// endingTime is how long a guest may take to end.
+const endingTime = 3 * time.Second
+
+// explainTime bounds how long is asked for why a call failed.
+const explainTime = 20 * time.Second
+
+// caller makes calls of the guest.
+type caller struct{ b *box }
+
+// RoundTrip implements http.RoundTripper.
+func (c caller) RoundTrip(r *http.Request) (*http.Response, error) {
+	if err := c.b.stateError(c.b.now()); err != nil {
+		if r.Body != nil {
+			_ = r.Body.Close() // it was never read
+		}
+		return nil, err
+	}
+	res, err := c.b.guest.RoundTrip(r)
+	if err != nil {
+		return nil, c.b.explainGuest(r.Context(), err)
+	}
+	res.Body = &explained{ReadCloser: res.Body, ctx: r.Context(), b: c.b}
+	return res, nil
+}
+
+// explained is the body of an answer, which may break in the middle.
+type explained struct {
+	io.ReadCloser
+
+	ctx context.Context //nolint:containedctx // the request's
+	b   *box
+}
+
+// Read implements io.Reader.
+func (e *explained) Read(p []byte) (int, error) {
+	n, err := e.ReadCloser.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) {
+		err = e.b.explainGuest(e.ctx, err)
+	}
+	return n, err
+}

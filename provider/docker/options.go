@@ -1,0 +1,154 @@
+package docker
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/image"
+)
+
+// Options say how a Provider works. The zero value of a field means the default
+// stated with it.
+type Options struct {
+	// Endpoint is where the engine is. FindEndpoint finds the user's.
+	Endpoint Endpoint
+	// StateDir holds records of sandboxes, keys of their guests included. It must
+	// exist, belong to this user and be closed to others.
+	StateDir string
+	// Manager tells whose sandboxes these are: a Provider lists no others.
+	// Default: a random name, kept in StateDir.
+	Manager string
+	// Defaults are the limits of sandboxes that ask for none. A field that is zero
+	// stands for DefaultLimits.
+	Defaults sandpit.Resources
+	// Network is the name of an engine's network, such as "bridge". Default: none,
+	// and sandboxes reach nothing.
+	Network string
+	// Runtime is the engine's name of an OCI runtime, such as "runsc". Default: the
+	// engine's own.
+	Runtime string
+	// Userns is the engine's mode of user namespaces, such as Podman's "auto".
+	// Default: the engine's own. The machine's is refused.
+	Userns string
+	// ReadOnlyRoot has the image's files be read only. The working directory, /tmp,
+	// /run, /var/tmp and the user's home are then in memory. Default: they can be changed.
+	ReadOnlyRoot bool
+	// TmpfsSize is the size of each of those, in bytes. Default: 256 MiB.
+	TmpfsSize int64
+	// ShmSize is the size of /dev/shm, in bytes. Default: 64 MiB.
+	ShmSize int64
+	// OpenFiles is how many files a process may have open. Default: 8192.
+	OpenFiles int64
+	// Pull is when a registry is asked. Default: image.PullMissing.
+	Pull image.PullPolicy
+	// PullTimeout is how long that may take. Default: 30 minutes.
+	PullTimeout time.Duration
+	// Credentials finds out what a registry wants to know of this user. Default:
+	// nothing is known.
+	Credentials image.CredentialFunc
+	// Guest is a guest program, linked statically for the engine's architecture.
+	// Default: the one that was built in, else the running program.
+	Guest string
+	// StopGrace is how long programs may take to end when a sandbox is stopped.
+	// Default: 5 seconds.
+	StopGrace time.Duration
+	// CallTimeout is how long one call of the engine may take. Default: 2 minutes.
+	CallTimeout time.Duration
+	// Patience is how long the engine may not answer before Wait gives up.
+	// Default: 30 seconds.
+	Patience time.Duration
+	// Notice hears, once each, which default limits the engine cannot enforce.
+	// Default: nobody.
+	Notice func(text string)
+	// Progress hears about images being pulled. Default: nobody.
+	Progress image.Progress
+}
+
+// DefaultLimits are the limits of a sandbox when nobody says anything else.
+func DefaultLimits() sandpit.Resources {
+	return sandpit.Resources{Memory: 512 << 20, CPUs: 1, Disk: 10 << 30, PIDs: 1024}
+}
+
+var networkPattern = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]*$`)
+
+func (o Options) withDefaults() (Options, error) {
+	switch {
+	case !filepath.IsAbs(o.StateDir):
+		return o, sandpit.Errorf(sandpit.Invalid, "state directory %q: want an absolute path", o.StateDir)
+	case o.Network != "" && (o.Network == "host" || !networkPattern.MatchString(o.Network)):
+		return o, sandpit.Errorf(sandpit.Invalid, "network %q: want the name of a network, and not the machine's", o.Network)
+	case o.Userns == "host":
+		return o, sandpit.Errorf(sandpit.Invalid, "user namespace %q: a sandbox does not get the machine's", o.Userns)
+	}
+	limits := DefaultLimits()
+	o.Defaults.Memory = cmp.Or(o.Defaults.Memory, limits.Memory)
+	o.Defaults.CPUs = cmp.Or(o.Defaults.CPUs, limits.CPUs)
+	o.Defaults.Disk = cmp.Or(o.Defaults.Disk, limits.Disk)
+	o.Defaults.PIDs = cmp.Or(o.Defaults.PIDs, limits.PIDs)
+	if err := validateResources(o.Defaults); err != nil {
+		return o, err
+	}
+	o.Network = cmp.Or(o.Network, "none")
+	o.TmpfsSize = cmp.Or(o.TmpfsSize, 256<<20)
+	o.ShmSize = cmp.Or(o.ShmSize, 64<<20)
+	o.OpenFiles = cmp.Or(o.OpenFiles, 8192)
+	o.Pull = cmp.Or(o.Pull, image.PullMissing)
+	o.PullTimeout = cmp.Or(o.PullTimeout, 30*time.Minute)
+	o.StopGrace = cmp.Or(o.StopGrace, 5*time.Second)
+	o.CallTimeout = cmp.Or(o.CallTimeout, 2*time.Minute)
+	o.Patience = cmp.Or(o.Patience, 30*time.Second)
+	if o.Credentials == nil {
+		o.Credentials = func(context.Context, string) (image.Credential, error) { return image.Credential{}, nil }
+	}
+	var err error
+	o.Manager, err = managerName(o)
+	return o, err
+}
+
+// managerName returns the name that is kept in the state directory.
+func managerName(o Options) (string, error) {
+	if o.Manager != "" {
+		return o.Manager, nil
+	}
+	file := filepath.Join(o.StateDir, "manager")
+	for range 2 {
+		data, err := os.ReadFile(file)
+		if err == nil {
+			if name := strings.TrimSpace(string(data)); name != "" {
+				return name, nil
+			}
+			return "", sandpit.Errorf(sandpit.Internal, "%s is empty", file)
+		}
+		if !errors.Is(err, os.ErrNotExist) {
+			return "", err
+		}
+		if err := writeOnce(file, rand.Text()); err != nil {
+			return "", err
+		}
+	}
+	return "", sandpit.Errorf(sandpit.Unavailable, "%s comes and goes", file)
+}
+
+// writeOnce makes a file with all of its content, unless it is there.
+func writeOnce(file, content string) error {
+	f, err := os.CreateTemp(filepath.Dir(file), ".new-*")
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(content)
+	err = errors.Join(err, f.Close())
+	if err == nil {
+		if err = os.Link(f.Name(), file); errors.Is(err, os.ErrExist) {
+			err = nil
+		}
+	}
+	return errors.Join(err, os.Remove(f.Name()))
+}

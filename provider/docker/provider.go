@@ -1,0 +1,241 @@
+package docker
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	cerrdefs "github.com/containerd/errdefs"
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/client"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// The labels of a container, and of what else is made in an engine.
+const (
+	labelID      = "dev.sandpit.id"
+	labelManager = "dev.sandpit.manager"
+	labelSpec    = "dev.sandpit.spec" // without environment
+	labelAttempt = "dev.sandpit.attempt"
+	labelPart    = "dev.sandpit.part" // of what is no sandbox
+)
+
+// Provider makes sandboxes in one engine.
+type Provider struct {
+	o      Options
+	api    *client.Client
+	ctx    context.Context //nolint:containedctx // the life of the provider itself, which ends with Close
+	cancel context.CancelCauseFunc
+	wg     sync.WaitGroup
+
+	images imageStore
+	guest  guestVolume
+	events eventStream
+	engine engineFacts
+
+	mu      sync.Mutex
+	boxes   map[string]*box // by container
+	noticed map[string]bool
+	closed  bool
+}
+
+var _ sandpit.Provider = (*Provider)(nil)
+
+var errClosed = sandpit.Errorf(sandpit.Unavailable, "the provider is closed")
+
+// New returns a Provider. It does not connect yet.
+//
+// Invalid: options that cannot be. Unsupported: an endpoint of another kind.
+func New(o Options) (*Provider, error) {
+	o, err := o.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Mkdir(filepath.Join(o.StateDir, recordsName), 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+		return nil, fmt.Errorf("make the state directory: %w", err)
+	}
+	api, err := o.Endpoint.open()
+	if err != nil {
+		return nil, err
+	}
+	p := &Provider{o: o, api: api, boxes: make(map[string]*box), noticed: make(map[string]bool)}
+	p.ctx, p.cancel = context.WithCancelCause(context.Background())
+	p.images.calls = make(map[string]*imageCall)
+	return p, nil
+}
+
+// goDo runs f in a goroutine that Close waits for, unless the provider is closed.
+func (p *Provider) goDo(f func()) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return false
+	}
+	p.wg.Go(f)
+	return true
+}
+
+// limited returns a context for one call of the engine.
+func (p *Provider) limited(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, p.o.CallTimeout)
+}
+
+// cleaning returns a context for removing what a call has made.
+func (p *Provider) cleaning(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), p.o.CallTimeout)
+}
+
+// box returns what this provider knows of a container.
+func (p *Provider) box(id sandpit.ID, container string) (*box, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return nil, errClosed
+	}
+	b := p.boxes[container]
+	if b == nil {
+		b = newBox(p, id, container)
+		p.boxes[container] = b
+	}
+	return b, nil
+}
+
+func (p *Provider) forget(b *box) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.boxes[b.container] == b {
+		delete(p.boxes, b.container)
+	}
+}
+
+func (p *Provider) known(container string) *box {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.boxes[container]
+}
+
+func (p *Provider) all() []*box {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	list := make([]*box, 0, len(p.boxes))
+	for _, b := range p.boxes {
+		list = append(list, b)
+	}
+	return list
+}
+
+// notice tells of something once.
+func (p *Provider) notice(text string) {
+	p.mu.Lock()
+	first := !p.noticed[text]
+	p.noticed[text] = true
+	p.mu.Unlock()
+	if first && p.o.Notice != nil {
+		p.o.Notice(text)
+	}
+}
+
+// inspect returns what the engine says of a container. NotFound.
+func (p *Provider) inspect(ctx context.Context, id string) (container.InspectResponse, error) {
+	limited, cancel := p.limited(ctx)
+	defer cancel()
+	res, err := p.api.ContainerInspect(limited, id, client.ContainerInspectOptions{})
+	if err == nil && (res.Container.State == nil || res.Container.Config == nil) {
+		return res.Container, sandpit.Errorf(sandpit.Internal, "inspect the container: the engine's answer makes no sense")
+	}
+	return res.Container, p.engineError(ctx, "inspect the container", err)
+}
+
+// List implements sandpit.Provider.
+func (p *Provider) List(ctx context.Context) ([]sandpit.Placement, error) {
+	limited, cancel := p.limited(ctx)
+	defer cancel()
+	res, err := p.api.ContainerList(limited, client.ContainerListOptions{
+		All: true, Filters: make(client.Filters).Add("label", labelManager+"="+p.o.Manager, labelID),
+	})
+	if err != nil {
+		return nil, p.engineError(ctx, "list the containers", err)
+	}
+	var list []sandpit.Placement
+	for _, c := range res.Items {
+		id := sandpit.ID(c.Labels[labelID])
+		if id.Validate() != nil {
+			continue // somebody else's
+		}
+		one := sandpit.Placement{ID: id, Handle: handle{id, c.ID}.encode(), CreatedAt: time.Unix(c.Created, 0)}
+		if rec, err := p.readRecord(id, c.ID); err == nil {
+			one.Spec = rec.Spec
+		} else if json.Unmarshal([]byte(c.Labels[labelSpec]), &one.Spec) != nil {
+			one.Spec = sandpit.Spec{} // it can be destroyed all the same
+		}
+		one.Spec.Env = nil
+		list = append(list, one)
+	}
+	return list, nil
+}
+
+// Attach implements sandpit.Provider. A sandbox whose record is lost can only be
+// destroyed.
+func (p *Provider) Attach(ctx context.Context, data []byte) (sandpit.Instance, error) {
+	h, err := decodeHandle(data)
+	if err != nil {
+		return nil, err
+	}
+	inst, err := p.attach(ctx, h)
+	if err != nil {
+		return nil, fmt.Errorf("attach to sandbox %s: %w", h.ID, err)
+	}
+	return inst, nil
+}
+
+func (p *Provider) attach(ctx context.Context, h handle) (*Instance, error) {
+	c, err := p.inspect(ctx, h.Container)
+	if err != nil {
+		return nil, err
+	}
+	if c.Config.Labels[labelManager] != p.o.Manager || c.Config.Labels[labelID] != string(h.ID) {
+		return nil, sandpit.Errorf(sandpit.NotFound, "the container is not that of this sandbox")
+	}
+	rec, err := p.readRecord(h.ID, h.Container)
+	if err != nil && sandpit.CodeOf(err) != sandpit.NotFound {
+		return nil, err
+	}
+	if err := p.follow(ctx); err != nil {
+		return nil, err
+	}
+	b, err := p.box(h.ID, h.Container)
+	if err != nil {
+		return nil, err
+	}
+	if err := b.refresh(ctx); err != nil {
+		return nil, err
+	}
+	inst := newInstance(b, rec.Token)
+	if b.now() == running && rec.Stopped { // whoever started it did not come to the end
+		if err := b.settleStart(ctx, inst, rec); err != nil {
+			return nil, err
+		}
+	}
+	return inst, nil
+}
+
+// Close implements sandpit.Provider. Sandboxes go on.
+func (p *Provider) Close() error {
+	p.mu.Lock()
+	p.closed = true
+	p.mu.Unlock()
+	p.cancel(errClosed)
+	for _, b := range p.all() {
+		b.release()
+	}
+	p.wg.Wait()
+	return p.api.Close()
+}
+
+func isNotFound(err error) bool { return cerrdefs.IsNotFound(err) }

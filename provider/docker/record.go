@@ -1,0 +1,107 @@
+package docker
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// record is what is known of a sandbox and that its container cannot keep: it may
+// change, or is nobody else's business.
+type record struct {
+	ID        sandpit.ID   `json:"id"`
+	Container string       `json:"container"`
+	Spec      sandpit.Spec `json:"spec"` // with its environment, which Start needs again
+	CreatedAt time.Time    `json:"created_at"`
+	// Token is the guest's key. Whoever can read it may use the sandbox.
+	Token string    `json:"token"`
+	Image imageInfo `json:"image"`
+	// Stopped says that the container does not run because somebody asked for that.
+	Stopped bool `json:"stopped,omitempty"`
+}
+
+const recordsName = "sandboxes"
+
+func (p *Provider) recordFile(id sandpit.ID) string {
+	return filepath.Join(p.o.StateDir, recordsName, string(id)+".json")
+}
+
+// writeRecord replaces the record of a sandbox.
+func (p *Provider) writeRecord(r record) error {
+	data, err := json.Marshal(r)
+	if err != nil {
+		return fmt.Errorf("write the record: %w", err)
+	}
+	file := p.recordFile(r.ID)
+	f, err := os.CreateTemp(filepath.Dir(file), ".new-*") // closed to others
+	if err != nil {
+		return fmt.Errorf("write the record: %w", err)
+	}
+	_, err = f.Write(data)
+	err = errors.Join(err, f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), file)
+	}
+	if err != nil {
+		_ = os.Remove(f.Name()) // the error says enough
+		return fmt.Errorf("write the record: %w", err)
+	}
+	return nil
+}
+
+// readRecord returns NotFound when there is none of this container.
+func (p *Provider) readRecord(id sandpit.ID, container string) (record, error) {
+	var r record
+	data, err := os.ReadFile(p.recordFile(id))
+	if err != nil {
+		return r, sandpit.Errorf(sandpit.CodeOf(err), "sandbox %s: %w", id, err)
+	}
+	if err := json.Unmarshal(data, &r); err != nil {
+		return r, sandpit.Errorf(sandpit.Internal, "sandbox %s: its record is damaged: %w", id, err)
+	}
+	if r.Container != container {
+		return record{}, sandpit.Errorf(sandpit.NotFound, "sandbox %s has no record", id)
+	}
+	return r, nil
+}
+
+func (p *Provider) removeRecord(id sandpit.ID, container string) error {
+	_, err := p.readRecord(id, container)
+	if sandpit.CodeOf(err) == sandpit.NotFound {
+		return nil
+	}
+	if err := os.Remove(p.recordFile(id)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// handle is what Attach needs.
+type handle struct {
+	ID        sandpit.ID `json:"id"`
+	Container string     `json:"container"`
+}
+
+func (h handle) encode() []byte {
+	data, _ := json.Marshal(h) // two strings always encode
+	return data
+}
+
+func decodeHandle(data []byte) (handle, error) {
+	var h handle
+	if err := json.Unmarshal(data, &h); err != nil {
+		return h, sandpit.Errorf(sandpit.Invalid, "handle: %w", err)
+	}
+	if err := h.ID.Validate(); err != nil {
+		return h, err
+	}
+	if !containerPattern.MatchString(h.Container) {
+		return h, sandpit.Errorf(sandpit.Invalid, "handle: container %q", clip(h.Container))
+	}
+	return h, nil
+}
