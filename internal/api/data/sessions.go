@@ -1,0 +1,220 @@
+package data
+
+import (
+	"context"
+	"errors"
+	"math"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/manager"
+	"github.com/sandpit-dev/sandpit/internal/shell"
+	"github.com/sandpit-dev/sandpit/internal/wire"
+)
+
+// sessionSets are the terminal sessions of all sandboxes.
+type sessionSets struct {
+	manager *manager.Manager
+
+	mu     sync.Mutex
+	closed bool
+	sets   map[sandpit.ID]*sessionSet
+}
+
+// sessionSet is those of one sandbox, as long as its guest is the same.
+type sessionSet struct {
+	*shell.Sessions
+	guest sandpit.Guest
+}
+
+// find returns the sessions of a sandbox; if there are none, new ones if wanted, else
+// nil.
+func (all *sessionSets) find(c *call, wanted bool) (*shell.Sessions, error) {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	if all.closed {
+		return nil, sandpit.Errorf(sandpit.Unavailable, "the server ends")
+	}
+	if set := all.sets[c.id]; set != nil && set.guest == c.guest {
+		return set.Sessions, nil
+	}
+	if !wanted {
+		return nil, nil
+	}
+	for id, set := range all.sets {
+		if id == c.id || !all.lives(id) {
+			// What is in it has ended with the sandbox, or with the guest that it had.
+			_ = set.Close()
+			delete(all.sets, id)
+		}
+	}
+	set := &sessionSet{shell.NewSessions(c.guest, shell.SetOptions{}), c.guest}
+	all.sets[c.id] = set
+	return set.Sessions, nil
+}
+
+// lives reports whether a sandbox may be used again.
+func (all *sessionSets) lives(id sandpit.ID) bool {
+	s, err := all.manager.Get(id)
+	return err == nil && s.State != sandpit.StateDeleted && s.State != sandpit.StateDeleting
+}
+
+// close ends all sessions. It is idempotent.
+func (all *sessionSets) close() error {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	all.closed = true
+	var errs []error
+	for id, set := range all.sets {
+		errs = append(errs, set.Close())
+		delete(all.sets, id)
+	}
+	return errors.Join(errs...)
+}
+
+func (s *Server) sessionRoutes() []route {
+	return []route{
+		{http.MethodPost, "/sessions", s.openSession},
+		{http.MethodGet, "/sessions", s.listSessions},
+		{http.MethodGet, "/sessions/{sid}", s.getSession},
+		{http.MethodDelete, "/sessions/{sid}", s.closeSession},
+		{http.MethodPost, "/sessions/{sid}/run", s.runInSession},
+	}
+}
+
+// session is the one that a request names.
+func (s *Server) session(c *call) (*shell.Session, error) {
+	set, err := s.sessions.find(c, false)
+	if err != nil {
+		return nil, err
+	}
+	if set == nil {
+		return nil, sandpit.Errorf(sandpit.NotFound, "no session %.80q", c.r.PathValue("sid"))
+	}
+	return set.Get(c.r.PathValue("sid"))
+}
+
+func (s *Server) openSession(ctx context.Context, c *call) error {
+	var req wire.NewSession
+	if err := c.body(&req); err != nil {
+		return err
+	}
+	timeout, err := limitOf(req.Timeout)
+	if err != nil {
+		return err
+	}
+	most, err := bytesOf(req.MaxOutput)
+	if err != nil {
+		return err
+	}
+	set, err := s.sessions.find(c, true)
+	if err != nil {
+		return err
+	}
+	session, err := set.Create(ctx, req.Name, shell.Options{
+		Dir: req.Dir, Env: req.Env, User: req.User, Timeout: timeout, MaxOutput: most, RefuseBusy: req.RefuseBusy,
+	})
+	if err != nil {
+		return err
+	}
+	return c.json(http.StatusCreated, sessionOf(session.Info()))
+}
+
+// limitOf reads a number of seconds of which 0 means what is usual.
+func limitOf(seconds float64) (time.Duration, error) {
+	if seconds < 0 {
+		return 0, sandpit.Errorf(sandpit.Invalid, "timeout_seconds %v: want more than 0", seconds)
+	}
+	return timeoutOf(seconds, 0)
+}
+
+// bytesOf reads a number of bytes.
+func bytesOf(n int64) (int, error) {
+	if n < 0 || n > math.MaxInt32 {
+		return 0, sandpit.Errorf(sandpit.Invalid, "max_output %d: no such number of bytes is possible", n)
+	}
+	return int(n), nil
+}
+
+func sessionOf(i shell.Info) wire.Session {
+	return wire.Session{
+		ID: i.ID, Shell: i.Shell, Cwd: i.Cwd, CreatedAt: i.CreatedAt, LastUsed: i.LastUsed, Runs: i.Runs, Waiting: i.Waiting, Jobs: i.Jobs,
+	}
+}
+
+func (s *Server) listSessions(_ context.Context, c *call) error {
+	page := wire.Page[wire.Session]{Items: []wire.Session{}}
+	set, err := s.sessions.find(c, false)
+	if err != nil {
+		return err
+	}
+	if set != nil {
+		for _, info := range set.List() {
+			page.Items = append(page.Items, sessionOf(info))
+		}
+	}
+	return c.json(http.StatusOK, page)
+}
+
+func (s *Server) getSession(_ context.Context, c *call) error {
+	session, err := s.session(c)
+	if err != nil {
+		return err
+	}
+	return c.json(http.StatusOK, sessionOf(session.Info()))
+}
+
+func (s *Server) closeSession(_ context.Context, c *call) error {
+	set, err := s.sessions.find(c, false)
+	if err != nil {
+		return err
+	}
+	if set == nil {
+		return sandpit.Errorf(sandpit.NotFound, "no session %.80q", c.r.PathValue("sid"))
+	}
+	if err := set.CloseSession(c.r.PathValue("sid")); err != nil {
+		return err
+	}
+	return c.nothing()
+}
+
+// runInSession runs a command in the shell of a session. When the client goes away it
+// is interrupted.
+func (s *Server) runInSession(ctx context.Context, c *call) error {
+	var req wire.SessionRun
+	if err := c.body(&req); err != nil {
+		return err
+	}
+	session, err := s.session(c)
+	if err != nil {
+		return err
+	}
+	timeout, err := limitOf(req.Timeout)
+	if err != nil {
+		return err
+	}
+	if req.MaxOutput > s.o.MaxOutput {
+		return sandpit.Errorf(sandpit.Invalid, "max_output %d: want at most %d", req.MaxOutput, s.o.MaxOutput)
+	}
+	most, err := bytesOf(req.MaxOutput)
+	if err != nil {
+		return err
+	}
+	r, err := session.Run(ctx, shell.RunRequest{
+		Command: req.Command, Timeout: timeout, Stdin: []byte(req.Stdin), SeparateStderr: req.SeparateStderr, MaxOutput: most,
+	})
+	if err != nil && !r.TimedOut {
+		return err
+	}
+	return c.json(http.StatusOK, wire.SessionResult{
+		Stdout: utf8Text(r.Stdout), Stderr: utf8Text(r.Stderr), StdoutSize: r.StdoutSize, StderrSize: r.StderrSize,
+		Truncated: r.Truncated, Late: utf8Text(r.Late), ExitCode: r.ExitCode, Duration: r.Duration.Seconds(), TimedOut: r.TimedOut,
+		Outcome: string(r.Outcome), StateLost: r.StateLost, Fresh: r.Fresh, Cwd: strings.ToValidUTF8(r.Cwd, "\uFFFD"),
+	})
+}
+
+// utf8Text is output as JSON can hold it.
+func utf8Text(b []byte) string { return strings.ToValidUTF8(string(b), "\uFFFD") }

@@ -1,0 +1,360 @@
+package api
+
+import (
+	"errors"
+	"log/slog"
+	"net/http"
+	"path"
+	"regexp"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/manager"
+	"github.com/sandpit-dev/sandpit/internal/wire"
+)
+
+// LocalOwner is whose sandboxes those are that are made without a key, by programs
+// of this machine.
+const LocalOwner = "local"
+
+// EdgeOptions say whom the edge lets in. Keys must be given; the zero value of
+// another field means the default stated with it.
+type EdgeOptions struct {
+	// Keys are those that may be shown.
+	Keys *Keys
+	// Report is told of refusals: manager.Manager.Report. Default: nobody is.
+	Report func(manager.Report)
+	// Keyless lets programs of this machine in that show no key, as administrators
+	// called LocalOwner, if they come by a loopback address and pass on nobody else's
+	// requests. Default: they need a key. Who comes by a unix socket never does.
+	Keyless bool
+	// Names are the names that the server is reached by, besides localhost and
+	// addresses; "*.example.org" means every name below. Default: none.
+	Names []string
+	// Public are paths that nobody needs a key for. Default: none.
+	Public []string
+	// Rate is how many requests a second each key may make, and Burst how many at
+	// once. Default: 1000 and 2000. Below zero: as many as they like.
+	Rate  float64
+	Burst int
+	// FailedRate is how many wrong keys a minute each address may show, and
+	// FailedBurst how many at once. Default: 10 and 20.
+	FailedRate  float64
+	FailedBurst int
+	// Observe is told of each request when it has been answered. Default: nobody is.
+	Observe func(*http.Request, Answer)
+	// Log hears of panics, and of requests at the level debug. Default: nobody does.
+	Log *slog.Logger
+}
+
+// Answer is how a request was answered.
+type Answer struct {
+	// Route is the pattern that the request was for; "" if there is none.
+	Route  string
+	Status int
+	Bytes  int64 // of the body
+	Took   time.Duration
+}
+
+// Edge is what every request passes first. All methods may be called concurrently.
+type Edge struct {
+	o       EdgeOptions
+	origins *http.CrossOriginProtection
+	public  map[string]bool
+	rates   *limiter // by key; nil: no limit
+	failed  *limiter // wrong keys, by address
+	told    *limiter // refusals of other kinds that are told, by address
+}
+
+// NewEdge returns an edge.
+func NewEdge(o EdgeOptions) *Edge {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Report == nil {
+		o.Report = func(manager.Report) {}
+	}
+	if o.Rate == 0 {
+		o.Rate, o.Burst = 1000, 2000
+	}
+	if o.FailedRate <= 0 || o.FailedBurst <= 0 {
+		o.FailedRate, o.FailedBurst = 10, 20
+	}
+	e := &Edge{
+		o: o, origins: http.NewCrossOriginProtection(), public: make(map[string]bool),
+		failed: newLimiter(rate.Limit(o.FailedRate/60), o.FailedBurst),
+		told:   newLimiter(rate.Limit(o.FailedRate/60), o.FailedBurst),
+	}
+	if o.Rate > 0 {
+		e.rates = newLimiter(rate.Limit(o.Rate), max(o.Burst, 1))
+	}
+	for _, p := range o.Public {
+		e.public[p] = true
+	}
+	return e
+}
+
+// Handler returns next behind the edge. Whatever next gets carries a request ID and,
+// but for public paths, a Principal.
+func (e *Edge) Handler(next *http.ServeMux) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		begin := time.Now()
+		a := &answer{ResponseWriter: w}
+		ctx := WithRequestID(r.Context(), requestID(r))
+		r = r.WithContext(ctx)
+		w.Header().Set(wire.HeaderRequestID, RequestID(ctx))
+		secure(w.Header())
+		// Deadlines are the connection's, and the last request may have left one.
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Time{}) // what cannot have one needs none
+		a.request = r
+		defer func() { e.finish(a, begin, recover()) }()
+		e.serve(a, next)
+	})
+}
+
+// serve lets a request in, or refuses it.
+func (e *Edge) serve(a *answer, next *http.ServeMux) {
+	r, err := e.admit(a, a.request)
+	if err != nil {
+		WriteError(a, r, err)
+		return
+	}
+	a.request = r
+	if _, pattern := next.Handler(r); pattern == "" || !clean(r.URL.Path) {
+		unrouted(a, r, next)
+		return
+	}
+	next.ServeHTTP(a, r) // which writes the pattern into r
+}
+
+// admit finds out who makes a request, and whether they may.
+func (e *Edge) admit(w http.ResponseWriter, r *http.Request) (*http.Request, error) {
+	from := peerOf(r)
+	if err := e.o.checkHost(r, from); err != nil {
+		e.refused(r, e.told, "host", err)
+		return r, err
+	}
+	if err := e.origins.Check(r); err != nil {
+		err = sandpit.Errorf(sandpit.PermissionDenied, "a page of another site may not do this: %w", err)
+		e.refused(r, e.told, "cross-origin", err)
+		return r, err
+	}
+	p, err := e.principal(w, r, from)
+	if err != nil {
+		if e.public[r.URL.Path] && sandpit.CodeOf(err) == sandpit.Unauthenticated {
+			return r, nil
+		}
+		return r, err
+	}
+	name := p.KeyID
+	if name == "" {
+		name = from.name()
+	}
+	if e.rates != nil && !from.unix {
+		if wait, ok := e.rates.allow(name); !ok {
+			retryAfter(w, wait)
+			return r, sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "too many requests with this key"),
+				"wait as long as Retry-After says")
+		}
+	}
+	ctx := manager.WithActor(WithPrincipal(r.Context(), p), p.Owner)
+	return r.WithContext(ctx), nil
+}
+
+// principal returns who makes a request.
+func (e *Edge) principal(w http.ResponseWriter, r *http.Request, from peer) (Principal, error) {
+	secret, shown := credential(r.Header)
+	if !shown {
+		if from.unix || e.o.Keyless && from.loopback(r.Header) {
+			return Principal{Owner: LocalOwner, Admin: true}, nil
+		}
+		return PrincipalOf(r.Context()) // there is none, and the error says what to do
+	}
+	if _, known := e.o.Keys.known(secret); !known && !from.unix {
+		if wait, spent := e.failed.spent(from.name()); spent {
+			retryAfter(w, wait)
+			return Principal{}, sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "too many wrong API keys from this address"),
+				"wait as long as Retry-After says")
+		}
+	}
+	key, err := e.o.Keys.Check(r.Context(), secret)
+	if err != nil {
+		if sandpit.CodeOf(err) == sandpit.Unauthenticated {
+			e.refused(r, e.failed, "log in", err)
+		}
+		return Principal{}, err
+	}
+	return Principal{Owner: key.Owner, Admin: key.Admin, KeyID: key.ID}, nil
+}
+
+// refused tells of a refusal, unless there were too many: they must not push
+// everything else out of the trail.
+func (e *Edge) refused(r *http.Request, l *limiter, action string, err error) {
+	from := peerOf(r)
+	if _, ok := l.allow(from.name()); !ok {
+		return
+	}
+	e.o.Report(manager.Report{
+		Actor: from.name(), Action: action, Err: err,
+		Args: map[string]string{"method": r.Method, "path": cutText(r.URL.Path, 200), "request": RequestID(r.Context())},
+	})
+}
+
+// credential returns the key that a request shows. Of several that differ none
+// counts.
+func credential(h http.Header) (secret string, shown bool) {
+	var list []string
+	list = append(list, h.Values(wire.HeaderKey)...)
+	for _, value := range h.Values("Authorization") {
+		scheme, token, _ := strings.Cut(value, " ")
+		if !strings.EqualFold(scheme, "Bearer") {
+			token = "" // of a kind that nobody here takes
+		}
+		list = append(list, strings.TrimSpace(token))
+	}
+	if len(list) == 0 {
+		return "", false
+	}
+	for _, other := range list[1:] {
+		if other != list[0] {
+			return "", true
+		}
+	}
+	return list[0], true
+}
+
+// finish tells how a request went, and survives its handler.
+func (e *Edge) finish(a *answer, begin time.Time, panicked any) {
+	r, begun := a.request, a.status != 0
+	err, ok := panicked.(error)
+	aborted := ok && errors.Is(err, http.ErrAbortHandler) // on purpose: the connection is to be cut
+	if panicked != nil && !aborted {
+		e.o.Log.ErrorContext(r.Context(), "a request panicked", slog.Any("panic", panicked), slog.String("method", r.Method),
+			slog.String("route", r.Pattern), slog.String("request_id", RequestID(r.Context())), slog.String("stack", string(debug.Stack())))
+		if !begun {
+			WriteError(a, r, sandpit.Errorf(sandpit.Internal, "something went wrong in the server"))
+		}
+	}
+	if r.ContentLength != 0 && r.ProtoMajor == 1 {
+		// The rest of a body is read before the connection is used again. It must not come slowly.
+		_ = http.NewResponseController(a).SetReadDeadline(time.Now().Add(restLimit)) // what cannot have one needs none
+	}
+	done := Answer{Route: r.Pattern, Status: a.status, Bytes: a.bytes, Took: time.Since(begin)}
+	if done.Status == 0 {
+		done.Status = http.StatusOK // as net/http has it
+	}
+	if e.o.Observe != nil {
+		e.o.Observe(r, done)
+	}
+	e.o.Log.LogAttrs(r.Context(), slog.LevelDebug, "request", slog.String("method", r.Method), slog.String("route", done.Route),
+		slog.Int("status", done.Status), slog.Duration("took", done.Took), slog.String("request_id", RequestID(r.Context())))
+	if panicked != nil && (begun || aborted) {
+		panic(http.ErrAbortHandler) // whoever reads must not take it for a whole answer
+	}
+}
+
+// restLimit is how long the rest of a body may take that nobody has asked for.
+const restLimit = 5 * time.Second
+
+// requestIDPattern is what a client's own request ID may look like.
+var requestIDPattern = regexp.MustCompile(`^[A-Za-z0-9._:-]{1,64}$`)
+
+func requestID(r *http.Request) string {
+	if id := r.Header.Get(wire.HeaderRequestID); requestIDPattern.MatchString(id) {
+		return id
+	}
+	return randomHex(12)
+}
+
+// secure sets the headers that every answer has; a handler may set others.
+func secure(h http.Header) {
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Referrer-Policy", "no-referrer")
+	h.Set("Cross-Origin-Resource-Policy", "same-origin")
+	h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
+	h.Set("Cache-Control", "no-store")
+}
+
+// clean reports whether a path is one that leads nowhere else.
+func clean(p string) bool {
+	cleaned := path.Clean(p)
+	return p == cleaned || p == cleaned+"/"
+}
+
+// unrouted answers a request that no pattern fits, as a problem.
+func unrouted(w http.ResponseWriter, r *http.Request, mux *http.ServeMux) {
+	asked := &bare{header: make(http.Header)}
+	if clean(r.URL.Path) {
+		h, _ := mux.Handler(r)
+		h.ServeHTTP(asked, r)
+	}
+	if asked.status == http.StatusMethodNotAllowed {
+		allow := asked.header.Get("Allow")
+		w.Header().Set("Allow", allow)
+		p := ProblemOf(r.Context(), sandpit.Errorf(sandpit.Invalid, "%.20s is not for this path, but %s", r.Method, allow))
+		p.Status, p.Title = asked.status, http.StatusText(asked.status)
+		WriteProblem(w, p)
+		return
+	}
+	WriteError(w, r, sandpit.Errorf(sandpit.NotFound, "there is no %.20s %.200q", r.Method, r.URL.Path))
+}
+
+// bare keeps the head of an answer.
+type bare struct {
+	header http.Header
+	status int
+}
+
+func (b *bare) Header() http.Header         { return b.header }
+func (b *bare) WriteHeader(status int)      { b.status = status }
+func (b *bare) Write(p []byte) (int, error) { return len(p), nil }
+
+// answer counts what is answered.
+type answer struct {
+	http.ResponseWriter
+
+	request *http.Request // as it was passed on
+	status  int           // 0: nothing yet
+	bytes   int64
+}
+
+// Unwrap lets http.ResponseController find what the connection can do.
+func (a *answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
+
+func (a *answer) WriteHeader(status int) {
+	if a.status == 0 && (status >= 200 || status == http.StatusSwitchingProtocols) {
+		a.status = status
+	}
+	a.ResponseWriter.WriteHeader(status)
+}
+
+func (a *answer) Write(p []byte) (int, error) {
+	if a.status == 0 {
+		a.status = http.StatusOK
+	}
+	n, err := a.ResponseWriter.Write(p)
+	a.bytes += int64(n)
+	return n, err
+}
+
+// Flush implements http.Flusher.
+func (a *answer) Flush() {
+	_ = http.NewResponseController(a.ResponseWriter).Flush() // as http.Flusher, which cannot fail
+}
+
+func retryAfter(w http.ResponseWriter, wait time.Duration) {
+	seconds := int64((wait + time.Second - 1) / time.Second)
+	w.Header().Set("Retry-After", strconv.FormatInt(max(seconds, 1), 10))
+}
+
+func cutText(s string, limit int) string {
+	if len(s) > limit {
+		s = s[:limit]
+	}
+	return strings.ToValidUTF8(s, "?")
+}

@@ -1,0 +1,101 @@
+package api
+
+import (
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// peer is where a request comes from, and which way.
+type peer struct {
+	address netip.Addr // of who asks; invalid for a unix socket
+	local   netip.Addr // that they asked at
+	unix    bool
+}
+
+func peerOf(r *http.Request) peer {
+	local, _ := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
+	if _, ok := local.(*net.UnixAddr); ok {
+		return peer{unix: true}
+	}
+	var p peer
+	if tcp, ok := local.(*net.TCPAddr); ok {
+		p.local = tcp.AddrPort().Addr().Unmap()
+	}
+	if from, err := netip.ParseAddrPort(r.RemoteAddr); err == nil {
+		p.address = from.Addr().Unmap()
+	}
+	return p
+}
+
+// loopback reports whether a request comes from a program of this machine that
+// asks for itself. One that passes on what others ask says so.
+func (p peer) loopback(h http.Header) bool {
+	for _, name := range []string{"Forwarded", "X-Forwarded-For", "X-Real-Ip", "Via"} {
+		if len(h.Values(name)) > 0 {
+			return false
+		}
+	}
+	return p.address.IsLoopback() && p.local.IsLoopback()
+}
+
+// name is what the peer is called in the trail of events. No owner has such a name.
+func (p peer) name() string {
+	switch {
+	case p.unix:
+		return "unix socket"
+	case p.address.IsValid():
+		return "address " + addressName(p.address)
+	default:
+		return "address unknown"
+	}
+}
+
+// checkHost refuses a request whose Host names another server. A page in a browser
+// can give its own name this machine's address, and would then be taken for us.
+func (o *EdgeOptions) checkHost(r *http.Request, p peer) error {
+	if p.unix {
+		return nil // no browser gets there
+	}
+	host := hostname(r.Host)
+	if ip, err := netip.ParseAddr(host); err == nil {
+		// Somebody may reach us by an address that we do not know. No name leads to it.
+		if p.local.IsLoopback() == ip.Unmap().IsLoopback() {
+			return nil
+		}
+		return badHost(host)
+	}
+	if host == "localhost" && p.local.IsLoopback() {
+		return nil
+	}
+	for _, name := range o.Names {
+		name = strings.ToLower(name)
+		if suffix, ok := strings.CutPrefix(name, "*"); ok && strings.HasPrefix(suffix, ".") {
+			if label, ok := strings.CutSuffix(host, suffix); ok && label != "" {
+				return nil
+			}
+		}
+		if host == name {
+			return nil
+		}
+	}
+	return badHost(host)
+}
+
+func badHost(host string) error {
+	return sandpit.WithHint(sandpit.Errorf(sandpit.PermissionDenied, "this server is not called %.100q", host),
+		"if it is, add the name to the server's settings")
+}
+
+// hostname returns a Host without its port, in lower case, and without the dot or
+// brackets that it may have.
+func hostname(host string) string {
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		host = h
+	}
+	host = strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
+	return strings.ToLower(strings.TrimSuffix(host, "."))
+}

@@ -1,0 +1,249 @@
+package api
+
+import (
+	"container/list"
+	"context"
+	"errors"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+func listenTCP(ctx context.Context, address string) (net.Listener, error) {
+	var c net.ListenConfig
+	l, err := c.Listen(ctx, "tcp", address)
+	switch {
+	case errors.Is(err, unix.EADDRINUSE):
+		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.Conflict, "somebody else listens at %s", address),
+			"end that program, or choose another address")
+	case errors.Is(err, unix.EACCES):
+		return nil, sandpit.Errorf(sandpit.PermissionDenied, "listen at %s: %w", address, err)
+	case err != nil:
+		return nil, sandpit.Errorf(sandpit.Invalid, "listen at %s: %w", address, err)
+	}
+	return l, nil
+}
+
+// socketListener removes its socket when it is closed, if it is its own still.
+type socketListener struct {
+	net.Listener
+
+	path string
+	file os.FileInfo
+	once sync.Once
+}
+
+// Close implements net.Listener.
+func (l *socketListener) Close() error {
+	l.once.Do(func() {
+		if now, err := os.Lstat(l.path); err == nil && os.SameFile(now, l.file) {
+			_ = os.Remove(l.path) // whoever comes next replaces it
+		}
+	})
+	return l.Listener.Close()
+}
+
+// maxSocketPath is how long the path of a unix socket may be, for Linux.
+const maxSocketPath = 107
+
+// listenUnix makes a unix socket that only its owner reaches, from the moment it has
+// its name on. One that a dead server has left is replaced.
+func listenUnix(ctx context.Context, path string) (net.Listener, error) {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return nil, sandpit.Errorf(sandpit.Invalid, "unix socket: %w", err)
+	}
+	if len(path) > maxSocketPath {
+		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "unix socket %s: a path of %d bytes, and there may be %d", path, len(path), maxSocketPath),
+			"choose a shorter path")
+	}
+	if err := free(ctx, path); err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp(filepath.Dir(path), ".s-*") // with permissions 0700
+	if err != nil {
+		return nil, sandpit.Errorf(sandpit.CodeOf(err), "make a unix socket: %w", err)
+	}
+	defer os.RemoveAll(dir)
+	temporary := filepath.Join(dir, "s")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: temporary, Net: "unix"})
+	if err != nil {
+		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.CodeOf(err), "make a unix socket %s: %w", path, err),
+			"if its path is long, choose a shorter one")
+	}
+	l.SetUnlinkOnClose(false)
+	own, err := publish(temporary, path)
+	if err != nil {
+		return nil, errors.Join(sandpit.Errorf(sandpit.CodeOf(err), "make a unix socket: %w", err), l.Close())
+	}
+	return &socketListener{Listener: l, path: path, file: own}, nil
+}
+
+func publish(temporary, path string) (os.FileInfo, error) {
+	if err := os.Chmod(temporary, 0o600); err != nil {
+		return nil, err
+	}
+	if err := os.Rename(temporary, path); err != nil {
+		return nil, err
+	}
+	return os.Lstat(path)
+}
+
+// free fails if there is something at a path that is no socket, or somebody who
+// answers.
+func free(ctx context.Context, path string) error {
+	info, err := os.Lstat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return sandpit.Errorf(sandpit.CodeOf(err), "make a unix socket: %w", err)
+	}
+	if info.Mode()&fs.ModeSocket == 0 {
+		return sandpit.Errorf(sandpit.Conflict, "%s is there already, and is no socket", path)
+	}
+	var d net.Dialer
+	c, err := d.DialContext(ctx, "unix", path)
+	if err != nil {
+		return nil //nolint:nilerr // nobody answers: a dead server has left it
+	}
+	_ = c.Close() // nothing was said
+	return sandpit.WithHint(sandpit.Errorf(sandpit.Conflict, "somebody else listens at %s", path),
+		"end that program, or choose another path")
+}
+
+// gate is a listener whose connections are counted.
+type gate struct {
+	net.Listener
+
+	crowd *crowd
+}
+
+// Accept implements net.Listener.
+func (g *gate) Accept() (net.Conn, error) {
+	for {
+		c, err := g.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		if m := g.crowd.enter(c); m != nil {
+			return m, nil
+		}
+		_ = c.Close() // there is no room, and nobody to tell
+	}
+}
+
+// crowd is the connections of a server. When there is no room, one that nothing is
+// being done on makes way: the one that has been so for longest.
+type crowd struct {
+	max int
+
+	mu      sync.Mutex
+	all     map[*member]struct{}
+	waiting *list.List // of *member: new ones, and idle ones; the oldest first
+}
+
+// member is one connection.
+type member struct {
+	net.Conn
+
+	crowd *crowd
+	place *list.Element // in waiting; nil if something is being done
+}
+
+func newCrowd(limit int) *crowd {
+	return &crowd{max: limit, all: make(map[*member]struct{}), waiting: list.New()}
+}
+
+// enter lets a connection in, or returns nil if there is no room.
+func (c *crowd) enter(conn net.Conn) *member {
+	m := &member{Conn: conn, crowd: c}
+	c.mu.Lock()
+	var leaves *member
+	if len(c.all) >= c.max {
+		first := c.waiting.Front()
+		if first == nil {
+			c.mu.Unlock()
+			return nil
+		}
+		leaves, _ = first.Value.(*member)
+		c.drop(leaves)
+	}
+	c.all[m] = struct{}{}
+	m.place = c.waiting.PushBack(m)
+	c.mu.Unlock()
+	if leaves != nil {
+		_ = leaves.Conn.Close() // whoever has it hears of it
+	}
+	return m
+}
+
+// drop forgets a connection. The lock is held.
+func (c *crowd) drop(m *member) {
+	delete(c.all, m)
+	c.busy(m)
+}
+
+// busy notes that something is being done. The lock is held.
+func (c *crowd) busy(m *member) {
+	if m.place != nil {
+		c.waiting.Remove(m.place)
+		m.place = nil
+	}
+}
+
+// changed is http.Server.ConnState.
+func (c *crowd) changed(conn net.Conn, state http.ConnState) {
+	if t, ok := conn.(interface{ NetConn() net.Conn }); ok {
+		conn = t.NetConn() // below TLS
+	}
+	m, ok := conn.(*member)
+	if !ok {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, in := c.all[m]; !in {
+		return
+	}
+	c.busy(m)
+	if state == http.StateIdle || state == http.StateNew {
+		m.place = c.waiting.PushBack(m)
+	}
+}
+
+// Close implements net.Conn.
+func (m *member) Close() error {
+	m.crowd.mu.Lock()
+	m.crowd.drop(m)
+	m.crowd.mu.Unlock()
+	return m.Conn.Close()
+}
+
+// CloseWrite ends one direction, as who copies between connections needs it.
+func (m *member) CloseWrite() error {
+	if c, ok := m.Conn.(interface{ CloseWrite() error }); ok {
+		return c.CloseWrite()
+	}
+	return errors.ErrUnsupported
+}
+
+// closeAll closes all connections.
+func (c *crowd) closeAll() {
+	c.mu.Lock()
+	all := make([]*member, 0, len(c.all))
+	for m := range c.all {
+		all = append(all, m)
+	}
+	c.mu.Unlock()
+	for _, m := range all {
+		_ = m.Close() // nothing is left to be said
+	}
+}

@@ -1,0 +1,71 @@
+package native
+
+import (
+	"path/filepath"
+	"strings"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/api"
+	"github.com/sandpit-dev/sandpit/internal/hostpath"
+	"github.com/sandpit-dev/sandpit/internal/image"
+)
+
+// allow refuses what would show files of the machine to somebody who may not see
+// them, and resolves the paths in a spec.
+func (s *server) allow(p api.Principal, spec *sandpit.Spec) error {
+	if image.IsPath(string(spec.Image)) {
+		if !p.Admin {
+			return sandpit.WithHint(
+				sandpit.Errorf(sandpit.PermissionDenied, "image %.100q is a file or directory of the server's machine", string(spec.Image)),
+				"name an image of a registry")
+		}
+		if !filepath.IsAbs(string(spec.Image)) {
+			return sandpit.Errorf(sandpit.Invalid, "image %.100q: want an absolute path on the server's machine", string(spec.Image))
+		}
+	}
+	for i := range spec.Mounts {
+		resolved, err := s.mountSource(p, spec.Mounts[i].Source)
+		if err != nil {
+			return err
+		}
+		spec.Mounts[i].Source = resolved
+	}
+	return nil
+}
+
+// mountSource resolves a path of the machine that a sandbox is to see. To clients
+// what is not there and what they may not see look alike.
+func (s *server) mountSource(p api.Principal, source string) (string, error) {
+	if !filepath.IsAbs(source) {
+		return "", sandpit.Errorf(sandpit.Invalid, "mount %.200q: want an absolute path on the server's machine", source)
+	}
+	resolved, err := hostpath.Resolve(source)
+	if p.Admin {
+		if err == nil {
+			err = hostpath.Check(resolved, s.resolvedRoots())
+		}
+		return resolved, err
+	}
+	if err == nil {
+		for _, root := range s.resolvedRoots() {
+			below := resolved == root || strings.HasPrefix(resolved, strings.TrimSuffix(root, "/")+"/")
+			if below && hostpath.Check(resolved, s.resolvedRoots()) == nil {
+				return resolved, nil
+			}
+		}
+	}
+	return "", sandpit.WithHint(
+		sandpit.Errorf(sandpit.PermissionDenied, "mount %.200q: it is not in a directory that clients may have shown", source),
+		"ask an administrator of the server which directories there are")
+}
+
+// resolvedRoots are the directories below which clients may have others shown.
+func (s *server) resolvedRoots() []string {
+	var list []string
+	for _, root := range s.MountRoots {
+		if resolved, err := hostpath.Resolve(root); err == nil { // one that is not there has nothing in it
+			list = append(list, resolved)
+		}
+	}
+	return list
+}

@@ -1,0 +1,139 @@
+package native
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"runtime/debug"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/api"
+	"github.com/sandpit-dev/sandpit/internal/image"
+	"github.com/sandpit-dev/sandpit/internal/wire"
+)
+
+const pathImages = wire.Prefix + "/images"
+
+type imagesOut struct {
+	Body wire.Page[wire.Image]
+}
+
+type pullIn struct {
+	Body wire.Pull
+}
+
+type imageIn struct {
+	ID string `path:"id" maxLength:"200" doc:"The image."`
+}
+
+// images registers what sandboxes are made from.
+func (s *server) images() {
+	add(s, operation(http.MethodGet, pathImages, "listImages", "List the images of the server's cache"),
+		func(ctx context.Context, _ *struct{}) (*imagesOut, error) {
+			if err := s.hasImages(); err != nil {
+				return nil, err
+			}
+			list, err := s.Images.List(ctx)
+			return &imagesOut{paged(list, len(list), func(wire.Image) string { return "" })}, err
+		})
+	op := operation(http.MethodPost, pathImages+"/pull", "pullImage", "Fetch an image of a registry")
+	op.Description = "Events: progress, with the bytes done and those in all; then either result, with the image, or error, with a problem."
+	stream(s, op, s.pull)
+	op = operation(http.MethodDelete, pathImages+"/{id}", "deleteImage", "Remove an image from the cache")
+	op.DefaultStatus = http.StatusNoContent
+	add(s, op, func(ctx context.Context, in *imageIn) (*struct{}, error) {
+		if err := s.administrator(ctx, "delete an image"); err != nil {
+			return nil, err
+		}
+		err := s.hasImages()
+		if err == nil {
+			err = s.Images.Remove(ctx, in.ID)
+		}
+		s.tellOf(ctx, "delete an image", map[string]string{"image": in.ID}, err)
+		return nil, err
+	})
+}
+
+func (s *server) hasImages() error {
+	if s.Images == nil {
+		return sandpit.Errorf(sandpit.Unsupported, "this server keeps no images")
+	}
+	return nil
+}
+
+// progressEvery is how often it is told how far something has come.
+const progressEvery = 250 * time.Millisecond
+
+func (s *server) pull(ctx context.Context, in *pullIn) (func(*http.Request, *api.Stream), error) {
+	if err := s.hasImages(); err != nil {
+		return nil, err
+	}
+	if image.IsPath(in.Body.Name) || in.Body.Name == string(sandpit.HostImage) {
+		return nil, sandpit.Errorf(sandpit.Invalid, "image %.100q is of no registry", in.Body.Name)
+	}
+	return func(r *http.Request, st *api.Stream) {
+		err := s.pulling(r.Context(), in.Body, st)
+		s.tellOf(ctx, "pull", map[string]string{"image": in.Body.Name}, err)
+		if err == nil {
+			return
+		}
+		if err := st.Fail(r, err); err != nil {
+			s.Log.DebugContext(r.Context(), "the end of a stream is not heard", slog.Any("error", err))
+		}
+	}, nil
+}
+
+// pulling fetches an image and tells of it. Who goes away ends it.
+func (s *server) pulling(ctx context.Context, p wire.Pull, st *api.Stream) error {
+	type result struct {
+		image wire.Image
+		err   error
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	latest := make(chan wire.Progress, 1)
+	done := make(chan result)
+	go func() { // ends with the pull, which is waited for below
+		r := result{err: sandpit.Errorf(sandpit.Internal, "something went wrong in the server")}
+		defer func() {
+			if p := recover(); p != nil {
+				s.Log.ErrorContext(ctx, "a pull panicked", slog.Any("panic", p), slog.String("stack", string(debug.Stack())))
+			}
+			done <- r
+		}()
+		r.image, r.err = s.Images.Pull(ctx, p, func(p wire.Progress) {
+			select { // the last one counts
+			case <-latest:
+			default:
+			}
+			latest <- p
+		})
+	}()
+	tick, silent := time.NewTicker(progressEvery), time.Now()
+	defer tick.Stop()
+	for {
+		var err error
+		select {
+		case r := <-done:
+			if r.err != nil {
+				return r.err
+			}
+			return st.Send("result", "", r.image)
+		case <-tick.C:
+			select {
+			case now := <-latest:
+				err, silent = st.Send("progress", "", now), time.Now()
+			default:
+				if time.Since(silent) >= api.HeartbeatEvery {
+					err, silent = st.Beat(), time.Now()
+				}
+			}
+		}
+		if err != nil {
+			cancel()
+			<-done
+			return err
+		}
+	}
+}

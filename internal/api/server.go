@@ -1,0 +1,274 @@
+package api
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// DefaultAddress is where a server listens if nothing else is said.
+const DefaultAddress = "127.0.0.1:8090"
+
+// ServerOptions say where a server listens. Handler must be given; the zero value
+// of another field means the default stated with it.
+type ServerOptions struct {
+	// Handler answers. It belongs behind an Edge.
+	Handler http.Handler
+	// Address is where to listen. Default: DefaultAddress. NoAddress: nowhere.
+	Address string
+	// Socket is the path of a unix socket, for its owner only. Default: none.
+	Socket string
+	// CertFile and KeyFile make the address one of HTTPS. Default: it is not.
+	CertFile, KeyFile string
+	// MaxConnections is how many there may be. When there are more, the one that has
+	// been waited for longest is closed. Default: 10,000.
+	MaxConnections int
+	// Drain is how long requests have to end when the server does. Default: 30 s.
+	Drain time.Duration
+	// HeaderTimeout is how long the head of a request may take to come. Default: 10 s.
+	HeaderTimeout time.Duration
+	// IdleTimeout is how long a connection is kept that is not used. Default: 2 min.
+	IdleTimeout time.Duration
+	// Log hears of connections that fail, at the level debug, and of what is cut off.
+	// Default: nobody does.
+	Log *slog.Logger
+}
+
+// NoAddress as ServerOptions.Address means that there is a unix socket only.
+const NoAddress = "none"
+
+// The bounds of a connection.
+const (
+	maxHeader  = 64 << 10        // bytes of the head of a request
+	maxStreams = 250             // requests at a time on one connection of HTTP/2
+	lastWords  = 5 * time.Second // of requests that were told to end
+)
+
+// Server listens. It speaks HTTP/1.1 and HTTP/2, the latter also without TLS.
+type Server struct {
+	o         ServerOptions
+	http      *http.Server
+	tcp, unix net.Listener // nil: none
+	draining  chan struct{}
+	requests  *tally
+	crowd     *crowd
+}
+
+// Listen opens the listeners of a server. Serve answers, and closes them; who does
+// not call it calls Close.
+//
+// Invalid: an address, path or certificate that is none. Conflict: somebody else
+// listens there. PermissionDenied.
+func Listen(ctx context.Context, o ServerOptions) (*Server, error) {
+	o = o.withDefaults()
+	s := &Server{o: o, draining: make(chan struct{}), requests: newTally(), crowd: newCrowd(o.MaxConnections)}
+	var certs *tls.Config
+	if o.CertFile != "" || o.KeyFile != "" {
+		pair, err := tls.LoadX509KeyPair(o.CertFile, o.KeyFile)
+		if err != nil {
+			return nil, sandpit.Errorf(sandpit.Invalid, "certificate of the server: %w", err)
+		}
+		certs = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}}
+	}
+	if o.Address != NoAddress {
+		l, err := listenTCP(ctx, o.Address)
+		if err != nil {
+			return nil, err
+		}
+		s.tcp = &gate{Listener: l, crowd: s.crowd}
+		if certs != nil {
+			s.tcp = tls.NewListener(s.tcp, certs)
+		}
+	}
+	if o.Socket != "" {
+		l, err := listenUnix(ctx, o.Socket)
+		if err != nil {
+			return nil, errors.Join(err, s.Close())
+		}
+		s.unix = &gate{Listener: l, crowd: s.crowd}
+	}
+	if s.tcp == nil && s.unix == nil {
+		return nil, sandpit.Errorf(sandpit.Invalid, "the server is to listen nowhere")
+	}
+	s.http = s.newHTTP()
+	return s, nil
+}
+
+func (o ServerOptions) withDefaults() ServerOptions {
+	if o.Address == "" {
+		o.Address = DefaultAddress
+	}
+	if o.MaxConnections <= 0 {
+		o.MaxConnections = 10_000
+	}
+	for _, d := range []struct {
+		field *time.Duration
+		value time.Duration
+	}{{&o.Drain, 30 * time.Second}, {&o.HeaderTimeout, 10 * time.Second}, {&o.IdleTimeout, 2 * time.Minute}} {
+		if *d.field <= 0 {
+			*d.field = d.value
+		}
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	return o
+}
+
+func (s *Server) newHTTP() *http.Server {
+	p := new(http.Protocols)
+	p.SetHTTP1(true)
+	p.SetHTTP2(true)
+	p.SetUnencryptedHTTP2(true)
+	return &http.Server{
+		Handler: s.requests.count(s.o.Handler), Protocols: p,
+		ReadHeaderTimeout: s.o.HeaderTimeout, IdleTimeout: s.o.IdleTimeout, MaxHeaderBytes: maxHeader,
+		HTTP2:     &http.HTTP2Config{MaxConcurrentStreams: maxStreams, SendPingTimeout: time.Minute, WriteByteTimeout: time.Minute},
+		ConnState: s.crowd.changed,
+		ErrorLog:  slog.NewLogLogger(s.o.Log.Handler(), slog.LevelDebug),
+	}
+}
+
+// Addr is the address that the server listens at; nil if it has a unix socket only.
+func (s *Server) Addr() net.Addr {
+	if s.tcp == nil {
+		return nil
+	}
+	return s.tcp.Addr()
+}
+
+// Close closes listeners that Serve was not called for.
+func (s *Server) Close() error {
+	var errs []error
+	for _, l := range []net.Listener{s.tcp, s.unix} {
+		if l != nil {
+			errs = append(errs, l.Close())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+type drainKey struct{}
+
+// Draining returns a channel that is closed when the server of a request is about to
+// end. What goes on without an end of its own ends then, and says so; everything
+// else has its time to finish. When that is over, the request's context ends, with
+// a cause.
+func Draining(ctx context.Context) <-chan struct{} {
+	ch, _ := ctx.Value(drainKey{}).(chan struct{})
+	return ch // nil, which never comes, outside of a server
+}
+
+// ErrDraining is why requests end that are cut off, or end themselves, when the
+// server ends.
+var ErrDraining = sandpit.Errorf(sandpit.Unavailable, "the server is shutting down")
+
+// Serve answers until ctx ends, then drains: it accepts nothing more, waits for the
+// requests, tells those that are left, and cuts off what does not end even then,
+// which is a Timeout. It must be called once, and closes the listeners.
+func (s *Server) Serve(ctx context.Context) error {
+	base, cut := context.WithCancelCause(context.WithValue(context.WithoutCancel(ctx), drainKey{}, s.draining))
+	defer cut(nil)
+	s.http.BaseContext = func(net.Listener) context.Context { return base }
+	failed := make(chan error, 2)
+	var serving sync.WaitGroup
+	for _, l := range []net.Listener{s.tcp, s.unix} {
+		if l != nil {
+			serving.Go(func() { failed <- s.http.Serve(l) })
+		}
+	}
+	var err error
+	select {
+	case <-ctx.Done():
+	case err = <-failed:
+		err = sandpit.Errorf(sandpit.Unavailable, "the server cannot go on: %w", err)
+	}
+	err = errors.Join(err, s.drain(context.WithoutCancel(ctx), cut))
+	serving.Wait()
+	return err
+}
+
+func (s *Server) drain(ctx context.Context, cut context.CancelCauseFunc) error {
+	close(s.draining)
+	wait := func(d time.Duration) bool {
+		ctx, cancel := context.WithTimeout(ctx, d)
+		defer cancel()
+		return s.http.Shutdown(ctx) == nil && s.requests.none(ctx)
+	}
+	if wait(s.o.Drain) {
+		return nil
+	}
+	s.o.Log.WarnContext(ctx, "requests have not ended in time and are told to", slog.Int("requests", s.requests.now()))
+	cut(ErrDraining)
+	if wait(lastWords) {
+		return nil
+	}
+	_ = s.http.Close() // those who are cut off hear of it
+	s.crowd.closeAll() // also connections that HTTP has given away
+	last, cancel := context.WithTimeout(ctx, lastWords)
+	defer cancel()
+	if s.requests.none(last) {
+		return nil
+	}
+	return sandpit.Errorf(sandpit.Timeout, "shut the server down: %d requests do not end", s.requests.now())
+}
+
+// tally counts requests that are being answered.
+type tally struct {
+	mu      sync.Mutex
+	n       int
+	changed chan struct{} // closed when n becomes zero; nil if nobody waits
+}
+
+func newTally() *tally { return &tally{} }
+
+func (t *tally) count(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		t.add(1)
+		defer t.add(-1)
+		next.ServeHTTP(w, r)
+	})
+}
+
+func (t *tally) add(n int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.n += n
+	if t.n == 0 && t.changed != nil {
+		close(t.changed)
+		t.changed = nil
+	}
+}
+
+func (t *tally) now() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.n
+}
+
+// none waits until there are none, and reports false if ctx ends first.
+func (t *tally) none(ctx context.Context) bool {
+	t.mu.Lock()
+	if t.n == 0 {
+		t.mu.Unlock()
+		return true
+	}
+	if t.changed == nil {
+		t.changed = make(chan struct{})
+	}
+	ch := t.changed
+	t.mu.Unlock()
+	select {
+	case <-ch:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

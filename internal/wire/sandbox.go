@@ -1,0 +1,109 @@
+package wire
+
+import (
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// Prefix begins the path of every call but those that tell of the server itself.
+const Prefix = "/v1"
+
+// The headers that are ours, or that mean something of ours.
+const (
+	// HeaderIdempotencyKey makes the making of a sandbox a request that may be sent again.
+	HeaderIdempotencyKey = "Idempotency-Key"
+	// HeaderRequestID names a request, in answers and in logs. One that a client
+	// sends is kept.
+	HeaderRequestID = "X-Request-Id"
+	// HeaderKey carries an API key. "Authorization: Bearer KEY" does as well.
+	HeaderKey = "X-Api-Key"
+)
+
+// Create asks for a sandbox.
+type Create struct {
+	Spec sandpit.Spec `json:"spec,omitzero" doc:"What the sandbox shall be."`
+	// Provider is who makes it. Default: the server's.
+	Provider string `json:"provider,omitempty" doc:"Who makes it, by name. Default: the server's own choice."`
+	// Timeout is how many seconds it may exist. Default: the server's; below zero never ends.
+	Timeout float64 `json:"timeout_seconds,omitempty" doc:"Seconds until on_timeout happens. Default: the server's; below zero: never."`
+	// OnTimeout is what happens then. Default: sandpit.ActionKill.
+	OnTimeout sandpit.Action `json:"on_timeout,omitempty" enum:"kill,stop,pause" doc:"What happens then. Default: kill."`
+	Policy    Policy         `json:"policy,omitzero" doc:"What happens to it by itself."`
+	// CreateTimeout is how many seconds the making may take. Default: the server's.
+	CreateTimeout float64 `json:"create_timeout_seconds,omitempty" minimum:"0" doc:"Seconds that the making may take. Default: the server's."`
+}
+
+// Policy says what happens to a sandbox by itself. Zero means never, but for
+// IdleTimeout, where it means the server's default and below zero means never.
+type Policy struct {
+	IdleTimeout      float64        `json:"idle_timeout_seconds,omitempty" doc:"Seconds without use until idle_action. Default: the server's; below zero: never."`
+	IdleAction       sandpit.Action `json:"idle_action,omitempty" enum:"kill,stop,pause" doc:"What happens to an idle sandbox. Default: kill."`
+	AutoStop         float64        `json:"auto_stop_seconds,omitempty" minimum:"0" doc:"Seconds without use until it is stopped. Default: never."`
+	AutoArchive      float64        `json:"auto_archive_seconds,omitempty" minimum:"0" doc:"Seconds stopped until it is archived. Default: never."`
+	AutoDelete       float64        `json:"auto_delete_seconds,omitempty" minimum:"0" doc:"Seconds stopped or archived until it is deleted. Default: never."`
+	Recreate         int            `json:"recreate,omitempty" minimum:"0" maximum:"100" doc:"How often it is made again after it vanished. Default: never."`
+	IgnoreBackground bool           `json:"ignore_background,omitempty" doc:"Lets it be idle while programs run in it."`
+}
+
+// Lease replaces the deadline of a sandbox.
+type Lease struct {
+	// Timeout is seconds from now; below zero means never. Deadline goes before it.
+	Timeout  float64        `json:"timeout_seconds,omitempty" doc:"Seconds from now; below zero: never."`
+	Deadline time.Time      `json:"deadline,omitzero" doc:"When, instead of timeout_seconds."`
+	Action   sandpit.Action `json:"action,omitempty" enum:"kill,stop,pause" doc:"What happens then. Default: kill."`
+}
+
+// Labels replaces the labels of a sandbox.
+type Labels struct {
+	Labels map[string]string `json:"labels" doc:"All labels that it shall have."`
+}
+
+// Page is a part of a list.
+type Page[T any] struct {
+	Items []T `json:"items" nullable:"false" doc:"What was found, in order."`
+	// Next is what the next call gives as its cursor; "" means that this was the last page.
+	Next string `json:"next_cursor,omitempty" doc:"The cursor of the next page; absent on the last one."`
+}
+
+// Pool is how a pool is doing.
+type Pool struct {
+	Provider string       `json:"provider"`
+	Spec     sandpit.Spec `json:"spec"`
+	Size     int          `json:"size" doc:"How many wait at least."`
+	Max      int          `json:"max" doc:"How many wait at most, if the pool learns."`
+	Ready    int          `json:"ready"`
+	Making   int          `json:"making"`
+}
+
+// Provider is one of the places that make sandboxes.
+type Provider struct {
+	Name      string   `json:"name"`
+	Default   bool     `json:"default,omitempty" doc:"Used when a request names none."`
+	Available bool     `json:"available"`
+	Abilities []string `json:"abilities,omitempty" doc:"What it can do besides making sandboxes."`
+	// Reason says why it is not available, Endpoint where it was looked for, Hint what to do.
+	Reason   string `json:"reason,omitempty"`
+	Endpoint string `json:"endpoint,omitempty"`
+	Hint     string `json:"hint,omitempty"`
+}
+
+// Stats say what the server is busy with. The keys are those of the manager.
+type Stats struct {
+	TotalSandboxes   int     `json:"total_sandboxes"`
+	ActiveOperations int     `json:"active_operations"`
+	MaxSandboxes     int     `json:"max_sandboxes"`
+	IdleTimeout      float64 `json:"idle_timeout" doc:"Seconds."`
+	CleanupInterval  float64 `json:"cleanup_interval" doc:"Seconds."`
+	IsShuttingDown   bool    `json:"is_shutting_down"`
+}
+
+// Version says what the server is.
+type Version struct {
+	Sandpit string `json:"sandpit"`
+	GVisor  string `json:"gvisor,omitempty"`
+	Guest   string `json:"guest,omitempty"`
+	Go      string `json:"go"`
+	OS      string `json:"os"`
+	Arch    string `json:"arch"`
+}
