@@ -1,0 +1,167 @@
+package client
+
+import (
+	"context"
+	"crypto/rand"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// errMissing is for output that the sandbox did not keep long enough.
+var errMissing = sandpit.Errorf(sandpit.Exhausted, "a part of the command's output was dropped before it was read")
+
+// Exec runs a command to its end and copies what it puts out. When the connection to
+// the server breaks, or the server is restarted, it goes on where it was, without a
+// byte lost or told twice, for as long as the server can be reached again within
+// Options.Timeout. A command that reads Stdin cannot go on like that before its input
+// has been sent whole, since nobody knows how much arrived.
+//
+// When ctx ends Exec returns, and the command goes on; it can be found by its ID,
+// which Exec chooses if cmd has none.
+//
+// Errors are those of sandpit.Processes.Start and sandpit.Process.Wait. Exhausted:
+// the reader was so slow that output was dropped; the exit status is right. Gone: the
+// sandbox ended.
+func (s *Sandbox) Exec(ctx context.Context, cmd sandpit.Command) (sandpit.ExitStatus, error) {
+	if cmd.ID == "" {
+		cmd.ID = strings.ToLower(rand.Text())
+	}
+	e := &execution{sandbox: s, id: cmd.ID, stdout: counted(cmd.Stdout), stderr: counted(cmd.Stderr), input: cmd.Stdin != nil}
+	cmd.Stdout, cmd.Stderr = e.stdout, e.stderr
+	status, err := e.start(ctx, cmd)
+	if !e.lost(ctx, err) {
+		return status, err
+	}
+	return e.goOn(ctx, cmd, err)
+}
+
+// execution is one command that Exec runs.
+type execution struct {
+	sandbox        *Sandbox
+	id             string
+	stdout, stderr *counter
+	known          bool            // it has been started
+	process        sandpit.Process // nil unless the answer to its start came
+	input          bool            // it reads input, which may have to be sent still
+	missing        bool
+}
+
+func (e *execution) start(ctx context.Context, cmd sandpit.Command) (sandpit.ExitStatus, error) {
+	p, err := e.sandbox.guest.Start(ctx, cmd)
+	if err != nil {
+		return sandpit.ExitStatus{}, err
+	}
+	e.known, e.process = true, p
+	return p.Wait(ctx)
+}
+
+// lost reports whether err says nothing of the command, but of the way to it.
+func (e *execution) lost(ctx context.Context, err error) bool {
+	if err == nil || ctx.Err() != nil || e.stdout.refused() || e.stderr.refused() {
+		return false
+	}
+	switch sandpit.CodeOf(err) {
+	case sandpit.Unavailable, sandpit.Exhausted:
+		// With output that was dropped on the way to a slow reader there may be more
+		// in the journal. Everything else that is exhausted fails again.
+		return e.known || sandpit.CodeOf(err) == sandpit.Unavailable
+	case sandpit.Gone:
+		// A stream that ends too early looks like the end of a sandbox.
+		now, askErr := e.sandbox.client.Get(ctx, e.sandbox.ID)
+		return sandpit.CodeOf(askErr) == sandpit.Unavailable || askErr == nil && now.State == sandpit.StateRunning
+	default:
+		return false
+	}
+}
+
+// goOn follows the command from where its output came to, again and again.
+func (e *execution) goOn(ctx context.Context, cmd sandpit.Command, err error) (sandpit.ExitStatus, error) {
+	if e.input && !e.inputSent() {
+		return sandpit.ExitStatus{}, sandpit.Errorf(sandpit.Unavailable, "the connection broke before the command's input was sent: %w", err)
+	}
+	since, pause := time.Now(), pauses()
+	for {
+		before := e.at()
+		status, ended, err := e.follow(ctx)
+		if ended {
+			return status, err
+		}
+		if sandpit.CodeOf(err) == sandpit.NotFound && !e.known {
+			if status, err = e.start(ctx, cmd); err == nil || sandpit.CodeOf(err) != sandpit.AlreadyExists && !e.lost(ctx, err) {
+				return status, err
+			}
+		} else if !e.lost(ctx, err) {
+			return sandpit.ExitStatus{}, err
+		}
+		if e.at() != before {
+			since = time.Now()
+			pause.Reset()
+		}
+		if time.Since(since) > e.sandbox.client.o.Timeout {
+			return sandpit.ExitStatus{}, err
+		}
+		select {
+		case <-time.After(pause.NextBackOff()):
+		case <-ctx.Done():
+			return sandpit.ExitStatus{}, context.Cause(ctx)
+		}
+	}
+}
+
+// inputSent reports whether all of the input is known to have arrived.
+func (e *execution) inputSent() bool {
+	p, ok := e.process.(interface{ InputSent() bool })
+	return ok && p.InputSent()
+}
+
+func (e *execution) at() sandpit.Offsets {
+	return sandpit.Offsets{Stdout: e.stdout.n, Stderr: e.stderr.n}
+}
+
+// follow tells the rest of the output, and reports whether it came to the end.
+func (e *execution) follow(ctx context.Context) (status sandpit.ExitStatus, ended bool, err error) {
+	told, err := e.sandbox.guest.Follow(ctx, e.id, sandpit.FollowOptions{From: e.at(), Stdout: e.stdout, Stderr: e.stderr})
+	e.stdout.n, e.stderr.n = told.Next.Stdout, told.Next.Stderr
+	e.known = e.known || told.Command.ID != ""
+	e.missing = e.missing || told.Missing != sandpit.Offsets{}
+	switch {
+	case err != nil:
+		return status, false, err
+	case !told.Command.Ended:
+		return status, false, sandpit.Errorf(sandpit.Unavailable, "the output ended before the command")
+	case told.Command.TimedOut:
+		return told.Command.Status, true, sandpit.Errorf(sandpit.Timeout, "the command took too long and was killed")
+	case e.missing:
+		return told.Command.Status, true, errMissing
+	}
+	return told.Command.Status, true, nil
+}
+
+// counter counts what arrived at a writer.
+type counter struct {
+	to  io.Writer
+	n   int64
+	err error
+}
+
+// counted never has a nil writer below.
+func counted(w io.Writer) *counter {
+	if w == nil {
+		w = io.Discard
+	}
+	return &counter{to: w}
+}
+
+// Write implements io.Writer.
+func (c *counter) Write(p []byte) (int, error) {
+	n, err := c.to.Write(p)
+	c.n += int64(max(0, min(n, len(p))))
+	c.err = err
+	return n, err
+}
+
+// refused reports whether the writer itself failed.
+func (c *counter) refused() bool { return c.err != nil }

@@ -1,0 +1,219 @@
+package client
+
+import (
+	"context"
+	"crypto/rand"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/wire"
+)
+
+// CreateRequest asks for a sandbox. The zero value of a field means the default
+// stated with it.
+type CreateRequest struct {
+	// Spec says what it shall be. Default: the server's image and limits.
+	Spec sandpit.Spec
+	// Provider is who makes it. Default: the server's.
+	Provider string
+	// Timeout is how long it may exist; below zero is for ever. Default: the server's.
+	Timeout time.Duration
+	// OnTimeout is what happens then. Default: sandpit.ActionKill.
+	OnTimeout sandpit.Action
+	// Policy says what happens to it by itself.
+	Policy Policy
+	// CreateTimeout is how long the making may take. Default: the server's.
+	CreateTimeout time.Duration
+	// Key makes this a request that may be sent again, also later and by another
+	// process. Default: a new one, so that it is sent again only by this call.
+	Key string
+}
+
+// Policy says what happens to a sandbox by itself. Zero means never, but for
+// IdleTimeout, where it means the server's default, and below zero never.
+type Policy struct {
+	IdleTimeout      time.Duration
+	IdleAction       sandpit.Action
+	AutoStop         time.Duration
+	AutoArchive      time.Duration
+	AutoDelete       time.Duration
+	Recreate         int
+	IgnoreBackground bool
+}
+
+// Filter chooses sandboxes. Fields that are zero choose everything but deleted ones.
+type Filter struct {
+	// Labels must all be there.
+	Labels map[string]string
+	// States is any of these.
+	States []sandpit.State
+	// Owner is whose, for those who may see everybody's. Default: all that can be seen.
+	Owner string
+	// Limit is at most so many. Default: all.
+	Limit int
+}
+
+// Create makes a sandbox and returns it when it runs.
+//
+// Invalid, Unsupported: the request. Exhausted: no room. PermissionDenied: a
+// directory that may not be shown. Conflict: the key was used for another request.
+func (c *Client) Create(ctx context.Context, r CreateRequest) (*Sandbox, error) {
+	key := r.Key
+	if key == "" {
+		key = rand.Text()
+	}
+	var s sandpit.Sandbox
+	err := c.do(ctx, call{
+		method: http.MethodPost, path: path("sandboxes"), out: &s, again: true, untimed: true,
+		header: http.Header{wire.HeaderIdempotencyKey: {key}},
+		in: wire.Create{
+			Spec: r.Spec, Provider: r.Provider, Timeout: r.Timeout.Seconds(), OnTimeout: r.OnTimeout,
+			Policy: wire.Policy{
+				IdleTimeout: r.Policy.IdleTimeout.Seconds(), IdleAction: r.Policy.IdleAction,
+				AutoStop: r.Policy.AutoStop.Seconds(), AutoArchive: r.Policy.AutoArchive.Seconds(),
+				AutoDelete: r.Policy.AutoDelete.Seconds(), Recreate: r.Policy.Recreate,
+				IgnoreBackground: r.Policy.IgnoreBackground,
+			},
+			CreateTimeout: r.CreateTimeout.Seconds(),
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	return c.sandbox(s), nil
+}
+
+// Get returns a sandbox, also one that was deleted a short while ago. NotFound.
+func (c *Client) Get(ctx context.Context, id sandpit.ID) (*Sandbox, error) {
+	var s sandpit.Sandbox
+	if err := c.do(ctx, call{method: http.MethodGet, path: path("sandboxes", string(id)), out: &s, again: true}); err != nil {
+		return nil, err
+	}
+	return c.sandbox(s), nil
+}
+
+// pageSize is how many are asked for at once.
+const pageSize = 500
+
+// List returns sandboxes in the order of their IDs.
+func (c *Client) List(ctx context.Context, f Filter) ([]sandpit.Sandbox, error) {
+	query := url.Values{}
+	for _, name := range slices.Sorted(maps.Keys(f.Labels)) {
+		query.Add("label", name+"="+f.Labels[name])
+	}
+	for _, s := range f.States {
+		query.Add("state", string(s))
+	}
+	if f.Owner != "" {
+		query.Set("owner", f.Owner)
+	}
+	return pages[sandpit.Sandbox](ctx, c, path("sandboxes"), query, f.Limit)
+}
+
+// The bounds of a list: one that never comes to an end is none.
+const (
+	maxItems = 1_000_000
+	maxEmpty = 100 // pages one after the other
+)
+
+// pages fetches a list page by page. A limit of zero means all.
+func pages[T any](ctx context.Context, c *Client, at string, query url.Values, limit int) ([]T, error) {
+	var list []T
+	for empty := 0; ; {
+		size := pageSize
+		if limit > 0 {
+			size = min(size, limit-len(list))
+		}
+		query.Set("limit", strconv.Itoa(size))
+		var page wire.Page[T]
+		if err := c.do(ctx, call{method: http.MethodGet, path: at, query: query, out: &page, again: true}); err != nil {
+			return nil, err
+		}
+		list = append(list, page.Items...)
+		if limit > 0 && len(list) > limit {
+			list = list[:limit] // it was not asked for more
+		}
+		if empty++; len(page.Items) > 0 {
+			empty = 0
+		}
+		if len(list) > maxItems || empty > maxEmpty {
+			return nil, sandpit.Errorf(sandpit.Exhausted, "the server's list does not end: %d entries until now", len(list))
+		}
+		if page.Next == "" || page.Next == query.Get("cursor") || limit > 0 && len(list) >= limit {
+			return list, nil
+		}
+		query.Set("cursor", page.Next)
+	}
+}
+
+// Delete ends a sandbox and removes everything of it. One that is unknown is NotFound.
+func (c *Client) Delete(ctx context.Context, id sandpit.ID) error {
+	return c.do(ctx, call{method: http.MethodDelete, path: path("sandboxes", string(id)), untimed: true})
+}
+
+// Stop ends the processes of a sandbox, its files kept.
+//
+// NotFound: no such sandbox. Gone: it was deleted. Conflict: its state forbids it.
+// Unsupported: its provider cannot do that.
+func (c *Client) Stop(ctx context.Context, id sandpit.ID) error { return c.change(ctx, id, "stop") }
+
+// Start starts a stopped sandbox. Errors as with Stop, and Exhausted: no room.
+func (c *Client) Start(ctx context.Context, id sandpit.ID) error { return c.change(ctx, id, "start") }
+
+// Pause holds a sandbox still, its memory kept. Errors as with Stop.
+func (c *Client) Pause(ctx context.Context, id sandpit.ID) error { return c.change(ctx, id, "pause") }
+
+// Resume lets a paused sandbox go on. Errors as with Stop.
+func (c *Client) Resume(ctx context.Context, id sandpit.ID) error { return c.change(ctx, id, "resume") }
+
+// Archive moves the files of a stopped sandbox to where they cost little. Errors as
+// with Stop.
+func (c *Client) Archive(ctx context.Context, id sandpit.ID) error {
+	return c.change(ctx, id, "archive")
+}
+
+// Restore moves the files of an archived sandbox back. Errors as with Stop.
+func (c *Client) Restore(ctx context.Context, id sandpit.ID) error {
+	return c.change(ctx, id, "restore")
+}
+
+func (c *Client) change(ctx context.Context, id sandpit.ID, verb string) error {
+	return c.do(ctx, call{method: http.MethodPost, path: path("sandboxes", string(id), verb), untimed: true})
+}
+
+// SetTimeout replaces the deadline of a sandbox: timeout from now, below zero never.
+// The default action is sandpit.ActionKill.
+func (c *Client) SetTimeout(ctx context.Context, id sandpit.ID, timeout time.Duration, action sandpit.Action) error {
+	return c.setLease(ctx, id, wire.Lease{Timeout: timeout.Seconds(), Action: action})
+}
+
+// SetDeadline replaces the deadline of a sandbox; the zero time means never. It is
+// kept to the millisecond. The default action is sandpit.ActionKill.
+func (c *Client) SetDeadline(ctx context.Context, id sandpit.ID, l sandpit.Lease) error {
+	lease := wire.Lease{Deadline: l.Deadline, Action: l.Action}
+	if l.Deadline.IsZero() {
+		lease.Timeout = -1
+	}
+	return c.setLease(ctx, id, lease)
+}
+
+func (c *Client) setLease(ctx context.Context, id sandpit.ID, l wire.Lease) error {
+	return c.do(ctx, call{method: http.MethodPut, path: path("sandboxes", string(id), "lease"), in: l, again: true})
+}
+
+// SetLabels replaces the labels of a sandbox.
+func (c *Client) SetLabels(ctx context.Context, id sandpit.ID, labels map[string]string) error {
+	return c.do(ctx, call{method: http.MethodPut, path: path("sandboxes", string(id), "labels"), in: wire.Labels{Labels: labels}, again: true})
+}
+
+// SandboxStats measures a running sandbox.
+func (c *Client) SandboxStats(ctx context.Context, id sandpit.ID) (sandpit.Stats, error) {
+	var s sandpit.Stats
+	err := c.do(ctx, call{method: http.MethodGet, path: path("sandboxes", string(id), "stats"), out: &s, again: true})
+	return s, err
+}
