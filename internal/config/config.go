@@ -26,6 +26,23 @@ type Config struct {
 	Sandbox Sandbox
 	// Image is the [image] section.
 	Image Image
+	// Server, Manager, Queue, Log and Telemetry are the sections of those names.
+	Server    Server
+	Manager   Manager
+	Queue     Queue
+	Log       Log
+	Telemetry Telemetry
+	// Pools are the [[pool]] entries.
+	Pools []Pool
+
+	// Provider is what makes the sandboxes of requests that name none: one of
+	// daemon.ProviderNames. Default: gvisor.
+	Provider string
+	// URL is where clients find a server. Default: "", which means the socket of
+	// this user's own.
+	URL string
+	// APIKey is what clients show it. Default: none.
+	APIKey Secret
 
 	// Engine is the absolute path of a static sandpit binary to be used as the
 	// engine. Default: empty, which means this program itself.
@@ -41,11 +58,17 @@ type Config struct {
 	// XDG_RUNTIME_DIR is not usable.
 	RuntimeDir string
 
+	// Systemd is what the service manager wants to hear.
+	Systemd Systemd
+
 	// File is the configuration file that was read, or "" if there was none.
 	File string
 	// Ignored names the sections of File that belong to other programs, in
 	// file order.
 	Ignored []string
+	// Notices are things that look wrong and are no reason to stop: variables that
+	// nobody knows, and values of other programs' variables that make no sense here.
+	Notices []string
 	// Sources says where each value that is not a default came from, in words
 	// fit for a message: "config.toml:7", "SANDPIT_SANDBOX_IMAGE", "--memory".
 	Sources map[Key]string
@@ -109,7 +132,7 @@ const (
 // Default returns the configuration of a machine where nothing is configured.
 // The directories are empty: they depend on the user, and Load fills them in.
 func Default() Config {
-	return Config{
+	c := Config{
 		Sandbox: Sandbox{
 			Image:       sandpit.HostImage,
 			WorkDir:     sandpit.DefaultWorkDir,
@@ -128,4 +151,6 @@ func Default() Config {
 		},
 		Sources: map[Key]string{},
 	}
+	defaultServer(&c)
+	return c
 }

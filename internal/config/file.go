@@ -30,7 +30,9 @@ func readBounded(name string) ([]byte, error) {
 }
 
 // sections are the ones that are ours.
-func sections() []string { return []string{"sandbox", "image"} }
+func sections() []string {
+	return []string{"sandbox", "image", "server", "manager", "queue", "log", "telemetry"}
+}
 
 // loadFile reads the file into the configuration. Without an explicit name a
 // file that does not exist is an empty one.
@@ -145,12 +147,14 @@ func (f *file) loadTop(e entry) {
 		f.loadSection(e)
 		return
 	}
+	key := Key(e.name)
 	switch e.value.(type) {
 	case map[string]any, []map[string]any:
-		f.ignoreSection(e)
-		return
+		if key != KeyPool {
+			f.ignoreSection(e)
+			return
+		}
 	}
-	key := Key(e.name)
 	if section, _ := key.split(); section == "" && f.apply(key, e.value, f.name, e.line) {
 		return
 	}
@@ -164,13 +168,22 @@ func (f *file) loadTop(e entry) {
 // ignoreSection leaves a section to the program it is for, unless it looks
 // like one of ours, misspelt.
 func (f *file) ignoreSection(e entry) {
-	for _, ours := range sections() {
-		if suggest(e.name, []string{ours}) == ours && distance(e.name, ours) <= 2 {
+	for _, ours := range append(sections(), string(KeyPool)) {
+		if misspelt(e.name, ours) {
 			f.problem(e, Key(e.name), fmt.Sprintf("unknown section; did you mean [%s]?", ours))
 			return
 		}
 	}
 	f.cfg.Ignored = append(f.cfg.Ignored, printable(e.name))
+}
+
+// misspelt reports whether a section is likely meant to be ours. A short name is
+// easily a letter or two away from another program's: [llm], [tool].
+func misspelt(name, ours string) bool {
+	if len(ours) <= 4 {
+		return distance(strings.ToLower(name), ours) <= 1 && strings.EqualFold(name[:min(1, len(name))], ours[:1])
+	}
+	return suggest(name, []string{ours}) == ours && distance(name, ours) <= 2
 }
 
 func (f *file) loadSection(e entry) {

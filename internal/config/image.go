@@ -36,19 +36,13 @@ type Image struct {
 type Login struct{ User, Password string }
 
 // String hides it.
-func (Login) String() string { return "(hidden)" }
+func (Login) String() string { return hidden }
 
 // GoString hides it.
-func (Login) GoString() string { return "(hidden)" }
+func (Login) GoString() string { return hidden }
 
-func setPull(field *string, v any) error {
-	text, ok := textOf(v)
-	if !ok || !slices.Contains([]string{"missing", "always", "never"}, text) {
-		return fmt.Errorf("%s is not one of missing, always, never", show(v))
-	}
-	*field = text
-	return nil
-}
+// MarshalText hides it.
+func (Login) MarshalText() ([]byte, error) { return []byte(hidden), nil }
 
 // hostPattern matches a registry with its port, and the path that a mirror may
 // have below it.
@@ -153,34 +147,3 @@ func setAuth(field *map[string]Login, v any) error {
 
 // minCache is what one small image takes.
 const minCache = 64 << 20
-
-func setCacheSize(field *int64, v any) error {
-	size, isNumber := v.(int64)
-	if !isNumber {
-		text, ok := textOf(v)
-		if !ok {
-			return fmt.Errorf("%s is not a size; use for example \"20g\"", show(v))
-		}
-		var err error
-		if size, err = ParseSize(text); err != nil {
-			return err
-		}
-	}
-	if size < minCache {
-		return fmt.Errorf("%s is too small; use at least 64m", show(v))
-	}
-	*field = size
-	return nil
-}
-
-func setPullTimeout(field *time.Duration, v any) error {
-	limit, err := timeoutOf(v)
-	switch {
-	case err != nil:
-		return fmt.Errorf("%s %w", show(v), err)
-	case limit <= 0:
-		return fmt.Errorf("%s is no time at all; use at least 1, or leave it out for 1800", show(v))
-	}
-	*field = limit
-	return nil
-}

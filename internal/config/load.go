@@ -1,10 +1,8 @@
 package config
 
 import (
-	"cmp"
 	"fmt"
 	"os"
-	"slices"
 	"strings"
 )
 
@@ -66,6 +64,8 @@ func Load(o Options) (Config, error) {
 	l.loadOverrides()
 	l.fillDirs()
 	l.fillDocker()
+	l.fillServer()
+	l.checkTogether()
 	return l.cfg, l.problems.err()
 }
 
@@ -105,50 +105,12 @@ func (l *loader) apply(key Key, value any, source string, line int) bool {
 	return true
 }
 
-// sectionOf returns the section that a variable's name belongs to, and the rest of
-// the name. All variables of a section must be known; other SANDPIT_ variables
-// may mean something to other parts.
-func sectionOf(name string) (section, rest string, ours bool) {
-	for _, section := range sections() {
-		if rest, ours := strings.CutPrefix(name, "SANDPIT_"+strings.ToUpper(section)+"_"); ours {
-			return section, rest, true
-		}
-	}
-	return "", "", false
-}
-
-func (l *loader) loadEnvironment() {
-	before := len(l.problems.List)
-	known := map[string]bool{}
-	for _, s := range settings() {
-		name := s.key.Variable()
-		known[name] = true
-		if value := l.env[name]; value != "" {
-			l.applyWord(s.key, value, name)
-		}
-	}
-	for name := range l.env {
-		if section, rest, ours := sectionOf(name); ours && !known[name] {
-			l.problems.add(Problem{Source: printable(name), Text: unknownVariable(section, rest)})
-		}
-	}
-	slices.SortFunc(l.problems.List[before:], func(a, b Problem) int { return cmp.Compare(a.Source, b.Source) })
-}
-
 func (l *loader) loadOverrides() {
 	for _, o := range l.opts.Overrides {
 		if !l.applyWord(o.Key, o.Value, o.Flag) {
 			l.problems.add(Problem{Source: o.Flag, Text: fmt.Sprintf("there is no setting %q", string(o.Key))})
 		}
 	}
-}
-
-// unknownVariable is the text for SANDPIT_SANDBOX_ and something.
-func unknownVariable(section, rest string) string {
-	if near := suggest(rest, namesIn(section)); near != "" {
-		return fmt.Sprintf("unknown variable; did you mean %s?", Key(section+"."+near).Variable())
-	}
-	return "unknown variable"
 }
 
 // applyWord is apply for a variable or a flag, whose name says which setting

@@ -5,7 +5,6 @@ package daemon
 import (
 	"context"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
 
@@ -34,12 +33,8 @@ type Listeners struct {
 
 // OpenLocal prepares the directories that cfg names.
 //
-// Unsupported: cfg asks for what this version cannot enforce, or this program
-// cannot hold a sandbox.
+// Unsupported: this program cannot hold a sandbox.
 func OpenLocal(cfg config.Config, hear Listeners) (*Local, error) {
-	if err := refuseUnenforced(cfg); err != nil {
-		return nil, err
-	}
 	scratch := filepath.Join(cfg.StateDir, "scratch")
 	images := filepath.Join(cfg.CacheDir, "images")
 	for _, dir := range []string{cfg.StateDir, cfg.CacheDir, cfg.RuntimeDir, scratch, images} {
@@ -64,18 +59,6 @@ func OpenLocal(cfg config.Config, hear Listeners) (*Local, error) {
 		return nil, err
 	}
 	return &Local{cfg: cfg, provider: provider, images: store, progress: hear.Progress}, nil
-}
-
-// refuseUnenforced keeps the promise that a limit somebody asked for is either
-// enforced or refused.
-func refuseUnenforced(cfg config.Config) error {
-	if cfg.Sandbox.NetworkEnabled {
-		return sandpit.WithHint(
-			sandpit.Errorf(sandpit.Unsupported, "%s: sandboxes are always offline in this version",
-				cfg.Sources[config.KeyNetworkEnabled]),
-			"leave network_enabled out, or set it to false")
-	}
-	return nil
 }
 
 // limits are those of the configuration.
@@ -112,15 +95,13 @@ func (l *Local) Create(ctx context.Context, spec sandpit.Spec) (sandpit.Instance
 	if spec.WorkDir == "" && l.cfg.Explicit(config.KeyWorkDir) {
 		spec.WorkDir = l.cfg.Sandbox.WorkDir // an image's own goes before the default
 	}
+	if l.cfg.Sandbox.NetworkEnabled {
+		spec.Network.Online = true
+	}
 	if spec.Resources == (sandpit.Resources{}) {
 		spec.Resources = explicitLimits(l.cfg)
 	}
-	env := map[string]string{
-		"PYTHONUNBUFFERED": "1", // output is seen as it comes
-		"LANG":             "C.UTF-8",
-	}
-	maps.Copy(env, spec.Env)
-	spec.Env = env
+	spec.Env = withUsualEnv(spec.Env)
 	return l.provider.Create(ctx, sandpit.NewID(), spec)
 }
 

@@ -1,0 +1,187 @@
+package config
+
+import (
+	"log/slog"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// Secret is a text that is not to be seen. However it is printed, logged or
+// encoded, it says "(hidden)".
+type Secret string
+
+const hidden = "(hidden)"
+
+// String hides it.
+func (Secret) String() string { return hidden }
+
+// GoString hides it.
+func (Secret) GoString() string { return hidden }
+
+// LogValue hides it.
+func (Secret) LogValue() slog.Value { return slog.StringValue(hidden) }
+
+// MarshalText hides it.
+func (Secret) MarshalText() ([]byte, error) { return []byte(hidden), nil }
+
+// Reveal returns the text.
+func (s Secret) Reveal() string { return string(s) }
+
+// None turns off what a setting would otherwise open: Server.Listen, Server.Socket.
+const None = "none"
+
+// Server is the [server] section: who reaches the server, and how.
+type Server struct {
+	// Listen is the TCP address: a host and a port, 0 being any free one, or None.
+	// Default: 127.0.0.1:8090.
+	Listen string
+	// Socket is the path of a Unix socket that only the same user can open, and that
+	// needs no key; or None. Default: sandpit.sock in the runtime directory.
+	Socket string
+	// Names are host names by which clients may call the server, besides those of
+	// this machine's loopback and the address it listens on. Default: none.
+	Names []string
+	// TLSCert and TLSKey are files in PEM form. Both or none. Default: none.
+	TLSCert, TLSKey string
+	// Keyless lets whoever connects over TCP from this machine to a loopback address
+	// in without a key, as the administrator "local". Default: true; for root false,
+	// since every user of the machine would get at what only root may.
+	Keyless bool
+	// MaxBody is how many bytes a request that is no file may have. At least 4 KiB.
+	// Default: 4 MiB.
+	MaxBody int64
+	// MaxConnections is how many there may be at a time. From 1 to 1048576.
+	// Default: 10000.
+	MaxConnections int
+	// Rate is how many requests a second each key may make, on average; Burst how
+	// many at once. From 1 to 1000000. Default: 100 and 200.
+	Rate, Burst int
+	// Drain is how long requests have to finish when the server ends. Default: 30 s.
+	Drain time.Duration
+	// MountRoots are directories of this machine that clients who are no
+	// administrators may have shown in their sandboxes, with what is below them.
+	// Default: none.
+	MountRoots []string
+}
+
+// Manager is the [manager] section: how many sandboxes there may be, and how long.
+type Manager struct {
+	// MaxSandboxes is how many there may be, stopped ones left aside. From 1 to
+	// 1000000. Default: 100.
+	MaxSandboxes int
+	// IdleTimeout is how long a sandbox may be unused before it is removed.
+	// Default: 3600 s.
+	IdleTimeout time.Duration
+	// CleanupInterval is the longest time between two looks for what is overdue.
+	// Default: 300 s.
+	CleanupInterval time.Duration
+	// CreateTimeout is how long making a sandbox may take. Default: 120 s.
+	CreateTimeout time.Duration
+	// CallTimeout is how long a provider may take for anything else. Default: 30 s.
+	CallTimeout time.Duration
+	// Parallel is how many are made at a time. From 1 to 1000. Default: 8.
+	Parallel int
+	// Lifetime is how long a sandbox exists when its request does not say. 0 is for
+	// ever. Default: 0.
+	Lifetime time.Duration
+	// Remember is how long a deleted sandbox is remembered. Default: 1 h.
+	Remember time.Duration
+	// OwnerQuota is how many sandboxes each owner may have; 0 is no limit. Quotas are
+	// those of single owners, LabelQuotas of sandboxes with a label "key=value".
+	// Default: none.
+	OwnerQuota          int
+	Quotas, LabelQuotas map[string]int
+}
+
+// The values of Queue.Provider.
+const (
+	QueueSQLite = "sqlite"
+	QueueRedis  = "redis"
+)
+
+// Queue is the [queue] section: where it is kept what is to be done later.
+type Queue struct {
+	// Provider is QueueSQLite, in the state directory, or QueueRedis. Default:
+	// QueueSQLite.
+	Provider string
+	// RedisURL is where the Redis server is; QueueRedis needs it. It may hold a
+	// password. Default: none.
+	RedisURL Secret
+	// RedisCA is a file of certificates that one must have signed the server's
+	// with. Default: those that the machine trusts.
+	RedisCA string
+	// Name starts the names of all keys. Default: sandbox_lifecycle.
+	Name string
+	// MaxRetries is how often what failed is tried again. From 0 to 10. Default: 3.
+	MaxRetries int
+}
+
+// Pool is one of the [[pool]] entries: sandboxes that are made ahead.
+type Pool struct {
+	// Provider makes them. Default: the one that is used when none is asked for.
+	Provider string
+	// Image is what they start from. Default: that of [sandbox].
+	Image sandpit.Image
+	// Size is how many wait at least, Max at most when many are asked for. From 0 to
+	// 10000. Default: 0 and Size.
+	Size, Max int
+	// Resources are their limits. Zero fields: those of [sandbox].
+	Resources sandpit.Resources
+	// Hostname is their name inside. Default: "sandpit".
+	Hostname string
+}
+
+// The values of Log.Format.
+const (
+	FormatAuto    = "auto"
+	FormatConsole = "console"
+	FormatJSON    = "json"
+)
+
+// Log is the [log] section: what the server tells while it runs.
+type Log struct {
+	// Level is the least that is told: debug, info, warn or error. Default: info.
+	Level slog.Level
+	// Format is FormatConsole for people, FormatJSON for machines, or FormatAuto,
+	// which is FormatConsole on a terminal. Default: FormatAuto.
+	Format string
+}
+
+// Telemetry is the [telemetry] section: figures for those who run a server.
+type Telemetry struct {
+	// Metrics has the server count, and tell at /metrics. Default: true.
+	Metrics bool
+	// MetricsListen is a TCP address where /metrics, and nothing else, is told to
+	// everybody without a key; or None. Default: None.
+	MetricsListen string
+	// Traces are where spans of requests go. They come from the OTEL_ variables of
+	// OpenTelemetry only. Default: nowhere.
+	Traces Traces
+}
+
+// defaultServer fills in what the sections of the server have as defaults.
+func defaultServer(c *Config) {
+	c.Provider = "gvisor"
+	c.Server = Server{
+		Listen: "127.0.0.1:8090", Keyless: true, MaxBody: 4 << 20, MaxConnections: 10000,
+		Rate: 100, Burst: 200, Drain: 30 * time.Second,
+	}
+	c.Manager = Manager{
+		MaxSandboxes: 100, IdleTimeout: time.Hour, CleanupInterval: 5 * time.Minute,
+		CreateTimeout: 2 * time.Minute, CallTimeout: 30 * time.Second, Parallel: 8, Remember: time.Hour,
+	}
+	c.Queue = Queue{Provider: QueueSQLite, Name: "sandbox_lifecycle", MaxRetries: 3}
+	c.Log = Log{Format: FormatAuto}
+	c.Telemetry = Telemetry{Metrics: true, MetricsListen: None}
+}
+
+// Systemd says where systemd listens. It comes from the variables that systemd sets.
+type Systemd struct {
+	// Socket is where it hears of the server's state. "": it does not want to.
+	Socket string
+	// Watchdog is how often it must hear that the server lives. 0: never.
+	Watchdog time.Duration
+	// PID is the process that Watchdog is for; 0 is any.
+	PID int
+}

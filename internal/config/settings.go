@@ -1,0 +1,177 @@
+package config
+
+import (
+	"log/slog"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// bothSizes is an example of two.
+const bothSizes = `"512m" or "2g"`
+
+// settings lists every setting there is. It is a function so that nothing is
+// shared.
+func settings() []setting {
+	var list []setting
+	for _, part := range [][]setting{
+		programSettings(), sandboxSettings(), imageSettings(), serverSettings(), managerSettings(), queueSettings(), toldSettings(),
+	} {
+		list = append(list, part...)
+	}
+	return list
+}
+
+func programSettings() []setting {
+	return []setting{
+		define(KeyURL, func(c *Config) *string { return &c.URL }, setURL,
+			"Where clients find a server: http://, https:// or unix:// and a path.").
+			by("the socket of this user's own server").or("AGENT_INFRA_URL", nil),
+		define(KeyAPIKey, func(c *Config) *Secret { return &c.APIKey }, setKey,
+			"The key that clients show the server. Better set as a variable than written into a file."),
+		define(KeyProvider, func(c *Config) *string { return &c.Provider }, setName,
+			"What makes the sandboxes of requests that name no provider.").or("SANDBOX_PROVIDER", nil),
+		define(KeyEngine, func(c *Config) *string { return &c.Engine }, setPath,
+			"A static sandpit to be used as the engine.").by("this program itself"),
+		define(KeyStateDir, func(c *Config) *string { return &c.StateDir }, setPath,
+			"What must survive a restart.").by("`$XDG_STATE_HOME/sandpit`; for root `/var/lib/sandpit`"),
+		define(KeyCacheDir, func(c *Config) *string { return &c.CacheDir }, setPath,
+			"What can be made again: images.").by("`$XDG_CACHE_HOME/sandpit`; for root `/var/cache/sandpit`"),
+		define(KeyRuntimeDir, func(c *Config) *string { return &c.RuntimeDir }, setPath,
+			"Sockets and locks.").by("`$XDG_RUNTIME_DIR/sandpit`; for root `/run/sandpit`; `run` in `state_dir` when that was set"),
+		define(KeyPool, func(c *Config) *[]Pool { return &c.Pools }, setPools,
+			"Sandboxes made ahead, as `[[pool]]` entries (see below). The variable has images and sizes: `host=4 python:3.12-slim=2`."),
+	}
+}
+
+func sandboxSettings() []setting {
+	return []setting{
+		define(KeyUseSandbox, func(c *Config) *bool { return &c.Sandbox.UseSandbox }, setBool,
+			"Whether agent tools that execute anything do so in a sandbox."),
+		define(KeyImage, func(c *Config) *sandpit.Image { return &c.Sandbox.Image }, setImage,
+			"What a sandbox starts from."),
+		define(KeyWorkDir, func(c *Config) *string { return &c.Sandbox.WorkDir }, setWorkDir,
+			"Where commands start."),
+		define(KeyMemoryLimit, func(c *Config) *int64 { return &c.Sandbox.MemoryLimit }, sizeOf(minMemory, "32m", bothSizes),
+			"Memory, swap included. At least 32m."),
+		define(KeyCPULimit, func(c *Config) *float64 { return &c.Sandbox.CPULimit }, setCPU,
+			"Processors; 0.5 is half of one. 0.01 to 1024."),
+		define(KeyDiskLimit, func(c *Config) *int64 { return &c.Sandbox.DiskLimit }, sizeOf(minDisk, "1m", bothSizes),
+			"What a sandbox may write and keep. At least 1m; files that are kept in memory take half of the memory at most."),
+		define(KeyPIDsLimit, func(c *Config) *int { return &c.Sandbox.PIDsLimit }, numberOf("processes", 1, 1<<20),
+			"Processes and threads. 1 to 1048576."),
+		define(KeyTimeout, func(c *Config) *time.Duration { return &c.Sandbox.Timeout }, timeOf("300"),
+			"How long one command may take."),
+		define(KeyNetworkEnabled, func(c *Config) *bool { return &c.Sandbox.NetworkEnabled }, setBool,
+			"Whether a sandbox reaches the network."),
+		define(KeyCommandScreen, func(c *Config) *string { return &c.Sandbox.CommandScreen },
+			oneOf(ScreenOff, ScreenWarn, ScreenAsk, ScreenDeny),
+			"What happens to a command that looks dangerous: off, warn, ask or deny."),
+	}
+}
+
+func imageSettings() []setting {
+	return []setting{
+		define(KeyImagePull, func(c *Config) *string { return &c.Image.Pull }, oneOf("missing", "always", "never"),
+			"When a registry is asked: missing, always or never."),
+		define(KeyImageMirrors, func(c *Config) *map[string][]string { return &c.Image.Mirrors }, setMirrors,
+			"Registries tried before another. The variable: `docker.io=one,two ghcr.io=three`."),
+		define(KeyImageInsecure, func(c *Config) *[]string { return &c.Image.Insecure }, setHosts,
+			"Registries that may be spoken to without encryption."),
+		define(KeyImageAuth, func(c *Config) *map[string]Login { return &c.Image.Auth }, setAuth,
+			"Logins, besides those that Docker knows: `registry=user:password`."),
+		define(KeyDockerConfig, func(c *Config) *string { return &c.Image.DockerConfig }, setPath,
+			"The directory of Docker's config.json.").by("`$DOCKER_CONFIG`, else `~/.docker`"),
+		define(KeyCacheSize, func(c *Config) *int64 { return &c.Image.CacheSize }, sizeOf(minCache, "64m", `"20g"`),
+			"How much of images is kept. At least 64m."),
+		define(KeyPullTimeout, func(c *Config) *time.Duration { return &c.Image.PullTimeout }, timeOf("1800"),
+			"How long fetching one image may take."),
+	}
+}
+
+func serverSettings() []setting {
+	return []setting{
+		define(KeyListen, func(c *Config) *string { return &c.Server.Listen }, setListen,
+			"The TCP address of the server, or none. On another than a loopback address the server starts only when there is an API key."),
+		define(KeySocket, func(c *Config) *string { return &c.Server.Socket }, setSocket,
+			"The Unix socket of the server, or none. Who can open it is an administrator, without a key; it is for the same user only.").
+			by("`sandpit.sock` in `runtime_dir`"),
+		define(KeyNames, func(c *Config) *[]string { return &c.Server.Names }, setNames,
+			"Host names by which clients call the server. A request for another name is refused, so that web pages cannot reach it by names of their own."),
+		define(KeyTLSCert, func(c *Config) *string { return &c.Server.TLSCert }, setPath,
+			"The certificate of the server in PEM form."),
+		define(KeyTLSKey, func(c *Config) *string { return &c.Server.TLSKey }, setPath,
+			"Its private key."),
+		define(KeyKeyless, func(c *Config) *bool { return &c.Server.Keyless }, setBool,
+			"Whether programs on this machine may use a loopback address without a key, as the administrator `local`. "+
+				"Turn it off where other users of the machine are not trusted.").by("`true`; for root `false`"),
+		define(KeyMaxBody, func(c *Config) *int64 { return &c.Server.MaxBody }, sizeOf(4<<10, "4k", `"4m"`),
+			"The largest request that is no file. At least 4k."),
+		define(KeyMaxConnections, func(c *Config) *int { return &c.Server.MaxConnections }, numberOf("connections", 1, 1<<20),
+			"Connections at a time. 1 to 1048576."),
+		define(KeyRate, func(c *Config) *int { return &c.Server.Rate }, numberOf("requests", 1, 1e6),
+			"Requests a second of each key, on average. 1 to 1000000."),
+		define(KeyBurst, func(c *Config) *int { return &c.Server.Burst }, numberOf("requests", 1, 1e6),
+			"Requests of each key at once. 1 to 1000000."),
+		define(KeyDrain, func(c *Config) *time.Duration { return &c.Server.Drain }, timeOf("30"),
+			"How long requests have to finish when the server ends."),
+		define(KeyMountRoots, func(c *Config) *[]string { return &c.Server.MountRoots }, setPaths,
+			"Directories of this machine that clients who are no administrators may have shown in sandboxes. In the variable they are separated by colons."),
+	}
+}
+
+func managerSettings() []setting {
+	return []setting{
+		define(KeyMaxSandboxes, func(c *Config) *int { return &c.Manager.MaxSandboxes }, numberOf("sandboxes", 1, 1e6),
+			"How many sandboxes there may be, stopped ones left aside. 1 to 1000000."),
+		define(KeyIdleTimeout, func(c *Config) *time.Duration { return &c.Manager.IdleTimeout }, timeOf("3600"),
+			"How long a sandbox may be unused before it is removed."),
+		define(KeyCleanupInterval, func(c *Config) *time.Duration { return &c.Manager.CleanupInterval }, timeOf("300"),
+			"The longest time between two looks for what is overdue."),
+		define(KeyCreateTimeout, func(c *Config) *time.Duration { return &c.Manager.CreateTimeout }, timeOf("120"),
+			"How long making a sandbox may take."),
+		define(KeyCallTimeout, func(c *Config) *time.Duration { return &c.Manager.CallTimeout }, timeOf("30"),
+			"How long a provider may take for anything else."),
+		define(KeyParallel, func(c *Config) *int { return &c.Manager.Parallel }, numberOf("sandboxes", 1, 1000),
+			"How many sandboxes are made at a time. 1 to 1000."),
+		define(KeyLifetime, func(c *Config) *time.Duration { return &c.Manager.Lifetime }, setLifetime,
+			"How long a sandbox exists when its request does not say; 0 is for ever."),
+		define(KeyRemember, func(c *Config) *time.Duration { return &c.Manager.Remember }, timeOf("3600"),
+			"How long it is remembered why a deleted sandbox is gone."),
+		define(KeyOwnerQuota, func(c *Config) *int { return &c.Manager.OwnerQuota }, numberOf("sandboxes", 0, 1e6),
+			"How many sandboxes each owner may have; 0 is no limit."),
+		define(KeyQuotas, func(c *Config) *map[string]int { return &c.Manager.Quotas }, setQuotas,
+			"How many single owners may have: `{ alice = 5 }`. The variable: `alice=5 bob=2`."),
+		define(KeyLabelQuotas, func(c *Config) *map[string]int { return &c.Manager.LabelQuotas }, setLabelQuotas,
+			"How many sandboxes may have a label: `{ \"team=red\" = 5 }`. The variable: `team=red=5`."),
+	}
+}
+
+func queueSettings() []setting {
+	return []setting{
+		define(KeyQueueProvider, func(c *Config) *string { return &c.Queue.Provider }, oneOf(QueueSQLite, QueueRedis),
+			"Where it is kept what is to be done later: sqlite (in `state_dir`) or redis."),
+		define(KeyRedisURL, func(c *Config) *Secret { return &c.Queue.RedisURL }, setRedisURL,
+			"`redis://`, `rediss://` or `unix://`; needed by redis.").or("REDIS_URL", nil),
+		define(KeyRedisCA, func(c *Config) *string { return &c.Queue.RedisCA }, setPath,
+			"Certificates of whom the Redis server's must be signed.").by("those the machine trusts"),
+		define(KeyQueueName, func(c *Config) *string { return &c.Queue.Name }, setName,
+			"What the names of all keys in Redis begin with."),
+		define(KeyMaxRetries, func(c *Config) *int { return &c.Queue.MaxRetries }, numberOf("retries", 0, 10),
+			"How often what failed is tried again. 0 to 10."),
+	}
+}
+
+func toldSettings() []setting {
+	return []setting{
+		define(KeyLogLevel, func(c *Config) *slog.Level { return &c.Log.Level }, setLevel,
+			"The least that is told: debug, info, warn or error.").or("LOG_LEVEL", readLevel),
+		define(KeyLogFormat, func(c *Config) *string { return &c.Log.Format }, oneOf(FormatAuto, FormatConsole, FormatJSON),
+			"console for people, json for machines, auto for console on a terminal. ENV_MODE=local stands for console, any other for json.").
+			or("ENV_MODE", readMode),
+		define(KeyMetrics, func(c *Config) *bool { return &c.Telemetry.Metrics }, setBool,
+			"Whether the server counts and tells at /metrics."),
+		define(KeyMetricsListen, func(c *Config) *string { return &c.Telemetry.MetricsListen }, setListen,
+			"A TCP address where /metrics alone is told to everybody without a key, or none."),
+	}
+}

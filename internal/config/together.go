@@ -1,0 +1,40 @@
+package config
+
+import "path/filepath"
+
+// fillServer gives what nothing has set its usual place.
+func (l *loader) fillServer() {
+	if l.cfg.RuntimeDir != "" {
+		fill(&l.cfg.Server.Socket, filepath.Join(l.cfg.RuntimeDir, "sandpit.sock"))
+	}
+	// What root's server shows of the machine, every user of it would reach.
+	if !l.cfg.Explicit(KeyKeyless) && l.opts.UID == 0 {
+		l.cfg.Server.Keyless = false
+	}
+}
+
+// checkTogether looks at settings that must fit together.
+func (l *loader) checkTogether() {
+	s, q := l.cfg.Server, l.cfg.Queue
+	switch {
+	case s.TLSCert != "" && s.TLSKey == "":
+		l.conflict(KeyTLSCert, "needs server.tls_key, too")
+	case s.TLSKey != "" && s.TLSCert == "":
+		l.conflict(KeyTLSKey, "needs server.tls_cert, too")
+	}
+	if s.Listen == None && s.Socket == None {
+		l.conflict(KeyListen, "is none, and so is server.socket; nobody could reach the server")
+	}
+	if q.Provider == QueueRedis && q.RedisURL == "" {
+		l.conflict(KeyQueueProvider, "is redis; say where it is with queue.redis_url")
+	}
+	if len(l.problems.List) == 0 && s.Burst < s.Rate && l.cfg.Explicit(KeyBurst) {
+		l.conflict(KeyBurst, "is below server.rate, which then cannot be reached")
+	}
+	l.cfg.Server.Burst = max(s.Burst, s.Rate)
+}
+
+// conflict is a problem of a setting that somebody has made.
+func (l *loader) conflict(key Key, text string) {
+	l.problems.add(Problem{Source: l.cfg.Sources[key], Key: key, Text: text})
+}

@@ -1,0 +1,34 @@
+package daemon
+
+import "github.com/sandpit-dev/sandpit"
+
+// abilities names what sandboxes of the type of i can do besides the usual, in the
+// order of a sandbox's life. Nothing of i but its type is looked at, so it may be a nil
+// pointer.
+func abilities(i sandpit.Instance) []string {
+	var list []string
+	add := func(can bool, name string) {
+		if can {
+			list = append(list, name)
+		}
+	}
+	_, can := i.(sandpit.Claimer)
+	add(can, "pool")
+	_, can = i.(sandpit.NetworkPolicer)
+	add(can, "network")
+	_, can = i.(sandpit.Dialer)
+	add(can, "dial")
+	_, can = i.(sandpit.Statser)
+	add(can, "stats")
+	_, can = i.(sandpit.Resizer)
+	add(can, "resize")
+	_, can = i.(sandpit.Pauser)
+	add(can, "pause")
+	_, can = i.(sandpit.Stopper)
+	add(can, "stop")
+	_, can = i.(sandpit.Archiver)
+	add(can, "archive")
+	_, can = i.(sandpit.Snapshotter)
+	add(can, "snapshot")
+	return list
+}

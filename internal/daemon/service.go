@@ -1,0 +1,215 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"net/http"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/api"
+	"github.com/sandpit-dev/sandpit/internal/api/data"
+	"github.com/sandpit-dev/sandpit/internal/clock"
+	"github.com/sandpit-dev/sandpit/internal/config"
+	"github.com/sandpit-dev/sandpit/internal/image"
+	"github.com/sandpit-dev/sandpit/internal/manager"
+	"github.com/sandpit-dev/sandpit/internal/queue"
+	"github.com/sandpit-dev/sandpit/internal/store"
+	"github.com/sandpit-dev/sandpit/internal/telemetry"
+)
+
+// service is a server with all of its parts, opened in the order of the fields and
+// closed in the reverse.
+type service struct {
+	cfg    config.Config
+	log    *slog.Logger
+	notify notifier
+	kinds  []kind
+
+	store     *store.Store
+	queue     queue.Queue
+	images    *image.Store
+	metrics   *telemetry.Metrics // nil: nothing is counted
+	tracer    *telemetry.Tracer
+	providers map[string]sandpit.Provider
+	statuses  []ProviderStatus
+	manager   *manager.Manager
+	keys      *api.Keys
+	data      *data.Server
+
+	server          *api.Server
+	metricsServer   *http.Server
+	metricsListener net.Listener // nil: none
+}
+
+// open opens all parts but the listeners. What was opened before an error is for
+// close.
+func (s *service) open(ctx context.Context) (err error) {
+	if s.images, err = openServerDirs(s.cfg); err != nil {
+		return err
+	}
+	if s.store, err = store.Open(ctx, s.cfg.StateDir, store.Options{}); err != nil {
+		return err
+	}
+	if err := s.openQueue(ctx); err != nil {
+		return err
+	}
+	version := ReadVersions().Sandpit
+	if s.cfg.Telemetry.Metrics {
+		s.metrics = telemetry.NewMetrics(version)
+	}
+	s.tracer = telemetry.NewTracer(s.cfg.Telemetry.Traces, version, s.metrics, s.log)
+	around := surroundings{cfg: s.cfg, images: s.images, log: s.log}
+	if s.providers, s.statuses, err = openProviders(ctx, around, s.kinds); err != nil {
+		return err
+	}
+	for _, p := range s.statuses {
+		if p.Err != nil {
+			s.log.InfoContext(ctx, "a provider cannot be used", slog.String("provider", p.Name), slog.Any("error", p.Err),
+				slog.String("hint", sandpit.HintOf(p.Err)))
+		}
+	}
+	if s.manager, err = manager.Open(ctx, s.managerOptions()); err != nil {
+		return err
+	}
+	if s.metrics != nil {
+		s.metrics.Watch(telemetry.Sources{Manager: s.manager, Queue: s.queue})
+	}
+	s.keys = api.NewKeys(s.store, clock.System{}, s.log)
+	s.data = data.New(data.Options{Manager: s.manager, Timeout: s.cfg.Sandbox.Timeout})
+	return nil
+}
+
+// openQueue opens the queue and makes sure that it answers.
+func (s *service) openQueue(ctx context.Context) error {
+	c := s.cfg.Queue
+	if c.Provider != config.QueueRedis {
+		s.queue = s.store.Queue()
+		return nil
+	}
+	q, err := queue.NewRedis(queue.RedisOptions{URL: c.RedisURL.Reveal(), CAFile: c.RedisCA, Prefix: c.Name})
+	if err != nil {
+		return err
+	}
+	s.queue = q
+	return q.Check(ctx)
+}
+
+func (s *service) managerOptions() manager.Options {
+	c := s.cfg.Manager
+	o := manager.Options{
+		Store: s.store, Queue: s.queue, Providers: make(map[string]sandpit.Provider, len(s.providers)), Provider: s.cfg.Provider,
+		Log: s.log, Fill: s.fill, MaxSandboxes: c.MaxSandboxes,
+		Quotas: manager.Quotas{Owner: c.OwnerQuota, Owners: c.Quotas, Labels: c.LabelQuotas}, Pools: s.pools(),
+		Parallel: c.Parallel, CreateTimeout: c.CreateTimeout, CallTimeout: c.CallTimeout, Remember: c.Remember,
+		IdleTimeout: c.IdleTimeout, Lifetime: c.Lifetime, Sweep: c.CleanupInterval, MaxRetries: s.cfg.Queue.MaxRetries,
+	}
+	if o.MaxRetries == 0 {
+		o.MaxRetries = -1 // none, which is not the default
+	}
+	if s.metrics != nil {
+		o.Observer = s.metrics
+	}
+	for name, p := range s.providers {
+		if s.metrics != nil {
+			p = s.metrics.Provider(name, p)
+		}
+		o.Providers[name] = s.tracer.Provider(name, p)
+	}
+	return o
+}
+
+// fill gives a sandbox what the configuration says, where its request says nothing.
+func (s *service) fill(spec *sandpit.Spec) {
+	if spec.Image == "" {
+		spec.Image = s.cfg.Sandbox.Image
+	}
+	if spec.WorkDir == "" && s.cfg.Explicit(config.KeyWorkDir) {
+		spec.WorkDir = s.cfg.Sandbox.WorkDir // an image's own goes before the default
+	}
+	if s.cfg.Sandbox.NetworkEnabled {
+		spec.Network.Online = true
+	}
+	chosen := explicitLimits(s.cfg)
+	orElse(&spec.Resources.Memory, chosen.Memory)
+	orElse(&spec.Resources.CPUs, chosen.CPUs)
+	orElse(&spec.Resources.Disk, chosen.Disk)
+	orElse(&spec.Resources.PIDs, chosen.PIDs)
+	spec.Env = withUsualEnv(spec.Env)
+}
+
+func orElse[T comparable](field *T, value T) {
+	if *field == *new(T) {
+		*field = value
+	}
+}
+
+// withUsualEnv returns an environment with what every sandbox has in it.
+func withUsualEnv(env map[string]string) map[string]string {
+	all := map[string]string{
+		"PYTHONUNBUFFERED": "1", // output is seen as it comes
+		"LANG":             "C.UTF-8",
+	}
+	maps.Copy(all, env)
+	return all
+}
+
+func (s *service) pools() []manager.Pool {
+	var pools []manager.Pool
+	for _, p := range s.cfg.Pools {
+		pools = append(pools, manager.Pool{
+			Provider: p.Provider, Size: p.Size, Max: p.Max,
+			Spec: sandpit.Spec{Image: p.Image, Resources: p.Resources, Hostname: p.Hostname},
+		})
+	}
+	return pools
+}
+
+// checkStore asks the store something.
+func (s *service) checkStore(ctx context.Context) error {
+	_, err := s.store.Keys(ctx, "", 1)
+	return err
+}
+
+func (s *service) checkQueue(ctx context.Context) error {
+	_, err := s.queue.Stats(ctx)
+	return err
+}
+
+// checkEngine asks the default provider what it has.
+func (s *service) checkEngine(ctx context.Context) error {
+	_, err := s.providers[s.cfg.Provider].List(ctx)
+	return err
+}
+
+// close ends what open has opened. The sandboxes stay.
+func (s *service) close(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, closeLimit)
+	defer cancel()
+	var errs []error
+	closeAs := func(what string, close func() error) {
+		if err := close(); err != nil {
+			errs = append(errs, fmt.Errorf("close %s: %w", what, err))
+		}
+	}
+	if s.data != nil {
+		closeAs("the terminal sessions", s.data.Close)
+	}
+	if s.manager != nil {
+		closeAs("the manager", func() error { return s.manager.Close(ctx) })
+	}
+	closeAs("the providers", func() error { return closeProviders(s.providers) })
+	if s.queue != nil {
+		closeAs("the queue", s.queue.Close)
+	}
+	if s.store != nil {
+		closeAs("the store", s.store.Close)
+	}
+	if s.tracer != nil {
+		closeAs("the tracer", func() error { return s.tracer.Close(ctx) })
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,117 @@
+package telemetry
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/manager"
+	"github.com/sandpit-dev/sandpit/internal/queue"
+)
+
+// Sources are asked when somebody wants the figures.
+type Sources struct {
+	Manager *manager.Manager
+	Queue   queue.Queue
+}
+
+// sourceLimit is how long a source may take.
+const sourceLimit = 5 * time.Second
+
+// Watch adds what the sources know. It must be called at most once.
+func (m *Metrics) Watch(s Sources) { m.registry.MustRegister(newWatcher(s)) }
+
+type watcher struct {
+	Sources
+
+	sandboxes, most, uses, pools, poolSize, messages, lag, up *prometheus.Desc
+}
+
+func newWatcher(s Sources) *watcher {
+	desc := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc(namespace+"_"+name, help, labels, nil)
+	}
+	return &watcher{
+		Sources:   s,
+		sandboxes: desc("sandboxes", "Sandboxes by their state, those that wait in pools left out.", "state"),
+		most:      desc("sandboxes_max", "How many sandboxes there may be."),
+		uses:      desc("active_operations", "Uses of sandboxes and operations that are under way."),
+		pools:     desc("pool_sandboxes", "Sandboxes of pools that wait, or are being made.", "provider", "image", "state"),
+		poolSize:  desc("pool_size", "How many shall wait at least.", "provider", "image"),
+		messages:  desc("queue_messages", "Messages of the queue by their state.", "state"),
+		lag:       desc("queue_lag_seconds", "How long the oldest message is overdue; 0 if none is."),
+		up:        desc("source_up", "1 if what the figures come from answered, else 0.", "source"),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (w *watcher) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{w.sandboxes, w.most, w.uses, w.pools, w.poolSize, w.messages, w.lag, w.up} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (w *watcher) Collect(ch chan<- prometheus.Metric) {
+	gauge := func(d *prometheus.Desc, value float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
+	}
+	stats, states := w.Manager.Stats(), w.Manager.CountStates()
+	for _, state := range []sandpit.State{ // each is there from the beginning
+		sandpit.StateCreating, sandpit.StateRunning, sandpit.StatePausing, sandpit.StatePaused, sandpit.StateResuming,
+		sandpit.StateStopping, sandpit.StateStopped, sandpit.StateArchiving, sandpit.StateArchived, sandpit.StateRestoring,
+		sandpit.StateError, sandpit.StateDeleting,
+	} {
+		gauge(w.sandboxes, float64(states[state]), string(state))
+	}
+	gauge(w.most, float64(stats.MaxSandboxes))
+	gauge(w.uses, float64(stats.ActiveOperations))
+	w.collectPools(gauge)
+	ctx, cancel := context.WithTimeout(context.Background(), sourceLimit)
+	defer cancel()
+	q, err := w.Queue.Stats(ctx)
+	if err != nil {
+		gauge(w.up, 0, "queue")
+		return
+	}
+	gauge(w.up, 1, "queue")
+	gauge(w.messages, float64(q.Pending), "pending")
+	gauge(w.messages, float64(q.Claimed), "claimed")
+	gauge(w.messages, float64(q.Dead), "dead")
+	lag := 0.0
+	if !q.OldestDue.IsZero() {
+		lag = max(0, time.Since(q.OldestDue).Seconds())
+	}
+	gauge(w.lag, lag)
+}
+
+// collectPools adds pools up that differ in their limits only.
+func (w *watcher) collectPools(gauge func(*prometheus.Desc, float64, ...string)) {
+	type kind struct{ provider, image string }
+	type counts struct{ ready, making, size int }
+	sums := make(map[kind]counts)
+	for _, p := range w.Manager.Pools() {
+		k := kind{p.Provider, imageName(p.Spec.Image)}
+		c := sums[k]
+		sums[k] = counts{c.ready + p.Ready, c.making + p.Making, c.size + p.Size}
+	}
+	for k, c := range sums {
+		gauge(w.pools, float64(c.ready), k.provider, k.image, "ready")
+		gauge(w.pools, float64(c.making), k.provider, k.image, "making")
+		gauge(w.poolSize, float64(c.size), k.provider, k.image)
+	}
+}
+
+// routeOf is a pattern of http.ServeMux without its method.
+func routeOf(pattern string) string {
+	if pattern == "" {
+		return "none"
+	}
+	if _, path, found := strings.Cut(pattern, " "); found {
+		return strings.TrimSpace(path)
+	}
+	return pattern
+}
