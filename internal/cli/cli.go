@@ -25,6 +25,7 @@ type Streams struct {
 type app struct {
 	Streams
 	configFile string
+	server     string // of the flag
 	options    config.Options
 }
 
@@ -58,9 +59,21 @@ func (a *app) newCommand() *cobra.Command {
 		Use:   "sandpit",
 		Short: "Safe computers for AI agents",
 		Long: `sandpit runs code you do not trust in a sandbox with a kernel of its own (gVisor).
-It needs no container engine, no KVM, no image and no root.`,
+It needs no container engine, no KVM, no image and no root.
+
+run makes a sandbox for one command, by itself. Sandboxes that stay are kept by a
+server: "sandpit serve" is one, and most other commands ask it. They find it by
+--server, SANDPIT_URL or "url" in the configuration; else it is this user's own
+server, by its socket or at http://127.0.0.1:8090. The key is SANDPIT_API_KEY or
+"api_key" in the configuration, and never on the command line, where others can
+read it.
+A sandbox is called by its ID, the beginning of it, or its name.
+
+` + exitHelp,
 		Example: `  sandpit run -- python3 -c 'print(42)'
   sandpit run script.py
+  sandpit serve
+  sandpit create --name work && sandpit shell work
   sandpit doctor`,
 		SuggestionsMinimumDistance: 2,
 		SilenceErrors:              true,
@@ -70,11 +83,40 @@ It needs no container engine, no KVM, no image and no root.`,
 	}
 	root.PersistentFlags().StringVar(&a.configFile, "config", "", "configuration `file` (default: "+
 		"$XDG_CONFIG_HOME/sandpit/config.toml, for root /etc/sandpit/config.toml)")
+	root.PersistentFlags().StringVar(&a.server, "server", "", "`URL` of the server, such as https://host:8090 or unix:///path (default $SANDPIT_URL)")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usageError(cmd, err.Error())
 	})
-	root.AddCommand(a.newRun(), a.newImage(), a.newDoctor(), a.newVersion())
+	a.addCommands(root)
 	return root
+}
+
+// addCommands adds all commands, in groups for the help.
+func (a *app) addCommands(root *cobra.Command) {
+	groups := []struct {
+		id, title string
+		commands  []*cobra.Command
+	}{
+		{"local", "Commands of this machine:", []*cobra.Command{a.newRun(), a.newImage(), a.newDoctor(), a.newServe()}},
+		{"sandbox", "Sandboxes of a server:", []*cobra.Command{
+			a.newCreate(), a.newList(), a.newInspect(), a.newExec(), a.newShell(), a.newCopy(), a.newProcesses(), a.newLogs(),
+			a.newStats(), a.newTop(), a.newTimeout(), a.newLabel(), a.newRemove(),
+		}},
+		{"server", "The server itself:", []*cobra.Command{
+			a.newCheck(), a.newEvents(), a.newAudit(), a.newQueue(), a.newKey(), a.newProviders(), a.newPools(),
+		}},
+	}
+	for _, ch := range changes() {
+		groups[1].commands = append(groups[1].commands, a.newChange(ch))
+	}
+	for _, g := range groups {
+		root.AddGroup(&cobra.Group{ID: g.id, Title: g.title})
+		for _, cmd := range g.commands {
+			cmd.GroupID = g.id
+			root.AddCommand(cmd)
+		}
+	}
+	root.AddCommand(a.newVersion(), a.newDocs())
 }
 
 // noSuchCommand is cobra's own message, with our exit status.
@@ -104,8 +146,9 @@ func usageError(cmd *cobra.Command, text string) error {
 
 // printError shows an error and, apart from it, what to do about it.
 func printError(w io.Writer, err error) {
-	fmt.Fprintf(w, "sandpit: %v\n", err)
+	// A server or a sandbox may have had a say in it.
+	fmt.Fprintf(w, "sandpit: %s\n", safeLines(err.Error()))
 	if hint := sandpit.HintOf(err); hint != "" {
-		fmt.Fprintf(w, "hint: %s\n", hint)
+		fmt.Fprintf(w, "hint: %s\n", safeLines(hint))
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -16,22 +17,25 @@ import (
 )
 
 type runOptions struct {
-	image       string
-	env         []string
-	workDir     string
-	user        string
-	interactive bool
-	terminal    bool
-	volumes     []string
-	allowed     []string
-	timeout     time.Duration
-	name        string
-	labels      []string
-	limits      limitFlags
-	stats       bool
-	screen      string
+	image   string
+	env     []string
+	workDir string
+	user    string
+	attachment
+	volumes []string
+	allowed []string
+	timeout time.Duration
+	name    string
+	labels  []string
+	limits  limitFlags
+	stats   bool
+	screen  string
+	network bool
+	allow   []string
+	deny    []string
 
 	timeoutSet bool
+	networkSet bool
 	word       bool // image is a plain word, which may be meant as a command
 	script     *script
 	command    []string
@@ -50,10 +54,15 @@ own programs, read only), a directory, a tar file of a root file system or of
 fetched once. Without a command the image's own runs.
 A SCRIPT is copied in and run by what its ending or its first line names.
 
-The sandbox has no network and sees nothing of this machine but what IMAGE and
--v bring in. It is gone when the command ends, and also when this program is
+The sandbox has no network unless --network gives it one, and sees nothing of this
+machine but what IMAGE and -v bring in. It is gone when the command ends, and also when this program is
 killed. The exit status is the command's; 124 means that it took too long,
-125 that sandpit failed, 127 that there is no such program, 130 Ctrl-C.`,
+125 that sandpit failed, 127 that there is no such program, 130 Ctrl-C.
+
+When --server, SANDPIT_URL or "url" in the configuration names a server, the
+sandbox is made there, and IMAGE and the directories of -v are the server's; a
+server that is not named is not looked for. Should this program be killed, the
+server removes the sandbox after a minute.`,
 		Example: `  sandpit run -- sh -c 'uname -a'
   sandpit run -it -- bash
   sandpit run -v ./project:/workspace -- make test
@@ -63,6 +72,7 @@ killed. The exit status is the command's; 124 means that it took too long,
   sandpit run ./rootfs.tar -- /bin/sh -c 'cat /etc/os-release'`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.timeoutSet = cmd.Flags().Changed("timeout")
+			o.networkSet = cmd.Flags().Changed("network")
 			if err := o.parseArgs(cmd, args); err != nil {
 				return err
 			}
@@ -76,14 +86,16 @@ killed. The exit status is the command's; 124 means that it took too long,
 	f.StringArrayVarP(&o.env, "env", "e", nil, "environment `NAME=VALUE`, or NAME to pass this shell's value")
 	f.StringVarP(&o.workDir, "workdir", "w", "", "working `directory` inside, made if missing (default the image's, else \"/workspace\")")
 	f.StringVarP(&o.user, "user", "u", "", "`user` inside: a name, a uid or uid:gid (default the image's, else root of the sandbox)")
-	f.BoolVarP(&o.interactive, "interactive", "i", false, "pass standard input on")
-	f.BoolVarP(&o.terminal, "tty", "t", false, "give the command a terminal")
+	o.add(f)
 	f.StringArrayVarP(&o.volumes, "volume", "v", nil, "show a directory or file inside: `HOST:SANDBOX[:ro]`")
 	f.StringArrayVar(&o.allowed, "allow-volume", nil, "`path` that -v may show although it is a part of the machine itself")
 	f.DurationVar(&o.timeout, "timeout", 0, "kill the command after this `time`; 0 means never (default 5m, with -t never)")
 	f.StringVar(&o.name, "name", "", "`name` of the sandbox, for people")
 	f.StringArrayVar(&o.labels, "label", nil, "`NAME=VALUE` to find the sandbox by")
 	o.limits.add(f)
+	f.BoolVar(&o.network, "network", false, "let the sandbox reach the internet, but neither this machine nor private networks")
+	f.StringArrayVar(&o.allow, "allow", nil, "with --network, reach nothing but this `RULE`: an address, a range, a name or *.name, with or without :port")
+	f.StringArrayVar(&o.deny, "deny", nil, "with --network, do not reach what this `RULE` names, whatever --allow says")
 	f.StringVar(&o.screen, "screen", "", "`MODE` of the look for dangerous commands before they run: off, warn, ask or deny (default off)")
 	f.BoolVar(&o.stats, "stats", false, "tell at the end what the sandbox used, and warn when it comes close to a limit")
 	return cmd
@@ -133,16 +145,22 @@ func (o *runOptions) overrides() []config.Override {
 	if o.workDir != "" {
 		list = append(list, config.Override{Flag: "--workdir", Key: config.KeyWorkDir, Value: o.workDir})
 	}
+	if o.networkSet {
+		list = append(list, config.Override{Flag: "--network", Key: config.KeyNetworkEnabled, Value: strconv.FormatBool(o.network)})
+	}
 	if o.screen != "" {
 		list = append(list, config.Override{Flag: "--screen", Key: config.KeyCommandScreen, Value: o.screen})
 	}
 	return list
 }
 
-func (a *app) run(ctx context.Context, o runOptions) (err error) {
-	cfg, err := a.loadConfig(o.overrides()...)
+func (a *app) run(ctx context.Context, o runOptions) error {
+	cfg, err := a.loadConfig(slices.Concat(o.overrides(), a.serverOverride())...)
 	if err != nil {
 		return err
+	}
+	if namesServer(cfg) {
+		return a.runRemote(ctx, o, cfg)
 	}
 	spec, err := a.newSpec(o, cfg)
 	if err != nil {
@@ -151,6 +169,10 @@ func (a *app) run(ctx context.Context, o runOptions) (err error) {
 	if err := a.screenCommand(ctx, o, cfg); err != nil {
 		return err
 	}
+	return a.runLocal(ctx, o, cfg, spec)
+}
+
+func (a *app) runLocal(ctx context.Context, o runOptions, cfg config.Config, spec sandpit.Spec) (err error) {
 	progress, clear := newProgress(a.Err, "Preparing the image")
 	local, err := daemon.OpenLocal(cfg, daemon.Listeners{Progress: progress, Notice: a.noticeOnce(cfg)})
 	if err != nil {
@@ -168,25 +190,43 @@ func (a *app) run(ctx context.Context, o runOptions) (err error) {
 	if err != nil {
 		return a.interrupted(ctx, err)
 	}
+	statser, _ := box.(sandpit.Statser)
+	err = a.runIn(ctx, o, cfg, runPlace{guest: box.Guest(), statser: statser, spec: spec})
+	if spec.Image == sandpit.HostImage && sandpit.CodeOf(err) == sandpit.NotFound && len(o.command) > 0 {
+		path, _ := lookup(a.options.Environ, "PATH")
+		err = explainMissing(err, o.command[0], path)
+	}
+	return a.runFailed(err)
+}
+
+// runPlace is the sandbox that run has made.
+type runPlace struct {
+	guest   sandpit.Guest
+	statser sandpit.Statser // nil if it cannot be measured
+	spec    sandpit.Spec
+}
+
+// runIn runs the command in a sandbox that is there. An exitStatus is the command's.
+func (a *app) runIn(ctx context.Context, o runOptions, cfg config.Config, p runPlace) error {
 	command := sandpit.Command{Args: o.command, Timeout: cfg.Sandbox.Timeout, Stdout: a.Out, Stderr: a.Err}
 	if o.timeoutSet || o.terminal {
 		command.Timeout = o.timeout
 	}
 	if o.script != nil {
-		args, err := o.script.install(ctx, box.Guest(), spec.User, spec.WorkDir)
+		args, err := o.script.install(ctx, p.guest, p.spec.User, p.spec.WorkDir)
 		if err != nil {
-			return a.interrupted(ctx, err)
+			return notCommand{a.interrupted(ctx, err)}
 		}
 		command.Args = slices.Concat(args, o.command)
 	}
 	if o.stats {
-		defer a.watchUsage(ctx, box)()
+		defer a.watchUsage(ctx, p.statser)()
 	}
 	begin := time.Now()
-	status, err := a.execute(ctx, o, box, command)
-	a.tellUsage(ctx, o, box, begin, status)
+	status, err := a.execute(ctx, o.attachment, p.guest, command)
+	a.tellUsage(ctx, o, p.statser, begin, status)
 	if err != nil {
-		return a.interrupted(ctx, a.explainStart(err, cfg, spec, command))
+		return a.interrupted(ctx, a.explainStart(err, cfg, command))
 	}
 	if status.Code != 0 {
 		return exitStatus(status.Code)
@@ -208,6 +248,11 @@ func (a *app) newSpec(o runOptions, cfg config.Config) (sandpit.Spec, error) {
 		Image:   cfg.Sandbox.Image,
 		User:    o.user,
 		WorkDir: chosenWorkDir(cfg),
+		Network: sandpit.NetworkPolicy{Online: cfg.Sandbox.NetworkEnabled, Allow: o.allow, Deny: o.deny},
+	}
+	if !spec.Network.Online && len(o.allow)+len(o.deny) > 0 {
+		return spec, sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "--allow and --deny are for sandboxes with a network"),
+			"add --network")
 	}
 	if o.timeout < 0 {
 		return spec, sandpit.Errorf(sandpit.Invalid, "--timeout %s: want a positive time, or 0 for none", o.timeout)
@@ -263,85 +308,35 @@ func parseLabels(list []string) (map[string]string, error) {
 	return labels, nil
 }
 
-// execute runs the command with this program's streams and waits for its end.
-func (a *app) execute(ctx context.Context, o runOptions, box sandpit.Instance, command sandpit.Command) (sandpit.ExitStatus, error) {
-	if o.interactive {
-		command.Stdin = a.In
+// explainStart says what became of a command that took too long.
+func (a *app) explainStart(err error, cfg config.Config, command sandpit.Command) error {
+	if sandpit.CodeOf(err) != sandpit.Timeout {
+		return err
 	}
-	if o.terminal {
-		size := a.size()
-		command.Terminal = &size
-		command.Env = map[string]string{"TERM": a.term()}
-		if o.interactive {
-			restore, err := a.takeTerminal()
-			if err != nil {
-				return sandpit.ExitStatus{}, err
-			}
-			defer restore()
-		}
+	text := fmt.Sprintf("sandpit: killed after %s", command.Timeout)
+	if !cfg.Explicit(config.KeyTimeout) && command.Timeout == cfg.Sandbox.Timeout {
+		text += " (the default; choose another with --timeout, 0 for none)"
 	}
-	process, err := box.Guest().Start(ctx, command)
-	if err != nil {
-		return sandpit.ExitStatus{}, err
-	}
-	if o.terminal {
-		defer a.followSize(ctx, process)()
-	}
-	return waitAtMost(ctx, process, command.Timeout)
+	fmt.Fprintln(a.Err, text)
+	return exitStatus(statusTimeout)
 }
 
-func (a *app) takeTerminal() (restore func(), err error) {
-	if _, ok := terminalOf(a.In); !ok {
-		return nil, sandpit.WithHint(
-			sandpit.Errorf(sandpit.Invalid, "-t wants a terminal, but standard input is none"),
-			"leave -t out to pass the input on as it is")
-	}
-	return makeRaw(a.In)
-}
+// notCommand is a failure beside the command, whose code says nothing of the command.
+type notCommand struct{ error }
 
-func (a *app) term() string {
-	if t, ok := lookup(a.options.Environ, "TERM"); ok {
-		return t
-	}
-	return "xterm"
-}
+// Unwrap returns the failure.
+func (e notCommand) Unwrap() error { return e.error }
 
-// waitAtMost waits for the process. The sandbox keeps the clock of a time
-// limit; a little later this program does too, because a sandbox may lie.
-func waitAtMost(ctx context.Context, p sandpit.Process, limit time.Duration) (sandpit.ExitStatus, error) {
-	if limit > 0 {
-		const grace = 5 * time.Second
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, limit+grace, errOverdue)
-		defer cancel()
+// runFailed gives a command that could not be run its exit status.
+func (a *app) runFailed(err error) error {
+	if _, ok := errors.AsType[notCommand](err); ok {
+		return err
 	}
-	status, err := p.Wait(ctx)
-	if err != nil && errors.Is(context.Cause(ctx), errOverdue) {
-		err = errOverdue
-	}
-	return status, err
-}
-
-var errOverdue = sandpit.Errorf(sandpit.Timeout, "the sandbox did not end the command in time")
-
-// explainStart gives a failed command its exit status and says what to do.
-func (a *app) explainStart(err error, cfg config.Config, spec sandpit.Spec, command sandpit.Command) error {
 	switch sandpit.CodeOf(err) {
-	case sandpit.Timeout:
-		text := fmt.Sprintf("sandpit: killed after %s", command.Timeout)
-		if !cfg.Explicit(config.KeyTimeout) && command.Timeout == cfg.Sandbox.Timeout {
-			text += " (the default; choose another with --timeout, 0 for none)"
-		}
-		fmt.Fprintln(a.Err, text)
-		return exitStatus(statusTimeout)
 	case sandpit.PermissionDenied:
 		printError(a.Err, err)
 		return exitStatus(statusNotExecutable)
 	case sandpit.NotFound:
-		if spec.Image == sandpit.HostImage && len(command.Args) > 0 {
-			path, _ := lookup(a.options.Environ, "PATH")
-			err = explainMissing(err, command.Args[0], path)
-		}
 		printError(a.Err, err)
 		return exitStatus(statusNotFound)
 	default:

@@ -68,20 +68,33 @@ func weigh(o runOptions, dir string) (screen.Verdict, error) {
 // askWhether lets the person at the terminal decide. Where there is none, the
 // verdict stands.
 func (a *app) askWhether(ctx context.Context, verdict screen.Verdict) error {
-	fd, ok := terminalOf(a.In)
-	if _, seen := terminalOf(a.Err); !ok || !seen {
+	yes, err := a.ask(ctx, fmt.Sprintf("sandpit: %v\nRun it all the same?", verdict.Err()))
+	switch {
+	case err != nil:
+		return a.interrupted(ctx, err)
+	case !yes:
 		return verdict.Err()
 	}
-	fmt.Fprintf(a.Err, "sandpit: %v\nRun it all the same? [y/N] ", verdict.Err())
+	return nil
+}
+
+// ask has the person at the terminal answer yes or no. Where there is none, and when
+// they say nothing, it is no.
+func (a *app) ask(ctx context.Context, question string) (yes bool, err error) {
+	fd, ok := terminalOf(a.In)
+	if _, seen := terminalOf(a.Err); !ok || !seen {
+		return false, nil
+	}
+	fmt.Fprintf(a.Err, "%s [y/N] ", safeLines(question))
 	answer, err := readLine(ctx, fd, a.In)
 	if err != nil {
-		return a.interrupted(ctx, err)
+		return false, err
 	}
 	switch strings.ToLower(strings.TrimSpace(answer)) {
 	case "y", "yes":
-		return nil
+		return true, nil
 	}
-	return verdict.Err()
+	return false, nil
 }
 
 // readLine reads one line and nothing behind it, which is the command's. It

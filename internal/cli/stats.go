@@ -15,9 +15,8 @@ import (
 const statsTime = 5 * time.Second
 
 // watchUsage warns while the command runs, until stop is called.
-func (a *app) watchUsage(ctx context.Context, box sandpit.Instance) (stop func()) {
-	statser, ok := box.(sandpit.Statser)
-	if !ok {
+func (a *app) watchUsage(ctx context.Context, statser sandpit.Statser) (stop func()) {
+	if statser == nil {
 		return func() {}
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -35,9 +34,8 @@ func (a *app) watchUsage(ctx context.Context, box sandpit.Instance) (stop func()
 
 // tellUsage says what the sandbox used, if that was asked for, and why something
 // was killed.
-func (a *app) tellUsage(ctx context.Context, o runOptions, box sandpit.Instance, begin time.Time, status sandpit.ExitStatus) {
-	statser, ok := box.(sandpit.Statser)
-	if !ok || !o.stats && status.Code == 0 {
+func (a *app) tellUsage(ctx context.Context, o runOptions, statser sandpit.Statser, begin time.Time, status sandpit.ExitStatus) {
+	if statser == nil || !o.stats && status.Code == 0 {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), statsTime)

@@ -26,8 +26,14 @@ type session struct {
 
 func (w *world) session(t *testing.T, size pty.Winsize, args ...string) *session {
 	t.Helper()
-	s := &session{cmd: w.command(args...), read: make(chan struct{})}
-	s.cmd.Env = append(s.cmd.Env, "TERM=xterm")
+	cmd := w.command(args...)
+	cmd.Env = append(cmd.Env, "TERM=xterm")
+	return startSession(t, cmd, size)
+}
+
+func startSession(t *testing.T, cmd *exec.Cmd, size pty.Winsize) *session {
+	t.Helper()
+	s := &session{cmd: cmd, read: make(chan struct{})}
 	var err error
 	if s.terminal, err = pty.StartWithSize(s.cmd, &size); err != nil {
 		t.Fatal(err)
@@ -53,7 +59,7 @@ func (s *session) text() string {
 
 func (s *session) await(t *testing.T, text string) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !strings.Contains(s.text(), text); {
+	for deadline := time.Now().Add(long); !strings.Contains(s.text(), text); {
 		if time.Now().After(deadline) {
 			t.Fatalf("no %q on the screen:\n%s", text, s.text())
 		}

@@ -33,8 +33,18 @@ func parseVolumes(volumes, allowed []string) ([]sandpit.Mount, error) {
 	return mounts, nil
 }
 
-// parseVolume reads HOST:BOX[:ro|rw].
+// parseVolume reads HOST:BOX[:ro|rw], HOST being a path of this machine.
 func parseVolume(v string) (sandpit.Mount, error) {
+	m, err := splitVolume(v)
+	if err != nil {
+		return m, err
+	}
+	m.Source, err = hostpath.Resolve(m.Source)
+	return m, err
+}
+
+// splitVolume reads HOST:BOX[:ro|rw].
+func splitVolume(v string) (sandpit.Mount, error) {
 	parts := strings.Split(v, ":")
 	var m sandpit.Mount
 	switch {
@@ -47,11 +57,7 @@ func parseVolume(v string) (sandpit.Mount, error) {
 	if parts[0] == "" || !path.IsAbs(parts[1]) {
 		return m, volumeError(v)
 	}
-	source, err := hostpath.Resolve(parts[0])
-	if err != nil {
-		return m, err
-	}
-	m.Source, m.Target = source, path.Clean(parts[1])
+	m.Source, m.Target = parts[0], path.Clean(parts[1])
 	return m, nil
 }
 

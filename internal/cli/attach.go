@@ -1,0 +1,190 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"io"
+	"maps"
+	"os"
+	"os/signal"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// attachment says which of this program's streams a command inside has.
+type attachment struct {
+	interactive bool // standard input
+	terminal    bool
+	signals     bool // those that this program gets are the command's
+}
+
+func (t *attachment) add(f *pflag.FlagSet) {
+	f.BoolVarP(&t.interactive, "interactive", "i", false, "pass standard input on")
+	f.BoolVarP(&t.terminal, "tty", "t", false, "give the command a terminal")
+}
+
+// execute runs the command with this program's streams and waits for its end.
+func (a *app) execute(ctx context.Context, t attachment, guest sandpit.Guest, command sandpit.Command) (sandpit.ExitStatus, error) {
+	if t.interactive {
+		command.Stdin = a.In
+	}
+	if t.terminal {
+		size := a.size()
+		command.Terminal = &size
+		env := map[string]string{"TERM": a.term()}
+		maps.Copy(env, command.Env)
+		command.Env = env
+		if t.interactive {
+			restore, err := a.takeTerminal()
+			if err != nil {
+				return sandpit.ExitStatus{}, err
+			}
+			defer restore()
+		}
+	}
+	if t.signals {
+		return a.executeSignaled(ctx, t, guest, command)
+	}
+	process, err := guest.Start(ctx, command)
+	if err != nil {
+		return sandpit.ExitStatus{}, err
+	}
+	if t.terminal {
+		defer a.followSize(ctx, process)()
+	}
+	return waitAtMost(ctx, process, command.Timeout)
+}
+
+// executeSignaled is execute for a command that outlives this program: what would end
+// this program is passed on, and the command decides.
+func (a *app) executeSignaled(ctx context.Context, t attachment, guest sandpit.Guest, command sandpit.Command) (sandpit.ExitStatus, error) {
+	got := make(chan os.Signal, 8)
+	signal.Notify(got, syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2)
+	defer signal.Stop(got)
+	if err := ctx.Err(); err != nil {
+		return sandpit.ExitStatus{}, err // the signal was quicker
+	}
+	life, leave := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer leave(nil)
+	process, err := guest.Start(life, command)
+	if err != nil {
+		return sandpit.ExitStatus{}, err
+	}
+	if t.terminal {
+		defer a.followSize(life, process)()
+	}
+	done := make(chan struct{})
+	passed := make(chan struct{})
+	go func() {
+		defer close(passed)
+		passSignals(life, got, done, signaled{guest, process, command.User}, leave)
+	}()
+	status, err := waitAtMost(life, process, command.Timeout)
+	close(done)
+	<-passed
+	if cause, ok := errors.AsType[errSignal](context.Cause(life)); ok {
+		return sandpit.ExitStatus{Code: statusSignal + int(cause.sig), Signaled: true}, nil
+	}
+	return status, err
+}
+
+// patience is how many signals a command may have that do not end it before this
+// program leaves it alone, and ends itself.
+const patience = 3
+
+func passSignals(ctx context.Context, got <-chan os.Signal, done <-chan struct{}, to signaled, leave func(error)) {
+	for n := 1; ; n++ {
+		select {
+		case s := <-got:
+			sig, _ := s.(syscall.Signal) // always is, on Linux
+			if n >= patience {
+				leave(errSignal{sig})
+				return
+			}
+			to.pass(ctx, sig)
+		case <-done:
+			return
+		}
+	}
+}
+
+// signaled is a process that is sent signals.
+type signaled struct {
+	guest   sandpit.Guest
+	process sandpit.Process
+	user    string
+}
+
+// pass sends the signal. Guests need not know others than two: then a shell beside
+// the process sends it, by the process group that each command has.
+func (s signaled) pass(ctx context.Context, sig syscall.Signal) {
+	const limit = 10 * time.Second
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	err := s.process.Signal(ctx, sandpit.Signal(sig))
+	if err == nil || sandpit.CodeOf(err) != sandpit.Invalid {
+		return // it has ended, and that is seen elsewhere
+	}
+	kill, err := s.guest.Start(ctx, sandpit.Command{
+		Args: []string{"sh", "-c", "kill -" + strconv.Itoa(int(sig)) + " -" + strconv.Itoa(s.process.PID())},
+		User: s.user, Timeout: limit,
+	})
+	if err == nil {
+		_, err = kill.Wait(ctx)
+	}
+	if err != nil { // no shell: then what every guest knows
+		_ = s.process.Signal(ctx, sandpit.SIGTERM) // one that has ended needs no signal
+	}
+}
+
+func (a *app) takeTerminal() (restore func(), err error) {
+	if _, ok := terminalOf(a.In); !ok {
+		return nil, sandpit.WithHint(
+			sandpit.Errorf(sandpit.Invalid, "-t wants a terminal, but standard input is none"),
+			"leave -t out to pass the input on as it is")
+	}
+	return makeRaw(a.In)
+}
+
+func (a *app) term() string {
+	if t, ok := lookup(a.options.Environ, "TERM"); ok {
+		return t
+	}
+	return "xterm"
+}
+
+// waitAtMost waits for the process. The sandbox keeps the clock of a time
+// limit; a little later this program does too, because a sandbox may lie.
+func waitAtMost(ctx context.Context, p sandpit.Process, limit time.Duration) (sandpit.ExitStatus, error) {
+	if limit > 0 {
+		const grace = 5 * time.Second
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, limit+grace, errOverdue)
+		defer cancel()
+	}
+	status, err := p.Wait(ctx)
+	if err != nil && errors.Is(context.Cause(ctx), errOverdue) {
+		err = errOverdue
+	}
+	return status, err
+}
+
+var errOverdue = sandpit.Errorf(sandpit.Timeout, "the sandbox did not end the command in time")
+
+// counting counts what is read.
+type counting struct {
+	io.Reader
+	read func(n int)
+}
+
+// Read implements io.Reader.
+func (c counting) Read(p []byte) (int, error) {
+	n, err := c.Reader.Read(p)
+	c.read(n)
+	return n, err
+}

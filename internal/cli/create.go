@@ -1,0 +1,207 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/client"
+	"github.com/sandpit-dev/sandpit/internal/config"
+)
+
+// never is what people write where a time could be.
+const never = "never"
+
+type createOptions struct {
+	output
+	name, user, workDir, hostname string
+	env, labels, volumes          []string
+	limits                        limitFlags
+	provider, key                 string
+	timeout, onTimeout            string
+	policy                        policyFlags
+	createTimeout                 time.Duration
+}
+
+// policyFlags say what happens to a sandbox by itself.
+type policyFlags struct {
+	idle, action                      string
+	autoStop, autoArchive, autoDelete string
+	recreate                          int
+	ignoreBackground                  bool
+}
+
+func (a *app) newCreate() *cobra.Command {
+	var o createOptions
+	cmd := &cobra.Command{
+		Use:   "create [flags] [IMAGE]",
+		Short: "Make a sandbox that stays until it is removed",
+		Long: `Make a sandbox that stays until it is removed, or until a time is up, and print
+its ID.
+
+IMAGE is what its files start from, as the server knows it: "host" (the server
+machine's own programs), or an image of a registry such as python:3.12-slim. The
+default is the server's.
+Directories that -v names are the server machine's, which must allow it.`,
+		Example: `  sandpit create --name work
+  sandpit create -q --timeout 2h --label project=x python:3.12-slim
+  sandpit create --idle-timeout 10m --on-idle pause`,
+		Args:              wantArgs(0, 1, ""),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: a.verb(func(ctx context.Context, c *client.Client, args []string) error {
+			r, err := a.createRequest(o, args)
+			if err != nil {
+				return err
+			}
+			s, err := c.Create(ctx, r)
+			if err != nil {
+				return err
+			}
+			if o.quiet || o.json() {
+				return a.show(o.output, listing{document: s.Sandbox, ids: []string{string(s.ID)}})
+			}
+			_, err = fmt.Fprintln(a.Out, s.ID)
+			return err
+		}),
+	}
+	o.add(cmd, "print the ID only, which is also the default")
+	f := cmd.Flags()
+	f.StringVar(&o.name, "name", "", "`name`, by which it can be called")
+	f.StringArrayVar(&o.labels, "label", nil, "`NAME=VALUE` to find it by")
+	f.StringArrayVarP(&o.env, "env", "e", nil, "environment `NAME=VALUE` of all commands, or NAME to pass this shell's value")
+	f.StringVarP(&o.workDir, "workdir", "w", "", "`directory` where commands start (default the image's, else \"/workspace\")")
+	f.StringVarP(&o.user, "user", "u", "", "`user` of commands (default the image's, else root of the sandbox)")
+	f.StringVar(&o.hostname, "hostname", "", "`name` that it has inside (default \"sandpit\")")
+	f.StringArrayVarP(&o.volumes, "volume", "v", nil, "show a directory of the server's machine inside: `HOST:SANDBOX[:ro]`")
+	f.StringVar(&o.provider, "provider", "", "`name` of who makes it, see sandpit providers (default the server's choice)")
+	f.StringVar(&o.key, "idempotency-key", "", "`text` that makes it safe to repeat this command: the same text gives the same sandbox")
+	f.StringVar(&o.timeout, "timeout", "", "`time` until its end, such as 30m or 2d, or never (default the server's)")
+	addChoice(cmd, &o.onTimeout, "on-timeout", "what happens then: `ACTION` kill, stop or pause (default kill)", actions()...)
+	f.DurationVar(&o.createTimeout, "create-timeout", 0, "`time` that the making may take (default the server's)")
+	o.limits.add(f)
+	o.policy.add(cmd, f)
+	return cmd
+}
+
+// actions are what can happen to a sandbox by itself.
+func actions() []string {
+	return []string{string(sandpit.ActionKill), string(sandpit.ActionStop), string(sandpit.ActionPause)}
+}
+
+func (p *policyFlags) add(cmd *cobra.Command, f *pflag.FlagSet) {
+	f.StringVar(&p.idle, "idle-timeout", "", "`time` without use until --on-idle happens, or never (default the server's)")
+	addChoice(cmd, &p.action, "on-idle", "what happens to it when it is idle: `ACTION` kill, stop or pause (default kill)", actions()...)
+	f.StringVar(&p.autoStop, "auto-stop", "", "`time` without use until it is stopped (default never)")
+	f.StringVar(&p.autoArchive, "auto-archive", "", "`time` stopped until it is archived (default never)")
+	f.StringVar(&p.autoDelete, "auto-delete", "", "`time` stopped or archived until it is deleted (default never)")
+	f.IntVar(&p.recreate, "recreate", 0, "`number` of times that it is made again, empty, after it vanished")
+	f.BoolVar(&p.ignoreBackground, "ignore-background", false, "let it be idle while programs run in it")
+}
+
+func (p *policyFlags) policy() (client.Policy, error) {
+	var errs []error
+	at := func(flag, text string) time.Duration {
+		d, err := parseSpan(flag, text)
+		errs = append(errs, err)
+		return d
+	}
+	policy := client.Policy{
+		IdleTimeout: at("--idle-timeout", p.idle), IdleAction: sandpit.Action(p.action),
+		AutoStop: max(0, at("--auto-stop", p.autoStop)), AutoArchive: max(0, at("--auto-archive", p.autoArchive)),
+		AutoDelete: max(0, at("--auto-delete", p.autoDelete)), Recreate: p.recreate, IgnoreBackground: p.ignoreBackground,
+	}
+	return policy, errors.Join(errs...)
+}
+
+// parseSpan reads a time that may be in days, or never, which is below zero. None is
+// zero.
+func parseSpan(flag, text string) (time.Duration, error) {
+	if text == never {
+		return -time.Second, nil
+	}
+	d, err := parseAge(flag, text)
+	if err != nil {
+		return 0, sandpit.Errorf(sandpit.Invalid, "%s %q: want a time such as 30m, 12h or 2d, or never", flag, text)
+	}
+	return d, nil
+}
+
+func (a *app) createRequest(o createOptions, args []string) (client.CreateRequest, error) {
+	spec, err := a.remoteSpec(remoteFlags{
+		name: o.name, user: o.user, workDir: o.workDir, env: o.env, labels: o.labels, volumes: o.volumes, limits: o.limits,
+	})
+	if err != nil {
+		return client.CreateRequest{}, err
+	}
+	spec.Hostname = o.hostname
+	if len(args) > 0 {
+		spec.Image = sandpit.Image(args[0])
+	}
+	timeout, err := parseSpan("--timeout", o.timeout)
+	if err != nil {
+		return client.CreateRequest{}, err
+	}
+	policy, err := o.policy.policy()
+	return client.CreateRequest{
+		Spec: spec, Provider: o.provider, Key: o.key, Policy: policy,
+		Timeout: timeout, OnTimeout: sandpit.Action(o.onTimeout), CreateTimeout: o.createTimeout,
+	}, err
+}
+
+// remoteFlags are those that say what a server's sandbox shall be.
+type remoteFlags struct {
+	name, user, workDir  string
+	env, labels, volumes []string
+	limits               limitFlags
+}
+
+// remoteSpec is what a server is asked for. Nothing of it is looked up on this
+// machine, and nothing of this machine's configuration is a limit there.
+func (a *app) remoteSpec(f remoteFlags) (sandpit.Spec, error) {
+	spec := sandpit.Spec{Name: f.name, User: f.user, WorkDir: f.workDir}
+	var err error
+	if spec.Env, err = a.parseEnv(f.env); err != nil {
+		return spec, err
+	}
+	if spec.Labels, err = parseLabels(f.labels); err != nil {
+		return spec, err
+	}
+	for _, v := range f.volumes {
+		m, err := splitVolume(v)
+		if err != nil {
+			return spec, err
+		}
+		spec.Mounts = append(spec.Mounts, m)
+	}
+	spec.Resources, err = a.flagLimits(f.limits)
+	return spec, err
+}
+
+// flagLimits are the limits that flags give, and only those.
+func (a *app) flagLimits(l limitFlags) (sandpit.Resources, error) {
+	given := l.overrides()
+	cfg, err := a.loadConfig(given...)
+	if err != nil {
+		return sandpit.Resources{}, err
+	}
+	var r sandpit.Resources
+	for _, o := range given {
+		switch o.Key {
+		case config.KeyMemoryLimit:
+			r.Memory = cfg.Sandbox.MemoryLimit
+		case config.KeyCPULimit:
+			r.CPUs = cfg.Sandbox.CPULimit
+		case config.KeyDiskLimit:
+			r.Disk = cfg.Sandbox.DiskLimit
+		case config.KeyPIDsLimit:
+			r.PIDs = cfg.Sandbox.PIDsLimit
+		default: // there are no other flags for limits
+		}
+	}
+	return r, nil
+}

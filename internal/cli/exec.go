@@ -1,0 +1,170 @@
+package cli
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/client"
+)
+
+type execOptions struct {
+	attachment
+	detach        bool
+	env           []string
+	workDir, user string
+	timeout       time.Duration
+}
+
+func (o *execOptions) add(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.StringArrayVarP(&o.env, "env", "e", nil, "environment `NAME=VALUE`, or NAME to pass this shell's value")
+	f.StringVarP(&o.workDir, "workdir", "w", "", "`directory` where it starts (default the sandbox's)")
+	f.StringVarP(&o.user, "user", "u", "", "`user` inside: a name, a uid or uid:gid (default the sandbox's)")
+}
+
+func (a *app) newExec() *cobra.Command {
+	o := execOptions{attachment: attachment{signals: true}}
+	cmd := &cobra.Command{
+		Use:   "exec [flags] SANDBOX [--] COMMAND [ARG...]",
+		Short: "Run a command in a sandbox of a server",
+		Long: `Run a command in a sandbox of a server.
+
+The exit status is the command's; 124 means that it took too long, 125 that
+sandpit failed, 127 that there is no such program. Signals that this program gets
+are passed on to the command; at the third one this program ends and leaves the
+command alone. A command goes on when the connection breaks or this program is
+killed.
+With --detach it is started and left alone, and its ID is printed: see
+sandpit logs.`,
+		Example: `  sandpit exec work -- python3 -V
+  sandpit exec -it work bash
+  tar c . | sandpit exec -i work tar x -C /workspace
+  sandpit exec --detach work -- sh -c 'make > log 2>&1'`,
+		Args:              wantArgs(2, -1, "the name of a sandbox or a command"),
+		ValidArgsFunction: a.completeSandboxes(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if o.timeout < 0 {
+				return sandpit.Errorf(sandpit.Invalid, "--timeout %s: want a positive time, or 0 for none", o.timeout)
+			}
+			if o.detach && (o.interactive || o.terminal) {
+				return usageError(cmd, "--detach goes with neither -i nor -t: nobody would be there")
+			}
+			if args[1] == "--" && len(args) > 2 {
+				args = append(args[:1:1], args[2:]...)
+			}
+			return a.exec(cmd.Context(), o, args[0], args[1:])
+		},
+	}
+	f := cmd.Flags()
+	f.SetInterspersed(false)
+	o.attachment.add(f)
+	o.add(cmd)
+	f.BoolVarP(&o.detach, "detach", "d", false, "start it, print its ID and leave it alone")
+	f.DurationVar(&o.timeout, "timeout", 0, "kill it after this `time`; 0 means never")
+	return cmd
+}
+
+func (a *app) newShell() *cobra.Command {
+	o := execOptions{attachment: attachment{interactive: true, terminal: true, signals: true}}
+	cmd := &cobra.Command{
+		Use:   "shell [flags] SANDBOX",
+		Short: "Work in a sandbox of a server with a shell",
+		Long: `Work in a sandbox of a server with a shell: bash if it has one, else sh. The exit
+status is the shell's.`,
+		Example:           "  sandpit shell work",
+		Args:              wantArgs(1, 1, "the name of a sandbox"),
+		ValidArgsFunction: a.completeSandboxes(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.exec(cmd.Context(), o, args[0], []string{
+				"sh", "-c", "if command -v bash >/dev/null 2>&1; then exec bash -l; else exec sh -l; fi",
+			})
+		},
+	}
+	o.add(cmd)
+	return cmd
+}
+
+// exec runs a command. What goes wrong has the exit status of sandpit itself, since
+// the others may be the command's.
+func (a *app) exec(ctx context.Context, o execOptions, name string, args []string) error {
+	c, err := a.dial()
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	id, err := find(ctx, c, name)
+	if err != nil {
+		return a.interrupted(ctx, err)
+	}
+	command := sandpit.Command{
+		Args: args, Dir: o.workDir, User: o.user, Timeout: o.timeout, Stdout: a.Out, Stderr: a.Err,
+	}
+	if command.Env, err = a.parseEnv(o.env); err != nil {
+		return err
+	}
+	guest := c.Open(id).Guest()
+	if o.detach {
+		err := a.detach(ctx, guest, command)
+		return a.interrupted(ctx, a.explainExec(ctx, c, id, command, err))
+	}
+	status, err := a.execute(ctx, o.attachment, guest, command)
+	if err != nil {
+		return a.interrupted(ctx, a.explainExec(ctx, c, id, command, err))
+	}
+	if status.OutOfMemory {
+		fmt.Fprintln(a.Err, "sandpit: out of memory: the command was killed")
+	}
+	if status.Code != 0 {
+		return exitStatus(status.Code)
+	}
+	return nil
+}
+
+// detach starts a command that nobody follows.
+func (a *app) detach(ctx context.Context, guest sandpit.Guest, command sandpit.Command) error {
+	command.Stdout, command.Stderr = nil, nil
+	command.ID = strings.ToLower(rand.Text())
+	if _, err := guest.Start(ctx, command); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintln(a.Out, command.ID)
+	return err
+}
+
+// explainExec tells a sandbox that cannot be used from a program that cannot be run.
+func (a *app) explainExec(ctx context.Context, c *client.Client, id sandpit.ID, command sandpit.Command, err error) error {
+	switch sandpit.CodeOf(err) {
+	case sandpit.Timeout:
+		if command.Timeout == 0 {
+			return err
+		}
+		fmt.Fprintf(a.Err, "sandpit: killed after %s\n", command.Timeout)
+		return exitStatus(statusTimeout)
+	case sandpit.PermissionDenied, sandpit.NotFound:
+		s, e := c.Get(context.WithoutCancel(ctx), id)
+		if e != nil {
+			return e
+		}
+		if s.State != sandpit.StateRunning {
+			return err
+		}
+		printError(a.Err, err)
+		if sandpit.CodeOf(err) == sandpit.NotFound {
+			return exitStatus(statusNotFound)
+		}
+		return exitStatus(statusNotExecutable)
+	case sandpit.Conflict:
+		if sandpit.HintOf(err) == "" {
+			return sandpit.WithHint(err, "see: sandpit inspect "+string(id))
+		}
+		return err
+	default:
+		return err
+	}
+}

@@ -1,0 +1,185 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/client"
+)
+
+// inspected is everything that is known about a sandbox.
+type inspected struct {
+	sandpit.Sandbox
+	// Stats are there while it runs or is paused, and its provider can measure it.
+	Stats *sandpit.Stats `json:"stats,omitempty"`
+	// Pool is where another sandbox of its kind would come from.
+	Pool *client.Pool `json:"pool,omitempty"`
+}
+
+func (a *app) newInspect() *cobra.Command {
+	var o output
+	cmd := &cobra.Command{
+		Use:   "inspect [flags] SANDBOX...",
+		Short: "Show everything that is known about sandboxes",
+		Long: `Show everything that is known about sandboxes, also of those that were deleted a
+short while ago. As JSON it is a list, also for one.`,
+		Example: `  sandpit inspect work
+  sandpit inspect -o json work | jq '.[0].lease'`,
+		Args:              wantArgs(1, -1, "the name of a sandbox"),
+		ValidArgsFunction: a.completeSandboxes(0),
+		RunE: a.verb(func(ctx context.Context, c *client.Client, args []string) error {
+			ids, missing := (&finder{client: c}).findAll(ctx, args)
+			pools, _ := c.Pools(ctx) // they are an extra
+			list := make([]inspected, len(ids))
+			errs := parallel(indices(ids), func(i int) error {
+				var err error
+				list[i], err = inspect(ctx, c, ids[i], pools)
+				return err
+			})
+			found := []inspected{}
+			for i, err := range errs {
+				if err == nil {
+					found = append(found, list[i])
+				}
+			}
+			if len(found) == 0 && len(ids) > 0 || len(ids) == 0 {
+				return errors.Join(append(errs, missing)...)
+			}
+			return errors.Join(append(errs, missing, a.showInspected(o, found))...)
+		}),
+	}
+	o.add(cmd, "print IDs only")
+	return cmd
+}
+
+func indices[T any](list []T) []int {
+	all := make([]int, len(list))
+	for i := range list {
+		all[i] = i
+	}
+	return all
+}
+
+func inspect(ctx context.Context, c *client.Client, id sandpit.ID, pools []client.Pool) (inspected, error) {
+	s, err := c.Get(ctx, id)
+	if err != nil {
+		return inspected{}, err
+	}
+	i := inspected{Sandbox: s.Sandbox}
+	if s.State == sandpit.StateRunning || s.State == sandpit.StatePaused {
+		if stats, err := c.SandboxStats(ctx, id); err == nil {
+			i.Stats = &stats
+		}
+	}
+	for _, p := range pools {
+		if (s.Provider == "" || s.Provider == p.Provider) && s.Spec.SameMachine(p.Spec) {
+			i.Pool = &p
+		}
+	}
+	return i, nil
+}
+
+func (a *app) showInspected(o output, list []inspected) error {
+	if o.quiet || o.json() {
+		var ids []string
+		for _, i := range list {
+			ids = append(ids, string(i.ID))
+		}
+		return a.show(o, listing{document: list, ids: ids})
+	}
+	for n, i := range list {
+		if n > 0 {
+			fmt.Fprintln(a.Out)
+		}
+		if err := layTable(a.Out, append([][]string{{"ID", string(i.ID)}}, i.facts()...), nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// facts are for people: what is not known, or not said, is left out.
+func (i inspected) facts() [][]string {
+	spec := i.Spec
+	rows := [][]string{
+		{"Name", spec.Name},
+		{"State", string(i.State)},
+		{"Reason", i.Reason},
+		{"Image", cmp.Or(string(spec.Image), string(sandpit.HostImage))},
+		{"Provider", i.Provider},
+		{"Owner", i.Lease.Owner},
+		{"Created", showTime(i.CreatedAt)},
+		{"Ends", i.ends()},
+		{"User", spec.User},
+		{"Directory", spec.WorkDir},
+		{"Host name", spec.Hostname},
+		{"Labels", showLabels(spec.Labels)},
+		{"Environment", showLabels(spec.Env)},
+	}
+	for _, m := range spec.Mounts {
+		access := "rw"
+		if m.ReadOnly {
+			access = "ro"
+		}
+		rows = append(rows, []string{"Mount", m.Source + ":" + m.Target + ":" + access})
+	}
+	if i.Stats != nil {
+		rows = append(rows, statFacts(*i.Stats)...)
+	} else {
+		rows = append(rows, limitFacts(spec.Resources)...)
+	}
+	if i.Pool != nil {
+		rows = append(rows, []string{"Pool", fmt.Sprintf("%d ready, %d being made, at least %d", i.Pool.Ready, i.Pool.Making, i.Pool.Size)})
+	}
+	return slices.DeleteFunc(rows, func(row []string) bool { return row[1] == "" })
+}
+
+func (i inspected) ends() string {
+	if i.Lease.Deadline.IsZero() {
+		return never
+	}
+	return showTime(i.Lease.Deadline) + ", " + string(cmp.Or(i.Lease.Action, sandpit.ActionKill))
+}
+
+func statFacts(s sandpit.Stats) [][]string {
+	return [][]string{
+		{"CPU", s.CPU.Round(time.Millisecond).String() + ofCPUs(s.Limits.CPUs)},
+		{"Memory", size(s.Memory) + peak(s.MemoryPeak) + of(s.Limits.Memory, size)},
+		{"Disk", size(s.Disk) + of(s.Limits.Disk, size)},
+		{"Processes", strconv.Itoa(s.PIDs) + of(int64(s.Limits.PIDs), func(n int64) string { return strconv.FormatInt(n, 10) })},
+	}
+}
+
+func limitFacts(r sandpit.Resources) [][]string {
+	var parts []string
+	if r.CPUs > 0 {
+		parts = append(parts, strconv.FormatFloat(r.CPUs, 'g', -1, 64)+" CPUs")
+	}
+	if r.Memory > 0 {
+		parts = append(parts, size(r.Memory)+" of memory")
+	}
+	if r.Disk > 0 {
+		parts = append(parts, size(r.Disk)+" of disk")
+	}
+	if r.PIDs > 0 {
+		parts = append(parts, plural(r.PIDs, "process", "processes"))
+	}
+	return [][]string{{"Limits", strings.Join(parts, ", ")}}
+}
+
+// showTime is a time, and how far it is.
+func showTime(at time.Time) string {
+	if at.IsZero() {
+		return ""
+	}
+	return at.Local().Format(time.DateTime) + " (" + showWhen(at) + ")"
+}
