@@ -49,8 +49,8 @@ type world struct {
 	unsure []call                // creates whose answer was lost, to be asked for again
 	counts map[string]int        // answers, by operation and code
 	faults []string
-	// engines are all that were ever seen.
-	engines map[string]bool
+	// engines are all that were ever seen, namespaces all that their processes had.
+	engines, namespaces map[string]bool
 
 	done atomic.Int64
 }
@@ -107,7 +107,7 @@ func newWorld(t *testing.T, most int) *world {
 	t.Helper()
 	w := &world{
 		t: t, dir: t.TempDir(), max: most, acked: make(map[sandpit.ID]string), taken: make(map[sandpit.ID]bool),
-		counts: make(map[string]int), engines: make(map[string]bool),
+		counts: make(map[string]int), engines: make(map[string]bool), namespaces: make(map[string]bool),
 	}
 	program, err := os.ReadFile(testengine.Path(t))
 	if err != nil {
@@ -251,7 +251,8 @@ var allowed = map[string][]sandpit.Code{
 	"get":      {sandpit.NotFound},
 	"deadline": {sandpit.NotFound, sandpit.Gone},
 	"labels":   {sandpit.NotFound, sandpit.Gone},
-	"pause":    {sandpit.NotFound, sandpit.Gone, sandpit.Unsupported, sandpit.Conflict},
+	"pause":    {sandpit.NotFound, sandpit.Gone, sandpit.Conflict},
+	"resume":   {sandpit.NotFound, sandpit.Gone, sandpit.Conflict},
 	"delete":   {sandpit.Unavailable, sandpit.Timeout},
 }
 
@@ -290,16 +291,18 @@ func (w *world) choose() call {
 	}
 	id := ids[rand.N(len(ids))]
 	switch n := rand.N(100); {
-	case n < 55:
+	case n < 48:
 		return call{Op: "run", ID: id, Command: "cat /workspace/key"}
-	case n < 70:
+	case n < 60:
 		return call{Op: "get", ID: id}
-	case n < 78:
+	case n < 66:
 		return call{Op: "list"}
-	case n < 84:
+	case n < 72:
 		return call{Op: "labels", ID: id, Key: w.acked[id]}
-	case n < 86:
+	case n < 77:
 		return call{Op: "pause", ID: id}
+	case n < 86:
+		return call{Op: "resume", ID: id}
 	case n < 90:
 		w.taken[id] = true
 		return call{Op: "deadline", ID: id, Deadline: 50 + rand.N(2000)}
@@ -332,7 +335,7 @@ func (w *world) must(c call) result {
 
 // settle waits until nothing is on its way any more.
 func (w *world) settle() {
-	for limit := time.Now().Add(30 * time.Second); time.Now().Before(limit); time.Sleep(100 * time.Millisecond) {
+	for limit := time.Now().Add(2 * time.Minute); time.Now().Before(limit); time.Sleep(100 * time.Millisecond) {
 		on := slices.ContainsFunc(w.must(call{Op: "list"}).Sandboxes, func(s sandpit.Sandbox) bool {
 			return !s.State.Lasting() || !s.Lease.Deadline.IsZero()
 		})
@@ -340,7 +343,7 @@ func (w *world) settle() {
 			return
 		}
 	}
-	w.t.Error("half a minute later something is still on its way")
+	w.t.Error("two minutes later something is still on its way")
 }
 
 // compare checks rows, sandboxes and what clients were told against each other.
@@ -351,6 +354,10 @@ func (w *world) compare() {
 	var listed []sandpit.ID
 	for _, s := range rows {
 		listed = append(listed, s.ID)
+		if s.State == sandpit.StatePaused { // nobody resumed it, or the answer was lost
+			w.must(call{Op: "resume", ID: s.ID})
+			s.State = sandpit.StateRunning
+		}
 		if s.State != sandpit.StateRunning {
 			w.t.Errorf("sandbox %s is %s: %s", s.ID, s.State, s.Reason)
 			continue
@@ -414,6 +421,44 @@ func (w *world) seeEngines() {
 	for _, e := range entries {
 		w.engines[e.Name()] = true
 	}
+	for _, p := range w.processes() {
+		for _, namespace := range namespacesOf(p.pid) {
+			w.namespaces[namespace] = true
+		}
+	}
+}
+
+// namespacesOf names the namespaces of a process that this one is not in.
+func namespacesOf(pid int) []string {
+	var list []string
+	links, _ := filepath.Glob(filepath.Join("/proc", strconv.Itoa(pid), "ns", "*"))
+	for _, link := range links {
+		name, err := os.Readlink(link)
+		own, _ := os.Readlink(filepath.Join("/proc/self/ns", filepath.Base(link)))
+		if err == nil && name != own {
+			list = append(list, name)
+		}
+	}
+	return list
+}
+
+// inNamespaces describes the processes of the machine that are in a namespace which an
+// engine had. One that is held by a mount is found as that.
+func (w *world) inNamespaces() []string {
+	var left []string
+	entries, _ := os.ReadDir("/proc")
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		for _, namespace := range namespacesOf(pid) {
+			if w.namespaces[namespace] {
+				left = append(left, fmt.Sprintf("process %d in namespace %s", pid, namespace))
+			}
+		}
+	}
+	return left
 }
 
 // leftovers describes what there is on the machine that belongs to sandboxes.
@@ -442,15 +487,15 @@ func (w *world) leftovers() []string {
 			left = append(left, "mount "+string(line))
 		}
 	}
-	return left
+	return append(left, w.inNamespaces()...)
 }
 
 // expectNothing waits for the engines to see that they have no sandboxes.
 func (w *world) expectNothing() {
 	var left []string
-	for limit := time.Now().Add(10 * time.Second); time.Now().Before(limit); time.Sleep(100 * time.Millisecond) {
+	for limit := time.Now().Add(time.Minute); time.Now().Before(limit); time.Sleep(100 * time.Millisecond) {
 		if left = w.leftovers(); len(left) == 0 {
-			w.t.Logf("nothing is left of %d engines", len(w.engines))
+			w.t.Logf("nothing is left of %d engines and %d namespaces", len(w.engines), len(w.namespaces))
 			return
 		}
 	}

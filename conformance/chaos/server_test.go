@@ -159,6 +159,8 @@ func (s *server) answer(ctx context.Context, c call) (r result, err error) {
 		err = s.manager.SetLabels(ctx, c.ID, map[string]string{"key": c.Key, "changed": "yes"})
 	case "pause":
 		err = s.manager.Pause(ctx, c.ID)
+	case "resume":
+		err = s.manager.Resume(ctx, c.ID)
 	case "delete":
 		err = s.manager.Delete(ctx, c.ID)
 	case "close":
