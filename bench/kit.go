@@ -28,6 +28,7 @@ const (
 	nameDestroy = "destroy"
 	nameMemory  = "memory"
 	nameBurst   = "burst"
+	nameShells  = "shells"
 )
 
 // cleanTimeout is how long removing what a run made may take.
@@ -112,6 +113,12 @@ func (k *kit) inTurns(ctx context.Context) (err error) {
 		defer func() { err = errors.Join(err, pooled.close(ctx)) }()
 		list = append(list, pooled.contestant())
 	}
+	server, err := k.openServed(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, server.close(ctx)) }()
+	list = append(list, server.contestant())
 	if k.docker != nil {
 		list = append(list, k.docker.contestant())
 		api, err := openDockerAPI(ctx, k.docker)
@@ -128,7 +135,7 @@ func (k *kit) inTurns(ctx context.Context) (err error) {
 	}
 	k.report.Machine.Host = how
 	list = append(list, host)
-	return errors.Join(k.lives(ctx, list), k.destroys(ctx, list), k.inBoxes(ctx, list))
+	return errors.Join(k.lives(ctx, list), k.destroys(ctx, list), k.inBoxes(ctx, list), k.shells(ctx, server))
 }
 
 func (k *kit) images() string { return filepath.Join(k.dir, "images") }

@@ -20,7 +20,7 @@ func example() *report {
 	r.add(
 		of(metricFirst, bySandpit, 100), of(metricFirst, byDocker, 400), of(metricFirst, byHost, 1), of(metricFirst, bySandpitCLI, 120),
 		of(metricFirst, bySandpitPool, 16),
-		of(metricExec, bySandpit, 8), of(metricExec, byDocker, 50),
+		of(metricExec, bySandpit, 8), of(metricExec, byDocker, 50), of(metricExec, bySandpitHTTP, 5), of(metricUpload, bySandpitHTTP, 200),
 		single(atBoxes(metricPSS, targetBoxes), bySandpit, unitMB, 15.5),
 		of(metricEarly, bySandpit, 50), of(metricLateCreate, bySandpit, 70))
 	r.skip("compile, docker", "no cc | no luck")
@@ -37,6 +37,11 @@ func TestJudge(t *testing.T) {
 		{What: "exec of true, of docker exec", Most: 0.15, Got: 0.16, Known: true},
 		{What: "MB of PSS for an idle box, at 100 boxes", Most: 16, Got: 15.5, Known: true, Pass: true},
 		{What: "create with many boxes there, of the first creates", Most: 1.3, Got: 1.4, Known: true},
+		{What: "ms for exec of true over HTTP", Most: 6, Got: 5, Known: true, Pass: true},
+		{What: "ms from create to first output over HTTP, by a pool", Most: 15},
+		{What: "ms for each MB of a 100 MB file in over HTTP (150 MB/s)", Most: 1000.0 / 150, Got: 5, Known: true, Pass: true},
+		{What: "ms for each MB of a 100 MB file out over HTTP (150 MB/s)", Most: 1000.0 / 150},
+		{What: "ms from a line to its answer in 100 shells, p99", Most: 30},
 	}
 	if diff := cmp.Diff(want, r.Targets); diff != "" {
 		t.Error(diff)

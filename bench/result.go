@@ -7,6 +7,7 @@ const (
 	bySandpit     = "sandpit"
 	bySandpitCLI  = "sandpit-cli"
 	bySandpitPool = "sandpit-pool"
+	bySandpitHTTP = "sandpit-http"
 	byDocker      = "docker"
 	byDockerAPI   = "docker-api"
 	byHost        = "host"

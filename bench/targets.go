@@ -10,6 +10,9 @@ const (
 	metricPSS        = "memory per idle box, sum of PSS"
 	metricLateCreate = "create, last boxes"
 	metricEarly      = "create, first boxes"
+	metricUpload     = "upload 100 MB"
+	metricDownload   = "download 100 MB"
+	metricLine       = "line to answer in %d shells"
 )
 
 // targetBoxes is how many boxes the target about memory is for.
@@ -37,6 +40,11 @@ func judge(r *report) []target {
 	pool, poolKnown := between(metricFirst, bySandpitPool, metricFirst, byDocker)
 	exec, execKnown := between(metricExec, bySandpit, metricExec, byDocker)
 	late, lateKnown := between(metricLateCreate, bySandpit, metricEarly, bySandpit)
+	httpExec, httpExecKnown := r.find(metricExec, bySandpitHTTP)
+	httpFirst, httpFirstKnown := r.find(metricFirst, bySandpitHTTP)
+	httpUp, httpUpKnown := r.find(metricUpload, bySandpitHTTP)
+	httpDown, httpDownKnown := r.find(metricDownload, bySandpitHTTP)
+	line, lineKnown := r.find(fmt.Sprintf(metricLine, shellBoxes*shellsEach), bySandpitHTTP)
 	pss, pssKnown := r.find(atBoxes(metricPSS, targetBoxes), bySandpit)
 	return []target{
 		check("new box to first output, of docker run", 0.5, first, firstKnown),
@@ -44,11 +52,24 @@ func judge(r *report) []target {
 		check("exec of true, of docker exec", 0.15, exec, execKnown),
 		check(fmt.Sprintf("MB of PSS for an idle box, at %d boxes", targetBoxes), 16, pss.P50, pssKnown),
 		check("create with many boxes there, of the first creates", 1.3, late, lateKnown),
+		check("ms for exec of true over HTTP", 6, httpExec.P50, httpExecKnown),
+		check("ms from create to first output over HTTP, by a pool", 15, httpFirst.P50, httpFirstKnown),
+		check("ms for each MB of a 100 MB file in over HTTP (150 MB/s)", 1000.0/150, inverse(httpUp.P50), httpUpKnown),
+		check("ms for each MB of a 100 MB file out over HTTP (150 MB/s)", 1000.0/150, inverse(httpDown.P50), httpDownKnown),
+		check(fmt.Sprintf("ms from a line to its answer in %d shells, p99", shellBoxes*shellsEach), 30, line.P99, lineKnown),
 	}
 }
 
 func check(what string, most, got float64, known bool) target {
 	return target{What: what, Most: most, Got: got, Known: known, Pass: known && got <= most}
+}
+
+// inverse turns MB/s into ms for each MB. What was not measured stays 0.
+func inverse(speed float64) float64 {
+	if speed <= 0 {
+		return 0
+	}
+	return 1000 / speed
 }
 
 // missed reports whether a target that was measured is missed.
