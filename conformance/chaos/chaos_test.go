@@ -335,7 +335,7 @@ func (w *world) must(c call) result {
 
 // settle waits until nothing is on its way any more.
 func (w *world) settle() {
-	for limit := time.Now().Add(2 * time.Minute); time.Now().Before(limit); time.Sleep(100 * time.Millisecond) {
+	for limit := time.Now().Add(30 * time.Second); time.Now().Before(limit); time.Sleep(100 * time.Millisecond) {
 		on := slices.ContainsFunc(w.must(call{Op: "list"}).Sandboxes, func(s sandpit.Sandbox) bool {
 			return !s.State.Lasting() || !s.Lease.Deadline.IsZero()
 		})
@@ -343,7 +343,7 @@ func (w *world) settle() {
 			return
 		}
 	}
-	w.t.Error("two minutes later something is still on its way")
+	w.t.Error("half a minute later something is still on its way")
 }
 
 // compare checks rows, sandboxes and what clients were told against each other.
@@ -493,7 +493,7 @@ func (w *world) leftovers() []string {
 // expectNothing waits for the engines to see that they have no sandboxes.
 func (w *world) expectNothing() {
 	var left []string
-	for limit := time.Now().Add(time.Minute); time.Now().Before(limit); time.Sleep(100 * time.Millisecond) {
+	for limit := time.Now().Add(10 * time.Second); time.Now().Before(limit); time.Sleep(100 * time.Millisecond) {
 		if left = w.leftovers(); len(left) == 0 {
 			w.t.Logf("nothing is left of %d engines and %d namespaces", len(w.engines), len(w.namespaces))
 			return
