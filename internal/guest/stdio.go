@@ -32,6 +32,7 @@ func serveStdio(ctx context.Context, g *Guest) error {
 	if err := protectSelf(); err != nil {
 		return err
 	}
+	keepThreads(ownThreads)
 	t := &tunnels{own: g.Handler(), accepted: make(chan net.Conn), closed: make(chan struct{})}
 	ln := tether.Listen(in, out)
 	server := newServer(t)

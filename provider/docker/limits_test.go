@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -27,6 +28,19 @@ func TestLimits(t *testing.T) {
 	}
 	if got := shell(t, box, "echo still here"); got != "still here\n" {
 		t.Errorf("got %q", got)
+	}
+	// The guest is within the same limit, and answers many at once below it.
+	var readers sync.WaitGroup
+	defer readers.Wait()
+	for range 8 {
+		readers.Go(func() {
+			for range 25 {
+				if _, err := box.Guest().Stat(within(t), "", "/etc"); err != nil {
+					t.Errorf("while no more processes fit: %v", err)
+					return
+				}
+			}
+		})
 	}
 	out, _ = run(t, box, "sh", "-c", `for i in $(seq 300); do sleep 30 & done 2>&1; echo end`)
 	if !strings.Contains(out, "an't fork") && !strings.Contains(out, "temporarily unavailable") {
