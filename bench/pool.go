@@ -36,7 +36,7 @@ func (k *kit) openManaged(ctx context.Context) (m *managed, err error) {
 	}
 	m.manager, err = manager.Open(ctx, manager.Options{
 		Store: m.state, Providers: map[string]sandpit.Provider{"gvisor": m.provider},
-		Pools: []manager.Pool{{Spec: m.spec, Size: poolSize}},
+		Pools: []manager.Pool{{Spec: m.spec, Size: poolSize, Warm: manager.WarmUp}},
 	})
 	if err != nil {
 		return nil, errors.Join(err, m.state.Close(), m.provider.Close())

@@ -161,7 +161,7 @@ func (s *service) pools() []manager.Pool {
 	var pools []manager.Pool
 	for _, p := range s.cfg.Pools {
 		pools = append(pools, manager.Pool{
-			Provider: p.Provider, Size: p.Size, Max: p.Max,
+			Provider: p.Provider, Size: p.Size, Max: p.Max, Warm: manager.WarmUp,
 			Spec: sandpit.Spec{Image: p.Image, Resources: p.Resources, Hostname: p.Hostname},
 		})
 	}

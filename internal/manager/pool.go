@@ -32,8 +32,26 @@ type Pool struct {
 	// Max, if above Size, has the pool learn from demand: there wait as many as were
 	// asked for in the busiest ten seconds of the last five minutes, at most Max.
 	Max int
-	// Warm is done inside before a sandbox counts as ready. Default: nothing.
+	// Warm is done inside before a sandbox counts as ready, such as WarmUp. Default:
+	// nothing.
 	Warm func(ctx context.Context, i sandpit.Instance) error
+}
+
+// WarmUp runs the smallest program in a sandbox, for Pool.Warm: its kernel, its guest
+// and the libraries of its programs have then been used once, which makes a program
+// take longer the first time. A sandbox without such a program, or a default user who
+// may not run it, is as good as another that was not warmed up.
+func WarmUp(ctx context.Context, i sandpit.Instance) error {
+	p, err := i.Guest().Start(ctx, sandpit.Command{Args: []string{"true"}})
+	switch sandpit.CodeOf(err) {
+	case "":
+		_, err = p.Wait(ctx)
+		return err
+	case sandpit.NotFound, sandpit.PermissionDenied, sandpit.Unauthenticated, sandpit.Invalid:
+		return nil
+	default:
+		return err
+	}
 }
 
 // How pools learn, and try again.

@@ -229,6 +229,46 @@ func TestPoolWarms(t *testing.T) {
 	}
 }
 
+// TestWarmUp tells a sandbox that has no program to warm up with from one that is
+// broken.
+func TestWarmUp(t *testing.T) {
+	t.Parallel()
+	o := withPool(1, 0)
+	o.Pools[0].Warm = func(ctx context.Context, i sandpit.Instance) error {
+		if err := manager.WarmUp(ctx, i); err != nil {
+			return err
+		}
+		for code, want := range map[sandpit.Code]bool{
+			sandpit.NotFound: true, sandpit.PermissionDenied: true, sandpit.Unauthenticated: true, sandpit.Invalid: true,
+			sandpit.Gone: false, sandpit.Unavailable: false, sandpit.Exhausted: false,
+		} {
+			err := manager.WarmUp(ctx, refusing{i, code})
+			if (err == nil) != want || err != nil && sandpit.CodeOf(err) != code {
+				t.Errorf("where a program cannot start (%s): %v", code, err)
+			}
+		}
+		return nil
+	}
+	newRig(t, o).filled(t, 1)
+}
+
+// refusing is a sandbox in which no program starts, for the same reason each time.
+type refusing struct {
+	sandpit.Instance
+	code sandpit.Code
+}
+
+func (r refusing) Guest() sandpit.Guest { return refusingGuest{r.Instance.Guest(), r.code} }
+
+type refusingGuest struct {
+	sandpit.Guest
+	code sandpit.Code
+}
+
+func (g refusingGuest) Start(context.Context, sandpit.Command) (sandpit.Process, error) {
+	return nil, sandpit.Errorf(g.code, "refused")
+}
+
 // TestPoolEnds closes and crashes a manager with a pool.
 func TestPoolEnds(t *testing.T) {
 	t.Parallel()
