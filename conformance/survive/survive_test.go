@@ -25,13 +25,13 @@ const (
 const boxes = 4
 
 // script puts out lines on both streams for a while: $1 names it, $2 is how many, $3
-// its exit status.
+// its exit status, $4 the seconds between two.
 const script = `i=0
 while [ $i -lt $2 ]; do
 	echo "$1 out $i 0123456789abcdefghijklmnopqrstuvwxyz"
 	echo "$1 err $i" >&2
 	i=$((i+1))
-	sleep 0.2
+	sleep $4
 done
 exit $3`
 
@@ -64,7 +64,7 @@ func TestCommandsSurvive(t *testing.T) {
 		list = append(list, s)
 	}
 	begin := time.Now()
-	lines := 20 + 20*kills // each kill falls into the time of all
+	lines, pause := rhythm(commands, kills)
 	var (
 		group sync.WaitGroup
 		ended atomic.Int64
@@ -72,7 +72,7 @@ func TestCommandsSurvive(t *testing.T) {
 	for i := range commands {
 		group.Go(func() {
 			defer ended.Add(1)
-			runOne(t, c.Open(list[i%len(list)].ID), i, lines)
+			runOne(t, c.Open(list[i%len(list)].ID), i, lines, pause)
 		})
 	}
 	done := make(chan struct{})
@@ -111,15 +111,23 @@ func disturb(w *world, p *proxy, done <-chan struct{}, kills int) (resets, kille
 	}
 }
 
+// rhythm returns how many lines each command puts out, and the time between two. All
+// together start as many programs in a second however many they are, since that is
+// what a machine runs out of, and each kill falls into the time of all.
+func rhythm(commands, kills int) (lines int, pause time.Duration) {
+	pause = max(200*time.Millisecond, time.Duration(commands)*5*time.Millisecond)
+	return 20 + int(time.Duration(kills)*4*time.Second/pause), pause
+}
+
 // runOne runs one command and compares what arrives.
-func runOne(t *testing.T, s *client.Sandbox, i, lines int) {
+func runOne(t *testing.T, s *client.Sandbox, i, lines int, pause time.Duration) {
 	t.Helper()
 	ctx, cancel := context.WithTimeoutCause(t.Context(), 10*patience, errStopped)
 	defer cancel()
 	var stdout, stderr bytes.Buffer
 	name, code := "command-"+strconv.Itoa(i), i%200
 	status, err := s.Exec(ctx, sandpit.Command{
-		Args:   []string{"sh", "-c", script, "sh", name, strconv.Itoa(lines), strconv.Itoa(code)},
+		Args:   []string{"sh", "-c", script, "sh", name, strconv.Itoa(lines), strconv.Itoa(code), fmt.Sprint(pause.Seconds())},
 		Stdout: &stdout, Stderr: &stderr,
 	})
 	if err != nil || status.Code != code {

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/runsc/container"
@@ -290,11 +291,12 @@ func (b *box) wait(ctx context.Context) (sandpit.Exit, error) {
 }
 
 // dial returns one end of a connection to a TCP port inside, on which the guest
-// answers first. It does not wait for the guest.
+// answers first. It does not wait for that answer, but for a while for room among
+// the connections that the guest has not taken yet.
 //
 // gVisor's own port forwarding is not used: it drops what does not fit when the
 // receiver is slower than the sender.
-func (b *box) dial(_ context.Context, port int) (*os.File, error) {
+func (b *box) dial(ctx context.Context, port int) (*os.File, error) {
 	if port < 1 || port > 65535 {
 		return nil, sandpit.Errorf(sandpit.Invalid, "port %d: want 1 to 65535", port)
 	}
@@ -314,16 +316,44 @@ func (b *box) dial(_ context.Context, port int) (*os.File, error) {
 	}
 	defer theirs.Close()
 	message := binary.BigEndian.AppendUint16(nil, uint16(port))
-	err = unix.Sendmsg(int(conduit.Fd()), message, unix.UnixRights(int(theirs.Fd())), nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
-	if errors.Is(err, unix.EPIPE) {
+	if err := b.send(ctx, conduit, message, unix.UnixRights(int(theirs.Fd()))); err != nil {
 		_ = ours.Close()
-		return nil, sandpit.Errorf(sandpit.Gone, "connect to port %d: the sandbox is ending", port)
-	}
-	if err != nil {
-		_ = ours.Close()
-		return nil, sandpit.Errorf(sandpit.Unavailable, "connect to port %d: the guest takes no more connections: %w", port, err)
+		return nil, fmt.Errorf("connect to port %d: %w", port, err)
 	}
 	return ours, nil
+}
+
+// How long a new connection waits while the guest has not taken those before it. A
+// guest that is only slow, since hundreds of programs run beside it, takes them in
+// time; one that is hostile costs its own users this long.
+const (
+	conduitLimit = 10 * time.Second
+	conduitPause = 2 * time.Millisecond
+)
+
+func (b *box) send(ctx context.Context, conduit *os.File, message, rights []byte) error {
+	limit := time.NewTimer(conduitLimit)
+	defer limit.Stop()
+	for {
+		err := unix.Sendmsg(int(conduit.Fd()), message, rights, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+		switch {
+		case err == nil:
+			return nil
+		case errors.Is(err, unix.EPIPE), errors.Is(err, unix.ECONNRESET):
+			return sandpit.Errorf(sandpit.Gone, "the sandbox is ending")
+		case !errors.Is(err, unix.EAGAIN):
+			return sandpit.Errorf(sandpit.Unavailable, "hand the connection over: %w", err)
+		}
+		select {
+		case <-time.After(conduitPause):
+		case <-b.ended:
+			return sandpit.Errorf(sandpit.Gone, "the sandbox has ended: %s", b.exit.Reason)
+		case <-limit.C:
+			return sandpit.Errorf(sandpit.Unavailable, "the guest has taken no connection for %v", conduitLimit)
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
 }
 
 // holdConduit returns the conduit under a descriptor of the caller's own, so

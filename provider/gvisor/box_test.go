@@ -1,0 +1,74 @@
+package gvisor
+
+import (
+	"context"
+	"errors"
+	"os"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// fullConduit is one that takes nothing more, and its far end.
+func fullConduit(t *testing.T) (conduit, far *os.File) {
+	t.Helper()
+	conduit, far, err := socketPair(unix.SOCK_SEQPACKET)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conduit.Close() })
+	t.Cleanup(func() { _ = far.Close() })
+	for {
+		err := unix.Sendmsg(int(conduit.Fd()), []byte{0, 1}, nil, nil, unix.MSG_DONTWAIT)
+		if errors.Is(err, unix.EAGAIN) {
+			return conduit, far
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestConnectionWaitsForSlowGuest hands a connection to a guest that takes none for a
+// while, or never again.
+func TestConnectionWaitsForSlowGuest(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		then func(b *box, far *os.File, cancel func())
+		want error
+	}{
+		"it goes on": {func(_ *box, far *os.File, _ func()) {
+			message := make([]byte, 2)
+			for range 100 {
+				if _, err := unix.Read(int(far.Fd()), message); err != nil {
+					t.Error(err)
+				}
+			}
+		}, nil},
+		"it ends":            {func(_ *box, far *os.File, _ func()) { _ = far.Close() }, sandpit.Gone},
+		"the sandbox ends":   {func(b *box, _ *os.File, _ func()) { close(b.ended) }, sandpit.Gone},
+		"the caller gave up": {func(_ *box, _ *os.File, cancel func()) { cancel() }, context.Canceled},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			conduit, far := fullConduit(t)
+			b := &box{ended: make(chan struct{})}
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			sent := make(chan error, 1)
+			go func() { sent <- b.send(ctx, conduit, []byte{0, 2}, nil) }()
+			select {
+			case err := <-sent:
+				t.Fatalf("it did not wait: %v", err)
+			case <-time.After(20 * time.Millisecond):
+			}
+			c.then(b, far, cancel)
+			if err := <-sent; !errors.Is(err, c.want) {
+				t.Errorf("got %v, want %v", err, c.want)
+			}
+		})
+	}
+}
