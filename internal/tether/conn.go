@@ -36,7 +36,6 @@ type conn struct {
 	client bool
 	write  func([]byte) error // one frame; may block
 	forget func(*conn)        // called once, when it has ended
-	done   chan struct{}      // closed when the pump has ended
 
 	wake     chan struct{} // something is to be sent
 	readable chan struct{} // something came, or the end
@@ -71,16 +70,15 @@ type conn struct {
 	spoke time.Duration
 }
 
+// newConn returns a connection whose pump the caller runs, and waits for.
 func newConn(id uint64, client bool, write func([]byte) error, forget func(*conn)) *conn {
-	c := &conn{
+	return &conn{
 		id: id, client: client, write: write, forget: forget, start: time.Now(),
-		done: make(chan struct{}), wake: make(chan struct{}, 1), readable: make(chan struct{}, 1),
+		wake: make(chan struct{}, 1), readable: make(chan struct{}, 1),
 		writable: make(chan struct{}, 1), ended: make(chan struct{}), opened: make(chan struct{}),
 		readBy: newDeadline(), writeBy: newDeadline(), window: firstWindow, peerLimit: room, toldLimit: room,
 		probeAfter: firstProbe,
 	}
-	go c.pump()
-	return c
 }
 
 func (c *conn) now() time.Duration { return time.Since(c.start) + 1 }
@@ -194,9 +192,9 @@ func (c *conn) resume() {
 	signal(c.wake)
 }
 
-// pump sends what is to be sent, and alone.
+// pump sends what is to be sent, and alone, until the connection has ended and the
+// other side was told.
 func (c *conn) pump() {
-	defer close(c.done)
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	buf := make([]byte, 0, maxFrame)

@@ -140,7 +140,7 @@ func (l *Link) Dial(ctx context.Context) (net.Conn, error) {
 	}
 	c := newConn(id, true, l.write, l.forget)
 	l.conns[id] = c
-	l.wg.Go(func() { <-c.done })
+	l.wg.Go(c.pump)
 	l.mu.Unlock()
 	select {
 	case <-c.opened:

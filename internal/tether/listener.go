@@ -27,6 +27,7 @@ type Listener struct {
 	accepted chan *conn
 	closed   chan struct{}
 	wg       sync.WaitGroup
+	pumps    sync.WaitGroup
 
 	writing sync.Mutex // of out
 
@@ -126,6 +127,7 @@ func (l *Listener) open(f frame) {
 	}
 	full := len(l.conns) >= maxConns
 	c := newConn(f.conn, false, l.write, l.forget)
+	l.pumps.Go(c.pump)
 	l.conns[f.conn] = &peer{conn: c, patience: silence}
 	l.mu.Unlock()
 	if full {
@@ -202,10 +204,20 @@ func (l *Listener) shut() {
 }
 
 // Close implements net.Listener. It ends all connections and waits for the
-// Listener's own goroutines, but not for a read of the input.
+// Listener's own goroutines, but not for a read of the input, which nobody can end,
+// nor for longer than partingTime for a write of the output.
 func (l *Listener) Close() error {
 	l.shut()
-	l.wg.Wait()
+	l.wg.Wait() // so that there are no more pumps
+	told := make(chan struct{})
+	go func() {
+		defer close(told)
+		l.pumps.Wait()
+	}()
+	select {
+	case <-told:
+	case <-time.After(partingTime):
+	}
 	return nil
 }
 

@@ -47,13 +47,15 @@ type box struct {
 	// saving has the engine hold the container still for a moment, which is nobody's
 	// business: calls wait.
 	saving bool
+	// removers are destroying the sandbox, and removed is closed when they are done.
+	removers int
+	removed  chan struct{}
 
 	asking chan struct{} // full while the engine is asked, so that the last answer counts
 
 	linking sync.Mutex // held while a link is being made
 	link    *tether.Link
 	guest   *http.Transport // over the link
-	wg      sync.WaitGroup
 }
 
 func newBox(p *Provider, id sandpit.ID, container string) *box {
@@ -156,7 +158,9 @@ func (b *box) refresh(ctx context.Context) error {
 	}
 	c, err := b.p.inspect(ctx, b.container)
 	if sandpit.CodeOf(err) == sandpit.NotFound {
-		b.end(sandpit.Exit{Reason: "its container was removed by somebody else"})
+		if !b.isBeingRemoved() { // else whoever removes it says how it ended
+			b.end(sandpit.Exit{Reason: "its container was removed by somebody else"})
+		}
 		return nil
 	}
 	if err != nil {
@@ -176,7 +180,7 @@ func (b *box) settle(s container.State) {
 		if b.now() != stopping { // which whoever stops it ends
 			b.set(running)
 		}
-	case s.Status == container.StateCreated, s.Restarting:
+	case s.Status == container.StateCreated, s.Restarting, b.isBeingRemoved():
 	default:
 		rec, err := b.p.readRecord(b.id, b.container)
 		if err == nil && rec.Stopped {
@@ -184,6 +188,57 @@ func (b *box) settle(s container.State) {
 			return
 		}
 		b.end(exitOf(s))
+	}
+}
+
+// beginRemoval tells that the sandbox is being destroyed, until the returned function
+// is called. What breaks meanwhile is explained by how that comes out.
+func (b *box) beginRemoval() (done func()) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.removers++; b.removers == 1 {
+		b.removed = make(chan struct{})
+	}
+	return func() {
+		b.mu.Lock()
+		b.removers--
+		if b.removers == 0 {
+			close(b.removed)
+		}
+		failed := b.removers == 0 && b.state != over
+		b.mu.Unlock()
+		if failed { // what was heard of it meanwhile did not count
+			b.p.goDo(b.lookAgain)
+		}
+	}
+}
+
+// lookAgain refreshes the state. An engine that does not answer is noticed by the
+// stream of its events.
+func (b *box) lookAgain() {
+	ctx, cancel := b.p.limited(context.Background())
+	defer cancel()
+	_ = b.refresh(ctx)
+}
+
+func (b *box) isBeingRemoved() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.removers > 0
+}
+
+// awaitRemoval returns when nobody is destroying the sandbox.
+func (b *box) awaitRemoval(ctx context.Context) {
+	b.mu.Lock()
+	removed, busy := b.removed, b.removers > 0
+	b.mu.Unlock()
+	if !busy {
+		return
+	}
+	select {
+	case <-removed:
+	case <-b.ended:
+	case <-ctx.Done():
 	}
 }
 
@@ -232,7 +287,9 @@ func (b *box) start(ctx context.Context, inst *Instance, rec record) error {
 		return b.p.engineError(ctx, "start the container", err)
 	}
 	b.set(running)
-	b.tie(stream)
+	if err := b.tie(stream); err != nil {
+		return err
+	}
 	if err := b.settleStart(limited, inst, rec); err != nil {
 		if said := stream.complaint(); said != "" {
 			return sandpit.Errorf(sandpit.CodeOf(err), "%w; it says: %s", err, said)
@@ -269,10 +326,13 @@ func initFor(spec sandpit.Spec, img imageInfo) envd.InitRequest {
 
 // destroy removes the container, whatever state it is in.
 func (b *box) destroy(ctx context.Context) error {
+	done := b.beginRemoval()
+	defer done()
 	if err := b.p.removeContainer(ctx, b.container); err != nil {
 		return fmt.Errorf("destroy sandbox %s: %w", b.id, err)
 	}
 	b.end(sandpit.Exit{Reason: "the sandbox was destroyed"})
+	b.release() // before it is forgotten, so that Close need not know of it
 	b.p.forget(b)
 	if err := b.p.removeRecord(b.id, b.container); err != nil {
 		return fmt.Errorf("destroy sandbox %s: %w", b.id, err)
@@ -294,7 +354,7 @@ func (b *box) wait(ctx context.Context) (sandpit.Exit, error) {
 		return sandpit.Exit{}, ctx.Err()
 	case <-b.p.events.lost():
 		return sandpit.Exit{}, sandpit.Errorf(sandpit.Unavailable, "wait for the end of sandbox %s: the docker engine at %s does not answer", b.id, b.p.host())
-	case <-b.p.ctx.Done():
+	case <-b.p.calls.over:
 		return sandpit.Exit{}, errClosed
 	}
 }

@@ -31,8 +31,8 @@ const linger = 5 * time.Second
 // answer, with pipes between for deadlines.
 type portConn struct {
 	in, out net.Conn // the ends that the user reads and writes
-	end     func()
 	once    sync.Once
+	closed  chan struct{}
 }
 
 // dial connects to a port inside.
@@ -83,24 +83,54 @@ func (b *box) tunnel(ctx context.Context, port int) (net.Conn, error) {
 		end()
 		return nil, sandpit.Errorf(sandpit.Unavailable, "nothing listens there")
 	}
-	if !b.p.goDo(func() {
-		defer end()
-		defer res.Body.Close()
-		_, err := io.Copy(fromInside, res.Body)
-		_ = fromInside.Close() // never fails
-		if err == nil {        // the user may have something to send yet
-			select {
-			case <-life.Done():
-			case <-b.ended:
-			case <-b.p.ctx.Done():
-			}
-		}
-	}) {
+	c := &portConn{in: in, out: out, closed: make(chan struct{})}
+	if !b.p.goDo(func() { c.carry(b, fromInside, res.Body, end) }) {
 		_ = res.Body.Close()
 		end()
 		return nil, errClosed
 	}
-	return &portConn{in: in, out: out, end: end}, nil
+	return c, nil
+}
+
+// carry passes on what comes from inside and then ends the connection: when it
+// broke, or when the user has closed it and the other side did so too, for which it
+// has as long as linger.
+func (c *portConn) carry(b *box, fromInside net.Conn, body io.ReadCloser, end func()) {
+	broken := make(chan struct{}) // or, after a Close, the other side's end
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer body.Close()
+	defer end()
+	wg.Go(func() {
+		_, err := io.Copy(fromInside, body)
+		_ = fromInside.Close() // never fails
+		if err == nil {        // the user may have something to send yet
+			select {
+			case <-c.closed:
+			case <-b.ended:
+			case <-b.p.calls.over:
+			}
+		}
+		_, _ = io.Copy(io.Discard, body) // nobody reads it any more
+		close(broken)
+	})
+	select {
+	case <-broken:
+		return
+	case <-b.ended:
+		return
+	case <-b.p.calls.over:
+		return
+	case <-c.closed:
+	}
+	enough := time.NewTimer(linger)
+	defer enough.Stop()
+	select {
+	case <-broken:
+	case <-enough.C:
+	case <-b.ended:
+	case <-b.p.calls.over:
+	}
 }
 
 // Read implements net.Conn.
@@ -118,7 +148,7 @@ func (c *portConn) Close() error {
 	c.once.Do(func() {
 		_ = c.out.Close() // never fails
 		_ = c.in.Close()  // never fails
-		time.AfterFunc(linger, c.end)
+		close(c.closed)
 		err = nil
 	})
 	return err

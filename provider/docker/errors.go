@@ -25,6 +25,9 @@ func (p *Provider) engineError(ctx context.Context, doing string, err error) err
 	if ctx.Err() != nil {
 		return fmt.Errorf("%s: %w", doing, context.Cause(ctx))
 	}
+	if p.calls.isOver() {
+		return errClosed
+	}
 	code := sandpit.Internal
 	switch {
 	case client.IsErrConnectionFailed(err), errors.Is(err, context.DeadlineExceeded):

@@ -58,7 +58,11 @@ func (p *Provider) follow(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if !p.goDo(func() { p.hear(since) }) {
+	if !p.goDo(func() {
+		ctx, free := p.calls.bind(context.Background())
+		defer free()
+		p.hear(ctx, since)
+	}) {
 		return errClosed
 	}
 	p.events.started = true
@@ -80,12 +84,12 @@ func (p *Provider) engineTime(ctx context.Context) (string, error) {
 	return strconv.FormatInt(now.Unix(), 10), nil
 }
 
-// hear follows the engine's events until the provider is closed. What happened
-// while there was no stream is found out by asking.
-func (p *Provider) hear(since string) {
+// hear follows the engine's events until its life ends. What happened while there was no
+// stream is found out by asking.
+func (p *Provider) hear(life context.Context, since string) {
 	heard := time.Now()
-	for pause := 100 * time.Millisecond; p.ctx.Err() == nil; {
-		ctx, cancel := context.WithCancel(p.ctx)
+	for pause := 100 * time.Millisecond; life.Err() == nil; {
+		ctx, cancel := context.WithCancel(life)
 		res := p.api.Events(ctx, client.EventsListOptions{
 			Since: since, Filters: make(client.Filters).Add("label", labelManager+"="+p.o.Manager).Add("type", string(events.ContainerEventType)),
 		})
@@ -102,7 +106,7 @@ func (p *Provider) hear(since string) {
 		select {
 		case <-time.After(pause):
 			pause = min(2*pause, 5*time.Second)
-		case <-p.ctx.Done():
+		case <-life.Done():
 		}
 	}
 }
@@ -146,6 +150,6 @@ func (p *Provider) heard(m events.Message) {
 		b.ooms++
 		b.mu.Unlock()
 	case events.ActionDie, events.ActionDestroy, events.ActionPause, events.ActionUnPause, events.ActionStart:
-		_ = p.goDo(func() { _ = b.refresh(p.ctx) }) // an engine that does not answer is noticed by its stream
+		_ = p.goDo(b.lookAgain) // there is nothing to look at when the provider is closed
 	}
 }

@@ -101,7 +101,7 @@ func (s *imageStore) once(ctx context.Context, p *Provider, name string, fetch f
 	s.mu.Lock()
 	call := s.calls[name]
 	if call == nil {
-		limited, cancel := context.WithTimeout(p.ctx, p.o.PullTimeout)
+		limited, cancel := p.within(context.Background(), p.calls, p.o.PullTimeout)
 		call = &imageCall{done: make(chan struct{}), cancel: cancel}
 		ok := p.goDo(func() {
 			defer cancel()

@@ -101,7 +101,7 @@ func (i *Instance) Wait(ctx context.Context) (sandpit.Exit, error) { return i.b.
 
 // Destroy implements sandpit.Instance.
 func (i *Instance) Destroy(ctx context.Context) error {
-	limited, cancel := i.b.p.limited(ctx)
+	limited, cancel := context.WithTimeout(ctx, i.b.p.o.CallTimeout) // also after Close
 	defer cancel()
 	err := i.b.destroy(limited)
 	i.mu.Lock()

@@ -98,19 +98,24 @@ func (s *stream) Write(p []byte) (int, error) { return s.conn.Write(p) }
 // Close implements io.Closer.
 func (s *stream) Close() error { return s.conn.Close() }
 
-// tie makes a link over an attachment.
-func (b *box) tie(s *stream) {
+// tie makes a link over an attachment, or closes that if the provider is closed.
+func (b *box) tie(s *stream) error {
 	b.linking.Lock()
 	defer b.linking.Unlock()
-	b.tieLocked(s)
+	_, err := b.tieLocked(s)
+	return err
 }
 
-func (b *box) tieLocked(s *stream) *tether.Link {
+func (b *box) tieLocked(s *stream) (*tether.Link, error) {
+	if b.p.calls.isOver() { // there is nobody left to close the link
+		_ = s.Close() // nothing was sent over it
+		return nil, errClosed
+	}
 	if b.link != nil {
 		_ = b.link.Close() // never fails
 	}
 	b.link = tether.NewLink(s, func(ctx context.Context) (io.ReadWriteCloser, error) { return b.reattach(ctx) })
-	return b.link
+	return b.link, nil
 }
 
 // linked returns the link, and makes it first if need be.
@@ -127,14 +132,11 @@ func (b *box) linked(ctx context.Context) (*tether.Link, error) {
 	if err := b.stateError(b.now()); err != nil {
 		return nil, err
 	}
-	if b.p.ctx.Err() != nil {
-		return nil, errClosed
-	}
 	s, err := b.attach(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return b.tieLocked(s), nil
+	return b.tieLocked(s)
 }
 
 // release lets go of the container.
@@ -147,7 +149,6 @@ func (b *box) release() {
 		_ = link.Close() // never fails
 	}
 	b.guest.CloseIdleConnections()
-	b.wg.Wait()
 }
 
 // newTransport returns what speaks to the guest: all calls share one connection.
@@ -176,7 +177,8 @@ func (b *box) explain(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return err
 	}
-	if b.p.ctx.Err() != nil {
+	b.awaitRemoval(ctx)
+	if b.p.calls.isOver() {
 		return errClosed
 	}
 	asking, cancel := context.WithTimeout(ctx, explainTime)
@@ -195,7 +197,7 @@ func (b *box) explain(ctx context.Context, err error) error {
 func (b *box) explainGuest(ctx context.Context, err error) error {
 	for begin := time.Now(); ; {
 		why := b.explain(ctx, err)
-		if ctx.Err() != nil || time.Since(begin) > endingTime || b.now() != running || b.p.ctx.Err() != nil {
+		if ctx.Err() != nil || time.Since(begin) > endingTime || b.now() != running || b.p.calls.isOver() {
 			return why
 		}
 		select {

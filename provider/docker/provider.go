@@ -28,11 +28,11 @@ const (
 
 // Provider makes sandboxes in one engine.
 type Provider struct {
-	o      Options
-	api    *client.Client
-	ctx    context.Context //nolint:containedctx // the life of the provider itself, which ends with Close
-	cancel context.CancelCauseFunc
-	wg     sync.WaitGroup
+	o     Options
+	api   *client.Client
+	calls *lifetime // of what is done for somebody, which ends with Close
+	clean *lifetime // of what removes things, which has a little longer
+	wg    sync.WaitGroup
 
 	images imageStore
 	guest  guestVolume
@@ -64,8 +64,9 @@ func New(o Options) (*Provider, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Provider{o: o, api: api, boxes: make(map[string]*box), noticed: make(map[string]bool)}
-	p.ctx, p.cancel = context.WithCancelCause(context.Background())
+	p := &Provider{
+		o: o, api: api, calls: newLifetime(), clean: newLifetime(), boxes: make(map[string]*box), noticed: make(map[string]bool),
+	}
 	p.images.calls = make(map[string]*imageCall)
 	return p, nil
 }
@@ -83,12 +84,21 @@ func (p *Provider) goDo(f func()) bool {
 
 // limited returns a context for one call of the engine.
 func (p *Provider) limited(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(ctx, p.o.CallTimeout)
+	return p.within(ctx, p.calls, p.o.CallTimeout)
 }
 
 // cleaning returns a context for removing what a call has made.
 func (p *Provider) cleaning(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.WithoutCancel(ctx), p.o.CallTimeout)
+	return p.within(context.WithoutCancel(ctx), p.clean, p.o.CallTimeout)
+}
+
+func (p *Provider) within(ctx context.Context, life *lifetime, most time.Duration) (context.Context, context.CancelFunc) {
+	ctx, free := life.bind(ctx)
+	ctx, cancel := context.WithTimeout(ctx, most)
+	return ctx, func() {
+		cancel()
+		free()
+	}
 }
 
 // box returns what this provider knows of a container.
@@ -225,15 +235,24 @@ func (p *Provider) attach(ctx context.Context, h handle) (*Instance, error) {
 	return inst, nil
 }
 
-// Close implements sandpit.Provider. Sandboxes go on.
+// tidyTime is how long Close waits for what is being removed.
+const tidyTime = 10 * time.Second
+
+// Close implements sandpit.Provider. Sandboxes go on. Calls under way end with
+// Unavailable. Also with an engine that hangs it takes no longer than some seconds;
+// what could not be removed in that time a later List finds.
 func (p *Provider) Close() error {
 	p.mu.Lock()
 	p.closed = true
 	p.mu.Unlock()
-	p.cancel(errClosed)
+	p.calls.end(errClosed)
+	enough := time.AfterFunc(tidyTime, func() { p.clean.end(errClosed) })
+	defer enough.Stop()
+	var boxes sync.WaitGroup
 	for _, b := range p.all() {
-		b.release()
+		boxes.Go(b.release)
 	}
+	boxes.Wait()
 	p.wg.Wait()
 	return p.api.Close()
 }

@@ -1,0 +1,67 @@
+package docker
+
+import (
+	"context"
+	"sync"
+)
+
+// lifetime is a span that contexts can be bound to, besides the one of who calls.
+type lifetime struct {
+	over chan struct{} // closed at the end
+
+	mu    sync.Mutex
+	why   error // of the end
+	calls map[*bound]bool
+}
+
+// bound is a context that ends with a lifetime.
+type bound struct{ cancel context.CancelCauseFunc }
+
+func newLifetime() *lifetime {
+	return &lifetime{over: make(chan struct{}), calls: make(map[*bound]bool)}
+}
+
+// bind returns a context that ends with the lifetime at the latest, by whose end
+// it is then caused.
+func (l *lifetime) bind(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.why != nil {
+		cancel(l.why)
+		return ctx, func() {}
+	}
+	one := &bound{cancel}
+	l.calls[one] = true
+	return ctx, func() {
+		l.mu.Lock()
+		delete(l.calls, one)
+		l.mu.Unlock()
+		cancel(nil)
+	}
+}
+
+// end ends the lifetime and all contexts that are bound to it.
+func (l *lifetime) end(why error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.why != nil {
+		return
+	}
+	l.why = why
+	close(l.over)
+	for one := range l.calls {
+		one.cancel(why)
+	}
+	clear(l.calls)
+}
+
+// isOver reports whether the end has come.
+func (l *lifetime) isOver() bool {
+	select {
+	case <-l.over:
+		return true
+	default:
+		return false
+	}
+}
