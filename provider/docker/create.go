@@ -38,9 +38,15 @@ func (p *Provider) create(ctx context.Context, id sandpit.ID, spec sandpit.Spec)
 	if err != nil {
 		return nil, err
 	}
+	if err := p.checkVolumes(ctx, spec); err != nil {
+		return nil, err
+	}
 	made, err := p.make(ctx, id, req, spec.Resources.Disk != 0)
 	if err != nil {
 		return nil, err
+	}
+	if err := p.checkVolumes(ctx, spec); err != nil { // from now on they cannot be removed
+		return nil, errors.Join(err, p.remove(ctx, made), p.dropMade(ctx, spec))
 	}
 	b, err := p.box(id, made)
 	if err != nil {
