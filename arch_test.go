@@ -36,7 +36,7 @@ var arrows = map[string][]string{
 	"deploy":                   {},
 	"provider/docker":          {".", "internal/envd", "internal/guest", "internal/guestbin", "internal/image", "internal/tether"},
 	"provider/fake":            {".", "internal/envd", "internal/guest"},
-	"provider/gvisor":          {".", "internal/envd", "internal/guest", "internal/guestbin", "internal/image", "internal/network", "internal/network/policy"},
+	"provider/gvisor":          {".", "internal/beneath", "internal/envd", "internal/guest", "internal/guestbin", "internal/image", "internal/network", "internal/network/policy"},
 	"provider/providertest":    {"."},
 	"internal/api":             {".", "internal/clock", "internal/manager", "internal/store", "internal/wire"},
 	"internal/api/data":        {".", "internal/api", "internal/manager", "internal/shell", "internal/wire", "internal/workspace"},

@@ -50,7 +50,8 @@ type Spec struct {
 	// WorkDir is where processes start; it is made if missing. Default:
 	// DefaultWorkDir.
 	WorkDir string `json:"work_dir,omitempty"`
-	// Mounts are directories of the machine to be seen inside. Default: none.
+	// Mounts are directories of the machine, or volumes, to be seen inside. Default:
+	// none.
 	Mounts []Mount `json:"mounts,omitempty"`
 	// Resources are the limits asked for. One that cannot be enforced makes
 	// Create fail with Unsupported; a default one is then left out and reported.
@@ -83,10 +84,14 @@ func (s Spec) SameMachine(o Spec) bool {
 		s.Hostname == o.Hostname && s.Resources == o.Resources && s.Network.Online == o.Network.Online && slices.Equal(s.Mounts, o.Mounts)
 }
 
-// Mount shows a directory or file of the machine inside a sandbox.
+// Mount shows a directory or file of the machine, or a volume, inside a sandbox.
 type Mount struct {
-	// Source is an absolute path on the machine, links already resolved.
-	Source string `json:"source"`
+	// Source is an absolute path on the machine, links already resolved: where there
+	// is a link by then, the sandbox is not made. Default: it is a volume.
+	Source string `json:"source,omitempty"`
+	// Volume is the name of a volume instead: one of the sandbox's owner's, or, to a
+	// Provider, one of its own.
+	Volume string `json:"volume,omitempty"`
 	// Target is an absolute path inside.
 	Target string `json:"target"`
 	// ReadOnly keeps the sandbox from writing.

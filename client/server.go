@@ -33,6 +33,8 @@ type (
 	MadeKey = wire.MadeKey
 	// Image is an image of the server's cache.
 	Image = wire.Image
+	// PrePull is an image that the server makes ready when it starts.
+	PrePull = wire.PrePull
 )
 
 // Stats says what the server is busy with.
@@ -139,6 +141,11 @@ func (c *Client) DeleteKey(ctx context.Context, id string) error {
 // Images lists the images of the server's cache.
 func (c *Client) Images(ctx context.Context) ([]Image, error) {
 	return items[Image](ctx, c, path("images"))
+}
+
+// PrePulls lists the images that the server makes ready when it starts.
+func (c *Client) PrePulls(ctx context.Context) ([]PrePull, error) {
+	return items[PrePull](ctx, c, path("images", "pre-pull"))
 }
 
 // RemoveImage removes an image from the server's cache. NotFound, Conflict: in use.

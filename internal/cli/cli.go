@@ -103,7 +103,7 @@ func (a *app) addCommands(root *cobra.Command) {
 			a.newStats(), a.newTop(), a.newTimeout(), a.newLabel(), a.newRemove(),
 		}},
 		{"server", "The server itself:", []*cobra.Command{
-			a.newCheck(), a.newEvents(), a.newAudit(), a.newQueue(), a.newKey(), a.newProviders(), a.newPools(),
+			a.newCheck(), a.newVolume(), a.newEvents(), a.newAudit(), a.newQueue(), a.newKey(), a.newProviders(), a.newPools(),
 		}},
 	}
 	for _, ch := range changes() {

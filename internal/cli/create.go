@@ -77,7 +77,7 @@ Directories that -v names are the server machine's, which must allow it.`,
 	f.StringVarP(&o.workDir, "workdir", "w", "", "`directory` where commands start (default the image's, else \"/workspace\")")
 	f.StringVarP(&o.user, "user", "u", "", "`user` of commands (default the image's, else root of the sandbox)")
 	f.StringVar(&o.hostname, "hostname", "", "`name` that it has inside (default \"sandpit\")")
-	f.StringArrayVarP(&o.volumes, "volume", "v", nil, "show a directory of the server's machine inside: `HOST:SANDBOX[:ro]`")
+	f.StringArrayVarP(&o.volumes, "volume", "v", nil, "show a directory of the server's machine, or a volume by its name, inside: `HOST:SANDBOX[:ro]`")
 	f.StringVar(&o.provider, "provider", "", "`name` of who makes it, see sandpit providers (default the server's choice)")
 	f.StringVar(&o.key, "idempotency-key", "", "`text` that makes it safe to repeat this command: the same text gives the same sandbox")
 	f.StringVar(&o.timeout, "timeout", "", "`time` until its end, such as 30m or 2d, or never (default the server's)")

@@ -19,7 +19,7 @@ func FuzzVolume(f *testing.F) {
 	if err := os.Symlink("/etc", filepath.Join(dir, "link")); err != nil {
 		f.Fatal(err)
 	}
-	for _, v := range []string{"/:/x", "/etc:/x:ro", "DIR:/data", "DIR:/data:ro", "DIR:/data:rw", "DIR/link:/x", "DIR/../..:/x", "a:b", ":", "DIR:/a:ro:", "DIR:/a/../../b", "\x00:/x"} {
+	for _, v := range []string{"/:/x", "/etc:/x:ro", "DIR:/data", "DIR:/data:ro", "DIR:/data:rw", "DIR/link:/x", "DIR/../..:/x", "a:b", ":", "DIR:/a:ro:", "DIR:/a/../../b", "data:/a", "..:/a", "a b:/a", "\x00:/x"} {
 		f.Add(v)
 	}
 	f.Fuzz(func(t *testing.T, v string) {
@@ -32,6 +32,12 @@ func FuzzVolume(f *testing.F) {
 			return
 		}
 		m := mounts[0]
+		if m.Volume != "" {
+			if m.CheckSource() != nil || strings.ContainsAny(m.Volume, "/:\x00") || !path.IsAbs(m.Target) {
+				t.Errorf("%q shows volume %q at %q", v, m.Volume, m.Target)
+			}
+			return
+		}
 		if resolved, err := filepath.EvalSymlinks(m.Source); err != nil || resolved != m.Source || !filepath.IsAbs(m.Source) {
 			t.Errorf("%q shows %q, which is %q, %v", v, m.Source, resolved, err)
 		}

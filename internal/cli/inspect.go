@@ -130,7 +130,7 @@ func (i inspected) facts() [][]string {
 		if m.ReadOnly {
 			access = "ro"
 		}
-		rows = append(rows, []string{"Mount", m.Source + ":" + m.Target + ":" + access})
+		rows = append(rows, []string{"Mount", cmp.Or(m.Source, m.Volume) + ":" + m.Target + ":" + access})
 	}
 	if i.Stats != nil {
 		rows = append(rows, statFacts(*i.Stats)...)

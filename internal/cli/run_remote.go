@@ -89,7 +89,7 @@ func (a *app) newRemoteSpec(o runOptions, cfg config.Config) (sandpit.Spec, erro
 		spec.Mounts, err = parseVolumes(o.volumes, o.allowed)
 		return spec, err
 	}
-	if i := slices.IndexFunc(spec.Mounts, func(m sandpit.Mount) bool { return !strings.HasPrefix(m.Source, "/") }); i >= 0 {
+	if i := slices.IndexFunc(spec.Mounts, func(m sandpit.Mount) bool { return m.Volume == "" && !strings.HasPrefix(m.Source, "/") }); i >= 0 {
 		return spec, sandpit.WithHint(
 			sandpit.Errorf(sandpit.Invalid, "volume %q: the directory is the server's, and its path must be absolute", spec.Mounts[i].Source),
 			"sandpit cp brings files of this machine into a sandbox that stays")

@@ -186,7 +186,8 @@ func TestServerScriptsInGVisor(t *testing.T) {
 		}
 	}
 	provider, err := gvisor.New(gvisor.Config{
-		RuntimeDir: filepath.Join(dir, "run"), ScratchDir: filepath.Join(dir, "scratch"), Images: images, Engine: engine,
+		RuntimeDir: filepath.Join(dir, "run"), ScratchDir: filepath.Join(dir, "scratch"),
+		VolumeDir: filepath.Join(dir, "volumes"), Images: images, Engine: engine,
 	})
 	if err != nil {
 		t.Fatal(err)

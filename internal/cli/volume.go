@@ -25,7 +25,7 @@ func parseVolumes(volumes, allowed []string) ([]sandpit.Mount, error) {
 		if err != nil {
 			return nil, err
 		}
-		if err := hostpath.Check(m.Source, twice); err != nil {
+		if err := checkSource(m, twice); err != nil {
 			return nil, sandpit.WithHint(err, "if the sandbox shall have it all the same, say so: --allow-volume "+m.Source)
 		}
 		mounts = append(mounts, m)
@@ -33,17 +33,27 @@ func parseVolumes(volumes, allowed []string) ([]sandpit.Mount, error) {
 	return mounts, nil
 }
 
-// parseVolume reads HOST:BOX[:ro|rw], HOST being a path of this machine.
+// checkSource refuses parts of the machine that are not allowed.
+func checkSource(m sandpit.Mount, allowed []string) error {
+	if m.Volume != "" {
+		return nil
+	}
+	return hostpath.Check(m.Source, allowed)
+}
+
+// parseVolume reads HOST:BOX[:ro|rw], HOST being a path of this machine or the name of
+// a volume.
 func parseVolume(v string) (sandpit.Mount, error) {
 	m, err := splitVolume(v)
-	if err != nil {
+	if err != nil || m.Volume != "" {
 		return m, err
 	}
 	m.Source, err = hostpath.Resolve(m.Source)
 	return m, err
 }
 
-// splitVolume reads HOST:BOX[:ro|rw].
+// splitVolume reads HOST:BOX[:ro|rw]. A HOST without a slash, other than . and .., is
+// the name of a volume, as it is to Docker.
 func splitVolume(v string) (sandpit.Mount, error) {
 	parts := strings.Split(v, ":")
 	var m sandpit.Mount
@@ -57,11 +67,16 @@ func splitVolume(v string) (sandpit.Mount, error) {
 	if parts[0] == "" || !path.IsAbs(parts[1]) {
 		return m, volumeError(v)
 	}
-	m.Source, m.Target = parts[0], path.Clean(parts[1])
+	m.Target = path.Clean(parts[1])
+	if host := parts[0]; host != "." && host != ".." && !strings.Contains(host, "/") {
+		m.Volume = host
+		return m, sandpit.CheckVolumeName(host)
+	}
+	m.Source = parts[0]
 	return m, nil
 }
 
 func volumeError(v string) error {
 	return sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "volume %q: want HOST:SANDBOX or HOST:SANDBOX:ro", v),
-		"for example -v ./data:/data:ro")
+		"for example -v ./data:/data:ro, or with the name of a volume -v data:/data")
 }

@@ -30,6 +30,9 @@ type Image struct {
 	CacheSize int64
 	// PullTimeout is how long fetching one image may take. Default: 30 minutes.
 	PullTimeout time.Duration
+	// PrePull are images that a server makes ready when it starts, for its default
+	// provider. Default: none.
+	PrePull []string
 }
 
 // Login is a name and a password.
@@ -66,6 +69,19 @@ func setHosts(field *[]string, v any) error {
 		}
 	}
 	*field = hosts
+	return nil
+}
+
+// setImages reads a list of images' names.
+func setImages(field *[]string, v any) error {
+	names, ok := listOf(v)
+	if !ok {
+		return fmt.Errorf("%s is not a list of images; use for example [\"python:3.12-slim\"]", show(v))
+	}
+	if slices.Contains(names, "") {
+		return errors.New("the name of an image is empty")
+	}
+	*field = names
 	return nil
 }
 

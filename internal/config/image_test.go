@@ -22,6 +22,7 @@ func TestImageSection(t *testing.T) {
 		Mirrors:  map[string][]string{"docker.io": {"m1:5000", "m2/prefix"}, "ghcr.io": {"m3"}},
 		Insecure: []string{"m1:5000", "m2"},
 		Auth:     map[string]config.Login{"ghcr.io": {User: "u", Password: "p=w:x"}, "m3": {User: "v", Password: ""}},
+		PrePull:  []string{"python:3.12-slim", "ghcr.io/a/b@sha256:c"},
 	}
 	file := `[image]
 pull = "never"
@@ -31,13 +32,15 @@ auth = "ghcr.io=u:p=w:x m3=v:"
 docker_config = "/d"
 cache_size = "1g"
 pull_timeout = 90
+pre_pull = ["python:3.12-slim", "ghcr.io/a/b@sha256:c"]
 `
 	if diff := cmp.Diff(want, load(t, user(file)).Image); diff != "" {
 		t.Errorf("file (-want +got):\n%s", diff)
 	}
 	fromVariables := user("",
 		"SANDPIT_IMAGE_PULL=never", "SANDPIT_IMAGE_MIRRORS=docker.io=m1:5000,m2/prefix ghcr.io=m3", "SANDPIT_IMAGE_INSECURE=m1:5000,m2",
-		"SANDPIT_IMAGE_AUTH=ghcr.io=u:p=w:x m3=v:", "DOCKER_CONFIG=/d", "SANDPIT_IMAGE_CACHE_SIZE=1g", "SANDPIT_IMAGE_PULL_TIMEOUT=90s")
+		"SANDPIT_IMAGE_AUTH=ghcr.io=u:p=w:x m3=v:", "DOCKER_CONFIG=/d", "SANDPIT_IMAGE_CACHE_SIZE=1g", "SANDPIT_IMAGE_PULL_TIMEOUT=90s",
+		"SANDPIT_IMAGE_PRE_PULL=python:3.12-slim, ghcr.io/a/b@sha256:c")
 	if diff := cmp.Diff(want, load(t, fromVariables).Image); diff != "" {
 		t.Errorf("variables (-want +got):\n%s", diff)
 	}
@@ -57,6 +60,8 @@ func TestImageProblems(t *testing.T) {
 		`insecure = ["http://x"]`:         `image.insecure: "http://x" is not a registry; write for example ghcr.io or localhost:5000`,
 		`auth = "secret"`:                 `image.auth: login 1 is not of the form registry=user:password`,
 		`auth = ["secret"]`:               `image.auth: is not text; use registry=user:password`,
+		`pre_pull = [1]`:                  `image.pre_pull: a list is not a list of images; use for example ["python:3.12-slim"]`,
+		`pre_pull = [""]`:                 `image.pre_pull: the name of an image is empty`,
 		`cache_size = 1`:                  `image.cache_size: 1 is too small; use at least 64m`,
 		`pull_timeout = 0`:                `image.pull_timeout: 0 is no time at all; use at least 1, or leave it out for 1800`,
 		`chache_size = "1g"`:              `image.chache_size: unknown key; did you mean cache_size?`,

@@ -87,6 +87,8 @@ type Manager struct {
 	Lifetime time.Duration
 	// Remember is how long a deleted sandbox is remembered. Default: 1 h.
 	Remember time.Duration
+	// MaxVolumes is how many volumes each owner may have; 0 is none. Default: 20.
+	MaxVolumes int
 	// OwnerQuota is how many sandboxes each owner may have; 0 is no limit. Quotas are
 	// those of single owners, LabelQuotas of sandboxes with a label "key=value".
 	// Default: none.
@@ -168,7 +170,7 @@ func defaultServer(c *Config) {
 		Rate: 100, Burst: 200, Drain: 30 * time.Second,
 	}
 	c.Manager = Manager{
-		MaxSandboxes: 100, IdleTimeout: time.Hour, CleanupInterval: 5 * time.Minute,
+		MaxSandboxes: 100, MaxVolumes: 20, IdleTimeout: time.Hour, CleanupInterval: 5 * time.Minute,
 		CreateTimeout: 2 * time.Minute, CallTimeout: 30 * time.Second, Parallel: 8, Remember: time.Hour,
 	}
 	c.Queue = Queue{Provider: QueueSQLite, Name: "sandbox_lifecycle", MaxRetries: 3}

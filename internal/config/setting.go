@@ -35,6 +35,7 @@ const (
 	KeyDockerConfig   Key = "image.docker_config"
 	KeyCacheSize      Key = "image.cache_size"
 	KeyPullTimeout    Key = "image.pull_timeout"
+	KeyPrePull        Key = "image.pre_pull"
 
 	KeyListen          Key = "server.listen"
 	KeySocket          Key = "server.socket"
@@ -56,6 +57,7 @@ const (
 	KeyParallel        Key = "manager.parallel"
 	KeyLifetime        Key = "manager.lifetime"
 	KeyRemember        Key = "manager.remember"
+	KeyMaxVolumes      Key = "manager.max_volumes"
 	KeyOwnerQuota      Key = "manager.owner_quota"
 	KeyQuotas          Key = "manager.quotas"
 	KeyLabelQuotas     Key = "manager.label_quotas"

@@ -86,6 +86,8 @@ func imageSettings() []setting {
 			"How much of images is kept. At least 64m."),
 		define(KeyPullTimeout, func(c *Config) *time.Duration { return &c.Image.PullTimeout }, timeOf("1800"),
 			"How long fetching one image may take."),
+		define(KeyPrePull, func(c *Config) *[]string { return &c.Image.PrePull }, setImages,
+			"Images that a server fetches when it starts, for its default provider. The variable has commas or spaces between them."),
 	}
 }
 
@@ -138,6 +140,8 @@ func managerSettings() []setting {
 			"How long a sandbox exists when its request does not say; 0 is for ever."),
 		define(KeyRemember, func(c *Config) *time.Duration { return &c.Manager.Remember }, timeOf("3600"),
 			"How long it is remembered why a deleted sandbox is gone."),
+		define(KeyMaxVolumes, func(c *Config) *int { return &c.Manager.MaxVolumes }, numberOf("volumes", 0, 1e6),
+			"How many volumes each owner may have; 0 is none. What they hold is not limited."),
 		define(KeyOwnerQuota, func(c *Config) *int { return &c.Manager.OwnerQuota }, numberOf("sandboxes", 0, 1e6),
 			"How many sandboxes each owner may have; 0 is no limit."),
 		define(KeyQuotas, func(c *Config) *map[string]int { return &c.Manager.Quotas }, setQuotas,

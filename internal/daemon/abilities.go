@@ -2,6 +2,14 @@ package daemon
 
 import "github.com/sandpit-dev/sandpit"
 
+// ownAbilities names what a provider can do besides making sandboxes.
+func ownAbilities(p sandpit.Provider) []string {
+	if _, ok := sandpit.As[sandpit.VolumeKeeper](p); ok {
+		return []string{"volumes"}
+	}
+	return nil
+}
+
 // abilities names what sandboxes of the type of i can do besides the usual, in the
 // order of a sandbox's life. Nothing of i but its type is looked at, so it may be a nil
 // pointer.

@@ -62,6 +62,7 @@ func openGVisor(ctx context.Context, s surroundings) (sandpit.Provider, error) {
 	return gvisor.New(gvisor.Config{
 		RuntimeDir: s.cfg.RuntimeDir,
 		ScratchDir: filepath.Join(s.cfg.StateDir, "scratch"),
+		VolumeDir:  filepath.Join(s.cfg.StateDir, "volumes"),
 		Images:     s.images,
 		Engine:     s.cfg.Engine,
 		Defaults:   limits(s.cfg),
@@ -96,14 +97,16 @@ func openProviders(ctx context.Context, s surroundings, list []kind) (map[string
 	for _, k := range list {
 		known = append(known, k.name)
 		p, err := k.open(ctx, s)
+		able := abilities(k.instance)
 		if err == nil {
 			open[k.name] = p
+			able = append(able, ownAbilities(p)...)
 		}
 		if k.name == s.cfg.Provider {
 			missing = err
 		}
 		statuses = append(statuses, ProviderStatus{
-			Name: k.name, Default: k.name == s.cfg.Provider, Endpoint: k.endpoint(s.cfg), Abilities: abilities(k.instance), Err: err,
+			Name: k.name, Default: k.name == s.cfg.Provider, Endpoint: k.endpoint(s.cfg), Abilities: able, Err: err,
 		})
 	}
 	if !slices.Contains(known, s.cfg.Provider) {

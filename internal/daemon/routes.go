@@ -17,6 +17,7 @@ func (s *service) routes(mux *http.ServeMux) (public []string) {
 	v := ReadVersions()
 	document := native.Register(mux, native.Options{
 		Manager: s.manager, Store: s.store, Keys: s.keys, Images: cache{s.images}, Providers: s.listProviders,
+		PrePulls: s.prePuller.status,
 		Checks: []native.Check{
 			{Name: "engine", Do: s.checkEngine}, {Name: "store", Do: s.checkStore}, {Name: "queue", Do: s.checkQueue},
 		},

@@ -108,6 +108,7 @@ func (s *service) serve(ctx context.Context, o Options) error {
 	defer group.Wait()
 	defer stop()
 	group.Go(func() { s.notify.watch(background, s.checkStore) })
+	group.Go(func() { s.prePuller.run(background) })
 	failed := make(chan error, 1)
 	if s.metricsListener != nil {
 		group.Go(func() { failed <- s.metricsServer.Serve(s.metricsListener) })

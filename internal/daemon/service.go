@@ -39,6 +39,7 @@ type service struct {
 	manager   *manager.Manager
 	keys      *api.Keys
 	data      *data.Server
+	prePuller *prePuller
 
 	server          *api.Server
 	metricsServer   *http.Server
@@ -79,6 +80,7 @@ func (s *service) open(ctx context.Context) (err error) {
 		s.metrics.Watch(telemetry.Sources{Manager: s.manager, Queue: s.queue})
 	}
 	s.keys = api.NewKeys(s.store, clock.System{}, s.log)
+	s.prePuller = newPrePuller(s.cfg.Image.PrePull, s.prepareImage, s.log)
 	s.data = data.New(data.Options{Manager: s.manager, Timeout: s.cfg.Sandbox.Timeout})
 	return nil
 }
@@ -102,10 +104,13 @@ func (s *service) managerOptions() manager.Options {
 	c := s.cfg.Manager
 	o := manager.Options{
 		Store: s.store, Queue: s.queue, Providers: make(map[string]sandpit.Provider, len(s.providers)), Provider: s.cfg.Provider,
-		Log: s.log, Fill: s.fill, MaxSandboxes: c.MaxSandboxes,
+		Log: s.log, Fill: s.fill, MaxSandboxes: c.MaxSandboxes, MaxVolumes: c.MaxVolumes,
 		Quotas: manager.Quotas{Owner: c.OwnerQuota, Owners: c.Quotas, Labels: c.LabelQuotas}, Pools: s.pools(),
 		Parallel: c.Parallel, CreateTimeout: c.CreateTimeout, CallTimeout: c.CallTimeout, Remember: c.Remember,
 		IdleTimeout: c.IdleTimeout, Lifetime: c.Lifetime, Sweep: c.CleanupInterval, MaxRetries: s.cfg.Queue.MaxRetries,
+	}
+	if o.MaxVolumes == 0 {
+		o.MaxVolumes = -1 // none, which is not the default
 	}
 	if o.MaxRetries == 0 {
 		o.MaxRetries = -1 // none, which is not the default

@@ -94,10 +94,13 @@ func (m *Manager) reserve(ctx context.Context, r CreateRequest, now time.Time) (
 		}
 		return nil, other, nil
 	}
-	for r.pool == "" && m.room.full() && m.makeRoom(ctx) {
+	err = m.admitVolumes(ctx, row)
+	for err == nil && r.pool == "" && m.room.full() && m.makeRoom(ctx) {
 		// until there is room, or no more to be had
 	}
-	err = m.room.take(row.Sandbox)
+	if err == nil {
+		err = m.room.take(row.Sandbox)
+	}
 	if err == nil {
 		err = m.insert(ctx, b)
 	}
@@ -198,7 +201,10 @@ func (m *Manager) marked(s sandpit.Spec) sandpit.Spec {
 
 // obtain returns the instance of a sandbox that is being made.
 func (m *Manager) obtain(ctx context.Context, b *box) (sandpit.Instance, error) {
-	spec := m.marked(b.look().Spec)
+	spec, err := m.bound(ctx, b.look())
+	if err != nil {
+		return nil, err
+	}
 	create := func(ctx context.Context) (sandpit.Instance, error) { return b.provider.Create(ctx, b.id, spec) }
 	i, err := call(ctx, m.loops, remote{what: "create"}, create, func(i sandpit.Instance, err error) {
 		if err == nil {

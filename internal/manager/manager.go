@@ -46,6 +46,7 @@ type Manager struct {
 	tending  chan struct{}    // full while as many are stopped, adopted… by themselves
 	wall     *wall
 	events   *journal
+	volumes  volumes
 	worker   *queue.Worker
 	nudge    chan struct{} // holds one: the sweep looks again
 
@@ -90,6 +91,7 @@ func Open(ctx context.Context, o Options) (*Manager, error) {
 	}
 	m.events = startJournal(m.loops, o.Store, o.Log, o.Suspicion)
 	m.reconcile(m.loops.ctx, true)
+	m.loops.start(m.tidyVolumes)
 	m.ensure(m.loops.ctx, true)
 	m.worker, err = queue.StartWorker(m.ops.ctx, queue.WorkerOptions{
 		Queue: o.Queue, Topics: []string{m.identity}, Handler: m.handle, Clock: o.Clock, Log: o.Log,

@@ -41,6 +41,8 @@ type Options struct {
 	// MaxSandboxes is how many sandboxes there may be, stopped and archived ones
 	// left aside. Default: 100.
 	MaxSandboxes int
+	// MaxVolumes is how many volumes each owner may have. Below zero: none. Default: 20.
+	MaxVolumes int
 	// Quotas are further such limits. Default: none.
 	Quotas Quotas
 	// Pools are sandboxes to be made ahead. Default: none.
@@ -127,6 +129,9 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.MaxVolumes == 0 {
+		o.MaxVolumes = 20
 	}
 	if o.Fill == nil {
 		o.Fill = func(*sandpit.Spec) {}

@@ -22,6 +22,7 @@ const (
 func (m *Manager) reconcileLoop(ctx context.Context) {
 	for sleep(ctx, m.o.Reconcile) == nil {
 		m.reconcile(ctx, false)
+		m.tidyVolumes(ctx)
 	}
 }
 

@@ -70,6 +70,10 @@ func Client(tb testing.TB) *client.Client {
 
 // engine is a dockerd that this process has started.
 type engine struct {
+	before  []string // what runs dockerd
+	prepare func()   // called when there is a directory; nil: nothing is
+	args    []string // more for dockerd
+
 	mu    sync.Mutex
 	dir   string
 	err   error
@@ -82,9 +86,9 @@ var shared engine //nolint:gochecknoglobals // one for all tests of a package, e
 
 const startTime = 2 * time.Minute
 
-// keeper runs dockerd until its input ends, be it that this process was killed, and
+// keeper runs an engine until its input ends, be it that this process was killed, and
 // then removes its files.
-const keeper = `dir=$1; shift; dockerd "$@" </dev/null & pid=$!; cat >/dev/null; kill $pid; wait $pid; rm -rf --one-file-system "$dir"`
+const keeper = `dir=$1; shift; "$@" </dev/null & pid=$!; cat >/dev/null; kill $pid; wait $pid; rm -rf --one-file-system "$dir"`
 
 func (e *engine) start() (host string, err error) {
 	e.mu.Lock()
@@ -99,10 +103,14 @@ func (e *engine) start() (host string, err error) {
 	if e.log, err = os.Create(filepath.Join(e.dir, "log")); err != nil {
 		return "", err
 	}
-	cmd := exec.CommandContext(context.Background(), "sh", "-c", keeper, "dockerd", e.dir,
-		"--host=unix://"+e.socket(), "--data-root="+filepath.Join(e.dir, "data"), "--exec-root="+filepath.Join(e.dir, "exec"),
+	if e.prepare != nil {
+		e.prepare()
+	}
+	args := append([]string{"-c", keeper, "keeper", e.dir}, e.before...)
+	args = append(args, "dockerd", "--host=unix://"+e.socket(), "--data-root="+filepath.Join(e.dir, "data"), "--exec-root="+filepath.Join(e.dir, "exec"),
 		"--pidfile="+filepath.Join(e.dir, "pid"), "--config-file="+filepath.Join(e.dir, "none.json"),
 		"--iptables=false", "--ip6tables=false", "--bridge=none")
+	cmd := exec.CommandContext(context.Background(), "sh", append(args, e.args...)...)
 	if err := os.WriteFile(filepath.Join(e.dir, "none.json"), []byte("{}"), 0o600); err != nil {
 		return "", err
 	}
@@ -120,34 +128,10 @@ func (e *engine) start() (host string, err error) {
 		defer close(ended)
 		_ = cmd.Wait() // how it ends is of no interest
 	}()
-	return "unix://" + e.socket(), e.await()
+	return "unix://" + e.socket(), awaitPing("unix://"+e.socket(), e.log.Name(), ended)
 }
 
 func (e *engine) socket() string { return filepath.Join(e.dir, "sock") }
-
-// await returns when the engine answers.
-func (e *engine) await() error {
-	c, err := client.New(client.WithHost("unix://" + e.socket()))
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	for begin := time.Now(); time.Since(begin) < startTime; {
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-		_, err = c.Ping(ctx, client.PingOptions{})
-		cancel()
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-e.ended:
-			text, _ := os.ReadFile(e.log.Name()) // best effort: it is for a person
-			return fmt.Errorf("it has ended: %s", text[max(0, len(text)-2000):])
-		case <-time.After(100 * time.Millisecond):
-		}
-	}
-	return fmt.Errorf("it does not answer: %w", err)
-}
 
 // stop removes the containers, ends the engine and removes its files.
 func (e *engine) stop() error {
@@ -158,7 +142,7 @@ func (e *engine) stop() error {
 	}
 	var errs []error
 	if e.keep != nil {
-		errs = append(errs, e.removeAll(), e.keep.Close())
+		errs = append(errs, removeContainers("unix://"+e.socket()), e.keep.Close())
 		select {
 		case <-e.ended:
 		case <-time.After(time.Minute):
@@ -171,8 +155,9 @@ func (e *engine) stop() error {
 	return errors.Join(append(errs, unmountBelow(e.dir), os.RemoveAll(e.dir))...)
 }
 
-func (e *engine) removeAll() error {
-	c, err := client.New(client.WithHost("unix://" + e.socket()))
+// removeContainers removes all containers of an engine.
+func removeContainers(host string) error {
+	c, err := client.New(client.WithHost(host))
 	if err != nil {
 		return err
 	}

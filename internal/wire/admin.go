@@ -79,6 +79,22 @@ type Image struct {
 	Used     time.Time `json:"used"`
 }
 
+// The states of a PrePull.
+const (
+	PrePullWaiting  = "waiting"
+	PrePullFetching = "fetching"
+	PrePullReady    = "ready"
+	PrePullFailed   = "failed"
+)
+
+// PrePull is an image that the server makes ready when it starts.
+type PrePull struct {
+	Image string `json:"image"`
+	State string `json:"state" enum:"waiting,fetching,ready,failed" doc:"waiting: for its turn, or to be tried again; failed: given up."`
+	Tries int    `json:"tries" doc:"How often it was tried."`
+	Error string `json:"error,omitempty" doc:"Why the last try failed; for administrators."`
+}
+
 // Pull asks for an image to be fetched.
 type Pull struct {
 	Name string `json:"name" minLength:"1" doc:"A reference, such as python:3.12-slim."`

@@ -59,6 +59,13 @@ type Labels struct {
 	Labels map[string]string `json:"labels" doc:"All labels that it shall have."`
 }
 
+// NewVolume asks for a volume.
+type NewVolume struct {
+	Name string `json:"name" minLength:"1" maxLength:"63" doc:"Letters, digits, and inside also - _ and dots."`
+	// Provider is who keeps it. Default: the server's.
+	Provider string `json:"provider,omitempty" doc:"Who keeps it; only its sandboxes can have it. Default: the server's own choice."`
+}
+
 // Page is a part of a list.
 type Page[T any] struct {
 	Items []T `json:"items" nullable:"false" doc:"What was found, in order."`

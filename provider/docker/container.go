@@ -161,6 +161,10 @@ func (p *Provider) config(spec sandpit.Spec, img imageInfo, volume string, l lim
 		host.StorageOpt = map[string]string{diskOption: strconv.FormatInt(l.Disk, 10)}
 	}
 	for _, m := range spec.Mounts {
+		if m.Volume != "" {
+			host.Mounts = append(host.Mounts, p.volumeMount(m))
+			continue
+		}
 		host.Mounts = append(host.Mounts, mount.Mount{
 			Type: mount.TypeBind, Source: m.Source, Target: m.Target, ReadOnly: m.ReadOnly,
 			BindOptions: &mount.BindOptions{Propagation: mount.PropagationRPrivate},

@@ -38,9 +38,15 @@ func (p *Provider) create(ctx context.Context, id sandpit.ID, spec sandpit.Spec)
 	if err != nil {
 		return nil, err
 	}
+	if err := p.checkVolumes(ctx, spec); err != nil {
+		return nil, err
+	}
 	made, err := p.make(ctx, id, req, spec.Resources.Disk != 0)
 	if err != nil {
 		return nil, err
+	}
+	if err := p.checkVolumes(ctx, spec); err != nil { // from now on they cannot be removed
+		return nil, errors.Join(err, p.remove(ctx, made), p.dropMade(ctx, spec))
 	}
 	b, err := p.box(id, made)
 	if err != nil {
@@ -177,10 +183,23 @@ func (p *Provider) makeOnce(ctx context.Context, id sandpit.ID, req client.Conta
 	if res.err == nil && ctx.Err() != nil {
 		return "", errors.Join(ctx.Err(), p.remove(ctx, res.id))
 	}
-	if cerrdefs.IsConflict(res.err) || cerrdefs.IsAlreadyExists(res.err) {
+	if p.nameTaken(ctx, id, res.err) {
 		return "", sandpit.Errorf(sandpit.AlreadyExists, "sandbox %s exists already", id)
 	}
 	return res.id, p.engineError(ctx, "create the container", res.err)
+}
+
+// nameTaken reports whether a container could not be made because there is one of its
+// name. Podman tells that as any other failure.
+func (p *Provider) nameTaken(ctx context.Context, id sandpit.ID, err error) bool {
+	if err == nil || cerrdefs.IsConflict(err) || cerrdefs.IsAlreadyExists(err) {
+		return err != nil
+	}
+	if !cerrdefs.IsInternal(err) {
+		return false
+	}
+	_, err = p.inspect(ctx, containerName(id))
+	return err == nil
 }
 
 // givenUp is how long a call that was given up waits for the engine.
@@ -193,15 +212,20 @@ func (p *Provider) remove(ctx context.Context, container string) error {
 	return p.removeContainer(clean, container)
 }
 
+// removeTries is how often an engine may fail to remove a container.
+const removeTries = 10
+
 // removeContainer removes a container and the volumes without a name that its
 // image asked for, and returns when it is gone.
 func (p *Provider) removeContainer(ctx context.Context, container string) error {
-	for {
+	for tries := 1; ; tries++ {
 		_, err := p.api.ContainerRemove(ctx, container, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true})
 		if err == nil || isNotFound(err) {
 			return nil
 		}
-		if !cerrdefs.IsConflict(err) { // else somebody else is about it
+		// A conflict is somebody else who is about it. Podman fails when the container ends
+		// at that moment.
+		if !cerrdefs.IsConflict(err) && (!cerrdefs.IsInternal(err) || tries == removeTries) {
 			return p.engineError(ctx, "remove the container", err)
 		}
 		select {

@@ -84,6 +84,17 @@ func (s *imageStore) find(ctx context.Context, p *Provider, ref sandpit.Image) (
 	return s.ensure(ctx, p, name, pull)
 }
 
+var _ sandpit.ImagePreparer = (*Provider)(nil)
+
+// PrepareImage implements sandpit.ImagePreparer.
+func (p *Provider) PrepareImage(ctx context.Context, ref sandpit.Image) error {
+	if ref == "" || ref == sandpit.HostImage {
+		return sandpit.Errorf(sandpit.Unsupported, "image %q: a docker engine has not got this machine's own programs", ref)
+	}
+	_, err := p.images.find(ctx, p, ref)
+	return err
+}
+
 // ensure returns the image of that name, and has fetch get it if there is none.
 func (s *imageStore) ensure(ctx context.Context, p *Provider, name string, fetch func(context.Context) error) (imageInfo, error) {
 	info, err := p.imageInfo(ctx, name)

@@ -32,7 +32,10 @@ func validateSpec(s sandpit.Spec) error {
 	}
 	seen := make(map[string]bool)
 	for _, m := range s.Mounts {
-		if !filepath.IsAbs(m.Source) {
+		if err := m.CheckSource(); err != nil {
+			return err
+		}
+		if m.Volume == "" && !filepath.IsAbs(m.Source) {
 			return sandpit.Errorf(sandpit.Invalid, "mount source %q: want an absolute path", m.Source)
 		}
 		if err := validateTarget(m.Target); err != nil {

@@ -75,6 +75,9 @@ func (w *World) create(ctx context.Context, id sandpit.ID, spec sandpit.Spec) (*
 	}
 	err = b.makeFiles(ctx, source)
 	if err == nil {
+		err = b.showVolumes()
+	}
+	if err == nil {
 		err = b.boot(ctx)
 	}
 	if err != nil {

@@ -32,6 +32,10 @@ const (
 	OpResize     Op = "resize"
 	OpStats      Op = "stats"
 	OpSetNetwork Op = "set network"
+
+	OpCreateVolume Op = "create volume"
+	OpRemoveVolume Op = "remove volume"
+	OpVolumeSize   Op = "volume size"
 )
 
 // Fault is an order to go wrong. The zero value of a field but Op means the
@@ -39,7 +43,8 @@ const (
 type Fault struct {
 	// Op is the operation that goes wrong.
 	Op Op
-	// ID is the sandbox it happens to. Default: any. OpList has none.
+	// ID is the sandbox it happens to. Default: any. OpList has none, nor have those of
+	// volumes.
 	ID sandpit.ID
 	// Port is the port of OpDial and OpHTTP. Default: any.
 	Port int

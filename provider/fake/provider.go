@@ -66,8 +66,16 @@ func validate(s sandpit.Spec) error {
 	if s.Network.Online {
 		return sandpit.Errorf(sandpit.Unsupported, "network: not of a fake sandbox's own")
 	}
-	if len(s.Mounts) > 0 {
-		return sandpit.Errorf(sandpit.Unsupported, "mounts: not in a fake sandbox")
+	for _, m := range s.Mounts {
+		if err := m.CheckSource(); err != nil {
+			return err
+		}
+		if m.Volume == "" || m.ReadOnly {
+			return sandpit.Errorf(sandpit.Unsupported, "mounts: a fake sandbox has volumes only, and those to write")
+		}
+		if !path.IsAbs(m.Target) || path.Clean(m.Target) != m.Target || m.Target == "/" {
+			return sandpit.Errorf(sandpit.Invalid, "mount target %q: want an absolute path other than /", m.Target)
+		}
 	}
 	return nil
 }

@@ -50,7 +50,7 @@ func (w *World) Close() error {
 	for _, b := range boxes {
 		errs = append(errs, b.destroy(sandpit.Exit{Reason: "the world ended"}))
 	}
-	errs = append(errs, os.RemoveAll(w.snapshotDir()), os.RemoveAll(w.boxesDir()))
+	errs = append(errs, os.RemoveAll(w.snapshotDir()), removeAll(w.volumesDir()), os.RemoveAll(w.boxesDir()))
 	return errors.Join(errs...)
 }
 

@@ -67,7 +67,9 @@ type mountRequest struct {
 type mountSource struct {
 	Path     string `json:"path"`
 	Detached bool   `json:"detached,omitempty"`
-	IsDir    bool   `json:"is_dir,omitempty"`
+	// Exact says that no part of the path may be a link.
+	Exact bool `json:"exact,omitempty"`
+	IsDir bool `json:"is_dir,omitempty"`
 }
 
 // box is one sandbox in its engine.
@@ -209,6 +211,9 @@ func (b *box) attach(req *createRequest, detached []*os.File) error {
 		place := filepath.Join(b.dir(), "mount"+strconv.Itoa(i))
 		move := func() error {
 			return unix.Mount(filepath.Join(hostRoot, s.Path), place, "", unix.MS_BIND|unix.MS_REC, "")
+		}
+		if s.Exact {
+			move = func() error { return bindExact(s.Path, place) }
 		}
 		if s.Detached {
 			if len(detached) == 0 {

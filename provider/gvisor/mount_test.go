@@ -3,6 +3,7 @@ package gvisor_test
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/sandpit-dev/sandpit"
@@ -48,5 +49,33 @@ func TestMountsFollowTheMachine(t *testing.T) {
 		if err := os.Remove(filepath.Join(dir, "added")); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// TestMountsFollowNoLinks has a directory on the way to a mount's source be exchanged
+// for a link after its path was looked at.
+func TestMountsFollowNoLinks(t *testing.T) {
+	t.Parallel()
+	dir, secret := t.TempDir(), t.TempDir()
+	if err := os.MkdirAll(filepath.Join(dir, "way", "shown"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(filepath.Join(secret, "shown"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	p := newProvider(t, t.TempDir())
+	spec := sandpit.Spec{Mounts: []sandpit.Mount{{Source: filepath.Join(dir, "way", "shown"), Target: "/shown"}}}
+	if got := output(t, create(t, p, spec), "ls -A /shown"); got != "" {
+		t.Errorf("shown: %q", got)
+	}
+	if err := os.Rename(filepath.Join(dir, "way"), filepath.Join(dir, "away")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(secret, filepath.Join(dir, "way")); err != nil {
+		t.Fatal(err)
+	}
+	_, err := p.Create(t.Context(), sandpit.NewID(), spec)
+	if sandpit.CodeOf(err) != sandpit.PermissionDenied || !strings.Contains(err.Error(), "symbolic link") {
+		t.Errorf("create: %v (%s)", err, sandpit.CodeOf(err))
 	}
 }

@@ -28,6 +28,9 @@ type Config struct {
 	// ScratchDir is where sandboxes that see directories of the machine keep
 	// what they write, in files without a name. Same conditions.
 	ScratchDir string
+	// VolumeDir is where volumes are kept. It is made if it is not there; same
+	// conditions. Default: volumes are Unsupported.
+	VolumeDir string
 	// Images turns image references into files.
 	Images *image.Store
 	// Engine is a statically linked sandpit. Default: the running program.
@@ -97,6 +100,11 @@ func New(cfg Config) (*Provider, error) {
 	if err := os.Mkdir(p.engines, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 		return nil, fmt.Errorf("make the runtime directory: %w", err)
 	}
+	if cfg.VolumeDir != "" {
+		if err := os.Mkdir(cfg.VolumeDir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+			return nil, fmt.Errorf("make the directory of volumes: %w", err)
+		}
+	}
 	return p, sweep(p.engines)
 }
 
@@ -130,7 +138,7 @@ func (p *Provider) create(ctx context.Context, id sandpit.ID, spec sandpit.Spec)
 		return nil, errors.Join(err, alreadyExists(id, other))
 	}
 	rec := record{ID: id, Spec: spec, CreatedAt: time.Now(), Token: rand.Text(), Image: img.root.Config}
-	file, err := writeRecord(eng.dir, rec)
+	file, err := p.announce(eng.dir, rec)
 	if err != nil {
 		return nil, err
 	}
@@ -143,6 +151,18 @@ func (p *Provider) create(ctx context.Context, id sandpit.ID, spec sandpit.Spec)
 		return nil, errors.Join(err, inst.Destroy(clean))
 	}
 	return inst, nil
+}
+
+// announce writes the record of a sandbox, from when on its volumes stay.
+func (p *Provider) announce(engine string, rec record) (*os.File, error) {
+	held, err := p.holdVolumes(rec.Spec)
+	if err != nil {
+		return nil, err
+	}
+	if held != nil {
+		defer held.Close()
+	}
+	return writeRecord(engine, rec)
 }
 
 // boot has the engine make the sandbox and hands the guest its key.
@@ -185,17 +205,23 @@ func (p *Provider) openMounts(ctx context.Context, engine string, req *createReq
 	type source struct {
 		path     string
 		readOnly bool
+		exact    bool
 		to       *mountSource
 	}
 	var sources []source
 	own := make([]mountRequest, len(mounts))
 	for i, m := range mounts {
+		path := m.Source
+		if m.Volume != "" {
+			path = p.volumePath(m.Volume)
+		}
 		own[i] = mountRequest{Target: m.Target, ReadOnly: m.ReadOnly}
-		sources = append(sources, source{m.Source, m.ReadOnly, &own[i].mountSource})
+		// The way to a volume is our own, and nobody else changes it.
+		sources = append(sources, source{path, m.ReadOnly, m.Volume == "", &own[i].mountSource})
 	}
 	req.Layer = layerFor(req.Limits, len(mounts)+len(req.Mounts) > 0)
 	if req.Layer.Dir != nil {
-		sources = append(sources, source{p.cfg.ScratchDir, false, req.Layer.Dir})
+		sources = append(sources, source{p.cfg.ScratchDir, false, false, req.Layer.Dir})
 	}
 	req.Setup = setupFor(req.Limits)
 	if req.Layer.Dir != nil && len(mounts)+len(req.Mounts) == 0 {
@@ -212,15 +238,20 @@ func (p *Provider) openMounts(ctx context.Context, engine string, req *createReq
 	}
 	var files []*os.File
 	for _, s := range sources {
-		info, err := os.Stat(s.path)
+		opened, err := openSource(s.path, s.exact)
 		if err != nil {
-			return files, sandpit.Errorf(sandpit.CodeOf(err), "mount: %w", err)
+			return files, fmt.Errorf("mount: %w", err)
 		}
-		*s.to = mountSource{Path: s.path, Detached: ranged, IsDir: info.IsDir()}
+		defer opened.Close() //nolint:gocritic // there are few
+		info, err := opened.Stat()
+		if err != nil {
+			return files, fmt.Errorf("mount: %w", err)
+		}
+		*s.to = mountSource{Path: s.path, Detached: ranged, Exact: s.exact, IsDir: info.IsDir()}
 		if !ranged {
 			continue
 		}
-		f, err := openMount(s.path, s.readOnly, users)
+		f, err := openMount(opened, s.readOnly, users)
 		if err != nil {
 			return files, err
 		}
@@ -228,6 +259,17 @@ func (p *Provider) openMounts(ctx context.Context, engine string, req *createReq
 	}
 	req.Mounts = append(req.Mounts, own...)
 	return files, nil
+}
+
+var _ sandpit.ImagePreparer = (*Provider)(nil)
+
+// PrepareImage implements sandpit.ImagePreparer.
+func (p *Provider) PrepareImage(ctx context.Context, ref sandpit.Image) error {
+	root, err := p.cfg.Images.Resolve(ctx, ref, p.cfg.Progress)
+	if err != nil {
+		return err
+	}
+	return root.File.Close()
 }
 
 // images are the opened files a sandbox starts from.

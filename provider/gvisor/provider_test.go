@@ -46,6 +46,7 @@ func newProviderWith(tb testing.TB, dir string, change func(*gvisor.Config)) *gv
 	cfg := gvisor.Config{
 		RuntimeDir: filepath.Join(dir, "run"),
 		ScratchDir: filepath.Join(dir, "scratch"),
+		VolumeDir:  filepath.Join(dir, "volumes"),
 		Images:     images,
 		Engine:     testengine.Path(tb),
 	}
@@ -253,7 +254,7 @@ func newProvider2(t *testing.T, dir string) *gvisor.Provider {
 	}
 	p, err := gvisor.New(gvisor.Config{
 		RuntimeDir: filepath.Join(dir, "run"), ScratchDir: filepath.Join(dir, "scratch"),
-		Images: images, Engine: testengine.Path(t),
+		VolumeDir: filepath.Join(dir, "volumes"), Images: images, Engine: testengine.Path(t),
 	})
 	if err != nil {
 		t.Fatal(err)

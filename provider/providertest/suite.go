@@ -74,6 +74,7 @@ func groups() []group {
 		{"trees", treeChecks()},
 		{"watch", watchChecks()},
 		{"ports", portChecks()},
+		{"volumes", volumeChecks()},
 	}
 }
 

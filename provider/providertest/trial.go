@@ -116,9 +116,14 @@ func (c *trial) createWith(p sandpit.Provider, spec sandpit.Spec) sandpit.Instan
 	return box
 }
 
+// cleaning returns a context for what is done when a check has ended.
+func (c *trial) cleaning() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(c.Context()), c.Patience)
+}
+
 func (c *trial) destroyAtEnd(box sandpit.Instance) {
 	c.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Context()), c.Patience)
+		ctx, cancel := c.cleaning()
 		defer cancel()
 		if err := box.Destroy(ctx); err != nil {
 			c.Errorf("destroy %s at the end: %v", box.ID(), err)

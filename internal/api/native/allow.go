@@ -24,6 +24,12 @@ func (s *server) allow(p api.Principal, spec *sandpit.Spec) error {
 		}
 	}
 	for i := range spec.Mounts {
+		if err := spec.Mounts[i].CheckSource(); err != nil {
+			return err
+		}
+		if spec.Mounts[i].Volume != "" { // the manager knows whose it is
+			continue
+		}
 		resolved, err := s.mountSource(p, spec.Mounts[i].Source)
 		if err != nil {
 			return err

@@ -19,6 +19,10 @@ type imagesOut struct {
 	Body wire.Page[wire.Image]
 }
 
+type prePullsOut struct {
+	Body wire.Page[wire.PrePull]
+}
+
 type pullIn struct {
 	Body wire.Pull
 }
@@ -37,6 +41,7 @@ func (s *server) images() {
 			list, err := s.Images.List(ctx)
 			return &imagesOut{paged(list, len(list), func(wire.Image) string { return "" })}, err
 		})
+	add(s, operation(http.MethodGet, pathImages+"/pre-pull", "listPrePulls", "List the images that the server makes ready when it starts"), s.listPrePulls)
 	op := operation(http.MethodPost, pathImages+"/pull", "pullImage", "Fetch an image of a registry")
 	op.Description = "Events: progress, with the bytes done and those in all; then either result, with the image, or error, with a problem."
 	stream(s, op, s.pull)
@@ -53,6 +58,23 @@ func (s *server) images() {
 		s.tellOf(ctx, "delete an image", map[string]string{"image": in.ID}, err)
 		return nil, err
 	})
+}
+
+func (s *server) listPrePulls(ctx context.Context, _ *struct{}) (*prePullsOut, error) {
+	p, err := api.PrincipalOf(ctx)
+	if err != nil {
+		return nil, err
+	}
+	list := []wire.PrePull{}
+	if s.PrePulls != nil {
+		list = append(list, s.PrePulls()...)
+	}
+	for i := range list {
+		if !p.Admin {
+			list[i].Error = ""
+		}
+	}
+	return &prePullsOut{wire.Page[wire.PrePull]{Items: list}}, nil
 }
 
 func (s *server) hasImages() error {

@@ -28,6 +28,9 @@ type Options struct {
 	Keys    *api.Keys
 	// Images are the server's cache. Default: what needs it is Unsupported.
 	Images Images
+	// PrePulls tells of the images that are made ready at the start. Default: there are
+	// none.
+	PrePulls func() []wire.PrePull
 	// Providers tells which places make sandboxes. Default: none is told of.
 	Providers func(context.Context) []wire.Provider
 	// Checks are what the server needs to be ready. Default: nothing.
@@ -139,6 +142,7 @@ func Register(mux *http.ServeMux, o Options) huma.API {
 	s.queue()
 	s.keys()
 	s.images()
+	s.volumes()
 	s.facts()
 	s.health()
 	schemas := s.api.OpenAPI().Components.Schemas.Map()

@@ -1,0 +1,335 @@
+package docker_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/hex"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/moby/moby/client"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/testdocker"
+	"github.com/sandpit-dev/sandpit/provider/docker"
+)
+
+// core does with one engine what a provider is for, once each, and returns what is left
+// to look at. TestConformance has all of it with the usual engine.
+func core(t *testing.T, o docker.Options) *docker.Instance {
+	t.Helper()
+	p := open(t, o)
+	root := filepath.Join(t.TempDir(), "root.tar")
+	if err := os.WriteFile(root, testdocker.Tar(t, testdocker.BusyboxFiles(t)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ctx := within(t)
+	if err := p.CreateVolume(ctx, "core"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), long)
+		defer cancel()
+		if err := p.RemoveVolume(ctx, "core"); err != nil {
+			t.Errorf("remove the volume: %v", err)
+		}
+	})
+	spec := sandpit.Spec{Image: sandpit.Image(root), Mounts: []sandpit.Mount{{Volume: "core", Target: "/shared"}}}
+	box := create(t, p, spec)
+	if got := shell(t, box, "echo $((6*7)); cat /proc/self/status | grep -c NoNewPrivs:.1; id -u"); got != "42\n1\n0\n" {
+		t.Errorf("a script prints %q", got)
+	}
+	if _, code := run(t, box, "sh", "-c", "exit 7"); code != 7 {
+		t.Errorf("exit code %d, want 7", code)
+	}
+	content := strings.Repeat("0123456789abcdef", 1<<16) // a megabyte
+	if err := box.Guest().WriteFile(ctx, "", "/data/in", strings.NewReader(content), sandpit.WriteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	var back bytes.Buffer
+	reader, err := box.Guest().Start(ctx, sandpit.Command{Args: []string{"cat", "/data/in"}, Stdout: &back})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := reader.Wait(ctx); err != nil || back.String() != content {
+		t.Errorf("%d bytes came back, %v", back.Len(), err)
+	}
+	shell(t, box, "echo shared > /shared/f")
+	wantHello(t, box)
+
+	other := create(t, p, spec)
+	if got := shell(t, other, "cat /shared/f"); got != "shared\n" {
+		t.Errorf("the other sandbox sees %q", got)
+	}
+	wantCode(t, p.RemoveVolume(ctx, "core"), sandpit.Conflict)
+	if err := other.Destroy(ctx); err != nil {
+		t.Errorf("destroy: %v", err)
+	}
+	if err := box.Stop(ctx); err != nil {
+		t.Fatalf("stop: %v", err)
+	}
+	if err := box.Start(ctx); err != nil {
+		t.Fatalf("start: %v", err)
+	}
+	if got := shell(t, box, "wc -c < /data/in; cat /shared/f"); got != "1048576\nshared\n" {
+		t.Errorf("after stop and start: %q", got)
+	}
+	list, err := p.List(ctx)
+	if err != nil || len(list) != 1 || list[0].ID != box.ID() {
+		t.Errorf("list: %+v, %v", list, err)
+	}
+	attached, err := p.Attach(ctx, box.Handle())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := shell(t, attached, "echo again"); got != "again\n" {
+		t.Errorf("attached: %q", got)
+	}
+	_, err = p.Create(ctx, box.ID(), spec)
+	wantCode(t, err, sandpit.AlreadyExists)
+	return box
+}
+
+// wantHello asks a web server inside, by HTTP and by a connection.
+func wantHello(t *testing.T, box *docker.Instance) {
+	t.Helper()
+	const port = 8080
+	shell(t, box, "mkdir -p /www && echo hello > /www/index.html")
+	server, err := box.Guest().Start(within(t), sandpit.Command{Args: []string{"httpd", "-f", "-p", "127.0.0.1:8080", "-h", "/www"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	get := func(do func() (*http.Response, error)) (string, error) {
+		res, err := do()
+		if err != nil {
+			return "", err
+		}
+		defer res.Body.Close()
+		text, err := io.ReadAll(res.Body)
+		return fmt.Sprint(res.StatusCode, " ", string(text)), err
+	}
+	r, err := http.NewRequestWithContext(within(t), http.MethodGet, "http://sandbox/index.html", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	by := map[string]func() (*http.Response, error){
+		"http": func() (*http.Response, error) { return box.HTTP(port).RoundTrip(r) },
+		"dial": func() (*http.Response, error) {
+			conn, err := box.Dial(within(t), port)
+			if err != nil {
+				return nil, err
+			}
+			t.Cleanup(func() { _ = conn.Close() })
+			transport := &http.Transport{DisableKeepAlives: true, Dial: func(string, string) (net.Conn, error) { return conn, nil }} //nolint:staticcheck // it is there already
+			return transport.RoundTrip(r)
+		},
+	}
+	for name, do := range by {
+		var got string
+		for end := time.Now().Add(long); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+			if got, err = get(do); err == nil || sandpit.CodeOf(err) != sandpit.Unavailable {
+				break // else it does not listen yet
+			}
+		}
+		if err != nil || got != "200 hello\n" {
+			t.Errorf("by %s: %q, %v", name, got, err)
+		}
+	}
+	if err := server.Signal(within(t), sandpit.SIGKILL); err != nil {
+		t.Error(err)
+	}
+	if _, err := server.Wait(within(t)); err != nil {
+		t.Error(err)
+	}
+	for end := time.Now().Add(long); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		conn, dialErr := box.Dial(within(t), port)
+		if err = dialErr; err != nil {
+			break
+		}
+		_ = conn.Close()
+	}
+	wantCode(t, err, sandpit.Unavailable)
+}
+
+// TestLivePorts reaches programs that listen inside.
+func TestLivePorts(t *testing.T) {
+	t.Parallel()
+	wantHello(t, create(t, open(t, options(t)), sandpit.Spec{Image: busybox}))
+}
+
+// engineOptions are for an engine of the test's own.
+func engineOptions(t *testing.T, e docker.Endpoint) docker.Options {
+	t.Helper()
+	return docker.Options{
+		Endpoint: e, StateDir: t.TempDir(), Guest: testdocker.Guest(t), Notice: func(text string) { t.Logf("notice: %s", text) },
+	}
+}
+
+// TestTLS uses an engine that wants certificates, named as Docker's own command line
+// finds it: by a context, and by variables.
+func TestTLS(t *testing.T) {
+	t.Parallel()
+	testdocker.Host(t) // skips where there is none
+	certs := t.TempDir()
+	writeCertificates(t, certs)
+	address := testdocker.StartTCP(t, "--tlsverify",
+		"--tlscacert="+filepath.Join(certs, "ca.pem"), "--tlscert="+filepath.Join(certs, "server.pem"), "--tlskey="+filepath.Join(certs, "server-key.pem"))
+
+	config := t.TempDir()
+	sum := sha256.Sum256([]byte("far"))
+	id := hex.EncodeToString(sum[:])
+	store(t, filepath.Join(config, "config.json"), `{"currentContext":"far"}`)
+	store(t, filepath.Join(config, "contexts/meta", id, "meta.json"), `{"Name":"far","Endpoints":{"docker":{"Host":"tcp://`+address+`"}}}`)
+	for _, name := range []string{"ca.pem", "cert.pem", "key.pem"} {
+		text, err := os.ReadFile(filepath.Join(certs, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		store(t, filepath.Join(config, "contexts/tls", id, "docker", name), string(text))
+	}
+	byContext, err := docker.FindEndpoint(docker.Surroundings{ConfigDir: config})
+	if err != nil {
+		t.Fatal(err)
+	}
+	core(t, engineOptions(t, byContext))
+
+	byVariables, err := docker.FindEndpoint(docker.Surroundings{Host: "tcp://" + address, CertPath: certs, TLSVerify: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if list, err := open(t, engineOptions(t, byVariables)).List(within(t)); err != nil || len(list) != 0 {
+		t.Errorf("list: %v, %v", list, err)
+	}
+	strangers := t.TempDir()
+	writeCertificates(t, strangers) // of another authority
+	for name, e := range map[string]docker.Endpoint{
+		"no encryption":       {Host: "tcp://" + address},
+		"no certificate":      {Host: "tcp://" + address, CA: filepath.Join(certs, "ca.pem")},
+		"another's":           {Host: "tcp://" + address, CA: filepath.Join(certs, "ca.pem"), Cert: filepath.Join(strangers, "cert.pem"), Key: filepath.Join(strangers, "key.pem")},
+		"an engine unknown":   {Host: "tcp://" + address, CA: filepath.Join(strangers, "ca.pem"), Cert: filepath.Join(certs, "cert.pem"), Key: filepath.Join(certs, "key.pem")},
+		"files are not there": {Host: "tcp://" + address, CA: filepath.Join(certs, "none.pem")},
+	} {
+		p, err := docker.New(engineOptions(t, e))
+		if err == nil {
+			_, err = p.List(within(t))
+			if closed := p.Close(); closed != nil {
+				t.Error(closed)
+			}
+		}
+		if err == nil {
+			t.Errorf("%s: the engine is used all the same", name)
+		}
+	}
+}
+
+func store(t *testing.T, path, content string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// writeCertificates makes an authority, and certificates of an engine on this machine
+// and of a client.
+func writeCertificates(t *testing.T, dir string) {
+	t.Helper()
+	key := func() *ecdsa.PrivateKey {
+		k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return k
+	}
+	write := func(name, kind string, der []byte) {
+		store(t, filepath.Join(dir, name), string(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})))
+	}
+	template := func(serial int64, usage x509.ExtKeyUsage) *x509.Certificate {
+		return &x509.Certificate{
+			SerialNumber: big.NewInt(serial), Subject: pkix.Name{CommonName: fmt.Sprintf("test %d", serial)},
+			NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), BasicConstraintsValid: true,
+			KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{usage}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		}
+	}
+	caKey, ca := key(), template(1, x509.ExtKeyUsageAny)
+	ca.IsCA, ca.KeyUsage, ca.IPAddresses = true, x509.KeyUsageCertSign, nil
+	for name, tc := range map[string]struct {
+		keyFile string
+		cert    *x509.Certificate
+		key     *ecdsa.PrivateKey
+	}{
+		"ca.pem":     {"ca-key.pem", ca, caKey},
+		"server.pem": {"server-key.pem", template(2, x509.ExtKeyUsageServerAuth), key()},
+		"cert.pem":   {"key.pem", template(3, x509.ExtKeyUsageClientAuth), key()},
+	} {
+		der, err := x509.CreateCertificate(rand.Reader, tc.cert, ca, tc.key.Public(), caKey)
+		if err != nil {
+			t.Fatal(err)
+		}
+		write(name, "CERTIFICATE", der)
+		if der, err = x509.MarshalPKCS8PrivateKey(tc.key); err != nil {
+			t.Fatal(err)
+		}
+		write(tc.keyFile, "PRIVATE KEY", der)
+	}
+}
+
+// TestPodman uses Podman's service, which speaks as Docker does.
+func TestPodman(t *testing.T) {
+	t.Parallel()
+	box := core(t, engineOptions(t, docker.Endpoint{Host: testdocker.Podman(t)}))
+	if err := box.Pause(within(t)); err != nil {
+		t.Fatalf("pause: %v", err)
+	}
+	if err := box.Resume(within(t)); err != nil {
+		t.Fatalf("resume: %v", err)
+	}
+	if got := shell(t, box, "echo on"); got != "on\n" {
+		t.Errorf("after a pause: %q", got)
+	}
+}
+
+// TestUserNamespaces uses an engine whose containers have user namespaces: root inside
+// is nobody on the machine.
+func TestUserNamespaces(t *testing.T) {
+	t.Parallel()
+	testdocker.Host(t) // skips where there is none
+	box := core(t, engineOptions(t, docker.Endpoint{Host: testdocker.StartRemapped(t)}))
+	if got := strings.Fields(shell(t, box, "cat /proc/self/uid_map")); len(got) != 3 || got[0] != "0" || got[1] == "0" {
+		t.Errorf("users are mapped as %q", got)
+	}
+}
+
+// TestRunsc uses gVisor's runtime, where the engine has it.
+func TestRunsc(t *testing.T) {
+	t.Parallel()
+	o := options(t)
+	info, err := testdocker.Client(t).Info(within(t), client.InfoOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := info.Info.Runtimes["runsc"]; !ok {
+		t.Skip("the docker engine has no runtime called runsc, which is not of Debian")
+	}
+	o.Runtime = "runsc"
+	if got := shell(t, core(t, o), "dmesg | head -n 1"); !strings.Contains(got, "gVisor") {
+		t.Errorf("the kernel says %q", got)
+	}
+}

@@ -1,0 +1,104 @@
+package fake
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+var _ sandpit.VolumeKeeper = (*Provider)(nil)
+
+func (w *World) volumesDir() string { return filepath.Join(w.dir, "volumes") }
+
+// Volumes returns the names of all volumes.
+func (w *World) Volumes() ([]string, error) {
+	entries, err := os.ReadDir(w.volumesDir())
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	var names []string
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names, nil
+}
+
+// CreateVolume implements sandpit.VolumeKeeper.
+func (p *Provider) CreateVolume(ctx context.Context, name string) error {
+	if err := sandpit.CheckVolumeName(name); err != nil {
+		return err
+	}
+	err := p.perform(ctx, OpCreateVolume, "", func() error { return os.MkdirAll(filepath.Join(p.world.volumesDir(), name), 0o700) })
+	if err != nil {
+		return fmt.Errorf("create volume %s: %w", name, err)
+	}
+	return nil
+}
+
+// RemoveVolume implements sandpit.VolumeKeeper.
+func (p *Provider) RemoveVolume(ctx context.Context, name string) error {
+	if err := sandpit.CheckVolumeName(name); err != nil {
+		return err
+	}
+	err := p.perform(ctx, OpRemoveVolume, "", func() error {
+		for _, b := range p.world.list() {
+			spec, _ := b.identity()
+			if slices.ContainsFunc(spec.Mounts, func(m sandpit.Mount) bool { return m.Volume == name }) {
+				return sandpit.Errorf(sandpit.Conflict, "sandbox %s has it", b.id)
+			}
+		}
+		return removeAll(filepath.Join(p.world.volumesDir(), name))
+	})
+	if err != nil {
+		return fmt.Errorf("remove volume %s: %w", name, err)
+	}
+	return nil
+}
+
+// VolumeSize implements sandpit.VolumeKeeper. It counts what files hold, not what they
+// take on disk.
+func (p *Provider) VolumeSize(ctx context.Context, name string) (size int64, err error) {
+	if err := sandpit.CheckVolumeName(name); err != nil {
+		return 0, err
+	}
+	err = p.perform(ctx, OpVolumeSize, "", func() error {
+		return filepath.WalkDir(filepath.Join(p.world.volumesDir(), name), func(_ string, e fs.DirEntry, err error) error {
+			if err != nil || e.IsDir() {
+				return err
+			}
+			info, err := e.Info()
+			if err == nil {
+				size += info.Size()
+			}
+			return err
+		})
+	})
+	if err != nil {
+		return 0, fmt.Errorf("count volume %s: %w", name, err)
+	}
+	return size, nil
+}
+
+// showVolumes makes a sandbox's volumes visible in it.
+func (b *box) showVolumes() error {
+	for _, m := range b.spec.Mounts {
+		volume := filepath.Join(b.world.volumesDir(), m.Volume)
+		if _, err := os.Lstat(volume); err != nil {
+			return sandpit.Errorf(sandpit.CodeOf(err), "there is no volume %s", m.Volume)
+		}
+		place := b.inside(m.Target)
+		if err := os.MkdirAll(filepath.Dir(place), 0o700); err != nil {
+			return err
+		}
+		if err := os.Symlink(volume, place); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,348 @@
+package gvisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/beneath"
+)
+
+var _ sandpit.VolumeKeeper = (*Provider)(nil)
+
+// A volume is a directory of its own in Config.VolumeDir, which keeps other users of
+// the machine out: sandboxes may put programs there that run as their owner. Whoever
+// removes one locks VolumeDir alone; whoever makes a sandbox that has one shares the
+// lock until the sandbox's record says so.
+
+// removedPrefix begins the names of volumes that are being removed. No volume has
+// such a name.
+const removedPrefix = ".removed-"
+
+func (p *Provider) volumePath(name string) string { return filepath.Join(p.cfg.VolumeDir, name) }
+
+// lockVolumes returns a lock that is the caller's to close.
+func (p *Provider) lockVolumes(how int) (*os.File, error) {
+	if p.cfg.VolumeDir == "" {
+		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "volumes are kept by a server"),
+			"make it there with: sandpit volume create NAME, and the sandbox with: sandpit create -v NAME:/path")
+	}
+	lock, err := lockFile(p.cfg.VolumeDir, how)
+	if err != nil {
+		return nil, fmt.Errorf("lock the volumes: %w", err)
+	}
+	return lock, nil
+}
+
+// CreateVolume implements sandpit.VolumeKeeper.
+func (p *Provider) CreateVolume(_ context.Context, name string) error {
+	if err := sandpit.CheckVolumeName(name); err != nil {
+		return err
+	}
+	lock, err := p.lockVolumes(unix.LOCK_SH)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	err = os.Mkdir(p.volumePath(name), 0o755) //nolint:gosec // the directory above is closed to others
+	if err != nil && !errors.Is(err, os.ErrExist) {
+		return fmt.Errorf("make volume %s: %w", name, err)
+	}
+	return nil
+}
+
+// RemoveVolume implements sandpit.VolumeKeeper.
+func (p *Provider) RemoveVolume(ctx context.Context, name string) error {
+	if err := sandpit.CheckVolumeName(name); err != nil {
+		return err
+	}
+	if err := p.takeVolume(name); err != nil {
+		return err
+	}
+	dir, err := beneath.Open(p.cfg.VolumeDir)
+	if err != nil {
+		return fmt.Errorf("remove volume %s: %w", name, err)
+	}
+	defer dir.Close()
+	if err := removeTree(ctx, dir, removedPrefix+name); err != nil {
+		return fmt.Errorf("remove volume %s: %w", name, err)
+	}
+	return nil
+}
+
+// takeVolume takes a volume out of everybody's sight.
+func (p *Provider) takeVolume(name string) error {
+	lock, err := p.lockVolumes(unix.LOCK_EX)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	found, err := listRecords(p.engines)
+	if err != nil {
+		return err
+	}
+	for _, records := range found {
+		for _, r := range records {
+			if slices.ContainsFunc(r.Spec.Mounts, func(m sandpit.Mount) bool { return m.Volume == name }) {
+				return sandpit.Errorf(sandpit.Conflict, "volume %s: sandbox %s has it", name, r.ID)
+			}
+		}
+	}
+	// A directory of that name was half removed by somebody else: what comes now goes
+	// into it.
+	hidden := p.volumePath(removedPrefix + name)
+	err = unix.Rename(p.volumePath(name), hidden)
+	if errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EEXIST) {
+		err = unix.Rename(p.volumePath(name), filepath.Join(hidden, string(sandpit.NewID())))
+	}
+	if err != nil && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("remove volume %s: %w", name, err)
+	}
+	return nil
+}
+
+// holdVolumes keeps the volumes of a sandbox that is being made from being removed,
+// until the lock is closed, which is nil if there are none.
+func (p *Provider) holdVolumes(spec sandpit.Spec) (*os.File, error) {
+	if !slices.ContainsFunc(spec.Mounts, func(m sandpit.Mount) bool { return m.Volume != "" }) {
+		return nil, nil //nolint:nilnil // nothing is to be held
+	}
+	lock, err := p.lockVolumes(unix.LOCK_SH)
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range spec.Mounts {
+		if m.Volume == "" {
+			continue
+		}
+		info, err := os.Lstat(p.volumePath(m.Volume))
+		if err == nil && info.IsDir() {
+			continue
+		}
+		_ = lock.Close()
+		return nil, sandpit.Errorf(sandpit.NotFound, "there is no volume %s", m.Volume)
+	}
+	return lock, nil
+}
+
+// The bounds of counting: a volume is a stranger's work.
+const (
+	maxVolumeFiles = 2_000_000
+	maxVolumeDepth = 1000
+)
+
+// VolumeSize implements sandpit.VolumeKeeper. It takes longer the more files there are.
+func (p *Provider) VolumeSize(ctx context.Context, name string) (int64, error) {
+	if err := sandpit.CheckVolumeName(name); err != nil {
+		return 0, err
+	}
+	if p.cfg.VolumeDir == "" {
+		return 0, sandpit.Errorf(sandpit.NotFound, "there is no volume %s", name)
+	}
+	fd, err := beneath.OpenDirAt(unix.AT_FDCWD, p.volumePath(name))
+	if err != nil {
+		return 0, sandpit.Errorf(sandpit.CodeOf(err), "count the bytes of volume %s: %w", name, err)
+	}
+	c := counter{seen: make(map[inode]bool)}
+	if err := c.count(ctx, fd, 0); err != nil {
+		return 0, fmt.Errorf("count the bytes of volume %s: %w", name, err)
+	}
+	return c.bytes, nil
+}
+
+// counter adds up what files take on disk.
+type counter struct {
+	bytes int64
+	files int
+	seen  map[inode]bool // of files with several names
+}
+
+type inode struct{ dev, number uint64 }
+
+// count adds what is in a directory, and closes it.
+func (c *counter) count(ctx context.Context, fd, depth int) error {
+	dir := os.NewFile(uintptr(fd), "volume")
+	defer dir.Close()
+	if depth > maxVolumeDepth {
+		return sandpit.Errorf(sandpit.Unsupported, "directories are nested more than %d times", maxVolumeDepth)
+	}
+	const batch = 1024
+	for {
+		names, err := dir.Readdirnames(batch)
+		for _, name := range names {
+			if err := c.add(ctx, fd, name, depth); err != nil && !errors.Is(err, unix.ENOENT) {
+				return err
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			return ctx.Err()
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// add adds one file, or a directory with what is in it.
+func (c *counter) add(ctx context.Context, dir int, name string, depth int) error {
+	if c.files++; c.files > maxVolumeFiles {
+		return sandpit.Errorf(sandpit.Unsupported, "there are more than %d files", maxVolumeFiles)
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	var st unix.Stat_t
+	if err := unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return err
+	}
+	isDir := st.Mode&unix.S_IFMT == unix.S_IFDIR
+	if !isDir && st.Nlink > 1 {
+		id := inode{st.Dev, st.Ino}
+		if c.seen[id] {
+			return nil
+		}
+		c.seen[id] = true
+	}
+	c.bytes += st.Blocks * 512 // the kernel's unit, whatever the file system's
+	if !isDir {
+		return nil
+	}
+	fd, err := beneath.OpenDirAt(dir, name)
+	if err != nil {
+		return err
+	}
+	return c.count(ctx, fd, depth+1)
+}
+
+// removeTree removes a directory with all that is in it. What sandboxes have nested
+// however deep, or closed to their own user, takes two descriptors and no more:
+// directories that are not empty are first moved to the top.
+func removeTree(ctx context.Context, in *beneath.Root, name string) error {
+	top, err := openClosed(in.FD(), name)
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Close(top) }()
+	f := flattener{top: top}
+	for {
+		left, err := f.pass(ctx)
+		if err != nil {
+			return err
+		}
+		if !left {
+			return unix.Unlinkat(in.FD(), name, unix.AT_REMOVEDIR)
+		}
+	}
+}
+
+// flattener empties a directory.
+type flattener struct {
+	top   int
+	moved uint64
+}
+
+// pass goes once through the directory, and reports whether it met anything.
+func (f *flattener) pass(ctx context.Context) (met bool, err error) {
+	err = eachName(ctx, f.top, func(name string) error {
+		met = true
+		if err := unix.Unlinkat(f.top, name, 0); !errors.Is(err, unix.EISDIR) && !errors.Is(err, unix.EPERM) {
+			return err
+		}
+		if err := f.hoist(ctx, name); err != nil {
+			return err
+		}
+		return unix.Unlinkat(f.top, name, unix.AT_REMOVEDIR)
+	})
+	return met, err
+}
+
+// hoist removes the files of a directory and moves its directories to the top.
+func (f *flattener) hoist(ctx context.Context, name string) error {
+	dir, err := openClosed(f.top, name)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Close(dir) }()
+	for {
+		met := false
+		err := eachName(ctx, dir, func(child string) error {
+			met = true
+			err := unix.Unlinkat(dir, child, 0)
+			if !errors.Is(err, unix.EISDIR) && !errors.Is(err, unix.EPERM) {
+				return err
+			}
+			if err := unix.Unlinkat(dir, child, unix.AT_REMOVEDIR); err == nil {
+				return nil
+			}
+			return f.move(dir, child)
+		})
+		if err != nil || !met {
+			return err
+		}
+	}
+}
+
+// move moves a directory to the top, under a name that is free there.
+func (f *flattener) move(dir int, name string) error {
+	// To move a directory is to change it, which its mode may forbid.
+	if err := unix.Fchmodat(dir, name, 0o700, 0); err != nil {
+		return err
+	}
+	for {
+		f.moved++
+		err := unix.Renameat2(dir, name, f.top, fmt.Sprintf("%s%d", removedPrefix, f.moved), unix.RENAME_NOREPLACE)
+		if !errors.Is(err, unix.EEXIST) {
+			return err
+		}
+	}
+}
+
+// openClosed opens a directory that nobody changes any more, whatever its mode.
+func openClosed(dir int, name string) (int, error) {
+	fd, err := beneath.OpenDirAt(dir, name)
+	if err == nil || !errors.Is(err, unix.EACCES) {
+		if err == nil {
+			err = unix.Fchmod(fd, 0o700) // it may be readable only
+		}
+		return fd, err
+	}
+	if err := unix.Fchmodat(dir, name, 0o700, 0); err != nil {
+		return -1, err
+	}
+	return beneath.OpenDirAt(dir, name)
+}
+
+// eachName does something for each name in a directory, from the first on.
+func eachName(ctx context.Context, dir int, do func(name string) error) error {
+	fd, err := beneath.OpenDirAt(dir, ".")
+	if err != nil {
+		return err
+	}
+	f := os.NewFile(uintptr(fd), "volume")
+	defer f.Close()
+	const batch = 1024
+	for {
+		names, err := f.Readdirnames(batch)
+		for _, name := range names {
+			if err := do(name); err != nil && !errors.Is(err, unix.ENOENT) {
+				return err
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			return ctx.Err()
+		}
+		if err := errors.Join(err, ctx.Err()); err != nil {
+			return err
+		}
+	}
+}

@@ -1,0 +1,212 @@
+package providertest
+
+import (
+	"errors"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+func volumeChecks() []check {
+	return []check{
+		{"several sandboxes", volumeShared},
+		{"made once", volumeOnce},
+		{"one of two wins", volumeExclusive},
+		{"read only", volumeReadOnly},
+		{"stays", volumeStays},
+		{"while it is had", volumeInUse},
+		{"not there", volumeMissing},
+		{"names", volumeNames},
+		{"size", volumeSize},
+	}
+}
+
+// keeper returns the provider as one that keeps volumes, or skips the check.
+func (c *trial) keeper() sandpit.VolumeKeeper {
+	c.Helper()
+	keeper, ok := sandpit.As[sandpit.VolumeKeeper](c.provider)
+	if !ok {
+		c.Skip("this provider has no VolumeKeeper")
+	}
+	if !c.Isolated {
+		c.Skip("sandboxes have no files of their own, which a volume could be shown among")
+	}
+	return keeper
+}
+
+// volume makes a volume that is removed when the check and its sandboxes have ended.
+func (c *trial) volume(keeper sandpit.VolumeKeeper) string {
+	c.Helper()
+	name := "Test_" + string(sandpit.NewID()) + ".1-x"
+	c.must(keeper.CreateVolume(c.ctx(), name), "create a volume")
+	c.Cleanup(func() {
+		ctx, cancel := c.cleaning()
+		defer cancel()
+		if err := keeper.RemoveVolume(ctx, name); err != nil {
+			c.Errorf("remove the volume at the end: %v", err)
+		}
+	})
+	return name
+}
+
+// having returns a spec with a volume at /shared.
+func (c *trial) having(name string, readOnly bool) sandpit.Spec {
+	spec := c.Spec.Clone()
+	spec.Mounts = append(spec.Mounts, sandpit.Mount{Volume: name, Target: "/shared", ReadOnly: readOnly})
+	return spec
+}
+
+// volumeShared has two sandboxes see at once what the other does.
+func volumeShared(c *trial) {
+	name := c.volume(c.keeper())
+	a, b := c.createWith(c.provider, c.having(name, false)), c.createWith(c.provider, c.having(name, false))
+	equal(c, "a new volume", c.shellIn(a, "ls -A /shared"), "")
+	c.shellIn(a, "cd /shared; mkdir -p dir/sub; echo one > dir/sub/f; echo old > replaced; echo x > gone; ln -s dir link; chmod 640 dir/sub/f")
+	equal(c, "seen by the other", c.shellIn(b, "cd /shared; cat link/sub/f replaced; stat -c %a dir/sub/f; ls"), "one\nold\n640\ndir\ngone\nlink\nreplaced\n")
+	c.shellIn(b, "cd /shared; echo two >> dir/sub/f; echo newer > n; mv n replaced; rm gone; mkdir later; mv dir moved")
+	equal(c, "seen by the first", c.shellIn(a, "cd /shared; cat moved/sub/f replaced; ls"), "one\ntwo\nnewer\nlater\nlink\nmoved\nreplaced\n")
+	// A file that is open in one and grows in the other.
+	c.shellIn(b, ": > /shared/log")
+	for i := range 20 {
+		n := strconv.Itoa(i)
+		c.shellIn(a, "echo "+n+" >> /shared/log")
+		equal(c, "the last line", c.shellIn(b, "tail -n 1 /shared/log"), n+"\n")
+	}
+	equal(c, "all lines", c.shellIn(b, "wc -l < /shared/log"), "20\n")
+}
+
+func volumeOnce(c *trial) {
+	keeper := c.keeper()
+	name := c.volume(keeper)
+	box := c.createWith(c.provider, c.having(name, false))
+	c.shellIn(box, "echo kept > /shared/f")
+	c.must(keeper.CreateVolume(c.ctx(), name), "create a volume again")
+	equal(c, "file", c.shellIn(box, "cat /shared/f"), "kept\n")
+}
+
+// volumeExclusive has sandboxes do at the same time what only one can: that is how
+// programs in several sandboxes agree.
+func volumeExclusive(c *trial) {
+	name := c.volume(c.keeper())
+	const boxes, places = 3, 50
+	won := make([]string, boxes)
+	var group sync.WaitGroup
+	for i := range boxes {
+		box := c.createWith(c.provider, c.having(name, false))
+		group.Go(func() {
+			won[i] = c.shellIn(box, `cd /shared; i=0; while [ $i -lt $1 ]; do mkdir p$i 2>/dev/null && echo $i; i=$((i+1)); done; :`, strconv.Itoa(places))
+		})
+	}
+	group.Wait()
+	total := 0
+	for _, text := range won {
+		total += len(strings.Fields(text))
+	}
+	equal(c, "directories made, each once", total, places)
+}
+
+func volumeReadOnly(c *trial) {
+	name := c.volume(c.keeper())
+	writer, reader := c.createWith(c.provider, c.having(name, false)), c.createWith(c.provider, c.having(name, true))
+	c.shellIn(writer, "echo first > /shared/f")
+	equal(c, "file", c.shellIn(reader, "cat /shared/f"), "first\n")
+	for _, script := range []string{
+		"echo x > /shared/f", "echo x > /shared/new", "rm /shared/f", "mkdir /shared/d", "mv /shared/f /shared/g", "chmod 777 /shared/f", "ln -s x /shared/l",
+	} {
+		if r := c.execIn(reader, shellCommand(script)); r.status.Code == 0 {
+			c.Errorf("a volume that is read only: %q works", script)
+		}
+	}
+	c.shellIn(writer, "echo second > /shared/f")
+	equal(c, "file", c.shellIn(reader, "cat /shared/f; ls /shared"), "second\nf\n")
+}
+
+// volumeStays destroys the sandbox, and closes the provider.
+func volumeStays(c *trial) {
+	name := c.volume(c.keeper())
+	box := c.createWith(c.provider, c.having(name, false))
+	c.shellIn(box, "echo kept > /shared/f; chmod 000 /shared/f")
+	c.must(box.Destroy(c.ctx()), "destroy")
+	p := c.provider
+	if c.Reopen != nil {
+		p = c.Reopen(c.T, p)
+	}
+	again := c.createWith(p, c.having(name, false))
+	equal(c, "file", c.shellIn(again, "chmod 600 /shared/f; cat /shared/f"), "kept\n")
+}
+
+func volumeInUse(c *trial) {
+	keeper := c.keeper()
+	name := c.volume(keeper)
+	box := c.createWith(c.provider, c.having(name, true))
+	c.wantCode(keeper.RemoveVolume(c.ctx(), name), "remove a volume that a sandbox has", sandpit.Conflict)
+	if stopper, ok := box.(sandpit.Stopper); ok {
+		c.must(stopper.Stop(c.ctx()), "stop")
+		c.wantCode(keeper.RemoveVolume(c.ctx(), name), "remove a volume that a stopped sandbox has", sandpit.Conflict)
+	}
+	c.must(box.Destroy(c.ctx()), "destroy")
+	c.must(keeper.RemoveVolume(c.ctx(), name), "remove it")
+	c.must(keeper.RemoveVolume(c.ctx(), name), "remove it again")
+	c.must(keeper.CreateVolume(c.ctx(), name), "make it again")
+	fresh := c.createWith(c.provider, c.having(name, false))
+	equal(c, "a volume that was made again", c.shellIn(fresh, "ls -A /shared"), "")
+}
+
+func volumeMissing(c *trial) {
+	keeper := c.keeper()
+	before, err := c.provider.List(c.ctx())
+	c.must(err, "list")
+	name := "none-" + string(sandpit.NewID())
+	id := sandpit.NewID()
+	_, err = c.provider.Create(c.ctx(), id, c.having(name, false))
+	c.wantCode(err, "create with a volume that is not there", sandpit.NotFound)
+	if _, ok := c.placement(c.provider, id); ok {
+		c.Errorf("a sandbox that could not be made is listed; before: %d", len(before))
+	}
+	_, err = keeper.VolumeSize(c.ctx(), name)
+	c.wantCode(err, "size of a volume that is not there", sandpit.NotFound)
+	c.must(keeper.RemoveVolume(c.ctx(), name), "remove what is not there")
+	_, err = c.provider.Create(c.ctx(), sandpit.NewID(), c.having(name, false)) // none was made along the way
+	c.wantCode(err, "create again with a volume that is not there", sandpit.NotFound)
+}
+
+func volumeNames(c *trial) {
+	keeper := c.keeper()
+	for _, name := range []string{"", ".", "..", "../x", "a/b", "/tmp", ".hidden", "-x", "a b", "a\x00", strings.Repeat("x", 64)} {
+		_, sizeErr := keeper.VolumeSize(c.ctx(), name)
+		for doing, err := range map[string]error{
+			"create": keeper.CreateVolume(c.ctx(), name), "remove": keeper.RemoveVolume(c.ctx(), name), "measure": sizeErr,
+		} {
+			c.wantCode(err, doing+" volume "+strconv.Quote(name), sandpit.Invalid)
+		}
+		if name == "" {
+			continue // a mount without one has a source
+		}
+		_, err := c.provider.Create(c.ctx(), sandpit.NewID(), c.having(name, false))
+		c.wantCode(err, "create with volume "+strconv.Quote(name), sandpit.Invalid)
+	}
+	spec := c.having("a", false)
+	spec.Mounts[len(spec.Mounts)-1].Source = "/tmp"
+	_, err := c.provider.Create(c.ctx(), sandpit.NewID(), spec)
+	c.wantCode(err, "create with a source and a volume in one mount", sandpit.Invalid)
+}
+
+func volumeSize(c *trial) {
+	keeper := c.keeper()
+	name := c.volume(keeper)
+	empty, err := keeper.VolumeSize(c.ctx(), name)
+	if errors.Is(err, sandpit.Unsupported) {
+		c.Skipf("this provider cannot count: %v", err)
+	}
+	c.must(err, "size")
+	box := c.createWith(c.provider, c.having(name, false))
+	const bytes = 3 << 20
+	c.shellIn(box, `mkdir /shared/d; head -c $1 /dev/zero | tr '\0' x > /shared/d/f; sync`, strconv.Itoa(bytes))
+	full, err := keeper.VolumeSize(c.ctx(), name)
+	c.must(err, "size")
+	if grown := full - empty; grown < bytes || grown > bytes+1<<20 {
+		c.Errorf("it is %d bytes larger with a file of %d", grown, bytes)
+	}
+}
