@@ -93,6 +93,7 @@ func (p *Provider) hear(since string) {
 			pause = 100 * time.Millisecond
 			p.events.setAway(false)
 			since = p.listen(res, since)
+			p.breaks.Add(1)
 			heard = time.Now()
 		}
 		cancel()
@@ -145,7 +146,10 @@ func (p *Provider) heard(m events.Message) {
 		b.mu.Lock()
 		b.ooms++
 		b.mu.Unlock()
-	case events.ActionDie, events.ActionDestroy, events.ActionPause, events.ActionUnPause, events.ActionStart:
+	case events.ActionDie:
+		b.noteDeath(m)
+		_ = p.goDo(func() { _ = b.refresh(p.ctx) }) // as below
+	case events.ActionDestroy, events.ActionPause, events.ActionUnPause, events.ActionStart:
 		_ = p.goDo(func() { _ = b.refresh(p.ctx) }) // an engine that does not answer is noticed by its stream
 	}
 }
