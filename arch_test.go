@@ -45,7 +45,7 @@ var arrows = map[string][]string{
 	"internal/cli":             {".", "client", "internal/config", "internal/daemon", "internal/hostpath", "internal/screen", "internal/usage", "internal/workspace"},
 	"internal/clock":           {},
 	"internal/config":          {"."},
-	"internal/daemon":          {".", "internal/api/...", "internal/clock", "internal/config", "internal/guestbin", "internal/hostpath", "internal/image", "internal/manager", "internal/queue", "internal/store", "internal/telemetry", "internal/wire", "provider/gvisor"},
+	"internal/daemon":          {".", "internal/api/...", "internal/clock", "internal/config", "internal/guestbin", "internal/hostpath", "internal/image", "internal/manager", "internal/queue", "internal/store", "internal/telemetry", "internal/wire", "provider/docker", "provider/gvisor"},
 	"internal/envd":            {".", "internal/gen/..."},
 	"internal/envdtest":        {"internal/gen/..."},
 	"internal/gen/...":         {"internal/gen/..."},

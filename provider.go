@@ -88,6 +88,15 @@ type Stopper interface {
 	Start(ctx context.Context) error
 }
 
+// Reviver starts a sandbox again that has ended by itself.
+type Reviver interface {
+	// Revive returns the sandbox with the same ID, handle and files, running again. The
+	// Instance that is asked stays ended.
+	//
+	// Conflict: it has not ended. NotFound: there is nothing left of it.
+	Revive(ctx context.Context) (Instance, error)
+}
+
 // Claimer gives a sandbox that was made ahead, and in which nothing has run yet, to
 // somebody.
 type Claimer interface {

@@ -99,7 +99,7 @@ func (p *policyFlags) add(cmd *cobra.Command, f *pflag.FlagSet) {
 	f.StringVar(&p.autoStop, "auto-stop", "", "`time` without use until it is stopped (default never)")
 	f.StringVar(&p.autoArchive, "auto-archive", "", "`time` stopped until it is archived (default never)")
 	f.StringVar(&p.autoDelete, "auto-delete", "", "`time` stopped or archived until it is deleted (default never)")
-	f.IntVar(&p.recreate, "recreate", 0, "`number` of times that it is made again, empty, after it vanished")
+	f.IntVar(&p.recreate, "recreate", 0, "`number` of times that it is made again after it vanished, with its files where there is still something of it")
 	f.BoolVar(&p.ignoreBackground, "ignore-background", false, "let it be idle while programs run in it")
 }
 

@@ -39,7 +39,7 @@ func (o *runOptions) askImage(ctx context.Context, local *daemon.Local, spec *sa
 		return nil
 	}
 	if o.word {
-		known, err := local.HasImage(string(spec.Image))
+		known, err := local.HasImage(ctx, string(spec.Image))
 		if err != nil {
 			return err
 		}

@@ -12,35 +12,37 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/client"
+	"github.com/sandpit-dev/sandpit/internal/daemon"
 )
 
 func (a *app) newProviders() *cobra.Command {
 	var o output
 	cmd := &cobra.Command{
 		Use:   "providers [flags]",
-		Short: "Show which places make the sandboxes of a server",
+		Short: "Show which places make sandboxes, what they can do, and why one cannot be used",
 		Long: `Show which places make the sandboxes of a server, what they can do, and why one
-cannot be used.`,
+cannot be used. Where no server is named and none is up, it is told of this
+machine, for run.`,
 		Example:           "  sandpit providers",
 		Args:              wantArgs(0, 0, ""),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: a.verb(func(ctx context.Context, c *client.Client, _ []string) error {
 			list, err := c.Providers(ctx)
+			if sandpit.CodeOf(err) == sandpit.Unavailable {
+				list, err = a.localProviders(ctx, err)
+			}
 			if err != nil {
 				return err
 			}
 			if list == nil {
 				list = []client.Provider{}
 			}
-			l := listing{document: list, rows: [][]string{{"NAME", "DEFAULT", "AVAILABLE", "CAN", "REASON", "HINT"}}}
+			l := listing{document: list, rows: [][]string{{"NAME", "DEFAULT", "AVAILABLE", "ENDPOINT", "CAN", "REASON", "HINT"}}}
 			for _, p := range list {
-				reason := p.Reason
-				if p.Endpoint != "" && reason != "" {
-					reason = p.Endpoint + ": " + reason
-				}
 				l.ids = append(l.ids, p.Name)
 				l.rows = append(l.rows, []string{
-					p.Name, yesNo(p.Default), yesNo(p.Available), orElse(strings.Join(p.Abilities, ","), "-"), orElse(reason, "-"), orElse(p.Hint, "-"),
+					p.Name, yesNo(p.Default), yesNo(p.Available), orElse(p.Endpoint, "-"),
+					orElse(strings.Join(p.Abilities, ","), "-"), orElse(p.Reason, "-"), orElse(p.Hint, "-"),
 				})
 			}
 			return a.show(o, l)
@@ -48,6 +50,27 @@ cannot be used.`,
 	}
 	o.add(cmd, "print names only")
 	return cmd
+}
+
+// localProviders tells of this machine, unless somebody has named a server, who then
+// wants to know why it does not answer.
+func (a *app) localProviders(ctx context.Context, why error) ([]client.Provider, error) {
+	cfg, err := a.loadConfig(a.serverOverride()...)
+	if err != nil {
+		return nil, err
+	}
+	if cfg.URL != "" {
+		return nil, why
+	}
+	statuses, err := daemon.Providers(ctx, cfg)
+	list := make([]client.Provider, len(statuses))
+	for i, p := range statuses {
+		list[i] = client.Provider{Name: p.Name, Default: p.Default, Available: p.Err == nil, Endpoint: p.Endpoint, Abilities: p.Abilities}
+		if p.Err != nil {
+			list[i].Reason, list[i].Hint = p.Err.Error(), sandpit.HintOf(p.Err)
+		}
+	}
+	return list, err
 }
 
 func (a *app) newPools() *cobra.Command {

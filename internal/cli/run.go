@@ -22,17 +22,18 @@ type runOptions struct {
 	workDir string
 	user    string
 	attachment
-	volumes []string
-	allowed []string
-	timeout time.Duration
-	name    string
-	labels  []string
-	limits  limitFlags
-	stats   bool
-	screen  string
-	network bool
-	allow   []string
-	deny    []string
+	volumes  []string
+	allowed  []string
+	timeout  time.Duration
+	name     string
+	labels   []string
+	limits   limitFlags
+	stats    bool
+	screen   string
+	network  bool
+	provider string
+	allow    []string
+	deny     []string
 
 	timeoutSet bool
 	networkSet bool
@@ -58,6 +59,9 @@ The sandbox has no network unless --network gives it one, and sees nothing of th
 machine but what IMAGE and -v bring in. It is gone when the command ends, and also when this program is
 killed. The exit status is the command's; 124 means that it took too long,
 125 that sandpit failed, 127 that there is no such program, 130 Ctrl-C.
+
+With --provider docker the sandbox is a container of a docker engine, and IMAGE one of
+the engine's, never "host".
 
 When --server, SANDPIT_URL or "url" in the configuration names a server, the
 sandbox is made there, and IMAGE and the directories of -v are the server's; a
@@ -93,6 +97,7 @@ server removes the sandbox after a minute.`,
 	f.StringVar(&o.name, "name", "", "`name` of the sandbox, for people")
 	f.StringArrayVar(&o.labels, "label", nil, "`NAME=VALUE` to find the sandbox by")
 	o.limits.add(f)
+	f.StringVar(&o.provider, "provider", "", "`name` of who makes the sandbox: gvisor or docker (default gvisor, or the server's choice)")
 	f.BoolVar(&o.network, "network", false, "let the sandbox reach the internet, but neither this machine nor private networks")
 	f.StringArrayVar(&o.allow, "allow", nil, "with --network, reach nothing but this `RULE`: an address, a range, a name or *.name, with or without :port")
 	f.StringArrayVar(&o.deny, "deny", nil, "with --network, do not reach what this `RULE` names, whatever --allow says")
@@ -144,6 +149,9 @@ func (o *runOptions) overrides() []config.Override {
 	}
 	if o.workDir != "" {
 		list = append(list, config.Override{Flag: "--workdir", Key: config.KeyWorkDir, Value: o.workDir})
+	}
+	if o.provider != "" {
+		list = append(list, config.Override{Flag: "--provider", Key: config.KeyProvider, Value: o.provider})
 	}
 	if o.networkSet {
 		list = append(list, config.Override{Flag: "--network", Key: config.KeyNetworkEnabled, Value: strconv.FormatBool(o.network)})
@@ -242,10 +250,18 @@ func (a *app) interrupted(ctx context.Context, err error) error {
 	return err
 }
 
+// chosenImage is the image that was asked for, else the provider's usual one.
+func (o *runOptions) chosenImage(cfg config.Config) sandpit.Image {
+	if o.image != "" {
+		return cfg.Sandbox.Image
+	}
+	return daemon.DefaultImage(cfg)
+}
+
 func (a *app) newSpec(o runOptions, cfg config.Config) (sandpit.Spec, error) {
 	spec := sandpit.Spec{
 		Name:    o.name,
-		Image:   cfg.Sandbox.Image,
+		Image:   o.chosenImage(cfg),
 		User:    o.user,
 		WorkDir: chosenWorkDir(cfg),
 		Network: sandpit.NetworkPolicy{Online: cfg.Sandbox.NetworkEnabled, Allow: o.allow, Deny: o.deny},

@@ -39,7 +39,7 @@ func (a *app) runRemote(ctx context.Context, o runOptions, cfg config.Config) er
 	}
 	defer c.Close()
 	s, err := c.Create(ctx, client.CreateRequest{
-		Spec:   spec,
+		Spec: spec, Provider: o.provider,
 		Policy: client.Policy{IdleTimeout: abandoned, IdleAction: sandpit.ActionKill, IgnoreBackground: true},
 	})
 	if err != nil {

@@ -12,11 +12,12 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/sandpit-dev/sandpit/internal/cli"
+	"github.com/sandpit-dev/sandpit/internal/testdocker"
 	"github.com/sandpit-dev/sandpit/internal/testengine"
 )
 
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){
+	testscript.Main(docked{m}, map[string]func(){
 		"sandpit": func() {
 			ctx, stop := cli.WithSignals(context.Background())
 			status := cli.Main(ctx, os.Args[1:])
@@ -25,6 +26,11 @@ func TestMain(m *testing.M) {
 		},
 	})
 }
+
+// docked are tests with a docker engine, which is ended after them.
+type docked struct{ *testing.M }
+
+func (d docked) Run() int { return testdocker.Main(d.M) }
 
 // TestScripts runs the command line, with the race detector where the tests
 // have it; only the engine is another program.

@@ -117,7 +117,7 @@ func (s *server) environ(dir, key string) []string {
 
 // runServerScripts runs scripts against a server. Each has a key of its own, whose
 // sandboxes only it sees, and ADMIN_KEY.
-func runServerScripts(t *testing.T, dir string, s *server) {
+func runServerScripts(t *testing.T, dir string, s *server, environ ...string) {
 	t.Helper()
 	testscript.Run(t, testscript.Params{
 		Dir: dir, RequireExplicitExec: true, RequireUniqueNames: true,
@@ -126,6 +126,7 @@ func runServerScripts(t *testing.T, dir string, s *server) {
 			env.Vars = append(env.Vars, s.environ(env.WorkDir, s.key(env.T(), owner, false))...)
 			env.Setenv("ADMIN_KEY", s.key(env.T(), "root", true))
 			env.Setenv("OWNER", owner)
+			env.Vars = append(env.Vars, environ...)
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){"status": statusIs, "until": until, "set": set},

@@ -26,6 +26,8 @@ type Config struct {
 	Sandbox Sandbox
 	// Image is the [image] section.
 	Image Image
+	// Docker is the [docker] section.
+	Docker Docker
 	// Server, Manager, Queue, Log and Telemetry are the sections of those names.
 	Server    Server
 	Manager   Manager
@@ -149,6 +151,7 @@ func Default() Config {
 			CacheSize:   20 << 30,
 			PullTimeout: 30 * time.Minute,
 		},
+		Docker:  defaultDocker(),
 		Sources: map[Key]string{},
 	}
 	defaultServer(&c)

@@ -58,8 +58,12 @@ func (l *loader) fillDirs() {
 	}
 }
 
-// fillDocker finds Docker's own configuration where Docker does.
+// fillDocker finds Docker's own configuration, and engines without root, where Docker
+// does.
 func (l *loader) fillDocker() {
+	if dir := l.env["XDG_RUNTIME_DIR"]; filepath.IsAbs(dir) {
+		l.cfg.Docker.RuntimeDir = dir
+	}
 	if dir := l.env["DOCKER_CONFIG"]; filepath.IsAbs(dir) {
 		fill(&l.cfg.Image.DockerConfig, dir)
 	}

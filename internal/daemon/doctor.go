@@ -16,21 +16,55 @@ import (
 // Finding is what Examine tells about one thing it looked at.
 type Finding = gvisor.Finding
 
-// Examine looks at the machine, and then makes a real sandbox and runs a
-// command in it. Every finding is handed to show as soon as it is known. It
-// reports whether sandboxes work here.
+// Examine looks at the machine, and then has the configured provider make a real
+// sandbox and runs a command in it. Every finding is handed to show as soon as it is
+// known. It reports whether sandboxes work here.
 func Examine(ctx context.Context, cfg config.Config, show func(Finding)) bool {
 	ok := true
-	for _, f := range gvisor.Examine(cfg.Engine) {
-		show(f)
-		ok = ok && !f.Failed
+	if cfg.Provider == nameGVisor {
+		for _, f := range gvisor.Examine(cfg.Engine) {
+			show(f)
+			ok = ok && !f.Failed
+		}
 	}
+	show(examineDocker(ctx, cfg))
 	f := tryOut(ctx, cfg)
 	show(f)
 	return ok && !f.Failed
 }
 
-// tryOut makes a sandbox of the host image and runs a command in it.
+// examineDocker tells of the docker engine, which only matters where it is to make the
+// sandboxes: then trying fails.
+func examineDocker(ctx context.Context, cfg config.Config) Finding {
+	f := Finding{Name: "docker"}
+	text, err := askDocker(ctx, cfg)
+	if err != nil {
+		f.Text = "provider docker cannot be used: " + err.Error()
+		if cfg.Provider == nameDocker {
+			f.Hint = sandpit.HintOf(err)
+		}
+		return f
+	}
+	f.Text = text
+	return f
+}
+
+func askDocker(ctx context.Context, cfg config.Config) (text string, err error) {
+	o, err := dockerOptions(cfg)
+	if err != nil {
+		return "", err
+	}
+	o.Ephemeral = true
+	p, err := answering(ctx, o)
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, p.Close()) }()
+	version, err := p.Version(ctx)
+	return fmt.Sprintf("%s at %s", version, p.Endpoint()), err
+}
+
+// tryOut makes a sandbox of the default image and runs a command in it.
 func tryOut(ctx context.Context, cfg config.Config) Finding {
 	f := Finding{Name: "a sandbox"}
 	text, err := runOne(ctx, cfg)
@@ -42,6 +76,14 @@ func tryOut(ctx context.Context, cfg config.Config) Finding {
 	return f
 }
 
+// imageToTry is one that needs no network, if there is one.
+func imageToTry(cfg config.Config) sandpit.Image {
+	if cfg.Provider == nameGVisor {
+		return sandpit.HostImage
+	}
+	return DefaultImage(cfg)
+}
+
 func runOne(ctx context.Context, cfg config.Config) (text string, err error) {
 	local, err := OpenLocal(cfg, Listeners{})
 	if err != nil {
@@ -49,7 +91,7 @@ func runOne(ctx context.Context, cfg config.Config) (text string, err error) {
 	}
 	defer func() { err = errors.Join(err, local.Close()) }()
 	begin := time.Now()
-	box, err := local.Create(ctx, sandpit.Spec{Image: sandpit.HostImage})
+	box, err := local.Create(ctx, sandpit.Spec{Image: imageToTry(cfg)})
 	if err != nil {
 		return "", err
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/config"
 	"github.com/sandpit-dev/sandpit/internal/image"
+	"github.com/sandpit-dev/sandpit/provider/docker"
 )
 
 // Images is the cache of images, and with it what its methods speak of.
@@ -64,12 +65,34 @@ func credentials(cfg config.Image) image.CredentialFunc {
 // ImageConfig returns what an image says about the programs in it. The image is
 // fetched or converted first, if need be.
 func (l *Local) ImageConfig(ctx context.Context, ref sandpit.Image) (ImageConfig, error) {
-	root, err := l.images.Resolve(ctx, ref, l.progress)
+	return l.images.config(ctx, ref, l.progress)
+}
+
+// HasImage reports whether there is an image under a name already.
+func (l *Local) HasImage(ctx context.Context, name string) (bool, error) {
+	return l.images.has(ctx, name)
+}
+
+// ownImages are those of the cache.
+type ownImages struct{ store *image.Store }
+
+func (i ownImages) config(ctx context.Context, ref sandpit.Image, progress image.Progress) (ImageConfig, error) {
+	root, err := i.store.Resolve(ctx, ref, progress)
 	if err != nil {
 		return ImageConfig{}, err
 	}
 	return root.Config, root.File.Close()
 }
 
-// HasImage reports whether the cache has an image under a name.
-func (l *Local) HasImage(name string) (bool, error) { return l.images.Has(name) }
+func (i ownImages) has(_ context.Context, name string) (bool, error) { return i.store.Has(name) }
+
+// engineImages are those of a docker engine.
+type engineImages struct{ p *docker.Provider }
+
+func (i engineImages) config(ctx context.Context, ref sandpit.Image, _ image.Progress) (ImageConfig, error) {
+	return i.p.ImageConfig(ctx, ref)
+}
+
+func (i engineImages) has(ctx context.Context, name string) (bool, error) {
+	return i.p.HasImage(ctx, name)
+}

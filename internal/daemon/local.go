@@ -4,13 +4,17 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
+	"time"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/config"
 	"github.com/sandpit-dev/sandpit/internal/image"
+	"github.com/sandpit-dev/sandpit/provider/docker"
 	"github.com/sandpit-dev/sandpit/provider/gvisor"
 )
 
@@ -18,9 +22,18 @@ import (
 // it ends.
 type Local struct {
 	cfg      config.Config
-	provider *gvisor.Provider
-	images   *image.Store
+	provider sandpit.Provider
+	images   localImages
 	progress image.Progress
+
+	mu   sync.Mutex
+	made []sandpit.Instance
+}
+
+// localImages are what a Local makes sandboxes from.
+type localImages interface {
+	config(ctx context.Context, ref sandpit.Image, progress image.Progress) (ImageConfig, error)
+	has(ctx context.Context, name string) (bool, error)
 }
 
 // Listeners hear what happens. Each may be nil.
@@ -31,10 +44,36 @@ type Listeners struct {
 	Notice func(text string)
 }
 
-// OpenLocal prepares the directories that cfg names.
+// OpenLocal prepares the directories that cfg names, or finds the docker engine, by the
+// provider that it names.
 //
-// Unsupported: this program cannot hold a sandbox.
+// Unsupported: this program cannot hold a sandbox, or there is no such provider.
 func OpenLocal(cfg config.Config, hear Listeners) (*Local, error) {
+	switch cfg.Provider {
+	case nameGVisor:
+		return openLocalGVisor(cfg, hear)
+	case nameDocker:
+		return openLocalDocker(cfg, hear)
+	default:
+		return nil, unknownProvider(cfg.Provider, ProviderNames())
+	}
+}
+
+// openLocalDocker makes containers that the engine removes when this process ends.
+func openLocalDocker(cfg config.Config, hear Listeners) (*Local, error) {
+	o, err := dockerOptions(cfg)
+	if err != nil {
+		return nil, err
+	}
+	o.Ephemeral, o.Notice, o.Progress = true, hear.Notice, hear.Progress
+	p, err := docker.New(o)
+	if err != nil {
+		return nil, err
+	}
+	return &Local{cfg: cfg, provider: p, images: engineImages{p}, progress: hear.Progress}, nil
+}
+
+func openLocalGVisor(cfg config.Config, hear Listeners) (*Local, error) {
 	scratch := filepath.Join(cfg.StateDir, "scratch")
 	images := filepath.Join(cfg.CacheDir, "images")
 	for _, dir := range []string{cfg.StateDir, cfg.CacheDir, cfg.RuntimeDir, scratch, images} {
@@ -58,7 +97,7 @@ func OpenLocal(cfg config.Config, hear Listeners) (*Local, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Local{cfg: cfg, provider: provider, images: store, progress: hear.Progress}, nil
+	return &Local{cfg: cfg, provider: provider, images: ownImages{store}, progress: hear.Progress}, nil
 }
 
 // limits are those of the configuration.
@@ -90,7 +129,7 @@ func explicitLimits(cfg config.Config) sandpit.Resources {
 func (l *Local) Create(ctx context.Context, spec sandpit.Spec) (sandpit.Instance, error) {
 	spec = spec.Clone()
 	if spec.Image == "" {
-		spec.Image = l.cfg.Sandbox.Image
+		spec.Image = DefaultImage(l.cfg)
 	}
 	if spec.WorkDir == "" && l.cfg.Explicit(config.KeyWorkDir) {
 		spec.WorkDir = l.cfg.Sandbox.WorkDir // an image's own goes before the default
@@ -102,13 +141,38 @@ func (l *Local) Create(ctx context.Context, spec sandpit.Spec) (sandpit.Instance
 		spec.Resources = explicitLimits(l.cfg)
 	}
 	spec.Env = withUsualEnv(spec.Env)
-	return l.provider.Create(ctx, sandpit.NewID(), spec)
+	box, err := l.provider.Create(ctx, sandpit.NewID(), spec)
+	if err == nil {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.made = append(l.made, box)
+	}
+	return box, err
 }
 
 // Close destroys every sandbox it made.
 func (l *Local) Close() error {
-	if err := l.provider.Close(); err != nil {
+	if err := errors.Join(l.destroyAll(), l.provider.Close()); err != nil {
 		return fmt.Errorf("close: %w", err)
 	}
 	return nil
+}
+
+// destroyLimit is how long an engine may take to remove what was made.
+const destroyLimit = time.Minute
+
+// destroyAll leaves to the embedded engine what ends with it anyway.
+func (l *Local) destroyAll() error {
+	if l.cfg.Provider == nameGVisor {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), destroyLimit)
+	defer cancel()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var errs []error
+	for _, box := range l.made {
+		errs = append(errs, box.Destroy(ctx))
+	}
+	return errors.Join(errs...)
 }

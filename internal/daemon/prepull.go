@@ -119,7 +119,11 @@ func hopeless(err error) bool {
 
 // prepareImage makes an image ready with the default provider.
 func (s *service) prepareImage(ctx context.Context, image sandpit.Image) error {
-	preparer, ok := sandpit.As[sandpit.ImagePreparer](s.providers[s.cfg.Provider])
+	p, err := s.providers.usual().provider(ctx)
+	if err != nil {
+		return err
+	}
+	preparer, ok := sandpit.As[sandpit.ImagePreparer](p)
 	if !ok {
 		return sandpit.Errorf(sandpit.Unsupported, "provider %s fetches no images ahead", s.cfg.Provider)
 	}

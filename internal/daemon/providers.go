@@ -8,10 +8,13 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/config"
 	"github.com/sandpit-dev/sandpit/internal/image"
+	"github.com/sandpit-dev/sandpit/provider/docker"
 	"github.com/sandpit-dev/sandpit/provider/gvisor"
 )
 
@@ -34,6 +37,9 @@ type surroundings struct {
 	cfg    config.Config
 	images *image.Store
 	log    *slog.Logger
+	// identity is that of the server's store, by which sandboxes are marked; "" where
+	// there is no server, and providers are only looked at.
+	identity string
 }
 
 // kind is a provider that this program knows.
@@ -41,6 +47,10 @@ type kind struct {
 	name     string
 	endpoint func(config.Config) string
 	open     func(context.Context, surroundings) (sandpit.Provider, error)
+	// used reports whether there may be sandboxes of a server's. Nil: it is a part of
+	// this machine, and opened when the server starts; else it is opened when it is
+	// needed, and a server starts without it.
+	used func(config.Config) bool
 	// instance is of the type of its sandboxes, and nil.
 	instance sandpit.Instance
 }
@@ -49,10 +59,17 @@ type kind struct {
 func kinds() []kind {
 	return []kind{
 		{
-			name:     "gvisor",
+			name:     nameGVisor,
 			endpoint: func(cfg config.Config) string { return cmp.Or(cfg.Engine, "built in") },
 			open:     openGVisor,
 			instance: (*gvisor.Instance)(nil),
+		},
+		{
+			name:     nameDocker,
+			endpoint: dockerEndpoint,
+			open:     openDocker,
+			used:     usedDocker,
+			instance: (*docker.Instance)(nil),
 		},
 	}
 }
@@ -74,10 +91,12 @@ func openGVisor(ctx context.Context, s surroundings) (sandpit.Provider, error) {
 }
 
 // ProviderNames lists the providers that this program knows.
-func ProviderNames() []string {
-	var names []string
-	for _, k := range kinds() {
-		names = append(names, k.name)
+func ProviderNames() []string { return namesOf(kinds()) }
+
+func namesOf(list []kind) []string {
+	names := make([]string, len(list))
+	for i, k := range list {
+		names[i] = k.name
 	}
 	return names
 }
@@ -87,41 +106,80 @@ func unknownProvider(name string, known []string) error {
 	return sandpit.Errorf(sandpit.Unsupported, "Unsupported provider type: %.100q. Available providers: %s", name, strings.Join(known, ", "))
 }
 
-// openProviders opens all that can be opened. Those that cannot are told with the
-// reason; only that the default one is among them is an error.
-func openProviders(ctx context.Context, s surroundings, list []kind) (map[string]sandpit.Provider, []ProviderStatus, error) {
-	open := make(map[string]sandpit.Provider)
-	statuses := make([]ProviderStatus, 0, len(list))
-	var known []string
-	var missing error // why there is no default one
-	for _, k := range list {
-		known = append(known, k.name)
-		p, err := k.open(ctx, s)
-		able := abilities(k.instance)
-		if err == nil {
-			open[k.name] = p
-			able = append(able, ownAbilities(p)...)
-		}
-		if k.name == s.cfg.Provider {
-			missing = err
-		}
-		statuses = append(statuses, ProviderStatus{
-			Name: k.name, Default: k.name == s.cfg.Provider, Endpoint: k.endpoint(s.cfg), Abilities: able, Err: err,
-		})
-	}
-	if !slices.Contains(known, s.cfg.Provider) {
-		missing = unknownProvider(s.cfg.Provider, known)
-	}
-	if missing != nil {
-		return nil, statuses, errors.Join(missing, closeProviders(open))
-	}
-	return open, statuses, nil
+// providers are all that this program knows, in the order of the table.
+type providers struct {
+	cfg    config.Config
+	kinds  []kind
+	byName map[string]*lazy
 }
 
-func closeProviders(open map[string]sandpit.Provider) error {
+// openProviders opens what is a part of this machine. Only that the default one is not
+// what a server can do without is an error; what else cannot be opened is tried again
+// when it is needed.
+func openProviders(ctx context.Context, s surroundings, list []kind) (*providers, error) {
+	all := &providers{cfg: s.cfg, kinds: list, byName: make(map[string]*lazy, len(list))}
+	var missing error // why there is no default one
+	for _, k := range list {
+		used := func() bool { return true }
+		if k.used != nil {
+			used = func() bool { return k.used(s.cfg) }
+		}
+		l := newLazy(func(ctx context.Context) (sandpit.Provider, error) { return k.open(ctx, s) }, used)
+		all.byName[k.name] = l
+		usual := k.name == s.cfg.Provider
+		if k.used != nil && !usual {
+			continue
+		}
+		_, err := l.provider(ctx)
+		switch {
+		case err == nil:
+		case usual && (k.used == nil || sandpit.CodeOf(err) != sandpit.Unavailable):
+			missing = err
+		default:
+			s.log.WarnContext(ctx, "a provider cannot be used", slog.String("provider", k.name), slog.Any("error", err),
+				slog.String("hint", sandpit.HintOf(err)))
+		}
+	}
+	if all.byName[s.cfg.Provider] == nil {
+		missing = unknownProvider(s.cfg.Provider, namesOf(list))
+	}
+	if missing != nil {
+		return nil, errors.Join(missing, all.close())
+	}
+	return all, nil
+}
+
+// usual is the provider of requests that name none.
+func (p *providers) usual() *lazy { return p.byName[p.cfg.Provider] }
+
+// statusLimit is how long a provider may take to say whether it can be used.
+const statusLimit = 15 * time.Second
+
+// statuses asks all providers, at the same time, whether they can be used now.
+func (p *providers) statuses(ctx context.Context) []ProviderStatus {
+	ctx, cancel := context.WithTimeout(ctx, statusLimit)
+	defer cancel()
+	list := make([]ProviderStatus, len(p.kinds))
+	var group sync.WaitGroup
+	for i, k := range p.kinds {
+		group.Go(func() {
+			err, able := p.byName[k.name].check(ctx), abilities(k.instance)
+			if inner, _ := p.byName[k.name].opened(); inner != nil {
+				able = append(able, ownAbilities(inner)...)
+			}
+			list[i] = ProviderStatus{
+				Name: k.name, Default: k.name == p.cfg.Provider, Endpoint: k.endpoint(p.cfg), Abilities: able, Err: err,
+			}
+		})
+	}
+	group.Wait()
+	return list
+}
+
+func (p *providers) close() error {
 	var errs []error
-	for _, p := range open {
-		errs = append(errs, p.Close())
+	for _, l := range p.byName {
+		errs = append(errs, l.Close())
 	}
 	return errors.Join(errs...)
 }
@@ -138,9 +196,9 @@ func Providers(ctx context.Context, cfg config.Config) ([]ProviderStatus, error)
 		return nil, err
 	}
 	s := surroundings{cfg: cfg, images: images, log: slog.New(slog.DiscardHandler)}
-	open, statuses, err := openProviders(ctx, s, kinds())
-	if err != nil && open == nil && len(statuses) > 0 {
-		err = nil // its status says it
+	all := &providers{cfg: cfg, kinds: kinds(), byName: make(map[string]*lazy)}
+	for _, k := range all.kinds {
+		all.byName[k.name] = newLazy(func(ctx context.Context) (sandpit.Provider, error) { return k.open(ctx, s) }, func() bool { return true })
 	}
-	return statuses, errors.Join(err, closeProviders(open))
+	return all.statuses(ctx), all.close()
 }

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"runtime"
@@ -10,13 +11,14 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/api/native"
 	"github.com/sandpit-dev/sandpit/internal/image"
 	"github.com/sandpit-dev/sandpit/internal/wire"
+	"github.com/sandpit-dev/sandpit/provider/docker"
 )
 
 // routes adds the API to a mux, and returns the paths that nobody needs a key for.
 func (s *service) routes(mux *http.ServeMux) (public []string) {
 	v := ReadVersions()
 	document := native.Register(mux, native.Options{
-		Manager: s.manager, Store: s.store, Keys: s.keys, Images: cache{s.images}, Providers: s.listProviders,
+		Manager: s.manager, Store: s.store, Keys: s.keys, Images: cache{s.images, s.providers}, Providers: s.listProviders,
 		PrePulls: s.prePuller.status,
 		Checks: []native.Check{
 			{Name: "engine", Do: s.checkEngine}, {Name: "store", Do: s.checkStore}, {Name: "queue", Do: s.checkQueue},
@@ -31,10 +33,11 @@ func (s *service) routes(mux *http.ServeMux) (public []string) {
 	return native.Public()
 }
 
-// listProviders tells of the providers as they were when the server started.
-func (s *service) listProviders(context.Context) []wire.Provider {
-	list := make([]wire.Provider, len(s.statuses))
-	for i, p := range s.statuses {
+// listProviders tells of the providers as they are now.
+func (s *service) listProviders(ctx context.Context) []wire.Provider {
+	statuses := s.providers.statuses(ctx)
+	list := make([]wire.Provider, len(statuses))
+	for i, p := range statuses {
 		list[i] = wire.Provider{Name: p.Name, Default: p.Default, Available: p.Err == nil, Endpoint: p.Endpoint, Abilities: p.Abilities}
 		if p.Err != nil {
 			list[i].Reason, list[i].Hint = p.Err.Error(), sandpit.HintOf(p.Err)
@@ -43,12 +46,42 @@ func (s *service) listProviders(context.Context) []wire.Provider {
 	return list
 }
 
-// cache is the server's cache of images as the API speaks of it.
-type cache struct{ store *image.Store }
+// cache is the server's cache of images as the API speaks of it. Images of provider
+// docker are its engine's.
+type cache struct {
+	store     *image.Store
+	providers *providers
+}
 
 var _ native.Images = cache{}
 
-func (c cache) List(context.Context) ([]wire.Image, error) {
+// engine returns the provider of that name, or the default one, if it is docker, which
+// has images of its own; else nil.
+func (c cache) engine(ctx context.Context, name string) (*docker.Provider, error) {
+	name = cmp.Or(name, c.providers.cfg.Provider)
+	l := c.providers.byName[name]
+	if l == nil {
+		return nil, unknownProvider(name, namesOf(c.providers.kinds))
+	}
+	if name != nameDocker {
+		return nil, nil
+	}
+	p, err := l.provider(ctx)
+	if err != nil {
+		return nil, err
+	}
+	engine, _ := p.(*docker.Provider)
+	return engine, nil
+}
+
+func (c cache) List(ctx context.Context) ([]wire.Image, error) {
+	engine, err := c.engine(ctx, "")
+	if err != nil {
+		return nil, err
+	}
+	if engine != nil {
+		return listEngine(ctx, engine)
+	}
 	entries, err := c.store.List()
 	list := make([]wire.Image, 0, len(entries))
 	for _, e := range entries {
@@ -58,7 +91,16 @@ func (c cache) List(context.Context) ([]wire.Image, error) {
 }
 
 func (c cache) Pull(ctx context.Context, p wire.Pull, progress func(wire.Progress)) (wire.Image, error) {
-	e, err := c.store.Pull(ctx, p.Name, p.Always, func(done, total int64) { progress(wire.Progress{Done: done, Total: total}) })
+	engine, err := c.engine(ctx, p.Provider)
+	if err != nil {
+		return wire.Image{}, err
+	}
+	hear := func(done, total int64) { progress(wire.Progress{Done: done, Total: total}) }
+	if engine != nil {
+		i, err := engine.Pull(ctx, p.Name, p.Always, hear)
+		return imageOfEngine(i), err
+	}
+	e, err := c.store.Pull(ctx, p.Name, p.Always, hear)
 	if err != nil {
 		return wire.Image{}, err
 	}
@@ -66,8 +108,28 @@ func (c cache) Pull(ctx context.Context, p wire.Pull, progress func(wire.Progres
 }
 
 func (c cache) Remove(ctx context.Context, id string) error {
-	_, err := c.store.Remove(ctx, id)
+	engine, err := c.engine(ctx, "")
+	if err != nil {
+		return err
+	}
+	if engine != nil {
+		return sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "delete an image: those of a docker engine may be others', too"), "docker image rm")
+	}
+	_, err = c.store.Remove(ctx, id)
 	return err
+}
+
+func listEngine(ctx context.Context, engine *docker.Provider) ([]wire.Image, error) {
+	images, err := engine.Images(ctx)
+	list := make([]wire.Image, len(images))
+	for i, one := range images {
+		list[i] = imageOfEngine(one)
+	}
+	return list, err
+}
+
+func imageOfEngine(i docker.Image) wire.Image {
+	return wire.Image{Name: i.Name, ID: i.ID, Kind: nameDocker, Platform: i.Platform, Size: i.Size, Created: i.Created}
 }
 
 // imageOf leaves out what an image was made from: paths of the machine are nobody's

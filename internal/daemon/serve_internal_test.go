@@ -23,11 +23,17 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/clock"
 	"github.com/sandpit-dev/sandpit/internal/config"
 	"github.com/sandpit-dev/sandpit/internal/store"
+	"github.com/sandpit-dev/sandpit/internal/testdocker"
 	"github.com/sandpit-dev/sandpit/internal/testengine"
 	"github.com/sandpit-dev/sandpit/provider/fake"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(docked{m}) }
+
+// docked are tests with a docker engine, which is ended after them.
+type docked struct{ *testing.M }
+
+func (d docked) Run() int { return testdocker.Main(d.M) }
 
 // patience is how long anything may take on a busy machine.
 const patience = 2 * time.Minute

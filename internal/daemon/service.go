@@ -34,8 +34,7 @@ type service struct {
 	images    *image.Store
 	metrics   *telemetry.Metrics // nil: nothing is counted
 	tracer    *telemetry.Tracer
-	providers map[string]sandpit.Provider
-	statuses  []ProviderStatus
+	providers *providers
 	manager   *manager.Manager
 	keys      *api.Keys
 	data      *data.Server
@@ -63,15 +62,9 @@ func (s *service) open(ctx context.Context) (err error) {
 		s.metrics = telemetry.NewMetrics(version)
 	}
 	s.tracer = telemetry.NewTracer(s.cfg.Telemetry.Traces, version, s.metrics, s.log)
-	around := surroundings{cfg: s.cfg, images: s.images, log: s.log}
-	if s.providers, s.statuses, err = openProviders(ctx, around, s.kinds); err != nil {
+	around := surroundings{cfg: s.cfg, images: s.images, log: s.log, identity: s.store.Identity()}
+	if s.providers, err = openProviders(ctx, around, s.kinds); err != nil {
 		return err
-	}
-	for _, p := range s.statuses {
-		if p.Err != nil {
-			s.log.InfoContext(ctx, "a provider cannot be used", slog.String("provider", p.Name), slog.Any("error", p.Err),
-				slog.String("hint", sandpit.HintOf(p.Err)))
-		}
 	}
 	if s.manager, err = manager.Open(ctx, s.managerOptions()); err != nil {
 		return err
@@ -103,7 +96,7 @@ func (s *service) openQueue(ctx context.Context) error {
 func (s *service) managerOptions() manager.Options {
 	c := s.cfg.Manager
 	o := manager.Options{
-		Store: s.store, Queue: s.queue, Providers: make(map[string]sandpit.Provider, len(s.providers)), Provider: s.cfg.Provider,
+		Store: s.store, Queue: s.queue, Providers: make(map[string]sandpit.Provider, len(s.kinds)), Provider: s.cfg.Provider,
 		Log: s.log, Fill: s.fill, MaxSandboxes: c.MaxSandboxes, MaxVolumes: c.MaxVolumes,
 		Quotas: manager.Quotas{Owner: c.OwnerQuota, Owners: c.Quotas, Labels: c.LabelQuotas}, Pools: s.pools(),
 		Parallel: c.Parallel, CreateTimeout: c.CreateTimeout, CallTimeout: c.CallTimeout, Remember: c.Remember,
@@ -118,7 +111,8 @@ func (s *service) managerOptions() manager.Options {
 	if s.metrics != nil {
 		o.Observer = s.metrics
 	}
-	for name, p := range s.providers {
+	for name, l := range s.providers.byName {
+		var p sandpit.Provider = l
 		if s.metrics != nil {
 			p = s.metrics.Provider(name, p)
 		}
@@ -127,10 +121,11 @@ func (s *service) managerOptions() manager.Options {
 	return o
 }
 
-// fill gives a sandbox what the configuration says, where its request says nothing.
-func (s *service) fill(spec *sandpit.Spec) {
+// fill gives a provider's sandbox what the configuration says, where its request says
+// nothing.
+func (s *service) fill(provider string, spec *sandpit.Spec) {
 	if spec.Image == "" {
-		spec.Image = s.cfg.Sandbox.Image
+		spec.Image = defaultImage(s.cfg, provider)
 	}
 	if spec.WorkDir == "" && s.cfg.Explicit(config.KeyWorkDir) {
 		spec.WorkDir = s.cfg.Sandbox.WorkDir // an image's own goes before the default
@@ -184,11 +179,8 @@ func (s *service) checkQueue(ctx context.Context) error {
 	return err
 }
 
-// checkEngine asks the default provider what it has.
-func (s *service) checkEngine(ctx context.Context) error {
-	_, err := s.providers[s.cfg.Provider].List(ctx)
-	return err
-}
+// checkEngine asks the default provider whether it can make sandboxes.
+func (s *service) checkEngine(ctx context.Context) error { return s.providers.usual().check(ctx) }
 
 // close ends what open has opened. The sandboxes stay.
 func (s *service) close(ctx context.Context) error {
@@ -206,7 +198,9 @@ func (s *service) close(ctx context.Context) error {
 	if s.manager != nil {
 		closeAs("the manager", func() error { return s.manager.Close(ctx) })
 	}
-	closeAs("the providers", func() error { return closeProviders(s.providers) })
+	if s.providers != nil {
+		closeAs("the providers", s.providers.close)
+	}
 	if s.queue != nil {
 		closeAs("the queue", s.queue.Close)
 	}

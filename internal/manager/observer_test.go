@@ -108,7 +108,7 @@ func TestFill(t *testing.T) {
 	t.Parallel()
 	o := manager.Options{
 		Pools: []manager.Pool{{Size: 1}},
-		Fill: func(s *sandpit.Spec) {
+		Fill: func(_ string, s *sandpit.Spec) {
 			if s.Resources.PIDs == 0 {
 				s.Resources.PIDs = 99
 			}

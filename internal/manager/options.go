@@ -32,9 +32,9 @@ type Options struct {
 	// Log hears of what goes wrong behind everybody's back. Default: nobody does.
 	Log *slog.Logger
 
-	// Fill completes what a request leaves open, before anything looks at it; its
-	// maps are its own. Default: it stays open, and is the provider's business.
-	Fill func(spec *sandpit.Spec)
+	// Fill completes what a request to a provider leaves open, before anything looks at
+	// it; its maps are its own. Default: it stays open, and is the provider's business.
+	Fill func(provider string, spec *sandpit.Spec)
 	// Observer hears of what happens, for figures. Default: nobody does.
 	Observer Observer
 
@@ -134,7 +134,7 @@ func (o Options) withDefaults() (Options, error) {
 		o.MaxVolumes = 20
 	}
 	if o.Fill == nil {
-		o.Fill = func(*sandpit.Spec) {}
+		o.Fill = func(string, *sandpit.Spec) {}
 	}
 	if o.Observer == nil {
 		o.Observer = nobody{}

@@ -96,7 +96,7 @@ func newPools(o Options) (map[string]*pool, error) {
 	pools := make(map[string]*pool, len(o.Pools))
 	for i, p := range o.Pools {
 		p.Provider, p.Spec = cmp.Or(p.Provider, o.Provider), p.Spec.Clone()
-		o.Fill(&p.Spec)
+		o.Fill(p.Provider, &p.Spec)
 		key := poolKey(p.Provider, p.Spec)
 		switch {
 		case o.Providers[p.Provider] == nil:
@@ -424,8 +424,9 @@ func (m *Manager) Pools() []PoolStatus {
 	list := make([]PoolStatus, 0, len(m.o.Pools))
 	for _, o := range m.o.Pools {
 		spec := o.Spec.Clone()
-		m.o.Fill(&spec)
-		p := m.pools[poolKey(cmp.Or(o.Provider, m.o.Provider), spec)]
+		provider := cmp.Or(o.Provider, m.o.Provider)
+		m.o.Fill(provider, &spec)
+		p := m.pools[poolKey(provider, spec)]
 		p.mu.Lock()
 		list = append(list, PoolStatus{
 			Provider: p.Provider, Spec: p.Spec.Clone(), Size: p.Size, Max: max(p.Size, p.Max), Ready: len(p.ready), Making: p.making,

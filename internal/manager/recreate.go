@@ -2,6 +2,8 @@ package manager
 
 import (
 	"context"
+	"errors"
+	"log/slog"
 	"strconv"
 
 	"github.com/sandpit-dev/sandpit"
@@ -29,18 +31,27 @@ func (m *Manager) recreate(ctx context.Context, b *box) error {
 		return context.Cause(ctx)
 	}
 	defer func() { <-m.making }()
-	if err := m.destroy(ctx, b); err != nil {
+	reason := b.look().Reason
+	left, err := m.remains(ctx, b)
+	if err != nil {
 		return err
 	}
+	if left == nil {
+		if err := m.destroy(ctx, b); err != nil {
+			return err
+		}
+	}
 	b.place(nil)
-	reason := b.look().Reason
-	err := m.become(ctx, b, sandpit.StateCreating, func(r *store.Row) {
-		r.Reason, r.Handle, r.Recreated = reason, nil, r.Recreated+1
+	err = m.become(ctx, b, sandpit.StateCreating, func(r *store.Row) {
+		r.Reason, r.Recreated = reason, r.Recreated+1
+		if left == nil {
+			r.Handle = nil
+		}
 	})
 	if err != nil {
 		return err
 	}
-	i, err := m.rebuild(ctx, b)
+	i, err := m.rebuild(ctx, b, left)
 	if err == nil {
 		m.settleIn(b, i)
 		return nil
@@ -55,10 +66,55 @@ func (m *Manager) recreate(ctx context.Context, b *box) error {
 	return err
 }
 
-func (m *Manager) rebuild(ctx context.Context, b *box) (sandpit.Instance, error) {
+// remains returns what is left of a sandbox, if its provider can start that again; nil:
+// it must be made anew.
+func (m *Manager) remains(ctx context.Context, b *box) (sandpit.Reviver, error) {
+	if len(b.look().Handle) == 0 {
+		return nil, nil
+	}
+	i, err := m.locate(ctx, b)
+	if errors.Is(err, sandpit.NotFound) || errors.Is(err, sandpit.Gone) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	r, _ := as[sandpit.Reviver](i)
+	return r, nil
+}
+
+// revive starts again what is left of a sandbox. If that cannot be, the sandbox is made
+// anew, without its files.
+func (m *Manager) revive(ctx context.Context, b *box, left sandpit.Reviver) (sandpit.Instance, error) {
+	i, err := call(ctx, m.loops, remote{what: "revive"}, left.Revive, nil)
+	switch code := sandpit.CodeOf(err); {
+	case err == nil && i.ID() != b.id:
+		return nil, sandpit.Errorf(sandpit.Internal, "the provider revived %.64q instead", string(i.ID()))
+	case err == nil, ctx.Err() != nil, code == sandpit.Unavailable:
+		return i, err
+	case code == sandpit.Conflict: // somebody else has started it
+		return m.attach(ctx, b, b.look().Handle)
+	}
+	m.o.Log.WarnContext(ctx, "a sandbox is made anew, without its files", slog.String("sandbox", string(b.id)), slog.Any("error", err))
+	if err := m.destroy(ctx, b); err != nil {
+		return nil, err
+	}
+	if err := m.write(ctx, b, func(r *store.Row) { r.Handle = nil }); err != nil {
+		return nil, err
+	}
+	return m.obtain(ctx, b)
+}
+
+func (m *Manager) rebuild(ctx context.Context, b *box, left sandpit.Reviver) (sandpit.Instance, error) {
 	ctx, cancel := limited(ctx, remote{what: "recreate", limit: m.o.CreateTimeout})
 	defer cancel()
-	i, err := m.obtain(ctx, b)
+	var i sandpit.Instance
+	var err error
+	if left != nil {
+		i, err = m.revive(ctx, b, left)
+	} else {
+		i, err = m.obtain(ctx, b)
+	}
 	if err != nil {
 		return nil, because(ctx, err)
 	}

@@ -47,15 +47,15 @@ type CreateRequest struct {
 // prepare checks a request and fills in what it leaves out.
 func (m *Manager) prepare(r CreateRequest, now time.Time) (CreateRequest, error) {
 	r.Spec = r.Spec.Clone()
-	m.o.Fill(&r.Spec)
 	if r.Provider == "" {
 		r.Provider = m.o.Provider
 	}
 	if m.o.Providers[r.Provider] == nil {
 		known := slices.Sorted(maps.Keys(m.o.Providers))
-		return r, sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "Unsupported provider type: %.100q", r.Provider),
-			"there is: "+strings.Join(known, ", "))
+		return r, sandpit.Errorf(sandpit.Unsupported, "Unsupported provider type: %.100q. Available providers: %s",
+			r.Provider, strings.Join(known, ", "))
 	}
+	m.o.Fill(r.Provider, &r.Spec)
 	if r.Timeout == 0 {
 		r.Timeout = m.o.CreateTimeout
 	}

@@ -76,7 +76,7 @@ type Image struct {
 	Platform string    `json:"platform,omitempty"`
 	Size     int64     `json:"size" doc:"Bytes on disk."`
 	Created  time.Time `json:"created,omitzero"`
-	Used     time.Time `json:"used"`
+	Used     time.Time `json:"used,omitzero"`
 }
 
 // The states of a PrePull.
@@ -100,6 +100,8 @@ type Pull struct {
 	Name string `json:"name" minLength:"1" doc:"A reference, such as python:3.12-slim."`
 	// Always asks the registry even if the image is there.
 	Always bool `json:"always,omitempty"`
+	// Provider is whose sandboxes it is for: docker has images of its own.
+	Provider string `json:"provider,omitempty" maxLength:"64" doc:"The provider whose sandboxes it is for. Default: the server's."`
 }
 
 // Progress is how far something has come, as the event "progress" has it.

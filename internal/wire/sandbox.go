@@ -42,7 +42,7 @@ type Policy struct {
 	AutoStop         float64        `json:"auto_stop_seconds,omitempty" minimum:"0" doc:"Seconds without use until it is stopped. Default: never."`
 	AutoArchive      float64        `json:"auto_archive_seconds,omitempty" minimum:"0" doc:"Seconds stopped until it is archived. Default: never."`
 	AutoDelete       float64        `json:"auto_delete_seconds,omitempty" minimum:"0" doc:"Seconds stopped or archived until it is deleted. Default: never."`
-	Recreate         int            `json:"recreate,omitempty" minimum:"0" maximum:"100" doc:"How often it is made again after it vanished. Default: never."`
+	Recreate         int            `json:"recreate,omitempty" minimum:"0" maximum:"100" doc:"How often it is made again after it vanished, with its files where its provider still has them. Default: never."`
 	IgnoreBackground bool           `json:"ignore_background,omitempty" doc:"Lets it be idle while programs run in it."`
 }
 

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
-	"strconv"
 	"sync"
 	"time"
 
@@ -40,10 +39,12 @@ type box struct {
 	turn  chan struct{} // full while somebody changes the state
 	ended chan struct{} // closed after exit is set
 
-	mu    sync.Mutex
-	state state
-	exit  sandpit.Exit
-	ooms  int64
+	mu     sync.Mutex
+	state  state
+	exit   sandpit.Exit
+	ooms   int64
+	died   *container.State // as an event told it
+	breaks int64            // of the engine, when the sandbox was last seen running
 	// saving has the engine hold the container still for a moment, which is nobody's
 	// business: calls wait.
 	saving bool
@@ -61,7 +62,7 @@ type box struct {
 func newBox(p *Provider, id sandpit.ID, container string) *box {
 	b := &box{
 		p: p, id: id, container: container, turn: make(chan struct{}, 1), ended: make(chan struct{}), state: starting,
-		asking: make(chan struct{}, 1),
+		asking: make(chan struct{}, 1), breaks: p.breaks.Load(),
 	}
 	b.guest = b.newTransport()
 	return b
@@ -159,7 +160,7 @@ func (b *box) refresh(ctx context.Context) error {
 	c, err := b.p.inspect(ctx, b.container)
 	if sandpit.CodeOf(err) == sandpit.NotFound {
 		if !b.isBeingRemoved() { // else whoever removes it says how it ended
-			b.end(sandpit.Exit{Reason: "its container was removed by somebody else"})
+			b.end(b.vanished())
 		}
 		return nil
 	}
@@ -180,6 +181,7 @@ func (b *box) settle(s container.State) {
 		if b.now() != stopping { // which whoever stops it ends
 			b.set(running)
 		}
+		b.seen()
 	case s.Status == container.StateCreated, s.Restarting, b.isBeingRemoved():
 	default:
 		rec, err := b.p.readRecord(b.id, b.container)
@@ -187,7 +189,7 @@ func (b *box) settle(s container.State) {
 			b.set(stopped)
 			return
 		}
-		b.end(exitOf(s))
+		b.end(b.ending(s))
 	}
 }
 
@@ -252,23 +254,6 @@ func (b *box) setSaving(saving bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.saving = saving
-}
-
-// exitOf says how a container ended.
-func exitOf(s container.State) sandpit.Exit {
-	const killed = 128 + 9
-	exit := sandpit.Exit{Known: true, Code: s.ExitCode}
-	switch {
-	case s.OOMKilled && s.ExitCode == killed:
-		exit.Reason = "killed: out of memory"
-	case s.Error != "":
-		exit.Reason = "it could not run: " + clip(s.Error)
-	case s.ExitCode == killed:
-		exit.Reason = "killed by somebody else"
-	default:
-		exit.Reason = "its first process ended with exit status " + strconv.Itoa(s.ExitCode)
-	}
-	return exit
 }
 
 // start starts the container and gives its guest its key and defaults. Whoever

@@ -18,7 +18,7 @@ import (
 )
 
 // guestDir is where containers see the guest.
-const guestDir = "/.sandpit"
+const guestDir = sandpit.GuestDir
 
 // capabilities are what root of a sandbox may do there: be other users, and do
 // with their files and processes what root does. The rest is dropped.
@@ -63,8 +63,25 @@ func (p *Provider) facts(ctx context.Context) (facts, error) {
 	if f.os != "linux" {
 		return f, sandpit.Errorf(sandpit.Unsupported, "the docker engine at %s runs %s, want linux", p.host(), f.os)
 	}
+	if !limitsDisk(info.Info.Driver, info.Info.DriverStatus) {
+		p.engine.noDisk.Store(true)
+		p.notice(noticeDisk)
+	}
 	p.engine.known = &f
 	return f, nil
+}
+
+const noticeDisk = "this docker engine cannot limit the disk of a sandbox"
+
+// limitsDisk reports whether a storage driver may be able to limit the disk. Of the
+// usual one that is known; others are tried.
+func limitsDisk(driver string, status [][2]string) bool {
+	for _, fact := range status {
+		if fact[0] == "Backing Filesystem" {
+			return driver != "overlay2" || fact[1] == "xfs"
+		}
+	}
+	return true
 }
 
 // limits are what a container is given, and whether somebody asked for the disk's.
@@ -126,16 +143,18 @@ func (p *Provider) config(spec sandpit.Spec, img imageInfo, volume string, l lim
 		WorkingDir: "/",
 		Hostname:   cmp.Or(spec.Hostname, "sandpit"),
 		OpenStdin:  true,
+		StdinOnce:  p.o.Ephemeral, // the guest ends with its input
 		StopSignal: "SIGTERM",
 		Healthcheck: &container.HealthConfig{
 			Test: []string{"NONE"}, // the image's is for the image's own program
 		},
 	}
 	host := &container.HostConfig{
-		NetworkMode:    container.NetworkMode(p.o.Network),
+		NetworkMode:    container.NetworkMode(p.networkOf(spec)),
 		LogConfig:      container.LogConfig{Type: "none"}, // all that is put out is for the tether
 		CapDrop:        []string{"ALL"},
-		CapAdd:         capabilities(),
+		CapAdd:         append(capabilities(), p.o.Capabilities...),
+		AutoRemove:     p.o.Ephemeral,
 		SecurityOpt:    []string{"no-new-privileges"},
 		IpcMode:        container.IPCModePrivate,
 		ReadonlyRootfs: p.o.ReadOnlyRoot,

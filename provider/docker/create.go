@@ -1,6 +1,7 @@
 package docker
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -16,7 +17,7 @@ import (
 
 // Create implements sandpit.Provider.
 func (p *Provider) Create(ctx context.Context, id sandpit.ID, spec sandpit.Spec) (sandpit.Instance, error) {
-	if err := errors.Join(id.Validate(), validateSpec(spec)); err != nil {
+	if err := errors.Join(id.Validate(), p.validate(spec)); err != nil {
 		return nil, err
 	}
 	inst, err := p.create(ctx, id, spec.Clone())
@@ -34,12 +35,16 @@ func (p *Provider) create(ctx context.Context, id sandpit.ID, spec sandpit.Spec)
 	if err != nil {
 		return nil, fmt.Errorf("image %s: %w", spec.Image, err)
 	}
+	img.User = cmp.Or(img.User, p.o.User)
 	req, err := p.describe(ctx, id, spec, img)
 	if err != nil {
 		return nil, err
 	}
 	if err := p.checkVolumes(ctx, spec); err != nil {
 		return nil, err
+	}
+	if p.o.Ephemeral {
+		p.swept.Do(func() { p.goDo(p.sweep) })
 	}
 	made, err := p.make(ctx, id, req, spec.Resources.Disk != 0)
 	if err != nil {
@@ -101,6 +106,9 @@ func (p *Provider) describe(ctx context.Context, id sandpit.ID, spec sandpit.Spe
 	config.Labels = map[string]string{
 		labelID: string(id), labelManager: p.o.Manager, labelSpec: string(text), labelAttempt: rand.Text(),
 	}
+	if p.o.Ephemeral {
+		config.Labels[labelEphemeral] = "1"
+	}
 	return client.ContainerCreateOptions{Config: config, HostConfig: host, Name: containerName(id)}, nil
 }
 
@@ -123,7 +131,7 @@ func (p *Provider) make(ctx context.Context, id sandpit.ID, req client.Container
 	made, again := p.makeOnce(ctx, id, req)
 	if again == nil { // so it was that
 		p.engine.noDisk.Store(true)
-		p.notice("this docker engine cannot limit the disk of a sandbox")
+		p.notice(noticeDisk)
 	}
 	return made, again
 }

@@ -1,6 +1,7 @@
 package docker
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -145,17 +146,27 @@ func (e Endpoint) check() error {
 	case "unix", "tcp", "http", "https":
 		return nil
 	case "ssh":
-		return sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "docker host %s: ssh is not spoken here", e.Host),
+		return sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "docker host %s: ssh is not spoken here", e),
 			"forward the socket with ssh -L and name that: ssh -NL /tmp/docker.sock:/var/run/docker.sock HOST")
 	}
-	return sandpit.Errorf(sandpit.Unsupported, "docker host %s: %s is not spoken here", e.Host, scheme)
+	return sandpit.Errorf(sandpit.Unsupported, "docker host %s: %s is not spoken here", e, scheme)
+}
+
+func (e Endpoint) address() string { return cmp.Or(e.Host, "unix://"+usualSocket) }
+
+// String is the address, without a password that may be in it.
+func (e Endpoint) String() string {
+	address := e.address()
+	scheme, rest, _ := strings.Cut(address, "://")
+	if at := strings.LastIndexByte(rest, '@'); at >= 0 {
+		return scheme + "://" + rest[at+1:]
+	}
+	return address
 }
 
 // open returns a client, which connects when it is used.
 func (e Endpoint) open() (*client.Client, error) {
-	if e.Host == "" {
-		e.Host = "unix://" + usualSocket
-	}
+	e.Host = e.address()
 	if err := e.check(); err != nil {
 		return nil, err
 	}
@@ -165,7 +176,7 @@ func (e Endpoint) open() (*client.Client, error) {
 	}
 	c, err := client.New(opts...)
 	if err != nil {
-		return nil, sandpit.Errorf(sandpit.Invalid, "docker host %s: %w", e.Host, err)
+		return nil, sandpit.Errorf(sandpit.Invalid, "docker host %s: %w", e, err)
 	}
 	return c, nil
 }

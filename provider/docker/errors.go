@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"strings"
 
 	cerrdefs "github.com/containerd/errdefs"
 	"github.com/moby/moby/client"
+	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit"
 )
@@ -31,9 +34,7 @@ func (p *Provider) engineError(ctx context.Context, doing string, err error) err
 	code := sandpit.Internal
 	switch {
 	case client.IsErrConnectionFailed(err), errors.Is(err, context.DeadlineExceeded):
-		return sandpit.WithHint(
-			sandpit.Errorf(sandpit.Unavailable, "%s: the docker engine at %s does not answer", doing, p.host()),
-			"see that it runs and that this user may use it: docker version")
+		return p.unreachable(doing, err)
 	case cerrdefs.IsNotFound(err):
 		code = sandpit.NotFound
 	case cerrdefs.IsConflict(err), cerrdefs.IsAlreadyExists(err):
@@ -52,6 +53,34 @@ func (p *Provider) engineError(ctx context.Context, doing string, err error) err
 	return sandpit.Errorf(code, "%s: %s", doing, clip(err.Error()))
 }
 
+// unreachable says what keeps this program from the engine. The client does not say it
+// by types, so the socket is looked at.
+func (p *Provider) unreachable(doing string, err error) error {
+	host := p.host()
+	why, hint := "does not answer", "see that it runs: docker version"
+	if path, ok := strings.CutPrefix(p.o.Endpoint.address(), "unix://"); ok && !errors.Is(err, context.DeadlineExceeded) {
+		why, hint = socketTrouble(path)
+	} else if text := err.Error(); !ok && strings.Contains(text, "TLS") || strings.Contains(text, "tls:") || strings.Contains(text, "x509:") {
+		why, hint = "cannot be spoken to with these certificates: "+clip(text), "look at docker.cert_path, or DOCKER_CERT_PATH and DOCKER_TLS_VERIFY"
+	}
+	return sandpit.WithHint(sandpit.Errorf(sandpit.Unavailable, "%s: the docker engine at %s %s", doing, host, why), hint)
+}
+
+// socketTrouble says why nobody answers at a socket.
+func socketTrouble(path string) (why, hint string) {
+	const start = "start it: systemctl start docker; or name another by DOCKER_HOST, DOCKER_CONTEXT or docker.host"
+	err := unix.Access(path, unix.R_OK|unix.W_OK)
+	switch {
+	case errors.Is(err, os.ErrNotExist), errors.Is(err, unix.ENOTDIR):
+		return "is not there: there is no such socket", start
+	case errors.Is(err, os.ErrPermission):
+		return "is not for this user: permission denied",
+			"become a member of its group and log in again: sudo usermod -aG docker $USER (who is may do what root may); or use Docker without root"
+	default:
+		return "does not answer", start
+	}
+}
+
 func clip(text string) string { return text[:min(len(text), maxMessage)] }
 
-func (p *Provider) host() string { return p.api.DaemonHost() }
+func (p *Provider) host() string { return p.o.Endpoint.String() }

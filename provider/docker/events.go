@@ -97,6 +97,7 @@ func (p *Provider) hear(life context.Context, since string) {
 			pause = 100 * time.Millisecond
 			p.events.setAway(false)
 			since = p.listen(res, since)
+			p.breaks.Add(1)
 			heard = time.Now()
 		}
 		cancel()
@@ -149,7 +150,10 @@ func (p *Provider) heard(m events.Message) {
 		b.mu.Lock()
 		b.ooms++
 		b.mu.Unlock()
-	case events.ActionDie, events.ActionDestroy, events.ActionPause, events.ActionUnPause, events.ActionStart:
+	case events.ActionDie:
+		b.noteDeath(m)
+		_ = p.goDo(b.lookAgain) // as below
+	case events.ActionDestroy, events.ActionPause, events.ActionUnPause, events.ActionStart:
 		_ = p.goDo(b.lookAgain) // there is nothing to look at when the provider is closed
 	}
 }

@@ -63,12 +63,10 @@ func (s *imageStore) find(ctx context.Context, p *Provider, ref sandpit.Image) (
 	}
 	always := false
 	if !idPattern.MatchString(text) {
-		named, err := reference.ParseNormalizedNamed(text)
+		named, err := parseName(text)
 		if err != nil {
-			return imageInfo{}, sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "not the name of an image: %w", err),
-				"write for example python:3.12-slim or ghcr.io/owner/name:tag; a file starts with / or ./")
+			return imageInfo{}, err
 		}
-		named = reference.TagNameOnly(named)
 		name = named.String()
 		_, pinned := named.(reference.Digested)
 		always = p.o.Pull == image.PullAlways && !pinned
@@ -191,7 +189,7 @@ func (p *Provider) pull(ctx context.Context, named reference.Named) error {
 		return hintLogin(err, named)
 	}
 	defer res.Close()
-	err = p.watchProgress(ctx, res)
+	err = p.watchProgress(ctx, res, named.String())
 	if err == nil {
 		return nil
 	}
@@ -244,7 +242,7 @@ func (p *Provider) login(ctx context.Context, domain string) (string, error) {
 const maxLayers = 1000
 
 // watchProgress reads the engine's messages to their end.
-func (p *Provider) watchProgress(ctx context.Context, r io.Reader) error {
+func (p *Provider) watchProgress(ctx context.Context, r io.Reader, name string) error {
 	type layer struct{ done, total int64 }
 	layers := make(map[string]layer)
 	decoder := json.NewDecoder(r)
@@ -258,7 +256,7 @@ func (p *Provider) watchProgress(ctx context.Context, r io.Reader) error {
 		if m.Error != nil {
 			return m.Error
 		}
-		if m.Progress == nil || m.ID == "" || m.Progress.Total <= 0 || len(layers) >= maxLayers || p.o.Progress == nil {
+		if m.Progress == nil || m.ID == "" || m.Progress.Total <= 0 || len(layers) >= maxLayers {
 			continue
 		}
 		known := layers[m.ID]
@@ -270,6 +268,9 @@ func (p *Provider) watchProgress(ctx context.Context, r io.Reader) error {
 			sum.done += l.done
 			sum.total += l.total
 		}
-		p.o.Progress(sum.done, sum.total)
+		p.hearers.tell(name, sum.done, sum.total)
+		if p.o.Progress != nil {
+			p.o.Progress(sum.done, sum.total)
+		}
 	}
 }

@@ -134,7 +134,7 @@ func (i *Instance) claim(ctx context.Context, spec sandpit.Spec) error {
 	if !rec.Spec.SameMachine(spec) {
 		return sandpit.Errorf(sandpit.Invalid, "image, mounts, limits and host name cannot be changed any more")
 	}
-	if err := validateSpec(spec); err != nil {
+	if err := i.b.p.validate(spec); err != nil {
 		return err
 	}
 	req := initFor(spec, rec.Image)

@@ -23,14 +23,20 @@ type Options struct {
 	// StateDir holds records of sandboxes, keys of their guests included. It must
 	// exist, belong to this user and be closed to others.
 	StateDir string
+	// Ephemeral has sandboxes end, and be removed by the engine, when the program that
+	// made them ends, however it ends, or when the connection to their guest breaks.
+	// Nothing is kept in StateDir, and nobody else can attach to them. Default: they go
+	// on.
+	Ephemeral bool
 	// Manager tells whose sandboxes these are: a Provider lists no others.
-	// Default: a random name, kept in StateDir.
+	// Default: a random name, kept in StateDir unless Ephemeral is set.
 	Manager string
 	// Defaults are the limits of sandboxes that ask for none. A field that is zero
 	// stands for DefaultLimits.
 	Defaults sandpit.Resources
-	// Network is the name of an engine's network, such as "bridge". Default: none,
-	// and sandboxes reach nothing.
+	// Network is the engine's network of sandboxes that are online, such as "bridge".
+	// What they reach there, this machine and private networks included, is the
+	// network's business. Default: none, and no sandbox is online.
 	Network string
 	// Runtime is the engine's name of an OCI runtime, such as "runsc". Default: the
 	// engine's own.
@@ -38,6 +44,12 @@ type Options struct {
 	// Userns is the engine's mode of user namespaces, such as Podman's "auto".
 	// Default: the engine's own. The machine's is refused.
 	Userns string
+	// User runs the programs of images that name no user: a name, a uid or uid:gid as
+	// known inside. Default: root of the container.
+	User string
+	// Capabilities are what root of a container may do besides the usual, by their names
+	// without CAP_. Those that lead out of a container are refused. Default: none.
+	Capabilities []string
 	// ReadOnlyRoot has the image's files be read only. The working directory, /tmp,
 	// /run, /var/tmp and the user's home are then in memory. Default: they can be changed.
 	ReadOnlyRoot bool
@@ -81,22 +93,24 @@ var networkPattern = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]*$`)
 
 func (o Options) withDefaults() (Options, error) {
 	switch {
-	case !filepath.IsAbs(o.StateDir):
+	case !o.Ephemeral && !filepath.IsAbs(o.StateDir):
 		return o, sandpit.Errorf(sandpit.Invalid, "state directory %q: want an absolute path", o.StateDir)
 	case o.Network != "" && (o.Network == "host" || !networkPattern.MatchString(o.Network)):
 		return o, sandpit.Errorf(sandpit.Invalid, "network %q: want the name of a network, and not the machine's", o.Network)
 	case o.Userns == "host":
 		return o, sandpit.Errorf(sandpit.Invalid, "user namespace %q: a sandbox does not get the machine's", o.Userns)
 	}
+	if err := checkCapabilities(o.Capabilities); err != nil {
+		return o, err
+	}
 	limits := DefaultLimits()
 	o.Defaults.Memory = cmp.Or(o.Defaults.Memory, limits.Memory)
 	o.Defaults.CPUs = cmp.Or(o.Defaults.CPUs, limits.CPUs)
 	o.Defaults.Disk = cmp.Or(o.Defaults.Disk, limits.Disk)
 	o.Defaults.PIDs = cmp.Or(o.Defaults.PIDs, limits.PIDs)
-	if err := validateResources(o.Defaults); err != nil {
+	if err := o.Defaults.Validate(); err != nil {
 		return o, err
 	}
-	o.Network = cmp.Or(o.Network, "none")
 	o.TmpfsSize = cmp.Or(o.TmpfsSize, 256<<20)
 	o.ShmSize = cmp.Or(o.ShmSize, 64<<20)
 	o.OpenFiles = cmp.Or(o.OpenFiles, 8192)
@@ -117,6 +131,9 @@ func (o Options) withDefaults() (Options, error) {
 func managerName(o Options) (string, error) {
 	if o.Manager != "" {
 		return o.Manager, nil
+	}
+	if o.Ephemeral {
+		return rand.Text(), nil
 	}
 	file := filepath.Join(o.StateDir, "manager")
 	for range 2 {

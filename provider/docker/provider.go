@@ -5,9 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	cerrdefs "github.com/containerd/errdefs"
@@ -34,14 +33,18 @@ type Provider struct {
 	clean *lifetime // of what removes things, which has a little longer
 	wg    sync.WaitGroup
 
-	images imageStore
-	guest  guestVolume
-	events eventStream
-	engine engineFacts
+	images  imageStore
+	guest   guestVolume
+	events  eventStream
+	engine  engineFacts
+	hearers hearers
+	swept   sync.Once
+	breaks  atomic.Int64 // how often the engine went away
 
 	mu      sync.Mutex
 	boxes   map[string]*box // by container
 	noticed map[string]bool
+	kept    map[sandpit.ID]record // of an ephemeral provider
 	closed  bool
 }
 
@@ -57,15 +60,16 @@ func New(o Options) (*Provider, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := os.Mkdir(filepath.Join(o.StateDir, recordsName), 0o700); err != nil && !errors.Is(err, os.ErrExist) {
-		return nil, fmt.Errorf("make the state directory: %w", err)
-	}
 	api, err := o.Endpoint.open()
 	if err != nil {
 		return nil, err
 	}
 	p := &Provider{
 		o: o, api: api, calls: newLifetime(), clean: newLifetime(), boxes: make(map[string]*box), noticed: make(map[string]bool),
+		kept: make(map[sandpit.ID]record),
+	}
+	if err := p.keep(); err != nil {
+		return nil, errors.Join(err, api.Close())
 	}
 	p.images.calls = make(map[string]*imageCall)
 	return p, nil

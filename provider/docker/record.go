@@ -27,12 +27,20 @@ type record struct {
 
 const recordsName = "sandboxes"
 
+func (p *Provider) recordsDir() string { return filepath.Join(p.o.StateDir, recordsName) }
+
 func (p *Provider) recordFile(id sandpit.ID) string {
-	return filepath.Join(p.o.StateDir, recordsName, string(id)+".json")
+	return filepath.Join(p.recordsDir(), string(id)+".json")
 }
 
 // writeRecord replaces the record of a sandbox.
 func (p *Provider) writeRecord(r record) error {
+	if p.o.Ephemeral {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.kept[r.ID] = r
+		return nil
+	}
 	data, err := json.Marshal(r)
 	if err != nil {
 		return fmt.Errorf("write the record: %w", err)
@@ -56,6 +64,14 @@ func (p *Provider) writeRecord(r record) error {
 
 // readRecord returns NotFound when there is none of this container.
 func (p *Provider) readRecord(id sandpit.ID, container string) (record, error) {
+	if p.o.Ephemeral {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if r := p.kept[id]; r.Container == container {
+			return r, nil
+		}
+		return record{}, sandpit.Errorf(sandpit.NotFound, "sandbox %s has no record", id)
+	}
 	var r record
 	data, err := os.ReadFile(p.recordFile(id))
 	if err != nil {
@@ -73,6 +89,12 @@ func (p *Provider) readRecord(id sandpit.ID, container string) (record, error) {
 func (p *Provider) removeRecord(id sandpit.ID, container string) error {
 	_, err := p.readRecord(id, container)
 	if sandpit.CodeOf(err) == sandpit.NotFound {
+		return nil
+	}
+	if p.o.Ephemeral {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		delete(p.kept, id)
 		return nil
 	}
 	if err := os.Remove(p.recordFile(id)); err != nil && !errors.Is(err, os.ErrNotExist) {

@@ -2,27 +2,18 @@ package docker
 
 import (
 	"path"
-	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/sandpit-dev/sandpit"
 )
 
-var (
-	containerPattern = regexp.MustCompile(`^[0-9a-f]{64}$`)
-	hostnamePattern  = regexp.MustCompile(`^[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?$`)
-)
+var containerPattern = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
-// validateSpec refuses what can never work, before anything is made.
-func validateSpec(s sandpit.Spec) error {
-	if s.Hostname != "" && !hostnamePattern.MatchString(s.Hostname) {
-		return sandpit.Errorf(sandpit.Invalid, "hostname %q: want letters, digits and inner dashes, at most 63", s.Hostname)
-	}
-	if s.WorkDir != "" && !cleanAbsolute(s.WorkDir) {
-		return sandpit.Errorf(sandpit.Invalid, "working directory %q: want an absolute path", s.WorkDir)
-	}
-	if err := validateResources(s.Resources); err != nil {
+// validate refuses what can never work, before anything is made.
+func (p *Provider) validate(s sandpit.Spec) error {
+	if err := s.Validate(); err != nil {
 		return err
 	}
 	if s.Image == "" || s.Image == sandpit.HostImage {
@@ -30,63 +21,43 @@ func validateSpec(s sandpit.Spec) error {
 			sandpit.Errorf(sandpit.Unsupported, "the image %q is this machine's own programs, which a docker engine has not", sandpit.HostImage),
 			"name an image, for example python:3.12-slim")
 	}
-	seen := make(map[string]bool)
-	for _, m := range s.Mounts {
-		if err := m.CheckSource(); err != nil {
-			return err
-		}
-		if m.Volume == "" && !filepath.IsAbs(m.Source) {
-			return sandpit.Errorf(sandpit.Invalid, "mount source %q: want an absolute path", m.Source)
-		}
-		if err := validateTarget(m.Target); err != nil {
-			return err
-		}
-		if seen[m.Target] {
-			return sandpit.Errorf(sandpit.Invalid, "mount target %q is given twice", m.Target)
-		}
-		seen[m.Target] = true
-	}
-	for k, v := range s.Env {
-		if k == "" || strings.ContainsAny(k, "=\x00") || strings.Contains(v, "\x00") {
-			return sandpit.Errorf(sandpit.Invalid, "environment variable %q: not a name", k)
-		}
-	}
-	return nil
+	return p.validateNetwork(s.Network)
 }
 
-// The least that a sandbox can live with.
-const (
-	minMemory = 32 << 20
-	minDisk   = 1 << 20
-	minCPUs   = 0.01
-	minPIDs   = 1
-	maxCPUs   = 1024
-	maxPIDs   = 1 << 20
-)
-
-func validateResources(r sandpit.Resources) error {
+// validateNetwork refuses what the engine's networks do not enforce.
+func (p *Provider) validateNetwork(n sandpit.NetworkPolicy) error {
 	switch {
-	case r.Memory != 0 && r.Memory < minMemory:
-		return sandpit.Errorf(sandpit.Invalid, "memory limit %d: want at least %d bytes (32 MiB)", r.Memory, minMemory)
-	case r.CPUs != 0 && !(r.CPUs >= minCPUs && r.CPUs <= maxCPUs): // not a number is neither
-		return sandpit.Errorf(sandpit.Invalid, "CPU limit %g: want %g to %d", r.CPUs, minCPUs, maxCPUs)
-	case r.Disk != 0 && r.Disk < minDisk:
-		return sandpit.Errorf(sandpit.Invalid, "disk limit %d: want at least %d bytes (1 MiB)", r.Disk, minDisk)
-	case r.PIDs != 0 && (r.PIDs < minPIDs || r.PIDs > maxPIDs):
-		return sandpit.Errorf(sandpit.Invalid, "limit of %d processes: want %d to %d", r.PIDs, minPIDs, maxPIDs)
+	case len(n.Allow)+len(n.Deny) > 0:
+		return sandpit.WithHint(
+			sandpit.Errorf(sandpit.Unsupported, "a docker engine enforces no rules of what a sandbox may reach"),
+			"leave the rules out, or have provider gvisor make the sandbox")
+	case n.Online && p.o.Network == "":
+		return sandpit.WithHint(
+			sandpit.Errorf(sandpit.Unsupported, "no network of the docker engine is meant for sandboxes"),
+			`name one in the configuration, as docker.network = "bridge"; from there sandboxes may reach this machine and private networks, too`)
 	}
 	return nil
 }
 
-// validateTarget keeps mounts away from what the engine and the guest need for
-// themselves.
-func validateTarget(target string) error {
-	if !cleanAbsolute(target) || target == "/" {
-		return sandpit.Errorf(sandpit.Invalid, "mount target %q: want an absolute path other than /", target)
+// networkOf is the engine's network that a sandbox is in.
+func (p *Provider) networkOf(s sandpit.Spec) string {
+	if s.Network.Online {
+		return p.o.Network
 	}
-	for _, reserved := range []string{"/proc", "/sys", "/dev", guestDir} {
-		if target == reserved || strings.HasPrefix(target, reserved+"/") {
-			return sandpit.Errorf(sandpit.Invalid, "mount target %q: %s belongs to the sandbox itself", target, reserved)
+	return "none"
+}
+
+// harmless are capabilities that can be given to root of a container: the engine's own
+// choice, and what debuggers need.
+func harmless() []string {
+	return append(capabilities(), "AUDIT_WRITE", "IPC_LOCK", "MKNOD", "NET_RAW", "SETFCAP", "SETPCAP", "SYS_CHROOT", "SYS_NICE", "SYS_PTRACE")
+}
+
+func checkCapabilities(names []string) error {
+	for _, name := range names {
+		if !slices.Contains(harmless(), name) {
+			return sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "capability %.40q: a sandbox does not get it", name),
+				"possible are "+strings.Join(harmless(), ", "))
 		}
 	}
 	return nil

@@ -8,13 +8,14 @@ import (
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
+	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/guest"
 )
 
 // guestProgram is where the guest is inside. The main program, when it plays the
 // guest, knows by the name what it is.
 const (
-	guestDir     = "/.sandpit"
+	guestDir     = sandpit.GuestDir
 	guestProgram = guestDir + "/" + guest.Name
 )
 

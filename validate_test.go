@@ -1,12 +1,13 @@
-package gvisor
+package sandpit_test
 
 import (
+	"math"
 	"testing"
 
 	"github.com/sandpit-dev/sandpit"
 )
 
-func TestValidateSpec(t *testing.T) {
+func TestSpecValidate(t *testing.T) {
 	t.Parallel()
 	mounts := func(m ...sandpit.Mount) sandpit.Spec { return sandpit.Spec{Mounts: m} }
 	for name, tc := range map[string]struct {
@@ -33,10 +34,17 @@ func TestValidateSpec(t *testing.T) {
 		"environment":       {sandpit.Spec{Env: map[string]string{"A": "=\n"}}, true},
 		"environment name":  {sandpit.Spec{Env: map[string]string{"A=B": ""}}, false},
 		"environment empty": {sandpit.Spec{Env: map[string]string{"": ""}}, false},
+		"environment NUL":   {sandpit.Spec{Env: map[string]string{"A": "\x00"}}, false},
+		"little memory":     {sandpit.Spec{Resources: sandpit.Resources{Memory: 1}}, false},
+		"memory below zero": {sandpit.Spec{Resources: sandpit.Resources{Memory: -1}}, false},
+		"no number of CPUs": {sandpit.Spec{Resources: sandpit.Resources{CPUs: math.NaN()}}, false},
+		"half a CPU":        {sandpit.Spec{Resources: sandpit.Resources{CPUs: 0.5}}, true},
+		"little disk":       {sandpit.Spec{Resources: sandpit.Resources{Disk: 4096}}, false},
+		"many processes":    {sandpit.Spec{Resources: sandpit.Resources{PIDs: 1 << 21}}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			err := validateSpec(tc.spec)
+			err := tc.spec.Validate()
 			if tc.ok && err != nil || !tc.ok && sandpit.CodeOf(err) != sandpit.Invalid {
 				t.Errorf("got %v, want ok %v", err, tc.ok)
 			}

@@ -1,0 +1,162 @@
+package config
+
+import (
+	"fmt"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// Docker is the [docker] section: where the engine of provider docker is, and what
+// its sandboxes are like.
+type Docker struct {
+	// Host is the engine's address: unix://, tcp://, http:// or https://. Default: that
+	// of Context, else of the context that is chosen in Docker's own configuration,
+	// else the first socket there is of Docker, Docker without root, and Podman.
+	Host string
+	// Context is one of Docker's command line. Default: none.
+	Context string
+	// TLSVerify has Host be spoken to with TLS. Default: false, unless there is a
+	// CertPath.
+	TLSVerify bool
+	// CertPath is a directory with ca.pem, cert.pem and key.pem for Host. Default: that
+	// of Docker's configuration.
+	CertPath string
+	// RuntimeDir is where the sockets of engines without root are. It comes from
+	// XDG_RUNTIME_DIR only.
+	RuntimeDir string
+
+	// Image is what a sandbox starts from when nobody names an image: there is no
+	// "host" in an engine. Default: python:3.12-slim.
+	Image sandpit.Image
+	// Network is the engine's network of sandboxes that are online. Default: none, and
+	// no sandbox is.
+	Network string
+	// Runtime is the engine's name of an OCI runtime. Default: the engine's own.
+	Runtime string
+	// Userns is the engine's mode of user namespaces. Default: the engine's own.
+	Userns string
+	// User runs the programs of images that name no user. Default: root of the sandbox.
+	User string
+	// Capabilities are what root of a sandbox may do besides the usual. Default: none.
+	Capabilities []string
+	// ReadOnlyRoot has the image's files be read only. Default: false.
+	ReadOnlyRoot bool
+	// TmpfsSize and ShmSize are bytes of each directory in memory, and of /dev/shm. At
+	// least 64 KiB. Default: 256 MiB and 64 MiB.
+	TmpfsSize, ShmSize int64
+	// OpenFiles is how many files a process may have open. From 64 to 1048576.
+	// Default: 8192.
+	OpenFiles int
+	// StopGrace is how long programs may take to end when a sandbox is stopped.
+	// Default: 5 s.
+	StopGrace time.Duration
+	// CallTimeout is how long one call of the engine may take. Default: 120 s.
+	CallTimeout time.Duration
+}
+
+func defaultDocker() Docker {
+	return Docker{
+		Image: "python:3.12-slim", TmpfsSize: 256 << 20, ShmSize: 64 << 20, OpenFiles: 8192,
+		StopGrace: 5 * time.Second, CallTimeout: 2 * time.Minute,
+	}
+}
+
+// minTmpfs is the least that something in memory can be.
+const minTmpfs = 64 << 10
+
+func dockerSettings() []setting {
+	return []setting{
+		define(KeyDockerHost, func(c *Config) *string { return &c.Docker.Host }, setDockerHost,
+			"The engine's address: unix://, tcp://, http:// or https://.").
+			by("that of `context`, else of the context that is chosen in Docker's configuration, else the first socket there is of Docker, Docker without root, and Podman").
+			or("DOCKER_HOST", readDockerHost),
+		define(KeyDockerContext, func(c *Config) *string { return &c.Docker.Context }, setName,
+			"A context of Docker's command line, for when there is no `host`.").or("DOCKER_CONTEXT", readName),
+		define(KeyDockerTLSVerify, func(c *Config) *bool { return &c.Docker.TLSVerify }, setBool,
+			"Whether `host` is spoken to with TLS, and must show a certificate. A `cert_path` has the same effect.").
+			or("DOCKER_TLS_VERIFY", func(string) (word, bool) { return "true", true }), // as Docker reads it
+		define(KeyDockerCertPath, func(c *Config) *string { return &c.Docker.CertPath }, setPath,
+			"The directory of ca.pem, cert.pem and key.pem for `host`.").by("that of Docker's configuration").
+			or("DOCKER_CERT_PATH", readPath),
+		define(KeyDockerImage, func(c *Config) *sandpit.Image { return &c.Docker.Image }, setImage,
+			"What a sandbox starts from when neither its request nor `sandbox.image` names an image. There is no `host` in an engine."),
+		define(KeyDockerNetwork, func(c *Config) *string { return &c.Docker.Network }, setName,
+			"The engine's network of sandboxes that are online, for example bridge. There they may reach this machine and private networks, too.").
+			by("none, and no sandbox is online"),
+		define(KeyDockerRuntime, func(c *Config) *string { return &c.Docker.Runtime }, setName,
+			"The engine's name of an OCI runtime, for example runsc.").by("the engine's own"),
+		define(KeyDockerUserns, func(c *Config) *string { return &c.Docker.Userns }, setWord,
+			"The mode of user namespaces, for example Podman's auto. The machine's is refused.").by("the engine's own"),
+		define(KeyDockerUser, func(c *Config) *string { return &c.Docker.User }, setWord,
+			"Who runs the programs of images that name no user: a name, a uid or uid:gid.").by("root of the sandbox"),
+		define(KeyDockerCapabilities, func(c *Config) *[]string { return &c.Docker.Capabilities }, setCapabilities,
+			"What root of a sandbox may do besides the usual (docs/docker.md), for example SYS_PTRACE."),
+		define(KeyDockerReadOnlyRoot, func(c *Config) *bool { return &c.Docker.ReadOnlyRoot }, setBool,
+			"Whether the image's files are read only. The working directory, /tmp, /run and /var/tmp are in memory then."),
+		define(KeyDockerTmpfsSize, func(c *Config) *int64 { return &c.Docker.TmpfsSize }, sizeOf(minTmpfs, "64k", `"256m"`),
+			"The size of each of those. At least 64k."),
+		define(KeyDockerShmSize, func(c *Config) *int64 { return &c.Docker.ShmSize }, sizeOf(minTmpfs, "64k", `"64m"`),
+			"The size of /dev/shm. At least 64k."),
+		define(KeyDockerOpenFiles, func(c *Config) *int { return &c.Docker.OpenFiles }, numberOf("files", 64, 1<<20),
+			"How many files a process may have open. 64 to 1048576."),
+		define(KeyDockerStopGrace, func(c *Config) *time.Duration { return &c.Docker.StopGrace }, timeOf("5"),
+			"How long programs may take to end when a sandbox is stopped."),
+		define(KeyDockerCallTimeout, func(c *Config) *time.Duration { return &c.Docker.CallTimeout }, timeOf("120"),
+			"How long one call of the engine may take; `image.pull_timeout` is for pulls."),
+	}
+}
+
+func setDockerHost(field *string, v any) error {
+	text, ok := textOf(v)
+	scheme, rest, found := strings.Cut(text, "://")
+	if !ok || !found || scheme == "" || rest == "" || hasControl(text) || strings.Contains(rest, "@") { // which may be a password
+		return fmt.Errorf("is not the address of an engine; use for example unix:///var/run/docker.sock or tcp://engine.lan:2376")
+	}
+	*field = text
+	return nil
+}
+
+// readDockerHost also takes what Docker can reach and we cannot: the provider says so
+// when it is wanted.
+func readDockerHost(value string) (word, bool) {
+	var field string
+	return word(value), setDockerHost(&field, word(value)) == nil
+}
+
+func readName(value string) (word, bool) { return word(value), namePattern.MatchString(value) }
+
+func readPath(value string) (word, bool) { return word(value), filepath.IsAbs(value) }
+
+var wordPattern = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.:,=+-]{0,127}$`)
+
+func setWord(field *string, v any) error {
+	text, ok := textOf(v)
+	if !ok || !wordPattern.MatchString(text) {
+		return fmt.Errorf("%s is not one word", show(v))
+	}
+	*field = text
+	return nil
+}
+
+var capabilityPattern = regexp.MustCompile(`^[A-Z_]{3,32}$`)
+
+func setCapabilities(field *[]string, v any) error {
+	list, ok := listOf(v)
+	if !ok {
+		return fmt.Errorf("%s is not a list of capabilities; use for example [\"SYS_PTRACE\"]", show(v))
+	}
+	for i, name := range list {
+		list[i] = strings.TrimPrefix(strings.ToUpper(name), "CAP_")
+		if !capabilityPattern.MatchString(list[i]) {
+			return fmt.Errorf("%s is not a capability; use for example SYS_PTRACE", quote(name))
+		}
+	}
+	slices.Sort(list)
+	*field = slices.Compact(list)
+	return nil
+}

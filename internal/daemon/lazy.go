@@ -1,0 +1,173 @@
+package daemon
+
+import (
+	"context"
+	"sync"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// lazy is a provider that is opened when it is needed, and each time again until that
+// succeeds: what it needs may come later.
+type lazy struct {
+	open func(context.Context) (sandpit.Provider, error)
+	// used reports whether there may be sandboxes. Nobody is asked for any before.
+	used func() bool
+
+	opening chan struct{} // full while somebody opens it
+
+	mu     sync.Mutex
+	inner  sandpit.Provider // nil until it is open
+	closed bool
+}
+
+var (
+	_ sandpit.Provider     = (*lazy)(nil)
+	_ sandpit.VolumeKeeper = (*lazy)(nil)
+)
+
+func newLazy(open func(context.Context) (sandpit.Provider, error), used func() bool) *lazy {
+	return &lazy{open: open, used: used, opening: make(chan struct{}, 1)}
+}
+
+// opened returns the provider if it is open.
+func (l *lazy) opened() (sandpit.Provider, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return nil, sandpit.Errorf(sandpit.Unavailable, "the server ends")
+	}
+	return l.inner, nil
+}
+
+// provider returns the provider, and opens it first if need be.
+func (l *lazy) provider(ctx context.Context) (sandpit.Provider, error) {
+	if p, err := l.opened(); p != nil || err != nil {
+		return p, err
+	}
+	select {
+	case l.opening <- struct{}{}:
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	defer func() { <-l.opening }()
+	if p, err := l.opened(); p != nil || err != nil {
+		return p, err
+	}
+	p, err := l.open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.inner = p
+	return p, nil
+}
+
+// check reports why no sandboxes can be made now, if so.
+func (l *lazy) check(ctx context.Context) error {
+	p, err := l.provider(ctx)
+	if err != nil {
+		return err
+	}
+	if c, ok := sandpit.As[interface {
+		Check(ctx context.Context) error
+	}](p); ok {
+		return c.Check(ctx)
+	}
+	_, err = p.List(ctx)
+	return err
+}
+
+// Create implements sandpit.Provider.
+func (l *lazy) Create(ctx context.Context, id sandpit.ID, spec sandpit.Spec) (sandpit.Instance, error) {
+	p, err := l.provider(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return p.Create(ctx, id, spec)
+}
+
+// List implements sandpit.Provider.
+func (l *lazy) List(ctx context.Context) ([]sandpit.Placement, error) {
+	if p, err := l.opened(); p == nil && err == nil && !l.used() {
+		return nil, nil
+	}
+	p, err := l.provider(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return p.List(ctx)
+}
+
+// Attach implements sandpit.Provider.
+func (l *lazy) Attach(ctx context.Context, handle []byte) (sandpit.Instance, error) {
+	p, err := l.provider(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return p.Attach(ctx, handle)
+}
+
+// Close implements sandpit.Provider. It waits for who opens it.
+func (l *lazy) Close() error {
+	l.opening <- struct{}{}
+	defer func() { <-l.opening }()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.closed = true
+	if l.inner == nil {
+		return nil
+	}
+	return l.inner.Close()
+}
+
+// Unwrap shows sandpit.As what is inside, once there is something.
+func (l *lazy) Unwrap() any {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.inner == nil {
+		return nil
+	}
+	return l.inner
+}
+
+// keeper returns the provider, opened, as one that keeps volumes.
+func (l *lazy) keeper(ctx context.Context) (sandpit.VolumeKeeper, error) {
+	p, err := l.provider(ctx)
+	if err != nil {
+		return nil, err
+	}
+	k, ok := sandpit.As[sandpit.VolumeKeeper](p)
+	if !ok {
+		return nil, sandpit.Errorf(sandpit.Unsupported, "this provider keeps no volumes")
+	}
+	return k, nil
+}
+
+// CreateVolume implements sandpit.VolumeKeeper.
+func (l *lazy) CreateVolume(ctx context.Context, name string) error {
+	k, err := l.keeper(ctx)
+	if err != nil {
+		return err
+	}
+	return k.CreateVolume(ctx, name)
+}
+
+// RemoveVolume implements sandpit.VolumeKeeper.
+func (l *lazy) RemoveVolume(ctx context.Context, name string) error {
+	k, err := l.keeper(ctx)
+	if err != nil {
+		return err
+	}
+	return k.RemoveVolume(ctx, name)
+}
+
+// VolumeSize implements sandpit.VolumeKeeper.
+func (l *lazy) VolumeSize(ctx context.Context, name string) (int64, error) {
+	k, err := l.keeper(ctx)
+	if err != nil {
+		return 0, err
+	}
+	return k.VolumeSize(ctx, name)
+}

@@ -1,0 +1,155 @@
+package docker
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/distribution/reference"
+	"github.com/moby/moby/client"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/image"
+)
+
+// Image is an image of the engine.
+type Image struct {
+	// Name is one of its names, "" if it has none.
+	Name string
+	// ID is the engine's, which names its content.
+	ID string
+	// Platform is such as linux/amd64.
+	Platform string
+	// Size is in bytes on the engine's disk.
+	Size    int64
+	Created time.Time
+}
+
+// Images lists the images of the engine that have a name, snapshots left aside.
+func (p *Provider) Images(ctx context.Context) ([]Image, error) {
+	limited, cancel := p.limited(ctx)
+	defer cancel()
+	res, err := p.api.ImageList(limited, client.ImageListOptions{})
+	if err != nil {
+		return nil, p.engineError(ctx, "list the images", err)
+	}
+	var list []Image
+	for _, one := range res.Items {
+		for _, name := range one.RepoTags {
+			named, err := reference.ParseNormalizedNamed(name)
+			if err != nil || reference.FamiliarName(named) == snapshotName {
+				continue
+			}
+			list = append(list, Image{Name: name, ID: one.ID, Size: max(0, one.Size), Created: time.Unix(one.Created, 0)})
+		}
+	}
+	return list, nil
+}
+
+// Pull has the engine fetch an image unless it has it; always asks the registry all the
+// same. Whoever else wants it meanwhile waits for the same fetch. progress hears of it,
+// not at the same time twice; it may be nil.
+//
+// The errors are those of Create about images.
+func (p *Provider) Pull(ctx context.Context, name string, always bool, progress image.Progress) (Image, error) {
+	named, err := parseName(name)
+	if err != nil {
+		return Image{}, err
+	}
+	if progress != nil {
+		defer p.hearers.add(named.String(), progress)()
+	}
+	pull := func(ctx context.Context) error { return p.pull(ctx, named) }
+	if _, pinned := named.(reference.Digested); always && !pinned {
+		if err := p.images.once(ctx, p, named.String(), pull); err != nil {
+			return Image{}, err
+		}
+	}
+	if _, err := p.images.ensure(ctx, p, named.String(), pull); err != nil {
+		return Image{}, err
+	}
+	limited, cancel := p.limited(ctx)
+	defer cancel()
+	res, err := p.api.ImageInspect(limited, named.String())
+	if err != nil {
+		return Image{}, p.engineError(ctx, "look for the image", err)
+	}
+	img := Image{Name: name, ID: res.ID, Size: max(0, res.Size), Platform: res.Os + "/" + res.Architecture}
+	if at, err := time.Parse(time.RFC3339Nano, res.Created); err == nil { // it may say nothing
+		img.Created = at
+	}
+	return img, nil
+}
+
+// ImageConfig returns what an image says about the programs in it. The engine fetches
+// it first, if need be.
+//
+// The errors are those of Create about images.
+func (p *Provider) ImageConfig(ctx context.Context, ref sandpit.Image) (image.Config, error) {
+	info, err := p.images.find(ctx, p, ref)
+	if err != nil {
+		return image.Config{}, err
+	}
+	return image.Config{Env: info.Env, WorkDir: info.WorkDir, User: info.User, Entrypoint: info.Entry, Cmd: info.Cmd}, nil
+}
+
+// HasImage reports whether the engine has an image under a name.
+func (p *Provider) HasImage(ctx context.Context, name string) (bool, error) {
+	named, err := parseName(name)
+	if err != nil {
+		return false, nil //nolint:nilerr // nothing has such a name
+	}
+	_, err = p.imageInfo(ctx, named.String())
+	if sandpit.CodeOf(err) == sandpit.NotFound {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+func parseName(text string) (reference.Named, error) {
+	named, err := reference.ParseNormalizedNamed(text)
+	if err != nil {
+		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "not the name of an image: %w", err),
+			"write for example python:3.12-slim or ghcr.io/owner/name:tag; a file starts with / or ./")
+	}
+	return reference.TagNameOnly(named), nil
+}
+
+// hearers are who hears how far the fetching of an image is, by its name.
+type hearers struct {
+	mu   sync.Mutex
+	list map[string][]*image.Progress
+}
+
+// add has f hear until the function is called that is returned.
+func (h *hearers) add(name string, f image.Progress) (remove func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.list == nil {
+		h.list = make(map[string][]*image.Progress)
+	}
+	own := &f
+	h.list[name] = append(h.list[name], own)
+	return func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		var left []*image.Progress
+		for _, other := range h.list[name] {
+			if other != own {
+				left = append(left, other)
+			}
+		}
+		if h.list[name] = left; len(left) == 0 {
+			delete(h.list, name)
+		}
+	}
+}
+
+// tell tells all who want to hear of an image. Who is removed hears nothing more.
+func (h *hearers) tell(name string, done, total int64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, f := range h.list[name] {
+		(*f)(done, total)
+	}
+}

@@ -1,0 +1,195 @@
+package docker
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/api/types/events"
+	"github.com/moby/moby/client"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+var _ sandpit.Reviver = (*Instance)(nil)
+
+// Revive implements sandpit.Reviver: the container is started again.
+func (i *Instance) Revive(ctx context.Context) (sandpit.Instance, error) {
+	inst, err := i.b.revive(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("revive sandbox %s: %w", i.b.id, err)
+	}
+	return inst, nil
+}
+
+func (b *box) revive(ctx context.Context) (*Instance, error) {
+	p := b.p
+	if b.now() != over {
+		return nil, sandpit.Errorf(sandpit.Conflict, "it has not ended")
+	}
+	rec, err := p.readRecord(b.id, b.container)
+	if err != nil {
+		return nil, err
+	}
+	c, err := p.inspect(ctx, b.container)
+	if err != nil {
+		return nil, err
+	}
+	// From here on it is a stopped one, whoever looks, until its guest is ready.
+	rec.Stopped = true
+	if err := p.writeRecord(rec); err != nil {
+		return nil, err
+	}
+	p.forget(b)
+	if c.State.Running { // somebody has started it
+		return p.attach(ctx, handle{b.id, b.container})
+	}
+	fresh, err := p.box(b.id, b.container)
+	if err != nil {
+		return nil, err
+	}
+	if err := fresh.take(ctx); err != nil {
+		return nil, err
+	}
+	defer fresh.yield()
+	inst := newInstance(fresh, rec.Token)
+	err = fresh.start(ctx, inst, rec)
+	if sandpit.CodeOf(err) == sandpit.Conflict {
+		err = sandpit.Errorf(sandpit.NotFound, "it is just being removed: %w", err)
+	}
+	return inst, err
+}
+
+// exitOf says how a container ended.
+func exitOf(s container.State) sandpit.Exit {
+	const killed = 128 + 9
+	exit := sandpit.Exit{Known: true, Code: s.ExitCode}
+	switch {
+	case s.OOMKilled && s.ExitCode == killed:
+		exit.Reason = "killed: out of memory"
+	case s.Error != "":
+		exit.Reason = "it could not run: " + clip(s.Error)
+	case s.ExitCode == killed:
+		exit.Reason = "killed by somebody else"
+	case s.ExitCode == 0: // the guest was asked to end
+		exit.Reason = "stopped by somebody else, or with its docker engine (exit status 0)"
+	default:
+		exit.Reason = "its first process ended with exit status " + strconv.Itoa(s.ExitCode)
+	}
+	return exit
+}
+
+// ending is how a container has ended that was seen running when the engine had gone
+// away so many times.
+func (b *box) ending(s container.State) sandpit.Exit {
+	exit := exitOf(s)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.p.breaks.Load() != b.breaks {
+		exit.Reason = "it ended while the docker engine was restarted or out of reach: " + exit.Reason
+	}
+	return exit
+}
+
+// seen notes that the sandbox runs.
+func (b *box) seen() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.breaks = b.p.breaks.Load()
+}
+
+// noteDeath remembers how the first process ended, for when the container is gone
+// before the engine can be asked.
+func (b *box) noteDeath(m events.Message) {
+	code, err := strconv.Atoi(m.Actor.Attributes["exitCode"])
+	if err != nil {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.died = &container.State{ExitCode: code, OOMKilled: b.ooms > 0}
+}
+
+// vanished is the end of a sandbox without a container. The engine itself removes
+// those of an ephemeral provider as soon as they end.
+func (b *box) vanished() sandpit.Exit {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.p.o.Ephemeral && b.died != nil {
+		return exitOf(*b.died)
+	}
+	return sandpit.Exit{Reason: "its container was removed by somebody else"}
+}
+
+// keep makes the place where records are.
+func (p *Provider) keep() error {
+	if p.o.Ephemeral {
+		return nil
+	}
+	if err := os.Mkdir(p.recordsDir(), 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+		return fmt.Errorf("make the state directory: %w", err)
+	}
+	return nil
+}
+
+// labelEphemeral marks the containers of ephemeral providers.
+const labelEphemeral = "dev.sandpit.ephemeral"
+
+// unstarted is how old a container may be that was never started. Whoever made it
+// was killed.
+const unstarted = 15 * time.Minute
+
+// sweep removes what ephemeral providers have made that were killed before they could
+// start it: from then on the engine does so.
+func (p *Provider) sweep() {
+	limited, cancel := p.limited(context.Background())
+	defer cancel()
+	res, err := p.api.ContainerList(limited, client.ContainerListOptions{
+		All: true, Filters: make(client.Filters).Add("label", labelEphemeral).Add("status", string(container.StateCreated)),
+	})
+	if err != nil {
+		return // another one does it later
+	}
+	for _, c := range res.Items {
+		if time.Since(time.Unix(c.Created, 0)) > unstarted {
+			_ = p.removeContainer(limited, c.ID) // or another one later
+		}
+	}
+}
+
+// Check reports why no sandboxes can be made now, if so.
+//
+// Unavailable: the engine does not answer, or not to this user. Unsupported: it runs no
+// Linux.
+func (p *Provider) Check(ctx context.Context) error {
+	limited, cancel := context.WithTimeout(ctx, min(p.o.CallTimeout, checkTime))
+	defer cancel()
+	if _, err := p.api.Ping(limited, client.PingOptions{}); err != nil {
+		return p.engineError(ctx, "reach the docker engine", err)
+	}
+	_, err := p.facts(limited)
+	return err
+}
+
+// checkTime is how long an engine may take to say that it is there.
+const checkTime = 10 * time.Second
+
+// Endpoint is the engine's address, without a password.
+func (p *Provider) Endpoint() string { return p.o.Endpoint.String() }
+
+// Version is what the engine says of itself, for people.
+func (p *Provider) Version(ctx context.Context) (string, error) {
+	limited, cancel := context.WithTimeout(ctx, min(p.o.CallTimeout, checkTime))
+	defer cancel()
+	v, err := p.api.ServerVersion(limited, client.ServerVersionOptions{})
+	if err != nil {
+		return "", p.engineError(ctx, "ask for the version", err)
+	}
+	name := cmp.Or(v.Platform.Name, "engine")
+	return fmt.Sprintf("%s %s (%s/%s)", clip(name), clip(v.Version), clip(v.Os), clip(v.Arch)), nil
+}

@@ -1,0 +1,102 @@
+package sandpit
+
+import (
+	"path"
+	"regexp"
+	"strings"
+)
+
+// GuestDir is where a sandbox has its guest. Nothing can be shown there or below.
+const GuestDir = "/.sandpit"
+
+var hostnamePattern = regexp.MustCompile(`^[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?$`)
+
+// Validate refuses what can be made into a sandbox by no provider. Whether an image
+// or a network can be had is for the provider to say.
+//
+// Invalid.
+func (s Spec) Validate() error {
+	if s.Hostname != "" && !hostnamePattern.MatchString(s.Hostname) {
+		return Errorf(Invalid, "hostname %q: want letters, digits and inner dashes, at most 63", s.Hostname)
+	}
+	if s.WorkDir != "" && !cleanAbsolute(s.WorkDir) {
+		return Errorf(Invalid, "working directory %q: want an absolute path", s.WorkDir)
+	}
+	if err := s.Resources.Validate(); err != nil {
+		return err
+	}
+	if err := validateMounts(s.Mounts); err != nil {
+		return err
+	}
+	for k, v := range s.Env {
+		if k == "" || strings.ContainsAny(k, "=\x00") || strings.Contains(v, "\x00") {
+			return Errorf(Invalid, "environment variable %q: not a name, or a value with a zero byte", k)
+		}
+	}
+	return nil
+}
+
+// The least and most that a sandbox can live with.
+const (
+	minMemory = 32 << 20
+	minDisk   = 1 << 20
+	minCPUs   = 0.01
+	minPIDs   = 1
+	maxCPUs   = 1024
+	maxPIDs   = 1 << 20
+)
+
+// Validate refuses limits that no sandbox can live with. Zero is no limit of its own.
+//
+// Invalid.
+func (r Resources) Validate() error {
+	switch {
+	case r.Memory != 0 && r.Memory < minMemory:
+		return Errorf(Invalid, "memory limit %d: want at least %d bytes (32 MiB)", r.Memory, minMemory)
+	case r.CPUs != 0 && !(r.CPUs >= minCPUs && r.CPUs <= maxCPUs): // not a number is neither
+		return Errorf(Invalid, "CPU limit %g: want %g to %d", r.CPUs, minCPUs, maxCPUs)
+	case r.Disk != 0 && r.Disk < minDisk:
+		return Errorf(Invalid, "disk limit %d: want at least %d bytes (1 MiB)", r.Disk, minDisk)
+	case r.PIDs != 0 && (r.PIDs < minPIDs || r.PIDs > maxPIDs):
+		return Errorf(Invalid, "limit of %d processes: want %d to %d", r.PIDs, minPIDs, maxPIDs)
+	}
+	return nil
+}
+
+func validateMounts(mounts []Mount) error {
+	seen := make(map[string]bool)
+	for _, m := range mounts {
+		if err := m.CheckSource(); err != nil {
+			return err
+		}
+		if m.Volume == "" && !path.IsAbs(m.Source) {
+			return Errorf(Invalid, "mount source %q: want an absolute path", m.Source)
+		}
+		if err := validateTarget(m.Target); err != nil {
+			return err
+		}
+		if seen[m.Target] {
+			return Errorf(Invalid, "mount target %q is given twice", m.Target)
+		}
+		seen[m.Target] = true
+	}
+	return nil
+}
+
+// validateTarget keeps mounts away from what the sandbox's kernel and guest need for
+// themselves.
+func validateTarget(target string) error {
+	if !cleanAbsolute(target) || target == "/" {
+		return Errorf(Invalid, "mount target %q: want an absolute path other than /", target)
+	}
+	for _, reserved := range []string{"/proc", "/sys", "/dev", GuestDir} {
+		if target == reserved || strings.HasPrefix(target, reserved+"/") {
+			return Errorf(Invalid, "mount target %q: %s belongs to the sandbox itself", target, reserved)
+		}
+	}
+	return nil
+}
+
+func cleanAbsolute(p string) bool {
+	return path.IsAbs(p) && path.Clean(p) == p && !strings.Contains(p, "\x00")
+}
