@@ -62,6 +62,7 @@ func openGVisor(ctx context.Context, s surroundings) (sandpit.Provider, error) {
 	return gvisor.New(gvisor.Config{
 		RuntimeDir: s.cfg.RuntimeDir,
 		ScratchDir: filepath.Join(s.cfg.StateDir, "scratch"),
+		KeepDir:    filepath.Join(s.cfg.StateDir, "stopped"),
 		Images:     s.images,
 		Engine:     s.cfg.Engine,
 		Defaults:   limits(s.cfg),

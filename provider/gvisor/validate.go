@@ -11,8 +11,6 @@ import (
 
 var hostnamePattern = regexp.MustCompile(`^[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?$`)
 
-func baseName(p string) string { return filepath.Base(p) }
-
 // validateSpec refuses what can never work, before anything is made.
 func validateSpec(s sandpit.Spec) error {
 	if s.Hostname != "" && !hostnamePattern.MatchString(s.Hostname) {
