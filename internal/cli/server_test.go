@@ -180,13 +180,14 @@ func TestServerScriptsInGVisor(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"run", "scratch"} {
+	for _, name := range []string{"run", "scratch", "stopped"} {
 		if err := os.Mkdir(filepath.Join(dir, name), 0o700); err != nil {
 			t.Fatal(err)
 		}
 	}
 	provider, err := gvisor.New(gvisor.Config{
-		RuntimeDir: filepath.Join(dir, "run"), ScratchDir: filepath.Join(dir, "scratch"), Images: images, Engine: engine,
+		RuntimeDir: filepath.Join(dir, "run"), ScratchDir: filepath.Join(dir, "scratch"), KeepDir: filepath.Join(dir, "stopped"),
+		Images: images, Engine: engine,
 	})
 	if err != nil {
 		t.Fatal(err)
