@@ -116,7 +116,7 @@ func newWorld(t *testing.T, most int) *world {
 	if err := os.WriteFile(filepath.Join(w.dir, engineName), program, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	for _, sub := range []string{"run", "scratch", "images"} {
+	for _, sub := range []string{"run", "scratch", "images", "stopped"} {
 		if err := os.Mkdir(filepath.Join(w.dir, sub), 0o700); err != nil {
 			t.Fatal(err)
 		}
@@ -253,6 +253,8 @@ var allowed = map[string][]sandpit.Code{
 	"labels":   {sandpit.NotFound, sandpit.Gone},
 	"pause":    {sandpit.NotFound, sandpit.Gone, sandpit.Conflict},
 	"resume":   {sandpit.NotFound, sandpit.Gone, sandpit.Conflict},
+	"stop":     {sandpit.NotFound, sandpit.Gone, sandpit.Conflict},
+	"start":    {sandpit.NotFound, sandpit.Gone, sandpit.Conflict, sandpit.Exhausted},
 	"delete":   {sandpit.Unavailable, sandpit.Timeout},
 }
 
@@ -291,10 +293,14 @@ func (w *world) choose() call {
 	}
 	id := ids[rand.N(len(ids))]
 	switch n := rand.N(100); {
-	case n < 48:
+	case n < 46:
 		return call{Op: "run", ID: id, Command: "cat /workspace/key"}
-	case n < 60:
+	case n < 51:
 		return call{Op: "get", ID: id}
+	case n < 55:
+		return call{Op: "stop", ID: id}
+	case n < 60:
+		return call{Op: "start", ID: id}
 	case n < 66:
 		return call{Op: "list"}
 	case n < 72:
@@ -356,6 +362,16 @@ func (w *world) compare() {
 		listed = append(listed, s.ID)
 		if s.State == sandpit.StatePaused { // nobody resumed it, or the answer was lost
 			w.must(call{Op: "resume", ID: s.ID})
+			s.State = sandpit.StateRunning
+		}
+		if s.State == sandpit.StateStopped { // as many as have room beside those that run
+			_, err := w.ask(call{Op: "start", ID: s.ID})
+			if sandpit.CodeOf(err) == sandpit.Exhausted {
+				continue
+			}
+			if err != nil {
+				w.t.Errorf("start %s: %v", s.ID, err)
+			}
 			s.State = sandpit.StateRunning
 		}
 		if s.State != sandpit.StateRunning {

@@ -83,7 +83,7 @@ func serve(ctx context.Context, dir string) error {
 	}
 	s := &server{}
 	if s.provider, err = gvisor.New(gvisor.Config{
-		RuntimeDir: filepath.Join(dir, "run"), ScratchDir: filepath.Join(dir, "scratch"),
+		RuntimeDir: filepath.Join(dir, "run"), ScratchDir: filepath.Join(dir, "scratch"), KeepDir: filepath.Join(dir, "stopped"),
 		Images: images, Engine: filepath.Join(dir, engineName), Lasting: true,
 	}); err != nil {
 		return err
@@ -161,6 +161,10 @@ func (s *server) answer(ctx context.Context, c call) (r result, err error) {
 		err = s.manager.Pause(ctx, c.ID)
 	case "resume":
 		err = s.manager.Resume(ctx, c.ID)
+	case "stop":
+		err = s.manager.Stop(ctx, c.ID)
+	case "start":
+		err = s.manager.Start(ctx, c.ID)
 	case "delete":
 		err = s.manager.Delete(ctx, c.ID)
 	case "close":

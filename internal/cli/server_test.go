@@ -181,13 +181,13 @@ func TestServerScriptsInGVisor(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"run", "scratch"} {
+	for _, name := range []string{"run", "scratch", "stopped"} {
 		if err := os.Mkdir(filepath.Join(dir, name), 0o700); err != nil {
 			t.Fatal(err)
 		}
 	}
 	provider, err := gvisor.New(gvisor.Config{
-		RuntimeDir: filepath.Join(dir, "run"), ScratchDir: filepath.Join(dir, "scratch"),
+		RuntimeDir: filepath.Join(dir, "run"), ScratchDir: filepath.Join(dir, "scratch"), KeepDir: filepath.Join(dir, "stopped"),
 		VolumeDir: filepath.Join(dir, "volumes"), Images: images, Engine: engine,
 	})
 	if err != nil {

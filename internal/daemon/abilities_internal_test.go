@@ -16,7 +16,7 @@ func TestAbilities(t *testing.T) {
 		of   sandpit.Instance
 		want []string
 	}{
-		"gvisor": {(*gvisor.Instance)(nil), []string{"pool", "network", "dial", "stats", "pause"}},
+		"gvisor": {(*gvisor.Instance)(nil), []string{"pool", "network", "dial", "stats", "pause", "stop"}},
 		"fake":   {(*fake.Instance)(nil), []string{"pool", "network", "dial", "stats", "resize", "pause", "stop", "archive", "snapshot"}},
 		"none":   {nil, nil},
 	} {

@@ -80,6 +80,7 @@ func openGVisor(ctx context.Context, s surroundings) (sandpit.Provider, error) {
 		RuntimeDir: s.cfg.RuntimeDir,
 		ScratchDir: filepath.Join(s.cfg.StateDir, "scratch"),
 		VolumeDir:  filepath.Join(s.cfg.StateDir, "volumes"),
+		KeepDir:    filepath.Join(s.cfg.StateDir, "stopped"),
 		Images:     s.images,
 		Engine:     s.cfg.Engine,
 		Defaults:   limits(s.cfg),

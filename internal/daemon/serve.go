@@ -85,7 +85,9 @@ func consoleWanted(format string, terminal bool) bool {
 
 // openServerDirs makes the directories of a server and opens its cache of images.
 func openServerDirs(cfg config.Config) (*image.Store, error) {
-	dirs := []string{cfg.StateDir, cfg.CacheDir, cfg.RuntimeDir, filepath.Join(cfg.StateDir, "scratch")}
+	dirs := []string{
+		cfg.StateDir, cfg.CacheDir, cfg.RuntimeDir, filepath.Join(cfg.StateDir, "scratch"), filepath.Join(cfg.StateDir, "stopped"),
+	}
 	for _, dir := range dirs {
 		if err := config.MakePrivate(dir, os.Geteuid()); err != nil {
 			return nil, err

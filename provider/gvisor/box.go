@@ -22,8 +22,8 @@ import (
 )
 
 // createRequest describes a sandbox to the engine. The files it needs come
-// beside it, in this order: the locked record, the root image, the guest image
-// and then one for each mount that says so.
+// beside it, in this order: the locked record, the root image, the guest image, the
+// identity, the saved layer if there is one, and then one for each mount that says so.
 type createRequest struct {
 	Hostname string         `json:"hostname"`
 	Layer    layer          `json:"layer"`
@@ -32,9 +32,26 @@ type createRequest struct {
 	Mounts   []mountRequest `json:"mounts,omitempty"`
 	// Network is nil for an offline sandbox.
 	Network *gatewayConfig `json:"network,omitempty"`
+	// Saved says that the files of a saved layer come along.
+	Saved bool `json:"saved,omitempty"`
 }
 
-const fixedFiles = 3
+// The files of a createRequest by their places.
+const (
+	recordFile = iota
+	rootFile
+	guestFile
+	identityFile
+	fixedFiles
+)
+
+// fixedFiles is how many files come before those of mounts.
+func (r createRequest) fixedFiles() int {
+	if r.Saved {
+		return fixedFiles + len(layerFiles())
+	}
+	return fixedFiles
+}
 
 // layer is where a sandbox's own changes to its files go.
 type layer struct {
@@ -85,8 +102,12 @@ type box struct {
 	limits    *limits
 	guard     *memoryGuard // nil without a memory limit
 	paused    bool
+	saved     bool     // paused because its layer was saved: it is about to be stopped
+	stopped   bool     // its end is none
 	life      *os.File // the gateway is there until this is closed; nil offline
 	destroyed bool
+	root      *os.File // the image, which so stays in the cache
+	identity  *os.File // an identity, in memory
 
 	ended   chan struct{} // closed when the kernel process has ended
 	endOnce sync.Once
@@ -107,16 +128,16 @@ func (b *box) create(req createRequest, g cgroups, files []*os.File) (notes []st
 	if b.destroyed {
 		return nil, sandpit.Errorf(sandpit.Gone, "sandbox %s was destroyed meanwhile", b.id)
 	}
-	if len(files) < fixedFiles {
+	if len(files) < req.fixedFiles() {
 		return nil, sandpit.Errorf(sandpit.Invalid, "create: files are missing")
 	}
-	if err := b.holdLock(files[0]); err != nil {
+	if err := b.hold(files); err != nil {
 		return nil, err
 	}
 	if err := os.MkdirAll(filepath.Join(b.dir(), "root"), 0o755); err != nil { //nolint:gosec // below the engine's closed root
 		return nil, fmt.Errorf("make the bundle: %w", err)
 	}
-	if err := b.attach(&req, files[fixedFiles:]); err != nil {
+	if err := b.attach(&req, files[req.fixedFiles():]); err != nil {
 		return nil, err
 	}
 	if b.limits, err = newLimits(g, b.id, req.Limits); err != nil {
@@ -128,7 +149,7 @@ func (b *box) create(req createRequest, g cgroups, files []*os.File) (notes []st
 
 // start writes the bundle and starts the kernel and, in it, the guest.
 func (b *box) start(req createRequest, files []*os.File) error {
-	spec := newSpec(b.dir(), req, descriptorPath(files[1], ""), descriptorPath(files[2], ""))
+	spec := newSpec(b.dir(), req, descriptorPath(files[rootFile], ""), descriptorPath(files[guestFile], ""))
 	data, err := json.Marshal(spec)
 	if err != nil {
 		return fmt.Errorf("write the bundle: %w", err)
@@ -158,15 +179,26 @@ func (b *box) start(req createRequest, files []*os.File) error {
 		defer link.Close()
 		start = func() error { return startOnline(b.container, conf, link) }
 	}
-	b.container, err = container.New(conf, container.Args{
+	args := container.Args{
 		ID: string(b.id), Spec: spec, BundleDir: b.dir(),
 		PassFiles: map[int]*os.File{guest.ConduitFD: theirs},
-	})
+	}
+	if req.Saved {
+		if args.FSRestoreImagePath, err = b.savedDir(files[fixedFiles:]); err != nil {
+			return fmt.Errorf("bring the files back: %w", err)
+		}
+	}
+	b.container, err = container.New(conf, args)
 	if err != nil {
 		return fmt.Errorf("create the kernel: %w", err)
 	}
 	if err := start(); err != nil {
 		return fmt.Errorf("start the kernel: %w", err)
+	}
+	if req.Saved { // also an error if it took none of them
+		if err := b.container.WaitFSRestore(); err != nil {
+			return fmt.Errorf("bring the files back: %w", err)
+		}
 	}
 	// Not by the container, which forgets its kernel when it is destroyed.
 	go b.watch(b.container.Sandbox)
@@ -189,11 +221,14 @@ func (b *box) settle() error {
 	return b.limits.settle()
 }
 
-// holdLock keeps the record's lock for as long as the sandbox exists.
-func (b *box) holdLock(record *os.File) error {
-	var err error
-	b.lock, err = duplicate(record)
-	return err
+// hold keeps the record's lock, and what is asked for when the sandbox is stopped,
+// for as long as it exists.
+func (b *box) hold(files []*os.File) error {
+	var errs [3]error
+	b.lock, errs[0] = duplicate(files[recordFile])
+	b.root, errs[1] = duplicate(files[rootFile])
+	b.identity, errs[2] = duplicate(files[identityFile])
+	return errors.Join(errs[:]...)
 }
 
 // attach makes everything of the machine that the sandbox sees visible below its
@@ -424,7 +459,7 @@ func (b *box) destroy() error {
 	if err := os.RemoveAll(b.dir()); err != nil {
 		errs = append(errs, fmt.Errorf("remove the bundle: %w", err))
 	}
-	for _, f := range []**os.File{&b.conduit, &b.lock, &b.life} {
+	for _, f := range []**os.File{&b.conduit, &b.lock, &b.life, &b.root, &b.identity} {
 		if *f != nil {
 			_ = (*f).Close()
 			*f = nil

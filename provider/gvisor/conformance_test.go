@@ -103,6 +103,11 @@ func (d *providerDirs) leftovers(t *testing.T) (left []string) {
 				left = append(left, filepath.Join(dir, sub, e.Name()))
 			}
 		}
+		kept, err := filepath.Glob(filepath.Join(dir, "stopped", "s*")) // all but the lock
+		if err != nil {
+			left = append(left, err.Error())
+		}
+		left = append(left, kept...)
 	}
 	return left
 }

@@ -44,6 +44,10 @@ const (
 	opResume  operation = "resume"
 	opDestroy operation = "destroy"
 
+	opSave     operation = "save"     // write the layer to the files that come along, and hold still
+	opHeld     operation = "held"     // return one of the files that the sandbox was made with
+	opIdentify operation = "identify" // replace the identity by the file that comes along
+
 	// These a gateway answers, on a socket of its own.
 	opPolicy    operation = "policy"
 	opDecisions operation = "decisions"
@@ -54,6 +58,10 @@ type request struct {
 	ID     sandpit.ID     `json:"id"`
 	Port   int            `json:"port,omitempty"`
 	Create *createRequest `json:"create,omitempty"`
+	// Held is the file that opHeld is about.
+	Held heldFile `json:"held,omitempty"`
+	// Stopped says that the sandbox does not end with opDestroy, but is stopped.
+	Stopped bool `json:"stopped,omitempty"`
 
 	Policy *sandpit.NetworkPolicy `json:"policy,omitempty"`
 	After  int64                  `json:"after,omitempty"`
@@ -62,6 +70,8 @@ type request struct {
 type reply struct {
 	Error *replyError   `json:"error,omitempty"`
 	Exit  *sandpit.Exit `json:"exit,omitempty"`
+	// Stopped says that the sandbox is no longer here, but has not ended.
+	Stopped bool `json:"stopped,omitempty"`
 	// Notes are limits that are not enforced, for people.
 	Notes []string       `json:"notes,omitempty"`
 	Stats *sandpit.Stats `json:"stats,omitempty"`

@@ -274,7 +274,7 @@ func (e *engine) handle(ctx context.Context, req request, files []*os.File) (rep
 		return reply{}, f, err
 	case opWait:
 		exit, err := b.wait(ctx)
-		return reply{Exit: &exit}, nil, err
+		return reply{Exit: &exit, Stopped: b.wasStopped()}, nil, err
 	case opSettle:
 		return reply{}, nil, b.settle()
 	case opStats:
@@ -284,7 +284,17 @@ func (e *engine) handle(ctx context.Context, req request, files []*os.File) (rep
 		return reply{}, nil, b.pause()
 	case opResume:
 		return reply{}, nil, b.resume()
+	case opSave:
+		return reply{}, nil, b.save(ctx, files)
+	case opHeld:
+		f, err := b.heldFile(req.Held)
+		return reply{}, f, err
+	case opIdentify:
+		return reply{}, nil, b.identify(files)
 	case opDestroy:
+		if req.Stopped {
+			b.markStopped()
+		}
 		err := b.destroy()
 		e.forget(b)
 		return reply{}, nil, err

@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"sync"
 	"time"
 
@@ -22,11 +23,12 @@ import (
 
 // Instance is one sandbox of a Provider.
 type Instance struct {
-	id     sandpit.ID
-	engine string // directory of the engine that holds it
-	guest  *envd.Client
+	id       sandpit.ID
+	provider *Provider
+	guest    *envd.Client
 
 	mu         sync.Mutex
+	engine     string // directory of the engine that held it when it was last asked; "" while it is stopped
 	transports map[int]*http.Transport
 }
 
@@ -37,8 +39,8 @@ var (
 	_ sandpit.Claimer  = (*Instance)(nil)
 )
 
-func newInstance(engine string, rec record) *Instance {
-	i := &Instance{id: rec.ID, engine: engine, transports: make(map[int]*http.Transport)}
+func newInstance(p *Provider, engine string, rec record) *Instance {
+	i := &Instance{id: rec.ID, provider: p, engine: engine, transports: make(map[int]*http.Transport)}
 	i.guest = envd.New(i.HTTP(guest.Port), rec.Token)
 	return i
 }
@@ -48,7 +50,7 @@ func (i *Instance) ID() sandpit.ID { return i.id }
 
 // Handle implements sandpit.Instance.
 func (i *Instance) Handle() []byte {
-	return handle{Engine: baseName(i.engine), ID: i.id}.encode()
+	return handle{Engine: handleEngine(i.engineDir()), ID: i.id}.encode()
 }
 
 // Guest implements sandpit.Instance.
@@ -77,7 +79,7 @@ func (i *Instance) HTTP(port int) http.RoundTripper {
 
 // Dial implements sandpit.Dialer.
 func (i *Instance) Dial(ctx context.Context, port int) (net.Conn, error) {
-	_, f, err := call(ctx, i.engine, request{Op: opDial, ID: i.id, Port: port})
+	_, f, err := i.call(ctx, request{Op: opDial, ID: i.id, Port: port})
 	if err != nil {
 		return nil, err
 	}
@@ -117,50 +119,119 @@ func awaitAnswer(ctx context.Context, conn net.Conn, port int) error {
 	return nil
 }
 
-// Wait implements sandpit.Instance.
+// Wait implements sandpit.Instance. A sandbox that is stopped has not ended.
 func (i *Instance) Wait(ctx context.Context) (sandpit.Exit, error) {
-	rep, f, err := call(ctx, i.engine, request{Op: opWait, ID: i.id})
+	for {
+		exit, stopped, err := i.waitHere(ctx)
+		if err != nil {
+			return sandpit.Exit{}, err
+		}
+		if !stopped && !i.provider.keep.has(i.id) {
+			return exit, nil
+		}
+		err = i.awaitStart(ctx)
+		if sandpit.CodeOf(err) == sandpit.Gone {
+			return sandpit.Exit{Reason: "the sandbox was destroyed"}, nil
+		}
+		if err != nil {
+			return sandpit.Exit{}, err
+		}
+	}
+}
+
+// waitHere waits for the sandbox's end in the engine that is known to hold it.
+func (i *Instance) waitHere(ctx context.Context) (exit sandpit.Exit, stopped bool, err error) {
+	rep, f, err := call(ctx, i.engineDir(), request{Op: opWait, ID: i.id})
 	if f != nil {
 		_ = f.Close()
 	}
 	if sandpit.CodeOf(err) == sandpit.Gone {
-		return sandpit.Exit{Reason: "the sandbox's engine has ended"}, nil
+		dir, err := i.provider.locate(ctx, i.id)
+		if err == nil && dir != i.engineDir() { // started elsewhere meanwhile
+			i.moveTo(dir)
+			return exit, true, nil
+		}
+		return sandpit.Exit{Reason: "the sandbox's engine has ended"}, false, nil
 	}
 	if err != nil {
-		return sandpit.Exit{}, err
+		return exit, false, err
 	}
 	if rep.Exit == nil {
-		return sandpit.Exit{}, sandpit.Errorf(sandpit.Internal, "wait: the engine sent no exit")
+		return exit, false, sandpit.Errorf(sandpit.Internal, "wait: the engine sent no exit")
 	}
-	return *rep.Exit, nil
+	return *rep.Exit, rep.Stopped, nil
 }
 
 // Destroy implements sandpit.Instance.
 func (i *Instance) Destroy(ctx context.Context) error {
-	_, f, err := call(ctx, i.engine, request{Op: opDestroy, ID: i.id})
+	err := i.destroy(ctx)
+	i.closeIdle()
+	if err != nil {
+		return fmt.Errorf("destroy sandbox %s: %w", i.id, err)
+	}
+	return nil
+}
+
+// destroy ends the sandbox where it runs, and removes what is kept of it if it is
+// stopped.
+func (i *Instance) destroy(ctx context.Context) error {
+	p := i.provider
+	if p.keep.dir == "" {
+		return i.end(ctx, i.engineDir(), false)
+	}
+	held, err := p.keep.lock(ctx, i.id)
+	if err != nil {
+		return err
+	}
+	defer held.Close()
+	dirs := []string{i.engineDir()}
+	if name, err := p.find(i.id); err != nil {
+		return err
+	} else if dir := filepath.Join(p.engines, name); name != "" && dir != dirs[0] {
+		dirs = append(dirs, dir)
+	}
+	for _, dir := range dirs {
+		if err := i.end(ctx, dir, false); err != nil {
+			return err
+		}
+	}
+	return p.keep.remove(i.id)
+}
+
+// end ends the sandbox in an engine, if it is there, for good or until it is started
+// again.
+func (i *Instance) end(ctx context.Context, dir string, stopped bool) error {
+	if dir == "" {
+		return nil
+	}
+	_, f, err := call(ctx, dir, request{Op: opDestroy, ID: i.id, Stopped: stopped})
 	if f != nil {
 		_ = f.Close()
 	}
 	if sandpit.CodeOf(err) == sandpit.Gone {
 		err = nil // with its engine, or before
 	}
-	i.mu.Lock()
-	for _, t := range i.transports {
-		t.CloseIdleConnections()
-	}
-	i.mu.Unlock()
 	if err != nil {
-		return fmt.Errorf("destroy sandbox %s: %w", i.id, err)
+		return err
 	}
-	if err := os.Remove(recordPath(i.engine, i.id)); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("destroy sandbox %s: %w", i.id, err)
+	if err := os.Remove(recordPath(dir, i.id)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
 	}
 	return nil
 }
 
+// closeIdle lets go of connections that nobody uses.
+func (i *Instance) closeIdle() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	for _, t := range i.transports {
+		t.CloseIdleConnections()
+	}
+}
+
 // Stats implements sandpit.Statser.
 func (i *Instance) Stats(ctx context.Context) (sandpit.Stats, error) {
-	rep, f, err := call(ctx, i.engine, request{Op: opStats, ID: i.id})
+	rep, f, err := i.call(ctx, request{Op: opStats, ID: i.id})
 	if f != nil {
 		_ = f.Close()
 	}
@@ -180,8 +251,10 @@ func (i *Instance) Stats(ctx context.Context) (sandpit.Stats, error) {
 
 // keyGuest gives the guest its key and defaults, before anything else runs
 // inside, and so waits until it answers.
-func (i *Instance) keyGuest(ctx context.Context, spec sandpit.Spec, img image.Config) error {
-	return i.guest.Init(ctx, initFor(spec, img))
+func (i *Instance) keyGuest(ctx context.Context, rec record) error {
+	req := initFor(rec.Spec, rec.Image)
+	req.Token = rec.Token
+	return i.guest.Init(ctx, req)
 }
 
 func initFor(spec sandpit.Spec, img image.Config) envd.InitRequest {
@@ -207,7 +280,8 @@ func (i *Instance) claim(ctx context.Context, spec sandpit.Spec) error {
 	if err := validateSpec(spec); err != nil {
 		return err
 	}
-	rec, err := readRecord(i.engine, i.id)
+	dir := i.engineDir()
+	rec, err := readRecord(dir, i.id)
 	if err != nil {
 		return err
 	}
@@ -222,8 +296,25 @@ func (i *Instance) claim(ctx context.Context, spec sandpit.Spec) error {
 	req := initFor(spec, rec.Image)
 	req.Token = rand.Text()
 	rec.Spec, rec.Token = spec, req.Token
-	if err := rewriteRecord(i.engine, rec); err != nil {
+	if err := rewriteRecord(dir, rec); err != nil {
+		return err
+	}
+	if err := i.identify(ctx, dir, spec.Env); err != nil {
 		return err
 	}
 	return i.guest.Init(ctx, req)
+}
+
+// identify tells the engine what it is asked for when the sandbox is stopped.
+func (i *Instance) identify(ctx context.Context, dir string, env map[string]string) error {
+	f, err := identity{Env: env}.file()
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	_, got, err := call(ctx, dir, request{Op: opIdentify, ID: i.id}, f)
+	if got != nil {
+		_ = got.Close()
+	}
+	return err
 }

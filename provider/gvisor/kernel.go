@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"github.com/google/subcommands"
 	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/gomaxprocs"
+	"gvisor.dev/gvisor/pkg/sentry/pgalloc"
 	"gvisor.dev/gvisor/runsc/cli"
 	"gvisor.dev/gvisor/runsc/cmd"
 	"gvisor.dev/gvisor/runsc/cmd/sentry/sentrycmd"
@@ -32,6 +34,10 @@ func kernelChildMain() int {
 	os.Args = limits.tell(os.Args)
 	switch filepath.Base(os.Args[0]) {
 	case kernelRole:
+		if os.Args, err = ownLayerFile(os.Args); err != nil {
+			fmt.Fprintln(os.Stderr, "sandpit:", err)
+			return 1
+		}
 		_ = allowCPUID() // without it sandboxes are slower
 		gomaxprocs.Add(limits.spareProcessors())
 		collectLater()
@@ -47,6 +53,25 @@ func kernelChildMain() int {
 		new(sentrycmd.Umount): "internal",
 	}, []subcommands.Command{})
 	return 1
+}
+
+// ownLayerFile has a layer in memory be in a file of its own, which is what one on
+// disk is too. gVisor would put it among the programs' memory, and can save a layer by
+// itself only if it is not there. Only a gofer's presence would have it do so.
+func ownLayerFile(args []string) ([]string, error) {
+	const mounts, inMemory, inFile = "--gofer-mount-confs=", "erofs:memory", "erofs:anon"
+	i := slices.IndexFunc(args, func(a string) bool { return strings.HasPrefix(a, mounts+inMemory) }) // the root is first
+	if i < 0 {
+		return args, nil // on disk, or done before this process started itself again
+	}
+	fd, err := unix.MemfdCreate("layer", 0) // for that it stays open
+	if err != nil {
+		return nil, fmt.Errorf("make a file for the layer: %w", err)
+	}
+	pgalloc.IMAWorkAroundForMemFile(uintptr(fd))
+	args = slices.Clone(args)
+	args[i] = mounts + inFile + strings.TrimPrefix(args[i], mounts+inMemory)
+	return slices.Insert(args, i, "--gofer-filestore-fds="+strconv.Itoa(fd)), nil
 }
 
 // collectLater keeps the garbage collector from running while the kernel starts,

@@ -140,7 +140,7 @@ func (i *Instance) setNetworkPolicy(ctx context.Context, p sandpit.NetworkPolicy
 		return err
 	}
 	rec.Spec.Network = p.Clone()
-	return rewriteRecord(i.engine, rec)
+	return rewriteRecord(i.engineDir(), rec)
 }
 
 // NetworkLog implements sandpit.NetworkLogger. An offline sandbox has no decisions.
@@ -163,9 +163,13 @@ func (i *Instance) NetworkLog(ctx context.Context, after int64) ([]sandpit.Netwo
 	}
 }
 
-// liveRecord returns the sandbox's record. Gone: there is none any more.
+// liveRecord returns the sandbox's record. Gone: there is none any more. Conflict: it
+// is stopped.
 func (i *Instance) liveRecord() (record, error) {
-	rec, err := readRecord(i.engine, i.id)
+	rec, err := readRecord(i.engineDir(), i.id)
+	if sandpit.CodeOf(err) == sandpit.NotFound && i.provider.keep.has(i.id) {
+		return rec, stoppedError(i.id)
+	}
 	if sandpit.CodeOf(err) == sandpit.NotFound {
 		err = sandpit.Errorf(sandpit.Gone, "sandbox %s is gone", i.id)
 	}
@@ -175,14 +179,15 @@ func (i *Instance) liveRecord() (record, error) {
 // callGateway asks the sandbox's gateway. While that is started again after a
 // break-down, the call waits.
 func (i *Instance) callGateway(ctx context.Context, req request) (reply, error) {
-	rep, f, err := callSocket(ctx, filepath.Join(i.engine, gatewaysName), string(i.id), req)
+	dir := i.engineDir()
+	rep, f, err := callSocket(ctx, filepath.Join(dir, gatewaysName), string(i.id), req)
 	if f != nil {
 		_ = f.Close()
 	}
 	if sandpit.CodeOf(err) != sandpit.Gone {
 		return rep, err
 	}
-	if _, statErr := os.Lstat(recordPath(i.engine, i.id)); statErr != nil {
+	if _, statErr := os.Lstat(recordPath(dir, i.id)); statErr != nil {
 		return rep, err
 	}
 	return rep, sandpit.Errorf(sandpit.Unavailable, "the sandbox's gateway did not answer: %w", err)

@@ -38,7 +38,7 @@ func (b *box) resume() error {
 	if err := b.container.Resume(); err != nil {
 		return b.kernelErrorLocked("resume", err)
 	}
-	b.paused = false
+	b.paused, b.saved = false, false
 	return nil
 }
 
@@ -82,7 +82,7 @@ func (i *Instance) Resume(ctx context.Context) error { return i.tell(ctx, opResu
 
 // tell asks the engine for something that has no answer but whether it was done.
 func (i *Instance) tell(ctx context.Context, op operation) error {
-	_, f, err := call(ctx, i.engine, request{Op: op, ID: i.id})
+	_, f, err := i.call(ctx, request{Op: op, ID: i.id})
 	if f != nil {
 		_ = f.Close()
 	}

@@ -31,6 +31,10 @@ type Config struct {
 	// VolumeDir is where volumes are kept. It is made if it is not there; same
 	// conditions. Default: volumes are Unsupported.
 	VolumeDir string
+	// KeepDir is where stopped sandboxes are kept, with their files and environment,
+	// until they are started or destroyed, whatever becomes of Providers, engines and
+	// the machine. Same conditions. Default: none, and sandboxes cannot be stopped.
+	KeepDir string
 	// Images turns image references into files.
 	Images *image.Store
 	// Engine is a statically linked sandpit. Default: the running program.
@@ -72,6 +76,7 @@ type Provider struct {
 	cfg     Config
 	binary  engineBinary
 	engines string // directory of engines
+	keep    keeper
 	// guestKey names the guest that was built in; "" is none.
 	guestKey string
 
@@ -95,7 +100,7 @@ func New(cfg Config) (*Provider, error) {
 	cfg.Defaults = orDefaults(cfg.Defaults, DefaultLimits())
 	p := &Provider{
 		cfg: cfg, binary: bin, engines: filepath.Join(cfg.RuntimeDir, enginesName),
-		guestKey: guestbin.Digest(runtime.GOARCH), noticed: make(map[string]bool),
+		guestKey: guestbin.Digest(runtime.GOARCH), noticed: make(map[string]bool), keep: keeper{dir: cfg.KeepDir},
 	}
 	if err := os.Mkdir(p.engines, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 		return nil, fmt.Errorf("make the runtime directory: %w", err)
@@ -105,7 +110,7 @@ func New(cfg Config) (*Provider, error) {
 			return nil, fmt.Errorf("make the directory of volumes: %w", err)
 		}
 	}
-	return p, sweep(p.engines)
+	return p, errors.Join(sweep(p.engines), p.keep.sweep())
 }
 
 // Create implements sandpit.Provider.
@@ -134,23 +139,34 @@ func (p *Provider) create(ctx context.Context, id sandpit.ID, spec sandpit.Spec)
 	if err := errors.Join(err, <-started); err != nil {
 		return nil, err
 	}
-	if other, err := p.find(id); err != nil || other != "" {
-		return nil, errors.Join(err, alreadyExists(id, other))
+	if other, err := p.find(id); err != nil || other != "" || p.keep.has(id) {
+		return nil, errors.Join(err, sandpit.Errorf(sandpit.AlreadyExists, "sandbox %s exists already", id))
 	}
-	rec := record{ID: id, Spec: spec, CreatedAt: time.Now(), Token: rand.Text(), Image: img.root.Config}
-	file, err := p.announce(eng.dir, rec)
-	if err != nil {
+	rec := record{
+		ID: id, Spec: spec, CreatedAt: time.Now(), Token: rand.Text(), Image: img.root.Config,
+		Shown: img.root.Mounts, Limits: p.limitsFor(spec.Resources),
+	}
+	inst := newInstance(p, eng.dir, rec)
+	if err := p.place(ctx, inst, rec, img); err != nil {
 		return nil, err
 	}
-	defer file.Close()
+	return inst, nil
+}
 
-	inst := newInstance(eng.dir, rec)
-	if err := p.boot(ctx, inst, spec, img, file); err != nil {
+// place makes the sandbox in its engine. When that fails, nothing of it is left there.
+func (p *Provider) place(ctx context.Context, inst *Instance, rec record, img images) error {
+	dir := inst.engineDir()
+	file, err := p.announce(dir, rec)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	if err := p.boot(ctx, inst, rec, img, file); err != nil {
 		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), startTimeout)
 		defer cancel()
-		return nil, errors.Join(err, inst.Destroy(clean))
+		return errors.Join(err, inst.end(clean, dir, len(img.layer) > 0))
 	}
-	return inst, nil
+	return nil
 }
 
 // announce writes the record of a sandbox, from when on its volumes stay.
@@ -166,36 +182,42 @@ func (p *Provider) announce(engine string, rec record) (*os.File, error) {
 }
 
 // boot has the engine make the sandbox and hands the guest its key.
-func (p *Provider) boot(ctx context.Context, inst *Instance, spec sandpit.Spec, img images, record *os.File) error {
-	req := createRequest{Hostname: spec.Hostname, Limits: p.limitsFor(spec.Resources)}
+func (p *Provider) boot(ctx context.Context, inst *Instance, rec record, img images, record *os.File) error {
+	spec, dir := rec.Spec, inst.engineDir()
+	req := createRequest{Hostname: spec.Hostname, Limits: rec.Limits, Saved: len(img.layer) > 0}
 	if req.Hostname == "" {
 		req.Hostname = "sandpit"
 	}
-	for _, m := range img.root.Mounts { // by path: only what everybody may read
+	for _, m := range rec.Shown { // by path: only what everybody may read
 		req.Mounts = append(req.Mounts, mountRequest{
 			mountSource: mountSource{Path: m.Source, IsDir: true}, Target: m.Target, ReadOnly: true, Image: true,
 		})
 	}
-	files := []*os.File{record, img.rootFile, img.guestFile}
-	own, err := p.openMounts(ctx, inst.engine, &req, spec.Mounts)
+	private, err := identity{Env: spec.Env}.file()
+	if err != nil {
+		return err
+	}
+	defer private.Close()
+	files := append([]*os.File{record, img.rootFile, img.guestFile, private}, img.layer...)
+	own, err := p.openMounts(ctx, dir, &req, spec.Mounts)
 	defer closeAll(own)
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	ctx, cancel := context.WithTimeout(ctx, startTimeout+img.loading)
 	defer cancel()
 	if req.Network = p.networkFor(spec.Network); req.Network != nil {
 		req.Setup.Resolver = network.LinkAddresses().Gateway4.Addr().String()
 	}
-	rep, _, err := call(ctx, inst.engine, request{Op: opCreate, ID: inst.id, Create: &req}, append(files, own...)...)
+	rep, _, err := call(ctx, dir, request{Op: opCreate, ID: inst.id, Create: &req}, append(files, own...)...)
 	if err != nil {
 		return err
 	}
 	p.notice(rep.Notes)
-	if err := inst.keyGuest(ctx, spec, img.root.Config); err != nil {
+	if err := inst.keyGuest(ctx, rec); err != nil {
 		return err
 	}
-	_, _, err = call(ctx, inst.engine, request{Op: opSettle, ID: inst.id})
+	_, _, err = call(ctx, dir, request{Op: opSettle, ID: inst.id})
 	return err
 }
 
@@ -277,6 +299,8 @@ type images struct {
 	root      image.Root
 	rootFile  *os.File
 	guestFile *os.File
+	layer     []*os.File    // those of a stopped sandbox
+	loading   time.Duration // how long reading these may take
 }
 
 func (i images) close() {
@@ -285,6 +309,7 @@ func (i images) close() {
 			_ = f.Close()
 		}
 	}
+	closeAll(i.layer)
 }
 
 func (p *Provider) openImages(ctx context.Context, spec sandpit.Spec) (images, error) {
@@ -294,30 +319,57 @@ func (p *Provider) openImages(ctx context.Context, spec sandpit.Spec) (images, e
 		return img, err
 	}
 	img.rootFile = img.root.File
-	guest, err := p.guestImage(ctx)
+	img.guestFile, err = p.openGuest(ctx)
+	return img, err
+}
+
+func (p *Provider) openGuest(ctx context.Context) (*os.File, error) {
+	path, err := p.guestImage(ctx)
 	if err != nil {
-		return img, err
+		return nil, err
 	}
-	if img.guestFile, err = os.Open(guest); err != nil {
-		return img, fmt.Errorf("open the guest: %w", err)
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("open the guest: %w", err)
 	}
-	return img, nil
+	return f, nil
 }
 
 // List implements sandpit.Provider.
 func (p *Provider) List(context.Context) ([]sandpit.Placement, error) {
+	// In this order: what is stopped or started meanwhile is in one of both, or in
+	// both.
+	before, err := p.keep.list()
+	if err != nil {
+		return nil, err
+	}
 	found, err := listRecords(p.engines)
 	if err != nil {
 		return nil, err
 	}
+	after, err := p.keep.list()
+	if err != nil {
+		return nil, err
+	}
 	var list []sandpit.Placement
-	for engine, records := range found {
+	seen := make(map[sandpit.ID]bool)
+	add := func(engine string, records []record) {
 		for _, r := range records {
+			if seen[r.ID] {
+				continue
+			}
+			seen[r.ID] = true
+			r.Spec.Env = nil // nobody's business
 			list = append(list, sandpit.Placement{
 				ID: r.ID, Handle: handle{Engine: engine, ID: r.ID}.encode(), Spec: r.Spec, CreatedAt: r.CreatedAt,
 			})
 		}
 	}
+	add(handleEngine(""), after)
+	for engine, records := range found {
+		add(engine, records)
+	}
+	add(handleEngine(""), before)
 	return list, nil
 }
 
@@ -333,13 +385,6 @@ func (p *Provider) find(id sandpit.ID) (string, error) {
 		}
 	}
 	return "", nil
-}
-
-func alreadyExists(id sandpit.ID, engine string) error {
-	if engine == "" {
-		return nil
-	}
-	return sandpit.Errorf(sandpit.AlreadyExists, "sandbox %s exists already", id)
 }
 
 // handle is what Attach needs.
@@ -365,17 +410,35 @@ func (p *Provider) Attach(ctx context.Context, data []byte) (sandpit.Instance, e
 	if h.Engine == "" || strings.ContainsAny(h.Engine, "/\x00") || h.Engine[0] == '.' {
 		return nil, sandpit.Errorf(sandpit.Invalid, "handle: engine %q", h.Engine)
 	}
-	dir := filepath.Join(p.engines, h.Engine)
+	inst, err := p.attach(ctx, h)
+	if sandpit.CodeOf(err) == sandpit.Gone {
+		err = sandpit.Errorf(sandpit.NotFound, "%w", err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return inst, nil
+}
+
+// attach finds the sandbox: it need no longer be where it was when the handle was
+// written.
+func (p *Provider) attach(ctx context.Context, h handle) (*Instance, error) {
+	dir, err := p.locate(ctx, h.ID)
+	if sandpit.CodeOf(err) == sandpit.Conflict {
+		found, err := p.keep.read(h.ID)
+		if err != nil {
+			return nil, err
+		}
+		return newInstance(p, "", found.Record), nil
+	}
+	if err != nil {
+		return nil, err
+	}
 	rec, err := readRecord(dir, h.ID)
 	if err != nil {
 		return nil, err
 	}
-	conn, err := dialControl(ctx, dir) // a record alone may be what a crash left
-	if err != nil {
-		return nil, sandpit.Errorf(sandpit.NotFound, "sandbox %s: %w", h.ID, err)
-	}
-	_ = conn.Close()
-	return newInstance(dir, rec), nil
+	return newInstance(p, dir, rec), nil
 }
 
 // Close ends the engine and every sandbox in it; of a lasting Provider it only

@@ -34,7 +34,7 @@ func newProvider(tb testing.TB, dir string) *gvisor.Provider {
 
 func newProviderWith(tb testing.TB, dir string, change func(*gvisor.Config)) *gvisor.Provider {
 	tb.Helper()
-	for _, sub := range []string{"run", "scratch", "images"} {
+	for _, sub := range []string{"run", "scratch", "images", "stopped"} {
 		if err := os.MkdirAll(filepath.Join(dir, sub), 0o700); err != nil {
 			tb.Fatal(err)
 		}
@@ -47,6 +47,7 @@ func newProviderWith(tb testing.TB, dir string, change func(*gvisor.Config)) *gv
 		RuntimeDir: filepath.Join(dir, "run"),
 		ScratchDir: filepath.Join(dir, "scratch"),
 		VolumeDir:  filepath.Join(dir, "volumes"),
+		KeepDir:    filepath.Join(dir, "stopped"),
 		Images:     images,
 		Engine:     testengine.Path(tb),
 	}
@@ -61,6 +62,7 @@ func newProviderWith(tb testing.TB, dir string, change func(*gvisor.Config)) *gv
 		}
 		expectEmpty(tb, filepath.Join(dir, "run", "engines"))
 		expectEmpty(tb, filepath.Join(dir, "scratch"))
+		expectNothingKept(tb, dir)
 	})
 	return p
 }
@@ -70,6 +72,20 @@ func expectEmpty(tb testing.TB, dir string) {
 	entries, err := os.ReadDir(dir)
 	if err != nil || len(entries) > 0 {
 		tb.Errorf("left in %s: %v, %v", dir, entries, err)
+	}
+}
+
+// expectNothingKept looks for what is left of stopped sandboxes.
+func expectNothingKept(tb testing.TB, dir string) {
+	tb.Helper()
+	entries, err := os.ReadDir(filepath.Join(dir, "stopped"))
+	if err != nil {
+		tb.Error(err)
+	}
+	for _, e := range entries {
+		if e.Name() != "lock" {
+			tb.Errorf("left of what was stopped: %s", e.Name())
+		}
 	}
 }
 
@@ -253,7 +269,7 @@ func newProvider2(t *testing.T, dir string) *gvisor.Provider {
 		t.Fatal(err)
 	}
 	p, err := gvisor.New(gvisor.Config{
-		RuntimeDir: filepath.Join(dir, "run"), ScratchDir: filepath.Join(dir, "scratch"),
+		RuntimeDir: filepath.Join(dir, "run"), ScratchDir: filepath.Join(dir, "scratch"), KeepDir: filepath.Join(dir, "stopped"),
 		VolumeDir: filepath.Join(dir, "volumes"), Images: images, Engine: testengine.Path(t),
 	})
 	if err != nil {

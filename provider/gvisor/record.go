@@ -26,6 +26,11 @@ type record struct {
 	Token string `json:"token"`
 	// Image is what the image says of its programs.
 	Image image.Config `json:"image"`
+	// Shown are directories of the machine that belong to the image.
+	Shown []sandpit.Mount `json:"shown,omitempty"`
+	// Limits are those it was made with, defaults included: it has the same when it
+	// is started again.
+	Limits limitsRequest `json:"limits"`
 }
 
 const recordSuffix = ".json"

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -84,16 +85,8 @@ func (p *Provider) takeVolume(name string) error {
 		return err
 	}
 	defer lock.Close()
-	found, err := listRecords(p.engines)
-	if err != nil {
+	if err := p.unused(name); err != nil {
 		return err
-	}
-	for _, records := range found {
-		for _, r := range records {
-			if slices.ContainsFunc(r.Spec.Mounts, func(m sandpit.Mount) bool { return m.Volume == name }) {
-				return sandpit.Errorf(sandpit.Conflict, "volume %s: sandbox %s has it", name, r.ID)
-			}
-		}
 	}
 	// A directory of that name was half removed by somebody else: what comes now goes
 	// into it.
@@ -104,6 +97,25 @@ func (p *Provider) takeVolume(name string) error {
 	}
 	if err != nil && !errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("remove volume %s: %w", name, err)
+	}
+	return nil
+}
+
+// unused returns a Conflict if a sandbox has the volume, running or stopped. One that
+// is stopped meanwhile is kept before its engine forgets it, hence the order.
+func (p *Provider) unused(name string) error {
+	found, err := listRecords(p.engines)
+	if err != nil {
+		return err
+	}
+	stopped, err := p.keep.list()
+	if err != nil {
+		return err
+	}
+	for _, r := range slices.Concat(slices.Concat(slices.Collect(maps.Values(found))...), stopped) {
+		if slices.ContainsFunc(r.Spec.Mounts, func(m sandpit.Mount) bool { return m.Volume == name }) {
+			return sandpit.Errorf(sandpit.Conflict, "volume %s: sandbox %s has it", name, r.ID)
+		}
 	}
 	return nil
 }

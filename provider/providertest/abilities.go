@@ -15,6 +15,8 @@ func abilityChecks() []check {
 		{"claim", claim},
 		{"claim what cannot be", claimRefused},
 		{"stop and start", stopAndStart},
+		{"stopped ones are found again", startAfterCrash},
+		{"destroy while stopped", destroyWhileStopped},
 		{"pause and resume", pauseAndResume},
 		{"destroy while paused", destroyWhilePaused},
 		{"snapshot", snapshotAndCreate},
@@ -111,6 +113,48 @@ func stopAndStart(c *trial) {
 	attached, err := c.provider.Attach(c.ctx(), box.Handle())
 	c.must(err, "attach")
 	equal(c, "file", c.shellIn(attached, `cat "$1/file"`, dir), "kept\n")
+}
+
+// startAfterCrash has a second provider start what the first has stopped.
+func startAfterCrash(c *trial) {
+	spec := c.Spec.Clone()
+	spec.Labels = map[string]string{"who": "the first"}
+	spec.Env = map[string]string{"KEPT": "yes"}
+	box := c.createWith(c.provider, spec)
+	stopper := ability[sandpit.Stopper](c, box, "Stopper")
+	c.shellIn(box, "echo by the first > left")
+	c.must(stopper.Stop(c.ctx()), "stop")
+	second := c.reopen(c.provider)
+	found, ok := c.placement(second, box.ID())
+	if !ok {
+		c.Fatal("the second provider does not list it")
+	}
+	equal(c, "label", found.Spec.Labels["who"], "the first")
+	equal(c, "variables that are listed", len(found.Spec.Env), 0)
+	_, err := second.Create(c.ctx(), box.ID(), spec)
+	c.wantCode(err, "create with the id of a stopped one", sandpit.AlreadyExists)
+	for name, handle := range map[string][]byte{"listed": found.Handle, "its own": box.Handle()} {
+		attached, err := second.Attach(c.ctx(), handle)
+		c.must(err, "attach by the handle "+name)
+		theirs := ability[sandpit.Stopper](c, attached, "Stopper")
+		c.wantCode(theirs.Stop(c.ctx()), "stop what is stopped", sandpit.Conflict)
+		c.must(theirs.Start(c.ctx()), "start")
+		for who, i := range map[string]sandpit.Instance{"the second": attached, "the first": box} {
+			equal(c, "what the first has left, for "+who, c.shellIn(i, `cat left; echo "$KEPT"`), "by the first\nyes\n")
+		}
+		c.must(stopper.Stop(c.ctx()), "stop")
+	}
+}
+
+func destroyWhileStopped(c *trial) {
+	box := c.newBox()
+	stopper := ability[sandpit.Stopper](c, box, "Stopper")
+	c.must(stopper.Stop(c.ctx()), "stop")
+	c.must(box.Destroy(c.ctx()), "destroy")
+	c.wantCode(stopper.Start(c.ctx()), "start what is gone", sandpit.Gone)
+	if _, ok := c.placement(c.provider, box.ID()); ok {
+		c.Error("it is listed after destroy")
+	}
 }
 
 // counter counts what it is given.
