@@ -191,7 +191,7 @@ func (a *app) runLocal(ctx context.Context, o runOptions, cfg config.Config, spe
 		return a.interrupted(ctx, err)
 	}
 	statser, _ := box.(sandpit.Statser)
-	err = a.runIn(ctx, o, cfg, runPlace{guest: box.Guest(), statser: statser, spec: spec})
+	err = a.runIn(ctx, o, cfg, runPlace{guest: box.Guest(), starter: box.Guest(), statser: statser, spec: spec})
 	if spec.Image == sandpit.HostImage && sandpit.CodeOf(err) == sandpit.NotFound && len(o.command) > 0 {
 		path, _ := lookup(a.options.Environ, "PATH")
 		err = explainMissing(err, o.command[0], path)
@@ -202,6 +202,7 @@ func (a *app) runLocal(ctx context.Context, o runOptions, cfg config.Config, spe
 // runPlace is the sandbox that run has made.
 type runPlace struct {
 	guest   sandpit.Guest
+	starter starter
 	statser sandpit.Statser // nil if it cannot be measured
 	spec    sandpit.Spec
 }
@@ -223,7 +224,7 @@ func (a *app) runIn(ctx context.Context, o runOptions, cfg config.Config, p runP
 		defer a.watchUsage(ctx, p.statser)()
 	}
 	begin := time.Now()
-	status, err := a.execute(ctx, o.attachment, p.guest, command)
+	status, err := a.execute(ctx, o.attachment, p.starter, command)
 	a.tellUsage(ctx, o, p.statser, begin, status)
 	if err != nil {
 		return a.interrupted(ctx, a.explainStart(err, cfg, command))

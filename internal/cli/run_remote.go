@@ -54,7 +54,7 @@ func (a *app) runRemote(ctx context.Context, o runOptions, cfg config.Config) er
 		}
 	}()
 	spec.WorkDir = cmp.Or(spec.WorkDir, s.Spec.WorkDir, sandpit.DefaultWorkDir)
-	err = a.runIn(ctx, o, cfg, runPlace{guest: s.Guest(), statser: s, spec: spec})
+	err = a.runIn(ctx, o, cfg, runPlace{guest: s.Guest(), starter: s, statser: s, spec: spec})
 	if code := sandpit.CodeOf(err); code == sandpit.NotFound || code == sandpit.PermissionDenied {
 		// Of the program, or of the sandbox as a whole?
 		if _, e := c.Get(context.WithoutCancel(ctx), s.ID); e != nil {
