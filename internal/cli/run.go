@@ -249,16 +249,14 @@ func (a *app) newSpec(o runOptions, cfg config.Config) (sandpit.Spec, error) {
 		Image:   cfg.Sandbox.Image,
 		User:    o.user,
 		WorkDir: chosenWorkDir(cfg),
-		Network: sandpit.NetworkPolicy{Online: cfg.Sandbox.NetworkEnabled, Allow: o.allow, Deny: o.deny},
 	}
-	if !spec.Network.Online && len(o.allow)+len(o.deny) > 0 {
-		return spec, sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "--allow and --deny are for sandboxes with a network"),
-			"add --network")
+	var err error
+	if spec.Network, err = o.networkPolicy(cfg.Sandbox.NetworkEnabled); err != nil {
+		return spec, err
 	}
 	if o.timeout < 0 {
 		return spec, sandpit.Errorf(sandpit.Invalid, "--timeout %s: want a positive time, or 0 for none", o.timeout)
 	}
-	var err error
 	if spec.Env, err = a.parseEnv(o.env); err != nil {
 		return spec, err
 	}
@@ -267,6 +265,15 @@ func (a *app) newSpec(o runOptions, cfg config.Config) (sandpit.Spec, error) {
 	}
 	spec.Mounts, err = parseVolumes(o.volumes, o.allowed)
 	return spec, err
+}
+
+// networkPolicy is what the flags say of the network.
+func (o *runOptions) networkPolicy(online bool) (sandpit.NetworkPolicy, error) {
+	if !online && len(o.allow)+len(o.deny) > 0 {
+		return sandpit.NetworkPolicy{}, sandpit.WithHint(
+			sandpit.Errorf(sandpit.Invalid, "--allow and --deny are for sandboxes with a network"), "add --network")
+	}
+	return sandpit.NetworkPolicy{Online: online, Allow: o.allow, Deny: o.deny}, nil
 }
 
 // parseEnv reads NAME=VALUE, and NAME for the value of this program's own

@@ -39,8 +39,9 @@ func (a *app) runRemote(ctx context.Context, o runOptions, cfg config.Config) er
 	}
 	defer c.Close()
 	s, err := c.Create(ctx, client.CreateRequest{
-		Spec:   spec,
-		Policy: client.Policy{IdleTimeout: abandoned, IdleAction: sandpit.ActionKill, IgnoreBackground: true},
+		Spec:    spec,
+		Offline: o.networkSet && !o.network,
+		Policy:  client.Policy{IdleTimeout: abandoned, IdleAction: sandpit.ActionKill, IgnoreBackground: true},
 	})
 	if err != nil {
 		return a.interrupted(ctx, err)
@@ -85,6 +86,9 @@ func (a *app) newRemoteSpec(o runOptions, cfg config.Config) (sandpit.Spec, erro
 		return spec, err
 	}
 	spec.Image = sandpit.Image(o.image)
+	if spec.Network, err = o.networkPolicy(o.network); err != nil { // not by this machine's configuration
+		return spec, err
+	}
 	if here {
 		spec.Mounts, err = parseVolumes(o.volumes, o.allowed)
 		return spec, err

@@ -27,6 +27,10 @@ type CreateRequest struct {
 	// Lease says how long it may exist. The owner is set by the manager; a deadline
 	// is kept to the millisecond.
 	Lease sandpit.Lease
+	// Offline keeps a network from the sandbox that Options.Fill would give it.
+	Offline bool
+	// Endless keeps the lifetime of the options from a request without a deadline.
+	Endless bool
 	// Policy says what happens to it by itself. IdleTimeout: default that of the
 	// options; below zero never.
 	Policy store.Policy
@@ -47,7 +51,11 @@ type CreateRequest struct {
 // prepare checks a request and fills in what it leaves out.
 func (m *Manager) prepare(r CreateRequest, now time.Time) (CreateRequest, error) {
 	r.Spec = r.Spec.Clone()
+	asked := r.Spec.Network
 	m.o.Fill(&r.Spec)
+	if r.Offline {
+		r.Spec.Network = asked // as it was asked for, which is checked below
+	}
 	if r.Provider == "" {
 		r.Provider = m.o.Provider
 	}
@@ -82,6 +90,9 @@ func (r CreateRequest) check() error {
 		if len(value) > store.MaxName {
 			return sandpit.Errorf(sandpit.Invalid, "%s of %d bytes, want at most %d", name, len(value), store.MaxName)
 		}
+	}
+	if r.Offline && (r.Spec.Network.Online || len(r.Spec.Network.Allow)+len(r.Spec.Network.Deny) > 0) {
+		return sandpit.Errorf(sandpit.Invalid, "a sandbox with a network, or rules for one, cannot be offline")
 	}
 	if r.Timeout < 0 {
 		return sandpit.Errorf(sandpit.Invalid, "timeout %v, want a positive one", r.Timeout)
