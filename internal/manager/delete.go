@@ -17,7 +17,7 @@ import (
 //
 // A sandbox that is unknown or deleted already is no error.
 func (m *Manager) Delete(ctx context.Context, id sandpit.ID) error {
-	b, err := m.boxes.find(id)
+	b, err := m.boxes.known(id)
 	if err != nil {
 		return nil //nolint:nilerr // there is nothing to delete
 	}

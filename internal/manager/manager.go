@@ -190,9 +190,10 @@ func (m *Manager) evictAll() {
 	}
 }
 
-// Get returns a sandbox, also one that was deleted a short while ago. NotFound.
+// Get returns a sandbox, also one that was deleted a short while ago. NotFound, also for
+// one that waits in a pool: nobody has it yet.
 func (m *Manager) Get(id sandpit.ID) (sandpit.Sandbox, error) {
-	b, err := m.boxes.find(id)
+	b, err := m.boxes.known(id)
 	if err != nil {
 		return sandpit.Sandbox{}, err
 	}

@@ -38,7 +38,7 @@ func (m *Manager) Wake(ctx context.Context, id sandpit.ID) (*Handle, error) {
 }
 
 func (m *Manager) use(ctx context.Context, id sandpit.ID, wake bool) (*Handle, error) {
-	b, err := m.boxes.find(id)
+	b, err := m.boxes.known(id)
 	if err != nil {
 		return nil, err
 	}
