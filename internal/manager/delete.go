@@ -65,7 +65,7 @@ func (m *Manager) condemn(ctx context.Context, b *box, reason string) error {
 		return err
 	}
 	m.boxes.freeKey(b, k)
-	if !b.evict(cause, m.o.Drain) {
+	if !m.ending(b, cause) {
 		m.o.Log.WarnContext(ctx, "a sandbox is deleted while it is used", slog.String("sandbox", string(b.id)))
 	}
 	return nil

@@ -52,6 +52,11 @@ type Manager struct {
 	ops   *tasks // what is done to sandboxes
 	loops *tasks // what goes on until Close
 
+	onEnd struct { // who hears of ends
+		mu   sync.Mutex
+		list []func(sandpit.ID, error)
+	}
+
 	closing atomic.Bool
 	used    touches
 	shunned sync.Map // provider name -> true while it cannot be listed
