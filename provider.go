@@ -101,7 +101,7 @@ type Reviver interface {
 // somebody.
 type Claimer interface {
 	// Claim gives it the labels, environment, user and working directory of spec,
-	// and a new key. What is fixed when a sandbox is made must be as it was made:
+	// and a new key, and has the guest forget all commands. What is fixed when a sandbox is made must be as it was made:
 	// image, mounts, limits, host name. After an error it is good for nothing.
 	// Invalid: something fixed differs, or there is no such user.
 	Claim(ctx context.Context, spec Spec) error

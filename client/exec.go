@@ -29,13 +29,73 @@ func (s *Sandbox) Exec(ctx context.Context, cmd sandpit.Command) (sandpit.ExitSt
 	if cmd.ID == "" {
 		cmd.ID = strings.ToLower(rand.Text())
 	}
-	e := &execution{sandbox: s, id: cmd.ID, stdout: counted(cmd.Stdout), stderr: counted(cmd.Stderr), input: cmd.Stdin != nil}
-	cmd.Stdout, cmd.Stderr = e.stdout, e.stderr
+	e := s.execution(&cmd)
 	status, err := e.start(ctx, cmd)
 	if !e.lost(ctx, err) {
 		return status, err
 	}
 	return e.goOn(ctx, cmd, err)
+}
+
+// Start starts a command, whose Wait then goes on as Exec does when the connection
+// breaks. It is for who wants to signal a command meanwhile, or reads slowly: a command
+// without an ID, which gets one, is held back while its output is not read, and nothing
+// of that is dropped as long as the connection lasts. It is not started again if the
+// answer to its start is lost: that is Unavailable.
+//
+// Errors of Start and Wait are those of sandpit.Processes.Start and of Exec.
+func (s *Sandbox) Start(ctx context.Context, cmd sandpit.Command) (sandpit.Process, error) {
+	e := s.execution(&cmd)
+	p, err := s.guest.Start(ctx, cmd)
+	if err != nil || p.ID() == "" {
+		return p, err
+	}
+	e.id, e.known, e.process = p.ID(), true, p
+	return &resuming{Process: p, execution: e, command: cmd, turn: make(chan struct{}, 1)}, nil
+}
+
+// resuming is a process whose Wait survives its connection.
+type resuming struct {
+	sandpit.Process
+
+	execution *execution
+	command   sandpit.Command
+	turn      chan struct{} // held by the one who waits for the others
+
+	over   bool
+	status sandpit.ExitStatus
+	err    error
+}
+
+// Wait implements sandpit.Process.
+func (r *resuming) Wait(ctx context.Context) (sandpit.ExitStatus, error) {
+	select {
+	case r.turn <- struct{}{}:
+		defer func() { <-r.turn }()
+	case <-ctx.Done():
+		return sandpit.ExitStatus{}, ctx.Err()
+	}
+	if r.over {
+		return r.status, r.err
+	}
+	status, err := r.Process.Wait(ctx)
+	if r.execution.lost(ctx, err) {
+		status, err = r.execution.goOn(ctx, r.command, err)
+	}
+	if sandpit.CodeOf(err) == sandpit.Unavailable {
+		err = sandpit.Errorf(sandpit.Unavailable, "command %s goes on without us: %w", r.ID(), err)
+	}
+	if ctx.Err() == nil {
+		r.over, r.status, r.err = true, status, err
+	}
+	return status, err
+}
+
+// execution has the output of a command counted.
+func (s *Sandbox) execution(cmd *sandpit.Command) *execution {
+	e := &execution{sandbox: s, id: cmd.ID, stdout: counted(cmd.Stdout), stderr: counted(cmd.Stderr), input: cmd.Stdin != nil}
+	cmd.Stdout, cmd.Stderr = e.stdout, e.stderr
+	return e
 }
 
 // execution is one command that Exec runs.
@@ -80,7 +140,7 @@ func (e *execution) lost(ctx context.Context, err error) bool {
 // goOn follows the command from where its output came to, again and again.
 func (e *execution) goOn(ctx context.Context, cmd sandpit.Command, err error) (sandpit.ExitStatus, error) {
 	if e.input && !e.inputSent() {
-		return sandpit.ExitStatus{}, sandpit.Errorf(sandpit.Unavailable, "the connection broke before the command's input was sent: %w", err)
+		return sandpit.ExitStatus{}, sandpit.Errorf(sandpit.Unavailable, "the connection broke, and nobody knows how much of the command's input arrived: %w", err)
 	}
 	since, pause := time.Now(), pauses()
 	for {

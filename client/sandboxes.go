@@ -27,6 +27,8 @@ type CreateRequest struct {
 	OnTimeout sandpit.Action
 	// Policy says what happens to it by itself.
 	Policy Policy
+	// Offline keeps a network from it, whatever the server's default is.
+	Offline bool
 	// CreateTimeout is how long the making may take. Default: the server's.
 	CreateTimeout time.Duration
 	// Key makes this a request that may be sent again, also later and by another
@@ -72,7 +74,7 @@ func (c *Client) Create(ctx context.Context, r CreateRequest) (*Sandbox, error) 
 		method: http.MethodPost, path: path("sandboxes"), out: &s, again: true, untimed: true,
 		header: http.Header{wire.HeaderIdempotencyKey: {key}},
 		in: wire.Create{
-			Spec: r.Spec, Provider: r.Provider, Timeout: r.Timeout.Seconds(), OnTimeout: r.OnTimeout,
+			Spec: r.Spec, Provider: r.Provider, Timeout: r.Timeout.Seconds(), OnTimeout: r.OnTimeout, Offline: r.Offline,
 			Policy: wire.Policy{
 				IdleTimeout: r.Policy.IdleTimeout.Seconds(), IdleAction: r.Policy.IdleAction,
 				AutoStop: r.Policy.AutoStop.Seconds(), AutoArchive: r.Policy.AutoArchive.Seconds(),

@@ -28,8 +28,14 @@ func (t *attachment) add(f *pflag.FlagSet) {
 	f.BoolVarP(&t.terminal, "tty", "t", false, "give the command a terminal")
 }
 
+// starter starts commands: a guest, or a client's sandbox, whose commands survive a
+// broken connection.
+type starter interface {
+	Start(ctx context.Context, cmd sandpit.Command) (sandpit.Process, error)
+}
+
 // execute runs the command with this program's streams and waits for its end.
-func (a *app) execute(ctx context.Context, t attachment, guest sandpit.Guest, command sandpit.Command) (sandpit.ExitStatus, error) {
+func (a *app) execute(ctx context.Context, t attachment, guest starter, command sandpit.Command) (sandpit.ExitStatus, error) {
 	if t.interactive {
 		command.Stdin = a.In
 	}
@@ -62,7 +68,7 @@ func (a *app) execute(ctx context.Context, t attachment, guest sandpit.Guest, co
 
 // executeSignaled is execute for a command that outlives this program: what would end
 // this program is passed on, and the command decides.
-func (a *app) executeSignaled(ctx context.Context, t attachment, guest sandpit.Guest, command sandpit.Command) (sandpit.ExitStatus, error) {
+func (a *app) executeSignaled(ctx context.Context, t attachment, guest starter, command sandpit.Command) (sandpit.ExitStatus, error) {
 	got := make(chan os.Signal, 8)
 	signal.Notify(got, syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2)
 	defer signal.Stop(got)
@@ -115,7 +121,7 @@ func passSignals(ctx context.Context, got <-chan os.Signal, done <-chan struct{}
 
 // signaled is a process that is sent signals.
 type signaled struct {
-	guest   sandpit.Guest
+	guest   starter
 	process sandpit.Process
 	user    string
 }

@@ -39,7 +39,8 @@ The exit status is the command's; 124 means that it took too long, 125 that
 sandpit failed, 127 that there is no such program. Signals that this program gets
 are passed on to the command; at the third one this program ends and leaves the
 command alone. A command goes on when the connection breaks or this program is
-killed.
+killed. After a broken connection this program goes on too, where it was, without
+a byte lost, unless there was input that may not have arrived.
 With --detach it is started and left alone, and its ID is printed: see
 sandpit logs.`,
 		Example: `  sandpit exec work -- python3 -V
@@ -76,7 +77,8 @@ func (a *app) newShell() *cobra.Command {
 		Use:   "shell [flags] SANDBOX",
 		Short: "Work in a sandbox of a server with a shell",
 		Long: `Work in a sandbox of a server with a shell: bash if it has one, else sh. The exit
-status is the shell's.`,
+status is the shell's. When the connection breaks this program ends, since nobody
+knows which keys have arrived; the shell goes on, as sandpit ps shows.`,
 		Example:           "  sandpit shell work",
 		Args:              wantArgs(1, 1, "the name of a sandbox"),
 		ValidArgsFunction: a.completeSandboxes(1),
@@ -108,12 +110,12 @@ func (a *app) exec(ctx context.Context, o execOptions, name string, args []strin
 	if command.Env, err = a.parseEnv(o.env); err != nil {
 		return err
 	}
-	guest := c.Open(id).Guest()
+	box := c.Open(id)
 	if o.detach {
-		err := a.detach(ctx, guest, command)
+		err := a.detach(ctx, box.Guest(), command)
 		return a.interrupted(ctx, a.explainExec(ctx, c, id, command, err))
 	}
-	status, err := a.execute(ctx, o.attachment, guest, command)
+	status, err := a.execute(ctx, o.attachment, box, command)
 	if err != nil {
 		return a.interrupted(ctx, a.explainExec(ctx, c, id, command, err))
 	}
@@ -159,6 +161,11 @@ func (a *app) explainExec(ctx context.Context, c *client.Client, id sandpit.ID, 
 			return exitStatus(statusNotFound)
 		}
 		return exitStatus(statusNotExecutable)
+	case sandpit.Unavailable:
+		if sandpit.HintOf(err) == "" {
+			return sandpit.WithHint(err, "see what runs: sandpit ps "+string(id))
+		}
+		return err
 	case sandpit.Conflict:
 		if sandpit.HintOf(err) == "" {
 			return sandpit.WithHint(err, "see: sandpit inspect "+string(id))

@@ -48,8 +48,12 @@ list, and without a SANDBOX one document about the server.`,
 			ids, missing := (&finder{client: c}).findAll(ctx, args)
 			list := make([]measured, len(ids))
 			errs := parallel(indices(ids), func(i int) error {
-				s, err := c.SandboxStats(ctx, ids[i])
-				list[i] = measured{ID: ids[i], Stats: s}
+				box, err := c.Get(ctx, ids[i])
+				if err != nil {
+					return err
+				}
+				list[i] = measured{ID: ids[i], Name: box.Spec.Name}
+				list[i].Stats, err = box.Stats(ctx)
 				return err
 			})
 			var found []measured

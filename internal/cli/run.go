@@ -199,7 +199,7 @@ func (a *app) runLocal(ctx context.Context, o runOptions, cfg config.Config, spe
 		return a.interrupted(ctx, err)
 	}
 	statser, _ := box.(sandpit.Statser)
-	err = a.runIn(ctx, o, cfg, runPlace{guest: box.Guest(), statser: statser, spec: spec})
+	err = a.runIn(ctx, o, cfg, runPlace{guest: box.Guest(), starter: box.Guest(), statser: statser, spec: spec})
 	if spec.Image == sandpit.HostImage && sandpit.CodeOf(err) == sandpit.NotFound && len(o.command) > 0 {
 		path, _ := lookup(a.options.Environ, "PATH")
 		err = explainMissing(err, o.command[0], path)
@@ -210,6 +210,7 @@ func (a *app) runLocal(ctx context.Context, o runOptions, cfg config.Config, spe
 // runPlace is the sandbox that run has made.
 type runPlace struct {
 	guest   sandpit.Guest
+	starter starter
 	statser sandpit.Statser // nil if it cannot be measured
 	spec    sandpit.Spec
 }
@@ -231,7 +232,7 @@ func (a *app) runIn(ctx context.Context, o runOptions, cfg config.Config, p runP
 		defer a.watchUsage(ctx, p.statser)()
 	}
 	begin := time.Now()
-	status, err := a.execute(ctx, o.attachment, p.guest, command)
+	status, err := a.execute(ctx, o.attachment, p.starter, command)
 	a.tellUsage(ctx, o, p.statser, begin, status)
 	if err != nil {
 		return a.interrupted(ctx, a.explainStart(err, cfg, command))
@@ -264,16 +265,14 @@ func (a *app) newSpec(o runOptions, cfg config.Config) (sandpit.Spec, error) {
 		Image:   o.chosenImage(cfg),
 		User:    o.user,
 		WorkDir: chosenWorkDir(cfg),
-		Network: sandpit.NetworkPolicy{Online: cfg.Sandbox.NetworkEnabled, Allow: o.allow, Deny: o.deny},
 	}
-	if !spec.Network.Online && len(o.allow)+len(o.deny) > 0 {
-		return spec, sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "--allow and --deny are for sandboxes with a network"),
-			"add --network")
+	var err error
+	if spec.Network, err = o.networkPolicy(cfg.Sandbox.NetworkEnabled); err != nil {
+		return spec, err
 	}
 	if o.timeout < 0 {
 		return spec, sandpit.Errorf(sandpit.Invalid, "--timeout %s: want a positive time, or 0 for none", o.timeout)
 	}
-	var err error
 	if spec.Env, err = a.parseEnv(o.env); err != nil {
 		return spec, err
 	}
@@ -282,6 +281,15 @@ func (a *app) newSpec(o runOptions, cfg config.Config) (sandpit.Spec, error) {
 	}
 	spec.Mounts, err = parseVolumes(o.volumes, o.allowed)
 	return spec, err
+}
+
+// networkPolicy is what the flags say of the network.
+func (o *runOptions) networkPolicy(online bool) (sandpit.NetworkPolicy, error) {
+	if !online && len(o.allow)+len(o.deny) > 0 {
+		return sandpit.NetworkPolicy{}, sandpit.WithHint(
+			sandpit.Errorf(sandpit.Invalid, "--allow and --deny are for sandboxes with a network"), "add --network")
+	}
+	return sandpit.NetworkPolicy{Online: online, Allow: o.allow, Deny: o.deny}, nil
 }
 
 // parseEnv reads NAME=VALUE, and NAME for the value of this program's own

@@ -39,7 +39,7 @@ func (a *app) runRemote(ctx context.Context, o runOptions, cfg config.Config) er
 	}
 	defer c.Close()
 	s, err := c.Create(ctx, client.CreateRequest{
-		Spec: spec, Provider: o.provider,
+		Spec: spec, Provider: o.provider, Offline: o.networkSet && !o.network,
 		Policy: client.Policy{IdleTimeout: abandoned, IdleAction: sandpit.ActionKill, IgnoreBackground: true},
 	})
 	if err != nil {
@@ -54,7 +54,7 @@ func (a *app) runRemote(ctx context.Context, o runOptions, cfg config.Config) er
 		}
 	}()
 	spec.WorkDir = cmp.Or(spec.WorkDir, s.Spec.WorkDir, sandpit.DefaultWorkDir)
-	err = a.runIn(ctx, o, cfg, runPlace{guest: s.Guest(), statser: s, spec: spec})
+	err = a.runIn(ctx, o, cfg, runPlace{guest: s.Guest(), starter: s, statser: s, spec: spec})
 	if code := sandpit.CodeOf(err); code == sandpit.NotFound || code == sandpit.PermissionDenied {
 		// Of the program, or of the sandbox as a whole?
 		if _, e := c.Get(context.WithoutCancel(ctx), s.ID); e != nil {
@@ -85,6 +85,9 @@ func (a *app) newRemoteSpec(o runOptions, cfg config.Config) (sandpit.Spec, erro
 		return spec, err
 	}
 	spec.Image = sandpit.Image(o.image)
+	if spec.Network, err = o.networkPolicy(o.network); err != nil { // not by this machine's configuration
+		return spec, err
+	}
 	if here {
 		spec.Mounts, err = parseVolumes(o.volumes, o.allowed)
 		return spec, err

@@ -118,6 +118,9 @@ type InitRequest struct {
 	WorkDir string
 	// Token is a new key, which the client uses from then on. Default: the one it has.
 	Token string
+	// Forget makes the guest forget all commands: whoever comes now must not see those
+	// of whoever was there before.
+	Forget bool
 }
 
 // Init gives a guest its key and its defaults. A guest that has a key must be
@@ -129,6 +132,7 @@ func (c *Client) Init(ctx context.Context, req InitRequest) error {
 	token := cmp.Or(req.Token, *c.auth.token.Load())
 	body, err := json.Marshal(map[string]any{
 		"accessToken": token, "envVars": req.Env, "defaultUser": req.User, "defaultWorkdir": req.WorkDir,
+		"forgetCommands": req.Forget,
 	})
 	if err != nil {
 		return err

@@ -154,8 +154,9 @@ func (c *command) finish(end *process.ProcessEvent_EndEvent, timedOut bool) {
 func (l *commandList) retire(c *command) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.byID[c.id] != c {
-		return // somebody has made it forgotten meanwhile
+	if l.byID[c.id] != c { // somebody has made it forgotten meanwhile
+		c.log.Discard()
+		return
 	}
 	l.byTime = append(l.byTime, c)
 	for len(l.byTime) > l.most {
@@ -183,6 +184,19 @@ func (l *commandList) forget(id string) error {
 	}
 	l.drop(c)
 	return nil
+}
+
+// forgetAll forgets every command. What still runs is not kept when it ends.
+func (l *commandList) forgetAll() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, c := range l.byID {
+		if isOver(c.ended, 0) {
+			c.log.Discard()
+		}
+	}
+	clear(l.byID)
+	l.byTime = nil
 }
 
 // all returns every command, in the order of their starts.

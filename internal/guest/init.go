@@ -18,6 +18,7 @@ type initRequest struct {
 	EnvVars        map[string]string `json:"envVars"`
 	DefaultUser    *string           `json:"defaultUser"`
 	DefaultWorkdir *string           `json:"defaultWorkdir"`
+	ForgetCommands bool              `json:"forgetCommands"` // not of envd's own
 }
 
 func (g *Guest) serveInit(w http.ResponseWriter, r *http.Request) {
@@ -42,6 +43,9 @@ func (g *Guest) serveInit(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	g.settings = next
+	if req.ForgetCommands {
+		g.processes.journal.forgetAll()
+	}
 	w.WriteHeader(http.StatusNoContent)
 }
 

@@ -445,6 +445,9 @@ func (c *child) write(ctx context.Context, data []byte) error {
 			_ = f.SetWriteDeadline(time.Time{})
 		}
 	}()
+	if c.terminal != nil {
+		return keys(f, data)
+	}
 	_, err := f.Write(data)
 	return err
 }

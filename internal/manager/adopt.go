@@ -129,7 +129,7 @@ func (m *Manager) breakDown(ctx context.Context, b *box, reason string) error {
 	if err := m.become(ctx, b, sandpit.StateError, withReason(reason)); err != nil {
 		return err
 	}
-	b.evict(cause, m.o.Drain)
+	m.ending(b, cause)
 	m.schedule(ctx, b, kindRecover, m.o.Clock.Now())
 	return nil
 }

@@ -318,6 +318,15 @@ func (x *index) drop(b *box) {
 	delete(x.boxes, b.id)
 }
 
+// known is find for callers: what waits in a pool is not theirs to find.
+func (x *index) known(id sandpit.ID) (*box, error) {
+	b, err := x.find(id)
+	if err == nil && b.look().Pool != "" {
+		return nil, notFound(id)
+	}
+	return b, err
+}
+
 func (x *index) find(id sandpit.ID) (*box, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -40,7 +40,7 @@ func (m *Manager) create(ctx context.Context, r CreateRequest) (sandpit.Sandbox,
 	if err != nil {
 		return sandpit.Sandbox{}, err
 	}
-	if r.Lease.Deadline.IsZero() && m.o.Lifetime > 0 {
+	if r.Lease.Deadline.IsZero() && m.o.Lifetime > 0 && !r.Endless {
 		r.Lease.Deadline = now.Add(m.o.Lifetime)
 	}
 	if r, err = m.prepare(r, now); err != nil {

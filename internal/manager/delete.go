@@ -17,7 +17,7 @@ import (
 //
 // A sandbox that is unknown or deleted already is no error.
 func (m *Manager) Delete(ctx context.Context, id sandpit.ID) error {
-	b, err := m.boxes.find(id)
+	b, err := m.boxes.known(id)
 	if err != nil {
 		return nil //nolint:nilerr // there is nothing to delete
 	}
@@ -65,7 +65,7 @@ func (m *Manager) condemn(ctx context.Context, b *box, reason string) error {
 		return err
 	}
 	m.boxes.freeKey(b, k)
-	if !b.evict(cause, m.o.Drain) {
+	if !m.ending(b, cause) {
 		m.o.Log.WarnContext(ctx, "a sandbox is deleted while it is used", slog.String("sandbox", string(b.id)))
 	}
 	return nil

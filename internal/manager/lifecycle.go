@@ -111,7 +111,11 @@ func (m *Manager) move(ctx context.Context, b *box, v move, reason string) error
 		m.keepRoom(b)
 		return err
 	}
-	b.evict(stateError(leaving), m.o.Drain)
+	if v.to == sandpit.StateStopped {
+		m.ending(b, stateError(leaving))
+	} else {
+		b.evict(stateError(leaving), m.o.Drain)
+	}
 	return m.settle(ctx, b, v, m.perform(ctx, b, v, do))
 }
 

@@ -53,6 +53,11 @@ type Manager struct {
 	ops   *tasks // what is done to sandboxes
 	loops *tasks // what goes on until Close
 
+	onEnd struct { // who hears of ends
+		mu   sync.Mutex
+		list []func(sandpit.ID, error)
+	}
+
 	closing atomic.Bool
 	used    touches
 	shunned sync.Map // provider name -> true while it cannot be listed
@@ -192,9 +197,10 @@ func (m *Manager) evictAll() {
 	}
 }
 
-// Get returns a sandbox, also one that was deleted a short while ago. NotFound.
+// Get returns a sandbox, also one that was deleted a short while ago. NotFound, also for
+// one that waits in a pool: nobody has it yet.
 func (m *Manager) Get(id sandpit.ID) (sandpit.Sandbox, error) {
-	b, err := m.boxes.find(id)
+	b, err := m.boxes.known(id)
 	if err != nil {
 		return sandpit.Sandbox{}, err
 	}

@@ -16,7 +16,7 @@ var errNothing = errors.New("nothing to do")
 
 // operate does one thing for a caller, as one event.
 func (m *Manager) operate(ctx context.Context, id sandpit.ID, action string, args map[string]string, do step) error {
-	b, err := m.boxes.find(id)
+	b, err := m.boxes.known(id)
 	if err != nil {
 		return err
 	}

@@ -25,7 +25,7 @@ type Pool struct {
 	// Default: Options.Provider.
 	Provider string
 	// Spec is their kind: what is fixed when a sandbox is made, which is its image,
-	// limits and host name. Everything else in it is not looked at; mounts are Invalid.
+	// limits, host name and whether it has a network. Everything else in it is not looked at; mounts are Invalid.
 	Spec sandpit.Spec
 	// Size is how many wait at least. Default: none.
 	Size int
@@ -83,7 +83,8 @@ func poolKey(provider string, s sandpit.Spec) string {
 		Image     sandpit.Image
 		Resources sandpit.Resources
 		Hostname  string
-	}{provider, cmp.Or(s.Image, sandpit.HostImage), s.Resources, s.Hostname})
+		Online    bool
+	}{provider, cmp.Or(s.Image, sandpit.HostImage), s.Resources, s.Hostname, s.Network.Online})
 	if err != nil { // a limit that is no number: there is no such sandbox
 		return ""
 	}
@@ -108,7 +109,10 @@ func newPools(o Options) (map[string]*pool, error) {
 		case key == "" || pools[key] != nil:
 			return nil, sandpit.Errorf(sandpit.Invalid, "pool %d: its kind cannot be told from others", i)
 		}
-		p.Spec = sandpit.Spec{Image: p.Spec.Image, Resources: p.Spec.Resources, Hostname: p.Spec.Hostname}
+		p.Spec = sandpit.Spec{
+			Image: p.Spec.Image, Resources: p.Spec.Resources, Hostname: p.Spec.Hostname,
+			Network: sandpit.NetworkPolicy{Online: p.Spec.Network.Online},
+		}
 		pools[key] = &pool{Pool: p, key: key, nudge: make(chan struct{}, 1)}
 	}
 	return pools, nil

@@ -312,7 +312,10 @@ func TestPoolLosesOne(t *testing.T) {
 	if err := r.world.Vanish(rows[0].ID); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "its end is seen", func() bool { return r.state(rows[0].ID) == sandpit.StateDeleted })
+	eventually(t, "its end is seen", func() bool {
+		row, err := r.store.Sandbox(t.Context(), rows[0].ID) // nobody else can see it
+		return err == nil && row.State == sandpit.StateDeleted
+	})
 	s := r.create(t, manager.CreateRequest{Spec: kind})
 	if s.ID == rows[0].ID {
 		t.Error("somebody got what is gone")

@@ -27,6 +27,10 @@ type CreateRequest struct {
 	// Lease says how long it may exist. The owner is set by the manager; a deadline
 	// is kept to the millisecond.
 	Lease sandpit.Lease
+	// Offline keeps a network from the sandbox that Options.Fill would give it.
+	Offline bool
+	// Endless keeps the lifetime of the options from a request without a deadline.
+	Endless bool
 	// Policy says what happens to it by itself. IdleTimeout: default that of the
 	// options; below zero never.
 	Policy store.Policy
@@ -55,7 +59,11 @@ func (m *Manager) prepare(r CreateRequest, now time.Time) (CreateRequest, error)
 		return r, sandpit.Errorf(sandpit.Unsupported, "Unsupported provider type: %.100q. Available providers: %s",
 			r.Provider, strings.Join(known, ", "))
 	}
+	asked := r.Spec.Network
 	m.o.Fill(r.Provider, &r.Spec)
+	if r.Offline {
+		r.Spec.Network = asked // as it was asked for, which is checked below
+	}
 	if r.Timeout == 0 {
 		r.Timeout = m.o.CreateTimeout
 	}
@@ -82,6 +90,9 @@ func (r CreateRequest) check() error {
 		if len(value) > store.MaxName {
 			return sandpit.Errorf(sandpit.Invalid, "%s of %d bytes, want at most %d", name, len(value), store.MaxName)
 		}
+	}
+	if r.Offline && (r.Spec.Network.Online || len(r.Spec.Network.Allow)+len(r.Spec.Network.Deny) > 0) {
+		return sandpit.Errorf(sandpit.Invalid, "a sandbox with a network, or rules for one, cannot be offline")
 	}
 	if r.Timeout < 0 {
 		return sandpit.Errorf(sandpit.Invalid, "timeout %v, want a positive one", r.Timeout)

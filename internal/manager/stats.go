@@ -59,7 +59,7 @@ func (m *Manager) Stats() Stats {
 // NotFound: no such sandbox. Gone: it was deleted. Conflict: it neither runs nor is
 // paused. Unsupported: its provider cannot tell. Unavailable: it cannot be reached.
 func (m *Manager) Measure(ctx context.Context, id sandpit.ID) (sandpit.Stats, error) {
-	b, err := m.boxes.find(id)
+	b, err := m.boxes.known(id)
 	if err != nil {
 		return sandpit.Stats{}, err
 	}
@@ -75,5 +75,9 @@ func (m *Manager) Measure(ctx context.Context, id sandpit.ID) (sandpit.Stats, er
 	if !ok {
 		return sandpit.Stats{}, sandpit.Errorf(sandpit.Unsupported, "measure sandbox %s: its provider %q cannot do that", id, row.Provider)
 	}
-	return call(ctx, m.loops, m.remote("measure sandbox "+string(id)), s.Stats, nil)
+	stats, err := call(ctx, m.loops, m.remote("measure sandbox "+string(id)), s.Stats, nil)
+	if row := b.look(); err != nil && row.State != sandpit.StateRunning && row.State != sandpit.StatePaused {
+		err = stateError(row) // what became of it meanwhile says more
+	}
+	return stats, err
 }

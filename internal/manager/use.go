@@ -37,8 +37,29 @@ func (m *Manager) Wake(ctx context.Context, id sandpit.ID) (*Handle, error) {
 	return m.use(ctx, id, true)
 }
 
+// OnEnd has f called whenever all that runs in a sandbox is about to be ended, or has
+// ended by itself, with the reason: when it is deleted or stopped, and when it is lost.
+// f must return at once, and not call the manager. It is called until Close.
+func (m *Manager) OnEnd(f func(id sandpit.ID, why error)) {
+	m.onEnd.mu.Lock()
+	defer m.onEnd.mu.Unlock()
+	m.onEnd.list = append(m.onEnd.list, f)
+}
+
+// ending takes a sandbox, in which nothing will run any more, from its users. It
+// reports whether they let go of it in time.
+func (m *Manager) ending(b *box, why error) bool {
+	m.onEnd.mu.Lock()
+	list := m.onEnd.list
+	m.onEnd.mu.Unlock()
+	for _, f := range list {
+		f(b.id, why)
+	}
+	return b.evict(why, m.o.Drain)
+}
+
 func (m *Manager) use(ctx context.Context, id sandpit.ID, wake bool) (*Handle, error) {
-	b, err := m.boxes.find(id)
+	b, err := m.boxes.known(id)
 	if err != nil {
 		return nil, err
 	}

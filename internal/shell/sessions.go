@@ -78,7 +78,7 @@ func (set *Sessions) Create(ctx context.Context, name string, o Options) (*Sessi
 	if err := set.reserve(name); err != nil {
 		return nil, err
 	}
-	s, err := open(ctx, set.guest, name, o, set.gone)
+	s, err := open(ctx, set.guest, name, o, set.Ended)
 	set.mu.Lock()
 	if err == nil && set.reason == nil {
 		set.open[name] = s
@@ -178,12 +178,15 @@ func (set *Sessions) bury(s *Session, reason error) error {
 
 // Close closes all sessions and waits for them. It is idempotent.
 func (set *Sessions) Close() error {
-	return set.End(sandpit.Errorf(sandpit.Gone, "the sessions of the sandbox are closed"))
+	return set.shut(sandpit.Errorf(sandpit.Gone, "the sessions of the sandbox are closed"), true)
 }
 
-// End closes all sessions as Close does, for a reason that callers get from then on.
-// It should be Gone, and say why the sandbox has ended.
-func (set *Sessions) End(reason error) error { return set.shut(reason, true) }
+// Reason says why the set is closed, or is about to be; nil if it is not.
+func (set *Sessions) Reason() error {
+	set.mu.Lock()
+	defer set.mu.Unlock()
+	return set.reason
+}
 
 // shut closes the set; one that ends with the sandbox is closed from inside, by
 // one of its own goroutines, which is not waited for.
@@ -208,8 +211,10 @@ func (set *Sessions) shut(reason error, wait bool) error {
 	return errors.Join(errs...)
 }
 
-// gone closes the set since the sandbox has ended.
-func (set *Sessions) gone(reason error) {
+// Ended says that the sandbox has ended, and why; callers get that reason from then on.
+// It should be Gone. It returns at once: what there was to close is waited for by Close.
+// After the first reason it does nothing.
+func (set *Sessions) Ended(reason error) {
 	set.mu.Lock()
 	defer set.mu.Unlock()
 	if set.reason != nil {

@@ -73,7 +73,8 @@ func TestSessionsAreFoundListedAndClosed(t *testing.T) {
 		wantCode(t, err, sandpit.Invalid)
 	}
 	reason := sandpit.Errorf(sandpit.Gone, "the lease is over")
-	if err := set.End(reason); err != nil {
+	set.Ended(reason)
+	if err := set.Close(); err != nil {
 		t.Error(err)
 	}
 	_, err = set.Create(t.Context(), "x", o)

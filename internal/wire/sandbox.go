@@ -30,6 +30,8 @@ type Create struct {
 	// OnTimeout is what happens then. Default: sandpit.ActionKill.
 	OnTimeout sandpit.Action `json:"on_timeout,omitempty" enum:"kill,stop,pause" doc:"What happens then. Default: kill."`
 	Policy    Policy         `json:"policy,omitzero" doc:"What happens to it by itself."`
+	// Offline keeps a network from it, whatever the server's default is.
+	Offline bool `json:"offline,omitempty" doc:"It gets no network, whatever the server's default is."`
 	// CreateTimeout is how many seconds the making may take. Default: the server's.
 	CreateTimeout float64 `json:"create_timeout_seconds,omitempty" minimum:"0" doc:"Seconds that the making may take. Default: the server's."`
 }

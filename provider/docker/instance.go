@@ -138,7 +138,7 @@ func (i *Instance) claim(ctx context.Context, spec sandpit.Spec) error {
 		return err
 	}
 	req := initFor(spec, rec.Image)
-	req.Token = rand.Text()
+	req.Token, req.Forget = rand.Text(), true
 	rec.Spec, rec.Token = spec, req.Token
 	if err := i.b.p.writeRecord(rec); err != nil {
 		return err

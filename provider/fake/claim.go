@@ -25,6 +25,7 @@ func (i *Instance) Claim(ctx context.Context, spec sandpit.Spec) error {
 		b.identify(spec, rand.Text())
 		req := b.defaults()
 		_, req.Token = b.identity()
+		req.Forget = true
 		if err := i.guest.client.Init(ctx, req); err != nil {
 			b.identify(made, token) // the guest has the old key
 			return err

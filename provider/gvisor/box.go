@@ -321,6 +321,16 @@ func (b *box) end(exit sandpit.Exit) {
 	})
 }
 
+// endedError is Gone, and says why, once the sandbox has ended.
+func (b *box) endedError() error {
+	select {
+	case <-b.ended:
+		return sandpit.Errorf(sandpit.Gone, "sandbox %s has ended: %s", b.id, b.exit.Reason)
+	default:
+		return nil
+	}
+}
+
 func (b *box) wait(ctx context.Context) (sandpit.Exit, error) {
 	select {
 	case <-b.ended:
@@ -339,11 +349,6 @@ func (b *box) wait(ctx context.Context) (sandpit.Exit, error) {
 func (b *box) dial(ctx context.Context, port int) (*os.File, error) {
 	if port < 1 || port > 65535 {
 		return nil, sandpit.Errorf(sandpit.Invalid, "port %d: want 1 to 65535", port)
-	}
-	select {
-	case <-b.ended:
-		return nil, sandpit.Errorf(sandpit.Gone, "sandbox %s has ended: %s", b.id, b.exit.Reason)
-	default:
 	}
 	conduit, err := b.holdConduit()
 	if err != nil {
@@ -399,8 +404,15 @@ func (b *box) send(ctx context.Context, conduit *os.File, message, rights []byte
 // holdConduit returns the conduit under a descriptor of the caller's own, so
 // that destroying the sandbox meanwhile does no harm.
 func (b *box) holdConduit() (*os.File, error) {
+	if err := b.endedError(); err != nil {
+		return nil, err
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	// Whoever ended it may have been waited for.
+	if err := b.endedError(); err != nil {
+		return nil, err
+	}
 	if b.conduit == nil {
 		return nil, sandpit.Errorf(sandpit.Unavailable, "sandbox %s is not running", b.id)
 	}

@@ -294,7 +294,7 @@ func (i *Instance) claim(ctx context.Context, spec sandpit.Spec) error {
 		}
 	}
 	req := initFor(spec, rec.Image)
-	req.Token = rand.Text()
+	req.Token, req.Forget = rand.Text(), true
 	rec.Spec, rec.Token = spec, req.Token
 	if err := rewriteRecord(dir, rec); err != nil {
 		return err

@@ -51,10 +51,8 @@ func (b *box) isPaused() bool {
 
 // thereLocked returns Gone for a sandbox that has ended. The caller holds mu.
 func (b *box) thereLocked() error {
-	select {
-	case <-b.ended:
-		return sandpit.Errorf(sandpit.Gone, "sandbox %s has ended: %s", b.id, b.exit.Reason)
-	default:
+	if err := b.endedError(); err != nil {
+		return err
 	}
 	if b.container == nil || b.destroyed {
 		return sandpit.Errorf(sandpit.Gone, "sandbox %s is gone", b.id)

@@ -397,6 +397,37 @@ func TestManyAtOnce(t *testing.T) {
 	wg.Wait()
 }
 
+// TestCallsWhileDestroyed has many use a sandbox while it is destroyed: what fails says
+// that it is gone, and nothing else.
+func TestCallsWhileDestroyed(t *testing.T) {
+	t.Parallel()
+	p := newProvider(t, t.TempDir())
+	box := create(t, p, sandpit.Spec{})
+	var group sync.WaitGroup
+	for range 8 {
+		called := make(chan struct{})
+		group.Go(func() {
+			for first := true; ; first = false {
+				_, err := box.Guest().ListProcesses(t.Context())
+				if first {
+					close(called)
+				}
+				if err != nil {
+					if sandpit.CodeOf(err) != sandpit.Gone {
+						t.Errorf("a call while the sandbox was destroyed: %v (%s)", err, sandpit.CodeOf(err))
+					}
+					return
+				}
+			}
+		})
+		<-called
+	}
+	if err := box.Destroy(t.Context()); err != nil {
+		t.Error(err)
+	}
+	group.Wait()
+}
+
 // TestOrphansAreReaped leaves orphans inside: as pid 1 the guest must collect
 // them, and still know its own children's exits.
 func TestOrphansAreReaped(t *testing.T) {

@@ -22,16 +22,17 @@ func (b *box) stats() (sandpit.Stats, error) {
 	b.mu.Lock()
 	c, l, guard := b.container, b.limits, b.guard
 	b.mu.Unlock()
+	if err := b.endedError(); err != nil {
+		return sandpit.Stats{}, err
+	}
 	if c == nil || l == nil {
 		return sandpit.Stats{}, sandpit.Errorf(sandpit.Unavailable, "sandbox %s is not running", b.id)
 	}
 	s := sandpit.Stats{At: time.Now(), Limits: l.enforced}
 	err := errors.Join(b.measureCPU(c, l, &s), b.measureMemory(c, l, &s), b.measurePIDs(c, &s))
 	s.OOMKills += guard.killed()
-	select {
-	case <-b.ended:
-		return s, sandpit.Errorf(sandpit.Gone, "sandbox %s has ended: %s", b.id, b.exit.Reason)
-	default:
+	if ended := b.endedError(); ended != nil {
+		return s, ended
 	}
 	if err != nil {
 		return s, fmt.Errorf("measure sandbox %s: %w", b.id, err)

@@ -1,12 +1,6 @@
 package gvisor
 
-import (
-	"path/filepath"
-
-	"github.com/sandpit-dev/sandpit"
-)
-
-func baseName(p string) string { return filepath.Base(p) }
+import "github.com/sandpit-dev/sandpit"
 
 // validateSpec refuses what can never work, before anything is made.
 func validateSpec(s sandpit.Spec) error {

@@ -50,8 +50,18 @@ func claim(c *trial) {
 	spec := made.Spec.Clone()
 	spec.Labels = map[string]string{"claimed": "yes"}
 	spec.Env = map[string]string{"CLAIMED": "by somebody"}
+	c.shellIn(box, "echo of the warm-up")
+	stays, err := box.Guest().Start(c.ctx(), sandpit.Command{Args: []string{"sleep", "1000"}})
+	c.must(err, "start a process that stays")
 
 	c.must(claimer.Claim(c.ctx(), spec), "claim")
+	if journal, ok := box.Guest().(sandpit.Journal); ok {
+		list, err := journal.ListCommands(c.ctx())
+		c.must(err, "list the commands")
+		equal(c, "commands of whoever was there before", len(list), 0)
+		_, err = journal.GetCommand(c.ctx(), stays.ID())
+		c.wantCode(err, "look at one that runs", sandpit.NotFound)
+	}
 	equal(c, "environment", c.shellIn(box, `echo "$CLAIMED"`), "by somebody\n")
 	_, err = stranger.Guest().ListProcesses(c.ctx())
 	c.wantCode(err, "with the key from before", sandpit.Unauthenticated)

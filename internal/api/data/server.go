@@ -16,7 +16,7 @@ import (
 // Options are what a Server works with. The zero value of a field means the default
 // stated with it.
 type Options struct {
-	// Manager has the sandboxes. It is required.
+	// Manager has the sandboxes. It is required for all but a description.
 	Manager *manager.Manager
 	// Timeout is how long a command may take that says nothing itself. Default: 300
 	// seconds.
@@ -52,10 +52,14 @@ func New(o Options) *Server {
 	o.Timeout = cmp.Or(o.Timeout, defaultTimeout)
 	o.MaxOutput = cmp.Or(o.MaxOutput, defaultMaxOutput)
 	o.Heartbeat = cmp.Or(o.Heartbeat, api.HeartbeatEvery)
-	return &Server{
+	s := &Server{
 		o: o, buffers: sync.Pool{New: func() any { return new([copyBuffer]byte) }},
 		sessions: sessionSets{manager: o.Manager, sets: make(map[sandpit.ID]*sessionSet)},
 	}
+	if o.Manager != nil {
+		o.Manager.OnEnd(s.sessions.ended)
+	}
+	return s
 }
 
 // Close ends the terminal sessions of all sandboxes. It is idempotent.

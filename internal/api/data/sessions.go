@@ -19,6 +19,8 @@ import (
 type sessionSets struct {
 	manager *manager.Manager
 
+	old sync.WaitGroup // of sets that are being closed
+
 	mu     sync.Mutex
 	closed bool
 	sets   map[sandpit.ID]*sessionSet
@@ -30,30 +32,44 @@ type sessionSet struct {
 	guest sandpit.Guest
 }
 
-// find returns the sessions of a sandbox; if there are none, new ones if wanted, else
-// nil.
+// find returns the sessions of a sandbox. If there are none that can be used, they are
+// new ones if wanted; else those that have ended, which say why, or nil.
 func (all *sessionSets) find(c *call, wanted bool) (*shell.Sessions, error) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
 	if all.closed {
 		return nil, sandpit.Errorf(sandpit.Unavailable, "the server ends")
 	}
-	if set := all.sets[c.id]; set != nil && set.guest == c.guest {
+	set := all.sets[c.id]
+	if set != nil && set.guest != c.guest {
+		set.Ended(sandpit.Errorf(sandpit.Gone, "sandbox %s was started anew", c.id))
+	}
+	switch {
+	case set == nil && !wanted:
+		return nil, nil
+	case set != nil && (!wanted || set.Reason() == nil):
 		return set.Sessions, nil
 	}
-	if !wanted {
-		return nil, nil
-	}
-	for id, set := range all.sets {
+	for id, other := range all.sets {
 		if id == c.id || !all.lives(id) {
-			// What is in it has ended with the sandbox, or with the guest that it had.
-			_ = set.Close()
 			delete(all.sets, id)
+			all.old.Go(func() {
+				_ = other.Close() // what is in it has ended with the sandbox, or with the guest that it had
+			})
 		}
 	}
-	set := &sessionSet{shell.NewSessions(c.guest, shell.SetOptions{}), c.guest}
+	set = &sessionSet{shell.NewSessions(c.guest, shell.SetOptions{}), c.guest}
 	all.sets[c.id] = set
 	return set.Sessions, nil
+}
+
+// ended hears that all that ran in a sandbox ends, and why.
+func (all *sessionSets) ended(id sandpit.ID, why error) {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	if set := all.sets[id]; set != nil {
+		set.Ended(sandpit.Errorf(sandpit.Gone, "%w", why))
+	}
 }
 
 // lives reports whether a sandbox may be used again.
@@ -65,13 +81,15 @@ func (all *sessionSets) lives(id sandpit.ID) bool {
 // close ends all sessions. It is idempotent.
 func (all *sessionSets) close() error {
 	all.mu.Lock()
-	defer all.mu.Unlock()
 	all.closed = true
+	sets := all.sets
+	all.sets = nil
+	all.mu.Unlock()
 	var errs []error
-	for id, set := range all.sets {
+	for _, set := range sets {
 		errs = append(errs, set.Close())
-		delete(all.sets, id)
 	}
+	all.old.Wait()
 	return errors.Join(errs...)
 }
 

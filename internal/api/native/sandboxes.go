@@ -109,7 +109,7 @@ func (s *server) create(ctx context.Context, in *createIn) (*createOut, error) {
 
 // request puts what is asked for into the words of the manager.
 func (s *server) request(p api.Principal, in *createIn) (manager.CreateRequest, error) {
-	r := manager.CreateRequest{Owner: p.Owner, Provider: in.Body.Provider, Spec: in.Body.Spec, Key: in.Key}
+	r := manager.CreateRequest{Owner: p.Owner, Provider: in.Body.Provider, Spec: in.Body.Spec, Key: in.Key, Offline: in.Body.Offline}
 	r.Lease.Action = in.Body.OnTimeout
 	if err := s.allow(p, &r.Spec); err != nil {
 		return r, err
@@ -128,6 +128,7 @@ func (s *server) request(p api.Principal, in *createIn) (manager.CreateRequest, 
 	if in.Body.Timeout == 0 {
 		life = s.Lifetime
 	}
+	r.Endless = life < 0
 	if life > 0 {
 		r.Lease.Deadline = time.Now().Add(life)
 	}
