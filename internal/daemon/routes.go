@@ -16,7 +16,7 @@ import (
 func (s *service) routes(mux *http.ServeMux) (public []string) {
 	v := ReadVersions()
 	document := native.Register(mux, native.Options{
-		Manager: s.manager, Store: s.store, Keys: s.keys, Images: cache{s.images}, Providers: s.listProviders,
+		Manager: s.manager, Store: s.store, Keys: s.keys, SSH: native.SSH{Keys: s.sshKeys, Tokens: s.sshTokens, Where: s.whereSSH}, Images: cache{s.images}, Providers: s.listProviders,
 		Checks: []native.Check{
 			{Name: "engine", Do: s.checkEngine}, {Name: "store", Do: s.checkStore}, {Name: "queue", Do: s.checkQueue},
 		},

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"sync/atomic"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/api"
@@ -17,6 +18,8 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/image"
 	"github.com/sandpit-dev/sandpit/internal/manager"
 	"github.com/sandpit-dev/sandpit/internal/queue"
+	"github.com/sandpit-dev/sandpit/internal/sshd"
+	"github.com/sandpit-dev/sandpit/internal/sshkey"
 	"github.com/sandpit-dev/sandpit/internal/store"
 	"github.com/sandpit-dev/sandpit/internal/telemetry"
 )
@@ -38,9 +41,12 @@ type service struct {
 	statuses  []ProviderStatus
 	manager   *manager.Manager
 	keys      *api.Keys
+	sshKeys   *sshkey.Keys
+	sshTokens *sshkey.Tokens
 	data      *data.Server
 
 	server          *api.Server
+	ssh             atomic.Pointer[sshd.Server] // nil: none, or not yet
 	metricsServer   *http.Server
 	metricsListener net.Listener // nil: none
 }
@@ -79,6 +85,7 @@ func (s *service) open(ctx context.Context) (err error) {
 		s.metrics.Watch(telemetry.Sources{Manager: s.manager, Queue: s.queue})
 	}
 	s.keys = api.NewKeys(s.store, clock.System{}, s.log)
+	s.sshKeys, s.sshTokens = sshkey.NewKeys(s.store, clock.System{}, s.log), sshkey.NewTokens(clock.System{})
 	s.data = data.New(data.Options{Manager: s.manager, Timeout: s.cfg.Sandbox.Timeout})
 	return nil
 }

@@ -26,6 +26,8 @@ type Options struct {
 	Manager *manager.Manager
 	Store   *store.Store
 	Keys    *api.Keys
+	// SSH is how sandboxes are reached by SSH. Default: not at all.
+	SSH SSH
 	// Images are the server's cache. Default: what needs it is Unsupported.
 	Images Images
 	// Providers tells which places make sandboxes. Default: none is told of.
@@ -138,6 +140,7 @@ func Register(mux *http.ServeMux, o Options) huma.API {
 	s.events()
 	s.queue()
 	s.keys()
+	s.ssh()
 	s.images()
 	s.facts()
 	s.health()
