@@ -40,9 +40,8 @@ type sshKeyOut struct {
 }
 
 type sshKeyIn struct {
-	sshKeysIn
-
-	ID string `path:"id" maxLength:"200" doc:"The key's ID."`
+	ID    string `path:"id" maxLength:"200" doc:"The key's ID."`
+	Owner string `query:"owner" maxLength:"200" doc:"Whose key; others than one's own are for administrators. Default: the caller's."`
 }
 
 type sshAccessIn struct {
