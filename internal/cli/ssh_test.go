@@ -27,7 +27,7 @@ type program struct {
 // run runs it to its end.
 func (p *program) run(stdin string, args ...string) (stdout, stderr string, code int) {
 	p.t.Helper()
-	ctx, cancel := context.WithTimeout(p.t.Context(), 2*long)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(p.t.Context()), 2*long)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, p.path, args...)
 	cmd.Env, cmd.WaitDelay = p.environ, 10*time.Second

@@ -72,8 +72,7 @@ func (c *connection) serve(channels <-chan ssh.NewChannel, requests <-chan *ssh.
 		<-c.ctx.Done()
 		timer := time.AfterFunc(lastWords, func() { _ = c.conn.Close() })
 		defer timer.Stop()
-		c.mu.Lock() // who comes after sees that it has ended
-		c.mu.Unlock()
+		c.ended()
 		c.group.Wait()
 		_ = c.conn.Close() // it may be gone already
 	})
@@ -107,6 +106,13 @@ func (c *connection) open(offer ssh.NewChannel) {
 		defer func() { <-c.slots }()
 		serve(offer)
 	}()
+}
+
+// ended waits until nobody is about to take a channel any more: who comes after sees that
+// the connection ends.
+func (c *connection) ended() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 }
 
 // take counts one more channel, if there may be one.

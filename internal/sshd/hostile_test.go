@@ -163,10 +163,7 @@ func TestSlowLogins(t *testing.T) {
 	id := r.box("ann")
 	var silent []net.Conn
 	for i := range 10 {
-		c, err := net.Dial("tcp", r.server.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := r.connect()
 		defer c.Close()
 		if i%2 == 0 {
 			_, _ = io.WriteString(c, "SSH-2.0-slow\r\n\x00\x00") // and no more
@@ -217,13 +214,11 @@ func TestGarbage(t *testing.T) {
 	id := r.box("ann")
 	huge := append([]byte("SSH-2.0-x\r\n"), binary.BigEndian.AppendUint32(nil, 0xfffffff0)...)
 	for _, text := range [][]byte{
-		{}, []byte("GET / HTTP/1.1\r\n\r\n"), bytes.Repeat([]byte("x"), 1<<20), huge, append([]byte("SSH-2.0-x\r\n"), make([]byte, 4096)...),
+		{},
+		[]byte("GET / HTTP/1.1\r\n\r\n"), bytes.Repeat([]byte("x"), 1<<20), huge, append([]byte("SSH-2.0-x\r\n"), make([]byte, 4096)...),
 		bytes.Repeat([]byte("line\r\n"), 100_000),
 	} {
-		c, err := net.Dial("tcp", r.server.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := r.connect()
 		_, _ = c.Write(text) // it may be closed in the middle
 		_ = c.(*net.TCPConn).CloseWrite()
 		_ = c.SetReadDeadline(time.Now().Add(long))
@@ -366,13 +361,10 @@ func TestDeadClient(t *testing.T) {
 	t.Parallel()
 	r := fakeRig(t, func(o *sshd.Options) { o.KeepAlive = 200 * time.Millisecond })
 	id := r.box("ann")
-	raw, err := net.Dial("tcp", r.server.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	raw := r.connect()
 	stuck := &stuck{Conn: raw}
 	conn, channels, requests, err := ssh.NewClientConn(stuck, "sandpit", &ssh.ClientConfig{
-		User: string(id), Auth: []ssh.AuthMethod{r.token(id)}, HostKeyCallback: ssh.InsecureIgnoreHostKey(), //nolint:gosec // not what is tested
+		User: string(id), Auth: []ssh.AuthMethod{r.token(id)}, HostKeyCallback: ssh.InsecureIgnoreHostKey(),
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -171,16 +171,23 @@ func (r *rig) signer(file string) ssh.Signer {
 	return key
 }
 
-// dial logs in with Go's client.
-func (r *rig) dial(id sandpit.ID, auth ...ssh.AuthMethod) (*ssh.Client, error) {
+// connect opens a connection, and says nothing.
+func (r *rig) connect() net.Conn {
 	r.t.Helper()
-	raw, err := net.Dial("tcp", r.server.Addr().String())
+	c, err := new(net.Dialer).DialContext(r.t.Context(), "tcp", r.server.Addr().String())
 	if err != nil {
 		r.t.Fatal(err)
 	}
+	return c
+}
+
+// dial logs in with Go's client.
+func (r *rig) dial(id sandpit.ID, auth ...ssh.AuthMethod) (*ssh.Client, error) {
+	r.t.Helper()
+	raw := r.connect()
 	var banner bytes.Buffer
 	conn, channels, requests, err := ssh.NewClientConn(raw, "sandpit", &ssh.ClientConfig{
-		User: string(id), Auth: auth, HostKeyCallback: ssh.InsecureIgnoreHostKey(), //nolint:gosec // the tests of OpenSSH look at it
+		User: string(id), Auth: auth, HostKeyCallback: ssh.InsecureIgnoreHostKey(), // the tests of OpenSSH look at it
 		BannerCallback: func(text string) error { banner.WriteString(text); return nil },
 	})
 	if err != nil {

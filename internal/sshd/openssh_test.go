@@ -35,6 +35,7 @@ func TestOpenSSH(t *testing.T) {
 }
 
 func testCommands(t *testing.T, c *client, id sandpit.ID) {
+	t.Helper()
 	for name, tc := range map[string]struct {
 		stdin, command string
 		want           result
@@ -100,6 +101,7 @@ func eventually(t *testing.T, what string, holds func() bool) {
 
 // testTerminal types into a shell, and changes the size of its window.
 func testTerminal(t *testing.T, c *client, id sandpit.ID) {
+	t.Helper()
 	cmd := c.command("ssh", "-tt", at(id))
 	terminal, err := pty.StartWithSize(cmd, &pty.Winsize{Cols: 91, Rows: 17})
 	if err != nil {
@@ -153,12 +155,13 @@ func (s *screen) typed(keys, want string) {
 
 // testSFTP does what OpenSSH's sftp can.
 func testSFTP(t *testing.T, c *client, id sandpit.ID) {
+	t.Helper()
 	content := make([]byte, 3<<20+17)
 	_, _ = rand.NewChaCha8([32]byte{2}).Read(content)
 	write(t, filepath.Join(c.dir, "large"), content)
 	write(t, filepath.Join(c.dir, "small"), []byte("hello\n"))
 	write(t, filepath.Join(c.dir, "tree/a/b"), []byte("deep\n"))
-	if err := os.Chmod(filepath.Join(c.dir, "small"), 0o751); err != nil { //nolint:gosec // it shall be seen
+	if err := os.Chmod(filepath.Join(c.dir, "small"), 0o751); err != nil {
 		t.Fatal(err)
 	}
 	got := c.run(`
@@ -237,6 +240,7 @@ func write(t *testing.T, name string, content []byte) {
 
 // testSCP copies with scp, which speaks SFTP.
 func testSCP(t *testing.T, c *client, id sandpit.ID) {
+	t.Helper()
 	content := make([]byte, 1<<20+1)
 	_, _ = rand.NewChaCha8([32]byte{3}).Read(content)
 	write(t, filepath.Join(c.dir, "one"), content)
@@ -271,6 +275,7 @@ func testSCP(t *testing.T, c *client, id sandpit.ID) {
 
 // testForward reaches a server in the sandbox.
 func testForward(t *testing.T, c *client, id sandpit.ID) {
+	t.Helper()
 	const serve = `import socketserver
 class H(socketserver.StreamRequestHandler):
     def handle(self):
@@ -302,7 +307,7 @@ s.serve_forever()`
 	defer func() { _ = forward.Process.Kill(); _ = forward.Wait() }()
 	eventually(t, "ssh listens", func() bool { _, err := os.Stat(local); return err == nil })
 	for range 3 {
-		conn, err := net.Dial("unix", local)
+		conn, err := new(net.Dialer).DialContext(t.Context(), "unix", local)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -333,6 +338,7 @@ func testNoPython(t *testing.T, c *client, id sandpit.ID) {
 
 // testGone is told why there is nothing any more.
 func testGone(t *testing.T, c *client, id sandpit.ID) {
+	t.Helper()
 	working := c.command("ssh", at(id), "echo here; exec sleep 987652")
 	out, err := working.StdoutPipe()
 	if err != nil {

@@ -90,6 +90,7 @@ func told(err error) error {
 		code = sftp.ErrSSHFxPermissionDenied
 	case sandpit.Unsupported:
 		code = sftp.ErrSSHFxOpUnsupported
+	default: // the protocol knows no more
 	}
 	return failure{code, visible(err.Error())}
 }

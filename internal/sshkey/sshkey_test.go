@@ -21,22 +21,22 @@ import (
 )
 
 // line is the line of a .pub file.
-func line(t testing.TB, public any) string {
-	t.Helper()
+func line(tb testing.TB, public any) string {
+	tb.Helper()
 	key, err := ssh.NewPublicKey(public)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return strings.TrimSpace(string(ssh.MarshalAuthorizedKey(key)))
 }
 
-func ed(t testing.TB) string {
-	t.Helper()
+func ed(tb testing.TB) string {
+	tb.Helper()
 	public, _, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	return line(t, public)
+	return line(tb, public)
 }
 
 func newKeys(t *testing.T) *sshkey.Keys {
@@ -115,7 +115,7 @@ func TestTooManyKeys(t *testing.T) {
 func TestParse(t *testing.T) {
 	t.Parallel()
 	good := ed(t)
-	weak, err := rsa.GenerateKey(rand.Reader, 1024) //nolint:gosec // it shall be refused
+	weak, err := rsa.GenerateKey(rand.Reader, 1024) // which shall be refused
 	if err != nil {
 		t.Fatal(err)
 	}

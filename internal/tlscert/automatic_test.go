@@ -73,7 +73,7 @@ func startAuthority(t *testing.T, port int) *authority {
 // TestAutomatic gets a certificate of a real ACME server, keeps it, and asks for no others.
 func TestAutomatic(t *testing.T) {
 	t.Parallel()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -83,7 +83,7 @@ func write(t *testing.T, name string, text []byte) {
 // serve answers handshakes at a loopback address.
 func serve(t *testing.T, c *tls.Config) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,11 +116,16 @@ func serveAt(t *testing.T, l net.Listener, c *tls.Config) string {
 // dial shakes hands.
 func dial(t *testing.T, at string, c *tls.Config) (tls.ConnectionState, error) {
 	t.Helper()
-	conn, err := tls.DialWithDialer(&net.Dialer{Timeout: long}, "tcp", at, c)
+	d := tls.Dialer{NetDialer: &net.Dialer{Timeout: long}, Config: c}
+	raw, err := d.DialContext(t.Context(), "tcp", at)
 	if err != nil {
 		return tls.ConnectionState{}, err
 	}
-	defer conn.Close()
+	defer raw.Close()
+	conn, ok := raw.(*tls.Conn)
+	if !ok {
+		t.Fatal(raw)
+	}
 	_ = conn.SetDeadline(time.Now().Add(long))
 	if _, err := conn.Read(make([]byte, 2)); err != nil {
 		return tls.ConnectionState{}, err
@@ -140,7 +145,7 @@ func TestFiles(t *testing.T) {
 	}
 	at := serve(t, c)
 	name := func() string {
-		s, err := dial(t, at, &tls.Config{InsecureSkipVerify: true}) //nolint:gosec // its name is what is looked at
+		s, err := dial(t, at, &tls.Config{InsecureSkipVerify: true})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -187,7 +192,7 @@ func TestVersions(t *testing.T) {
 	at := serve(t, c)
 	for version, want := range map[uint16]bool{tls.VersionTLS10: false, tls.VersionTLS11: false, tls.VersionTLS12: true, tls.VersionTLS13: true} {
 		s, err := dial(t, at, &tls.Config{
-			InsecureSkipVerify: true, MinVersion: version, MaxVersion: version, NextProtos: []string{"h2"}, //nolint:gosec // not what is tested
+			InsecureSkipVerify: true, MinVersion: version, MaxVersion: version, NextProtos: []string{"h2"},
 		})
 		if (err == nil) != want || want && s.NegotiatedProtocol != "h2" {
 			t.Errorf("%s: %v, %q", tls.VersionName(version), err, s.NegotiatedProtocol)
