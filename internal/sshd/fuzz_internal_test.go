@@ -13,13 +13,15 @@ import (
 	"github.com/sandpit-dev/sandpit/provider/fake"
 )
 
-// both is a connection of a reader and a writer.
-type both struct {
+// said is a channel on which a client has said something, and hears nothing.
+type said struct {
+	ssh.Channel
 	io.Reader
-	io.Writer
 }
 
-func (both) Close() error { return nil }
+func (s said) Read(b []byte) (int, error)  { return s.Reader.Read(b) }
+func (s said) Write(b []byte) (int, error) { return len(b), nil }
+func (s said) Close() error                { return nil }
 
 // packet is one of SFTP.
 func packet(kind byte, body ...any) []byte {
@@ -65,7 +67,7 @@ func FuzzSFTP(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
 		h := &files{ctx: t.Context(), guest: box.Guest(), uploads: make(map[string]*upload)}
-		server := sftp.NewRequestServer(both{bytes.NewReader(text), io.Discard}, sftp.Handlers{FileGet: h, FilePut: h, FileCmd: h, FileList: h})
+		server := sftp.NewRequestServer(newOrderly(said{Reader: bytes.NewReader(text)}), sftp.Handlers{FileGet: h, FilePut: h, FileCmd: h, FileList: h})
 		_ = server.Serve() // it is mostly nonsense
 		if h.open != 0 || len(h.uploads) != 0 {
 			t.Errorf("%d files are left open", h.open)

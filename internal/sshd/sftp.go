@@ -30,7 +30,7 @@ const (
 func (s *session) sftp(ctx context.Context) {
 	begin := time.Now()
 	f := &files{ctx: ctx, guest: s.sandbox.Guest(), uploads: make(map[string]*upload)}
-	server := sftp.NewRequestServer(s.channel, sftp.Handlers{FileGet: f, FilePut: f, FileCmd: f, FileList: f}, sftp.WithStartDirectory(f.start()))
+	server := sftp.NewRequestServer(newOrderly(s.channel), sftp.Handlers{FileGet: f, FilePut: f, FileCmd: f, FileList: f}, sftp.WithStartDirectory(f.start()))
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() }) // it ends Serve
 	defer stop()
 	err := server.Serve()
