@@ -3,6 +3,9 @@ package client
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -25,6 +28,10 @@ type Options struct {
 	URL string
 	// Key is an API key. Default: none, for a server that asks for none.
 	Key string
+	// CAFile is a file of certificates in PEM form, one of which must have signed the
+	// server's: "sandpit tls ca" prints that of a server's own authority. It is Invalid
+	// together with Transport. Default: those that the machine trusts.
+	CAFile string
 	// Transport carries the requests. Default: one of the client's own. It is Invalid
 	// together with a URL of a socket.
 	Transport http.RoundTripper
@@ -62,6 +69,10 @@ func New(o Options) (*Client, error) {
 		return nil, sandpit.Errorf(sandpit.Invalid, "the API key has characters that no key has")
 	}
 	c := &Client{base: base, o: o, close: func() {}}
+	trusted, err := o.trusted()
+	if err != nil {
+		return nil, err
+	}
 	transport := o.Transport
 	switch {
 	case base.Scheme == "unix" && transport == nil && strings.HasPrefix(base.Path, "/"):
@@ -76,6 +87,7 @@ func New(o Options) (*Client, error) {
 	case (base.Scheme == "http" || base.Scheme == "https") && base.Host != "" && base.User == nil:
 		if transport == nil {
 			t := newTransport()
+			t.TLSClientConfig = trusted
 			transport, c.close = t, t.CloseIdleConnections
 		}
 		c.base = &url.URL{Scheme: base.Scheme, Host: base.Host, Path: strings.TrimRight(base.Path, "/")}
@@ -91,14 +103,15 @@ func New(o Options) (*Client, error) {
 }
 
 // FromEnv returns a client for the server that the environment names: SANDPIT_URL, else
-// SANDBOX_HOST and SANDBOX_PORT, else DefaultURL; the key is SANDPIT_API_KEY.
+// SANDBOX_HOST and SANDBOX_PORT, else DefaultURL; the key is SANDPIT_API_KEY, and
+// SANDPIT_CA is Options.CAFile.
 func FromEnv() (*Client, error) {
 	return New(OptionsFromEnv(os.Getenv)) //nolint:forbidigo // this package is for other programs, whose environment it is
 }
 
 // OptionsFromEnv reads the same from another environment.
 func OptionsFromEnv(getenv func(name string) string) Options {
-	o := Options{URL: getenv("SANDPIT_URL"), Key: getenv("SANDPIT_API_KEY")}
+	o := Options{URL: getenv("SANDPIT_URL"), Key: getenv("SANDPIT_API_KEY"), CAFile: getenv("SANDPIT_CA")}
 	host, port := getenv("SANDBOX_HOST"), getenv("SANDBOX_PORT")
 	if o.URL == "" && (host != "" || port != "") {
 		o.URL = "http://" + net.JoinHostPort(cmp.Or(host, "localhost"), cmp.Or(port, "8090"))
@@ -111,6 +124,25 @@ func (c *Client) URL() string { return cmp.Or(c.o.URL, DefaultURL) }
 
 // Close gives back idle connections. The client can still be used.
 func (c *Client) Close() { c.close() }
+
+// trusted says whose certificates are good; nil for those that the machine trusts.
+func (o Options) trusted() (*tls.Config, error) {
+	if o.CAFile == "" {
+		return nil, nil
+	}
+	if o.Transport != nil {
+		return nil, sandpit.Errorf(sandpit.Invalid, "certificates to be trusted are for a transport of the client's own")
+	}
+	text, err := os.ReadFile(o.CAFile)
+	if err != nil {
+		return nil, sandpit.Errorf(sandpit.Invalid, "certificates to be trusted: %w", err)
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(text) {
+		return nil, sandpit.Errorf(sandpit.Invalid, "certificates to be trusted: %s has none in PEM form", o.CAFile)
+	}
+	return &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}, nil
+}
 
 func newTransport() *http.Transport {
 	return &http.Transport{
@@ -155,6 +187,11 @@ func (a authorized) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	if r.Context().Err() != nil {
 		return nil, context.Cause(r.Context())
+	}
+	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
+		return nil, sandpit.WithHint(
+			sandpit.Errorf(sandpit.PermissionDenied, "the server at %s cannot be trusted: %w", cmp.Or(a.o.URL, DefaultURL), err),
+			"if it has an authority of its own, name its certificate with SANDPIT_CA; \"sandpit tls ca\" prints it where the server runs")
 	}
 	return nil, sandpit.WithHint(
 		sandpit.Errorf(sandpit.Unavailable, "the server at %s cannot be reached: %w", cmp.Or(a.o.URL, DefaultURL), err),

@@ -31,6 +31,10 @@ type (
 	Key = wire.Key
 	// MadeKey is a new key with its secret.
 	MadeKey = wire.MadeKey
+	// SSHKey is a public key that reaches the sandboxes of its owner by SSH.
+	SSHKey = wire.SSHKey
+	// SSHToken is a way into one sandbox by SSH, once.
+	SSHToken = wire.SSHToken
 	// Image is an image of the server's cache.
 	Image = wire.Image
 	// PrePull is an image that the server makes ready when it starts.
@@ -136,6 +140,45 @@ func (c *Client) CreateKey(ctx context.Context, owner, name string, ttl time.Dur
 // DeleteKey takes an API key back. NotFound.
 func (c *Client) DeleteKey(ctx context.Context, id string) error {
 	return c.do(ctx, call{method: http.MethodDelete, path: path("keys", id)})
+}
+
+// SSHKeys lists the public keys for SSH of an owner; "" is the caller, and others are for
+// administrators.
+func (c *Client) SSHKeys(ctx context.Context, owner string) ([]SSHKey, error) {
+	page, err := get[wire.Page[SSHKey]](ctx, c, path("ssh-keys"), ofOwner(owner))
+	return page.Items, err
+}
+
+func ofOwner(owner string) url.Values {
+	if owner == "" {
+		return nil
+	}
+	return url.Values{"owner": {owner}}
+}
+
+// AddSSHKey registers a public key, the line of a .pub file, for the sandboxes of an owner,
+// as in SSHKeys. Without a name, the key's comment is its name. AlreadyExists.
+func (c *Client) AddSSHKey(ctx context.Context, owner, name, publicKey string) (SSHKey, error) {
+	var k SSHKey
+	err := c.do(ctx, call{
+		method: http.MethodPost, path: path("ssh-keys"), out: &k, in: wire.NewSSHKey{PublicKey: publicKey, Name: name, Owner: owner},
+	})
+	return k, err
+}
+
+// RemoveSSHKey removes a public key of an owner, as in SSHKeys. NotFound.
+func (c *Client) RemoveSSHKey(ctx context.Context, owner, id string) error {
+	return c.do(ctx, call{method: http.MethodDelete, path: path("ssh-keys", id), query: ofOwner(owner)})
+}
+
+// OpenSSH returns a token for one SSH connection to a sandbox, which is good for a ttl; zero
+// is a minute. NotFound. Unsupported: the server does not listen for SSH.
+func (c *Client) OpenSSH(ctx context.Context, id sandpit.ID, ttl time.Duration) (SSHToken, error) {
+	var t SSHToken
+	err := c.do(ctx, call{
+		method: http.MethodPost, path: path("sandboxes", string(id), "ssh"), out: &t, in: wire.SSHAccess{TTL: ttl.Seconds()},
+	})
+	return t, err
 }
 
 // Images lists the images of the server's cache.

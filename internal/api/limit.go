@@ -95,3 +95,28 @@ func addressName(a netip.Addr) string {
 	}
 	return a.String()
 }
+
+// Attempts counts what addresses try and fail at, so that none of them goes on for ever.
+// All methods may be called concurrently.
+type Attempts struct{ failed *limiter }
+
+// NewAttempts allows each address so many failures a minute, and burst at once.
+func NewAttempts(minute float64, burst int) *Attempts {
+	return &Attempts{newLimiter(rate.Limit(minute/60), burst)}
+}
+
+// Fail counts a failure, and reports whether it was one of those that are allowed.
+func (a *Attempts) Fail(from netip.Addr) bool {
+	_, ok := a.failed.allow(addressName(from))
+	return ok
+}
+
+// Spent reports whether an address has failed too often, and is not to try again yet.
+func (a *Attempts) Spent(from netip.Addr) bool {
+	_, spent := a.failed.spent(addressName(from))
+	return spent
+}
+
+// AddressActor is what somebody is called in the trail of events of whom nothing but the
+// address is known. No owner has such a name.
+func AddressActor(a netip.Addr) string { return peer{address: a}.name() }

@@ -25,8 +25,8 @@ type ServerOptions struct {
 	Address string
 	// Socket is the path of a unix socket, for its owner only. Default: none.
 	Socket string
-	// CertFile and KeyFile make the address one of HTTPS. Default: it is not.
-	CertFile, KeyFile string
+	// TLS makes the address one of HTTPS. Default: it is not.
+	TLS *tls.Config
 	// MaxConnections is how many there may be. When there are more, the one that has
 	// been waited for longest is closed. Default: 10,000.
 	MaxConnections int
@@ -64,27 +64,19 @@ type Server struct {
 // Listen opens the listeners of a server. Serve answers, and closes them; who does
 // not call it calls Close.
 //
-// Invalid: an address, path or certificate that is none. Conflict: somebody else
+// Invalid: an address or path that is none. Conflict: somebody else
 // listens there. PermissionDenied.
 func Listen(ctx context.Context, o ServerOptions) (*Server, error) {
 	o = o.withDefaults()
 	s := &Server{o: o, draining: make(chan struct{}), requests: newTally(), crowd: newCrowd(o.MaxConnections)}
-	var certs *tls.Config
-	if o.CertFile != "" || o.KeyFile != "" {
-		pair, err := tls.LoadX509KeyPair(o.CertFile, o.KeyFile)
-		if err != nil {
-			return nil, sandpit.Errorf(sandpit.Invalid, "certificate of the server: %w", err)
-		}
-		certs = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}}
-	}
 	if o.Address != NoAddress {
 		l, err := listenTCP(ctx, o.Address)
 		if err != nil {
 			return nil, err
 		}
 		s.tcp = &gate{Listener: l, crowd: s.crowd}
-		if certs != nil {
-			s.tcp = tls.NewListener(s.tcp, certs)
+		if o.TLS != nil {
+			s.tcp = tls.NewListener(s.tcp, o.TLS)
 		}
 	}
 	if o.Socket != "" {

@@ -8,7 +8,6 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"io"
 	"math/big"
@@ -29,9 +28,9 @@ func hello(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, "h
 // TestProtocols speaks all of them.
 func TestProtocols(t *testing.T) {
 	t.Parallel()
-	cert, key, pool := certificate(t)
+	cert, pool := certificate(t)
 	plain := serve(t, api.ServerOptions{Handler: http.HandlerFunc(hello)})
-	secure := serve(t, api.ServerOptions{Handler: http.HandlerFunc(hello), CertFile: cert, KeyFile: key})
+	secure := serve(t, api.ServerOptions{Handler: http.HandlerFunc(hello), TLS: &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}}})
 	for name, tc := range map[string]struct {
 		s        *serving
 		scheme   string
@@ -55,9 +54,6 @@ func TestProtocols(t *testing.T) {
 			}
 		})
 	}
-	if _, err := api.Listen(t.Context(), api.ServerOptions{Handler: http.HandlerFunc(hello), Address: "127.0.0.1:0", CertFile: key, KeyFile: cert}); !errors.Is(err, sandpit.Invalid) {
-		t.Errorf("a certificate that is none: %v", err)
-	}
 }
 
 func get(tb testing.TB, c *http.Client, url string) string {
@@ -79,7 +75,7 @@ func get(tb testing.TB, c *http.Client, url string) string {
 }
 
 // certificate makes one for this machine.
-func certificate(tb testing.TB) (certFile, keyFile string, pool *x509.CertPool) {
+func certificate(tb testing.TB) (tls.Certificate, *x509.CertPool) {
 	tb.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -90,26 +86,13 @@ func certificate(tb testing.TB) (certFile, keyFile string, pool *x509.CertPool) 
 	if err != nil {
 		tb.Fatal(err)
 	}
-	key, err := x509.MarshalPKCS8PrivateKey(private)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	certFile, keyFile = filepath.Join(tb.TempDir(), "cert"), filepath.Join(tb.TempDir(), "key")
-	for _, f := range []struct {
-		name, kind string
-		raw        []byte
-	}{{certFile, "CERTIFICATE", cert}, {keyFile, "PRIVATE KEY", key}} {
-		if err := os.WriteFile(f.name, pem.EncodeToMemory(&pem.Block{Type: f.kind, Bytes: f.raw}), 0o600); err != nil {
-			tb.Fatal(err)
-		}
-	}
-	pool = x509.NewCertPool()
 	parsed, err := x509.ParseCertificate(cert)
 	if err != nil {
 		tb.Fatal(err)
 	}
+	pool := x509.NewCertPool()
 	pool.AddCert(parsed)
-	return certFile, keyFile, pool
+	return tls.Certificate{Certificate: [][]byte{cert}, PrivateKey: private}, pool
 }
 
 // TestSocket comes by a unix socket, which needs no key and is for its owner only.

@@ -8,7 +8,7 @@ import (
 )
 
 func (a *app) newServe() *cobra.Command {
-	var listen, socket, level, format string
+	var listen, socket, tls, ssh, level, format string
 	cmd := &cobra.Command{
 		Use:   "serve [flags]",
 		Short: "Be a server that keeps sandboxes",
@@ -21,7 +21,8 @@ elsewhere it can be reached when it is told to listen there, and only with a key
 sandpit key create. All settings are in docs/configuration.md.`,
 		Example: `  sandpit serve
   sandpit serve --listen 127.0.0.1:9000
-  sandpit serve --listen none`,
+  sandpit serve --listen none
+  sandpit serve --tls=local --ssh 127.0.0.1:2222`,
 		Args:              wantArgs(0, 0, ""),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -29,6 +30,8 @@ sandpit key create. All settings are in docs/configuration.md.`,
 			for _, o := range []config.Override{
 				{Flag: "--listen", Key: config.KeyListen, Value: listen},
 				{Flag: "--socket", Key: config.KeySocket, Value: socket},
+				{Flag: "--tls", Key: config.KeyTLS, Value: tls},
+				{Flag: "--ssh", Key: config.KeySSHListen, Value: ssh},
 				{Flag: "--log-level", Key: config.KeyLogLevel, Value: level},
 				{Flag: "--log-format", Key: config.KeyLogFormat, Value: format},
 			} {
@@ -47,6 +50,9 @@ sandpit key create. All settings are in docs/configuration.md.`,
 	f := cmd.Flags()
 	f.StringVar(&listen, "listen", "", "`ADDRESS` to listen at, port 0 being any free one, or none (default 127.0.0.1:8090)")
 	f.StringVar(&socket, "socket", "", "`PATH` of the socket of this user's own, or none (default sandpit.sock in the runtime directory)")
+	addChoice(cmd, &tls, "tls", "`KIND` of certificates: off, files (server.tls_cert), local or auto (default off); see docs/tls.md",
+		config.TLSOff, config.TLSFiles, config.TLSLocal, config.TLSAuto)
+	f.StringVar(&ssh, "ssh", "", "`ADDRESS` where sandboxes are reached by SSH, such as 127.0.0.1:2222, or none (default none); see docs/ssh.md")
 	addChoice(cmd, &level, "log-level", "`LEVEL`: the least that is logged (default info)", "debug", "info", "warn", "error")
 	addChoice(cmd, &format, "log-format", "`FORMAT`: console for people, json for machines, or auto (default auto)", config.FormatAuto, config.FormatConsole, config.FormatJSON)
 	return cmd

@@ -36,7 +36,7 @@ func (a *app) serverOverride() []config.Override {
 }
 
 func dialConfigured(cfg config.Config) (*client.Client, error) {
-	return client.New(client.Options{URL: serverURL(cfg), Key: cfg.APIKey.Reveal(), UserAgent: "sandpit-cli"})
+	return client.New(client.Options{URL: serverURL(cfg), Key: cfg.APIKey.Reveal(), CAFile: cfg.CA, UserAgent: "sandpit-cli"})
 }
 
 // serverURL is where the server is: the one that is named, else the socket of this

@@ -28,8 +28,9 @@ type Config struct {
 	Image Image
 	// Docker is the [docker] section.
 	Docker Docker
-	// Server, Manager, Queue, Log and Telemetry are the sections of those names.
+	// Server, SSH, Manager, Queue, Log and Telemetry are the sections of those names.
 	Server    Server
+	SSH       SSH
 	Manager   Manager
 	Queue     Queue
 	Log       Log
@@ -45,6 +46,9 @@ type Config struct {
 	URL string
 	// APIKey is what clients show it. Default: none.
 	APIKey Secret
+	// CA is a file of certificates in PEM form, one of which must have signed the
+	// server's. Default: "", which means those that the machine trusts.
+	CA string
 
 	// Engine is the absolute path of a static sandpit binary to be used as the
 	// engine. Default: empty, which means this program itself.

@@ -42,8 +42,16 @@ type Server struct {
 	// Names are host names by which clients may call the server, besides those of
 	// this machine's loopback and the address it listens on. Default: none.
 	Names []string
+	// TLS is where the server's certificates come from: TLSOff, TLSFiles, TLSLocal or
+	// TLSAuto. Default: "", which is TLSFiles if TLSCert is set, else TLSOff.
+	TLS string
 	// TLSCert and TLSKey are files in PEM form. Both or none. Default: none.
 	TLSCert, TLSKey string
+	// ACMEEmail, ACMEDirectory and ACMECA are for TLSAuto: an address that the authority
+	// may write to, the URL of its directory, and a file of certificates in PEM form one
+	// of which must have signed that of the directory. Default: none, Let's Encrypt, and
+	// those that the machine trusts.
+	ACMEEmail, ACMEDirectory, ACMECA string
 	// Keyless lets whoever connects over TCP from this machine to a loopback address
 	// in without a key, as the administrator "local". Default: true; for root false,
 	// since every user of the machine would get at what only root may.
@@ -63,6 +71,25 @@ type Server struct {
 	// administrators may have shown in their sandboxes, with what is below them.
 	// Default: none.
 	MountRoots []string
+}
+
+// The values of Server.TLS.
+const (
+	TLSOff   = "off"
+	TLSFiles = "files"
+	TLSLocal = "local"
+	TLSAuto  = "auto"
+)
+
+// SSH is the [ssh] section: how sandboxes are reached by SSH.
+type SSH struct {
+	// Listen is the TCP address: a host and a port, 0 being any free one, or None.
+	// Default: None.
+	Listen string
+	// MaxConnections is how many there may be at a time. From 1 to 10000. Default: 100.
+	MaxConnections int
+	// IdleTimeout is how long a connection may carry nothing. Default: 3600 s.
+	IdleTimeout time.Duration
 }
 
 // Manager is the [manager] section: how many sandboxes there may be, and how long.
@@ -169,6 +196,7 @@ func defaultServer(c *Config) {
 		Listen: "127.0.0.1:8090", Keyless: true, MaxBody: 4 << 20, MaxConnections: 10000,
 		Rate: 100, Burst: 200, Drain: 30 * time.Second,
 	}
+	c.SSH = SSH{Listen: None, MaxConnections: 100, IdleTimeout: time.Hour}
 	c.Manager = Manager{
 		MaxSandboxes: 100, MaxVolumes: 20, IdleTimeout: time.Hour, CleanupInterval: 5 * time.Minute,
 		CreateTimeout: 2 * time.Minute, CallTimeout: 30 * time.Second, Parallel: 8, Remember: time.Hour,

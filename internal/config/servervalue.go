@@ -38,6 +38,26 @@ func setURL(field *string, v any) error {
 // maxKey bounds an API key, in bytes.
 const maxKey = 512
 
+func setDirectory(field *string, v any) error {
+	text, ok := textOf(v)
+	u, err := url.Parse(text)
+	if !ok || err != nil || u.Scheme != "https" || u.Hostname() == "" || u.User != nil || u.Fragment != "" || hasControl(text) {
+		return errors.New("is not the address of an ACME directory; use for example https://acme.example.com/directory")
+	}
+	*field = text
+	return nil
+}
+
+func setEmail(field *string, v any) error {
+	text, ok := textOf(v)
+	name, host, found := strings.Cut(text, "@")
+	if !ok || !found || name == "" || len(text) > 254 || !dnsPattern.MatchString(host) || strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return fmt.Errorf("%s is not an e-mail address; use for example admin@example.com", show(v))
+	}
+	*field = text
+	return nil
+}
+
 // setKey never shows what is wrong.
 func setKey(field *Secret, v any) error {
 	text, ok := textOf(v)

@@ -15,7 +15,7 @@ const bothSizes = `"512m" or "2g"`
 func settings() []setting {
 	var list []setting
 	for _, part := range [][]setting{
-		programSettings(), sandboxSettings(), imageSettings(), dockerSettings(), serverSettings(), managerSettings(), queueSettings(), toldSettings(),
+		programSettings(), sandboxSettings(), imageSettings(), dockerSettings(), serverSettings(), tlsSettings(), sshSettings(), managerSettings(), queueSettings(), toldSettings(),
 	} {
 		list = append(list, part...)
 	}
@@ -29,6 +29,8 @@ func programSettings() []setting {
 			by("the socket of this user's own server").or("AGENT_INFRA_URL", nil),
 		define(KeyAPIKey, func(c *Config) *Secret { return &c.APIKey }, setKey,
 			"The key that clients show the server. Better set as a variable than written into a file."),
+		define(KeyCA, func(c *Config) *string { return &c.CA }, setPath,
+			"A file of certificates one of which must have signed the server's, for clients.").by("those the machine trusts"),
 		define(KeyProvider, func(c *Config) *string { return &c.Provider }, setName,
 			"What makes the sandboxes of requests that name no provider.").or("SANDBOX_PROVIDER", nil),
 		define(KeyEngine, func(c *Config) *string { return &c.Engine }, setPath,
@@ -100,10 +102,6 @@ func serverSettings() []setting {
 			by("`sandpit.sock` in `runtime_dir`"),
 		define(KeyNames, func(c *Config) *[]string { return &c.Server.Names }, setNames,
 			"Host names by which clients call the server. A request for another name is refused, so that web pages cannot reach it by names of their own."),
-		define(KeyTLSCert, func(c *Config) *string { return &c.Server.TLSCert }, setPath,
-			"The certificate of the server in PEM form."),
-		define(KeyTLSKey, func(c *Config) *string { return &c.Server.TLSKey }, setPath,
-			"Its private key."),
 		define(KeyKeyless, func(c *Config) *bool { return &c.Server.Keyless }, setBool,
 			"Whether programs on this machine may use a loopback address without a key, as the administrator `local`. "+
 				"Turn it off where other users of the machine are not trusted.").by("`true`; for root `false`"),
@@ -119,6 +117,35 @@ func serverSettings() []setting {
 			"How long requests have to finish when the server ends."),
 		define(KeyMountRoots, func(c *Config) *[]string { return &c.Server.MountRoots }, setPaths,
 			"Directories of this machine that clients who are no administrators may have shown in sandboxes. In the variable they are separated by colons."),
+	}
+}
+
+func tlsSettings() []setting {
+	return []setting{
+		define(KeyTLS, func(c *Config) *string { return &c.Server.TLS }, oneOf(TLSOff, TLSFiles, TLSLocal, TLSAuto),
+			"The server's certificates: off for none, files for tls_cert and tls_key, local for an authority of the server's own, "+
+				"auto for Let's Encrypt or another one that speaks ACME.").by("`files` with `tls_cert`, else `off`"),
+		define(KeyTLSCert, func(c *Config) *string { return &c.Server.TLSCert }, setPath,
+			"The certificate of the server in PEM form."),
+		define(KeyTLSKey, func(c *Config) *string { return &c.Server.TLSKey }, setPath,
+			"Its private key."),
+		define(KeyACMEEmail, func(c *Config) *string { return &c.Server.ACMEEmail }, setEmail,
+			"Where the authority of `tls = \"auto\"` may write to."),
+		define(KeyACMEDirectory, func(c *Config) *string { return &c.Server.ACMEDirectory }, setDirectory,
+			"The ACME directory of that authority.").by("Let's Encrypt"),
+		define(KeyACMECA, func(c *Config) *string { return &c.Server.ACMECA }, setPath,
+			"Certificates of whom that of the directory must be signed.").by("those the machine trusts"),
+	}
+}
+
+func sshSettings() []setting {
+	return []setting{
+		define(KeySSHListen, func(c *Config) *string { return &c.SSH.Listen }, setListen,
+			"The TCP address where sandboxes are reached by SSH, such as 127.0.0.1:2222, or none."),
+		define(KeySSHConnections, func(c *Config) *int { return &c.SSH.MaxConnections }, numberOf("connections", 1, 1e4),
+			"SSH connections at a time. 1 to 10000."),
+		define(KeySSHIdleTimeout, func(c *Config) *time.Duration { return &c.SSH.IdleTimeout }, timeOf("3600"),
+			"How long an SSH connection may carry nothing before it is closed. Until then its sandbox is in use."),
 	}
 }
 

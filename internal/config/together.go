@@ -1,6 +1,10 @@
 package config
 
-import "path/filepath"
+import (
+	"path/filepath"
+	"slices"
+	"strings"
+)
 
 // fillServer gives what nothing has set its usual place.
 func (l *loader) fillServer() {
@@ -16,12 +20,7 @@ func (l *loader) fillServer() {
 // checkTogether looks at settings that must fit together.
 func (l *loader) checkTogether() {
 	s, q := l.cfg.Server, l.cfg.Queue
-	switch {
-	case s.TLSCert != "" && s.TLSKey == "":
-		l.conflict(KeyTLSCert, "needs server.tls_key, too")
-	case s.TLSKey != "" && s.TLSCert == "":
-		l.conflict(KeyTLSKey, "needs server.tls_cert, too")
-	}
+	l.checkTLS(s)
 	if s.Listen == None && s.Socket == None {
 		l.conflict(KeyListen, "is none, and so is server.socket; nobody could reach the server")
 	}
@@ -32,6 +31,25 @@ func (l *loader) checkTogether() {
 		l.conflict(KeyBurst, "is below server.rate, which then cannot be reached")
 	}
 	l.cfg.Server.Burst = max(s.Burst, s.Rate)
+}
+
+func (l *loader) checkTLS(s Server) {
+	switch {
+	case s.TLSCert != "" && s.TLSKey == "":
+		l.conflict(KeyTLSCert, "needs server.tls_key, too")
+	case s.TLSKey != "" && s.TLSCert == "":
+		l.conflict(KeyTLSKey, "needs server.tls_cert, too")
+	case s.TLS == TLSFiles && s.TLSCert == "":
+		l.conflict(KeyTLS, "is files; say which with server.tls_cert and server.tls_key")
+	case s.TLS != "" && s.TLS != TLSFiles && s.TLSCert != "":
+		l.conflict(KeyTLS, "is "+s.TLS+", and server.tls_cert names a certificate; leave one of them out")
+	}
+	if s.TLS == TLSAuto && (len(s.Names) == 0 || slices.ContainsFunc(s.Names, func(name string) bool { return strings.HasPrefix(name, "*") })) {
+		l.conflict(KeyTLS, "is auto; name the server in server.names, without \"*\"")
+	}
+	if s.TLS != "" && s.TLS != TLSOff && s.Listen == None {
+		l.conflict(KeyTLS, "is "+s.TLS+", and server.listen is none; there is nothing to encrypt")
+	}
 }
 
 // conflict is a problem of a setting that somebody has made.

@@ -18,8 +18,8 @@ import (
 func (s *service) routes(mux *http.ServeMux) (public []string) {
 	v := ReadVersions()
 	document := native.Register(mux, native.Options{
-		Manager: s.manager, Store: s.store, Keys: s.keys, Images: cache{s.images, s.providers}, Providers: s.listProviders,
-		PrePulls: s.prePuller.status,
+		Manager: s.manager, Store: s.store, Keys: s.keys, SSH: native.SSH{Keys: s.sshKeys, Tokens: s.sshTokens, Where: s.whereSSH},
+		Images: cache{s.images, s.providers}, Providers: s.listProviders, PrePulls: s.prePuller.status,
 		Checks: []native.Check{
 			{Name: "engine", Do: s.checkEngine}, {Name: "store", Do: s.checkStore}, {Name: "queue", Do: s.checkQueue},
 		},

@@ -43,6 +43,8 @@ type Addresses struct {
 	Socket string
 	// Metrics is the URL of the figures that need no key.
 	Metrics string
+	// SSH is the TCP address of SSH.
+	SSH string
 }
 
 // closeLimit is how long the manager has to finish what is under way.
@@ -102,7 +104,11 @@ func (s *service) serve(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	if err := s.refuseOpenDoor(ctx); err != nil {
+	err = s.refuseOpenDoor(ctx)
+	if err == nil {
+		where.SSH, err = s.listenSSH(ctx)
+	}
+	if err != nil {
 		return errors.Join(err, s.server.Close(), s.closeMetrics())
 	}
 	background, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -117,13 +123,15 @@ func (s *service) serve(ctx context.Context, o Options) error {
 	}
 	serving, end := context.WithCancel(ctx)
 	defer end()
+	sshDone := s.serveSSH(serving, end)
 	group.Go(func() {
 		<-serving.Done()
 		s.notify.tell(context.WithoutCancel(ctx), "STOPPING=1")
 	})
 	s.announce(ctx, o, where)
 	err = s.server.Serve(serving)
-	err = errors.Join(err, s.closeMetrics())
+	end()
+	err = errors.Join(err, <-sshDone, s.closeMetrics())
 	select {
 	case metricsErr := <-failed:
 		if !errors.Is(metricsErr, http.ErrServerClosed) {
@@ -139,18 +147,20 @@ func (s *service) serve(ctx context.Context, o Options) error {
 func (s *service) listen(ctx context.Context) (where Addresses, err error) {
 	c := s.cfg.Server
 	o := api.ServerOptions{
-		Handler: s.handler(), Address: c.Listen, CertFile: c.TLSCert, KeyFile: c.TLSKey,
-		MaxConnections: c.MaxConnections, Drain: c.Drain, Log: s.log,
+		Handler: s.handler(), Address: c.Listen, MaxConnections: c.MaxConnections, Drain: c.Drain, Log: s.log,
 	}
 	if c.Socket != config.None {
 		o.Socket, where.Socket = c.Socket, c.Socket
+	}
+	if o.TLS, err = s.certificates(); err != nil {
+		return where, err
 	}
 	if s.server, err = api.Listen(ctx, o); err != nil {
 		return where, err
 	}
 	if addr := s.server.Addr(); addr != nil {
 		scheme := "http://"
-		if c.TLSCert != "" {
+		if o.TLS != nil {
 			scheme = "https://"
 		}
 		where.URL = scheme + addr.String()
@@ -209,7 +219,7 @@ func (s *service) refuseOpenDoor(ctx context.Context) error {
 func (s *service) announce(ctx context.Context, o Options, where Addresses) {
 	s.notify.tell(ctx, "READY=1\nSTATUS=listening at "+where.listed())
 	s.log.InfoContext(ctx, "listening", slog.String("url", where.URL), slog.String("socket", where.Socket),
-		slog.String("metrics", where.Metrics), slog.String("provider", s.cfg.Provider), slog.String("state_dir", s.cfg.StateDir))
+		slog.String("metrics", where.Metrics), slog.String("ssh", where.SSH), slog.String("provider", s.cfg.Provider), slog.String("state_dir", s.cfg.StateDir))
 	if o.Started != nil {
 		o.Started(where)
 	}
@@ -221,7 +231,11 @@ func (s *service) announce(ctx context.Context, o Options, where Addresses) {
 		try = "sandpit --server " + where.first() + " create"
 	}
 	// Who is not there to read needs no words.
-	_, _ = fmt.Fprintf(o.Out, "sandpit listens at %s\nTry: %s\n", where.listed(), try)
+	_, _ = fmt.Fprintf(o.Out, "sandpit listens at %s\n", where.listed())
+	if where.SSH != "" {
+		_, _ = fmt.Fprintf(o.Out, "SSH: %s\n", where.SSH)
+	}
+	_, _ = fmt.Fprintf(o.Out, "Try: %s\n", try)
 }
 
 // usualSocket is where clients look.

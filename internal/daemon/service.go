@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"sync/atomic"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/api"
@@ -17,6 +18,8 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/image"
 	"github.com/sandpit-dev/sandpit/internal/manager"
 	"github.com/sandpit-dev/sandpit/internal/queue"
+	"github.com/sandpit-dev/sandpit/internal/sshd"
+	"github.com/sandpit-dev/sandpit/internal/sshkey"
 	"github.com/sandpit-dev/sandpit/internal/store"
 	"github.com/sandpit-dev/sandpit/internal/telemetry"
 )
@@ -37,10 +40,13 @@ type service struct {
 	providers *providers
 	manager   *manager.Manager
 	keys      *api.Keys
+	sshKeys   *sshkey.Keys
+	sshTokens *sshkey.Tokens
 	data      *data.Server
 	prePuller *prePuller
 
 	server          *api.Server
+	ssh             atomic.Pointer[sshd.Server] // nil: none, or not yet
 	metricsServer   *http.Server
 	metricsListener net.Listener // nil: none
 }
@@ -74,6 +80,7 @@ func (s *service) open(ctx context.Context) (err error) {
 	}
 	s.keys = api.NewKeys(s.store, clock.System{}, s.log)
 	s.prePuller = newPrePuller(s.cfg.Image.PrePull, s.prepareImage, s.log)
+	s.sshKeys, s.sshTokens = sshkey.NewKeys(s.store, clock.System{}, s.log), sshkey.NewTokens(clock.System{})
 	s.data = data.New(data.Options{Manager: s.manager, Timeout: s.cfg.Sandbox.Timeout})
 	return nil
 }

@@ -26,6 +26,8 @@ type Options struct {
 	Manager *manager.Manager
 	Store   *store.Store
 	Keys    *api.Keys
+	// SSH is how sandboxes are reached by SSH. Default: not at all.
+	SSH SSH
 	// Images are the server's cache. Default: what needs it is Unsupported.
 	Images Images
 	// PrePulls tells of the images that are made ready at the start. Default: there are
@@ -141,6 +143,7 @@ func Register(mux *http.ServeMux, o Options) huma.API {
 	s.events()
 	s.queue()
 	s.keys()
+	s.ssh()
 	s.images()
 	s.volumes()
 	s.facts()

@@ -1,0 +1,91 @@
+package sshd
+
+import (
+	"bytes"
+	"encoding/binary"
+	"io"
+	"testing"
+
+	"github.com/pkg/sftp"
+	"golang.org/x/crypto/ssh"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/provider/fake"
+)
+
+// said is a channel on which a client has said something, and hears nothing.
+type said struct {
+	ssh.Channel
+	io.Reader
+}
+
+func (s said) Read(b []byte) (int, error)  { return s.Reader.Read(b) }
+func (s said) Write(b []byte) (int, error) { return len(b), nil }
+func (s said) Close() error                { return nil }
+
+// packet is one of SFTP.
+func packet(kind byte, body ...any) []byte {
+	var b bytes.Buffer
+	b.WriteByte(kind)
+	for _, part := range body {
+		switch part := part.(type) {
+		case string:
+			_ = binary.Write(&b, binary.BigEndian, uint32(len(part))) // never fails
+			b.WriteString(part)
+		case int:
+			_ = binary.Write(&b, binary.BigEndian, uint32(part)) // never fails
+		}
+	}
+	return append(binary.BigEndian.AppendUint32(nil, uint32(b.Len())), b.Bytes()...)
+}
+
+// FuzzSFTP survives whatever a client sends: its server has goroutines of its own, whose
+// panics nobody could catch.
+func FuzzSFTP(f *testing.F) {
+	world := fake.NewWorld(f.TempDir())
+	provider := world.NewProvider()
+	f.Cleanup(func() { _ = provider.Close(); _ = world.Close() })
+	box, err := provider.Create(f.Context(), sandpit.NewID(), sandpit.Spec{})
+	if err != nil {
+		f.Fatal(err)
+	}
+	hello := packet(1, 3)
+	for _, text := range [][]byte{
+		hello,
+		append(append(append(hello, packet(3, 1, "/tmp/f", 0x1a, 4, 0o644)...), packet(6, 2, "1", 0, 0, "data")...), packet(4, 3, "1")...),
+		append(append(hello, packet(3, 1, "/etc/passwd", 1, 0)...), packet(5, 2, "1", 0, 0, 100)...),
+		append(append(hello, packet(11, 1, "/")...), packet(12, 2, "1")...),
+		append(hello, packet(9, 1, "/tmp/f", 0xf, 0, 0, 0, 0, 0, 0, 0)...),
+		append(hello, packet(10, 1, "1", 4, 0o600)...),
+		append(hello, packet(16, 1, "../..")...),
+		append(hello, packet(200, 1, "posix-rename@openssh.com", "/a", "/b")...),
+		append(hello, packet(20, 1, "a", "b")...),
+		{0, 0, 0, 0},
+		{0xff, 0xff, 0xff, 0xff, 1},
+	} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		h := &files{ctx: t.Context(), guest: box.Guest(), uploads: make(map[string]*upload)}
+		server := sftp.NewRequestServer(newOrderly(said{Reader: bytes.NewReader(text)}), sftp.Handlers{FileGet: h, FilePut: h, FileCmd: h, FileList: h})
+		_ = server.Serve() // it is mostly nonsense
+		if h.open != 0 || len(h.uploads) != 0 {
+			t.Errorf("%d files are left open", h.open)
+		}
+	})
+}
+
+// FuzzForward opens connections to the sandbox's own loopback interface, and to no other.
+func FuzzForward(f *testing.F) {
+	f.Add("localhost", uint32(80))
+	f.Add("127.0.0.1", uint32(guestPort))
+	f.Add("::ffff:10.0.0.1", uint32(1<<16+80))
+	f.Fuzz(func(t *testing.T, host string, port uint32) {
+		got, err := forwarded{Host: host, Port: port}.target()
+		if err == nil && (got < 1 || got > 65535 || got == guestPort || got != int(port)) {
+			t.Errorf("%q %d: %d", host, port, got)
+		}
+		// What it is read from is as little to be trusted.
+		_ = ssh.Unmarshal([]byte(host), &forwarded{}) // it may be nonsense
+	})
+}

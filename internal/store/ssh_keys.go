@@ -1,0 +1,149 @@
+package store
+
+import (
+	"cmp"
+	"context"
+	"regexp"
+	"time"
+	"unicode/utf8"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// MaxSSHKeys is how many SSH keys an owner may have.
+const MaxSSHKeys = 100
+
+// SSHKey is a public key that reaches the sandboxes of an owner by SSH. The key itself
+// is not kept: whoever shows one shows all of it.
+type SSHKey struct {
+	// ID names it.
+	ID string
+	// Owner is whose sandboxes it reaches.
+	Owner string
+	// Fingerprint is "SHA256:" and the hash of the key, as OpenSSH writes it.
+	Fingerprint string
+	// Type is of the key, such as ssh-ed25519.
+	Type string
+	// Name is for people.
+	Name      string
+	CreatedAt time.Time
+	// LastUsedAt is when it was last shown, as far as somebody said so. Zero: never.
+	LastUsedAt time.Time
+}
+
+const sshKeyColumns = `id, owner, fingerprint, type, name, created_at, last_used_at`
+
+// InsertSSHKey adds a key and returns it as it is kept. AlreadyExists: the ID is there,
+// or the owner has the key. Invalid: it is out of bounds. Exhausted: the owner has as
+// many as there may be.
+func (s *Store) InsertSSHKey(ctx context.Context, k SSHKey) (SSHKey, error) {
+	k.CreatedAt, k.LastUsedAt = round(k.CreatedAt), round(k.LastUsedAt)
+	if problem := k.problem(); problem != "" {
+		return SSHKey{}, sandpit.Errorf(sandpit.Invalid, "SSH key: its %s is out of bounds", problem)
+	}
+	err := s.write(ctx, func(tx *writer) error {
+		n, err := tx.exec(ctx, `INSERT INTO ssh_keys (`+sshKeyColumns+`) SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7
+			WHERE (SELECT count(*) FROM ssh_keys WHERE owner = ?2) < ?8`,
+			k.ID, k.Owner, k.Fingerprint, k.Type, k.Name, micros(k.CreatedAt), micros(k.LastUsedAt), MaxSSHKeys)
+		if err == nil && n == 0 {
+			err = sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "there are %d SSH keys, and no more may be added", MaxSSHKeys),
+				"remove those that nobody uses")
+		}
+		return err
+	})
+	if isTaken(err) {
+		return SSHKey{}, sandpit.Errorf(sandpit.AlreadyExists, "the SSH key %s is there already", k.Fingerprint)
+	}
+	if err != nil {
+		return SSHKey{}, s.fail(err, "keep an SSH key")
+	}
+	return k, nil
+}
+
+// SSHKeys returns the keys of an owner in the order of their IDs.
+func (s *Store) SSHKeys(ctx context.Context, owner string) ([]SSHKey, error) {
+	list, err := s.sshKeys(ctx, `WHERE owner = ? ORDER BY id`, owner)
+	if err != nil {
+		return nil, s.fail(err, "list SSH keys")
+	}
+	return list, nil
+}
+
+// SSHKeyOf returns an owner's key with this fingerprint. NotFound: there is none.
+func (s *Store) SSHKeyOf(ctx context.Context, owner, fingerprint string) (SSHKey, error) {
+	list, err := s.sshKeys(ctx, `WHERE owner = ? AND fingerprint = ?`, owner, fingerprint)
+	if err != nil {
+		return SSHKey{}, s.fail(err, "look for an SSH key")
+	}
+	if len(list) == 0 {
+		return SSHKey{}, sandpit.Errorf(sandpit.NotFound, "there is no such SSH key")
+	}
+	return list[0], nil
+}
+
+func (s *Store) sshKeys(ctx context.Context, where string, args ...any) ([]SSHKey, error) {
+	var list []SSHKey
+	var bad error
+	err := s.read(ctx, func(r *reader) error {
+		return scan(ctx, r, `SELECT `+sshKeyColumns+` FROM ssh_keys `+where, args, func(c *cells) bool {
+			k := SSHKey{ID: c.text(), Owner: c.text(), Fingerprint: c.text(), Type: c.text(), Name: c.text()}
+			k.CreatedAt, k.LastUsedAt = c.time(), c.time()
+			if problem := k.problem(); c.err == nil && problem != "" {
+				c.reject(problem)
+			}
+			if c.err != nil {
+				bad = sandpit.Errorf(sandpit.Internal, "SSH key %.40q: %w", k.ID, c.err)
+				return false
+			}
+			list = append(list, k)
+			return true
+		})
+	})
+	return list, cmp.Or(err, bad)
+}
+
+// DeleteSSHKey removes a key of an owner. NotFound: they have none of this ID.
+func (s *Store) DeleteSSHKey(ctx context.Context, owner, id string) error {
+	var n int64
+	err := s.write(ctx, func(tx *writer) (err error) {
+		n, err = tx.exec(ctx, `DELETE FROM ssh_keys WHERE owner = ? AND id = ?`, owner, id)
+		return err
+	})
+	if err != nil {
+		return s.fail(err, "remove an SSH key")
+	}
+	if n == 0 {
+		return sandpit.Errorf(sandpit.NotFound, "there is no SSH key %.100q", id)
+	}
+	return nil
+}
+
+// TouchSSHKey notes that a key was shown. One that is gone is no error.
+func (s *Store) TouchSSHKey(ctx context.Context, id string, at time.Time) error {
+	err := s.write(ctx, func(tx *writer) error {
+		_, err := tx.exec(ctx, `UPDATE ssh_keys SET last_used_at = ?2 WHERE id = ?1`, id, micros(round(at)))
+		return err
+	})
+	if err != nil {
+		return s.fail(err, "note the use of an SSH key")
+	}
+	return nil
+}
+
+var fingerprintPattern = regexp.MustCompile(`^SHA256:[A-Za-z0-9+/]{43}$`)
+
+// problem names what is wrong with a key, "" for nothing.
+func (k SSHKey) problem() string {
+	for name, text := range map[string]string{"id": k.ID, "name": k.Name, "owner": k.Owner, "type": k.Type} {
+		if len(text) > MaxKeyText || !utf8.ValidString(text) || text == "" && name != "name" {
+			return name
+		}
+	}
+	if !fingerprintPattern.MatchString(k.Fingerprint) {
+		return "fingerprint"
+	}
+	if !inRange(k.CreatedAt) || !inRange(k.LastUsedAt) {
+		return "date"
+	}
+	return ""
+}
