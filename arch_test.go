@@ -56,6 +56,7 @@ var arrows = map[string][]string{
 	"internal/manager":         {".", "internal/clock", "internal/queue", "internal/store"},
 	"internal/network":         {".", "internal/network/policy"},
 	"internal/network/policy":  {"."},
+	"internal/publish":         {"."},
 	"internal/queue":           {".", "internal/clock"},
 	"internal/queue/queuetest": {".", "internal/queue"},
 	"internal/screen":          {"."},
