@@ -32,6 +32,8 @@ type Config struct {
 	Queue     Queue
 	Log       Log
 	Telemetry Telemetry
+	// Preview is the [preview] section.
+	Preview Preview
 	// Pools are the [[pool]] entries.
 	Pools []Pool
 
@@ -149,6 +151,7 @@ func Default() Config {
 			CacheSize:   20 << 30,
 			PullTimeout: 30 * time.Minute,
 		},
+		Preview: defaultPreview(),
 		Sources: map[Key]string{},
 	}
 	defaultServer(&c)

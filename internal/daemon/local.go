@@ -4,13 +4,16 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/config"
 	"github.com/sandpit-dev/sandpit/internal/image"
+	"github.com/sandpit-dev/sandpit/internal/publish"
 	"github.com/sandpit-dev/sandpit/provider/gvisor"
 )
 
@@ -21,6 +24,8 @@ type Local struct {
 	provider *gvisor.Provider
 	images   *image.Store
 	progress image.Progress
+	ports    *publish.Publisher
+	hear     Listeners
 }
 
 // Listeners hear what happens. Each may be nil.
@@ -29,6 +34,8 @@ type Listeners struct {
 	Progress func(done, total int64)
 	// Notice hears of default limits that this machine cannot enforce.
 	Notice func(text string)
+	// Published hears which ports were opened, before the sandbox is made.
+	Published func(ports []sandpit.Port)
 }
 
 // OpenLocal prepares the directories that cfg names.
@@ -58,7 +65,7 @@ func OpenLocal(cfg config.Config, hear Listeners) (*Local, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Local{cfg: cfg, provider: provider, images: store, progress: hear.Progress}, nil
+	return &Local{cfg: cfg, provider: provider, images: store, progress: hear.Progress, ports: publish.New(nil), hear: hear}, nil
 }
 
 // limits are those of the configuration.
@@ -102,12 +109,46 @@ func (l *Local) Create(ctx context.Context, spec sandpit.Spec) (sandpit.Instance
 		spec.Resources = explicitLimits(l.cfg)
 	}
 	spec.Env = withUsualEnv(spec.Env)
-	return l.provider.Create(ctx, sandpit.NewID(), spec)
+	id := sandpit.NewID()
+	if len(spec.Ports) == 0 {
+		return l.provider.Create(ctx, id, spec)
+	}
+	// A port that is taken is told before anything is made.
+	made := make(chan sandpit.Dialer, 1)
+	ports, err := l.ports.Publish(ctx, id, spec.Ports, dialWhenMade(made))
+	if err != nil {
+		return nil, err
+	}
+	if l.hear.Published != nil {
+		l.hear.Published(ports)
+	}
+	i, err := l.provider.Create(ctx, id, spec)
+	if err != nil {
+		l.ports.Withdraw(id)
+		return nil, err
+	}
+	if dialer, ok := i.(sandpit.Dialer); ok {
+		made <- dialer
+	}
+	return i, nil
+}
+
+// dialWhenMade opens connections into a sandbox as soon as it has come.
+func dialWhenMade(made chan sandpit.Dialer) publish.Dial {
+	return func(ctx context.Context, port int) (net.Conn, error) {
+		select {
+		case dialer := <-made:
+			made <- dialer // for the next
+			return dialer.Dial(ctx, port)
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
 }
 
 // Close destroys every sandbox it made.
 func (l *Local) Close() error {
-	if err := l.provider.Close(); err != nil {
+	if err := errors.Join(l.ports.Close(), l.provider.Close()); err != nil {
 		return fmt.Errorf("close: %w", err)
 	}
 	return nil

@@ -43,6 +43,8 @@ type Addresses struct {
 	Socket string
 	// Metrics is the URL of the figures that need no key.
 	Metrics string
+	// Previews is the URL of previews by path.
+	Previews string
 }
 
 // closeLimit is how long the manager has to finish what is under way.
@@ -101,7 +103,7 @@ func (s *service) serve(ctx context.Context, o Options) error {
 		return err
 	}
 	if err := s.refuseOpenDoor(ctx); err != nil {
-		return errors.Join(err, s.server.Close(), s.closeMetrics())
+		return errors.Join(err, s.server.Close(), s.closePaths(), s.closeMetrics())
 	}
 	background, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var group sync.WaitGroup
@@ -118,9 +120,18 @@ func (s *service) serve(ctx context.Context, o Options) error {
 		<-serving.Done()
 		s.notify.tell(context.WithoutCancel(ctx), "STOPPING=1")
 	})
+	paths := make(chan error, 1)
+	go func() {
+		err := s.servePaths(serving)
+		if err != nil {
+			end() // half a server is none
+		}
+		paths <- err
+	}()
 	s.announce(ctx, o, where)
 	err = s.server.Serve(serving)
-	err = errors.Join(err, s.closeMetrics())
+	end()
+	err = errors.Join(err, <-paths, s.closeMetrics())
 	select {
 	case metricsErr := <-failed:
 		if !errors.Is(metricsErr, http.ErrServerClosed) {
@@ -152,12 +163,15 @@ func (s *service) listen(ctx context.Context) (where Addresses, err error) {
 		}
 		where.URL = scheme + addr.String()
 	}
+	if where.Previews, err = s.listenPaths(ctx); err != nil {
+		return where, errors.Join(err, s.server.Close())
+	}
 	if s.metrics == nil || s.cfg.Telemetry.MetricsListen == config.None {
 		return where, nil
 	}
 	s.metricsListener, err = new(net.ListenConfig).Listen(ctx, "tcp", s.cfg.Telemetry.MetricsListen)
 	if err != nil {
-		return where, errors.Join(sandpit.Errorf(sandpit.Unavailable, "listen for metrics: %w", err), s.server.Close())
+		return where, errors.Join(sandpit.Errorf(sandpit.Unavailable, "listen for metrics: %w", err), s.server.Close(), s.closePaths())
 	}
 	mux := http.NewServeMux()
 	mux.Handle("GET "+pathMetrics, s.metrics.Handler())

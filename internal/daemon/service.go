@@ -14,8 +14,10 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/api/data"
 	"github.com/sandpit-dev/sandpit/internal/clock"
 	"github.com/sandpit-dev/sandpit/internal/config"
+	"github.com/sandpit-dev/sandpit/internal/gateway"
 	"github.com/sandpit-dev/sandpit/internal/image"
 	"github.com/sandpit-dev/sandpit/internal/manager"
+	"github.com/sandpit-dev/sandpit/internal/publish"
 	"github.com/sandpit-dev/sandpit/internal/queue"
 	"github.com/sandpit-dev/sandpit/internal/store"
 	"github.com/sandpit-dev/sandpit/internal/telemetry"
@@ -39,8 +41,12 @@ type service struct {
 	manager   *manager.Manager
 	keys      *api.Keys
 	data      *data.Server
+	publisher *publish.Publisher
+	gateway   *gateway.Gateway
+	edge      *api.Edge
 
 	server          *api.Server
+	paths           *api.Server // of previews by path; nil: there is none
 	metricsServer   *http.Server
 	metricsListener net.Listener // nil: none
 }
@@ -72,6 +78,7 @@ func (s *service) open(ctx context.Context) (err error) {
 				slog.String("hint", sandpit.HintOf(p.Err)))
 		}
 	}
+	s.publisher = publish.New(s.log)
 	if s.manager, err = manager.Open(ctx, s.managerOptions()); err != nil {
 		return err
 	}
@@ -80,7 +87,7 @@ func (s *service) open(ctx context.Context) (err error) {
 	}
 	s.keys = api.NewKeys(s.store, clock.System{}, s.log)
 	s.data = data.New(data.Options{Manager: s.manager, Timeout: s.cfg.Sandbox.Timeout})
-	return nil
+	return s.openGateway(ctx)
 }
 
 // openQueue opens the queue and makes sure that it answers.
@@ -109,6 +116,9 @@ func (s *service) managerOptions() manager.Options {
 	}
 	if o.MaxRetries == 0 {
 		o.MaxRetries = -1 // none, which is not the default
+	}
+	if s.publisher != nil {
+		o.Publisher = s.publisher
 	}
 	if s.metrics != nil {
 		o.Observer = s.metrics
@@ -197,6 +207,9 @@ func (s *service) close(ctx context.Context) error {
 	}
 	if s.data != nil {
 		closeAs("the terminal sessions", s.data.Close)
+	}
+	if s.publisher != nil {
+		closeAs("the published ports", s.publisher.Close)
 	}
 	if s.manager != nil {
 		closeAs("the manager", func() error { return s.manager.Close(ctx) })
