@@ -53,7 +53,6 @@ type rig struct {
 	paths   string            // HOST:PORT of previews by path
 
 	mu      sync.Mutex
-	reports []string
 	answers []api.Answer
 }
 

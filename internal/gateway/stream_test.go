@@ -148,7 +148,7 @@ func TestEarlyAnswer(t *testing.T) {
 	})
 	id := r.box()
 	r.public(id, port)
-	for _, at := range []int{port, freePort(t)} {
+	for _, at := range []int{port, closedPort} {
 		r.public(id, at)
 		got := raw(t, r.main, "POST / HTTP/1.1\r\nHost: "+r.host(id, at)+"\r\nContent-Length: 1000000\r\n\r\n"+
 			strings.Repeat("GET /smuggled HTTP/1.1\r\nHost: "+r.host(id, port)+"\r\n\r\n", 10))
