@@ -62,6 +62,9 @@ type Spec struct {
 	// Invalid for rules that cannot be understood, and with Unsupported where sandboxes
 	// cannot be online.
 	Network NetworkPolicy `json:"network,omitzero"`
+	// Ports are those that are reached at addresses of the machine. Whoever answers for
+	// the sandbox opens them; providers do not look at them. Default: none.
+	Ports []Port `json:"ports,omitempty"`
 }
 
 // DefaultWorkDir is where processes start when nothing else is said.
@@ -73,6 +76,7 @@ func (s Spec) Clone() Spec {
 	s.Env = maps.Clone(s.Env)
 	s.Mounts = append([]Mount(nil), s.Mounts...)
 	s.Network = s.Network.Clone()
+	s.Ports = append([]Port(nil), s.Ports...)
 	return s
 }
 

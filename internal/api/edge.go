@@ -117,6 +117,15 @@ func (e *Edge) Handler(next *http.ServeMux) http.Handler {
 	})
 }
 
+// Admit finds out who makes a request that is answered by others than Handler's next,
+// and whether they may. What it returns carries a Principal, but for public paths.
+//
+// PermissionDenied: the request is for another server, or made by a page of another
+// site. Unauthenticated: it shows no key that is good. Exhausted: there are too many.
+func (e *Edge) Admit(w http.ResponseWriter, r *http.Request) (*http.Request, error) {
+	return e.admit(w, r.WithContext(WithRequestID(r.Context(), requestID(r))))
+}
+
 // serve lets a request in, or refuses it.
 func (e *Edge) serve(a *answer, next *http.ServeMux) {
 	r, err := e.admit(a, a.request)

@@ -61,6 +61,10 @@ func NewKeys(s *store.Store, c clock.Clock, log *slog.Logger) *Keys {
 	return &Keys{store: s, clock: c, log: log, cache: make(map[[sha256.Size]byte]*cachedKey)}
 }
 
+// IsKey reports whether a text has the form of a key. It says nothing of whether there
+// is such a key.
+func IsKey(text string) bool { return keyPattern.MatchString(text) }
+
 // NewKey says what a key shall be.
 type NewKey struct {
 	Name  string // for people

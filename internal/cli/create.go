@@ -20,7 +20,7 @@ const never = "never"
 type createOptions struct {
 	output
 	name, user, workDir, hostname string
-	env, labels, volumes          []string
+	env, labels, volumes, ports   []string
 	limits                        limitFlags
 	provider, key                 string
 	timeout, onTimeout            string
@@ -50,7 +50,8 @@ default is the server's.
 Directories that -v names are the server machine's, which must allow it.`,
 		Example: `  sandpit create --name work
   sandpit create -q --timeout 2h --label project=x python:3.12-slim
-  sandpit create --idle-timeout 10m --on-idle pause`,
+  sandpit create --idle-timeout 10m --on-idle pause
+  sandpit create --name web -p 8080:8000`,
 		Args:              wantArgs(0, 1, ""),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: a.verb(func(ctx context.Context, c *client.Client, args []string) error {
@@ -65,6 +66,7 @@ Directories that -v names are the server machine's, which must allow it.`,
 			if o.quiet || o.json() {
 				return a.show(o.output, listing{document: s.Sandbox, ids: []string{string(s.ID)}})
 			}
+			a.tellPorts(r.Spec.Ports, s.Spec.Ports)
 			_, err = fmt.Fprintln(a.Out, s.ID)
 			return err
 		}),
@@ -78,6 +80,7 @@ Directories that -v names are the server machine's, which must allow it.`,
 	f.StringVarP(&o.user, "user", "u", "", "`user` of commands (default the image's, else root of the sandbox)")
 	f.StringVar(&o.hostname, "hostname", "", "`name` that it has inside (default \"sandpit\")")
 	f.StringArrayVarP(&o.volumes, "volume", "v", nil, "show a directory of the server's machine, or a volume by its name, inside: `HOST:SANDBOX[:ro]`")
+	addPublish(f, &o.ports)
 	f.StringVar(&o.provider, "provider", "", "`name` of who makes it, see sandpit providers (default the server's choice)")
 	f.StringVar(&o.key, "idempotency-key", "", "`text` that makes it safe to repeat this command: the same text gives the same sandbox")
 	f.StringVar(&o.timeout, "timeout", "", "`time` until its end, such as 30m or 2d, or never (default the server's)")
@@ -133,7 +136,7 @@ func parseSpan(flag, text string) (time.Duration, error) {
 
 func (a *app) createRequest(o createOptions, args []string) (client.CreateRequest, error) {
 	spec, err := a.remoteSpec(remoteFlags{
-		name: o.name, user: o.user, workDir: o.workDir, env: o.env, labels: o.labels, volumes: o.volumes, limits: o.limits,
+		name: o.name, user: o.user, workDir: o.workDir, env: o.env, labels: o.labels, volumes: o.volumes, ports: o.ports, limits: o.limits,
 	})
 	if err != nil {
 		return client.CreateRequest{}, err
@@ -155,9 +158,9 @@ func (a *app) createRequest(o createOptions, args []string) (client.CreateReques
 
 // remoteFlags are those that say what a server's sandbox shall be.
 type remoteFlags struct {
-	name, user, workDir  string
-	env, labels, volumes []string
-	limits               limitFlags
+	name, user, workDir         string
+	env, labels, volumes, ports []string
+	limits                      limitFlags
 }
 
 // remoteSpec is what a server is asked for. Nothing of it is looked up on this
@@ -169,6 +172,9 @@ func (a *app) remoteSpec(f remoteFlags) (sandpit.Spec, error) {
 		return spec, err
 	}
 	if spec.Labels, err = parseLabels(f.labels); err != nil {
+		return spec, err
+	}
+	if spec.Ports, err = parsePorts(f.ports); err != nil {
 		return spec, err
 	}
 	for _, v := range f.volumes {

@@ -132,6 +132,9 @@ func (i inspected) facts() [][]string {
 		}
 		rows = append(rows, []string{"Mount", cmp.Or(m.Source, m.Volume) + ":" + m.Target + ":" + access})
 	}
+	for _, p := range spec.Ports {
+		rows = append(rows, []string{"Port", p.Address() + " -> " + strconv.Itoa(p.Port)})
+	}
 	if i.Stats != nil {
 		rows = append(rows, statFacts(*i.Stats)...)
 	} else {

@@ -34,6 +34,7 @@ type runOptions struct {
 	provider string
 	allow    []string
 	deny     []string
+	ports    []string
 
 	timeoutSet bool
 	networkSet bool
@@ -70,6 +71,7 @@ server removes the sandbox after a minute.`,
 		Example: `  sandpit run -- sh -c 'uname -a'
   sandpit run -it -- bash
   sandpit run -v ./project:/workspace -- make test
+  sandpit run -p 8080:8000 -- python3 -m http.server 8000
   sandpit run --timeout 10s script.py --verbose
   tar c . | sandpit run -i -- tar t
   sandpit run python:3.12-slim -- python3 -V
@@ -100,6 +102,7 @@ server removes the sandbox after a minute.`,
 	f.StringVar(&o.provider, "provider", "", "`name` of who makes the sandbox: gvisor or docker (default gvisor, or the server's choice)")
 	f.BoolVar(&o.network, "network", false, "let the sandbox reach the internet, but neither this machine nor private networks")
 	f.StringArrayVar(&o.allow, "allow", nil, "with --network, reach nothing but this `RULE`: an address, a range, a name or *.name, with or without :port")
+	addPublish(f, &o.ports)
 	f.StringArrayVar(&o.deny, "deny", nil, "with --network, do not reach what this `RULE` names, whatever --allow says")
 	f.StringVar(&o.screen, "screen", "", "`MODE` of the look for dangerous commands before they run: off, warn, ask or deny (default off)")
 	f.BoolVar(&o.stats, "stats", false, "tell at the end what the sandbox used, and warn when it comes close to a limit")
@@ -182,7 +185,9 @@ func (a *app) run(ctx context.Context, o runOptions) error {
 
 func (a *app) runLocal(ctx context.Context, o runOptions, cfg config.Config, spec sandpit.Spec) (err error) {
 	progress, clear := newProgress(a.Err, "Preparing the image")
-	local, err := daemon.OpenLocal(cfg, daemon.Listeners{Progress: progress, Notice: a.noticeOnce(cfg)})
+	local, err := daemon.OpenLocal(cfg, daemon.Listeners{
+		Progress: progress, Notice: a.noticeOnce(cfg), Published: func(ports []sandpit.Port) { a.tellPorts(spec.Ports, ports) },
+	})
 	if err != nil {
 		return err
 	}
@@ -277,6 +282,9 @@ func (a *app) newSpec(o runOptions, cfg config.Config) (sandpit.Spec, error) {
 		return spec, err
 	}
 	if spec.Labels, err = parseLabels(o.labels); err != nil {
+		return spec, err
+	}
+	if spec.Ports, err = parsePorts(o.ports); err != nil {
 		return spec, err
 	}
 	spec.Mounts, err = parseVolumes(o.volumes, o.allowed)

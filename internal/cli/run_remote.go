@@ -53,6 +53,7 @@ func (a *app) runRemote(ctx context.Context, o runOptions, cfg config.Config) er
 			fmt.Fprintf(a.Err, "sandpit: the sandbox is not removed yet, the server does so within a minute or two: %s\n", safeLines(e.Error()))
 		}
 	}()
+	a.tellPorts(spec.Ports, s.Spec.Ports)
 	spec.WorkDir = cmp.Or(spec.WorkDir, s.Spec.WorkDir, sandpit.DefaultWorkDir)
 	err = a.runIn(ctx, o, cfg, runPlace{guest: s.Guest(), starter: s, statser: s, spec: spec})
 	if code := sandpit.CodeOf(err); code == sandpit.NotFound || code == sandpit.PermissionDenied {
@@ -79,7 +80,7 @@ func (a *app) newRemoteSpec(o runOptions, cfg config.Config) (sandpit.Spec, erro
 		volumes = nil
 	}
 	spec, err := a.remoteSpec(remoteFlags{
-		name: o.name, user: o.user, workDir: o.workDir, env: o.env, labels: o.labels, volumes: volumes, limits: o.limits,
+		name: o.name, user: o.user, workDir: o.workDir, env: o.env, labels: o.labels, volumes: volumes, ports: o.ports, limits: o.limits,
 	})
 	if err != nil {
 		return spec, err

@@ -21,8 +21,10 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/api/data"
 	"github.com/sandpit-dev/sandpit/internal/api/native"
 	"github.com/sandpit-dev/sandpit/internal/clock"
+	"github.com/sandpit-dev/sandpit/internal/gateway"
 	"github.com/sandpit-dev/sandpit/internal/image"
 	"github.com/sandpit-dev/sandpit/internal/manager"
+	"github.com/sandpit-dev/sandpit/internal/publish"
 	"github.com/sandpit-dev/sandpit/internal/store"
 	"github.com/sandpit-dev/sandpit/internal/testengine"
 	"github.com/sandpit-dev/sandpit/internal/wire"
@@ -50,15 +52,24 @@ func newServer(t *testing.T, name string, provider sandpit.Provider, pools ...ma
 		t.Fatal(err)
 	}
 	s := &server{keys: api.NewKeys(st, clock.System{}, log)}
+	ports := publish.New(log)
 	if s.Manager, err = manager.Open(t.Context(), manager.Options{
 		Store: st, Providers: map[string]sandpit.Provider{name: provider}, Log: log, Drain: 100 * time.Millisecond,
 		MaxSandboxes: 1000, DestroyOnClose: true, Pools: pools,
+		Publisher: ports,
 	}); err != nil {
+		t.Fatal(err)
+	}
+	edge := api.NewEdge(api.EdgeOptions{Keys: s.keys, Report: s.Report, Public: native.Public(), Log: log})
+	previews, err := gateway.Open(t.Context(), gateway.Options{
+		Manager: s.Manager, Store: st, Dir: t.TempDir(), Domain: "localhost", Admit: edge.Admit, Log: log, Places: s.places,
+	})
+	if err != nil {
 		t.Fatal(err)
 	}
 	mux := http.NewServeMux()
 	native.Register(mux, native.Options{
-		Manager: s.Manager, Store: st, Keys: s.keys, Log: log,
+		Manager: s.Manager, Store: st, Keys: s.keys, Log: log, Previews: previews,
 		Version: wire.Version{Sandpit: "v0.0.0-server", GVisor: "release-1", Go: "go1.99", OS: "linux", Arch: "amd64"},
 		Providers: func(context.Context) []wire.Provider {
 			return []wire.Provider{
@@ -68,8 +79,7 @@ func newServer(t *testing.T, name string, provider sandpit.Provider, pools ...ma
 		},
 	})
 	data.New(data.Options{Manager: s.Manager}).Register(mux)
-	edge := api.NewEdge(api.EdgeOptions{Keys: s.keys, Report: s.Report, Public: native.Public(), Log: log})
-	listener, err := api.Listen(t.Context(), api.ServerOptions{Handler: edge.Handler(mux), Address: "127.0.0.1:0", Log: log, Drain: time.Second})
+	listener, err := api.Listen(t.Context(), api.ServerOptions{Handler: previews.Handler(edge.Handler(mux)), Address: "127.0.0.1:0", Log: log, Drain: time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,11 +95,20 @@ func newServer(t *testing.T, name string, provider sandpit.Provider, pools ...ma
 		}
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), long)
 		defer cancel()
-		if err := errors.Join(err, s.Close(ctx), provider.Close(), st.Close()); err != nil {
+		if err := errors.Join(err, ports.Close(), s.Close(ctx), provider.Close(), st.Close()); err != nil {
 			t.Errorf("close: %v", err)
 		}
 	})
 	return s
+}
+
+// places tells where previews are seen.
+func (s *server) places() gateway.Places {
+	host, ok := strings.CutPrefix(s.url, "http://127.0.0.1:")
+	if !ok {
+		return gateway.Places{}
+	}
+	return gateway.Places{Scheme: "http", Host: "localhost:" + host}
 }
 
 // newFakeServer serves sandboxes without isolation.

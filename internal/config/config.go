@@ -35,6 +35,8 @@ type Config struct {
 	Queue     Queue
 	Log       Log
 	Telemetry Telemetry
+	// Preview is the [preview] section.
+	Preview Preview
 	// Pools are the [[pool]] entries.
 	Pools []Pool
 
@@ -156,6 +158,7 @@ func Default() Config {
 			PullTimeout: 30 * time.Minute,
 		},
 		Docker:  defaultDocker(),
+		Preview: defaultPreview(),
 		Sources: map[Key]string{},
 	}
 	defaultServer(&c)

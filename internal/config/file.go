@@ -31,7 +31,7 @@ func readBounded(name string) ([]byte, error) {
 
 // sections are the ones that are ours.
 func sections() []string {
-	return []string{"sandbox", "image", "docker", "server", "ssh", "manager", "queue", "log", "telemetry"}
+	return []string{"sandbox", "image", "docker", "server", "preview", "ssh", "manager", "queue", "log", "telemetry"}
 }
 
 // loadFile reads the file into the configuration. Without an explicit name a

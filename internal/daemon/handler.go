@@ -30,11 +30,11 @@ func (s *service) handler() http.Handler {
 		})
 	}
 	c := s.cfg.Server
-	edge := api.NewEdge(api.EdgeOptions{
+	s.edge = api.NewEdge(api.EdgeOptions{
 		Keys: s.keys, Report: s.manager.Report, Keyless: c.Keyless, Names: c.Names, Public: public,
 		Rate: float64(c.Rate), Burst: c.Burst, Observe: s.observe, Log: s.log,
 	})
-	return s.tracer.Handler(edge.Handler(mux))
+	return s.tracer.Handler(s.gateway.Handler(s.edge.Handler(mux)))
 }
 
 // observe hears of each request that was answered.

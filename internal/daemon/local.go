@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"sync"
@@ -14,6 +15,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/config"
 	"github.com/sandpit-dev/sandpit/internal/image"
+	"github.com/sandpit-dev/sandpit/internal/publish"
 	"github.com/sandpit-dev/sandpit/provider/docker"
 	"github.com/sandpit-dev/sandpit/provider/gvisor"
 )
@@ -25,6 +27,8 @@ type Local struct {
 	provider sandpit.Provider
 	images   localImages
 	progress image.Progress
+	ports    *publish.Publisher
+	hear     Listeners
 
 	mu   sync.Mutex
 	made []sandpit.Instance
@@ -42,6 +46,8 @@ type Listeners struct {
 	Progress func(done, total int64)
 	// Notice hears of default limits that this machine cannot enforce.
 	Notice func(text string)
+	// Published hears which ports were opened, before the sandbox is made.
+	Published func(ports []sandpit.Port)
 }
 
 // OpenLocal prepares the directories that cfg names, or finds the docker engine, by the
@@ -70,7 +76,9 @@ func openLocalDocker(cfg config.Config, hear Listeners) (*Local, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Local{cfg: cfg, provider: p, images: engineImages{p}, progress: hear.Progress}, nil
+	return &Local{
+		cfg: cfg, provider: p, images: engineImages{p}, progress: hear.Progress, ports: publish.New(nil), hear: hear,
+	}, nil
 }
 
 func openLocalGVisor(cfg config.Config, hear Listeners) (*Local, error) {
@@ -97,7 +105,9 @@ func openLocalGVisor(cfg config.Config, hear Listeners) (*Local, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Local{cfg: cfg, provider: provider, images: ownImages{store}, progress: hear.Progress}, nil
+	return &Local{
+		cfg: cfg, provider: provider, images: ownImages{store}, progress: hear.Progress, ports: publish.New(nil), hear: hear,
+	}, nil
 }
 
 // limits are those of the configuration.
@@ -141,7 +151,7 @@ func (l *Local) Create(ctx context.Context, spec sandpit.Spec) (sandpit.Instance
 		spec.Resources = explicitLimits(l.cfg)
 	}
 	spec.Env = withUsualEnv(spec.Env)
-	box, err := l.provider.Create(ctx, sandpit.NewID(), spec)
+	box, err := l.publishAndMake(ctx, sandpit.NewID(), spec)
 	if err == nil {
 		l.mu.Lock()
 		defer l.mu.Unlock()
@@ -150,9 +160,47 @@ func (l *Local) Create(ctx context.Context, spec sandpit.Spec) (sandpit.Instance
 	return box, err
 }
 
+// publishAndMake makes a sandbox whose ports are open before: one that is taken is told
+// before anything is made.
+func (l *Local) publishAndMake(ctx context.Context, id sandpit.ID, spec sandpit.Spec) (sandpit.Instance, error) {
+	if len(spec.Ports) == 0 {
+		return l.provider.Create(ctx, id, spec)
+	}
+	made := make(chan sandpit.Dialer, 1)
+	ports, err := l.ports.Publish(ctx, id, spec.Ports, dialWhenMade(made))
+	if err != nil {
+		return nil, err
+	}
+	if l.hear.Published != nil {
+		l.hear.Published(ports)
+	}
+	i, err := l.provider.Create(ctx, id, spec)
+	if err != nil {
+		l.ports.Withdraw(id)
+		return nil, err
+	}
+	if dialer, ok := i.(sandpit.Dialer); ok {
+		made <- dialer
+	}
+	return i, nil
+}
+
+// dialWhenMade opens connections into a sandbox as soon as it has come.
+func dialWhenMade(made chan sandpit.Dialer) publish.Dial {
+	return func(ctx context.Context, port int) (net.Conn, error) {
+		select {
+		case dialer := <-made:
+			made <- dialer // for the next
+			return dialer.Dial(ctx, port)
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
 // Close destroys every sandbox it made.
 func (l *Local) Close() error {
-	if err := errors.Join(l.destroyAll(), l.provider.Close()); err != nil {
+	if err := errors.Join(l.ports.Close(), l.destroyAll(), l.provider.Close()); err != nil {
 		return fmt.Errorf("close: %w", err)
 	}
 	return nil

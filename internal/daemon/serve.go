@@ -45,6 +45,8 @@ type Addresses struct {
 	Metrics string
 	// SSH is the TCP address of SSH.
 	SSH string
+	// Previews is the URL of previews by path.
+	Previews string
 }
 
 // closeLimit is how long the manager has to finish what is under way.
@@ -109,7 +111,7 @@ func (s *service) serve(ctx context.Context, o Options) error {
 		where.SSH, err = s.listenSSH(ctx)
 	}
 	if err != nil {
-		return errors.Join(err, s.server.Close(), s.closeMetrics())
+		return errors.Join(err, s.server.Close(), s.closePaths(), s.closeMetrics())
 	}
 	background, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var group sync.WaitGroup
@@ -128,10 +130,18 @@ func (s *service) serve(ctx context.Context, o Options) error {
 		<-serving.Done()
 		s.notify.tell(context.WithoutCancel(ctx), "STOPPING=1")
 	})
+	paths := make(chan error, 1)
+	go func() {
+		err := s.servePaths(serving)
+		if err != nil {
+			end() // half a server is none
+		}
+		paths <- err
+	}()
 	s.announce(ctx, o, where)
 	err = s.server.Serve(serving)
 	end()
-	err = errors.Join(err, <-sshDone, s.closeMetrics())
+	err = errors.Join(err, <-sshDone, <-paths, s.closeMetrics())
 	select {
 	case metricsErr := <-failed:
 		if !errors.Is(metricsErr, http.ErrServerClosed) {
@@ -165,12 +175,15 @@ func (s *service) listen(ctx context.Context) (where Addresses, err error) {
 		}
 		where.URL = scheme + addr.String()
 	}
+	if where.Previews, err = s.listenPaths(ctx, o.TLS); err != nil {
+		return where, errors.Join(err, s.server.Close())
+	}
 	if s.metrics == nil || s.cfg.Telemetry.MetricsListen == config.None {
 		return where, nil
 	}
 	s.metricsListener, err = new(net.ListenConfig).Listen(ctx, "tcp", s.cfg.Telemetry.MetricsListen)
 	if err != nil {
-		return where, errors.Join(sandpit.Errorf(sandpit.Unavailable, "listen for metrics: %w", err), s.server.Close())
+		return where, errors.Join(sandpit.Errorf(sandpit.Unavailable, "listen for metrics: %w", err), s.server.Close(), s.closePaths())
 	}
 	mux := http.NewServeMux()
 	mux.Handle("GET "+pathMetrics, s.metrics.Handler())

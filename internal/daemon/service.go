@@ -15,8 +15,10 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/api/data"
 	"github.com/sandpit-dev/sandpit/internal/clock"
 	"github.com/sandpit-dev/sandpit/internal/config"
+	"github.com/sandpit-dev/sandpit/internal/gateway"
 	"github.com/sandpit-dev/sandpit/internal/image"
 	"github.com/sandpit-dev/sandpit/internal/manager"
+	"github.com/sandpit-dev/sandpit/internal/publish"
 	"github.com/sandpit-dev/sandpit/internal/queue"
 	"github.com/sandpit-dev/sandpit/internal/sshd"
 	"github.com/sandpit-dev/sandpit/internal/sshkey"
@@ -44,8 +46,12 @@ type service struct {
 	sshTokens *sshkey.Tokens
 	data      *data.Server
 	prePuller *prePuller
+	publisher *publish.Publisher
+	gateway   *gateway.Gateway
+	edge      *api.Edge
 
 	server          *api.Server
+	paths           *api.Server                 // of previews by path; nil: there is none
 	ssh             atomic.Pointer[sshd.Server] // nil: none, or not yet
 	metricsServer   *http.Server
 	metricsListener net.Listener // nil: none
@@ -72,6 +78,7 @@ func (s *service) open(ctx context.Context) (err error) {
 	if s.providers, err = openProviders(ctx, around, s.kinds); err != nil {
 		return err
 	}
+	s.publisher = publish.New(s.log)
 	if s.manager, err = manager.Open(ctx, s.managerOptions()); err != nil {
 		return err
 	}
@@ -82,7 +89,7 @@ func (s *service) open(ctx context.Context) (err error) {
 	s.prePuller = newPrePuller(s.cfg.Image.PrePull, s.prepareImage, s.log)
 	s.sshKeys, s.sshTokens = sshkey.NewKeys(s.store, clock.System{}, s.log), sshkey.NewTokens(clock.System{})
 	s.data = data.New(data.Options{Manager: s.manager, Timeout: s.cfg.Sandbox.Timeout})
-	return nil
+	return s.openGateway(ctx)
 }
 
 // openQueue opens the queue and makes sure that it answers.
@@ -114,6 +121,9 @@ func (s *service) managerOptions() manager.Options {
 	}
 	if o.MaxRetries == 0 {
 		o.MaxRetries = -1 // none, which is not the default
+	}
+	if s.publisher != nil {
+		o.Publisher = s.publisher
 	}
 	if s.metrics != nil {
 		o.Observer = s.metrics
@@ -201,6 +211,9 @@ func (s *service) close(ctx context.Context) error {
 	}
 	if s.data != nil {
 		closeAs("the terminal sessions", s.data.Close)
+	}
+	if s.publisher != nil {
+		closeAs("the published ports", s.publisher.Close)
 	}
 	if s.manager != nil {
 		closeAs("the manager", func() error { return s.manager.Close(ctx) })

@@ -16,14 +16,19 @@ func AuthorityFile(cfg config.Config) string {
 
 func tlsDir(cfg config.Config) string { return filepath.Join(cfg.StateDir, "tls") }
 
-// certificates returns those of the server, nil for none.
-func (s *service) certificates() (*tls.Config, error) {
-	c := s.cfg.Server
+// tlsKind is where the server's certificates come from.
+func tlsKind(c config.Server) string {
 	usual := config.TLSOff
 	if c.TLSCert != "" {
 		usual = config.TLSFiles
 	}
-	switch cmp.Or(c.TLS, usual) {
+	return cmp.Or(c.TLS, usual)
+}
+
+// certificates returns those of the server, nil for none.
+func (s *service) certificates() (*tls.Config, error) {
+	c := s.cfg.Server
+	switch tlsKind(c) {
 	case config.TLSFiles:
 		return tlscert.Files(c.TLSCert, c.TLSKey, s.log)
 	case config.TLSLocal:

@@ -171,7 +171,11 @@ func (m *Manager) build(ctx context.Context, b *box, r CreateRequest) (sandpit.I
 	if err := errorsOf(able(i, r.Lease.Action), able(i, r.Policy.IdleAction), ableToKeep(i, r.Policy)); err != nil {
 		return i, err
 	}
-	if err := m.write(ctx, b, func(row *store.Row) { row.Handle = i.Handle() }); err != nil {
+	ports, err := m.publish(ctx, b, i, r.Spec.Ports)
+	if err != nil {
+		return i, err
+	}
+	if err := m.write(ctx, b, func(row *store.Row) { row.Handle, row.Spec.Ports = i.Handle(), ports }); err != nil {
 		return i, err
 	}
 	if r.Setup != nil {

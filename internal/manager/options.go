@@ -37,6 +37,9 @@ type Options struct {
 	Fill func(provider string, spec *sandpit.Spec)
 	// Observer hears of what happens, for figures. Default: nobody does.
 	Observer Observer
+	// Publisher opens the ports that sandboxes have published. The caller closes it,
+	// before the manager. Default: asking for one is Unsupported.
+	Publisher Publisher
 
 	// MaxSandboxes is how many sandboxes there may be, stopped and archived ones
 	// left aside. Default: 100.
@@ -138,6 +141,9 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.Observer == nil {
 		o.Observer = nobody{}
+	}
+	if o.Publisher == nil {
+		o.Publisher = noPublisher{}
 	}
 	if o.Lifetime < 0 {
 		return o, sandpit.Errorf(sandpit.Invalid, "open the manager: lifetime %v, want a positive one", o.Lifetime)

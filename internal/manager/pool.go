@@ -354,6 +354,9 @@ func (m *Manager) handOver(ctx context.Context, b *box, r CreateRequest, claimed
 	if err != nil {
 		return because(ctx, err)
 	}
+	if claimed.Spec.Ports, err = m.publish(ctx, b, i, r.Spec.Ports); err != nil {
+		return err
+	}
 	err = m.write(ctx, b, func(row *store.Row) {
 		row.Sandbox, row.Policy, row.Pool = claimed, r.Policy, ""
 		row.LastUsedAt, row.ChangedAt = claimed.CreatedAt, claimed.CreatedAt

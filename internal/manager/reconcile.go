@@ -40,6 +40,7 @@ func (m *Manager) reconcile(ctx context.Context, first bool) {
 		})
 	}
 	group.Wait()
+	m.republish(ctx)
 }
 
 // reportProvider tells once that a provider cannot be reached, and once that it

@@ -82,7 +82,7 @@ func (m *Manager) prepare(r CreateRequest, now time.Time) (CreateRequest, error)
 	if r.Policy.IdleAction == "" {
 		r.Policy.IdleAction = sandpit.ActionKill
 	}
-	return r, errorsOf(r.check(), checkPolicy(r.Policy), checkLabels(r.Spec.Labels))
+	return r, errorsOf(r.check(), checkPolicy(r.Policy), checkLabels(r.Spec.Labels), sandpit.CheckPorts(r.Spec.Ports))
 }
 
 func (r CreateRequest) check() error {

@@ -26,6 +26,9 @@ func (m *Manager) become(ctx context.Context, b *box, next sandpit.State, edit f
 	if !takesRoom(next) {
 		m.room.give(b.id)
 	}
+	if next == sandpit.StateDeleting || next == sandpit.StateDeleted {
+		m.o.Publisher.Withdraw(b.id)
+	}
 	return nil
 }
 

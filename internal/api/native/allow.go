@@ -11,8 +11,12 @@ import (
 )
 
 // allow refuses what would show files of the machine to somebody who may not see
-// them, and resolves the paths in a spec.
+// them, or take its ports, and resolves the paths in a spec.
 func (s *server) allow(p api.Principal, spec *sandpit.Spec) error {
+	if len(spec.Ports) > 0 && !p.Admin {
+		return sandpit.WithHint(sandpit.Errorf(sandpit.PermissionDenied, "publish ports on the server's machine: this is for administrators"),
+			"sandpit url gives the URL of a port without that")
+	}
 	if image.IsPath(string(spec.Image)) {
 		if !p.Admin {
 			return sandpit.WithHint(

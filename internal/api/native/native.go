@@ -35,6 +35,8 @@ type Options struct {
 	PrePulls func() []wire.PrePull
 	// Providers tells which places make sandboxes. Default: none is told of.
 	Providers func(context.Context) []wire.Provider
+	// Previews let people see ports. Default: what needs them is Unsupported.
+	Previews Previews
 	// Checks are what the server needs to be ready. Default: nothing.
 	Checks []Check
 	// Version says what the server is.
@@ -135,11 +137,15 @@ func Register(mux *http.ServeMux, o Options) huma.API {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
+	if o.Previews == nil {
+		o.Previews = noPreviews{}
+	}
 	s := &server{Options: o}
 	s.api = humago.New(mux, s.config())
 	s.api.UseMiddleware(func(ctx huma.Context, next func(huma.Context)) { next(&reply{request: ctx}) })
 	s.sandboxes()
 	s.changes()
+	s.previews()
 	s.events()
 	s.queue()
 	s.keys()

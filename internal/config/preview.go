@@ -1,0 +1,75 @@
+package config
+
+import (
+	"fmt"
+	"net/url"
+	"strings"
+)
+
+// Preview is the [preview] section: where people see what programs in sandboxes serve.
+type Preview struct {
+	// Domain is the name below which every port has a host name of its own, at the
+	// server's own address: 8000-ID.localhost. It may be a URL, if viewers come by
+	// another scheme or port than the server listens at; or None. Default: localhost.
+	Domain string
+	// Listen is a TCP address where ports are seen by a path, /p/ID/8000/, and nothing
+	// else is; or None. Default: None.
+	Listen string
+	// URL is how viewers reach Listen, if that is another way. Default: http or https
+	// and the address.
+	URL string
+}
+
+// defaultPreview is what Preview is if nobody says otherwise.
+func defaultPreview() Preview { return Preview{Domain: "localhost", Listen: None} }
+
+func previewSettings() []setting {
+	return []setting{
+		define(KeyPreviewDomain, func(c *Config) *string { return &c.Preview.Domain }, setDomain,
+			"The name below which each port of a sandbox has a host name of its own, `8000-ID.localhost`; browsers find the names below localhost by themselves. "+
+				"A URL such as `https://preview.example.org` if viewers come through another server; or none."),
+		define(KeyPreviewListen, func(c *Config) *string { return &c.Preview.Listen }, setListen,
+			"A TCP address where ports are seen by a path instead, `/p/ID/8000/`, or none. All previews share one origin there."),
+		define(KeyPreviewURL, func(c *Config) *string { return &c.Preview.URL }, setWebURL,
+			"The URL by which viewers reach that address.").by("`http://` or `https://` and the address"),
+	}
+}
+
+// setDomain takes a host name, or the URL of one.
+func setDomain(field *string, v any) error {
+	text, ok := textOf(v)
+	text = strings.ToLower(strings.TrimRight(text, "/"))
+	if ok && text == None {
+		*field = text
+		return nil
+	}
+	name := text
+	if strings.Contains(text, "://") {
+		u, err := url.Parse(text)
+		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.User != nil || u.Path != "" || u.RawQuery != "" || u.Fragment != "" {
+			ok = false
+		} else {
+			name = u.Hostname()
+		}
+	}
+	if !ok || strings.HasPrefix(name, "*") || !dnsPattern.MatchString(name) || len(name) > maxDomain {
+		return fmt.Errorf("%s is not a domain for previews; use for example preview.example.org, or none", show(v))
+	}
+	*field = text
+	return nil
+}
+
+// maxDomain is how long a domain may be, so that there is room for a label before it.
+const maxDomain = 220
+
+// setWebURL takes a URL without a path.
+func setWebURL(field *string, v any) error {
+	text, ok := textOf(v)
+	u, err := url.Parse(text)
+	if !ok || err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil ||
+		strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Fragment != "" {
+		return fmt.Errorf("%s is not the URL of a server; use for example https://previews.example.org", show(v))
+	}
+	*field = strings.TrimRight(text, "/")
+	return nil
+}

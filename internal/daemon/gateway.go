@@ -1,0 +1,116 @@
+package daemon
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"github.com/sandpit-dev/sandpit/internal/api"
+	"github.com/sandpit-dev/sandpit/internal/config"
+	"github.com/sandpit-dev/sandpit/internal/gateway"
+)
+
+// openGateway opens the previews.
+func (s *service) openGateway(ctx context.Context) (err error) {
+	s.gateway, err = gateway.Open(ctx, gateway.Options{
+		Manager: s.manager, Store: s.store, Dir: s.cfg.StateDir, Domain: previewName(s.cfg.Preview.Domain), Places: s.places,
+		// The edge is made with the handler, after the gateway and before any request.
+		Admit:   func(w http.ResponseWriter, r *http.Request) (*http.Request, error) { return s.edge.Admit(w, r) },
+		Observe: s.observe, Log: s.log,
+	})
+	return err
+}
+
+// previewName is the host name in the setting of the domain.
+func previewName(domain string) string {
+	if domain == config.None {
+		return ""
+	}
+	if _, _, isURL := strings.Cut(domain, "://"); !isURL {
+		return domain
+	}
+	u, err := url.Parse(domain)
+	if err != nil {
+		return "" // the configuration has looked at it
+	}
+	return u.Hostname()
+}
+
+// places tells where previews are seen.
+func (s *service) places() gateway.Places {
+	c := s.cfg.Preview
+	p := gateway.Places{Paths: c.URL}
+	if s.paths != nil {
+		p.Paths = cmp.Or(c.URL, s.scheme()+"://"+reachable(s.paths.Addr()))
+	}
+	if c.Domain == config.None {
+		return p
+	}
+	if scheme, host, isURL := strings.Cut(c.Domain, "://"); isURL {
+		p.Scheme, p.Host = scheme, host
+		return p
+	}
+	if at, ok := s.server.Addr().(*net.TCPAddr); ok {
+		p.Scheme, p.Host = s.scheme(), net.JoinHostPort(c.Domain, strconv.Itoa(at.Port))
+	}
+	return p
+}
+
+func (s *service) scheme() string {
+	if tlsKind(s.cfg.Server) == config.TLSOff {
+		return "http"
+	}
+	return "https"
+}
+
+// reachable is an address by which a listener is reached from this machine.
+func reachable(addr net.Addr) string {
+	at, ok := addr.(*net.TCPAddr)
+	if !ok {
+		return addr.String()
+	}
+	host := at.IP.String()
+	if at.IP.IsUnspecified() {
+		host = "localhost"
+	}
+	return net.JoinHostPort(host, strconv.Itoa(at.Port))
+}
+
+// listenPaths opens the listener of previews by path, with the server's certificates, and
+// returns its URL; "" if there is none.
+func (s *service) listenPaths(ctx context.Context, certificates *tls.Config) (string, error) {
+	c := s.cfg.Server
+	if s.cfg.Preview.Listen == config.None {
+		return "", nil
+	}
+	server, err := api.Listen(ctx, api.ServerOptions{
+		Handler: s.tracer.Handler(s.gateway.Paths()), Address: s.cfg.Preview.Listen, TLS: certificates,
+		MaxConnections: c.MaxConnections, Drain: c.Drain, Log: s.log,
+	})
+	if err != nil {
+		return "", err
+	}
+	s.paths = server
+	return s.places().Paths, nil
+}
+
+// servePaths answers at that listener until ctx ends.
+func (s *service) servePaths(ctx context.Context) error {
+	if s.paths == nil {
+		return nil
+	}
+	return s.paths.Serve(ctx)
+}
+
+// closePaths closes that listener if it was not served.
+func (s *service) closePaths() error {
+	if s.paths == nil {
+		return nil
+	}
+	return s.paths.Close()
+}

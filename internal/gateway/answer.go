@@ -1,0 +1,156 @@
+package gateway
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// lastWords is how long an answer may take to be sent when the sandbox has been taken
+// away. Whoever ends the sandbox waits for it.
+const lastWords = 2 * time.Second
+
+// answer is an http.ResponseWriter that can be broken off, and counts.
+type answer struct {
+	http.ResponseWriter
+
+	body   *body
+	status int // 0: nothing yet
+	bytes  int64
+
+	mu       sync.Mutex
+	hijacked net.Conn
+	cut      bool
+}
+
+// newAnswer begins with a request, whose body becomes one that can be broken off.
+func newAnswer(w http.ResponseWriter, r *http.Request) *answer {
+	c := http.NewResponseController(w)
+	_ = c.SetWriteDeadline(time.Time{}) // deadlines are the connection's, and the last request may have left one
+	a := &answer{ResponseWriter: w, body: &body{ReadCloser: r.Body, control: c}}
+	if r.Body == nil || r.Body == http.NoBody {
+		a.body.ended.Store(true)
+		return a
+	}
+	if r.ProtoMajor == 1 {
+		// Without it the server reads a body to its end before it answers.
+		a.body.keeps = c.EnableFullDuplex() == nil
+	}
+	r.Body = a.body
+	return a
+}
+
+// Unwrap lets an http.ResponseController find the connection.
+func (a *answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
+
+// WriteHeader implements http.ResponseWriter. Early hints are not passed on.
+func (a *answer) WriteHeader(status int) {
+	if status < 200 && status != http.StatusSwitchingProtocols || a.status != 0 {
+		return
+	}
+	a.status = status
+	if a.body.keeps && !a.body.ended.Load() {
+		// What is left of the body must not be taken for the next request.
+		a.Header().Set("Connection", "close")
+	}
+	a.ResponseWriter.WriteHeader(status)
+}
+
+// Write implements io.Writer.
+func (a *answer) Write(b []byte) (int, error) {
+	if a.status == 0 {
+		a.WriteHeader(http.StatusOK)
+	}
+	n, err := a.ResponseWriter.Write(b)
+	a.bytes += int64(n)
+	return n, err
+}
+
+// Hijack implements http.Hijacker, and keeps the connection in order to close it.
+func (a *answer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	conn, buffered, err := http.NewResponseController(a.ResponseWriter).Hijack()
+	if err != nil {
+		return nil, nil, err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.status, a.hijacked = http.StatusSwitchingProtocols, conn
+	if a.cut {
+		_ = conn.Close() // it came too late
+	}
+	return conn, buffered, nil
+}
+
+// hurry has the answer end soon once ctx has: else a viewer who neither reads nor
+// writes would keep a sandbox that is to go. What it returns is to be called when the
+// answer has been given.
+func (a *answer) hurry(ctx context.Context) (unhurried func()) {
+	hurried := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(hurried)
+		a.body.interrupt()
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.cut = true
+		if a.hijacked != nil {
+			_ = a.hijacked.Close() // both sides hear of it
+			return
+		}
+		// A connection without deadlines ends by itself, or not at all.
+		_ = http.NewResponseController(a.ResponseWriter).SetWriteDeadline(time.Now().Add(lastWords))
+	})
+	return func() {
+		if !stop() {
+			<-hurried
+		}
+	}
+}
+
+// body is the body of a request, which can be broken off while somebody reads it: the
+// HTTP server waits for whoever does.
+type body struct {
+	io.ReadCloser
+
+	control *http.ResponseController
+	keeps   bool        // the connection would be used again though something is left
+	ended   atomic.Bool // all of it was read, or it is broken
+}
+
+// Read implements io.Reader.
+func (b *body) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err != nil {
+		b.ended.Store(true)
+	}
+	return n, err
+}
+
+// Close implements io.Closer.
+func (b *body) Close() error {
+	b.interrupt()
+	return b.ReadCloser.Close()
+}
+
+// restLimit is how long the rest of a body may take that nobody has asked for.
+const restLimit = 5 * time.Second
+
+// finish bounds what the HTTP server does with what is left of a body: it must not come
+// slowly.
+func (b *body) finish() {
+	if !b.ended.Load() {
+		_ = b.control.SetReadDeadline(time.Now().Add(restLimit)) // what cannot have one needs none
+	}
+}
+
+// interrupt ends every Read, unless all was read: a deadline that comes between two
+// requests would break the next one.
+func (b *body) interrupt() {
+	if !b.ended.Load() {
+		_ = b.control.SetReadDeadline(time.Now()) // only a connection of a test has none
+	}
+}

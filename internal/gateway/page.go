@@ -1,0 +1,70 @@
+package gateway
+
+import (
+	_ "embed"
+	"html/template"
+	"net/http"
+	"strings"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/api"
+	"github.com/sandpit-dev/sandpit/internal/wire"
+)
+
+//go:embed page.html
+var pageText string
+
+// page is for people; it has no links and no scripts.
+var page = template.Must(template.New("page").Parse(pageText))
+
+// refuse answers with the reason why nothing is to be seen, unless an answer has begun.
+func refuse(w *answer, r *http.Request, err error) {
+	if w.status != 0 {
+		panic(http.ErrAbortHandler) // it must not look whole
+	}
+	p := api.ProblemOf(r.Context(), err)
+	if p.Code == sandpit.Unavailable || p.Code == sandpit.Internal {
+		p.Status, p.Title = http.StatusBadGateway, http.StatusText(http.StatusBadGateway)
+	}
+	h := w.Header()
+	clear(h)
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Referrer-Policy", "no-referrer")
+	h.Set("Cache-Control", "no-store")
+	h.Set("Vary", "Accept")
+	if !strings.Contains(r.Header.Get("Accept"), "text/html") {
+		h.Set("Content-Security-Policy", "default-src 'none'; sandbox")
+		api.WriteProblem(w, p)
+		return
+	}
+	for name, values := range api.ProblemHeaders(p) {
+		if name != "Www-Authenticate" { // there is nothing that a browser could ask for
+			h[name] = values
+		}
+	}
+	h.Set("Content-Type", "text/html; charset=utf-8")
+	h.Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; sandbox")
+	w.WriteHeader(p.Status)
+	_ = page.Execute(w, struct { // whoever asked has gone then
+		wire.Problem
+		Headline string
+	}{p, headline(p.Code)})
+}
+
+// headline says it in a few words.
+func headline(code sandpit.Code) string {
+	switch code {
+	case sandpit.Unauthenticated:
+		return "This preview is private"
+	case sandpit.Gone:
+		return "This sandbox is gone"
+	case sandpit.NotFound:
+		return "There is no such sandbox"
+	case sandpit.Conflict:
+		return "This sandbox does not run"
+	case sandpit.Unavailable:
+		return "Nothing answers at this port"
+	default:
+		return "This preview cannot be shown"
+	}
+}

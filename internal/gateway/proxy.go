@@ -1,0 +1,274 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"mime"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/api"
+	"github.com/sandpit-dev/sandpit/internal/manager"
+)
+
+// bufferSize is how much is moved at once, in bytes.
+const bufferSize = 32 << 10
+
+// maxHeader is how many bytes the head of an answer may have.
+const maxHeader = 64 << 10
+
+// Handler returns next, the API, with previews before it: requests for host names of
+// ports, and those with headers that name one, never reach it.
+func (g *Gateway) Handler(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if t, ok := hostTarget(r.Host, g.o.Domain); ok {
+			g.answer(w, r, func(a *answer) { g.serve(a, r, t) })
+			return
+		}
+		if len(r.Header.Values(headerSandbox)) == 0 {
+			next.ServeHTTP(w, r)
+			return
+		}
+		g.answer(w, r, func(a *answer) {
+			t, err := headerTarget(r.Header)
+			if err != nil {
+				refuse(a, r, err)
+				return
+			}
+			g.serve(a, r, t)
+		})
+	})
+}
+
+// Paths answers requests for /p/ID/PORT/. It must have a listener of its own: all
+// previews that are seen there have one origin.
+func (g *Gateway) Paths() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		g.answer(w, r, func(a *answer) { g.servePath(a, r) })
+	})
+}
+
+func (g *Gateway) servePath(a *answer, r *http.Request) {
+	t, ok := pathTarget(r.URL.Path)
+	if !ok {
+		if to := absoluteLink(r); to != "" {
+			redirect(a, http.StatusTemporaryRedirect, to)
+			return
+		}
+		refuse(a, r, sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "there is no preview here"), "the path is /p/SANDBOX/PORT/"))
+		return
+	}
+	if r.URL.Path == t.prefix { // else relative links would lead elsewhere
+		to := url.URL{Path: t.prefix + "/", RawQuery: r.URL.RawQuery}
+		redirect(a, http.StatusPermanentRedirect, to.String())
+		return
+	}
+	g.serve(a, r, t)
+}
+
+// absoluteLink returns where a link leads to that a page below /p/ID/PORT/ has written
+// as if it had a host of its own; "" if it was none.
+func absoluteLink(r *http.Request) string {
+	from, err := url.Parse(r.Header.Get("Referer"))
+	if err != nil || !strings.EqualFold(from.Host, r.Host) {
+		return ""
+	}
+	t, ok := pathTarget(from.Path)
+	if !ok {
+		return ""
+	}
+	to := *r.URL
+	to.Scheme, to.Host, to.RawPath = "", "", ""
+	to.Path = t.prefix + "/" + strings.TrimLeft(to.Path, "/")
+	return to.String()
+}
+
+func redirect(a *answer, status int, to string) {
+	h := a.Header()
+	h.Set("Location", to)
+	h.Set("Cache-Control", "no-store")
+	h.Set("Referrer-Policy", "no-referrer")
+	a.WriteHeader(status)
+}
+
+// answer tells of a request how it was answered.
+func (g *Gateway) answer(w http.ResponseWriter, r *http.Request, serve func(*answer)) {
+	begin := time.Now()
+	a := newAnswer(w, r)
+	defer func() {
+		a.body.finish()
+		g.o.Observe(r, api.Answer{Route: "preview", Status: a.status, Bytes: a.bytes, Took: time.Since(begin)})
+	}()
+	serve(a)
+}
+
+// serve answers a request for a port.
+func (g *Gateway) serve(a *answer, r *http.Request, t target) {
+	if r.Method == http.MethodConnect || r.Method == http.MethodTrace {
+		a.Header().Set("Allow", "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS")
+		a.WriteHeader(http.StatusMethodNotAllowed)
+		return
+	}
+	r, p, err := g.enter(a, r, t)
+	if err != nil {
+		refuse(a, r, err)
+		return
+	}
+	if p.fresh != "" && isVisit(r) {
+		// The token must be neither seen nor passed on, and links inside have none.
+		to := *r.URL
+		to.Scheme, to.Host, to.RawQuery = "", "", withoutToken(to.RawQuery)
+		to.Path = "/" + strings.TrimLeft(to.Path, "/\\") // else it could be another host
+		to.RawPath = "/" + strings.TrimLeft(to.RawPath, "/\\")
+		g.keep(a, r, t, p)
+		redirect(a, http.StatusSeeOther, to.String())
+		return
+	}
+	h, err := g.o.Manager.Use(r.Context(), t.id)
+	if err != nil {
+		refuse(a, r, err)
+		return
+	}
+	defer h.Release()
+	g.pass(a, r, t, h)
+}
+
+// pass lets the sandbox answer.
+func (g *Gateway) pass(a *answer, r *http.Request, t target, h *manager.Handle) {
+	var group sync.WaitGroup
+	defer group.Wait()
+	ctx, cancel := context.WithCancelCause(h.Context())
+	defer cancel(nil)
+	defer a.hurry(ctx)()
+	path, raw, ok := t.inner(r.URL.Path, r.URL.RawPath)
+	if !ok {
+		refuse(a, r, sandpit.Errorf(sandpit.Invalid, "the path names the sandbox in a strange way"))
+		return
+	}
+	transport, done := upstream(h, r, t.port)
+	defer done()
+	proxy := httputil.ReverseProxy{
+		Transport:     transport,
+		FlushInterval: -1, // what comes is passed on when it comes
+		BufferPool:    buffers{g},
+		ErrorLog:      slog.NewLogLogger(g.o.Log.Handler(), slog.LevelDebug),
+		Rewrite: func(p *httputil.ProxyRequest) {
+			p.Out.URL = &url.URL{Scheme: "http", Host: "sandbox", Path: path, RawPath: raw, RawQuery: withoutToken(p.In.URL.RawQuery)}
+			cleanRequest(p.Out.Header, t)
+			g.introduce(p.Out.Header, p.In, t)
+		},
+		ModifyResponse: func(res *http.Response) error {
+			if code := res.StatusCode; code < 200 && code != http.StatusSwitchingProtocols || code > 599 {
+				return fmt.Errorf("status %d", code)
+			}
+			cleanAnswer(res.Header, r, t)
+			if isEndless(res) {
+				group.Go(func() { drain(ctx, cancel) })
+			}
+			return nil
+		},
+		ErrorHandler: func(_ http.ResponseWriter, _ *http.Request, err error) { g.failed(ctx, a, r, t, err) },
+	}
+	proxy.ServeHTTP(a, r.WithContext(ctx))
+}
+
+// introduce tells a program inside how its viewer sees it, and not who that is.
+func (g *Gateway) introduce(h http.Header, in *http.Request, t target) {
+	scheme := "http"
+	if g.encrypted(in, t) {
+		scheme = "https"
+	}
+	h.Set("X-Forwarded-Proto", scheme)
+	h.Set("X-Forwarded-Host", in.Host)
+	if t.prefix != "" {
+		h.Set("X-Forwarded-Prefix", t.prefix)
+	}
+	if len(h["User-Agent"]) == 0 {
+		h["User-Agent"] = nil // else Go names itself
+	}
+}
+
+// upstream is how a port is reached. What it returns besides is to be called at the end.
+func upstream(h *manager.Handle, r *http.Request, port int) (http.RoundTripper, func()) {
+	if server, ok := sandpit.As[sandpit.GuestServer](h.Guest()); ok && port == guestPort {
+		return server.HTTP(), func() {}
+	}
+	dialer, ok := sandpit.As[sandpit.Dialer](h.Instance())
+	if !ok || r.ProtoMajor != 2 || !isGRPC(r.Header) {
+		return h.HTTP(port), func() {}
+	}
+	// gRPC is HTTP/2 from end to end.
+	t := &http.Transport{
+		DialContext:            func(ctx context.Context, _, _ string) (net.Conn, error) { return dialer.Dial(ctx, port) },
+		MaxResponseHeaderBytes: maxHeader,
+		DisableCompression:     true,
+		Protocols:              new(http.Protocols),
+	}
+	t.Protocols.SetUnencryptedHTTP2(true)
+	return t, t.CloseIdleConnections
+}
+
+func isGRPC(h http.Header) bool {
+	kind, _, err := mime.ParseMediaType(h.Get("Content-Type"))
+	return err == nil && (kind == "application/grpc" || strings.HasPrefix(kind, "application/grpc+"))
+}
+
+// isEndless reports whether an answer is one that has no end of its own.
+func isEndless(res *http.Response) bool {
+	kind, _, err := mime.ParseMediaType(res.Header.Get("Content-Type"))
+	return res.StatusCode == http.StatusSwitchingProtocols || err == nil && kind == api.ContentTypeStream
+}
+
+// drain ends what has no end of its own when the server does.
+func drain(ctx context.Context, cancel context.CancelCauseFunc) {
+	select {
+	case <-api.Draining(ctx):
+		cancel(api.ErrDraining)
+	case <-ctx.Done():
+	}
+}
+
+// failed tells why there is no answer.
+func (g *Gateway) failed(ctx context.Context, a *answer, r *http.Request, t target, err error) {
+	var known *sandpit.Error
+	switch {
+	case r.Context().Err() != nil:
+		err = sandpit.Errorf(sandpit.Canceled, "the viewer has gone")
+	case ctx.Err() != nil:
+		err = context.Cause(ctx) // why the sandbox was taken away
+	case errors.As(err, &known) && known.Code == sandpit.Unavailable:
+		err = sandpit.WithHint(sandpit.Errorf(sandpit.Unavailable, "nothing listens at port %d of sandbox %s", t.port, t.id),
+			"start the program, or wait until it has started; it may listen at 127.0.0.1 only")
+	case errors.As(err, &known):
+	default:
+		g.o.Log.DebugContext(ctx, "a program in a sandbox does not answer properly", slog.String("sandbox", string(t.id)),
+			slog.Int("port", t.port), slog.Any("error", err))
+		err = sandpit.Errorf(sandpit.Unavailable, "what listens at port %d of sandbox %s does not answer as HTTP wants it", t.port, t.id)
+	}
+	if a.status == http.StatusSwitchingProtocols {
+		return // the connection is nobody's any more
+	}
+	refuse(a, r, err)
+}
+
+// buffers are used again.
+type buffers struct{ g *Gateway }
+
+// Get implements httputil.BufferPool.
+func (b buffers) Get() []byte {
+	if buffer, ok := b.g.buffers.Get().(*[]byte); ok {
+		return *buffer
+	}
+	return make([]byte, bufferSize)
+}
+
+// Put implements httputil.BufferPool.
+func (b buffers) Put(buffer []byte) { b.g.buffers.Put(&buffer) }

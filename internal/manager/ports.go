@@ -1,0 +1,123 @@
+package manager
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"sync"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// Publisher opens addresses of the machine for ports of sandboxes.
+type Publisher interface {
+	// Publish opens the ports that a sandbox wants, all or none, and returns them with
+	// the addresses that they have. A sandbox that has its ports open keeps those.
+	Publish(ctx context.Context, id sandpit.ID, ports []sandpit.Port,
+		dial func(ctx context.Context, port int) (net.Conn, error)) ([]sandpit.Port, error)
+	// Withdraw closes them. Who has none is left alone.
+	Withdraw(id sandpit.ID)
+}
+
+// noPublisher refuses.
+type noPublisher struct{}
+
+func (noPublisher) Publish(context.Context, sandpit.ID, []sandpit.Port, func(context.Context, int) (net.Conn, error)) ([]sandpit.Port, error) {
+	return nil, sandpit.Errorf(sandpit.Unsupported, "ports cannot be published here")
+}
+
+func (noPublisher) Withdraw(sandpit.ID) {}
+
+// publish opens the ports that a sandbox asks for, and returns which they are.
+func (m *Manager) publish(ctx context.Context, b *box, i sandpit.Instance, ports []sandpit.Port) ([]sandpit.Port, error) {
+	if len(ports) == 0 {
+		return nil, nil
+	}
+	if _, ok := as[sandpit.Dialer](i); !ok {
+		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "this provider's sandboxes cannot have published ports"),
+			"sandpit url gives the URL of a port")
+	}
+	return m.o.Publisher.Publish(ctx, b.id, ports, m.dialer(b.id))
+}
+
+// republish opens the ports of sandboxes again that were made by an earlier manager,
+// and those that somebody else had then.
+func (m *Manager) republish(ctx context.Context) {
+	for _, b := range m.boxes.all() {
+		if row := b.look(); len(row.Spec.Ports) == 0 || !published(row.State) {
+			continue
+		}
+		err := m.runIfFree(ctx, b, func(ctx context.Context, b *box) error {
+			row := b.look()
+			if !published(row.State) {
+				return errNothing
+			}
+			_, err := m.o.Publisher.Publish(ctx, b.id, row.Spec.Ports, m.dialer(b.id))
+			return err
+		})
+		if err != nil {
+			m.o.Log.WarnContext(ctx, "ports of a sandbox are not published", slog.String("sandbox", string(b.id)), slog.Any("error", err))
+		}
+	}
+}
+
+// published reports whether a sandbox in this state has its ports open. One that does
+// not run keeps them for itself.
+func published(s sandpit.State) bool {
+	switch s {
+	case sandpit.StateCreating, sandpit.StateDeleting, sandpit.StateDeleted:
+		return false
+	default:
+		return true
+	}
+}
+
+// dialer opens connections into a sandbox, which is used as long as they last.
+func (m *Manager) dialer(id sandpit.ID) func(ctx context.Context, port int) (net.Conn, error) {
+	return func(ctx context.Context, port int) (net.Conn, error) {
+		h, err := m.Use(ctx, id)
+		if err != nil {
+			return nil, err
+		}
+		d, ok := as[sandpit.Dialer](h.Instance())
+		if !ok {
+			h.Release()
+			return nil, sandpit.Errorf(sandpit.Unsupported, "sandbox %s has no connections of this kind", id)
+		}
+		conn, err := d.Dial(h.Context(), port)
+		if err != nil {
+			h.Release()
+			return nil, err
+		}
+		c := &heldConn{Conn: conn, handle: h}
+		context.AfterFunc(h.Context(), func() { _ = conn.Close() }) // who uses it hears of it
+		return c, nil
+	}
+}
+
+// heldConn is a connection that counts as use of its sandbox.
+type heldConn struct {
+	net.Conn
+
+	handle *Handle
+	once   sync.Once
+	err    error
+}
+
+// Close implements net.Conn.
+func (c *heldConn) Close() error {
+	c.once.Do(func() {
+		c.err = c.Conn.Close()
+		c.handle.Release()
+	})
+	return c.err
+}
+
+// CloseWrite ends one direction.
+func (c *heldConn) CloseWrite() error {
+	half, ok := c.Conn.(interface{ CloseWrite() error })
+	if !ok {
+		return c.Close()
+	}
+	return half.CloseWrite()
+}

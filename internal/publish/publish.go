@@ -1,0 +1,223 @@
+// Package publish opens TCP ports of the machine and passes what comes there on to
+// ports inside sandboxes.
+package publish
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// Dial opens a connection to a port inside a sandbox. The connection ends with ctx.
+type Dial = func(ctx context.Context, port int) (net.Conn, error)
+
+// maxConnections is how many connections each sandbox has by its published ports at
+// a time. Others are closed at once.
+const maxConnections = 1000
+
+// acceptPause is how long a listener rests that cannot accept, for instance because
+// there are no more files.
+const acceptPause = 100 * time.Millisecond
+
+// Publisher has the published ports of sandboxes. All methods may be called
+// concurrently.
+type Publisher struct {
+	log *slog.Logger
+	all sync.WaitGroup
+
+	mu     sync.Mutex
+	open   map[sandpit.ID]*sandbox
+	closed bool
+}
+
+// sandbox is what one sandbox has published.
+type sandbox struct {
+	ports     []sandpit.Port
+	listeners []net.Listener
+	dial      Dial
+	slots     chan struct{} // full while there are as many connections as there may be
+	end       context.CancelFunc
+}
+
+// New returns a publisher, which the caller must Close. A nil log means that nobody
+// hears of connections that could not be passed on.
+func New(log *slog.Logger) *Publisher {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	return &Publisher{log: log, open: make(map[sandpit.ID]*sandbox)}
+}
+
+// Publish opens the ports that a sandbox wants, all of them or none, and returns them
+// with the addresses that they have. What is passed on goes through dial until
+// Withdraw. A sandbox that has its ports open already keeps those.
+//
+// Invalid: an address that the machine does not have. Conflict: somebody else has a
+// port. PermissionDenied: a port that needs more rights.
+func (p *Publisher) Publish(ctx context.Context, id sandpit.ID, ports []sandpit.Port, dial Dial) ([]sandpit.Port, error) {
+	if err := sandpit.CheckPorts(ports); err != nil {
+		return nil, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return nil, sandpit.Errorf(sandpit.Unavailable, "publish ports: the publisher is closed")
+	}
+	if s := p.open[id]; s != nil {
+		return append([]sandpit.Port(nil), s.ports...), nil
+	}
+	s := &sandbox{dial: dial, slots: make(chan struct{}, maxConnections)}
+	for _, port := range ports {
+		l, err := listen(ctx, port)
+		if err != nil {
+			s.close()
+			return nil, err
+		}
+		if at, ok := l.Addr().(*net.TCPAddr); ok {
+			port.HostIP, port.HostPort = at.IP.String(), at.Port
+		}
+		s.listeners, s.ports = append(s.listeners, l), append(s.ports, port)
+	}
+	running, end := context.WithCancel(context.WithoutCancel(ctx))
+	s.end = end
+	for i, l := range s.listeners {
+		p.all.Go(func() { p.accept(running, s, l, s.ports[i].Port) })
+	}
+	p.open[id] = s
+	return append([]sandpit.Port(nil), s.ports...), nil
+}
+
+func listen(ctx context.Context, port sandpit.Port) (net.Listener, error) {
+	var c net.ListenConfig
+	l, err := c.Listen(ctx, "tcp", port.Address())
+	switch {
+	case err == nil:
+		return l, nil
+	case errors.Is(err, unix.EADDRINUSE):
+		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.Conflict, "publish port %d: somebody else has %s", port.Port, port.Address()),
+			"end that program, choose another port of the machine, or leave it out: a free one is taken then")
+	case errors.Is(err, unix.EADDRNOTAVAIL):
+		return nil, sandpit.Errorf(sandpit.Invalid, "publish port %d: this machine does not have the address %s", port.Port, port.HostIP)
+	case errors.Is(err, unix.EACCES):
+		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.PermissionDenied, "publish port %d at %s: %w", port.Port, port.Address(), err),
+			"choose a port of the machine above 1023")
+	default:
+		return nil, sandpit.Errorf(sandpit.Unavailable, "publish port %d: %w", port.Port, err)
+	}
+}
+
+// close closes the listeners. Connections end when the context does.
+func (s *sandbox) close() {
+	for _, l := range s.listeners {
+		_ = l.Close() // nobody listens any more, which is all that is wanted
+	}
+	if s.end != nil {
+		s.end()
+	}
+}
+
+// Withdraw closes the ports of a sandbox and the connections there. Who has none
+// published is left alone.
+func (p *Publisher) Withdraw(id sandpit.ID) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if s := p.open[id]; s != nil {
+		delete(p.open, id)
+		s.close()
+	}
+}
+
+// Close withdraws everything and waits until all connections have ended.
+func (p *Publisher) Close() error {
+	p.mu.Lock()
+	p.closed = true
+	for id, s := range p.open {
+		delete(p.open, id)
+		s.close()
+	}
+	p.mu.Unlock()
+	p.all.Wait()
+	return nil
+}
+
+// accept passes on the connections of one listener until it is closed.
+func (p *Publisher) accept(ctx context.Context, s *sandbox, l net.Listener, port int) {
+	for {
+		conn, err := l.Accept()
+		if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
+			if conn != nil {
+				_ = conn.Close() // it came too late
+			}
+			return
+		}
+		if err != nil {
+			p.log.WarnContext(ctx, "a published port cannot take connections", slog.Int("port", port), slog.Any("error", err))
+			select {
+			case <-time.After(acceptPause):
+			case <-ctx.Done():
+			}
+			continue
+		}
+		select {
+		case s.slots <- struct{}{}:
+		default:
+			_ = conn.Close() // there are too many, and nobody to tell
+			continue
+		}
+		p.all.Go(func() {
+			defer func() { <-s.slots }()
+			if err := pass(ctx, conn, s.dial, port); err != nil && ctx.Err() == nil {
+				p.log.DebugContext(ctx, "a connection to a published port ended", slog.Int("port", port), slog.Any("error", err))
+			}
+		})
+	}
+}
+
+// pass connects who has come with a port inside, until both have said everything, one
+// breaks off, or ctx ends.
+func pass(ctx context.Context, outside net.Conn, dial Dial, port int) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer outside.Close()
+	inside, err := dial(ctx, port)
+	if err != nil {
+		return err
+	}
+	defer inside.Close()
+	stop := context.AfterFunc(ctx, func() {
+		_ = outside.Close() // who reads and writes hears of it
+		_ = inside.Close()
+	})
+	defer stop()
+	failed := make(chan error, 2)
+	go func() { failed <- copyAll(inside, outside) }()
+	go func() { failed <- copyAll(outside, inside) }()
+	err = <-failed
+	if err != nil {
+		cancel()
+	}
+	return errors.Join(err, <-failed)
+}
+
+// copyAll copies one direction to its end, and tells the other side of it.
+func copyAll(to, from net.Conn) error {
+	if _, err := io.Copy(to, from); err != nil {
+		return err
+	}
+	half, ok := to.(interface{ CloseWrite() error })
+	if !ok {
+		return to.Close()
+	}
+	if err := half.CloseWrite(); err != nil && !errors.Is(err, unix.ENOTCONN) { // ENOTCONN: it has closed already
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,74 @@
+package store
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// MaxPreviews is how many ports of a sandbox may have a row: Exhausted.
+const MaxPreviews = 256
+
+// Preview is a port of a sandbox for which something was said. It is gone with the
+// row of its sandbox.
+type Preview struct {
+	Sandbox sandpit.ID
+	Port    int
+	// Public lets everybody see it.
+	Public bool
+	// Epoch is how often everything was taken back that was signed for it.
+	Epoch int64
+}
+
+// SetPreview keeps what is said of a port. NotFound: there is no such sandbox.
+// Exhausted: it has too many.
+func (s *Store) SetPreview(ctx context.Context, p Preview) error {
+	err := s.write(ctx, func(tx *writer) error {
+		n, err := tx.exec(ctx, `INSERT INTO previews SELECT ?1, ?2, ?3, ?4
+			WHERE EXISTS (SELECT 1 FROM sandboxes WHERE id = ?1)
+			AND (SELECT count(*) FROM previews WHERE sandbox = ?1 AND port <> ?2) < ?5
+			ON CONFLICT (sandbox, port) DO UPDATE SET public = excluded.public, epoch = excluded.epoch`,
+			p.Sandbox, p.Port, p.Public, p.Epoch, MaxPreviews)
+		if err != nil || n > 0 {
+			return err
+		}
+		known := false
+		err = scan(ctx, tx, `SELECT 1 FROM sandboxes WHERE id = ?`, []any{p.Sandbox}, func(c *cells) bool { known = c.int() == 1; return false })
+		if err == nil && !known {
+			return missing(p.Sandbox)
+		}
+		if err == nil {
+			err = sandpit.Errorf(sandpit.Exhausted, "sandbox %s has %d ports already for which something was said", p.Sandbox, MaxPreviews)
+		}
+		return err
+	})
+	if err != nil {
+		return s.fail(err, "keep a preview")
+	}
+	return nil
+}
+
+// Previews returns everything that was said of ports. Internal: something of it cannot
+// be read; then nothing is returned, since what was taken back must stay so.
+func (s *Store) Previews(ctx context.Context) ([]Preview, error) {
+	var list []Preview
+	var bad []error
+	err := s.read(ctx, func(r *reader) error {
+		return scan(ctx, r, `SELECT sandbox, port, public, epoch FROM previews ORDER BY sandbox, port`, nil, func(c *cells) bool {
+			p := Preview{Sandbox: sandpit.ID(c.text()), Port: int(c.int()), Public: c.int() != 0, Epoch: c.int()}
+			if c.err != nil {
+				bad = append(bad, fmt.Errorf("preview of sandbox %.40q: %w", string(p.Sandbox), c.err))
+			}
+			list = append(list, p)
+			return true
+		})
+	})
+	if err != nil {
+		return nil, s.fail(err, "list previews")
+	}
+	if len(bad) > 0 {
+		return nil, unreadable("previews", bad)
+	}
+	return list, nil
+}
