@@ -30,6 +30,9 @@ type Create struct {
 	// OnTimeout is what happens then. Default: sandpit.ActionKill.
 	OnTimeout sandpit.Action `json:"on_timeout,omitempty" enum:"kill,stop,pause" doc:"What happens then. Default: kill."`
 	Policy    Policy         `json:"policy,omitzero" doc:"What happens to it by itself."`
+	// NetworkSecrets are what headers of the spec's network refer to. They are kept in
+	// memory, and never told.
+	NetworkSecrets map[string]string `json:"network_secrets,omitempty" writeOnly:"true" doc:"Values that headers of spec.network refer to. They are kept in memory, and never told."`
 	// CreateTimeout is how many seconds the making may take. Default: the server's.
 	CreateTimeout float64 `json:"create_timeout_seconds,omitempty" minimum:"0" doc:"Seconds that the making may take. Default: the server's."`
 }

@@ -135,6 +135,7 @@ func Register(mux *http.ServeMux, o Options) huma.API {
 	s.api.UseMiddleware(func(ctx huma.Context, next func(huma.Context)) { next(&reply{request: ctx}) })
 	s.sandboxes()
 	s.changes()
+	s.network()
 	s.events()
 	s.queue()
 	s.keys()
