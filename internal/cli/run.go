@@ -31,8 +31,7 @@ type runOptions struct {
 	stats   bool
 	screen  string
 	network bool
-	allow   []string
-	deny    []string
+	rules   networkFlags
 
 	timeoutSet bool
 	networkSet bool
@@ -94,8 +93,7 @@ server removes the sandbox after a minute.`,
 	f.StringArrayVar(&o.labels, "label", nil, "`NAME=VALUE` to find the sandbox by")
 	o.limits.add(f)
 	f.BoolVar(&o.network, "network", false, "let the sandbox reach the internet, but neither this machine nor private networks")
-	f.StringArrayVar(&o.allow, "allow", nil, "with --network, reach nothing but this `RULE`: an address, a range, a name or *.name, with or without :port")
-	f.StringArrayVar(&o.deny, "deny", nil, "with --network, do not reach what this `RULE` names, whatever --allow says")
+	o.rules.add(f)
 	f.StringVar(&o.screen, "screen", "", "`MODE` of the look for dangerous commands before they run: off, warn, ask or deny (default off)")
 	f.BoolVar(&o.stats, "stats", false, "tell at the end what the sandbox used, and warn when it comes close to a limit")
 	return cmd
@@ -187,6 +185,9 @@ func (a *app) runLocal(ctx context.Context, o runOptions, cfg config.Config, spe
 	}
 	box, err := local.Create(ctx, spec)
 	clear()
+	if err == nil {
+		err = a.giveSecrets(ctx, o.rules, box)
+	}
 	if err != nil {
 		return a.interrupted(ctx, err)
 	}
@@ -248,16 +249,14 @@ func (a *app) newSpec(o runOptions, cfg config.Config) (sandpit.Spec, error) {
 		Image:   cfg.Sandbox.Image,
 		User:    o.user,
 		WorkDir: chosenWorkDir(cfg),
-		Network: sandpit.NetworkPolicy{Online: cfg.Sandbox.NetworkEnabled, Allow: o.allow, Deny: o.deny},
-	}
-	if !spec.Network.Online && len(o.allow)+len(o.deny) > 0 {
-		return spec, sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "--allow and --deny are for sandboxes with a network"),
-			"add --network")
 	}
 	if o.timeout < 0 {
 		return spec, sandpit.Errorf(sandpit.Invalid, "--timeout %s: want a positive time, or 0 for none", o.timeout)
 	}
 	var err error
+	if spec.Network, err = o.rules.policy(cfg.Sandbox.NetworkEnabled); err != nil {
+		return spec, err
+	}
 	if spec.Env, err = a.parseEnv(o.env); err != nil {
 		return spec, err
 	}

@@ -38,8 +38,12 @@ func (a *app) runRemote(ctx context.Context, o runOptions, cfg config.Config) er
 		return err
 	}
 	defer c.Close()
+	secrets, err := a.parseSecrets(o.rules.secrets)
+	if err != nil {
+		return err
+	}
 	s, err := c.Create(ctx, client.CreateRequest{
-		Spec:   spec,
+		Spec: spec, NetworkSecrets: secrets,
 		Policy: client.Policy{IdleTimeout: abandoned, IdleAction: sandpit.ActionKill, IgnoreBackground: true},
 	})
 	if err != nil {
@@ -85,6 +89,9 @@ func (a *app) newRemoteSpec(o runOptions, cfg config.Config) (sandpit.Spec, erro
 		return spec, err
 	}
 	spec.Image = sandpit.Image(o.image)
+	if spec.Network, err = o.rules.policy(o.network); err != nil {
+		return spec, err
+	}
 	if here {
 		spec.Mounts, err = parseVolumes(o.volumes, o.allowed)
 		return spec, err
