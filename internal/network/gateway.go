@@ -68,7 +68,8 @@ type Gateway struct {
 	log     *journal
 	echoes  *pinger
 	udpSem  chan struct{}
-	most    int // connections
+	held    chan struct{} // one for each SYN that waits
+	most    int           // connections
 	meter   *meter
 
 	inspector *inspector
@@ -105,7 +106,7 @@ func New(cfg Config) (*Gateway, error) {
 	g := &Gateway{
 		meter: newMeter(rules.Limits()), rootsPEM: cfg.Roots, secrets: cfg.Secrets, authority: cfg.Authority,
 		machine: cfg.Machine, names: newNames(), log: newJournal(time.Now()),
-		udpSem: make(chan struct{}, maxDatagrams), most: cmp.Or(cfg.Connections, maxConnections),
+		udpSem: make(chan struct{}, maxDatagrams), held: make(chan struct{}, maxHeld), most: cmp.Or(cfg.Connections, maxConnections),
 		rules: rules, source: cfg.Policy, flows: make(map[*flow]struct{}),
 	}
 	if g.machine == nil {
@@ -115,7 +116,8 @@ func New(cfg Config) (*Gateway, error) {
 	g.dns = newResolver(g, cfg.Resolvers)
 	g.echoes = newPinger(g)
 	g.inspector = newInspector(g)
-	if g.link, err = newLink(cfg.Link, g.meter, g.echoes.take); err != nil {
+	take := func(packet []byte) bool { return g.echoes.take(packet) || g.holdSYN(packet) }
+	if g.link, err = newLink(cfg.Link, g.meter, take); err != nil {
 		g.cancel()
 		return nil, err
 	}

@@ -125,9 +125,13 @@ func (l *link) deliver(packet []byte) {
 		return
 	}
 	l.meter.sent.Add(int64(len(packet)))
-	if l.taken(packet) {
-		return
+	if !l.taken(packet) {
+		l.inject(proto, packet)
 	}
+}
+
+// inject gives a packet to the stack.
+func (l *link) inject(proto tcpip.NetworkProtocolNumber, packet []byte) {
 	pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{Payload: buffer.MakeWithData(packet)})
 	pkt.RXChecksumValidated = true
 	l.ep.InjectInbound(proto, pkt)
