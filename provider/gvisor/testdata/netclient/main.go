@@ -27,8 +27,16 @@ func run(what, addr, count string) error {
 	if err != nil {
 		return err
 	}
-	if what == "connect" {
+	switch what {
+	case "connect":
 		return connect(addr, n)
+	case "one": // one after the other
+		for range n {
+			if _, err := once(addr); err != nil {
+				return err
+			}
+		}
+		return nil
 	}
 	begin := time.Now()
 	conn, err := net.Dial("tcp", addr)
