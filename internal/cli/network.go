@@ -202,8 +202,10 @@ func networkListing(n client.Network) listing {
 		value int64
 		show  func(int64) string
 	}{
-		{"receive", limits.Receive, perSecond}, {"send", limits.Send, perSecond},
-		{"connections", int64(limits.Connections), count}, {"connection rate", int64(limits.ConnectionRate), func(n int64) string { return count(n) + "/s" }},
+		{"receive", limits.Receive, perSecond},
+		{"send", limits.Send, perSecond},
+		{"connections", int64(limits.Connections), count},
+		{"connection rate", int64(limits.ConnectionRate), func(n int64) string { return count(n) + "/s" }},
 	} {
 		if f.value > 0 {
 			add(f.what, "at most "+f.show(f.value))

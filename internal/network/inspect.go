@@ -6,7 +6,8 @@ import (
 	"crypto/x509"
 	"errors"
 	"io"
-	"log"
+	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httputil"
@@ -37,7 +38,7 @@ const (
 
 func newInspector(g *Gateway) *inspector {
 	i := &inspector{g: g, conns: make(chan net.Conn), ended: make(chan struct{})}
-	quiet := log.New(io.Discard, "", 0) // what clients do wrong is not ours to tell
+	quiet := slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug) // what clients do wrong is not ours to tell
 	i.server = &http.Server{
 		Handler: i, ErrorLog: quiet,
 		TLSConfig:         &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: i.certificate},
@@ -198,9 +199,7 @@ func rewrite(p *httputil.ProxyRequest, set http.Header) {
 			p.Out.Header[name] = values
 		}
 	}
-	for name, values := range set {
-		p.Out.Header[name] = values
-	}
+	maps.Copy(p.Out.Header, set)
 }
 
 // reasonOf says why a host was not asked, without what the error may quote.

@@ -5,8 +5,7 @@ import (
 	"crypto/tls"
 	"encoding/pem"
 	"fmt"
-	"io"
-	"log"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -50,7 +49,7 @@ func newAPIServer(tb testing.TB, host netip.Addr) *apiServer {
 	_ = server.Listener.Close()
 	server.Listener = ln
 	server.EnableHTTP2 = true
-	server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug)
 	server.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
 	server.StartTLS() // its certificate is for example.com, and its own authority
 	tb.Cleanup(server.Close)

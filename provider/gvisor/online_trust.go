@@ -7,6 +7,7 @@ import (
 	"io"
 	"maps"
 	"os"
+	"slices"
 
 	"github.com/sandpit-dev/sandpit"
 )
@@ -127,7 +128,7 @@ func withoutTrust(bundle []byte) []byte {
 		return bundle
 	}
 	_, after, _ := bytes.Cut(rest, []byte(trustEnd))
-	return append(before[:len(before):len(before)], after...)
+	return append(slices.Clip(before), after...)
 }
 
 // insideRoot is who may write everywhere inside, whatever it is called there.

@@ -97,15 +97,6 @@ func parseHeader(given sandpit.NetworkHeader) (Header, error) {
 	return h, nil
 }
 
-// Secrets returns the names of the secrets that the value refers to.
-func (h Header) Secrets() []string {
-	var names []string
-	for _, m := range reference.FindAllStringSubmatch(h.Value, -1) {
-		names = append(names, m[1])
-	}
-	return names
-}
-
 // Fill puts secrets into the value. It returns the name of one that is missing, or "".
 func (h Header) Fill(secrets map[string]string) (value, missing string) {
 	value = reference.ReplaceAllStringFunc(h.Value, func(ref string) string {
