@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"net/http"
+	"slices"
 	"time"
 )
 
@@ -154,6 +155,27 @@ type NetworkLogger interface {
 	NetworkLog(ctx context.Context, after int64) ([]NetworkDecision, error)
 }
 
+// NetworkInspector tells how the network of a sandbox is doing. What it tells of one
+// that is offline is zero.
+type NetworkInspector interface {
+	// NetworkStats counts.
+	NetworkStats(ctx context.Context) (NetworkStats, error)
+	// TestNetwork tells what would become of a TCP connection to "name:port" or
+	// "address:port", by each address that the target stands for, without connecting.
+	// Invalid: the target is neither. Conflict: the sandbox is offline.
+	TestNetwork(ctx context.Context, target string) ([]NetworkDecision, error)
+}
+
+// NetworkSecreter gives a sandbox's network the values that headers refer to. They
+// never enter the sandbox, are kept in memory only, and end with it: a sandbox that is
+// made again needs them again.
+type NetworkSecreter interface {
+	// SetNetworkSecrets adds and replaces secrets by their names; an empty value
+	// takes one away. There is no way to read them. Invalid: a name or value that
+	// cannot be. Exhausted: too many. Conflict: the sandbox is offline.
+	SetNetworkSecrets(ctx context.Context, secrets map[string]string) error
+}
+
 // Resources are limits. Zero means the default of the configuration.
 type Resources struct {
 	// Memory is in bytes: of programs, of files kept in memory, and of the
@@ -197,6 +219,46 @@ type NetworkPolicy struct {
 	Online bool     `json:"online,omitempty"`
 	Allow  []string `json:"allow,omitempty"`
 	Deny   []string `json:"deny,omitempty"`
+	// Headers are set in requests by HTTPS. Default: encrypted connections are not
+	// looked into.
+	Headers []NetworkHeader `json:"headers,omitempty"`
+	// Limits bound what passes.
+	Limits NetworkLimits `json:"limits,omitzero"`
+}
+
+// NetworkHeader has a header set in each request to a host by HTTPS, in place of one
+// that the sandbox may have sent. It is done outside of the sandbox, for programs that
+// trust the authority which the sandbox is given for that, and only when the host has
+// shown a certificate that the machine trusts. It does not allow the host: that is what
+// rules are for.
+type NetworkHeader struct {
+	// Host is a name, or "name:port". Default port: 443.
+	Host string `json:"host"`
+	// Name of the header.
+	Name string `json:"name"`
+	// Value has "${NAME}" where a secret belongs, at least once. See NetworkSecreter.
+	Value string `json:"value"`
+}
+
+// NetworkLimits bound the traffic of a sandbox. Zero means that only the provider's
+// own bounds count.
+type NetworkLimits struct {
+	// Receive and Send are bytes a second, from and to the network.
+	Receive int64 `json:"receive,omitempty"`
+	Send    int64 `json:"send,omitempty"`
+	// Connections is how many there may be at a time, conversations by UDP included.
+	Connections int `json:"connections,omitempty"`
+	// ConnectionRate is how many may be begun each second.
+	ConnectionRate int `json:"connection_rate,omitempty"`
+}
+
+// NetworkStats count what a sandbox's network did since it was made.
+type NetworkStats struct {
+	Received    int64 `json:"received"`    // bytes from the network
+	Sent        int64 `json:"sent"`        // bytes to the network
+	Connections int   `json:"connections"` // that are open, conversations by UDP included
+	Allowed     int64 `json:"allowed"`     // decisions
+	Denied      int64 `json:"denied"`      // decisions
 }
 
 // NetworkDecision is one line of a network log.
@@ -223,5 +285,12 @@ type NetworkDecision struct {
 func (p NetworkPolicy) Clone() NetworkPolicy {
 	p.Allow = append([]string(nil), p.Allow...)
 	p.Deny = append([]string(nil), p.Deny...)
+	p.Headers = append([]NetworkHeader(nil), p.Headers...)
 	return p
+}
+
+// Equal reports whether two policies say the same in the same order.
+func (p NetworkPolicy) Equal(o NetworkPolicy) bool {
+	return p.Online == o.Online && p.Limits == o.Limits && slices.Equal(p.Allow, o.Allow) &&
+		slices.Equal(p.Deny, o.Deny) && slices.Equal(p.Headers, o.Headers)
 }

@@ -39,7 +39,7 @@ func TestKit(t *testing.T) {
 	r := readReport(t, content)
 	for _, want := range []string{
 		metricFirst, metricExec, "destroy", "2000 system calls", "upload 1 MB", "100 small files out",
-		"4 creates at once, all", metricLateCreate, atBoxes("memory per idle box, loss of MemAvailable", 4),
+		"4 creates at once, all", metricLateCreate, metricConnect, metricReceive, metricSend, atBoxes("memory per idle box, loss of MemAvailable", 4),
 	} {
 		x, ok := r.find(want, bySandpit)
 		if !ok {

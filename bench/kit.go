@@ -29,6 +29,7 @@ const (
 	nameMemory  = "memory"
 	nameBurst   = "burst"
 	nameShells  = "shells"
+	nameNetwork = "network"
 )
 
 // cleanTimeout is how long removing what a run made may take.
@@ -135,7 +136,7 @@ func (k *kit) inTurns(ctx context.Context) (err error) {
 	}
 	k.report.Machine.Host = how
 	list = append(list, host)
-	return errors.Join(k.lives(ctx, list), k.destroys(ctx, list), k.inBoxes(ctx, list), k.shells(ctx, server))
+	return errors.Join(k.lives(ctx, list), k.destroys(ctx, list), k.inBoxes(ctx, list), k.shells(ctx, server), k.network(ctx, provider))
 }
 
 func (k *kit) images() string { return filepath.Join(k.dir, "images") }

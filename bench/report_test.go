@@ -42,6 +42,9 @@ func TestJudge(t *testing.T) {
 		{What: "ms for each MB of a 100 MB file in over HTTP (150 MB/s)", Most: 1000.0 / 150, Got: 5, Known: true, Pass: true},
 		{What: "ms for each MB of a 100 MB file out over HTTP (150 MB/s)", Most: 1000.0 / 150},
 		{What: "ms from a line to its answer in 100 shells, p99", Most: 30},
+		{What: "ms to connect from an online box and have a byte echoed", Most: 3},
+		{What: "ms for each MB into an online box (400 MB/s)", Most: 1000.0 / 400},
+		{What: "ms for each MB out of an online box (400 MB/s)", Most: 1000.0 / 400},
 	}
 	if diff := cmp.Diff(want, r.Targets); diff != "" {
 		t.Error(diff)

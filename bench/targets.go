@@ -13,6 +13,9 @@ const (
 	metricUpload     = "upload 100 MB"
 	metricDownload   = "download 100 MB"
 	metricLine       = "line to answer in %d shells"
+	metricConnect    = "connect and echo"
+	metricReceive    = "received by one connection"
+	metricSend       = "sent by one connection"
 )
 
 // targetBoxes is how many boxes the target about memory is for.
@@ -45,6 +48,9 @@ func judge(r *report) []target {
 	httpUp, httpUpKnown := r.find(metricUpload, bySandpitHTTP)
 	httpDown, httpDownKnown := r.find(metricDownload, bySandpitHTTP)
 	line, lineKnown := r.find(fmt.Sprintf(metricLine, shellBoxes*shellsEach), bySandpitHTTP)
+	connect, connectKnown := r.find(metricConnect, bySandpit)
+	receive, receiveKnown := r.find(metricReceive, bySandpit)
+	send, sendKnown := r.find(metricSend, bySandpit)
 	pss, pssKnown := r.find(atBoxes(metricPSS, targetBoxes), bySandpit)
 	return []target{
 		check("new box to first output, of docker run", 0.5, first, firstKnown),
@@ -57,6 +63,9 @@ func judge(r *report) []target {
 		check("ms for each MB of a 100 MB file in over HTTP (150 MB/s)", 1000.0/150, inverse(httpUp.P50), httpUpKnown),
 		check("ms for each MB of a 100 MB file out over HTTP (150 MB/s)", 1000.0/150, inverse(httpDown.P50), httpDownKnown),
 		check(fmt.Sprintf("ms from a line to its answer in %d shells, p99", shellBoxes*shellsEach), 30, line.P99, lineKnown),
+		check("ms to connect from an online box and have a byte echoed", 3, connect.P50, connectKnown),
+		check("ms for each MB into an online box (400 MB/s)", 1000.0/400, inverse(receive.P50), receiveKnown),
+		check("ms for each MB out of an online box (400 MB/s)", 1000.0/400, inverse(send.P50), sendKnown),
 	}
 }
 

@@ -29,6 +29,9 @@ type CreateRequest struct {
 	Policy Policy
 	// Offline keeps a network from it, whatever the server's default is.
 	Offline bool
+	// NetworkSecrets are what headers of the spec's network refer to. The server keeps
+	// them in memory, and tells them nobody.
+	NetworkSecrets map[string]string
 	// CreateTimeout is how long the making may take. Default: the server's.
 	CreateTimeout time.Duration
 	// Key makes this a request that may be sent again, also later and by another
@@ -81,7 +84,7 @@ func (c *Client) Create(ctx context.Context, r CreateRequest) (*Sandbox, error) 
 				AutoDelete: r.Policy.AutoDelete.Seconds(), Recreate: r.Policy.Recreate,
 				IgnoreBackground: r.Policy.IgnoreBackground,
 			},
-			CreateTimeout: r.CreateTimeout.Seconds(),
+			CreateTimeout: r.CreateTimeout.Seconds(), NetworkSecrets: r.NetworkSecrets,
 		},
 	})
 	if err != nil {

@@ -22,6 +22,8 @@ type createOptions struct {
 	name, user, workDir, hostname string
 	env, labels, volumes, ports   []string
 	limits                        limitFlags
+	network                       bool
+	rules                         networkFlags
 	provider, key                 string
 	timeout, onTimeout            string
 	policy                        policyFlags
@@ -87,6 +89,8 @@ Directories that -v names are the server machine's, which must allow it.`,
 	addChoice(cmd, &o.onTimeout, "on-timeout", "what happens then: `ACTION` kill, stop or pause (default kill)", actions()...)
 	f.DurationVar(&o.createTimeout, "create-timeout", 0, "`time` that the making may take (default the server's)")
 	o.limits.add(f)
+	f.BoolVar(&o.network, "network", false, "let the sandbox reach the internet, but neither the server's machine nor private networks")
+	o.rules.add(f)
 	o.policy.add(cmd, f)
 	return cmd
 }
@@ -142,6 +146,13 @@ func (a *app) createRequest(o createOptions, args []string) (client.CreateReques
 		return client.CreateRequest{}, err
 	}
 	spec.Hostname = o.hostname
+	if spec.Network, err = o.rules.policy(o.network); err != nil {
+		return client.CreateRequest{}, err
+	}
+	secrets, err := a.parseSecrets(o.rules.secrets)
+	if err != nil {
+		return client.CreateRequest{}, err
+	}
 	if len(args) > 0 {
 		spec.Image = sandpit.Image(args[0])
 	}
@@ -151,7 +162,7 @@ func (a *app) createRequest(o createOptions, args []string) (client.CreateReques
 	}
 	policy, err := o.policy.policy()
 	return client.CreateRequest{
-		Spec: spec, Provider: o.provider, Key: o.key, Policy: policy,
+		Spec: spec, Provider: o.provider, Key: o.key, Policy: policy, NetworkSecrets: secrets,
 		Timeout: timeout, OnTimeout: sandpit.Action(o.onTimeout), CreateTimeout: o.createTimeout,
 	}, err
 }

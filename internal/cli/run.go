@@ -31,9 +31,8 @@ type runOptions struct {
 	stats    bool
 	screen   string
 	network  bool
+	rules    networkFlags
 	provider string
-	allow    []string
-	deny     []string
 	ports    []string
 
 	timeoutSet bool
@@ -101,9 +100,8 @@ server removes the sandbox after a minute.`,
 	o.limits.add(f)
 	f.StringVar(&o.provider, "provider", "", "`name` of who makes the sandbox: gvisor or docker (default gvisor, or the server's choice)")
 	f.BoolVar(&o.network, "network", false, "let the sandbox reach the internet, but neither this machine nor private networks")
-	f.StringArrayVar(&o.allow, "allow", nil, "with --network, reach nothing but this `RULE`: an address, a range, a name or *.name, with or without :port")
+	o.rules.add(f)
 	addPublish(f, &o.ports)
-	f.StringArrayVar(&o.deny, "deny", nil, "with --network, do not reach what this `RULE` names, whatever --allow says")
 	f.StringVar(&o.screen, "screen", "", "`MODE` of the look for dangerous commands before they run: off, warn, ask or deny (default off)")
 	f.BoolVar(&o.stats, "stats", false, "tell at the end what the sandbox used, and warn when it comes close to a limit")
 	return cmd
@@ -200,6 +198,9 @@ func (a *app) runLocal(ctx context.Context, o runOptions, cfg config.Config, spe
 	}
 	box, err := local.Create(ctx, spec)
 	clear()
+	if err == nil {
+		err = a.giveSecrets(ctx, o.rules, box)
+	}
 	if err != nil {
 		return a.interrupted(ctx, err)
 	}
@@ -272,7 +273,7 @@ func (a *app) newSpec(o runOptions, cfg config.Config) (sandpit.Spec, error) {
 		WorkDir: chosenWorkDir(cfg),
 	}
 	var err error
-	if spec.Network, err = o.networkPolicy(cfg.Sandbox.NetworkEnabled); err != nil {
+	if spec.Network, err = o.rules.policy(cfg.Sandbox.NetworkEnabled); err != nil {
 		return spec, err
 	}
 	if o.timeout < 0 {
@@ -289,15 +290,6 @@ func (a *app) newSpec(o runOptions, cfg config.Config) (sandpit.Spec, error) {
 	}
 	spec.Mounts, err = parseVolumes(o.volumes, o.allowed)
 	return spec, err
-}
-
-// networkPolicy is what the flags say of the network.
-func (o *runOptions) networkPolicy(online bool) (sandpit.NetworkPolicy, error) {
-	if !online && len(o.allow)+len(o.deny) > 0 {
-		return sandpit.NetworkPolicy{}, sandpit.WithHint(
-			sandpit.Errorf(sandpit.Invalid, "--allow and --deny are for sandboxes with a network"), "add --network")
-	}
-	return sandpit.NetworkPolicy{Online: online, Allow: o.allow, Deny: o.deny}, nil
 }
 
 // parseEnv reads NAME=VALUE, and NAME for the value of this program's own

@@ -38,8 +38,12 @@ func (a *app) runRemote(ctx context.Context, o runOptions, cfg config.Config) er
 		return err
 	}
 	defer c.Close()
+	secrets, err := a.parseSecrets(o.rules.secrets)
+	if err != nil {
+		return err
+	}
 	s, err := c.Create(ctx, client.CreateRequest{
-		Spec: spec, Provider: o.provider, Offline: o.networkSet && !o.network,
+		Spec: spec, NetworkSecrets: secrets, Provider: o.provider, Offline: o.networkSet && !o.network,
 		Policy: client.Policy{IdleTimeout: abandoned, IdleAction: sandpit.ActionKill, IgnoreBackground: true},
 	})
 	if err != nil {
@@ -86,7 +90,7 @@ func (a *app) newRemoteSpec(o runOptions, cfg config.Config) (sandpit.Spec, erro
 		return spec, err
 	}
 	spec.Image = sandpit.Image(o.image)
-	if spec.Network, err = o.networkPolicy(o.network); err != nil { // not by this machine's configuration
+	if spec.Network, err = o.rules.policy(o.network); err != nil { // not by this machine's configuration
 		return spec, err
 	}
 	if here {

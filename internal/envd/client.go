@@ -150,6 +150,43 @@ func (c *Client) Init(ctx context.Context, req InitRequest) error {
 	return res.Body.Close()
 }
 
+// Env returns the environment that every process is given.
+func (c *Client) Env(ctx context.Context) (map[string]string, error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, base+"/envs", http.NoBody)
+	if err != nil {
+		return nil, err
+	}
+	res, err := do(c.http, r)
+	if err != nil {
+		return nil, fmt.Errorf("read the environment: %w", err)
+	}
+	defer res.Body.Close()
+	var env map[string]string
+	if err := json.NewDecoder(io.LimitReader(res.Body, maxMessage)).Decode(&env); err != nil {
+		return nil, sandpit.Errorf(sandpit.Internal, "read the environment: %w", err)
+	}
+	return env, nil
+}
+
+// AddEnv adds to the environment that every process is given from now on. What is
+// there under the same name is replaced.
+func (c *Client) AddEnv(ctx context.Context, env map[string]string) error {
+	body, err := json.Marshal(map[string]any{"envVars": env})
+	if err != nil {
+		return err
+	}
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, base+"/init", bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	r.Header.Set("Content-Type", "application/json")
+	res, err := do(c.http, r)
+	if err != nil {
+		return fmt.Errorf("set the environment: %w", err)
+	}
+	return res.Body.Close()
+}
+
 // do makes a plain HTTP call and turns every answer but 2xx and those expected
 // into an error.
 func do(client *http.Client, r *http.Request, expected ...int) (*http.Response, error) {

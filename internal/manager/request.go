@@ -123,6 +123,10 @@ func (r CreateRequest) args() map[string]string {
 	if !r.Lease.Deadline.IsZero() {
 		args["deadline"] = r.Lease.Deadline.UTC().Format(time.RFC3339Nano)
 	}
+	if r.Spec.Network.Online {
+		args["network"] = "online"
+		maps.Copy(args, policyArgs(r.Spec.Network))
+	}
 	maps.DeleteFunc(args, func(_, value string) bool { return value == "" })
 	return args
 }

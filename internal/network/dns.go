@@ -81,12 +81,15 @@ func (r *resolver) serveDatagrams(conn net.Conn) {
 		if err != nil {
 			return
 		}
+		if !spare(r.g.meter.send, n) {
+			continue // as if it was lost
+		}
 		question := append([]byte(nil), packet[:n]...)
 		select {
 		case r.room <- struct{}{}:
 			tasks.Go(func() {
 				defer func() { <-r.room }()
-				if answer := r.answer(r.g.ctx, question, 0); answer != nil {
+				if answer := r.answer(r.g.ctx, question, 0); answer != nil && spare(r.g.meter.receive, len(answer)) {
 					_, _ = conn.Write(answer) // one that is lost is asked for again
 				}
 			})
@@ -159,6 +162,11 @@ func (r *resolver) answer(ctx context.Context, packet []byte, size int) []byte {
 	return data
 }
 
+const (
+	reasonNoResolver    = "no resolver answers"
+	reasonPrivateAnswer = "a private or special address in an answer"
+)
+
 // resolve decides about a question, asks it, and takes out of the answer what the
 // sandbox may not reach anyway.
 func (r *resolver) resolve(ctx context.Context, q question) (dnsmessage.RCode, dnsRecords) {
@@ -181,7 +189,7 @@ func (r *resolver) resolve(ctx context.Context, q question) (dnsmessage.RCode, d
 	}
 	rcode, records, err := r.ask(ctx, q.q)
 	if err != nil {
-		r.note(q.name, "", policy.Verdict{Allowed: true, Reason: "no resolver answers"})
+		r.note(q.name, "", policy.Verdict{Allowed: true, Reason: reasonNoResolver})
 		return dnsmessage.RCodeServerFailure, dnsRecords{}
 	}
 	chain := records.follow(q.name)
@@ -212,7 +220,7 @@ func (r *resolver) learn(rules *policy.Rules, name string, chain []string, recor
 		addr, isAddr := addressOf(a)
 		if isAddr {
 			if !rules.Answer(addr, r.g.machine.IsLocal(addr)) {
-				r.note(name, addr.String(), policy.Verdict{Reason: "a private or special address in an answer"})
+				r.note(name, addr.String(), policy.Verdict{Reason: reasonPrivateAnswer})
 				continue
 			}
 			if of[policy.Normal(a.Header.Name.String())] {

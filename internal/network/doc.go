@@ -32,7 +32,7 @@ func LinkAddresses() Addresses {
 
 // The bounds of what one sandbox may use of its gateway.
 const (
-	maxConnections = 4096 // TCP, those that are being opened included
+	maxConnections = 4096 // those that are being opened included
 	maxDatagrams   = 1024 // conversations by UDP
 	maxQuestions   = 128  // DNS questions at a time
 	maxAnswers     = 4096 // addresses that are remembered

@@ -2,6 +2,7 @@ package network
 
 import (
 	"context"
+	"crypto/tls"
 	"io"
 	"net"
 	"net/netip"
@@ -98,3 +99,6 @@ func NameIn(ctx context.Context, from io.Reader, port uint16) (string, []byte) {
 	read, _ := io.ReadAll(first)
 	return name, read
 }
+
+// Leaf is a certificate for a name.
+func (a *Authority) Leaf(name string) (*tls.Certificate, error) { return a.leaf(name) }

@@ -3,6 +3,7 @@ package network
 import (
 	"cmp"
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -34,10 +35,18 @@ type Config struct {
 	Resolvers []netip.AddrPort
 	// Machine is the network that connections go out by. Default: this machine's.
 	Machine Machine
-	// Connections is how many TCP connections there may be at a time. Default: 4096.
+	// Connections is how many connections there may be at a time, whatever the policy
+	// says. Default: 4096.
 	Connections int
 	// Note, if set, is the first line of the log.
 	Note string
+	// Roots are the authorities, as PEM, that hosts are believed by for which headers
+	// are set. None: no such host is.
+	Roots []byte
+	// Secrets are those that headers refer to, by name. Default: none.
+	Secrets map[string]string
+	// Authority is what the sandbox trusts. Default: none; see SetAuthority.
+	Authority *Authority
 }
 
 // Machine is a network to dial by.
@@ -59,7 +68,14 @@ type Gateway struct {
 	log     *journal
 	echoes  *pinger
 	udpSem  chan struct{}
-	most    int // TCP connections
+	held    chan struct{} // one for each SYN that waits
+	most    int           // connections
+	meter   *meter
+
+	inspector *inspector
+	rootsPEM  []byte // until they are first needed
+	rootsOnce sync.Once
+	rootPool  *x509.CertPool
 
 	ctx    context.Context //nolint:containedctx // the life of Run, which begins before Run is called
 	cancel context.CancelFunc
@@ -69,7 +85,10 @@ type Gateway struct {
 	rules  *policy.Rules
 	source sandpit.NetworkPolicy
 	flows  map[*flow]struct{}
-	open   int // TCP connections, those that are being opened included
+	open   int // connections, those that are being opened included
+
+	secrets   map[string]string
+	authority *Authority
 }
 
 const nic tcpip.NICID = 1
@@ -81,9 +100,13 @@ func New(cfg Config) (*Gateway, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := CheckSecrets(cfg.Secrets); err != nil {
+		return nil, err
+	}
 	g := &Gateway{
+		meter: newMeter(rules.Limits()), rootsPEM: cfg.Roots, secrets: cfg.Secrets, authority: cfg.Authority,
 		machine: cfg.Machine, names: newNames(), log: newJournal(time.Now()),
-		udpSem: make(chan struct{}, maxDatagrams), most: cmp.Or(cfg.Connections, maxConnections),
+		udpSem: make(chan struct{}, maxDatagrams), held: make(chan struct{}, maxHeld), most: cmp.Or(cfg.Connections, maxConnections),
 		rules: rules, source: cfg.Policy, flows: make(map[*flow]struct{}),
 	}
 	if g.machine == nil {
@@ -92,12 +115,14 @@ func New(cfg Config) (*Gateway, error) {
 	g.ctx, g.cancel = context.WithCancel(context.Background())
 	g.dns = newResolver(g, cfg.Resolvers)
 	g.echoes = newPinger(g)
-	if g.link, err = newLink(cfg.Link, g.echoes.take); err != nil {
+	g.inspector = newInspector(g)
+	take := func(packet []byte) bool { return g.echoes.take(packet) || g.holdSYN(packet) }
+	if g.link, err = newLink(cfg.Link, g.meter, take); err != nil {
 		g.cancel()
 		return nil, err
 	}
 	if cfg.Note != "" {
-		g.log.add(sandpit.NetworkDecision{Protocol: "gateway", Reason: cfg.Note})
+		g.log.add(sandpit.NetworkDecision{Protocol: protocolGateway, Reason: cfg.Note})
 	}
 	if err := g.newStack(); err != nil {
 		g.cancel()
@@ -177,6 +202,7 @@ func (g *Gateway) Run(ctx context.Context) error {
 	stopLink := context.AfterFunc(g.ctx, g.link.close)
 	defer stopLink()
 
+	go g.inspector.run()
 	failed := make(chan error, 2)
 	go func() { failed <- g.link.read() }()
 	go func() { failed <- g.link.write(g.ctx) }()
@@ -187,6 +213,7 @@ func (g *Gateway) Run(ctx context.Context) error {
 	err = errors.Join(err, <-failed)
 	g.closeFlows(func(*flow) bool { return true })
 	g.tasks.Wait()
+	<-g.inspector.ended
 	g.stack.Destroy()
 	return err
 }
@@ -220,6 +247,7 @@ func (g *Gateway) SetPolicy(p sandpit.NetworkPolicy) error {
 	g.mu.Lock()
 	g.rules, g.source = rules, p
 	g.mu.Unlock()
+	g.meter.bound(rules.Limits())
 	g.closeFlows(func(f *flow) bool { return !f.stillAllowed(rules) })
 	return nil
 }
@@ -235,6 +263,16 @@ func (g *Gateway) currentRules() *policy.Rules {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.rules
+}
+
+// Stats counts what passed since the gateway was made.
+func (g *Gateway) Stats() sandpit.NetworkStats {
+	s := sandpit.NetworkStats{Received: g.meter.received.Load(), Sent: g.meter.sent.Load()}
+	s.Allowed, s.Denied = g.log.decided()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	s.Connections = g.open
+	return s
 }
 
 // Decisions returns what was decided after the given number, oldest first, as far

@@ -28,13 +28,13 @@ const (
 // read to find out.
 func listen(ctx context.Context, box net.Conn, port uint16, check policy.Check) (name string, first io.Reader) {
 	limit := nameTimeout
-	if check == policy.CheckDenied {
+	if check != policy.CheckName {
 		limit = deniedPeriod
 	}
 	_ = box.SetReadDeadline(time.Now().Add(limit)) // a failed one shows when reading
 	var read bytes.Buffer
 	from := io.TeeReader(io.LimitReader(box, maxHello), &read)
-	if port == 443 {
+	if port == 443 || check == policy.CheckHeaders {
 		name = nameInTLS(ctx, from)
 	} else {
 		name = nameInHTTP(from)

@@ -15,15 +15,19 @@ import (
 type journal struct {
 	mu      sync.Mutex
 	next    int64
-	entries *list.List // of *sandpit.NetworkDecision, oldest first
+	counts  map[bool]int64 // by whether it was allowed
+	entries *list.List     // of *sandpit.NetworkDecision, oldest first
 	known   map[sandpit.NetworkDecision]*list.Element
 }
 
 // newJournal numbers entries upwards from a number that grows with time, so that
 // those of a gateway that was started again are higher.
 func newJournal(now time.Time) *journal {
-	return &journal{next: now.UnixMicro(), entries: list.New(), known: make(map[sandpit.NetworkDecision]*list.Element)}
+	return &journal{next: now.UnixMicro(), counts: make(map[bool]int64), entries: list.New(), known: make(map[sandpit.NetworkDecision]*list.Element)}
 }
+
+// protocolGateway is of entries that are no decisions.
+const protocolGateway = "gateway"
 
 // add takes a decision without number, time and count.
 func (j *journal) add(d sandpit.NetworkDecision) {
@@ -32,6 +36,9 @@ func (j *journal) add(d sandpit.NetworkDecision) {
 	d.Name, d.Reason = printable(d.Name), printable(d.Reason)
 	key := d
 	j.next++
+	if d.Protocol != protocolGateway {
+		j.counts[d.Allowed]++
+	}
 	if e := j.known[key]; e != nil {
 		if old, ok := e.Value.(*sandpit.NetworkDecision); ok {
 			d.Count = old.Count
@@ -63,6 +70,13 @@ func printable(text string) string {
 		}
 	}
 	return string(clean)
+}
+
+// decided counts decisions.
+func (j *journal) decided() (allowed, denied int64) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.counts[true], j.counts[false]
 }
 
 // after returns up to limit decisions with higher numbers, oldest first.

@@ -43,6 +43,7 @@ const linkBuffer = 4 << 20
 // link moves packets between the socket and the stack.
 type link struct {
 	file  *os.File
+	meter *meter
 	conn  syscall.RawConn
 	ep    *channel.Endpoint
 	from  [2]netip.Addr // the only addresses that the sandbox has
@@ -53,7 +54,7 @@ type link struct {
 
 // newLink takes the file over. taken may keep a packet from the stack; it must not
 // block and not keep the memory.
-func newLink(file *os.File, taken func(packet []byte) bool) (*link, error) {
+func newLink(file *os.File, m *meter, taken func(packet []byte) bool) (*link, error) {
 	conn, err := file.SyscallConn()
 	if err != nil {
 		return nil, fmt.Errorf("open the link: %w", err)
@@ -62,7 +63,7 @@ func newLink(file *os.File, taken func(packet []byte) bool) (*link, error) {
 	// Nothing can go wrong in memory, so nothing is summed up.
 	ep.LinkEPCapabilities = stack.CapabilityRXChecksumOffload | stack.CapabilityTXChecksumOffload
 	a := LinkAddresses()
-	return &link{file: file, conn: conn, ep: ep, from: [2]netip.Addr{a.Box4.Addr(), a.Box6.Addr()}, taken: taken}, nil
+	return &link{file: file, meter: m, conn: conn, ep: ep, from: [2]netip.Addr{a.Box4.Addr(), a.Box6.Addr()}, taken: taken}, nil
 }
 
 // close ends read and write.
@@ -120,9 +121,17 @@ func (l *link) deliver(packet []byte) {
 	default:
 		return
 	}
-	if from != l.from[0] && from != l.from[1] || l.taken(packet) {
+	if from != l.from[0] && from != l.from[1] {
 		return
 	}
+	l.meter.sent.Add(int64(len(packet)))
+	if !l.taken(packet) {
+		l.inject(proto, packet)
+	}
+}
+
+// inject gives a packet to the stack.
+func (l *link) inject(proto tcpip.NetworkProtocolNumber, packet []byte) {
 	pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{Payload: buffer.MakeWithData(packet)})
 	pkt.RXChecksumValidated = true
 	l.ep.InjectInbound(proto, pkt)
@@ -156,6 +165,7 @@ func (l *link) write(ctx context.Context) error {
 // send may be called concurrently.
 func (l *link) send(packet []byte) error {
 	var errno error
+	l.meter.received.Add(int64(len(packet)))
 	err := l.conn.Write(func(fd uintptr) bool {
 		for {
 			_, errno = unix.Write(int(fd), packet)

@@ -37,6 +37,9 @@ func (p *pinger) take(packet []byte) bool {
 	if !ok || isGateway(e.to) {
 		return false
 	}
+	if !spare(p.g.meter.send, len(packet)) {
+		return true // as if it was lost
+	}
 	select {
 	case p.room <- struct{}{}:
 	default:
@@ -96,7 +99,9 @@ func (p *pinger) serve(e echo) {
 	if err != nil {
 		return // no answer comes, which is all that a ping can say
 	}
-	_ = p.g.link.send(e.reply(answer)) // the link's end ends everything
+	if spare(p.g.meter.receive, len(answer)) {
+		_ = p.g.link.send(e.reply(answer)) // the link's end ends everything
+	}
 }
 
 // exchange sends the ping and waits for its answer. The machine gives the ping an

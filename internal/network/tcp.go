@@ -39,6 +39,11 @@ func (g *Gateway) serveTCP(r *tcp.ForwarderRequest) {
 		return
 	}
 	defer g.leave()
+	if !g.meter.begin.Allow() {
+		g.refuse("tcp", to, "the sandbox begins too many connections a second")
+		r.Complete(true)
+		return
+	}
 	if isGateway(to.Addr()) {
 		g.serveOwn(r, to)
 		return
@@ -63,7 +68,7 @@ func (g *Gateway) serveOwn(r *tcp.ForwarderRequest, to netip.AddrPort) {
 		r.Complete(true)
 		return
 	}
-	box, err := accept(r)
+	box, err := g.accept(r)
 	if err != nil {
 		return // the sandbox gave up meanwhile
 	}
@@ -81,7 +86,7 @@ func (g *Gateway) carry(f *flow, r *tcp.ForwarderRequest) {
 		r.Complete(true)
 		return
 	}
-	box, err := accept(r)
+	box, err := g.accept(r)
 	if err != nil {
 		_ = out.Close()
 		return
@@ -92,7 +97,7 @@ func (g *Gateway) carry(f *flow, r *tcp.ForwarderRequest) {
 // carryNamed answers the sandbox first, since it must say which name it wants
 // before anybody is called.
 func (g *Gateway) carryNamed(f *flow, r *tcp.ForwarderRequest, v policy.Verdict) {
-	box, err := accept(r)
+	box, err := g.accept(r)
 	if err != nil {
 		return
 	}
@@ -106,6 +111,10 @@ func (g *Gateway) carryNamed(f *flow, r *tcp.ForwarderRequest, v policy.Verdict)
 	g.note(f, v)
 	if !v.Allowed {
 		box.abort()
+		return
+	}
+	if len(rules.HeadersFor(name, f.to.Port())) > 0 {
+		g.inspector.serve(f, box, first, name)
 		return
 	}
 	out, err := g.dial(f)
@@ -124,14 +133,17 @@ func (g *Gateway) dial(f *flow) (net.Conn, error) {
 	return g.machine.Dial(ctx, f.proto, f.to)
 }
 
-// boxConn is the sandbox's side of a connection.
+// boxConn is the sandbox's side of a connection. Bytes pass it no faster than they may.
 type boxConn struct {
 	*gonet.TCPConn
-	ep tcpip.Endpoint
+	ep     tcpip.Endpoint
+	meter  *meter
+	ctx    context.Context //nolint:containedctx // the life of the connection
+	cancel context.CancelFunc
 }
 
 // accept answers the sandbox that its connection is open.
-func accept(r *tcp.ForwarderRequest) (*boxConn, error) {
+func (g *Gateway) accept(r *tcp.ForwarderRequest) (*boxConn, error) {
 	var queue waiter.Queue
 	ep, tcpErr := r.CreateEndpoint(&queue)
 	if tcpErr != nil {
@@ -140,11 +152,40 @@ func accept(r *tcp.ForwarderRequest) (*boxConn, error) {
 	}
 	r.Complete(false)
 	ep.SocketOptions().SetKeepAlive(true)
-	return &boxConn{gonet.NewTCPConn(&queue, ep), ep}, nil
+	ctx, cancel := context.WithCancel(g.ctx)
+	return &boxConn{gonet.NewTCPConn(&queue, ep), ep, g.meter, ctx, cancel}, nil
 }
 
 // abort ends the connection at once; the sandbox sees it reset.
-func (c *boxConn) abort() { c.ep.Abort() }
+func (c *boxConn) abort() {
+	c.cancel()
+	c.ep.Abort()
+}
+
+// Close implements net.Conn.
+func (c *boxConn) Close() error {
+	c.cancel()
+	return c.TCPConn.Close()
+}
+
+// Read implements net.Conn. What was read is handed out when it may pass.
+func (c *boxConn) Read(p []byte) (int, error) {
+	n, err := c.TCPConn.Read(p)
+	if n > 0 {
+		if late := await(c.ctx, c.meter.send, n); late != nil {
+			return 0, late
+		}
+	}
+	return n, err
+}
+
+// Write implements net.Conn.
+func (c *boxConn) Write(p []byte) (int, error) {
+	if err := await(c.ctx, c.meter.receive, len(p)); err != nil {
+		return 0, err
+	}
+	return c.TCPConn.Write(p)
+}
 
 // pipe carries bytes both ways until both sides are done, or one breaks. from is
 // the sandbox's side for reading.
@@ -183,11 +224,15 @@ func copyHalf(to net.Conn, from io.Reader, broken func()) {
 	}
 }
 
-// enter counts a connection, unless there are too many.
+// enter counts a connection or a conversation by UDP, unless there are too many.
 func (g *Gateway) enter() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.open >= g.most {
+	most := g.most
+	if limit := g.rules.Limits().Connections; limit > 0 {
+		most = min(most, limit)
+	}
+	if g.open >= most {
 		return false
 	}
 	g.open++

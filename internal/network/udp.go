@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/time/rate"
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
 	"gvisor.dev/gvisor/pkg/waiter"
@@ -26,13 +27,11 @@ func (g *Gateway) acceptUDP(r *udp.ForwarderRequest) bool {
 		g.refuse("udp", to, "the gateway answers DNS only")
 		return false
 	}
-	select {
-	case g.udpSem <- struct{}{}:
-	default:
-		g.refuse("udp", to, "the sandbox has too many conversations by UDP")
+	done, reason := g.enterDatagrams(own)
+	if reason != "" {
+		g.refuse("udp", to, reason)
 		return true
 	}
-	done := func() { <-g.udpSem }
 	var f *flow
 	if !own {
 		if f, _ = g.judge("udp", to); f == nil {
@@ -66,6 +65,28 @@ func (g *Gateway) acceptUDP(r *udp.ForwarderRequest) bool {
 	return true
 }
 
+// enterDatagrams counts a conversation, or says why there may be no more. Questions to
+// the gateway count on their own, so that names are known when everything else is full.
+func (g *Gateway) enterDatagrams(own bool) (leave func(), reason string) {
+	select {
+	case g.udpSem <- struct{}{}:
+	default:
+		return nil, "the sandbox has too many conversations by UDP"
+	}
+	free := func() { <-g.udpSem }
+	switch {
+	case own:
+		return free, ""
+	case !g.meter.begin.Allow():
+		free()
+		return nil, "the sandbox begins too many connections a second"
+	case !g.enter():
+		free()
+		return nil, "the sandbox has too many connections"
+	}
+	return func() { free(); g.leave() }, ""
+}
+
 func acceptDatagrams(r *udp.ForwarderRequest) (*gonet.UDPConn, bool) {
 	var queue waiter.Queue
 	ep, err := r.CreateEndpoint(&queue)
@@ -89,13 +110,14 @@ func (g *Gateway) carryDatagrams(f *flow, box net.Conn) {
 	used := newIdle(datagramIdle, end)
 	defer used.stop()
 	var back sync.WaitGroup
-	back.Go(func() { defer end(); copyDatagrams(box, out, used) })
-	copyDatagrams(out, box, used)
+	back.Go(func() { defer end(); copyDatagrams(box, out, used, g.meter.receive) })
+	copyDatagrams(out, box, used, g.meter.send)
 	end()
 	back.Wait()
 }
 
-func copyDatagrams(to, from net.Conn, used *idle) {
+// copyDatagrams carries one direction. What is more than may pass is lost.
+func copyDatagrams(to, from net.Conn, used *idle, limit *rate.Limiter) {
 	packet := make([]byte, 64<<10)
 	for {
 		n, err := from.Read(packet)
@@ -103,6 +125,9 @@ func copyDatagrams(to, from net.Conn, used *idle) {
 			return
 		}
 		used.touch()
+		if !spare(limit, n) {
+			continue
+		}
 		if _, err := to.Write(packet[:n]); err != nil {
 			return
 		}

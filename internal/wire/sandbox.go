@@ -32,6 +32,9 @@ type Create struct {
 	Policy    Policy         `json:"policy,omitzero" doc:"What happens to it by itself."`
 	// Offline keeps a network from it, whatever the server's default is.
 	Offline bool `json:"offline,omitempty" doc:"It gets no network, whatever the server's default is."`
+	// NetworkSecrets are what headers of the spec's network refer to. They are kept in
+	// memory, and never told.
+	NetworkSecrets map[string]string `json:"network_secrets,omitempty" writeOnly:"true" doc:"Values that headers of spec.network refer to. They are kept in memory, and never told."`
 	// CreateTimeout is how many seconds the making may take. Default: the server's.
 	CreateTimeout float64 `json:"create_timeout_seconds,omitempty" minimum:"0" doc:"Seconds that the making may take. Default: the server's."`
 }

@@ -51,6 +51,10 @@ const (
 	// These a gateway answers, on a socket of its own.
 	opPolicy    operation = "policy"
 	opDecisions operation = "decisions"
+	opSecrets   operation = "secrets"
+	opTraffic   operation = "traffic"
+	opExplain   operation = "explain"
+	opAuthority operation = "authority"
 )
 
 type request struct {
@@ -63,8 +67,10 @@ type request struct {
 	// Stopped says that the sandbox does not end with opDestroy, but is stopped.
 	Stopped bool `json:"stopped,omitempty"`
 
-	Policy *sandpit.NetworkPolicy `json:"policy,omitempty"`
-	After  int64                  `json:"after,omitempty"`
+	Policy  *sandpit.NetworkPolicy `json:"policy,omitempty"`
+	After   int64                  `json:"after,omitempty"`
+	Secrets map[string]string      `json:"secrets,omitempty"`
+	Target  string                 `json:"target,omitempty"`
 }
 
 type reply struct {
@@ -79,6 +85,9 @@ type reply struct {
 	Paused bool `json:"paused,omitempty"`
 
 	Decisions []sandpit.NetworkDecision `json:"decisions,omitempty"`
+	Traffic   *sandpit.NetworkStats     `json:"traffic,omitempty"`
+	// Authority is the certificate that the sandbox is to trust, as PEM.
+	Authority []byte `json:"authority,omitempty"`
 }
 
 // replyError carries an error across the socket.

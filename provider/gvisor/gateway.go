@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/netip"
 	"os"
 	"runtime/debug"
+	"sync"
 	"syscall"
 	"unsafe"
 
@@ -31,6 +33,29 @@ const (
 type gatewayConfig struct {
 	Policy    sandpit.NetworkPolicy `json:"policy"`
 	Resolvers []netip.AddrPort      `json:"resolvers,omitempty"`
+	// Roots are authorities, as PEM, that are trusted besides the machine's.
+	Roots []byte `json:"roots,omitempty"`
+	// Secrets are those that headers refer to.
+	Secrets map[string]string `json:"secrets,omitempty"`
+	// Authority is a network.Authority with its key. None: no headers were ever set.
+	Authority []byte `json:"authority,omitempty"`
+}
+
+// authority returns what the sandbox is to trust, and makes it when headers are set for
+// the first time.
+func (c *gatewayConfig) authority() (*network.Authority, error) {
+	if len(c.Authority) > 0 {
+		return network.ParseAuthority(c.Authority)
+	}
+	if len(c.Policy.Headers) == 0 {
+		return nil, nil //nolint:nilnil // there is none, and nobody needs one
+	}
+	a, err := network.NewAuthority()
+	if err != nil {
+		return nil, err
+	}
+	c.Authority, err = a.Encode()
+	return a, err
 }
 
 const (
@@ -81,6 +106,17 @@ func openGateway(config *os.File, args []string) (*network.Gateway, error) {
 			return nil, err
 		}
 	}
+	before := len(cfg.Authority)
+	authority, err := cfg.authority()
+	if err != nil {
+		return nil, err
+	}
+	if len(cfg.Authority) != before {
+		if err := writeGatewayConfig(config, cfg); err != nil {
+			return nil, err
+		}
+	}
+	roots := append(machineRoots(), cfg.Roots...)
 	if err := giveUpRights(); err != nil {
 		return nil, err
 	}
@@ -90,6 +126,7 @@ func openGateway(config *os.File, args []string) (*network.Gateway, error) {
 	}
 	return network.New(network.Config{
 		Link: os.NewFile(gatewayLinkFD, "link"), Policy: cfg.Policy, Resolvers: cfg.Resolvers, Note: note,
+		Roots: roots, Secrets: cfg.Secrets, Authority: authority,
 	})
 }
 
@@ -195,13 +232,15 @@ func networkOnly() []denial {
 // gatewayKeeper answers calls about a gateway.
 type gatewayKeeper struct {
 	gateway *network.Gateway
-	config  *os.File
+
+	mu     sync.Mutex // of changes
+	config *os.File
 }
 
 // decisionsPerReply bounds a reply: a decision takes up to 1 KiB of it.
 const decisionsPerReply = 100
 
-func (k *gatewayKeeper) handle(_ context.Context, req request, _ []*os.File) (reply, *os.File, error) {
+func (k *gatewayKeeper) handle(ctx context.Context, req request, _ []*os.File) (reply, *os.File, error) {
 	switch req.Op {
 	case opPolicy:
 		if req.Policy == nil {
@@ -210,6 +249,17 @@ func (k *gatewayKeeper) handle(_ context.Context, req request, _ []*os.File) (re
 		return reply{}, nil, k.setPolicy(*req.Policy)
 	case opDecisions:
 		return reply{Decisions: k.gateway.Decisions(req.After, decisionsPerReply)}, nil, nil
+	case opSecrets:
+		return reply{}, nil, k.addSecrets(req.Secrets)
+	case opTraffic:
+		traffic := k.gateway.Stats()
+		return reply{Traffic: &traffic}, nil, nil
+	case opExplain:
+		list, err := k.gateway.Explain(ctx, req.Target)
+		return reply{Decisions: list[:min(len(list), decisionsPerReply)]}, nil, err
+	case opAuthority:
+		certificate, err := k.certificate()
+		return reply{Authority: certificate}, nil, err
 	default:
 		return reply{}, nil, sandpit.Errorf(sandpit.Invalid, "operation %q does not exist", req.Op)
 	}
@@ -218,6 +268,8 @@ func (k *gatewayKeeper) handle(_ context.Context, req request, _ []*os.File) (re
 // setPolicy writes the rules down first: a process that comes after this one must
 // not go by older rules than were promised.
 func (k *gatewayKeeper) setPolicy(p sandpit.NetworkPolicy) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	cfg, err := readGatewayConfig(k.config)
 	if err != nil {
 		return fmt.Errorf("keep the network policy: %w", err)
@@ -226,8 +278,53 @@ func (k *gatewayKeeper) setPolicy(p sandpit.NetworkPolicy) error {
 		return err
 	}
 	cfg.Policy = p
+	authority, err := cfg.authority()
+	if err != nil {
+		return err
+	}
 	if err := writeGatewayConfig(k.config, cfg); err != nil {
 		return fmt.Errorf("keep the network policy: %w", err)
 	}
+	k.gateway.SetAuthority(authority) // before anybody is to be shown it
 	return k.gateway.SetPolicy(p)
+}
+
+// addSecrets adds, replaces and, where the value is empty, takes away secrets. They are
+// kept in the same way as the rules.
+func (k *gatewayKeeper) addSecrets(secrets map[string]string) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	cfg, err := readGatewayConfig(k.config)
+	if err != nil {
+		return fmt.Errorf("keep the network's secrets: %w", err)
+	}
+	all := maps.Clone(cfg.Secrets)
+	if all == nil {
+		all = make(map[string]string, len(secrets))
+	}
+	maps.Copy(all, secrets)
+	if err := network.CheckSecrets(all); err != nil {
+		return err
+	}
+	maps.DeleteFunc(all, func(_, value string) bool { return value == "" })
+	cfg.Secrets = all
+	if err := writeGatewayConfig(k.config, cfg); err != nil {
+		return fmt.Errorf("keep the network's secrets: %w", err)
+	}
+	return k.gateway.SetSecrets(all)
+}
+
+// certificate is what the sandbox is to trust; none if nothing is.
+func (k *gatewayKeeper) certificate() ([]byte, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	cfg, err := readGatewayConfig(k.config)
+	if err != nil || len(cfg.Authority) == 0 {
+		return nil, err
+	}
+	authority, err := network.ParseAuthority(cfg.Authority)
+	if err != nil {
+		return nil, err
+	}
+	return authority.Certificate(), nil
 }

@@ -242,6 +242,15 @@ func (i *Instance) Stats(ctx context.Context) (sandpit.Stats, error) {
 		return sandpit.Stats{}, sandpit.Errorf(sandpit.Internal, "measure: the engine sent no figures")
 	}
 	s := *rep.Stats
+	if rec, err := i.liveRecord(); err != nil {
+		return s, err
+	} else if rec.Spec.Network.Online {
+		traffic, err := i.traffic(ctx)
+		if err != nil && sandpit.CodeOf(err) != sandpit.Unavailable { // its gateway is just being started again
+			return s, err
+		}
+		s.Received, s.Sent = traffic.Received, traffic.Sent
+	}
 	if rep.Paused {
 		return s, nil
 	}
@@ -288,7 +297,7 @@ func (i *Instance) claim(ctx context.Context, spec sandpit.Spec) error {
 	if !rec.Spec.SameMachine(spec) {
 		return sandpit.Errorf(sandpit.Invalid, "image, mounts, limits, host name and being online cannot be changed any more")
 	}
-	if !sameRules(rec.Spec.Network, spec.Network) {
+	if !rec.Spec.Network.Equal(spec.Network) {
 		if err := i.setNetworkPolicy(ctx, spec.Network); err != nil {
 			return err
 		}

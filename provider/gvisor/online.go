@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"slices"
 
 	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/control/client"
@@ -101,7 +100,7 @@ func (p *Provider) networkFor(policy sandpit.NetworkPolicy) *gatewayConfig {
 	if !policy.Online {
 		return nil
 	}
-	return &gatewayConfig{Policy: policy.Clone(), Resolvers: p.cfg.Resolvers}
+	return &gatewayConfig{Policy: policy.Clone(), Resolvers: p.cfg.Resolvers, Roots: p.cfg.Roots}
 }
 
 func validateNetwork(p sandpit.NetworkPolicy) error {
@@ -110,8 +109,10 @@ func validateNetwork(p sandpit.NetworkPolicy) error {
 }
 
 var (
-	_ sandpit.NetworkPolicer = (*Instance)(nil)
-	_ sandpit.NetworkLogger  = (*Instance)(nil)
+	_ sandpit.NetworkPolicer   = (*Instance)(nil)
+	_ sandpit.NetworkLogger    = (*Instance)(nil)
+	_ sandpit.NetworkInspector = (*Instance)(nil)
+	_ sandpit.NetworkSecreter  = (*Instance)(nil)
 )
 
 // SetNetworkPolicy implements sandpit.NetworkPolicer.
@@ -139,6 +140,11 @@ func (i *Instance) setNetworkPolicy(ctx context.Context, p sandpit.NetworkPolicy
 	if _, err := i.callGateway(ctx, request{Op: opPolicy, ID: i.id, Policy: &p}); err != nil {
 		return err
 	}
+	if len(p.Headers) > 0 && len(rec.Spec.Network.Headers) == 0 {
+		if err := i.trustGateway(ctx); err != nil {
+			return err
+		}
+	}
 	rec.Spec.Network = p.Clone()
 	return rewriteRecord(i.engineDir(), rec)
 }
@@ -161,6 +167,62 @@ func (i *Instance) NetworkLog(ctx context.Context, after int64) ([]sandpit.Netwo
 		}
 		after = rep.Decisions[len(rep.Decisions)-1].Seq
 	}
+}
+
+// NetworkStats implements sandpit.NetworkInspector.
+func (i *Instance) NetworkStats(ctx context.Context) (sandpit.NetworkStats, error) {
+	rec, err := i.liveRecord()
+	if err != nil || !rec.Spec.Network.Online {
+		return sandpit.NetworkStats{}, err
+	}
+	return i.traffic(ctx)
+}
+
+func (i *Instance) traffic(ctx context.Context) (sandpit.NetworkStats, error) {
+	rep, err := i.callGateway(ctx, request{Op: opTraffic, ID: i.id})
+	if err == nil && rep.Traffic == nil {
+		err = sandpit.Errorf(sandpit.Internal, "the gateway sent no figures")
+	}
+	if err != nil {
+		return sandpit.NetworkStats{}, fmt.Errorf("measure the network of sandbox %s: %w", i.id, err)
+	}
+	return *rep.Traffic, nil
+}
+
+// TestNetwork implements sandpit.NetworkInspector.
+func (i *Instance) TestNetwork(ctx context.Context, target string) ([]sandpit.NetworkDecision, error) {
+	if err := i.wantOnline(); err != nil {
+		return nil, err
+	}
+	rep, err := i.callGateway(ctx, request{Op: opExplain, ID: i.id, Target: target})
+	if err != nil {
+		return nil, fmt.Errorf("test the network of sandbox %s: %w", i.id, err)
+	}
+	return rep.Decisions, nil
+}
+
+// SetNetworkSecrets implements sandpit.NetworkSecreter.
+func (i *Instance) SetNetworkSecrets(ctx context.Context, secrets map[string]string) error {
+	if err := network.CheckSecrets(secrets); err != nil {
+		return err
+	}
+	if err := i.wantOnline(); err != nil {
+		return err
+	}
+	if _, err := i.callGateway(ctx, request{Op: opSecrets, ID: i.id, Secrets: secrets}); err != nil {
+		return fmt.Errorf("set network secrets of sandbox %s: %w", i.id, err)
+	}
+	return nil
+}
+
+// wantOnline is a Conflict for an offline sandbox.
+func (i *Instance) wantOnline() error {
+	rec, err := i.liveRecord()
+	if err == nil && !rec.Spec.Network.Online {
+		err = sandpit.WithHint(sandpit.Errorf(sandpit.Conflict, "sandbox %s is offline", i.id),
+			"whether a sandbox is online is fixed when it is made")
+	}
+	return err
 }
 
 // liveRecord returns the sandbox's record. Gone: there is none any more. Conflict: it
@@ -191,9 +253,4 @@ func (i *Instance) callGateway(ctx context.Context, req request) (reply, error) 
 		return rep, err
 	}
 	return rep, sandpit.Errorf(sandpit.Unavailable, "the sandbox's gateway did not answer: %w", err)
-}
-
-// sameRules reports whether two policies have the same rules in the same order.
-func sameRules(a, b sandpit.NetworkPolicy) bool {
-	return slices.Equal(a.Allow, b.Allow) && slices.Equal(a.Deny, b.Deny)
 }

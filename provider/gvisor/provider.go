@@ -49,6 +49,9 @@ type Config struct {
 	// Resolvers answer the DNS questions of online sandboxes. Default: those of the
 	// machine.
 	Resolvers []netip.AddrPort
+	// Roots are authorities, as PEM, that hosts are believed by, besides the machine's,
+	// for which headers are set. Default: none.
+	Roots []byte
 	// Notice hears, once each, which default limits this machine cannot
 	// enforce. Default: nobody.
 	Notice func(text string)
@@ -216,6 +219,11 @@ func (p *Provider) boot(ctx context.Context, inst *Instance, rec record, img ima
 	p.notice(rep.Notes)
 	if err := inst.keyGuest(ctx, rec); err != nil {
 		return err
+	}
+	if len(rec.Spec.Network.Headers) > 0 {
+		if err := inst.trustGateway(ctx); err != nil {
+			return err
+		}
 	}
 	_, _, err = call(ctx, dir, request{Op: opSettle, ID: inst.id})
 	return err

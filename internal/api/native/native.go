@@ -146,6 +146,7 @@ func Register(mux *http.ServeMux, o Options) huma.API {
 	s.sandboxes()
 	s.changes()
 	s.previews()
+	s.network()
 	s.events()
 	s.queue()
 	s.keys()

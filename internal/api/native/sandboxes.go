@@ -111,6 +111,7 @@ func (s *server) create(ctx context.Context, in *createIn) (*createOut, error) {
 func (s *server) request(p api.Principal, in *createIn) (manager.CreateRequest, error) {
 	r := manager.CreateRequest{Owner: p.Owner, Provider: in.Body.Provider, Spec: in.Body.Spec, Key: in.Key, Offline: in.Body.Offline}
 	r.Lease.Action = in.Body.OnTimeout
+	r.Setup = giveSecrets(in.Body.NetworkSecrets)
 	if err := s.allow(p, &r.Spec); err != nil {
 		return r, err
 	}

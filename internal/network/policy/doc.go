@@ -24,4 +24,7 @@
 // A name in a rule stands for the addresses that the gateway itself has answered
 // for it. On TCP ports 443 and 80 what allows a connection by a name alone also
 // wants that name in the TLS greeting or the Host header.
+//
+// A header is set in requests to one name by HTTPS. It opens nothing: the rules say
+// whether the name may be reached at all.
 package policy

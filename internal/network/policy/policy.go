@@ -11,6 +11,8 @@ import (
 // goroutines may use them.
 type Rules struct {
 	allow, deny []rule
+	headers     []Header
+	limits      sandpit.NetworkLimits
 	special     []netip.Prefix
 	global6     []netip.Prefix
 	denyNames   bool
@@ -21,10 +23,17 @@ func Parse(p sandpit.NetworkPolicy) (*Rules, error) {
 	if n := len(p.Allow) + len(p.Deny); n > maxRules {
 		return nil, sandpit.Errorf(sandpit.Invalid, "%d network rules: want at most %d", n, maxRules)
 	}
-	if !p.Online && len(p.Allow)+len(p.Deny) > 0 {
+	if !p.Online && !p.Equal(sandpit.NetworkPolicy{}) {
 		return nil, sandpit.Errorf(sandpit.Invalid, "network rules are for online sandboxes only")
 	}
-	r := &Rules{special: special(), global6: global6()}
+	if err := checkLimits(p.Limits); err != nil {
+		return nil, err
+	}
+	headers, err := parseHeaders(p.Headers)
+	if err != nil {
+		return nil, err
+	}
+	r := &Rules{headers: headers, limits: p.Limits, special: special(), global6: global6()}
 	for _, list := range []struct {
 		from []string
 		to   *[]rule
@@ -40,6 +49,9 @@ func Parse(p sandpit.NetworkPolicy) (*Rules, error) {
 	r.denyNames = slices.ContainsFunc(r.deny, func(d rule) bool { return d.isName() })
 	return r, nil
 }
+
+// Limits bound what passes; zero is no limit.
+func (r *Rules) Limits() sandpit.NetworkLimits { return r.limits }
 
 // Flow is a connection that the sandbox asks for.
 type Flow struct {
@@ -64,6 +76,9 @@ const (
 	CheckName
 	// CheckDenied wants the client not to call its peer what Rules.Named denies.
 	CheckDenied
+	// CheckHeaders wants to know what the client calls its peer, since headers may be
+	// set for that; what Rules.Named denies is denied, too.
+	CheckHeaders
 )
 
 // Verdict is a decision.
@@ -100,7 +115,14 @@ func (r *Rules) Connect(f Flow) Verdict {
 	}
 	private := f.Local || r.isSpecial(addr) || inner.IsValid() && r.isSpecial(inner)
 	v := r.permit(f, addr, private)
-	if v.Allowed && v.Check == CheckNothing && r.denyNames && speaksName(f) {
+	switch {
+	case !v.Allowed:
+	case r.hasHeaders(f.Names, f.Port) && f.Datagram:
+		return denied("headers are set for this host, which HTTP/3 would hide") // clients then use TCP
+	case v.Check != CheckNothing:
+	case r.hasHeaders(f.Names, f.Port):
+		v.Check = CheckHeaders
+	case r.denyNames && speaksName(f):
 		v.Check = CheckDenied
 	}
 	return v
@@ -167,7 +189,7 @@ func (r *Rules) Named(v Verdict, name string, port uint16) Verdict {
 		}
 	case CheckNothing:
 		return v
-	case CheckDenied:
+	case CheckDenied, CheckHeaders:
 	}
 	for i := range r.deny {
 		if d := &r.deny[i]; d.hasPort(port) && name != "" && d.hasName(name) {

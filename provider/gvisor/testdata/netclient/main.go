@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 )
@@ -26,8 +27,16 @@ func run(what, addr, count string) error {
 	if err != nil {
 		return err
 	}
-	if what == "connect" {
+	switch what {
+	case "connect":
 		return connect(addr, n)
+	case "one": // one after the other
+		for range n {
+			if _, err := once(addr); err != nil {
+				return err
+			}
+		}
+		return nil
 	}
 	begin := time.Now()
 	conn, err := net.Dial("tcp", addr)
@@ -85,7 +94,22 @@ func connect(addr string, n int) error {
 	all.Wait()
 	slices.Sort(times)
 	fmt.Println(len(times), times[len(times)/2].Microseconds(), times[len(times)*99/100].Microseconds(), times[len(times)-1].Microseconds())
+	fmt.Println(histogram(times))
 	return failed
+}
+
+// histogram counts times, which are sorted, below bounds.
+func histogram(times []time.Duration) string {
+	var text strings.Builder
+	begin := 0
+	for _, bound := range []time.Duration{1, 2, 5, 10, 20, 50, 100, 200, 500, 1000} {
+		bound *= time.Millisecond
+		end, _ := slices.BinarySearch(times, bound)
+		fmt.Fprintf(&text, "<%v: %d, ", bound, end-begin)
+		begin = end
+	}
+	fmt.Fprintf(&text, "more: %d", len(times)-begin)
+	return text.String()
 }
 
 func once(addr string) (time.Duration, error) {

@@ -1,0 +1,197 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"sync"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/workspace"
+	"github.com/sandpit-dev/sandpit/provider/gvisor"
+)
+
+// netPackage is the program that uses the network from inside.
+const netPackage = "github.com/sandpit-dev/sandpit/provider/gvisor/testdata/netclient"
+
+// How much the network is used for one sample.
+const (
+	netConnections = 200
+	netBytes       = 256 << 20
+	netInside      = "/tmp/netclient"
+)
+
+// network measures what passes between boxes and a server of this machine that they
+// reach as they would reach any other.
+func (k *kit) network(ctx context.Context, p *gvisor.Provider) (err error) {
+	if !k.o.wants(nameNetwork) {
+		return nil
+	}
+	connections, size := netConnections, int64(netBytes)
+	if k.o.quick {
+		connections, size = 8, 1<<20
+	}
+	client := filepath.Join(k.dir, "netclient")
+	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-o", client, netPackage)
+	build.Env = append(build.Environ(), "CGO_ENABLED=0")
+	if err := run(build); err != nil {
+		return fmt.Errorf("build the network's client: %w", err)
+	}
+	server, stop, err := serveNet(ctx, size)
+	if err != nil {
+		k.report.skip("network", err.Error())
+		return nil
+	}
+	defer stop()
+	users, clean, err := k.netUsers(ctx, p, server, client)
+	defer func() { err = errors.Join(err, clean(context.WithoutCancel(ctx))) }()
+	if err != nil {
+		return err
+	}
+	s := series{kit: k, n: k.o.samples(7), metrics: []metric{{metricConnect, unitMS}, {metricReceive, unitMBps}, {metricSend, unitMBps}}}
+	for name, use := range users {
+		s.add(name, func() ([]float64, error) {
+			connect, err := timed(func() error { return use(ctx, "one", server.String(), strconv.Itoa(connections)) })
+			if err != nil {
+				return nil, err
+			}
+			sample := []float64{ms(connect) / float64(connections)}
+			for _, way := range []string{"down", "up"} {
+				took, err := timed(func() error { return use(ctx, way, server.String(), strconv.FormatInt(size, 10)) })
+				if err != nil {
+					return nil, err
+				}
+				sample = append(sample, float64(size)/mega/took.Seconds())
+			}
+			return sample, nil
+		})
+	}
+	return s.run(ctx)
+}
+
+// netUser runs the client somewhere. The time that starting it takes is in the figures.
+type netUser func(ctx context.Context, args ...string) error
+
+// netUsers are those who use the network, and what removes them.
+func (k *kit) netUsers(ctx context.Context, p *gvisor.Provider, server netip.AddrPort, client string) (map[string]netUser, func(context.Context) error, error) {
+	users := map[string]netUser{byHost: func(ctx context.Context, args ...string) error { return run(exec.CommandContext(ctx, client, args...)) }}
+	var boxes []box
+	clean := func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, cleanTimeout)
+		defer cancel()
+		var errs []error
+		for _, b := range boxes {
+			errs = append(errs, b.Destroy(ctx))
+		}
+		return errors.Join(errs...)
+	}
+	enter := func(name string, b box) error {
+		boxes = append(boxes, b)
+		users[name] = func(ctx context.Context, args ...string) error {
+			return b.Run(ctx, append([]string{netInside}, args...)...)
+		}
+		return b.CopyIn(ctx, client, netInside)
+	}
+	online, err := startOnline(ctx, p, k.root.path, server)
+	if err == nil {
+		err = enter(bySandpit, online)
+	}
+	if err != nil || k.docker == nil {
+		return users, clean, err
+	}
+	id, err := dockerOutput(ctx, "run", "-d", "--network", "bridge", "--label", k.docker.label, k.docker.image, "sleep", "86400")
+	if err != nil {
+		k.report.skip("network, "+byDocker, "no bridge: "+err.Error())
+		return users, clean, nil
+	}
+	return users, clean, enter(byDocker, &dockerBox{id: id})
+}
+
+func startOnline(ctx context.Context, p *gvisor.Provider, root string, server netip.AddrPort) (*sandpitBox, error) {
+	inst, err := p.Create(ctx, sandpit.NewID(), sandpit.Spec{
+		Image: sandpit.Image(root), Network: sandpit.NetworkPolicy{Online: true, Allow: []string{server.String()}},
+	})
+	if err != nil {
+		return nil, withHint(err)
+	}
+	w, err := workspace.New(inst.Guest(), workspace.Options{})
+	if err != nil {
+		return nil, errors.Join(err, inst.Destroy(ctx))
+	}
+	return &sandpitBox{inst: inst, w: w}, nil
+}
+
+// serveNet has a server on an address of this machine that is not a loopback one. It does
+// what the first byte says: echo it, send size bytes, or take everything and answer then.
+func serveNet(ctx context.Context, size int64) (netip.AddrPort, func(), error) {
+	host, err := outerAddr()
+	if err != nil {
+		return netip.AddrPort{}, nil, err
+	}
+	ln, err := (&net.ListenConfig{}).Listen(ctx, "tcp", netip.AddrPortFrom(host, 0).String())
+	if err != nil {
+		return netip.AddrPort{}, nil, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var tasks sync.WaitGroup
+	tasks.Go(func() {
+		for {
+			conn, err := ln.Accept()
+			if err != nil {
+				return // closed
+			}
+			tasks.Go(func() {
+				defer conn.Close()
+				defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+				answerNet(conn, size)
+			})
+		}
+	})
+	stop := func() {
+		cancel()
+		_ = ln.Close()
+		tasks.Wait()
+	}
+	return netip.MustParseAddrPort(ln.Addr().String()), stop, nil
+}
+
+// answerNet serves one connection. A client that goes away fails by itself.
+func answerNet(conn net.Conn, size int64) {
+	first := make([]byte, 1)
+	if _, err := io.ReadFull(conn, first); err != nil {
+		return
+	}
+	switch first[0] {
+	case 'd':
+		block := make([]byte, 256<<10)
+		for left := size; left > 0; left -= int64(len(block)) {
+			if _, err := conn.Write(block); err != nil {
+				return
+			}
+		}
+	case 'u':
+		_, _ = io.Copy(io.Discard, conn)
+		_, _ = conn.Write(first)
+	default:
+		_, _ = conn.Write(first)
+	}
+}
+
+func outerAddr() (netip.Addr, error) {
+	addrs, err := net.InterfaceAddrs()
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	for _, a := range addrs {
+		if p, err := netip.ParsePrefix(a.String()); err == nil && p.Addr().Is4() && !p.Addr().IsLoopback() {
+			return p.Addr(), nil
+		}
+	}
+	return netip.Addr{}, errors.New("the machine has no network interface with an IPv4 address")
+}

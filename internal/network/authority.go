@@ -1,0 +1,134 @@
+package network
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"math/big"
+	"sync"
+	"time"
+)
+
+// Authority makes the certificates that a gateway shows to its sandbox where headers
+// are set. It is made for one sandbox: nothing else has a reason to trust it, and its
+// key never leaves the gateway.
+type Authority struct {
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+
+	mu     sync.Mutex
+	leaves map[string]*tls.Certificate
+}
+
+// How long certificates are good for. A sandbox may be saved, and go on much later.
+const (
+	authorityLife = 10 * 365 * 24 * time.Hour
+	leafLife      = 7 * 24 * time.Hour
+	leafRenewal   = 24 * time.Hour // before its end
+	clockSlack    = 24 * time.Hour
+)
+
+// maxLeaves is how many certificates are kept.
+const maxLeaves = 64
+
+// NewAuthority makes an authority.
+func NewAuthority() (*Authority, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, fmt.Errorf("make an authority: %w", err)
+	}
+	now := time.Now()
+	template := &x509.Certificate{
+		SerialNumber: serial(), Subject: pkix.Name{CommonName: "network of a sandpit sandbox"},
+		NotBefore: now.Add(-clockSlack), NotAfter: now.Add(authorityLife),
+		IsCA: true, BasicConstraintsValid: true, MaxPathLenZero: true,
+		KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		return nil, fmt.Errorf("make an authority: %w", err)
+	}
+	return newAuthority(der, key)
+}
+
+func newAuthority(der []byte, key *ecdsa.PrivateKey) (*Authority, error) {
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		return nil, fmt.Errorf("read an authority: %w", err)
+	}
+	return &Authority{cert: cert, key: key, leaves: make(map[string]*tls.Certificate)}, nil
+}
+
+// ParseAuthority reads what Encode wrote.
+func ParseAuthority(data []byte) (*Authority, error) {
+	cert, rest := pem.Decode(data)
+	key, _ := pem.Decode(rest)
+	if cert == nil || key == nil {
+		return nil, errors.New("read an authority: it is not whole")
+	}
+	parsed, err := x509.ParseECPrivateKey(key.Bytes)
+	if err != nil {
+		return nil, fmt.Errorf("read an authority: %w", err)
+	}
+	return newAuthority(cert.Bytes, parsed)
+}
+
+// Encode writes the authority down, its key included.
+func (a *Authority) Encode() ([]byte, error) {
+	key, err := x509.MarshalECPrivateKey(a.key)
+	if err != nil {
+		return nil, fmt.Errorf("write an authority: %w", err)
+	}
+	return append(a.Certificate(), pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: key})...), nil
+}
+
+// Certificate is what the sandbox is to trust, as PEM.
+func (a *Authority) Certificate() []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.cert.Raw})
+}
+
+// leaf returns a certificate for a name.
+func (a *Authority) leaf(name string) (*tls.Certificate, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	now := time.Now()
+	if c := a.leaves[name]; c != nil && now.Before(c.Leaf.NotAfter.Add(-leafRenewal)) {
+		return c, nil
+	}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	template := &x509.Certificate{
+		SerialNumber: serial(), Subject: pkix.Name{CommonName: "sandpit"}, DNSNames: []string{name},
+		NotBefore: now.Add(-clockSlack), NotAfter: now.Add(leafLife),
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, key.Public(), a.key)
+	if err != nil {
+		return nil, err
+	}
+	parsed, err := x509.ParseCertificate(der)
+	if err != nil {
+		return nil, err
+	}
+	if len(a.leaves) >= maxLeaves {
+		clear(a.leaves)
+	}
+	c := &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: parsed}
+	a.leaves[name] = c
+	return c, nil
+}
+
+// serial returns a number that no other certificate has.
+func serial() *big.Int {
+	var random [16]byte
+	_, _ = rand.Read(random[:]) // never fails: crypto/rand ends the program instead
+	return new(big.Int).SetBytes(random[:])
+}

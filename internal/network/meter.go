@@ -1,0 +1,63 @@
+package network
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// meter counts what passes the link, and bounds what is carried. Streams wait at a
+// bound, which their senders notice; of datagrams, those are lost that are too many.
+type meter struct {
+	received, sent atomic.Int64 // bytes of packets
+
+	receive, send *rate.Limiter // bytes
+	begin         *rate.Limiter // connections
+}
+
+func newMeter(l sandpit.NetworkLimits) *meter {
+	m := &meter{receive: rate.NewLimiter(rate.Inf, 0), send: rate.NewLimiter(rate.Inf, 0), begin: rate.NewLimiter(rate.Inf, 0)}
+	m.bound(l)
+	return m
+}
+
+// leastBurst is how many bytes pass at once at least: below, every packet would wait.
+const leastBurst = 16 << 10
+
+// bound replaces the bounds.
+func (m *meter) bound(l sandpit.NetworkLimits) {
+	setBound(m.receive, l.Receive, max(l.Receive/8, leastBurst))
+	setBound(m.send, l.Send, max(l.Send/8, leastBurst))
+	setBound(m.begin, int64(l.ConnectionRate), int64(l.ConnectionRate))
+}
+
+func setBound(l *rate.Limiter, perSecond, burst int64) {
+	if perSecond == 0 {
+		l.SetLimit(rate.Inf)
+		return
+	}
+	l.SetBurst(int(burst))
+	l.SetLimit(rate.Limit(perSecond))
+}
+
+// await returns when n more bytes may pass.
+func await(ctx context.Context, l *rate.Limiter, n int) error {
+	for n > 0 && l.Limit() != rate.Inf {
+		part := min(n, l.Burst())
+		if err := l.WaitN(ctx, part); err == nil {
+			n -= part
+		} else if ctx.Err() != nil {
+			return context.Cause(ctx)
+		} // else the bound was replaced meanwhile
+	}
+	return nil
+}
+
+// spare reports whether a datagram of n bytes may pass.
+func spare(l *rate.Limiter, n int) bool {
+	return l.Limit() == rate.Inf || l.AllowN(time.Now(), min(n, l.Burst()))
+}
