@@ -2,10 +2,12 @@ package outage_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -46,18 +48,22 @@ type act struct {
 	name string
 	// span is about how long it takes.
 	span time.Duration
-	do   func(ctx context.Context, w *world) error
+	// starts says that it starts a container. A daemon that is killed while it does may
+	// lose what containerd has started: nobody can end that, or start the container
+	// again, through it. Its files are there.
+	starts bool
+	do     func(ctx context.Context, w *world) error
 }
 
 var acts = []act{
-	{"create", 600 * time.Millisecond, func(ctx context.Context, w *world) error {
+	{"create", 600 * time.Millisecond, true, func(ctx context.Context, w *world) error {
 		box, err := w.p.Create(ctx, sandpit.NewID(), sandpit.Spec{Image: w.image})
 		if err == nil && box.Guest() == nil {
-			err = fmt.Errorf("no guest")
+			err = errors.New("no guest")
 		}
 		return err
 	}},
-	{"exec", 200 * time.Millisecond, func(ctx context.Context, w *world) error {
+	{"exec", 200 * time.Millisecond, false, func(ctx context.Context, w *world) error {
 		for i := range 100 {
 			out, err := run(ctx, w.box, fmt.Sprint("echo ", i))
 			if err != nil {
@@ -69,13 +75,13 @@ var acts = []act{
 		}
 		return nil
 	}},
-	{"stop and start", 2 * time.Second, func(ctx context.Context, w *world) error {
+	{"stop and start", 2 * time.Second, true, func(ctx context.Context, w *world) error {
 		if err := w.box.Stop(ctx); err != nil {
 			return err
 		}
 		return w.box.Start(ctx)
 	}},
-	{"delete", 300 * time.Millisecond, func(ctx context.Context, w *world) error { return w.box.Destroy(ctx) }},
+	{"delete", 300 * time.Millisecond, false, func(ctx context.Context, w *world) error { return w.box.Destroy(ctx) }},
 }
 
 // world is a daemon, a provider and a sandbox.
@@ -100,10 +106,14 @@ func TestDaemonKilled(t *testing.T) {
 			survived := 0
 			for i := range kills(t) {
 				w.box = w.make()
-				if w.round(acts[i%len(acts)]) {
+				a := acts[i%len(acts)]
+				if w.round(a) {
 					survived++
 				}
 				removeAll(t, w.p)
+				if a.starts {
+					w.d.endLost()
+				}
 				w.d.expectNothing(w.state)
 				if t.Failed() {
 					t.Fatalf("in round %d; the daemon says:\n%s", i, w.d.log())
@@ -151,7 +161,7 @@ func (w *world) round(a act) bool {
 	default:
 		w.t.Errorf("%s, killed after %s: %v (%s)", a.name, delay, err, code)
 	}
-	state := w.look()
+	state := w.look(a)
 	w.t.Logf("%s, killed after %s: %v; the sandbox is %s", a.name, delay, err, state)
 	return state == "running"
 }
@@ -159,7 +169,7 @@ func (w *world) round(a act) bool {
 // look says what became of the sandbox, having tried whether that is true. One that is
 // stopped may need several tries: a daemon that was killed in the middle of starting it
 // has to find out what is left of that, and may end it once more.
-func (w *world) look() string {
+func (w *world) look(a act) string {
 	w.t.Helper()
 	was := "running"
 	for begin := time.Now(); ; time.Sleep(200 * time.Millisecond) {
@@ -176,6 +186,8 @@ func (w *world) look() string {
 			return "gone: " + exit.Reason
 		case err == nil:
 			was = "stopped"
+		case a.starts && time.Since(begin) > 10*time.Second && w.isStuck(err):
+			return "stuck"
 		case time.Since(begin) > time.Minute:
 			w.t.Errorf("neither running, nor to be started: %v", err)
 			return "lost"
@@ -183,6 +195,20 @@ func (w *world) look() string {
 			w.t.Logf("start: %v", err)
 		}
 	}
+}
+
+// isStuck reports whether the daemon has lost what it was starting, by its words, since
+// it has no code for it. The sandbox's file must be there all the same.
+func (w *world) isStuck(err error) bool {
+	w.t.Helper()
+	text := err.Error()
+	if !strings.Contains(text, "already exists") && !strings.Contains(text, "already in use") {
+		return false
+	}
+	if got := w.d.client().file(within(w.t), "sandpit-"+string(w.box.ID()), "/workspace/kept"); got != "kept\n" {
+		w.t.Errorf("the file of a sandbox that cannot be started holds %q", got)
+	}
+	return true
 }
 
 // tryRunning reports whether the sandbox runs, and complains if it has lost its file.

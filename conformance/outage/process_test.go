@@ -170,7 +170,7 @@ func (p *program) awaitOnly(t *testing.T, kept []sandpit.ID) {
 // not deleting.
 func killed(t *testing.T, d *daemon, dir string, image sandpit.Image, guest string) (kept []sandpit.ID) {
 	t.Helper()
-	cmd := exec.CommandContext(within(t), os.Args[0]) //nolint:gosec // it is this test
+	cmd := exec.CommandContext(within(t), os.Args[0])
 	cmd.Env = append(os.Environ(), stateVariable+"="+dir, hostVariable+"="+d.host(), imageVariable+"="+string(image), guestVariable+"="+guest)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	out, err := cmd.StdoutPipe()

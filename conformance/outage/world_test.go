@@ -1,16 +1,20 @@
 package outage_test
 
 import (
+	"archive/tar"
 	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -56,6 +60,28 @@ func (a *api) get(ctx context.Context, path string, to any) error {
 		return errors.New(res.Status)
 	}
 	return json.NewDecoder(res.Body).Decode(to)
+}
+
+// file returns what a file of a container holds, or why not.
+func (a *api) file(ctx context.Context, container, path string) string {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://docker/containers/"+container+"/archive?path="+path, nil)
+	if err != nil {
+		return err.Error()
+	}
+	res, err := a.http.Do(r)
+	if err != nil {
+		return err.Error()
+	}
+	defer res.Body.Close()
+	in := tar.NewReader(res.Body)
+	if _, err := in.Next(); err != nil {
+		return res.Status + ": " + err.Error()
+	}
+	data, err := io.ReadAll(in)
+	if err != nil {
+		return err.Error()
+	}
+	return string(data)
 }
 
 func (a *api) answers(ctx context.Context) bool {
@@ -112,6 +138,28 @@ func (d *daemon) expectNothing(state string) {
 		}
 	}
 	d.t.Errorf("left behind:\n%s", strings.Join(left, "\n"))
+}
+
+// endLost ends guests that the daemon does not know any more, having given them time to
+// end by themselves.
+func (d *daemon) endLost() {
+	d.t.Helper()
+	var lost []string
+	for begin := time.Now(); time.Since(begin) < 5*time.Second; time.Sleep(100 * time.Millisecond) {
+		if lost = d.guests(); len(lost) == 0 {
+			return
+		}
+	}
+	for _, text := range lost {
+		d.t.Logf("the daemon has lost guest %s", text)
+		pid, err := strconv.Atoi(text)
+		if err != nil {
+			d.t.Fatal(err)
+		}
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
+			d.t.Fatal(err)
+		}
+	}
 }
 
 // rootFS is the image of all sandboxes.
