@@ -126,8 +126,8 @@ func TestWriteJSON(t *testing.T) {
 	if diff := cmp.Diff(r, got, cmp.AllowUnexported(result{})); diff != "" {
 		t.Error(diff)
 	}
-	if n := strings.Count(out.String(), `{"ratio":`); n != 5 {
-		t.Errorf("%d ratios, want 5", n)
+	if n := strings.Count(out.String(), `{"ratio":`); n != 7 {
+		t.Errorf("%d ratios, want 7", n)
 	}
 }
 

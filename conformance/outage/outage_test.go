@@ -157,7 +157,7 @@ func (w *world) round(a act) bool {
 		w.t.Fatalf("%s, killed after %s: no answer: %v", a.name, delay, err)
 	}
 	switch code := sandpit.CodeOf(err); {
-	case err == nil, code == sandpit.Unavailable, code == sandpit.Gone, code == sandpit.Conflict, code == sandpit.Internal && a.name != "exec":
+	case err == nil, code == sandpit.Unavailable, code == sandpit.Gone, code == sandpit.Conflict, code == sandpit.Internal && a.starts: // the last is what the daemon says of what it has lost
 	default:
 		w.t.Errorf("%s, killed after %s: %v (%s)", a.name, delay, err, code)
 	}

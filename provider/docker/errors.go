@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"syscall"
 
 	cerrdefs "github.com/containerd/errdefs"
 	"github.com/moby/moby/client"
@@ -30,7 +32,8 @@ func (p *Provider) engineError(ctx context.Context, doing string, err error) err
 	}
 	code := sandpit.Internal
 	switch {
-	case client.IsErrConnectionFailed(err), errors.Is(err, context.DeadlineExceeded):
+	case client.IsErrConnectionFailed(err), errors.Is(err, context.DeadlineExceeded), errors.Is(err, syscall.ECONNRESET),
+		errors.Is(err, syscall.EPIPE), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return sandpit.WithHint(
 			sandpit.Errorf(sandpit.Unavailable, "%s: the docker engine at %s does not answer", doing, p.host()),
 			"see that it runs and that this user may use it: docker version")
