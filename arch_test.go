@@ -23,7 +23,7 @@ const module = "github.com/sandpit-dev/sandpit"
 // A package that has no line here does not pass.
 var arrows = map[string][]string{
 	".":                        {},
-	"bench":                    {".", "client", "internal/guestbin", "internal/image", "internal/manager", "internal/store", "internal/workspace", "provider/gvisor"},
+	"bench":                    {".", "client", "internal/guestbin", "internal/image", "internal/manager", "internal/store", "internal/workspace", "provider/docker", "provider/gvisor"},
 	"client":                   {".", "internal/envd", "internal/wire"},
 	"conformance/attacks":      {},
 	"conformance/chaos":        {},

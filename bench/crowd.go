@@ -44,7 +44,7 @@ func (k *kit) sandpitCrowd(ctx context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, provider.Close()) }()
 	return k.crowd(ctx, crowd{
-		contestant: newSandpit(provider, k.root.path),
+		contestant: newSandpit(bySandpit, provider, k.root.path),
 		counts:     k.o.sizes().crowd,
 		memory:     sandpitMemory,
 	})

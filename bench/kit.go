@@ -103,7 +103,7 @@ func (k *kit) inTurns(ctx context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, provider.Close()) }()
 	list := []contestant{
-		newSandpit(provider, k.root.path),
+		newSandpit(bySandpit, provider, k.root.path),
 		newSandpitCLI(k.engine, filepath.Join(k.dir, "cli"), k.root.path),
 	}
 	if k.o.wants(nameFirst) {
@@ -129,6 +129,12 @@ func (k *kit) inTurns(ctx context.Context) (err error) {
 			defer api.Close()
 			list = append(list, api.contestant())
 		}
+		ours, openErr := openDockerProvider(ctx, filepath.Join(k.dir, "docker"), k.engine)
+		if openErr != nil {
+			return withHint(openErr)
+		}
+		defer func() { err = errors.Join(err, ours.Close()) }()
+		list = append(list, newSandpitDocker(ours, k.docker))
 	}
 	host, how, err := newHost(ctx, filepath.Join(k.dir, "host"), k.root.path)
 	if err != nil {
@@ -164,7 +170,7 @@ func (k *kit) destroys(ctx context.Context, list []contestant) error {
 	if !k.o.wants(nameDestroy) {
 		return nil
 	}
-	series := series{kit: k, n: k.o.samples(20), metrics: []metric{{"create a box that stays", unitMS}, {"destroy", unitMS}}}
+	series := series{kit: k, n: k.o.samples(20), metrics: []metric{{metricCreate, unitMS}, {"destroy", unitMS}}}
 	for _, c := range list {
 		if c.start == nil || c.runsOnly || c.name == byHost {
 			continue

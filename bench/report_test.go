@@ -22,6 +22,7 @@ func example() *report {
 		of(metricFirst, bySandpitPool, 16),
 		of(metricExec, bySandpit, 8), of(metricExec, byDocker, 50), of(metricExec, bySandpitHTTP, 5), of(metricUpload, bySandpitHTTP, 200),
 		single(atBoxes(metricPSS, targetBoxes), bySandpit, unitMB, 15.5),
+		of(metricExec, bySandpitDocker, 10), of(metricCreate, bySandpitDocker, 300), of(metricCreate, byDocker, 240),
 		of(metricEarly, bySandpit, 50), of(metricLateCreate, bySandpit, 70))
 	r.skip("compile, docker", "no cc | no luck")
 	r.Targets = judge(&r)
@@ -35,6 +36,8 @@ func TestJudge(t *testing.T) {
 		{What: "new box to first output, of docker run", Most: 0.5, Got: 0.25, Known: true, Pass: true},
 		{What: "box of a warm pool to first output, of docker run", Most: 0.05, Got: 0.04, Known: true, Pass: true},
 		{What: "exec of true, of docker exec", Most: 0.15, Got: 0.16, Known: true},
+		{What: "exec of true in a container of ours, of docker exec", Most: 0.3, Got: 0.2, Known: true, Pass: true},
+		{What: "create of a container of ours, of docker run -d", Most: 1.2, Got: 1.25, Known: true},
 		{What: "MB of PSS for an idle box, at 100 boxes", Most: 16, Got: 15.5, Known: true, Pass: true},
 		{What: "create with many boxes there, of the first creates", Most: 1.3, Got: 1.4, Known: true},
 		{What: "ms for exec of true over HTTP", Most: 6, Got: 5, Known: true, Pass: true},
@@ -126,8 +129,8 @@ func TestWriteJSON(t *testing.T) {
 	if diff := cmp.Diff(r, got, cmp.AllowUnexported(result{})); diff != "" {
 		t.Error(diff)
 	}
-	if n := strings.Count(out.String(), `{"ratio":`); n != 5 {
-		t.Errorf("%d ratios, want 5", n)
+	if n := strings.Count(out.String(), `{"ratio":`); n != 7 {
+		t.Errorf("%d ratios, want 7", n)
 	}
 }
 

@@ -4,13 +4,14 @@ import "slices"
 
 // Names of the contestants.
 const (
-	bySandpit     = "sandpit"
-	bySandpitCLI  = "sandpit-cli"
-	bySandpitPool = "sandpit-pool"
-	bySandpitHTTP = "sandpit-http"
-	byDocker      = "docker"
-	byDockerAPI   = "docker-api"
-	byHost        = "host"
+	bySandpit       = "sandpit"
+	bySandpitCLI    = "sandpit-cli"
+	bySandpitPool   = "sandpit-pool"
+	bySandpitHTTP   = "sandpit-http"
+	bySandpitDocker = "sandpit-docker"
+	byDocker        = "docker"
+	byDockerAPI     = "docker-api"
+	byHost          = "host"
 )
 
 // result is one metric of one contestant.
@@ -73,6 +74,7 @@ var rivals = []struct{ of, to string }{
 	{bySandpit, byHost},
 	{bySandpitCLI, byDocker},
 	{bySandpitPool, byDocker},
+	{bySandpitDocker, byDocker},
 }
 
 // comparisons returns the ratios of one metric, in the order of rivals.

@@ -58,7 +58,7 @@ func openProvider(dir, images, engine string) (*gvisor.Provider, error) {
 }
 
 // newSandpit returns sandpit as programs use it.
-func newSandpit(p sandpit.Provider, root string) contestant {
+func newSandpit(name string, p sandpit.Provider, root string) contestant {
 	start := func(ctx context.Context) (*sandpitBox, error) {
 		inst, err := p.Create(ctx, sandpit.NewID(), sandpit.Spec{Image: sandpit.Image(root)})
 		if err != nil {
@@ -71,7 +71,7 @@ func newSandpit(p sandpit.Provider, root string) contestant {
 		return &sandpitBox{inst: inst, w: w}, nil
 	}
 	return contestant{
-		name:  bySandpit,
+		name:  name,
 		start: asBox(start),
 		life: func(ctx context.Context) (life, error) {
 			began := time.Now()

@@ -7,6 +7,7 @@ import "fmt"
 const (
 	metricFirst      = "new box to first output"
 	metricExec       = "exec true"
+	metricCreate     = "create a box that stays"
 	metricPSS        = "memory per idle box, sum of PSS"
 	metricLateCreate = "create, last boxes"
 	metricEarly      = "create, first boxes"
@@ -42,6 +43,8 @@ func judge(r *report) []target {
 	first, firstKnown := between(metricFirst, bySandpit, metricFirst, byDocker)
 	pool, poolKnown := between(metricFirst, bySandpitPool, metricFirst, byDocker)
 	exec, execKnown := between(metricExec, bySandpit, metricExec, byDocker)
+	dockerExec, dockerExecKnown := between(metricExec, bySandpitDocker, metricExec, byDocker)
+	dockerCreate, dockerCreateKnown := between(metricCreate, bySandpitDocker, metricCreate, byDocker)
 	late, lateKnown := between(metricLateCreate, bySandpit, metricEarly, bySandpit)
 	httpExec, httpExecKnown := r.find(metricExec, bySandpitHTTP)
 	httpFirst, httpFirstKnown := r.find(metricFirst, bySandpitHTTP)
@@ -56,6 +59,8 @@ func judge(r *report) []target {
 		check("new box to first output, of docker run", 0.5, first, firstKnown),
 		check("box of a warm pool to first output, of docker run", 0.05, pool, poolKnown),
 		check("exec of true, of docker exec", 0.15, exec, execKnown),
+		check("exec of true in a container of ours, of docker exec", 0.3, dockerExec, dockerExecKnown),
+		check("create of a container of ours, of docker run -d", 1.2, dockerCreate, dockerCreateKnown),
 		check(fmt.Sprintf("MB of PSS for an idle box, at %d boxes", targetBoxes), 16, pss.P50, pssKnown),
 		check("create with many boxes there, of the first creates", 1.3, late, lateKnown),
 		check("ms for exec of true over HTTP", 6, httpExec.P50, httpExecKnown),

@@ -16,56 +16,86 @@ import (
 
 func networkProbes() []probe {
 	return []probe{
-		{name: "interfaces",
+		{
+			name:   "interfaces",
 			gvisor: "stderr: ls: /sys/class/net: No such file or directory\n", docker: "lo ",
 			why: "gVisor has no `/sys/class/net`; its only interface is `lo`, too",
-			do:  sh("ls /sys/class/net | tr '\\n' ' '")},
-		{name: "interfaces by ip",
+			do:  sh("ls /sys/class/net | tr '\\n' ' '"),
+		},
+		{
+			name: "interfaces by ip",
 			want: "lo: <LOOPBACK,UP,LOWER_UP>\n",
-			do:   sh("ip -o link | awk '{print $2, $3}'")},
-		{name: "addresses",
+			do:   sh("ip -o link | awk '{print $2, $3}'"),
+		},
+		{
+			name:   "addresses",
 			gvisor: "127.0.0.1/8\n::1/128\n", docker: "127.0.0.1/8\n",
 			why: "Docker leaves out `::1` where containers have no network",
-			do:  sh("ip -o addr | awk '{print $4}'")},
-		{name: "routes",
+			do:  sh("ip -o addr | awk '{print $4}'"),
+		},
+		{
+			name:   "routes",
 			gvisor: "2\n", docker: "0\n",
 			why: "gVisor shows the routes of `lo`",
-			do:  sh("ip route | wc -l")},
-		{name: "an address of the internet",
+			do:  sh("ip route | wc -l"),
+		},
+		{
+			name: "an address of the internet",
 			want: "stderr: nc: can't connect to remote host (192.0.2.1): Network is unreachable\n[exit status 1, code 1]",
-			do:   sh("nc -w 5 192.0.2.1 80 </dev/null")},
-		{name: "the address of clouds' metadata",
+			do:   sh("nc -w 5 192.0.2.1 80 </dev/null"),
+		},
+		{
+			name: "the address of clouds' metadata",
 			want: "stderr: nc: can't connect to remote host (169.254.169.254): Network is unreachable\n[exit status 1, code 1]",
-			do:   sh("nc -w 5 169.254.169.254 80 </dev/null")},
-		{name: "a name",
+			do:   sh("nc -w 5 169.254.169.254 80 </dev/null"),
+		},
+		{
+			name: "a name",
 			want: "no answer\n",
-			do:   sh("nslookup example.com >/dev/null 2>&1 || echo no answer")},
-		{name: "a connection of a sandbox to itself",
+			do:   sh("nslookup example.com >/dev/null 2>&1 || echo no answer"),
+		},
+		{
+			name: "a connection of a sandbox to itself",
 			want: "from the image\n",
-			do:   sh("httpd -f -p 127.0.0.1:4001 -h /data & for i in $(seq 100); do wget -q -O - http://127.0.0.1:4001/text 2>/dev/null && break; sleep 0.05; done; kill $!")},
-		{name: "localhost",
+			do:   sh("httpd -f -p 127.0.0.1:4001 -h /data & for i in $(seq 100); do wget -q -O - http://127.0.0.1:4001/text 2>/dev/null && break; sleep 0.05; done; kill $!"),
+		},
+		{
+			name:   "localhost",
 			gvisor: "stderr: nc: bad address 'localhost'\n[exit status 1, code 1]", docker: "stderr: nc: can't connect to remote host (127.0.0.1): Connection refused\n[exit status 1, code 1]",
 			why: "the image has no `/etc/hosts`, and Docker makes one",
-			do:  sh("nc -w 5 localhost 4002 </dev/null")},
-		{name: "the whole of 127.0.0.0/8",
+			do:  sh("nc -w 5 localhost 4002 </dev/null"),
+		},
+		{
+			name: "the whole of 127.0.0.0/8",
 			want: "stderr: nc: can't connect to remote host (127.1.2.3): Connection refused\n[exit status 1, code 1]",
-			do:   sh("nc -w 5 127.1.2.3 4002 </dev/null")},
-		{name: "the other version of the protocol",
+			do:   sh("nc -w 5 127.1.2.3 4002 </dev/null"),
+		},
+		{
+			name:   "the other version of the protocol",
 			gvisor: "stderr: nc: can't connect to remote host: Connection refused\n[exit status 1, code 1]", docker: "stderr: nc: can't connect to remote host: Cannot assign requested address\n[exit status 1, code 1]",
 			why: "as the addresses",
-			do:  sh("nc -w 5 ::1 4002 </dev/null")},
-		{name: "a server asked by HTTP",
+			do:  sh("nc -w 5 ::1 4002 </dev/null"),
+		},
+		{
+			name: "a server asked by HTTP",
 			want: "from the image\n404 Not Found",
-			do:   httpd},
-		{name: "a server dialled",
+			do:   httpd,
+		},
+		{
+			name: "a server dialled",
 			want: "from the image\n",
-			do:   dialled},
-		{name: "a port where nobody listens",
+			do:   dialled,
+		},
+		{
+			name: "a port where nobody listens",
 			want: "refused: unavailable",
-			do:   nobodyListens},
-		{name: "a server on all addresses",
+			do:   nobodyListens,
+		},
+		{
+			name: "a server on all addresses",
 			want: "from the image\n",
-			do:   everywhere},
+			do:   everywhere,
+		},
 	}
 }
 
@@ -123,16 +153,19 @@ func get(t *testing.T, p *place, port int, path string) string {
 }
 
 func httpd(t *testing.T, p *place) string {
+	t.Helper()
 	serve(t, p, "127.0.0.1", 4010)
 	return get(t, p, 4010, "/text") + get(t, p, 4010, "/none")
 }
 
 func everywhere(t *testing.T, p *place) string {
+	t.Helper()
 	serve(t, p, "0.0.0.0", 4011)
 	return get(t, p, 4011, "/text")
 }
 
 func dialled(t *testing.T, p *place) string {
+	t.Helper()
 	serve(t, p, "127.0.0.1", 4012)
 	dialer, ok := p.box.(sandpit.Dialer)
 	if !ok {
@@ -154,31 +187,45 @@ func dialled(t *testing.T, p *place) string {
 	return body
 }
 
-func nobodyListens(t *testing.T, p *place) string { return get(t, p, 4099, "/") }
+func nobodyListens(t *testing.T, p *place) string {
+	t.Helper()
+	return get(t, p, 4099, "/")
+}
 
 func limitProbes() []probe {
 	return []probe{
-		{name: "more memory than there may be",
+		{
+			name: "more memory than there may be",
 			want: "code 137, signaled true, and then: still here\n",
-			do:   memoryHog},
-		{name: "more processes than there may be",
+			do:   memoryHog,
+		},
+		{
+			name: "more processes than there may be",
 			want: "it hears of it: true, bounded: true",
-			do:   forkStorm},
-		{name: "more processors than there may be",
+			do:   forkStorm,
+		},
+		{
+			name: "more processors than there may be",
 			want: "some: true, at most twice a quarter: true",
-			do:   quarterProcessor},
-		{name: "a sandbox that is over",
+			do:   quarterProcessor,
+		},
+		{
+			name: "a sandbox that is over",
 			want: "a reason: true, a call refused: gone, attach refused: not_found",
-			do:   afterTheEnd},
-		{name: "a limit that can never be",
+			do:   afterTheEnd,
+		},
+		{
+			name: "a limit that can never be",
 			want: "refused: invalid",
-			do:   refusedLimit},
+			do:   refusedLimit,
+		},
 	}
 }
 
 // memoryHog has a program take more memory than there may be, and asks whether the
 // sandbox goes on.
 func memoryHog(t *testing.T, p *place) string {
+	t.Helper()
 	box := p.create(t, sandpit.Spec{Resources: sandpit.Resources{Memory: 96 << 20}})
 	proc, err := box.Guest().Start(within(t), sandpit.Command{Args: []string{"tail", "-n", "1", "/dev/zero"}})
 	if err != nil {
@@ -193,6 +240,7 @@ func memoryHog(t *testing.T, p *place) string {
 
 // forkStorm has a program start more processes than there may be, and counts them.
 func forkStorm(t *testing.T, p *place) string {
+	t.Helper()
 	box := p.create(t, sandpit.Spec{Resources: sandpit.Resources{PIDs: 40}})
 	statser, ok := box.(sandpit.Statser)
 	if !ok {
@@ -210,6 +258,7 @@ func forkStorm(t *testing.T, p *place) string {
 // quarterProcessor has a program compute for a while, and compares the time of the
 // processor with that of the clock.
 func quarterProcessor(t *testing.T, p *place) string {
+	t.Helper()
 	box := p.create(t, sandpit.Spec{Resources: sandpit.Resources{CPUs: 0.25}})
 	statser, ok := box.(sandpit.Statser)
 	if !ok {
@@ -230,6 +279,7 @@ func quarterProcessor(t *testing.T, p *place) string {
 }
 
 func afterTheEnd(t *testing.T, p *place) string {
+	t.Helper()
 	box := p.create(t, sandpit.Spec{})
 	if err := box.Destroy(within(t)); err != nil {
 		t.Fatal(err)
@@ -244,31 +294,43 @@ func afterTheEnd(t *testing.T, p *place) string {
 }
 
 func refusedLimit(t *testing.T, p *place) string {
+	t.Helper()
 	_, err := p.provider.Create(within(t), sandpit.NewID(), sandpit.Spec{Image: p.image, Resources: sandpit.Resources{Memory: 1}})
 	return failure(err)
 }
 
 func mountProbes() []probe {
 	return []probe{
-		{name: "a mount to read and one to write",
+		{
+			name: "a mount to read and one to write",
 			want: "outside\ninside\nstderr: sh: can't create /closed/x: Read-only file system\noutside: inside\n",
-			do:   mounts},
-		{name: "a mounted file",
+			do:   mounts,
+		},
+		{
+			name: "a mounted file",
 			want: "outside\nfrom the image\n",
-			do:   mountedFile},
-		{name: "a mount below the guest's directory",
+			do:   mountedFile,
+		},
+		{
+			name: "a mount below the guest's directory",
 			want: "refused: invalid",
-			do:   badMount("/.sandpit/x")},
-		{name: "a mount in place of /proc",
+			do:   badMount("/.sandpit/x"),
+		},
+		{
+			name: "a mount in place of /proc",
 			want: "refused: invalid",
-			do:   badMount("/proc")},
-		{name: "a mount in place of the root",
+			do:   badMount("/proc"),
+		},
+		{
+			name: "a mount in place of the root",
 			want: "refused: invalid",
-			do:   badMount("/")},
+			do:   badMount("/"),
+		},
 	}
 }
 
 func mounts(t *testing.T, p *place) string {
+	t.Helper()
 	shown := t.TempDir()
 	if err := os.WriteFile(filepath.Join(shown, "file"), []byte("outside\n"), 0o644); err != nil {
 		t.Fatal(err)
@@ -283,6 +345,7 @@ func mounts(t *testing.T, p *place) string {
 }
 
 func mountedFile(t *testing.T, p *place) string {
+	t.Helper()
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, []byte("outside\n"), 0o644); err != nil {
 		t.Fatal(err)
@@ -293,6 +356,7 @@ func mountedFile(t *testing.T, p *place) string {
 
 func badMount(target string) func(*testing.T, *place) string {
 	return func(t *testing.T, p *place) string {
+		t.Helper()
 		_, err := p.provider.Create(within(t), sandpit.NewID(), sandpit.Spec{
 			Image: p.image, Mounts: []sandpit.Mount{{Source: t.TempDir(), Target: target}},
 		})

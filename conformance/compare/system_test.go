@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -12,189 +13,298 @@ import (
 
 func identityProbes() []probe {
 	return []probe{
-		{name: "who",
+		{
+			name: "who",
 			want: "uid=0(root) gid=0(root)\nroot\n",
-			do:   sh("id; whoami")},
-		{name: "another user",
+			do:   sh("id; whoami"),
+		},
+		{
+			name: "another user",
 			want: "uid=1000(app) gid=1000(app)\n",
-			do:   command(sandpit.Command{Args: []string{"id"}, User: "app"})},
-		{name: "a user by numbers",
+			do:   command(sandpit.Command{Args: []string{"id"}, User: "app"}),
+		},
+		{
+			name: "a user by numbers",
 			want: "uid=1000(app) gid=1000(app)\n",
-			do:   command(sandpit.Command{Args: []string{"id"}, User: "1000:1000"})},
-		{name: "a user without a name",
+			do:   command(sandpit.Command{Args: []string{"id"}, User: "1000:1000"}),
+		},
+		{
+			name: "a user without a name",
 			want: "uid=4242 gid=4242\n",
-			do:   command(sandpit.Command{Args: []string{"id"}, User: "4242"})},
-		{name: "a user who is not there",
+			do:   command(sandpit.Command{Args: []string{"id"}, User: "4242"}),
+		},
+		{
+			name: "a user who is not there",
 			want: "refused: unauthenticated",
-			do:   command(sandpit.Command{Args: []string{"id"}, User: "nobody-of-that-name"})},
-		{name: "the sandbox's own user",
+			do:   command(sandpit.Command{Args: []string{"id"}, User: "nobody-of-that-name"}),
+		},
+		{
+			name: "the sandbox's own user",
 			want: "uid=1000(app) gid=1000(app)\n/workspace\n/home/app app\n-rw-r--r--\n",
-			do:   shIn(sandpit.Spec{User: "app"}, "id; pwd; echo $HOME $USER; touch mine && ls -l mine | cut -c1-10")},
-		{name: "where",
+			do:   shIn(sandpit.Spec{User: "app"}, "id; pwd; echo $HOME $USER; touch mine && ls -l mine | cut -c1-10"),
+		},
+		{
+			name: "where",
 			want: "/workspace\ndrwxr-xr-x\n",
-			do:   sh("pwd; ls -ld . | cut -c1-10")},
-		{name: "another directory",
+			do:   sh("pwd; ls -ld . | cut -c1-10"),
+		},
+		{
+			name: "another directory",
 			want: "/data\n",
-			do:   command(sandpit.Command{Args: []string{"pwd"}, Dir: "/data"})},
-		{name: "a directory that is not there",
+			do:   command(sandpit.Command{Args: []string{"pwd"}, Dir: "/data"}),
+		},
+		{
+			name: "a directory that is not there",
 			want: "refused: invalid",
-			do:   command(sandpit.Command{Args: []string{"pwd"}, Dir: "/no/such"})},
-		{name: "a file as directory",
+			do:   command(sandpit.Command{Args: []string{"pwd"}, Dir: "/no/such"}),
+		},
+		{
+			name: "a file as directory",
 			want: "refused: invalid",
-			do:   command(sandpit.Command{Args: []string{"pwd"}, Dir: "/data/text"})},
-		{name: "a working directory of its own",
+			do:   command(sandpit.Command{Args: []string{"pwd"}, Dir: "/data/text"}),
+		},
+		{
+			name: "a working directory of its own",
 			want: "/deep/er/down\ndrwxr-xr-x\n",
-			do:   shIn(sandpit.Spec{WorkDir: "/deep/er/down"}, "pwd; ls -ld . | cut -c1-10")},
-		{name: "the environment",
+			do:   shIn(sandpit.Spec{WorkDir: "/deep/er/down"}, "pwd; ls -ld . | cut -c1-10"),
+		},
+		{
+			name: "the environment",
 			want: "BOTH=the box\nHOME=/root\nLOGNAME=root\nOF_THE_BOX=yes\nPATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\nPWD=/workspace\nSHLVL=1\nUSER=root\n",
-			do:   sh("env | sort")},
-		{name: "another user's environment",
+			do:   sh("env | sort"),
+		},
+		{
+			name: "another user's environment",
 			want: "BOTH=the box\nHOME=/home/app\nLOGNAME=app\nOF_THE_BOX=yes\nPATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\nPWD=/workspace\nSHLVL=1\nUSER=app\n",
-			do:   command(sandpit.Command{Args: []string{"sh", "-c", "env | sort"}, User: "app"})},
-		{name: "a command's environment",
+			do:   command(sandpit.Command{Args: []string{"sh", "-c", "env | sort"}, User: "app"}),
+		},
+		{
+			name: "a command's environment",
 			want: "yes the command a=b c\n",
-			do:   command(sandpit.Command{Args: []string{"sh", "-c", "echo $OF_THE_BOX $BOTH $MINE"}, Env: map[string]string{"BOTH": "the command", "MINE": "a=b c"}})},
-		{name: "the host name",
+			do:   command(sandpit.Command{Args: []string{"sh", "-c", "echo $OF_THE_BOX $BOTH $MINE"}, Env: map[string]string{"BOTH": "the command", "MINE": "a=b c"}}),
+		},
+		{
+			name: "the host name",
 			want: "sandpit\nsandpit\n",
-			do:   sh("hostname; cat /proc/sys/kernel/hostname")},
-		{name: "another host name",
+			do:   sh("hostname; cat /proc/sys/kernel/hostname"),
+		},
+		{
+			name:   "another host name",
 			gvisor: "other-name\nstderr: cat: can't open '/etc/hostname': No such file or directory\ngrep: /etc/hosts: No such file or directory\n[exit status 2, code 2]", docker: "other-name\nother-name\n0\n[exit status 1, code 1]",
 			why: "gVisor's sandboxes get no files that the image does not have; Docker makes `/etc/hostname`, `/etc/hosts` and `/etc/resolv.conf`",
-			do:  shIn(sandpit.Spec{Hostname: "other-name"}, "hostname; cat /etc/hostname; grep -c other-name /etc/hosts")},
-		{name: "the mask of permissions",
+			do:  shIn(sandpit.Spec{Hostname: "other-name"}, "hostname; cat /etc/hostname; grep -c other-name /etc/hosts"),
+		},
+		{
+			name: "the mask of permissions",
 			want: "0022\n",
-			do:   sh("umask")},
-		{name: "niceness",
+			do:   sh("umask"),
+		},
+		{
+			name: "niceness",
 			want: "0\n",
-			do:   sh("awk '{print $19}' /proc/self/stat")},
-		{name: "groups",
+			do:   sh("awk '{print $19}' /proc/self/stat"),
+		},
+		{
+			name: "groups",
 			want: "0\n",
-			do:   sh("id -G")},
-		{name: "groups of another user",
+			do:   sh("id -G"),
+		},
+		{
+			name: "groups of another user",
 			want: "1000\n",
-			do:   command(sandpit.Command{Args: []string{"id", "-G"}, User: "app"})},
-		{name: "the session and group of a command",
+			do:   command(sandpit.Command{Args: []string{"id", "-G"}, User: "app"}),
+		},
+		{
+			name: "the session and group of a command",
 			want: "its own\n",
-			do:   sh(`set -- $(cat /proc/self/stat); [ $6 != 0 ] && [ $5 != 0 ] && echo its own`)},
-		{name: "the time zone",
+			do:   sh(`set -- $(cat /proc/self/stat); [ $6 != 0 ] && [ $5 != 0 ] && echo its own`),
+		},
+		{
+			name: "the time zone",
 			want: "UTC\n",
-			do:   sh("date +%Z")},
+			do:   sh("date +%Z"),
+		},
 	}
 }
 
 func kernelProbes() []probe {
 	return []probe{
-		{name: "the system's name",
+		{
+			name: "the system's name",
 			want: "Linux MACHINE GNU/Linux\n",
-			do:   sh("uname -s -m -o | sed s/$(uname -m)/MACHINE/")},
-		{name: "is the kernel's release the machine's",
+			do:   sh("uname -s -m -o | sed s/$(uname -m)/MACHINE/"),
+		},
+		{
+			name:   "is the kernel's release the machine's",
 			gvisor: "no", docker: "yes",
 			why: "gVisor is a kernel of its own; a container shares the machine's",
-			do:  sameRelease},
-		{name: "what the kernel says of itself",
+			do:  sameRelease,
+		},
+		{
+			name:   "what the kernel says of itself",
 			gvisor: "gVisor\n", docker: "something else\n",
 			why: "gVisor makes its messages up; a container is not shown the machine's, or shown them as they are",
-			do:  sh("dmesg 2>&1 | grep -q -i gvisor && echo gVisor || echo something else")},
-		{name: "the first process",
+			do:  sh("dmesg 2>&1 | grep -q -i gvisor && echo gVisor || echo something else"),
+		},
+		{
+			name: "the first process",
 			want: "sandpit-guest\n",
-			do:   sh("cat /proc/1/comm")},
-		{name: "processors seen",
+			do:   sh("cat /proc/1/comm"),
+		},
+		{
+			name:   "processors seen",
 			gvisor: "those it may use", docker: "the machine's",
 			why: "gVisor shows as many as the limit allows; a container sees all and gets a share of their time",
-			do:  processors},
-		{name: "memory seen",
+			do:  processors,
+		},
+		{
+			name:   "memory seen",
 			gvisor: "what it may use", docker: "the machine's",
 			why: "gVisor shows the limit; a container has to look into its control group",
-			do:  memorySeen},
-		{name: "/proc/cpuinfo and nproc agree",
+			do:  memorySeen,
+		},
+		{
+			name: "/proc/cpuinfo and nproc agree",
 			want: "yes\n",
-			do:   sh("[ $(grep -c ^processor /proc/cpuinfo) = $(nproc) ] && echo yes || echo no")},
-		{name: "swap seen",
+			do:   sh("[ $(grep -c ^processor /proc/cpuinfo) = $(nproc) ] && echo yes || echo no"),
+		},
+		{
+			name: "swap seen",
 			want: "none\n",
-			do:   sh("grep -q 'SwapTotal: *0 kB' /proc/meminfo && echo none || echo some or unknown")},
-		{name: "the load",
+			do:   sh("grep -q 'SwapTotal: *0 kB' /proc/meminfo && echo none || echo some or unknown"),
+		},
+		{
+			name: "the load",
 			want: "five words\n",
-			do:   sh("[ $(wc -w < /proc/loadavg) = 5 ] && echo five words")},
-		{name: "the time since the start",
+			do:   sh("[ $(wc -w < /proc/loadavg) = 5 ] && echo five words"),
+		},
+		{
+			name:   "the time since the start",
 			gvisor: "its own", docker: "the machine's",
 			why: "gVisor's kernel starts with the sandbox",
-			do:  uptime},
-		{name: "entries of /proc/self",
+			do:  uptime,
+		},
+		{
+			name: "entries of /proc/self",
 			want: "[nothing]",
-			do:   sh("cd /proc/self; for f in auxv cgroup cmdline comm cwd environ exe fd fdinfo io limits maps mem mountinfo mounts net ns oom_score root smaps stat statm status task uid_map;  do [ -e $f ] || echo no $f; done")},
-		{name: "entries of /proc",
+			do:   sh("cd /proc/self; for f in auxv cgroup cmdline comm cwd environ exe fd fdinfo io limits maps mem mountinfo mounts net ns oom_score root smaps stat statm status task uid_map;  do [ -e $f ] || echo no $f; done"),
+		},
+		{
+			name:   "entries of /proc",
 			gvisor: "no swaps\nno vmstat\n", docker: "[nothing]",
 			why: "gVisor makes what programs ask for most",
-			do:  sh("cd /proc; for f in cmdline cpuinfo filesystems loadavg meminfo mounts net stat swaps sys uptime version vmstat; do [ -e $f ] || echo no $f; done")},
-		{name: "devices",
+			do:  sh("cd /proc; for f in cmdline cpuinfo filesystems loadavg meminfo mounts net stat swaps sys uptime version vmstat; do [ -e $f ] || echo no $f; done"),
+		},
+		{
+			name:   "devices",
 			gvisor: "no console\nno kmsg\nno mem\nno mqueue\nno disks\n", docker: "no console\nno fuse\nno kmsg\nno mem\nno net\nno disks\n",
 			why: "each makes its own few; neither has any of the machine's",
-			do:  sh("cd /dev; for f in console fd full fuse kmsg mem mqueue net null ptmx pts random shm stderr stdin stdout tty urandom zero; do [ -e $f ] || echo no $f; done; [ -e sda ] || [ -e vda ] && echo disks || echo no disks")},
-		{name: "randomness",
+			do:  sh("cd /dev; for f in console fd full fuse kmsg mem mqueue net null ptmx pts random shm stderr stdin stdout tty urandom zero; do [ -e $f ] || echo no $f; done; [ -e sda ] || [ -e vda ] && echo disks || echo no disks"),
+		},
+		{
+			name: "randomness",
 			want: "1000\n16\n",
-			do:   sh("head -c 1000 /dev/urandom | wc -c; head -c 16 /dev/random | wc -c")},
-		{name: "/dev/full",
+			do:   sh("head -c 1000 /dev/urandom | wc -c; head -c 16 /dev/random | wc -c"),
+		},
+		{
+			name: "/dev/full",
 			want: "stderr: sh: write error: No space left on device\n[exit status 1, code 1]",
-			do:   sh("echo x > /dev/full")},
-		{name: "the kind of the root",
+			do:   sh("echo x > /dev/full"),
+		},
+		{
+			name: "the kind of the root",
 			want: "overlay\n",
-			do:   sh("awk '$2==\"/\"{print $3}' /proc/mounts")},
-		{name: "what is mounted",
+			do:   sh("awk '$2==\"/\"{print $3}' /proc/mounts"),
+		},
+		{
+			name:   "what is mounted",
 			gvisor: "/\n/.sandpit\n/dev\n/proc\n/sys\n", docker: "/\n/.sandpit\n/dev\n/etc/hostname\n/etc/hosts\n/etc/resolv.conf\n/proc\n/sys\n",
 			why: "Docker mounts the files that it makes",
-			do:  sh("awk '{print $2}' /proc/mounts | grep -v -e ^/proc/ -e ^/sys/ -e ^/data -e ^/dev/ | sort -u")},
-		{name: "/sys is read only",
+			do:  sh("awk '{print $2}' /proc/mounts | grep -v -e ^/proc/ -e ^/sys/ -e ^/data -e ^/dev/ | sort -u"),
+		},
+		{
+			name: "/sys is read only",
 			want: "yes\n",
-			do:   sh("touch /sys/x 2>/dev/null || echo yes")},
-		{name: "control groups seen",
+			do:   sh("touch /sys/x 2>/dev/null || echo yes"),
+		},
+		{
+			name: "control groups seen",
 			want: "yes\n",
-			do:   sh("ls -A /sys/fs/cgroup 2>/dev/null | head -n 1 | grep -q . && echo yes || echo no")},
-		{name: "what the machine's disks are called",
+			do:   sh("ls -A /sys/fs/cgroup 2>/dev/null | head -n 1 | grep -q . && echo yes || echo no"),
+		},
+		{
+			name:   "what the machine's disks are called",
 			gvisor: "not seen\n", docker: "seen\n",
 			why: "a container's `/sys` is the machine's, to read",
-			do:  sh("ls /sys/block 2>/dev/null | grep -q . && echo seen || echo not seen")},
-		{name: "the machine's firmware",
+			do:  sh("ls /sys/block 2>/dev/null | grep -q . && echo seen || echo not seen"),
+		},
+		{
+			name: "the machine's firmware",
 			want: "not seen\n",
-			do:   sh("[ -e /sys/firmware/dmi ] && ls /sys/firmware/dmi 2>/dev/null | grep -q . && echo seen || echo not seen")},
-		{name: "modules",
+			do:   sh("[ -e /sys/firmware/dmi ] && ls /sys/firmware/dmi 2>/dev/null | grep -q . && echo seen || echo not seen"),
+		},
+		{
+			name: "modules",
 			want: "not seen\n",
-			do:   sh("[ -s /proc/modules ] && echo seen || echo not seen")},
-		{name: "namespaces of a process",
+			do:   sh("[ -s /proc/modules ] && echo seen || echo not seen"),
+		},
+		{
+			name: "namespaces of a process",
 			want: "cgroup ipc mnt net pid user uts ",
-			do:   sh("cd /proc/self/ns; for f in cgroup ipc mnt net pid user uts; do [ -e $f ] && echo $f; done | tr '\\n' ' '")},
-		{name: "open files allowed",
+			do:   sh("cd /proc/self/ns; for f in cgroup ipc mnt net pid user uts; do [ -e $f ] && echo $f; done | tr '\\n' ' '"),
+		},
+		{
+			name:   "open files allowed",
 			gvisor: "65536\n65536\n", docker: "8192\n8192\n",
 			why: "each provider's own default; the one for Docker has an option",
-			do:  sh("ulimit -Sn; ulimit -Hn")},
-		{name: "core files allowed",
+			do:  sh("ulimit -Sn; ulimit -Hn"),
+		},
+		{
+			name: "core files allowed",
 			want: "0\n",
-			do:   sh("ulimit -c")},
-		{name: "processes allowed by rlimit",
+			do:   sh("ulimit -c"),
+		},
+		{
+			name: "processes allowed by rlimit",
 			want: "told\n",
-			do:   sh("ulimit -u >/dev/null && echo told")},
-		{name: "shared memory",
+			do:   sh("ulimit -u >/dev/null && echo told"),
+		},
+		{
+			name: "shared memory",
 			want: "x\n",
-			do:   sh("echo x > /dev/shm/x && cat /dev/shm/x; rm /dev/shm/x")},
-		{name: "a process's own name",
+			do:   sh("echo x > /dev/shm/x && cat /dev/shm/x; rm /dev/shm/x"),
+		},
+		{
+			name: "a process's own name",
 			want: "cat\n/bin/busybox\n",
-			do:   sh("cat /proc/self/comm; readlink /proc/self/exe")},
-		{name: "vm.overcommit_memory",
+			do:   sh("cat /proc/self/comm; readlink /proc/self/exe"),
+		},
+		{
+			name: "vm.overcommit_memory",
 			want: "told\n",
-			do:   sh("[ -e /proc/sys/vm/overcommit_memory ] && echo told || echo not told")},
-		{name: "kernel.pid_max",
+			do:   sh("[ -e /proc/sys/vm/overcommit_memory ] && echo told || echo not told"),
+		},
+		{
+			name: "kernel.pid_max",
 			want: "told\n",
-			do:   sh("[ -e /proc/sys/kernel/pid_max ] && echo told || echo not told")},
-		{name: "/proc/sys/kernel/random/uuid",
+			do:   sh("[ -e /proc/sys/kernel/pid_max ] && echo told || echo not told"),
+		},
+		{
+			name: "/proc/sys/kernel/random/uuid",
 			want: "37\n",
-			do:   sh("wc -c < /proc/sys/kernel/random/uuid")},
-		{name: "the boot id",
+			do:   sh("wc -c < /proc/sys/kernel/random/uuid"),
+		},
+		{
+			name: "the boot id",
 			want: "told\n",
-			do:   sh("[ -e /proc/sys/kernel/random/boot_id ] && echo told || echo not told")},
+			do:   sh("[ -e /proc/sys/kernel/random/boot_id ] && echo told || echo not told"),
+		},
 	}
 }
 
 // sameRelease asks whether the release is that of the machine's kernel.
 func sameRelease(t *testing.T, p *place) string {
+	t.Helper()
 	own, err := os.ReadFile("/proc/sys/kernel/osrelease")
 	if err != nil {
 		t.Fatal(err)
@@ -204,6 +314,7 @@ func sameRelease(t *testing.T, p *place) string {
 
 // uptime asks whose time since the start a sandbox sees.
 func uptime(t *testing.T, p *place) string {
+	t.Helper()
 	own, err := os.ReadFile("/proc/uptime")
 	if err != nil {
 		t.Fatal(err)
@@ -230,6 +341,7 @@ func yes(is bool) string {
 
 // processors asks how many processors a sandbox that may use one sees.
 func processors(t *testing.T, p *place) string {
+	t.Helper()
 	box := p.create(t, sandpit.Spec{Resources: sandpit.Resources{CPUs: 1}})
 	got := strings.TrimSpace(run(t, box, sandpit.Command{Args: []string{"nproc"}}))
 	switch {
@@ -237,7 +349,7 @@ func processors(t *testing.T, p *place) string {
 		t.Skip("this machine has one processor")
 	case got == "1":
 		return "those it may use"
-	case got == fmt.Sprint(runtime.NumCPU()):
+	case got == strconv.Itoa(runtime.NumCPU()):
 		return "the machine's"
 	}
 	return got
@@ -245,6 +357,7 @@ func processors(t *testing.T, p *place) string {
 
 // memorySeen asks how much memory a sandbox that may use 128 MiB sees.
 func memorySeen(t *testing.T, p *place) string {
+	t.Helper()
 	box := p.create(t, sandpit.Spec{Resources: sandpit.Resources{Memory: 128 << 20}})
 	got := strings.TrimSpace(run(t, box, sandpit.Command{Args: []string{"awk", "/MemTotal/{print $2}", "/proc/meminfo"}}))
 	own, err := os.ReadFile("/proc/meminfo")
@@ -252,105 +365,10 @@ func memorySeen(t *testing.T, p *place) string {
 		t.Fatal(err)
 	}
 	switch {
-	case got == fmt.Sprint(128<<10):
+	case got == strconv.Itoa(128<<10):
 		return "what it may use"
 	case strings.Fields(string(own))[1] == got:
 		return "the machine's"
 	}
 	return got
-}
-
-func rightProbes() []probe {
-	may := func(script string) func(*testing.T, *place) string {
-		return sh("{ " + script + "; } >/dev/null 2>&1 && echo may || echo may not")
-	}
-	return []probe{
-		{name: "root may change owners",
-			want: "may\n",
-			do:   may("touch /tmp/o && chown app:app /tmp/o && [ $(stat -c %U /tmp/o) = app ] && rm /tmp/o")},
-		{name: "root may read what others have closed",
-			want: "may\n",
-			do:   may("echo x > /tmp/c && chown app /tmp/c && chmod 0 /tmp/c && cat /tmp/c && rm -f /tmp/c")},
-		{name: "root may become somebody else",
-			want: "may\n",
-			do:   may("su app -c true")},
-		{name: "others may become root",
-			want: "may not\n",
-			do:   command(sandpit.Command{Args: []string{"sh", "-c", "su -c id 2>/dev/null </dev/null || echo may not"}, User: "app"})},
-		{name: "others may write to the root",
-			want: "touch: /x: Permission denied\nmay not\n",
-			do:   command(sandpit.Command{Args: []string{"sh", "-c", "touch /x 2>&1 || echo may not"}, User: "app"})},
-		{name: "others may kill root's processes",
-			want: "may not\n",
-			do:   command(sandpit.Command{Args: []string{"sh", "-c", "kill -0 1 2>/dev/null && echo may || echo may not"}, User: "app"})},
-		{name: "root may mount",
-			gvisor: "may\n", docker: "may not\n",
-			why: "root of a gVisor sandbox has rights over its own kernel only; in a container mounting is the machine's kernel's business, and forbidden",
-			do:  may("mkdir -p /tmp/m && mount -t tmpfs none /tmp/m && umount /tmp/m")},
-		{name: "root may make devices",
-			gvisor: "may\n", docker: "may not\n",
-			why: "in gVisor's kernel they are gVisor's own devices; in a container they would be the machine's",
-			do:  may("mknod /tmp/d c 1 3 && rm /tmp/d")},
-		{name: "root may make fifos",
-			want: "may\n",
-			do:   may("mknod /tmp/p p && rm /tmp/p")},
-		{name: "root may change its root",
-			gvisor: "may\n", docker: "may not\n",
-			why: "no such capability in a container",
-			do:  may("chroot / true")},
-		{name: "root may make namespaces",
-			gvisor: "may\n", docker: "may not\n",
-			why: "as mounting",
-			do:  may("unshare -m true")},
-		{name: "others may make user namespaces",
-			gvisor: "may\n", docker: "may not\n",
-			why: "gVisor's are its own; Docker's system call filter forbids them",
-			do:  command(sandpit.Command{Args: []string{"sh", "-c", "unshare -U true 2>/dev/null && echo may || echo may not"}, User: "app"})},
-		{name: "root may set the clock",
-			want: "may not\n",
-			do:   may("! date -s @$(date +%s) 2>&1 | grep -q .an.t.set")},
-		{name: "root may set the host name",
-			gvisor: "may\n", docker: "may not\n",
-			why: "no such capability in a container",
-			do:  may("hostname $(hostname)")},
-		{name: "root may change kernel settings",
-			want: "may not\n",
-			do:   may("echo 0 > /proc/sys/kernel/panic")},
-		{name: "root may raise its priority",
-			gvisor: "may\n", docker: "may not\n",
-			why: "no such capability in a container; in gVisor it changes nothing for others",
-			do:  may("renice -n -5 -p $$")},
-		{name: "root may open raw sockets",
-			want: "may not\n",
-			do:   may("ping -c 1 -W 1 127.0.0.1")},
-		{name: "root may listen on port 80",
-			want: "may\n",
-			do:   may("timeout 1 httpd -f -p 127.0.0.1:80; [ $? = 143 ]")},
-		{name: "root may raise the limit of open files",
-			gvisor: "may\n", docker: "may not\n",
-			why: "no such capability in a container",
-			do:  may("ulimit -Hn 1000000")},
-		{name: "root may load modules",
-			want: "may not\n",
-			do:   may("insmod /data/junk")},
-		{name: "root may see the first process's environment",
-			gvisor: "may\n", docker: "may not\n",
-			why: "a container's guest closes it to root, with its memory and descriptors; gVisor's has no secret there",
-			do:  may("cat /proc/1/environ")},
-		{name: "set-user-id programs count",
-			want: "may not\n",
-			do:   may("cp /bin/busybox /tmp/suid && chmod 4755 /tmp/suid && [ \"$(su app -c '/tmp/suid id -u')\" = 0 ]; s=$?; rm -f /tmp/suid; (exit $s)")},
-		{name: "no new privileges",
-			gvisor: "0\n", docker: "1\n",
-			why: "the flag is the machine's kernel's; set-user-id programs count for nothing in either",
-			do:  sh("awk '/NoNewPrivs/{print $2}' /proc/self/status")},
-		{name: "a system call filter is seen",
-			gvisor: "0\n", docker: "2\n",
-			why: "gVisor's own filter is on its kernel, outside; a container's is on its programs",
-			do:  sh("awk '/^Seccomp:/{print $2}' /proc/self/status")},
-		{name: "capabilities seen",
-			gvisor: "00000000bfecdfff\n", docker: "00000000000004fb\n",
-			why: "a gVisor sandbox's are over its own kernel; a container's are over the machine's, so it has eight",
-			do:  sh("awk '/CapEff/{print $2}' /proc/self/status")},
-	}
 }

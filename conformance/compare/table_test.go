@@ -197,12 +197,16 @@ func sh(script string) func(*testing.T, *place) string {
 
 // command runs a command in the shared sandbox.
 func command(cmd sandpit.Command) func(*testing.T, *place) string {
-	return func(t *testing.T, p *place) string { return run(t, p.box, cmd) }
+	return func(t *testing.T, p *place) string {
+		t.Helper()
+		return run(t, p.box, cmd)
+	}
 }
 
 // shIn runs a script in a sandbox of its own.
 func shIn(spec sandpit.Spec, script string) func(*testing.T, *place) string {
 	return func(t *testing.T, p *place) string {
+		t.Helper()
 		return run(t, p.create(t, spec), sandpit.Command{Args: []string{"sh", "-c", script}})
 	}
 }

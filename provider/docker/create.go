@@ -57,14 +57,14 @@ func (p *Provider) create(ctx context.Context, id sandpit.ID, spec sandpit.Spec)
 	if err != nil {
 		return nil, errors.Join(err, p.remove(ctx, made))
 	}
-	rec := record{ID: id, Container: made, Spec: spec, CreatedAt: time.Now(), Token: rand.Text(), Image: img}
+	rec := record{ID: id, Container: made, Engine: p.host(), Spec: spec, CreatedAt: time.Now(), Token: rand.Text(), Image: img}
 	inst := newInstance(b, rec.Token)
 	if err = p.writeRecord(rec); err == nil {
 		err = p.boot(ctx, b, inst, rec)
 	}
 	if err != nil {
-		clean, cancel := p.cleaning(ctx)
-		defer cancel()
+		clean, free := p.clean.bind(context.WithoutCancel(ctx))
+		defer free()
 		return nil, errors.Join(err, b.destroy(clean))
 	}
 	return inst, nil
@@ -215,8 +215,8 @@ const givenUp = 10 * time.Second
 
 // remove removes a container that is of no use.
 func (p *Provider) remove(ctx context.Context, container string) error {
-	clean, cancel := p.cleaning(ctx)
-	defer cancel()
+	clean, free := p.clean.bind(context.WithoutCancel(ctx))
+	defer free()
 	return p.removeContainer(clean, container)
 }
 
@@ -224,10 +224,12 @@ func (p *Provider) remove(ctx context.Context, container string) error {
 const removeTries = 10
 
 // removeContainer removes a container and the volumes without a name that its
-// image asked for, and returns when it is gone.
+// image asked for, and returns when it is gone. That works also after Close.
 func (p *Provider) removeContainer(ctx context.Context, container string) error {
+	limited, cancel := context.WithTimeout(ctx, p.o.CallTimeout)
+	defer cancel()
 	for tries := 1; ; tries++ {
-		_, err := p.api.ContainerRemove(ctx, container, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true})
+		_, err := p.api.ContainerRemove(limited, container, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true})
 		if err == nil || isNotFound(err) {
 			return nil
 		}
@@ -238,7 +240,7 @@ func (p *Provider) removeContainer(ctx context.Context, container string) error 
 		}
 		select {
 		case <-time.After(50 * time.Millisecond):
-		case <-ctx.Done():
+		case <-limited.Done():
 			return p.engineError(ctx, "remove the container", err)
 		}
 	}

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strings"
+	"syscall"
 
 	cerrdefs "github.com/containerd/errdefs"
 	"github.com/moby/moby/client"
@@ -33,7 +35,8 @@ func (p *Provider) engineError(ctx context.Context, doing string, err error) err
 	}
 	code := sandpit.Internal
 	switch {
-	case client.IsErrConnectionFailed(err), errors.Is(err, context.DeadlineExceeded):
+	case client.IsErrConnectionFailed(err), errors.Is(err, context.DeadlineExceeded), errors.Is(err, syscall.ECONNRESET),
+		errors.Is(err, syscall.EPIPE), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return p.unreachable(doing, err)
 	case cerrdefs.IsNotFound(err):
 		code = sandpit.NotFound

@@ -96,9 +96,8 @@ func (p *Provider) hear(life context.Context, since string) {
 		if p.catchUp(ctx) {
 			pause = 100 * time.Millisecond
 			p.events.setAway(false)
-			since = p.listen(res, since)
+			since, heard = p.listen(ctx, res, since)
 			p.breaks.Add(1)
-			heard = time.Now()
 		}
 		cancel()
 		if time.Since(heard) >= p.o.Patience {
@@ -114,9 +113,7 @@ func (p *Provider) hear(life context.Context, since string) {
 
 // catchUp looks at all sandboxes. It returns false if the engine does not answer.
 func (p *Provider) catchUp(ctx context.Context) bool {
-	limited, cancel := p.limited(ctx)
-	defer cancel()
-	if _, err := p.api.Ping(limited, client.PingOptions{}); err != nil {
+	if !p.answers(ctx) {
 		return false
 	}
 	for _, b := range p.all() {
@@ -127,15 +124,33 @@ func (p *Provider) catchUp(ctx context.Context) bool {
 	return true
 }
 
-// listen handles events until the stream breaks, and returns the time of the last.
-func (p *Provider) listen(res client.EventsResult, since string) string {
+// answers reports whether the engine does, within the time that Wait is patient.
+func (p *Provider) answers(ctx context.Context) bool {
+	limited, cancel := context.WithTimeout(ctx, min(p.o.Patience, p.o.CallTimeout))
+	defer cancel()
+	_, err := p.api.Ping(limited, client.PingOptions{})
+	return err == nil
+}
+
+// listen handles events until the stream breaks, and returns the engine's time of the
+// last and when the engine was heard of. It asks now and then: the stream of one that
+// hangs does not break.
+func (p *Provider) listen(ctx context.Context, res client.EventsResult, since string) (last string, heard time.Time) {
+	heard = time.Now()
+	ask := time.NewTicker(max(p.o.Patience/2, time.Millisecond))
+	defer ask.Stop()
 	for {
 		select {
 		case m := <-res.Messages:
 			since = strconv.FormatInt(m.Time, 10)
 			p.heard(m)
+		case <-ask.C:
+			if !p.answers(ctx) {
+				return since, heard
+			}
+			heard = time.Now()
 		case <-res.Err: //nolint:errcheck // whatever broke it, it is opened again
-			return since
+			return since, time.Now()
 		}
 	}
 }

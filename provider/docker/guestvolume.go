@@ -29,6 +29,8 @@ type guestVolume struct {
 	volume string
 	open   func() (io.ReadCloser, error)
 	filled bool
+
+	filling chan struct{} // full while this provider fills it
 }
 
 const selfExe = "/proc/self/exe"
@@ -103,6 +105,12 @@ func (g *guestVolume) ensure(ctx context.Context, p *Provider, container, image 
 	if filled {
 		return nil
 	}
+	select {
+	case g.filling <- struct{}{}:
+		defer func() { <-g.filling }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 	for {
 		done, err := g.look(ctx, p, container)
 		if err == nil && !done {
@@ -152,7 +160,8 @@ func (g *guestVolume) fill(ctx context.Context, p *Provider, image string) (done
 	res, err := p.api.ContainerCreate(limited, client.ContainerCreateOptions{
 		Name: g.volume,
 		Config: &container.Config{
-			Image: image, Entrypoint: []string{guestDir + "/" + guest.Name}, Labels: map[string]string{labelPart: "guest"},
+			Image: image, Entrypoint: []string{guestDir + "/" + guest.Name},
+			Labels: map[string]string{labelPart: "guest", labelFiller: p.o.Manager},
 		},
 		HostConfig: &container.HostConfig{
 			NetworkMode: "none",
@@ -183,11 +192,15 @@ func (g *guestVolume) fill(ctx context.Context, p *Provider, image string) (done
 	_, err = p.api.CopyToContainer(limited, res.ID, client.CopyToContainerOptions{DestinationPath: guestDir, Content: r})
 	_ = r.Close() // never fails
 	<-packed
+	if isNotFound(err) { // somebody took this for the container of a dead one
+		return false, nil
+	}
 	return err == nil, p.engineError(ctx, "bring in the guest", err)
 }
 
-// removeStale removes the container of somebody who was killed while filling the
-// volume.
+// removeStale removes the container of somebody who was killed, or whose engine was,
+// while filling the volume. Of this provider's own state directory that is everybody
+// else, since one of them fills at a time.
 func (p *Provider) removeStale(ctx context.Context, name string) error {
 	c, err := p.inspect(ctx, name)
 	if sandpit.CodeOf(err) == sandpit.NotFound {
@@ -197,10 +210,35 @@ func (p *Provider) removeStale(ctx context.Context, name string) error {
 		return err
 	}
 	made, err := time.Parse(time.RFC3339Nano, c.Created)
-	if err == nil && time.Since(made) < staleHelper {
+	if err == nil && time.Since(made) < staleHelper && c.Config.Labels[labelFiller] != p.o.Manager {
 		return nil
 	}
 	return p.remove(ctx, c.ID)
+}
+
+// removeFillers removes the containers by which those of this state directory filled a
+// volume who were killed.
+func (p *Provider) removeFillers(ctx context.Context) error {
+	select {
+	case p.guest.filling <- struct{}{}:
+		defer func() { <-p.guest.filling }()
+	default: // there is one that is in use, and who uses it removes the others
+		return nil
+	}
+	limited, cancel := p.limited(ctx)
+	defer cancel()
+	res, err := p.api.ContainerList(limited, client.ContainerListOptions{
+		All: true, Filters: make(client.Filters).Add("label", labelFiller+"="+p.o.Manager),
+	})
+	if err != nil {
+		return p.engineError(ctx, "list the containers", err)
+	}
+	for _, c := range res.Items {
+		if err := p.remove(ctx, c.ID); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // packGuest writes the volume's content.

@@ -101,9 +101,7 @@ func (i *Instance) Wait(ctx context.Context) (sandpit.Exit, error) { return i.b.
 
 // Destroy implements sandpit.Instance.
 func (i *Instance) Destroy(ctx context.Context) error {
-	limited, cancel := context.WithTimeout(ctx, i.b.p.o.CallTimeout) // also after Close
-	defer cancel()
-	err := i.b.destroy(limited)
+	err := i.b.destroy(ctx)
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	for _, t := range i.transports {

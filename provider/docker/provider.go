@@ -22,7 +22,8 @@ const (
 	labelManager = "dev.sandpit.manager"
 	labelSpec    = "dev.sandpit.spec" // without environment
 	labelAttempt = "dev.sandpit.attempt"
-	labelPart    = "dev.sandpit.part" // of what is no sandbox
+	labelPart    = "dev.sandpit.part"   // of what is no sandbox
+	labelFiller  = "dev.sandpit.filler" // manager of who fills a volume
 )
 
 // Provider makes sandboxes in one engine.
@@ -72,6 +73,7 @@ func New(o Options) (*Provider, error) {
 		return nil, errors.Join(err, api.Close())
 	}
 	p.images.calls = make(map[string]*imageCall)
+	p.guest.filling = make(chan struct{}, 1)
 	return p, nil
 }
 
@@ -166,8 +168,17 @@ func (p *Provider) inspect(ctx context.Context, id string) (container.InspectRes
 	return res.Container, p.engineError(ctx, "inspect the container", err)
 }
 
-// List implements sandpit.Provider.
+// List implements sandpit.Provider. It also removes records whose container is no
+// more, and containers that filled a volume: a program that was killed leaves them
+// behind.
 func (p *Provider) List(ctx context.Context) ([]sandpit.Placement, error) {
+	records, err := p.records() // before the containers, which are there before their records
+	if err != nil {
+		return nil, err
+	}
+	if err := p.removeFillers(ctx); err != nil {
+		return nil, err
+	}
 	limited, cancel := p.limited(ctx)
 	defer cancel()
 	res, err := p.api.ContainerList(limited, client.ContainerListOptions{
@@ -189,7 +200,13 @@ func (p *Provider) List(ctx context.Context) ([]sandpit.Placement, error) {
 			one.Spec = sandpit.Spec{} // it can be destroyed all the same
 		}
 		one.Spec.Env = nil
+		delete(records, id)
 		list = append(list, one)
+	}
+	for id, rec := range records {
+		if err := p.removeRecord(id, rec.Container); err != nil {
+			return nil, err
+		}
 	}
 	return list, nil
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
@@ -16,7 +17,8 @@ import (
 type record struct {
 	ID        sandpit.ID   `json:"id"`
 	Container string       `json:"container"`
-	Spec      sandpit.Spec `json:"spec"` // with its environment, which Start needs again
+	Engine    string       `json:"engine,omitempty"` // its address
+	Spec      sandpit.Spec `json:"spec"`             // with its environment, which Start needs again
 	CreatedAt time.Time    `json:"created_at"`
 	// Token is the guest's key. Whoever can read it may use the sandbox.
 	Token string    `json:"token"`
@@ -25,7 +27,10 @@ type record struct {
 	Stopped bool `json:"stopped,omitempty"`
 }
 
-const recordsName = "sandboxes"
+const (
+	recordsName = "sandboxes"
+	newPrefix   = ".new-" // of a record that is being written
+)
 
 func (p *Provider) recordsDir() string { return filepath.Join(p.o.StateDir, recordsName) }
 
@@ -46,7 +51,7 @@ func (p *Provider) writeRecord(r record) error {
 		return fmt.Errorf("write the record: %w", err)
 	}
 	file := p.recordFile(r.ID)
-	f, err := os.CreateTemp(filepath.Dir(file), ".new-*") // closed to others
+	f, err := os.CreateTemp(filepath.Dir(file), newPrefix+"*") // closed to others
 	if err != nil {
 		return fmt.Errorf("write the record: %w", err)
 	}
@@ -84,6 +89,42 @@ func (p *Provider) readRecord(id sandpit.ID, container string) (record, error) {
 		return record{}, sandpit.Errorf(sandpit.NotFound, "sandbox %s has no record", id)
 	}
 	return r, nil
+}
+
+// staleFile is how old a record that is being written may be.
+const staleFile = time.Hour
+
+// records returns what is recorded of this engine, and removes what somebody was writing when they
+// were killed. Files that are no records stay.
+func (p *Provider) records() (map[sandpit.ID]record, error) {
+	dir := filepath.Join(p.o.StateDir, recordsName)
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, fmt.Errorf("read the records: %w", err)
+	}
+	all := make(map[sandpit.ID]record)
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), newPrefix) {
+			if info, err := e.Info(); err == nil && time.Since(info.ModTime()) > staleFile {
+				_ = os.Remove(filepath.Join(dir, e.Name())) // the next one tries again
+			}
+			continue
+		}
+		id := sandpit.ID(strings.TrimSuffix(e.Name(), ".json"))
+		if id.Validate() != nil {
+			continue
+		}
+		data, err := os.ReadFile(filepath.Join(dir, e.Name()))
+		var rec record
+		if err != nil || json.Unmarshal(data, &rec) != nil || rec.ID != id {
+			continue // removed meanwhile, or nothing that List could judge
+		}
+		if rec.Engine != p.host() {
+			continue // who knows what is there
+		}
+		all[id] = rec
+	}
+	return all, nil
 }
 
 func (p *Provider) removeRecord(id sandpit.ID, container string) error {
