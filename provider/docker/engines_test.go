@@ -338,7 +338,7 @@ func TestRunsc(t *testing.T) {
 		}
 	}
 	wrapped := filepath.Join(t.TempDir(), "runsc-files")
-	if err := os.WriteFile(wrapped, []byte("#!/bin/sh\nexec "+runsc+" --overlay2=none \"$@\"\n"), 0o700); err != nil { //nolint:gosec // a program
+	if err := os.WriteFile(wrapped, []byte("#!/bin/sh\nexec "+runsc+" --overlay2=none \"$@\"\n"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	o := engineOptions(t, docker.Endpoint{Host: testdocker.Start(t, "--add-runtime=runsc="+runsc, "--add-runtime=runsc-files="+wrapped)})
