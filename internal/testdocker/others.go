@@ -120,7 +120,7 @@ func Podman(tb testing.TB) string {
 	}
 	host := "unix://" + filepath.Join(dir, "sock")
 	log := filepath.Join(dir, "log")
-	cmd := exec.CommandContext(context.Background(), "sh", "-c", keeper, "keeper", dir,
+	cmd := exec.CommandContext(context.WithoutCancel(tb.Context()), "sh", "-c", keeper, "keeper", dir, // the end of its input ends it
 		"podman", "--root="+filepath.Join(dir, "root"), "--runroot="+filepath.Join(dir, "run"), "--tmpdir="+filepath.Join(dir, "tmp"),
 		"system", "service", "--time=0", host)
 	cmd.Env = append(os.Environ(), "CONTAINERS_CONF="+filepath.Join(dir, "containers.conf"))

@@ -22,6 +22,9 @@ func (i *Instance) Stop(ctx context.Context) error {
 	}
 	defer b.yield()
 	rec, err := b.p.readRecord(b.id, b.container)
+	if err == nil {
+		err = b.keepsFiles(ctx)
+	}
 	if err != nil {
 		return fmt.Errorf("stop sandbox %s: %w", b.id, err)
 	}
@@ -51,6 +54,26 @@ func (i *Instance) Stop(ctx context.Context) error {
 		}
 	}
 	return err
+}
+
+// keepsFiles refuses what relies on the files of a container being the engine's, where
+// gVisor keeps what has changed to itself and forgets it with its process. It does so by
+// default, in a file that only others see.
+func (b *box) keepsFiles(ctx context.Context) error {
+	if !isGVisor(b.p.o.Runtime) {
+		return nil
+	}
+	limited, cancel := b.p.limited(ctx)
+	defer cancel()
+	_, err := b.p.api.ContainerStatPath(limited, b.container, client.ContainerStatPathOptions{Path: "/.gvisor.filestore." + b.container})
+	if err == nil {
+		return sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "the runtime %s forgets the files of a container that ends", b.p.o.Runtime),
+			"give it the argument --overlay2=none, in runtimeArgs of Docker's daemon.json")
+	}
+	if isNotFound(err) {
+		return nil
+	}
+	return b.p.engineError(ctx, "look for gVisor's files", err)
 }
 
 // Start implements sandpit.Stopper.
@@ -199,6 +222,9 @@ func (i *Instance) snapshot(ctx context.Context, name string) (sandpit.Snapshot,
 	}
 	defer b.yield()
 	rec, err := b.p.readRecord(b.id, b.container)
+	if err == nil {
+		err = b.keepsFiles(ctx)
+	}
 	if err != nil {
 		return sandpit.Snapshot{}, err
 	}

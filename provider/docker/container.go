@@ -102,7 +102,7 @@ func (p *Provider) limitsFor(asked sandpit.Resources, f facts) (limits, error) {
 			Disk: cmp.Or(asked.Disk, d.Disk), PIDs: cmp.Or(asked.PIDs, d.PIDs),
 		},
 		explicitDisk: asked.Disk != 0,
-		gvisor:       strings.Contains(p.o.Runtime, "runsc"),
+		gvisor:       isGVisor(p.o.Runtime),
 	}
 	for _, one := range []struct {
 		what          string
@@ -131,6 +131,9 @@ func (p *Provider) limitsFor(asked sandpit.Resources, f facts) (limits, error) {
 	}
 	return l, nil
 }
+
+// isGVisor reports whether an engine's runtime is gVisor's, by its name.
+func isGVisor(runtime string) bool { return strings.Contains(runtime, "runsc") }
 
 const diskOption = "size"
 

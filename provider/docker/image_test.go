@@ -223,15 +223,24 @@ func TestPull(t *testing.T) {
 	wantCode(t, err, sandpit.NotFound)
 }
 
-// TestPullPinned asks for an image by its digest.
+// TestPullPinned asks for an image by its digest, ahead of the first sandbox.
 func TestPullPinned(t *testing.T) {
 	t.Parallel()
 	p := open(t, options(t))
 	r := testdocker.NewRegistry(t)
 	_, pinned := r.Push(t, "pinned", "1", small(t), nil)
+	if err := p.PrepareImage(within(t), sandpit.Image(pinned)); err != nil {
+		t.Fatal(err)
+	}
+	fetched := r.Manifests()
 	if got := shell(t, create(t, p, sandpit.Spec{Image: sandpit.Image(pinned)}), "echo pinned"); got != "pinned\n" {
 		t.Errorf("got %q", got)
 	}
+	if n := r.Manifests(); n != fetched || n == 0 {
+		t.Errorf("manifests were read %d times ahead, and %d times in all", fetched, n)
+	}
+	wantCode(t, p.PrepareImage(within(t), sandpit.Image(r.Host()+"/pinned:none")), sandpit.NotFound)
+	wantCode(t, p.PrepareImage(within(t), sandpit.HostImage), sandpit.Unsupported)
 }
 
 func TestPullLogin(t *testing.T) {

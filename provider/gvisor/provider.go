@@ -272,7 +272,7 @@ func (p *Provider) openMounts(ctx context.Context, engine string, req *createReq
 		if err != nil {
 			return files, fmt.Errorf("mount: %w", err)
 		}
-		defer opened.Close() //nolint:gocritic // there are few
+		defer opened.Close() // there are few
 		info, err := opened.Stat()
 		if err != nil {
 			return files, fmt.Errorf("mount: %w", err)
