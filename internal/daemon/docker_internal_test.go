@@ -295,7 +295,8 @@ func TestDockerImages(t *testing.T) {
 	t.Parallel()
 	registry := testdocker.NewRegistry(t)
 	registry.Hold = make(chan struct{})
-	tagged, _ := registry.Push(t, "team/box", "1", testdocker.BusyboxFiles(t), nil)
+	files := append(testdocker.BusyboxFiles(t), testdocker.File{Name: "etc/unique", Mode: 0o644, Content: []byte(sandpit.NewID())})
+	tagged, _ := registry.Push(t, "team/box", "1", files, nil)
 	r := start(t, withDocker(t), dockers(t))
 	c := r.dial()
 	var group sync.WaitGroup
