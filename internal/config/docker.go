@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"path/filepath"
 	"regexp"
@@ -115,7 +116,7 @@ func setDockerHost(field *string, v any) error {
 	text, ok := textOf(v)
 	scheme, rest, found := strings.Cut(text, "://")
 	if !ok || !found || scheme == "" || rest == "" || hasControl(text) || strings.Contains(rest, "@") { // which may be a password
-		return fmt.Errorf("is not the address of an engine; use for example unix:///var/run/docker.sock or tcp://engine.lan:2376")
+		return errors.New("is not the address of an engine; use for example unix:///var/run/docker.sock or tcp://engine.lan:2376")
 	}
 	*field = text
 	return nil

@@ -57,7 +57,13 @@ func (m *Manager) recreate(ctx context.Context, b *box) error {
 		return nil
 	}
 	b.place(i) // what there is of it is destroyed before the next try
-	if bad := m.become(ctx, b, sandpit.StateError, withReason(reason+"; "+err.Error())); bad != nil {
+	bad := m.become(ctx, b, sandpit.StateError, func(r *store.Row) {
+		r.Reason = cut(reason+"; "+err.Error(), store.MaxReason)
+		if left != nil && sandpit.CodeOf(err) == sandpit.Unavailable {
+			r.Recreated-- // the provider is away, and what it keeps is still there
+		}
+	})
+	if bad != nil {
 		return bad
 	}
 	if row := b.look(); row.Recreated >= row.Policy.Recreate {
@@ -90,10 +96,10 @@ func (m *Manager) revive(ctx context.Context, b *box, left sandpit.Reviver) (san
 	switch code := sandpit.CodeOf(err); {
 	case err == nil && i.ID() != b.id:
 		return nil, sandpit.Errorf(sandpit.Internal, "the provider revived %.64q instead", string(i.ID()))
-	case err == nil, ctx.Err() != nil, code == sandpit.Unavailable:
-		return i, err
 	case code == sandpit.Conflict: // somebody else has started it
 		return m.attach(ctx, b, b.look().Handle)
+	case code != sandpit.NotFound && code != sandpit.Gone:
+		return i, err
 	}
 	m.o.Log.WarnContext(ctx, "a sandbox is made anew, without its files", slog.String("sandbox", string(b.id)), slog.Any("error", err))
 	if err := m.destroy(ctx, b); err != nil {

@@ -5,9 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"strings"
-	"syscall"
 
 	cerrdefs "github.com/containerd/errdefs"
 	"github.com/moby/moby/client"
@@ -35,8 +35,7 @@ func (p *Provider) engineError(ctx context.Context, doing string, err error) err
 	}
 	code := sandpit.Internal
 	switch {
-	case client.IsErrConnectionFailed(err), errors.Is(err, context.DeadlineExceeded), errors.Is(err, syscall.ECONNRESET),
-		errors.Is(err, syscall.EPIPE), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+	case client.IsErrConnectionFailed(err), errors.Is(err, context.DeadlineExceeded), isBroken(err):
 		return p.unreachable(doing, err)
 	case cerrdefs.IsNotFound(err):
 		code = sandpit.NotFound
@@ -54,6 +53,18 @@ func (p *Provider) engineError(ctx context.Context, doing string, err error) err
 		code = sandpit.Exhausted
 	}
 	return sandpit.Errorf(code, "%s: %s", doing, clip(err.Error()))
+}
+
+// isBroken reports whether a connection to an engine was not made, or broke.
+func isBroken(err error) bool {
+	for _, one := range []error{
+		io.EOF, io.ErrUnexpectedEOF, net.ErrClosed, unix.ECONNREFUSED, unix.ECONNRESET, unix.EPIPE, unix.ENOENT,
+	} {
+		if errors.Is(err, one) {
+			return true
+		}
+	}
+	return false
 }
 
 // unreachable says what keeps this program from the engine. The client does not say it

@@ -20,6 +20,12 @@ var _ sandpit.Reviver = (*Instance)(nil)
 
 // Revive implements sandpit.Reviver: the container is started again.
 func (i *Instance) Revive(ctx context.Context) (sandpit.Instance, error) {
+	if err := i.b.refresh(ctx); err != nil {
+		return nil, fmt.Errorf("revive sandbox %s: %w", i.b.id, err)
+	}
+	if i.b.now() == stopped { // by one who did not come to the end
+		return i, i.Start(ctx)
+	}
 	inst, err := i.b.revive(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("revive sandbox %s: %w", i.b.id, err)

@@ -1,0 +1,151 @@
+package docker
+
+import (
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/moby/moby/api/types/container"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+func TestExitOf(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		state container.State
+		want  string
+	}{
+		"out of memory":           {container.State{ExitCode: 137, OOMKilled: true}, "killed: out of memory"},
+		"a program ran out of it": {container.State{ExitCode: 0, OOMKilled: true}, "stopped by somebody else"},
+		"killed":                  {container.State{ExitCode: 137}, "killed by somebody else"},
+		"stopped":                 {container.State{}, "stopped by somebody else"},
+		"a bad image":             {container.State{ExitCode: 127, Error: "exec format error"}, "it could not run: exec format error"},
+		"anything else":           {container.State{ExitCode: 3}, "its first process ended with exit status 3"},
+	} {
+		if got := exitOf(tc.state); !got.Known || got.Code != tc.state.ExitCode || !strings.HasPrefix(got.Reason, tc.want) {
+			t.Errorf("%s: %+v, want %q", name, got, tc.want)
+		}
+	}
+}
+
+// An engine may be restarted, and take containers with it.
+func TestEndingWhileAway(t *testing.T) {
+	t.Parallel()
+	p, err := New(Options{Ephemeral: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	b, err := p.box(sandpit.NewID(), strings.Repeat("a", 64))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.breaks.Add(1)
+	b.settle(container.State{Running: true})
+	if got := b.ending(container.State{ExitCode: 137}).Reason; got != "killed by somebody else" {
+		t.Errorf("seen running since: %q", got)
+	}
+	p.breaks.Add(1)
+	if got := b.ending(container.State{ExitCode: 137}).Reason; !strings.HasPrefix(got, "it ended while the docker engine was restarted") {
+		t.Errorf("not seen since: %q", got)
+	}
+}
+
+// What keeps this program from an engine is told with the address and a remedy, and
+// without a password.
+func TestUnreachable(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	dead := filepath.Join(dir, "dead.sock")
+	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: dead, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ln.SetUnlinkOnClose(false)
+	if err := ln.Close(); err != nil {
+		t.Fatal(err)
+	}
+	cases := map[string]struct{ host, text, hint string }{
+		"no socket":         {"unix://" + dir + "/none.sock", "there is no such socket", "systemctl start docker"},
+		"nobody behind it":  {"unix://" + dead, "does not answer", "systemctl start docker"},
+		"nobody there":      {"tcp://127.0.0.1:1", "does not answer", "docker version"},
+		"a password inside": {"tcp://me:s3cret@127.0.0.1:1", "127.0.0.1:1", "docker version"},
+	}
+	if os.Geteuid() != 0 {
+		closed := filepath.Join(dir, "closed.sock")
+		if err := errors.Join(os.Link(dead, closed), os.Chmod(closed, 0)); err != nil {
+			t.Fatal(err)
+		}
+		cases["not for this user"] = struct{ host, text, hint string }{"unix://" + closed, "permission denied", "usermod"}
+	}
+	for name, tc := range cases {
+		p, err := New(Options{Endpoint: Endpoint{Host: tc.host}, Ephemeral: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = p.Check(t.Context())
+		if !errors.Is(err, sandpit.Unavailable) || !strings.Contains(err.Error(), tc.text) || !strings.Contains(sandpit.HintOf(err), tc.hint) ||
+			strings.Contains(err.Error(), "s3cret") {
+			t.Errorf("%s: %v (hint %q)", name, err, sandpit.HintOf(err))
+		}
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestLimitsDisk(t *testing.T) {
+	t.Parallel()
+	fs := func(name string) [][2]string { return [][2]string{{"Backing Filesystem", name}} }
+	for _, tc := range []struct {
+		driver string
+		status [][2]string
+		want   bool
+	}{
+		{"overlay2", fs("extfs"), false}, {"overlay2", fs("xfs"), true}, {"btrfs", nil, true}, {"overlay2", nil, true}, {"zfs", fs("zfs"), true},
+	} {
+		if got := limitsDisk(tc.driver, tc.status); got != tc.want {
+			t.Errorf("%s on %v: %v", tc.driver, tc.status, got)
+		}
+	}
+}
+
+func TestCapabilities(t *testing.T) {
+	t.Parallel()
+	for name, ok := range map[string]bool{"SYS_PTRACE": true, "NET_RAW": true, "SYS_ADMIN": false, "ALL": false, "SYS_MODULE": false, "": false} {
+		if err := checkCapabilities([]string{name}); (err == nil) != ok || err != nil && !errors.Is(err, sandpit.Invalid) {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+}
+
+// Whoever hears of a fetch hears nothing of others, and nothing afterwards.
+func TestHearers(t *testing.T) {
+	t.Parallel()
+	var h hearers
+	var mu sync.Mutex
+	heard := map[string]int64{}
+	hear := func(who string) func(int64, int64) {
+		return func(done, _ int64) {
+			mu.Lock()
+			defer mu.Unlock()
+			heard[who] += done
+		}
+	}
+	one, other := h.add("a", hear("one")), h.add("a", hear("other"))
+	elsewhere := h.add("b", hear("elsewhere"))
+	h.tell("a", 1, 10)
+	one()
+	h.tell("a", 2, 10)
+	other()
+	elsewhere()
+	h.tell("a", 4, 10)
+	if heard["one"] != 1 || heard["other"] != 3 || heard["elsewhere"] != 0 || len(h.list) != 0 {
+		t.Errorf("heard: %v, list %v", heard, h.list)
+	}
+}
