@@ -143,6 +143,11 @@ func (b *box) create(req createRequest, g cgroups, files []*os.File) (notes []st
 	if b.limits, err = newLimits(g, b.id, req.Limits); err != nil {
 		return nil, err
 	}
+	if req.Saved {
+		if err := b.limits.giveRoom(); err != nil {
+			return nil, fmt.Errorf("make room for the files: %w", err)
+		}
+	}
 	req.Setup.Memory = b.limits.enforced.Memory
 	return b.limits.notes, b.start(req, files)
 }
@@ -211,6 +216,9 @@ func (b *box) settle() error {
 	defer b.mu.Unlock()
 	if b.limits == nil || b.destroyed {
 		return sandpit.Errorf(sandpit.Gone, "sandbox %s is gone", b.id)
+	}
+	if err := b.limits.takeRoom(); err != nil {
+		return err
 	}
 	if b.limits.events != nil {
 		var err error

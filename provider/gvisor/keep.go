@@ -162,6 +162,7 @@ type keptFiles struct {
 	root   *os.File
 	layer  []*os.File // in the order of layerFiles
 	size   int64
+	tree   int64 // bytes of the one that describes the tree
 }
 
 func (f keptFiles) close() {
@@ -196,6 +197,9 @@ func (k keeper) open(id sandpit.ID) (keptFiles, error) {
 			return keptFiles{}, sandpit.Errorf(sandpit.Internal, "what is kept of sandbox %s is damaged: %s has changed", id, name)
 		}
 		files.size += info.Size()
+		if name == checkpointfiles.FSCheckpointMultiTarFileName {
+			files.tree = info.Size()
+		}
 	}
 	return files, nil
 }

@@ -27,6 +27,9 @@ type limitsRequest struct {
 	Explicit []controller `json:"explicit,omitempty"`
 	// DiskExplicit means that somebody asked for that much room.
 	DiskExplicit bool `json:"disk_explicit,omitempty"`
+	// Kernel is how many bytes of memory the sandbox's kernel may take besides, for
+	// what it keeps of the files that it was started with.
+	Kernel int64 `json:"kernel,omitempty"`
 }
 
 // orDefaults fills in what r leaves open.
@@ -90,6 +93,8 @@ type limits struct {
 	// enforced is zero where there is no limit.
 	enforced sandpit.Resources
 	notes    []string // what is not enforced, for people
+	kernel   int64    // bytes of memory beyond the limit, see limitsRequest
+	roomy    bool     // see giveRoom
 	// events is nil without a limit of memory, and after somebody took them.
 	events     *memoryEvents
 	background sync.WaitGroup
@@ -115,7 +120,7 @@ const (
 // newLimits makes the sandbox's control groups and sets its limits. What it
 // leaves when it fails is for remove.
 func newLimits(g cgroups, id sandpit.ID, req limitsRequest) (*limits, error) {
-	l := &limits{groups: make(map[controller]string)}
+	l := &limits{groups: make(map[controller]string), kernel: req.Kernel}
 	for _, c := range controllers {
 		if dir := g.dir(c); dir != "" {
 			l.groups[c] = filepath.Join(hostRoot, dir, string(id))
@@ -196,25 +201,13 @@ func (l *limits) unified(c controller) bool {
 	return err == nil
 }
 
-// setMemory sets the second of the two limits described in memory.go, and for
-// version 2 the first one.
+// setMemory sets the limits described in memory.go.
 func (l *limits) setMemory(bytes int64) error {
-	value := strconv.FormatInt(bytes+memoryReserve, 10)
-	err := l.set(memoryController, "memory.limit_in_bytes", "memory.max", value)
-	if err != nil {
-		return err
-	}
-	if l.unified(memoryController) {
-		err = errors.Join(
-			l.set(memoryController, "", "memory.high", strconv.FormatInt(bytes, 10)),
-			l.set(memoryController, "", "memory.swap.max", "0"))
-	} else {
-		err = l.set(memoryController, "memory.memsw.limit_in_bytes", "", value)
-	}
-	if err != nil && !errors.Is(err, os.ErrNotExist) { // a kernel that does not account for swap
-		return err
-	}
 	l.enforced.Memory = bytes
+	if err := l.holdMemory(l.firstLimit(), l.firstLimit()+memoryReserve); err != nil {
+		l.enforced.Memory = 0
+		return err
+	}
 	l.openEvents()
 	return nil
 }

@@ -36,6 +36,7 @@ const (
 type memoryGuard struct {
 	limits  *limits
 	most    int64
+	asleep  atomic.Bool // nobody is to be killed
 	conduit *os.File
 	marked  []int    // processes that need no mark: they have one, or are not programs
 	events  *os.File // becomes readable when the limit is reached
@@ -52,7 +53,7 @@ type memoryGuard struct {
 // startMemoryGuard begins to watch a sandbox whose guest has started and in which
 // no other program runs yet.
 func startMemoryGuard(l *limits, conduit *os.File) (*memoryGuard, error) {
-	g := &memoryGuard{limits: l, most: l.enforced.Memory, quit: make(chan struct{}), done: make(chan struct{})}
+	g := &memoryGuard{limits: l, most: l.firstLimit(), quit: make(chan struct{}), done: make(chan struct{})}
 	var err error
 	if g.marked, err = groupProcesses(l.groups[memoryController]); err != nil {
 		return nil, err
@@ -77,6 +78,13 @@ func (g *memoryGuard) stop() {
 	_ = g.events.Close()
 	<-g.done
 	_ = g.conduit.Close()
+}
+
+// sleep has nobody be killed by the guard, until it is woken.
+func (g *memoryGuard) sleep(asleep bool) {
+	if g != nil {
+		g.asleep.Store(asleep)
+	}
 }
 
 // killed returns how often memory ran out and a program was to be killed.
@@ -111,7 +119,7 @@ func (g *memoryGuard) relieve() time.Duration {
 	if err != nil || used <= g.most/2 {
 		return 0 // the sandbox is gone, or all is well
 	}
-	if kept <= g.most { // what lies above are copies of files, and gives way
+	if kept <= g.most || g.asleep.Load() { // what lies above are copies of files, and gives way
 		g.mark()
 		g.ordered = time.Time{}
 		return markPeriod

@@ -35,10 +35,9 @@ func (b *box) resume() error {
 	if !b.paused {
 		return sandpit.Errorf(sandpit.Conflict, "sandbox %s is not paused", b.id)
 	}
-	if err := b.container.Resume(); err != nil {
+	if err := b.unsaveLocked(); err != nil {
 		return b.kernelErrorLocked("resume", err)
 	}
-	b.paused, b.saved = false, false
 	return nil
 }
 

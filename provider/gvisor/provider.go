@@ -188,6 +188,7 @@ func (p *Provider) announce(engine string, rec record) (*os.File, error) {
 func (p *Provider) boot(ctx context.Context, inst *Instance, rec record, img images, record *os.File) error {
 	spec, dir := rec.Spec, inst.engineDir()
 	req := createRequest{Hostname: spec.Hostname, Limits: rec.Limits, Saved: len(img.layer) > 0}
+	req.Limits.Kernel = img.kernel
 	if req.Hostname == "" {
 		req.Hostname = "sandpit"
 	}
@@ -309,6 +310,7 @@ type images struct {
 	guestFile *os.File
 	layer     []*os.File    // those of a stopped sandbox
 	loading   time.Duration // how long reading these may take
+	kernel    int64         // bytes of memory that the sandbox's kernel keeps of them
 }
 
 func (i images) close() {

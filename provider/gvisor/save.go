@@ -44,18 +44,28 @@ func (b *box) save(ctx context.Context, files []*os.File) error {
 		b.paused = true
 	}
 	b.saved = true
-	err := b.saveLayer(files)
+	b.guard.sleep(true)
+	err := b.limits.giveRoom()
+	if err == nil {
+		err = b.saveLayer(files)
+	}
 	if err == nil {
 		err = ctx.Err()
 	}
 	if err == nil {
 		return nil
 	}
-	if resumeErr := b.container.Resume(); resumeErr != nil {
-		return b.kernelErrorLocked("save", errors.Join(err, resumeErr))
+	return b.kernelErrorLocked("save", errors.Join(err, b.unsaveLocked()))
+}
+
+// unsaveLocked lets a sandbox go on that was to be stopped. The caller holds mu.
+func (b *box) unsaveLocked() error {
+	if err := b.container.Resume(); err != nil {
+		return err
 	}
 	b.paused, b.saved = false, false
-	return b.kernelErrorLocked("save", err)
+	b.guard.sleep(false)
+	return b.limits.takeRoom()
 }
 
 // saveLayer has the kernel write the layer. The files come from the provider, so

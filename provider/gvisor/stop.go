@@ -17,6 +17,9 @@ const (
 	startPoll = 250 * time.Millisecond
 	// slowestLoad is how many bytes of files a second a start has to manage at least.
 	slowestLoad = 10 << 20
+	// keptOfTree is how much memory a kernel keeps for each byte of the file that
+	// describes the tree of files: that file itself, and what the collector leaves.
+	keptOfTree = 2
 	// handleStopped stands in a handle where else an engine does.
 	handleStopped = "stopped"
 )
@@ -146,7 +149,10 @@ func (i *Instance) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	img := images{rootFile: files.root, layer: files.layer, loading: time.Duration(files.size/slowestLoad) * time.Second}
+	img := images{
+		rootFile: files.root, layer: files.layer,
+		loading: time.Duration(files.size/slowestLoad) * time.Second, kernel: keptOfTree * files.tree,
+	}
 	defer func() { img.close() }()
 	if err := i.endLeftover(ctx); err != nil {
 		return err

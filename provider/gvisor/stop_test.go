@@ -219,6 +219,61 @@ func TestStartedByTwo(t *testing.T) {
 	}
 }
 
+// TestStopWithManyFiles has so many files that the kernel needs more memory to write
+// them down, and to read them again, than the sandbox may use.
+func TestStopWithManyFiles(t *testing.T) {
+	t.Parallel()
+	p := newProvider(t, t.TempDir())
+	needControlGroups(t, p)
+	const limit = 96 << 20
+	box := create(t, p, sandpit.Spec{Resources: sandpit.Resources{Memory: limit, Disk: 1 << 30}, Image: busyboxImage(t)})
+	output(t, box, `i=0; while [ $i -lt 60 ]; do
+	busybox mkdir /d$i; j=0; while [ $j -lt 200 ]; do : > /d$i/a-name-of-some-length-$j; j=$((j+1)); done
+	i=$((i+1)); done`)
+	before := secondLimit(t, box.ID())
+	stopOf(t, box)
+	startOf(t, box)
+	if got := output(t, box, "busybox find /d* -type f | busybox wc -l"); got != "12000" {
+		t.Errorf("files: %s, want 12000", got)
+	}
+	if s := statsOf(t, box); s.Limits.Memory != limit {
+		t.Errorf("limit %d, want %d", s.Limits.Memory, int64(limit))
+	}
+	// It holds again, but for what the kernel keeps of the files' names.
+	if after := secondLimit(t, box.ID()); after < before || after > before+limit {
+		t.Errorf("the machine's limit is %d, was %d", after, before)
+	}
+	if got := output(t, box, "echo alive"); got != "alive" {
+		t.Errorf("afterwards: %q", got)
+	}
+	if err := box.Destroy(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// secondLimit returns the limit of memory that the machine's kernel enforces.
+func secondLimit(t *testing.T, id sandpit.ID) int64 {
+	t.Helper()
+	var limit int64
+	_ = filepath.WalkDir("/sys/fs/cgroup", func(path string, entry os.DirEntry, err error) error {
+		if err != nil || filepath.Base(filepath.Dir(path)) != string(id) {
+			return nil //nolint:nilerr // others come and go meanwhile
+		}
+		if entry.Name() != "memory.limit_in_bytes" && entry.Name() != "memory.max" {
+			return nil
+		}
+		data, err := os.ReadFile(path)
+		if err == nil {
+			limit, err = strconv.ParseInt(strings.TrimSpace(string(data)), 10, 64)
+		}
+		return err
+	})
+	if limit == 0 {
+		t.Fatal("no limit of memory was found")
+	}
+	return limit
+}
+
 // TestStoppedSandboxKeepsItsImage removes the image and what it was made from.
 func TestStoppedSandboxKeepsItsImage(t *testing.T) {
 	t.Parallel()
