@@ -108,7 +108,7 @@ func (k *kit) netUsers(ctx context.Context, p *gvisor.Provider, server netip.Add
 	id, err := dockerOutput(ctx, "run", "-d", "--network", "bridge", "--label", k.docker.label, k.docker.image, "sleep", "86400")
 	if err != nil {
 		k.report.skip("network, "+byDocker, "no bridge: "+err.Error())
-		return users, clean, nil
+		return users, clean, nil //nolint:nilerr // the report says so
 	}
 	return users, clean, enter(byDocker, &dockerBox{id: id})
 }

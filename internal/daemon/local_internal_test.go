@@ -15,7 +15,7 @@ import (
 func TestLocalPorts(t *testing.T) {
 	t.Parallel()
 	cfg := configured(t)
-	cfg.Engine = testengine.Path(t)
+	cfg.Provider, cfg.Engine = nameGVisor, testengine.Path(t)
 	ask := sandpit.Spec{Ports: []sandpit.Port{{Port: 8000, HostIP: "127.7.4.1"}}}
 	told := make(chan []sandpit.Port, 1)
 	local, err := OpenLocal(cfg, Listeners{Published: func(ports []sandpit.Port) { told <- ports }})
