@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -211,6 +212,12 @@ func TestUnit(t *testing.T) {
 			t.Errorf("the unit has no line %s", line)
 		}
 	}
+	// Without these a server that starts as root makes no sandbox.
+	for _, capability := range []string{"CAP_SETUID", "CAP_SETGID", "CAP_SETFCAP", "CAP_SYS_ADMIN"} {
+		if !regexp.MustCompile(`(?m)^CapabilityBoundingSet=.*\b` + capability + `\b`).MatchString(unit) {
+			t.Errorf("the unit takes %s away", capability)
+		}
+	}
 	analyze, err := exec.LookPath("systemd-analyze")
 	if err != nil {
 		testengine.Skip(t, "systemd-analyze is not installed")
@@ -309,8 +316,13 @@ func TestDockerfile(t *testing.T) {
 			continue
 		}
 		for item := range strings.FieldsSeq(rest) {
-			if name, _, _ := strings.Cut(item, "="); strings.HasPrefix(name, "SANDPIT_") && !known[name] {
+			name, value, _ := strings.Cut(item, "=")
+			if strings.HasPrefix(name, "SANDPIT_") && !known[name] {
 				t.Errorf("there is no setting %s", name)
+			}
+			// An engine lets everybody enter a volume, and the server uses no such directory.
+			if strings.HasSuffix(name, "_DIR") && strings.Contains(text, strconv.Quote(value)) {
+				t.Errorf("%s is a volume itself", name)
 			}
 		}
 	}
