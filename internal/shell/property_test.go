@@ -22,7 +22,7 @@ var pieces = []string{
 	`if [ "$a" -gt %d ]; then echo more; else echo less; fi`, `case "$b" in *%d*) echo has;; esac`, `seq %d | tail -n 2`, `cat`, `read -r x; echo "$x"`,
 	`(a=99; cd /; echo sub; exit %d)`, `a=$(echo %d)`, `echo "$(f two)"`, `cd / && pwd; cd - >/dev/null`, `set -- %d 2 3; echo $# "$*"`, `shift`, `printf '\000\001\377\n'`,
 	`trap 'echo usr' USR1; kill -USR1 $$`, `{ echo grouped; echo err >&2; } 2>&1 | sort`, `! true`, `nothing_of_the_kind 2>/dev/null`, `unset b`, `: "${c:=%d}"; echo "$c"`,
-	`sleep 0 & wait $!`, `eval 'echo evaluated; a=%d'`, `while [ "$a" -lt 3 ]; do a=$((a + 1)); [ "$a" = 2 ] && continue; echo "w$a"; done`, `# comment %d`, `echo 'it'\''s' "q\"$a"`,
+	`sleep 0 & wait $!`, `eval 'echo evaluated; a=%d'`, `while [ "$a" -lt 3 ]; do a=$((a + 1)); [ "$a" = 2 ] && continue; echo "w$a"; done`, `: # comment %d`, `echo 'it'\''s' "q\"$a"`,
 	`exec 5>&1; echo five >&5`, `head -c %d00 /dev/zero`, `echo "${a:-none}" | tr 0-9 a-j`, `test -e /nothing || echo absent`, `set -f; echo *; set +f`,
 }
 
