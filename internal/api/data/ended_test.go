@@ -18,7 +18,7 @@ func TestSessionsEndWithTheirSandbox(t *testing.T) {
 	id := r.box()
 	open := func() {
 		t.Helper()
-		r.do(r.client, http.MethodPost, id, "/sessions", asJSON(t, wire.NewSession{Name: "work"})).want(t, http.StatusCreated, nil)
+		r.do(r.client, http.MethodPost, id, "/sessions", asJSON(t, wire.NewSession{Name: "build"})).want(t, http.StatusCreated, nil)
 	}
 	open()
 	for range 2 {
@@ -28,13 +28,13 @@ func TestSessionsEndWithTheirSandbox(t *testing.T) {
 		if err := r.manager.Start(t.Context(), id); err != nil {
 			t.Fatal(err)
 		}
-		p := r.do(r.client, http.MethodPost, id, "/sessions/work/run", asJSON(t, wire.SessionRun{Command: "true"})).wantProblem(t, sandpit.Gone)
+		p := r.do(r.client, http.MethodPost, id, "/sessions/build/run", asJSON(t, wire.SessionRun{Command: "true"})).wantProblem(t, sandpit.Gone)
 		if !strings.Contains(p.Detail, "is stopping") {
 			t.Errorf("the session ended since %q", p.Detail)
 		}
 		open()
 		var ran wire.SessionResult
-		r.do(r.client, http.MethodPost, id, "/sessions/work/run", asJSON(t, wire.SessionRun{Command: "echo again"})).want(t, http.StatusOK, &ran)
+		r.do(r.client, http.MethodPost, id, "/sessions/build/run", asJSON(t, wire.SessionRun{Command: "echo again"})).want(t, http.StatusOK, &ran)
 		if ran.Stdout != "again\n" {
 			t.Errorf("a new session says %+v", ran)
 		}

@@ -1,0 +1,96 @@
+package gvisor
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// dial returns one end of a connection to a TCP port inside, on which the guest
+// answers first. It does not wait for that answer, but for a while for room among
+// the connections that the guest has not taken yet.
+//
+// gVisor's own port forwarding is not used: it drops what does not fit when the
+// receiver is slower than the sender.
+func (b *box) dial(ctx context.Context, port int) (*os.File, error) {
+	if port < 1 || port > 65535 {
+		return nil, sandpit.Errorf(sandpit.Invalid, "port %d: want 1 to 65535", port)
+	}
+	conduit, err := b.holdConduit()
+	if err != nil {
+		return nil, err
+	}
+	defer conduit.Close()
+	ours, theirs, err := socketPair(unix.SOCK_STREAM)
+	if err != nil {
+		return nil, err
+	}
+	defer theirs.Close()
+	message := binary.BigEndian.AppendUint16(nil, uint16(port))
+	if err := b.send(ctx, conduit, message, unix.UnixRights(int(theirs.Fd()))); err != nil {
+		_ = ours.Close()
+		return nil, fmt.Errorf("connect to port %d: %w", port, err)
+	}
+	return ours, nil
+}
+
+// How long a new connection waits while the guest has not taken those before it. A
+// guest that is only slow, since hundreds of programs run beside it, takes them in
+// time; one that is hostile costs its own users this long.
+const (
+	conduitLimit = 10 * time.Second
+	conduitPause = 2 * time.Millisecond
+)
+
+func (b *box) send(ctx context.Context, conduit *os.File, message, rights []byte) error {
+	limit := time.NewTimer(conduitLimit)
+	defer limit.Stop()
+	for {
+		err := unix.Sendmsg(int(conduit.Fd()), message, rights, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+		switch {
+		case err == nil:
+			return nil
+		case errors.Is(err, unix.EPIPE), errors.Is(err, unix.ECONNRESET):
+			return sandpit.Errorf(sandpit.Gone, "the sandbox is ending")
+		case !errors.Is(err, unix.EAGAIN):
+			return sandpit.Errorf(sandpit.Unavailable, "hand the connection over: %w", err)
+		}
+		select {
+		case <-time.After(conduitPause):
+		case <-b.ended:
+			return sandpit.Errorf(sandpit.Gone, "the sandbox has ended: %s", b.exit.Reason)
+		case <-limit.C:
+			return sandpit.Errorf(sandpit.Unavailable, "the guest has taken no connection for %v", conduitLimit)
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// holdConduit returns the conduit under a descriptor of the caller's own, so
+// that destroying the sandbox meanwhile does no harm.
+func (b *box) holdConduit() (*os.File, error) {
+	if err := b.endedError(); err != nil {
+		return nil, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	// Whoever ended it may have been waited for.
+	if err := b.endedError(); err != nil {
+		return nil, err
+	}
+	if b.conduit == nil {
+		return nil, sandpit.Errorf(sandpit.Unavailable, "sandbox %s is not running", b.id)
+	}
+	if b.paused {
+		return nil, sandpit.Errorf(sandpit.Conflict, "sandbox %s is paused", b.id)
+	}
+	return duplicate(b.conduit)
+}
