@@ -39,12 +39,3 @@ type Template struct {
 	Ready     []string  `json:"ready,omitempty"`
 	CreatedAt time.Time `json:"created_at"`
 }
-
-// Snapshot is a saved sandbox, memory and files, that others can start from.
-type Snapshot struct {
-	ID        string    `json:"id"`
-	Name      string    `json:"name,omitempty"`
-	Sandbox   ID        `json:"sandbox"`
-	Size      int64     `json:"size"` // bytes on disk
-	CreatedAt time.Time `json:"created_at"`
-}

@@ -123,11 +123,6 @@ type Archiver interface {
 	Restore(ctx context.Context) error
 }
 
-// Snapshotter saves a running sandbox, which goes on running.
-type Snapshotter interface {
-	Snapshot(ctx context.Context, name string) (Snapshot, error)
-}
-
 // Resizer changes the limits of a running sandbox.
 type Resizer interface {
 	// Unsupported: a limit that cannot be enforced here.

@@ -205,17 +205,20 @@ func memoryInUse(m container.MemoryStats) int64 {
 const snapshotName = "sandpit-snapshot"
 
 // Snapshot implements sandpit.Snapshotter: the files become an image of the engine,
-// whose name is SnapshotImage. Memory is not kept, nor are mounts and what is in
+// whose tag is the snapshot's ID. Memory is not kept, nor are mounts and what is in
 // memory.
-func (i *Instance) Snapshot(ctx context.Context, name string) (sandpit.Snapshot, error) {
-	s, err := i.snapshot(ctx, name)
+func (i *Instance) Snapshot(ctx context.Context, id sandpit.SnapshotID) (sandpit.Snapshot, error) {
+	s, err := i.snapshot(ctx, id)
 	if err != nil {
 		return s, fmt.Errorf("save sandbox %s: %w", i.b.id, err)
 	}
 	return s, nil
 }
 
-func (i *Instance) snapshot(ctx context.Context, name string) (sandpit.Snapshot, error) {
+func (i *Instance) snapshot(ctx context.Context, id sandpit.SnapshotID) (sandpit.Snapshot, error) {
+	if err := id.Validate(); err != nil {
+		return sandpit.Snapshot{}, err
+	}
 	b := i.b
 	if err := b.in(ctx, running); err != nil {
 		return sandpit.Snapshot{}, err
@@ -228,7 +231,6 @@ func (i *Instance) snapshot(ctx context.Context, name string) (sandpit.Snapshot,
 	if err != nil {
 		return sandpit.Snapshot{}, err
 	}
-	id := string(sandpit.NewID())
 	// The image's own settings, in place of those that make it a sandbox. Labels
 	// that are left would make every container from it one of ours.
 	config := &container.Config{
@@ -242,7 +244,7 @@ func (i *Instance) snapshot(ctx context.Context, name string) (sandpit.Snapshot,
 	b.setSaving(true)
 	defer b.setSaving(false)
 	res, err := b.p.api.ContainerCommit(ctx, b.container, client.ContainerCommitOptions{
-		Reference: snapshotName + ":" + id, Comment: "sandpit snapshot", Config: config,
+		Reference: snapshotTag(id), Comment: "sandpit snapshot", Config: config,
 	})
 	if err != nil {
 		return sandpit.Snapshot{}, b.p.engineError(ctx, "commit the container", err)
@@ -253,8 +255,10 @@ func (i *Instance) snapshot(ctx context.Context, name string) (sandpit.Snapshot,
 	if err != nil {
 		return sandpit.Snapshot{}, b.p.engineError(ctx, "look at the image", err)
 	}
-	return sandpit.Snapshot{ID: id, Name: name, Sandbox: b.id, Size: max(0, img.Size), CreatedAt: time.Now()}, nil
+	spec := rec.Spec.Clone()
+	spec.Env = nil
+	return sandpit.Snapshot{ID: id, Sandbox: b.id, Spec: spec, Size: max(0, img.Size), CreatedAt: time.Now()}, nil
 }
 
-// SnapshotImage names the image that a snapshot is.
-func SnapshotImage(s sandpit.Snapshot) sandpit.Image { return sandpit.Image(snapshotName + ":" + s.ID) }
+// snapshotTag names the image that a snapshot is.
+func snapshotTag(id sandpit.SnapshotID) string { return snapshotName + ":" + string(id) }

@@ -61,6 +61,12 @@ func (s *imageStore) find(ctx context.Context, p *Provider, ref sandpit.Image) (
 	pull := func(ctx context.Context) error {
 		return sandpit.Errorf(sandpit.NotFound, "the docker engine has no such image")
 	}
+	if id, ok := ref.Snapshot(); ok {
+		if err := id.Validate(); err != nil {
+			return imageInfo{}, err
+		}
+		return s.ensure(ctx, p, snapshotTag(id), pull)
+	}
 	always := false
 	if !idPattern.MatchString(text) {
 		named, err := parseName(text)

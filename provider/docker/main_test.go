@@ -89,10 +89,9 @@ func TestConformance(t *testing.T) {
 				t.Fatal(err)
 			}
 		},
-		Spec:          sandpit.Spec{Image: busybox},
-		SnapshotImage: docker.SnapshotImage,
-		Isolated:      true,
-		Patience:      2 * time.Minute,
+		Spec:     sandpit.Spec{Image: busybox},
+		Isolated: true,
+		Patience: 2 * time.Minute,
 		Leftovers: func(t *testing.T) (left []string) {
 			t.Helper()
 			own, err := client.New(client.WithHost(testdocker.Host(t)))

@@ -37,8 +37,7 @@ func TestConformance(t *testing.T) {
 				t.Fatal(err)
 			}
 		},
-		Patience:      15 * time.Second,
-		SnapshotImage: fake.SnapshotImage,
+		Patience: 15 * time.Second,
 		Leftovers: func(*testing.T) (left []string) {
 			for _, w := range worlds {
 				left = append(left, w.Leftovers()...)

@@ -66,7 +66,7 @@ func TestEveryOperationFails(t *testing.T) {
 			return afterwards((*fake.Instance).Archive, (*fake.Instance).Restore)(ctx, p, i)
 		},
 		fake.OpSnapshot: func(ctx context.Context, _ *fake.Provider, i *fake.Instance) error {
-			_, err := i.Snapshot(ctx, "")
+			_, err := i.Snapshot(ctx, sandpit.NewSnapshotID())
 			return err
 		},
 		fake.OpResize: func(ctx context.Context, _ *fake.Provider, i *fake.Instance) error {

@@ -206,11 +206,11 @@ func (i *Instance) Restore(ctx context.Context) error {
 }
 
 // Snapshot implements sandpit.Snapshotter.
-func (i *Instance) Snapshot(ctx context.Context, name string) (sandpit.Snapshot, error) {
+func (i *Instance) Snapshot(ctx context.Context, id sandpit.SnapshotID) (sandpit.Snapshot, error) {
 	var s sandpit.Snapshot
 	err := i.perform(ctx, OpSnapshot, func() error {
 		var err error
-		s, err = i.box.snapshot(ctx, name)
+		s, err = i.box.snapshot(ctx, id)
 		return err
 	})
 	if err != nil {

@@ -2,7 +2,6 @@ package fake
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
@@ -15,37 +14,33 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-const snapshotPrefix = "snapshot:"
-
-// SnapshotImage names the image that a sandbox with a snapshot's files starts
-// from.
-func SnapshotImage(s sandpit.Snapshot) sandpit.Image {
-	return sandpit.Image(snapshotPrefix + s.ID)
-}
-
 // imageDir returns the directory that a sandbox's files are copied from, "" for
 // none.
 func (w *World) imageDir(image sandpit.Image) (string, error) {
 	if image == "" || image == sandpit.HostImage {
 		return "", nil
 	}
-	id, ok := strings.CutPrefix(string(image), snapshotPrefix)
+	id, ok := image.Snapshot()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if _, known := w.snapshots[id]; !ok || !known {
 		return "", sandpit.Errorf(sandpit.NotFound, "image %q does not exist", string(image))
 	}
-	return filepath.Join(w.snapshotDir(), id), nil
+	return filepath.Join(w.snapshotDir(), string(id)), nil
 }
 
 // snapshot copies the files while all processes hold still.
-func (b *box) snapshot(ctx context.Context, name string) (sandpit.Snapshot, error) {
+func (b *box) snapshot(ctx context.Context, id sandpit.SnapshotID) (sandpit.Snapshot, error) {
 	if err := b.in(ctx, Running); err != nil {
 		return sandpit.Snapshot{}, err
 	}
 	defer b.yield()
-	s := sandpit.Snapshot{ID: strings.ToLower(rand.Text()), Name: name, Sandbox: b.id, CreatedAt: time.Now()}
-	dir := filepath.Join(b.world.snapshotDir(), s.ID)
+	if err := b.world.newSnapshot(id); err != nil {
+		return sandpit.Snapshot{}, err
+	}
+	s := sandpit.Snapshot{ID: id, Sandbox: b.id, Spec: b.spec.Clone(), CreatedAt: time.Now()}
+	s.Spec.Env = nil
+	dir := filepath.Join(b.world.snapshotDir(), string(id))
 	signalAll(b.dir, syscall.SIGSTOP)
 	err := copyTree(ctx, b.dir, dir)
 	signalAll(b.dir, syscall.SIGCONT)
@@ -57,6 +52,19 @@ func (b *box) snapshot(ctx context.Context, name string) (sandpit.Snapshot, erro
 	defer b.world.mu.Unlock()
 	b.world.snapshots[s.ID] = s
 	return s, nil
+}
+
+// newSnapshot refuses an ID that is in use, or none.
+func (w *World) newSnapshot(id sandpit.SnapshotID) error {
+	if err := id.Validate(); err != nil {
+		return err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if _, used := w.snapshots[id]; used {
+		return sandpit.Errorf(sandpit.AlreadyExists, "snapshot %s exists", id)
+	}
+	return nil
 }
 
 // copyTree copies a directory, with links, modes and times.

@@ -17,7 +17,7 @@ type World struct {
 
 	mu        sync.Mutex
 	boxes     map[sandpit.ID]*box
-	snapshots map[string]sandpit.Snapshot
+	snapshots map[sandpit.SnapshotID]sandpit.Snapshot
 	faults    []*Fault
 	calls     map[callKey]int
 	closed    bool
@@ -29,7 +29,7 @@ func NewWorld(dir string) *World {
 	return &World{
 		dir:       dir,
 		boxes:     make(map[sandpit.ID]*box),
-		snapshots: make(map[string]sandpit.Snapshot),
+		snapshots: make(map[sandpit.SnapshotID]sandpit.Snapshot),
 		calls:     make(map[callKey]int),
 	}
 }

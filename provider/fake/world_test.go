@@ -258,8 +258,8 @@ func TestUnsupported(t *testing.T) {
 	}{
 		"mounts":           {sandpit.Spec{Mounts: []sandpit.Mount{{Source: "/usr", Target: "/x"}}}, sandpit.Unsupported},
 		"image":            {sandpit.Spec{Image: "python:3"}, sandpit.NotFound},
-		"unknown snapshot": {sandpit.Spec{Image: fake.SnapshotImage(sandpit.Snapshot{ID: "none"})}, sandpit.NotFound},
-		"path as snapshot": {sandpit.Spec{Image: fake.SnapshotImage(sandpit.Snapshot{ID: "../boxes"})}, sandpit.NotFound},
+		"unknown snapshot": {sandpit.Spec{Image: sandpit.SnapshotImage("none")}, sandpit.NotFound},
+		"path as snapshot": {sandpit.Spec{Image: sandpit.SnapshotImage("../boxes")}, sandpit.NotFound},
 	} {
 		if _, err := p.Create(t.Context(), sandpit.NewID(), tc.spec); sandpit.CodeOf(err) != tc.code {
 			t.Errorf("%s: %v, want %s", name, err, tc.code)
@@ -325,7 +325,7 @@ func TestChanges(t *testing.T) {
 	steps := []func(context.Context) error{
 		i.Stop, i.Start, i.Pause, i.Resume,
 		func(ctx context.Context) error { _, err := i.Stats(ctx); return err },
-		func(ctx context.Context) error { _, err := i.Snapshot(ctx, "one"); return err },
+		func(ctx context.Context) error { _, err := i.Snapshot(ctx, sandpit.NewSnapshotID()); return err },
 		func(ctx context.Context) error { _, err := i.Guest().ListProcesses(ctx); return err },
 		func(ctx context.Context) error {
 			_, err := i.Guest().Start(ctx, sandpit.Command{Args: []string{"sleep", strconv.Itoa(1000)}})

@@ -30,9 +30,6 @@ type Harness struct {
 	// Spec is what sandboxes are made from. Its image must have a shell and the
 	// usual small programs; python3 is made use of if it is there.
 	Spec sandpit.Spec
-	// SnapshotImage names the image that a snapshot is. Default: sandboxes from
-	// snapshots are not checked.
-	SnapshotImage func(sandpit.Snapshot) sandpit.Image
 	// Leftovers names what is left on the machine of all sandboxes, at the end
 	// when all are destroyed and all providers closed. It must find nothing.
 	Leftovers func(t *testing.T) []string
