@@ -70,7 +70,7 @@ func (m *machine) stop(dir string) {
 		signalAll(dir, syscall.SIGKILL)
 		select {
 		case <-closed:
-			signalAll(dir, syscall.SIGKILL) // what was started at the very last
+			endAll(dir) // also what was started at the very last
 			return
 		case <-time.After(5 * time.Millisecond):
 		}

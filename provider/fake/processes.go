@@ -62,6 +62,20 @@ func signalAll(dir string, sig syscall.Signal) {
 	}
 }
 
+// endLimit is how long killed processes may take to be gone: a busy machine lets them
+// wait for a processor.
+const endLimit = 10 * time.Second
+
+// endAll kills all processes of a sandbox and waits until they are gone.
+func endAll(dir string) {
+	for limit := time.Now().Add(endLimit); time.Now().Before(limit); time.Sleep(time.Millisecond) {
+		signalAll(dir, syscall.SIGKILL)
+		if len(marked(dir)) == 0 {
+			return
+		}
+	}
+}
+
 // ticksPerSecond is the unit of times in /proc, the same on every Linux.
 const ticksPerSecond = 100
 
