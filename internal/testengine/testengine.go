@@ -101,9 +101,11 @@ func tryOut() (string, error) {
 }
 
 // Environ is an environment for the program in which all of its directories
-// are below dir.
+// are below dir. One that was built with the race detector does not wait a second
+// before it exits, which it does in case that other threads have races to tell of.
 func Environ(dir string) []string {
 	return []string{
+		"GORACE=atexit_sleep_ms=0",
 		"PATH=" + os.Getenv("PATH"),
 		"HOME=" + filepath.Join(dir, "home"),
 		"SANDPIT_CONFIG=" + os.DevNull,
