@@ -44,7 +44,7 @@ var arrows = map[string][]string{
 	"internal/beneath":         {},
 	"internal/cli":             {".", "client", "internal/config", "internal/daemon", "internal/hostpath", "internal/screen", "internal/usage", "internal/workspace"},
 	"internal/clock":           {},
-	"internal/config":          {"."},
+	"internal/config":          {".", "internal/network/policy"},
 	"internal/daemon":          {".", "internal/api/...", "internal/clock", "internal/config", "internal/gateway", "internal/guestbin", "internal/hostpath", "internal/image", "internal/manager", "internal/publish", "internal/queue", "internal/sshd", "internal/sshkey", "internal/store", "internal/telemetry", "internal/tlscert", "internal/wire", "provider/docker", "provider/gvisor"},
 	"internal/envd":            {".", "internal/gen/..."},
 	"internal/envdtest":        {"internal/gen/..."},
