@@ -24,6 +24,8 @@ import (
 type Config struct {
 	// Sandbox is the [sandbox] section.
 	Sandbox Sandbox
+	// Network is the [network] section.
+	Network Network
 	// Image is the [image] section.
 	Image Image
 	// Docker is the [docker] section.

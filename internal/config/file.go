@@ -29,9 +29,15 @@ func readBounded(name string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, maxFile+1))
 }
 
-// sections are the ones that are ours.
+// sections are the ones that are ours: those of settings.
 func sections() []string {
-	return []string{"sandbox", "image", "docker", "server", "preview", "ssh", "manager", "queue", "log", "telemetry"}
+	var names []string
+	for _, s := range settings() {
+		if section, _ := s.key.split(); section != "" && !slices.Contains(names, section) {
+			names = append(names, section)
+		}
+	}
+	return names
 }
 
 // loadFile reads the file into the configuration. Without an explicit name a

@@ -38,6 +38,16 @@ const (
 	KeyPullTimeout    Key = "image.pull_timeout"
 	KeyPrePull        Key = "image.pre_pull"
 
+	KeyNetworkForbid         Key = "network.forbid"
+	KeyNetworkAllow          Key = "network.allow"
+	KeyNetworkDeny           Key = "network.deny"
+	KeyCeilingAllow          Key = "network.ceiling_allow"
+	KeyCeilingDeny           Key = "network.ceiling_deny"
+	KeyCeilingReceive        Key = "network.ceiling_receive"
+	KeyCeilingSend           Key = "network.ceiling_send"
+	KeyCeilingConnections    Key = "network.ceiling_connections"
+	KeyCeilingConnectionRate Key = "network.ceiling_connection_rate"
+
 	KeyDockerHost         Key = "docker.host"
 	KeyDockerContext      Key = "docker.context"
 	KeyDockerTLSVerify    Key = "docker.tls_verify"

@@ -21,6 +21,7 @@ func (l *loader) fillServer() {
 func (l *loader) checkTogether() {
 	s, q := l.cfg.Server, l.cfg.Queue
 	l.checkTLS(s)
+	l.checkNetwork()
 	if s.Listen == None && s.Socket == None {
 		l.conflict(KeyListen, "is none, and so is server.socket; nobody could reach the server")
 	}

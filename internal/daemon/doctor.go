@@ -27,6 +27,7 @@ func Examine(ctx context.Context, cfg config.Config, show func(Finding)) bool {
 			ok = ok && !f.Failed
 		}
 	}
+	show(examineNetwork(cfg))
 	show(examineDocker(ctx, cfg))
 	f := tryOut(ctx, cfg)
 	show(f)
@@ -47,6 +48,11 @@ func examineDocker(ctx context.Context, cfg config.Config) Finding {
 	}
 	f.Text = text
 	return f
+}
+
+// examineNetwork tells what the configuration lets sandboxes reach.
+func examineNetwork(cfg config.Config) Finding {
+	return Finding{Name: "network", Text: cfg.Network.String()}
 }
 
 func askDocker(ctx context.Context, cfg config.Config) (text string, err error) {

@@ -144,8 +144,13 @@ func (l *Local) Create(ctx context.Context, spec sandpit.Spec) (sandpit.Instance
 	if spec.WorkDir == "" && l.cfg.Explicit(config.KeyWorkDir) {
 		spec.WorkDir = l.cfg.Sandbox.WorkDir // an image's own goes before the default
 	}
-	if l.cfg.Sandbox.NetworkEnabled {
-		spec.Network.Online = true
+	fillNetwork(l.cfg, &spec.Network)
+	bound, err := boundNetwork(l.cfg)
+	if err != nil {
+		return nil, err
+	}
+	if spec.Network, err = bound(spec.Network); err != nil {
+		return nil, err
 	}
 	if spec.Resources == (sandpit.Resources{}) {
 		spec.Resources = explicitLimits(l.cfg)

@@ -79,7 +79,11 @@ func (s *service) open(ctx context.Context) (err error) {
 		return err
 	}
 	s.publisher = publish.New(s.log)
-	if s.manager, err = manager.Open(ctx, s.managerOptions()); err != nil {
+	options := s.managerOptions()
+	if options.BoundNetwork, err = boundNetwork(s.cfg); err != nil {
+		return err
+	}
+	if s.manager, err = manager.Open(ctx, options); err != nil {
 		return err
 	}
 	if s.metrics != nil {
@@ -147,9 +151,7 @@ func (s *service) fill(provider string, spec *sandpit.Spec) {
 	if spec.WorkDir == "" && s.cfg.Explicit(config.KeyWorkDir) {
 		spec.WorkDir = s.cfg.Sandbox.WorkDir // an image's own goes before the default
 	}
-	if s.cfg.Sandbox.NetworkEnabled {
-		spec.Network.Online = true
-	}
+	fillNetwork(s.cfg, &spec.Network)
 	chosen := explicitLimits(s.cfg)
 	orElse(&spec.Resources.Memory, chosen.Memory)
 	orElse(&spec.Resources.CPUs, chosen.CPUs)

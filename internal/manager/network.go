@@ -19,9 +19,13 @@ const maxRuleArgs = 2000
 // on and kept nowhere here. They count even if the policy is refused then.
 //
 // Conflict: it does not run, or is not online as p says. Invalid: a rule or secret.
-// Unsupported: its provider cannot do that.
+// PermissionDenied: p asks for more than sandboxes may have. Unsupported: its provider
+// cannot do that.
 func (m *Manager) SetNetwork(ctx context.Context, id sandpit.ID, p sandpit.NetworkPolicy, secrets map[string]string) error {
-	p = p.Clone()
+	p, err := m.o.BoundNetwork(p.Clone())
+	if err != nil {
+		return err
+	}
 	args := policyArgs(p)
 	if len(secrets) > 0 {
 		args["secrets"] = cut(strings.Join(slices.Sorted(maps.Keys(secrets)), " "), maxRuleArgs)

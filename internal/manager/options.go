@@ -35,6 +35,10 @@ type Options struct {
 	// Fill completes what a request to a provider leaves open, before anything looks at
 	// it; its maps are its own. Default: it stays open, and is the provider's business.
 	Fill func(provider string, spec *sandpit.Spec)
+	// BoundNetwork returns what an asked network policy becomes: what it leaves open
+	// filled in, or an error if it asks for more than a sandbox may have. Default: it
+	// stays as it is.
+	BoundNetwork func(sandpit.NetworkPolicy) (sandpit.NetworkPolicy, error)
 	// Observer hears of what happens, for figures. Default: nobody does.
 	Observer Observer
 	// Publisher opens the ports that sandboxes have published. The caller closes it,
@@ -138,6 +142,9 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.Fill == nil {
 		o.Fill = func(string, *sandpit.Spec) {}
+	}
+	if o.BoundNetwork == nil {
+		o.BoundNetwork = func(p sandpit.NetworkPolicy) (sandpit.NetworkPolicy, error) { return p, nil }
 	}
 	if o.Observer == nil {
 		o.Observer = nobody{}

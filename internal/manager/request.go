@@ -64,6 +64,11 @@ func (m *Manager) prepare(r CreateRequest, now time.Time) (CreateRequest, error)
 	if r.Offline {
 		r.Spec.Network = asked // as it was asked for, which is checked below
 	}
+	bounded, err := m.o.BoundNetwork(r.Spec.Network)
+	if err != nil {
+		return r, err
+	}
+	r.Spec.Network = bounded
 	if r.Timeout == 0 {
 		r.Timeout = m.o.CreateTimeout
 	}

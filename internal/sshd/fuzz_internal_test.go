@@ -89,3 +89,40 @@ func FuzzForward(f *testing.F) {
 		_ = ssh.Unmarshal([]byte(host), &forwarded{}) // it may be nonsense
 	})
 }
+
+// FuzzRequest survives whatever a client asks for in a session, and starts one thing at
+// most.
+func FuzzRequest(f *testing.F) {
+	for _, kind := range []string{"env", "pty-req", "window-change", "signal", "shell", "exec", "subsystem", "x11-req"} {
+		f.Add(kind, ssh.Marshal(struct{ Text string }{"sftp"}))
+		f.Add(kind, ssh.Marshal(struct {
+			Term                      string
+			Cols, Rows, Width, Height uint32
+			Modes                     string
+		}{"xterm", 80, 24, 0, 0, ""}))
+		f.Add(kind, []byte{0xff, 0xff, 0xff, 0xff})
+	}
+	f.Fuzz(func(t *testing.T, kind string, payload []byte) {
+		s := &session{connection: &connection{}, env: make(map[string]string)}
+		ways := 0
+		for range 2 {
+			run, ok := s.request(t.Context(), &ssh.Request{Type: kind, Payload: payload})
+			if run != nil {
+				if ways++; !ok {
+					t.Errorf("%s is refused and done", kind)
+				}
+			}
+		}
+		if ways > 1 {
+			t.Errorf("%s was started %d times", kind, ways)
+		}
+		for name, value := range s.env {
+			if name != "LANG" && name != "TERM" || !isPlain(value) {
+				t.Errorf("%s=%q", name, value)
+			}
+		}
+		if s.terminal != nil && (s.terminal.Cols == 0 || s.terminal.Rows == 0) {
+			t.Errorf("a terminal of %+v", *s.terminal)
+		}
+	})
+}

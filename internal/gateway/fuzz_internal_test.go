@@ -1,0 +1,156 @@
+package gateway
+
+import (
+	"bufio"
+	"net/http"
+	"net/http/httptest"
+	"net/textproto"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+const fuzzID = sandpit.ID("sabcdefghij012345678")
+
+// FuzzTarget names ports in every way. What is understood is a port of a sandbox, named
+// in the one form that there is.
+func FuzzTarget(f *testing.F) {
+	f.Add("8000-"+string(fuzzID)+".localhost:8090", "/p/"+string(fuzzID)+"/8000/a%2Fb?c", string(fuzzID), "8000")
+	f.Add("0-"+string(fuzzID)+".LocalHost.", "/p/"+string(fuzzID)+"/080/", "x", "+1")
+	f.Add("[::1]:80", "/%70/"+string(fuzzID)+"/1/", "", "65536")
+	f.Fuzz(func(t *testing.T, host, path, id, port string) {
+		check := func(got target, ok bool) {
+			if ok && (got.id.Validate() != nil || got.port < 1 || got.port > 65535) {
+				t.Errorf("%q, %q, %q, %q: %+v", host, path, id, port, got)
+			}
+		}
+		byName, ok := hostTarget(host, "localhost")
+		check(byName, ok)
+		if want := strconv.Itoa(byName.port) + "-" + string(byName.id) + ".localhost"; ok && !strings.HasPrefix(strings.ToLower(host), want) {
+			t.Errorf("%q is %q", host, want)
+		}
+		byHeaders, err := headerTarget(http.Header{headerSandbox: {id}, headerPort: {port}})
+		check(byHeaders, err == nil)
+		u, err := url.ParseRequestURI(path)
+		if err != nil {
+			return
+		}
+		got, ok := pathTarget(u.Path)
+		check(got, ok)
+		if !ok {
+			return
+		}
+		inner, raw, whole := got.inner(u.Path, u.RawPath)
+		if whole && (got.prefix+inner != u.Path || raw != "" && got.prefix+raw != u.RawPath) {
+			t.Errorf("%q: inside %q, %q", path, inner, raw)
+		}
+	})
+}
+
+// headerOf reads lines as a server does.
+func headerOf(text string) http.Header {
+	h, err := textproto.NewReader(bufio.NewReader(strings.NewReader(text + "\r\n\r\n"))).ReadMIMEHeader()
+	if err != nil {
+		return nil
+	}
+	return http.Header(h)
+}
+
+// FuzzCleanRequest looks for a way to show a sandbox what is not its business: as Go's
+// own parser of cookies reads it, which programs inside may have, too.
+func FuzzCleanRequest(f *testing.F) {
+	f.Add("Cookie: a=1; sandpit_preview=spv_x;b=\"2\"\r\nX-Forwarded-For: 1.2.3.4", 8000)
+	f.Add("Authorization: Bearer  spv_x\r\nx-access-token: y\r\nX_Forwarded_For: z", guestPort)
+	f.Add("Cookie: a=1; sandpit_preview;spv_x;b=\"2\"", 8000)
+	f.Add("Cookie: __HOST-sandpit_preview =x; =sandpit_preview\r\nCookie: \tSANDPIT_preview\t=y", 80)
+	f.Fuzz(func(t *testing.T, text string, port int) {
+		h := headerOf(text)
+		if h == nil {
+			return
+		}
+		cleanRequest(h, target{id: fuzzID, port: port})
+		for name, values := range h {
+			if name == "Cookie" {
+				continue // cookies go by their names, below
+			}
+			if slices.Contains(notAsked, name) || strings.HasPrefix(name, "X-Forwarded") || strings.Contains(name, "_") || slices.ContainsFunc(values, isOurSecret) {
+				t.Errorf("%q: %q is left of %q", name, values, text)
+			}
+		}
+		for _, c := range (&http.Request{Header: h}).Cookies() {
+			if isOurCookie(c.Name) {
+				t.Errorf("cookie %q is left of %q", c.Name, text)
+			}
+		}
+		if port == guestPort && h.Get(headerGuest) != "" {
+			t.Errorf("the guest is shown %q", h.Get(headerGuest))
+		}
+	})
+}
+
+// FuzzCleanAnswer looks for a way to set cookies for others, or to lead a viewer
+// elsewhere by a link that looks like one's own.
+func FuzzCleanAnswer(f *testing.F) {
+	f.Add("Set-Cookie: a=1; Domain=localhost; Path=/x; path=\r\nLocation: //evil.example/x", true)
+	f.Add("Set-Cookie: =sandpit_preview=x;;PATH =/;domain\r\nLocation: http://localhost:8000//evil.example", false)
+	f.Add("Location: /\\evil.example\r\nContent-Location: /%2f/x", true)
+	r := httptest.NewRequestWithContext(f.Context(), http.MethodGet, "http://8000-x.localhost/", nil)
+	f.Fuzz(func(t *testing.T, text string, paths bool) {
+		h := headerOf(text)
+		if h == nil {
+			return
+		}
+		to := target{id: fuzzID, port: 8000, mode: byHost}
+		if paths {
+			to.mode, to.prefix = byPath, "/p/"+string(fuzzID)+"/8000"
+		}
+		before := h.Clone()
+		cleanAnswer(h, r, to)
+		for _, name := range notTold {
+			if h.Get(name) != "" {
+				t.Errorf("%s is told", name)
+			}
+		}
+		for _, c := range (&http.Response{Header: h}).Cookies() {
+			if isOurCookie(c.Name) || c.Domain != "" || c.Path != "" && !strings.HasPrefix(c.Path, to.prefix+"/") {
+				t.Errorf("cookie %+v of %q", c, text)
+			}
+		}
+		link := h.Get("Location")
+		if link == before.Get("Location") || strings.HasPrefix(link, to.prefix+"/") && !strings.HasPrefix(link, "//") && !strings.HasPrefix(link, "/\\") {
+			return
+		}
+		t.Errorf("%q leads to %q", before.Get("Location"), link)
+	})
+}
+
+// FuzzToken looks for a token that was not given out, and for a query that keeps one.
+func FuzzToken(f *testing.F) {
+	s := signer{key: [keyBytes]byte{1, 2, 3}}
+	until := time.Unix(2_000_000_000, 0)
+	given := grant{fuzzID, 8000, 3}
+	good := s.sign(given, until)
+	f.Add(good, 8000, int64(3), int64(0))
+	f.Add(good, 8001, int64(3), int64(0))
+	f.Add(good[:len(good)-1], 8000, int64(3), int64(0))
+	f.Add(good+"=", 8000, int64(2), int64(1))
+	f.Add("a=b&sandpit%5ftoken="+good+"&;sandpit_token", 80, int64(0), int64(0))
+	f.Fuzz(func(t *testing.T, text string, port int, epoch, later int64) {
+		now := until.Add(-time.Hour).Add(time.Duration(later))
+		_, ok := s.check(text, grant{fuzzID, port, epoch}, now)
+		want := text == good && port == given.port && epoch == given.epoch && now.Before(until)
+		if ok != want {
+			t.Errorf("%q for port %d, epoch %d at %v: %v", text, port, epoch, now, ok)
+		}
+		rest := withoutToken(text)
+		values, _ := url.ParseQuery(rest) // what it understands of it
+		if values.Has(queryToken) {
+			t.Errorf("%q is left of %q", rest, text)
+		}
+	})
+}

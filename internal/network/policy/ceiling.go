@@ -1,0 +1,148 @@
+package policy
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// Ceiling is what no policy goes beyond. The zero value bounds nothing. It never
+// changes, and any number of goroutines may use it.
+type Ceiling struct {
+	offline bool
+	bounds  sandpit.NetworkPolicy
+	rules   *Rules
+}
+
+// NewCeiling understands a ceiling: each allow rule of a policy must lie within one
+// of p's, if there are any, p's deny rules are in every policy, and limits are at
+// most p's. Offline forbids online sandboxes altogether. Invalid: a rule or limit
+// that cannot be understood, or a header, which opens nothing.
+func NewCeiling(offline bool, p sandpit.NetworkPolicy) (*Ceiling, error) {
+	p = p.Clone()
+	p.Online = true
+	if len(p.Headers) > 0 {
+		return nil, sandpit.Errorf(sandpit.Invalid, "a ceiling has no headers")
+	}
+	rules, err := Parse(p)
+	if err != nil {
+		return nil, err
+	}
+	return &Ceiling{offline: offline, bounds: p, rules: rules}, nil
+}
+
+// Bound returns the policy with what it leaves open filled in: the ceiling's allow
+// rules if it has none, the ceiling's deny rules, and the ceiling's limits. What is
+// local reports whether an address is the machine's own, since a rule that names one
+// opens it.
+//
+// PermissionDenied: it asks for more than the ceiling. Invalid: it cannot be
+// understood.
+func (c *Ceiling) Bound(p sandpit.NetworkPolicy, local func(netip.Addr) bool) (sandpit.NetworkPolicy, error) {
+	asked, err := Parse(p)
+	if err != nil || !p.Online {
+		return p, err
+	}
+	if c.offline {
+		return p, beyond("a sandbox with a network", "this server forbids it by network.forbid")
+	}
+	p = p.Clone()
+	if len(c.rules.allow) > 0 {
+		for i := range asked.allow {
+			if !c.covers(&asked.allow[i], local) {
+				return p, beyond("network rule "+clipRule(asked.allow[i].text), "each allow rule must lie within one of network.ceiling_allow of this server")
+			}
+		}
+		if len(p.Allow) == 0 {
+			p.Allow = slices.Clone(c.bounds.Allow)
+		}
+	}
+	for _, d := range c.bounds.Deny {
+		if !slices.Contains(p.Deny, d) {
+			p.Deny = append(p.Deny, d)
+		}
+	}
+	if err := c.boundLimits(&p.Limits); err != nil {
+		return p, err
+	}
+	_, err = Parse(p) // the rules may be too many by now
+	return p, err
+}
+
+func beyond(what, hint string) error {
+	return sandpit.WithHint(sandpit.Errorf(sandpit.PermissionDenied, "%s is more than sandboxes may have here", what), hint)
+}
+
+// clipRule bounds what a client wrote.
+func clipRule(text string) string { return text[:min(len(text), maxRuleLen)] }
+
+// covers reports whether a rule lies within one of the ceiling's.
+func (c *Ceiling) covers(r *rule, local func(netip.Addr) bool) bool {
+	within := func(bound rule) bool {
+		switch {
+		case bound.port != 0 && bound.port != r.port:
+			return false
+		case r.isName() && bound.isName():
+			return bound.hasNames(r)
+		case r.isName() || bound.isName():
+			return false
+		}
+		return bound.prefix.Bits() <= r.prefix.Bits() && bound.prefix.Contains(r.prefix.Addr()) &&
+			(!c.opens(r.prefix, local) || c.rules.narrow(bound.prefix))
+	}
+	if slices.ContainsFunc(c.rules.allow, within) {
+		return true
+	}
+	// A name may have any public address: so it lies within a ceiling of all of them.
+	return r.isName() && c.hasAll(r.port, 4) && c.hasAll(r.port, 16)
+}
+
+// opens reports whether a rule for p opens addresses that wide rules do not.
+func (c *Ceiling) opens(p netip.Prefix, local func(netip.Addr) bool) bool {
+	if !c.rules.narrow(p) {
+		return false
+	}
+	addr, inner := canonical(p.Addr())
+	return c.rules.isSpecial(addr) || inner.IsValid() && c.rules.isSpecial(inner) || local(addr)
+}
+
+// hasAll reports whether all addresses of so many bytes are allowed at a port.
+func (c *Ceiling) hasAll(port uint16, size int) bool {
+	return slices.ContainsFunc(c.rules.allow, func(b rule) bool {
+		return !b.isName() && b.prefix.Bits() == 0 && b.prefix.Addr().BitLen() == size*8 && (b.port == 0 || b.port == port)
+	})
+}
+
+// hasNames reports whether the names that o stands for are among r's.
+func (r *rule) hasNames(o *rule) bool {
+	if o.below && o.name == r.name {
+		return r.below
+	}
+	return (r.below || !o.below) && r.hasName(o.name)
+}
+
+func (c *Ceiling) boundLimits(l *sandpit.NetworkLimits) error {
+	most := c.bounds.Limits
+	if !bound(&l.Receive, most.Receive) {
+		return beyond("network limit receive", "network.ceiling_receive of this server is lower")
+	}
+	if !bound(&l.Send, most.Send) {
+		return beyond("network limit send", "network.ceiling_send of this server is lower")
+	}
+	if !bound(&l.Connections, most.Connections) {
+		return beyond("network limit connections", "network.ceiling_connections of this server is lower")
+	}
+	if !bound(&l.ConnectionRate, most.ConnectionRate) {
+		return beyond("network limit connection_rate", "network.ceiling_connection_rate of this server is lower")
+	}
+	return nil
+}
+
+// bound fills a limit in that is open, and reports false for one that is too high.
+func bound[T int | int64](asked *T, most T) bool {
+	if most != 0 && *asked == 0 {
+		*asked = most
+	}
+	return most == 0 || *asked <= most
+}
