@@ -46,7 +46,7 @@ func TestRetries(t *testing.T) {
 		"drop":     {func(ctx context.Context, c *client.Client) error { return c.DropMessage(ctx, "1") }, 1},
 		"is ready": {func(ctx context.Context, c *client.Client) error { return c.Ready(ctx) }, 1},
 		"pull": {func(ctx context.Context, c *client.Client) error {
-			_, err := c.PullImage(ctx, "x", false, nil)
+			_, err := c.PullImage(ctx, client.PullRequest{Name: "x"}, nil)
 			return err
 		}, 1},
 	} {

@@ -181,9 +181,18 @@ func (c *Client) OpenSSH(ctx context.Context, id sandpit.ID, ttl time.Duration) 
 	return t, err
 }
 
-// Images lists the images of the server's cache.
-func (c *Client) Images(ctx context.Context) ([]Image, error) {
-	return items[Image](ctx, c, path("images"))
+// Images lists the images for a provider's sandboxes; "" is the server's usual one.
+// Those of docker are its engine's, the others the server's cache.
+func (c *Client) Images(ctx context.Context, provider string) ([]Image, error) {
+	page, err := get[wire.Page[Image]](ctx, c, path("images"), ofProvider(provider))
+	return page.Items, err
+}
+
+func ofProvider(name string) url.Values {
+	if name == "" {
+		return nil
+	}
+	return url.Values{"provider": {name}}
 }
 
 // PrePulls lists the images that the server makes ready when it starts.
@@ -191,9 +200,10 @@ func (c *Client) PrePulls(ctx context.Context) ([]PrePull, error) {
 	return items[PrePull](ctx, c, path("images", "pre-pull"))
 }
 
-// RemoveImage removes an image from the server's cache. NotFound, Conflict: in use.
-func (c *Client) RemoveImage(ctx context.Context, id string) error {
-	return c.do(ctx, call{method: http.MethodDelete, path: path("images", id)})
+// RemoveImage removes an image, by ID or name, from the server's cache. NotFound,
+// Conflict: in use. Unsupported: the images of that provider are not the server's.
+func (c *Client) RemoveImage(ctx context.Context, provider, id string) error {
+	return c.do(ctx, call{method: http.MethodDelete, path: path("images", id), query: ofProvider(provider)})
 }
 
 func get[T any](ctx context.Context, c *Client, at string, query url.Values) (T, error) {

@@ -85,14 +85,19 @@ func (c *Client) followOnce(ctx context.Context, f *EventFilter, fn func(Event) 
 	return err
 }
 
-// PullImage fetches an image into the server's cache. Progress hears of bytes; it may
-// be nil. With always the registry is asked even if the image is there.
-func (c *Client) PullImage(ctx context.Context, name string, always bool, progress func(done, total int64)) (Image, error) {
+// PullRequest asks for an image. Its fields are described with wire.Pull's: Provider is
+// whose sandboxes it is for, by default the server's usual one, and with Always the
+// registry is asked even if the image is there.
+type PullRequest = wire.Pull
+
+// PullImage fetches an image for the server's sandboxes. Progress hears of bytes, total
+// being 0 where it is not known; it may be nil.
+func (c *Client) PullImage(ctx context.Context, p PullRequest, progress func(done, total int64)) (Image, error) {
 	var (
 		image Image
 		done  bool
 	)
-	r := call{method: http.MethodPost, path: path("images", "pull"), in: wire.Pull{Name: name, Always: always}}
+	r := call{method: http.MethodPost, path: path("images", "pull"), in: p}
 	err := c.stream(ctx, r, func(name string, data []byte) error {
 		switch name {
 		case "progress":

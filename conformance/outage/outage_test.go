@@ -52,18 +52,21 @@ type act struct {
 	// lose what containerd has started: nobody can end that, or start the container
 	// again, through it. Its files are there.
 	starts bool
-	do     func(ctx context.Context, w *world) error
+	// keeps says that it does nothing to the container: one that ended with its daemon
+	// can be had back.
+	keeps bool
+	do    func(ctx context.Context, w *world) error
 }
 
 var acts = []act{
-	{"create", 600 * time.Millisecond, true, func(ctx context.Context, w *world) error {
+	{"create", 600 * time.Millisecond, true, false, func(ctx context.Context, w *world) error {
 		box, err := w.p.Create(ctx, sandpit.NewID(), sandpit.Spec{Image: w.image})
 		if err == nil && box.Guest() == nil {
 			err = errors.New("no guest")
 		}
 		return err
 	}},
-	{"exec", 200 * time.Millisecond, false, func(ctx context.Context, w *world) error {
+	{"exec", 200 * time.Millisecond, false, true, func(ctx context.Context, w *world) error {
 		for i := range 100 {
 			out, err := run(ctx, w.box, fmt.Sprint("echo ", i))
 			if err != nil {
@@ -75,33 +78,42 @@ var acts = []act{
 		}
 		return nil
 	}},
-	{"stop and start", 2 * time.Second, true, func(ctx context.Context, w *world) error {
+	{"stop and start", 2 * time.Second, true, false, func(ctx context.Context, w *world) error {
 		if err := w.box.Stop(ctx); err != nil {
 			return err
 		}
 		return w.box.Start(ctx)
 	}},
-	{"delete", 300 * time.Millisecond, false, func(ctx context.Context, w *world) error { return w.box.Destroy(ctx) }},
+	{"delete", 300 * time.Millisecond, false, false, func(ctx context.Context, w *world) error { return w.box.Destroy(ctx) }},
 }
 
 // world is a daemon, a provider and a sandbox.
 type world struct {
 	t     *testing.T
 	d     *daemon
+	end   func(*daemon) // how the daemon goes
 	state string
 	p     *docker.Provider
 	image sandpit.Image
 	box   *docker.Instance
 }
 
-// TestDaemonKilled kills Docker's daemon at random moments of everything that is done,
+// TestDaemonKilled ends Docker's daemon at random moments of everything that is done,
 // and starts it again.
 func TestDaemonKilled(t *testing.T) {
 	t.Parallel()
-	for name, options := range map[string][]string{"plain": nil, "live-restore": {"--live-restore"}} {
+	for name, tc := range map[string]struct {
+		options []string
+		end     func(*daemon)
+	}{
+		"plain":        {nil, (*daemon).kill},
+		"live-restore": {[]string{"--live-restore"}, (*daemon).kill},
+		// As a service manager restarts it: it ends its containers first.
+		"in good order": {nil, (*daemon).stop},
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := &world{t: t, d: newDaemon(t, options...), state: t.TempDir(), image: rootFS(t)}
+			w := &world{t: t, d: newDaemon(t, tc.options...), end: tc.end, state: t.TempDir(), image: rootFS(t)}
 			w.p = w.d.open(w.state, nil)
 			survived := 0
 			for i := range kills(t) {
@@ -150,7 +162,7 @@ func (w *world) round(a act) bool {
 	go func() { acted <- a.do(ctx, w) }()
 	delay := rand.N(a.span)
 	time.Sleep(delay)
-	w.d.kill()
+	w.end(w.d)
 	w.d.start()
 	err := <-acted // bounded by its context
 	if ctx.Err() != nil {
@@ -183,6 +195,9 @@ func (w *world) look(a act) string {
 			if err != nil || exit.Reason == "" {
 				w.t.Errorf("a sandbox that is gone says %+v, %v", exit, err)
 			}
+			if a.keeps {
+				w.revive()
+			}
 			return "gone: " + exit.Reason
 		case err == nil:
 			was = "stopped"
@@ -194,6 +209,27 @@ func (w *world) look(a act) string {
 		default:
 			w.t.Logf("start: %v", err)
 		}
+	}
+}
+
+// revive has a sandbox that ended with its daemon made again, with its files. The daemon
+// may still be about its end.
+func (w *world) revive() {
+	w.t.Helper()
+	for begin := time.Now(); ; time.Sleep(200 * time.Millisecond) {
+		again, err := w.box.Revive(within(w.t))
+		if err == nil {
+			out, err := run(within(w.t), again, "cat kept")
+			if err != nil || out != "kept\n" {
+				w.t.Errorf("a sandbox that was made again has the file %q, %v", out, err)
+			}
+			return
+		}
+		if time.Since(begin) > time.Minute {
+			w.t.Errorf("a sandbox that ended with its daemon cannot be made again: %v", err)
+			return
+		}
+		w.t.Logf("revive: %v", err)
 	}
 }
 
@@ -247,6 +283,10 @@ func TestDaemonHangs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	held, err := box.Guest().Start(within(t), sandpit.Command{Args: []string{"sleep", "1000"}})
+	if err != nil {
+		t.Fatal(err)
+	}
 	d.signal(syscall.SIGSTOP)
 	bounded := func(what string, do func(ctx context.Context) error) {
 		t.Helper()
@@ -256,6 +296,11 @@ func TestDaemonHangs(t *testing.T) {
 			t.Errorf("%s while the daemon hangs: %v", what, err)
 		}
 	}
+	bounded("a command under way", func(ctx context.Context) error {
+		_, err := held.Wait(ctx)
+		return err
+	})
+	bounded("a command", func(ctx context.Context) error { return alive(ctx, box.Guest()) })
 	bounded("destroy", box.Destroy)
 	bounded("create", func(ctx context.Context) error {
 		_, err := p.Create(ctx, sandpit.NewID(), sandpit.Spec{Image: image})

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"encoding/base64"
 	"errors"
 	"log/slog"
 	"net/http"
@@ -221,6 +222,9 @@ func credential(h http.Header) (secret string, shown bool) {
 	list = append(list, h.Values(wire.HeaderKey)...)
 	for _, value := range h.Values("Authorization") {
 		scheme, token, _ := strings.Cut(value, " ")
+		if namesUser(scheme, token) {
+			continue
+		}
 		if !strings.EqualFold(scheme, "Bearer") {
 			token = "" // of a kind that nobody here takes
 		}
@@ -235,6 +239,16 @@ func credential(h http.Header) (secret string, shown bool) {
 		}
 	}
 	return list[0], true
+}
+
+// namesUser reports whether an authorization is no credential: the guest's protocol names
+// a user inside by basic authentication without a password.
+func namesUser(scheme, token string) bool {
+	if !strings.EqualFold(scheme, "Basic") {
+		return false
+	}
+	raw, err := base64.StdEncoding.DecodeString(token)
+	return err == nil && len(raw) > 1 && raw[len(raw)-1] == ':'
 }
 
 // finish tells how a request went, and survives its handler.

@@ -1,6 +1,7 @@
 package api_test
 
 import (
+	"encoding/base64"
 	"encoding/json"
 	"net/http"
 	"strings"
@@ -26,6 +27,7 @@ func TestAdmission(t *testing.T) {
 		}
 		return h
 	}
+	basic := func(text string) string { return "Basic " + base64.StdEncoding.EncodeToString([]byte(text)) }
 	_, port, _ := strings.Cut(g.Addr().String(), ":")
 	for name, tc := range map[string]struct {
 		method, path string
@@ -38,6 +40,11 @@ func TestAdmission(t *testing.T) {
 		"both":               {"GET", "/who", with("Authorization", "bearer  "+g.key), 200, "ann"},
 		"they differ":        {"GET", "/who", with("Authorization", "Bearer e2b_0"), 401, "not valid"},
 		"another scheme":     {"GET", "/who", with("X-Api-Key", "", "Authorization", "Basic "+g.key), 401, "not valid"},
+		"a user inside":      {"GET", "/who", with("Authorization", basic("app:")), 200, "ann"},
+		"only a user inside": {"GET", "/who", with("X-Api-Key", "", "Authorization", basic("app:")), 401, "X-Api-Key"},
+		"uid and gid":        {"GET", "/who", with("Authorization", basic("1000:1000:")), 200, "ann"},
+		"a user's password":  {"GET", "/who", with("Authorization", basic("app:secret")), 401, "not valid"},
+		"nobody inside":      {"GET", "/who", with("Authorization", basic(":")), 401, "not valid"},
 		"no key":             {"GET", "/who", none, 401, "X-Api-Key"},
 		"empty key":          {"GET", "/who", with("X-Api-Key", " "), 401, ""},
 		"upper case":         {"GET", "/who", with("X-Api-Key", strings.ToUpper(g.key)), 401, "not valid"},

@@ -5,12 +5,15 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/testdocker"
 	"github.com/sandpit-dev/sandpit/internal/testengine"
 	"github.com/sandpit-dev/sandpit/provider/docker"
@@ -115,6 +118,76 @@ func TestDockerServerKilled(t *testing.T) {
 	testdocker.ExpectNone(t, "dev.sandpit.id="+id)
 	kill()
 	testRunKilled(t, command)
+}
+
+// TestImagesElsewhere works with the images of a server and of a docker engine, and
+// leaves the cache of its own machine alone.
+func TestImagesElsewhere(t *testing.T) {
+	t.Parallel()
+	host, program := engineHost(t), testengine.Path(t)
+	registry := testdocker.NewRegistry(t)
+	files := append(testdocker.BusyboxFiles(t), testdocker.File{Name: "etc/unique", Mode: 0o644, Content: []byte(sandpit.NewID())})
+	tagged, _ := registry.Push(t, "team/box", "1", files, nil)
+	dir, err := os.MkdirTemp("", "sp") //nolint:usetesting // t.TempDir is too long a name for sockets
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	command := func(environ []string, args ...string) *exec.Cmd {
+		cmd := exec.CommandContext(t.Context(), program, args...)
+		cmd.Env = slices.Concat(environ, []string{"DOCKER_HOST=" + host})
+		return cmd
+	}
+	served := testengine.Environ(dir)
+	server := command(append(served, "SANDBOX_PROVIDER=docker", "SANDPIT_DOCKER_IMAGE="+busybox, "SANDPIT_SERVER_LISTEN=none"), "serve")
+	if err := server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = server.Process.Kill()
+		_ = server.Wait() // it was killed
+	})
+	socket := "--server=unix://" + filepath.Join(dir, "run", "sandpit.sock")
+	mine := testengine.Environ(t.TempDir())
+	if out, err := command(mine, "check", "--wait", long.String(), socket).CombinedOutput(); err != nil {
+		t.Fatalf("the server does not start: %v\n%s", err, out)
+	}
+	for _, tc := range []struct {
+		args   string
+		status int
+		want   string
+	}{
+		{"image ls -a", 0, "NAME +DIGEST"},
+		{"image pull --provider docker " + tagged, 0, tagged},
+		{"image ls --provider docker", 0, tagged},
+		{"image rm --provider docker " + tagged, 125, "hint: docker image rm"},
+		{"image pull --provider nobody " + tagged, 125, "Unsupported provider type"},
+		{"image pull --provider docker " + registry.Host() + "/team/none:1", 125, "hint: see that the name is right"},
+		{"image ls " + socket, 0, tagged},
+		{"image pull " + socket + " " + tagged, 0, tagged},
+		{"image rm " + socket + " " + tagged, 125, "hint: docker image rm"},
+		{"image pull --provider gvisor " + socket + " " + tagged, 0, tagged},
+		{"image ls --provider gvisor " + socket, 0, tagged},
+		{"image ls --json --provider gvisor " + socket, 0, `"kind": "layers"`},
+		{"image rm --provider gvisor " + socket + " " + tagged, 0, tagged},
+		{"image rm --provider gvisor " + socket + " " + tagged, 3, "not in the cache"},
+		{"image pull " + socket + " /etc", 2, "of no registry"},
+		{"image import " + socket + " " + dir, 125, "hint: run this on the server's machine"},
+		{"image prune " + socket, 125, "for the cache of this machine"},
+		{"image update " + socket, 125, "for the cache of this machine"},
+		{"image ls --server=unix:///nowhere.sock", 4, "nowhere"},
+		{"image ls", 0, "NAME +DIGEST"},
+	} {
+		cmd := command(mine, strings.Fields(tc.args)...)
+		out, err := cmd.CombinedOutput()
+		if status := cmd.ProcessState.ExitCode(); status != tc.status || !regexp.MustCompile(tc.want).Match(out) {
+			t.Errorf("sandpit %s: %v, status %d, want %d and %q:\n%s", tc.args, err, status, tc.status, tc.want, out)
+		}
+	}
+	out, err := command(mine, "image", "ls").Output()
+	if err != nil || strings.Contains(string(out), tagged) {
+		t.Errorf("this machine's cache: %v\n%s", err, out)
+	}
 }
 
 // testRunKilled kills a run in the middle of its command.

@@ -1,9 +1,12 @@
 package cli
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -22,7 +25,11 @@ func (a *app) newImage() *cobra.Command {
 
 An image is what the files of a sandbox start from. Those of registries are
 fetched once and then used from the cache, without asking the network. The cache
-removes what was used least recently when it grows beyond image.cache_size.`,
+removes what was used least recently when it grows beyond image.cache_size.
+
+pull, ls and rm are about the images of a server when --server, SANDPIT_URL or the
+configuration names one, and of provider docker's engine when that is the provider;
+else all are about the cache of this machine.`,
 		Example: `  sandpit image pull python:3.12-slim
   sandpit image ls
   sandpit image prune --older-than 30d`,
@@ -55,27 +62,48 @@ func wantArgs(least, most int, what string) cobra.PositionalArgs {
 	}
 }
 
-// completeImages offers the names of images in the cache.
-func (a *app) completeImages(_ *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
-	store, err := a.openImages()
+// completeImages offers the names of images in the cache, or where else they would be
+// taken from.
+func (a *app) completeImages(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+	known, err := a.imageNames(cmd.Context())
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveError
-	}
-	list, err := store.List()
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveError
-	}
-	given := map[string]bool{}
-	for _, name := range args {
-		given[name] = true
 	}
 	var names []string
-	for _, e := range list {
-		if e.Name != "" && !given[e.Name] && strings.HasPrefix(e.Name, begun) {
-			names = append(names, e.Name)
+	for _, name := range known {
+		if name != "" && !slices.Contains(args, name) && strings.HasPrefix(name, begun) {
+			names = append(names, name)
 		}
 	}
 	return names, cobra.ShellCompDirectiveNoFileComp
+}
+
+func (a *app) imageNames(ctx context.Context) (names []string, err error) {
+	s, err := a.openShelf("")
+	if err != nil {
+		return nil, err
+	}
+	if s != nil {
+		if ctx == nil {
+			ctx = context.Background()
+		}
+		ctx, cancel := context.WithTimeout(ctx, completionTime)
+		defer cancel()
+		list, err := s.List(ctx)
+		for _, i := range list {
+			names = append(names, i.Name)
+		}
+		return names, errors.Join(err, s.Close())
+	}
+	store, err := a.openImages()
+	if err != nil {
+		return nil, err
+	}
+	list, err := store.List()
+	for _, e := range list {
+		names = append(names, e.Name)
+	}
+	return names, err
 }
 
 // completeRunnable offers images besides files.

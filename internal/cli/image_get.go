@@ -1,8 +1,10 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io"
 
 	"github.com/spf13/cobra"
 
@@ -11,40 +13,60 @@ import (
 
 func (a *app) newImagePull() *cobra.Command {
 	var always, asJSON bool
+	var provider string
 	cmd := &cobra.Command{
 		Use:   "pull [flags] REF...",
 		Short: "Fetch images from a registry",
-		Long: `Fetch images from a registry, unless they are in the cache.
+		Long: `Fetch images from a registry, unless they are there: into the cache of this
+machine, or into that of the server which --server, SANDPIT_URL or the
+configuration names, or, for provider docker, into its engine.
 
 REF is written as for docker pull: docker.io and the tag latest go without
 saying. Logins are those of "docker login". A fetch that was broken off goes on
 where it was.`,
 		Example: `  sandpit image pull python:3.12-slim
   sandpit image pull ghcr.io/owner/name@sha256:0123...
-  sandpit image pull --always alpine`,
+  sandpit image pull --always alpine
+  sandpit image pull --server https://host:8090 python:3.12-slim`,
 		Args:              wantArgs(1, -1, "the name of an image"),
 		ValidArgsFunction: a.completeImages,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			store, err := a.openImages()
-			if err != nil {
-				return err
-			}
-			var list []daemon.ImageEntry
-			for _, name := range args {
-				progress, clear := newProgress(a.Err, "Fetching "+name)
-				e, err := store.Pull(cmd.Context(), name, always, progress)
-				clear()
+			return a.withShelf(cmd, provider, func(s shelf) error {
+				list, err := pullAll(cmd.Context(), a.Err, args, always, s.Pull)
 				if err != nil {
-					return a.interrupted(cmd.Context(), err)
+					return err
 				}
-				list = append(list, e)
-			}
-			return a.showImages(list, asJSON)
+				return a.showShelf(list, asJSON)
+			}, func(store *daemon.Images) error {
+				list, err := pullAll(cmd.Context(), a.Err, args, always, store.Pull)
+				if err != nil {
+					return err
+				}
+				return a.showImages(list, asJSON)
+			})
 		},
 	}
+	addImageProvider(cmd, &provider)
 	cmd.Flags().BoolVar(&always, "always", false, "ask the registry whether the tag means another image by now")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
+}
+
+// pullAll fetches one after the other, and returns those that came before an error.
+func pullAll[E any, P ~func(done, total int64)](
+	ctx context.Context, out io.Writer, names []string, always bool, pull func(context.Context, string, bool, P) (E, error),
+) ([]E, error) {
+	var list []E
+	for _, name := range names {
+		progress, clear := newProgress(out, "Fetching "+name)
+		e, err := pull(ctx, name, always, progress)
+		clear()
+		if err != nil {
+			return list, err
+		}
+		list = append(list, e)
+	}
+	return list, nil
 }
 
 func (a *app) newImageImport() *cobra.Command {
@@ -64,22 +86,20 @@ a colon and the tag.`,
   sandpit image import rootfs.tar.gz --name my-system`,
 		Args: wantArgs(1, 1, "a file or directory"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			store, err := a.openImages()
-			if err != nil {
-				return err
-			}
-			progress, clear := newProgress(a.Err, "Importing")
-			var list []daemon.ImageEntry
-			if args[0] == "-" {
-				list, err = store.ImportFrom(cmd.Context(), a.In, name, progress)
-			} else {
-				list, err = store.Import(cmd.Context(), args[0], name, progress)
-			}
-			clear()
-			if err != nil {
-				return a.interrupted(cmd.Context(), err)
-			}
-			return a.showImages(list, asJSON)
+			return a.onlyCache(cmd, func(store *daemon.Images) (err error) {
+				progress, clear := newProgress(a.Err, "Importing")
+				var list []daemon.ImageEntry
+				if args[0] == "-" {
+					list, err = store.ImportFrom(cmd.Context(), a.In, name, progress)
+				} else {
+					list, err = store.Import(cmd.Context(), args[0], name, progress)
+				}
+				clear()
+				if err != nil {
+					return err
+				}
+				return a.showImages(list, asJSON)
+			})
 		},
 	}
 	cmd.Flags().StringVar(&name, "name", "", "`NAME` of the image (default: what the archive says)")
@@ -100,16 +120,14 @@ changed unless --pull is given.`,
   sandpit image update --pull python:3.12-slim`,
 		ValidArgsFunction: a.completeImages,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			store, err := a.openImages()
-			if err != nil {
-				return err
-			}
-			if len(args) == 0 {
-				if args, err = store.Fetched(); err != nil {
-					return err
+			return a.onlyCache(cmd, func(store *daemon.Images) (err error) {
+				if len(args) == 0 {
+					if args, err = store.Fetched(); err != nil {
+						return err
+					}
 				}
-			}
-			return a.update(cmd, store, args, pull, asJSON)
+				return a.update(cmd, store, args, pull, asJSON)
+			})
 		},
 	}
 	cmd.Flags().BoolVar(&pull, "pull", false, "fetch those that are newer")
@@ -152,5 +170,5 @@ func (a *app) update(cmd *cobra.Command, store *daemon.Images, names []string, p
 	case len(errs) == 0:
 		_, err = fmt.Fprintln(a.Out, "No image in the cache comes from a registry.")
 	}
-	return a.interrupted(cmd.Context(), errors.Join(append(errs, err)...))
+	return errors.Join(append(errs, err)...)
 }

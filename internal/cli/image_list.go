@@ -3,40 +3,53 @@ package cli
 import (
 	"cmp"
 	"fmt"
+	"slices"
 
 	"github.com/spf13/cobra"
 
+	"github.com/sandpit-dev/sandpit/client"
 	"github.com/sandpit-dev/sandpit/internal/config"
 	"github.com/sandpit-dev/sandpit/internal/daemon"
 )
 
 func (a *app) newImageList() *cobra.Command {
 	var all, asJSON bool
+	var provider string
 	cmd := &cobra.Command{
 		Use:     "ls [flags]",
 		Aliases: []string{"list"},
-		Short:   "List the images in the cache",
+		Short:   "List images",
+		Long: `List the images in the cache of this machine, or in that of the server which
+--server, SANDPIT_URL or the configuration names, or, for provider docker, in its
+engine.`,
 		Example: `  sandpit image ls
   sandpit image ls --json | jq -r '.[].name'`,
 		Args: wantArgs(0, 0, ""),
-		RunE: func(*cobra.Command, []string) error {
-			store, err := a.openImages()
-			if err != nil {
-				return err
-			}
-			list, err := store.List()
-			if err != nil {
-				return err
-			}
-			shown := []daemon.ImageEntry{}
-			for _, e := range list {
-				if all || !e.Own() {
-					shown = append(shown, e)
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.withShelf(cmd, provider, func(s shelf) error {
+				list, err := s.List(cmd.Context())
+				if err != nil {
+					return err
 				}
-			}
-			return a.showImages(shown, asJSON)
+				return a.showShelf(slices.DeleteFunc(list, func(i client.Image) bool {
+					return !all && daemon.ImageEntry{Kind: daemon.ImageKind(i.Kind)}.Own()
+				}), asJSON)
+			}, func(store *daemon.Images) error {
+				list, err := store.List()
+				if err != nil {
+					return err
+				}
+				shown := []daemon.ImageEntry{}
+				for _, e := range list {
+					if all || !e.Own() {
+						shown = append(shown, e)
+					}
+				}
+				return a.showImages(shown, asJSON)
+			})
 		},
 	}
+	addImageProvider(cmd, &provider)
 	cmd.Flags().BoolVarP(&all, "all", "a", false, "also sandpit's own: the host image and its guest")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
@@ -60,11 +73,14 @@ func (a *app) showImages(list []daemon.ImageEntry, asJSON bool) error {
 }
 
 func (a *app) newImageRemove() *cobra.Command {
-	return &cobra.Command{
+	var provider string
+	cmd := &cobra.Command{
 		Use:     "rm NAME|DIGEST...",
 		Aliases: []string{"remove"},
 		Short:   "Remove images from the cache",
-		Long: `Remove images from the cache, by name or by the beginning of the digest.
+		Long: `Remove images from the cache of this machine, or from that of the server which
+--server, SANDPIT_URL or the configuration names, by name or by the beginning of the
+digest. Those of a docker engine are removed by docker image rm.
 
 An image goes with its last name. Sandboxes that run from it go on.`,
 		Example: `  sandpit image rm python:3.12-slim
@@ -72,22 +88,30 @@ An image goes with its last name. Sandboxes that run from it go on.`,
 		Args:              wantArgs(1, -1, "the name of an image"),
 		ValidArgsFunction: a.completeImages,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			store, err := a.openImages()
-			if err != nil {
-				return err
-			}
-			for _, name := range args {
-				gone, err := store.Remove(cmd.Context(), name)
-				if err != nil {
-					return err
+			return a.withShelf(cmd, provider, func(s shelf) error {
+				for _, name := range args {
+					if err := s.Remove(cmd.Context(), name); err != nil {
+						return err
+					}
+					fmt.Fprintln(a.Out, name)
 				}
-				for _, e := range gone {
-					fmt.Fprintln(a.Out, cmp.Or(e.Name, shortDigest(cmp.Or(e.Digest, e.ID))))
+				return nil
+			}, func(store *daemon.Images) error {
+				for _, name := range args {
+					gone, err := store.Remove(cmd.Context(), name)
+					if err != nil {
+						return err
+					}
+					for _, e := range gone {
+						fmt.Fprintln(a.Out, cmp.Or(e.Name, shortDigest(cmp.Or(e.Digest, e.ID))))
+					}
 				}
-			}
-			return nil
+				return nil
+			})
 		},
 	}
+	addImageProvider(cmd, &provider)
+	return cmd
 }
 
 func (a *app) newImagePrune() *cobra.Command {
@@ -113,15 +137,13 @@ say, and half-fetched layers. An image that a sandbox uses stays.`,
 					return usageError(cmd, "--max-size: "+err.Error())
 				}
 			}
-			store, err := a.openImages()
-			if err != nil {
-				return err
-			}
-			done, err := store.Prune(cmd.Context(), o)
-			if err != nil {
-				return err
-			}
-			return a.showPruned(done, o.DryRun, asJSON)
+			return a.onlyCache(cmd, func(store *daemon.Images) error {
+				done, err := store.Prune(cmd.Context(), o)
+				if err != nil {
+					return err
+				}
+				return a.showPruned(done, o.DryRun, asJSON)
+			})
 		},
 	}
 	f := cmd.Flags()

@@ -58,12 +58,15 @@ type Docker struct {
 	StopGrace time.Duration
 	// CallTimeout is how long one call of the engine may take. Default: 120 s.
 	CallTimeout time.Duration
+	// Patience is how long the engine may not answer before calls under way end.
+	// Default: 60 s.
+	Patience time.Duration
 }
 
 func defaultDocker() Docker {
 	return Docker{
 		Image: "python:3.12-slim", TmpfsSize: 256 << 20, ShmSize: 64 << 20, OpenFiles: 8192,
-		StopGrace: 5 * time.Second, CallTimeout: 2 * time.Minute,
+		StopGrace: 5 * time.Second, CallTimeout: 2 * time.Minute, Patience: time.Minute,
 	}
 }
 
@@ -109,6 +112,8 @@ func dockerSettings() []setting {
 			"How long programs may take to end when a sandbox is stopped."),
 		define(KeyDockerCallTimeout, func(c *Config) *time.Duration { return &c.Docker.CallTimeout }, timeOf("120"),
 			"How long one call of the engine may take; `image.pull_timeout` is for pulls."),
+		define(KeyDockerPatience, func(c *Config) *time.Duration { return &c.Docker.Patience }, timeOf("60"),
+			"How long the engine may not answer before commands under way end as unavailable, and what is asked for is refused at once until it answers."),
 	}
 }
 

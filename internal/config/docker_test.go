@@ -3,6 +3,7 @@ package config_test
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -19,7 +20,7 @@ func loadDocker(t *testing.T, file string, environ ...string) (config.Config, er
 
 func TestDocker(t *testing.T) {
 	t.Parallel()
-	cfg, err := loadDocker(t, "[docker]\nruntime = 'runsc'\nuser = '1000:1000'\ncapabilities = ['sys_ptrace', 'CAP_NET_RAW']\ntmpfs_size = '1m'\n",
+	cfg, err := loadDocker(t, "[docker]\nruntime = 'runsc'\nuser = '1000:1000'\ncapabilities = ['sys_ptrace', 'CAP_NET_RAW']\ntmpfs_size = '1m'\npatience = 5\n",
 		"DOCKER_HOST=tcp://engine.lan:2376", "DOCKER_CONTEXT=far", "DOCKER_TLS_VERIFY=0", "DOCKER_CERT_PATH=/certs",
 		"XDG_RUNTIME_DIR=/run/user/1000", "SANDPIT_DOCKER_NETWORK=bridge", "SANDPIT_DOCKER_READ_ONLY_ROOT=true")
 	if err != nil {
@@ -27,6 +28,7 @@ func TestDocker(t *testing.T) {
 	}
 	want := config.Default().Docker
 	want.Host, want.Context, want.TLSVerify, want.CertPath = "tcp://engine.lan:2376", "far", true, "/certs"
+	want.Patience = 5 * time.Second
 	want.RuntimeDir, want.Network, want.ReadOnlyRoot = "/run/user/1000", "bridge", true
 	want.Runtime, want.User, want.Capabilities, want.TmpfsSize = "runsc", "1000:1000", []string{"NET_RAW", "SYS_PTRACE"}, 1<<20
 	if diff := cmp.Diff(want, cfg.Docker); diff != "" {

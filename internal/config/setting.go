@@ -64,6 +64,7 @@ const (
 	KeyDockerOpenFiles    Key = "docker.open_files"
 	KeyDockerStopGrace    Key = "docker.stop_grace"
 	KeyDockerCallTimeout  Key = "docker.call_timeout"
+	KeyDockerPatience     Key = "docker.patience"
 
 	KeyListen          Key = "server.listen"
 	KeySocket          Key = "server.socket"

@@ -58,7 +58,7 @@ func dockerOptions(cfg config.Config) (docker.Options, error) {
 		Endpoint: e, Defaults: limits(cfg), Network: d.Network, Runtime: d.Runtime, Userns: d.Userns, User: d.User,
 		Capabilities: d.Capabilities, ReadOnlyRoot: d.ReadOnlyRoot, TmpfsSize: d.TmpfsSize, ShmSize: d.ShmSize,
 		OpenFiles: int64(d.OpenFiles), Pull: image.PullPolicy(cfg.Image.Pull), PullTimeout: cfg.Image.PullTimeout,
-		Credentials: credentials(cfg.Image), StopGrace: d.StopGrace, CallTimeout: d.CallTimeout,
+		Credentials: credentials(cfg.Image), StopGrace: d.StopGrace, CallTimeout: d.CallTimeout, Patience: d.Patience,
 	}
 	if guestbin.Digest(runtime.GOARCH) == "" {
 		o.Guest = cfg.Engine // plays the part, if there is one

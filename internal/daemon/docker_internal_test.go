@@ -302,7 +302,7 @@ func TestDockerImages(t *testing.T) {
 	var group sync.WaitGroup
 	for range 2 {
 		group.Go(func() {
-			i, err := c.PullImage(t.Context(), tagged, false, nil)
+			i, err := c.PullImage(t.Context(), client.PullRequest{Name: tagged}, nil)
 			if err != nil || i.Kind != nameDocker || i.Size == 0 {
 				t.Errorf("pull: %+v, %v", i, err)
 			}
@@ -315,11 +315,11 @@ func TestDockerImages(t *testing.T) {
 	}
 	close(registry.Hold)
 	group.Wait()
-	images, err := c.Images(t.Context())
+	images, err := c.Images(t.Context(), "")
 	if err != nil || !strings.Contains(names(images), tagged) || !strings.Contains(names(images), busybox) {
 		t.Errorf("images: %s, %v", names(images), err)
 	}
-	if err := c.RemoveImage(t.Context(), busybox); !errors.Is(err, sandpit.Unsupported) {
+	if err := c.RemoveImage(t.Context(), "", busybox); !errors.Is(err, sandpit.Unsupported) {
 		t.Errorf("delete: %v, want unsupported", err)
 	}
 	s, err := c.Create(t.Context(), client.CreateRequest{Spec: sandpit.Spec{Image: sandpit.Image(tagged)}})

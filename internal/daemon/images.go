@@ -4,10 +4,12 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/config"
 	"github.com/sandpit-dev/sandpit/internal/image"
+	"github.com/sandpit-dev/sandpit/internal/wire"
 	"github.com/sandpit-dev/sandpit/provider/docker"
 )
 
@@ -16,6 +18,9 @@ type Images = image.Store
 
 // ImageEntry is one image of the cache under one of its names.
 type ImageEntry = image.Entry
+
+// ImageKind is what an image was made from.
+type ImageKind = image.Kind
 
 // ImageUpdate compares an image of the cache with that of its registry.
 type ImageUpdate = image.Update
@@ -95,4 +100,62 @@ func (i engineImages) config(ctx context.Context, ref sandpit.Image, _ image.Pro
 
 func (i engineImages) has(ctx context.Context, name string) (bool, error) {
 	return i.p.HasImage(ctx, name)
+}
+
+// EngineImages are the images of a docker engine. Methods may be called concurrently.
+type EngineImages struct{ p *docker.Provider }
+
+// OpenEngineImages returns the images of the provider that cfg names if it has some of
+// its own, else nil: then they are those of OpenImages. It does not connect yet.
+//
+// Unsupported: there is no such provider.
+func OpenEngineImages(cfg config.Config) (*EngineImages, error) {
+	if !slices.Contains(ProviderNames(), cfg.Provider) {
+		return nil, unknownProvider(cfg.Provider, ProviderNames())
+	}
+	if cfg.Provider != nameDocker {
+		return nil, nil
+	}
+	o, err := dockerOptions(cfg)
+	if err != nil {
+		return nil, err
+	}
+	o.Ephemeral = true // nothing is made
+	p, err := docker.New(o)
+	if err != nil {
+		return nil, err
+	}
+	return &EngineImages{p}, nil
+}
+
+// List returns those with a name.
+func (i EngineImages) List(ctx context.Context) ([]wire.Image, error) {
+	images, err := i.p.Images(ctx)
+	list := make([]wire.Image, len(images))
+	for n, one := range images {
+		list[n] = imageOfEngine(one)
+	}
+	return list, err
+}
+
+// Pull has the engine fetch an image, unless it has it; always asks the registry all the
+// same. Progress, which may be nil, hears of bytes.
+func (i EngineImages) Pull(ctx context.Context, name string, always bool, progress func(done, total int64)) (wire.Image, error) {
+	one, err := i.p.Pull(ctx, name, always, progress)
+	if err != nil {
+		return wire.Image{}, err
+	}
+	return imageOfEngine(one), nil
+}
+
+// Remove returns Unsupported: they may be others', too.
+func (EngineImages) Remove(context.Context, string) error {
+	return sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "delete an image: those of a docker engine may be others', too"), "docker image rm")
+}
+
+// Close lets go of the engine.
+func (i EngineImages) Close() error { return i.p.Close() }
+
+func imageOfEngine(i docker.Image) wire.Image {
+	return wire.Image{Name: i.Name, ID: i.ID, Kind: nameDocker, Platform: i.Platform, Size: i.Size, Created: i.Created}
 }

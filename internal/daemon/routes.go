@@ -75,13 +75,13 @@ func (c cache) engine(ctx context.Context, name string) (*docker.Provider, error
 	return engine, nil
 }
 
-func (c cache) List(ctx context.Context) ([]wire.Image, error) {
-	engine, err := c.engine(ctx, "")
+func (c cache) List(ctx context.Context, provider string) ([]wire.Image, error) {
+	engine, err := c.engine(ctx, provider)
 	if err != nil {
 		return nil, err
 	}
 	if engine != nil {
-		return listEngine(ctx, engine)
+		return EngineImages{engine}.List(ctx)
 	}
 	entries, err := c.store.List()
 	list := make([]wire.Image, 0, len(entries))
@@ -98,8 +98,7 @@ func (c cache) Pull(ctx context.Context, p wire.Pull, progress func(wire.Progres
 	}
 	hear := func(done, total int64) { progress(wire.Progress{Done: done, Total: total}) }
 	if engine != nil {
-		i, err := engine.Pull(ctx, p.Name, p.Always, hear)
-		return imageOfEngine(i), err
+		return EngineImages{engine}.Pull(ctx, p.Name, p.Always, hear)
 	}
 	e, err := c.store.Pull(ctx, p.Name, p.Always, hear)
 	if err != nil {
@@ -108,29 +107,16 @@ func (c cache) Pull(ctx context.Context, p wire.Pull, progress func(wire.Progres
 	return imageOf(e), nil
 }
 
-func (c cache) Remove(ctx context.Context, id string) error {
-	engine, err := c.engine(ctx, "")
+func (c cache) Remove(ctx context.Context, provider, id string) error {
+	engine, err := c.engine(ctx, provider)
 	if err != nil {
 		return err
 	}
 	if engine != nil {
-		return sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "delete an image: those of a docker engine may be others', too"), "docker image rm")
+		return EngineImages{engine}.Remove(ctx, id)
 	}
 	_, err = c.store.Remove(ctx, id)
 	return err
-}
-
-func listEngine(ctx context.Context, engine *docker.Provider) ([]wire.Image, error) {
-	images, err := engine.Images(ctx)
-	list := make([]wire.Image, len(images))
-	for i, one := range images {
-		list[i] = imageOfEngine(one)
-	}
-	return list, err
-}
-
-func imageOfEngine(i docker.Image) wire.Image {
-	return wire.Image{Name: i.Name, ID: i.ID, Kind: nameDocker, Platform: i.Platform, Size: i.Size, Created: i.Created}
 }
 
 // imageOf leaves out what an image was made from: paths of the machine are nobody's

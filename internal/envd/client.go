@@ -211,7 +211,22 @@ func do(client *http.Client, r *http.Request, expected ...int) (*http.Response, 
 	if answer.Message == "" {
 		answer.Message = "the guest answers with status " + strconv.Itoa(res.StatusCode)
 	}
-	return nil, sandpit.Errorf(statusCode(res.StatusCode), "%s", plain(answer.Message))
+	return nil, sandpit.Errorf(byCause(statusCode(res.StatusCode), res.Header), "%s", plain(answer.Message))
+}
+
+// What the guest adds where its protocol has one code for two things.
+const (
+	causeHeader = "Sandpit-Cause"
+	causeUser   = "user"
+)
+
+// byCause tells a user nobody knows from a key that is wrong: the protocol has one code
+// for both.
+func byCause(code sandpit.Code, told http.Header) sandpit.Code {
+	if code == sandpit.Unauthenticated && told.Get(causeHeader) == causeUser {
+		return sandpit.Invalid
+	}
+	return code
 }
 
 func statusCode(status int) sandpit.Code {
@@ -263,7 +278,7 @@ func callError(ctx context.Context, err error) error {
 		}
 	default: // the status of an HTTP answer says as much
 	}
-	return sandpit.Errorf(wireCode(ce.Code()), "%s", plain(ce.Message()))
+	return sandpit.Errorf(byCause(wireCode(ce.Code()), ce.Meta()), "%s", plain(ce.Message()))
 }
 
 func wireCode(code connect.Code) sandpit.Code {

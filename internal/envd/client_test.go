@@ -137,7 +137,7 @@ func TestStartErrors(t *testing.T) {
 		"not a program": {sandpit.Command{Args: []string{plain}}, sandpit.PermissionDenied, plain},
 		"a directory":   {sandpit.Command{Args: []string{"/usr"}}, sandpit.PermissionDenied, "/usr"},
 		"no directory":  {sandpit.Command{Args: []string{"true"}, Dir: "/no/dir"}, sandpit.Invalid, "cwd '/no/dir' does not exist"},
-		"no user":       {sandpit.Command{Args: []string{"true"}, User: "nobody-knows"}, sandpit.Unauthenticated, "invalid username: 'nobody-knows'"},
+		"no user":       {sandpit.Command{Args: []string{"true"}, User: "nobody-knows"}, sandpit.Invalid, "invalid username: 'nobody-knows'"},
 		"bad variable":  {sandpit.Command{Args: []string{"true"}, Env: map[string]string{"A=B": "c"}}, sandpit.Invalid, "A=B"},
 		"NUL":           {sandpit.Command{Args: []string{"true", "a\x00b"}}, sandpit.Invalid, "NUL"},
 	} {
@@ -398,7 +398,7 @@ func TestFileErrors(t *testing.T) {
 		"write a directory":  {c.WriteFile(t.Context(), "", dir, strings.NewReader(""), sandpit.WriteOptions{}), sandpit.Invalid},
 		"write below a file": {c.WriteFile(t.Context(), "", "/etc/passwd/x", strings.NewReader(""), sandpit.WriteOptions{}), sandpit.Invalid},
 		"write a device":     {c.WriteFile(t.Context(), "", "/dev/null", strings.NewReader(""), sandpit.WriteOptions{}), sandpit.Invalid},
-		"write as nobody":    {c.WriteFile(t.Context(), "nobody-knows", filepath.Join(dir, "x"), strings.NewReader(""), sandpit.WriteOptions{}), sandpit.Unauthenticated},
+		"write as nobody":    {c.WriteFile(t.Context(), "nobody-knows", filepath.Join(dir, "x"), strings.NewReader(""), sandpit.WriteOptions{}), sandpit.Invalid},
 		"move nothing":       {c.Move(t.Context(), "", filepath.Join(dir, "none"), filepath.Join(dir, "x")), sandpit.NotFound},
 	} {
 		if sandpit.CodeOf(tc.err) != tc.code {

@@ -34,6 +34,7 @@ func httpErrorf(status int, format string, args ...any) error {
 
 // answerError writes an error of a file call.
 func answerError(w http.ResponseWriter, err error) {
+	tellCause(w.Header(), err)
 	writeError(w, statusOf(err), err.Error())
 }
 

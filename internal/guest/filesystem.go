@@ -33,7 +33,7 @@ var errTooMany = connect.NewError(connect.CodeResourceExhausted,
 func (s *filesystemService) place(req connect.AnyRequest, p string, follow bool) (*place, error) {
 	u, err := s.guest.userOf(req.Header())
 	if err != nil {
-		return nil, connect.NewError(connect.CodeUnauthenticated, err)
+		return nil, noUser(err)
 	}
 	pl, err := placeOf(req.Header(), u, p, follow)
 	if err != nil {

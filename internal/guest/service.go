@@ -227,7 +227,7 @@ func (s *processService) plan(header http.Header, req *process.StartRequest) (pl
 	}
 	u, err := s.guest.userOf(header)
 	if err != nil {
-		return p, connect.NewError(connect.CodeUnauthenticated, err)
+		return p, noUser(err)
 	}
 	if len(req.GetTag()) > maxTag {
 		return p, connect.NewError(connect.CodeInvalidArgument, fmt.Errorf("the tag is longer than %d bytes", maxTag))

@@ -1,11 +1,15 @@
 package guest
 
 import (
+	"errors"
 	"fmt"
+	"net/http"
 	"path"
 	"slices"
 	"strconv"
 	"strings"
+
+	"connectrpc.com/connect"
 )
 
 // user is somebody who may own processes and files inside.
@@ -20,6 +24,26 @@ type user struct {
 type errUser string
 
 func (e errUser) Error() string { return fmt.Sprintf("invalid username: '%s'", string(e)) }
+
+// causeHeader goes with an answer whose status does not tell what is wrong: the protocol
+// has one for a user nobody knows and a key that is wrong.
+const (
+	causeHeader = "Sandpit-Cause"
+	causeUser   = "user"
+)
+
+// noUser is the answer to a call in the name of a user nobody knows.
+func noUser(err error) *connect.Error {
+	ce := connect.NewError(connect.CodeUnauthenticated, err)
+	tellCause(ce.Meta(), err)
+	return ce
+}
+
+func tellCause(h http.Header, err error) {
+	if _, isUser := errors.AsType[errUser](err); isUser {
+		h.Set(causeHeader, causeUser)
+	}
+}
 
 // lookup finds a user by name, uid, or uid:gid; "" is root. A number needs
 // no entry in the list of users.

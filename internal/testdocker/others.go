@@ -77,6 +77,39 @@ func StartRemapped(tb testing.TB) string {
 	return "unix://" + start(tb, e).socket()
 }
 
+// unprivileged runs a program as a user without rights, whom an /etc of its own gives
+// users to map others to, in a directory that it owns.
+const unprivileged = `cp -a /etc "$1/etc" && echo nobody:1718000:65536 >"$1/etc/subuid" && echo nobody:1718000:65536 >"$1/etc/subgid" &&
+mount --bind "$1/etc" /etc && mkdir -m 700 "$1/home" "$1/home/run" && chown -R 65534:65534 "$1"/[!e]* && chown 65534:65534 "$1" && chmod 711 "$1" &&
+dir=$1 && shift && cd / && exec setpriv --reuid=65534 --regid=65534 --clear-groups env -i PATH="$PATH" HOME="$dir/home" XDG_RUNTIME_DIR="$dir/home/run" "$@"`
+
+// asNobody is what runs a program by unprivileged.
+func asNobody(dir string) []string {
+	return []string{"unshare", "--mount", "sh", "-c", unprivileged, "sh", dir}
+}
+
+func needRootless(tb testing.TB, programs ...string) {
+	tb.Helper()
+	for _, program := range append(programs, "newuidmap", "unshare", "setpriv") {
+		if _, err := exec.LookPath(program); err != nil {
+			testengine.Skip(tb, "there is no %s; install rootlesskit, uidmap and util-linux", program)
+		}
+	}
+}
+
+// StartRootless starts a dockerd of a user without rights. RootlessKit makes its user
+// namespace, as in Docker's own script.
+func StartRootless(tb testing.TB) string {
+	tb.Helper()
+	needRootless(tb, "rootlesskit")
+	e := &engine{args: []string{"--rootless"}}
+	e.prepare = func() {
+		e.before = append(asNobody(e.dir), "rootlesskit", "--net=host", "--copy-up=/etc", "--copy-up=/run", "--propagation=rslave",
+			"--state-dir="+filepath.Join(e.dir, "home/kit"), "sh", "-c", `rm -f /run/docker /run/containerd /run/xtables.lock; exec "$@"`, "sh")
+	}
+	return "unix://" + start(tb, e).socket()
+}
+
 // podmanRuntime is runc, with a limit of processes that a process without
 // CAP_SYS_RESOURCE can set: Podman asks for a million.
 const podmanRuntime = `#!/bin/sh
@@ -101,6 +134,18 @@ test = ["%s"]
 // returns its address. It ends with the test, which is skipped where there can be none.
 func Podman(tb testing.TB) string {
 	tb.Helper()
+	return podman(tb, func(string) []string { return nil })
+}
+
+// PodmanRootless is Podman as a user without rights.
+func PodmanRootless(tb testing.TB) string {
+	tb.Helper()
+	needRootless(tb)
+	return podman(tb, asNobody)
+}
+
+func podman(tb testing.TB, before func(dir string) []string) string {
+	tb.Helper()
 	if os.Geteuid() != 0 {
 		testengine.Skip(tb, "a private podman service needs root here")
 	}
@@ -120,10 +165,11 @@ func Podman(tb testing.TB) string {
 	}
 	host := "unix://" + filepath.Join(dir, "sock")
 	log := filepath.Join(dir, "log")
-	cmd := exec.CommandContext(context.WithoutCancel(tb.Context()), "sh", "-c", keeper, "keeper", dir, // the end of its input ends it
+	args := append([]string{"-c", keeper, "keeper", dir}, before(dir)...) // the end of its input ends it
+	cmd := exec.CommandContext(context.WithoutCancel(tb.Context()), "sh", append(args,
+		"env", "CONTAINERS_CONF="+filepath.Join(dir, "containers.conf"),
 		"podman", "--root="+filepath.Join(dir, "root"), "--runroot="+filepath.Join(dir, "run"), "--tmpdir="+filepath.Join(dir, "tmp"),
-		"system", "service", "--time=0", host)
-	cmd.Env = append(os.Environ(), "CONTAINERS_CONF="+filepath.Join(dir, "containers.conf"))
+		"system", "service", "--time=0", host)...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	logFile, err := os.Create(log)
 	if err != nil {

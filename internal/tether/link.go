@@ -173,6 +173,13 @@ func (l *Link) end(err error) {
 	}
 }
 
+// Fail ends the Link and its connections for that reason, without waiting for them or
+// telling the container. The caller still Closes it.
+func (l *Link) Fail(err error) {
+	l.end(err)
+	l.cancel()
+}
+
 // Done returns what is closed when the Link has ended.
 func (l *Link) Done() <-chan struct{} { return l.done }
 

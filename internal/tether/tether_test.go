@@ -286,6 +286,28 @@ func TestGone(t *testing.T) {
 	}
 }
 
+// TestFail ends what waits for a container that is not heard of.
+func TestFail(t *testing.T) {
+	t.Parallel()
+	e := newEngine(t, 1<<20)
+	l := e.link(t)
+	c := dial(t, l)
+	read := make(chan error, 1)
+	go func() {
+		_, err := c.Read(make([]byte, 1))
+		read <- err
+	}()
+	end := errors.New("it does not answer")
+	l.Fail(end)
+	if err := <-read; !errors.Is(err, end) {
+		t.Errorf("read: %v, want %v", err, end)
+	}
+	if _, err := l.Dial(t.Context()); !errors.Is(err, end) {
+		t.Errorf("dial: %v, want %v", err, end)
+	}
+	<-l.Done()
+}
+
 func FuzzParser(f *testing.F) {
 	one := appendFrame(nil, frame{kind: kindData, conn: 7, seq: 8, ack: 9, limit: 10, payload: []byte("hello")})
 	f.Add(one, []byte{}, 3)

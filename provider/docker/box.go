@@ -45,6 +45,7 @@ type box struct {
 	ooms   int64
 	died   *container.State // as an event told it
 	breaks int64            // of the engine, when the sandbox was last seen running
+	link   *tether.Link
 	// saving has the engine hold the container still for a moment, which is nobody's
 	// business: calls wait.
 	saving bool
@@ -54,8 +55,7 @@ type box struct {
 
 	asking chan struct{} // full while the engine is asked, so that the last answer counts
 
-	linking sync.Mutex // held while a link is being made
-	link    *tether.Link
+	linking sync.Mutex      // held while a link is being made
 	guest   *http.Transport // over the link
 }
 
@@ -88,7 +88,10 @@ func (b *box) in(ctx context.Context, want state) error {
 	if err := b.take(ctx); err != nil {
 		return err
 	}
-	err := b.refresh(ctx)
+	err := b.p.reachable(ctx)
+	if err == nil {
+		err = b.refresh(ctx)
+	}
 	if now := b.now(); err == nil && now != want {
 		err = b.stateError(now)
 		if err == nil {
@@ -311,6 +314,9 @@ func initFor(spec sandpit.Spec, img imageInfo) envd.InitRequest {
 
 // destroy removes the container, whatever state it is in.
 func (b *box) destroy(ctx context.Context) error {
+	if err := b.p.reachable(ctx); err != nil {
+		return fmt.Errorf("destroy sandbox %s: %w", b.id, err)
+	}
 	done := b.beginRemoval()
 	defer done()
 	if err := b.p.removeContainer(ctx, b.container); err != nil {
@@ -338,7 +344,7 @@ func (b *box) wait(ctx context.Context) (sandpit.Exit, error) {
 	case <-ctx.Done():
 		return sandpit.Exit{}, ctx.Err()
 	case <-b.p.events.lost():
-		return sandpit.Exit{}, sandpit.Errorf(sandpit.Unavailable, "wait for the end of sandbox %s: the docker engine at %s does not answer", b.id, b.p.host())
+		return sandpit.Exit{}, fmt.Errorf("wait for the end of sandbox %s: %w", b.id, b.p.awayError())
 	case <-b.p.calls.over:
 		return sandpit.Exit{}, errClosed
 	}
@@ -347,8 +353,8 @@ func (b *box) wait(ctx context.Context) (sandpit.Exit, error) {
 // errLinkOver ends a link whose container does not run.
 var errLinkOver = errors.New("the container does not run")
 
-// reattach attaches again as soon as that is possible, or returns why it never
-// will be.
+// reattach attaches again as soon as that is possible, or returns why it will not be:
+// the container does not run, or the engine has not answered for too long.
 func (b *box) reattach(ctx context.Context) (*stream, error) {
 	pause := 100 * time.Millisecond
 	for {
@@ -363,6 +369,8 @@ func (b *box) reattach(ctx context.Context) (*stream, error) {
 		select {
 		case <-time.After(pause):
 			pause = min(2*pause, 5*time.Second)
+		case <-b.p.events.lost():
+			return nil, b.p.awayError()
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}

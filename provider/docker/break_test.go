@@ -25,7 +25,7 @@ type line struct {
 	target  string
 
 	mu    sync.Mutex
-	conns map[net.Conn]bool
+	conns map[net.Conn]bool // both ends of each connection
 	down  bool
 }
 
@@ -74,13 +74,10 @@ func (l *line) serve(c net.Conn) {
 		return
 	}
 	defer other.Close()
-	l.mu.Lock()
-	l.conns[c] = true
-	down := l.down
-	l.mu.Unlock()
-	if down {
+	if !l.carry(c, other) {
 		return
 	}
+	defer l.drop(c, other)
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		_, _ = io.Copy(other, c)
@@ -89,12 +86,30 @@ func (l *line) serve(c net.Conn) {
 	_, _ = io.Copy(c, other)
 	_ = c.Close()
 	wg.Wait()
-	l.mu.Lock()
-	delete(l.conns, c)
-	l.mu.Unlock()
 }
 
-// cut breaks all connections, and if down also those that are made later.
+// carry notes a connection, unless the line is down.
+func (l *line) carry(ends ...net.Conn) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, end := range ends {
+		if !l.down {
+			l.conns[end] = true
+		}
+	}
+	return !l.down
+}
+
+func (l *line) drop(ends ...net.Conn) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, end := range ends {
+		delete(l.conns, end)
+	}
+}
+
+// cut breaks all connections, at both ends: an engine need not notice that one was half
+// closed. If down it breaks also those that are made later.
 func (l *line) cut(down bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -3,7 +3,12 @@ package docker
 import (
 	"cmp"
 	"context"
+	"encoding/json"
+	"io"
 	"math"
+	"net"
+	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -11,6 +16,7 @@ import (
 
 	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/api/types/mount"
+	"github.com/moby/moby/api/types/system"
 	"github.com/moby/moby/client"
 
 	"github.com/sandpit-dev/sandpit"
@@ -60,6 +66,15 @@ func (p *Provider) facts(ctx context.Context) (facts, error) {
 		os: version.Os, arch: version.Arch, memory: info.Info.MemoryLimit, swap: info.Info.SwapLimit,
 		cpus: info.Info.CPUCfsQuota && info.Info.CPUCfsPeriod, pids: info.Info.PidsLimit,
 	}
+	if isPodman(version) && info.Info.CgroupVersion == "1" {
+		rootless, err := p.isRootless(ctx)
+		if err != nil {
+			return facts{}, err
+		}
+		if rootless { // it takes limits, ignores them, and does not say so
+			f.memory, f.cpus, f.pids, f.swap = false, false, false, false
+		}
+	}
 	if f.os != "linux" {
 		return f, sandpit.Errorf(sandpit.Unsupported, "the docker engine at %s runs %s, want linux", p.host(), f.os)
 	}
@@ -69,6 +84,36 @@ func (p *Provider) facts(ctx context.Context) (facts, error) {
 	}
 	p.engine.known = &f
 	return f, nil
+}
+
+func isPodman(v client.ServerVersionResult) bool {
+	return slices.ContainsFunc(v.Components, func(c system.ComponentVersion) bool { return c.Name == "Podman Engine" })
+}
+
+// isRootless asks what only Podman tells, and Docker's client leaves out.
+func (p *Provider) isRootless(ctx context.Context) (bool, error) {
+	const asking = "ask whether the engine runs without root"
+	limited, cancel := p.limited(ctx)
+	defer cancel()
+	dial := p.api.Dialer()
+	transport := &http.Transport{
+		DialContext:            func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) },
+		MaxResponseHeaderBytes: 64 << 10, DisableKeepAlives: true,
+	}
+	r, err := http.NewRequestWithContext(limited, http.MethodGet, "http://engine/info", http.NoBody) // the dialer encrypts
+	if err != nil {
+		return false, err
+	}
+	res, err := transport.RoundTrip(r)
+	if err != nil {
+		return false, p.engineError(ctx, asking, err)
+	}
+	defer res.Body.Close()
+	var info struct{ Rootless bool }
+	if err := json.NewDecoder(io.LimitReader(res.Body, maxStats)).Decode(&info); err != nil {
+		return false, p.engineError(ctx, asking, err)
+	}
+	return info.Rootless, nil
 }
 
 const noticeDisk = "this docker engine cannot limit the disk of a sandbox"

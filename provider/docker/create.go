@@ -28,6 +28,9 @@ func (p *Provider) Create(ctx context.Context, id sandpit.ID, spec sandpit.Spec)
 }
 
 func (p *Provider) create(ctx context.Context, id sandpit.ID, spec sandpit.Spec) (*Instance, error) {
+	if err := p.reachable(ctx); err != nil {
+		return nil, err
+	}
 	if err := p.follow(ctx); err != nil {
 		return nil, err
 	}

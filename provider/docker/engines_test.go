@@ -311,6 +311,31 @@ func TestPodman(t *testing.T) {
 	}
 }
 
+// TestRootless uses engines of users without rights.
+func TestRootless(t *testing.T) {
+	t.Parallel()
+	testdocker.Host(t) // skips where there is none
+	for name, start := range map[string]func(testing.TB) string{"docker": testdocker.StartRootless, "podman": testdocker.PodmanRootless} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o := engineOptions(t, docker.Endpoint{Host: start(t)})
+			box := core(t, o)
+			if got := strings.Fields(shell(t, box, "cat /proc/self/uid_map")); len(got) < 3 || got[0] != "0" || got[1] != "65534" {
+				t.Errorf("users are mapped as %q, want root to be the engine's user", got)
+			}
+			if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err == nil {
+				return // such an engine may have been given control groups
+			}
+			for what, limit := range map[string]sandpit.Resources{"memory": {Memory: 64 << 20}, "processors": {CPUs: 0.5}, "processes": {PIDs: 100}} {
+				_, err := open(t, o).Create(within(t), sandpit.NewID(), sandpit.Spec{Image: rootArchive(t), Resources: limit})
+				if wantCode(t, err, sandpit.Unsupported); err != nil && !strings.Contains(err.Error(), what) {
+					t.Errorf("an explicit limit of %s: %v", what, err)
+				}
+			}
+		})
+	}
+}
+
 // TestUserNamespaces uses an engine whose containers have user namespaces: root inside
 // is nobody on the machine.
 func TestUserNamespaces(t *testing.T) {

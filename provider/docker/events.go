@@ -8,42 +8,48 @@ import (
 
 	"github.com/moby/moby/api/types/events"
 	"github.com/moby/moby/client"
+
+	"github.com/sandpit-dev/sandpit"
 )
 
 // eventStream hears of the ends of containers: one stream for all.
 type eventStream struct {
+	ask chan struct{} // somebody wants to know whether the engine is back
+
 	mu      sync.Mutex
 	started bool
 	away    chan struct{} // closed while the engine does not answer
+	back    chan struct{} // closed once it answers again; nil while it does
+}
+
+func (s *eventStream) init() {
+	s.ask, s.away = make(chan struct{}, 1), make(chan struct{})
 }
 
 // lost returns what is closed once the engine has not answered for a while.
 func (s *eventStream) lost() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.away == nil {
-		s.away = make(chan struct{})
-	}
 	return s.away
+}
+
+// found returns what is closed once the engine answers again, or nil if it does.
+func (s *eventStream) found() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.back
 }
 
 func (s *eventStream) setAway(isAway bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.away == nil {
-		s.away = make(chan struct{})
-	}
-	was := false
-	select {
-	case <-s.away:
-		was = true
-	default:
-	}
 	switch {
-	case isAway && !was:
+	case isAway && s.back == nil:
+		s.back = make(chan struct{})
 		close(s.away)
-	case !isAway && was:
-		s.away = make(chan struct{})
+	case !isAway && s.back != nil:
+		close(s.back)
+		s.away, s.back = make(chan struct{}), nil
 	}
 }
 
@@ -101,27 +107,101 @@ func (p *Provider) hear(life context.Context, since string) {
 		}
 		cancel()
 		if time.Since(heard) >= p.o.Patience {
-			p.events.setAway(true)
+			p.giveUp()
 		}
 		select {
 		case <-time.After(pause):
 			pause = min(2*pause, 5*time.Second)
+		case <-p.events.ask:
 		case <-life.Done():
 		}
 	}
 }
 
-// catchUp looks at all sandboxes. It returns false if the engine does not answer.
+// giveUp ends everything that waits for the engine. The streams of one that hangs do
+// not break by themselves.
+func (p *Provider) giveUp() {
+	p.events.setAway(true)
+	for _, b := range p.all() {
+		b.failLink(p.awayError())
+	}
+}
+
+// awayError is what is said of an engine that has not answered for a while.
+func (p *Provider) awayError() error {
+	return sandpit.WithHint(sandpit.Errorf(sandpit.Unavailable, "the docker engine at %s does not answer", p.host()),
+		"see that it runs: docker version; what it keeps running goes on when it is back")
+}
+
+// askAgain is how long somebody waits who asks for an engine that is away.
+const askAgain = time.Second
+
+// reachable fails while the engine is away. So nobody else has to find that out by
+// waiting; that it is asked now, and not when it is its turn, is all that it costs.
+func (p *Provider) reachable(ctx context.Context) error {
+	back := p.events.found()
+	if back == nil {
+		return nil
+	}
+	select {
+	case p.events.ask <- struct{}{}:
+	default:
+	}
+	wait := time.NewTimer(askAgain)
+	defer wait.Stop()
+	select {
+	case <-back:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-wait.C:
+		return p.awayError()
+	}
+}
+
+// whileHere returns a context that ends when the engine is away, by that reason.
+func (p *Provider) whileHere(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	lost := p.events.lost()
+	if !p.goDo(func() {
+		select {
+		case <-lost:
+			cancel(p.awayError())
+		case <-ctx.Done():
+		}
+	}) {
+		cancel(errClosed)
+	}
+	return ctx, func() { cancel(nil) }
+}
+
+// lookers is how many sandboxes are looked at at the same time.
+const lookers = 8
+
+// catchUp has all sandboxes looked at. It returns false if the engine does not answer;
+// that it does not tell of one sandbox is no reason to take it for away.
 func (p *Provider) catchUp(ctx context.Context) bool {
 	if !p.answers(ctx) {
 		return false
 	}
-	for _, b := range p.all() {
-		if b.refresh(ctx) != nil {
-			return false
-		}
+	todo := make(chan *box)
+	for range lookers {
+		p.goDo(func() {
+			for b := range todo {
+				b.lookAgain()
+			}
+		})
 	}
-	return true
+	return p.goDo(func() {
+		defer close(todo)
+		for _, b := range p.all() {
+			select {
+			case todo <- b:
+			case <-p.calls.over:
+				return
+			}
+		}
+	})
 }
 
 // answers reports whether the engine does, within the time that Wait is patient.

@@ -111,27 +111,49 @@ func (b *box) tieLocked(s *stream) (*tether.Link, error) {
 		_ = s.Close() // nothing was sent over it
 		return nil, errClosed
 	}
-	if b.link != nil {
-		_ = b.link.Close() // never fails
+	if old := b.exchangeLink(nil); old != nil {
+		_ = old.Close() // never fails
 	}
-	b.link = tether.NewLink(s, func(ctx context.Context) (io.ReadWriteCloser, error) { return b.reattach(ctx) })
-	return b.link, nil
+	link := tether.NewLink(s, func(ctx context.Context) (io.ReadWriteCloser, error) { return b.reattach(ctx) })
+	b.exchangeLink(link)
+	if b.p.events.found() != nil { // it went away before there was a link to end
+		link.Fail(b.p.awayError())
+	}
+	return link, nil
+}
+
+func (b *box) currentLink() *tether.Link {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.link
+}
+
+func (b *box) exchangeLink(link *tether.Link) (old *tether.Link) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	old, b.link = b.link, link
+	return old
 }
 
 // linked returns the link, and makes it first if need be.
 func (b *box) linked(ctx context.Context) (*tether.Link, error) {
 	b.linking.Lock()
 	defer b.linking.Unlock()
-	if b.link != nil {
+	if link := b.currentLink(); link != nil {
 		select {
-		case <-b.link.Done():
+		case <-link.Done():
 		default:
-			return b.link, nil
+			return link, nil
 		}
 	}
 	if err := b.stateError(b.now()); err != nil {
 		return nil, err
 	}
+	if err := b.p.reachable(ctx); err != nil {
+		return nil, err
+	}
+	ctx, done := b.p.whileHere(ctx)
+	defer done()
 	s, err := b.attach(ctx)
 	if err != nil {
 		return nil, err
@@ -139,11 +161,17 @@ func (b *box) linked(ctx context.Context) (*tether.Link, error) {
 	return b.tieLocked(s)
 }
 
+// failLink ends what goes over the link for that reason. A later call makes another one.
+func (b *box) failLink(err error) {
+	if link := b.currentLink(); link != nil {
+		link.Fail(err)
+	}
+}
+
 // release lets go of the container.
 func (b *box) release() {
 	b.linking.Lock()
-	link := b.link
-	b.link = nil
+	link := b.exchangeLink(nil)
 	b.linking.Unlock()
 	if link != nil {
 		_ = link.Close() // never fails
@@ -180,6 +208,9 @@ func (b *box) explain(ctx context.Context, err error) error {
 	b.awaitRemoval(ctx)
 	if b.p.calls.isOver() {
 		return errClosed
+	}
+	if b.p.events.found() != nil {
+		return b.p.awayError()
 	}
 	asking, cancel := context.WithTimeout(ctx, explainTime)
 	defer cancel()

@@ -74,8 +74,9 @@ type Options struct {
 	StopGrace time.Duration
 	// CallTimeout is how long one call of the engine may take. Default: 2 minutes.
 	CallTimeout time.Duration
-	// Patience is how long the engine may not answer before Wait gives up.
-	// Default: 30 seconds.
+	// Patience is how long the engine may not answer before calls under way, Wait
+	// included, end with Unavailable. From then on others do at once, until it answers.
+	// Default: 1 minute.
 	Patience time.Duration
 	// Notice hears, once each, which default limits the engine cannot enforce.
 	// Default: nobody.
@@ -118,7 +119,7 @@ func (o Options) withDefaults() (Options, error) {
 	o.PullTimeout = cmp.Or(o.PullTimeout, 30*time.Minute)
 	o.StopGrace = cmp.Or(o.StopGrace, 5*time.Second)
 	o.CallTimeout = cmp.Or(o.CallTimeout, 2*time.Minute)
-	o.Patience = cmp.Or(o.Patience, 30*time.Second)
+	o.Patience = cmp.Or(o.Patience, time.Minute)
 	if o.Credentials == nil {
 		o.Credentials = func(context.Context, string) (image.Credential, error) { return image.Credential{}, nil }
 	}

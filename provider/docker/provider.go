@@ -72,6 +72,7 @@ func New(o Options) (*Provider, error) {
 	if err := p.keep(); err != nil {
 		return nil, errors.Join(err, api.Close())
 	}
+	p.events.init()
 	p.images.calls = make(map[string]*imageCall)
 	p.guest.filling = make(chan struct{}, 1)
 	return p, nil
@@ -172,6 +173,9 @@ func (p *Provider) inspect(ctx context.Context, id string) (container.InspectRes
 // more, and containers that filled a volume: a program that was killed leaves them
 // behind.
 func (p *Provider) List(ctx context.Context) ([]sandpit.Placement, error) {
+	if err := p.reachable(ctx); err != nil {
+		return nil, fmt.Errorf("list the containers: %w", err)
+	}
 	records, err := p.records() // before the containers, which are there before their records
 	if err != nil {
 		return nil, err
@@ -226,6 +230,9 @@ func (p *Provider) Attach(ctx context.Context, data []byte) (sandpit.Instance, e
 }
 
 func (p *Provider) attach(ctx context.Context, h handle) (*Instance, error) {
+	if err := p.reachable(ctx); err != nil {
+		return nil, err
+	}
 	c, err := p.inspect(ctx, h.Container)
 	if err != nil {
 		return nil, err

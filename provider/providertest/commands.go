@@ -48,7 +48,7 @@ func cannotStart(c *trial) {
 		"not a program":           {sandpit.Command{Args: []string{dir + "/garbage"}}, sandpit.PermissionDenied},
 		"no such directory":       {sandpit.Command{Args: []string{"true"}, Dir: "/no/such/dir"}, sandpit.Invalid},
 		"a file as directory":     {sandpit.Command{Args: []string{"true"}, Dir: dir + "/data"}, sandpit.Invalid},
-		"no such user":            {sandpit.Command{Args: []string{"true"}, User: "nobody-knows"}, sandpit.Unauthenticated},
+		"no such user":            {sandpit.Command{Args: []string{"true"}, User: "nobody-knows"}, sandpit.Invalid},
 		"NUL in an argument":      {sandpit.Command{Args: []string{"echo", "a\x00b"}}, sandpit.Invalid},
 		"no name of a variable":   {sandpit.Command{Args: []string{"true"}, Env: map[string]string{"": "x"}}, sandpit.Invalid},
 		"an equals sign in one":   {sandpit.Command{Args: []string{"true"}, Env: map[string]string{"A=B": "x"}}, sandpit.Invalid},

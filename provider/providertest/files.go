@@ -201,9 +201,9 @@ func owner(c *trial) {
 	}
 	equal(c, "owner", c.shell(`stat -c %u "$1"`, name), c.shell("id -u"))
 	_, err = c.guest().Stat(c.ctx(), "nobody-knows", name)
-	c.wantCode(err, "a user that nobody knows", sandpit.Unauthenticated)
+	c.wantCode(err, "a user that nobody knows", sandpit.Invalid)
 	err = c.guest().WriteFile(c.ctx(), "nobody-knows", name, strings.NewReader(""), sandpit.WriteOptions{})
-	c.wantCode(err, "a user that nobody knows", sandpit.Unauthenticated)
+	c.wantCode(err, "a user that nobody knows", sandpit.Invalid)
 	if !c.Isolated {
 		return
 	}

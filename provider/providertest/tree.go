@@ -217,7 +217,7 @@ func treeErrors(c *trial) {
 	err = c.guest().WriteTree(c.ctx(), "", dir+"/file", c.stream(file("a", "x")))
 	c.wantCode(err, "write a tree where a file is", sandpit.Invalid)
 	_, err = c.guest().ReadTree(c.ctx(), "nobody-knows", dir)
-	c.wantCode(err, "a user that nobody knows", sandpit.Unauthenticated)
+	c.wantCode(err, "a user that nobody knows", sandpit.Invalid)
 	failing := io.MultiReader(strings.NewReader(c.stream(file("a", "x")).String()[:700]), failingReader{})
 	if err := c.guest().WriteTree(c.ctx(), "", dir, failing); !errors.Is(err, errFailing) {
 		c.Errorf("write what cannot be read: %v, want the reader's error", err)

@@ -184,5 +184,5 @@ func watchErrors(c *trial) {
 	_, err = c.guest().Watch(c.ctx(), "", dir+"/file", sandpit.WatchOptions{})
 	c.wantCode(err, "watch a file", sandpit.Invalid)
 	_, err = c.guest().Watch(c.ctx(), "nobody-knows", dir, sandpit.WatchOptions{})
-	c.wantCode(err, "a user that nobody knows", sandpit.Unauthenticated)
+	c.wantCode(err, "a user that nobody knows", sandpit.Invalid)
 }

@@ -235,7 +235,7 @@ func TestSessionErrors(t *testing.T) {
 		{"POST", "/sessions", `{"dir":"relative"}`, sandpit.Invalid},
 		{"POST", "/sessions", `{"timeout_seconds":-1}`, sandpit.Invalid},
 		{"POST", "/sessions", `{"max_output":99999999999}`, sandpit.Invalid},
-		{"POST", "/sessions", `{"user":"no-such-user"}`, sandpit.Unauthenticated},
+		{"POST", "/sessions", `{"user":"no-such-user"}`, sandpit.Invalid},
 		{"POST", "/sessions", `{"naem":"x"}`, sandpit.Invalid},
 		{"GET", "/sessions/none", "", sandpit.NotFound},
 		{"POST", "/sessions/none/run", `{"command":"true"}`, sandpit.NotFound},

@@ -158,7 +158,7 @@ func TestFileErrors(t *testing.T) {
 		{"path twice", "GET", "/files?path=/a&path=/b", "", sandpit.Invalid},
 		{"misspelt", "GET", "/files" + file + "&usr=root", "", sandpit.Invalid},
 		{"not a query", "GET", "/files?path=%zz", "", sandpit.Invalid},
-		{"nobody", "GET", "/files" + file + "&user=nobody-known", "", sandpit.Unauthenticated},
+		{"nobody", "GET", "/files" + file + "&user=nobody-known", "", sandpit.Invalid},
 		{"nothing there", "GET", "/files" + query("path", dir+"/none"), "", sandpit.NotFound},
 		{"directory", "GET", "/files" + query("path", dir), "", sandpit.Invalid},
 		{"device", "GET", "/files" + query("path", "/dev/zero"), "", sandpit.Invalid},

@@ -90,7 +90,7 @@ func TestProxyIsTheGuest(t *testing.T) {
 		if status, err := p.Wait(ctx); status.Code != 3 || err != nil || stdout.String() != content {
 			t.Errorf("a command: %v, %v, %d bytes", status, err, stdout.Len())
 		}
-		if _, err := guest.Stat(ctx, "no-such-user", dir); sandpit.CodeOf(err) != sandpit.Unauthenticated {
+		if _, err := guest.Stat(ctx, "no-such-user", dir); sandpit.CodeOf(err) != sandpit.Invalid {
 			t.Errorf("another user: %v", err)
 		}
 		if err := guest.Init(ctx, envd.InitRequest{Token: "ours"}); sandpit.CodeOf(err) != sandpit.PermissionDenied {

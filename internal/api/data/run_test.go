@@ -78,7 +78,7 @@ func TestRun(t *testing.T) {
 		"no name":         {`{"args":[""]}`, sandpit.Invalid},
 		"NUL":             {`{"command":"a\u0000b"}`, sandpit.Invalid},
 		"no directory":    {`{"command":"true","dir":"/no/such"}`, sandpit.Invalid},
-		"nobody":          {`{"command":"true","user":"no-such-user"}`, sandpit.Unauthenticated},
+		"nobody":          {`{"command":"true","user":"no-such-user"}`, sandpit.Invalid},
 		"misspelt":        {`{"command":"true","timeout":3}`, sandpit.Invalid},
 		"too much output": {`{"command":"true","max_output":16777217}`, sandpit.Invalid},
 		"less than none":  {`{"command":"true","max_output":-1}`, sandpit.Invalid},

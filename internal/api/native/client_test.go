@@ -51,12 +51,12 @@ func TestClient(t *testing.T) {
 		t.Errorf("keys: %v, %v", keys, err)
 	}
 	ok("delete a key", c.DeleteKey(ctx, made.ID))
-	img, err := c.PullImage(ctx, "python:3", true, nil)
+	img, err := c.PullImage(ctx, client.PullRequest{Name: "python:3", Always: true}, nil)
 	ok("pull", err)
-	_, err = c.Images(ctx)
+	_, err = c.Images(ctx, "")
 	ok("images", err)
-	ok("remove an image", c.RemoveImage(ctx, img.ID))
-	if _, err := c.PullImage(ctx, "/etc", false, nil); !errors.Is(err, sandpit.Invalid) {
+	ok("remove an image", c.RemoveImage(ctx, "", img.ID))
+	if _, err := c.PullImage(ctx, client.PullRequest{Name: "/etc"}, nil); !errors.Is(err, sandpit.Invalid) {
 		t.Errorf("pull a directory: %v", err)
 	}
 	queued, err := c.Queue(ctx, false)

@@ -27,18 +27,23 @@ type pullIn struct {
 	Body wire.Pull
 }
 
+type imagesIn struct {
+	Provider string `query:"provider" maxLength:"64" doc:"The provider whose sandboxes they are for: docker has images of its own. Default: the server's."`
+}
+
 type imageIn struct {
-	ID string `path:"id" maxLength:"200" doc:"The image."`
+	Provider string `query:"provider" maxLength:"64" doc:"The provider whose image it is. Default: the server's."`
+	ID       string `path:"id" maxLength:"200" doc:"The image, or its name."`
 }
 
 // images registers what sandboxes are made from.
 func (s *server) images() {
 	add(s, operation(http.MethodGet, pathImages, "listImages", "List the images of the server's cache"),
-		func(ctx context.Context, _ *struct{}) (*imagesOut, error) {
+		func(ctx context.Context, in *imagesIn) (*imagesOut, error) {
 			if err := s.hasImages(); err != nil {
 				return nil, err
 			}
-			list, err := s.Images.List(ctx)
+			list, err := s.Images.List(ctx, in.Provider)
 			return &imagesOut{paged(list, len(list), func(wire.Image) string { return "" })}, err
 		})
 	add(s, operation(http.MethodGet, pathImages+"/pre-pull", "listPrePulls", "List the images that the server makes ready when it starts"), s.listPrePulls)
@@ -53,7 +58,7 @@ func (s *server) images() {
 		}
 		err := s.hasImages()
 		if err == nil {
-			err = s.Images.Remove(ctx, in.ID)
+			err = s.Images.Remove(ctx, in.Provider, in.ID)
 		}
 		s.tellOf(ctx, "delete an image", map[string]string{"image": in.ID}, err)
 		return nil, err

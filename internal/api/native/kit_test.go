@@ -245,7 +245,7 @@ type shelf struct {
 	list []wire.Image
 }
 
-func (s *shelf) List(context.Context) ([]wire.Image, error) {
+func (s *shelf) List(context.Context, string) ([]wire.Image, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.list, nil
@@ -271,7 +271,7 @@ func (s *shelf) Pull(ctx context.Context, p wire.Pull, progress func(wire.Progre
 	return img, nil
 }
 
-func (s *shelf) Remove(_ context.Context, id string) error {
+func (s *shelf) Remove(_ context.Context, _, id string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i, img := range s.list {
