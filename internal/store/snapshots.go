@@ -218,6 +218,22 @@ func (s *Store) Snapshot(ctx context.Context, owner, name string) (Snapshot, err
 	return list[0], nil
 }
 
+// HasSnapshot reports whether there is a snapshot, whoever has it and whether it can be
+// read or not.
+func (s *Store) HasSnapshot(ctx context.Context, id sandpit.SnapshotID) (bool, error) {
+	found := false
+	err := s.read(ctx, func(r *reader) error {
+		return scan(ctx, r, `SELECT 1 FROM snapshots WHERE id = ?1`, []any{string(id)}, func(*cells) bool {
+			found = true
+			return false
+		})
+	})
+	if err != nil {
+		return false, s.fail(err, "look for a snapshot")
+	}
+	return found, nil
+}
+
 func (s *Store) snapshots(ctx context.Context, where string, args ...any) ([]Snapshot, error) {
 	var list []Snapshot
 	var bad error
