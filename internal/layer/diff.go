@@ -8,43 +8,9 @@ import (
 	"unicode"
 
 	"github.com/rogpeppe/go-internal/diff"
+
+	"github.com/sandpit-dev/sandpit"
 )
-
-// Kind says what became of a file.
-type Kind string
-
-// The kinds.
-const (
-	Added   Kind = "added"
-	Changed Kind = "changed"
-	Removed Kind = "removed"
-	// Written is one that one of both has written, and the other has as their image: it
-	// was added or changed, or is there no more, and the image would have to be looked at.
-	Written Kind = "written"
-	// Restored is one that the first has written, and the second has as their image.
-	Restored Kind = "restored"
-)
-
-// Change is one file that differs. What is zero is not known, or does not apply.
-type Change struct {
-	Path string `json:"path" doc:"Absolute."`
-	Kind Kind   `json:"kind" enum:"added,changed,removed,written,restored" doc:"written: it was added or changed, compared with an image that was not looked at. restored: it is as in the image again."`
-	Type string `json:"type,omitempty" doc:"file, directory, link or other."`
-	// Mode and Size are those of the second, or of the first if it was removed.
-	Mode    uint32 `json:"mode,omitempty" doc:"Permission bits."`
-	Size    int64  `json:"size" doc:"Bytes."`
-	OldMode uint32 `json:"old_mode,omitempty"`
-	OldSize int64  `json:"old_size,omitempty"`
-	// Patch is how one text becomes the other, as a unified diff.
-	Patch string `json:"patch,omitempty" doc:"How one text becomes the other, as a unified diff."`
-}
-
-// Diff is what differs between two.
-type Diff struct {
-	Changes []Change `json:"changes" nullable:"false" doc:"In the order of their paths."`
-	// Truncated says that there are more than were told.
-	Truncated bool `json:"truncated,omitempty" doc:"There are more changes, or patches, than are told."`
-}
 
 // Limits bound what Compare returns. Zero is none.
 type Limits struct {
@@ -56,13 +22,13 @@ type Limits struct {
 // same image; nil is the image itself. A directory that one has written, and the other has
 // as their image, is told only if nothing in it was. Patches are made of the texts that
 // were kept.
-func Compare(from, to *Layer, most Limits) Diff {
-	d := Diff{Changes: []Change{}}
+func Compare(from, to *Layer, most Limits) sandpit.FileDiff {
+	d := sandpit.FileDiff{Changes: []sandpit.FileChange{}}
 	left := most.Patches
 	names, full := paths(from, to)
 	for _, name := range names {
 		c, ok := compare(from, to, name)
-		if !ok || full[name] && c.Type == "directory" && (c.Kind == Written || c.Kind == Restored) {
+		if !ok || full[name] && c.Type == "directory" && (c.Kind == sandpit.DiffWritten || c.Kind == sandpit.DiffRestored) {
 			continue
 		}
 		if len(d.Changes) == most.Changes {
@@ -95,30 +61,30 @@ func paths(layers ...*Layer) (names []string, full map[string]bool) {
 	return slices.Sorted(maps.Keys(all)), full
 }
 
-func compare(from, to *Layer, name string) (Change, bool) {
+func compare(from, to *Layer, name string) (sandpit.FileChange, bool) {
 	old, hasOld := from.find(name)
 	now, hasNow := to.find(name)
-	c := Change{Path: "/" + name}
+	c := sandpit.FileChange{Path: "/" + name}
 	switch {
 	case !hasOld && now.gone:
-		c.Kind = Removed
+		c.Kind = sandpit.DiffRemoved
 		return c, true
 	case !hasOld:
-		c.Kind = Written
+		c.Kind = sandpit.DiffWritten
 	case !hasNow:
-		c.Kind = Restored
+		c.Kind = sandpit.DiffRestored
 		c.Type, c.OldMode, c.OldSize = kind(old), old.mode, old.size
 		return c, true
 	case old.gone && now.gone, same(old, now):
 		return c, false
 	case old.gone:
-		c.Kind = Added
+		c.Kind = sandpit.DiffAdded
 	case now.gone:
-		c.Kind = Removed
+		c.Kind = sandpit.DiffRemoved
 		c.Type, c.Mode, c.Size = kind(old), old.mode, old.size
 		return c, true
 	default:
-		c.Kind, c.OldMode, c.OldSize = Changed, old.mode, old.size
+		c.Kind, c.OldMode, c.OldSize = sandpit.DiffChanged, old.mode, old.size
 	}
 	c.Type, c.Mode, c.Size = kind(now), now.mode, now.size
 	return c, true

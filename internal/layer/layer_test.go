@@ -61,7 +61,7 @@ func read(tb testing.TB, members ...member) *layer.Layer {
 }
 
 // told sums a comparison up, one line a change.
-func told(d layer.Diff) (lines []string) {
+func told(d sandpit.FileDiff) (lines []string) {
 	for _, c := range d.Changes {
 		lines = append(lines, fmt.Sprintf("%s %s %s %o %d", c.Kind, c.Path, c.Type, c.Mode, c.Size))
 	}
@@ -155,7 +155,7 @@ func TestPatch(t *testing.T) {
 			t.Errorf("%+v: %d changes, truncated %v", most, len(d.Changes), d.Truncated)
 		}
 	}
-	if d := layer.Compare(from, to, layer.Limits{Changes: 100}); d.Truncated || slices.ContainsFunc(d.Changes, func(c layer.Change) bool { return c.Patch != "" }) {
+	if d := layer.Compare(from, to, layer.Limits{Changes: 100}); d.Truncated || slices.ContainsFunc(d.Changes, func(c sandpit.FileChange) bool { return c.Patch != "" }) {
 		t.Errorf("without patches: %+v", d)
 	}
 }
@@ -241,7 +241,7 @@ func FuzzRead(f *testing.F) {
 		if d := layer.Compare(l, l, most); len(d.Changes) > 0 {
 			t.Errorf("it differs from itself: %+v", d)
 		}
-		for _, d := range []layer.Diff{layer.Compare(nil, l, most), layer.Compare(l, nil, most)} {
+		for _, d := range []sandpit.FileDiff{layer.Compare(nil, l, most), layer.Compare(l, nil, most)} {
 			for _, c := range d.Changes {
 				if !strings.HasPrefix(c.Path, "/") || strings.Contains(c.Path, "/../") {
 					t.Errorf("a change of %q", c.Path)

@@ -38,19 +38,19 @@ type DiffRequest struct {
 // NotFound: no such sandbox or snapshot. Invalid: both sides are the image, or they were
 // made of different images. Conflict: a sandbox does not run. Unsupported: its provider
 // cannot do that. Exhausted: there are more files than can be compared.
-func (m *Manager) Diff(ctx context.Context, r DiffRequest) (layer.Diff, error) {
+func (m *Manager) Diff(ctx context.Context, r DiffRequest) (sandpit.FileDiff, error) {
 	begin := time.Now()
 	d, err := m.diff(ctx, r)
 	m.reportDiff(ctx, r, begin, err)
 	return d, err
 }
 
-func (m *Manager) diff(ctx context.Context, r DiffRequest) (layer.Diff, error) {
+func (m *Manager) diff(ctx context.Context, r DiffRequest) (sandpit.FileDiff, error) {
 	if r.From == (Side{}) && r.To == (Side{}) {
-		return layer.Diff{}, sandpit.Errorf(sandpit.Invalid, "compare: neither side is a sandbox or a snapshot")
+		return sandpit.FileDiff{}, sandpit.Errorf(sandpit.Invalid, "compare: neither side is a sandbox or a snapshot")
 	}
 	if m.closing.Load() || !m.ops.begin() {
-		return layer.Diff{}, errClosed
+		return sandpit.FileDiff{}, errClosed
 	}
 	defer m.ops.end()
 	ctx, leave := m.ops.join(ctx)
@@ -61,19 +61,19 @@ func (m *Manager) diff(ctx context.Context, r DiffRequest) (layer.Diff, error) {
 	select {
 	case m.diffing <- struct{}{}:
 	case <-ctx.Done():
-		return layer.Diff{}, context.Cause(ctx)
+		return sandpit.FileDiff{}, context.Cause(ctx)
 	}
 	defer func() { <-m.diffing }()
 	from, image, err := m.readSide(ctx, r, r.From)
 	if err != nil {
-		return layer.Diff{}, because(ctx, err)
+		return sandpit.FileDiff{}, because(ctx, err)
 	}
 	to, other, err := m.readSide(ctx, r, r.To)
 	if err != nil {
-		return layer.Diff{}, because(ctx, err)
+		return sandpit.FileDiff{}, because(ctx, err)
 	}
 	if image != "" && other != "" && image != other {
-		return layer.Diff{}, sandpit.Errorf(sandpit.Invalid, "compare: one was made of image %.100q, the other of %.100q", image, other)
+		return sandpit.FileDiff{}, sandpit.Errorf(sandpit.Invalid, "compare: one was made of image %.100q, the other of %.100q", image, other)
 	}
 	limits := layer.Limits{Changes: maxChanges}
 	if r.Patch {

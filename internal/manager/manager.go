@@ -51,8 +51,8 @@ type Manager struct {
 	snapshots snapshots
 	diffing   chan struct{} // full while maxDiffs are computed
 
-	worker   *queue.Worker
-	nudge    chan struct{} // holds one: the sweep looks again
+	worker *queue.Worker
+	nudge  chan struct{} // holds one: the sweep looks again
 
 	ops   *tasks // what is done to sandboxes
 	loops *tasks // what goes on until Close

@@ -180,6 +180,9 @@ func (m *Manager) snapshotKeeper(provider string) (sandpit.SnapshotKeeper, error
 		return nil, sandpit.Errorf(sandpit.Unsupported, "Unsupported provider type: %.100q", provider)
 	}
 	keeper, ok := sandpit.As[sandpit.SnapshotKeeper](p)
+	if around, is := keeper.(interface{ Unwrap() any }); is && around.Unwrap() != nil { // what is around can only hand on
+		_, ok = sandpit.As[sandpit.SnapshotKeeper](around.Unwrap())
+	}
 	if !ok {
 		return nil, sandpit.Errorf(sandpit.Unsupported, "provider %s keeps no snapshots", provider)
 	}

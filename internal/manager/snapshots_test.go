@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/layer"
 	"github.com/sandpit-dev/sandpit/internal/manager"
 	"github.com/sandpit-dev/sandpit/internal/store"
 	"github.com/sandpit-dev/sandpit/provider/fake"
@@ -592,7 +591,7 @@ func TestDiff(t *testing.T) {
 	if err := os.Remove(r.path(t, box.ID, "b")); err != nil {
 		t.Fatal(err)
 	}
-	told := func(r manager.DiffRequest, d layer.Diff, err error) string {
+	told := func(r manager.DiffRequest, d sandpit.FileDiff, err error) string {
 		if err != nil {
 			t.Errorf("%+v: %v", r, err)
 		}
