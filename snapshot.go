@@ -31,6 +31,15 @@ func (id SnapshotID) Validate() error {
 	return nil
 }
 
+// CheckSnapshotName returns an Invalid error unless name can be what an owner calls a
+// snapshot. What looks like an ID is no name.
+func CheckSnapshotName(name string) error {
+	if !volumePattern.MatchString(name) || snapshotPattern.MatchString(name) {
+		return Errorf(Invalid, "snapshot %.100q: want letters, digits, and inside also - _ and dots, at most 63", name)
+	}
+	return nil
+}
+
 const snapshotImage = "snapshot:"
 
 // SnapshotImage is what a Spec has for its Image when the sandbox shall begin as the
@@ -51,6 +60,11 @@ func (i Image) Snapshot() (SnapshotID, bool) {
 // Snapshot is a saved sandbox that others can start from.
 type Snapshot struct {
 	ID SnapshotID `json:"id"`
+	// Name is what its owner calls it, Owner whose it is, and Provider who keeps it.
+	// Whoever answers for it knows them; providers leave them empty.
+	Name     string `json:"name,omitempty"`
+	Owner    string `json:"owner,omitempty"`
+	Provider string `json:"provider,omitempty"`
 	// Sandbox is what it was taken of, which may be gone.
 	Sandbox ID `json:"sandbox,omitempty"`
 	// Spec is that of the sandbox, without its environment.

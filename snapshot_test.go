@@ -33,3 +33,16 @@ func TestSnapshotImage(t *testing.T) {
 		}
 	}
 }
+
+func TestCheckSnapshotName(t *testing.T) {
+	t.Parallel()
+	for name, good := range map[string]bool{
+		"a": true, "before-upgrade": true, "v1.2_x": true, "snapshot": true,
+		"": false, ".a": false, "a b": false, "../x": false, "a/b": false, "snap:x": false,
+		string(sandpit.NewSnapshotID()): false,
+	} {
+		if err := sandpit.CheckSnapshotName(name); (err == nil) != good {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+}

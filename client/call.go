@@ -101,6 +101,11 @@ func (c *Client) once(ctx context.Context, r call, text []byte) error {
 	if r.out == nil {
 		return nil
 	}
+	return decode(res, r.out)
+}
+
+// decode reads an answer that fits into memory.
+func decode(res *http.Response, out any) error {
 	data, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer+1))
 	switch {
 	case err != nil:
@@ -108,7 +113,7 @@ func (c *Client) once(ctx context.Context, r call, text []byte) error {
 	case len(data) > maxAnswer:
 		return sandpit.Errorf(sandpit.Exhausted, "the server's answer has more than %d bytes", maxAnswer)
 	}
-	if err := json.Unmarshal(data, r.out); err != nil {
+	if err := json.Unmarshal(data, out); err != nil {
 		return notSandpit(res, err)
 	}
 	return nil

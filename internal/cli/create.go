@@ -47,15 +47,17 @@ func (a *app) newCreate() *cobra.Command {
 its ID.
 
 IMAGE is what its files start from, as the server knows it: "host" (the server
-machine's own programs), or an image of a registry such as python:3.12-slim. The
-default is the server's.
+machine's own programs), an image of a registry such as python:3.12-slim, or
+snapshot:NAME, which is a saved sandbox (see sandpit snapshot). The default is the
+server's.
 Directories that -v names are the server machine's, which must allow it.`,
 		Example: `  sandpit create --name work
   sandpit create -q --timeout 2h --label project=x python:3.12-slim
   sandpit create --idle-timeout 10m --on-idle pause
-  sandpit create --name web -p 8080:8000`,
+  sandpit create --name web -p 8080:8000
+  sandpit create snapshot:before-upgrade`,
 		Args:              wantArgs(0, 1, ""),
-		ValidArgsFunction: cobra.NoFileCompletions,
+		ValidArgsFunction: a.completeImage,
 		RunE: a.verb(func(ctx context.Context, c *client.Client, args []string) error {
 			r, err := a.createRequest(o, args)
 			if err != nil {

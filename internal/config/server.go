@@ -116,6 +116,10 @@ type Manager struct {
 	Remember time.Duration
 	// MaxVolumes is how many volumes each owner may have; 0 is none. Default: 20.
 	MaxVolumes int
+	// MaxSnapshots is how many snapshots each owner may have, 0 is none, and
+	// MaxSnapshotBytes how large they may be together. Default: 50 and 100 GiB.
+	MaxSnapshots     int
+	MaxSnapshotBytes int64
 	// OwnerQuota is how many sandboxes each owner may have; 0 is no limit. Quotas are
 	// those of single owners, LabelQuotas of sandboxes with a label "key=value".
 	// Default: none.
@@ -198,7 +202,7 @@ func defaultServer(c *Config) {
 	}
 	c.SSH = SSH{Listen: None, MaxConnections: 100, IdleTimeout: time.Hour}
 	c.Manager = Manager{
-		MaxSandboxes: 100, MaxVolumes: 20, IdleTimeout: time.Hour, CleanupInterval: 5 * time.Minute,
+		MaxSandboxes: 100, MaxVolumes: 20, MaxSnapshots: 50, MaxSnapshotBytes: 100 << 30, IdleTimeout: time.Hour, CleanupInterval: 5 * time.Minute,
 		CreateTimeout: 2 * time.Minute, CallTimeout: 30 * time.Second, Parallel: 8, Remember: time.Hour,
 	}
 	c.Queue = Queue{Provider: QueueSQLite, Name: "sandbox_lifecycle", MaxRetries: 3}

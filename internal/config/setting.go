@@ -97,6 +97,8 @@ const (
 	KeyLifetime        Key = "manager.lifetime"
 	KeyRemember        Key = "manager.remember"
 	KeyMaxVolumes      Key = "manager.max_volumes"
+	KeyMaxSnapshots    Key = "manager.max_snapshots"
+	KeySnapshotBytes   Key = "manager.max_snapshot_bytes"
 	KeyOwnerQuota      Key = "manager.owner_quota"
 	KeyQuotas          Key = "manager.quotas"
 	KeyLabelQuotas     Key = "manager.label_quotas"

@@ -4,10 +4,14 @@ import "github.com/sandpit-dev/sandpit"
 
 // ownAbilities names what a provider can do besides making sandboxes.
 func ownAbilities(p sandpit.Provider) []string {
+	var list []string
 	if _, ok := sandpit.As[sandpit.VolumeKeeper](p); ok {
-		return []string{"volumes"}
+		list = append(list, "volumes")
 	}
-	return nil
+	if _, ok := sandpit.As[sandpit.SnapshotKeeper](p); ok {
+		list = append(list, "snapshots")
+	}
+	return list
 }
 
 // abilities names what sandboxes of the type of i can do besides the usual, in the
@@ -38,5 +42,9 @@ func abilities(i sandpit.Instance) []string {
 	add(can, "archive")
 	_, can = i.(sandpit.Snapshotter)
 	add(can, "snapshot")
+	_, can = i.(sandpit.Rollbacker)
+	add(can, "rollback")
+	_, can = i.(sandpit.LayerReader)
+	add(can, "diff")
 	return list
 }

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"io"
 	"sync"
 
 	"github.com/sandpit-dev/sandpit"
@@ -22,8 +23,9 @@ type lazy struct {
 }
 
 var (
-	_ sandpit.Provider     = (*lazy)(nil)
-	_ sandpit.VolumeKeeper = (*lazy)(nil)
+	_ sandpit.Provider       = (*lazy)(nil)
+	_ sandpit.VolumeKeeper   = (*lazy)(nil)
+	_ sandpit.SnapshotKeeper = (*lazy)(nil)
 )
 
 func newLazy(open func(context.Context) (sandpit.Provider, error), used func() bool) *lazy {
@@ -130,6 +132,67 @@ func (l *lazy) Unwrap() any {
 		return nil
 	}
 	return l.inner
+}
+
+// snapshots returns the provider, opened, as one that keeps snapshots.
+func (l *lazy) snapshots(ctx context.Context) (sandpit.SnapshotKeeper, error) {
+	p, err := l.provider(ctx)
+	if err != nil {
+		return nil, err
+	}
+	k, ok := sandpit.As[sandpit.SnapshotKeeper](p)
+	if !ok {
+		return nil, sandpit.Errorf(sandpit.Unsupported, "this provider keeps no snapshots")
+	}
+	return k, nil
+}
+
+// ListSnapshots implements sandpit.SnapshotKeeper.
+func (l *lazy) ListSnapshots(ctx context.Context) ([]sandpit.Snapshot, error) {
+	if p, err := l.opened(); p == nil && err == nil && !l.used() {
+		return nil, nil
+	}
+	k, err := l.snapshots(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return k.ListSnapshots(ctx)
+}
+
+// RemoveSnapshot implements sandpit.SnapshotKeeper.
+func (l *lazy) RemoveSnapshot(ctx context.Context, id sandpit.SnapshotID) error {
+	k, err := l.snapshots(ctx)
+	if err != nil {
+		return err
+	}
+	return k.RemoveSnapshot(ctx, id)
+}
+
+// ReadSnapshotLayer implements sandpit.SnapshotKeeper.
+func (l *lazy) ReadSnapshotLayer(ctx context.Context, id sandpit.SnapshotID) (io.ReadCloser, error) {
+	k, err := l.snapshots(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return k.ReadSnapshotLayer(ctx, id)
+}
+
+// ExportSnapshot implements sandpit.SnapshotKeeper.
+func (l *lazy) ExportSnapshot(ctx context.Context, id sandpit.SnapshotID, to io.Writer) error {
+	k, err := l.snapshots(ctx)
+	if err != nil {
+		return err
+	}
+	return k.ExportSnapshot(ctx, id, to)
+}
+
+// ImportSnapshot implements sandpit.SnapshotKeeper.
+func (l *lazy) ImportSnapshot(ctx context.Context, id sandpit.SnapshotID, from io.Reader) (sandpit.Snapshot, error) {
+	k, err := l.snapshots(ctx)
+	if err != nil {
+		return sandpit.Snapshot{}, err
+	}
+	return k.ImportSnapshot(ctx, id, from)
 }
 
 // keeper returns the provider, opened, as one that keeps volumes.

@@ -120,6 +120,10 @@ func (s *service) managerOptions() manager.Options {
 		Parallel: c.Parallel, CreateTimeout: c.CreateTimeout, CallTimeout: c.CallTimeout, Remember: c.Remember,
 		IdleTimeout: c.IdleTimeout, Lifetime: c.Lifetime, Sweep: c.CleanupInterval, MaxRetries: s.cfg.Queue.MaxRetries,
 	}
+	o.MaxSnapshots, o.MaxSnapshotBytes = c.MaxSnapshots, c.MaxSnapshotBytes
+	if o.MaxSnapshots == 0 {
+		o.MaxSnapshots = -1 // none, which is not the default
+	}
 	if o.MaxVolumes == 0 {
 		o.MaxVolumes = -1 // none, which is not the default
 	}

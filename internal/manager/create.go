@@ -43,6 +43,9 @@ func (m *Manager) create(ctx context.Context, r CreateRequest) (sandpit.Sandbox,
 	if r.Lease.Deadline.IsZero() && m.o.Lifetime > 0 && !r.Endless {
 		r.Lease.Deadline = now.Add(m.o.Lifetime)
 	}
+	if r, err = m.Expand(ctx, r); err != nil {
+		return sandpit.Sandbox{}, err
+	}
 	if r, err = m.prepare(r, now); err != nil {
 		return sandpit.Sandbox{}, err
 	}
@@ -208,6 +211,12 @@ func (m *Manager) obtain(ctx context.Context, b *box) (sandpit.Instance, error) 
 	spec, err := m.bound(ctx, b.look())
 	if err != nil {
 		return nil, err
+	}
+	if id, ok := spec.Image.Snapshot(); ok {
+		if !m.snapshots.hold(id) {
+			return nil, sandpit.Errorf(sandpit.NotFound, "snapshot %s is being removed", id)
+		}
+		defer m.snapshots.release(id)
 	}
 	create := func(ctx context.Context) (sandpit.Instance, error) { return b.provider.Create(ctx, b.id, spec) }
 	i, err := call(ctx, m.loops, remote{what: "create"}, create, func(i sandpit.Instance, err error) {

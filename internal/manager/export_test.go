@@ -31,3 +31,6 @@ func (m *Manager) Rooms() int {
 	defer m.room.mu.Unlock()
 	return len(m.room.claims)
 }
+
+// Tidy looks at what outlives sandboxes now.
+func (m *Manager) Tidy(ctx context.Context) { m.tidy(ctx) }

@@ -47,8 +47,12 @@ type Manager struct {
 	wall     *wall
 	events   *journal
 	volumes  volumes
-	worker   *queue.Worker
-	nudge    chan struct{} // holds one: the sweep looks again
+
+	snapshots snapshots
+	diffing   chan struct{} // full while maxDiffs are computed
+
+	worker *queue.Worker
+	nudge  chan struct{} // holds one: the sweep looks again
 
 	ops   *tasks // what is done to sandboxes
 	loops *tasks // what goes on until Close
@@ -84,7 +88,7 @@ func Open(ctx context.Context, o Options) (*Manager, error) {
 	m := &Manager{
 		o: o, identity: o.Store.Identity(), boxes: newIndex(), room: newLedger(o.MaxSandboxes, o.Quotas),
 		making: make(chan struct{}, o.Parallel), tending: make(chan struct{}, o.Parallel),
-		nudge: make(chan struct{}, 1), wall: newWall(o.Clock),
+		nudge: make(chan struct{}, 1), wall: newWall(o.Clock), diffing: make(chan struct{}, maxDiffs),
 	}
 	if m.pools, err = newPools(o); err != nil {
 		return nil, err
@@ -96,7 +100,7 @@ func Open(ctx context.Context, o Options) (*Manager, error) {
 	}
 	m.events = startJournal(m.loops, o.Store, o.Log, o.Suspicion)
 	m.reconcile(m.loops.ctx, true)
-	m.loops.start(m.tidyVolumes)
+	m.loops.start(m.tidy)
 	m.ensure(m.loops.ctx, true)
 	m.worker, err = queue.StartWorker(m.ops.ctx, queue.WorkerOptions{
 		Queue: o.Queue, Topics: []string{m.identity}, Handler: m.handle, Clock: o.Clock, Log: o.Log,

@@ -50,6 +50,11 @@ type Options struct {
 	MaxSandboxes int
 	// MaxVolumes is how many volumes each owner may have. Below zero: none. Default: 20.
 	MaxVolumes int
+	// MaxSnapshots is how many snapshots each owner may have, and MaxSnapshotBytes how
+	// large they may be together. Below zero: none, and without a limit. Default: 50, and
+	// 100 GiB.
+	MaxSnapshots     int
+	MaxSnapshotBytes int64
 	// Quotas are further such limits. Default: none.
 	Quotas Quotas
 	// Pools are sandboxes to be made ahead. Default: none.
@@ -139,6 +144,12 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.MaxVolumes == 0 {
 		o.MaxVolumes = 20
+	}
+	if o.MaxSnapshots == 0 {
+		o.MaxSnapshots = 50
+	}
+	if o.MaxSnapshotBytes == 0 {
+		o.MaxSnapshotBytes = 100 << 30
 	}
 	if o.Fill == nil {
 		o.Fill = func(string, *sandpit.Spec) {}

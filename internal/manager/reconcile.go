@@ -22,8 +22,14 @@ const (
 func (m *Manager) reconcileLoop(ctx context.Context) {
 	for sleep(ctx, m.o.Reconcile) == nil {
 		m.reconcile(ctx, false)
-		m.tidyVolumes(ctx)
+		m.tidy(ctx)
 	}
+}
+
+// tidy makes what outlives sandboxes match the rows.
+func (m *Manager) tidy(ctx context.Context) {
+	m.tidyVolumes(ctx)
+	m.tidySnapshots(ctx)
 }
 
 // reconcile makes the world match the rows. A provider that does not answer is

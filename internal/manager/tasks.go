@@ -109,6 +109,13 @@ func (t *tasks) detach(ctx context.Context) (context.Context, context.CancelFunc
 	return ctx, func() { stop(); cancel(nil) }
 }
 
+// join returns a context that ends with ctx and with the tasks.
+func (t *tasks) join(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(t.ctx, func() { cancel(context.Cause(t.ctx)) })
+	return ctx, func() { stop(); cancel(nil) }
+}
+
 // patience is how long a call whose context has ended may take to return: by then
 // those that heed their context have told what they know.
 const patience = time.Second
@@ -174,7 +181,7 @@ func limited(ctx context.Context, r remote) (context.Context, context.CancelFunc
 
 // because returns err, or why the context ended if that is all it tells.
 func because(ctx context.Context, err error) error {
-	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+	if ctx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)) {
 		return context.Cause(ctx)
 	}
 	return err

@@ -71,6 +71,29 @@ type NewVolume struct {
 	Provider string `json:"provider,omitempty" doc:"Who keeps it; only its sandboxes can have it. Default: the server's own choice."`
 }
 
+// ContentTypeSnapshot is that of an exported snapshot.
+const ContentTypeSnapshot = "application/vnd.sandpit.snapshot"
+
+// NewSnapshot asks for a snapshot.
+type NewSnapshot struct {
+	Sandbox sandpit.ID `json:"sandbox" doc:"What is to be saved. It runs, or is paused."`
+	// Name is what the snapshot is called. Default: nothing.
+	Name string `json:"name,omitempty" maxLength:"63" doc:"Letters, digits, and inside also - _ and dots. Default: none."`
+}
+
+// Fork asks for copies of a sandbox.
+type Fork struct {
+	Count int `json:"count,omitempty" minimum:"0" maximum:"100" doc:"How many. Default: 1."`
+	// Labels and Env are added to those of the sandbox.
+	Labels map[string]string `json:"labels,omitempty" doc:"Labels besides those of the sandbox."`
+	Env    map[string]string `json:"env,omitempty" doc:"Environment besides that of the sandbox, for commands that are started from then on."`
+}
+
+// Rollback asks for a sandbox to be what a snapshot of it was.
+type Rollback struct {
+	Snapshot string `json:"snapshot" minLength:"1" maxLength:"63" doc:"Its ID or name."`
+}
+
 // Page is a part of a list.
 type Page[T any] struct {
 	Items []T `json:"items" nullable:"false" doc:"What was found, in order."`

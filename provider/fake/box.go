@@ -56,7 +56,7 @@ type box struct {
 
 // create makes a sandbox. Of one that fails, nothing is left.
 func (w *World) create(ctx context.Context, id sandpit.ID, spec sandpit.Spec) (*box, error) {
-	source, err := w.imageDir(spec.Image)
+	source, err := w.imageDir(spec)
 	if err != nil {
 		return nil, err
 	}

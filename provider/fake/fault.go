@@ -36,6 +36,13 @@ const (
 	OpCreateVolume Op = "create volume"
 	OpRemoveVolume Op = "remove volume"
 	OpVolumeSize   Op = "volume size"
+
+	OpRollback       Op = "roll back"
+	OpReadLayer      Op = "read layer"
+	OpListSnapshots  Op = "list snapshots"
+	OpRemoveSnapshot Op = "remove snapshot"
+	OpExportSnapshot Op = "export snapshot"
+	OpImportSnapshot Op = "import snapshot"
 )
 
 // Fault is an order to go wrong. The zero value of a field but Op means the
@@ -44,7 +51,7 @@ type Fault struct {
 	// Op is the operation that goes wrong.
 	Op Op
 	// ID is the sandbox it happens to. Default: any. OpList has none, nor have those of
-	// volumes.
+	// volumes and of snapshots that are there.
 	ID sandpit.ID
 	// Port is the port of OpDial and OpHTTP. Default: any.
 	Port int

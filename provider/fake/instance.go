@@ -33,6 +33,8 @@ var (
 	_ sandpit.Pauser         = (*Instance)(nil)
 	_ sandpit.Archiver       = (*Instance)(nil)
 	_ sandpit.Snapshotter    = (*Instance)(nil)
+	_ sandpit.Rollbacker     = (*Instance)(nil)
+	_ sandpit.LayerReader    = (*Instance)(nil)
 	_ sandpit.Resizer        = (*Instance)(nil)
 	_ sandpit.Statser        = (*Instance)(nil)
 	_ sandpit.NetworkPolicer = (*Instance)(nil)
@@ -217,6 +219,11 @@ func (i *Instance) Snapshot(ctx context.Context, id sandpit.SnapshotID) (sandpit
 		return sandpit.Snapshot{}, err
 	}
 	return s, nil
+}
+
+// Rollback implements sandpit.Rollbacker. Programs end: a snapshot has none.
+func (i *Instance) Rollback(ctx context.Context, id sandpit.SnapshotID) error {
+	return i.perform(ctx, OpRollback, func() error { return i.box.rollback(ctx, id) })
 }
 
 // Resize implements sandpit.Resizer. Nothing is enforced.

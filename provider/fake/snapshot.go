@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -15,56 +17,134 @@ import (
 )
 
 // imageDir returns the directory that a sandbox's files are copied from, "" for
-// none.
-func (w *World) imageDir(image sandpit.Image) (string, error) {
-	if image == "" || image == sandpit.HostImage {
+// none. What a snapshot fixes, a spec must not say otherwise.
+func (w *World) imageDir(spec sandpit.Spec) (string, error) {
+	if spec.Image == "" || spec.Image == sandpit.HostImage {
 		return "", nil
 	}
-	id, ok := image.Snapshot()
+	id, ok := spec.Image.Snapshot()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if _, known := w.snapshots[id]; !ok || !known {
-		return "", sandpit.Errorf(sandpit.NotFound, "image %q does not exist", string(image))
+	s, known := w.snapshots[id]
+	if !ok || !known {
+		return "", sandpit.Errorf(sandpit.NotFound, "image %q does not exist", string(spec.Image))
+	}
+	if s.Unloadable != "" {
+		return "", sandpit.Errorf(sandpit.Unsupported, "snapshot %s: %s", id, s.Unloadable)
+	}
+	if len(spec.Mounts) > 0 && !slices.Equal(spec.Mounts, s.Spec.Mounts) {
+		return "", sandpit.Errorf(sandpit.Invalid, "snapshot %s has other mounts", id)
+	}
+	if spec.Resources != (sandpit.Resources{}) && spec.Resources != s.Spec.Resources {
+		return "", sandpit.Errorf(sandpit.Invalid, "snapshot %s has other limits", id)
 	}
 	return filepath.Join(w.snapshotDir(), string(id)), nil
 }
 
+// Spoil makes a snapshot unloadable, as a newer engine would. NotFound.
+func (w *World) Spoil(id sandpit.SnapshotID, why string) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	s, known := w.snapshots[id]
+	if !known {
+		return noSnapshot(id)
+	}
+	s.Unloadable = why
+	w.snapshots[id] = s
+	return nil
+}
+
+// Snapshots returns the IDs of all snapshots, in order.
+func (w *World) Snapshots() []sandpit.SnapshotID {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Sorted(maps.Keys(w.snapshots))
+}
+
+func noSnapshot(id sandpit.SnapshotID) error {
+	return sandpit.Errorf(sandpit.NotFound, "snapshot %.40s does not exist", string(id))
+}
+
 // snapshot copies the files while all processes hold still.
 func (b *box) snapshot(ctx context.Context, id sandpit.SnapshotID) (sandpit.Snapshot, error) {
-	if err := b.in(ctx, Running); err != nil {
+	if err := b.in(ctx, Running, Paused); err != nil {
 		return sandpit.Snapshot{}, err
 	}
 	defer b.yield()
-	if err := b.world.newSnapshot(id); err != nil {
+	spec, _ := b.identity()
+	s := sandpit.Snapshot{ID: id, Sandbox: b.id, Spec: spec.Clone(), CreatedAt: time.Now()}
+	s.Spec.Env = nil
+	if b.now() == Running {
+		signalAll(b.dir, syscall.SIGSTOP)
+		defer signalAll(b.dir, syscall.SIGCONT)
+	}
+	return b.world.keep(s, func(dir string) error { return copyTree(ctx, b.dir, dir) })
+}
+
+// keep adds a snapshot whose files fill puts into a directory that is not there yet.
+func (w *World) keep(s sandpit.Snapshot, fill func(dir string) error) (sandpit.Snapshot, error) {
+	if err := w.reserve(s.ID); err != nil {
 		return sandpit.Snapshot{}, err
 	}
-	s := sandpit.Snapshot{ID: id, Sandbox: b.id, Spec: b.spec.Clone(), CreatedAt: time.Now()}
-	s.Spec.Env = nil
-	dir := filepath.Join(b.world.snapshotDir(), string(id))
-	signalAll(b.dir, syscall.SIGSTOP)
-	err := copyTree(ctx, b.dir, dir)
-	signalAll(b.dir, syscall.SIGCONT)
+	dir := filepath.Join(w.snapshotDir(), string(s.ID))
+	err := os.MkdirAll(w.snapshotDir(), 0o700)
+	if err == nil {
+		err = fill(dir)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.taking, s.ID)
 	if err != nil {
 		return sandpit.Snapshot{}, errors.Join(err, removeAll(dir))
 	}
 	s.Size = diskUsage(dir)
-	b.world.mu.Lock()
-	defer b.world.mu.Unlock()
-	b.world.snapshots[s.ID] = s
+	w.snapshots[s.ID] = s
 	return s, nil
 }
 
-// newSnapshot refuses an ID that is in use, or none.
-func (w *World) newSnapshot(id sandpit.SnapshotID) error {
+// reserve refuses an ID that is in use, or none.
+func (w *World) reserve(id sandpit.SnapshotID) error {
 	if err := id.Validate(); err != nil {
 		return err
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if _, used := w.snapshots[id]; used {
+	if _, used := w.snapshots[id]; used || w.taking[id] {
 		return sandpit.Errorf(sandpit.AlreadyExists, "snapshot %s exists", id)
 	}
+	w.taking[id] = true
 	return nil
+}
+
+// rollback puts the files of a snapshot in the place of the sandbox's own, and starts
+// anew.
+func (b *box) rollback(ctx context.Context, id sandpit.SnapshotID) error {
+	if err := b.in(ctx, Running, Paused); err != nil {
+		return err
+	}
+	defer b.yield()
+	b.world.mu.Lock()
+	s, known := b.world.snapshots[id]
+	b.world.mu.Unlock()
+	switch {
+	case !known:
+		return noSnapshot(id)
+	case s.Sandbox != b.id:
+		return sandpit.Errorf(sandpit.Invalid, "snapshot %s is of another sandbox", id)
+	case s.Unloadable != "":
+		return sandpit.Errorf(sandpit.Unsupported, "snapshot %s: %s", id, s.Unloadable)
+	}
+	// The copy is made before anything is touched: what can fail has not changed anything.
+	fresh, old := b.dir+".new", b.dir+".old"
+	if err := copyTree(ctx, filepath.Join(b.world.snapshotDir(), string(id)), fresh); err != nil {
+		return errors.Join(err, removeAll(fresh))
+	}
+	b.powerOff(Stopped)
+	err := errors.Join(os.Rename(b.dir, old), os.Rename(fresh, b.dir))
+	if err == nil {
+		err = b.boot(ctx)
+	}
+	return errors.Join(err, removeAll(old), removeAll(fresh))
 }
 
 // copyTree copies a directory, with links, modes and times.

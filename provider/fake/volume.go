@@ -96,6 +96,9 @@ func (b *box) showVolumes() error {
 		if err := os.MkdirAll(filepath.Dir(place), 0o700); err != nil {
 			return err
 		}
+		if there, err := os.Readlink(place); err == nil && there == volume {
+			continue // it came with the snapshot
+		}
 		if err := os.Symlink(volume, place); err != nil {
 			return err
 		}

@@ -18,6 +18,7 @@ type World struct {
 	mu        sync.Mutex
 	boxes     map[sandpit.ID]*box
 	snapshots map[sandpit.SnapshotID]sandpit.Snapshot
+	taking    map[sandpit.SnapshotID]bool // those that are not complete
 	faults    []*Fault
 	calls     map[callKey]int
 	closed    bool
@@ -30,6 +31,7 @@ func NewWorld(dir string) *World {
 		dir:       dir,
 		boxes:     make(map[sandpit.ID]*box),
 		snapshots: make(map[sandpit.SnapshotID]sandpit.Snapshot),
+		taking:    make(map[sandpit.SnapshotID]bool),
 		calls:     make(map[callKey]int),
 	}
 }
@@ -50,7 +52,7 @@ func (w *World) Close() error {
 	for _, b := range boxes {
 		errs = append(errs, b.destroy(sandpit.Exit{Reason: "the world ended"}))
 	}
-	errs = append(errs, os.RemoveAll(w.snapshotDir()), removeAll(w.volumesDir()), os.RemoveAll(w.boxesDir()))
+	errs = append(errs, removeAll(w.snapshotDir()), removeAll(w.volumesDir()), os.RemoveAll(w.boxesDir()))
 	return errors.Join(errs...)
 }
 

@@ -154,6 +154,7 @@ func Register(mux *http.ServeMux, o Options) huma.API {
 	s.ssh()
 	s.images()
 	s.volumes()
+	s.snapshots()
 	s.facts()
 	s.health()
 	schemas := s.api.OpenAPI().Components.Schemas.Map()

@@ -95,7 +95,7 @@ func (s *server) create(ctx context.Context, in *createIn) (*createOut, error) {
 	if err != nil {
 		return nil, err
 	}
-	r, err := s.request(p, in)
+	r, err := s.request(ctx, p, in)
 	if err != nil {
 		s.Manager.Report(manager.Report{Actor: p.Owner, Action: "create", Err: err})
 		return nil, err
@@ -108,14 +108,17 @@ func (s *server) create(ctx context.Context, in *createIn) (*createOut, error) {
 }
 
 // request puts what is asked for into the words of the manager.
-func (s *server) request(p api.Principal, in *createIn) (manager.CreateRequest, error) {
+func (s *server) request(ctx context.Context, p api.Principal, in *createIn) (manager.CreateRequest, error) {
 	r := manager.CreateRequest{Owner: p.Owner, Provider: in.Body.Provider, Spec: in.Body.Spec, Key: in.Key, Offline: in.Body.Offline}
 	r.Lease.Action = in.Body.OnTimeout
 	r.Setup = giveSecrets(in.Body.NetworkSecrets)
-	if err := s.allow(p, &r.Spec); err != nil {
+	r, err := s.Manager.Expand(ctx, r) // what a snapshot has must be allowed, too
+	if err == nil {
+		err = s.allow(p, &r.Spec)
+	}
+	if err != nil {
 		return r, err
 	}
-	var err error
 	if r.Timeout, err = seconds("create_timeout_seconds", in.Body.CreateTimeout); err != nil {
 		return r, err
 	}

@@ -1,0 +1,75 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/client"
+)
+
+func (a *app) newFork() *cobra.Command {
+	var o output
+	var count int
+	var labels, env []string
+	cmd := &cobra.Command{
+		Use:   "fork [flags] SANDBOX",
+		Short: "Make copies of a sandbox, which goes on",
+		Long: `Make copies of a running or paused sandbox, which goes on, and print their IDs. They
+begin as it is now: with its files, and with the programs that run if its provider
+saves memory, too. They have its deadline, policy, labels and environment, and neither its
+name nor its published ports. Either all are made or none.`,
+		Example:           "  sandpit fork work\n  sandpit fork -n 5 --label try=1 -e SEED=1 work",
+		Args:              wantArgs(1, 1, "the name of a sandbox"),
+		ValidArgsFunction: a.completeSandboxes(1),
+		RunE: a.verb(func(ctx context.Context, c *client.Client, args []string) error {
+			r, err := a.forkRequest(count, labels, env)
+			if err != nil {
+				return err
+			}
+			id, err := find(ctx, c, args[0])
+			if err != nil {
+				return err
+			}
+			made, err := c.Fork(ctx, id, r)
+			if err != nil {
+				return err
+			}
+			l := listing{}
+			boxes := make([]sandpit.Sandbox, len(made))
+			for i, s := range made {
+				boxes[i], l.ids = s.Sandbox, append(l.ids, string(s.ID))
+			}
+			if l.document = boxes; o.quiet || o.json() {
+				return a.show(o, l)
+			}
+			for _, id := range l.ids {
+				if _, err := fmt.Fprintln(a.Out, id); err != nil {
+					return err
+				}
+			}
+			return nil
+		}),
+	}
+	o.add(cmd, "print IDs only, which is also the default")
+	f := cmd.Flags()
+	f.IntVarP(&count, "count", "n", 1, "`number` of copies, up to 100")
+	f.StringArrayVar(&labels, "label", nil, "`NAME=VALUE` that the copies have besides")
+	f.StringArrayVarP(&env, "env", "e", nil, "environment `NAME=VALUE` of commands that are started in them, or NAME to pass this shell's value")
+	return cmd
+}
+
+func (a *app) forkRequest(count int, labels, env []string) (client.ForkRequest, error) {
+	r := client.ForkRequest{Count: count}
+	if count < 1 {
+		return r, sandpit.Errorf(sandpit.Invalid, "-n %d: want 1 or more", count)
+	}
+	var err error
+	if r.Labels, err = parseLabels(labels); err != nil {
+		return r, err
+	}
+	r.Env, err = a.parseEnv(env)
+	return r, err
+}

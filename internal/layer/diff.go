@@ -1,0 +1,128 @@
+package layer
+
+import (
+	"archive/tar"
+	"maps"
+	"slices"
+	"strings"
+	"unicode"
+
+	"github.com/rogpeppe/go-internal/diff"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// Limits bound what Compare returns. Zero is none.
+type Limits struct {
+	Changes int
+	Patches int // bytes of all patches together
+}
+
+// Compare tells how the files of one become those of another, both being layers of the
+// same image; nil is the image itself. A directory that one has written, and the other has
+// as their image, is told only if nothing in it was. Patches are made of the texts that
+// were kept.
+func Compare(from, to *Layer, most Limits) sandpit.FileDiff {
+	d := sandpit.FileDiff{Changes: []sandpit.FileChange{}}
+	left := most.Patches
+	names, full := paths(from, to)
+	for _, name := range names {
+		c, ok := compare(from, to, name)
+		if !ok || full[name] && c.Type == "directory" && (c.Kind == sandpit.DiffWritten || c.Kind == sandpit.DiffRestored) {
+			continue
+		}
+		if len(d.Changes) == most.Changes {
+			d.Truncated = true
+			break
+		}
+		if left > 0 {
+			c.Patch = patch(from, to, name)
+			if left -= len(c.Patch); left <= 0 {
+				c.Patch, d.Truncated = "", true
+			}
+		}
+		d.Changes = append(d.Changes, c)
+	}
+	return d
+}
+
+// paths returns all that either says something of, in order, and the directories of
+// those.
+func paths(layers ...*Layer) (names []string, full map[string]bool) {
+	all := make(map[string]bool)
+	full = make(map[string]bool)
+	for _, l := range layers {
+		if l != nil {
+			for name := range l.files {
+				all[name], full[parent(name)] = true, true
+			}
+		}
+	}
+	return slices.Sorted(maps.Keys(all)), full
+}
+
+func compare(from, to *Layer, name string) (sandpit.FileChange, bool) {
+	old, hasOld := from.find(name)
+	now, hasNow := to.find(name)
+	c := sandpit.FileChange{Path: "/" + name}
+	switch {
+	case !hasOld && now.gone:
+		c.Kind = sandpit.DiffRemoved
+		return c, true
+	case !hasOld:
+		c.Kind = sandpit.DiffWritten
+	case !hasNow:
+		c.Kind = sandpit.DiffRestored
+		c.Type, c.OldMode, c.OldSize = kind(old), old.mode, old.size
+		return c, true
+	case old.gone && now.gone, same(old, now):
+		return c, false
+	case old.gone:
+		c.Kind = sandpit.DiffAdded
+	case now.gone:
+		c.Kind = sandpit.DiffRemoved
+		c.Type, c.Mode, c.Size = kind(old), old.mode, old.size
+		return c, true
+	default:
+		c.Kind, c.OldMode, c.OldSize = sandpit.DiffChanged, old.mode, old.size
+	}
+	c.Type, c.Mode, c.Size = kind(now), now.mode, now.size
+	return c, true
+}
+
+func same(a, b file) bool {
+	return a.gone == b.gone && a.kind == b.kind && a.mode == b.mode && a.uid == b.uid && a.gid == b.gid &&
+		a.size == b.size && a.link == b.link && a.sum == b.sum
+}
+
+func kind(f file) string {
+	switch f.kind {
+	case tar.TypeReg, tar.TypeLink:
+		return "file"
+	case tar.TypeDir:
+		return "directory"
+	case tar.TypeSymlink:
+		return "link"
+	default:
+		return "other"
+	}
+}
+
+// patch returns how one text becomes the other, "" if they are not both known to be
+// texts, or if a name would be taken for a part of the patch.
+func patch(from, to *Layer, name string) string {
+	old, hasOld := from.find(name)
+	now, hasNow := to.find(name)
+	if !hasOld || !hasNow || old.text == nil && !old.gone || now.text == nil && !now.gone || old.sum == now.sum ||
+		strings.ContainsFunc(name, unicode.IsControl) {
+		return ""
+	}
+	a, b := "a/"+name, "b/"+name
+	if old.gone {
+		a = "/dev/null"
+	}
+	if now.gone {
+		b = "/dev/null"
+	}
+	return string(diff.Diff(a, old.text, b, now.text))
+}

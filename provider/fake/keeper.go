@@ -1,0 +1,310 @@
+package fake
+
+import (
+	"archive/tar"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+var _ sandpit.SnapshotKeeper = (*Provider)(nil)
+
+// ListSnapshots implements sandpit.SnapshotKeeper.
+func (p *Provider) ListSnapshots(ctx context.Context) ([]sandpit.Snapshot, error) {
+	var list []sandpit.Snapshot
+	err := p.perform(ctx, OpListSnapshots, "", func() error {
+		p.world.mu.Lock()
+		defer p.world.mu.Unlock()
+		for _, s := range p.world.snapshots {
+			s.Spec = s.Spec.Clone()
+			list = append(list, s)
+		}
+		return ctx.Err()
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list snapshots: %w", err)
+	}
+	return list, nil
+}
+
+// RemoveSnapshot implements sandpit.SnapshotKeeper.
+func (p *Provider) RemoveSnapshot(ctx context.Context, id sandpit.SnapshotID) error {
+	if err := id.Validate(); err != nil {
+		return err
+	}
+	err := p.perform(ctx, OpRemoveSnapshot, "", func() error {
+		p.world.mu.Lock()
+		_, known := p.world.snapshots[id]
+		delete(p.world.snapshots, id)
+		p.world.mu.Unlock()
+		if !known {
+			return nil
+		}
+		return removeAll(filepath.Join(p.world.snapshotDir(), string(id)))
+	})
+	if err != nil {
+		return fmt.Errorf("remove snapshot %s: %w", id, err)
+	}
+	return nil
+}
+
+// ReadSnapshotLayer implements sandpit.SnapshotKeeper.
+func (p *Provider) ReadSnapshotLayer(ctx context.Context, id sandpit.SnapshotID) (io.ReadCloser, error) {
+	var layer io.ReadCloser
+	err := p.perform(ctx, OpReadLayer, "", func() error {
+		s, err := p.snapshot(id)
+		if err == nil {
+			layer = pack(ctx, filepath.Join(p.world.snapshotDir(), string(id)), s.Spec.Mounts)
+		}
+		return err
+	})
+	return opened(layer, err)
+}
+
+// ReadLayer implements sandpit.LayerReader. The image of all sandboxes is empty, so this
+// is all that is in it.
+func (i *Instance) ReadLayer(ctx context.Context) (io.ReadCloser, error) {
+	var layer io.ReadCloser
+	err := i.perform(ctx, OpReadLayer, func() error {
+		if err := i.box.in(ctx, Running); err != nil {
+			return err
+		}
+		defer i.box.yield()
+		spec, _ := i.box.identity()
+		layer = pack(ctx, i.box.dir, spec.Mounts)
+		return nil
+	})
+	return opened(layer, err)
+}
+
+// opened closes what was opened for nobody.
+func opened(layer io.ReadCloser, err error) (io.ReadCloser, error) {
+	if err == nil {
+		return layer, nil
+	}
+	if layer != nil {
+		_ = layer.Close()
+	}
+	return nil, err
+}
+
+func (p *Provider) snapshot(id sandpit.SnapshotID) (sandpit.Snapshot, error) {
+	p.world.mu.Lock()
+	defer p.world.mu.Unlock()
+	s, known := p.world.snapshots[id]
+	if !known {
+		return s, noSnapshot(id)
+	}
+	return s, nil
+}
+
+// packed is a tar stream that is made while it is read.
+type packed struct {
+	*io.PipeReader
+
+	done chan struct{}
+}
+
+// Close implements io.Closer. It waits for who makes the stream.
+func (p *packed) Close() error {
+	_ = p.PipeReader.Close() // always nil
+	<-p.done
+	return nil
+}
+
+func pack(ctx context.Context, dir string, mounts []sandpit.Mount) io.ReadCloser {
+	r, w := io.Pipe()
+	p := &packed{r, make(chan struct{})}
+	go func() {
+		defer close(p.done)
+		out := tar.NewWriter(w)
+		err := packTree(ctx, out, dir, "", mounts)
+		if err == nil {
+			err = out.Close()
+		}
+		_ = w.CloseWithError(err) // always nil
+	}()
+	return p
+}
+
+// packTree writes the files below dir, under a prefix. What goes away meanwhile, and what
+// is mounted, is left out.
+func packTree(ctx context.Context, out *tar.Writer, dir, prefix string, mounts []sandpit.Mount) error {
+	return filepath.WalkDir(dir, func(at string, e fs.DirEntry, err error) error {
+		rel, relErr := filepath.Rel(dir, at)
+		mounted := slices.ContainsFunc(mounts, func(m sandpit.Mount) bool { return m.Target == "/"+rel })
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case errors.Is(err, fs.ErrNotExist), rel == ".", mounted:
+			return nil
+		case err != nil || relErr != nil:
+			return errors.Join(err, relErr)
+		}
+		return packFile(out, at, path.Join(prefix, rel), e)
+	})
+}
+
+func packFile(out *tar.Writer, at, name string, e fs.DirEntry) error {
+	info, err := e.Info()
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil || info.Mode()&(fs.ModeSocket|fs.ModeDevice|fs.ModeNamedPipe) != 0 {
+		return err
+	}
+	target := ""
+	if info.Mode()&fs.ModeSymlink != 0 {
+		if target, err = os.Readlink(at); err != nil {
+			return err
+		}
+	}
+	h, err := tar.FileInfoHeader(info, target)
+	if err != nil {
+		return err
+	}
+	h.Name = name
+	if info.IsDir() {
+		h.Name += "/"
+	}
+	if !info.Mode().IsRegular() {
+		return out.WriteHeader(h)
+	}
+	f, err := os.Open(at)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := out.WriteHeader(h); err != nil {
+		return err
+	}
+	_, err = io.CopyN(out, f, h.Size)
+	return err
+}
+
+// The parts of an exported snapshot.
+const (
+	exportedInfo  = "snapshot.json"
+	exportedFiles = "files"
+	exportedEnd   = "end" // without it the stream has been cut
+	maxInfo       = 1 << 20
+)
+
+// ExportSnapshot implements sandpit.SnapshotKeeper.
+func (p *Provider) ExportSnapshot(ctx context.Context, id sandpit.SnapshotID, to io.Writer) error {
+	err := p.perform(ctx, OpExportSnapshot, "", func() error {
+		s, err := p.snapshot(id)
+		if err != nil {
+			return err
+		}
+		info, err := json.Marshal(s)
+		if err != nil {
+			return err
+		}
+		out := tar.NewWriter(to)
+		if err := out.WriteHeader(&tar.Header{Name: exportedInfo, Mode: 0o600, Size: int64(len(info))}); err != nil {
+			return err
+		}
+		if _, err := out.Write(info); err != nil {
+			return err
+		}
+		if err := packTree(ctx, out, filepath.Join(p.world.snapshotDir(), string(id)), exportedFiles, nil); err != nil {
+			return err
+		}
+		if err := out.WriteHeader(&tar.Header{Name: exportedEnd}); err != nil {
+			return err
+		}
+		return out.Close()
+	})
+	if err != nil {
+		return fmt.Errorf("export snapshot %s: %w", id, err)
+	}
+	return nil
+}
+
+// ImportSnapshot implements sandpit.SnapshotKeeper.
+func (p *Provider) ImportSnapshot(ctx context.Context, id sandpit.SnapshotID, from io.Reader) (sandpit.Snapshot, error) {
+	var s sandpit.Snapshot
+	err := p.perform(ctx, OpImportSnapshot, "", func() error {
+		in := tar.NewReader(from)
+		h, err := in.Next()
+		if err != nil || h.Name != exportedInfo || h.Size > maxInfo {
+			return sandpit.Errorf(sandpit.Invalid, "it is no snapshot of a fake sandbox")
+		}
+		if err := json.NewDecoder(in).Decode(&s); err != nil {
+			return sandpit.Errorf(sandpit.Invalid, "its description cannot be read: %w", err)
+		}
+		s.ID, s.Unloadable, s.CreatedAt, s.Spec.Env = id, "", time.Now(), nil
+		s, err = p.world.keep(s, func(dir string) error { return unpack(ctx, in, dir) })
+		return err
+	})
+	if err != nil {
+		return sandpit.Snapshot{}, fmt.Errorf("import a snapshot: %w", err)
+	}
+	return s, nil
+}
+
+// unpack writes files of a stream into a new directory, and nowhere else.
+func unpack(ctx context.Context, in *tar.Reader, dir string) error {
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return err
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	for ctx.Err() == nil {
+		h, err := in.Next()
+		if err != nil {
+			return sandpit.Errorf(sandpit.Invalid, "it ends in the middle, or is no tar stream: %w", err)
+		}
+		if h.Name == exportedEnd {
+			return nil
+		}
+		name, below := strings.CutPrefix(h.Name, exportedFiles+"/")
+		name = path.Clean(name)
+		if !below || !filepath.IsLocal(name) {
+			return sandpit.Errorf(sandpit.Invalid, "it has a file %.100q", h.Name)
+		}
+		if err := unpackFile(root, in, h, name); err != nil {
+			return err
+		}
+	}
+	return ctx.Err()
+}
+
+func unpackFile(root *os.Root, in *tar.Reader, h *tar.Header, name string) error {
+	mode := fs.FileMode(h.Mode & 0o777)
+	switch h.Typeflag {
+	case tar.TypeDir:
+		return root.MkdirAll(name, mode|0o700)
+	case tar.TypeSymlink:
+		return root.Symlink(h.Linkname, name)
+	case tar.TypeReg:
+		f, err := root.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, mode)
+		if err != nil {
+			return sandpit.Errorf(sandpit.Invalid, "file %.100q: %w", name, err)
+		}
+		_, err = io.Copy(f, in)
+		if err := errors.Join(err, f.Close()); err != nil {
+			return sandpit.Errorf(sandpit.Invalid, "file %.100q: %w", name, err)
+		}
+		return nil
+	}
+	return sandpit.Errorf(sandpit.Invalid, "file %.100q is of an odd kind", name)
+}
