@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"path"
 	"slices"
 	"strconv"
@@ -186,9 +187,7 @@ func (w *layerWriter) sparse(n *tar.Header, parts []segment, data int64) error {
 		"size": strconv.FormatInt(int64(list.Len())+data, 10), "mtime": strconv.FormatInt(n.ModTime.Unix(), 10),
 		"uid": strconv.Itoa(n.Uid), "gid": strconv.Itoa(n.Gid),
 	}
-	for key, value := range n.PAXRecords {
-		records[key] = value
-	}
+	maps.Copy(records, n.PAXRecords)
 	if err := w.tar.Flush(); err != nil { // what follows goes past it
 		return err
 	}

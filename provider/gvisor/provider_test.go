@@ -273,6 +273,7 @@ func newProvider2(t *testing.T, dir string) *gvisor.Provider {
 	}
 	p, err := gvisor.New(gvisor.Config{
 		RuntimeDir: filepath.Join(dir, "run"), ScratchDir: filepath.Join(dir, "scratch"), KeepDir: filepath.Join(dir, "stopped"),
+		SnapshotDir: filepath.Join(dir, "snapshots"), SuspendDir: filepath.Join(dir, "suspended"),
 		VolumeDir: filepath.Join(dir, "volumes"), Images: images, Engine: testengine.Path(t),
 	})
 	if err != nil {
