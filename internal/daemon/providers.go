@@ -77,14 +77,16 @@ func kinds() []kind {
 // openGVisor opens the provider of a server, whose sandboxes outlive it.
 func openGVisor(ctx context.Context, s surroundings) (sandpit.Provider, error) {
 	return gvisor.New(gvisor.Config{
-		RuntimeDir: s.cfg.RuntimeDir,
-		ScratchDir: filepath.Join(s.cfg.StateDir, "scratch"),
-		VolumeDir:  filepath.Join(s.cfg.StateDir, "volumes"),
-		KeepDir:    filepath.Join(s.cfg.StateDir, "stopped"),
-		Images:     s.images,
-		Engine:     s.cfg.Engine,
-		Defaults:   limits(s.cfg),
-		Lasting:    true,
+		RuntimeDir:  s.cfg.RuntimeDir,
+		ScratchDir:  filepath.Join(s.cfg.StateDir, "scratch"),
+		VolumeDir:   filepath.Join(s.cfg.StateDir, "volumes"),
+		KeepDir:     filepath.Join(s.cfg.StateDir, "stopped"),
+		SnapshotDir: filepath.Join(s.cfg.StateDir, "snapshots"),
+		SuspendDir:  filepath.Join(s.cfg.StateDir, "suspended"),
+		Images:      s.images,
+		Engine:      s.cfg.Engine,
+		Defaults:    limits(s.cfg),
+		Lasting:     true,
 		Notice: func(text string) {
 			s.log.WarnContext(ctx, "a default limit cannot be enforced", slog.String("limit", text))
 		},

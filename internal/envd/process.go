@@ -49,8 +49,8 @@ func (c *Client) Start(ctx context.Context, cmd sandpit.Command) (sandpit.Proces
 	p, err := c.follow(ctx, followed{
 		streams:  sandpit.Streams{Stdin: cmd.Stdin, Stdout: cmd.Stdout, Stderr: cmd.Stderr},
 		terminal: cmd.Terminal != nil,
-		limit:    cmd.Timeout,
-		ended:    func(status sandpit.ExitStatus, err error) { scope.Ended(time.Since(begin), status, err) },
+		limit:    cmd.Timeout, fromStart: true,
+		ended: func(status sandpit.ExitStatus, err error) { scope.Ended(time.Since(begin), status, err) },
 		open: func(ctx context.Context) (events, error) {
 			stream, err := c.processes.Start(ctx, startRequest(cmd))
 			return startEvents{stream}, err
@@ -125,6 +125,8 @@ type followed struct {
 	terminal bool
 	limit    time.Duration // the guest kills the process then; 0 means never
 	open     func(context.Context) (events, error)
+	// fromStart says that all of its output is told.
+	fromStart bool
 	// ended is told of the end of a process that was followed. May be nil.
 	ended func(sandpit.ExitStatus, error)
 }
@@ -164,7 +166,7 @@ func (c *Client) follow(ctx context.Context, f followed) (*running, error) {
 		defer cancel(nil)
 		defer unlink()
 		defer stopInput()
-		p.status, p.err = p.receive(streamCtx, stream, f.streams)
+		p.status, p.err = p.receive(streamCtx, stream, f)
 		if f.ended != nil {
 			f.ended(p.status, p.err)
 		}
@@ -240,12 +242,17 @@ func isPID(n uint32) bool { return n >= 1 && n <= math.MaxInt32 }
 // endPatience is how long a stream may take to end after its last event.
 const endPatience = time.Second
 
+// mostResumes is how often a stream may break before its process is given up: a guest
+// that breaks every one must not keep us busy.
+const mostResumes = 1000
+
 // killPatience is how long the attempt to kill a process may take that nobody wants.
 const killPatience = 5 * time.Second
 
 // receive copies output until the process has ended.
-func (p *running) receive(ctx context.Context, stream events, to sandpit.Streams) (sandpit.ExitStatus, error) {
+func (p *running) receive(ctx context.Context, stream events, f followed) (sandpit.ExitStatus, error) {
 	defer stream.Close()
+	var told sandpit.Offsets
 	for stream.Receive() {
 		event := stream.Event()
 		if end := event.GetEnd(); end != nil {
@@ -256,9 +263,11 @@ func (p *running) receive(ctx context.Context, stream events, to sandpit.Streams
 			stream.Receive()
 			return exitStatus(end), nil
 		}
-		if err := copyOutput(event.GetData(), to); err != nil {
+		if err := copyOutput(event.GetData(), f.streams); err != nil {
 			return sandpit.ExitStatus{}, fmt.Errorf("copy output: %w", err)
 		}
+		told.Stdout += int64(len(event.GetData().GetStdout()) + len(event.GetData().GetPty()))
+		told.Stderr += int64(len(event.GetData().GetStderr()))
 	}
 	if cause := context.Cause(ctx); cause != nil {
 		return sandpit.ExitStatus{}, cause
@@ -267,7 +276,42 @@ func (p *running) receive(ctx context.Context, stream events, to sandpit.Streams
 	if err == nil {
 		err = io.ErrUnexpectedEOF
 	}
-	return sandpit.ExitStatus{}, callError(ctx, err)
+	err = callError(ctx, err)
+	if !f.fromStart || p.id == "" || sandpit.CodeOf(err) != sandpit.Gone {
+		return sandpit.ExitStatus{}, err
+	}
+	return p.resume(ctx, told, f.streams, err)
+}
+
+// resume follows a process on whose stream has broken, as happens when its sandbox is
+// saved: what was not told yet is in the journal. broken is what is said if it cannot be
+// followed any more.
+func (p *running) resume(ctx context.Context, told sandpit.Offsets, to sandpit.Streams, broken error) (sandpit.ExitStatus, error) {
+	for range mostResumes {
+		r := replay{
+			id: p.id, told: sandpit.Followed{Next: told},
+			to: sandpit.FollowOptions{From: told, Stdout: to.Stdout, Stderr: to.Stderr},
+		}
+		err := p.client.replay(ctx, &r)
+		told = r.told.Next
+		switch {
+		case context.Cause(ctx) != nil:
+			return sandpit.ExitStatus{}, context.Cause(ctx)
+		case r.told.Missing != sandpit.Offsets{}:
+			return sandpit.ExitStatus{}, sandpit.Errorf(sandpit.Exhausted, "output was dropped before it was read: %w", broken)
+		case err == nil && r.told.Command.TimedOut:
+			return sandpit.ExitStatus{}, sandpit.Errorf(sandpit.Timeout, "the process was killed at its deadline")
+		case err == nil:
+			return r.told.Command.Status, nil
+		case sandpit.CodeOf(err) == sandpit.Conflict: // it is paused, or stopped
+			return sandpit.ExitStatus{}, err
+		case sandpit.CodeOf(err) != sandpit.Gone && sandpit.CodeOf(err) != sandpit.NotFound:
+			return sandpit.ExitStatus{}, err
+		case r.told.Command.ID == "": // not even found
+			return sandpit.ExitStatus{}, broken
+		}
+	}
+	return sandpit.ExitStatus{}, broken
 }
 
 func copyOutput(data *process.ProcessEvent_DataEvent, streams sandpit.Streams) error {
@@ -307,16 +351,21 @@ func exitStatus(end *process.ProcessEvent_EndEvent) sandpit.ExitStatus {
 // sendInput copies the command's input until it ends, and then closes it. What
 // goes wrong here goes wrong for the process, which says so itself.
 func (p *running) sendInput(ctx context.Context, f followed) {
-	stream := p.client.processes.StreamInput(ctx)
-	err := stream.Send(&process.StreamInputRequest{Event: &process.StreamInputRequest_Start{
-		Start: &process.StreamInputRequest_StartEvent{Process: p.selector()},
-	}})
+	stream, err := p.openInput(ctx)
 	buf := make([]byte, inputChunk)
 	for err == nil {
 		var n int
 		n, err = f.streams.Stdin.Read(buf)
 		if n > 0 && ctx.Err() == nil {
-			if sendErr := stream.Send(inputEvent(buf[:n], f.terminal)); sendErr != nil {
+			sendErr := stream.Send(inputEvent(buf[:n], f.terminal))
+			// What is typed again does no harm; of a file, nobody knows how much came.
+			if sendErr != nil && f.terminal && ctx.Err() == nil {
+				_, _ = stream.CloseAndReceive() // it has broken
+				if stream, sendErr = p.openInput(ctx); sendErr == nil {
+					sendErr = stream.Send(inputEvent(buf[:n], true))
+				}
+			}
+			if sendErr != nil {
 				err = sendErr
 			}
 		}
@@ -335,6 +384,14 @@ func (p *running) sendInput(ctx context.Context, f followed) {
 	}
 	_, err = p.client.processes.CloseStdin(ctx, connect.NewRequest(&process.CloseStdinRequest{Process: p.selector()}))
 	p.inputSent.Store(err == nil)
+}
+
+// openInput opens a stream for input.
+func (p *running) openInput(ctx context.Context) (*connect.ClientStreamForClient[process.StreamInputRequest, process.StreamInputResponse], error) {
+	stream := p.client.processes.StreamInput(ctx)
+	return stream, stream.Send(&process.StreamInputRequest{Event: &process.StreamInputRequest_Start{
+		Start: &process.StreamInputRequest_StartEvent{Process: p.selector()},
+	}})
 }
 
 // InputSent reports whether the process is known to have got all of its input, and its

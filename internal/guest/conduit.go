@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"os"
+	"slices"
 	"strconv"
 	"sync"
 	"syscall"
@@ -30,7 +32,7 @@ const (
 	AnswerRefused = 1
 
 	// killOrder is no port: it comes without a descriptor and means that memory
-	// has run out.
+	// has run out. With one it is an order of another kind: see Hold.
 	killOrder = 0
 )
 
@@ -46,16 +48,55 @@ const dialTimeout = 10 * time.Second
 // conduit is a net.Listener for the connections meant for the guest. It serves
 // those for other ports itself.
 type conduit struct {
-	conn *net.UnixConn
-	// outOfMemory is called when memory has run out.
-	outOfMemory func()
-	accepted    chan net.Conn
-	closed      chan struct{}
-	once        sync.Once
-	wg          sync.WaitGroup
+	conn     *net.UnixConn
+	guest    *Guest
+	accepted chan net.Conn
+	closed   chan struct{}
+	once     sync.Once
+	wg       sync.WaitGroup
+
+	mu   sync.Mutex
+	none sync.Cond              // nothing is open
+	open map[*conduitConn]bool // every connection that came by the conduit
 }
 
-func openConduit(f *os.File, outOfMemory func()) (*conduit, error) {
+// conduitConn is a connection that came by the conduit.
+type conduitConn struct {
+	*net.UnixConn
+	conduit *conduit
+}
+
+// Close implements net.Conn.
+func (c *conduitConn) Close() error {
+	err := c.UnixConn.Close() // returns when it is closed
+	if errors.Is(err, net.ErrClosed) {
+		return err // somebody else is at it
+	}
+	c.conduit.mu.Lock()
+	defer c.conduit.mu.Unlock()
+	delete(c.conduit.open, c)
+	if len(c.conduit.open) == 0 {
+		c.conduit.none.Broadcast()
+	}
+	return err
+}
+
+// closeOpen closes every connection and waits until all are closed.
+func (c *conduit) closeOpen() {
+	c.mu.Lock()
+	list := slices.Collect(maps.Keys(c.open))
+	c.mu.Unlock()
+	for _, conn := range list {
+		_ = conn.Close() // it may just have been
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for len(c.open) > 0 {
+		c.none.Wait()
+	}
+}
+
+func openConduit(f *os.File, g *Guest) (*conduit, error) {
 	defer f.Close()
 	conn, err := net.FileConn(f)
 	if err != nil {
@@ -65,7 +106,10 @@ func openConduit(f *os.File, outOfMemory func()) (*conduit, error) {
 	if !ok {
 		return nil, errors.New("open the conduit: not a unix socket")
 	}
-	c := &conduit{conn: unixConn, outOfMemory: outOfMemory, accepted: make(chan net.Conn), closed: make(chan struct{})}
+	c := &conduit{
+		conn: unixConn, guest: g, accepted: make(chan net.Conn), closed: make(chan struct{}), open: make(map[*conduitConn]bool),
+	}
+	c.none.L = &c.mu
 	c.wg.Go(c.receive)
 	return c, nil
 }
@@ -83,7 +127,7 @@ func (c *conduit) receive() {
 			return
 		}
 		if n == ConduitMessage && rn == 0 && binary.BigEndian.Uint16(message) == killOrder {
-			c.outOfMemory()
+			c.guest.processes.killLargest()
 			continue
 		}
 		conn, err := receivedConn(rights[:rn])
@@ -95,11 +139,24 @@ func (c *conduit) receive() {
 			continue
 		}
 		port := int(binary.BigEndian.Uint16(message))
-		c.wg.Go(func() { c.open(ctx, conn, port) })
+		if port == orderPort {
+			c.obey(conn)
+			continue
+		}
+		tracked := c.track(conn)
+		c.wg.Go(func() { c.hand(ctx, tracked, port) })
 	}
 }
 
-func receivedConn(rights []byte) (net.Conn, error) {
+func (c *conduit) track(conn *net.UnixConn) net.Conn {
+	tracked := &conduitConn{conn, c}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.open[tracked] = true
+	return tracked
+}
+
+func receivedConn(rights []byte) (*net.UnixConn, error) {
 	messages, err := syscall.ParseSocketControlMessage(rights)
 	if err != nil || len(messages) != 1 {
 		return nil, errors.New("no descriptor")
@@ -114,11 +171,19 @@ func receivedConn(rights []byte) (net.Conn, error) {
 	syscall.CloseOnExec(fds[0])
 	f := os.NewFile(uintptr(fds[0]), "connection")
 	defer f.Close()
-	return net.FileConn(f)
+	conn, err := net.FileConn(f)
+	if err != nil {
+		return nil, err
+	}
+	unixConn, ok := conn.(*net.UnixConn)
+	if !ok {
+		return nil, errors.Join(errors.New("not a unix socket"), conn.Close())
+	}
+	return unixConn, nil
 }
 
-// open hands a connection to whom it is meant for.
-func (c *conduit) open(ctx context.Context, conn net.Conn, port int) {
+// hand hands a connection to whom it is meant for.
+func (c *conduit) hand(ctx context.Context, conn net.Conn, port int) {
 	if port == Port {
 		if _, err := conn.Write([]byte{AnswerOpen}); err != nil {
 			_ = conn.Close()

@@ -210,7 +210,7 @@ func FuzzConduit(f *testing.F) {
 		}
 		before := openFiles(t)
 		theirs, ours := pair(t)
-		c, err := openConduit(ours, func() {})
+		c, err := openConduit(ours, new(Guest))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -255,7 +255,7 @@ func TestConduit(t *testing.T) {
 		t.Fatal(err)
 	}
 	outside := os.NewFile(uintptr(fds[0]), "outside")
-	c, err := openConduit(os.NewFile(uintptr(fds[1]), "inside"), func() {})
+	c, err := openConduit(os.NewFile(uintptr(fds[1]), "inside"), new(Guest))
 	if err != nil {
 		t.Fatal(err)
 	}

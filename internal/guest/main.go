@@ -55,7 +55,7 @@ func serve() error {
 
 func serveConduit(ctx context.Context, g *Guest) error {
 	syscall.CloseOnExec(ConduitFD)
-	ln, err := openConduit(os.NewFile(ConduitFD, "conduit"), g.processes.killLargest)
+	ln, err := openConduit(os.NewFile(ConduitFD, "conduit"), g)
 	if err != nil {
 		return err
 	}

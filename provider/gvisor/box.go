@@ -21,7 +21,8 @@ import (
 
 // createRequest describes a sandbox to the engine. The files it needs come
 // beside it, in this order: the locked record, the root image, the guest image, the
-// identity, the saved layer if there is one, and then one for each mount that says so.
+// identity, the saved layer or kernel if there is one, and then one for each mount that
+// says so.
 type createRequest struct {
 	Hostname string         `json:"hostname"`
 	Layer    layer          `json:"layer"`
@@ -32,6 +33,10 @@ type createRequest struct {
 	Network *gatewayConfig `json:"network,omitempty"`
 	// Saved says that the files of a saved layer come along.
 	Saved bool `json:"saved,omitempty"`
+	// Restored says that those of a saved kernel do. Renew says that it is a copy of
+	// another sandbox's.
+	Restored bool `json:"restored,omitempty"`
+	Renew    bool `json:"renew,omitempty"`
 }
 
 // The files of a createRequest by their places.
@@ -45,8 +50,11 @@ const (
 
 // fixedFiles is how many files come before those of mounts.
 func (r createRequest) fixedFiles() int {
-	if r.Saved {
+	switch {
+	case r.Saved:
 		return fixedFiles + len(layerFiles())
+	case r.Restored:
+		return fixedFiles + len(stateFiles())
 	}
 	return fixedFiles
 }
@@ -100,12 +108,16 @@ type box struct {
 	limits    *limits
 	guard     *memoryGuard // nil without a memory limit
 	paused    bool
-	saved     bool     // paused because its layer was saved: it is about to be stopped
+	saved     bool     // paused because it was saved: it is about to be stopped, or paused on disk
 	stopped   bool     // its end is none
 	life      *os.File // the gateway is there until this is closed; nil offline
 	destroyed bool
 	root      *os.File // the image, which so stays in the cache
+	guest     *os.File // the guest's
 	identity  *os.File // an identity, in memory
+
+	settings   []byte // the guest's, while it is held
+	pauseAfter bool   // what saved it is to be undone by a pause
 
 	ended   chan struct{} // closed when the kernel process has ended
 	endOnce sync.Once
@@ -120,7 +132,7 @@ func (b *box) dir() string { return filepath.Join(bundleDir, string(b.id)) }
 
 // create starts the sandbox and returns what is not enforced of its limits. What
 // it leaves when it fails is for destroy.
-func (b *box) create(req createRequest, g cgroups, files []*os.File) (notes []string, err error) {
+func (b *box) create(ctx context.Context, req createRequest, g cgroups, files []*os.File) (notes []string, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.destroyed {
@@ -141,13 +153,21 @@ func (b *box) create(req createRequest, g cgroups, files []*os.File) (notes []st
 	if b.limits, err = newLimits(g, b.id, req.Limits); err != nil {
 		return nil, err
 	}
-	if req.Saved {
+	if req.Saved || req.Restored {
 		if err := b.limits.giveRoom(); err != nil {
 			return nil, fmt.Errorf("make room for the files: %w", err)
 		}
 	}
 	req.Setup.Memory = b.limits.enforced.Memory
-	return b.limits.notes, b.start(req, files)
+	if err := b.start(req, files); err != nil {
+		return nil, err
+	}
+	if req.Restored {
+		if err := b.letGoLocked(ctx, req.Renew); err != nil {
+			return nil, err
+		}
+	}
+	return b.limits.notes, nil
 }
 
 // start writes the bundle and starts the kernel and, in it, the guest.
@@ -173,14 +193,12 @@ func (b *box) start(req createRequest, files []*os.File) error {
 	}
 	defer theirs.Close()
 	b.conduit = ours
-	start := func() error { return b.container.Start(conf) }
+	var link *os.File // nil offline
 	if req.Network != nil {
-		link, err := b.connect(*req.Network)
-		if err != nil {
+		if link, err = b.connect(*req.Network); err != nil {
 			return err
 		}
 		defer link.Close()
-		start = func() error { return startOnline(b.container, conf, link) }
 	}
 	args := container.Args{
 		ID: string(b.id), Spec: spec, BundleDir: b.dir(),
@@ -195,7 +213,14 @@ func (b *box) start(req createRequest, files []*os.File) error {
 	if err != nil {
 		return fmt.Errorf("create the kernel: %w", err)
 	}
-	if err := start(); err != nil {
+	if req.Restored {
+		err = b.restore(conf, link, files[fixedFiles:])
+	} else if link != nil {
+		err = startOnline(b.container, conf, link)
+	} else {
+		err = b.container.Start(conf)
+	}
+	if err != nil {
 		return fmt.Errorf("start the kernel: %w", err)
 	}
 	if req.Saved { // also an error if it took none of them
@@ -230,10 +255,11 @@ func (b *box) settle() error {
 // hold keeps the record's lock, and what is asked for when the sandbox is stopped,
 // for as long as it exists.
 func (b *box) hold(files []*os.File) error {
-	var errs [3]error
+	var errs [4]error
 	b.lock, errs[0] = duplicate(files[recordFile])
 	b.root, errs[1] = duplicate(files[rootFile])
-	b.identity, errs[2] = duplicate(files[identityFile])
+	b.guest, errs[2] = duplicate(files[guestFile])
+	b.identity, errs[3] = duplicate(files[identityFile])
 	return errors.Join(errs[:]...)
 }
 
@@ -375,6 +401,7 @@ func (b *box) destroy() error {
 		}
 		b.container = nil
 	}
+	b.settings = nil
 	b.end(sandpit.Exit{Reason: "the sandbox was destroyed"})
 	for _, place := range b.attached {
 		if err := unix.Unmount(place, unix.MNT_DETACH); err != nil {
@@ -395,7 +422,7 @@ func (b *box) destroy() error {
 	if err := os.RemoveAll(b.dir()); err != nil {
 		errs = append(errs, fmt.Errorf("remove the bundle: %w", err))
 	}
-	for _, f := range []**os.File{&b.conduit, &b.lock, &b.life, &b.root, &b.identity} {
+	for _, f := range []**os.File{&b.conduit, &b.lock, &b.life, &b.root, &b.guest, &b.identity} {
 		if *f != nil {
 			_ = (*f).Close()
 			*f = nil

@@ -94,7 +94,7 @@ func (d *providerDirs) leftovers(t *testing.T) (left []string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, dir := range d.all {
-		for _, sub := range []string{"run/engines", "scratch"} {
+		for _, sub := range []string{"run/engines", "scratch", "suspended"} {
 			entries, err := os.ReadDir(filepath.Join(dir, sub))
 			if err != nil && !os.IsNotExist(err) { // removed with its test
 				left = append(left, err.Error())
@@ -108,6 +108,11 @@ func (d *providerDirs) leftovers(t *testing.T) (left []string) {
 			left = append(left, err.Error())
 		}
 		left = append(left, kept...)
+		half, err := filepath.Glob(filepath.Join(dir, "snapshots", "*.tmp"))
+		if err != nil {
+			left = append(left, err.Error())
+		}
+		left = append(left, half...)
 	}
 	return left
 }

@@ -46,6 +46,8 @@ const (
 
 	opSave     operation = "save"     // write the layer to the files that come along, and hold still
 	opHeld     operation = "held"     // return one of the files that the sandbox was made with
+	opState    operation = "state"    // write the kernel to the files that come along
+	opUnsave   operation = "unsave"   // go on as before, after opState has held it still
 	opIdentify operation = "identify" // replace the identity by the file that comes along
 
 	// These a gateway answers, on a socket of its own.
@@ -62,6 +64,8 @@ type request struct {
 	ID     sandpit.ID     `json:"id"`
 	Port   int            `json:"port,omitempty"`
 	Create *createRequest `json:"create,omitempty"`
+	// Save is what opState is to do.
+	Save *saveRequest `json:"save,omitempty"`
 	// Held is the file that opHeld is about.
 	Held heldFile `json:"held,omitempty"`
 	// Stopped says that the sandbox does not end with opDestroy, but is stopped.

@@ -226,6 +226,7 @@ func newConfig(l layer) (*config.Config, error) {
 		"--host-settings=ignore",
 		"--sidecar-usage-policy=LEGACY_DEPRECATED_SLOW_EMBEDDED_FALLBACK",
 		"--in-sandbox-cgroup=v2",
+		"--restore-spec-validation=ignore", // paths and ids differ; what must be the same, the provider sees to
 		"--file-access-mounts=exclusive", // but for those that sharedAnnotations name
 		"--overlay2=root:" + l.medium(),  // the directory is read from here, all else from annotations
 	})
@@ -286,6 +287,13 @@ func (e *engine) handle(ctx context.Context, req request, files []*os.File) (rep
 		return reply{}, nil, b.resume()
 	case opSave:
 		return reply{}, nil, b.save(ctx, files)
+	case opState:
+		if req.Save == nil {
+			return reply{}, nil, sandpit.Errorf(sandpit.Invalid, "save: no description")
+		}
+		return reply{}, nil, b.saveState(ctx, *req.Save, files)
+	case opUnsave:
+		return reply{}, nil, b.unsave()
 	case opHeld:
 		f, err := b.heldFile(req.Held)
 		return reply{}, f, err
@@ -319,7 +327,7 @@ func (e *engine) create(ctx context.Context, req request, files []*os.File) (not
 	if exists {
 		return nil, sandpit.Errorf(sandpit.AlreadyExists, "sandbox %s exists already", req.ID)
 	}
-	notes, err = b.create(*req.Create, e.cgroups, files)
+	notes, err = b.create(ctx, *req.Create, e.cgroups, files)
 	if err == nil {
 		err = ctx.Err()
 	}

@@ -34,7 +34,10 @@ func kernelChildMain() int {
 	os.Args = limits.tell(os.Args)
 	switch filepath.Base(os.Args[0]) {
 	case kernelRole:
-		if os.Args, err = ownLayerFile(os.Args); err != nil {
+		if os.Args, err = ownLayerFile(os.Args); err == nil {
+			os.Args, err = placeConduit(os.Args)
+		}
+		if err != nil {
 			fmt.Fprintln(os.Stderr, "sandpit:", err)
 			return 1
 		}
@@ -72,6 +75,35 @@ func ownLayerFile(args []string) ([]string, error) {
 	args = slices.Clone(args)
 	args[i] = mounts + inFile + strings.TrimPrefix(args[i], mounts+inMemory)
 	return slices.Insert(args, i, "--gofer-filestore-fds="+strconv.Itoa(fd)), nil
+}
+
+// conduitPlace is the descriptor of the conduit in every kernel process. gVisor's saved
+// sockets know theirs by its number, and so find it again in another process. It is
+// above all that gVisor gives to a kernel, and below what a process may have at least.
+const conduitPlace = 300
+
+// placeConduit moves the conduit, which is the only file that is passed on, there.
+func placeConduit(args []string) ([]string, error) {
+	const pass = "--pass-fd="
+	i := slices.IndexFunc(args, func(a string) bool { return strings.HasPrefix(a, pass) })
+	if i < 0 {
+		return args, nil
+	}
+	own, inside, _ := strings.Cut(strings.TrimPrefix(args[i], pass), ":")
+	fd, err := strconv.Atoi(own)
+	if err != nil {
+		return nil, fmt.Errorf("find the conduit: %w", err)
+	}
+	if fd == conduitPlace {
+		return args, nil // done before this process started itself again
+	}
+	if err := unix.Dup3(fd, conduitPlace, 0); err != nil { // for that it stays open
+		return nil, fmt.Errorf("move the conduit: %w", err)
+	}
+	_ = unix.Close(fd) // there are two
+	args = slices.Clone(args)
+	args[i] = pass + strconv.Itoa(conduitPlace) + ":" + inside
+	return args, nil
 }
 
 // collectLater keeps the garbage collector from running while the kernel starts,

@@ -229,10 +229,10 @@ func (i *Instance) wantOnline() error {
 // is stopped.
 func (i *Instance) liveRecord() (record, error) {
 	rec, err := readRecord(i.engineDir(), i.id)
-	if sandpit.CodeOf(err) == sandpit.NotFound && i.provider.keep.has(i.id) {
-		return rec, stoppedError(i.id)
-	}
 	if sandpit.CodeOf(err) == sandpit.NotFound {
+		if away := i.provider.away(i.id); away != nil {
+			return rec, away
+		}
 		err = sandpit.Errorf(sandpit.Gone, "sandbox %s is gone", i.id)
 	}
 	return rec, err

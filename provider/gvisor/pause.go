@@ -68,15 +68,6 @@ func (b *box) kernelErrorLocked(doing string, err error) error {
 	return fmt.Errorf("%s sandbox %s: %w", doing, b.id, err)
 }
 
-var _ sandpit.Pauser = (*Instance)(nil)
-
-// Pause implements sandpit.Pauser. Connections stay open; what is asked through them is
-// answered when the sandbox goes on.
-func (i *Instance) Pause(ctx context.Context) error { return i.tell(ctx, opPause) }
-
-// Resume implements sandpit.Pauser.
-func (i *Instance) Resume(ctx context.Context) error { return i.tell(ctx, opResume) }
-
 // tell asks the engine for something that has no answer but whether it was done.
 func (i *Instance) tell(ctx context.Context, op operation) error {
 	_, f, err := i.call(ctx, request{Op: op, ID: i.id})

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -35,6 +36,13 @@ type Config struct {
 	// until they are started or destroyed, whatever becomes of Providers, engines and
 	// the machine. Same conditions. Default: none, and sandboxes cannot be stopped.
 	KeepDir string
+	// SnapshotDir is where snapshots are kept, until they are removed. It is made if it is
+	// not there; same conditions. Default: none, and sandboxes cannot be saved.
+	SnapshotDir string
+	// SuspendDir is where sandboxes are kept that are paused on disk, with their memory,
+	// environment and key. It is made if it is not there; same conditions. Default: none,
+	// and sandboxes cannot be suspended or rolled back. Both need a KeepDir.
+	SuspendDir string
 	// Images turns image references into files.
 	Images *image.Store
 	// Engine is a statically linked sandpit. Default: the running program.
@@ -80,6 +88,9 @@ type Provider struct {
 	binary  engineBinary
 	engines string // directory of engines
 	keep    keeper
+	// snapshots and suspended are sandboxes with their memory.
+	snapshots vault
+	suspended vault
 	// guestKey names the guest that was built in; "" is none.
 	guestKey string
 
@@ -104,6 +115,8 @@ func New(cfg Config) (*Provider, error) {
 	p := &Provider{
 		cfg: cfg, binary: bin, engines: filepath.Join(cfg.RuntimeDir, enginesName),
 		guestKey: guestbin.Digest(runtime.GOARCH), noticed: make(map[string]bool), keep: keeper{dir: cfg.KeepDir},
+		snapshots: vault{cfg.SnapshotDir, "snapshot", func(id string) error { return sandpit.SnapshotID(id).Validate() }},
+		suspended: vault{cfg.SuspendDir, "suspended sandbox", func(id string) error { return sandpit.ID(id).Validate() }},
 	}
 	if err := os.Mkdir(p.engines, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 		return nil, fmt.Errorf("make the runtime directory: %w", err)
@@ -113,7 +126,7 @@ func New(cfg Config) (*Provider, error) {
 			return nil, fmt.Errorf("make the directory of volumes: %w", err)
 		}
 	}
-	return p, errors.Join(sweep(p.engines), p.keep.sweep())
+	return p, errors.Join(sweep(p.engines), p.keep.sweep(), p.snapshots.sweep(), p.suspended.sweep())
 }
 
 // Create implements sandpit.Provider.
@@ -121,7 +134,13 @@ func (p *Provider) Create(ctx context.Context, id sandpit.ID, spec sandpit.Spec)
 	if err := errors.Join(id.Validate(), validateSpec(spec)); err != nil {
 		return nil, err
 	}
-	inst, err := p.create(ctx, id, spec)
+	make := p.create
+	if from, ok := spec.Image.Snapshot(); ok {
+		make = func(ctx context.Context, id sandpit.ID, spec sandpit.Spec) (*Instance, error) {
+			return p.createCopy(ctx, id, from, spec)
+		}
+	}
+	inst, err := make(ctx, id, spec)
 	if err != nil {
 		return nil, fmt.Errorf("create sandbox: %w", err)
 	}
@@ -142,8 +161,8 @@ func (p *Provider) create(ctx context.Context, id sandpit.ID, spec sandpit.Spec)
 	if err := errors.Join(err, <-started); err != nil {
 		return nil, err
 	}
-	if other, err := p.find(id); err != nil || other != "" || p.keep.has(id) {
-		return nil, errors.Join(err, sandpit.Errorf(sandpit.AlreadyExists, "sandbox %s exists already", id))
+	if err := p.expectNew(id); err != nil {
+		return nil, err
 	}
 	rec := record{
 		ID: id, Spec: spec, CreatedAt: time.Now(), Token: rand.Text(), Image: img.root.Config,
@@ -167,7 +186,7 @@ func (p *Provider) place(ctx context.Context, inst *Instance, rec record, img im
 	if err := p.boot(ctx, inst, rec, img, file); err != nil {
 		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), startTimeout)
 		defer cancel()
-		return errors.Join(err, inst.end(clean, dir, len(img.layer) > 0))
+		return errors.Join(err, inst.end(clean, dir, p.away(inst.id) != nil))
 	}
 	return nil
 }
@@ -187,7 +206,7 @@ func (p *Provider) announce(engine string, rec record) (*os.File, error) {
 // boot has the engine make the sandbox and hands the guest its key.
 func (p *Provider) boot(ctx context.Context, inst *Instance, rec record, img images, record *os.File) error {
 	spec, dir := rec.Spec, inst.engineDir()
-	req := createRequest{Hostname: spec.Hostname, Limits: rec.Limits, Saved: len(img.layer) > 0}
+	req := createRequest{Hostname: spec.Hostname, Limits: rec.Limits, Saved: len(img.layer) > 0, Restored: len(img.state) > 0, Renew: img.renew}
 	req.Limits.Kernel = img.kernel
 	if req.Hostname == "" {
 		req.Hostname = "sandpit"
@@ -202,7 +221,7 @@ func (p *Provider) boot(ctx context.Context, inst *Instance, rec record, img ima
 		return err
 	}
 	defer private.Close()
-	files := append([]*os.File{record, img.rootFile, img.guestFile, private}, img.layer...)
+	files := append([]*os.File{record, img.rootFile, img.guestFile, private}, slices.Concat(img.layer, img.state)...)
 	own, err := p.openMounts(ctx, dir, &req, spec.Mounts)
 	defer closeAll(own)
 	if err != nil {
@@ -309,6 +328,8 @@ type images struct {
 	rootFile  *os.File
 	guestFile *os.File
 	layer     []*os.File    // those of a stopped sandbox
+	state     []*os.File    // those of a saved kernel
+	renew     bool          // it is a copy of another sandbox's
 	loading   time.Duration // how long reading these may take
 	kernel    int64         // bytes of memory that the sandbox's kernel keeps of them
 }
@@ -349,7 +370,7 @@ func (p *Provider) openGuest(ctx context.Context) (*os.File, error) {
 func (p *Provider) List(context.Context) ([]sandpit.Placement, error) {
 	// In this order: what is stopped or started meanwhile is in one of both, or in
 	// both.
-	before, err := p.keep.list()
+	before, err := p.awayRecords()
 	if err != nil {
 		return nil, err
 	}
@@ -357,7 +378,7 @@ func (p *Provider) List(context.Context) ([]sandpit.Placement, error) {
 	if err != nil {
 		return nil, err
 	}
-	after, err := p.keep.list()
+	after, err := p.awayRecords()
 	if err != nil {
 		return nil, err
 	}
@@ -435,11 +456,11 @@ func (p *Provider) Attach(ctx context.Context, data []byte) (sandpit.Instance, e
 func (p *Provider) attach(ctx context.Context, h handle) (*Instance, error) {
 	dir, err := p.locate(ctx, h.ID)
 	if sandpit.CodeOf(err) == sandpit.Conflict {
-		found, err := p.keep.read(h.ID)
+		rec, err := p.awayRecord(h.ID)
 		if err != nil {
 			return nil, err
 		}
-		return newInstance(p, "", found.Record), nil
+		return newInstance(p, "", rec), nil
 	}
 	if err != nil {
 		return nil, err

@@ -44,12 +44,14 @@ func newProviderWith(tb testing.TB, dir string, change func(*gvisor.Config)) *gv
 		tb.Fatal(err)
 	}
 	cfg := gvisor.Config{
-		RuntimeDir: filepath.Join(dir, "run"),
-		ScratchDir: filepath.Join(dir, "scratch"),
-		VolumeDir:  filepath.Join(dir, "volumes"),
-		KeepDir:    filepath.Join(dir, "stopped"),
-		Images:     images,
-		Engine:     testengine.Path(tb),
+		RuntimeDir:  filepath.Join(dir, "run"),
+		ScratchDir:  filepath.Join(dir, "scratch"),
+		VolumeDir:   filepath.Join(dir, "volumes"),
+		KeepDir:     filepath.Join(dir, "stopped"),
+		SnapshotDir: filepath.Join(dir, "snapshots"),
+		SuspendDir:  filepath.Join(dir, "suspended"),
+		Images:      images,
+		Engine:      testengine.Path(tb),
 	}
 	change(&cfg)
 	p, err := gvisor.New(cfg)
@@ -63,6 +65,7 @@ func newProviderWith(tb testing.TB, dir string, change func(*gvisor.Config)) *gv
 		expectEmpty(tb, filepath.Join(dir, "run", "engines"))
 		expectEmpty(tb, filepath.Join(dir, "scratch"))
 		expectNothingKept(tb, dir)
+		expectEmpty(tb, filepath.Join(dir, "suspended"))
 	})
 	return p
 }
@@ -270,6 +273,7 @@ func newProvider2(t *testing.T, dir string) *gvisor.Provider {
 	}
 	p, err := gvisor.New(gvisor.Config{
 		RuntimeDir: filepath.Join(dir, "run"), ScratchDir: filepath.Join(dir, "scratch"), KeepDir: filepath.Join(dir, "stopped"),
+		SnapshotDir: filepath.Join(dir, "snapshots"), SuspendDir: filepath.Join(dir, "suspended"),
 		VolumeDir: filepath.Join(dir, "volumes"), Images: images, Engine: testengine.Path(t),
 	})
 	if err != nil {

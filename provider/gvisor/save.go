@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 
 	"gvisor.dev/gvisor/pkg/control/client"
 	"gvisor.dev/gvisor/pkg/urpc"
@@ -19,6 +18,7 @@ type heldFile string
 
 const (
 	heldRoot     heldFile = "root"
+	heldGuest    heldFile = "guest"
 	heldIdentity heldFile = "identity"
 )
 
@@ -58,14 +58,21 @@ func (b *box) save(ctx context.Context, files []*os.File) error {
 	return b.kernelErrorLocked("save", errors.Join(err, b.unsaveLocked()))
 }
 
-// unsaveLocked lets a sandbox go on that was to be stopped. The caller holds mu.
+// unsaveLocked lets a sandbox go on that was to be stopped or paused on disk. The caller
+// holds mu.
 func (b *box) unsaveLocked() error {
-	if err := b.container.Resume(); err != nil {
-		return err
+	if b.paused {
+		if err := b.container.Resume(); err != nil {
+			return err
+		}
 	}
 	b.paused, b.saved = false, false
 	b.guard.sleep(false)
-	return b.limits.takeRoom()
+	var err error
+	if b.settings != nil {
+		err = b.letGoLocked(context.Background(), false) // which has a limit of its own
+	}
+	return errors.Join(err, b.limits.takeRoom())
 }
 
 // saveLayer has the kernel write the layer. The files come from the provider, so
@@ -85,23 +92,14 @@ func (b *box) saveLayer(files []*os.File) error {
 
 // savedDir is a directory where gVisor finds the files of a saved layer.
 func (b *box) savedDir(files []*os.File) (string, error) {
-	dir := filepath.Join(b.dir(), "saved")
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		return "", err
-	}
-	for i, name := range layerFiles() {
-		if err := os.Symlink(descriptorPath(files[i], ""), filepath.Join(dir, name)); err != nil {
-			return "", err
-		}
-	}
-	return dir, nil
+	return b.linked("saved", layerFiles(), files)
 }
 
 // heldFile returns a descriptor of the caller's own.
 func (b *box) heldFile(which heldFile) (*os.File, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	f := map[heldFile]*os.File{heldRoot: b.root, heldIdentity: b.identity}[which]
+	f := map[heldFile]*os.File{heldRoot: b.root, heldGuest: b.guest, heldIdentity: b.identity}[which]
 	if f == nil {
 		return nil, sandpit.Errorf(sandpit.Gone, "sandbox %s has no %q", b.id, string(which))
 	}

@@ -229,19 +229,19 @@ func (i *Instance) call(ctx context.Context, req request) (reply, *os.File, erro
 }
 
 // locate returns the directory of the engine that has a sandbox. Conflict: it is
-// stopped. Gone: there is none.
+// stopped, or paused on disk. Gone: there is none.
 func (p *Provider) locate(ctx context.Context, id sandpit.ID) (string, error) {
-	if p.keep.has(id) {
-		return "", stoppedError(id)
+	if err := p.away(id); err != nil {
+		return "", err
 	}
 	name, err := p.find(id)
 	if err != nil {
 		return "", err
 	}
-	if name == "" && p.keep.has(id) { // meanwhile
-		return "", stoppedError(id)
-	}
 	if name == "" {
+		if err := p.away(id); err != nil { // meanwhile
+			return "", err
+		}
 		return "", sandpit.Errorf(sandpit.Gone, "sandbox %s is gone", id)
 	}
 	dir := filepath.Join(p.engines, name)

@@ -72,6 +72,7 @@ func groups() []group {
 		{"watch", watchChecks()},
 		{"ports", portChecks()},
 		{"volumes", volumeChecks()},
+		{"snapshots", snapshotChecks()},
 	}
 }
 

@@ -1,0 +1,271 @@
+package guest
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"runtime/debug"
+	"slices"
+	"syscall"
+	"time"
+)
+
+// A sandbox can be saved only while nothing of the machine is open in it but the conduit
+// itself. So who holds the other end has the guest let go first: a connection to
+// orderPort, on which the first byte says what is wanted.
+//
+//	orderHold     the guest closes all other connections, and answers with four bytes of
+//	              length, high byte first, and its settings. A byte back says that they
+//	              were received: the guest forgets them and closes the connection.
+//	orderRelease  is followed by a Release in the same form. The guest answers with a
+//	              byte when it has done all of it.
+//
+// Between the two nothing may come by the conduit. If anything goes wrong before the
+// guest has forgotten its settings, it goes on as if nothing had been.
+const (
+	orderPort    = 0
+	orderHold    = 'h'
+	orderRelease = 'r'
+	orderDone    = 'd'
+
+	// orderPatience is how long an order may take.
+	orderPatience = 20 * time.Second
+	// maxSettings bounds the guest's settings, which several /init may have filled.
+	maxSettings = 16 << 20
+)
+
+// Release says how a guest goes on that was held.
+type Release struct {
+	// Settings are those that Hold returned, or none: then the guest has no key, and
+	// waits for the one who gives it one.
+	Settings json.RawMessage `json:"settings,omitempty"`
+	// Renew says that this is a copy of another sandbox, and must not have its numbers.
+	Renew bool `json:"renew,omitempty"`
+}
+
+// savedSettings are settings as they travel.
+type savedSettings struct {
+	Token   string            `json:"token,omitempty"`
+	Env     map[string]string `json:"env,omitempty"`
+	User    string            `json:"user,omitempty"`
+	WorkDir string            `json:"workDir,omitempty"`
+}
+
+// Hold has the guest behind a connection to OrderMessage's port let go of everything. What
+// it returns is what a Release needs for the guest to go on as it was. The guest may be
+// hostile: what it says is bounded, and of no use to anybody else.
+func Hold(conn net.Conn) (json.RawMessage, error) {
+	if err := conn.SetDeadline(time.Now().Add(orderPatience)); err != nil {
+		return nil, err
+	}
+	if _, err := conn.Write([]byte{orderHold}); err != nil {
+		return nil, err
+	}
+	settings, err := readSized(conn)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := conn.Write([]byte{orderDone}); err != nil {
+		return nil, err
+	}
+	// It has forgotten them and closed everything when this ends.
+	if n, err := conn.Read(make([]byte, 1)); n != 0 || !errors.Is(err, io.EOF) {
+		return settings, fmt.Errorf("the guest does not let go: %w", err)
+	}
+	return settings, nil
+}
+
+// LetGo has a guest go on that was held.
+func LetGo(conn net.Conn, r Release) error {
+	if err := conn.SetDeadline(time.Now().Add(orderPatience)); err != nil {
+		return err
+	}
+	data, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	if _, err := conn.Write(slices.Concat([]byte{orderRelease}, sized(data))); err != nil {
+		return err
+	}
+	answer := make([]byte, 1)
+	if _, err := io.ReadFull(conn, answer); err != nil {
+		return err
+	}
+	if answer[0] != orderDone {
+		return errors.New("the guest does not go on")
+	}
+	return nil
+}
+
+// OrderMessage is what goes over the conduit beside a connection for Hold and LetGo.
+func OrderMessage() []byte { return binary.BigEndian.AppendUint16(nil, orderPort) }
+
+func sized(data []byte) []byte {
+	return append(binary.BigEndian.AppendUint32(nil, uint32(len(data))), data...) //nolint:gosec // bounded by whoever reads it
+}
+
+func readSized(r io.Reader) ([]byte, error) {
+	head := make([]byte, 4)
+	if _, err := io.ReadFull(r, head); err != nil {
+		return nil, err
+	}
+	size := binary.BigEndian.Uint32(head)
+	if size > maxSettings {
+		return nil, fmt.Errorf("%d bytes of settings are too many", size)
+	}
+	data := make([]byte, size)
+	_, err := io.ReadFull(r, data)
+	return data, err
+}
+
+// obey carries an order out. It is the conduit's only reader that calls it, so nothing
+// else comes in meanwhile.
+func (c *conduit) obey(conn net.Conn) {
+	defer conn.Close()
+	if err := conn.SetDeadline(time.Now().Add(orderPatience)); err != nil {
+		return
+	}
+	order := make([]byte, 1)
+	if _, err := io.ReadFull(conn, order); err != nil {
+		return // whoever it was has gone
+	}
+	switch order[0] {
+	case orderHold:
+		c.hold(conn)
+	case orderRelease:
+		c.release(conn)
+	}
+}
+
+func (c *conduit) hold(conn net.Conn) {
+	c.closeOpen()
+	data, err := c.guest.saveSettings()
+	if err != nil {
+		return
+	}
+	if _, err := conn.Write(sized(data)); err != nil {
+		return
+	}
+	if _, err := io.ReadFull(conn, make([]byte, 1)); err != nil {
+		return
+	}
+	clear(data)
+	c.guest.forgetSettings()
+}
+
+func (c *conduit) release(conn net.Conn) {
+	data, err := readSized(conn)
+	if err != nil {
+		return
+	}
+	var r Release
+	if err := json.Unmarshal(data, &r); err != nil {
+		return
+	}
+	clear(data)
+	if err := c.guest.loadSettings(r.Settings); err != nil {
+		return
+	}
+	if r.Renew {
+		if err := renewNumbers(); err != nil {
+			return
+		}
+	}
+	_, _ = conn.Write([]byte{orderDone}) // who went away tries again
+}
+
+// saveSettings returns what loadSettings takes.
+func (g *Guest) saveSettings() ([]byte, error) {
+	s := g.current()
+	return json.Marshal(savedSettings{Token: s.token, Env: s.env, User: s.user, WorkDir: s.workDir})
+}
+
+// forgetSettings leaves the guest as New has made it, and its memory as far as it can.
+func (g *Guest) forgetSettings() {
+	g.mu.Lock()
+	g.settings = settings{}
+	g.mu.Unlock()
+	debug.FreeOSMemory() // so that less of them is written down
+}
+
+func (g *Guest) loadSettings(data []byte) error {
+	if len(data) == 0 {
+		return nil
+	}
+	var s savedSettings
+	if err := json.Unmarshal(data, &s); err != nil {
+		return fmt.Errorf("read the settings: %w", err)
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.settings = settings{token: s.Token, env: s.Env, user: s.User, workDir: s.WorkDir}
+	return nil
+}
+
+// Where a sandbox has a number that no other should have.
+const (
+	bootIDPath  = "/proc/sys/kernel/random/boot_id"
+	bootIDFile  = "/dev/.sandpit-boot-id"
+	machineID   = "/etc/machine-id"
+	busMachine  = "/var/lib/dbus/machine-id"
+	machineSize = 33 // with the new line
+)
+
+// renewNumbers gives the sandbox numbers of its own. Those that its files lack stay away.
+func renewNumbers() error {
+	id, err := os.ReadFile("/proc/sys/kernel/random/uuid")
+	if err != nil {
+		return fmt.Errorf("make a boot id: %w", err)
+	}
+	// What was put there for the sandbox that this is a copy of.
+	_ = syscall.Unmount(bootIDPath, syscall.MNT_DETACH) // there may be none
+	if err := os.WriteFile(bootIDFile, id, 0o444); err != nil { //nolint:gosec // as the original
+		return fmt.Errorf("make a boot id: %w", err)
+	}
+	if err := syscall.Mount(bootIDFile, bootIDPath, "", syscall.MS_BIND, ""); err != nil {
+		return fmt.Errorf("show the boot id: %w", err)
+	}
+	_ = os.Remove(bootIDFile) // the mount has it
+	return renewMachineID()
+}
+
+// renewMachineID replaces the id in the files that have one.
+func renewMachineID() error {
+	id, err := os.ReadFile("/proc/sys/kernel/random/uuid")
+	if err != nil {
+		return fmt.Errorf("make a machine id: %w", err)
+	}
+	id = slices.DeleteFunc(id, func(b byte) bool { return b == '-' })
+	for _, path := range []string{machineID, busMachine} {
+		info, err := os.Lstat(path)
+		if err != nil || !info.Mode().IsRegular() || info.Size() != machineSize && info.Size() != machineSize-1 {
+			continue // none, a link to the other one, or not one that was ever set
+		}
+		if err := replaceFile(path, id, info); err != nil {
+			return fmt.Errorf("write %s: %w", path, err)
+		}
+	}
+	return nil
+}
+
+// replaceFile does not write into the old one: somebody may have put a link to another
+// file there meanwhile.
+func replaceFile(path string, data []byte, like os.FileInfo) error {
+	next := path + ".sandpit"
+	if err := os.Remove(next); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	f, err := os.OpenFile(next, os.O_CREATE|os.O_EXCL|os.O_WRONLY, like.Mode().Perm())
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	if err = errors.Join(err, f.Chmod(like.Mode().Perm()), f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(next, path)
+}

@@ -1,0 +1,243 @@
+package gvisor
+
+import (
+	"archive/tar"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// An exported snapshot is a tar stream: the manifest, the files in the order of
+// exportedFiles, and their sums. Names that are not expected, in another order, and sizes
+// that are not those of the manifest, end an import.
+const sumsName = "sha256.json"
+
+// exportedFiles are all that a snapshot needs.
+func exportedFiles() []string { return append(snapshotFiles(), savedRoot, savedGuest) }
+
+// portable is Unsupported for what needs more than its own files.
+func portable(r record) error {
+	if len(r.Shown) > 0 || len(r.Spec.Mounts) > 0 {
+		return sandpit.WithHint(
+			sandpit.Errorf(sandpit.Unsupported, "it shows directories of this machine, and so is of no use anywhere else"),
+			"take snapshots of sandboxes whose image is not the machine itself, and that have no mounts")
+	}
+	return nil
+}
+
+// ExportSnapshot implements sandpit.SnapshotKeeper. Unsupported: it shows directories of
+// the machine.
+func (p *Provider) ExportSnapshot(ctx context.Context, id sandpit.SnapshotID, to io.Writer) error {
+	m, err := p.snapshots.read(string(id))
+	if err == nil {
+		err = portable(m.Record)
+	}
+	if err == nil {
+		err = p.export(ctx, id, m, to)
+	}
+	if err != nil {
+		return fmt.Errorf("export snapshot %s: %w", id, err)
+	}
+	return nil
+}
+
+func (p *Provider) export(ctx context.Context, id sandpit.SnapshotID, m manifest, to io.Writer) error {
+	w := tar.NewWriter(to)
+	if err := writeJSONEntry(w, manifestName, m); err != nil {
+		return err
+	}
+	sums := make(map[string]string)
+	for _, name := range exportedFiles() {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		f, err := p.snapshots.openFile(string(id), name, m)
+		if err != nil {
+			return err
+		}
+		sums[name], err = writeFileEntry(ctx, w, name, m.Sizes[name], f)
+		if err := errors.Join(err, f.Close()); err != nil {
+			return err
+		}
+	}
+	if err := writeJSONEntry(w, sumsName, sums); err != nil {
+		return err
+	}
+	return w.Close()
+}
+
+func writeJSONEntry(w *tar.Writer, name string, v any) error {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	if err := w.WriteHeader(&tar.Header{Name: name, Mode: 0o600, Size: int64(len(data))}); err != nil {
+		return err
+	}
+	_, err = w.Write(data)
+	return err
+}
+
+// writeFileEntry returns the file's sum.
+func writeFileEntry(ctx context.Context, w *tar.Writer, name string, size int64, f io.Reader) (string, error) {
+	if err := w.WriteHeader(&tar.Header{Name: name, Mode: 0o600, Size: size}); err != nil {
+		return "", err
+	}
+	sum := sha256.New()
+	if _, err := io.Copy(io.MultiWriter(w, sum), untilDone{ctx, f}); err != nil {
+		return "", err
+	}
+	return hex.EncodeToString(sum.Sum(nil)), nil
+}
+
+// untilDone reads until a context ends.
+type untilDone struct {
+	ctx  context.Context //nolint:containedctx // an io.Reader has no other way
+	from io.Reader
+}
+
+// Read implements io.Reader.
+func (r untilDone) Read(b []byte) (int, error) {
+	if err := r.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return r.from.Read(b)
+}
+
+// ImportSnapshot implements sandpit.SnapshotKeeper. Unsupported: it shows directories of a
+// machine.
+func (p *Provider) ImportSnapshot(ctx context.Context, id sandpit.SnapshotID, from io.Reader) (sandpit.Snapshot, error) {
+	m, err := p.importSnapshot(ctx, id, tar.NewReader(untilDone{ctx, from}))
+	if ctx.Err() != nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		return sandpit.Snapshot{}, fmt.Errorf("import snapshot %s: %w", id, err)
+	}
+	return p.describe(id, m), nil
+}
+
+func (p *Provider) importSnapshot(_ context.Context, id sandpit.SnapshotID, r *tar.Reader) (manifest, error) {
+	if p.snapshots.dir == "" {
+		return manifest{}, sandpit.Errorf(sandpit.Unsupported, "there is no directory for snapshots")
+	}
+	if err := id.Validate(); err != nil {
+		return manifest{}, err
+	}
+	if p.snapshots.has(string(id)) {
+		return manifest{}, sandpit.Errorf(sandpit.AlreadyExists, "it exists already")
+	}
+	var m manifest
+	if err := readJSONEntry(r, manifestName, &m); err != nil {
+		return m, err
+	}
+	if err := checkImported(&m); err != nil {
+		return m, err
+	}
+	half, err := p.snapshots.begin(string(id), nil)
+	if err != nil {
+		return m, err
+	}
+	defer half.discard()
+	found := make(map[string]string)
+	for _, name := range exportedFiles() {
+		if found[name], err = half.receive(r, name, m.Sizes[name]); err != nil {
+			return m, p.snapshots.explain(err)
+		}
+	}
+	var want map[string]string
+	if err := readJSONEntry(r, sumsName, &want); err != nil {
+		return m, err
+	}
+	for name, sum := range found {
+		if want[name] != sum {
+			return m, sandpit.Errorf(sandpit.Invalid, "%s is damaged", name)
+		}
+	}
+	return half.commit(m, nil, nil)
+}
+
+// receive adds a file that comes next, and returns its sum.
+func (d *deposit) receive(r *tar.Reader, name string, size int64) (string, error) {
+	if err := nextEntry(r, name, size); err != nil {
+		return "", err
+	}
+	// Not past the cache: what comes has no alignment.
+	f, err := newKeptFile(d.dir+"/"+name, 0)
+	if err != nil {
+		return "", err
+	}
+	d.files[name] = f
+	sum := sha256.New()
+	n, err := io.Copy(io.MultiWriter(f, sum), r)
+	if _, isPath := errors.AsType[*os.PathError](err); err != nil && !isPath || err == nil && n != size {
+		return "", sandpit.Errorf(sandpit.Invalid, "%s is cut off: %w", name, err)
+	}
+	return hex.EncodeToString(sum.Sum(nil)), err
+}
+
+// checkImported refuses a manifest that no export has written, and takes from it what
+// nobody but this machine decides.
+func checkImported(m *manifest) error {
+	r := &m.Record
+	if err := r.ID.Validate(); err != nil {
+		return sandpit.Errorf(sandpit.Invalid, "%s: %w", manifestName, err)
+	}
+	if err := portable(*r); err != nil {
+		return err
+	}
+	if orDefaults(r.Spec.Resources, r.Limits.Resources) != r.Limits.Resources {
+		return sandpit.Errorf(sandpit.Invalid, "%s: its limits are not those that it tells of", manifestName)
+	}
+	// Somebody else's defaults are not this machine's: from now on they are asked for.
+	r.Spec.Resources = r.Limits.Resources
+	r.Token, r.Spec.Env = "", nil
+	if err := validateSpec(r.Spec); err != nil {
+		return sandpit.Errorf(sandpit.Invalid, "%s: %w", manifestName, err)
+	}
+	for _, name := range exportedFiles() {
+		if size, ok := m.Sizes[name]; !ok || size < 0 {
+			return sandpit.Errorf(sandpit.Invalid, "%s: %s has no size", manifestName, name)
+		}
+	}
+	if r.Limits.Kernel < 0 || r.Limits.Kernel > keptOfTree*m.Sizes[layerPrefix+layerFiles()[1]] {
+		r.Limits.Kernel = 0
+	}
+	return nil
+}
+
+// nextEntry expects a file of a name and, if it is not negative, size.
+func nextEntry(r *tar.Reader, name string, size int64) error {
+	h, err := r.Next()
+	if err != nil {
+		return sandpit.Errorf(sandpit.Invalid, "it ends before %s: %w", name, err)
+	}
+	if h.Name != name || h.Typeflag != tar.TypeReg || size >= 0 && h.Size != size {
+		return sandpit.Errorf(sandpit.Invalid, "%.80q of %d bytes is not %s of %d", h.Name, h.Size, name, size)
+	}
+	return nil
+}
+
+func readJSONEntry(r *tar.Reader, name string, v any) error {
+	if err := nextEntry(r, name, -1); err != nil {
+		return err
+	}
+	data, err := io.ReadAll(io.LimitReader(r, maxManifest+1))
+	if err == nil && len(data) > maxManifest {
+		err = errors.New("it is too large")
+	}
+	if err == nil {
+		err = json.Unmarshal(data, v)
+	}
+	if err != nil {
+		return sandpit.Errorf(sandpit.Invalid, "%s: %w", name, err)
+	}
+	return nil
+}
