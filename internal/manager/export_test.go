@@ -31,3 +31,6 @@ func (m *Manager) Rooms() int {
 	defer m.room.mu.Unlock()
 	return len(m.room.claims)
 }
+
+// Waiting returns how many operations are under way, or wait for their turn.
+func (m *Manager) Waiting() int { return m.ops.count() }
