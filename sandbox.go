@@ -110,6 +110,10 @@ type Sandbox struct {
 	State State `json:"state,omitempty"`
 	// Reason says why it is in its state, if that was not simply asked for.
 	Reason string `json:"reason,omitempty"`
+	// Suspended says that its memory is on disk while it is paused.
+	Suspended bool `json:"suspended,omitempty"`
+	// CheckpointedAt is when the files were saved that it would begin with after a crash.
+	CheckpointedAt time.Time `json:"checkpointed_at,omitzero"`
 	// Provider names who made it, where there are several to choose from.
 	Provider  string    `json:"provider,omitempty"`
 	CreatedAt time.Time `json:"created_at"`

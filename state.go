@@ -30,7 +30,7 @@ var successors = map[State][]State{
 	StateCreating:  {StateRunning, StateError, StateDeleting},
 	StateRunning:   {StatePausing, StateStopping, StateError, StateDeleting},
 	StatePausing:   {StatePaused, StateRunning, StateError, StateDeleting},
-	StatePaused:    {StateResuming, StateStopping, StateError, StateDeleting},
+	StatePaused:    {StateResuming, StatePausing, StateStopping, StateError, StateDeleting},
 	StateResuming:  {StateRunning, StatePaused, StateStopped, StateError, StateDeleting},
 	StateStopping:  {StateStopped, StateRunning, StatePaused, StateError, StateDeleting},
 	StateStopped:   {StateResuming, StateArchiving, StateError, StateDeleting},

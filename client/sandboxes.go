@@ -42,11 +42,19 @@ type CreateRequest struct {
 // Policy says what happens to a sandbox by itself. Zero means never, but for
 // IdleTimeout, where it means the server's default, and below zero never.
 type Policy struct {
-	IdleTimeout      time.Duration
-	IdleAction       sandpit.Action
-	AutoStop         time.Duration
-	AutoArchive      time.Duration
-	AutoDelete       time.Duration
+	IdleTimeout time.Duration
+	IdleAction  sandpit.Action
+	AutoStop    time.Duration
+	// AutoSuspend is how long it may be unused, or paused in memory, before it is paused
+	// on disk. Who uses it then has it go on.
+	AutoSuspend time.Duration
+	AutoArchive time.Duration
+	AutoDelete  time.Duration
+	// CheckpointEvery is how often the files of one that runs are saved, which it begins
+	// with if it is recreated.
+	CheckpointEvery time.Duration
+	// WakeOnUse has one that is paused or stopped go on when somebody uses it.
+	WakeOnUse        bool
 	Recreate         int
 	IgnoreBackground bool
 }
@@ -82,6 +90,8 @@ func (c *Client) Create(ctx context.Context, r CreateRequest) (*Sandbox, error) 
 				IdleTimeout: r.Policy.IdleTimeout.Seconds(), IdleAction: r.Policy.IdleAction,
 				AutoStop: r.Policy.AutoStop.Seconds(), AutoArchive: r.Policy.AutoArchive.Seconds(),
 				AutoDelete: r.Policy.AutoDelete.Seconds(), Recreate: r.Policy.Recreate,
+				AutoSuspend: r.Policy.AutoSuspend.Seconds(), CheckpointEvery: r.Policy.CheckpointEvery.Seconds(),
+				WakeOnUse:        r.Policy.WakeOnUse,
 				IgnoreBackground: r.Policy.IgnoreBackground,
 			},
 			CreateTimeout: r.CreateTimeout.Seconds(), NetworkSecrets: r.NetworkSecrets,
@@ -172,6 +182,20 @@ func (c *Client) Start(ctx context.Context, id sandpit.ID) error { return c.chan
 
 // Pause holds a sandbox still, its memory kept. Errors as with Stop.
 func (c *Client) Pause(ctx context.Context, id sandpit.ID) error { return c.change(ctx, id, "pause") }
+
+// Suspend pauses a sandbox on disk, whether it runs or is paused in memory. Errors as
+// with Stop, and Exhausted: no room on disk.
+func (c *Client) Suspend(ctx context.Context, id sandpit.ID) error {
+	return c.do(ctx, call{
+		method: http.MethodPost, path: path("sandboxes", string(id), "pause"), query: url.Values{"disk": {"true"}}, untimed: true,
+	})
+}
+
+// Checkpoint saves the files of a running sandbox, which it begins with if it is made
+// again after a crash. Errors as with Stop, and Exhausted: no room on disk.
+func (c *Client) Checkpoint(ctx context.Context, id sandpit.ID) error {
+	return c.change(ctx, id, "checkpoint")
+}
 
 // Resume lets a paused sandbox go on. Errors as with Stop.
 func (c *Client) Resume(ctx context.Context, id sandpit.ID) error { return c.change(ctx, id, "resume") }

@@ -31,12 +31,13 @@ func changes() []change {
 			func(c *client.Client) func(context.Context, sandpit.ID) error { return c.Start },
 		},
 		{
-			"pause", "Hold sandboxes still, with their memory", "",
-			func(c *client.Client) func(context.Context, sandpit.ID) error { return c.Pause },
-		},
-		{
 			"resume", "Let paused sandboxes go on", "",
 			func(c *client.Client) func(context.Context, sandpit.ID) error { return c.Resume },
+		},
+		{
+			"checkpoint", "Save the files of running sandboxes, for when they break down",
+			"A sandbox that was created with --recreate begins with the last files that were saved\nwhen what it runs in breaks down. See also create --checkpoint-every.",
+			func(c *client.Client) func(context.Context, sandpit.ID) error { return c.Checkpoint },
 		},
 		{
 			"archive", "Move the files of stopped sandboxes to where they cost little",
@@ -69,6 +70,23 @@ that could be changed are printed.`,
 			return a.each(ctx, c, args, ch.do(c))
 		}),
 	}
+}
+
+func (a *app) newPause() *cobra.Command {
+	var disk bool
+	cmd := a.newChange(change{
+		"pause", "Hold sandboxes still, with their memory",
+		"With --disk the memory goes to disk, takes up none of the machine's any more, and\nsurvives the machine. One that is paused already may be put on disk as well.",
+		func(c *client.Client) func(context.Context, sandpit.ID) error {
+			if disk {
+				return c.Suspend
+			}
+			return c.Pause
+		},
+	})
+	cmd.Example += "\n  sandpit pause --disk work"
+	cmd.Flags().BoolVar(&disk, "disk", false, "keep the memory on disk")
+	return cmd
 }
 
 func (a *app) newTimeout() *cobra.Command {

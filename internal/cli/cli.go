@@ -100,8 +100,8 @@ func (a *app) addCommands(root *cobra.Command) {
 		{"local", "Commands of this machine:", []*cobra.Command{a.newRun(), a.newImage(), a.newDoctor(), a.newServe(), a.newTLS()}},
 		{"sandbox", "Sandboxes of a server:", []*cobra.Command{
 			a.newCreate(), a.newList(), a.newInspect(), a.newExec(), a.newShell(), a.newSSH(), a.newCopy(), a.newProcesses(), a.newLogs(),
-			a.newStats(), a.newTop(), a.newNetwork(), a.newTimeout(), a.newLabel(), a.newURL(), a.newSnapshot(), a.newFork(), a.newRollback(), a.newDiff(),
-			a.newExport(), a.newImport(), a.newRemove(),
+			a.newStats(), a.newTop(), a.newNetwork(), a.newTimeout(), a.newLabel(), a.newURL(), a.newPause(), a.newSnapshot(), a.newFork(),
+			a.newRollback(), a.newDiff(), a.newExport(), a.newImport(), a.newRemove(),
 		}},
 		{"server", "The server itself:", []*cobra.Command{
 			a.newCheck(), a.newVolume(), a.newEvents(), a.newAudit(), a.newQueue(), a.newKey(), a.newSSHKey(), a.newProviders(), a.newPools(),

@@ -34,8 +34,9 @@ type createOptions struct {
 type policyFlags struct {
 	idle, action                      string
 	autoStop, autoArchive, autoDelete string
+	freeze, checkpointEvery           string
 	recreate                          int
-	ignoreBackground                  bool
+	ignoreBackground, wakeOnUse       bool
 }
 
 func (a *app) newCreate() *cobra.Command {
@@ -54,6 +55,7 @@ Directories that -v names are the server machine's, which must allow it.`,
 		Example: `  sandpit create --name work
   sandpit create -q --timeout 2h --label project=x python:3.12-slim
   sandpit create --idle-timeout 10m --on-idle pause
+  sandpit create --name dev --freeze 10m
   sandpit create --name web -p 8080:8000
   sandpit create snapshot:before-upgrade`,
 		Args:              wantArgs(0, 1, ""),
@@ -106,6 +108,9 @@ func (p *policyFlags) add(cmd *cobra.Command, f *pflag.FlagSet) {
 	f.StringVar(&p.idle, "idle-timeout", "", "`time` without use until --on-idle happens, or never (default the server's)")
 	addChoice(cmd, &p.action, "on-idle", "what happens to it when it is idle: `ACTION` kill, stop or pause (default kill)", actions()...)
 	f.StringVar(&p.autoStop, "auto-stop", "", "`time` without use until it is stopped (default never)")
+	f.StringVar(&p.freeze, "freeze", "", "`time` without use until it is paused on disk, and goes on when it is used (default never)")
+	f.BoolVar(&p.wakeOnUse, "wake-on-use", false, "have it go on when it is used while it is paused or stopped")
+	f.StringVar(&p.checkpointEvery, "checkpoint-every", "", "`time` between two times that its files are saved, for --recreate (default never)")
 	f.StringVar(&p.autoArchive, "auto-archive", "", "`time` stopped until it is archived (default never)")
 	f.StringVar(&p.autoDelete, "auto-delete", "", "`time` stopped or archived until it is deleted (default never)")
 	f.IntVar(&p.recreate, "recreate", 0, "`number` of times that it is made again after it vanished, with its files where there is still something of it")
@@ -123,6 +128,8 @@ func (p *policyFlags) policy() (client.Policy, error) {
 		IdleTimeout: at("--idle-timeout", p.idle), IdleAction: sandpit.Action(p.action),
 		AutoStop: max(0, at("--auto-stop", p.autoStop)), AutoArchive: max(0, at("--auto-archive", p.autoArchive)),
 		AutoDelete: max(0, at("--auto-delete", p.autoDelete)), Recreate: p.recreate, IgnoreBackground: p.ignoreBackground,
+		AutoSuspend: max(0, at("--freeze", p.freeze)), CheckpointEvery: max(0, at("--checkpoint-every", p.checkpointEvery)),
+		WakeOnUse: p.wakeOnUse,
 	}
 	return policy, errors.Join(errs...)
 }

@@ -61,6 +61,14 @@ short while ago. As JSON it is a list, also for one.`,
 	return cmd
 }
 
+// showState is a state, and where what is paused is.
+func showState(s sandpit.Sandbox) string {
+	if s.State == sandpit.StatePaused && s.Suspended {
+		return string(s.State) + " on disk"
+	}
+	return string(s.State)
+}
+
 func indices[T any](list []T) []int {
 	all := make([]int, len(list))
 	for i := range list {
@@ -75,7 +83,7 @@ func inspect(ctx context.Context, c *client.Client, id sandpit.ID, pools []clien
 		return inspected{}, err
 	}
 	i := inspected{Sandbox: s.Sandbox}
-	if s.State == sandpit.StateRunning || s.State == sandpit.StatePaused {
+	if s.State == sandpit.StateRunning || s.State == sandpit.StatePaused && !s.Suspended {
 		if stats, err := c.SandboxStats(ctx, id); err == nil {
 			i.Stats = &stats
 		}
@@ -112,13 +120,14 @@ func (i inspected) facts() [][]string {
 	spec := i.Spec
 	rows := [][]string{
 		{"Name", spec.Name},
-		{"State", string(i.State)},
+		{"State", showState(i.Sandbox)},
 		{"Reason", i.Reason},
 		{"Image", cmp.Or(string(spec.Image), string(sandpit.HostImage))},
 		{"Provider", i.Provider},
 		{"Owner", i.Lease.Owner},
 		{"Created", showTime(i.CreatedAt)},
 		{"Ends", i.ends()},
+		{"Files saved", showTime(i.CheckpointedAt)},
 		{"User", spec.User},
 		{"Directory", spec.WorkDir},
 		{"Host name", spec.Hostname},

@@ -107,7 +107,7 @@ func (o *listOptions) listing(list []sandpit.Sandbox) listing {
 	for _, s := range list {
 		row := []string{
 			string(s.ID), orElse(s.Spec.Name, "-"), cmp.Or(string(s.Spec.Image), string(sandpit.HostImage)),
-			string(s.State), showAge(s.CreatedAt), showWhen(s.Lease.Deadline),
+			showState(s), showAge(s.CreatedAt), showWhen(s.Lease.Deadline),
 		}
 		if o.wide {
 			row = append(row, orElse(s.Lease.Owner, "-"), orElse(s.Provider, "-"),

@@ -17,7 +17,7 @@ func TestAbilities(t *testing.T) {
 		want []string
 	}{
 		"gvisor": {(*gvisor.Instance)(nil), []string{"pool", "network", "dial", "stats", "pause", "stop"}},
-		"fake":   {(*fake.Instance)(nil), []string{"pool", "network", "dial", "stats", "resize", "pause", "stop", "archive", "snapshot", "rollback", "diff"}},
+		"fake":   {(*fake.Instance)(nil), []string{"pool", "network", "dial", "stats", "resize", "pause", "suspend", "checkpoint", "stop", "archive", "snapshot", "rollback", "diff"}},
 		"none":   {nil, nil},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -17,6 +17,20 @@ func pause(i sandpit.Instance) func(context.Context) error {
 	return nil
 }
 
+func suspend(i sandpit.Instance) func(context.Context) error {
+	if s, ok := as[sandpit.Suspender](i); ok {
+		return s.Suspend
+	}
+	return nil
+}
+
+func checkpoint(i sandpit.Instance) func(context.Context) error {
+	if c, ok := as[sandpit.Checkpointer](i); ok {
+		return c.Checkpoint
+	}
+	return nil
+}
+
 func resume(i sandpit.Instance) func(context.Context) error {
 	if p, ok := as[sandpit.Pauser](i); ok {
 		return p.Resume
@@ -108,8 +122,18 @@ func ableToKeep(i sandpit.Instance, p store.Policy) error {
 			return err
 		}
 	}
-	if p.AutoArchive > 0 && archive(i) == nil {
-		return sandpit.Errorf(sandpit.Unsupported, "this provider's sandboxes cannot be archived, which is asked for later")
+	for _, want := range []struct {
+		asked bool
+		do    func(context.Context) error
+		what  string
+	}{
+		{p.AutoSuspend > 0, suspend(i), "paused on disk"},
+		{p.AutoArchive > 0, archive(i), "archived"},
+		{p.CheckpointEvery > 0, checkpoint(i), "saved while they run"},
+	} {
+		if want.asked && want.do == nil {
+			return sandpit.Errorf(sandpit.Unsupported, "this provider's sandboxes cannot be %s, which is asked for later", want.what)
+		}
 	}
 	return nil
 }

@@ -31,6 +31,8 @@ type box struct {
 	failures int                     // of what it does by itself, in a row
 	retryAt  time.Time               // not by itself before; zero: at any time
 	tended   bool                    // something is about to be done by itself
+	wakings  int                     // tries to wake it that have ended
+	wakeErr  error                   // how the last one has
 }
 
 func newBox(row store.Row, p sandpit.Provider) *box {
@@ -201,7 +203,7 @@ func (b *box) touch(now time.Time) {
 func (b *box) shift(by time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for _, t := range []*time.Time{&b.row.Lease.Deadline, &b.row.LastUsedAt, &b.row.ChangedAt, &b.retryAt} {
+	for _, t := range []*time.Time{&b.row.Lease.Deadline, &b.row.LastUsedAt, &b.row.ChangedAt, &b.row.CheckpointedAt, &b.retryAt} {
 		if !t.IsZero() {
 			*t = t.Add(by)
 		}

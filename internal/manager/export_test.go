@@ -34,3 +34,6 @@ func (m *Manager) Rooms() int {
 
 // Tidy looks at what outlives sandboxes now.
 func (m *Manager) Tidy(ctx context.Context) { m.tidy(ctx) }
+
+// Waiting returns how many operations are under way, or wait for their turn.
+func (m *Manager) Waiting() int { return m.ops.count() }

@@ -89,19 +89,24 @@ type choreKind int
 const (
 	choreIdle choreKind = iota
 	choreStop
+	choreSuspend
+	choreCheckpoint
 	choreArchive
 	choreDelete
 	choreForget
 )
 
-// chore returns the next one. There is none while a sandbox is used.
+// chore returns the next one. While a sandbox is used there are checkpoints only.
 func (b *box) chore(remember time.Duration) (chore, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if len(b.handles) > 0 || b.tended {
+	if b.tended {
 		return chore{}, false
 	}
 	c, ok := choreOf(b.row, remember)
+	if len(b.handles) > 0 { // it is not idle
+		c, ok = checkpointOf(b.row)
+	}
 	if ok && c.at.Before(b.retryAt) {
 		c.at = b.retryAt
 	}
@@ -118,6 +123,14 @@ func choreOf(r store.Row, remember time.Duration) (next chore, ok bool) {
 	case sandpit.StateRunning:
 		plan(choreIdle, r.Policy.IdleTimeout, r.LastUsedAt)
 		plan(choreStop, r.Policy.AutoStop, r.LastUsedAt)
+		plan(choreSuspend, r.Policy.AutoSuspend, r.LastUsedAt)
+		if c, due := checkpointOf(r); due && (!ok || c.at.Before(next.at)) {
+			next, ok = c, true
+		}
+	case sandpit.StatePaused:
+		if !r.Suspended {
+			plan(choreSuspend, r.Policy.AutoSuspend, r.ChangedAt)
+		}
 	case sandpit.StateStopped:
 		plan(choreDelete, r.Policy.AutoDelete, r.ChangedAt)
 		plan(choreArchive, r.Policy.AutoArchive, r.ChangedAt)
@@ -128,6 +141,17 @@ func choreOf(r store.Row, remember time.Duration) (next chore, ok bool) {
 	default:
 	}
 	return next, ok
+}
+
+// checkpointOf returns when the files of a sandbox are to be saved. What it has begun to
+// run with is on disk already, or worth nothing.
+func checkpointOf(r store.Row) (chore, bool) {
+	since := r.CheckpointedAt
+	if r.ChangedAt.After(since) {
+		since = r.ChangedAt
+	}
+	every := r.Policy.CheckpointEvery
+	return chore{choreCheckpoint, since.Add(every)}, every > 0 && r.State == sandpit.StateRunning
 }
 
 // tend does a sandbox's chore, beside others, unless somebody else has its turn.
@@ -174,6 +198,9 @@ func (m *Manager) doChore(ctx context.Context, b *box) error {
 		return err
 	}
 	row := b.look()
+	if c, due := checkpointOf(row); due && !c.at.After(now) {
+		return m.logged("checkpoint", nil, m.checkpoint)(ctx, b)
+	}
 	c, ok := choreOf(row, m.o.Remember)
 	if !ok || c.at.After(now) {
 		return errNothing
@@ -183,6 +210,8 @@ func (m *Manager) doChore(ctx context.Context, b *box) error {
 		return m.endIdle(ctx, b, row.Policy.IdleAction, row.Policy.IdleTimeout)
 	case choreStop:
 		return m.endIdle(ctx, b, sandpit.ActionStop, row.Policy.AutoStop)
+	case choreSuspend:
+		return m.freeze(ctx, b, row)
 	case choreArchive:
 		reason := fmt.Sprintf("stopped for %v", row.Policy.AutoArchive)
 		return m.logged("archive", map[string]string{"reason": reason}, m.moving(archiving, reason))(ctx, b)
@@ -197,26 +226,9 @@ func (m *Manager) doChore(ctx context.Context, b *box) error {
 // endIdle ends a sandbox that nobody has used for so long, unless somebody does
 // now or something runs in it.
 func (m *Manager) endIdle(ctx context.Context, b *box, a sandpit.Action, after time.Duration) error {
-	busy, err := m.busy(ctx, b)
+	reason, err := m.claimIdle(ctx, b, after, a == sandpit.ActionKill)
 	if err != nil {
 		return err
-	}
-	if busy {
-		m.touch(ctx, b)
-		return errNothing
-	}
-	now, err := m.now(ctx)
-	if err != nil {
-		return err
-	}
-	reason := fmt.Sprintf("idle for %v", after)
-	why := sandpit.Errorf(sandpit.Conflict, "sandbox %s is about to be no longer running: %s", b.id, reason)
-	if a == sandpit.ActionKill {
-		why = gone(b.id, reason)
-	}
-	// Who came meanwhile wins; who comes from here on is refused.
-	if !b.free(why, func(r store.Row) bool { return !r.LastUsedAt.Add(after).After(now) }) {
-		return errNothing
 	}
 	args := map[string]string{"reason": reason}
 	switch a {
@@ -227,6 +239,33 @@ func (m *Manager) endIdle(ctx context.Context, b *box, a sandpit.Action, after t
 	default:
 		return m.logged("delete", args, m.removing(reason))(ctx, b)
 	}
+}
+
+// claimIdle returns the reason to end a sandbox that is idle, to which nobody comes any
+// more from here on. errNothing: it is not idle.
+func (m *Manager) claimIdle(ctx context.Context, b *box, after time.Duration, kill bool) (string, error) {
+	busy, err := m.busy(ctx, b)
+	if err != nil {
+		return "", err
+	}
+	if busy {
+		m.touch(ctx, b)
+		return "", errNothing
+	}
+	now, err := m.now(ctx)
+	if err != nil {
+		return "", err
+	}
+	reason := fmt.Sprintf("idle for %v", after)
+	why := sandpit.Errorf(sandpit.Conflict, "sandbox %s is about to be no longer running: %s", b.id, reason)
+	if kill {
+		why = gone(b.id, reason)
+	}
+	// Who came meanwhile wins; who comes from here on is refused.
+	if !b.free(why, func(r store.Row) bool { return !r.LastUsedAt.Add(after).After(now) }) {
+		return "", errNothing
+	}
+	return reason, nil
 }
 
 // busy reports whether something runs in a sandbox that counts as use. A guest

@@ -356,6 +356,22 @@ func (i *cabled) Resume(ctx context.Context) error {
 	return i.over(ctx, fake.OpResume, i.Instance.Resume)
 }
 
+func (i *cabled) Suspend(ctx context.Context) error {
+	return i.over(ctx, fake.OpSuspend, i.Instance.Suspend)
+}
+
+func (i *cabled) Checkpoint(ctx context.Context) error {
+	return i.over(ctx, fake.OpCheckpoint, i.Instance.Checkpoint)
+}
+
+func (i *cabled) Revive(ctx context.Context) (next sandpit.Instance, err error) {
+	err = i.over(ctx, fake.OpRevive, func(ctx context.Context) error {
+		next, err = i.cable.wrap(i.Instance.Revive(ctx))
+		return err
+	})
+	return next, err
+}
+
 func (i *cabled) Archive(ctx context.Context) error {
 	return i.over(ctx, fake.OpArchive, i.Instance.Archive)
 }

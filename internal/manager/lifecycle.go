@@ -16,18 +16,23 @@ type move struct {
 	verb    string
 	from    sandpit.State
 	via, to sandpit.State
+	// disk says that the memory goes to disk.
+	disk bool
 	// do is what the provider does, nil if it cannot.
 	do func(sandpit.Instance) func(context.Context) error
 }
 
 var (
-	pausing       = move{"pause", sandpit.StateRunning, sandpit.StatePausing, sandpit.StatePaused, pause}
-	resuming      = move{"resume", sandpit.StatePaused, sandpit.StateResuming, sandpit.StateRunning, resume}
-	stopping      = move{"stop", sandpit.StateRunning, sandpit.StateStopping, sandpit.StateStopped, stop}
-	stoppingStill = move{"stop", sandpit.StatePaused, sandpit.StateStopping, sandpit.StateStopped, stop}
-	starting      = move{"start", sandpit.StateStopped, sandpit.StateResuming, sandpit.StateRunning, start}
-	archiving     = move{"archive", sandpit.StateStopped, sandpit.StateArchiving, sandpit.StateArchived, archive}
-	restoring     = move{"restore", sandpit.StateArchived, sandpit.StateRestoring, sandpit.StateStopped, restore}
+	pausing    = move{"pause", sandpit.StateRunning, sandpit.StatePausing, sandpit.StatePaused, false, pause}
+	resuming   = move{"resume", sandpit.StatePaused, sandpit.StateResuming, sandpit.StateRunning, false, resume}
+	suspending = move{"pause", sandpit.StateRunning, sandpit.StatePausing, sandpit.StatePaused, true, suspend}
+	// suspendingStill is of what is paused in memory.
+	suspendingStill = move{"pause", sandpit.StatePaused, sandpit.StatePausing, sandpit.StatePaused, true, suspend}
+	stopping        = move{"stop", sandpit.StateRunning, sandpit.StateStopping, sandpit.StateStopped, false, stop}
+	stoppingStill   = move{"stop", sandpit.StatePaused, sandpit.StateStopping, sandpit.StateStopped, false, stop}
+	starting        = move{"start", sandpit.StateStopped, sandpit.StateResuming, sandpit.StateRunning, false, start}
+	archiving       = move{"archive", sandpit.StateStopped, sandpit.StateArchiving, sandpit.StateArchived, false, archive}
+	restoring       = move{"restore", sandpit.StateArchived, sandpit.StateRestoring, sandpit.StateStopped, false, restore}
 )
 
 // Pause holds a sandbox still, its memory kept. Who uses it is told to stop.
@@ -38,7 +43,24 @@ func (m *Manager) Pause(ctx context.Context, id sandpit.ID) error {
 	return m.operate(ctx, id, "pause", nil, m.moving(pausing, ""))
 }
 
-// Resume lets a paused sandbox go on. Errors as with Pause.
+// Suspend pauses a sandbox on disk, which gives its room back; one that is paused in
+// memory may be suspended, too. Who uses it is told to stop. Errors as with Pause, and
+// Exhausted: no room on disk.
+func (m *Manager) Suspend(ctx context.Context, id sandpit.ID) error {
+	return m.operate(ctx, id, "pause", onDisk(""), m.suspendingNow(""))
+}
+
+// onDisk are the arguments of an event that tells of pausing on disk.
+func onDisk(reason string) map[string]string {
+	args := map[string]string{"on": "disk"}
+	if reason != "" {
+		args["reason"] = reason
+	}
+	return args
+}
+
+// Resume lets a paused sandbox go on, wherever its memory is. Errors as with
+// Pause, and Exhausted: there is no room for one more that runs.
 func (m *Manager) Resume(ctx context.Context, id sandpit.ID) error {
 	return m.operate(ctx, id, "resume", nil, m.moving(resuming, ""))
 }
@@ -71,6 +93,20 @@ func (m *Manager) moving(v move, reason string) step {
 	return func(ctx context.Context, b *box) error { return m.move(ctx, b, v, reason) }
 }
 
+// suspendingNow suspends a sandbox that runs, or one that is paused in memory.
+func (m *Manager) suspendingNow(reason string) step {
+	return func(ctx context.Context, b *box) error {
+		switch row := b.look(); {
+		case row.State != sandpit.StatePaused:
+			return m.move(ctx, b, suspending, reason)
+		case row.Suspended:
+			return sandpit.Errorf(sandpit.Conflict, "sandbox %s is paused on disk already", b.id)
+		default:
+			return m.move(ctx, b, suspendingStill, reason)
+		}
+	}
+}
+
 // stoppingNow stops a sandbox that runs, or one that is paused.
 func (m *Manager) stoppingNow(reason string) step {
 	return func(ctx context.Context, b *box) error {
@@ -99,7 +135,7 @@ func (m *Manager) move(ctx context.Context, b *box, v move, reason string) error
 	if do == nil {
 		return sandpit.Errorf(sandpit.Unsupported, "%s sandbox %s: its provider %q cannot do that", v.verb, b.id, row.Provider)
 	}
-	if takesRoom(v.via) {
+	if takesRoom(v.via, false) {
 		if err := m.room.take(row.Sandbox); err != nil {
 			return err
 		}
@@ -107,7 +143,7 @@ func (m *Manager) move(ctx context.Context, b *box, v move, reason string) error
 	leaving := row
 	leaving.State, leaving.Reason = v.via, reason
 	b.refuse(stateError(leaving))
-	if err := m.become(ctx, b, v.via, withReason(reason)); err != nil {
+	if err := m.become(ctx, b, v.via, v.setOut(reason)); err != nil {
 		m.keepRoom(b)
 		return err
 	}
@@ -122,7 +158,7 @@ func (m *Manager) move(ctx context.Context, b *box, v move, reason string) error
 // perform asks the provider to do something. If that comes to an end only when
 // nobody waits for it any more, the row follows.
 func (m *Manager) perform(ctx context.Context, b *box, v move, do func(context.Context) error) error {
-	_, err := call(ctx, m.loops, m.remote(v.verb+" sandbox "+string(b.id)), none(do), func(_ struct{}, err error) {
+	_, err := call(ctx, m.loops, m.remoteFor(v, v.verb+" sandbox "+string(b.id)), none(do), func(_ struct{}, err error) {
 		if err != nil {
 			return // as was believed
 		}
@@ -142,10 +178,10 @@ func (m *Manager) following(v move) step {
 		if b.state() != v.from {
 			return errNothing
 		}
-		if takesRoom(v.to) {
+		if takesRoom(v.to, v.disk) {
 			m.room.hold(b.look().Sandbox)
 		}
-		if err := m.become(ctx, b, v.via, nil); err != nil {
+		if err := m.become(ctx, b, v.via, v.setOut("")); err != nil {
 			return err
 		}
 		return m.arrive(ctx, b, v)
@@ -161,6 +197,9 @@ func (m *Manager) settle(ctx context.Context, b *box, v move, err error) error {
 	origin := m.origin(ctx, b, v)
 	back := m.become(ctx, b, origin, func(r *store.Row) {
 		r.Reason = cut("could not "+v.verb+": "+err.Error(), store.MaxReason)
+		if v.disk || origin == sandpit.StateRunning {
+			r.Suspended = false
+		}
 		if origin != v.from {
 			r.LastUsedAt = m.o.Clock.Now() // it has not been idle, but paused
 		}
@@ -183,7 +222,7 @@ func (m *Manager) origin(ctx context.Context, b *box, v move) sandpit.State {
 func (m *Manager) arrive(ctx context.Context, b *box, v move) error {
 	reason := b.look().Reason
 	return m.become(ctx, b, v.to, func(r *store.Row) {
-		r.Reason = reason
+		r.Reason, r.Suspended = reason, v.disk
 		if v.to != sandpit.StateRunning {
 			return
 		}
@@ -234,9 +273,32 @@ func (m *Manager) processes(ctx context.Context, b *box) ([]sandpit.ProcessInfo,
 
 // keepRoom frees what a sandbox takes up if its state takes none.
 func (m *Manager) keepRoom(b *box) {
-	if !takesRoom(b.state()) {
+	if row := b.look(); !takesRoom(row.State, row.Suspended) {
 		m.room.give(b.id)
 	}
+}
+
+// setOut writes why a move is made, and where it leads if the state does not tell.
+func (v move) setOut(reason string) func(*store.Row) {
+	return func(r *store.Row) {
+		withReason(reason)(r)
+		r.Suspended = r.Suspended || v.disk
+	}
+}
+
+// remoteFor allows more time for what reads or writes all of a sandbox.
+func (m *Manager) remoteFor(v move, what string) remote {
+	r := m.remote(what)
+	switch v.via {
+	case sandpit.StateArchiving, sandpit.StateRestoring:
+		r.limit = max(r.limit, m.o.MoveTimeout)
+	case sandpit.StatePausing, sandpit.StateResuming:
+		if v.disk || v.verb == resuming.verb {
+			r.limit = max(r.limit, m.o.MoveTimeout)
+		}
+	default:
+	}
+	return r
 }
 
 // withReason gives a row a reason.
@@ -248,7 +310,7 @@ func withReason(reason string) func(*store.Row) {
 // means that it had been made.
 func (m *Manager) finishing() step {
 	return func(ctx context.Context, b *box) error {
-		v, ok := interrupted(b.state())
+		v, ok := interrupted(b.look())
 		if !ok {
 			return errNothing
 		}
@@ -260,7 +322,7 @@ func (m *Manager) finishing() step {
 		if do == nil {
 			return m.become(ctx, b, sandpit.StateError, withReason("its provider can no longer "+v.verb+" it"))
 		}
-		_, err = call(ctx, m.loops, m.remote(v.verb), none(do), nil)
+		_, err = call(ctx, m.loops, m.remoteFor(v, v.verb), none(do), nil)
 		if err == nil || errors.Is(err, sandpit.Conflict) && m.isThere(ctx, b, v, err) {
 			return m.arrive(ctx, b, v)
 		}
@@ -281,11 +343,15 @@ func refused(err error) bool {
 	}
 }
 
-// interrupted returns the move that a sandbox in this state is on.
-func interrupted(s sandpit.State) (move, bool) {
-	wakening := move{"wake", sandpit.StateStopped, sandpit.StateResuming, sandpit.StateRunning, wake}
+// interrupted returns the move that a sandbox is on. Of one that is being paused the row
+// says whether on disk.
+func interrupted(r store.Row) (move, bool) {
+	wakening := move{"wake", sandpit.StateStopped, sandpit.StateResuming, sandpit.StateRunning, false, wake}
 	moves := []move{pausing, stoppingStill, wakening, archiving, restoring}
-	k := slices.IndexFunc(moves, func(v move) bool { return v.via == s })
+	if r.Suspended {
+		moves[0] = suspending
+	}
+	k := slices.IndexFunc(moves, func(v move) bool { return v.via == r.State })
 	if k < 0 {
 		return move{}, false
 	}

@@ -132,7 +132,7 @@ func (m *Manager) load(ctx context.Context) error {
 		b := newBox(row, m.o.Providers[row.Provider])
 		close(b.made)
 		m.boxes.add(b)
-		if takesRoom(row.State) {
+		if takesRoom(row.State, row.Suspended) {
 			m.room.hold(row.Sandbox)
 		}
 	}

@@ -68,6 +68,9 @@ type Options struct {
 	CreateTimeout time.Duration
 	// CallTimeout is how long a provider may take for anything else. Default: 30 s.
 	CallTimeout time.Duration
+	// MoveTimeout is how long a provider may take to suspend, resume, archive or restore a
+	// sandbox, if that is longer than CallTimeout. Default: 1 h.
+	MoveTimeout time.Duration
 	// Drain is how long those who use a sandbox have to let go of it before it is
 	// taken from them. Default: 5 s.
 	Drain time.Duration
@@ -173,6 +176,7 @@ func (o Options) withDefaults() (Options, error) {
 		number("window", &o.Suspicion.Window, time.Minute),
 		number("create timeout", &o.CreateTimeout, 2*time.Minute),
 		number("call timeout", &o.CallTimeout, 30*time.Second),
+		number("move timeout", &o.MoveTimeout, time.Hour),
 		number("drain", &o.Drain, 5*time.Second),
 		number("remember", &o.Remember, time.Hour),
 		number("idle timeout", &o.IdleTimeout, time.Hour),

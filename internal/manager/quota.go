@@ -149,9 +149,12 @@ func (l *ledger) drop(id sandpit.ID) {
 	}
 }
 
-// takesRoom reports whether a sandbox in this state counts.
-func takesRoom(s sandpit.State) bool {
+// takesRoom reports whether a sandbox in this state counts. One that is paused counts
+// unless its memory is on disk.
+func takesRoom(s sandpit.State, suspended bool) bool {
 	switch s {
+	case sandpit.StatePaused:
+		return !suspended
 	case sandpit.StateStopped, sandpit.StateArchiving, sandpit.StateArchived, sandpit.StateRestoring, sandpit.StateDeleted:
 		return false
 	default:

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"strconv"
+	"time"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/store"
@@ -45,7 +46,7 @@ func (m *Manager) recreate(ctx context.Context, b *box) error {
 	err = m.become(ctx, b, sandpit.StateCreating, func(r *store.Row) {
 		r.Reason, r.Recreated = reason, r.Recreated+1
 		if left == nil {
-			r.Handle = nil
+			r.Handle, r.CheckpointedAt = nil, time.Time{}
 		}
 	})
 	if err != nil {
@@ -59,7 +60,7 @@ func (m *Manager) recreate(ctx context.Context, b *box) error {
 	b.place(i) // what there is of it is destroyed before the next try
 	bad := m.become(ctx, b, sandpit.StateError, func(r *store.Row) {
 		r.Reason = cut(reason+"; "+err.Error(), store.MaxReason)
-		if left != nil && sandpit.CodeOf(err) == sandpit.Unavailable {
+		if len(r.Handle) > 0 && left != nil && sandpit.CodeOf(err) == sandpit.Unavailable {
 			r.Recreated-- // the provider is away, and what it keeps is still there
 		}
 	})
@@ -105,7 +106,7 @@ func (m *Manager) revive(ctx context.Context, b *box, left sandpit.Reviver) (san
 	if err := m.destroy(ctx, b); err != nil {
 		return nil, err
 	}
-	if err := m.write(ctx, b, func(r *store.Row) { r.Handle = nil }); err != nil {
+	if err := m.write(ctx, b, func(r *store.Row) { r.Handle, r.CheckpointedAt = nil, time.Time{} }); err != nil {
 		return nil, err
 	}
 	return m.obtain(ctx, b)
@@ -128,5 +129,11 @@ func (m *Manager) rebuild(ctx context.Context, b *box, left sandpit.Reviver) (sa
 	if err != nil {
 		return i, err
 	}
-	return i, m.become(ctx, b, sandpit.StateRunning, func(r *store.Row) { r.LastUsedAt = m.o.Clock.Now() })
+	why := b.look().Reason
+	return i, m.become(ctx, b, sandpit.StateRunning, func(r *store.Row) {
+		r.LastUsedAt = m.o.Clock.Now()
+		if !r.CheckpointedAt.IsZero() { // who has used it must know what is missing
+			r.Reason = cut("made again, with its files of "+r.CheckpointedAt.UTC().Format(time.RFC3339)+": "+why, store.MaxReason)
+		}
+	})
 }

@@ -79,6 +79,7 @@ func (m *Manager) prepare(r CreateRequest, now time.Time) (CreateRequest, error)
 	}
 	r.Lease = lease
 	switch p := &r.Policy; {
+	case p.IdleTimeout == 0 && p.AutoSuspend > 0: // an idle one is suspended instead
 	case p.IdleTimeout == 0:
 		p.IdleTimeout = m.o.IdleTimeout
 	case p.IdleTimeout < 0:
@@ -162,14 +163,28 @@ func checkAction(when string, a sandpit.Action) error {
 	}
 }
 
+// minCheckpointEvery is how often files may be saved: each time the sandbox holds still
+// for a moment, and all of its files are written.
+const minCheckpointEvery = 10 * time.Second
+
 // maxRecreate is how often a sandbox may be made again.
 const maxRecreate = 100
 
 func checkPolicy(p store.Policy) error {
-	for name, d := range map[string]time.Duration{"auto stop": p.AutoStop, "auto archive": p.AutoArchive, "auto delete": p.AutoDelete} {
+	for name, d := range map[string]time.Duration{
+		"auto stop": p.AutoStop, "auto archive": p.AutoArchive, "auto delete": p.AutoDelete,
+		"auto suspend": p.AutoSuspend, "checkpoint every": p.CheckpointEvery,
+	} {
 		if d < 0 {
 			return sandpit.Errorf(sandpit.Invalid, "%s %v, want none or a positive one", name, d)
 		}
+	}
+	if p.CheckpointEvery > 0 && p.CheckpointEvery < minCheckpointEvery {
+		return sandpit.Errorf(sandpit.Invalid, "checkpoint every %v, want %v or more", p.CheckpointEvery, minCheckpointEvery)
+	}
+	if p.CheckpointEvery > 0 && p.Recreate == 0 {
+		return sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "checkpoints of a sandbox that is not made again after a crash"),
+			"say also how often it may be recreated")
 	}
 	if p.Recreate < 0 || p.Recreate > maxRecreate {
 		return sandpit.Errorf(sandpit.Invalid, "recreate %d times, want 0 to %d", p.Recreate, maxRecreate)

@@ -34,6 +34,8 @@ type prop struct {
 	exit  sandpit.Exit
 
 	state     sandpit.State // guarded by stage.mu
+	disk      bool          // it is paused there
+	saved     int           // checkpoints
 	processes int
 	deaf      chan struct{} // the guest answers when it is closed
 }
@@ -188,7 +190,7 @@ func (p *prop) change(ctx context.Context, from, to sandpit.State) error {
 	if p.state != from {
 		return sandpit.Errorf(sandpit.Conflict, "it is %s", p.state)
 	}
-	p.state = to
+	p.state, p.disk = to, false
 	return nil
 }
 
@@ -202,6 +204,29 @@ func (p *prop) Start(ctx context.Context) error {
 
 func (p *prop) Pause(ctx context.Context) error {
 	return p.change(ctx, sandpit.StateRunning, sandpit.StatePaused)
+}
+
+func (p *prop) Suspend(ctx context.Context) error {
+	if err := p.stage.act(ctx); err != nil {
+		return err
+	}
+	p.stage.mu.Lock()
+	defer p.stage.mu.Unlock()
+	if p.state != sandpit.StateRunning && p.state != sandpit.StatePaused || p.disk {
+		return sandpit.Errorf(sandpit.Conflict, "it is %s, on disk: %t", p.state, p.disk)
+	}
+	p.state, p.disk = sandpit.StatePaused, true
+	return nil
+}
+
+func (p *prop) Checkpoint(ctx context.Context) error {
+	if err := p.stage.act(ctx); err != nil {
+		return err
+	}
+	p.stage.mu.Lock()
+	defer p.stage.mu.Unlock()
+	p.saved++
+	return nil
 }
 
 func (p *prop) Resume(ctx context.Context) error {

@@ -20,7 +20,7 @@ type Handle struct {
 }
 
 // Use returns a handle of a running sandbox, whose making or resuming it waits
-// for. The caller must Release it.
+// for. The caller must Release it. Where the sandbox's policy says so it is Wake.
 //
 // NotFound: no such sandbox. Gone: it was deleted, or is about to be; the error
 // tells why. Conflict: it does not run. Unavailable: it cannot be reached.
@@ -72,7 +72,7 @@ func (m *Manager) use(ctx context.Context, id sandpit.ID, wake bool) (*Handle, e
 			m.touch(ctx, b)
 			return h, nil
 		}
-		if err := m.rouse(ctx, b, wake); err != nil {
+		if err := m.rouse(ctx, b, wake, b.attempts()); err != nil {
 			return nil, err
 		}
 	}
@@ -89,8 +89,12 @@ func (m *Manager) grab(ctx context.Context, b *box, wake bool) (*Handle, error) 
 	if m.closing.Load() { // asked under the lock, so that Close finds all handles
 		return nil, errClosed
 	}
+	wake = wake || wakes(b.row)
 	switch b.row.State {
 	case sandpit.StateRunning:
+		if b.refusal != nil && (wake || b.row.Policy.AutoSuspend > 0) {
+			return nil, nil // whoever has the turn now, it comes afterwards
+		}
 		if b.refusal != nil {
 			return nil, b.refusal
 		}
@@ -114,17 +118,18 @@ func (m *Manager) grab(ctx context.Context, b *box, wake bool) (*Handle, error) 
 }
 
 // rouse waits for the turn and makes a sandbox ready to be used.
-func (m *Manager) rouse(ctx context.Context, b *box, wake bool) error {
+func (m *Manager) rouse(ctx context.Context, b *box, wake bool, before int) error {
 	return m.run(ctx, b, func(ctx context.Context, b *box) error {
 		row := b.look()
-		switch {
-		case row.State == sandpit.StateRunning:
+		switch row.State {
+		case sandpit.StateRunning:
 			_, err := m.attached(ctx, b)
 			return err
-		case wake && row.State == sandpit.StatePaused:
-			return m.logged("resume", nil, m.moving(resuming, ""))(ctx, b)
-		case wake && row.State == sandpit.StateStopped:
-			return m.logged("start", nil, m.moving(starting, ""))(ctx, b)
+		case sandpit.StatePaused, sandpit.StateStopped:
+			if wake || wakes(row) {
+				return m.awaken(ctx, b, before)
+			}
+		default:
 		}
 		return stateError(row)
 	})

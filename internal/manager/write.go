@@ -23,7 +23,7 @@ func (m *Manager) become(ctx context.Context, b *box, next sandpit.State, edit f
 	if err != nil {
 		return err
 	}
-	if !takesRoom(next) {
+	if !takesRoom(next, b.look().Suspended) {
 		m.room.give(b.id)
 	}
 	if next == sandpit.StateDeleting || next == sandpit.StateDeleted {

@@ -25,7 +25,8 @@ func FuzzRow(f *testing.F) {
 	f.Add(id, "x", "\xff", `{"image":7}`, "", []byte(nil), "k", int64(-1), int64(-1<<63), int64(0), int64(-1))
 	f.Fuzz(func(t *testing.T, id, state, reason, spec, action string, handle []byte, text string, n, at, version, duration int64) {
 		c := cellsOf(columns, id, text, text, state, reason, spec, at, action, handle, text, text, text, n, at, nil, at, version,
-			duration, action, duration, duration, duration, n, n)
+			duration, action, duration, duration, duration, n, n,
+			n, at, duration, n, duration)
 		r, err := decodeRow(c)
 		if err != nil {
 			return

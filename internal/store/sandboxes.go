@@ -52,14 +52,21 @@ type Policy struct {
 	IdleAction sandpit.Action
 	// AutoStop is how long nobody may use it before it is stopped.
 	AutoStop time.Duration
+	// AutoSuspend is how long nobody may use it, or it may be paused in memory, before it
+	// is paused on disk. Whoever uses it then has it go on.
+	AutoSuspend time.Duration
 	// AutoArchive is how long it may be stopped before it is archived.
 	AutoArchive time.Duration
 	// AutoDelete is how long it may be stopped or archived before it is deleted.
 	AutoDelete time.Duration
 	// Recreate is how often it is made again after it vanished.
 	Recreate int
+	// CheckpointEvery is how often the files of one that runs are saved.
+	CheckpointEvery time.Duration
 	// IgnoreBackground lets it be idle while programs run in it.
 	IgnoreBackground bool
+	// WakeOnUse has one that is paused or stopped go on when somebody uses it.
+	WakeOnUse bool
 }
 
 // Filter chooses rows. Fields that are zero choose everything.
@@ -281,7 +288,7 @@ func (s *Store) TouchSandboxes(ctx context.Context, used map[sandpit.ID]time.Tim
 // maxShift is how far a clock is believed to be set: a hundred years.
 const maxShift = 100 * 365 * 24 * time.Hour
 
-// ShiftDeadlines moves Deadline, LastUsedAt and ChangedAt of every row, because
+// ShiftDeadlines moves Deadline, LastUsedAt, ChangedAt and CheckpointedAt of every row, because
 // the clock was set by so much. Versions stay: who has rows in memory moves them
 // alike. Times stay in the years 1970 to 9999. Invalid: more than a hundred years.
 func (s *Store) ShiftDeadlines(ctx context.Context, by time.Duration) error {
@@ -292,7 +299,8 @@ func (s *Store) ShiftDeadlines(ctx context.Context, by time.Duration) error {
 		_, err := tx.exec(ctx, `UPDATE sandboxes SET
 			deadline = min(max(deadline + ?1, 1), ?2),
 			last_used_at = min(max(last_used_at + ?1, 1), ?2),
-			changed_at = min(max(changed_at + ?1, 1), ?2)`, by.Microseconds(), latest().UnixMicro())
+			changed_at = min(max(changed_at + ?1, 1), ?2),
+			checkpointed_at = min(max(checkpointed_at + ?1, 1), ?2)`, by.Microseconds(), latest().UnixMicro())
 		return err
 	})
 	if err != nil {

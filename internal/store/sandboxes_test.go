@@ -85,6 +85,8 @@ func TestBounds(t *testing.T) {
 		"action":     func(r *store.Row) { r.Lease.Action = "explode" },
 		"idle":       func(r *store.Row) { r.Policy.IdleAction = "explode" },
 		"negative":   func(r *store.Row) { r.Policy.AutoStop = -1 },
+		"suspend":    func(r *store.Row) { r.Policy.AutoSuspend = -1 },
+		"checkpoint": func(r *store.Row) { r.Policy.CheckpointEvery = -1 },
 		"recreate":   func(r *store.Row) { r.Policy.Recreate = -1 },
 		"recreated":  func(r *store.Row) { r.Recreated = -1 },
 		"early":      func(r *store.Row) { r.CreatedAt = time.Date(1969, 1, 1, 0, 0, 0, 0, time.UTC) },
@@ -356,7 +358,7 @@ func TestShift(t *testing.T) {
 	s := open(t, t.TempDir())
 	r := insert(t, s, nil)
 	none := insert(t, s, func(r *store.Row) {
-		r.Lease.Deadline, r.LastUsedAt, r.ChangedAt = time.Time{}, time.Time{}, time.Time{}
+		r.Lease.Deadline, r.LastUsedAt, r.ChangedAt, r.CheckpointedAt = time.Time{}, time.Time{}, time.Time{}, time.Time{}
 	})
 	far := insert(t, s, func(r *store.Row) { r.Lease.Deadline = time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC) })
 	day := 24 * time.Hour
@@ -369,6 +371,7 @@ func TestShift(t *testing.T) {
 	want(t, s.ShiftDeadlines(t.Context(), math.MinInt64), sandpit.Invalid, "")
 	expect := r
 	expect.Lease.Deadline, expect.LastUsedAt, expect.ChangedAt = r.Lease.Deadline.Add(day), r.LastUsedAt.Add(day), r.ChangedAt.Add(day)
+	expect.CheckpointedAt = r.CheckpointedAt.Add(day)
 	for _, want := range []store.Row{expect, none} {
 		got, err := s.Sandbox(t.Context(), want.ID)
 		if diff := cmp.Diff(want, got); err != nil || diff != "" {

@@ -45,8 +45,11 @@ type Policy struct {
 	IdleTimeout      float64        `json:"idle_timeout_seconds,omitempty" doc:"Seconds without use until idle_action. Default: the server's; below zero: never."`
 	IdleAction       sandpit.Action `json:"idle_action,omitempty" enum:"kill,stop,pause" doc:"What happens to an idle sandbox. Default: kill."`
 	AutoStop         float64        `json:"auto_stop_seconds,omitempty" minimum:"0" doc:"Seconds without use until it is stopped. Default: never."`
+	AutoSuspend      float64        `json:"auto_suspend_seconds,omitempty" minimum:"0" doc:"Seconds without use, or paused in memory, until it is paused on disk. Who uses it then has it go on. Default: never."`
 	AutoArchive      float64        `json:"auto_archive_seconds,omitempty" minimum:"0" doc:"Seconds stopped until it is archived. Default: never."`
 	AutoDelete       float64        `json:"auto_delete_seconds,omitempty" minimum:"0" doc:"Seconds stopped or archived until it is deleted. Default: never."`
+	CheckpointEvery  float64        `json:"checkpoint_every_seconds,omitempty" minimum:"0" doc:"Seconds between two times that the files of a running one are saved, which it begins with if it is recreated. Default: never."`
+	WakeOnUse        bool           `json:"wake_on_use,omitempty" doc:"Has one that is paused or stopped go on when somebody uses it."`
 	Recreate         int            `json:"recreate,omitempty" minimum:"0" maximum:"100" doc:"How often it is made again after it vanished, with its files where its provider still has them. Default: never."`
 	IgnoreBackground bool           `json:"ignore_background,omitempty" doc:"Lets it be idle while programs run in it."`
 }

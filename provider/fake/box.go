@@ -28,8 +28,10 @@ const (
 	Starting State = "starting"
 	Running  State = "running"
 	Paused   State = "paused"
-	Stopped  State = "stopped"
-	Archived State = "archived"
+	// Suspended is one that is paused on disk.
+	Suspended State = "suspended"
+	Stopped   State = "stopped"
+	Archived  State = "archived"
 	// Ended is one that ended and was not destroyed yet.
 	Ended State = "ended"
 )
@@ -196,7 +198,7 @@ func (b *box) stateError(s State) error {
 		return sandpit.Errorf(sandpit.Unavailable, "sandbox %s is starting", b.id)
 	case Ended:
 		return sandpit.Errorf(sandpit.Gone, "sandbox %s has ended", b.id)
-	case Paused, Stopped, Archived:
+	case Paused, Suspended, Stopped, Archived:
 	}
 	return sandpit.Errorf(sandpit.Conflict, "sandbox %s is %s", b.id, s)
 }
@@ -225,7 +227,7 @@ func (b *box) end(exit sandpit.Exit) {
 // remove ends the sandbox and removes its files. Whoever calls it has the turn.
 func (b *box) remove(exit sandpit.Exit) error {
 	b.end(exit)
-	if err := removeAll(b.dir); err != nil {
+	if err := errors.Join(removeAll(b.dir), removeAll(b.saved())); err != nil {
 		return fmt.Errorf("remove the files of sandbox %s: %w", b.id, err)
 	}
 	b.world.forget(b)
@@ -291,7 +293,7 @@ func (b *box) pause(ctx context.Context) error {
 }
 
 func (b *box) resume(ctx context.Context) error {
-	if err := b.in(ctx, Paused); err != nil {
+	if err := b.in(ctx, Paused, Suspended); err != nil {
 		return err
 	}
 	defer b.yield()

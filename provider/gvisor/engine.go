@@ -286,6 +286,9 @@ func (e *engine) handle(ctx context.Context, req request, files []*os.File) (rep
 	case opResume:
 		return reply{}, nil, b.resume()
 	case opSave:
+		if req.GoOn {
+			return reply{}, nil, b.saveAndGoOn(ctx, files)
+		}
 		return reply{}, nil, b.save(ctx, files)
 	case opState:
 		if req.Save == nil {

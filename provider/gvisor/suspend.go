@@ -264,16 +264,6 @@ func (p *Provider) away(id sandpit.ID) error {
 	return nil
 }
 
-// awayRecord is the record of such a sandbox.
-func (p *Provider) awayRecord(id sandpit.ID) (record, error) {
-	m, err := p.suspended.read(string(id))
-	if sandpit.CodeOf(err) != sandpit.NotFound {
-		return m.Record, err
-	}
-	found, err := p.keep.read(id)
-	return found.Record, err
-}
-
 // awayRecords are those of all such sandboxes.
 func (p *Provider) awayRecords() ([]record, error) {
 	all, err := p.keep.list()

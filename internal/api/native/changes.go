@@ -16,6 +16,12 @@ type leaseIn struct {
 	Body wire.Lease
 }
 
+type pauseIn struct {
+	One
+
+	Disk bool `query:"disk" doc:"Keep its memory on disk."`
+}
+
 type labelsIn struct {
 	One
 
@@ -30,8 +36,8 @@ func (s *server) changes() {
 	}{
 		{"stop", "stopSandbox", "End the processes of a sandbox, its files kept", s.Manager.Stop},
 		{"start", "startSandbox", "Start a stopped sandbox", s.Manager.Start},
-		{"pause", "pauseSandbox", "Hold a sandbox still, its memory kept", s.Manager.Pause},
 		{"resume", "resumeSandbox", "Let a paused sandbox go on", s.Manager.Resume},
+		{"checkpoint", "checkpointSandbox", "Save the files of a running sandbox, for when it breaks down", s.Manager.Checkpoint},
 		{"archive", "archiveSandbox", "Move the files of a stopped sandbox to where they cost little", s.Manager.Archive},
 		{"restore", "restoreSandbox", "Move the files of an archived sandbox back", s.Manager.Restore},
 	} {
@@ -39,7 +45,12 @@ func (s *server) changes() {
 		op.DefaultStatus = http.StatusOK
 		add(s, op, func(ctx context.Context, in *One) (*sandboxOut, error) { return s.change(ctx, in.ID, c.do) })
 	}
-	op := operation(http.MethodPut, pathSandbox+"/lease", "setLease", "Replace the deadline of a sandbox")
+	op := operation(http.MethodPost, pathSandbox+"/pause", "pauseSandbox", "Hold a sandbox still, its memory kept")
+	op.Description = "On disk its memory takes up none of the machine's, and it survives the machine. " +
+		"One that is paused in memory may be paused on disk, too."
+	op.DefaultStatus = http.StatusOK
+	add(s, op, s.pause)
+	op = operation(http.MethodPut, pathSandbox+"/lease", "setLease", "Replace the deadline of a sandbox")
 	op.Description = "Either timeout_seconds or deadline is given."
 	add(s, op, s.setLease)
 	add(s, operation(http.MethodPut, pathSandbox+"/labels", "setLabels", "Replace the labels of a sandbox"),
@@ -60,6 +71,13 @@ func (s *server) change(ctx context.Context, id sandpit.ID, do func(context.Cont
 		return nil, err
 	}
 	return s.look(ctx, id)
+}
+
+func (s *server) pause(ctx context.Context, in *pauseIn) (*sandboxOut, error) {
+	if in.Disk {
+		return s.change(ctx, in.ID, s.Manager.Suspend)
+	}
+	return s.change(ctx, in.ID, s.Manager.Pause)
 }
 
 func (s *server) setLease(ctx context.Context, in *leaseIn) (*sandboxOut, error) {

@@ -141,6 +141,7 @@ func (s *server) request(ctx context.Context, p api.Principal, in *createIn) (ma
 
 func policy(w wire.Policy) (p store.Policy, err error) {
 	p.IdleAction, p.Recreate, p.IgnoreBackground = w.IdleAction, w.Recreate, w.IgnoreBackground
+	p.WakeOnUse = w.WakeOnUse
 	for _, f := range []struct {
 		name string
 		from float64
@@ -148,6 +149,8 @@ func policy(w wire.Policy) (p store.Policy, err error) {
 	}{
 		{"policy.idle_timeout_seconds", w.IdleTimeout, &p.IdleTimeout},
 		{"policy.auto_stop_seconds", w.AutoStop, &p.AutoStop},
+		{"policy.auto_suspend_seconds", w.AutoSuspend, &p.AutoSuspend},
+		{"policy.checkpoint_every_seconds", w.CheckpointEvery, &p.CheckpointEvery},
 		{"policy.auto_archive_seconds", w.AutoArchive, &p.AutoArchive},
 		{"policy.auto_delete_seconds", w.AutoDelete, &p.AutoDelete},
 	} {
