@@ -45,6 +45,7 @@ const (
 	opDestroy operation = "destroy"
 
 	opSave     operation = "save"     // write the layer to the files that come along, and hold still
+	opLayer    operation = "layer"    // write the layer to the files that come along, and go on
 	opHeld     operation = "held"     // return one of the files that the sandbox was made with
 	opIdentify operation = "identify" // replace the identity by the file that comes along
 

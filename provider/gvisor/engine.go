@@ -286,6 +286,8 @@ func (e *engine) handle(ctx context.Context, req request, files []*os.File) (rep
 		return reply{}, nil, b.resume()
 	case opSave:
 		return reply{}, nil, b.save(ctx, files)
+	case opLayer:
+		return reply{}, nil, b.copyLayer(ctx, files)
 	case opHeld:
 		f, err := b.heldFile(req.Held)
 		return reply{}, f, err
