@@ -106,13 +106,13 @@ func (a *archive) addOpened(ctx context.Context, open func(context.Context) (io.
 	if err != nil {
 		return err
 	}
-	defer func() { _ = r.Close() }() // only read
 	a.layer = newLayer()
 	defer func() { a.layer = nil }()
-	if err := a.readAll(bufio.NewReaderSize(&meter{ctx: ctx, r: r}, bufferSize)); err != nil {
-		return damaged(err)
+	err = a.readAll(bufio.NewReaderSize(&meter{ctx: ctx, r: r}, bufferSize))
+	if err != nil {
+		err = damaged(err)
 	}
-	return nil
+	return errors.Join(err, r.Close())
 }
 
 // SetTemplate gives an image the name of a template, "template:" and the name, which

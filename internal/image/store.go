@@ -17,6 +17,8 @@ import (
 
 // Root is a root file system to start from.
 type Root struct {
+	// ID names it in the cache, see Entry.ID. "" for the host image.
+	ID string
 	// Path is the EROFS file.
 	Path string
 	// File is the same file, open for reading. While it, or a descriptor made
@@ -157,7 +159,9 @@ func (s *Store) resolve(ctx context.Context, ref string, p Progress) (Root, erro
 	if err != nil {
 		return Root{}, err
 	}
-	return newRoot(f)
+	root, err := newRoot(f)
+	root.ID = s.keyOf(f)
+	return root, err
 }
 
 // newRoot describes a finished image by its note.
