@@ -163,3 +163,12 @@ func (s *Store) Template(ctx context.Context, ref sandpit.Image) (json.RawMessag
 	n, err := readNote(root.File)
 	return n.Template, err
 }
+
+// CheckTemplate returns an Invalid error unless SetTemplate takes the name.
+func CheckTemplate(name sandpit.Image) error {
+	_, ok, err := parseTemplate(string(name))
+	if err == nil && !ok {
+		err = badTemplate(string(name))
+	}
+	return err
+}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
@@ -124,8 +125,9 @@ func (w *work) run(ctx context.Context, i int, s Step) error {
 		Run           []string
 		Secrets       []string
 		Env           map[string]string
+		RunEnv        map[string]string
 		User, WorkDir string
-	}{s.Run, s.Secrets, spec.Env, spec.User, spec.WorkDir})
+	}{s.Run, s.Secrets, spec.Env, s.RunEnv, spec.User, spec.WorkDir})
 	if err != nil {
 		return err
 	}
@@ -208,7 +210,12 @@ func (w *work) changed(ctx context.Context, s Step, box sandpit.Instance) (io.Re
 	}
 	to := &shared{to: w.Output}
 	out, errs := &redactor{to: to, secrets: hidden}, &redactor{to: to, secrets: hidden}
-	result, err := workspace.Execute(ctx, box.Guest(), sandpit.Command{Args: s.Run, Env: hidden, Stdout: out, Stderr: errs}, nil)
+	env := maps.Clone(s.RunEnv)
+	if env == nil {
+		env = map[string]string{}
+	}
+	maps.Copy(env, hidden)
+	result, err := workspace.Execute(ctx, box.Guest(), sandpit.Command{Args: s.Run, Env: env, Stdout: out, Stderr: errs}, nil)
 	if err = errors.Join(err, out.flush(), errs.flush()); err != nil {
 		return nil, err
 	}

@@ -79,8 +79,10 @@ func (s *source) pack(ctx context.Context, c Copy, workDir string) (*packed, err
 	sum := sha256.New()
 	p := &packing{ctx: ctx, source: s, copy: c, sum: sum, tar: tar.NewWriter(f)}
 	to := strings.TrimPrefix(inside(workDir, c.To), "/")
+	last := path.Base(c.To)
+	intoDir := strings.HasSuffix(c.To, "/") || last == "." || last == ".." || len(c.From) > 1
 	for _, from := range c.From {
-		if err = p.add(from, to, strings.HasSuffix(c.To, "/") || len(c.From) > 1); err != nil {
+		if err = p.add(from, to, intoDir); err != nil {
 			break
 		}
 	}

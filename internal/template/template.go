@@ -53,11 +53,14 @@ type Step struct {
 	// Secrets are names of environment variables that Run needs, and that stay out of the
 	// image.
 	Secrets []string `json:"secrets,omitempty"`
+	// RunEnv is the environment of Run alone, in addition to that of the image.
+	RunEnv map[string]string `json:"run_env,omitempty"`
 	// RunUser runs Run in place of the user of the image.
 	RunUser string `json:"run_user,omitempty"`
 	// Copy brings in files.
 	Copy *Copy `json:"copy,omitempty"`
-	// Env, WorkDir and User count from here on, in sandboxes of the template too.
+	// Env, WorkDir and User count from here on, in sandboxes of the template too. In them
+	// ${NAME} stands for the value that Env, or the base, has for it so far.
 	Env     map[string]string `json:"env,omitempty"`
 	WorkDir string            `json:"work_dir,omitempty"`
 	User    string            `json:"user,omitempty"`
@@ -176,12 +179,14 @@ func (s Step) apply(c image.Config) image.Config {
 		if env == nil {
 			env = make(map[string]string, len(s.Env))
 		}
-		maps.Copy(env, s.Env)
+		for name, value := range s.Env {
+			env[name] = replaced(value, c.Env)
+		}
 		c.Env = env
 	case s.WorkDir != "":
-		c.WorkDir = inside(c.WorkDir, s.WorkDir)
+		c.WorkDir = inside(c.WorkDir, replaced(s.WorkDir, c.Env))
 	case s.User != "":
-		c.User = s.User
+		c.User = replaced(s.User, c.Env)
 	}
 	return c
 }
