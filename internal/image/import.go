@@ -108,6 +108,9 @@ func importNames(names []string) ([]reference, error) {
 		if r.digest != "" {
 			return nil, badReference("%s has a digest, which nobody can choose", quote(name))
 		}
+		if r.template != "" {
+			return nil, badReference("%s is for a template", quote(name))
+		}
 		if !slices.Contains(list, r) {
 			list = append(list, r)
 		}
@@ -173,7 +176,7 @@ func (s *Store) Check(ctx context.Context, name string) (Update, error) {
 		err = sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "it is not in the cache"), "sandpit image pull "+r.short())
 	}
 	u := Update{Name: r.short(), Have: have.Digest}
-	if err == nil && r.digest == "" {
+	if err == nil && r.digest == "" && r.template == "" {
 		u.Latest, err = s.latest(ctx, r)
 	} else {
 		u.Latest = have.Digest // a digest never means anything else

@@ -60,7 +60,7 @@ func hintPath(err error, text string) error {
 
 func (s *Store) named(ctx context.Context, r reference, policy PullPolicy, p Progress) (*os.File, error) {
 	for range 5 {
-		if policy != PullAlways || r.digest != "" {
+		if policy != PullAlways || r.digest != "" || r.template != "" {
 			have, err := s.known(r)
 			if err != nil {
 				return nil, err
@@ -70,6 +70,10 @@ func (s *Store) named(ctx context.Context, r reference, policy PullPolicy, p Pro
 					return f, err
 				}
 			}
+		}
+		if r.template != "" {
+			return nil, sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "there is no such template"),
+				"sandpit template ls; or build it: sandpit template build -t "+r.template)
 		}
 		if policy == PullNever {
 			return nil, sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "it is not in the cache, and no registry may be asked"),

@@ -20,6 +20,8 @@ type note struct {
 	Platform string    `json:"platform,omitempty"` // for example linux/amd64
 	Created  time.Time `json:"created,omitzero"`   // when the image was built
 	Config   Config    `json:"config,omitzero"`
+	// Template is what the builder of a template wants to know again.
+	Template json.RawMessage `json:"template,omitempty"`
 }
 
 // The end of a file with a note: where it begins, and a mark. Before that are

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -41,7 +42,7 @@ type Pruned struct {
 const grace = time.Minute
 
 // Prune removes what o says, and layers that nobody is fetching. An image that a
-// sandbox uses stays, and so do sandpit's own for a minute after their use.
+// sandbox uses stays, so do templates, and sandpit's own for a minute after their use.
 func (s *Store) Prune(ctx context.Context, o PruneOptions) (Pruned, error) {
 	var p Pruned
 	if o.OlderThan < 0 || o.MaxSize < 0 {
@@ -64,6 +65,9 @@ func (s *Store) Prune(ctx context.Context, o PruneOptions) (Pruned, error) {
 	for _, e := range images {
 		if of := names[e.ID]; len(of) > 0 {
 			e.Name = shortName(of[0].Name)
+		}
+		if isTemplate(names[e.ID]) {
+			continue
 		}
 		goes := o.All || o.OlderThan > 0 && now.Sub(e.Used) > o.OlderThan || o.MaxSize > 0 && total > o.MaxSize
 		if o.OlderThan == 0 && o.MaxSize == 0 && e.Name == "" {
@@ -119,6 +123,11 @@ func (s *Store) drop(e Entry, dry bool) (bool, error) {
 	return true, os.Remove(path)
 }
 
+// isTemplate reports whether one of the names of an image is that of a template.
+func isTemplate(names []pulled) bool {
+	return slices.ContainsFunc(names, func(p pulled) bool { return strings.HasPrefix(p.Name, templatePrefix) })
+}
+
 // pruneBlobs removes layers that nobody is fetching or unpacking.
 func (s *Store) pruneBlobs(dry bool) (int64, error) {
 	entries, err := os.ReadDir(s.dir)
@@ -154,6 +163,10 @@ func (s *Store) trim() error {
 	if err != nil {
 		return err
 	}
+	names, err := s.names()
+	if err != nil {
+		return err
+	}
 	slices.SortFunc(images, func(a, b Entry) int { return a.Used.Compare(b.Used) })
 	total := -s.o.CacheSize
 	for _, e := range images {
@@ -162,6 +175,9 @@ func (s *Store) trim() error {
 	for _, e := range images {
 		if total <= 0 || time.Since(e.Used) < grace {
 			return nil
+		}
+		if isTemplate(names[e.ID]) {
+			continue
 		}
 		gone, err := s.drop(e, false)
 		if err != nil {

@@ -13,6 +13,7 @@ type reference struct {
 	repository string // library/python
 	tag        string // "" if there is a digest
 	digest     string
+	template   string // of a template, which is in no registry
 }
 
 const (
@@ -34,6 +35,9 @@ const maxRepository = 255
 //
 // Invalid: it is none.
 func parseReference(text string) (reference, error) {
+	if r, ok, err := parseTemplate(text); ok || err != nil {
+		return r, err
+	}
 	rest, digest, hasDigest := strings.Cut(text, "@")
 	r := reference{registry: hub, digest: digest, tag: usualTag}
 	if hasDigest {
@@ -80,8 +84,38 @@ func isRegistry(first string) bool {
 	return strings.ContainsAny(first, ".:") || first == "localhost"
 }
 
+// templatePrefix begins the names of templates. No registry has such images, but for
+// docker.io/library/template, which has to be written so.
+const templatePrefix = "template:"
+
+var templatePattern = regexp.MustCompile(`^[a-z0-9]+(?:[._-]+[a-z0-9]+)*$`)
+
+// parseTemplate reads the name of a template, if it is to be one.
+func parseTemplate(text string) (r reference, ok bool, err error) {
+	name, ok := strings.CutPrefix(text, templatePrefix)
+	if !ok {
+		return r, false, nil
+	}
+	if len(name) > maxTemplate || !templatePattern.MatchString(name) {
+		return r, true, badTemplate(text)
+	}
+	return reference{template: name}, true, nil
+}
+
+const maxTemplate = 63
+
+func badTemplate(text string) error {
+	return sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "%s is not the name of a template", quote(text)),
+		"write template: and up to 63 lower-case letters and digits, with single dots, dashes or underscores between them")
+}
+
 // String returns the complete name, by which images are remembered.
-func (r reference) String() string { return r.name() + r.suffix() }
+func (r reference) String() string {
+	if r.template != "" {
+		return templatePrefix + r.template
+	}
+	return r.name() + r.suffix()
+}
 
 func (r reference) name() string { return r.registry + "/" + r.repository }
 
@@ -94,6 +128,9 @@ func (r reference) suffix() string {
 
 // short is the name as people write it.
 func (r reference) short() string {
+	if r.template != "" {
+		return r.String()
+	}
 	name := r.name()
 	if r.registry != hub {
 		return name + r.suffix()

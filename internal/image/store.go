@@ -17,6 +17,8 @@ import (
 
 // Root is a root file system to start from.
 type Root struct {
+	// ID names it in the cache, see Entry.ID. "" for the host image.
+	ID string
 	// Path is the EROFS file.
 	Path string
 	// File is the same file, open for reading. While it, or a descriptor made
@@ -40,6 +42,7 @@ const (
 	KindDirectory Kind = "directory" // a directory
 	KindHost      Kind = "host"      // this machine's own programs
 	KindProgram   Kind = "program"   // one program of sandpit's own
+	KindTemplate  Kind = "template"  // another image and what was added to it
 )
 
 // Progress hears how many bytes of the source are fetched or converted. It is
@@ -119,6 +122,8 @@ func makePrivate(dir string) error {
 //   - a tar file, as a path that ends in .tar, .tar.gz, .tgz or .tar.zst: of a root
 //     file system, of an OCI layout, or of what docker save writes, again with a
 //     tag if it has several images;
+//   - "template:" and a name: what SetTemplate gave that name;
+//   - an Entry's ID: that image of the cache;
 //   - anything else is an image of a registry, as docker pull takes it.
 //
 // NotFound: no such file, image or tag. Unsupported: another form, or not made for
@@ -143,15 +148,20 @@ func (s *Store) resolve(ctx context.Context, ref string, p Progress) (Root, erro
 	}
 	var f *os.File
 	var err error
-	if IsPath(ref) {
+	switch {
+	case IsPath(ref):
 		f, _, err = s.fromPath(ctx, ref, p)
-	} else {
+	case isKey(ref):
+		f, err = s.byKey(ctx, ref)
+	default:
 		f, err = s.fromRegistry(ctx, ref, p)
 	}
 	if err != nil {
 		return Root{}, err
 	}
-	return newRoot(f)
+	root, err := newRoot(f)
+	root.ID = s.keyOf(f)
+	return root, err
 }
 
 // newRoot describes a finished image by its note.

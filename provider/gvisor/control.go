@@ -45,6 +45,7 @@ const (
 	opDestroy operation = "destroy"
 
 	opSave     operation = "save"     // write the layer to the files that come along, and hold still
+	opLayer    operation = "layer"    // write the layer to the files that come along, and go on
 	opHeld     operation = "held"     // return one of the files that the sandbox was made with
 	opState    operation = "state"    // write the kernel to the files that come along
 	opUnsave   operation = "unsave"   // go on as before, after opState has held it still

@@ -297,6 +297,8 @@ func (e *engine) handle(ctx context.Context, req request, files []*os.File) (rep
 		return reply{}, nil, b.saveState(ctx, *req.Save, files)
 	case opUnsave:
 		return reply{}, nil, b.unsave()
+	case opLayer:
+		return reply{}, nil, b.copyLayer(ctx, files)
 	case opHeld:
 		f, err := b.heldFile(req.Held)
 		return reply{}, f, err

@@ -9,7 +9,6 @@ import (
 	"io"
 	"os"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
@@ -223,38 +222,10 @@ func (p *Provider) ReadSnapshotLayer(_ context.Context, id sandpit.SnapshotID) (
 		}
 		files = append(files, f)
 	}
-	r, err := readLayer(files)
+	r, err := streamLayer(files)
 	if err != nil {
 		closeAll(files)
 		return nil, fmt.Errorf("read the layer of snapshot %s: %w", id, err)
 	}
 	return r, nil
-}
-
-// readLayer reads the files, which it takes over if there is no error, as a layer.
-func readLayer(files []*os.File) (io.ReadCloser, error) {
-	saved, err := openSavedLayer(files)
-	if err != nil {
-		return nil, err
-	}
-	r, w := io.Pipe()
-	l := &layerReader{PipeReader: r}
-	l.ended.Go(func() {
-		defer closeAll(files)
-		_ = w.CloseWithError(saved.convert(w)) // never fails
-	})
-	return l, nil
-}
-
-// layerReader is a layer that is converted while it is read.
-type layerReader struct {
-	*io.PipeReader
-	ended sync.WaitGroup
-}
-
-// Close gives the layer up and waits for its conversion to end.
-func (l *layerReader) Close() error {
-	err := l.PipeReader.Close()
-	l.ended.Wait()
-	return err
 }

@@ -205,9 +205,9 @@ func (i *Instance) awaitStart(ctx context.Context) error {
 
 // call asks the engine that holds the sandbox. If it does not, the sandbox may have
 // been stopped and started since. Conflict: it is stopped.
-func (i *Instance) call(ctx context.Context, req request) (reply, *os.File, error) {
+func (i *Instance) call(ctx context.Context, req request, files ...*os.File) (reply, *os.File, error) {
 	asked := i.engineDir()
-	rep, f, err := call(ctx, asked, req)
+	rep, f, err := call(ctx, asked, req, files...)
 	if sandpit.CodeOf(err) != sandpit.Gone {
 		return rep, f, err
 	}
@@ -219,7 +219,7 @@ func (i *Instance) call(ctx context.Context, req request) (reply, *os.File, erro
 		return rep, nil, err
 	}
 	i.moveTo(dir)
-	return call(ctx, dir, req)
+	return call(ctx, dir, req, files...)
 }
 
 // locate returns the directory of the engine that has a sandbox. Conflict: it is

@@ -1,0 +1,155 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/config"
+	"github.com/sandpit-dev/sandpit/internal/image"
+	"github.com/sandpit-dev/sandpit/internal/template"
+)
+
+// Template says how an image is built.
+type Template = template.Template
+
+// TemplateStep is one thing that is done for that.
+type TemplateStep = template.Step
+
+// TemplatePrefix begins the names of images that are templates.
+const TemplatePrefix = "template:"
+
+// maxTemplateFile bounds a template file, in bytes.
+const maxTemplateFile = 1 << 20
+
+// ReadTemplate reads a template file, or the one in a directory: sandpit.toml, else
+// Dockerfile. It returns the directory that files are copied from.
+//
+// NotFound: there is none. Otherwise as template.Parse and ParseDockerfile.
+func ReadTemplate(path string, args map[string]string) (t Template, dir string, err error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return t, "", err
+	}
+	dir = filepath.Dir(path)
+	if info.IsDir() {
+		dir = path
+		if path, err = templateIn(dir); err != nil {
+			return t, "", err
+		}
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return t, "", err
+	}
+	defer func() { _ = f.Close() }() // only read
+	data, err := io.ReadAll(io.LimitReader(f, maxTemplateFile+1))
+	if err != nil {
+		return t, "", err
+	}
+	if strings.HasSuffix(path, ".toml") {
+		t, err = template.Parse(data)
+	} else {
+		t, err = template.ParseDockerfile(data, args)
+	}
+	if err != nil {
+		return t, "", sandpit.Errorf(sandpit.CodeOf(err), "%s: %w", path, err)
+	}
+	if from := string(t.From); image.IsPath(from) && !filepath.IsAbs(from) {
+		if t.From, err = absolute(dir, from); err != nil {
+			return t, "", err
+		}
+	}
+	return t, dir, nil
+}
+
+func absolute(dir, path string) (sandpit.Image, error) {
+	abs, err := filepath.Abs(filepath.Join(dir, path))
+	return sandpit.Image(abs), err
+}
+
+func templateIn(dir string) (string, error) {
+	for _, name := range []string{template.FileName, "Dockerfile"} {
+		path := filepath.Join(dir, name)
+		if _, err := os.Stat(path); err == nil || !errors.Is(err, fs.ErrNotExist) {
+			return path, err
+		}
+	}
+	return "", sandpit.Errorf(sandpit.NotFound, "%s has neither %s nor Dockerfile", dir, template.FileName)
+}
+
+// TemplateBuild says how a template is built.
+type TemplateBuild struct {
+	// Name is without the prefix. Default: the template's own.
+	Name string
+	// Dir is where files are copied from.
+	Dir string
+	// Secrets are values of those that the template names.
+	Secrets map[string]string
+	// Fresh does every step again.
+	Fresh bool
+	// Output takes what steps put out.
+	Output io.Writer
+	// Begin and Ran hear of steps, see template.Builder.
+	Begin func(number, total int, s TemplateStep)
+	Ran   func(number int, took time.Duration)
+}
+
+// BuildTemplate builds a template and gives the image its name.
+//
+// Invalid: it has no name. Unsupported: not with this provider. Otherwise as
+// template.Builder.Build.
+func (l *Local) BuildTemplate(ctx context.Context, t Template, o TemplateBuild) (ImageEntry, error) {
+	own, ok := l.images.(ownImages)
+	if !ok {
+		return ImageEntry{}, sandpit.Errorf(sandpit.Unsupported, "templates are built with the provider %s only", nameGVisor)
+	}
+	name := o.Name
+	if name == "" {
+		name = t.Name
+	}
+	if name == "" {
+		return ImageEntry{}, sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "the template has no name"), "add -t NAME")
+	}
+	ref := sandpit.Image(TemplatePrefix + strings.TrimPrefix(name, TemplatePrefix))
+	if err := image.CheckTemplate(ref); err != nil {
+		return ImageEntry{}, err
+	}
+	if t.Build.Resources == (sandpit.Resources{}) {
+		t.Build.Resources = explicitLimits(l.cfg)
+	}
+	b := template.Builder{
+		Provider: l.provider, Images: own.store, Dir: o.Dir, Secrets: o.Secrets, Fresh: o.Fresh, Output: o.Output,
+		Begin: o.Begin, Ran: o.Ran, Progress: l.progress,
+	}
+	e, err := b.Build(ctx, t)
+	if err != nil {
+		return ImageEntry{}, err
+	}
+	return own.store.SetTemplate(ctx, ref, e.ID)
+}
+
+// ListTemplates returns the templates of the cache, by name.
+func ListTemplates(cfg config.Config) ([]ImageEntry, error) {
+	store, err := OpenImages(cfg)
+	if err != nil {
+		return nil, err
+	}
+	list, err := store.List()
+	if err != nil {
+		return nil, err
+	}
+	templates := []ImageEntry{}
+	for _, e := range list {
+		if strings.HasPrefix(e.Name, TemplatePrefix) {
+			templates = append(templates, e)
+		}
+	}
+	return templates, nil
+}

@@ -1,0 +1,195 @@
+//nolint:gosec // numbers have the widths that the format has, and are compared with the file's size
+package image
+
+import (
+	"encoding/binary"
+	"errors"
+	"io"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// reader reads the tree of an image that writer has made. The file lies in the cache,
+// where nobody else writes; it may be damaged all the same.
+type reader struct {
+	f    *os.File
+	size int64
+	meta int64 // where the inodes are
+	left limits
+	seen map[uint64]*node
+}
+
+// openTree returns the tree of a finished image, and where its contents end. Files keep
+// their place in it.
+func openTree(f *os.File, lim limits) (root *node, end int64, err error) {
+	info, err := f.Stat()
+	if err != nil {
+		return nil, 0, err
+	}
+	r := &reader{f: f, size: info.Size(), left: lim, seen: map[uint64]*node{}}
+	super, err := r.read(superOffset, 128)
+	if err != nil {
+		return nil, 0, err
+	}
+	le := binary.LittleEndian
+	if le.Uint32(super) != superMagic || super[12] != blockBits {
+		return nil, 0, damagedImage(f)
+	}
+	r.meta = int64(le.Uint32(super[40:])) << blockBits
+	root, err = r.inode(uint64(le.Uint16(super[14:])), 0)
+	if err == nil && !root.isDir() {
+		err = damagedImage(f)
+	}
+	return root, r.meta, err
+}
+
+// read returns a part of the file.
+func (r *reader) read(at, size int64) ([]byte, error) {
+	const most = 256 << 20
+	if at < 0 || size < 0 || size > most || at+size > r.size {
+		return nil, damagedImage(r.f)
+	}
+	data := make([]byte, size)
+	_, err := r.f.ReadAt(data, at)
+	return data, err
+}
+
+// inode reads a node and what is below it.
+func (r *reader) inode(nid uint64, depth int) (*node, error) {
+	if n := r.seen[nid]; n != nil {
+		if n.isDir() { // a directory has one name
+			return nil, damagedImage(r.f)
+		}
+		return n, nil
+	}
+	at := r.meta + int64(nid<<slotBits)
+	b, err := r.read(at, inodeSize)
+	if err != nil {
+		return nil, err
+	}
+	le := binary.LittleEndian
+	n := &node{
+		mode: uint32(le.Uint16(b[4:])), size: int64(le.Uint64(b[8:])), uid: le.Uint32(b[24:]), gid: le.Uint32(b[28:]),
+		mtime: stamp{sec: int64(le.Uint64(b[32:])), nsec: le.Uint32(b[40:])},
+	}
+	r.seen[nid] = n
+	if err := r.left.take("", n, n.size); err != nil {
+		return nil, err
+	}
+	if n.kind() == unix.S_IFREG {
+		n.block = le.Uint32(b[16:])
+		if n.size < 0 || int64(n.block)<<blockBits+n.size > r.size {
+			return nil, damagedImage(r.f)
+		}
+		return n, nil
+	}
+	if le.Uint16(b)>>1 == layoutInline {
+		at += inodeSize
+	} else {
+		at = int64(le.Uint32(b[16:])) << blockBits
+	}
+	data, err := r.read(at, n.size)
+	if err != nil {
+		return nil, err
+	}
+	return n, r.fill(n, data, depth)
+}
+
+// fill gives a node what stands in its contents.
+func (r *reader) fill(n *node, data []byte, depth int) error {
+	n.size = 0
+	switch n.kind() {
+	case unix.S_IFLNK:
+		n.target = string(data)
+		return nil
+	case unix.S_IFDIR:
+	default:
+		return nil
+	}
+	if depth > maxPath/2 {
+		return damagedImage(r.f)
+	}
+	n.children = map[string]*node{}
+	for len(data) > 0 {
+		block := data[:min(len(data), blockSize)]
+		data = data[len(block):]
+		if err := r.entries(n, block, depth); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// entries reads one block of a directory.
+func (r *reader) entries(dir *node, block []byte, depth int) error {
+	le := binary.LittleEndian
+	if len(block) < entrySize {
+		return damagedImage(r.f)
+	}
+	first := int(le.Uint16(block[8:])) // the names begin where the entries end
+	if first < entrySize || first%entrySize != 0 || first > len(block) {
+		return damagedImage(r.f)
+	}
+	for e := block[:first]; len(e) > 0; e = e[entrySize:] {
+		start, end := int(le.Uint16(e[8:])), len(block)
+		if len(e) > entrySize {
+			end = int(le.Uint16(e[entrySize+8:]))
+		}
+		if start > end || end > len(block) {
+			return damagedImage(r.f)
+		}
+		name := cString(block[start:end])
+		if name == "." || name == ".." {
+			continue
+		}
+		if checkName(name) != nil {
+			return damagedImage(r.f)
+		}
+		child, err := r.inode(le.Uint64(e), depth+1)
+		if err != nil {
+			return err
+		}
+		dir.children[name] = child
+	}
+	return nil
+}
+
+// cString is the text before the first zero.
+func cString(b []byte) string {
+	for i, c := range b {
+		if c == 0 {
+			return string(b[:i])
+		}
+	}
+	return string(b)
+}
+
+// copyContents gives out the contents of an image, which end at end, at the same place.
+// Where the file system can, both have the same blocks on the disk.
+func copyContents(out, from *os.File, end int64) error {
+	for at := int64(blockSize); at < end; {
+		data, err := from.Seek(at, unix.SEEK_DATA)
+		if errors.Is(err, unix.ENXIO) || err == nil && data >= end {
+			return nil // there is nothing but holes
+		}
+		if err != nil {
+			return err
+		}
+		hole, err := from.Seek(data, unix.SEEK_HOLE)
+		if err != nil {
+			return err
+		}
+		at = min(hole, end)
+		if _, err := from.Seek(data, io.SeekStart); err != nil {
+			return err
+		}
+		if _, err := out.Seek(data, io.SeekStart); err != nil {
+			return err
+		}
+		if _, err := io.CopyN(out, from, at-data); err != nil {
+			return err
+		}
+	}
+	return nil
+}

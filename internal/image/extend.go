@@ -1,0 +1,174 @@
+package image
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// Extension says what an image has more than the one that it is based on.
+type Extension struct {
+	// Base is any image but the host's, as Resolve takes it.
+	Base sandpit.Image
+	// Key stands for all that makes the image another one than its base: with the same
+	// base and key it is made once.
+	Key string
+	// Layer opens a layer as images of registries have it, packed or not, if the image is
+	// to be made. What it returns is closed. Nil changes no files.
+	Layer func(ctx context.Context) (io.ReadCloser, error)
+	// Config replaces what the base says about programs in it.
+	Config Config
+	// Template is kept with the image, for whoever has it built. Default: nothing.
+	Template json.RawMessage
+	// Source is what it is made from, for people.
+	Source string
+}
+
+// Extend returns the image that e describes, as an entry without a name, making it
+// first if need be. Who wants the same one meanwhile waits.
+//
+// Unsupported: the base is the host's image. Otherwise errors are those of Resolve, and
+// of Layer.
+func (s *Store) Extend(ctx context.Context, e Extension, p Progress) (Entry, error) {
+	base, err := s.Resolve(ctx, e.Base, p)
+	if err != nil {
+		return Entry{}, err
+	}
+	defer func() { _ = base.File.Close() }() // only read
+	if len(base.Mounts) > 0 {
+		return Entry{}, sandpit.WithHint(
+			sandpit.Errorf(sandpit.Unsupported, "image %s is this machine's programs, and nothing can be based on it", sandpit.HostImage),
+			"start from an image of a registry, a directory or an archive")
+	}
+	config, err := json.Marshal(e.Config)
+	if err != nil {
+		return Entry{}, fmt.Errorf("extend image %s: %w", e.Base, err)
+	}
+	key := digest("extend", s.keyOf(base.File), e.Key, string(config), string(e.Template))
+	f, _, err := s.once(ctx, job{
+		lock: key,
+		find: s.keyed(key),
+		write: func(out *os.File) (made, error) {
+			return made{key: key}, s.extend(ctx, e, base.File, out)
+		},
+	})
+	if err != nil {
+		return Entry{}, fmt.Errorf("extend image %s: %w", e.Base, err)
+	}
+	entry, err := describe(f, key)
+	return entry, errors.Join(err, f.Close())
+}
+
+// keyOf returns the key of an open image.
+func (s *Store) keyOf(f *os.File) string {
+	return strings.TrimSuffix(f.Name()[len(s.dir)+1:], imageSuffix)
+}
+
+// extend writes an image that begins with the contents of another one.
+func (s *Store) extend(ctx context.Context, e Extension, base, out *os.File) error {
+	root, end, err := openTree(base, s.limits)
+	if err != nil {
+		return err
+	}
+	a := newArchive(out, s.limits)
+	a.root, a.w.at = root, end
+	if e.Layer != nil {
+		if err := a.addOpened(ctx, e.Layer); err != nil {
+			return err
+		}
+	}
+	if err := copyContents(out, base, end); err != nil {
+		return fmt.Errorf("write the image: %w", err)
+	}
+	if err := a.w.punch(a.root); err != nil {
+		return err
+	}
+	if err := a.w.finish(a.root); err != nil {
+		return err
+	}
+	return writeNote(out, note{
+		Kind: KindTemplate, Source: e.Source, Platform: thisMachine().String(), Created: time.Now().UTC().Truncate(time.Second),
+		Config: e.Config, Template: e.Template,
+	})
+}
+
+// addOpened adds a layer.
+func (a *archive) addOpened(ctx context.Context, open func(context.Context) (io.ReadCloser, error)) error {
+	r, err := open(ctx)
+	if err != nil {
+		return err
+	}
+	a.layer = newLayer()
+	defer func() { a.layer = nil }()
+	err = a.readAll(bufio.NewReaderSize(&meter{ctx: ctx, r: r}, bufferSize))
+	if err != nil {
+		err = damaged(err)
+	}
+	return errors.Join(err, r.Close())
+}
+
+// SetTemplate gives an image the name of a template, "template:" and the name, which
+// holds it in the cache until it is removed by that name or another image gets it.
+//
+// Invalid: that is no such name. NotFound: no image has this ID.
+func (s *Store) SetTemplate(ctx context.Context, name sandpit.Image, id string) (Entry, error) {
+	r, ok, err := parseTemplate(string(name))
+	if err == nil && !ok {
+		err = badTemplate(string(name))
+	}
+	if err != nil {
+		return Entry{}, err
+	}
+	f, err := s.byKey(ctx, id)
+	if err != nil {
+		return Entry{}, fmt.Errorf("template %s: %w", name, err)
+	}
+	defer func() { _ = f.Close() }() // only read
+	if err := s.setName(ctx, r, pulled{Name: r.String(), Key: id}); err != nil {
+		return Entry{}, fmt.Errorf("template %s: %w", name, err)
+	}
+	e, err := describe(f, id)
+	e.Name = r.short()
+	return e, err
+}
+
+// byKey returns the image with an ID. NotFound.
+func (s *Store) byKey(ctx context.Context, id string) (*os.File, error) {
+	var f *os.File
+	var err error
+	if isKey(id) {
+		f, err = s.open(ctx, id)
+	}
+	if err == nil && f == nil {
+		err = sandpit.Errorf(sandpit.NotFound, "no image in the cache has the ID %s", quote(id))
+	}
+	return f, err
+}
+
+// Template returns what Extension.Template was for an image of the cache.
+func (s *Store) Template(ctx context.Context, ref sandpit.Image) (json.RawMessage, error) {
+	root, err := s.Resolve(ctx, ref, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = root.File.Close() }() // only read
+	n, err := readNote(root.File)
+	return n.Template, err
+}
+
+// CheckTemplate returns an Invalid error unless SetTemplate takes the name.
+func CheckTemplate(name sandpit.Image) error {
+	_, ok, err := parseTemplate(string(name))
+	if err == nil && !ok {
+		err = badTemplate(string(name))
+	}
+	return err
+}

@@ -1,0 +1,199 @@
+package template
+
+import (
+	"archive/tar"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/moby/patternmatcher"
+	"github.com/moby/patternmatcher/ignorefile"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// IgnoreFile lists what of a directory is not copied, in the format of Docker.
+const IgnoreFile = ".dockerignore"
+
+// source is the directory that files are copied from.
+type source struct {
+	root    *os.Root
+	ignored *patternmatcher.PatternMatcher
+}
+
+// openSource opens a directory. Who calls it closes the root.
+func openSource(dir string) (*source, error) {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, fmt.Errorf("open what is to be copied: %w", err)
+	}
+	s := &source{root: root}
+	if s.ignored, err = readIgnored(root); err != nil {
+		return nil, errors.Join(err, root.Close())
+	}
+	return s, nil
+}
+
+func readIgnored(root *os.Root) (*patternmatcher.PatternMatcher, error) {
+	var lines []string
+	f, err := root.Open(IgnoreFile)
+	if err == nil {
+		defer func() { _ = f.Close() }() // only read
+		lines, err = ignorefile.ReadAll(io.LimitReader(f, maxFile))
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("read %s: %w", IgnoreFile, err)
+	}
+	m, err := patternmatcher.New(lines)
+	if err != nil {
+		return nil, sandpit.Errorf(sandpit.Invalid, "%s: %w", IgnoreFile, err)
+	}
+	return m, nil
+}
+
+// packed is a layer in a file without a name, and the digest of what decides what it is.
+type packed struct {
+	*os.File
+	digest string
+}
+
+// pack makes a layer of what is to be copied. Times do not count for the digest: a file
+// that was only touched is the same.
+func (s *source) pack(ctx context.Context, c Copy, workDir string) (*packed, error) {
+	f, err := os.CreateTemp("", "sandpit-copy-*")
+	if err == nil {
+		err = os.Remove(f.Name())
+	}
+	if err != nil {
+		return nil, fmt.Errorf("copy: %w", err)
+	}
+	sum := sha256.New()
+	p := &packing{ctx: ctx, source: s, copy: c, sum: sum, tar: tar.NewWriter(f)}
+	to := strings.TrimPrefix(inside(workDir, c.To), "/")
+	last := path.Base(c.To)
+	intoDir := strings.HasSuffix(c.To, "/") || last == "." || last == ".." || len(c.From) > 1
+	for _, from := range c.From {
+		if err = p.add(from, to, intoDir); err != nil {
+			break
+		}
+	}
+	if err == nil {
+		err = p.tar.Close()
+	}
+	if err == nil {
+		_, err = f.Seek(0, io.SeekStart)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("copy: %w", err), f.Close())
+	}
+	return &packed{File: f, digest: hex.EncodeToString(sum.Sum(nil))}, nil
+}
+
+// packing is a layer in the making.
+type packing struct {
+	ctx    context.Context //nolint:containedctx // of one call of pack
+	source *source
+	copy   Copy
+	sum    io.Writer
+	tar    *tar.Writer
+}
+
+// add adds one path with all that is below it.
+func (p *packing) add(from, to string, intoDir bool) error {
+	from = path.Clean(strings.TrimPrefix(filepath.ToSlash(from), "/"))
+	if !fs.ValidPath(from) {
+		return sandpit.Errorf(sandpit.Invalid, "%q leads out of the directory", from)
+	}
+	info, err := p.source.root.Stat(from)
+	if err != nil {
+		return err
+	}
+	if !info.IsDir() {
+		if intoDir {
+			to = path.Join(to, path.Base(from))
+		}
+		return p.entry(from, to, info)
+	}
+	return fs.WalkDir(p.source.root.FS(), from, func(name string, d fs.DirEntry, err error) error {
+		if err == nil {
+			err = p.ctx.Err()
+		}
+		if err != nil {
+			return err
+		}
+		skip, err := p.source.ignores(name)
+		switch {
+		case err != nil:
+			return err
+		case skip && d.IsDir() && !p.source.ignored.Exclusions():
+			return fs.SkipDir
+		case skip:
+			return nil
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		below := strings.TrimPrefix(strings.TrimPrefix(name, from), "/")
+		if from == "." {
+			below = name
+		}
+		return p.entry(name, path.Join(to, below), info)
+	})
+}
+
+func (s *source) ignores(name string) (bool, error) {
+	if name == "." {
+		return false, nil
+	}
+	return s.ignored.MatchesOrParentMatches(name)
+}
+
+// entry adds one file. What is neither a directory, a file nor a link is left out.
+func (p *packing) entry(name, to string, info fs.FileInfo) error {
+	h := &tar.Header{Name: to, Uid: p.copy.UID, Gid: p.copy.GID, Mode: int64(info.Mode().Perm()), ModTime: info.ModTime(), Format: tar.FormatPAX}
+	if p.copy.Mode != 0 {
+		h.Mode = p.copy.Mode
+	}
+	var contents io.Reader = strings.NewReader("")
+	switch {
+	case info.IsDir():
+		h.Typeflag, h.Name, h.Mode = tar.TypeDir, to+"/", int64(info.Mode().Perm())
+		if to == "" || to == "." {
+			return nil // the image's own root stays as it is
+		}
+	case info.Mode()&fs.ModeSymlink != 0:
+		target, err := p.source.root.Readlink(name)
+		if err != nil {
+			return err
+		}
+		h.Typeflag, h.Linkname = tar.TypeSymlink, target
+	case info.Mode().IsRegular():
+		f, err := p.source.root.Open(name)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = f.Close() }() // only read
+		h.Typeflag, h.Size, contents = tar.TypeReg, info.Size(), f
+	default:
+		return nil
+	}
+	fmt.Fprintf(p.sum, "%q %c %o %d:%d %q %d\n", h.Name, h.Typeflag, h.Mode, h.Uid, h.Gid, h.Linkname, h.Size)
+	h.ModTime = h.ModTime.Truncate(time.Second)
+	if err := p.tar.WriteHeader(h); err != nil {
+		return err
+	}
+	if n, err := io.Copy(io.MultiWriter(p.tar, p.sum), contents); err != nil || n != h.Size {
+		return errors.Join(sandpit.Errorf(sandpit.Unavailable, "%s changed while it was read", name), err)
+	}
+	return nil
+}

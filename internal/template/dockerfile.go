@@ -1,0 +1,313 @@
+package template
+
+import (
+	"encoding/json"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// ParseDockerfile reads a Dockerfile with one stage. Args are values for its ARGs.
+//
+// Invalid: it is none; the error says where. Unsupported: an instruction or a form of
+// one that means nothing here.
+func ParseDockerfile(data []byte, args map[string]string) (Template, error) {
+	if len(data) > maxFile {
+		return Template{}, sandpit.Errorf(sandpit.Invalid, "a Dockerfile has at most %d bytes", maxFile)
+	}
+	d := &dockerfile{given: args, vars: map[string]string{}, args: map[string]string{}, shell: []string{shellProgram, "-c"}}
+	for _, l := range joinLines(string(data)) {
+		d.line = l.number
+		word, rest, _ := strings.Cut(l.text, " ")
+		if err := d.instruction(strings.ToUpper(word), strings.TrimSpace(rest)); err != nil {
+			return Template{}, sandpit.Errorf(sandpit.CodeOf(err), "line %d: %s: %w", l.number, strings.ToUpper(word), err)
+		}
+	}
+	return d.t, d.t.Validate()
+}
+
+// logical is one instruction.
+type logical struct {
+	number int // of its first line
+	text   string
+}
+
+// joinLines puts lines together that end in a backslash, and drops comments.
+func joinLines(text string) []logical {
+	var all []logical
+	var open *logical
+	for i, line := range strings.Split(strings.ReplaceAll(text, "\r\n", "\n"), "\n") {
+		trimmed := strings.TrimSpace(strings.ReplaceAll(line, "\t", " "))
+		if trimmed == "" || strings.HasPrefix(trimmed, "#") {
+			continue
+		}
+		part, more := strings.CutSuffix(trimmed, `\`)
+		if open == nil {
+			all = append(all, logical{number: i + 1})
+			open = &all[len(all)-1]
+			open.text = part
+		} else {
+			open.text += part
+		}
+		if !more {
+			open = nil
+		}
+	}
+	return all
+}
+
+// dockerfile is a Dockerfile that is being read.
+type dockerfile struct {
+	t     Template
+	given map[string]string // values from outside
+	args  map[string]string // ARGs that commands are given
+	vars  map[string]string // ARG and ENV, for what follows
+	shell []string
+	line  int
+}
+
+func (d *dockerfile) instruction(name, rest string) error {
+	if rest == "" {
+		return sandpit.Errorf(sandpit.Invalid, "nothing follows")
+	}
+	if d.t.From == "" && name != "FROM" && name != "ARG" {
+		return sandpit.Errorf(sandpit.Invalid, "the first instruction is FROM")
+	}
+	run := map[string]func(string) error{
+		"FROM": d.from, "RUN": d.run, "COPY": d.copy, "ADD": d.add, "ENV": d.env, "ARG": d.arg, "WORKDIR": d.workDir, "USER": d.user,
+		"EXPOSE": d.expose, "CMD": d.command, "ENTRYPOINT": d.entrypoint, "LABEL": d.label, "SHELL": d.setShell,
+	}[name]
+	if run == nil {
+		return sandpit.Errorf(sandpit.Unsupported, "there is no such instruction here")
+	}
+	return run(rest)
+}
+
+func (d *dockerfile) step(s Step) {
+	s.Line = d.line
+	d.t.Steps = append(d.t.Steps, s)
+}
+
+func (d *dockerfile) from(rest string) error {
+	if d.t.From != "" {
+		return sandpit.Errorf(sandpit.Unsupported, "there can be one stage only")
+	}
+	words, err := d.words(rest)
+	if err != nil {
+		return err
+	}
+	if len(words) != 1 && (len(words) != 3 || !strings.EqualFold(words[1], "as")) || strings.HasPrefix(words[0], "--") {
+		return sandpit.Errorf(sandpit.Unsupported, "want the name of an image, and nothing else")
+	}
+	d.t.From = sandpit.Image(words[0])
+	d.vars = map[string]string{} // ARGs before FROM are for FROM
+	return nil
+}
+
+var secretMount = regexp.MustCompile(`^--mount=type=secret,(?:id=([A-Za-z_][A-Za-z0-9_]*),env=([A-Za-z_][A-Za-z0-9_]*)|env=([A-Za-z_][A-Za-z0-9_]*))$`)
+
+func (d *dockerfile) run(rest string) error {
+	s := Step{RunEnv: maps.Clone(d.args)}
+	for strings.HasPrefix(rest, "--") {
+		flag, after, _ := strings.Cut(rest, " ")
+		m := secretMount.FindStringSubmatch(flag)
+		if m == nil || m[1] != m[2] {
+			return sandpit.Errorf(sandpit.Unsupported, "of flags there is only --mount=type=secret,env=NAME, not %s", flag)
+		}
+		s.Secrets = append(s.Secrets, m[1]+m[3])
+		rest = strings.TrimSpace(after)
+	}
+	if strings.HasPrefix(rest, "<<") {
+		return sandpit.Errorf(sandpit.Unsupported, "texts that begin with << are not understood")
+	}
+	s.Run = d.commandOf(rest)
+	d.step(s)
+	return nil
+}
+
+// commandOf reads either form of a command.
+func (d *dockerfile) commandOf(rest string) []string {
+	var list []string
+	if strings.HasPrefix(rest, "[") && json.Unmarshal([]byte(rest), &list) == nil && len(list) > 0 {
+		return list
+	}
+	return append(slices.Clone(d.shell), rest)
+}
+
+func (d *dockerfile) add(rest string) error {
+	for word := range strings.FieldsSeq(rest) {
+		if strings.Contains(word, "://") || regexp.MustCompile(`\.(tar|tgz|tar\.[a-z0-9]+)"?,?$`).MatchString(word) {
+			return sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "%s would be fetched or unpacked", word), "COPY it, and unpack it with RUN")
+		}
+	}
+	return d.copy(rest)
+}
+
+func (d *dockerfile) copy(rest string) error {
+	c := Copy{}
+	for strings.HasPrefix(rest, "--") {
+		flag, after, _ := strings.Cut(rest, " ")
+		if err := c.flag(flag); err != nil {
+			return err
+		}
+		rest = strings.TrimSpace(after)
+	}
+	var words []string
+	if !strings.HasPrefix(rest, "[") || json.Unmarshal([]byte(rest), &words) != nil {
+		var err error
+		if words, err = d.words(rest); err != nil {
+			return err
+		}
+	}
+	if len(words) < 2 {
+		return sandpit.Errorf(sandpit.Invalid, "want what to copy, and where to")
+	}
+	last := len(words) - 1
+	c.From, c.To = words[:last], words[last]
+	for _, from := range c.From {
+		if strings.ContainsAny(from, "*?[") {
+			return sandpit.Errorf(sandpit.Unsupported, "%q is a pattern; name the files or their directory", from)
+		}
+	}
+	d.step(Step{Copy: &c})
+	return nil
+}
+
+func (c *Copy) flag(flag string) error {
+	name, value, _ := strings.Cut(flag, "=")
+	var err error
+	switch name {
+	case "--chown":
+		user, group, both := strings.Cut(value, ":")
+		if c.UID, err = strconv.Atoi(user); err == nil && both {
+			c.GID, err = strconv.Atoi(group)
+		} else {
+			c.GID = c.UID
+		}
+	case "--chmod":
+		c.Mode, err = strconv.ParseInt(value, 8, 32)
+	default:
+		return sandpit.Errorf(sandpit.Unsupported, "there is no flag %s", name)
+	}
+	if err != nil || c.UID < 0 || c.GID < 0 || c.Mode < 0 || c.Mode > 0o7777 {
+		return sandpit.Errorf(sandpit.Unsupported, "%s: want numbers", flag)
+	}
+	return nil
+}
+
+// pairs reads NAME=VALUE ..., or NAME VALUE.
+func (d *dockerfile) pairs(rest string) (map[string]string, error) {
+	words, err := d.words(rest)
+	if err != nil {
+		return nil, err
+	}
+	set := map[string]string{}
+	if !strings.Contains(words[0], "=") {
+		name, value, found := strings.Cut(rest, " ")
+		if !found {
+			return nil, sandpit.Errorf(sandpit.Invalid, "want NAME=VALUE")
+		}
+		set[name], err = d.expand(strings.TrimSpace(value))
+		return set, err
+	}
+	for _, w := range words {
+		name, value, found := strings.Cut(w, "=")
+		if !found || name == "" {
+			return nil, sandpit.Errorf(sandpit.Invalid, "%q: want NAME=VALUE", w)
+		}
+		set[name] = value
+	}
+	return set, nil
+}
+
+func (d *dockerfile) env(rest string) error {
+	set, err := d.pairs(rest)
+	if err != nil {
+		return err
+	}
+	maps.Copy(d.vars, set)
+	d.step(Step{Env: set})
+	return nil
+}
+
+func (d *dockerfile) label(rest string) error {
+	set, err := d.pairs(rest)
+	if err != nil {
+		return err
+	}
+	if d.t.Labels == nil {
+		d.t.Labels = map[string]string{}
+	}
+	maps.Copy(d.t.Labels, set)
+	return nil
+}
+
+func (d *dockerfile) arg(rest string) error {
+	words, err := d.words(rest)
+	if err != nil {
+		return err
+	}
+	for _, w := range words {
+		name, value, has := strings.Cut(w, "=")
+		if !envPattern.MatchString(name) {
+			return sandpit.Errorf(sandpit.Invalid, "%q is no name", name)
+		}
+		if given, ok := d.given[name]; ok {
+			value, has = given, true
+		}
+		if _, isEnv := d.vars[name]; !has || isEnv && d.isEnv(name) {
+			continue
+		}
+		d.vars[name] = value
+		if d.t.From != "" {
+			d.args[name] = value
+		}
+	}
+	return nil
+}
+
+// isEnv reports whether ENV has set a name, which goes before ARG.
+func (d *dockerfile) isEnv(name string) bool {
+	return slices.ContainsFunc(d.t.Steps, func(s Step) bool { _, ok := s.Env[name]; return ok })
+}
+
+func (d *dockerfile) workDir(rest string) error {
+	dir, err := d.expand(rest)
+	d.step(Step{WorkDir: dir})
+	return err
+}
+
+func (d *dockerfile) user(rest string) error {
+	user, err := d.expand(rest)
+	d.step(Step{User: user})
+	return err
+}
+
+func (d *dockerfile) expose(rest string) error {
+	words, err := d.words(rest)
+	d.t.Ports = append(d.t.Ports, words...)
+	return err
+}
+
+func (d *dockerfile) command(rest string) error {
+	d.t.Command = d.commandOf(rest)
+	return nil
+}
+
+func (d *dockerfile) entrypoint(rest string) error {
+	d.t.Entrypoint = d.commandOf(rest)
+	return nil
+}
+
+func (d *dockerfile) setShell(rest string) error {
+	var list []string
+	if json.Unmarshal([]byte(rest), &list) != nil || len(list) == 0 {
+		return sandpit.Errorf(sandpit.Invalid, `want a list such as ["/bin/bash", "-c"]`)
+	}
+	d.shell = list
+	return nil
+}

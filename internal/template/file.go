@@ -1,0 +1,137 @@
+package template
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+
+	"github.com/BurntSushi/toml"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// FileName is how a template file is called in a directory.
+const FileName = "sandpit.toml"
+
+// maxFile bounds a template file, in bytes.
+const maxFile = 1 << 20
+
+// file is a template as it is written.
+type file struct {
+	Name       string            `toml:"name"`
+	From       string            `toml:"from"`
+	Packages   []string          `toml:"packages"`
+	Env        map[string]string `toml:"env"`
+	WorkDir    string            `toml:"workdir"`
+	User       string            `toml:"user"`
+	Ports      []int             `toml:"ports"`
+	Entrypoint []string          `toml:"entrypoint"`
+	Command    []string          `toml:"command"`
+	Labels     map[string]string `toml:"labels"`
+	Build      fileBuild         `toml:"build"`
+	Steps      []fileStep        `toml:"step"`
+}
+
+type fileBuild struct {
+	Network bool     `toml:"network"`
+	Allow   []string `toml:"allow"`
+	Deny    []string `toml:"deny"`
+	Memory  int64    `toml:"memory_mb"`
+	CPUs    float64  `toml:"cpus"`
+	Disk    int64    `toml:"disk_mb"`
+}
+
+type fileStep struct {
+	Run     string            `toml:"run"`
+	Secrets []string          `toml:"secrets"`
+	Copy    []string          `toml:"copy"`
+	To      string            `toml:"to"`
+	UID     int               `toml:"uid"`
+	GID     int               `toml:"gid"`
+	Env     map[string]string `toml:"env"`
+	WorkDir string            `toml:"workdir"`
+	User    string            `toml:"user"`
+}
+
+// Parse reads a template file.
+//
+// Invalid: it is none; the error says where.
+func Parse(data []byte) (Template, error) {
+	if len(data) > maxFile {
+		return Template{}, sandpit.Errorf(sandpit.Invalid, "a template file has at most %d bytes", maxFile)
+	}
+	var f file
+	meta, err := toml.Decode(string(data), &f)
+	if err != nil {
+		return Template{}, sandpit.Errorf(sandpit.Invalid, "%w", err)
+	}
+	if unknown := meta.Undecoded(); len(unknown) > 0 {
+		return Template{}, sandpit.Errorf(sandpit.Invalid, "there is no key %q in a template", unknown[0].String())
+	}
+	t, err := f.template()
+	if err != nil {
+		return Template{}, err
+	}
+	return t, t.Validate()
+}
+
+// template puts what stands at the top into steps. Packages come first, before what
+// changes more often; env, workdir and user of the top count for all other steps.
+func (f file) template() (Template, error) {
+	t := Template{
+		Name: f.Name, From: sandpit.Image(f.From), Entrypoint: f.Entrypoint, Command: f.Command, Labels: f.Labels,
+		Build: f.Build.build(),
+	}
+	for _, p := range f.Ports {
+		t.Ports = append(t.Ports, fmt.Sprint(p))
+	}
+	if len(f.Packages) > 0 {
+		install, err := packages(f.Packages)
+		if err != nil {
+			return t, err
+		}
+		t.Steps = append(t.Steps, install)
+	}
+	for _, s := range []Step{{Env: f.Env}, {WorkDir: f.WorkDir}, {User: f.User}} {
+		if len(s.Env) > 0 || s.WorkDir != "" || s.User != "" {
+			t.Steps = append(t.Steps, s)
+		}
+	}
+	for _, s := range f.Steps {
+		t.Steps = append(t.Steps, s.step())
+	}
+	return t, nil
+}
+
+func (b fileBuild) build() Build {
+	return Build{
+		Network:   sandpit.NetworkPolicy{Online: b.Network || len(b.Allow) > 0, Allow: b.Allow, Deny: b.Deny},
+		Resources: sandpit.Resources{Memory: b.Memory << 20, CPUs: b.CPUs, Disk: b.Disk << 20},
+	}
+}
+
+func (f fileStep) step() Step {
+	s := Step{Secrets: f.Secrets, Env: f.Env, WorkDir: f.WorkDir, User: f.User}
+	if f.Run != "" {
+		s.Run = shell(f.Run)
+	}
+	if len(f.Copy) > 0 || f.To != "" {
+		s.Copy = &Copy{From: f.Copy, To: f.To, UID: f.UID, GID: f.GID}
+	}
+	return s
+}
+
+var packagePattern = regexp.MustCompile(`^[a-z0-9][a-z0-9+.-]*(=[A-Za-z0-9.+:~-]+)?$`)
+
+// packages is a step that installs packages of Debian, as root and without what only
+// apt needs.
+func packages(names []string) (Step, error) {
+	for _, name := range names {
+		if !packagePattern.MatchString(name) {
+			return Step{}, sandpit.Errorf(sandpit.Invalid, "%q is not the name of a Debian package", name)
+		}
+	}
+	script := "set -e; export DEBIAN_FRONTEND=noninteractive; apt-get update -q; apt-get install -qy --no-install-recommends " +
+		strings.Join(names, " ") + "; apt-get clean; rm -rf /var/lib/apt/lists/*"
+	return Step{Run: shell(script), RunUser: "root"}, nil
+}

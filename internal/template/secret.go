@@ -1,0 +1,113 @@
+package template
+
+import (
+	"bytes"
+	"io"
+	"sync"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// secrets are values that must not be found in an image or in what a build tells.
+type secrets map[string]string
+
+// shortest is how many bytes a secret must have to be looked for: shorter ones are found
+// everywhere.
+const shortest = 6
+
+// most is how many bytes the longest value has.
+func (s secrets) most() int {
+	n := 0
+	for _, v := range s {
+		n = max(n, len(v))
+	}
+	return n
+}
+
+// found returns the name of a secret whose value is in data, or "".
+func (s secrets) found(data []byte) string {
+	for name, value := range s {
+		if len(value) >= shortest && bytes.Contains(data, []byte(value)) {
+			return name
+		}
+	}
+	return ""
+}
+
+// scanner passes a stream on and fails when a secret is in it.
+type scanner struct {
+	io.ReadCloser
+	secrets secrets
+	tail    []byte // what was passed on last, shorter than the longest value
+}
+
+func (s *scanner) Read(p []byte) (int, error) {
+	n, err := s.ReadCloser.Read(p)
+	s.tail = append(s.tail, p[:n]...)
+	if name := s.secrets.found(s.tail); name != "" {
+		return 0, sandpit.WithHint(
+			sandpit.Errorf(sandpit.PermissionDenied, "the step has written the secret %s to a file, and all who use the image could read it", name),
+			"have the command take it from its environment, and remove what it writes down")
+	}
+	if keep := max(0, s.secrets.most()-1); len(s.tail) > keep {
+		s.tail = append(s.tail[:0], s.tail[len(s.tail)-keep:]...)
+	}
+	return n, err
+}
+
+// shared is a writer for two, or for nobody.
+type shared struct {
+	mu sync.Mutex
+	to io.Writer
+}
+
+func (s *shared) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.to == nil {
+		return len(p), nil
+	}
+	return s.to.Write(p)
+}
+
+// redactor writes output on, with "***" where a secret was. Its owner flushes it.
+type redactor struct {
+	to      io.Writer
+	secrets secrets
+	held    []byte // the end of what was written, which may be the beginning of a value
+}
+
+func (r *redactor) Write(p []byte) (int, error) {
+	r.held = append(r.held, p...)
+	for _, value := range r.secrets {
+		if len(value) >= shortest {
+			r.held = bytes.ReplaceAll(r.held, []byte(value), []byte("***"))
+		}
+	}
+	ready := len(r.held) - r.begun()
+	if _, err := r.to.Write(r.held[:ready]); err != nil {
+		return 0, err
+	}
+	r.held = append(r.held[:0], r.held[ready:]...)
+	return len(p), nil
+}
+
+// begun is how many bytes at the end may be the beginning of a value.
+func (r *redactor) begun() int {
+	longest := 0
+	for _, value := range r.secrets {
+		for n := min(len(value)-1, len(r.held)); n > longest; n-- {
+			if bytes.HasSuffix(r.held, []byte(value[:n])) {
+				longest = n
+			}
+		}
+	}
+	return longest
+}
+
+// flush writes what was held back.
+func (r *redactor) flush() error {
+	_, err := r.to.Write(r.held)
+	r.held = nil
+	return err
+}

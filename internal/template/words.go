@@ -1,0 +1,110 @@
+package template
+
+import (
+	"regexp"
+	"strings"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// words splits a line as a shell would, with variables replaced.
+func (d *dockerfile) words(line string) ([]string, error) {
+	var all []string
+	for rest := strings.TrimLeft(line, " "); rest != ""; rest = strings.TrimLeft(rest, " ") {
+		word, after, err := d.word(rest, true)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, word)
+		rest = after
+	}
+	if len(all) == 0 {
+		return nil, sandpit.Errorf(sandpit.Invalid, "nothing follows")
+	}
+	return all, nil
+}
+
+// expand is words without the splitting.
+func (d *dockerfile) expand(line string) (string, error) {
+	word, _, err := d.word(line, false)
+	return word, err
+}
+
+// word reads up to the next space outside of quotes, or to the end.
+func (d *dockerfile) word(line string, one bool) (word, rest string, err error) {
+	var b strings.Builder
+	quote := byte(0)
+	for i := 0; i < len(line); i++ {
+		c := line[i]
+		switch {
+		case c == ' ' && quote == 0 && one:
+			return b.String(), line[i:], nil
+		case quote == 0 && (c == '"' || c == '\''):
+			quote = c
+		case c == quote:
+			quote = 0
+		case c == '\\' && quote != '\'' && i+1 < len(line):
+			i++
+			if quote == '"' && line[i] != '"' && line[i] != '\\' && line[i] != '$' {
+				b.WriteByte('\\')
+			}
+			b.WriteByte(line[i])
+		case c == '$' && quote != '\'':
+			value, used, err := d.variable(line[i:])
+			if err != nil {
+				return "", "", err
+			}
+			b.WriteString(value)
+			i += used - 1
+		default:
+			b.WriteByte(c)
+		}
+	}
+	if quote != 0 {
+		return "", "", sandpit.Errorf(sandpit.Invalid, "a quote is not closed")
+	}
+	return b.String(), "", nil
+}
+
+var variablePattern = regexp.MustCompile(`^\$(?:([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*)(?:(:[-+])([^}$]*))?\})`)
+
+// variable replaces one at the beginning of text, and tells how long it was. One that is
+// not known yet may be known to the base: it stays, for Step.apply.
+func (d *dockerfile) variable(text string) (value string, length int, err error) {
+	m := variablePattern.FindStringSubmatch(text)
+	if m == nil {
+		if strings.HasPrefix(text, "${") {
+			return "", 0, sandpit.Errorf(sandpit.Unsupported, "%q: want ${NAME}, ${NAME:-word} or ${NAME:+word}", text)
+		}
+		return "$", 1, nil
+	}
+	name := m[1] + m[2]
+	value, known := d.vars[name]
+	switch {
+	case m[3] == ":-" && value == "":
+		value = m[4]
+	case m[3] == ":+" && value != "":
+		value = m[4]
+	case m[3] == ":+":
+		value = ""
+	case !known:
+		value = "${" + name + "}"
+	}
+	return value, len(m[0]), nil
+}
+
+var laterPattern = regexp.MustCompile(`\$\{([A-Za-z_][A-Za-z0-9_]*)\}`)
+
+// usualPath is what programs have in an image that says nothing.
+const usualPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+// replaced has ${NAME} replaced by what the image has so far.
+func replaced(text string, env map[string]string) string {
+	return laterPattern.ReplaceAllStringFunc(text, func(m string) string {
+		name := m[2 : len(m)-1]
+		if value, ok := env[name]; ok || name != "PATH" {
+			return value
+		}
+		return usualPath
+	})
+}
