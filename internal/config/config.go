@@ -37,6 +37,8 @@ type Config struct {
 	Telemetry Telemetry
 	// Preview is the [preview] section.
 	Preview Preview
+	// E2B is the [e2b] section.
+	E2B E2B
 	// Pools are the [[pool]] entries.
 	Pools []Pool
 
@@ -159,6 +161,7 @@ func Default() Config {
 		},
 		Docker:  defaultDocker(),
 		Preview: defaultPreview(),
+		E2B:     defaultE2B(),
 		Sources: map[Key]string{},
 	}
 	defaultServer(&c)
