@@ -32,7 +32,7 @@ func TestJavaScriptSDK(t *testing.T) {
 			testengine.Skip(t, "this machine has no %s", program)
 		}
 	}
-	server, dir := newShim(t), install(t)
+	server, dir := newServer(t), install(t)
 	scripts, err := filepath.Glob(filepath.Join(dir, "*.test.mjs"))
 	if err != nil || len(scripts) == 0 {
 		t.Fatalf("scripts: %q, %v", scripts, err)
@@ -90,13 +90,13 @@ func (r result) report(t *testing.T) {
 }
 
 // runNode runs a script against the server.
-func runNode(t *testing.T, script, server string) []result {
+func runNode(t *testing.T, script string, server *server) []result {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "node", "--test", "--test-reporter=./reporter.mjs", script)
 	cmd.Dir = filepath.Dir(script)
-	cmd.Env = append(withoutE2B(os.Environ()), "E2B_API_URL="+server, "E2B_SANDBOX_URL="+server, "E2B_API_KEY="+apiKey)
+	cmd.Env = server.clientEnviron()
 	cmd.WaitDelay = 10 * time.Second // for what a killed node has left
 	var out, diagnostics bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &diagnostics
