@@ -135,18 +135,24 @@ type signatureError struct{ error }
 // Unwrap returns the error with its code.
 func (e *signatureError) Unwrap() error { return e.error }
 
-// signedFor returns the sandbox whose guest a URL is signed for: to clients that reach all
-// sandboxes by one URL, nothing else in it says which one is meant.
-func (g *Gateway) signedFor(r *http.Request) (target, bool) {
-	if g.o.Rules == nil || !isSigned(r) {
+// bareTarget returns the sandbox whose guest a request is for that names none, as
+// clients send them that reach all sandboxes by one URL: those of earlier versions show
+// the token only, and in a signed URL there is nothing but the signature. It is false
+// for what is no such request.
+func (g *Gateway) bareTarget(r *http.Request) (target, bool) {
+	token, query := r.Header.Get(headerGuest), r.URL.Query()
+	signed := isSigned(r)
+	if g.o.Rules == nil || !signed && !strings.HasPrefix(token, tokenPrefix) {
 		return target{}, false
 	}
-	query := r.URL.Query()
-	given := []byte(query.Get("signature"))
 	t := target{port: guestPort, mode: byHeader}
-	for _, s := range g.o.Manager.List(manager.Filter{}) {
-		want := signatureOf(r.Method, query, g.GuestToken(s.ID))
-		if subtle.ConstantTimeCompare(given, []byte(want)) == 1 {
+	gone := g.o.Manager.List(manager.Filter{States: []sandpit.State{sandpit.StateDeleted}}) // clients want to hear why
+	for _, s := range append(g.o.Manager.List(manager.Filter{}), gone...) {
+		given, want := token, g.GuestToken(s.ID)
+		if signed {
+			given, want = query.Get("signature"), signatureOf(r.Method, query, want)
+		}
+		if subtle.ConstantTimeCompare([]byte(given), []byte(want)) == 1 {
 			t.id = s.ID
 		}
 	}

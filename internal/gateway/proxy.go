@@ -34,7 +34,7 @@ func (g *Gateway) Handler(next http.Handler) http.Handler {
 			return
 		}
 		if len(r.Header.Values(headerSandbox)) == 0 {
-			if t, ok := g.signedFor(r); ok {
+			if t, ok := g.bareTarget(r); ok {
 				g.answer(w, r, func(a *answer) { g.serve(a, r, t) })
 				return
 			}

@@ -1,6 +1,7 @@
 package e2b
 
 import (
+	"encoding/json"
 	"maps"
 	"math"
 	"net/http"
@@ -21,7 +22,8 @@ type entry struct {
 	Fields  map[string]string `json:"fields"`
 }
 
-// line is an entry as clients of the first generation take it.
+// line is an entry as clients of the first generation take it: Line is JSON, with a
+// level, a logger and a message.
 type line struct {
 	At   time.Time `json:"timestamp"`
 	Line string    `json:"line"`
@@ -155,7 +157,13 @@ func (s *Server) logsV1(c *call) (int, any, error) {
 	}
 	lines := make([]line, len(all))
 	for i, e := range all {
-		lines[i] = line{e.At, e.Message}
+		text := maps.Clone(e.Fields)
+		text["level"], text["logger"], text["message"] = e.Level, clientID, e.Message
+		raw, err := json.Marshal(text)
+		if err != nil {
+			return 0, nil, err
+		}
+		lines[i] = line{e.At, string(raw)}
 	}
 	return http.StatusOK, map[string]any{"logs": lines, "logEntries": notNil(all)}, nil
 }
