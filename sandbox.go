@@ -47,8 +47,8 @@ type Spec struct {
 	// User runs processes that name no other: a name, a uid, or uid:gid as
 	// known inside. Default: root of the sandbox, which is nobody outside.
 	User string `json:"user,omitempty"`
-	// WorkDir is where processes start; it is made if missing. Default:
-	// DefaultWorkDir.
+	// WorkDir is where processes start; it is made if missing. HomeDir is the home of
+	// each process's user. Default: that of the image, else DefaultWorkDir.
 	WorkDir string `json:"work_dir,omitempty"`
 	// Mounts are directories of the machine, or volumes, to be seen inside. Default:
 	// none.
@@ -69,6 +69,9 @@ type Spec struct {
 
 // DefaultWorkDir is where processes start when nothing else is said.
 const DefaultWorkDir = "/workspace"
+
+// HomeDir stands for the home of whoever a process runs as.
+const HomeDir = "~"
 
 // Clone returns a copy that shares nothing with s.
 func (s Spec) Clone() Spec {

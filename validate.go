@@ -19,7 +19,7 @@ func (s Spec) Validate() error {
 	if s.Hostname != "" && !hostnamePattern.MatchString(s.Hostname) {
 		return Errorf(Invalid, "hostname %q: want letters, digits and inner dashes, at most 63", s.Hostname)
 	}
-	if s.WorkDir != "" && !cleanAbsolute(s.WorkDir) {
+	if s.WorkDir != "" && s.WorkDir != HomeDir && !cleanAbsolute(s.WorkDir) {
 		return Errorf(Invalid, "working directory %q: want an absolute path", s.WorkDir)
 	}
 	if err := s.Resources.Validate(); err != nil {

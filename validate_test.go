@@ -28,6 +28,8 @@ func TestSpecValidate(t *testing.T) {
 		"target twice":      {mounts(sandpit.Mount{Source: "/a", Target: "/b"}, sandpit.Mount{Source: "/c", Target: "/b"}), false},
 		"working directory": {sandpit.Spec{WorkDir: "/w"}, true},
 		"relative work dir": {sandpit.Spec{WorkDir: "w"}, false},
+		"home":              {sandpit.Spec{WorkDir: sandpit.HomeDir}, true},
+		"below home":        {sandpit.Spec{WorkDir: "~/w"}, false},
 		"hostname":          {sandpit.Spec{Hostname: "a-1"}, true},
 		"hostname spaces":   {sandpit.Spec{Hostname: "a b"}, false},
 		"hostname dash":     {sandpit.Spec{Hostname: "-a"}, false},

@@ -27,12 +27,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // TestJavaScriptSDK makes a subtest of each test in the *.test.mjs files.
 func TestJavaScriptSDK(t *testing.T) {
 	t.Parallel()
-	for _, program := range []string{"node", "npm"} {
-		if _, err := exec.LookPath(program); err != nil {
-			testengine.Skip(t, "this machine has no %s", program)
-		}
-	}
-	server, dir := newShim(t), install(t)
+	needNode(t)
+	server, dir := newServer(t), install(t, ".")
 	scripts, err := filepath.Glob(filepath.Join(dir, "*.test.mjs"))
 	if err != nil || len(scripts) == 0 {
 		t.Fatalf("scripts: %q, %v", scripts, err)
@@ -47,21 +43,31 @@ func TestJavaScriptSDK(t *testing.T) {
 	}
 }
 
-// install copies the scripts to a directory and puts the SDK beside them, as
+// needNode skips the test where there is no node, or nothing that installs packages.
+func needNode(t *testing.T) {
+	t.Helper()
+	for _, program := range []string{"node", "npm"} {
+		if _, err := exec.LookPath(program); err != nil {
+			testengine.Skip(t, "this machine has no %s", program)
+		}
+	}
+}
+
+// install copies the scripts of a directory and puts the packages beside them, as
 // the lock file has it.
-func install(t *testing.T) string {
+func install(t *testing.T, from string) string {
 	t.Helper()
 	dir := t.TempDir()
-	names, err := filepath.Glob("*.mjs")
+	paths, err := filepath.Glob(filepath.Join(from, "*.mjs"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range append(names, "package.json", "package-lock.json") {
-		data, err := os.ReadFile(name)
+	for _, path := range append(paths, filepath.Join(from, "package.json"), filepath.Join(from, "package-lock.json")) {
+		data, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, filepath.Base(path)), data, 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -90,13 +96,13 @@ func (r result) report(t *testing.T) {
 }
 
 // runNode runs a script against the server.
-func runNode(t *testing.T, script, server string) []result {
+func runNode(t *testing.T, script string, server *server) []result {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "node", "--test", "--test-reporter=./reporter.mjs", script)
 	cmd.Dir = filepath.Dir(script)
-	cmd.Env = append(withoutE2B(os.Environ()), "E2B_API_URL="+server, "E2B_SANDBOX_URL="+server, "E2B_API_KEY="+apiKey)
+	cmd.Env = server.clientEnviron()
 	cmd.WaitDelay = 10 * time.Second // for what a killed node has left
 	var out, diagnostics bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &diagnostics

@@ -47,6 +47,8 @@ type EdgeOptions struct {
 	// FailedBurst how many at once. Default: 10 and 20.
 	FailedRate  float64
 	FailedBurst int
+	// Refuse answers a request that is not let in, or that has failed. Default: WriteError.
+	Refuse func(http.ResponseWriter, *http.Request, error)
 	// Observe is told of each request when it has been answered. Default: nobody is.
 	Observe func(*http.Request, Answer)
 	// Log hears of panics, and of requests at the level debug. Default: nobody does.
@@ -76,6 +78,9 @@ type Edge struct {
 func NewEdge(o EdgeOptions) *Edge {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Refuse == nil {
+		o.Refuse = WriteError
 	}
 	if o.Report == nil {
 		o.Report = func(manager.Report) {}
@@ -131,7 +136,7 @@ func (e *Edge) Admit(w http.ResponseWriter, r *http.Request) (*http.Request, err
 func (e *Edge) serve(a *answer, next *http.ServeMux) {
 	r, err := e.admit(a, a.request)
 	if err != nil {
-		WriteError(a, r, err)
+		e.o.Refuse(a, r, err)
 		return
 	}
 	a.request = r
@@ -260,7 +265,7 @@ func (e *Edge) finish(a *answer, begin time.Time, panicked any) {
 		e.o.Log.ErrorContext(r.Context(), "a request panicked", slog.Any("panic", panicked), slog.String("method", r.Method),
 			slog.String("route", r.Pattern), slog.String("request_id", RequestID(r.Context())), slog.String("stack", string(debug.Stack())))
 		if !begun {
-			WriteError(a, r, sandpit.Errorf(sandpit.Internal, "something went wrong in the server"))
+			e.o.Refuse(a, r, sandpit.Errorf(sandpit.Internal, "something went wrong in the server"))
 		}
 	}
 	if r.ContentLength != 0 && r.ProtoMajor == 1 {

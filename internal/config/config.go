@@ -39,6 +39,8 @@ type Config struct {
 	Telemetry Telemetry
 	// Preview is the [preview] section.
 	Preview Preview
+	// E2B is the [e2b] section.
+	E2B E2B
 	// Pools are the [[pool]] entries.
 	Pools []Pool
 
@@ -161,6 +163,7 @@ func Default() Config {
 		},
 		Docker:  defaultDocker(),
 		Preview: defaultPreview(),
+		E2B:     defaultE2B(),
 		Sources: map[Key]string{},
 	}
 	defaultServer(&c)

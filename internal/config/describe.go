@@ -77,6 +77,8 @@ func render(v any) string {
 		return renderMap(v, func(Login) string { return hidden })
 	case map[string][]string:
 		return renderMap(v, func(list []string) string { return strings.Join(list, ",") })
+	case map[string]sandpit.Image:
+		return renderMap(v, func(i sandpit.Image) string { return string(i) })
 	case map[string]int:
 		return renderMap(v, strconv.Itoa)
 	default: // numbers and truth values

@@ -15,7 +15,8 @@ const bothSizes = `"512m" or "2g"`
 func settings() []setting {
 	var list []setting
 	for _, part := range [][]setting{
-		programSettings(), sandboxSettings(), networkSettings(), imageSettings(), dockerSettings(), serverSettings(), tlsSettings(), previewSettings(), sshSettings(), managerSettings(), queueSettings(), toldSettings(),
+		programSettings(), sandboxSettings(), networkSettings(), imageSettings(), dockerSettings(), serverSettings(), tlsSettings(), previewSettings(),
+		e2bSettings(), sshSettings(), managerSettings(), queueSettings(), toldSettings(),
 	} {
 		list = append(list, part...)
 	}

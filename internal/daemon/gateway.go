@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/api"
 	"github.com/sandpit-dev/sandpit/internal/config"
 	"github.com/sandpit-dev/sandpit/internal/gateway"
@@ -20,7 +21,8 @@ func (s *service) openGateway(ctx context.Context) (err error) {
 	s.gateway, err = gateway.Open(ctx, gateway.Options{
 		Manager: s.manager, Store: s.store, Dir: s.cfg.StateDir, Domain: previewName(s.cfg.Preview.Domain), Places: s.places,
 		// The edge is made with the handler, after the gateway and before any request.
-		Admit:   func(w http.ResponseWriter, r *http.Request) (*http.Request, error) { return s.edge.Admit(w, r) },
+		Admit: func(w http.ResponseWriter, r *http.Request) (*http.Request, error) { return s.edge.Admit(w, r) },
+		Rules: rules, Wake: func(ctx context.Context, id sandpit.ID) error { return s.e2b.Wake(ctx, id) },
 		Observe: s.observe, Log: s.log,
 	})
 	return err

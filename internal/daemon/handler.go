@@ -31,7 +31,7 @@ func (s *service) handler() http.Handler {
 	}
 	c := s.cfg.Server
 	s.edge = api.NewEdge(api.EdgeOptions{
-		Keys: s.keys, Report: s.manager.Report, Keyless: c.Keyless, Names: c.Names, Public: public,
+		Keys: s.keys, Report: s.manager.Report, Keyless: c.Keyless, Names: s.names(), Public: public, Refuse: refuse,
 		Rate: float64(c.Rate), Burst: c.Burst, Observe: s.observe, Log: s.log,
 	})
 	return s.tracer.Handler(s.gateway.Handler(s.edge.Handler(mux)))

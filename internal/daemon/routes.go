@@ -31,6 +31,7 @@ func (s *service) routes(mux *http.ServeMux) (public []string) {
 	})
 	s.data.Register(mux)
 	data.Describe(document)
+	s.e2b.Register(mux)
 	return native.Public()
 }
 

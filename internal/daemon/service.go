@@ -13,6 +13,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/api"
 	"github.com/sandpit-dev/sandpit/internal/api/data"
+	"github.com/sandpit-dev/sandpit/internal/api/e2b"
 	"github.com/sandpit-dev/sandpit/internal/clock"
 	"github.com/sandpit-dev/sandpit/internal/config"
 	"github.com/sandpit-dev/sandpit/internal/gateway"
@@ -45,6 +46,7 @@ type service struct {
 	sshKeys   *sshkey.Keys
 	sshTokens *sshkey.Tokens
 	data      *data.Server
+	e2b       *e2b.Server
 	prePuller *prePuller
 	publisher *publish.Publisher
 	gateway   *gateway.Gateway
@@ -93,7 +95,11 @@ func (s *service) open(ctx context.Context) (err error) {
 	s.prePuller = newPrePuller(s.cfg.Image.PrePull, s.prepareImage, s.log)
 	s.sshKeys, s.sshTokens = sshkey.NewKeys(s.store, clock.System{}, s.log), sshkey.NewTokens(clock.System{})
 	s.data = data.New(data.Options{Manager: s.manager, Timeout: s.cfg.Sandbox.Timeout})
-	return s.openGateway(ctx)
+	if err := s.openGateway(ctx); err != nil {
+		return err
+	}
+	s.e2b = e2b.New(s.e2bOptions())
+	return nil
 }
 
 // openQueue opens the queue and makes sure that it answers.

@@ -114,7 +114,8 @@ type InitRequest struct {
 	Env map[string]string
 	// User runs processes that name no other. Default: root.
 	User string
-	// WorkDir is where processes start; it is made if missing.
+	// WorkDir is where processes start; it is made if missing. Default, and
+	// sandpit.HomeDir: their user's home.
 	WorkDir string
 	// Token is a new key, which the client uses from then on. Default: the one it has.
 	Token string
@@ -130,6 +131,9 @@ type InitRequest struct {
 // Invalid: no such user, or not a directory.
 func (c *Client) Init(ctx context.Context, req InitRequest) error {
 	token := cmp.Or(req.Token, *c.auth.token.Load())
+	if req.WorkDir == sandpit.HomeDir {
+		req.WorkDir = ""
+	}
 	body, err := json.Marshal(map[string]any{
 		"accessToken": token, "envVars": req.Env, "defaultUser": req.User, "defaultWorkdir": req.WorkDir,
 		"forgetCommands": req.Forget,

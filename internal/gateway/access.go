@@ -27,13 +27,16 @@ type pass struct {
 // enter finds out whether a request may see a port. The request that it returns is to
 // be used from there on.
 func (g *Gateway) enter(w http.ResponseWriter, r *http.Request, t target) (*http.Request, pass, error) {
+	if known, err := g.enterAsE2B(r, t); known {
+		return r, pass{}, err
+	}
 	known := errPrivate()
 	if t.mode == byHeader {
-		admitted, err := g.o.Admit(w, r)
+		admitted, err := g.o.Admit(w, withoutUser(r, t))
 		if err != nil && sandpit.CodeOf(err) != sandpit.Unauthenticated {
 			return r, pass{}, err // the wrong name, a page of another site, too often
 		}
-		r, known = admitted, err
+		r, known = r.WithContext(admitted.Context()), err
 	}
 	said := g.look(t.id, t.port)
 	if said.Public && t.port != guestPort {
@@ -42,7 +45,11 @@ func (g *Gateway) enter(w http.ResponseWriter, r *http.Request, t target) (*http
 	sealed := grant{t.id, t.port, said.Epoch}
 	now := g.o.Clock.Now()
 	if token, shown := shownToken(r.Header, t.port); shown {
-		if _, ok := g.signer.check(token, sealed, now); !ok {
+		_, ok := g.signer.check(token, sealed, now)
+		if !ok && t.port != guestPort {
+			_, ok = g.signer.check(token, grant{id: t.id, port: anyPort}, now)
+		}
+		if !ok {
 			return r, pass{}, errPrivate()
 		}
 		return r, pass{}, nil
@@ -65,6 +72,18 @@ func (g *Gateway) enter(w http.ResponseWriter, r *http.Request, t target) (*http
 		return r, pass{}, checkPage(r)
 	}
 	return r, pass{}, errPrivate()
+}
+
+// withoutUser is a request for the guest without the name of a user inside, which is
+// no key of ours that is wrong.
+func withoutUser(r *http.Request, t target) *http.Request {
+	scheme, _, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	if t.port != guestPort || !strings.EqualFold(scheme, "Basic") {
+		return r
+	}
+	r = r.Clone(r.Context())
+	r.Header.Del("Authorization")
+	return r
 }
 
 // shownToken returns the token that a header carries. Of several that differ none

@@ -32,6 +32,11 @@ type Options struct {
 	// Places tells where the gateway is reached. Default: nobody knows, and there are
 	// no URLs.
 	Places func() Places
+	// Rules says how the ports of a sandbox are reached. Default: as Rules{} says.
+	Rules func(sandpit.Sandbox) Rules
+	// Wake has a paused sandbox run again, for a while, because somebody wants to reach
+	// it. Default: nobody can.
+	Wake func(context.Context, sandpit.ID) error
 	// Observe is told of each request when it has been answered. Default: nobody is.
 	Observe func(*http.Request, api.Answer)
 	// Clock tells the time of day. Default: clock.System.

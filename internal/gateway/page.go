@@ -18,7 +18,7 @@ var pageText string
 var page = template.Must(template.New("page").Parse(pageText))
 
 // refuse answers with the reason why nothing is to be seen, unless an answer has begun.
-func refuse(w *answer, r *http.Request, err error) {
+func refuse(w *answer, r *http.Request, t target, err error) {
 	if w.status != 0 {
 		panic(http.ErrAbortHandler) // it must not look whole
 	}
@@ -32,6 +32,11 @@ func refuse(w *answer, r *http.Request, err error) {
 	h.Set("Referrer-Policy", "no-referrer")
 	h.Set("Cache-Control", "no-store")
 	h.Set("Vary", "Accept")
+	if t.asE2B(r) {
+		h.Set("Content-Security-Policy", "default-src 'none'; sandbox")
+		refuseAsE2B(r.Context(), w, t, err)
+		return
+	}
 	if !strings.Contains(r.Header.Get("Accept"), "text/html") {
 		h.Set("Content-Security-Policy", "default-src 'none'; sandbox")
 		api.WriteProblem(w, p)

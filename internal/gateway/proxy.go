@@ -34,13 +34,17 @@ func (g *Gateway) Handler(next http.Handler) http.Handler {
 			return
 		}
 		if len(r.Header.Values(headerSandbox)) == 0 {
+			if t, ok := g.bareTarget(r); ok {
+				g.answer(w, r, func(a *answer) { g.serve(a, r, t) })
+				return
+			}
 			next.ServeHTTP(w, r)
 			return
 		}
 		g.answer(w, r, func(a *answer) {
 			t, err := headerTarget(r.Header)
 			if err != nil {
-				refuse(a, r, err)
+				refuse(a, r, t, err)
 				return
 			}
 			g.serve(a, r, t)
@@ -63,7 +67,7 @@ func (g *Gateway) servePath(a *answer, r *http.Request) {
 			redirect(a, http.StatusTemporaryRedirect, to)
 			return
 		}
-		refuse(a, r, sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "there is no preview here"), "the path is /p/SANDBOX/PORT/"))
+		refuse(a, r, t, sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "there is no preview here"), "the path is /p/SANDBOX/PORT/"))
 		return
 	}
 	if r.URL.Path == t.prefix { // else relative links would lead elsewhere
@@ -117,9 +121,10 @@ func (g *Gateway) serve(a *answer, r *http.Request, t target) {
 		a.WriteHeader(http.StatusMethodNotAllowed)
 		return
 	}
+	t.rules = g.rules(t.id)
 	r, p, err := g.enter(a, r, t)
 	if err != nil {
-		refuse(a, r, err)
+		refuse(a, r, t, err)
 		return
 	}
 	if p.fresh != "" && isVisit(r) {
@@ -132,9 +137,9 @@ func (g *Gateway) serve(a *answer, r *http.Request, t target) {
 		redirect(a, http.StatusSeeOther, to.String())
 		return
 	}
-	h, err := g.o.Manager.Use(r.Context(), t.id)
+	h, err := g.hold(r, t)
 	if err != nil {
-		refuse(a, r, err)
+		refuse(a, r, t, goneFor(t, err))
 		return
 	}
 	defer h.Release()
@@ -150,7 +155,7 @@ func (g *Gateway) pass(a *answer, r *http.Request, t target, h *manager.Handle) 
 	defer a.hurry(ctx)()
 	path, raw, ok := t.inner(r.URL.Path, r.URL.RawPath)
 	if !ok {
-		refuse(a, r, sandpit.Errorf(sandpit.Invalid, "the path names the sandbox in a strange way"))
+		refuse(a, r, t, sandpit.Errorf(sandpit.Invalid, "the path names the sandbox in a strange way"))
 		return
 	}
 	transport, done := upstream(h, r, t.port)
@@ -256,7 +261,7 @@ func (g *Gateway) failed(ctx context.Context, a *answer, r *http.Request, t targ
 	if a.status == http.StatusSwitchingProtocols {
 		return // the connection is nobody's any more
 	}
-	refuse(a, r, err)
+	refuse(a, r, t, err)
 }
 
 // buffers are used again.

@@ -31,6 +31,8 @@ type target struct {
 	// prefix is what a path begins with that the sandbox does not see, without a slash
 	// at its end; "" but for byPath.
 	prefix string
+	// rules are those of the sandbox.
+	rules Rules
 }
 
 // The headers that name a port, and those that carry a token.

@@ -234,7 +234,7 @@ func (i *Instance) snapshot(ctx context.Context, id sandpit.SnapshotID) (sandpit
 	// The image's own settings, in place of those that make it a sandbox. Labels
 	// that are left would make every container from it one of ours.
 	config := &container.Config{
-		User: rec.Image.User, WorkingDir: workDir(rec.Spec, rec.Image),
+		User: rec.Image.User, WorkingDir: imageDir(rec.Spec, rec.Image),
 		Entrypoint: append([]string{}, rec.Image.Entry...), Cmd: append([]string{}, rec.Image.Cmd...),
 		Labels: map[string]string{labelID: "", labelManager: "", labelSpec: "", labelAttempt: "", labelPart: "snapshot"},
 	}

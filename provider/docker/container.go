@@ -251,7 +251,7 @@ const guestThreads = 32
 func (p *Provider) memoryDirs(spec sandpit.Spec, img imageInfo) map[string]string {
 	size := ",size=" + strconv.FormatInt(p.o.TmpfsSize, 10)
 	dirs := map[string]string{"/tmp": "mode=1777" + size, "/var/tmp": "mode=1777" + size, "/run": "mode=755" + size}
-	if work := workDir(spec, img); work != "/" {
+	if work := workDir(spec, img); work != "/" && work != sandpit.HomeDir {
 		dirs[work] = "mode=1777" + size
 	}
 	for _, m := range spec.Mounts {
@@ -262,4 +262,12 @@ func (p *Provider) memoryDirs(spec sandpit.Spec, img imageInfo) map[string]strin
 
 func workDir(spec sandpit.Spec, img imageInfo) string {
 	return cmp.Or(spec.WorkDir, img.WorkDir, sandpit.DefaultWorkDir)
+}
+
+// imageDir is the working directory of an image made from a sandbox.
+func imageDir(spec sandpit.Spec, img imageInfo) string {
+	if spec.WorkDir == sandpit.HomeDir {
+		return img.WorkDir // an image cannot say it
+	}
+	return workDir(spec, img)
 }

@@ -133,8 +133,11 @@ func (b *box) defaults() envd.InitRequest {
 	if req.User == "" {
 		req.User = fmt.Sprintf("%d:%d", os.Getuid(), os.Getgid())
 	}
-	if req.WorkDir == "" {
+	switch req.WorkDir {
+	case "":
 		req.WorkDir = sandpit.DefaultWorkDir
+	case sandpit.HomeDir:
+		req.WorkDir = homeDir
 	}
 	req.WorkDir = b.inside(req.WorkDir)
 	return req

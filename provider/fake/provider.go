@@ -55,7 +55,7 @@ func validate(s sandpit.Spec) error {
 	if s.Hostname != "" && !hostname.MatchString(s.Hostname) {
 		return sandpit.Errorf(sandpit.Invalid, "hostname %q: want letters, digits and inner dashes, at most 63", s.Hostname)
 	}
-	if s.WorkDir != "" && (!path.IsAbs(s.WorkDir) || path.Clean(s.WorkDir) != s.WorkDir || strings.Contains(s.WorkDir, "\x00")) {
+	if s.WorkDir != "" && s.WorkDir != sandpit.HomeDir && (!path.IsAbs(s.WorkDir) || path.Clean(s.WorkDir) != s.WorkDir || strings.Contains(s.WorkDir, "\x00")) {
 		return sandpit.Errorf(sandpit.Invalid, "working directory %q: want an absolute path", s.WorkDir)
 	}
 	for name, value := range s.Env {

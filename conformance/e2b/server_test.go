@@ -1,0 +1,172 @@
+package e2b_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/sandpit-dev/sandpit/internal/testengine"
+)
+
+// long is how long anything may take that is not under test.
+const long = 2 * time.Minute
+
+// server is a sandpit server, as anybody starts it.
+type server struct {
+	url     string
+	key     string
+	domain  string // of ports, with the server's port
+	program string
+	environ []string
+	runtime string // its runtime directory
+}
+
+// newServer starts a server whose template "base" is the image that the recipe makes.
+func newServer(tb testing.TB) *server {
+	tb.Helper()
+	dir := tb.TempDir()
+	s := &server{program: testengine.Path(tb), runtime: filepath.Join(dir, "run")}
+	s.environ = append(testengine.Environ(dir),
+		"SANDPIT_SERVER_LISTEN=127.0.0.1:0", "SANDPIT_SERVER_KEYLESS=false", "SANDPIT_SERVER_DRAIN=1", "SANDPIT_E2B_TEMPLATES=base="+string(buildImage(tb)))
+	log := &lines{}
+	cmd := exec.CommandContext(context.WithoutCancel(tb.Context()), s.program, "serve")
+	cmd.Env, cmd.Stderr = s.environ, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		tb.Fatal(err)
+	}
+	rest := make(chan struct{})
+	tb.Cleanup(func() {
+		if s.key != "" {
+			s.killAll(tb)
+		}
+		_ = cmd.Process.Signal(syscall.SIGTERM) // it may have ended
+		<-rest
+		if err := cmd.Wait(); err != nil {
+			tb.Errorf("the server: %v\n%s", err, log)
+		}
+		s.awaitEngines(tb)
+	})
+	first, err := bufio.NewReader(out).ReadString('\n')
+	go func() {
+		defer close(rest)
+		_, _ = io.Copy(io.Discard, out) // it ends with the server
+	}()
+	if err != nil {
+		tb.Fatalf("the server does not start: %v\n%s", err, log)
+	}
+	s.url = regexp.MustCompile(`http://[0-9.:]+`).FindString(first)
+	s.domain = "localhost:" + s.url[strings.LastIndexByte(s.url, ':')+1:]
+	s.key = strings.TrimSpace(s.command(tb, "key", "create", "-q", "--owner", "e2b", "--admin"))
+	return s
+}
+
+// lines takes concurrent writes.
+type lines struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *lines) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(b)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// command runs sandpit as somebody at the server's machine does.
+func (s *server) command(tb testing.TB, args ...string) string {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(tb.Context()), long)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, s.program, args...)
+	cmd.Env = s.environ
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	if err := cmd.Run(); err != nil {
+		tb.Fatalf("%v: %v\n%s", args, err, &errs)
+	}
+	return out.String()
+}
+
+// call asks the API, and returns the status and what was answered.
+func (s *server) call(tb testing.TB, method, path, body string) (int, []byte) {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(tb.Context()), long)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, method, s.url+path, strings.NewReader(body))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	req.Header.Set("X-Api-Key", s.key)
+	req.Close = true
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return res.StatusCode, text
+}
+
+// killAll ends what the tests have left: sandboxes outlive their server.
+func (s *server) killAll(tb testing.TB) {
+	tb.Helper()
+	_, text := s.call(tb, http.MethodGet, "/v2/sandboxes?limit=1000", "")
+	var list []struct {
+		ID string `json:"sandboxID"`
+	}
+	if err := json.Unmarshal(text, &list); err != nil {
+		tb.Errorf("list: %v: %s", err, text)
+	}
+	for _, box := range list {
+		s.call(tb, http.MethodDelete, "/sandboxes/"+box.ID, "")
+	}
+}
+
+// awaitEngines waits for engines to end, which they do soon after their last sandbox.
+func (s *server) awaitEngines(tb testing.TB) {
+	tb.Helper()
+	for end := time.Now().Add(long); ; time.Sleep(50 * time.Millisecond) {
+		left, err := filepath.Glob(filepath.Join(s.runtime, "engines", "*"))
+		if err != nil {
+			tb.Fatal(err)
+		}
+		if len(left) == 0 {
+			return
+		}
+		if time.Now().After(end) {
+			tb.Errorf("engines are left: %v", left)
+			return
+		}
+	}
+}
+
+// environ returns what a program written for E2B needs in order to work here.
+func (s *server) clientEnviron() []string {
+	return append(withoutE2B(os.Environ()), "E2B_API_URL="+s.url, "E2B_SANDBOX_URL="+s.url, "E2B_API_KEY="+s.key)
+}

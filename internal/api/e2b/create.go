@@ -1,0 +1,215 @@
+package e2b
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/api"
+	"github.com/sandpit-dev/sandpit/internal/manager"
+	"github.com/sandpit-dev/sandpit/internal/store"
+)
+
+// guestVersion is the version of E2B's guest that ours stands for.
+const guestVersion = "0.6.13"
+
+// clientID is what E2B has for the name of a node.
+const clientID = "sandpit"
+
+// user is the account that E2B's images have for programs.
+const user = "user"
+
+// created is a new sandbox as its maker asks for it.
+type created struct {
+	Template   string            `json:"templateID"`
+	Timeout    *int64            `json:"timeout"`
+	Metadata   map[string]string `json:"metadata"`
+	Env        map[string]string `json:"envVars"`
+	Internet   *bool             `json:"allow_internet_access"`
+	Network    *network          `json:"network"`
+	AutoPause  bool              `json:"autoPause"`
+	KeepMemory *bool             `json:"autoPauseMemory"`
+	AutoResume struct {
+		Enabled bool `json:"enabled"`
+	} `json:"autoResume"`
+
+	// What is not there.
+	MCP     map[string]any `json:"mcp"`
+	IAM     map[string]any `json:"iam"`
+	Volumes []any          `json:"volumeMounts"`
+}
+
+// sandbox is what is told to who makes a sandbox or connects to it.
+type sandbox struct {
+	ID           sandpit.ID `json:"sandboxID"`
+	Template     string     `json:"templateID"`
+	Alias        string     `json:"alias,omitempty"`
+	Client       string     `json:"clientID"`
+	Version      string     `json:"envdVersion"`
+	GuestToken   string     `json:"envdAccessToken"`
+	TrafficToken *string    `json:"trafficAccessToken"`
+	Domain       *string    `json:"domain"`
+}
+
+// describe tells of a sandbox to who may use it.
+func (s *Server) describe(b sandpit.Sandbox) sandbox {
+	m, made := markOf(b)
+	out := sandbox{
+		ID: b.ID, Template: m.Template, Alias: m.Template, Client: clientID, Version: guestVersion,
+		GuestToken: s.o.Tokens.GuestToken(b.ID), Domain: s.domain(),
+	}
+	if !made || m.Private {
+		out.TrafficToken = new(s.o.Tokens.TrafficToken(b.ID))
+	}
+	return out
+}
+
+func (s *Server) domain() *string {
+	if d := s.o.Domain(); d != "" {
+		return &d
+	}
+	return nil
+}
+
+// creating makes a sandbox, which has the timeout if nothing is said of one.
+func (s *Server) creating(timeout time.Duration) handler {
+	return func(c *call) (int, any, error) {
+		var in created
+		if err := c.read(&in); err != nil {
+			return 0, nil, err
+		}
+		made, err := s.create(c.r.Context(), c.who, in, timeout)
+		if err != nil {
+			return 0, nil, err
+		}
+		return http.StatusCreated, s.describe(made), nil
+	}
+}
+
+func (s *Server) create(ctx context.Context, who api.Principal, in created, timeout time.Duration) (sandpit.Sandbox, error) {
+	r, err := s.request(who, in)
+	if err == nil {
+		timeout, err = span("timeout", in.Timeout, timeout, 1)
+	}
+	if err != nil {
+		s.o.Manager.Report(manager.Report{Actor: who.Owner, Action: "create", Err: err})
+		return sandpit.Sandbox{}, err
+	}
+	begin := time.Now()
+	r.Lease.Deadline = begin.Add(timeout)
+	if timeout < makingLimit {
+		r.Lease.Deadline = r.Lease.Deadline.Add(makingLimit) // it must not end while it is made
+	}
+	made, err := s.make(ctx, r)
+	if err != nil || timeout >= makingLimit && time.Since(begin) < time.Second {
+		return made, err
+	}
+	// The time counts from when it runs.
+	return made, s.lease(ctx, made, timeout, r.Lease.Action)
+}
+
+// makingLimit is how long making a sandbox may take, about.
+const makingLimit = 2 * time.Minute
+
+// make makes a sandbox, with the account for programs that E2B's images have unless
+// the image has none. That is found out by trying.
+func (s *Server) make(ctx context.Context, r manager.CreateRequest) (sandpit.Sandbox, error) {
+	plain := r.Spec
+	if s.isUserless(plain.Image) {
+		return s.o.Manager.Create(ctx, r)
+	}
+	r.Spec.User = user
+	made, err := s.o.Manager.Create(ctx, r)
+	if sandpit.CodeOf(err) != sandpit.Invalid {
+		return made, err
+	}
+	r.Spec = plain
+	made, second := s.o.Manager.Create(ctx, r)
+	if second != nil {
+		return made, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.userless[plain.Image] = true
+	return made, nil
+}
+
+func (s *Server) isUserless(image sandpit.Image) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.userless[image]
+}
+
+// request puts what is asked for into the words of the manager.
+func (s *Server) request(who api.Principal, in created) (r manager.CreateRequest, err error) {
+	r.Owner = who.Owner
+	r.Policy = store.Policy{IdleTimeout: -1} // the timeout is all that ends it
+	switch {
+	case len(in.MCP) > 0:
+		return r, sandpit.Errorf(sandpit.Unsupported, "mcp: sandpit has no gateway of E2B's for MCP")
+	case len(in.IAM) > 0:
+		return r, sandpit.Errorf(sandpit.Unsupported, "iam: sandpit gives sandboxes no identities")
+	case len(in.Volumes) > 0:
+		return r, sandpit.Errorf(sandpit.Unsupported, "volumeMounts: sandpit has no volumes by E2B's API")
+	}
+	if r.Spec.Image, err = s.image(in.Template); err != nil {
+		return r, err
+	}
+	m := mark{Template: in.Template, Private: !s.o.Public, Wakes: in.AutoResume.Enabled, Timeout: sandpit.ActionKill}
+	if in.AutoPause {
+		m.Timeout = sandpit.ActionPause
+		if in.KeepMemory != nil && !*in.KeepMemory {
+			m.Timeout = sandpit.ActionStop
+		}
+	}
+	if in.Network != nil && in.Network.Public != nil {
+		m.Private = m.Private || !*in.Network.Public
+	}
+	r.Lease.Action = m.Timeout
+	if r.Spec.Labels, err = m.labels(in.Metadata); err != nil {
+		return r, err
+	}
+	r.Spec.WorkDir = sandpit.HomeDir
+	r.Spec.Env = map[string]string{"E2B_SANDBOX": "true", "E2B_TEMPLATE_ID": in.Template}
+	maps.Copy(r.Spec.Env, in.Env)
+	if r.Spec.Network, err = s.policy(in.Network, in.Internet); err != nil {
+		return r, err
+	}
+	if !r.Spec.Network.Online || isClosed(r.Spec.Network) {
+		// It cannot be opened later, and needs no network for that.
+		r.Spec.Network, r.Offline = sandpit.NetworkPolicy{}, true
+	}
+	return r, nil
+}
+
+// image returns the image of a template. NotFound.
+func (s *Server) image(template string) (sandpit.Image, error) {
+	name, tag, _ := strings.Cut(template, ":")
+	if image, ok := s.templates()[name]; ok && (tag == "" || tag == "default" || tag == "latest") {
+		return image, nil
+	}
+	known := strings.Join(slices.Sorted(maps.Keys(s.templates())), ", ")
+	return "", sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "template %.100q not found", template),
+		"there are "+known+"; others are added to e2b.templates of the server's configuration")
+}
+
+// templates are all there are; the default image is "".
+func (s *Server) templates() map[string]sandpit.Image {
+	all := map[string]sandpit.Image{"base": ""}
+	maps.Copy(all, s.o.Templates)
+	return all
+}
+
+// limits are those of a sandbox, as far as they are known.
+func (s *Server) limits(b sandpit.Sandbox) sandpit.Resources {
+	r, usual := b.Spec.Resources, s.o.Limits
+	return sandpit.Resources{
+		Memory: cmp.Or(r.Memory, usual.Memory), CPUs: cmp.Or(r.CPUs, usual.CPUs),
+		Disk: cmp.Or(r.Disk, usual.Disk), PIDs: cmp.Or(r.PIDs, usual.PIDs),
+	}
+}

@@ -1,0 +1,68 @@
+package e2b
+
+import (
+	"encoding/json"
+	"maps"
+	"strings"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// label is the label of a sandbox that was made by this API; clients do not see it.
+const label = "sandpit.e2b"
+
+// mark is what the API wants to know of a sandbox later. It is kept in a label, so the
+// sandbox's owner may change it: it says nothing about what an owner may do.
+type mark struct {
+	Template string `json:"template"`
+	// Private: ports need a token.
+	Private bool `json:"private,omitempty"`
+	// Wakes: requests resume it.
+	Wakes bool `json:"wakes,omitempty"`
+	// Timeout is what happens at the deadline.
+	Timeout sandpit.Action `json:"timeout"`
+}
+
+// markOf returns the mark of a sandbox, and whether it has one.
+func markOf(s sandpit.Sandbox) (mark, bool) {
+	var m mark
+	text, ok := s.Spec.Labels[label]
+	if !ok || json.Unmarshal([]byte(text), &m) != nil {
+		return mark{Template: string(s.Spec.Image), Timeout: s.Lease.Action}, false
+	}
+	return m, true
+}
+
+// labels are those of a sandbox with this metadata and mark.
+func (m mark) labels(metadata map[string]string) (map[string]string, error) {
+	all := make(map[string]string, len(metadata)+1)
+	for key, value := range metadata {
+		if strings.HasPrefix(key, "sandpit.") {
+			return nil, sandpit.Errorf(sandpit.Invalid, "metadata %.100q: names that begin with \"sandpit.\" are the server's", key)
+		}
+		all[key] = value
+	}
+	text, err := json.Marshal(m)
+	if err != nil {
+		return nil, err
+	}
+	all[label] = string(text)
+	return all, nil
+}
+
+// metadata is what a client has said of a sandbox.
+func metadata(s sandpit.Sandbox) map[string]string {
+	all := maps.Clone(s.Spec.Labels)
+	if all == nil {
+		all = map[string]string{}
+	}
+	delete(all, label)
+	return all
+}
+
+// Ports says how the ports of a sandbox are reached: whether it was made by this API,
+// whether they need a token, and whether requests resume it.
+func Ports(s sandpit.Sandbox) (made, private, wakes bool) {
+	m, made := markOf(s)
+	return made, m.Private, m.Wakes
+}

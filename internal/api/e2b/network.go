@@ -1,0 +1,146 @@
+package e2b
+
+import (
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// network is what a sandbox may reach, and be reached by, as E2B's clients say it.
+type network struct {
+	Allow  []string `json:"allowOut"`
+	Deny   []string `json:"denyOut"`
+	Public *bool    `json:"allowPublicTraffic,omitempty"`
+
+	// What is not there.
+	MaskHost   string         `json:"maskRequestHost,omitempty"`
+	Rules      map[string]any `json:"rules,omitempty"`
+	Proxy      map[string]any `json:"egressProxy,omitempty"`
+	HTTPSPorts []int          `json:"httpsPorts,omitempty"`
+}
+
+// everything is what stands for all addresses.
+var everything = []string{"0.0.0.0/0", "::/0"}
+
+// policy puts what is asked for into our own words. What these cannot say is refused.
+func (s *Server) policy(n *network, internet *bool) (p sandpit.NetworkPolicy, err error) {
+	if n == nil {
+		n = &network{}
+	}
+	for name, there := range map[string]bool{
+		"maskRequestHost": n.MaskHost != "", "rules": len(n.Rules) > 0, "egressProxy": len(n.Proxy) > 0, "httpsPorts": len(n.HTTPSPorts) > 0,
+	} {
+		if there {
+			return p, sandpit.Errorf(sandpit.Unsupported, "network.%s is not there in sandpit", name)
+		}
+	}
+	if !s.o.Internet {
+		if len(n.Allow) > 0 {
+			return p, sandpit.Errorf(sandpit.PermissionDenied, "network.allowOut: this server gives sandboxes of E2B's clients no network")
+		}
+		return p, nil
+	}
+	p.Online = true
+	denied := slices.DeleteFunc(slices.Clone(n.Deny), func(rule string) bool { return slices.Contains(everything, rule) })
+	closed := internet != nil && !*internet || len(denied) < len(n.Deny)
+	switch {
+	case closed && len(n.Allow) == 0:
+		p.Deny = slices.Clone(everything)
+	case closed:
+		p.Allow = n.Allow // and nothing else
+	case len(n.Allow) > 0 && len(denied) > 0:
+		// There allowing goes before denying, here the other way round.
+		if err := apart(n.Allow, denied); err != nil {
+			return p, err
+		}
+		p.Deny = denied
+	default:
+		p.Deny = denied // all that is not denied is allowed
+	}
+	return p, nil
+}
+
+// isClosed reports whether nothing can be reached.
+func isClosed(p sandpit.NetworkPolicy) bool { return slices.Equal(p.Deny, everything) }
+
+// apart refuses rules of which one allows what the other denies.
+func apart(allow, deny []string) error {
+	for _, a := range allow {
+		allowed, err := rangeOf(a)
+		if err != nil {
+			return sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "network.allowOut %.100q: a name needs everything else to be denied", a),
+				"add 0.0.0.0/0 to denyOut")
+		}
+		for _, d := range deny {
+			denied, err := rangeOf(d)
+			if err != nil {
+				return sandpit.Errorf(sandpit.Invalid, "network.denyOut %.100q: want an address or a range of them", d)
+			}
+			if allowed.Overlaps(denied) {
+				return sandpit.Errorf(sandpit.Unsupported, "network: %.100q is allowed within %.100q, which is denied; sandpit cannot do that", a, d)
+			}
+		}
+	}
+	return nil
+}
+
+func rangeOf(rule string) (netip.Prefix, error) {
+	if !strings.Contains(rule, "/") {
+		addr, err := netip.ParseAddr(rule)
+		if err != nil {
+			return netip.Prefix{}, err
+		}
+		return addr.Prefix(addr.BitLen())
+	}
+	return netip.ParsePrefix(rule)
+}
+
+// networkOf tells what a sandbox may reach.
+func networkOf(b sandpit.Sandbox) network {
+	m, made := markOf(b)
+	n := network{Allow: b.Spec.Network.Allow, Deny: b.Spec.Network.Deny, Public: new(made && !m.Private)}
+	if !b.Spec.Network.Online || len(n.Allow) > 0 {
+		n.Deny = everything[:1]
+	}
+	if n.Allow == nil {
+		n.Allow = []string{}
+	}
+	if n.Deny == nil {
+		n.Deny = []string{}
+	}
+	return n
+}
+
+// setNetwork replaces what a sandbox may reach.
+func (s *Server) setNetwork(c *call) (int, any, error) {
+	var in struct {
+		network
+
+		Internet *bool `json:"allow_internet_access"`
+	}
+	if err := c.read(&in); err != nil {
+		return 0, nil, err
+	}
+	b, err := s.find(c)
+	if err != nil {
+		return 0, nil, err
+	}
+	p, err := s.policy(&in.network, in.Internet)
+	if err != nil {
+		return 0, nil, err
+	}
+	if !b.Spec.Network.Online {
+		if p.Online && !isClosed(p) {
+			return 0, nil, sandpit.Errorf(sandpit.Conflict, "sandbox %s was made without a network, and cannot be given one", b.ID)
+		}
+		return http.StatusNoContent, nil, nil
+	}
+	if !p.Online {
+		p = sandpit.NetworkPolicy{Online: true, Deny: everything}
+	}
+	p.Limits = b.Spec.Network.Limits
+	return http.StatusNoContent, nil, s.o.Manager.SetNetwork(c.r.Context(), b.ID, p, nil)
+}

@@ -1,0 +1,74 @@
+package e2b
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// TestPolicy has E2B's rules mean the same in our words, or be refused.
+func TestPolicy(t *testing.T) {
+	t.Parallel()
+	s := New(Options{Internet: true})
+	for name, tc := range map[string]struct {
+		allow, deny []string
+		internet    *bool
+		want        sandpit.NetworkPolicy
+		code        sandpit.Code
+	}{
+		"nothing is said":        {want: sandpit.NetworkPolicy{Online: true}},
+		"no internet":            {internet: new(false), want: sandpit.NetworkPolicy{Online: true, Deny: everything}},
+		"internet":               {internet: new(true), want: sandpit.NetworkPolicy{Online: true}},
+		"allowed only":           {allow: []string{"192.0.2.1"}, want: sandpit.NetworkPolicy{Online: true}},
+		"all but one denied":     {allow: []string{"a.example"}, deny: []string{"0.0.0.0/0"}, want: sandpit.NetworkPolicy{Online: true, Allow: []string{"a.example"}}},
+		"no internet but for":    {allow: []string{"a.example"}, internet: new(false), want: sandpit.NetworkPolicy{Online: true, Allow: []string{"a.example"}}},
+		"one denied":             {deny: []string{"192.0.2.0/24"}, want: sandpit.NetworkPolicy{Online: true, Deny: []string{"192.0.2.0/24"}}},
+		"apart":                  {allow: []string{"198.51.100.1"}, deny: []string{"192.0.2.0/24"}, want: sandpit.NetworkPolicy{Online: true, Deny: []string{"192.0.2.0/24"}}},
+		"one within the other":   {allow: []string{"192.0.2.1"}, deny: []string{"192.0.2.0/24"}, code: sandpit.Unsupported},
+		"a name without the all": {allow: []string{"a.example"}, deny: []string{"192.0.2.0/24"}, code: sandpit.Invalid},
+		"a name denied":          {allow: []string{"192.0.2.1"}, deny: []string{"a.example"}, code: sandpit.Invalid},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got, err := s.policy(&network{Allow: tc.allow, Deny: tc.deny}, tc.internet)
+			if sandpit.CodeOf(err) != tc.code {
+				t.Fatalf("%v, want code %q", err, tc.code)
+			}
+			if tc.code != "" {
+				return
+			}
+			if diff := cmp.Diff(tc.want.Equal(got), true); diff != "" {
+				t.Errorf("%+v, want %+v", got, tc.want)
+			}
+		})
+	}
+	if p, err := New(Options{}).policy(nil, new(true)); err != nil || p.Online {
+		t.Errorf("a server that gives no network gives %+v, %v", p, err)
+	}
+}
+
+// FuzzPairs has any metadata of a query read without harm.
+func FuzzPairs(f *testing.F) {
+	for _, text := range []string{"a=b", "a%2520b=%2526", "%zz", "=&=", "a=%25"} {
+		f.Add(text)
+	}
+	f.Fuzz(func(_ *testing.T, text string) { _, _ = pairs(text) })
+}
+
+// FuzzPlace has any token of a page either be refused or name one place.
+func FuzzPlace(f *testing.F) {
+	f.Add("")
+	f.Add(place{never, "s0000000000000000000"}.String())
+	f.Fuzz(func(t *testing.T, text string) {
+		p, err := parsePlace(text)
+		if err != nil {
+			return
+		}
+		again, err := parsePlace(p.String())
+		if err != nil || !again.at.Equal(p.at) || again.id != p.id {
+			t.Errorf("%q: %v, then %v, %v", text, p, again, err)
+		}
+	})
+}

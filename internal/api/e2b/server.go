@@ -1,0 +1,173 @@
+package e2b
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/api"
+	"github.com/sandpit-dev/sandpit/internal/manager"
+	"github.com/sandpit-dev/sandpit/internal/store"
+)
+
+// Options say what the API is for. Manager, Store, Keys and Tokens must be given; the
+// zero value of another field means the default stated with it.
+type Options struct {
+	Manager *manager.Manager
+	Store   *store.Store
+	Keys    *api.Keys
+	// Tokens open what is inside a sandbox.
+	Tokens Tokens
+	// Templates are the images that templates stand for, by name. One called "base" is
+	// always there. Default: it is the default image.
+	Templates map[string]sandpit.Image
+	// Limits are told of sandboxes that say nothing of a limit.
+	Limits sandpit.Resources
+	// Internet lets sandboxes reach the network if their makers ask for it. Default: none
+	// does.
+	Internet bool
+	// Public lets everybody reach the ports of sandboxes, unless their makers say
+	// otherwise. Default: nobody without a token.
+	Public bool
+	// Domain is what host names of ports end in, with a port if there is one; "" if there
+	// are none. Default: there are none.
+	Domain func() string
+	// MaxBody is how many bytes a request may have. Default: 1 MiB.
+	MaxBody int64
+}
+
+// Tokens open what is inside a sandbox. All methods may be called concurrently.
+type Tokens interface {
+	// GuestToken opens the guest, and signs URLs of files.
+	GuestToken(id sandpit.ID) string
+	// TrafficToken opens all other ports.
+	TrafficToken(id sandpit.ID) string
+}
+
+// Server answers the calls. All methods may be called concurrently.
+type Server struct {
+	o Options
+
+	mu sync.Mutex
+	// userless are images that have no account as E2B's have one.
+	userless map[sandpit.Image]bool
+}
+
+// New returns a Server.
+func New(o Options) *Server {
+	if o.Domain == nil {
+		o.Domain = func() string { return "" }
+	}
+	if o.MaxBody <= 0 {
+		o.MaxBody = 1 << 20
+	}
+	return &Server{o: o, userless: make(map[sandpit.Image]bool)}
+}
+
+// handler answers one call with a status and what is sent as JSON; nil is nothing.
+type handler func(c *call) (status int, answer any, err error)
+
+// call is one call.
+type call struct {
+	r    *http.Request
+	w    http.ResponseWriter
+	who  api.Principal
+	most int64
+}
+
+// Register adds the calls to a mux, behind which requests have a principal.
+func (s *Server) Register(mux *http.ServeMux) {
+	for _, r := range s.routes() {
+		mux.Handle(r.method+" "+r.path, s.on(r.serve))
+	}
+	for _, r := range missing() {
+		mux.Handle(r.method+" "+r.path, s.on(notThere))
+	}
+	for _, prefix := range prefixes() {
+		for _, path := range []string{prefix, prefix + "/"} {
+			mux.Handle(path, s.on(unknown))
+		}
+	}
+}
+
+// The times that a request may take.
+const (
+	bodyLimit   = 30 * time.Second // for its body to come
+	answerLimit = 30 * time.Second // for its answer to be sent
+)
+
+// on has h answer.
+func (s *Server) on(h handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		who, err := api.PrincipalOf(r.Context())
+		if err != nil {
+			WriteError(w, r, err)
+			return
+		}
+		status, answer, err := h(&call{r: r, w: w, who: who, most: s.o.MaxBody})
+		if err != nil {
+			WriteError(w, r, err)
+			return
+		}
+		write(w, status, answer)
+	})
+}
+
+// write sends an answer.
+func write(w http.ResponseWriter, status int, answer any) {
+	// The edge takes it away again before the next request.
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(answerLimit)) // what cannot have one needs none
+	if answer == nil {
+		w.WriteHeader(status)
+		return
+	}
+	text, err := json.Marshal(answer)
+	if err != nil {
+		http.Error(w, http.StatusText(http.StatusInternalServerError), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_, _ = w.Write(text) // whoever asked has gone then
+}
+
+// read takes the body of a call; one that has none leaves to as it is. What is not
+// known in it is left aside, since clients of later versions say more.
+func (c *call) read(to any) error {
+	control := http.NewResponseController(c.w)
+	_ = control.SetReadDeadline(time.Now().Add(bodyLimit)) // what cannot have one needs none
+	text, err := io.ReadAll(http.MaxBytesReader(c.w, c.r.Body, c.most))
+	_ = control.SetReadDeadline(time.Time{})
+	var large *http.MaxBytesError
+	switch {
+	case errors.As(err, &large):
+		return sandpit.Errorf(sandpit.Invalid, "the request is larger than %d bytes", large.Limit)
+	case err != nil:
+		return sandpit.Errorf(sandpit.Invalid, "the request does not come as a whole")
+	case len(strings.TrimSpace(string(text))) == 0:
+		return nil
+	}
+	if err := json.Unmarshal(text, to); err != nil {
+		if kind, ok := errors.AsType[*json.UnmarshalTypeError](err); ok { // the value itself may be a secret
+			return sandpit.Errorf(sandpit.Invalid, "%.100s must be of another type", kind.Field)
+		}
+		return sandpit.Errorf(sandpit.Invalid, "the request is not JSON")
+	}
+	return nil
+}
+
+// find returns the sandbox that the path names, which is there still. NotFound.
+func (s *Server) find(c *call) (sandpit.Sandbox, error) {
+	// Clients of the first generation add the name of a node.
+	id, _, _ := strings.Cut(c.r.PathValue("id"), "-")
+	found, err := api.Find(c.r.Context(), s.o.Manager, sandpit.ID(id))
+	if err == nil && (found.State == sandpit.StateDeleting || found.State == sandpit.StateDeleted) {
+		err = sandpit.Errorf(sandpit.NotFound, "Sandbox %s not found: %s", id, found.Reason)
+	}
+	return found, err
+}

@@ -1,0 +1,73 @@
+package config
+
+import (
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// E2B is the [e2b] section: what clients of E2B's API find here.
+type E2B struct {
+	// Templates are the images that their templates stand for, by name. One called "base"
+	// is always there. Default: it is the image that sandboxes start from.
+	Templates map[string]sandpit.Image
+	// Internet lets their sandboxes reach the network where they ask for it, which they
+	// do unless they say otherwise. Default: true.
+	Internet bool
+	// Public lets everybody reach the ports of their sandboxes who knows the name, unless
+	// their clients say otherwise. Default: true.
+	Public bool
+}
+
+// defaultE2B is what E2B is if nobody says otherwise.
+func defaultE2B() E2B { return E2B{Internet: true, Public: true} }
+
+func e2bSettings() []setting {
+	return []setting{
+		define(KeyE2BTemplates, func(c *Config) *map[string]sandpit.Image { return &c.E2B.Templates }, setTemplates,
+			"The images that templates of E2B's clients stand for: `{ base = \"debian:12\" }`. The variable: `base=debian:12 python=python:3.12`. "+
+				"In an image that has a user called `user`, programs run as that user.").by("`base` is the image of `sandbox.image`"),
+		define(KeyE2BInternet, func(c *Config) *bool { return &c.E2B.Internet }, setBool,
+			"Whether sandboxes of E2B's clients reach the network when their clients ask for it, which E2B's do unless they are told not to."),
+		define(KeyE2BPublic, func(c *Config) *bool { return &c.E2B.Public }, setBool,
+			"Whether everybody who knows the host name of a port reaches it, as with E2B, in sandboxes whose clients do not forbid it. "+
+				"If not, clients need the traffic token that they get with the sandbox."),
+	}
+}
+
+// templatePattern is what a template may be called.
+var templatePattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
+
+// setTemplates reads a table of images, or words such as base=debian:12.
+func setTemplates(field *map[string]sandpit.Image, v any) error {
+	const example = `{ base = "debian:12" }`
+	table := map[string]any{}
+	switch v := v.(type) {
+	case map[string]any:
+		table = v
+	case word:
+		for item := range strings.FieldsSeq(string(v)) {
+			name, image, _ := strings.Cut(item, "=")
+			table[name] = word(image)
+		}
+	default:
+		return fmt.Errorf("%s is not a table of images; use for example %s", show(v), example)
+	}
+	templates := make(map[string]sandpit.Image, len(table))
+	for _, name := range slices.Sorted(maps.Keys(table)) {
+		var image sandpit.Image
+		if !templatePattern.MatchString(name) {
+			return fmt.Errorf("%s: not a name of a template; use for example %s", quote(name), example)
+		}
+		if err := setImage(&image, table[name]); err != nil {
+			return fmt.Errorf("%s: %w", quote(name), err)
+		}
+		templates[name] = image
+	}
+	*field = templates
+	return nil
+}

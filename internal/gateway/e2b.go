@@ -1,0 +1,234 @@
+package gateway
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/base64"
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/api"
+	"github.com/sandpit-dev/sandpit/internal/manager"
+)
+
+// Rules say how the ports of a sandbox are reached. The zero value is that of a sandbox
+// whose maker does not know E2B's API.
+type Rules struct {
+	// E2B says that it was made by E2B's API: its clients expect that everybody reaches
+	// the ports of programs, that the guest tells everybody whether it is well, and that
+	// errors look as E2B's do.
+	E2B bool
+	// Private keeps the ports from everybody who does not show TrafficToken.
+	Private bool
+	// Wakes has a request resume the sandbox if it is paused.
+	Wakes bool
+}
+
+// rules returns the rules of a sandbox, also of one that is not there.
+func (g *Gateway) rules(id sandpit.ID) Rules {
+	if g.o.Rules == nil {
+		return Rules{}
+	}
+	s, err := g.o.Manager.Get(id)
+	if err != nil {
+		return Rules{}
+	}
+	return g.o.Rules(s)
+}
+
+// anyPort stands for all ports of a sandbox but the guest's own.
+const anyPort = 0
+
+// endless is when tokens end that are good as long as their sandbox.
+var endless = time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC)
+
+// GuestToken returns the token that opens the guest of a sandbox. It is always the same,
+// and it signs URLs of files.
+func (g *Gateway) GuestToken(id sandpit.ID) string {
+	return g.signer.sign(grant{id: id, port: guestPort}, endless)
+}
+
+// TrafficToken returns the token that opens all other ports of a sandbox. It is always
+// the same.
+func (g *Gateway) TrafficToken(id sandpit.ID) string {
+	return g.signer.sign(grant{id: id, port: anyPort}, endless)
+}
+
+// enterAsE2B lets in whom E2B's rules let in, and refuses whom they refuse. It knows
+// nothing of the others.
+func (g *Gateway) enterAsE2B(r *http.Request, t target) (known bool, err error) {
+	switch {
+	case t.mode == byPath:
+		return false, nil
+	case t.port != guestPort:
+		return t.rules.E2B && !t.rules.Private, nil
+	case isSigned(r):
+		return true, g.checkSignature(r, t.id, g.o.Clock.Now())
+	}
+	if token, shown := shownToken(r.Header, guestPort); shown {
+		if _, ok := g.signer.check(token, grant{id: t.id, port: guestPort}, g.o.Clock.Now()); ok {
+			return true, nil
+		}
+		return false, nil
+	}
+	return t.rules.E2B && isHealth(r), nil
+}
+
+// isHealth reports whether somebody asks whether the guest is well.
+func isHealth(r *http.Request) bool { return r.Method == http.MethodGet && r.URL.Path == "/health" }
+
+// isSigned reports whether a request is for a file, and its URL says that it is allowed.
+func isSigned(r *http.Request) bool {
+	return r.URL.Path == "/files" && (r.Method == http.MethodGet || r.Method == http.MethodPost) &&
+		strings.Contains(r.URL.RawQuery, "signature=") && r.URL.Query().Get("signature") != ""
+}
+
+// signatureOf returns what a URL is signed with that is given out by who has a token.
+func signatureOf(method string, query url.Values, token string) string {
+	operation := "read"
+	if method == http.MethodPost {
+		operation = "write"
+	}
+	signed := []string{query.Get("path"), operation, query.Get("username"), token}
+	if expiration := query.Get("signature_expiration"); expiration != "" {
+		signed = append(signed, expiration)
+	}
+	sum := sha256.Sum256([]byte(strings.Join(signed, ":")))
+	return "v1_" + base64.RawStdEncoding.EncodeToString(sum[:])
+}
+
+// checkSignature refuses a URL that was not signed with the token of the guest, or that
+// has expired. Unauthenticated.
+func (g *Gateway) checkSignature(r *http.Request, id sandpit.ID, now time.Time) error {
+	query := r.URL.Query()
+	want := signatureOf(r.Method, query, g.GuestToken(id))
+	if subtle.ConstantTimeCompare([]byte(query.Get("signature")), []byte(want)) != 1 {
+		return errSignature("invalid signature")
+	}
+	expiration := query.Get("signature_expiration")
+	if expiration == "" {
+		return nil
+	}
+	seconds, err := strconv.ParseInt(expiration, 10, 64)
+	if err != nil {
+		return errSignature("invalid signature expiration")
+	}
+	if now.Unix() > seconds {
+		return errSignature("signature is already expired")
+	}
+	return nil
+}
+
+// errSignature is told as it is, as clients compare it.
+func errSignature(text string) error {
+	return &signatureError{sandpit.Errorf(sandpit.Unauthenticated, "%s", text)}
+}
+
+type signatureError struct{ error }
+
+// Unwrap returns the error with its code.
+func (e *signatureError) Unwrap() error { return e.error }
+
+// bareTarget returns the sandbox whose guest a request is for that names none, as
+// clients send them that reach all sandboxes by one URL: those of earlier versions show
+// the token only, and in a signed URL there is nothing but the signature. It is false
+// for what is no such request.
+func (g *Gateway) bareTarget(r *http.Request) (target, bool) {
+	token, query := r.Header.Get(headerGuest), r.URL.Query()
+	signed := isSigned(r)
+	if g.o.Rules == nil || !signed && !strings.HasPrefix(token, tokenPrefix) {
+		return target{}, false
+	}
+	t := target{port: guestPort, mode: byHeader}
+	gone := g.o.Manager.List(manager.Filter{States: []sandpit.State{sandpit.StateDeleted}}) // clients want to hear why
+	for _, s := range append(g.o.Manager.List(manager.Filter{}), gone...) {
+		given, want := token, g.GuestToken(s.ID)
+		if signed {
+			given, want = query.Get("signature"), signatureOf(r.Method, query, want)
+		}
+		if subtle.ConstantTimeCompare([]byte(given), []byte(want)) == 1 {
+			t.id = s.ID
+		}
+	}
+	return t, true // nobody's is refused like one that is wrong
+}
+
+// hold takes a sandbox in order to use it, and wakes it if that is what its maker wants.
+func (g *Gateway) hold(r *http.Request, t target) (*manager.Handle, error) {
+	h, err := g.o.Manager.Use(r.Context(), t.id)
+	asleep := sandpit.CodeOf(err) == sandpit.Conflict
+	if !asleep || !t.rules.Wakes || g.o.Wake == nil || t.port == guestPort && isHealth(r) {
+		return h, err
+	}
+	if err := g.o.Wake(r.Context(), t.id); err != nil {
+		return nil, err
+	}
+	return g.o.Manager.Use(r.Context(), t.id)
+}
+
+// asE2B reports whether errors are to look as E2B's do.
+func (t target) asE2B(r *http.Request) bool {
+	if t.mode == byPath {
+		return false
+	}
+	if t.port == guestPort && (t.mode == byHeader || r.Header.Get(headerGuest) != "" || isSigned(r)) {
+		return true
+	}
+	return t.rules.E2B && (t.port == guestPort || !strings.Contains(r.Header.Get("Accept"), "text/html"))
+}
+
+// unauthorized is what E2B's guest says to whom it does not know.
+const unauthorized = "unauthorized access, please provide a valid access token or method signing if supported"
+
+// refuseAsE2B answers with the reason why there is nothing, in E2B's words where its
+// clients look at them. The answer has not begun.
+func refuseAsE2B(ctx context.Context, w http.ResponseWriter, t target, err error) {
+	p := api.ProblemOf(ctx, err)
+	body := struct {
+		Sandbox sandpit.ID `json:"sandboxId,omitempty"`
+		Code    int        `json:"code"`
+		Message string     `json:"message"`
+		Port    int        `json:"port,omitempty"`
+	}{Code: http.StatusBadGateway, Message: p.Detail, Sandbox: t.id}
+	switch code := p.Code; {
+	case code == sandpit.Unauthenticated && t.port == guestPort:
+		body.Code, body.Sandbox = http.StatusUnauthorized, ""
+		if _, told := err.(*signatureError); !told { //nolint:errorlint // made here, and never wrapped
+			body.Message = unauthorized
+		}
+	case code == sandpit.Unauthenticated:
+		body.Code, body.Message = http.StatusForbidden, "Missing or invalid traffic access token"
+	case code == sandpit.Gone, code == sandpit.Conflict:
+		body.Message = "The sandbox was not found: " + p.Detail
+	case code == sandpit.Unavailable && t.port != guestPort:
+		body.Message, body.Port = "The sandbox is running but port is not open", t.port
+	case code != sandpit.Unavailable && code != sandpit.Internal && code != sandpit.Timeout:
+		body.Code = p.Status
+	}
+	text, err := json.Marshal(body)
+	if err != nil {
+		text = nil // the status says enough
+	}
+	for name, values := range api.ProblemHeaders(p) {
+		if name != "Www-Authenticate" {
+			w.Header()[name] = values
+		}
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(body.Code)
+	_, _ = w.Write(text) // whoever asked has gone then
+}
+
+// goneFor is err as clients of a port see it: what is not there any more is gone.
+func goneFor(t target, err error) error {
+	if sandpit.CodeOf(err) == sandpit.NotFound && (t.port == guestPort || t.rules.E2B) {
+		return sandpit.Errorf(sandpit.Gone, "nothing is known of sandbox %s any more", t.id)
+	}
+	return err
+}
