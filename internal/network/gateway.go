@@ -141,7 +141,7 @@ func (g *Gateway) newStack() error {
 		return err
 	}
 	steps := []tcpip.Error{
-		g.stack.CreateNIC(nic, g.link.ep),
+		g.stack.CreateNIC(nic, linkEndpoint{g.link.ep, g.link}),
 		g.stack.SetPromiscuousMode(nic, true),
 		g.stack.SetSpoofing(nic, true),
 	}
