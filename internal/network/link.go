@@ -79,6 +79,14 @@ func newLink(file *os.File, m *meter, taken func(packet []byte) bool) (*link, er
 	return &link{file: file, meter: m, conn: conn, ep: ep, from: [2]netip.Addr{a.Box4.Addr(), a.Box6.Addr()}, taken: taken}, nil
 }
 
+// window is how many bytes of one connection the sandbox may have under way, at most
+// wideBuffer: when the link's buffer is full, the sandbox's kernel loses packets.
+func (l *link) window() int {
+	var size int
+	_ = l.conn.Control(func(fd uintptr) { size, _ = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUF) })
+	return min(max(size/8, receiveWindow), wideBuffer)
+}
+
 // close ends read and write.
 func (l *link) close() {
 	l.closed.Store(true)
