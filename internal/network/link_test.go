@@ -14,7 +14,7 @@ import (
 func TestLinkKeepsOrder(t *testing.T) {
 	t.Parallel()
 	send, waiting, pump, end := network.NewSender(t)
-	packet := func(i int) []byte { return binary.BigEndian.AppendUint32(make([]byte, 16<<10), uint32(i)) } //nolint:gosec // few
+	packet := func(i int) []byte { return binary.BigEndian.AppendUint32(make([]byte, 16<<10), uint32(i)) }
 	var sent int
 	for send(packet(sent)) {
 		sent++
@@ -32,7 +32,7 @@ func TestLinkKeepsOrder(t *testing.T) {
 		if err != nil || n < 4 {
 			t.Fatalf("packet %d: %d bytes, %v", i, n, err)
 		}
-		if got := binary.BigEndian.Uint32(buf[n-4:]); got != uint32(i) { //nolint:gosec // few
+		if got := binary.BigEndian.Uint32(buf[n-4:]); got != uint32(i) {
 			t.Fatalf("packet %d came instead of %d", got, i)
 		}
 		if late > 0 && send(packet(sent)) {
