@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -39,7 +40,7 @@ func TestKit(t *testing.T) {
 	r := readReport(t, content)
 	for _, want := range []string{
 		metricFirst, metricExec, "destroy", "2000 system calls", "upload 1 MB", "100 small files out",
-		"4 creates at once, all", metricLateCreate, metricConnect, metricReceive, metricSend, atBoxes("memory per idle box, loss of MemAvailable", 4),
+		"4 creates at once, all", metricLateCreate, metricConnect, metricReceive, metricSend, metricPage, atBoxes("memory per idle box, loss of MemAvailable", 4),
 	} {
 		x, ok := r.find(want, bySandpit)
 		if !ok {
@@ -48,6 +49,14 @@ func TestKit(t *testing.T) {
 		if x.N < 1 || x.P50 <= 0 && x.Unit != unitMB { // what is free may grow meanwhile
 			t.Errorf("%q: %+v", want, x)
 		}
+	}
+	for metric, least := range map[string]int{metricPage: 2, fmt.Sprintf(metricEcho, 10): 10 * pageMessages, fmt.Sprintf(metricHeld, 32): 2} {
+		if x, ok := r.find(metric, bySandpitHTTP); !ok || x.N < least || x.P50 <= 0 {
+			t.Errorf("%q of a server: %+v", metric, x)
+		}
+	}
+	if x, ok := r.find(fmt.Sprintf(metricSilent, 10), bySandpitHTTP); !ok || x.P50 != 0 {
+		t.Errorf("WebSockets that fail: %+v", x)
 	}
 	if _, ok := r.find(metricFirst, bySandpitCLI); !ok {
 		t.Error("no figure for the command line")

@@ -62,8 +62,13 @@ func (d *docker) start(ctx context.Context) (*dockerBox, error) {
 type dockerBox struct{ id string }
 
 func (b *dockerBox) Run(ctx context.Context, args ...string) error {
-	_, err := dockerOutput(ctx, append([]string{"exec", b.id}, args...)...)
+	_, err := b.Output(ctx, args...)
 	return err
+}
+
+// Output implements speaker.
+func (b *dockerBox) Output(ctx context.Context, args ...string) (string, error) {
+	return dockerOutput(ctx, append([]string{"exec", b.id}, args...)...)
 }
 
 func (b *dockerBox) CopyIn(ctx context.Context, source, target string) error {

@@ -24,12 +24,13 @@ type kit struct {
 
 // Names of workloads that -only knows beside those of boxWorkloads.
 const (
-	nameFirst   = "first"
-	nameDestroy = "destroy"
-	nameMemory  = "memory"
-	nameBurst   = "burst"
-	nameShells  = "shells"
-	nameNetwork = "network"
+	nameFirst    = "first"
+	nameDestroy  = "destroy"
+	nameMemory   = "memory"
+	nameBurst    = "burst"
+	nameShells   = "shells"
+	nameNetwork  = "network"
+	namePreviews = "previews"
 )
 
 // cleanTimeout is how long removing what a run made may take.
@@ -142,7 +143,7 @@ func (k *kit) inTurns(ctx context.Context) (err error) {
 	}
 	k.report.Machine.Host = how
 	list = append(list, host)
-	return errors.Join(k.lives(ctx, list), k.destroys(ctx, list), k.inBoxes(ctx, list), k.shells(ctx, server), k.network(ctx, provider))
+	return errors.Join(k.lives(ctx, list), k.destroys(ctx, list), k.inBoxes(ctx, list), k.shells(ctx, server), k.network(ctx, provider), k.previews(ctx, provider, server))
 }
 
 func (k *kit) images() string { return filepath.Join(k.dir, "images") }

@@ -3,13 +3,13 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"net/netip"
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 
 	"github.com/sandpit-dev/sandpit"
@@ -38,10 +38,8 @@ func (k *kit) network(ctx context.Context, p *gvisor.Provider) (err error) {
 		connections, size = 8, 1<<20
 	}
 	client := filepath.Join(k.dir, "netclient")
-	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-o", client, netPackage)
-	build.Env = append(build.Environ(), "CGO_ENABLED=0")
-	if err := run(build); err != nil {
-		return fmt.Errorf("build the network's client: %w", err)
+	if err := k.buildStatic(ctx, netPackage, client); err != nil {
+		return err
 	}
 	server, stop, err := serveNet(ctx, size)
 	if err != nil {
@@ -56,18 +54,13 @@ func (k *kit) network(ctx context.Context, p *gvisor.Provider) (err error) {
 	}
 	s := series{kit: k, n: k.o.samples(7), metrics: []metric{{metricConnect, unitMS}, {metricReceive, unitMBps}, {metricSend, unitMBps}}}
 	for name, use := range users {
-		s.add(name, func() ([]float64, error) {
-			connect, err := timed(func() error { return use(ctx, "one", server.String(), strconv.Itoa(connections)) })
-			if err != nil {
-				return nil, err
-			}
-			sample := []float64{ms(connect) / float64(connections)}
-			for _, way := range []string{"down", "up"} {
-				took, err := timed(func() error { return use(ctx, way, server.String(), strconv.FormatInt(size, 10)) })
+		s.add(name, func() (sample []float64, err error) {
+			for _, args := range [][2]string{{"one", strconv.Itoa(connections)}, {"down", strconv.FormatInt(size, 10)}, {"up", strconv.FormatInt(size, 10)}} {
+				figure, err := use(ctx, args[0], server.String(), args[1])
 				if err != nil {
 					return nil, err
 				}
-				sample = append(sample, float64(size)/mega/took.Seconds())
+				sample = append(sample, figure)
 			}
 			return sample, nil
 		})
@@ -75,12 +68,20 @@ func (k *kit) network(ctx context.Context, p *gvisor.Provider) (err error) {
 	return s.run(ctx)
 }
 
-// netUser runs the client somewhere. The time that starting it takes is in the figures.
-type netUser func(ctx context.Context, args ...string) error
+// netUser runs the client somewhere and returns the figure that it prints.
+type netUser func(ctx context.Context, args ...string) (float64, error)
+
+// speaker is a box that tells what a program printed.
+type speaker interface {
+	Output(ctx context.Context, args ...string) (string, error)
+}
 
 // netUsers are those who use the network, and what removes them.
 func (k *kit) netUsers(ctx context.Context, p *gvisor.Provider, server netip.AddrPort, client string) (map[string]netUser, func(context.Context) error, error) {
-	users := map[string]netUser{byHost: func(ctx context.Context, args ...string) error { return run(exec.CommandContext(ctx, client, args...)) }}
+	users := map[string]netUser{byHost: func(ctx context.Context, args ...string) (float64, error) {
+		out, err := exec.CommandContext(ctx, client, args...).Output()
+		return figureOf(string(out), err)
+	}}
 	var boxes []box
 	clean := func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, cleanTimeout)
@@ -91,10 +92,14 @@ func (k *kit) netUsers(ctx context.Context, p *gvisor.Provider, server netip.Add
 		}
 		return errors.Join(errs...)
 	}
-	enter := func(name string, b box) error {
+	enter := func(name string, b interface {
+		box
+		speaker
+	},
+	) error {
 		boxes = append(boxes, b)
-		users[name] = func(ctx context.Context, args ...string) error {
-			return b.Run(ctx, append([]string{netInside}, args...)...)
+		users[name] = func(ctx context.Context, args ...string) (float64, error) {
+			return figureOf(b.Output(ctx, append([]string{netInside}, args...)...))
 		}
 		return b.CopyIn(ctx, client, netInside)
 	}
@@ -111,6 +116,15 @@ func (k *kit) netUsers(ctx context.Context, p *gvisor.Provider, server netip.Add
 		return users, clean, nil //nolint:nilerr // the report says so
 	}
 	return users, clean, enter(byDocker, &dockerBox{id: id})
+}
+
+// figureOf reads the number at the beginning of what a client printed.
+func figureOf(out string, err error) (float64, error) {
+	if err != nil {
+		return 0, err
+	}
+	number, _, _ := strings.Cut(strings.TrimSpace(out), " ")
+	return strconv.ParseFloat(number, 64)
 }
 
 func startOnline(ctx context.Context, p *gvisor.Provider, root string, server netip.AddrPort) (*sandpitBox, error) {

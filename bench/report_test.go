@@ -48,6 +48,8 @@ func TestJudge(t *testing.T) {
 		{What: "ms to connect from an online box and have a byte echoed", Most: 3},
 		{What: "ms for each MB into an online box (400 MB/s)", Most: 1000.0 / 400},
 		{What: "ms for each MB out of an online box (400 MB/s)", Most: 1000.0 / 400},
+		{What: "ms that a preview adds to a request", Most: 3},
+		{What: "failures of 1000 WebSockets at a time"},
 	}
 	if diff := cmp.Diff(want, r.Targets); diff != "" {
 		t.Error(diff)

@@ -115,11 +115,17 @@ type sandpitBox struct {
 }
 
 func (b *sandpitBox) Run(ctx context.Context, args ...string) error {
+	_, err := b.Output(ctx, args...)
+	return err
+}
+
+// Output implements speaker.
+func (b *sandpitBox) Output(ctx context.Context, args ...string) (string, error) {
 	r, err := b.w.Run(ctx, sandpit.Command{Args: args})
 	if err == nil && r.ExitCode != 0 {
 		err = fmt.Errorf("%s: exit status %d: %s", args[0], r.ExitCode, lastWords(r.Stdout+r.Stderr))
 	}
-	return err
+	return r.Stdout, err
 }
 
 func (b *sandpitBox) CopyIn(ctx context.Context, source, target string) error {

@@ -17,6 +17,10 @@ const (
 	metricConnect    = "connect and echo"
 	metricReceive    = "received by one connection"
 	metricSend       = "sent by one connection"
+	metricPage       = "request of a page"
+	metricEcho       = "message to echo on %d WebSockets, all at once"
+	metricSilent     = "failures of %d WebSockets"
+	metricHeld       = "request of a page while %d connections are held"
 )
 
 // targetBoxes is how many boxes the target about memory is for.
@@ -54,6 +58,9 @@ func judge(r *report) []target {
 	connect, connectKnown := r.find(metricConnect, bySandpit)
 	receive, receiveKnown := r.find(metricReceive, bySandpit)
 	send, sendKnown := r.find(metricSend, bySandpit)
+	direct, directKnown := r.find(metricPage, bySandpit)
+	preview, previewKnown := r.find(metricPage, bySandpitHTTP)
+	silent, silentKnown := r.find(fmt.Sprintf(metricSilent, pageSockets), bySandpitHTTP)
 	pss, pssKnown := r.find(atBoxes(metricPSS, targetBoxes), bySandpit)
 	return []target{
 		check("new box to first output, of docker run", 0.5, first, firstKnown),
@@ -71,6 +78,8 @@ func judge(r *report) []target {
 		check("ms to connect from an online box and have a byte echoed", 3, connect.P50, connectKnown),
 		check("ms for each MB into an online box (400 MB/s)", 1000.0/400, inverse(receive.P50), receiveKnown),
 		check("ms for each MB out of an online box (400 MB/s)", 1000.0/400, inverse(send.P50), sendKnown),
+		check("ms that a preview adds to a request", 3, preview.P50-direct.P50, directKnown && previewKnown),
+		check(fmt.Sprintf("failures of %d WebSockets at a time", pageSockets), 0, silent.P50, silentKnown),
 	}
 }
 

@@ -14,6 +14,7 @@ const (
 	unitMS   = "ms"
 	unitMBps = "MB/s"
 	unitMB   = "MB"
+	unitNone = "number"
 )
 
 const mega = 1e6

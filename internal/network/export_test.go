@@ -6,10 +6,13 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"testing"
 	"time"
 
 	"golang.org/x/net/dns/dnsmessage"
+	"gvisor.dev/gvisor/pkg/buffer"
+	"gvisor.dev/gvisor/pkg/tcpip/stack"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/network/policy"
@@ -27,6 +30,35 @@ func NewAnswerer(tb testing.TB) func([]byte) []byte {
 func NewDeliverer(tb testing.TB) func([]byte) {
 	tb.Helper()
 	return newQuiet(tb).link.deliver
+}
+
+// NewSender returns what sends packets to a sandbox whose end of the link is returned,
+// and how many of them wait until pump has sent them.
+func NewSender(tb testing.TB) (send func([]byte) bool, waiting func() int, pump func(context.Context) error, end *os.File) {
+	tb.Helper()
+	ours, theirs, err := SocketPair()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	g, err := New(Config{Link: ours, Policy: sandpit.NetworkPolicy{Online: true}})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { g.Close(); _ = theirs.Close() })
+	ep := linkEndpoint{g.link.ep, g.link}
+	send = func(packet []byte) bool {
+		var list stack.PacketBufferList
+		defer list.Reset()
+		list.PushBack(stack.NewPacketBuffer(stack.PacketBufferOptions{Payload: buffer.MakeWithData(packet)}))
+		n, _ := ep.WritePackets(list)
+		return n == 1
+	}
+	waiting = func() int {
+		g.link.mu.Lock()
+		defer g.link.mu.Unlock()
+		return g.link.waiting
+	}
+	return send, waiting, g.link.write, theirs
 }
 
 func newQuiet(tb testing.TB) *Gateway {
@@ -86,6 +118,24 @@ type Journal struct{ *journal }
 func NewJournal() Journal                                              { return Journal{newJournal(time.Now())} }
 func (j Journal) Add(d sandpit.NetworkDecision)                        { j.add(d) }
 func (j Journal) After(seq int64, limit int) []sandpit.NetworkDecision { return j.after(seq, limit) }
+
+// Streams gives tests what carries streams.
+type Streams struct{ s streams }
+
+func (s *Streams) Copy(to io.Writer, from io.Reader) error { return s.s.copy(to, from, func() {}) }
+func (s *Streams) Used() int                               { return int(s.s.used.Load()) }
+
+// Wide is how many connections have wide buffers, Large how many large buffers are in use.
+func (g *Gateway) Wide() int  { return len(g.wide) }
+func (g *Gateway) Large() int { return int(g.streams.used.Load()) }
+
+// Sizes and bounds of what streams are carried in, and how many packets wait for a link.
+const (
+	LinkQueue   = linkQueue
+	LargeBuffer = largeBuffer
+	LargeCount  = largeCount
+	WideCount   = wideCount
+)
 
 // NameIn returns the name in what a client sends first, and how much was read.
 func NameIn(ctx context.Context, from io.Reader, port uint16) (string, []byte) {

@@ -71,6 +71,8 @@ type Gateway struct {
 	held    chan struct{} // one for each SYN that waits
 	most    int           // connections
 	meter   *meter
+	streams streams
+	wide    chan struct{} // one for each connection with wide buffers
 
 	inspector *inspector
 	rootsPEM  []byte // until they are first needed
@@ -106,7 +108,7 @@ func New(cfg Config) (*Gateway, error) {
 	g := &Gateway{
 		meter: newMeter(rules.Limits()), rootsPEM: cfg.Roots, secrets: cfg.Secrets, authority: cfg.Authority,
 		machine: cfg.Machine, names: newNames(), log: newJournal(time.Now()),
-		udpSem: make(chan struct{}, maxDatagrams), held: make(chan struct{}, maxHeld), most: cmp.Or(cfg.Connections, maxConnections),
+		udpSem: make(chan struct{}, maxDatagrams), held: make(chan struct{}, maxHeld), wide: make(chan struct{}, wideCount), most: cmp.Or(cfg.Connections, maxConnections),
 		rules: rules, source: cfg.Policy, flows: make(map[*flow]struct{}),
 	}
 	if g.machine == nil {
@@ -141,7 +143,7 @@ func (g *Gateway) newStack() error {
 		return err
 	}
 	steps := []tcpip.Error{
-		g.stack.CreateNIC(nic, g.link.ep),
+		g.stack.CreateNIC(nic, linkEndpoint{g.link.ep, g.link}),
 		g.stack.SetPromiscuousMode(nic, true),
 		g.stack.SetSpoofing(nic, true),
 	}
@@ -170,22 +172,27 @@ func (g *Gateway) newStack() error {
 	return nil
 }
 
-// The buffers of one connection, in bytes. What is under way must fit into the
-// link's, so that few packets are lost.
+// The buffers of one connection, in bytes. What is under way must fit into the link's
+// (see link.window), so that few packets are lost. Connections that carry much may have
+// the wide ones, as long as not too many do.
 const (
 	receiveWindow = 256 << 10
 	sendBuffer    = 256 << 10
+	wideBuffer    = 1 << 20
+	wideCount     = 64 // connections
 )
 
 func tune(s *stack.Stack) error {
 	sack := tcpip.TCPSACKEnabled(true)
-	receive := tcpip.TCPReceiveBufferSizeRangeOption{Min: 4 << 10, Default: receiveWindow, Max: receiveWindow}
-	send := tcpip.TCPSendBufferSizeRangeOption{Min: 4 << 10, Default: sendBuffer, Max: sendBuffer}
+	receive := tcpip.TCPReceiveBufferSizeRangeOption{Min: 4 << 10, Default: receiveWindow, Max: wideBuffer}
+	send := tcpip.TCPSendBufferSizeRangeOption{Min: 4 << 10, Default: sendBuffer, Max: wideBuffer}
+	// Windows are announced as if they could become wide; boxConn says when they do.
+	scale := tcpip.TCPModerateReceiveBufferOption(true)
 	// On this link no packet is ever late, so ports need no rest. While they rest,
 	// the stack would swallow the beginning of a new connection between them.
 	rest := tcpip.TCPTimeWaitTimeoutOption(0)
 	linger := tcpip.TCPLingerTimeoutOption(10 * time.Second)
-	for _, o := range []tcpip.SettableTransportProtocolOption{&sack, &receive, &send, &rest, &linger} {
+	for _, o := range []tcpip.SettableTransportProtocolOption{&sack, &receive, &send, &scale, &rest, &linger} {
 		if err := s.SetTransportProtocolOption(tcp.ProtocolNumber, o); err != nil {
 			return fmt.Errorf("tune the gateway's network: %s", err)
 		}

@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"sync"
 	"sync/atomic"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/buffer"
+	"gvisor.dev/gvisor/pkg/rawfile"
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	"gvisor.dev/gvisor/pkg/tcpip/link/channel"
@@ -19,9 +21,16 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 )
 
-// linkQueue is how many packets wait for the link. It never drops one that the
-// stack has accepted.
-const linkQueue = 1024
+const (
+	// linkQueue is how many packets wait for the link. It never drops one that the
+	// stack has accepted.
+	linkQueue = 1024
+	// A packet has up to maxPacket bytes. One of ownPacket bytes or more is passed on in
+	// the memory that it was read into; what is smaller is copied, since it would hold
+	// on to far more memory than it is counted for.
+	maxPacket = 64 << 10
+	ownPacket = maxPacket / 2
+)
 
 // SocketPair makes a link: two ends of a pair of sockets that carry a packet with
 // each message. Datagram sockets, because those of other kinds end for one side
@@ -50,6 +59,10 @@ type link struct {
 	taken func(packet []byte) bool
 
 	closed atomic.Bool
+
+	mu      sync.Mutex // of writing
+	waiting int        // packets that write has not sent yet
+	parts   []unix.Iovec
 }
 
 // newLink takes the file over. taken may keep a packet from the stack; it must not
@@ -66,6 +79,14 @@ func newLink(file *os.File, m *meter, taken func(packet []byte) bool) (*link, er
 	return &link{file: file, meter: m, conn: conn, ep: ep, from: [2]netip.Addr{a.Box4.Addr(), a.Box6.Addr()}, taken: taken}, nil
 }
 
+// window is how many bytes of one connection the sandbox may have under way, at most
+// wideBuffer: when the link's buffer is full, the sandbox's kernel loses packets.
+func (l *link) window() int {
+	var size int
+	_ = l.conn.Control(func(fd uintptr) { size, _ = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUF) })
+	return min(max(size/8, receiveWindow), wideBuffer)
+}
+
 // close ends read and write.
 func (l *link) close() {
 	l.closed.Store(true)
@@ -74,16 +95,24 @@ func (l *link) close() {
 
 // read delivers packets until the link is closed.
 func (l *link) read() error {
-	packet := make([]byte, 64<<10)
+	view := buffer.NewViewSize(maxPacket)
+	defer func() { view.Release() }()
 	for {
-		n, err := l.receive(packet)
+		n, err := l.receive(view.AsSlice())
 		if err != nil && l.closed.Load() {
 			return nil
 		}
 		if err != nil {
 			return fmt.Errorf("read from the link: %w", err)
 		}
-		l.deliver(packet[:n])
+		packet := view.AsSlice()[:n]
+		if n < ownPacket {
+			l.deliver(packet)
+		} else if proto, ok := l.accept(packet); ok {
+			view.CapLength(n)
+			l.inject(proto, buffer.MakeWithView(view))
+			view = buffer.NewViewSize(maxPacket)
+		}
 	}
 }
 
@@ -100,48 +129,101 @@ func (l *link) receive(packet []byte) (n int, err error) {
 	return n, errors.Join(err, errno)
 }
 
-// deliver gives one packet to the stack, if its sender is the sandbox.
+// deliver gives one packet to the stack, if its sender is the sandbox. The packet's
+// memory stays the caller's.
 func (l *link) deliver(packet []byte) {
-	if len(packet) == 0 {
-		return
+	if proto, ok := l.accept(packet); ok {
+		l.inject(proto, buffer.MakeWithData(packet))
 	}
-	var proto tcpip.NetworkProtocolNumber
+}
+
+// accept reports whether a packet is one for the stack, and of which kind.
+func (l *link) accept(packet []byte) (proto tcpip.NetworkProtocolNumber, ok bool) {
+	if len(packet) == 0 {
+		return 0, false
+	}
 	var from netip.Addr
 	switch header.IPVersion(packet) {
 	case header.IPv4Version:
 		if len(packet) < header.IPv4MinimumSize {
-			return
+			return 0, false
 		}
 		proto, from = ipv4.ProtocolNumber, netip.AddrFrom4([4]byte(packet[12:16]))
 	case header.IPv6Version:
 		if len(packet) < header.IPv6MinimumSize {
-			return
+			return 0, false
 		}
 		proto, from = ipv6.ProtocolNumber, netip.AddrFrom16([16]byte(packet[8:24]))
 	default:
-		return
+		return 0, false
 	}
 	if from != l.from[0] && from != l.from[1] {
-		return
+		return 0, false
 	}
 	l.meter.sent.Add(int64(len(packet)))
-	if !l.taken(packet) {
-		l.inject(proto, packet)
-	}
+	return proto, !l.taken(packet)
 }
 
-// inject gives a packet to the stack.
-func (l *link) inject(proto tcpip.NetworkProtocolNumber, packet []byte) {
-	pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{Payload: buffer.MakeWithData(packet)})
+// inject gives a packet to the stack, and takes it over.
+func (l *link) inject(proto tcpip.NetworkProtocolNumber, packet buffer.Buffer) {
+	pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{Payload: packet})
 	pkt.RXChecksumValidated = true
 	l.ep.InjectInbound(proto, pkt)
 	pkt.DecRef()
 }
 
-// write sends the stack's packets until ctx ends or the link is closed. It waits
+// linkEndpoint is where the stack leaves packets. They go to the socket at once, from
+// where they lie, as long as it has room, and wait in the channel's queue from then on.
+type linkEndpoint struct {
+	*channel.Endpoint
+
+	link *link
+}
+
+// WritePackets implements stack.LinkEndpoint.
+func (e linkEndpoint) WritePackets(pkts stack.PacketBufferList) (int, tcpip.Error) {
+	l := e.link
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for n, pkt := range pkts.AsSlice() {
+		if l.waiting == 0 && l.try(pkt) {
+			continue
+		}
+		var one stack.PacketBufferList
+		one.PushBack(pkt)
+		if queued, err := e.Endpoint.WritePackets(one); queued == 0 {
+			return n, err
+		}
+		l.waiting++
+	}
+	return pkts.Len(), nil
+}
+
+// try sends a packet if that needs no waiting. Whatever fails otherwise fails again in
+// write, which can tell.
+func (l *link) try(pkt *stack.PacketBuffer) bool {
+	l.parts = appendParts(l.parts[:0], pkt)
+	errno := unix.EBADF // closed
+	_ = l.conn.Control(func(fd uintptr) { errno = rawfile.NonBlockingWriteIovec(int(fd), l.parts) })
+	clear(l.parts) // what is sent must not be held on to
+	if errno != 0 {
+		return false
+	}
+	l.meter.received.Add(int64(pkt.Size()))
+	return true
+}
+
+func appendParts(parts []unix.Iovec, pkt *stack.PacketBuffer) []unix.Iovec {
+	for _, part := range pkt.AsSlices() {
+		parts = rawfile.AppendIovecFromBytes(parts, part, rawfile.MaxIovs)
+	}
+	return parts
+}
+
+// write sends the packets that wait until ctx ends or the link is closed. It waits
 // when the sandbox is slow: then the stack's queue fills up, and its TCP waits too.
 func (l *link) write(ctx context.Context) error {
-	packet := make([]byte, 0, 64<<10)
+	packet := make([]byte, 0, maxPacket)
 	for {
 		pkt := l.ep.ReadContext(ctx)
 		if pkt == nil {
@@ -159,6 +241,9 @@ func (l *link) write(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("write to the link: %w", err)
 		}
+		l.mu.Lock()
+		l.waiting--
+		l.mu.Unlock()
 	}
 }
 

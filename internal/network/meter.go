@@ -44,6 +44,14 @@ func setBound(l *rate.Limiter, perSecond, burst int64) {
 	l.SetLimit(rate.Limit(perSecond))
 }
 
+// portion is how many of n bytes pass at once.
+func portion(l *rate.Limiter, n int) int {
+	if l.Limit() == rate.Inf {
+		return n
+	}
+	return min(n, l.Burst())
+}
+
 // await returns when n more bytes may pass.
 func await(ctx context.Context, l *rate.Limiter, n int) error {
 	for n > 0 && l.Limit() != rate.Inf {

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"gvisor.dev/gvisor/pkg/buffer"
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
@@ -39,7 +40,7 @@ func (g *Gateway) holdSYN(packet []byte) bool {
 			time.Sleep(wait)
 		}
 		if g.ctx.Err() == nil {
-			g.link.inject(proto, packet)
+			g.link.inject(proto, buffer.MakeWithData(packet))
 		}
 	}, &started)
 	if !started {

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
@@ -91,7 +92,7 @@ func (g *Gateway) carry(f *flow, r *tcp.ForwarderRequest) {
 		_ = out.Close()
 		return
 	}
-	pipe(f, box, box, out)
+	g.pipe(f, box, box, out)
 }
 
 // carryNamed answers the sandbox first, since it must say which name it wants
@@ -122,7 +123,7 @@ func (g *Gateway) carryNamed(f *flow, r *tcp.ForwarderRequest, v policy.Verdict)
 		box.abort()
 		return
 	}
-	pipe(f, box, io.MultiReader(first, box), out)
+	g.pipe(f, box, io.MultiReader(first, box), out)
 }
 
 // dial opens the connection to the outside.
@@ -136,10 +137,12 @@ func (g *Gateway) dial(f *flow) (net.Conn, error) {
 // boxConn is the sandbox's side of a connection. Bytes pass it no faster than they may.
 type boxConn struct {
 	*gonet.TCPConn
+
+	g      *Gateway
 	ep     tcpip.Endpoint
-	meter  *meter
 	ctx    context.Context //nolint:containedctx // the life of the connection
 	cancel context.CancelFunc
+	wide   atomic.Bool
 }
 
 // accept answers the sandbox that its connection is open.
@@ -152,8 +155,31 @@ func (g *Gateway) accept(r *tcp.ForwarderRequest) (*boxConn, error) {
 	}
 	r.Complete(false)
 	ep.SocketOptions().SetKeepAlive(true)
+	ep.SocketOptions().SetReceiveBufferSize(receiveWindow, true)
+	ep.SocketOptions().SetSendBufferSize(sendBuffer, true)
 	ctx, cancel := context.WithCancel(g.ctx)
-	return &boxConn{gonet.NewTCPConn(&queue, ep), ep, g.meter, ctx, cancel}, nil
+	return &boxConn{TCPConn: gonet.NewTCPConn(&queue, ep), g: g, ep: ep, ctx: ctx, cancel: cancel}, nil
+}
+
+// widen gives the connection wide buffers, unless too many have them.
+func (c *boxConn) widen() {
+	if !c.wide.CompareAndSwap(false, true) {
+		return
+	}
+	select {
+	case c.g.wide <- struct{}{}:
+		c.ep.SocketOptions().SetReceiveBufferSize(int64(c.g.link.window()), true)
+		c.ep.SocketOptions().SetSendBufferSize(wideBuffer, true)
+	default:
+		c.wide.Store(false)
+	}
+}
+
+// narrow is called when nothing more is carried.
+func (c *boxConn) narrow() {
+	if c.wide.Load() {
+		<-c.g.wide
+	}
 }
 
 // abort ends the connection at once; the sandbox sees it reset.
@@ -170,9 +196,9 @@ func (c *boxConn) Close() error {
 
 // Read implements net.Conn. What was read is handed out when it may pass.
 func (c *boxConn) Read(p []byte) (int, error) {
-	n, err := c.TCPConn.Read(p)
+	n, err := c.TCPConn.Read(p[:portion(c.g.meter.send, len(p))])
 	if n > 0 {
-		if late := await(c.ctx, c.meter.send, n); late != nil {
+		if late := await(c.ctx, c.g.meter.send, n); late != nil {
 			return 0, late
 		}
 	}
@@ -181,15 +207,21 @@ func (c *boxConn) Read(p []byte) (int, error) {
 
 // Write implements net.Conn.
 func (c *boxConn) Write(p []byte) (int, error) {
-	if err := await(c.ctx, c.meter.receive, len(p)); err != nil {
-		return 0, err
+	for done := 0; ; {
+		part := p[done:][:portion(c.g.meter.receive, len(p)-done)]
+		if err := await(c.ctx, c.g.meter.receive, len(part)); err != nil {
+			return done, err
+		}
+		n, err := c.TCPConn.Write(part)
+		if done += n; err != nil || done == len(p) {
+			return done, err
+		}
 	}
-	return c.TCPConn.Write(p)
 }
 
 // pipe carries bytes both ways until both sides are done, or one breaks. from is
 // the sandbox's side for reading.
-func pipe(f *flow, box *boxConn, from io.Reader, out net.Conn) {
+func (g *Gateway) pipe(f *flow, box *boxConn, from io.Reader, out net.Conn) {
 	var once sync.Once
 	end := func() {
 		once.Do(func() {
@@ -202,9 +234,15 @@ func pipe(f *flow, box *boxConn, from io.Reader, out net.Conn) {
 	}
 	f.onEnd(end)
 	var back sync.WaitGroup
-	back.Go(func() { copyHalf(box, out, end) })
-	copyHalf(out, from, end)
+	half := func(to net.Conn, from io.Reader) {
+		if g.copyHalf(to, from, box.widen) != nil {
+			end()
+		}
+	}
+	back.Go(func() { half(box, out) })
+	half(out, from)
 	back.Wait()
+	box.narrow()
 	once.Do(func() {
 		_ = out.Close()
 		_ = box.Close()
@@ -212,16 +250,14 @@ func pipe(f *flow, box *boxConn, from io.Reader, out net.Conn) {
 }
 
 // copyHalf carries one direction, its end included.
-func copyHalf(to net.Conn, from io.Reader, broken func()) {
-	buffer := make([]byte, 32<<10)
-	// Without the methods that would bring buffers of their own.
-	_, err := io.CopyBuffer(struct{ io.Writer }{to}, struct{ io.Reader }{from}, buffer)
-	if half, ok := to.(interface{ CloseWrite() error }); ok && err == nil {
-		err = half.CloseWrite()
+func (g *Gateway) copyHalf(to net.Conn, from io.Reader, much func()) error {
+	if err := g.streams.copy(to, from, much); err != nil {
+		return err
 	}
-	if err != nil {
-		broken()
+	if half, ok := to.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
 	}
+	return nil
 }
 
 // enter counts a connection or a conversation by UDP, unless there are too many.

@@ -73,7 +73,10 @@ func linkArgs(link *os.File) boot.CreateLinksAndRoutesArgs {
 		FilePayload:   urpc.FilePayload{Files: []*os.File{link}},
 		LoopbackLinks: []boot.LoopbackLink{boot.DefaultLoopbackLink},
 		FDBasedLinks: []boot.FDBasedLink{{
-			Name: linkName, MTU: network.MTU, NumChannels: 1, QDisc: config.QDiscFIFO,
+			Name: linkName, MTU: network.MTU,
+			// Who reads a packet delivers it, and who makes one sends it: a queue in
+			// between would only be one more thread to wake.
+			NumChannels: 1, ProcessorsPerChannel: 1, QDisc: config.QDiscNone,
 			TXChecksumOffload: true, RXChecksumOffload: true, // it is memory
 			Addresses: []boot.IPWithPrefix{
 				{Address: a.Box4.Addr().AsSlice(), PrefixLen: a.Box4.Bits()},

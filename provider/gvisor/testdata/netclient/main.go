@@ -30,32 +30,54 @@ func run(what, addr, count string) error {
 	switch what {
 	case "connect":
 		return connect(addr, n)
-	case "one": // one after the other
-		for range n {
-			if _, err := once(addr); err != nil {
-				return err
-			}
-		}
-		return nil
+	case "one":
+		return one(addr, n)
+	case "down", "up":
+		return carry(what, addr, n)
 	}
+	return fmt.Errorf("%s: unknown", what)
+}
+
+// one opens connections, one after the other, and tells the median of how long each took
+// until a byte was echoed.
+func one(addr string, n int) error {
+	var times []time.Duration
+	for range n {
+		took, err := once(addr)
+		if err != nil {
+			return err
+		}
+		times = append(times, took)
+	}
+	slices.Sort(times)
+	fmt.Printf("%.3f ms\n", times[n/2].Seconds()*1e3)
+	return nil
+}
+
+// carry receives or sends bytes on one connection, some at a time.
+func carry(what, addr string, n int) error {
 	begin := time.Now()
 	conn, err := net.Dial("tcp", addr)
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
+	block := make([]byte, 256<<10)
 	if what == "down" {
 		if _, err := conn.Write([]byte("d")); err != nil {
 			return err
 		}
-		if _, err := io.CopyN(io.Discard, conn, int64(n)); err != nil {
-			return err
+		for left := n; left > 0; {
+			got, err := conn.Read(block)
+			if err != nil {
+				return err
+			}
+			left -= got
 		}
 	} else {
 		if _, err := conn.Write([]byte("u")); err != nil {
 			return err
 		}
-		block := make([]byte, 256<<10)
 		for left := n; left > 0; left -= len(block) {
 			if _, err := conn.Write(block); err != nil {
 				return err
@@ -68,7 +90,7 @@ func run(what, addr, count string) error {
 			return err
 		}
 	}
-	fmt.Printf("%s %.0f MB/s\n", what, float64(n)/1e6/time.Since(begin).Seconds())
+	fmt.Printf("%.0f MB/s %s\n", float64(n)/1e6/time.Since(begin).Seconds(), what)
 	return nil
 }
 
