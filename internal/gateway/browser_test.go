@@ -131,14 +131,15 @@ func (b *browser) call(session, method string, params, result any) {
 	}
 }
 
-// eval runs JavaScript in the page and returns what it comes to, as text.
+// eval runs JavaScript in the page, as if somebody had clicked there, and returns what it
+// comes to, as text.
 func (p *page) eval(script string) string {
 	p.Helper()
 	var out struct {
 		Result           struct{ Value any }
 		ExceptionDetails json.RawMessage
 	}
-	p.call(p.session, "Runtime.evaluate", map[string]any{"expression": script, "awaitPromise": true, "returnByValue": true}, &out)
+	p.call(p.session, "Runtime.evaluate", map[string]any{"expression": script, "awaitPromise": true, "returnByValue": true, "userGesture": true}, &out)
 	if out.ExceptionDetails != nil {
 		p.Fatalf("%s: %s", script, out.ExceptionDetails)
 	}

@@ -18,7 +18,8 @@ ws.onmessage = (e) => {
   document.title = "answered " + e.data;
 };
 """
-FILES = {"/": (PAGE, "text/html"), "/style.css": (STYLE, "text/css"), "/app.js": (SCRIPT, "text/javascript")}
+FILES = {"/": (PAGE, "text/html"), "/style.css": (STYLE, "text/css"), "/app.js": (SCRIPT, "text/javascript"),
+         "/sw.js": (b"onfetch = e => e.respondWith(new Response('caught'));", "text/javascript")}
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -34,6 +35,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.send_response(200 if body else 404)
         self.send_header("Content-Type", kind or "text/plain")
         self.send_header("Content-Length", str(len(body)))
+        self.send_header("Service-Worker-Allowed", "/")
         self.end_headers()
         self.wfile.write(body)
 
