@@ -66,6 +66,7 @@ func headerOf(text string) http.Header {
 func FuzzCleanRequest(f *testing.F) {
 	f.Add("Cookie: a=1; sandpit_preview=spv_x;b=\"2\"\r\nX-Forwarded-For: 1.2.3.4", 8000)
 	f.Add("Authorization: Bearer  spv_x\r\nx-access-token: y\r\nX_Forwarded_For: z", guestPort)
+	f.Add("Cookie: a=1; sandpit_preview;spv_x;b=\"2\"", 8000)
 	f.Add("Cookie: __HOST-sandpit_preview =x; =sandpit_preview\r\nCookie: \tSANDPIT_preview\t=y", 80)
 	f.Fuzz(func(t *testing.T, text string, port int) {
 		h := headerOf(text)
@@ -74,6 +75,9 @@ func FuzzCleanRequest(f *testing.F) {
 		}
 		cleanRequest(h, target{id: fuzzID, port: port})
 		for name, values := range h {
+			if name == "Cookie" {
+				continue // cookies go by their names, below
+			}
 			if slices.Contains(notAsked, name) || strings.HasPrefix(name, "X-Forwarded") || strings.Contains(name, "_") || slices.ContainsFunc(values, isOurSecret) {
 				t.Errorf("%q: %q is left of %q", name, values, text)
 			}
@@ -95,7 +99,7 @@ func FuzzCleanAnswer(f *testing.F) {
 	f.Add("Set-Cookie: a=1; Domain=localhost; Path=/x; path=\r\nLocation: //evil.example/x", true)
 	f.Add("Set-Cookie: =sandpit_preview=x;;PATH =/;domain\r\nLocation: http://localhost:8000//evil.example", false)
 	f.Add("Location: /\\evil.example\r\nContent-Location: /%2f/x", true)
-	r := httptest.NewRequest(http.MethodGet, "http://8000-x.localhost/", nil)
+	r := httptest.NewRequestWithContext(f.Context(), http.MethodGet, "http://8000-x.localhost/", nil)
 	f.Fuzz(func(t *testing.T, text string, paths bool) {
 		h := headerOf(text)
 		if h == nil {

@@ -235,6 +235,15 @@ func TestSmuggling(t *testing.T) {
 		"hop by hop length":     head("POST") + "Content-Length: 43\r\nConnection: content-length\r\n\r\n" + second + strings.Repeat("x", 43-len(second)),
 		"body of a GET":         head("GET") + "Content-Length: " + strconv.Itoa(len(second)) + "\r\n\r\n" + second,
 		"bare CR":               head("POST") + "X: a\rTransfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\nabc",
+		"folded encoding":       head("POST") + "Transfer-Encoding:\r\n chunked\r\nContent-Length: 3\r\n\r\nabc" + second,
+		"folded length":         head("POST") + "X: y\r\n\tContent-Length: 0\r\nContent-Length: " + strconv.Itoa(len(second)) + "\r\n\r\n" + second,
+		"absolute, other host":  "POST http://x/first HTTP/1.1\r\nHost: " + fmt.Sprintf("%d-%s.localhost", port, id) + "\r\nContent-Length: 3\r\n\r\nabc" + second,
+		"upgrade is refused":    head("GET") + "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: x\r\n\r\n" + second,
+		"upgrade with a body":   head("POST") + "Connection: Upgrade\r\nUpgrade: websocket\r\nContent-Length: " + strconv.Itoa(len(second)) + "\r\n\r\n" + second,
+		"expectation":           head("POST") + "Expect: 100-continue\r\nContent-Length: " + strconv.Itoa(len(second)) + "\r\n\r\n" + second,
+		"encoding in a trailer": head("POST") + "Transfer-Encoding: chunked\r\nTrailer: Content-Length\r\n\r\n0\r\nContent-Length: 43\r\n\r\n" + second,
+		"old protocol, chunks":  strings.Replace(head("POST"), "HTTP/1.1", "HTTP/1.0", 1) + "Transfer-Encoding: chunked\r\nConnection: keep-alive\r\n\r\n0\r\n\r\n" + second,
+		"HTTP/2 at once":        "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + head("GET") + "\r\n",
 		"upgrade to h2c":        head("GET") + "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n\r\n",
 	} {
 		mu.Lock()
