@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -143,13 +144,27 @@ func (b *box) wantRefused(t *testing.T, reason string, attempts ...string) {
 
 func (b *box) wantLogged(t *testing.T, proto, addr, reason string) {
 	t.Helper()
-	list := b.log(t)
-	for _, d := range list {
-		if d.Protocol == proto && d.Address == addr && !d.Allowed && strings.HasPrefix(d.Reason, reason) {
+	decided := func(d sandpit.NetworkDecision) bool {
+		return d.Protocol == proto && d.Address == addr && !d.Allowed && strings.HasPrefix(d.Reason, reason)
+	}
+	for end := time.Now().Add(patience); !slices.ContainsFunc(b.log(t), decided); time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Errorf("%s %s: not refused because %q: %+v", proto, addr, reason, b.log(t))
 			return
 		}
 	}
-	t.Errorf("%s %s: not refused because %q: %+v", proto, addr, reason, list)
+}
+
+// becomes waits until an attempt comes to something: what was before may still be ending.
+func (b *box) becomes(t *testing.T, want string, args ...string) {
+	t.Helper()
+	got := b.try(t, args...)
+	for end := time.Now().Add(patience); got != want && time.Now().Before(end); got = b.try(t, args...) {
+		time.Sleep(50 * time.Millisecond)
+	}
+	if got != want {
+		t.Errorf("%q: %s, want %s", args, got, want)
+	}
 }
 
 func (b *box) log(t *testing.T) []sandpit.NetworkDecision {

@@ -106,7 +106,7 @@ func (l *lab) limits(t *testing.T) {
 			t.Errorf("%s connections at a time, want 3", got)
 		}
 		b.wantLogged(t, "tcp", addr, "the sandbox has too many connections")
-		b.wantReached(t, "tcp [2606:2800::14]:7") // those have ended
+		b.becomes(t, "yes", "tcp", "[2606:2800::14]:7") // when those have ended
 	})
 	t.Run("connection rate", func(t *testing.T) {
 		const rate = 2

@@ -120,7 +120,7 @@ func queryValue(raw string) string {
 // withoutToken returns a query without its token, and everything else as it was
 // written.
 func withoutToken(raw string) string {
-	if !strings.Contains(raw, queryToken) {
+	if !strings.Contains(raw, queryToken) && !strings.Contains(raw, "%") {
 		return raw
 	}
 	var rest []string

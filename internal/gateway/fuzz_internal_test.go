@@ -138,7 +138,9 @@ func FuzzToken(f *testing.F) {
 	f.Add(good, 8000, int64(3), int64(0))
 	f.Add(good, 8001, int64(3), int64(0))
 	f.Add(good[:len(good)-1], 8000, int64(3), int64(0))
+	f.Add(good[:20]+"\r\n"+good[20:], 8000, int64(3), int64(0))
 	f.Add(good+"=", 8000, int64(2), int64(1))
+	f.Add("a=b&%73andpit_token="+good+"&c=%zz", 80, int64(0), int64(0))
 	f.Add("a=b&sandpit%5ftoken="+good+"&;sandpit_token", 80, int64(0), int64(0))
 	f.Fuzz(func(t *testing.T, text string, port int, epoch, later int64) {
 		now := until.Add(-time.Hour).Add(time.Duration(later))

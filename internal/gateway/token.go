@@ -56,7 +56,7 @@ func (s *signer) sign(g grant, expires time.Time) string {
 func (s *signer) check(token string, g grant, now time.Time) (expires time.Time, ok bool) {
 	text, found := strings.CutPrefix(token, tokenPrefix)
 	raw, err := base64.RawURLEncoding.Strict().DecodeString(text)
-	if !found || err != nil || len(raw) != timeBytes+sumBytes {
+	if !found || err != nil || len(raw) != timeBytes+sumBytes || strings.ContainsAny(text, "\r\n") { // decoders skip these
 		return time.Time{}, false
 	}
 	expires = time.Unix(int64(binary.BigEndian.Uint64(raw)), 0) //nolint:gosec // what is too large was not signed

@@ -4,13 +4,16 @@ import (
 	"bytes"
 	"encoding/binary"
 	"io"
+	"os"
 	"testing"
 
 	"github.com/pkg/sftp"
 	"golang.org/x/crypto/ssh"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/provider/fake"
+	"github.com/sandpit-dev/sandpit/internal/image"
+	"github.com/sandpit-dev/sandpit/internal/testengine"
+	"github.com/sandpit-dev/sandpit/provider/gvisor"
 )
 
 // said is a channel on which a client has said something, and hears nothing.
@@ -39,16 +42,36 @@ func packet(kind byte, body ...any) []byte {
 	return append(binary.BigEndian.AppendUint32(nil, uint32(b.Len())), b.Bytes()...)
 }
 
+// isolated returns a real sandbox: what clients make up would change this machine's files
+// in one of the fake world, and by root's rights any of them.
+func isolated(tb testing.TB) sandpit.Instance {
+	tb.Helper()
+	engine := testengine.Path(tb)
+	images, err := image.Open(tb.TempDir(), image.Options{})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	runtime, err := os.MkdirTemp("", "sandpit-") //nolint:usetesting // a short path: it holds sockets
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { _ = os.RemoveAll(runtime) })
+	provider, err := gvisor.New(gvisor.Config{RuntimeDir: runtime, ScratchDir: tb.TempDir(), Images: images, Engine: engine})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { _ = provider.Close() })
+	box, err := provider.Create(tb.Context(), sandpit.NewID(), sandpit.Spec{})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return box
+}
+
 // FuzzSFTP survives whatever a client sends: its server has goroutines of its own, whose
 // panics nobody could catch.
 func FuzzSFTP(f *testing.F) {
-	world := fake.NewWorld(f.TempDir())
-	provider := world.NewProvider()
-	f.Cleanup(func() { _ = provider.Close(); _ = world.Close() })
-	box, err := provider.Create(f.Context(), sandpit.NewID(), sandpit.Spec{})
-	if err != nil {
-		f.Fatal(err)
-	}
+	box := isolated(f)
 	hello := packet(1, 3)
 	for _, text := range [][]byte{
 		hello,

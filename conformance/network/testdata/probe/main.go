@@ -150,6 +150,10 @@ func resolve(args []string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	found, err := r.LookupIP(ctx, "ip4", args[2])
+	var known *net.DNSError
+	for errors.As(err, &known) && known.IsTimeout && ctx.Err() == nil { // a question may be lost
+		found, err = r.LookupIP(ctx, "ip4", args[2])
+	}
 	if err != nil {
 		return "", err
 	}
