@@ -69,11 +69,12 @@ func StartTCP(tb testing.TB, args ...string) string {
 const remapped = `cp -a /etc "$1/etc" && echo nobody:1652000:65536 >"$1/etc/subuid" && echo nobody:1652000:65536 >"$1/etc/subgid" && chmod 711 "$1" &&
 mount --bind "$1/etc" /etc && shift && exec "$@"`
 
-// StartRemapped starts a dockerd whose containers have user namespaces.
+// StartRemapped starts a dockerd whose containers have user namespaces, and may have the
+// network "bridge", in a network namespace of its own: the machine's is left alone.
 func StartRemapped(tb testing.TB) string {
 	tb.Helper()
-	e := &engine{args: []string{"--userns-remap=nobody:nogroup"}}
-	e.prepare = func() { e.before = []string{"unshare", "--mount", "sh", "-c", remapped, "sh", e.dir} }
+	e := &engine{args: []string{"--userns-remap=nobody:nogroup", "--bridge="}}
+	e.prepare = func() { e.before = []string{"unshare", "--mount", "--net", "sh", "-c", remapped, "sh", e.dir} }
 	return "unix://" + start(tb, e).socket()
 }
 
@@ -226,5 +227,6 @@ func awaitPing(host, log string, ended <-chan struct{}) error {
 		case <-time.After(100 * time.Millisecond):
 		}
 	}
-	return fmt.Errorf("it does not answer: %w", err)
+	text, _ := os.ReadFile(log) // as above
+	return fmt.Errorf("it does not answer: %w: %s", err, text[max(0, len(text)-2000):])
 }

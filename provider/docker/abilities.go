@@ -121,7 +121,7 @@ func (b *box) freeze(ctx context.Context, doing string, from, to state, do func(
 	if err := do(limited); err != nil {
 		return b.p.engineError(ctx, doing, err)
 	}
-	b.set(to)
+	b.moved(to)
 	return nil
 }
 

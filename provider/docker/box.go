@@ -41,6 +41,7 @@ type box struct {
 
 	mu     sync.Mutex
 	state  state
+	moves  int // how often somebody here has started, paused or resumed it
 	exit   sandpit.Exit
 	ooms   int64
 	died   *container.State // as an event told it
@@ -119,6 +120,34 @@ func (b *box) set(s state) {
 	}
 }
 
+// moved notes what was just done to the container. Answers that the engine gave before do
+// not count any more.
+func (b *box) moved(s state) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.moves++
+	if b.state != over {
+		b.state = s
+	}
+}
+
+func (b *box) moveCount() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.moves
+}
+
+// usable is stateError for who wants something of the inside. That it is stopped or paused
+// may have changed by another program, of which the engine tells a moment later.
+func (b *box) usable(ctx context.Context) error {
+	if now := b.now(); now == paused || now == stopped {
+		if err := b.refresh(ctx); err != nil {
+			return err
+		}
+	}
+	return b.stateError(b.now())
+}
+
 // stateError is why there is nobody to talk to, if so.
 func (b *box) stateError(s state) error {
 	switch s {
@@ -160,6 +189,7 @@ func (b *box) refresh(ctx context.Context) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+	moves := b.moveCount()
 	c, err := b.p.inspect(ctx, b.container)
 	if sandpit.CodeOf(err) == sandpit.NotFound {
 		if !b.isBeingRemoved() { // else whoever removes it says how it ended
@@ -170,13 +200,15 @@ func (b *box) refresh(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	b.settle(*c.State)
+	b.settle(*c.State, moves)
 	return nil
 }
 
-// settle takes the state that the engine tells.
-func (b *box) settle(s container.State) {
+// settle takes the state that the engine tells, having been asked after so many moves.
+func (b *box) settle(s container.State, moves int) {
+	wasAsked := !s.Running && b.wasStopped() // before the moves are counted again
 	switch {
+	case b.moveCount() != moves: // it was something else that it told
 	case s.Paused && b.isSaving():
 	case s.Paused:
 		b.set(paused)
@@ -187,13 +219,18 @@ func (b *box) settle(s container.State) {
 		b.seen()
 	case s.Status == container.StateCreated, s.Restarting, b.isBeingRemoved():
 	default:
-		rec, err := b.p.readRecord(b.id, b.container)
-		if err == nil && rec.Stopped {
+		if wasAsked {
 			b.set(stopped)
 			return
 		}
 		b.end(b.ending(s))
 	}
+}
+
+// wasStopped reports whether the container does not run because somebody asked for that.
+func (b *box) wasStopped() bool {
+	rec, err := b.p.readRecord(b.id, b.container)
+	return err == nil && rec.Stopped
 }
 
 // beginRemoval tells that the sandbox is being destroyed, until the returned function
@@ -274,7 +311,7 @@ func (b *box) start(ctx context.Context, inst *Instance, rec record) error {
 		_ = stream.Close()
 		return b.p.engineError(ctx, "start the container", err)
 	}
-	b.set(running)
+	b.moved(running)
 	if err := b.tie(stream); err != nil {
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -21,8 +22,9 @@ import (
 
 // line is a way to the engine that can be cut.
 type line struct {
-	address string
-	target  string
+	address  string
+	target   string
+	accepted atomic.Int64 // connections
 
 	mu    sync.Mutex
 	conns map[net.Conn]bool // both ends of each connection
@@ -54,6 +56,7 @@ func newLine(t *testing.T) *line {
 			if err != nil {
 				return
 			}
+			l.accepted.Add(1)
 			wg.Go(func() { l.serve(c) })
 		}
 	})
@@ -160,6 +163,42 @@ func TestCut(t *testing.T) {
 	defer r.Close()
 	if got, err := io.ReadAll(r); err != nil || string(got) != content {
 		t.Errorf("%d bytes came back, %v; want %d", len(got), err, len(content))
+	}
+}
+
+// TestConnections uses one connection for everything inside a sandbox, and a few again
+// and again for the engine's own calls.
+func TestConnections(t *testing.T) {
+	t.Parallel()
+	l := newLine(t)
+	o := options(t)
+	o.Endpoint.Host = l.address
+	p := open(t, o)
+	box := create(t, p, sandpit.Spec{Image: busybox})
+	shell(t, box, "true")
+	before := l.accepted.Load()
+	for range 4 {
+		var group sync.WaitGroup
+		for range 5 {
+			group.Go(func() {
+				if _, code := run(t, box, "true"); code != 0 {
+					t.Errorf("exit code %d", code)
+				}
+			})
+		}
+		group.Wait()
+	}
+	if made := l.accepted.Load() - before; made > 1 { // the stream of events may break
+		t.Errorf("20 commands make %d connections", made)
+	}
+	before = l.accepted.Load()
+	for range 20 {
+		if _, err := p.List(within(t)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if made := l.accepted.Load() - before; made > 5 {
+		t.Errorf("20 calls of the engine make %d connections", made)
 	}
 }
 

@@ -48,7 +48,7 @@ func (b *box) dial(ctx context.Context, port int) (net.Conn, error) {
 }
 
 func (b *box) tunnel(ctx context.Context, port int) (net.Conn, error) {
-	if err := b.stateError(b.now()); err != nil {
+	if err := b.usable(ctx); err != nil {
 		return nil, err
 	}
 	in, fromInside := net.Pipe()

@@ -337,13 +337,42 @@ func TestRootless(t *testing.T) {
 }
 
 // TestUserNamespaces uses an engine whose containers have user namespaces: root inside
-// is nobody on the machine.
+// is nobody on the machine. It has a network, too.
 func TestUserNamespaces(t *testing.T) {
 	t.Parallel()
 	testdocker.Host(t) // skips where there is none
-	box := core(t, engineOptions(t, docker.Endpoint{Host: testdocker.StartRemapped(t)}))
+	o := engineOptions(t, docker.Endpoint{Host: testdocker.StartRemapped(t)})
+	box := core(t, o)
 	if got := strings.Fields(shell(t, box, "cat /proc/self/uid_map")); len(got) != 3 || got[0] != "0" || got[1] == "0" {
 		t.Errorf("users are mapped as %q", got)
+	}
+	testOnline(t, o)
+}
+
+// testOnline puts sandboxes into a network of the engine if that is asked for, and no
+// others.
+func testOnline(t *testing.T, o docker.Options) {
+	t.Helper()
+	o.StateDir = t.TempDir()
+	image := rootArchive(t)
+	p := open(t, o)
+	online := sandpit.Spec{Image: image, Network: sandpit.NetworkPolicy{Online: true}}
+	_, err := p.Create(within(t), sandpit.NewID(), online)
+	wantCode(t, err, sandpit.Unsupported)
+	o.Network, o.StateDir = "bridge", t.TempDir()
+	p = open(t, o)
+	web, reader, offline := create(t, p, online), create(t, p, online), create(t, p, sandpit.Spec{Image: image})
+	shell(t, web, "mkdir -p /www && echo hello > /www/index.html && httpd -p 8080 -h /www")
+	address := strings.TrimSpace(shell(t, web, "ip -4 -o addr show dev eth0 | sed -E 's,.* inet ([0-9.]+)/.*,\\1,'"))
+	get := `printf 'GET / HTTP/1.0\r\n\r\n' | nc -w 60 ` + address + " 8080"
+	if got := shell(t, reader, get); !strings.HasSuffix(got, "hello\n") {
+		t.Errorf("from the other online sandbox: %q", got)
+	}
+	if out, code := run(t, offline, "sh", "-c", get); code == 0 || !strings.Contains(out, "unreachable") {
+		t.Errorf("from an offline sandbox: %q, exit code %d, want that the network cannot be reached", out, code)
+	}
+	if got := shell(t, offline, "ls /sys/class/net"); got != "lo\n" {
+		t.Errorf("an offline sandbox has the interfaces %q", got)
 	}
 }
 

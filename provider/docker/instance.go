@@ -78,7 +78,7 @@ type portTransport struct {
 
 // RoundTrip implements http.RoundTripper.
 func (t *portTransport) RoundTrip(r *http.Request) (*http.Response, error) {
-	if err := t.b.stateError(t.b.now()); err != nil {
+	if err := t.b.usable(r.Context()); err != nil {
 		if r.Body != nil {
 			_ = r.Body.Close() // it was never read
 		}

@@ -163,6 +163,24 @@ func TestMounts(t *testing.T) {
 	}
 }
 
+// TestStartFails has the engine make a container that it cannot start, and nothing is
+// left of it.
+func TestStartFails(t *testing.T) {
+	t.Parallel()
+	o := options(t)
+	o.OpenFiles = 1 << 40 // more than any kernel has
+	p := open(t, o)
+	_, err := p.Create(within(t), sandpit.NewID(), sandpit.Spec{Image: busybox})
+	if err == nil || !strings.Contains(err.Error(), "start the container") {
+		t.Errorf("more open files than there can be: %v, want that it cannot be started", err)
+	}
+	list, err := p.List(within(t))
+	records, readErr := os.ReadDir(filepath.Join(o.StateDir, "sandboxes"))
+	if err != nil || readErr != nil || len(list)+len(records) != 0 {
+		t.Errorf("left: %v, %v, %v, %v", list, records, err, readErr)
+	}
+}
+
 func TestOptionsRefused(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*docker.Options){

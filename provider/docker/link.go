@@ -250,7 +250,7 @@ type caller struct{ b *box }
 
 // RoundTrip implements http.RoundTripper.
 func (c caller) RoundTrip(r *http.Request) (*http.Response, error) {
-	if err := c.b.stateError(c.b.now()); err != nil {
+	if err := c.b.usable(r.Context()); err != nil {
 		if r.Body != nil {
 			_ = r.Body.Close() // it was never read
 		}

@@ -46,7 +46,7 @@ func TestEndingWhileAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.breaks.Add(1)
-	b.settle(container.State{Running: true})
+	b.settle(container.State{Running: true}, b.moveCount())
 	if got := b.ending(container.State{ExitCode: 137}).Reason; got != "killed by somebody else" {
 		t.Errorf("seen running since: %q", got)
 	}
@@ -125,6 +125,30 @@ func TestCapabilities(t *testing.T) {
 }
 
 // Whoever hears of a fetch hears nothing of others, and nothing afterwards.
+// TestStaleAnswer has the engine tell of a container as it was before it was started.
+func TestStaleAnswer(t *testing.T) {
+	t.Parallel()
+	p, err := New(Options{StateDir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = p.Close() })
+	b, err := p.box(sandpit.NewID(), strings.Repeat("a", 64))
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked := b.moveCount()
+	b.moved(running)
+	b.settle(container.State{Status: container.StateExited}, asked)
+	if now := b.now(); now != running {
+		t.Errorf("it is %s, want %s", now, running)
+	}
+	b.settle(container.State{Status: container.StateExited}, b.moveCount())
+	if now := b.now(); now != over {
+		t.Errorf("it is %s, want %s", now, over)
+	}
+}
+
 func TestHearers(t *testing.T) {
 	t.Parallel()
 	var h hearers
