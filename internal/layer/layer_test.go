@@ -105,7 +105,8 @@ func TestCompare(t *testing.T) {
 		},
 		"written": {nil, []member{dir("d"), {name: "d/a", text: "x"}, dir("e")}, []string{"written /d/a file 644 1", "written /e directory 755 0"}},
 		"gone from the image": {
-			nil, []member{{name: ".wh.a"}, {name: ".wh..wh.odd"}},
+			nil,
+			[]member{{name: ".wh.a"}, {name: ".wh..wh.odd"}},
 			[]string{"removed /a  0 0"},
 		},
 		"restored":        {[]member{{name: "a", text: "x"}}, nil, []string{"restored /a file 0 0"}},

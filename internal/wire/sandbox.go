@@ -75,7 +75,7 @@ type NewVolume struct {
 }
 
 // ContentTypeSnapshot is that of an exported snapshot.
-const ContentTypeSnapshot = "application/vnd.sandpit.snapshot"
+const ContentTypeSnapshot = "application/octet-stream"
 
 // NewSnapshot asks for a snapshot.
 type NewSnapshot struct {

@@ -2,7 +2,9 @@ package fake
 
 import (
 	"archive/tar"
+	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -196,11 +198,10 @@ func packFile(out *tar.Writer, at, name string, e fs.DirEntry) error {
 	return err
 }
 
-// The parts of an exported snapshot.
+// The parts of an exported snapshot. After the tar stream comes its SHA-256.
 const (
 	exportedInfo  = "snapshot.json"
 	exportedFiles = "files"
-	exportedEnd   = "end" // without it the stream has been cut
 	maxInfo       = 1 << 20
 )
 
@@ -215,7 +216,8 @@ func (p *Provider) ExportSnapshot(ctx context.Context, id sandpit.SnapshotID, to
 		if err != nil {
 			return err
 		}
-		out := tar.NewWriter(to)
+		sum := sha256.New()
+		out := tar.NewWriter(io.MultiWriter(to, sum))
 		if err := out.WriteHeader(&tar.Header{Name: exportedInfo, Mode: 0o600, Size: int64(len(info))}); err != nil {
 			return err
 		}
@@ -225,10 +227,11 @@ func (p *Provider) ExportSnapshot(ctx context.Context, id sandpit.SnapshotID, to
 		if err := packTree(ctx, out, filepath.Join(p.world.snapshotDir(), string(id)), exportedFiles, nil); err != nil {
 			return err
 		}
-		if err := out.WriteHeader(&tar.Header{Name: exportedEnd}); err != nil {
+		if err := out.Close(); err != nil {
 			return err
 		}
-		return out.Close()
+		_, err = to.Write(sum.Sum(nil))
+		return err
 	})
 	if err != nil {
 		return fmt.Errorf("export snapshot %s: %w", id, err)
@@ -240,7 +243,11 @@ func (p *Provider) ExportSnapshot(ctx context.Context, id sandpit.SnapshotID, to
 func (p *Provider) ImportSnapshot(ctx context.Context, id sandpit.SnapshotID, from io.Reader) (sandpit.Snapshot, error) {
 	var s sandpit.Snapshot
 	err := p.perform(ctx, OpImportSnapshot, "", func() error {
-		in := tar.NewReader(from)
+		data, err := whole(from)
+		if err != nil {
+			return err
+		}
+		in := tar.NewReader(bytes.NewReader(data))
 		h, err := in.Next()
 		if err != nil || h.Name != exportedInfo || h.Size > maxInfo {
 			return sandpit.Errorf(sandpit.Invalid, "it is no snapshot of a fake sandbox")
@@ -258,6 +265,19 @@ func (p *Provider) ImportSnapshot(ctx context.Context, id sandpit.SnapshotID, fr
 	return s, nil
 }
 
+// whole reads a stream to its end, and sees that it is as it was written.
+func whole(from io.Reader) ([]byte, error) {
+	data, err := io.ReadAll(from)
+	if err != nil {
+		return nil, err
+	}
+	n := max(0, len(data)-sha256.Size)
+	if sum := sha256.Sum256(data[:n]); !bytes.Equal(sum[:], data[n:]) {
+		return nil, sandpit.Errorf(sandpit.Invalid, "it is no snapshot of a fake sandbox, or not as it was written")
+	}
+	return data[:n], nil
+}
+
 // unpack writes files of a stream into a new directory, and nowhere else.
 func unpack(ctx context.Context, in *tar.Reader, dir string) error {
 	if err := os.Mkdir(dir, 0o700); err != nil {
@@ -270,11 +290,11 @@ func unpack(ctx context.Context, in *tar.Reader, dir string) error {
 	defer root.Close()
 	for ctx.Err() == nil {
 		h, err := in.Next()
-		if err != nil {
-			return sandpit.Errorf(sandpit.Invalid, "it ends in the middle, or is no tar stream: %w", err)
-		}
-		if h.Name == exportedEnd {
+		if errors.Is(err, io.EOF) {
 			return nil
+		}
+		if err != nil {
+			return sandpit.Errorf(sandpit.Invalid, "it is no tar stream: %w", err)
 		}
 		name, below := strings.CutPrefix(h.Name, exportedFiles+"/")
 		name = path.Clean(name)

@@ -66,6 +66,9 @@ func validate(s sandpit.Spec) error {
 	if s.Network.Online {
 		return sandpit.Errorf(sandpit.Unsupported, "network: not of a fake sandbox's own")
 	}
+	if _, ok := s.Image.Snapshot(); ok {
+		return nil // what it may have as mounts, the snapshot says
+	}
 	for _, m := range s.Mounts {
 		if err := m.CheckSource(); err != nil {
 			return err

@@ -97,7 +97,7 @@ func (w *World) keep(s sandpit.Snapshot, fill func(dir string) error) (sandpit.S
 	if err != nil {
 		return sandpit.Snapshot{}, errors.Join(err, removeAll(dir))
 	}
-	s.Size = diskUsage(dir)
+	s.Size = diskUsage(dir) + 4096 // and the directory itself
 	w.snapshots[s.ID] = s
 	return s, nil
 }
