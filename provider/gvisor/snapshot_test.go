@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"net/netip"
 	"os"
@@ -291,7 +290,7 @@ func TestSnapshotOnFullDisk(t *testing.T) {
 		if sandpit.CodeOf(err) != sandpit.Exhausted || sandpit.HintOf(err) == "" {
 			t.Errorf("suspend: %v (hint: %s)", err, sandpit.HintOf(err))
 		}
-		if got := count(t, box) + output(t, box, "echo $A"); got != fmt.Sprint(number+1)+"b" {
+		if got := count(t, box) + output(t, box, "echo $A"); got != strconv.Itoa(number+1)+"b" {
 			t.Errorf("afterwards: %q", got)
 		}
 	}
