@@ -56,7 +56,7 @@ type conduit struct {
 	wg       sync.WaitGroup
 
 	mu   sync.Mutex
-	none sync.Cond              // nothing is open
+	none sync.Cond             // nothing is open
 	open map[*conduitConn]bool // every connection that came by the conduit
 }
 

@@ -105,7 +105,7 @@ func LetGo(conn net.Conn, r Release) error {
 func OrderMessage() []byte { return binary.BigEndian.AppendUint16(nil, orderPort) }
 
 func sized(data []byte) []byte {
-	return append(binary.BigEndian.AppendUint32(nil, uint32(len(data))), data...) //nolint:gosec // bounded by whoever reads it
+	return append(binary.BigEndian.AppendUint32(nil, uint32(len(data))), data...)
 }
 
 func readSized(r io.Reader) ([]byte, error) {
@@ -222,7 +222,7 @@ func renewNumbers() error {
 		return fmt.Errorf("make a boot id: %w", err)
 	}
 	// What was put there for the sandbox that this is a copy of.
-	_ = syscall.Unmount(bootIDPath, syscall.MNT_DETACH) // there may be none
+	_ = syscall.Unmount(bootIDPath, syscall.MNT_DETACH)         // there may be none
 	if err := os.WriteFile(bootIDFile, id, 0o444); err != nil { //nolint:gosec // as the original
 		return fmt.Errorf("make a boot id: %w", err)
 	}

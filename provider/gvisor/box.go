@@ -213,11 +213,12 @@ func (b *box) start(req createRequest, files []*os.File) error {
 	if err != nil {
 		return fmt.Errorf("create the kernel: %w", err)
 	}
-	if req.Restored {
+	switch {
+	case req.Restored:
 		err = b.restore(conf, link, files[fixedFiles:])
-	} else if link != nil {
+	case link != nil:
 		err = startOnline(b.container, conf, link)
-	} else {
+	default:
 		err = b.container.Start(conf)
 	}
 	if err != nil {

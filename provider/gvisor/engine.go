@@ -227,8 +227,8 @@ func newConfig(l layer) (*config.Config, error) {
 		"--sidecar-usage-policy=LEGACY_DEPRECATED_SLOW_EMBEDDED_FALLBACK",
 		"--in-sandbox-cgroup=v2",
 		"--restore-spec-validation=ignore", // paths and ids differ; what must be the same, the provider sees to
-		"--file-access-mounts=exclusive", // but for those that sharedAnnotations name
-		"--overlay2=root:" + l.medium(),  // the directory is read from here, all else from annotations
+		"--file-access-mounts=exclusive",   // but for those that sharedAnnotations name
+		"--overlay2=root:" + l.medium(),    // the directory is read from here, all else from annotations
 	})
 	if err != nil {
 		return nil, err

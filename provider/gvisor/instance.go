@@ -26,6 +26,7 @@ type Instance struct {
 	id       sandpit.ID
 	provider *Provider
 	guest    *envd.Client
+	gate     gate // in front of the guest
 
 	mu         sync.Mutex
 	engine     string // directory of the engine that held it when it was last asked; "" while it is stopped
@@ -41,7 +42,7 @@ var (
 
 func newInstance(p *Provider, engine string, rec record) *Instance {
 	i := &Instance{id: rec.ID, provider: p, engine: engine, transports: make(map[int]*http.Transport)}
-	i.guest = envd.New(i.HTTP(guest.Port), rec.Token)
+	i.guest = envd.New(gated{&i.gate, i.HTTP(guest.Port)}, rec.Token)
 	return i
 }
 

@@ -84,12 +84,12 @@ const conduitPlace = 300
 
 // placeConduit moves the conduit, which is the only file that is passed on, there.
 func placeConduit(args []string) ([]string, error) {
-	const pass = "--pass-fd="
-	i := slices.IndexFunc(args, func(a string) bool { return strings.HasPrefix(a, pass) })
+	const flag = "--pass-fd="
+	i := slices.IndexFunc(args, func(a string) bool { return strings.HasPrefix(a, flag) })
 	if i < 0 {
 		return args, nil
 	}
-	own, inside, _ := strings.Cut(strings.TrimPrefix(args[i], pass), ":")
+	own, inside, _ := strings.Cut(strings.TrimPrefix(args[i], flag), ":")
 	fd, err := strconv.Atoi(own)
 	if err != nil {
 		return nil, fmt.Errorf("find the conduit: %w", err)
@@ -102,7 +102,7 @@ func placeConduit(args []string) ([]string, error) {
 	}
 	_ = unix.Close(fd) // there are two
 	args = slices.Clone(args)
-	args[i] = pass + strconv.Itoa(conduitPlace) + ":" + inside
+	args[i] = flag + strconv.Itoa(conduitPlace) + ":" + inside
 	return args, nil
 }
 

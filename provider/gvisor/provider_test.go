@@ -67,7 +67,7 @@ func newProviderWith(tb testing.TB, dir string, change func(*gvisor.Config)) *gv
 		expectEmpty(tb, filepath.Join(dir, "run", "engines"))
 		expectEmpty(tb, filepath.Join(dir, "scratch"))
 		expectNothingKept(tb, dir)
-		expectEmpty(tb, filepath.Join(dir, "suspended"))
+		expectEmpty(tb, cfg.SuspendDir)
 	})
 	return p
 }

@@ -55,6 +55,7 @@ func (i *Instance) snapshot(ctx context.Context, id sandpit.SnapshotID) (sandpit
 		return none, err
 	}
 	defer half.discard()
+	defer i.gate.close(ctx)()
 	req := request{Op: opState, ID: i.id, Save: &saveRequest{Layer: true}}
 	if _, _, err := call(ctx, dir, req, half.in(names)...); err != nil {
 		return none, p.snapshots.explain(err)

@@ -95,11 +95,17 @@ func TestStopSurvivesKills(t *testing.T) {
 	expectNothingKept(t, dir)
 }
 
-// killOwner starts the process, kills it after a while and returns what it wrote last.
 func killOwner(t *testing.T, dir string, handle []byte) (wrote int) {
 	t.Helper()
-	owner := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestStopOwner$")
-	owner.Env = append(os.Environ(), stopOwnerVariable+"="+dir+"|"+base64.StdEncoding.EncodeToString(handle))
+	return killOwnerOf(t, "TestStopOwner", stopOwnerVariable, dir, handle)
+}
+
+// killOwnerOf starts the process that a test is, kills it after a while and returns what
+// it wrote last.
+func killOwnerOf(t *testing.T, test, variable, dir string, handle []byte) (wrote int) {
+	t.Helper()
+	owner := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+test+"$")
+	owner.Env = append(os.Environ(), variable+"="+dir+"|"+base64.StdEncoding.EncodeToString(handle))
 	stderr, err := owner.StderrPipe()
 	if err != nil {
 		t.Fatal(err)

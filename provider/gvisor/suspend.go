@@ -79,6 +79,7 @@ func (i *Instance) suspendLocked(ctx context.Context) error {
 		return err
 	}
 	defer half.discard()
+	defer i.gate.close(ctx)()
 	req := request{Op: opState, ID: i.id, Save: &saveRequest{Stay: true}}
 	if _, _, err := call(ctx, dir, req, half.in(stateFiles())...); err != nil {
 		return p.suspended.explain(err)
