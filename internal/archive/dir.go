@@ -1,0 +1,149 @@
+package archive
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// Dir is a Store in a directory.
+type Dir struct{ path string }
+
+var _ Store = (*Dir)(nil)
+
+// halfPrefix begins the names of objects that are not whole. No key begins so.
+const halfPrefix = ".half-"
+
+// OpenDir returns the Store in a directory, which it makes, closed to others, if it is
+// not there. What was put in half by processes that were killed is removed: so it must
+// have one user at a time.
+func OpenDir(path string) (*Dir, error) {
+	if err := os.MkdirAll(path, 0o700); err != nil {
+		return nil, fmt.Errorf("open the archive: %w", err)
+	}
+	entries, err := os.ReadDir(path)
+	if err != nil {
+		return nil, fmt.Errorf("open the archive: %w", err)
+	}
+	var errs []error
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), halfPrefix) {
+			errs = append(errs, os.Remove(filepath.Join(path, e.Name())))
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, fmt.Errorf("open the archive: %w", err)
+	}
+	return &Dir{path}, nil
+}
+
+// Put implements Store.
+func (d *Dir) Put(ctx context.Context, key string, from io.Reader) error {
+	if err := checkKey(key); err != nil {
+		return err
+	}
+	err := d.put(ctx, key, from)
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		err = sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "%w", err), "make room on the disk of "+d.path)
+	}
+	if err != nil {
+		return fmt.Errorf("put %s into the archive: %w", key, err)
+	}
+	return nil
+}
+
+func (d *Dir) put(ctx context.Context, key string, from io.Reader) error {
+	f, err := os.CreateTemp(d.path, halfPrefix+"*")
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(f, reader{ctx, from})
+	if err == nil {
+		err = f.Sync()
+	}
+	err = errors.Join(err, f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), filepath.Join(d.path, key))
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(f.Name()))
+	}
+	return d.sync()
+}
+
+func (d *Dir) sync() error {
+	f, err := os.Open(d.path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
+
+// Get implements Store.
+func (d *Dir) Get(ctx context.Context, key string) (io.ReadCloser, error) {
+	if err := checkKey(key); err != nil {
+		return nil, err
+	}
+	f, err := os.Open(filepath.Join(d.path, key))
+	if err != nil {
+		return nil, sandpit.Errorf(sandpit.CodeOf(err), "get %s from the archive: %w", key, err)
+	}
+	return &file{reader{ctx, f}, f}, nil
+}
+
+// Remove implements Store.
+func (d *Dir) Remove(_ context.Context, key string) error {
+	if err := checkKey(key); err != nil {
+		return err
+	}
+	if err := os.Remove(filepath.Join(d.path, key)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("remove %s from the archive: %w", key, err)
+	}
+	return nil
+}
+
+// List implements Store.
+func (d *Dir) List(context.Context) ([]Object, error) {
+	entries, err := os.ReadDir(d.path) // in the order of names
+	if err != nil {
+		return nil, fmt.Errorf("list the archive: %w", err)
+	}
+	var list []Object
+	for _, e := range entries {
+		info, err := e.Info()
+		if checkKey(e.Name()) != nil || errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("list the archive: %w", err)
+		}
+		list = append(list, Object{Key: e.Name(), Size: info.Size(), CreatedAt: info.ModTime()})
+	}
+	return list, nil
+}
+
+// reader ends with a context.
+type reader struct {
+	ctx  context.Context //nolint:containedctx // its life is one call's
+	from io.Reader
+}
+
+func (r reader) Read(p []byte) (int, error) {
+	if err := r.ctx.Err(); err != nil {
+		return 0, context.Cause(r.ctx)
+	}
+	return r.from.Read(p)
+}
+
+type file struct {
+	reader
+	io.Closer
+}
