@@ -64,6 +64,8 @@ type request struct {
 	Create *createRequest `json:"create,omitempty"`
 	// Held is the file that opHeld is about.
 	Held heldFile `json:"held,omitempty"`
+	// GoOn has the sandbox go on after opSave.
+	GoOn bool `json:"go_on,omitempty"`
 	// Stopped says that the sandbox does not end with opDestroy, but is stopped.
 	Stopped bool `json:"stopped,omitempty"`
 

@@ -285,6 +285,9 @@ func (e *engine) handle(ctx context.Context, req request, files []*os.File) (rep
 	case opResume:
 		return reply{}, nil, b.resume()
 	case opSave:
+		if req.GoOn {
+			return reply{}, nil, b.saveAndGoOn(ctx, files)
+		}
 		return reply{}, nil, b.save(ctx, files)
 	case opHeld:
 		f, err := b.heldFile(req.Held)

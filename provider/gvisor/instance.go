@@ -126,7 +126,7 @@ func (i *Instance) Wait(ctx context.Context) (sandpit.Exit, error) {
 		if err != nil {
 			return sandpit.Exit{}, err
 		}
-		if !stopped && !i.provider.keep.has(i.id) {
+		if !stopped && !i.provider.keep.has(i.id) && !i.provider.archived.has(i.id) {
 			return exit, nil
 		}
 		err = i.awaitStart(ctx)
@@ -195,7 +195,7 @@ func (i *Instance) destroy(ctx context.Context) error {
 			return err
 		}
 	}
-	return p.keep.remove(i.id)
+	return errors.Join(p.keep.remove(i.id), p.saved.remove(i.id), p.removeArchive(ctx, i.id))
 }
 
 // end ends the sandbox in an engine, if it is there, for good or until it is started

@@ -1,6 +1,7 @@
 package gvisor
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -25,6 +26,8 @@ import (
 // name when everything in it is on the disk, and so is never found half-made.
 type keeper struct {
 	dir string // "" keeps nothing
+	// locks is where the lock is, if that is another directory.
+	locks string
 }
 
 const (
@@ -78,7 +81,7 @@ func (k keeper) lock(ctx context.Context, id sandpit.ID) (*os.File, error) {
 // stays, each at a place of its own: a file for each would have to be removed while
 // others wait for it.
 func (k keeper) tryLock(id sandpit.ID) (*os.File, error) {
-	f, err := os.OpenFile(filepath.Join(k.dir, keeperLock), os.O_CREATE|os.O_RDWR, 0o600)
+	f, err := os.OpenFile(filepath.Join(cmp.Or(k.locks, k.dir), keeperLock), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("lock what is kept: %w", err)
 	}

@@ -69,10 +69,13 @@ func (n *keeping) commit(rec record, root *os.File) error {
 	if err := n.write(rec, root); err != nil {
 		return n.keeper.explain(fmt.Errorf("keep the files: %w", err))
 	}
-	if err := os.Rename(n.dir, n.keeper.path(n.id)); err != nil {
+	replaced, err := n.keeper.name(n.dir, n.id)
+	if err != nil {
 		return n.keeper.explain(fmt.Errorf("keep the files: %w", err))
 	}
-	n.dir = ""
+	if !replaced {
+		n.dir = ""
+	}
 	if err := syncPath(n.keeper.dir); err != nil {
 		// Nobody can tell what a crash would leave, so it is not promised.
 		return errors.Join(fmt.Errorf("keep the files: %w", err), n.keeper.remove(n.id))

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/archive"
 	"github.com/sandpit-dev/sandpit/internal/guestbin"
 	"github.com/sandpit-dev/sandpit/internal/image"
 	"github.com/sandpit-dev/sandpit/internal/network"
@@ -35,6 +36,9 @@ type Config struct {
 	// until they are started or destroyed, whatever becomes of Providers, engines and
 	// the machine. Same conditions. Default: none, and sandboxes cannot be stopped.
 	KeepDir string
+	// Archive is where the files of archived sandboxes go. Default: none, and sandboxes
+	// cannot be archived.
+	Archive archive.Store
 	// Images turns image references into files.
 	Images *image.Store
 	// Engine is a statically linked sandpit. Default: the running program.
@@ -80,6 +84,9 @@ type Provider struct {
 	binary  engineBinary
 	engines string // directory of engines
 	keep    keeper
+	// saved has the last checkpoint of each running sandbox that has one.
+	saved    keeper
+	archived archived
 	// guestKey names the guest that was built in; "" is none.
 	guestKey string
 
@@ -112,6 +119,9 @@ func New(cfg Config) (*Provider, error) {
 		if err := os.Mkdir(cfg.VolumeDir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 			return nil, fmt.Errorf("make the directory of volumes: %w", err)
 		}
+	}
+	if err := p.openCold(); err != nil {
+		return nil, err
 	}
 	return p, errors.Join(sweep(p.engines), p.keep.sweep())
 }
@@ -380,6 +390,11 @@ func (p *Provider) List(context.Context) ([]sandpit.Placement, error) {
 		add(engine, records)
 	}
 	add(handleEngine(""), before)
+	left, err := p.leftovers()
+	if err != nil {
+		return nil, err
+	}
+	add(handleEngine(""), left)
 	return list, nil
 }
 
@@ -434,12 +449,13 @@ func (p *Provider) Attach(ctx context.Context, data []byte) (sandpit.Instance, e
 // written.
 func (p *Provider) attach(ctx context.Context, h handle) (*Instance, error) {
 	dir, err := p.locate(ctx, h.ID)
-	if sandpit.CodeOf(err) == sandpit.Conflict {
-		found, err := p.keep.read(h.ID)
-		if err != nil {
-			return nil, err
+	switch code := sandpit.CodeOf(err); code {
+	case sandpit.Conflict, sandpit.Gone:
+		rec, there, keptErr := p.restsOf(h.ID)
+		if there || keptErr != nil {
+			return newInstance(p, "", rec), keptErr
 		}
-		return newInstance(p, "", found.Record), nil
+	default:
 	}
 	if err != nil {
 		return nil, err

@@ -19,6 +19,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/guest"
+	"github.com/sandpit-dev/sandpit/internal/archive"
 	"github.com/sandpit-dev/sandpit/internal/image"
 	"github.com/sandpit-dev/sandpit/internal/testengine"
 	"github.com/sandpit-dev/sandpit/provider/gvisor"
@@ -48,6 +49,7 @@ func newProviderWith(tb testing.TB, dir string, change func(*gvisor.Config)) *gv
 		ScratchDir: filepath.Join(dir, "scratch"),
 		VolumeDir:  filepath.Join(dir, "volumes"),
 		KeepDir:    filepath.Join(dir, "stopped"),
+		Archive:    openArchive(tb, dir),
 		Images:     images,
 		Engine:     testengine.Path(tb),
 	}
@@ -67,6 +69,15 @@ func newProviderWith(tb testing.TB, dir string, change func(*gvisor.Config)) *gv
 	return p
 }
 
+func openArchive(tb testing.TB, dir string) archive.Store {
+	tb.Helper()
+	store, err := archive.OpenDir(filepath.Join(dir, "archive"))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return store
+}
+
 func expectEmpty(tb testing.TB, dir string) {
 	tb.Helper()
 	entries, err := os.ReadDir(dir)
@@ -83,9 +94,16 @@ func expectNothingKept(tb testing.TB, dir string) {
 		tb.Error(err)
 	}
 	for _, e := range entries {
-		if e.Name() != "lock" {
+		switch e.Name() {
+		case "lock":
+		case "checkpoints", "archived":
+			expectEmpty(tb, filepath.Join(dir, "stopped", e.Name()))
+		default:
 			tb.Errorf("left of what was stopped: %s", e.Name())
 		}
+	}
+	if objects, err := openArchive(tb, dir).List(tb.Context()); err != nil || len(objects) > 0 {
+		tb.Errorf("left in the archive: %v, %v", objects, err)
 	}
 }
 

@@ -88,26 +88,35 @@ func (i *Instance) keep(ctx context.Context, dir string) error {
 
 // commit adds what the engine knows to the saved layer, and makes it count.
 func (i *Instance) commit(ctx context.Context, dir string, half *keeping) error {
-	rec, err := readRecord(dir, i.id)
+	rec, err := i.wholeRecord(ctx, dir)
 	if err != nil {
 		return err
 	}
-	private, err := i.held(ctx, dir, heldIdentity)
-	if err != nil {
-		return err
-	}
-	defer private.Close()
-	d, err := readIdentity(private)
-	if err != nil {
-		return err
-	}
-	rec.Spec.Env = d.Env
 	root, err := i.held(ctx, dir, heldRoot)
 	if err != nil {
 		return err
 	}
 	defer root.Close()
 	return half.commit(rec, root)
+}
+
+// wholeRecord returns what is written of a sandbox with what only its engine knows.
+func (i *Instance) wholeRecord(ctx context.Context, dir string) (record, error) {
+	rec, err := readRecord(dir, i.id)
+	if err != nil {
+		return rec, err
+	}
+	private, err := i.held(ctx, dir, heldIdentity)
+	if err != nil {
+		return rec, err
+	}
+	defer private.Close()
+	d, err := readIdentity(private)
+	if err != nil {
+		return rec, err
+	}
+	rec.Spec.Env = d.Env
+	return rec, nil
 }
 
 // held asks an engine for a file that it holds for the sandbox.
@@ -149,32 +158,17 @@ func (i *Instance) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	img := images{
-		rootFile: files.root, layer: files.layer,
-		loading: time.Duration(files.size/slowestLoad) * time.Second, kernel: keptOfTree * files.tree,
-	}
-	defer func() { img.close() }()
-	if err := i.endLeftover(ctx); err != nil {
-		return err
-	}
-	if img.guestFile, err = p.openGuest(ctx); err != nil {
-		return err
-	}
-	eng, err := p.startEngine(ctx)
+	started, err := i.startFrom(ctx, files)
 	if err != nil {
 		return err
 	}
-	started := newInstance(p, eng.dir, files.record)
-	if err := p.place(ctx, started, files.record, img); err != nil {
-		return err
-	}
-	started.closeIdle()
-	half, err := p.keep.forget(i.id)
+	dir := started.engineDir()
+	half, err := p.unkeep(i.id)
 	if err != nil {
-		return errors.Join(err, started.end(context.WithoutCancel(ctx), eng.dir, true))
+		return errors.Join(err, started.end(context.WithoutCancel(ctx), dir, true))
 	}
 	// From here on it runs: what it writes now is nowhere else.
-	i.moveTo(eng.dir)
+	i.moveTo(dir)
 	_ = os.RemoveAll(half) // what stays is swept the next time
 	return nil
 }
@@ -240,6 +234,9 @@ func (p *Provider) locate(ctx context.Context, id sandpit.ID) (string, error) {
 	}
 	if name == "" && p.keep.has(id) { // meanwhile
 		return "", stoppedError(id)
+	}
+	if name == "" && p.archived.has(id) {
+		return "", archivedError(id)
 	}
 	if name == "" {
 		return "", sandpit.Errorf(sandpit.Gone, "sandbox %s is gone", id)
