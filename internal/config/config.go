@@ -35,6 +35,8 @@ type Config struct {
 	Queue     Queue
 	Log       Log
 	Telemetry Telemetry
+	// Archive is the [archive] section.
+	Archive Archive
 	// Preview is the [preview] section.
 	Preview Preview
 	// Pools are the [[pool]] entries.

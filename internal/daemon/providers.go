@@ -76,11 +76,16 @@ func kinds() []kind {
 
 // openGVisor opens the provider of a server, whose sandboxes outlive it.
 func openGVisor(ctx context.Context, s surroundings) (sandpit.Provider, error) {
+	store, err := openArchive(s.cfg)
+	if err != nil {
+		return nil, err
+	}
 	return gvisor.New(gvisor.Config{
 		RuntimeDir: s.cfg.RuntimeDir,
 		ScratchDir: filepath.Join(s.cfg.StateDir, "scratch"),
 		VolumeDir:  filepath.Join(s.cfg.StateDir, "volumes"),
 		KeepDir:    filepath.Join(s.cfg.StateDir, "stopped"),
+		Archive:    store,
 		Images:     s.images,
 		Engine:     s.cfg.Engine,
 		Defaults:   limits(s.cfg),
