@@ -37,6 +37,8 @@ type Config struct {
 	Queue     Queue
 	Log       Log
 	Telemetry Telemetry
+	// Archive is the [archive] section.
+	Archive Archive
 	// Preview is the [preview] section.
 	Preview Preview
 	// E2B is the [e2b] section.

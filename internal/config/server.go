@@ -127,6 +127,23 @@ type Manager struct {
 	Quotas, LabelQuotas map[string]int
 }
 
+// Archive is the [archive] section: where the files of archived sandboxes go.
+type Archive struct {
+	// Dir is a directory for them. Default: "archive" in StateDir.
+	Dir string
+	// S3 is a store that speaks the protocol of Amazon S3, instead of Dir:
+	// "https://host/bucket/prefix". Default: none.
+	S3 string
+	// S3Region is where the bucket is. Default: the store is asked.
+	S3Region string
+	// S3CA is a file of certificates that one must have signed the store's. Default:
+	// those the machine trusts.
+	S3CA string
+	// S3AccessKey and S3SecretKey are of somebody who may read and write there. S3
+	// needs them.
+	S3AccessKey, S3SecretKey Secret
+}
+
 // The values of Queue.Provider.
 const (
 	QueueSQLite = "sqlite"

@@ -79,6 +79,28 @@ func setRedisURL(field *Secret, v any) error {
 	return nil
 }
 
+// setBucket takes the URL of a bucket. What may hold a password is not repeated.
+func setBucket(field *string, v any) error {
+	text, ok := textOf(v)
+	u, err := url.Parse(text)
+	if !ok || hasControl(text) || err != nil || u.User != nil || u.Scheme != "https" && u.Scheme != "http" || u.Hostname() == "" ||
+		strings.Trim(u.Path, "/") == "" || u.RawQuery != "" || u.Fragment != "" {
+		return errors.New("is not the URL of a bucket; use for example https://s3.example.com/bucket/prefix")
+	}
+	*field = strings.TrimRight(text, "/")
+	return nil
+}
+
+// setAccessKey takes a key of a store. It is not repeated.
+func setAccessKey(field *Secret, v any) error {
+	text, ok := textOf(v)
+	if !ok || text == "" || hasControl(text) || strings.ContainsRune(text, ' ') {
+		return errors.New("is not a key of a store")
+	}
+	*field = Secret(text)
+	return nil
+}
+
 var namePattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
 
 func setName(field *string, v any) error {

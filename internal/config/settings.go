@@ -16,7 +16,7 @@ func settings() []setting {
 	var list []setting
 	for _, part := range [][]setting{
 		programSettings(), sandboxSettings(), networkSettings(), imageSettings(), dockerSettings(), serverSettings(), tlsSettings(), previewSettings(),
-		e2bSettings(), sshSettings(), managerSettings(), queueSettings(), toldSettings(),
+		e2bSettings(), sshSettings(), managerSettings(), queueSettings(), archiveSettings(), toldSettings(),
 	} {
 		list = append(list, part...)
 	}
@@ -195,6 +195,23 @@ func queueSettings() []setting {
 			"What the names of all keys in Redis begin with."),
 		define(KeyMaxRetries, func(c *Config) *int { return &c.Queue.MaxRetries }, numberOf("retries", 0, 10),
 			"How often what failed is tried again. 0 to 10."),
+	}
+}
+
+func archiveSettings() []setting {
+	return []setting{
+		define(KeyArchiveDir, func(c *Config) *string { return &c.Archive.Dir }, setPath,
+			"Where the files of archived sandboxes go.").by("`archive` in `state_dir`"),
+		define(KeyArchiveS3, func(c *Config) *string { return &c.Archive.S3 }, setBucket,
+			"A store that speaks the protocol of Amazon S3, instead of `dir`: `https://host/bucket/prefix`.").by("none"),
+		define(KeyArchiveRegion, func(c *Config) *string { return &c.Archive.S3Region }, setName,
+			"Where the bucket is.").by("the store is asked").or("AWS_REGION", nil),
+		define(KeyArchiveCA, func(c *Config) *string { return &c.Archive.S3CA }, setPath,
+			"Certificates of whom the store's must be signed.").by("those the machine trusts"),
+		define(KeyArchiveAccess, func(c *Config) *Secret { return &c.Archive.S3AccessKey }, setAccessKey,
+			"The access key of somebody who may read and write in the bucket; needed by `s3`.").or("AWS_ACCESS_KEY_ID", nil),
+		define(KeyArchiveSecret, func(c *Config) *Secret { return &c.Archive.S3SecretKey }, setAccessKey,
+			"The secret key that goes with it.").or("AWS_SECRET_ACCESS_KEY", nil),
 	}
 }
 

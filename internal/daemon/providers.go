@@ -76,6 +76,10 @@ func kinds() []kind {
 
 // openGVisor opens the provider of a server, whose sandboxes outlive it.
 func openGVisor(ctx context.Context, s surroundings) (sandpit.Provider, error) {
+	store, err := openArchive(s.cfg)
+	if err != nil {
+		return nil, err
+	}
 	return gvisor.New(gvisor.Config{
 		RuntimeDir:  s.cfg.RuntimeDir,
 		ScratchDir:  filepath.Join(s.cfg.StateDir, "scratch"),
@@ -83,6 +87,7 @@ func openGVisor(ctx context.Context, s surroundings) (sandpit.Provider, error) {
 		KeepDir:     filepath.Join(s.cfg.StateDir, "stopped"),
 		SnapshotDir: filepath.Join(s.cfg.StateDir, "snapshots"),
 		SuspendDir:  filepath.Join(s.cfg.StateDir, "suspended"),
+		Archive:     store,
 		Images:      s.images,
 		Engine:      s.cfg.Engine,
 		Defaults:    limits(s.cfg),

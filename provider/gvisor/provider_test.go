@@ -18,8 +18,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/guest"
 	"github.com/sandpit-dev/sandpit/internal/archive"
+	"github.com/sandpit-dev/sandpit/internal/guest"
 	"github.com/sandpit-dev/sandpit/internal/image"
 	"github.com/sandpit-dev/sandpit/internal/testengine"
 	"github.com/sandpit-dev/sandpit/provider/gvisor"

@@ -157,7 +157,7 @@ func (p *Provider) createCopy(ctx context.Context, id sandpit.ID, from sandpit.S
 // expectNew is AlreadyExists for the id of a sandbox that there is.
 func (p *Provider) expectNew(id sandpit.ID) error {
 	other, err := p.find(id)
-	if err == nil && (other != "" || p.away(id) != nil) {
+	if err == nil && (other != "" || p.away(id) != nil || p.archived.has(id)) {
 		err = sandpit.Errorf(sandpit.AlreadyExists, "sandbox %s exists already", id)
 	}
 	return err

@@ -1,0 +1,107 @@
+// Command s3 is a store that speaks the protocol of Amazon S3, for tests: the gateway of
+// Versity over a directory, with TLS, on a loopback address. It is a module of its own so
+// that nobody needs what it needs.
+//
+// It prints where it is as one line of JSON, and ends when its standard input does.
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"encoding/pem"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"os"
+	"path/filepath"
+
+	"github.com/versity/versitygw/auth"
+	"github.com/versity/versitygw/backend/meta"
+	"github.com/versity/versitygw/backend/posix"
+	"github.com/versity/versitygw/s3api"
+	"github.com/versity/versitygw/s3api/middlewares"
+)
+
+func main() {
+	dir := flag.String("dir", "", "where the buckets are")
+	flag.Parse()
+	if err := run(*dir); err != nil {
+		fmt.Fprintln(os.Stderr, "s3:", err)
+		os.Exit(1)
+	}
+}
+
+// place says where the store is, whom to trust, and with what to enter.
+type place struct {
+	URL    string `json:"url"`
+	CA     string `json:"ca"`
+	Access string `json:"access"`
+	Secret string `json:"secret"`
+}
+
+func run(dir string) error {
+	out := os.Stdout
+	os.Stdout = os.Stderr // the library tells of itself there
+	where := place{Access: "tester", Secret: "a-secret-of-the-tests"}
+	sides := filepath.Join(dir, "meta")
+	buckets := filepath.Join(dir, "buckets")
+	for _, d := range []string{sides, filepath.Join(buckets, "boxes")} {
+		if err := os.MkdirAll(d, 0o700); err != nil {
+			return err
+		}
+	}
+	keeper, err := meta.NewSideCar(sides)
+	if err != nil {
+		return err
+	}
+	store, err := posix.New(buckets, keeper, posix.PosixOpts{SideCarDir: sides})
+	if err != nil {
+		return err
+	}
+	root := auth.Account{Access: where.Access, Secret: where.Secret, Role: auth.RoleAdmin}
+	users, err := auth.New(&auth.Opts{RootAccount: root})
+	if err != nil {
+		return err
+	}
+	socket := filepath.Join(dir, "socket")
+	listening := make(chan struct{})
+	gateway, err := s3api.New(store, middlewares.RootUserConfig{Access: where.Access, Secret: where.Secret}, "us-east-1",
+		users, nil, nil, nil, nil, s3api.WithQuiet(), s3api.WithConcurrencyLimiter(1000, 1000), s3api.WithOnListen(func() { close(listening) }))
+	if err != nil {
+		return err
+	}
+	failed := make(chan error, 1)
+	go func() { failed <- gateway.ServeMultiPort([]string{socket}) }()
+	select {
+	case <-listening:
+	case err := <-failed:
+		return err
+	}
+	front := httptest.NewUnstartedServer(&httputil.ReverseProxy{
+		Rewrite: func(r *httputil.ProxyRequest) {
+			r.Out.URL.Scheme, r.Out.URL.Host = "http", "gateway"
+			r.Out.Host = r.In.Host // it is signed
+		},
+		Transport: &http.Transport{
+			DisableCompression: true,
+			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+				return new(net.Dialer).DialContext(ctx, "unix", socket)
+			},
+		},
+	})
+	front.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
+	front.StartTLS()
+	defer front.Close()
+	where.URL = front.URL
+	where.CA = string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: front.Certificate().Raw}))
+	if err := json.NewEncoder(out).Encode(where); err != nil {
+		return err
+	}
+	_, err = io.Copy(io.Discard, os.Stdin)
+	return err
+}
