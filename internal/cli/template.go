@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -229,7 +228,7 @@ func (a *app) newTemplateShow() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return printJSON(a.Out, json.RawMessage(data))
+			return printJSON(a.Out, data)
 		},
 	}
 }

@@ -61,7 +61,7 @@ func (s *Store) Extend(ctx context.Context, e Extension, p Progress) (Entry, err
 		},
 	})
 	if err != nil {
-		return Entry{}, fmt.Errorf("extend image %s: %w", e.Base, err)
+		return Entry{}, err
 	}
 	entry, err := describe(f, key)
 	return entry, errors.Join(err, f.Close())

@@ -209,6 +209,7 @@ func (w *work) changed(ctx context.Context, s Step, box sandpit.Instance) (io.Re
 		hidden[name] = w.Secrets[name]
 	}
 	to := &shared{to: w.Output}
+	defer to.end()
 	out, errs := &redactor{to: to, secrets: hidden}, &redactor{to: to, secrets: hidden}
 	env := maps.Clone(s.RunEnv)
 	if env == nil {

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -68,7 +69,7 @@ func newBench(tb testing.TB) *bench {
 		must(tb, p.Close())
 	})
 	b.Builder = &template.Builder{Provider: p, Images: images, Dir: b.dir, Output: &b.out}
-	b.Ran = func(number int, _ time.Duration) { b.ran = append(b.ran, fmt.Sprint(number)) }
+	b.Ran = func(number int, _ time.Duration) { b.ran = append(b.ran, strconv.Itoa(number)) }
 	return b
 }
 
@@ -196,7 +197,7 @@ func TestSecretsStayOut(t *testing.T) {
 	if got := b.out.String(); got != "it is ***\nthen:.\n" {
 		t.Errorf("output: %q", got)
 	}
-	if got := b.output(t, e, "cat /length; env"); !strings.HasPrefix(got, fmt.Sprint(len(secret))+"\n") || strings.Contains(got, secret) {
+	if got := b.output(t, e, "cat /length; env"); !strings.HasPrefix(got, strconv.Itoa(len(secret))+"\n") || strings.Contains(got, secret) {
 		t.Errorf("inside: %q", got)
 	}
 	must(t, filepath.WalkDir(filepath.Dir(b.dir), func(path string, d os.DirEntry, err error) error {
@@ -233,7 +234,7 @@ func TestBuildFailures(t *testing.T) {
 		want sandpit.Code
 		says string
 	}{
-		"exit status":    {`run = "exit 3"`, sandpit.Invalid, "step 1: extend image"},
+		"exit status":    {`run = "exit 3"`, sandpit.Invalid, "step 1: the command failed with exit status 3"},
 		"no such file":   {"copy = [\"nothing\"]\nto = \"/x\"", sandpit.NotFound, "nothing"},
 		"above":          {"copy = [\"../f\"]\nto = \"/x\"", sandpit.Invalid, "leads out"},
 		"a link outside": {"copy = [\"out\"]\nto = \"/x\"", sandpit.Internal, "escapes"},

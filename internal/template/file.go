@@ -1,8 +1,8 @@
 package template
 
 import (
-	"fmt"
 	"regexp"
+	"strconv"
 	"strings"
 
 	"github.com/BurntSushi/toml"
@@ -83,7 +83,7 @@ func (f file) template() (Template, error) {
 		Build: f.Build.build(),
 	}
 	for _, p := range f.Ports {
-		t.Ports = append(t.Ports, fmt.Sprint(p))
+		t.Ports = append(t.Ports, strconv.Itoa(p))
 	}
 	if len(f.Packages) > 0 {
 		install, err := packages(f.Packages)

@@ -70,14 +70,25 @@ func (s *shared) Write(p []byte) (int, error) {
 	return s.to.Write(p)
 }
 
+// end has nothing written any more. When a command is given up, what it had put out may
+// still be on its way.
+func (s *shared) end() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.to = nil
+}
+
 // redactor writes output on, with "***" where a secret was. Its owner flushes it.
 type redactor struct {
 	to      io.Writer
 	secrets secrets
+	mu      sync.Mutex
 	held    []byte // the end of what was written, which may be the beginning of a value
 }
 
 func (r *redactor) Write(p []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	r.held = append(r.held, p...)
 	for _, value := range r.secrets {
 		if len(value) >= shortest {
@@ -107,6 +118,8 @@ func (r *redactor) begun() int {
 
 // flush writes what was held back.
 func (r *redactor) flush() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	_, err := r.to.Write(r.held)
 	r.held = nil
 	return err
