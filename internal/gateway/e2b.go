@@ -208,7 +208,7 @@ func refuseAsE2B(ctx context.Context, w http.ResponseWriter, t target, err error
 		body.Message = "The sandbox was not found: " + p.Detail
 	case code == sandpit.Unavailable && t.port != guestPort:
 		body.Message, body.Port = "The sandbox is running but port is not open", t.port
-	case code != sandpit.Unavailable && code != sandpit.Internal && code != sandpit.Timeout:
+	case code != sandpit.Unavailable && code != sandpit.Internal && code != sandpit.Timeout && code != sandpit.Canceled:
 		body.Code = p.Status
 	}
 	text, err := json.Marshal(body)

@@ -243,8 +243,10 @@ func drain(ctx context.Context, cancel context.CancelCauseFunc) {
 
 // failed tells why there is no answer.
 func (g *Gateway) failed(ctx context.Context, a *answer, r *http.Request, t target, err error) {
-	var known *sandpit.Error
+	var known, why *sandpit.Error
 	switch {
+	case errors.As(context.Cause(ctx), &why):
+		err = why // the sandbox was taken away, also if the viewer goes just then
 	case r.Context().Err() != nil:
 		err = sandpit.Errorf(sandpit.Canceled, "the viewer has gone")
 	case ctx.Err() != nil:
