@@ -111,7 +111,7 @@ func readPart(f *os.File, start, length, most int64) ([]byte, error) {
 
 // readRanges reads which parts of memory were written, one after the other from first on.
 func readRanges(data []byte, first int64) ([]memoryRange, error) {
-	const prefix = 8 // the length of what follows
+	const prefix = 8                                                                              // the length of what follows
 	if len(data) < prefix || int64(binary.LittleEndian.Uint64(data)) != int64(len(data)-prefix) { //nolint:gosec // compared only
 		return nil, badLayer("the description of its memory is cut off")
 	}
