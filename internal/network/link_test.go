@@ -27,7 +27,7 @@ func TestLinkKeepsOrder(t *testing.T) {
 	go func() { ended <- pump(ctx) }()
 	_ = end.SetReadDeadline(time.Now().Add(patience))
 	buf := make([]byte, 64<<10)
-	for i, late := 0, 3*network.LinkQueue; i < sent; i++ {
+	for i, late := 0, network.LinkQueue; i < sent; i++ {
 		n, err := end.Read(buf)
 		if err != nil || n < 4 {
 			t.Fatalf("packet %d: %d bytes, %v", i, n, err)

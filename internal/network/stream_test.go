@@ -69,7 +69,7 @@ func (r torn) Read(p []byte) (int, error) { return r.Reader.Read(p[:1+r.sizes.In
 // over a link that is soon full. All of it arrives, and the buffers are given back.
 func TestMuchAtATime(t *testing.T) {
 	t.Parallel()
-	const size, count = 1 << 20, network.WideCount + 16
+	const size, count = 256 << 10, network.WideCount + 16
 	n := newInternet()
 	n.serve(t, echo, public4)
 	b := newBox(t, n, network.Config{})
