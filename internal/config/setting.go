@@ -114,7 +114,7 @@ const (
 	KeyArchiveRegion   Key = "archive.s3_region"
 	KeyArchiveCA       Key = "archive.s3_ca"
 	KeyArchiveAccess   Key = "archive.s3_access_key"
-	KeyArchiveSecret   Key = "archive.s3_secret_key"
+	KeyArchiveSecret   Key = "archive.s3_secret_key" //nolint:gosec // the name of a setting, not its value
 	KeyMaxRetries      Key = "queue.max_retries"
 	KeyPool            Key = "pool"
 	KeyLogLevel        Key = "log.level"

@@ -285,20 +285,8 @@ func (e *engine) handle(ctx context.Context, req request, files []*os.File) (rep
 		return reply{}, nil, b.pause()
 	case opResume:
 		return reply{}, nil, b.resume()
-	case opSave:
-		if req.GoOn {
-			return reply{}, nil, b.saveAndGoOn(ctx, files)
-		}
-		return reply{}, nil, b.save(ctx, files)
-	case opState:
-		if req.Save == nil {
-			return reply{}, nil, sandpit.Errorf(sandpit.Invalid, "save: no description")
-		}
-		return reply{}, nil, b.saveState(ctx, *req.Save, files)
-	case opUnsave:
-		return reply{}, nil, b.unsave()
-	case opLayer:
-		return reply{}, nil, b.copyLayer(ctx, files)
+	case opSave, opState, opUnsave, opLayer:
+		return reply{}, nil, b.handleSaving(ctx, req, files)
 	case opHeld:
 		f, err := b.heldFile(req.Held)
 		return reply{}, f, err
@@ -314,6 +302,23 @@ func (e *engine) handle(ctx context.Context, req request, files []*os.File) (rep
 	default:
 		return reply{}, nil, sandpit.Errorf(sandpit.Invalid, "operation %q does not exist", req.Op)
 	}
+}
+
+// handleSaving is handle for what writes a sandbox down.
+func (b *box) handleSaving(ctx context.Context, req request, files []*os.File) error {
+	switch {
+	case req.Op == opUnsave:
+		return b.unsave()
+	case req.Op == opLayer:
+		return b.copyLayer(ctx, files)
+	case req.Op == opSave && req.GoOn:
+		return b.saveAndGoOn(ctx, files)
+	case req.Op == opSave:
+		return b.save(ctx, files)
+	case req.Save == nil:
+		return sandpit.Errorf(sandpit.Invalid, "save: no description")
+	}
+	return b.saveState(ctx, *req.Save, files)
 }
 
 // create makes a sandbox and returns what is not enforced. When it fails, or its

@@ -91,7 +91,7 @@ func unpack(dir string, from io.Reader, k kept) error {
 		if err != nil {
 			return err
 		}
-		_, err = io.Copy(f, r)
+		_, err = io.CopyN(f, r, h.Size)
 		if err == nil {
 			err = f.Sync()
 		}
