@@ -153,14 +153,24 @@ func (c *Client) ExportSnapshot(ctx context.Context, owner, name string, to io.W
 	return err
 }
 
-// ImportSnapshot adds what ExportSnapshot wrote, maybe elsewhere. The name "" is none, the
-// provider "" the server's choice. If it fails, nothing of it stays.
+// ImportRequest says what becomes of an imported snapshot.
+type ImportRequest struct {
+	// Name is what it is called. Default: nothing.
+	Name string
+	// Provider is who keeps it. Default: the server's choice.
+	Provider string
+	// Owner is whose it is. Default: the caller's own.
+	Owner string
+}
+
+// ImportSnapshot adds what ExportSnapshot wrote, maybe elsewhere. If it fails, nothing of
+// it stays. It is for administrators.
 //
-// Invalid: the name, or no such stream. AlreadyExists: the name is taken. Exhausted: no
+// PermissionDenied: the caller is none. Invalid: the name, or no such stream. AlreadyExists: the name is taken. Exhausted: no
 // room. Unsupported: no such provider, or it keeps no snapshots.
-func (c *Client) ImportSnapshot(ctx context.Context, name, provider string, from io.Reader) (sandpit.Snapshot, error) {
+func (c *Client) ImportSnapshot(ctx context.Context, req ImportRequest, from io.Reader) (sandpit.Snapshot, error) {
 	query := url.Values{}
-	for key, value := range map[string]string{"name": name, "provider": provider} {
+	for key, value := range map[string]string{"name": req.Name, "provider": req.Provider, "owner": req.Owner} {
 		if value != "" {
 			query.Set(key, value)
 		}

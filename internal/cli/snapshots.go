@@ -277,18 +277,19 @@ func replaceFile(name string, fill func(io.Writer) error) error {
 
 func (a *app) newImport() *cobra.Command {
 	var o output
-	var provider string
+	var req client.ImportRequest
 	cmd := &cobra.Command{
 		Use:   "import [flags] FILE|- [NAME]",
 		Short: "Add a snapshot that export wrote",
 		Long: `Add a snapshot that "sandpit export" wrote, maybe on another machine, and print its new ID;
-"-" is standard input. Only import what you trust: with its memory come programs, and their
-files with them. They stay inside the sandboxes that are made of it, as all others do.`,
+"-" is standard input. It is for administrators, and for what you trust: with its memory comes
+the state of a sandbox's kernel, and one that was made up attacks that kernel from within.`,
 		Example:           "  sandpit import work.snapshot work\n  sandpit create snapshot:work",
 		Args:              wantArgs(1, 2, "the name of a file"),
 		ValidArgsFunction: completeFirstFile,
 		RunE: a.verb(func(ctx context.Context, c *client.Client, args []string) error {
-			from := a.In
+			from, req := a.In, req
+			req.Name = second(args)
 			if args[0] != stream {
 				f, err := os.Open(args[0])
 				if err != nil {
@@ -297,7 +298,7 @@ files with them. They stay inside the sandboxes that are made of it, as all othe
 				defer f.Close()
 				from = f
 			}
-			s, err := c.ImportSnapshot(ctx, second(args), provider, from)
+			s, err := c.ImportSnapshot(ctx, req, from)
 			if err != nil {
 				return err
 			}
@@ -305,7 +306,8 @@ files with them. They stay inside the sandboxes that are made of it, as all othe
 		}),
 	}
 	o.add(cmd, "print the ID only, which is also the default")
-	cmd.Flags().StringVar(&provider, "provider", "", "`name` of who keeps it, see sandpit providers (default the server's choice)")
+	cmd.Flags().StringVar(&req.Provider, "provider", "", "`name` of who keeps it, see sandpit providers (default the server's choice)")
+	cmd.Flags().StringVar(&req.Owner, "owner", "", "whose it shall be (default your own)")
 	return cmd
 }
 

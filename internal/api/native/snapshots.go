@@ -1,6 +1,7 @@
 package native
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"log/slog"
@@ -259,6 +260,7 @@ func (l *late) Write(p []byte) (int, error) {
 type importIn struct {
 	Name     string `query:"name" maxLength:"63" doc:"What it shall be called. Default: nothing."`
 	Provider string `query:"provider" maxLength:"100" doc:"Who keeps it. Default: the server's own choice."`
+	Owner    string `query:"owner" maxLength:"200" doc:"Whose it shall be. Default: the caller's own."`
 
 	body io.Reader
 }
@@ -273,7 +275,8 @@ func (i *importIn) Resolve(hc huma.Context) []error {
 func (s *server) importSnapshot() {
 	op := operation(http.MethodPost, pathSnapshots+"/import", "importSnapshot", "Add a snapshot that exportSnapshot wrote")
 	op.DefaultStatus = http.StatusCreated
-	op.Description = "If the client gives up before the end, nothing of it stays."
+	op.Description = "If the client gives up before the end, nothing of it stays. This is for administrators: a snapshot " +
+		"has the state of a sandbox's kernel, and one that was made up attacks the kernel from within."
 	op.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{
 		wire.ContentTypeSnapshot: {Schema: &huma.Schema{Type: huma.TypeString, Format: "binary"}},
 	}}
@@ -281,9 +284,12 @@ func (s *server) importSnapshot() {
 	s.describe(&op)
 	huma.Register(s.api, op, func(ctx context.Context, in *importIn) (*madeSnapshotOut, error) {
 		p, err := api.PrincipalOf(ctx)
+		if err == nil {
+			err = s.administrator(ctx, "import a snapshot")
+		}
 		var made sandpit.Snapshot
 		if err == nil {
-			made, err = s.Manager.ImportSnapshot(ctx, manager.ImportRequest{Owner: p.Owner, Name: in.Name, Provider: in.Provider}, in.body)
+			made, err = s.Manager.ImportSnapshot(ctx, manager.ImportRequest{Owner: cmp.Or(in.Owner, p.Owner), Name: in.Name, Provider: in.Provider}, in.body)
 		}
 		if err != nil {
 			return nil, &failure{Problem: api.ProblemOf(ctx, err)}

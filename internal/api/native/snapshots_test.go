@@ -83,7 +83,8 @@ func TestSnapshots(t *testing.T) {
 		"compare odd":     {ask{method: "GET", path: "/v1/diff?to=image:x", key: r.ann}, 400, sandpit.Invalid, "want sandbox:ID"},
 		"compare theirs":  {ask{method: "GET", path: "/v1/diff?to=sandbox:" + string(box.ID), key: r.bob}, 404, sandpit.NotFound, string(box.ID)},
 		"theirs, saved":   {ask{method: "GET", path: "/v1/diff?to=snapshot:first", key: r.bob}, 404, sandpit.NotFound, "first"},
-		"import anything": {ask{method: "POST", path: snapshots + "/import", key: r.ann, body: "no snapshot"}, 400, sandpit.Invalid, "no snapshot"},
+		"import anything": {ask{method: "POST", path: snapshots + "/import", key: r.admin, body: "no snapshot"}, 400, sandpit.Invalid, "no snapshot"},
+		"import theirs":   {ask{method: "POST", path: snapshots + "/import", key: r.ann, body: "no snapshot"}, 403, sandpit.PermissionDenied, "administrators"},
 		"no key":          {ask{method: "GET", path: snapshots}, 401, sandpit.Unauthenticated, "key"},
 	} {
 		t.Run(name, func(t *testing.T) { r.fails(t, tc.ask, tc.status, tc.code, tc.text) })
@@ -149,13 +150,13 @@ func TestSnapshotClient(t *testing.T) {
 		t.Fatal(err)
 	}
 	whole := file.Bytes()
-	bob := r.dialed(t, r.bob)
-	imported, err := bob.ImportSnapshot(ctx, "mine", "", bytes.NewReader(whole))
+	bob, admin := r.dialed(t, r.bob), r.dialed(t, r.admin)
+	imported, err := admin.ImportSnapshot(ctx, client.ImportRequest{Name: "mine", Owner: "bob"}, bytes.NewReader(whole))
 	if err != nil || imported.Owner != "bob" || imported.ID == s.ID {
 		t.Errorf("imported %+v, %v", imported, err)
 	}
 	cut := io.MultiReader(bytes.NewReader(whole[:len(whole)/2]), broken{})
-	if _, err := bob.ImportSnapshot(ctx, "cut", "", cut); err == nil {
+	if _, err := admin.ImportSnapshot(ctx, client.ImportRequest{Name: "cut", Owner: "bob"}, cut); err == nil {
 		t.Error("what was cut is imported")
 	}
 	if list, err := bob.Snapshots(ctx, client.SnapshotFilter{}); err != nil || len(list) != 1 {
