@@ -64,11 +64,14 @@ func (c *gatewayClient) start(req gatewayRequest, link, life *os.File) error {
 type gatewayStarter struct {
 	dir   string
 	spawn chan func()
+	// last is the newest gateway of each sandbox, until it is seen to be gone. It is
+	// serveGateways' own.
+	last map[sandpit.ID]*gatewayProcess
 }
 
 // serveGateways answers the engine's requests. It ends with the process.
 func serveGateways(dir string, conn *net.UnixConn) {
-	s := &gatewayStarter{dir: filepath.Join(dir, gatewaysName), spawn: make(chan func())}
+	s := &gatewayStarter{dir: filepath.Join(dir, gatewaysName), spawn: make(chan func()), last: make(map[sandpit.ID]*gatewayProcess)}
 	go s.spawner()
 	for {
 		var req gatewayRequest
@@ -105,6 +108,33 @@ type gatewayProcess struct {
 	path    string // of the control socket
 	files   []*os.File
 	ended   chan struct{} // closed when the sandbox is gone
+	gone    chan struct{} // closed when the gateway is, too
+}
+
+// gatewayEnd is how long a gateway may take to go after its sandbox.
+const gatewayEnd = 10 * time.Second
+
+// awaitLast waits until the gateway is gone that a sandbox had before it was stopped or
+// paused on disk: it has the same name.
+func (s *gatewayStarter) awaitLast(id sandpit.ID) error {
+	for other, p := range s.last {
+		select {
+		case <-p.gone:
+			delete(s.last, other)
+		default:
+		}
+	}
+	p := s.last[id]
+	if p == nil {
+		return nil
+	}
+	select {
+	case <-p.gone:
+		delete(s.last, id)
+		return nil
+	case <-time.After(gatewayEnd):
+		return sandpit.Errorf(sandpit.Unavailable, "the one before has not ended")
+	}
 }
 
 // start takes the files over, unless there is an error.
@@ -112,7 +142,10 @@ func (s *gatewayStarter) start(req gatewayRequest, files []*os.File) error {
 	if err := req.ID.Validate(); err != nil {
 		return err
 	}
-	p := &gatewayProcess{starter: s, path: filepath.Join(s.dir, string(req.ID)), ended: make(chan struct{})}
+	if err := s.awaitLast(req.ID); err != nil {
+		return fmt.Errorf("start a gateway: %w", err)
+	}
+	p := &gatewayProcess{starter: s, path: filepath.Join(s.dir, string(req.ID)), ended: make(chan struct{}), gone: make(chan struct{})}
 	link, life := files[0], files[1]
 	listen, err := s.listen(string(req.ID))
 	if err != nil {
@@ -135,6 +168,7 @@ func (s *gatewayStarter) start(req gatewayRequest, files []*os.File) error {
 		_, _ = life.Read(make([]byte, 1))
 	}()
 	go p.keep(cmd)
+	s.last[req.ID] = p
 	return nil
 }
 
@@ -187,6 +221,7 @@ const (
 
 // keep starts the gateway again until the sandbox is gone.
 func (p *gatewayProcess) keep(cmd *exec.Cmd) {
+	defer close(p.gone)
 	wait := restartFirst
 	for number := 1; ; number++ {
 		began := time.Now()
