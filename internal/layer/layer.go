@@ -21,7 +21,7 @@ import (
 // The bounds of a layer. What is beyond is refused as Exhausted.
 const (
 	maxEntries = 500_000
-	maxNames   = 64 << 20 // bytes of all names and links together
+	maxNames   = 16 << 20 // bytes of all names and links together
 	maxName    = 4096     // bytes of one
 	maxContent = 64 << 30 // bytes of all files together, holes included
 	maxText    = 256 << 10

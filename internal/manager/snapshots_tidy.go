@@ -105,20 +105,21 @@ func (m *Manager) removeStrange(ctx context.Context, provider string, keeper san
 	m.snapshots.mu.Unlock()
 	strange := make(map[sandpit.SnapshotID]bool)
 	for _, s := range list {
-		if s.ID.Validate() != nil || s.Spec.Labels[Label] != m.identity || !m.snapshots.begin(s.ID) {
+		if s.ID.Validate() != nil || s.Spec.Labels[Label] != m.identity {
 			continue
 		}
+		// What has a row is left alone: somebody may be about to use it.
 		known, err := m.o.Store.HasSnapshot(ctx, s.ID)
 		switch {
 		case err != nil || known:
 		case !before[s.ID]:
 			strange[s.ID] = true
-		default:
+		case m.snapshots.begin(s.ID):
 			remove := func(ctx context.Context) error { return keeper.RemoveSnapshot(ctx, s.ID) }
 			_, err := call(ctx, m.loops, m.remote("remove snapshot"), none(remove), nil)
 			m.record(Report{Actor: actorManager, Action: "remove stray snapshot", Args: map[string]string{"snapshot": string(s.ID)}, Err: err})
+			m.snapshots.end(s.ID)
 		}
-		m.snapshots.end(s.ID)
 	}
 	m.snapshots.mu.Lock()
 	defer m.snapshots.mu.Unlock()
