@@ -3,9 +3,11 @@ package gateway
 import (
 	"bufio"
 	"context"
+	"errors"
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -124,26 +126,38 @@ type body struct {
 // Read implements io.Reader.
 func (b *body) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
-	if err != nil {
+	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) { // else it was interrupted, and there is a rest
 		b.ended.Store(true)
 	}
 	return n, err
 }
 
-// Close implements io.Closer.
+// Close implements io.Closer. The HTTP server closes the body itself.
 func (b *body) Close() error {
 	b.interrupt()
-	return b.ReadCloser.Close()
+	return nil
 }
 
-// restLimit is how long the rest of a body may take that nobody has asked for.
-const restLimit = 5 * time.Second
+const (
+	// restLimit is how long the rest of a body may take that nobody has asked for.
+	restLimit = 5 * time.Second
+	// restMost is how many bytes of it are read.
+	restMost = 256 << 20
+)
 
-// finish bounds what the HTTP server does with what is left of a body: it must not come
-// slowly.
-func (b *body) finish() {
-	if !b.ended.Load() {
-		_ = b.control.SetReadDeadline(time.Now().Add(restLimit)) // what cannot have one needs none
+// finish reads what is left of a body when the answer was given before its end: to close a
+// connection while something is on its way has the other side lose the answer.
+func (a *answer) finish() {
+	b := a.body
+	if b.ended.Load() {
+		return
+	}
+	_ = b.control.SetReadDeadline(time.Now().Add(restLimit)) // what cannot have one needs none
+	if !b.keeps || a.status == 0 || a.status == http.StatusSwitchingProtocols {
+		return
+	}
+	if b.control.Flush() == nil {
+		_, _ = io.CopyN(io.Discard, b, restMost) // that it breaks is nobody's business any more
 	}
 }
 

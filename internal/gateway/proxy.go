@@ -108,7 +108,7 @@ func (g *Gateway) answer(w http.ResponseWriter, r *http.Request, serve func(*ans
 	begin := time.Now()
 	a := newAnswer(w, r)
 	defer func() {
-		a.body.finish()
+		a.finish()
 		g.o.Observe(r, api.Answer{Route: "preview", Status: a.status, Bytes: a.bytes, Took: time.Since(begin)})
 	}()
 	serve(a)
