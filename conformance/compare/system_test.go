@@ -35,7 +35,7 @@ func identityProbes() []probe {
 		},
 		{
 			name: "a user who is not there",
-			want: "refused: unauthenticated",
+			want: "refused: invalid",
 			do:   command(sandpit.Command{Args: []string{"id"}, User: "nobody-of-that-name"}),
 		},
 		{

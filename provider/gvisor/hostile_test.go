@@ -313,7 +313,11 @@ func TestDeafGuestHarmsNobody(t *testing.T) {
 				if err == nil {
 					_ = conn.Close()
 				}
-				codes <- sandpit.CodeOf(err)
+				code := sandpit.CodeOf(err)
+				if code != sandpit.Timeout && code != sandpit.Unavailable {
+					t.Errorf("connection: %v", err)
+				}
+				codes <- code
 			})
 		}
 		wg.Wait()
