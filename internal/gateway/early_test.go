@@ -25,7 +25,7 @@ func TestAnswerBeforeTheEnd(t *testing.T) {
 	r.public(id, port)
 	const size = 32 << 20
 	for range 5 {
-		conn, err := net.Dial("tcp", r.main)
+		conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", r.main)
 		if err != nil {
 			t.Fatal(err)
 		}
