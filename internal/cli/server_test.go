@@ -135,7 +135,7 @@ func (s *server) environ(dir, key string) []string {
 }
 
 // runServerScripts runs scripts against a server. Each has a key of its own, whose
-// sandboxes only it sees, and ADMIN_KEY.
+// sandboxes only it sees, OWNER, who that is, and ADMIN_KEY.
 func runServerScripts(t *testing.T, dir string, s *server, environ ...string) {
 	t.Helper()
 	testscript.Run(t, testscript.Params{
@@ -143,6 +143,7 @@ func runServerScripts(t *testing.T, dir string, s *server, environ ...string) {
 		Setup: func(env *testscript.Env) error {
 			owner := filepath.Base(env.WorkDir)
 			env.Vars = append(env.Vars, s.environ(env.WorkDir, s.key(env.T(), owner, false))...)
+			env.Setenv("OWNER", owner)
 			env.Setenv("ADMIN_KEY", s.key(env.T(), "root", true))
 			env.Setenv("OWNER", owner)
 			env.Vars = append(env.Vars, environ...)
