@@ -23,7 +23,7 @@ func (b *box) dial(ctx context.Context, port int) (*os.File, error) {
 	if port < 1 || port > 65535 {
 		return nil, sandpit.Errorf(sandpit.Invalid, "port %d: want 1 to 65535", port)
 	}
-	conduit, err := b.holdConduit()
+	conduit, err := b.holdConduit(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -76,7 +76,7 @@ func (b *box) send(ctx context.Context, conduit *os.File, message, rights []byte
 
 // holdConduit returns the conduit under a descriptor of the caller's own, so
 // that destroying the sandbox meanwhile does no harm.
-func (b *box) holdConduit() (*os.File, error) {
+func (b *box) holdConduit(ctx context.Context) (*os.File, error) {
 	if err := b.endedError(); err != nil {
 		return nil, err
 	}
@@ -91,6 +91,11 @@ func (b *box) holdConduit() (*os.File, error) {
 	}
 	if b.paused {
 		return nil, sandpit.Errorf(sandpit.Conflict, "sandbox %s is paused", b.id)
+	}
+	if b.settings != nil { // after it was saved, the guest was too slow to go on
+		if err := b.letGoLocked(ctx, false); err != nil {
+			return nil, err
+		}
 	}
 	return duplicate(b.conduit)
 }

@@ -2,7 +2,9 @@ package gvisor
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
+	"io"
 	"os"
 	"strings"
 	"testing"
@@ -72,6 +74,67 @@ func TestConnectionWaitsForSlowGuest(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestSlowGuestGoesOn has a connection wanted after a guest was too slow to go on when the
+// sandbox had been saved: it gets its settings then.
+func TestSlowGuestGoesOn(t *testing.T) {
+	t.Parallel()
+	conduit, far, err := socketPair(unix.SOCK_SEQPACKET)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conduit.Close()
+	defer far.Close()
+	b := &box{ended: make(chan struct{}), conduit: conduit, settings: []byte(`{"token":"kept"}`)}
+	told := make(chan string, 1)
+	go func() { told <- goOn(far) }()
+	conn, err := b.dial(t.Context(), 80)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if got := <-told; !strings.Contains(got, `"token":"kept"`) {
+		t.Errorf("the guest was told %q", got)
+	}
+	if b.settings != nil {
+		t.Errorf("settings are left: %s", b.settings)
+	}
+	port := make([]byte, 2)
+	if n, err := unix.Read(int(far.Fd()), port); n != 2 || port[1] != 80 {
+		t.Errorf("the connection itself: %v, %v", port[:n], err)
+	}
+}
+
+// goOn answers as a guest that goes on, and returns what it was told.
+func goOn(far *os.File) string {
+	rights := make([]byte, unix.CmsgSpace(4))
+	_, n, _, _, err := unix.Recvmsg(int(far.Fd()), make([]byte, 2), rights, 0)
+	if err != nil {
+		return err.Error()
+	}
+	messages, err := unix.ParseSocketControlMessage(rights[:n])
+	if err != nil || len(messages) != 1 {
+		return "no connection"
+	}
+	fds, err := unix.ParseUnixRights(&messages[0])
+	if err != nil || len(fds) != 1 {
+		return "no connection"
+	}
+	conn := os.NewFile(uintptr(fds[0]), "order")
+	defer conn.Close()
+	head := make([]byte, 5) // the order, and how long what follows is
+	if _, err := io.ReadFull(conn, head); err != nil {
+		return err.Error()
+	}
+	text := make([]byte, binary.BigEndian.Uint32(head[1:]))
+	if _, err := io.ReadFull(conn, text); err != nil {
+		return err.Error()
+	}
+	if _, err := conn.Write([]byte{'d'}); err != nil {
+		return err.Error()
+	}
+	return string(text)
 }
 
 // TestDialWhileDestroyed asks for a connection, and for figures, while somebody destroys
