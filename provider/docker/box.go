@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -84,8 +85,8 @@ func (b *box) take(ctx context.Context) error {
 
 func (b *box) yield() { <-b.turn }
 
-// in takes the turn if the sandbox is in that state, as the engine says.
-func (b *box) in(ctx context.Context, want state) error {
+// in takes the turn if the sandbox is in one of those states, as the engine says.
+func (b *box) in(ctx context.Context, want ...state) error {
 	if err := b.take(ctx); err != nil {
 		return err
 	}
@@ -93,7 +94,7 @@ func (b *box) in(ctx context.Context, want state) error {
 	if err == nil {
 		err = b.refresh(ctx)
 	}
-	if now := b.now(); err == nil && now != want {
+	if now := b.now(); err == nil && !slices.Contains(want, now) {
 		err = b.stateError(now)
 		if err == nil {
 			err = sandpit.Errorf(sandpit.Conflict, "sandbox %s is %s", b.id, now)

@@ -34,6 +34,10 @@ func (p *Provider) create(ctx context.Context, id sandpit.ID, spec sandpit.Spec)
 	if err := p.follow(ctx); err != nil {
 		return nil, err
 	}
+	spec, err := p.copied(ctx, spec)
+	if err != nil {
+		return nil, err
+	}
 	img, err := p.images.find(ctx, p, spec.Image)
 	if err != nil {
 		return nil, fmt.Errorf("image %s: %w", spec.Image, err)

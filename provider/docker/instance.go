@@ -24,13 +24,12 @@ type Instance struct {
 }
 
 var (
-	_ sandpit.Instance    = (*Instance)(nil)
-	_ sandpit.Dialer      = (*Instance)(nil)
-	_ sandpit.Claimer     = (*Instance)(nil)
-	_ sandpit.Stopper     = (*Instance)(nil)
-	_ sandpit.Pauser      = (*Instance)(nil)
-	_ sandpit.Statser     = (*Instance)(nil)
-	_ sandpit.Snapshotter = (*Instance)(nil)
+	_ sandpit.Instance = (*Instance)(nil)
+	_ sandpit.Dialer   = (*Instance)(nil)
+	_ sandpit.Claimer  = (*Instance)(nil)
+	_ sandpit.Stopper  = (*Instance)(nil)
+	_ sandpit.Pauser   = (*Instance)(nil)
+	_ sandpit.Statser  = (*Instance)(nil)
 )
 
 func newInstance(b *box, token string) *Instance {
