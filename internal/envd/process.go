@@ -134,6 +134,9 @@ type followed struct {
 // follow opens the stream of a process and copies its input and output until it
 // has ended.
 func (c *Client) follow(ctx context.Context, f followed) (*running, error) {
+	if err := ctx.Err(); err != nil { // what follows hears of it too late, maybe
+		return nil, callError(ctx, err)
+	}
 	// A deadline of the caller's would become the process's own, which only
 	// the command's is.
 	streamCtx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
