@@ -29,6 +29,10 @@ const (
 	snapshotName = "sandpit-snapshot"
 	// labelSnapshot is what is known of a snapshot, as JSON, on its image.
 	labelSnapshot = "dev.sandpit.snapshot"
+	// noTag is what engines before 25.0 list as the tag of an image that has none.
+	noTag = "<none>:<none>"
+	// snapshotComment is what such an image says of itself.
+	snapshotComment = "sandpit snapshot"
 	// maxIndex bounds the lists in what an engine gives out as an image, in bytes.
 	maxIndex = 4 << 20
 )
@@ -91,7 +95,7 @@ func (i *Instance) snapshot(ctx context.Context, id sandpit.SnapshotID) (sandpit
 	b.setSaving(true)
 	defer b.setSaving(false)
 	res, err := b.p.api.ContainerCommit(ctx, b.container, client.ContainerCommitOptions{
-		Reference: snapshotTag(id), Comment: "sandpit snapshot", Config: config,
+		Reference: snapshotTag(id), Comment: snapshotComment, Config: config,
 	})
 	if err != nil {
 		return none, b.p.engineError(ctx, "commit the container", err)
@@ -119,10 +123,8 @@ func (p *Provider) ListSnapshots(ctx context.Context) ([]sandpit.Snapshot, error
 	}
 	var list []sandpit.Snapshot
 	for _, img := range found.Items {
-		if len(img.RepoTags) == 0 {
-			// It was removed while containers of it were there, which keep it. The engine
-			// refuses as long as there is one.
-			_, _ = p.api.ImageRemove(limited, img.ID, client.ImageRemoveOptions{PruneChildren: true})
+		if len(img.RepoTags) == 0 || slices.Contains(img.RepoTags, noTag) {
+			p.removeUntagged(limited, img.ID)
 			continue
 		}
 		s, err := snapshotOf(img.Labels, img.Size)
@@ -131,6 +133,18 @@ func (p *Provider) ListSnapshots(ctx context.Context) ([]sandpit.Snapshot, error
 		}
 	}
 	return list, nil
+}
+
+// removeUntagged removes the image of a snapshot that was removed while containers of it
+// were there, which keep it. The engine refuses as long as there is one, and then it is
+// tried the next time. What somebody has built on a snapshot has its labels, too, but not
+// its comment.
+func (p *Provider) removeUntagged(ctx context.Context, image string) {
+	img, err := p.api.ImageInspect(ctx, image)
+	if err != nil || img.Comment != snapshotComment {
+		return
+	}
+	_, _ = p.api.ImageRemove(ctx, image, client.ImageRemoveOptions{PruneChildren: true})
 }
 
 // snapshotOf reads what is known of a snapshot. Anybody can put labels on images.

@@ -6,7 +6,11 @@ import (
 	"io"
 	"testing"
 
+	"github.com/containerd/errdefs"
+	"github.com/moby/moby/client"
+
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/testdocker"
 )
 
 // TestLayer reads what a sandbox has changed, and looks for what reading leaves.
@@ -46,5 +50,39 @@ func TestLayer(t *testing.T) {
 	}
 	if got := shell(t, box, "cat /made/file"); got != "text\n" {
 		t.Errorf("the sandbox has %q", got)
+	}
+}
+
+// TestRemovedUnderContainers removes a snapshot of which there is a sandbox. The image goes
+// once the sandbox has gone.
+func TestRemovedUnderContainers(t *testing.T) {
+	t.Parallel()
+	p := open(t, options(t))
+	box := create(t, p, sandpit.Spec{Image: busybox})
+	saved, err := box.Snapshot(within(t), sandpit.NewSnapshotID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	own, err := client.New(client.WithHost(testdocker.Host(t)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer own.Close()
+	img, err := own.ImageInspect(within(t), "sandpit-snapshot:"+string(saved.ID))
+	if err != nil {
+		t.Fatal(err)
+	}
+	made := create(t, p, sandpit.Spec{Image: sandpit.SnapshotImage(saved.ID)})
+	if err := p.RemoveSnapshot(within(t), saved.ID); err != nil {
+		t.Fatal(err)
+	}
+	if err := made.Destroy(within(t)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.ListSnapshots(within(t)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := own.ImageInspect(within(t), img.ID); !errdefs.IsNotFound(err) {
+		t.Errorf("the image: %v, want it gone", err)
 	}
 }
