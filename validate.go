@@ -9,6 +9,11 @@ import (
 // GuestDir is where a sandbox has its guest. Nothing can be shown there or below.
 const GuestDir = "/.sandpit"
 
+// GuestProgram is the guest's own program. As the first argument of a Command it does
+// what the next one names, with the rights of the command's user, whatever the image
+// holds.
+const GuestProgram = GuestDir + "/sandpit-guest"
+
 var hostnamePattern = regexp.MustCompile(`^[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?$`)
 
 // Validate refuses what can be made into a sandbox by no provider. Whether an image

@@ -12,10 +12,17 @@ import (
 	"syscall"
 	"time"
 	"unsafe"
+
+	"github.com/sandpit-dev/sandpit/internal/applet"
 )
 
-// Main is the first process of a sandbox. It returns its exit status.
+// Main is the first process of a sandbox, or an applet. It returns its exit status.
 func Main() int {
+	if len(os.Args) > 1 {
+		if status, known := applet.Main(os.Args[1]); known {
+			return status
+		}
+	}
 	if err := serve(); err != nil {
 		_, _ = fmt.Fprintln(os.Stderr, "guest:", err)
 		return 1

@@ -1,0 +1,92 @@
+// Package applet is what the guest's own program does when a command starts it as
+// sandpit.GuestProgram: small programs that every sandbox has, whatever its image
+// holds. Each reads one request as JSON from its input, writes one answer as JSON to
+// its output, and has the rights of the user who runs it, no more. So whoever asks
+// need not pass anything through a shell, and nothing depends on tools of the image.
+//
+// An answer comes out of a sandbox: it is as trustworthy as any other output.
+package applet
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// maxRequest bounds a request, in bytes.
+const maxRequest = 16 << 20
+
+// Failure is why an applet did nothing, or not all: the only field of its answer then.
+// The exit status is 1.
+type Failure struct {
+	Code    sandpit.Code `json:"code"`
+	Message string       `json:"message"`
+}
+
+// answer is what all applets write.
+type answer struct {
+	Error *Failure `json:"error,omitempty"`
+	Value any      `json:"value,omitempty"`
+}
+
+// Main runs the applet of a name with the streams of this process, and returns its exit
+// status. Known is false if there is none.
+func Main(name string) (status int, known bool) {
+	run, known := applets()[name]
+	if !known {
+		return 0, false
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	return do(ctx, run, os.Stdin, os.Stdout), true
+}
+
+type applet func(ctx context.Context, request []byte) (any, error)
+
+func applets() map[string]applet {
+	return map[string]applet{
+		Processes: of(listProcesses),
+		Search:    of(search),
+		Fetch:     of(fetch),
+	}
+}
+
+// of is an applet with a request of a type.
+func of[Request, Answer any](f func(context.Context, Request) (Answer, error)) applet {
+	return func(ctx context.Context, data []byte) (any, error) {
+		var r Request
+		if err := json.Unmarshal(data, &r); err != nil {
+			return nil, sandpit.Errorf(sandpit.Invalid, "request: %w", err)
+		}
+		return f(ctx, r)
+	}
+}
+
+func do(ctx context.Context, run applet, in io.Reader, out io.Writer) int {
+	var a answer
+	data, err := io.ReadAll(io.LimitReader(in, maxRequest+1))
+	switch {
+	case err != nil:
+	case len(data) > maxRequest:
+		err = sandpit.Errorf(sandpit.Invalid, "a request has at most %d bytes", maxRequest)
+	default:
+		a.Value, err = run(ctx, data)
+	}
+	if err != nil {
+		a.Error = &Failure{Code: sandpit.CodeOf(err), Message: err.Error()}
+	}
+	if err := json.NewEncoder(out).Encode(a); err != nil {
+		_, _ = fmt.Fprintln(os.Stderr, "write the answer:", err) // nothing else is left to be told
+		return 1
+	}
+	if a.Error != nil {
+		return 1
+	}
+	return 0
+}

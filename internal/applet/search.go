@@ -1,0 +1,359 @@
+package applet
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// Search is the applet that finds files by name and lines by content.
+const Search = "search"
+
+// SearchRequest says what is looked for.
+type SearchRequest struct {
+	// Path is a directory with all below it, or a file.
+	Path string `json:"path"`
+	// Names are patterns of which a file's path below Path must match one: * and ?
+	// within a name, ** for any number of directories. A pattern without a slash counts
+	// for the file's own name. Default: all.
+	Names []string `json:"names,omitempty"`
+	// Pattern is a regular expression in Go's syntax for lines. Default: files are found
+	// by name alone.
+	Pattern    string `json:"pattern,omitempty"`
+	IgnoreCase bool   `json:"ignore_case,omitempty"`
+	// Before and After are how many lines around a match come with it; at most 20.
+	Before int `json:"before,omitempty"`
+	After  int `json:"after,omitempty"`
+	// Hidden looks at files whose names begin with a dot too, and All into directories
+	// that hold no source: .git, node_modules, __pycache__, .venv.
+	Hidden bool `json:"hidden,omitempty"`
+	All    bool `json:"all,omitempty"`
+	// Depth is how many directories deep; 0 has no limit.
+	Depth int `json:"depth,omitempty"`
+	// Limit is how many matches are told. Default: 1000; at most 10,000.
+	Limit int `json:"limit,omitempty"`
+}
+
+// SearchResult is the answer.
+type SearchResult struct {
+	Matches []Match `json:"matches"`
+	// Files is how many files were looked at, Matched how many had a match.
+	Files   int `json:"files"`
+	Matched int `json:"matched"`
+	// More is true if there are more than Limit allows.
+	More bool `json:"more,omitempty"`
+	// Unread is how many files and directories could not be read.
+	Unread int `json:"unread,omitempty"`
+}
+
+// Match is a file, or a line of one.
+type Match struct {
+	// Path is relative to the request's, or its name if that is a file.
+	Path string `json:"path"`
+	// Line counts from 1; 0 for a file that was found by its name.
+	Line int    `json:"line,omitempty"`
+	Text string `json:"text,omitempty"`
+	// Context is true for a line that stands near a match only.
+	Context bool `json:"context,omitempty"`
+	Dir     bool `json:"dir,omitempty"`
+	Size    int64 `json:"size,omitempty"`
+}
+
+const (
+	defaultMatches = 1000
+	mostMatches    = 10_000
+	mostContext    = 20
+	// maxLine bounds what is looked at and told of a line, in bytes.
+	maxLine = 64 << 10
+	maxText = 2000
+	// sniff is how much of a file is looked at to tell whether it is text.
+	sniff = 8 << 10
+)
+
+// dull are directories in which nobody looks for source.
+var dull = []string{".git", "node_modules", "__pycache__", ".venv", ".mypy_cache", ".pytest_cache"} //nolint:gochecknoglobals // a constant
+
+func search(ctx context.Context, r SearchRequest) (SearchResult, error) {
+	s, err := newSearcher(ctx, r)
+	if err != nil {
+		return SearchResult{}, err
+	}
+	info, err := os.Stat(s.Path)
+	if err != nil {
+		return SearchResult{}, err
+	}
+	if !info.IsDir() {
+		if !info.Mode().IsRegular() {
+			return SearchResult{}, sandpit.Errorf(sandpit.Invalid, "%s is neither a file nor a directory", s.Path)
+		}
+		return s.result, s.look(s.Path, filepath.Base(s.Path))
+	}
+	err = filepath.WalkDir(s.Path, s.visit)
+	if errors.Is(err, errEnough) {
+		err = nil
+	}
+	return s.result, err
+}
+
+// errEnough ends a search that has found as much as it may tell.
+var errEnough = errors.New("enough was found")
+
+type searcher struct {
+	SearchRequest
+	ctx     context.Context //nolint:containedctx // one search
+	names   []*regexp.Regexp
+	content *regexp.Regexp
+	result  SearchResult
+}
+
+func newSearcher(ctx context.Context, r SearchRequest) (*searcher, error) {
+	s := &searcher{SearchRequest: r, ctx: ctx, result: SearchResult{Matches: []Match{}}}
+	if s.Limit <= 0 {
+		s.Limit = defaultMatches
+	}
+	s.Limit = min(s.Limit, mostMatches)
+	s.Before, s.After = min(max(s.Before, 0), mostContext), min(max(s.After, 0), mostContext)
+	if s.Path == "" {
+		s.Path = "."
+	}
+	for _, n := range r.Names {
+		re, err := globPattern(n)
+		if err != nil {
+			return nil, err
+		}
+		s.names = append(s.names, re)
+	}
+	if r.Pattern == "" {
+		return s, nil
+	}
+	pattern := r.Pattern
+	if r.IgnoreCase {
+		pattern = "(?i)" + pattern
+	}
+	var err error
+	if s.content, err = regexp.Compile(pattern); err != nil {
+		return nil, sandpit.Errorf(sandpit.Invalid, "pattern: %w", err)
+	}
+	return s, nil
+}
+
+func (s *searcher) visit(p string, e fs.DirEntry, err error) error {
+	if s.ctx.Err() != nil {
+		return s.ctx.Err()
+	}
+	rel, relErr := filepath.Rel(s.Path, p)
+	if relErr != nil || rel == "." {
+		return errors.Join(relErr, err) // what is looked into can be read, or there is nothing to tell
+	}
+	if err != nil {
+		s.result.Unread++
+		return nil
+	}
+	if e.IsDir() && !s.into(e.Name()) {
+		return filepath.SkipDir
+	}
+	if !s.Hidden && strings.HasPrefix(e.Name(), ".") {
+		return nil
+	}
+	if s.Depth > 0 && strings.Count(rel, "/") >= s.Depth {
+		if e.IsDir() {
+			return filepath.SkipDir
+		}
+		return nil
+	}
+	if !s.named(rel) || s.content != nil && !e.Type().IsRegular() {
+		return nil
+	}
+	if s.content == nil {
+		return s.found(rel, e)
+	}
+	if err := s.look(p, rel); err != nil {
+		if errors.Is(err, errEnough) || s.ctx.Err() != nil {
+			return err
+		}
+		s.result.Unread++
+	}
+	return nil
+}
+
+func (s *searcher) into(name string) bool {
+	return (s.Hidden || !strings.HasPrefix(name, ".")) && (s.All || !slices.Contains(dull, name))
+}
+
+func (s *searcher) named(rel string) bool {
+	return len(s.names) == 0 || slices.ContainsFunc(s.names, func(re *regexp.Regexp) bool { return re.MatchString(rel) })
+}
+
+func (s *searcher) found(rel string, e fs.DirEntry) error {
+	s.result.Files++
+	m := Match{Path: strings.ToValidUTF8(rel, "?"), Dir: e.IsDir()}
+	if info, err := e.Info(); err == nil && info.Mode().IsRegular() {
+		m.Size = info.Size()
+	}
+	s.result.Matched++
+	return s.add(m)
+}
+
+func (s *searcher) add(m Match) error {
+	if len(s.result.Matches) == s.Limit {
+		s.result.More = true
+		return errEnough
+	}
+	s.result.Matches = append(s.result.Matches, m)
+	return nil
+}
+
+// look finds lines in a file. What is not text is passed over.
+func (s *searcher) look(p, rel string) error {
+	f, err := os.Open(p)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	r := bufio.NewReaderSize(f, maxLine)
+	head, err := r.Peek(sniff)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	s.result.Files++
+	if bytes.IndexByte(head, 0) >= 0 {
+		return nil
+	}
+	return s.lines(r, strings.ToValidUTF8(rel, "?"))
+}
+
+func (s *searcher) lines(r *bufio.Reader, rel string) error {
+	var before []Match
+	after, matched := 0, false
+	for n := 1; ; n++ {
+		if n%1000 == 0 && s.ctx.Err() != nil {
+			return s.ctx.Err()
+		}
+		line, err := readLine(r)
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		m := Match{Path: rel, Line: n}
+		hit := s.content.Match(line)
+		if !hit && after == 0 && s.Before == 0 {
+			continue
+		}
+		m.Text, m.Context = clean(line), !hit
+		switch {
+		case hit:
+			if !matched {
+				matched = true
+				s.result.Matched++
+			}
+			for _, b := range append(before, m) {
+				if err := s.add(b); err != nil {
+					return err
+				}
+			}
+			before, after = nil, s.After
+		case after > 0:
+			after--
+			if err := s.add(m); err != nil {
+				return err
+			}
+		default:
+			before = append(before, m)
+			before = before[max(0, len(before)-s.Before):]
+		}
+	}
+}
+
+// readLine returns a line without its end, valid until the next call. Of one that is longer than maxLine the rest is
+// dropped.
+func readLine(r *bufio.Reader) ([]byte, error) {
+	line, more, err := r.ReadLine()
+	for more && err == nil {
+		_, more, err = r.ReadLine()
+	}
+	return line, err
+}
+
+func clean(line []byte) string {
+	text := strings.ToValidUTF8(string(line[:min(len(line), maxText)]), "?")
+	if len(line) > maxText {
+		text += "..."
+	}
+	return text
+}
+
+// globPattern is a regular expression for paths that match a pattern.
+func globPattern(glob string) (*regexp.Regexp, error) {
+	if glob == "" || len(glob) > 4096 || !utf8.ValidString(glob) {
+		return nil, sandpit.Errorf(sandpit.Invalid, "pattern %.100q: want text of 1 to 4096 bytes", glob)
+	}
+	glob = strings.TrimPrefix(path.Clean(glob), "/")
+	var re strings.Builder
+	re.WriteString(`^`)
+	if !strings.Contains(glob, "/") {
+		re.WriteString(`(?:.*/)?`)
+	}
+	for i := 0; i < len(glob); i++ {
+		switch c := glob[i]; {
+		case strings.HasPrefix(glob[i:], "**/"):
+			re.WriteString(`(?:.*/)?`)
+			i += 2
+		case strings.HasPrefix(glob[i:], "**"):
+			re.WriteString(`.*`)
+			i++
+		case c == '*':
+			re.WriteString(`[^/]*`)
+		case c == '?':
+			re.WriteString(`[^/]`)
+		case c == '[' || c == '{':
+			n, text := group(glob[i:])
+			re.WriteString(text)
+			i += n - 1
+		default:
+			re.WriteString(regexp.QuoteMeta(string(c)))
+		}
+	}
+	re.WriteString(`$`)
+	compiled, err := regexp.Compile(re.String())
+	if err != nil {
+		return nil, sandpit.Errorf(sandpit.Invalid, "pattern %.100q: %w", glob, err)
+	}
+	return compiled, nil
+}
+
+// group translates [abc], [!abc] and {one,two} at the beginning of a pattern, and returns
+// how long it is. What is no group stands for itself.
+func group(glob string) (length int, text string) {
+	closer := map[byte]string{'[': "]", '{': "}"}[glob[0]]
+	end := strings.Index(glob, closer)
+	if end < 2 {
+		return 1, regexp.QuoteMeta(glob[:1])
+	}
+	inner := glob[1:end]
+	if glob[0] == '{' {
+		words := strings.Split(inner, ",")
+		for i, w := range words {
+			words[i] = regexp.QuoteMeta(w)
+		}
+		return end + 1, "(?:" + strings.Join(words, "|") + ")"
+	}
+	not := ""
+	if strings.HasPrefix(inner, "!") || strings.HasPrefix(inner, "^") {
+		not, inner = "^", inner[1:]
+	}
+	return end + 1, "[" + not + strings.NewReplacer(`\`, `\\`, `[`, `\[`, `^`, `\^`).Replace(inner) + "]"
+}
