@@ -54,6 +54,7 @@ func applets() map[string]applet {
 		Processes: of(listProcesses),
 		Search:    of(search),
 		Fetch:     of(fetch),
+		Identity:  of(identify),
 	}
 }
 

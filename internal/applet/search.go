@@ -66,8 +66,8 @@ type Match struct {
 	Line int    `json:"line,omitempty"`
 	Text string `json:"text,omitempty"`
 	// Context is true for a line that stands near a match only.
-	Context bool `json:"context,omitempty"`
-	Dir     bool `json:"dir,omitempty"`
+	Context bool  `json:"context,omitempty"`
+	Dir     bool  `json:"dir,omitempty"`
 	Size    int64 `json:"size,omitempty"`
 }
 

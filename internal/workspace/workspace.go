@@ -192,3 +192,15 @@ func (w *Workspace) IsDir(ctx context.Context, p string) (bool, error) {
 	}
 	return f.Mode.IsDir(), err
 }
+
+// ListDir lists a directory down to depth levels, parents before children. NotFound, or
+// Invalid for a file.
+func (w *Workspace) ListDir(ctx context.Context, p string, depth int) ([]sandpit.File, error) {
+	files, err := w.files.ListDir(ctx, w.o.User, w.path(p), depth)
+	return files, told(err, p)
+}
+
+// Remove deletes a file, or a directory with all that is in it; absent is fine.
+func (w *Workspace) Remove(ctx context.Context, p string) error {
+	return w.files.Remove(ctx, w.o.User, w.path(p))
+}

@@ -1,0 +1,151 @@
+package tool
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// maxInput bounds the input of a call, in bytes.
+const maxInput = 16 << 20
+
+// Call is what is told of a call afterwards: for an audit, so without input or output.
+type Call struct {
+	Tool    string
+	Session string
+	Took    time.Duration
+	// Code is "" if the call went well, Failed true also for a command with another
+	// status than 0.
+	Code   sandpit.Code
+	Failed bool
+	// Input and Output are sizes in bytes.
+	Input, Output int
+}
+
+// Registry knows tools by name. It does not change and may be used concurrently.
+type Registry struct {
+	tools []Tool
+	names map[string]Tool // aliases too
+	audit func(Call)
+}
+
+// New returns a registry of all tools, or of those in the categories. Audit is told of
+// each call when it has ended; nil: nobody is.
+//
+// Invalid: no such category.
+func New(audit func(Call), categories ...Category) (*Registry, error) {
+	r := &Registry{names: map[string]Tool{}, audit: audit}
+	for _, c := range categories {
+		if !slices.Contains(Categories(), c) {
+			return nil, sandpit.Errorf(sandpit.Invalid, "there is no category of tools %.100q; there are %s", string(c), strings.Join(categoryNames(), ", "))
+		}
+	}
+	for _, t := range all() {
+		if len(categories) > 0 && !slices.Contains(categories, t.Category) {
+			continue
+		}
+		t, err := t.resolve()
+		if err != nil {
+			return nil, err
+		}
+		for _, name := range append([]string{t.Name}, t.Aliases...) {
+			if _, taken := r.names[name]; taken {
+				return nil, fmt.Errorf("there are two tools named %s", name)
+			}
+			r.names[name] = t
+		}
+		r.tools = append(r.tools, t)
+	}
+	return r, nil
+}
+
+// all are the definitions, in the order of categories.
+func all() []Tool {
+	return slices.Concat(fileTools(), searchTools(), shellTools(), gitTools(), webTools(), systemTools())
+}
+
+// Categories returns all categories.
+func Categories() []Category { return []Category{File, Search, Shell, Git, Web, System} }
+
+func categoryNames() []string {
+	var names []string
+	for _, c := range Categories() {
+		names = append(names, string(c))
+	}
+	return names
+}
+
+// Tools returns the tools in a fixed order, those of a category together.
+func (r *Registry) Tools() []Tool { return slices.Clone(r.tools) }
+
+// Tool returns a tool by its name or an alias. NotFound.
+func (r *Registry) Tool(name string) (Tool, error) {
+	t, ok := r.names[name]
+	if !ok {
+		return Tool{}, sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "there is no tool %.100q", name), "list the tools to see their names")
+	}
+	return t, nil
+}
+
+// Invoke calls a tool with a JSON object as its input. What goes wrong, a panic
+// included, is in the Result, and the session goes on.
+func (r *Registry) Invoke(ctx context.Context, s *Session, name string, input []byte) Result {
+	begun := time.Now()
+	result, err := r.invoke(ctx, s, name, input)
+	if err != nil {
+		result = problem(result, err)
+	}
+	result = s.bound(ctx, name, result)
+	if r.audit != nil {
+		call := Call{Tool: name, Session: s.ID(), Took: time.Since(begun), Failed: result.Failed, Input: len(input), Output: len(result.Text)}
+		if result.Problem != nil {
+			call.Code = result.Problem.Code
+		}
+		r.audit(call)
+	}
+	return result
+}
+
+func (r *Registry) invoke(ctx context.Context, s *Session, name string, input []byte) (result Result, err error) {
+	t, err := r.Tool(name)
+	if err != nil {
+		return Result{}, err
+	}
+	if len(input) > maxInput {
+		return Result{}, sandpit.Errorf(sandpit.Invalid, "the input of a tool has at most %d bytes", maxInput)
+	}
+	decoded, err := t.decode(input)
+	if err != nil {
+		return Result{}, err
+	}
+	limited, cancel := context.WithTimeout(ctx, t.Timeout+asked(decoded))
+	defer cancel()
+	defer func() {
+		if cause := recover(); cause != nil {
+			err = sandpit.Errorf(sandpit.Internal, "the tool %s has failed: %v", t.Name, cause)
+		}
+	}()
+	result, err = t.body.call(limited, s, decoded)
+	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+		err = sandpit.Errorf(sandpit.Timeout, "the tool %s took too long and was stopped: %w", t.Name, err)
+	}
+	return result, err
+}
+
+// asked is how long the input itself says that the call may take.
+func asked(input []byte) time.Duration {
+	var in struct {
+		Timeout float64 `json:"timeout"`
+		Seconds float64 `json:"seconds"`
+	}
+	if json.Unmarshal(input, &in) != nil {
+		return 0 // fields of these names that are no numbers ask for nothing
+	}
+	return time.Duration(max(in.Timeout, in.Seconds, 0) * float64(time.Second))
+}

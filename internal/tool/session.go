@@ -1,0 +1,237 @@
+package tool
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"path"
+	"regexp"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/applet"
+	"github.com/sandpit-dev/sandpit/internal/shell"
+	"github.com/sandpit-dev/sandpit/internal/workspace"
+)
+
+const (
+	// maxText is how much of a result a model gets, in bytes.
+	maxText = 30_000
+	// maxCommandOutput is how much is kept of the output of a command, in bytes.
+	maxCommandOutput = 4 << 20
+	// maxAnswer is how much the guest's own programs may answer, in bytes.
+	maxAnswer = 64 << 20
+	// maxReadFile is the largest file that tools look into, in bytes.
+	maxReadFile = 32 << 20
+	// outputDir is where whole outputs are kept, in the directory of the session.
+	outputDir = ".tool-output"
+	// minSecret is how long a value must be to be looked for in outputs.
+	minSecret = 6
+)
+
+// SessionOptions are what a session is like.
+type SessionOptions struct {
+	// ID names it. Default: "session_" and 8 hexadecimal digits.
+	ID string
+	// Dir is where it works, an absolute path. Default: the sandbox's working directory.
+	Dir string
+	// User runs its commands and owns its files. Default: the sandbox's.
+	User string
+	// Confine keeps the file tools within Dir: for sessions that share a sandbox with
+	// others. Each needs a User of its own for that, or its commands are not kept apart.
+	// Default: they see the whole sandbox, which is theirs alone.
+	Confine bool
+	// CreatedAt is told by workspace_info. Default: now.
+	CreatedAt time.Time
+}
+
+// Session is a place in a sandbox in which tools work: a directory, an environment,
+// shells and programs in the background. All methods may be called concurrently.
+type Session struct {
+	o      SessionOptions
+	guest  sandpit.Guest
+	files  *workspace.Workspace
+	own    *workspace.Workspace // for the guest's own programs, which have much to say
+	shells *shell.Sessions
+
+	mu      sync.Mutex
+	env     map[string]string
+	secrets map[string]bool
+	outputs int
+	editing sync.Mutex // one at a time reads a file and writes it again
+}
+
+var sessionPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$`)
+
+// NewSession begins a session in the sandbox of a guest. Its directory is made with the
+// first thing that needs it. The caller must Close it.
+//
+// Invalid: the options can never work. Unsupported: this sandbox cannot confine.
+func NewSession(g sandpit.Guest, o SessionOptions) (*Session, error) {
+	if o.ID == "" {
+		o.ID = newSessionID()
+	}
+	if !sessionPattern.MatchString(o.ID) {
+		return nil, sandpit.Errorf(sandpit.Invalid, "session %.100q: want letters, digits, and inside also - _ and dots, at most 64", o.ID)
+	}
+	if o.CreatedAt.IsZero() {
+		o.CreatedAt = time.Now()
+	}
+	if o.Dir == "" {
+		o.Dir = sandpit.DefaultWorkDir
+	}
+	places := workspace.Options{User: o.User, Dir: o.Dir, MaxOutput: maxCommandOutput, MaxFile: maxReadFile}
+	if o.Confine {
+		places.Within = []string{o.Dir}
+	}
+	files, err := workspace.New(g, places)
+	if err != nil {
+		return nil, err
+	}
+	own, err := workspace.New(g, workspace.Options{User: o.User, Dir: "/", MaxOutput: maxAnswer})
+	if err != nil {
+		return nil, err
+	}
+	return &Session{
+		o: o, guest: g, files: files, own: own, shells: shell.NewSessions(g, shell.SetOptions{}),
+		env: map[string]string{}, secrets: map[string]bool{},
+	}, nil
+}
+
+func newSessionID() string {
+	raw := make([]byte, 4)
+	_, _ = rand.Read(raw) // never fails: crypto/rand ends the program instead
+	return "session_" + hex.EncodeToString(raw)
+}
+
+// ID names the session.
+func (s *Session) ID() string { return s.o.ID }
+
+// Dir is where it works.
+func (s *Session) Dir() string { return s.o.Dir }
+
+// Close ends its shells and programs. Files stay, and so does the sandbox. It is
+// idempotent.
+func (s *Session) Close() error { return s.shells.Close() }
+
+// path is an absolute path inside.
+func (s *Session) path(p string) string {
+	if path.IsAbs(p) {
+		return path.Clean(p)
+	}
+	return path.Join(s.o.Dir, p)
+}
+
+// environment is what commands of the session get.
+func (s *Session) environment() map[string]string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.env)
+}
+
+// run runs a program, without a shell. The outputs of a command that fails are no error.
+func (s *Session) run(ctx context.Context, cmd sandpit.Command) (workspace.Result, error) {
+	env := s.environment()
+	maps.Copy(env, cmd.Env)
+	cmd.Env = env
+	return s.files.Run(ctx, cmd)
+}
+
+// apply has the guest's own program do something as the user of the session.
+func apply[Answer any](ctx context.Context, s *Session, name string, request any) (Answer, error) {
+	var answer struct {
+		Error *applet.Failure `json:"error"`
+		Value Answer          `json:"value"`
+	}
+	input, err := json.Marshal(request)
+	if err != nil {
+		return answer.Value, err
+	}
+	result, err := s.own.Run(ctx, sandpit.Command{
+		Args: []string{sandpit.GuestProgram, name}, Stdin: bytes.NewReader(input), Env: s.environment(),
+	})
+	if err != nil {
+		return answer.Value, err
+	}
+	if err := json.Unmarshal([]byte(result.Stdout), &answer); err != nil {
+		return answer.Value, sandpit.Errorf(sandpit.Internal, "the sandbox's own program has ended with status %d and no answer: %.400s", result.ExitCode, result.Stderr)
+	}
+	if answer.Error != nil {
+		return answer.Value, sandpit.Errorf(answer.Error.Code, "%s", answer.Error.Message)
+	}
+	return answer.Value, nil
+}
+
+// bound cuts what is too long for a model, takes secrets out, and keeps the whole of it
+// in a file of the sandbox.
+func (s *Session) bound(ctx context.Context, tool string, r Result) Result {
+	r.Text = s.masked(strings.ToValidUTF8(r.Text, "?"))
+	if len(r.Text) <= maxText {
+		return r
+	}
+	whole := r.Text
+	window := workspace.NewWindow(maxText)
+	_, _ = window.Write([]byte(whole)) // never fails
+	r.Text = strings.ToValidUTF8(window.String(), "")
+	saved, err := s.keep(ctx, tool, whole)
+	if err != nil {
+		r.Text += fmt.Sprintf("\n(%d bytes in all; they could not be kept: %v)", len(whole), err)
+		return r
+	}
+	r.SavedTo = saved
+	r.Text += fmt.Sprintf("\n(%d bytes in all, in the file %s)", len(whole), saved)
+	return r
+}
+
+// keep writes an output to a file that version control passes over.
+func (s *Session) keep(ctx context.Context, tool, text string) (string, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	defer cancel()
+	s.mu.Lock()
+	s.outputs++
+	number := s.outputs
+	s.mu.Unlock()
+	dir := s.path(outputDir)
+	file := path.Join(dir, fmt.Sprintf("%s-%s-%d.txt", s.o.ID, tool, number))
+	ignore := s.files.WriteFile(ctx, path.Join(dir, ".gitignore"), strings.NewReader("*\n"))
+	return file, errors.Join(ignore, s.files.WriteFile(ctx, file, strings.NewReader(text)))
+}
+
+// hide has a value taken out of all that a model gets from now on.
+func (s *Session) hide(value string) {
+	if len(value) < minSecret {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.secrets[value] = true
+}
+
+func (s *Session) masked(text string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for value := range s.secrets {
+		text = strings.ReplaceAll(text, value, "***")
+	}
+	return text
+}
+
+// as is the session's view of files, or that of the sandbox's root.
+//
+// PermissionDenied: root of a sandbox that others share.
+func (s *Session) as(root bool) (*workspace.Workspace, error) {
+	if !root {
+		return s.files, nil
+	}
+	if s.o.Confine {
+		return nil, sandpit.Errorf(sandpit.PermissionDenied, "this session shares its sandbox with others and has no root")
+	}
+	return workspace.New(s.guest, workspace.Options{User: "root", Dir: s.o.Dir, MaxOutput: maxCommandOutput, MaxFile: maxReadFile})
+}
