@@ -90,6 +90,9 @@ func search(ctx context.Context, r SearchRequest) (SearchResult, error) {
 	if err != nil {
 		return SearchResult{}, err
 	}
+	if s.Path, err = filepath.EvalSymlinks(s.Path); err != nil { // a link to a directory would not be looked into
+		return SearchResult{}, err
+	}
 	info, err := os.Stat(s.Path)
 	if err != nil {
 		return SearchResult{}, err

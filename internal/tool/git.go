@@ -384,7 +384,9 @@ func gitPush(ctx context.Context, s *Session, in pushInput) (Result, error) {
 	}
 	data := pushData{Remote: in.Remote, Refs: []string{}}
 	for line := range strings.Lines(r.Stdout) {
-		if _, ref, found := strings.Cut(strings.TrimSpace(line), "\t"); found {
+		// A flag, what was pushed to what, and a summary.
+		if parts := strings.Split(line, "\t"); len(parts) == 3 {
+			_, ref, _ := strings.Cut(parts[1], ":")
 			data.Refs = append(data.Refs, ref)
 		}
 	}

@@ -117,6 +117,11 @@ func (r *Registry) invoke(ctx context.Context, s *Session, name string, input []
 	if err != nil {
 		return Result{}, err
 	}
+	defer func() {
+		if cause := recover(); cause != nil {
+			err = sandpit.Errorf(sandpit.Internal, "the tool %s has failed: %v", t.Name, cause)
+		}
+	}()
 	if len(input) > maxInput {
 		return Result{}, sandpit.Errorf(sandpit.Invalid, "the input of a tool has at most %d bytes", maxInput)
 	}
@@ -126,11 +131,6 @@ func (r *Registry) invoke(ctx context.Context, s *Session, name string, input []
 	}
 	limited, cancel := context.WithTimeout(ctx, t.Timeout+asked(decoded))
 	defer cancel()
-	defer func() {
-		if cause := recover(); cause != nil {
-			err = sandpit.Errorf(sandpit.Internal, "the tool %s has failed: %v", t.Name, cause)
-		}
-	}()
 	result, err = t.body.call(limited, s, decoded)
 	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
 		err = sandpit.Errorf(sandpit.Timeout, "the tool %s took too long and was stopped: %w", t.Name, err)

@@ -172,7 +172,7 @@ func apply[Answer any](ctx context.Context, s *Session, name string, request any
 // bound cuts what is too long for a model, takes secrets out, and keeps the whole of it
 // in a file of the sandbox.
 func (s *Session) bound(ctx context.Context, tool string, r Result) Result {
-	r.Text = s.masked(strings.ToValidUTF8(r.Text, "?"))
+	r.Text, r.Data = s.masked(strings.ToValidUTF8(r.Text, "?")), s.maskedData(r.Data)
 	if len(r.Text) <= maxText {
 		return r
 	}
@@ -218,9 +218,32 @@ func (s *Session) masked(text string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for value := range s.secrets {
-		text = strings.ReplaceAll(text, value, "***")
+		text = strings.ReplaceAll(text, value, masked)
 	}
 	return text
+}
+
+// maskedData is data without secrets.
+func (s *Session) maskedData(data any) any {
+	s.mu.Lock()
+	none := len(s.secrets) == 0
+	s.mu.Unlock()
+	if data == nil || none {
+		return data
+	}
+	encoded, err := json.Marshal(data)
+	if err != nil {
+		return nil // what cannot be written as JSON nobody could have read
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for value := range s.secrets {
+		quoted, err := json.Marshal(value)
+		if err == nil { // a string always can be
+			encoded = bytes.ReplaceAll(encoded, quoted[1:len(quoted)-1], []byte(masked))
+		}
+	}
+	return json.RawMessage(encoded)
 }
 
 // as is the session's view of files, or that of the sandbox's root.

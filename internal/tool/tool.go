@@ -115,6 +115,9 @@ func (t Tool) decode(raw []byte) ([]byte, error) {
 			return nil, sandpit.Errorf(sandpit.Invalid, "the input is not a JSON object: %w", err)
 		}
 	}
+	if fields == nil { // null
+		fields = map[string]any{}
+	}
 	for other, name := range t.synonyms {
 		value, given := fields[other]
 		if _, also := fields[name]; given && !also {
