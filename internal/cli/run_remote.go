@@ -26,6 +26,11 @@ const abandoned = time.Minute
 
 // runRemote runs the command in a sandbox that a server makes, and has it removed.
 func (a *app) runRemote(ctx context.Context, o runOptions, cfg config.Config) error {
+	if o.script == nil && len(o.command) == 0 {
+		return sandpit.WithHint(
+			sandpit.Errorf(sandpit.Invalid, "with a server, the command must be given: what image %s runs is known there only", o.image),
+			"a command goes after two dashes: sandpit run "+o.image+" -- COMMAND")
+	}
 	spec, err := a.newRemoteSpec(o, cfg)
 	if err != nil {
 		return err
@@ -72,11 +77,6 @@ func (a *app) runRemote(ctx context.Context, o runOptions, cfg config.Config) er
 func (a *app) newRemoteSpec(o runOptions, cfg config.Config) (sandpit.Spec, error) {
 	if o.timeout < 0 {
 		return sandpit.Spec{}, sandpit.Errorf(sandpit.Invalid, "--timeout %s: want a positive time, or 0 for none", o.timeout)
-	}
-	if o.script == nil && len(o.command) == 0 {
-		return sandpit.Spec{}, sandpit.WithHint(
-			sandpit.Errorf(sandpit.Invalid, "with a server, the command must be given: what image %s runs is known there only", o.image),
-			"a command goes after two dashes: sandpit run "+o.image+" -- COMMAND")
 	}
 	volumes := o.volumes
 	here := strings.HasPrefix(cfg.URL, "unix://")

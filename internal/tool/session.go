@@ -258,3 +258,16 @@ func (s *Session) as(root bool) (*workspace.Workspace, error) {
 	}
 	return workspace.New(s.guest, workspace.Options{User: "root", Dir: s.o.Dir, MaxOutput: maxCommandOutput, MaxFile: maxReadFile})
 }
+
+// ReadFile returns a file of up to limit bytes, as the tools would see it. Errors as of
+// workspace.Workspace.ReadFile.
+func (s *Session) ReadFile(ctx context.Context, name string, limit int64) ([]byte, error) {
+	f, err := s.files.Stat(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	if f.Size > limit {
+		return nil, sandpit.Errorf(sandpit.Exhausted, "%s has %d bytes; at most %d are handed out", name, f.Size, limit)
+	}
+	return s.files.ReadFile(ctx, name)
+}

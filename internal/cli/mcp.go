@@ -1,0 +1,149 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/client"
+	"github.com/sandpit-dev/sandpit/internal/config"
+	"github.com/sandpit-dev/sandpit/internal/daemon"
+	"github.com/sandpit-dev/sandpit/internal/mcp"
+	"github.com/sandpit-dev/sandpit/internal/tool"
+)
+
+type mcpOptions struct {
+	runOptions
+
+	tools []string
+	idle  time.Duration
+}
+
+func (a *app) newMCP() *cobra.Command {
+	var o mcpOptions
+	cmd := &cobra.Command{
+		Use:   "mcp [flags] [IMAGE]",
+		Short: "Give an agent a sandbox over the Model Context Protocol",
+		Long: `Give an agent tools in a sandbox over the Model Context Protocol, by this
+program's input and output: the client starts it.
+
+The sandbox is made with the first call of a tool and removed when the client
+closes the connection. It has no network unless --network gives it one, and sees
+nothing of this machine but what IMAGE and -v bring in. With a server (--server,
+SANDPIT_URL) it is made there.`,
+		Example: `  claude mcp add sandpit -- sandpit mcp
+  sandpit mcp --tools file,shell,git -v ./project:/workspace
+  sandpit mcp --network python:3.12-slim`,
+		Args: wantArgs(0, 1, "an image"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.networkSet = cmd.Flags().Changed("network")
+			if len(args) == 1 {
+				o.image = args[0]
+			}
+			return a.serveMCP(cmd.Context(), o)
+		},
+	}
+	f := cmd.Flags()
+	f.StringSliceVar(&o.tools, "tools", nil, "offer the tools of these `categories` only: "+strings.Join(categoryNames(), ", "))
+	f.DurationVar(&o.idle, "idle", 30*time.Minute, "`time` without a call after which a server removes the sandbox; the next call gets a new one")
+	f.StringArrayVarP(&o.env, "env", "e", nil, "environment `NAME=VALUE`, or NAME to pass this shell's value")
+	f.StringVarP(&o.workDir, "workdir", "w", "", "working `directory` inside, made if missing (default the image's, else \"/workspace\")")
+	f.StringVarP(&o.user, "user", "u", "", "`user` inside: a name, a uid or uid:gid (default the image's, else root of the sandbox)")
+	f.StringArrayVarP(&o.volumes, "volume", "v", nil, "show a directory or file inside: `HOST:SANDBOX[:ro]`")
+	f.StringArrayVar(&o.allowed, "allow-volume", nil, "`path` that -v may show although it is a part of the machine itself")
+	f.StringVar(&o.name, "name", "mcp", "`name` of the sandbox, for people")
+	f.StringArrayVar(&o.labels, "label", nil, "`NAME=VALUE` to find the sandbox by")
+	o.limits.add(f)
+	f.StringVar(&o.provider, "provider", "", "`name` of who makes the sandbox: gvisor or docker (default gvisor, or the server's choice)")
+	f.BoolVar(&o.network, "network", false, "let the sandbox reach the internet, but neither this machine nor private networks")
+	o.rules.add(f)
+	return cmd
+}
+
+func categoryNames() []string {
+	var names []string
+	for _, c := range tool.Categories() {
+		names = append(names, string(c))
+	}
+	return names
+}
+
+func (a *app) serveMCP(ctx context.Context, o mcpOptions) (err error) {
+	var categories []tool.Category
+	for _, name := range o.tools {
+		categories = append(categories, tool.Category(name))
+	}
+	tools, err := tool.New(nil, categories...)
+	if err != nil {
+		return err
+	}
+	cfg, err := a.loadConfig(slices.Concat(o.overrides(), a.serverOverride())...)
+	if err != nil {
+		return err
+	}
+	serve := mcp.Options{Tools: tools, Version: daemon.ReadVersions().Sandpit}
+	if namesServer(cfg) {
+		return a.mcpRemote(ctx, o, cfg, serve)
+	}
+	spec, err := a.newSpec(o.runOptions, cfg)
+	if err != nil {
+		return err
+	}
+	local, err := daemon.OpenLocal(cfg, daemon.Listeners{Notice: a.noticeOnce(cfg)})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, local.Close()) }()
+	serve.Open = func(ctx context.Context) (mcp.Place, error) {
+		box, err := local.Create(ctx, spec)
+		if err != nil {
+			return mcp.Place{}, err
+		}
+		place := mcp.Place{Guest: box.Guest(), ID: "local", Dir: spec.WorkDir, User: spec.User, Close: box.Destroy}
+		if err := a.giveSecrets(ctx, o.rules, box); err != nil {
+			return place, errors.Join(err, box.Destroy(context.WithoutCancel(ctx)))
+		}
+		return place, nil
+	}
+	return mcp.Serve(ctx, serve, io.NopCloser(a.In), nopWriteCloser{a.Out})
+}
+
+// mcpRemote has a server make the sandbox. Should this program be killed, the server
+// removes it when nobody has used it for a while.
+func (a *app) mcpRemote(ctx context.Context, o mcpOptions, cfg config.Config, serve mcp.Options) error {
+	spec, err := a.newRemoteSpec(o.runOptions, cfg)
+	if err != nil {
+		return err
+	}
+	secrets, err := a.parseSecrets(o.rules.secrets)
+	if err != nil {
+		return err
+	}
+	c, err := dialConfigured(cfg)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	serve.Open = func(ctx context.Context) (mcp.Place, error) {
+		s, err := c.Create(ctx, client.CreateRequest{
+			Spec: spec, NetworkSecrets: secrets, Provider: o.provider, Offline: o.networkSet && !o.network,
+			Policy: client.Policy{IdleTimeout: o.idle, IdleAction: sandpit.ActionKill},
+		})
+		if err != nil {
+			return mcp.Place{}, err
+		}
+		return mcp.Place{Guest: s.Guest(), ID: s.ID, Dir: s.Spec.WorkDir, User: s.Spec.User, Close: s.Delete}, nil
+	}
+	return mcp.Serve(ctx, serve, io.NopCloser(a.In), nopWriteCloser{a.Out})
+}
+
+// nopWriteCloser leaves the stream open for who owns it.
+type nopWriteCloser struct{ io.Writer }
+
+func (nopWriteCloser) Close() error { return nil }
