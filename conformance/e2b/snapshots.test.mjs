@@ -1,7 +1,7 @@
 // Snapshots and forks: what is saved of a sandbox, and what others begin as.
 import assert from 'node:assert/strict'
 import { after } from 'node:test'
-import { InvalidArgumentError, Sandbox, SandboxError, SandboxNotFoundError } from 'e2b'
+import { Sandbox, SandboxError, SandboxNotFoundError } from 'e2b'
 import { failure, test, until, within } from './sandbox.mjs'
 
 const made = []
@@ -108,8 +108,4 @@ test('forks go on where the sandbox was', async () => {
   await failure(box.fork({ count: 101 }), SandboxError, /400/)
   await box.kill()
   await failure(box.fork(), SandboxNotFoundError)
-})
-
-test('what an SDK refuses itself', async () => {
-  assert.throws(() => Sandbox.listSnapshots({ sandboxId: 'a', name: 'b' }), InvalidArgumentError)
 })
