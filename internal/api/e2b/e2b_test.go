@@ -47,11 +47,11 @@ func TestRoutes(t *testing.T) {
 		{"GET", "/api-keys", 403},
 		{"POST", "/api-keys", 403},
 		{"DELETE", "/api-keys/x", 403},
-		{"POST", "/sandboxes/{id}/fork", 501},
-		{"POST", "/sandboxes/{id}/snapshots", 501},
-		{"GET", "/snapshots", 501},
+		{"POST", "/sandboxes/{id}/fork", 201},
+		{"POST", "/sandboxes/{id}/snapshots", 201},
+		{"GET", "/snapshots", 200},
 		{"GET", "/templates/x", 501},
-		{"DELETE", "/templates/x%3Ay", 501},
+		{"DELETE", "/templates/x%3Ay", 404},
 		{"PATCH", "/templates/x", 501},
 		{"PATCH", "/v2/templates/x", 501},
 		{"GET", "/templates/x/builds/y/logs", 501},
@@ -63,8 +63,12 @@ func TestRoutes(t *testing.T) {
 		{"GET", "/v2/templates", 501},
 		{"POST", "/v2/templates/x/builds/y", 501},
 		{"POST", "/v3/templates", 501},
-		{"GET", "/teams/x/metrics", 501},
-		{"GET", "/teams/x/metrics/max", 501},
+		{"GET", "/teams/ann/metrics", 200},
+		{"GET", "/teams/x/metrics", 404},
+		{"GET", "/teams/ann/metrics?start=x", 400},
+		{"GET", "/teams/ann/metrics/max", 400},
+		{"GET", "/teams/ann/metrics/max?metric=sandbox_start_rate", 200},
+		{"GET", "/teams/x/metrics/max?metric=sandbox_start_rate", 404},
 		{"GET", "/volumes", 501},
 		{"POST", "/volumes", 501},
 		{"GET", "/volumes/x", 501},
@@ -74,7 +78,9 @@ func TestRoutes(t *testing.T) {
 		{"GET", "/secrets/x", 501},
 		{"POST", "/secrets/x", 501},
 		{"DELETE", "/secrets/x", 501},
-		{"GET", "/nodes", 501},
+		{"GET", "/nodes", 403},
+		{"GET", "/nodes/sandpit", 403},
+		{"POST", "/nodes/sandpit", 501},
 		{"POST", "/access-tokens", 501},
 		{"GET", "/v2/nothing", 404},
 		{"PUT", "/sandboxes", 404},
@@ -114,7 +120,7 @@ func TestOthers(t *testing.T) {
 	id := r.made(t, `{"templateID":"base","allow_internet_access":false}`)
 	for _, call := range []string{
 		"GET /sandboxes/%s", "DELETE /sandboxes/%s", "POST /sandboxes/%s/connect", "POST /sandboxes/%s/pause", "POST /sandboxes/%s/resume",
-		"POST /sandboxes/%s/refreshes", "PUT /sandboxes/%s/network", "GET /sandboxes/%s/metrics", "GET /sandboxes/%s/logs", "GET /v2/sandboxes/%s/logs",
+		"POST /sandboxes/%s/fork", "POST /sandboxes/%s/snapshots", "POST /sandboxes/%s/refreshes", "PUT /sandboxes/%s/network", "GET /sandboxes/%s/metrics", "GET /sandboxes/%s/logs", "GET /v2/sandboxes/%s/logs",
 	} {
 		method, path, _ := strings.Cut(call, " ")
 		r.do(t, r.bob, method, fmt.Sprintf(path, id), "").want(t, http.StatusNotFound, "not found")
@@ -137,22 +143,23 @@ func TestCreate(t *testing.T) {
 		status int
 		text   string
 	}{
-		`{"templateID":"base",` + offline + `}`:                                        {201, `"domain":"localhost:1"`},
-		`{"templateID":"python:latest",` + offline + `,"unknown":[1]}`:                 {201, `"templateID":"python:latest"`},
-		`{"templateID":"other"}`:                                                       {404, "there are base, python"},
-		`{"templateID":"base","timeout":0}`:                                            {400, "timeout 0"},
-		`{"templateID":"base","timeout":-5}`:                                           {400, "timeout -5"},
-		`{"templateID":"base","timeout":99999999999}`:                                  {400, "timeout"},
-		`{"templateID":"base","timeout":"secret"}`:                                     {400, "timeout must be of another type"},
-		`{"templateID":`:                                                               {400, "not JSON"},
-		`{"templateID":"base","metadata":{"sandpit.e2b":"{}"}}`:                        {400, "the server's"},
-		`{"templateID":"base","mcp":{"a":{}}}`:                                         {501, "mcp"},
-		`{"templateID":"base","volumeMounts":[{"name":"v","path":"/v"}]}`:              {501, "volumeMounts"},
-		`{"templateID":"base","network":{"egressProxy":{"address":"x"}}}`:              {501, "egressProxy"},
-		`{"templateID":"base","network":{"rules":{"x":[]}}}`:                           {501, "rules"},
-		`{"templateID":"base","network":{"allowOut":["192.0.2.1"]}}`:                   {403, "no network"},
-		`{"templateID":"base","pad":"` + strings.Repeat("x", 1<<20) + `"}`:             {400, "larger than"},
-		`{"templateID":"base","network":{"allowPublicTraffic":false},` + offline + `}`: {201, `"trafficAccessToken":"traffic s`},
+		`{"templateID":"base",` + offline + `}`:                                                        {201, `"domain":"localhost:1"`},
+		`{"templateID":"python:latest",` + offline + `,"unknown":[1]}`:                                 {201, `"templateID":"python:latest"`},
+		`{"templateID":"other"}`:                                                                       {404, "there are base, python"},
+		`{"templateID":"base","timeout":0}`:                                                            {400, "timeout 0"},
+		`{"templateID":"base","timeout":-5}`:                                                           {400, "timeout -5"},
+		`{"templateID":"base","timeout":99999999999}`:                                                  {400, "timeout"},
+		`{"templateID":"base","timeout":"secret"}`:                                                     {400, "timeout must be of another type"},
+		`{"templateID":`:                                                                               {400, "not JSON"},
+		`{"templateID":"base","metadata":{"sandpit.e2b":"{}"}}`:                                        {400, "the server's"},
+		`{"templateID":"base","mcp":{"a":{}}}`:                                                         {501, "mcp"},
+		`{"templateID":"base","volumeMounts":[{"name":"v","path":"/v"}]}`:                              {501, "volumeMounts"},
+		`{"templateID":"base","network":{"egressProxy":{"address":"x"}}}`:                              {501, "egressProxy"},
+		`{"templateID":"base","network":{"rules":{"x":[]}}}`:                                           {501, "rules"},
+		`{"templateID":"base","network":{"allowOut":["192.0.2.1"]}}`:                                   {403, "no network"},
+		`{"templateID":"base","pad":"` + strings.Repeat("x", 1<<20) + `"}`:                             {400, "larger than"},
+		`{"templateID":"base","autoPause":true,"autoPauseMemory":false,"autoResume":{"enabled":true}}`: {400, "autoResume"},
+		`{"templateID":"base","network":{"allowPublicTraffic":false},` + offline + `}`:                 {201, `"trafficAccessToken":"traffic s`},
 	} {
 		g := r.do(t, r.ann, http.MethodPost, "/v2/sandboxes", body)
 		if g.want(t, want.status, want.text); strings.Contains(g.body, "secret") {
@@ -298,6 +305,28 @@ func TestLogs(t *testing.T) {
 		t.Errorf("%+v", v1)
 	}
 	r.do(t, r.ann, http.MethodGet, "/v2/sandboxes/"+id+"/logs?level=loud", "").want(t, http.StatusBadRequest, "level")
+}
+
+// TestMeasured has a team told of its own sandboxes, and administrators of all.
+func TestMeasured(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	const body = `{"templateID":"base","allow_internet_access":false}`
+	id := r.made(t, body)
+	r.made(t, body)
+	r.do(t, r.bob, http.MethodPost, "/v2/sandboxes", body).want(t, http.StatusCreated, "")
+	r.do(t, r.ann, http.MethodPost, "/sandboxes/"+id+"/pause", "").want(t, http.StatusNoContent, "")
+	r.do(t, r.ann, http.MethodGet, "/teams/ann/metrics", "").want(t, http.StatusOK, `"concurrentSandboxes":1,"sandboxStartRate":0.033`)
+	r.do(t, r.ann, http.MethodGet, "/teams/ann/metrics/max?metric=concurrent_sandboxes", "").want(t, http.StatusOK, `"value":1}`)
+	if g := r.do(t, r.ann, http.MethodGet, "/teams/ann/metrics?end=5", ""); g.body != "[]" {
+		t.Errorf("what was: %s", g.body)
+	}
+	r.do(t, r.admin, http.MethodGet, "/nodes", "").want(t, http.StatusOK, `"sandboxCount":2,`)
+	g := r.do(t, r.admin, http.MethodGet, "/nodes/sandpit", "")
+	if g.want(t, http.StatusOK, `"sandboxCount":2,`); strings.Contains(g.body, id) || strings.Count(g.body, `"sandboxID"`) != 2 {
+		t.Errorf("%s", g.body)
+	}
+	r.do(t, r.admin, http.MethodGet, "/nodes/other", "").want(t, http.StatusNotFound, "")
 }
 
 // TestKeys has an administrator make a key, which is good for sandboxes and no more.
