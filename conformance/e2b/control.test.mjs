@@ -192,7 +192,7 @@ test('errors of the control plane have their classes', async () => {
   await failure(Sandbox.create('base', { metadata: { 'sandpit.e2b': '{}' } }), SandboxError, /400/)
   await failure(Sandbox.create('base', { mcp: { browserbase: {} } }), SandboxError)
   const box = await create('base')
-  await failure(box.createSnapshot(), SandboxError, /501.*not there/)
+  await failure(box.createSnapshot({ name: 'not a name' }), SandboxError, /400.*name/)
 })
 
 test('errors inside have their classes, and never hang', async () => {

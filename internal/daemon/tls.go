@@ -3,8 +3,11 @@ package daemon
 import (
 	"cmp"
 	"crypto/tls"
+	"net"
+	"net/netip"
 	"path/filepath"
 
+	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/config"
 	"github.com/sandpit-dev/sandpit/internal/tlscert"
 )
@@ -12,6 +15,24 @@ import (
 // AuthorityFile is where the certificate of the server's own authority is, if it has one.
 func AuthorityFile(cfg config.Config) string {
 	return filepath.Join(tlsDir(cfg), tlscert.AuthorityFile)
+}
+
+// ListenURL is the URL at which the server of a configuration is reached from its machine.
+//
+// Unsupported: it listens at no address, or at one that it finds out itself.
+func ListenURL(cfg config.Config) (string, error) {
+	host, port, err := net.SplitHostPort(cfg.Server.Listen)
+	if err != nil || port == "0" {
+		return "", sandpit.Errorf(sandpit.Unsupported, "the configuration does not tell at which address the server listens (server.listen is %s)", cfg.Server.Listen)
+	}
+	if ip, err := netip.ParseAddr(host); host == "" || err == nil && ip.IsUnspecified() {
+		host = "localhost"
+	}
+	scheme := "http"
+	if tlsKind(cfg.Server) != config.TLSOff {
+		scheme = "https"
+	}
+	return scheme + "://" + net.JoinHostPort(host, port), nil
 }
 
 func tlsDir(cfg config.Config) string { return filepath.Join(cfg.StateDir, "tls") }

@@ -25,6 +25,15 @@ type ForkRequest struct {
 	// Labels and Env are added to those of the sandbox, and go before them. Environment
 	// is for commands that are started from then on.
 	Labels, Env map[string]string
+	// Lease is when they end, and how. Default: when the sandbox does.
+	Lease sandpit.Lease
+}
+
+// Copy is one sandbox that ForkEach was to make.
+type Copy struct {
+	Sandbox sandpit.Sandbox
+	// Err is why there is none.
+	Err error
 }
 
 // Fork makes copies of a running or paused sandbox, which goes on. They have its lease,
@@ -32,25 +41,50 @@ type ForkRequest struct {
 // all are made, or those that were are deleted.
 //
 // Errors are those of Snapshot, and of Create.
-func (m *Manager) Fork(ctx context.Context, r ForkRequest) ([]sandpit.Sandbox, error) {
+func (m *Manager) Fork(ctx context.Context, r ForkRequest) (made []sandpit.Sandbox, err error) {
+	err = m.fork(ctx, r, func(r ForkRequest, n store.Snapshot, parent store.Row) (err error) {
+		made, err = m.copies(ctx, r, n, parent)
+		return err
+	})
+	return made, err
+}
+
+// ForkEach is Fork, and each copy is made or not without regard to the others. The error
+// is why none was tried.
+func (m *Manager) ForkEach(ctx context.Context, r ForkRequest) (all []Copy, err error) {
+	err = m.fork(ctx, r, func(r ForkRequest, n store.Snapshot, parent store.Row) error {
+		request := forkOf(r, n, parent)
+		all = make([]Copy, r.Count)
+		var group sync.WaitGroup
+		for k := range all {
+			group.Go(func() { all[k].Sandbox, all[k].Err = m.Create(ctx, request) })
+		}
+		group.Wait()
+		return nil
+	})
+	return all, err
+}
+
+// fork saves a sandbox for as long as copies of it are made.
+func (m *Manager) fork(ctx context.Context, r ForkRequest, multiply func(ForkRequest, store.Snapshot, store.Row) error) error {
 	r.Count = max(r.Count, 0)
 	if r.Count == 0 {
 		r.Count = 1
 	}
 	if r.Count > MaxForks {
-		return nil, sandpit.Errorf(sandpit.Invalid, "fork: %d copies, want at most %d", r.Count, MaxForks)
+		return sandpit.Errorf(sandpit.Invalid, "fork: %d copies, want at most %d", r.Count, MaxForks)
 	}
 	b, err := m.boxes.known(r.Sandbox)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if m.closing.Load() || !m.ops.begin() {
-		return nil, errClosed
+		return errClosed
 	}
 	defer m.ops.end()
 	n := store.Snapshot{ID: sandpit.NewSnapshotID(), Brief: true}
 	if err := b.take(ctx); err != nil {
-		return nil, err
+		return err
 	}
 	// The caller waits also after having given up: somebody must remove the snapshot.
 	args := map[string]string{"snapshot": string(n.ID), "count": strconv.Itoa(r.Count)}
@@ -67,10 +101,10 @@ func (m *Manager) Fork(ctx context.Context, r ForkRequest) ([]sandpit.Sandbox, e
 	}))
 	b.yield()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer m.dropBrief(ctx, n)
-	return m.copies(ctx, r, n, parent)
+	return multiply(r, n, parent)
 }
 
 // copies makes sandboxes of a snapshot: all or none.
@@ -122,9 +156,12 @@ func forkOf(r ForkRequest, n store.Snapshot, parent store.Row) CreateRequest {
 	if policy.IdleTimeout == 0 {
 		policy.IdleTimeout = -1 // never, which is not the default
 	}
+	lease := sandpit.Lease{Deadline: parent.Lease.Deadline, Action: parent.Lease.Action}
+	if !r.Lease.Deadline.IsZero() {
+		lease = r.Lease
+	}
 	return CreateRequest{
-		Owner: n.Owner, Provider: n.Provider, Spec: spec, Policy: policy,
-		Lease: sandpit.Lease{Deadline: parent.Lease.Deadline, Action: parent.Lease.Action}, Endless: parent.Lease.Deadline.IsZero(),
+		Owner: n.Owner, Provider: n.Provider, Spec: spec, Policy: policy, Lease: lease, Endless: lease.Deadline.IsZero(),
 	}
 }
 

@@ -487,6 +487,38 @@ func TestForkFails(t *testing.T) {
 	})
 }
 
+// TestForkEach makes as many copies as there is room for, and tells of the others.
+func TestForkEach(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, manager.Options{MaxSandboxes: 4})
+	ctx := t.Context()
+	box := r.create(t, owned())
+	end := time.Now().Add(time.Hour).Truncate(time.Second)
+	all, err := r.ForkEach(ctx, manager.ForkRequest{Sandbox: box.ID, Count: 5, Lease: sandpit.Lease{Deadline: end, Action: sandpit.ActionStop}})
+	if err != nil || len(all) != 5 {
+		t.Fatal(all, err)
+	}
+	made := 0
+	for _, c := range all {
+		if c.Err != nil {
+			wantCode(t, c.Err, sandpit.Exhausted)
+			continue
+		}
+		made++
+		if c.Sandbox.ID == "" || !c.Sandbox.Lease.Deadline.Equal(end) || c.Sandbox.Lease.Action != sandpit.ActionStop {
+			t.Errorf("a copy is %+v", c.Sandbox)
+		}
+	}
+	if made != 3 {
+		t.Errorf("%d copies, want 3", made)
+	}
+	r.wantSnapshots(t, 0)
+	all, err = r.ForkEach(ctx, manager.ForkRequest{Sandbox: sandpit.NewID()})
+	if wantCode(t, err, sandpit.NotFound); len(all) != 0 {
+		t.Errorf("copies of nothing: %+v", all)
+	}
+}
+
 // TestRollback brings a sandbox back.
 func TestRollback(t *testing.T) {
 	t.Parallel()

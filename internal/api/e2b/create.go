@@ -92,7 +92,7 @@ func (s *Server) creating(timeout time.Duration) handler {
 }
 
 func (s *Server) create(ctx context.Context, who api.Principal, in created, timeout time.Duration) (sandpit.Sandbox, error) {
-	r, err := s.request(who, in)
+	r, err := s.request(ctx, who, in)
 	if err == nil {
 		timeout, err = span("timeout", in.Timeout, timeout, 1)
 	}
@@ -120,7 +120,7 @@ const makingLimit = 2 * time.Minute
 // the image has none. That is found out by trying.
 func (s *Server) make(ctx context.Context, r manager.CreateRequest) (sandpit.Sandbox, error) {
 	plain := r.Spec
-	if s.isUserless(plain.Image) {
+	if _, saved := plain.Image.Snapshot(); saved || s.isUserless(plain.Image) {
 		return s.o.Manager.Create(ctx, r)
 	}
 	r.Spec.User = user
@@ -146,7 +146,7 @@ func (s *Server) isUserless(image sandpit.Image) bool {
 }
 
 // request puts what is asked for into the words of the manager.
-func (s *Server) request(who api.Principal, in created) (r manager.CreateRequest, err error) {
+func (s *Server) request(ctx context.Context, who api.Principal, in created) (r manager.CreateRequest, err error) {
 	r.Owner = who.Owner
 	r.Policy = store.Policy{IdleTimeout: -1} // the timeout is all that ends it
 	switch {
@@ -157,26 +157,25 @@ func (s *Server) request(who api.Principal, in created) (r manager.CreateRequest
 	case len(in.Volumes) > 0:
 		return r, sandpit.Errorf(sandpit.Unsupported, "volumeMounts: sandpit has no volumes by E2B's API")
 	}
-	if r.Spec.Image, err = s.image(in.Template); err != nil {
+	saved, image, err := s.origin(ctx, who, in.Template)
+	if err != nil {
 		return r, err
 	}
-	m := mark{Template: in.Template, Private: !s.o.Public, Wakes: in.AutoResume.Enabled, Timeout: sandpit.ActionKill}
-	if in.AutoPause {
-		m.Timeout = sandpit.ActionPause
-		if in.KeepMemory != nil && !*in.KeepMemory {
-			m.Timeout = sandpit.ActionStop
-		}
+	m, err := s.markFor(in)
+	if err != nil {
+		return r, err
 	}
-	if in.Network != nil && in.Network.Public != nil {
-		m.Private = m.Private || !*in.Network.Public
-	}
-	r.Lease.Action = m.Timeout
+	r.Spec.Image, r.Lease.Action = image, m.Timeout
 	if r.Spec.Labels, err = m.labels(in.Metadata); err != nil {
 		return r, err
 	}
-	r.Spec.WorkDir = sandpit.HomeDir
 	r.Spec.Env = map[string]string{"E2B_SANDBOX": "true", "E2B_TEMPLATE_ID": in.Template}
 	maps.Copy(r.Spec.Env, in.Env)
+	if saved != nil {
+		r.Spec.Network, err = s.savedPolicy(*saved, in)
+		return r, err
+	}
+	r.Spec.WorkDir = sandpit.HomeDir
 	if r.Spec.Network, err = s.policy(in.Network, in.Internet); err != nil {
 		return r, err
 	}
@@ -187,15 +186,47 @@ func (s *Server) request(who api.Principal, in created) (r manager.CreateRequest
 	return r, nil
 }
 
-// image returns the image of a template. NotFound.
-func (s *Server) image(template string) (sandpit.Image, error) {
-	name, tag, _ := strings.Cut(template, ":")
-	if image, ok := s.templates()[name]; ok && (tag == "" || tag == "default" || tag == "latest") {
-		return image, nil
+// markFor is what is to be known later of a sandbox that is made so.
+func (s *Server) markFor(in created) (mark, error) {
+	m := mark{Template: in.Template, Private: !s.o.Public, Wakes: in.AutoResume.Enabled, Timeout: sandpit.ActionKill}
+	if in.AutoPause {
+		m.Timeout = sandpit.ActionPause
+		if in.KeepMemory != nil && !*in.KeepMemory {
+			m.Timeout = sandpit.ActionStop
+		}
+	}
+	if m.Wakes && m.Timeout == sandpit.ActionStop {
+		return m, sandpit.Errorf(sandpit.Invalid, "autoResume: a sandbox that keeps its files only (autoPauseMemory) is resumed by connect, and not by requests")
+	}
+	if in.Network != nil && in.Network.Public != nil {
+		m.Private = m.Private || !*in.Network.Public
+	}
+	return m, nil
+}
+
+// origin returns what a sandbox of a template begins as: a snapshot, or an image.
+// NotFound.
+func (s *Server) origin(ctx context.Context, who api.Principal, template string) (*sandpit.Snapshot, sandpit.Image, error) {
+	if image, ok := s.configured(template); ok {
+		return nil, image, nil
+	}
+	found, err := s.snapshot(ctx, who, template)
+	if err == nil {
+		return &found, sandpit.SnapshotImage(found.ID), nil
+	}
+	if sandpit.CodeOf(err) != sandpit.NotFound {
+		return nil, "", err
 	}
 	known := strings.Join(slices.Sorted(maps.Keys(s.templates())), ", ")
-	return "", sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "template %.100q not found", template),
+	return nil, "", sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "template %.100q not found", template),
 		"there are "+known+"; others are added to e2b.templates of the server's configuration")
+}
+
+// configured returns the image of a template of the configuration.
+func (s *Server) configured(template string) (sandpit.Image, bool) {
+	name, tag, _ := strings.Cut(template, ":")
+	image, ok := s.templates()[name]
+	return image, ok && (tag == "" || tag == tagDefault || tag == tagLatest)
 }
 
 // templates are all there are; the default image is "".

@@ -47,11 +47,11 @@ func TestRoutes(t *testing.T) {
 		{"GET", "/api-keys", 403},
 		{"POST", "/api-keys", 403},
 		{"DELETE", "/api-keys/x", 403},
-		{"POST", "/sandboxes/{id}/fork", 501},
-		{"POST", "/sandboxes/{id}/snapshots", 501},
-		{"GET", "/snapshots", 501},
+		{"POST", "/sandboxes/{id}/fork", 201},
+		{"POST", "/sandboxes/{id}/snapshots", 201},
+		{"GET", "/snapshots", 200},
 		{"GET", "/templates/x", 501},
-		{"DELETE", "/templates/x%3Ay", 501},
+		{"DELETE", "/templates/x%3Ay", 404},
 		{"PATCH", "/templates/x", 501},
 		{"PATCH", "/v2/templates/x", 501},
 		{"GET", "/templates/x/builds/y/logs", 501},
@@ -114,7 +114,7 @@ func TestOthers(t *testing.T) {
 	id := r.made(t, `{"templateID":"base","allow_internet_access":false}`)
 	for _, call := range []string{
 		"GET /sandboxes/%s", "DELETE /sandboxes/%s", "POST /sandboxes/%s/connect", "POST /sandboxes/%s/pause", "POST /sandboxes/%s/resume",
-		"POST /sandboxes/%s/refreshes", "PUT /sandboxes/%s/network", "GET /sandboxes/%s/metrics", "GET /sandboxes/%s/logs", "GET /v2/sandboxes/%s/logs",
+		"POST /sandboxes/%s/fork", "POST /sandboxes/%s/snapshots", "POST /sandboxes/%s/refreshes", "PUT /sandboxes/%s/network", "GET /sandboxes/%s/metrics", "GET /sandboxes/%s/logs", "GET /v2/sandboxes/%s/logs",
 	} {
 		method, path, _ := strings.Cut(call, " ")
 		r.do(t, r.bob, method, fmt.Sprintf(path, id), "").want(t, http.StatusNotFound, "not found")
@@ -137,22 +137,23 @@ func TestCreate(t *testing.T) {
 		status int
 		text   string
 	}{
-		`{"templateID":"base",` + offline + `}`:                                        {201, `"domain":"localhost:1"`},
-		`{"templateID":"python:latest",` + offline + `,"unknown":[1]}`:                 {201, `"templateID":"python:latest"`},
-		`{"templateID":"other"}`:                                                       {404, "there are base, python"},
-		`{"templateID":"base","timeout":0}`:                                            {400, "timeout 0"},
-		`{"templateID":"base","timeout":-5}`:                                           {400, "timeout -5"},
-		`{"templateID":"base","timeout":99999999999}`:                                  {400, "timeout"},
-		`{"templateID":"base","timeout":"secret"}`:                                     {400, "timeout must be of another type"},
-		`{"templateID":`:                                                               {400, "not JSON"},
-		`{"templateID":"base","metadata":{"sandpit.e2b":"{}"}}`:                        {400, "the server's"},
-		`{"templateID":"base","mcp":{"a":{}}}`:                                         {501, "mcp"},
-		`{"templateID":"base","volumeMounts":[{"name":"v","path":"/v"}]}`:              {501, "volumeMounts"},
-		`{"templateID":"base","network":{"egressProxy":{"address":"x"}}}`:              {501, "egressProxy"},
-		`{"templateID":"base","network":{"rules":{"x":[]}}}`:                           {501, "rules"},
-		`{"templateID":"base","network":{"allowOut":["192.0.2.1"]}}`:                   {403, "no network"},
-		`{"templateID":"base","pad":"` + strings.Repeat("x", 1<<20) + `"}`:             {400, "larger than"},
-		`{"templateID":"base","network":{"allowPublicTraffic":false},` + offline + `}`: {201, `"trafficAccessToken":"traffic s`},
+		`{"templateID":"base",` + offline + `}`:                                                        {201, `"domain":"localhost:1"`},
+		`{"templateID":"python:latest",` + offline + `,"unknown":[1]}`:                                 {201, `"templateID":"python:latest"`},
+		`{"templateID":"other"}`:                                                                       {404, "there are base, python"},
+		`{"templateID":"base","timeout":0}`:                                                            {400, "timeout 0"},
+		`{"templateID":"base","timeout":-5}`:                                                           {400, "timeout -5"},
+		`{"templateID":"base","timeout":99999999999}`:                                                  {400, "timeout"},
+		`{"templateID":"base","timeout":"secret"}`:                                                     {400, "timeout must be of another type"},
+		`{"templateID":`:                                                                               {400, "not JSON"},
+		`{"templateID":"base","metadata":{"sandpit.e2b":"{}"}}`:                                        {400, "the server's"},
+		`{"templateID":"base","mcp":{"a":{}}}`:                                                         {501, "mcp"},
+		`{"templateID":"base","volumeMounts":[{"name":"v","path":"/v"}]}`:                              {501, "volumeMounts"},
+		`{"templateID":"base","network":{"egressProxy":{"address":"x"}}}`:                              {501, "egressProxy"},
+		`{"templateID":"base","network":{"rules":{"x":[]}}}`:                                           {501, "rules"},
+		`{"templateID":"base","network":{"allowOut":["192.0.2.1"]}}`:                                   {403, "no network"},
+		`{"templateID":"base","pad":"` + strings.Repeat("x", 1<<20) + `"}`:                             {400, "larger than"},
+		`{"templateID":"base","autoPause":true,"autoPauseMemory":false,"autoResume":{"enabled":true}}`: {400, "autoResume"},
+		`{"templateID":"base","network":{"allowPublicTraffic":false},` + offline + `}`:                 {201, `"trafficAccessToken":"traffic s`},
 	} {
 		g := r.do(t, r.ann, http.MethodPost, "/v2/sandboxes", body)
 		if g.want(t, want.status, want.text); strings.Contains(g.body, "secret") {

@@ -63,6 +63,28 @@ func (s *Server) policy(n *network, internet *bool) (p sandpit.NetworkPolicy, er
 	return p, nil
 }
 
+// savedPolicy is what a sandbox may reach that begins as a snapshot, in which it is fixed
+// whether there is a network.
+func (s *Server) savedPolicy(n sandpit.Snapshot, in created) (sandpit.NetworkPolicy, error) {
+	p, err := s.policy(in.Network, in.Internet)
+	if err != nil {
+		return p, err
+	}
+	closed, saved := !p.Online || isClosed(p), n.Spec.Network
+	switch {
+	case !closed && len(p.Allow)+len(p.Deny) == 0: // which earlier clients say who want nothing of it
+		return sandpit.NetworkPolicy{}, nil // as the snapshot has it
+	case saved.Online && closed:
+		return sandpit.NetworkPolicy{Online: true, Deny: slices.Clone(everything)}, nil
+	case saved.Online:
+		p.Limits = saved.Limits
+		return p, nil
+	case closed:
+		return sandpit.NetworkPolicy{}, nil
+	}
+	return p, sandpit.Errorf(sandpit.Conflict, "snapshot %s is of a sandbox without a network, and what begins as it cannot be given one", n.ID)
+}
+
 // isClosed reports whether nothing can be reached.
 func isClosed(p sandpit.NetworkPolicy) bool { return slices.Equal(p.Deny, everything) }
 

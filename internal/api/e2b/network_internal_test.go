@@ -49,6 +49,44 @@ func TestPolicy(t *testing.T) {
 	}
 }
 
+// TestSavedPolicy has a sandbox that begins as a snapshot have the network of that, unless
+// its maker wants another that it can have.
+func TestSavedPolicy(t *testing.T) {
+	t.Parallel()
+	s := New(Options{Internet: true})
+	offline, online := sandpit.NetworkPolicy{}, sandpit.NetworkPolicy{Online: true, Deny: []string{"192.0.2.0/24"}, Limits: sandpit.NetworkLimits{Connections: 5}}
+	closed, other := sandpit.NetworkPolicy{Online: true, Deny: everything}, &network{Deny: []string{"198.51.100.0/24"}}
+	for name, tc := range map[string]struct {
+		saved    sandpit.NetworkPolicy
+		network  *network
+		internet *bool
+		want     sandpit.NetworkPolicy // the zero value is that of the snapshot
+		code     sandpit.Code
+	}{
+		"offline, nothing is said": {saved: offline},
+		"offline, internet":        {saved: offline, internet: new(true)},
+		"offline, no internet":     {saved: offline, internet: new(false)},
+		"offline, rules":           {saved: offline, network: other, code: sandpit.Conflict},
+		"online, nothing is said":  {saved: online},
+		"online, internet":         {saved: online, internet: new(true)},
+		"online, no internet":      {saved: online, internet: new(false), want: closed},
+		"online, rules":            {saved: online, network: other, want: sandpit.NetworkPolicy{Online: true, Deny: other.Deny, Limits: online.Limits}},
+		"what is not there":        {saved: online, network: &network{MaskHost: "x"}, code: sandpit.Unsupported},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got, err := s.savedPolicy(sandpit.Snapshot{Spec: sandpit.Spec{Network: tc.saved}}, created{Network: tc.network, Internet: tc.internet})
+			if sandpit.CodeOf(err) != tc.code || tc.code == "" && !tc.want.Equal(got) {
+				t.Errorf("%+v, %v; want %+v, %q", got, err, tc.want, tc.code)
+			}
+		})
+	}
+	got, err := New(Options{}).savedPolicy(sandpit.Snapshot{Spec: sandpit.Spec{Network: online}}, created{Internet: new(true)})
+	if err != nil || !got.Equal(closed) {
+		t.Errorf("a server that gives no network gives %+v, %v", got, err)
+	}
+}
+
 // FuzzPairs has any metadata of a query read without harm.
 func FuzzPairs(f *testing.F) {
 	for _, text := range []string{"a=b", "a%2520b=%2526", "%zz", "=&=", "a=%25"} {

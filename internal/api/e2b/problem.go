@@ -1,6 +1,7 @@
 package e2b
 
 import (
+	"context"
 	"net/http"
 
 	"github.com/sandpit-dev/sandpit"
@@ -30,14 +31,19 @@ func status(code sandpit.Code) int {
 // WriteError answers a request with err. It is also for those who refuse requests
 // before they come here.
 func WriteError(w http.ResponseWriter, r *http.Request, err error) {
-	p := api.ProblemOf(r.Context(), err)
+	p := problemOf(r.Context(), err)
+	if p.Code == http.StatusServiceUnavailable && w.Header().Get("Retry-After") == "" {
+		w.Header().Set("Retry-After", "1")
+	}
+	write(w, p.Code, p)
+}
+
+// problemOf says what went wrong.
+func problemOf(ctx context.Context, err error) problem {
+	p := api.ProblemOf(ctx, err)
 	text := p.Detail
 	if p.Hint != "" {
 		text += "; " + p.Hint
 	}
-	if p.Code == sandpit.Unavailable && w.Header().Get("Retry-After") == "" {
-		w.Header().Set("Retry-After", "1")
-	}
-	code := status(p.Code)
-	write(w, code, problem{code, text})
+	return problem{status(p.Code), text}
 }

@@ -31,12 +31,16 @@ func (s *Server) routes() []route {
 		{http.MethodPost, sandbox + "/pause", s.pause},
 		{http.MethodPost, sandbox + "/timeout", s.timeout},
 		{http.MethodPost, sandbox + "/refreshes", s.refresh},
+		{http.MethodPost, sandbox + "/fork", s.fork},
+		{http.MethodPost, sandbox + "/snapshots", s.createSnapshot},
+		{http.MethodGet, "/snapshots", s.listSnapshots},
 		{http.MethodPut, sandbox + "/network", s.setNetwork},
 		{http.MethodGet, sandbox + "/metrics", s.metrics},
 		{http.MethodGet, sandbox + "/logs", s.logsV1},
 		{http.MethodGet, "/v2" + sandbox + "/logs", s.logs},
 		{http.MethodGet, "/templates", s.listTemplates},
 		{http.MethodGet, "/templates/aliases/{alias}", s.findTemplate},
+		{http.MethodDelete, "/templates/{id}", s.deleteTemplate},
 		{http.MethodGet, "/teams", s.teams},
 		{http.MethodGet, "/api-keys", s.listKeys},
 		{http.MethodPost, "/api-keys", s.createKey},
@@ -48,8 +52,7 @@ func (s *Server) routes() []route {
 func missing() []route {
 	var all []route
 	for _, line := range []string{
-		"POST /sandboxes/{id}/fork", "POST /sandboxes/{id}/snapshots", "GET /snapshots",
-		"GET /templates/{id}", "DELETE /templates/{id}", "PATCH /templates/{id}", "POST /templates", "POST /templates/{id}",
+		"GET /templates/{id}", "PATCH /templates/{id}", "POST /templates", "POST /templates/{id}",
 		"GET /templates/{id}/builds/{build}/logs", "GET /templates/{id}/builds/{build}/status", "POST /templates/{id}/builds/{build}",
 		"GET /templates/{id}/files/{hash}", "GET /templates/{id}/{what}", "POST /templates/tags", "DELETE /templates/tags",
 		"GET /v2/templates", "POST /v2/templates", "PATCH /v2/templates/{id}", "POST /v2/templates/{id}/builds/{build}", "POST /v3/templates",

@@ -50,11 +50,12 @@ func (s *Server) listTemplates(*call) (int, any, error) {
 // findTemplate tells whether there is a template.
 func (s *Server) findTemplate(c *call) (int, any, error) {
 	name := c.r.PathValue("alias")
-	if _, err := s.image(name); err != nil {
+	saved, _, err := s.origin(c.r.Context(), c.who, name)
+	if err != nil {
 		return 0, nil, err
 	}
 	name, _, _ = strings.Cut(name, ":")
-	return http.StatusOK, map[string]any{"templateID": name, "public": true}, nil
+	return http.StatusOK, map[string]any{"templateID": name, "public": saved == nil}, nil
 }
 
 // teams tells whom a key belongs to.
