@@ -126,14 +126,16 @@ func rightProbes() []probe {
 			do:  may("cat /proc/1/environ"),
 		},
 		{
-			name: "set-user-id programs count",
-			want: "may not\n",
-			do:   may("cp /bin/busybox /tmp/suid && chmod 4755 /tmp/suid && [ \"$(su app -c '/tmp/suid id -u')\" = 0 ]; s=$?; rm -f /tmp/suid; (exit $s)"),
+			name:   "set-user-id programs count",
+			gvisor: "may\n", docker: "may not\n",
+			why: "in gVisor they give rights over the sandbox only, as sudo and su need it; a container's programs get none that they do not begin with",
+			do: may(`cp /etc/passwd /tmp/passwd && sed -i 's/^root:[^:]*:/root::/' /etc/passwd && cp /bin/busybox /tmp/su && chmod 4755 /tmp/su && \
+[ "$(su app -c '/tmp/su -c "id -u" root')" = 0 ]; s=$?; cat /tmp/passwd > /etc/passwd; rm -f /tmp/su /tmp/passwd; (exit $s)`),
 		},
 		{
 			name:   "no new privileges",
 			gvisor: "0\n", docker: "1\n",
-			why: "the flag is the machine's kernel's; set-user-id programs count for nothing in either",
+			why: "the flag is the machine's kernel's, and keeps set-user-id programs of containers from counting",
 			do:  sh("awk '/NoNewPrivs/{print $2}' /proc/self/status"),
 		},
 		{

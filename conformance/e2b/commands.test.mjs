@@ -70,6 +70,12 @@ test('option user', async () => {
   assert.equal(stdout, 'root\n0\n/root root root\n/root\n')
 })
 
+test('a set-user-ID program has the rights of its owner, as sudo needs it', async () => {
+  await run('cp /usr/bin/id /tmp/whoami && chmod 4755 /tmp/whoami', { user: 'root' })
+  assert.equal((await run('/tmp/whoami -u')).stdout, '0\n')
+  assert.equal((await run('id -u')).stdout, '1000\n')
+})
+
 test('option envs', async () => {
   const { stdout } = await run('echo "$A|$B|$FROM_CREATE|$BOTH"', { envs: { A: 'a b "c" $d', B: 'ü\nnext', BOTH: 'command' } })
   assert.equal(stdout, 'a b "c" $d|ü\nnext|create|command\n')

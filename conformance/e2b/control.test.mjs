@@ -190,7 +190,7 @@ test('errors of the control plane have their classes', async () => {
   await failure(Sandbox.setTimeout('i0000000000000000000', 1000), SandboxNotFoundError)
   assert.equal(await Sandbox.kill('i0000000000000000000'), false)
   await failure(Sandbox.create('base', { metadata: { 'sandpit.e2b': '{}' } }), SandboxError, /400/)
-  await failure(Sandbox.create('base', { mcp: { browserbase: {} } }), SandboxError)
+  await failure(Sandbox.create('base', { mcp: { browserbase: {} } }), SandboxError, /Failed to start MCP gateway/)
   const box = await create('base')
   await failure(box.createSnapshot({ name: 'not a name' }), SandboxError, /400.*name/)
 })
@@ -213,6 +213,20 @@ test('errors inside have their classes, and never hang', async () => {
     assert.ok(res.status >= 400, `${path}: ${res.status}`)
   }
   assert.equal((await box.commands.run('echo still here')).stdout, 'still here\n')
+})
+
+test('a template with a gateway for MCP has it started', async () => {
+  const maker = await create('base')
+  await maker.files.write('/usr/local/bin/mcp-gateway', '#!/bin/sh\necho "$2" > /tmp/config; echo "$GATEWAY_ACCESS_TOKEN" > /tmp/token\n', { user: 'root' })
+  await maker.commands.run('chmod 755 /usr/local/bin/mcp-gateway', { user: 'root' })
+  const { snapshotId } = await maker.createSnapshot()
+  try {
+    const box = await create(snapshotId, { mcp: { browserbase: { apiKey: 'key' } } })
+    assert.deepEqual(JSON.parse(await box.files.read('/tmp/config')), { browserbase: { apiKey: 'key' } })
+    assert.equal((await box.files.read('/tmp/token')).trim(), await box.getMcpToken())
+  } finally {
+    await Sandbox.deleteSnapshot(snapshotId)
+  }
 })
 
 test('a full disk is told', async () => {

@@ -1,13 +1,13 @@
 package gateway
 
 import (
-	"context"
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/base64"
 	"encoding/json"
 	"net/http"
 	"net/url"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -15,6 +15,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/api"
 	"github.com/sandpit-dev/sandpit/internal/manager"
+	"github.com/sandpit-dev/sandpit/internal/wire"
 )
 
 // Rules say how the ports of a sandbox are reached. The zero value is that of a sandbox
@@ -180,37 +181,60 @@ func (t target) asE2B(r *http.Request) bool {
 	if t.port == guestPort && (t.mode == byHeader || r.Header.Get(headerGuest) != "" || isSigned(r)) {
 		return true
 	}
-	return t.rules.E2B && (t.port == guestPort || !strings.Contains(r.Header.Get("Accept"), "text/html"))
+	return t.rules.E2B && (t.port == guestPort || !t.wantsPage(r))
+}
+
+// browserPattern is by what E2B tells browsers, whatever they say that they accept.
+var browserPattern = regexp.MustCompile(`(?i)mozilla|chrome|safari|firefox|edge|opera|msie`)
+
+// wantsPage reports whether errors are to be pages for people.
+func (t target) wantsPage(r *http.Request) bool {
+	return strings.Contains(r.Header.Get("Accept"), "text/html") || t.rules.E2B && browserPattern.MatchString(r.UserAgent())
 }
 
 // unauthorized is what E2B's guest says to whom it does not know.
 const unauthorized = "unauthorized access, please provide a valid access token or method signing if supported"
 
-// refuseAsE2B answers with the reason why there is nothing, in E2B's words where its
-// clients look at them. The answer has not begun.
-func refuseAsE2B(ctx context.Context, w http.ResponseWriter, t target, err error) {
-	p := api.ProblemOf(ctx, err)
-	body := struct {
-		Sandbox sandpit.ID `json:"sandboxId,omitempty"`
-		Code    int        `json:"code"`
-		Message string     `json:"message"`
-		Port    int        `json:"port,omitempty"`
-	}{Code: http.StatusBadGateway, Message: p.Detail, Sandbox: t.id}
+// problem is an error as E2B tells it, in its words where its clients look at them.
+type problem struct {
+	Sandbox sandpit.ID `json:"sandboxId,omitempty"`
+	Code    int        `json:"code"` // the status
+	Message string     `json:"message"`
+	Port    int        `json:"port,omitempty"`
+	// Reason is why a sandbox is not there, which E2B does not tell.
+	Reason string `json:"reason,omitempty"`
+
+	title string // of a page
+}
+
+// problemOf returns err, which p tells of already, as E2B tells it.
+func problemOf(p wire.Problem, t target, err error) problem {
+	out := problem{Code: http.StatusBadGateway, Message: p.Detail, Sandbox: t.id, title: headline(p.Code)}
 	switch code := p.Code; {
 	case code == sandpit.Unauthenticated && t.port == guestPort:
-		body.Code, body.Sandbox = http.StatusUnauthorized, ""
+		out.Code, out.Sandbox = http.StatusUnauthorized, ""
 		if _, told := err.(*signatureError); !told { //nolint:errorlint // made here, and never wrapped
-			body.Message = unauthorized
+			out.Message = unauthorized
 		}
 	case code == sandpit.Unauthenticated:
-		body.Code, body.Message = http.StatusForbidden, "Missing or invalid traffic access token"
+		out.Code, out.Message = http.StatusForbidden, "Missing or invalid traffic access token"
 	case code == sandpit.Gone, code == sandpit.Conflict:
-		body.Message = "The sandbox was not found: " + p.Detail
+		const missing = "The sandbox was not found"
+		out.Message, out.Reason, out.title = missing, p.Detail, "Sandbox Not Found"
+		if t.port == guestPort {
+			out.Message = missing + ": " + p.Detail // all that SDKs show of it
+		}
 	case code == sandpit.Unavailable && t.port != guestPort:
-		body.Message, body.Port = "The sandbox is running but port is not open", t.port
+		out.Message, out.Port, out.title = "The sandbox is running but port is not open", t.port, "Closed Port Error"
 	case code != sandpit.Unavailable && code != sandpit.Internal && code != sandpit.Timeout && code != sandpit.Canceled:
-		body.Code = p.Status
+		out.Code = p.Status
 	}
+	return out
+}
+
+// refuseAsE2B answers with the reason why there is nothing. The answer has not begun.
+func refuseAsE2B(w http.ResponseWriter, t target, p wire.Problem, err error) {
+	body := problemOf(p, t, err)
 	text, err := json.Marshal(body)
 	if err != nil {
 		text = nil // the status says enough

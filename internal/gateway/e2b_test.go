@@ -139,6 +139,43 @@ func TestE2BPorts(t *testing.T) {
 	get(t, c, at, named(private, port)...).want(t, http.StatusForbidden, `"code":403`)
 	get(t, c, r.hostURL(open, 9)).want(t, http.StatusBadGateway, `"message":"The sandbox is running but port is not open","port":9`)
 	get(t, c, r.hostURL(open, gateway.GuestPort)+"/envs", "E2b-Traffic-Access-Token", r.gateway.TrafficToken(open)).want(t, http.StatusUnauthorized, "")
+
+	if err := r.manager.Delete(r.Context(), open); err != nil {
+		t.Fatal(err)
+	}
+	get(t, c, r.hostURL(open, port)).want(t, http.StatusBadGateway, `"code":502,"message":"The sandbox was not found","reason":"sandbox `+string(open))
+}
+
+// TestE2BPages has browsers shown pages with the titles and the status that E2B's have,
+// whether they say that they take pages or only who they are.
+func TestE2BPages(t *testing.T) {
+	t.Parallel()
+	r := e2bRig(t)
+	c, port := r.client(false), app(t, echo)
+	open, private, plain := r.e2bBox("open"), r.e2bBox("private"), r.box()
+	const chrome = "Mozilla/5.0 (X11; Linux x64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/140.0.0.0 Safari/537.36"
+	shown := func(id sandpit.ID, port, status int, title string) {
+		t.Helper()
+		for _, pairs := range [][]string{{"User-Agent", chrome}, {"Accept", "text/html"}} {
+			got := get(t, c, r.hostURL(id, port), pairs...)
+			got.want(t, status, "<title>"+title+"</title>")
+			if h := got.header; h.Get("Content-Type") != "text/html; charset=utf-8" || !strings.Contains(h.Get("Content-Security-Policy"), "default-src 'none'") {
+				t.Errorf("%v", h)
+			}
+		}
+	}
+	shown(open, closedPort, http.StatusBadGateway, "Closed Port Error")
+	shown(private, port, http.StatusForbidden, "This preview is private")
+	if got := get(t, c, r.hostURL(plain, port), "User-Agent", chrome).header.Get("Content-Type"); got != "application/problem+json" {
+		t.Errorf("who asks for no page gets %s", got)
+	}
+	if got := get(t, c, r.hostURL(open, gateway.GuestPort)+"/envs", "User-Agent", chrome).header.Get("Content-Type"); got != "application/json" {
+		t.Errorf("who asks the guest gets %s", got)
+	}
+	if err := r.manager.Delete(r.Context(), open); err != nil {
+		t.Fatal(err)
+	}
+	shown(open, port, http.StatusBadGateway, "Sandbox Not Found")
 }
 
 // TestE2BWake has a request resume a paused sandbox that wants it, but none that only

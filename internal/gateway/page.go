@@ -4,7 +4,6 @@ import (
 	_ "embed"
 	"html/template"
 	"net/http"
-	"strings"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/api"
@@ -31,13 +30,13 @@ func refuse(w *answer, r *http.Request, t target, err error) {
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Referrer-Policy", "no-referrer")
 	h.Set("Cache-Control", "no-store")
-	h.Set("Vary", "Accept")
+	h.Set("Vary", "Accept, User-Agent")
 	if t.asE2B(r) {
 		h.Set("Content-Security-Policy", "default-src 'none'; sandbox")
-		refuseAsE2B(r.Context(), w, t, err)
+		refuseAsE2B(w, t, p, err)
 		return
 	}
-	if !strings.Contains(r.Header.Get("Accept"), "text/html") {
+	if !t.wantsPage(r) {
 		h.Set("Content-Security-Policy", "default-src 'none'; sandbox")
 		api.WriteProblem(w, p)
 		return
@@ -47,13 +46,19 @@ func refuse(w *answer, r *http.Request, t target, err error) {
 			h[name] = values
 		}
 	}
+	title := headline(p.Code)
+	if t.rules.E2B {
+		told := problemOf(p, t, err)
+		p.Status, title = told.Code, told.title
+	}
 	h.Set("Content-Type", "text/html; charset=utf-8")
 	h.Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; sandbox")
 	w.WriteHeader(p.Status)
 	_ = page.Execute(w, struct { // whoever asked has gone then
 		wire.Problem
-		Headline string
-	}{p, headline(p.Code)})
+		PageTitle string
+		Headline  string
+	}{p, title, headline(p.Code)})
 }
 
 // headline says it in a few words.

@@ -37,6 +37,8 @@ type createRequest struct {
 	// another sandbox's.
 	Restored bool `json:"restored,omitempty"`
 	Renew    bool `json:"renew,omitempty"`
+	// SetIDs has the set-user-ID and set-group-ID bits of programs count, as sudo needs it.
+	SetIDs bool `json:"setIDs,omitempty"`
 }
 
 // The files of a createRequest by their places.
@@ -183,7 +185,7 @@ func (b *box) start(req createRequest, files []*os.File) error {
 	if err := b.limits.write(b.dir()); err != nil {
 		return fmt.Errorf("write the bundle: %w", err)
 	}
-	conf, err := newConfig(req.Layer)
+	conf, err := newConfig(req.Layer, req.SetIDs)
 	if err != nil {
 		return fmt.Errorf("configure gVisor: %w", err)
 	}

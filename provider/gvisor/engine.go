@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -212,8 +213,9 @@ type engine struct {
 	boxes map[sandpit.ID]*box
 }
 
-// newConfig returns gVisor's configuration for a sandbox with the given layer.
-func newConfig(l layer) (*config.Config, error) {
+// newConfig returns gVisor's configuration for a sandbox with the given layer, in which
+// the set-ID bits of programs count or not.
+func newConfig(l layer, setIDs bool) (*config.Config, error) {
 	flags := flag.NewFlagSet("gvisor", flag.ContinueOnError)
 	config.RegisterFlags(flags)
 	err := flags.Parse([]string{
@@ -229,6 +231,7 @@ func newConfig(l layer) (*config.Config, error) {
 		"--restore-spec-validation=ignore", // paths and ids differ; what must be the same, the provider sees to
 		"--file-access-mounts=exclusive",   // but for those that sharedAnnotations name
 		"--overlay2=root:" + l.medium(),    // the directory is read from here, all else from annotations
+		"--allow-suid=" + strconv.FormatBool(setIDs),
 	})
 	if err != nil {
 		return nil, err

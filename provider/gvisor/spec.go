@@ -68,7 +68,7 @@ func newSpec(bundle string, req createRequest, rootImage, guestImage string) *sp
 	}
 	if req.Setup.Drop != "" {
 		spec.Mounts = append(spec.Mounts, specs.Mount{
-			Destination: req.Setup.Drop, Type: "bind", Source: filepath.Join(bundle, "root"), Options: []string{"rbind", "ro"},
+			Destination: req.Setup.Drop, Type: "bind", Source: filepath.Join(bundle, "root"), Options: []string{"rbind", "ro", "nosuid"},
 		})
 	}
 	for i, m := range req.Mounts {
@@ -80,7 +80,7 @@ func newSpec(bundle string, req createRequest, rootImage, guestImage string) *sp
 			maps.Copy(spec.Annotations, sharedAnnotations(i, m.Path))
 		}
 		spec.Mounts = append(spec.Mounts, specs.Mount{
-			Destination: m.Target, Type: "bind", Source: m.Path, Options: []string{"rbind", access},
+			Destination: m.Target, Type: "bind", Source: m.Path, Options: []string{"rbind", access, "nosuid"},
 		})
 	}
 	return spec

@@ -38,8 +38,8 @@ type created struct {
 		Enabled bool `json:"enabled"`
 	} `json:"autoResume"`
 
-	// What is not there.
-	MCP     map[string]any `json:"mcp"`
+	// What is not there. What is said of a gateway for MCP is for statistics of E2B's:
+	// the client itself starts the program, which a template has or has not.
 	IAM     map[string]any `json:"iam"`
 	Volumes []any          `json:"volumeMounts"`
 }
@@ -150,8 +150,6 @@ func (s *Server) request(ctx context.Context, who api.Principal, in created) (r 
 	r.Owner = who.Owner
 	r.Policy = store.Policy{IdleTimeout: -1} // the timeout is all that ends it
 	switch {
-	case len(in.MCP) > 0:
-		return r, sandpit.Errorf(sandpit.Unsupported, "mcp: sandpit has no gateway of E2B's for MCP")
 	case len(in.IAM) > 0:
 		return r, sandpit.Errorf(sandpit.Unsupported, "iam: sandpit gives sandboxes no identities")
 	case len(in.Volumes) > 0:

@@ -152,7 +152,7 @@ func TestCreate(t *testing.T) {
 		`{"templateID":"base","timeout":"secret"}`:                                                     {400, "timeout must be of another type"},
 		`{"templateID":`:                                                                               {400, "not JSON"},
 		`{"templateID":"base","metadata":{"sandpit.e2b":"{}"}}`:                                        {400, "the server's"},
-		`{"templateID":"base","mcp":{"a":{}}}`:                                                         {501, "mcp"},
+		`{"templateID":"base","mcp":{"a":{}},` + offline + `}`:                                         {201, "base"},
 		`{"templateID":"base","volumeMounts":[{"name":"v","path":"/v"}]}`:                              {501, "volumeMounts"},
 		`{"templateID":"base","network":{"egressProxy":{"address":"x"}}}`:                              {501, "egressProxy"},
 		`{"templateID":"base","network":{"rules":{"x":[]}}}`:                                           {501, "rules"},
