@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"time"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/store"
@@ -75,7 +76,11 @@ func (m *Manager) Fork(ctx context.Context, r ForkRequest) ([]sandpit.Sandbox, e
 
 // copies makes sandboxes of a snapshot: all or none.
 func (m *Manager) copies(ctx context.Context, r ForkRequest, n store.Snapshot, parent store.Row) ([]sandpit.Sandbox, error) {
-	request := forkOf(r, n, parent)
+	now, err := m.now(ctx)
+	if err != nil {
+		return nil, err
+	}
+	request := forkOf(r, n, parent, now)
 	made := make([]sandpit.Sandbox, r.Count)
 	all, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -91,8 +96,7 @@ func (m *Manager) copies(ctx context.Context, r ForkRequest, n store.Snapshot, p
 		})
 	}
 	group.Wait()
-	err := context.Cause(all)
-	if err == nil {
+	if err = context.Cause(all); err == nil {
 		return made, nil
 	}
 	made = slices.DeleteFunc(made, func(s sandpit.Sandbox) bool { return s.ID == "" })
@@ -107,7 +111,7 @@ func (m *Manager) copies(ctx context.Context, r ForkRequest, n store.Snapshot, p
 }
 
 // forkOf is the request for a copy of a sandbox.
-func forkOf(r ForkRequest, n store.Snapshot, parent store.Row) CreateRequest {
+func forkOf(r ForkRequest, n store.Snapshot, parent store.Row, now time.Time) CreateRequest {
 	spec := parent.Spec.Clone()
 	spec.Name, spec.Ports, spec.Image = "", nil, sandpit.SnapshotImage(n.ID)
 	add := func(to *map[string]string, more map[string]string) {
@@ -122,9 +126,14 @@ func forkOf(r ForkRequest, n store.Snapshot, parent store.Row) CreateRequest {
 	if policy.IdleTimeout == 0 {
 		policy.IdleTimeout = -1 // never, which is not the default
 	}
+	lease := parent.Lease
+	if !lease.Deadline.After(now) { // it is paused because of it, and the copies run
+		lease = renewed(parent, now)
+	}
 	return CreateRequest{
 		Owner: n.Owner, Provider: n.Provider, Spec: spec, Policy: policy,
-		Lease: sandpit.Lease{Deadline: parent.Lease.Deadline, Action: parent.Lease.Action}, Endless: parent.Lease.Deadline.IsZero(),
+		Lease: sandpit.Lease{Deadline: lease.Deadline, Action: lease.Action}, Endless: lease.Deadline.IsZero(), image: &parent.Spec.Image,
+		term: parent.Term,
 	}
 }
 
