@@ -159,11 +159,11 @@ func TestOperationsSurviveKills(t *testing.T) {
 		for _, a := range all {
 			// The first kills are spread over the operation, the others come at random.
 			part := (float64(round) + rand.Float64()) / float64(max(rounds, 1))
-			if how := w.try(a.operation, a.victim, part); how != "" {
-				found[a.operation+" "+a.victim+": "+how]++
-			}
+			what := a.operation + ", " + a.victim + " killed"
+			w.doing = what
+			found[what+": "+w.try(a.operation, a.victim, part)]++
 			if t.Failed() {
-				t.Fatalf("after %s of the %s", a.operation, a.victim)
+				t.Fatal(what)
 			}
 		}
 	}

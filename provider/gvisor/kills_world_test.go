@@ -18,10 +18,12 @@ import (
 
 // killWorld is the machine of TestOperationsSurviveKills.
 type killWorld struct {
-	t    *testing.T
-	dir  string
-	p    *gvisor.Provider
-	took map[string]time.Duration // what each operation has taken
+	t   *testing.T
+	dir string
+	// doing is what is tried, for failures.
+	doing string
+	p     *gvisor.Provider
+	took  map[string]time.Duration // what each operation has taken
 	// engines are all that there have been.
 	engines map[string]bool
 }
@@ -73,15 +75,15 @@ func (w *killWorld) try(name, victim string, part float64) (how string) {
 
 	box, how = w.bringBack(box.ID())
 	if got := output(w.t, box, "busybox sha256sum /large; echo $A"); got != sum+"\nb" {
-		w.t.Errorf("%s, %s killed: %q, want %q", name, victim, got, sum)
+		w.t.Errorf("%s: %q, want %q", w.doing, got, sum)
 	}
 	note := output(w.t, box, "cat /note")
 	if note != noteNow && (name != "rollback" || note != noteSaved) {
-		w.t.Errorf("%s, %s killed: its note says %q", name, victim, note)
+		w.t.Errorf("%s: its note says %q", w.doing, note)
 	}
 	goesOn := slices.Contains([]string{"running", "paused", "suspended"}, how)
 	if o.memory && victim == "process" && !goesOn {
-		w.t.Errorf("%s, %s killed: it was %s, and its programs are lost", name, victim, how)
+		w.t.Errorf("%s: it was %s, and its programs are lost", w.doing, how)
 	}
 	if o.memory && goesOn {
 		w.expectCount(box, o, note)
@@ -147,7 +149,7 @@ func (w *killWorld) bringBack(id sandpit.ID) (sandpit.Instance, string) {
 	w.t.Helper()
 	box := w.find(id)
 	if box == nil {
-		w.t.Fatalf("sandbox %s is gone, and its checkpoint with it", id)
+		w.t.Fatalf("%s: it is gone, and its checkpoint with it", w.doing)
 	}
 	suspended := w.has("suspended", id)
 	ctx := w.t.Context()
@@ -169,7 +171,7 @@ func (w *killWorld) bringBack(id sandpit.ID) (sandpit.Instance, string) {
 		case err == nil:
 			return box, way.from
 		case code != sandpit.Conflict && code != sandpit.Gone:
-			w.t.Fatalf("bring %s back as if it were %s: %v", id, way.from, err)
+			w.t.Fatalf("%s: bring it back as if it were %s: %v", w.doing, way.from, err)
 		}
 	}
 	next, err := box.(sandpit.Reviver).Revive(ctx)
@@ -177,7 +179,7 @@ func (w *killWorld) bringBack(id sandpit.ID) (sandpit.Instance, string) {
 		return next, "ended"
 	}
 	if sandpit.CodeOf(err) != sandpit.Conflict {
-		w.t.Fatalf("revive: %v", err)
+		w.t.Fatalf("%s: revive: %v", w.doing, err)
 	}
 	return box, "running"
 }
