@@ -12,7 +12,7 @@ const (
 	StateRunning   State = "running"
 	StatePausing   State = "pausing"
 	StatePaused    State = "paused"   // memory and files kept
-	StateResuming  State = "resuming" // from paused or stopped to running
+	StateResuming  State = "resuming" // from paused or stopped to running, or to what it was at a snapshot
 	StateStopping  State = "stopping"
 	StateStopped   State = "stopped" // files kept
 	StateArchiving State = "archiving"
@@ -28,7 +28,7 @@ const (
 // can tell where it is.
 var successors = map[State][]State{
 	StateCreating:  {StateRunning, StateError, StateDeleting},
-	StateRunning:   {StatePausing, StateStopping, StateError, StateDeleting},
+	StateRunning:   {StatePausing, StateStopping, StateResuming, StateError, StateDeleting},
 	StatePausing:   {StatePaused, StateRunning, StateError, StateDeleting},
 	StatePaused:    {StateResuming, StatePausing, StateStopping, StateError, StateDeleting},
 	StateResuming:  {StateRunning, StatePaused, StateStopped, StateError, StateDeleting},

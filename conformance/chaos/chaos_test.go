@@ -41,13 +41,17 @@ type world struct {
 	dir string
 	max int // sandboxes
 
+	// image is one with files of its own, "" if there is none.
+	image sandpit.Image
+
 	mu     sync.Mutex
 	server *exec.Cmd
 	words  *bytes.Buffer
 	acked  map[sandpit.ID]string // the keys of sandboxes that a client was told of
 	taken  map[sandpit.ID]bool   // some client meant this one to end
 	unsure []call                // creates whose answer was lost, to be asked for again
-	counts map[string]int        // answers, by operation and code
+	saved  map[sandpit.SnapshotID]saved
+	counts map[string]int // answers, by operation and code
 	faults []string
 	// engines are all that were ever seen, namespaces all that their processes had.
 	engines, namespaces map[string]bool
@@ -88,6 +92,7 @@ func TestChaos(t *testing.T) {
 	w.settle()
 	w.compare()
 	w.deleteAll()
+	w.compareSaved()
 	w.must(call{Op: "close"}) // what waits in the pool goes with the manager
 	w.kill()
 	w.expectNothing()
@@ -107,6 +112,7 @@ func newWorld(t *testing.T, most int) *world {
 	t.Helper()
 	w := &world{
 		t: t, dir: t.TempDir(), max: most, acked: make(map[sandpit.ID]string), taken: make(map[sandpit.ID]bool),
+		saved:  make(map[sandpit.SnapshotID]saved),
 		counts: make(map[string]int), engines: make(map[string]bool), namespaces: make(map[string]bool),
 	}
 	program, err := os.ReadFile(testengine.Path(t))
@@ -121,8 +127,32 @@ func newWorld(t *testing.T, most int) *world {
 			t.Fatal(err)
 		}
 	}
+	w.image = busyboxImage(t, w.dir)
 	t.Cleanup(w.kill)
 	return w
+}
+
+// busyboxImage makes a directory with a shell that can be an image; "" without busybox.
+func busyboxImage(t *testing.T, dir string) sandpit.Image {
+	t.Helper()
+	program, err := exec.LookPath("busybox")
+	if err != nil {
+		return ""
+	}
+	content, err := os.ReadFile(program)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bin := filepath.Join(dir, "root", "bin")
+	if err := errors.Join(os.MkdirAll(bin, 0o755), os.WriteFile(filepath.Join(bin, "busybox"), content, 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"sh", "cat"} {
+		if err := os.Symlink("busybox", filepath.Join(bin, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return sandpit.Image(filepath.Join(dir, "root"))
 }
 
 // start starts a server and waits until it answers.
@@ -233,6 +263,16 @@ func (w *world) step(ctx context.Context) {
 		w.acked[r.Sandbox.ID] = c.Key
 		w.taken[r.Sandbox.ID] = c.Deadline > 0
 		w.mu.Unlock()
+	case err == nil && c.Op == "fork":
+		w.mu.Lock()
+		for _, s := range r.Sandboxes {
+			w.acked[s.ID] = s.Spec.Labels["key"]
+		}
+		w.mu.Unlock()
+	case err == nil && c.Op == "snapshot":
+		w.mu.Lock()
+		w.saved[r.Snapshots[0]] = saved{c.ID, w.acked[c.ID]}
+		w.mu.Unlock()
 	case err == nil && c.Op == "run":
 		w.mu.Lock()
 		key := w.acked[c.ID]
@@ -243,21 +283,6 @@ func (w *world) step(ctx context.Context) {
 	}
 }
 
-// allowed says which refusals are no fault, by operation: other clients end
-// sandboxes, and engines are killed, at any moment.
-var allowed = map[string][]sandpit.Code{
-	"create":   {sandpit.Exhausted, sandpit.Gone, sandpit.Unavailable, sandpit.Timeout, sandpit.Conflict},
-	"run":      {sandpit.NotFound, sandpit.Gone, sandpit.Conflict, sandpit.Unavailable, sandpit.Timeout},
-	"get":      {sandpit.NotFound},
-	"deadline": {sandpit.NotFound, sandpit.Gone},
-	"labels":   {sandpit.NotFound, sandpit.Gone},
-	"pause":    {sandpit.NotFound, sandpit.Gone, sandpit.Conflict},
-	"resume":   {sandpit.NotFound, sandpit.Gone, sandpit.Conflict},
-	"stop":     {sandpit.NotFound, sandpit.Gone, sandpit.Conflict},
-	"start":    {sandpit.NotFound, sandpit.Gone, sandpit.Conflict, sandpit.Exhausted},
-	"delete":   {sandpit.Unavailable, sandpit.Timeout},
-}
-
 func codeOf(err error) string {
 	switch {
 	case err == nil:
@@ -266,58 +291,6 @@ func codeOf(err error) string {
 		return "lost"
 	}
 	return string(sandpit.CodeOf(err))
-}
-
-// choose returns a random call, one that ends a sandbox only as often as there are
-// enough of them.
-func (w *world) choose() call {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	var ids []sandpit.ID
-	for id := range w.acked {
-		if !w.taken[id] {
-			ids = append(ids, id)
-		}
-	}
-	if len(w.unsure) > 0 { // the same request again: it must not make another one
-		c := w.unsure[0]
-		w.unsure = w.unsure[1:]
-		return c
-	}
-	if len(ids) == 0 || len(ids) < 30 && rand.N(4) == 0 {
-		c := call{Op: "create", Key: fmt.Sprintf("k%016x", rand.Uint64())}
-		if rand.N(8) == 0 {
-			c.Deadline = 50 + rand.N(3000)
-		}
-		return c
-	}
-	id := ids[rand.N(len(ids))]
-	switch n := rand.N(100); {
-	case n < 46:
-		return call{Op: "run", ID: id, Command: "cat /workspace/key"}
-	case n < 51:
-		return call{Op: "get", ID: id}
-	case n < 55:
-		return call{Op: "stop", ID: id}
-	case n < 60:
-		return call{Op: "start", ID: id}
-	case n < 66:
-		return call{Op: "list"}
-	case n < 72:
-		return call{Op: "labels", ID: id, Key: w.acked[id]}
-	case n < 77:
-		return call{Op: "pause", ID: id}
-	case n < 86:
-		return call{Op: "resume", ID: id}
-	case n < 90:
-		w.taken[id] = true
-		return call{Op: "deadline", ID: id, Deadline: 50 + rand.N(2000)}
-	case n < 94:
-		return call{Op: "placed"}
-	default:
-		w.taken[id] = true
-		return call{Op: "delete", ID: id}
-	}
 }
 
 func (w *world) logCounts() {
@@ -360,17 +333,18 @@ func (w *world) compare() {
 	var listed []sandpit.ID
 	for _, s := range rows {
 		listed = append(listed, s.ID)
-		if s.State == sandpit.StatePaused { // nobody resumed it, or the answer was lost
-			w.must(call{Op: "resume", ID: s.ID})
-			s.State = sandpit.StateRunning
+		if s.State == sandpit.StateArchived {
+			w.must(call{Op: "restore", ID: s.ID})
+			s.State = sandpit.StateStopped
 		}
-		if s.State == sandpit.StateStopped { // as many as have room beside those that run
-			_, err := w.ask(call{Op: "start", ID: s.ID})
+		// Nobody resumed it, or the answer was lost. As many have room beside those that run.
+		if way := map[sandpit.State]string{sandpit.StatePaused: "resume", sandpit.StateStopped: "start"}[s.State]; way != "" {
+			_, err := w.ask(call{Op: way, ID: s.ID})
 			if sandpit.CodeOf(err) == sandpit.Exhausted {
 				continue
 			}
 			if err != nil {
-				w.t.Errorf("start %s: %v", s.ID, err)
+				w.t.Errorf("%s %s: %v", way, s.ID, err)
 			}
 			s.State = sandpit.StateRunning
 		}
@@ -484,7 +458,7 @@ func (w *world) leftovers() []string {
 		left = append(left, fmt.Sprintf("process %d %s", p.pid, p.line))
 	}
 	w.seeEngines()
-	for _, dir := range []string{"run/engines", "scratch"} {
+	for _, dir := range []string{"run/engines", "scratch", "suspended", "snapshots", "archive", "stopped/checkpoints", "stopped/archived"} {
 		entries, _ := os.ReadDir(filepath.Join(w.dir, dir))
 		for _, e := range entries {
 			left = append(left, "file "+filepath.Join(dir, e.Name()))

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/archive"
 	"github.com/sandpit-dev/sandpit/internal/image"
 	"github.com/sandpit-dev/sandpit/internal/manager"
 	"github.com/sandpit-dev/sandpit/internal/store"
@@ -42,6 +44,10 @@ type call struct {
 	Command string `json:"command,omitempty"`
 	// Deadline is in milliseconds from now.
 	Deadline int `json:"deadline,omitempty"`
+	// Image is what is made. Default: the machine's.
+	Image sandpit.Image `json:"image,omitempty"`
+	// Snapshot is what is made again, or removed.
+	Snapshot sandpit.SnapshotID `json:"snapshot,omitempty"`
 }
 
 type result struct {
@@ -50,8 +56,11 @@ type result struct {
 	Sandbox   sandpit.Sandbox   `json:"sandbox,omitzero"`
 	Sandboxes []sandpit.Sandbox `json:"sandboxes,omitempty"`
 	Placed    []sandpit.ID      `json:"placed,omitempty"`
-	Output    string            `json:"output,omitempty"`
-	Pool      int               `json:"pool,omitempty"` // how many wait
+
+	Snapshots []sandpit.SnapshotID `json:"snapshots,omitempty"`
+
+	Output string `json:"output,omitempty"`
+	Pool   int    `json:"pool,omitempty"` // how many wait
 }
 
 // server is what is killed.
@@ -81,9 +90,14 @@ func serve(ctx context.Context, dir string) error {
 	if err != nil {
 		return err
 	}
+	cold, err := archive.OpenDir(filepath.Join(dir, "archive"))
+	if err != nil {
+		return err
+	}
 	s := &server{}
 	if s.provider, err = gvisor.New(gvisor.Config{
 		RuntimeDir: filepath.Join(dir, "run"), ScratchDir: filepath.Join(dir, "scratch"), KeepDir: filepath.Join(dir, "stopped"),
+		SnapshotDir: filepath.Join(dir, "snapshots"), SuspendDir: filepath.Join(dir, "suspended"), Archive: cold,
 		Images: images, Engine: filepath.Join(dir, engineName), Lasting: true,
 	}); err != nil {
 		return err
@@ -126,11 +140,18 @@ func serve(ctx context.Context, dir string) error {
 }
 
 func (s *server) answer(ctx context.Context, c call) (r result, err error) {
+	if do := s.verb(c.Op); do != nil {
+		return r, do(ctx, c.ID)
+	}
 	switch c.Op {
 	case "create":
+		if c.Snapshot != "" {
+			r.Sandbox, err = s.manager.Create(ctx, manager.CreateRequest{Owner: "chaos", Spec: sandpit.Spec{Image: sandpit.SnapshotImage(c.Snapshot)}})
+			break
+		}
 		r.Sandbox, err = s.manager.Create(ctx, manager.CreateRequest{
 			Owner: "chaos", Key: c.Key, Lease: lease(c.Deadline),
-			Spec: sandpit.Spec{Labels: map[string]string{"key": c.Key}},
+			Spec: sandpit.Spec{Image: c.Image, Labels: map[string]string{"key": c.Key}},
 			Setup: func(ctx context.Context, i sandpit.Instance) error {
 				_, err := run(ctx, i.Guest(), "echo "+c.Key+" > /workspace/key")
 				return err
@@ -157,20 +178,45 @@ func (s *server) answer(ctx context.Context, c call) (r result, err error) {
 		err = s.manager.SetDeadline(ctx, c.ID, lease(c.Deadline))
 	case "labels":
 		err = s.manager.SetLabels(ctx, c.ID, map[string]string{"key": c.Key, "changed": "yes"})
-	case "pause":
-		err = s.manager.Pause(ctx, c.ID)
-	case "resume":
-		err = s.manager.Resume(ctx, c.ID)
-	case "stop":
-		err = s.manager.Stop(ctx, c.ID)
-	case "start":
-		err = s.manager.Start(ctx, c.ID)
-	case "delete":
-		err = s.manager.Delete(ctx, c.ID)
+	case "rollback":
+		err = s.manager.Rollback(ctx, c.ID, string(c.Snapshot))
+	case "export":
+		err = s.manager.ExportSnapshot(ctx, "chaos", string(c.Snapshot), io.Discard)
+	case "unsave":
+		err = s.manager.RemoveSnapshot(ctx, "chaos", string(c.Snapshot))
+	case "saved", "snapshot", "fork":
+		return s.copies(ctx, c)
 	case "close":
 		err = s.manager.Close(ctx)
 	default:
 		err = sandpit.Errorf(sandpit.Invalid, "no operation %q", c.Op)
+	}
+	return r, err
+}
+
+// verb is what is done with a sandbox and has no answer but an error.
+func (s *server) verb(op string) func(context.Context, sandpit.ID) error {
+	m := s.manager
+	return map[string]func(context.Context, sandpit.ID) error{
+		"pause": m.Pause, "suspend": m.Suspend, "resume": m.Resume, "stop": m.Stop, "start": m.Start,
+		"archive": m.Archive, "restore": m.Restore, "checkpoint": m.Checkpoint, "delete": m.Delete,
+	}[op]
+}
+
+// copies makes snapshots and copies, and lists snapshots.
+func (s *server) copies(ctx context.Context, c call) (r result, err error) {
+	list := make([]sandpit.Snapshot, 1)
+	switch c.Op {
+	case "snapshot":
+		list[0], err = s.manager.Snapshot(ctx, c.ID, "")
+	case "fork":
+		r.Sandboxes, err = s.manager.Fork(ctx, manager.ForkRequest{Sandbox: c.ID})
+		return r, err
+	default:
+		list, err = s.manager.Snapshots(ctx, store.SnapshotFilter{Owner: "chaos"})
+	}
+	for _, snap := range list {
+		r.Snapshots = append(r.Snapshots, snap.ID)
 	}
 	return r, err
 }

@@ -1,6 +1,7 @@
 package manager
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -87,7 +88,8 @@ func (m *Manager) create(ctx context.Context, r CreateRequest) (sandpit.Sandbox,
 func (m *Manager) reserve(ctx context.Context, r CreateRequest, now time.Time) (b, other *box, err error) {
 	row := store.Row{
 		Sandbox:  sandpit.Sandbox{ID: sandpit.NewID(), Spec: r.Spec, Lease: r.Lease, State: sandpit.StateCreating, CreatedAt: now},
-		Provider: r.Provider, Policy: r.Policy, Key: r.Key, Pool: r.pool, LastUsedAt: now, ChangedAt: now,
+		Provider: r.Provider, Policy: r.Policy, Term: cmp.Or(r.term, termOf(r.Lease, now)),
+		Key: r.Key, Pool: r.pool, LastUsedAt: now, ChangedAt: now,
 	}
 	if r.Key != "" {
 		row.Digest = r.digest()
@@ -202,7 +204,12 @@ func (m *Manager) build(ctx context.Context, b *box, r CreateRequest) (sandpit.I
 	if ctx.Err() != nil {
 		return i, context.Cause(ctx)
 	}
-	return i, m.become(ctx, b, sandpit.StateRunning, func(row *store.Row) { row.LastUsedAt = m.o.Clock.Now() })
+	return i, m.become(ctx, b, sandpit.StateRunning, func(row *store.Row) {
+		row.LastUsedAt = m.o.Clock.Now()
+		if r.image != nil { // what it was made of is there for its making only
+			row.Spec.Image = *r.image
+		}
+	})
 }
 
 // marked returns a spec with the mark of this manager.

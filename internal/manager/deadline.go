@@ -40,7 +40,7 @@ func (m *Manager) SetDeadline(ctx context.Context, id sandpit.ID, l sandpit.Leas
 			return err
 		}
 		l.Owner = row.Lease.Owner
-		if err := m.write(ctx, b, func(r *store.Row) { r.Lease = l }); err != nil {
+		if err := m.write(ctx, b, func(r *store.Row) { r.Lease, r.Term = l, termOf(l, now) }); err != nil {
 			return err
 		}
 		return m.scheduleDeadline(ctx, b)

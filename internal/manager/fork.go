@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"time"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/store"
@@ -109,7 +110,11 @@ func (m *Manager) fork(ctx context.Context, r ForkRequest, multiply func(ForkReq
 
 // copies makes sandboxes of a snapshot: all or none.
 func (m *Manager) copies(ctx context.Context, r ForkRequest, n store.Snapshot, parent store.Row) ([]sandpit.Sandbox, error) {
-	request := forkOf(r, n, parent)
+	now, err := m.now(ctx)
+	if err != nil {
+		return nil, err
+	}
+	request := forkOf(r, n, parent, now)
 	made := make([]sandpit.Sandbox, r.Count)
 	all, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -125,8 +130,7 @@ func (m *Manager) copies(ctx context.Context, r ForkRequest, n store.Snapshot, p
 		})
 	}
 	group.Wait()
-	err := context.Cause(all)
-	if err == nil {
+	if err = context.Cause(all); err == nil {
 		return made, nil
 	}
 	made = slices.DeleteFunc(made, func(s sandpit.Sandbox) bool { return s.ID == "" })
@@ -141,7 +145,7 @@ func (m *Manager) copies(ctx context.Context, r ForkRequest, n store.Snapshot, p
 }
 
 // forkOf is the request for a copy of a sandbox.
-func forkOf(r ForkRequest, n store.Snapshot, parent store.Row) CreateRequest {
+func forkOf(r ForkRequest, n store.Snapshot, parent store.Row, now time.Time) CreateRequest {
 	spec := parent.Spec.Clone()
 	spec.Name, spec.Ports, spec.Image = "", nil, sandpit.SnapshotImage(n.ID)
 	add := func(to *map[string]string, more map[string]string) {
@@ -157,11 +161,17 @@ func forkOf(r ForkRequest, n store.Snapshot, parent store.Row) CreateRequest {
 		policy.IdleTimeout = -1 // never, which is not the default
 	}
 	lease := sandpit.Lease{Deadline: parent.Lease.Deadline, Action: parent.Lease.Action}
-	if !r.Lease.Deadline.IsZero() {
-		lease = r.Lease
+	term := parent.Term
+	switch {
+	case !r.Lease.Deadline.IsZero():
+		lease, term = r.Lease, 0
+	case !lease.Deadline.After(now): // it is paused because of it, and the copies run
+		again := renewed(parent, now)
+		lease = sandpit.Lease{Deadline: again.Deadline, Action: again.Action}
 	}
 	return CreateRequest{
 		Owner: n.Owner, Provider: n.Provider, Spec: spec, Policy: policy, Lease: lease, Endless: lease.Deadline.IsZero(),
+		image: &parent.Spec.Image, term: term,
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/queue"
 	"github.com/sandpit-dev/sandpit/internal/store"
 )
 
@@ -217,11 +218,12 @@ func (m *Manager) origin(ctx context.Context, b *box, v move) sandpit.State {
 	return v.from
 }
 
-// arrive writes that a move was made. A sandbox that runs again after its deadline
-// has none any more.
+// arrive writes that a move was made. A sandbox that runs again after its deadline has a
+// new one, as far away as that was when it was set.
 func (m *Manager) arrive(ctx context.Context, b *box, v move) error {
-	reason := b.look().Reason
-	return m.become(ctx, b, v.to, func(r *store.Row) {
+	before := b.look()
+	reason := before.Reason
+	err := m.become(ctx, b, v.to, func(r *store.Row) {
 		r.Reason, r.Suspended = reason, v.disk
 		if v.to != sandpit.StateRunning {
 			return
@@ -229,9 +231,23 @@ func (m *Manager) arrive(ctx context.Context, b *box, v move) error {
 		now := m.o.Clock.Now()
 		r.Reason, r.LastUsedAt = "", now
 		if !r.Lease.Deadline.After(now) {
-			r.Lease.Deadline = time.Time{}
+			r.Lease = renewed(*r, now)
 		}
 	})
+	if lease := b.look().Lease; err == nil && !lease.Deadline.Equal(before.Lease.Deadline) && !lease.Deadline.IsZero() {
+		m.schedule(ctx, b, kindDeadline, lease.Deadline)
+	}
+	return err
+}
+
+// renewed is the lease of a sandbox whose deadline has passed and that goes on.
+func renewed(r store.Row, now time.Time) sandpit.Lease {
+	l := r.Lease
+	l.Deadline = time.Time{}
+	if r.Term > 0 {
+		l.Deadline = queue.Millis(now.Add(r.Term))
+	}
+	return l
 }
 
 // isThere reports whether a move that failed has been made all the same: the

@@ -358,7 +358,7 @@ func (m *Manager) handOver(ctx context.Context, b *box, r CreateRequest, claimed
 		return err
 	}
 	err = m.write(ctx, b, func(row *store.Row) {
-		row.Sandbox, row.Policy, row.Pool = claimed, r.Policy, ""
+		row.Sandbox, row.Policy, row.Pool, row.Term = claimed, r.Policy, "", termOf(claimed.Lease, claimed.CreatedAt)
 		row.LastUsedAt, row.ChangedAt = claimed.CreatedAt, claimed.CreatedAt
 	})
 	if err != nil {

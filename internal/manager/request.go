@@ -47,6 +47,10 @@ type CreateRequest struct {
 
 	pool  string          // key of the pool that it is made for
 	start *sandpit.Recipe // what has to be started in it; nil: nothing
+	// image is what it has, seen from outside, if what it is made of is another. Default: that.
+	image *sandpit.Image
+	// term is its Row.Term. Default: as long as its lease.
+	term time.Duration
 }
 
 // prepare checks a request and fills in what it leaves out.
@@ -153,6 +157,14 @@ func prepareLease(l sandpit.Lease, now time.Time) (sandpit.Lease, error) {
 		}
 	}
 	return l, checkAction("deadline", l.Action)
+}
+
+// termOf is how long a lease lasts from now on, 0 for ever.
+func termOf(l sandpit.Lease, now time.Time) time.Duration {
+	if l.Deadline.IsZero() {
+		return 0
+	}
+	return l.Deadline.Sub(now)
 }
 
 func checkAction(when string, a sandpit.Action) error {

@@ -2,6 +2,7 @@ package manager
 
 import (
 	"context"
+	"errors"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/store"
@@ -60,8 +61,20 @@ func (m *Manager) rollBackRunning(ctx context.Context, b *box, n store.Snapshot)
 	why := sandpit.Errorf(sandpit.Unavailable, "sandbox %s is being rolled back to snapshot %s", b.id, n.ID)
 	b.refuse(why)
 	m.ending(b, why)
-	if _, err := call(ctx, m.loops, remote{what: "roll back sandbox " + string(b.id), limit: m.o.CreateTimeout}, none(do), nil); err != nil {
+	// If the server breaks down now, the provider may have it on disk: who finds it
+	// resuming has it go on, whichever it is.
+	if err := m.become(ctx, b, sandpit.StateResuming, nil); err != nil {
 		return err
 	}
-	return m.write(ctx, b, func(r *store.Row) { r.LastUsedAt = m.o.Clock.Now() })
+	_, err = call(ctx, m.loops, remote{what: "roll back sandbox " + string(b.id), limit: m.o.CreateTimeout}, none(do), nil)
+	if err == nil {
+		return m.become(ctx, b, sandpit.StateRunning, func(r *store.Row) { r.LastUsedAt = m.o.Clock.Now() })
+	}
+	was, onDisk := sandpit.StateRunning, errors.Is(m.ask(ctx, b), sandpit.Conflict)
+	if onDisk {
+		was = sandpit.StatePaused
+	}
+	return errors.Join(err, m.become(ctx, b, was, func(r *store.Row) {
+		r.Reason, r.Suspended = cut("could not roll back: "+err.Error(), store.MaxReason), onDisk
+	}))
 }

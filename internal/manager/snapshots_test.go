@@ -411,6 +411,9 @@ func TestFork(t *testing.T) {
 		r.wantFile(t, c.ID, "a", "one")
 		r.wantState(t, c.ID, sandpit.StateRunning)
 		s := c.Spec
+		if s.Image != box.Spec.Image {
+			t.Errorf("a copy has the image %q, want %q", s.Image, box.Spec.Image)
+		}
 		if s.Name != "" || s.Labels["project"] != "x" || s.Labels["copy"] != "yes" || s.Env["TOKEN"] != "secret" || s.Env["N"] != "1" ||
 			c.Lease.Owner != "ann" || !c.Lease.Deadline.Equal(box.Lease.Deadline) || c.Lease.Action != sandpit.ActionStop {
 			t.Errorf("a copy is %+v", c)
@@ -434,6 +437,13 @@ func TestFork(t *testing.T) {
 	}
 	_, err = r.Fork(ctx, manager.ForkRequest{Sandbox: box.ID, Count: manager.MaxForks + 1})
 	wantCode(t, err, sandpit.Invalid)
+	req.Lease.Deadline, req.Lease.Action = time.Now().Add(2*time.Second), sandpit.ActionPause
+	asleep := r.create(t, req)
+	eventually(t, "it is paused at its deadline", func() bool { s, err := r.Get(asleep.ID); return err == nil && s.State == sandpit.StatePaused })
+	late, err := r.Fork(ctx, manager.ForkRequest{Sandbox: asleep.ID})
+	if err != nil || len(late) != 1 || !late[0].Lease.Deadline.After(asleep.Lease.Deadline) {
+		t.Errorf("copies after its deadline: %+v, %v", late, err)
+	}
 	_, err = r.Fork(ctx, manager.ForkRequest{Sandbox: sandpit.NewID()})
 	wantCode(t, err, sandpit.NotFound)
 }

@@ -16,20 +16,20 @@ import (
 const columns = `id, owner, provider, state, reason, spec, deadline, action, handle,
 	request_key, request_digest, pool, recreated, created_at, last_used_at, changed_at, version,
 	idle_timeout, idle_action, auto_stop, auto_archive, auto_delete, recreate, ignore_background,
-	suspended, checkpointed_at, auto_suspend, wake_on_use, checkpoint_every`
+	suspended, checkpointed_at, auto_suspend, wake_on_use, checkpoint_every, term`
 
 const (
 	selectRows = `SELECT ` + columns + ` FROM sandboxes `
 	insertRow  = `INSERT INTO sandboxes (` + columns + `) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10,
-		?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26, ?27, ?28, ?29)`
-	// created_at (?14) stays. ?30 is the version before.
+		?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26, ?27, ?28, ?29, ?30)`
+	// created_at (?14) stays. ?31 is the version before.
 	updateRow = `UPDATE sandboxes SET owner = ?2, provider = ?3, state = ?4, reason = ?5, spec = ?6, deadline = ?7,
 		action = ?8, handle = ?9, request_key = ?10, request_digest = ?11, pool = ?12, recreated = ?13,
 		last_used_at = max(ifnull(last_used_at, ?15), ifnull(?15, last_used_at)), changed_at = ?16, version = ?17,
 		idle_timeout = ?18, idle_action = ?19, auto_stop = ?20, auto_archive = ?21, auto_delete = ?22,
 		recreate = ?23, ignore_background = ?24,
-		suspended = ?25, checkpointed_at = ?26, auto_suspend = ?27, wake_on_use = ?28, checkpoint_every = ?29
-		WHERE id = ?1 AND version = ?30 AND ?14 IS ?14
+		suspended = ?25, checkpointed_at = ?26, auto_suspend = ?27, wake_on_use = ?28, checkpoint_every = ?29, term = ?30
+		WHERE id = ?1 AND version = ?31 AND ?14 IS ?14
 		RETURNING created_at, last_used_at`
 )
 
@@ -53,7 +53,7 @@ func encodeRow(r Row) ([]any, Row, error) {
 		r.Handle, r.Key, r.Digest, r.Pool, r.Recreated,
 		micros(r.CreatedAt), micros(r.LastUsedAt), micros(r.ChangedAt), r.Version,
 		p.IdleTimeout, p.IdleAction, p.AutoStop, p.AutoArchive, p.AutoDelete, p.Recreate, p.IgnoreBackground,
-		r.Suspended, micros(r.CheckpointedAt), p.AutoSuspend, p.WakeOnUse, p.CheckpointEvery,
+		r.Suspended, micros(r.CheckpointedAt), p.AutoSuspend, p.WakeOnUse, p.CheckpointEvery, r.Term,
 	}, r, nil
 }
 
@@ -108,6 +108,8 @@ func problemOf(r Row) string {
 		min(r.Policy.IdleTimeout, r.Policy.AutoStop, r.Policy.AutoArchive, r.Policy.AutoDelete,
 			r.Policy.AutoSuspend, r.Policy.CheckpointEvery) < 0:
 		return "policy"
+	case r.Term < 0:
+		return "term"
 	case len(r.Handle) > MaxHandle:
 		return "handle"
 	case r.Recreated < 0:
@@ -151,6 +153,7 @@ func decodeRow(c *cells) (Row, error) {
 	}
 	r.Suspended, r.CheckpointedAt = c.int() != 0, c.time()
 	r.Policy.AutoSuspend, r.Policy.WakeOnUse, r.Policy.CheckpointEvery = c.duration(), c.int() != 0, c.duration()
+	r.Term = c.duration()
 	// The errors of JSON quote what they find, and Spec.Env may hold secrets.
 	if len(spec) > MaxSpec || json.Unmarshal([]byte(spec), &r.Spec) != nil {
 		c.reject("spec")

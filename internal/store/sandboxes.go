@@ -27,6 +27,9 @@ type Row struct {
 	// Handle is what the provider attaches to it by.
 	Handle []byte
 	Policy Policy
+	// Term is how long before its deadline that was set, 0 for none: one that goes on after
+	// its deadline has as long again.
+	Term time.Duration
 	// Key is what the maker called the request, "" for nothing. While the row
 	// exists no other row of the same owner has it.
 	Key string

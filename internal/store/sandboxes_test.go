@@ -86,6 +86,7 @@ func TestBounds(t *testing.T) {
 		"idle":       func(r *store.Row) { r.Policy.IdleAction = "explode" },
 		"negative":   func(r *store.Row) { r.Policy.AutoStop = -1 },
 		"suspend":    func(r *store.Row) { r.Policy.AutoSuspend = -1 },
+		"term":       func(r *store.Row) { r.Term = -1 },
 		"checkpoint": func(r *store.Row) { r.Policy.CheckpointEvery = -1 },
 		"recreate":   func(r *store.Row) { r.Policy.Recreate = -1 },
 		"recreated":  func(r *store.Row) { r.Recreated = -1 },

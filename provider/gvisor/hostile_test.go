@@ -340,7 +340,7 @@ func TestDeafGuestHarmsNobody(t *testing.T) {
 }
 
 // resources are what this process and those below it hold.
-type resources struct{ goroutines, descriptors, processes, engineDescriptors int }
+type resources struct{ goroutines, descriptors, processes, engineDescriptors, mounts int }
 
 func resourcesOf(t *testing.T) resources {
 	t.Helper()
@@ -354,6 +354,8 @@ func resourcesOf(t *testing.T) resources {
 		}
 		if bytes.HasPrefix(args, []byte("sandpit-engine")) {
 			r.engineDescriptors += countDescriptors(pid)
+			mounts, _ := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "mountinfo"))
+			r.mounts += bytes.Count(mounts, []byte("\n"))
 		}
 	}
 	return r
@@ -393,7 +395,7 @@ func expectResources(t *testing.T, before resources) {
 		runtime.GC() // files without an owner
 		now = resourcesOf(t)
 		if now.goroutines <= before.goroutines+4 && now.descriptors <= before.descriptors+4 &&
-			now.processes <= before.processes && now.engineDescriptors <= before.engineDescriptors+4 {
+			now.processes <= before.processes && now.engineDescriptors <= before.engineDescriptors+4 && now.mounts <= before.mounts {
 			return
 		}
 		time.Sleep(100 * time.Millisecond)

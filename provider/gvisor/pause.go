@@ -3,6 +3,9 @@ package gvisor
 import (
 	"context"
 	"fmt"
+	"time"
+
+	"gvisor.dev/gvisor/pkg/control/client"
 
 	"github.com/sandpit-dev/sandpit"
 )
@@ -60,12 +63,32 @@ func (b *box) thereLocked() error {
 }
 
 // kernelErrorLocked is for a call that the kernel did not answer as it should, which it
-// does not when it has ended meanwhile.
+// does not when it has ended meanwhile: then that is known in a moment. The caller holds mu
+// and returns with the error; others may have mu while this waits.
 func (b *box) kernelErrorLocked(doing string, err error) error {
+	if b.thereLocked() == nil && !b.hearsLocked() {
+		b.mu.Unlock()
+		select {
+		case <-b.ended:
+		case <-time.After(endedLimit):
+		}
+		b.mu.Lock()
+	}
 	if gone := b.thereLocked(); gone != nil {
 		return gone
 	}
 	return fmt.Errorf("%s sandbox %s: %w", doing, b.id, err)
+}
+
+// hearsLocked reports whether the kernel takes calls at all. One that was killed does not,
+// some time before its end is known. The caller holds mu.
+func (b *box) hearsLocked() bool {
+	conn, err := client.ConnectTo(b.container.Sandbox.ControlSocketPath)
+	if err != nil {
+		return false
+	}
+	_ = conn.Close() // nothing was asked
+	return true
 }
 
 // tell asks the engine for something that has no answer but whether it was done.

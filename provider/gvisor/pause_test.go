@@ -58,3 +58,23 @@ func TestPausedSandboxIsFoundAgain(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestResumeOfTheDead resumes a sandbox whose kernel was killed a moment ago, which its
+// engine may not have seen yet: it is gone, and not merely out of order.
+func TestResumeOfTheDead(t *testing.T) {
+	t.Parallel()
+	p := newProvider(t, t.TempDir())
+	for range 3 {
+		box := create(t, p, sandpit.Spec{Image: busyboxImage(t)})
+		if err := box.(sandpit.Pauser).Pause(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if !killKernelOf(box.ID()) {
+			t.Fatal("there is no kernel to kill")
+		}
+		if err := box.(sandpit.Pauser).Resume(t.Context()); sandpit.CodeOf(err) != sandpit.Gone {
+			t.Errorf("resume: %v, want it to be gone", err)
+		}
+		destroy(t, box)
+	}
+}

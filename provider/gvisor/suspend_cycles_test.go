@@ -1,0 +1,182 @@
+package gvisor_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// TestSuspendCycles suspends, resumes, saves and copies again and again a sandbox in which
+// somebody checks that nothing is lost: a hash that runs on in memory and one in a file,
+// a port that is listened on, and a shell on a terminal that is typed at from outside.
+// SANDPIT_TEST_SNAPSHOT_CYCLES says how often; the default is for every day.
+func TestSuspendCycles(t *testing.T) {
+	cycles := times(t, "SANDPIT_TEST_SNAPSHOT_CYCLES", 10)
+	dir := t.TempDir()
+	p := newProvider(t, dir)
+	box := create(t, p, sandpit.Spec{Image: busyboxImage(t)})
+	shell := checker(t, box)
+	destroy(t, copyOf(t, p, snapshotOf(t, box))) // what is made once is there from now on
+	expectRemoved := len(list(t, filepath.Join(dir, "snapshots")))
+	before, groups, engine := resourcesOf(t), countGroups(t, dir), engineMemory(t)
+	want := step(t, box, shell, 0)
+	took := make(map[string][]time.Duration)
+	measure := func(what string, f func()) {
+		begin := time.Now()
+		f()
+		took[what] = append(took[what], time.Since(begin))
+	}
+	for cycle := range cycles {
+		var snap sandpit.Snapshot
+		var fork sandpit.Instance
+		measure("suspend", func() { suspend(t, box) })
+		measure("resume", func() { resume(t, box) })
+		measure("snapshot", func() { snap = snapshotOf(t, box) })
+		measure("fork", func() { fork = copyOf(t, p, snap) })
+		if err := p.RemoveSnapshot(t.Context(), snap.ID); err != nil {
+			t.Fatal(err)
+		}
+		next := step(t, box, shell, cycle+1)
+		if got := step(t, fork, shell, cycle+1); got != next || got == want {
+			t.Fatalf("cycle %d: the copy says %q, the original %q, and %q before", cycle, got, next, want)
+		}
+		want = next
+		destroy(t, fork)
+		if cycle%100 == 99 {
+			t.Logf("%d cycles", cycle+1)
+		}
+	}
+	for _, what := range []string{"suspend", "resume", "snapshot", "fork"} {
+		all := took[what]
+		slices.Sort(all)
+		t.Logf("%s: p50 %s, p99 %s", what, all[len(all)/2].Round(time.Millisecond), all[len(all)*99/100].Round(time.Millisecond))
+	}
+	if after := countGroups(t, dir); after > groups {
+		t.Errorf("%d control groups before, %d after", groups, after)
+	}
+	expectResources(t, before)
+	expectEmpty(t, filepath.Join(dir, "suspended"))
+	if left := list(t, filepath.Join(dir, "snapshots")); len(left) > expectRemoved {
+		t.Errorf("left of the snapshots: %v", left)
+	}
+	// A collector leaves garbage; what grows with each cycle is more after a thousand.
+	const garbage = 64 << 20
+	if after := engineMemory(t); after > engine+garbage {
+		t.Errorf("the engine has %d MiB, and had %d before", after>>20, engine>>20)
+	} else {
+		t.Logf("the engine has %d MiB, and had %d before", after>>20, engine>>20)
+	}
+	destroy(t, box)
+}
+
+// times reads from a variable how often something is done.
+func times(t *testing.T, variable string, usual int) int {
+	t.Helper()
+	text := os.Getenv(variable)
+	if text == "" {
+		return usual
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func list(t *testing.T, dir string) []os.DirEntry {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return entries
+}
+
+// engineMemory is how many bytes the engines below this process have for themselves.
+func engineMemory(t *testing.T) (sum int64) {
+	t.Helper()
+	for _, pid := range descendants(os.Getpid()) {
+		args, _ := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cmdline")) // empty for a process that has ended
+		if !bytes.HasPrefix(args, []byte("sandpit-engine")) {
+			continue
+		}
+		status, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "status"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, rest, _ := strings.Cut(string(status), "RssAnon:")
+		kb, err := strconv.ParseInt(strings.Fields(rest)[0], 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sum += kb << 10
+	}
+	return sum
+}
+
+// checker starts who checks, and returns the number of the shell's process.
+func checker(t *testing.T, box sandpit.Instance) (shell int) {
+	t.Helper()
+	output(t, box, `busybox mkfifo /ask /answer; echo 0 > /hash
+(exec 3<>/ask 4<>/answer; hash=0; while read x <&3; do
+	hash=$(echo $hash | busybox md5sum); busybox md5sum < /hash > /next; busybox mv /next /hash
+	echo "$hash" >&4
+done) >/dev/null 2>&1 &
+(while :; do echo served | busybox nc -l -p 8000; done) >/dev/null 2>&1 &
+echo ok`)
+	p, err := box.Guest().Start(t.Context(), sandpit.Command{
+		Args:     []string{"sh", "-c", "lines=0; while read line; do lines=$((lines+1)); echo \"$line $lines\" > /half; busybox mv /half /typed; done"},
+		Terminal: &sandpit.TerminalSize{Cols: 80, Rows: 24},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p.PID()
+}
+
+// step has the checker do one more, and returns what it says.
+func step(t *testing.T, box sandpit.Instance, shell, number int) string {
+	t.Helper()
+	line := fmt.Sprintf("line-%d", number)
+	typeAt(t, box, shell, line)
+	return output(t, box, fmt.Sprintf(`echo >/ask; read hash </answer; echo "$hash"; cat /hash
+for i in $(busybox seq 500); do busybox grep -q '^%s ' /typed && break; busybox sleep 0.02; done; cat /typed
+ls -l /proc/%d/fd/0 | busybox grep -c pts
+until busybox nc 127.0.0.1 8000 </dev/null 2>/dev/null; do busybox sleep 0.02; done`, line, shell))
+}
+
+// typeAt types a line at the terminal of a process.
+func typeAt(t *testing.T, box sandpit.Instance, pid int, line string) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	in, keys := io.Pipe()
+	defer in.Close()
+	p, err := box.Guest().Connect(ctx, pid, sandpit.Streams{Stdin: in})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.WriteString(keys, line+"\n"); err != nil {
+		t.Fatal(err)
+	}
+	for range 500 { // what was read is on its way until it has come
+		if got := output(t, box, "cat /typed 2>/dev/null || :"); strings.HasPrefix(got, line+" ") {
+			cancel()
+			_ = in.Close() // wakes whoever reads it
+			_, _ = p.Wait(ctx)
+			return
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	t.Fatalf("nobody reads %q at the terminal", line)
+}
