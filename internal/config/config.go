@@ -71,6 +71,9 @@ type Config struct {
 	// for root /run/sandpit; "run" in StateDir when StateDir was set or
 	// XDG_RUNTIME_DIR is not usable.
 	RuntimeDir string
+	// TempDir is where temporary directories of sandboxes are made. Default: $TMPDIR if
+	// that is absolute, else /tmp.
+	TempDir string
 
 	// Systemd is what the service manager wants to hear.
 	Systemd Systemd

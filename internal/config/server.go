@@ -71,6 +71,10 @@ type Server struct {
 	// administrators may have shown in their sandboxes, with what is below them.
 	// Default: none.
 	MountRoots []string
+	// TemporaryMounts lets clients who are no administrators have temporary directories
+	// of this machine in their sandboxes. What they write there is not limited. Default:
+	// false.
+	TemporaryMounts bool
 }
 
 // The values of Server.TLS.

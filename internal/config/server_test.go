@@ -101,7 +101,7 @@ func TestServerFile(t *testing.T) {
 	}
 	want.Log = config.Log{Level: slog.LevelWarn, Format: "json"}
 	want.Telemetry.Metrics, want.Telemetry.MetricsListen = false, "127.0.0.1:9464"
-	c.Image.DockerConfig, c.StateDir, c.CacheDir, c.RuntimeDir, c.File, c.Sources = "", "", "", "", "", want.Sources
+	c.Image.DockerConfig, c.StateDir, c.CacheDir, c.RuntimeDir, c.TempDir, c.File, c.Sources = "", "", "", "", "", "", want.Sources
 	if diff := cmp.Diff(want, c); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

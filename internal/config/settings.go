@@ -42,6 +42,8 @@ func programSettings() []setting {
 			"What can be made again: images.").by("`$XDG_CACHE_HOME/sandpit`; for root `/var/cache/sandpit`"),
 		define(KeyRuntimeDir, func(c *Config) *string { return &c.RuntimeDir }, setPath,
 			"Sockets and locks.").by("`$XDG_RUNTIME_DIR/sandpit`; for root `/run/sandpit`; `run` in `state_dir` when that was set"),
+		define(KeyTempDir, func(c *Config) *string { return &c.TempDir }, setPath,
+			"Where temporary directories of sandboxes are made.").by("`$TMPDIR`, else `/tmp`"),
 		define(KeyPool, func(c *Config) *[]Pool { return &c.Pools }, setPools,
 			"Sandboxes made ahead, as `[[pool]]` entries (see below). The variable has images and sizes: `host=4 python:3.12-slim=2`."),
 	}
@@ -118,6 +120,8 @@ func serverSettings() []setting {
 			"How long requests have to finish when the server ends."),
 		define(KeyMountRoots, func(c *Config) *[]string { return &c.Server.MountRoots }, setPaths,
 			"Directories of this machine that clients who are no administrators may have shown in sandboxes. In the variable they are separated by colons."),
+		define(KeyTemporaryMounts, func(c *Config) *bool { return &c.Server.TemporaryMounts }, setBool,
+			"Whether clients who are no administrators may have temporary directories of this machine in their sandboxes. How much they write there is not limited."),
 	}
 }
 

@@ -25,6 +25,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/sshkey"
 	"github.com/sandpit-dev/sandpit/internal/store"
 	"github.com/sandpit-dev/sandpit/internal/telemetry"
+	"github.com/sandpit-dev/sandpit/internal/tempdir"
 )
 
 // service is a server with all of its parts, opened in the order of the fields and
@@ -85,6 +86,9 @@ func (s *service) open(ctx context.Context) (err error) {
 	if options.BoundNetwork, err = boundNetwork(s.cfg); err != nil {
 		return err
 	}
+	if options.TempDir, err = s.tempDir(ctx); err != nil {
+		return err
+	}
 	if s.manager, err = manager.Open(ctx, options); err != nil {
 		return err
 	}
@@ -115,6 +119,17 @@ func (s *service) openQueue(ctx context.Context) error {
 	}
 	s.queue = q
 	return q.Check(ctx)
+}
+
+// tempDir returns where temporary directories are made; "" is nowhere. A place that
+// nobody has chosen is no reason not to start.
+func (s *service) tempDir(ctx context.Context) (string, error) {
+	dir, err := tempdir.Check(s.cfg.TempDir)
+	if err == nil || s.cfg.Explicit(config.KeyTempDir) {
+		return dir, err
+	}
+	s.log.WarnContext(ctx, "sandboxes can have no temporary directories", slog.Any("error", err))
+	return "", nil
 }
 
 func (s *service) managerOptions() manager.Options {

@@ -55,6 +55,9 @@ type Options struct {
 	// 100 GiB.
 	MaxSnapshots     int
 	MaxSnapshotBytes int64
+	// TempDir is the directory in which temporary ones are made, as tempdir.Check returns
+	// it. Default: asking for one is Unsupported.
+	TempDir string
 	// Quotas are further such limits. Default: none.
 	Quotas Quotas
 	// Pools are sandboxes to be made ahead. Default: none.
