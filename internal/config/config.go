@@ -37,6 +37,8 @@ type Config struct {
 	Queue     Queue
 	Log       Log
 	Telemetry Telemetry
+	// Usage is the [usage] section.
+	Usage Usage
 	// Archive is the [archive] section.
 	Archive Archive
 	// Preview is the [preview] section.

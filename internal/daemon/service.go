@@ -26,6 +26,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/store"
 	"github.com/sandpit-dev/sandpit/internal/telemetry"
 	"github.com/sandpit-dev/sandpit/internal/tempdir"
+	"github.com/sandpit-dev/sandpit/internal/usage"
 )
 
 // service is a server with all of its parts, opened in the order of the fields and
@@ -151,6 +152,7 @@ func (s *service) managerOptions() manager.Options {
 	if o.MaxRetries == 0 {
 		o.MaxRetries = -1 // none, which is not the default
 	}
+	o.Usage = usageOptions(s.cfg.Usage)
 	if s.publisher != nil {
 		o.Publisher = s.publisher
 	}
@@ -163,6 +165,19 @@ func (s *service) managerOptions() manager.Options {
 			p = s.metrics.Provider(name, p)
 		}
 		o.Providers[name] = s.tracer.Provider(name, p)
+	}
+	return o
+}
+
+func usageOptions(c config.Usage) manager.Usage {
+	o := manager.Usage{Every: c.Interval, High: make(map[usage.Kind]float64)}
+	for kind, percent := range map[usage.Kind]int{usage.Memory: c.Memory, usage.CPU: c.CPU, usage.Disk: c.Disk, usage.PIDs: c.PIDs} {
+		if percent > 0 {
+			o.High[kind] = float64(percent) / 100
+		}
+	}
+	if c.Action == config.UsageKill {
+		o.Kill = c.Sustained
 	}
 	return o
 }
