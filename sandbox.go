@@ -96,6 +96,13 @@ func (s Spec) SameMachine(o Spec) bool {
 
 // Mount shows a directory or file of the machine, or a volume, inside a sandbox.
 type Mount struct {
+	// Temporary asks for a new, empty directory of the machine, which every user inside
+	// can write and which is removed with the sandbox. Whoever answers for the sandbox
+	// makes it, and Source then tells where it is; to a Provider it is a Source like any
+	// other.
+	Temporary bool `json:"temporary,omitempty"`
+	// Keep leaves a temporary directory where it is when the sandbox is removed.
+	Keep bool `json:"keep,omitempty"`
 	// Source is an absolute path on the machine, links already resolved: where there
 	// is a link by then, the sandbox is not made. Default: it is a volume.
 	Source string `json:"source,omitempty"`

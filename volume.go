@@ -64,11 +64,17 @@ func CheckVolumeName(name string) error {
 // CheckSource returns an Invalid error unless m says in one way what shall be seen.
 // The path itself is not looked at.
 func (m Mount) CheckSource() error {
+	if m.Temporary && m.ReadOnly {
+		return Errorf(Invalid, "mount on %.200q: a temporary directory that nobody may write would stay empty", m.Target)
+	}
+	if m.Keep && !m.Temporary {
+		return Errorf(Invalid, "mount on %.200q: only a temporary directory is removed, so only that can be kept", m.Target)
+	}
 	if m.Volume == "" {
 		return nil
 	}
-	if m.Source != "" {
-		return Errorf(Invalid, "mount on %.200q: it has a source and a volume, want one of them", m.Target)
+	if m.Source != "" || m.Temporary {
+		return Errorf(Invalid, "mount on %.200q: it has a source and a volume, or is a temporary one, too; want one of them", m.Target)
 	}
 	return CheckVolumeName(m.Volume)
 }

@@ -21,6 +21,7 @@ type createOptions struct {
 	output
 	name, user, workDir, hostname string
 	env, labels, volumes, ports   []string
+	temps                         []string
 	limits                        limitFlags
 	network                       bool
 	rules                         networkFlags
@@ -86,6 +87,7 @@ Directories that -v names are the server machine's, which must allow it.`,
 	f.StringVarP(&o.user, "user", "u", "", "`user` of commands (default the image's, else root of the sandbox)")
 	f.StringVar(&o.hostname, "hostname", "", "`name` that it has inside (default \"sandpit\")")
 	f.StringArrayVarP(&o.volumes, "volume", "v", nil, "show a directory of the server's machine, or a volume by its name, inside: `HOST:SANDBOX[:ro]`")
+	f.StringArrayVar(&o.temps, "temporary", nil, "show a new directory of the server's machine inside, which is removed with the sandbox: `SANDBOX[:keep]`")
 	addPublish(f, &o.ports)
 	f.StringVar(&o.provider, "provider", "", "`name` of who makes it, see sandpit providers (default the server's choice)")
 	f.StringVar(&o.key, "idempotency-key", "", "`text` that makes it safe to repeat this command: the same text gives the same sandbox")
@@ -149,7 +151,7 @@ func parseSpan(flag, text string) (time.Duration, error) {
 
 func (a *app) createRequest(o createOptions, args []string) (client.CreateRequest, error) {
 	spec, err := a.remoteSpec(remoteFlags{
-		name: o.name, user: o.user, workDir: o.workDir, env: o.env, labels: o.labels, volumes: o.volumes, ports: o.ports, limits: o.limits,
+		name: o.name, user: o.user, workDir: o.workDir, env: o.env, labels: o.labels, volumes: o.volumes, temps: o.temps, ports: o.ports, limits: o.limits,
 	})
 	if err != nil {
 		return client.CreateRequest{}, err
@@ -180,6 +182,7 @@ func (a *app) createRequest(o createOptions, args []string) (client.CreateReques
 type remoteFlags struct {
 	name, user, workDir         string
 	env, labels, volumes, ports []string
+	temps                       []string
 	limits                      limitFlags
 }
 
@@ -204,6 +207,11 @@ func (a *app) remoteSpec(f remoteFlags) (sandpit.Spec, error) {
 		}
 		spec.Mounts = append(spec.Mounts, m)
 	}
+	temps, err := parseTemporary(f.temps)
+	if err != nil {
+		return spec, err
+	}
+	spec.Mounts = append(spec.Mounts, temps...)
 	spec.Resources, err = a.flagLimits(f.limits)
 	return spec, err
 }

@@ -139,6 +139,12 @@ func (i inspected) facts() [][]string {
 		if m.ReadOnly {
 			access = "ro"
 		}
+		switch {
+		case m.Keep:
+			access += ", temporary, kept"
+		case m.Temporary:
+			access += ", temporary"
+		}
 		rows = append(rows, []string{"Mount", cmp.Or(m.Source, m.Volume) + ":" + m.Target + ":" + access})
 	}
 	for _, p := range spec.Ports {

@@ -23,6 +23,7 @@ type runOptions struct {
 	user    string
 	attachment
 	volumes  []string
+	temps    []string
 	allowed  []string
 	timeout  time.Duration
 	name     string
@@ -93,6 +94,7 @@ server removes the sandbox after a minute.`,
 	f.StringVarP(&o.user, "user", "u", "", "`user` inside: a name, a uid or uid:gid (default the image's, else root of the sandbox)")
 	o.add(f)
 	f.StringArrayVarP(&o.volumes, "volume", "v", nil, "show a directory or file inside: `HOST:SANDBOX[:ro]`")
+	f.StringArrayVar(&o.temps, "temporary", nil, "show a new directory of this machine inside, which is removed with the sandbox: `SANDBOX[:keep]`")
 	f.StringArrayVar(&o.allowed, "allow-volume", nil, "`path` that -v may show although it is a part of the machine itself")
 	f.DurationVar(&o.timeout, "timeout", 0, "kill the command after this `time`; 0 means never (default 5m, with -t never)")
 	f.StringVar(&o.name, "name", "", "`name` of the sandbox, for people")
@@ -184,6 +186,7 @@ func (a *app) run(ctx context.Context, o runOptions) error {
 func (a *app) runLocal(ctx context.Context, o runOptions, cfg config.Config, spec sandpit.Spec) (err error) {
 	progress, clear := newProgress(a.Err, "Preparing the image")
 	local, err := daemon.OpenLocal(cfg, daemon.Listeners{
+		Left:     func(text string) { fmt.Fprintln(a.Err, "sandpit: "+safeLines(text)) },
 		Progress: progress, Notice: a.noticeOnce(cfg), Published: func(ports []sandpit.Port) { a.tellPorts(spec.Ports, ports) },
 	})
 	if err != nil {
@@ -288,7 +291,11 @@ func (a *app) newSpec(o runOptions, cfg config.Config) (sandpit.Spec, error) {
 	if spec.Ports, err = parsePorts(o.ports); err != nil {
 		return spec, err
 	}
-	spec.Mounts, err = parseVolumes(o.volumes, o.allowed)
+	if spec.Mounts, err = parseVolumes(o.volumes, o.allowed); err != nil {
+		return spec, err
+	}
+	temps, err := parseTemporary(o.temps)
+	spec.Mounts = append(spec.Mounts, temps...)
 	return spec, err
 }
 

@@ -84,7 +84,7 @@ func (a *app) newRemoteSpec(o runOptions, cfg config.Config) (sandpit.Spec, erro
 		volumes = nil
 	}
 	spec, err := a.remoteSpec(remoteFlags{
-		name: o.name, user: o.user, workDir: o.workDir, env: o.env, labels: o.labels, volumes: volumes, ports: o.ports, limits: o.limits,
+		name: o.name, user: o.user, workDir: o.workDir, env: o.env, labels: o.labels, volumes: volumes, temps: o.temps, ports: o.ports, limits: o.limits,
 	})
 	if err != nil {
 		return spec, err
@@ -94,10 +94,11 @@ func (a *app) newRemoteSpec(o runOptions, cfg config.Config) (sandpit.Spec, erro
 		return spec, err
 	}
 	if here {
-		spec.Mounts, err = parseVolumes(o.volumes, o.allowed)
+		mounts, err := parseVolumes(o.volumes, o.allowed)
+		spec.Mounts = append(spec.Mounts, mounts...)
 		return spec, err
 	}
-	if i := slices.IndexFunc(spec.Mounts, func(m sandpit.Mount) bool { return m.Volume == "" && !strings.HasPrefix(m.Source, "/") }); i >= 0 {
+	if i := slices.IndexFunc(spec.Mounts, func(m sandpit.Mount) bool { return m.Volume == "" && !m.Temporary && !strings.HasPrefix(m.Source, "/") }); i >= 0 {
 		return spec, sandpit.WithHint(
 			sandpit.Errorf(sandpit.Invalid, "volume %q: the directory is the server's, and its path must be absolute", spec.Mounts[i].Source),
 			"sandpit cp brings files of this machine into a sandbox that stays")

@@ -76,6 +76,20 @@ func splitVolume(v string) (sandpit.Mount, error) {
 	return m, nil
 }
 
+// parseTemporary reads BOX[:keep] of the --temporary flags.
+func parseTemporary(list []string) ([]sandpit.Mount, error) {
+	var mounts []sandpit.Mount
+	for _, text := range list {
+		target, keep := strings.CutSuffix(text, ":keep")
+		if !path.IsAbs(target) || strings.Contains(target, ":") {
+			return nil, sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "temporary directory %q: want SANDBOX or SANDBOX:keep", text),
+				"for example --temporary /workspace")
+		}
+		mounts = append(mounts, sandpit.Mount{Temporary: true, Keep: keep, Target: path.Clean(target)})
+	}
+	return mounts, nil
+}
+
 func volumeError(v string) error {
 	return sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "volume %q: want HOST:SANDBOX or HOST:SANDBOX:ro", v),
 		"for example -v ./data:/data:ro, or with the name of a volume -v data:/data")

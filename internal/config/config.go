@@ -37,6 +37,8 @@ type Config struct {
 	Queue     Queue
 	Log       Log
 	Telemetry Telemetry
+	// Usage is the [usage] section.
+	Usage Usage
 	// Archive is the [archive] section.
 	Archive Archive
 	// Preview is the [preview] section.
@@ -71,6 +73,9 @@ type Config struct {
 	// for root /run/sandpit; "run" in StateDir when StateDir was set or
 	// XDG_RUNTIME_DIR is not usable.
 	RuntimeDir string
+	// TempDir is where temporary directories of sandboxes are made. Default: $TMPDIR if
+	// that is absolute, else /tmp.
+	TempDir string
 
 	// Systemd is what the service manager wants to hear.
 	Systemd Systemd

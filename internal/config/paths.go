@@ -56,6 +56,10 @@ func (l *loader) fillDirs() {
 	if l.cfg.StateDir != "" {
 		fill(&l.cfg.RuntimeDir, filepath.Join(l.cfg.StateDir, "run"))
 	}
+	if dir := l.env["TMPDIR"]; filepath.IsAbs(dir) {
+		fill(&l.cfg.TempDir, filepath.Clean(dir))
+	}
+	fill(&l.cfg.TempDir, "/tmp")
 }
 
 // fillDocker finds Docker's own configuration, and engines without root, where Docker

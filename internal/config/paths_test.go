@@ -8,6 +8,19 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/config"
 )
 
+// TestTempDir goes by TMPDIR as other programs do, and by the setting before that.
+func TestTempDir(t *testing.T) {
+	t.Parallel()
+	for want, environ := range map[string][]string{
+		"/tmp": {"TMPDIR=relative"}, "/t": {"TMPDIR=/t/"}, "/mine": {"TMPDIR=/t", "SANDPIT_TEMP_DIR=/mine"},
+	} {
+		c, err := config.Load(config.Options{UID: 1000, Home: "/home/u", Environ: environ})
+		if err != nil || c.TempDir != want {
+			t.Errorf("%q: %q, %v; want %q", environ, c.TempDir, err, want)
+		}
+	}
+}
+
 // dirs is what a table of directories compares.
 type dirs struct{ file, state, cache, runtime string }
 

@@ -71,6 +71,10 @@ type Server struct {
 	// administrators may have shown in their sandboxes, with what is below them.
 	// Default: none.
 	MountRoots []string
+	// TemporaryMounts lets clients who are no administrators have temporary directories
+	// of this machine in their sandboxes. What they write there is not limited. Default:
+	// false.
+	TemporaryMounts bool
 }
 
 // The values of Server.TLS.
@@ -125,6 +129,27 @@ type Manager struct {
 	// Default: none.
 	OwnerQuota          int
 	Quotas, LabelQuotas map[string]int
+}
+
+// The values of Usage.Action.
+const (
+	// UsageWarn raises an event.
+	UsageWarn = "warn"
+	// UsageKill raises one, and stops the sandbox if it goes on.
+	UsageKill = "kill"
+)
+
+// Usage is the [usage] section: how it is watched what sandboxes use of their limits.
+type Usage struct {
+	// Interval is the time between two measurements of a sandbox; 0 is never. Default: 30 s.
+	Interval time.Duration
+	// Memory, CPU, Disk and PIDs are from how many percent of the limit on use is high; 0
+	// is never. From 0 to 100. Default: 90.
+	Memory, CPU, Disk, PIDs int
+	// Action is UsageWarn or UsageKill. Default: UsageWarn.
+	Action string
+	// Sustained is how long use must be high without a break for UsageKill. Default: 60 s.
+	Sustained time.Duration
 }
 
 // Archive is the [archive] section: where the files of archived sandboxes go.
@@ -222,6 +247,7 @@ func defaultServer(c *Config) {
 		MaxSandboxes: 100, MaxVolumes: 20, MaxSnapshots: 50, MaxSnapshotBytes: 100 << 30, IdleTimeout: time.Hour, CleanupInterval: 5 * time.Minute,
 		CreateTimeout: 2 * time.Minute, CallTimeout: 30 * time.Second, Parallel: 8, Remember: time.Hour,
 	}
+	c.Usage = Usage{Interval: 30 * time.Second, Memory: 90, CPU: 90, Disk: 90, PIDs: 90, Action: UsageWarn, Sustained: time.Minute}
 	c.Queue = Queue{Provider: QueueSQLite, Name: "sandbox_lifecycle", MaxRetries: 3}
 	c.Log = Log{Format: FormatAuto}
 	c.Telemetry = Telemetry{Metrics: true, MetricsListen: None}

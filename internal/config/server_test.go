@@ -51,6 +51,15 @@ owner_quota = 3
 quotas = { alice = 5 }
 label_quotas = { "team=red" = 6 }
 
+[usage]
+interval = 0
+memory = 80
+cpu = 0
+disk = 95
+pids = 100
+action = "kill"
+sustained = "5m"
+
 [queue]
 provider = "redis"
 redis_url = "rediss://u:p4ss@redis:6380/2"
@@ -94,6 +103,7 @@ func TestServerFile(t *testing.T) {
 		CallTimeout: 10 * time.Second, Parallel: 2, Lifetime: 2 * time.Hour, Remember: 5 * time.Second,
 		OwnerQuota: 3, Quotas: map[string]int{"alice": 5}, LabelQuotas: map[string]int{"team=red": 6},
 	}
+	want.Usage = config.Usage{Memory: 80, Disk: 95, PIDs: 100, Action: "kill", Sustained: 5 * time.Minute}
 	want.Queue = config.Queue{Provider: "redis", RedisURL: "rediss://u:p4ss@redis:6380/2", RedisCA: "/etc/ca.pem", Name: "mine"}
 	want.Pools = []config.Pool{
 		{Image: "python:3.12-slim", Size: 2, Max: 4, Resources: sandpit.Resources{Memory: 1 << 30, CPUs: 2, PIDs: 64}, Hostname: "box"},
@@ -101,7 +111,7 @@ func TestServerFile(t *testing.T) {
 	}
 	want.Log = config.Log{Level: slog.LevelWarn, Format: "json"}
 	want.Telemetry.Metrics, want.Telemetry.MetricsListen = false, "127.0.0.1:9464"
-	c.Image.DockerConfig, c.StateDir, c.CacheDir, c.RuntimeDir, c.File, c.Sources = "", "", "", "", "", want.Sources
+	c.Image.DockerConfig, c.StateDir, c.CacheDir, c.RuntimeDir, c.TempDir, c.File, c.Sources = "", "", "", "", "", "", want.Sources
 	if diff := cmp.Diff(want, c); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -163,6 +173,9 @@ func TestServerProblems(t *testing.T) {
 		"[server]\nlisten = 'localhost:http'":        `2: server.listen: "localhost:http" is not an address to listen on; use for example 127.0.0.1:8090, or none`,
 		"[server]\nsocket = 's'":                     `2: server.socket: "s" is not an absolute path; it must start with /, or be none`,
 		"[server]\nnames = ['http://x']":             `2: server.names: "http://x" is not a host name; write it without a scheme and a port`,
+		"[usage]\ninterval = -1":                     `2: usage.interval: -1 is below zero; use 0 for never`,
+		"[usage]\nmemory = 101":                      `2: usage.memory: 101 is not a number of percent; use 0 to 100`,
+		"[usage]\naction = 'stop'":                   `2: usage.action: "stop" is not one of warn, kill`,
 		"[server]\nmount_roots = ['x']":              `2: server.mount_roots: "x" is not an absolute path; it must start with /`,
 		"[server]\nmax_body = '1k'":                  `2: server.max_body: "1k" is too small; use at least 4k`,
 		"[server]\nrate = 0":                         `2: server.rate: 0 is not a number of requests; use 1 to 1000000`,

@@ -193,6 +193,18 @@ func setLifetime(field *time.Duration, v any) error {
 	return nil
 }
 
+func setInterval(field *time.Duration, v any) error {
+	every, err := timeoutOf(v)
+	if err == nil && every < 0 {
+		err = errors.New("is below zero; use 0 for never")
+	}
+	if err != nil {
+		return fmt.Errorf("%s %w", show(v), err)
+	}
+	*field = every
+	return nil
+}
+
 func setQuotas(field *map[string]int, v any) error {
 	return setCounts(field, v, `{ alice = 5 }`, func(string) bool { return true })
 }

@@ -16,7 +16,7 @@ func settings() []setting {
 	var list []setting
 	for _, part := range [][]setting{
 		programSettings(), sandboxSettings(), networkSettings(), imageSettings(), dockerSettings(), serverSettings(), tlsSettings(), previewSettings(),
-		e2bSettings(), sshSettings(), managerSettings(), queueSettings(), archiveSettings(), toldSettings(),
+		e2bSettings(), sshSettings(), managerSettings(), usageSettings(), queueSettings(), archiveSettings(), toldSettings(),
 	} {
 		list = append(list, part...)
 	}
@@ -42,6 +42,8 @@ func programSettings() []setting {
 			"What can be made again: images.").by("`$XDG_CACHE_HOME/sandpit`; for root `/var/cache/sandpit`"),
 		define(KeyRuntimeDir, func(c *Config) *string { return &c.RuntimeDir }, setPath,
 			"Sockets and locks.").by("`$XDG_RUNTIME_DIR/sandpit`; for root `/run/sandpit`; `run` in `state_dir` when that was set"),
+		define(KeyTempDir, func(c *Config) *string { return &c.TempDir }, setPath,
+			"Where temporary directories of sandboxes are made.").by("`$TMPDIR`, else `/tmp`"),
 		define(KeyPool, func(c *Config) *[]Pool { return &c.Pools }, setPools,
 			"Sandboxes made ahead, as `[[pool]]` entries (see below). The variable has images and sizes: `host=4 python:3.12-slim=2`."),
 	}
@@ -118,6 +120,8 @@ func serverSettings() []setting {
 			"How long requests have to finish when the server ends."),
 		define(KeyMountRoots, func(c *Config) *[]string { return &c.Server.MountRoots }, setPaths,
 			"Directories of this machine that clients who are no administrators may have shown in sandboxes. In the variable they are separated by colons."),
+		define(KeyTemporaryMounts, func(c *Config) *bool { return &c.Server.TemporaryMounts }, setBool,
+			"Whether clients who are no administrators may have temporary directories of this machine in their sandboxes. How much they write there is not limited."),
 	}
 }
 
@@ -180,6 +184,26 @@ func managerSettings() []setting {
 			"How many single owners may have: `{ alice = 5 }`. The variable: `alice=5 bob=2`."),
 		define(KeyLabelQuotas, func(c *Config) *map[string]int { return &c.Manager.LabelQuotas }, setLabelQuotas,
 			"How many sandboxes may have a label: `{ \"team=red\" = 5 }`. The variable: `team=red=5`."),
+	}
+}
+
+func usageSettings() []setting {
+	percent := numberOf("percent", 0, 100)
+	return []setting{
+		define(KeyUsageInterval, func(c *Config) *time.Duration { return &c.Usage.Interval }, setInterval,
+			"How often it is measured what each sandbox uses of its limits; 0 is never."),
+		define(KeyUsageMemory, func(c *Config) *int { return &c.Usage.Memory }, percent,
+			"From how many percent of the memory on there is an event, `usage warning`; 0 is never."),
+		define(KeyUsageCPU, func(c *Config) *int { return &c.Usage.CPU }, percent,
+			"The same for processors, in three measurements in a row."),
+		define(KeyUsageDisk, func(c *Config) *int { return &c.Usage.Disk }, percent,
+			"The same for the disk."),
+		define(KeyUsagePIDs, func(c *Config) *int { return &c.Usage.PIDs }, percent,
+			"The same for processes."),
+		define(KeyUsageAction, func(c *Config) *string { return &c.Usage.Action }, oneOf(UsageWarn, UsageKill),
+			"What happens besides: warn for nothing, kill to stop the sandbox when its use stays high."),
+		define(KeyUsageSustained, func(c *Config) *time.Duration { return &c.Usage.Sustained }, timeOf("60"),
+			"How long it must be high, without a break, for kill."),
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/config"
 	"github.com/sandpit-dev/sandpit/internal/image"
 	"github.com/sandpit-dev/sandpit/internal/publish"
+	"github.com/sandpit-dev/sandpit/internal/tempdir"
 	"github.com/sandpit-dev/sandpit/provider/docker"
 	"github.com/sandpit-dev/sandpit/provider/gvisor"
 )
@@ -32,6 +33,7 @@ type Local struct {
 
 	mu   sync.Mutex
 	made []sandpit.Instance
+	temp *tempdir.Session // nil: nobody has asked for one
 }
 
 // localImages are what a Local makes sandboxes from.
@@ -46,6 +48,8 @@ type Listeners struct {
 	Progress func(done, total int64)
 	// Notice hears of default limits that this machine cannot enforce.
 	Notice func(text string)
+	// Left hears where temporary directories are that stay, in a sentence for people.
+	Left func(text string)
 	// Published hears which ports were opened, before the sandbox is made.
 	Published func(ports []sandpit.Port)
 }
@@ -55,14 +59,20 @@ type Listeners struct {
 //
 // Unsupported: this program cannot hold a sandbox, or there is no such provider.
 func OpenLocal(cfg config.Config, hear Listeners) (*Local, error) {
+	var l *Local
+	var err error
 	switch cfg.Provider {
 	case nameGVisor:
-		return openLocalGVisor(cfg, hear)
+		l, err = openLocalGVisor(cfg, hear)
 	case nameDocker:
-		return openLocalDocker(cfg, hear)
+		l, err = openLocalDocker(cfg, hear)
 	default:
 		return nil, unknownProvider(cfg.Provider, ProviderNames())
 	}
+	if err == nil {
+		l.sweepTempDirs()
+	}
+	return l, err
 }
 
 // openLocalDocker makes containers that the engine removes when this process ends.
@@ -156,6 +166,9 @@ func (l *Local) Create(ctx context.Context, spec sandpit.Spec) (sandpit.Instance
 		spec.Resources = explicitLimits(l.cfg)
 	}
 	spec.Env = withUsualEnv(spec.Env)
+	if err := l.makeTempDirs(spec.Mounts); err != nil {
+		return nil, err
+	}
 	box, err := l.publishAndMake(ctx, sandpit.NewID(), spec)
 	if err == nil {
 		l.mu.Lock()
@@ -205,7 +218,7 @@ func dialWhenMade(made chan sandpit.Dialer) publish.Dial {
 
 // Close destroys every sandbox it made.
 func (l *Local) Close() error {
-	if err := errors.Join(l.ports.Close(), l.destroyAll(), l.provider.Close()); err != nil {
+	if err := errors.Join(l.ports.Close(), l.destroyAll(), l.provider.Close(), l.endTempDirs()); err != nil {
 		return fmt.Errorf("close: %w", err)
 	}
 	return nil

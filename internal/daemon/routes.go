@@ -27,7 +27,7 @@ func (s *service) routes(mux *http.ServeMux) (public []string) {
 			Sandpit: v.Sandpit, GVisor: v.GVisor, Guest: v.Guest, Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH,
 		},
 		Previews:   s.gateway,
-		MountRoots: s.cfg.Server.MountRoots, Lifetime: s.cfg.Manager.Lifetime, MaxBody: s.cfg.Server.MaxBody, Log: s.log,
+		MountRoots: s.cfg.Server.MountRoots, TemporaryMounts: s.cfg.Server.TemporaryMounts, Lifetime: s.cfg.Manager.Lifetime, MaxBody: s.cfg.Server.MaxBody, Log: s.log,
 	})
 	s.data.Register(mux)
 	data.Describe(document)

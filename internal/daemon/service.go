@@ -25,6 +25,8 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/sshkey"
 	"github.com/sandpit-dev/sandpit/internal/store"
 	"github.com/sandpit-dev/sandpit/internal/telemetry"
+	"github.com/sandpit-dev/sandpit/internal/tempdir"
+	"github.com/sandpit-dev/sandpit/internal/usage"
 )
 
 // service is a server with all of its parts, opened in the order of the fields and
@@ -85,6 +87,9 @@ func (s *service) open(ctx context.Context) (err error) {
 	if options.BoundNetwork, err = boundNetwork(s.cfg); err != nil {
 		return err
 	}
+	if options.TempDir, err = s.tempDir(ctx); err != nil {
+		return err
+	}
 	if s.manager, err = manager.Open(ctx, options); err != nil {
 		return err
 	}
@@ -117,6 +122,17 @@ func (s *service) openQueue(ctx context.Context) error {
 	return q.Check(ctx)
 }
 
+// tempDir returns where temporary directories are made; "" is nowhere. A place that
+// nobody has chosen is no reason not to start.
+func (s *service) tempDir(ctx context.Context) (string, error) {
+	dir, err := tempdir.Check(s.cfg.TempDir)
+	if err == nil || s.cfg.Explicit(config.KeyTempDir) {
+		return dir, err
+	}
+	s.log.WarnContext(ctx, "sandboxes can have no temporary directories", slog.Any("error", err))
+	return "", nil
+}
+
 func (s *service) managerOptions() manager.Options {
 	c := s.cfg.Manager
 	o := manager.Options{
@@ -139,6 +155,7 @@ func (s *service) managerOptions() manager.Options {
 	if _, there := s.providers.byName[nameGVisor]; there {
 		o.Builder, o.BuilderProvider = builder{s.images}, nameGVisor
 	}
+	o.Usage = usageOptions(s.cfg.Usage)
 	if s.publisher != nil {
 		o.Publisher = s.publisher
 	}
@@ -151,6 +168,19 @@ func (s *service) managerOptions() manager.Options {
 			p = s.metrics.Provider(name, p)
 		}
 		o.Providers[name] = s.tracer.Provider(name, p)
+	}
+	return o
+}
+
+func usageOptions(c config.Usage) manager.Usage {
+	o := manager.Usage{Every: c.Interval, High: make(map[usage.Kind]float64)}
+	for kind, percent := range map[usage.Kind]int{usage.Memory: c.Memory, usage.CPU: c.CPU, usage.Disk: c.Disk, usage.PIDs: c.PIDs} {
+		if percent > 0 {
+			o.High[kind] = float64(percent) / 100
+		}
+	}
+	if c.Action == config.UsageKill {
+		o.Kill = c.Sustained
 	}
 	return o
 }

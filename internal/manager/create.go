@@ -87,7 +87,7 @@ func (m *Manager) create(ctx context.Context, r CreateRequest) (sandpit.Sandbox,
 // If its key is taken by the same request, that one's sandbox is returned.
 func (m *Manager) reserve(ctx context.Context, r CreateRequest, now time.Time) (b, other *box, err error) {
 	row := store.Row{
-		Sandbox:  sandpit.Sandbox{ID: sandpit.NewID(), Spec: r.Spec, Lease: r.Lease, State: sandpit.StateCreating, CreatedAt: now},
+		Sandbox:  sandpit.Sandbox{ID: sandpit.NewID(), Spec: m.withTempDirs(r.Spec), Lease: r.Lease, State: sandpit.StateCreating, CreatedAt: now},
 		Provider: r.Provider, Policy: r.Policy, Term: cmp.Or(r.term, termOf(r.Lease, now)),
 		Key: r.Key, Pool: r.pool, LastUsedAt: now, ChangedAt: now,
 	}
@@ -228,6 +228,9 @@ func (m *Manager) obtain(ctx context.Context, b *box) (sandpit.Instance, error) 
 	if err != nil {
 		return nil, err
 	}
+	if err := makeTempDirs(spec); err != nil {
+		return nil, err
+	}
 	if id, ok := spec.Image.Snapshot(); ok {
 		if !m.snapshots.hold(id) {
 			return nil, sandpit.Errorf(sandpit.NotFound, "snapshot %s is being removed", id)
@@ -293,7 +296,7 @@ func (m *Manager) undo(ctx context.Context, b *box, cause error) error {
 	if err == nil {
 		m.boxes.freeKey(b, k)
 	}
-	err = errorsOf(m.destroy(ctx, b), err)
+	err = errorsOf(m.clear(ctx, b), err)
 	if err != nil {
 		return err
 	}

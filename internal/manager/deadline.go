@@ -202,7 +202,7 @@ func (m *Manager) deleteStep(ctx context.Context, b *box) error {
 		return nil
 	}
 	return m.logged("delete", map[string]string{"again": "true"}, func(ctx context.Context, b *box) error {
-		if err := m.destroy(ctx, b); err != nil {
+		if err := m.clear(ctx, b); err != nil {
 			return err
 		}
 		m.cancelAll(ctx, b)

@@ -45,7 +45,7 @@ func (m *Manager) remove(ctx context.Context, b *box, reason string) error {
 			return err
 		}
 	}
-	if err := m.destroy(ctx, b); err != nil {
+	if err := m.clear(ctx, b); err != nil {
 		m.schedule(ctx, b, kindDelete, m.o.Clock.Now())
 		return err
 	}
@@ -82,7 +82,15 @@ func (m *Manager) bury(ctx context.Context, b *box) error {
 	return nil
 }
 
-// destroy removes what there is of a sandbox. A provider that does not know it has
+// clear removes what there is of a sandbox, also what the provider knows nothing of.
+func (m *Manager) clear(ctx context.Context, b *box) error {
+	if err := m.destroy(ctx, b); err != nil {
+		return err
+	}
+	return m.removeTempDirs(ctx, b)
+}
+
+// destroy removes what a provider has of a sandbox. A provider that does not know it has
 // nothing of it.
 func (m *Manager) destroy(ctx context.Context, b *box) error {
 	i, err := m.locate(ctx, b)

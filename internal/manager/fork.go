@@ -54,7 +54,11 @@ func (m *Manager) Fork(ctx context.Context, r ForkRequest) (made []sandpit.Sandb
 // is why none was tried.
 func (m *Manager) ForkEach(ctx context.Context, r ForkRequest) (all []Copy, err error) {
 	err = m.fork(ctx, r, func(r ForkRequest, n store.Snapshot, parent store.Row) error {
-		request := forkOf(r, n, parent)
+		now, err := m.now(ctx)
+		if err != nil {
+			return err
+		}
+		request := forkOf(r, n, parent, now)
 		all = make([]Copy, r.Count)
 		var group sync.WaitGroup
 		for k := range all {

@@ -116,6 +116,7 @@ func Open(ctx context.Context, o Options) (*Manager, error) {
 	m.loops.start(m.clockLoop)
 	m.loops.start(m.sweepLoop)
 	m.loops.start(m.reconcileLoop)
+	m.loops.start(m.usageLoop)
 	for _, p := range m.pools {
 		m.loops.start(m.poolLoop(p))
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/clock"
 	"github.com/sandpit-dev/sandpit/internal/queue"
 	"github.com/sandpit-dev/sandpit/internal/store"
+	"github.com/sandpit-dev/sandpit/internal/usage"
 )
 
 // Options say how a Manager works. Store and Providers must be given; the zero
@@ -68,6 +69,9 @@ type Options struct {
 	MaxBuilds int
 	// BuildTimeout is how long a build may take, from when its turn has come. Default: 1 h.
 	BuildTimeout time.Duration
+	// TempDir is the directory in which temporary ones are made, as tempdir.Check returns
+	// it. Default: asking for one is Unsupported.
+	TempDir string
 	// Quotas are further such limits. Default: none.
 	Quotas Quotas
 	// Pools are sandboxes to be made ahead. Default: none.
@@ -111,6 +115,21 @@ type Options struct {
 	DestroyOnClose bool
 	// Suspicion says from when on refusals are suspicious.
 	Suspicion Suspicion
+	// Usage says how it is watched what sandboxes use of their limits.
+	Usage Usage
+}
+
+// Usage has running sandboxes measured again and again. Who comes close to a limit
+// raises an event, "usage warning", once each time.
+type Usage struct {
+	// Every is the time between two measurements. Default: nobody measures.
+	Every time.Duration
+	// High are the shares of the limits from which on use is high, 1 being all. Default:
+	// none is.
+	High map[usage.Kind]float64
+	// Kill is how long use must be high in every measurement until the sandbox is stopped,
+	// or deleted where it cannot be; the reason tells. Default: never.
+	Kill time.Duration
 }
 
 // Quotas limit how many sandboxes there may be of a kind, stopped and archived
@@ -184,6 +203,9 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.Publisher == nil {
 		o.Publisher = noPublisher{}
+	}
+	if o.Usage.Every < 0 || o.Usage.Kill < 0 {
+		return o, sandpit.Errorf(sandpit.Invalid, "open the manager: usage every %v, kill after %v, want positive ones", o.Usage.Every, o.Usage.Kill)
 	}
 	if o.Lifetime < 0 {
 		return o, sandpit.Errorf(sandpit.Invalid, "open the manager: lifetime %v, want a positive one", o.Lifetime)

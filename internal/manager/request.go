@@ -93,7 +93,8 @@ func (m *Manager) prepare(r CreateRequest, now time.Time) (CreateRequest, error)
 	if r.Policy.IdleAction == "" {
 		r.Policy.IdleAction = sandpit.ActionKill
 	}
-	return r, errorsOf(r.check(), checkPolicy(r.Policy), checkLabels(r.Spec.Labels), sandpit.CheckPorts(r.Spec.Ports))
+	return r, errorsOf(r.check(), checkPolicy(r.Policy), checkLabels(r.Spec.Labels),
+		sandpit.CheckPorts(r.Spec.Ports), m.checkTempDirs(r.Spec.Mounts))
 }
 
 func (r CreateRequest) check() error {

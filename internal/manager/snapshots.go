@@ -119,6 +119,10 @@ func (m *Manager) save(ctx context.Context, b *box, n store.Snapshot) (store.Sna
 	if row.State != sandpit.StateRunning && row.State != sandpit.StatePaused {
 		return n, stateError(row)
 	}
+	if hasTempDir(row.Spec) {
+		return n, sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "snapshot sandbox %s: its temporary directory ends with it", b.id),
+			"a volume outlives its sandboxes")
+	}
 	keeper, err := m.snapshotKeeper(row.Provider)
 	if err != nil {
 		return n, err

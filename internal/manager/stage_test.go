@@ -20,6 +20,7 @@ type stage struct {
 	slow  time.Duration // what each change takes
 	fail  error         // what each change fails with
 	tries int           // changes that failed so
+	use   func(sandpit.ID) sandpit.Stats
 }
 
 func newStage() *stage { return &stage{boxes: make(map[sandpit.ID]*prop)} }

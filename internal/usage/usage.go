@@ -55,8 +55,6 @@ type Watch struct {
 	Warn func(Warning)
 }
 
-const rearm = 0.1
-
 // Run measures until ctx ends, which is no error, or measuring fails, as it does
 // when the sandbox has ended. It returns the last measurement.
 func (w Watch) Run(ctx context.Context) (sandpit.Stats, error) {
@@ -71,7 +69,7 @@ func (w Watch) Run(ctx context.Context) (sandpit.Stats, error) {
 	}
 	ticker := time.NewTicker(w.Interval)
 	defer ticker.Stop()
-	judge := judge{watch: w, high: make(map[Kind]int)}
+	judge := NewJudge(map[Kind]float64{Memory: w.High, CPU: w.High, Disk: w.High, PIDs: w.High}, w.Patience)
 	var last sandpit.Stats
 	for {
 		s, err := w.Sandbox.Stats(ctx)
@@ -81,39 +79,14 @@ func (w Watch) Run(ctx context.Context) (sandpit.Stats, error) {
 		if err != nil {
 			return last, err
 		}
-		judge.look(last, s)
+		for _, warning := range judge.Look(s) {
+			w.Warn(warning)
+		}
 		last = s
 		select {
 		case <-ctx.Done():
 			return last, nil
 		case <-ticker.C:
-		}
-	}
-}
-
-// judge remembers what has been warned of.
-type judge struct {
-	watch Watch
-	high  map[Kind]int // measurements in a row; negative once it was said
-}
-
-func (j judge) look(before, now sandpit.Stats) {
-	if now.OOMKills > before.OOMKills {
-		j.watch.Warn(Warning{At: now.At, Kind: OutOfMemory, Share: 1, Stats: now})
-	}
-	for kind, share := range Shares(before, now) {
-		patience := 1
-		if kind == CPU {
-			patience = j.watch.Patience
-		}
-		switch said := j.high[kind] < 0; {
-		case share < j.watch.High-rearm || !said && share < j.watch.High:
-			j.high[kind] = 0
-		case !said && share >= j.watch.High:
-			if j.high[kind]++; j.high[kind] >= patience {
-				j.high[kind] = -1
-				j.watch.Warn(Warning{At: now.At, Kind: kind, Share: share, Stats: now})
-			}
 		}
 	}
 }

@@ -73,8 +73,8 @@ func validate(s sandpit.Spec) error {
 		if err := m.CheckSource(); err != nil {
 			return err
 		}
-		if m.Volume == "" || m.ReadOnly {
-			return sandpit.Errorf(sandpit.Unsupported, "mounts: a fake sandbox has volumes only, and those to write")
+		if m.Volume == "" && !m.Temporary || m.ReadOnly {
+			return sandpit.Errorf(sandpit.Unsupported, "mounts: a fake sandbox has volumes and temporary directories only, and those to write")
 		}
 		if !path.IsAbs(m.Target) || path.Clean(m.Target) != m.Target || m.Target == "/" {
 			return sandpit.Errorf(sandpit.Invalid, "mount target %q: want an absolute path other than /", m.Target)

@@ -85,10 +85,13 @@ func (p *Provider) VolumeSize(ctx context.Context, name string) (size int64, err
 	return size, nil
 }
 
-// showVolumes makes a sandbox's volumes visible in it.
+// showVolumes makes a sandbox's volumes, and temporary directories, visible in it.
 func (b *box) showVolumes() error {
 	for _, m := range b.spec.Mounts {
 		volume := filepath.Join(b.world.volumesDir(), m.Volume)
+		if m.Temporary {
+			volume = m.Source
+		}
 		if _, err := os.Lstat(volume); err != nil {
 			return sandpit.Errorf(sandpit.CodeOf(err), "there is no volume %s", m.Volume)
 		}

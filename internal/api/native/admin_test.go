@@ -158,6 +158,32 @@ func TestMounts(t *testing.T) {
 	}
 }
 
+// TestTemporaryMounts gives temporary directories to administrators, and to others if they
+// may have them. Nobody says where they are.
+func TestTemporaryMounts(t *testing.T) {
+	t.Parallel()
+	for _, allowed := range []bool{false, true} {
+		r := newRig(t, func(n *native.Options, m *manager.Options, _ *api.EdgeOptions) {
+			n.TemporaryMounts, m.TempDir = allowed, t.TempDir()
+		})
+		body := func(more string) string { return `{"spec":{"mounts":[{"temporary":true,"target":"/m"` + more + `}]}}` }
+		var made sandpit.Sandbox
+		r.want(t, ask{method: "POST", path: "/v1/sandboxes", key: r.admin, body: body("")}, http.StatusCreated, &made)
+		if len(made.Spec.Mounts) != 1 || !strings.Contains(made.Spec.Mounts[0].Source, "/sandbox_m_") {
+			t.Errorf("mounts %+v", made.Spec.Mounts)
+		}
+		if allowed {
+			r.want(t, ask{method: "POST", path: "/v1/sandboxes", key: r.ann, body: body("")}, http.StatusCreated, &made)
+		} else {
+			r.fails(t, ask{method: "POST", path: "/v1/sandboxes", key: r.ann, body: body("")},
+				http.StatusForbidden, sandpit.PermissionDenied, "for administrators")
+		}
+		for _, bad := range []string{`,"source":"/etc"`, `,"read_only":true`, `,"volume":"x"`} {
+			r.fails(t, ask{method: "POST", path: "/v1/sandboxes", key: r.admin, body: body(bad)}, http.StatusBadRequest, sandpit.Invalid, "temporary")
+		}
+	}
+}
+
 // TestHealth asks what everybody may ask, without a key.
 func TestHealth(t *testing.T) {
 	t.Parallel()

@@ -34,6 +34,12 @@ func (s *server) allow(p api.Principal, spec *sandpit.Spec) error {
 		if spec.Mounts[i].Volume != "" { // the manager knows whose it is
 			continue
 		}
+		if spec.Mounts[i].Temporary {
+			if err := s.allowTemporary(p, spec.Mounts[i]); err != nil {
+				return err
+			}
+			continue
+		}
 		resolved, err := s.mountSource(p, spec.Mounts[i].Source)
 		if err != nil {
 			return err
@@ -41,6 +47,20 @@ func (s *server) allow(p api.Principal, spec *sandpit.Spec) error {
 		spec.Mounts[i].Source = resolved
 	}
 	return nil
+}
+
+// allowTemporary refuses temporary directories to clients who may not have them. Where
+// they are is not for clients to say.
+func (s *server) allowTemporary(p api.Principal, m sandpit.Mount) error {
+	if m.Source != "" {
+		return sandpit.Errorf(sandpit.Invalid, "mount on %.200q: a temporary directory has no source that can be named", m.Target)
+	}
+	if p.Admin || s.TemporaryMounts {
+		return nil
+	}
+	return sandpit.WithHint(
+		sandpit.Errorf(sandpit.PermissionDenied, "mount on %.200q: temporary directories of the server's machine are for administrators", m.Target),
+		"use a volume, or ask an administrator to allow it with server.temporary_mounts")
 }
 
 // mountSource resolves a path of the machine that a sandbox is to see. To clients

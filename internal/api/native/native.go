@@ -45,6 +45,9 @@ type Options struct {
 	// have directories shown to their sandboxes. Administrators are not bound to them.
 	// Default: none.
 	MountRoots []string
+	// TemporaryMounts lets clients have temporary directories of the machine. Default:
+	// administrators may.
+	TemporaryMounts bool
 	// Lifetime is how long a sandbox may exist that says nothing of it. Default: for ever.
 	Lifetime time.Duration
 	// MaxBody is how many bytes a request may have. Default: 1 MiB.
