@@ -57,7 +57,7 @@ var arrows = map[string][]string{
 	"internal/guestbin":        {},
 	"internal/guestbin/build":  {"internal/guestbin"},
 	"internal/hostpath":        {"."},
-	"internal/image":           {"."},
+	"internal/image":           {".", "internal/network/policy"},
 	"internal/journal":         {},
 	"internal/layer":           {"."},
 	"internal/manager":         {".", "internal/clock", "internal/layer", "internal/queue", "internal/store"},
