@@ -53,7 +53,7 @@ var arrows = map[string][]string{
 	"internal/envdtest":        {"internal/gen/..."},
 	"internal/gateway":         {".", "internal/api", "internal/clock", "internal/manager", "internal/store", "internal/wire"},
 	"internal/gen/...":         {"internal/gen/..."},
-	"internal/guest":           {".", "internal/beneath", "internal/gen/...", "internal/journal", "internal/tether", "internal/tree", "internal/watch"},
+	"internal/guest":           {".", "internal/beneath", "internal/gen/...", "internal/journal", "internal/site", "internal/tether", "internal/tree", "internal/watch"},
 	"internal/guestbin":        {},
 	"internal/guestbin/build":  {"internal/guestbin"},
 	"internal/hostpath":        {"."},
@@ -68,6 +68,7 @@ var arrows = map[string][]string{
 	"internal/queue/queuetest": {".", "internal/queue"},
 	"internal/screen":          {"."},
 	"internal/shell":           {"."},
+	"internal/site":            {".", "internal/beneath"},
 	"internal/sshd":            {".", "internal/api", "internal/manager", "internal/sshkey", "internal/store"},
 	"internal/sshkey":          {".", "internal/clock", "internal/store"},
 	"internal/store":           {".", "internal/queue"},
@@ -81,7 +82,7 @@ var arrows = map[string][]string{
 	"internal/usage":           {"."},
 	"internal/watch":           {"."},
 	"internal/wire":            {"."},
-	"internal/workspace":       {".", "internal/beneath", "internal/tree"},
+	"internal/workspace":       {".", "internal/beneath", "internal/site", "internal/tree"},
 }
 
 // owners says which packages may import a dependency that is heavy, or that

@@ -9,12 +9,13 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/client"
+	"github.com/sandpit-dev/sandpit/internal/workspace"
 )
 
 type urlOptions struct {
 	output
 	public, private, path, ticket bool
-	expires                       string
+	expires, files                string
 }
 
 func (a *app) newURL() *cobra.Command {
@@ -29,11 +30,14 @@ for itself when it opens the URL. With --public everybody sees the port, and the
 never expires; --private takes that back, and makes every URL useless that was printed
 before. With --ticket the URL opens once, in one browser, which sees the port for an hour
 then: for a link that others may read later.
+With --files the files of a directory inside are shown at the port, by a program that
+sandpit brings along; it runs until it is killed or the sandbox stops.
 What listens at the port speaks HTTP; it may listen at 127.0.0.1 only.`,
 		Example: `  sandpit url work 8000
   sandpit url --expires 7d work 8000
   curl "$(sandpit url work 8000)"
   sandpit url --ticket work 8000
+  sandpit url --files . work 8080
   sandpit url --public work 3000`,
 		Args: wantArgs(2, 2, "the name of a sandbox or a port"),
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
@@ -51,6 +55,7 @@ What listens at the port speaks HTTP; it may listen at 127.0.0.1 only.`,
 	f.BoolVar(&o.public, "public", false, "let everybody see the port from now on")
 	f.BoolVar(&o.private, "private", false, "let nobody see the port but by the URL that is printed now")
 	f.BoolVar(&o.path, "path", false, "print a URL at the address that all previews share, for names that nobody can look up")
+	f.StringVar(&o.files, "files", "", "show the files of a `directory` inside at the port, such as . for the working directory")
 	f.StringVar(&o.expires, "expires", "", "`time` that the URL is good for, such as 10m or 7d, at most 30d (default 1h); with --ticket at most 5m (default 30s)")
 	f.BoolVar(&o.ticket, "ticket", false, "print a URL that opens once")
 	return cmd
@@ -68,6 +73,11 @@ func (a *app) printURL(ctx context.Context, c *client.Client, o urlOptions, args
 	id, err := find(ctx, c, args[0])
 	if err != nil {
 		return err
+	}
+	if o.files != "" {
+		if err := workspace.ShowFiles(ctx, c.Open(id).Guest(), o.files, port); err != nil {
+			return err
+		}
 	}
 	document, byName, byPath, err := o.url(ctx, c, id, port, expires)
 	if err != nil {

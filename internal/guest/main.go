@@ -12,15 +12,28 @@ import (
 	"syscall"
 	"time"
 	"unsafe"
+
+	"github.com/sandpit-dev/sandpit/internal/site"
 )
 
-// Main is the first process of a sandbox. It returns its exit status.
+// Main is the first process of a sandbox, or one that shows files there (see package
+// site). It returns its exit status.
 func Main() int {
-	if err := serve(); err != nil {
+	run := serve
+	if len(os.Args) > 1 && os.Args[1] == site.Arg {
+		run = showFiles
+	}
+	if err := run(); err != nil {
 		_, _ = fmt.Fprintln(os.Stderr, "guest:", err)
 		return 1
 	}
 	return 0
+}
+
+func showFiles() error {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	return site.Run(ctx, os.Args[1:], os.Stdout)
 }
 
 func serve() error {
