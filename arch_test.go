@@ -55,11 +55,11 @@ var arrows = map[string][]string{
 	"internal/envdtest":        {"internal/gen/..."},
 	"internal/gateway":         {".", "internal/api", "internal/clock", "internal/manager", "internal/store", "internal/wire"},
 	"internal/gen/...":         {"internal/gen/..."},
-	"internal/guest":           {".", "internal/applet", "internal/beneath", "internal/gen/...", "internal/journal", "internal/tether", "internal/tree", "internal/watch"},
+	"internal/guest":           {".", "internal/applet", "internal/beneath", "internal/gen/...", "internal/journal", "internal/site", "internal/tether", "internal/tree", "internal/watch"},
 	"internal/guestbin":        {},
 	"internal/guestbin/build":  {"internal/guestbin"},
 	"internal/hostpath":        {"."},
-	"internal/image":           {"."},
+	"internal/image":           {".", "internal/network/policy"},
 	"internal/journal":         {},
 	"internal/layer":           {"."},
 	"internal/manager":         {".", "internal/clock", "internal/layer", "internal/queue", "internal/store", "internal/tempdir", "internal/usage"},
@@ -71,6 +71,7 @@ var arrows = map[string][]string{
 	"internal/queue/queuetest": {".", "internal/queue"},
 	"internal/screen":          {"."},
 	"internal/shell":           {"."},
+	"internal/site":            {".", "internal/beneath"},
 	"internal/sshd":            {".", "internal/api", "internal/manager", "internal/sshkey", "internal/store"},
 	"internal/sshkey":          {".", "internal/clock", "internal/store"},
 	"internal/store":           {".", "internal/queue"},
@@ -86,7 +87,7 @@ var arrows = map[string][]string{
 	"internal/usage":           {"."},
 	"internal/watch":           {"."},
 	"internal/wire":            {"."},
-	"internal/workspace":       {".", "internal/beneath", "internal/tree"},
+	"internal/workspace":       {".", "internal/beneath", "internal/site", "internal/tree"},
 }
 
 // owners says which packages may import a dependency that is heavy, or that

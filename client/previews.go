@@ -13,6 +13,9 @@ import (
 // PreviewURL is where a port of a sandbox is seen.
 type PreviewURL = wire.PreviewURL
 
+// PreviewTicket is where one browser sees a port of a sandbox.
+type PreviewTicket = wire.PreviewTicket
+
 // SharedPort is a port of a sandbox that is seen without a key.
 type SharedPort = wire.SharedPort
 
@@ -27,6 +30,20 @@ func (c *Client) PreviewURL(ctx context.Context, id sandpit.ID, port int, expire
 		method: http.MethodPost, path: portPath(id, port) + "/url", in: wire.NewPreviewURL{Expires: expires.Seconds()}, out: &u, again: true,
 	})
 	return u, err
+}
+
+// PreviewTicket returns where a browser sees a port, once: what it opens is exchanged for a
+// cookie that is good for session. Of a public port it has no ticket. The default of
+// expires is 30 seconds, at most 5 minutes; that of session an hour, at most 30 days.
+//
+// Errors as with PreviewURL. Exhausted: too many tickets of the sandbox wait.
+func (c *Client) PreviewTicket(ctx context.Context, id sandpit.ID, port int, expires, session time.Duration) (PreviewTicket, error) {
+	var t PreviewTicket
+	err := c.do(ctx, call{
+		method: http.MethodPost, path: portPath(id, port) + "/ticket",
+		in: wire.NewPreviewTicket{Expires: expires.Seconds(), Session: session.Seconds()}, out: &t, again: true,
+	})
+	return t, err
 }
 
 // SetPublic says whether everybody may see a port who knows its URL. URLs that were

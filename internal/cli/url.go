@@ -9,12 +9,13 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/client"
+	"github.com/sandpit-dev/sandpit/internal/workspace"
 )
 
 type urlOptions struct {
 	output
-	public, private, path bool
-	expires               string
+	public, private, path, ticket bool
+	expires, files                string
 }
 
 func (a *app) newURL() *cobra.Command {
@@ -27,11 +28,16 @@ func (a *app) newURL() *cobra.Command {
 Who has the URL sees the port, and no other, until it expires: a browser keeps that
 for itself when it opens the URL. With --public everybody sees the port, and the URL
 never expires; --private takes that back, and makes every URL useless that was printed
-before.
+before. With --ticket the URL opens once, in one browser, which sees the port for an hour
+then: for a link that others may read later.
+With --files the files of a directory inside are shown at the port, by a program that
+sandpit brings along; it runs until it is killed or the sandbox stops.
 What listens at the port speaks HTTP; it may listen at 127.0.0.1 only.`,
 		Example: `  sandpit url work 8000
   sandpit url --expires 7d work 8000
   curl "$(sandpit url work 8000)"
+  sandpit url --ticket work 8000
+  sandpit url --files . work 8080
   sandpit url --public work 3000`,
 		Args: wantArgs(2, 2, "the name of a sandbox or a port"),
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
@@ -49,7 +55,9 @@ What listens at the port speaks HTTP; it may listen at 127.0.0.1 only.`,
 	f.BoolVar(&o.public, "public", false, "let everybody see the port from now on")
 	f.BoolVar(&o.private, "private", false, "let nobody see the port but by the URL that is printed now")
 	f.BoolVar(&o.path, "path", false, "print a URL at the address that all previews share, for names that nobody can look up")
-	f.StringVar(&o.expires, "expires", "", "`time` that the URL is good for, such as 10m or 7d, at most 30d (default 1h)")
+	f.StringVar(&o.files, "files", "", "show the files of a `directory` inside at the port, such as . for the working directory")
+	f.StringVar(&o.expires, "expires", "", "`time` that the URL is good for, such as 10m or 7d, at most 30d (default 1h); with --ticket at most 5m (default 30s)")
+	f.BoolVar(&o.ticket, "ticket", false, "print a URL that opens once")
 	return cmd
 }
 
@@ -66,17 +74,22 @@ func (a *app) printURL(ctx context.Context, c *client.Client, o urlOptions, args
 	if err != nil {
 		return err
 	}
-	u, err := o.url(ctx, c, id, port, expires)
+	if o.files != "" {
+		if err := workspace.ShowFiles(ctx, c.Open(id).Guest(), o.files, port); err != nil {
+			return err
+		}
+	}
+	document, byName, byPath, err := o.url(ctx, c, id, port, expires)
 	if err != nil {
 		return err
 	}
-	text := u.URL
+	text := byName
 	if o.path {
-		text = u.PathURL
+		text = byPath
 	}
 	switch {
 	case o.json():
-		return a.show(o.output, listing{document: u})
+		return a.show(o.output, listing{document: document})
 	case text == "" && o.path:
 		return sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "the server shows no previews by path"), "set preview.listen in the server's configuration")
 	case text == "":
@@ -87,9 +100,9 @@ func (a *app) printURL(ctx context.Context, c *client.Client, o urlOptions, args
 	return err
 }
 
-// url changes who may see the port, if that is asked for, and asks for its URL.
-func (o urlOptions) url(ctx context.Context, c *client.Client, id sandpit.ID, port int, expires time.Duration) (client.PreviewURL, error) {
-	var err error
+// url changes who may see the port, if that is asked for, and asks for its URL, or one with
+// a ticket: what the server says, and the URL by host name and by path.
+func (o urlOptions) url(ctx context.Context, c *client.Client, id sandpit.ID, port int, expires time.Duration) (document any, byName, byPath string, err error) {
 	switch {
 	case o.public:
 		err = c.SetPublic(ctx, id, port, true)
@@ -97,7 +110,12 @@ func (o urlOptions) url(ctx context.Context, c *client.Client, id sandpit.ID, po
 		err = c.ClosePort(ctx, id, port)
 	}
 	if err != nil {
-		return client.PreviewURL{}, err
+		return nil, "", "", err
 	}
-	return c.PreviewURL(ctx, id, port, expires)
+	if o.ticket {
+		t, err := c.PreviewTicket(ctx, id, port, expires, 0)
+		return t, t.URL, t.PathURL, err
+	}
+	u, err := c.PreviewURL(ctx, id, port, expires)
+	return u, u.URL, u.PathURL, err
 }

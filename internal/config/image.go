@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"regexp"
 	"slices"
 	"strings"
@@ -20,6 +21,10 @@ type Image struct {
 	// Insecure are registries that may be spoken to without encryption, besides
 	// those of this machine. Default: none.
 	Insecure []string
+	// Registries are those at addresses that are not public, by name or as ranges of
+	// addresses, which users of a server may have images fetched from. Administrators
+	// may have all of them asked. Default: none, but for those that other settings name.
+	Registries []string
 	// Auth is logins by registry, besides those that Docker knows. Default: none.
 	Auth map[string]Login
 	// DockerConfig is the directory of Docker's config.json, where logins are.
@@ -69,6 +74,24 @@ func setHosts(field *[]string, v any) error {
 		}
 	}
 	*field = hosts
+	return nil
+}
+
+// setRegistries reads registries and ranges of addresses.
+func setRegistries(field *[]string, v any) error {
+	list, ok := listOf(v)
+	if !ok {
+		return fmt.Errorf("%s is not a list of registries; use for example [\"registry.lan:5000\", \"10.1.0.0/16\"]", show(v))
+	}
+	for _, text := range list {
+		if _, err := netip.ParsePrefix(text); err == nil {
+			continue
+		}
+		if err := checkHost(text); err != nil {
+			return err
+		}
+	}
+	*field = list
 	return nil
 }
 

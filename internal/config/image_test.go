@@ -20,14 +20,15 @@ func TestImageSection(t *testing.T) {
 	want = config.Image{
 		Pull: "never", CacheSize: 1 << 30, PullTimeout: 90 * time.Second, DockerConfig: "/d",
 		Mirrors:  map[string][]string{"docker.io": {"m1:5000", "m2/prefix"}, "ghcr.io": {"m3"}},
-		Insecure: []string{"m1:5000", "m2"},
-		Auth:     map[string]config.Login{"ghcr.io": {User: "u", Password: "p=w:x"}, "m3": {User: "v", Password: ""}},
-		PrePull:  []string{"python:3.12-slim", "ghcr.io/a/b@sha256:c"},
+		Insecure: []string{"m1:5000", "m2"}, Registries: []string{"registry.lan:5000", "10.1.0.0/16"},
+		Auth:    map[string]config.Login{"ghcr.io": {User: "u", Password: "p=w:x"}, "m3": {User: "v", Password: ""}},
+		PrePull: []string{"python:3.12-slim", "ghcr.io/a/b@sha256:c"},
 	}
 	file := `[image]
 pull = "never"
 mirrors = { "docker.io" = ["m1:5000", "m2/prefix"], "ghcr.io" = "m3" }
 insecure = ["m1:5000", "m2"]
+registries = ["registry.lan:5000", "10.1.0.0/16"]
 auth = "ghcr.io=u:p=w:x m3=v:"
 docker_config = "/d"
 cache_size = "1g"
@@ -38,7 +39,7 @@ pre_pull = ["python:3.12-slim", "ghcr.io/a/b@sha256:c"]
 		t.Errorf("file (-want +got):\n%s", diff)
 	}
 	fromVariables := user("",
-		"SANDPIT_IMAGE_PULL=never", "SANDPIT_IMAGE_MIRRORS=docker.io=m1:5000,m2/prefix ghcr.io=m3", "SANDPIT_IMAGE_INSECURE=m1:5000,m2",
+		"SANDPIT_IMAGE_PULL=never", "SANDPIT_IMAGE_MIRRORS=docker.io=m1:5000,m2/prefix ghcr.io=m3", "SANDPIT_IMAGE_INSECURE=m1:5000,m2", "SANDPIT_IMAGE_REGISTRIES=registry.lan:5000,10.1.0.0/16",
 		"SANDPIT_IMAGE_AUTH=ghcr.io=u:p=w:x m3=v:", "DOCKER_CONFIG=/d", "SANDPIT_IMAGE_CACHE_SIZE=1g", "SANDPIT_IMAGE_PULL_TIMEOUT=90s",
 		"SANDPIT_IMAGE_PRE_PULL=python:3.12-slim, ghcr.io/a/b@sha256:c")
 	if diff := cmp.Diff(want, load(t, fromVariables).Image); diff != "" {
@@ -56,6 +57,8 @@ func TestImageProblems(t *testing.T) {
 		`pull = "sometimes"`:              `image.pull: "sometimes" is not one of missing, always, never`,
 		`mirrors = "x"`:                   `image.mirrors: "x" is not a table of mirrors; use for example { "docker.io" = ["localhost:5000"] }`,
 		`mirrors = {"docker.io" = "a b"}`: `image.mirrors: "a b" is not a registry; write for example ghcr.io or localhost:5000`,
+		`registries = [1]`:                `image.registries: a list is not a list of registries; use for example ["registry.lan:5000", "10.1.0.0/16"]`,
+		`registries = ["10.1.0.0/ 8"]`:    `image.registries: "10.1.0.0/ 8" is not a registry; write for example ghcr.io or localhost:5000`,
 		`insecure = [1]`:                  `image.insecure: a list is not a list of registries; use for example ["registry.lan:5000"]`,
 		`insecure = ["http://x"]`:         `image.insecure: "http://x" is not a registry; write for example ghcr.io or localhost:5000`,
 		`auth = "secret"`:                 `image.auth: login 1 is not of the form registry=user:password`,

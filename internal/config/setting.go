@@ -33,6 +33,7 @@ const (
 	KeyImagePull      Key = "image.pull"
 	KeyImageMirrors   Key = "image.mirrors"
 	KeyImageInsecure  Key = "image.insecure"
+	KeyRegistries     Key = "image.registries"
 	KeyImageAuth      Key = "image.auth"
 	KeyDockerConfig   Key = "image.docker_config"
 	KeyCacheSize      Key = "image.cache_size"

@@ -83,6 +83,8 @@ func imageSettings() []setting {
 			"Registries tried before another. The variable: `docker.io=one,two ghcr.io=three`."),
 		define(KeyImageInsecure, func(c *Config) *[]string { return &c.Image.Insecure }, setHosts,
 			"Registries that may be spoken to without encryption."),
+		define(KeyRegistries, func(c *Config) *[]string { return &c.Image.Registries }, setRegistries,
+			"Registries at addresses that are not public, or ranges of addresses, that users of a server may have asked; administrators may have all."),
 		define(KeyImageAuth, func(c *Config) *map[string]Login { return &c.Image.Auth }, setAuth,
 			"Logins, besides those that Docker knows: `registry=user:password`."),
 		define(KeyDockerConfig, func(c *Config) *string { return &c.Image.DockerConfig }, setPath,

@@ -74,6 +74,7 @@ func dockerServerOptions(ctx context.Context, s surroundings) (docker.Options, e
 		return o, err
 	}
 	o.StateDir = dockerDir(s.cfg)
+	o.Guard = guard(s.cfg)
 	ctx = context.WithoutCancel(ctx)
 	o.Notice = func(text string) { s.log.WarnContext(ctx, "the docker engine", slog.String("notice", text)) }
 	return o, err

@@ -2,11 +2,13 @@ package daemon
 
 import (
 	"context"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/api"
 	"github.com/sandpit-dev/sandpit/internal/config"
 	"github.com/sandpit-dev/sandpit/internal/image"
 	"github.com/sandpit-dev/sandpit/internal/wire"
@@ -34,15 +36,45 @@ type PruneOptions = image.PruneOptions
 // Pruned is what was removed from the cache.
 type Pruned = image.Pruned
 
-// OpenImages opens the cache of images that cfg names.
-func OpenImages(cfg config.Config) (*Images, error) {
+// OpenImages opens the cache of images that cfg names, for the user of this machine.
+func OpenImages(cfg config.Config) (*Images, error) { return openImages(cfg, nil) }
+
+func openImages(cfg config.Config, guard *image.Guard) (*Images, error) {
 	dir := filepath.Join(cfg.CacheDir, "images")
 	for _, dir := range []string{cfg.CacheDir, dir} {
 		if err := config.MakePrivate(dir, os.Geteuid()); err != nil {
 			return nil, err
 		}
 	}
-	return image.Open(dir, imageOptions(cfg))
+	o := imageOptions(cfg)
+	o.Guard = guard
+	return image.Open(dir, o)
+}
+
+// guard keeps users of a server from having it ask registries that they do not reach
+// themselves, but for those that the configuration names in any way.
+func guard(cfg config.Config) *image.Guard {
+	inside := slices.Concat(cfg.Image.Registries, cfg.Image.Insecure, slices.Collect(maps.Keys(cfg.Image.Auth)))
+	for _, mirrors := range cfg.Image.Mirrors {
+		inside = append(inside, mirrors...)
+	}
+	refs := []sandpit.Image{cfg.Sandbox.Image, cfg.Docker.Image}
+	refs = append(refs, slices.Collect(maps.Values(cfg.E2B.Templates))...)
+	for _, name := range cfg.Image.PrePull {
+		refs = append(refs, sandpit.Image(name))
+	}
+	for _, pool := range cfg.Pools {
+		refs = append(refs, pool.Image)
+	}
+	for _, ref := range refs {
+		if registry := image.RegistryOf(ref); registry != "" {
+			inside = append(inside, registry)
+		}
+	}
+	return image.NewGuard(inside, func(ctx context.Context) bool {
+		p, err := api.PrincipalOf(ctx)
+		return err == nil && p.Admin
+	})
 }
 
 func imageOptions(cfg config.Config) image.Options {

@@ -97,7 +97,7 @@ func openServerDirs(cfg config.Config) (*image.Store, error) {
 			return nil, err
 		}
 	}
-	return OpenImages(cfg)
+	return openImages(cfg, guard(cfg))
 }
 
 // serve answers until ctx ends.

@@ -19,7 +19,8 @@ func errPrivate() error {
 
 // pass is how somebody got in.
 type pass struct {
-	// fresh is a token that came with the URL, and until is when it ends.
+	// fresh is a token that came with the URL, or that a ticket was exchanged for, and
+	// until is when it ends.
 	fresh string
 	until time.Time
 }
@@ -61,12 +62,11 @@ func (g *Gateway) enter(w http.ResponseWriter, r *http.Request, t target) (*http
 	case t.mode == byHeader || t.port == guestPort:
 		return r, pass{}, known
 	}
-	if token := queryValue(r.URL.RawQuery); token != "" {
-		until, ok := g.signer.check(token, sealed, now)
+	if p, shown, ok := g.shownInURL(r, sealed, now); shown {
 		if !ok {
 			return r, pass{}, errPrivate()
 		}
-		return r, pass{token, until}, nil
+		return r, p, nil
 	}
 	if g.hasCookie(r, sealed, now) {
 		return r, pass{}, checkPage(r)
@@ -104,29 +104,64 @@ func shownToken(h http.Header, port int) (token string, shown bool) {
 	return token, shown
 }
 
-// queryToken is the parameter that carries a token.
-const queryToken = "sandpit_token"
+// The parameters of a URL that carry a token and a ticket.
+const (
+	queryToken  = "sandpit_token"
+	queryTicket = "sandpit_ticket"
+)
 
-// queryValue returns the token in a query.
-func queryValue(raw string) string {
-	for part := range strings.SplitSeq(raw, "&") {
-		if name, value, _ := strings.Cut(part, "="); name == queryToken {
-			return value
-		}
+// shownInURL finds out what a URL opens. One with several tokens or tickets opens nothing,
+// and no ticket is used up by it, nor by those who look at links without opening them.
+func (g *Gateway) shownInURL(r *http.Request, sealed grant, now time.Time) (p pass, shown, ok bool) {
+	name, value, several := queryValue(r.URL.RawQuery)
+	switch {
+	case value == "" && !several:
+		return pass{}, false, false
+	case several:
+		return pass{}, true, false
+	case name == queryToken:
+		p.fresh = value
+		p.until, ok = g.signer.check(value, sealed, now)
+		return p, true, ok
+	case r.Method != http.MethodGet:
+		return pass{}, true, false
 	}
-	return ""
+	life, ok := g.tickets.take(value, sealed, now)
+	if ok {
+		p.until = now.Add(life).Truncate(time.Second)
+		p.fresh = g.signer.sign(sealed, p.until)
+	}
+	return p, true, ok
 }
 
-// withoutToken returns a query without its token, and everything else as it was
-// written.
+// queryValue returns the token or ticket in a query, and whether there are several.
+func queryValue(raw string) (name, value string, several bool) {
+	for part := range strings.SplitSeq(raw, "&") {
+		key, text, _ := strings.Cut(part, "=")
+		if key != queryToken && key != queryTicket || text == "" {
+			continue
+		}
+		if value != "" {
+			return "", "", true
+		}
+		name, value = key, text
+	}
+	return name, value, false
+}
+
+// withoutToken returns a query without its tokens and tickets, and everything else as it
+// was written.
 func withoutToken(raw string) string {
-	if !strings.Contains(raw, queryToken) && !strings.Contains(raw, "%") {
+	if !strings.Contains(raw, queryToken) && !strings.Contains(raw, queryTicket) && !strings.Contains(raw, "%") {
 		return raw
 	}
 	var rest []string
 	for part := range strings.SplitSeq(raw, "&") {
 		name, _, _ := strings.Cut(part, "=")
-		if plain, err := url.QueryUnescape(name); name != queryToken && (err != nil || plain != queryToken) {
+		if plain, err := url.QueryUnescape(name); err == nil {
+			name = plain
+		}
+		if name != queryToken && name != queryTicket {
 			rest = append(rest, part)
 		}
 	}

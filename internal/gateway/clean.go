@@ -39,12 +39,12 @@ func cleanRequest(h http.Header, t target) {
 	cleanCookies(h)
 }
 
-// isOurSecret reports whether the value of a header is an API key or a token.
+// isOurSecret reports whether the value of a header is an API key, a token or a ticket.
 func isOurSecret(value string) bool {
 	if _, rest, ok := strings.Cut(value, " "); ok {
 		value = strings.TrimSpace(rest) // of a scheme
 	}
-	return api.IsKey(value) || strings.HasPrefix(value, tokenPrefix)
+	return api.IsKey(value) || strings.HasPrefix(value, tokenPrefix) || strings.HasPrefix(value, ticketPrefix)
 }
 
 // cleanCookies takes our cookies out, and leaves the rest as it was written.

@@ -60,6 +60,7 @@ type Places struct {
 type Gateway struct {
 	o       Options
 	signer  signer
+	tickets tickets
 	buffers sync.Pool // of *[]byte
 
 	changing sync.Mutex // of whoever changes what was said of a port
@@ -200,15 +201,21 @@ func (g *Gateway) url(p store.Preview, life time.Duration) wire.PreviewURL {
 		u.Token = g.signer.sign(grant{p.Sandbox, p.Port, p.Epoch}, u.ExpiresAt)
 		query = "?" + queryToken + "=" + u.Token
 	}
-	name := strconv.Itoa(p.Port) + "-" + string(p.Sandbox)
+	u.URL, u.PathURL = g.addresses(p.Sandbox, p.Port, query)
+	return u
+}
+
+// addresses are where a port is seen by host name and by path; "": it is not.
+func (g *Gateway) addresses(id sandpit.ID, port int, query string) (byName, byPath string) {
+	number := strconv.Itoa(port)
 	places := g.o.Places()
 	if places.Host != "" {
-		u.URL = places.Scheme + "://" + name + "." + places.Host + "/" + query
+		byName = places.Scheme + "://" + number + "-" + string(id) + "." + places.Host + "/" + query
 	}
 	if places.Paths != "" {
-		u.PathURL = places.Paths + "/p/" + string(p.Sandbox) + "/" + strconv.Itoa(p.Port) + "/" + query
+		byPath = places.Paths + "/p/" + string(id) + "/" + number + "/" + query
 	}
-	return u
+	return byName, byPath
 }
 
 // SetPublic says whether everybody may see a port who knows its name. URLs that were

@@ -14,20 +14,32 @@ import (
 	"unsafe"
 
 	"github.com/sandpit-dev/sandpit/internal/applet"
+	"github.com/sandpit-dev/sandpit/internal/site"
 )
 
-// Main is the first process of a sandbox, or an applet. It returns its exit status.
+// Main is the first process of a sandbox, or what a command has started of its program:
+// see packages applet and site. It returns its exit status.
 func Main() int {
+	run := serve
 	if len(os.Args) > 1 {
 		if status, known := applet.Main(os.Args[1]); known {
 			return status
 		}
+		if os.Args[1] == site.Arg {
+			run = showFiles
+		}
 	}
-	if err := serve(); err != nil {
+	if err := run(); err != nil {
 		_, _ = fmt.Fprintln(os.Stderr, "guest:", err)
 		return 1
 	}
 	return 0
+}
+
+func showFiles() error {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	return site.Run(ctx, os.Args[1:], os.Stdout)
 }
 
 func serve() error {

@@ -28,6 +28,9 @@ type Options struct {
 	// Credentials finds out what a registry wants to know of this user. Default:
 	// nothing is known.
 	Credentials CredentialFunc
+	// Guard keeps from asking registries that are not public. Default: nobody is kept from
+	// anything.
+	Guard *Guard
 	// CacheSize is how many bytes on disk the cache may have; what was used least
 	// recently goes when more is added. Default: no bound.
 	CacheSize int64

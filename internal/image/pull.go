@@ -35,7 +35,7 @@ func (s *Store) pull(ctx context.Context, r reference, p Progress) (f *os.File, 
 		sandpit.Errorf(sandpit.Timeout, "fetching it took longer than %s", s.o.PullTimeout),
 		"try again: what is here already is not fetched again; image.pull_timeout sets the time"))
 	defer cancel()
-	c := s.newClient()
+	c := s.newClient(ctx)
 	defer c.close()
 	from := &remote{client: c, store: s, places: s.endpoints(c, r), tell: &tally{tell: p}}
 	data, err := from.top(ctx, r)
@@ -66,7 +66,7 @@ func causeOf(ctx context.Context, err error) error {
 
 // latest returns the digest that a registry has under a name now.
 func (s *Store) latest(ctx context.Context, r reference) (string, error) {
-	c := s.newClient()
+	c := s.newClient(ctx)
 	defer c.close()
 	data, err := (&remote{client: c, store: s, places: s.endpoints(c, r)}).top(ctx, r)
 	return sha256Of(data), err

@@ -28,11 +28,12 @@ type client struct {
 
 const maxRedirects = 5
 
-func (s *Store) newClient() *client {
+func (s *Store) newClient(ctx context.Context) *client {
+	l := &line{Guard: s.o.Guard.For(ctx), timeout: s.times.connect}
 	c := &client{times: s.times, insecure: s.o.Insecure, fetch: s.o.Credentials}
 	c.transport = &http.Transport{
-		Proxy:                  http.ProxyFromEnvironment,
-		DialContext:            (&net.Dialer{Timeout: s.times.connect}).DialContext,
+		Proxy:                  l.proxy,
+		DialContext:            l.dial,
 		TLSHandshakeTimeout:    s.times.connect,
 		ResponseHeaderTimeout:  s.times.idle,
 		MaxResponseHeaderBytes: 64 << 10,

@@ -59,7 +59,7 @@ func (p *Provider) Pull(ctx context.Context, name string, always bool, progress 
 	if progress != nil {
 		defer p.hearers.add(named.String(), progress)()
 	}
-	pull := func(ctx context.Context) error { return p.pull(ctx, named) }
+	pull := p.fetcher(ctx, named)
 	if _, pinned := named.(reference.Digested); always && !pinned {
 		if err := p.images.once(ctx, p, named.String(), pull); err != nil {
 			return Image{}, err

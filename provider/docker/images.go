@@ -77,7 +77,7 @@ func (s *imageStore) find(ctx context.Context, p *Provider, ref sandpit.Image) (
 		_, pinned := named.(reference.Digested)
 		always = p.o.Pull == image.PullAlways && !pinned
 		if p.o.Pull != image.PullNever {
-			pull = func(ctx context.Context) error { return p.pull(ctx, named) }
+			pull = p.fetcher(ctx, named)
 		}
 	}
 	if always {
@@ -178,6 +178,17 @@ func (p *Provider) imageInfo(ctx context.Context, name string) (imageInfo, error
 		info.WorkDir = "/" + strings.Trim(info.WorkDir, "/")
 	}
 	return info, nil
+}
+
+// fetcher is pull for somebody who asks in ctx.
+func (p *Provider) fetcher(ctx context.Context, named reference.Named) func(context.Context) error {
+	guard := p.o.Guard.For(ctx)
+	return func(ctx context.Context) error {
+		if err := guard.Check(ctx, reference.Domain(named)); err != nil {
+			return err
+		}
+		return p.pull(ctx, named)
+	}
 }
 
 // pull has the engine fetch an image from its registry.

@@ -61,6 +61,10 @@ type Options struct {
 	OpenFiles int64
 	// Pull is when a registry is asked. Default: image.PullMissing.
 	Pull image.PullPolicy
+	// Guard keeps from having the engine ask registries that are not public; what their
+	// names mean to it, and where they send it, is its own business. Default: nobody is
+	// kept from anything.
+	Guard *image.Guard
 	// PullTimeout is how long that may take. Default: 30 minutes.
 	PullTimeout time.Duration
 	// Credentials finds out what a registry wants to know of this user. Default:

@@ -14,6 +14,8 @@ import (
 // concurrently, with the context of a request, whose maker must own the sandbox.
 type Previews interface {
 	URL(ctx context.Context, id sandpit.ID, port int, life time.Duration) (wire.PreviewURL, error)
+	// Ticket is like URL, for one browser and one use.
+	Ticket(ctx context.Context, id sandpit.ID, port int, life, session time.Duration) (wire.PreviewTicket, error)
 	SetPublic(ctx context.Context, id sandpit.ID, port int, public bool) error
 	// Revoke makes a port private and every URL useless that was given out for it.
 	Revoke(ctx context.Context, id sandpit.ID, port int) error
@@ -34,6 +36,12 @@ type previewIn struct {
 	Body wire.NewPreviewURL
 }
 
+type ticketIn struct {
+	OnePort
+
+	Body wire.NewPreviewTicket
+}
+
 type accessIn struct {
 	OnePort
 
@@ -41,6 +49,8 @@ type accessIn struct {
 }
 
 type previewOut struct{ Body wire.PreviewURL }
+
+type ticketOut struct{ Body wire.PreviewTicket }
 
 type sharedOut struct{ Body wire.Page[wire.SharedPort] }
 
@@ -59,6 +69,10 @@ func (s *server) previews() {
 		u, err := s.Previews.URL(ctx, in.ID, in.Port, life)
 		return &previewOut{u}, err
 	})
+	op = operation(http.MethodPost, path+"/ticket", "createPreviewTicket", "Get a URL of a port that one browser may open, once")
+	op.Description = "The ticket in it is exchanged for a cookie of this port. It is used up then, and no restart of the server keeps it."
+	op.DefaultStatus = http.StatusCreated
+	add(s, op, s.previewTicket)
 	op = operation(http.MethodPut, path, "setPortAccess", "Say whether everybody may see a port")
 	op.Description = "URLs that were given out stay good."
 	op.DefaultStatus = http.StatusNoContent
@@ -70,6 +84,19 @@ func (s *server) previews() {
 	add(s, op, func(ctx context.Context, in *OnePort) (*struct{}, error) {
 		return nil, s.Previews.Revoke(ctx, in.ID, in.Port)
 	})
+}
+
+func (s *server) previewTicket(ctx context.Context, in *ticketIn) (*ticketOut, error) {
+	life, err := seconds("expires_seconds", in.Body.Expires)
+	if err != nil {
+		return nil, err
+	}
+	session, err := seconds("session_seconds", in.Body.Session)
+	if err != nil {
+		return nil, err
+	}
+	t, err := s.Previews.Ticket(ctx, in.ID, in.Port, life, session)
+	return &ticketOut{t}, err
 }
 
 func (s *server) sharedPorts(ctx context.Context, in *One) (*sharedOut, error) {
@@ -94,6 +121,10 @@ var errNoPreviews = sandpit.Errorf(sandpit.Unsupported, "this server has no prev
 
 func (noPreviews) URL(context.Context, sandpit.ID, int, time.Duration) (wire.PreviewURL, error) {
 	return wire.PreviewURL{}, errNoPreviews
+}
+
+func (noPreviews) Ticket(context.Context, sandpit.ID, int, time.Duration, time.Duration) (wire.PreviewTicket, error) {
+	return wire.PreviewTicket{}, errNoPreviews
 }
 
 func (noPreviews) SetPublic(context.Context, sandpit.ID, int, bool) error { return errNoPreviews }

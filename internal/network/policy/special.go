@@ -56,6 +56,14 @@ func (r *Rules) isSpecial(a netip.Addr) bool {
 	return true
 }
 
+// Public reports whether an address is on the public internet: one of somebody, by whatever
+// form of address. It knows nothing of which are this machine's.
+func Public(a netip.Addr) bool {
+	r := &Rules{special: special(), global6: global6()}
+	addr, inner := canonical(a)
+	return addr.IsValid() && !addr.IsMulticast() && !r.isSpecial(addr) && (!inner.IsValid() || !r.isSpecial(inner) && !inner.IsMulticast())
+}
+
 // narrow reports whether a rule for p names special addresses on purpose.
 func (r *Rules) narrow(p netip.Prefix) bool {
 	if p.IsSingleIP() {
