@@ -229,6 +229,7 @@ func newConfig(l layer) (*config.Config, error) {
 		"--restore-spec-validation=ignore", // paths and ids differ; what must be the same, the provider sees to
 		"--file-access-mounts=exclusive",   // but for those that sharedAnnotations name
 		"--overlay2=root:" + l.medium(),    // the directory is read from here, all else from annotations
+		"--allow-suid=true",                // sudo and su: rights inside mean nothing outside
 	})
 	if err != nil {
 		return nil, err
