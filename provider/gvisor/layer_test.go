@@ -55,6 +55,7 @@ $b rm device sparse
 $b truncate -s 10M holes; echo middle | $b dd of=holes bs=1M seek=5 conv=notrunc 2>/dev/null
 $b mkdir /etc/gone; echo > /etc/gone/x; $b rm -r /etc/gone
 $b chmod 750 /bin; $b ln /bin/busybox /bin/again
+for f in one two three; do echo $f > /opt/$f; $b mv /opt/$f /opt/new/$f; done
 `
 
 // layerListing tells of all files what a layer keeps: sizes of directories and numbers of

@@ -38,11 +38,12 @@ type layerWriter struct {
 	saved *savedLayer
 	out   io.Writer
 	tar   *tar.Writer
+	gone  map[string]struct{} // names that are not there any more; gVisor has the others as hard links to the first
 }
 
 // convert writes the layer as that of an OCI image.
 func (l *savedLayer) convert(to io.Writer) error {
-	w := &layerWriter{saved: l, out: to, tar: tar.NewWriter(to)}
+	w := &layerWriter{saved: l, out: to, tar: tar.NewWriter(to), gone: map[string]struct{}{}}
 	r := tar.NewReader(l.tree)
 	for {
 		h, err := r.Next()
@@ -64,8 +65,9 @@ func (w *layerWriter) entry(h *tar.Header, contents io.Reader) error {
 	if err != nil || name == "./" && h.Typeflag != tar.TypeDir || isOwn(name) {
 		return err
 	}
-	if h.Typeflag == tar.TypeChar && h.Devmajor == 0 && h.Devminor == 0 {
+	if w.isGone(h) {
 		dir, file := path.Split(name)
+		w.gone[h.Name] = struct{}{}
 		return w.tar.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: dir + markGone + file, Format: tar.FormatPAX})
 	}
 	n := &tar.Header{
@@ -91,6 +93,15 @@ func (w *layerWriter) entry(h *tar.Header, contents io.Reader) error {
 		return w.tar.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: n.Name + markOpaque, Format: tar.FormatPAX})
 	}
 	return nil
+}
+
+// isGone is true of what marks that a file is not there any more.
+func (w *layerWriter) isGone(h *tar.Header) bool {
+	if h.Typeflag == tar.TypeLink {
+		_, gone := w.gone[h.Linkname]
+		return gone
+	}
+	return h.Typeflag == tar.TypeChar && h.Devmajor == 0 && h.Devminor == 0
 }
 
 // layerName returns a name without what it begins with in the tree. A hostile kernel
