@@ -76,11 +76,16 @@ func kinds() []kind {
 
 // openGVisor opens the provider of a server, whose sandboxes outlive it.
 func openGVisor(ctx context.Context, s surroundings) (sandpit.Provider, error) {
-	store, err := openArchive(s.cfg)
+	options, err := gvisorOptions(ctx, s)
 	if err != nil {
 		return nil, err
 	}
-	return gvisor.New(gvisor.Config{
+	return gvisor.New(options)
+}
+
+func gvisorOptions(ctx context.Context, s surroundings) (gvisor.Config, error) {
+	store, err := openArchive(s.cfg)
+	return gvisor.Config{
 		RuntimeDir:  s.cfg.RuntimeDir,
 		ScratchDir:  filepath.Join(s.cfg.StateDir, "scratch"),
 		VolumeDir:   filepath.Join(s.cfg.StateDir, "volumes"),
@@ -95,7 +100,7 @@ func openGVisor(ctx context.Context, s surroundings) (sandpit.Provider, error) {
 		Notice: func(text string) {
 			s.log.WarnContext(ctx, "a default limit cannot be enforced", slog.String("limit", text))
 		},
-	})
+	}, err
 }
 
 // ProviderNames lists the providers that this program knows.

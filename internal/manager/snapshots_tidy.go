@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"strconv"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/store"
@@ -82,26 +83,26 @@ func (m *Manager) compareSnapshots(ctx context.Context, provider string, rows []
 		there[s.ID] = s
 	}
 	for _, n := range rows {
-		problem := reasonSnapshotGone
+		problem, memory := reasonSnapshotGone, n.Memory
 		if s, ok := there[n.ID]; ok {
-			problem = cut(s.Unloadable, store.MaxReason)
+			problem, memory = cut(s.Unloadable, store.MaxReason), s.Memory
 		}
-		if problem != n.Problem {
-			m.explainSnapshot(ctx, n, problem)
+		if problem != n.Problem || memory != n.Memory {
+			m.explainSnapshot(ctx, n, memory, problem)
 		}
 	}
 	m.removeStrange(ctx, provider, keeper, list)
 }
 
-// explainSnapshot writes down, and tells, why nothing can be made of a snapshot, or that
-// something can again.
-func (m *Manager) explainSnapshot(ctx context.Context, n store.Snapshot, problem string) {
-	err := m.o.Store.SetSnapshotProblem(ctx, n.ID, problem)
+// explainSnapshot writes down, and tells, why nothing can be made of a snapshot, or only
+// what has its files, or that something can again.
+func (m *Manager) explainSnapshot(ctx context.Context, n store.Snapshot, memory bool, problem string) {
+	err := m.o.Store.SetSnapshotUse(ctx, n.ID, memory, problem)
 	if errors.Is(err, sandpit.NotFound) {
 		return // it was removed meanwhile
 	}
 	args := snapshotArgs(n)
-	args["problem"] = problem
+	args["problem"], args["memory"] = problem, strconv.FormatBool(memory)
 	m.record(Report{Actor: actorManager, Action: "look at snapshot", Args: args, Err: err})
 }
 

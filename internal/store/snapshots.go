@@ -139,11 +139,11 @@ func (s *Store) SetSnapshotDeleting(ctx context.Context, id sandpit.SnapshotID) 
 	})
 }
 
-// SetSnapshotProblem writes why nothing can be made of a snapshot, "" if something can.
-// NotFound: it is gone.
-func (s *Store) SetSnapshotProblem(ctx context.Context, id sandpit.SnapshotID, problem string) error {
+// SetSnapshotUse writes whether there is memory in a snapshot that can be loaded, and why
+// nothing can be made of it, "" if something can. NotFound: it is gone.
+func (s *Store) SetSnapshotUse(ctx context.Context, id sandpit.SnapshotID, memory bool, problem string) error {
 	return s.changeSnapshot(ctx, id, func(tx *writer) (int64, error) {
-		return tx.exec(ctx, `UPDATE snapshots SET problem = ?2 WHERE id = ?1`, string(id), cut(problem))
+		return tx.exec(ctx, `UPDATE snapshots SET problem = ?2, memory = ?3 WHERE id = ?1`, string(id), cut(problem), memory)
 	})
 }
 

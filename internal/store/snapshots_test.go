@@ -54,7 +54,7 @@ func TestSnapshots(t *testing.T) {
 	want(t, err, sandpit.NotFound, string(a.ID))
 	_, err = s.Snapshot(ctx, "ann", "")
 	want(t, err, sandpit.NotFound, "no snapshot")
-	if err := s.SetSnapshotProblem(ctx, a.ID, "of another version"); err != nil {
+	if err := s.SetSnapshotUse(ctx, a.ID, true, "of another version"); err != nil {
 		t.Error(err)
 	}
 	if err := s.SetSnapshotDeleting(ctx, d.ID); err != nil {
@@ -107,7 +107,7 @@ func TestSnapshots(t *testing.T) {
 	}
 	for what, err := range map[string]error{
 		"delete": s.DeleteSnapshot(ctx, a.ID), "finish": s.FinishSnapshot(ctx, a, plenty),
-		"problem": s.SetSnapshotProblem(ctx, a.ID, ""), "deleting": s.SetSnapshotDeleting(ctx, a.ID),
+		"use": s.SetSnapshotUse(ctx, a.ID, false, ""), "deleting": s.SetSnapshotDeleting(ctx, a.ID),
 	} {
 		if sandpit.CodeOf(err) != sandpit.NotFound {
 			t.Errorf("%s: %v", what, err)

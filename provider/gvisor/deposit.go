@@ -22,6 +22,8 @@ type deposit struct {
 	dir   string
 	held  *os.File            // the locked directory
 	files map[string]*os.File // by name, empty at first
+	// replaces says that there is one of the name, and that it makes room.
+	replaces bool
 }
 
 // begin makes empty files of the names. Who calls it calls discard.
@@ -79,6 +81,9 @@ func (d *deposit) commit(m manifest, root, guest *os.File) (manifest, error) {
 
 // publish gives the directory its name.
 func (d *deposit) publish() error {
+	if d.replaces {
+		return d.exchange()
+	}
 	err := unix.Renameat2(unix.AT_FDCWD, d.dir, unix.AT_FDCWD, d.vault.path(d.name), unix.RENAME_NOREPLACE)
 	if errors.Is(err, unix.EEXIST) {
 		return sandpit.Errorf(sandpit.AlreadyExists, "there is one already")
@@ -92,6 +97,16 @@ func (d *deposit) publish() error {
 		return errors.Join(err, d.vault.remove(d.name))
 	}
 	return nil
+}
+
+// exchange gives the directory the name of another one, which discard removes. A crash
+// leaves one of both, and both are complete.
+func (d *deposit) exchange() error {
+	err := unix.Renameat2(unix.AT_FDCWD, d.dir, unix.AT_FDCWD, d.vault.path(d.name), unix.RENAME_EXCHANGE)
+	if err != nil {
+		return err
+	}
+	return syncPath(d.vault.dir)
 }
 
 // write fills the directory.

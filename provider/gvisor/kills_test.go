@@ -45,6 +45,13 @@ func operations() map[string]operation {
 		"resume": {from: "suspended", memory: true, do: with(func(ctx context.Context, box sandpit.Instance) error {
 			return box.(sandpit.Pauser).Resume(ctx)
 		})},
+		"upgrade": {from: "suspended", memory: true, do: func(ctx context.Context, _ killTask, p *gvisor.Provider, _ sandpit.Instance) error {
+			list, err := p.UpgradeState(ctx)
+			for _, u := range list {
+				err = errors.Join(err, u.Err)
+			}
+			return err
+		}},
 		"stop": {from: "running", do: with(func(ctx context.Context, box sandpit.Instance) error {
 			return box.(sandpit.Stopper).Stop(ctx)
 		})},

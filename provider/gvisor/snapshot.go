@@ -72,7 +72,9 @@ func (p *Provider) describe(id sandpit.SnapshotID, m manifest) sandpit.Snapshot 
 	snap := sandpit.Snapshot{
 		ID: id, Sandbox: m.Record.ID, Spec: m.Record.Spec, Memory: true, Size: m.size(), CreatedAt: m.SavedAt,
 	}
-	if err := p.loadable(m); err != nil {
+	lost, err := p.memoryLost(m)
+	snap.Memory = lost == nil
+	if err != nil {
 		snap.Unloadable = err.Error()
 	}
 	return snap
@@ -129,7 +131,8 @@ func (p *Provider) createCopy(ctx context.Context, id sandpit.ID, from sandpit.S
 		return nil, err
 	}
 	defer files.close()
-	if err := p.loadable(files.manifest); err != nil {
+	lost, err := p.memoryLost(files.manifest)
+	if err != nil {
 		return nil, err
 	}
 	rec := files.manifest.Record
@@ -148,6 +151,14 @@ func (p *Provider) createCopy(ctx context.Context, id sandpit.ID, from sandpit.S
 	}
 	rec.ID, rec.CreatedAt, rec.Token = id, time.Now(), rand.Text()
 	inst := newInstance(p, eng.dir, rec)
+	if lost != nil {
+		kept, err := p.snapshots.filesOf(string(from), files.manifest)
+		if err != nil {
+			return nil, err
+		}
+		kept.record = rec
+		return inst.startFrom(ctx, kept)
+	}
 	if err := p.place(ctx, inst, rec, files.images(true)); err != nil {
 		return nil, err
 	}

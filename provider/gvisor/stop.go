@@ -51,6 +51,9 @@ func (i *Instance) stop(ctx context.Context) error {
 	if keep.has(i.id) {
 		return errors.Join(sandpit.Errorf(sandpit.Conflict, "it is stopped already"), i.endLeftover(ctx))
 	}
+	if i.provider.suspended.has(string(i.id)) {
+		return i.stopSuspended()
+	}
 	dir, err := i.provider.locate(ctx, i.id)
 	if err != nil {
 		return err
@@ -156,6 +159,12 @@ func (i *Instance) start(ctx context.Context) error {
 		return sandpit.Errorf(sandpit.Conflict, "it is not stopped")
 	}
 	if err != nil {
+		return err
+	}
+	// What is left of its memory, if it was paused on disk before it was stopped, must not
+	// count later.
+	if err := p.suspended.remove(string(i.id)); err != nil {
+		files.close()
 		return err
 	}
 	started, err := i.startFrom(ctx, files)

@@ -167,8 +167,8 @@ func (i *Instance) wakeLocked(ctx context.Context) error {
 // record. When that fails it is paused as before.
 func (i *Instance) awaken(ctx context.Context, files savedFiles, rec record) error {
 	p := i.provider
-	if err := p.loadable(files.manifest); err != nil {
-		return err
+	if lost, err := p.memoryLost(files.manifest); err != nil || lost != nil {
+		return errors.Join(err, sandpit.WithHint(lost, "its files are there, without the programs: stop it, and start it"))
 	}
 	if err := i.endLeftover(ctx); err != nil {
 		return err
