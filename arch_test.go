@@ -50,7 +50,7 @@ var arrows = map[string][]string{
 	"internal/cli":             {".", "client", "internal/config", "internal/daemon", "internal/hostpath", "internal/mcp", "internal/screen", "internal/tool", "internal/usage", "internal/workspace"},
 	"internal/clock":           {},
 	"internal/config":          {".", "internal/network/policy"},
-	"internal/daemon":          {".", "internal/api/...", "internal/archive", "internal/clock", "internal/config", "internal/gateway", "internal/guestbin", "internal/hostpath", "internal/image", "internal/manager", "internal/publish", "internal/queue", "internal/sshd", "internal/sshkey", "internal/store", "internal/telemetry", "internal/tempdir", "internal/template", "internal/tlscert", "internal/usage", "internal/wire", "provider/docker", "provider/gvisor"},
+	"internal/daemon":          {".", "internal/api/...", "internal/archive", "internal/beneath", "internal/clock", "internal/config", "internal/gateway", "internal/guestbin", "internal/hostpath", "internal/image", "internal/manager", "internal/publish", "internal/queue", "internal/sshd", "internal/sshkey", "internal/store", "internal/telemetry", "internal/tempdir", "internal/template", "internal/tlscert", "internal/tree", "internal/usage", "internal/wire", "provider/docker", "provider/gvisor"},
 	"internal/envd":            {".", "internal/gen/..."},
 	"internal/envdtest":        {"internal/gen/..."},
 	"internal/gateway":         {".", "internal/api", "internal/clock", "internal/manager", "internal/store", "internal/wire"},

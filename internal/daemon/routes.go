@@ -26,7 +26,7 @@ func (s *service) routes(mux *http.ServeMux) (public []string) {
 		Version: wire.Version{
 			Sandpit: v.Sandpit, GVisor: v.GVisor, Guest: v.Guest, Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH,
 		},
-		Previews:   s.gateway,
+		Previews: s.gateway, Contexts: s.contexts,
 		MountRoots: s.cfg.Server.MountRoots, TemporaryMounts: s.cfg.Server.TemporaryMounts, Lifetime: s.cfg.Manager.Lifetime, MaxBody: s.cfg.Server.MaxBody, Log: s.log,
 	})
 	s.data.Register(mux)

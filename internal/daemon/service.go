@@ -50,6 +50,7 @@ type service struct {
 	data      *data.Server
 	e2b       *e2b.Server
 	prePuller *prePuller
+	contexts  *contexts
 	publisher *publish.Publisher
 	gateway   *gateway.Gateway
 	edge      *api.Edge
@@ -71,6 +72,9 @@ func (s *service) open(ctx context.Context) (err error) {
 		return err
 	}
 	if err := s.openQueue(ctx); err != nil {
+		return err
+	}
+	if s.contexts, err = openContexts(s.cfg.StateDir); err != nil {
 		return err
 	}
 	version := ReadVersions().Sandpit

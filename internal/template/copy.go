@@ -109,7 +109,7 @@ type packing struct {
 
 // add adds one path with all that is below it.
 func (p *packing) add(from, to string, intoDir bool) error {
-	from = path.Clean(strings.TrimPrefix(filepath.ToSlash(from), "/"))
+	from = clean(from)
 	if !fs.ValidPath(from) {
 		return sandpit.Errorf(sandpit.Invalid, "%q leads out of the directory", from)
 	}
@@ -150,6 +150,9 @@ func (p *packing) add(from, to string, intoDir bool) error {
 		return p.entry(name, path.Join(to, below), info)
 	})
 }
+
+// clean is a path below the directory.
+func clean(from string) string { return path.Clean(strings.TrimPrefix(filepath.ToSlash(from), "/")) }
 
 func (s *source) ignores(name string) (bool, error) {
 	if name == "." {

@@ -50,6 +50,8 @@ type Options struct {
 	TemporaryMounts bool
 	// Lifetime is how long a sandbox may exist that says nothing of it. Default: for ever.
 	Lifetime time.Duration
+	// Contexts keep the files of builds. Default: templates cannot be built.
+	Contexts Contexts
 	// MaxBody is how many bytes a request may have. Default: 1 MiB.
 	MaxBody int64
 	// Log hears of what is not told to clients. Default: nobody does.
@@ -158,6 +160,7 @@ func Register(mux *http.ServeMux, o Options) huma.API {
 	s.images()
 	s.volumes()
 	s.snapshots()
+	s.templates()
 	s.facts()
 	s.health()
 	schemas := s.api.OpenAPI().Components.Schemas.Map()

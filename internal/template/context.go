@@ -1,0 +1,42 @@
+package template
+
+import (
+	"archive/tar"
+	"context"
+	"fmt"
+	"io"
+)
+
+// WriteContext writes the files that a template copies from a directory as a tar stream,
+// under their paths there. What is ignored there is not in it.
+//
+// NotFound: a file. Invalid: it leads out of the directory.
+func WriteContext(ctx context.Context, t Template, dir string, to io.Writer) (err error) {
+	from, err := openSource(dir)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = from.root.Close() }() // only read
+	p := &packing{ctx: ctx, source: from, sum: io.Discard, tar: tar.NewWriter(to)}
+	for i, s := range t.Steps {
+		if s.Copy == nil {
+			continue
+		}
+		for _, name := range s.Copy.From {
+			if err := p.add(name, clean(name), false); err != nil {
+				return fmt.Errorf("%s: %w", s.Where(i), err)
+			}
+		}
+	}
+	return p.tar.Close()
+}
+
+// Copies reports whether a template copies files.
+func Copies(t Template) bool {
+	for _, s := range t.Steps {
+		if s.Copy != nil {
+			return true
+		}
+	}
+	return false
+}
