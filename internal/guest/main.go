@@ -12,10 +12,16 @@ import (
 	"syscall"
 	"time"
 	"unsafe"
+
+	"github.com/sandpit-dev/sandpit/internal/interpreter"
 )
 
-// Main is the first process of a sandbox. It returns its exit status.
+// Main is the first process of a sandbox, or the interpreter in one, as the first argument says. It returns
+// its exit status.
 func Main() int {
+	if len(os.Args) > 1 && os.Args[1] == interpreter.Arg {
+		return interpreter.Main(os.Args[2:])
+	}
 	if err := serve(); err != nil {
 		_, _ = fmt.Fprintln(os.Stderr, "guest:", err)
 		return 1
@@ -47,6 +53,12 @@ func serve() error {
 	g := newGuest("/") // which is on the sandbox's own disk, whatever is mounted elsewhere
 	g.processes.groups = groups
 	defer g.Close()
+	if stop, err := g.shareEnviron(ctx); err != nil {
+		// Another guest has the name, where sandboxes share a network.
+		_, _ = fmt.Fprintln(os.Stderr, "guest: share the environment:", err)
+	} else {
+		defer stop()
+	}
 	if len(os.Args) > 1 && os.Args[1] == StdioArg {
 		return serveStdio(ctx, g)
 	}
