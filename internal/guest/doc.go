@@ -10,5 +10,8 @@
 // A guest starts without a key and obeys nobody. The first call of /init gives
 // it one, before anything else runs beside it; from then on every call but
 // /health needs the key in the header X-Access-Token, /init included. So
-// nothing inside can give it another.
+// nothing inside can give it another. All that programs inside can ask of the guest is the environment that it gives
+// to programs (interpreter.EnvironSocket).
+//
+// With the argument "interpreter" the program is not a guest: it runs code in kernels, as package interpreter has it.
 package guest

@@ -14,22 +14,35 @@ import (
 	"unsafe"
 
 	"github.com/sandpit-dev/sandpit/internal/applet"
+	"github.com/sandpit-dev/sandpit/internal/interpreter"
 	"github.com/sandpit-dev/sandpit/internal/site"
 )
 
 // Main is the first process of a sandbox, or what a command has started of its program:
-// see packages applet and site. It returns its exit status.
+// an applet, the interpreter, or who shows files. It returns its exit status.
 func Main() int {
-	run := serve
 	if len(os.Args) > 1 {
-		if status, known := applet.Main(os.Args[1]); known {
+		if status, known := role(os.Args[1]); known {
 			return status
 		}
-		if os.Args[1] == site.Arg {
-			run = showFiles
-		}
 	}
-	if err := run(); err != nil {
+	return told(serve())
+}
+
+// role plays what the first argument names, if it is more than a guest has to know.
+func role(name string) (status int, known bool) {
+	switch name {
+	case interpreter.Arg:
+		return interpreter.Main(os.Args[2:]), true
+	case site.Arg:
+		return told(showFiles()), true
+	}
+	return applet.Main(name)
+}
+
+// told is the exit status for an error, which is said.
+func told(err error) int {
+	if err != nil {
 		_, _ = fmt.Fprintln(os.Stderr, "guest:", err)
 		return 1
 	}
@@ -66,6 +79,12 @@ func serve() error {
 	g := newGuest("/") // which is on the sandbox's own disk, whatever is mounted elsewhere
 	g.processes.groups = groups
 	defer g.Close()
+	if stop, err := g.shareEnviron(ctx); err != nil {
+		// Another guest has the name, where sandboxes share a network.
+		_, _ = fmt.Fprintln(os.Stderr, "guest: share the environment:", err)
+	} else {
+		defer stop()
+	}
 	if len(os.Args) > 1 && os.Args[1] == StdioArg {
 		return serveStdio(ctx, g)
 	}

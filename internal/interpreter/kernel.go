@@ -1,0 +1,360 @@
+package interpreter
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+	"unicode/utf8"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+const (
+	maxLine    = 32 << 20 // bytes of one line of a kernel: a result with all of its representations
+	maxBacklog = 64 << 10 // bytes of a stream that are kept between two runs
+	startTime  = 2 * time.Minute
+	lastWords  = 200 * time.Millisecond // how long what an ended kernel has said is looked for
+)
+
+// kernel is a program that runs code. What reads from it ends before ended is closed.
+type kernel struct {
+	language language
+	cmd      *exec.Cmd
+	requests *os.File
+	readers  sync.WaitGroup
+	attached chan struct{} // closed when readers has all that read
+	ended    chan struct{} // closed when the program has ended, and nothing reads from it
+	ending   error         // how, once ended is closed
+	lastJob  uint64
+
+	mu      sync.Mutex
+	run     *reception        // of the run that is under way, or nil
+	backlog map[Stream][]byte // what background threads have printed between runs, the newest
+}
+
+// reception is where what a kernel tells goes during a run.
+type reception struct {
+	messages chan message
+	over     chan struct{}
+}
+
+// message is one thing that a kernel tells: a part of a stream, the mark in one, or a line.
+type message struct {
+	stream Stream // "" for lines
+	text   []byte
+	marked bool // the stream's part of this run has ended
+	line   line
+}
+
+// line is one of descriptor 4.
+type line struct {
+	Type      string                     `json:"type"`
+	ID        uint64                     `json:"id"`
+	Count     int                        `json:"count"`
+	Main      bool                       `json:"main"`
+	Last      bool                       `json:"last"`
+	Data      map[string]json.RawMessage `json:"data"`
+	Name      string                     `json:"name"`
+	Value     string                     `json:"value"`
+	Traceback string                     `json:"traceback"`
+}
+
+// pipes are the ends that a kernel is given, and ours.
+type pipes struct {
+	theirs []*os.File // by descriptor, from 1
+	ours   []*os.File
+}
+
+func (p *pipes) add(intoKernel bool) error {
+	r, w, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	if !intoKernel {
+		r, w = w, r
+	}
+	p.theirs, p.ours = append(p.theirs, r), append(p.ours, w)
+	return nil
+}
+
+func closeAll(files []*os.File) {
+	for _, f := range files {
+		_ = f.Close() // nothing can be lost: what was written is in the pipe
+	}
+}
+
+// startKernel starts a kernel in a directory and waits until it can run code.
+func startKernel(ctx context.Context, l language, dir string) (*kernel, error) {
+	program, err := l.program()
+	if err != nil {
+		return nil, err
+	}
+	var p pipes
+	defer func() { closeAll(p.theirs) }()
+	for _, into := range []bool{false, false, true, false, true} {
+		if err := p.add(into); err != nil {
+			closeAll(p.ours)
+			return nil, sandpit.Errorf(sandpit.Exhausted, "open pipes for a kernel: %w", err)
+		}
+	}
+	k := &kernel{language: l, requests: p.ours[2], attached: make(chan struct{}), ended: make(chan struct{}), backlog: make(map[Stream][]byte)}
+	k.cmd = exec.Command(program, l.command[1:]...) //nolint:noctx,gosec // it ends with its context, not with a request; it is to run anything
+	k.cmd.Dir = dir
+	k.cmd.Stdout, k.cmd.Stderr, k.cmd.ExtraFiles = p.theirs[0], p.theirs[1], p.theirs[2:]
+	// A group of its own: its children are interrupted and killed with it.
+	k.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	first := k.begin()
+	source, mark := l.withMark()
+	if err := k.attach(p.ours, mark); err != nil {
+		closeAll(p.ours)
+		return nil, sandpit.Errorf(sandpit.Unavailable, "start a kernel: %w", err)
+	}
+	_, err = io.WriteString(p.ours[4], source)
+	_ = p.ours[4].Close() // the kernel reads to the end
+	if err == nil {
+		err = k.awaitReady(ctx, first)
+	}
+	k.over(first)
+	if err != nil {
+		k.close()
+		return nil, err
+	}
+	return k, nil
+}
+
+// attach starts the program, what reads from it, and what waits for its end.
+func (k *kernel) attach(ours []*os.File, mark string) error {
+	started := make(chan error)
+	go func() {
+		// A program dies with the thread that has started it. This one stays until the program has ended.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := k.cmd.Start()
+		started <- err
+		if err == nil {
+			k.await(ours)
+		}
+	}()
+	if err := <-started; err != nil {
+		return err
+	}
+	k.readers.Go(func() { k.readStream(ours[0], Stdout, mark) })
+	k.readers.Go(func() { k.readStream(ours[1], Stderr, mark) })
+	k.readers.Go(func() { k.readLines(ours[3]) })
+	close(k.attached)
+	return nil
+}
+
+// await waits for the kernel's end and for what reads from it.
+func (k *kernel) await(ours []*os.File) {
+	defer close(k.ended)
+	k.ending = k.cmd.Wait()
+	if k.ending == nil {
+		k.ending = errors.New("exit status 0")
+	}
+	k.killGroup()
+	<-k.attached
+	// What it said last is in the pipes; others that have them open must not keep us.
+	for _, f := range []*os.File{ours[0], ours[1], ours[3]} {
+		_ = f.SetReadDeadline(time.Now().Add(lastWords)) // pipes have deadlines
+	}
+	k.readers.Wait()
+	closeAll([]*os.File{ours[0], ours[1], ours[2], ours[3]})
+}
+
+// awaitReady waits for the kernel's first line, and tells what it printed instead of it.
+func (k *kernel) awaitReady(ctx context.Context, r *reception) error {
+	late := time.NewTimer(startTime)
+	defer late.Stop()
+	var said strings.Builder
+	for {
+		select {
+		case m := <-r.messages:
+			if m.line.Type == "ready" {
+				return nil
+			}
+			if said.Len() < 4096 {
+				said.Write(m.text)
+			}
+		case <-k.ended:
+			return sandpit.Errorf(sandpit.Unavailable, "the kernel does not start: %v: %s", k.ending, lastLine(said.String()))
+		case <-late.C:
+			return sandpit.Errorf(sandpit.Timeout, "the kernel is not ready after %v", startTime)
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func lastLine(text string) string {
+	text = strings.TrimSpace(text)
+	return text[strings.LastIndexByte(text, '\n')+1:]
+}
+
+// begin has everything that the kernel tells go to a run, what it has told before first.
+func (k *kernel) begin() *reception {
+	r := &reception{messages: make(chan message), over: make(chan struct{})}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.run = r
+	return r
+}
+
+// takeBacklog returns what was printed since the last run.
+func (k *kernel) takeBacklog() map[Stream][]byte {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	old := k.backlog
+	k.backlog = make(map[Stream][]byte)
+	return old
+}
+
+func (k *kernel) over(r *reception) {
+	k.mu.Lock()
+	k.run = nil
+	k.mu.Unlock()
+	close(r.over)
+}
+
+// deliver gives a message to the run that is under way. Between runs, output is kept for the next
+// one, as much as there is room for, and lines mean nothing.
+func (k *kernel) deliver(m message) {
+	k.mu.Lock()
+	r := k.run
+	if r == nil {
+		if m.stream != "" && len(m.text) > 0 {
+			all := slices.Concat(k.backlog[m.stream], m.text)
+			k.backlog[m.stream] = bytes.Clone(all[max(0, len(all)-maxBacklog):])
+		}
+		k.mu.Unlock()
+		return
+	}
+	k.mu.Unlock()
+	select {
+	case r.messages <- m:
+	case <-r.over:
+		m.marked = false // it was that run's
+		k.deliver(m)
+	}
+}
+
+// readStream passes on what programs print, cut at marks and not within characters.
+func (k *kernel) readStream(f io.Reader, stream Stream, mark string) {
+	var held []byte // may be the beginning of a mark or of a character
+	buf := make([]byte, 32<<10)
+	for {
+		n, err := f.Read(buf)
+		data := slices.Concat(held, buf[:n])
+		for {
+			before, after, found := bytes.Cut(data, []byte(mark))
+			if !found {
+				break
+			}
+			k.deliver(message{stream: stream, text: bytes.Clone(before), marked: true})
+			data = after
+		}
+		keep := 0
+		if err == nil {
+			keep = unfinished(data, mark)
+		}
+		if whole := data[:len(data)-keep]; len(whole) > 0 {
+			k.deliver(message{stream: stream, text: bytes.Clone(whole)})
+		}
+		held = bytes.Clone(data[len(data)-keep:])
+		if err != nil {
+			return // its end, or the kernel's
+		}
+	}
+}
+
+// unfinished is how many of the last bytes are the beginning of a mark, or of a character.
+func unfinished(data []byte, mark string) int {
+	for n := min(len(mark)-1, len(data)); n > 0; n-- {
+		if strings.HasPrefix(mark, string(data[len(data)-n:])) {
+			return n
+		}
+	}
+	for n := 1; n < utf8.UTFMax && n <= len(data); n++ {
+		if b := data[len(data)-n]; utf8.RuneStart(b) {
+			if b >= utf8.RuneSelf && !utf8.FullRune(data[len(data)-n:]) {
+				return n
+			}
+			return 0
+		}
+	}
+	return 0
+}
+
+// readLines passes on the lines of descriptor 4. A kernel that writes something else is killed.
+func (k *kernel) readLines(f io.Reader) {
+	scanner := bufio.NewScanner(f)
+	scanner.Buffer(make([]byte, 0, 4096), maxLine)
+	for scanner.Scan() {
+		var l line
+		if err := json.Unmarshal(scanner.Bytes(), &l); err != nil {
+			k.killGroup()
+			return
+		}
+		k.deliver(message{line: l})
+	}
+	if errors.Is(scanner.Err(), bufio.ErrTooLong) {
+		k.killGroup()
+	}
+}
+
+// interrupt asks the program that runs, and its children, to end.
+func (k *kernel) interrupt() {
+	if k.language.byLine {
+		_ = k.send([]byte("\n")) // who does not read is killed soon
+	}
+	_ = syscall.Kill(-k.cmd.Process.Pid, syscall.SIGINT) // it may have ended
+}
+
+// send writes to the kernel. One that does not read for long is as good as dead.
+func (k *kernel) send(data []byte) error {
+	if err := k.requests.SetWriteDeadline(time.Now().Add(Patience)); err != nil {
+		return err
+	}
+	_, err := k.requests.Write(data)
+	return err
+}
+
+func (k *kernel) killGroup() {
+	_ = syscall.Kill(-k.cmd.Process.Pid, syscall.SIGKILL) // nothing may be left of it
+}
+
+// isAlive says whether the kernel can run code.
+func (k *kernel) isAlive() bool {
+	select {
+	case <-k.ended:
+		return false
+	default:
+		return true
+	}
+}
+
+// close ends the kernel and everything in its group.
+func (k *kernel) close() {
+	k.killGroup()
+	<-k.ended
+}
+
+// failure is what a run says whose kernel has ended.
+func (k *kernel) failure() Failure {
+	return Failure{
+		Name:  FailKernel,
+		Value: fmt.Sprintf("the kernel has ended (%v): its variables are lost, and the next run has a new one", k.ending),
+	}
+}

@@ -1,0 +1,142 @@
+package interpreter
+
+import (
+	"crypto/rand"
+	_ "embed"
+	"encoding/json"
+	"fmt"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// Languages.
+const (
+	Python     = "python"
+	JavaScript = "javascript"
+	TypeScript = "typescript"
+	Bash       = "bash"
+)
+
+//go:embed kernels/python.py
+var pythonKernel string
+
+//go:embed kernels/charts.py
+var pythonCharts string
+
+//go:embed kernels/node.js
+var nodeKernel string
+
+//go:embed kernels/bash.sh
+var bashKernel string
+
+// language is how a kernel is started and spoken to.
+type language struct {
+	command []string // reads the kernel from descriptor 5
+	source  string
+	encode  func(job) ([]byte, error)
+	// byLine says that a kernel is interrupted by an empty line. Signals go to it and its
+	// children anyway.
+	byLine bool
+}
+
+// job is one run, as kernels are told.
+type job struct {
+	ID       uint64            `json:"id"`
+	Code     string            `json:"code"`
+	Language string            `json:"language"`
+	Global   map[string]string `json:"global,omitempty"` // from now on
+	Env      map[string]string `json:"env,omitempty"`    // for this run
+	Reseed   bool              `json:"reseed,omitempty"` // this is a copy of the sandbox in which the kernel was started
+}
+
+// How the languages are run. node runs JavaScript and TypeScript.
+var (
+	python = language{
+		command: []string{"python3", "-c", `exec(compile(open(5).read(), "<kernel>", "exec"))`},
+		source:  pythonCharts + pythonKernel + "\nserve()\n", encode: asLine,
+	}
+	node = language{
+		command: []string{"node", "-e", `new Function("require", require("fs").readFileSync(5, "utf8") + "\n//# sourceURL=<kernel>")(require)`},
+		source:  nodeKernel, encode: asLine, byLine: true,
+	}
+	bash = language{
+		command: []string{"bash", "--noprofile", "--norc", "-c", `eval "$(</dev/fd/5)"`},
+		source:  bashKernel, encode: asTexts,
+	}
+)
+
+// languageOf returns the language that a client names, by its own name.
+func languageOf(name string) (string, language, error) {
+	switch name = strings.ToLower(strings.TrimSpace(name)); name {
+	case "", Python, "python3", "py":
+		return Python, python, nil
+	case JavaScript, "js":
+		return JavaScript, node, nil
+	case TypeScript, "ts":
+		return TypeScript, node, nil
+	case Bash, "sh":
+		return Bash, bash, nil
+	}
+	return "", language{}, sandpit.Errorf(sandpit.Invalid, "language %.40q: there are python, javascript, typescript and bash", name)
+}
+
+// program finds what runs the kernel.
+func (l language) program() (string, error) {
+	path, err := exec.LookPath(l.command[0])
+	if err != nil {
+		return "", sandpit.Errorf(sandpit.Unsupported, "this sandbox's image has no %s", l.command[0])
+	}
+	return path, nil
+}
+
+// withMark returns the kernel's source for a mark, which is new.
+func (l language) withMark() (source, mark string) {
+	mark = rand.Text()
+	return strings.ReplaceAll(l.source, "@MARK@", mark), mark
+}
+
+func asLine(j job) ([]byte, error) {
+	line, err := json.Marshal(j)
+	if err != nil {
+		return nil, err
+	}
+	return append(line, '\n'), nil
+}
+
+var shellName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+
+// asTexts is the form that bash can read.
+func asTexts(j job) ([]byte, error) {
+	if strings.Contains(j.Code, "\x00") {
+		return nil, sandpit.Errorf(sandpit.Invalid, "the code has a NUL byte in it")
+	}
+	var env strings.Builder
+	for _, name := range sortedNames(j.Global) {
+		if shellName.MatchString(name) { // others are for other programs
+			fmt.Fprintf(&env, "export %s=%s; ", name, quoted(j.Global[name]))
+		}
+	}
+	env.WriteString("__enter")
+	for _, name := range sortedNames(j.Env) {
+		if !shellName.MatchString(name) {
+			return nil, sandpit.Errorf(sandpit.Invalid, "environment variable %.40q is none that bash can have", name)
+		}
+		fmt.Fprintf(&env, " %s %s", name, quoted(j.Env[name]))
+	}
+	return fmt.Appendf(nil, "%d\x00%s\x00%s\x00", j.ID, env.String(), j.Code), nil
+}
+
+func quoted(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }
+
+func sortedNames(env map[string]string) []string {
+	names := make([]string, 0, len(env))
+	for name := range env {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
