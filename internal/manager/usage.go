@@ -73,7 +73,7 @@ func (m *Manager) judge(ctx context.Context, b *box, w *watched) {
 		defer w.asked.Store(false)
 		return statser.Stats(ctx)
 	}
-	limit := remote{what: "measure sandbox " + string(b.id), limit: min(m.o.CallTimeout, m.o.Usage.Every)}
+	limit := m.remote("measure sandbox " + string(b.id))
 	stats, err := call(ctx, m.loops, limit, measure, nil)
 	if err != nil { // what has ended, or is out of reach, is told elsewhere
 		m.o.Log.DebugContext(ctx, "a sandbox cannot be measured", slog.String("sandbox", string(b.id)), slog.Any("error", err))

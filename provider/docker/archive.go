@@ -65,7 +65,7 @@ func openArchive(name string) (archive, error) {
 // load gives the engine what is in a file: an image as docker save or an OCI
 // layout has it, else the files of a root file system.
 func (p *Provider) load(ctx context.Context, a archive) error {
-	isImage, err := holdsImage(a.path)
+	isImage, err := holdsImage(ctx, a.path)
 	if err != nil {
 		return err
 	}
@@ -129,7 +129,7 @@ func loadedImage(r io.Reader) (names []string, err error) {
 }
 
 // holdsImage reports whether a tar file is an image rather than a root file system.
-func holdsImage(name string) (bool, error) {
+func holdsImage(ctx context.Context, name string) (bool, error) {
 	f, err := os.Open(name)
 	if err != nil {
 		return false, err
@@ -144,11 +144,14 @@ func holdsImage(name string) (bool, error) {
 	} else if _, err := f.Seek(0, io.SeekStart); err != nil {
 		return false, err
 	}
-	members := tar.NewReader(r)
+	members := tar.NewReader(untilDone{ctx, r})
 	for {
 		h, err := members.Next()
 		if errors.Is(err, io.EOF) {
 			return false, nil
+		}
+		if ctx.Err() != nil {
+			return false, context.Cause(ctx)
 		}
 		if err != nil {
 			return false, sandpit.Errorf(sandpit.Invalid, "%s is no tar file, plain or gzip: %w", name, err)
@@ -157,4 +160,19 @@ func holdsImage(name string) (bool, error) {
 			return true, nil
 		}
 	}
+}
+
+// untilDone reads until a context ends: a small file may unpack to more than anybody can
+// wait for.
+type untilDone struct {
+	ctx context.Context //nolint:containedctx // of the one call that reads
+	r   io.Reader
+}
+
+// Read implements io.Reader.
+func (u untilDone) Read(p []byte) (int, error) {
+	if err := u.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return u.r.Read(p)
 }

@@ -300,7 +300,7 @@ func (b *box) setSaving(saving bool) {
 // start starts the container and gives its guest its key and defaults. Whoever
 // calls it has the turn.
 func (b *box) start(ctx context.Context, inst *Instance, rec record) error {
-	stream, err := b.attach(ctx) // before it runs, so that nothing is missed
+	stream, err := b.attachStill(ctx) // before it runs, so that nothing is missed
 	if err != nil {
 		return err
 	}

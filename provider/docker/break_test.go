@@ -3,6 +3,7 @@ package docker_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"net"
 	"os"
@@ -300,6 +301,33 @@ func TestExits(t *testing.T) {
 			}
 			_, err = box.Guest().Stat(within(t), "", "/")
 			wantCode(t, err, sandpit.Gone)
+		})
+	}
+}
+
+// TestDamagedRecord destroys a sandbox whose record the machine has lost the content of.
+func TestDamagedRecord(t *testing.T) {
+	t.Parallel()
+	for name, content := range map[string]string{"empty": "", "half": `{"id":"s`, "another type": `[1]`} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o := options(t)
+			box := create(t, open(t, o), sandpit.Spec{Image: busybox})
+			file := filepath.Join(o.StateDir, "sandboxes", string(box.ID())+".json")
+			if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			p := open(t, o)
+			attached, err := p.Attach(within(t), box.Handle())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := attached.Destroy(within(t)); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := os.Stat(file); !errors.Is(err, os.ErrNotExist) {
+				t.Errorf("the record: %v, want it gone", err)
+			}
 		})
 	}
 }

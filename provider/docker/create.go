@@ -35,6 +35,9 @@ func (p *Provider) create(ctx context.Context, id sandpit.ID, spec sandpit.Spec)
 		return nil, err
 	}
 	spec, err := p.copied(ctx, spec)
+	if err == nil {
+		err = p.validate(spec) // with what the snapshot fixes
+	}
 	if err != nil {
 		return nil, err
 	}

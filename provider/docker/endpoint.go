@@ -148,6 +148,9 @@ func (e Endpoint) check() error {
 	case "ssh":
 		return sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "docker host %s: ssh is not spoken here", e),
 			"forward the socket with ssh -L and name that: ssh -NL /tmp/docker.sock:/var/run/docker.sock HOST")
+	case "npipe":
+		return sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "docker host %s: it is a named pipe, which only programs on Windows can open", e),
+			"where Docker Desktop shares its engine with WSL, leave DOCKER_HOST out there; else have the engine listen with TLS and name tcp://HOST:2376")
 	}
 	return sandpit.Errorf(sandpit.Unsupported, "docker host %s: %s is not spoken here", e, scheme)
 }

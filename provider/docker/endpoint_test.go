@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -66,6 +67,28 @@ func TestFindEndpoint(t *testing.T) {
 		}
 		if diff := cmp.Diff(tc.want, got); diff != "" {
 			t.Errorf("%s: %s", name, diff)
+		}
+	}
+}
+
+// TestNamedPipe refuses an engine of Windows, and says what, why and what to do, wherever
+// it is named.
+func TestNamedPipe(t *testing.T) {
+	t.Parallel()
+	const pipe = "npipe:////./pipe/docker_engine"
+	dir := t.TempDir()
+	sum := sha256.Sum256([]byte("desktop"))
+	put(t, filepath.Join(dir, "contexts/meta", hex.EncodeToString(sum[:]), "meta.json"), `{"Endpoints":{"docker":{"Host":"`+pipe+`"}}}`)
+	_, host := FindEndpoint(Surroundings{Host: pipe})
+	_, named := FindEndpoint(Surroundings{Context: "desktop", ConfigDir: dir})
+	_, made := New(Options{Endpoint: Endpoint{Host: pipe}, StateDir: t.TempDir()})
+	for where, err := range map[string]error{"DOCKER_HOST": host, "a context": named, "the options": made} {
+		const want = "docker host npipe:////./pipe/docker_engine: it is a named pipe, which only programs on Windows can open"
+		if sandpit.CodeOf(err) != sandpit.Unsupported || err.Error() != want {
+			t.Errorf("%s: %v (%s), want %q", where, err, sandpit.CodeOf(err), want)
+		}
+		if hint := sandpit.HintOf(err); !strings.Contains(hint, "tcp://") || !strings.Contains(hint, "WSL") {
+			t.Errorf("%s: the hint %q", where, hint)
 		}
 	}
 }

@@ -112,6 +112,11 @@ func parseName(text string) (reference.Named, error) {
 		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "not the name of an image: %w", err),
 			"write for example python:3.12-slim or ghcr.io/owner/name:tag; a file starts with / or ./")
 	}
+	// Whose those are is not known here; a snapshot is named as one, which its keeper checks.
+	if name := reference.FamiliarName(named); name == snapshotName || name == archiveName {
+		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "%s: images of that name are sandpit's own", clip(text)),
+			"a snapshot is the image snapshot:ID")
+	}
 	return reference.TagNameOnly(named), nil
 }
 

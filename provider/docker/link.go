@@ -44,6 +44,25 @@ func (b *box) attach(ctx context.Context) (*stream, error) {
 	return &stream{conn: res.Conn, r: res.Reader}, nil
 }
 
+// attachTries is how often an engine may fail to attach to a container that does not run.
+const attachTries = 20
+
+// attachStill attaches to a container that does not run. Podman cannot while it clears
+// away after the last time that it ran, and tells that as a failure of its own.
+func (b *box) attachStill(ctx context.Context) (*stream, error) {
+	for tries := 1; ; tries++ {
+		s, err := b.attach(ctx)
+		if err == nil || sandpit.CodeOf(err) != sandpit.Internal || tries == attachTries {
+			return s, err
+		}
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-ctx.Done():
+			return nil, err
+		}
+	}
+}
+
 // Read returns what the container puts out.
 func (s *stream) Read(p []byte) (int, error) {
 	for s.left == 0 {

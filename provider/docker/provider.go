@@ -215,8 +215,8 @@ func (p *Provider) List(ctx context.Context) ([]sandpit.Placement, error) {
 	return list, nil
 }
 
-// Attach implements sandpit.Provider. A sandbox whose record is lost can only be
-// destroyed.
+// Attach implements sandpit.Provider. A sandbox whose record is lost or damaged can only
+// be destroyed.
 func (p *Provider) Attach(ctx context.Context, data []byte) (sandpit.Instance, error) {
 	h, err := decodeHandle(data)
 	if err != nil {
@@ -241,7 +241,7 @@ func (p *Provider) attach(ctx context.Context, h handle) (*Instance, error) {
 		return nil, sandpit.Errorf(sandpit.NotFound, "the container is not that of this sandbox")
 	}
 	rec, err := p.readRecord(h.ID, h.Container)
-	if err != nil && sandpit.CodeOf(err) != sandpit.NotFound {
+	if err != nil && sandpit.CodeOf(err) != sandpit.NotFound && !errors.Is(err, errDamaged) {
 		return nil, err
 	}
 	if err := p.follow(ctx); err != nil {

@@ -56,6 +56,9 @@ func (p *Provider) writeRecord(r record) error {
 		return fmt.Errorf("write the record: %w", err)
 	}
 	_, err = f.Write(data)
+	if err == nil {
+		err = f.Sync() // else the new name may be kept without its content
+	}
 	err = errors.Join(err, f.Close())
 	if err == nil {
 		err = os.Rename(f.Name(), file)
@@ -66,6 +69,9 @@ func (p *Provider) writeRecord(r record) error {
 	}
 	return nil
 }
+
+// errDamaged is a record that cannot be read.
+var errDamaged = errors.New("its record is damaged")
 
 // readRecord returns NotFound when there is none of this container.
 func (p *Provider) readRecord(id sandpit.ID, container string) (record, error) {
@@ -83,7 +89,7 @@ func (p *Provider) readRecord(id sandpit.ID, container string) (record, error) {
 		return r, sandpit.Errorf(sandpit.CodeOf(err), "sandbox %s: %w", id, err)
 	}
 	if err := json.Unmarshal(data, &r); err != nil {
-		return r, sandpit.Errorf(sandpit.Internal, "sandbox %s: its record is damaged: %w", id, err)
+		return record{}, sandpit.Errorf(sandpit.Internal, "sandbox %s: %w: %w", id, errDamaged, err)
 	}
 	if r.Container != container {
 		return record{}, sandpit.Errorf(sandpit.NotFound, "sandbox %s has no record", id)

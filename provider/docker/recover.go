@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"time"
 
@@ -162,10 +163,17 @@ func (p *Provider) sweep() {
 		return // another one does it later
 	}
 	for _, c := range res.Items {
-		if time.Since(time.Unix(c.Created, 0)) > unstarted {
+		if time.Since(time.Unix(c.Created, 0)) > unstarted && isSandbox(c) {
 			_ = p.removeContainer(limited, c.ID) // or another one later
 		}
 	}
+}
+
+// isSandbox reports whether a container is called as that of its sandbox is. Labels alone
+// say little: anybody's container has those of its image, which may have any.
+func isSandbox(c container.Summary) bool {
+	id := sandpit.ID(c.Labels[labelID])
+	return id.Validate() == nil && slices.Contains(c.Names, "/"+containerName(id))
 }
 
 // Check reports why no sandboxes can be made now, if so.

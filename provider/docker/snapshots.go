@@ -168,10 +168,16 @@ func (p *Provider) findSnapshot(ctx context.Context, id sandpit.SnapshotID) (san
 	if err != nil {
 		return sandpit.Snapshot{}, p.engineError(ctx, "look for snapshot "+string(id), err)
 	}
-	if img.Config == nil {
-		return sandpit.Snapshot{}, sandpit.Errorf(sandpit.NotFound, "image %s is no snapshot", snapshotTag(id))
+	// What a snapshot fixes are directories of the machine, too. An image that was loaded
+	// from elsewhere must not choose them, whatever it is called.
+	if img.Config == nil || img.Config.Labels[labelPart] != "snapshot" || img.Config.Labels[labelManager] != p.o.Manager {
+		return sandpit.Snapshot{}, sandpit.Errorf(sandpit.NotFound, "image %s is no snapshot that was made here", snapshotTag(id))
 	}
-	return snapshotOf(img.Config.Labels, img.Size)
+	s, err := snapshotOf(img.Config.Labels, img.Size)
+	if err == nil && s.ID != id {
+		err = sandpit.Errorf(sandpit.NotFound, "image %s is another snapshot", snapshotTag(id))
+	}
+	return s, err
 }
 
 // RemoveSnapshot implements sandpit.SnapshotKeeper.

@@ -2,8 +2,11 @@ package docker_test
 
 import (
 	"archive/tar"
+	"encoding/json"
 	"errors"
 	"io"
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/containerd/errdefs"
@@ -84,5 +87,68 @@ func TestRemovedUnderContainers(t *testing.T) {
 	}
 	if _, err := own.ImageInspect(within(t), img.ID); !errdefs.IsNotFound(err) {
 		t.Errorf("the image: %v, want it gone", err)
+	}
+}
+
+// TestForgedSnapshot brings in an image that says to be a snapshot with the machine's
+// files, as a file for docker load may. Nobody is given them, or a network.
+func TestForgedSnapshot(t *testing.T) {
+	t.Parallel()
+	o := options(t)
+	o.Manager, o.Network = "test-"+string(sandpit.NewID()), "bridge"
+	p := open(t, o)
+	forge := func(manager string, s sandpit.Snapshot) sandpit.SnapshotID {
+		about, err := json.Marshal(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		label := func(name, value string) string { return "LABEL " + name + "=" + strconv.Quote(value) }
+		id := sandpit.NewSnapshotID()
+		testdocker.Import(t, "sandpit-snapshot:"+string(id), testdocker.BusyboxFiles(t),
+			label("dev.sandpit.part", "snapshot"), label("dev.sandpit.manager", manager),
+			label("dev.sandpit.snapshot", strings.ReplaceAll(string(about), "THIS", string(id))))
+		return id
+	}
+	machine := sandpit.Spec{Mounts: []sandpit.Mount{{Source: "/etc", Target: "/machine"}}}
+	online := sandpit.Spec{Network: sandpit.NetworkPolicy{Online: true}}
+	for name, id := range map[string]sandpit.SnapshotID{
+		"of another manager":         forge("another", sandpit.Snapshot{ID: "THIS", Spec: machine}),
+		"of nobody, online":          forge("", sandpit.Snapshot{ID: "THIS", Spec: online}),
+		"with the id of another one": forge(o.Manager, sandpit.Snapshot{ID: sandpit.NewSnapshotID(), Spec: machine}),
+	} {
+		box, err := p.Create(within(t), sandpit.NewID(), sandpit.Spec{Image: sandpit.SnapshotImage(id)})
+		if sandpit.CodeOf(err) != sandpit.NotFound {
+			t.Errorf("%s: %v, want that it is not found", name, err)
+		}
+		if err == nil {
+			_ = box.Destroy(within(t))
+		}
+		if _, err := p.ReadSnapshotLayer(within(t), id); sandpit.CodeOf(err) != sandpit.NotFound {
+			t.Errorf("the layer of one %s: %v", name, err)
+		}
+	}
+}
+
+// TestSnapshotsByTheirImages names the image of a snapshot as any other: whoever may have
+// a snapshot, only its keeper knows.
+func TestSnapshotsByTheirImages(t *testing.T) {
+	t.Parallel()
+	p := open(t, options(t))
+	box := create(t, p, sandpit.Spec{Image: busybox})
+	saved, err := box.Snapshot(within(t), sandpit.NewSnapshotID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = p.RemoveSnapshot(within(t), saved.ID) }()
+	for _, prefix := range []string{"sandpit-snapshot:", "docker.io/library/sandpit-snapshot:", "library/sandpit-snapshot:", "sandpit-archive:"} {
+		name := prefix + string(saved.ID)
+		other, err := p.Create(within(t), sandpit.NewID(), sandpit.Spec{Image: sandpit.Image(name)})
+		wantCode(t, err, sandpit.NotFound)
+		if err == nil {
+			_ = other.Destroy(within(t))
+		}
+		if there, err := p.HasImage(within(t), name); there || err != nil {
+			t.Errorf("%s is there: %t, %v", name, there, err)
+		}
 	}
 }
