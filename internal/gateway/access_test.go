@@ -32,7 +32,7 @@ func TestPrivate(t *testing.T) {
 		}{
 			"nothing":          {id: id, port: port},
 			"wrong token":      {id: id, port: port, pairs: []string{"Sandpit-Preview-Token", "spv_x"}},
-			"wrong query":      {id: id, port: port, query: "?sandpit_token=" + good[:len(good)-2] + "AA"},
+			"wrong query":      {id: id, port: port, query: "?sandpit_token=" + forged(good)},
 			"other port":       {id: id, port: other, pairs: []string{"Sandpit-Preview-Token", good}},
 			"other sandbox":    {id: second, port: port, pairs: []string{"Sandpit-Preview-Token", good}},
 			"other's cookie":   {id: second, port: port, pairs: []string{"Cookie", "sandpit_preview=" + good}},

@@ -56,8 +56,11 @@ func TestChromiumOrigins(t *testing.T) {
 				t.Errorf("a worker for %s: %s", scope, got)
 			}
 		}
-		if got := path.eval(register(own)); got != "registered" {
-			t.Errorf("a worker for its own pages: %s", got)
+		if got := path.eval(register(own)); got != "refused" {
+			t.Errorf("a worker for its own pages, which would be told of all others: %s", got)
+		}
+		if got := host.eval(register("/")); got != "registered" {
+			t.Errorf("a worker for its own pages by host name: %s", got)
 		}
 		p := b.open(otherPath)
 		p.until("document.title", "answered hello")
@@ -65,6 +68,66 @@ func TestChromiumOrigins(t *testing.T) {
 			t.Errorf("a worker of another sandbox has the page: %s", got)
 		}
 	})
+}
+
+// TestChromiumPaths has the page of one sandbox try to get at another's by path, which has
+// the same origin; what it does to its own must go on working.
+func TestChromiumPaths(t *testing.T) {
+	t.Parallel()
+	r := realRig(t)
+	b := newBrowser(t)
+	evil, other := r.realBox(), r.realBox()
+	p := r.visit(b, evil, true)
+	r.visit(b, other, true)
+	own, others := r.pathURL(evil, appPort)+"/", r.pathURL(other, appPort)+"/"
+	fetches := func(url, options string) string {
+		return fmt.Sprintf(`fetch(%q, %s).then(r => "answered", e => "refused")`, url, options)
+	}
+	socket := func(url string) string {
+		return fmt.Sprintf(`new Promise(done => {
+			const ws = new WebSocket("ws" + %q.slice(4) + "ws"); ws.onopen = () => done("answered"); ws.onerror = () => done("refused");
+		})`, url)
+	}
+	frame := func(url string) string { return strings.Replace(frameAndRead(url), `"read " +`, `"answered" || `, 1) }
+	form := func(url string) string {
+		return fmt.Sprintf(`new Promise(done => {
+			document.addEventListener("securitypolicyviolation", e => done("refused"), {once: true});
+			const frame = document.createElement("iframe"); frame.name = "form" + Math.random(); document.body.append(frame);
+			const form = document.createElement("form"); Object.assign(form, {method: "POST", action: %q, target: frame.name}); document.body.append(form);
+			frame.onload = () => { if (frame.contentWindow.location.href != "about:blank") done("answered") };
+			form.submit();
+		})`, url)
+	}
+	for name, tc := range map[string]func(string) string{
+		"fetch":     func(url string) string { return fetches(url, "{}") },
+		"post":      func(url string) string { return fetches(url, "{method: 'POST', body: 'x'}") },
+		"referrer":  func(url string) string { return fetches(url, fmt.Sprintf("{referrer: %q}", url)) },
+		"opaque":    func(url string) string { return fetches(url, "{mode: 'no-cors'}") },
+		"WebSocket": socket, "frame": frame, "form": form,
+		"fetch of a frame": func(url string) string {
+			return `new Promise(done => {
+				const f = document.createElement("iframe"); f.srcdoc = "<p>"; f.onload = () => done(f.contentWindow.` + fetches(url, "{}") + `); document.body.append(f);
+			})`
+		},
+		"fetch of a worker": func(url string) string {
+			return `new Promise(done => {
+				const w = new Worker(URL.createObjectURL(new Blob(['` + fetches(url, "{}") + `.then(x => postMessage(x))'])));
+				w.onmessage = e => done(e.data); w.onerror = () => done("refused");
+			})`
+		},
+		"fetch after a change of address": func(url string) string {
+			return fmt.Sprintf(`(history.pushState(null, "", %q), `, url) + fetches(url, "{}") + fmt.Sprintf(`.finally(() => history.pushState(null, "", %q)))`, own)
+		},
+	} {
+		for url, want := range map[string]string{own: "answered", others: "refused"} {
+			if got := p.eval(bounded(tc(url))); got != want {
+				t.Errorf("%s of %s: %s, want %s", name, url, got, want)
+			}
+		}
+	}
+	if got := p.eval(bounded(openAndRead(others))); got != "refused" {
+		t.Errorf("in a window of its own: %s", got)
+	}
 }
 
 // visit opens the URL of a sandbox's port as somebody who was given it.

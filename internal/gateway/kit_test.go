@@ -394,6 +394,15 @@ func parse(tb testing.TB, text string) *url.URL {
 	return u
 }
 
+// forged is a token with another signature. Its last letters may have only some values.
+func forged(token string) string {
+	at, letter := len(token)-8, "A"
+	if token[at] == 'A' {
+		letter = "B"
+	}
+	return token[:at] + letter + token[at+1:]
+}
+
 // eventually waits until something holds.
 func eventually(tb testing.TB, what string, holds func() bool) {
 	tb.Helper()

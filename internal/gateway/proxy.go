@@ -137,6 +137,10 @@ func (g *Gateway) serve(a *answer, r *http.Request, t target) {
 		redirect(a, http.StatusSeeOther, to.String())
 		return
 	}
+	if err := refuseWorker(r, t); err != nil {
+		refuse(a, r, t, err)
+		return
+	}
 	h, err := g.hold(r, t)
 	if err != nil {
 		refuse(a, r, t, goneFor(t, err))
@@ -175,6 +179,7 @@ func (g *Gateway) pass(a *answer, r *http.Request, t target, h *manager.Handle) 
 				return fmt.Errorf("status %d", code)
 			}
 			cleanAnswer(res.Header, r, t)
+			g.confine(res.Header, r, t)
 			if isEndless(res) {
 				group.Go(func() { drain(ctx, cancel) })
 			}
