@@ -31,6 +31,7 @@ const (
 	nameShells   = "shells"
 	nameNetwork  = "network"
 	namePreviews = "previews"
+	nameSaved    = "saved"
 )
 
 // cleanTimeout is how long removing what a run made may take.
@@ -143,7 +144,8 @@ func (k *kit) inTurns(ctx context.Context) (err error) {
 	}
 	k.report.Machine.Host = how
 	list = append(list, host)
-	return errors.Join(k.lives(ctx, list), k.destroys(ctx, list), k.inBoxes(ctx, list), k.shells(ctx, server), k.network(ctx, provider), k.previews(ctx, provider, server))
+	return errors.Join(k.lives(ctx, list), k.destroys(ctx, list), k.inBoxes(ctx, list), k.shells(ctx, server), k.network(ctx, provider), k.previews(ctx, provider, server),
+		k.saved(ctx, provider, filepath.Join(k.dir, "sandpit")))
 }
 
 func (k *kit) images() string { return filepath.Join(k.dir, "images") }
