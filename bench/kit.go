@@ -32,6 +32,7 @@ const (
 	nameNetwork  = "network"
 	namePreviews = "previews"
 	nameE2B      = "e2b"
+	nameSaved    = "saved"
 )
 
 // cleanTimeout is how long removing what a run made may take.
@@ -144,7 +145,8 @@ func (k *kit) inTurns(ctx context.Context) (err error) {
 	}
 	k.report.Machine.Host = how
 	list = append(list, host)
-	return errors.Join(k.lives(ctx, list), k.destroys(ctx, list), k.inBoxes(ctx, list), k.shells(ctx, server), k.network(ctx, provider), k.previews(ctx, provider, server))
+	return errors.Join(k.lives(ctx, list), k.destroys(ctx, list), k.inBoxes(ctx, list), k.shells(ctx, server), k.network(ctx, provider), k.previews(ctx, provider, server),
+		k.saved(ctx, provider, filepath.Join(k.dir, "sandpit")))
 }
 
 func (k *kit) images() string { return filepath.Join(k.dir, "images") }

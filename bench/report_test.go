@@ -50,6 +50,14 @@ func TestJudge(t *testing.T) {
 		{What: "ms for each MB out of an online box (400 MB/s)", Most: 1000.0 / 400},
 		{What: "ms that a preview adds to a request", Most: 3},
 		{What: "failures of 1000 WebSockets at a time"},
+		{What: "ms to resume in place", Most: 10},
+		{What: "ms to resume an idle box from disk", Most: 150},
+		{What: "ms for a snapshot with 100 MB in memory", Most: 250},
+		{What: "ms for a fork of it to its first command", Most: 300},
+		{What: "ms for 10 forks of it to their first commands", Most: 1500},
+		{What: "ms to stop and start with 100 MB of files", Most: 1000},
+		{What: "MB of memory of a box that is paused on disk"},
+		{What: "MB of disk of an idle box that is paused on disk", Most: 10},
 	}
 	if diff := cmp.Diff(want, r.Targets); diff != "" {
 		t.Error(diff)

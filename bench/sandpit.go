@@ -40,7 +40,7 @@ func smallGuest() bool { return guestbin.Digest(runtime.GOARCH) != "" }
 // openProvider returns a provider whose files are in dir, and the images in a
 // directory that others may share.
 func openProvider(dir, images, engine string) (*gvisor.Provider, error) {
-	for _, sub := range []string{"run", "scratch"} {
+	for _, sub := range []string{"run", "scratch", "stopped"} {
 		if err := os.MkdirAll(filepath.Join(dir, sub), 0o700); err != nil {
 			return nil, err
 		}
@@ -50,10 +50,13 @@ func openProvider(dir, images, engine string) (*gvisor.Provider, error) {
 		return nil, err
 	}
 	return gvisor.New(gvisor.Config{
-		RuntimeDir: filepath.Join(dir, "run"),
-		ScratchDir: filepath.Join(dir, "scratch"),
-		Images:     store,
-		Engine:     engine,
+		RuntimeDir:  filepath.Join(dir, "run"),
+		ScratchDir:  filepath.Join(dir, "scratch"),
+		KeepDir:     filepath.Join(dir, "stopped"),
+		SnapshotDir: filepath.Join(dir, "snapshots"),
+		SuspendDir:  filepath.Join(dir, "suspended"),
+		Images:      store,
+		Engine:      engine,
 	})
 }
 

@@ -27,6 +27,14 @@ const (
 	metricE2BRead    = "E2B's SDK: files.read of 10 MB"
 	metricE2BHundred = "E2B's SDK: 100 creates at once, all"
 	metricHeld       = "request of a page while %d connections are held"
+	metricResume     = "resume in place"
+	metricWake       = "resume from disk to first command, idle"
+	metricSnapshot   = "snapshot with 100 MB in memory"
+	metricFork       = "fork with 100 MB in memory to first command"
+	metricForks      = "%d such forks at once, all to first command"
+	metricStopStart  = "stop and start with 100 MB of files"
+	metricFrozen     = "memory of a box that is paused on disk"
+	metricFrozenDisk = "disk of a box that is paused on disk, idle"
 )
 
 // targetBoxes is how many boxes the target about memory is for.
@@ -72,6 +80,10 @@ func judge(r *report) []target {
 	e2bRun, e2bRunKnown := r.find(metricE2BRun, byE2B)
 	e2bWrite, e2bWriteKnown := r.find(metricE2BWrite, byE2B)
 	e2bRead, e2bReadKnown := r.find(metricE2BRead, byE2B)
+	saved := func(metric string) func(what string, most float64) target {
+		x, known := r.find(metric, bySandpit)
+		return func(what string, most float64) target { return check(what, most, x.P50, known) }
+	}
 	pss, pssKnown := r.find(atBoxes(metricPSS, targetBoxes), bySandpit)
 	return []target{
 		check("new box to first output, of docker run", 0.5, first, firstKnown),
@@ -96,6 +108,14 @@ func judge(r *report) []target {
 		check("ms for E2B's SDK for each MB of a file in (100 MB/s)", 10, inverse(e2bWrite.P50), e2bWriteKnown),
 		check("ms for E2B's SDK for each MB of a file out (100 MB/s)", 10, inverse(e2bRead.P50), e2bReadKnown),
 		check(fmt.Sprintf("failures of %d WebSockets at a time", pageSockets), 0, silent.P50, silentKnown),
+		saved(metricResume)("ms to resume in place", 10),
+		saved(metricWake)("ms to resume an idle box from disk", 150),
+		saved(metricSnapshot)("ms for a snapshot with 100 MB in memory", 250),
+		saved(metricFork)("ms for a fork of it to its first command", 300),
+		saved(fmt.Sprintf(metricForks, manyForks))(fmt.Sprintf("ms for %d forks of it to their first commands", manyForks), 1500),
+		saved(metricStopStart)("ms to stop and start with 100 MB of files", 1000),
+		saved(metricFrozen)("MB of memory of a box that is paused on disk", 0),
+		saved(metricFrozenDisk)("MB of disk of an idle box that is paused on disk", 10),
 	}
 }
 

@@ -1,6 +1,7 @@
 package gvisor
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -39,6 +40,8 @@ type createRequest struct {
 	Renew    bool `json:"renew,omitempty"`
 	// SetIDs has the set-user-ID and set-group-ID bits of programs count, as sudo needs it.
 	SetIDs bool `json:"setIDs,omitempty"`
+	// Group is that of the record.
+	Group sandpit.ID `json:"group,omitempty"`
 }
 
 // The files of a createRequest by their places.
@@ -100,6 +103,7 @@ type mountSource struct {
 // box is one sandbox in its engine.
 type box struct {
 	id       sandpit.ID
+	group    sandpit.ID // names the control group inside
 	gateways *gatewayClient
 
 	mu        sync.Mutex // one change at a time
@@ -143,6 +147,7 @@ func (b *box) create(ctx context.Context, req createRequest, g cgroups, files []
 	if len(files) < req.fixedFiles() {
 		return nil, sandpit.Errorf(sandpit.Invalid, "create: files are missing")
 	}
+	b.group = cmp.Or(req.Group, b.id)
 	if err := b.hold(files); err != nil {
 		return nil, err
 	}

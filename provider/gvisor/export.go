@@ -190,6 +190,9 @@ func checkImported(m *manifest) error {
 	if err := r.ID.Validate(); err != nil {
 		return sandpit.Errorf(sandpit.Invalid, "%s: %w", manifestName, err)
 	}
+	if r.Group != "" && r.Group.Validate() != nil {
+		return sandpit.Errorf(sandpit.Invalid, "%s: %q is nobody's control group", manifestName, string(r.Group))
+	}
 	if err := portable(*r); err != nil {
 		return err
 	}

@@ -188,6 +188,9 @@ func (p *Provider) create(ctx context.Context, id sandpit.ID, spec sandpit.Spec)
 // place makes the sandbox in its engine. When that fails, nothing of it is left there.
 func (p *Provider) place(ctx context.Context, inst *Instance, rec record, img images) error {
 	dir := inst.engineDir()
+	if len(img.state) == 0 { // a new kernel has one of its own
+		rec.Group = ""
+	}
 	file, err := p.announce(dir, rec)
 	if err != nil {
 		return err
@@ -216,7 +219,10 @@ func (p *Provider) announce(engine string, rec record) (*os.File, error) {
 // boot has the engine make the sandbox and hands the guest its key.
 func (p *Provider) boot(ctx context.Context, inst *Instance, rec record, img images, record *os.File) error {
 	spec, dir := rec.Spec, inst.engineDir()
-	req := createRequest{Hostname: spec.Hostname, Limits: rec.Limits, Saved: len(img.layer) > 0, Restored: len(img.state) > 0, Renew: img.renew}
+	req := createRequest{
+		Hostname: spec.Hostname, Limits: rec.Limits, Saved: len(img.layer) > 0, Restored: len(img.state) > 0,
+		Renew: img.renew, Group: rec.Group,
+	}
 	req.Limits.Kernel = img.kernel
 	req.SetIDs = len(rec.Shown) == 0 // an image's programs are its own; the machine's are for the machine's users
 	if req.Hostname == "" {

@@ -31,6 +31,9 @@ type record struct {
 	// Limits are those it was made with, defaults included: it has the same when it
 	// is started again.
 	Limits limitsRequest `json:"limits"`
+	// Group is whose name the control group inside has, if the kernel began as another
+	// sandbox's: a copy keeps it. "" is the sandbox's own.
+	Group sandpit.ID `json:"group,omitempty"`
 }
 
 const recordSuffix = ".json"

@@ -149,6 +149,7 @@ func (p *Provider) createCopy(ctx context.Context, id sandpit.ID, from sandpit.S
 	if err := p.expectNew(id); err != nil {
 		return nil, err
 	}
+	rec.Group = cmp.Or(rec.Group, rec.ID)
 	rec.ID, rec.CreatedAt, rec.Token = id, time.Now(), rand.Text()
 	inst := newInstance(p, eng.dir, rec)
 	if lost != nil {

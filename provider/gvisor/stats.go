@@ -88,7 +88,7 @@ func (b *box) measureMemory(c *container.Container, l *limits, s *sandpit.Stats)
 
 func (b *box) measurePIDs(c *container.Container, s *sandpit.Stats) error {
 	text, err := c.Sandbox.CgroupsReadControlFile(control.CgroupControlFile{
-		Controller: string(pidsController), Path: "/" + string(b.id) + "/" + guest.ProgramsGroup, Name: "pids.current",
+		Controller: string(pidsController), Path: "/" + string(b.group) + "/" + guest.ProgramsGroup, Name: "pids.current",
 	})
 	if err != nil {
 		return err

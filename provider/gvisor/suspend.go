@@ -238,7 +238,9 @@ func (i *Instance) rollback(ctx context.Context, id sandpit.SnapshotID) error {
 	if err != nil {
 		return err
 	}
-	if err = i.awaken(ctx, files, now.Record); err == nil || onDisk {
+	rec := now.Record
+	rec.Group = files.manifest.Record.Group
+	if err = i.awaken(ctx, files, rec); err == nil || onDisk {
 		return err
 	}
 	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*startTimeout)
