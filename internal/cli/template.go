@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/client"
 	"github.com/sandpit-dev/sandpit/internal/daemon"
 )
 
@@ -23,14 +25,16 @@ func (a *app) newTemplate() *cobra.Command {
 A template is an image that is built on this machine, without Docker: from a
 sandpit.toml or a Dockerfile, each step in a sandbox. A step that was done before,
 from the same base and with the same files, is not done again. Sandboxes are made of it
-by the name template:NAME.`,
+by the name template:NAME. With --server, or SANDPIT_URL, the server builds and keeps
+templates, and those can have programs running from the beginning.`,
 		Example: `  sandpit template build -t tools .
   sandpit run template:tools -- make
   sandpit template ls`,
 		Args: noSuchCommand,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.newTemplateBuild(), a.newTemplateValidate(), a.newTemplateList(), a.newTemplateShow(), a.newTemplateRemove())
+	cmd.AddCommand(a.newTemplateBuild(), a.newTemplateValidate(), a.newTemplateList(), a.newTemplateShow(), a.newTemplateRemove(),
+		a.newTemplateTag(), a.newTemplatePublish())
 	return cmd
 }
 
@@ -41,6 +45,7 @@ type templateOptions struct {
 	fresh   bool
 	network bool
 	json    bool
+	running startFlags
 }
 
 func (a *app) newTemplateBuild() *cobra.Command {
@@ -67,14 +72,11 @@ shown, and a step that writes it to a file fails.`,
 	f.BoolVar(&o.fresh, "no-cache", false, "do every step again")
 	f.BoolVar(&o.network, "network", false, "let steps reach the internet, but neither this machine nor private networks")
 	f.BoolVar(&o.json, "json", false, "print JSON")
+	o.running.add(f)
 	return cmd
 }
 
-func (a *app) buildTemplate(cmd *cobra.Command, o templateOptions, args []string) (err error) {
-	cfg, err := a.loadConfig()
-	if err != nil {
-		return err
-	}
+func (a *app) buildTemplate(cmd *cobra.Command, o templateOptions, args []string) error {
 	given, err := o.givenArgs()
 	if err != nil {
 		return err
@@ -84,6 +86,24 @@ func (a *app) buildTemplate(cmd *cobra.Command, o templateOptions, args []string
 		return err
 	}
 	t.Build.Network.Online = t.Build.Network.Online || o.network
+	o.running.apply(&t)
+	if err := t.Validate(); err != nil {
+		return err
+	}
+	return a.withTemplates(cmd, func(ctx context.Context, c *client.Client) error {
+		return a.buildRemote(ctx, c, o, t, dir)
+	}, func() error { return a.buildLocal(cmd, o, t, dir) })
+}
+
+// buildLocal builds a template in this machine's cache.
+func (a *app) buildLocal(cmd *cobra.Command, o templateOptions, t daemon.Template, dir string) (err error) {
+	cfg, err := a.loadConfig()
+	if err != nil {
+		return err
+	}
+	if t.Start != "" {
+		fmt.Fprintln(a.Err, "sandpit: the start command runs in sandboxes of a server only; build the template with --server for that")
+	}
 	secrets, err := a.buildSecrets(o.secrets)
 	if err != nil {
 		return err
@@ -196,16 +216,20 @@ func (a *app) newTemplateList() *cobra.Command {
 		Example: `  sandpit template ls
   sandpit template ls --json | jq -r '.[].name'`,
 		Args: wantArgs(0, 0, ""),
-		RunE: func(*cobra.Command, []string) error {
-			cfg, err := a.loadConfig()
-			if err != nil {
-				return err
-			}
-			list, err := daemon.ListTemplates(cfg)
-			if err != nil {
-				return err
-			}
-			return a.showImages(list, asJSON)
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.withTemplates(cmd, func(ctx context.Context, c *client.Client) error {
+				return a.listRemote(ctx, c, asJSON)
+			}, func() error {
+				cfg, err := a.loadConfig()
+				if err != nil {
+					return err
+				}
+				list, err := daemon.ListTemplates(cfg)
+				if err != nil {
+					return err
+				}
+				return a.showImages(list, asJSON)
+			})
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
@@ -220,15 +244,19 @@ func (a *app) newTemplateShow() *cobra.Command {
 		Args:              wantArgs(1, 1, "the name of a template"),
 		ValidArgsFunction: a.completeTemplates,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			store, err := a.openImages()
-			if err != nil {
-				return err
-			}
-			data, err := store.Template(cmd.Context(), templateRef(args[0]))
-			if err != nil {
-				return err
-			}
-			return printJSON(a.Out, data)
+			return a.withTemplates(cmd, func(ctx context.Context, c *client.Client) error {
+				return a.showRemote(ctx, c, args[0])
+			}, func() error {
+				store, err := a.openImages()
+				if err != nil {
+					return err
+				}
+				data, err := store.Template(cmd.Context(), templateRef(args[0]))
+				if err != nil {
+					return err
+				}
+				return printJSON(a.Out, data)
+			})
 		},
 	}
 }
@@ -249,20 +277,33 @@ stay in the cache of images, as long as there is room.`,
 		Args:              wantArgs(1, -1, "the name of a template"),
 		ValidArgsFunction: a.completeTemplates,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			store, err := a.openImages()
-			if err != nil {
-				return err
-			}
-			for _, name := range args {
-				ref := templateRef(name)
-				if _, err := store.Remove(cmd.Context(), string(ref)); err != nil {
-					return err
+			return a.withTemplates(cmd, func(ctx context.Context, c *client.Client) error {
+				for _, name := range args {
+					if err := c.DeleteTemplate(ctx, strings.TrimPrefix(name, daemon.TemplatePrefix)); err != nil {
+						return err
+					}
+					fmt.Fprintln(a.Out, templateRef(name))
 				}
-				fmt.Fprintln(a.Out, ref)
-			}
-			return nil
+				return nil
+			}, func() error { return a.removeLocal(cmd.Context(), args) })
 		},
 	}
+}
+
+// removeLocal removes templates from this machine's cache.
+func (a *app) removeLocal(ctx context.Context, names []string) error {
+	store, err := a.openImages()
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		ref := templateRef(name)
+		if _, err := store.Remove(ctx, string(ref)); err != nil {
+			return err
+		}
+		fmt.Fprintln(a.Out, ref)
+	}
+	return nil
 }
 
 // completeTemplates offers the names of templates.

@@ -101,6 +101,15 @@ type TemplateBuild struct {
 	Ran   func(number int, took time.Duration)
 }
 
+// CopiesFiles reports whether a template copies files, and WriteContext has something to
+// write.
+func CopiesFiles(t Template) bool { return template.Copies(t) }
+
+// WriteContext is template.WriteContext.
+func WriteContext(ctx context.Context, t Template, dir string, to io.Writer) error {
+	return template.WriteContext(ctx, t, dir, to)
+}
+
 // BuildTemplate builds a template and gives the image its name.
 //
 // Invalid: it has no name. Unsupported: not with this provider. Otherwise as
@@ -147,7 +156,8 @@ func ListTemplates(cfg config.Config) ([]ImageEntry, error) {
 	}
 	templates := []ImageEntry{}
 	for _, e := range list {
-		if strings.HasPrefix(e.Name, TemplatePrefix) {
+		name, is := strings.CutPrefix(e.Name, TemplatePrefix)
+		if is && sandpit.BuildID(name).Validate() != nil { // builds are a server's
 			templates = append(templates, e)
 		}
 	}

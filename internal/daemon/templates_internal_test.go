@@ -165,6 +165,55 @@ func TestServerTemplates(t *testing.T) {
 	}
 }
 
+// TestTemplatePool hands out sandboxes of a template that were made ahead, and those of
+// another build when there is one.
+func TestTemplatePool(t *testing.T) {
+	t.Parallel()
+	_, _, c := templateServer(t, "[[pool]]", "image = 'template:web'", "size = 1")
+	from := sandpit.Image(busyboxRoot(t))
+	for _, text := range []string{"one", "two"} {
+		b, log := buildTemplate(t, c, client.TemplateRequest{Name: "web", Recipe: sandpit.Recipe{
+			From: from, Start: "echo " + text + " > /www/index.html; exec httpd -f -p 8000 -h /www", Ready: sandpit.Ready{Port: 8000},
+		}})
+		if b.Status != sandpit.BuildReady {
+			t.Fatalf("%+v\n%s", b, log)
+		}
+		if err := c.SetTemplatePublic(t.Context(), "web", true); err != nil {
+			t.Fatal(err)
+		}
+		ask := func(what string) {
+			t.Helper()
+			begin := time.Now()
+			s := made(t, c, sandpit.Spec{Image: "template:web"})
+			if got := shell(t, s, asks); got != text {
+				t.Errorf("%s the web server says %q, want %q", what, got, text)
+			}
+			t.Logf("%s asked %v after the request for a sandbox", what, time.Since(begin))
+			if err := s.Delete(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		ask("at once") // also while sandboxes of the build before wait
+		waits(t, c)
+		ask("of the pool")
+	}
+}
+
+// waits returns when a sandbox waits in the only pool.
+func waits(t *testing.T, c *client.Client) {
+	t.Helper()
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		list, err := c.Pools(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if list[0].Ready == 1 {
+			return
+		}
+	}
+	t.Fatal("nothing waits in the pool")
+}
+
 // nowhere expects that no file below a directory has a text.
 func nowhere(t *testing.T, dir, text string) {
 	t.Helper()

@@ -24,7 +24,7 @@ type Pool struct {
 	// Provider makes the sandboxes, which it must let be claimed (sandpit.Claimer).
 	// Default: Options.Provider.
 	Provider string
-	// Spec is their kind: what is fixed when a sandbox is made, which is its image,
+	// Spec is their kind, also as a template that everybody may use: what is fixed when a sandbox is made, which is its image,
 	// limits, host name and whether it has a network. Everything else in it is not looked at; mounts are Invalid.
 	Spec sandpit.Spec
 	// Size is how many wait at least. Default: none.
@@ -70,6 +70,7 @@ type pool struct {
 	nudge chan struct{} // holds one: the loop looks again
 
 	mu     sync.Mutex
+	kind   string // key of the sandboxes that it has now
 	ready  []*box
 	making int
 	asked  [demandPeriods]int
@@ -97,7 +98,9 @@ func newPools(o Options) (map[string]*pool, error) {
 	pools := make(map[string]*pool, len(o.Pools))
 	for i, p := range o.Pools {
 		p.Provider, p.Spec = cmp.Or(p.Provider, o.Provider), p.Spec.Clone()
-		o.Fill(p.Provider, &p.Spec)
+		if _, ok := p.Spec.Image.Template(); !ok { // else the template says first what it is like
+			o.Fill(p.Provider, &p.Spec)
+		}
 		key := poolKey(p.Provider, p.Spec)
 		switch {
 		case o.Providers[p.Provider] == nil:
@@ -113,7 +116,7 @@ func newPools(o Options) (map[string]*pool, error) {
 			Image: p.Spec.Image, Resources: p.Spec.Resources, Hostname: p.Spec.Hostname,
 			Network: sandpit.NetworkPolicy{Online: p.Spec.Network.Online},
 		}
-		pools[key] = &pool{Pool: p, key: key, nudge: make(chan struct{}, 1)}
+		pools[key] = &pool{Pool: p, key: key, kind: key, nudge: make(chan struct{}, 1)}
 	}
 	return pools, nil
 }
@@ -228,6 +231,9 @@ func (m *Manager) fill(ctx context.Context, p *pool) error {
 		return errClosed
 	}
 	defer m.ops.end()
+	if err := m.renew(ctx, p); err != nil {
+		return err
+	}
 	missing := p.missing(m.o.Clock.Now())
 	for ; missing < 0; missing++ {
 		if b := p.pop(); b != nil {
@@ -253,18 +259,67 @@ func (m *Manager) fill(ctx context.Context, p *pool) error {
 	return failed
 }
 
-// makeSpare makes one sandbox for a pool.
-func (m *Manager) makeSpare(ctx context.Context, p *pool) error {
+// spare is the request for one sandbox of a pool.
+func (m *Manager) spare(ctx context.Context, p *pool) (CreateRequest, error) {
 	now, err := m.now(ctx)
 	if err != nil {
-		return err
+		return CreateRequest{}, err
 	}
-	r, err := m.prepare(CreateRequest{
+	r, err := m.Expand(ctx, CreateRequest{
 		Provider: p.Provider, Spec: p.Spec, Policy: store.Policy{IdleTimeout: -1}, Setup: p.Warm,
-	}, now)
+	})
+	if err != nil {
+		return r, err
+	}
+	return m.prepare(r, now)
+}
+
+// renew removes what a pool has of a template when that means something else by now.
+func (m *Manager) renew(ctx context.Context, p *pool) error {
+	if _, ok := p.Spec.Image.Template(); !ok {
+		return nil
+	}
+	r, err := m.spare(ctx, p)
 	if err != nil {
 		return err
 	}
+	kind := poolKey(r.Provider, r.Spec)
+	p.mu.Lock()
+	same := p.kind == kind
+	p.kind = kind
+	p.mu.Unlock()
+	if same {
+		return nil
+	}
+	for b := p.pop(); b != nil; b = p.pop() {
+		m.discard(b, "its template means another build now")
+	}
+	return nil
+}
+
+// poolFor returns the pool that has sandboxes of a kind, nil if there is none.
+func (m *Manager) poolFor(kind string) *pool {
+	if p := m.pools[kind]; p != nil {
+		return p
+	}
+	for _, p := range m.pools {
+		p.mu.Lock()
+		same := p.kind == kind
+		p.mu.Unlock()
+		if same {
+			return p
+		}
+	}
+	return nil
+}
+
+// makeSpare makes one sandbox for a pool.
+func (m *Manager) makeSpare(ctx context.Context, p *pool) error {
+	r, err := m.spare(ctx, p)
+	if err != nil {
+		return err
+	}
+	now := m.o.Clock.Now()
 	r.pool = p.key
 	p.mu.Lock()
 	p.making++
@@ -297,7 +352,7 @@ func (m *Manager) makeSpare(ctx context.Context, p *pool) error {
 // claim gives a waiting sandbox to who asks for one of its kind. It reports false if
 // there is none to be had: then one must be made.
 func (m *Manager) claim(ctx context.Context, r CreateRequest, now time.Time) (sandpit.Sandbox, bool, error) {
-	p := m.pools[poolKey(r.Provider, r.Spec)]
+	p := m.poolFor(poolKey(r.Provider, r.Spec))
 	if p == nil || len(r.Spec.Mounts) > 0 {
 		return sandpit.Sandbox{}, false, nil
 	}
@@ -432,7 +487,9 @@ func (m *Manager) Pools() []PoolStatus {
 	for _, o := range m.o.Pools {
 		spec := o.Spec.Clone()
 		provider := cmp.Or(o.Provider, m.o.Provider)
-		m.o.Fill(provider, &spec)
+		if _, ok := spec.Image.Template(); !ok {
+			m.o.Fill(provider, &spec)
+		}
 		p := m.pools[poolKey(provider, spec)]
 		p.mu.Lock()
 		list = append(list, PoolStatus{

@@ -144,7 +144,7 @@ type TemplateRequest struct {
 }
 
 // CreateTemplate finds or makes a template, and makes a build of it, which waits for
-// StartBuild. One that nobody starts within a day is forgotten.
+// StartBuild. One that nobody starts within an hour is forgotten.
 //
 // Invalid: the name or a tag. Exhausted: the owner has as much as there may be.
 // Unsupported: templates cannot be built here.
@@ -181,7 +181,7 @@ func (m *Manager) CreateTemplate(ctx context.Context, r TemplateRequest) (sandpi
 }
 
 // maxPending is how many builds of an owner may be waiting or going on.
-const maxPending = 20
+const maxPending = 100
 
 func (m *Manager) templateLimits() store.TemplateLimits {
 	return store.TemplateLimits{Bytes: max(0, m.o.MaxTemplateBytes), Pending: maxPending}
@@ -422,7 +422,7 @@ func (m *Manager) dropBuildSnapshot(ctx context.Context, id sandpit.SnapshotID) 
 }
 
 // unstarted is how long a build may wait for StartBuild.
-const unstarted = 24 * time.Hour
+const unstarted = time.Hour
 
 // tidyTemplates removes builds that no tag means, and writes down what was counted.
 func (m *Manager) tidyTemplates(ctx context.Context) {

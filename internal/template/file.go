@@ -30,6 +30,39 @@ type file struct {
 	Labels     map[string]string `toml:"labels"`
 	Build      fileBuild         `toml:"build"`
 	Steps      []fileStep        `toml:"step"`
+	Start      string            `toml:"start"`
+	Ready      fileReady         `toml:"ready"`
+	Resources  fileResources     `toml:"resources"`
+	Network    fileNetwork       `toml:"network"`
+	Variables  []fileVariable    `toml:"variable"`
+}
+
+type fileReady struct {
+	Command  string  `toml:"command"`
+	Port     int     `toml:"port"`
+	URL      string  `toml:"url"`
+	Timeout  float64 `toml:"timeout"`
+	Interval float64 `toml:"interval"`
+}
+
+type fileResources struct {
+	Memory int64   `toml:"memory_mb"`
+	CPUs   float64 `toml:"cpus"`
+	Disk   int64   `toml:"disk_mb"`
+	PIDs   int     `toml:"pids"`
+}
+
+type fileNetwork struct {
+	Online bool     `toml:"online"`
+	Allow  []string `toml:"allow"`
+	Deny   []string `toml:"deny"`
+}
+
+type fileVariable struct {
+	Name        string `toml:"name"`
+	Required    bool   `toml:"required"`
+	Default     string `toml:"default"`
+	Description string `toml:"description"`
 }
 
 type fileBuild struct {
@@ -80,7 +113,12 @@ func Parse(data []byte) (Template, error) {
 func (f file) template() (Template, error) {
 	t := Template{
 		Name: f.Name, From: sandpit.Image(f.From), Entrypoint: f.Entrypoint, Command: f.Command, Labels: f.Labels,
-		Build: f.Build.build(),
+		Build: f.Build.build(), Start: f.Start, Ready: sandpit.Ready(f.Ready),
+		Resources: sandpit.Resources{Memory: f.Resources.Memory << 20, CPUs: f.Resources.CPUs, Disk: f.Resources.Disk << 20, PIDs: f.Resources.PIDs},
+		Network:   sandpit.NetworkPolicy{Online: f.Network.Online || len(f.Network.Allow) > 0, Allow: f.Network.Allow, Deny: f.Network.Deny},
+	}
+	for _, v := range f.Variables {
+		t.Variables = append(t.Variables, sandpit.Variable(v))
 	}
 	for _, p := range f.Ports {
 		t.Ports = append(t.Ports, strconv.Itoa(p))
