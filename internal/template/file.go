@@ -8,6 +8,7 @@ import (
 	"github.com/BurntSushi/toml"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/debian"
 )
 
 // FileName is how a template file is called in a directory.
@@ -85,7 +86,12 @@ func (f file) template() (Template, error) {
 	for _, p := range f.Ports {
 		t.Ports = append(t.Ports, strconv.Itoa(p))
 	}
-	if len(f.Packages) > 0 {
+	switch request, isDebian, err := debian.ParseRequest(strings.Join(append([]string{f.From}, f.Packages...), ",")); {
+	case err != nil:
+		return t, err
+	case isDebian:
+		t.From = sandpit.Image(request.String())
+	case len(f.Packages) > 0:
 		install, err := packages(f.Packages)
 		if err != nil {
 			return t, err
