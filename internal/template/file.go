@@ -137,7 +137,9 @@ func packages(names []string) (Step, error) {
 			return Step{}, sandpit.Errorf(sandpit.Invalid, "%q is not the name of a Debian package", name)
 		}
 	}
+	// What dpkg would wait for to be on disk is kept as a whole, or not at all.
 	script := "set -e; export DEBIAN_FRONTEND=noninteractive; apt-get update -q; apt-get install -qy --no-install-recommends " +
+		"-o DPkg::Options::=--force-unsafe-io " +
 		strings.Join(names, " ") + "; apt-get clean; rm -rf /var/lib/apt/lists/*"
 	return Step{Run: shell(script), RunUser: "root"}, nil
 }
