@@ -42,6 +42,27 @@ func TestBuiltinsAreTemplates(t *testing.T) {
 	}
 }
 
+// TestPackages reads templates with packages.
+func TestPackages(t *testing.T) {
+	t.Parallel()
+	tpl, err := template.Parse([]byte(`from = "apt:bookworm"` + "\n" + `packages = ["tree", "git=1:2.39", "tree"]` + "\n"))
+	must(t, err)
+	if tpl.From != "apt:bookworm,git=1:2.39,tree" || len(tpl.Steps) > 0 {
+		t.Errorf("from %s, steps %v", tpl.From, tpl.Steps)
+	}
+	if _, err := (&template.Builder{}).Build(t.Context(), tpl); sandpit.CodeOf(err) != sandpit.Unsupported {
+		t.Errorf("without a mirror: %v", err)
+	}
+	for _, text := range []string{
+		`from = "apt:"`, `from = "apt:Bookworm"`, `from = "apt:bookworm/updates"`, "from = \"apt:bookworm\"\npackages = [\"-o=x\"]",
+		"from = \"apt:bookworm\"\npackages = [\"a,b;c\"]", "from = \"apt:bookworm\"\npackages = [\"\"]", "from = \"debian\"\npackages = [\"a b\"]",
+	} {
+		if _, err := template.Parse([]byte(text)); sandpit.CodeOf(err) != sandpit.Invalid {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
+
 // tools is what every template of the program must be able to do, as the account that
 // its sandboxes have.
 const tools = `set -e
