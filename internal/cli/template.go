@@ -51,16 +51,18 @@ type templateOptions struct {
 func (a *app) newTemplateBuild() *cobra.Command {
 	var o templateOptions
 	cmd := &cobra.Command{
-		Use:   "build [flags] [DIRECTORY|FILE]",
+		Use:   "build [flags] [DIRECTORY|FILE|builtin:NAME]",
 		Short: "Build a template",
 		Long: `Build a template from the sandpit.toml or Dockerfile of a directory (default: this
-one), or from such a file.
+one), or from such a file. "builtin:NAME" is a file that is part of this program, see
+"sandpit template ls --builtin".
 
 Commands run in sandboxes, without a network unless the file or --network gives them one.
 A secret is in the environment of the one command that names it; it is not
 shown, and a step that writes it to a file fails.`,
 		Example: `  sandpit template build -t tools
   sandpit template build -t tools --network ./Dockerfile
+  sandpit template build builtin:base
   sandpit template build -t tools --secret TOKEN --secret KEY=key.txt .`,
 		Args: wantArgs(0, 1, ""),
 		RunE: func(cmd *cobra.Command, args []string) error { return a.buildTemplate(cmd, o, args) },
@@ -208,15 +210,19 @@ func (a *app) newTemplateValidate() *cobra.Command {
 }
 
 func (a *app) newTemplateList() *cobra.Command {
-	var asJSON bool
+	var asJSON, builtin bool
 	cmd := &cobra.Command{
 		Use:     "ls [flags]",
 		Aliases: []string{"list"},
 		Short:   "List the templates",
 		Example: `  sandpit template ls
-  sandpit template ls --json | jq -r '.[].name'`,
+  sandpit template ls --json | jq -r '.[].name'
+  sandpit template ls --builtin`,
 		Args: wantArgs(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if builtin {
+				return a.showBuiltins(asJSON)
+			}
 			return a.withTemplates(cmd, func(ctx context.Context, c *client.Client) error {
 				return a.listRemote(ctx, c, asJSON)
 			}, func() error {
@@ -233,7 +239,18 @@ func (a *app) newTemplateList() *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	cmd.Flags().BoolVar(&builtin, "builtin", false, "list the template files that are part of this program")
 	return cmd
+}
+
+// showBuiltins prints what "template build builtin:NAME" takes.
+func (a *app) showBuiltins(asJSON bool) error {
+	names := daemon.BuiltinTemplates()
+	if asJSON {
+		return printJSON(a.Out, names)
+	}
+	_, err := fmt.Fprintln(a.Out, strings.Join(names, "\n"))
+	return err
 }
 
 func (a *app) newTemplateShow() *cobra.Command {

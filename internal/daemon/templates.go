@@ -29,10 +29,19 @@ const TemplatePrefix = sandpit.TemplatePrefix
 const maxTemplateFile = 1 << 20
 
 // ReadTemplate reads a template file, or the one in a directory: sandpit.toml, else
-// Dockerfile. It returns the directory that files are copied from.
+// Dockerfile; "builtin:NAME" is one that is part of this program. It returns the directory
+// that files are copied from, which is "" for those.
 //
 // NotFound: there is none. Otherwise as template.Parse and ParseDockerfile.
 func ReadTemplate(path string, args map[string]string) (t Template, dir string, err error) {
+	if name, ok := strings.CutPrefix(path, template.BuiltinPrefix); ok {
+		data, err := template.Builtin(name)
+		if err != nil {
+			return t, "", err
+		}
+		t, err = template.Parse(data)
+		return t, "", err
+	}
 	info, err := os.Stat(path)
 	if err != nil {
 		return t, "", err
@@ -83,6 +92,9 @@ func templateIn(dir string) (string, error) {
 	}
 	return "", sandpit.Errorf(sandpit.NotFound, "%s has neither %s nor Dockerfile", dir, template.FileName)
 }
+
+// BuiltinTemplates returns the names of the template files that are part of this program.
+func BuiltinTemplates() []string { return template.Builtins() }
 
 // TemplateBuild says how a template is built.
 type TemplateBuild struct {
@@ -135,7 +147,7 @@ func (l *Local) BuildTemplate(ctx context.Context, t Template, o TemplateBuild) 
 	}
 	b := template.Builder{
 		Provider: l.provider, Images: own.store, Dir: o.Dir, Secrets: o.Secrets, Fresh: o.Fresh, Output: o.Output,
-		Begin: o.Begin, Ran: o.Ran, Progress: l.progress,
+		Begin: o.Begin, Ran: o.Ran, Progress: l.progress, Debian: debianSource(l.cfg),
 	}
 	e, err := b.Build(ctx, t)
 	if err != nil {

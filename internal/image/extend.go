@@ -16,7 +16,7 @@ import (
 
 // Extension says what an image has more than the one that it is based on.
 type Extension struct {
-	// Base is any image but the host's, as Resolve takes it.
+	// Base is any image but the host's, as Resolve takes it, or Scratch.
 	Base sandpit.Image
 	// Key stands for all that makes the image another one than its base: with the same
 	// base and key it is made once.
@@ -32,12 +32,18 @@ type Extension struct {
 	Source string
 }
 
+// Scratch is the base of an Extension that has none: nothing but an empty directory.
+const Scratch sandpit.Image = "scratch"
+
 // Extend returns the image that e describes, as an entry without a name, making it
 // first if need be. Who wants the same one meanwhile waits.
 //
 // Unsupported: the base is the host's image. Otherwise errors are those of Resolve, and
 // of Layer.
 func (s *Store) Extend(ctx context.Context, e Extension, p Progress) (Entry, error) {
+	if e.Base == Scratch {
+		return s.extendFrom(ctx, e, nil)
+	}
 	base, err := s.Resolve(ctx, e.Base, p)
 	if err != nil {
 		return Entry{}, err
@@ -48,16 +54,25 @@ func (s *Store) Extend(ctx context.Context, e Extension, p Progress) (Entry, err
 			sandpit.Errorf(sandpit.Unsupported, "image %s is this machine's programs, and nothing can be based on it", sandpit.HostImage),
 			"start from an image of a registry, a directory or an archive")
 	}
+	return s.extendFrom(ctx, e, base.File)
+}
+
+// extendFrom is Extend of an open image, or of nothing.
+func (s *Store) extendFrom(ctx context.Context, e Extension, base *os.File) (Entry, error) {
 	config, err := json.Marshal(e.Config)
 	if err != nil {
 		return Entry{}, fmt.Errorf("extend image %s: %w", e.Base, err)
 	}
-	key := digest("extend", s.keyOf(base.File), e.Key, string(config), string(e.Template))
+	baseKey := string(Scratch)
+	if base != nil {
+		baseKey = s.keyOf(base)
+	}
+	key := digest("extend", baseKey, e.Key, string(config), string(e.Template))
 	f, _, err := s.once(ctx, job{
 		lock: key,
 		find: s.keyed(key),
 		write: func(out *os.File) (made, error) {
-			return made{key: key}, s.extend(ctx, e, base.File, out)
+			return made{key: key}, s.extend(ctx, e, base, out)
 		},
 	})
 	if err != nil {
@@ -72,21 +87,26 @@ func (s *Store) keyOf(f *os.File) string {
 	return strings.TrimSuffix(f.Name()[len(s.dir)+1:], imageSuffix)
 }
 
-// extend writes an image that begins with the contents of another one.
+// extend writes an image that begins with the contents of another one, or of none.
 func (s *Store) extend(ctx context.Context, e Extension, base, out *os.File) error {
-	root, end, err := openTree(base, s.limits)
-	if err != nil {
-		return err
-	}
 	a := newArchive(out, s.limits)
-	a.root, a.w.at = root, end
+	var end int64
+	if base != nil {
+		var err error
+		if a.root, end, err = openTree(base, s.limits); err != nil {
+			return err
+		}
+		a.w.at = end
+	}
 	if e.Layer != nil {
 		if err := a.addOpened(ctx, e.Layer); err != nil {
 			return err
 		}
 	}
-	if err := copyContents(out, base, end); err != nil {
-		return fmt.Errorf("write the image: %w", err)
+	if base != nil {
+		if err := copyContents(out, base, end); err != nil {
+			return fmt.Errorf("write the image: %w", err)
+		}
 	}
 	if err := a.w.punch(a.root); err != nil {
 		return err

@@ -59,6 +59,29 @@ func TestExtendIsMerge(t *testing.T) {
 	}
 }
 
+// TestExtendScratch makes an image of a layer alone, once.
+func TestExtendScratch(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	layer := archiveOf(t, dirItem("d", 0o755), file("d/a", "1"), link(tar.TypeLink, "hard", "d/a"), file("f", "2"), file(".wh.gone", ""))
+	times := 0
+	for _, key := range []string{"1", "1", "2"} {
+		e, err := s.Extend(t.Context(), Extension{Base: Scratch, Key: key, Layer: opened(layer, &times), Config: Config{User: key}}, nil)
+		must(t, err)
+		want, err := merged(t, usualLimits, layer)
+		must(t, err)
+		if diff := cmp.Diff(readImage(t, want.Name()), readImage(t, s.path(e.ID))); diff != "" {
+			t.Errorf("merged and extended:\n%s", diff)
+		}
+		if root := resolved(t, s, sandpit.Image(e.ID)); root.User != key {
+			t.Errorf("the user of image %s is %q", key, root.User)
+		}
+	}
+	if times != 2 {
+		t.Errorf("made %d times", times)
+	}
+}
+
 // TestExtendAgain extends an extended image of every awkward kind of file.
 func TestExtendAgain(t *testing.T) {
 	t.Parallel()

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/debian"
 	"github.com/sandpit-dev/sandpit/internal/image"
 	"github.com/sandpit-dev/sandpit/internal/workspace"
 )
@@ -20,6 +21,8 @@ type Builder struct {
 	// Provider makes the sandboxes, which must be LayerReaders.
 	Provider Maker
 	Images   *image.Store
+	// Debian is where images that begin with "apt:" come from. Default: there are none.
+	Debian *debian.Source
 	// Dir is where Copy finds files. Default: there are none.
 	Dir string
 	// Secrets are values of Step.Secrets. They are given to the one command and to nobody
@@ -65,7 +68,7 @@ func (b *Builder) Build(ctx context.Context, t Template) (image.Entry, error) {
 			return image.Entry{}, sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "the secret %s is needed and not given", name), "--secret "+name)
 		}
 	}
-	base, err := b.Images.Resolve(ctx, t.From, b.Progress)
+	base, err := b.base(ctx, t)
 	if err != nil {
 		return image.Entry{}, err
 	}

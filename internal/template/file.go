@@ -8,6 +8,7 @@ import (
 	"github.com/BurntSushi/toml"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/debian"
 )
 
 // FileName is how a template file is called in a directory.
@@ -123,7 +124,12 @@ func (f file) template() (Template, error) {
 	for _, p := range f.Ports {
 		t.Ports = append(t.Ports, strconv.Itoa(p))
 	}
-	if len(f.Packages) > 0 {
+	switch request, isDebian, err := debian.ParseRequest(strings.Join(append([]string{f.From}, f.Packages...), ",")); {
+	case err != nil:
+		return t, err
+	case isDebian:
+		t.From = sandpit.Image(request.String())
+	case len(f.Packages) > 0:
 		install, err := packages(f.Packages)
 		if err != nil {
 			return t, err
@@ -169,7 +175,9 @@ func packages(names []string) (Step, error) {
 			return Step{}, sandpit.Errorf(sandpit.Invalid, "%q is not the name of a Debian package", name)
 		}
 	}
+	// What dpkg would wait for to be on disk is kept as a whole, or not at all.
 	script := "set -e; export DEBIAN_FRONTEND=noninteractive; apt-get update -q; apt-get install -qy --no-install-recommends " +
+		"-o DPkg::Options::=--force-unsafe-io " +
 		strings.Join(names, " ") + "; apt-get clean; rm -rf /var/lib/apt/lists/*"
 	return Step{Run: shell(script), RunUser: "root"}, nil
 }

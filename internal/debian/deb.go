@@ -1,0 +1,138 @@
+package debian
+
+import (
+	"archive/tar"
+	"bytes"
+	"errors"
+	"io"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+const (
+	arMagic  = "!<arch>\n"
+	arHeader = 60 // bytes before each member
+)
+
+// data returns the archive of files that a package consists of, without its
+// compression. Who calls it closes it.
+//
+// Invalid: it is no package.
+func data(deb io.Reader) (io.ReadCloser, error) {
+	magic := make([]byte, len(arMagic))
+	if _, err := io.ReadFull(deb, magic); err != nil || string(magic) != arMagic {
+		return nil, sandpit.Errorf(sandpit.Invalid, "it is no package")
+	}
+	for {
+		name, size, err := member(deb)
+		if err != nil {
+			return nil, err
+		}
+		if strings.HasPrefix(name, "data.tar") {
+			files, err := unpack(name, io.LimitReader(deb, size))
+			if err != nil {
+				return nil, sandpit.Errorf(sandpit.Invalid, "%s: %w", name, err)
+			}
+			return files, nil
+		}
+		if _, err := io.CopyN(io.Discard, deb, size+size%2); err != nil { // members begin at even bytes
+			return nil, sandpit.Errorf(sandpit.Invalid, "it is cut off")
+		}
+	}
+}
+
+// member reads what stands before a member.
+func member(deb io.Reader) (name string, size int64, err error) {
+	header := make([]byte, arHeader)
+	if _, err := io.ReadFull(deb, header); err != nil {
+		return "", 0, sandpit.Errorf(sandpit.Invalid, "it has no files")
+	}
+	name = strings.TrimSuffix(strings.TrimRight(string(header[:16]), " "), "/")
+	size, err = strconv.ParseInt(strings.TrimRight(string(header[48:58]), " "), 10, 64)
+	if err != nil || size < 0 || !bytes.HasSuffix(header, []byte("`\n")) {
+		return "", 0, sandpit.Errorf(sandpit.Invalid, "a member of it has no size")
+	}
+	return name, size, nil
+}
+
+// merged are directories that are links to those of the same name in /usr, though
+// packages may name them.
+var merged = []string{"bin", "lib", "lib32", "lib64", "libx32", "sbin"}
+
+// resettle returns the path in the image of what a package calls name; "" is the root.
+//
+// Invalid: it leads out of the image.
+func resettle(name string) (string, error) {
+	clean := path.Clean("/" + name)[1:]
+	if strings.ContainsRune(name, 0) || strings.Contains("/"+name+"/", "/../") {
+		return "", sandpit.Errorf(sandpit.Invalid, "a file has the name %.200q", name)
+	}
+	first, _, below := strings.Cut(clean, "/")
+	if below && isMerged(first) {
+		return "usr/" + clean, nil
+	}
+	return clean, nil
+}
+
+// isMerged is true of the name of a link that root makes itself.
+func isMerged(name string) bool { return slices.Contains(merged, name) }
+
+// copyFiles adds the files of a package to an archive.
+//
+// Invalid: it is no package. Exhausted: it has more than *left bytes.
+func copyFiles(to *tar.Writer, deb io.Reader, left *int64) error {
+	files, err := data(deb)
+	if err != nil {
+		return err
+	}
+	in := tar.NewReader(files)
+	for {
+		h, err := in.Next()
+		if errors.Is(err, io.EOF) {
+			return files.Close()
+		}
+		if err != nil {
+			return sandpit.Errorf(sandpit.Invalid, "its files: %w", err)
+		}
+		if err := copyFile(to, h, in, left); err != nil {
+			return errors.Join(err, files.Close())
+		}
+	}
+}
+
+func copyFile(to *tar.Writer, h *tar.Header, contents io.Reader, left *int64) error {
+	name, err := resettle(h.Name)
+	if err != nil || name == "" || isMerged(name) {
+		return err
+	}
+	out := &tar.Header{
+		Typeflag: h.Typeflag, Name: name, Linkname: h.Linkname, Mode: h.Mode & 0o7777, Uid: h.Uid, Gid: h.Gid,
+		ModTime: h.ModTime, Size: h.Size, Format: tar.FormatPAX,
+	}
+	switch h.Typeflag {
+	case tar.TypeDir:
+		out.Name += "/"
+	case tar.TypeLink:
+		if out.Linkname, err = resettle(h.Linkname); err != nil {
+			return err
+		}
+	case tar.TypeReg:
+		if *left -= h.Size; *left < 0 {
+			return sandpit.Errorf(sandpit.Exhausted, "the packages have more than %d bytes", int64(maxRoot))
+		}
+	case tar.TypeSymlink:
+	default:
+		return nil // devices; a sandbox has its own
+	}
+	if err := to.WriteHeader(out); err != nil {
+		return sandpit.Errorf(sandpit.Invalid, "%.200q: %w", h.Name, err)
+	}
+	if _, err = io.Copy(to, contents); err != nil {
+		return sandpit.Errorf(sandpit.Invalid, "%.200q: %w", h.Name, err)
+	}
+	return nil
+}

@@ -1,0 +1,229 @@
+package debian
+
+import (
+	"cmp"
+	"compress/gzip"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/klauspost/compress/zstd"
+	"github.com/ulikunitz/xz"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// seenSuffix ends files that say how new a release was that was seen.
+const seenSuffix = ".seen"
+
+// maxUnpackedIndex bounds an index without its compression, in bytes.
+const maxUnpackedIndex = 1 << 30
+
+// candidate is a version of a package that can be chosen.
+type candidate struct {
+	Package
+	needs     []string // Pre-Depends and Depends, one relation each
+	provides  []string
+	essential bool // every system has it
+	rank      int  // the smaller, the rather it is taken of several that provide a thing
+}
+
+// index is what there is in a suite.
+type index struct {
+	versions map[string][]*candidate // the newest first
+	provided map[string][]provider
+}
+
+// provider is a package that stands for another.
+type provider struct {
+	*candidate
+	version string // of the other; "" says nothing
+}
+
+// part is one release that belongs to a suite.
+type part struct{ base, suite string }
+
+// partsOf are the releases in which packages of a suite are. Those that are still
+// worked at are complete in themselves.
+func partsOf(suite string) []part {
+	parts := []part{{"debian", suite}}
+	if slices.Contains([]string{"sid", "unstable", "testing", "forky"}, suite) {
+		return parts
+	}
+	return append(parts, part{"debian", suite + "-updates"}, part{"debian-security", suite + "-security"})
+}
+
+// index asks what there is.
+func (c *client) index(ctx context.Context, suite, arch string) (*index, error) {
+	x := &index{versions: map[string][]*candidate{}, provided: map[string][]provider{}}
+	for _, p := range partsOf(suite) {
+		if err := c.addPart(ctx, x, p, arch); err != nil {
+			return nil, fmt.Errorf("%s: %w", p.suite, err)
+		}
+	}
+	for _, list := range x.versions {
+		slices.SortStableFunc(list, func(a, b *candidate) int { return compareVersions(b.Version, a.Version) })
+		for _, name := range list[0].provides { // older ones are not chosen for that
+			target, version := provision(name)
+			x.provided[target] = append(x.provided[target], provider{list[0], version})
+		}
+	}
+	for _, list := range x.provided {
+		slices.SortFunc(list, func(a, b provider) int { return cmp.Or(cmp.Compare(a.rank, b.rank), strings.Compare(a.Name, b.Name)) })
+	}
+	return x, nil
+}
+
+func (c *client) addPart(ctx context.Context, x *index, p part, arch string) error {
+	root := p.base + "/dists/" + p.suite + "/"
+	data, err := c.get(ctx, root+"InRelease", maxInRelease)
+	if err != nil {
+		return err
+	}
+	r, err := openRelease(data, c.keys, p.suite, c.now())
+	if err != nil {
+		return err
+	}
+	if err := c.notOlder(p, r.date); err != nil {
+		return err
+	}
+	name := "main/binary-" + arch + "/Packages.xz"
+	want, ok := r.files[name]
+	if !ok {
+		return sandpit.Errorf(sandpit.NotFound, "it has no packages for %s", arch)
+	}
+	if want.size > maxIndex {
+		return sandpit.Errorf(sandpit.Exhausted, "its list of packages has %d bytes, more than %d", want.size, maxIndex)
+	}
+	// By its digest, for the name may mean a newer one a moment later.
+	f, err := c.file(ctx, root+path.Dir(name)+"/by-hash/SHA256/"+want.sha256, want)
+	if sandpit.CodeOf(err) == sandpit.NotFound {
+		f, err = c.file(ctx, root+name, want)
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }() // only read
+	unpacked, err := unpack(name, f)
+	if err != nil {
+		return sandpit.Errorf(sandpit.Invalid, "%s: %w", name, err)
+	}
+	limited := &io.LimitedReader{R: &ending{ctx, unpacked}, N: maxUnpackedIndex}
+	if err := paragraphs(limited, func(q paragraph, text string) error { return x.add(p, q, text) }); err != nil {
+		return err
+	}
+	if limited.N == 0 {
+		return sandpit.Errorf(sandpit.Exhausted, "its list of packages is too long")
+	}
+	return unpacked.Close()
+}
+
+// ending ends reading with a context.
+type ending struct {
+	ctx context.Context //nolint:containedctx // a reader has no other way to hear of it
+	io.Reader
+}
+
+func (e *ending) Read(p []byte) (int, error) {
+	if err := e.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return e.Reader.Read(p)
+}
+
+// seen is how new a release was.
+type seen struct {
+	Date time.Time `json:"date"`
+}
+
+// notOlder refuses a release that is older than one that was seen before, by which
+// a mirror would bring known weaknesses back.
+func (c *client) notOlder(p part, date time.Time) error {
+	name := digest("seen", p.base, p.suite) + seenSuffix
+	var last seen
+	if err := c.read(name, &last); err != nil {
+		return err
+	}
+	if date.Before(last.Date) {
+		return sandpit.WithHint(
+			sandpit.Errorf(sandpit.PermissionDenied, "it is of %s, and one of %s was seen before", date.Format(time.RFC3339), last.Date.Format(time.RFC3339)),
+			"the mirror is behind: try again later, or another one")
+	}
+	return c.write(name, seen{date})
+}
+
+// unpack removes the compression that the name tells of.
+func unpack(name string, r io.Reader) (io.ReadCloser, error) {
+	switch path.Ext(name) {
+	case ".xz":
+		z, err := xz.ReaderConfig{DictCap: maxDictionary}.NewReader(r)
+		return io.NopCloser(z), err
+	case ".gz":
+		return gzip.NewReader(r)
+	case ".zst":
+		z, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(maxDictionary))
+		if err != nil {
+			return nil, err
+		}
+		return z.IOReadCloser(), nil
+	case ".tar":
+		return io.NopCloser(r), nil
+	}
+	return nil, errors.New("it is packed in a way that is not known")
+}
+
+// maxDictionary bounds the memory that unpacking takes, in bytes.
+const maxDictionary = 128 << 20
+
+var ranks = map[string]int{"required": 0, "important": 1, "standard": 2, "optional": 3}
+
+// add takes one paragraph of a list of packages.
+func (x *index) add(from part, p paragraph, text string) error {
+	name, file := p["package"], p["filename"]
+	if !packagePattern.MatchString(name+"="+p["version"]) || strings.Contains(name, "=") || !isBelow(file) {
+		return sandpit.Errorf(sandpit.Invalid, "it lists %.60q, version %.60q, at %.200q", name, p["version"], file)
+	}
+	pin, err := newPinned(p["size"], p["sha256"])
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	if pin.size > maxDeb {
+		return sandpit.Errorf(sandpit.Exhausted, "the package %s has %d bytes, more than %d", name, pin.size, int64(maxDeb))
+	}
+	rank, ok := ranks[p["priority"]]
+	if !ok {
+		rank = len(ranks)
+	}
+	x.versions[name] = append(x.versions[name], &candidate{
+		Package: Package{
+			Name: name, Version: p["version"], Size: pin.size, SHA256: pin.sha256, Path: from.base + "/" + file, Control: text,
+		},
+		needs:     append(list(p["pre-depends"]), list(p["depends"])...),
+		provides:  list(p["provides"]),
+		essential: p["essential"] == "yes" || rank == 0,
+		rank:      rank,
+	})
+	return nil
+}
+
+// isBelow is true of a path that leads nowhere else.
+func isBelow(file string) bool {
+	return file != "" && path.Clean(file) == file && !path.IsAbs(file) && file != ".." && !strings.HasPrefix(file, "../") &&
+		!strings.ContainsAny(file, "?#%\\ \n")
+}
+
+// list splits a field at its commas.
+func list(field string) []string {
+	var items []string
+	for item := range strings.SplitSeq(field, ",") {
+		if item = strings.TrimSpace(item); item != "" {
+			items = append(items, item)
+		}
+	}
+	return items
+}

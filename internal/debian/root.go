@@ -1,0 +1,205 @@
+package debian
+
+import (
+	"archive/tar"
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+const (
+	fetchers = 4 // packages that are fetched at a time
+	// maxRoot bounds what is fetched, and what is unpacked here, in bytes.
+	maxRoot = 16 << 30
+	// depot is where the image has packages that are still to be installed.
+	depot = "var/cache/sandpit-packages"
+)
+
+// Root returns an archive of the root file system to begin with: the files of the
+// first packages, and all packages as they are. The image is finished when what
+// Configure returns has run in it as root. Who calls Root closes the archive.
+//
+// NotFound: the mirror does not have a version any more. Otherwise as Source.Plan.
+func (s Source) Root(ctx context.Context, plan Plan, p Progress) (io.ReadCloser, error) {
+	c, err := s.open()
+	if err != nil {
+		return nil, err
+	}
+	defer c.close()
+	c.progress = p
+	for _, one := range plan.Packages {
+		if c.total += one.Size; c.total > maxRoot {
+			return nil, sandpit.Errorf(sandpit.Exhausted, "the packages have more than %d bytes", int64(maxRoot))
+		}
+	}
+	files, err := c.fetchAll(ctx, plan.Packages)
+	defer func() {
+		for _, f := range files {
+			if f != nil {
+				_ = f.Close() // only read
+			}
+		}
+	}()
+	if err != nil {
+		return nil, err
+	}
+	out, err := os.CreateTemp(c.dir, "*"+unfinished)
+	if err == nil {
+		err = os.Remove(out.Name())
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := writeRoot(ctx, out, plan, files); err != nil {
+		return nil, errors.Join(err, out.Close())
+	}
+	_, err = out.Seek(0, io.SeekStart)
+	return out, err
+}
+
+// fetchAll returns the packages' files, in the same order. After an error those that are
+// there are returned as well.
+func (c *client) fetchAll(ctx context.Context, packages []Package) ([]*os.File, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	files := make([]*os.File, len(packages))
+	next := make(chan int)
+	var workers sync.WaitGroup
+	for range fetchers {
+		workers.Go(func() {
+			for i := range next {
+				one := packages[i]
+				f, err := c.file(ctx, one.Path, pinned{one.Size, one.SHA256})
+				if err != nil {
+					cancel(fmt.Errorf("fetch the package %s: %w", one.Name, err))
+					continue
+				}
+				files[i] = f
+			}
+		})
+	}
+	for i := range packages {
+		select {
+		case next <- i:
+			continue
+		case <-ctx.Done():
+		}
+		break
+	}
+	close(next)
+	workers.Wait()
+	return files, context.Cause(ctx)
+}
+
+// noDaemons keeps packages from starting programs in the middle of an installation.
+const noDaemons = "#!/bin/sh\nexit 101\n"
+
+// writeRoot writes the archive.
+func writeRoot(ctx context.Context, out io.Writer, plan Plan, files []*os.File) error {
+	w := tar.NewWriter(out)
+	for _, dir := range []string{"usr/", "usr/bin/", "usr/lib/", "usr/lib64/", "usr/sbin/"} {
+		if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: dir, Mode: 0o755, Format: tar.FormatPAX}); err != nil {
+			return err
+		}
+	}
+	for _, dir := range []string{"bin", "lib", "lib64", "sbin"} {
+		if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeSymlink, Name: dir, Linkname: "usr/" + dir, Mode: 0o777, Format: tar.FormatPAX}); err != nil {
+			return err
+		}
+	}
+	left := int64(maxRoot)
+	var list strings.Builder
+	for i, one := range plan.Packages {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if one.First {
+			if err := copyFiles(w, files[i], &left); err != nil {
+				return fmt.Errorf("the package %s: %w", one.Name, err)
+			}
+			if _, err := files[i].Seek(0, io.SeekStart); err != nil {
+				return err
+			}
+		}
+		sub := ""
+		if one.First {
+			sub = "first/"
+		}
+		name := fmt.Sprintf("%s%s_%s.deb", sub, one.Name, one.SHA256[:16])
+		list.WriteString(relocated(one.Control, "./"+name) + "\n")
+		if err := add(w, depot+"/"+name, 0o644, one.Size, files[i]); err != nil {
+			return err
+		}
+	}
+	for _, f := range []struct {
+		name string
+		mode int64
+		text string
+	}{
+		{depot + "/Packages", 0o644, list.String()},
+		{"var/lib/dpkg/status", 0o644, ""},
+		{"var/lib/dpkg/available", 0o644, ""},
+		{"usr/sbin/policy-rc.d", 0o755, noDaemons},
+		{"etc/apt/sources.list.d/debian.sources", 0o644, sources(plan.Request.Suite)},
+	} {
+		if err := add(w, f.name, f.mode, int64(len(f.text)), strings.NewReader(f.text)); err != nil {
+			return err
+		}
+	}
+	return w.Close()
+}
+
+func add(w *tar.Writer, name string, mode, size int64, contents io.Reader) error {
+	h := &tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: mode, Size: size, ModTime: time.Unix(0, 0), Format: tar.FormatPAX}
+	if err := w.WriteHeader(h); err != nil {
+		return err
+	}
+	_, err := io.Copy(w, contents)
+	return err
+}
+
+// relocated is what the archive says of a package that is somewhere else now.
+func relocated(control, path string) string {
+	var b strings.Builder
+	skip := false
+	for line := range strings.Lines(control) {
+		if line[0] != ' ' && line[0] != '\t' {
+			skip = strings.HasPrefix(strings.ToLower(line), "filename:")
+		}
+		if !skip {
+			b.WriteString(line)
+		}
+	}
+	return b.String() + "Filename: " + path + "\n"
+}
+
+// sources tells apt inside where packages come from, for those who install more. A mirror
+// of ours may not be theirs.
+func sources(suite string) string {
+	const keyring = "/usr/share/keyrings/debian-archive-keyring.gpg"
+	var b strings.Builder
+	for _, p := range partsOf(suite) {
+		fmt.Fprintf(&b, "Types: deb\nURIs: http://%s/%s\nSuites: %s\nComponents: main\nSigned-By: %s\n\n", Host, p.base, p.suite, keyring)
+	}
+	return b.String()
+}
+
+// configure is the script that finishes an image.
+//
+//go:embed configure.sh
+var configure string
+
+// Configure returns the command that finishes an image of Root. It runs as root, without
+// a network.
+func Configure(plan Plan) []string {
+	args := []string{"/bin/sh", "-c", configure, "sh", "/" + depot}
+	return append(args, plan.Request.Packages...)
+}

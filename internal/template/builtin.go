@@ -1,0 +1,39 @@
+package template
+
+import (
+	"embed"
+	"io/fs"
+	"slices"
+	"strings"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// BuiltinPrefix begins the names of template files that are part of this program.
+const BuiltinPrefix = "builtin:"
+
+//go:embed builtin/*.toml
+var builtin embed.FS
+
+// Builtins returns the names of the template files that are part of this program, sorted.
+func Builtins() []string {
+	// The error is that of a bad pattern, and this one is good.
+	files, _ := fs.Glob(builtin, "builtin/*.toml")
+	names := make([]string, len(files))
+	for i, file := range files {
+		names[i] = strings.TrimSuffix(strings.TrimPrefix(file, "builtin/"), ".toml")
+	}
+	slices.Sort(names)
+	return names
+}
+
+// Builtin returns a template file that is part of this program.
+//
+// NotFound: there is none of that name.
+func Builtin(name string) ([]byte, error) {
+	if !slices.Contains(Builtins(), name) {
+		return nil, sandpit.WithHint(
+			sandpit.Errorf(sandpit.NotFound, "no template file %.60q is part of this program", name), "there are "+strings.Join(Builtins(), ", "))
+	}
+	return builtin.ReadFile("builtin/" + name + ".toml")
+}
