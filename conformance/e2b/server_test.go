@@ -33,13 +33,14 @@ type server struct {
 	runtime string // its runtime directory
 }
 
-// newServer starts a server whose template "base" is the image that the recipe makes.
+// newServer starts a server whose template "base" is the image that the recipe makes. The template "code" is what this machine
+// has: the packages of a code interpreter would make an image of more than a gigabyte.
 func newServer(tb testing.TB) *server {
 	tb.Helper()
 	dir := tb.TempDir()
 	s := &server{program: testengine.Path(tb), runtime: filepath.Join(dir, "run")}
 	s.environ = append(testengine.Environ(dir),
-		"SANDPIT_SERVER_LISTEN=127.0.0.1:0", "SANDPIT_SERVER_KEYLESS=false", "SANDPIT_SERVER_DRAIN=1", "SANDPIT_E2B_TEMPLATES=base="+string(buildImage(tb)))
+		"SANDPIT_SERVER_LISTEN=127.0.0.1:0", "SANDPIT_SERVER_KEYLESS=false", "SANDPIT_SERVER_DRAIN=1", "SANDPIT_E2B_TEMPLATES=code=host base="+string(buildImage(tb)))
 	log := &lines{}
 	cmd := exec.CommandContext(context.WithoutCancel(tb.Context()), s.program, "serve")
 	cmd.Env, cmd.Stderr = s.environ, log
