@@ -36,6 +36,9 @@ func TestJavaScriptSDK(t *testing.T) {
 	for _, script := range scripts {
 		t.Run(strings.TrimSuffix(filepath.Base(script), ".test.mjs"), func(t *testing.T) {
 			t.Parallel()
+			if strings.HasPrefix(filepath.Base(script), "interpreter.") {
+				needKernels(t)
+			}
 			for _, r := range runNode(t, script, server) {
 				t.Run(r.Name, r.report)
 			}
@@ -49,6 +52,19 @@ func needNode(t *testing.T) {
 	for _, program := range []string{"node", "npm"} {
 		if _, err := exec.LookPath(program); err != nil {
 			testengine.Skip(t, "this machine has no %s", program)
+		}
+	}
+}
+
+// needKernels skips the test where Debian's Python or node have nothing to run code with.
+func needKernels(t *testing.T) {
+	t.Helper()
+	for _, probe := range [][]string{
+		{"/usr/bin/python3", "-c", "from importlib.util import find_spec\nfor m in 'IPython', 'matplotlib', 'matplotlib_inline', 'pandas': find_spec(m).name"},
+		{"/usr/bin/node", "-e", "require('/usr/share/nodejs/typescript')"},
+	} {
+		if out, err := exec.CommandContext(t.Context(), probe[0], probe[1:]...).CombinedOutput(); err != nil {
+			testengine.Skip(t, "this machine has no kernels: %s: %v\n%s", probe[0], err, out)
 		}
 	}
 }

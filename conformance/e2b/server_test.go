@@ -35,13 +35,14 @@ type server struct {
 }
 
 // newServer starts a server whose template "base" is the image that the recipe makes,
-// with more of its settings.
+// with more of its settings. The template "code" is what this machine has: the packages
+// of a code interpreter would make an image of more than a gigabyte.
 func newServer(tb testing.TB, settings ...string) *server {
 	tb.Helper()
 	dir := tb.TempDir()
 	s := &server{program: testengine.Path(tb), runtime: filepath.Join(dir, "run"), client: http.DefaultClient}
 	s.environ = append(testengine.Environ(dir),
-		"SANDPIT_SERVER_LISTEN=127.0.0.1:0", "SANDPIT_SERVER_KEYLESS=false", "SANDPIT_SERVER_DRAIN=1", "SANDPIT_E2B_TEMPLATES=base="+string(buildImage(tb)))
+		"SANDPIT_SERVER_LISTEN=127.0.0.1:0", "SANDPIT_SERVER_KEYLESS=false", "SANDPIT_SERVER_DRAIN=1", "SANDPIT_E2B_TEMPLATES=code=host base="+string(buildImage(tb)))
 	s.environ = append(s.environ, settings...)
 	log := &lines{}
 	cmd := exec.CommandContext(context.WithoutCancel(tb.Context()), s.program, "serve")

@@ -17,6 +17,13 @@ def chart_of_figure(figure):
 
 
 def chart_of(ax):
+    try:
+        return known(ax)
+    except Exception:  # what programs make of a figure is theirs; the picture is there anyway
+        return unknown(ax)
+
+
+def known(ax):
     from matplotlib.collections import PathCollection
     from matplotlib.container import BarContainer
     from matplotlib.patches import PathPatch, Rectangle, Wedge

@@ -151,6 +151,11 @@ class ChartFormatter(BaseFormatter):
     print_method = ObjectName("_repr_e2b_chart_")
     _return_type = dict
 
+    # Not registered by type: who sets up matplotlib takes figures out of all formatters.
+    def __call__(self, obj):
+        figures = sys.modules.get("matplotlib.figure")
+        return chart_of_figure(obj) if figures and isinstance(obj, figures.Figure) else None
+
 
 def table(frame):
     """A pandas table as lists, one for each column."""
@@ -168,7 +173,6 @@ def add_formatters(shell):
     for formatter in (DataFormatter(parent=shell.display_formatter), ChartFormatter(parent=shell.display_formatter)):
         formatters[formatter.format_type] = formatter
     formatters["e2b/data"].for_type_by_name("pandas.core.frame", "DataFrame", table)
-    formatters["e2b/chart"].for_type_by_name("matplotlib.figure", "Figure", chart_of_figure)
 
 
 def reseed():
