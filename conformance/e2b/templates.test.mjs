@@ -57,7 +57,10 @@ test('a template is built, and sandboxes are made of it', async () => {
     .setWorkdir('/app')
     .runCmd('touch mine')
   const logs = []
-  const info = await build(template, `${named('full')}:v1`, { tags: ['stable'], onBuildLogs: (e) => logs.push(e.message) })
+  const info = await build(template, `${named('full')}:v1`, { tags: ['stable'], onBuildLogs: (e) => logs.push(e.message) }).catch((e) => {
+    console.error(logs.join('\n'))
+    throw e
+  })
   assert.match(logs.join('\n'), /a text\ndeep/)
   const box = await create(named('full') + ':v1')
   const ran = await box.commands.run('pwd; whoami; echo $ONE $TWO; cat /home/user/made /by-root; stat -c "%U %a" /home/user/alone.txt /tmp/some/test.txt /app/mine')

@@ -77,7 +77,7 @@ func (s *Server) recipe(ctx context.Context, who api.Principal, in newBuild, dir
 	if own {
 		r.add(sandpit.RecipeStep{Run: sandpit.ShellArgs(makeUser), RunUser: "root"})
 		r.add(sandpit.RecipeStep{User: user})
-		r.add(sandpit.RecipeStep{WorkDir: sandpit.HomeDir})
+		r.add(sandpit.RecipeStep{WorkDir: home})
 	}
 	for i, step := range in.Steps {
 		r.step = i + 1
@@ -96,9 +96,12 @@ func (s *Server) recipe(ctx context.Context, who api.Principal, in newBuild, dir
 	return r.Recipe, nil
 }
 
+// home is where that account's files are, and steps begin.
+const home = "/home/" + user
+
 // makeUser has an image have the account that E2B's have.
 const makeUser = `id -u ` + user + ` >/dev/null 2>&1 || useradd -m -u 1000 -s /bin/bash ` + user + ` 2>/dev/null || useradd -m -s /bin/bash ` + user +
-	` 2>/dev/null || adduser -D ` + user + ` || exit 1; mkdir -p ` + sandpit.HomeDir + ` && chown ` + user + ` ` + sandpit.HomeDir
+	` 2>/dev/null || adduser -D ` + user + ` || exit 1; mkdir -p ` + home + ` && chown ` + user + ` ` + home
 
 // base returns what a build is based on, and whether that is an image, which may not have
 // what E2B's clients expect.
