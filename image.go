@@ -1,9 +1,6 @@
 package sandpit
 
-import (
-	"context"
-	"time"
-)
+import "context"
 
 // Image names the root file system a sandbox starts from. Which forms exist is
 // the provider's business; the embedded engine knows HostImage, a directory, an
@@ -24,18 +21,4 @@ type ImagePreparer interface {
 	//
 	// Errors are those of Create about images.
 	PrepareImage(ctx context.Context, image Image) error
-}
-
-// Template is an image with the resources and the start command of the
-// sandboxes made from it.
-type Template struct {
-	ID    string   `json:"id"`
-	Names []string `json:"names,omitempty"`
-	Spec  Spec     `json:"spec"`
-	// Start runs in every sandbox made from the template. Default: nothing.
-	Start []string `json:"start,omitempty"`
-	// Ready must exit 0 before such a sandbox counts as running. Default: at
-	// once.
-	Ready     []string  `json:"ready,omitempty"`
-	CreatedAt time.Time `json:"created_at"`
 }

@@ -65,6 +65,9 @@ type Spec struct {
 	// Ports are those that are reached at addresses of the machine. Whoever answers for
 	// the sandbox opens them; providers do not look at them. Default: none.
 	Ports []Port `json:"ports,omitempty"`
+	// Template is which template it is made of. Whoever answers for the sandbox says so;
+	// what others say of it does not count. Default: none.
+	Template TemplateOrigin `json:"template,omitzero"`
 }
 
 // DefaultWorkDir is where processes start when nothing else is said.

@@ -31,6 +31,7 @@ const (
 	nameShells   = "shells"
 	nameNetwork  = "network"
 	namePreviews = "previews"
+	nameE2B      = "e2b"
 )
 
 // cleanTimeout is how long removing what a run made may take.
@@ -55,7 +56,7 @@ func measure(ctx context.Context, o options, stderr io.Writer) (r *report, err e
 		defer cancel()
 		err = errors.Join(err, k.docker.Close(clean))
 	}()
-	err = errors.Join(k.inTurns(ctx), k.crowds(ctx))
+	err = errors.Join(k.inTurns(ctx), k.e2bs(ctx), k.crowds(ctx))
 	k.report.Machine.LoadAtEnd = loadAverage()
 	k.report.Targets = judge(&k.report)
 	return &k.report, err

@@ -9,6 +9,7 @@ const (
 	bySandpitPool   = "sandpit-pool"
 	bySandpitHTTP   = "sandpit-http"
 	bySandpitDocker = "sandpit-docker"
+	byE2B           = "sandpit-e2b"
 	byDocker        = "docker"
 	byDockerAPI     = "docker-api"
 	byHost          = "host"

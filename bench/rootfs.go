@@ -36,6 +36,9 @@ var recipe = []string{
 	"bookworm",
 }
 
+// busyboxAlone is what a root file system is in which there is nothing else.
+const busyboxAlone = "busybox alone"
+
 // makeRootFS makes the tar file: a Debian where mmdebstrap can make one, else
 // busybox alone. Debian takes two minutes and is kept in the user's cache.
 func makeRootFS(ctx context.Context, dir string, quick bool, note func(string)) (rootFS, error) {
@@ -114,7 +117,7 @@ func busyboxRoot(dir, busybox string) (rootFS, error) {
 	if err = writeBusybox(w, busybox); err == nil {
 		err = w.Close()
 	}
-	return rootFS{path, "busybox alone"}, errors.Join(err, f.Close())
+	return rootFS{path, busyboxAlone}, errors.Join(err, f.Close())
 }
 
 func writeBusybox(w *tar.Writer, busybox string) error {

@@ -29,21 +29,28 @@ type served struct {
 }
 
 // openServed starts a server with a pool and waits until it can make sandboxes.
-func (k *kit) openServed(ctx context.Context) (s *served, err error) {
-	dir := filepath.Join(k.dir, "server")
+func (k *kit) openServed(ctx context.Context) (*served, error) {
+	s, _, _, err := k.openServer(ctx, "server", fmt.Sprintf("[[pool]]\nimage = %q\nsize = %d\n", k.root.path, poolSize))
+	return s, err
+}
+
+// openServer starts a server with settings, and returns it with its URL and a key. It
+// waits for a pool among the settings.
+func (k *kit) openServer(ctx context.Context, name, settings string) (s *served, url, key string, err error) {
+	dir := filepath.Join(k.dir, name)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, err
+		return nil, "", "", err
 	}
 	address, err := freeAddress(ctx)
 	if err != nil {
-		return nil, err
+		return nil, "", "", err
 	}
+	url = "http://" + address
 	socket := filepath.Join(dir, "sock")
 	config := filepath.Join(dir, "config.toml")
-	text := fmt.Sprintf("[server]\nlisten = %q\nsocket = %q\nrate = 1000000\nburst = 1000000\n[[pool]]\nimage = %q\nsize = %d\n",
-		address, socket, k.root.path, poolSize)
+	text := fmt.Sprintf("[server]\nlisten = %q\nsocket = %q\nrate = 1000000\nburst = 1000000\n%s", address, socket, settings)
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
-		return nil, err
+		return nil, "", "", err
 	}
 	s = &served{spec: sandpit.Spec{Image: sandpit.Image(k.root.path)}, words: &lockedBuffer{}}
 	s.process = exec.CommandContext(ctx, k.engine, "serve", "--config", config)
@@ -56,22 +63,22 @@ func (k *kit) openServed(ctx context.Context) (s *served, err error) {
 		"SANDPIT_RUNTIME_DIR="+filepath.Join(dir, "run"),
 	)
 	if err := s.process.Start(); err != nil {
-		return nil, err
+		return nil, "", "", err
 	}
-	if s.client, err = connect(ctx, socket, "http://"+address); err == nil {
+	if s.client, key, err = connect(ctx, socket, url); err == nil && strings.Contains(settings, "[[pool]]") {
 		err = s.full(ctx)
 	}
 	if err != nil {
-		return nil, errors.Join(err, s.close(ctx), errors.New(lastWords(s.words.String())))
+		return nil, "", "", errors.Join(err, s.close(ctx), errors.New(lastWords(s.words.String())))
 	}
-	return s, nil
+	return s, url, key, nil
 }
 
-// connect makes a key by the server's socket and returns a client that uses it.
-func connect(ctx context.Context, socket, url string) (*client.Client, error) {
+// connect makes a key by the server's socket and returns it with a client that uses it.
+func connect(ctx context.Context, socket, url string) (*client.Client, string, error) {
 	admin, err := client.New(client.Options{URL: "unix://" + socket})
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	defer admin.Close()
 	for limit := time.Now().Add(time.Minute); ; {
@@ -79,17 +86,18 @@ func connect(ctx context.Context, socket, url string) (*client.Client, error) {
 			break
 		}
 		if err := pauseFor(ctx, 20*time.Millisecond); err != nil {
-			return nil, err
+			return nil, "", err
 		}
 	}
 	if err != nil {
-		return nil, withHint(err)
+		return nil, "", withHint(err)
 	}
 	key, err := admin.CreateKey(ctx, "bench", "", 0, true)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
-	return client.New(client.Options{URL: url, Key: key.Secret})
+	c, err := client.New(client.Options{URL: url, Key: key.Secret})
+	return c, key.Secret, err
 }
 
 // full waits until the pool is full and nothing is being made.

@@ -20,6 +20,12 @@ const (
 	metricPage       = "request of a page"
 	metricEcho       = "message to echo on %d WebSockets, all at once"
 	metricSilent     = "failures of %d WebSockets"
+	metricE2BWarm    = "E2B's SDK: create of a warm pool, and commands.run"
+	metricE2BCold    = "E2B's SDK: create and commands.run"
+	metricE2BRun     = "E2B's SDK: commands.run"
+	metricE2BWrite   = "E2B's SDK: files.write of 10 MB"
+	metricE2BRead    = "E2B's SDK: files.read of 10 MB"
+	metricE2BHundred = "E2B's SDK: 100 creates at once, all"
 	metricHeld       = "request of a page while %d connections are held"
 )
 
@@ -61,6 +67,11 @@ func judge(r *report) []target {
 	direct, directKnown := r.find(metricPage, bySandpit)
 	preview, previewKnown := r.find(metricPage, bySandpitHTTP)
 	silent, silentKnown := r.find(fmt.Sprintf(metricSilent, pageSockets), bySandpitHTTP)
+	e2bWarm, e2bWarmKnown := r.find(metricE2BWarm, byE2B)
+	e2bCold, e2bColdKnown := r.find(metricE2BCold, byE2B)
+	e2bRun, e2bRunKnown := r.find(metricE2BRun, byE2B)
+	e2bWrite, e2bWriteKnown := r.find(metricE2BWrite, byE2B)
+	e2bRead, e2bReadKnown := r.find(metricE2BRead, byE2B)
 	pss, pssKnown := r.find(atBoxes(metricPSS, targetBoxes), bySandpit)
 	return []target{
 		check("new box to first output, of docker run", 0.5, first, firstKnown),
@@ -79,6 +90,11 @@ func judge(r *report) []target {
 		check("ms for each MB into an online box (400 MB/s)", 1000.0/400, inverse(receive.P50), receiveKnown),
 		check("ms for each MB out of an online box (400 MB/s)", 1000.0/400, inverse(send.P50), sendKnown),
 		check("ms that a preview adds to a request", 3, preview.P50-direct.P50, directKnown && previewKnown),
+		check("ms for E2B's SDK to create of a warm pool and run true", 25, e2bWarm.P50, e2bWarmKnown),
+		check("ms for E2B's SDK to create and run true", 150, e2bCold.P50, e2bColdKnown),
+		check("ms for E2B's SDK to run true", 8, e2bRun.P50, e2bRunKnown),
+		check("ms for E2B's SDK for each MB of a file in (100 MB/s)", 10, inverse(e2bWrite.P50), e2bWriteKnown),
+		check("ms for E2B's SDK for each MB of a file out (100 MB/s)", 10, inverse(e2bRead.P50), e2bReadKnown),
 		check(fmt.Sprintf("failures of %d WebSockets at a time", pageSockets), 0, silent.P50, silentKnown),
 	}
 }

@@ -31,15 +31,18 @@ type server struct {
 	program string
 	environ []string
 	runtime string // its runtime directory
+	client  *http.Client
 }
 
-// newServer starts a server whose template "base" is the image that the recipe makes.
-func newServer(tb testing.TB) *server {
+// newServer starts a server whose template "base" is the image that the recipe makes,
+// with more of its settings.
+func newServer(tb testing.TB, settings ...string) *server {
 	tb.Helper()
 	dir := tb.TempDir()
-	s := &server{program: testengine.Path(tb), runtime: filepath.Join(dir, "run")}
+	s := &server{program: testengine.Path(tb), runtime: filepath.Join(dir, "run"), client: http.DefaultClient}
 	s.environ = append(testengine.Environ(dir),
 		"SANDPIT_SERVER_LISTEN=127.0.0.1:0", "SANDPIT_SERVER_KEYLESS=false", "SANDPIT_SERVER_DRAIN=1", "SANDPIT_E2B_TEMPLATES=base="+string(buildImage(tb)))
+	s.environ = append(s.environ, settings...)
 	log := &lines{}
 	cmd := exec.CommandContext(context.WithoutCancel(tb.Context()), s.program, "serve")
 	cmd.Env, cmd.Stderr = s.environ, log
@@ -71,7 +74,7 @@ func newServer(tb testing.TB) *server {
 	if err != nil {
 		tb.Fatalf("the server does not start: %v\n%s", err, log)
 	}
-	s.url = regexp.MustCompile(`http://[0-9.:]+`).FindString(first)
+	s.url = regexp.MustCompile(`https?://[0-9.:]+`).FindString(first)
 	s.domain = "localhost:" + s.url[strings.LastIndexByte(s.url, ':')+1:]
 	s.key = strings.TrimSpace(s.command(tb, "key", "create", "-q", "--owner", "e2b", "--admin"))
 	return s
@@ -121,7 +124,7 @@ func (s *server) call(tb testing.TB, method, path, body string) (int, []byte) {
 	}
 	req.Header.Set("X-Api-Key", s.key)
 	req.Close = true
-	res, err := http.DefaultClient.Do(req)
+	res, err := s.client.Do(req)
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -69,10 +69,16 @@ func TestVersions(t *testing.T) {
 // runProgram runs a script that prints results.
 func runProgram(t *testing.T, server *server, dir, script string, environ ...string) []result {
 	t.Helper()
+	return runProgramIn(t, append(server.clientEnviron(), environ...), dir, script)
+}
+
+// runProgramIn runs one in an environment.
+func runProgramIn(t *testing.T, environ []string, dir, script string) []result {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "node", script)
-	cmd.Dir, cmd.Env, cmd.WaitDelay = dir, append(server.clientEnviron(), environ...), 10*time.Second
+	cmd.Dir, cmd.Env, cmd.WaitDelay = dir, environ, 10*time.Second
 	var out, diagnostics bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &diagnostics
 	if err := cmd.Run(); err != nil {

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"net/http"
+	"path/filepath"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/api"
@@ -15,7 +16,8 @@ func (s *service) e2bOptions() e2b.Options {
 	c := s.cfg.E2B
 	return e2b.Options{
 		Manager: s.manager, Store: s.store, Keys: s.keys, Tokens: s.gateway,
-		Templates: c.Templates, Internet: c.Internet, Public: c.Public,
+		Templates: c.Templates, Default: s.cfg.Sandbox.Image, Files: filepath.Join(s.cfg.StateDir, "e2b"),
+		Internet: c.Internet, Public: c.Public,
 		Limits: sandpit.Resources{
 			Memory: s.cfg.Sandbox.MemoryLimit, CPUs: s.cfg.Sandbox.CPULimit, Disk: s.cfg.Sandbox.DiskLimit, PIDs: s.cfg.Sandbox.PIDsLimit,
 		},

@@ -8,6 +8,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/api/data"
+	"github.com/sandpit-dev/sandpit/internal/api/e2b"
 	"github.com/sandpit-dev/sandpit/internal/api/native"
 	"github.com/sandpit-dev/sandpit/internal/image"
 	"github.com/sandpit-dev/sandpit/internal/wire"
@@ -32,7 +33,7 @@ func (s *service) routes(mux *http.ServeMux) (public []string) {
 	s.data.Register(mux)
 	data.Describe(document)
 	s.e2b.Register(mux)
-	return native.Public()
+	return append(native.Public(), e2b.PathUpload)
 }
 
 // listProviders tells of the providers as they are now.

@@ -136,6 +136,9 @@ func (s *service) managerOptions() manager.Options {
 	if o.MaxRetries == 0 {
 		o.MaxRetries = -1 // none, which is not the default
 	}
+	if _, there := s.providers.byName[nameGVisor]; there {
+		o.Builder, o.BuilderProvider = builder{s.images}, nameGVisor
+	}
 	if s.publisher != nil {
 		o.Publisher = s.publisher
 	}

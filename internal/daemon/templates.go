@@ -23,7 +23,7 @@ type Template = template.Template
 type TemplateStep = template.Step
 
 // TemplatePrefix begins the names of images that are templates.
-const TemplatePrefix = "template:"
+const TemplatePrefix = sandpit.TemplatePrefix
 
 // maxTemplateFile bounds a template file, in bytes.
 const maxTemplateFile = 1 << 20

@@ -131,3 +131,33 @@ func (b *bounder) Write(p []byte) (int, error) {
 	b.kept = append(b.kept, p...)
 	return len(p), nil
 }
+
+type credentialKey struct{}
+
+// lent is a login for one registry that a context carries.
+type lent struct {
+	registry string
+	login    Credential
+}
+
+// WithCredential returns a context in which the registry of an image is told c, whatever
+// Options.Credentials says.
+//
+// Invalid: the image is not one of a registry.
+func WithCredential(ctx context.Context, ref sandpit.Image, c Credential) (context.Context, error) {
+	r, err := parseReference(string(ref))
+	if err == nil && (r.registry == "" || IsPath(string(ref))) {
+		err = sandpit.Errorf(sandpit.Invalid, "image %s: there is no registry that a login could be for", quote(string(ref)))
+	}
+	return context.WithValue(ctx, credentialKey{}, lent{r.registry, c}), err
+}
+
+// lending asks the context before f.
+func lending(f CredentialFunc) CredentialFunc {
+	return func(ctx context.Context, registry string) (Credential, error) {
+		if l, ok := ctx.Value(credentialKey{}).(lent); ok && l.registry == registry {
+			return l.login, nil
+		}
+		return f(ctx, registry)
+	}
+}

@@ -62,6 +62,7 @@ func (o Options) withDefaults() Options {
 	if o.Credentials == nil {
 		o.Credentials = func(context.Context, string) (Credential, error) { return Credential{}, nil }
 	}
+	o.Credentials = lending(o.Credentials)
 	return o
 }
 

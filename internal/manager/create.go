@@ -29,6 +29,9 @@ func (m *Manager) Create(ctx context.Context, r CreateRequest) (sandpit.Sandbox,
 		Actor: actorOf(ctx, r.Owner), Action: "create", Sandbox: s.ID, Args: r.args(), Err: err, Took: time.Since(begin),
 	})
 	m.wake()
+	if id := s.Spec.Template.Template; id != "" && err == nil {
+		m.templates.count(id)
+	}
 	if err != nil {
 		return sandpit.Sandbox{}, fmt.Errorf("create a sandbox: %w", err)
 	}
@@ -98,7 +101,7 @@ func (m *Manager) reserve(ctx context.Context, r CreateRequest, now time.Time) (
 		return nil, other, nil
 	}
 	err = m.admitVolumes(ctx, row)
-	for err == nil && r.pool == "" && m.room.full() && m.makeRoom(ctx) {
+	for err == nil && (r.pool == "" || r.pool == poolBuilds) && m.room.full() && m.makeRoom(ctx) {
 		// until there is room, or no more to be had
 	}
 	if err == nil {
@@ -180,6 +183,12 @@ func (m *Manager) build(ctx context.Context, b *box, r CreateRequest) (sandpit.I
 	}
 	if err := m.write(ctx, b, func(row *store.Row) { row.Handle, row.Spec.Ports = i.Handle(), ports }); err != nil {
 		return i, err
+	}
+	if r.start != nil {
+		bring := func(ctx context.Context) error { return bringUp(ctx, i, *r.start, nil) }
+		if _, err := call(ctx, m.loops, remote{what: "start"}, none(bring), nil); err != nil {
+			return i, because(ctx, err)
+		}
 	}
 	if r.Setup != nil {
 		_, err := call(ctx, m.loops, remote{what: "set-up"}, none(func(ctx context.Context) error { return r.Setup(ctx, i) }), nil)

@@ -184,17 +184,22 @@ func (m *Manager) dropBrief(ctx context.Context, n store.Snapshot) {
 	}
 }
 
-// Expand completes a request for a sandbox that shall begin as a snapshot: its image is
-// "snapshot:" and the ID or name of one of the owner's. What the snapshot fixes is put
-// in, so that others can look at it; Create does the same. Other requests stay as they
-// are.
+// Expand completes a request for a sandbox that shall begin as a snapshot, or be made of a
+// template: its image is "snapshot:" and the ID or name of one of the owner's, or
+// "template:" and what FindTemplate finds. What the snapshot fixes, and the template says,
+// is put in, so that others can look at it; Create does the same. Other requests stay as
+// they are.
 //
-// NotFound: there is no such snapshot. Invalid: the request wants something else than
+// NotFound: there is no such snapshot or build. Invalid: the request wants something else than
 // the snapshot has.
 func (m *Manager) Expand(ctx context.Context, r CreateRequest) (CreateRequest, error) {
 	name, ok := r.Spec.Image.Snapshot()
 	if !ok {
-		return r, nil
+		r.Spec.Template = sandpit.TemplateOrigin{}
+		return m.expandTemplate(ctx, r)
+	}
+	if r, ok, err := m.expandSnapshot(ctx, r, name); ok || err != nil {
+		return r, err
 	}
 	n, err := m.o.Store.Snapshot(ctx, r.Owner, string(name))
 	switch {

@@ -49,6 +49,8 @@ type Manager struct {
 	volumes  volumes
 
 	snapshots snapshots
+	templates templates
+	building  chan struct{} // full while Options.MaxBuilds builds go on
 	diffing   chan struct{} // full while maxDiffs are computed
 
 	worker *queue.Worker
@@ -89,13 +91,14 @@ func Open(ctx context.Context, o Options) (*Manager, error) {
 		o: o, identity: o.Store.Identity(), boxes: newIndex(), room: newLedger(o.MaxSandboxes, o.Quotas),
 		making: make(chan struct{}, o.Parallel), tending: make(chan struct{}, o.Parallel),
 		nudge: make(chan struct{}, 1), wall: newWall(o.Clock), diffing: make(chan struct{}, maxDiffs),
+		building: make(chan struct{}, o.MaxBuilds),
 	}
 	if m.pools, err = newPools(o); err != nil {
 		return nil, err
 	}
 	own := WithActor(ctx, actorManager)
 	m.ops, m.loops = newTasks(own), newTasks(own)
-	if err := m.load(ctx); err != nil {
+	if err := errorsOf(m.load(ctx), m.failUnfinished(ctx)); err != nil {
 		return nil, err
 	}
 	m.events = startJournal(m.loops, o.Store, o.Log, o.Suspicion)
@@ -147,6 +150,7 @@ func (m *Manager) Close(ctx context.Context) error {
 	if m.closing.Swap(true) {
 		return nil
 	}
+	m.templates.stop(sandpit.Errorf(sandpit.Unavailable, "the server ended while it was building"))
 	var errs []error
 	if m.worker != nil {
 		errs = append(errs, m.worker.Stop(ctx))
@@ -187,6 +191,7 @@ func (m *Manager) halt(ctx context.Context) error {
 	}
 	written, cancel := context.WithTimeout(context.WithoutCancel(ctx), haltLimit)
 	defer cancel()
+	m.flushSpawned(written)
 	return errors.Join(err, m.flushUsed(written), m.events.flush(written))
 }
 

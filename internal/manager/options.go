@@ -55,6 +55,19 @@ type Options struct {
 	// 100 GiB.
 	MaxSnapshots     int
 	MaxSnapshotBytes int64
+	// Builder builds templates, for the provider of the name BuilderProvider. Default:
+	// there are none.
+	Builder         TemplateBuilder
+	BuilderProvider string
+	// MaxTemplates is how many templates each owner may have, and MaxTemplateBytes how
+	// large all of their builds may be. Below zero: none, and without a limit. Default: 50,
+	// and 100 GiB.
+	MaxTemplates     int
+	MaxTemplateBytes int64
+	// MaxBuilds is how many builds go on at a time; others wait. Default: 2.
+	MaxBuilds int
+	// BuildTimeout is how long a build may take, from when its turn has come. Default: 1 h.
+	BuildTimeout time.Duration
 	// Quotas are further such limits. Default: none.
 	Quotas Quotas
 	// Pools are sandboxes to be made ahead. Default: none.
@@ -154,6 +167,12 @@ func (o Options) withDefaults() (Options, error) {
 	if o.MaxSnapshotBytes == 0 {
 		o.MaxSnapshotBytes = 100 << 30
 	}
+	if o.MaxTemplates == 0 {
+		o.MaxTemplates = 50
+	}
+	if o.MaxTemplateBytes == 0 {
+		o.MaxTemplateBytes = 100 << 30
+	}
 	if o.Fill == nil {
 		o.Fill = func(string, *sandpit.Spec) {}
 	}
@@ -172,6 +191,8 @@ func (o Options) withDefaults() (Options, error) {
 	return o, errorsOf(
 		number("max sandboxes", &o.MaxSandboxes, 100),
 		number("parallel", &o.Parallel, 8),
+		number("max builds", &o.MaxBuilds, 2),
+		number("build timeout", &o.BuildTimeout, time.Hour),
 		number("refusals", &o.Suspicion.Refusals, 5),
 		number("window", &o.Suspicion.Window, time.Minute),
 		number("create timeout", &o.CreateTimeout, 2*time.Minute),

@@ -413,7 +413,7 @@ func (m *Manager) emptyPool(p *pool) {
 // for one.
 func (m *Manager) inPool(row store.Row, b *box) bool {
 	p := m.pools[row.Pool]
-	return p != nil && p.has(b)
+	return p != nil && p.has(b) || row.Pool == poolBuilds && m.templates.has(b.id)
 }
 
 // PoolStatus is how a pool is doing.

@@ -30,6 +30,7 @@ func (m *Manager) reconcileLoop(ctx context.Context) {
 func (m *Manager) tidy(ctx context.Context) {
 	m.tidyVolumes(ctx)
 	m.tidySnapshots(ctx)
+	m.tidyTemplates(ctx)
 }
 
 // reconcile makes the world match the rows. A provider that does not answer is

@@ -45,7 +45,8 @@ type CreateRequest struct {
 	// tried once more in a new one.
 	Setup func(ctx context.Context, i sandpit.Instance) error
 
-	pool string // key of the pool that it is made for
+	pool  string          // key of the pool that it is made for
+	start *sandpit.Recipe // what has to be started in it; nil: nothing
 }
 
 // prepare checks a request and fills in what it leaves out.

@@ -44,7 +44,7 @@ func (m *Manager) tidySnapshot(ctx context.Context, n store.Snapshot) {
 		return
 	}
 	defer m.snapshots.end(n.ID)
-	now, err := m.o.Store.Snapshot(ctx, n.Owner, string(n.ID))
+	now, err := m.snapshotRow(ctx, n)
 	if errors.Is(err, sandpit.NotFound) || err == nil && now.State == store.SnapshotReady && !now.Brief {
 		return
 	}
@@ -53,6 +53,14 @@ func (m *Manager) tidySnapshot(ctx context.Context, n store.Snapshot) {
 		err = m.dropSnapshot(ctx, keeper, n.ID)
 	}
 	m.record(Report{Actor: actorManager, Action: "remove snapshot", Args: snapshotArgs(n), Err: err})
+}
+
+// snapshotRow returns the row of a snapshot as it is now.
+func (m *Manager) snapshotRow(ctx context.Context, n store.Snapshot) (store.Snapshot, error) {
+	if n.Build != "" {
+		return m.o.Store.BuildSnapshot(ctx, n.ID)
+	}
+	return m.o.Store.Snapshot(ctx, n.Owner, string(n.ID))
 }
 
 // compareSnapshots looks at what one provider has. One that does not answer is left out:

@@ -39,6 +39,9 @@ type Snapshot struct {
 	Size   int64 // in bytes
 	Memory bool
 	Spec   sandpit.Spec // without an environment
+	// Build is the build of a template that it belongs to, "" for none. Such a one is not
+	// its owner's own, and counts for no limit of snapshots.
+	Build sandpit.BuildID
 	// Problem is why nothing can be made of it, "" if something can.
 	Problem string
 
@@ -52,7 +55,7 @@ type SnapshotLimits struct {
 	Bytes int64
 }
 
-const snapshotColumns = `id, owner, name, sandbox, provider, state, brief, size, memory, spec, problem, created_at`
+const snapshotColumns = `id, owner, name, sandbox, provider, state, brief, size, memory, spec, problem, created_at, build`
 
 // InsertSnapshot adds a snapshot and returns it as it is kept.
 //
@@ -69,11 +72,11 @@ func (s *Store) InsertSnapshot(ctx context.Context, n Snapshot, most SnapshotLim
 		return Snapshot{}, sandpit.Errorf(sandpit.Invalid, "snapshot: its %s is out of bounds", problem)
 	}
 	err = s.write(ctx, func(tx *writer) error {
-		added, err := tx.exec(ctx, `INSERT INTO snapshots (`+snapshotColumns+`) SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12
-			WHERE ?7 OR (SELECT count(*) FROM snapshots WHERE owner = ?2 AND NOT brief) < ?13
-			AND (?14 = 0 OR (SELECT ifnull(sum(size), 0) FROM snapshots WHERE owner = ?2 AND NOT brief) + ?8 < ?14)`,
+		added, err := tx.exec(ctx, `INSERT INTO snapshots (`+snapshotColumns+`) SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?15
+			WHERE ?7 OR ?15 <> '' OR (SELECT count(*) FROM snapshots WHERE owner = ?2 AND NOT brief AND build = '') < ?13
+			AND (?14 = 0 OR (SELECT ifnull(sum(size), 0) FROM snapshots WHERE owner = ?2 AND NOT brief AND build = '') + ?8 < ?14)`,
 			string(n.ID), n.Owner, nullable(n.Name), string(n.Sandbox), n.Provider, string(n.State), n.Brief, n.Size, n.Memory,
-			spec, n.Problem, micros(n.CreatedAt), most.Count, most.Bytes)
+			spec, n.Problem, micros(n.CreatedAt), most.Count, most.Bytes, string(n.Build))
 		if err == nil && added == 0 {
 			err = most.exceeded()
 		}
@@ -114,8 +117,8 @@ func (s *Store) FinishSnapshot(ctx context.Context, n Snapshot, most SnapshotLim
 	}
 	return s.changeSnapshot(ctx, n.ID, func(tx *writer) (int64, error) {
 		var large bool
-		if most.Bytes > 0 && !n.Brief {
-			err := tx.row(ctx, `SELECT ifnull(sum(size), 0) + ?3 > ?4 FROM snapshots WHERE owner = ?2 AND id <> ?1 AND NOT brief`,
+		if most.Bytes > 0 && !n.Brief && n.Build == "" {
+			err := tx.row(ctx, `SELECT ifnull(sum(size), 0) + ?3 > ?4 FROM snapshots WHERE owner = ?2 AND id <> ?1 AND NOT brief AND build = ''`,
 				[]any{string(n.ID), n.Owner, n.Size, most.Bytes}, &large)
 			if err != nil {
 				return 0, err
@@ -174,7 +177,7 @@ type SnapshotFilter struct {
 	All bool
 	// Sandbox is what they were taken of.
 	Sandbox sandpit.ID
-	// Lasting leaves out those that are brief, or not ready.
+	// Lasting leaves out those that are brief, of a build, or not ready.
 	Lasting bool
 	// After is the ID of the last snapshot of the page before.
 	After sandpit.SnapshotID
@@ -193,7 +196,7 @@ func (s *Store) Snapshots(ctx context.Context, f SnapshotFilter) ([]Snapshot, er
 		where, args = append(where, "sandbox = ?"), append(args, string(f.Sandbox))
 	}
 	if f.Lasting {
-		where, args = append(where, "NOT brief AND state = ?"), append(args, string(SnapshotReady))
+		where, args = append(where, "NOT brief AND build = '' AND state = ?"), append(args, string(SnapshotReady))
 	}
 	limit := f.Limit
 	if limit == 0 {
@@ -208,7 +211,7 @@ func (s *Store) Snapshots(ctx context.Context, f SnapshotFilter) ([]Snapshot, er
 
 // Snapshot returns an owner's snapshot by its ID or name. NotFound: there is none.
 func (s *Store) Snapshot(ctx context.Context, owner, name string) (Snapshot, error) {
-	list, err := s.snapshots(ctx, `WHERE owner = ?1 AND (id = ?2 OR name = ?2)`, owner, name)
+	list, err := s.snapshots(ctx, `WHERE owner = ?1 AND (id = ?2 OR name = ?2) AND build = ''`, owner, name)
 	if err != nil {
 		return Snapshot{}, s.fail(err, "look for a snapshot")
 	}
@@ -238,7 +241,7 @@ func (s *Store) snapshots(ctx context.Context, where string, args ...any) ([]Sna
 	var list []Snapshot
 	var bad error
 	err := s.read(ctx, func(r *reader) error {
-		return scan(ctx, r, `SELECT id, owner, ifnull(name, ''), sandbox, provider, state, brief, size, memory, spec, problem, created_at
+		return scan(ctx, r, `SELECT id, owner, ifnull(name, ''), sandbox, provider, state, brief, size, memory, spec, problem, created_at, build
 			FROM snapshots `+where, args, func(c *cells) bool {
 			n := decodeSnapshot(c)
 			if c.err != nil {
@@ -258,7 +261,7 @@ func decodeSnapshot(c *cells) Snapshot {
 		State: SnapshotState(c.text()), Brief: c.int() != 0, Size: c.int(), Memory: c.int() != 0,
 	}
 	spec := c.text()
-	n.Problem, n.CreatedAt = c.text(), c.time()
+	n.Problem, n.CreatedAt, n.Build = c.text(), c.time(), sandpit.BuildID(c.text())
 	if c.err == nil && json.Unmarshal([]byte(spec), &n.Spec) != nil {
 		c.reject("spec")
 	}
@@ -283,6 +286,8 @@ func (n Snapshot) problem() string {
 		return "provider"
 	case !n.State.valid():
 		return "state"
+	case n.Build != "" && n.Build.Validate() != nil:
+		return "build"
 	case n.Size < 0:
 		return "size"
 	case !inRange(n.CreatedAt):

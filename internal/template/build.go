@@ -18,7 +18,7 @@ import (
 // may run at a time.
 type Builder struct {
 	// Provider makes the sandboxes, which must be LayerReaders.
-	Provider sandpit.Provider
+	Provider Maker
 	Images   *image.Store
 	// Dir is where Copy finds files. Default: there are none.
 	Dir string
@@ -35,6 +35,11 @@ type Builder struct {
 	Ran func(number int, took time.Duration)
 	// Progress hears of the base being fetched. Default: nobody.
 	Progress image.Progress
+}
+
+// Maker makes sandboxes, as a sandpit.Provider does.
+type Maker interface {
+	Create(ctx context.Context, id sandpit.ID, spec sandpit.Spec) (sandpit.Instance, error)
 }
 
 const (
@@ -74,7 +79,7 @@ func (b *Builder) Build(ctx context.Context, t Template) (image.Entry, error) {
 			b.Begin(i+1, len(t.Steps), s)
 		}
 		if err := w.step(ctx, i, s); err != nil {
-			return image.Entry{}, fmt.Errorf("%s: %w", s.where(i), err)
+			return image.Entry{}, fmt.Errorf("%s: %w", s.Where(i), err)
 		}
 	}
 	return w.finish(ctx)
@@ -90,7 +95,7 @@ type work struct {
 }
 
 func (w *work) step(ctx context.Context, i int, s Step) error {
-	w.config = s.apply(w.config)
+	w.config = apply(s, w.config)
 	switch {
 	case len(s.Run) > 0:
 		return w.run(ctx, i, s)
@@ -256,6 +261,6 @@ func (w *work) finish(ctx context.Context) (image.Entry, error) {
 		return image.Entry{}, err
 	}
 	return w.Images.Extend(ctx, image.Extension{
-		Base: w.image, Key: "template", Config: w.template.finish(w.config), Template: data, Source: "template from " + string(w.template.From),
+		Base: w.image, Key: "template", Config: finish(w.template, w.config), Template: data, Source: "template from " + string(w.template.From),
 	}, nil)
 }

@@ -19,7 +19,7 @@ func ParseDockerfile(data []byte, args map[string]string) (Template, error) {
 	if len(data) > maxFile {
 		return Template{}, sandpit.Errorf(sandpit.Invalid, "a Dockerfile has at most %d bytes", maxFile)
 	}
-	d := &dockerfile{given: args, vars: map[string]string{}, args: map[string]string{}, shell: []string{shellProgram, "-c"}}
+	d := &dockerfile{given: args, vars: map[string]string{}, args: map[string]string{}, shell: shell("")[:2]}
 	for _, l := range joinLines(string(data)) {
 		d.line = l.number
 		word, rest, _ := strings.Cut(l.text, " ")
@@ -151,7 +151,7 @@ func (d *dockerfile) copy(rest string) error {
 	c := Copy{}
 	for strings.HasPrefix(rest, "--") {
 		flag, after, _ := strings.Cut(rest, " ")
-		if err := c.flag(flag); err != nil {
+		if err := copyFlag(&c, flag); err != nil {
 			return err
 		}
 		rest = strings.TrimSpace(after)
@@ -177,7 +177,7 @@ func (d *dockerfile) copy(rest string) error {
 	return nil
 }
 
-func (c *Copy) flag(flag string) error {
+func copyFlag(c *Copy, flag string) error {
 	name, value, _ := strings.Cut(flag, "=")
 	var err error
 	switch name {
@@ -253,7 +253,7 @@ func (d *dockerfile) arg(rest string) error {
 	}
 	for _, w := range words {
 		name, value, has := strings.Cut(w, "=")
-		if !envPattern.MatchString(name) {
+		if !sandpit.IsVariableName(name) {
 			return sandpit.Errorf(sandpit.Invalid, "%q is no name", name)
 		}
 		if given, ok := d.given[name]; ok {

@@ -19,7 +19,7 @@
 //   - Ports are the machine's loopback ports, but for the guest's own.
 //   - The only user is the one who runs the test. Mounts are Unsupported, and a
 //     host name has no effect.
-//   - Images are HostImage, the machine as it is, and those that
+//   - Images are HostImage and all builds of templates, the machine as it is, and those that
 //     sandpit.SnapshotImage names. A snapshot keeps files, not memory.
 //   - Limits and network policies are remembered and have no effect.
 //   - The files of an archived sandbox stay where they are.

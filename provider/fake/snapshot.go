@@ -22,6 +22,9 @@ func (w *World) imageDir(spec sandpit.Spec) (string, error) {
 	if spec.Image == "" || spec.Image == sandpit.HostImage {
 		return "", nil
 	}
+	if ref, ok := spec.Image.Template(); ok && sandpit.BuildID(ref).Validate() == nil {
+		return "", nil
+	}
 	id, ok := spec.Image.Snapshot()
 	w.mu.Lock()
 	defer w.mu.Unlock()

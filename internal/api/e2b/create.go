@@ -120,7 +120,7 @@ const makingLimit = 2 * time.Minute
 // the image has none. That is found out by trying.
 func (s *Server) make(ctx context.Context, r manager.CreateRequest) (sandpit.Sandbox, error) {
 	plain := r.Spec
-	if _, saved := plain.Image.Snapshot(); saved || s.isUserless(plain.Image) {
+	if _, saved := plain.Image.Snapshot(); saved || s.isTemplate(plain.Image) || s.isUserless(plain.Image) {
 		return s.o.Manager.Create(ctx, r)
 	}
 	r.Spec.User = user
@@ -173,7 +173,9 @@ func (s *Server) request(ctx context.Context, who api.Principal, in created) (r 
 		r.Spec.Network, err = s.savedPolicy(*saved, in)
 		return r, err
 	}
-	r.Spec.WorkDir = sandpit.HomeDir
+	if !s.isTemplate(image) {
+		r.Spec.WorkDir = sandpit.HomeDir
+	}
 	if r.Spec.Network, err = s.policy(in.Network, in.Internet); err != nil {
 		return r, err
 	}
@@ -207,7 +209,8 @@ func (s *Server) markFor(in created) (mark, error) {
 }
 
 // origin returns what a sandbox of a template begins as: a snapshot, or an image.
-// NotFound.
+//
+// NotFound. PermissionDenied: it is another's.
 func (s *Server) origin(ctx context.Context, who api.Principal, template string) (*sandpit.Snapshot, sandpit.Image, error) {
 	if image, ok := s.configured(template); ok {
 		return nil, image, nil
@@ -215,6 +218,13 @@ func (s *Server) origin(ctx context.Context, who api.Principal, template string)
 	found, err := s.snapshot(ctx, who, template)
 	if err == nil {
 		return &found, sandpit.SnapshotImage(found.ID), nil
+	}
+	if sandpit.CodeOf(err) != sandpit.NotFound {
+		return nil, "", err
+	}
+	ref := templateRef(who, template)
+	if _, err = s.o.Manager.FindTemplate(ctx, who.Owner, ref); err == nil {
+		return nil, sandpit.Image(sandpit.TemplatePrefix + ref), nil
 	}
 	if sandpit.CodeOf(err) != sandpit.NotFound {
 		return nil, "", err

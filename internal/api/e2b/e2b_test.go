@@ -50,21 +50,28 @@ func TestRoutes(t *testing.T) {
 		{"POST", "/sandboxes/{id}/fork", 201},
 		{"POST", "/sandboxes/{id}/snapshots", 201},
 		{"GET", "/snapshots", 200},
-		{"GET", "/templates/x", 501},
+		{"GET", "/templates/x", 404},
 		{"DELETE", "/templates/x%3Ay", 404},
-		{"PATCH", "/templates/x", 501},
-		{"PATCH", "/v2/templates/x", 501},
-		{"GET", "/templates/x/builds/y/logs", 501},
-		{"GET", "/templates/x/builds/y/status", 501},
-		{"GET", "/templates/x/files/y", 501},
-		{"GET", "/templates/x/tags", 501},
-		{"POST", "/templates/tags", 501},
-		{"DELETE", "/templates/tags", 501},
-		{"GET", "/v2/templates", 501},
-		{"POST", "/v2/templates/x/builds/y", 501},
-		{"POST", "/v3/templates", 501},
-		{"GET", "/teams/x/metrics", 501},
-		{"GET", "/teams/x/metrics/max", 501},
+		{"PATCH", "/templates/x", 404},
+		{"PATCH", "/v2/templates/x", 404},
+		{"GET", "/templates/x/builds/y/logs", 404},
+		{"GET", "/templates/x/builds/y/status", 404},
+		{"GET", "/templates/x/files/y", 404},
+		{"GET", "/templates/x/tags", 404},
+		{"POST", "/templates/tags", 404},
+		{"DELETE", "/templates/tags", 404},
+		{"GET", "/v2/templates", 200},
+		{"POST", "/v2/templates/x/builds/y", 404},
+		{"POST", "/v3/templates", 501}, // nobody builds for this server
+		{"POST", "/templates", 501},
+		{"GET", "/templates/x/other", 404},
+		{"PUT", "/templates/files?hash=x", 401},
+		{"GET", "/teams/ann/metrics", 200},
+		{"GET", "/teams/x/metrics", 404},
+		{"GET", "/teams/ann/metrics?start=x", 400},
+		{"GET", "/teams/ann/metrics/max", 400},
+		{"GET", "/teams/ann/metrics/max?metric=sandbox_start_rate", 200},
+		{"GET", "/teams/x/metrics/max?metric=sandbox_start_rate", 404},
 		{"GET", "/volumes", 501},
 		{"POST", "/volumes", 501},
 		{"GET", "/volumes/x", 501},
@@ -74,7 +81,9 @@ func TestRoutes(t *testing.T) {
 		{"GET", "/secrets/x", 501},
 		{"POST", "/secrets/x", 501},
 		{"DELETE", "/secrets/x", 501},
-		{"GET", "/nodes", 501},
+		{"GET", "/nodes", 403},
+		{"GET", "/nodes/sandpit", 403},
+		{"POST", "/nodes/sandpit", 501},
 		{"POST", "/access-tokens", 501},
 		{"GET", "/v2/nothing", 404},
 		{"PUT", "/sandboxes", 404},
@@ -305,6 +314,28 @@ func TestLogs(t *testing.T) {
 		t.Errorf("%+v", v1)
 	}
 	r.do(t, r.ann, http.MethodGet, "/v2/sandboxes/"+id+"/logs?level=loud", "").want(t, http.StatusBadRequest, "level")
+}
+
+// TestMeasured has a team told of its own sandboxes, and administrators of all.
+func TestMeasured(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	const body = `{"templateID":"base","allow_internet_access":false}`
+	id := r.made(t, body)
+	r.made(t, body)
+	r.do(t, r.bob, http.MethodPost, "/v2/sandboxes", body).want(t, http.StatusCreated, "")
+	r.do(t, r.ann, http.MethodPost, "/sandboxes/"+id+"/pause", "").want(t, http.StatusNoContent, "")
+	r.do(t, r.ann, http.MethodGet, "/teams/ann/metrics", "").want(t, http.StatusOK, `"concurrentSandboxes":1,"sandboxStartRate":0.033`)
+	r.do(t, r.ann, http.MethodGet, "/teams/ann/metrics/max?metric=concurrent_sandboxes", "").want(t, http.StatusOK, `"value":1}`)
+	if g := r.do(t, r.ann, http.MethodGet, "/teams/ann/metrics?end=5", ""); g.body != "[]" {
+		t.Errorf("what was: %s", g.body)
+	}
+	r.do(t, r.admin, http.MethodGet, "/nodes", "").want(t, http.StatusOK, `"sandboxCount":2,`)
+	g := r.do(t, r.admin, http.MethodGet, "/nodes/sandpit", "")
+	if g.want(t, http.StatusOK, `"sandboxCount":2,`); strings.Contains(g.body, id) || strings.Count(g.body, `"sandboxID"`) != 2 {
+		t.Errorf("%s", g.body)
+	}
+	r.do(t, r.admin, http.MethodGet, "/nodes/other", "").want(t, http.StatusNotFound, "")
 }
 
 // TestKeys has an administrator make a key, which is good for sandboxes and no more.

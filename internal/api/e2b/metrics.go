@@ -46,12 +46,7 @@ func cpus(limits sandpit.Resources) int {
 // metrics measures a sandbox. There is one measurement, of now: what was before is
 // kept nowhere.
 func (s *Server) metrics(c *call) (int, any, error) {
-	query := c.r.URL.Query()
-	start, err := unix(query, "start", math.MinInt64)
-	if err != nil {
-		return 0, nil, err
-	}
-	end, err := unix(query, "end", math.MaxInt64)
+	asked, err := within(c)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -59,7 +54,7 @@ func (s *Server) metrics(c *call) (int, any, error) {
 	if err != nil {
 		return 0, nil, err
 	}
-	if now := time.Now().Unix(); now < start || now > end || !isMeasured(b) {
+	if !asked || !isMeasured(b) {
 		return http.StatusOK, []metric{}, nil
 	}
 	all, err := s.measure(c.r.Context(), []sandpit.Sandbox{b})
@@ -67,6 +62,18 @@ func (s *Server) metrics(c *call) (int, any, error) {
 		return 0, nil, err
 	}
 	return http.StatusOK, []metric{all[b.ID]}, nil
+}
+
+// within reports whether a query asks for what is measured now.
+func within(c *call) (bool, error) {
+	query := c.r.URL.Query()
+	start, err := unix(query, "start", math.MinInt64)
+	if err != nil {
+		return false, err
+	}
+	end, err := unix(query, "end", math.MaxInt64)
+	now := time.Now().Unix()
+	return start <= now && now <= end, err
 }
 
 func unix(query url.Values, name string, usual int64) (int64, error) {

@@ -26,6 +26,10 @@ type Options struct {
 	// Templates are the images that templates stand for, by name. One called "base" is
 	// always there. Default: it is the default image.
 	Templates map[string]sandpit.Image
+	// Default is the image that "base" stands for if Templates has none.
+	Default sandpit.Image
+	// Files is a directory for what clients upload for builds. Default: nothing is taken.
+	Files string
 	// Limits are told of sandboxes that say nothing of a limit.
 	Limits sandpit.Resources
 	// Internet lets sandboxes reach the network if their makers ask for it. Default: none
@@ -51,7 +55,8 @@ type Tokens interface {
 
 // Server answers the calls. All methods may be called concurrently.
 type Server struct {
-	o Options
+	o       Options
+	uploads *uploads
 
 	mu sync.Mutex
 	// userless are images that have no account as E2B's have one.
@@ -66,7 +71,7 @@ func New(o Options) *Server {
 	if o.MaxBody <= 0 {
 		o.MaxBody = 1 << 20
 	}
-	return &Server{o: o, userless: make(map[sandpit.Image]bool)}
+	return &Server{o: o, uploads: newUploads(o.Files), userless: make(map[sandpit.Image]bool)}
 }
 
 // handler answers one call with a status and what is sent as JSON; nil is nothing.
@@ -85,6 +90,13 @@ func (s *Server) Register(mux *http.ServeMux) {
 	for _, r := range s.routes() {
 		mux.Handle(r.method+" "+r.path, s.on(r.serve))
 	}
+	mux.HandleFunc(http.MethodPut+" "+PathUpload, func(w http.ResponseWriter, r *http.Request) {
+		if err := s.upload(w, r); err != nil {
+			WriteError(w, r, err)
+			return
+		}
+		write(w, http.StatusOK, nil)
+	})
 	for _, r := range missing() {
 		mux.Handle(r.method+" "+r.path, s.on(notThere))
 	}

@@ -171,16 +171,3 @@ func (s *Server) fork(c *call) (int, any, error) {
 	}
 	return http.StatusCreated, list, nil
 }
-
-// deleteTemplate removes a snapshot. What the configuration has for templates stays.
-func (s *Server) deleteTemplate(c *call) (int, any, error) {
-	name := c.r.PathValue("id")
-	found, err := s.snapshot(c.r.Context(), c.who, name)
-	if err == nil {
-		return http.StatusNoContent, nil, s.o.Manager.RemoveSnapshot(c.r.Context(), c.who.Owner, string(found.ID))
-	}
-	if _, known := s.configured(name); known && sandpit.CodeOf(err) == sandpit.NotFound {
-		err = sandpit.Errorf(sandpit.PermissionDenied, "template %.100q is one of the server's configuration", name)
-	}
-	return 0, nil, err
-}

@@ -2,10 +2,8 @@ package e2b
 
 import (
 	"cmp"
-	"maps"
 	"net/http"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
@@ -13,50 +11,6 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/manager"
 	"github.com/sandpit-dev/sandpit/internal/store"
 )
-
-// template is one template.
-type template struct {
-	ID        string     `json:"templateID"`
-	Build     string     `json:"buildID"`
-	CPUs      int        `json:"cpuCount"`
-	Memory    int64      `json:"memoryMB"`
-	Disk      int64      `json:"diskSizeMB"`
-	Public    bool       `json:"public"`
-	Aliases   []string   `json:"aliases"`
-	Names     []string   `json:"names"`
-	CreatedAt time.Time  `json:"createdAt"`
-	UpdatedAt time.Time  `json:"updatedAt"`
-	CreatedBy *struct{}  `json:"createdBy"`
-	Spawned   *time.Time `json:"lastSpawnedAt"`
-	Count     int64      `json:"spawnCount"`
-	Builds    int        `json:"buildCount"`
-	Version   string     `json:"envdVersion"`
-	Status    string     `json:"buildStatus"`
-}
-
-// listTemplates tells of the templates that the configuration has.
-func (s *Server) listTemplates(*call) (int, any, error) {
-	limits := s.o.Limits
-	list := []template{}
-	for _, name := range slices.Sorted(maps.Keys(s.templates())) {
-		list = append(list, template{
-			ID: name, Build: name, CPUs: cpus(limits), Memory: limits.Memory >> 20, Disk: limits.Disk >> 20, Public: true,
-			Aliases: []string{name}, Names: []string{name}, Version: guestVersion, Status: "ready", Builds: 1,
-		})
-	}
-	return http.StatusOK, list, nil
-}
-
-// findTemplate tells whether there is a template.
-func (s *Server) findTemplate(c *call) (int, any, error) {
-	name := c.r.PathValue("alias")
-	saved, _, err := s.origin(c.r.Context(), c.who, name)
-	if err != nil {
-		return 0, nil, err
-	}
-	name, _, _ = strings.Cut(name, ":")
-	return http.StatusOK, map[string]any{"templateID": name, "public": saved == nil}, nil
-}
 
 // teams tells whom a key belongs to.
 func (s *Server) teams(c *call) (int, any, error) {

@@ -1,0 +1,38 @@
+package e2b_test
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestDomain has the SDK find a server and its sandboxes by names below a domain, over
+// HTTPS, with a certificate of the server's own authority.
+func TestDomain(t *testing.T) {
+	t.Parallel()
+	needNode(t)
+	server, dir := newServer(t, "SANDPIT_SERVER_TLS=local"), install(t, ".")
+	pem := []byte(server.command(t, "tls", "ca"))
+	trusted, ca := x509.NewCertPool(), filepath.Join(dir, "ca.pem")
+	if !trusted.AppendCertsFromPEM(pem) {
+		t.Fatalf("no certificate: %s", pem)
+	}
+	if err := os.WriteFile(ca, pem, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	server.client = &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: trusted, MinVersion: tls.VersionTLS12}}}
+	server.environ = append(server.environ, "SANDPIT_CA="+ca, "SANDPIT_API_KEY="+server.key)
+	vars := server.command(t, "--server", server.url, "env", "e2b", "--owner", "e2b", "--domain", server.domain)
+	if !strings.Contains(vars, "export E2B_DOMAIN='"+server.domain+"'\n") || !strings.Contains(vars, "unset E2B_SANDBOX_URL\n") {
+		t.Errorf("env e2b prints\n%s", vars)
+	}
+	// Not every machine knows names below localhost.
+	environ := []string{"E2B_DOMAIN=" + server.domain, "E2B_API_KEY=" + server.key, "NODE_EXTRA_CA_CERTS=" + ca, "NODE_OPTIONS=--import=./localhost.mjs"}
+	for _, r := range runProgramIn(t, append(withoutE2B(os.Environ()), environ...), dir, "domain.mjs") {
+		t.Run(r.Name, r.report)
+	}
+}

@@ -1,0 +1,107 @@
+// What can go wrong, and the class of error that the SDK makes of it. Nothing hangs.
+import assert from 'node:assert/strict'
+import {
+  AuthenticationError, CommandExitError, FileNotFoundError, InvalidArgumentError, NotFoundError, Sandbox, SandboxError,
+  SandboxNotFoundError, Template, TemplateError, TimeoutError,
+} from 'e2b'
+import { failure, sharedSandbox, sleep, test, until, within } from './sandbox.mjs'
+
+const shared = sharedSandbox()
+const nobody = 'i0000000000000000000'
+const wrongKey = { apiKey: `e2b_${'1'.repeat(40)}` }
+const silent = { onData: () => {}, cols: 80, rows: 24 }
+
+// Each: what is done, the class of its error, and what the text has.
+const table = {
+  'a wrong key': [() => Sandbox.create(wrongKey), AuthenticationError, /401|valid/],
+  'a wrong key, for a list': [() => Sandbox.list(wrongKey).nextItems(), AuthenticationError],
+  'a wrong key, for a template': [() => Template.exists('base', wrongKey), AuthenticationError],
+  'no such template': [() => Sandbox.create('no-such'), SandboxError, /404.*no-such/],
+  'no such tag': [() => Sandbox.create('base:v7'), SandboxError, /404/],
+  'no such snapshot': [() => Sandbox.create('snapaaaaaaaaaaaaaaaa'), SandboxError, /404/],
+  'no such sandbox, connect': [() => Sandbox.connect(nobody), SandboxNotFoundError],
+  'no such sandbox, info': [() => Sandbox.getInfo(nobody), SandboxNotFoundError],
+  'no such sandbox, pause': [() => Sandbox.pause(nobody), SandboxNotFoundError],
+  'no such sandbox, timeout': [() => Sandbox.setTimeout(nobody, 1000), SandboxNotFoundError],
+  'no such sandbox, metrics': [() => Sandbox.getMetrics(nobody), SandboxNotFoundError],
+  'no such sandbox, network': [() => Sandbox.updateNetwork(nobody, {}), SandboxNotFoundError],
+  'no such sandbox, snapshot': [() => Sandbox.createSnapshot(nobody), SandboxNotFoundError],
+  'no such sandbox, fork': [() => Sandbox.fork(nobody), SandboxNotFoundError],
+  'a name that is none': [() => Sandbox.getInfo('no name!'), SandboxNotFoundError],
+  'a timeout below nothing': [() => Sandbox.create('base', { timeoutMs: -1000 }), SandboxError, /400.*timeout/],
+  'metadata of the server': [() => Sandbox.create('base', { metadata: { 'sandpit.x': 'y' } }), SandboxError, /400/],
+  'an address that is none': [() => Sandbox.create('base', { network: { denyOut: ['300.0.0.1'] } }), SandboxError, /400/],
+  'what is not there': [() => Sandbox.create('base', { mcp: { browserbase: {} } }), SandboxError, /501/],
+  'a state that is none': [() => Sandbox.list({ query: { state: ['lost'] } }).nextItems(), SandboxError, /400/],
+  'a page that is none': [() => Sandbox.list({ nextToken: 'x' }).nextItems(), SandboxError, /400/],
+  'a template to tag that is none': [() => Template.assignTags('no-such:v1', 'v2'), TemplateError, /404|501/],
+
+  'read what is not there': [(box) => box.files.read('/no/such'), FileNotFoundError],
+  'read a directory': [(box) => box.files.read('/etc'), InvalidArgumentError],
+  'list what is not there': [(box) => box.files.list('/no/such'), FileNotFoundError],
+  'list a file': [(box) => box.files.list('/etc/passwd'), InvalidArgumentError],
+  'move what is not there': [(box) => box.files.rename('/no/such', '/tmp/x'), FileNotFoundError],
+  'info of what is not there': [(box) => box.files.getInfo('/no/such'), FileNotFoundError],
+  'watch what is not there': [(box) => box.files.watchDir('/no/such', () => {}), FileNotFoundError],
+  'watch a file': [(box) => box.files.watchDir('/etc/passwd', () => {}), InvalidArgumentError],
+  'write below a file': [(box) => box.files.write('/etc/passwd/x', 'y'), InvalidArgumentError],
+  'files of an unknown user': [(box) => box.files.read('/etc/passwd', { user: 'who' }), AuthenticationError],
+  'a file for an unknown user': [(box) => box.files.write('/tmp/x', 'y', { user: 'who' }), AuthenticationError],
+  'a list for an unknown user': [(box) => box.files.list('~', { user: 'who' }), AuthenticationError],
+  'a command of an unknown user': [(box) => box.commands.run('true', { user: 'who' }), AuthenticationError, /invalid username: 'who'/],
+  'a terminal of an unknown user': [(box) => box.pty.create({ ...silent, user: 'who' }), AuthenticationError],
+  'a command in no directory': [(box) => box.commands.run('true', { cwd: '/no/such' }), InvalidArgumentError],
+  'a command that fails': [(box) => box.commands.run('exit 7'), CommandExitError, /7/],
+  'a command that is not there': [(box) => box.commands.run('no-such-command'), CommandExitError, /127/],
+  'a command that takes too long': [(box) => box.commands.run('sleep 100', { timeoutMs: 500 }), TimeoutError],
+  'a terminal that takes too long': [async (box) => (await box.pty.create({ ...silent, timeoutMs: 500 })).wait(), TimeoutError],
+  'input to no process': [(box) => box.commands.sendStdin(999_999, 'x'), NotFoundError],
+  'connect to no process': [(box) => box.commands.connect(999_999), NotFoundError],
+}
+
+test('each failure has its class', async () => {
+  const wrong = []
+  for (const [name, [act, kind, text]] of Object.entries(table)) {
+    try {
+      await failure(within(name, act(shared.box)), kind, text)
+    } catch (e) {
+      wrong.push(`${name}: ${e.message}`)
+    }
+  }
+  assert.deepEqual(wrong, [])
+  assert.equal((await shared.box.commands.run('echo still here')).stdout, 'still here\n')
+  assert.equal(await Sandbox.kill(nobody), false)
+  assert.equal(await shared.box.commands.kill(999_999), false)
+  assert.equal(await Template.exists('no-such'), false)
+})
+
+test('a sandbox whose time is over ends what goes on', async () => {
+  const box = await Sandbox.create('base', { timeoutMs: 60_000 })
+  const handle = await box.commands.run('echo up; sleep 300', { background: true, timeoutMs: 0 })
+  await until('output', () => handle.stdout === 'up\n')
+  await box.setTimeout(500)
+  await failure(within('the command', handle.wait(), 30_000), TimeoutError, /killed or reached its end of life/)
+  await failure(within('a file', box.files.read('/etc/hostname')), TimeoutError)
+  await failure(within('a command', box.commands.run('true')), SandboxNotFoundError)
+})
+
+test('files that come and go while their sandbox is killed', async () => {
+  const box = await Sandbox.create()
+  await box.commands.run('truncate -s 2G /tmp/large')
+  const stream = await box.files.read('/tmp/large', { format: 'stream' })
+  const reading = (async () => {
+    for await (const part of stream) if (part.length > 0) await sleep(5)
+  })()
+  const slow = new ReadableStream({
+    async pull(c) {
+      await sleep(20)
+      c.enqueue(new Uint8Array(1000))
+    },
+  })
+  const writing = box.files.write('/tmp/endless', slow)
+  const ended = Promise.allSettled([reading, writing])
+  await sleep(500)
+  assert.equal(await box.kill(), true)
+  const results = await within('both', ended)
+  assert.deepEqual(results.map((r) => r.status), ['rejected', 'rejected'])
+})

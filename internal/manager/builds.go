@@ -1,0 +1,399 @@
+package manager
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/store"
+)
+
+// BuildRequest starts a build.
+type BuildRequest struct {
+	Owner string
+	Build sandpit.BuildID
+	// Recipe is what is done. Its base may be a template that the owner may use.
+	Recipe sandpit.Recipe
+	// Files is a directory that steps copy from. Default: there is none.
+	Files string
+	// Release is called once when Files is needed no more, also after an error. Default:
+	// nothing.
+	Release func()
+	// Secrets are values of those that steps name. They are kept in memory only.
+	Secrets map[string]string
+	// Login is for the registry of the base. Default: that of the configuration.
+	Login RegistryLogin
+	// Fresh does every step again, also one that was done before.
+	Fresh bool
+}
+
+// running is a build that goes on, or waits for its turn.
+type running struct {
+	cancel context.CancelCauseFunc
+	done   chan struct{} // closed when it is over
+	log    buildLog
+}
+
+// StartBuild has a build begin, which waits; it returns at once. At most
+// Options.MaxBuilds go on at a time.
+//
+// NotFound: there is no such build, or a secret is missing. Conflict: it was started
+// before. Invalid: the recipe.
+func (m *Manager) StartBuild(ctx context.Context, r BuildRequest) error {
+	if r.Release == nil {
+		r.Release = func() {}
+	}
+	started := false
+	err := m.withTemplate(ctx, "start build", r.Owner, string(r.Build), func(ctx context.Context) error {
+		b, err := m.admitBuild(ctx, &r)
+		if err != nil {
+			return err
+		}
+		work, cancel := context.WithCancelCause(m.ops.ctx)
+		run := &running{cancel: cancel, done: make(chan struct{}), log: buildLog{now: m.o.Clock.Now, hidden: hiddenIn(r)}}
+		if !m.templates.begin(b.ID, run) {
+			cancel(nil)
+			return sandpit.Errorf(sandpit.Conflict, "build %s was started before", b.ID)
+		}
+		// From now on a crash makes it one that has failed.
+		if err := m.o.Store.UpdateBuild(ctx, b, sandpit.BuildWaiting); err != nil {
+			m.templates.end(b.ID)
+			cancel(nil)
+			return err
+		}
+		started = true
+		m.ops.more()
+		go func() {
+			defer m.ops.end()
+			defer close(run.done)
+			defer m.templates.end(b.ID)
+			defer r.Release()
+			defer cancel(nil)
+			m.runBuild(work, b, r, run)
+		}()
+		return nil
+	})
+	if !started {
+		r.Release()
+	}
+	return err
+}
+
+// admitBuild checks a request, and says by its ID which template it is based on.
+func (m *Manager) admitBuild(ctx context.Context, r *BuildRequest) (store.TemplateBuild, error) {
+	b, err := m.ownBuild(ctx, r.Owner, r.Build)
+	if err != nil {
+		return b, err
+	}
+	if b.Status != sandpit.BuildWaiting || b.Recipe.From != "" {
+		return b, sandpit.Errorf(sandpit.Conflict, "build %s was started before", b.ID)
+	}
+	if err := r.Recipe.Validate(); err != nil {
+		return b, err
+	}
+	for _, name := range r.Recipe.Secrets() {
+		if r.Secrets[name] == "" {
+			return b, sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "the secret %s is needed and not given", name), "--secret "+name)
+		}
+	}
+	if _, ok := r.Recipe.From.Snapshot(); ok {
+		return b, sandpit.Errorf(sandpit.Invalid, "from: a snapshot cannot be the base of a template")
+	}
+	if _, base, err := m.findBuild(ctx, r.Owner, r.Recipe.From); err == nil {
+		r.Recipe.From = base.Image
+	} else if !errors.Is(err, errNoTemplate) {
+		return b, err
+	}
+	if r.Recipe.Resources == (sandpit.Resources{}) {
+		r.Recipe.Resources = b.Resources
+	}
+	b.Recipe, b.Resources = r.Recipe, r.Recipe.Resources
+	return b, nil
+}
+
+// ownBuild returns a build of a template of the owner's. NotFound, also for others'.
+func (m *Manager) ownBuild(ctx context.Context, owner string, id sandpit.BuildID) (store.TemplateBuild, error) {
+	b, err := m.o.Store.Build(ctx, id)
+	if err == nil && b.Owner != owner {
+		err = sandpit.Errorf(sandpit.NotFound, "there is no build %.40s", string(id))
+	}
+	return b, err
+}
+
+// Build returns a build of an owner's. NotFound.
+func (m *Manager) Build(ctx context.Context, owner string, id sandpit.BuildID) (sandpit.TemplateBuild, error) {
+	b, err := m.ownBuild(ctx, owner, id)
+	return b.TemplateBuild, err
+}
+
+// Builds returns the builds of a template, the newest first, at most limit. Errors are
+// those of FindTemplate; PermissionDenied also if it is another's.
+func (m *Manager) Builds(ctx context.Context, owner, ref string, limit int) ([]sandpit.TemplateBuild, error) {
+	t, err := m.ownTemplate(ctx, owner, ref)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := m.o.Store.Builds(ctx, store.BuildFilter{Template: t.ID, Limit: limit})
+	list := make([]sandpit.TemplateBuild, len(rows))
+	for i, b := range rows {
+		list[i] = b.TemplateBuild
+	}
+	return list, err
+}
+
+// BuildLog returns what a build of an owner's has told, from behind the entry with the
+// number after, at most limit entries. NotFound.
+func (m *Manager) BuildLog(ctx context.Context, owner string, id sandpit.BuildID, after int64, limit int) ([]sandpit.BuildLog, error) {
+	if _, err := m.ownBuild(ctx, owner, id); err != nil {
+		return nil, err
+	}
+	if run := m.templates.find(id); run != nil {
+		return store.Page(run.log.all(), after, limit), nil
+	}
+	return m.o.Store.BuildLog(ctx, id, after, limit)
+}
+
+// runBuild is one build from the time it is started.
+func (m *Manager) runBuild(ctx context.Context, b store.TemplateBuild, r BuildRequest, run *running) {
+	begin := time.Now()
+	err := m.carryOut(ctx, &b, r, run)
+	b.Status, b.FinishedAt = sandpit.BuildReady, m.o.Clock.Now()
+	if err != nil {
+		m.failBuild(ctx, &b, err, run)
+	}
+	run.log.end()
+	// It is written also when the manager closes.
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeLimit)
+	defer cancel()
+	wrong := m.o.Store.FinishBuild(last, b, run.log.all(), m.templateLimits())
+	if wrong != nil && err == nil { // too large, or the store is full
+		err = wrong
+		m.failBuild(ctx, &b, err, run)
+		wrong = m.o.Store.FinishBuild(last, b, run.log.all(), m.templateLimits())
+	}
+	if wrong != nil {
+		m.o.Log.WarnContext(last, "how a build has ended is not written down", slog.String("build", string(b.ID)), slog.Any("error", wrong))
+	}
+	if err != nil {
+		m.clearBuild(last, b)
+	}
+	m.record(Report{
+		Actor: actorOf(ctx, r.Owner), Action: "build", Args: map[string]string{"build": string(b.ID), "owner": r.Owner},
+		Err: run.log.masked(err), Took: time.Since(begin),
+	})
+}
+
+// failBuild makes a build one that has failed.
+func (m *Manager) failBuild(ctx context.Context, b *store.TemplateBuild, err error, run *running) {
+	err = because(ctx, err)
+	b.Status, b.Reason.Message = sandpit.BuildFailed, run.log.mask(err.Error())
+	if s, ok := errors.AsType[*StepError](err); ok {
+		b.Reason.Step = run.log.mask(s.Step)
+	}
+	run.log.fail(err.Error())
+}
+
+// clearBuild removes what a build has made that failed. What it cannot is tried again by
+// tidyTemplates.
+func (m *Manager) clearBuild(ctx context.Context, b store.TemplateBuild) {
+	var errs []error
+	if b.Snapshot != "" {
+		errs = append(errs, m.dropBuildSnapshot(ctx, b.Snapshot))
+	}
+	if err := errors.Join(append(errs, m.o.Builder.RemoveTemplate(ctx, b.ID))...); err != nil {
+		m.o.Log.WarnContext(ctx, "what a build has made is left till later", slog.String("build", string(b.ID)), slog.Any("error", err))
+	}
+}
+
+// carryOut waits for its turn and builds.
+func (m *Manager) carryOut(ctx context.Context, b *store.TemplateBuild, r BuildRequest, run *running) error {
+	select {
+	case m.building <- struct{}{}:
+		defer func() { <-m.building }()
+	case <-ctx.Done():
+	}
+	b.Status, b.StartedAt = sandpit.BuildBuilding, m.o.Clock.Now()
+	if r.Recipe.Start != "" {
+		b.Snapshot = sandpit.NewSnapshotID() // written down before it is made
+	}
+	if err := m.o.Store.UpdateBuild(context.WithoutCancel(ctx), *b, sandpit.BuildWaiting); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, m.o.BuildTimeout,
+		sandpit.Errorf(sandpit.Timeout, "the build timed out after %v", m.o.BuildTimeout))
+	defer cancel()
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	size, err := m.o.Builder.BuildTemplate(ctx, TemplateJob{
+		Build: b.ID, Recipe: r.Recipe, Dir: r.Files, Secrets: r.Secrets, Fresh: r.Fresh, Login: r.Login,
+		Create: func(ctx context.Context, spec sandpit.Spec) (sandpit.Instance, error) {
+			box, err := m.workroom(ctx, r.Owner, spec, !spec.Network.Online)
+			if err != nil {
+				return nil, err
+			}
+			return &workbox{Instance: box.placed(), m: m, b: box}, nil
+		},
+		Output: run.log.write,
+		Begin: func(number, total int, step string) {
+			run.log.begin(number, fmt.Sprintf("[%d/%d] %s", number, total, step))
+		},
+	})
+	if err != nil {
+		return because(ctx, err)
+	}
+	b.Image, b.Size = sandpit.Image(sandpit.TemplatePrefix+string(b.ID)), size
+	if r.Recipe.Start == "" {
+		return nil
+	}
+	n, err := m.saveStarted(ctx, *b, run)
+	b.Snapshot, b.Size = n.ID, b.Size+n.Size
+	return because(ctx, err)
+}
+
+// failUnfinished says of builds that the last manager was at that they have failed.
+func (m *Manager) failUnfinished(ctx context.Context) error {
+	for _, status := range []sandpit.BuildStatus{sandpit.BuildWaiting, sandpit.BuildBuilding} {
+		list, err := m.o.Store.Builds(ctx, store.BuildFilter{Status: status})
+		if err != nil {
+			return err
+		}
+		for _, b := range list {
+			if status == sandpit.BuildWaiting && b.Recipe.From == "" {
+				continue // nobody has started it
+			}
+			b.Status, b.FinishedAt, b.Reason.Message = sandpit.BuildFailed, m.o.Clock.Now(), "the server ended while it was building"
+			if err := m.o.Store.UpdateBuild(ctx, b, status); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// The bounds of a build's log. Of one that is longer the rest is left out, but for how it
+// ends.
+const (
+	maxLogEntries = 10_000
+	maxLogBytes   = 2 << 20
+	maxLogLine    = 4096
+)
+
+// buildLog is what a build tells, without its secrets.
+type buildLog struct {
+	now    func() time.Time
+	hidden []string
+
+	mu      sync.Mutex
+	entries []sandpit.BuildLog
+	bytes   int
+	step    int
+	rest    []byte // of a line that has not ended
+	cut     bool
+}
+
+// hiddenIn are the texts that must not be told. Those of less than six bytes are found
+// everywhere.
+func hiddenIn(r BuildRequest) []string {
+	var list []string
+	for _, value := range append(slices.Collect(maps.Values(r.Secrets)), r.Login.Password) {
+		for line := range strings.Lines(value) {
+			if line = strings.TrimRight(line, "\r\n"); len(line) >= 6 {
+				list = append(list, line)
+			}
+		}
+	}
+	slices.SortFunc(list, func(a, b string) int { return len(b) - len(a) })
+	return list
+}
+
+func (l *buildLog) mask(text string) string {
+	for _, value := range l.hidden {
+		text = strings.ReplaceAll(text, value, "***")
+	}
+	return text
+}
+
+func (l *buildLog) masked(err error) error {
+	if err == nil {
+		return nil
+	}
+	return sandpit.Errorf(sandpit.CodeOf(err), "%s", l.mask(err.Error()))
+}
+
+func (l *buildLog) all() []sandpit.BuildLog {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clip(l.entries)
+}
+
+// begin tells that a step begins; the number is 0 for what comes after all steps.
+func (l *buildLog) begin(number int, step string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.flush()
+	l.step = number
+	l.add(step, false)
+}
+
+// write takes what a command has put out.
+func (l *buildLog) write(p []byte) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.rest = append(l.rest, p...)
+	for {
+		line, after, ended := bytes.Cut(l.rest, []byte("\n"))
+		if !ended && len(line) <= maxLogLine {
+			return
+		}
+		if !ended {
+			line, after = l.rest[:maxLogLine], l.rest[maxLogLine:]
+		}
+		l.add(string(line), false)
+		l.rest = append(l.rest[:0], after...)
+	}
+}
+
+// fail tells why the build has failed.
+func (l *buildLog) fail(text string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.flush()
+	l.cut, l.bytes = false, 0
+	l.add(text, true)
+}
+
+func (l *buildLog) end() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.flush()
+}
+
+func (l *buildLog) flush() {
+	if len(l.rest) > 0 {
+		l.add(string(l.rest), false)
+		l.rest = nil
+	}
+}
+
+func (l *buildLog) add(text string, failed bool) {
+	if l.cut {
+		return
+	}
+	if !failed && (len(l.entries) >= maxLogEntries || l.bytes > maxLogBytes) {
+		l.cut, text = true, "(the rest is left out: this log is too long)"
+	}
+	text = strings.ToValidUTF8(l.mask(strings.TrimRight(text, "\r")), "\uFFFD")
+	l.bytes += len(text)
+	l.entries = append(l.entries, sandpit.BuildLog{
+		Seq: int64(len(l.entries) + 1), At: l.now().UTC(), Step: l.step, Error: failed, Text: text,
+	})
+}

@@ -1,0 +1,310 @@
+package sandpit
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Recipe says how a template is built, and what its sandboxes are like. The zero value
+// of a field means the default stated with it.
+type Recipe struct {
+	// Name is what the template is called if nobody says otherwise. Default: none.
+	Name string `json:"name,omitempty"`
+	// From is the image that it is based on.
+	From Image `json:"from"`
+	// Steps are carried out in this order.
+	Steps []RecipeStep `json:"steps,omitempty"`
+	// Build says what sandboxes are like in which steps run.
+	Build RecipeBuild `json:"build,omitzero"`
+	// Ports are those that programs listen on, such as 8080 or 53/udp.
+	Ports []string `json:"ports,omitempty"`
+	// Entrypoint and Command are what sandboxes run when nothing else is said. Default:
+	// the base's, but an Entrypoint takes the base's Command away.
+	Entrypoint []string `json:"entrypoint,omitempty"`
+	Command    []string `json:"command,omitempty"`
+	// Labels are marks for people and programs.
+	Labels map[string]string `json:"labels,omitempty"`
+	// Start is a command of the image's shell that runs in every sandbox of the template
+	// when that is handed out. Default: none.
+	Start string `json:"start,omitempty"`
+	// Ready says when Start is far enough. Default: at once.
+	Ready Ready `json:"ready,omitzero"`
+	// Resources are the limits of sandboxes that ask for no others. Default: those of any
+	// sandbox.
+	Resources Resources `json:"resources,omitzero"`
+	// Network is what sandboxes may reach that ask for nothing else. Default: that of any
+	// sandbox.
+	Network NetworkPolicy `json:"network,omitzero"`
+	// Variables are those of the environment that a sandbox is to be given. Default: any
+	// may be, and none must.
+	Variables []Variable `json:"variables,omitempty"`
+}
+
+// RecipeBuild says what sandboxes are like in which steps run.
+type RecipeBuild struct {
+	// Network is what they may reach. Default: nothing.
+	Network NetworkPolicy `json:"network,omitzero"`
+	// Resources are their limits. Default: those of any sandbox, but 10 GiB of disk.
+	Resources Resources `json:"resources,omitzero"`
+}
+
+// RecipeStep is one thing that is done. Exactly one of Run, Copy, Env, WorkDir and User
+// is set.
+type RecipeStep struct {
+	// Run is a program and its arguments. It must exit 0.
+	Run []string `json:"run,omitempty"`
+	// Secrets are names of environment variables that Run needs, and that stay out of the
+	// image.
+	Secrets []string `json:"secrets,omitempty"`
+	// RunEnv is the environment of Run alone, in addition to that of the image.
+	RunEnv map[string]string `json:"run_env,omitempty"`
+	// RunUser runs Run in place of the user of the image.
+	RunUser string `json:"run_user,omitempty"`
+	// Copy brings in files.
+	Copy *RecipeCopy `json:"copy,omitempty"`
+	// Env, WorkDir and User count from here on, in sandboxes of the template too. In them
+	// ${NAME} stands for the value that Env, or the base, has for it so far.
+	Env     map[string]string `json:"env,omitempty"`
+	WorkDir string            `json:"work_dir,omitempty"`
+	User    string            `json:"user,omitempty"`
+	// Line is where the file says so; 0 is unknown.
+	Line int `json:"-"`
+}
+
+// RecipeCopy brings files of the build's directory into the image.
+type RecipeCopy struct {
+	// From are paths below the directory. Of a directory everything that is in it is
+	// copied.
+	From []string `json:"from"`
+	// To is a path inside, relative to the working directory. It is a directory if it
+	// ends with a slash, or if From is several or a directory.
+	To string `json:"to"`
+	// UID and GID own the copies.
+	UID int `json:"uid,omitempty"`
+	GID int `json:"gid,omitempty"`
+	// Mode is what all copied files get. Default: that of each.
+	Mode int64 `json:"mode,omitempty"`
+}
+
+// Ready is a question that is asked until the answer is yes. At most one of Command,
+// Port and URL is set.
+type Ready struct {
+	// Command of the image's shell, which exits 0.
+	Command string `json:"command,omitempty"`
+	// Port inside that accepts connections.
+	Port int `json:"port,omitempty"`
+	// URL is answered with a status below 400: http://localhost:PORT/PATH.
+	URL string `json:"url,omitempty"`
+	// Timeout is how many seconds it may take. Default: 60. At most 1800.
+	Timeout float64 `json:"timeout_seconds,omitempty"`
+	// Interval is how many seconds are between two questions. Default: 0.05. From 0.01 to
+	// 60.
+	Interval float64 `json:"interval_seconds,omitempty"`
+}
+
+// Within is how long it may take.
+func (r Ready) Within() time.Duration { return seconds(cmp.Or(r.Timeout, 60)) }
+
+// Every is the time between two questions.
+func (r Ready) Every() time.Duration { return seconds(cmp.Or(r.Interval, 0.05)) }
+
+func seconds(n float64) time.Duration { return time.Duration(n * float64(time.Second)) }
+
+// Variable is one of the environment that a sandbox of a template is given when it is
+// made.
+type Variable struct {
+	Name string `json:"name"`
+	// Required refuses a sandbox without it. Default: it need not be there.
+	Required bool `json:"required,omitempty"`
+	// Default is its value if none is given. Default: it is not there.
+	Default string `json:"default,omitempty"`
+	// Description is for people.
+	Description string `json:"description,omitempty"`
+}
+
+// The bounds of a Recipe.
+const (
+	maxSteps     = 1000
+	maxVariables = 100
+	maxLine      = 64 << 10 // bytes of a command
+)
+
+// String is the step as people write it.
+func (s RecipeStep) String() string {
+	switch {
+	case len(s.Run) == 3 && s.Run[0] == shellProgram && s.Run[1] == "-c":
+		return "run " + s.Run[2]
+	case len(s.Run) > 0:
+		return "run " + strings.Join(s.Run, " ")
+	case s.Copy != nil:
+		return "copy " + strings.Join(s.Copy.From, " ") + " to " + s.Copy.To
+	case s.WorkDir != "":
+		return "workdir " + s.WorkDir
+	case s.User != "":
+		return "user " + s.User
+	}
+	return "env " + strings.Join(slices.Sorted(maps.Keys(s.Env)), " ")
+}
+
+const shellProgram = "/bin/sh"
+
+// ShellArgs is a command of an image's shell.
+func ShellArgs(script string) []string { return []string{shellProgram, "-c", script} }
+
+var (
+	envPattern        = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+	recipePortPattern = regexp.MustCompile(`^([1-9][0-9]{0,4})(/(tcp|udp))?$`)
+	readyURLPattern   = regexp.MustCompile(`^http://(localhost|127\.0\.0\.1)(:[1-9][0-9]{0,4})?(/[!-~]*)?$`)
+)
+
+// IsVariableName reports whether a variable of an environment can have the name.
+func IsVariableName(name string) bool { return envPattern.MatchString(name) }
+
+// Validate tells what can never be built.
+//
+// Invalid: the first thing that is wrong.
+func (r Recipe) Validate() error {
+	if r.From == "" {
+		return WithHint(Errorf(Invalid, "from is missing"), `for example: from = "python:3.12-slim"`)
+	}
+	if len(r.Steps) > maxSteps {
+		return Errorf(Invalid, "%d steps, want at most %d", len(r.Steps), maxSteps)
+	}
+	for i, s := range r.Steps {
+		if err := s.validate(); err != nil {
+			return fmt.Errorf("%s: %w", s.Where(i), err)
+		}
+	}
+	for _, p := range r.Ports {
+		number, err := strconv.Atoi(strings.TrimSuffix(strings.TrimSuffix(p, "/tcp"), "/udp"))
+		if !recipePortPattern.MatchString(p) || err != nil || number > 65535 {
+			return Errorf(Invalid, "port %q: want a number, maybe with /tcp or /udp", p)
+		}
+	}
+	if len(r.Start) > maxLine {
+		return Errorf(Invalid, "start: %d bytes, want at most %d", len(r.Start), maxLine)
+	}
+	if err := r.Ready.validate(r.Start != ""); err != nil {
+		return fmt.Errorf("ready: %w", err)
+	}
+	return validateVariables(r.Variables)
+}
+
+// Where says which step it is, which stands at place i.
+func (s RecipeStep) Where(i int) string {
+	if s.Line > 0 {
+		return fmt.Sprintf("line %d", s.Line)
+	}
+	return fmt.Sprintf("step %d", i+1)
+}
+
+func (s RecipeStep) validate() error {
+	set := 0
+	for _, is := range []bool{len(s.Run) > 0, s.Copy != nil, len(s.Env) > 0, s.WorkDir != "", s.User != ""} {
+		if is {
+			set++
+		}
+	}
+	switch {
+	case set != 1:
+		return Errorf(Invalid, "want one of run, copy, env, workdir and user, and there are %d", set)
+	case len(s.Run) == 0 && (len(s.Secrets) > 0 || s.RunUser != ""):
+		return Errorf(Invalid, "only a step that runs a command can have secrets")
+	case s.Copy != nil && (len(s.Copy.From) == 0 || s.Copy.To == ""):
+		return Errorf(Invalid, "copy: what or where to is missing")
+	}
+	for _, name := range slices.Concat(s.Secrets, slices.Sorted(maps.Keys(s.Env))) {
+		if !envPattern.MatchString(name) {
+			return badVariable(name)
+		}
+	}
+	return nil
+}
+
+func badVariable(name string) error {
+	return Errorf(Invalid, "%.100q is not the name of an environment variable", name)
+}
+
+func (r Ready) validate(started bool) error {
+	set := 0
+	for _, is := range []bool{r.Command != "", r.Port != 0, r.URL != ""} {
+		if is {
+			set++
+		}
+	}
+	switch {
+	case set > 1:
+		return Errorf(Invalid, "want one of command, port and url, and there are %d", set)
+	case !started && r != (Ready{}):
+		return Errorf(Invalid, "there is no start that it could be about")
+	case len(r.Command) > maxLine:
+		return Errorf(Invalid, "a command of %d bytes, want at most %d", len(r.Command), maxLine)
+	case r.Port < 0 || r.Port > 65535:
+		return Errorf(Invalid, "port %d: want 1 to 65535", r.Port)
+	case r.URL != "" && !readyURLPattern.MatchString(r.URL):
+		return Errorf(Invalid, "url %.200q: want http://localhost:PORT/PATH", r.URL)
+	case !(r.Timeout >= 0 && r.Timeout <= 1800): // nor what is no number
+		return Errorf(Invalid, "timeout of %v seconds: want at most 1800", r.Timeout)
+	case r.Interval != 0 && !(r.Interval >= 0.01 && r.Interval <= 60):
+		return Errorf(Invalid, "interval of %v seconds: want 0.01 to 60", r.Interval)
+	}
+	return nil
+}
+
+func validateVariables(list []Variable) error {
+	if len(list) > maxVariables {
+		return Errorf(Invalid, "%d variables, want at most %d", len(list), maxVariables)
+	}
+	seen := map[string]bool{}
+	for _, v := range list {
+		switch {
+		case !envPattern.MatchString(v.Name):
+			return badVariable(v.Name)
+		case seen[v.Name]:
+			return Errorf(Invalid, "the variable %s is there twice", v.Name)
+		case v.Required && v.Default != "":
+			return Errorf(Invalid, "the variable %s is required, and so cannot have a default", v.Name)
+		}
+		seen[v.Name] = true
+	}
+	return nil
+}
+
+// Secrets are the names of all secrets that steps need, sorted.
+func (r Recipe) Secrets() []string {
+	var names []string
+	for _, s := range r.Steps {
+		names = append(names, s.Secrets...)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// Environment checks what a sandbox is given against Variables, and returns it with
+// their defaults.
+//
+// Invalid: one that is required is missing.
+func (r Recipe) Environment(given map[string]string) (map[string]string, error) {
+	env := maps.Clone(given)
+	for _, v := range r.Variables {
+		if _, has := given[v.Name]; has {
+			continue
+		}
+		if v.Required {
+			return nil, WithHint(Errorf(Invalid, "the template needs the variable %s, and it is not given", v.Name), "add -e "+v.Name+"=VALUE")
+		}
+		if v.Default != "" {
+			if env == nil {
+				env = make(map[string]string)
+			}
+			env[v.Name] = v.Default
+		}
+	}
+	return env, nil
+}
