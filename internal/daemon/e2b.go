@@ -27,8 +27,8 @@ func (s *service) e2bOptions() e2b.Options {
 
 // rules are how the gateway treats a sandbox.
 func rules(b sandpit.Sandbox) gateway.Rules {
-	made, private, wakes := e2b.Ports(b)
-	return gateway.Rules{E2B: made, Private: private, Wakes: wakes}
+	p := e2b.Ports(b)
+	return gateway.Rules{E2B: p.Made, Private: p.Private, Wakes: p.Wakes, Host: p.Host, HTTPS: p.HTTPS}
 }
 
 // refuse answers a request that is not let in, as its client takes it.

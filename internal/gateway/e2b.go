@@ -29,6 +29,20 @@ type Rules struct {
 	Private bool
 	// Wakes has a request resume the sandbox if it is paused.
 	Wakes bool
+	// Host is what programs see as the host of requests, with "${PORT}" for the port.
+	// Default: as the viewer has written it.
+	Host string
+	// HTTPS are the ports at which programs speak TLS. Nobody asks for their certificates:
+	// there is nobody between.
+	HTTPS []int
+}
+
+// hostFor is what a program at a port sees as the host of a request.
+func (r Rules) hostFor(written string, port int) string {
+	if r.Host == "" || port == guestPort {
+		return written
+	}
+	return strings.ReplaceAll(r.Host, "${PORT}", strconv.Itoa(port))
 }
 
 // rules returns the rules of a sandbox, also of one that is not there.

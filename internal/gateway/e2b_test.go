@@ -5,7 +5,11 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
+	"fmt"
+	"io"
+	"log"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"strconv"
 	"strings"
@@ -22,14 +26,23 @@ func e2bRig(tb testing.TB) *rig {
 	r := newRig(tb)
 	r.gateway.SetRules(func(s sandpit.Sandbox) gateway.Rules {
 		_, made := s.Spec.Labels["e2b"]
-		return gateway.Rules{E2B: made, Private: s.Spec.Labels["e2b"] == "private", Wakes: s.Spec.Labels["e2b"] == "wakes"}
+		https, _ := strconv.Atoi(s.Spec.Labels["https"]) // none is 0
+		return gateway.Rules{
+			E2B: made, Private: s.Spec.Labels["e2b"] == "private", Wakes: s.Spec.Labels["e2b"] == "wakes",
+			Host: s.Spec.Labels["host"], HTTPS: []int{https},
+		}
 	}, r.manager.Resume)
 	return r
 }
 
 func (r *rig) e2bBox(kind string) sandpit.ID {
 	r.Helper()
-	s, err := r.manager.Create(r.Context(), manager.CreateRequest{Owner: alice, Spec: sandpit.Spec{Labels: map[string]string{"e2b": kind}}})
+	return r.labelled(map[string]string{"e2b": kind})
+}
+
+func (r *rig) labelled(labels map[string]string) sandpit.ID {
+	r.Helper()
+	s, err := r.manager.Create(r.Context(), manager.CreateRequest{Owner: alice, Spec: sandpit.Spec{Labels: labels}})
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -144,6 +157,50 @@ func TestE2BPorts(t *testing.T) {
 		t.Fatal(err)
 	}
 	get(t, c, r.hostURL(open, port)).want(t, http.StatusBadGateway, `"code":502,"message":"The sandbox was not found","reason":"sandbox `+string(open))
+}
+
+// TestE2BHost has programs see the host that the sandbox's maker wants, and the guest
+// the one that was written.
+func TestE2BHost(t *testing.T) {
+	t.Parallel()
+	r := e2bRig(t)
+	c, port := r.client(false), app(t, func(w http.ResponseWriter, r *http.Request) {
+		_, _ = w.Write([]byte("host " + r.Host + r.Header.Get("X-Injected")))
+	})
+	id := r.labelled(map[string]string{"e2b": "open", "host": "app.example:${PORT}"})
+	get(t, c, r.hostURL(id, port)).want(t, http.StatusOK, "host app.example:"+strconv.Itoa(port))
+	get(t, c, "http://"+r.main, named(id, port)...).want(t, http.StatusOK, "host app.example:"+strconv.Itoa(port))
+	get(t, c, r.hostURL(r.e2bBox("open"), port)).want(t, http.StatusOK, ".localhost")
+	forged := r.labelled(map[string]string{"e2b": "open", "host": "a\r\nX-Injected: yes"}) // labels are their owner's
+	if got := get(t, c, r.hostURL(forged, port)); got.body != "host " {
+		t.Errorf("a host that is none: %q", got.body)
+	}
+}
+
+// TestE2BHTTPS has a program speak TLS at a port that is named for it, and nowhere else.
+func TestE2BHTTPS(t *testing.T) {
+	t.Parallel()
+	r := e2bRig(t)
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = fmt.Fprintf(w, "encrypted %t %s", r.TLS != nil, r.Proto)
+	}))
+	server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	port, err := strconv.Atoi(portOf(server.Listener.Addr().String()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, id := r.client(false), r.labelled(map[string]string{"e2b": "open", "https": strconv.Itoa(port)})
+	get(t, c, r.hostURL(id, port)).want(t, http.StatusOK, "encrypted true HTTP/1.1")
+	get(t, c, r.hostURL(id, app(t, echo))+"/x").want(t, http.StatusOK, "GET /x ")
+	get(t, c, r.hostURL(r.e2bBox("open"), port)).want(t, http.StatusBadRequest, "HTTPS server") // as the program says
+
+	plain := app(t, echo)
+	id = r.labelled(map[string]string{"e2b": "open", "https": strconv.Itoa(plain)})
+	get(t, c, r.hostURL(id, plain)).want(t, http.StatusBadGateway, "")
+	id = r.labelled(map[string]string{"e2b": "open", "https": strconv.Itoa(closedPort)})
+	get(t, c, r.hostURL(id, closedPort)).want(t, http.StatusBadGateway, "port is not open")
 }
 
 // TestE2BPages has browsers shown pages with the titles and the status that E2B's have,

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -10,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -162,7 +164,7 @@ func (g *Gateway) pass(a *answer, r *http.Request, t target, h *manager.Handle) 
 		refuse(a, r, t, sandpit.Errorf(sandpit.Invalid, "the path names the sandbox in a strange way"))
 		return
 	}
-	transport, done := upstream(h, r, t.port)
+	transport, scheme, done := upstream(h, r, t)
 	defer done()
 	proxy := httputil.ReverseProxy{
 		Transport:     transport,
@@ -170,7 +172,8 @@ func (g *Gateway) pass(a *answer, r *http.Request, t target, h *manager.Handle) 
 		BufferPool:    buffers{g},
 		ErrorLog:      slog.NewLogLogger(g.o.Log.Handler(), slog.LevelDebug),
 		Rewrite: func(p *httputil.ProxyRequest) {
-			p.Out.URL = &url.URL{Scheme: "http", Host: "sandbox", Path: path, RawPath: raw, RawQuery: withoutToken(p.In.URL.RawQuery)}
+			p.Out.URL = &url.URL{Scheme: scheme, Host: "sandbox", Path: path, RawPath: raw, RawQuery: withoutToken(p.In.URL.RawQuery)}
+			p.Out.Host = t.rules.hostFor(p.In.Host, t.port)
 			cleanRequest(p.Out.Header, t)
 			g.introduce(p.Out.Header, p.In, t)
 		},
@@ -206,25 +209,36 @@ func (g *Gateway) introduce(h http.Header, in *http.Request, t target) {
 	}
 }
 
-// upstream is how a port is reached. What it returns besides is to be called at the end.
-func upstream(h *manager.Handle, r *http.Request, port int) (http.RoundTripper, func()) {
-	if server, ok := sandpit.As[sandpit.GuestServer](h.Guest()); ok && port == guestPort {
-		return server.HTTP(), func() {}
+// upstream is how a port is reached, and the scheme that is spoken there. What it
+// returns besides is to be called at the end.
+func upstream(h *manager.Handle, r *http.Request, t target) (http.RoundTripper, string, func()) {
+	if server, ok := sandpit.As[sandpit.GuestServer](h.Guest()); ok && t.port == guestPort {
+		return server.HTTP(), "http", func() {}
 	}
+	encrypted, grpc := t.port != guestPort && slices.Contains(t.rules.HTTPS, t.port), r.ProtoMajor == 2 && isGRPC(r.Header)
 	dialer, ok := sandpit.As[sandpit.Dialer](h.Instance())
-	if !ok || r.ProtoMajor != 2 || !isGRPC(r.Header) {
-		return h.HTTP(port), func() {}
+	if !ok || !encrypted && !grpc {
+		return h.HTTP(t.port), "http", func() {}
 	}
-	// gRPC is HTTP/2 from end to end.
-	t := &http.Transport{
-		DialContext:            func(ctx context.Context, _, _ string) (net.Conn, error) { return dialer.Dial(ctx, port) },
+	transport := &http.Transport{
+		DialContext:            func(ctx context.Context, _, _ string) (net.Conn, error) { return dialer.Dial(ctx, t.port) },
 		MaxResponseHeaderBytes: maxHeader,
 		DisableCompression:     true,
 		Protocols:              new(http.Protocols),
 	}
-	t.Protocols.SetUnencryptedHTTP2(true)
-	return t, t.CloseIdleConnections
+	if !encrypted {
+		transport.Protocols.SetUnencryptedHTTP2(true) // gRPC is HTTP/2 from end to end
+		return transport, "http", transport.CloseIdleConnections
+	}
+	transport.Protocols.SetHTTP1(!grpc)
+	transport.Protocols.SetHTTP2(grpc)
+	transport.TLSHandshakeTimeout = handshakeLimit
+	transport.TLSClientConfig = &tls.Config{InsecureSkipVerify: true} //nolint:gosec // see Rules.HTTPS
+	return transport, "https", transport.CloseIdleConnections
 }
+
+// handshakeLimit is how long a program may take to begin with TLS.
+const handshakeLimit = 10 * time.Second
 
 func isGRPC(h http.Header) bool {
 	kind, _, err := mime.ParseMediaType(h.Get("Content-Type"))

@@ -198,10 +198,14 @@ func (s *Server) markFor(in created) (mark, error) {
 	if m.Wakes && m.Timeout == sandpit.ActionStop {
 		return m, sandpit.Errorf(sandpit.Invalid, "autoResume: a sandbox that keeps its files only (autoPauseMemory) is resumed by connect, and not by requests")
 	}
-	if in.Network != nil && in.Network.Public != nil {
+	if in.Network == nil {
+		return m, nil
+	}
+	if in.Network.Public != nil {
 		m.Private = m.Private || !*in.Network.Public
 	}
-	return m, nil
+	m.Host, m.HTTPS = in.Network.MaskHost, in.Network.HTTPSPorts
+	return m, checkIngress(*in.Network)
 }
 
 // origin returns what a sandbox of a template begins as: a snapshot, or an image.

@@ -156,6 +156,12 @@ func TestCreate(t *testing.T) {
 		`{"templateID":`:                                                                               {400, "not JSON"},
 		`{"templateID":"base","metadata":{"sandpit.e2b":"{}"}}`:                                        {400, "the server's"},
 		`{"templateID":"base","mcp":{"a":{}},` + offline + `}`:                                         {201, "base"},
+		`{"templateID":"base","network":{"maskRequestHost":"a b"}}`:                                    {400, "maskRequestHost"},
+		`{"templateID":"base","network":{"maskRequestHost":"a\r\nX: y"}}`:                              {400, "maskRequestHost"},
+		`{"templateID":"base","network":{"maskRequestHost":"` + strings.Repeat("a", 300) + `"}}`:       {400, "maskRequestHost"},
+		`{"templateID":"base","network":{"httpsPorts":[0]}}`:                                           {400, "0 is no port"},
+		`{"templateID":"base","network":{"httpsPorts":[443,65536]}}`:                                   {400, "65536 is no port"},
+		`{"templateID":"base","network":{"httpsPorts":[` + strings.Repeat("1,", 32) + `1]}}`:           {400, "there may be 32"},
 		`{"templateID":"base","volumeMounts":[{"name":"v","path":"/v"}]}`:                              {501, "volumeMounts"},
 		`{"templateID":"base","network":{"egressProxy":{"address":"x"}}}`:                              {501, "egressProxy"},
 		`{"templateID":"base","network":{"rules":{"x":[]}}}`:                                           {501, "rules"},
@@ -178,8 +184,8 @@ func TestCreate(t *testing.T) {
 		found.Spec.Labels["k"] != "v" || found.Spec.Network.Online {
 		t.Errorf("%+v", found)
 	}
-	if made, private, wakes := e2b.Ports(found); !made || private || !wakes {
-		t.Errorf("%v %v %v", made, private, wakes)
+	if p := e2b.Ports(found); !p.Made || p.Private || !p.Wakes {
+		t.Errorf("%+v", p)
 	}
 	if left := time.Until(found.Lease.Deadline); left < 4*time.Minute || left > 6*time.Minute {
 		t.Errorf("it ends in %v", left)

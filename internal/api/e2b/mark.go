@@ -19,6 +19,9 @@ type mark struct {
 	Private bool `json:"private,omitempty"`
 	// Wakes: requests resume it.
 	Wakes bool `json:"wakes,omitempty"`
+	// Host and HTTPS as in Ingress.
+	Host  string `json:"host,omitempty"`
+	HTTPS []int  `json:"https,omitempty"`
 	// Timeout is what happens at the deadline.
 	Timeout sandpit.Action `json:"timeout"`
 }
@@ -58,11 +61,4 @@ func metadata(s sandpit.Sandbox) map[string]string {
 	}
 	delete(all, label)
 	return all
-}
-
-// Ports says how the ports of a sandbox are reached: whether it was made by this API,
-// whether they need a token, and whether requests resume it.
-func Ports(s sandpit.Sandbox) (made, private, wakes bool) {
-	m, made := markOf(s)
-	return made, m.Private, m.Wakes
 }

@@ -15,11 +15,13 @@ type network struct {
 	Deny   []string `json:"denyOut"`
 	Public *bool    `json:"allowPublicTraffic,omitempty"`
 
+	// MaskHost and HTTPSPorts as Host and HTTPS in Ingress.
+	MaskHost   string `json:"maskRequestHost,omitempty"`
+	HTTPSPorts []int  `json:"httpsPorts,omitempty"`
+
 	// What is not there.
-	MaskHost   string         `json:"maskRequestHost,omitempty"`
-	Rules      map[string]any `json:"rules,omitempty"`
-	Proxy      map[string]any `json:"egressProxy,omitempty"`
-	HTTPSPorts []int          `json:"httpsPorts,omitempty"`
+	Rules map[string]any `json:"rules,omitempty"`
+	Proxy map[string]any `json:"egressProxy,omitempty"`
 }
 
 // everything is what stands for all addresses.
@@ -30,9 +32,7 @@ func (s *Server) policy(n *network, internet *bool) (p sandpit.NetworkPolicy, er
 	if n == nil {
 		n = &network{}
 	}
-	for name, there := range map[string]bool{
-		"maskRequestHost": n.MaskHost != "", "rules": len(n.Rules) > 0, "egressProxy": len(n.Proxy) > 0, "httpsPorts": len(n.HTTPSPorts) > 0,
-	} {
+	for name, there := range map[string]bool{"rules": len(n.Rules) > 0, "egressProxy": len(n.Proxy) > 0} {
 		if there {
 			return p, sandpit.Errorf(sandpit.Unsupported, "network.%s is not there in sandpit", name)
 		}
@@ -123,7 +123,10 @@ func rangeOf(rule string) (netip.Prefix, error) {
 // networkOf tells what a sandbox may reach.
 func networkOf(b sandpit.Sandbox) network {
 	m, made := markOf(b)
-	n := network{Allow: b.Spec.Network.Allow, Deny: b.Spec.Network.Deny, Public: new(made && !m.Private)}
+	n := network{
+		Allow: b.Spec.Network.Allow, Deny: b.Spec.Network.Deny, Public: new(made && !m.Private),
+		MaskHost: m.Host, HTTPSPorts: m.HTTPS,
+	}
 	if !b.Spec.Network.Online || len(n.Allow) > 0 {
 		n.Deny = everything[:1]
 	}
@@ -145,6 +148,9 @@ func (s *Server) setNetwork(c *call) (int, any, error) {
 	}
 	if err := c.read(&in); err != nil {
 		return 0, nil, err
+	}
+	if in.MaskHost != "" || len(in.HTTPSPorts) > 0 {
+		return 0, nil, sandpit.Errorf(sandpit.Unsupported, "network: maskRequestHost and httpsPorts are fixed when a sandbox is made")
 	}
 	b, err := s.find(c)
 	if err != nil {
