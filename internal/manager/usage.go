@@ -80,7 +80,7 @@ func (m *Manager) judge(ctx context.Context, b *box, w *watched) {
 		return
 	}
 	for _, warning := range w.judge.Look(stats) {
-		m.o.Log.WarnContext(ctx, warning.String(), slog.String("sandbox", string(b.id)))
+		m.o.Log.WarnContext(ctx, "a sandbox comes close to a limit", slog.String("sandbox", string(b.id)), slog.String("warning", warning.String()))
 		m.record(Report{Actor: actorManager, Action: "usage warning", Sandbox: b.id, Args: map[string]string{
 			"kind": string(warning.Kind), "percent": strconv.Itoa(int(100 * warning.Share)),
 		}})

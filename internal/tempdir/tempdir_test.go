@@ -108,7 +108,7 @@ func TestOthersPaths(t *testing.T) {
 	for name, plant := range map[string]func(path string) error{
 		"a link":         func(path string) error { return os.Symlink(victim, path) },
 		"a file":         func(path string) error { return os.WriteFile(path, nil, 0o600) },
-		"an open one":    func(path string) error { return os.Mkdir(path, 0o755) }, //nolint:gosec // what is refused
+		"an open one":    func(path string) error { return os.Mkdir(path, 0o755) },
 		"somebody's own": func(path string) error { return mkdirAs(path, 12345) },
 	} {
 		if name == "somebody's own" && os.Geteuid() != 0 {
@@ -193,7 +193,7 @@ func TestSessionOfTheKilled(t *testing.T) {
 	if err := os.Mkdir(notes, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestSessionOfTheKilled$") //nolint:gosec // this program
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestSessionOfTheKilled$")
 	cmd.Env = append(os.Environ(), notesVariable+"="+notes)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
