@@ -76,6 +76,7 @@ var arrows = map[string][]string{
 	"internal/template":        {".", "internal/image", "internal/workspace"},
 	"internal/testdocker":      {"internal/testengine"},
 	"internal/testengine":      {"."},
+	"internal/testuser":        {},
 	"internal/tether":          {},
 	"internal/tlscert":         {"."},
 	"internal/tree":            {".", "internal/beneath"},
