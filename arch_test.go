@@ -82,6 +82,7 @@ var arrows = map[string][]string{
 	"internal/template":        {".", "internal/debian", "internal/image", "internal/workspace"},
 	"internal/testdocker":      {"internal/testengine"},
 	"internal/testengine":      {"."},
+	"internal/testuser":        {},
 	"internal/tether":          {},
 	"internal/tlscert":         {"."},
 	"internal/tool":            {".", "internal/applet", "internal/shell", "internal/workspace"},

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit/internal/beneath"
+	"github.com/sandpit-dev/sandpit/internal/testuser"
 )
 
 // world returns a directory with "in", which is opened, and "out", which nothing
@@ -245,6 +246,7 @@ func TestExchange(t *testing.T) {
 }
 
 func FuzzName(f *testing.F) {
+	testuser.Drop(f)
 	for _, name := range []string{"a/b", "up/secret", "inside/../up/secret", "a//b/./..", "dots/../secret"} {
 		f.Add(name)
 	}

@@ -14,6 +14,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit/internal/testuser"
 )
 
 // fence makes a directory "in" with links that lead out of it in several ways,
@@ -48,6 +50,7 @@ func fence(f *testing.F) (in, out string) {
 
 // FuzzWithin tries to reach a file outside of where a call may go.
 func FuzzWithin(f *testing.F) {
+	testuser.Drop(f)
 	in, out := fence(f)
 	for _, p := range []string{
 		"", "dir/open", "abs/secret", "rel/secret", "file", "up/out/secret", "dir/up/out/secret", "../out/secret", "dir/loop/loop/open",
@@ -80,6 +83,7 @@ func FuzzWithin(f *testing.F) {
 
 // FuzzUpload sends uploads that may only write into one directory, of any form.
 func FuzzUpload(f *testing.F) {
+	testuser.Drop(f)
 	in, out := fence(f)
 	g := New()
 	f.Cleanup(g.Close)

@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/sandpit-dev/sandpit/internal/testuser"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -390,6 +392,7 @@ func FuzzResolve(f *testing.F) {
 
 // FuzzMessage feeds the calls that parse what a client sends.
 func FuzzMessage(f *testing.F) {
+	testuser.Drop(f)
 	g := New()
 	f.Cleanup(g.Close)
 	h := g.Handler()

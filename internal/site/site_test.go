@@ -20,6 +20,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit/internal/beneath"
 	"github.com/sandpit-dev/sandpit/internal/site"
+	"github.com/sandpit-dev/sandpit/internal/testuser"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -244,6 +245,7 @@ func TestRun(t *testing.T) {
 
 // FuzzPath asks for whatever. Nothing but what is shown is ever answered with.
 func FuzzPath(f *testing.F) {
+	testuser.Drop(f)
 	dir := f.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "file"), []byte("shown"), 0o600); err != nil {
 		f.Fatal(err)

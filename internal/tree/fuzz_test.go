@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/testuser"
 	"github.com/sandpit-dev/sandpit/internal/tree"
 )
 
@@ -40,6 +41,7 @@ func mend(data []byte) []byte {
 }
 
 func FuzzUnpack(f *testing.F) {
+	testuser.Drop(f)
 	f.Add(stream(f, dir("./", 0o755), dir("d", 0), file("d/f", "x"), symlink("l", "../../outside"), file("l/x", "y")), uint8(3))
 	f.Add(stream(f, symlink("l", "d/f"), hardLink("h", "l"), file("h", "z"), symlink("d", "."), file("d/d/d/x", "y")), uint8(1))
 	f.Add(stream(f, file("a/b/c", "x"), file("a", "x"), dir("a/b", 0o1777), hardLink("a/b/h", "a/b/c")), uint8(7))
@@ -94,6 +96,7 @@ func below(dir, path string) bool { return path == dir || strings.HasPrefix(path
 // FuzzMembers makes streams of a small language, in which links, directories and
 // files often meet under the same names.
 func FuzzMembers(f *testing.F) {
+	testuser.Drop(f)
 	f.Add([]byte{2, 0, 3, 0, 4, 1, 1, 2, 0}, uint8(0))
 	f.Add([]byte("the quick brown fox jumps over the lazy dog"), uint8(1))
 	f.Add([]byte("\x02\x05\x09\x02\x31\x02\x00\x40\x00\x04\x20\x05\x01\x99\x00"), uint8(2))

@@ -8,11 +8,14 @@ import (
 	"testing"
 
 	"github.com/klauspost/compress/zstd"
+
+	"github.com/sandpit-dev/sandpit/internal/testuser"
 )
 
 // FuzzUnpack reads archives that somebody else wrote: whatever they are, nothing but the
 // files that are known gets into the directory, and none is larger than it may be.
 func FuzzUnpack(f *testing.F) {
+	testuser.Drop(f)
 	k := kept{Sizes: map[string]int64{keptRoot: 3}}
 	names := append([]string{keptRecord}, append(layerFiles(), keptRoot)...)
 	f.Add(packed(f, names, 3))
