@@ -295,6 +295,9 @@ func (i *Instance) claim(ctx context.Context, spec sandpit.Spec) error {
 	if err != nil {
 		return err
 	}
+	if _, copied := spec.Image.Snapshot(); copied {
+		spec.Image = rec.Spec.Image // that of the original, as of every copy
+	}
 	if !rec.Spec.SameMachine(spec) {
 		return sandpit.Errorf(sandpit.Invalid, "image, mounts, limits, host name and being online cannot be changed any more")
 	}
