@@ -126,8 +126,8 @@ func (p Plan) Digest() string {
 // architectures of Debian by those of Go.
 var architectures = map[string]string{"amd64": "amd64", "arm64": "arm64"}
 
-// Plan says which packages a request means. One that was made before stays, whatever
-// the mirror has by now, unless fresh is true.
+// Plan says which packages a request means. One that was made before, and used in the last
+// month, stays, whatever the mirror has by now, unless fresh is true.
 //
 // NotFound: there is no such release or package. Invalid: what a package needs is not
 // there, or the mirror talks nonsense. PermissionDenied: the release is not Debian's, not
@@ -148,6 +148,7 @@ func (s Source) Plan(ctx context.Context, r Request, fresh bool, p Progress) (Pl
 	var plan Plan
 	if !fresh {
 		if err := c.read(name, &plan); err != nil || plan.Request.String() == r.String() {
+			c.used(name)
 			return plan, err
 		}
 	}

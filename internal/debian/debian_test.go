@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -292,6 +294,31 @@ func TestNextMirror(t *testing.T) {
 	root, err := s.Root(t.Context(), plan, nil)
 	must(t, err)
 	must(t, root.Close())
+
+	elsewhere := httptest.NewServer(http.RedirectHandler("http://localhost:"+strings.Split(good.host, ":")[1]+"/debian/dists/test/InRelease", http.StatusFound))
+	defer elsewhere.Close()
+	before := good.count()
+	s.Mirrors = []string{strings.TrimPrefix(elsewhere.URL, "http://")}
+	if _, err := s.Plan(t.Context(), request(t, "apt:test"), false, nil); err == nil || !strings.Contains(err.Error(), "it leads to \"localhost:") || good.count() != before {
+		t.Errorf("sent to somebody else: %v", err)
+	}
+}
+
+// TestDamagedCache has the disk change a package that was fetched.
+func TestDamagedCache(t *testing.T) {
+	t.Parallel()
+	m := newMirror(t)
+	s := m.source(t)
+	plan, err := s.Plan(t.Context(), request(t, "apt:test"), false, nil)
+	must(t, err)
+	for range 2 {
+		root, err := s.Root(t.Context(), plan, nil)
+		must(t, err)
+		expectRoot(t, root, plan)
+		must(t, root.Close())
+		one := plan.Packages[0]
+		must(t, os.WriteFile(filepath.Join(s.Dir, one.SHA256), make([]byte, one.Size), 0o600))
+	}
 }
 
 // copyOfSeen is a directory in which only what was seen is left.

@@ -66,17 +66,23 @@ func (s Source) open() (*client, error) {
 			MaxIdleConnsPerHost:    fetchers,
 			DisableCompression:     true, // digests are of the bytes as they are
 		},
-		CheckRedirect: func(_ *http.Request, via []*http.Request) error {
-			if len(via) > maxRedirects {
-				return sandpit.Errorf(sandpit.Unavailable, "it leads to itself")
-			}
-			return nil
-		},
+		CheckRedirect: checkRedirect,
 	}
 	if err := os.MkdirAll(s.Dir, 0o700); err != nil {
 		return nil, err
 	}
 	return c, c.sweep()
+}
+
+// checkRedirect keeps a mirror from having us ask others, who may trust this machine.
+func checkRedirect(r *http.Request, via []*http.Request) error {
+	if len(via) > maxRedirects {
+		return sandpit.Errorf(sandpit.Unavailable, "it leads to itself")
+	}
+	if r.URL.Hostname() != via[0].URL.Hostname() || r.URL.Port() != via[0].URL.Port() && r.URL.Scheme != "https" {
+		return sandpit.WithHint(sandpit.Errorf(sandpit.PermissionDenied, "it leads to %.100q", r.URL.Host), "name that mirror, if it is one")
+	}
+	return nil
 }
 
 func (c *client) close() { c.http.CloseIdleConnections() }
@@ -122,20 +128,13 @@ func (c *client) get(ctx context.Context, path string, limit int64) (data []byte
 // calls it closes it.
 func (c *client) file(ctx context.Context, path string, want pinned) (*os.File, error) {
 	name := filepath.Join(c.dir, want.sha256)
-	f, err := os.Open(name)
-	if err == nil {
-		info, err := f.Stat()
-		if err == nil && info.Size() == want.size {
+	f, err := openPinned(name, want)
+	if err != nil || f != nil {
+		if f != nil {
 			c.add(want.size)
-			now := time.Now()
-			_ = os.Chtimes(name, now, now) // so that it stays; somebody may have swept it
-			return f, nil
+			c.used(want.sha256)
 		}
-		if err := errors.Join(err, f.Close()); err != nil {
-			return nil, err
-		}
-	} else if !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
+		return f, err
 	}
 	if f, err = os.CreateTemp(c.dir, "*"+unfinished); err != nil {
 		return nil, err
@@ -152,6 +151,32 @@ func (c *client) file(ctx context.Context, path string, want pinned) (*os.File, 
 		return nil, errors.Join(err, f.Close(), os.RemoveAll(f.Name()))
 	}
 	return f, nil
+}
+
+// openPinned opens a file of the directory, if it is there and still what it was.
+func openPinned(name string, want pinned) (*os.File, error) {
+	f, err := os.Open(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	h := sha256.New()
+	n, err := io.Copy(h, f)
+	if err == nil {
+		_, err = f.Seek(0, io.SeekStart)
+	}
+	if err != nil || n != want.size || hex.EncodeToString(h.Sum(nil)) != want.sha256 {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+// used keeps a file from being swept.
+func (c *client) used(name string) {
+	now := time.Now()
+	_ = os.Chtimes(filepath.Join(c.dir, name), now, now) // somebody may have swept it
 }
 
 // copyPinned writes what r has to f, if it is what it must be.

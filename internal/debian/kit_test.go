@@ -45,7 +45,7 @@ type mirror struct {
 
 	mu     sync.Mutex
 	files  map[string][]byte
-	asked  []string
+	asked  int
 	change func(path string, data []byte) []byte // what the mirror makes of a file
 }
 
@@ -68,7 +68,7 @@ func newMirror(tb testing.TB) *mirror {
 
 func (m *mirror) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	m.mu.Lock()
-	m.asked = append(m.asked, r.URL.Path)
+	m.asked++
 	data, ok := m.files[strings.TrimPrefix(r.URL.Path, "/")]
 	if ok && m.change != nil {
 		data = m.change(r.URL.Path, data)
@@ -218,6 +218,13 @@ func (m *mirror) put(name string, data []byte) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.files[name] = data
+}
+
+// count is how often it was asked.
+func (m *mirror) count() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.asked
 }
 
 // lie has the mirror change files.
