@@ -35,7 +35,7 @@ func TestInterpreterCopies(t *testing.T) {
 		}
 		drawn[number] = true
 	}
-	for _, box := range strings.Fields(id("ls", "-q")) {
+	for box := range strings.FieldsSeq(id("ls", "-q")) {
 		client.command(t, "rm", box)
 	}
 }
