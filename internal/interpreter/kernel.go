@@ -302,16 +302,21 @@ func (k *kernel) readLines(f io.Reader) {
 	scanner := bufio.NewScanner(f)
 	scanner.Buffer(make([]byte, 0, 4096), maxLine)
 	for scanner.Scan() {
-		var l line
-		if err := json.Unmarshal(scanner.Bytes(), &l); err != nil {
+		m, err := parseLine(scanner.Bytes())
+		if err != nil {
 			k.killGroup()
 			return
 		}
-		k.deliver(message{line: l})
+		k.deliver(m)
 	}
 	if errors.Is(scanner.Err(), bufio.ErrTooLong) {
 		k.killGroup()
 	}
+}
+
+func parseLine(text []byte) (m message, err error) {
+	err = json.Unmarshal(text, &m.line)
+	return m, err
 }
 
 // interrupt asks the program that runs, and its children, to end.

@@ -66,7 +66,7 @@ func (k *kernel) execute(ctx context.Context, j job, emit func(Event) error) err
 func (e *execution) follow(ctx context.Context, r *reception) {
 	alive := time.NewTicker(aliveInterval)
 	defer alive.Stop()
-	var late <-chan time.Time
+	var again, late <-chan time.Time
 	cut := ctx.Done()
 	for !e.isOver() {
 		select {
@@ -79,7 +79,9 @@ func (e *execution) follow(ctx context.Context, r *reception) {
 			e.tell(Alive{})
 		case <-cut:
 			e.kernel.interrupt()
-			cut, late = nil, time.After(Patience)
+			cut, again, late = nil, time.After(Patience/4), time.After(Patience)
+		case <-again:
+			e.kernel.interrupt() // a child that had just begun misses the first one
 		case <-late:
 			if e.done {
 				return
