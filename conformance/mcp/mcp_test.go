@@ -58,12 +58,11 @@ func try(t *testing.T, s *sdk.ClientSession, name string, args map[string]any) (
 	if err != nil {
 		t.Fatalf("%s: %v", name, err)
 	}
-	for _, c := range r.Content {
-		if part, ok := c.(*sdk.TextContent); ok {
-			text += part.Text
-		}
+	part, ok := r.Content[0].(*sdk.TextContent)
+	if !ok {
+		t.Fatalf("%s: %+v, want text first", name, r.Content)
 	}
-	return text, r.IsError
+	return part.Text, r.IsError
 }
 
 // TestTask has a scripted agent do a piece of work with tools alone: clone a repository,

@@ -25,17 +25,19 @@ type IdentityInfo struct {
 }
 
 func identify(context.Context, struct{}) (IdentityInfo, error) {
-	info := IdentityInfo{UID: os.Getuid(), GID: os.Getgid(), Home: os.Getenv("HOME"), System: "Linux", Arch: runtime.GOARCH}
+	info := IdentityInfo{UID: os.Getuid(), GID: os.Getgid(), Home: home(), System: "Linux", Arch: runtime.GOARCH}
 	var name syscall.Utsname
 	if err := syscall.Uname(&name); err != nil {
 		return info, err
 	}
+	var release []byte
 	for _, c := range name.Release {
 		if c == 0 {
 			break
 		}
-		info.Kernel += string(rune(byte(c)))
+		release = append(release, byte(c)) //nolint:gosec // a character, which is signed on some machines
 	}
+	info.Kernel = strings.ToValidUTF8(string(release), "?")
 	// Not every image says what it is.
 	if data, err := os.ReadFile("/etc/os-release"); err == nil {
 		lines := bufio.NewScanner(bytes.NewReader(data))
@@ -46,4 +48,12 @@ func identify(context.Context, struct{}) (IdentityInfo, error) {
 		}
 	}
 	return info, nil
+}
+
+func home() string {
+	dir, err := os.UserHomeDir()
+	if err != nil {
+		return "/" // nobody has said
+	}
+	return dir
 }

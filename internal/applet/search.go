@@ -162,7 +162,7 @@ func (s *searcher) visit(p string, e fs.DirEntry, err error) error {
 	}
 	if err != nil {
 		s.result.Unread++
-		return nil
+		return nil //nolint:nilerr // it is counted, and the rest can be searched
 	}
 	if e.IsDir() && !s.into(e.Name()) {
 		return filepath.SkipDir

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -205,7 +206,7 @@ func linesOf(text, piece string) string {
 			return strings.Join(lines, ", ")
 		}
 		line += strings.Count(before, "\n")
-		lines = append(lines, fmt.Sprint(line))
+		lines = append(lines, strconv.Itoa(line))
 		line += strings.Count(piece, "\n")
 		rest = after
 	}

@@ -287,7 +287,7 @@ func shellWait(ctx context.Context, s *Session, in waitInput) (Result, error) {
 	waiting, cancel := context.WithTimeout(ctx, duration(in.Seconds))
 	defer cancel()
 	// How it ended is in its Info, and a wait that was too short is no error.
-	if _, err = job.Wait(waiting); ctx.Err() != nil {
+	if _, _ = job.Wait(waiting); ctx.Err() != nil {
 		return Result{}, ctx.Err()
 	}
 	return jobResult(name, job, fmt.Sprintf("Still running after %gs", in.Seconds)), nil

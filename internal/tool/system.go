@@ -230,11 +230,12 @@ func sandboxContext(ctx context.Context, s *Session, _ nothing) (Result, error) 
 			data.Languages[name] = line
 		}
 	}
-	text := fmt.Sprintf("%s, kernel %s, %s\nuser %d, home %s, working directory %s\n", who.System, who.Kernel, who.Arch, who.UID, who.Home, s.o.Dir)
+	var text strings.Builder
+	fmt.Fprintf(&text, "%s, kernel %s, %s\nuser %d, home %s, working directory %s\n", who.System, who.Kernel, who.Arch, who.UID, who.Home, s.o.Dir)
 	for _, name := range slices.Sorted(maps.Keys(data.Languages)) {
-		text += name + ": " + data.Languages[name] + "\n"
+		text.WriteString(name + ": " + data.Languages[name] + "\n")
 	}
-	return Result{Text: text, Data: data}, nil
+	return Result{Text: text.String(), Data: data}, nil
 }
 
 type packagesInput struct {

@@ -83,6 +83,7 @@ func TestTools(t *testing.T) {
 }
 
 func testFiles(t *testing.T, k kit) {
+	t.Helper()
 	k.refused("file_read", fields{"file": "a.txt"}, sandpit.NotFound)
 	k.want("file_write", fields{"file": "a.txt", "content": "one\ntwo\nthree\n"}, "Successfully wrote 14 bytes to a.txt")
 	k.want("file_write", fields{"path": "a.txt", "content": "Zm91cgo=", "encoding": "base64", "append": true}, "5 bytes")
@@ -170,6 +171,7 @@ func testShell(_ *testing.T, k kit) {
 }
 
 func testBackground(t *testing.T, k kit) {
+	t.Helper()
 	k.refused("shell_view", nil, sandpit.NotFound)
 	k.want("shell_exec", fields{"command": "echo ready; read line; echo got $line; exit 3", "background": true}, "[STARTED]")
 	k.want("shell_write", fields{"input": "it"}, "Input sent")
@@ -196,6 +198,7 @@ func testInteractive(_ *testing.T, k kit) {
 }
 
 func testGit(t *testing.T, k kit) {
+	t.Helper()
 	k.want("shell_exec", fields{"command": `git init -q -b trunk origin && git -C origin -c user.name=a -c user.email=a@b commit -q --allow-empty -m first && git -C origin config receive.denyCurrentBranch updateInstead`}, "[SUCCESS]")
 	k.want("git_clone", fields{"repo_url": k.session.Dir() + "/origin", "target_path": "copy"}, "trunk at")
 	k.want("git_status", fields{"repo_path": "copy"}, "On trunk, 0 ahead of", "nothing to commit")
@@ -234,6 +237,7 @@ func testWeb(_ *testing.T, k kit) {
 }
 
 func testSystem(t *testing.T, k kit) {
+	t.Helper()
 	k.want("env_get", nil, "No variables")
 	k.want("shell_exec", fields{"command": "true"})
 	k.want("env_set", fields{"name": "QUOTED", "value": "it's $HOME; \"x\"\n2"})
@@ -268,6 +272,7 @@ func testSystem(t *testing.T, k kit) {
 }
 
 func testBounds(t *testing.T, k kit) {
+	t.Helper()
 	r := k.want("shell_exec", fields{"command": "seq 100000"}, "[SUCCESS]\n1\n2\n", "\n100000\n", "bytes in all")
 	if len(r.Text) > 31_000 || r.SavedTo == "" {
 		t.Errorf("%d bytes, saved to %q", len(r.Text), r.SavedTo)
@@ -285,6 +290,7 @@ func testBounds(t *testing.T, k kit) {
 
 // testShared has two sessions in one sandbox, each a user of its own.
 func testShared(t *testing.T, box sandpit.Instance) {
+	t.Helper()
 	setup := newKit(t, box, tool.SessionOptions{ID: "setup"})
 	setup.want("shell_exec", fields{"command": `for id in 20001 20002; do mkdir -p /sessions/$id && chown $id:$id /sessions/$id && chmod 700 /sessions/$id; done`}, "[SUCCESS]")
 	a := newKit(t, box, tool.SessionOptions{ID: "a", Dir: "/sessions/20001", User: "20001:20001", Confine: true})

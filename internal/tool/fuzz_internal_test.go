@@ -1,0 +1,29 @@
+package tool
+
+import (
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+func FuzzParseStatus(f *testing.F) {
+	f.Add("# branch.head main\x00# branch.ab +1 -2\x001 M. N... 100644 100644 100644 a b name with space\x002 R. N... 1 1 1 a b R100 new\x00old\x00? x\x00")
+	f.Add("u \x00# \x001")
+	f.Fuzz(func(_ *testing.T, out string) { _ = parseStatus(out).text() })
+}
+
+// FuzzQuote has a shell say a word back.
+func FuzzQuote(f *testing.F) {
+	for _, seed := range []string{"", "it's", "$(id)", "`id`", "a\nb", `\`, "-n", "'\"'"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, word string) {
+		if strings.IndexByte(word, 0) >= 0 {
+			return
+		}
+		out, err := exec.CommandContext(t.Context(), "/bin/sh", "-c", "printf %s "+quote(word)).Output()
+		if err != nil || string(out) != word {
+			t.Errorf("%q: %q, %v", word, out, err)
+		}
+	})
+}
