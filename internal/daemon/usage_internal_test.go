@@ -38,10 +38,11 @@ func TestUsageKill(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		actions = ""
+		var list strings.Builder
 		for _, e := range events {
-			actions += e.Action + " " + e.Args["kind"] + "\n"
+			list.WriteString(e.Action + " " + e.Args["kind"] + "\n")
 		}
+		actions = list.String()
 		time.Sleep(20 * time.Millisecond)
 	}
 	got, err := c.Get(t.Context(), s.ID)
