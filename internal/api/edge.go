@@ -270,7 +270,7 @@ func (e *Edge) finish(a *answer, begin time.Time, panicked any) {
 	}
 	if r.ContentLength != 0 && r.ProtoMajor == 1 {
 		// The rest of a body is read before the connection is used again. It must not come slowly.
-		_ = http.NewResponseController(a).SetReadDeadline(time.Now().Add(restLimit)) // what cannot have one needs none
+		BoundRest(a)
 	}
 	done := Answer{Route: r.Pattern, Status: a.status, Bytes: a.bytes, Took: time.Since(begin)}
 	if done.Status == 0 {
@@ -285,9 +285,6 @@ func (e *Edge) finish(a *answer, begin time.Time, panicked any) {
 		panic(http.ErrAbortHandler) // whoever reads must not take it for a whole answer
 	}
 }
-
-// restLimit is how long the rest of a body may take that nobody has asked for.
-const restLimit = 5 * time.Second
 
 // requestIDPattern is what a client's own request ID may look like.
 var requestIDPattern = regexp.MustCompile(`^[A-Za-z0-9._:-]{1,64}$`)

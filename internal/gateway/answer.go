@@ -11,6 +11,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/sandpit-dev/sandpit/internal/api"
 )
 
 // lastWords is how long an answer may take to be sent when the sandbox has been taken
@@ -138,26 +140,15 @@ func (b *body) Close() error {
 	return nil
 }
 
-const (
-	// restLimit is how long the rest of a body may take that nobody has asked for.
-	restLimit = 5 * time.Second
-	// restMost is how many bytes of it are read.
-	restMost = 256 << 20
-)
-
-// finish reads what is left of a body when the answer was given before its end: to close a
-// connection while something is on its way has the other side lose the answer.
+// finish reads what is left of a body when the answer was given before its end.
 func (a *answer) finish() {
 	b := a.body
-	if b.ended.Load() {
-		return
-	}
-	_ = b.control.SetReadDeadline(time.Now().Add(restLimit)) // what cannot have one needs none
-	if !b.keeps || a.status == 0 || a.status == http.StatusSwitchingProtocols {
-		return
-	}
-	if b.control.Flush() == nil {
-		_, _ = io.CopyN(io.Discard, b, restMost) // that it breaks is nobody's business any more
+	switch {
+	case b.ended.Load():
+	case b.keeps && a.status != 0 && a.status != http.StatusSwitchingProtocols:
+		api.ReadRest(a.ResponseWriter, b)
+	default:
+		api.BoundRest(a.ResponseWriter)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/api"
 )
 
 // answer is an http.ResponseWriter that knows whether it has begun.
@@ -47,6 +48,13 @@ func (a *answer) lastWords() {
 // bothWays lets the body be read while the answer is given. HTTP/2 knows nothing else.
 func (a *answer) bothWays(r *http.Request) {
 	a.duplex = r.ProtoMajor == 1 && http.NewResponseController(a.ResponseWriter).EnableFullDuplex() == nil
+}
+
+// finish reads what is left of the body when the answer was given before its end.
+func (a *answer) finish() {
+	if a.duplex && a.begun && !a.body.wasRead() {
+		api.ReadRest(a.ResponseWriter, a.body.body)
+	}
 }
 
 // Unwrap lets an http.ResponseController find the connection.

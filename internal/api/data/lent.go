@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"os"
 	"sync"
 	"time"
 )
@@ -41,7 +42,7 @@ func (l *lent) Read(b []byte) (int, error) {
 	n, err := l.body.Read(b)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.ended = l.ended || err != nil
+	l.ended = l.ended || err != nil && !errors.Is(err, os.ErrDeadlineExceeded) // else it was interrupted, and there is a rest
 	l.reading = nil
 	close(reading)
 	return n, err

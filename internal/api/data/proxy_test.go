@@ -1,6 +1,7 @@
 package data_test
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -364,6 +365,44 @@ func TestProxyAnswersEarly(t *testing.T) {
 		}
 		r.idle()
 	})
+}
+
+// TestProxyAnswersBeforeTheEnd has a client send all of an upload before it reads the answer,
+// which the guest gave at once. It gets that answer, and not a broken connection.
+func TestProxyAnswersBeforeTheEnd(t *testing.T) {
+	t.Parallel()
+	r := possess(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Connection", "close")
+		w.WriteHeader(http.StatusInsufficientStorage)
+		_, _ = io.WriteString(w, `{"code":507,"message":"full"}`)
+	}), "guest")
+	id := r.box()
+	const size = 32 << 20
+	for range 5 {
+		conn := r.dial()
+		req := r.request(t.Context(), http.MethodPost, id, "/envd/files?path=/x", io.LimitReader(zeros{}, size))
+		req.ContentLength = size
+		if err := req.Write(conn); err != nil {
+			t.Errorf("send: %v", err)
+		}
+		res, err := http.ReadResponse(bufio.NewReader(conn), req)
+		if err != nil {
+			t.Fatalf("read the answer: %v", err)
+		}
+		text, err := io.ReadAll(res.Body)
+		_ = res.Body.Close()
+		if res.StatusCode != http.StatusInsufficientStorage || !strings.Contains(string(text), "full") || err != nil || !res.Close {
+			t.Errorf("%d %q, %v, to be closed: %v", res.StatusCode, text, err, res.Close)
+		}
+	}
+	r.idle()
+}
+
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) {
+	clear(p)
+	return len(p), nil
 }
 
 // TestTakenAway deletes a sandbox under every kind of call that lasts.

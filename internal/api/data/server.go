@@ -117,28 +117,34 @@ func (s *Server) on(h handler) http.Handler {
 			api.WriteError(w, r, err)
 			return
 		}
-		defer sandbox.Release()
-		ctx := sandbox.Context()
 		body := lend(w, r)
 		r.Body = body
 		c := &call{w: &answer{ResponseWriter: w, server: s, body: body}, r: r, id: id, guest: sandbox.Guest(), sandbox: sandbox}
-		unhurried := hurry(ctx, c.w)
-		err = h(ctx, c)
-		unhurried()
-		if err == nil {
-			return
-		}
-		if ctx.Err() != nil {
-			err = context.Cause(ctx) // why the call ended comes before how it felt
-		}
-		if c.w.begun {
-			panic(http.ErrAbortHandler) // it must not look whole
-		}
-		for _, name := range ofContent {
-			c.w.Header().Del(name)
-		}
-		api.WriteError(c.w, r, err)
+		c.answer(h)
+		c.w.finish() // nobody needs the sandbox for that
 	})
+}
+
+// answer lets h answer, and lets go of the sandbox.
+func (c *call) answer(h handler) {
+	defer c.sandbox.Release()
+	ctx := c.sandbox.Context()
+	unhurried := hurry(ctx, c.w)
+	err := h(ctx, c)
+	unhurried()
+	if err == nil {
+		return
+	}
+	if ctx.Err() != nil {
+		err = context.Cause(ctx) // why the call ended comes before how it felt
+	}
+	if c.w.begun {
+		panic(http.ErrAbortHandler) // it must not look whole
+	}
+	for _, name := range ofContent {
+		c.w.Header().Del(name)
+	}
+	api.WriteError(c.w, c.r, err)
 }
 
 // ofContent are headers of an answer that do not fit an error in its place.
