@@ -69,20 +69,32 @@ func (k *kit) saved(ctx context.Context, p *gvisor.Provider, dir string) (err er
 type savedBench struct {
 	p                 *gvisor.Provider
 	dir               string // where the provider has its directories
-	boxes             []sandpit.Instance
-	idle, dirty, full sandpit.Instance
+	boxes             []*gvisor.Instance
+	idle, dirty, full *gvisor.Instance
 }
 
-func (b *savedBench) start(ctx context.Context, root, fill string) (sandpit.Instance, error) {
-	inst, err := b.p.Create(ctx, sandpit.NewID(), sandpit.Spec{Image: sandpit.Image(root)})
+func (b *savedBench) start(ctx context.Context, root, fill string) (*gvisor.Instance, error) {
+	inst, err := b.create(ctx, sandpit.Image(root))
 	if err != nil {
-		return nil, withHint(err)
+		return nil, err
 	}
 	b.boxes = append(b.boxes, inst)
 	if fill != "" {
 		err = runIn(ctx, inst, "sh", "-c", fill+" 2>/dev/null")
 	}
 	return inst, err
+}
+
+func (b *savedBench) create(ctx context.Context, image sandpit.Image) (*gvisor.Instance, error) {
+	made, err := b.p.Create(ctx, sandpit.NewID(), sandpit.Spec{Image: image})
+	if err != nil {
+		return nil, withHint(err)
+	}
+	inst, ok := made.(*gvisor.Instance)
+	if !ok {
+		return nil, fmt.Errorf("a box is a %T", made)
+	}
+	return inst, nil
 }
 
 func runIn(ctx context.Context, inst sandpit.Instance, args ...string) error {
@@ -101,18 +113,18 @@ func (b *savedBench) sample(ctx context.Context) ([]float64, error) {
 		took, err := timed(do)
 		figures, errs = append(figures, ms(took)), append(errs, err)
 	}
-	errs = append(errs, b.idle.(sandpit.Pauser).Pause(ctx))
-	note(func() error { return b.idle.(sandpit.Pauser).Resume(ctx) })
-	suspended, err := timed(func() error { return b.idle.(sandpit.Suspender).Suspend(ctx) })
+	errs = append(errs, b.idle.Pause(ctx))
+	note(func() error { return b.idle.Resume(ctx) })
+	suspended, err := timed(func() error { return b.idle.Suspend(ctx) })
 	memory, memoryErr := memoryOf(b.idle.ID())
 	disk, diskErr := ownBytes(filepath.Join(b.dir, "suspended", string(b.idle.ID())))
 	errs = append(errs, err, memoryErr, diskErr)
-	note(func() error { return errors.Join(b.idle.(sandpit.Pauser).Resume(ctx), runIn(ctx, b.idle, "true")) })
+	note(func() error { return errors.Join(b.idle.Resume(ctx), runIn(ctx, b.idle, "true")) })
 	figures = append(figures, ms(suspended))
 
 	id := sandpit.NewSnapshotID()
 	note(func() error {
-		_, err := b.dirty.(sandpit.Snapshotter).Snapshot(ctx, id)
+		_, err := b.dirty.Snapshot(ctx, id)
 		return err
 	})
 	note(func() error { return b.forks(ctx, id, 1) })
@@ -120,21 +132,20 @@ func (b *savedBench) sample(ctx context.Context) ([]float64, error) {
 	note(func() error { return b.forks(ctx, id, manyForks) })
 	errs = append(errs, b.end(ctx), b.p.RemoveSnapshot(ctx, id))
 	note(func() error {
-		stopper := b.full.(sandpit.Stopper)
-		return errors.Join(stopper.Stop(ctx), stopper.Start(ctx), runIn(ctx, b.full, "true"))
+		return errors.Join(b.full.Stop(ctx), b.full.Start(ctx), runIn(ctx, b.full, "true"))
 	})
-	note(func() error { return b.full.(sandpit.Checkpointer).Checkpoint(ctx) })
+	note(func() error { return b.full.Checkpoint(ctx) })
 	const mega = 1 << 20
 	return append(figures, float64(memory)/mega, float64(disk)/mega), errors.Join(errs...)
 }
 
 // forks makes copies at once, and returns when each has run its first command.
 func (b *savedBench) forks(ctx context.Context, id sandpit.SnapshotID, n int) error {
-	made, errs := make([]sandpit.Instance, n), make([]error, n)
+	made, errs := make([]*gvisor.Instance, n), make([]error, n)
 	var group sync.WaitGroup
 	for i := range n {
 		group.Go(func() {
-			if made[i], errs[i] = b.p.Create(ctx, sandpit.NewID(), sandpit.Spec{Image: sandpit.SnapshotImage(id)}); errs[i] == nil {
+			if made[i], errs[i] = b.create(ctx, sandpit.SnapshotImage(id)); errs[i] == nil {
 				errs[i] = runIn(ctx, made[i], "true")
 			}
 		})

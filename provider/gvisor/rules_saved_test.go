@@ -42,15 +42,16 @@ func TestRulesHoldInRestoredKernels(t *testing.T) {
 	destroy(t, first)
 	rules := map[string]func(*testing.T, sandpit.Instance){
 		"memory":    expectMemoryLimit,
-		"processes": func(t *testing.T, b sandpit.Instance) { expectProcessLimit(t, b, limits.PIDs) },
+		"processes": func(t *testing.T, b sandpit.Instance) { t.Helper(); expectProcessLimit(t, b, limits.PIDs) },
 		"disk":      expectDiskLimit,
-		"CPU":       func(t *testing.T, b sandpit.Instance) { expectCPULimit(t, b, limits.CPUs) },
+		"CPU":       func(t *testing.T, b sandpit.Instance) { t.Helper(); expectCPULimit(t, b, limits.CPUs) },
 		"network": func(t *testing.T, b sandpit.Instance) {
+			t.Helper()
 			wantReached(t, b, open)
 			wantRefused(t, b, closed)
 			wantRefused(t, b, netip.MustParseAddrPort("169.254.169.254:80"))
 		},
-		"headers": func(t *testing.T, b sandpit.Instance) { expectHeader(t, b, port) },
+		"headers": func(t *testing.T, b sandpit.Instance) { t.Helper(); expectHeader(t, b, port) },
 	}
 	t.Run("rules", func(t *testing.T) {
 		for who, b := range boxes {
