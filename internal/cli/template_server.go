@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -120,7 +121,7 @@ func (a *app) listRemote(ctx context.Context, c *client.Client, asJSON bool) err
 		}
 		slices.Sort(tags)
 		rows = append(rows, []string{
-			t.Name, cmp.Or(strings.Join(tags, " "), "-"), cmp.Or(t.Owner, "-"), yesNo(t.Public), fmt.Sprint(t.Spawned), t.UpdatedAt.Format(time.DateTime),
+			t.Name, cmp.Or(strings.Join(tags, " "), "-"), cmp.Or(t.Owner, "-"), yesNo(t.Public), strconv.FormatInt(t.Spawned, 10), t.UpdatedAt.Format(time.DateTime),
 		})
 	}
 	return layTable(a.Out, rows, nil)

@@ -197,7 +197,7 @@ func TestTemplatePool(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		ask("at once") // also while sandboxes of the build before wait
+		ask("at once")     // also while sandboxes of the build before wait
 		if text == "one" { // that of the next build comes within a while
 			waits(t, c)
 			ask("of the pool")

@@ -133,7 +133,7 @@ func (m *Manager) expandSnapshot(ctx context.Context, r CreateRequest, id sandpi
 	}
 	b, err := m.o.Store.BuildOfSnapshot(ctx, id)
 	if errors.Is(err, sandpit.NotFound) {
-		return r, false, nil
+		return r, false, nil //nolint:nilerr // it is one of an owner's
 	}
 	if err != nil || b.Status != sandpit.BuildReady {
 		return r, false, err
