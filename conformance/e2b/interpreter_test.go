@@ -22,13 +22,15 @@ func TestInterpreterCopies(t *testing.T) {
 	id := func(args ...string) string { return strings.TrimSpace(client.command(t, args...)) }
 	original := id("create", "-q", "host")
 	client.command(t, "exec", "-d", original, "/.sandpit/sandpit-guest", "interpreter", "-languages", "python")
-	url := func(box string) string { return strings.TrimSuffix(id("url", "--public", box, "49999"), "/") }
-	awaitHealth(t, url(original))
-	execute(t, url(original), "import random\nrandom.seed(1)\nkept = 'kept'")
+	port := func(box string) address {
+		return address{server: s.url, host: strings.Trim(strings.TrimPrefix(id("url", "--public", box, "49999"), "http:"), "/")}
+	}
+	awaitHealth(t, port(original))
+	execute(t, port(original), "import random\nrandom.seed(1)\nkept = 'kept'")
 	snapshot := id("snapshot", "create", "-q", original)
 	drawn := make(map[string]bool)
 	for _, name := range []string{"one", "two"} {
-		got := execute(t, url(id("create", "-q", "-e", "COPY="+name, "snapshot:"+snapshot)), "import os\nf'{kept} {os.environ[\"COPY\"]} {random.random()}'")
+		got := execute(t, port(id("create", "-q", "-e", "COPY="+name, "snapshot:"+snapshot)), "import os\nf'{kept} {os.environ[\"COPY\"]} {random.random()}'")
 		before, number, _ := strings.Cut(got, " "+name+" ")
 		if before != "kept" || number == "" || drawn[number] {
 			t.Errorf("copy %s: %q; other copies have drawn %v", name, got, drawn)
@@ -40,15 +42,23 @@ func TestInterpreterCopies(t *testing.T) {
 	}
 }
 
-func awaitHealth(t *testing.T, url string) {
+// address is a port of a sandbox: names below localhost are not resolved here.
+type address struct{ server, host string }
+
+func (a address) send(t *testing.T, method, path string, body []byte) (*http.Response, error) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, a.server+path, bytes.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Host, req.Close = a.host, true
+	return http.DefaultClient.Do(req)
+}
+
+func awaitHealth(t *testing.T, a address) {
 	t.Helper()
 	for end := time.Now().Add(long); ; time.Sleep(100 * time.Millisecond) {
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url+"/health", http.NoBody)
-		if err != nil {
-			t.Fatal(err)
-		}
-		req.Close = true
-		res, err := http.DefaultClient.Do(req)
+		res, err := a.send(t, http.MethodGet, "/health", nil)
 		if err == nil {
 			_ = res.Body.Close() // only the status is asked for
 			if res.StatusCode == http.StatusOK {
@@ -62,18 +72,13 @@ func awaitHealth(t *testing.T, url string) {
 }
 
 // execute returns the text of what code results in.
-func execute(t *testing.T, url, code string) (text string) {
+func execute(t *testing.T, a address, code string) (text string) {
 	t.Helper()
 	body, err := json.Marshal(map[string]string{"code": code})
 	if err != nil {
 		t.Fatal(err)
 	}
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url+"/execute", bytes.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Close = true
-	res, err := http.DefaultClient.Do(req)
+	res, err := a.send(t, http.MethodPost, "/execute", body)
 	if err != nil {
 		t.Fatal(err)
 	}

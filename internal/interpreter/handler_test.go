@@ -13,11 +13,13 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/interpreter"
 )
 
+type call struct{ method, url, body string }
+
 // send makes a request with a connection of its own. It returns the status and what was answered until a word came, "" being
 // the end.
-func send(ctx context.Context, tb testing.TB, method, url, body, until string) (int, string) {
+func send(ctx context.Context, tb testing.TB, c call, until string) (int, string) {
 	tb.Helper()
-	req, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, c.method, c.url, strings.NewReader(c.body))
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -46,7 +48,7 @@ func TestHTTP(t *testing.T) {
 	ready := make(chan struct{})
 	server := httptest.NewServer(newService(t).Handler(ready))
 	t.Cleanup(server.Close)
-	if status, _ := send(t.Context(), t, http.MethodGet, server.URL+"/health", "", ""); status != http.StatusServiceUnavailable {
+	if status, _ := send(t.Context(), t, call{http.MethodGet, server.URL + "/health", ""}, ""); status != http.StatusServiceUnavailable {
 		t.Errorf("health before it is ready: %d", status)
 	}
 	close(ready)
@@ -70,7 +72,7 @@ func TestHTTP(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			status, text := send(t.Context(), t, tc.method, server.URL+tc.path, tc.body, "")
+			status, text := send(t.Context(), t, call{tc.method, server.URL + tc.path, tc.body}, "")
 			if status != tc.status || !strings.Contains(text, tc.want) {
 				t.Errorf("%d %.200s; want %d %s", status, text, tc.status, tc.want)
 			}
@@ -85,10 +87,10 @@ func TestClientGone(t *testing.T) {
 	server := httptest.NewServer(newService(t).Handler(nil))
 	t.Cleanup(server.Close)
 	// The client goes when it has seen a part.
-	send(t.Context(), t, http.MethodPost, server.URL+"/execute", `{"code":"kept=1; echo on; sleep 600","language":"bash"}`, `"on\n"`)
+	send(t.Context(), t, call{http.MethodPost, server.URL + "/execute", `{"code":"kept=1; echo on; sleep 600","language":"bash"}`}, `"on\n"`)
 	ctx, cancel := context.WithTimeout(t.Context(), long)
 	defer cancel()
-	_, text := send(ctx, t, http.MethodPost, server.URL+"/execute", `{"code":"echo $kept","language":"bash"}`, "")
+	_, text := send(ctx, t, call{http.MethodPost, server.URL + "/execute", `{"code":"echo $kept","language":"bash"}`}, "")
 	if !strings.Contains(text, `"text":"1\n"`) {
 		t.Errorf("the next run: %s", text)
 	}
