@@ -159,7 +159,7 @@ func openNode(ctx context.Context, dir, url, key string) (*node, error) {
 	n.process = exec.CommandContext(ctx, "node", "e2b.mjs")
 	n.process.Dir, n.process.Stderr, n.process.WaitDelay = dir, n.words, cleanTimeout
 	environ := slices.DeleteFunc(n.process.Environ(), func(v string) bool { return strings.HasPrefix(v, "E2B_") })
-	n.process.Env = append(environ, "E2B_API_URL="+url, "E2B_SANDBOX_URL="+url, "E2B_API_KEY="+key)
+	n.process.Env = slices.Concat(environ, []string{"E2B_API_URL=" + url, "E2B_SANDBOX_URL=" + url, "E2B_API_KEY=" + key})
 	in, err := n.process.StdinPipe()
 	if err != nil {
 		return nil, err
