@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 )
@@ -56,7 +57,7 @@ func (k *kit) installE2B(ctx context.Context) (string, error) {
 	for _, name := range []string{"package.json", "package-lock.json"} {
 		text, err := os.ReadFile(filepath.Join(e2bPackage, name))
 		if err == nil {
-			err = os.WriteFile(filepath.Join(dir, name), text, 0o600)
+			err = os.WriteFile(filepath.Join(dir, name), text, 0o600) //nolint:gosec // the names are above
 		}
 		if err != nil {
 			return "", err
@@ -157,12 +158,8 @@ func openNode(ctx context.Context, dir, url, key string) (*node, error) {
 	n := &node{words: &lockedBuffer{}}
 	n.process = exec.CommandContext(ctx, "node", "e2b.mjs")
 	n.process.Dir, n.process.Stderr, n.process.WaitDelay = dir, n.words, cleanTimeout
-	for _, v := range os.Environ() {
-		if !strings.HasPrefix(v, "E2B_") {
-			n.process.Env = append(n.process.Env, v)
-		}
-	}
-	n.process.Env = append(n.process.Env, "E2B_API_URL="+url, "E2B_SANDBOX_URL="+url, "E2B_API_KEY="+key)
+	environ := slices.DeleteFunc(n.process.Environ(), func(v string) bool { return strings.HasPrefix(v, "E2B_") })
+	n.process.Env = slices.Concat(environ, []string{"E2B_API_URL=" + url, "E2B_SANDBOX_URL=" + url, "E2B_API_KEY=" + key})
 	in, err := n.process.StdinPipe()
 	if err != nil {
 		return nil, err

@@ -2,7 +2,7 @@
 // each thing that was tried.
 import assert from 'node:assert/strict'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { Sandbox } from 'e2b'
+import { RateLimitError, Sandbox } from 'e2b'
 
 let box
 
@@ -31,6 +31,27 @@ const checks = {
   'many streams of one connection': async () => {
     const all = await Promise.all(Array.from({ length: 20 }, (_, n) => box.commands.run(`echo ${n}`)))
     assert.deepEqual(all.map((r) => r.stdout), Array.from({ length: 20 }, (_, n) => `${n}\n`))
+  },
+  'one sandbox too many is a RateLimitError': async () => {
+    const other = await Sandbox.create('base')
+    const error = await Sandbox.create('base', { retries: 0 }).then(() => assert.fail('a third one is made'), (e) => e)
+    await other.kill()
+    assert.ok(error instanceof RateLimitError, `${error.stack}`)
+    assert.ok(await (await Sandbox.create('base')).kill(), 'there is room again')
+  },
+  'too many wrong keys are a RateLimitError, and say for how long': async () => {
+    const wrong = { 'X-API-Key': `e2b_${'1'.repeat(40)}` }
+    const statuses = new Set()
+    for (let n = 0; n < 25; n++) {
+      const res = await fetch(`https://api.${process.env.E2B_DOMAIN}/sandboxes`, { headers: wrong })
+      statuses.add(res.status)
+      if (res.status === 429) assert.match(res.headers.get('Retry-After'), /^[1-9][0-9]*$/)
+    }
+    assert.deepEqual([...statuses], [401, 429])
+    const error = await Sandbox.create('base', { apiKey: wrong['X-API-Key'], retries: 0 }).then(() => assert.fail('it is made'), (e) => e)
+    assert.ok(error instanceof RateLimitError, `${error.stack}`)
+    assert.equal(await box.isRunning(), true, 'who has a key goes on')
+    assert.equal((await Sandbox.getInfo(box.sandboxId)).state, 'running')
   },
 }
 

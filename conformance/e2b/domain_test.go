@@ -11,11 +11,12 @@ import (
 )
 
 // TestDomain has the SDK find a server and its sandboxes by names below a domain, over
-// HTTPS, with a certificate of the server's own authority.
+// HTTPS, with a certificate of the server's own authority; and be told where that server
+// has enough of it.
 func TestDomain(t *testing.T) {
 	t.Parallel()
 	needNode(t)
-	server, dir := newServer(t, "SANDPIT_SERVER_TLS=local"), install(t, ".")
+	server, dir := newServer(t, "SANDPIT_SERVER_TLS=local", "SANDPIT_MANAGER_MAX_SANDBOXES=2"), install(t, ".")
 	pem := []byte(server.command(t, "tls", "ca"))
 	trusted, ca := x509.NewCertPool(), filepath.Join(dir, "ca.pem")
 	if !trusted.AppendCertsFromPEM(pem) {

@@ -16,5 +16,6 @@ export default async function* reporter(events) {
 
 function describe(error) {
   if (error === undefined) return 'failed'
-  return error?.stack ?? String(error)
+  const stack = error?.stack ?? ''
+  return stack.includes(error?.message) ? stack : `${error}\n${stack}` // the SDK's builds have a stack of their own
 }

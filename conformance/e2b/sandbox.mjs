@@ -5,8 +5,8 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { Sandbox } from 'e2b'
 
 // A test that hangs is ended after a minute; node's own flag for it would count
-// for the whole file.
-export const test = (name, fn) => nodeTest(name, { timeout: 60_000 }, fn)
+// for the whole file. Some may take longer than others.
+export const test = (name, fn, timeout = 60_000) => nodeTest(name, { timeout }, fn)
 
 // A sandbox for all the tests of a file. Its field box is set once they run.
 export function sharedSandbox(opts) {

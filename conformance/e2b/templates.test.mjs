@@ -13,6 +13,9 @@ const built = new Set()
 const made = []
 let dir
 
+// Each step of a build has a sandbox of its own.
+const patience = 180_000
+
 before(async () => {
   dir = await mkdtemp(join(tmpdir(), 'templates-'))
   await mkdir(join(dir, 'folder/sub'), { recursive: true })
@@ -29,7 +32,7 @@ after(async () => {
 
 async function build(template, name, opts) {
   built.add(name.split(':')[0])
-  return within(name, Template.build(template, name, { cpuCount: 1, memoryMB: 256, ...opts }), 50_000)
+  return within(name, Template.build(template, name, { cpuCount: 1, memoryMB: 256, ...opts }), patience)
 }
 
 async function create(...args) {
@@ -57,7 +60,10 @@ test('a template is built, and sandboxes are made of it', async () => {
     .setWorkdir('/app')
     .runCmd('touch mine')
   const logs = []
-  const info = await build(template, `${named('full')}:v1`, { tags: ['stable'], onBuildLogs: (e) => logs.push(e.message) })
+  const info = await build(template, `${named('full')}:v1`, { tags: ['stable'], onBuildLogs: (e) => logs.push(e.message) }).catch((e) => {
+    console.error(logs.join('\n'))
+    throw e
+  })
   assert.match(logs.join('\n'), /a text\ndeep/)
   const box = await create(named('full') + ':v1')
   const ran = await box.commands.run('pwd; whoami; echo $ONE $TWO; cat /home/user/made /by-root; stat -c "%U %a" /home/user/alone.txt /tmp/some/test.txt /app/mine')
@@ -76,7 +82,7 @@ test('a template is built, and sandboxes are made of it', async () => {
 
   await build(Template().fromTemplate(named('full')).runCmd('cat /by-root > more'), named('child'))
   assert.equal((await (await create(named('child'))).commands.run('cat /app/more')).stdout, 'root\n')
-})
+}, patience)
 
 test('a program that a template starts runs in its sandboxes', async () => {
   const template = Template().fromTemplate('base').setStartCmd('echo started > /tmp/started; exec sleep 1000', waitForFile('/tmp/started'))
@@ -84,7 +90,7 @@ test('a program that a template starts runs in its sandboxes', async () => {
   const box = await create(named('started'))
   assert.equal(await box.files.read('/tmp/started'), 'started\n')
   assert.match((await box.commands.run('ps -eo args')).stdout, /sleep 1000/)
-})
+}, patience)
 
 test('templates exist, are published, and go', async () => {
   const name = named('plain')
@@ -104,7 +110,7 @@ test('templates exist, are published, and go', async () => {
   assert.equal(await Sandbox.deleteSnapshot(name), true)
   assert.equal(await Sandbox.deleteSnapshot(name), false)
   assert.equal(await Template.exists(name), false)
-})
+}, patience)
 
 test('what cannot be built says why, and where', async () => {
   const base = () => Template({ fileContextPath: dir }).fromTemplate('base')
@@ -118,7 +124,7 @@ test('what cannot be built says why, and where', async () => {
   await failure(Template.build(base(), 'base'), BuildError, /403/)
   await failure(Template.build(base(), 'not a name'), BuildError, /400/)
   await failure(Template.build(base(), named('key'), { apiKey: `e2b_${'1'.repeat(40)}` }), AuthenticationError)
-})
+}, patience)
 
 test('uploads are signed, and as long as they say', async () => {
   const name = named('upload')
@@ -141,4 +147,4 @@ test('uploads are signed, and as long as they say', async () => {
   const started = await call('POST', `/v2/templates/${templateID}/builds/${buildID}`, { fromTemplate: 'base', steps })
   assert.equal(started.code, 400)
   assert.match(started.message, /step 1: unpack files/)
-})
+}, patience)

@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -258,9 +257,10 @@ func (s *Server) reason(ctx context.Context, owner string, b sandpit.TemplateBui
 	if len(step.Run) != 3 || step.Run[0] != bash("")[0] {
 		return out, nil
 	}
-	out.Message = "failed to run command '" + step.Run[2] + "': " + b.Reason.Message
-	if step.RunUser != "" && strings.Contains(b.Reason.Message, strconv.Quote(step.RunUser)) {
-		out.Message = "failed to run command '" + step.Run[2] + "': command failed: unauthenticated: invalid username: '" + step.RunUser + "'"
+	failed := "failed to run command '" + step.Run[2] + "': "
+	out.Message = failed + b.Reason.Message
+	if unknown := "invalid username: '" + step.RunUser + "'"; strings.Contains(b.Reason.Message, unknown) { // the guest's words
+		out.Message = failed + "command failed: unauthenticated: " + unknown
 	}
 	return out, nil
 }

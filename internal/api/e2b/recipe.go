@@ -42,6 +42,14 @@ type login struct {
 	Google   string `json:"serviceAccountJson"`
 }
 
+// arg is one of the step's arguments, "" if there are not so many.
+func (s newStep) arg(i int) string {
+	if i < len(s.Args) {
+		return s.Args[i]
+	}
+	return ""
+}
+
 // labelSteps has, for each step of a recipe, which one of the client's it belongs to,
 // from 1; 0 is what comes before them.
 const labelSteps = "sandpit.e2b.steps"
@@ -77,7 +85,7 @@ func (s *Server) recipe(ctx context.Context, who api.Principal, in newBuild, dir
 	if own {
 		r.add(sandpit.RecipeStep{Run: sandpit.ShellArgs(makeUser), RunUser: "root"})
 		r.add(sandpit.RecipeStep{User: user})
-		r.add(sandpit.RecipeStep{WorkDir: sandpit.HomeDir})
+		r.add(sandpit.RecipeStep{WorkDir: home})
 	}
 	for i, step := range in.Steps {
 		r.step = i + 1
@@ -96,9 +104,12 @@ func (s *Server) recipe(ctx context.Context, who api.Principal, in newBuild, dir
 	return r.Recipe, nil
 }
 
+// home is where that account's files are, and steps begin.
+const home = "/home/" + user
+
 // makeUser has an image have the account that E2B's have.
 const makeUser = `id -u ` + user + ` >/dev/null 2>&1 || useradd -m -u 1000 -s /bin/bash ` + user + ` 2>/dev/null || useradd -m -s /bin/bash ` + user +
-	` 2>/dev/null || adduser -D ` + user + ` || exit 1; mkdir -p ` + sandpit.HomeDir + ` && chown ` + user + ` ` + sandpit.HomeDir
+	` 2>/dev/null || adduser -D ` + user + ` || exit 1; mkdir -p ` + home + ` && chown ` + user + ` ` + home
 
 // base returns what a build is based on, and whether that is an image, which may not have
 // what E2B's clients expect.
@@ -150,18 +161,12 @@ func bash(command string) []string { return []string{"/bin/bash", "-c", command}
 
 // read reads one step.
 func (r *recipe) read(ctx context.Context, s newStep) error {
-	arg := func(i int) string {
-		if i < len(s.Args) {
-			return s.Args[i]
-		}
-		return ""
-	}
 	if len(s.Args) == 0 || s.Args[0] == "" {
 		return sandpit.Errorf(sandpit.Invalid, "%.20s: want something that is done", s.Type)
 	}
 	switch s.Type {
 	case "RUN":
-		r.add(sandpit.RecipeStep{Run: bash(arg(0)), RunUser: arg(1)})
+		r.add(sandpit.RecipeStep{Run: bash(s.arg(0)), RunUser: s.arg(1)})
 	case "ENV":
 		if len(s.Args)%2 != 0 {
 			return sandpit.Errorf(sandpit.Invalid, "ENV: want names and values")
@@ -172,15 +177,15 @@ func (r *recipe) read(ctx context.Context, s newStep) error {
 		}
 		r.add(sandpit.RecipeStep{Env: env})
 	case "WORKDIR":
-		r.add(sandpit.RecipeStep{Run: append(sandpit.ShellArgs(makeDir), arg(0), r.user), RunUser: "root"})
-		r.add(sandpit.RecipeStep{WorkDir: arg(0)})
+		r.add(sandpit.RecipeStep{Run: append(sandpit.ShellArgs(makeDir), s.arg(0), r.user), RunUser: "root"})
+		r.add(sandpit.RecipeStep{WorkDir: s.arg(0)})
 	case "USER":
 		// A user that is not there fails here, and not in a sandbox.
-		r.add(sandpit.RecipeStep{Run: bash("whoami"), RunUser: arg(0)})
-		r.add(sandpit.RecipeStep{User: arg(0)})
-		r.user = arg(0)
+		r.add(sandpit.RecipeStep{Run: bash("whoami"), RunUser: s.arg(0)})
+		r.add(sandpit.RecipeStep{User: s.arg(0)})
+		r.user = s.arg(0)
 	case "COPY":
-		return r.copyFiles(ctx, s.Hash, arg(0), arg(1), arg(2), arg(3))
+		return r.copyFiles(ctx, s)
 	default:
 		return sandpit.Errorf(sandpit.Unsupported, "%.40q: sandpit knows COPY, ENV, RUN, USER and WORKDIR", s.Type)
 	}
@@ -191,8 +196,9 @@ func (r *recipe) read(ctx context.Context, s newStep) error {
 const makeDir = `test -d "$0" || { mkdir -p -- "$0" && chown -- "$1" "$0"; }`
 
 // copyFiles reads a step that brings in files, which the client has uploaded.
-func (r *recipe) copyFiles(ctx context.Context, hash, from, to, owner, mode string) error {
-	if !filesHashPattern.MatchString(hash) {
+func (r *recipe) copyFiles(ctx context.Context, s newStep) error {
+	from, to, owner, mode := s.arg(0), s.arg(1), s.arg(2), s.arg(3)
+	if !filesHashPattern.MatchString(s.Hash) {
 		return sandpit.Errorf(sandpit.Invalid, "COPY: filesHash is missing")
 	}
 	name := strconv.Itoa(r.step)
@@ -200,7 +206,7 @@ func (r *recipe) copyFiles(ctx context.Context, hash, from, to, owner, mode stri
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return err
 	}
-	if err := r.uploads.unpack(ctx, r.owner, hash, dir); err != nil {
+	if err := r.uploads.unpack(ctx, r.owner, s.Hash, dir); err != nil {
 		return err
 	}
 	found, err := matching(dir, from)

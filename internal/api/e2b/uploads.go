@@ -203,7 +203,7 @@ func unpackTar(ctx context.Context, root *os.Root, from *tar.Reader) error {
 	left := int64(maxUnpacked)
 	for range maxEntries {
 		h, err := from.Next()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return nil
 		}
 		if err == nil {
@@ -230,7 +230,7 @@ func unpackEntry(root *os.Root, h *tar.Header, contents io.Reader) error {
 	if err := root.MkdirAll(path.Dir(name), 0o700); err != nil {
 		return err
 	}
-	mode := fs.FileMode(h.Mode).Perm() | 0o600 // for who copies them
+	mode := h.FileInfo().Mode().Perm() | 0o600 // for who copies them
 	switch h.Typeflag {
 	case tar.TypeDir:
 		return root.MkdirAll(name, mode|0o100)

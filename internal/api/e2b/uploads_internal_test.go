@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"io"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
@@ -152,7 +153,7 @@ func TestLinks(t *testing.T) {
 		strings.Replace(good, "owner=", "owner=Ym9i&was=", 1):        false,
 		strings.Replace(good, "until=", "until=99999999999&was=", 1): false,
 	} {
-		owner, hash, err := u.check(httptest.NewRequest("PUT", PathUpload+"?"+query, nil), now)
+		owner, hash, err := u.check(httptest.NewRequestWithContext(t.Context(), http.MethodPut, PathUpload+"?"+query, nil), now)
 		if ok := err == nil; ok != want || ok && (owner != "ann" || hash != someHash) {
 			t.Errorf("%s: %q %q %v", query, owner, hash, err)
 		}
