@@ -71,7 +71,7 @@ func TestSavedPolicy(t *testing.T) {
 		"online, internet":         {saved: online, internet: new(true)},
 		"online, no internet":      {saved: online, internet: new(false), want: closed},
 		"online, rules":            {saved: online, network: other, want: sandpit.NetworkPolicy{Online: true, Deny: other.Deny, Limits: online.Limits}},
-		"what is not there":        {saved: online, network: &network{MaskHost: "x"}, code: sandpit.Unsupported},
+		"what is not there":        {saved: online, network: &network{Rules: map[string]any{"x": nil}}, code: sandpit.Unsupported},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
