@@ -129,11 +129,11 @@ func fillResources(to *sandpit.Resources, from sandpit.Resources) {
 // as it does when it was completed before. It reports false if it does not.
 func (m *Manager) expandSnapshot(ctx context.Context, r CreateRequest, id sandpit.SnapshotID) (CreateRequest, bool, error) {
 	if id.Validate() != nil {
-		return r, false, nil
+		return r, false, nil //nolint:nilerr // then it is a name
 	}
 	b, err := m.o.Store.BuildOfSnapshot(ctx, id)
 	if errors.Is(err, sandpit.NotFound) {
-		return r, false, nil //nolint:nilerr // it is one of an owner's
+		return r, false, nil // it is one of an owner's
 	}
 	if err != nil || b.Status != sandpit.BuildReady {
 		return r, false, err

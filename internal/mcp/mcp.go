@@ -216,7 +216,7 @@ func (c *connection) forget(ctx context.Context, session *tool.Session) {
 		return
 	}
 	if err := leave(ctx, *c.place, session); err != nil && c.Log != nil {
-		c.Log.WarnContext(ctx, "a sandbox that has ended could not be given back", "err", err)
+		c.Log.WarnContext(ctx, "a sandbox that has ended could not be given back", slog.Any("error", err))
 	}
 	c.place, c.session = nil, nil
 }
