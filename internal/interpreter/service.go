@@ -285,7 +285,7 @@ func (s *Service) find(id string) (*place, error) {
 }
 
 // defaultPlace returns the default context of a language, which it makes at the first time.
-// TypeScript shares that of JavaScript, as E2B has it.
+// TypeScript has one of its own.
 func (s *Service) defaultPlace(name string) (*place, error) {
 	name, _, err := languageOf(name)
 	if err != nil {
