@@ -6,13 +6,17 @@ import (
 	"io"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/debian"
 	"github.com/sandpit-dev/sandpit/internal/image"
 	"github.com/sandpit-dev/sandpit/internal/manager"
 	"github.com/sandpit-dev/sandpit/internal/template"
 )
 
 // builder builds the templates of a server.
-type builder struct{ images *image.Store }
+type builder struct {
+	images *image.Store
+	debian *debian.Source
+}
 
 var _ manager.TemplateBuilder = builder{}
 
@@ -32,7 +36,7 @@ func (b builder) BuildTemplate(ctx context.Context, j manager.TemplateJob) (int6
 	}
 	step := ""
 	work := template.Builder{
-		Provider: maker(j.Create), Images: b.images, Dir: j.Dir, Secrets: j.Secrets, Fresh: j.Fresh, Output: writer(j.Output),
+		Provider: maker(j.Create), Images: b.images, Debian: b.debian, Dir: j.Dir, Secrets: j.Secrets, Fresh: j.Fresh, Output: writer(j.Output),
 		Begin: func(number, total int, s template.Step) {
 			step = s.String()
 			j.Begin(number, total, step)
