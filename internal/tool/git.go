@@ -2,12 +2,9 @@ package tool
 
 import (
 	"context"
-	"encoding/base64"
 	"fmt"
 	"maps"
 	"net/url"
-	"path"
-	"strconv"
 	"strings"
 	"time"
 
@@ -43,54 +40,26 @@ type credentials struct {
 	Password string `json:"password,omitempty" jsonschema:"password or token"`
 }
 
-// git runs git in a directory, with answers that can be read by programs and without
-// questions to anybody.
+// gitTime is how long one command of git may take.
+const gitTime = 9 * time.Minute
+
+// git runs git in a directory with the environment of the session.
 func (s *Session) git(ctx context.Context, dir string, env map[string]string, args ...string) (workspace.Result, error) {
-	all := map[string]string{"LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0", "GIT_ALLOW_PROTOCOL": "http:https:ssh:git:file"}
+	all := s.environment()
 	maps.Copy(all, env)
-	result, err := s.run(ctx, sandpit.Command{Args: append([]string{"git"}, args...), Dir: dir, Env: all, Timeout: 9 * time.Minute})
-	if sandpit.CodeOf(err) == sandpit.NotFound {
-		err = sandpit.WithHint(err, "the image has no git; install it, or use an image that has")
-	}
-	return result, err
+	return s.gits.Git(ctx, dir, all, args...)
 }
 
-// gitError is why git has failed.
-func gitError(what string, r workspace.Result) error {
-	said := strings.TrimSpace(r.Stderr + "\n" + r.Stdout)
-	said = said[:min(len(said), 2000)]
-	for _, mark := range []string{"Authentication failed", "could not read Username", "could not read Password", "Permission denied (publickey", "error: 401", "error: 403"} {
-		if strings.Contains(said, mark) {
-			return sandpit.WithHint(sandpit.Errorf(sandpit.Unauthenticated, "%s: the remote refuses the credentials: %s", what, said), "give credentials that may do this")
-		}
-	}
-	if strings.Contains(said, "not a git repository") {
-		return sandpit.Errorf(sandpit.NotFound, "%s: %s", what, said)
-	}
-	return sandpit.Errorf(sandpit.Conflict, "%s: git has ended with status %d: %s", what, r.ExitCode, said)
-}
-
-// credentialEnv hands git credentials for one host. They stand neither in arguments nor
-// in any file.
+// credentialEnv hands git credentials, which no answer shows from then on.
 func (s *Session) credentialEnv(remote string, c *credentials) (map[string]string, error) {
-	if c == nil || c.Password == "" {
+	if c == nil {
 		return map[string]string{}, nil
 	}
-	u, err := url.Parse(remote)
-	if err != nil || u.Scheme != "https" && u.Scheme != "http" {
-		return nil, sandpit.Errorf(sandpit.Invalid, "credentials can be used for http and https alone")
-	}
-	user := c.Username
-	if user == "" {
-		user = "x-access-token"
-	}
-	header := base64.StdEncoding.EncodeToString([]byte(user + ":" + c.Password))
+	env, err := workspace.GitCredentials(remote, c.Username, c.Password)
 	s.hide(c.Password)
-	s.hide(header)
-	return map[string]string{
-		"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": fmt.Sprintf("http.%s://%s/.extraHeader", u.Scheme, u.Host),
-		"GIT_CONFIG_VALUE_0": "Authorization: Basic " + header,
-	}, nil
+	_, encoded, _ := strings.Cut(env["GIT_CONFIG_VALUE_0"], "Basic ")
+	s.hide(encoded)
+	return env, err
 }
 
 type cloneInput struct {
@@ -109,39 +78,18 @@ type cloneData struct {
 }
 
 func gitClone(ctx context.Context, s *Session, in cloneInput) (Result, error) {
-	u, err := url.Parse(in.URL)
-	switch {
-	case in.URL == "" || strings.HasPrefix(in.URL, "-") || strings.HasPrefix(in.Branch, "-"):
-		return Result{}, sandpit.Errorf(sandpit.Invalid, "url or branch begins with a dash, or is missing")
-	case err == nil && u.User != nil && in.Credentials == nil:
-		if password, given := u.User.Password(); given { // else git would write it down
-			in.Credentials = &credentials{Username: u.User.Username(), Password: password}
-			u.User = nil
-			in.URL = u.String()
-		}
+	r := workspace.Repository{URL: in.URL, Ref: in.Branch, Dir: in.Destination, Depth: in.Depth, Env: s.environment()}
+	if c := in.Credentials; c != nil {
+		r.Username, r.Password = c.Username, c.Password
+		s.hide(c.Password)
 	}
-	env, err := s.credentialEnv(in.URL, in.Credentials)
+	if u, err := url.Parse(in.URL); err == nil && u.User != nil {
+		password, _ := u.User.Password()
+		s.hide(password)
+	}
+	dir, err := s.gits.Clone(ctx, r)
 	if err != nil {
 		return Result{}, err
-	}
-	dir := in.Destination
-	if dir == "" {
-		dir = strings.TrimSuffix(path.Base(strings.TrimSuffix(in.URL, "/")), ".git")
-	}
-	dir = s.path(dir)
-	args := []string{"clone", "--quiet"}
-	if in.Branch != "" {
-		args = append(args, "--branch", in.Branch)
-	}
-	if in.Depth > 0 {
-		args = append(args, "--depth", strconv.Itoa(in.Depth))
-	}
-	r, err := s.git(ctx, s.o.Dir, env, append(args, "--", in.URL, dir)...)
-	if err != nil {
-		return Result{}, err
-	}
-	if r.ExitCode != 0 {
-		return Result{}, gitError("clone", r)
 	}
 	return s.cloned(ctx, dir)
 }
@@ -190,7 +138,7 @@ func gitStatus(ctx context.Context, s *Session, in repoInput) (Result, error) {
 		return Result{}, err
 	}
 	if r.ExitCode != 0 {
-		return Result{}, gitError("status", r)
+		return Result{}, workspace.GitError("status", r)
 	}
 	data := parseStatus(r.Stdout)
 	return Result{Text: data.text(), Data: data}, nil
@@ -326,7 +274,7 @@ func orGit(err error, what string, r workspace.Result) error {
 	if err != nil {
 		return err
 	}
-	return gitError(what, r)
+	return workspace.GitError(what, r)
 }
 
 // identity says who commits, if the repository does not.

@@ -58,6 +58,7 @@ type Session struct {
 	o      SessionOptions
 	guest  sandpit.Guest
 	files  *workspace.Workspace
+	gits   *workspace.Workspace // for git, which takes longer
 	own    *workspace.Workspace // for the guest's own programs, which have much to say
 	shells *shell.Sessions
 
@@ -95,12 +96,17 @@ func NewSession(g sandpit.Guest, o SessionOptions) (*Session, error) {
 	if err != nil {
 		return nil, err
 	}
+	places.Timeout = gitTime
+	gits, err := workspace.New(g, places)
+	if err != nil {
+		return nil, err
+	}
 	own, err := workspace.New(g, workspace.Options{User: o.User, Dir: "/", MaxOutput: maxAnswer})
 	if err != nil {
 		return nil, err
 	}
 	return &Session{
-		o: o, guest: g, files: files, own: own, shells: shell.NewSessions(g, shell.SetOptions{}),
+		o: o, guest: g, files: files, gits: gits, own: own, shells: shell.NewSessions(g, shell.SetOptions{}),
 		env: map[string]string{}, secrets: map[string]bool{},
 	}, nil
 }
