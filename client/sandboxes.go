@@ -32,12 +32,18 @@ type CreateRequest struct {
 	// NetworkSecrets are what headers of the spec's network refer to. The server keeps
 	// them in memory, and tells them nobody.
 	NetworkSecrets map[string]string
-	// CreateTimeout is how long the making may take. Default: the server's.
+	// Repository is cloned into it, by its own git and network, before it counts as
+	// running. If that fails, there is no sandbox. Default: none.
+	Repository *Repository
+	// CreateTimeout is how long the making may take, cloning included. Default: the server's.
 	CreateTimeout time.Duration
 	// Key makes this a request that may be sent again, also later and by another
 	// process. Default: a new one, so that it is sent again only by this call.
 	Key string
 }
+
+// Repository is what a new sandbox has cloned.
+type Repository = wire.Repository
 
 // Policy says what happens to a sandbox by itself. Zero means never, but for
 // IdleTimeout, where it means the server's default, and below zero never.
@@ -94,7 +100,7 @@ func (c *Client) Create(ctx context.Context, r CreateRequest) (*Sandbox, error) 
 				WakeOnUse:        r.Policy.WakeOnUse,
 				IgnoreBackground: r.Policy.IgnoreBackground,
 			},
-			CreateTimeout: r.CreateTimeout.Seconds(), NetworkSecrets: r.NetworkSecrets,
+			CreateTimeout: r.CreateTimeout.Seconds(), NetworkSecrets: r.NetworkSecrets, Repository: r.Repository,
 		},
 	})
 	if err != nil {

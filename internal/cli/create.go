@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -28,6 +29,7 @@ type createOptions struct {
 	provider, key                 string
 	timeout, onTimeout            string
 	policy                        policyFlags
+	repository                    gitFlags
 	createTimeout                 time.Duration
 }
 
@@ -58,6 +60,7 @@ Directories that -v names are the server machine's, which must allow it.`,
   sandpit create --idle-timeout 10m --on-idle pause
   sandpit create --name dev --freeze 10m
   sandpit create --name web -p 8080:8000
+  sandpit create --network --git https://github.com/sandpit-dev/sandpit#main --git-password TOKEN
   sandpit create snapshot:before-upgrade`,
 		Args:              wantArgs(0, 1, ""),
 		ValidArgsFunction: a.completeImage,
@@ -98,7 +101,40 @@ Directories that -v names are the server machine's, which must allow it.`,
 	f.BoolVar(&o.network, "network", false, "let the sandbox reach the internet, but neither the server's machine nor private networks")
 	o.rules.add(f)
 	o.policy.add(cmd, f)
+	o.repository.add(f)
 	return cmd
+}
+
+// gitFlags say what a new sandbox has cloned.
+type gitFlags struct {
+	url, dir, password string
+	depth              int
+}
+
+func (g *gitFlags) add(f *pflag.FlagSet) {
+	f.StringVar(&g.url, "git", "", "clone a repository into it, by its own git and network: `URL[#REF]`, REF being a branch, tag or whole commit")
+	f.StringVar(&g.dir, "git-dir", "", "`directory` to clone into (default the repository's name, in the working directory)")
+	f.IntVar(&g.depth, "git-depth", 0, "clone this `number` of commits of history (default all)")
+	f.StringVar(&g.password, "git-password", "", "password or token for --git: the `NAME` of a variable of this shell, or NAME=@FILE")
+}
+
+func (a *app) repository(g gitFlags) (*client.Repository, error) {
+	if g.url == "" {
+		if g != (gitFlags{}) {
+			return nil, sandpit.Errorf(sandpit.Invalid, "--git-dir, --git-depth and --git-password go with --git URL")
+		}
+		return nil, nil //nolint:nilnil // none is asked for
+	}
+	r := client.Repository{Dir: g.dir, Depth: g.depth}
+	r.URL, r.Ref, _ = strings.Cut(g.url, "#")
+	if g.password == "" {
+		return &r, nil
+	}
+	secrets, err := a.parseSecrets([]string{g.password})
+	for _, value := range secrets {
+		r.Password = value
+	}
+	return &r, err
 }
 
 // actions are what can happen to a sandbox by itself.
@@ -167,6 +203,10 @@ func (a *app) createRequest(o createOptions, args []string) (client.CreateReques
 	if len(args) > 0 {
 		spec.Image = sandpit.Image(args[0])
 	}
+	repository, err := a.repository(o.repository)
+	if err != nil {
+		return client.CreateRequest{}, err
+	}
 	timeout, err := parseSpan("--timeout", o.timeout)
 	if err != nil {
 		return client.CreateRequest{}, err
@@ -174,7 +214,7 @@ func (a *app) createRequest(o createOptions, args []string) (client.CreateReques
 	policy, err := o.policy.policy()
 	return client.CreateRequest{
 		Spec: spec, Provider: o.provider, Key: o.key, Policy: policy, NetworkSecrets: secrets,
-		Timeout: timeout, OnTimeout: sandpit.Action(o.onTimeout), CreateTimeout: o.createTimeout,
+		Timeout: timeout, OnTimeout: sandpit.Action(o.onTimeout), CreateTimeout: o.createTimeout, Repository: repository,
 	}, err
 }
 

@@ -35,8 +35,22 @@ type Create struct {
 	// NetworkSecrets are what headers of the spec's network refer to. They are kept in
 	// memory, and never told.
 	NetworkSecrets map[string]string `json:"network_secrets,omitempty" writeOnly:"true" doc:"Values that headers of spec.network refer to. They are kept in memory, and never told."`
+	// Repository is cloned before it counts as running.
+	Repository *Repository `json:"repository,omitempty" doc:"What is cloned before it counts as running. If that fails, there is no sandbox."`
 	// CreateTimeout is how many seconds the making may take. Default: the server's.
 	CreateTimeout float64 `json:"create_timeout_seconds,omitempty" minimum:"0" doc:"Seconds that the making may take. Default: the server's."`
+}
+
+// Repository is cloned into a sandbox before it counts as running, by its own git and
+// network.
+type Repository struct {
+	URL   string `json:"url" minLength:"1" doc:"https://, http://, ssh://, git:// or a path inside. What it says of a user and a password is written nowhere."`
+	Ref   string `json:"ref,omitempty" doc:"A branch, a tag, or a commit by its whole name. Default: the remote's own branch."`
+	Dir   string `json:"dir,omitempty" doc:"Where to, relative to the working directory. Default: the repository's name."`
+	Depth int    `json:"depth,omitempty" minimum:"0" doc:"Commits of history. Default: all."`
+	// Username and Password are used while it is cloned, and not kept.
+	Username string `json:"username,omitempty" doc:"Who asks, for http and https. Default: what tokens go with."`
+	Password string `json:"password,omitempty" writeOnly:"true" doc:"A password or token, for http and https. It is used while it is cloned, and not kept."`
 }
 
 // Policy says what happens to a sandbox by itself. Zero means never, but for

@@ -1,6 +1,7 @@
 package workspace
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"fmt"
@@ -71,12 +72,11 @@ func (r Repository) checked() (Repository, error) {
 	if r.URL == "" || strings.HasPrefix(r.URL, "-") || strings.HasPrefix(r.Ref, "-") {
 		return r, sandpit.Errorf(sandpit.Invalid, "git: the URL is missing, or it or the ref begins with a dash")
 	}
-	if u, err := url.Parse(r.URL); err == nil && u.User != nil && r.Password == "" {
-		if password, given := u.User.Password(); given { // else git would write it down
-			r.Username, r.Password = u.User.Username(), password
-			u.User = nil
-			r.URL = u.String()
-		}
+	if u, err := url.Parse(r.URL); err == nil && u.User != nil && (u.Scheme == "http" || u.Scheme == "https") {
+		password, _ := u.User.Password()
+		r.Username, r.Password = cmp.Or(r.Username, u.User.Username()), cmp.Or(r.Password, password)
+		u.User = nil // git would write it down
+		r.URL = u.String()
 	}
 	if r.Dir == "" {
 		r.Dir = strings.TrimSuffix(path.Base(strings.TrimSuffix(r.URL, "/")), ".git")

@@ -111,7 +111,6 @@ func (s *server) create(ctx context.Context, in *createIn) (*createOut, error) {
 func (s *server) request(ctx context.Context, p api.Principal, in *createIn) (manager.CreateRequest, error) {
 	r := manager.CreateRequest{Owner: p.Owner, Provider: in.Body.Provider, Spec: in.Body.Spec, Key: in.Key, Offline: in.Body.Offline}
 	r.Lease.Action = in.Body.OnTimeout
-	r.Setup = giveSecrets(in.Body.NetworkSecrets)
 	r, err := s.Manager.Expand(ctx, r) // what a snapshot has must be allowed, too
 	if err == nil {
 		err = s.allow(p, &r.Spec)
@@ -119,6 +118,7 @@ func (s *server) request(ctx context.Context, p api.Principal, in *createIn) (ma
 	if err != nil {
 		return r, err
 	}
+	r.Setup = setup(in.Body, r.Spec)
 	if r.Timeout, err = seconds("create_timeout_seconds", in.Body.CreateTimeout); err != nil {
 		return r, err
 	}
