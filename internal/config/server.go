@@ -124,6 +124,14 @@ type Manager struct {
 	// MaxSnapshotBytes how large they may be together. Default: 50 and 100 GiB.
 	MaxSnapshots     int
 	MaxSnapshotBytes int64
+	// MaxTemplates is how many templates each owner may have, 0 is none, and
+	// MaxTemplateBytes how large their builds may be together. MaxBuilds is how many builds
+	// go on at a time, and BuildTimeout how long one may take. Default: 50, 100 GiB, 2 and
+	// an hour.
+	MaxTemplates     int
+	MaxTemplateBytes int64
+	MaxBuilds        int
+	BuildTimeout     time.Duration
 	// OwnerQuota is how many sandboxes each owner may have; 0 is no limit. Quotas are
 	// those of single owners, LabelQuotas of sandboxes with a label "key=value".
 	// Default: none.
@@ -244,7 +252,8 @@ func defaultServer(c *Config) {
 	}
 	c.SSH = SSH{Listen: None, MaxConnections: 100, IdleTimeout: time.Hour}
 	c.Manager = Manager{
-		MaxSandboxes: 100, MaxVolumes: 20, MaxSnapshots: 50, MaxSnapshotBytes: 100 << 30, IdleTimeout: time.Hour, CleanupInterval: 5 * time.Minute,
+		MaxSandboxes: 100, MaxVolumes: 20, MaxSnapshots: 50, MaxSnapshotBytes: 100 << 30,
+		MaxTemplates: 50, MaxTemplateBytes: 100 << 30, MaxBuilds: 2, BuildTimeout: time.Hour, IdleTimeout: time.Hour, CleanupInterval: 5 * time.Minute,
 		CreateTimeout: 2 * time.Minute, CallTimeout: 30 * time.Second, Parallel: 8, Remember: time.Hour,
 	}
 	c.Usage = Usage{Interval: 30 * time.Second, Memory: 90, CPU: 90, Disk: 90, PIDs: 90, Action: UsageWarn, Sustained: time.Minute}

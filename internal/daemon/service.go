@@ -150,6 +150,10 @@ func (s *service) managerOptions() manager.Options {
 	if o.MaxSnapshots == 0 {
 		o.MaxSnapshots = -1 // none, which is not the default
 	}
+	o.MaxTemplates, o.MaxTemplateBytes, o.MaxBuilds, o.BuildTimeout = c.MaxTemplates, c.MaxTemplateBytes, c.MaxBuilds, c.BuildTimeout
+	if o.MaxTemplates == 0 {
+		o.MaxTemplates = -1
+	}
 	if o.MaxVolumes == 0 {
 		o.MaxVolumes = -1 // none, which is not the default
 	}
