@@ -44,7 +44,7 @@ type Create struct {
 // Repository is cloned into a sandbox before it counts as running, by its own git and
 // network.
 type Repository struct {
-	URL   string `json:"url" minLength:"1" doc:"https://, http://, ssh://, git:// or a path inside. What it says of a user and a password is written nowhere."`
+	URL   string `json:"url" minLength:"1" doc:"An address for https, http, ssh or git, or a path inside. What it says of a user and a password is written nowhere."`
 	Ref   string `json:"ref,omitempty" doc:"A branch, a tag, or a commit by its whole name. Default: the remote's own branch."`
 	Dir   string `json:"dir,omitempty" doc:"Where to, relative to the working directory. Default: the repository's name."`
 	Depth int    `json:"depth,omitempty" minimum:"0" doc:"Commits of history. Default: all."`
