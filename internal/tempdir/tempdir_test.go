@@ -42,9 +42,9 @@ func TestLife(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(outside, "f"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	shown := tempdir.Name(dir, "/work/my space")
+	shown := tempdir.Name(dir, "/job/my space")
 	want := regexp.MustCompile(`^` + regexp.QuoteMeta(dir) + `/sandbox_my_space_[0-9a-f]{16}/files$`)
-	if !want.MatchString(shown) || shown == tempdir.Name(dir, "/work/my space") {
+	if !want.MatchString(shown) || shown == tempdir.Name(dir, "/job/my space") {
 		t.Errorf("name %q", shown)
 	}
 	for range 2 {
