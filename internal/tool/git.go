@@ -79,13 +79,15 @@ type cloneData struct {
 
 func gitClone(ctx context.Context, s *Session, in cloneInput) (Result, error) {
 	r := workspace.Repository{URL: in.URL, Ref: in.Branch, Dir: in.Destination, Depth: in.Depth, Env: s.environment()}
+	if u, err := url.Parse(in.URL); err == nil && u.User != nil && in.Credentials == nil {
+		password, _ := u.User.Password()
+		in.Credentials = &credentials{Username: u.User.Username(), Password: password}
+	}
 	if c := in.Credentials; c != nil {
 		r.Username, r.Password = c.Username, c.Password
-		s.hide(c.Password)
-	}
-	if u, err := url.Parse(in.URL); err == nil && u.User != nil {
-		password, _ := u.User.Password()
-		s.hide(password)
+		if _, err := s.credentialEnv(in.URL, c); err != nil { // for what it hides
+			return Result{}, err
+		}
 	}
 	dir, err := s.gits.Clone(ctx, r)
 	if err != nil {

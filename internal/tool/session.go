@@ -179,6 +179,9 @@ func apply[Answer any](ctx context.Context, s *Session, name string, request any
 // in a file of the sandbox.
 func (s *Session) bound(ctx context.Context, tool string, r Result) Result {
 	r.Text, r.Data = s.masked(strings.ToValidUTF8(r.Text, "?")), s.maskedData(r.Data)
+	if p := r.Problem; p != nil {
+		r.Problem = &Problem{Code: p.Code, Message: bounded(s.masked(p.Message)), Hint: bounded(s.masked(p.Hint))}
+	}
 	if len(r.Text) <= maxText {
 		return r
 	}

@@ -388,6 +388,15 @@ func testPrivate(_ *testing.T, k kit) {
 	right := fields{"username": "me", "password": "pass-word-123"}
 	k.refused("git_clone", fields{"url": url}, sandpit.Unauthenticated)
 	k.refused("git_clone", fields{"url": url, "credentials": fields{"password": "wrong-password"}}, sandpit.Unauthenticated)
+	// What git says of its own requests has the credentials in another form.
+	k.want("env_set", fields{"name": "GIT_TRACE_CURL", "value": "1"})
+	k.want("env_set", fields{"name": "GIT_TRACE_REDACT", "value": "0"})
+	told := k.call("git_clone", fields{"url": url, "destination": "none", "branch": "nothing", "credentials": right})
+	if !told.Failed || !strings.Contains(told.Text, "Authorization: Basic ***") {
+		k.Errorf("a clone that fails, with a trace: %s", told.Text)
+	}
+	k.lacks(told, "bWU6cGFzcy13b3JkLTEyMw")
+	k.want("env_set", fields{"name": "GIT_TRACE_CURL", "value": "0"})
 	k.lacks(k.want("git_clone", fields{"url": url, "destination": "one", "credentials": right}, "Cloned into"), "pass-word")
 	k.want("git_clone", fields{"url": "http://me:pass-word-123@127.0.0.1:8124/repo.git", "destination": "two"}, "Cloned into")
 	k.want("shell_exec", fields{"command": "git -C one checkout -q -b main || git -C one branch -m main"})

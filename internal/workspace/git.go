@@ -47,11 +47,15 @@ func (w *Workspace) Clone(ctx context.Context, r Repository) (dir string, err er
 	if err != nil {
 		return "", err
 	}
-	env, err := GitCredentials(r.URL, r.Username, r.Password)
+	credentials, err := GitCredentials(r.URL, r.Username, r.Password)
 	if err != nil {
 		return "", err
 	}
-	maps.Copy(env, r.Env)
+	env := maps.Clone(r.Env)
+	if env == nil {
+		env = map[string]string{}
+	}
+	maps.Copy(env, credentials)
 	dir = w.path(r.Dir)
 	args := []string{"clone", "--quiet"}
 	commit := commitPattern.MatchString(r.Ref)
