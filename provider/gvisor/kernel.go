@@ -43,6 +43,7 @@ func kernelChildMain() int {
 		}
 		_ = allowCPUID() // without it sandboxes are slower
 		gomaxprocs.Add(limits.spareProcessors())
+		limits.boundGarbage()
 		collectLater()
 	case goferRole:
 		if err := harmlessFiles(); err != nil {
@@ -108,7 +109,7 @@ func placeConduit(args []string) ([]string, error) {
 
 // collectLater keeps the garbage collector from running while the kernel starts,
 // which would take a seventh of all the time, and gives back afterwards what is too
-// much.
+// much. It runs all the same when there is too much for the sandbox: boundGarbage.
 func collectLater() {
 	usual := debug.SetGCPercent(-1)
 	time.AfterFunc(time.Second, func() {

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -328,6 +329,19 @@ func (k kernelLimits) spareProcessors() int {
 		return 0
 	}
 	return max(0, min(2, runtime.NumCPU())-k.CPUs)
+}
+
+// minKernelHeap is how many bytes any kernel process may have of its own before it
+// looks for garbage more often; one that does nothing takes far less.
+const minKernelHeap = 32 << 20
+
+// boundGarbage has the kernel process collect its garbage before it takes more than
+// half of the sandbox's memory. What it keeps may need more; but memory that nobody
+// uses any more must not be why a program is killed.
+func (k kernelLimits) boundGarbage() {
+	if k.Memory > 0 {
+		debug.SetMemoryLimit(max(k.Memory/2, minKernelHeap))
+	}
 }
 
 // argument returns the value of a flag in one of its two forms, or "".
