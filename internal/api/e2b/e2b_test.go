@@ -46,6 +46,7 @@ func TestRoutes(t *testing.T) {
 		{"GET", "/teams", 200},
 		{"GET", "/api-keys", 403},
 		{"POST", "/api-keys", 403},
+		{"PATCH", "/api-keys/x", 403},
 		{"DELETE", "/api-keys/x", 403},
 		{"POST", "/sandboxes/{id}/fork", 201},
 		{"POST", "/sandboxes/{id}/snapshots", 201},
@@ -348,6 +349,11 @@ func TestKeys(t *testing.T) {
 	g.into(t, &made)
 	r.do(t, made.Key, http.MethodGet, "/sandboxes", "").want(t, http.StatusOK, "[]")
 	r.do(t, made.Key, http.MethodGet, "/api-keys", "").want(t, http.StatusForbidden, "administrators")
+	r.do(t, r.admin, http.MethodPatch, "/api-keys/"+made.ID, `{"name":"desktop"}`).want(t, http.StatusOK, "")
+	r.do(t, r.admin, http.MethodPatch, "/api-keys/"+made.ID, `{}`).want(t, http.StatusBadRequest, "name")
+	r.do(t, r.admin, http.MethodPatch, "/api-keys/"+made.ID, `{"name":"`+strings.Repeat("x", 300)+`"}`).want(t, http.StatusBadRequest, "name")
+	r.do(t, r.admin, http.MethodPatch, "/api-keys/other", `{"name":"x"}`).want(t, http.StatusNotFound, "")
+	r.do(t, r.admin, http.MethodGet, "/api-keys", "").want(t, http.StatusOK, `"name":"desktop"`)
 	list := r.do(t, r.admin, http.MethodGet, "/api-keys", "")
 	if list.want(t, http.StatusOK, made.ID); strings.Contains(list.body, made.Key) {
 		t.Errorf("the key is told again: %s", list.body)
