@@ -262,8 +262,10 @@ func TestJSON(t *testing.T) {
 // TestPictures has figures shown whatever backend the image names, and pictures that are saved by name.
 func TestPictures(t *testing.T) {
 	need(t, interpreter.Python)
-	t.Setenv("MPLBACKEND", "Agg")
-	s := newService(t)
+	t.Parallel()
+	agg := func(context.Context) (map[string]string, error) { return map[string]string{"MPLBACKEND": "Agg"}, nil }
+	s := interpreter.New(interpreter.Options{Dir: t.TempDir(), Environ: agg})
+	t.Cleanup(s.Close)
 	run(t, s, interpreter.Request{Code: "from PIL import Image; import io; image = Image.new('RGBA', (4, 4))"})
 	for code, want := range map[string]int{
 		"image.save('a.png')":             1,

@@ -30,9 +30,16 @@ OWN_PID = os.getpid()
 # Lines come as a whole, whatever PYTHONUNBUFFERED says.
 for stream in (sys.stdout, sys.stderr):
     stream.reconfigure(line_buffering=True, write_through=False, errors="backslashreplace")
-# Nothing is written beside what others own, and no terminal is spoken to.
-if os.environ.get("MPLBACKEND", "").lower() in ("", "agg"):  # the usual one of images, which shows nothing
-    os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"
+
+
+def show_figures():
+    """Figures are results unless another way is named. Agg, which images often have, shows none."""
+    if os.environ.get("MPLBACKEND", "").lower() in ("", "agg"):
+        os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"
+
+
+show_figures()
+# No terminal is spoken to.
 os.environ.setdefault("TERM", "dumb")
 
 from IPython.core.display_functions import display
@@ -282,6 +289,7 @@ def run(shell, interrupts, request):
     if request.get("reseed"):
         reseed()
     os.environ.update(request.get("global") or {})
+    show_figures()
     with Environment(request.get("env") or {}):
         try:
             interrupts.running = True
