@@ -42,7 +42,7 @@ type Keys struct {
 
 	mu    sync.Mutex
 	cache map[[sha256.Size]byte]*cachedKey
-	// changes counts what was removed, so that a look-up that began before does not
+	// changes counts what was removed or renamed, so that a look-up that began before does not
 	// bring it back.
 	changes int64
 }
@@ -121,6 +121,21 @@ func (k *Keys) Delete(ctx context.Context, id string) error {
 	if err := k.store.DeleteKey(ctx, id); err != nil {
 		return err
 	}
+	k.forget(id)
+	return nil
+}
+
+// Rename gives a key another name. NotFound. Invalid: a name out of bounds.
+func (k *Keys) Rename(ctx context.Context, id, name string) error {
+	if err := k.store.RenameKey(ctx, id, name); err != nil {
+		return err
+	}
+	k.forget(id)
+	return nil
+}
+
+// forget has a key looked up again when it is shown next.
+func (k *Keys) forget(id string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.changes++
@@ -129,7 +144,6 @@ func (k *Keys) Delete(ctx context.Context, id string) error {
 			delete(k.cache, sum)
 		}
 	}
-	return nil
 }
 
 // errNoKey is the same for all keys that are good for nothing: who tries them

@@ -130,6 +130,7 @@ func writeJSON(w http.ResponseWriter, v any) {
 var statuses = map[sandpit.Code]int{
 	sandpit.Invalid:     http.StatusBadRequest,
 	sandpit.NotFound:    http.StatusNotFound,
+	sandpit.Unsupported: http.StatusNotFound, // E2B's clients show no other status's text
 	sandpit.Exhausted:   http.StatusTooManyRequests,
 	sandpit.Unavailable: http.StatusServiceUnavailable,
 }

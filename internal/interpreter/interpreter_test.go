@@ -1,6 +1,7 @@
 package interpreter_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -166,6 +167,11 @@ func TestCells(t *testing.T) {
 			{code: "class A { x = 1 }\nnew A()", text: "A { x: 1 }"},
 			{code: "10n ** 20n", text: "100000000000000000000n"},
 			{code: "null", text: "null"},
+			{code: "{ a: 1 }", text: "{ a: 1 }"},
+			{code: "  {\n  ['b']() { return 2 }\n}\n", text: "{ b: [Function: b] }"},
+			{code: "{ let c = 3; c }", text: "3"},
+			{code: "{ a: 1 };", text: "1"},
+			{code: "({[Symbol.for('Jupyter.display')]() { return { 'text/plain': 'shown' } }})", text: "shown"},
 			{code: "undefined"},
 			{code: "1/0", text: "Infinity"},
 			{code: "throw new TypeError('bad')", failure: "TypeError: bad"},
@@ -214,6 +220,71 @@ func TestCells(t *testing.T) {
 				c.check(t, got)
 			}
 		})
+	}
+}
+
+// TestJSON has lists and dictionaries given as JSON, and only those that it can tell.
+func TestJSON(t *testing.T) {
+	t.Parallel()
+	need(t, interpreter.Python)
+	s := newService(t)
+	run(t, s, interpreter.Request{Code: "import datetime, numpy, sys; loop = []; loop.append(loop)"})
+	for code, want := range map[string]string{
+		"[1, 'a', None, float('nan'), (2,)]":    `[1,"a",null,null,[2]]`,
+		"{'a': {1: datetime.date(2024, 1, 2)}}": `{"a":{"1":"2024-01-02"}}`,
+		"[numpy.arange(2), numpy.float32(0.5)]": `[[0,1],0.5]`,
+		"[]":                                    `[]`,
+		"[object()]":                            "",
+		"{(1, 2): 3}":                           "",
+		"loop":                                  "",
+		"[list(range(200_000))] * 9":            "",
+		"list(range(300_000))":                  "",
+		"{1, 2}":                                "",
+		"'text'":                                "",
+	} {
+		got := run(t, s, interpreter.Request{Code: code})
+		if len(got.results) != 1 || got.failure != nil || got.stderr != "" {
+			t.Errorf("%s: %d results, %+v, %s", code, len(got.results), got.failure, got.stderr)
+			continue
+		}
+		var text bytes.Buffer
+		if raw := got.results[0].JSON; raw != nil {
+			if err := json.Compact(&text, raw); err != nil {
+				t.Error(err)
+			}
+		}
+		if text.String() != want {
+			t.Errorf("%s: %.200s, want %s", code, &text, want)
+		}
+	}
+}
+
+// TestPictures has figures shown whatever backend the image names, and pictures that are saved by name.
+func TestPictures(t *testing.T) {
+	need(t, interpreter.Python)
+	t.Parallel()
+	agg := func(context.Context) (map[string]string, error) { return map[string]string{"MPLBACKEND": "Agg"}, nil }
+	s := interpreter.New(interpreter.Options{Dir: t.TempDir(), Environ: agg})
+	t.Cleanup(s.Close)
+	run(t, s, interpreter.Request{Code: "from PIL import Image; import io; image = Image.new('RGBA', (4, 4))"})
+	for code, want := range map[string]int{
+		"image.save('a.png')":             1,
+		"image.save(fp='b.png')":          1,
+		"image.save(io.BytesIO(), 'png')": 0,
+		"image.save('no/such.png')":       0,
+		"image":                           1,
+		"image.show()":                    1,
+		"import matplotlib.pyplot as plt; plt.plot([1, 2]); plt.show()": 1,
+	} {
+		got, pictures := run(t, s, interpreter.Request{Code: code}), 0
+		for _, r := range got.results {
+			if r.PNG != nil {
+				pictures++
+			}
+		}
+		if pictures != want {
+			t.Errorf("%s: %d pictures, want %d; %+v", code, pictures, want, got.failure)
+		}
 	}
 }
 
@@ -377,7 +448,7 @@ func TestRefusals(t *testing.T) {
 	}{
 		"both":           {interpreter.Request{Context: "x", Language: "python"}, sandpit.Invalid},
 		"no context":     {interpreter.Request{Context: "x"}, sandpit.NotFound},
-		"no language":    {interpreter.Request{Language: "cobol"}, sandpit.Invalid},
+		"no language":    {interpreter.Request{Language: "cobol"}, sandpit.Unsupported},
 		"a bad variable": {interpreter.Request{Env: map[string]string{"A=": ""}}, sandpit.Invalid},
 		"not for bash":   {interpreter.Request{Language: "bash", Env: map[string]string{"A;reboot": ""}}, sandpit.Invalid},
 		"NUL for bash":   {interpreter.Request{Language: "bash", Code: "a\x00b"}, sandpit.Invalid},

@@ -69,7 +69,8 @@ var (
 	}
 )
 
-// languageOf returns the language that a client names, by its own name.
+// languageOf returns the language that a client names, by its own name. Unsupported: there is no
+// kernel for it.
 func languageOf(name string) (string, language, error) {
 	switch name = strings.ToLower(strings.TrimSpace(name)); name {
 	case "", Python, "python3", "py":
@@ -81,7 +82,7 @@ func languageOf(name string) (string, language, error) {
 	case Bash, "sh":
 		return Bash, bash, nil
 	}
-	return "", language{}, sandpit.Errorf(sandpit.Invalid, "language %.40q: there are python, javascript, typescript and bash", name)
+	return "", language{}, sandpit.Errorf(sandpit.Unsupported, "language %.40q is not here: there are python, javascript, typescript and bash", name)
 }
 
 // program finds what runs the kernel.

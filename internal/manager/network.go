@@ -57,6 +57,21 @@ func (m *Manager) SetNetwork(ctx context.Context, id sandpit.ID, p sandpit.Netwo
 	})
 }
 
+// NetworkSecrets is a set-up that gives a new sandbox what headers of its network refer to; nil for
+// none. Unsupported: its provider sets no headers.
+func NetworkSecrets(secrets map[string]string) func(context.Context, sandpit.Instance) error {
+	if len(secrets) == 0 {
+		return nil
+	}
+	return func(ctx context.Context, i sandpit.Instance) error {
+		keeper, ok := as[sandpit.NetworkSecreter](i)
+		if !ok {
+			return sandpit.Errorf(sandpit.Unsupported, "this provider's sandboxes have no network that sets headers")
+		}
+		return keeper.SetNetworkSecrets(ctx, secrets)
+	}
+}
+
 func (m *Manager) giveSecrets(ctx context.Context, i sandpit.Instance, secrets map[string]string) error {
 	if len(secrets) == 0 {
 		return nil

@@ -123,6 +123,26 @@ func (s *Store) DeleteKey(ctx context.Context, id string) error {
 	return nil
 }
 
+// RenameKey gives a key another name. NotFound: there is no such key. Invalid: the name is out
+// of bounds.
+func (s *Store) RenameKey(ctx context.Context, id, name string) error {
+	if len(name) > MaxKeyText || !utf8.ValidString(name) {
+		return sandpit.Errorf(sandpit.Invalid, "key: its name is out of bounds")
+	}
+	var n int64
+	err := s.write(ctx, func(tx *writer) (err error) {
+		n, err = tx.exec(ctx, `UPDATE api_keys SET name = ?2 WHERE id = ?1`, id, name)
+		return err
+	})
+	if err != nil {
+		return s.fail(err, "rename a key")
+	}
+	if n == 0 {
+		return sandpit.Errorf(sandpit.NotFound, "there is no key %.100q", id)
+	}
+	return nil
+}
+
 // TouchKey notes that a key was shown. One that is gone is no error.
 func (s *Store) TouchKey(ctx context.Context, id string, at time.Time) error {
 	err := s.write(ctx, func(tx *writer) error {

@@ -53,6 +53,15 @@ func TestKeys(t *testing.T) {
 	if got, err := s.KeyByHash(t.Context(), key(2).Hash); err != nil || !got.LastUsedAt.Equal(begin.Add(time.Hour)) {
 		t.Errorf("touched: %+v, %v", got, err)
 	}
+	if err := s.RenameKey(t.Context(), "key002", "other"); err != nil {
+		t.Error(err)
+	}
+	if got, err := s.KeyByHash(t.Context(), key(2).Hash); err != nil || got.Name != "other" {
+		t.Errorf("renamed: %+v, %v", got, err)
+	}
+	want(t, s.RenameKey(t.Context(), "key002", strings.Repeat("x", store.MaxKeyText+1)), sandpit.Invalid, "name")
+	want(t, s.RenameKey(t.Context(), "key002", "\xff"), sandpit.Invalid, "name")
+	want(t, s.RenameKey(t.Context(), "key009", "x"), sandpit.NotFound, "key009")
 	if err := s.DeleteKey(t.Context(), "key002"); err != nil {
 		t.Error(err)
 	}

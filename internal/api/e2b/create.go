@@ -170,8 +170,10 @@ func (s *Server) request(ctx context.Context, who api.Principal, in created) (r 
 	r.Spec.Env = map[string]string{"E2B_SANDBOX": "true", "E2B_TEMPLATE_ID": in.Template}
 	maps.Copy(r.Spec.Env, in.Env)
 	if saved != nil {
-		r.Spec.Network, err = s.savedPolicy(*saved, in)
-		return r, err
+		if r.Spec.Network, err = s.savedPolicy(*saved, in); err != nil {
+			return r, err
+		}
+		return r, giveSecrets(&r, in.Network)
 	}
 	if !s.isTemplate(image) {
 		r.Spec.WorkDir = sandpit.HomeDir
@@ -183,7 +185,17 @@ func (s *Server) request(ctx context.Context, who api.Principal, in created) (r 
 		// It cannot be opened later, and needs no network for that.
 		r.Spec.Network, r.Offline = sandpit.NetworkPolicy{}, true
 	}
-	return r, nil
+	return r, giveSecrets(&r, in.Network)
+}
+
+// giveSecrets has a new sandbox know what the headers of its network refer to.
+func giveSecrets(r *manager.CreateRequest, n *network) error {
+	if len(r.Spec.Network.Headers) == 0 {
+		return nil
+	}
+	secrets, err := n.secrets()
+	r.Setup = manager.NetworkSecrets(secrets)
+	return err
 }
 
 // markFor is what is to be known later of a sandbox that is made so.

@@ -46,6 +46,7 @@ func TestRoutes(t *testing.T) {
 		{"GET", "/teams", 200},
 		{"GET", "/api-keys", 403},
 		{"POST", "/api-keys", 403},
+		{"PATCH", "/api-keys/x", 403},
 		{"DELETE", "/api-keys/x", 403},
 		{"POST", "/sandboxes/{id}/fork", 201},
 		{"POST", "/sandboxes/{id}/snapshots", 201},
@@ -146,29 +147,32 @@ func TestCreate(t *testing.T) {
 		status int
 		text   string
 	}{
-		`{"templateID":"base",` + offline + `}`:                                                        {201, `"domain":"localhost:1"`},
-		`{"templateID":"python:latest",` + offline + `,"unknown":[1]}`:                                 {201, `"templateID":"python:latest"`},
-		`{"templateID":"other"}`:                                                                       {404, "there are base, python"},
-		`{"templateID":"base","timeout":0}`:                                                            {400, "timeout 0"},
-		`{"templateID":"base","timeout":-5}`:                                                           {400, "timeout -5"},
-		`{"templateID":"base","timeout":99999999999}`:                                                  {400, "timeout"},
-		`{"templateID":"base","timeout":"secret"}`:                                                     {400, "timeout must be of another type"},
-		`{"templateID":`:                                                                               {400, "not JSON"},
-		`{"templateID":"base","metadata":{"sandpit.e2b":"{}"}}`:                                        {400, "the server's"},
-		`{"templateID":"base","mcp":{"a":{}},` + offline + `}`:                                         {201, "base"},
-		`{"templateID":"base","network":{"maskRequestHost":"a b"}}`:                                    {400, "maskRequestHost"},
-		`{"templateID":"base","network":{"maskRequestHost":"a\r\nX: y"}}`:                              {400, "maskRequestHost"},
-		`{"templateID":"base","network":{"maskRequestHost":"` + strings.Repeat("a", 300) + `"}}`:       {400, "maskRequestHost"},
-		`{"templateID":"base","network":{"httpsPorts":[0]}}`:                                           {400, "0 is no port"},
-		`{"templateID":"base","network":{"httpsPorts":[443,65536]}}`:                                   {400, "65536 is no port"},
-		`{"templateID":"base","network":{"httpsPorts":[` + strings.Repeat("1,", 32) + `1]}}`:           {400, "there may be 32"},
-		`{"templateID":"base","volumeMounts":[{"name":"v","path":"/v"}]}`:                              {501, "volumeMounts"},
-		`{"templateID":"base","network":{"egressProxy":{"address":"x"}}}`:                              {501, "egressProxy"},
-		`{"templateID":"base","network":{"rules":{"x":[]}}}`:                                           {501, "rules"},
-		`{"templateID":"base","network":{"allowOut":["192.0.2.1"]}}`:                                   {403, "no network"},
-		`{"templateID":"base","pad":"` + strings.Repeat("x", 1<<20) + `"}`:                             {400, "larger than"},
-		`{"templateID":"base","autoPause":true,"autoPauseMemory":false,"autoResume":{"enabled":true}}`: {400, "autoResume"},
-		`{"templateID":"base","network":{"allowPublicTraffic":false},` + offline + `}`:                 {201, `"trafficAccessToken":"traffic s`},
+		`{"templateID":"base",` + offline + `}`:                                                                               {201, `"domain":"localhost:1"`},
+		`{"templateID":"python:latest",` + offline + `,"unknown":[1]}`:                                                        {201, `"templateID":"python:latest"`},
+		`{"templateID":"other"}`:                                                                                              {404, "there are base, python"},
+		`{"templateID":"base","timeout":0}`:                                                                                   {400, "timeout 0"},
+		`{"templateID":"base","timeout":-5}`:                                                                                  {400, "timeout -5"},
+		`{"templateID":"base","timeout":99999999999}`:                                                                         {400, "timeout"},
+		`{"templateID":"base","timeout":"secret"}`:                                                                            {400, "timeout must be of another type"},
+		`{"templateID":`:                                                                                                      {400, "not JSON"},
+		`{"templateID":"base","metadata":{"sandpit.e2b":"{}"}}`:                                                               {400, "the server's"},
+		`{"templateID":"base","mcp":{"a":{}},` + offline + `}`:                                                                {201, "base"},
+		`{"templateID":"base","network":{"maskRequestHost":"a b"}}`:                                                           {400, "maskRequestHost"},
+		`{"templateID":"base","network":{"maskRequestHost":"a\r\nX: y"}}`:                                                     {400, "maskRequestHost"},
+		`{"templateID":"base","network":{"maskRequestHost":"` + strings.Repeat("a", 300) + `"}}`:                              {400, "maskRequestHost"},
+		`{"templateID":"base","network":{"httpsPorts":[0]}}`:                                                                  {400, "0 is no port"},
+		`{"templateID":"base","network":{"httpsPorts":[443,65536]}}`:                                                          {400, "65536 is no port"},
+		`{"templateID":"base","network":{"httpsPorts":[` + strings.Repeat("1,", 32) + `1]}}`:                                  {400, "there may be 32"},
+		`{"templateID":"base","volumeMounts":[{"name":"v","path":"/v"}]}`:                                                     {501, "volumeMounts"},
+		`{"templateID":"base","network":{"egressProxy":{"address":"x"}}}`:                                                     {501, "egressProxy"},
+		`{"templateID":"base","network":{"rules":{"a.example":[{"transform":{"headers":{"a":"secret"}}}]}}}`:                  {403, "network.rules"},
+		`{"templateID":"base","network":{"rules":{"a.example":[{"transform":{"headers":{"a":""}}}]}}}`:                        {400, "no value"},
+		`{"templateID":"base","network":{"rules":{"a.example":[{"transform":{"headers":{"a":"secret ${e2b.secrets.b}"}}}]}}}`: {501, "no vault"},
+		`{"templateID":"base","network":{"rules":{"a.example":[]}},` + offline + `}`:                                          {201, ""},
+		`{"templateID":"base","network":{"allowOut":["192.0.2.1"]}}`:                                                          {403, "no network"},
+		`{"templateID":"base","pad":"` + strings.Repeat("x", 1<<20) + `"}`:                                                    {400, "larger than"},
+		`{"templateID":"base","autoPause":true,"autoPauseMemory":false,"autoResume":{"enabled":true}}`:                        {400, "autoResume"},
+		`{"templateID":"base","network":{"allowPublicTraffic":false},` + offline + `}`:                                        {201, `"trafficAccessToken":"traffic s`},
 	} {
 		g := r.do(t, r.ann, http.MethodPost, "/v2/sandboxes", body)
 		if g.want(t, want.status, want.text); strings.Contains(g.body, "secret") {
@@ -348,6 +352,11 @@ func TestKeys(t *testing.T) {
 	g.into(t, &made)
 	r.do(t, made.Key, http.MethodGet, "/sandboxes", "").want(t, http.StatusOK, "[]")
 	r.do(t, made.Key, http.MethodGet, "/api-keys", "").want(t, http.StatusForbidden, "administrators")
+	r.do(t, r.admin, http.MethodPatch, "/api-keys/"+made.ID, `{"name":"desktop"}`).want(t, http.StatusOK, "")
+	r.do(t, r.admin, http.MethodPatch, "/api-keys/"+made.ID, `{}`).want(t, http.StatusBadRequest, "name")
+	r.do(t, r.admin, http.MethodPatch, "/api-keys/"+made.ID, `{"name":"`+strings.Repeat("x", 300)+`"}`).want(t, http.StatusBadRequest, "name")
+	r.do(t, r.admin, http.MethodPatch, "/api-keys/other", `{"name":"x"}`).want(t, http.StatusNotFound, "")
+	r.do(t, r.admin, http.MethodGet, "/api-keys", "").want(t, http.StatusOK, `"name":"desktop"`)
 	list := r.do(t, r.admin, http.MethodGet, "/api-keys", "")
 	if list.want(t, http.StatusOK, made.ID); strings.Contains(list.body, made.Key) {
 		t.Errorf("the key is told again: %s", list.body)

@@ -19,8 +19,10 @@ type network struct {
 	MaskHost   string `json:"maskRequestHost,omitempty"`
 	HTTPSPorts []int  `json:"httpsPorts,omitempty"`
 
+	// Rules are for requests to hosts.
+	Rules map[string][]transform `json:"rules,omitempty"`
+
 	// What is not there.
-	Rules map[string]any `json:"rules,omitempty"`
 	Proxy map[string]any `json:"egressProxy,omitempty"`
 }
 
@@ -32,18 +34,22 @@ func (s *Server) policy(n *network, internet *bool) (p sandpit.NetworkPolicy, er
 	if n == nil {
 		n = &network{}
 	}
-	for name, there := range map[string]bool{"rules": len(n.Rules) > 0, "egressProxy": len(n.Proxy) > 0} {
-		if there {
-			return p, sandpit.Errorf(sandpit.Unsupported, "network.%s is not there in sandpit", name)
-		}
+	if len(n.Proxy) > 0 {
+		return p, sandpit.Errorf(sandpit.Unsupported, "network.egressProxy is not there in sandpit")
+	}
+	headers, err := n.headers()
+	if err != nil {
+		return p, err
 	}
 	if !s.o.Internet {
-		if len(n.Allow) > 0 {
-			return p, sandpit.Errorf(sandpit.PermissionDenied, "network.allowOut: this server gives sandboxes of E2B's clients no network")
+		for name, there := range map[string]bool{"allowOut": len(n.Allow) > 0, "rules": len(headers) > 0} {
+			if there {
+				return p, sandpit.Errorf(sandpit.PermissionDenied, "network.%s: this server gives sandboxes of E2B's clients no network", name)
+			}
 		}
 		return p, nil
 	}
-	p.Online = true
+	p.Online, p.Headers = true, policyHeaders(headers)
 	denied := slices.DeleteFunc(slices.Clone(n.Deny), func(rule string) bool { return slices.Contains(everything, rule) })
 	closed := internet != nil && !*internet || len(denied) < len(n.Deny)
 	switch {
@@ -72,7 +78,7 @@ func (s *Server) savedPolicy(n sandpit.Snapshot, in created) (sandpit.NetworkPol
 	}
 	closed, saved := !p.Online || isClosed(p), n.Spec.Network
 	switch {
-	case !closed && len(p.Allow)+len(p.Deny) == 0: // which earlier clients say who want nothing of it
+	case !closed && len(p.Allow)+len(p.Deny)+len(p.Headers) == 0: // which earlier clients say who want nothing of it
 		return sandpit.NetworkPolicy{}, nil // as the snapshot has it
 	case saved.Online && closed:
 		return sandpit.NetworkPolicy{Online: true, Deny: slices.Clone(everything)}, nil
@@ -130,6 +136,9 @@ func networkOf(b sandpit.Sandbox) network {
 	if !b.Spec.Network.Online || len(n.Allow) > 0 {
 		n.Deny = everything[:1]
 	}
+	if len(b.Spec.Network.Headers) > 0 {
+		n.Rules = rulesOf(b.Spec.Network.Headers)
+	}
 	if n.Allow == nil {
 		n.Allow = []string{}
 	}
@@ -160,6 +169,10 @@ func (s *Server) setNetwork(c *call) (int, any, error) {
 	if err != nil {
 		return 0, nil, err
 	}
+	secrets, err := in.secrets()
+	if err != nil {
+		return 0, nil, err
+	}
 	if !b.Spec.Network.Online {
 		if p.Online && !isClosed(p) {
 			return 0, nil, sandpit.Errorf(sandpit.Conflict, "sandbox %s was made without a network, and cannot be given one", b.ID)
@@ -167,8 +180,8 @@ func (s *Server) setNetwork(c *call) (int, any, error) {
 		return http.StatusNoContent, nil, nil
 	}
 	if !p.Online {
-		p = sandpit.NetworkPolicy{Online: true, Deny: everything}
+		p, secrets = sandpit.NetworkPolicy{Online: true, Deny: everything}, nil
 	}
 	p.Limits = b.Spec.Network.Limits
-	return http.StatusNoContent, nil, s.o.Manager.SetNetwork(c.r.Context(), b.ID, p, nil)
+	return http.StatusNoContent, nil, s.o.Manager.SetNetwork(c.r.Context(), b.ID, p, secrets)
 }

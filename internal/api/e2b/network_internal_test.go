@@ -71,7 +71,9 @@ func TestSavedPolicy(t *testing.T) {
 		"online, internet":         {saved: online, internet: new(true)},
 		"online, no internet":      {saved: online, internet: new(false), want: closed},
 		"online, rules":            {saved: online, network: other, want: sandpit.NetworkPolicy{Online: true, Deny: other.Deny, Limits: online.Limits}},
-		"what is not there":        {saved: online, network: &network{Rules: map[string]any{"x": nil}}, code: sandpit.Unsupported},
+		"online, headers":          {saved: online, network: rules("a.example", "A", "1"), want: sandpit.NetworkPolicy{Online: true, Headers: policyHeaders([]header{{"a.example", "A", ""}}), Limits: online.Limits}},
+		"offline, headers":         {saved: offline, network: rules("a.example", "A", "1"), code: sandpit.Conflict},
+		"what is not there":        {saved: online, network: &network{Proxy: map[string]any{"x": nil}}, code: sandpit.Unsupported},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -84,6 +86,44 @@ func TestSavedPolicy(t *testing.T) {
 	got, err := New(Options{}).savedPolicy(sandpit.Snapshot{Spec: sandpit.Spec{Network: online}}, created{Internet: new(true)})
 	if err != nil || !got.Equal(closed) {
 		t.Errorf("a server that gives no network gives %+v, %v", got, err)
+	}
+}
+
+// rules has a header set in requests to a host.
+func rules(host, name, value string) *network {
+	var t transform
+	t.Transform.Headers = map[string]string{name: value}
+	return &network{Rules: map[string][]transform{host: {t}}}
+}
+
+// TestHeaders has rules become headers whose values are apart, and told to nobody.
+func TestHeaders(t *testing.T) {
+	t.Parallel()
+	n := rules("b.example", "Authorization", "Bearer 1")
+	n.Rules["b.example"] = append(n.Rules["b.example"], transform{}, rules("", "authorization", "Bearer 2").Rules[""][0], rules("", "X-B", "b").Rules[""][0])
+	n.Rules["a.example"] = rules("", "X-A", "a").Rules[""]
+	p, err := New(Options{Internet: true}).policy(n, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []sandpit.NetworkHeader{
+		{Host: "a.example", Name: "X-A", Value: "${E2B_0}"},
+		{Host: "b.example", Name: "authorization", Value: "${E2B_1}"},
+		{Host: "b.example", Name: "X-B", Value: "${E2B_2}"},
+	}
+	if diff := cmp.Diff(want, p.Headers); diff != "" {
+		t.Error(diff)
+	}
+	secrets, err := n.secrets()
+	if diff := cmp.Diff(map[string]string{"E2B_0": "a", "E2B_1": "Bearer 2", "E2B_2": "b"}, secrets); err != nil || diff != "" {
+		t.Errorf("%v\n%s", err, diff)
+	}
+	told := networkOf(sandpit.Sandbox{Spec: sandpit.Spec{Network: p}}).Rules
+	if got := told["b.example"][0].Transform.Headers; len(told) != 2 || len(told["b.example"]) != 1 || got["X-B"] != "${E2B_2}" || got["authorization"] != "${E2B_1}" {
+		t.Errorf("it is told as %v", told)
+	}
+	if p, err := New(Options{}).policy(n, nil); sandpit.CodeOf(err) != sandpit.PermissionDenied {
+		t.Errorf("a server that gives no network gives %+v, %v", p, err)
 	}
 }
 

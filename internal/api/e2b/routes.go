@@ -60,6 +60,7 @@ func (s *Server) routes() []route {
 		{http.MethodGet, "/nodes/{id}", s.getNode},
 		{http.MethodGet, "/api-keys", s.listKeys},
 		{http.MethodPost, "/api-keys", s.createKey},
+		{http.MethodPatch, "/api-keys/{key}", s.renameKey},
 		{http.MethodDelete, "/api-keys/{key}", s.deleteKey},
 	}
 }
@@ -69,7 +70,7 @@ func missing() []route {
 	var all []route
 	for _, line := range []string{
 		"POST /templates", "POST /templates/{id}", "POST /templates/{id}/builds/{build}", "POST /v2/templates",
-		"PATCH /api-keys/{key}", "POST /nodes/{id}", "POST /access-tokens", "DELETE /access-tokens/{id}",
+		"POST /nodes/{id}", "POST /access-tokens", "DELETE /access-tokens/{id}",
 		"GET /volumes", "POST /volumes", "GET /volumes/{id}", "DELETE /volumes/{id}",
 		"GET /secrets", "POST /secrets", "GET /secrets/{id}", "POST /secrets/{id}", "DELETE /secrets/{id}",
 	} {

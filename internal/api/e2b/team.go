@@ -113,15 +113,44 @@ func (s *Server) deleteKey(c *call) (int, any, error) {
 		return 0, nil, err
 	}
 	id := c.r.PathValue("key")
-	own, err := s.keys(c)
-	if err == nil && !slices.ContainsFunc(own, func(k store.Key) bool { return k.ID == id }) {
-		err = sandpit.Errorf(sandpit.NotFound, "API key %.100q not found", id)
-	}
+	err := s.ownKey(c, id)
 	if err == nil {
 		err = s.o.Keys.Delete(c.r.Context(), id)
 	}
 	s.report(c, "delete a key", id, err)
 	return http.StatusNoContent, nil, err
+}
+
+// renameKey gives a key of who asks another name. NotFound: it is none of theirs.
+func (s *Server) renameKey(c *call) (int, any, error) {
+	if err := s.administrator(c, "rename a key"); err != nil {
+		return 0, nil, err
+	}
+	var in struct {
+		Name *string `json:"name"`
+	}
+	if err := c.read(&in); err != nil {
+		return 0, nil, err
+	}
+	if in.Name == nil {
+		return 0, nil, sandpit.Errorf(sandpit.Invalid, "name is missing")
+	}
+	id := c.r.PathValue("key")
+	err := s.ownKey(c, id)
+	if err == nil {
+		err = s.o.Keys.Rename(c.r.Context(), id, *in.Name)
+	}
+	s.report(c, "rename a key", id, err)
+	return http.StatusOK, nil, err
+}
+
+// ownKey refuses a key that is none of who asks.
+func (s *Server) ownKey(c *call, id string) error {
+	own, err := s.keys(c)
+	if err == nil && !slices.ContainsFunc(own, func(k store.Key) bool { return k.ID == id }) {
+		err = sandpit.Errorf(sandpit.NotFound, "API key %.100q not found", id)
+	}
+	return err
 }
 
 func (s *Server) report(c *call, action, id string, err error) {

@@ -105,17 +105,3 @@ func (s *server) networkLog(ctx context.Context, in *networkLogIn) (*decisionsOu
 	}
 	return decisions(list[max(0, len(list)-in.Limit):]), nil
 }
-
-// giveSecrets is what is done to a new sandbox before it counts as running.
-func giveSecrets(secrets map[string]string) func(context.Context, sandpit.Instance) error {
-	if len(secrets) == 0 {
-		return nil
-	}
-	return func(ctx context.Context, i sandpit.Instance) error {
-		keeper, ok := sandpit.As[sandpit.NetworkSecreter](i)
-		if !ok {
-			return sandpit.Errorf(sandpit.Unsupported, "this provider's sandboxes have no network that sets headers")
-		}
-		return keeper.SetNetworkSecrets(ctx, secrets)
-	}
-}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/manager"
 	"github.com/sandpit-dev/sandpit/internal/wire"
 	"github.com/sandpit-dev/sandpit/internal/workspace"
 )
@@ -15,7 +16,7 @@ const cloneTime = time.Hour
 // setup is what a new sandbox needs before it counts as running, nil if there is
 // nothing.
 func setup(c wire.Create, spec sandpit.Spec) func(context.Context, sandpit.Instance) error {
-	secrets := giveSecrets(c.NetworkSecrets)
+	secrets := manager.NetworkSecrets(c.NetworkSecrets)
 	if c.Repository == nil {
 		return secrets
 	}

@@ -9,6 +9,7 @@ const fs = require('node:fs')
 const inspector = require('node:inspector')
 const path = require('node:path')
 const util = require('node:util')
+const vm = require('node:vm')
 const { createRequire } = require('node:module')
 const { pathToFileURL } = require('node:url')
 const { Worker } = require('node:worker_threads')
@@ -146,10 +147,21 @@ function describe(error) {
   return { name: String(error.name), value: String(error.message), traceback: stack.join('\n') }
 }
 
+// expression returns code that begins with a brace as an object, if it can be one and not a block only.
+function expression(code) {
+  if (!/^\s*\{/.test(code) || /;\s*$/.test(code)) return code
+  try {
+    new vm.Script(`(${code}\n)`)
+  } catch {
+    return code
+  }
+  return `(${code}\n)`
+}
+
 let interrupt // ends the run that waits for something
 async function evaluate(request) {
   const stopped = new Promise((resolve) => { interrupt = () => resolve('stopped') })
-  const evaluated = post('Runtime.evaluate', { expression: prepared(request), replMode: true, awaitPromise: true })
+  const evaluated = post('Runtime.evaluate', { expression: expression(prepared(request)), replMode: true, awaitPromise: true })
   const answer = await Promise.race([evaluated, stopped])
   if (answer === 'stopped') return { failure: interrupted }
   const value = await valueOf(answer.result)

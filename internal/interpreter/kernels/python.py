@@ -6,6 +6,8 @@ import base64
 import builtins
 import datetime
 import getpass
+import importlib.abc
+import importlib.util
 import json
 import math
 import os
@@ -28,13 +30,22 @@ OWN_PID = os.getpid()
 # Lines come as a whole, whatever PYTHONUNBUFFERED says.
 for stream in (sys.stdout, sys.stderr):
     stream.reconfigure(line_buffering=True, write_through=False, errors="backslashreplace")
-# Nothing is written beside what others own, and no terminal is spoken to.
-os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
+
+
+def show_figures():
+    """Figures are results unless another way is named. Agg, which images often have, shows none."""
+    if os.environ.get("MPLBACKEND", "").lower() in ("", "agg"):
+        os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"
+
+
+show_figures()
+# No terminal is spoken to.
 os.environ.setdefault("TERM", "dumb")
 
+from IPython.core.display_functions import display
 from IPython.core.displayhook import DisplayHook
 from IPython.core.displaypub import DisplayPublisher
-from IPython.core.formatters import BaseFormatter
+from IPython.core.formatters import BaseFormatter, JSONFormatter
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets import ObjectName, Type, Unicode
 
@@ -157,11 +168,54 @@ class ChartFormatter(BaseFormatter):
         return chart_of_figure(obj) if figures and isinstance(obj, figures.Figure) else None
 
 
+class ListFormatter(JSONFormatter):
+    """Lists and dictionaries are given as JSON, too, unless it has no word for something in them."""
+
+    def __call__(self, obj):
+        if type(obj) not in (list, dict):
+            return super().__call__(obj)
+        try:
+            return plain(obj) if len(obj) <= MOST_CELLS and len(json.dumps(obj, default=known)) <= LARGEST else None
+        except (TypeError, ValueError, RecursionError):
+            return None
+
+
+def known(value):
+    if isinstance(value, (datetime.date, datetime.time)) or type(value).__module__ == "numpy":
+        return str(value)
+    raise TypeError(type(value))
+
+
 def table(frame):
     """A pandas table as lists, one for each column."""
     if frame.size > MOST_CELLS:
         return None
     return {str(name): plain(column.tolist()) for name, column in frame.items()}
+
+
+class Pictures(importlib.abc.MetaPathFinder):
+    """Has pictures displayed that a program saves by name, once it imports what makes them."""
+
+    def find_spec(self, name, path, target=None):
+        if name != "PIL.Image":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is not None:
+            load = spec.loader.exec_module
+            spec.loader.exec_module = lambda module: (load(module), show_saved(module.Image))
+        return spec
+
+
+def show_saved(image_class):
+    save = image_class.save
+
+    def save_and_show(image, fp, *args, **kwargs):
+        save(image, fp, *args, **kwargs)
+        if isinstance(fp, (str, os.PathLike)):  # what displays a picture saves it, too, into memory
+            display(image)
+
+    image_class.save = save_and_show
 
 
 def refuse_input(prompt="", *args, **kwargs):
@@ -170,7 +224,8 @@ def refuse_input(prompt="", *args, **kwargs):
 
 def add_formatters(shell):
     formatters = shell.display_formatter.formatters
-    for formatter in (DataFormatter(parent=shell.display_formatter), ChartFormatter(parent=shell.display_formatter)):
+    for kind in (DataFormatter, ChartFormatter, ListFormatter):
+        formatter = kind(parent=shell.display_formatter)
         formatters[formatter.format_type] = formatter
     formatters["e2b/data"].for_type_by_name("pandas.core.frame", "DataFrame", table)
 
@@ -214,6 +269,7 @@ def serve():
     shell = Shell.instance(colors="NoColor")
     shell.separate_in = ""
     add_formatters(shell)
+    sys.meta_path.insert(0, Pictures())
     builtins.input = getpass.getpass = refuse_input
     # A script has its directory first in the path of modules; a kernel the one it works in.
     sys.path[:] = ["", *(p for p in sys.path if p)]
@@ -233,6 +289,7 @@ def run(shell, interrupts, request):
     if request.get("reseed"):
         reseed()
     os.environ.update(request.get("global") or {})
+    show_figures()
     with Environment(request.get("env") or {}):
         try:
             interrupts.running = True
