@@ -28,11 +28,13 @@ type rootFS struct {
 	what string // one line for the report
 }
 
-// recipe makes a Debian with Python and a C compiler. It is also the key by
-// which the result is kept.
+// recipe makes a Debian with Python and a C compiler, in which login shells start no
+// program of their own, as in the template base. It is also the key by which the result
+// is kept.
 var recipe = []string{
 	"mmdebstrap", "--quiet", "--variant=minbase", "--include=python3-minimal,gcc,libc6-dev",
 	`--customize-hook=rm -rf "$1"/var/lib/apt/lists/* "$1"/var/cache/apt/*`,
+	`--customize-hook=sed -i 's/"$(id -u)"/"${EUID:-$(id -u)}"/' "$1/etc/profile"`,
 	"bookworm",
 }
 
