@@ -54,7 +54,8 @@ type world struct {
 	counts map[string]int // answers, by operation and code
 	faults []string
 	// engines are all that were ever seen, namespaces all that their processes had.
-	engines, namespaces map[string]bool
+	engines    map[string]bool
+	namespaces namespaces
 
 	done atomic.Int64
 }
@@ -113,7 +114,7 @@ func newWorld(t *testing.T, most int) *world {
 	w := &world{
 		t: t, dir: t.TempDir(), max: most, acked: make(map[sandpit.ID]string), taken: make(map[sandpit.ID]bool),
 		saved:  make(map[sandpit.SnapshotID]saved),
-		counts: make(map[string]int), engines: make(map[string]bool), namespaces: make(map[string]bool),
+		counts: make(map[string]int), engines: make(map[string]bool), namespaces: make(namespaces),
 	}
 	program, err := os.ReadFile(testengine.Path(t))
 	if err != nil {
@@ -128,6 +129,7 @@ func newWorld(t *testing.T, most int) *world {
 		}
 	}
 	w.image = busyboxImage(t, w.dir)
+	t.Cleanup(w.namespaces.close)
 	t.Cleanup(w.kill)
 	return w
 }
@@ -412,43 +414,8 @@ func (w *world) seeEngines() {
 		w.engines[e.Name()] = true
 	}
 	for _, p := range w.processes() {
-		for _, namespace := range namespacesOf(p.pid) {
-			w.namespaces[namespace] = true
-		}
+		w.namespaces.add(p.pid)
 	}
-}
-
-// namespacesOf names the namespaces of a process that this one is not in.
-func namespacesOf(pid int) []string {
-	var list []string
-	links, _ := filepath.Glob(filepath.Join("/proc", strconv.Itoa(pid), "ns", "*"))
-	for _, link := range links {
-		name, err := os.Readlink(link)
-		own, _ := os.Readlink(filepath.Join("/proc/self/ns", filepath.Base(link)))
-		if err == nil && name != own {
-			list = append(list, name)
-		}
-	}
-	return list
-}
-
-// inNamespaces describes the processes of the machine that are in a namespace which an
-// engine had. One that is held by a mount is found as that.
-func (w *world) inNamespaces() []string {
-	var left []string
-	entries, _ := os.ReadDir("/proc")
-	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		if err != nil {
-			continue
-		}
-		for _, namespace := range namespacesOf(pid) {
-			if w.namespaces[namespace] {
-				left = append(left, fmt.Sprintf("process %d in namespace %s", pid, namespace))
-			}
-		}
-	}
-	return left
 }
 
 // leftovers describes what there is on the machine that belongs to sandboxes.
@@ -477,7 +444,7 @@ func (w *world) leftovers() []string {
 			left = append(left, "mount "+string(line))
 		}
 	}
-	return append(left, w.inNamespaces()...)
+	return append(left, w.namespaces.processes()...)
 }
 
 // expectNothing waits for the engines to see that they have no sandboxes.

@@ -190,7 +190,11 @@ func closeAll(files []*os.File) {
 // call makes one request to the engine whose directory is dir. A reply's file,
 // if there is one, is the caller's.
 func call(ctx context.Context, dir string, req request, files ...*os.File) (reply, *os.File, error) {
-	return callSocket(ctx, dir, controlName, req, files...)
+	rep, f, err := callSocket(ctx, dir, controlName, req, files...)
+	if rep.Error == nil && sandpit.CodeOf(err) == sandpit.Gone { // it did not answer
+		err = brokenError(ctx, dir, err)
+	}
+	return rep, f, err
 }
 
 // callSocket is call for any socket that serveConn answers.

@@ -152,7 +152,7 @@ func (i *Instance) waitHere(ctx context.Context) (exit sandpit.Exit, stopped boo
 			i.moveTo(dir)
 			return exit, true, nil
 		}
-		return sandpit.Exit{Reason: "the sandbox's engine has ended"}, false, nil
+		return sandpit.Exit{Reason: engineEnd(ctx, i.engineDir())}, false, nil
 	}
 	if err != nil {
 		return exit, false, err

@@ -32,7 +32,8 @@ func (e *engineProcess) alive() bool {
 	case <-e.ended:
 		return false
 	default:
-		return true
+		_, err := os.Lstat(e.dir) // which goes before the reaper does
+		return err == nil
 	}
 }
 

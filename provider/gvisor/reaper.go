@@ -87,14 +87,19 @@ func reaperMain(args []string) int {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_ = engine.Wait() // however it ended, there is nothing left to decide
+		_ = engine.Wait() // what it says is in the state
 	}()
 	awaitOwner(owner, ended)
 	if lasting {
 		awaitBoxes(filepath.Join(args[0], boxesName), ended)
 	}
-	_ = engine.Process.Kill() // fails only if it has ended
-	<-ended
+	select {
+	case <-ended:
+		_ = leaveWords(dir.path, engine.ProcessState.String(), log) // nobody is there who could be told
+	default:
+		_ = engine.Process.Kill() // fails only if it has ended
+		<-ended
+	}
 	return 0
 }
 
