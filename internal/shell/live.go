@@ -49,7 +49,7 @@ type answer struct {
 	skipping       bool // the end may be told by a mark of its own
 	stdout, stderr section
 	tell           func([]byte) // nil: nobody
-	complaint      *window // of the parser
+	complaint      *window      // of the parser
 	status         int
 	dir            string
 	bad            bool          // it could not be parsed
