@@ -32,13 +32,15 @@ type server struct {
 	cmd   *exec.Cmd
 	rest  chan struct{} // closed when the server's output has ended
 	log   *lines
+
+	transport *http.Transport // of all clients
 }
 
 // newServer starts a server with settings of its own.
 func newServer(tb testing.TB, settings ...string) *server {
 	tb.Helper()
 	dir := tb.TempDir()
-	s := &server{dir: dir, settings: append(testengine.Environ(dir),
+	s := &server{dir: dir, transport: &http.Transport{MaxIdleConnsPerHost: 1000}, settings: append(testengine.Environ(dir),
 		"SANDPIT_SERVER_LISTEN=127.0.0.1:0", "SANDPIT_SERVER_KEYLESS=false", "SANDPIT_SERVER_DRAIN=5")}
 	s.settings = append(s.settings, settings...)
 	var err error
@@ -47,9 +49,8 @@ func newServer(tb testing.TB, settings ...string) *server {
 	}
 	tb.Cleanup(s.admin.Close)
 	s.start(tb)
-	tb.Cleanup(func() {
-		s.end(tb, syscall.SIGTERM)
-	})
+	tb.Cleanup(func() { s.end(tb, syscall.SIGTERM) })
+	tb.Cleanup(s.transport.CloseIdleConnections)
 	return s
 }
 
@@ -168,20 +169,15 @@ func (s *server) connect(tb testing.TB, key, query string, o *sdk.ClientOptions)
 
 func (s *server) dial(tb testing.TB, key, query string, o *sdk.ClientOptions) (*sdk.ClientSession, error) {
 	tb.Helper()
-	transport := &http.Transport{}
 	ctx, cancel := context.WithTimeout(tb.Context(), patience)
 	defer cancel()
 	session, err := sdk.NewClient(&sdk.Implementation{Name: "test", Version: "1"}, o).Connect(ctx, &sdk.StreamableClientTransport{
-		Endpoint: s.url + "/mcp" + query, HTTPClient: &http.Client{Transport: keyed{key, transport}}, MaxRetries: -1,
+		Endpoint: s.url + "/mcp" + query, HTTPClient: &http.Client{Transport: keyed{key, s.transport}}, MaxRetries: -1,
 	}, nil)
 	if err != nil {
-		transport.CloseIdleConnections()
 		return nil, err
 	}
-	tb.Cleanup(func() {
-		_ = session.Close() // the test may have ended it, or the server
-		transport.CloseIdleConnections()
-	})
+	tb.Cleanup(func() { _ = session.Close() }) // the test may have ended it, or the server
 	return session, nil
 }
 
