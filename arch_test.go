@@ -43,6 +43,7 @@ var arrows = map[string][]string{
 	"internal/api":             {".", "internal/clock", "internal/manager", "internal/store", "internal/wire"},
 	"internal/api/data":        {".", "internal/api", "internal/manager", "internal/shell", "internal/wire", "internal/workspace"},
 	"internal/api/e2b":         {".", "internal/api", "internal/image", "internal/manager", "internal/store"},
+	"internal/api/mcp":         {".", "internal/api", "internal/manager", "internal/mcp", "internal/tool", "internal/wire"},
 	"internal/api/native":      {".", "internal/api", "internal/hostpath", "internal/image", "internal/manager", "internal/queue", "internal/sshkey", "internal/store", "internal/wire", "internal/workspace"},
 	"internal/applet":          {"."},
 	"internal/archive":         {"."},

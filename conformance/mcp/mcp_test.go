@@ -4,7 +4,6 @@ package mcp_test
 
 import (
 	"context"
-	"encoding/json"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -153,35 +152,5 @@ func TestOffer(t *testing.T) {
 		if _, err := s.ReadResource(t.Context(), &sdk.ReadResourceParams{URI: uri}); err == nil {
 			t.Errorf("the resource %s is there", uri)
 		}
-	}
-}
-
-// TestInspector uses the Inspector's command line, in JavaScript.
-func TestInspector(t *testing.T) {
-	t.Parallel()
-	npx, err := exec.LookPath("npx")
-	if err != nil {
-		testengine.Skip(t, "there is no npx")
-	}
-	inspect := func(args ...string) string {
-		t.Helper()
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
-		defer cancel()
-		cmd := exec.CommandContext(ctx, npx, append([]string{"--yes", "@modelcontextprotocol/inspector@2.12.0", "--cli", testengine.Path(t), "mcp"}, args...)...)
-		cmd.Env = append(testengine.Environ(t.TempDir()), "HOME="+os.Getenv("HOME"))
-		var errs strings.Builder
-		cmd.Stderr = &errs
-		out, err := cmd.Output()
-		if err != nil {
-			t.Fatalf("%v: %v\n%s\n%s", args, err, out, &errs)
-		}
-		return string(out)
-	}
-	var list struct{ Tools []struct{ Name string } }
-	if err := json.Unmarshal([]byte(inspect("--method", "tools/list")), &list); err != nil || len(list.Tools) < 20 {
-		t.Errorf("%d tools, %v", len(list.Tools), err)
-	}
-	if out := inspect("--method", "tools/call", "--tool-name", "shell_exec", "--tool-arg", "command=echo hello from $0"); !strings.Contains(out, "hello from bash") {
-		t.Errorf("a call: %s", out)
 	}
 }

@@ -75,6 +75,12 @@ type Server struct {
 	// of this machine in their sandboxes. What they write there is not limited. Default:
 	// false.
 	TemporaryMounts bool
+	// MCPSessions is how many sessions of agents each owner may have at a time at /mcp.
+	// From 1 to 100000. Default: 100.
+	MCPSessions int
+	// MCPIdleTimeout is how long one lasts without a request; its sandbox goes with it.
+	// Default: 1800 s.
+	MCPIdleTimeout time.Duration
 }
 
 // The values of Server.TLS.
@@ -248,7 +254,7 @@ func defaultServer(c *Config) {
 	c.Provider = "gvisor"
 	c.Server = Server{
 		Listen: "127.0.0.1:8090", Keyless: true, MaxBody: 4 << 20, MaxConnections: 10000,
-		Rate: 100, Burst: 200, Drain: 30 * time.Second,
+		Rate: 100, Burst: 200, Drain: 30 * time.Second, MCPSessions: 100, MCPIdleTimeout: 30 * time.Minute,
 	}
 	c.SSH = SSH{Listen: None, MaxConnections: 100, IdleTimeout: time.Hour}
 	c.Manager = Manager{

@@ -34,6 +34,8 @@ rate = 10
 burst = 20
 drain = "1m"
 mount_roots = ["/srv/a", "/srv/b/"]
+mcp_max_sessions = 8
+mcp_idle_timeout = "90s"
 
 [manager]
 max_sandboxes = 7
@@ -100,7 +102,7 @@ func TestServerFile(t *testing.T) {
 	want.Server = config.Server{
 		Listen: "[::]:9000", Socket: config.None, Names: []string{"sandpit.example.com", "*.boxes.example.com"},
 		TLSCert: "/etc/tls/cert.pem", TLSKey: "/etc/tls/key.pem", MaxBody: 8 << 20, MaxConnections: 500,
-		Rate: 10, Burst: 20, Drain: time.Minute, MountRoots: []string{"/srv/a", "/srv/b"},
+		Rate: 10, Burst: 20, Drain: time.Minute, MountRoots: []string{"/srv/a", "/srv/b"}, MCPSessions: 8, MCPIdleTimeout: 90 * time.Second,
 	}
 	want.Manager = config.Manager{
 		MaxSandboxes: 7, MaxVolumes: 3, MaxSnapshots: 4, MaxSnapshotBytes: 2 << 30,

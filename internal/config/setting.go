@@ -85,6 +85,8 @@ const (
 	KeyDrain           Key = "server.drain"
 	KeyMountRoots      Key = "server.mount_roots"
 	KeyTemporaryMounts Key = "server.temporary_mounts"
+	KeyMCPSessions     Key = "server.mcp_max_sessions"
+	KeyMCPIdleTimeout  Key = "server.mcp_idle_timeout"
 	KeySSHListen       Key = "ssh.listen"
 	KeySSHConnections  Key = "ssh.max_connections"
 	KeySSHIdleTimeout  Key = "ssh.idle_timeout"

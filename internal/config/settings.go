@@ -124,6 +124,10 @@ func serverSettings() []setting {
 			"Directories of this machine that clients who are no administrators may have shown in sandboxes. In the variable they are separated by colons."),
 		define(KeyTemporaryMounts, func(c *Config) *bool { return &c.Server.TemporaryMounts }, setBool,
 			"Whether clients who are no administrators may have temporary directories of this machine in their sandboxes. How much they write there is not limited."),
+		define(KeyMCPSessions, func(c *Config) *int { return &c.Server.MCPSessions }, numberOf("sessions", 1, 1e5),
+			"How many sessions of agents each owner may have at `/mcp`, each with a sandbox of its own. 1 to 100000."),
+		define(KeyMCPIdleTimeout, func(c *Config) *time.Duration { return &c.Server.MCPIdleTimeout }, timeOf("1800"),
+			"How long such a session lasts without a request; its sandbox goes with it."),
 	}
 }
 

@@ -17,8 +17,18 @@ import (
 
 // routes adds the API to a mux, and returns the paths that nobody needs a key for.
 func (s *service) routes(mux *http.ServeMux) (public []string) {
+	document := native.Register(mux, s.nativeOptions())
+	s.data.Register(mux)
+	data.Describe(document)
+	s.e2b.Register(mux)
+	s.mcp.Register(mux)
+	return append(native.Public(), e2b.PathUpload)
+}
+
+// nativeOptions say what the API is for.
+func (s *service) nativeOptions() native.Options {
 	v := ReadVersions()
-	document := native.Register(mux, native.Options{
+	return native.Options{
 		Manager: s.manager, Store: s.store, Keys: s.keys, SSH: native.SSH{Keys: s.sshKeys, Tokens: s.sshTokens, Where: s.whereSSH},
 		Images: cache{s.images, s.providers}, Providers: s.listProviders, PrePulls: s.prePuller.status,
 		Checks: []native.Check{
@@ -29,11 +39,7 @@ func (s *service) routes(mux *http.ServeMux) (public []string) {
 		},
 		Previews: s.gateway, Contexts: s.contexts,
 		MountRoots: s.cfg.Server.MountRoots, TemporaryMounts: s.cfg.Server.TemporaryMounts, Lifetime: s.cfg.Manager.Lifetime, MaxBody: s.cfg.Server.MaxBody, Log: s.log,
-	})
-	s.data.Register(mux)
-	data.Describe(document)
-	s.e2b.Register(mux)
-	return append(native.Public(), e2b.PathUpload)
+	}
 }
 
 // listProviders tells of the providers as they are now.

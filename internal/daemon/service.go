@@ -14,6 +14,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/api"
 	"github.com/sandpit-dev/sandpit/internal/api/data"
 	"github.com/sandpit-dev/sandpit/internal/api/e2b"
+	"github.com/sandpit-dev/sandpit/internal/api/mcp"
 	"github.com/sandpit-dev/sandpit/internal/clock"
 	"github.com/sandpit-dev/sandpit/internal/config"
 	"github.com/sandpit-dev/sandpit/internal/gateway"
@@ -49,6 +50,7 @@ type service struct {
 	sshTokens *sshkey.Tokens
 	data      *data.Server
 	e2b       *e2b.Server
+	mcp       *mcp.Server
 	prePuller *prePuller
 	contexts  *contexts
 	publisher *publish.Publisher
@@ -108,6 +110,10 @@ func (s *service) open(ctx context.Context) (err error) {
 		return err
 	}
 	s.e2b = e2b.New(s.e2bOptions())
+	s.mcp = mcp.New(ctx, mcp.Options{
+		Manager: s.manager, Request: s.nativeOptions().Request, MaxSessions: s.cfg.Server.MCPSessions, Idle: s.cfg.Server.MCPIdleTimeout,
+		Version: version, Log: s.log,
+	})
 	return nil
 }
 
@@ -261,6 +267,9 @@ func (s *service) close(ctx context.Context) error {
 		if err := close(); err != nil {
 			errs = append(errs, fmt.Errorf("close %s: %w", what, err))
 		}
+	}
+	if s.mcp != nil {
+		closeAs("the sessions of agents", s.mcp.Close)
 	}
 	if s.data != nil {
 		closeAs("the terminal sessions", s.data.Close)

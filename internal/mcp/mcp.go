@@ -6,7 +6,6 @@ package mcp
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"path"
@@ -24,6 +23,8 @@ import (
 // Place is where a connection's tools work.
 type Place struct {
 	Guest sandpit.Guest
+	// Hold keeps the place for a call. Default: nobody else can take it away.
+	Hold func(ctx context.Context) (Held, error)
 	// ID names the sandbox for people.
 	ID sandpit.ID
 	// Dir and User as in tool.SessionOptions.
@@ -32,7 +33,17 @@ type Place struct {
 	Close func(ctx context.Context) error
 }
 
-// Options are what a Server is like.
+// Held is a place during a call, and after Release no more.
+type Held interface {
+	// Context ends with that of the call, or when the place is taken away, with the reason
+	// as its cause.
+	Context() context.Context
+	// Guest is another one than before if the sandbox was started anew.
+	Guest() sandpit.Guest
+	Release()
+}
+
+// Options are what a connection is like.
 type Options struct {
 	// Tools are those that are offered.
 	Tools *tool.Registry
@@ -47,10 +58,8 @@ type Options struct {
 
 const (
 	closeTimeout = 30 * time.Second
-	// heartbeat is how often a client that wants progress hears of a call that takes long.
-	heartbeat = 5 * time.Second
-	// maxFrame bounds one message of a client, in bytes.
-	maxFrame = 24 << 20
+	// MaxMessage bounds one message of a client, in bytes.
+	MaxMessage = 24 << 20
 	// scheme is of resources: files of the sandbox.
 	scheme = "sandbox://"
 	// maxResource is the largest file that is handed out, in bytes.
@@ -65,7 +74,7 @@ const (
 // and gives the sandbox back.
 func Serve(ctx context.Context, o Options, in io.ReadCloser, out io.WriteCloser) error {
 	c := &connection{Options: o}
-	err := c.server().Run(ctx, &sdk.IOTransport{Reader: in, Writer: out, MaxLineLength: maxFrame})
+	err := c.server("").Run(ctx, &sdk.IOTransport{Reader: in, Writer: out, MaxLineLength: MaxMessage})
 	if errors.Is(err, context.Canceled) || errors.Is(err, io.EOF) {
 		err = nil // that is how a connection ends
 	}
@@ -76,15 +85,19 @@ func Serve(ctx context.Context, o Options, in io.ReadCloser, out io.WriteCloser)
 type connection struct {
 	Options
 
+	calls calls
+
 	mu      sync.Mutex // held while a sandbox is made: who comes meanwhile waits for it
 	place   *Place
+	guest   sandpit.Guest // of the session
 	session *tool.Session
 	closed  bool
 }
 
-func (c *connection) server() *sdk.Server {
+// server is what answers a connection. Its ID is for HTTP only.
+func (c *connection) server(id string) *sdk.Server {
 	s := sdk.NewServer(&sdk.Implementation{Name: "sandpit", Title: "sandpit: sandboxes for agents", Version: c.Version}, &sdk.ServerOptions{
-		Instructions: instructions, Logger: c.Log, Capabilities: &sdk.ServerCapabilities{},
+		Instructions: instructions, Logger: c.Log, Capabilities: &sdk.ServerCapabilities{}, GetSessionID: func() string { return id },
 	})
 	for _, t := range c.Tools.Tools() {
 		destructive, open := t.Hints.Destructive, t.Hints.OpenWorld
@@ -102,21 +115,39 @@ func (c *connection) server() *sdk.Server {
 }
 
 func (c *connection) call(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
-	stop := c.report(ctx, r)
-	defer stop()
-	session, err := c.enter(ctx)
+	ctx, done, err := c.calls.begin(ctx)
 	if err != nil {
-		text := "ERROR: " + err.Error()
-		if hint := sandpit.HintOf(err); hint != "" {
-			text += " (" + hint + ")"
-		}
-		return &sdk.CallToolResult{IsError: true, Content: []sdk.Content{&sdk.TextContent{Text: text}}}, nil
+		return refusal(err), nil
 	}
-	result := c.Tools.Invoke(ctx, session, r.Params.Name, r.Params.Arguments)
+	defer done()
+	ctx, live := tool.WithLive(ctx)
+	stop := c.report(ctx, r, live)
+	defer stop()
+	v, err := c.enter(ctx)
+	if err != nil {
+		return refusal(err), nil
+	}
+	defer v.release()
+	result := c.Tools.Invoke(v.ctx, v.session, r.Params.Name, r.Params.Arguments)
+	why := context.Cause(v.ctx)
+	v.release() // who ends the sandbox waits for that
+	if sandpit.CodeOf(why) == sandpit.Gone {
+		c.forget(ctx, v.session)
+		return refusal(why), nil // which tells more than how the call felt
+	}
 	if result.Problem != nil && result.Problem.Code == sandpit.Gone {
-		c.forget(ctx, session)
+		c.forget(ctx, v.session)
 	}
 	return answer(result), nil
+}
+
+// refusal is the answer to a call that was not carried out.
+func refusal(err error) *sdk.CallToolResult {
+	text := "ERROR: " + err.Error()
+	if hint := sandpit.HintOf(err); hint != "" {
+		text += " (" + hint + ")"
+	}
+	return &sdk.CallToolResult{IsError: true, Content: []sdk.Content{&sdk.TextContent{Text: text}}}
 }
 
 func answer(r tool.Result) *sdk.CallToolResult {
@@ -130,47 +161,23 @@ func answer(r tool.Result) *sdk.CallToolResult {
 	return a
 }
 
-// report tells a client that asked for it that a call goes on, until it is stopped.
-func (c *connection) report(ctx context.Context, r *sdk.CallToolRequest) (stop func()) {
-	token := r.Params.GetProgressToken()
-	if token == nil {
-		return func() {}
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	var done sync.WaitGroup
-	done.Go(func() {
-		ticker := time.NewTicker(heartbeat)
-		defer ticker.Stop()
-		for begun := time.Now(); ; {
-			select {
-			case <-ctx.Done():
-				return
-			case now := <-ticker.C:
-				seconds := now.Sub(begun).Round(time.Second).Seconds()
-				// A client that has gone is noticed by who serves it.
-				_ = r.Session.NotifyProgress(ctx, &sdk.ProgressNotificationParams{
-					ProgressToken: token, Progress: seconds, Message: fmt.Sprintf("%s runs for %g s", r.Params.Name, seconds),
-				})
-			}
-		}
-	})
-	return func() {
-		cancel()
-		done.Wait()
-	}
-}
-
 // read hands out a file.
 func (c *connection) read(ctx context.Context, r *sdk.ReadResourceRequest) (*sdk.ReadResourceResult, error) {
 	name, ok := strings.CutPrefix(r.Params.URI, scheme)
 	if !ok || !path.IsAbs(name) {
 		return nil, sdk.ResourceNotFoundError(r.Params.URI)
 	}
-	session, err := c.enter(ctx)
+	ctx, done, err := c.calls.begin(ctx)
 	if err != nil {
 		return nil, err
 	}
-	data, err := session.ReadFile(ctx, name, maxResource)
+	defer done()
+	v, err := c.enter(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer v.release()
+	data, err := v.session.ReadFile(v.ctx, name, maxResource)
 	if sandpit.CodeOf(err) == sandpit.NotFound {
 		return nil, sdk.ResourceNotFoundError(r.Params.URI)
 	}
@@ -186,55 +193,92 @@ func (c *connection) read(ctx context.Context, r *sdk.ReadResourceRequest) (*sdk
 	return &sdk.ReadResourceResult{Contents: []*sdk.ResourceContents{contents}}, nil
 }
 
-// enter returns the session, made with its sandbox when it is needed.
-func (c *connection) enter(ctx context.Context) (*tool.Session, error) {
+// visit is the session during a call.
+type visit struct {
+	session *tool.Session
+	ctx     context.Context //nolint:containedctx // it is that of the call, and ends when the sandbox is taken away
+	release func()
+}
+
+// enter returns the session, made with its sandbox when it is needed. The caller must
+// release it.
+func (c *connection) enter(ctx context.Context) (visit, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
-		return nil, sandpit.Errorf(sandpit.Gone, "the connection has ended")
+		return visit{}, errEnded
+	}
+	if c.place == nil {
+		place, err := c.Open(ctx)
+		if err != nil {
+			return visit{}, err
+		}
+		c.place = &place
+	}
+	v, guest := visit{ctx: ctx, release: func() {}}, c.place.Guest
+	if c.place.Hold != nil {
+		held, err := c.place.Hold(ctx)
+		if code := sandpit.CodeOf(err); code == sandpit.Gone || code == sandpit.NotFound {
+			c.drop(ctx)
+		}
+		if err != nil {
+			return visit{}, err
+		}
+		v.ctx, v.release, guest = held.Context(), held.Release, held.Guest()
+	}
+	if err := c.begin(guest); err != nil {
+		v.release()
+		return visit{}, err
+	}
+	v.session = c.session
+	return v, nil
+}
+
+// begin makes the session if there is none for this guest.
+func (c *connection) begin(guest sandpit.Guest) error {
+	if c.session != nil && c.guest == guest {
+		return nil
 	}
 	if c.session != nil {
-		return c.session, nil
+		_ = c.session.Close() // what was in it has ended with the guest that it had
 	}
-	place, err := c.Open(ctx)
-	if err != nil {
-		return nil, err
-	}
-	session, err := tool.NewSession(place.Guest, tool.SessionOptions{ID: string(place.ID), Dir: place.Dir, User: place.User})
-	if err != nil {
-		return nil, errors.Join(err, leave(ctx, place, nil))
-	}
-	c.place, c.session = &place, session
-	return session, nil
+	session, err := tool.NewSession(guest, tool.SessionOptions{ID: string(c.place.ID), Dir: c.place.Dir, User: c.place.User})
+	c.session, c.guest = session, guest
+	return err
 }
 
 // forget lets go of a sandbox that has ended, so that the next call gets another.
 func (c *connection) forget(ctx context.Context, session *tool.Session) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.session != session {
-		return
+	if c.session == session {
+		c.drop(ctx)
 	}
-	if err := leave(ctx, *c.place, session); err != nil && c.Log != nil {
-		c.Log.WarnContext(ctx, "a sandbox that has ended could not be given back", slog.Any("error", err))
-	}
-	c.place, c.session = nil, nil
 }
 
+// drop is forget for who has the lock.
+func (c *connection) drop(ctx context.Context) {
+	if err := c.leave(ctx); err != nil && c.Log != nil {
+		c.Log.WarnContext(ctx, "a sandbox that has ended could not be given back", slog.Any("error", err))
+	}
+}
+
+// close ends what goes on, and gives the sandbox back. It is idempotent.
 func (c *connection) close(ctx context.Context) error {
+	c.calls.end()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.closed = true
-	if c.session == nil {
-		return nil
-	}
-	err := leave(ctx, *c.place, c.session)
-	c.place, c.session = nil, nil
-	return err
+	return c.leave(ctx)
 }
 
-// leave ends a session and gives its place back, also when nobody waits any more.
-func leave(ctx context.Context, place Place, session *tool.Session) error {
+// leave ends the session and gives its place back, also when nobody waits any more.
+func (c *connection) leave(ctx context.Context) error {
+	place, session := c.place, c.session
+	c.place, c.session, c.guest = nil, nil, nil
+	if place == nil {
+		return nil
+	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
 	gone := place.Close(ctx) // first: what runs in it need not be waited for then

@@ -48,7 +48,8 @@ type answer struct {
 	token          string
 	skipping       bool // the end may be told by a mark of its own
 	stdout, stderr section
-	complaint      *window // of the parser
+	tell           func([]byte) // nil: nobody
+	complaint      *window      // of the parser
 	status         int
 	dir            string
 	bad            bool          // it could not be parsed
@@ -123,7 +124,7 @@ func (l *live) ready(ctx context.Context) error {
 // settle returns once the shell has answered a call that does nothing, so that
 // nothing of an earlier one is on its way. It has the token of that one.
 func (l *live) settle(ctx context.Context, token string) error {
-	a, err := l.begin(ctx, call{token: token, text: ":"}, 0)
+	a, err := l.begin(ctx, call{token: token, text: ":"}, 0, nil)
 	if err != nil {
 		return err
 	}
@@ -156,12 +157,13 @@ func newToken() string {
 	return hex.EncodeToString(raw)
 }
 
-// begin sends a command. Its outputs are kept within limit bytes each.
-func (l *live) begin(ctx context.Context, c call, limit int) (*answer, error) {
+// begin sends a command. Its outputs are kept within limit bytes each, and told to tell,
+// which may be nil.
+func (l *live) begin(ctx context.Context, c call, limit int, tell func([]byte)) (*answer, error) {
 	if c.token == "" {
 		c.token = newToken()
 	}
-	a := &answer{token: c.token, complaint: newWindow(4 << 10), done: make(chan struct{})}
+	a := &answer{token: c.token, complaint: newWindow(4 << 10), tell: tell, done: make(chan struct{})}
 	a.stdout.kept, a.stderr.kept = newWindow(limit), newWindow(limit)
 	l.mu.Lock()
 	l.stdout.expect(c.token)
@@ -217,6 +219,9 @@ func (l *live) text(stderr bool) func([]byte) {
 			l.between.write(p)
 		case s.stage == markBegin:
 			s.kept.write(p)
+			if l.call.tell != nil {
+				l.call.tell(p)
+			}
 		case stderr: // of the parser
 			l.call.complaint.write(p)
 		}

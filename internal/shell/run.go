@@ -67,7 +67,7 @@ func (s *Session) run(ctx context.Context, r RunRequest, c call) (Result, error)
 	}
 	fresh = fresh || s.unsaid.fresh
 	began := time.Now()
-	a, err := s.shell.begin(ctx, c, r.MaxOutput)
+	a, err := s.shell.begin(ctx, c, r.MaxOutput, r.Output)
 	if err != nil && sandpit.CodeOf(err) != sandpit.Gone { // Gone is told below, with its reason
 		err = errors.Join(err, s.shell.kill(ctx))
 		s.shell = nil

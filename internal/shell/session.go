@@ -96,6 +96,9 @@ type RunRequest struct {
 	// MaxOutput is how much of each output is kept, in bytes. Default: the
 	// session's; at most 64 MiB.
 	MaxOutput int `json:"max_output,omitempty"`
+	// Output is told what both streams say, as it comes. It must return at once, and not
+	// keep what it gets. Default: nobody is.
+	Output func([]byte) `json:"-"`
 }
 
 func (r RunRequest) validate() error {

@@ -91,7 +91,7 @@ func shellExec(ctx context.Context, s *Session, in execInput) (Result, error) {
 	if seconds == 0 {
 		seconds = defaultExec
 	}
-	r, err := sh.Run(ctx, shell.RunRequest{Command: command, Timeout: duration(seconds), MaxOutput: maxCommandOutput})
+	r, err := sh.Run(ctx, shell.RunRequest{Command: command, Timeout: duration(seconds), MaxOutput: maxCommandOutput, Output: s.live(ctx)})
 	output := string(r.Stdout)
 	if len(r.Late) > 0 {
 		output = "(from earlier commands in the background:)\n" + string(r.Late) + "\n" + output

@@ -107,6 +107,13 @@ func (s *server) create(ctx context.Context, in *createIn) (*createOut, error) {
 	return &createOut{pathSandboxes + "/" + string(made.ID), made}, nil
 }
 
+// Request puts what p asks for into the words of the manager, as for createSandbox.
+//
+// Invalid, NotFound, PermissionDenied: p cannot have that.
+func (o Options) Request(ctx context.Context, p api.Principal, w wire.Create) (manager.CreateRequest, error) {
+	return (&server{Options: o}).request(ctx, p, &createIn{Body: w})
+}
+
 // request puts what is asked for into the words of the manager.
 func (s *server) request(ctx context.Context, p api.Principal, in *createIn) (manager.CreateRequest, error) {
 	r := manager.CreateRequest{Owner: p.Owner, Provider: in.Body.Provider, Spec: in.Body.Spec, Key: in.Key, Offline: in.Body.Offline}

@@ -1,0 +1,154 @@
+package mcp
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/api"
+	"github.com/sandpit-dev/sandpit/internal/manager"
+	"github.com/sandpit-dev/sandpit/internal/mcp"
+	"github.com/sandpit-dev/sandpit/internal/tool"
+	"github.com/sandpit-dev/sandpit/internal/wire"
+)
+
+const (
+	// label marks the sandboxes of sessions, so that they are found after a crash. The value
+	// is always marked.
+	label, marked = "sandpit.mcp", "session"
+	// spare is how much longer a sandbox may be idle than its session, which removes it.
+	spare = 5 * time.Minute
+	// headerPrefix is what the headers begin with that say the same as the query.
+	headerPrefix = "Sandpit-"
+)
+
+// choice is what a client wants its session to be like.
+type choice struct {
+	image    sandpit.Image
+	provider string
+	network  *bool // nil: the server's default
+	tools    []tool.Category
+	idle     time.Duration
+}
+
+// choiceOf reads what the request that begins a session says: in its query, such as
+// /mcp?template=node&tools=file,shell, or in headers, such as Sandpit-Template.
+func choiceOf(r *http.Request) (choice, error) {
+	query, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return choice{}, sandpit.Errorf(sandpit.Invalid, "the query of the URL is none")
+	}
+	var c choice
+	known := []string{"image", "template", "provider", "network", "tools"}
+	for name := range query {
+		if !slices.Contains(known, name) {
+			return c, sandpit.Errorf(sandpit.Invalid, "there is no choice %.40q; there are %s", name, strings.Join(known, ", "))
+		}
+	}
+	said := make(map[string]string, len(known))
+	for _, name := range known {
+		values := append(query[name], r.Header.Values(headerPrefix+name)...)
+		for _, v := range values {
+			if v != values[0] {
+				return c, sandpit.Errorf(sandpit.Invalid, "%s is said twice, and not the same", name)
+			}
+			said[name] = v
+		}
+	}
+	if said["image"] != "" && said["template"] != "" {
+		return c, sandpit.Errorf(sandpit.Invalid, "image and template exclude each other")
+	}
+	c.image, c.provider = sandpit.Image(said["image"]), said["provider"]
+	if name := said["template"]; name != "" {
+		c.image = sandpit.Image(sandpit.TemplatePrefix + name)
+	}
+	if text := said["network"]; text != "" {
+		on, err := strconv.ParseBool(text)
+		if err != nil {
+			return c, sandpit.Errorf(sandpit.Invalid, "network %.20q: want true or false", text)
+		}
+		c.network = &on
+	}
+	for name := range strings.SplitSeq(said["tools"], ",") {
+		if name = strings.TrimSpace(name); name != "" {
+			c.tools = append(c.tools, tool.Category(name))
+		}
+	}
+	return c, nil
+}
+
+// create asks for the sandbox.
+func (c choice) create() wire.Create {
+	w := wire.Create{
+		Provider: c.provider,
+		Spec:     sandpit.Spec{Image: c.image, Labels: map[string]string{label: marked}},
+		Policy:   wire.Policy{IdleTimeout: (c.idle + spare).Seconds(), IdleAction: sandpit.ActionKill},
+	}
+	if c.network != nil {
+		w.Spec.Network.Online, w.Offline = *c.network, !*c.network
+	}
+	return w
+}
+
+// opener returns what makes the sandbox of a session.
+func (s *Server) opener(who api.Principal, c choice) func(context.Context) (mcp.Place, error) {
+	return func(ctx context.Context) (mcp.Place, error) {
+		r, err := s.o.Request(ctx, who, c.create())
+		if err != nil {
+			return mcp.Place{}, err
+		}
+		made, err := s.o.Manager.Create(ctx, r)
+		if err != nil {
+			return mcp.Place{}, err
+		}
+		return mcp.Place{
+			ID: made.ID, Dir: made.Spec.WorkDir, User: made.Spec.User,
+			Hold:  func(ctx context.Context) (mcp.Held, error) { return held(s.o.Manager.Use(ctx, made.ID)) },
+			Close: func(ctx context.Context) error { return s.o.Manager.Delete(ctx, made.ID) },
+		}, nil
+	}
+}
+
+// held keeps a nil pointer from becoming something.
+func held(h *manager.Handle, err error) (mcp.Held, error) {
+	if err != nil {
+		return nil, err
+	}
+	return h, nil
+}
+
+// registries are the tools of each choice of categories, of which there are not many.
+type registries struct {
+	mu   sync.Mutex
+	made map[string]*tool.Registry
+}
+
+// of returns the tools of some categories; of all if none is named. Invalid: there is no
+// such category.
+func (r *registries) of(categories []tool.Category) (*tool.Registry, error) {
+	categories = slices.Compact(slices.Sorted(slices.Values(categories)))
+	var key strings.Builder
+	for _, c := range categories {
+		key.WriteString(string(c) + ",")
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if tools := r.made[key.String()]; tools != nil {
+		return tools, nil
+	}
+	tools, err := tool.New(nil, categories...)
+	if err != nil {
+		return nil, err
+	}
+	if r.made == nil {
+		r.made = make(map[string]*tool.Registry)
+	}
+	r.made[key.String()] = tools
+	return tools, nil
+}

@@ -1,0 +1,317 @@
+// Package mcp serves the Model Context Protocol over HTTP: the tools of agents, in a sandbox
+// that the server makes for each session of a client.
+//
+// A session belongs to the key that began it. Its sandbox is made with the first call of a
+// tool, as one of the owner's and under their quotas, and is removed when the session ends:
+// when its client says so, when it is idle for too long, or when the server ends. What a
+// server leaves behind that was killed is removed by the next one; if there is none, the
+// sandbox's own idle time ends it.
+package mcp
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/api"
+	"github.com/sandpit-dev/sandpit/internal/manager"
+	"github.com/sandpit-dev/sandpit/internal/mcp"
+	"github.com/sandpit-dev/sandpit/internal/wire"
+)
+
+// Path is where clients find the server.
+const Path = "/mcp"
+
+// Options say what a Server works with. Manager and Request must be given; the zero value
+// of another field means the default stated with it.
+type Options struct {
+	Manager *manager.Manager
+	// Request puts what a client wants for a sandbox into the words of the manager, if they
+	// may have it.
+	Request func(context.Context, api.Principal, wire.Create) (manager.CreateRequest, error)
+	// MaxSessions is how many each owner may have at a time. Default: 100.
+	MaxSessions int
+	// Idle is how long a session lasts without a request. Default: 30 min.
+	Idle time.Duration
+	// Version is told to clients.
+	Version string
+	// Log hears of sandboxes that cannot be removed. Default: nobody does.
+	Log *slog.Logger
+}
+
+// bodyLimit is how long the body of a request may take to come, and answerLimit how long a
+// client may take to read a part of an answer.
+const (
+	bodyLimit   = 60 * time.Second
+	answerLimit = 30 * time.Second
+)
+
+// Server has the sessions. All methods may be called concurrently.
+type Server struct {
+	o       Options
+	tools   registries
+	origins *http.CrossOriginProtection
+	group   sync.WaitGroup // of sessions, and of the removal of what others left
+
+	mu       sync.Mutex
+	closed   bool
+	sessions map[string]*session
+	owners   map[string]int // how many sessions each has
+}
+
+// session is one client's.
+type session struct {
+	*mcp.Session
+
+	who api.Principal
+	// over is closed when its sandbox is gone.
+	over chan struct{}
+}
+
+// New returns a Server, which removes the sandboxes that an earlier one left in ctx. The
+// caller must Close it.
+func New(ctx context.Context, o Options) *Server {
+	if o.MaxSessions <= 0 {
+		o.MaxSessions = 100
+	}
+	if o.Idle <= 0 {
+		o.Idle = 30 * time.Minute
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	s := &Server{o: o, origins: http.NewCrossOriginProtection(), sessions: make(map[string]*session), owners: make(map[string]int)}
+	for _, left := range o.Manager.List(manager.Filter{Labels: map[string]string{label: marked}}) {
+		s.group.Go(func() {
+			if err := o.Manager.Delete(context.WithoutCancel(ctx), left.ID); err != nil {
+				o.Log.WarnContext(ctx, "the sandbox of a session of an earlier server is not removed yet",
+					slog.String("sandbox", string(left.ID)), slog.Any("error", err))
+			}
+		})
+	}
+	return s
+}
+
+// Close ends all sessions, removes their sandboxes and waits for that. It is idempotent.
+func (s *Server) Close() error {
+	s.mu.Lock()
+	s.closed = true
+	for _, one := range s.sessions {
+		s.group.Go(one.Close)
+	}
+	s.mu.Unlock()
+	s.group.Wait()
+	return nil
+}
+
+// Register adds the server to a mux, behind which requests have a principal. The mux must
+// not bound the bodies or the time of requests.
+func (s *Server) Register(mux *http.ServeMux) {
+	for _, method := range []string{http.MethodGet, http.MethodPost, http.MethodDelete} {
+		mux.HandleFunc(method+" "+Path, func(w http.ResponseWriter, r *http.Request) {
+			if err := s.serve(w, r); err != nil {
+				api.WriteError(w, r, err)
+			}
+		})
+	}
+}
+
+// serve answers a request. An error is one that is to be told.
+func (s *Server) serve(w http.ResponseWriter, r *http.Request) error {
+	who, err := api.PrincipalOf(r.Context())
+	if err != nil {
+		return err
+	}
+	if err := s.checkOrigin(r); err != nil {
+		return err
+	}
+	if r.Body, err = whole(w, r); err != nil {
+		return err
+	}
+	w = &unhurried{w}
+	id := r.Header.Get(mcp.HeaderSession)
+	if id == "" {
+		if r.Method == http.MethodPost {
+			return s.begin(w, r, who)
+		}
+		return sandpit.Errorf(sandpit.Invalid, "the header %s is missing", mcp.HeaderSession)
+	}
+	one, err := s.find(id, who)
+	if err != nil {
+		return err
+	}
+	switch r.Method {
+	case http.MethodDelete:
+		return one.end(w, r)
+	case http.MethodGet:
+		ctx, stop := untilDraining(r.Context())
+		defer stop()
+		r = r.WithContext(ctx)
+	}
+	one.ServeHTTP(w, r)
+	return nil
+}
+
+// checkOrigin refuses what pages of other sites ask for, by whatever method. The edge lets
+// them read what changes nothing.
+func (s *Server) checkOrigin(r *http.Request) error {
+	as := r.Clone(r.Context())
+	as.Method = http.MethodPost
+	if err := s.origins.Check(as); err != nil {
+		return sandpit.Errorf(sandpit.PermissionDenied, "a page of another site may not do this: %w", err)
+	}
+	return nil
+}
+
+// find returns a session of whoever asks. NotFound, also for one of others.
+func (s *Server) find(id string, who api.Principal) (*session, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	one := s.sessions[id]
+	if one == nil || one.who.Owner != who.Owner || one.who.KeyID != who.KeyID {
+		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "there is no session %.64q, or it has ended", id), "begin a new one")
+	}
+	return one, nil
+}
+
+// begin answers a request outside of a session, which begins one if it says hello.
+func (s *Server) begin(w http.ResponseWriter, r *http.Request, who api.Principal) error {
+	wanted, err := choiceOf(r)
+	if err != nil {
+		return err
+	}
+	wanted.idle = s.o.Idle
+	if _, err := s.o.Request(r.Context(), who, wanted.create()); err != nil {
+		return err // sooner than with the first call
+	}
+	tools, err := s.tools.of(wanted.tools)
+	if err != nil {
+		return err
+	}
+	id := rand.Text()
+	one := &session{who: who, over: make(chan struct{}), Session: mcp.NewSession(mcp.Options{
+		Tools: tools, Version: s.o.Version, Open: s.opener(who, wanted),
+	}, id, s.o.Idle)}
+	if err := s.enter(id, one); err != nil {
+		return err
+	}
+	defer s.follow(context.WithoutCancel(r.Context()), id, one)
+	one.ServeHTTP(w, r)
+	return nil
+}
+
+// enter counts a session. Exhausted: the owner has too many. Unavailable: the server ends.
+func (s *Server) enter(id string, one *session) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	owner := one.who.Owner
+	if s.closed {
+		return api.ErrDraining
+	}
+	if s.owners[owner] >= s.o.MaxSessions {
+		return sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "owner %.100q has %d sessions already", owner, s.owners[owner]),
+			"end those that nobody needs, by DELETE; those that are idle end by themselves")
+	}
+	s.owners[owner]++
+	s.sessions[id] = one
+	return nil
+}
+
+// follow sees to it that a session is forgotten when it has ended, which one that did not
+// begin has already.
+func (s *Server) follow(ctx context.Context, id string, one *session) {
+	end := func() {
+		if err := one.Wait(ctx); err != nil {
+			s.o.Log.WarnContext(ctx, "the sandbox of a session is not removed yet", slog.Any("error", err))
+		}
+		s.leave(id, one)
+	}
+	if !one.Begun() {
+		end()
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed { // Close waits for what it has seen
+		s.group.Go(one.Close)
+	}
+	s.group.Go(end)
+}
+
+func (s *Server) leave(id string, one *session) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	owner := one.who.Owner
+	delete(s.sessions, id)
+	if s.owners[owner]--; s.owners[owner] == 0 {
+		delete(s.owners, owner)
+	}
+	close(one.over)
+}
+
+// end ends a session, and answers when its sandbox is gone.
+func (one *session) end(w http.ResponseWriter, r *http.Request) error {
+	one.Close()
+	select {
+	case <-one.over:
+	case <-r.Context().Done(): // it goes on without this client
+		return context.Cause(r.Context())
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// whole reads the body of a request in a limited time, so that nobody else has to.
+func whole(w http.ResponseWriter, r *http.Request) (io.ReadCloser, error) {
+	if r.Body == nil || r.Body == http.NoBody {
+		return http.NoBody, nil
+	}
+	control := http.NewResponseController(w)
+	_ = control.SetReadDeadline(time.Now().Add(bodyLimit)) // what cannot have one needs none
+	text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, mcp.MaxMessage))
+	_ = control.SetReadDeadline(time.Time{})
+	if large, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		return nil, sandpit.Errorf(sandpit.Invalid, "the request is larger than %d bytes", large.Limit)
+	}
+	if err != nil {
+		return nil, sandpit.Errorf(sandpit.Invalid, "the request does not come as a whole")
+	}
+	return io.NopCloser(bytes.NewReader(text)), nil
+}
+
+// untilDraining is a context that ends with ctx, or when the server is about to: who only
+// listens is not waited for.
+func untilDraining(ctx context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var watching sync.WaitGroup
+	watching.Go(func() {
+		select {
+		case <-api.Draining(ctx):
+			cancel()
+		case <-ctx.Done():
+		}
+	})
+	return ctx, func() {
+		cancel()
+		watching.Wait()
+	}
+}
+
+// unhurried gives each part of an answer its own time, since the whole has none.
+type unhurried struct{ http.ResponseWriter }
+
+// Unwrap lets http.ResponseController find what the connection can do.
+func (u *unhurried) Unwrap() http.ResponseWriter { return u.ResponseWriter }
+
+func (u *unhurried) Write(p []byte) (int, error) {
+	// What cannot have one needs none.
+	_ = http.NewResponseController(u.ResponseWriter).SetWriteDeadline(time.Now().Add(answerLimit))
+	return u.ResponseWriter.Write(p)
+}

@@ -1,0 +1,88 @@
+package tool
+
+import (
+	"bytes"
+	"context"
+	"strings"
+	"sync"
+)
+
+const (
+	// maxLive is how much of the newest output is kept, in bytes.
+	maxLive = 16 << 10
+	// maxLines and maxLinesText bound what Lines returns, the latter in bytes.
+	maxLines     = 10
+	maxLinesText = 2 << 10
+)
+
+// Live is the newest output of the command of a call that goes on. All methods may be
+// called concurrently.
+type Live struct {
+	mu      sync.Mutex
+	session *Session // nil: nothing writes to it
+	text    []byte
+	cut     bool // text begins in the middle
+}
+
+type liveKey struct{}
+
+// WithLive returns a context of a call whose output can be looked at while it goes on. Not
+// all tools have one.
+func WithLive(ctx context.Context) (context.Context, *Live) {
+	l := &Live{}
+	return context.WithValue(ctx, liveKey{}, l), l
+}
+
+// live returns what takes the output of a command of the session; nil if nobody looks.
+func (s *Session) live(ctx context.Context) func([]byte) {
+	l, ok := ctx.Value(liveKey{}).(*Live)
+	if !ok {
+		return nil
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.session, l.text, l.cut = s, nil, false
+	return l.write
+}
+
+func (l *Live) write(p []byte) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.text = append(l.text, p...)
+	if over := len(l.text) - maxLive; over > 0 {
+		l.text = append(l.text[:0], l.text[over:]...)
+		l.cut = true
+	}
+}
+
+// Lines returns the last lines that are complete, up to 10 lines and 2 KiB, as valid UTF-8
+// without secrets.
+func (l *Live) Lines() string {
+	l.mu.Lock()
+	session, text, cut := l.session, string(l.text[:1+bytes.LastIndexByte(l.text, '\n')]), l.cut
+	l.mu.Unlock()
+	if session == nil {
+		return ""
+	}
+	if cut { // what is before the first end of a line may be the rest of a secret
+		_, text, _ = strings.Cut(text, "\n")
+	}
+	lines := strings.Split(strings.TrimRight(session.maskedLines(text), "\n"), "\n")
+	text = strings.Join(lines[max(0, len(lines)-maxLines):], "\n")
+	return strings.ToValidUTF8(text[max(0, len(text)-maxLinesText):], "")
+}
+
+// maskedLines is a text without secrets, of which it may hold some lines only.
+func (s *Session) maskedLines(text string) string {
+	text = s.masked(text)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for value := range s.secrets {
+		for line := range strings.Lines(value) {
+			if line = strings.TrimSpace(line); len(line) >= minSecret {
+				text = strings.ReplaceAll(text, line, masked)
+			}
+		}
+	}
+	return text
+}
