@@ -45,7 +45,7 @@ var arrows = map[string][]string{
 	"internal/api/e2b":         {".", "internal/api", "internal/image", "internal/manager", "internal/store"},
 	"internal/api/mcp":         {".", "internal/api", "internal/manager", "internal/mcp", "internal/tool", "internal/wire"},
 	"internal/api/native":      {".", "internal/api", "internal/hostpath", "internal/image", "internal/manager", "internal/queue", "internal/sshkey", "internal/store", "internal/wire", "internal/workspace"},
-	"internal/applet":          {"."},
+	"internal/applet":          {".", "internal/beneath"},
 	"internal/archive":         {"."},
 	"internal/beneath":         {},
 	"internal/cli":             {".", "client", "internal/config", "internal/daemon", "internal/hostpath", "internal/mcp", "internal/screen", "internal/tool", "internal/usage", "internal/workspace"},

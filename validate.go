@@ -14,6 +14,14 @@ const GuestDir = "/.sandpit"
 // holds.
 const GuestProgram = GuestDir + "/sandpit-guest"
 
+// FirstSessionUID and LastSessionUID bound the user and group IDs of sessions that share a
+// sandbox. What the guest starts for such a user can gain no rights (no_new_privs), and
+// makes files for that user alone (umask 077).
+const (
+	FirstSessionUID = 40_000
+	LastSessionUID  = 59_999
+)
+
 var hostnamePattern = regexp.MustCompile(`^[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?$`)
 
 // Validate refuses what can be made into a sandbox by no provider. Whether an image

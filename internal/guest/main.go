@@ -36,6 +36,8 @@ func role(name string) (status int, known bool) {
 		return interpreter.Main(os.Args[2:]), true
 	case site.Arg:
 		return told(showFiles()), true
+	case maskedArg:
+		return told(runMasked(os.Args[2:])), true
 	}
 	return applet.Main(name)
 }

@@ -34,6 +34,7 @@ const (
 // child is a process the guest started.
 type child struct {
 	pid     int
+	uid     int
 	tag     *string
 	config  *process.ProcessConfig
 	command *command
@@ -101,11 +102,13 @@ type processes struct {
 	journal *commandList
 	wg      sync.WaitGroup
 
-	mu     sync.Mutex
-	byPID  map[int]*child
-	exits  []*child // ended, oldest first
-	closed bool
-	killed lastKill
+	mu sync.Mutex
+	// launchers are for the processes of sessions.
+	launchers launchers
+	byPID     map[int]*child
+	exits     []*child // ended, oldest first
+	closed    bool
+	killed    lastKill
 }
 
 // newProcesses keeps what does not fit into memory of processes' output in a
@@ -113,7 +116,7 @@ type processes struct {
 func newProcesses(journalDir string) *processes {
 	ps := &processes{
 		reaper: newReaper(), self: ownIdentity(), groups: noGroups(),
-		journal: newCommands(journalDir), byPID: make(map[int]*child),
+		journal: newCommands(journalDir), byPID: make(map[int]*child), launchers: make(launchers),
 	}
 	ps.null, ps.nullErr = os.Open(os.DevNull)
 	return ps
@@ -173,23 +176,31 @@ func (ps *processes) start(p plan, req *process.StartRequest, first *subscriber)
 	}
 	c.pid, err = ps.reaper.start(
 		func() (int, error) {
-			pid, err := syscall.ForkExec(p.program, p.args, attr)
-			if errors.Is(err, syscall.EAGAIN) && ps.groups.spare != noGroup {
-				attr.Sys.CgroupFD = ps.groups.spare
-				pid, err = syscall.ForkExec(p.program, p.args, attr)
+			if p.user.isSession() {
+				return ps.launchers.start(p, func(program string, args []string) (int, error) { return ps.fork(program, args, attr) })
 			}
-			return pid, err
+			return ps.fork(p.program, p.args, attr)
 		},
 		func(ws syscall.WaitStatus) { exited <- ws })
 	if err != nil {
 		streams.closeOurs()
 		return nil, &startError{p.args[0], err}
 	}
-	c.terminal, c.input = streams.terminal, streams.input
+	c.terminal, c.input, c.uid = streams.terminal, streams.input, p.user.uid
 	c.command = ps.journal.add(p.command, c.pid, req)
 	ps.byPID[c.pid] = c
 	ps.wg.Go(func() { ps.follow(c, streams, exited) })
 	return c, nil
+}
+
+// fork starts a process, at the limit of processes in the group that has room left.
+func (ps *processes) fork(program string, args []string, attr *syscall.ProcAttr) (int, error) {
+	pid, err := syscall.ForkExec(program, args, attr)
+	if errors.Is(err, syscall.EAGAIN) && ps.groups.spare != noGroup {
+		attr.Sys.CgroupFD = ps.groups.spare
+		pid, err = syscall.ForkExec(program, args, attr)
+	}
+	return pid, err
 }
 
 // identity is whom this program runs as.
@@ -368,6 +379,7 @@ func (ps *processes) retire(c *child) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
 	delete(ps.byPID, c.pid)
+	ps.launchers.release(c.uid)
 	c.config = nil // a client may have made it megabytes long
 	ps.exits = append(ps.exits, c)
 	now := time.Now()

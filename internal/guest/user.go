@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"connectrpc.com/connect"
+
+	"github.com/sandpit-dev/sandpit"
 )
 
 // user is somebody who may own processes and files inside.
@@ -18,6 +20,11 @@ type user struct {
 	uid, gid int
 	groups   []int // besides gid
 	home     string
+}
+
+// isSession reports whether it is the user of a session that shares the sandbox with others.
+func (u user) isSession() bool {
+	return u.uid >= sandpit.FirstSessionUID && u.uid <= sandpit.LastSessionUID
 }
 
 // errUser is the protocol's message for a user nobody knows.

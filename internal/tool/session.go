@@ -152,6 +152,11 @@ func (s *Session) run(ctx context.Context, cmd sandpit.Command) (workspace.Resul
 
 // apply has the guest's own program do something as the user of the session.
 func apply[Answer any](ctx context.Context, s *Session, name string, request any) (Answer, error) {
+	return ask[Answer](ctx, s.own, name, request, s.environment())
+}
+
+// ask has the guest's own program do something.
+func ask[Answer any](ctx context.Context, w *workspace.Workspace, name string, request any, env map[string]string) (Answer, error) {
 	var answer struct {
 		Error *applet.Failure `json:"error"`
 		Value Answer          `json:"value"`
@@ -160,9 +165,7 @@ func apply[Answer any](ctx context.Context, s *Session, name string, request any
 	if err != nil {
 		return answer.Value, err
 	}
-	result, err := s.own.Run(ctx, sandpit.Command{
-		Args: []string{sandpit.GuestProgram, name}, Stdin: bytes.NewReader(input), Env: s.environment(),
-	})
+	result, err := w.Run(ctx, sandpit.Command{Args: []string{sandpit.GuestProgram, name}, Stdin: bytes.NewReader(input), Env: env})
 	if err != nil {
 		return answer.Value, err
 	}

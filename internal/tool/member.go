@@ -1,0 +1,92 @@
+package tool
+
+import (
+	"context"
+	"fmt"
+	"maps"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/applet"
+	"github.com/sandpit-dev/sandpit/internal/workspace"
+)
+
+// member is the guest of a sandbox as one of several sessions has it: whatever is started
+// or done with files is its own user's doing, and finds that user's directories in its
+// environment.
+type member struct {
+	sandpit.Guest
+
+	user applet.SessionUser
+}
+
+// name is the user's, as the guest understands it: there is no list with it.
+func (m member) name() string { return fmt.Sprintf("%d:%d", m.user.UID, m.user.UID) }
+
+// Start starts a command as the session's user, whoever it names.
+func (m member) Start(ctx context.Context, cmd sandpit.Command) (sandpit.Process, error) {
+	temp := applet.SessionTemp(m.user.Dir)
+	env := map[string]string{
+		"HOME": m.user.Dir, "USER": m.user.ID, "LOGNAME": m.user.ID,
+		"TMPDIR": temp, "TMP": temp, "TEMP": temp, "XDG_RUNTIME_DIR": temp,
+	}
+	maps.Copy(env, cmd.Env)
+	cmd.Env, cmd.User = env, m.name()
+	if cmd.Dir == "" {
+		cmd.Dir = m.user.Dir
+	}
+	return m.Guest.Start(ctx, cmd)
+}
+
+// Connect refuses: the guest does not tell whose a process is.
+func (member) Connect(context.Context, int, sandpit.Streams) (sandpit.Process, error) {
+	return nil, sandpit.Errorf(sandpit.PermissionDenied, "a session that shares its sandbox follows only what it has started itself")
+}
+
+// ListProcesses refuses for the same reason.
+func (member) ListProcesses(context.Context) ([]sandpit.ProcessInfo, error) {
+	return nil, sandpit.Errorf(sandpit.PermissionDenied, "a session that shares its sandbox does not see what others have started")
+}
+
+// Within makes a member a sandpit.Confiner.
+func (m member) Within(dirs ...string) (sandpit.Files, error) {
+	confiner, ok := m.Guest.(sandpit.Confiner)
+	if !ok {
+		return nil, sandpit.Errorf(sandpit.Unsupported, "this sandbox cannot confine files to directories")
+	}
+	return confiner.Within(dirs...)
+}
+
+// join returns the session of an ID in a sandbox that others share, made if it was not
+// there before.
+func join(ctx context.Context, g sandpit.Guest, o SessionOptions, most int) (*Session, error) {
+	user, err := manage(ctx, g, applet.SessionsRequest{Action: applet.SessionMake, ID: o.ID, Most: most})
+	if sandpit.CodeOf(err) == sandpit.AlreadyExists {
+		user, err = manage(ctx, g, applet.SessionsRequest{Action: applet.SessionFind, ID: o.ID})
+	}
+	if err != nil {
+		return nil, fmt.Errorf("session %s: %w", o.ID, err)
+	}
+	m := member{g, user}
+	o.Dir, o.User, o.Confine, o.CreatedAt = user.Dir, m.name(), true, user.CreatedAt
+	return NewSession(m, o)
+}
+
+// manage has root of a sandbox do something about the users of sessions.
+func manage(ctx context.Context, g sandpit.Guest, r applet.SessionsRequest) (applet.SessionUser, error) {
+	root, err := workspace.New(g, workspace.Options{User: "root", Dir: "/", MaxOutput: maxAnswer})
+	if err != nil {
+		return applet.SessionUser{}, err
+	}
+	answer, err := ask[applet.SessionsAnswer](ctx, root, applet.Sessions, r, nil)
+	if err != nil {
+		return applet.SessionUser{}, err
+	}
+	if len(answer.Sessions) != 1 {
+		return applet.SessionUser{}, sandpit.Errorf(sandpit.Internal, "the sandbox names %d users for session %s", len(answer.Sessions), r.ID)
+	}
+	user := answer.Sessions[0]
+	if user.UID < sandpit.FirstSessionUID || user.UID > sandpit.LastSessionUID {
+		return applet.SessionUser{}, sandpit.Errorf(sandpit.Internal, "the sandbox gives session %s the user %d", r.ID, user.UID)
+	}
+	return user, nil
+}
