@@ -19,8 +19,8 @@
 //
 // # Kernels
 //
-// Kernels are programs of ours (kernels/) that another program runs: IPython's shell in python3, V8's
-// read-eval-print mode in node, bash. Between service and kernel are pipes, inherited as descriptors:
+// Kernels are programs of ours (kernels/) that another program runs: IPython's shell in python3 (or one of ours, where
+// there is no IPython), V8's read-eval-print mode in node, bash. Between service and kernel are pipes, inherited as descriptors:
 //
 //	1, 2  what programs print; after each run a mark, a number that is new for each kernel
 //	3     what is to be run: a line of JSON {id, code, language, env, reseed}, or three texts for bash;

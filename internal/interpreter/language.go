@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/sandpit-dev/sandpit"
@@ -23,6 +24,12 @@ const (
 
 //go:embed kernels/python.py
 var pythonKernel string
+
+//go:embed kernels/ipython.py
+var pythonShell string
+
+//go:embed kernels/plain.py
+var plainShell string
 
 //go:embed kernels/charts.py
 var pythonCharts string
@@ -57,7 +64,8 @@ type job struct {
 var (
 	python = language{
 		command: []string{"python3", "-c", `exec(compile(open(5).read(), "<kernel>", "exec"))`},
-		source:  pythonCharts + pythonKernel + "\nserve()\n", encode: asLine,
+		source:  pythonCharts + pythonKernel + "\nIPYTHON = " + strconv.QuoteToASCII(pythonShell) + "\nPLAIN = " + strconv.QuoteToASCII(plainShell) + "\nserve()\n",
+		encode:  asLine,
 	}
 	node = language{
 		command: []string{"node", "-e", `new Function("require", require("fs").readFileSync(5, "utf8") + "\n//# sourceURL=<kernel>")(require)`},
