@@ -5,7 +5,9 @@ import (
 	_ "embed"
 	"encoding/json"
 	"fmt"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -92,13 +94,19 @@ func languageOf(name string) (string, language, error) {
 	return "", language{}, sandpit.Errorf(sandpit.Invalid, "language %.40q: there are python, javascript, typescript and bash", name)
 }
 
-// program finds what runs the kernel.
-func (l language) program() (string, error) {
-	path, err := exec.LookPath(l.command[0])
-	if err != nil {
-		return "", sandpit.Errorf(sandpit.Unsupported, "this sandbox's image has no %s", l.command[0])
+// program finds what runs the kernel, by the PATH that it will have.
+func (l language) program(env map[string]string) (string, error) {
+	search, given := env["PATH"]
+	if !given {
+		search = os.Getenv("PATH")
 	}
-	return path, nil
+	for _, dir := range filepath.SplitList(search) {
+		path, err := exec.LookPath(filepath.Join(dir, l.command[0]))
+		if err == nil && filepath.IsAbs(path) { // not one that only lies where we happen to be
+			return path, nil
+		}
+	}
+	return "", sandpit.Errorf(sandpit.Unsupported, "this sandbox's image has no %s", l.command[0])
 }
 
 // withMark returns the kernel's source for a mark, which is new.

@@ -20,7 +20,7 @@ func plainKernel(tb testing.TB) *kernel {
 	}
 	l := python
 	l.command = slices.Insert(slices.Clone(l.command), 1, "-S")
-	k, err := startKernel(tb.Context(), l, tb.TempDir())
+	k, err := startKernel(tb.Context(), l, tb.TempDir(), nil)
 	if err != nil {
 		tb.Fatal(err)
 	}
