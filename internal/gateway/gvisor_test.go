@@ -21,10 +21,9 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/gateway"
 	"github.com/sandpit-dev/sandpit/internal/guest"
-	"github.com/sandpit-dev/sandpit/internal/image"
 	"github.com/sandpit-dev/sandpit/internal/manager"
 	"github.com/sandpit-dev/sandpit/internal/testengine"
-	"github.com/sandpit-dev/sandpit/provider/gvisor"
+	"github.com/sandpit-dev/sandpit/internal/testgvisor"
 )
 
 // TestGuestPort holds the gateway's idea of the guest's port against the guest's.
@@ -39,24 +38,10 @@ func TestGuestPort(t *testing.T) {
 // machine need no key.
 func realRig(tb testing.TB) *rig {
 	tb.Helper()
-	engine := testengine.Path(tb)
 	if _, err := os.Stat("/usr/bin/python3"); err != nil {
 		testengine.Skip(tb, "no python3: %v", err)
 	}
-	images, err := image.Open(tb.TempDir(), image.Options{})
-	if err != nil {
-		tb.Fatal(err)
-	}
-	runtime, err := os.MkdirTemp("", "sandpit-") //nolint:usetesting // a short path: it holds sockets
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(func() { _ = os.RemoveAll(runtime) })
-	p, err := gvisor.New(gvisor.Config{RuntimeDir: runtime, ScratchDir: tb.TempDir(), Images: images, Engine: engine})
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return rigOn(tb, p, true)
+	return rigOn(tb, testgvisor.New(tb), true)
 }
 
 // appPort is where the program listens in each sandbox.

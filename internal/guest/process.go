@@ -72,6 +72,19 @@ func newSubscriber(send func(*process.ProcessEvent) error) *subscriber {
 func (s *subscriber) deliver(e *process.ProcessEvent) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.deliverLocked(e)
+}
+
+// introduce sends a first event, once subscribe has seen to it that all others come after it:
+// who has the first one misses nothing from then on.
+func (s *subscriber) introduce(e *process.ProcessEvent, subscribe func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	subscribe()
+	s.deliverLocked(e)
+}
+
+func (s *subscriber) deliverLocked(e *process.ProcessEvent) {
 	if s.closed {
 		return
 	}

@@ -95,10 +95,11 @@ func (s *processService) Connect(ctx context.Context, req *connect.Request[proce
 		return s.replay(ctx, req.Header(), c, size, send)
 	}
 	follower := newSubscriber(send)
-	follower.deliver(started(c))
-	c.mu.Lock()
-	c.subscribers[follower] = true
-	c.mu.Unlock()
+	follower.introduce(started(c), func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.subscribers[follower] = true
+	})
 	return s.wait(ctx, req.Header(), c, follower)
 }
 

@@ -17,10 +17,15 @@
 // Errors are plain text: 400 for a request that makes no sense, 404 for an unknown context, 429 when there
 // are too many, 500 for the rest. A run whose client goes away is interrupted.
 //
+// # Without a port
+//
+// A Remote, outside, has a Service of its own in a sandbox, which is started as a user and spoken to by its input
+// and output, in lines of JSON ("sandpit-guest interpreter -stdio").
+//
 // # Kernels
 //
-// Kernels are programs of ours (kernels/) that another program runs: IPython's shell in python3, V8's
-// read-eval-print mode in node, bash. Between service and kernel are pipes, inherited as descriptors:
+// Kernels are programs of ours (kernels/) that another program runs: IPython's shell in python3 (or one of ours, where
+// there is no IPython), V8's read-eval-print mode in node, bash. Between service and kernel are pipes, inherited as descriptors:
 //
 //	1, 2  what programs print; after each run a mark, a number that is new for each kernel
 //	3     what is to be run: a line of JSON {id, code, language, env, reseed}, or three texts for bash;

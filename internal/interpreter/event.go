@@ -3,6 +3,8 @@ package interpreter
 import (
 	"encoding/json"
 	"time"
+
+	"github.com/sandpit-dev/sandpit"
 )
 
 // Event is something that happens in a run: an Output, a Result, a Failure, a Count, an Alive or
@@ -128,4 +130,37 @@ func newResult(data map[string]json.RawMessage, main bool) Result {
 		r.Extra[mime] = value
 	}
 	return r
+}
+
+// parseEvent reads an event as it is encoded above.
+func parseEvent(data []byte) (Event, error) {
+	var kind struct {
+		Type string `json:"type"`
+	}
+	if err := json.Unmarshal(data, &kind); err != nil {
+		return nil, sandpit.Errorf(sandpit.Internal, "an event of the interpreter: %w", err)
+	}
+	switch kind.Type {
+	case string(Stdout), string(Stderr):
+		return eventOf[Output](data)
+	case "result":
+		return eventOf[Result](data)
+	case "error":
+		return eventOf[Failure](data)
+	case "number_of_executions":
+		return eventOf[Count](data)
+	case "keepalive":
+		return Alive{}, nil
+	case "end_of_execution":
+		return End{}, nil
+	}
+	return nil, sandpit.Errorf(sandpit.Internal, "an event of the interpreter of type %.40q", kind.Type)
+}
+
+func eventOf[E Event](data []byte) (Event, error) {
+	var e E
+	if err := json.Unmarshal(data, &e); err != nil {
+		return nil, sandpit.Errorf(sandpit.Internal, "an event of the interpreter: %w", err)
+	}
+	return e, nil
 }

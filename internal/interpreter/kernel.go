@@ -95,9 +95,9 @@ func closeAll(files []*os.File) {
 	}
 }
 
-// startKernel starts a kernel in a directory and waits until it can run code.
-func startKernel(ctx context.Context, l language, dir string) (*kernel, error) {
-	program, err := l.program()
+// startKernel starts a kernel in a directory, with an environment beside ours, and waits until it can run code.
+func startKernel(ctx context.Context, l language, dir string, env map[string]string) (*kernel, error) {
+	program, err := l.program(env)
 	if err != nil {
 		return nil, err
 	}
@@ -112,6 +112,10 @@ func startKernel(ctx context.Context, l language, dir string) (*kernel, error) {
 	k := &kernel{language: l, requests: p.ours[2], attached: make(chan struct{}), ended: make(chan struct{}), backlog: make(map[Stream][]byte)}
 	k.cmd = exec.Command(program, l.command[1:]...) //nolint:noctx,gosec // it ends with its context, not with a request; it is to run anything
 	k.cmd.Dir = dir
+	k.cmd.Env = k.cmd.Environ()
+	for name, value := range env {
+		k.cmd.Env = append(k.cmd.Env, name+"="+value)
+	}
 	k.cmd.Stdout, k.cmd.Stderr, k.cmd.ExtraFiles = p.theirs[0], p.theirs[1], p.theirs[2:]
 	// A group of its own: its children are interrupted and killed with it.
 	k.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}

@@ -5,9 +5,12 @@ import (
 	_ "embed"
 	"encoding/json"
 	"fmt"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/sandpit-dev/sandpit"
@@ -23,6 +26,12 @@ const (
 
 //go:embed kernels/python.py
 var pythonKernel string
+
+//go:embed kernels/ipython.py
+var pythonShell string
+
+//go:embed kernels/plain.py
+var plainShell string
 
 //go:embed kernels/charts.py
 var pythonCharts string
@@ -57,7 +66,8 @@ type job struct {
 var (
 	python = language{
 		command: []string{"python3", "-c", `exec(compile(open(5).read(), "<kernel>", "exec"))`},
-		source:  pythonCharts + pythonKernel + "\nserve()\n", encode: asLine,
+		source:  pythonCharts + pythonKernel + "\nIPYTHON = " + strconv.QuoteToASCII(pythonShell) + "\nPLAIN = " + strconv.QuoteToASCII(plainShell) + "\nserve()\n",
+		encode:  asLine,
 	}
 	node = language{
 		command: []string{"node", "-e", `new Function("require", require("fs").readFileSync(5, "utf8") + "\n//# sourceURL=<kernel>")(require)`},
@@ -85,13 +95,19 @@ func languageOf(name string) (string, language, error) {
 	return "", language{}, sandpit.Errorf(sandpit.Unsupported, "language %.40q is not here: there are python, javascript, typescript and bash", name)
 }
 
-// program finds what runs the kernel.
-func (l language) program() (string, error) {
-	path, err := exec.LookPath(l.command[0])
-	if err != nil {
-		return "", sandpit.Errorf(sandpit.Unsupported, "this sandbox's image has no %s", l.command[0])
+// program finds what runs the kernel, by the PATH that it will have.
+func (l language) program(env map[string]string) (string, error) {
+	search, given := env["PATH"]
+	if !given {
+		search = os.Getenv("PATH")
 	}
-	return path, nil
+	for _, dir := range filepath.SplitList(search) {
+		path, err := exec.LookPath(filepath.Join(dir, l.command[0]))
+		if err == nil && filepath.IsAbs(path) { // not one that only lies where we happen to be
+			return path, nil
+		}
+	}
+	return "", sandpit.Errorf(sandpit.Unsupported, "this sandbox's image has no %s", l.command[0])
 }
 
 // withMark returns the kernel's source for a mark, which is new.

@@ -25,15 +25,27 @@ const bootID = "/proc/sys/kernel/random/boot_id"
 // Main serves an interpreter until a signal ends it, and returns the exit status.
 //
 //	sandpit-guest interpreter [-listen ADDRESS] [-dir DIRECTORY] [-languages python,javascript]
+//	sandpit-guest interpreter -stdio [-dir DIRECTORY]
+//
+// The second form is the other side of a Remote.
 func Main(args []string) int {
 	flags := flag.NewFlagSet(Arg, flag.ContinueOnError)
 	listen := flags.String("listen", DefaultListen, "the address to listen on")
 	dir := flags.String("dir", "", "where contexts work that name no directory; /home/user if there is one, else the present one")
 	languages := flags.String("languages", "python,javascript", "whose kernels are started at once; those that the image has no program for are left out")
+	stdio := flags.Bool("stdio", false, "serve whoever holds the input and output, instead of an address")
 	if err := flags.Parse(args); err != nil {
 		return 2
 	}
-	if err := serve(*listen, homeOf(*dir), strings.Split(*languages, ",")); err != nil {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	var err error
+	if *stdio {
+		err = serveStdio(ctx, *dir)
+	} else {
+		err = serve(ctx, *listen, homeOf(*dir), strings.Split(*languages, ","))
+	}
+	if err != nil {
 		_, _ = fmt.Fprintln(os.Stderr, "interpreter:", err)
 		return 1
 	}
@@ -48,9 +60,7 @@ func homeOf(dir string) string {
 	return dir
 }
 
-func serve(listen, dir string, languages []string) error {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	defer stop()
+func serve(ctx context.Context, listen, dir string, languages []string) error {
 	service := New(Options{Dir: dir, Identity: identity, Environ: guestEnviron})
 	defer service.Close()
 	ready := make(chan struct{})

@@ -333,7 +333,11 @@ func (s *Service) ready(ctx context.Context, p *place) error {
 		return nil
 	}
 	p.stop()
-	k, err := startKernel(ctx, p.language, p.Dir)
+	env, err := s.environ(ctx)
+	if err != nil {
+		return err
+	}
+	k, err := startKernel(ctx, p.language, p.Dir, env)
 	if err != nil {
 		return err
 	}

@@ -1,54 +1,18 @@
 package shell_test
 
 import (
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/image"
 	"github.com/sandpit-dev/sandpit/internal/shell"
-	"github.com/sandpit-dev/sandpit/internal/testengine"
-	"github.com/sandpit-dev/sandpit/provider/gvisor"
+	"github.com/sandpit-dev/sandpit/internal/testgvisor"
 )
-
-// newReal returns a sandbox of gVisor with the machine's programs.
-func newReal(tb testing.TB) sandpit.Instance {
-	tb.Helper()
-	dir := tb.TempDir()
-	for _, sub := range []string{"run", "scratch", "images"} {
-		if err := os.MkdirAll(filepath.Join(dir, sub), 0o700); err != nil {
-			tb.Fatal(err)
-		}
-	}
-	images, err := image.Open(filepath.Join(dir, "images"), image.Options{})
-	if err != nil {
-		tb.Fatal(err)
-	}
-	p, err := gvisor.New(gvisor.Config{
-		RuntimeDir: filepath.Join(dir, "run"), ScratchDir: filepath.Join(dir, "scratch"),
-		Images: images, Engine: testengine.Path(tb),
-	})
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(func() {
-		if err := p.Close(); err != nil {
-			tb.Errorf("close the provider: %v", err)
-		}
-	})
-	box, err := p.Create(tb.Context(), sandpit.NewID(), sandpit.Spec{})
-	if err != nil {
-		tb.Fatalf("%v (hint: %s)", err, sandpit.HintOf(err))
-	}
-	return box
-}
 
 // TestInGVisor goes through a session's life in a real sandbox.
 func TestInGVisor(t *testing.T) {
 	t.Parallel()
-	box := newReal(t)
+	box := testgvisor.Box(t)
 	set := shell.NewSessions(box.Guest(), shell.SetOptions{})
 	t.Cleanup(func() {
 		if err := set.Close(); err != nil {
@@ -107,7 +71,7 @@ func TestInGVisor(t *testing.T) {
 
 // BenchmarkRun measures a command in a shell of a real sandbox.
 func BenchmarkRun(b *testing.B) {
-	s, err := shell.Open(b.Context(), newReal(b).Guest(), shell.Options{})
+	s, err := shell.Open(b.Context(), testgvisor.Box(b).Guest(), shell.Options{})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -19,14 +19,13 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/clock"
-	"github.com/sandpit-dev/sandpit/internal/image"
 	"github.com/sandpit-dev/sandpit/internal/manager"
 	"github.com/sandpit-dev/sandpit/internal/sshd"
 	"github.com/sandpit-dev/sandpit/internal/sshkey"
 	"github.com/sandpit-dev/sandpit/internal/store"
 	"github.com/sandpit-dev/sandpit/internal/testengine"
+	"github.com/sandpit-dev/sandpit/internal/testgvisor"
 	"github.com/sandpit-dev/sandpit/provider/fake"
-	"github.com/sandpit-dev/sandpit/provider/gvisor"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -108,21 +107,7 @@ func fakeRig(t *testing.T, edit func(*sshd.Options)) *rig {
 // realRig has real sandboxes.
 func realRig(t *testing.T) *rig {
 	t.Helper()
-	engine := testengine.Path(t)
-	images, err := image.Open(t.TempDir(), image.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	runtime, err := os.MkdirTemp("", "sandpit-") //nolint:usetesting // a short path: it holds sockets
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(runtime) })
-	p, err := gvisor.New(gvisor.Config{RuntimeDir: runtime, ScratchDir: t.TempDir(), Images: images, Engine: engine})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return newRig(t, p, nil)
+	return newRig(t, testgvisor.New(t), nil)
 }
 
 // box makes a sandbox of somebody.

@@ -2,48 +2,18 @@ package tool_test
 
 import (
 	"encoding/json"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/image"
-	"github.com/sandpit-dev/sandpit/internal/testengine"
+	"github.com/sandpit-dev/sandpit/internal/testgvisor"
 	"github.com/sandpit-dev/sandpit/internal/tool"
-	"github.com/sandpit-dev/sandpit/provider/gvisor"
 )
 
 // newBox returns a sandbox of gVisor with the machine's programs.
 func newBox(tb testing.TB) sandpit.Instance {
 	tb.Helper()
-	dir := tb.TempDir()
-	for _, sub := range []string{"run", "scratch", "images"} {
-		if err := os.MkdirAll(filepath.Join(dir, sub), 0o700); err != nil {
-			tb.Fatal(err)
-		}
-	}
-	images, err := image.Open(filepath.Join(dir, "images"), image.Options{})
-	if err != nil {
-		tb.Fatal(err)
-	}
-	p, err := gvisor.New(gvisor.Config{
-		RuntimeDir: filepath.Join(dir, "run"), ScratchDir: filepath.Join(dir, "scratch"),
-		Images: images, Engine: testengine.Path(tb),
-	})
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(func() {
-		if err := p.Close(); err != nil {
-			tb.Errorf("close the provider: %v", err)
-		}
-	})
-	box, err := p.Create(tb.Context(), sandpit.NewID(), sandpit.Spec{})
-	if err != nil {
-		tb.Fatalf("%v (hint: %s)", err, sandpit.HintOf(err))
-	}
-	return box
+	return testgvisor.Box(tb)
 }
 
 // kit is a session and the tools.

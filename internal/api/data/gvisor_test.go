@@ -7,7 +7,6 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
-	"os"
 	"strings"
 	"testing"
 
@@ -16,30 +15,14 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/api/data"
 	"github.com/sandpit-dev/sandpit/internal/envd"
-	"github.com/sandpit-dev/sandpit/internal/image"
-	"github.com/sandpit-dev/sandpit/internal/testengine"
+	"github.com/sandpit-dev/sandpit/internal/testgvisor"
 	"github.com/sandpit-dev/sandpit/internal/wire"
-	"github.com/sandpit-dev/sandpit/provider/gvisor"
 )
 
 // realRig is a server on real sandboxes.
 func realRig(t *testing.T) *rig {
 	t.Helper()
-	engine := testengine.Path(t)
-	images, err := image.Open(t.TempDir(), image.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	runtime, err := os.MkdirTemp("", "sandpit-") //nolint:usetesting // a short path: it holds sockets
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(runtime) })
-	p, err := gvisor.New(gvisor.Config{RuntimeDir: runtime, ScratchDir: t.TempDir(), Images: images, Engine: engine})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return rigOn(t, data.Options{}, map[string]sandpit.Provider{"gvisor": p})
+	return rigOn(t, data.Options{}, map[string]sandpit.Provider{"gvisor": testgvisor.New(t)})
 }
 
 // TestRealSandbox goes through a command, files, the guest's protocol, a session and a

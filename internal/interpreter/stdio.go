@@ -1,0 +1,226 @@
+package interpreter
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"io"
+	"maps"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// What a Remote asks for.
+const (
+	askRun       = "run"
+	askInterrupt = "interrupt"
+	askRestart   = "restart"
+	askRemove    = "remove"
+)
+
+// maxTold bounds a line of either side, in bytes: a line of a kernel, or code of the largest request.
+const maxTold = maxLine + 1<<20
+
+// ask is a line of a Remote.
+type ask struct {
+	ID       uint64            `json:"id"` // an interrupt has that of the run
+	Do       string            `json:"do"`
+	Context  string            `json:"context,omitempty"` // the Remote's own name of it
+	Language string            `json:"language,omitempty"`
+	Dir      string            `json:"dir,omitempty"`
+	Code     string            `json:"code,omitempty"`
+	Environ  map[string]string `json:"environ,omitempty"` // of all runs from now on
+}
+
+// told is a line for a Remote: that its request has come, what happens, and the end.
+type told struct {
+	ID    uint64          `json:"id"`
+	Begun bool            `json:"begun,omitempty"`
+	Event json.RawMessage `json:"event,omitempty"`
+	Done  bool            `json:"done,omitempty"`
+	Error *refusal        `json:"error,omitempty"`
+}
+
+// refusal is why nothing was run, or not to its end.
+type refusal struct {
+	Code    sandpit.Code `json:"code"`
+	Message string       `json:"message"`
+}
+
+// held serves a Remote by two streams.
+type held struct {
+	service *Service
+
+	creating sync.Mutex // contexts are made one at a time
+
+	mu      sync.Mutex
+	names   map[string]string // the IDs of contexts by the Remote's names
+	runs    map[uint64]context.CancelFunc
+	environ map[string]string // is replaced, never changed
+
+	writing sync.Mutex
+	out     io.Writer
+}
+
+// serveStdio serves a Remote until it closes the input, or ctx ends.
+func serveStdio(ctx context.Context, dir string) error {
+	const input = 0
+	if err := syscall.SetNonblock(input, true); err != nil { // so that reading can be given up
+		return err
+	}
+	in := os.NewFile(input, "input")
+	stop := context.AfterFunc(ctx, func() { _ = in.SetReadDeadline(time.Now()) })
+	defer stop()
+	return newHeld(dir, os.Stdout).serve(ctx, in)
+}
+
+func newHeld(dir string, out io.Writer) *held {
+	h := &held{names: make(map[string]string), runs: make(map[uint64]context.CancelFunc), out: out}
+	h.service = New(Options{Dir: dir, Identity: identity, Environ: h.current})
+	return h
+}
+
+// current is the environment of runs.
+func (h *held) current(context.Context) (map[string]string, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.environ, nil
+}
+
+// serve answers until the input or ctx ends, and ends all kernels.
+func (h *held) serve(ctx context.Context, in io.Reader) error {
+	ctx, cancel := context.WithCancel(ctx)
+	var under sync.WaitGroup
+	defer under.Wait()
+	defer h.service.Close()
+	defer cancel()
+	lines := bufio.NewScanner(in)
+	lines.Buffer(make([]byte, 0, 4096), maxTold)
+	for lines.Scan() {
+		var a ask
+		if json.Unmarshal(lines.Bytes(), &a) != nil {
+			continue // it was cut off, and who sent it hears nothing
+		}
+		doing := h.begin(ctx, a)
+		h.tell(told{ID: a.ID, Begun: true})
+		if a.Do != askInterrupt {
+			under.Go(func() { h.do(doing, a) })
+		}
+	}
+	if ctx.Err() != nil {
+		return nil
+	}
+	return lines.Err()
+}
+
+// begin returns the context of a request, which an interrupt ends.
+func (h *held) begin(ctx context.Context, a ask) context.Context {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	switch a.Do {
+	case askRun:
+		ctx, h.runs[a.ID] = context.WithCancel(ctx)
+	case askInterrupt:
+		if interrupt := h.runs[a.ID]; interrupt != nil {
+			interrupt()
+		}
+	}
+	return ctx
+}
+
+func (h *held) do(ctx context.Context, a ask) {
+	end := told{ID: a.ID, Done: true}
+	if err := h.perform(ctx, a); err != nil && ctx.Err() == nil { // who has interrupted it knows why it ends
+		end.Error = &refusal{Code: sandpit.CodeOf(err), Message: err.Error()}
+	}
+	h.mu.Lock()
+	if done := h.runs[a.ID]; done != nil {
+		done()
+	}
+	delete(h.runs, a.ID)
+	h.mu.Unlock()
+	h.tell(end)
+}
+
+func (h *held) perform(ctx context.Context, a ask) error {
+	switch a.Do {
+	case askRun:
+		return h.run(ctx, a)
+	case askRestart, askRemove:
+		id, ok := h.known(a.Context)
+		switch {
+		case !ok:
+			return nil // it will be new anyway
+		case a.Do == askRestart:
+			return h.service.Restart(ctx, id)
+		}
+		h.name(a.Context, "")
+		return h.service.Remove(id)
+	}
+	return sandpit.Errorf(sandpit.Invalid, "there is no request %.40q", a.Do)
+}
+
+func (h *held) run(ctx context.Context, a ask) error {
+	if err := checkEnv(a.Environ); err != nil {
+		return err
+	}
+	h.mu.Lock()
+	h.environ = maps.Clone(a.Environ)
+	h.mu.Unlock()
+	id, err := h.contextOf(ctx, a)
+	if err != nil {
+		return err
+	}
+	return h.service.Run(ctx, Request{Code: a.Code, Context: id}, func(e Event) error {
+		event, err := json.Marshal(e)
+		if err == nil {
+			h.tell(told{ID: a.ID, Event: event})
+		}
+		return err
+	})
+}
+
+// contextOf returns the context that a Remote names, which is made if there is none.
+func (h *held) contextOf(ctx context.Context, a ask) (string, error) {
+	h.creating.Lock()
+	defer h.creating.Unlock()
+	if id, ok := h.known(a.Context); ok {
+		return id, nil
+	}
+	c, err := h.service.Create(ctx, a.Language, a.Dir)
+	if err == nil {
+		h.name(a.Context, c.ID)
+	}
+	return c.ID, err
+}
+
+func (h *held) known(name string) (id string, ok bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	id, ok = h.names[name]
+	return id, ok
+}
+
+// name remembers a context, or forgets it if there is no id.
+func (h *held) name(name, id string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.names[name] = id
+	if id == "" {
+		delete(h.names, name)
+	}
+}
+
+func (h *held) tell(t told) {
+	line, err := json.Marshal(t)
+	if err != nil {
+		line, _ = json.Marshal(told{ID: t.ID, Done: true, Error: &refusal{Code: sandpit.Internal, Message: err.Error()}})
+	}
+	h.writing.Lock()
+	defer h.writing.Unlock()
+	_, _ = h.out.Write(append(line, '\n')) // when nobody reads any more, the input ends too
+}
