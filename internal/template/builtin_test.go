@@ -72,9 +72,13 @@ python -c 'print(6 * 7)'
 node -e 'console.log(6 * 7)'
 git --version | cut -d' ' -f1,2
 tput -T xterm cols > /dev/null; curl --version > /dev/null; ps > /dev/null; test -f ~/.bashrc
+for as in "" "sudo -n"; do ! $as bash -lxc : 2>&1 | grep -F "id -u"; done
+sudo -n bash -lc 'echo $PATH'; bash -lc 'echo $PATH'; sh -lc 'echo $PATH'
 `
 
-const toolsSay = "user\n/home/user\n0\n42\n42\ngit version"
+const toolsSay = "user\n/home/user\n0\n42\n42\ngit version\n" +
+	"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\n/usr/local/bin:/usr/bin:/bin:/usr/local/games:/usr/games\n" +
+	"/usr/local/bin:/usr/bin:/bin:/usr/local/games:/usr/games"
 
 // special is what only some of them can do.
 var special = map[string]string{
