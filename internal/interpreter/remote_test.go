@@ -81,7 +81,7 @@ func TestRemote(t *testing.T) {
 		t.Error(err)
 	}
 	err := r.Run(t.Context(), interpreter.Cell{Context: "z", Language: "cobol"}, (&told{}).take)
-	if sandpit.CodeOf(err) != sandpit.Invalid {
+	if sandpit.CodeOf(err) != sandpit.Unsupported {
 		t.Errorf("a language that is none: %v", err)
 	}
 	cutRemote(t, r)
