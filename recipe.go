@@ -66,6 +66,8 @@ type RecipeStep struct {
 	RunEnv map[string]string `json:"run_env,omitempty"`
 	// RunUser runs Run in place of the user of the image.
 	RunUser string `json:"run_user,omitempty"`
+	// Fresh does the step, and all after it, also if that was done before.
+	Fresh bool `json:"fresh,omitempty"`
 	// Copy brings in files.
 	Copy *RecipeCopy `json:"copy,omitempty"`
 	// Env, WorkDir and User count from here on, in sandboxes of the template too. In them

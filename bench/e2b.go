@@ -42,6 +42,7 @@ func (k *kit) e2bs(ctx context.Context) error {
 	return errors.Join(
 		k.withE2B(ctx, dir, "warm", "allow_internet_access = false\n"+warm, k.warmE2B),
 		k.withE2B(ctx, dir, "cold", "", k.coldE2B),
+		k.withE2B(ctx, dir, "code", "allow_internet_access = false\n", k.codeE2B),
 	)
 }
 
@@ -81,7 +82,7 @@ func (k *kit) installE2B(ctx context.Context) (string, error) {
 
 // withE2B measures with a server of its own, with settings of E2B's section.
 func (k *kit) withE2B(ctx context.Context, dir, name, settings string, do func(context.Context, *served, *node) error) (err error) {
-	s, url, key, err := k.openServer(ctx, "e2b-"+name, fmt.Sprintf("[manager]\nmax_sandboxes = 300\n[e2b]\ntemplates = { base = %q }\n%s", k.root.path, settings))
+	s, url, key, err := k.openServer(ctx, "e2b-"+name, fmt.Sprintf("[manager]\nmax_sandboxes = 300\n[e2b]\ntemplates = { base = %q, code = \"host\" }\n%s", k.root.path, settings))
 	if err != nil {
 		return err
 	}
@@ -144,6 +145,19 @@ func (k *kit) coldE2B(ctx context.Context, _ *served, n *node) error {
 		hundred.add(byE2B, func() ([]float64, error) { return n.do("hundred") })
 	}
 	return errors.Join(life.run(ctx), hundred.run(ctx))
+}
+
+// codeE2B measures the first run of code in new sandboxes, whose kernels run already: they begin
+// as a snapshot.
+func (k *kit) codeE2B(ctx context.Context, _ *served, n *node) error {
+	if _, err := n.do("kernels"); err != nil {
+		k.report.skip(metricE2BCode, err.Error())
+		k.note("without a code interpreter, which needs IPython: %v", err)
+		return nil
+	}
+	code := series{kit: k, n: k.o.samples(20), metrics: []metric{{metricE2BCode, unitMS}}}
+	code.add(byE2B, func() ([]float64, error) { return n.do("code") })
+	return code.run(ctx)
 }
 
 // node is the script, which does one thing at a time.

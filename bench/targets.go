@@ -25,6 +25,7 @@ const (
 	metricE2BRun     = "E2B's SDK: commands.run"
 	metricE2BWrite   = "E2B's SDK: files.write of 10 MB"
 	metricE2BRead    = "E2B's SDK: files.read of 10 MB"
+	metricE2BCode    = "E2B's SDK: first runCode of a new sandbox"
 	metricE2BHundred = "E2B's SDK: 100 creates at once, all"
 	metricHeld       = "request of a page while %d connections are held"
 	metricResume     = "resume in place"
@@ -80,6 +81,7 @@ func judge(r *report) []target {
 	e2bRun, e2bRunKnown := r.find(metricE2BRun, byE2B)
 	e2bWrite, e2bWriteKnown := r.find(metricE2BWrite, byE2B)
 	e2bRead, e2bReadKnown := r.find(metricE2BRead, byE2B)
+	e2bCode, e2bCodeKnown := r.find(metricE2BCode, byE2B)
 	saved := func(metric string) func(what string, most float64) target {
 		x, known := r.find(metric, bySandpit)
 		return func(what string, most float64) target { return check(what, most, x.P50, known) }
@@ -107,6 +109,7 @@ func judge(r *report) []target {
 		check("ms for E2B's SDK to run true", 8, e2bRun.P50, e2bRunKnown),
 		check("ms for E2B's SDK for each MB of a file in (100 MB/s)", 10, inverse(e2bWrite.P50), e2bWriteKnown),
 		check("ms for E2B's SDK for each MB of a file out (100 MB/s)", 10, inverse(e2bRead.P50), e2bReadKnown),
+		check("ms for E2B's SDK to run code in a new sandbox", 400, e2bCode.P50, e2bCodeKnown),
 		check(fmt.Sprintf("failures of %d WebSockets at a time", pageSockets), 0, silent.P50, silentKnown),
 		saved(metricResume)("ms to resume in place", 10),
 		saved(metricWake)("ms to resume an idle box from disk", 150),

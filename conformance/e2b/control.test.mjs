@@ -170,6 +170,21 @@ test('a port is open to everybody, unless that is forbidden', async () => {
   }
 })
 
+test('headers of requests are set outside, and their values told to nobody', async () => {
+  const headers = { 'X-Token': 'a secret value' }
+  const told = { 'api.example.com': [{ transform: { headers: { 'X-Token': '${E2B_0}' } } }] }
+  const box = await create('base', { network: { rules: { 'api.example.com': [{ transform: { headers } }] } } })
+  const { network } = await box.getInfo()
+  assert.deepEqual(network.rules, told)
+  const { stdout } = await box.commands.run('env; cat "$SSL_CERT_FILE" | grep -c BEGIN')
+  assert.match(stdout, /^SSL_CERT_FILE=/m)
+  assert.doesNotMatch(stdout, /a secret value/)
+  await box.updateNetwork({})
+  assert.equal((await box.getInfo()).network.rules, undefined)
+  await box.updateNetwork({ rules: { 'api.example.com': [{ transform: () => ({ headers }) }] } })
+  assert.deepEqual((await box.getInfo()).network.rules, told)
+})
+
 test('the network is what was asked for', async () => {
   const offline = await create('base', { allowInternetAccess: false })
   const reach = 'python3 -c "import socket; socket.create_connection((\'192.0.2.1\', 80), 2)" 2>&1; true'

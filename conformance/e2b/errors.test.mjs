@@ -9,6 +9,7 @@ import { failure, sharedSandbox, sleep, test, until, within } from './sandbox.mj
 const shared = sharedSandbox()
 const nobody = 'i0000000000000000000'
 const wrongKey = { apiKey: `e2b_${'1'.repeat(40)}` }
+const rule = (host, headers) => ({ rules: { [host]: [{ transform: { headers } }] } })
 const silent = { onData: () => {}, cols: 80, rows: 24 }
 
 // Each: what is done, the class of its error, and what the text has.
@@ -31,7 +32,10 @@ const table = {
   'a timeout below nothing': [() => Sandbox.create('base', { timeoutMs: -1000 }), SandboxError, /400.*timeout/],
   'metadata of the server': [() => Sandbox.create('base', { metadata: { 'sandpit.x': 'y' } }), SandboxError, /400/],
   'an address that is none': [() => Sandbox.create('base', { network: { denyOut: ['300.0.0.1'] } }), SandboxError, /400/],
-  'what is not there': [() => Sandbox.create('base', { network: { rules: { 'example.com': [{ transform: { headers: { a: 'b' } } }] } } }), SandboxError, /501/],
+  'what is not there': [() => Sandbox.create('base', { network: { egressProxy: { address: 'example.com:1080' } } }), SandboxError, /501/],
+  'a secret of a vault': [() => Sandbox.create('base', { network: rule('example.com', { a: '${e2b.secrets.b}' }) }), SandboxError, /501.*vault/],
+  'a header of the connection': [() => Sandbox.create('base', { network: rule('example.com', { connection: 'close' }) }), SandboxError, /400.*connection/],
+  'a header for an address': [() => Sandbox.create('base', { network: rule('192.0.2.1', { a: 'b' }) }), SandboxError, /400.*name/],
   'a state that is none': [() => Sandbox.list({ query: { state: ['lost'] } }).nextItems(), SandboxError, /400/],
   'a page that is none': [() => Sandbox.list({ nextToken: 'x' }).nextItems(), SandboxError, /400/],
   'a template to tag that is none': [() => Template.assignTags('no-such:v1', 'v2'), TemplateError, /404|501/],

@@ -84,6 +84,16 @@ test('a template is built, and sandboxes are made of it', async () => {
   assert.equal((await (await create(named('child'))).commands.run('cat /app/more')).stdout, 'root\n')
 }, patience)
 
+test('steps are done again from skipCache on', async () => {
+  const stamps = async (name) => {
+    await build(Template().fromTemplate('base').runCmd('date +%N > ~/kept').skipCache().runCmd('date +%N > ~/again'), named(name))
+    return (await (await create(named(name))).commands.run('cat ~/kept ~/again')).stdout.split('\n')
+  }
+  const [first, second] = [await stamps('stamped'), await stamps('restamped')]
+  assert.equal(second[0], first[0])
+  assert.notEqual(second[1], first[1])
+}, patience)
+
 test('a program that a template starts runs in its sandboxes', async () => {
   const template = Template().fromTemplate('base').setStartCmd('echo started > /tmp/started; exec sleep 1000', waitForFile('/tmp/started'))
   await build(template, named('started'))

@@ -281,6 +281,9 @@ func TestPictures(t *testing.T) {
 			if r.PNG != nil {
 				pictures++
 			}
+			if r.Chart != nil && !strings.Contains(string(r.Chart), `"type":"line"`) {
+				t.Errorf("%s: %s", code, r.Chart)
+			}
 		}
 		if pictures != want {
 			t.Errorf("%s: %d pictures, want %d; %+v", code, pictures, want, got.failure)

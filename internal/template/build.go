@@ -123,7 +123,7 @@ func (w *work) copy(ctx context.Context, i int, s Step) error {
 		return err
 	}
 	defer func() { _ = layer.Close() }() // only read, and maybe closed already
-	return w.extend(ctx, i, "copy "+layer.digest, func(context.Context) (io.ReadCloser, error) { return layer.File, nil })
+	return w.extend(ctx, i, s.Fresh, "copy "+layer.digest, func(context.Context) (io.ReadCloser, error) { return layer.File, nil })
 }
 
 // run runs a command in a sandbox.
@@ -140,7 +140,7 @@ func (w *work) run(ctx context.Context, i int, s Step) error {
 		return err
 	}
 	begun := time.Now()
-	err = w.extend(ctx, i, "run "+string(key), func(ctx context.Context) (io.ReadCloser, error) {
+	err = w.extend(ctx, i, s.Fresh, "run "+string(key), func(ctx context.Context) (io.ReadCloser, error) {
 		layer, err := w.layerOf(ctx, s, spec)
 		if err == nil && w.Ran != nil {
 			w.Ran(i+1, time.Since(begun))
@@ -168,9 +168,9 @@ func (w *work) spec(s Step) sandpit.Spec {
 	return spec
 }
 
-// extend makes the next image, unless it was made before.
-func (w *work) extend(ctx context.Context, i int, key string, layer func(context.Context) (io.ReadCloser, error)) error {
-	if w.Fresh {
+// extend makes the next image, unless it was made before and that is good enough.
+func (w *work) extend(ctx context.Context, i int, fresh bool, key string, layer func(context.Context) (io.ReadCloser, error)) error {
+	if w.Fresh || fresh {
 		key += fmt.Sprint(" ", time.Now().UnixNano())
 	}
 	e, err := w.Images.Extend(ctx, image.Extension{

@@ -178,6 +178,15 @@ func TestBuild(t *testing.T) {
 	if diff := cmp.Diff([]string{"7"}, b.ran); diff != "" {
 		t.Errorf("after a late file has changed: %s", diff)
 	}
+	parsed, err := template.Parse([]byte(text))
+	must(t, err)
+	parsed.Steps[6].Fresh = true
+	b.ran = nil
+	_, err = b.Build(t.Context(), parsed)
+	must(t, err)
+	if diff := cmp.Diff([]string{"7"}, b.ran); diff != "" {
+		t.Errorf("one step afresh: %s", diff)
+	}
 	b.Fresh = true
 	b.build(t, text)
 	if len(b.ran) != 2 {

@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -126,7 +125,7 @@ func (s *Server) startBuild(c *call) (int, any, error) {
 	}
 	return http.StatusAccepted, map[string]any{}, s.o.Manager.StartBuild(ctx, manager.BuildRequest{
 		Owner: c.who.Owner, Build: b.ID, Recipe: made, Files: dir, Release: release, Login: access,
-		Fresh: in.Force || slices.ContainsFunc(in.Steps, func(s newStep) bool { return s.Force }),
+		Fresh: in.Force,
 	})
 }
 

@@ -70,6 +70,7 @@ type recipe struct {
 	user    string // of the steps so far
 	belongs []string
 	step    int
+	fresh   bool // steps are done again from here on
 }
 
 // recipe reads what is to be built; files that steps copy are put into dir.
@@ -153,6 +154,7 @@ func (l *login) credentials() (manager.RegistryLogin, error) {
 }
 
 func (r *recipe) add(s sandpit.RecipeStep) {
+	s.Fresh = r.fresh
 	r.Steps, r.belongs = append(r.Steps, s), append(r.belongs, strconv.Itoa(r.step))
 }
 
@@ -164,6 +166,7 @@ func (r *recipe) read(ctx context.Context, s newStep) error {
 	if len(s.Args) == 0 || s.Args[0] == "" {
 		return sandpit.Errorf(sandpit.Invalid, "%.20s: want something that is done", s.Type)
 	}
+	r.fresh = r.fresh || s.Force
 	switch s.Type {
 	case "RUN":
 		r.add(sandpit.RecipeStep{Run: bash(s.arg(0)), RunUser: s.arg(1)})

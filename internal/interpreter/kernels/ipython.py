@@ -102,12 +102,12 @@ class ListFormatter(JSONFormatter):
         if type(obj) not in (list, dict):
             return super().__call__(obj)
         try:
-            return plain(obj) if len(obj) <= MOST_CELLS and len(json.dumps(obj, default=known)) <= LARGEST else None
+            return plain(obj) if len(obj) <= MOST_CELLS and len(json.dumps(obj, default=in_json)) <= LARGEST else None
         except (TypeError, ValueError, RecursionError):
             return None
 
 
-def known(value):
+def in_json(value):
     if isinstance(value, (datetime.date, datetime.time)) or type(value).__module__ == "numpy":
         return str(value)
     raise TypeError(type(value))
