@@ -283,6 +283,9 @@ func directory(u user, workDir, asked string) (string, error) {
 // the request gives; the last value of a name counts.
 func environment(u user, global, asked map[string]string) []string {
 	env := map[string]string{"PATH": defaultPath, "HOME": u.home, "USER": u.name, "LOGNAME": u.name}
+	if u.shell != "" {
+		env["SHELL"] = u.shell // which spares bash to look its user up
+	}
 	maps.Copy(env, global)
 	maps.Copy(env, asked)
 	list := make([]string, 0, len(env))

@@ -18,6 +18,7 @@ type user struct {
 	uid, gid int
 	groups   []int // besides gid
 	home     string
+	shell    string // "" if none is known
 }
 
 // errUser is the protocol's message for a user nobody knows.
@@ -89,6 +90,9 @@ func (a *accounts) find(name string) (found user, ok bool) {
 			return true
 		}
 		found, ok = user{name: fields[0], uid: uid, gid: gid, home: fields[5]}, true
+		if len(fields) > 6 {
+			found.shell = fields[6]
+		}
 		return false
 	})
 	if !ok {
