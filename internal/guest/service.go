@@ -133,6 +133,7 @@ func (s *processService) replay(ctx context.Context, header http.Header, c *chil
 		return err
 	}
 	<-c.ended // about now
+	endAnswer(ctx)
 	return c.sendEnd(send)
 }
 
@@ -172,6 +173,7 @@ func (s *processService) wait(ctx context.Context, header http.Header, c *child,
 	for {
 		select {
 		case <-c.ended:
+			endAnswer(ctx)
 			return c.sendEnd(func(e *process.ProcessEvent) error {
 				follower.deliver(e)
 				return nil // who went away hears nothing
