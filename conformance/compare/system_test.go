@@ -70,12 +70,12 @@ func identityProbes() []probe {
 		},
 		{
 			name: "the environment",
-			want: "BOTH=the box\nHOME=/root\nLOGNAME=root\nOF_THE_BOX=yes\nPATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\nPWD=/workspace\nSHLVL=1\nUSER=root\n",
+			want: "BOTH=the box\nHOME=/root\nLOGNAME=root\nOF_THE_BOX=yes\nPATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\nPWD=/workspace\nSHELL=/bin/sh\nSHLVL=1\nUSER=root\n",
 			do:   sh("env | sort"),
 		},
 		{
 			name: "another user's environment",
-			want: "BOTH=the box\nHOME=/home/app\nLOGNAME=app\nOF_THE_BOX=yes\nPATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\nPWD=/workspace\nSHLVL=1\nUSER=app\n",
+			want: "BOTH=the box\nHOME=/home/app\nLOGNAME=app\nOF_THE_BOX=yes\nPATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\nPWD=/workspace\nSHELL=/bin/sh\nSHLVL=1\nUSER=app\n",
 			do:   command(sandpit.Command{Args: []string{"sh", "-c", "env | sort"}, User: "app"}),
 		},
 		{

@@ -130,6 +130,7 @@ func (s *commandService) Follow(ctx context.Context, req *connect.Request[comman
 	if err := f.run(ctx, from); err != nil {
 		return err
 	}
+	endAnswer(ctx)
 	return stream.Send(&commands.FollowResponse{Event: &commands.FollowResponse_End{End: c.describe()}})
 }
 

@@ -74,8 +74,10 @@ func (g *Guest) Close() {
 func (g *Guest) Handler() http.Handler {
 	mux := http.NewServeMux()
 	options := connect.WithReadMaxBytes(maxMessage)
-	mux.Handle(processconnect.NewProcessHandler(&processService{g}, options))
-	mux.Handle(commandsconnect.NewCommandsHandler(&commandService{g}, options))
+	path, handler := processconnect.NewProcessHandler(&processService{g}, options)
+	mux.Handle(path, withEndings(handler))
+	path, handler = commandsconnect.NewCommandsHandler(&commandService{g}, options)
+	mux.Handle(path, withEndings(handler))
 	mux.Handle(filesystemconnect.NewFilesystemHandler(&filesystemService{g}, options))
 	mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
 	mux.HandleFunc("POST /init", g.serveInit)

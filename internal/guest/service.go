@@ -134,6 +134,7 @@ func (s *processService) replay(ctx context.Context, header http.Header, c *chil
 		return err
 	}
 	<-c.ended // about now
+	endAnswer(ctx)
 	return c.sendEnd(send)
 }
 
@@ -173,6 +174,7 @@ func (s *processService) wait(ctx context.Context, header http.Header, c *child,
 	for {
 		select {
 		case <-c.ended:
+			endAnswer(ctx)
 			return c.sendEnd(func(e *process.ProcessEvent) error {
 				follower.deliver(e)
 				return nil // who went away hears nothing
@@ -284,6 +286,9 @@ func directory(u user, workDir, asked string) (string, error) {
 // the request gives; the last value of a name counts.
 func environment(u user, global, asked map[string]string) []string {
 	env := map[string]string{"PATH": defaultPath, "HOME": u.home, "USER": u.name, "LOGNAME": u.name}
+	if u.shell != "" {
+		env["SHELL"] = u.shell // which spares bash to look its user up
+	}
 	maps.Copy(env, global)
 	maps.Copy(env, asked)
 	list := make([]string, 0, len(env))

@@ -128,14 +128,12 @@ func (s *streams) openPipes(withInput bool, null *os.File) error {
 		{nil, chunk, journal.Stdout, stdoutEvent},
 		{nil, chunk, journal.Stderr, stderrEvent},
 	} {
-		r, w, err := pipe()
+		ours, w, err := outPipe()
 		if err != nil {
 			return err
 		}
 		s.theirs, s.toClose = append(s.theirs, uintptr(w)), append(s.toClose, w)
-		if o.file, err = ourEnd(r); err != nil {
-			return err
-		}
+		o.file = ours
 		s.outputs = append(s.outputs, o)
 	}
 	return nil
@@ -145,6 +143,20 @@ func pipe() (r, w descriptor, err error) {
 	fds := make([]int, 2)
 	err = syscall.Pipe2(fds, syscall.O_CLOEXEC)
 	return descriptor(fds[0]), descriptor(fds[1]), err
+}
+
+// outPipe is a pipe that something comes out of: reading does not wait, writing does.
+func outPipe() (ours *os.File, theirs descriptor, err error) {
+	fds := make([]int, 2)
+	if err := syscall.Pipe2(fds, syscall.O_CLOEXEC|syscall.O_NONBLOCK); err != nil {
+		return nil, 0, err
+	}
+	theirs = descriptor(fds[1])
+	// In place of SetNonblock for ours, which asks first.
+	if _, err := unix.FcntlInt(uintptr(theirs), unix.F_SETFL, 0); err != nil {
+		return nil, 0, errors.Join(err, theirs.Close(), descriptor(fds[0]).Close())
+	}
+	return os.NewFile(uintptr(fds[0]), "pipe"), theirs, nil
 }
 
 // ourEnd makes an end of a pipe a file that can be waited for without a thread.

@@ -20,6 +20,7 @@ type user struct {
 	uid, gid int
 	groups   []int // besides gid
 	home     string
+	shell    string // "" if none is known
 }
 
 // isSession reports whether it is the user of a session that shares the sandbox with others.
@@ -96,6 +97,9 @@ func (a *accounts) find(name string) (found user, ok bool) {
 			return true
 		}
 		found, ok = user{name: fields[0], uid: uid, gid: gid, home: fields[5]}, true
+		if len(fields) > 6 {
+			found.shell = fields[6]
+		}
 		return false
 	})
 	if !ok {
