@@ -130,6 +130,11 @@ type Manager struct {
 	// MaxSnapshotBytes how large they may be together. Default: 50 and 100 GiB.
 	MaxSnapshots     int
 	MaxSnapshotBytes int64
+	// MaxCheckpointBytes is how large the checkpoints of all sandboxes may be together, and
+	// MaxCheckpointAge how old one may become; 0 is as old as its sandbox. Default: 100 GiB
+	// and 0.
+	MaxCheckpointBytes int64
+	MaxCheckpointAge   time.Duration
 	// MaxTemplates is how many templates each owner may have, 0 is none, and
 	// MaxTemplateBytes how large their builds may be together. MaxBuilds is how many builds
 	// go on at a time, and BuildTimeout how long one may take. Default: 50, 100 GiB, 2 and
@@ -258,7 +263,7 @@ func defaultServer(c *Config) {
 	}
 	c.SSH = SSH{Listen: None, MaxConnections: 100, IdleTimeout: time.Hour}
 	c.Manager = Manager{
-		MaxSandboxes: 100, MaxVolumes: 20, MaxSnapshots: 50, MaxSnapshotBytes: 100 << 30,
+		MaxSandboxes: 100, MaxVolumes: 20, MaxSnapshots: 50, MaxSnapshotBytes: 100 << 30, MaxCheckpointBytes: 100 << 30,
 		MaxTemplates: 50, MaxTemplateBytes: 100 << 30, MaxBuilds: 2, BuildTimeout: time.Hour, IdleTimeout: time.Hour, CleanupInterval: 5 * time.Minute,
 		CreateTimeout: 2 * time.Minute, CallTimeout: 30 * time.Second, Parallel: 8, Remember: time.Hour,
 	}

@@ -49,6 +49,8 @@ remember = 5
 max_volumes = 3
 max_snapshots = 4
 max_snapshot_bytes = "2g"
+max_checkpoint_bytes = "5g"
+max_checkpoint_age = "48h"
 max_templates = 7
 max_template_bytes = "6g"
 max_builds = 3
@@ -105,7 +107,7 @@ func TestServerFile(t *testing.T) {
 		Rate: 10, Burst: 20, Drain: time.Minute, MountRoots: []string{"/srv/a", "/srv/b"}, MCPSessions: 8, MCPIdleTimeout: 90 * time.Second,
 	}
 	want.Manager = config.Manager{
-		MaxSandboxes: 7, MaxVolumes: 3, MaxSnapshots: 4, MaxSnapshotBytes: 2 << 30,
+		MaxSandboxes: 7, MaxVolumes: 3, MaxSnapshots: 4, MaxSnapshotBytes: 2 << 30, MaxCheckpointBytes: 5 << 30, MaxCheckpointAge: 48 * time.Hour,
 		MaxTemplates: 7, MaxTemplateBytes: 6 << 30, MaxBuilds: 3, BuildTimeout: 90 * time.Second, IdleTimeout: time.Minute, CleanupInterval: 30 * time.Second, CreateTimeout: 20 * time.Second,
 		CallTimeout: 10 * time.Second, Parallel: 2, Lifetime: 2 * time.Hour, Remember: 5 * time.Second,
 		OwnerQuota: 3, Quotas: map[string]int{"alice": 5}, LabelQuotas: map[string]int{"team=red": 6},

@@ -114,6 +114,8 @@ const (
 	KeyMaxVolumes      Key = "manager.max_volumes"
 	KeyMaxSnapshots    Key = "manager.max_snapshots"
 	KeySnapshotBytes   Key = "manager.max_snapshot_bytes"
+	KeyCheckpointBytes Key = "manager.max_checkpoint_bytes"
+	KeyCheckpointAge   Key = "manager.max_checkpoint_age"
 	KeyMaxTemplates    Key = "manager.max_templates"
 	KeyTemplateBytes   Key = "manager.max_template_bytes"
 	KeyMaxBuilds       Key = "manager.max_builds"

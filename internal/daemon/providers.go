@@ -93,10 +93,14 @@ func gvisorOptions(ctx context.Context, s surroundings) (gvisor.Config, error) {
 		SnapshotDir: filepath.Join(s.cfg.StateDir, "snapshots"),
 		SuspendDir:  filepath.Join(s.cfg.StateDir, "suspended"),
 		Archive:     store,
-		Images:      s.images,
-		Engine:      s.cfg.Engine,
-		Defaults:    limits(s.cfg),
-		Lasting:     true,
+
+		CheckpointBytes: s.cfg.Manager.MaxCheckpointBytes,
+		CheckpointAge:   s.cfg.Manager.MaxCheckpointAge,
+
+		Images:   s.images,
+		Engine:   s.cfg.Engine,
+		Defaults: limits(s.cfg),
+		Lasting:  true,
 		Notice: func(text string) {
 			s.log.WarnContext(ctx, "a default limit cannot be enforced", slog.String("limit", text))
 		},

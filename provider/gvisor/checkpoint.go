@@ -36,13 +36,14 @@ func (p *Provider) openCold() error {
 			return fmt.Errorf("make the directory of what is kept: %w", err)
 		}
 	}
-	return errors.Join(p.saved.sweep(), keeper{dir: p.archived.dir, locks: p.keep.dir}.sweep())
+	return errors.Join(p.saved.sweep(), p.dropOld(), keeper{dir: p.archived.dir, locks: p.keep.dir}.sweep())
 }
 
 // Checkpoint implements sandpit.Checkpointer. The sandbox holds still while its files are
 // written, as it does for a stop, and goes on while they are synced.
 //
-// Unsupported: the Provider keeps nothing.
+// Unsupported: the Provider keeps nothing. Exhausted: there is no room on the disk, or all
+// checkpoints together would be too large. Then the one before is still there.
 func (i *Instance) Checkpoint(ctx context.Context) error {
 	if err := i.checkpoint(ctx); err != nil {
 		return fmt.Errorf("checkpoint sandbox %s: %w", i.id, err)
@@ -72,6 +73,14 @@ func (i *Instance) checkpoint(ctx context.Context) error {
 	if _, _, err := call(ctx, dir, request{Op: opSave, ID: i.id, GoOn: true}, half.layer...); err != nil {
 		return p.saved.explain(err)
 	}
+	if err := p.dropOld(); err != nil {
+		return err
+	}
+	done, err := p.makeRoom(ctx, i.id, p.saved.size(half.dir))
+	if err != nil {
+		return err
+	}
+	defer done()
 	return i.commit(ctx, dir, half)
 }
 
@@ -104,7 +113,7 @@ func (k keeper) name(dir string, id sandpit.ID) (replaced bool, err error) {
 // unkeep ends that a sandbox is stopped, and returns a directory that is to be removed.
 // A checkpoint from before the stop must not be found any more from then on: the files
 // of the stop are the next one.
-func (p *Provider) unkeep(id sandpit.ID) (string, error) {
+func (p *Provider) unkeep(ctx context.Context, id sandpit.ID) (string, error) {
 	if err := p.archived.leave(id); err != nil {
 		return "", err
 	}
@@ -118,8 +127,13 @@ func (p *Provider) unkeep(id sandpit.ID) (string, error) {
 	if err != nil || !had {
 		return half, err
 	}
-	if os.Rename(half, p.saved.path(id)) == nil {
-		return "", nil
+	ctx, cancel := context.WithTimeout(ctx, unkeepLimit)
+	defer cancel()
+	if done, err := p.makeRoom(ctx, id, p.keep.size(half)); err == nil {
+		defer done()
+		if os.Rename(half, p.saved.path(id)) == nil {
+			return "", nil
+		}
 	}
 	return half, nil // there is none until the next checkpoint
 }
@@ -127,7 +141,7 @@ func (p *Provider) unkeep(id sandpit.ID) (string, error) {
 // Revive implements sandpit.Reviver: the sandbox begins with the files of its last
 // checkpoint, as a stopped one does when it is started.
 //
-// NotFound: there is no checkpoint.
+// NotFound: there is no checkpoint, or it is too old.
 func (i *Instance) Revive(ctx context.Context) (sandpit.Instance, error) {
 	next, err := i.revive(ctx)
 	if err != nil {
@@ -147,6 +161,9 @@ func (i *Instance) revive(ctx context.Context) (*Instance, error) {
 	}
 	defer held.Close()
 	if err := i.mustHaveEnded(ctx); err != nil {
+		return nil, err
+	}
+	if err := p.dropIfOld(i.id); err != nil {
 		return nil, err
 	}
 	files, err := p.saved.open(i.id)

@@ -44,6 +44,11 @@ type Config struct {
 	// environment and key. It is made if it is not there; same conditions. Default: none,
 	// and sandboxes cannot be suspended or rolled back. Both need a KeepDir.
 	SuspendDir string
+	// CheckpointBytes is how large the checkpoints of all sandboxes in the KeepDir may be
+	// together, and CheckpointAge how old one may become: it is not there any more then.
+	// Default: no limits.
+	CheckpointBytes int64
+	CheckpointAge   time.Duration
 	// Archive is where the files of archived sandboxes go. Default: none, and sandboxes
 	// cannot be archived.
 	Archive archive.Store

@@ -172,7 +172,7 @@ func (i *Instance) start(ctx context.Context) error {
 		return err
 	}
 	dir := started.engineDir()
-	half, err := p.unkeep(i.id)
+	half, err := p.unkeep(ctx, i.id)
 	if err != nil {
 		return errors.Join(err, started.end(context.WithoutCancel(ctx), dir, true))
 	}
