@@ -20,6 +20,7 @@ const (
 	metricPage       = "request of a page"
 	metricEcho       = "message to echo on %d WebSockets, all at once"
 	metricSilent     = "failures of %d WebSockets"
+	metricTool       = "call of the tool shell_exec"
 	metricE2BWarm    = "E2B's SDK: create of a warm pool, and commands.run"
 	metricE2BCold    = "E2B's SDK: create and commands.run"
 	metricE2BRun     = "E2B's SDK: commands.run"
@@ -80,6 +81,9 @@ func judge(r *report) []target {
 	e2bRun, e2bRunKnown := r.find(metricE2BRun, byE2B)
 	e2bWrite, e2bWriteKnown := r.find(metricE2BWrite, byE2B)
 	e2bRead, e2bReadKnown := r.find(metricE2BRead, byE2B)
+	tool, toolKnown := r.find(metricTool, bySandpit)
+	mcp, mcpKnown := r.find(metricTool, byMCP)
+	mcpHTTP, mcpHTTPKnown := r.find(metricTool, byMCPHTTP)
 	saved := func(metric string) func(what string, most float64) target {
 		x, known := r.find(metric, bySandpit)
 		return func(what string, most float64) target { return check(what, most, x.P50, known) }
@@ -107,6 +111,8 @@ func judge(r *report) []target {
 		check("ms for E2B's SDK to run true", 8, e2bRun.P50, e2bRunKnown),
 		check("ms for E2B's SDK for each MB of a file in (100 MB/s)", 10, inverse(e2bWrite.P50), e2bWriteKnown),
 		check("ms for E2B's SDK for each MB of a file out (100 MB/s)", 10, inverse(e2bRead.P50), e2bReadKnown),
+		check("ms that MCP adds to a call of a tool, by a program", 2, mcp.P50-tool.P50, toolKnown && mcpKnown),
+		check("ms that MCP adds to a call of a tool, over HTTP", 2, mcpHTTP.P50-tool.P50, toolKnown && mcpHTTPKnown),
 		check(fmt.Sprintf("failures of %d WebSockets at a time", pageSockets), 0, silent.P50, silentKnown),
 		saved(metricResume)("ms to resume in place", 10),
 		saved(metricWake)("ms to resume an idle box from disk", 150),
