@@ -23,7 +23,7 @@ const module = "github.com/sandpit-dev/sandpit"
 // A package that has no line here does not pass.
 var arrows = map[string][]string{
 	".":                        {},
-	"bench":                    {".", "client", "internal/guestbin", "internal/image", "internal/manager", "internal/store", "internal/workspace", "provider/docker", "provider/gvisor"},
+	"bench":                    {".", "client", "internal/guestbin", "internal/image", "internal/manager", "internal/store", "internal/tool", "internal/workspace", "provider/docker", "provider/gvisor"},
 	"client":                   {".", "internal/envd", "internal/wire"},
 	"conformance/attacks":      {},
 	"conformance/chaos":        {},
@@ -109,7 +109,7 @@ var owners = map[string][]string{
 	"github.com/lmittmann/tint":              {"internal/telemetry"},
 	"github.com/ulikunitz/xz":                {"internal/debian"},
 	"github.com/vishvananda/netlink":         {"conformance/network"},
-	"github.com/modelcontextprotocol/go-sdk": {"conformance/mcp", "internal/mcp"},
+	"github.com/modelcontextprotocol/go-sdk": {"bench", "conformance/mcp", "internal/mcp"},
 	"github.com/pkg/sftp":                    {"internal/sshd"},
 	"github.com/prometheus":                  {"deploy", "internal/telemetry"},
 	"go.opentelemetry.io":                    {"internal/telemetry"},

@@ -32,6 +32,7 @@ const (
 	nameNetwork  = "network"
 	namePreviews = "previews"
 	nameE2B      = "e2b"
+	nameMCP      = "mcp"
 	nameSaved    = "saved"
 )
 
@@ -57,7 +58,7 @@ func measure(ctx context.Context, o options, stderr io.Writer) (r *report, err e
 		defer cancel()
 		err = errors.Join(err, k.docker.Close(clean))
 	}()
-	err = errors.Join(k.inTurns(ctx), k.e2bs(ctx), k.crowds(ctx))
+	err = errors.Join(k.inTurns(ctx), k.e2bs(ctx), k.mcps(ctx), k.crowds(ctx))
 	k.report.Machine.LoadAtEnd = loadAverage()
 	k.report.Targets = judge(&k.report)
 	return &k.report, err

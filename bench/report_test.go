@@ -55,6 +55,8 @@ func TestJudge(t *testing.T) {
 		{What: "ms for E2B's SDK for each MB of a file in (100 MB/s)", Most: 10},
 		{What: "ms for E2B's SDK for each MB of a file out (100 MB/s)", Most: 10},
 		{What: "ms for E2B's SDK to run code in a new sandbox", Most: 400},
+		{What: "ms that MCP adds to a call of a tool, by a program", Most: 2},
+		{What: "ms that MCP adds to a call of a tool, over HTTP", Most: 2},
 		{What: "failures of 1000 WebSockets at a time"},
 		{What: "ms to resume in place", Most: 10},
 		{What: "ms to resume an idle box from disk", Most: 150},

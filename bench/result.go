@@ -10,6 +10,8 @@ const (
 	bySandpitHTTP   = "sandpit-http"
 	bySandpitDocker = "sandpit-docker"
 	byE2B           = "sandpit-e2b"
+	byMCP           = "sandpit-mcp"
+	byMCPHTTP       = "sandpit-mcp-http"
 	byDocker        = "docker"
 	byDockerAPI     = "docker-api"
 	byHost          = "host"

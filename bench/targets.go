@@ -20,6 +20,7 @@ const (
 	metricPage       = "request of a page"
 	metricEcho       = "message to echo on %d WebSockets, all at once"
 	metricSilent     = "failures of %d WebSockets"
+	metricTool       = "call of the tool shell_exec"
 	metricE2BWarm    = "E2B's SDK: create of a warm pool, and commands.run"
 	metricE2BCold    = "E2B's SDK: create and commands.run"
 	metricE2BRun     = "E2B's SDK: commands.run"
@@ -82,6 +83,9 @@ func judge(r *report) []target {
 	e2bWrite, e2bWriteKnown := r.find(metricE2BWrite, byE2B)
 	e2bRead, e2bReadKnown := r.find(metricE2BRead, byE2B)
 	e2bCode, e2bCodeKnown := r.find(metricE2BCode, byE2B)
+	tool, toolKnown := r.find(metricTool, bySandpit)
+	mcp, mcpKnown := r.find(metricTool, byMCP)
+	mcpHTTP, mcpHTTPKnown := r.find(metricTool, byMCPHTTP)
 	saved := func(metric string) func(what string, most float64) target {
 		x, known := r.find(metric, bySandpit)
 		return func(what string, most float64) target { return check(what, most, x.P50, known) }
@@ -110,6 +114,8 @@ func judge(r *report) []target {
 		check("ms for E2B's SDK for each MB of a file in (100 MB/s)", 10, inverse(e2bWrite.P50), e2bWriteKnown),
 		check("ms for E2B's SDK for each MB of a file out (100 MB/s)", 10, inverse(e2bRead.P50), e2bReadKnown),
 		check("ms for E2B's SDK to run code in a new sandbox", 400, e2bCode.P50, e2bCodeKnown),
+		check("ms that MCP adds to a call of a tool, by a program", 2, mcp.P50-tool.P50, toolKnown && mcpKnown),
+		check("ms that MCP adds to a call of a tool, over HTTP", 2, mcpHTTP.P50-tool.P50, toolKnown && mcpHTTPKnown),
 		check(fmt.Sprintf("failures of %d WebSockets at a time", pageSockets), 0, silent.P50, silentKnown),
 		saved(metricResume)("ms to resume in place", 10),
 		saved(metricWake)("ms to resume an idle box from disk", 150),

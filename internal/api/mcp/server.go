@@ -12,10 +12,12 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"encoding/json"
 	"errors"
 	"io"
 	"log/slog"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -132,14 +134,16 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) error {
 	if err := s.checkOrigin(r); err != nil {
 		return err
 	}
-	if r.Body, err = whole(w, r); err != nil {
+	body, err := whole(w, r)
+	if err != nil {
 		return err
 	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
 	w = &unhurried{w}
 	id := r.Header.Get(mcp.HeaderSession)
 	if id == "" {
 		if r.Method == http.MethodPost {
-			return s.begin(w, r, who)
+			return s.begin(w, r, who, saysHello(body))
 		}
 		return sandpit.Errorf(sandpit.Invalid, "the header %s is missing", mcp.HeaderSession)
 	}
@@ -181,8 +185,9 @@ func (s *Server) find(id string, who api.Principal) (*session, error) {
 	return one, nil
 }
 
-// begin answers a request outside of a session, which begins one if it says hello.
-func (s *Server) begin(w http.ResponseWriter, r *http.Request, who api.Principal) error {
+// begin answers a request outside of a session, which begins one if it says hello. Others
+// are questions about the server, or mistakes.
+func (s *Server) begin(w http.ResponseWriter, r *http.Request, who api.Principal, hello bool) error {
 	wanted, err := choiceOf(r)
 	if err != nil {
 		return err
@@ -199,6 +204,11 @@ func (s *Server) begin(w http.ResponseWriter, r *http.Request, who api.Principal
 	one := &session{who: who, over: make(chan struct{}), Session: mcp.NewSession(mcp.Options{
 		Tools: tools, Version: s.o.Version, Open: s.opener(who, wanted),
 	}, id, s.o.Idle)}
+	if !hello {
+		one.ServeHTTP(w, r)
+		one.Close()
+		return one.Wait(r.Context())
+	}
 	if err := s.enter(id, one); err != nil {
 		return err
 	}
@@ -268,10 +278,24 @@ func (one *session) end(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
+// saysHello reports whether a body may begin a session. It is one message, or several.
+func saysHello(body []byte) bool {
+	type message struct {
+		Method string `json:"method"`
+	}
+	var list []message
+	if json.Unmarshal(body, &list) != nil {
+		var one message
+		_ = json.Unmarshal(body, &one) // what is none says nothing
+		list = append(list, one)
+	}
+	return slices.ContainsFunc(list, func(m message) bool { return m.Method == "initialize" })
+}
+
 // whole reads the body of a request in a limited time, so that nobody else has to.
-func whole(w http.ResponseWriter, r *http.Request) (io.ReadCloser, error) {
+func whole(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	if r.Body == nil || r.Body == http.NoBody {
-		return http.NoBody, nil
+		return nil, nil
 	}
 	control := http.NewResponseController(w)
 	_ = control.SetReadDeadline(time.Now().Add(bodyLimit)) // what cannot have one needs none
@@ -283,7 +307,7 @@ func whole(w http.ResponseWriter, r *http.Request) (io.ReadCloser, error) {
 	if err != nil {
 		return nil, sandpit.Errorf(sandpit.Invalid, "the request does not come as a whole")
 	}
-	return io.NopCloser(bytes.NewReader(text)), nil
+	return text, nil
 }
 
 // untilDraining is a context that ends with ctx, or when the server is about to: who only
