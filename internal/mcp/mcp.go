@@ -18,6 +18,7 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/mcpclient"
 	"github.com/sandpit-dev/sandpit/internal/tool"
 )
 
@@ -38,6 +39,8 @@ type Options struct {
 	Tools *tool.Registry
 	// Open makes the place of a connection.
 	Open func(ctx context.Context) (Place, error)
+	// Servers are the MCP servers whose tools can be called from the sandbox. Default: none.
+	Servers mcpclient.Config
 	// Version is told to clients.
 	Version string
 	// Log is told what goes wrong with the protocol, and never what calls say. Default:
@@ -200,7 +203,7 @@ func (c *connection) enter(ctx context.Context) (*tool.Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	session, err := tool.NewSession(place.Guest, tool.SessionOptions{ID: string(place.ID), Dir: place.Dir, User: place.User})
+	session, err := tool.NewSession(place.Guest, tool.SessionOptions{ID: string(place.ID), Dir: place.Dir, User: place.User, Servers: c.Servers})
 	if err != nil {
 		return nil, errors.Join(err, leave(ctx, place, nil))
 	}
