@@ -39,11 +39,14 @@ type answer struct {
 // status. Known is false if there is none.
 func Main(name string) (status int, known bool) {
 	run, known := applets()[name]
-	if !known {
+	if !known && name != Dial {
 		return 0, false
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
+	if name == Dial {
+		return dialMain(ctx, os.Args[2:], os.Stdin, os.Stdout), true
+	}
 	return do(ctx, run, os.Stdin, os.Stdout), true
 }
 

@@ -133,7 +133,7 @@ type sessionBook struct {
 // openSessions makes what is missing. Nobody but root can change the directory, so
 // nobody can have one of it be another's.
 func openSessions(name string) (*sessionBook, error) {
-	if err := os.Mkdir(name, 0o711); err != nil && !errors.Is(err, fs.ErrExist) {
+	if err := os.Mkdir(name, 0o711); err != nil && !errors.Is(err, fs.ErrExist) { //nolint:gosec // each session goes through it to its own
 		return nil, err
 	}
 	info, err := os.Lstat(name)
@@ -339,7 +339,7 @@ func removeOwn(uid int) error {
 			if err != nil {
 				continue // taken away meanwhile
 			}
-			if st, ok := info.Sys().(*syscall.Stat_t); !ok || st.Uid != uint32(uid) {
+			if st, ok := info.Sys().(*syscall.Stat_t); !ok || int(st.Uid) != uid {
 				continue
 			}
 			if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {

@@ -3,7 +3,9 @@ package cli
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -15,14 +17,16 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/config"
 	"github.com/sandpit-dev/sandpit/internal/daemon"
 	"github.com/sandpit-dev/sandpit/internal/mcp"
+	"github.com/sandpit-dev/sandpit/internal/mcpclient"
 	"github.com/sandpit-dev/sandpit/internal/tool"
 )
 
 type mcpOptions struct {
 	runOptions
 
-	tools []string
-	idle  time.Duration
+	tools   []string
+	servers string
+	idle    time.Duration
 }
 
 func (a *app) newMCP() *cobra.Command {
@@ -39,7 +43,8 @@ nothing of this machine but what IMAGE and -v bring in. With a server (--server,
 SANDPIT_URL) it is made there.`,
 		Example: `  claude mcp add sandpit -- sandpit mcp
   sandpit mcp --tools file,shell,git -v ./project:/workspace
-  sandpit mcp --network python:3.12-slim`,
+  sandpit mcp --network python:3.12-slim
+  sandpit mcp --mcp-config mcp.json`,
 		Args: wantArgs(0, 1, "an image"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.networkSet = cmd.Flags().Changed("network")
@@ -51,6 +56,7 @@ SANDPIT_URL) it is made there.`,
 	}
 	f := cmd.Flags()
 	f.StringSliceVar(&o.tools, "tools", nil, "offer the tools of these `categories` only: "+strings.Join(categoryNames(), ", "))
+	f.StringVar(&o.servers, "mcp-config", "", "`file` of MCP servers whose tools can be called from the sandbox: {\"mcpServers\": {…}}")
 	f.DurationVar(&o.idle, "idle", 30*time.Minute, "`time` without a call after which a server removes the sandbox; the next call gets a new one")
 	f.StringArrayVarP(&o.env, "env", "e", nil, "environment `NAME=VALUE`, or NAME to pass this shell's value")
 	f.StringVarP(&o.workDir, "workdir", "w", "", "working `directory` inside, made if missing (default the image's, else \"/workspace\")")
@@ -88,6 +94,9 @@ func (a *app) serveMCP(ctx context.Context, o mcpOptions) (err error) {
 		return err
 	}
 	serve := mcp.Options{Tools: tools, Version: daemon.ReadVersions().Sandpit}
+	if serve.Servers, err = readServers(o.servers); err != nil {
+		return err
+	}
 	if namesServer(cfg) {
 		return a.mcpRemote(ctx, o, cfg, serve)
 	}
@@ -112,6 +121,22 @@ func (a *app) serveMCP(ctx context.Context, o mcpOptions) (err error) {
 		return place, nil
 	}
 	return mcp.Serve(ctx, serve, io.NopCloser(a.In), nopWriteCloser{a.Out})
+}
+
+// readServers reads the list of MCP servers in a file; "" is none.
+func readServers(name string) (mcpclient.Config, error) {
+	if name == "" {
+		return nil, nil
+	}
+	data, err := os.ReadFile(name)
+	if err != nil {
+		return nil, sandpit.Errorf(sandpit.Invalid, "%w", err)
+	}
+	servers, err := mcpclient.Parse(data)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	return servers, nil
 }
 
 // mcpRemote has a server make the sandbox. Should this program be killed, the server

@@ -122,5 +122,5 @@ func runMasked(args []string) error {
 		return errors.New("masked: want a program and its name")
 	}
 	syscall.Umask(sessionMask)
-	return os.NewSyscallError("exec "+args[0], syscall.Exec(args[0], args[1:], os.Environ()))
+	return os.NewSyscallError("exec "+args[0], syscall.Exec(args[0], args[1:], os.Environ())) //nolint:gosec // that is what it is for
 }

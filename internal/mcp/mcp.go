@@ -17,6 +17,7 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/mcpclient"
 	"github.com/sandpit-dev/sandpit/internal/tool"
 )
 
@@ -49,6 +50,8 @@ type Options struct {
 	Tools *tool.Registry
 	// Open makes the place of a connection.
 	Open func(ctx context.Context) (Place, error)
+	// Servers are the MCP servers whose tools can be called from the sandbox. Default: none.
+	Servers mcpclient.Config
 	// Version is told to clients.
 	Version string
 	// Log is told what goes wrong with the protocol, and never what calls say. Default:
@@ -242,7 +245,7 @@ func (c *connection) begin(guest sandpit.Guest) error {
 	if c.session != nil {
 		_ = c.session.Close() // what was in it has ended with the guest that it had
 	}
-	session, err := tool.NewSession(guest, tool.SessionOptions{ID: string(c.place.ID), Dir: c.place.Dir, User: c.place.User})
+	session, err := tool.NewSession(guest, tool.SessionOptions{ID: string(c.place.ID), Dir: c.place.Dir, User: c.place.User, Servers: c.Servers})
 	c.session, c.guest = session, guest
 	return err
 }

@@ -13,7 +13,16 @@ import (
 // newBox returns a sandbox of gVisor with the machine's programs.
 func newBox(tb testing.TB) sandpit.Instance {
 	tb.Helper()
-	return testgvisor.Box(tb)
+	return newBoxOf(tb, sandpit.Spec{})
+}
+
+func newBoxOf(tb testing.TB, spec sandpit.Spec) sandpit.Instance {
+	tb.Helper()
+	box, err := testgvisor.New(tb).Create(tb.Context(), sandpit.NewID(), spec)
+	if err != nil {
+		tb.Fatalf("%v (hint: %s)", err, sandpit.HintOf(err))
+	}
+	return box
 }
 
 // kit is a session and the tools.

@@ -17,6 +17,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/applet"
+	"github.com/sandpit-dev/sandpit/internal/mcpclient"
 	"github.com/sandpit-dev/sandpit/internal/shell"
 	"github.com/sandpit-dev/sandpit/internal/workspace"
 )
@@ -50,6 +51,8 @@ type SessionOptions struct {
 	Confine bool
 	// CreatedAt is told by workspace_info. Default: now.
 	CreatedAt time.Time
+	// Servers are the MCP servers whose tools can be called. Default: none.
+	Servers mcpclient.Config
 }
 
 // Session is a place in a sandbox in which tools work: a directory, an environment,
@@ -61,6 +64,8 @@ type Session struct {
 	gits   *workspace.Workspace // for git, which takes longer
 	own    *workspace.Workspace // for the guest's own programs, which have much to say
 	shells *shell.Sessions
+	// servers are those of MCP.
+	servers *mcpclient.Servers
 
 	mu      sync.Mutex
 	env     map[string]string
@@ -105,10 +110,15 @@ func NewSession(g sandpit.Guest, o SessionOptions) (*Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Session{
+	s := &Session{
 		o: o, guest: g, files: files, gits: gits, own: own, shells: shell.NewSessions(g, shell.SetOptions{}),
 		env: map[string]string{}, secrets: map[string]bool{},
-	}, nil
+	}
+	s.servers = mcpclient.New(mcpclient.Options{Guest: g, User: o.User, Dir: o.Dir, Env: s.environment, Config: o.Servers, Version: "1"})
+	for _, value := range o.Servers.Secrets() {
+		s.hide(value)
+	}
+	return s, nil
 }
 
 func newSessionID() string {
@@ -125,7 +135,10 @@ func (s *Session) Dir() string { return s.o.Dir }
 
 // Close ends its shells and programs. Files stay, and so does the sandbox. It is
 // idempotent.
-func (s *Session) Close() error { return s.shells.Close() }
+func (s *Session) Close() error {
+	s.servers.Close(context.Background()) // which has limits of its own
+	return s.shells.Close()
+}
 
 // path is an absolute path inside.
 func (s *Session) path(p string) string {

@@ -32,6 +32,7 @@ const (
 	Git    Category = "git"
 	Web    Category = "web"
 	System Category = "system"
+	MCP    Category = "mcp"
 )
 
 // Hints tell a client what calls of a tool may do.

@@ -1,0 +1,89 @@
+package applet
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// Dial is the applet that connects its streams to an address, as far as the sandbox's
+// network policy allows. The argument after its name is a DialRequest. Its output begins
+// with a line, a DialAnswer, and what the other side sends follows.
+const Dial = "dial"
+
+// DialRequest says where to.
+type DialRequest struct {
+	// Address is HOST:PORT.
+	Address string `json:"address"`
+	// TLS has the connection encrypted from the sandbox on, for the address's host and by
+	// the image's certificates.
+	TLS bool `json:"tls,omitempty"`
+}
+
+// DialAnswer is how it went.
+type DialAnswer struct {
+	Error *Failure `json:"error,omitempty"`
+}
+
+const dialTime = 30 * time.Second
+
+func dialMain(ctx context.Context, args []string, in io.Reader, out io.Writer) int {
+	conn, err := dial(ctx, args)
+	var answer DialAnswer
+	if err != nil {
+		answer.Error = &Failure{Code: sandpit.CodeOf(err), Message: err.Error()}
+	}
+	if err := errors.Join(json.NewEncoder(out).Encode(answer), err); err != nil {
+		_, _ = fmt.Fprintln(os.Stderr, "dial:", err) // nothing else is left to be told
+		return 1
+	}
+	defer conn.Close()
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	defer stop()
+	go func() { // ends with this process
+		_, _ = io.Copy(conn, in) // who reads the other side hears of a connection that breaks
+		if half, ok := conn.(interface{ CloseWrite() error }); ok {
+			_ = half.CloseWrite()
+		}
+	}()
+	if _, err := io.Copy(out, conn); err != nil {
+		_, _ = fmt.Fprintln(os.Stderr, "dial:", err)
+		return 1
+	}
+	return 0
+}
+
+func dial(ctx context.Context, args []string) (net.Conn, error) {
+	var r DialRequest
+	if len(args) != 1 || json.Unmarshal([]byte(args[0]), &r) != nil {
+		return nil, sandpit.Errorf(sandpit.Invalid, "dial: want one request as JSON")
+	}
+	host, _, err := net.SplitHostPort(r.Address)
+	if err != nil {
+		return nil, sandpit.Errorf(sandpit.Invalid, "dial: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, dialTime)
+	defer cancel()
+	var dialer net.Dialer
+	conn, err := dialer.DialContext(ctx, "tcp", r.Address)
+	if err != nil {
+		return nil, fetchError(err, dialTime.Seconds())
+	}
+	if !r.TLS {
+		return conn, nil
+	}
+	secure := tls.Client(conn, &tls.Config{ServerName: host, MinVersion: tls.VersionTLS12})
+	if err := secure.HandshakeContext(ctx); err != nil {
+		_ = conn.Close()
+		return nil, fetchError(err, dialTime.Seconds())
+	}
+	return secure, nil
+}

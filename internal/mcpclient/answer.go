@@ -1,0 +1,226 @@
+package mcpclient
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"image"
+	_ "image/gif"  // told apart by image.DecodeConfig
+	_ "image/jpeg" // the same
+	_ "image/png"  // the same
+	"net/http"
+	"regexp"
+	"strings"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// Tool is one that a server offers.
+type Tool struct {
+	// Name is one that every client takes: letters, digits, - and _, at most 64. It begins
+	// with the server's name.
+	Name string `json:"name"`
+	// Tool is what the server calls it.
+	Tool        string          `json:"tool"`
+	Title       string          `json:"title,omitempty"`
+	Description string          `json:"description,omitempty"`
+	Schema      json.RawMessage `json:"input_schema,omitempty"`
+}
+
+// lister takes tools within bounds.
+type lister struct {
+	Listing
+
+	server string
+	taken  map[string]bool // names of both kinds
+	size   int
+}
+
+const maxToolName = 256 // bytes
+
+func (l *lister) add(t *sdk.Tool) {
+	if t == nil || t.Name == "" || len(t.Name) > maxToolName || len(l.Tools) == mostTools {
+		l.Omitted++
+		return
+	}
+	tool := Tool{Name: qualified(l.server, t.Name), Tool: t.Name, Title: cut(t.Title, maxToolName), Description: cut(t.Description, maxDescription)}
+	if schema, err := json.Marshal(t.InputSchema); err == nil && len(schema) <= maxSchema { // else the server checks what it gets
+		tool.Schema = schema
+	}
+	l.size += len(tool.Description) + len(tool.Schema) + len(tool.Title)
+	if l.taken["name "+tool.Name] || l.taken["tool "+tool.Tool] || l.size > maxListed {
+		l.Omitted++
+		return
+	}
+	l.taken["name "+tool.Name], l.taken["tool "+tool.Tool] = true, true
+	l.Tools = append(l.Tools, tool)
+}
+
+// cut is at most size bytes of a text, in valid UTF-8.
+func cut(text string, size int) string {
+	if len(text) > size {
+		text = text[:size] + "…"
+	}
+	return strings.ToValidUTF8(text, "")
+}
+
+var unclean = regexp.MustCompile(`[^A-Za-z0-9-]+`)
+
+const (
+	separator = "__"
+	maxQual   = 64
+	maxPrefix = 24
+	hashSize  = 10 // digits
+)
+
+// prefix is what the names of a server's tools begin with.
+func prefix(server string) string {
+	name := unclean.ReplaceAllString(server, "_")
+	return name[:min(len(name), maxPrefix)] + separator
+}
+
+// qualified is a name for a tool of a server. Names that had to be changed for it end in a
+// number that is made of what they were, so that two do not become one.
+func qualified(server, tool string) string {
+	plain := server + separator + tool
+	name := prefix(server) + unclean.ReplaceAllString(tool, "_")
+	// With one separator there is one way to read it.
+	if name == plain && len(name) <= maxQual && strings.Count(name, separator) == 1 && !strings.Contains(name, separator+"_") {
+		return name
+	}
+	sum := sha256.Sum256([]byte(server + "\x00" + tool))
+	return name[:min(len(name), maxQual-hashSize-1)] + "_" + hex.EncodeToString(sum[:])[:hashSize]
+}
+
+// Answer is what a tool has answered.
+type Answer struct {
+	// Text is its texts, with a note in brackets for all else.
+	Text   string
+	Images []Image
+	// Files are recordings and other data.
+	Files []File
+	// Structured is nil or JSON.
+	Structured json.RawMessage
+	// Failed is true if the tool says so.
+	Failed bool
+}
+
+// Image is a picture: PNG, JPEG or GIF, or WebP, whose size nobody has checked.
+type Image struct {
+	MIME string
+	Data []byte
+}
+
+// File is data that is neither text nor a picture.
+type File struct {
+	// Suffix is how a file name for it ends, with the dot.
+	Suffix string
+	Data   []byte
+}
+
+const (
+	mostContent   = 100
+	mostImages    = 8
+	maxImage      = 5 << 20 // bytes
+	maxSide       = 8000    // pixels
+	mostFiles     = 8
+	maxFile       = 8 << 20 // bytes
+	maxStructured = 256 << 10
+	maxText       = 8 << 20
+)
+
+func answer(r *sdk.CallToolResult) Answer {
+	a := Answer{Failed: r.IsError}
+	var parts []string
+	size := 0
+	for i, c := range r.Content {
+		if i == mostContent {
+			parts = append(parts, fmt.Sprintf("[%d more parts left out]", len(r.Content)-i))
+			break
+		}
+		part := cut(a.part(c), maxText-size)
+		size += len(part)
+		parts = append(parts, part)
+		if size >= maxText {
+			break
+		}
+	}
+	a.Text = strings.Join(parts, "\n")
+	if r.StructuredContent == nil {
+		return a
+	}
+	data, err := json.Marshal(r.StructuredContent)
+	switch {
+	case err != nil || len(data) > maxStructured:
+		a.Text += fmt.Sprintf("\n[STRUCTURED CONTENT left out: more than %d bytes]", maxStructured)
+	default:
+		a.Structured = data
+		if strings.TrimSpace(a.Text) == "" {
+			a.Text = string(data)
+		}
+	}
+	return a
+}
+
+// part takes one part of an answer, and returns what is to be read of it.
+func (a *Answer) part(c sdk.Content) string {
+	switch c := c.(type) {
+	case *sdk.TextContent:
+		return c.Text
+	case *sdk.ImageContent:
+		return a.picture(c.MIMEType, c.Data)
+	case *sdk.AudioContent:
+		return a.file("AUDIO", c.MIMEType, "", c.Data)
+	case *sdk.ResourceLink:
+		return fmt.Sprintf("[RESOURCE LINK: %s %s %s] %s", cut(c.Name, maxToolName), cut(c.URI, 2000), cut(c.MIMEType, 100), cut(c.Description, maxDescription))
+	case *sdk.EmbeddedResource:
+		if c.Resource == nil {
+			return "[RESOURCE without contents]"
+		}
+		if len(c.Resource.Blob) > 0 {
+			return a.file("RESOURCE", c.Resource.MIMEType, c.Resource.URI, c.Resource.Blob)
+		}
+		return fmt.Sprintf("[RESOURCE: %s]\n%s", cut(c.Resource.URI, 2000), c.Resource.Text)
+	}
+	return fmt.Sprintf("[CONTENT of a kind that is not known: %T]", c)
+}
+
+// picture takes a picture that is what it says and not too large to be looked at.
+func (a *Answer) picture(mime string, data []byte) string {
+	mime = cut(mime, 100)
+	refused := func(why string) string {
+		return fmt.Sprintf("[IMAGE left out: %s, %d bytes: %s]", mime, len(data), why)
+	}
+	if len(a.Images) == mostImages || len(data) > maxImage {
+		return refused(fmt.Sprintf("at most %d of %d bytes", mostImages, maxImage))
+	}
+	kind := http.DetectContentType(data)
+	switch kind {
+	case "image/png", "image/jpeg", "image/gif":
+		config, _, err := image.DecodeConfig(bytes.NewReader(data))
+		if err != nil || config.Width > maxSide || config.Height > maxSide {
+			return refused(fmt.Sprintf("broken, or with more than %d pixels on a side", maxSide))
+		}
+	case "image/webp":
+	default:
+		return refused("not a picture of a kind that is known")
+	}
+	a.Images = append(a.Images, Image{MIME: kind, Data: data})
+	return "[IMAGE: " + kind + "]"
+}
+
+func (a *Answer) file(what, mime, uri string, data []byte) string {
+	mime, uri = cut(mime, 100), cut(uri, 2000)
+	if len(a.Files) == mostFiles || len(data) > maxFile {
+		return fmt.Sprintf("[%s left out: %s %s, %d bytes: at most %d of %d]", what, mime, uri, len(data), mostFiles, maxFile)
+	}
+	_, kind, _ := strings.Cut(mime, "/")
+	suffix := ".bin"
+	if kind = unclean.ReplaceAllString(kind, ""); kind != "" && len(kind) <= 10 {
+		suffix = "." + kind
+	}
+	a.Files = append(a.Files, File{Suffix: suffix, Data: data})
+	return fmt.Sprintf("[%s %d: %s %s, %d bytes]", what, len(a.Files), mime, uri, len(data))
+}

@@ -1,0 +1,186 @@
+// Package mcpclient uses servers of the Model Context Protocol for a session in a
+// sandbox. Those that are programs run inside, as the session's user; those that have a
+// URL are reached from inside, as far as the sandbox's network policy allows, and never
+// from this machine. A server is started with the first call that needs it, and again
+// after it has died.
+//
+// What servers say is bounded and checked: they may be hostile, and are when the sandbox
+// is. They are offered nothing in return: no sampling, no questions to people, no roots.
+package mcpclient
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"maps"
+	"net/url"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// Type is how a server is spoken to.
+type Type string
+
+// The types.
+const (
+	Stdio Type = "stdio" // a program, by its input and output
+	HTTP  Type = "http"  // streamable HTTP
+	SSE   Type = "sse"   // HTTP with server-sent events, as servers of 2024 have it
+)
+
+// Server is how one server is started or reached.
+type Server struct {
+	// Type is by default stdio for a command; for a URL, HTTP is tried first and then SSE.
+	Type Type `json:"type,omitempty"`
+	// Command is the program, with Args, Env and the directory Dir: by default that of the
+	// session.
+	Command string            `json:"command,omitempty"`
+	Args    []string          `json:"args,omitempty"`
+	Env     map[string]string `json:"env,omitempty"`
+	Dir     string            `json:"cwd,omitempty"`
+	// URL is http or https, with Headers sent to it and to nobody else.
+	URL     string            `json:"url,omitempty"`
+	Headers map[string]string `json:"headers,omitempty"`
+	// Disabled servers are not there.
+	Disabled bool `json:"disabled,omitempty"`
+}
+
+// Config are servers by name.
+type Config map[string]Server
+
+const (
+	maxConfig   = 1 << 20 // bytes
+	mostServers = 64
+	maxName     = 64 // bytes
+)
+
+// Parse reads a configuration in the form that clients of the protocol have in common:
+// {"mcpServers": {"NAME": {"command": "…", "args": ["…"], "env": {}}}}.
+//
+// Invalid.
+func Parse(data []byte) (Config, error) {
+	if len(data) > maxConfig {
+		return nil, sandpit.Errorf(sandpit.Invalid, "the list of MCP servers has more than %d bytes", maxConfig)
+	}
+	var file struct {
+		Servers Config `json:"mcpServers"`
+	}
+	decoder := json.NewDecoder(bytes.NewReader(data))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&file); err != nil {
+		return nil, sandpit.Errorf(sandpit.Invalid, "the list of MCP servers: %w", err)
+	}
+	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
+		return nil, sandpit.Errorf(sandpit.Invalid, "the list of MCP servers: want one JSON object and nothing after it")
+	}
+	servers := Config{}
+	for name, s := range file.Servers {
+		if s.Disabled {
+			continue
+		}
+		s, err := s.complete()
+		if err == nil {
+			err = checkName(name)
+		}
+		if err != nil {
+			return nil, sandpit.Errorf(sandpit.Invalid, "MCP server %.100q: %w", name, err)
+		}
+		servers[name] = s
+	}
+	if len(servers) > mostServers {
+		return nil, sandpit.Errorf(sandpit.Invalid, "%d MCP servers; want at most %d", len(servers), mostServers)
+	}
+	return servers, nil
+}
+
+func checkName(name string) error {
+	if name == "" || len(name) > maxName || !utf8.ValidString(name) || strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return sandpit.Errorf(sandpit.Invalid, "want a name of printable characters, at most %d bytes", maxName)
+	}
+	return nil
+}
+
+// complete checks a server and says of which type it is: "" for a URL of either.
+func (s Server) complete() (Server, error) {
+	switch s.Type {
+	case "streamable-http", "streamable_http", "streamableHttp":
+		s.Type = HTTP
+	case Stdio, HTTP, SSE:
+	case "":
+		if s.Command != "" {
+			s.Type = Stdio
+		}
+	default:
+		return s, sandpit.Errorf(sandpit.Invalid, "there is no type %.100q; there are stdio, http and sse", string(s.Type))
+	}
+	if s.Type == Stdio {
+		return s, s.checkProgram()
+	}
+	return s, s.checkURL()
+}
+
+func (s Server) checkProgram() error {
+	if s.Command == "" || s.URL != "" || len(s.Headers) > 0 {
+		return sandpit.Errorf(sandpit.Invalid, "want a command for a server of type stdio, and neither url nor headers")
+	}
+	if s.Dir != "" && !path.IsAbs(s.Dir) {
+		return sandpit.Errorf(sandpit.Invalid, "cwd %.100q: want an absolute path", s.Dir)
+	}
+	for name, value := range s.Env {
+		if name == "" || strings.ContainsAny(name, "=\x00") || strings.Contains(value, "\x00") {
+			return sandpit.Errorf(sandpit.Invalid, "env %.100q: not a name and value", name)
+		}
+	}
+	if strings.Contains(s.Command+strings.Join(s.Args, ""), "\x00") {
+		return sandpit.Errorf(sandpit.Invalid, "the command has a zero byte in it")
+	}
+	return nil
+}
+
+func (s Server) checkURL() error {
+	u, err := url.Parse(s.URL)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil {
+		return sandpit.Errorf(sandpit.Invalid, "want a command, or a url that begins with http:// or https://, without a password")
+	}
+	if s.Command != "" || len(s.Args) > 0 || len(s.Env) > 0 || s.Dir != "" {
+		return sandpit.Errorf(sandpit.Invalid, "a server with a url has neither command, args, env nor cwd")
+	}
+	for name, value := range s.Headers {
+		if !headerPattern.MatchString(name) || strings.ContainsAny(value, "\r\n\x00") {
+			return sandpit.Errorf(sandpit.Invalid, "header %.100q: not a name and value", name)
+		}
+	}
+	return nil
+}
+
+var (
+	headerPattern = regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")
+	secretPattern = regexp.MustCompile(`(?i)key|token|secret|passw|credential|auth|cookie|session|signature|pat$`)
+)
+
+// Secrets are the values that nobody shall read: those of variables and headers whose
+// names say so.
+func (c Config) Secrets() []string {
+	var found []string
+	for _, name := range slices.Sorted(maps.Keys(c)) {
+		for _, values := range []map[string]string{c[name].Env, c[name].Headers} {
+			for _, key := range slices.Sorted(maps.Keys(values)) {
+				if !secretPattern.MatchString(key) {
+					continue
+				}
+				found = append(found, values[key])
+				if scheme, credentials, ok := strings.Cut(values[key], " "); ok && scheme != "" { // "Bearer …"
+					found = append(found, strings.TrimSpace(credentials))
+				}
+			}
+		}
+	}
+	return found
+}
