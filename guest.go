@@ -135,6 +135,16 @@ type GuestServer interface {
 	HTTP() http.RoundTripper
 }
 
+// Secreter is an optional ability of a Guest: environment that it tells nobody but the
+// processes that it starts.
+type Secreter interface {
+	// SetSecrets gives processes that are started from then on these variables, which go
+	// before those of the Spec; those that were given before are forgotten. They are in
+	// memory only, and gone when the sandbox is stopped or its memory is saved: who
+	// answers for it gives them again. Invalid: not names and values.
+	SetSecrets(ctx context.Context, secrets map[string]string) error
+}
+
 // WriteOptions are how a file is written. The zero value keeps the permissions
 // of a file that is there, else gives 0644, and no metadata.
 type WriteOptions struct {

@@ -68,6 +68,11 @@ type Spec struct {
 	// Template is which template it is made of. Whoever answers for the sandbox says so;
 	// what others say of it does not count. Default: none.
 	Template TemplateOrigin `json:"template,omitzero"`
+	// Secrets are the names of environment that is kept from everybody but the sandbox's
+	// programs. Whoever answers for it says so, and gives the values to its Guest;
+	// snapshots of such a sandbox are of its files only, since its programs have them in
+	// memory. Default: none.
+	Secrets []string `json:"secrets,omitempty"`
 }
 
 // DefaultWorkDir is where processes start when nothing else is said.
@@ -83,6 +88,7 @@ func (s Spec) Clone() Spec {
 	s.Mounts = append([]Mount(nil), s.Mounts...)
 	s.Network = s.Network.Clone()
 	s.Ports = append([]Port(nil), s.Ports...)
+	s.Secrets = append([]string(nil), s.Secrets...)
 	return s
 }
 

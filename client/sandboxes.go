@@ -32,6 +32,9 @@ type CreateRequest struct {
 	// NetworkSecrets are what headers of the spec's network refer to. The server keeps
 	// them in memory, and tells them nobody.
 	NetworkSecrets map[string]string
+	// Secrets are environment that only its programs have: they are told by no answer, and
+	// are in no snapshot or copy. The server keeps them until the sandbox is gone.
+	Secrets map[string]string
 	// Repository is cloned into it, by its own git and network, before it counts as
 	// running. If that fails, there is no sandbox. Default: none.
 	Repository *Repository
@@ -100,7 +103,7 @@ func (c *Client) Create(ctx context.Context, r CreateRequest) (*Sandbox, error) 
 				WakeOnUse:        r.Policy.WakeOnUse,
 				IgnoreBackground: r.Policy.IgnoreBackground,
 			},
-			CreateTimeout: r.CreateTimeout.Seconds(), NetworkSecrets: r.NetworkSecrets, Repository: r.Repository,
+			CreateTimeout: r.CreateTimeout.Seconds(), NetworkSecrets: r.NetworkSecrets, Secrets: r.Secrets, Repository: r.Repository,
 		},
 	})
 	if err != nil {

@@ -61,6 +61,8 @@ type ForkRequest struct {
 	Count int
 	// Labels and Env are added to those of the sandbox, and go before them.
 	Labels, Env map[string]string
+	// Secrets are those of the copies, which do not have the sandbox's. Default: none.
+	Secrets map[string]string
 }
 
 // Fork makes copies of a running or paused sandbox, which goes on: all or none. Errors are
@@ -69,7 +71,7 @@ func (c *Client) Fork(ctx context.Context, id sandpit.ID, r ForkRequest) ([]*San
 	var page wire.Page[sandpit.Sandbox]
 	err := c.do(ctx, call{
 		method: http.MethodPost, path: path("sandboxes", string(id), "fork"), out: &page, untimed: true,
-		in: wire.Fork{Count: r.Count, Labels: r.Labels, Env: r.Env},
+		in: wire.Fork{Count: r.Count, Labels: r.Labels, Env: r.Env, Secrets: r.Secrets},
 	})
 	if err != nil {
 		return nil, err

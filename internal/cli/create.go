@@ -61,6 +61,7 @@ Directories that -v names are the server machine's, which must allow it.`,
   sandpit create --name dev --freeze 10m
   sandpit create --name web -p 8080:8000
   sandpit create --network --git https://github.com/sandpit-dev/sandpit#main --git-password TOKEN
+  sandpit create --secret API_TOKEN --secret DEPLOY_KEY=@key.txt
   sandpit create snapshot:before-upgrade`,
 		Args:              wantArgs(0, 1, ""),
 		ValidArgsFunction: a.completeImage,
@@ -196,7 +197,7 @@ func (a *app) createRequest(o createOptions, args []string) (client.CreateReques
 	if spec.Network, err = o.rules.policy(o.network); err != nil {
 		return client.CreateRequest{}, err
 	}
-	secrets, err := a.parseSecrets(o.rules.secrets)
+	secrets, err := a.newSecrets(o.rules)
 	if err != nil {
 		return client.CreateRequest{}, err
 	}
@@ -213,7 +214,7 @@ func (a *app) createRequest(o createOptions, args []string) (client.CreateReques
 	}
 	policy, err := o.policy.policy()
 	return client.CreateRequest{
-		Spec: spec, Provider: o.provider, Key: o.key, Policy: policy, NetworkSecrets: secrets,
+		Spec: spec, Provider: o.provider, Key: o.key, Policy: policy, Secrets: secrets.programs, NetworkSecrets: secrets.network,
 		Timeout: timeout, OnTimeout: sandpit.Action(o.onTimeout), CreateTimeout: o.createTimeout, Repository: repository,
 	}, err
 }

@@ -13,19 +13,19 @@ import (
 func (a *app) newFork() *cobra.Command {
 	var o output
 	var count int
-	var labels, env []string
+	var labels, env, secrets []string
 	cmd := &cobra.Command{
 		Use:   "fork [flags] SANDBOX",
 		Short: "Make copies of a sandbox, which goes on",
 		Long: `Make copies of a running or paused sandbox, which goes on, and print their IDs. They
 begin as it is now: with its files, and with the programs that run if its provider
 saves memory, too. They have its deadline, policy, labels and environment, and neither its
-name nor its published ports. Either all are made or none.`,
+secrets, name nor its published ports. Either all are made or none.`,
 		Example:           "  sandpit fork work\n  sandpit fork -n 5 --label try=1 -e SEED=1 work",
 		Args:              wantArgs(1, 1, "the name of a sandbox"),
 		ValidArgsFunction: a.completeSandboxes(1),
 		RunE: a.verb(func(ctx context.Context, c *client.Client, args []string) error {
-			r, err := a.forkRequest(count, labels, env)
+			r, err := a.forkRequest(count, labels, env, secrets)
 			if err != nil {
 				return err
 			}
@@ -58,10 +58,11 @@ name nor its published ports. Either all are made or none.`,
 	f.IntVarP(&count, "count", "n", 1, "`number` of copies, up to 100")
 	f.StringArrayVar(&labels, "label", nil, "`NAME=VALUE` that the copies have besides")
 	f.StringArrayVarP(&env, "env", "e", nil, "environment `NAME=VALUE` of commands that are started in them, or NAME to pass this shell's value")
+	f.StringArrayVar(&secrets, "secret", nil, "secret of the copies, which do not have the sandbox's: `NAME` of a variable of this shell, or NAME=@FILE")
 	return cmd
 }
 
-func (a *app) forkRequest(count int, labels, env []string) (client.ForkRequest, error) {
+func (a *app) forkRequest(count int, labels, env, secrets []string) (client.ForkRequest, error) {
 	r := client.ForkRequest{Count: count}
 	if count < 1 {
 		return r, sandpit.Errorf(sandpit.Invalid, "-n %d: want 1 or more", count)
@@ -70,6 +71,10 @@ func (a *app) forkRequest(count int, labels, env []string) (client.ForkRequest, 
 	if r.Labels, err = parseLabels(labels); err != nil {
 		return r, err
 	}
-	r.Env, err = a.parseEnv(env)
+	if r.Env, err = a.parseEnv(env); err != nil {
+		return r, err
+	}
+	given, err := a.newSecrets(networkFlags{secrets: secrets})
+	r.Secrets = given.programs
 	return r, err
 }

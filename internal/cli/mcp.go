@@ -146,7 +146,7 @@ func (a *app) mcpRemote(ctx context.Context, o mcpOptions, cfg config.Config, se
 	if err != nil {
 		return err
 	}
-	secrets, err := a.parseSecrets(o.rules.secrets)
+	secrets, err := a.newSecrets(o.rules)
 	if err != nil {
 		return err
 	}
@@ -157,7 +157,7 @@ func (a *app) mcpRemote(ctx context.Context, o mcpOptions, cfg config.Config, se
 	defer c.Close()
 	serve.Open = func(ctx context.Context) (mcp.Place, error) {
 		s, err := c.Create(ctx, client.CreateRequest{
-			Spec: spec, NetworkSecrets: secrets, Provider: o.provider, Offline: o.networkSet && !o.network,
+			Spec: spec, Secrets: secrets.programs, NetworkSecrets: secrets.network, Provider: o.provider, Offline: o.networkSet && !o.network,
 			Policy: client.Policy{IdleTimeout: o.idle, IdleAction: sandpit.ActionKill},
 		})
 		if err != nil {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"slices"
 	"strconv"
@@ -30,7 +31,7 @@ func (n *networkFlags) add(f *pflag.FlagSet) {
 	f.StringArrayVar(&n.allow, "allow", nil, "with a network, reach nothing but this `RULE`: an address, a range, a name or *.name, with or without :port")
 	f.StringArrayVar(&n.deny, "deny", nil, "with a network, do not reach what this `RULE` names, whatever --allow says")
 	f.StringArrayVar(&n.headers, "header", nil, "set a header in requests by HTTPS, outside of the sandbox: `HOST:NAME=VALUE`, where ${SECRET} in the value stands for a --secret")
-	f.StringArrayVar(&n.secrets, "secret", nil, "secret for --header: `NAME` of a variable of this shell, or NAME=@FILE")
+	f.StringArrayVar(&n.secrets, "secret", nil, "secret for --header, or else in the environment of commands and told to nobody else: `NAME` of a variable of this shell, or NAME=@FILE; NAME=VALUE is seen by this machine's users")
 	f.StringVar(&n.receive, "receive", "", "`SIZE` that may come from the network each second, such as 10m (default no limit)")
 	f.StringVar(&n.send, "send", "", "`SIZE` that may go to the network each second (default no limit)")
 	f.IntVar(&n.connections, "connections", 0, "`number` of connections at a time (default 4096)")
@@ -39,7 +40,7 @@ func (n *networkFlags) add(f *pflag.FlagSet) {
 
 // given reports whether any of them is there.
 func (n *networkFlags) given() bool {
-	return len(n.allow)+len(n.deny)+len(n.headers)+len(n.secrets) > 0 || n.receive+n.send != "" || n.connections != 0 || n.rate != 0
+	return len(n.allow)+len(n.deny)+len(n.headers) > 0 || n.receive+n.send != "" || n.connections != 0 || n.rate != 0
 }
 
 // policy is what the flags say, for a sandbox that is online or not.
@@ -51,7 +52,7 @@ func (n *networkFlags) policy(online bool) (sandpit.NetworkPolicy, error) {
 	if !online && n.given() {
 		text := "--allow and --deny are for sandboxes with a network"
 		if len(n.allow)+len(n.deny) == 0 {
-			text = "--header, --secret and limits of the network are for sandboxes with a network"
+			text = "--header and limits of the network are for sandboxes with a network"
 		}
 		return p, sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "%s", text), "add --network")
 	}
@@ -406,15 +407,51 @@ may be reached.`,
 	return cmd
 }
 
-// giveSecrets gives a new sandbox of this machine's own what its headers refer to.
+// newSecrets are those of a new sandbox. What headers refer to never enters it; the others
+// are for its programs.
+type newSecrets struct{ network, programs map[string]string }
+
+func (a *app) newSecrets(n networkFlags) (newSecrets, error) {
+	s := newSecrets{network: make(map[string]string), programs: make(map[string]string)}
+	for _, text := range n.secrets {
+		name, value, plain := strings.Cut(text, "=")
+		one := map[string]string{name: value}
+		if !plain || name == "" || strings.HasPrefix(value, "@") {
+			var err error
+			if one, err = a.parseSecrets([]string{text}); err != nil {
+				return s, err
+			}
+		}
+		if slices.ContainsFunc(n.headers, func(h string) bool { return strings.Contains(h, "${"+name+"}") }) {
+			maps.Copy(s.network, one)
+		} else {
+			maps.Copy(s.programs, one)
+		}
+	}
+	return s, nil
+}
+
+// giveSecrets gives them to a new sandbox of this machine's own.
 func (a *app) giveSecrets(ctx context.Context, n networkFlags, box sandpit.Instance) error {
-	secrets, err := a.parseSecrets(n.secrets)
-	if err != nil || len(secrets) == 0 {
+	secrets, err := a.newSecrets(n)
+	if err != nil {
 		return err
+	}
+	if len(secrets.programs) > 0 {
+		keeper, ok := sandpit.As[sandpit.Secreter](box.Guest())
+		if !ok {
+			return sandpit.Errorf(sandpit.Unsupported, "--secret: this sandbox's guest takes none")
+		}
+		if err := keeper.SetSecrets(ctx, secrets.programs); err != nil {
+			return err
+		}
+	}
+	if len(secrets.network) == 0 {
+		return nil
 	}
 	keeper, ok := sandpit.As[sandpit.NetworkSecreter](box)
 	if !ok {
 		return sandpit.Errorf(sandpit.Unsupported, "--secret: this sandbox's network sets no headers")
 	}
-	return keeper.SetNetworkSecrets(ctx, secrets)
+	return keeper.SetNetworkSecrets(ctx, secrets.network)
 }

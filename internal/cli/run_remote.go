@@ -43,12 +43,12 @@ func (a *app) runRemote(ctx context.Context, o runOptions, cfg config.Config) er
 		return err
 	}
 	defer c.Close()
-	secrets, err := a.parseSecrets(o.rules.secrets)
+	secrets, err := a.newSecrets(o.rules)
 	if err != nil {
 		return err
 	}
 	s, err := c.Create(ctx, client.CreateRequest{
-		Spec: spec, NetworkSecrets: secrets, Provider: o.provider, Offline: o.networkSet && !o.network,
+		Spec: spec, Secrets: secrets.programs, NetworkSecrets: secrets.network, Provider: o.provider, Offline: o.networkSet && !o.network,
 		Policy: client.Policy{IdleTimeout: abandoned, IdleAction: sandpit.ActionKill, IgnoreBackground: true},
 	})
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"path/filepath"
 	"sync/atomic"
 
 	"github.com/sandpit-dev/sandpit"
@@ -152,6 +153,7 @@ func (s *service) managerOptions() manager.Options {
 		Parallel: c.Parallel, CreateTimeout: c.CreateTimeout, CallTimeout: c.CallTimeout, Remember: c.Remember,
 		IdleTimeout: c.IdleTimeout, Lifetime: c.Lifetime, Sweep: c.CleanupInterval, MaxRetries: s.cfg.Queue.MaxRetries,
 	}
+	o.SecretsDir = filepath.Join(s.cfg.StateDir, "secrets")
 	o.MaxSnapshots, o.MaxSnapshotBytes = c.MaxSnapshots, c.MaxSnapshotBytes
 	if o.MaxSnapshots == 0 {
 		o.MaxSnapshots = -1 // none, which is not the default

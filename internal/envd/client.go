@@ -55,6 +55,7 @@ var (
 	_ sandpit.Confiner    = (*Client)(nil)
 	_ sandpit.Journal     = (*Client)(nil)
 	_ sandpit.GuestServer = (*Client)(nil)
+	_ sandpit.Secreter    = (*Client)(nil)
 )
 
 // New returns a client that reaches the guest's port by rt and shows it token.
@@ -175,7 +176,26 @@ func (c *Client) Env(ctx context.Context) (map[string]string, error) {
 // AddEnv adds to the environment that every process is given from now on. What is
 // there under the same name is replaced.
 func (c *Client) AddEnv(ctx context.Context, env map[string]string) error {
-	body, err := json.Marshal(map[string]any{"envVars": env})
+	if err := c.change(ctx, map[string]any{"envVars": env}); err != nil {
+		return fmt.Errorf("set the environment: %w", err)
+	}
+	return nil
+}
+
+// SetSecrets implements sandpit.Secreter.
+func (c *Client) SetSecrets(ctx context.Context, secrets map[string]string) error {
+	if secrets == nil {
+		secrets = map[string]string{} // which is none, and not those that there are
+	}
+	if err := c.change(ctx, map[string]any{"secrets": secrets}); err != nil {
+		return fmt.Errorf("give the secrets: %w", err)
+	}
+	return nil
+}
+
+// change changes settings of the guest.
+func (c *Client) change(ctx context.Context, settings map[string]any) error {
+	body, err := json.Marshal(settings)
 	if err != nil {
 		return err
 	}
@@ -186,7 +206,7 @@ func (c *Client) AddEnv(ctx context.Context, env map[string]string) error {
 	r.Header.Set("Content-Type", "application/json")
 	res, err := do(c.http, r)
 	if err != nil {
-		return fmt.Errorf("set the environment: %w", err)
+		return err
 	}
 	return res.Body.Close()
 }

@@ -28,11 +28,7 @@ func (g *Guest) shareEnviron(ctx context.Context) (stop func(), err error) {
 				return // closed
 			}
 			_ = conn.SetDeadline(time.Now().Add(environTime)) // whoever is slower hears nothing
-			env := g.current().env
-			if env == nil {
-				env = map[string]string{}
-			}
-			_ = json.NewEncoder(conn).Encode(env)
+			_ = json.NewEncoder(conn).Encode(g.current().forPrograms())
 			_ = conn.Close()
 		}
 	}()

@@ -51,8 +51,9 @@ type Guest struct {
 type settings struct {
 	token   string
 	env     map[string]string
-	user    string // default user; "" means root
-	workDir string // "" means the user's home
+	secrets map[string]string // environment that is told to nobody but the processes
+	user    string            // default user; "" means root
+	workDir string            // "" means the user's home
 }
 
 // New returns a guest without a key. If it is the machine's first process it

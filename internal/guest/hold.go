@@ -51,6 +51,7 @@ type Release struct {
 type savedSettings struct {
 	Token   string            `json:"token,omitempty"`
 	Env     map[string]string `json:"env,omitempty"`
+	Secrets map[string]string `json:"secrets,omitempty"`
 	User    string            `json:"user,omitempty"`
 	WorkDir string            `json:"workDir,omitempty"`
 }
@@ -181,7 +182,7 @@ func (c *conduit) release(conn net.Conn) {
 // saveSettings returns what loadSettings takes.
 func (g *Guest) saveSettings() ([]byte, error) {
 	s := g.current()
-	return json.Marshal(savedSettings{Token: s.token, Env: s.env, User: s.user, WorkDir: s.workDir})
+	return json.Marshal(savedSettings{Token: s.token, Env: s.env, Secrets: s.secrets, User: s.user, WorkDir: s.workDir})
 }
 
 // forgetSettings leaves the guest as New has made it, and its memory as far as it can.
@@ -202,7 +203,7 @@ func (g *Guest) loadSettings(data []byte) error {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.settings = settings{token: s.Token, env: s.Env, user: s.User, workDir: s.WorkDir}
+	g.settings = settings{token: s.Token, env: s.Env, secrets: s.Secrets, user: s.User, workDir: s.WorkDir}
 	return nil
 }
 

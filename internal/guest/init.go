@@ -19,6 +19,8 @@ type initRequest struct {
 	DefaultUser    *string           `json:"defaultUser"`
 	DefaultWorkdir *string           `json:"defaultWorkdir"`
 	ForgetCommands bool              `json:"forgetCommands"` // not of envd's own
+	// Secrets replace those that there are. They are not of envd's own.
+	Secrets *map[string]string `json:"secrets"`
 }
 
 func (g *Guest) serveInit(w http.ResponseWriter, r *http.Request) {
@@ -60,6 +62,12 @@ func (s settings) with(req initRequest, a *accounts) (settings, error) {
 	}
 	maps.Copy(env, req.EnvVars)
 	s.env = env
+	if req.Secrets != nil {
+		if err := checkEnv(*req.Secrets); err != nil {
+			return s, err
+		}
+		s.secrets = *req.Secrets
+	}
 	if req.AccessToken != nil && *req.AccessToken != "" {
 		s.token = *req.AccessToken
 	}
@@ -102,6 +110,14 @@ func (g *Guest) serveEnvs(w http.ResponseWriter, _ *http.Request) {
 		env = map[string]string{}
 	}
 	writeJSON(w, http.StatusOK, env)
+}
+
+// forPrograms is the environment that processes are given.
+func (s settings) forPrograms() map[string]string {
+	env := make(map[string]string, len(s.env)+len(s.secrets))
+	maps.Copy(env, s.env)
+	maps.Copy(env, s.secrets)
+	return env
 }
 
 // checkEnv refuses what no program could be given.

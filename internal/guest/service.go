@@ -242,7 +242,7 @@ func (s *processService) plan(header http.Header, req *process.StartRequest) (pl
 	p = plan{
 		user:  u,
 		args:  append([]string{config.GetCmd()}, config.GetArgs()...),
-		env:   environment(u, now.env, config.GetEnvs()),
+		env:   environment(u, now.forPrograms(), config.GetEnvs()),
 		dir:   u.home,
 		stdin: req.Stdin == nil || req.GetStdin(),
 	}

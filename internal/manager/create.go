@@ -172,9 +172,15 @@ func (m *Manager) build(ctx context.Context, b *box, r CreateRequest) (sandpit.I
 	ctx, cancel := context.WithTimeoutCause(ctx, r.Timeout,
 		sandpit.Errorf(sandpit.Timeout, "timed out after %v seconds", r.Timeout.Seconds()))
 	defer cancel()
+	if err := m.keepSecrets(b.id, r.Secrets); err != nil {
+		return nil, err
+	}
 	i, err := m.obtain(ctx, b)
 	if err != nil {
 		return nil, because(ctx, err)
+	}
+	if err := m.giveKept(ctx, i, r.Spec.Secrets); err != nil {
+		return i, because(ctx, err)
 	}
 	if err := errorsOf(able(i, r.Lease.Action), able(i, r.Policy.IdleAction), ableToKeep(i, r.Policy)); err != nil {
 		return i, err

@@ -87,6 +87,9 @@ func (m *Manager) clear(ctx context.Context, b *box) error {
 	if err := m.destroy(ctx, b); err != nil {
 		return err
 	}
+	if err := m.dropSecrets(b.look()); err != nil {
+		return err
+	}
 	return m.removeTempDirs(ctx, b)
 }
 

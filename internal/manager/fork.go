@@ -26,6 +26,8 @@ type ForkRequest struct {
 	// Labels and Env are added to those of the sandbox, and go before them. Environment
 	// is for commands that are started from then on.
 	Labels, Env map[string]string
+	// Secrets are those of the copies, which do not have the sandbox's. Default: none.
+	Secrets map[string]string
 	// Lease is when they end, and how. Default: when the sandbox does.
 	Lease sandpit.Lease
 }
@@ -174,7 +176,7 @@ func forkOf(r ForkRequest, n store.Snapshot, parent store.Row, now time.Time) Cr
 		lease = sandpit.Lease{Deadline: again.Deadline, Action: again.Action}
 	}
 	return CreateRequest{
-		Owner: n.Owner, Provider: n.Provider, Spec: spec, Policy: policy, Lease: lease, Endless: lease.Deadline.IsZero(),
+		Owner: n.Owner, Provider: n.Provider, Spec: spec, Secrets: r.Secrets, Policy: policy, Lease: lease, Endless: lease.Deadline.IsZero(),
 		image: &parent.Spec.Image, term: term,
 	}
 }

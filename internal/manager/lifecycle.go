@@ -223,6 +223,11 @@ func (m *Manager) origin(ctx context.Context, b *box, v move) sandpit.State {
 func (m *Manager) arrive(ctx context.Context, b *box, v move) error {
 	before := b.look()
 	reason := before.Reason
+	if v.to == sandpit.StateRunning {
+		if err := m.giveAgain(ctx, b); err != nil {
+			return err
+		}
+	}
 	err := m.become(ctx, b, v.to, func(r *store.Row) {
 		r.Reason, r.Suspended = reason, v.disk
 		if v.to != sandpit.StateRunning {

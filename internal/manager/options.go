@@ -72,6 +72,9 @@ type Options struct {
 	// TempDir is the directory in which temporary ones are made, as tempdir.Check returns
 	// it. Default: asking for one is Unsupported.
 	TempDir string
+	// SecretsDir is the directory in which secrets of sandboxes are kept, for nobody else
+	// to read; it is made if missing. Default: asking for secrets is Unsupported.
+	SecretsDir string
 	// Quotas are further such limits. Default: none.
 	Quotas Quotas
 	// Pools are sandboxes to be made ahead. Default: none.

@@ -384,8 +384,14 @@ func (m *Manager) handOver(ctx context.Context, b *box, r CreateRequest, claimed
 	if err := errorsOf(able(i, r.Lease.Action), able(i, r.Policy.IdleAction), ableToKeep(i, r.Policy)); err != nil {
 		return err
 	}
+	if err := m.keepSecrets(b.id, r.Secrets); err != nil {
+		return err
+	}
 	spec := m.marked(r.Spec)
 	_, err := call(ctx, m.loops, m.remote("claim"), none(func(ctx context.Context) error { return claimer.Claim(ctx, spec) }), nil)
+	if err == nil {
+		err = m.giveKept(ctx, i, spec.Secrets)
+	}
 	if err == nil && r.Setup != nil {
 		_, err = call(ctx, m.loops, remote{what: "set-up"}, none(func(ctx context.Context) error { return r.Setup(ctx, i) }), nil)
 	}

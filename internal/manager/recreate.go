@@ -126,6 +126,9 @@ func (m *Manager) rebuild(ctx context.Context, b *box, left sandpit.Reviver) (sa
 		return nil, because(ctx, err)
 	}
 	err = m.write(ctx, b, func(r *store.Row) { r.Handle = i.Handle() })
+	if err == nil {
+		err = m.giveKept(ctx, i, b.look().Spec.Secrets)
+	}
 	if err != nil {
 		return i, err
 	}

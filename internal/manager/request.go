@@ -24,6 +24,9 @@ type CreateRequest struct {
 	Provider string
 	// Spec says what it shall be. The label Label is the manager's.
 	Spec sandpit.Spec
+	// Secrets are environment that only the sandbox's programs have: it is kept in
+	// Options.SecretsDir until the sandbox is gone, and not given to copies. Default: none.
+	Secrets map[string]string
 	// Lease says how long it may exist. The owner is set by the manager; a deadline
 	// is kept to the millisecond.
 	Lease sandpit.Lease
@@ -56,6 +59,7 @@ type CreateRequest struct {
 // prepare checks a request and fills in what it leaves out.
 func (m *Manager) prepare(r CreateRequest, now time.Time) (CreateRequest, error) {
 	r.Spec = r.Spec.Clone()
+	r.Spec.Secrets = slices.Sorted(maps.Keys(r.Secrets))
 	if r.Provider == "" {
 		r.Provider = m.o.Provider
 	}
@@ -93,7 +97,7 @@ func (m *Manager) prepare(r CreateRequest, now time.Time) (CreateRequest, error)
 	if r.Policy.IdleAction == "" {
 		r.Policy.IdleAction = sandpit.ActionKill
 	}
-	return r, errorsOf(r.check(), checkPolicy(r.Policy), checkLabels(r.Spec.Labels),
+	return r, errorsOf(r.check(), checkSecrets(r.Secrets), checkPolicy(r.Policy), checkLabels(r.Spec.Labels),
 		sandpit.CheckPorts(r.Spec.Ports), m.checkTempDirs(r.Spec.Mounts))
 }
 
@@ -132,6 +136,7 @@ func (r CreateRequest) digest() string {
 func (r CreateRequest) args() map[string]string {
 	args := map[string]string{"provider": r.Provider, "image": string(r.Spec.Image), "name": r.Spec.Name, "key": r.Key}
 	args["env"] = strings.Join(slices.Sorted(maps.Keys(r.Spec.Env)), " ")
+	args["secrets"] = strings.Join(slices.Sorted(maps.Keys(r.Secrets)), " ")
 	if !r.Lease.Deadline.IsZero() {
 		args["deadline"] = r.Lease.Deadline.UTC().Format(time.RFC3339Nano)
 	}

@@ -68,6 +68,9 @@ func (m *Manager) rollBackRunning(ctx context.Context, b *box, n store.Snapshot)
 	}
 	_, err = call(ctx, m.loops, remote{what: "roll back sandbox " + string(b.id), limit: m.o.CreateTimeout}, none(do), nil)
 	if err == nil {
+		err = m.giveAgain(ctx, b)
+	}
+	if err == nil {
 		return m.become(ctx, b, sandpit.StateRunning, func(r *store.Row) { r.LastUsedAt = m.o.Clock.Now() })
 	}
 	was, onDisk := sandpit.StateRunning, errors.Is(m.ask(ctx, b), sandpit.Conflict)

@@ -136,7 +136,7 @@ func (m *Manager) save(ctx context.Context, b *box, n store.Snapshot) (store.Sna
 		return n, sandpit.Errorf(sandpit.Unsupported, "snapshot sandbox %s: its provider %q cannot do that", b.id, row.Provider)
 	}
 	n.Owner, n.Sandbox, n.Provider, n.Spec = row.Lease.Owner, b.id, row.Provider, row.Spec.Clone()
-	n.Spec.Env, n.Spec.Ports = nil, nil
+	n.Spec.Env, n.Spec.Ports, n.Spec.Secrets = nil, nil, nil
 	return m.makeSnapshot(ctx, keeper, n, func(ctx context.Context, n store.Snapshot) (store.Snapshot, error) {
 		take := func(ctx context.Context) (sandpit.Snapshot, error) { return saver.Snapshot(ctx, n.ID) }
 		made, err := call(ctx, m.loops, remote{what: "snapshot sandbox " + string(b.id), limit: m.o.CreateTimeout}, take,

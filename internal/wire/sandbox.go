@@ -35,6 +35,8 @@ type Create struct {
 	// NetworkSecrets are what headers of the spec's network refer to. They are kept in
 	// memory, and never told.
 	NetworkSecrets map[string]string `json:"network_secrets,omitempty" writeOnly:"true" doc:"Values that headers of spec.network refer to. They are kept in memory, and never told."`
+	// Secrets are environment that only the sandbox's programs have.
+	Secrets map[string]string `json:"secrets,omitempty" writeOnly:"true" doc:"Environment of the sandbox's programs that is never told, nor in snapshots and copies. The server keeps it until the sandbox is gone."`
 	// Repository is cloned before it counts as running.
 	Repository *Repository `json:"repository,omitempty" doc:"What is cloned before it counts as running. If that fails, there is no sandbox."`
 	// CreateTimeout is how many seconds the making may take. Default: the server's.
@@ -104,6 +106,8 @@ type Fork struct {
 	// Labels and Env are added to those of the sandbox.
 	Labels map[string]string `json:"labels,omitempty" doc:"Labels besides those of the sandbox."`
 	Env    map[string]string `json:"env,omitempty" doc:"Environment besides that of the sandbox, for commands that are started from then on."`
+	// Secrets are those of the copies.
+	Secrets map[string]string `json:"secrets,omitempty" writeOnly:"true" doc:"Environment that is never told. Copies do not have the sandbox's secrets."`
 }
 
 // Rollback asks for a sandbox to be what a snapshot of it was.

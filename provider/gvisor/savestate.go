@@ -27,6 +27,8 @@ type saveRequest struct {
 	// Layer says that its files are written besides, to further files that come along,
 	// which are those of layerFiles: these can be read without a kernel.
 	Layer bool `json:"layer,omitempty"`
+	// Bare says that these are all, and nothing is written of the kernel.
+	Bare bool `json:"bare,omitempty"`
 }
 
 // saveState writes the sandbox's kernel to the files, which are those of stateFiles, with
@@ -89,8 +91,10 @@ func (b *box) freezeLocked(ctx context.Context, req saveRequest, files []*os.Fil
 	if err := b.limits.giveRoom(); err != nil {
 		return err
 	}
-	if err := b.writeState(files[:len(stateFiles())]); err != nil || !req.Layer {
-		return err
+	if !req.Bare {
+		if err := b.writeState(files[:len(stateFiles())]); err != nil || !req.Layer {
+			return err
+		}
 	}
 	return b.saveLayer(files[len(stateFiles()):])
 }

@@ -21,7 +21,8 @@ var (
 
 // Snapshot implements sandpit.Snapshotter. Programs stand still for a moment, and
 // connections into the sandbox are closed; whoever follows a command is told the rest of
-// its output by a new one.
+// its output by a new one. Of a sandbox with secrets only files are saved, since its
+// programs have these in memory.
 func (i *Instance) Snapshot(ctx context.Context, id sandpit.SnapshotID) (sandpit.Snapshot, error) {
 	snap, err := i.snapshot(ctx, id)
 	i.closeIdle()
@@ -49,6 +50,10 @@ func (i *Instance) snapshot(ctx context.Context, id sandpit.SnapshotID) (sandpit
 	if err != nil {
 		return none, err
 	}
+	rec, err := readRecord(dir, i.id)
+	if err != nil {
+		return none, err
+	}
 	names := snapshotFiles()
 	half, err := p.snapshots.begin(string(id), names)
 	if err != nil {
@@ -56,7 +61,7 @@ func (i *Instance) snapshot(ctx context.Context, id sandpit.SnapshotID) (sandpit
 	}
 	defer half.discard()
 	defer i.gate.close(ctx)()
-	req := request{Op: opState, ID: i.id, Save: &saveRequest{Layer: true}}
+	req := request{Op: opState, ID: i.id, Save: &saveRequest{Layer: true, Bare: len(rec.Spec.Secrets) > 0}}
 	if _, _, err := call(ctx, dir, req, half.in(names)...); err != nil {
 		return none, p.snapshots.explain(err)
 	}
@@ -97,6 +102,9 @@ func (p *Provider) engineVersion() (string, error) {
 
 // loadable is Unsupported for a kernel that this engine cannot load.
 func (p *Provider) loadable(m manifest) error {
+	if m.Bare {
+		return sandpit.Errorf(sandpit.Unsupported, "it has files only, and no programs")
+	}
 	if m.Format != savedFormat {
 		return sandpit.Errorf(sandpit.Unsupported, "it was saved in format %d, this sandpit has %d", m.Format, savedFormat)
 	}

@@ -108,7 +108,8 @@ func (i *Instance) deposit(ctx context.Context, dir string, half *deposit, secre
 		return m, err
 	}
 	if !secrets {
-		m.Record.Token, m.Record.Spec.Env = "", nil
+		m.Bare = len(m.Record.Spec.Secrets) > 0
+		m.Record.Token, m.Record.Spec.Env, m.Record.Spec.Secrets = "", nil, nil
 	} else if m.Record.Spec.Env, err = i.environment(ctx, dir); err != nil {
 		return m, err
 	}

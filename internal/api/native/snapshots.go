@@ -171,7 +171,7 @@ func (s *server) fork(ctx context.Context, in *forkIn) (*forkOut, error) {
 		return nil, err
 	}
 	made, err := s.Manager.Fork(ctx, manager.ForkRequest{
-		Sandbox: in.ID, Count: in.Body.Count, Labels: in.Body.Labels, Env: in.Body.Env,
+		Sandbox: in.ID, Count: in.Body.Count, Labels: in.Body.Labels, Env: in.Body.Env, Secrets: in.Body.Secrets,
 	})
 	return &forkOut{wire.Page[sandpit.Sandbox]{Items: made}}, err
 }
