@@ -55,6 +55,7 @@ func applets() map[string]applet {
 		Search:    of(search),
 		Fetch:     of(fetch),
 		Identity:  of(identify),
+		Picture:   of(showPicture),
 	}
 }
 

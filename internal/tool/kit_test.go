@@ -17,6 +17,12 @@ import (
 // newBox returns a sandbox of gVisor with the machine's programs.
 func newBox(tb testing.TB) sandpit.Instance {
 	tb.Helper()
+	return newBoxOf(tb, sandpit.Spec{})
+}
+
+// newBoxOf returns a sandbox as it is asked for. Its image is the machine, or a directory.
+func newBoxOf(tb testing.TB, spec sandpit.Spec) sandpit.Instance {
+	tb.Helper()
 	dir := tb.TempDir()
 	for _, sub := range []string{"run", "scratch", "images"} {
 		if err := os.MkdirAll(filepath.Join(dir, sub), 0o700); err != nil {
@@ -39,7 +45,7 @@ func newBox(tb testing.TB) sandpit.Instance {
 			tb.Errorf("close the provider: %v", err)
 		}
 	})
-	box, err := p.Create(tb.Context(), sandpit.NewID(), sandpit.Spec{})
+	box, err := p.Create(tb.Context(), sandpit.NewID(), spec)
 	if err != nil {
 		tb.Fatalf("%v (hint: %s)", err, sandpit.HintOf(err))
 	}

@@ -61,6 +61,7 @@ type Session struct {
 	gits   *workspace.Workspace // for git, which takes longer
 	own    *workspace.Workspace // for the guest's own programs, which have much to say
 	shells *shell.Sessions
+	web    *browsing
 
 	mu      sync.Mutex
 	env     map[string]string
@@ -107,7 +108,7 @@ func NewSession(g sandpit.Guest, o SessionOptions) (*Session, error) {
 	}
 	return &Session{
 		o: o, guest: g, files: files, gits: gits, own: own, shells: shell.NewSessions(g, shell.SetOptions{}),
-		env: map[string]string{}, secrets: map[string]bool{},
+		web: newBrowsing(), env: map[string]string{}, secrets: map[string]bool{},
 	}, nil
 }
 
@@ -123,9 +124,9 @@ func (s *Session) ID() string { return s.o.ID }
 // Dir is where it works.
 func (s *Session) Dir() string { return s.o.Dir }
 
-// Close ends its shells and programs. Files stay, and so does the sandbox. It is
+// Close ends its shells, programs and browser. Files stay, and so does the sandbox. It is
 // idempotent.
-func (s *Session) Close() error { return s.shells.Close() }
+func (s *Session) Close() error { return errors.Join(s.shells.Close(), s.closeBrowser()) }
 
 // path is an absolute path inside.
 func (s *Session) path(p string) string {

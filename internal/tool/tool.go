@@ -32,6 +32,8 @@ const (
 	Git    Category = "git"
 	Web    Category = "web"
 	System Category = "system"
+	// Browser is pages, and pictures of any kind.
+	Browser Category = "browser"
 )
 
 // Hints tell a client what calls of a tool may do.
