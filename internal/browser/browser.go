@@ -5,6 +5,7 @@ import (
 	_ "embed"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -269,10 +270,14 @@ func (t *tail) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// String is the last line or so.
+// String is the line that says why a browser has ended, or else the last one.
 func (t *tail) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	lines := strings.Split(strings.TrimSpace(strings.ToValidUTF8(string(t.data), "?")), "\n")
-	return bounded(lines[len(lines)-1], maxNote)
+	at := slices.IndexFunc(lines, func(line string) bool { return strings.Contains(line, "FATAL") })
+	if at < 0 {
+		at = len(lines) - 1
+	}
+	return bounded(lines[at], maxNote)
 }
