@@ -59,6 +59,7 @@ func applets() map[string]applet {
 		Fetch:     of(fetch),
 		Identity:  of(identify),
 		Sessions:  of(manageSessions),
+		Picture:   of(showPicture),
 	}
 }
 

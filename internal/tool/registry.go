@@ -67,11 +67,11 @@ func New(audit func(Call), categories ...Category) (*Registry, error) {
 
 // all are the definitions, in the order of categories.
 func all() []Tool {
-	return slices.Concat(fileTools(), searchTools(), shellTools(), gitTools(), webTools(), systemTools(), mcpTools())
+	return slices.Concat(fileTools(), searchTools(), shellTools(), gitTools(), webTools(), systemTools(), browserTools(), mcpTools())
 }
 
 // Categories returns all categories.
-func Categories() []Category { return []Category{File, Search, Shell, Git, Web, System, MCP} }
+func Categories() []Category { return []Category{File, Search, Shell, Git, Web, System, Browser, MCP} }
 
 func categoryNames() []string {
 	var names []string

@@ -66,6 +66,7 @@ type Session struct {
 	shells *shell.Sessions
 	// servers are those of MCP.
 	servers *mcpclient.Servers
+	web     *browsing
 
 	mu      sync.Mutex
 	env     map[string]string
@@ -112,7 +113,7 @@ func NewSession(g sandpit.Guest, o SessionOptions) (*Session, error) {
 	}
 	s := &Session{
 		o: o, guest: g, files: files, gits: gits, own: own, shells: shell.NewSessions(g, shell.SetOptions{}),
-		env: map[string]string{}, secrets: map[string]bool{},
+		web: newBrowsing(), env: map[string]string{}, secrets: map[string]bool{},
 	}
 	s.servers = mcpclient.New(mcpclient.Options{Guest: g, User: o.User, Dir: o.Dir, Env: s.environment, Config: o.Servers, Version: "1"})
 	for _, value := range o.Servers.Secrets() {
@@ -133,11 +134,11 @@ func (s *Session) ID() string { return s.o.ID }
 // Dir is where it works.
 func (s *Session) Dir() string { return s.o.Dir }
 
-// Close ends its shells and programs. Files stay, and so does the sandbox. It is
+// Close ends its shells, programs and browser. Files stay, and so does the sandbox. It is
 // idempotent.
 func (s *Session) Close() error {
 	s.servers.Close(context.Background()) // which has limits of its own
-	return s.shells.Close()
+	return errors.Join(s.shells.Close(), s.closeBrowser())
 }
 
 // path is an absolute path inside.

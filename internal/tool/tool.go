@@ -33,6 +33,8 @@ const (
 	Web    Category = "web"
 	System Category = "system"
 	MCP    Category = "mcp"
+	// Browser is pages, and pictures of any kind.
+	Browser Category = "browser"
 )
 
 // Hints tell a client what calls of a tool may do.

@@ -1,0 +1,104 @@
+package applet
+
+import (
+	"bytes"
+	"context"
+	"image"
+	"image/color"
+	_ "image/gif"
+	"image/jpeg"
+	"image/png"
+
+	"golang.org/x/image/draw"
+	_ "golang.org/x/image/webp"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// Picture is the applet that makes a picture one that a model can look at. It is done in
+// the sandbox, for a picture may be made to take much memory, or to break who reads it.
+const Picture = "picture"
+
+const (
+	// maxPictureSide and maxPicturePixels bound what is looked at, in pixels.
+	maxPictureSide   = 8192
+	maxPicturePixels = 40 << 20
+	pictureQuality   = 85
+)
+
+// PictureRequest is its request: a JPEG, PNG, GIF or WebP file.
+type PictureRequest struct {
+	Data []byte `json:"data"`
+	// Width and Height are the largest of the result, in pixels.
+	Width  int `json:"width"`
+	Height int `json:"height"`
+	// Bytes is how large a PNG may be, else it becomes a JPEG.
+	Bytes int `json:"bytes"`
+}
+
+// PictureResult is its answer. A PNG stays one, everything else becomes a JPEG, on white
+// where it was transparent. Of a moving picture there is the beginning.
+type PictureResult struct {
+	MIME   string `json:"mime"`
+	Data   []byte `json:"data"`
+	Width  int    `json:"width"`
+	Height int    `json:"height"`
+	// Format is what the file was, as Go names it.
+	Format         string `json:"format"`
+	OriginalWidth  int    `json:"original_width"`
+	OriginalHeight int    `json:"original_height"`
+}
+
+func showPicture(_ context.Context, r PictureRequest) (PictureResult, error) {
+	head, format, err := image.DecodeConfig(bytes.NewReader(r.Data))
+	if err != nil {
+		return PictureResult{}, sandpit.Errorf(sandpit.Invalid, "this is no JPEG, PNG, GIF or WebP picture: %w", err)
+	}
+	if head.Width < 1 || head.Height < 1 || head.Width > maxPictureSide || head.Height > maxPictureSide || head.Width*head.Height > maxPicturePixels {
+		return PictureResult{}, sandpit.Errorf(sandpit.Exhausted, "the picture has %d x %d pixels; at most %d on a side and %d in all are looked at",
+			head.Width, head.Height, maxPictureSide, maxPicturePixels)
+	}
+	picture, _, err := image.Decode(bytes.NewReader(r.Data))
+	if err != nil {
+		return PictureResult{}, sandpit.Errorf(sandpit.Invalid, "the picture is broken: %w", err)
+	}
+	result := PictureResult{Format: format, OriginalWidth: head.Width, OriginalHeight: head.Height}
+	width, height := fit(head.Width, head.Height, r.Width, r.Height)
+	result.Width, result.Height = width, height
+	if format == "png" {
+		result.MIME = "image/png"
+		result.Data, err = asPNG(scaled(picture, width, height, true))
+	}
+	if err == nil && (format != "png" || len(result.Data) > r.Bytes) {
+		result.MIME = "image/jpeg"
+		result.Data, err = asJPEG(scaled(picture, width, height, false))
+	}
+	return result, err
+}
+
+func asPNG(picture image.Image) ([]byte, error) {
+	var out bytes.Buffer
+	err := png.Encode(&out, picture)
+	return out.Bytes(), err
+}
+
+func asJPEG(picture image.Image) ([]byte, error) {
+	var out bytes.Buffer
+	err := jpeg.Encode(&out, picture, &jpeg.Options{Quality: pictureQuality})
+	return out.Bytes(), err
+}
+
+// fit is a size within limits that keeps the proportions.
+func fit(width, height, maxWidth, maxHeight int) (int, int) {
+	scale := min(1, float64(maxWidth)/float64(width), float64(maxHeight)/float64(height))
+	return max(1, int(float64(width)*scale+0.5)), max(1, int(float64(height)*scale+0.5))
+}
+
+func scaled(picture image.Image, width, height int, transparent bool) image.Image {
+	small := image.NewRGBA(image.Rect(0, 0, width, height))
+	if !transparent {
+		draw.Draw(small, small.Bounds(), image.NewUniform(color.White), image.Point{}, draw.Src)
+	}
+	draw.BiLinear.Scale(small, small.Bounds(), picture, picture.Bounds(), draw.Over, nil)
+	return small
+}

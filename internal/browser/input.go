@@ -1,0 +1,56 @@
+package browser
+
+import (
+	"io"
+	"sync"
+)
+
+// feed is the input of a process: what is put is read, in order. It never keeps who puts
+// waiting, so that an answer can be given from where messages arrive.
+type feed struct {
+	mu     sync.Mutex
+	more   sync.Cond
+	data   []byte
+	closed bool
+}
+
+func newFeed() *feed {
+	f := &feed{}
+	f.more.L = &f.mu
+	return f
+}
+
+// put reports whether there was room for a message.
+func (f *feed) put(message []byte) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.closed || len(f.data)+len(message) > maxMessage {
+		return false
+	}
+	f.data = append(f.data, message...)
+	f.more.Broadcast()
+	return true
+}
+
+// Read implements io.Reader.
+func (f *feed) Read(p []byte) (int, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for len(f.data) == 0 && !f.closed {
+		f.more.Wait()
+	}
+	if len(f.data) == 0 {
+		return 0, io.EOF
+	}
+	n := copy(p, f.data)
+	f.data = f.data[n:]
+	return n, nil
+}
+
+// close ends the input after what has been put. It is idempotent.
+func (f *feed) close() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.closed = true
+	f.more.Broadcast()
+}
