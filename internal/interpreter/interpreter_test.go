@@ -281,7 +281,7 @@ func TestPictures(t *testing.T) {
 			if r.PNG != nil {
 				pictures++
 			}
-			if r.Chart != nil && !strings.Contains(string(r.Chart), `"type":"line"`) {
+			if r.Chart != nil && !strings.Contains(string(r.Chart), `"type": "line"`) {
 				t.Errorf("%s: %s", code, r.Chart)
 			}
 		}
