@@ -61,7 +61,8 @@ type Gateway struct {
 	o       Options
 	signer  signer
 	tickets tickets
-	buffers sync.Pool // of *[]byte
+	buffers sync.Pool // of *[]byte, of bufferSize
+	large   sync.Pool // and of largeSize
 
 	changing sync.Mutex // of whoever changes what was said of a port
 	mu       sync.Mutex

@@ -21,8 +21,12 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/manager"
 )
 
-// bufferSize is how much is moved at once, in bytes.
-const bufferSize = 32 << 10
+// bufferSize is how much is moved at once, in bytes, and largeSize how much of a body that
+// says that it is larger than that.
+const (
+	bufferSize = 32 << 10
+	largeSize  = 256 << 10
+)
 
 // maxHeader is how many bytes the head of an answer may have.
 const maxHeader = 64 << 10
@@ -166,10 +170,11 @@ func (g *Gateway) pass(a *answer, r *http.Request, t target, h *manager.Handle) 
 	}
 	transport, scheme, done := upstream(h, r, t)
 	defer done()
+	pieces := &buffers{pool: &g.buffers, size: bufferSize}
 	proxy := httputil.ReverseProxy{
 		Transport:     transport,
 		FlushInterval: -1, // what comes is passed on when it comes
-		BufferPool:    buffers{g},
+		BufferPool:    pieces,
 		ErrorLog:      slog.NewLogLogger(g.o.Log.Handler(), slog.LevelDebug),
 		Rewrite: func(p *httputil.ProxyRequest) {
 			p.Out.URL = &url.URL{Scheme: scheme, Host: "sandbox", Path: path, RawPath: raw, RawQuery: withoutToken(p.In.URL.RawQuery)}
@@ -183,6 +188,9 @@ func (g *Gateway) pass(a *answer, r *http.Request, t target, h *manager.Handle) 
 			}
 			cleanAnswer(res.Header, r, t)
 			g.confine(res.Header, r, t)
+			if res.ContentLength > largeSize {
+				pieces.pool, pieces.size = &g.large, largeSize
+			}
 			if isEndless(res) {
 				group.Go(func() { drain(ctx, cancel) })
 			}
@@ -285,16 +293,19 @@ func (g *Gateway) failed(ctx context.Context, a *answer, r *http.Request, t targ
 	refuse(a, r, t, err)
 }
 
-// buffers are used again.
-type buffers struct{ g *Gateway }
+// buffers are used again. All of a pool have one size.
+type buffers struct {
+	pool *sync.Pool
+	size int
+}
 
 // Get implements httputil.BufferPool.
-func (b buffers) Get() []byte {
-	if buffer, ok := b.g.buffers.Get().(*[]byte); ok {
+func (b *buffers) Get() []byte {
+	if buffer, ok := b.pool.Get().(*[]byte); ok {
 		return *buffer
 	}
-	return make([]byte, bufferSize)
+	return make([]byte, b.size)
 }
 
 // Put implements httputil.BufferPool.
-func (b buffers) Put(buffer []byte) { b.g.buffers.Put(&buffer) }
+func (b *buffers) Put(buffer []byte) { b.pool.Put(&buffer) }

@@ -81,6 +81,16 @@ func (c *conduitConn) Close() error {
 	return err
 }
 
+// ReadFrom implements io.ReaderFrom for files that are sent: in pieces of copyBuffer,
+// since system calls are dear in a sandbox.
+func (c *conduitConn) ReadFrom(r io.Reader) (int64, error) {
+	size := int64(copyBuffer)
+	if limited, ok := r.(*io.LimitedReader); ok {
+		size = min(size, max(limited.N, 1))
+	}
+	return io.CopyBuffer(struct{ io.Writer }{c.UnixConn}, r, make([]byte, size))
+}
+
 // closeOpen closes every connection and waits until all are closed.
 func (c *conduit) closeOpen() {
 	c.mu.Lock()
