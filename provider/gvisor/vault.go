@@ -59,6 +59,8 @@ type manifest struct {
 	// Record is that of the sandbox. A suspended one's has its key and environment, as
 	// nobody else knows them then; a snapshot's has neither.
 	Record record `json:"record"`
+	// Decisions are a suspended sandbox's network log.
+	Decisions []sandpit.NetworkDecision `json:"decisions,omitempty"`
 	// SavedAt is when.
 	SavedAt time.Time `json:"saved_at"`
 	// Sizes are those of the files, in bytes.
