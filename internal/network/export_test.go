@@ -117,6 +117,7 @@ type Journal struct{ *journal }
 
 func NewJournal() Journal                                              { return Journal{newJournal(time.Now())} }
 func (j Journal) Add(d sandpit.NetworkDecision)                        { j.add(d) }
+func (j Journal) Recall(old []sandpit.NetworkDecision)                 { j.recall(old) }
 func (j Journal) After(seq int64, limit int) []sandpit.NetworkDecision { return j.after(seq, limit) }
 
 // Streams gives tests what carries streams.

@@ -288,6 +288,10 @@ func (g *Gateway) Decisions(after int64, limit int) []sandpit.NetworkDecision {
 	return g.log.after(after, limit)
 }
 
+// Recall adds decisions that an earlier gateway of the sandbox returned, as far as there is
+// room for them beside newer ones.
+func (g *Gateway) Recall(old []sandpit.NetworkDecision) { g.log.recall(old) }
+
 // toAddr returns the address in the form used outside of the stack.
 func toAddr(a tcpip.Address) netip.Addr {
 	addr, _ := netip.AddrFromSlice(a.AsSlice())

@@ -47,6 +47,42 @@ func (j *journal) add(d sandpit.NetworkDecision) {
 	}
 	d.Seq, d.At, d.Count = j.next, time.Now(), d.Count+1
 	j.known[key] = j.entries.PushBack(&d)
+	j.forget()
+}
+
+// recall takes decisions that another journal of the sandbox had, with their numbers, and
+// puts them where these belong.
+func (j *journal) recall(old []sandpit.NetworkDecision) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for _, d := range old {
+		d.Name, d.Reason = printable(d.Name), printable(d.Reason)
+		key := d
+		key.Seq, key.At, key.Count = 0, time.Time{}, 0
+		if e := j.known[key]; e != nil {
+			if known, ok := e.Value.(*sandpit.NetworkDecision); ok {
+				known.Count += d.Count
+			}
+			continue
+		}
+		j.next = max(j.next, d.Seq)
+		j.known[key] = j.insert(&d)
+	}
+	j.forget()
+}
+
+// insert puts an entry behind the last one that has a lower number.
+func (j *journal) insert(d *sandpit.NetworkDecision) *list.Element {
+	for e := j.entries.Back(); e != nil; e = e.Prev() {
+		if other, ok := e.Value.(*sandpit.NetworkDecision); ok && other.Seq < d.Seq {
+			return j.entries.InsertAfter(d, e)
+		}
+	}
+	return j.entries.PushFront(d)
+}
+
+// forget removes the oldest entries of too many.
+func (j *journal) forget() {
 	for j.entries.Len() > maxDecisions {
 		first := j.entries.Front()
 		if old, ok := j.entries.Remove(first).(*sandpit.NetworkDecision); ok {

@@ -1,9 +1,11 @@
 package network_test
 
 import (
+	"cmp"
 	"encoding/binary"
 	"net/netip"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -118,4 +120,38 @@ func FuzzPacket(f *testing.F) {
 	}
 	deliver := network.NewDeliverer(f)
 	f.Fuzz(func(_ *testing.T, data []byte) { deliver(data) })
+}
+
+// TestJournalRecalls has a journal take over what another one had: in order, added to what
+// it knows, and no more than may be remembered.
+func TestJournalRecalls(t *testing.T) {
+	t.Parallel()
+	entry := func(i int) sandpit.NetworkDecision {
+		return sandpit.NetworkDecision{Protocol: "tcp", Address: strconv.Itoa(i), Reason: "x"}
+	}
+	before := network.NewJournal()
+	for i := range network.MaxDecisions {
+		before.Add(entry(i))
+	}
+	time.Sleep(2 * time.Millisecond) // the second one's numbers grow with time
+	after := network.NewJournal()
+	after.Add(entry(5)) // before it has recalled anything
+	after.Add(entry(-1))
+	for old := before.After(0, 100); len(old) > 0; old = before.After(old[len(old)-1].Seq, 100) {
+		after.Recall(old)
+	}
+	all := after.After(0, 2*network.MaxDecisions)
+	if len(all) != network.MaxDecisions || !slices.IsSortedFunc(all, func(a, b sandpit.NetworkDecision) int { return cmp.Compare(a.Seq, b.Seq) }) {
+		t.Fatalf("%d entries, out of order or too many", len(all))
+	}
+	first, last := all[0], all[len(all)-2:]
+	if first.Address != "1" || last[0].Address != "5" || last[0].Count != 2 || last[1].Address != "-1" || last[1].Count != 1 {
+		t.Errorf("the first is %+v, the last are %+v", first, last)
+	}
+	after.Recall([]sandpit.NetworkDecision{{Seq: last[1].Seq + 1e9, Count: 1, Protocol: "tcp", Reason: "later", Name: "a\x1b"}})
+	after.Add(entry(-2))
+	all = after.After(last[1].Seq, 10)
+	if len(all) != 2 || all[0].Name != "a?" || all[1].Address != "-2" {
+		t.Errorf("after a clock that was ahead: %+v", all)
+	}
 }

@@ -54,6 +54,7 @@ const (
 	// These a gateway answers, on a socket of its own.
 	opPolicy    operation = "policy"
 	opDecisions operation = "decisions"
+	opRecall    operation = "recall" // decisions of the gateway before
 	opSecrets   operation = "secrets"
 	opTraffic   operation = "traffic"
 	opExplain   operation = "explain"
@@ -78,6 +79,8 @@ type request struct {
 	After   int64                  `json:"after,omitempty"`
 	Secrets map[string]string      `json:"secrets,omitempty"`
 	Target  string                 `json:"target,omitempty"`
+	// Decisions are what opRecall brings back.
+	Decisions []sandpit.NetworkDecision `json:"decisions,omitempty"`
 }
 
 type reply struct {

@@ -253,6 +253,9 @@ func (k *gatewayKeeper) handle(ctx context.Context, req request, _ []*os.File) (
 		return reply{}, nil, k.setPolicy(*req.Policy)
 	case opDecisions:
 		return reply{Decisions: k.gateway.Decisions(req.After, decisionsPerReply)}, nil, nil
+	case opRecall:
+		k.gateway.Recall(req.Decisions)
+		return reply{}, nil, nil
 	case opSecrets:
 		return reply{}, nil, k.addSecrets(req.Secrets)
 	case opTraffic:

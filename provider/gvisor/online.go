@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/control/client"
@@ -170,6 +171,16 @@ func (i *Instance) NetworkLog(ctx context.Context, after int64) ([]sandpit.Netwo
 		}
 		after = rep.Decisions[len(rep.Decisions)-1].Seq
 	}
+}
+
+// recall has a new gateway know the decisions of the one before.
+func (i *Instance) recall(ctx context.Context, old []sandpit.NetworkDecision) error {
+	for part := range slices.Chunk(old, decisionsPerReply) {
+		if _, err := i.callGateway(ctx, request{Op: opRecall, ID: i.id, Decisions: part}); err != nil {
+			return fmt.Errorf("bring the network log back: %w", err)
+		}
+	}
+	return nil
 }
 
 // NetworkStats implements sandpit.NetworkInspector.

@@ -267,6 +267,9 @@ func (p *Provider) boot(ctx context.Context, inst *Instance, rec record, img ima
 			return err
 		}
 	}
+	if err := inst.recall(ctx, img.decisions); err != nil {
+		return err
+	}
 	_, _, err = call(ctx, dir, request{Op: opSettle, ID: inst.id})
 	return err
 }
@@ -354,6 +357,8 @@ type images struct {
 	renew     bool          // it is a copy of another sandbox's
 	loading   time.Duration // how long reading these may take
 	kernel    int64         // bytes of memory that the sandbox's kernel keeps of them
+
+	decisions []sandpit.NetworkDecision // what its gateway knows from before
 }
 
 func (i images) close() {

@@ -23,7 +23,7 @@ func TestRulesHoldForOrdinaryUser(t *testing.T) {
 		t.Skip("the test itself is run by one")
 	}
 	dir := t.TempDir()
-	if err := errors.Join(os.Chmod(filepath.Dir(dir), 0o755), os.Chown(dir, testuser.Nobody, testuser.Nobody)); err != nil { //nolint:gosec // it is the user's
+	if err := errors.Join(os.Chmod(filepath.Dir(dir), 0o755), os.Chown(dir, testuser.Nobody, testuser.Nobody)); err != nil {
 		t.Fatal(err)
 	}
 	const name = "TestRulesHoldInRestoredKernels"
@@ -49,7 +49,7 @@ func lend(t *testing.T, path, dir, name string) string {
 		t.Fatal(err)
 	}
 	defer from.Close()
-	to, err := os.OpenFile(place, os.O_CREATE|os.O_WRONLY, 0o755) //nolint:gosec // others run it
+	to, err := os.OpenFile(place, os.O_CREATE|os.O_WRONLY, 0o755)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -121,6 +121,9 @@ func (p *Provider) loadable(m manifest) error {
 // images are the files as a sandbox starts from them. renew: as a copy.
 func (f savedFiles) images(renew bool) images {
 	img := images{rootFile: f.root, guestFile: f.guest, state: f.state, renew: renew}
+	if !renew {
+		img.decisions = f.manifest.Decisions
+	}
 	img.root.Config, img.root.Mounts = f.manifest.Record.Image, f.manifest.Record.Shown
 	for name, size := range f.manifest.Sizes {
 		if slices.Contains(stateFiles(), name) {

@@ -107,11 +107,15 @@ func (i *Instance) deposit(ctx context.Context, dir string, half *deposit, secre
 	if m.Record, err = readRecord(dir, i.id); err != nil {
 		return m, err
 	}
+	m.Record.Spec.Env = nil
 	if !secrets {
 		m.Bare = len(m.Record.Spec.Secrets) > 0
-		m.Record.Token, m.Record.Spec.Env, m.Record.Spec.Secrets = "", nil, nil
-	} else if m.Record.Spec.Env, err = i.environment(ctx, dir); err != nil {
-		return m, err
+		m.Record.Token, m.Record.Spec.Secrets = "", nil
+	} else {
+		if m.Record.Spec.Env, err = i.environment(ctx, dir); err != nil {
+			return m, err
+		}
+		m.Decisions = i.lastDecisions(ctx)
 	}
 	root, err := i.held(ctx, dir, heldRoot)
 	if err != nil {
@@ -124,6 +128,25 @@ func (i *Instance) deposit(ctx context.Context, dir string, half *deposit, secre
 	}
 	defer guestFile.Close()
 	return half.commit(m, root, guestFile)
+}
+
+// logPatience is how long a gateway has to tell its log. It is more than the time in which
+// one that broke down is started again.
+const logPatience = restartMost + time.Second
+
+// lastDecisions is the network log of a sandbox that is being suspended, or says that it
+// cannot be had: that may be the sandbox's own doing, and keeps nobody from suspending it.
+func (i *Instance) lastDecisions(ctx context.Context) []sandpit.NetworkDecision {
+	ctx, cancel := context.WithTimeout(ctx, logPatience)
+	defer cancel()
+	list, err := i.NetworkLog(ctx, 0)
+	if err != nil {
+		now := time.Now()
+		list = []sandpit.NetworkDecision{{
+			Seq: now.UnixMicro(), At: now, Count: 1, Protocol: "gateway", Reason: "what was here before the pause could not be read: " + err.Error(),
+		}}
+	}
+	return list
 }
 
 // environment asks the engine for what no record tells.
@@ -161,13 +184,13 @@ func (i *Instance) wakeLocked(ctx context.Context) error {
 		return err
 	}
 	defer files.close()
-	return i.awaken(ctx, files, files.manifest.Record)
+	return i.awaken(ctx, files, files.manifest)
 }
 
-// awaken has the sandbox, which is paused on disk, go on as a saved kernel and with a
-// record. When that fails it is paused as before.
-func (i *Instance) awaken(ctx context.Context, files savedFiles, rec record) error {
-	p := i.provider
+// awaken has the sandbox, which is paused on disk, go on as a saved kernel and with the
+// record and network log of now. When that fails it is paused as before.
+func (i *Instance) awaken(ctx context.Context, files savedFiles, now manifest) error {
+	p, rec := i.provider, now.Record
 	if lost, err := p.memoryLost(files.manifest); err != nil || lost != nil {
 		return errors.Join(err, sandpit.WithHint(lost, "its files are there, without the programs: stop it, and start it"))
 	}
@@ -179,7 +202,9 @@ func (i *Instance) awaken(ctx context.Context, files savedFiles, rec record) err
 		return err
 	}
 	started := newInstance(p, eng.dir, rec)
-	if err := p.place(ctx, started, rec, files.images(false)); err != nil {
+	img := files.images(false)
+	img.decisions = now.Decisions
+	if err := p.place(ctx, started, rec, img); err != nil {
 		return err
 	}
 	started.closeIdle()
@@ -239,9 +264,8 @@ func (i *Instance) rollback(ctx context.Context, id sandpit.SnapshotID) error {
 	if err != nil {
 		return err
 	}
-	rec := now.Record
-	rec.Group = files.manifest.Record.Group
-	if err = i.awaken(ctx, files, rec); err == nil || onDisk {
+	now.Record.Group = files.manifest.Record.Group
+	if err = i.awaken(ctx, files, now); err == nil || onDisk {
 		return err
 	}
 	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*startTimeout)

@@ -61,6 +61,8 @@ type manifest struct {
 	Record record `json:"record"`
 	// Bare says that there is no memory in it.
 	Bare bool `json:"bare,omitempty"`
+	// Decisions are a suspended sandbox's network log.
+	Decisions []sandpit.NetworkDecision `json:"decisions,omitempty"`
 	// SavedAt is when.
 	SavedAt time.Time `json:"saved_at"`
 	// Sizes are those of the files, in bytes.
