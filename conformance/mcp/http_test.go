@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -35,6 +36,7 @@ func TestHTTP(t *testing.T) {
 // testDoors tries to get in without a key, by another's session, by a page of another site
 // and by another name of the server.
 func testDoors(t *testing.T, s *server) {
+	t.Helper()
 	mine, others := s.key(t, "doors"), s.key(t, "stranger")
 	session := s.connect(t, mine, "", nil)
 	second := s.key(t, "doors") // of the same owner
@@ -60,20 +62,20 @@ func testDoors(t *testing.T, s *server) {
 		"a method":         {http.MethodPut, mine, session.ID(), list, nil, http.StatusMethodNotAllowed},
 		"outside":          {http.MethodPost, mine, "", list, nil, http.StatusOK}, // an error of the protocol, and no session
 	} {
-		answer, text := s.ask(t, tc.method, tc.key, tc.session, tc.body, tc.headers...)
-		if answer.StatusCode != tc.want {
-			t.Errorf("%s: %d %.300s, want %d", name, answer.StatusCode, text, tc.want)
+		answer := s.ask(t, visitor{tc.key, tc.session}, tc.method, tc.body, tc.headers...)
+		if answer.status != tc.want {
+			t.Errorf("%s: %d %.300s, want %d", name, answer.status, answer.text, tc.want)
 		}
-		if tc.want == http.StatusUnauthorized && !strings.HasPrefix(answer.Header.Get("WWW-Authenticate"), "Bearer") {
-			t.Errorf("%s: %v does not say how to log in", name, answer.Header)
+		if tc.want == http.StatusUnauthorized && !strings.HasPrefix(answer.header.Get("WWW-Authenticate"), "Bearer") {
+			t.Errorf("%s: %v does not say how to log in", name, answer.header)
 		}
-		if name == "outside" && !strings.Contains(text, `"error"`) {
-			t.Errorf("%s: %s", name, text)
+		if name == "outside" && !strings.Contains(answer.text, `"error"`) {
+			t.Errorf("%s: %s", name, answer.text)
 		}
 	}
-	answer, text := s.ask(t, http.MethodPost, mine, session.ID(), strings.Repeat(" ", 25<<20)+list)
-	if answer.StatusCode != http.StatusBadRequest || !strings.Contains(text, "larger than") {
-		t.Errorf("a request of 25 MiB: %d %.300s", answer.StatusCode, text)
+	answer := s.ask(t, visitor{mine, session.ID()}, http.MethodPost, strings.Repeat(" ", 25<<20)+list)
+	if answer.status != http.StatusBadRequest || !strings.Contains(answer.text, "larger than") {
+		t.Errorf("a request of 25 MiB: %d %.300s", answer.status, answer.text)
 	}
 	if list := s.boxes(t, "stranger"); len(list) != 0 {
 		t.Errorf("the stranger has %v", list)
@@ -82,6 +84,7 @@ func testDoors(t *testing.T, s *server) {
 
 // testLife sees a sandbox come with the first call and go with the session.
 func testLife(t *testing.T, s *server) {
+	t.Helper()
 	key := s.key(t, "life")
 	session := s.connect(t, key, "", nil)
 	if _, err := session.ListTools(t.Context(), nil); err != nil {
@@ -102,8 +105,8 @@ func testLife(t *testing.T, s *server) {
 	}()
 	time.Sleep(300 * time.Millisecond)
 	begun := time.Now()
-	if answer, text := s.ask(t, http.MethodDelete, key, session.ID(), ""); answer.StatusCode != http.StatusNoContent {
-		t.Errorf("the end: %d %s", answer.StatusCode, text)
+	if answer := s.ask(t, visitor{key, session.ID()}, http.MethodDelete, ""); answer.status != http.StatusNoContent {
+		t.Errorf("the end: %d %s", answer.status, answer.text)
 	}
 	if took := time.Since(begun); took > 30*time.Second {
 		t.Errorf("the end of a session with a command took %s", took)
@@ -112,31 +115,33 @@ func testLife(t *testing.T, s *server) {
 		t.Errorf("after the end: %v", list)
 	}
 	<-failed // how the client takes it is its own business, but it must
-	if answer, text := s.ask(t, http.MethodDelete, key, session.ID(), ""); answer.StatusCode != http.StatusNotFound {
-		t.Errorf("a second end: %d %s", answer.StatusCode, text)
+	if answer := s.ask(t, visitor{key, session.ID()}, http.MethodDelete, ""); answer.status != http.StatusNotFound {
+		t.Errorf("a second end: %d %s", answer.status, answer.text)
 	}
 }
 
 // testLimit begins more sessions than one owner may have.
 func testLimit(t *testing.T, s *server) {
+	t.Helper()
 	key := s.key(t, "limit")
 	first := s.connect(t, key, "", nil)
 	s.connect(t, key, "", nil)
 	s.connect(t, s.key(t, "limit"), "", nil)
-	answer, text := s.ask(t, http.MethodPost, key, "", hello)
-	if answer.StatusCode != http.StatusTooManyRequests || answer.Header.Get("Retry-After") == "" || !strings.Contains(text, "3 sessions") {
-		t.Errorf("a fourth session: %d %s", answer.StatusCode, text)
+	answer := s.ask(t, visitor{key, ""}, http.MethodPost, hello)
+	if answer.status != http.StatusTooManyRequests || answer.header.Get("Retry-After") == "" || !strings.Contains(answer.text, "3 sessions") {
+		t.Errorf("a fourth session: %d %s", answer.status, answer.text)
 	}
 	if err := first.Close(); err != nil {
 		t.Error(err)
 	}
-	if answer, text = s.ask(t, http.MethodPost, key, "", hello); answer.StatusCode != http.StatusOK {
-		t.Errorf("after the end of one: %d %s", answer.StatusCode, text)
+	if answer = s.ask(t, visitor{key, ""}, http.MethodPost, hello); answer.status != http.StatusOK {
+		t.Errorf("after the end of one: %d %s", answer.status, answer.text)
 	}
 }
 
 // testChoice asks for tools and sandboxes of several kinds, some of which this key cannot have.
 func testChoice(t *testing.T, s *server) {
+	t.Helper()
 	key := s.key(t, "choice")
 	session := s.connect(t, key, "?tools=file,shell&network=false&image=host", nil)
 	list, err := session.ListTools(t.Context(), nil)
@@ -163,9 +168,9 @@ func testChoice(t *testing.T, s *server) {
 		"?image=/etc":            "403 image",
 		"?image=../../etc":       "403 image",
 	} {
-		answer, text := s.ask(t, http.MethodPost+" "+query, key, "", hello)
-		if status, words, _ := strings.Cut(want, " "); fmt.Sprint(answer.StatusCode) != status || !strings.Contains(text, words) {
-			t.Errorf("%s: %d %s, want %s", query, answer.StatusCode, text, want)
+		answer := s.ask(t, visitor{key, ""}, http.MethodPost+" "+query, hello)
+		if status, words, _ := strings.Cut(want, " "); strconv.Itoa(answer.status) != status || !strings.Contains(answer.text, words) {
+			t.Errorf("%s: %d %s, want %s", query, answer.status, answer.text, want)
 		}
 	}
 	for query, want := range map[string]string{ // what is found out when the sandbox is made
@@ -181,14 +186,15 @@ func testChoice(t *testing.T, s *server) {
 			t.Error(err)
 		}
 	}
-	answer, text := s.ask(t, http.MethodPost, key, "", hello, "Sandpit-Image", "/etc")
-	if answer.StatusCode != http.StatusForbidden {
-		t.Errorf("a directory of the machine by a header: %d %s", answer.StatusCode, text)
+	answer := s.ask(t, visitor{key, ""}, http.MethodPost, hello, "Sandpit-Image", "/etc")
+	if answer.status != http.StatusForbidden {
+		t.Errorf("a directory of the machine by a header: %d %s", answer.status, answer.text)
 	}
 }
 
 // testApart has two sessions of one key use the same names for different things.
 func testApart(t *testing.T, s *server) {
+	t.Helper()
 	key := s.key(t, "apart")
 	var group sync.WaitGroup
 	for i := range 2 {
@@ -209,6 +215,7 @@ func testApart(t *testing.T, s *server) {
 
 // testProgress hears what a command says while it runs, without the secret in it.
 func testProgress(t *testing.T, s *server) {
+	t.Helper()
 	var mu sync.Mutex
 	var heard []*sdk.ProgressNotificationParams
 	session := s.connect(t, s.key(t, "progress"), "", &sdk.ClientOptions{
@@ -247,6 +254,7 @@ func testProgress(t *testing.T, s *server) {
 
 // testCancel gives a call up, which ends its command.
 func testCancel(t *testing.T, s *server) {
+	t.Helper()
 	session := s.connect(t, s.key(t, "cancel"), "", nil)
 	call(t, session, "shell_exec", map[string]any{"command": "true"})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -278,14 +286,15 @@ func await(t *testing.T, what string, is func() bool) {
 
 // testResume breaks the connection of a call, and gets the answer by another one.
 func testResume(t *testing.T, s *server) {
+	t.Helper()
 	key := s.key(t, "resume")
-	answer, text := s.ask(t, http.MethodPost, key, "", hello)
-	id := answer.Header.Get("Mcp-Session-Id")
+	answer := s.ask(t, visitor{key, ""}, http.MethodPost, hello)
+	id := answer.header.Get("Mcp-Session-Id")
 	if id == "" {
-		t.Fatalf("%d %s", answer.StatusCode, text)
+		t.Fatalf("%d %s", answer.status, answer.text)
 	}
 	version := []string{"Mcp-Protocol-Version", "2025-11-25"}
-	s.ask(t, http.MethodPost, key, id, `{"jsonrpc":"2.0","method":"notifications/initialized"}`, version...)
+	s.ask(t, visitor{key, id}, http.MethodPost, `{"jsonrpc":"2.0","method":"notifications/initialized"}`, version...)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url+"/mcp", strings.NewReader(
@@ -310,19 +319,20 @@ func testResume(t *testing.T, s *server) {
 	cancel()
 	broken.Body.Close()
 	await(t, "the server has noticed", func() bool {
-		answer, text = s.ask(t, http.MethodGet, key, id, "", append(version, "Last-Event-ID", event[1])...)
-		return answer.StatusCode != http.StatusConflict
+		answer = s.ask(t, visitor{key, id}, http.MethodGet, "", append(version, "Last-Event-ID", event[1])...)
+		return answer.status != http.StatusConflict
 	})
-	if answer.StatusCode != http.StatusOK || !strings.Contains(text, "all of it") {
-		t.Errorf("the rest: %d %s", answer.StatusCode, text)
+	if answer.status != http.StatusOK || !strings.Contains(answer.text, "all of it") {
+		t.Errorf("the rest: %d %s", answer.status, answer.text)
 	}
-	if answer, text = s.ask(t, http.MethodGet, key, id, "", append(version, "Last-Event-ID", "none_1")...); answer.StatusCode != http.StatusBadRequest {
-		t.Errorf("the rest of nothing: %d %s", answer.StatusCode, text)
+	if answer = s.ask(t, visitor{key, id}, http.MethodGet, "", append(version, "Last-Event-ID", "none_1")...); answer.status != http.StatusBadRequest {
+		t.Errorf("the rest of nothing: %d %s", answer.status, answer.text)
 	}
 }
 
 // testLost takes the sandbox away from a session, which gets another.
 func testLost(t *testing.T, s *server) {
+	t.Helper()
 	session := s.connect(t, s.key(t, "lost"), "", nil)
 	call(t, session, "shell_exec", map[string]any{"command": "echo 1 > a"})
 	box, err := s.admin.Get(t.Context(), s.boxes(t, "lost")[0].ID)

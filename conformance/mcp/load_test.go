@@ -70,6 +70,7 @@ func TestLoad(t *testing.T) {
 
 // work has a session read and write what only it knows.
 func work(t *testing.T, s *sdk.ClientSession, mark string, calls int) []time.Duration {
+	t.Helper()
 	took := make([]time.Duration, 0, calls)
 	for i := range calls {
 		begun := time.Now()

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 
@@ -27,7 +28,7 @@ func npx(t *testing.T, environ []string, packages []string, args ...string) (str
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
 		cmd := exec.CommandContext(ctx, program, append(append([]string{"--yes"}, from...), args...)...)
-		cmd.Env = append(environ, "HOME="+os.Getenv("HOME"), "NO_COLOR=1")
+		cmd.Env = slices.Concat(environ, []string{"HOME=" + os.Getenv("HOME"), "NO_COLOR=1"})
 		var errs strings.Builder
 		cmd.Stderr = &errs
 		out, err := cmd.Output()

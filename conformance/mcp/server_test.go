@@ -181,9 +181,18 @@ func (s *server) dial(tb testing.TB, key, query string, o *sdk.ClientOptions) (*
 	return session, nil
 }
 
-// ask sends a request, and returns its answer with the body read. The method may have a
-// query after it.
-func (s *server) ask(tb testing.TB, method, key, session, body string, headers ...string) (*http.Response, string) {
+// visitor is who asks, as they show themselves.
+type visitor struct{ key, session string }
+
+// reply is how a request was answered.
+type reply struct {
+	status int
+	header http.Header
+	text   string
+}
+
+// ask sends a request. The method may have a query after it.
+func (s *server) ask(tb testing.TB, who visitor, method, body string, headers ...string) reply {
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(tb.Context(), patience)
 	defer cancel()
@@ -196,7 +205,7 @@ func (s *server) ask(tb testing.TB, method, key, session, body string, headers .
 	if body != "" {
 		r.Header.Set("Content-Type", "application/json")
 	}
-	for name, value := range map[string]string{"X-API-Key": key, "Mcp-Session-Id": session} {
+	for name, value := range map[string]string{"X-API-Key": who.key, "Mcp-Session-Id": who.session} {
 		if value != "" {
 			r.Header.Set(name, value)
 		}
@@ -216,5 +225,5 @@ func (s *server) ask(tb testing.TB, method, key, session, body string, headers .
 	if err != nil {
 		tb.Fatal(err)
 	}
-	return answer, string(text)
+	return reply{answer.StatusCode, answer.Header, string(text)}
 }

@@ -5,6 +5,7 @@ package mcp
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"log/slog"
@@ -154,7 +155,7 @@ func refusal(err error) *sdk.CallToolResult {
 }
 
 func answer(r tool.Result) *sdk.CallToolResult {
-	a := &sdk.CallToolResult{IsError: r.Failed, StructuredContent: r.Data, Content: []sdk.Content{&sdk.TextContent{Text: r.Text}}}
+	a := &sdk.CallToolResult{IsError: r.Failed, StructuredContent: structured(r), Content: []sdk.Content{&sdk.TextContent{Text: r.Text}}}
 	for _, i := range r.Images {
 		a.Content = append(a.Content, &sdk.ImageContent{MIMEType: i.MIME, Data: i.Data})
 	}
@@ -162,6 +163,25 @@ func answer(r tool.Result) *sdk.CallToolResult {
 		a.Content = append(a.Content, &sdk.ResourceLink{URI: scheme + r.SavedTo, Name: path.Base(r.SavedTo), Title: "All of the output", MIMEType: "text/plain"})
 	}
 	return a
+}
+
+// structured is what programs read of a result: a JSON object, as the protocol wants it, or
+// nothing.
+func structured(r tool.Result) any {
+	if r.Data == nil {
+		if r.Problem == nil {
+			return nil
+		}
+		return map[string]any{"problem": r.Problem}
+	}
+	text, err := json.Marshal(r.Data)
+	if err != nil {
+		return nil // what cannot be written as JSON nobody could have read
+	}
+	if text[0] != '{' {
+		return map[string]any{"result": json.RawMessage(text)}
+	}
+	return json.RawMessage(text)
 }
 
 // read hands out a file.

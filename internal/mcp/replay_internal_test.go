@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"strconv"
 	"testing"
 )
 
@@ -37,9 +38,9 @@ func TestReplayIsBounded(t *testing.T) {
 	}
 	open("")
 	for i := range 10 * maxReplayStreams {
-		open(fmt.Sprint(i), nil, []byte("a"), []byte("b"))
+		open(strconv.Itoa(i), nil, []byte("a"), []byte("b"))
 	}
-	last := fmt.Sprint(10*maxReplayStreams - 1)
+	last := strconv.Itoa(10*maxReplayStreams - 1)
 	if got, ok := kept(p, last, 0); !ok || fmt.Sprint(got) != "[a b]" {
 		t.Errorf("the last answer after its first message: %q, %v", got, ok)
 	}

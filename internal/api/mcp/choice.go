@@ -53,7 +53,7 @@ func choiceOf(r *http.Request) (choice, error) {
 	}
 	said := make(map[string]string, len(known))
 	for _, name := range known {
-		values := append(query[name], r.Header.Values(headerPrefix+name)...)
+		values := slices.Concat(query[name], r.Header.Values(headerPrefix+name))
 		for _, v := range values {
 			if v != values[0] {
 				return c, sandpit.Errorf(sandpit.Invalid, "%s is said twice, and not the same", name)

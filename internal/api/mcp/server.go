@@ -243,16 +243,16 @@ func (s *Server) follow(ctx context.Context, id string, one *session) {
 		}
 		s.leave(id, one)
 	}
-	if !one.Begun() {
-		end()
-		return
-	}
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed { // Close waits for what it has seen
-		s.group.Go(one.Close)
+	goesOn := one.Begun() && !s.closed // Close waits for what it has seen only
+	if goesOn {
+		s.group.Go(end)
 	}
-	s.group.Go(end)
+	s.mu.Unlock()
+	if !goesOn {
+		one.Close()
+		end()
+	}
 }
 
 func (s *Server) leave(id string, one *session) {
