@@ -29,6 +29,8 @@ type Place struct {
 	ID sandpit.ID
 	// Dir and User as in tool.SessionOptions.
 	Dir, User string
+	// Session is where tools work, if it is there already. Default: one is made.
+	Session *tool.Session
 	// Close gives the place back. It is called once.
 	Close func(ctx context.Context) error
 }
@@ -202,6 +204,10 @@ func (c *connection) enter(ctx context.Context) (*tool.Session, error) {
 	place, err := c.Open(ctx)
 	if err != nil {
 		return nil, err
+	}
+	if place.Session != nil {
+		c.place, c.session = &place, place.Session
+		return place.Session, nil
 	}
 	session, err := tool.NewSession(place.Guest, tool.SessionOptions{ID: string(place.ID), Dir: place.Dir, User: place.User, Servers: c.Servers})
 	if err != nil {
