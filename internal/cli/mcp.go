@@ -26,6 +26,8 @@ type mcpOptions struct {
 
 	tools   []string
 	servers string
+	sandbox string
+	session string
 	idle    time.Duration
 }
 
@@ -40,11 +42,16 @@ program's input and output: the client starts it.
 The sandbox is made with the first call of a tool and removed when the client
 closes the connection. It has no network unless --network gives it one, and sees
 nothing of this machine but what IMAGE and -v bring in. With a server (--server,
-SANDPIT_URL) it is made there.`,
+SANDPIT_URL) it is made there.
+
+With --sandbox several agents share a sandbox of a server's. Each is a session with
+a user, a directory and programs of its own, which the others cannot get at. What
+runs ends with the connection; the files stay in the sandbox.`,
 		Example: `  claude mcp add sandpit -- sandpit mcp
   sandpit mcp --tools file,shell,git -v ./project:/workspace
   sandpit mcp --network python:3.12-slim
-  sandpit mcp --mcp-config mcp.json`,
+  sandpit mcp --mcp-config mcp.json
+  sandpit mcp --sandbox team --session alice`,
 		Args: wantArgs(0, 1, "an image"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.networkSet = cmd.Flags().Changed("network")
@@ -57,6 +64,8 @@ SANDPIT_URL) it is made there.`,
 	f := cmd.Flags()
 	f.StringSliceVar(&o.tools, "tools", nil, "offer the tools of these `categories` only: "+strings.Join(categoryNames(), ", "))
 	f.StringVar(&o.servers, "mcp-config", "", "`file` of MCP servers whose tools can be called from the sandbox: {\"mcpServers\": {…}}")
+	f.StringVar(&o.sandbox, "sandbox", "", "work in this `sandbox` of the server's, beside other sessions")
+	f.StringVar(&o.session, "session", "", "`name` of the session in the sandbox, to come back to its files (default a new one)")
 	f.DurationVar(&o.idle, "idle", 30*time.Minute, "`time` without a call after which a server removes the sandbox; the next call gets a new one")
 	f.StringArrayVarP(&o.env, "env", "e", nil, "environment `NAME=VALUE`, or NAME to pass this shell's value")
 	f.StringVarP(&o.workDir, "workdir", "w", "", "working `directory` inside, made if missing (default the image's, else \"/workspace\")")
@@ -97,7 +106,10 @@ func (a *app) serveMCP(ctx context.Context, o mcpOptions) (err error) {
 	if serve.Servers, err = readServers(o.servers); err != nil {
 		return err
 	}
-	if namesServer(cfg) {
+	if o.session != "" && o.sandbox == "" {
+		return sandpit.Errorf(sandpit.Invalid, "--session is for sandboxes that are shared: name one with --sandbox")
+	}
+	if namesServer(cfg) || o.sandbox != "" {
 		return a.mcpRemote(ctx, o, cfg, serve)
 	}
 	spec, err := a.newSpec(o.runOptions, cfg)
@@ -155,6 +167,9 @@ func (a *app) mcpRemote(ctx context.Context, o mcpOptions, cfg config.Config, se
 		return err
 	}
 	defer c.Close()
+	if o.sandbox != "" {
+		return a.mcpShared(ctx, o, c, serve)
+	}
 	serve.Open = func(ctx context.Context) (mcp.Place, error) {
 		s, err := c.Create(ctx, client.CreateRequest{
 			Spec: spec, Secrets: secrets.programs, NetworkSecrets: secrets.network, Provider: o.provider, Offline: o.networkSet && !o.network,
@@ -166,6 +181,43 @@ func (a *app) mcpRemote(ctx context.Context, o mcpOptions, cfg config.Config, se
 		return mcp.Place{Guest: s.Guest(), ID: s.ID, Dir: s.Spec.WorkDir, User: s.Spec.User, Close: s.Delete}, nil
 	}
 	return mcp.Serve(ctx, serve, io.NopCloser(a.In), nopWriteCloser{a.Out})
+}
+
+// sessionsEnd bounds the end of a session that shares a sandbox.
+const sessionsEnd = 30 * time.Second
+
+// mcpShared has the client work in a sandbox that is there, as one of several.
+func (a *app) mcpShared(ctx context.Context, o mcpOptions, c *client.Client, serve mcp.Options) error {
+	id, err := (&finder{client: c}).find(ctx, o.sandbox)
+	if err != nil {
+		return err
+	}
+	box, err := c.Get(ctx, id)
+	if err != nil {
+		return err
+	}
+	sessions := tool.NewSessions(tool.SessionsOptions{
+		Servers: serve.Servers,
+		Open: func(context.Context, string) (tool.Box, error) {
+			return tool.Box{Guest: box.Guest(), Close: func(context.Context) error { return nil }}, nil
+		},
+	})
+	serve.Open = func(ctx context.Context) (mcp.Place, error) {
+		info, err := sessions.Create(ctx, tool.SessionRequest{ID: o.session, Shared: string(id)})
+		if err != nil {
+			return mcp.Place{}, err
+		}
+		place := mcp.Place{ID: id, Close: func(ctx context.Context) error { return sessions.Cleanup(ctx, info.ID, false) }}
+		err = sessions.Use(info.ID, func(s *tool.Session) error {
+			place.Session = s
+			return nil
+		})
+		return place, err
+	}
+	err = mcp.Serve(ctx, serve, io.NopCloser(a.In), nopWriteCloser{a.Out})
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sessionsEnd)
+	defer cancel()
+	return errors.Join(err, sessions.Close(ctx))
 }
 
 // nopWriteCloser leaves the stream open for who owns it.

@@ -31,6 +31,8 @@ type Place struct {
 	ID sandpit.ID
 	// Dir and User as in tool.SessionOptions.
 	Dir, User string
+	// Session is where tools work, if it is there already. Default: one is made.
+	Session *tool.Session
 	// Close gives the place back. It is called once.
 	Close func(ctx context.Context) error
 }
@@ -259,6 +261,10 @@ func (c *connection) enter(ctx context.Context) (visit, error) {
 
 // begin makes the session if there is none for this guest.
 func (c *connection) begin(guest sandpit.Guest) error {
+	if c.place.Session != nil {
+		c.session = c.place.Session
+		return nil
+	}
 	if c.session != nil && c.guest == guest {
 		return nil
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/applet"
+	"github.com/sandpit-dev/sandpit/internal/mcpclient"
 )
 
 // Box is a sandbox for sessions.
@@ -33,6 +34,8 @@ type SessionsOptions struct {
 	// Idle is how long a session may be without a call before it is cleaned up; its files
 	// are kept. Default: for ever.
 	Idle time.Duration
+	// Servers as in SessionOptions.
+	Servers mcpclient.Config
 	// Expired is told of what went wrong when an idle session was cleaned up. Default:
 	// nobody.
 	Expired func(id string, err error)
@@ -191,7 +194,7 @@ func (s *Sessions) enter(ctx context.Context, t *tenancy) (*Session, error) {
 		}
 		b.box = &box
 	}
-	o := SessionOptions{ID: t.id, Dir: b.box.Dir, User: b.box.User}
+	o := SessionOptions{ID: t.id, Dir: b.box.Dir, User: b.box.User, Servers: s.o.Servers}
 	if b.name == "" {
 		return NewSession(b.box.Guest, o)
 	}
