@@ -1,15 +1,10 @@
 package manager
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
-	"slices"
-	"strings"
-	"sync"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
@@ -164,7 +159,9 @@ func (m *Manager) BuildLog(ctx context.Context, owner string, id sandpit.BuildID
 // runBuild is one build from the time it is started.
 func (m *Manager) runBuild(ctx context.Context, b store.TemplateBuild, r BuildRequest, run *running) {
 	begin := time.Now()
+	kept := m.keepLog(ctx, b.ID, &run.log)
 	err := m.carryOut(ctx, &b, r, run)
+	kept()
 	b.Status, b.FinishedAt = sandpit.BuildReady, m.o.Clock.Now()
 	if err != nil {
 		m.failBuild(ctx, &b, err, run)
@@ -270,130 +267,11 @@ func (m *Manager) failUnfinished(ctx context.Context) error {
 			if status == sandpit.BuildWaiting && b.Recipe.From == "" {
 				continue // nobody has started it
 			}
-			b.Status, b.FinishedAt, b.Reason.Message = sandpit.BuildFailed, m.o.Clock.Now(), "the server ended while it was building"
-			if err := m.o.Store.UpdateBuild(ctx, b, status); err != nil {
+			b.Status, b.FinishedAt, b.Reason.Message = sandpit.BuildFailed, m.o.Clock.Now(), interruptedBuild
+			if err := errorsOf(m.endLog(ctx, b), m.o.Store.UpdateBuild(ctx, b, status)); err != nil {
 				return err
 			}
 		}
 	}
 	return nil
-}
-
-// The bounds of a build's log. Of one that is longer the rest is left out, but for how it
-// ends.
-const (
-	maxLogEntries = 10_000
-	maxLogBytes   = 2 << 20
-	maxLogLine    = 4096
-)
-
-// buildLog is what a build tells, without its secrets.
-type buildLog struct {
-	now    func() time.Time
-	hidden []string
-
-	mu      sync.Mutex
-	entries []sandpit.BuildLog
-	bytes   int
-	step    int
-	rest    []byte // of a line that has not ended
-	cut     bool
-}
-
-// hiddenIn are the texts that must not be told. Those of less than six bytes are found
-// everywhere.
-func hiddenIn(r BuildRequest) []string {
-	var list []string
-	for _, value := range append(slices.Collect(maps.Values(r.Secrets)), r.Login.Password) {
-		for line := range strings.Lines(value) {
-			if line = strings.TrimRight(line, "\r\n"); len(line) >= 6 {
-				list = append(list, line)
-			}
-		}
-	}
-	slices.SortFunc(list, func(a, b string) int { return len(b) - len(a) })
-	return list
-}
-
-func (l *buildLog) mask(text string) string {
-	for _, value := range l.hidden {
-		text = strings.ReplaceAll(text, value, "***")
-	}
-	return text
-}
-
-func (l *buildLog) masked(err error) error {
-	if err == nil {
-		return nil
-	}
-	return sandpit.Errorf(sandpit.CodeOf(err), "%s", l.mask(err.Error()))
-}
-
-func (l *buildLog) all() []sandpit.BuildLog {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return slices.Clip(l.entries)
-}
-
-// begin tells that a step begins; the number is 0 for what comes after all steps.
-func (l *buildLog) begin(number int, step string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.flush()
-	l.step = number
-	l.add(step, false)
-}
-
-// write takes what a command has put out.
-func (l *buildLog) write(p []byte) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.rest = append(l.rest, p...)
-	for {
-		line, after, ended := bytes.Cut(l.rest, []byte("\n"))
-		if !ended && len(line) <= maxLogLine {
-			return
-		}
-		if !ended {
-			line, after = l.rest[:maxLogLine], l.rest[maxLogLine:]
-		}
-		l.add(string(line), false)
-		l.rest = append(l.rest[:0], after...)
-	}
-}
-
-// fail tells why the build has failed.
-func (l *buildLog) fail(text string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.flush()
-	l.cut, l.bytes = false, 0
-	l.add(text, true)
-}
-
-func (l *buildLog) end() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.flush()
-}
-
-func (l *buildLog) flush() {
-	if len(l.rest) > 0 {
-		l.add(string(l.rest), false)
-		l.rest = nil
-	}
-}
-
-func (l *buildLog) add(text string, failed bool) {
-	if l.cut {
-		return
-	}
-	if !failed && (len(l.entries) >= maxLogEntries || l.bytes > maxLogBytes) {
-		l.cut, text = true, "(the rest is left out: this log is too long)"
-	}
-	text = strings.ToValidUTF8(l.mask(strings.TrimRight(text, "\r")), "\uFFFD")
-	l.bytes += len(text)
-	l.entries = append(l.entries, sandpit.BuildLog{
-		Seq: int64(len(l.entries) + 1), At: l.now().UTC(), Step: l.step, Error: failed, Text: text,
-	})
 }

@@ -257,11 +257,19 @@ func TestTemplateFails(t *testing.T) {
 		t.Fatal(err)
 	}
 
+	eventually(t, "what it tells is written down", func() bool {
+		log, err := r.store.BuildLog(ctx, first, 0, 10)
+		return err == nil && len(log) == 2
+	})
 	r.crash(t)
 	r.open(t)
 	b = r.ended(t, "ann", first)
-	if b.Status != sandpit.BuildFailed || !strings.Contains(b.Reason.Message, "server ended") {
+	if b.Status != sandpit.BuildFailed || b.Reason.Message != "interrupted by a restart of the server" {
 		t.Errorf("interrupted: %+v", b)
+	}
+	if log, err := r.BuildLog(ctx, "ann", first, 0, 10); err != nil || len(log) != 3 || !strings.HasPrefix(log[1].Text, "with ") ||
+		!log[2].Error || log[2].Seq != 3 || log[2].Text != b.Reason.Message {
+		t.Errorf("its log: %+v, %v", log, err)
 	}
 	if b, err := r.Build(ctx, "ann", waiting.ID); err != nil || b.Status != sandpit.BuildWaiting {
 		t.Errorf("one that nobody had started: %+v, %v", b, err)

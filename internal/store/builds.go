@@ -122,6 +122,23 @@ func (s *Store) BuildLog(ctx context.Context, id sandpit.BuildID, after int64, l
 	return Page(list, after, limit), nil
 }
 
+// SaveBuildLog writes what a build has told by now. That of one that is gone is not kept.
+func (s *Store) SaveBuildLog(ctx context.Context, id sandpit.BuildID, log []sandpit.BuildLog) error {
+	entries, err := json.Marshal(log)
+	if err != nil {
+		return err
+	}
+	err = s.write(ctx, func(tx *writer) error {
+		_, err := tx.exec(ctx, `INSERT OR REPLACE INTO template_logs (build, entries)
+			SELECT id, ?2 FROM template_builds WHERE id = ?1`, string(id), string(entries))
+		return err
+	})
+	if err != nil {
+		return s.fail(err, "keep the log of a build")
+	}
+	return nil
+}
+
 // Page returns the entries of a log from behind the one with the number after, at most
 // limit.
 func Page(log []sandpit.BuildLog, after int64, limit int) []sandpit.BuildLog {

@@ -34,8 +34,8 @@ type createRequest struct {
 	Network *gatewayConfig `json:"network,omitempty"`
 	// Saved says that the files of a saved layer come along.
 	Saved bool `json:"saved,omitempty"`
-	// Restored says that those of a saved kernel do. Renew says that it is a copy of
-	// another sandbox's.
+	// Restored says that those of a saved kernel do. Renew says that they are a copy of
+	// another sandbox's, of either kind.
 	Restored bool `json:"restored,omitempty"`
 	Renew    bool `json:"renew,omitempty"`
 	// SetIDs has the set-user-ID and set-group-ID bits of programs count, as sudo needs it.
@@ -169,7 +169,7 @@ func (b *box) create(ctx context.Context, req createRequest, g cgroups, files []
 	if err := b.start(req, files); err != nil {
 		return nil, err
 	}
-	if req.Restored {
+	if req.Restored || req.Renew {
 		if err := b.letGoLocked(ctx, req.Renew); err != nil {
 			return nil, err
 		}

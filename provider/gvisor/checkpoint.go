@@ -207,7 +207,7 @@ func (i *Instance) startFrom(ctx context.Context, files keptFiles) (*Instance, e
 	p := i.provider
 	img := images{
 		rootFile: files.root, layer: files.layer,
-		loading: time.Duration(files.size/slowestLoad) * time.Second, kernel: keptOfTree * files.tree,
+		loading: time.Duration(files.size/slowestLoad) * time.Second, kernel: keptOfTree * files.tree, renew: files.renew,
 	}
 	defer func() { img.close() }()
 	if err := i.endLeftover(ctx); err != nil {

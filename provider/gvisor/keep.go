@@ -166,6 +166,7 @@ type keptFiles struct {
 	layer  []*os.File // in the order of layerFiles
 	size   int64
 	tree   int64 // bytes of the one that describes the tree
+	renew  bool  // they are another sandbox's, too
 }
 
 func (f keptFiles) close() {

@@ -168,7 +168,7 @@ func (p *Provider) createCopy(ctx context.Context, id sandpit.ID, from sandpit.S
 		if err != nil {
 			return nil, err
 		}
-		kept.record = rec
+		kept.record, kept.renew = rec, true
 		return inst.startFrom(ctx, kept)
 	}
 	if err := p.place(ctx, inst, rec, files.images(true)); err != nil {

@@ -92,17 +92,31 @@ func TestSnapshotKeepsFiles(t *testing.T) {
 	}
 }
 
-// TestCopiesAreNoTwins looks at what each sandbox must have for itself.
+// TestCopiesAreNoTwins looks at what each sandbox must have for itself, whether copies
+// have the programs or begin with files alone, and also if these come from elsewhere.
 func TestCopiesAreNoTwins(t *testing.T) {
 	t.Parallel()
+	for name, secrets := range map[string][]string{"memory": nil, "files": {"TOKEN"}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			copiesAreNoTwins(t, secrets)
+		})
+	}
+}
+
+func copiesAreNoTwins(t *testing.T, secrets []string) {
+	t.Helper()
 	dir := t.TempDir()
 	p := newProvider(t, dir)
 	box := create(t, p, sandpit.Spec{
-		Image: etcImage(t), Hostname: "first", Env: map[string]string{"OLD": "secret-of-the-first"}, Labels: map[string]string{"a": "first"}, WorkDir: "/w",
+		Image: etcImage(t), Hostname: "first", Env: map[string]string{"OLD": "secret-of-the-first"}, Labels: map[string]string{"a": "first"}, WorkDir: "/w", Secrets: secrets,
 	})
 	output(t, box, "echo 0123456789abcdef0123456789abcdef > /etc/machine-id; busybox chmod 444 /etc/machine-id")
 	const numbers = `hostname; cat /etc/machine-id /proc/sys/kernel/random/boot_id; busybox head -c 16 /dev/urandom | busybox od -An -tx1`
 	snap := snapshotOf(t, box)
+	if snap.Memory != (secrets == nil) || snap.Spec.Secrets != nil {
+		t.Errorf("snapshot: %+v", snap)
+	}
 	data, err := os.ReadFile(filepath.Join(dir, "snapshots", string(snap.ID), "manifest.json"))
 	if err != nil || bytes.Contains(data, []byte("secret-of-the-first")) || snap.Spec.Env != nil {
 		t.Errorf("the manifest: %v, %s", err, data)
@@ -112,10 +126,19 @@ func TestCopiesAreNoTwins(t *testing.T) {
 		Labels: map[string]string{"a": "second"}, WorkDir: "/other",
 	}
 	second, third := create(t, p, spec), copyOf(t, p, snap)
+	var exported bytes.Buffer
+	if err := p.ExportSnapshot(t.Context(), snap.ID, &exported); err != nil {
+		t.Fatal(err)
+	}
+	imported, err := p.ImportSnapshot(t.Context(), sandpit.NewSnapshotID(), &exported)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fourth := copyOf(t, p, imported)
 	all := map[string]bool{}
-	for i, b := range []sandpit.Instance{box, second, third} {
+	for i, b := range []sandpit.Instance{box, second, third, fourth} {
 		told := strings.Split(output(t, b, numbers), "\n")
-		if want := []string{"first", "second", "first"}[i]; told[0] != want || len(told) != 4 {
+		if want := []string{"first", "second", "first", "first"}[i]; told[0] != want || len(told) != 4 {
 			t.Errorf("number %d says %q, want host name %s", i, told, want)
 		}
 		for _, number := range told[1:] {
@@ -136,14 +159,14 @@ func TestCopiesAreNoTwins(t *testing.T) {
 		t.Errorf("list: %+v, %v", list, err)
 	}
 	keysDiffer(t, dir)
-	destroy(t, box, second, third)
+	destroy(t, box, second, third, fourth)
 }
 
 // keysDiffer reads the keys of all sandboxes.
 func keysDiffer(t *testing.T, dir string) {
 	t.Helper()
 	records, err := filepath.Glob(filepath.Join(dir, "run", "engines", "*", "boxes", "*.json"))
-	if err != nil || len(records) != 3 {
+	if err != nil || len(records) != 4 {
 		t.Fatalf("records: %v, %v", records, err)
 	}
 	keys := map[string]bool{}
