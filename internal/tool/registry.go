@@ -67,11 +67,13 @@ func New(audit func(Call), categories ...Category) (*Registry, error) {
 
 // all are the definitions, in the order of categories.
 func all() []Tool {
-	return slices.Concat(fileTools(), searchTools(), shellTools(), gitTools(), webTools(), systemTools())
+	return slices.Concat(fileTools(), searchTools(), shellTools(), gitTools(), webTools(), systemTools(), pythonTools(), codeTools(), compoundTools())
 }
 
 // Categories returns all categories.
-func Categories() []Category { return []Category{File, Search, Shell, Git, Web, System} }
+func Categories() []Category {
+	return []Category{File, Search, Shell, Git, Web, System, Python, Code, Compound}
+}
 
 func categoryNames() []string {
 	var names []string

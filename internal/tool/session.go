@@ -32,6 +32,8 @@ const (
 	maxReadFile = 32 << 20
 	// outputDir is where whole outputs are kept, in the directory of the session.
 	outputDir = ".tool-output"
+	// cleanTime is how long removing or keeping a file of ours may take.
+	cleanTime = 10 * time.Second
 	// minSecret is how long a value must be to be looked for in outputs.
 	minSecret = 6
 )
@@ -61,6 +63,7 @@ type Session struct {
 	gits   *workspace.Workspace // for git, which takes longer
 	own    *workspace.Workspace // for the guest's own programs, which have much to say
 	shells *shell.Sessions
+	code   *kernels
 
 	mu      sync.Mutex
 	env     map[string]string
@@ -105,10 +108,12 @@ func NewSession(g sandpit.Guest, o SessionOptions) (*Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Session{
+	s := &Session{
 		o: o, guest: g, files: files, gits: gits, own: own, shells: shell.NewSessions(g, shell.SetOptions{}),
 		env: map[string]string{}, secrets: map[string]bool{},
-	}, nil
+	}
+	s.code = newKernels(s)
+	return s, nil
 }
 
 func newSessionID() string {
@@ -123,9 +128,9 @@ func (s *Session) ID() string { return s.o.ID }
 // Dir is where it works.
 func (s *Session) Dir() string { return s.o.Dir }
 
-// Close ends its shells and programs. Files stay, and so does the sandbox. It is
+// Close ends its shells, kernels and programs. Files stay, and so does the sandbox. It is
 // idempotent.
-func (s *Session) Close() error { return s.shells.Close() }
+func (s *Session) Close() error { return errors.Join(s.shells.Close(), s.code.close()) }
 
 // path is an absolute path inside.
 func (s *Session) path(p string) string {
@@ -201,7 +206,7 @@ func (s *Session) bound(ctx context.Context, tool string, r Result) Result {
 
 // keep writes an output to a file that version control passes over.
 func (s *Session) keep(ctx context.Context, tool, text string) (string, error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanTime)
 	defer cancel()
 	s.mu.Lock()
 	s.outputs++

@@ -32,6 +32,10 @@ const (
 	Git    Category = "git"
 	Web    Category = "web"
 	System Category = "system"
+	Python Category = "python"
+	Code   Category = "code"
+	// Compound are tools for a whole subject each, which do what others do too.
+	Compound Category = "compound"
 )
 
 // Hints tell a client what calls of a tool may do.
