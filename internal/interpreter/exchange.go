@@ -82,7 +82,7 @@ func (r *Remote) attach(ctx context.Context, p sandpit.Process, id uint64) (*con
 	if err != nil {
 		c.hangUp()
 		if sandpit.CodeOf(err) == sandpit.NotFound {
-			err = errEnded()
+			err = errEnded
 		}
 		return nil, err
 	}
@@ -97,7 +97,7 @@ func (r *Remote) attach(ctx context.Context, p sandpit.Process, id uint64) (*con
 // why says what has ended a connection: the service, the sandbox or neither.
 func (r *Remote) why(ctx context.Context, err error) error {
 	if err == nil {
-		return errEnded()
+		return errEnded
 	}
 	if ctx.Err() != nil {
 		return ctx.Err() // we have

@@ -5,7 +5,6 @@ import (
 	_ "embed"
 	"encoding/json"
 	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -97,11 +96,11 @@ func languageOf(name string) (string, language, error) {
 
 // program finds what runs the kernel, by the PATH that it will have.
 func (l language) program(env map[string]string) (string, error) {
-	search, given := env["PATH"]
-	if !given {
-		search = os.Getenv("PATH")
+	dirs := []string{""} // our own PATH
+	if search, given := env["PATH"]; given {
+		dirs = filepath.SplitList(search)
 	}
-	for _, dir := range filepath.SplitList(search) {
+	for _, dir := range dirs {
 		path, err := exec.LookPath(filepath.Join(dir, l.command[0]))
 		if err == nil && filepath.IsAbs(path) { // not one that only lies where we happen to be
 			return path, nil

@@ -3,7 +3,6 @@ package interpreter
 import (
 	"context"
 	"errors"
-	"io"
 	"sync"
 	"time"
 
@@ -74,11 +73,7 @@ func NewRemote(g sandpit.Processes, o RemoteOptions) *Remote {
 // Unsupported: the image has no program for the language. Exhausted: too many contexts. Unavailable: the connection
 // broke. Gone: the Remote is closed, or the sandbox has ended. Errors as of sandpit.Processes.Start.
 func (r *Remote) Run(ctx context.Context, c Cell, emit func(Event) error) error {
-	a := ask{Do: askRun, Context: c.Context, Language: c.Language, Dir: r.o.Dir, Code: c.Code}
-	if r.o.Environ != nil {
-		a.Environ = r.o.Environ()
-	}
-	return r.do(ctx, a, emit)
+	return r.do(ctx, ask{Do: askRun, Context: c.Context, Language: c.Language, Dir: r.o.Dir, Code: c.Code}, emit)
 }
 
 // Restart gives a context a new kernel, also while the old one runs something. Errors as of Run.
@@ -150,9 +145,7 @@ func (r *Remote) enter() (id uint64, done func(), err error) {
 func errClosed() error { return sandpit.Errorf(sandpit.Gone, "the interpreter is closed") }
 
 // errEnded is the end of the service itself.
-func errEnded() error {
-	return sandpit.Errorf(sandpit.Unavailable, "the interpreter has ended: all variables are lost, and the next run has new kernels: %w", io.ErrUnexpectedEOF)
-}
+var errEnded = sandpit.Errorf(sandpit.Unavailable, "the interpreter has ended: all variables are lost, and the next run has new kernels")
 
 // do has a service do something. One that has ended is replaced.
 func (r *Remote) do(ctx context.Context, a ask, emit func(Event) error) error {
@@ -162,6 +155,9 @@ func (r *Remote) do(ctx context.Context, a ask, emit func(Event) error) error {
 	}
 	defer done()
 	a.ID = id
+	if r.o.Environ != nil {
+		a.Environ = r.o.Environ()
+	}
 	for again := true; ; again = false {
 		p, err := r.ready(ctx)
 		if err != nil {
@@ -169,7 +165,7 @@ func (r *Remote) do(ctx context.Context, a ask, emit func(Event) error) error {
 		}
 		x := exchange{remote: r, process: p, ask: a, emit: emit}
 		err = x.perform(ctx)
-		if !errors.Is(err, io.ErrUnexpectedEOF) {
+		if !errors.Is(err, errEnded) {
 			return err
 		}
 		r.forget(p)

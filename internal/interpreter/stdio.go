@@ -147,6 +147,12 @@ func (h *held) do(ctx context.Context, a ask) {
 }
 
 func (h *held) perform(ctx context.Context, a ask) error {
+	if err := checkEnv(a.Environ); err != nil {
+		return err
+	}
+	h.mu.Lock()
+	h.environ = maps.Clone(a.Environ)
+	h.mu.Unlock()
 	switch a.Do {
 	case askRun:
 		return h.run(ctx, a)
@@ -165,12 +171,6 @@ func (h *held) perform(ctx context.Context, a ask) error {
 }
 
 func (h *held) run(ctx context.Context, a ask) error {
-	if err := checkEnv(a.Environ); err != nil {
-		return err
-	}
-	h.mu.Lock()
-	h.environ = maps.Clone(a.Environ)
-	h.mu.Unlock()
 	id, err := h.contextOf(ctx, a)
 	if err != nil {
 		return err

@@ -67,11 +67,13 @@ func New(audit func(Call), categories ...Category) (*Registry, error) {
 
 // all are the definitions, in the order of categories.
 func all() []Tool {
-	return slices.Concat(fileTools(), searchTools(), shellTools(), gitTools(), webTools(), systemTools(), browserTools(), mcpTools())
+	return slices.Concat(fileTools(), searchTools(), shellTools(), gitTools(), webTools(), systemTools(), pythonTools(), codeTools(), browserTools(), mcpTools(), compoundTools())
 }
 
 // Categories returns all categories.
-func Categories() []Category { return []Category{File, Search, Shell, Git, Web, System, Browser, MCP} }
+func Categories() []Category {
+	return []Category{File, Search, Shell, Git, Web, System, Python, Code, Browser, MCP, Compound}
+}
 
 func categoryNames() []string {
 	var names []string

@@ -33,6 +33,8 @@ const (
 	maxReadFile = 32 << 20
 	// outputDir is where whole outputs are kept, in the directory of the session.
 	outputDir = ".tool-output"
+	// cleanTime is how long removing or keeping a file of ours may take.
+	cleanTime = 10 * time.Second
 	// minSecret is how long a value must be to be looked for in outputs.
 	minSecret = 6
 )
@@ -67,6 +69,7 @@ type Session struct {
 	// servers are those of MCP.
 	servers *mcpclient.Servers
 	web     *browsing
+	code    *kernels
 
 	mu      sync.Mutex
 	env     map[string]string
@@ -119,6 +122,7 @@ func NewSession(g sandpit.Guest, o SessionOptions) (*Session, error) {
 	for _, value := range o.Servers.Secrets() {
 		s.hide(value)
 	}
+	s.code = newKernels(s)
 	return s, nil
 }
 
@@ -134,11 +138,11 @@ func (s *Session) ID() string { return s.o.ID }
 // Dir is where it works.
 func (s *Session) Dir() string { return s.o.Dir }
 
-// Close ends its shells, programs and browser. Files stay, and so does the sandbox. It is
-// idempotent.
+// Close ends its shells, kernels, programs and browser. Files stay, and so does the sandbox.
+// It is idempotent.
 func (s *Session) Close() error {
 	s.servers.Close(context.Background()) // which has limits of its own
-	return errors.Join(s.shells.Close(), s.closeBrowser())
+	return errors.Join(s.shells.Close(), s.code.close(), s.closeBrowser())
 }
 
 // path is an absolute path inside.
@@ -218,7 +222,7 @@ func (s *Session) bound(ctx context.Context, tool string, r Result) Result {
 
 // keep writes an output to a file that version control passes over.
 func (s *Session) keep(ctx context.Context, tool, text string) (string, error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanTime)
 	defer cancel()
 	s.mu.Lock()
 	s.outputs++

@@ -32,9 +32,13 @@ const (
 	Git    Category = "git"
 	Web    Category = "web"
 	System Category = "system"
-	MCP    Category = "mcp"
+	Python Category = "python"
+	Code   Category = "code"
 	// Browser is pages, and pictures of any kind.
 	Browser Category = "browser"
+	MCP     Category = "mcp"
+	// Compound are tools for a whole subject each, which do what others do too.
+	Compound Category = "compound"
 )
 
 // Hints tell a client what calls of a tool may do.

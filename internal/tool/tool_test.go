@@ -2,6 +2,7 @@ package tool_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -376,14 +377,21 @@ class Handler(http.server.BaseHTTPRequestHandler):
         head, _, rest = out.partition(b"\r\n\r\n")
         self.wfile.write(b"HTTP/1.0 200 OK\r\n" + head + b"\r\n\r\n" + rest)
     do_GET = do_POST = serve
-http.server.ThreadingHTTPServer(("127.0.0.1", 8124), Handler).serve_forever()
+import sys
+http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
 `
 
-func testPrivate(_ *testing.T, k kit) {
+// serveGit serves an empty repository, repo.git, on a port of the sandbox.
+func serveGit(k kit, port int) {
+	k.Helper()
 	k.want("file_write", fields{"file": "server.py", "content": gitServer})
 	k.want("shell_exec", fields{"command": "git init -q --bare -b main repo.git && git -C repo.git config http.receivepack true"}, "[SUCCESS]")
-	k.want("shell_exec", fields{"command": "python3 server.py", "background": true})
-	k.want("shell_exec", fields{"command": "for i in $(seq 100); do (echo > /dev/tcp/127.0.0.1/8124) 2>/dev/null && break; sleep 0.1; done"})
+	k.want("shell_exec", fields{"command": fmt.Sprintf("python3 server.py %d", port), "background": true})
+	k.want("shell_exec", fields{"command": fmt.Sprintf("for i in $(seq 100); do (echo > /dev/tcp/127.0.0.1/%d) 2>/dev/null && break; sleep 0.1; done", port)})
+}
+
+func testPrivate(_ *testing.T, k kit) {
+	serveGit(k, 8124)
 	const url = "http://127.0.0.1:8124/repo.git"
 	right := fields{"username": "me", "password": "pass-word-123"}
 	k.refused("git_clone", fields{"url": url}, sandpit.Unauthenticated)

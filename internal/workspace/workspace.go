@@ -166,7 +166,12 @@ func (w *Workspace) ReadText(ctx context.Context, p string) (string, error) {
 // WriteFile replaces a file, all of it or nothing, making missing directories.
 // Exhausted: no space.
 func (w *Workspace) WriteFile(ctx context.Context, p string, content io.Reader) error {
-	return w.files.WriteFile(ctx, w.o.User, w.path(p), content, sandpit.WriteOptions{})
+	return w.Write(ctx, p, content, sandpit.WriteOptions{})
+}
+
+// Write is WriteFile with options.
+func (w *Workspace) Write(ctx context.Context, p string, content io.Reader, o sandpit.WriteOptions) error {
+	return w.files.WriteFile(ctx, w.o.User, w.path(p), content, o)
 }
 
 // Stat describes a file. NotFound.
