@@ -35,12 +35,23 @@ func (t *Tab) do(ctx context.Context, method string, params any) (json.RawMessag
 func (t *Tab) doWithin(ctx context.Context, limit time.Duration, method string, params any) (json.RawMessage, error) {
 	limited, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	raw, err := t.b.conn.do(limited, t.session, method, params)
+	raw, err := t.send(limited, method, params)
 	if errors.Is(err, context.DeadlineExceeded) {
 		t.abandon()
 		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.Timeout, "the page did not answer within %s and was closed", limit), "open another one")
 	}
 	return raw, err
+}
+
+// send calls a method of the page, if it is open.
+func (t *Tab) send(ctx context.Context, method string, params any) (json.RawMessage, error) {
+	t.b.mu.Lock()
+	closed := t.closed
+	t.b.mu.Unlock()
+	if closed != nil {
+		return nil, closed
+	}
+	return t.b.conn.do(ctx, t.session, method, params)
 }
 
 // abandon closes a page that does not answer.
@@ -59,7 +70,7 @@ func (t *Tab) abandon() {
 func (t *Tab) Navigate(ctx context.Context, address string, limit time.Duration) (bool, error) {
 	limited, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	raw, err := t.b.conn.do(limited, t.session, "Page.navigate", object{"url": address})
+	raw, err := t.send(limited, "Page.navigate", object{"url": address})
 	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
 		t.b.conn.post(t.session, "Page.stopLoading", nil)
 		return false, sandpit.Errorf(sandpit.Timeout, "nothing came from %s within %s", host(address), limit)
@@ -97,7 +108,14 @@ func host(address string) string {
 
 // loaded waits for the end of loading while limited lasts.
 func (t *Tab) loaded(limited, ctx context.Context) (bool, error) { //nolint:revive // both are contexts
-	err := t.b.until(limited, func() bool { return !t.loading })
+	var closed error
+	err := t.b.until(limited, func() bool {
+		closed = t.closed
+		return !t.loading || closed != nil
+	})
+	if closed != nil {
+		return false, closed
+	}
 	if err != nil && limited.Err() != nil && ctx.Err() == nil {
 		return false, nil
 	}
@@ -184,6 +202,9 @@ type Value struct {
 	Thrown bool
 }
 
+// stopped is the browser's code for an expression that took too long: "internal error".
+const stopped = -32603
+
 // Evaluate has the page evaluate an expression and waits for it if it is a promise. What
 // comes is the page's own word.
 //
@@ -193,7 +214,11 @@ func (t *Tab) Evaluate(ctx context.Context, expression string, limit time.Durati
 	raw, err := t.doWithin(ctx, limit+pageTime/4, "Runtime.evaluate", object{
 		"expression": expression, "returnByValue": true, "awaitPromise": true, "userGesture": true, "replMode": true, "timeout": limit.Milliseconds(),
 	})
-	if refused, ok := errors.AsType[*refusal](err); ok {
+	refused, ok := errors.AsType[*refusal](err)
+	if ok && refused.Code == stopped {
+		return Value{}, sandpit.Errorf(sandpit.Timeout, "the expression took longer than %s and was stopped", limit)
+	}
+	if ok {
 		return Value{}, sandpit.Errorf(sandpit.Unsupported, "the value cannot be told: %w", refused)
 	}
 	if err != nil {

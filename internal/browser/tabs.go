@@ -20,7 +20,8 @@ type Tab struct {
 	url, title string
 	loading    bool
 	dialogs    int
-	world      int // where our script is, 0 if nowhere
+	world      int   // where our script is, 0 if nowhere
+	closed     error // why nothing can be done any more
 }
 
 // TabInfo describes a page.
@@ -87,6 +88,7 @@ func (b *Browser) attached(params json.RawMessage) {
 	}
 	if len(b.tabs) >= maxTabs {
 		b.note("a page was closed at once, for too many are open")
+		b.release(p.Session)
 		b.conn.post("", "Target.closeTarget", object{"targetId": p.Info.ID})
 		return
 	}
@@ -102,6 +104,13 @@ func (b *Browser) attached(params json.RawMessage) {
 	b.conn.post(t.session, "Page.enable", nil)
 	b.conn.post(t.session, "Page.setInterceptFileChooserDialog", object{"enabled": true})
 	t.show(b.view)
+	b.release(t.session)
+}
+
+// release lets a page go on that has been opened by another one, which stands still until
+// then.
+func (b *Browser) release(session string) {
+	b.conn.post(session, "Runtime.runIfWaitingForDebugger", nil)
 }
 
 // show gives the page's window a size.
@@ -143,6 +152,7 @@ func (b *Browser) drop(t *Tab, err error) {
 			b.current = b.tabs[len(b.tabs)-1]
 		}
 	}
+	t.closed = err
 	b.conn.failSession(t.session, err)
 }
 
