@@ -2,6 +2,7 @@ package browser
 
 import (
 	"context"
+	"maps"
 
 	"github.com/sandpit-dev/sandpit"
 )
@@ -73,9 +74,7 @@ func (t *Tab) mouse(ctx context.Context, kind string, at Point, more object) err
 		return sandpit.Errorf(sandpit.Invalid, "the place %g, %g is outside of the window, which has %d x %d pixels", at.X, at.Y, v.Width, v.Height)
 	}
 	params := object{"type": kind, "x": at.X, "y": at.Y}
-	for name, value := range more {
-		params[name] = value
-	}
+	maps.Copy(params, more)
 	_, err := t.do(ctx, "Input.dispatchMouseEvent", params)
 	return err
 }

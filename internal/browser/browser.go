@@ -199,7 +199,7 @@ const noProgram = 127
 func (b *Browser) endError(status sandpit.ExitStatus, err error) error {
 	switch {
 	case err != nil:
-		return sandpit.Errorf(sandpit.Unavailable, "the browser has ended: %w", notGone(err))
+		return sandpit.Errorf(sandpit.Unavailable, "the browser has ended: %s", bounded(err.Error(), maxNote)) // not its code: the sandbox may well be there
 	case status.Code == noProgram:
 		return noBrowser()
 	case status.OutOfMemory:
@@ -207,9 +207,6 @@ func (b *Browser) endError(status sandpit.ExitStatus, err error) error {
 	}
 	return sandpit.WithHint(sandpit.Errorf(sandpit.Unavailable, "the browser has ended (%s): %s", status, b.errors), "the next call starts it again")
 }
-
-// notGone is an error about a process, which says nothing about the sandbox.
-func notGone(err error) error { return fmt.Errorf("%s", bounded(err.Error(), maxNote)) } //nolint:perfsprint // the code of the cause must not show
 
 func noBrowser() error {
 	return sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "there is no browser in this image"),

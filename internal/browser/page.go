@@ -107,7 +107,7 @@ func host(address string) string {
 }
 
 // loaded waits for the end of loading while limited lasts.
-func (t *Tab) loaded(limited, ctx context.Context) (bool, error) { //nolint:revive // both are contexts
+func (t *Tab) loaded(limited, ctx context.Context) (bool, error) {
 	var closed error
 	err := t.b.until(limited, func() bool {
 		closed = t.closed
