@@ -6,7 +6,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/browser"
 )
 
@@ -445,9 +444,4 @@ func browserClose(ctx context.Context, s *Session, _ nothing) (Result, error) {
 		return Result{Text: "The browser does not run"}, nil
 	}
 	return Result{Text: "The browser is closed"}, s.web.close(ctx)
-}
-
-// missing is the error for a field that an action needs.
-func missing(field, action string) error {
-	return sandpit.Errorf(sandpit.Invalid, "%s is required for %s", field, action)
 }
