@@ -56,7 +56,7 @@ func (b *box) thereLocked() error {
 	if err := b.endedError(); err != nil {
 		return err
 	}
-	if b.container == nil || b.destroyed {
+	if b.container == nil || b.container.Sandbox == nil || b.destroyed { // gVisor forgets a kernel that did not start
 		return sandpit.Errorf(sandpit.Gone, "sandbox %s is gone", b.id)
 	}
 	return nil

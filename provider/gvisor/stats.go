@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"gvisor.dev/gvisor/pkg/sentry/control"
-	"gvisor.dev/gvisor/runsc/container"
+	"gvisor.dev/gvisor/runsc/sandbox"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/guest"
@@ -19,28 +19,39 @@ import (
 // stats measures the sandbox from outside. The machine's control groups count
 // what there are groups for; the sandbox's own kernel is asked for the rest.
 func (b *box) stats() (sandpit.Stats, error) {
-	b.mu.Lock()
-	c, l, guard := b.container, b.limits, b.guard
-	b.mu.Unlock()
+	kernel, l, guard := b.measured()
 	if err := b.endedError(); err != nil {
 		return sandpit.Stats{}, err
 	}
-	if c == nil || l == nil {
+	if kernel == nil || l == nil {
 		return sandpit.Stats{}, sandpit.Errorf(sandpit.Unavailable, "sandbox %s is not running", b.id)
 	}
 	s := sandpit.Stats{At: time.Now(), Limits: l.enforced}
-	err := errors.Join(b.measureCPU(c, l, &s), b.measureMemory(c, l, &s), b.measurePIDs(c, &s))
+	err := errors.Join(b.measureCPU(kernel, l, &s), b.measureMemory(kernel, l, &s), b.measurePIDs(kernel, &s))
 	s.OOMKills += guard.killed()
 	if ended := b.endedError(); ended != nil {
 		return s, ended
 	}
-	if err != nil {
-		return s, fmt.Errorf("measure sandbox %s: %w", b.id, err)
+	if err == nil {
+		return s, nil
 	}
-	return s, nil
+	b.mu.Lock() // whoever destroys it has it
+	defer b.mu.Unlock()
+	return s, b.kernelErrorLocked("measure", err)
 }
 
-func (b *box) measureCPU(c *container.Container, l *limits, s *sandpit.Stats) error {
+// measured returns what is asked for figures. The sandbox may be destroyed meanwhile: so the
+// kernel is not taken from its container later, which forgets it then.
+func (b *box) measured() (*sandbox.Sandbox, *limits, *memoryGuard) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.container == nil {
+		return nil, nil, nil
+	}
+	return b.container.Sandbox, b.limits, b.guard
+}
+
+func (b *box) measureCPU(kernel *sandbox.Sandbox, l *limits, s *sandpit.Stats) error {
 	if dir := l.groups[cpuTimeCounter]; dir != "" && !l.unified(cpuTimeCounter) {
 		ns, err := readGroup(filepath.Join(dir, "cpuacct.usage"))
 		s.CPU = time.Duration(ns)
@@ -52,14 +63,14 @@ func (b *box) measureCPU(c *container.Container, l *limits, s *sandpit.Stats) er
 		return err
 	}
 	var err error
-	s.CPU, err = processTime(c.SandboxPid())
+	s.CPU, err = processTime(kernel.Getpid())
 	return err
 }
 
-func (b *box) measureMemory(c *container.Container, l *limits, s *sandpit.Stats) error {
+func (b *box) measureMemory(kernel *sandbox.Sandbox, l *limits, s *sandpit.Stats) error {
 	dir := l.groups[memoryController]
 	if dir == "" {
-		event, err := c.Event()
+		event, err := kernel.Event(string(b.id))
 		if err == nil {
 			s.Memory = int64(event.Event.Data.Memory.Usage.Usage) //nolint:gosec // no machine has that much
 		}
@@ -86,8 +97,8 @@ func (b *box) measureMemory(c *container.Container, l *limits, s *sandpit.Stats)
 	return err
 }
 
-func (b *box) measurePIDs(c *container.Container, s *sandpit.Stats) error {
-	text, err := c.Sandbox.CgroupsReadControlFile(control.CgroupControlFile{
+func (b *box) measurePIDs(kernel *sandbox.Sandbox, s *sandpit.Stats) error {
+	text, err := kernel.CgroupsReadControlFile(control.CgroupControlFile{
 		Controller: string(pidsController), Path: "/" + string(b.group) + "/" + guest.ProgramsGroup, Name: "pids.current",
 	})
 	if err != nil {
