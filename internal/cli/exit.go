@@ -10,7 +10,7 @@ import (
 // Exit statuses besides those of the command itself, by the conventions of
 // shells, timeout(1) and container engines.
 const (
-	statusNo            = 1   // check, doctor, audit verify: something is wrong
+	statusNo            = 1   // check, doctor, audit verify, tool call: something is wrong
 	statusUsage         = 2   // the command line or configuration makes no sense
 	statusMissing       = 3   // there is no such thing, or it is gone
 	statusUnreachable   = 4   // the server cannot be reached
@@ -27,7 +27,7 @@ const (
 // exitHelp tells the same to people.
 const exitHelp = `Exit status:
   0    it worked
-  1    check, doctor and audit verify: something is wrong
+  1    check, doctor, audit verify and tool call: something is wrong
   2    the command line, the configuration or the request makes no sense
   124  the command inside took too long and was killed
   125  sandpit itself failed

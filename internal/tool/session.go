@@ -2,6 +2,7 @@ package tool
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -11,6 +12,7 @@ import (
 	"maps"
 	"path"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -244,10 +246,17 @@ func (s *Session) hide(value string) {
 	s.secrets[value] = true
 }
 
-func (s *Session) masked(text string) string {
+// hidden are the secrets, the longest first: one can be the beginning of another.
+func (s *Session) hidden() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for value := range s.secrets {
+	return slices.SortedFunc(maps.Keys(s.secrets), func(a, b string) int {
+		return cmp.Or(len(b)-len(a), strings.Compare(a, b))
+	})
+}
+
+func (s *Session) masked(text string) string {
+	for _, value := range s.hidden() {
 		text = strings.ReplaceAll(text, value, masked)
 	}
 	return text
@@ -255,19 +264,15 @@ func (s *Session) masked(text string) string {
 
 // maskedData is data without secrets.
 func (s *Session) maskedData(data any) any {
-	s.mu.Lock()
-	none := len(s.secrets) == 0
-	s.mu.Unlock()
-	if data == nil || none {
+	secrets := s.hidden()
+	if data == nil || len(secrets) == 0 {
 		return data
 	}
 	encoded, err := json.Marshal(data)
 	if err != nil {
 		return nil // what cannot be written as JSON nobody could have read
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for value := range s.secrets {
+	for _, value := range secrets {
 		quoted, err := json.Marshal(value)
 		if err == nil { // a string always can be
 			encoded = bytes.ReplaceAll(encoded, quoted[1:len(quoted)-1], []byte(masked))

@@ -248,6 +248,14 @@ func testSystem(t *testing.T, k kit) {
 	k.want("env_set", fields{"name": "TOKEN", "value": "s3cret-value", "secret": true})
 	k.want("env_get", nil, "TOKEN=***")
 	k.lacks(k.want("shell_exec", fields{"command": "env | grep TOKEN; sleep 0 $TOKEN"}, "TOKEN=***"), "s3cret")
+	for i, value := range []string{"secret-of-", "secret-of-mine", "secret-of-mine-\"quoted\"<&>"} { // each is the beginning of the next
+		k.want("env_set", fields{"name": fmt.Sprintf("TOKEN%d", i), "value": value, "secret": true})
+	}
+	for range 5 { // in any order
+		r := k.want("shell_exec", fields{"command": `printf '%s\n' "$TOKEN0" "$TOKEN1" "$TOKEN2"`}, "[SUCCESS]\n***\n***\n***")
+		k.lacks(r, "mine")
+		k.lacks(r, "quoted")
+	}
 	k.refused("env_get", fields{"name": "NONE"}, sandpit.NotFound)
 	k.refused("env_set", fields{"name": "A B", "value": "x"}, sandpit.Invalid)
 	k.refused("env_set", fields{"name": "A", "value": strings.Repeat("x", 40<<10)}, sandpit.Invalid)
