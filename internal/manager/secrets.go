@@ -73,7 +73,7 @@ func (m *Manager) keepSecrets(id sandpit.ID, secrets map[string]string) error {
 }
 
 func writeSecrets(path string, data []byte) error {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600) //nolint:gosec // the name is an ID
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
 	}
