@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -15,11 +16,11 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/tool"
 )
 
-// mcpTool is the tool that is measured, and what it is asked to do: next to nothing, in a
-// shell that is there.
+// mcpTool is the tool that is measured, by one that asks the sandbox once and takes about as
+// long each time.
 const (
-	mcpTool  = "shell_exec"
-	mcpInput = `{"command":":"}`
+	mcpTool  = "file_list"
+	mcpInput = `{"path":"/"}`
 )
 
 // mcps measures what the Model Context Protocol adds to a call of a tool: the same call is
@@ -89,7 +90,7 @@ func (k *kit) directTool(ctx context.Context) (call func() ([]float64, error), e
 
 func callTool(ctx context.Context, session *sdk.ClientSession) ([]float64, error) {
 	begun := time.Now()
-	r, err := session.CallTool(ctx, &sdk.CallToolParams{Name: mcpTool, Arguments: map[string]any{"command": ":"}})
+	r, err := session.CallTool(ctx, &sdk.CallToolParams{Name: mcpTool, Arguments: json.RawMessage(mcpInput)})
 	if err == nil && r.IsError {
 		err = fmt.Errorf("%s: %+v", mcpTool, r.Content)
 	}

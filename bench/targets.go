@@ -20,7 +20,7 @@ const (
 	metricPage       = "request of a page"
 	metricEcho       = "message to echo on %d WebSockets, all at once"
 	metricSilent     = "failures of %d WebSockets"
-	metricTool       = "call of the tool shell_exec"
+	metricTool       = "call of the tool file_list"
 	metricE2BWarm    = "E2B's SDK: create of a warm pool, and commands.run"
 	metricE2BCold    = "E2B's SDK: create and commands.run"
 	metricE2BRun     = "E2B's SDK: commands.run"
