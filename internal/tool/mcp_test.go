@@ -170,8 +170,12 @@ func testHostile(t *testing.T, box sandpit.Instance) {
 	}
 	k := withServers(t, box, "hostile", string(config))
 	k.want("file_write", fields{"file": "a", "content": ""})
+	registry, err := tool.New(nil) // the kit's keeps calls, and only one at a time
+	if err != nil {
+		t.Fatal(err)
+	}
 	tools := func(mode string) fields { return fields{"server_name": mode} }
-	call := func(mode string) fields { return fields{"server_name": mode, "tool_name": "work", "timeout": 1} }
+	call := func(mode string) fields { return fields{"server_name": mode, "tool_name": "work"} }
 	t.Run("modes", func(t *testing.T) {
 		for name, f := range map[string]func(kit){
 			"absent": func(k kit) { k.refused("mcp_list_tools", tools("absent"), sandpit.NotFound, "/no/such/program") },
@@ -199,35 +203,34 @@ func testHostile(t *testing.T, box sandpit.Instance) {
 					k.refused("mcp_execute", call("dies"), sandpit.Unavailable, "exit status 3", "the disk is on fire")
 				}
 			},
-			"hangs": func(k kit) { k.refused("mcp_execute", call("hangs"), sandpit.Timeout) },
+			"hangs": func(k kit) {
+				in := call("hangs")
+				in["timeout"] = 1
+				k.refused("mcp_execute", in, sandpit.Timeout)
+			},
 			"deaf": func(k kit) {
 				in := call("deaf")
+				in["timeout"] = 1
 				k.refused("mcp_execute", in, sandpit.Timeout)
 				in["arguments"] = fields{"much": strings.Repeat("x", 8<<20)}
 				k.refused("mcp_execute", in, sandpit.Timeout)
 			},
 			"floods": func(k kit) {
-				in := call("floods")
-				in["timeout"] = 60
-				k.refused("mcp_execute", in, sandpit.Exhausted, "has sent more than")
+				k.refused("mcp_execute", call("floods"), sandpit.Exhausted, "has sent more than")
 			},
 			"asks": func(k kit) {
 				if r := k.want("mcp_execute", call("asks"), "sampling/createMessage: ", "elicitation/create: ", "roots/list: ", "tools/call: "); strings.Contains(r.Text, "granted") && !strings.Contains(r.Text, "roots/list: granted {'roots': []}") || strings.Count(r.Text, "granted") > 1 {
 					k.Errorf("a server is given what it asks for: %s", r.Text)
 				}
 			},
-			"huge": func(k kit) {
-				in := call("huge")
-				in["timeout"] = 60
-				k.refused("mcp_execute", in, sandpit.Unavailable, "maximum line length")
-			},
+			"huge":  func(k kit) { k.refused("mcp_execute", call("huge"), sandpit.Unavailable, "maximum line length") },
 			"parts": func(k kit) { k.want("mcp_execute", call("parts"), "[4900 more parts left out]") },
 			"odd":   func(k kit) { k.refused("mcp_execute", call("odd"), sandpit.Unavailable) },
 			"stays": func(k kit) { k.want("mcp_execute", call("stays"), "I am process") },
 		} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
-				f(kit{t, k.tools, k.session, k.calls})
+				f(kit{t, registry, k.session, k.calls})
 			})
 		}
 	})
