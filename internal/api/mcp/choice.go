@@ -2,6 +2,7 @@ package mcp
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"net/url"
 	"slices"
@@ -19,9 +20,10 @@ import (
 )
 
 const (
-	// label marks the sandboxes of sessions, so that they are found after a crash. The value
-	// is always marked.
-	label, marked = "sandpit.mcp", "session"
+	// label marks the sandboxes of sessions, so that they are found after a crash. Its value
+	// is the sandbox's own ID: copies, which have it too, are not a session's. Until that is
+	// known it is nameless.
+	label, nameless = "sandpit.mcp", "new"
 	// spare is how much longer a sandbox may be idle than its session, which removes it.
 	spare = 5 * time.Minute
 	// headerPrefix is what the headers begin with that say the same as the query.
@@ -87,7 +89,7 @@ func choiceOf(r *http.Request) (choice, error) {
 func (c choice) create() wire.Create {
 	w := wire.Create{
 		Provider: c.provider,
-		Spec:     sandpit.Spec{Image: c.image, Labels: map[string]string{label: marked}},
+		Spec:     sandpit.Spec{Image: c.image, Labels: map[string]string{label: nameless}},
 		Policy:   wire.Policy{IdleTimeout: (c.idle + spare).Seconds(), IdleAction: sandpit.ActionKill},
 	}
 	if c.network != nil {
@@ -106,6 +108,9 @@ func (s *Server) opener(who api.Principal, c choice) func(context.Context) (mcp.
 		made, err := s.o.Manager.Create(ctx, r)
 		if err != nil {
 			return mcp.Place{}, err
+		}
+		if err := s.o.Manager.SetLabels(ctx, made.ID, map[string]string{label: string(made.ID)}); err != nil {
+			return mcp.Place{}, errors.Join(err, s.o.Manager.Delete(context.WithoutCancel(ctx), made.ID))
 		}
 		return mcp.Place{
 			ID: made.ID, Dir: made.Spec.WorkDir, User: made.Spec.User,

@@ -32,7 +32,7 @@ func FuzzChoice(f *testing.F) {
 		}
 		c.idle = time.Minute
 		w := c.create()
-		if w.Spec.Labels[label] != marked || w.Policy.IdleTimeout <= c.idle.Seconds() || w.Spec.Network.Online && w.Offline {
+		if w.Spec.Labels[label] != nameless || w.Policy.IdleTimeout <= c.idle.Seconds() || w.Spec.Network.Online && w.Offline {
 			t.Errorf("%q, %q, %q: %+v", query, image, network, w)
 		}
 		if image != "" && string(w.Spec.Image) != image {

@@ -90,7 +90,10 @@ func New(ctx context.Context, o Options) *Server {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	s := &Server{o: o, origins: http.NewCrossOriginProtection(), sessions: make(map[string]*session), owners: make(map[string]int)}
-	for _, left := range o.Manager.List(manager.Filter{Labels: map[string]string{label: marked}}) {
+	for _, left := range o.Manager.List(manager.Filter{}) {
+		if left.Spec.Labels[label] != string(left.ID) {
+			continue
+		}
 		s.group.Go(func() {
 			if err := o.Manager.Delete(context.WithoutCancel(ctx), left.ID); err != nil {
 				o.Log.WarnContext(ctx, "the sandbox of a session of an earlier server is not removed yet",
