@@ -13,6 +13,8 @@ import (
 	"time"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/sandpit-dev/sandpit/client"
 )
 
 // hello is the request that begins a session.
@@ -363,9 +365,19 @@ func TestNothingStays(t *testing.T) {
 	s.awaitBoxes(t, "leaks", 0) // for idleness
 
 	call(t, s.connect(t, key, "", nil), "shell_exec", map[string]any{"command": "sleep 1000 &"})
+	copies, err := s.admin.Fork(t.Context(), s.boxes(t, "leaks")[0].ID, client.ForkRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
 	s.end(t, syscall.SIGKILL)
 	s.start(t)
-	s.awaitBoxes(t, "leaks", 0)
+	s.awaitBoxes(t, "leaks", 1)
+	if left := s.boxes(t, "leaks"); left[0].ID != copies[0].ID {
+		t.Errorf("what was made of a session's sandbox is gone; there is %v", left)
+	}
+	if err := copies[0].Delete(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 
 	session := s.connect(t, key, "", nil)
 	call(t, session, "shell_exec", map[string]any{"command": "true"})
