@@ -24,16 +24,17 @@ type kit struct {
 
 // Names of workloads that -only knows beside those of boxWorkloads.
 const (
-	nameFirst    = "first"
-	nameDestroy  = "destroy"
-	nameMemory   = "memory"
-	nameBurst    = "burst"
-	nameShells   = "shells"
-	nameNetwork  = "network"
-	namePreviews = "previews"
-	nameE2B      = "e2b"
-	nameMCP      = "mcp"
-	nameSaved    = "saved"
+	nameFirst     = "first"
+	nameDestroy   = "destroy"
+	nameMemory    = "memory"
+	nameBurst     = "burst"
+	nameShells    = "shells"
+	nameNetwork   = "network"
+	namePreviews  = "previews"
+	nameE2B       = "e2b"
+	nameMCP       = "mcp"
+	nameSaved     = "saved"
+	nameTemplates = "templates"
 )
 
 // cleanTimeout is how long removing what a run made may take.
@@ -58,7 +59,7 @@ func measure(ctx context.Context, o options, stderr io.Writer) (r *report, err e
 		defer cancel()
 		err = errors.Join(err, k.docker.Close(clean))
 	}()
-	err = errors.Join(k.inTurns(ctx), k.e2bs(ctx), k.mcps(ctx), k.crowds(ctx))
+	err = errors.Join(k.inTurns(ctx), k.e2bs(ctx), k.mcps(ctx), k.templates(ctx), k.crowds(ctx))
 	k.report.Machine.LoadAtEnd = loadAverage()
 	k.report.Targets = judge(&k.report)
 	return &k.report, err

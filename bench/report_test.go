@@ -58,6 +58,7 @@ func TestJudge(t *testing.T) {
 		{What: "ms that MCP adds to a call of a tool, by a program", Most: 2},
 		{What: "ms that MCP adds to a call of a tool, over HTTP", Most: 2},
 		{What: "failures of 1000 WebSockets at a time"},
+		{What: "ms from create to the answer of a template's web server", Most: 300},
 		{What: "ms to resume in place", Most: 10},
 		{What: "ms to resume an idle box from disk", Most: 150},
 		{What: "ms for a snapshot with 100 MB in memory", Most: 250},

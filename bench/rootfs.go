@@ -32,7 +32,7 @@ type rootFS struct {
 // program of their own and find their locale in one file, as in the template base. It is
 // also the key by which the result is kept.
 var recipe = []string{
-	"mmdebstrap", "--quiet", "--variant=minbase", "--include=python3-minimal,gcc,libc6-dev",
+	"mmdebstrap", "--quiet", "--variant=minbase", "--include=python3,gcc,libc6-dev",
 	`--customize-hook=rm -rf "$1"/var/lib/apt/lists/* "$1"/var/cache/apt/*`,
 	`--customize-hook=sed -i 's/"$(id -u)"/"${EUID:-$(id -u)}"/' "$1/etc/profile"`,
 	`--customize-hook=chroot "$1" localedef --add-to-archive /usr/lib/locale/C.utf8`,

@@ -35,6 +35,7 @@ const (
 	metricFork       = "fork with 100 MB in memory to first command"
 	metricForks      = "%d such forks at once, all to first command"
 	metricStopStart  = "stop and start with 100 MB of files"
+	metricTemplate   = "create of a template to the answer of its web server"
 	metricFrozen     = "memory of a box that is paused on disk"
 	metricFrozenDisk = "disk of a box that is paused on disk, idle"
 )
@@ -86,6 +87,7 @@ func judge(r *report) []target {
 	tool, toolKnown := r.find(metricTool, bySandpit)
 	mcp, mcpKnown := r.find(metricTool, byMCP)
 	mcpHTTP, mcpHTTPKnown := r.find(metricTool, byMCPHTTP)
+	web, webKnown := r.find(metricTemplate, bySandpitHTTP)
 	saved := func(metric string) func(what string, most float64) target {
 		x, known := r.find(metric, bySandpit)
 		return func(what string, most float64) target { return check(what, most, x.P50, known) }
@@ -117,6 +119,7 @@ func judge(r *report) []target {
 		check("ms that MCP adds to a call of a tool, by a program", 2, mcp.P50-tool.P50, toolKnown && mcpKnown),
 		check("ms that MCP adds to a call of a tool, over HTTP", 2, mcpHTTP.P50-tool.P50, toolKnown && mcpHTTPKnown),
 		check(fmt.Sprintf("failures of %d WebSockets at a time", pageSockets), 0, silent.P50, silentKnown),
+		check("ms from create to the answer of a template's web server", 300, web.P50, webKnown),
 		saved(metricResume)("ms to resume in place", 10),
 		saved(metricWake)("ms to resume an idle box from disk", 150),
 		saved(metricSnapshot)("ms for a snapshot with 100 MB in memory", 250),
