@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/applet"
@@ -19,6 +20,10 @@ type member struct {
 	user applet.SessionUser
 }
 
+// memberVariable is environment that says which session has started a program. The guest
+// remembers what each was started with.
+const memberVariable = "SANDPIT_SESSION"
+
 // name is the user's, as the guest understands it: there is no list with it.
 func (m member) name() string { return fmt.Sprintf("%d:%d", m.user.UID, m.user.UID) }
 
@@ -30,6 +35,7 @@ func (m member) Start(ctx context.Context, cmd sandpit.Command) (sandpit.Process
 		"TMPDIR": temp, "TMP": temp, "TEMP": temp, "XDG_RUNTIME_DIR": temp,
 	}
 	maps.Copy(env, cmd.Env)
+	env[memberVariable] = m.name() // last: nobody can have started what another has
 	cmd.Env, cmd.User = env, m.name()
 	if cmd.Dir == "" {
 		cmd.Dir = m.user.Dir
@@ -37,14 +43,22 @@ func (m member) Start(ctx context.Context, cmd sandpit.Command) (sandpit.Process
 	return m.Guest.Start(ctx, cmd)
 }
 
-// Connect refuses: the guest does not tell whose a process is.
-func (member) Connect(context.Context, int, sandpit.Streams) (sandpit.Process, error) {
-	return nil, sandpit.Errorf(sandpit.PermissionDenied, "a session that shares its sandbox follows only what it has started itself")
+// ListProcesses returns those that the session has started.
+func (m member) ListProcesses(ctx context.Context) ([]sandpit.ProcessInfo, error) {
+	all, err := m.Guest.ListProcesses(ctx)
+	return slices.DeleteFunc(all, func(p sandpit.ProcessInfo) bool { return p.Env[memberVariable] != m.name() }), err
 }
 
-// ListProcesses refuses for the same reason.
-func (member) ListProcesses(context.Context) ([]sandpit.ProcessInfo, error) {
-	return nil, sandpit.Errorf(sandpit.PermissionDenied, "a session that shares its sandbox does not see what others have started")
+// Connect follows a process that the session has started. One of others is NotFound.
+func (m member) Connect(ctx context.Context, pid int, s sandpit.Streams) (sandpit.Process, error) {
+	own, err := m.ListProcesses(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if !slices.ContainsFunc(own, func(p sandpit.ProcessInfo) bool { return p.PID == pid }) {
+		return nil, sandpit.Errorf(sandpit.NotFound, "this session has no process %d", pid)
+	}
+	return m.Guest.Connect(ctx, pid, s) // numbers are given again only after all others were
 }
 
 // Within makes a member a sandpit.Confiner.

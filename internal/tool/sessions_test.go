@@ -81,6 +81,11 @@ func testApart(t *testing.T, sessions *tool.Sessions) {
 			t.Errorf("the session itself cannot %s (%s): so this shows nothing", name, worked[name].Why)
 		}
 	}
+	owner.want("python_exec", fields{"code": "kept = 6 * 7"})
+	owner.want("python_exec", fields{"code": "kept"}, "42")
+	if r := other.call("python_exec", fields{"code": "kept"}); !strings.Contains(r.Text, "NameError") {
+		t.Errorf("another session's variable: %s", r.Text)
+	}
 	for _, k := range []kit{owner, other} {
 		k.want("shell_exec", fields{"command": "grep NoNewPrivs /proc/self/status; umask; id -G; echo $TMPDIR $HOME"}, "NoNewPrivs:\t1", "0077", k.session.Dir()+"/.tmp "+k.session.Dir())
 	}
