@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -14,6 +15,7 @@ import (
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/client"
 )
 
@@ -351,6 +353,30 @@ func testLost(t *testing.T, s *server) {
 		t.Errorf("in the next one: %s", text)
 	}
 	s.awaitBoxes(t, "lost", 1)
+	done, refused := s.trail(t, box.ID), s.trail(t, s.boxes(t, "lost")[0].ID)
+	if done.Actor != "lost" || done.Args["tool"] != "shell_exec" || done.Result != "ok" || len(done.Args) != 1 {
+		t.Errorf("the first call in the audit trail: %+v", done)
+	}
+	if refused.Args["tool"] != "file_read" || refused.Result != string(sandpit.NotFound) || len(refused.Args) != 1 {
+		t.Errorf("the last call in the audit trail: %+v", refused)
+	}
+}
+
+// trail waits for what the audit trail says of a call in a sandbox.
+func (s *server) trail(t *testing.T, id sandpit.ID) (found client.Event) {
+	t.Helper()
+	await(t, "a call is in the audit trail", func() bool {
+		list, err := s.admin.Events(t.Context(), client.EventFilter{Sandbox: id})
+		if err != nil {
+			t.Fatal(err)
+		}
+		i := slices.IndexFunc(list, func(e client.Event) bool { return e.Action == "tool" })
+		if i >= 0 {
+			found = list[i]
+		}
+		return i >= 0
+	})
+	return found
 }
 
 // TestNothingStays leaves sessions without a word, kills the server, and ends it while

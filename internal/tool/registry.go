@@ -83,6 +83,13 @@ func categoryNames() []string {
 	return names
 }
 
+// Audited returns a registry of the same tools that tells audit of each call.
+func (r *Registry) Audited(audit func(Call)) *Registry {
+	other := *r
+	other.audit = audit
+	return &other
+}
+
 // Tools returns the tools in a fixed order, those of a category together.
 func (r *Registry) Tools() []Tool { return slices.Clone(r.tools) }
 

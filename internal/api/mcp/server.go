@@ -14,6 +14,7 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -25,6 +26,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/api"
 	"github.com/sandpit-dev/sandpit/internal/manager"
 	"github.com/sandpit-dev/sandpit/internal/mcp"
+	"github.com/sandpit-dev/sandpit/internal/tool"
 	"github.com/sandpit-dev/sandpit/internal/wire"
 )
 
@@ -205,7 +207,7 @@ func (s *Server) begin(w http.ResponseWriter, r *http.Request, who api.Principal
 	}
 	id := rand.Text()
 	one := &session{who: who, over: make(chan struct{}), Session: mcp.NewSession(mcp.Options{
-		Tools: tools, Version: s.o.Version, Open: s.opener(who, wanted),
+		Tools: tools.Audited(s.auditor(who)), Version: s.o.Version, Open: s.opener(who, wanted),
 	}, id, s.o.Idle)}
 	if !hello {
 		one.ServeHTTP(w, r)
@@ -218,6 +220,23 @@ func (s *Server) begin(w http.ResponseWriter, r *http.Request, who api.Principal
 	defer s.follow(context.WithoutCancel(r.Context()), id, one)
 	one.ServeHTTP(w, r)
 	return nil
+}
+
+// auditor returns what writes down calls of tools, without what was said.
+func (s *Server) auditor(who api.Principal) func(tool.Call) {
+	return func(c tool.Call) {
+		r := manager.Report{
+			Actor: who.Owner, Action: "tool", Sandbox: sandpit.ID(c.Session), Took: c.Took,
+			Args: map[string]string{"tool": fmt.Sprintf("%.100s", c.Tool)},
+		}
+		switch {
+		case c.Code != "":
+			r.Err = sandpit.Errorf(c.Code, "the call was not carried out")
+		case c.Failed:
+			r.Args["failed"] = "true"
+		}
+		s.o.Manager.Report(r)
+	}
 }
 
 // enter counts a session. Exhausted: the owner has too many. Unavailable: the server ends.
