@@ -148,7 +148,7 @@ func writePacket(conn *net.UnixConn, v any, files ...*os.File) error {
 func readPacket(conn *net.UnixConn, v any) ([]*os.File, error) {
 	data := make([]byte, maxPacket+1)
 	rights := make([]byte, unix.CmsgSpace(maxFiles*4))
-	n, rn, flags, _, err := conn.ReadMsgUnix(data, rights)
+	n, rn, flags, err := receive(conn, data, rights)
 	if err != nil {
 		return nil, err
 	}
@@ -163,6 +163,22 @@ func readPacket(conn *net.UnixConn, v any) ([]*os.File, error) {
 		return files, errors.New("packet is too large")
 	}
 	return files, json.Unmarshal(data[:n], v)
+}
+
+// receive reads one packet. Linux tells the end of a socket of packets too soon if the other
+// side sends one and closes between its look at the packets and its look at the end:
+// another read then has it.
+func receive(conn *net.UnixConn, data, rights []byte) (n, rn, flags int, err error) {
+	for range 2 {
+		n, rn, flags, _, err = conn.ReadMsgUnix(data, rights)
+		if rn > 0 && errors.Is(err, io.EOF) {
+			err = nil // a packet of files alone, which are the caller's
+		}
+		if !errors.Is(err, io.EOF) {
+			break
+		}
+	}
+	return n, rn, flags, err
 }
 
 func parseRights(b []byte) ([]*os.File, error) {

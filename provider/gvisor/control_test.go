@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -125,6 +126,34 @@ func TestPacketsAreBounded(t *testing.T) {
 	big := request{Op: operation(strings.Repeat("x", maxPacket))}
 	if _, _, err := call(t.Context(), dir, big); sandpit.CodeOf(err) != sandpit.Invalid {
 		t.Errorf("request: %v", err)
+	}
+}
+
+// TestReplyBeforeEnd answers and closes at once while the answer is being waited for. The
+// machine's kernel says in some of a thousand rounds that there is nothing.
+func TestReplyBeforeEnd(t *testing.T) {
+	t.Parallel()
+	for i := range 20_000 {
+		fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		near, err := unixConn(os.NewFile(uintptr(fds[0]), "near"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var answering sync.WaitGroup
+		answering.Go(func() {
+			_, _ = unix.Write(fds[1], []byte(`{"paused":true}`)) // it is looked for below
+			_ = unix.Close(fds[1])
+		})
+		var rep reply
+		_, err = readPacket(near, &rep)
+		answering.Wait()
+		_ = near.Close()
+		if err != nil || !rep.Paused {
+			t.Fatalf("round %d: %+v, %v", i, rep, err)
+		}
 	}
 }
 
