@@ -14,8 +14,9 @@ import (
 
 // builder builds the templates of a server.
 type builder struct {
-	images *image.Store
-	debian *debian.Source
+	images   *image.Store
+	debian   *debian.Source
+	contexts *contexts
 }
 
 var _ manager.TemplateBuilder = builder{}
@@ -53,13 +54,14 @@ func (b builder) BuildTemplate(ctx context.Context, j manager.TemplateJob) (int6
 	return e.Size, err
 }
 
-// RemoveTemplate implements manager.TemplateBuilder.
+// RemoveTemplate implements manager.TemplateBuilder. Files that came for a build that was
+// never started go as well.
 func (b builder) RemoveTemplate(ctx context.Context, id sandpit.BuildID) error {
 	_, err := b.images.Remove(ctx, string(templateName(id)))
 	if errors.Is(err, sandpit.NotFound) {
-		return nil
+		err = nil
 	}
-	return err
+	return errors.Join(err, b.contexts.drop(id))
 }
 
 // maker makes the sandboxes of steps. Who answers for them gives them their IDs.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -26,10 +27,13 @@ const (
 type Contexts interface {
 	// Put reads a tar stream, which is hostile. What a build had before is replaced.
 	//
-	// Invalid: no such stream. Exhausted: it is too large.
-	Put(ctx context.Context, id sandpit.BuildID, from io.Reader) error
+	// Invalid: no such stream. Conflict: another one is being read for the build. Exhausted:
+	// it is too large, or the owner's builds that were not started have too much.
+	Put(ctx context.Context, owner string, id sandpit.BuildID, from io.Reader) error
 	// Take returns the directory of a build, "" if it has none, and what removes it.
-	Take(id sandpit.BuildID) (dir string, release func())
+	//
+	// Conflict: it is being filled.
+	Take(id sandpit.BuildID) (dir string, release func(), err error)
 }
 
 type newTemplateIn struct {
@@ -273,7 +277,9 @@ func (s *server) startBuild(ctx context.Context, in *startBuildIn) (*buildOut, e
 		Login: manager.RegistryLogin{User: in.Body.Login.User, Password: in.Body.Login.Password},
 	}
 	if s.Contexts != nil && before.Status == sandpit.BuildWaiting {
-		r.Files, r.Release = s.Contexts.Take(before.ID)
+		if r.Files, r.Release, err = s.Contexts.Take(before.ID); err != nil {
+			return nil, err
+		}
 	}
 	if err := s.Manager.StartBuild(ctx, r); err != nil {
 		return nil, err
@@ -285,12 +291,16 @@ func (s *server) startBuild(ctx context.Context, in *startBuildIn) (*buildOut, e
 type contextIn struct {
 	BuildIn
 
-	body io.Reader
+	body  io.Reader
+	until func(time.Time) error // sets when the body must have come
 }
+
+// contextTime is how long the files of a build may take to come.
+const contextTime = time.Hour
 
 // Resolve takes the body as it comes: it is too large to be kept.
 func (i *contextIn) Resolve(hc huma.Context) []error {
-	i.body = hc.BodyReader()
+	i.body, i.until = hc.BodyReader(), hc.SetReadDeadline
 	return nil
 }
 
@@ -326,5 +336,7 @@ func (s *server) receive(ctx context.Context, in *contextIn) error {
 	case s.Contexts == nil:
 		return sandpit.Errorf(sandpit.Unsupported, "templates cannot be built by this server")
 	}
-	return s.Contexts.Put(ctx, b.ID, in.body)
+	_ = in.until(time.Now().Add(contextTime)) // what cannot have one needs none
+	defer func() { _ = in.until(time.Time{}) }()
+	return s.Contexts.Put(ctx, owner, b.ID, in.body)
 }
