@@ -135,6 +135,16 @@ func TestOffer(t *testing.T) {
 	if text, failed := try(t, s, "file_read", map[string]any{"file": "none"}); !failed || !strings.HasPrefix(text, "ERROR: file not found") {
 		t.Errorf("a file that is not there: %s", text)
 	}
+	// What is gone is a program, and not the sandbox.
+	call(t, s, "file_write", map[string]any{"file": "kept", "content": "still here"})
+	call(t, s, "shell_exec", map[string]any{"command": "true", "background": true})
+	call(t, s, "shell_wait", nil)
+	if text, failed := try(t, s, "shell_write", map[string]any{"input": "x"}); !failed || !strings.Contains(text, "closed") {
+		t.Errorf("input of a program that has ended: %s", text)
+	}
+	if text := call(t, s, "file_read", map[string]any{"file": "kept"}); text != "still here" {
+		t.Errorf("afterwards: %s", text)
+	}
 	call(t, s, "shell_exec", map[string]any{"command": "seq 1000000 > many; cat many"})
 	r, err := s.CallTool(t.Context(), &sdk.CallToolParams{Name: "shell_exec", Arguments: map[string]any{"command": "seq 100000"}})
 	if err != nil {

@@ -141,7 +141,7 @@ func (c *connection) call(ctx context.Context, r *sdk.CallToolRequest) (*sdk.Cal
 		c.forget(ctx, v.session)
 		return refusal(why), nil // which tells more than how the call felt
 	}
-	if result.Problem != nil && result.Problem.Code == sandpit.Gone {
+	if result.Problem != nil && result.Problem.Code == sandpit.Gone && v.session.Ended(ctx) {
 		c.forget(ctx, v.session)
 	}
 	return answer(result), nil

@@ -292,9 +292,10 @@ func (s *Sessions) Cleanup(ctx context.Context, id string, files bool) error {
 	s.mu.Unlock()
 
 	err := s.end(ctx, t, session, files)
+	gone := sandpit.CodeOf(err) == sandpit.Gone && ended(ctx, t.box.box.Guest)
 	s.mu.Lock()
 	t.busy = false
-	if sandpit.CodeOf(err) == sandpit.Gone { // the sandbox, and so all of it
+	if gone { // the sandbox, and so all of it
 		files, err = true, nil
 	}
 	if files && err == nil {

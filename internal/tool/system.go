@@ -57,8 +57,6 @@ func systemTools() []Tool {
 
 var envPattern = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
-const masked = "***"
-
 type envGetInput struct {
 	Name string `json:"name,omitempty" jsonschema:"the variable; default: all"`
 }
@@ -160,7 +158,7 @@ func processList(ctx context.Context, s *Session, in processInput) (Result, erro
 	var b strings.Builder
 	b.WriteString("PID  PPID  USER  CPU  MEMORY  COMMAND\n")
 	for i, p := range list.Processes {
-		list.Processes[i].Command = s.masked(p.Command)
+		list.Processes[i].Command = s.mended(p.Command, false, len(p.Command) >= applet.MaxCommand)
 		fmt.Fprintf(&b, "%d  %d  %d  %.1fs  %d MiB  %s\n", p.PID, p.PPID, p.UID, p.CPU, p.Memory>>20, list.Processes[i].Command)
 	}
 	if list.Omitted > 0 {
