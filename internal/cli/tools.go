@@ -165,7 +165,9 @@ func callTool(ctx context.Context, c *client.Client, sandbox, name string, input
 	if err != nil {
 		return result, err
 	}
-	session, err := tool.NewSession(c.Open(id).Guest(), tool.SessionOptions{ID: string(id), Dir: s.Spec.WorkDir, User: s.Spec.User})
+	session, err := tool.NewSession(c.Open(id).Guest(), tool.SessionOptions{
+		ID: string(id), Dir: s.Spec.WorkDir, User: s.Spec.User, Preview: previews(c, id),
+	})
 	if err != nil {
 		return result, err
 	}

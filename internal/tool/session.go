@@ -53,6 +53,8 @@ type SessionOptions struct {
 	CreatedAt time.Time
 	// Servers are the MCP servers whose tools can be called. Default: none.
 	Servers mcpclient.Config
+	// Preview returns a URL at which people see a port of the sandbox. Default: there is none.
+	Preview func(ctx context.Context, port int) (string, error)
 }
 
 // Session is a place in a sandbox in which tools work: a directory, an environment,
@@ -74,6 +76,7 @@ type Session struct {
 	secrets map[string]bool
 	outputs int
 	editing sync.Mutex // one at a time reads a file and writes it again
+	edits   []fileEdit // those that can be undone, the oldest first; guarded by editing
 }
 
 var sessionPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$`)

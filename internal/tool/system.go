@@ -36,6 +36,10 @@ func systemTools() []Tool {
 			Description: "The working directory, the session and when it was made.",
 			body:        does(workspaceInfo),
 		}, {
+			Name: "workspace_state", Title: "Show the workspace", Category: System, Hints: only, Aliases: []string{"get_workspace_state"},
+			Description: "What lies at the top of the working directory, with the contents of texts, but for what is built, installed or no text.",
+			body:        does(workspaceState),
+		}, {
 			Name: "workspace_health", Title: "Check the workspace", Category: System, Hints: only,
 			Description: "Whether commands run and files can be written in the workspace, and how fast.",
 			body:        does(health),

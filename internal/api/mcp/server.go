@@ -40,6 +40,8 @@ type Options struct {
 	// Request puts what a client wants for a sandbox into the words of the manager, if they
 	// may have it.
 	Request func(context.Context, api.Principal, wire.Create) (manager.CreateRequest, error)
+	// Preview returns where a port of a sandbox is seen; the context is of who owns it. Default: nowhere.
+	Preview func(ctx context.Context, id sandpit.ID, port int, life time.Duration) (wire.PreviewURL, error)
 	// MaxSessions is how many each owner may have at a time. Default: 100.
 	MaxSessions int
 	// Idle is how long a session lasts without a request. Default: 30 min.
