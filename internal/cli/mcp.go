@@ -103,7 +103,7 @@ func (a *app) serveMCP(ctx context.Context, o mcpOptions) (err error) {
 	if err != nil {
 		return err
 	}
-	serve := mcp.Options{Tools: tools, Version: daemon.ReadVersions().Sandpit}
+	serve := mcp.Options{Tools: tools.Audited(a.newCallLog(cfg, "mcp").write), Version: daemon.ReadVersions().Sandpit}
 	if serve.Servers, err = readServers(o.servers); err != nil {
 		return err
 	}

@@ -243,7 +243,7 @@ func (s *Sessions) Use(id string, f func(*Session) error) error {
 		if there {
 			return sandpit.WithHint(sandpit.Errorf(sandpit.Gone, "session %.100s has ended", id), "create it again to have its files")
 		}
-		return sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "there is no session %.100q", id), "create it first")
+		return sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "session %.100q is not initialized", id), "create it first")
 	}
 	t.calls++
 	session := t.session
