@@ -82,3 +82,9 @@ func (w writer) Write(p []byte) (int, error) {
 	w(p)
 	return len(p), nil
 }
+
+// hasTemplate says whether the cache has the image of a template. Errors as with image.Store.Resolve.
+func (s *service) hasTemplate(ctx context.Context, ref sandpit.Image) error {
+	_, err := s.images.Template(ctx, ref)
+	return err
+}

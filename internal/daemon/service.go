@@ -113,7 +113,7 @@ func (s *service) open(ctx context.Context) (err error) {
 	s.e2b = e2b.New(s.e2bOptions())
 	s.mcp = mcp.New(ctx, mcp.Options{
 		Manager: s.manager, Request: s.nativeOptions().Request, MaxSessions: s.cfg.Server.MCPSessions, Idle: s.cfg.Server.MCPIdleTimeout,
-		Version: version, Log: s.log,
+		Preview: s.gateway.URL, Template: s.hasTemplate, Version: version, Log: s.log,
 	})
 	return nil
 }
