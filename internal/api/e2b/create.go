@@ -167,8 +167,7 @@ func (s *Server) request(ctx context.Context, who api.Principal, in created) (r 
 	if r.Spec.Labels, err = m.labels(in.Metadata); err != nil {
 		return r, err
 	}
-	r.Spec.Env = map[string]string{"E2B_SANDBOX": "true", "E2B_TEMPLATE_ID": in.Template}
-	maps.Copy(r.Spec.Env, in.Env)
+	r.Spec.Env = in.Env
 	if saved != nil {
 		if r.Spec.Network, err = s.savedPolicy(*saved, in); err != nil {
 			return r, err

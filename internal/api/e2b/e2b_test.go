@@ -3,6 +3,7 @@ package e2b_test
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -184,9 +185,16 @@ func TestCreate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if found.Lease.Action != sandpit.ActionPause || found.Spec.WorkDir != sandpit.HomeDir || found.Spec.Env["A"] != "b" || found.Spec.Env["E2B_SANDBOX"] != "true" ||
+	if found.Lease.Action != sandpit.ActionPause || found.Spec.WorkDir != sandpit.HomeDir || found.Spec.Env["A"] != "b" || len(found.Spec.Env) != 1 ||
 		found.Spec.Labels["k"] != "v" || found.Spec.Network.Online {
 		t.Errorf("%+v", found)
+	}
+	want := map[string]string{"E2B_SANDBOX": "true", "E2B_SANDBOX_ID": id, "E2B_TEMPLATE_ID": "base"}
+	if got := e2b.Environ(found); !maps.Equal(got, want) {
+		t.Errorf("programs are told %v, want %v", got, want)
+	}
+	if env := e2b.Environ(sandpit.Sandbox{ID: found.ID}); len(env) != 0 {
+		t.Errorf("a sandbox that another API made has %v", env)
 	}
 	if p := e2b.Ports(found); !p.Made || p.Private || !p.Wakes {
 		t.Errorf("%+v", p)
