@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -39,13 +40,20 @@ type server struct {
 // of a code interpreter would make an image of more than a gigabyte.
 func newServer(tb testing.TB, settings ...string) *server {
 	tb.Helper()
+	return newServerBy(tb, nil, settings...)
+}
+
+// newServerBy is newServer by a command whose further arguments are what it is to run.
+func newServerBy(tb testing.TB, launcher []string, settings ...string) *server {
+	tb.Helper()
 	dir := tb.TempDir()
 	s := &server{program: testengine.Path(tb), runtime: filepath.Join(dir, "run"), client: http.DefaultClient}
 	s.environ = append(testengine.Environ(dir),
 		"SANDPIT_SERVER_LISTEN=127.0.0.1:0", "SANDPIT_SERVER_KEYLESS=false", "SANDPIT_SERVER_DRAIN=1", "SANDPIT_E2B_TEMPLATES=code=host base="+string(buildImage(tb)))
 	s.environ = append(s.environ, settings...)
 	log := &lines{}
-	cmd := exec.CommandContext(context.WithoutCancel(tb.Context()), s.program, "serve")
+	args := append(slices.Clone(launcher), s.program, "serve")
+	cmd := exec.CommandContext(context.WithoutCancel(tb.Context()), args[0], args[1:]...)
 	cmd.Env, cmd.Stderr = s.environ, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	out, err := cmd.StdoutPipe()

@@ -148,7 +148,7 @@ func (s *service) managerOptions() manager.Options {
 	c := s.cfg.Manager
 	o := manager.Options{
 		Store: s.store, Queue: s.queue, Providers: make(map[string]sandpit.Provider, len(s.kinds)), Provider: s.cfg.Provider,
-		Log: s.log, Fill: s.fill, MaxSandboxes: c.MaxSandboxes, MaxVolumes: c.MaxVolumes,
+		Log: s.log, Fill: s.fill, Environ: e2b.Environ, MaxSandboxes: c.MaxSandboxes, MaxVolumes: c.MaxVolumes,
 		Quotas: manager.Quotas{Owner: c.OwnerQuota, Owners: c.Quotas, Labels: c.LabelQuotas}, Pools: s.pools(),
 		Parallel: c.Parallel, CreateTimeout: c.CreateTimeout, CallTimeout: c.CallTimeout, Remember: c.Remember,
 		IdleTimeout: c.IdleTimeout, Lifetime: c.Lifetime, Sweep: c.CleanupInterval, MaxRetries: s.cfg.Queue.MaxRetries,
