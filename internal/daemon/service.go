@@ -169,7 +169,7 @@ func (s *service) managerOptions() manager.Options {
 		o.MaxRetries = -1 // none, which is not the default
 	}
 	if _, there := s.providers.byName[nameGVisor]; there {
-		o.Builder, o.BuilderProvider = builder{s.images, debianSource(s.cfg), s.contexts}, nameGVisor
+		o.Builder, o.BuilderProvider = builder{s.images, debianSource(s.cfg), npmSource(s.cfg), s.contexts}, nameGVisor
 	}
 	o.Usage = usageOptions(s.cfg.Usage)
 	if s.publisher != nil {
