@@ -41,6 +41,7 @@ var arrows = map[string][]string{
 	"provider/gvisor":          {".", "internal/archive", "internal/beneath", "internal/envd", "internal/guest", "internal/guestbin", "internal/image", "internal/network", "internal/network/policy"},
 	"provider/providertest":    {"."},
 	"internal/api":             {".", "internal/clock", "internal/manager", "internal/store", "internal/wire"},
+	"internal/api/aio":         {".", "internal/api", "internal/manager", "internal/tool"},
 	"internal/api/data":        {".", "internal/api", "internal/manager", "internal/shell", "internal/wire", "internal/workspace"},
 	"internal/api/e2b":         {".", "internal/api", "internal/image", "internal/manager", "internal/store"},
 	"internal/api/mcp":         {".", "internal/api", "internal/manager", "internal/mcp", "internal/tool", "internal/wire"},

@@ -18,7 +18,7 @@ import (
 func TestCallLog(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	if err := os.Chmod(dir, 0o700); err != nil { //nolint:gosec // a directory
+	if err := os.Chmod(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	file := filepath.Join(dir, callsName)
@@ -66,7 +66,7 @@ func lines(t *testing.T, name string) (n int) {
 func TestCallLogFails(t *testing.T) {
 	t.Parallel()
 	dir, target := t.TempDir(), filepath.Join(t.TempDir(), "target")
-	if err := os.Chmod(dir, 0o700); err != nil { //nolint:gosec // a directory
+	if err := os.Chmod(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Symlink(target, filepath.Join(dir, callsName)); err != nil {

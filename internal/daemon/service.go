@@ -13,6 +13,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/api"
+	"github.com/sandpit-dev/sandpit/internal/api/aio"
 	"github.com/sandpit-dev/sandpit/internal/api/data"
 	"github.com/sandpit-dev/sandpit/internal/api/e2b"
 	"github.com/sandpit-dev/sandpit/internal/api/mcp"
@@ -52,6 +53,7 @@ type service struct {
 	data      *data.Server
 	e2b       *e2b.Server
 	mcp       *mcp.Server
+	aio       *aio.Server
 	prePuller *prePuller
 	contexts  *contexts
 	publisher *publish.Publisher
@@ -115,7 +117,8 @@ func (s *service) open(ctx context.Context) (err error) {
 		Manager: s.manager, Request: s.nativeOptions().Request, MaxSessions: s.cfg.Server.MCPSessions, Idle: s.cfg.Server.MCPIdleTimeout,
 		Preview: s.gateway.URL, Template: s.hasTemplate, Version: version, Log: s.log,
 	})
-	return nil
+	s.aio, err = aio.New(aio.Options{Manager: s.manager, Version: version, Log: s.log})
+	return err
 }
 
 // openQueue opens the queue and makes sure that it answers.
@@ -272,6 +275,9 @@ func (s *service) close(ctx context.Context) error {
 	}
 	if s.mcp != nil {
 		closeAs("the sessions of agents", s.mcp.Close)
+	}
+	if s.aio != nil {
+		closeAs("the sessions of AIO's clients", s.aio.Close)
 	}
 	if s.data != nil {
 		closeAs("the terminal sessions", s.data.Close)

@@ -3,6 +3,8 @@ package tool_test
 import (
 	"context"
 	"fmt"
+	"maps"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -16,9 +18,7 @@ func testEditor(t *testing.T, k kit) {
 	const file, name = "/workspace/editor/a.txt", "str_replace_editor"
 	edit := func(command string, in fields) fields {
 		all := fields{"command": command, "path": file}
-		for key, value := range in {
-			all[key] = value
-		}
+		maps.Copy(all, in)
 		return all
 	}
 	holds := func(want string) {
@@ -72,7 +72,7 @@ func testEditor(t *testing.T, k kit) {
 		t.Errorf("%d characters of the file are shown", n)
 	}
 	for i := range 110 { // more than can be undone
-		k.want(name, edit("insert", fields{"insert_line": 0, "new_str": fmt.Sprint(i)}))
+		k.want(name, edit("insert", fields{"insert_line": 0, "new_str": strconv.Itoa(i)}))
 	}
 	for range 100 {
 		k.want(name, edit("undo_edit", nil))

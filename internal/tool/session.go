@@ -75,6 +75,7 @@ type Session struct {
 	env     map[string]string
 	secrets map[string]bool
 	outputs int
+	opening sync.Mutex // one at a time makes a shell
 	editing sync.Mutex // one at a time reads a file and writes it again
 	edits   []fileEdit // those that can be undone, the oldest first; guarded by editing
 }

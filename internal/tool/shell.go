@@ -119,15 +119,13 @@ func (s *Session) shell(ctx context.Context, name string) (*shell.Session, error
 	if name == "" {
 		name = mainShell
 	}
+	s.opening.Lock() // who comes while a shell is made waits for it
+	defer s.opening.Unlock()
 	sh, err := s.shells.Get(name)
 	if code := sandpit.CodeOf(err); code != sandpit.NotFound && code != sandpit.Gone {
 		return sh, err
 	}
-	sh, err = s.shells.Create(ctx, name, shell.Options{Dir: s.o.Dir, User: s.o.User, Env: s.environment()})
-	if sandpit.CodeOf(err) == sandpit.AlreadyExists { // by a call beside this one
-		return s.shells.Get(name)
-	}
-	return sh, err
+	return s.shells.Create(ctx, name, shell.Options{Dir: s.o.Dir, User: s.o.User, Env: s.environment()})
 }
 
 type jobData struct {
