@@ -85,9 +85,9 @@ func (m *Manager) compare(ctx context.Context, name string, first bool) error {
 	if err != nil {
 		return err
 	}
-	listed := make(map[sandpit.ID]bool, len(list))
+	listed, saved := make(map[sandpit.ID]bool, len(list)), make(map[sandpit.ID]bool, len(list))
 	for _, placement := range list {
-		listed[placement.ID] = true
+		listed[placement.ID], saved[placement.ID] = true, !placement.CheckpointedAt.IsZero()
 	}
 	each(m.o.Parallel, before, func(k known) {
 		if ctx.Err() != nil {
@@ -97,7 +97,11 @@ func (m *Manager) compare(ctx context.Context, name string, first bool) error {
 			if b.look().Version != k.version {
 				return errNothing
 			}
-			return m.match(ctx, b, listed[b.id], first)
+			err := m.match(ctx, b, listed[b.id], first)
+			if errors.Is(err, errNothing) && listed[b.id] && !saved[b.id] {
+				return m.forgetCheckpoint(ctx, b)
+			}
+			return err
 		})
 		m.complain(ctx, k.b.id, err)
 	})
