@@ -163,7 +163,7 @@ func (m *Manager) match(ctx context.Context, b *box, listed, first bool) error {
 func (m *Manager) finish(ctx context.Context, b *box) error {
 	err := m.logged("finish", map[string]string{"state": string(b.state())}, m.finishing())(ctx, b)
 	if errors.Is(err, sandpit.NotFound) || errors.Is(err, sandpit.Gone) {
-		return m.lost(ctx, b, "vanished: the provider has it no more")
+		return m.lost(ctx, b, vanishedWith(err))
 	}
 	return err
 }
@@ -184,18 +184,23 @@ func (m *Manager) verify(ctx context.Context, b *box, listed bool) error {
 	if !errors.Is(err, sandpit.NotFound) && !errors.Is(err, sandpit.Gone) {
 		return err
 	}
-	return m.lost(ctx, b, m.lastWords(ctx, i))
+	return m.lost(ctx, b, m.lastWords(ctx, i, err))
 }
 
-// lastWords returns how an instance has ended, if it can tell.
-func (m *Manager) lastWords(ctx context.Context, i sandpit.Instance) string {
-	const unknown = "vanished: the provider has it no more"
+// vanishedWith is the reason for the end of a sandbox that a provider does not find.
+func vanishedWith(err error) string {
+	return cut("vanished: the provider has it no more: "+err.Error(), store.MaxReason)
+}
+
+// lastWords returns how an instance has ended, if it can tell, else how its provider does
+// not find it.
+func (m *Manager) lastWords(ctx context.Context, i sandpit.Instance, notFound error) string {
 	if i == nil {
-		return unknown
+		return vanishedWith(notFound)
 	}
 	exit, err := call(ctx, m.loops, remote{what: "wait", limit: time.Second}, i.Wait, nil)
 	if err != nil || exit.Reason == "" {
-		return unknown
+		return vanishedWith(notFound)
 	}
 	if !exit.Known {
 		return "vanished: " + exit.Reason
