@@ -55,7 +55,7 @@ func wrongExample(t *testing.T, call string) string {
 	}
 	own := "../../docs/cli/" + strings.Join(append([]string{"sandpit"}, command...), "_") + "_"
 	if below, _ := filepath.Glob(own + "*.md"); len(below) > 0 && len(args) > 0 && args[0][0] != '-' {
-		for _, name := range strings.Split(args[0], "|") {
+		for name := range strings.SplitSeq(args[0], "|") {
 			if !slices.Contains(below, own+name+".md") {
 				return "it has no command " + name
 			}

@@ -199,7 +199,7 @@ func podman(tb testing.TB, before func(dir string) []string) string {
 			errs = append(errs, errors.New("it does not end"))
 		}
 		if name := strings.TrimSpace(string(pause)); name != "" {
-			if args, _ := os.ReadFile(filepath.Join("/proc", name, "cmdline")); len(args) > 0 { // it has none when it has ended
+			if args, _ := os.ReadFile(filepath.Join("/proc", name, "cmdline")); len(args) > 0 { //nolint:gosec // a number of Podman's; it has none when it has ended
 				errs = append(errs, fmt.Errorf("its process %s is left: %s", name, args))
 			}
 		}
