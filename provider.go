@@ -47,6 +47,9 @@ type Placement struct {
 	// provider keeps it.
 	Spec      Spec
 	CreatedAt time.Time
+	// CheckpointedAt is when the files were saved that Reviver.Revive begins with. Zero:
+	// there are none.
+	CheckpointedAt time.Time
 }
 
 // Instance is one placed sandbox. All methods may be called concurrently.

@@ -131,7 +131,8 @@ type Sandbox struct {
 	Reason string `json:"reason,omitempty"`
 	// Suspended says that its memory is on disk while it is paused.
 	Suspended bool `json:"suspended,omitempty"`
-	// CheckpointedAt is when the files were saved that it would begin with after a crash.
+	// CheckpointedAt is when the files were saved that it would begin with after a crash. Zero:
+	// they were not, or are not there any more, which the server finds out in a while.
 	CheckpointedAt time.Time `json:"checkpointed_at,omitzero"`
 	// Provider names who made it, where there are several to choose from.
 	Provider  string    `json:"provider,omitempty"`

@@ -109,6 +109,11 @@ func Start(ctx context.Context, g sandpit.Processes, o Options) (*Browser, error
 		err = ctx.Err()
 	}
 	if err != nil {
+		if process != nil { // nobody follows it any more
+			kill, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTime)
+			defer cancel()
+			_ = process.Signal(kill, sandpit.SIGKILL) // else the next start ends it
+		}
 		stop()
 		b.conn.in.close()
 		if sandpit.CodeOf(err) == sandpit.NotFound {
@@ -229,7 +234,9 @@ func (b *Browser) Close(ctx context.Context) error {
 	if b.endsWithin(ctx, stopTime) {
 		return nil
 	}
-	err := b.process.Signal(ctx, sandpit.SIGKILL)
+	kill, cancel := context.WithTimeout(ctx, stopTime) // the sandbox may not answer
+	defer cancel()
+	err := b.process.Signal(kill, sandpit.SIGKILL)
 	if b.endsWithin(ctx, stopTime) {
 		return nil // whatever became of the signal
 	}

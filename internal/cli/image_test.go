@@ -23,6 +23,7 @@ import (
 // TestPythonImage runs python from an image of two layers that comes from a
 // registry, which stands for Docker's own.
 func TestPythonImage(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	registry := startRegistry(t)
 	digest := registry.push(t, "library/python", "3.12-slim", pythonLayers(t), map[string]any{

@@ -390,3 +390,26 @@ func TestRevivedFromCheckpoint(t *testing.T) {
 	wantCode(t, r.Pause(t.Context(), s.ID), "")
 	wantCode(t, r.Checkpoint(t.Context(), s.ID), sandpit.Conflict)
 }
+
+// TestCheckpointIsForgotten has a provider remove a checkpoint: nobody is told of it any
+// more.
+func TestCheckpointIsForgotten(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, manager.Options{})
+	s := r.create(t, manager.CreateRequest{Policy: store.Policy{Recreate: 1}})
+	if err := r.Checkpoint(t.Context(), s.ID); err != nil {
+		t.Fatal(err)
+	}
+	r.Reconcile(t.Context())
+	if got, err := r.Get(s.ID); err != nil || got.CheckpointedAt.IsZero() {
+		t.Fatalf("with a checkpoint: %+v, %v", got, err)
+	}
+	view, _ := r.world.Look(s.ID)
+	if err := os.RemoveAll(filepath.Join(filepath.Dir(filepath.Dir(view.Dir)), "checkpoints", string(s.ID))); err != nil {
+		t.Fatal(err)
+	}
+	r.Reconcile(t.Context())
+	if got, err := r.Get(s.ID); err != nil || !got.CheckpointedAt.IsZero() {
+		t.Errorf("without one: %+v, %v", got, err)
+	}
+}

@@ -3,6 +3,7 @@ package manager
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/store"
@@ -89,4 +90,13 @@ func (m *Manager) checkpoint(ctx context.Context, b *box) error {
 		return err
 	}
 	return m.write(ctx, b, func(r *store.Row) { r.CheckpointedAt = at })
+}
+
+// forgetCheckpoint writes down that a sandbox has none any more: its provider has removed
+// it, because it was too old or too large.
+func (m *Manager) forgetCheckpoint(ctx context.Context, b *box) error {
+	if b.look().CheckpointedAt.IsZero() {
+		return errNothing
+	}
+	return m.write(ctx, b, func(r *store.Row) { r.CheckpointedAt = time.Time{} })
 }

@@ -85,9 +85,9 @@ func (m *Manager) compare(ctx context.Context, name string, first bool) error {
 	if err != nil {
 		return err
 	}
-	listed := make(map[sandpit.ID]bool, len(list))
+	listed, saved := make(map[sandpit.ID]bool, len(list)), make(map[sandpit.ID]bool, len(list))
 	for _, placement := range list {
-		listed[placement.ID] = true
+		listed[placement.ID], saved[placement.ID] = true, !placement.CheckpointedAt.IsZero()
 	}
 	each(m.o.Parallel, before, func(k known) {
 		if ctx.Err() != nil {
@@ -97,7 +97,11 @@ func (m *Manager) compare(ctx context.Context, name string, first bool) error {
 			if b.look().Version != k.version {
 				return errNothing
 			}
-			return m.match(ctx, b, listed[b.id], first)
+			err := m.match(ctx, b, listed[b.id], first)
+			if errors.Is(err, errNothing) && listed[b.id] && !saved[b.id] {
+				return m.forgetCheckpoint(ctx, b)
+			}
+			return err
 		})
 		m.complain(ctx, k.b.id, err)
 	})
@@ -159,7 +163,7 @@ func (m *Manager) match(ctx context.Context, b *box, listed, first bool) error {
 func (m *Manager) finish(ctx context.Context, b *box) error {
 	err := m.logged("finish", map[string]string{"state": string(b.state())}, m.finishing())(ctx, b)
 	if errors.Is(err, sandpit.NotFound) || errors.Is(err, sandpit.Gone) {
-		return m.lost(ctx, b, "vanished: the provider has it no more")
+		return m.lost(ctx, b, vanishedWith(err))
 	}
 	return err
 }
@@ -180,18 +184,23 @@ func (m *Manager) verify(ctx context.Context, b *box, listed bool) error {
 	if !errors.Is(err, sandpit.NotFound) && !errors.Is(err, sandpit.Gone) {
 		return err
 	}
-	return m.lost(ctx, b, m.lastWords(ctx, i))
+	return m.lost(ctx, b, m.lastWords(ctx, i, err))
 }
 
-// lastWords returns how an instance has ended, if it can tell.
-func (m *Manager) lastWords(ctx context.Context, i sandpit.Instance) string {
-	const unknown = "vanished: the provider has it no more"
+// vanishedWith is the reason for the end of a sandbox that a provider does not find.
+func vanishedWith(err error) string {
+	return cut("vanished: the provider has it no more: "+err.Error(), store.MaxReason)
+}
+
+// lastWords returns how an instance has ended, if it can tell, else how its provider does
+// not find it.
+func (m *Manager) lastWords(ctx context.Context, i sandpit.Instance, notFound error) string {
 	if i == nil {
-		return unknown
+		return vanishedWith(notFound)
 	}
 	exit, err := call(ctx, m.loops, remote{what: "wait", limit: time.Second}, i.Wait, nil)
 	if err != nil || exit.Reason == "" {
-		return unknown
+		return vanishedWith(notFound)
 	}
 	if !exit.Known {
 		return "vanished: " + exit.Reason

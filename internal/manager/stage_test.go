@@ -114,7 +114,11 @@ func (s *stage) List(context.Context) ([]sandpit.Placement, error) {
 	var list []sandpit.Placement
 	for _, id := range slices.Sorted(maps.Keys(s.boxes)) {
 		p := s.boxes[id]
-		list = append(list, sandpit.Placement{ID: id, Handle: p.Handle(), Spec: p.spec.Clone(), CreatedAt: p.at})
+		one := sandpit.Placement{ID: id, Handle: p.Handle(), Spec: p.spec.Clone(), CreatedAt: p.at}
+		if p.saved > 0 {
+			one.CheckpointedAt = time.Now()
+		}
+		list = append(list, one)
 	}
 	return list, nil
 }

@@ -11,6 +11,8 @@ import (
 )
 
 const (
+	// startTime is how long the sandbox may take to start one.
+	startTime = 30 * time.Second
 	// polite is how long a program may take to end by itself once its input has.
 	polite = 2 * time.Second
 	// killTime bounds the killing of one.
@@ -33,14 +35,21 @@ type program struct {
 }
 
 // start starts a program. It outlives ctx.
+//
+// Unavailable: the sandbox does not answer.
 func start(ctx context.Context, g sandpit.Processes, cmd sandpit.Command) (*program, error) {
 	stdin, input := io.Pipe()
 	output, stdout := io.Pipe()
 	life, release := context.WithCancel(context.WithoutCancel(ctx))
 	p := &program{input: input, output: output, complaints: &tail{}, release: release, ended: make(chan struct{})}
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, stdout, p.complaints
-	// A start that is given up half way might leave a process that nobody knows.
+	// A start that is given up half way might leave a process that nobody knows: so that is
+	// not done when ctx ends, but only to a sandbox that does not answer.
+	impatient := time.AfterFunc(startTime, release)
 	process, err := g.Start(life, cmd)
+	if !impatient.Stop() && err != nil {
+		err = sandpit.Errorf(sandpit.Unavailable, "the sandbox has not started the program within %s", startTime)
+	}
 	if err != nil {
 		release()
 		return nil, err

@@ -190,11 +190,18 @@ func podman(tb testing.TB, before func(dir string) []string) string {
 		_ = cmd.Wait() // how it ends is of no interest
 	}()
 	tb.Cleanup(func() {
-		errs := []error{removeContainers(host), keep.Close()}
+		errs := []error{removeContainers(host)}
+		pause, _ := os.ReadFile(filepath.Join(dir, pauseFile)) // there is none with rights
+		errs = append(errs, keep.Close())
 		select {
 		case <-ended:
 		case <-time.After(time.Minute):
 			errs = append(errs, errors.New("it does not end"))
+		}
+		if name := strings.TrimSpace(string(pause)); name != "" {
+			if args, _ := os.ReadFile(filepath.Join("/proc", name, "cmdline")); len(args) > 0 { //nolint:gosec // a number of Podman's; it has none when it has ended
+				errs = append(errs, fmt.Errorf("its process %s is left: %s", name, args))
+			}
 		}
 		if err := errors.Join(append(errs, logFile.Close(), unmountBelow(dir), os.RemoveAll(dir))...); err != nil {
 			tb.Errorf("end podman: %v", err)

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
+	"time"
 
 	"github.com/sandpit-dev/sandpit"
 )
@@ -46,6 +47,15 @@ func (b *box) suspend(ctx context.Context) error {
 
 // saved is where the last checkpoint is.
 func (b *box) saved() string { return filepath.Join(b.world.dir, "checkpoints", string(b.id)) }
+
+// savedAt is when the last checkpoint was made, zero if there is none.
+func (b *box) savedAt() time.Time {
+	info, err := os.Stat(b.saved())
+	if err != nil {
+		return time.Time{}
+	}
+	return info.ModTime()
+}
 
 // checkpoint copies the files while all processes hold still.
 func (b *box) checkpoint(ctx context.Context) error {

@@ -91,7 +91,9 @@ func (p *Provider) List(ctx context.Context) ([]sandpit.Placement, error) {
 			spec, _ := b.identity()
 			spec = spec.Clone()
 			spec.Env = nil // may hold secrets
-			list = append(list, sandpit.Placement{ID: b.id, Handle: handleOf(b.id), Spec: spec, CreatedAt: b.createdAt})
+			list = append(list, sandpit.Placement{
+				ID: b.id, Handle: handleOf(b.id), Spec: spec, CreatedAt: b.createdAt, CheckpointedAt: b.savedAt(),
+			})
 		}
 		return ctx.Err()
 	})

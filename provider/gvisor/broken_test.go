@@ -38,6 +38,10 @@ func TestBrokenEngineSaysWhy(t *testing.T) {
 		if err != nil || !strings.HasPrefix(exit.Reason, want) || len(exit.Reason) > 500 {
 			t.Errorf("%v: wait: %+v, %v", sig, exit, err)
 		}
+		_, err = p.Attach(t.Context(), box.Handle()) // as who was not there when it happened
+		if sandpit.CodeOf(err) != sandpit.NotFound || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v: attach: %v, want %s", sig, err, want)
+		}
 		words, err := os.ReadFile(filepath.Join(files, name))
 		if err != nil || (sig == syscall.SIGABRT) != bytes.Contains(words, []byte("\ngoroutine ")) {
 			t.Errorf("%v: left %q, %v", sig, words, err)

@@ -101,11 +101,28 @@ func (p *Provider) dropIfOld(id sandpit.ID) error {
 	return p.saved.remove(id)
 }
 
-// isOld reports whether there is a checkpoint that is too old. Its record was written last.
+// isOld reports whether there is a checkpoint that is too old.
 func (p *Provider) isOld(id sandpit.ID) bool {
-	if p.cfg.CheckpointAge <= 0 {
-		return false
+	at := p.savedAt(id)
+	return p.cfg.CheckpointAge > 0 && !at.IsZero() && time.Since(at) > p.cfg.CheckpointAge
+}
+
+// savedAt is when a checkpoint was made, zero if there is none. Its record was written last.
+func (p *Provider) savedAt(id sandpit.ID) time.Time {
+	if p.saved.dir == "" {
+		return time.Time{}
 	}
 	info, err := os.Stat(filepath.Join(p.saved.path(id), keptRecord))
-	return err == nil && time.Since(info.ModTime()) > p.cfg.CheckpointAge
+	if err != nil {
+		return time.Time{}
+	}
+	return info.ModTime()
+}
+
+// checkpointedAt is savedAt of a checkpoint that is not too old.
+func (p *Provider) checkpointedAt(id sandpit.ID) time.Time {
+	if p.isOld(id) {
+		return time.Time{}
+	}
+	return p.savedAt(id)
 }

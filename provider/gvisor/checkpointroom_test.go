@@ -3,6 +3,7 @@ package gvisor_test
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -91,10 +92,21 @@ func TestOldCheckpoints(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	told := func(want bool, when string) {
+		t.Helper()
+		list, err := p.List(t.Context())
+		i := slices.IndexFunc(list, func(one sandpit.Placement) bool { return one.ID == first.ID() })
+		if err != nil || i < 0 || list[i].CheckpointedAt.IsZero() == want {
+			t.Errorf("%s: %+v, %v", when, list, err)
+		}
+	}
+	told(false, "without a checkpoint")
 	checkpointOf(t, first)
 	age(first, 59*time.Minute)
+	told(true, "with one")
 	first = revived(t, first)
 	age(first, 61*time.Minute)
+	told(false, "with one that is too old")
 	kill(t, first)
 	_, err := first.(sandpit.Reviver).Revive(t.Context())
 	wantError(t, "begin with an old one", err, sandpit.NotFound)

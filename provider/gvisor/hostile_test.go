@@ -122,7 +122,7 @@ func TestHostileGuestIsNoSandbox(t *testing.T) {
 	honest := create(t, p, sandpit.Spec{Hostname: "honest"})
 	before := resourcesOf(t)
 	var wg sync.WaitGroup
-	free := make(chan struct{}, 3)
+	free := make(chan struct{}, 6) // most of it is waiting
 	for mode, codes := range map[string][]sandpit.Code{
 		"silent":                {sandpit.Timeout},
 		"exit":                  {sandpit.Gone, sandpit.Unavailable},

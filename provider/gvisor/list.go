@@ -32,7 +32,7 @@ func (p *Provider) List(context.Context) ([]sandpit.Placement, error) {
 			seen[r.ID] = true
 			r.Spec.Env = nil // nobody's business
 			list = append(list, sandpit.Placement{
-				ID: r.ID, Handle: handle{Engine: engine, ID: r.ID}.encode(), Spec: r.Spec, CreatedAt: r.CreatedAt,
+				ID: r.ID, Handle: handle{Engine: engine, ID: r.ID}.encode(), Spec: r.Spec, CreatedAt: r.CreatedAt, CheckpointedAt: p.checkpointedAt(r.ID),
 			})
 		}
 	}

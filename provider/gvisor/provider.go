@@ -450,6 +450,9 @@ func (p *Provider) attach(ctx context.Context, h handle) (*Instance, error) {
 		if there || keptErr != nil {
 			return newInstance(p, "", rec), keptErr
 		}
+		if code == sandpit.Gone {
+			err = brokenError(ctx, filepath.Join(p.engines, h.Engine), err)
+		}
 	default:
 	}
 	if err != nil {
