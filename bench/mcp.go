@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"os/exec"
 	"path/filepath"
-	"time"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -16,20 +15,30 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/tool"
 )
 
-// mcpTool is the tool that is measured, by one that asks the sandbox once and takes about as
-// long each time.
-const (
-	mcpTool  = "file_list"
-	mcpInput = `{"path":"/"}`
-)
+// toolCall is a call of a tool that is measured.
+type toolCall struct{ metric, name, input string }
+
+// toolCalls are one that asks the sandbox once and takes about as long each time, and what
+// agents do most.
+var toolCalls = []toolCall{
+	{metricTool, "file_list", `{"path":"/"}`},
+	{metricShellExec, "shell_exec", `{"command":"true"}`},
+}
+
+// caller is a way to call tools.
+type caller struct {
+	name string
+	call func(context.Context, toolCall) error
+}
 
 // mcps measures what the Model Context Protocol adds to a call of a tool: the same call is
-// made without it, by a program that is started for it, and by a server.
+// made without it, by a program that is started for it, and by a server. A command of a
+// shell is measured beside a program that is started without one.
 func (k *kit) mcps(ctx context.Context) (err error) {
 	if !k.o.wants(nameMCP) {
 		return nil
 	}
-	direct, end, err := k.directTool(ctx)
+	direct, end, err := k.directTools(ctx)
 	if err != nil {
 		return err
 	}
@@ -41,8 +50,7 @@ func (k *kit) mcps(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, server.close(ctx)) }()
 	program := exec.CommandContext(context.WithoutCancel(ctx), k.engine, "mcp", k.root.path)
 	program.Env = append(program.Environ(), "SANDPIT_STATE_DIR="+filepath.Join(k.dir, "mcp-cli"), "SANDPIT_URL=")
-	list := series{kit: k, n: k.o.samples(200), metrics: []metric{{metricTool, unitMS}}}
-	list.add(bySandpit, direct)
+	callers := direct
 	for name, transport := range map[string]sdk.Transport{
 		byMCP: &sdk.CommandTransport{Command: program, TerminateDuration: cleanTimeout},
 		byMCPHTTP: &sdk.StreamableClientTransport{
@@ -54,13 +62,28 @@ func (k *kit) mcps(ctx context.Context) (err error) {
 			return err
 		}
 		defer func() { err = errors.Join(err, session.Close()) }()
-		list.add(name, func() ([]float64, error) { return callTool(ctx, session) })
+		callers = append(callers, caller{name, overMCP(session)})
 	}
-	return list.run(ctx)
+	var errs []error
+	for _, c := range toolCalls {
+		list := series{kit: k, n: k.o.samples(200), metrics: []metric{{c.metric, unitMS}}}
+		for _, by := range callers {
+			if by.name == byExec && c.metric != metricShellExec {
+				continue
+			}
+			list.add(by.name, func() ([]float64, error) {
+				took, err := timed(func() error { return by.call(ctx, c) })
+				return []float64{ms(took)}, err
+			})
+		}
+		errs = append(errs, list.run(ctx))
+	}
+	return errors.Join(errs...)
 }
 
-// directTool returns a call of the tool by this program itself, and what ends it.
-func (k *kit) directTool(ctx context.Context) (call func() ([]float64, error), end func() error, err error) {
+// directTools returns calls of tools by this program itself, and of programs without a
+// tool, and what ends them.
+func (k *kit) directTools(ctx context.Context) (callers []caller, end func() error, err error) {
 	provider, err := openProvider(filepath.Join(k.dir, "mcp-direct"), k.images(), k.engine)
 	if err != nil {
 		return nil, nil, withHint(err)
@@ -77,24 +100,31 @@ func (k *kit) directTool(ctx context.Context) (call func() ([]float64, error), e
 	if err != nil {
 		return nil, nil, errors.Join(err, provider.Close())
 	}
-	call = func() ([]float64, error) {
-		begun := time.Now()
-		r := tools.Invoke(ctx, session, mcpTool, []byte(mcpInput))
-		if r.Failed {
-			return nil, errors.New(lastWords(r.Text))
+	invoke := func(ctx context.Context, c toolCall) error {
+		if r := tools.Invoke(ctx, session, c.name, []byte(c.input)); r.Failed {
+			return errors.New(lastWords(r.Text))
 		}
-		return []float64{ms(time.Since(begun))}, nil
+		return nil
 	}
-	return call, func() error { return errors.Join(session.Close(), provider.Close()) }, nil
+	run := func(ctx context.Context, _ toolCall) error {
+		p, err := box.Guest().Start(ctx, sandpit.Command{Args: []string{"true"}})
+		if err != nil {
+			return err
+		}
+		_, err = p.Wait(ctx)
+		return err
+	}
+	return []caller{{bySandpit, invoke}, {byExec, run}}, func() error { return errors.Join(session.Close(), provider.Close()) }, nil
 }
 
-func callTool(ctx context.Context, session *sdk.ClientSession) ([]float64, error) {
-	begun := time.Now()
-	r, err := session.CallTool(ctx, &sdk.CallToolParams{Name: mcpTool, Arguments: json.RawMessage(mcpInput)})
-	if err == nil && r.IsError {
-		err = fmt.Errorf("%s: %+v", mcpTool, r.Content)
+func overMCP(session *sdk.ClientSession) func(context.Context, toolCall) error {
+	return func(ctx context.Context, c toolCall) error {
+		r, err := session.CallTool(ctx, &sdk.CallToolParams{Name: c.name, Arguments: json.RawMessage(c.input)})
+		if err == nil && r.IsError {
+			err = fmt.Errorf("%s: %+v", c.name, r.Content)
+		}
+		return err
 	}
-	return []float64{ms(time.Since(begun))}, err
 }
 
 // bearer shows a key with each request.

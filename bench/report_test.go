@@ -57,6 +57,8 @@ func TestJudge(t *testing.T) {
 		{What: "ms for E2B's SDK to run code in a new sandbox", Most: 400},
 		{What: "ms that MCP adds to a call of a tool, by a program", Most: 2},
 		{What: "ms that MCP adds to a call of a tool, over HTTP", Most: 2},
+		{What: "ms that shell_exec of true takes more than an exec of it", Most: 2},
+		{What: "ms that shell_exec of true by MCP takes more than an exec of it", Most: 2},
 		{What: "failures of 1000 WebSockets at a time"},
 		{What: "ms from create to the answer of a template's web server", Most: 300},
 		{What: "ms to resume in place", Most: 10},

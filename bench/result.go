@@ -12,6 +12,7 @@ const (
 	byE2B           = "sandpit-e2b"
 	byMCP           = "sandpit-mcp"
 	byMCPHTTP       = "sandpit-mcp-http"
+	byExec          = "sandpit-exec" // a program that is started by itself
 	byDocker        = "docker"
 	byDockerAPI     = "docker-api"
 	byHost          = "host"

@@ -21,6 +21,7 @@ const (
 	metricEcho       = "message to echo on %d WebSockets, all at once"
 	metricSilent     = "failures of %d WebSockets"
 	metricTool       = "call of the tool file_list"
+	metricShellExec  = "call of the tool shell_exec with true"
 	metricE2BWarm    = "E2B's SDK: create of a warm pool, and commands.run"
 	metricE2BCold    = "E2B's SDK: create and commands.run"
 	metricE2BRun     = "E2B's SDK: commands.run"
@@ -87,6 +88,9 @@ func judge(r *report) []target {
 	tool, toolKnown := r.find(metricTool, bySandpit)
 	mcp, mcpKnown := r.find(metricTool, byMCP)
 	mcpHTTP, mcpHTTPKnown := r.find(metricTool, byMCPHTTP)
+	shell, shellKnown := r.find(metricShellExec, bySandpit)
+	shellMCP, shellMCPKnown := r.find(metricShellExec, byMCP)
+	program, programKnown := r.find(metricShellExec, byExec)
 	web, webKnown := r.find(metricTemplate, bySandpitHTTP)
 	saved := func(metric string) func(what string, most float64) target {
 		x, known := r.find(metric, bySandpit)
@@ -118,6 +122,8 @@ func judge(r *report) []target {
 		check("ms for E2B's SDK to run code in a new sandbox", 400, e2bCode.P50, e2bCodeKnown),
 		check("ms that MCP adds to a call of a tool, by a program", 2, mcp.P50-tool.P50, toolKnown && mcpKnown),
 		check("ms that MCP adds to a call of a tool, over HTTP", 2, mcpHTTP.P50-tool.P50, toolKnown && mcpHTTPKnown),
+		check("ms that shell_exec of true takes more than an exec of it", 2, shell.P50-program.P50, shellKnown && programKnown),
+		check("ms that shell_exec of true by MCP takes more than an exec of it", 2, shellMCP.P50-program.P50, shellMCPKnown && programKnown),
 		check(fmt.Sprintf("failures of %d WebSockets at a time", pageSockets), 0, silent.P50, silentKnown),
 		check("ms from create to the answer of a template's web server", 300, web.P50, webKnown),
 		saved(metricResume)("ms to resume in place", 10),

@@ -25,7 +25,9 @@ func New(tb testing.TB) *gvisor.Provider {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(func() { _ = os.RemoveAll(runtime) }) // what is left there is in the way of nobody
-	p, err := gvisor.New(gvisor.Config{RuntimeDir: runtime, ScratchDir: tb.TempDir(), Images: images, Engine: engine})
+	p, err := gvisor.New(gvisor.Config{
+		RuntimeDir: runtime, ScratchDir: tb.TempDir(), KeepDir: tb.TempDir(), SuspendDir: tb.TempDir(), Images: images, Engine: engine,
+	})
 	if err != nil {
 		tb.Fatal(err)
 	}

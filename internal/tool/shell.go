@@ -103,6 +103,9 @@ func shellExec(ctx context.Context, s *Session, in execInput) (Result, error) {
 	if r.TimedOut {
 		text = fmt.Sprintf("[FAILED (timeout after %g s; %s)]\n%s", seconds, r.Outcome, output)
 	}
+	if r.Fresh {
+		text += "\n(in a new shell, which remembers nothing: the one before has ended)"
+	}
 	if r.StateLost {
 		text += "\n(the shell has ended; the next command gets a new one, which remembers nothing)"
 	}
