@@ -29,7 +29,7 @@ type Lock struct {
 
 // Package is one that is to be unpacked.
 type Package struct {
-	// Path is where, below the directory: node_modules/NAME, maybe below that of another.
+	// Path is where, below the directory: it ends with node_modules/NAME.
 	Path string
 	// Name and Version are what a registry knows it by.
 	Name, Version string
@@ -81,7 +81,7 @@ const name = `(@[a-z0-9_][a-z0-9._-]*/)?[A-Za-z0-9_][A-Za-z0-9._-]*`
 
 var (
 	namePattern    = regexp.MustCompile(`^` + name + `$`)
-	pathPattern    = regexp.MustCompile(`^node_modules/` + name + `(/node_modules/` + name + `)*$`)
+	pathPattern    = regexp.MustCompile(`^([A-Za-z0-9_@][A-Za-z0-9._-]*/)*node_modules/` + name + `$`)
 	versionPattern = regexp.MustCompile(`^[0-9]+\.[0-9]+\.[0-9]+[0-9A-Za-z.+-]*$`)
 	commandPattern = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]*$`)
 )

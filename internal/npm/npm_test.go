@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -80,9 +81,7 @@ func (r *registry) publish(tb testing.TB, at, url string, more map[string]any, h
 	r.put(url, b.Bytes())
 	sum := sha512.Sum512(b.Bytes())
 	p := map[string]any{"version": "1.0.0", "integrity": "sha1-x sha512-" + base64.StdEncoding.EncodeToString(sum[:])}
-	for name, value := range more {
-		p[name] = value
-	}
+	maps.Copy(p, more)
 	r.packages[at] = p
 }
 
@@ -110,7 +109,7 @@ func TestTree(t *testing.T) {
 	r.publish(t, "node_modules/tool", "/tool/-/tool-1.0.0.tgz", map[string]any{"bin": map[string]string{"tool": "./cli.js", "again": "cli.js"}},
 		file("package/cli.js", 0o600), file("./package/./lib/run.sh", 0o700), file("package/package.json", 0o666),
 		tar.Header{Name: "package/link", Typeflag: tar.TypeSymlink, Linkname: "/etc/passwd"})
-	r.publish(t, "node_modules/tool/node_modules/@of/part", "/@of/part/-/part-1.0.0.tgz", nil, file("any/index.js", 0o644))
+	r.publish(t, "node_modules/tool/lib/node_modules/@of/part", "/@of/part/-/part-1.0.0.tgz", nil, file("any/index.js", 0o644))
 	r.publish(t, "node_modules/as", "/@of/other/-/other-2.0.0-linux.tgz", map[string]any{"name": "@of/other", "version": "2.0.0-linux", "os": "linux"}, file("package/a", 0o644))
 	r.packages["node_modules/mac"] = map[string]any{"version": "1.0.0", "integrity": r.packages["node_modules/as"]["integrity"], "os": []string{"darwin"}, "optional": true}
 	r.packages["node_modules/tests"] = map[string]any{"version": "1.0.0", "dev": true}
@@ -136,9 +135,9 @@ func TestTree(t *testing.T) {
 		const dir = "5 755 0:0"
 		want := map[string]string{
 			"opt/x/node_modules/": dir, "opt/x/node_modules/.bin/": dir, "opt/x/node_modules/as/": dir, "opt/x/node_modules/tool/": dir, "opt/x/node_modules/tool/lib/": dir,
-			"opt/x/node_modules/tool/node_modules/": dir, "opt/x/node_modules/tool/node_modules/@of/": dir, "opt/x/node_modules/tool/node_modules/@of/part/": dir,
+			"opt/x/node_modules/tool/lib/node_modules/": dir, "opt/x/node_modules/tool/lib/node_modules/@of/": dir, "opt/x/node_modules/tool/lib/node_modules/@of/part/": dir,
 			"opt/x/node_modules/tool/cli.js": "0 755 0:0 the file package/cli.js", "opt/x/node_modules/tool/lib/run.sh": "0 755 0:0 the file ./package/./lib/run.sh",
-			"opt/x/node_modules/tool/package.json": "0 644 0:0 the file package/package.json", "opt/x/node_modules/tool/node_modules/@of/part/index.js": "0 644 0:0 the file any/index.js",
+			"opt/x/node_modules/tool/package.json": "0 644 0:0 the file package/package.json", "opt/x/node_modules/tool/lib/node_modules/@of/part/index.js": "0 644 0:0 the file any/index.js",
 			"opt/x/node_modules/as/a":      "0 644 0:0 the file package/a",
 			"opt/x/node_modules/.bin/tool": "2 777 0:0 ../tool/cli.js", "opt/x/node_modules/.bin/again": "2 777 0:0 ../tool/cli.js",
 		}
