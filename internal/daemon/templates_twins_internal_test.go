@@ -44,8 +44,14 @@ func TestTemplateTwins(t *testing.T) {
 		t.Errorf("the command was started again: %q and %q", a, b)
 	}
 	seen := map[string]bool{}
-	for _, given := range []string{"a", "b"} {
-		s := made(t, c, sandpit.Spec{Image: "template:anew", Env: map[string]string{"GIVEN": given}})
+	for given, r := range map[string]client.CreateRequest{
+		"environment": {Spec: sandpit.Spec{Env: map[string]string{"GIVEN": "environment"}}}, "secret": {Secrets: map[string]string{"GIVEN": "secret"}},
+	} {
+		r.Spec.Image = "template:anew"
+		s, err := c.Create(t.Context(), r)
+		if err != nil {
+			t.Fatal(err)
+		}
 		id := shell(t, s, "wget -qO- http://127.0.0.1:8000/started")
 		if got := shell(t, s, "cat /www/given"); seen[id] || got != given {
 			t.Errorf("started anew, %q has %q, in %q", given, got, id)

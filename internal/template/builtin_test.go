@@ -33,6 +33,9 @@ func TestBuiltinsAreTemplates(t *testing.T) {
 			t.Errorf("%s needs a network in sandboxes", name)
 		}
 	}
+	if tpl, err := template.Builtin("claude"); err != nil || tpl.Name != "claude-code" {
+		t.Errorf("by another name: %s, %v", tpl.Name, err)
+	}
 	for _, name := range []string{"nothing", "", "../builtin/base", "base.toml"} {
 		if _, err := template.Builtin(name); sandpit.CodeOf(err) != sandpit.NotFound {
 			t.Errorf("%q: %v", name, err)
