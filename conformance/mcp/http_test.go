@@ -3,7 +3,10 @@ package mcp_test
 import (
 	"context"
 	"fmt"
+	"io"
+	"net"
 	"net/http"
+	"net/http/cookiejar"
 	"regexp"
 	"slices"
 	"strconv"
@@ -102,6 +105,12 @@ func testLife(t *testing.T, s *server) {
 		t.Errorf("the second call: %s", text)
 	}
 	s.awaitBoxes(t, "life", 1)
+	text := call(t, session, "sandbox_files", map[string]any{"action": "create_file", "file_path": "index.html", "file_contents": "<p>seen by people"})
+	if where := regexp.MustCompile(`It is seen at (http\S+)`).FindStringSubmatch(text); where == nil {
+		t.Errorf("a page: %s", text)
+	} else if page := fetch(t, where[1]); page != "<p>seen by people" {
+		t.Errorf("%s: %.300s", where[1], page)
+	}
 	failed := make(chan string, 1)
 	go func() {
 		r, err := session.CallTool(t.Context(), &sdk.CallToolParams{Name: "shell_exec", Arguments: map[string]any{"command": "sleep 100", "timeout": 100}})
@@ -122,6 +131,36 @@ func testLife(t *testing.T, s *server) {
 	if answer := s.ask(t, visitor{key, session.ID()}, http.MethodDelete, ""); answer.status != http.StatusNotFound {
 		t.Errorf("a second end: %d %s", answer.status, answer.text)
 	}
+}
+
+// fetch returns what is at a URL, as a browser that follows redirects and keeps cookies gets it.
+func fetch(t *testing.T, url string) string {
+	t.Helper()
+	jar, err := cookiejar.New(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	here := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+		_, port, err := net.SplitHostPort(address) // names below localhost are this machine for browsers
+		if err != nil {
+			return nil, err
+		}
+		return new(net.Dialer).DialContext(ctx, network, net.JoinHostPort("127.0.0.1", port))
+	}}
+	answer, err := (&http.Client{Jar: jar, Transport: here}).Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
 }
 
 // testLimit begins more sessions than one owner may have.

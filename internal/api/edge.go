@@ -31,8 +31,8 @@ type EdgeOptions struct {
 	// Report is told of refusals: manager.Manager.Report. Default: nobody is.
 	Report func(manager.Report)
 	// Keyless lets programs of this machine in that show no key, as administrators
-	// called LocalOwner, if they come by a loopback address and pass on nobody else's
-	// requests. Default: they need a key. Who comes by a unix socket never does.
+	// called LocalOwner, if they come by a loopback address, are of the server's own user
+	// or of root, and pass on nobody else's requests. Default: they need a key. Who comes by a unix socket never does.
 	Keyless bool
 	// Names are the names that the server is reached by, besides localhost and
 	// addresses; "*.example.org" means every name below. Default: none.
@@ -185,7 +185,7 @@ func (e *Edge) admit(w http.ResponseWriter, r *http.Request) (*http.Request, err
 func (e *Edge) principal(w http.ResponseWriter, r *http.Request, from peer) (Principal, error) {
 	secret, shown := credential(r.Header)
 	if !shown {
-		if from.unix || e.o.Keyless && from.loopback(r.Header) {
+		if from.unix || e.o.Keyless && from.loopback(r.Header) && e.own(r, from) {
 			return Principal{Owner: LocalOwner, Admin: true}, nil
 		}
 		return PrincipalOf(r.Context()) // there is none, and the error says what to do
@@ -205,6 +205,15 @@ func (e *Edge) principal(w http.ResponseWriter, r *http.Request, from peer) (Pri
 		return Principal{}, err
 	}
 	return Principal{Owner: key.Owner, Admin: key.Admin, KeyID: key.ID}, nil
+}
+
+// own reports whether a program of the server's own user, or of root, makes a request.
+func (e *Edge) own(r *http.Request, from peer) bool {
+	own, err := from.ownPeer()
+	if err != nil {
+		e.o.Log.DebugContext(r.Context(), "whose connection it is cannot be told, so that it needs a key", slog.Any("error", err))
+	}
+	return own
 }
 
 // refused tells of a refusal, unless there were too many: they must not push

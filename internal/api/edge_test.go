@@ -4,7 +4,10 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"net/http"
+	"os"
+	"os/exec"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/sandpit-dev/sandpit"
@@ -132,6 +135,23 @@ func TestKeyless(t *testing.T) {
 				t.Errorf("%d %q, want %d %q", got.status, got.body, tc.status, tc.body)
 			}
 		})
+	}
+}
+
+// TestKeylessIsForOneself has another user of the machine ask, who must show a key.
+func TestKeylessIsForOneself(t *testing.T) {
+	t.Parallel()
+	curl, err := exec.LookPath("curl")
+	if os.Geteuid() != 0 || err != nil {
+		t.Skip("only root can be another user, and with curl")
+	}
+	g := newGate(t, func(e *api.EdgeOptions, _ *api.ServerOptions) { e.Keyless = true })
+	for uid, want := range map[uint32]string{0: api.LocalOwner + "200", 65534: "401"} {
+		cmd := exec.CommandContext(t.Context(), curl, "-s", "-w", "%{http_code}", "http://"+g.Addr().String()+"/who")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+		if out, err := cmd.CombinedOutput(); err != nil || !strings.HasSuffix(string(out), want) {
+			t.Errorf("uid %d: %s, %v; want %s", uid, out, err, want)
+		}
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 type peer struct {
 	address netip.Addr // of who asks; invalid for a unix socket
 	local   netip.Addr // that they asked at
+	ports   [2]uint16  // of the two
 	unix    bool
 }
 
@@ -23,10 +24,10 @@ func peerOf(r *http.Request) peer {
 	}
 	var p peer
 	if tcp, ok := local.(*net.TCPAddr); ok {
-		p.local = tcp.AddrPort().Addr().Unmap()
+		p.local, p.ports[1] = tcp.AddrPort().Addr().Unmap(), tcp.AddrPort().Port()
 	}
 	if from, err := netip.ParseAddrPort(r.RemoteAddr); err == nil {
-		p.address = from.Addr().Unmap()
+		p.address, p.ports[0] = from.Addr().Unmap(), from.Port()
 	}
 	return p
 }

@@ -63,8 +63,9 @@ func (a *app) newToolList() *cobra.Command {
 }
 
 func (a *app) newToolShow() *cobra.Command {
-	return &cobra.Command{
-		Use:               "show NAME",
+	var function bool
+	cmd := &cobra.Command{
+		Use:               "show [flags] NAME",
 		Short:             "Describe a tool, with the schema of its input",
 		Long:              "Describe a tool as JSON, with the schema of its input.",
 		Example:           "  sandpit tool show python_exec",
@@ -79,6 +80,9 @@ func (a *app) newToolShow() *cobra.Command {
 			if err != nil {
 				return verbError{err}
 			}
+			if function {
+				return printJSON(a.Out, t.Function())
+			}
 			return printJSON(a.Out, struct {
 				tool.Tool
 
@@ -86,6 +90,8 @@ func (a *app) newToolShow() *cobra.Command {
 			}{t, t.Schema()})
 		},
 	}
+	cmd.Flags().BoolVar(&function, "function", false, "in the form in which APIs of models take functions")
+	return cmd
 }
 
 func (a *app) newToolCall() *cobra.Command {

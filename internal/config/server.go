@@ -52,9 +52,9 @@ type Server struct {
 	// of which must have signed that of the directory. Default: none, Let's Encrypt, and
 	// those that the machine trusts.
 	ACMEEmail, ACMEDirectory, ACMECA string
-	// Keyless lets whoever connects over TCP from this machine to a loopback address
-	// in without a key, as the administrator "local". Default: true; for root false,
-	// since every user of the machine would get at what only root may.
+	// Keyless lets programs of the server's own user, and of root, that connect over TCP
+	// from this machine to a loopback address in without a key, as the administrator
+	// "local". Default: true; for root false, since its programs have the socket.
 	Keyless bool
 	// MaxBody is how many bytes a request that is no file may have. At least 4 KiB.
 	// Default: 4 MiB.

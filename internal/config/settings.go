@@ -108,8 +108,7 @@ func serverSettings() []setting {
 		define(KeyNames, func(c *Config) *[]string { return &c.Server.Names }, setNames,
 			"Host names by which clients call the server. A request for another name is refused, so that web pages cannot reach it by names of their own."),
 		define(KeyKeyless, func(c *Config) *bool { return &c.Server.Keyless }, setBool,
-			"Whether programs on this machine may use a loopback address without a key, as the administrator `local`. "+
-				"Turn it off where other users of the machine are not trusted.").by("`true`; for root `false`"),
+			"Whether programs of the server's own user, and of root, may use a loopback address without a key, as the administrator `local`.").by("`true`; for root `false`"),
 		define(KeyMaxBody, func(c *Config) *int64 { return &c.Server.MaxBody }, sizeOf(4<<10, "4k", `"4m"`),
 			"The largest request that is no file. At least 4k."),
 		define(KeyMaxConnections, func(c *Config) *int { return &c.Server.MaxConnections }, numberOf("connections", 1, 1<<20),

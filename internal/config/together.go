@@ -11,7 +11,7 @@ func (l *loader) fillServer() {
 	if l.cfg.RuntimeDir != "" {
 		fill(&l.cfg.Server.Socket, filepath.Join(l.cfg.RuntimeDir, "sandpit.sock"))
 	}
-	// What root's server shows of the machine, every user of it would reach.
+	// What root's server shows of the machine should take more than a connection; root has the socket.
 	if !l.cfg.Explicit(KeyKeyless) && l.opts.UID == 0 {
 		l.cfg.Server.Keyless = false
 	}

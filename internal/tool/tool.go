@@ -74,6 +74,23 @@ type Tool struct {
 // Schema describes the input as JSON schema.
 func (t Tool) Schema() *jsonschema.Schema { return t.schema.Schema() }
 
+// Function is a tool as the APIs of models take it, in the form that OpenAI's began with.
+type Function struct {
+	Type     string `json:"type"` // "function"
+	Function struct {
+		Name        string             `json:"name"`
+		Description string             `json:"description"`
+		Parameters  *jsonschema.Schema `json:"parameters"`
+	} `json:"function"`
+}
+
+// Function describes the tool for a model.
+func (t Tool) Function() Function {
+	f := Function{Type: "function"}
+	f.Function.Name, f.Function.Description, f.Function.Parameters = t.Name, t.Description, t.Schema()
+	return f
+}
+
 // body is what a tool does with an input of a type.
 type body interface {
 	schema() (*jsonschema.Schema, error)

@@ -117,6 +117,9 @@ func testFiles(t *testing.T, k kit) {
 	k.want("shell_exec", fields{"command": "head -c 100000 /dev/zero > big"})
 	k.refused("file_download", fields{"path": "big"}, sandpit.Exhausted)
 
+	k.want("file_write", fields{"file": "workspacefoo/a", "content": "x"})
+	k.want("file_write", fields{"file": "/workspace/files/b/../c", "content": "x"})
+	k.want("shell_exec", fields{"command": "ls workspacefoo c"}, "c\n", "workspacefoo:\na")
 	k.want("file_write", fields{"file": "d/e/f.txt", "content": "x"})
 	k.want("file_write", fields{"file": "d/.hidden", "content": "x"})
 	if r := k.want("file_list", fields{"path": "d", "recursive": true}, "e/\n", "e/f.txt  1 bytes", "2 in all"); strings.Contains(r.Text, "hidden") {
