@@ -132,7 +132,7 @@ func TestSecretsOfThePool(t *testing.T) {
 	t.Parallel()
 	const secret = "opensesame-of-the-pool-4Rt7" // other tests look for theirs at the same time
 	cfg, r, c := templateServer(t, "[[pool]]", "image = '"+busyboxRoot(t)+"'", "size = 1")
-	spec := sandpit.Spec{Image: sandpit.Image(cfg.Pools[0].Image)}
+	spec := sandpit.Spec{Image: cfg.Pools[0].Image}
 	given := claimed(t, c, client.CreateRequest{Spec: spec, Secrets: map[string]string{"TOKEN": secret}})
 	if got := shell(t, given, tellsSecret); got != "27 opensesame" {
 		t.Errorf("what was claimed has %q", got)
