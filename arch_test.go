@@ -89,6 +89,7 @@ var arrows = map[string][]string{
 	"internal/testdocker":      {"internal/testengine"},
 	"internal/testengine":      {"."},
 	"internal/testgvisor":      {".", "internal/image", "internal/testengine", "provider/gvisor"},
+	"internal/testserver":      {"internal/testengine"},
 	"internal/testuser":        {},
 	"internal/tether":          {},
 	"internal/tlscert":         {"."},

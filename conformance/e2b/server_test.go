@@ -1,7 +1,6 @@
 package e2b_test
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -10,15 +9,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
-	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/sandpit-dev/sandpit/internal/testengine"
+	"github.com/sandpit-dev/sandpit/internal/testserver"
 )
 
 // long is how long anything may take that is not under test.
@@ -51,60 +48,18 @@ func newServerBy(tb testing.TB, launcher []string, settings ...string) *server {
 	s.environ = append(testengine.Environ(dir),
 		"SANDPIT_SERVER_LISTEN=127.0.0.1:0", "SANDPIT_SERVER_KEYLESS=false", "SANDPIT_SERVER_DRAIN=1", "SANDPIT_E2B_TEMPLATES=code=host base="+string(buildImage(tb)))
 	s.environ = append(s.environ, settings...)
-	log := &lines{}
-	args := append(slices.Clone(launcher), s.program, "serve")
-	cmd := exec.CommandContext(context.WithoutCancel(tb.Context()), args[0], args[1:]...)
-	cmd.Env, cmd.Stderr = s.environ, log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	out, err := cmd.StdoutPipe()
-	if err == nil {
-		err = cmd.Start()
-	}
-	if err != nil {
-		tb.Fatal(err)
-	}
-	rest := make(chan struct{})
+	process := testserver.Start(tb, s.environ, launcher...)
 	tb.Cleanup(func() {
 		if s.key != "" {
 			s.killAll(tb)
 		}
-		_ = cmd.Process.Signal(syscall.SIGTERM) // it may have ended
-		<-rest
-		if err := cmd.Wait(); err != nil {
-			tb.Errorf("the server: %v\n%s", err, log)
-		}
+		process.End(tb, syscall.SIGTERM)
 		s.awaitEngines(tb)
 	})
-	first, err := bufio.NewReader(out).ReadString('\n')
-	go func() {
-		defer close(rest)
-		_, _ = io.Copy(io.Discard, out) // it ends with the server
-	}()
-	if err != nil {
-		tb.Fatalf("the server does not start: %v\n%s", err, log)
-	}
-	s.url = regexp.MustCompile(`https?://[0-9.:]+`).FindString(first)
+	s.url = process.URL
 	s.domain = "localhost:" + s.url[strings.LastIndexByte(s.url, ':')+1:]
 	s.key = strings.TrimSpace(s.command(tb, "key", "create", "-q", "--owner", "e2b", "--admin"))
 	return s
-}
-
-// lines takes concurrent writes.
-type lines struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *lines) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(b)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
 }
 
 // command runs sandpit as somebody at the server's machine does.

@@ -112,7 +112,7 @@ func fromEnviron(t *testing.T, name string, usual int) int {
 // open is how many descriptors the server has.
 func (s *server) open(t *testing.T) int {
 	t.Helper()
-	list, err := os.ReadDir(filepath.Join("/proc", strconv.Itoa(s.cmd.Process.Pid), "fd"))
+	list, err := os.ReadDir(filepath.Join("/proc", strconv.Itoa(s.process.PID()), "fd"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -150,7 +150,7 @@ func (s *server) goroutines(t *testing.T, admin string) int {
 // resident is how much memory the server has, in bytes.
 func (s *server) resident(t *testing.T) int {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(s.cmd.Process.Pid), "statm"))
+	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(s.process.PID()), "statm"))
 	if err != nil {
 		t.Fatal(err)
 	}

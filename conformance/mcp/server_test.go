@@ -1,16 +1,12 @@
 package mcp_test
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"io"
 	"net/http"
-	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -20,6 +16,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/client"
 	"github.com/sandpit-dev/sandpit/internal/testengine"
+	"github.com/sandpit-dev/sandpit/internal/testserver"
 )
 
 // server is a sandpit server, as anybody starts it. It can be ended and started again.
@@ -27,11 +24,10 @@ type server struct {
 	dir      string
 	settings []string
 
-	url   string
-	admin *client.Client // by the server's socket
-	cmd   *exec.Cmd
-	rest  chan struct{} // closed when the server's output has ended
-	log   *lines
+	url     string
+	admin   *client.Client     // by the server's socket
+	process *testserver.Server // nil: it has ended
+	log     *testserver.Log
 
 	transport *http.Transport // of all clients
 }
@@ -56,59 +52,18 @@ func newServer(tb testing.TB, settings ...string) *server {
 
 func (s *server) start(tb testing.TB) {
 	tb.Helper()
-	s.log, s.rest = &lines{}, make(chan struct{})
-	s.cmd = exec.CommandContext(context.WithoutCancel(tb.Context()), testengine.Path(tb), "serve")
-	s.cmd.Env, s.cmd.Stderr = s.settings, s.log
-	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	out, err := s.cmd.StdoutPipe()
-	if err == nil {
-		err = s.cmd.Start()
-	}
-	if err != nil {
-		tb.Fatal(err)
-	}
-	reader := bufio.NewReader(out)
-	first, err := reader.ReadString('\n')
-	go func() {
-		defer close(s.rest)
-		_, _ = io.Copy(io.Discard, reader) // it ends with the server
-	}()
-	if err != nil {
-		tb.Fatalf("the server does not start: %v\n%s", err, s.log)
-	}
-	s.url = regexp.MustCompile(`https?://[0-9.:]+`).FindString(first)
+	s.process = testserver.Start(tb, s.settings)
+	s.url, s.log = s.process.URL, s.process.Log
 }
 
 // end ends the server, which complains about nothing unless it is killed.
 func (s *server) end(tb testing.TB, how syscall.Signal) {
 	tb.Helper()
-	if s.cmd == nil {
+	if s.process == nil {
 		return
 	}
-	_ = s.cmd.Process.Signal(how) // it may have ended
-	<-s.rest
-	if err := s.cmd.Wait(); err != nil && how != syscall.SIGKILL {
-		tb.Errorf("the server: %v\n%s", err, s.log)
-	}
-	s.cmd = nil
-}
-
-// lines takes concurrent writes.
-type lines struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *lines) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(b)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
+	s.process.End(tb, how)
+	s.process = nil
 }
 
 // key makes a key of an owner.

@@ -338,3 +338,17 @@ func names(list []client.Image) string {
 	}
 	return strings.Join(all, " ")
 }
+
+// TestDoctorOnDocker notes that there is no engine, which is no reason to worry where
+// another provider makes the sandboxes.
+func TestDoctorOnDocker(t *testing.T) {
+	t.Parallel()
+	for _, provider := range []string{nameGVisor, nameDocker} {
+		cfg := configured(t, "[docker]", "host = 'unix:///nowhere/sock'")
+		cfg.Provider = provider
+		got := examineDocker(t.Context(), cfg)
+		if got.Failed || !strings.Contains(got.Text, "cannot be used") || got.Hint == "" || strings.Contains(got.Hint, "does not need it") != (provider == nameGVisor) {
+			t.Errorf("%s: %+v", provider, got)
+		}
+	}
+}

@@ -41,6 +41,7 @@ func examineDocker(ctx context.Context, cfg config.Config) Finding {
 	text, err := askDocker(ctx, cfg)
 	if err != nil {
 		f.Text = "provider docker cannot be used: " + err.Error()
+		f.Hint = "provider " + cfg.Provider + " does not need it; for containers as sandboxes start an engine, or name one by docker.host"
 		if cfg.Provider == nameDocker {
 			f.Hint = sandpit.HintOf(err)
 		}

@@ -2,7 +2,11 @@ package testdocker
 
 import (
 	"context"
+	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -60,4 +64,33 @@ func Remove(tb testing.TB, container string) {
 	if _, err := Client(tb).ContainerRemove(tb.Context(), container, client.ContainerRemoveOptions{Force: true}); err != nil {
 		tb.Fatal(err)
 	}
+}
+
+// Describe returns all that the engine tells of its containers and images.
+func Describe(tb testing.TB) string {
+	tb.Helper()
+	c := Client(tb)
+	containers, err := c.ContainerList(tb.Context(), client.ContainerListOptions{All: true})
+	if err != nil || len(containers.Items) == 0 {
+		tb.Fatalf("containers: %v, %v", containers, err)
+	}
+	var text strings.Builder
+	for _, one := range containers.Items {
+		if about, err := c.ContainerInspect(tb.Context(), one.ID, client.ContainerInspectOptions{}); err == nil { // else it was removed meanwhile
+			text.Write(about.Raw)
+		}
+	}
+	images, err := c.ImageList(tb.Context(), client.ImageListOptions{All: true})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	fmt.Fprintf(&text, "%+v", images)
+	return text.String()
+}
+
+// DataDir returns the directory of all files of an engine that the tests have started.
+func DataDir(tb testing.TB) (dir string, private bool) {
+	tb.Helper()
+	dir, private = strings.CutSuffix(strings.TrimPrefix(Host(tb), "unix://"), "/sock")
+	return filepath.Join(dir, "data"), private && os.Getenv(HostVariable) == ""
 }
