@@ -46,7 +46,7 @@ func TestCodeServer(t *testing.T) {
 	if b.Status != sandpit.BuildReady || b.Snapshot != "" {
 		t.Fatalf("%+v\n%s", b, log)
 	}
-	t.Logf("built in %v", time.Since(begun))
+	t.Logf("built in %v, %d MB", time.Since(begun), b.Size>>20)
 	begun = time.Now()
 	mine := made(t, c, sandpit.Spec{Image: "template:code-server"})
 	t.Logf("a sandbox whose editor answers after %v", time.Since(begun))
@@ -64,7 +64,7 @@ func TestCodeServer(t *testing.T) {
 	}
 	visitEditor(t, r, mine, password)
 	visitEditor(t, r, yours, "xyzzy-plugh")
-	shell(t, mine, `pkill -f out/node/entry.js; sleep 1; for i in $(seq 120); do ! curl -sf http://127.0.0.1:8080/healthz || exit 0; sleep 0.5; done; exit 1`)
+	shell(t, mine, `pkill -f '[o]ut/node/entry.js'; sleep 1; for i in $(seq 120); do ! curl -sf http://127.0.0.1:8080/healthz || exit 0; sleep 0.5; done; exit 1`)
 	if got := shell(t, mine, "grep -c 'is started again in 1 s' ~/.local/state/code-server/log"); got != "1" {
 		t.Errorf("its log says %s times that it is started again", got)
 	}
@@ -92,6 +92,18 @@ func keepPackages(t *testing.T, cacheDir string) {
 	}
 }
 
+// showing has every request show the token of a preview.
+type showing struct {
+	token string
+	http.RoundTripper
+}
+
+func (s showing) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	r.Header.Set("Sandpit-Preview-Token", s.token)
+	return s.RoundTripper.RoundTrip(r)
+}
+
 func visitEditor(t *testing.T, r *running, s *client.Sandbox, password string) {
 	t.Helper()
 	var u wire.PreviewURL
@@ -102,12 +114,22 @@ func visitEditor(t *testing.T, r *running, s *client.Sandbox, password string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	browser := &http.Client{Jar: jar, Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+	browser := &http.Client{Jar: jar, Transport: showing{u.Token, &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
 		_, port, _ := net.SplitHostPort(address)
 		return new(net.Dialer).DialContext(ctx, network, net.JoinHostPort("127.0.0.1", port))
-	}}}
-	page := func(resp *http.Response, err error) string {
+	}}}}
+	page := func(address string, form url.Values) string {
 		t.Helper()
+		method := http.MethodGet
+		if form != nil {
+			method = http.MethodPost
+		}
+		req, err := http.NewRequestWithContext(t.Context(), method, address, strings.NewReader(form.Encode()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		resp, err := browser.Do(req)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -119,7 +141,7 @@ func visitEditor(t *testing.T, r *running, s *client.Sandbox, password string) {
 		return string(text)
 	}
 	const login, wrong, editor = "<title>code-server login</title>", "Incorrect password", "vscode-workbench-web-configuration"
-	if got := page(browser.Get(u.URL)); !strings.Contains(got, login) {
+	if got := page(u.URL, nil); !strings.Contains(got, login) {
 		t.Errorf("without a password: %.500s", got)
 	}
 	where, err := url.Parse(u.URL)
@@ -129,8 +151,8 @@ func visitEditor(t *testing.T, r *running, s *client.Sandbox, password string) {
 	where.RawQuery, where.Path = "", "/"
 	socket := func() int {
 		header := http.Header{"Origin": {where.Scheme + "://" + where.Host}}
-		conn, resp, err := websocket.Dial(t.Context(), where.String()+"?reconnectionToken=7d4c6c3e-36b1-4f4b-9d7c-2f6f0c6e7a11&reconnection=false&skipWebSocketFrames=false",
-			&websocket.DialOptions{HTTPClient: browser, HTTPHeader: header})
+		target := where.String() + "?reconnectionToken=7d4c6c3e-36b1-4f4b-9d7c-2f6f0c6e7a11&reconnection=false&skipWebSocketFrames=false"
+		conn, resp, err := websocket.Dial(t.Context(), target, &websocket.DialOptions{HTTPClient: browser, HTTPHeader: header}) //nolint:bodyclose // Dial has closed it
 		if err == nil {
 			_ = conn.CloseNow()
 		}
@@ -144,10 +166,10 @@ func visitEditor(t *testing.T, r *running, s *client.Sandbox, password string) {
 	}
 	enter := *where
 	enter.Path = "/login"
-	if got := page(browser.PostForm(enter.String(), url.Values{"password": {"xyzzy"}})); !strings.Contains(got, wrong) {
+	if got := page(enter.String(), url.Values{"password": {"xyzzy"}}); !strings.Contains(got, wrong) {
 		t.Errorf("with a wrong password: %.500s", got)
 	}
-	if got := page(browser.PostForm(enter.String(), url.Values{"password": {password}})); !strings.Contains(got, editor) {
+	if got := page(enter.String(), url.Values{"password": {password}}); !strings.Contains(got, editor) {
 		t.Errorf("with the password: %.500s", got)
 	}
 	if status := socket(); status != http.StatusSwitchingProtocols {
