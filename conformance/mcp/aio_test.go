@@ -162,7 +162,7 @@ func aioFiles(a aio) {
 		a.Errorf("download: %d %q", status, text)
 	}
 	a.ask("GET /v1/file/download", 422)
-	if status, text := a.send(http.MethodPost, "/v1/file/write", "application/json", strings.NewReader(`{"file": "`+strings.Repeat("x", 17<<20))); status != 422 {
+	if status, text := a.send(http.MethodPost, "/v1/file/write", "application/json", strings.NewReader(`{"file": "`+strings.Repeat("x", 17<<20))); status != 400 {
 		a.Errorf("a body of 17 MiB: %d %.300s", status, text)
 	}
 }

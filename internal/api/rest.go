@@ -1,9 +1,12 @@
 package api
 
 import (
+	"errors"
 	"io"
 	"net/http"
 	"time"
+
+	"github.com/sandpit-dev/sandpit"
 )
 
 const (
@@ -11,7 +14,28 @@ const (
 	restLimit = 5 * time.Second
 	// restMost is how many bytes of it are read.
 	restMost = 256 << 20
+	// wholeLimit is how long a body may take that is read as a whole.
+	wholeLimit = 60 * time.Second
 )
+
+// Whole reads the body of a request of up to most bytes, which must come within a minute, so that nobody else has to:
+// a limit of reading that is left while the request goes on would end it. Invalid: it is larger, or breaks off.
+func Whole(w http.ResponseWriter, r *http.Request, most int64) ([]byte, error) {
+	if r.Body == nil || r.Body == http.NoBody {
+		return nil, nil
+	}
+	control := http.NewResponseController(w)
+	_ = control.SetReadDeadline(time.Now().Add(wholeLimit)) // what cannot have one needs none
+	text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, most))
+	_ = control.SetReadDeadline(time.Time{})
+	if large, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		return nil, sandpit.Errorf(sandpit.Invalid, "the request is larger than %d bytes", large.Limit)
+	}
+	if err != nil {
+		return nil, sandpit.Errorf(sandpit.Invalid, "the request does not come as a whole")
+	}
+	return text, nil
+}
 
 // BoundRest has what is left of a body come soon, or never: who reads it after the answer,
 // if only the HTTP server itself, waits for 5 seconds.

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/base64"
 	"encoding/json"
+	"net/http"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/tool"
@@ -226,7 +227,7 @@ func browserScreenshot(c *call) (any, string, error) {
 		return nil, "", sandpit.Errorf(sandpit.Internal, "the browser gives %d pictures", len(r.Images))
 	}
 	c.w.Header().Set("Content-Type", r.Images[0].MIME)
-	c.write(r.Images[0].Data)
+	c.write(http.StatusOK, r.Images[0].Data)
 	return nil, "", nil
 }
 
@@ -272,7 +273,7 @@ func browserAction(c *call) (any, string, error) {
 	text, err := json.Marshal(map[string]string{"status": "success", "action_performed": in.Action})
 	if err == nil {
 		c.w.Header().Set("Content-Type", "application/json")
-		c.write(text)
+		c.write(http.StatusOK, text)
 	}
 	return nil, "", err
 }

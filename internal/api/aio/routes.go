@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/sandpit-dev/sandpit"
 )
@@ -320,14 +321,15 @@ func fileDownload(c *call) (any, string, error) {
 	}
 	c.w.Header().Set("Content-Type", "application/octet-stream")
 	c.w.Header().Set("Content-Disposition", "attachment")
-	c.write(data)
+	c.write(http.StatusOK, data)
 	return nil, "", nil
 }
 
-// write answers with data that is no envelope.
-func (c *call) write(data []byte) {
+// write writes the answer, which the client must read in a limited time.
+func (c *call) write(status int, data []byte) {
 	c.answered = true
-	c.w.WriteHeader(http.StatusOK)
+	_ = http.NewResponseController(c.w).SetWriteDeadline(time.Now().Add(answerLimit)) // what cannot have one needs none
+	c.w.WriteHeader(status)
 	_, _ = c.w.Write(data) // a client that has gone is nobody's business
 }
 

@@ -9,10 +9,12 @@
 package aio
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"sync"
@@ -31,10 +33,9 @@ const (
 	// rest is how long a session lasts without a request, sweep how often that is looked at.
 	rest  = 30 * time.Minute
 	sweep = time.Minute
-	// maxBody bounds the body of a request, in bytes, bodyLimit the time it may take, and
-	// answerLimit that of reading an answer.
+	// maxBody bounds the body of a request, in bytes, and answerLimit the time of reading
+	// an answer.
 	maxBody     = 16 << 20
-	bodyLimit   = 60 * time.Second
 	answerLimit = 60 * time.Second
 )
 
@@ -183,9 +184,11 @@ func (s *Server) Register(mux *http.ServeMux) {
 
 // serve answers a request. An error is about the sandbox or who asks, and not about what was to be done.
 func (s *Server) serve(w http.ResponseWriter, r *http.Request, h handler) error {
-	control := http.NewResponseController(w)
-	_ = control.SetReadDeadline(time.Now().Add(bodyLimit)) // what cannot have one needs none
-	r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+	body, err := api.Whole(w, r, maxBody)
+	if err != nil {
+		return err
+	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
 	held, err := api.Use(r.Context(), s.o.Manager, sandpit.ID(r.PathValue("sandbox")))
 	if err != nil {
 		return err
@@ -202,8 +205,6 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, h handler) error 
 	defer s.leave(b)
 	c := &call{server: s, box: b, r: r.WithContext(held.Context()), w: w}
 	data, message, err := h(c)
-	_ = control.SetReadDeadline(time.Time{})
-	_ = control.SetWriteDeadline(time.Now().Add(answerLimit))
 	if why := context.Cause(held.Context()); err != nil && sandpit.CodeOf(why) == sandpit.Gone {
 		return why
 	}
@@ -263,8 +264,7 @@ func (c *call) answer(data any, message string, err error) error {
 		return sandpit.Errorf(sandpit.Internal, "write the answer: %w", err)
 	}
 	c.w.Header().Set("Content-Type", "application/json")
-	c.w.WriteHeader(status)
-	_, _ = c.w.Write(append(text, '\n')) // a client that has gone is nobody's business
+	c.write(status, append(text, '\n'))
 	return nil
 }
 

@@ -13,7 +13,6 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -55,12 +54,8 @@ type Options struct {
 	Log *slog.Logger
 }
 
-// bodyLimit is how long the body of a request may take to come, and answerLimit how long a
-// client may take to read a part of an answer.
-const (
-	bodyLimit   = 60 * time.Second
-	answerLimit = 30 * time.Second
-)
+// answerLimit is how long a client may take to read a part of an answer.
+const answerLimit = 30 * time.Second
 
 // Server has the sessions. All methods may be called concurrently.
 type Server struct {
@@ -144,7 +139,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) error {
 	if err := s.checkOrigin(r); err != nil {
 		return err
 	}
-	body, err := whole(w, r)
+	body, err := api.Whole(w, r, mcp.MaxMessage)
 	if err != nil {
 		return err
 	}
@@ -334,24 +329,6 @@ func saysHello(body []byte) bool {
 		list = append(list, one)
 	}
 	return slices.ContainsFunc(list, func(m message) bool { return m.Method == "initialize" })
-}
-
-// whole reads the body of a request in a limited time, so that nobody else has to.
-func whole(w http.ResponseWriter, r *http.Request) ([]byte, error) {
-	if r.Body == nil || r.Body == http.NoBody {
-		return nil, nil
-	}
-	control := http.NewResponseController(w)
-	_ = control.SetReadDeadline(time.Now().Add(bodyLimit)) // what cannot have one needs none
-	text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, mcp.MaxMessage))
-	_ = control.SetReadDeadline(time.Time{})
-	if large, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		return nil, sandpit.Errorf(sandpit.Invalid, "the request is larger than %d bytes", large.Limit)
-	}
-	if err != nil {
-		return nil, sandpit.Errorf(sandpit.Invalid, "the request does not come as a whole")
-	}
-	return text, nil
 }
 
 // untilDraining is a context that ends with ctx, or when the server is about to: who only
