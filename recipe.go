@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"path"
 	"regexp"
 	"slices"
 	"strconv"
@@ -33,6 +34,10 @@ type Recipe struct {
 	// Start is a command of the image's shell that runs in every sandbox of the template
 	// when that is handed out. Default: none.
 	Start string `json:"start,omitempty"`
+	// StartAnew has Start run in each sandbox from its beginning. Default: where sandboxes
+	// can be saved it has run once, and all go on from there; what it has made up until
+	// then, such as keys, is the same in all.
+	StartAnew bool `json:"start_anew,omitempty"`
 	// Ready says when Start is far enough. Default: at once.
 	Ready Ready `json:"ready,omitzero"`
 	// Resources are the limits of sandboxes that ask for no others. Default: those of any
@@ -54,8 +59,8 @@ type RecipeBuild struct {
 	Resources Resources `json:"resources,omitzero"`
 }
 
-// RecipeStep is one thing that is done. Exactly one of Run, Copy, Env, WorkDir and User
-// is set.
+// RecipeStep is one thing that is done. Exactly one of Run, Copy, NPM, Env, WorkDir and
+// User is set.
 type RecipeStep struct {
 	// Run is a program and its arguments. It must exit 0.
 	Run []string `json:"run,omitempty"`
@@ -70,6 +75,8 @@ type RecipeStep struct {
 	Fresh bool `json:"fresh,omitempty"`
 	// Copy brings in files.
 	Copy *RecipeCopy `json:"copy,omitempty"`
+	// NPM brings in packages of npm.
+	NPM *RecipeNPM `json:"npm,omitempty"`
 	// Env, WorkDir and User count from here on, in sandboxes of the template too. In them
 	// ${NAME} stands for the value that Env, or the base, has for it so far.
 	Env     map[string]string `json:"env,omitempty"`
@@ -92,6 +99,16 @@ type RecipeCopy struct {
 	GID int `json:"gid,omitempty"`
 	// Mode is what all copied files get. Default: that of each.
 	Mode int64 `json:"mode,omitempty"`
+}
+
+// RecipeNPM brings packages of npm into the image. They are fetched by who builds, by the
+// digests that the lock file has, and no script of theirs runs.
+type RecipeNPM struct {
+	// Lock is the text of package-lock.json, of npm 7 or newer. What is in it for
+	// development or for other systems is left out. At most 1 MiB.
+	Lock string `json:"lock"`
+	// To is the directory in which node_modules is made. It is absolute.
+	To string `json:"to"`
 }
 
 // Ready is a question that is asked until the answer is yes. At most one of Command,
@@ -135,6 +152,7 @@ const (
 	maxSteps     = 1000
 	maxVariables = 100
 	maxLine      = 64 << 10 // bytes of a command
+	maxLock      = 1 << 20  // bytes
 )
 
 // String is the step as people write it.
@@ -146,6 +164,8 @@ func (s RecipeStep) String() string {
 		return "run " + strings.Join(s.Run, " ")
 	case s.Copy != nil:
 		return "copy " + strings.Join(s.Copy.From, " ") + " to " + s.Copy.To
+	case s.NPM != nil:
+		return "npm packages to " + s.NPM.To
 	case s.WorkDir != "":
 		return "workdir " + s.WorkDir
 	case s.User != "":
@@ -192,6 +212,9 @@ func (r Recipe) Validate() error {
 	if len(r.Start) > maxLine {
 		return Errorf(Invalid, "start: %d bytes, want at most %d", len(r.Start), maxLine)
 	}
+	if r.StartAnew && r.Start == "" {
+		return Errorf(Invalid, "start_anew: there is no start that it could be about")
+	}
 	if err := r.Ready.validate(r.Start != ""); err != nil {
 		return fmt.Errorf("ready: %w", err)
 	}
@@ -208,18 +231,22 @@ func (s RecipeStep) Where(i int) string {
 
 func (s RecipeStep) validate() error {
 	set := 0
-	for _, is := range []bool{len(s.Run) > 0, s.Copy != nil, len(s.Env) > 0, s.WorkDir != "", s.User != ""} {
+	for _, is := range []bool{len(s.Run) > 0, s.Copy != nil, s.NPM != nil, len(s.Env) > 0, s.WorkDir != "", s.User != ""} {
 		if is {
 			set++
 		}
 	}
 	switch {
 	case set != 1:
-		return Errorf(Invalid, "want one of run, copy, env, workdir and user, and there are %d", set)
+		return Errorf(Invalid, "want one of run, copy, npm, env, workdir and user, and there are %d", set)
 	case len(s.Run) == 0 && (len(s.Secrets) > 0 || s.RunUser != ""):
 		return Errorf(Invalid, "only a step that runs a command can have secrets")
 	case s.Copy != nil && (len(s.Copy.From) == 0 || s.Copy.To == ""):
 		return Errorf(Invalid, "copy: what or where to is missing")
+	case s.NPM != nil && (s.NPM.Lock == "" || !path.IsAbs(s.NPM.To)):
+		return Errorf(Invalid, "npm: the lock file is missing, or the directory is not absolute")
+	case s.NPM != nil && len(s.NPM.Lock) > maxLock:
+		return Errorf(Invalid, "npm: a lock file of %d bytes, want at most %d", len(s.NPM.Lock), maxLock)
 	}
 	for _, name := range slices.Concat(s.Secrets, slices.Sorted(maps.Keys(s.Env))) {
 		if !envPattern.MatchString(name) {

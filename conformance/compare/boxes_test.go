@@ -219,6 +219,12 @@ func limitProbes() []probe {
 			want: "refused: invalid",
 			do:   refusedLimit,
 		},
+		{
+			name:   "a sandbox of a template",
+			gvisor: "refused: not_found", docker: "refused: unsupported",
+			why: "templates are built in gVisor's sandboxes, and there is none of the name here; a docker engine has none, and asks no registry for it",
+			do:  template,
+		},
 	}
 }
 
@@ -291,6 +297,12 @@ func afterTheEnd(t *testing.T, p *place) string {
 	_, err = box.Guest().Stat(within(t), "", "/")
 	_, attached := p.provider.Attach(within(t), box.Handle())
 	return fmt.Sprint("a reason: ", exit.Reason != "", ", a call ", failure(err), ", attach ", failure(attached))
+}
+
+func template(t *testing.T, p *place) string {
+	t.Helper()
+	_, err := p.provider.Create(within(t), sandpit.NewID(), sandpit.Spec{Image: "template:none"})
+	return failure(err)
 }
 
 func refusedLimit(t *testing.T, p *place) string {

@@ -39,9 +39,37 @@ test('getInfo tells what was asked for', async () => {
   const left = info.endAt.getTime() - begin
   assert.ok(left > 60_000 && left < 600_000, `ends in ${left} ms`)
   assert.ok(info.startedAt.getTime() < Date.now() + 60_000)
-  const env = await box.commands.run('echo $GLOBAL $E2B_SANDBOX; whoami; pwd')
-  assert.equal(env.stdout, 'yes true\nuser\n/home/user\n')
+  const env = await box.commands.run('echo $GLOBAL; whoami; pwd')
+  assert.equal(env.stdout, 'yes\nuser\n/home/user\n')
 })
+
+test('programs find out where they are', async () => {
+  const origin = await create('base', { envs: { E2B_SANDBOX_ID: 'somebody else', KEPT: 'yes' } })
+  await knowsItself(origin, 'base')
+  await origin.pause()
+  await knowsItself(await Sandbox.connect(origin.sandboxId), 'base')
+  await origin.pause({ keepMemory: false })
+  await knowsItself(await Sandbox.connect(origin.sandboxId), 'base')
+  assert.equal((await origin.commands.run('echo $KEPT')).stdout, 'yes\n')
+  const [twin] = await origin.fork()
+  made.push(twin)
+  await knowsItself(twin, 'base')
+  await knowsItself(origin, 'base')
+  const { snapshotId } = await origin.createSnapshot()
+  try {
+    await knowsItself(await create(snapshotId), snapshotId)
+  } finally {
+    await Sandbox.deleteSnapshot(snapshotId)
+  }
+})
+
+// knowsItself looks for what E2B's sandboxes tell their programs.
+async function knowsItself(box, template) {
+  const seen = await box.commands.run(
+    'echo $E2B_SANDBOX $E2B_SANDBOX_ID $E2B_TEMPLATE_ID; cd /run/e2b; ls -A; for f in .E2B_*; do cat $f; echo; done')
+  const [id, names] = [box.sandboxId, ['.E2B_SANDBOX', '.E2B_SANDBOX_ID', '.E2B_TEMPLATE_ID']]
+  assert.deepEqual(seen.stdout.trim().split('\n'), [`true ${id} ${template}`, ...names, 'true', id, template])
+}
 
 test('setTimeout shortens and lengthens, connect only lengthens', async () => {
   const box = await create('base', { timeoutMs: 600_000 })

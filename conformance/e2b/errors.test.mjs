@@ -48,6 +48,20 @@ const table = {
   'info of what is not there': [(box) => box.files.getInfo('/no/such'), FileNotFoundError],
   'watch what is not there': [(box) => box.files.watchDir('/no/such', () => {}), FileNotFoundError],
   'watch a file': [(box) => box.files.watchDir('/etc/passwd', () => {}), InvalidArgumentError],
+  'write to a directory': [(box) => box.files.write('/tmp', 'x'), InvalidArgumentError],
+  'one file twice': [(box) => box.files.writeFiles([{ path: '/tmp/a', data: 'a' }, { path: '/tmp/a', data: 'b' }]), InvalidArgumentError, /twice/],
+  'one of several files': [(box) => box.files.writeFiles([{ path: '/tmp/a', data: 'a' }, { path: '/etc/passwd/x', data: 'b' }]), InvalidArgumentError],
+  'a name that is too long': [(box) => box.files.write(`/tmp/${'n'.repeat(300)}`, 'x'), InvalidArgumentError],
+  'a path that is too long': [(box) => box.files.read(`/tmp/${'n/'.repeat(5000)}x`), InvalidArgumentError],
+  'a path with a zero byte': [(box) => box.files.read('/tmp/a\0b'), InvalidArgumentError],
+  'a link to itself': [async (box) => { await box.commands.run('ln -sfn /tmp/loop /tmp/loop'); await box.files.read('/tmp/loop') }, InvalidArgumentError],
+  'a device': [(box) => box.files.read('/dev/full'), InvalidArgumentError],
+  'a pipe that nobody writes to': [async (box) => { await box.commands.run('mkfifo -m 666 /tmp/pipe'); await box.files.read('/tmp/pipe') }, InvalidArgumentError],
+  'a directory below a file': [(box) => box.files.makeDir('/etc/passwd/x'), InvalidArgumentError],
+  'a directory in place of a file': [(box) => box.files.makeDir('/etc/passwd'), InvalidArgumentError],
+  'a directory into itself': [async (box) => { await box.files.makeDir('/tmp/in'); await box.files.rename('/tmp/in', '/tmp/in/itself') }, InvalidArgumentError],
+  'a file in place of a directory': [async (box) => { await box.files.write('/tmp/f', ''); await box.files.rename('/tmp/f', '/usr') }, InvalidArgumentError],
+  'a list of no depth': [(box) => box.files.list('/tmp', { depth: 0 }), InvalidArgumentError],
   'write below a file': [(box) => box.files.write('/etc/passwd/x', 'y'), InvalidArgumentError],
   'files of an unknown user': [(box) => box.files.read('/etc/passwd', { user: 'who' }), AuthenticationError],
   'a file for an unknown user': [(box) => box.files.write('/tmp/x', 'y', { user: 'who' }), AuthenticationError],
@@ -55,6 +69,10 @@ const table = {
   'a command of an unknown user': [(box) => box.commands.run('true', { user: 'who' }), AuthenticationError, /invalid username: 'who'/],
   'a terminal of an unknown user': [(box) => box.pty.create({ ...silent, user: 'who' }), AuthenticationError],
   'a command in no directory': [(box) => box.commands.run('true', { cwd: '/no/such' }), InvalidArgumentError],
+  'a command in a file': [(box) => box.commands.run('true', { cwd: '/etc/passwd' }), InvalidArgumentError],
+  'a command with a zero byte': [(box) => box.commands.run('echo a\0b'), InvalidArgumentError],
+  'a command of megabytes': [(box) => box.commands.run(`true ${'x'.repeat(3 << 20)}`), InvalidArgumentError],
+  'a variable that is none': [(box) => box.commands.run('true', { envs: { 'A=B': 'x' } }), InvalidArgumentError],
   'a command that fails': [(box) => box.commands.run('exit 7'), CommandExitError, /7/],
   'a command that is not there': [(box) => box.commands.run('no-such-command'), CommandExitError, /127/],
   'a command that takes too long': [(box) => box.commands.run('sleep 100', { timeoutMs: 500 }), TimeoutError],
@@ -77,6 +95,29 @@ test('each failure has its class', async () => {
   assert.equal(await Sandbox.kill(nobody), false)
   assert.equal(await shared.box.commands.kill(999_999), false)
   assert.equal(await Template.exists('no-such'), false)
+})
+
+test('what a client gives up ends at once, and leaves nothing half done', async () => {
+  const { box } = shared
+  await box.commands.run('head -c 100M /dev/urandom > /tmp/much')
+  const given = {
+    'a command': [() => box.commands.run('sleep 600', { signal: AbortSignal.timeout(500) }), TimeoutError],
+    'a terminal': [async () => (await box.pty.create({ ...silent, signal: AbortSignal.timeout(500) })).wait(), TimeoutError],
+    'a read': [() => box.files.read('/tmp/much', { format: 'bytes', signal: AbortSignal.timeout(30) }), DOMException],
+    'a write': [() => box.files.write('/tmp/given-up', new Blob([new Uint8Array(300 << 20)]), { signal: AbortSignal.timeout(50) }), DOMException],
+    'a list of sandboxes': [() => Sandbox.list({ signal: AbortSignal.timeout(1) }).nextItems(), DOMException],
+    'what was given up before': [() => Sandbox.create({ signal: AbortSignal.abort() }), DOMException],
+    'a question that may take no time': [() => box.files.list('/', { requestTimeoutMs: 1 }), TimeoutError],
+  }
+  for (const [name, [act, kind]] of Object.entries(given)) {
+    const error = await within(name, act().then(() => undefined, (e) => e))
+    assert.ok(error instanceof kind, `${name}: ${error?.stack}`)
+  }
+  let exit
+  await box.files.watchDir('/tmp', () => {}, { signal: AbortSignal.timeout(300), onExit: (error) => { exit = { error } } })
+  await until('the end of a watch', () => exit)
+  assert.equal(await box.files.exists('/tmp/given-up'), false)
+  assert.equal((await box.commands.run('echo still here')).stdout, 'still here\n')
 })
 
 test('a sandbox whose time is over ends what goes on', async () => {

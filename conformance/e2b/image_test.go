@@ -17,13 +17,15 @@ import (
 
 // recipe makes a root file system as E2B's clients expect one: bash, and a user
 // called user with uid 1000. As in the template base, login shells, by which E2B's
-// clients run every command, start no program to learn whose they are and find their
-// locale in one file. It is also the key by which the result is kept.
+// clients run every command, need no dynamic linker, start no program to learn whose they
+// are and find their locale in one file. It is also the key by which the result is kept.
 var recipe = []string{
-	"mmdebstrap", "--quiet", "--variant=minbase", "--include=procps,bash,python3",
+	"mmdebstrap", "--quiet", "--variant=minbase", "--include=procps,bash,python3,bash-static",
 	`--customize-hook=chroot "$1" useradd --create-home --uid 1000 --shell /bin/bash user`,
 	`--customize-hook=sed -i 's/"$(id -u)"/"${EUID:-$(id -u)}"/' "$1/etc/profile"`,
 	`--customize-hook=chroot "$1" localedef --add-to-archive /usr/lib/locale/C.utf8`,
+	`--customize-hook=chroot "$1" dpkg-divert --quiet --local --rename --add --divert /bin/bash.dynamic /bin/bash`,
+	`--customize-hook=ln -s bash-static "$1/bin/bash"`,
 	"bookworm",
 }
 

@@ -104,8 +104,34 @@ test('code goes on after its client was too slow', async () => {
 
 test('a kernel that breaks down has a successor', async () => {
   const { error } = await run('import os; os._exit(3)')
-  assert.equal(error.name, 'KernelDied')
+  assert.equal(error.name, 'ContextRestarting')
+  assert.match(error.value, /^Context was restarted/)
   assert.equal((await run('6 * 7')).text, '42')
+})
+
+test('kernels that are killed, by whomever, have successors that know nothing', async () => {
+  const context = await box.createCodeContext()
+  const pid = async () => (await run('import os; kept = 1; os.getpid()', { context })).text
+  // While nothing runs.
+  await box.commands.run(`kill -9 ${await pid()}`)
+  assert.equal((await within('the next run', run('kept', { context }))).error?.name, 'NameError')
+  // In the middle of a run, which says so.
+  const id = await pid()
+  const running = run('print("up", flush=True)\nimport time; time.sleep(600)', { context, onStdout: () => box.commands.run(`kill -9 ${id}`) })
+  const { error, logs } = await within('the end of the run', running)
+  assert.deepEqual([error?.name, logs.stdout], ['ContextRestarting', ['up\n']])
+  assert.match(error.value, /variables are lost, and the next run has a new one/)
+  assert.equal((await run('kept', { context })).error?.name, 'NameError')
+  assert.ok((await box.listCodeContexts()).some((c) => c.id === context.id), 'the context is the same')
+  // Because memory is not enough.
+  const full = await within('the end of what takes too much', run('x = bytearray(64 << 30)\nfor i in range(0, len(x), 4096): x[i] = 1', { context }), 60_000)
+  assert.ok(['ContextRestarting', 'MemoryError'].includes(full.error?.name), JSON.stringify(full.error))
+  assert.equal((await run('6 * 7', { context })).text, '42')
+  for (const [language, end, check] of [['js', 'process.exit(3)', '6 * 7'], ['bash', 'exit 3', 'echo 42']]) {
+    assert.ok((await within(`the end of ${language}`, run(end, { language }))).error, `${language} ends, and says nothing`)
+    const after = await within(`${language} again`, run(check, { language }))
+    assert.equal((after.text ?? after.logs.stdout.join('')).trim(), '42')
+  }
 })
 
 test('results of every kind', async () => {

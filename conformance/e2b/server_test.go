@@ -37,12 +37,18 @@ type server struct {
 // of a code interpreter would make an image of more than a gigabyte.
 func newServer(tb testing.TB, settings ...string) *server {
 	tb.Helper()
+	return newServerBy(tb, nil, settings...)
+}
+
+// newServerBy is newServer by a command whose further arguments are what it is to run.
+func newServerBy(tb testing.TB, launcher []string, settings ...string) *server {
+	tb.Helper()
 	dir := tb.TempDir()
 	s := &server{program: testengine.Path(tb), runtime: filepath.Join(dir, "run"), client: http.DefaultClient}
 	s.environ = append(testengine.Environ(dir),
 		"SANDPIT_SERVER_LISTEN=127.0.0.1:0", "SANDPIT_SERVER_KEYLESS=false", "SANDPIT_SERVER_DRAIN=1", "SANDPIT_E2B_TEMPLATES=code=host base="+string(buildImage(tb)))
 	s.environ = append(s.environ, settings...)
-	process := testserver.Start(tb, s.environ)
+	process := testserver.Start(tb, s.environ, launcher...)
 	tb.Cleanup(func() {
 		if s.key != "" {
 			s.killAll(tb)

@@ -3,6 +3,7 @@
 package mcp_test
 
 import (
+	"bytes"
 	"context"
 	"os"
 	"os/exec"
@@ -21,9 +22,15 @@ const patience = 2 * time.Minute
 // client connects to a program of ours.
 func connect(tb testing.TB, args ...string) *sdk.ClientSession {
 	tb.Helper()
+	return connectIn(tb, tb.TempDir(), args...)
+}
+
+// connectIn is connect with a directory for all that the program keeps.
+func connectIn(tb testing.TB, dir string, args ...string) *sdk.ClientSession {
+	tb.Helper()
 	// The test's own context ends before what it cleans up.
 	cmd := exec.CommandContext(context.WithoutCancel(tb.Context()), testengine.Path(tb), append([]string{"mcp"}, args...)...)
-	cmd.Env = testengine.Environ(tb.TempDir())
+	cmd.Env = testengine.Environ(dir)
 	cmd.Stderr = os.Stderr
 	ctx, cancel := context.WithTimeout(tb.Context(), patience)
 	defer cancel()
@@ -117,7 +124,8 @@ func git(t *testing.T, dir string, args ...string) string {
 // TestOffer looks at what a client sees: tools, their schemas, resources.
 func TestOffer(t *testing.T) {
 	t.Parallel()
-	s := connect(t, "--tools", "file,shell")
+	dir := t.TempDir()
+	s := connectIn(t, dir, "--tools", "file,shell")
 	list, err := s.ListTools(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -134,6 +142,20 @@ func TestOffer(t *testing.T) {
 	}
 	if text, failed := try(t, s, "file_read", map[string]any{"file": "none"}); !failed || !strings.HasPrefix(text, "ERROR: file not found") {
 		t.Errorf("a file that is not there: %s", text)
+	}
+	// What is gone is a program, and not the sandbox.
+	call(t, s, "file_write", map[string]any{"file": "kept", "content": "still here"})
+	call(t, s, "shell_exec", map[string]any{"command": "true", "background": true})
+	call(t, s, "shell_wait", nil)
+	if text, failed := try(t, s, "shell_write", map[string]any{"input": "x"}); !failed || !strings.Contains(text, "closed") {
+		t.Errorf("input of a program that has ended: %s", text)
+	}
+	if text := call(t, s, "file_read", map[string]any{"file": "kept"}); text != "still here" {
+		t.Errorf("afterwards: %s", text)
+	}
+	trail, err := os.ReadFile(filepath.Join(dir, "state", "tool-calls.jsonl"))
+	if err != nil || bytes.Count(trail, []byte("\n")) != 6 || !bytes.Contains(trail, []byte(`"tool":"shell_write"},"result":"gone"`)) || bytes.Contains(trail, []byte("still")) {
+		t.Errorf("what is written down: %s, %v", trail, err)
 	}
 	call(t, s, "shell_exec", map[string]any{"command": "seq 1000000 > many; cat many"})
 	r, err := s.CallTool(t.Context(), &sdk.CallToolParams{Name: "shell_exec", Arguments: map[string]any{"command": "seq 100000"}})

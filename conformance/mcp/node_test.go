@@ -93,3 +93,24 @@ func TestInspector(t *testing.T) {
 		})
 	}
 }
+
+// TestLangChain has LangChain's adapters use the tools over both transports, each with one session for all calls.
+func TestLangChain(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	out, err := npx(t, testengine.Environ(t.TempDir()), []string{"@langchain/mcp-adapters@1.1.4", "@langchain/core@1.4.0"},
+		"node", "testdata/langchain.cjs", testengine.Path(t), s.url, s.key(t, "langchain"))
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for _, want := range []string{
+		"stdio tools 33\n", `stdio read {"type":"text","text":"by LangChain",`, `stdio shell {"type":"text","text":"[SUCCESS]\nby LangChain"`,
+		"stdio failed MCP tool 'file_read' on server 'stdio' returned an error: ERROR: file not found", "stdio failed Received tool input did not match",
+		"http tools 14\n", `http read {"type":"text","text":"by LangChain",`, `http shell {"type":"text","text":"[SUCCESS]\nby LangChain"`,
+		"http failed MCP tool 'file_read' on server 'http' returned an error: ERROR: file not found", "http failed Received tool input did not match",
+	} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in:\n%s", want, out)
+		}
+	}
+}

@@ -37,13 +37,15 @@ type ProcessInfo struct {
 	// CPU is what it has used, in seconds, and Memory what it holds, in bytes.
 	CPU    float64 `json:"cpu_seconds"`
 	Memory int64   `json:"memory_bytes"`
-	// Command is its arguments, cut at 4096 bytes.
+	// Command is its arguments, cut at MaxCommand bytes.
 	Command string `json:"command"`
 }
 
+// MaxCommand is how much is told of the arguments of a process, in bytes.
+const MaxCommand = 4096
+
 const (
 	mostProcesses = 5000
-	maxCommand    = 4096
 	// ticks is how many there are in a second, for every program on Linux.
 	ticks = 100
 )
@@ -89,7 +91,7 @@ func describe(pid int) (ProcessInfo, bool) {
 	info, ok := parseStat(string(stat))
 	info.PID, info.UID = pid, int(st.Uid)
 	if args, err := os.ReadFile(filepath.Join(dir, "cmdline")); err == nil && len(args) > 0 {
-		args = args[:min(len(args), maxCommand)]
+		args = args[:min(len(args), MaxCommand)]
 		info.Command = strings.ToValidUTF8(string(bytes.TrimRight(bytes.ReplaceAll(args, []byte{0}, []byte{' '}), " ")), "?")
 	}
 	return info, ok

@@ -291,10 +291,13 @@ func readLine(r *bufio.Reader) ([]byte, error) {
 	return line, err
 }
 
+// Cut is what a line ends with that was longer.
+const Cut = "..."
+
 func clean(line []byte) string {
 	text := strings.ToValidUTF8(string(line[:min(len(line), maxText)]), "?")
 	if len(line) > maxText {
-		text += "..."
+		text += Cut
 	}
 	return text
 }

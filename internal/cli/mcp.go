@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -102,7 +103,7 @@ func (a *app) serveMCP(ctx context.Context, o mcpOptions) (err error) {
 	if err != nil {
 		return err
 	}
-	serve := mcp.Options{Tools: tools, Version: daemon.ReadVersions().Sandpit}
+	serve := mcp.Options{Tools: tools.Audited(a.newCallLog(cfg, "mcp").write), Version: daemon.ReadVersions().Sandpit}
 	if serve.Servers, err = readServers(o.servers); err != nil {
 		return err
 	}
@@ -178,9 +179,24 @@ func (a *app) mcpRemote(ctx context.Context, o mcpOptions, cfg config.Config, se
 		if err != nil {
 			return mcp.Place{}, err
 		}
-		return mcp.Place{Guest: s.Guest(), ID: s.ID, Dir: s.Spec.WorkDir, User: s.Spec.User, Close: s.Delete}, nil
+		return mcp.Place{Guest: s.Guest(), ID: s.ID, Dir: s.Spec.WorkDir, User: s.Spec.User, Close: s.Delete, Preview: previews(c, s.ID)}, nil
 	}
 	return mcp.Serve(ctx, serve, io.NopCloser(a.In), nopWriteCloser{a.Out})
+}
+
+// previews returns what tells where the ports of a server's sandbox are seen.
+func previews(c *client.Client, id sandpit.ID) func(context.Context, int) (string, error) {
+	return func(ctx context.Context, port int) (string, error) {
+		u, err := c.PreviewURL(ctx, id, port, 0)
+		if err != nil {
+			return "", err
+		}
+		at := cmp.Or(u.URL, u.PathURL)
+		if at == "" {
+			return "", sandpit.Errorf(sandpit.Unsupported, "this server shows no ports")
+		}
+		return at, nil
+	}
 }
 
 // sessionsEnd bounds the end of a session that shares a sandbox.

@@ -111,7 +111,7 @@ with the call. The exit status is 1 if what the tool ran has failed.`,
 			if err != nil {
 				return err
 			}
-			result, err := callTool(ctx, c, args[0], args[1], input)
+			result, err := a.callTool(ctx, c, args[0], toolCall{args[1], input})
 			if err != nil {
 				return err
 			}
@@ -148,13 +148,23 @@ func (a *app) toolInput(args []string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(a.In, maxToolInput+1)) // a longer one is refused as any other is
 }
 
+// toolCall is what is called.
+type toolCall struct {
+	name  string
+	input []byte
+}
+
 // callTool calls a tool in a session that lasts as long as the call.
-func callTool(ctx context.Context, c *client.Client, sandbox, name string, input []byte) (result tool.Result, err error) {
-	tools, err := tool.New(nil)
+func (a *app) callTool(ctx context.Context, c *client.Client, sandbox string, call toolCall) (result tool.Result, err error) {
+	cfg, err := a.loadConfig(a.serverOverride()...)
 	if err != nil {
 		return result, err
 	}
-	if _, err := tools.Tool(name); err != nil {
+	tools, err := tool.New(a.newCallLog(cfg, "tool call").write)
+	if err != nil {
+		return result, err
+	}
+	if _, err := tools.Tool(call.name); err != nil {
 		return result, err
 	}
 	id, err := find(ctx, c, sandbox)
@@ -165,12 +175,14 @@ func callTool(ctx context.Context, c *client.Client, sandbox, name string, input
 	if err != nil {
 		return result, err
 	}
-	session, err := tool.NewSession(c.Open(id).Guest(), tool.SessionOptions{ID: string(id), Dir: s.Spec.WorkDir, User: s.Spec.User})
+	session, err := tool.NewSession(c.Open(id).Guest(), tool.SessionOptions{
+		ID: string(id), Dir: s.Spec.WorkDir, User: s.Spec.User, Preview: previews(c, id),
+	})
 	if err != nil {
 		return result, err
 	}
 	defer func() { err = errors.Join(err, session.Close()) }()
-	return tools.Invoke(ctx, session, name, input), nil
+	return tools.Invoke(ctx, session, call.name, call.input), nil
 }
 
 // showResult prints what came of a call. What comes out of a sandbox cannot talk to the terminal.

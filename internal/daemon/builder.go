@@ -9,6 +9,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/debian"
 	"github.com/sandpit-dev/sandpit/internal/image"
 	"github.com/sandpit-dev/sandpit/internal/manager"
+	"github.com/sandpit-dev/sandpit/internal/npm"
 	"github.com/sandpit-dev/sandpit/internal/template"
 )
 
@@ -16,6 +17,7 @@ import (
 type builder struct {
 	images   *image.Store
 	debian   *debian.Source
+	npm      *npm.Source
 	contexts *contexts
 }
 
@@ -37,7 +39,7 @@ func (b builder) BuildTemplate(ctx context.Context, j manager.TemplateJob) (int6
 	}
 	step := ""
 	work := template.Builder{
-		Provider: maker(j.Create), Images: b.images, Debian: b.debian, Dir: j.Dir, Secrets: j.Secrets, Fresh: j.Fresh, Output: writer(j.Output),
+		Provider: maker(j.Create), Images: b.images, Debian: b.debian, NPM: b.npm, Dir: j.Dir, Secrets: j.Secrets, Fresh: j.Fresh, Output: writer(j.Output),
 		Begin: func(number, total int, s template.Step) {
 			step = s.String()
 			j.Begin(number, total, step)
@@ -81,4 +83,10 @@ var _ io.Writer = writer(nil)
 func (w writer) Write(p []byte) (int, error) {
 	w(p)
 	return len(p), nil
+}
+
+// hasTemplate says whether the cache has the image of a template. Errors as with image.Store.Resolve.
+func (s *service) hasTemplate(ctx context.Context, ref sandpit.Image) error {
+	_, err := s.images.Template(ctx, ref)
+	return err
 }

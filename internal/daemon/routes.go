@@ -22,6 +22,7 @@ func (s *service) routes(mux *http.ServeMux) (public []string) {
 	data.Describe(document)
 	s.e2b.Register(mux)
 	s.mcp.Register(mux)
+	s.aio.Register(mux)
 	return append(native.Public(), e2b.PathUpload)
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/api"
+	"github.com/sandpit-dev/sandpit/internal/api/aio"
 	"github.com/sandpit-dev/sandpit/internal/api/data"
 	"github.com/sandpit-dev/sandpit/internal/api/e2b"
 	"github.com/sandpit-dev/sandpit/internal/api/mcp"
@@ -52,6 +53,7 @@ type service struct {
 	data      *data.Server
 	e2b       *e2b.Server
 	mcp       *mcp.Server
+	aio       *aio.Server
 	prePuller *prePuller
 	contexts  *contexts
 	publisher *publish.Publisher
@@ -113,9 +115,10 @@ func (s *service) open(ctx context.Context) (err error) {
 	s.e2b = e2b.New(s.e2bOptions())
 	s.mcp = mcp.New(ctx, mcp.Options{
 		Manager: s.manager, Request: s.nativeOptions().Request, MaxSessions: s.cfg.Server.MCPSessions, Idle: s.cfg.Server.MCPIdleTimeout,
-		Version: version, Log: s.log,
+		Preview: s.gateway.URL, Template: s.hasTemplate, Version: version, Log: s.log,
 	})
-	return nil
+	s.aio, err = aio.New(aio.Options{Manager: s.manager, Version: version, Log: s.log})
+	return err
 }
 
 // openQueue opens the queue and makes sure that it answers.
@@ -148,7 +151,7 @@ func (s *service) managerOptions() manager.Options {
 	c := s.cfg.Manager
 	o := manager.Options{
 		Store: s.store, Queue: s.queue, Providers: make(map[string]sandpit.Provider, len(s.kinds)), Provider: s.cfg.Provider,
-		Log: s.log, Fill: s.fill, MaxSandboxes: c.MaxSandboxes, MaxVolumes: c.MaxVolumes,
+		Log: s.log, Fill: s.fill, Environ: e2b.Environ, MaxSandboxes: c.MaxSandboxes, MaxVolumes: c.MaxVolumes,
 		Quotas: manager.Quotas{Owner: c.OwnerQuota, Owners: c.Quotas, Labels: c.LabelQuotas}, Pools: s.pools(),
 		Parallel: c.Parallel, CreateTimeout: c.CreateTimeout, CallTimeout: c.CallTimeout, Remember: c.Remember,
 		IdleTimeout: c.IdleTimeout, Lifetime: c.Lifetime, Sweep: c.CleanupInterval, MaxRetries: s.cfg.Queue.MaxRetries,
@@ -169,7 +172,7 @@ func (s *service) managerOptions() manager.Options {
 		o.MaxRetries = -1 // none, which is not the default
 	}
 	if _, there := s.providers.byName[nameGVisor]; there {
-		o.Builder, o.BuilderProvider = builder{s.images, debianSource(s.cfg), s.contexts}, nameGVisor
+		o.Builder, o.BuilderProvider = builder{s.images, debianSource(s.cfg), npmSource(s.cfg), s.contexts}, nameGVisor
 	}
 	o.Usage = usageOptions(s.cfg.Usage)
 	if s.publisher != nil {
@@ -272,6 +275,9 @@ func (s *service) close(ctx context.Context) error {
 	}
 	if s.mcp != nil {
 		closeAs("the sessions of agents", s.mcp.Close)
+	}
+	if s.aio != nil {
+		closeAs("the sessions of AIO's clients", s.aio.Close)
 	}
 	if s.data != nil {
 		closeAs("the terminal sessions", s.data.Close)

@@ -35,11 +35,7 @@ const maxTemplateFile = 1 << 20
 // NotFound: there is none. Otherwise as template.Parse and ParseDockerfile.
 func ReadTemplate(path string, args map[string]string) (t Template, dir string, err error) {
 	if name, ok := strings.CutPrefix(path, template.BuiltinPrefix); ok {
-		data, err := template.Builtin(name)
-		if err != nil {
-			return t, "", err
-		}
-		t, err = template.Parse(data)
+		t, err = template.Builtin(name)
 		return t, "", err
 	}
 	info, err := os.Stat(path)
@@ -63,7 +59,7 @@ func ReadTemplate(path string, args map[string]string) (t Template, dir string, 
 		return t, "", err
 	}
 	if strings.HasSuffix(path, ".toml") {
-		t, err = template.Parse(data)
+		t, err = parseIn(dir, data)
 	} else {
 		t, err = template.ParseDockerfile(data, args)
 	}
@@ -76,6 +72,16 @@ func ReadTemplate(path string, args map[string]string) (t Template, dir string, 
 		}
 	}
 	return t, dir, nil
+}
+
+// parseIn reads a template file, and what it needs of its directory.
+func parseIn(dir string, data []byte) (Template, error) {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return Template{}, err
+	}
+	defer func() { _ = root.Close() }() // only read
+	return template.Parse(data, root.FS())
 }
 
 func absolute(dir, path string) (sandpit.Image, error) {
@@ -147,7 +153,7 @@ func (l *Local) BuildTemplate(ctx context.Context, t Template, o TemplateBuild) 
 	}
 	b := template.Builder{
 		Provider: l.provider, Images: own.store, Dir: o.Dir, Secrets: o.Secrets, Fresh: o.Fresh, Output: o.Output,
-		Begin: o.Begin, Ran: o.Ran, Progress: l.progress, Debian: debianSource(l.cfg),
+		Begin: o.Begin, Ran: o.Ran, Progress: l.progress, Debian: debianSource(l.cfg), NPM: npmSource(l.cfg),
 	}
 	e, err := b.Build(ctx, t)
 	if err != nil {

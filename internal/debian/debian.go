@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/mirror"
 )
 
 // Prefix begins the names of images that are made of Debian's packages. No registry has
@@ -139,20 +140,19 @@ func (s Source) Plan(ctx context.Context, r Request, fresh bool, p Progress) (Pl
 	if !ok {
 		return Plan{}, sandpit.Errorf(sandpit.Unsupported, "there are no packages for machines of the kind %s", runtime.GOARCH)
 	}
-	c, err := s.open()
+	c, err := s.open(p, 0)
 	if err != nil {
 		return Plan{}, err
 	}
-	defer c.close()
-	name := digest("plan", arch, r.String(), strings.Join(c.mirrors, " ")) + ".plan"
+	defer c.Close()
+	name := digest("plan", arch, r.String(), strings.Join(s.mirrors(), " ")) + ".plan"
 	var plan Plan
 	if !fresh {
 		if err := c.read(name, &plan); err != nil || plan.Request.String() == r.String() {
-			c.used(name)
+			c.Used(name)
 			return plan, err
 		}
 	}
-	c.progress = p
 	index, err := c.index(ctx, r.Suite, arch)
 	if err != nil {
 		return Plan{}, fmt.Errorf("ask what there is in %s: %w", r.Suite, err)
@@ -167,6 +167,44 @@ func (s Source) Plan(ctx context.Context, r Request, fresh bool, p Progress) (Pl
 func digest(parts ...string) string {
 	sum := sha256.Sum256([]byte(strings.Join(parts, "\x00")))
 	return hex.EncodeToString(sum[:])
+}
+
+const (
+	maxInRelease = 4 << 20   // bytes
+	maxIndex     = 256 << 20 // bytes, packed
+	maxDeb       = 4 << 30   // bytes
+)
+
+// client speaks to mirrors for one request.
+type client struct {
+	*mirror.Client
+	dir  string
+	keys []byte
+	now  func() time.Time
+}
+
+func (s Source) open(p Progress, total int64) (*client, error) {
+	c := &client{dir: s.Dir, keys: s.Keys, now: s.Now}
+	if c.keys == nil {
+		c.keys = archiveKeys
+	}
+	if c.now == nil {
+		c.now = time.Now
+	}
+	var bases []string
+	for _, host := range s.mirrors() {
+		bases = append(bases, "http://"+host) // what matters is signed
+	}
+	var err error
+	c.Client, err = mirror.Open(mirror.Options{Dir: s.Dir, Keep: seenSuffix, Bases: bases, Progress: p, Total: total})
+	return c, err
+}
+
+func (s Source) mirrors() []string {
+	if len(s.Mirrors) == 0 {
+		return []string{Host}
+	}
+	return s.Mirrors
 }
 
 // read reads what write has written. A file that is missing, or was cut off when the
@@ -190,7 +228,7 @@ func (c *client) write(name string, v any) error {
 	if err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(c.dir, "*"+unfinished)
+	f, err := os.CreateTemp(c.dir, "*"+mirror.Unfinished)
 	if err != nil {
 		return err
 	}

@@ -213,7 +213,7 @@ func TestHostileMirrors(t *testing.T) {
 		},
 		"nothing for this machine": {signed(func(*mirror) string { return releaseText("test", today, today.Add(time.Hour), "x", nil) }), sandpit.NotFound, "no packages for"},
 		"an endless release":       {swap(release, func([]byte) []byte { return make([]byte, 5<<20) }), sandpit.Exhausted, "more than 4194304 bytes"},
-		"another list":             {swap(index, func(d []byte) []byte { return append(d[:len(d)-1:len(d)-1], 0) }), sandpit.Unavailable, "other bytes than the archive has signed"},
+		"another list":             {swap(index, func(d []byte) []byte { return append(d[:len(d)-1:len(d)-1], 0) }), sandpit.Unavailable, "other bytes than were promised"},
 		"a longer list":            {swap(index, func(d []byte) []byte { return append(slices.Clip(d), make([]byte, 1<<20)...) }), sandpit.Unavailable, "other bytes"},
 		"a shorter list":           {swap(index, func(d []byte) []byte { return d[:len(d)/2] }), sandpit.Unavailable, "other bytes"},
 		"another package":          {swap("/debian/pool/0.deb", func(d []byte) []byte { return append(d[:len(d)-1:len(d)-1], 0) }), sandpit.Unavailable, "fetch the package base"},

@@ -81,7 +81,7 @@ func (c *client) index(ctx context.Context, suite, arch string) (*index, error) 
 
 func (c *client) addPart(ctx context.Context, x *index, p part, arch string) error {
 	root := p.base + "/dists/" + p.suite + "/"
-	data, err := c.get(ctx, root+"InRelease", maxInRelease)
+	data, err := c.Get(ctx, root+"InRelease", maxInRelease)
 	if err != nil {
 		return err
 	}
@@ -97,13 +97,13 @@ func (c *client) addPart(ctx context.Context, x *index, p part, arch string) err
 	if !ok {
 		return sandpit.Errorf(sandpit.NotFound, "it has no packages for %s", arch)
 	}
-	if want.size > maxIndex {
-		return sandpit.Errorf(sandpit.Exhausted, "its list of packages has %d bytes, more than %d", want.size, maxIndex)
+	if want.Size > maxIndex {
+		return sandpit.Errorf(sandpit.Exhausted, "its list of packages has %d bytes, more than %d", want.Size, maxIndex)
 	}
 	// By its digest, for the name may mean a newer one a moment later.
-	f, err := c.file(ctx, root+path.Dir(name)+"/by-hash/SHA256/"+want.sha256, want)
+	f, err := c.File(ctx, root+path.Dir(name)+"/by-hash/SHA256/"+want.Digest, want)
 	if sandpit.CodeOf(err) == sandpit.NotFound {
-		f, err = c.file(ctx, root+name, want)
+		f, err = c.File(ctx, root+name, want)
 	}
 	if err != nil {
 		return err
@@ -188,12 +188,12 @@ func (x *index) add(from part, p paragraph, text string) error {
 	if !packagePattern.MatchString(name+"="+p["version"]) || strings.Contains(name, "=") || !isBelow(file) {
 		return sandpit.Errorf(sandpit.Invalid, "it lists %.60q, version %.60q, at %.200q", name, p["version"], file)
 	}
-	pin, err := newPinned(p["size"], p["sha256"])
+	pin, err := newPin(p["size"], p["sha256"])
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
-	if pin.size > maxDeb {
-		return sandpit.Errorf(sandpit.Exhausted, "the package %s has %d bytes, more than %d", name, pin.size, int64(maxDeb))
+	if pin.Size > maxDeb {
+		return sandpit.Errorf(sandpit.Exhausted, "the package %s has %d bytes, more than %d", name, pin.Size, int64(maxDeb))
 	}
 	rank, ok := ranks[p["priority"]]
 	if !ok {
@@ -201,7 +201,7 @@ func (x *index) add(from part, p paragraph, text string) error {
 	}
 	x.versions[name] = append(x.versions[name], &candidate{
 		Package: Package{
-			Name: name, Version: p["version"], Size: pin.size, SHA256: pin.sha256, Path: from.base + "/" + file, Control: text,
+			Name: name, Version: p["version"], Size: pin.Size, SHA256: pin.Digest, Path: from.base + "/" + file, Control: text,
 		},
 		needs:     append(list(p["pre-depends"]), list(p["depends"])...),
 		provides:  list(p["provides"]),

@@ -3,7 +3,6 @@ package debian
 import (
 	"bytes"
 	_ "embed"
-	"io"
 	"strconv"
 	"strings"
 	"time"
@@ -12,6 +11,7 @@ import (
 	"github.com/ProtonMail/go-crypto/openpgp/clearsign"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/mirror"
 )
 
 // archiveKeys are the public keys of Debian's archive, from the package
@@ -23,13 +23,7 @@ var archiveKeys []byte
 // release is what is signed of a release.
 type release struct {
 	date  time.Time
-	files map[string]pinned // by path below the release
-}
-
-// pinned is a file whose contents are known beforehand.
-type pinned struct {
-	size   int64
-	sha256 string
+	files map[string]mirror.Pin // by path below the release
 }
 
 // releaseTime is how Release files write times.
@@ -71,7 +65,7 @@ func openRelease(data, keys []byte, suite string, now time.Time) (release, error
 }
 
 func (p paragraph) release(suite string, now time.Time) (release, error) {
-	r := release{files: map[string]pinned{}}
+	r := release{files: map[string]mirror.Pin{}}
 	if p["suite"] != suite && p["codename"] != suite {
 		return r, sandpit.Errorf(sandpit.PermissionDenied, "it is for the release %.60q and not for %s", p["codename"], suite)
 	}
@@ -102,7 +96,7 @@ func (p paragraph) release(suite string, now time.Time) (release, error) {
 		if len(fields) != 3 {
 			return r, sandpit.Errorf(sandpit.Invalid, "a line of its list is none: %.60q", line)
 		}
-		f, err := newPinned(fields[1], fields[0])
+		f, err := newPin(fields[1], fields[0])
 		if err != nil {
 			return r, err
 		}
@@ -111,19 +105,10 @@ func (p paragraph) release(suite string, now time.Time) (release, error) {
 	return r, nil
 }
 
-func newPinned(size, sum string) (pinned, error) {
+func newPin(size, sum string) (mirror.Pin, error) {
 	n, err := strconv.ParseInt(size, 10, 64)
 	if err != nil || n < 0 || len(sum) != 64 || strings.Trim(sum, "0123456789abcdef") != "" {
-		return pinned{}, sandpit.Errorf(sandpit.Invalid, "%.20q and %.80q are not a size and a digest", size, sum)
+		return mirror.Pin{}, sandpit.Errorf(sandpit.Invalid, "%.20q and %.80q are not a size and a digest", size, sum)
 	}
-	return pinned{size: n, sha256: sum}, nil
-}
-
-// readAtMost reads all of r, but no more than limit bytes.
-func readAtMost(r io.Reader, limit int64) ([]byte, error) {
-	data, err := io.ReadAll(io.LimitReader(r, limit+1))
-	if err == nil && int64(len(data)) > limit {
-		err = sandpit.Errorf(sandpit.Exhausted, "it has more than %d bytes", limit)
-	}
-	return data, err
+	return mirror.Pin{Size: n, Digest: sum}, nil
 }

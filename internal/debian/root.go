@@ -9,14 +9,13 @@ import (
 	"io"
 	"os"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/mirror"
 )
 
 const (
-	fetchers = 4 // packages that are fetched at a time
 	// maxRoot bounds what is fetched, and what is unpacked here, in bytes.
 	maxRoot = 16 << 30
 	// depot is where the image has packages that are still to be installed.
@@ -29,18 +28,20 @@ const (
 //
 // NotFound: the mirror does not have a version any more. Otherwise as Source.Plan.
 func (s Source) Root(ctx context.Context, plan Plan, p Progress) (io.ReadCloser, error) {
-	c, err := s.open()
+	var total int64
+	list := make([]mirror.Wanted, len(plan.Packages))
+	for i, one := range plan.Packages {
+		if total += one.Size; total > maxRoot {
+			return nil, sandpit.Errorf(sandpit.Exhausted, "the packages have more than %d bytes", int64(maxRoot))
+		}
+		list[i] = mirror.Wanted{Name: one.Name, Path: one.Path, Pin: mirror.Pin{Size: one.Size, Digest: one.SHA256}}
+	}
+	c, err := s.open(p, total)
 	if err != nil {
 		return nil, err
 	}
-	defer c.close()
-	c.progress = p
-	for _, one := range plan.Packages {
-		if c.total += one.Size; c.total > maxRoot {
-			return nil, sandpit.Errorf(sandpit.Exhausted, "the packages have more than %d bytes", int64(maxRoot))
-		}
-	}
-	files, err := c.fetchAll(ctx, plan.Packages)
+	defer c.Close()
+	files, err := c.Files(ctx, list)
 	defer func() {
 		for _, f := range files {
 			if f != nil {
@@ -51,7 +52,7 @@ func (s Source) Root(ctx context.Context, plan Plan, p Progress) (io.ReadCloser,
 	if err != nil {
 		return nil, err
 	}
-	out, err := os.CreateTemp(c.dir, "*"+unfinished)
+	out, err := os.CreateTemp(c.dir, "*"+mirror.Unfinished)
 	if err == nil {
 		err = os.Remove(out.Name())
 	}
@@ -63,40 +64,6 @@ func (s Source) Root(ctx context.Context, plan Plan, p Progress) (io.ReadCloser,
 	}
 	_, err = out.Seek(0, io.SeekStart)
 	return out, err
-}
-
-// fetchAll returns the packages' files, in the same order. After an error those that are
-// there are returned as well.
-func (c *client) fetchAll(ctx context.Context, packages []Package) ([]*os.File, error) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	files := make([]*os.File, len(packages))
-	next := make(chan int)
-	var workers sync.WaitGroup
-	for range fetchers {
-		workers.Go(func() {
-			for i := range next {
-				one := packages[i]
-				f, err := c.file(ctx, one.Path, pinned{one.Size, one.SHA256})
-				if err != nil {
-					cancel(fmt.Errorf("fetch the package %s: %w", one.Name, err))
-					continue
-				}
-				files[i] = f
-			}
-		})
-	}
-	for i := range packages {
-		select {
-		case next <- i:
-			continue
-		case <-ctx.Done():
-		}
-		break
-	}
-	close(next)
-	workers.Wait()
-	return files, context.Cause(ctx)
 }
 
 // noDaemons keeps packages from starting programs in the middle of an installation.

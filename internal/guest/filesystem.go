@@ -233,7 +233,8 @@ func fileError(err error, p *place) error {
 		code = connect.CodePermissionDenied
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
 		code = connect.CodeResourceExhausted
-	case errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.EINVAL), errors.Is(err, syscall.ENAMETOOLONG), errors.Is(err, syscall.ELOOP):
+	case errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.EINVAL), errors.Is(err, syscall.ENAMETOOLONG), errors.Is(err, syscall.ELOOP),
+		errors.Is(err, syscall.EISDIR), errors.Is(err, syscall.ENOTEMPTY), errors.Is(err, syscall.EBUSY), errors.Is(err, syscall.EXDEV):
 		code = connect.CodeInvalidArgument
 	case errors.Is(err, errors.ErrUnsupported):
 		code = connect.CodeUnimplemented

@@ -43,6 +43,10 @@ type Guest struct {
 	watchers  watchers
 	cpu       cpuMeter
 
+	// marks is the directory that tells programs by files what E2B tells them of their
+	// sandbox; "" is none.
+	marks string
+
 	mu       sync.RWMutex
 	settings settings
 }

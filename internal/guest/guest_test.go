@@ -417,3 +417,38 @@ func FuzzMessage(f *testing.F) {
 		h.ServeHTTP(httptest.NewRecorder(), req)
 	})
 }
+
+// TestMarks looks for the files that tell programs of E2B's where they are.
+func TestMarks(t *testing.T) {
+	t.Parallel()
+	g := New()
+	g.marks = filepath.Join(t.TempDir(), "run", "e2b")
+	server := httptest.NewServer(g.Handler())
+	defer g.Close()
+	defer server.Close()
+	initTestServer(t, server)
+	if _, err := os.Stat(g.marks); !os.IsNotExist(err) {
+		t.Errorf("a sandbox that is none of E2B's is marked: %v", err)
+	}
+	elsewhere := filepath.Join(t.TempDir(), "elsewhere")
+	for _, id := range []string{"first", "second"} {
+		body := fmt.Sprintf(`{"envVars":{"E2B_SANDBOX":"true","E2B_SANDBOX_ID":%q,"OTHER":"x"}}`, id)
+		if res := send(t, server, http.MethodPost, "/init", "application/json", body); res.status != http.StatusNoContent {
+			t.Fatalf("init: %+v", res)
+		}
+		for name, want := range map[string]string{".E2B_SANDBOX": "true", ".E2B_SANDBOX_ID": id, ".OTHER": "", ".E2B_TEMPLATE_ID": ""} {
+			if got, err := os.ReadFile(filepath.Join(g.marks, name)); string(got) != want || (want == "") != os.IsNotExist(err) {
+				t.Errorf("%s: %q, %v, want %q", name, got, err, want)
+			}
+		}
+		if err := os.Remove(filepath.Join(g.marks, ".E2B_SANDBOX_ID")); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink(elsewhere, filepath.Join(g.marks, ".E2B_SANDBOX_ID")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := os.Lstat(elsewhere); !os.IsNotExist(err) {
+		t.Errorf("a link was followed: %v", err)
+	}
+}

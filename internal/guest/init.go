@@ -2,10 +2,14 @@ package guest
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"net/http"
+	"os"
 	"path"
+	"path/filepath"
 	"strings"
 )
 
@@ -45,10 +49,39 @@ func (g *Guest) serveInit(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	g.settings = next
+	if err := g.mark(req.EnvVars); err != nil {
+		// It is a help only, and not every image lets its user write there.
+		_, _ = fmt.Fprintln(os.Stderr, "guest: mark the sandbox as E2B does:", err)
+	}
 	if req.ForgetCommands {
 		g.processes.journal.forgetAll()
 	}
 	w.WriteHeader(http.StatusNoContent)
+}
+
+// marksDir is where E2B's guest has its marks, which are files called "." and the name of
+// a variable.
+const marksDir = "/run/e2b"
+
+// mark writes the variables into files that programs of E2B's also find in those.
+func (g *Guest) mark(env map[string]string) error {
+	for _, name := range []string{"E2B_SANDBOX", "E2B_SANDBOX_ID", "E2B_TEMPLATE_ID"} {
+		value, given := env[name]
+		if !given || g.marks == "" {
+			continue
+		}
+		if err := os.MkdirAll(g.marks, 0o755); err != nil {
+			return err
+		}
+		file := filepath.Join(g.marks, "."+name)
+		if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) { // it may be a link of somebody's
+			return err
+		}
+		if err := os.WriteFile(file, []byte(value), 0o644); err != nil { //nolint:gosec // for everybody to read
+			return err
+		}
+	}
+	return nil
 }
 
 // with returns the settings with what req changes.

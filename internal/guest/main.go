@@ -79,7 +79,7 @@ func serve() error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	g := newGuest("/") // which is on the sandbox's own disk, whatever is mounted elsewhere
-	g.processes.groups = groups
+	g.processes.groups, g.marks = groups, marksDir
 	defer g.Close()
 	if stop, err := g.shareEnviron(ctx); err != nil {
 		// Another guest has the name, where sandboxes share a network.

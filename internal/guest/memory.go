@@ -26,35 +26,54 @@ type lastKill struct {
 	pages int64
 }
 
+// holder is a process that holds memory.
+type holder struct {
+	pid   int
+	pages int64
+	ours  bool // it runs our program
+}
+
 // killLargest kills the program that holds the most memory.
 func (ps *processes) killLargest() {
-	pid, pages := largest(os.Getpid())
+	victim := largest(holders(os.Getpid()))
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
-	if pid == 0 || time.Since(ps.killed.at) < killPause && pages < ps.killed.pages/killFraction {
+	if victim.pid == 0 || time.Since(ps.killed.at) < killPause && victim.pages < ps.killed.pages/killFraction {
 		return
 	}
-	ps.killed = lastKill{time.Now(), pages}
-	if c := ps.byPID[pid]; c != nil {
+	ps.killed = lastKill{time.Now(), victim.pages}
+	if c := ps.byPID[victim.pid]; c != nil {
 		c.mu.Lock()
 		c.outOfMemory = true
 		c.mu.Unlock()
 	}
-	_ = syscall.Kill(pid, syscall.SIGKILL) // it may just have ended
+	_ = syscall.Kill(victim.pid, syscall.SIGKILL) // it may just have ended
 }
 
-// largest returns the process with the most memory, this one left aside, or 0.
-func largest(self int) (pid int, most int64) {
+// largest returns the process with the most memory, none if there is none. What runs our
+// program, such as the interpreter of all kernels, serves others and holds little: it is
+// the one only where nobody else is left.
+func largest(all []holder) (most holder) {
+	for _, h := range all {
+		if most.pid == 0 || most.ours && !h.ours || most.ours == h.ours && h.pages > most.pages {
+			most = h
+		}
+	}
+	return most
+}
+
+// holders returns all processes but this one.
+func holders(self int) (all []holder) {
 	proc, err := os.Open("/proc")
 	if err != nil {
-		return 0, 0
+		return nil
 	}
 	defer proc.Close()
 	names, err := proc.Readdirnames(-1)
 	if err != nil {
-		return 0, 0
+		return nil
 	}
-	most = -1
+	own, ownErr := os.Stat("/proc/self/exe")
 	for _, name := range names {
 		n, err := strconv.Atoi(name)
 		if err != nil || n == self {
@@ -68,9 +87,12 @@ func largest(self int) (pid int, most int64) {
 		if len(fields) < 2 {
 			continue
 		}
-		if pages, err := strconv.ParseInt(fields[1], 10, 64); err == nil && pages > most {
-			pid, most = n, pages
+		pages, err := strconv.ParseInt(fields[1], 10, 64)
+		if err != nil {
+			continue
 		}
+		exe, exeErr := os.Stat("/proc/" + name + "/exe")
+		all = append(all, holder{n, pages, ownErr == nil && exeErr == nil && os.SameFile(own, exe)})
 	}
-	return pid, most
+	return all
 }

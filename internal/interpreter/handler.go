@@ -94,7 +94,7 @@ func (l *lines) write(e Event) error {
 		l.w.Header().Set("Content-Type", "application/x-ndjson")
 		l.w.Header().Set("X-Accel-Buffering", "no")
 	}
-	line, err := json.Marshal(e)
+	line, err := json.Marshal(inE2B(e))
 	if err != nil {
 		return fmt.Errorf("encode an event: %w", err)
 	}
@@ -105,6 +105,15 @@ func (l *lines) write(e Event) error {
 		return err
 	}
 	return l.control.Flush()
+}
+
+// inE2B returns an event as E2B's interpreter tells it. That a kernel has ended has another
+// name there, which clients know and ask for.
+func inE2B(e Event) Event {
+	if f, ok := e.(Failure); ok && f.Name == FailKernel && f.Traceback == "" {
+		return Failure{Name: "ContextRestarting", Value: "Context was restarted: " + f.Value}
+	}
+	return e
 }
 
 // readJSON reads a request's body, which may be empty, or answers why not.

@@ -60,6 +60,7 @@ func TestHTTP(t *testing.T) {
 		"health":         {http.MethodGet, "/health", "", 200, `"OK"`},
 		"a run":          {http.MethodPost, "/execute", `{"code":"echo hi; exit 3","language":"bash"}`, 200, `"text":"hi\n"`},
 		"its end":        {http.MethodPost, "/execute", `{"code":":","language":"bash"}`, 200, `{"type":"end_of_execution"}`},
+		"no kernel":      {http.MethodPost, "/execute", `{"code":"exit 4","language":"bash"}`, 200, `"name":"ContextRestarting","value":"Context was restarted: the kernel`},
 		"no code":        {http.MethodPost, "/execute", `{}`, 400, "no code"},
 		"no JSON":        {http.MethodPost, "/execute", `{`, 400, "body: "},
 		"too large":      {http.MethodPost, "/execute", `{"code":"` + strings.Repeat("x", 17<<20) + `"}`, 413, "larger than 16777216 bytes"},

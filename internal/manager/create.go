@@ -228,6 +228,18 @@ func (m *Manager) marked(s sandpit.Spec) sandpit.Spec {
 	return s
 }
 
+// specFor is what a provider is told of a sandbox.
+func (m *Manager) specFor(s sandpit.Sandbox) sandpit.Spec {
+	spec := m.marked(s.Spec)
+	for name, value := range m.o.Environ(s) {
+		if spec.Env == nil {
+			spec.Env = make(map[string]string)
+		}
+		spec.Env[name] = value
+	}
+	return spec
+}
+
 // obtain returns the instance of a sandbox that is being made.
 func (m *Manager) obtain(ctx context.Context, b *box) (sandpit.Instance, error) {
 	spec, err := m.bound(ctx, b.look())

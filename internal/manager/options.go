@@ -40,6 +40,10 @@ type Options struct {
 	// filled in, or an error if it asks for more than a sandbox may have. Default: it
 	// stays as it is.
 	BoundNetwork func(sandpit.NetworkPolicy) (sandpit.NetworkPolicy, error)
+	// Environ returns variables that programs of a sandbox find besides those of its spec,
+	// and in their place. It is asked when a sandbox is made or claimed; what it returns is
+	// kept in no row. Default: there are none.
+	Environ func(sandpit.Sandbox) map[string]string
 	// Observer hears of what happens, for figures. Default: nobody does.
 	Observer Observer
 	// Publisher opens the ports that sandboxes have published. The caller closes it,
@@ -200,6 +204,9 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.BoundNetwork == nil {
 		o.BoundNetwork = func(p sandpit.NetworkPolicy) (sandpit.NetworkPolicy, error) { return p, nil }
+	}
+	if o.Environ == nil {
+		o.Environ = func(sandpit.Sandbox) map[string]string { return nil }
 	}
 	if o.Observer == nil {
 		o.Observer = nobody{}

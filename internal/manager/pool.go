@@ -387,7 +387,7 @@ func (m *Manager) handOver(ctx context.Context, b *box, r CreateRequest, claimed
 	if err := m.keepSecrets(b.id, r.Secrets); err != nil {
 		return err
 	}
-	spec := m.marked(r.Spec)
+	spec := m.specFor(claimed)
 	_, err := call(ctx, m.loops, m.remote("claim"), none(func(ctx context.Context) error { return claimer.Claim(ctx, spec) }), nil)
 	if err == nil {
 		err = m.giveKept(ctx, i, spec.Secrets)

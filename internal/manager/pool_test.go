@@ -50,13 +50,17 @@ func inside(tb testing.TB, r *rig, id sandpit.ID, command string) string {
 // TestPoolIsClaimedFrom asks for a sandbox of the pool's kind.
 func TestPoolIsClaimedFrom(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, withPool(2, 0))
+	o := withPool(2, 0)
+	o.Environ = func(s sandpit.Sandbox) map[string]string {
+		return map[string]string{"ID": string(s.ID), "OWNER": s.Lease.Owner}
+	}
+	r := newRig(t, o)
 	r.filled(t, 2)
 	if list, stats := r.List(manager.Filter{}), r.Stats(); len(list) != 0 || stats.TotalSandboxes != 0 {
 		t.Errorf("what waits is shown: %+v, %+v", list, stats)
 	}
 	spec := kind.Clone()
-	spec.Env = map[string]string{"WHOSE": "mine"}
+	spec.Env = map[string]string{"WHOSE": "mine", "OWNER": "somebody else"}
 	spec.Labels = map[string]string{"a": "b"}
 	deadline := time.Now().Add(time.Hour)
 	s := r.create(t, manager.CreateRequest{
@@ -65,7 +69,7 @@ func TestPoolIsClaimedFrom(t *testing.T) {
 			return i.Guest().WriteFile(ctx, "", "setup", strings.NewReader("done"), sandpit.WriteOptions{})
 		},
 	})
-	if got := inside(t, r, s.ID, "echo $WHOSE; cat ~/setup"); got != "mine\ndone" {
+	if got := inside(t, r, s.ID, "echo $WHOSE; cat ~/setup; echo; echo $ID $OWNER"); got != "mine\ndone\n"+string(s.ID)+" me" {
 		t.Errorf("inside: %q", got)
 	}
 	if n := r.world.Calls(fake.OpClaim, s.ID); n != 1 {

@@ -394,7 +394,9 @@ func TestSnapshotsAreHeld(t *testing.T) {
 // TestFork copies a sandbox.
 func TestFork(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, manager.Options{})
+	r := newRig(t, manager.Options{
+		Environ: func(s sandpit.Sandbox) map[string]string { return map[string]string{"ID": string(s.ID)} },
+	})
 	ctx := t.Context()
 	req := owned()
 	req.Lease.Deadline, req.Lease.Action = time.Now().Add(time.Hour), sandpit.ActionStop
@@ -410,6 +412,9 @@ func TestFork(t *testing.T) {
 		ids[c.ID] = true
 		r.wantFile(t, c.ID, "a", "one")
 		r.wantState(t, c.ID, sandpit.StateRunning)
+		if got := inside(t, r, c.ID, "echo $ID"); got != string(c.ID) {
+			t.Errorf("a copy is %s, and takes itself for %q", c.ID, got)
+		}
 		s := c.Spec
 		if s.Image != box.Spec.Image {
 			t.Errorf("a copy has the image %q, want %q", s.Image, box.Spec.Image)

@@ -16,8 +16,8 @@ import (
 )
 
 // saveStarted makes a sandbox of a build's image, starts its command, and saves it when
-// that is ready. Of a provider that cannot save it an empty snapshot is returned: then
-// each sandbox starts the command itself.
+// that is ready. If the recipe says so, or of a provider that cannot save it, an empty
+// snapshot is returned: then each sandbox starts the command itself.
 func (m *Manager) saveStarted(ctx context.Context, build store.TemplateBuild, run *running) (n store.Snapshot, err error) {
 	spec := sandpit.Spec{Image: build.Image, Resources: build.Resources, Network: build.Recipe.Network.Clone()}
 	b, err := m.workroom(ctx, build.Owner, spec, false)
@@ -29,6 +29,9 @@ func (m *Manager) saveStarted(ctx context.Context, build store.TemplateBuild, ru
 	run.log.begin(0, step)
 	if err := bringUp(ctx, b.placed(), build.Recipe, run.log.write); err != nil {
 		return n, &StepError{Step: step, Err: err}
+	}
+	if build.Recipe.StartAnew {
+		return n, nil
 	}
 	if err := b.take(ctx); err != nil {
 		return n, err

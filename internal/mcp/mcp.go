@@ -31,6 +31,8 @@ type Place struct {
 	ID sandpit.ID
 	// Dir and User as in tool.SessionOptions.
 	Dir, User string
+	// Preview as in tool.SessionOptions.
+	Preview func(ctx context.Context, port int) (string, error)
 	// Session is where tools work, if it is there already. Default: one is made.
 	Session *tool.Session
 	// Close gives the place back. It is called once.
@@ -141,7 +143,7 @@ func (c *connection) call(ctx context.Context, r *sdk.CallToolRequest) (*sdk.Cal
 		c.forget(ctx, v.session)
 		return refusal(why), nil // which tells more than how the call felt
 	}
-	if result.Problem != nil && result.Problem.Code == sandpit.Gone {
+	if result.Problem != nil && result.Problem.Code == sandpit.Gone && v.session.Ended(ctx) {
 		c.forget(ctx, v.session)
 	}
 	return answer(result), nil
@@ -271,7 +273,9 @@ func (c *connection) begin(guest sandpit.Guest) error {
 	if c.session != nil {
 		_ = c.session.Close() // what was in it has ended with the guest that it had
 	}
-	session, err := tool.NewSession(guest, tool.SessionOptions{ID: string(c.place.ID), Dir: c.place.Dir, User: c.place.User, Servers: c.Servers})
+	session, err := tool.NewSession(guest, tool.SessionOptions{
+		ID: string(c.place.ID), Dir: c.place.Dir, User: c.place.User, Servers: c.Servers, Preview: c.place.Preview,
+	})
 	c.session, c.guest = session, guest
 	return err
 }

@@ -12,6 +12,10 @@
 //
 //	{ mark C; if (parse only); then mark B; eval COMMAND; mark E $? $PWD; else mark X; fi; }
 //
+// bash reads it after its length, and starts no process for it: there the command is first
+// made the body of a function, which is never called, and C and the parsing in a process of
+// its own are for what cannot be checked so (quickCheck).
+//
 // A mark is a control character and 128 random bits that are new for each call,
 // written to the shell's outputs. What lies between B and E is the output of the
 // command, byte by byte, whatever it looks like. A command cannot know the bits:

@@ -14,7 +14,7 @@ import (
 const (
 	// scriptLimit bounds what waits to be read by a shell, in bytes; more than the
 	// longest script.
-	scriptLimit = 64 << 10
+	scriptLimit = 1 << 20
 	// readyWithin is how long a new shell has for its first answer.
 	readyWithin = 30 * time.Second
 	// killWithin is how long programs, or a shell, have to be gone once killed.

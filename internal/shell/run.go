@@ -41,7 +41,7 @@ func (s *Session) Run(ctx context.Context, r RunRequest) (Result, error) {
 		return Result{}, err
 	}
 	c := call{text: r.Command, merged: !r.SeparateStderr, status: s.status}
-	if len(r.Command) > inline {
+	if len(r.Command) > s.dialect.inline {
 		if c.file, err = s.put(ctx, []byte(r.Command)); err != nil {
 			return Result{}, s.noticed(err)
 		}

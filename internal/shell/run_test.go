@@ -274,4 +274,12 @@ func TestBashOnly(t *testing.T) {
 	run(t, s, "trap - ERR; set -o posix")
 	expect(t, s, "echo posix", "posix\n")
 	expect(t, s, "diff <(echo a) <(echo a) && echo same", "same\n")
+	run(t, s, "set +o posix; sh -c 'exit 9'")
+	expect(t, s, "echo $?; declare -F; set | grep ^__sandpit", "9\n")
+	run(t, s, "eval '[[ ;; ' 2>/dev/null") // after which bash reads what follows otherwise
+	expect(t, s, "for i in one; do echo $i; done", "one\n")
+	for _, locale := range []string{"C", "C.UTF-8"} {
+		run(t, s, "LC_ALL="+locale)
+		expect(t, s, "echo 'ä日\xff'; printf '%s\n' \"${x:-'ü'}\"", "ä日\xff\n'ü'\n")
+	}
 }

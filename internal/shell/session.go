@@ -21,9 +21,6 @@ const (
 	maxStdin         = 16 << 20
 	// maxLate bounds Result.Late, in bytes.
 	maxLate = 64 << 10
-	// inline is how long a command may be that a shell reads from its script, which
-	// it does byte by byte.
-	inline = 4 << 10
 	// cleanWithin is how long removing a file of ours may take.
 	cleanWithin = 10 * time.Second
 )

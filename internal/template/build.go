@@ -12,6 +12,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/debian"
 	"github.com/sandpit-dev/sandpit/internal/image"
+	"github.com/sandpit-dev/sandpit/internal/npm"
 	"github.com/sandpit-dev/sandpit/internal/workspace"
 )
 
@@ -23,6 +24,8 @@ type Builder struct {
 	Images   *image.Store
 	// Debian is where images that begin with "apt:" come from. Default: there are none.
 	Debian *debian.Source
+	// NPM is where packages of NPM come from. Default: there are none.
+	NPM *npm.Source
 	// Dir is where Copy finds files. Default: there are none.
 	Dir string
 	// Secrets are values of Step.Secrets. They are given to the one command and to nobody
@@ -104,8 +107,24 @@ func (w *work) step(ctx context.Context, i int, s Step) error {
 		return w.run(ctx, i, s)
 	case s.Copy != nil:
 		return w.copy(ctx, i, s)
+	case s.NPM != nil:
+		return w.npm(ctx, i, s)
 	}
 	return nil
+}
+
+// npm brings in packages. No sandbox is needed for that.
+func (w *work) npm(ctx context.Context, i int, s Step) error {
+	if w.NPM == nil {
+		return sandpit.Errorf(sandpit.Unsupported, "there is no registry of npm here")
+	}
+	lock, err := npm.ParseLock([]byte(s.NPM.Lock))
+	if err != nil {
+		return err
+	}
+	return w.extend(ctx, i, s.Fresh, "npm "+lock.Digest()+" "+s.NPM.To, func(ctx context.Context) (io.ReadCloser, error) {
+		return w.NPM.Tree(ctx, lock, s.NPM.To)
+	})
 }
 
 // copy brings in files. No sandbox is needed for that.

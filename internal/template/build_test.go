@@ -1,9 +1,15 @@
 package template_test
 
 import (
+	"archive/tar"
 	"bytes"
+	"compress/gzip"
 	"context"
+	"crypto/sha512"
+	"encoding/base64"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,6 +23,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/image"
+	"github.com/sandpit-dev/sandpit/internal/npm"
 	"github.com/sandpit-dev/sandpit/internal/template"
 	"github.com/sandpit-dev/sandpit/internal/testengine"
 	"github.com/sandpit-dev/sandpit/internal/workspace"
@@ -93,8 +100,13 @@ func base(tb testing.TB) string {
 
 func (b *bench) build(tb testing.TB, text string) image.Entry {
 	tb.Helper()
-	t, err := template.Parse([]byte(text))
+	t, err := template.Parse([]byte(text), nil)
 	must(tb, err)
+	return b.make(tb, t)
+}
+
+func (b *bench) make(tb testing.TB, t template.Template) image.Entry {
+	tb.Helper()
 	b.out.Reset()
 	b.ran = nil
 	e, err := b.Build(tb.Context(), t)
@@ -178,7 +190,7 @@ func TestBuild(t *testing.T) {
 	if diff := cmp.Diff([]string{"7"}, b.ran); diff != "" {
 		t.Errorf("after a late file has changed: %s", diff)
 	}
-	parsed, err := template.Parse([]byte(text))
+	parsed, err := template.Parse([]byte(text), nil)
 	must(t, err)
 	parsed.Steps[6].Fresh = true
 	b.ran = nil
@@ -220,7 +232,7 @@ func TestSecretsStayOut(t *testing.T) {
 		return err
 	}))
 
-	leak, err := template.Parse([]byte(fmt.Sprintf("from = %q\n[[step]]\nrun = 'echo \"password=$TOKEN\" > /etc/netrc'\nsecrets = [\"TOKEN\"]\n", dir)))
+	leak, err := template.Parse([]byte(fmt.Sprintf("from = %q\n[[step]]\nrun = 'echo \"password=$TOKEN\" > /etc/netrc'\nsecrets = [\"TOKEN\"]\n", dir)), nil)
 	must(t, err)
 	if _, err := b.Build(t.Context(), leak); sandpit.CodeOf(err) != sandpit.PermissionDenied || strings.Contains(err.Error(), secret) {
 		t.Errorf("a step that writes it down: %v", err)
@@ -248,7 +260,7 @@ func TestBuildFailures(t *testing.T) {
 		"above":          {"copy = [\"../f\"]\nto = \"/x\"", sandpit.Invalid, "leads out"},
 		"a link outside": {"copy = [\"out\"]\nto = \"/x\"", sandpit.Internal, "escapes"},
 	} {
-		tpl, err := template.Parse([]byte(fmt.Sprintf("from = %q\n[[step]]\n%s\n", dir, tc.text)))
+		tpl, err := template.Parse([]byte(fmt.Sprintf("from = %q\n[[step]]\n%s\n", dir, tc.text)), nil)
 		must(t, err)
 		if _, err := b.Build(t.Context(), tpl); sandpit.CodeOf(err) != tc.want || !strings.Contains(fmt.Sprint(err), tc.says) {
 			t.Errorf("%s: %v, a %s error", name, err, sandpit.CodeOf(err))
@@ -266,7 +278,7 @@ func TestBuildFailures(t *testing.T) {
 		<-begun
 		cancel()
 	}()
-	long, err := template.Parse([]byte(fmt.Sprintf("from = %q\n[[step]]\nrun = \"echo begun; sleep 1000\"\n", dir)))
+	long, err := template.Parse([]byte(fmt.Sprintf("from = %q\n[[step]]\nrun = \"echo begun; sleep 1000\"\n", dir)), nil)
 	must(t, err)
 	if _, err := b.Build(ctx, long); sandpit.CodeOf(err) != sandpit.Canceled {
 		t.Errorf("given up: %v", err)
@@ -283,3 +295,49 @@ func TestBuildFailures(t *testing.T) {
 type writerFunc func(p []byte) (int, error)
 
 func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
+
+// TestNPM builds a template with a package of npm, whose registry is there once.
+func TestNPM(t *testing.T) {
+	t.Parallel()
+	var b bytes.Buffer
+	z := gzip.NewWriter(&b)
+	w := tar.NewWriter(z)
+	const script = "#!/bin/sh\necho a tool\n"
+	must(t, w.WriteHeader(&tar.Header{Name: "package/tool.sh", Mode: 0o644, Size: int64(len(script))}))
+	_, err := w.Write([]byte(script))
+	must(t, err, w.Close(), z.Close())
+	asked := 0
+	registry := httptest.NewServer(http.HandlerFunc(func(a http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/tool/-/tool-1.2.3.tgz" {
+			t.Errorf("asked for %s", r.URL.Path)
+		}
+		asked++
+		_, _ = a.Write(b.Bytes()) // whoever asked may have gone
+	}))
+	defer registry.Close()
+	sum := sha512.Sum512(b.Bytes())
+	dir, from := t.TempDir(), base(t)
+	write(t, dir, "package-lock.json", fmt.Sprintf(`{"lockfileVersion": 3, "packages": {"node_modules/tool": {"version": "1.2.3", "integrity": "sha512-%s", "bin": {"tool": "tool.sh"}}}}`,
+		base64.StdEncoding.EncodeToString(sum[:])))
+	text := fmt.Sprintf("from = %q\n[[step]]\nnpm = \"package-lock.json\"\nto = \"/opt/x\"\n", from)
+	tpl, err := template.Parse([]byte(text), os.DirFS(dir))
+	must(t, err)
+	bench := newBench(t)
+	if _, err := bench.Build(t.Context(), tpl); sandpit.CodeOf(err) != sandpit.Unsupported {
+		t.Errorf("without a registry: %v", err)
+	}
+	bench.NPM = &npm.Source{Dir: t.TempDir(), Registries: []string{registry.URL}}
+	for range 2 {
+		if got := bench.output(t, bench.make(t, tpl), "/opt/x/node_modules/.bin/tool"); got != "a tool" {
+			t.Errorf("it says %q", got)
+		}
+	}
+	if asked != 1 {
+		t.Errorf("the registry was asked %d times", asked)
+	}
+	for _, name := range []string{"nothing.json", "../package-lock.json"} {
+		if _, err := template.Parse([]byte(strings.Replace(text, "package-lock.json", name, 1)), os.DirFS(dir)); sandpit.CodeOf(err) != sandpit.NotFound {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

@@ -12,7 +12,7 @@ import (
 // BuiltinPrefix begins the names of template files that are part of this program.
 const BuiltinPrefix = "builtin:"
 
-//go:embed builtin/*.toml
+//go:embed builtin
 var builtin embed.FS
 
 // Builtins returns the names of the template files that are part of this program, sorted.
@@ -27,13 +27,27 @@ func Builtins() []string {
 	return names
 }
 
-// Builtin returns a template file that is part of this program.
+// aliases are other names of template files that are part of this program.
+var aliases = map[string]string{"claude": "claude-code"}
+
+// Builtin reads a template file that is part of this program.
 //
 // NotFound: there is none of that name.
-func Builtin(name string) ([]byte, error) {
+func Builtin(name string) (Template, error) {
+	if other, ok := aliases[name]; ok {
+		name = other
+	}
 	if !slices.Contains(Builtins(), name) {
-		return nil, sandpit.WithHint(
+		return Template{}, sandpit.WithHint(
 			sandpit.Errorf(sandpit.NotFound, "no template file %.60q is part of this program", name), "there are "+strings.Join(Builtins(), ", "))
 	}
-	return builtin.ReadFile("builtin/" + name + ".toml")
+	data, err := builtin.ReadFile("builtin/" + name + ".toml")
+	if err != nil {
+		return Template{}, err
+	}
+	dir, err := fs.Sub(builtin, "builtin")
+	if err != nil {
+		return Template{}, err
+	}
+	return Parse(data, dir)
 }

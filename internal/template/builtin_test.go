@@ -12,7 +12,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/debian"
-	"github.com/sandpit-dev/sandpit/internal/image"
+	"github.com/sandpit-dev/sandpit/internal/npm"
 	"github.com/sandpit-dev/sandpit/internal/template"
 )
 
@@ -24,9 +24,7 @@ func TestBuiltinsAreTemplates(t *testing.T) {
 		t.Errorf("there are %v", names)
 	}
 	for _, name := range names {
-		data, err := template.Builtin(name)
-		must(t, err)
-		tpl, err := template.Parse(data)
+		tpl, err := template.Builtin(name)
 		must(t, err)
 		if tpl.Name != name || !strings.HasPrefix(string(tpl.From), "apt:bookworm,") || !strings.Contains(string(tpl.From), ",sudo,") {
 			t.Errorf("%s: %s from %s", name, tpl.Name, tpl.From)
@@ -45,7 +43,7 @@ func TestBuiltinsAreTemplates(t *testing.T) {
 // TestPackages reads templates with packages.
 func TestPackages(t *testing.T) {
 	t.Parallel()
-	tpl, err := template.Parse([]byte(`from = "apt:bookworm"` + "\n" + `packages = ["tree", "git=1:2.39", "tree"]` + "\n"))
+	tpl, err := template.Parse([]byte(`from = "apt:bookworm"`+"\n"+`packages = ["tree", "git=1:2.39", "tree"]`+"\n"), nil)
 	must(t, err)
 	if tpl.From != "apt:bookworm,git=1:2.39,tree" || len(tpl.Steps) > 0 {
 		t.Errorf("from %s, steps %v", tpl.From, tpl.Steps)
@@ -57,7 +55,7 @@ func TestPackages(t *testing.T) {
 		`from = "apt:"`, `from = "apt:Bookworm"`, `from = "apt:bookworm/updates"`, "from = \"apt:bookworm\"\npackages = [\"-o=x\"]",
 		"from = \"apt:bookworm\"\npackages = [\"a,b;c\"]", "from = \"apt:bookworm\"\npackages = [\"\"]", "from = \"debian\"\npackages = [\"a b\"]",
 	} {
-		if _, err := template.Parse([]byte(text)); sandpit.CodeOf(err) != sandpit.Invalid {
+		if _, err := template.Parse([]byte(text), nil); sandpit.CodeOf(err) != sandpit.Invalid {
 			t.Errorf("%s: %v", text, err)
 		}
 	}
@@ -82,6 +80,10 @@ const toolsSay = "user\n/home/user\n0\n42\n42\ngit version\n" +
 
 // special is what only some of them can do.
 var special = map[string]string{
+	"claude-code":         `test -z "$(ls -A | grep -i claude)"; claude --version | grep -q '^[0-9.]* (Claude Code)$'`,
+	"cloud-code":          `kubectl version --client > /dev/null; python3 -m venv /tmp/v`,
+	"code-server":         `test "$(code-server --version | wc -l)" = 1; test ! -e ~/.config`,
+	"codex":               `test "$(ls -A ~/.codex)" = config.toml; codex --version | grep -q '^codex-cli [0-9.]*$'`,
 	"browser":             `chromium --headless --disable-gpu --disable-dev-shm-usage --dump-dom 'data:text/html,<p>it works' 2>/dev/null | grep -q 'it works'`,
 	"python-3.11":         `test "$(python3 -c 'import sys; print(sys.version_info[:2])')" = "(3, 11)"; python3 -m venv /tmp/v && /tmp/v/bin/python -m pip --version > /dev/null; echo 'int main(){}' > /tmp/a.c; cc -o /tmp/a /tmp/a.c && /tmp/a`,
 	"python-data-science": `python3 -c 'import numpy, pandas, scipy, sklearn, matplotlib.pyplot as p; p.plot([1, 2]); p.savefig("/tmp/x.png"); print(pandas.DataFrame({"a": [1, 2]}).a.sum())' | grep -qx 3`,
@@ -100,25 +102,30 @@ func TestBuiltinsWork(t *testing.T) {
 	must(t, os.MkdirAll(dir, 0o700))
 	b := newBench(t)
 	b.Debian = &debian.Source{Dir: filepath.Join(dir, "debian")}
-	built := map[string]image.Entry{}
+	b.NPM = &npm.Source{Dir: filepath.Join(dir, "npm")}
 	for _, name := range template.Builtins() {
-		data, err := template.Builtin(name)
+		t.Run(name, func(t *testing.T) {
+			tpl, err := template.Builtin(name)
+			must(t, err)
+			begun := time.Now()
+			e := b.make(t, tpl)
+			took := time.Since(begun)
+			begun = time.Now()
+			got := b.output(t, e, tools+special[name])
+			t.Logf("built in %.1f s, %d MB, all tools tried in %.1f s", took.Seconds(), e.Size>>20, time.Since(begun).Seconds())
+			if got != toolsSay {
+				t.Errorf("%q", got)
+			}
+		})
+	}
+	t.Run("apt inside", func(t *testing.T) {
+		tpl, err := template.Builtin("base")
 		must(t, err)
-		begun := time.Now()
-		e := b.build(t, string(data))
-		took := time.Since(begun)
-		begun = time.Now()
-		got := b.output(t, e, tools+special[name])
-		t.Logf("%s: built in %.1f s, %d MB, all tools tried in %.1f s", name, took.Seconds(), e.Size>>20, time.Since(begun).Seconds())
-		if got != toolsSay {
-			t.Errorf("%s: %q", name, got)
+		e := b.build(t, fmt.Sprintf("from = %q\npackages = [\"ripgrep\", \"tree\"]\n[build]\nallow = [\"deb.debian.org:80\"%s]\n", b.make(t, tpl).ID, addresses(t)))
+		if got := b.output(t, e, "whoami; rg --version | head -c 7; test -x /usr/bin/tree && test -z \"$(ls /var/lib/apt/lists)\""); got != "user\nripgrep" {
+			t.Errorf("%q", got)
 		}
-		built[name] = e
-	}
-	e := b.build(t, fmt.Sprintf("from = %q\npackages = [\"ripgrep\", \"tree\"]\n[build]\nallow = [\"deb.debian.org:80\"%s]\n", built["base"].ID, addresses(t)))
-	if got := b.output(t, e, "whoami; rg --version | head -c 7; test -x /usr/bin/tree && test -z \"$(ls /var/lib/apt/lists)\""); got != "user\nripgrep" {
-		t.Errorf("after apt: %q", got)
-	}
+	})
 }
 
 // addresses are rules for the mirror's addresses, which in some networks are special ones.

@@ -1,6 +1,10 @@
 package template
 
 import (
+	"fmt"
+	"io"
+	"io/fs"
+	"path"
 	"regexp"
 	"strconv"
 	"strings"
@@ -9,6 +13,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/debian"
+	"github.com/sandpit-dev/sandpit/internal/npm"
 )
 
 // FileName is how a template file is called in a directory.
@@ -32,6 +37,7 @@ type file struct {
 	Build      fileBuild         `toml:"build"`
 	Steps      []fileStep        `toml:"step"`
 	Start      string            `toml:"start"`
+	StartAnew  bool              `toml:"start_anew"`
 	Ready      fileReady         `toml:"ready"`
 	Resources  fileResources     `toml:"resources"`
 	Network    fileNetwork       `toml:"network"`
@@ -79,6 +85,7 @@ type fileStep struct {
 	Run     string            `toml:"run"`
 	Secrets []string          `toml:"secrets"`
 	Copy    []string          `toml:"copy"`
+	NPM     string            `toml:"npm"`
 	To      string            `toml:"to"`
 	UID     int               `toml:"uid"`
 	GID     int               `toml:"gid"`
@@ -87,10 +94,11 @@ type fileStep struct {
 	User    string            `toml:"user"`
 }
 
-// Parse reads a template file.
+// Parse reads a template file, and the lock files of npm that it names in a directory.
+// Without a directory it may name none.
 //
-// Invalid: it is none; the error says where.
-func Parse(data []byte) (Template, error) {
+// Invalid: it is none; the error says where. NotFound: there is no such lock file.
+func Parse(data []byte, dir fs.FS) (Template, error) {
 	if len(data) > maxFile {
 		return Template{}, sandpit.Errorf(sandpit.Invalid, "a template file has at most %d bytes", maxFile)
 	}
@@ -102,7 +110,7 @@ func Parse(data []byte) (Template, error) {
 	if unknown := meta.Undecoded(); len(unknown) > 0 {
 		return Template{}, sandpit.Errorf(sandpit.Invalid, "there is no key %q in a template", unknown[0].String())
 	}
-	t, err := f.template()
+	t, err := f.template(dir)
 	if err != nil {
 		return Template{}, err
 	}
@@ -111,10 +119,10 @@ func Parse(data []byte) (Template, error) {
 
 // template puts what stands at the top into steps. Packages come first, before what
 // changes more often; env, workdir and user of the top count for all other steps.
-func (f file) template() (Template, error) {
+func (f file) template(dir fs.FS) (Template, error) {
 	t := Template{
 		Name: f.Name, From: sandpit.Image(f.From), Entrypoint: f.Entrypoint, Command: f.Command, Labels: f.Labels,
-		Build: f.Build.build(), Start: f.Start, Ready: sandpit.Ready(f.Ready),
+		Build: f.Build.build(), Start: f.Start, StartAnew: f.StartAnew, Ready: sandpit.Ready(f.Ready),
 		Resources: sandpit.Resources{Memory: f.Resources.Memory << 20, CPUs: f.Resources.CPUs, Disk: f.Resources.Disk << 20, PIDs: f.Resources.PIDs},
 		Network:   sandpit.NetworkPolicy{Online: f.Network.Online || len(f.Network.Allow) > 0, Allow: f.Network.Allow, Deny: f.Network.Deny},
 	}
@@ -141,8 +149,12 @@ func (f file) template() (Template, error) {
 			t.Steps = append(t.Steps, s)
 		}
 	}
-	for _, s := range f.Steps {
-		t.Steps = append(t.Steps, s.step())
+	for i, s := range f.Steps {
+		step, err := s.step(dir)
+		if err != nil {
+			return t, fmt.Errorf("step %d: %w", i+1, err)
+		}
+		t.Steps = append(t.Steps, step)
 	}
 	return t, nil
 }
@@ -154,15 +166,42 @@ func (b fileBuild) build() Build {
 	}
 }
 
-func (f fileStep) step() Step {
+func (f fileStep) step(dir fs.FS) (Step, error) {
 	s := Step{Secrets: f.Secrets, Env: f.Env, WorkDir: f.WorkDir, User: f.User}
 	if f.Run != "" {
 		s.Run = shell(f.Run)
 	}
-	if len(f.Copy) > 0 || f.To != "" {
+	if len(f.Copy) > 0 || f.To != "" && f.NPM == "" {
 		s.Copy = &Copy{From: f.Copy, To: f.To, UID: f.UID, GID: f.GID}
 	}
-	return s
+	if f.NPM == "" {
+		return s, nil
+	}
+	lock, err := readLock(dir, f.NPM)
+	s.NPM = &NPM{Lock: lock, To: f.To}
+	return s, err
+}
+
+// readLock reads a lock file of npm.
+//
+// Invalid: it is none, or nothing can be read.
+func readLock(dir fs.FS, name string) (string, error) {
+	if dir == nil {
+		return "", sandpit.Errorf(sandpit.Invalid, "there is no directory that %.100q could be in", name)
+	}
+	f, err := dir.Open(path.Clean(name))
+	if err != nil {
+		return "", sandpit.Errorf(sandpit.NotFound, "the lock file: %w", err)
+	}
+	defer func() { _ = f.Close() }() // only read
+	data, err := io.ReadAll(io.LimitReader(f, npm.MaxLock+1))
+	if err != nil {
+		return "", sandpit.Errorf(sandpit.Invalid, "the lock file: %w", err)
+	}
+	if _, err := npm.ParseLock(data); err != nil {
+		return "", fmt.Errorf("%s: %w", name, err)
+	}
+	return string(data), nil
 }
 
 var packagePattern = regexp.MustCompile(`^[a-z0-9][a-z0-9+.-]*(=[A-Za-z0-9.+:~-]+)?$`)

@@ -82,18 +82,19 @@ func TestParseRefuses(t *testing.T) {
 		"form = 'x'":                                    `there is no key "form" in a template`,
 		"from = 'x'\nports = [70000]":                   `port "70000": want a number, maybe with /tcp or /udp`,
 		"from = 'x'\npackages = ['a b']":                `"a b" is not the name of a Debian package`,
-		"from = 'x'\n[[step]]":                          "step 1: want one of run, copy, env, workdir and user, and there are 0",
-		"from = 'x'\n[[step]]\nrun='a'\nuser='b'":       "step 1: want one of run, copy, env, workdir and user, and there are 2",
+		"from = 'x'\n[[step]]":                          "step 1: want one of run, copy, npm, env, workdir and user, and there are 0",
+		"from = 'x'\n[[step]]\nrun='a'\nuser='b'":       "step 1: want one of run, copy, npm, env, workdir and user, and there are 2",
 		"from = 'x'\n[[step]]\ncopy=['a']":              "step 1: copy: what or where to is missing",
+		"from = 'x'\n[[step]]\nnpm='a.json'\nto='/x'":   `step 1: there is no directory that "a.json" could be in`,
 		"from = 'x'\n[[step]]\nenv={'a b'='c'}":         `step 1: "a b" is not the name of an environment variable`,
 		"from = 'x'\n[[step]]\nuser='a'\nsecrets=['B']": "step 1: only a step that runs a command can have secrets",
 	} {
-		_, err := template.Parse([]byte(text))
+		_, err := template.Parse([]byte(text), nil)
 		if sandpit.CodeOf(err) != sandpit.Invalid || err.Error() != want {
 			t.Errorf("%q: %v, want %s", text, err, want)
 		}
 	}
-	if _, err := template.Parse([]byte("from = ")); sandpit.CodeOf(err) != sandpit.Invalid || !strings.Contains(err.Error(), "line 1") {
+	if _, err := template.Parse([]byte("from = "), nil); sandpit.CodeOf(err) != sandpit.Invalid || !strings.Contains(err.Error(), "line 1") {
 		t.Errorf("a syntax error: %v", err)
 	}
 }
@@ -105,7 +106,7 @@ func FuzzParse(f *testing.F) {
 		if tpl, err := template.ParseDockerfile([]byte(text), nil); err == nil && tpl.From == "" {
 			t.Error("a template of nothing")
 		}
-		if tpl, err := template.Parse([]byte(text)); err == nil && tpl.From == "" {
+		if tpl, err := template.Parse([]byte(text), nil); err == nil && tpl.From == "" {
 			t.Error("a template of nothing")
 		}
 	})

@@ -23,6 +23,9 @@ type Step = sandpit.RecipeStep
 // Copy is a Step that brings in files.
 type Copy = sandpit.RecipeCopy
 
+// NPM is a Step that brings in packages of npm.
+type NPM = sandpit.RecipeNPM
+
 // Build says what sandboxes are like in which steps run.
 type Build = sandpit.RecipeBuild
 

@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/testengine"
@@ -170,6 +171,12 @@ func testJupyter(t *testing.T, k kit) {
 	k.want("jupyter_execute", fields{"code": "x", "kernel_name": "python" + strings.TrimPrefix(version, "[SUCCESS]\n")}, "1")
 	k.refused("jupyter_execute", fields{"code": "1", "kernel_name": "cobol"}, sandpit.Invalid)
 	k.refused("jupyter_execute", fields{"code": "1", "session_id": "../x"}, sandpit.Invalid)
+	// A context that nobody uses ends, but never the main one.
+	tool.SetKernelRest(k.session, time.Nanosecond)
+	k.want("jupyter_execute", fields{"code": "x"}, "1")
+	tool.SetKernelRest(k.session, time.Hour)
+	k.want("jupyter_execute", fields{"code": "x", "session_id": "other"}, "NameError")
+	k.want("jupyter_execute", fields{"code": "x"}, "1")
 }
 
 func testJavaScript(t *testing.T, k kit) {

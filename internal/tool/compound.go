@@ -21,17 +21,20 @@ func compoundTools() []Tool {
 			Description: "Run a command in the session's shell. What takes longer than two minutes is stopped: let it run in the background by shell_exec or sandbox_shell. " +
 				"An empty command shows what the newest program in the background has put out, ctrl+c ends it.",
 			body: does(bashTool),
-		}, {
+		},
+		{
 			Name: "sandbox_shell", Title: "Run commands and look after them", Category: Compound, Hints: run, Timeout: stopTime,
 			Description: "Run commands in shells: execute_command starts one in the background, or waits for its end if it is to block; " +
 				"check_command_output, terminate_command and list_commands deal with those in the background.",
 			body: does(sandboxShell), synonyms: map[string]string{"session_id": "session_name"},
-		}, {
+		},
+		{
 			Name: "sandbox_files", Title: "Make and change files", Category: Compound, Hints: Hints{Destructive: true},
 			Description: "Make, rewrite, edit, delete, read and list files: create_file makes one that is not there yet, full_file_rewrite replaces one that is, " +
 				"str_replace replaces a text that occurs exactly once.",
 			body: does(sandboxFiles), synonyms: map[string]string{"path": "file_path", "content": "file_contents"},
 		},
+		editorTool(),
 	}
 }
 
@@ -172,6 +175,7 @@ func (s *Session) put(ctx context.Context, in filesInput) (Result, error) {
 		return Result{}, err
 	}
 	return Result{
-		Text: fmt.Sprintf("%s holds %d bytes now", path.Clean(in.Path), len(*in.Contents)), Data: writeData{File: s.path(in.Path), Bytes: len(*in.Contents)},
+		Text: fmt.Sprintf("%s holds %d bytes now", path.Clean(in.Path), len(*in.Contents)) + s.page(ctx, in.Path),
+		Data: writeData{File: s.path(in.Path), Bytes: len(*in.Contents)},
 	}, nil
 }

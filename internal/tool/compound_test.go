@@ -12,12 +12,18 @@ import (
 func TestCompound(t *testing.T) {
 	t.Parallel()
 	box := newBox(t)
-	for name, f := range map[string]func(*testing.T, kit){"bash": testBash, "shell": testSandboxShell, "files": testSandboxFiles, "git": testGitVariables} {
+	for name, f := range map[string]func(*testing.T, kit){
+		"bash": testBash, "shell": testSandboxShell, "files": testSandboxFiles, "git": testGitVariables, "editor": testEditor, "state": testOverview,
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f(t, newKit(t, box, tool.SessionOptions{ID: name, Dir: "/workspace/" + name}))
 		})
 	}
+	t.Run("page", func(t *testing.T) {
+		t.Parallel()
+		testPage(t, box)
+	})
 }
 
 func testBash(t *testing.T, k kit) {

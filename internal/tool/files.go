@@ -75,10 +75,7 @@ func readFile(ctx context.Context, s *Session, in readInput) (Result, error) {
 	if !isText(data) {
 		return Result{}, sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "%s is not a text file", in.File), "file_download gives it in Base64")
 	}
-	lines := strings.SplitAfter(string(data), "\n")
-	if lines[len(lines)-1] == "" {
-		lines = lines[:len(lines)-1]
-	}
+	lines := splitLines(string(data))
 	start, end := 0, len(lines)
 	if in.Start != nil {
 		start = *in.Start

@@ -76,6 +76,7 @@ type cellError struct {
 
 // cellOutput collects what a run tells.
 type cellOutput struct {
+	session        *Session
 	data           cellData
 	printed, shown *workspace.Window // as a person reads it; they come by ways of their own, so nobody knows which was first
 	stdout, stderr *workspace.Window
@@ -85,11 +86,12 @@ type cellOutput struct {
 	omitted        int // results
 }
 
-func newCellOutput(r cellRequest) *cellOutput {
+func newCellOutput(s *Session, r cellRequest) *cellOutput {
 	return &cellOutput{
+		session: s,
 		data:    cellData{Language: r.language, Session: r.session, Results: []cellResult{}},
 		printed: workspace.NewWindow(maxCommandOutput), shown: workspace.NewWindow(maxCommandOutput),
-		stdout: workspace.NewWindow(maxText), stderr: workspace.NewWindow(maxText),
+		stdout: workspace.NewWindow(maxCommandOutput), stderr: workspace.NewWindow(maxCommandOutput),
 	}
 }
 
@@ -111,7 +113,7 @@ func (o *cellOutput) take(e interpreter.Event) error {
 	case interpreter.Result:
 		o.takeResult(e)
 	case interpreter.Failure:
-		o.data.Error = &cellError{Name: tail(e.Name), Value: tail(e.Value), Traceback: tail(e.Traceback)}
+		o.data.Error = &cellError{Name: o.session.tail(e.Name), Value: o.session.tail(e.Value), Traceback: o.session.tail(e.Traceback)}
 	case interpreter.Count:
 		o.data.Count = e.Number
 	}
@@ -206,7 +208,7 @@ func (o *cellOutput) result() Result {
 	if o.omitted > 0 {
 		o.line(fmt.Sprintf("(%d more results are not in the data)", o.omitted))
 	}
-	o.data.Stdout, o.data.Stderr = strings.ToValidUTF8(o.stdout.String(), "?"), strings.ToValidUTF8(o.stderr.String(), "?")
+	o.data.Stdout, o.data.Stderr = o.session.ends(o.stdout.String()), o.session.ends(o.stderr.String())
 	e := o.data.Error
 	if e != nil {
 		said := e.Traceback

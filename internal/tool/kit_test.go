@@ -3,6 +3,7 @@ package tool_test
 import (
 	"encoding/json"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/sandpit-dev/sandpit"
@@ -37,7 +38,12 @@ type kit struct {
 func newKit(tb testing.TB, box sandpit.Instance, o tool.SessionOptions) kit {
 	tb.Helper()
 	var calls []tool.Call
-	tools, err := tool.New(func(c tool.Call) { calls = append(calls, c) })
+	var mu sync.Mutex
+	tools, err := tool.New(func(c tool.Call) {
+		mu.Lock()
+		defer mu.Unlock()
+		calls = append(calls, c)
+	})
 	if err != nil {
 		tb.Fatal(err)
 	}

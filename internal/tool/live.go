@@ -71,18 +71,3 @@ func (l *Live) Lines() string {
 	text = strings.Join(lines[max(0, len(lines)-maxLines):], "\n")
 	return strings.ToValidUTF8(text[max(0, len(text)-maxLinesText):], "")
 }
-
-// maskedLines is a text without secrets, of which it may hold some lines only.
-func (s *Session) maskedLines(text string) string {
-	text = s.masked(text)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for value := range s.secrets {
-		for line := range strings.Lines(value) {
-			if line = strings.TrimSpace(line); len(line) >= minSecret {
-				text = strings.ReplaceAll(text, line, masked)
-			}
-		}
-	}
-	return text
-}

@@ -133,7 +133,7 @@ func mcpExecute(ctx context.Context, s *Session, in mcpExecuteInput) (Result, er
 	if answer.Failed {
 		result.Text = "[FAILED]\n" + result.Text
 	}
-	data.Content = bounded(result.Text)
+	data.Content = s.bounded(result.Text)
 	result.Data = data
 	return result, nil
 }

@@ -63,7 +63,7 @@ func nodeExecute(ctx context.Context, s *Session, in nodeInput) (result Result, 
 	if sandpit.CodeOf(err) == sandpit.NotFound {
 		return Result{}, sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "this image has no node: %w", err), "use an image that has, such as node:22-slim")
 	}
-	return nodeResult(r, err)
+	return s.nodeResult(r, err)
 }
 
 // check refuses files that would lie elsewhere.
@@ -82,7 +82,7 @@ func (in nodeInput) check(program string) error {
 	return nil
 }
 
-func nodeResult(r workspace.Result, err error) (Result, error) {
+func (s *Session) nodeResult(r workspace.Result, err error) (Result, error) {
 	output := r.Stdout
 	if r.Stderr != "" && output != "" && !strings.HasSuffix(output, "\n") {
 		output += "\n"
@@ -91,7 +91,7 @@ func nodeResult(r workspace.Result, err error) (Result, error) {
 	if err != nil && !r.TimedOut {
 		return Result{Text: output}, err
 	}
-	data := nodeData{bounded(r.Stdout), bounded(r.Stderr), r.ExitCode, r.TimedOut, r.Duration.Seconds()}
+	data := nodeData{s.bounded(r.Stdout), s.bounded(r.Stderr), r.ExitCode, r.TimedOut, r.Duration.Seconds()}
 	text := commandText(r.ExitCode, output)
 	if r.TimedOut {
 		text = "[FAILED (timeout; it was stopped)]\n" + output

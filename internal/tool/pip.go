@@ -81,7 +81,7 @@ func pipInstall(ctx context.Context, s *Session, in pipInput) (Result, error) {
 	if r.ExitCode != 0 {
 		return Result{Text: said}, pipError(r)
 	}
-	data := pipData{Installed: installed(r.Stdout), Output: tail(said)}
+	data := pipData{Installed: installed(r.Stdout), Output: s.tail(said)}
 	text := "Nothing to install: all of it is there"
 	if len(data.Installed) > 0 {
 		var names []string

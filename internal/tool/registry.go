@@ -108,7 +108,7 @@ func (r *Registry) Invoke(ctx context.Context, s *Session, name string, input []
 	begun := time.Now()
 	result, err := r.invoke(ctx, s, name, input)
 	if err != nil {
-		result = problem(result, err)
+		result = s.problem(result, err)
 	}
 	result = s.bound(ctx, name, result)
 	if r.audit != nil {

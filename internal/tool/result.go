@@ -36,9 +36,10 @@ type Problem struct {
 	Hint    string       `json:"hint,omitempty"`
 }
 
-// problem is a Result for an error. What the result held so far stays, below.
-func problem(r Result, err error) Result {
-	p := &Problem{Code: sandpit.CodeOf(err), Message: err.Error(), Hint: sandpit.HintOf(err)}
+// problem is a Result for an error, whose message may quote the beginning of what a program has said. What the result
+// held so far stays, below.
+func (s *Session) problem(r Result, err error) Result {
+	p := &Problem{Code: sandpit.CodeOf(err), Message: s.mended(err.Error(), false, true), Hint: sandpit.HintOf(err)}
 	text := "ERROR: " + p.Message
 	if p.Hint != "" {
 		text += " (" + p.Hint + ")"

@@ -72,6 +72,9 @@ func (s *Session) searchLines(ctx context.Context, r applet.SearchRequest) (Resu
 	data := searchData{Matches: []lineMatch{}, Files: found.Matched, More: found.More}
 	var b strings.Builder
 	for _, m := range found.Matches {
+		if line, cut := strings.CutSuffix(m.Text, applet.Cut); cut {
+			m.Text = s.mended(line, false, true) + applet.Cut
+		}
 		data.Matches = append(data.Matches, lineMatch{m.Path, m.Line, m.Text, m.Context})
 		mark := ":"
 		if m.Context {

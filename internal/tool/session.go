@@ -2,7 +2,6 @@ package tool
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -12,7 +11,6 @@ import (
 	"maps"
 	"path"
 	"regexp"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -37,8 +35,6 @@ const (
 	outputDir = ".tool-output"
 	// cleanTime is how long removing or keeping a file of ours may take.
 	cleanTime = 10 * time.Second
-	// minSecret is how long a value must be to be looked for in outputs.
-	minSecret = 6
 )
 
 // SessionOptions are what a session is like.
@@ -57,6 +53,8 @@ type SessionOptions struct {
 	CreatedAt time.Time
 	// Servers are the MCP servers whose tools can be called. Default: none.
 	Servers mcpclient.Config
+	// Preview returns a URL at which people see a port of the sandbox. Default: there is none.
+	Preview func(ctx context.Context, port int) (string, error)
 }
 
 // Session is a place in a sandbox in which tools work: a directory, an environment,
@@ -77,7 +75,9 @@ type Session struct {
 	env     map[string]string
 	secrets map[string]bool
 	outputs int
+	opening sync.Mutex // one at a time makes a shell
 	editing sync.Mutex // one at a time reads a file and writes it again
+	edits   []fileEdit // those that can be undone, the oldest first; guarded by editing
 }
 
 var sessionPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$`)
@@ -193,9 +193,30 @@ func ask[Answer any](ctx context.Context, w *workspace.Workspace, name string, r
 		return answer.Value, sandpit.Errorf(sandpit.Internal, "the sandbox's own program has ended with status %d and no answer: %.400s", result.ExitCode, result.Stderr)
 	}
 	if answer.Error != nil {
-		return answer.Value, sandpit.Errorf(answer.Error.Code, "%s", answer.Error.Message)
+		return answer.Value, sandpit.Errorf(claimed(answer.Error.Code), "%s", answer.Error.Message)
 	}
 	return answer.Value, nil
+}
+
+// claimed is the code of a failure as a sandbox may tell it: what is said in one decides about no credential and
+// no sandbox.
+func claimed(code sandpit.Code) sandpit.Code {
+	switch code {
+	case sandpit.Invalid, sandpit.PermissionDenied, sandpit.NotFound, sandpit.AlreadyExists, sandpit.Conflict, sandpit.Exhausted,
+		sandpit.Unsupported, sandpit.Unavailable, sandpit.Timeout:
+		return code
+	default:
+		return sandpit.Internal
+	}
+}
+
+// Ended reports whether the sandbox is no more. An error of the code Gone says less: it may be about a program, or
+// a connection that the sandbox has cut.
+func (s *Session) Ended(ctx context.Context) bool { return ended(ctx, s.guest) }
+
+func ended(ctx context.Context, g sandpit.Guest) bool {
+	_, err := g.ListProcesses(ctx)
+	return sandpit.CodeOf(err) == sandpit.Gone
 }
 
 // bound cuts what is too long for a model, takes secrets out, and keeps the whole of it
@@ -203,7 +224,7 @@ func ask[Answer any](ctx context.Context, w *workspace.Workspace, name string, r
 func (s *Session) bound(ctx context.Context, tool string, r Result) Result {
 	r.Text, r.Data = s.masked(strings.ToValidUTF8(r.Text, "?")), s.maskedData(r.Data)
 	if p := r.Problem; p != nil {
-		r.Problem = &Problem{Code: p.Code, Message: bounded(s.masked(p.Message)), Hint: bounded(s.masked(p.Hint))}
+		r.Problem = &Problem{Code: p.Code, Message: s.bounded(p.Message), Hint: s.bounded(p.Hint)}
 	}
 	if len(r.Text) <= maxText {
 		return r
@@ -234,51 +255,6 @@ func (s *Session) keep(ctx context.Context, tool, text string) (string, error) {
 	file := path.Join(dir, fmt.Sprintf("%s-%s-%d.txt", s.o.ID, tool, number))
 	ignore := s.files.WriteFile(ctx, path.Join(dir, ".gitignore"), strings.NewReader("*\n"))
 	return file, errors.Join(ignore, s.files.WriteFile(ctx, file, strings.NewReader(text)))
-}
-
-// hide has a value taken out of all that a model gets from now on.
-func (s *Session) hide(value string) {
-	if len(value) < minSecret {
-		return
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.secrets[value] = true
-}
-
-// hidden are the secrets, the longest first: one can be the beginning of another.
-func (s *Session) hidden() []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.SortedFunc(maps.Keys(s.secrets), func(a, b string) int {
-		return cmp.Or(len(b)-len(a), strings.Compare(a, b))
-	})
-}
-
-func (s *Session) masked(text string) string {
-	for _, value := range s.hidden() {
-		text = strings.ReplaceAll(text, value, masked)
-	}
-	return text
-}
-
-// maskedData is data without secrets.
-func (s *Session) maskedData(data any) any {
-	secrets := s.hidden()
-	if data == nil || len(secrets) == 0 {
-		return data
-	}
-	encoded, err := json.Marshal(data)
-	if err != nil {
-		return nil // what cannot be written as JSON nobody could have read
-	}
-	for _, value := range secrets {
-		quoted, err := json.Marshal(value)
-		if err == nil { // a string always can be
-			encoded = bytes.ReplaceAll(encoded, quoted[1:len(quoted)-1], []byte(masked))
-		}
-	}
-	return json.RawMessage(encoded)
 }
 
 // as is the session's view of files, or that of the sandbox's root.

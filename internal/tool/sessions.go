@@ -243,7 +243,7 @@ func (s *Sessions) Use(id string, f func(*Session) error) error {
 		if there {
 			return sandpit.WithHint(sandpit.Errorf(sandpit.Gone, "session %.100s has ended", id), "create it again to have its files")
 		}
-		return sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "there is no session %.100q", id), "create it first")
+		return sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "session %.100q is not initialized", id), "create it first")
 	}
 	t.calls++
 	session := t.session
@@ -292,9 +292,10 @@ func (s *Sessions) Cleanup(ctx context.Context, id string, files bool) error {
 	s.mu.Unlock()
 
 	err := s.end(ctx, t, session, files)
+	gone := sandpit.CodeOf(err) == sandpit.Gone && ended(ctx, t.box.box.Guest)
 	s.mu.Lock()
 	t.busy = false
-	if sandpit.CodeOf(err) == sandpit.Gone { // the sandbox, and so all of it
+	if gone { // the sandbox, and so all of it
 		files, err = true, nil
 	}
 	if files && err == nil {

@@ -204,6 +204,10 @@ func testAlone(t *testing.T, box sandpit.Instance) {
 	if err := sessions.Cleanup(ctx, "chat_123", true); sandpit.CodeOf(err) != sandpit.NotFound {
 		t.Errorf("cleanup of nothing: %v", err)
 	}
+	never := sessions.Use("never", func(*tool.Session) error { return nil })
+	if sandpit.CodeOf(never) != sandpit.NotFound || never.Error() != `session "never" is not initialized` || sandpit.HintOf(never) != "create it first" {
+		t.Errorf("use of a session that was never created: %v", never)
+	}
 	if err := sessions.Cleanup(ctx, first.ID, false); err != nil || open.Load() != 1 {
 		t.Errorf("cleanup that keeps files: %v, %d sandboxes", err, open.Load())
 	}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/shell"
@@ -96,7 +95,7 @@ func shellExec(ctx context.Context, s *Session, in execInput) (Result, error) {
 	if len(r.Late) > 0 {
 		output = "(from earlier commands in the background:)\n" + string(r.Late) + "\n" + output
 	}
-	data := execData{in.Session, r.ExitCode, bounded(output), r.Cwd, r.Outcome, r.TimedOut, r.Duration.Seconds()}
+	data := execData{in.Session, r.ExitCode, s.bounded(output), r.Cwd, r.Outcome, r.TimedOut, r.Duration.Seconds()}
 	if err != nil && !r.TimedOut {
 		return Result{Text: output}, err
 	}
@@ -110,14 +109,6 @@ func shellExec(ctx context.Context, s *Session, in execInput) (Result, error) {
 	return Result{Text: text, Data: data, Failed: r.ExitCode != 0 || r.TimedOut}, nil
 }
 
-// bounded is what Result.Text is too, for Data.
-func bounded(text string) string {
-	if len(text) > maxText {
-		text = text[:maxText]
-	}
-	return strings.ToValidUTF8(text, "?")
-}
-
 func duration(seconds float64) time.Duration { return time.Duration(seconds * float64(time.Second)) }
 
 // quote is a word of a shell.
@@ -128,15 +119,13 @@ func (s *Session) shell(ctx context.Context, name string) (*shell.Session, error
 	if name == "" {
 		name = mainShell
 	}
+	s.opening.Lock() // who comes while a shell is made waits for it
+	defer s.opening.Unlock()
 	sh, err := s.shells.Get(name)
 	if code := sandpit.CodeOf(err); code != sandpit.NotFound && code != sandpit.Gone {
 		return sh, err
 	}
-	sh, err = s.shells.Create(ctx, name, shell.Options{Dir: s.o.Dir, User: s.o.User, Env: s.environment()})
-	if sandpit.CodeOf(err) == sandpit.AlreadyExists { // by a call beside this one
-		return s.shells.Get(name)
-	}
-	return sh, err
+	return s.shells.Create(ctx, name, shell.Options{Dir: s.o.Dir, User: s.o.User, Env: s.environment()})
 }
 
 type jobData struct {
@@ -211,15 +200,15 @@ func shellView(_ context.Context, s *Session, in sessionInput) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	return jobResult(name, job, ""), nil
+	return s.jobResult(name, job, ""), nil
 }
 
 // jobResult tells what a job has put out and whether it runs.
-func jobResult(name string, job *shell.Job, running string) Result {
+func (s *Session) jobResult(name string, job *shell.Job, running string) Result {
 	info := job.Info()
 	chunk := job.Peek(max(0, info.Output-maxCommandOutput), maxCommandOutput)
-	output := string(chunk.Data)
-	data := jobData{Session: name, Job: job.ID(), PID: info.PID, Running: info.Running, Output: tail(output)}
+	output := s.mended(string(chunk.Data), chunk.Offset > 0, false)
+	data := jobData{Session: name, Job: job.ID(), PID: info.PID, Running: info.Running, Output: s.tail(output)}
 	if info.Running {
 		if running == "" {
 			running = "still running"
@@ -235,15 +224,6 @@ func jobResult(name string, job *shell.Job, running string) Result {
 		text += "\n(" + info.Error + ")"
 	}
 	return Result{Text: text, Data: data, Failed: info.ExitCode != 0}
-}
-
-// tail is the end of a text that is too long for Data.
-func tail(text string) string {
-	text = text[max(0, len(text)-maxText):]
-	for i := 0; i < utf8.UTFMax && text != "" && !utf8.RuneStart(text[0]); i++ {
-		text = text[1:]
-	}
-	return strings.ToValidUTF8(text, "?")
 }
 
 type inputInput struct {
@@ -290,7 +270,7 @@ func shellWait(ctx context.Context, s *Session, in waitInput) (Result, error) {
 	if _, _ = job.Wait(waiting); ctx.Err() != nil {
 		return Result{}, ctx.Err()
 	}
-	return jobResult(name, job, fmt.Sprintf("Still running after %gs", in.Seconds)), nil
+	return s.jobResult(name, job, fmt.Sprintf("Still running after %gs", in.Seconds)), nil
 }
 
 func shellKill(ctx context.Context, s *Session, in sessionInput) (Result, error) {
@@ -409,10 +389,11 @@ func (s *Session) screen(ctx context.Context, name string, job *shell.Job, from 
 	}
 	info := job.Info()
 	chunk := job.Peek(max(from, info.Output-maxText), maxText)
-	data := jobData{Session: name, Job: job.ID(), PID: info.PID, Running: info.Running, Output: strings.ToValidUTF8(string(chunk.Data), "?")}
+	output := s.mended(string(chunk.Data), chunk.Offset > 0, info.Running)
+	data := jobData{Session: name, Job: job.ID(), PID: info.PID, Running: info.Running, Output: s.tail(output)}
 	state := "running"
 	if !info.Running {
 		data.ExitCode, state = &info.ExitCode, fmt.Sprintf("ended with exit code %d", info.ExitCode)
 	}
-	return Result{Text: fmt.Sprintf("[%s: %s]\n%s", name, state, chunk.Data), Data: data}, nil
+	return Result{Text: fmt.Sprintf("[%s: %s]\n%s", name, state, output), Data: data}, nil
 }

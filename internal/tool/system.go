@@ -36,6 +36,10 @@ func systemTools() []Tool {
 			Description: "The working directory, the session and when it was made.",
 			body:        does(workspaceInfo),
 		}, {
+			Name: "workspace_state", Title: "Show the workspace", Category: System, Hints: only, Aliases: []string{"get_workspace_state"},
+			Description: "What lies at the top of the working directory, with the contents of texts, but for what is built, installed or no text.",
+			body:        does(workspaceState),
+		}, {
 			Name: "workspace_health", Title: "Check the workspace", Category: System, Hints: only,
 			Description: "Whether commands run and files can be written in the workspace, and how fast.",
 			body:        does(health),
@@ -56,8 +60,6 @@ func systemTools() []Tool {
 }
 
 var envPattern = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
-
-const masked = "***"
 
 type envGetInput struct {
 	Name string `json:"name,omitempty" jsonschema:"the variable; default: all"`
@@ -160,7 +162,7 @@ func processList(ctx context.Context, s *Session, in processInput) (Result, erro
 	var b strings.Builder
 	b.WriteString("PID  PPID  USER  CPU  MEMORY  COMMAND\n")
 	for i, p := range list.Processes {
-		list.Processes[i].Command = s.masked(p.Command)
+		list.Processes[i].Command = s.mended(p.Command, false, len(p.Command) >= applet.MaxCommand)
 		fmt.Fprintf(&b, "%d  %d  %d  %.1fs  %d MiB  %s\n", p.PID, p.PPID, p.UID, p.CPU, p.Memory>>20, list.Processes[i].Command)
 	}
 	if list.Omitted > 0 {

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -69,7 +70,7 @@ func TestTools(t *testing.T) {
 	box := newBox(t)
 	for name, f := range map[string]func(*testing.T, kit){
 		"files": testFiles, "search": testSearch, "shell": testShell, "background": testBackground,
-		"interactive": testInteractive, "git": testGit, "private repository": testPrivate, "web": testWeb, "system": testSystem, "bounds": testBounds,
+		"interactive": testInteractive, "git": testGit, "private repository": testPrivate, "web": testWeb, "system": testSystem, "bounds": testBounds, "secrets": testSecrets, "inputs": testInputs, "failures": testFailures,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -154,6 +155,11 @@ func testSearch(_ *testing.T, k kit) {
 }
 
 func testShell(_ *testing.T, k kit) {
+	var group sync.WaitGroup
+	for range 5 { // the shell is made for the first, and the others wait for it
+		group.Go(func() { k.want("shell_exec", fields{"command": "echo $((6 * 7))"}, "[SUCCESS]\n42") })
+	}
+	group.Wait()
 	k.want("shell_exec", fields{"command": "cd /tmp; X=kept"}, "[SUCCESS]\n(no output)")
 	k.want("shell_exec", fields{"command": "echo $X in $PWD"}, "[SUCCESS]\nkept in /tmp")
 	k.want("shell_exec", fields{"command": "pwd", "exec_dir": "/usr"}, "/usr")

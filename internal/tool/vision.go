@@ -60,7 +60,7 @@ func seeImage(ctx context.Context, s *Session, in visionInput) (Result, error) {
 	}
 	data := visionData{
 		File: s.path(in.File), MIME: p.MIME, Width: p.Width, Height: p.Height, Bytes: len(p.Data),
-		Original: bounded(p.Format), OriginalWidth: p.OriginalWidth, OriginalHeight: p.OriginalHeight, OriginalBytes: len(file),
+		Original: s.bounded(p.Format), OriginalWidth: p.OriginalWidth, OriginalHeight: p.OriginalHeight, OriginalBytes: len(file),
 	}
 	text := fmt.Sprintf("%s: a picture of %d x %d pixels", in.File, p.OriginalWidth, p.OriginalHeight)
 	if p.Width != p.OriginalWidth || p.Height != p.OriginalHeight {

@@ -21,7 +21,8 @@ const maxReplacing = 1000
 // TempName returns a name for a file that is written first and renamed then, so
 // that whoever reads the other name sees all of it or nothing. What happens
 // under this name is not told. The renaming is told as what it stands for: that
-// the other file was written and, unless it existed, created before.
+// the other file was written and, unless it existed, created and given to its owner
+// before, which is what E2B's guest does and clients of E2B's count.
 func TempName(existed bool) string {
 	if existed {
 		return oldPrefix + rand.Text()
@@ -54,6 +55,9 @@ func (t *tree) replace(n *node, c change) bool {
 	delete(t.replacing, c.cookie)
 	if told := t.wasFound(n, c); !told && !existed {
 		t.queue.push(Event{n.join(c.name), sandpit.FileCreated})
+	}
+	if !existed {
+		t.queue.push(Event{n.join(c.name), sandpit.FileChanged})
 	}
 	t.queue.push(Event{n.join(c.name), sandpit.FileWritten})
 	return true

@@ -107,6 +107,10 @@ func (p *Provider) HasImage(ctx context.Context, name string) (bool, error) {
 }
 
 func parseName(text string) (reference.Named, error) {
+	if _, is := sandpit.Image(text).Template(); is { // and not a registry's image of that name
+		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "%s: a docker engine has no templates", clip(text)),
+			"templates are of the built-in provider; Docker Hub's image of that name is docker.io/library/template")
+	}
 	named, err := reference.ParseNormalizedNamed(text)
 	if err != nil {
 		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "not the name of an image: %w", err),

@@ -122,6 +122,7 @@ func TestImageErrors(t *testing.T) {
 	for ref, want := range map[sandpit.Image]sandpit.Code{
 		"": sandpit.Unsupported, sandpit.HostImage: sandpit.Unsupported, "/no/such.tar": sandpit.NotFound,
 		"/tmp": sandpit.Unsupported, "Upper/Case": sandpit.Invalid, "sandpit-test/none:1": sandpit.NotFound,
+		"template:none": sandpit.Unsupported, "template:none:v1": sandpit.Unsupported, "docker.io/library/template:none": sandpit.NotFound,
 	} {
 		_, err := p.Create(within(t), sandpit.NewID(), sandpit.Spec{Image: ref})
 		if wantCode(t, err, want); want != sandpit.NotFound && sandpit.HintOf(err) == "" {

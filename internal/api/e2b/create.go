@@ -38,10 +38,11 @@ type created struct {
 		Enabled bool `json:"enabled"`
 	} `json:"autoResume"`
 
+	Volumes []volumeMount `json:"volumeMounts"`
+
 	// What is not there. What is said of a gateway for MCP is for statistics of E2B's:
 	// the client itself starts the program, which a template has or has not.
-	IAM     map[string]any `json:"iam"`
-	Volumes []any          `json:"volumeMounts"`
+	IAM map[string]any `json:"iam"`
 }
 
 // sandbox is what is told to who makes a sandbox or connects to it.
@@ -149,11 +150,8 @@ func (s *Server) isUserless(image sandpit.Image) bool {
 func (s *Server) request(ctx context.Context, who api.Principal, in created) (r manager.CreateRequest, err error) {
 	r.Owner = who.Owner
 	r.Policy = store.Policy{IdleTimeout: -1} // the timeout is all that ends it
-	switch {
-	case len(in.IAM) > 0:
+	if len(in.IAM) > 0 {
 		return r, sandpit.Errorf(sandpit.Unsupported, "iam: sandpit gives sandboxes no identities")
-	case len(in.Volumes) > 0:
-		return r, sandpit.Errorf(sandpit.Unsupported, "volumeMounts: sandpit has no volumes by E2B's API")
 	}
 	saved, image, err := s.origin(ctx, who, in.Template)
 	if err != nil {
@@ -167,8 +165,7 @@ func (s *Server) request(ctx context.Context, who api.Principal, in created) (r 
 	if r.Spec.Labels, err = m.labels(in.Metadata); err != nil {
 		return r, err
 	}
-	r.Spec.Env = map[string]string{"E2B_SANDBOX": "true", "E2B_TEMPLATE_ID": in.Template}
-	maps.Copy(r.Spec.Env, in.Env)
+	r.Spec.Env, r.Spec.Mounts = in.Env, mounts(in.Volumes)
 	if saved != nil {
 		if r.Spec.Network, err = s.savedPolicy(*saved, in); err != nil {
 			return r, err

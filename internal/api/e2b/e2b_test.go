@@ -3,6 +3,7 @@ package e2b_test
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -73,10 +74,11 @@ func TestRoutes(t *testing.T) {
 		{"GET", "/teams/ann/metrics/max", 400},
 		{"GET", "/teams/ann/metrics/max?metric=sandbox_start_rate", 200},
 		{"GET", "/teams/x/metrics/max?metric=sandbox_start_rate", 404},
-		{"GET", "/volumes", 501},
-		{"POST", "/volumes", 501},
-		{"GET", "/volumes/x", 501},
-		{"DELETE", "/volumes/x", 501},
+		{"GET", "/volumes", 200},
+		{"POST", "/volumes", 400}, // no name is given
+		{"GET", "/volumes/x", 404},
+		{"DELETE", "/volumes/x", 404},
+		{"GET", "/volumecontent/x/file", 501},
 		{"GET", "/secrets", 501},
 		{"POST", "/secrets", 501},
 		{"GET", "/secrets/x", 501},
@@ -88,7 +90,6 @@ func TestRoutes(t *testing.T) {
 		{"POST", "/access-tokens", 501},
 		{"GET", "/v2/nothing", 404},
 		{"PUT", "/sandboxes", 404},
-		{"GET", "/volumecontent/x/file", 404},
 		{"POST", "/sandboxes/{id}/pause", 204},
 		{"POST", "/sandboxes/{id}/pause", 409},
 		{"POST", "/sandboxes/{id}/timeout", 400},
@@ -138,6 +139,41 @@ func TestOthers(t *testing.T) {
 	r.do(t, r.ann, http.MethodGet, "/sandboxes/"+id, "").want(t, http.StatusOK, "running")
 }
 
+// TestVolumes makes a volume, has sandboxes see it, and keeps it from others.
+func TestVolumes(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	var made struct {
+		ID    string `json:"volumeID"`
+		Name  string `json:"name"`
+		Token string `json:"token"`
+	}
+	g := r.do(t, r.ann, http.MethodPost, "/volumes", `{"name":"data"}`)
+	g.want(t, http.StatusCreated, `"domain":"localhost:1"`)
+	if err := json.Unmarshal([]byte(g.body), &made); err != nil || made.Name != "data" || made.Token != "traffic "+made.ID {
+		t.Fatalf("%+v, %v", made, err)
+	}
+	r.do(t, r.ann, http.MethodPost, "/volumes", `{"name":"data"}`).want(t, http.StatusConflict, "exists already")
+	r.do(t, r.ann, http.MethodPost, "/volumes", `{"name":"../data"}`).want(t, http.StatusBadRequest, "volume")
+	r.do(t, r.ann, http.MethodGet, "/volumes/"+made.ID, "").want(t, http.StatusOK, `"token":"traffic `)
+	if g := r.do(t, r.ann, http.MethodGet, "/volumes", ""); g.body != `[{"volumeID":"`+made.ID+`","name":"data"}]` {
+		t.Errorf("volumes: %s", g.body)
+	}
+	const mounting = `{"templateID":"base","allow_internet_access":false,"volumeMounts":[{"name":"data","path":"/mnt/data"}]}`
+	r.do(t, r.bob, http.MethodPost, "/v2/sandboxes", mounting).want(t, http.StatusNotFound, "no volume data")
+	r.do(t, r.bob, http.MethodGet, "/volumes/"+made.ID, "").want(t, http.StatusNotFound, "not found")
+	r.do(t, r.bob, http.MethodDelete, "/volumes/"+made.ID, "").want(t, http.StatusNotFound, "not found")
+	if g := r.do(t, r.bob, http.MethodGet, "/volumes", ""); g.body != "[]" {
+		t.Errorf("bob sees %s", g.body)
+	}
+	id := r.made(t, mounting)
+	r.do(t, r.ann, http.MethodGet, "/sandboxes/"+id, "").want(t, http.StatusOK, `"volumeMounts":[{"name":"data","path":"/mnt/data"}]`)
+	r.do(t, r.ann, http.MethodDelete, "/volumes/"+made.ID, "").want(t, http.StatusConflict, id)
+	r.do(t, r.ann, http.MethodDelete, "/sandboxes/"+id, "").want(t, http.StatusNoContent, "")
+	r.do(t, r.ann, http.MethodDelete, "/volumes/"+made.ID, "").want(t, http.StatusNoContent, "")
+	r.do(t, r.ann, http.MethodDelete, "/volumes/"+made.ID, "").want(t, http.StatusNotFound, "not found")
+}
+
 // TestCreate has requests become sandboxes, and those refused that cannot.
 func TestCreate(t *testing.T) {
 	t.Parallel()
@@ -163,7 +199,7 @@ func TestCreate(t *testing.T) {
 		`{"templateID":"base","network":{"httpsPorts":[0]}}`:                                                                  {400, "0 is no port"},
 		`{"templateID":"base","network":{"httpsPorts":[443,65536]}}`:                                                          {400, "65536 is no port"},
 		`{"templateID":"base","network":{"httpsPorts":[` + strings.Repeat("1,", 32) + `1]}}`:                                  {400, "there may be 32"},
-		`{"templateID":"base","volumeMounts":[{"name":"v","path":"/v"}]}`:                                                     {501, "volumeMounts"},
+		`{"templateID":"base","volumeMounts":[{"name":"v","path":"/v"}]}`:                                                     {404, "no volume v"},
 		`{"templateID":"base","network":{"egressProxy":{"address":"x"}}}`:                                                     {501, "egressProxy"},
 		`{"templateID":"base","network":{"rules":{"a.example":[{"transform":{"headers":{"a":"secret"}}}]}}}`:                  {403, "network.rules"},
 		`{"templateID":"base","network":{"rules":{"a.example":[{"transform":{"headers":{"a":""}}}]}}}`:                        {400, "no value"},
@@ -184,9 +220,16 @@ func TestCreate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if found.Lease.Action != sandpit.ActionPause || found.Spec.WorkDir != sandpit.HomeDir || found.Spec.Env["A"] != "b" || found.Spec.Env["E2B_SANDBOX"] != "true" ||
+	if found.Lease.Action != sandpit.ActionPause || found.Spec.WorkDir != sandpit.HomeDir || found.Spec.Env["A"] != "b" || len(found.Spec.Env) != 1 ||
 		found.Spec.Labels["k"] != "v" || found.Spec.Network.Online {
 		t.Errorf("%+v", found)
+	}
+	want := map[string]string{"E2B_SANDBOX": "true", "E2B_SANDBOX_ID": id, "E2B_TEMPLATE_ID": "base"}
+	if got := e2b.Environ(found); !maps.Equal(got, want) {
+		t.Errorf("programs are told %v, want %v", got, want)
+	}
+	if env := e2b.Environ(sandpit.Sandbox{ID: found.ID}); len(env) != 0 {
+		t.Errorf("a sandbox that another API made has %v", env)
 	}
 	if p := e2b.Ports(found); !p.Made || p.Private || !p.Wakes {
 		t.Errorf("%+v", p)

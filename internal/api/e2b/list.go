@@ -42,7 +42,7 @@ type detailed struct {
 		OnTimeout  string `json:"onTimeout"`
 		AutoResume bool   `json:"autoResume"`
 	} `json:"lifecycle"`
-	Volumes []any `json:"volumeMounts"`
+	Volumes []volumeMount `json:"volumeMounts"`
 }
 
 // The states that E2B has.
@@ -91,7 +91,7 @@ func (s *Server) get(c *call) (int, any, error) {
 	}
 	m, _ := markOf(b)
 	out := detailed{
-		listed: s.listed(b), GuestToken: s.o.Tokens.GuestToken(b.ID), Domain: s.domain(), Network: networkOf(b), Volumes: []any{},
+		listed: s.listed(b), GuestToken: s.o.Tokens.GuestToken(b.ID), Domain: s.domain(), Network: networkOf(b), Volumes: volumeMounts(b),
 		Internet: b.Spec.Network.Online && !isClosed(b.Spec.Network),
 	}
 	out.Lifecycle.OnTimeout = "kill"

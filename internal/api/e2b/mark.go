@@ -36,6 +36,16 @@ func markOf(s sandpit.Sandbox) (mark, bool) {
 	return m, true
 }
 
+// Environ is what E2B tells the programs of a sandbox of where they are, if it was made
+// by this API.
+func Environ(s sandpit.Sandbox) map[string]string {
+	m, made := markOf(s)
+	if !made {
+		return nil
+	}
+	return map[string]string{"E2B_SANDBOX": "true", "E2B_SANDBOX_ID": string(s.ID), "E2B_TEMPLATE_ID": m.Template}
+}
+
 // labels are those of a sandbox with this metadata and mark.
 func (m mark) labels(metadata map[string]string) (map[string]string, error) {
 	all := make(map[string]string, len(metadata)+1)

@@ -53,6 +53,10 @@ func (s *Server) routes() []route {
 		{http.MethodGet, "/templates/{id}/builds/{build}/logs", s.buildLogs},
 		{http.MethodGet, "/templates/aliases/{alias}", s.findTemplate},
 		{http.MethodDelete, "/templates/{id}", s.deleteTemplate},
+		{http.MethodGet, "/volumes", s.listVolumes},
+		{http.MethodPost, "/volumes", s.createVolume},
+		{http.MethodGet, "/volumes/{id}", s.getVolume},
+		{http.MethodDelete, "/volumes/{id}", s.deleteVolume},
 		{http.MethodGet, "/teams", s.teams},
 		{http.MethodGet, "/teams/{id}/metrics", s.teamMetrics},
 		{http.MethodGet, "/teams/{id}/metrics/max", s.maxTeamMetrics},
@@ -71,7 +75,8 @@ func missing() []route {
 	for _, line := range []string{
 		"POST /templates", "POST /templates/{id}", "POST /templates/{id}/builds/{build}", "POST /v2/templates",
 		"POST /nodes/{id}", "POST /access-tokens", "DELETE /access-tokens/{id}",
-		"GET /volumes", "POST /volumes", "GET /volumes/{id}", "DELETE /volumes/{id}",
+		"GET /volumecontent/{id}/{what}", "POST /volumecontent/{id}/{what}", "PUT /volumecontent/{id}/{what}",
+		"PATCH /volumecontent/{id}/{what}", "DELETE /volumecontent/{id}/{what}",
 		"GET /secrets", "POST /secrets", "GET /secrets/{id}", "POST /secrets/{id}", "DELETE /secrets/{id}",
 	} {
 		method, path, _ := strings.Cut(line, " ")

@@ -1,6 +1,7 @@
 package mcp
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -114,9 +115,28 @@ func (s *Server) opener(who api.Principal, c choice) func(context.Context) (mcp.
 		}
 		return mcp.Place{
 			ID: made.ID, Dir: made.Spec.WorkDir, User: made.Spec.User,
-			Hold:  func(ctx context.Context) (mcp.Held, error) { return held(s.o.Manager.Use(ctx, made.ID)) },
-			Close: func(ctx context.Context) error { return s.o.Manager.Delete(ctx, made.ID) },
+			Hold:    func(ctx context.Context) (mcp.Held, error) { return held(s.o.Manager.Use(ctx, made.ID)) },
+			Close:   func(ctx context.Context) error { return s.o.Manager.Delete(ctx, made.ID) },
+			Preview: s.previews(who, made.ID),
 		}, nil
+	}
+}
+
+// previews returns what tells where the ports of a sandbox are seen; nil if they are not.
+func (s *Server) previews(who api.Principal, id sandpit.ID) func(context.Context, int) (string, error) {
+	if s.o.Preview == nil {
+		return nil
+	}
+	return func(ctx context.Context, port int) (string, error) {
+		u, err := s.o.Preview(manager.WithActor(api.WithPrincipal(ctx, who), who.Owner), id, port, 0)
+		if err != nil {
+			return "", err
+		}
+		at := cmp.Or(u.URL, u.PathURL)
+		if at == "" {
+			return "", sandpit.Errorf(sandpit.Unsupported, "this server shows no ports")
+		}
+		return at, nil
 	}
 }
 

@@ -40,6 +40,11 @@ type Options struct {
 	// Request puts what a client wants for a sandbox into the words of the manager, if they
 	// may have it.
 	Request func(context.Context, api.Principal, wire.Create) (manager.CreateRequest, error)
+	// Preview returns where a port of a sandbox is seen; the context is of who owns it. Default: nowhere.
+	Preview func(ctx context.Context, id sandpit.ID, port int, life time.Duration) (wire.PreviewURL, error)
+	// Template says whether there is an image of a template that the manager does not know: NotFound if there is
+	// none. Default: that is found out with the first call.
+	Template func(ctx context.Context, ref sandpit.Image) error
 	// MaxSessions is how many each owner may have at a time. Default: 100.
 	MaxSessions int
 	// Idle is how long a session lasts without a request. Default: 30 min.
@@ -198,7 +203,7 @@ func (s *Server) begin(w http.ResponseWriter, r *http.Request, who api.Principal
 		return err
 	}
 	wanted.idle = s.o.Idle
-	if _, err := s.o.Request(r.Context(), who, wanted.create()); err != nil {
+	if err := s.check(r.Context(), who, wanted); err != nil {
 		return err // sooner than with the first call
 	}
 	tools, err := s.tools.of(wanted.tools)
@@ -220,6 +225,23 @@ func (s *Server) begin(w http.ResponseWriter, r *http.Request, who api.Principal
 	defer s.follow(context.WithoutCancel(r.Context()), id, one)
 	one.ServeHTTP(w, r)
 	return nil
+}
+
+// check refuses what can be told of a sandbox before it is made.
+func (s *Server) check(ctx context.Context, who api.Principal, wanted choice) error {
+	request, err := s.o.Request(ctx, who, wanted.create())
+	if err != nil {
+		return err
+	}
+	_, isTemplate := request.Spec.Image.Template()
+	if !isTemplate || request.Spec.Template != (sandpit.TemplateOrigin{}) || s.o.Template == nil {
+		return nil
+	}
+	err = s.o.Template(ctx, request.Spec.Image)
+	if sandpit.CodeOf(err) == sandpit.NotFound { // which would say that there is no session
+		return sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "%w", err), sandpit.HintOf(err))
+	}
+	return err
 }
 
 // auditor returns what writes down calls of tools, without what was said.

@@ -1,0 +1,351 @@
+// Package aio serves the HTTP interface of AIO sandboxes (agent-infra/sandbox) for sandboxes
+// of the server: below /aio/SANDBOX is what such a sandbox has below /. Each request calls
+// tools of internal/tool, so the same happens as over MCP.
+//
+// A sandbox has one session for all requests, which lasts until nobody has asked for half an
+// hour: its shells and kernels go on between them. Answers are an envelope: success, message
+// and data. As there, a tool that fails is success false with status 200, and a command that
+// fails is success true with an exit_code; requests that fit no schema are 422.
+package aio
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/api"
+	"github.com/sandpit-dev/sandpit/internal/manager"
+	"github.com/sandpit-dev/sandpit/internal/tool"
+)
+
+// Path is what all paths begin with; the sandbox's ID follows.
+const Path = "/aio/"
+
+const (
+	// rest is how long a session lasts without a request, sweep how often that is looked at.
+	rest  = 30 * time.Minute
+	sweep = time.Minute
+	// maxBody bounds the body of a request, in bytes, bodyLimit the time it may take, and
+	// answerLimit that of reading an answer.
+	maxBody     = 16 << 20
+	bodyLimit   = 60 * time.Second
+	answerLimit = 60 * time.Second
+)
+
+// Options say what a Server works with. Manager must be given.
+type Options struct {
+	Manager *manager.Manager
+	// Version is told to clients.
+	Version string
+	// Log hears of sessions that cannot be closed. Default: nobody does.
+	Log *slog.Logger
+}
+
+// Server has the sessions. All methods may be called concurrently.
+type Server struct {
+	o     Options
+	tools *tool.Registry
+	stop  chan struct{}
+	group sync.WaitGroup
+
+	mu     sync.Mutex
+	closed bool
+	boxes  map[sandpit.ID]*box
+}
+
+// box is the session of a sandbox, as long as its guest is the same.
+type box struct {
+	guest   sandpit.Guest
+	session *tool.Session
+	used    time.Time
+	calls   int
+
+	mu   sync.Mutex
+	last map[string]commandResult // of shells whose newest command was no background one
+}
+
+// New returns a Server. The caller must Close it.
+func New(o Options) (*Server, error) {
+	tools, err := tool.New(nil)
+	if err != nil {
+		return nil, err
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	s := &Server{o: o, tools: tools, stop: make(chan struct{}), boxes: make(map[sandpit.ID]*box)}
+	s.group.Go(s.sweep)
+	return s, nil
+}
+
+// Close ends all sessions. It is idempotent.
+func (s *Server) Close() error {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return nil
+	}
+	s.closed = true
+	boxes := s.boxes
+	s.boxes = nil
+	s.mu.Unlock()
+	close(s.stop)
+	s.group.Wait()
+	var errs []error
+	for _, b := range boxes {
+		errs = append(errs, b.session.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// sweep ends the sessions that nobody uses.
+func (s *Server) sweep() {
+	ticker := time.NewTicker(sweep)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-s.stop:
+			return
+		case <-ticker.C:
+		}
+		for id, b := range s.idle(time.Now()) {
+			if err := b.session.Close(); err != nil && sandpit.CodeOf(err) != sandpit.Gone {
+				s.o.Log.Warn("an idle session cannot be closed", slog.String("sandbox", string(id)), slog.Any("error", err))
+			}
+		}
+	}
+}
+
+// idle takes out the sessions that nobody uses, or whose sandbox is no more.
+func (s *Server) idle(now time.Time) map[sandpit.ID]*box {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := make(map[sandpit.ID]*box)
+	for id, b := range s.boxes {
+		about, err := s.o.Manager.Get(id)
+		ended := err != nil || about.State == sandpit.StateDeleted || about.State == sandpit.StateDeleting
+		if b.calls == 0 && (ended || now.Sub(b.used) >= rest) {
+			out[id] = b
+			delete(s.boxes, id)
+		}
+	}
+	return out
+}
+
+// enter returns the session of a sandbox. The caller must leave it.
+func (s *Server) enter(about sandpit.Sandbox, guest sandpit.Guest) (*box, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil, api.ErrDraining
+	}
+	b := s.boxes[about.ID]
+	if b == nil || b.guest != guest {
+		session, err := tool.NewSession(guest, tool.SessionOptions{ID: string(about.ID), Dir: about.Spec.WorkDir, User: about.Spec.User})
+		if err != nil {
+			return nil, err
+		}
+		if b != nil {
+			s.group.Go(func() { _ = b.session.Close() }) // what was in it has ended with the guest that it had
+		}
+		b = &box{guest: guest, session: session, last: make(map[string]commandResult)}
+		s.boxes[about.ID] = b
+	}
+	b.calls++
+	return b, nil
+}
+
+func (s *Server) leave(b *box) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	b.calls--
+	b.used = time.Now()
+}
+
+// Register adds the server to a mux, behind which requests have a principal. The mux must
+// not bound the time of requests.
+func (s *Server) Register(mux *http.ServeMux) {
+	for pattern, h := range routes() {
+		method, path, _ := cutPattern(pattern)
+		mux.HandleFunc(method+" "+Path+"{sandbox}"+path, func(w http.ResponseWriter, r *http.Request) {
+			if err := s.serve(w, r, h); err != nil {
+				api.WriteError(w, r, err)
+			}
+		})
+	}
+}
+
+// serve answers a request. An error is about the sandbox or who asks, and not about what was to be done.
+func (s *Server) serve(w http.ResponseWriter, r *http.Request, h handler) error {
+	control := http.NewResponseController(w)
+	_ = control.SetReadDeadline(time.Now().Add(bodyLimit)) // what cannot have one needs none
+	r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+	held, err := api.Use(r.Context(), s.o.Manager, sandpit.ID(r.PathValue("sandbox")))
+	if err != nil {
+		return err
+	}
+	defer held.Release()
+	about, err := api.Find(r.Context(), s.o.Manager, sandpit.ID(r.PathValue("sandbox")))
+	if err != nil {
+		return err
+	}
+	b, err := s.enter(about, held.Guest())
+	if err != nil {
+		return err
+	}
+	defer s.leave(b)
+	c := &call{server: s, box: b, r: r.WithContext(held.Context()), w: w}
+	data, message, err := h(c)
+	_ = control.SetReadDeadline(time.Time{})
+	_ = control.SetWriteDeadline(time.Now().Add(answerLimit))
+	if why := context.Cause(held.Context()); err != nil && sandpit.CodeOf(why) == sandpit.Gone {
+		return why
+	}
+	if c.answered {
+		return nil
+	}
+	return c.answer(data, message, err)
+}
+
+// call is a request.
+type call struct {
+	server *Server
+	box    *box
+	r      *http.Request
+	w      http.ResponseWriter
+	// answered is true if the handler has written the answer.
+	answered bool
+}
+
+// handler does what a request asks for, and returns its data and a message.
+type handler func(c *call) (data any, message string, err error)
+
+// envelope is every answer.
+type envelope struct {
+	Success bool   `json:"success"`
+	Message string `json:"message"`
+	Data    any    `json:"data"`
+	Hint    string `json:"hint,omitempty"`
+}
+
+// unfit is the answer to a request that fits no schema.
+type unfit struct {
+	Detail []misfit `json:"detail"`
+}
+
+type misfit struct {
+	Where   []string `json:"loc"`
+	Message string   `json:"msg"`
+	Type    string   `json:"type"`
+}
+
+func (c *call) answer(data any, message string, err error) error {
+	status := http.StatusOK
+	var body any = envelope{Success: true, Message: message, Data: data}
+	switch {
+	case sandpit.CodeOf(err) == sandpit.Invalid:
+		status, body = http.StatusUnprocessableEntity, unfit{[]misfit{{[]string{"body"}, err.Error(), "value_error"}}}
+	case err != nil:
+		body = envelope{Message: err.Error(), Hint: sandpit.HintOf(err)}
+	default:
+		if s, ok := data.(selfContained); ok {
+			body = s.whole()
+		}
+	}
+	text, err := json.Marshal(body)
+	if err != nil {
+		return sandpit.Errorf(sandpit.Internal, "write the answer: %w", err)
+	}
+	c.w.Header().Set("Content-Type", "application/json")
+	c.w.WriteHeader(status)
+	_, _ = c.w.Write(append(text, '\n')) // a client that has gone is nobody's business
+	return nil
+}
+
+// selfContained is data that is an envelope itself.
+type selfContained interface{ whole() any }
+
+// read reads the body of a request.
+func (c *call) read(into any) error {
+	if err := json.NewDecoder(c.r.Body).Decode(into); err != nil {
+		return sandpit.Errorf(sandpit.Invalid, "the body does not fit: %w", err)
+	}
+	return nil
+}
+
+// fields is the input of a tool. Those that are nil are left out.
+type fields map[string]any
+
+// use calls a tool, whose data goes to into unless that is nil.
+func (c *call) use(name string, in fields, into any) (tool.Result, error) {
+	for key, value := range in {
+		if isNil(value) {
+			delete(in, key)
+		}
+	}
+	input, err := json.Marshal(in)
+	if err != nil {
+		return tool.Result{}, sandpit.Errorf(sandpit.Invalid, "%w", err)
+	}
+	who, err := api.PrincipalOf(c.r.Context())
+	if err != nil {
+		return tool.Result{}, err
+	}
+	tools := c.server.tools.Audited(c.server.auditor(who))
+	r := tools.Invoke(c.r.Context(), c.box.session, name, input)
+	if r.Problem != nil {
+		return r, sandpit.WithHint(sandpit.Errorf(r.Problem.Code, "%s", r.Problem.Message), r.Problem.Hint)
+	}
+	if into == nil || r.Data == nil {
+		return r, nil
+	}
+	data, err := json.Marshal(r.Data)
+	if err == nil {
+		err = json.Unmarshal(data, into)
+	}
+	if err != nil {
+		return r, sandpit.Errorf(sandpit.Internal, "the data of %s: %w", name, err)
+	}
+	return r, nil
+}
+
+// isNil reports whether a field was left out.
+func isNil(value any) bool {
+	switch v := value.(type) {
+	case nil:
+		return true
+	case *string:
+		return v == nil
+	case *int:
+		return v == nil
+	case *float64:
+		return v == nil
+	case *bool:
+		return v == nil
+	case string:
+		return v == ""
+	}
+	return false
+}
+
+// auditor returns what writes calls down, without what was said.
+func (s *Server) auditor(who api.Principal) func(tool.Call) {
+	return func(c tool.Call) {
+		r := manager.Report{
+			Actor: who.Owner, Action: "tool", Sandbox: sandpit.ID(c.Session), Took: c.Took, Args: map[string]string{"tool": fmt.Sprintf("%.100s", c.Tool)},
+		}
+		switch {
+		case c.Code != "":
+			r.Err = sandpit.Errorf(c.Code, "the call was not carried out")
+		case c.Failed:
+			r.Args["failed"] = "true"
+		}
+		s.o.Manager.Report(r)
+	}
+}

@@ -1,0 +1,17 @@
+package daemon
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// TestNPMMirrors asks the mirrors that are configured before the public registry.
+func TestNPMMirrors(t *testing.T) {
+	t.Parallel()
+	cfg := configured(t, "[image]", `mirrors = { "registry.npmjs.org" = ["npm.lan/prefix", "localhost:4873"] }`, `insecure = ["localhost:4873"]`)
+	want := []string{"https://npm.lan/prefix", "http://localhost:4873", "https://registry.npmjs.org"}
+	if diff := cmp.Diff(want, npmSource(cfg).Registries); diff != "" {
+		t.Error(diff)
+	}
+}

@@ -1,0 +1,379 @@
+// Package mirror fetches files whose digests are known beforehand from servers that are
+// not trusted, and keeps them in a directory.
+package mirror
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/sha512"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// Unfinished ends the names of files that are being written.
+const Unfinished = ".tmp"
+
+const (
+	fetchers       = 4 // files that are fetched at a time
+	unusedFor      = 30 * 24 * time.Hour
+	unfinishedFor  = 24 * time.Hour
+	connectTimeout = 15 * time.Second
+	idleTimeout    = 30 * time.Second // without any byte
+	maxRedirects   = 5
+)
+
+// Options say where files come from and where they are kept.
+type Options struct {
+	// Dir is made if missing. What was not used for a month is removed. Any number of
+	// processes may share it.
+	Dir string
+	// Keep ends the names of files in Dir that are never removed. Default: there are none.
+	Keep string
+	// Bases are asked in this order: http or https URLs, below which paths are.
+	Bases []string
+	// Progress hears how many bytes are there, of Total. It is called by one goroutine at
+	// a time. Default: nobody.
+	Progress func(done, total int64)
+	// Total is how many bytes there will be. Default: unknown.
+	Total int64
+}
+
+// Client fetches files. Its methods may be called concurrently.
+type Client struct {
+	o    Options
+	http *http.Client
+
+	mu   sync.Mutex
+	done int64
+}
+
+// Pin is a file whose contents are known beforehand.
+type Pin struct {
+	// Digest is the SHA-256 or the SHA-512 sum, by its length, in hexadecimal.
+	Digest string
+	// Size is how many bytes it has. Default: any number up to Limit.
+	Size int64
+	// Limit bounds it if Size is unknown, in bytes.
+	Limit int64
+}
+
+func (p Pin) most() int64 {
+	if p.Size > 0 {
+		return p.Size
+	}
+	return p.Limit
+}
+
+func (p Pin) hash() hash.Hash {
+	if len(p.Digest) == hex.EncodedLen(sha512.Size) {
+		return sha512.New()
+	}
+	return sha256.New()
+}
+
+// is reports whether n bytes with a sum are the file.
+func (p Pin) is(n int64, h hash.Hash) bool {
+	return (p.Size == 0 || n == p.Size) && n <= p.most() && hex.EncodeToString(h.Sum(nil)) == p.Digest
+}
+
+// Open returns a client. Who calls it closes the client.
+func Open(o Options) (*Client, error) {
+	c := &Client{o: o}
+	c.http = &http.Client{
+		Transport: &http.Transport{
+			Proxy:                  http.ProxyFromEnvironment,
+			DialContext:            (&net.Dialer{Timeout: connectTimeout}).DialContext,
+			TLSHandshakeTimeout:    connectTimeout,
+			ResponseHeaderTimeout:  idleTimeout,
+			MaxResponseHeaderBytes: 64 << 10,
+			MaxIdleConnsPerHost:    fetchers,
+			DisableCompression:     true, // digests are of the bytes as they are
+		},
+		CheckRedirect: checkRedirect,
+	}
+	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
+		return nil, err
+	}
+	return c, c.sweep()
+}
+
+// Close lets go of connections.
+func (c *Client) Close() { c.http.CloseIdleConnections() }
+
+// checkRedirect keeps a mirror from having us ask others, who may trust this machine.
+func checkRedirect(r *http.Request, via []*http.Request) error {
+	if len(via) > maxRedirects {
+		return sandpit.Errorf(sandpit.Unavailable, "it leads to itself")
+	}
+	if r.URL.Hostname() != via[0].URL.Hostname() || r.URL.Port() != via[0].URL.Port() && r.URL.Scheme != "https" {
+		return sandpit.WithHint(sandpit.Errorf(sandpit.PermissionDenied, "it leads to %.100q", r.URL.Host), "name that mirror, if it is one")
+	}
+	return nil
+}
+
+// sweep removes what nobody has used for long, and what killed processes have left.
+func (c *Client) sweep() error {
+	entries, err := os.ReadDir(c.o.Dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		info, err := e.Info()
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // somebody else is sweeping
+		}
+		if err != nil {
+			return err
+		}
+		longest := unusedFor
+		if strings.HasSuffix(e.Name(), Unfinished) {
+			longest = unfinishedFor
+		}
+		if !info.Mode().IsRegular() || time.Since(info.ModTime()) < longest || c.o.Keep != "" && strings.HasSuffix(e.Name(), c.o.Keep) {
+			continue
+		}
+		if err := os.Remove(filepath.Join(c.o.Dir, e.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+// Get returns a file of the first server that has it.
+//
+// Exhausted: it has more than limit bytes. NotFound: there is no such file. Unavailable,
+// Timeout: no server gives an answer.
+func (c *Client) Get(ctx context.Context, path string, limit int64) (data []byte, err error) {
+	err = c.each(ctx, path, func(r io.Reader) error {
+		data, err = ReadAtMost(r, limit)
+		return err
+	})
+	return data, err
+}
+
+// File returns a file whose contents are known, from the directory if it is there. Who
+// calls it closes it.
+//
+// NotFound: there is no such file. Unavailable, Timeout: no server gives what is wanted.
+func (c *Client) File(ctx context.Context, path string, want Pin) (*os.File, error) {
+	name := filepath.Join(c.o.Dir, want.Digest)
+	f, err := openPinned(name, want)
+	if err != nil || f != nil {
+		if f != nil {
+			c.addFile(f)
+			c.Used(want.Digest)
+		}
+		return f, err
+	}
+	if f, err = os.CreateTemp(c.o.Dir, "*"+Unfinished); err != nil {
+		return nil, err
+	}
+	// Each mirror is tried: one that has other bytes does not keep us from the next.
+	err = c.each(ctx, path, func(r io.Reader) error { return c.copyPinned(f, r, want) })
+	if err == nil {
+		err = os.Rename(f.Name(), name)
+	}
+	if err == nil {
+		_, err = f.Seek(0, io.SeekStart)
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close(), os.RemoveAll(f.Name()))
+	}
+	return f, nil
+}
+
+// openPinned opens a file of the directory, if it is there and still what it was.
+func openPinned(name string, want Pin) (*os.File, error) {
+	f, err := os.Open(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	h := want.hash()
+	n, err := io.Copy(h, io.LimitReader(f, want.most()+1))
+	if err == nil {
+		_, err = f.Seek(0, io.SeekStart)
+	}
+	if err != nil || !want.is(n, h) {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+// Used keeps a file of the directory from being removed.
+func (c *Client) Used(name string) {
+	now := time.Now()
+	_ = os.Chtimes(filepath.Join(c.o.Dir, name), now, now) // somebody may have swept it
+}
+
+// copyPinned writes what r has to f, if it is what it must be.
+func (c *Client) copyPinned(f *os.File, r io.Reader, want Pin) error {
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		return err
+	}
+	if err := f.Truncate(0); err != nil {
+		return err
+	}
+	h := want.hash()
+	n, err := io.Copy(io.MultiWriter(f, h, counter{c}), io.LimitReader(r, want.most()+1))
+	if err != nil || want.is(n, h) {
+		return err
+	}
+	c.add(-n)
+	return sandpit.WithHint(sandpit.Errorf(sandpit.Unavailable, "the mirror has other bytes than were promised"),
+		"the mirror may be at the middle of an update: try again later, or another one")
+}
+
+// each asks mirrors until one's answer is good, and returns the last one's error.
+func (c *Client) each(ctx context.Context, path string, use func(io.Reader) error) error {
+	var failed error
+	for _, base := range c.o.Bases {
+		err := c.ask(ctx, strings.TrimSuffix(base, "/")+"/"+path, use)
+		if err == nil {
+			return nil
+		}
+		failed = fmt.Errorf("%s: %w", path, err)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+	}
+	return failed
+}
+
+// ask gives the body of one answer to use. An answer that stands still ends.
+func (c *Client) ask(ctx context.Context, url string, use func(io.Reader) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return sandpit.Errorf(sandpit.Invalid, "%w", err)
+	}
+	req.Header.Set("User-Agent", "sandpit")
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return sandpit.Errorf(sandpit.Unavailable, "%w", err)
+	}
+	defer func() { _ = resp.Body.Close() }() // only read
+	switch {
+	case resp.StatusCode == http.StatusNotFound:
+		return sandpit.Errorf(sandpit.NotFound, "the mirror does not have it")
+	case resp.StatusCode != http.StatusOK:
+		return sandpit.Errorf(sandpit.Unavailable, "the mirror answers with status %d", resp.StatusCode)
+	}
+	slow := sandpit.Errorf(sandpit.Timeout, "the mirror has sent nothing for %s", idleTimeout)
+	timer := time.AfterFunc(idleTimeout, func() { cancel(slow) })
+	defer timer.Stop()
+	err = use(alive{resp.Body, timer})
+	if err != nil && errors.Is(context.Cause(ctx), slow) {
+		return slow
+	}
+	if err != nil && sandpit.CodeOf(err) == sandpit.Internal {
+		return sandpit.Errorf(sandpit.Unavailable, "%w", err)
+	}
+	return err
+}
+
+// alive puts a timer off whenever something comes.
+type alive struct {
+	io.Reader
+	timer *time.Timer
+}
+
+func (a alive) Read(p []byte) (int, error) {
+	n, err := a.Reader.Read(p)
+	if n > 0 {
+		a.timer.Reset(idleTimeout)
+	}
+	return n, err
+}
+
+// counter counts what is written for whoever wants to know.
+type counter struct{ c *Client }
+
+func (w counter) Write(p []byte) (int, error) {
+	w.c.add(int64(len(p)))
+	return len(p), nil
+}
+
+func (c *Client) addFile(f *os.File) {
+	if info, err := f.Stat(); err == nil { // else only progress is wrong
+		c.add(info.Size())
+	}
+}
+
+func (c *Client) add(n int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	const step = 1 << 20
+	before := c.done
+	c.done += n
+	if c.o.Progress != nil && (before/step != c.done/step || c.done == c.o.Total) {
+		c.o.Progress(c.done, c.o.Total)
+	}
+}
+
+// ReadAtMost reads all of r.
+//
+// Exhausted: it has more than limit bytes.
+func ReadAtMost(r io.Reader, limit int64) ([]byte, error) {
+	data, err := io.ReadAll(io.LimitReader(r, limit+1))
+	if err == nil && int64(len(data)) > limit {
+		err = sandpit.Errorf(sandpit.Exhausted, "it has more than %d bytes", limit)
+	}
+	return data, err
+}
+
+// Wanted is one file of many.
+type Wanted struct {
+	Name string // for people
+	Path string
+	Pin
+}
+
+// Files returns files in the order of the list. After an error those that are there are
+// returned as well; who calls it closes them.
+func (c *Client) Files(ctx context.Context, list []Wanted) ([]*os.File, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	files := make([]*os.File, len(list))
+	next := make(chan int)
+	var workers sync.WaitGroup
+	for range fetchers {
+		workers.Go(func() {
+			for i := range next {
+				f, err := c.File(ctx, list[i].Path, list[i].Pin)
+				if err != nil {
+					cancel(fmt.Errorf("fetch the package %s: %w", list[i].Name, err))
+					continue
+				}
+				files[i] = f
+			}
+		})
+	}
+	for i := range list {
+		select {
+		case next <- i:
+			continue
+		case <-ctx.Done():
+		}
+		break
+	}
+	close(next)
+	workers.Wait()
+	return files, context.Cause(ctx)
+}

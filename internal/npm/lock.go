@@ -1,0 +1,202 @@
+package npm
+
+import (
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"path"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+const (
+	// MaxLock bounds a lock file, in bytes.
+	MaxLock     = 1 << 20
+	maxPackages = 5000
+)
+
+// Lock is what a lock file says of this machine: Linux, with the C library of Debian.
+type Lock struct {
+	Packages []Package // by path
+}
+
+// Package is one that is to be unpacked.
+type Package struct {
+	// Path is where, below the directory: it ends with node_modules/NAME.
+	Path string
+	// Name and Version are what a registry knows it by.
+	Name, Version string
+	// SHA512 is the digest of its file, in hexadecimal.
+	SHA512 string
+	// Bin are its commands: programs below Path, by name.
+	Bin map[string]string
+}
+
+// Digest stands for everything that decides what the directory will be.
+func (l Lock) Digest() string {
+	h := sha256.New()
+	for _, p := range l.Packages {
+		fmt.Fprintf(h, "%q %s %q\n", p.Path, p.SHA512, p.Bin)
+	}
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+// entry is a package in a lock file.
+type entry struct {
+	Name        string            `json:"name"`
+	Version     string            `json:"version"`
+	Resolved    string            `json:"resolved"`
+	Integrity   string            `json:"integrity"`
+	Link        bool              `json:"link"`
+	Dev         bool              `json:"dev"`
+	Optional    bool              `json:"optional"`
+	DevOptional bool              `json:"devOptional"`
+	InBundle    bool              `json:"inBundle"`
+	OS          words             `json:"os"`
+	CPU         words             `json:"cpu"`
+	Libc        words             `json:"libc"`
+	Bin         map[string]string `json:"bin"`
+}
+
+// words are one or several.
+type words []string
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (w *words) UnmarshalJSON(data []byte) error {
+	if len(data) > 0 && data[0] == '"' {
+		*w = words{""}
+		return json.Unmarshal(data, &(*w)[0])
+	}
+	return json.Unmarshal(data, (*[]string)(w))
+}
+
+const name = `(@[a-z0-9_][a-z0-9._-]*/)?[A-Za-z0-9_][A-Za-z0-9._-]*`
+
+var (
+	namePattern    = regexp.MustCompile(`^` + name + `$`)
+	pathPattern    = regexp.MustCompile(`^([A-Za-z0-9_@][A-Za-z0-9._-]*/)*node_modules/` + name + `$`)
+	versionPattern = regexp.MustCompile(`^[0-9]+\.[0-9]+\.[0-9]+[0-9A-Za-z.+-]*$`)
+	commandPattern = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]*$`)
+)
+
+// ParseLock reads package-lock.json or npm-shrinkwrap.json of npm 7 or newer. What is
+// for development, for other systems, or in another package's file is left out.
+//
+// Invalid: it is none, or names what is of no registry or has no SHA-512 sum.
+// Unsupported: a package that is not optional is for other systems.
+func ParseLock(data []byte) (Lock, error) {
+	var file struct {
+		Version  int              `json:"lockfileVersion"`
+		Packages map[string]entry `json:"packages"`
+	}
+	if len(data) > MaxLock {
+		return Lock{}, sandpit.Errorf(sandpit.Invalid, "a lock file has at most %d bytes", MaxLock)
+	}
+	if err := json.Unmarshal(data, &file); err != nil {
+		return Lock{}, sandpit.Errorf(sandpit.Invalid, "it is no lock file of npm: %w", err)
+	}
+	switch {
+	case file.Version != 2 && file.Version != 3:
+		return Lock{}, sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "a lock file of version %d, want 2 or 3", file.Version), "npm 7 and newer write that")
+	case len(file.Packages) > maxPackages:
+		return Lock{}, sandpit.Errorf(sandpit.Invalid, "that are more than %d packages", maxPackages)
+	}
+	var l Lock
+	for _, at := range slices.Sorted(maps.Keys(file.Packages)) {
+		e := file.Packages[at]
+		if at == "" || e.Dev || e.InBundle {
+			continue // "" is whose packages they are
+		}
+		p, err := e.pack(at)
+		if err != nil {
+			return Lock{}, fmt.Errorf("%.200q: %w", at, err)
+		}
+		switch optional := e.Optional || e.DevOptional; {
+		case e.fits():
+			l.Packages = append(l.Packages, p)
+		case !optional:
+			return Lock{}, sandpit.Errorf(sandpit.Unsupported, "%.200q is not for this machine", at)
+		}
+	}
+	return l, nil
+}
+
+// pack returns the package at a path.
+func (e entry) pack(at string) (Package, error) {
+	p := Package{Path: at, Name: e.Name, Version: e.Version, Bin: map[string]string{}}
+	if p.Name == "" && pathPattern.MatchString(at) {
+		p.Name = p.alias()
+	}
+	file := e.Resolved == "" || strings.HasPrefix(e.Resolved, "https://") || strings.HasPrefix(e.Resolved, "http://")
+	if e.Link || !file || !pathPattern.MatchString(at) || !namePattern.MatchString(p.Name) || !versionPattern.MatchString(p.Version) {
+		return p, sandpit.Errorf(sandpit.Invalid, "it is of no registry")
+	}
+	for command, program := range e.Bin {
+		program = path.Clean(program)
+		if !commandPattern.MatchString(command) || !isBelow(program) {
+			return p, sandpit.Errorf(sandpit.Invalid, "it has the command %.100q in %.200q", command, program)
+		}
+		p.Bin[command] = program
+	}
+	var err error
+	p.SHA512, err = sha512Of(e.Integrity)
+	return p, err
+}
+
+// sha512Of returns the sum in what npm calls integrity: TYPE-BASE64, several with blanks.
+func sha512Of(integrity string) (string, error) {
+	for one := range strings.FieldsSeq(integrity) {
+		text, ok := strings.CutPrefix(one, "sha512-")
+		if !ok {
+			continue
+		}
+		sum, err := base64.StdEncoding.DecodeString(text)
+		if err != nil || len(sum) != 64 {
+			break
+		}
+		return hex.EncodeToString(sum), nil
+	}
+	return "", sandpit.Errorf(sandpit.Invalid, "it has no SHA-512 sum")
+}
+
+// processors of npm by those of Go.
+var processors = map[string]string{"amd64": "x64", "arm64": "arm64"}
+
+// fits reports whether a package is for this machine.
+func (e entry) fits() bool {
+	return allows(e.OS, "linux") && allows(e.CPU, processors[runtime.GOARCH]) && allows(e.Libc, "glibc")
+}
+
+// allows reports whether a list has room for one: by name, or by naming only others.
+func allows(list words, one string) bool {
+	only := false
+	for _, item := range list {
+		switch {
+		case item == one || item == "any":
+			return true
+		case item == "!"+one:
+			return false
+		case !strings.HasPrefix(item, "!"):
+			only = true
+		}
+	}
+	return !only
+}
+
+// alias is what programs call the package.
+func (p Package) alias() string {
+	const modules = "node_modules/"
+	return p.Path[strings.LastIndex(p.Path, modules)+len(modules):]
+}
+
+// file is where registries have the package.
+func (p Package) file() string {
+	return p.Name + "/-/" + path.Base(p.Name) + "-" + p.Version + ".tgz"
+}

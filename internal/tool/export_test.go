@@ -1,0 +1,6 @@
+package tool
+
+import "time"
+
+// SetKernelRest says how long kernels other than the main ones live without a call.
+func SetKernelRest(s *Session, rest time.Duration) { s.code.rest = rest }

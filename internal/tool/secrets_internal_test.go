@@ -1,0 +1,43 @@
+package tool
+
+import (
+	"testing"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// TestMended cuts texts through secrets.
+func TestMended(t *testing.T) {
+	t.Parallel()
+	s := &Session{secrets: map[string]bool{"hunter2-hunter2": true, "pass-word": true}}
+	for text, want := range map[string]string{
+		"":                               "",
+		"hunter2-hunter2":                "***",
+		"ter2-hunter2 and pass-wor":      "*** and ***",
+		"rd and hu":                      "rd and hu",
+		"word and hunter2-hunter":        "*** and ***",
+		"ord":                            "***",
+		"in the middle: hunter2-hun end": "in the middle: hunter2-hun end",
+	} {
+		if got := s.mended(text, true, true); got != want {
+			t.Errorf("%q: %q, want %q", text, got, want)
+		}
+		if got := s.mended(text, false, false); got != s.masked(text) {
+			t.Errorf("%q, which was not cut: %q", text, got)
+		}
+	}
+}
+
+// TestClaimed has a sandbox claim every code there is: none of its own may end the sandbox or be taken for a
+// credential of the caller's.
+func TestClaimed(t *testing.T) {
+	t.Parallel()
+	for code, want := range map[sandpit.Code]sandpit.Code{
+		sandpit.NotFound: sandpit.NotFound, sandpit.Timeout: sandpit.Timeout, sandpit.Gone: sandpit.Internal,
+		sandpit.Unauthenticated: sandpit.Internal, sandpit.Canceled: sandpit.Internal, "": sandpit.Internal, "own": sandpit.Internal,
+	} {
+		if got := claimed(code); got != want {
+			t.Errorf("%q: %q, want %q", code, got, want)
+		}
+	}
+}
