@@ -24,8 +24,8 @@ var recipe = []string{
 	`--customize-hook=chroot "$1" useradd --create-home --uid 1000 --shell /bin/bash user`,
 	`--customize-hook=sed -i 's/"$(id -u)"/"${EUID:-$(id -u)}"/' "$1/etc/profile"`,
 	`--customize-hook=chroot "$1" localedef --add-to-archive /usr/lib/locale/C.utf8`,
-	`--customize-hook=chroot "$1" dpkg-divert --quiet --local --rename --add --divert /bin/bash.dynamic /bin/bash`,
-	`--customize-hook=ln -s bash-static "$1/bin/bash"`,
+	`--customize-hook=chroot "$1" dpkg-divert --quiet --local --no-rename --add --divert /bin/bash.dynamic /bin/bash`,
+	`--customize-hook=mv "$1/bin/bash" "$1/bin/bash.dynamic"; ln -s bash-static "$1/bin/bash"`,
 	"bookworm",
 }
 
