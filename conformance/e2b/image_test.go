@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/sandpit-dev/sandpit"
@@ -43,9 +44,14 @@ func cacheDir(tb testing.TB) string {
 	return dir
 }
 
+// building is held by the test that makes the image, for which the others wait.
+var building sync.Mutex
+
 // buildImage returns the tar file that the recipe makes.
 func buildImage(tb testing.TB) sandpit.Image {
 	tb.Helper()
+	building.Lock()
+	defer building.Unlock()
 	sum := sha256.Sum256([]byte(strings.Join(recipe, "\x00")))
 	path := filepath.Join(cacheDir(tb), "e2b-"+hex.EncodeToString(sum[:8])+".tar")
 	if _, err := os.Stat(path); err == nil {
