@@ -95,11 +95,15 @@ func (k *kit) withE2B(ctx context.Context, dir, name, settings string, do func(c
 	return do(ctx, s, n)
 }
 
+// settled is how long a pool has been full when sandboxes are asked of it: what the last
+// one still does to start is over, and the one before it is gone.
+const settled = 500 * time.Millisecond
+
 // warmE2B measures what a server does whose pool is full.
 func (k *kit) warmE2B(ctx context.Context, s *served, n *node) error {
 	life := series{kit: k, n: k.o.samples(30), metrics: []metric{{metricE2BWarm, unitMS}}}
 	life.add(byE2B, func() ([]float64, error) {
-		if err := s.full(ctx); err != nil {
+		if err := errors.Join(s.full(ctx), pauseFor(ctx, settled)); err != nil {
 			return nil, err
 		}
 		return n.do("life")
