@@ -213,7 +213,7 @@ func (s *Server) wire(ctx context.Context, c *call, t terminalEnds) error {
 	}
 	defer func() { _ = conn.CloseNow() }() // it may be closed
 	conn.SetReadLimit(maxFrame)
-	// To give up a Read ends the connection, on which the end is still to be told.
+	// To give up a Read or a Ping ends the connection, on which the end is still to be told.
 	reading, stopReading := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopReading()
 	ctx, cancel := context.WithCancel(ctx)
@@ -227,7 +227,7 @@ func (s *Server) wire(ctx context.Context, c *call, t terminalEnds) error {
 	alive := make(chan struct{})
 	go func() {
 		defer close(alive)
-		s.askWhetherAlive(ctx, conn, cancel)
+		s.askWhetherAlive(ctx, reading, conn, cancel)
 	}()
 	defer func() { <-gone; <-alive }()
 	defer stopReading()
@@ -301,7 +301,7 @@ func control(ctx context.Context, frame []byte, p program) error {
 }
 
 // askWhetherAlive gives up on a client that answers no more.
-func (s *Server) askWhetherAlive(ctx context.Context, conn *websocket.Conn, giveUp func()) {
+func (s *Server) askWhetherAlive(ctx, reading context.Context, conn *websocket.Conn, giveUp func()) {
 	ticker := time.NewTicker(s.o.Heartbeat)
 	defer ticker.Stop()
 	for {
@@ -310,7 +310,7 @@ func (s *Server) askWhetherAlive(ctx context.Context, conn *websocket.Conn, give
 			return
 		case <-ticker.C:
 		}
-		answered, cancel := context.WithTimeout(ctx, patience*s.o.Heartbeat)
+		answered, cancel := context.WithTimeout(reading, patience*s.o.Heartbeat)
 		err := conn.Ping(answered)
 		cancel()
 		if err != nil {
@@ -326,10 +326,16 @@ type screenOf struct {
 	conn *websocket.Conn
 }
 
-// Write implements io.Writer.
+// Write implements io.Writer. What is being sent when the program's sandbox ends has a
+// while to go on: to give it up would end the connection.
 func (s screenOf) Write(b []byte) (int, error) {
-	ctx, cancel := context.WithTimeout(s.ctx, stall)
+	if err := s.ctx.Err(); err != nil {
+		return 0, err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), stall)
 	defer cancel()
+	stop := context.AfterFunc(s.ctx, func() { time.AfterFunc(ending, cancel) })
+	defer stop()
 	if err := s.conn.Write(ctx, websocket.MessageBinary, b); err != nil {
 		return 0, err
 	}

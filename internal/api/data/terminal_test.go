@@ -127,13 +127,19 @@ func TestTerminalGone(t *testing.T) {
 	eventually(t, "the program is killed", func() bool { return syscall.Kill(pid, 0) != nil })
 	r.idle()
 
-	s = r.see(id, "/terminal"+query("command", "echo up; sleep 1000"))
+	s = r.see(id, "/terminal"+query("command", "echo up; while :; do echo more; done"))
 	s.until("up")
-	if err := r.manager.Delete(t.Context(), id); err != nil {
-		t.Fatal(err)
+	quiet := r.see(id, "/terminal"+query("command", "echo up; sleep 1000"))
+	quiet.until("up")
+	deleted := make(chan error, 1)
+	go func() { deleted <- r.manager.Delete(t.Context(), id) }() // waits until both have heard the end
+	for _, s := range []*screen{s, quiet} {
+		if end := s.end(); end.ExitCode != nil || end.Problem == nil || end.Problem.Code != sandpit.Gone {
+			t.Errorf("%+v", end)
+		}
 	}
-	if end := s.end(); end.ExitCode != nil || end.Problem == nil || end.Problem.Code != sandpit.Gone {
-		t.Errorf("%+v", end)
+	if err := <-deleted; err != nil {
+		t.Fatal(err)
 	}
 	r.idle()
 }
