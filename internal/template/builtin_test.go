@@ -90,7 +90,12 @@ var special = map[string]string{
 	"browser":             `chromium --headless --disable-gpu --disable-dev-shm-usage --dump-dom 'data:text/html,<p>it works' 2>/dev/null | grep -q 'it works'`,
 	"python-3.11":         `test "$(python3 -c 'import sys; print(sys.version_info[:2])')" = "(3, 11)"; python3 -m venv /tmp/v && /tmp/v/bin/python -m pip --version > /dev/null; echo 'int main(){}' > /tmp/a.c; cc -o /tmp/a /tmp/a.c && /tmp/a`,
 	"python-data-science": `python3 -c 'import numpy, pandas, scipy, sklearn, matplotlib.pyplot as p; p.plot([1, 2]); p.savefig("/tmp/x.png"); print(pandas.DataFrame({"a": [1, 2]}).a.sum())' | grep -qx 3`,
-	"code-interpreter-v1": `python3 -c 'import IPython, numpy, pandas, matplotlib.pyplot as p; p.plot([1, 2]); p.savefig("/tmp/x.png")'; tsc --version > /dev/null`,
+	"code-interpreter-v1": `python3 -c 'import IPython, numpy, pandas, matplotlib.pyplot as p; p.plot([1, 2]); p.savefig("/tmp/x.png")'; tsc --version > /dev/null
+healthy() { for i in $(seq 300); do ! curl -fs -o /dev/null http://127.0.0.1:49999/health || return 0; sleep 0.1; done; return 1; }
+sudo -n HOME=/home/user code-interpreter-service > /dev/null 2>&1 &
+healthy
+sudo -n pkill -9 -f 'sandpit-guest [i]nterpreter'
+healthy`,
 }
 
 // TestBuiltinsWork builds every template of the program, makes a sandbox of each, and
