@@ -50,7 +50,7 @@ func (i *Instance) Suspend(ctx context.Context) error {
 // Unsupported: the Provider saves nothing.
 func (i *Instance) lockSaving(ctx context.Context, v vault) (*os.File, error) {
 	if v.dir == "" || i.provider.keep.dir == "" {
-		return nil, sandpit.Errorf(sandpit.Unsupported, "there is no directory for %ss", v.what)
+		return nil, sandpit.Errorf(sandpit.Unsupported, "there is no directory to keep a %s in", v.what)
 	}
 	return i.provider.keep.lock(ctx, i.id)
 }
