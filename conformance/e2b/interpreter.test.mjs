@@ -94,7 +94,9 @@ test('JavaScript and TypeScript', async () => {
   assert.equal((await run('add(3, 4)', js)).text, '7')
   assert.equal((await run(`async function main() { return 'Hello' }\nawait main()`, js)).text, 'Hello')
   assert.equal((await run(`import { basename } from 'node:path'\nbasename('/a/b')`, js)).text, 'b')
-  assert.equal((await run('function f(x: number): number { return -x }\nf(1)', { language: 'ts' })).text, '-1')
+  for (const language of ['ts', 'tslab']) {
+    assert.equal((await run('function f(x: number): number { return -x }\nf(1)', { language })).text, '-1')
+  }
 })
 
 test('code goes on after its client was too slow', async () => {

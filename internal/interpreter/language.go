@@ -86,7 +86,7 @@ func languageOf(name string) (string, language, error) {
 		return Python, python, nil
 	case JavaScript, "js":
 		return JavaScript, node, nil
-	case TypeScript, "ts":
+	case TypeScript, "ts", "tslab":
 		return TypeScript, node, nil
 	case Bash, "sh":
 		return Bash, bash, nil
