@@ -9,7 +9,9 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -319,6 +321,26 @@ func TestHostileKernels(t *testing.T) {
 				t.Errorf("afterwards: %+v", got)
 			}
 		})
+	}
+}
+
+// TestKilledBetweenRuns ends kernels of which nobody has noticed yet that they are gone. The
+// next run has a new one at once.
+func TestKilledBetweenRuns(t *testing.T) {
+	t.Parallel()
+	need(t, interpreter.Bash)
+	s := newService(t)
+	for range 20 {
+		pid, err := strconv.Atoi(strings.TrimSpace(run(t, s, interpreter.Request{Code: "echo $$", Language: interpreter.Bash}).stdout))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		if got := run(t, s, interpreter.Request{Code: "echo new", Language: interpreter.Bash}); got.failure != nil || got.stdout != "new\n" {
+			t.Fatalf("%+v", got)
+		}
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 	"unicode/utf8"
@@ -38,6 +39,7 @@ type kernel struct {
 	ended    chan struct{} // closed when the program has ended, and nothing reads from it
 	ending   error         // how, once ended is closed
 	lastJob  uint64
+	unwanted atomic.Bool // somebody has ended it
 
 	mu      sync.Mutex
 	run     *reception        // of the run that is under way, or nil

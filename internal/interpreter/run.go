@@ -2,6 +2,7 @@ package interpreter
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"time"
 
@@ -18,12 +19,16 @@ const aliveInterval = 5 * time.Second
 // closed what they come through.
 const markTime = 2 * time.Second
 
+// errNotBegun says that a kernel had ended before it came to the code, without our doing.
+var errNotBegun = errors.New("the kernel had ended before the run began")
+
 // execution is one run in a kernel.
 type execution struct {
 	kernel *kernel
 	job    job
 	emit   func(Event) error
 	failed error // of emit: nobody is told any more
+	begun  bool  // the kernel says so
 	done   bool  // the kernel says so
 	last   bool  // the kernel ends after this run
 	marked map[Stream]bool
@@ -31,8 +36,8 @@ type execution struct {
 }
 
 // execute runs code in the kernel and tells what happens. When ctx ends, or emit fails, the code is interrupted; execute
-// returns when that is done. Its error says why the run was cut off; what is wrong with the code or the kernel
-// is a Failure.
+// returns when that is done. Its error says why the run was cut off, or that it has not begun; what is wrong with the
+// code or the kernel is a Failure.
 func (k *kernel) execute(ctx context.Context, j job, emit func(Event) error) error {
 	k.lastJob++
 	j.ID = k.lastJob
@@ -56,10 +61,15 @@ func (k *kernel) execute(ctx context.Context, j job, emit func(Event) error) err
 		k.killGroup()
 		<-k.ended
 	}
-	if e.failed != nil {
+	switch {
+	case e.failed != nil:
 		return e.failed
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case !e.begun && !e.done && !k.unwanted.Load():
+		return errNotBegun
 	}
-	return ctx.Err()
+	return nil
 }
 
 // follow passes on what the kernel tells until the run has ended, or the kernel has.
@@ -89,7 +99,9 @@ func (e *execution) follow(ctx context.Context, r *reception) {
 			e.kernel.killGroup()
 			late = nil
 		case <-e.kernel.ended:
-			e.tell(e.kernel.failure())
+			if e.begun || e.kernel.unwanted.Load() {
+				e.tell(e.kernel.failure())
+			}
 			return
 		}
 	}
@@ -110,6 +122,7 @@ func (e *execution) take(m message) {
 	}
 	switch m.line.Type {
 	case "count":
+		e.begun = true
 		e.tell(Count{Number: m.line.Count})
 	case "result":
 		e.tell(newResult(m.line.Data, m.line.Main))

@@ -90,6 +90,7 @@ func (p *place) keep(k *kernel) {
 // cut ends what the context is running, with its kernel.
 func (p *place) cut() {
 	if k := p.now(); k != nil {
+		k.unwanted.Store(true)
 		k.killGroup()
 	}
 }
@@ -242,25 +243,37 @@ func (s *Service) Run(ctx context.Context, req Request, emit func(Event) error) 
 		return err
 	}
 	return s.with(ctx, p, func() error {
-		if err := s.ready(ctx, p); err != nil {
-			return err
+		err := s.run(ctx, p, req, emit)
+		if errors.Is(err, errNotBegun) { // killed since the last run, perhaps just now
+			err = s.run(ctx, p, req, emit)
 		}
-		j := job{Code: req.Code, Language: p.Language, Env: req.Env}
-		if now := s.identity(); now != p.identity {
-			j.Reseed, p.identity = true, now
+		if errors.Is(err, errNotBegun) {
+			err = emit(p.now().failure())
 		}
-		env, err := s.environ(ctx)
 		if err != nil {
-			return err
-		}
-		if !maps.Equal(env, p.global) {
-			j.Global, p.global = env, env
-		}
-		if err := p.now().execute(ctx, j, emit); err != nil {
 			return err
 		}
 		return emit(End{})
 	})
+}
+
+// run runs code in the kernel of a context, whose turn the caller has.
+func (s *Service) run(ctx context.Context, p *place, req Request, emit func(Event) error) error {
+	if err := s.ready(ctx, p); err != nil {
+		return err
+	}
+	j := job{Code: req.Code, Language: p.Language, Env: req.Env}
+	if now := s.identity(); now != p.identity {
+		j.Reseed, p.identity = true, now
+	}
+	env, err := s.environ(ctx)
+	if err != nil {
+		return err
+	}
+	if !maps.Equal(env, p.global) {
+		j.Global, p.global = env, env
+	}
+	return p.now().execute(ctx, j, emit)
 }
 
 // placeOf returns the context that a request is for.
