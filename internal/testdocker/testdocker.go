@@ -87,9 +87,10 @@ var shared engine //nolint:gochecknoglobals // one for all tests of a package, e
 const startTime = 2 * time.Minute
 
 // keeper runs an engine until its input ends, be it that this process was killed, and
-// then removes its files. Podman without rights leaves a process that keeps its namespaces.
+// then removes its files. Podman without rights leaves a process that keeps its namespaces,
+// and now and then the service itself, so all of the keeper's group ends with it.
 const keeper = `dir=$1; shift; "$@" </dev/null & pid=$!; cat >/dev/null; kill $pid; wait $pid
-[ ! -e "$dir/` + pauseFile + `" ] || kill -9 $(cat "$dir/` + pauseFile + `"); rm -rf --one-file-system "$dir"`
+[ ! -e "$dir/` + pauseFile + `" ] || kill -9 $(cat "$dir/` + pauseFile + `"); rm -rf --one-file-system "$dir"; kill -9 0`
 
 // pauseFile has the number of Podman's process.
 const pauseFile = "tmp/pause.pid"
