@@ -342,6 +342,9 @@ func (s *processService) List(context.Context, *connect.Request[process.ListRequ
 	res := &process.ListResponse{}
 	for _, pid := range slices.Sorted(maps.Keys(ps.byPID)) {
 		c := ps.byPID[pid]
+		if isOver(c.ended, 0) {
+			continue // its client has heard of that already
+		}
 		res.Processes = append(res.Processes, &process.ProcessInfo{Config: c.config, Pid: uint32(pid), Tag: c.tag})
 	}
 	return connect.NewResponse(res), nil
