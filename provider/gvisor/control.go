@@ -218,6 +218,9 @@ func call(ctx context.Context, dir string, req request, files ...*os.File) (repl
 
 // callSocket is call for any socket that serveConn answers.
 func callSocket(ctx context.Context, dir, name string, req request, files ...*os.File) (reply, *os.File, error) {
+	if err := ctx.Err(); err != nil {
+		return reply{}, nil, err // an engine could answer before it sees that nobody waits
+	}
 	conn, err := dialSocket(ctx, dir, name)
 	if err != nil {
 		return reply{}, nil, fmt.Errorf("reach the engine: %w", err)

@@ -108,6 +108,21 @@ func TestCallThatIsGivenUpReachesTheEngine(t *testing.T) {
 	}
 }
 
+// TestCallThatNobodyWaitsFor has an engine that answers faster than a call is given up.
+func TestCallThatNobodyWaitsFor(t *testing.T) {
+	t.Parallel()
+	dir := serveControl(t, func(context.Context, request, []*os.File) (reply, *os.File, error) {
+		return reply{}, nil, nil
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 200 {
+		if _, _, err := call(ctx, dir, request{Op: opWait}); !errors.Is(err, context.Canceled) {
+			t.Fatalf("got %v", err)
+		}
+	}
+}
+
 func TestCallWithoutEngineIsGone(t *testing.T) {
 	t.Parallel()
 	if _, _, err := call(t.Context(), filepath.Join(t.TempDir(), "none"), request{}); sandpit.CodeOf(err) != sandpit.Gone {
