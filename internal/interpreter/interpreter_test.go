@@ -208,6 +208,10 @@ func TestCells(t *testing.T) {
 			{code: "import os, { EOL as eol } from 'node:os'\nimport * as path from 'path'\n[typeof os.cpus, eol, path.join('a', 'b')].join()", text: "function,\n,a/b"},
 			{code: "export enum E { A = 4 }\nE.A", text: "4"},
 			{code: "(await import('node:path')).basename('/a/import(b)')", text: "import(b)"},
+			{code: "\n{\n  [Symbol.for('Jupyter.display')]() { return { 'text/plain': 'shown' } }\n}\n", text: "shown"},
+			{code: "{ a: 1 as number, b: await Promise.resolve(2) }", text: "{ a: 1, b: 2 }"},
+			{code: "{ let c: number = 3; c }", text: "3"},
+			{code: "{ a: 1 };", text: "1"},
 		},
 	} {
 		t.Run(language, func(t *testing.T) {

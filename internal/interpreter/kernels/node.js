@@ -133,11 +133,29 @@ function declaration(ts, node) {
 function prepared(request) {
   let code = request.code
   if (/\b(import|export)\b/.test(code)) code = withoutImports(code)
-  if (request.language !== 'typescript') return code
+  if (request.language !== 'typescript') return expression(code, isScript)
   const ts = compiler()
   // What is a module may await anywhere, and what it exports is not asked for.
-  const options = { target: ts.ScriptTarget.ESNext, module: ts.ModuleKind.ESNext, importsNotUsedAsValues: undefined }
-  return ts.transpileModule(code + '\nexport {};', { compilerOptions: options }).outputText.replace(/export \{\};\s*$/, '')
+  const compilerOptions = { target: ts.ScriptTarget.ESNext, module: ts.ModuleKind.ESNext }
+  const transpile = (text) => ts.transpileModule(text + '\nexport {};', { compilerOptions, reportDiagnostics: true })
+  code = expression(code, (text) => transpile(text).diagnostics.length === 0)
+  return transpile(code).outputText.replace(/export \{\};\s*$/, '')
+}
+
+// expression returns code that begins with a brace as an object, if it can be one and not a block only.
+function expression(code, parses) {
+  if (!/^\s*\{/.test(code) || /;\s*$/.test(code)) return code
+  const object = `(${code}\n)`
+  return parses(object) ? object : code
+}
+
+function isScript(text) {
+  try {
+    new vm.Script(text)
+    return true
+  } catch {
+    return false
+  }
 }
 
 function describe(error) {
@@ -147,21 +165,10 @@ function describe(error) {
   return { name: String(error.name), value: String(error.message), traceback: stack.join('\n') }
 }
 
-// expression returns code that begins with a brace as an object, if it can be one and not a block only.
-function expression(code) {
-  if (!/^\s*\{/.test(code) || /;\s*$/.test(code)) return code
-  try {
-    new vm.Script(`(${code}\n)`)
-  } catch {
-    return code
-  }
-  return `(${code}\n)`
-}
-
 let interrupt // ends the run that waits for something
 async function evaluate(request) {
   const stopped = new Promise((resolve) => { interrupt = () => resolve('stopped') })
-  const evaluated = post('Runtime.evaluate', { expression: expression(prepared(request)), replMode: true, awaitPromise: true })
+  const evaluated = post('Runtime.evaluate', { expression: prepared(request), replMode: true, awaitPromise: true })
   const answer = await Promise.race([evaluated, stopped])
   if (answer === 'stopped') return { failure: interrupted }
   const value = await valueOf(answer.result)
