@@ -94,7 +94,9 @@ var special = map[string]string{
 healthy() { for i in $(seq 300); do ! curl -fs -o /dev/null http://127.0.0.1:49999/health || return 0; sleep 0.1; done; return 1; }
 sudo -n HOME=/home/user code-interpreter-service > /dev/null 2>&1 &
 healthy
-sudo -n pkill -9 -f 'sandpit-guest [i]nterpreter'
+sudo -n pkill -9 -f '[j]upyter-server'
+healthy
+sudo -n pkill -9 -f '[u]vicorn main:app'
 healthy`,
 }
 
