@@ -28,12 +28,13 @@ type rootFS struct {
 	what string // one line for the report
 }
 
-// recipe makes a Debian with Python and a C compiler. As in the template base, bash needs no
-// dynamic linker, and login shells start no program of their own and find their locale in
-// one file. It is also the key by which the result is kept.
+// recipe makes a Debian with Python and a C compiler. As in the template base, there is the
+// account user, bash needs no dynamic linker, and login shells start no program of their own
+// and find their locale in one file. It is also the key by which the result is kept.
 var recipe = []string{
 	"mmdebstrap", "--quiet", "--variant=minbase", "--include=python3,gcc,libc6-dev,bash-static",
 	`--customize-hook=rm -rf "$1"/var/lib/apt/lists/* "$1"/var/cache/apt/*`,
+	`--customize-hook=chroot "$1" useradd --create-home --uid 1000 --shell /bin/bash user`,
 	`--customize-hook=sed -i 's/"$(id -u)"/"${EUID:-$(id -u)}"/' "$1/etc/profile"`,
 	`--customize-hook=chroot "$1" localedef --add-to-archive /usr/lib/locale/C.utf8`,
 	`--customize-hook=chroot "$1" dpkg-divert --quiet --local --no-rename --add --divert /bin/bash.dynamic /bin/bash`,
