@@ -19,11 +19,11 @@ func debianSource(cfg config.Config) *debian.Source {
 	}
 }
 
-// npmSource is where packages of npm come from: the mirrors that are configured for the
-// public registry, and that.
+// npmSource is where packages of npm come from: the mirrors that are configured for npm,
+// else the registry that npm asks on this machine.
 func npmSource(cfg config.Config) *npm.Source {
 	s := &npm.Source{Dir: filepath.Join(cfg.CacheDir, "npm")}
-	for _, mirror := range append(slices.Clone(cfg.Image.Mirrors[npm.Host]), npm.Host) {
+	for _, mirror := range cfg.Image.Mirrors[npm.Name] {
 		scheme := "https://"
 		if host, _, _ := strings.Cut(mirror, "/"); slices.Contains(cfg.Image.Insecure, host) {
 			scheme = "http://"

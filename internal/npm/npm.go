@@ -22,8 +22,8 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/mirror"
 )
 
-// Host is the registry that is asked if no other is named.
-const Host = "registry.npmjs.org"
+// Name is what stands for npm's registry where registries have mirrors.
+const Name = "npm"
 
 // Source is where packages come from. Its methods may be called concurrently, and any
 // number of processes may share the directory.
@@ -31,7 +31,7 @@ type Source struct {
 	// Dir is where files are kept; it is made if missing. What was not used for a month
 	// is removed.
 	Dir string
-	// Registries are asked in this order: http or https URLs. Default: Host, by https.
+	// Registries are asked in this order: http or https URLs. Default: Configured.
 	Registries []string
 }
 
@@ -50,7 +50,11 @@ const (
 func (s Source) Tree(ctx context.Context, l Lock, to string) (io.ReadCloser, error) {
 	registries := s.Registries
 	if len(registries) == 0 {
-		registries = []string{"https://" + Host}
+		configured, err := Configured(ctx)
+		if err != nil {
+			return nil, err
+		}
+		registries = []string{configured}
 	}
 	c, err := mirror.Open(mirror.Options{Dir: s.Dir, Bases: registries})
 	if err != nil {
