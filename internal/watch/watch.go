@@ -19,11 +19,13 @@
 package watch
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"os"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -58,10 +60,18 @@ type Event struct {
 // event goes to one caller.
 type Watcher struct {
 	file    *os.File // the inotify instance, owned and closed by run
+	conn    syscall.RawConn
 	queue   *queue
 	closing atomic.Bool
 	done    chan struct{} // closed when run has returned
 	stop    sync.Once
+
+	// mu is held from reading events until they are in the queue, so that nobody finds
+	// events in neither.
+	mu   sync.Mutex
+	tree *tree
+	buf  []byte
+	over error // why there will be no more
 }
 
 // limits are the bounds of one watcher.
@@ -87,16 +97,20 @@ func start(dir string, recursive bool, l limits) (*Watcher, error) {
 	}
 	// The file is not blocking, so the runtime's poller waits for it.
 	file := os.NewFile(uintptr(fd), "inotify")
-	w := &Watcher{file: file, queue: newQueue(l.events), done: make(chan struct{})}
-	if err := file.SetReadDeadline(time.Time{}); err != nil {
+	conn, err := file.SyscallConn()
+	if err == nil {
+		err = file.SetReadDeadline(time.Time{})
+	}
+	if err != nil {
 		return nil, errors.Join(sandpit.Errorf(sandpit.Unsupported, "wait for inotify events: %w", err), file.Close())
 	}
-	t := newTree(fd, w.queue, l)
-	t.stopped = w.closing.Load
-	if err := t.plant(dir, recursive); err != nil {
+	w := &Watcher{file: file, conn: conn, queue: newQueue(l.events), done: make(chan struct{}), buf: make([]byte, readSize)}
+	w.tree = newTree(fd, w.queue, l)
+	w.tree.stopped = w.closing.Load
+	if err := w.tree.plant(dir, recursive); err != nil {
 		return nil, errors.Join(watchError(dir, err), file.Close())
 	}
-	go w.run(t)
+	go w.run()
 	return w, nil
 }
 
@@ -109,9 +123,29 @@ func start(dir string, recursive bool, l limits) (*Watcher, error) {
 func (w *Watcher) Next(ctx context.Context) (Event, error) { return w.queue.next(ctx) }
 
 // Take returns what has happened since the last call, in order, and does not
-// wait. Its errors are those of Next, each told alone, after the events before
-// it.
-func (w *Watcher) Take() ([]Event, error) { return w.queue.take() }
+// wait: what had happened when it was called is among that. Its errors are those of
+// Next, each told alone, after the events before it.
+func (w *Watcher) Take() ([]Event, error) {
+	_ = w.conn.Control(func(uintptr) { w.catchUp() }) // it fails only if run has ended, which has told all
+	return w.queue.take()
+}
+
+// catchUp handles what the kernel has queued by now.
+func (w *Watcher) catchUp() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for left := w.tree.waiting(); left > 0; {
+		n, err := w.handle()
+		if err != nil {
+			w.queue.end(err)
+			_ = w.file.SetReadDeadline(time.Unix(1, 0)) // it wakes run, as in Close
+		}
+		if n == 0 {
+			return
+		}
+		left -= int64(n)
+	}
+}
 
 // Close ends the watch and returns once nothing of it is left. What was not
 // taken is dropped. It is idempotent; its error is always nil.
@@ -128,9 +162,9 @@ func (w *Watcher) Close() error {
 }
 
 // run follows the events until the watch is over.
-func (w *Watcher) run(t *tree) {
+func (w *Watcher) run() {
 	defer close(w.done)
-	err := w.follow(t)
+	err := w.follow()
 	if w.closing.Load() {
 		err = errClosed
 	}
@@ -140,17 +174,41 @@ func (w *Watcher) run(t *tree) {
 }
 
 // follow handles events until there is a reason to stop, which it returns.
-func (w *Watcher) follow(t *tree) error {
-	buf := make([]byte, readSize)
-	for {
-		n, err := w.file.Read(buf)
-		if err != nil {
-			return sandpit.Errorf(sandpit.Internal, "read inotify events: %w", err)
+func (w *Watcher) follow() error {
+	var over error
+	err := w.conn.Read(func(uintptr) bool {
+		for {
+			w.mu.Lock()
+			n, err := w.handle()
+			w.mu.Unlock()
+			if over = err; n == 0 || err != nil {
+				return err != nil // else it waits
+			}
 		}
-		if err := t.feed(buf[:n]); err != nil {
-			return err
-		}
+	})
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return cmp.Or(over, w.over, err)
+}
+
+// handle reads some events and handles them. It returns how many bytes they have, and why
+// there will be no more. It is called with the lock held.
+func (w *Watcher) handle() (n int, err error) {
+	if w.over != nil {
+		return 0, w.over
 	}
+	for again := true; again; again = errors.Is(err, unix.EINTR) {
+		n, err = unix.Read(w.tree.inotify, w.buf)
+	}
+	switch {
+	case errors.Is(err, unix.EAGAIN):
+		return 0, nil
+	case err != nil:
+		w.over = sandpit.Errorf(sandpit.Internal, "read inotify events: %w", err)
+		return 0, w.over
+	}
+	w.over = w.tree.feed(w.buf[:n])
+	return n, w.over
 }
 
 // watchError says what it means that dir cannot be watched.

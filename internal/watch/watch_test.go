@@ -627,3 +627,23 @@ func TestBusyClose(t *testing.T) {
 	close(stop)
 	wg.Wait()
 }
+
+// TestTakeHasAllBefore takes at once what has just been done.
+func TestTakeHasAllBefore(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	w := watch(t, dir, true)
+	for i := range 500 {
+		name := strconv.Itoa(i)
+		must(t, os.Mkdir(filepath.Join(dir, name), 0o700))
+		if events, err := w.Take(); err != nil || !slices.Equal(events, []Event{{name, sandpit.FileCreated}}) {
+			t.Fatalf("round %d: got %v, %v", i, events, err)
+		}
+	}
+	must(t, os.RemoveAll(dir))
+	for _, err := w.Take(); !errors.Is(err, sandpit.Gone); _, err = w.Take() {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
