@@ -79,6 +79,7 @@ var arrows = map[string][]string{
 	"internal/queue":             {".", "internal/clock"},
 	"internal/queue/queuetest":   {".", "internal/queue"},
 	"internal/screen":            {"."},
+	"internal/share":             {"."},
 	"internal/shell":             {"."},
 	"internal/site":              {".", "internal/beneath"},
 	"internal/sshd":              {".", "internal/api", "internal/manager", "internal/sshkey", "internal/store"},
