@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -113,7 +114,53 @@ func eventListing(list []client.Event) listing {
 }
 
 func (a *app) newAudit() *cobra.Command {
-	cmd := group("audit", "Check the audit trail of a server", `Check the audit trail of a server. sandpit events shows it.`, "  sandpit audit verify")
+	cmd := group("audit", "Check and export the audit trail of a server", `Check and export the audit trail of a server. sandpit events shows it.`,
+		"  sandpit audit verify\n  sandpit audit export > events.jsonl")
+	cmd.AddCommand(a.newAuditVerify(), a.newAuditExport())
+	return cmd
+}
+
+// newAuditExport writes pages of events until there are no more.
+func (a *app) newAuditExport() *cobra.Command {
+	var after int64
+	cmd := &cobra.Command{
+		Use:   "export [flags]",
+		Short: "Write all events of the audit trail as lines of JSON",
+		Long: `Write all events of the audit trail as lines of JSON, oldest first. An administrator's
+key exports all events, another key those of its owner. Events that the server has
+removed because of audit.max_age or audit.max_size are in its directory
+audit.export_dir.`,
+		Example:           "  sandpit audit export > events.jsonl\n  sandpit audit export --after 1200 | gzip > more.jsonl.gz",
+		Args:              wantArgs(0, 0, ""),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: a.verb(func(ctx context.Context, c *client.Client, _ []string) error {
+			out := bufio.NewWriter(a.Out)
+			lines := json.NewEncoder(out)
+			for {
+				page, err := c.Events(ctx, client.EventFilter{After: after, Limit: exportPage})
+				if err != nil {
+					return err
+				}
+				for _, e := range page {
+					if err := lines.Encode(e); err != nil {
+						return err
+					}
+				}
+				if len(page) < exportPage {
+					return out.Flush()
+				}
+				after = page[len(page)-1].Seq
+			}
+		}),
+	}
+	cmd.Flags().Int64Var(&after, "after", 0, "only what comes after the event of this `number`")
+	return cmd
+}
+
+// exportPage is how many events are asked for at a time.
+const exportPage = 500
+
+func (a *app) newAuditVerify() *cobra.Command {
 	var o output
 	verify := &cobra.Command{
 		Use:   "verify [flags]",
@@ -144,8 +191,7 @@ administrator.`,
 		}),
 	}
 	o.add(verify, "")
-	cmd.AddCommand(verify)
-	return cmd
+	return verify
 }
 
 // group is a command that only has others below it.

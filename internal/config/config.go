@@ -41,6 +41,8 @@ type Config struct {
 	Usage Usage
 	// Archive is the [archive] section.
 	Archive Archive
+	// Audit is the [audit] section.
+	Audit Audit
 	// Preview is the [preview] section.
 	Preview Preview
 	// E2B is the [e2b] section.

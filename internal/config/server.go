@@ -188,6 +188,21 @@ type Archive struct {
 	S3AccessKey, S3SecretKey Secret
 }
 
+// Audit is the [audit] section: how long events stay in the audit trail, and where they
+// go then.
+type Audit struct {
+	// MaxAge is how old an event may become; 0 is any age. Default: 90 days.
+	MaxAge time.Duration
+	// MaxSize is how many bytes the trail may have. At least 1 MiB. Default: 1 GiB.
+	MaxSize int64
+	// ExportDir is the directory that removed events are exported to. Default: "audit" in
+	// StateDir.
+	ExportDir string
+	// MaxExportSize is how many bytes the exported files may have together. At least
+	// 1 MiB. Default: 1 GiB.
+	MaxExportSize int64
+}
+
 // The values of Queue.Provider.
 const (
 	QueueSQLite = "sqlite"
@@ -268,6 +283,7 @@ func defaultServer(c *Config) {
 		CreateTimeout: 2 * time.Minute, CallTimeout: 30 * time.Second, Parallel: 8, Remember: time.Hour,
 	}
 	c.Usage = Usage{Interval: 30 * time.Second, Memory: 90, CPU: 90, Disk: 90, PIDs: 90, Action: UsageWarn, Sustained: time.Minute}
+	c.Audit = Audit{MaxAge: 90 * 24 * time.Hour, MaxSize: 1 << 30, MaxExportSize: 1 << 30}
 	c.Queue = Queue{Provider: QueueSQLite, Name: "sandbox_lifecycle", MaxRetries: 3}
 	c.Log = Log{Format: FormatAuto}
 	c.Telemetry = Telemetry{Metrics: true, MetricsListen: None}

@@ -68,6 +68,12 @@ pids = 100
 action = "kill"
 sustained = "5m"
 
+[audit]
+max_age = "720h"
+max_size = "2m"
+export_dir = "/srv/audit"
+max_export_size = "3m"
+
 [queue]
 provider = "redis"
 redis_url = "rediss://u:p4ss@redis:6380/2"
@@ -113,6 +119,7 @@ func TestServerFile(t *testing.T) {
 		OwnerQuota: 3, Quotas: map[string]int{"alice": 5}, LabelQuotas: map[string]int{"team=red": 6},
 	}
 	want.Usage = config.Usage{Memory: 80, Disk: 95, PIDs: 100, Action: "kill", Sustained: 5 * time.Minute}
+	want.Audit = config.Audit{MaxAge: 720 * time.Hour, MaxSize: 2 << 20, ExportDir: "/srv/audit", MaxExportSize: 3 << 20}
 	want.Queue = config.Queue{Provider: "redis", RedisURL: "rediss://u:p4ss@redis:6380/2", RedisCA: "/etc/ca.pem", Name: "mine"}
 	want.Pools = []config.Pool{
 		{Image: "python:3.12-slim", Size: 2, Max: 4, Resources: sandpit.Resources{Memory: 1 << 30, CPUs: 2, PIDs: 64}, Hostname: "box"},

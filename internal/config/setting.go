@@ -133,6 +133,10 @@ const (
 	KeyArchiveCA       Key = "archive.s3_ca"
 	KeyArchiveAccess   Key = "archive.s3_access_key"
 	KeyArchiveSecret   Key = "archive.s3_secret_key" //nolint:gosec // the name of a setting, not its value
+	KeyAuditMaxAge     Key = "audit.max_age"
+	KeyAuditMaxSize    Key = "audit.max_size"
+	KeyAuditExport     Key = "audit.export_dir"
+	KeyAuditExportSize Key = "audit.max_export_size"
 	KeyMaxRetries      Key = "queue.max_retries"
 	KeyPool            Key = "pool"
 	KeyLogLevel        Key = "log.level"

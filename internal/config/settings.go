@@ -16,7 +16,7 @@ func settings() []setting {
 	var list []setting
 	for _, part := range [][]setting{
 		programSettings(), sandboxSettings(), networkSettings(), imageSettings(), dockerSettings(), serverSettings(), tlsSettings(), previewSettings(),
-		e2bSettings(), sshSettings(), managerSettings(), usageSettings(), queueSettings(), archiveSettings(), toldSettings(),
+		e2bSettings(), sshSettings(), managerSettings(), usageSettings(), queueSettings(), archiveSettings(), auditSettings(), toldSettings(),
 	} {
 		list = append(list, part...)
 	}
@@ -253,6 +253,19 @@ func archiveSettings() []setting {
 			"The access key of somebody who may read and write in the bucket; needed by `s3`.").or("AWS_ACCESS_KEY_ID", nil),
 		define(KeyArchiveSecret, func(c *Config) *Secret { return &c.Archive.S3SecretKey }, setAccessKey,
 			"The secret key that goes with it.").or("AWS_SECRET_ACCESS_KEY", nil),
+	}
+}
+
+func auditSettings() []setting {
+	return []setting{
+		define(KeyAuditMaxAge, func(c *Config) *time.Duration { return &c.Audit.MaxAge }, setLifetime,
+			"How old an event of the audit trail may become before it is exported and removed; 0 is any age."),
+		define(KeyAuditMaxSize, func(c *Config) *int64 { return &c.Audit.MaxSize }, sizeOf(1<<20, "1m", `"1g"`),
+			"How large the audit trail may become before its oldest events are exported and removed."),
+		define(KeyAuditExport, func(c *Config) *string { return &c.Audit.ExportDir }, setPath,
+			"Where removed events are exported to, as compressed JSON lines.").by("`audit` in `state_dir`"),
+		define(KeyAuditExportSize, func(c *Config) *int64 { return &c.Audit.MaxExportSize }, sizeOf(1<<20, "1m", `"1g"`),
+			"How large all exported files may become together; the oldest are removed first."),
 	}
 }
 

@@ -56,6 +56,7 @@ type service struct {
 	aio       *aio.Server
 	prePuller *prePuller
 	contexts  *contexts
+	auditing  *auditing
 	publisher *publish.Publisher
 	gateway   *gateway.Gateway
 	edge      *api.Edge
@@ -100,6 +101,9 @@ func (s *service) open(ctx context.Context) (err error) {
 		return err
 	}
 	if s.manager, err = manager.Open(ctx, options); err != nil {
+		return err
+	}
+	if s.auditing, err = startAuditing(ctx, s.cfg, s.store, s.log); err != nil {
 		return err
 	}
 	if s.metrics != nil {
@@ -287,6 +291,9 @@ func (s *service) close(ctx context.Context) error {
 	}
 	if s.manager != nil {
 		closeAs("the manager", func() error { return s.manager.Close(ctx) })
+	}
+	if s.auditing != nil {
+		s.auditing.stop()
 	}
 	if s.providers != nil {
 		closeAs("the providers", s.providers.close)

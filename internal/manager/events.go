@@ -54,20 +54,42 @@ type Report struct {
 // is refused too often raises one more event, "suspicious".
 func (m *Manager) Report(r Report) { m.record(r) }
 
+// resultOK is the result of an event that was no error.
+const resultOK = "ok"
+
+// ownerOf returns the owner whom a report concerns, who may read it. An actor that was
+// refused is not shown to the owner of the sandbox that it asked for.
+func (m *Manager) ownerOf(r Report) string {
+	b, err := m.boxes.find(r.Sandbox)
+	if err != nil {
+		return r.Actor
+	}
+	owner := b.look().Lease.Owner
+	switch sandpit.CodeOf(r.Err) {
+	case sandpit.PermissionDenied, sandpit.Unauthenticated, sandpit.NotFound:
+		if r.Actor != owner && r.Actor != actorManager {
+			return r.Actor
+		}
+	default:
+	}
+	return owner
+}
+
 func (m *Manager) record(r Report) {
 	m.o.Observer.Done(r)
 	now := m.o.Clock.Now()
 	e := store.Event{
 		At: now, Actor: r.Actor, Action: r.Action, Sandbox: r.Sandbox, Args: r.Args,
-		Result: "ok", Duration: r.Took,
+		Result: resultOK, Duration: r.Took,
 	}
 	if r.Err != nil {
 		e.Result, e.Message = string(sandpit.CodeOf(r.Err)), r.Err.Error()
 	}
+	e.Owner = m.ownerOf(r)
 	m.events.add(e)
 	if n := m.events.refusals.count(r); n > 0 {
 		m.events.add(store.Event{
-			At: now, Actor: r.Actor, Action: "suspicious", Sandbox: r.Sandbox, Result: "ok",
+			At: now, Actor: r.Actor, Owner: e.Owner, Action: "suspicious", Sandbox: r.Sandbox, Result: resultOK,
 			Message: "refused again and again", Args: map[string]string{"last": r.Action},
 		})
 		m.o.Log.Warn("an actor is refused again and again", slog.String("actor", r.Actor), slog.Int("refusals", n))

@@ -26,6 +26,7 @@ type journal struct {
 	store    *store.Store
 	log      *slog.Logger
 	refusals refusals
+	limiter  *eventLimiter
 
 	writing sync.Mutex // held while a batch is written, so that batches stay in order
 
@@ -38,7 +39,7 @@ type journal struct {
 func startJournal(t *tasks, s *store.Store, log *slog.Logger, sus Suspicion) *journal {
 	j := &journal{
 		store: s, log: log, more: make(chan struct{}, 1),
-		refusals: refusals{o: sus, actors: make(map[string]*offender)},
+		refusals: refusals{o: sus, actors: make(map[string]*offender)}, limiter: newEventLimiter(),
 	}
 	t.start(j.run)
 	return j
@@ -46,6 +47,12 @@ func startJournal(t *tasks, s *store.Store, log *slog.Logger, sus Suspicion) *jo
 
 func (j *journal) add(e store.Event) {
 	bound(&e)
+	if j.limiter.allow(e) {
+		j.enqueue(e)
+	}
+}
+
+func (j *journal) enqueue(e store.Event) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if len(j.waiting) >= journalSize {
@@ -61,9 +68,14 @@ func (j *journal) add(e store.Event) {
 
 // run writes what comes until ctx ends; flush writes the rest.
 func (j *journal) run(ctx context.Context) {
+	omitted := time.NewTicker(omittedEvery)
+	defer omitted.Stop()
 	for {
 		select {
 		case <-j.more:
+		case <-omitted.C:
+			j.enqueueOmitted(false)
+			continue
 		case <-ctx.Done():
 			return
 		}
@@ -75,6 +87,13 @@ func (j *journal) run(ctx context.Context) {
 		if sleep(ctx, pause) != nil {
 			return
 		}
+	}
+}
+
+// enqueueOmitted adds what stands for events that were omitted.
+func (j *journal) enqueueOmitted(all bool) {
+	for _, e := range j.limiter.takeOmitted(all) {
+		j.enqueue(e)
 	}
 }
 

@@ -193,6 +193,7 @@ func (m *Manager) halt(ctx context.Context) error {
 	written, cancel := context.WithTimeout(context.WithoutCancel(ctx), haltLimit)
 	defer cancel()
 	m.flushSpawned(written)
+	m.events.enqueueOmitted(true)
 	return errors.Join(err, m.flushUsed(written), m.events.flush(written))
 }
 

@@ -300,3 +300,83 @@ func TestSuspicion(t *testing.T) {
 		}
 	})
 }
+
+// TestFloodOfEvents shows that an actor that is refused all the time adds few events to
+// the trail, that their number is recorded, and that other actors lose none.
+func TestFloodOfEvents(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r, _ := onStage(t, manager.Options{Suspicion: manager.Suspicion{Refusals: 1 << 30}})
+		denied := sandpit.Errorf(sandpit.PermissionDenied, "no")
+		for range 1000 {
+			r.Report(manager.Report{Actor: "mallory", Action: "read file", Err: denied})
+		}
+		for range 2000 {
+			r.Report(manager.Report{Actor: "busy", Action: "run"})
+		}
+		for range 50 {
+			r.Report(manager.Report{Actor: "anna", Action: "run", Err: denied})
+		}
+		time.Sleep(3 * time.Minute)
+		if err := r.Flush(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		count := func(actor string) (recorded int, omitted string) {
+			t.Helper()
+			list, err := r.store.Events(t.Context(), store.EventFilter{Owner: actor, Limit: store.MaxEvents})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for len(list) > 0 {
+				for _, e := range list {
+					if e.Action == "events omitted" {
+						omitted += e.Args["events"]
+						continue
+					}
+					recorded++
+				}
+				list, err = r.store.Events(t.Context(), store.EventFilter{Owner: actor, After: list[len(list)-1].Seq, Limit: store.MaxEvents})
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			return recorded, omitted
+		}
+		for actor, want := range map[string]struct {
+			recorded int
+			omitted  string
+		}{"mallory": {60, "940"}, "busy": {1200, "800"}, "anna": {50, ""}} {
+			if recorded, omitted := count(actor); recorded != want.recorded || omitted != want.omitted {
+				t.Errorf("%s: %d events are recorded and %q omitted; want %d and %q", actor, recorded, omitted, want.recorded, want.omitted)
+			}
+		}
+	})
+}
+
+// TestOwnersSeeTheirEvents shows whom an event concerns: the owner of the sandbox, but the
+// actor alone where it was refused.
+func TestOwnersSeeTheirEvents(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r, _ := onStage(t, manager.Options{})
+		s, err := r.Create(t.Context(), manager.CreateRequest{Owner: "bob"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Report(manager.Report{Actor: "root", Action: "look", Sandbox: s.ID})
+		r.Report(manager.Report{Actor: "mallory", Action: "peek", Sandbox: s.ID, Err: sandpit.Errorf(sandpit.NotFound, "no")})
+		if err := r.Flush(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for owner, want := range map[string][]string{"bob": {"create", "look"}, "mallory": {"peek"}, "root": {"look"}} {
+			list, err := r.store.Events(t.Context(), store.EventFilter{Owner: owner})
+			var got []string
+			for _, e := range list {
+				got = append(got, e.Action)
+			}
+			if !slices.Equal(got, want) || err != nil {
+				t.Errorf("%s sees %v, %v; want %v", owner, got, err, want)
+			}
+		}
+	})
+}

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
@@ -9,6 +10,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -33,6 +35,9 @@ type Event struct {
 	// Actor is who: an owner, or "manager".
 	Actor  string
 	Action string
+	// Owner is the owner whom the event concerns, who may see it. It is not part of the
+	// hash. Default: Actor.
+	Owner string
 	// Sandbox is what it was done to, if to one.
 	Sandbox sandpit.ID
 	Args    map[string]string
@@ -51,8 +56,7 @@ type EventFilter struct {
 	Sandbox sandpit.ID
 	Actor   string
 	Action  string
-	// Owner chooses what concerns one owner: what was done in their name, and to
-	// sandboxes of theirs that are remembered.
+	// Owner chooses what concerns one owner or was done in the owner's name.
 	Owner string
 	// After is the Seq of the last event of the page before.
 	After int64
@@ -61,8 +65,13 @@ type EventFilter struct {
 }
 
 const (
-	eventColumns = `seq, at, actor, action, sandbox, args, result, message, duration, hash`
-	insertEvent  = `INSERT INTO events (` + eventColumns + `) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
+	eventColumns = `seq, at, actor, action, sandbox, args, result, message, duration, hash, owner`
+	eventInsert  = `INSERT INTO events (` + eventColumns + `) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
+
+	// eventOverhead is how many bytes an event counts besides its texts.
+	eventOverhead = 100
+	eventSize     = `100 + octet_length(actor) + octet_length(action) + octet_length(sandbox)
+		+ octet_length(args) + octet_length(result) + octet_length(message) + octet_length(owner)`
 )
 
 // AppendEvents adds events in this order, all of them or none.
@@ -78,16 +87,19 @@ func (s *Store) AppendEvents(ctx context.Context, list ...Event) error {
 		if err := tx.row(ctx, `SELECT end_seq, end_hash FROM event_chain`, nil, &last.Seq, &last.Hash); err != nil {
 			return err
 		}
+		var bytes int64
 		for _, e := range list {
 			e = s.bound(e)
 			e.Seq = last.Seq + 1
 			e.Hash = e.hashAfter(last.Hash)
-			if err := insert(ctx, tx, e); err != nil {
+			n, err := insertEvent(ctx, tx, e)
+			if err != nil {
 				return err
 			}
+			bytes += n
 			last = e
 		}
-		_, err := tx.exec(ctx, `UPDATE event_chain SET end_seq = ?, end_hash = ?`, last.Seq, last.Hash)
+		_, err := tx.exec(ctx, `UPDATE event_chain SET end_seq = ?, end_hash = ?, bytes = bytes + ?`, last.Seq, last.Hash, bytes)
 		return err
 	})
 	if err != nil {
@@ -125,29 +137,49 @@ func (n *news) tell() {
 	}
 }
 
-// EventSpan returns the Seq of the last event that was pruned and of the last one
-// that was appended: there are end-start events.
-func (s *Store) EventSpan(ctx context.Context) (start, end int64, err error) {
-	err = s.read(ctx, func(r *reader) error {
-		return scan(ctx, r, `SELECT start_seq, end_seq FROM event_chain`, nil, func(c *cells) bool {
-			start, end = c.int(), c.int()
+// EventSpan says which events are stored.
+type EventSpan struct {
+	// Start is the Seq of the last event that was dropped, End that of the last one that
+	// was appended: End-Start events are stored.
+	Start, End int64
+	// Bytes is about how much room they take.
+	Bytes int64
+}
+
+// EventSpan returns which events are stored.
+func (s *Store) EventSpan(ctx context.Context) (EventSpan, error) {
+	var span EventSpan
+	err := s.read(ctx, func(r *reader) error {
+		return scan(ctx, r, `SELECT start_seq, end_seq, bytes FROM event_chain`, nil, func(c *cells) bool {
+			span = EventSpan{Start: c.int(), End: c.int(), Bytes: c.int()}
 			return true
 		})
 	})
 	if err != nil {
-		return 0, 0, s.fail(err, "look at the events")
+		return EventSpan{}, s.fail(err, "look at the events")
 	}
-	return start, end, nil
+	return span, nil
 }
 
-func insert(ctx context.Context, tx *writer, e Event) error {
+// Size is how much of EventSpan.Bytes the event takes.
+func (e Event) Size() int64 {
+	args, _ := json.Marshal(e.Args) // texts always have a form in JSON
+	return e.size(args)
+}
+
+func (e Event) size(args []byte) int64 {
+	return int64(eventOverhead + len(e.Actor) + len(e.Action) + len(e.Sandbox) + len(args) + len(e.Result) + len(e.Message) + len(e.Owner))
+}
+
+// insertEvent adds an event and returns its size.
+func insertEvent(ctx context.Context, tx *writer, e Event) (int64, error) {
 	args, err := json.Marshal(e.Args)
 	if err != nil {
-		return err
+		return 0, err
 	}
-	_, err = tx.exec(ctx, insertEvent, e.Seq, micros(e.At), e.Actor, e.Action, e.Sandbox, string(args),
-		e.Result, e.Message, int64(e.Duration), e.Hash)
-	return err
+	_, err = tx.exec(ctx, eventInsert, e.Seq, micros(e.At), e.Actor, e.Action, e.Sandbox, string(args),
+		e.Result, e.Message, int64(e.Duration), e.Hash, e.Owner)
+	return e.size(args), err
 }
 
 // bound returns e as it is kept.
@@ -157,6 +189,7 @@ func (s *Store) bound(e Event) Event {
 	}
 	e.At = round(e.At)
 	e.Actor, e.Action = cut(e.Actor), cut(e.Action)
+	e.Owner = cut(cmp.Or(e.Owner, e.Actor))
 	e.Sandbox = sandpit.ID(cut(string(e.Sandbox)))
 	e.Result, e.Message = cut(e.Result), cut(e.Message)
 	args := make(map[string]string, min(len(e.Args), MaxEventArgs))
@@ -196,7 +229,7 @@ func (e Event) hashAfter(before string) string {
 func decodeEvent(c *cells) (Event, error) {
 	e := Event{Seq: c.int(), At: c.time(), Actor: c.text(), Action: c.text(), Sandbox: sandpit.ID(c.text())}
 	args := c.text()
-	e.Result, e.Message, e.Duration, e.Hash = c.text(), c.text(), time.Duration(c.int()), c.text()
+	e.Result, e.Message, e.Duration, e.Hash, e.Owner = c.text(), c.text(), time.Duration(c.int()), c.text(), c.text()
 	if json.Unmarshal([]byte(args), &e.Args) != nil { // its error would quote what it found
 		c.reject("args")
 	}
@@ -215,24 +248,11 @@ func (s *Store) Events(ctx context.Context, f EventFilter) ([]Event, error) {
 	if f.Limit == 0 {
 		f.Limit = 100
 	}
-	query, args := `SELECT `+eventColumns+` FROM events WHERE seq > ?`, []any{f.After}
-	if f.Sandbox != "" {
-		query, args = query+` AND sandbox = ?`, append(args, f.Sandbox)
-	}
-	if f.Actor != "" {
-		query, args = query+` AND actor = ?`, append(args, f.Actor)
-	}
-	if f.Action != "" {
-		query, args = query+` AND action = ?`, append(args, f.Action)
-	}
-	if f.Owner != "" {
-		query += ` AND (actor = ? OR sandbox IN (SELECT id FROM sandboxes WHERE owner = ?))`
-		args = append(args, f.Owner, f.Owner)
-	}
+	query, args := f.query(min(f.Limit, MaxEvents))
 	var list []Event
 	var bad []error
 	err := s.read(ctx, func(r *reader) error {
-		return scan(ctx, r, query+` ORDER BY seq LIMIT ?`, append(args, min(f.Limit, MaxEvents)), func(c *cells) bool {
+		return scan(ctx, r, query, args, func(c *cells) bool {
 			if e, err := decodeEvent(c); err != nil {
 				bad = append(bad, err)
 			} else {
@@ -247,6 +267,29 @@ func (s *Store) Events(ctx context.Context, f EventFilter) ([]Event, error) {
 	return list, unreadable("events", bad)
 }
 
+// query returns the statement that finds events, and its arguments.
+func (f EventFilter) query(limit int) (string, []any) {
+	where, args := `seq > ?`, []any{f.After}
+	for _, c := range []struct{ column, value string }{{"sandbox", string(f.Sandbox)}, {"actor", f.Actor}, {"action", f.Action}} {
+		if c.value != "" {
+			where, args = where+` AND `+c.column+` = ?`, append(args, c.value)
+		}
+	}
+	const end = ` ORDER BY seq LIMIT ?`
+	if f.Owner == "" {
+		return `SELECT ` + eventColumns + ` FROM events WHERE ` + where + end, append(args, limit)
+	}
+	// Two walks along an index each, of which neither sees the events of other owners: an
+	// OR would read all events.
+	var parts []string
+	var all []any
+	for _, column := range []string{"owner", "actor"} {
+		parts = append(parts, `SELECT * FROM (SELECT `+eventColumns+` FROM events WHERE `+column+` = ? AND `+where+end+`)`)
+		all = append(append(append(all, f.Owner), args...), limit)
+	}
+	return strings.Join(parts, ` UNION `) + end, append(all, limit)
+}
+
 // VerifyEvents checks that no event was changed, removed, inserted or moved since
 // it was appended. Internal: one was; the error names the first.
 //
@@ -256,7 +299,7 @@ func (s *Store) VerifyEvents(ctx context.Context) error {
 	var walk chain
 	err := s.read(ctx, func(r *reader) error {
 		// One query, so that events which are appended meanwhile do not matter.
-		return scan(ctx, r, `SELECT start_seq, start_hash, end_seq, end_hash, events.*
+		return scan(ctx, r, `SELECT start_seq, start_hash, end_seq, end_hash, `+eventColumns+`
 			FROM event_chain LEFT JOIN events ORDER BY events.seq`, nil, walk.step)
 	})
 	if err != nil {
@@ -318,22 +361,24 @@ func broken(format string, args ...any) error {
 	return sandpit.WithHint(err, "compare it with a backup")
 }
 
-// PruneEvents removes the oldest events, up to the first that is not before the
-// time. What is left can be verified as before.
-func (s *Store) PruneEvents(ctx context.Context, before time.Time) error {
+// DropEvents removes the oldest events up to one. What is left can be verified as before.
+//
+// NotFound: there is no such event.
+func (s *Store) DropEvents(ctx context.Context, through int64) error {
 	err := s.write(ctx, func(tx *writer) error {
-		n, err := tx.exec(ctx, `UPDATE event_chain SET (start_seq, start_hash) = (SELECT seq, hash FROM events
-			WHERE seq < ifnull((SELECT min(seq) FROM events WHERE at >= ?1), end_seq + 1) ORDER BY seq DESC LIMIT 1)
-			WHERE EXISTS (SELECT 1 FROM events
-			WHERE seq < ifnull((SELECT min(seq) FROM events WHERE at >= ?1), end_seq + 1))`, before.Add(time.Microsecond-1).UnixMicro())
-		if err != nil || n == 0 {
-			return err
+		n, err := tx.exec(ctx, `UPDATE event_chain SET (start_seq, start_hash, bytes) = (SELECT seq, hash,
+			max(0, event_chain.bytes - (SELECT sum(`+eventSize+`) FROM events WHERE seq <= ?1)) FROM events WHERE seq = ?1)
+			WHERE EXISTS (SELECT 1 FROM events WHERE seq = ?1)`, through)
+		if err == nil && n == 0 {
+			err = sandpit.Errorf(sandpit.NotFound, "there is no event %d", through)
 		}
-		_, err = tx.exec(ctx, `DELETE FROM events WHERE seq <= (SELECT start_seq FROM event_chain)`)
+		if err == nil {
+			_, err = tx.exec(ctx, `DELETE FROM events WHERE seq <= ?`, through)
+		}
 		return err
 	})
 	if err != nil {
-		return s.fail(err, "prune events")
+		return s.fail(err, "drop events")
 	}
 	return nil
 }

@@ -35,9 +35,9 @@ func TestEvents(t *testing.T) {
 	ctx := t.Context()
 	id := sandpit.NewID()
 	list := []store.Event{
-		{At: begin, Actor: "anna", Action: "create", Sandbox: id, Args: map[string]string{"image": "host", "": "x\x00y"}, Result: "ok", Duration: time.Second},
-		{At: begin.Add(-time.Hour), Actor: "manager", Action: "delete", Sandbox: id, Args: map[string]string{}, Result: "timeout", Message: "näme"},
-		{At: begin, Actor: "manager", Action: "sweep", Args: map[string]string{}, Result: "ok"},
+		{At: begin, Actor: "anna", Owner: "anna", Action: "create", Sandbox: id, Args: map[string]string{"image": "host", "": "x\x00y"}, Result: "ok", Duration: time.Second},
+		{At: begin.Add(-time.Hour), Actor: "manager", Owner: "anna", Action: "delete", Sandbox: id, Args: map[string]string{}, Result: "timeout", Message: "näme"},
+		{At: begin, Actor: "manager", Owner: "manager", Action: "sweep", Args: map[string]string{}, Result: "ok"},
 	}
 	if err := s.AppendEvents(ctx, list[:2]...); err != nil {
 		t.Fatal(err)
@@ -132,8 +132,8 @@ func TestEventsCannotBeChanged(t *testing.T) {
 		`UPDATE events SET message = 'x' WHERE seq = 3`,
 		`DELETE FROM events WHERE seq = 5`,
 		`DELETE FROM events`,
-		`INSERT INTO events SELECT 9, at, actor, action, sandbox, args, result, message, duration, hash FROM events WHERE seq = 1`,
-		`INSERT OR REPLACE INTO events SELECT 2, at, actor, action, sandbox, args, result, message, duration, hash FROM events WHERE seq = 1`,
+		`INSERT INTO events SELECT 9, at, actor, action, sandbox, args, result, message, duration, hash, owner FROM events WHERE seq = 1`,
+		`INSERT OR REPLACE INTO events SELECT 2, at, actor, action, sandbox, args, result, message, duration, hash, owner FROM events WHERE seq = 1`,
 	} {
 		if _, err := db.ExecContext(t.Context(), statement); err == nil {
 			t.Errorf("%s: done", statement)
@@ -170,17 +170,17 @@ func TestVerifyFinds(t *testing.T) {
 		"removed chain":     {[]string{`DELETE FROM event_chain`}, "ends of the chain are missing"},
 		"last two the same": {[]string{`UPDATE event_chain SET end_hash = 'x'`}, "event 8 was changed"},
 		"inserted at end": {
-			[]string{`INSERT INTO events SELECT 9, at, actor, action, sandbox, args, result, message, duration, hash FROM events WHERE seq = 8`},
+			[]string{`INSERT INTO events SELECT 9, at, actor, action, sandbox, args, result, message, duration, hash, owner FROM events WHERE seq = 8`},
 			"event 9 was inserted",
 		},
 		"inserted before": {
-			[]string{`INSERT INTO events SELECT 0, at, actor, action, sandbox, args, result, message, duration, hash FROM events WHERE seq = 8`},
+			[]string{`INSERT INTO events SELECT 0, at, actor, action, sandbox, args, result, message, duration, hash, owner FROM events WHERE seq = 8`},
 			"event 0 was inserted",
 		},
 		"inserted": {
 			[]string{
 				`UPDATE events SET seq = -seq WHERE seq > 4`, `UPDATE events SET seq = 1 - seq WHERE seq < 0`,
-				`INSERT INTO events SELECT 5, at, actor, action, sandbox, args, result, message, duration, hash FROM events WHERE seq = 1`,
+				`INSERT INTO events SELECT 5, at, actor, action, sandbox, args, result, message, duration, hash, owner FROM events WHERE seq = 1`,
 			},
 			"event 5 was changed",
 		},
@@ -201,15 +201,12 @@ func TestVerifyFinds(t *testing.T) {
 	}
 }
 
-func TestPrune(t *testing.T) {
+func TestDropEvents(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	s := open(t, dir)
-	prune := func(before time.Time) []int64 {
+	stored := func() []int64 {
 		t.Helper()
-		if err := s.PruneEvents(t.Context(), before); err != nil {
-			t.Fatal(err)
-		}
 		if err := s.VerifyEvents(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -217,37 +214,81 @@ func TestPrune(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var kept []int64
+		var seqs []int64
 		for _, e := range list {
-			kept = append(kept, e.Seq)
+			seqs = append(seqs, e.Seq)
 		}
-		return kept
+		return seqs
 	}
-	if got := prune(begin); got != nil {
-		t.Errorf("of nothing %v is left", got)
-	}
+	want(t, s.DropEvents(t.Context(), 1), sandpit.NotFound, "there is no event 1")
 	appendEvents(t, s, 6)
-	for _, tc := range []struct {
-		before time.Time
-		want   []int64
-	}{
-		{begin, []int64{1, 2, 3, 4, 5, 6}},
-		{begin.Add(2 * time.Hour), []int64{3, 4, 5, 6}},
-		{begin, []int64{3, 4, 5, 6}},
-		{begin.Add(3*time.Hour + 1), []int64{5, 6}},
-	} {
-		if got := prune(tc.before); !slices.Equal(got, tc.want) {
-			t.Errorf("pruned before %v: %v, want %v", tc.before, got, tc.want)
-		}
+	full, err := s.EventSpan(t.Context())
+	if err != nil || full.Start != 0 || full.End != 6 || full.Bytes < 6*100 {
+		t.Fatalf("span %+v, %v", full, err)
 	}
-	raw(t, dir, `DROP TRIGGER events_last`, `DELETE FROM events WHERE seq = 5`)
-	want(t, s.VerifyEvents(t.Context()), sandpit.Internal, "event 5 is missing")
-	if got := prune(begin.Add(100 * time.Hour)); got != nil {
-		t.Errorf("of events that are all old %v is left", got)
+	if err := s.DropEvents(t.Context(), 2); err != nil {
+		t.Fatal(err)
+	}
+	if got := stored(); !slices.Equal(got, []int64{3, 4, 5, 6}) {
+		t.Errorf("stored are %v, want 3 to 6", got)
+	}
+	// The events are of the same size.
+	span, err := s.EventSpan(t.Context())
+	if diff := cmp.Diff(store.EventSpan{Start: 2, End: 6, Bytes: full.Bytes / 6 * 4}, span); err != nil || diff != "" {
+		t.Errorf("%v (-want +got):\n%s", err, diff)
+	}
+	want(t, s.DropEvents(t.Context(), 2), sandpit.NotFound, "there is no event 2")
+	want(t, s.DropEvents(t.Context(), 7), sandpit.NotFound, "there is no event 7")
+	if err := s.DropEvents(t.Context(), 6); err != nil {
+		t.Fatal(err)
+	}
+	if got := stored(); got != nil {
+		t.Errorf("stored are %v, want none", got)
+	}
+	if span, err := s.EventSpan(t.Context()); span != (store.EventSpan{Start: 6, End: 6}) || err != nil {
+		t.Errorf("span %+v, %v", span, err)
 	}
 	appendEvents(t, s, 2)
-	if got := prune(begin); !slices.Equal(got, []int64{7, 8}) {
-		t.Errorf("after all were pruned come %v, want 7 and 8", got)
+	if got := stored(); !slices.Equal(got, []int64{7, 8}) {
+		t.Errorf("stored are %v, want 7 and 8", got)
+	}
+}
+
+// TestEventsOfOwner shows that an owner finds what concerns it, and nothing else, also
+// where both an owner and a sandbox are asked for.
+func TestEventsOfOwner(t *testing.T) {
+	t.Parallel()
+	s := open(t, t.TempDir())
+	id := sandpit.NewID()
+	err := s.AppendEvents(t.Context(),
+		store.Event{Actor: "anna", Action: "create", Sandbox: id, Owner: "anna"},
+		store.Event{Actor: "manager", Action: "delete", Sandbox: id, Owner: "anna"},
+		store.Event{Actor: "bert", Action: "delete", Sandbox: id, Owner: "bert"},
+		store.Event{Actor: "anna", Action: "log in"},
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		filter store.EventFilter
+		want   []int64
+	}{
+		"anna":                  {store.EventFilter{Owner: "anna"}, []int64{1, 2, 4}},
+		"bert":                  {store.EventFilter{Owner: "bert"}, []int64{3}},
+		"anna, after the first": {store.EventFilter{Owner: "anna", After: 1}, []int64{2, 4}},
+		"anna, a page":          {store.EventFilter{Owner: "anna", Limit: 2}, []int64{1, 2}},
+		"anna, of the sandbox":  {store.EventFilter{Owner: "anna", Sandbox: id}, []int64{1, 2}},
+		"anna, by the manager":  {store.EventFilter{Owner: "anna", Actor: "manager"}, []int64{2}},
+		"nobody":                {store.EventFilter{Owner: "carl"}, nil},
+	} {
+		list, err := s.Events(t.Context(), tc.filter)
+		var got []int64
+		for _, e := range list {
+			got = append(got, e.Seq)
+		}
+		if diff := cmp.Diff(tc.want, got); err != nil || diff != "" {
+			t.Errorf("%s: %v (-want +got):\n%s", name, err, diff)
+		}
 	}
 }
 

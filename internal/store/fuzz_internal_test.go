@@ -60,7 +60,7 @@ func FuzzEvent(f *testing.F) {
 		}
 		read := func(args string) (Event, error) {
 			return decodeEvent(cellsOf(eventColumns, e.Seq, micros(e.At), e.Actor, e.Action, string(e.Sandbox), args,
-				e.Result, e.Message, int64(e.Duration), e.Hash))
+				e.Result, e.Message, int64(e.Duration), e.Hash, e.Owner))
 		}
 		same, err := read(string(args))
 		if err != nil || same.hashAfter("before") != e.Hash {
@@ -70,7 +70,7 @@ func FuzzEvent(f *testing.F) {
 		if err == nil && !cmp.Equal(other.Args, e.Args, cmpopts.EquateEmpty()) && other.hashAfter("before") == e.Hash {
 			t.Errorf("arguments %q and %q have the same hash", other.Args, e.Args)
 		}
-		_, _ = decodeEvent(cellsOf(eventColumns, duration, at, actor, action, name, edited, result, value, duration, actor))
+		_, _ = decodeEvent(cellsOf(eventColumns, duration, at, actor, action, name, edited, result, value, duration, actor, name))
 	})
 }
 

@@ -129,8 +129,9 @@ func TestOwnersEvents(t *testing.T) {
 	more := s.MoreEvents()
 	err := s.AppendEvents(t.Context(),
 		store.Event{Actor: "ann", Action: "log in"}, store.Event{Actor: "bob", Action: "log in"},
-		store.Event{Actor: "manager", Action: "idle", Sandbox: mine.ID}, store.Event{Actor: "manager", Action: "idle", Sandbox: others.ID},
-		store.Event{Actor: "bob", Action: "delete", Sandbox: mine.ID})
+		store.Event{Actor: "manager", Action: "idle", Sandbox: mine.ID, Owner: "ann"},
+		store.Event{Actor: "manager", Action: "idle", Sandbox: others.ID, Owner: "bob"},
+		store.Event{Actor: "root", Action: "delete", Sandbox: mine.ID, Owner: "ann"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -152,7 +153,7 @@ func TestOwnersEvents(t *testing.T) {
 	if diff := cmp.Diff([]int64{1, 3, 5}, seqs); err != nil || diff != "" {
 		t.Errorf("%v\n%s", err, diff)
 	}
-	if start, end, err := s.EventSpan(t.Context()); start != 0 || end != 5 || err != nil {
-		t.Errorf("span %d to %d, %v", start, end, err)
+	if span, err := s.EventSpan(t.Context()); span.Start != 0 || span.End != 5 || err != nil {
+		t.Errorf("span %+v, %v", span, err)
 	}
 }

@@ -15,8 +15,8 @@ import (
 
 const pathEvents = wire.Prefix + "/events"
 
-// EventFilter chooses events. Those who are no administrators see what was done in
-// their name, and to their sandboxes as long as these are remembered.
+// EventFilter chooses events. An ordinary owner sees what was done in the owner's name,
+// and to the owner's sandboxes.
 type EventFilter struct {
 	Sandbox sandpit.ID `query:"sandbox" maxLength:"100" doc:"What was done to this one."`
 	Actor   string     `query:"actor" maxLength:"200" doc:"What was done in this name."`
@@ -97,11 +97,11 @@ func (s *server) verifyEvents(ctx context.Context, _ *struct{}) (*verdictOut, er
 	if err := s.administrator(ctx, "verify events"); err != nil {
 		return nil, err
 	}
-	start, end, err := s.Store.EventSpan(ctx)
+	span, err := s.Store.EventSpan(ctx)
 	if err != nil {
 		return nil, err
 	}
-	v := wire.Verdict{OK: true, Events: end - start}
+	v := wire.Verdict{OK: true, Events: span.End - span.Start}
 	if err := s.Store.VerifyEvents(ctx); err != nil {
 		if sandpit.CodeOf(err) != sandpit.Internal {
 			return nil, err
@@ -122,9 +122,11 @@ func (s *server) streamEvents(ctx context.Context, in *eventStreamIn) (func(*htt
 	case in.Last > 0:
 		f.After = in.Last
 	case in.After < 0:
-		if _, f.After, err = s.Store.EventSpan(ctx); err != nil {
+		span, err := s.Store.EventSpan(ctx)
+		if err != nil {
 			return nil, err
 		}
+		f.After = span.End
 	}
 	f.Limit = store.MaxEvents
 	return func(r *http.Request, st *api.Stream) {
@@ -171,7 +173,7 @@ func (s *server) tell(ctx context.Context, st *api.Stream, f store.EventFilter) 
 // much as one look finds.
 func (s *server) tellPage(ctx context.Context, st *api.Stream, f *store.EventFilter) (full bool, err error) {
 	// The end before the look: nothing up to it is missed, whoever it concerns.
-	_, end, err := s.Store.EventSpan(ctx)
+	span, err := s.Store.EventSpan(ctx)
 	if err != nil {
 		return false, err
 	}
@@ -188,6 +190,6 @@ func (s *server) tellPage(ctx context.Context, st *api.Stream, f *store.EventFil
 	if len(list) == f.Limit {
 		return true, nil
 	}
-	f.After = max(f.After, end)
+	f.After = max(f.After, span.End)
 	return false, nil
 }
