@@ -1,0 +1,83 @@
+package owners_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"sync"
+	"testing"
+	"time"
+)
+
+type event struct {
+	Seq    int64  `json:"seq"`
+	Actor  string `json:"actor"`
+	Action string `json:"action"`
+	Result string `json:"result"`
+}
+
+// events returns the events that the party may see.
+func (p party) events(t *testing.T) (all []event) {
+	t.Helper()
+	for after := int64(0); ; {
+		var page struct {
+			Items []event `json:"items"`
+		}
+		p.must(t, http.MethodGet, fmt.Sprintf("/v1/events?limit=999&after=%d", after), nil).decode(t, &page)
+		all = append(all, page.Items...)
+		if len(page.Items) < 999 {
+			return all
+		}
+		after = page.Items[len(page.Items)-1].Seq
+	}
+}
+
+// TestFloodOfEvents has alice do all she can to fill the audit trail.
+func TestFloodOfEvents(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, labOptions{server: "rate = 1000000\nburst = 1000000"})
+	id := l.bob.create(t, l.image)
+	var flood sync.WaitGroup
+	for range 4 {
+		flood.Go(func() {
+			for range 250 {
+				ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), callTimeout)
+				_, err := l.alice.do(ctx, http.MethodPost, "/v1/keys", map[string]any{"owner": "alice"}, nil)
+				cancel()
+				if err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	flood.Wait()
+	time.Sleep(time.Second) // events are written in batches
+	all := l.admin.events(t)
+	flooding := 0
+	for _, e := range all {
+		if e.Actor == "alice" {
+			flooding++
+		}
+	}
+	if flooding == 0 || flooding > 100 {
+		t.Errorf("1000 refusals added %d events, want some, and at most 100", flooding)
+	}
+	for _, e := range l.bob.events(t) {
+		if e.Actor == "alice" {
+			t.Errorf("bob sees what alice did: %+v", e)
+		}
+	}
+	l.alice.call(t, http.MethodDelete, "/v1/sandboxes/"+id, nil)
+	l.bob.must(t, http.MethodDelete, "/v1/sandboxes/"+id, nil)
+	time.Sleep(time.Second)
+	actions := map[string]bool{}
+	for _, e := range l.bob.events(t) {
+		actions[e.Action] = true
+		if e.Actor == "alice" {
+			t.Errorf("bob sees what alice tried: %+v", e)
+		}
+	}
+	if !actions["create"] || !actions["delete"] {
+		t.Errorf("bob sees %v, want what he did", actions)
+	}
+}
