@@ -13,11 +13,11 @@ const pathMetrics = "/metrics"
 
 // handler answers all requests.
 func (s *service) handler() http.Handler {
-	mux := http.NewServeMux()
-	public := s.routes(mux)
+	s.mux = &api.Mux{}
+	public := s.routes(s.mux)
 	if s.metrics != nil {
 		figures := s.metrics.Handler()
-		mux.HandleFunc("GET "+pathMetrics, func(w http.ResponseWriter, r *http.Request) {
+		s.mux.HandleFunc("GET "+pathMetrics, func(w http.ResponseWriter, r *http.Request) {
 			p, err := api.PrincipalOf(r.Context())
 			if err == nil && !p.Admin {
 				err = sandpit.Errorf(sandpit.PermissionDenied, "see the metrics: this is for administrators")
@@ -34,7 +34,7 @@ func (s *service) handler() http.Handler {
 		Keys: s.keys, Report: s.manager.Report, Keyless: c.Keyless, Names: s.names(), Public: public, Refuse: refuse,
 		Rate: float64(c.Rate), Burst: c.Burst, Observe: s.observe, Log: s.log,
 	})
-	return s.tracer.Handler(s.gateway.Handler(s.edge.Handler(mux)))
+	return s.tracer.Handler(s.gateway.Handler(s.edge.Handler(&s.mux.ServeMux)))
 }
 
 // observe hears of each request that was answered.

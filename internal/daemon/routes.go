@@ -3,10 +3,10 @@ package daemon
 import (
 	"cmp"
 	"context"
-	"net/http"
 	"runtime"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/api"
 	"github.com/sandpit-dev/sandpit/internal/api/data"
 	"github.com/sandpit-dev/sandpit/internal/api/e2b"
 	"github.com/sandpit-dev/sandpit/internal/api/native"
@@ -16,7 +16,7 @@ import (
 )
 
 // routes adds the API to a mux, and returns the paths that nobody needs a key for.
-func (s *service) routes(mux *http.ServeMux) (public []string) {
+func (s *service) routes(mux api.Router) (public []string) {
 	document := native.Register(mux, s.nativeOptions())
 	s.data.Register(mux)
 	data.Describe(document)

@@ -119,6 +119,7 @@ func (s *service) serve(ctx context.Context, o Options) error {
 	defer stop()
 	group.Go(func() { s.notify.watch(background, s.checkStore) })
 	group.Go(func() { s.prePuller.run(background) })
+	group.Go(func() { s.pruner.Run(background) })
 	failed := make(chan error, 1)
 	if s.metricsListener != nil {
 		group.Go(func() { failed <- s.metricsServer.Serve(s.metricsListener) })

@@ -17,6 +17,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/api/data"
 	"github.com/sandpit-dev/sandpit/internal/api/e2b"
 	"github.com/sandpit-dev/sandpit/internal/api/mcp"
+	"github.com/sandpit-dev/sandpit/internal/audit"
 	"github.com/sandpit-dev/sandpit/internal/clock"
 	"github.com/sandpit-dev/sandpit/internal/config"
 	"github.com/sandpit-dev/sandpit/internal/gateway"
@@ -56,7 +57,8 @@ type service struct {
 	aio       *aio.Server
 	prePuller *prePuller
 	contexts  *contexts
-	auditing  *auditing
+	pruner    *audit.Pruner
+	mux       *api.Mux
 	publisher *publish.Publisher
 	gateway   *gateway.Gateway
 	edge      *api.Edge
@@ -103,7 +105,7 @@ func (s *service) open(ctx context.Context) (err error) {
 	if s.manager, err = manager.Open(ctx, options); err != nil {
 		return err
 	}
-	if s.auditing, err = startAuditing(ctx, s.cfg, s.store, s.log); err != nil {
+	if s.pruner, err = newPruner(s.cfg, s.store, s.log); err != nil {
 		return err
 	}
 	if s.metrics != nil {
@@ -291,9 +293,6 @@ func (s *service) close(ctx context.Context) error {
 	}
 	if s.manager != nil {
 		closeAs("the manager", func() error { return s.manager.Close(ctx) })
-	}
-	if s.auditing != nil {
-		s.auditing.stop()
 	}
 	if s.providers != nil {
 		closeAs("the providers", s.providers.close)

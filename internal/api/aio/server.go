@@ -171,7 +171,7 @@ func (s *Server) leave(b *box) {
 
 // Register adds the server to a mux, behind which requests have a principal. The mux must
 // not bound the time of requests.
-func (s *Server) Register(mux *http.ServeMux) {
+func (s *Server) Register(mux api.Router) {
 	for pattern, h := range routes() {
 		method, path, _ := cutPattern(pattern)
 		mux.HandleFunc(method+" "+Path+"{sandbox}"+path, func(w http.ResponseWriter, r *http.Request) {

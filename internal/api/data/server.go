@@ -70,7 +70,7 @@ const base = wire.Prefix + "/sandboxes/{id}"
 
 // Register adds the calls to a mux, behind which requests have a principal. The mux
 // must not bound the bodies or the time of these calls.
-func (s *Server) Register(mux *http.ServeMux) {
+func (s *Server) Register(mux api.Router) {
 	for _, r := range s.routes() {
 		mux.Handle(r.pattern(), s.on(r.serve))
 	}

@@ -86,7 +86,7 @@ type call struct {
 }
 
 // Register adds the calls to a mux, behind which requests have a principal.
-func (s *Server) Register(mux *http.ServeMux) {
+func (s *Server) Register(mux api.Router) {
 	for _, r := range s.routes() {
 		mux.Handle(r.method+" "+r.path, s.on(r.serve))
 	}

@@ -120,7 +120,7 @@ func (s *Server) Close() error {
 
 // Register adds the server to a mux, behind which requests have a principal. The mux must
 // not bound the bodies or the time of requests.
-func (s *Server) Register(mux *http.ServeMux) {
+func (s *Server) Register(mux api.Router) {
 	for _, method := range []string{http.MethodGet, http.MethodPost, http.MethodDelete} {
 		mux.HandleFunc(method+" "+Path, func(w http.ResponseWriter, r *http.Request) {
 			if err := s.serve(w, r); err != nil {

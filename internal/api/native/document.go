@@ -23,7 +23,7 @@ var pageFiles embed.FS
 
 // document serves the description of the API, as it is when the first request
 // comes: as OpenAPI 3.1, as 3.0 for generators that know no other, and as a page.
-func (s *server) document(mux *http.ServeMux) {
+func (s *server) document(mux api.Router) {
 	serve := func(path, kind, policy string, make func() ([]byte, error)) {
 		once := sync.OnceValues(make)
 		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) {

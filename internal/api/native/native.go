@@ -136,7 +136,7 @@ func (s *streams) leave(owner string) {
 
 // Register adds the API to a mux that is behind an api.Edge, and returns its
 // description, to which others may add until the first request comes.
-func Register(mux *http.ServeMux, o Options) huma.API {
+func Register(mux api.Router, o Options) huma.API {
 	if o.MaxBody <= 0 {
 		o.MaxBody = 1 << 20
 	}
