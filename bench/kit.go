@@ -24,17 +24,19 @@ type kit struct {
 
 // Names of workloads that -only knows beside those of boxWorkloads.
 const (
-	nameFirst     = "first"
-	nameDestroy   = "destroy"
-	nameMemory    = "memory"
-	nameBurst     = "burst"
-	nameShells    = "shells"
-	nameNetwork   = "network"
-	namePreviews  = "previews"
-	nameE2B       = "e2b"
-	nameMCP       = "mcp"
-	nameSaved     = "saved"
-	nameTemplates = "templates"
+	nameFirst    = "first"
+	nameDestroy  = "destroy"
+	nameMemory   = "memory"
+	nameBurst    = "burst"
+	nameShells   = "shells"
+	nameNetwork  = "network"
+	namePreviews = "previews"
+	nameE2B      = "e2b"
+	nameMCP      = "mcp"
+
+	nameNeighbours = "neighbours"
+	nameSaved      = "saved"
+	nameTemplates  = "templates"
 )
 
 // cleanTimeout is how long removing what a run made may take.
@@ -59,9 +61,9 @@ func measure(ctx context.Context, o options, stderr io.Writer) (r *report, err e
 		defer cancel()
 		err = errors.Join(err, k.docker.Close(clean))
 	}()
-	err = errors.Join(k.inTurns(ctx), k.e2bs(ctx), k.mcps(ctx), k.templates(ctx), k.crowds(ctx))
+	err = errors.Join(k.inTurns(ctx), k.e2bs(ctx), k.mcps(ctx), k.templates(ctx), k.crowds(ctx), k.neighbours(ctx))
 	k.report.Machine.LoadAtEnd = loadAverage()
-	k.report.Targets = judge(&k.report)
+	k.report.Targets = append(judge(&k.report), neighbourTargets(&k.report)...)
 	return &k.report, err
 }
 
