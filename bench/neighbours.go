@@ -275,7 +275,7 @@ func (n *neighbour) stormBuilds(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	_, err = n.client.WaitBuild(ctx, b.ID, nil)
+	_, err = n.client.WaitBuild(ctx, b.ID, func(sandpit.BuildLog) {})
 	return err
 }
 
