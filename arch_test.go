@@ -57,6 +57,7 @@ var arrows = map[string][]string{
 	"internal/config":            {".", "internal/network/policy"},
 	"internal/daemon":            {".", "internal/api/...", "internal/archive", "internal/audit", "internal/beneath", "internal/clock", "internal/config", "internal/debian", "internal/gateway", "internal/guestbin", "internal/hostpath", "internal/image", "internal/manager", "internal/npm", "internal/publish", "internal/queue", "internal/sshd", "internal/sshkey", "internal/store", "internal/telemetry", "internal/tempdir", "internal/template", "internal/tlscert", "internal/tree", "internal/usage", "internal/wire", "provider/docker", "provider/gvisor"},
 	"internal/debian":            {".", "internal/mirror"},
+	"internal/diskspace":         {"."},
 	"internal/envd":              {".", "internal/gen/..."},
 	"internal/envdtest":          {"internal/gen/..."},
 	"internal/gateway":           {".", "internal/api", "internal/clock", "internal/manager", "internal/store", "internal/wire"},

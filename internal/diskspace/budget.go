@@ -1,0 +1,229 @@
+package diskspace
+
+import (
+	"sync"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// Options describe a use of a disk that is bounded.
+type Options struct {
+	// Name is what error messages call it, for example "pulled images". Required.
+	Name string
+	// Disk is where it is. Default: nothing is kept free there.
+	Disk *Disk
+	// Total bounds all owners together, in bytes. 0: only the disk does.
+	Total int64
+	// PerOwner bounds one owner, in bytes. 0: only Total does.
+	PerOwner int64
+	// Held returns how many bytes lie on the disk and count against the bounds besides
+	// what is reserved: those of an owner, and those of all. A reservation ends when
+	// what it was for counts here, so that a restart forgets nothing. It is called for
+	// each reservation, concurrently. Default: nothing counts but reservations.
+	Held func(owner string) (own, all int64, err error)
+	// Hint tells an owner at its bound what to do. Default: to try again later.
+	Hint string
+}
+
+// Budget bounds how many bytes of a disk are used for something, by each owner and by all
+// of them. All methods may be called concurrently.
+type Budget struct {
+	o Options
+
+	mu       sync.Mutex
+	all      int64
+	reserved map[string]int64 // by owner, those with any
+}
+
+// NewBudget returns a budget of which nothing is reserved.
+func NewBudget(o Options) *Budget {
+	if o.Held == nil {
+		o.Held = func(string) (int64, int64, error) { return 0, 0, nil }
+	}
+	if o.Hint == "" {
+		o.Hint = "try again later"
+	}
+	return &Budget{o: o, reserved: make(map[string]int64)}
+}
+
+// Reserve reserves bytes for an owner. The caller releases the reservation.
+//
+// Exhausted: the owner or all owners have too much, or the disk too little room.
+func (b *Budget) Reserve(owner string, bytes int64) (*Reservation, error) {
+	return b.reserve(&Reservation{budget: b, owner: owner}, bytes)
+}
+
+// ReserveUnshared is Reserve for an administrator, who is bound by the total and the disk
+// alone.
+func (b *Budget) ReserveUnshared(owner string, bytes int64) (*Reservation, error) {
+	return b.reserve(&Reservation{budget: b, owner: owner, unshared: true}, bytes)
+}
+
+func (b *Budget) reserve(r *Reservation, bytes int64) (*Reservation, error) {
+	if err := r.Grow(bytes); err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+// Reserved returns how many bytes are reserved for an owner, and for all.
+func (b *Budget) Reserved(owner string) (own, all int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.reserved[owner], b.all
+}
+
+// add counts bytes of an owner, which may be negative.
+func (b *Budget) add(owner string, bytes int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.all += bytes
+	b.reserved[owner] += bytes
+	if b.reserved[owner] == 0 {
+		delete(b.reserved, owner)
+	}
+}
+
+// maxRequest is more than any disk has, and so little that sums do not overflow.
+const maxRequest = 1 << 52
+
+// take counts bytes for an owner unless that exceeds a bound. They are counted before
+// they are compared: of two that do not fit together, one at least is refused.
+func (b *Budget) take(owner string, unshared bool, bytes int64) error {
+	if bytes < 0 || bytes > maxRequest {
+		return sandpit.Errorf(sandpit.Exhausted, "%d bytes for %s are more than any disk has", bytes, b.o.Name)
+	}
+	b.add(owner, bytes)
+	if err := b.compare(owner, unshared, bytes); err != nil {
+		b.add(owner, -bytes)
+		return err
+	}
+	if err := b.o.Disk.reserve(bytes); err != nil {
+		b.add(owner, -bytes)
+		return err
+	}
+	return nil
+}
+
+// compare reports whether what is reserved and held exceeds a bound.
+func (b *Budget) compare(owner string, unshared bool, more int64) error {
+	if b.o.Total <= 0 && (unshared || b.o.PerOwner <= 0) {
+		return nil
+	}
+	// In this order: what becomes held meanwhile is counted twice rather than not at all.
+	own, all := b.Reserved(owner)
+	ownHeld, allHeld, err := b.o.Held(owner)
+	if err != nil {
+		return err
+	}
+	own, all = own+ownHeld, all+allHeld
+	switch {
+	case !unshared && b.o.PerOwner > 0 && own > b.o.PerOwner:
+		return sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "owner %.100q uses %s of its %s for %s, and %s more are needed",
+			owner, formatSize(own-more), formatSize(b.o.PerOwner), b.o.Name, formatSize(more)), b.o.Hint)
+	case b.o.Total > 0 && all > b.o.Total:
+		return sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "the %s for %s are in use, and %s more are needed",
+			formatSize(b.o.Total), b.o.Name, formatSize(more)), b.o.Hint)
+	}
+	return nil
+}
+
+// Reservation is bytes that an owner will write or has written. Its methods may be called
+// concurrently.
+type Reservation struct {
+	budget   *Budget
+	owner    string
+	unshared bool
+
+	mu       sync.Mutex
+	bytes    int64
+	written  int64 // of bytes: the disk knows of them
+	released bool
+}
+
+// Grow reserves more bytes.
+//
+// Exhausted: as Budget.Reserve; the reservation stays as it is. Canceled: it was
+// released.
+func (r *Reservation) Grow(bytes int64) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.grow(bytes)
+}
+
+// grow is Grow. The lock is held.
+func (r *Reservation) grow(bytes int64) error {
+	if r.released {
+		return sandpit.Errorf(sandpit.Canceled, "reserve disk space for %s: the reservation was released", r.budget.o.Name)
+	}
+	if err := r.budget.take(r.owner, r.unshared, bytes); err != nil {
+		return err
+	}
+	r.bytes += bytes
+	return nil
+}
+
+// The steps in which a reservation grows when more is written than it has.
+const (
+	minStep = 1 << 20
+	maxStep = 256 << 20
+)
+
+// Write is called before bytes are written, and reserves more if what is left of the
+// reservation does not suffice. So what cannot be known beforehand, for instance how
+// large something compressed is, is bounded too.
+//
+// Errors are those of Grow; nothing may be written then.
+func (r *Reservation) Write(bytes int64) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if missing := r.written + bytes - r.bytes; missing > 0 {
+		// A large step spares work, a small one is enough.
+		err := r.grow(max(missing, min(max(r.bytes/4, minStep), maxStep)))
+		if err != nil {
+			err = r.grow(missing)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	r.written += bytes
+	r.budget.o.Disk.settle(bytes)
+	return nil
+}
+
+// Settle says that what was reserved for is complete and has so many bytes on the disk.
+// The rest is given back. More than was reserved counts without being refused, because it
+// exists.
+func (r *Reservation) Settle(bytes int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.released {
+		return
+	}
+	bytes = max(bytes, 0)
+	r.budget.add(r.owner, bytes-r.bytes)
+	r.budget.o.Disk.settle(r.bytes - r.written)
+	r.bytes, r.written = bytes, bytes
+}
+
+// Bytes returns how many bytes are reserved.
+func (r *Reservation) Bytes() int64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.bytes
+}
+
+// Release gives everything back: what was written is removed, or Options.Held counts it.
+// It is idempotent.
+func (r *Reservation) Release() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.released {
+		return
+	}
+	r.released = true
+	r.budget.add(r.owner, -r.bytes)
+	r.budget.o.Disk.settle(r.bytes - r.written)
+	r.bytes, r.written = 0, 0
+}

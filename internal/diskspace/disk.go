@@ -1,0 +1,139 @@
+// Package diskspace reserves room on a disk before it is used, so that a request that
+// would fill the disk, or take more than its owner's share, is refused instead of failing
+// halfway and taking others with it.
+package diskspace
+
+import (
+	"fmt"
+	"os"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// Disk keeps some bytes of one file system free. All methods may be called concurrently,
+// also on a nil Disk, which keeps nothing free.
+type Disk struct {
+	minFree int64
+	measure func() (free, size int64, err error)
+
+	mu      sync.Mutex
+	pending int64 // reserved and not written yet
+}
+
+// DiskOptions describe a file system.
+type DiskOptions struct {
+	// Dir is a directory of it. It must exist whenever room is reserved.
+	Dir string
+	// MinFree is how many bytes stay free, but at most a twentieth of the file system:
+	// a small disk can be used, too. 0 or less keeps nothing free.
+	MinFree int64
+	// Measure returns how many bytes are free, and how many the file system has.
+	// Default: the kernel is asked. It is called concurrently.
+	Measure func() (free, size int64, err error)
+}
+
+// NewDisk returns a file system of which nothing is reserved.
+func NewDisk(o DiskOptions) *Disk {
+	if o.Measure == nil {
+		o.Measure = func() (int64, int64, error) { return measureDisk(o.Dir) }
+	}
+	return &Disk{minFree: o.MinFree, measure: o.Measure}
+}
+
+// measureDisk returns how many bytes an ordinary user can still write where dir is, and
+// the size of the file system.
+func measureDisk(dir string) (free, size int64, err error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return 0, 0, &os.PathError{Op: "statfs", Path: dir, Err: err}
+	}
+	return int64(st.Bavail) * st.Bsize, int64(st.Blocks) * st.Bsize, nil //nolint:gosec // sizes of real disks
+}
+
+// Check reports whether there is room at all, for what needs little and cannot say how
+// much.
+//
+// Exhausted: less is free than has to stay free.
+func (d *Disk) Check() error {
+	if d == nil {
+		return nil
+	}
+	return d.reserve(0)
+}
+
+// reserve counts bytes that will be written. The caller takes them back with settle.
+func (d *Disk) reserve(bytes int64) error {
+	if d == nil || d.minFree <= 0 {
+		return nil
+	}
+	free, size, err := d.measure()
+	if err != nil {
+		return fmt.Errorf("measure the free disk space: %w", err)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if room := free - d.pending - min(d.minFree, size/20); room < 0 || bytes > room {
+		return sandpit.WithHint(
+			sandpit.Errorf(sandpit.Exhausted, "the server's disk is almost full: %s are needed, and %s can be used",
+				formatSize(bytes), formatSize(max(room, 0))),
+			"delete sandboxes, snapshots or templates that you no longer need; the administrator can free space with sandpit image prune")
+	}
+	d.pending += bytes
+	return nil
+}
+
+// settle ends the reservation of bytes, which were written or are not needed.
+func (d *Disk) settle(bytes int64) {
+	if d == nil || d.minFree <= 0 {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.pending -= bytes
+}
+
+// Disks finds the Disk of a directory: directories of one file system have the same, so
+// that what is reserved for one of them counts for all. All methods may be called
+// concurrently.
+type Disks struct {
+	minFree int64
+
+	mu    sync.Mutex
+	disks map[uint64]*Disk // by device
+}
+
+// NewDisks returns the disks of the machine. Each keeps minFree bytes free, see
+// DiskOptions.
+func NewDisks(minFree int64) *Disks { return &Disks{minFree: minFree, disks: make(map[uint64]*Disk)} }
+
+// At returns the disk of a directory, which must exist.
+func (d *Disks) At(dir string) (*Disk, error) {
+	var st unix.Stat_t
+	if err := unix.Stat(dir, &st); err != nil {
+		return nil, &os.PathError{Op: "stat", Path: dir, Err: err}
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	disk := d.disks[st.Dev]
+	if disk == nil {
+		disk = NewDisk(DiskOptions{Dir: dir, MinFree: d.minFree})
+		d.disks[st.Dev] = disk
+	}
+	return disk, nil
+}
+
+// formatSize writes a number of bytes for people.
+func formatSize(bytes int64) string {
+	const units = "KMGTPE"
+	if bytes < 1024 {
+		return fmt.Sprintf("%d bytes", bytes)
+	}
+	value, unit := float64(bytes)/1024, 0
+	for value >= 1024 && unit < len(units)-1 {
+		value, unit = value/1024, unit+1
+	}
+	return fmt.Sprintf("%.1f %ciB", value, units[unit])
+}
