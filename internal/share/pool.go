@@ -276,6 +276,8 @@ func (g *Grant) Release() {
 		return
 	}
 	g.released = true
-	g.pool.release(g.owner, g.units)
+	if g.units > 0 { // otherwise the pool may have forgotten the owner
+		g.pool.release(g.owner, g.units)
+	}
 	g.units = 0
 }

@@ -182,6 +182,17 @@ func TestGrantGrowsAndShrinks(t *testing.T) {
 	}
 }
 
+func TestEmptyGrantIsReleased(t *testing.T) {
+	t.Parallel()
+	p := newPool(10, 6)
+	g := acquire(t, p, "alice", 3)
+	g.Shrink(3)
+	g.Release()
+	if own, all := p.Used("alice"); own != 0 || all != 0 {
+		t.Errorf("alice holds %d of %d; want nothing", own, all)
+	}
+}
+
 // TestNothingIsLost has many owners take, abandon and give back units at random.
 func TestNothingIsLost(t *testing.T) {
 	t.Parallel()
