@@ -117,7 +117,8 @@ type Manager struct {
 	CreateTimeout time.Duration
 	// CallTimeout is how long a provider may take for anything else. Default: 30 s.
 	CallTimeout time.Duration
-	// Parallel is how many are made at a time. From 1 to 1000. Default: 8.
+	// Parallel is how many are created or started at a time, of one owner at most half,
+	// rounded up. From 1 to 1000. Default: 8.
 	Parallel int
 	// Lifetime is how long a sandbox exists when its request does not say. 0 is for
 	// ever. Default: 0.
@@ -137,8 +138,8 @@ type Manager struct {
 	MaxCheckpointAge   time.Duration
 	// MaxTemplates is how many templates each owner may have, 0 is none, and
 	// MaxTemplateBytes how large their builds may be together. MaxBuilds is how many builds
-	// go on at a time, and BuildTimeout how long one may take. Default: 50, 100 GiB, 2 and
-	// an hour.
+	// go on at a time, of one owner at most half, rounded up, and BuildTimeout how long one
+	// may take. Default: 50, 100 GiB, 4 and an hour.
 	MaxTemplates     int
 	MaxTemplateBytes int64
 	MaxBuilds        int
@@ -279,7 +280,7 @@ func defaultServer(c *Config) {
 	c.SSH = SSH{Listen: None, MaxConnections: 100, IdleTimeout: time.Hour}
 	c.Manager = Manager{
 		MaxSandboxes: 100, MaxVolumes: 20, MaxSnapshots: 50, MaxSnapshotBytes: 100 << 30, MaxCheckpointBytes: 100 << 30,
-		MaxTemplates: 50, MaxTemplateBytes: 100 << 30, MaxBuilds: 2, BuildTimeout: time.Hour, IdleTimeout: time.Hour, CleanupInterval: 5 * time.Minute,
+		MaxTemplates: 50, MaxTemplateBytes: 100 << 30, MaxBuilds: 4, BuildTimeout: time.Hour, IdleTimeout: time.Hour, CleanupInterval: 5 * time.Minute,
 		CreateTimeout: 2 * time.Minute, CallTimeout: 30 * time.Second, Parallel: 8, Remember: time.Hour,
 	}
 	c.Usage = Usage{Interval: 30 * time.Second, Memory: 90, CPU: 90, Disk: 90, PIDs: 90, Action: UsageWarn, Sustained: time.Minute}

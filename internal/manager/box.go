@@ -180,6 +180,13 @@ func (b *box) giveUp(cause error) {
 	}
 }
 
+// resumeMaking undoes giveUp: what waits for a slot from now on is wanted again.
+func (b *box) resumeMaking() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.unwanted = nil
+}
+
 // making keeps how the making can be ended; nil when it is over.
 func (b *box) making(abort context.CancelCauseFunc) {
 	b.mu.Lock()

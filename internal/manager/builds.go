@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/share"
 	"github.com/sandpit-dev/sandpit/internal/store"
 )
 
@@ -212,10 +213,9 @@ func (m *Manager) clearBuild(ctx context.Context, b store.TemplateBuild) {
 
 // carryOut waits for its turn and builds.
 func (m *Manager) carryOut(ctx context.Context, b *store.TemplateBuild, r BuildRequest, run *running) error {
-	select {
-	case m.building <- struct{}{}:
-		defer func() { <-m.building }()
-	case <-ctx.Done():
+	slot, given := m.awaitBuildSlot(ctx, r.Owner, run)
+	if given == nil {
+		defer slot.Release()
 	}
 	b.Status, b.StartedAt = sandpit.BuildBuilding, m.o.Clock.Now()
 	if r.Recipe.Start != "" {
@@ -223,6 +223,9 @@ func (m *Manager) carryOut(ctx context.Context, b *store.TemplateBuild, r BuildR
 	}
 	if err := m.o.Store.UpdateBuild(context.WithoutCancel(ctx), *b, sandpit.BuildWaiting); err != nil {
 		return err
+	}
+	if given != nil {
+		return given
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, m.o.BuildTimeout,
 		sandpit.Errorf(sandpit.Timeout, "the build timed out after %v", m.o.BuildTimeout))
@@ -254,6 +257,16 @@ func (m *Manager) carryOut(ctx context.Context, b *store.TemplateBuild, r BuildR
 	n, err := m.saveStarted(ctx, *b, run)
 	b.Snapshot, b.Size = n.ID, b.Size+n.Size
 	return because(ctx, err)
+}
+
+// awaitBuildSlot waits for a slot as long as ctx allows. A build that has to wait says so
+// in its log.
+func (m *Manager) awaitBuildSlot(ctx context.Context, owner string, run *running) (*share.Grant, error) {
+	if slot, err := m.slots.builds.TryAcquire(owner, 1); err == nil {
+		return slot, nil
+	}
+	run.log.begin(0, "wait until other builds have finished")
+	return m.slots.builds.Acquire(ctx, owner, 1)
 }
 
 // failUnfinished says of builds that the last manager was at that they have failed.

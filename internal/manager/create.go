@@ -161,17 +161,42 @@ func (m *Manager) make(ctx context.Context, b *box, r CreateRequest) (sandpit.Sa
 	return sandpit.Sandbox{ID: b.id}, err
 }
 
-// build waits for a place among those who make, and makes the sandbox run.
+// build waits for a slot of the owner and makes the sandbox run. What programs inside
+// decide the duration of is awaited without the slot.
 func (m *Manager) build(ctx context.Context, b *box, r CreateRequest) (sandpit.Instance, error) {
-	select {
-	case m.making <- struct{}{}:
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
+	slot, err := acquire(ctx, m.slots.starts, r.Owner)
+	if err != nil {
+		return nil, err
 	}
-	defer func() { <-m.making }()
+	defer slot.Release()
 	ctx, cancel := context.WithTimeoutCause(ctx, r.Timeout,
 		sandpit.Errorf(sandpit.Timeout, "timed out after %v seconds", r.Timeout.Seconds()))
 	defer cancel()
+	i, err := m.startNew(ctx, b, r)
+	if err != nil {
+		return i, err
+	}
+	slot.Release()
+	if err := m.setUp(ctx, i, r); err != nil {
+		return i, err
+	}
+	if err := m.scheduleDeadline(ctx, b); err != nil {
+		return i, err
+	}
+	if ctx.Err() != nil {
+		return i, context.Cause(ctx)
+	}
+	return i, m.become(ctx, b, sandpit.StateRunning, func(row *store.Row) {
+		row.LastUsedAt = m.o.Clock.Now()
+		if r.image != nil { // what it was made of is there for its making only
+			row.Spec.Image = *r.image
+		}
+	})
+}
+
+// startNew has the provider create the sandbox, and gives it what it needs before
+// programs run in it.
+func (m *Manager) startNew(ctx context.Context, b *box, r CreateRequest) (sandpit.Instance, error) {
 	if err := m.keepSecrets(b.id, r.Secrets); err != nil {
 		return nil, err
 	}
@@ -189,33 +214,26 @@ func (m *Manager) build(ctx context.Context, b *box, r CreateRequest) (sandpit.I
 	if err != nil {
 		return i, err
 	}
-	if err := m.write(ctx, b, func(row *store.Row) { row.Handle, row.Spec.Ports = i.Handle(), ports }); err != nil {
-		return i, err
-	}
+	return i, m.write(ctx, b, func(row *store.Row) { row.Handle, row.Spec.Ports = i.Handle(), ports })
+}
+
+// setUp starts what the template of a new sandbox starts, waits until that is ready, and
+// does what the request asks for.
+func (m *Manager) setUp(ctx context.Context, i sandpit.Instance, r CreateRequest) error {
 	if r.start != nil {
 		bring := func(ctx context.Context) error { return bringUp(ctx, i, *r.start, nil) }
 		if _, err := call(ctx, m.loops, remote{what: "start"}, none(bring), nil); err != nil {
-			return i, because(ctx, err)
+			return because(ctx, err)
 		}
 	}
-	if r.Setup != nil {
-		_, err := call(ctx, m.loops, remote{what: "set-up"}, none(func(ctx context.Context) error { return r.Setup(ctx, i) }), nil)
-		if err != nil {
-			return i, fmt.Errorf("set it up: %w", because(ctx, err))
-		}
+	if r.Setup == nil {
+		return nil
 	}
-	if err := m.scheduleDeadline(ctx, b); err != nil {
-		return i, err
+	_, err := call(ctx, m.loops, remote{what: "set-up"}, none(func(ctx context.Context) error { return r.Setup(ctx, i) }), nil)
+	if err != nil {
+		return fmt.Errorf("set it up: %w", because(ctx, err))
 	}
-	if ctx.Err() != nil {
-		return i, context.Cause(ctx)
-	}
-	return i, m.become(ctx, b, sandpit.StateRunning, func(row *store.Row) {
-		row.LastUsedAt = m.o.Clock.Now()
-		if r.image != nil { // what it was made of is there for its making only
-			row.Spec.Image = *r.image
-		}
-	})
+	return nil
 }
 
 // marked returns a spec with the mark of this manager.

@@ -237,23 +237,27 @@ func TestIdempotency(t *testing.T) {
 	}
 }
 
-// TestParallel makes many at the same time: not more at once than is allowed, and
-// who waits may give up.
+// TestParallel creates many at the same time: not more at once than are allowed for an
+// owner, or for all, and whoever waits may give up.
 func TestParallel(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, manager.Options{Parallel: 3})
 	r.cable.hang(fake.OpCreate)
 	var group sync.WaitGroup
-	for range 10 {
-		group.Go(func() { r.create(t, manager.CreateRequest{}) })
+	for range 5 {
+		group.Go(func() { r.create(t, manager.CreateRequest{Owner: "ann"}) })
 	}
-	eventually(t, "three are made", func() bool { return r.cable.holding() == 3 })
+	eventually(t, "two of ann's are created", func() bool { return r.cable.holding() == 2 })
+	for range 5 {
+		group.Go(func() { r.create(t, manager.CreateRequest{Owner: "bob"}) })
+	}
+	eventually(t, "three are created", func() bool { return r.cable.holding() == 3 })
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
 	defer cancel()
-	_, err := r.Create(ctx, manager.CreateRequest{})
+	_, err := r.Create(ctx, manager.CreateRequest{Owner: "cid"})
 	wantCode(t, err, sandpit.Timeout)
 	if n := r.cable.holding(); n != 3 {
-		t.Errorf("%d are made at the same time, want 3", n)
+		t.Errorf("%d are created at the same time, want 3", n)
 	}
 	r.cable.release()
 	group.Wait()

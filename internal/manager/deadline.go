@@ -161,14 +161,24 @@ func (m *Manager) due(ctx context.Context, msg queue.Message) error {
 	ctx = WithActor(ctx, actorManager)
 	switch msg.Kind {
 	case kindDeadline:
-		return m.run(ctx, b, m.deadlineStep)
+		return m.runAction(ctx, b, m.deadlineStep)
 	case kindDelete:
-		return m.run(ctx, b, m.deleteStep)
-	case kindRecover:
+		return m.runAction(ctx, b, m.deleteStep)
+	case kindRecover: // waits for a slot of another kind
 		return m.run(ctx, b, m.recoverStep)
 	default:
 		return sandpit.Errorf(sandpit.Unsupported, "nobody knows how to do %q", string(msg.Kind))
 	}
+}
+
+// runAction takes a step with a slot for actions of the sandbox's owner.
+func (m *Manager) runAction(ctx context.Context, b *box, do step) error {
+	slot, err := acquire(ctx, m.slots.actions, b.look().Lease.Owner)
+	if err != nil {
+		return err
+	}
+	defer slot.Release()
+	return m.run(ctx, b, do)
 }
 
 // deadlineStep does what is due at the deadline. The row knows when that is: the

@@ -26,6 +26,7 @@ func (m *Manager) Delete(ctx context.Context, id sandpit.ID) error {
 		return errClosed
 	}
 	b.giveUp(sandpit.Errorf(sandpit.Canceled, "it was deleted by %s while it was made", actor))
+	defer b.resumeMaking()
 	return m.run(ctx, b, m.logged("delete", nil, m.removing("killed by "+actor)))
 }
 

@@ -58,12 +58,11 @@ func (m *Manager) diff(ctx context.Context, r DiffRequest) (sandpit.FileDiff, er
 	ctx, cancel := context.WithTimeoutCause(ctx, m.o.CreateTimeout,
 		sandpit.Errorf(sandpit.Timeout, "compare: timed out after %v seconds", m.o.CreateTimeout.Seconds()))
 	defer cancel()
-	select {
-	case m.diffing <- struct{}{}:
-	case <-ctx.Done():
-		return sandpit.FileDiff{}, context.Cause(ctx)
+	slot, err := acquire(ctx, m.slots.diffs, r.Owner)
+	if err != nil {
+		return sandpit.FileDiff{}, err
 	}
-	defer func() { <-m.diffing }()
+	defer slot.Release()
 	from, image, err := m.readSide(ctx, r, r.From)
 	if err != nil {
 		return sandpit.FileDiff{}, because(ctx, err)

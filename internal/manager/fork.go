@@ -89,6 +89,11 @@ func (m *Manager) fork(ctx context.Context, r ForkRequest, multiply func(ForkReq
 		return errClosed
 	}
 	defer m.ops.end()
+	slot, err := acquire(ctx, m.slots.forks, b.look().Lease.Owner)
+	if err != nil {
+		return err
+	}
+	defer slot.Release()
 	n := store.Snapshot{ID: sandpit.NewSnapshotID(), Brief: true}
 	if err := b.take(ctx); err != nil {
 		return err

@@ -84,6 +84,11 @@ func (m *Manager) checkpoint(ctx context.Context, b *box) error {
 	if do == nil {
 		return sandpit.Errorf(sandpit.Unsupported, "checkpoint sandbox %s: its provider %q cannot do that", b.id, row.Provider)
 	}
+	release, err := m.acquireFor(ctx, b, m.slots.saves)
+	if err != nil {
+		return err
+	}
+	defer release()
 	at := m.o.Clock.Now() // what is written from now on may be missing
 	limit := remote{what: "checkpoint sandbox " + string(b.id), limit: max(m.o.CallTimeout, m.o.MoveTimeout)}
 	if _, err := call(ctx, m.loops, limit, none(do), nil); err != nil {

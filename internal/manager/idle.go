@@ -160,13 +160,14 @@ func (m *Manager) tend(b *box) {
 	b.tended = true
 	b.mu.Unlock()
 	m.loops.start(func(ctx context.Context) {
-		select {
-		case m.tending <- struct{}{}:
-			defer func() { <-m.tending }()
-		case <-ctx.Done():
+		slot, err := acquire(ctx, m.slots.actions, b.look().Lease.Owner)
+		if ctx.Err() != nil {
 			return
 		}
-		err := m.runIfFree(ctx, b, m.doChore)
+		if err == nil {
+			defer slot.Release()
+			err = m.runIfFree(ctx, b, m.doChore)
+		}
 		m.tried(ctx, b, err)
 	})
 }

@@ -3,6 +3,7 @@ package manager
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"time"
@@ -141,6 +142,12 @@ func (m *Manager) move(ctx context.Context, b *box, v move, reason string) error
 			return err
 		}
 	}
+	release, err := m.acquireFor(ctx, b, m.slotsFor(row, v))
+	if err != nil {
+		m.keepRoom(b)
+		return fmt.Errorf("%s sandbox %s: %w", v.verb, b.id, err)
+	}
+	defer release()
 	leaving := row
 	leaving.State, leaving.Reason = v.via, reason
 	b.refuse(stateError(leaving))
@@ -342,6 +349,13 @@ func (m *Manager) finishing() step {
 		do := v.do(i)
 		if do == nil {
 			return m.become(ctx, b, sandpit.StateError, withReason("its provider can no longer "+v.verb+" it"))
+		}
+		if p := m.slotsFor(b.look(), v); p != nil {
+			slot, err := acquire(ctx, p, "") // what the server owes after a crash counts as its own
+			if err != nil {
+				return err
+			}
+			defer slot.Release()
 		}
 		_, err = call(ctx, m.loops, m.remoteFor(v, v.verb), none(do), nil)
 		if err == nil || errors.Is(err, sandpit.Conflict) && m.isThere(ctx, b, v, err) {

@@ -42,16 +42,13 @@ type Manager struct {
 	boxes    *index
 	room     *ledger
 	pools    map[string]*pool // by their keys; never changed
-	making   chan struct{}    // full while Options.Parallel sandboxes are made
-	tending  chan struct{}    // full while as many are stopped, adopted… by themselves
+	slots    slots
 	wall     *wall
 	events   *journal
 	volumes  volumes
 
 	snapshots snapshots
 	templates templates
-	building  chan struct{} // full while Options.MaxBuilds builds go on
-	diffing   chan struct{} // full while maxDiffs are computed
 
 	worker *queue.Worker
 	nudge  chan struct{} // holds one: the sweep looks again
@@ -73,6 +70,10 @@ type Manager struct {
 // new: its messages are all scheduled here, which wakes it.
 const workerPoll = time.Minute
 
+// maxHandlers is how many messages are handled at a time. Handlers of one owner wait for
+// slots of its own, and must not keep those of others from being claimed meanwhile.
+const maxHandlers = 1000
+
 var errClosed = sandpit.Errorf(sandpit.Unavailable, "the manager is closed")
 
 // Open starts a manager: it loads what the store has, compares it with what the
@@ -89,9 +90,7 @@ func Open(ctx context.Context, o Options) (*Manager, error) {
 	}
 	m := &Manager{
 		o: o, identity: o.Store.Identity(), boxes: newIndex(), room: newLedger(o.MaxSandboxes, o.Quotas),
-		making: make(chan struct{}, o.Parallel), tending: make(chan struct{}, o.Parallel),
-		nudge: make(chan struct{}, 1), wall: newWall(o.Clock), diffing: make(chan struct{}, maxDiffs),
-		building: make(chan struct{}, o.MaxBuilds),
+		slots: newSlots(o), nudge: make(chan struct{}, 1), wall: newWall(o.Clock),
 	}
 	if m.pools, err = newPools(o); err != nil {
 		return nil, err
@@ -107,7 +106,7 @@ func Open(ctx context.Context, o Options) (*Manager, error) {
 	m.ensure(m.loops.ctx, true)
 	m.worker, err = queue.StartWorker(m.ops.ctx, queue.WorkerOptions{
 		Queue: o.Queue, Topics: []string{m.identity}, Handler: m.handle, Clock: o.Clock, Log: o.Log,
-		Concurrency: o.Parallel, Backoff: o.Retry, MaxRetries: o.MaxRetries, Poll: workerPoll,
+		Concurrency: maxHandlers, Backoff: o.Retry, MaxRetries: o.MaxRetries, Poll: workerPoll,
 		Jumped: func(ctx context.Context, _ time.Duration) error { _, err := m.settleClock(ctx); return err },
 	})
 	if err != nil {

@@ -69,7 +69,8 @@ type Options struct {
 	// and 100 GiB.
 	MaxTemplates     int
 	MaxTemplateBytes int64
-	// MaxBuilds is how many builds go on at a time; others wait. Default: 2.
+	// MaxBuilds is how many builds go on at a time, of one owner at most half, rounded up;
+	// others wait. Default: 4.
 	MaxBuilds int
 	// BuildTimeout is how long a build may take, from when its turn has come. Default: 1 h.
 	BuildTimeout time.Duration
@@ -83,8 +84,9 @@ type Options struct {
 	Quotas Quotas
 	// Pools are sandboxes to be made ahead. Default: none.
 	Pools []Pool
-	// Parallel is how many sandboxes are made at the same time; others wait.
-	// Default: 8.
+	// Parallel is how many sandboxes are created or started at the same time, of one owner
+	// at most half, rounded up; others wait. As many are saved, and as many actions of
+	// policies and deadlines are done. Default: 8.
 	Parallel int
 
 	// CreateTimeout is how long a sandbox may take to be made, from when its turn
@@ -223,7 +225,7 @@ func (o Options) withDefaults() (Options, error) {
 	return o, errorsOf(
 		number("max sandboxes", &o.MaxSandboxes, 100),
 		number("parallel", &o.Parallel, 8),
-		number("max builds", &o.MaxBuilds, 2),
+		number("max builds", &o.MaxBuilds, 4),
 		number("build timeout", &o.BuildTimeout, time.Hour),
 		number("refusals", &o.Suspicion.Refusals, 5),
 		number("window", &o.Suspicion.Window, time.Minute),

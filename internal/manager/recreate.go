@@ -26,12 +26,11 @@ func (m *Manager) recoverStep(ctx context.Context, b *box) error {
 
 // recreate makes a sandbox again from its spec, with the same ID.
 func (m *Manager) recreate(ctx context.Context, b *box) error {
-	select {
-	case m.making <- struct{}{}:
-	case <-ctx.Done():
-		return context.Cause(ctx)
+	release, err := m.acquireFor(ctx, b, m.slots.starts)
+	if err != nil {
+		return err
 	}
-	defer func() { <-m.making }()
+	defer release()
 	reason := b.look().Reason
 	left, err := m.remains(ctx, b)
 	if err != nil {

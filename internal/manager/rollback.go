@@ -58,6 +58,11 @@ func (m *Manager) rollBackRunning(ctx context.Context, b *box, n store.Snapshot)
 	if do == nil {
 		return sandpit.Errorf(sandpit.Unsupported, "roll back sandbox %s: its provider %q cannot do that", b.id, n.Provider)
 	}
+	release, err := m.acquireFor(ctx, b, m.slots.starts)
+	if err != nil {
+		return err
+	}
+	defer release()
 	why := sandpit.Errorf(sandpit.Unavailable, "sandbox %s is being rolled back to snapshot %s", b.id, n.ID)
 	b.refuse(why)
 	m.ending(b, why)

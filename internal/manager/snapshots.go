@@ -135,6 +135,11 @@ func (m *Manager) save(ctx context.Context, b *box, n store.Snapshot) (store.Sna
 	if !ok {
 		return n, sandpit.Errorf(sandpit.Unsupported, "snapshot sandbox %s: its provider %q cannot do that", b.id, row.Provider)
 	}
+	release, err := m.acquireFor(ctx, b, m.slots.saves)
+	if err != nil {
+		return n, err
+	}
+	defer release()
 	n.Owner, n.Sandbox, n.Provider, n.Spec = row.Lease.Owner, b.id, row.Provider, row.Spec.Clone()
 	n.Spec.Env, n.Spec.Ports, n.Spec.Secrets = nil, nil, nil
 	return m.makeSnapshot(ctx, keeper, n, func(ctx context.Context, n store.Snapshot) (store.Snapshot, error) {

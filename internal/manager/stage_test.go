@@ -21,7 +21,41 @@ type stage struct {
 	fail  error         // what each change fails with
 	tries int           // changes that failed so
 	use   func(sandpit.ID) sandpit.Stats
+	meter meter
 }
+
+// meter measures how much is done at the same time, for the owners that sandboxes have
+// as the label "owner".
+type meter struct {
+	mu      sync.Mutex
+	current map[string]int // by kind, and by kind and owner
+	highest map[string]int
+}
+
+// enter counts something of a kind until leave is called.
+func (m *meter) enter(kind string, spec sandpit.Spec) (leave func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.current == nil {
+		m.current, m.highest = make(map[string]int), make(map[string]int)
+	}
+	keys := []string{kind, kind + " " + spec.Labels["owner"]}
+	for _, k := range keys {
+		m.current[k]++
+		m.highest[k] = max(m.highest[k], m.current[k])
+	}
+	return func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		for _, k := range keys {
+			m.current[k]--
+		}
+	}
+}
+
+// now returns how much is being done, and most the highest there was.
+func (m *meter) now(key string) int  { m.mu.Lock(); defer m.mu.Unlock(); return m.current[key] }
+func (m *meter) most(key string) int { m.mu.Lock(); defer m.mu.Unlock(); return m.highest[key] }
 
 func newStage() *stage { return &stage{boxes: make(map[sandpit.ID]*prop)} }
 
@@ -42,6 +76,7 @@ type prop struct {
 }
 
 func (s *stage) Create(ctx context.Context, id sandpit.ID, spec sandpit.Spec) (sandpit.Instance, error) {
+	defer s.meter.enter("start", spec)()
 	if err := s.act(ctx); err != nil {
 		return nil, err
 	}
@@ -200,10 +235,12 @@ func (p *prop) change(ctx context.Context, from, to sandpit.State) error {
 }
 
 func (p *prop) Stop(ctx context.Context) error {
+	defer p.stage.meter.enter("save", p.spec)()
 	return p.change(ctx, sandpit.StateRunning, sandpit.StateStopped)
 }
 
 func (p *prop) Start(ctx context.Context) error {
+	defer p.stage.meter.enter("start", p.spec)()
 	return p.change(ctx, sandpit.StateStopped, sandpit.StateRunning)
 }
 
@@ -212,6 +249,7 @@ func (p *prop) Pause(ctx context.Context) error {
 }
 
 func (p *prop) Suspend(ctx context.Context) error {
+	defer p.stage.meter.enter("save", p.spec)()
 	if err := p.stage.act(ctx); err != nil {
 		return err
 	}
@@ -225,6 +263,7 @@ func (p *prop) Suspend(ctx context.Context) error {
 }
 
 func (p *prop) Checkpoint(ctx context.Context) error {
+	defer p.stage.meter.enter("save", p.spec)()
 	if err := p.stage.act(ctx); err != nil {
 		return err
 	}
@@ -235,13 +274,24 @@ func (p *prop) Checkpoint(ctx context.Context) error {
 }
 
 func (p *prop) Resume(ctx context.Context) error {
+	if p.isOnDisk() {
+		defer p.stage.meter.enter("start", p.spec)()
+	}
 	return p.change(ctx, sandpit.StatePaused, sandpit.StateRunning)
 }
 
+func (p *prop) isOnDisk() bool {
+	p.stage.mu.Lock()
+	defer p.stage.mu.Unlock()
+	return p.disk
+}
+
 func (p *prop) Archive(ctx context.Context) error {
+	defer p.stage.meter.enter("save", p.spec)()
 	return p.change(ctx, sandpit.StateStopped, sandpit.StateArchived)
 }
 
 func (p *prop) Restore(ctx context.Context) error {
+	defer p.stage.meter.enter("save", p.spec)()
 	return p.change(ctx, sandpit.StateArchived, sandpit.StateStopped)
 }

@@ -40,6 +40,8 @@ type Pool struct {
 
 	mu       sync.Mutex
 	used     int64
+	waiting  int64 // requests
+	refused  int64 // requests
 	sequence int64 // of the last request that had to wait
 	accounts map[string]*account
 }
@@ -65,13 +67,6 @@ func (w *waiter) isGranted() bool {
 		return true
 	default:
 		return false
-	}
-}
-
-// remove forgets a request, if it waits still. The lock of the pool is held.
-func (a *account) remove(w *waiter) {
-	if i := slices.Index(a.waiting, w); i >= 0 {
-		a.waiting = slices.Delete(a.waiting, i, i+1)
 	}
 }
 
@@ -129,14 +124,33 @@ func (p *Pool) enqueue(owner string, units int64, maxWaiting int) (*waiter, erro
 	p.sequence++
 	w := &waiter{units: units, sequence: p.sequence, granted: make(chan struct{})}
 	a.waiting = append(a.waiting, w)
+	p.waiting++
 	p.grantWaiting()
 	if w.isGranted() || units <= p.o.PerOwner && len(a.waiting) <= maxWaiting {
 		return w, nil
 	}
-	a.remove(w)
+	p.remove(a, w)
+	p.refused++
 	err := p.exhausted(owner, a, units)
 	p.dropIfEmpty(owner)
 	return nil, err
+}
+
+// Status is how a pool is used by all owners together.
+type Status struct {
+	// Name is what the units are called.
+	Name string
+	// Total is how many units there are, and Used how many of them owners hold.
+	Total, Used int64
+	// Waiting is how many requests wait, and Refused how many were refused so far.
+	Waiting, Refused int64
+}
+
+// Status returns how the pool is used.
+func (p *Pool) Status() Status {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return Status{Name: p.o.Name, Total: p.o.Total, Used: p.used, Waiting: p.waiting, Refused: p.refused}
 }
 
 // Used returns how many units an owner holds, and how many all owners hold together.
@@ -147,6 +161,14 @@ func (p *Pool) Used(owner string) (own, all int64) {
 		own = a.held
 	}
 	return own, p.used
+}
+
+// remove forgets a request, if it waits still. The lock is held.
+func (p *Pool) remove(a *account, w *waiter) {
+	if i := slices.Index(a.waiting, w); i >= 0 {
+		a.waiting = slices.Delete(a.waiting, i, i+1)
+		p.waiting--
+	}
 }
 
 // dropIfEmpty forgets an account of which nothing is left. The lock is held.
@@ -177,7 +199,7 @@ func (p *Pool) abandon(owner string, w *waiter) {
 		a.held -= w.units
 		p.used -= w.units
 	}
-	a.remove(w)
+	p.remove(a, w)
 	p.dropIfEmpty(owner)
 	p.grantWaiting()
 }
@@ -191,6 +213,7 @@ func (p *Pool) grantWaiting() {
 		}
 		w := a.waiting[0]
 		a.waiting = a.waiting[1:]
+		p.waiting--
 		a.held += w.units
 		p.used += w.units
 		close(w.granted)

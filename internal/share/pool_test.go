@@ -117,6 +117,40 @@ func TestLargeRequestIsNotOvertaken(t *testing.T) {
 	})
 }
 
+func TestStatusTellsHowAPoolIsUsed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPool(2, 1)
+		held := acquire(t, p, "alice", 1)
+		if _, err := p.TryAcquire("alice", 1); err == nil {
+			t.Error("alice has more than her share")
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		for range 2 {
+			go func() {
+				_, err := p.Acquire(ctx, "alice", 1)
+				done <- err
+			}()
+		}
+		synctest.Wait()
+		if got, want := p.Status(), (share.Status{Name: "slots", Total: 2, Used: 1, Waiting: 2, Refused: 1}); got != want {
+			t.Errorf("status %+v, want %+v", got, want)
+		}
+		held.Release()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		cancel()
+		if err := <-done; err == nil {
+			t.Error("two of alice's requests were granted")
+		}
+		if got, want := p.Status(), (share.Status{Name: "slots", Total: 2, Used: 1, Refused: 1}); got != want {
+			t.Errorf("status %+v, want %+v", got, want)
+		}
+	})
+}
+
 func TestAbandonedRequestLeavesNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

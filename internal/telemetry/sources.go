@@ -10,12 +10,15 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/manager"
 	"github.com/sandpit-dev/sandpit/internal/queue"
+	"github.com/sandpit-dev/sandpit/internal/share"
 )
 
 // Sources are asked when somebody wants the figures.
 type Sources struct {
 	Manager *manager.Manager
 	Queue   queue.Queue
+	// Shares returns how the resources are used that owners share. Default: none are told.
+	Shares func() []share.Status
 }
 
 // sourceLimit is how long a source may take.
@@ -28,6 +31,8 @@ type watcher struct {
 	Sources
 
 	sandboxes, most, uses, pools, poolSize, messages, lag, up *prometheus.Desc
+
+	units, used, waiting, refused *prometheus.Desc // of shared resources
 }
 
 func newWatcher(s Sources) *watcher {
@@ -44,12 +49,16 @@ func newWatcher(s Sources) *watcher {
 		messages:  desc("queue_messages", "Messages of the queue by their state.", "state"),
 		lag:       desc("queue_lag_seconds", "How long the oldest message is overdue; 0 if none is."),
 		up:        desc("source_up", "1 if what the figures come from answered, else 0.", "source"),
+		units:     desc("resource_units", "How much there is of a resource that owners share.", "resource"),
+		used:      desc("resource_units_used", "How much of it all owners use.", "resource"),
+		waiting:   desc("resource_requests_waiting", "Requests that wait for some of it.", "resource"),
+		refused:   desc("resource_requests_refused_total", "Requests that were refused because their owner, or all, used too much.", "resource"),
 	}
 }
 
 // Describe implements prometheus.Collector.
 func (w *watcher) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{w.sandboxes, w.most, w.uses, w.pools, w.poolSize, w.messages, w.lag, w.up} {
+	for _, d := range []*prometheus.Desc{w.sandboxes, w.most, w.uses, w.pools, w.poolSize, w.messages, w.lag, w.up, w.units, w.used, w.waiting, w.refused} {
 		ch <- d
 	}
 }
@@ -70,6 +79,7 @@ func (w *watcher) Collect(ch chan<- prometheus.Metric) {
 	gauge(w.most, float64(stats.MaxSandboxes))
 	gauge(w.uses, float64(stats.ActiveOperations))
 	w.collectPools(gauge)
+	w.collectShares(gauge, ch)
 	ctx, cancel := context.WithTimeout(context.Background(), sourceLimit)
 	defer cancel()
 	q, err := w.Queue.Stats(ctx)
@@ -86,6 +96,18 @@ func (w *watcher) Collect(ch chan<- prometheus.Metric) {
 		lag = max(0, time.Since(q.OldestDue).Seconds())
 	}
 	gauge(w.lag, lag)
+}
+
+func (w *watcher) collectShares(gauge func(*prometheus.Desc, float64, ...string), ch chan<- prometheus.Metric) {
+	if w.Shares == nil {
+		return
+	}
+	for _, s := range w.Shares() {
+		gauge(w.units, float64(s.Total), s.Name)
+		gauge(w.used, float64(s.Used), s.Name)
+		gauge(w.waiting, float64(s.Waiting), s.Name)
+		ch <- prometheus.MustNewConstMetric(w.refused, prometheus.CounterValue, float64(s.Refused), s.Name)
+	}
 }
 
 // collectPools adds pools up that differ in their limits only.

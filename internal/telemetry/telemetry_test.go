@@ -112,7 +112,7 @@ func exercised(t *testing.T) *telemetry.Metrics {
 			t.Errorf("close: %v", err)
 		}
 	})
-	m.Watch(telemetry.Sources{Manager: mgr, Queue: s.Queue()})
+	m.Watch(telemetry.Sources{Manager: mgr, Queue: s.Queue(), Shares: mgr.Shares})
 	m.Request("POST", "POST /v1/sandboxes", 201, time.Second, 10)
 	m.Request("MADE-UP", "", 404, time.Second, 10)
 	m.Command(time.Second, sandpit.ExitStatus{Code: 1}, nil)
@@ -154,6 +154,10 @@ func TestMetrics(t *testing.T) {
 		`sandpit_queue_messages{state="dead"} 0`,
 		`sandpit_sandboxes{state="running"} 0`,
 		`sandpit_sandboxes_max 100`,
+		`sandpit_resource_units{resource="sandbox starts"} 8`,
+		`sandpit_resource_units_used{resource="sandbox starts"} 0`,
+		`sandpit_resource_requests_waiting{resource="template builds"} 0`,
+		`sandpit_resource_requests_refused_total{resource="template builds"} 0`,
 		`sandpit_provider_calls_total{call="list",code="ok",provider="fake"} `,
 	} {
 		if !strings.Contains(text, line) {

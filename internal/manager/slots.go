@@ -1,0 +1,112 @@
+package manager
+
+import (
+	"context"
+	"math"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/share"
+	"github.com/sandpit-dev/sandpit/internal/store"
+)
+
+// slotWait bounds how long anything waits for a slot.
+const slotWait = 10 * time.Minute
+
+// slots divide between owners what the manager does a bounded number of at a time. What
+// belongs to no owner, such as filling a pool, counts for the owner "", which is the server
+// itself: no key has it.
+//
+// A slot is held only for work that the server bounds. Waiting for a program of an owner,
+// for a registry or for another slot of the same kind happens outside.
+type slots struct {
+	// starts are sandboxes that are created or started, until the provider has returned them.
+	starts *share.Pool
+	// saves are sandboxes that are written to disk, or moved to an archive and back.
+	saves *share.Pool
+	// actions are what policies and deadlines have the manager do.
+	actions *share.Pool
+	// forks hold a snapshot on disk until all copies were made.
+	forks  *share.Pool
+	builds *share.Pool
+	diffs  *share.Pool
+}
+
+func newSlots(o Options) slots {
+	// Whatever waits for a slot has a place among MaxSandboxes, so that this bounds nothing
+	// else: requests above the quotas fail before they wait.
+	waiting := o.MaxSandboxes
+	pool := func(name string, total, waiting int) *share.Pool {
+		return share.NewPool(share.Options{
+			Name: name, Total: int64(total), PerOwner: share.Half(int64(total)), MaxWaiting: waiting,
+			Hint: "wait until some of them have finished",
+		})
+	}
+	return slots{
+		starts:  pool("sandbox starts", o.Parallel, waiting),
+		saves:   pool("saves of sandboxes", o.Parallel, waiting),
+		actions: pool("scheduled actions", o.Parallel, math.MaxInt), // at most one for each sandbox
+		forks:   pool("forks", o.Parallel, maxWaitingForks),
+		builds:  pool("template builds", o.MaxBuilds, maxPending),
+		diffs:   pool("comparisons", maxDiffs, maxWaitingDiffs),
+	}
+}
+
+// How many requests of one owner may wait where a request has no place among the sandboxes.
+const (
+	maxWaitingForks = 32
+	maxWaitingDiffs = 32
+)
+
+// Shares returns how the slots are used, for figures.
+func (m *Manager) Shares() []share.Status {
+	s := m.slots
+	var list []share.Status
+	for _, p := range []*share.Pool{s.starts, s.saves, s.actions, s.forks, s.builds, s.diffs} {
+		list = append(list, p.Status())
+	}
+	return list
+}
+
+// slotsFor returns the pool of a transition, nil if that takes no time worth mentioning.
+func (m *Manager) slotsFor(row store.Row, v move) *share.Pool {
+	inMemory := row.State == sandpit.StatePaused && !row.Suspended
+	switch {
+	case v.to == sandpit.StateRunning && inMemory && v.verb == resuming.verb:
+		return nil
+	case v.to == sandpit.StateRunning:
+		return m.slots.starts
+	case v.disk || v.to == sandpit.StateStopped || v.to == sandpit.StateArchived:
+		return m.slots.saves
+	default:
+		return nil
+	}
+}
+
+// acquireFor takes a slot for what is done to a sandbox. The wait ends when the sandbox is
+// deleted. The caller has its turn, and calls release.
+func (m *Manager) acquireFor(ctx context.Context, b *box, p *share.Pool) (release func(), err error) {
+	if p == nil {
+		return func() {}, nil
+	}
+	ctx, abort := context.WithCancelCause(ctx)
+	defer abort(nil)
+	b.making(abort)
+	defer b.making(nil)
+	slot, err := acquire(ctx, p, b.look().Lease.Owner)
+	if err != nil {
+		return nil, err
+	}
+	return slot.Release, nil
+}
+
+// acquire takes a slot for an owner and waits for it, but no longer than slotWait. The
+// caller releases it.
+//
+// Exhausted: too many requests of the owner wait, or it took too long.
+func acquire(ctx context.Context, p *share.Pool, owner string) (*share.Grant, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, slotWait, sandpit.WithHint(
+		sandpit.Errorf(sandpit.Exhausted, "the server has been busy with other requests for %v", slotWait), "try again later"))
+	defer cancel()
+	return p.Acquire(ctx, owner, 1)
+}
