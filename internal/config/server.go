@@ -144,9 +144,10 @@ type Manager struct {
 	MaxTemplateBytes int64
 	MaxBuilds        int
 	BuildTimeout     time.Duration
-	// OwnerQuota is how many sandboxes each owner may have; 0 is no limit. Quotas are
-	// those of single owners, LabelQuotas of sandboxes with a label "key=value".
-	// Default: none.
+	// OwnerQuota is how many sandboxes each owner may have; 0 is no limit if it was set.
+	// Default: half of MaxSandboxes, rounded up, while other owners have keys or sandboxes,
+	// but none for administrators. Quotas are those of single owners, LabelQuotas of
+	// sandboxes with a label "key=value". Default: none.
 	OwnerQuota          int
 	Quotas, LabelQuotas map[string]int
 }

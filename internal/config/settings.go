@@ -196,7 +196,8 @@ func managerSettings() []setting {
 		define(KeyBuildTimeout, func(c *Config) *time.Duration { return &c.Manager.BuildTimeout }, timeOf("3600"),
 			"How long the build of a template may take, from when its turn has come."),
 		define(KeyOwnerQuota, func(c *Config) *int { return &c.Manager.OwnerQuota }, numberOf("sandboxes", 0, 1e6),
-			"How many sandboxes each owner may have; 0 is no limit."),
+			"How many sandboxes each owner may have; 0 is no limit.").
+			by("half of `max_sandboxes` while other owners have keys or sandboxes; no limit for administrators"),
 		define(KeyQuotas, func(c *Config) *map[string]int { return &c.Manager.Quotas }, setQuotas,
 			"How many single owners may have: `{ alice = 5 }`. The variable: `alice=5 bob=2`."),
 		define(KeyLabelQuotas, func(c *Config) *map[string]int { return &c.Manager.LabelQuotas }, setLabelQuotas,

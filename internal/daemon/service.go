@@ -162,6 +162,10 @@ func (s *service) managerOptions() manager.Options {
 		Parallel: c.Parallel, CreateTimeout: c.CreateTimeout, CallTimeout: c.CallTimeout, Remember: c.Remember,
 		IdleTimeout: c.IdleTimeout, Lifetime: c.Lifetime, Sweep: c.CleanupInterval, MaxRetries: s.cfg.Queue.MaxRetries,
 	}
+	if o.Quotas.Owner == 0 && s.cfg.Explicit(config.KeyOwnerQuota) {
+		o.Quotas.Owner = -1 // none, which is not the default
+	}
+	o.KeyOwners = s.keyOwners
 	o.SecretsDir = filepath.Join(s.cfg.StateDir, "secrets")
 	o.MaxSnapshots, o.MaxSnapshotBytes = c.MaxSnapshots, c.MaxSnapshotBytes
 	if o.MaxSnapshots == 0 {
@@ -195,6 +199,16 @@ func (s *service) managerOptions() manager.Options {
 		o.Providers[name] = s.tracer.Provider(name, p)
 	}
 	return o
+}
+
+// keyOwners returns the owners of API keys. Administrators are true, and so is the owner of
+// requests that need no key.
+func (s *service) keyOwners(ctx context.Context) (map[string]bool, error) {
+	owners, err := s.store.KeyOwners(ctx, clock.System{}.Now())
+	if err == nil {
+		owners[api.LocalOwner] = true
+	}
+	return owners, err
 }
 
 func usageOptions(c config.Usage) manager.Usage {

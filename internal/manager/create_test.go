@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -358,4 +359,72 @@ func TestEvents(t *testing.T) {
 	if err := r.store.VerifyEvents(t.Context()); err != nil {
 		t.Error(err)
 	}
+}
+
+// TestOwnerLeavesRoom has one owner create as many sandboxes as it can, alone and beside
+// others.
+func TestOwnerLeavesRoom(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		keys   map[string]bool
+		others []string // have a sandbox each
+		quotas manager.Quotas
+		want   int
+	}{
+		"alone":                           {nil, nil, manager.Quotas{}, 7},
+		"alone with a key":                {map[string]bool{"ann": false, "local": true}, nil, manager.Quotas{}, 7},
+		"another has a key":               {map[string]bool{"ann": false, "bob": false}, nil, manager.Quotas{}, 4},
+		"another has a sandbox":           {nil, []string{"bob"}, manager.Quotas{}, 4},
+		"an administrator has a sandbox":  {map[string]bool{"bob": true}, []string{"bob"}, manager.Quotas{}, 4},
+		"an administrator beside another": {map[string]bool{"ann": true, "bob": false}, []string{"bob"}, manager.Quotas{}, 6},
+		"no quota by the configuration":   {map[string]bool{"bob": false}, []string{"bob"}, manager.Quotas{Owner: -1}, 6},
+		"a quota by the configuration":    {map[string]bool{"bob": false}, []string{"bob"}, manager.Quotas{Owner: 5}, 5},
+		"a quota of its own":              {map[string]bool{"bob": false}, []string{"bob"}, manager.Quotas{Owners: map[string]int{"ann": 6}}, 6},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, manager.Options{
+				MaxSandboxes: 7, Quotas: tc.quotas,
+				KeyOwners: func(context.Context) (map[string]bool, error) { return tc.keys, nil },
+			})
+			for _, other := range tc.others {
+				r.create(t, manager.CreateRequest{Owner: other})
+			}
+			var group sync.WaitGroup
+			var made atomic.Int32
+			for range 10 {
+				group.Go(func() {
+					_, err := r.Create(t.Context(), manager.CreateRequest{Owner: "ann"})
+					if err == nil {
+						made.Add(1)
+						return
+					}
+					wantCode(t, err, sandpit.Exhausted)
+					if tc.want == 4 {
+						wantText(t, err, `quota exceeded: owner "ann" has 4 of 4 sandboxes`)
+					}
+				})
+			}
+			group.Wait()
+			if n := int(made.Load()); n != tc.want {
+				t.Fatalf("%d sandboxes were created, want %d", n, tc.want)
+			}
+			first := r.List(manager.Filter{Owner: "ann"})[0].ID
+			if err := r.SetLabels(t.Context(), first, map[string]string{"a": "b"}); err != nil {
+				t.Errorf("label one of them: %v", err)
+			}
+		})
+	}
+}
+
+// TestUnknownNeighbors cannot find out whether there are other owners, and supposes so.
+func TestUnknownNeighbors(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, manager.Options{
+		MaxSandboxes: 2, KeyOwners: func(context.Context) (map[string]bool, error) { return nil, errOrdered },
+	})
+	r.create(t, manager.CreateRequest{Owner: "ann"})
+	_, err := r.Create(t.Context(), manager.CreateRequest{Owner: "ann"})
+	wantCode(t, err, sandpit.Exhausted)
+	r.create(t, manager.CreateRequest{Owner: "bob"})
 }

@@ -89,9 +89,10 @@ func Open(ctx context.Context, o Options) (*Manager, error) {
 		return nil, err
 	}
 	m := &Manager{
-		o: o, identity: o.Store.Identity(), boxes: newIndex(), room: newLedger(o.MaxSandboxes, o.Quotas),
+		o: o, identity: o.Store.Identity(), boxes: newIndex(),
 		slots: newSlots(o), nudge: make(chan struct{}, 1), wall: newWall(o.Clock),
 	}
+	m.room = newLedger(o.MaxSandboxes, o.Quotas, m.mustShare)
 	if m.pools, err = newPools(o); err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package manager
 
 import (
+	"context"
 	"log/slog"
 	"maps"
 	"slices"
@@ -80,8 +81,12 @@ type Options struct {
 	// SecretsDir is the directory in which secrets of sandboxes are kept, for nobody else
 	// to read; it is made if missing. Default: asking for secrets is Unsupported.
 	SecretsDir string
-	// Quotas are further such limits. Default: none.
+	// Quotas are further such limits. Default: see Quotas.Owner.
 	Quotas Quotas
+	// KeyOwners returns the owners that API keys act for; administrators are true. Owners
+	// leave room for others that have keys, and administrators need not. Default: owners are
+	// known by their sandboxes, and none is an administrator.
+	KeyOwners func(ctx context.Context) (map[string]bool, error)
 	// Pools are sandboxes to be made ahead. Default: none.
 	Pools []Pool
 	// Parallel is how many sandboxes are created or started at the same time, of one owner
@@ -146,7 +151,9 @@ type Usage struct {
 type Quotas struct {
 	// Owners are the limits of the owners named.
 	Owners map[string]int
-	// Owner is the limit of every other owner. Zero: none.
+	// Owner is the limit of every other owner. Below zero: none. Zero: half of
+	// MaxSandboxes, rounded up, while other owners have keys or sandboxes, but none for
+	// administrators.
 	Owner int
 	// Labels are the limits of sandboxes with a label, written "key=value".
 	Labels map[string]int
@@ -200,6 +207,9 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.MaxTemplateBytes == 0 {
 		o.MaxTemplateBytes = 100 << 30
+	}
+	if o.KeyOwners == nil {
+		o.KeyOwners = func(context.Context) (map[string]bool, error) { return nil, nil }
 	}
 	if o.Fill == nil {
 		o.Fill = func(string, *sandpit.Spec) {}

@@ -8,11 +8,13 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/share"
 	"github.com/sandpit-dev/sandpit/internal/store"
 )
 
@@ -56,6 +58,7 @@ type pool struct {
 	kind   string // key of the sandboxes that it has now
 	ready  []*box
 	making int
+	claims map[string]time.Time // when each owner claimed one last
 	asked  [demandPeriods]int
 	period int64 // that of the newest count in asked
 }
@@ -99,7 +102,7 @@ func newPools(o Options) (map[string]*pool, error) {
 			Image: p.Spec.Image, Resources: p.Spec.Resources, Hostname: p.Spec.Hostname,
 			Network: sandpit.NetworkPolicy{Online: p.Spec.Network.Online},
 		}
-		pools[key] = &pool{Pool: p, key: key, kind: key, nudge: make(chan struct{}, 1)}
+		pools[key] = &pool{Pool: p, key: key, kind: key, nudge: make(chan struct{}, 1), claims: make(map[string]time.Time)}
 	}
 	return pools, nil
 }
@@ -153,6 +156,32 @@ func (p *pool) pop() *box {
 		b.yield()
 	}
 	return nil
+}
+
+// popFor is pop for an owner. One that has claimed a sandbox a moment ago leaves the last
+// ones to others who need some: taking those as fast as they are made would keep them from
+// everybody else.
+func (p *pool) popFor(owner string, now time.Time, mustShare func(owner string) bool) *box {
+	if p.isGreedy(owner, now) && mustShare(owner) {
+		return nil
+	}
+	b := p.pop()
+	if b != nil {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.claims[owner] = now
+	}
+	return b
+}
+
+// isGreedy reports whether an owner who has claimed a sandbox a moment ago would take one of
+// the last. Claims that are longer ago are forgotten.
+func (p *pool) isGreedy(owner string, now time.Time) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	maps.DeleteFunc(p.claims, func(_ string, at time.Time) bool { return now.Sub(at).Abs() > demandPeriod })
+	_, again := p.claims[owner]
+	return again && int64(len(p.ready)) <= share.Half(int64(max(p.Size, 1)))
 }
 
 func (p *pool) push(b *box) {
@@ -341,7 +370,7 @@ func (m *Manager) claim(ctx context.Context, r CreateRequest, now time.Time) (sa
 	}
 	p.count(now)
 	defer p.wake()
-	b := p.pop()
+	b := p.popFor(r.Owner, now, m.mustShare)
 	m.o.Observer.Asked(p.Provider, p.Spec.Image, b != nil)
 	if b == nil {
 		return sandpit.Sandbox{}, false, nil

@@ -345,3 +345,31 @@ func TestPoolsThatCannotBe(t *testing.T) {
 		}
 	}
 }
+
+// TestPoolIsShared has one owner ask for sandboxes of a pool's kind again and again.
+func TestPoolIsShared(t *testing.T) {
+	t.Parallel()
+	o := withPool(4, 0)
+	o.KeyOwners = func(context.Context) (map[string]bool, error) {
+		return map[string]bool{"ann": false, "bob": false}, nil
+	}
+	r := newRig(t, o)
+	r.filled(t, 4)
+	spares := make(map[sandpit.ID]bool)
+	for _, p := range r.placed(t) {
+		spares[p.ID] = true
+	}
+	r.world.Inject(fake.Fault{Op: fake.OpCreate, Delay: 100 * time.Millisecond, Times: -1}) // filling up takes longer than claiming
+	claimed := 0
+	for range 4 {
+		if s := r.create(t, manager.CreateRequest{Owner: "ann", Spec: kind}); spares[s.ID] {
+			claimed++
+		}
+	}
+	if claimed == 4 || claimed < 2 {
+		t.Errorf("ann has claimed %d of 4, want some that were left", claimed)
+	}
+	if s := r.create(t, manager.CreateRequest{Owner: "bob", Spec: kind}); !spares[s.ID] {
+		t.Error("bob's sandbox was not claimed from the pool")
+	}
+}

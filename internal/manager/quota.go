@@ -4,12 +4,15 @@ import (
 	"sync"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/share"
 )
 
 // ledger counts the sandboxes that take up room.
 type ledger struct {
 	max    int
 	quotas Quotas
+	// mustShare reports whether an owner has to leave room for others.
+	mustShare func(owner string) bool
 
 	mu     sync.Mutex
 	claims map[sandpit.ID]claim
@@ -23,9 +26,9 @@ type claim struct {
 	labels []string
 }
 
-func newLedger(limit int, q Quotas) *ledger {
+func newLedger(limit int, q Quotas, mustShare func(owner string) bool) *ledger {
 	return &ledger{
-		max: limit, quotas: q,
+		max: limit, quotas: q, mustShare: mustShare,
 		claims: make(map[sandpit.ID]claim), owners: make(map[string]int), labels: make(map[string]int),
 	}
 }
@@ -33,17 +36,53 @@ func newLedger(limit int, q Quotas) *ledger {
 // take makes room for a sandbox, or fails with Exhausted. One that has room keeps
 // it.
 func (l *ledger) take(s sandpit.Sandbox) error {
+	return l.within(s.Lease.Owner, func(limit int) error {
+		if _, has := l.claims[s.ID]; has {
+			return nil
+		}
+		c := l.claimOf(s)
+		if err := l.check(c, limit); err != nil {
+			return err
+		}
+		l.add(s.ID, c)
+		return nil
+	})
+}
+
+// within does something, with the lock, for an owner who may have so many sandboxes: by its
+// quota, else half of all while others need room, else all. Whether others do takes a query
+// and is asked only if it matters.
+func (l *ledger) within(owner string, do func(limit int) error) error {
+	locked := func(limit int) error {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return do(limit)
+	}
+	switch limit, named := l.quotas.Owners[owner]; {
+	case named:
+		return locked(limit)
+	case l.quotas.Owner > 0:
+		return locked(l.quotas.Owner)
+	case l.quotas.Owner < 0 || owner == "":
+		return locked(l.max)
+	}
+	err := locked(int(share.Half(int64(l.max))))
+	if err != nil && !l.mustShare(owner) {
+		err = locked(l.max)
+	}
+	return err
+}
+
+// hasOthers reports whether another owner has sandboxes.
+func (l *ledger) hasOthers(owner string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if _, has := l.claims[s.ID]; has {
-		return nil
+	for other := range l.owners {
+		if other != "" && other != owner {
+			return true
+		}
 	}
-	c := l.claimOf(s)
-	if err := l.check(c); err != nil {
-		return err
-	}
-	l.add(s.ID, c)
-	return nil
+	return false
 }
 
 // full reports whether there is no room for anybody.
@@ -63,20 +102,23 @@ func (l *ledger) hold(s sandpit.Sandbox) {
 
 // change counts a sandbox that has room for other labels, or fails with Exhausted.
 func (l *ledger) change(s sandpit.Sandbox) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	old, has := l.claims[s.ID]
-	if !has {
+	return l.within(s.Lease.Owner, func(limit int) error {
+		old, has := l.claims[s.ID]
+		if !has {
+			return nil
+		}
+		l.drop(s.ID)
+		c := l.claimOf(s)
+		if c.owner == old.owner {
+			limit = max(limit, l.owners[c.owner]+1) // it has a place among its owner's already
+		}
+		if err := l.check(c, limit); err != nil {
+			l.add(s.ID, old)
+			return err
+		}
+		l.add(s.ID, c)
 		return nil
-	}
-	l.drop(s.ID)
-	c := l.claimOf(s)
-	if err := l.check(c); err != nil {
-		l.add(s.ID, old)
-		return err
-	}
-	l.add(s.ID, c)
-	return nil
+	})
 }
 
 // revert takes a change back.
@@ -106,22 +148,19 @@ func (l *ledger) claimOf(s sandpit.Sandbox) claim {
 	return c
 }
 
-func (l *ledger) check(c claim) error {
+// check reports whether one more sandbox fits, of an owner who may have so many. The lock
+// is held.
+func (l *ledger) check(c claim, limit int) error {
+	const hint = "delete or stop sandboxes that are no longer needed, or raise the limit"
 	if len(l.claims) >= l.max {
-		return sandpit.WithHint(
-			sandpit.Errorf(sandpit.Exhausted, "Maximum number of sandboxes (%d) reached", l.max),
-			"delete or stop sandboxes that are no longer needed, or raise the limit")
+		return sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "Maximum number of sandboxes (%d) reached", l.max), hint)
 	}
-	limit, named := l.quotas.Owners[c.owner]
-	if !named {
-		limit = l.quotas.Owner
-	}
-	if (named || limit > 0) && l.owners[c.owner] >= limit {
-		return sandpit.Errorf(sandpit.Exhausted, "owner %.100q may have %d sandboxes and has them", c.owner, limit)
+	if n := l.owners[c.owner]; n >= limit {
+		return sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "quota exceeded: owner %.100q has %d of %d sandboxes", c.owner, n, limit), hint)
 	}
 	for _, label := range c.labels {
-		if limit := l.quotas.Labels[label]; l.labels[label] >= limit {
-			return sandpit.Errorf(sandpit.Exhausted, "there may be %d sandboxes with the label %.100q, and there are", limit, label)
+		if n, most := l.labels[label], l.quotas.Labels[label]; n >= most {
+			return sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "quota exceeded: %d of %d sandboxes have the label %.100q", n, most, label), hint)
 		}
 	}
 	return nil

@@ -74,6 +74,25 @@ func (s *Store) Keys(ctx context.Context, after string, limit int) ([]Key, error
 	return list, nil
 }
 
+// KeyOwners returns the owners of the keys that have not expired at a time. Those of whom a
+// key is an administrator's are true.
+func (s *Store) KeyOwners(ctx context.Context, at time.Time) (map[string]bool, error) {
+	owners := make(map[string]bool)
+	var bad error
+	err := s.read(ctx, func(r *reader) error {
+		return scan(ctx, r, `SELECT owner, max(admin) FROM api_keys WHERE expires_at IS NULL OR expires_at > ? GROUP BY owner`,
+			[]any{micros(at)}, func(c *cells) bool {
+				owners[c.text()] = c.int() != 0
+				bad = c.err
+				return bad == nil
+			})
+	})
+	if err = cmp.Or(err, bad); err != nil {
+		return nil, s.fail(err, "list the owners of keys")
+	}
+	return owners, nil
+}
+
 // KeyByHash returns the key with this hash. NotFound: there is none.
 func (s *Store) KeyByHash(ctx context.Context, hash string) (Key, error) {
 	list, err := s.keys(ctx, `WHERE hash = ?`, hash)

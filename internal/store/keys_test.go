@@ -157,3 +157,23 @@ func TestOwnersEvents(t *testing.T) {
 		t.Errorf("span %+v, %v", span, err)
 	}
 }
+
+// TestKeyOwners lists whose keys have not expired.
+func TestKeyOwners(t *testing.T) {
+	t.Parallel()
+	s := open(t, t.TempDir())
+	for n, owner := range []string{"ann", "ann", "bob", "gone"} { // odd ones are administrators'
+		k := key(n)
+		k.Owner, k.ExpiresAt = owner, time.Time{}
+		if owner == "gone" {
+			k.ExpiresAt = begin
+		}
+		if _, err := s.InsertKey(t.Context(), k); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := s.KeyOwners(t.Context(), begin)
+	if diff := cmp.Diff(map[string]bool{"ann": true, "bob": false}, got); err != nil || diff != "" {
+		t.Errorf("owners: %v\n%s", err, diff)
+	}
+}

@@ -1,0 +1,31 @@
+package manager
+
+import (
+	"context"
+	"log/slog"
+)
+
+// mustShare reports whether an owner has to leave room for others: it is no administrator's,
+// and others have keys or sandboxes. For administrators without sandboxes no room is left,
+// as they can make some. The server itself leaves none, because its pools give way.
+func (m *Manager) mustShare(owner string) bool {
+	if owner == "" {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(m.loops.ctx, storeLimit)
+	defer cancel()
+	owners, err := m.o.KeyOwners(ctx)
+	if err != nil {
+		m.o.Log.WarnContext(ctx, "manager: owners of keys cannot be listed; assuming that there are several", slog.Any("error", err))
+		return true
+	}
+	if owners[owner] {
+		return false
+	}
+	for other, admin := range owners {
+		if other != owner && !admin {
+			return true
+		}
+	}
+	return m.room.hasOthers(owner)
+}
