@@ -50,6 +50,10 @@ type Placement struct {
 	// CheckpointedAt is when the files were saved that Reviver.Revive begins with. Zero:
 	// there are none.
 	CheckpointedAt time.Time
+	// SavedBytes is how many bytes of disk, or of an archive, a sandbox takes that is
+	// stopped, paused on disk or archived; CheckpointBytes is how many its checkpoint takes.
+	// Files of images that others have as well do not count. Zero also if that is unknown.
+	SavedBytes, CheckpointBytes int64
 }
 
 // Instance is one placed sandbox. All methods may be called concurrently.

@@ -62,6 +62,9 @@ type Server struct {
 	// MaxConnections is how many there may be at a time. From 1 to 1048576.
 	// Default: 10000.
 	MaxConnections int
+	// MinFreeDisk is how many bytes stay free on the disks that a server writes to, but at
+	// most a twentieth of each: what would take more is refused. Default: 1 GiB.
+	MinFreeDisk int64
 	// Rate is how many requests a second each key may make, on average; Burst how
 	// many at once. From 1 to 1000000. Default: 100 and 200.
 	Rate, Burst int
@@ -127,6 +130,11 @@ type Manager struct {
 	Remember time.Duration
 	// MaxVolumes is how many volumes each owner may have; 0 is none. Default: 20.
 	MaxVolumes int
+	// MaxSaved is how many sandboxes each owner may have that are stopped, paused on disk or
+	// archived, 0 is none, and MaxSavedBytes how much disk they may take together, with
+	// checkpoints. Default: 1000 and 100 GiB.
+	MaxSaved      int
+	MaxSavedBytes int64
 	// MaxSnapshots is how many snapshots each owner may have, 0 is none, and
 	// MaxSnapshotBytes how large they may be together. Default: 50 and 100 GiB.
 	MaxSnapshots     int
@@ -275,12 +283,12 @@ type Telemetry struct {
 func defaultServer(c *Config) {
 	c.Provider = "gvisor"
 	c.Server = Server{
-		Listen: "127.0.0.1:8090", Keyless: true, MaxBody: 4 << 20, MaxConnections: 10000,
+		Listen: "127.0.0.1:8090", Keyless: true, MaxBody: 4 << 20, MaxConnections: 10000, MinFreeDisk: 1 << 30,
 		Rate: 100, Burst: 200, Drain: 30 * time.Second, MCPSessions: 100, MCPIdleTimeout: 30 * time.Minute,
 	}
 	c.SSH = SSH{Listen: None, MaxConnections: 100, IdleTimeout: time.Hour}
 	c.Manager = Manager{
-		MaxSandboxes: 100, MaxVolumes: 20, MaxSnapshots: 50, MaxSnapshotBytes: 100 << 30, MaxCheckpointBytes: 100 << 30,
+		MaxSandboxes: 100, MaxSaved: 1000, MaxSavedBytes: 100 << 30, MaxVolumes: 20, MaxSnapshots: 50, MaxSnapshotBytes: 100 << 30, MaxCheckpointBytes: 100 << 30,
 		MaxTemplates: 50, MaxTemplateBytes: 100 << 30, MaxBuilds: 4, BuildTimeout: time.Hour, IdleTimeout: time.Hour, CleanupInterval: 5 * time.Minute,
 		CreateTimeout: 2 * time.Minute, CallTimeout: 30 * time.Second, Parallel: 8, Remember: time.Hour,
 	}

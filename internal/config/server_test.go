@@ -30,6 +30,7 @@ tls_key = "/etc/tls/key.pem"
 keyless = false
 max_body = "8m"
 max_connections = 500
+min_free_disk = "2g"
 rate = 10
 burst = 20
 drain = "1m"
@@ -47,6 +48,8 @@ parallel = 2
 lifetime = "2h"
 remember = 5
 max_volumes = 3
+max_saved = 9
+max_saved_bytes = "3g"
 max_snapshots = 4
 max_snapshot_bytes = "2g"
 max_checkpoint_bytes = "5g"
@@ -109,11 +112,11 @@ func TestServerFile(t *testing.T) {
 	want.Provider, want.URL, want.APIKey = "docker", "https://sandpit.example.com", "e2b_file"
 	want.Server = config.Server{
 		Listen: "[::]:9000", Socket: config.None, Names: []string{"sandpit.example.com", "*.boxes.example.com"},
-		TLSCert: "/etc/tls/cert.pem", TLSKey: "/etc/tls/key.pem", MaxBody: 8 << 20, MaxConnections: 500,
+		TLSCert: "/etc/tls/cert.pem", TLSKey: "/etc/tls/key.pem", MaxBody: 8 << 20, MaxConnections: 500, MinFreeDisk: 2 << 30,
 		Rate: 10, Burst: 20, Drain: time.Minute, MountRoots: []string{"/srv/a", "/srv/b"}, MCPSessions: 8, MCPIdleTimeout: 90 * time.Second,
 	}
 	want.Manager = config.Manager{
-		MaxSandboxes: 7, MaxVolumes: 3, MaxSnapshots: 4, MaxSnapshotBytes: 2 << 30, MaxCheckpointBytes: 5 << 30, MaxCheckpointAge: 48 * time.Hour,
+		MaxSandboxes: 7, MaxSaved: 9, MaxSavedBytes: 3 << 30, MaxVolumes: 3, MaxSnapshots: 4, MaxSnapshotBytes: 2 << 30, MaxCheckpointBytes: 5 << 30, MaxCheckpointAge: 48 * time.Hour,
 		MaxTemplates: 7, MaxTemplateBytes: 6 << 30, MaxBuilds: 3, BuildTimeout: 90 * time.Second, IdleTimeout: time.Minute, CleanupInterval: 30 * time.Second, CreateTimeout: 20 * time.Second,
 		CallTimeout: 10 * time.Second, Parallel: 2, Lifetime: 2 * time.Hour, Remember: 5 * time.Second,
 		OwnerQuota: 3, Quotas: map[string]int{"alice": 5}, LabelQuotas: map[string]int{"team=red": 6},

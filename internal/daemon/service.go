@@ -20,6 +20,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/audit"
 	"github.com/sandpit-dev/sandpit/internal/clock"
 	"github.com/sandpit-dev/sandpit/internal/config"
+	"github.com/sandpit-dev/sandpit/internal/diskspace"
 	"github.com/sandpit-dev/sandpit/internal/gateway"
 	"github.com/sandpit-dev/sandpit/internal/image"
 	"github.com/sandpit-dev/sandpit/internal/manager"
@@ -43,6 +44,7 @@ type service struct {
 
 	store     *store.Store
 	queue     queue.Queue
+	disks     *diskspace.Disks
 	images    *image.Store
 	metrics   *telemetry.Metrics // nil: nothing is counted
 	tracer    *telemetry.Tracer
@@ -73,6 +75,7 @@ type service struct {
 // open opens all parts but the listeners. What was opened before an error is for
 // close.
 func (s *service) open(ctx context.Context) (err error) {
+	s.disks = diskspace.NewDisks(s.cfg.Server.MinFreeDisk)
 	if s.images, err = openServerDirs(s.cfg); err != nil {
 		return err
 	}
@@ -100,6 +103,12 @@ func (s *service) open(ctx context.Context) (err error) {
 		return err
 	}
 	if options.TempDir, err = s.tempDir(ctx); err != nil {
+		return err
+	}
+	if options.Disk, err = s.disks.At(s.cfg.StateDir); err != nil {
+		return err
+	}
+	if options.ArchiveDisk, err = s.archiveDisk(); err != nil {
 		return err
 	}
 	if s.manager, err = manager.Open(ctx, options); err != nil {
@@ -172,6 +181,10 @@ func (s *service) managerOptions() manager.Options {
 		o.MaxSnapshots = -1 // none, which is not the default
 	}
 	o.MaxTemplates, o.MaxTemplateBytes, o.MaxBuilds, o.BuildTimeout = c.MaxTemplates, c.MaxTemplateBytes, c.MaxBuilds, c.BuildTimeout
+	o.MaxSaved, o.MaxSavedBytes = c.MaxSaved, c.MaxSavedBytes
+	if o.MaxSaved == 0 {
+		o.MaxSaved = -1 // none, which is not the default
+	}
 	if o.MaxTemplates == 0 {
 		o.MaxTemplates = -1
 	}

@@ -53,6 +53,18 @@ func measureDisk(dir string) (free, size int64, err error) {
 	return int64(st.Bavail) * st.Bsize, int64(st.Blocks) * st.Bsize, nil //nolint:gosec // sizes of real disks
 }
 
+// Size returns how many bytes the file system has, 0 for a nil Disk.
+func (d *Disk) Size() (int64, error) {
+	if d == nil {
+		return 0, nil
+	}
+	_, size, err := d.measure()
+	if err != nil {
+		return 0, fmt.Errorf("measure the size of the disk: %w", err)
+	}
+	return size, nil
+}
+
 // Check reports whether there is room at all, for what needs little and cannot say how
 // much.
 //

@@ -102,7 +102,7 @@ func (m *Manager) reserve(ctx context.Context, r CreateRequest, now time.Time) (
 		}
 		return nil, other, nil
 	}
-	err = m.admitVolumes(ctx, row)
+	err = errorsOf(m.o.Disk.Check(), m.admitVolumes(ctx, row))
 	for err == nil && (r.pool == "" || r.pool == poolBuilds) && m.room.full() && m.makeRoom(ctx) {
 		// until there is room, or no more to be had
 	}

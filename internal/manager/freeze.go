@@ -89,11 +89,18 @@ func (m *Manager) checkpoint(ctx context.Context, b *box) error {
 		return err
 	}
 	defer release()
-	at := m.o.Clock.Now() // what is written from now on may be missing
-	limit := remote{what: "checkpoint sandbox " + string(b.id), limit: max(m.o.CallTimeout, m.o.MoveTimeout)}
-	if _, err := call(ctx, m.loops, limit, none(do), nil); err != nil {
+	s, err := m.reserveSaving(ctx, string(b.id), row.Lease.Owner, m.saves, m.estimateSave(ctx, i, false), false)
+	if err != nil {
 		return err
 	}
+	defer s.release()
+	at := m.o.Clock.Now() // what is written from now on may be missing
+	limit := remote{what: "checkpoint sandbox " + string(b.id), limit: max(m.o.CallTimeout, m.o.MoveTimeout)}
+	if _, err := call(s.within(ctx), m.loops, limit, none(do), nil); err != nil {
+		s.undo()
+		return err
+	}
+	s.finishCheckpoint()
 	return m.write(ctx, b, func(r *store.Row) { r.CheckpointedAt = at })
 }
 

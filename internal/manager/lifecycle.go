@@ -148,11 +148,18 @@ func (m *Manager) move(ctx context.Context, b *box, v move, reason string) error
 		return fmt.Errorf("%s sandbox %s: %w", v.verb, b.id, err)
 	}
 	defer release()
+	ctx, over, err := m.beginSaving(ctx, b, v, i)
+	if err != nil {
+		m.keepRoom(b)
+		return fmt.Errorf("%s sandbox %s: %w", v.verb, b.id, err)
+	}
+	defer over()
 	leaving := row
 	leaving.State, leaving.Reason = v.via, reason
 	b.refuse(stateError(leaving))
 	if err := m.become(ctx, b, v.via, v.setOut(reason)); err != nil {
 		m.keepRoom(b)
+		m.countSaved(b.look())
 		return err
 	}
 	if v.to == sandpit.StateStopped {
@@ -161,6 +168,26 @@ func (m *Manager) move(ctx context.Context, b *box, v move, reason string) error
 		b.evict(stateError(leaving), m.o.Drain)
 	}
 	return m.settle(ctx, b, v, m.perform(ctx, b, v, do))
+}
+
+// beginSaving reserves what a transition writes to the disk, if it does. The returned context
+// is for it, and over is called when it is over.
+func (m *Manager) beginSaving(ctx context.Context, b *box, v move, i sandpit.Instance) (saving context.Context, over func(), err error) {
+	if !isSaved(v.to, v.disk) {
+		return ctx, func() {}, nil
+	}
+	on, bytes := m.saves, int64(0)
+	switch row := b.look(); {
+	case v.to == sandpit.StateArchived:
+		on = m.archives
+	case row.State == sandpit.StateRunning || !row.Suspended:
+		bytes = m.estimateSave(ctx, i, v.disk)
+	}
+	s, err := m.reserveSaving(ctx, string(b.id), b.look().Lease.Owner, on, bytes, true)
+	if err != nil {
+		return ctx, nil, err
+	}
+	return s.within(ctx), s.release, nil
 }
 
 // perform asks the provider to do something. If that comes to an end only when
@@ -234,6 +261,9 @@ func (m *Manager) arrive(ctx context.Context, b *box, v move) error {
 		if err := m.giveAgain(ctx, b); err != nil {
 			return err
 		}
+	}
+	if isSaved(v.to, v.disk) {
+		m.finishSaving(string(b.id), before.Lease.Owner)
 	}
 	err := m.become(ctx, b, v.to, func(r *store.Row) {
 		r.Reason, r.Suspended = reason, v.disk

@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/diskspace"
 	"github.com/sandpit-dev/sandpit/internal/queue"
 	"github.com/sandpit-dev/sandpit/internal/store"
 )
@@ -41,7 +42,10 @@ type Manager struct {
 	identity string
 	boxes    *index
 	room     *ledger
-	pools    map[string]*pool // by their keys; never changed
+	space    *space
+	saves    *diskspace.Budget // where sandboxes are saved
+	archives *diskspace.Budget // where archived ones are
+	pools    map[string]*pool  // by their keys; never changed
 	slots    slots
 	wall     *wall
 	events   *journal
@@ -90,7 +94,10 @@ func Open(ctx context.Context, o Options) (*Manager, error) {
 	}
 	m := &Manager{
 		o: o, identity: o.Store.Identity(), boxes: newIndex(),
-		slots: newSlots(o), nudge: make(chan struct{}, 1), wall: newWall(o.Clock),
+		space:    newSpace(o),
+		saves:    diskspace.NewBudget(diskspace.Options{Name: "saved sandboxes", Disk: o.Disk}),
+		archives: diskspace.NewBudget(diskspace.Options{Name: "archived sandboxes", Disk: o.ArchiveDisk}),
+		slots:    newSlots(o), nudge: make(chan struct{}, 1), wall: newWall(o.Clock),
 	}
 	m.room = newLedger(o.MaxSandboxes, o.Quotas, m.mustShare)
 	if m.pools, err = newPools(o); err != nil {
@@ -139,6 +146,7 @@ func (m *Manager) load(ctx context.Context) error {
 		if takesRoom(row.State, row.Suspended) {
 			m.room.hold(row.Sandbox)
 		}
+		m.countSaved(row)
 	}
 	return nil
 }

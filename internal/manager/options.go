@@ -9,6 +9,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/clock"
+	"github.com/sandpit-dev/sandpit/internal/diskspace"
 	"github.com/sandpit-dev/sandpit/internal/queue"
 	"github.com/sandpit-dev/sandpit/internal/store"
 	"github.com/sandpit-dev/sandpit/internal/usage"
@@ -54,6 +55,17 @@ type Options struct {
 	// MaxSandboxes is how many sandboxes there may be, stopped and archived ones
 	// left aside. Default: 100.
 	MaxSandboxes int
+	// MaxSaved is how many sandboxes each owner may have that are stopped, paused on disk or
+	// archived, and MaxSavedBytes how much disk they may take together, with checkpoints and
+	// with copies that are on the disk for a fork. Below zero: none, and without a limit.
+	// Default: 1000, and 100 GiB.
+	MaxSaved      int
+	MaxSavedBytes int64
+	// Disk is where sandboxes are saved, and ArchiveDisk where archived ones are. Space there
+	// is reserved before it is used, sandboxes are not created while Disk is almost full, and
+	// an owner that has to leave room to others takes at most half of Disk. Default: nothing
+	// is known of disks.
+	Disk, ArchiveDisk *diskspace.Disk
 	// MaxVolumes is how many volumes each owner may have. Below zero: none. Default: 20.
 	MaxVolumes int
 	// MaxSnapshots is how many snapshots each owner may have, and MaxSnapshotBytes how
@@ -192,6 +204,12 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.MaxSaved == 0 {
+		o.MaxSaved = 1000
+	}
+	if o.MaxSavedBytes == 0 {
+		o.MaxSavedBytes = 100 << 30
 	}
 	if o.MaxVolumes == 0 {
 		o.MaxVolumes = 20

@@ -368,6 +368,9 @@ func (m *Manager) claim(ctx context.Context, r CreateRequest, now time.Time) (sa
 	if p == nil || len(r.Spec.Mounts) > 0 {
 		return sandpit.Sandbox{}, false, nil
 	}
+	if err := m.o.Disk.Check(); err != nil {
+		return sandpit.Sandbox{}, true, err
+	}
 	p.count(now)
 	defer p.wake()
 	b := p.popFor(r.Owner, now, m.mustShare)

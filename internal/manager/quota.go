@@ -18,6 +18,15 @@ type ledger struct {
 	claims map[sandpit.ID]claim
 	owners map[string]int
 	labels map[string]int // by "key=value"; only those with a quota
+
+	refused int64
+}
+
+// status returns how many sandboxes there are.
+func (l *ledger) status() share.Status {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return share.Status{Name: "sandboxes", Total: int64(l.max), Used: int64(len(l.claims)), Refused: l.refused}
 }
 
 // claim is what one sandbox counts for.
@@ -36,7 +45,7 @@ func newLedger(limit int, q Quotas, mustShare func(owner string) bool) *ledger {
 // take makes room for a sandbox, or fails with Exhausted. One that has room keeps
 // it.
 func (l *ledger) take(s sandpit.Sandbox) error {
-	return l.within(s.Lease.Owner, func(limit int) error {
+	return l.countRefusal(l.within(s.Lease.Owner, func(limit int) error {
 		if _, has := l.claims[s.ID]; has {
 			return nil
 		}
@@ -46,7 +55,7 @@ func (l *ledger) take(s sandpit.Sandbox) error {
 		}
 		l.add(s.ID, c)
 		return nil
-	})
+	}))
 }
 
 // within does something, with the lock, for an owner who may have so many sandboxes: by its
@@ -69,6 +78,16 @@ func (l *ledger) within(owner string, do func(limit int) error) error {
 	err := locked(int(share.Half(int64(l.max))))
 	if err != nil && !l.mustShare(owner) {
 		err = locked(l.max)
+	}
+	return err
+}
+
+// countRefusal counts an error of take or change.
+func (l *ledger) countRefusal(err error) error {
+	if err != nil {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.refused++
 	}
 	return err
 }
@@ -102,7 +121,7 @@ func (l *ledger) hold(s sandpit.Sandbox) {
 
 // change counts a sandbox that has room for other labels, or fails with Exhausted.
 func (l *ledger) change(s sandpit.Sandbox) error {
-	return l.within(s.Lease.Owner, func(limit int) error {
+	return l.countRefusal(l.within(s.Lease.Owner, func(limit int) error {
 		old, has := l.claims[s.ID]
 		if !has {
 			return nil
@@ -118,7 +137,7 @@ func (l *ledger) change(s sandpit.Sandbox) error {
 		}
 		l.add(s.ID, c)
 		return nil
-	})
+	}))
 }
 
 // revert takes a change back.

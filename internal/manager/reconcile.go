@@ -85,9 +85,9 @@ func (m *Manager) compare(ctx context.Context, name string, first bool) error {
 	if err != nil {
 		return err
 	}
-	listed, saved := make(map[sandpit.ID]bool, len(list)), make(map[sandpit.ID]bool, len(list))
+	listed := make(map[sandpit.ID]sandpit.Placement, len(list))
 	for _, placement := range list {
-		listed[placement.ID], saved[placement.ID] = true, !placement.CheckpointedAt.IsZero()
+		listed[placement.ID] = placement
 	}
 	each(m.o.Parallel, before, func(k known) {
 		if ctx.Err() != nil {
@@ -97,8 +97,12 @@ func (m *Manager) compare(ctx context.Context, name string, first bool) error {
 			if b.look().Version != k.version {
 				return errNothing
 			}
-			err := m.match(ctx, b, listed[b.id], first)
-			if errors.Is(err, errNothing) && listed[b.id] && !saved[b.id] {
+			placement, isListed := listed[b.id]
+			if isListed {
+				m.noteSaved(b, placement)
+			}
+			err := m.match(ctx, b, isListed, first)
+			if errors.Is(err, errNothing) && isListed && placement.CheckpointedAt.IsZero() {
 				return m.forgetCheckpoint(ctx, b)
 			}
 			return err

@@ -63,6 +63,11 @@ func (m *Manager) rollBackRunning(ctx context.Context, b *box, n store.Snapshot)
 		return err
 	}
 	defer release()
+	room, err := m.saves.Reserve(b.look().Lease.Owner, m.estimateSave(ctx, i, true)) // it is suspended for a moment
+	if err != nil {
+		return err
+	}
+	defer room.Release()
 	why := sandpit.Errorf(sandpit.Unavailable, "sandbox %s is being rolled back to snapshot %s", b.id, n.ID)
 	b.refuse(why)
 	m.ending(b, why)

@@ -61,7 +61,7 @@ const (
 // Shares returns how the slots are used, for figures.
 func (m *Manager) Shares() []share.Status {
 	s := m.slots
-	var list []share.Status
+	list := []share.Status{m.room.status(), m.space.status()}
 	for _, p := range []*share.Pool{s.starts, s.saves, s.actions, s.forks, s.builds, s.diffs} {
 		list = append(list, p.Status())
 	}

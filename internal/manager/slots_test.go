@@ -213,8 +213,8 @@ func TestDeletionEndsTheWaitForASlot(t *testing.T) {
 		synctest.Wait()
 		go func() { errs <- r.Start(t.Context(), second) }()
 		synctest.Wait()
-		if shares := r.Shares(); shares[0].Used != 1 || shares[0].Waiting != 1 {
-			t.Errorf("starts: %+v, want one that is used and one that waits", shares[0])
+		if starts := r.Shares()[2]; starts.Name != "sandbox starts" || starts.Used != 1 || starts.Waiting != 1 {
+			t.Errorf("%+v, want one that is used and one that waits", starts)
 		}
 		s.set(0, nil)
 		begin := time.Now()
@@ -286,14 +286,13 @@ func TestBuildsAreShared(t *testing.T) {
 		t.Errorf("%d of ann's are built, want 2", n)
 	}
 	for _, id := range anns {
-		log, err := r.BuildLog(t.Context(), "ann", id, 0, 1)
-		if err != nil {
-			t.Fatal(err)
+		if status("ann", id) != sandpit.BuildWaiting {
+			continue
 		}
-		waits := len(log) > 0 && log[0].Text == "wait until other builds have finished"
-		if waiting := status("ann", id) == sandpit.BuildWaiting; waiting != waits {
-			t.Errorf("the build waits: %t; its log: %+v", waiting, log)
-		}
+		eventually(t, "the build says that it waits", func() bool {
+			log, err := r.BuildLog(t.Context(), "ann", id, 0, 1)
+			return err == nil && len(log) == 1 && log[0].Text == "wait until other builds have finished"
+		})
 	}
 	close(s.hold)
 	for _, id := range anns {
@@ -303,6 +302,12 @@ func TestBuildsAreShared(t *testing.T) {
 	}
 }
 
+// What each owner may save in TestSharesHold.
+const (
+	maxSaved      = 3
+	maxSavedBytes = 100
+)
+
 // TestSharesHold has several owners do anything at random.
 func TestSharesHold(t *testing.T) {
 	t.Parallel()
@@ -310,20 +315,23 @@ func TestSharesHold(t *testing.T) {
 		parallel := rapid.IntRange(1, 6).Draw(rt, "parallel")
 		type task struct {
 			owner, what int
+			files       int64
 			slow        time.Duration
 		}
 		tasks := rapid.SliceOfN(rapid.Custom(func(rt *rapid.T) task {
 			return task{
-				rapid.IntRange(0, 3).Draw(rt, "owner"), rapid.IntRange(0, 7).Draw(rt, "what"),
+				rapid.IntRange(0, 3).Draw(rt, "owner"), rapid.IntRange(0, 8).Draw(rt, "what"), rapid.Int64Range(1, 60).Draw(rt, "files"),
 				time.Duration(rapid.IntRange(0, 2000).Draw(rt, "slow")) * time.Millisecond,
 			}
 		}), 1, 40).Draw(rt, "tasks")
 		synctest.Test(t, func(t *testing.T) {
-			r, s := onStage(t, manager.Options{Parallel: parallel, MaxSandboxes: 30, Quotas: manager.Quotas{Owner: 12}})
+			r, s := onStage(t, manager.Options{
+				Parallel: parallel, MaxSandboxes: 30, Quotas: manager.Quotas{Owner: 12}, MaxSaved: maxSaved, MaxSavedBytes: maxSavedBytes,
+			})
 			var group sync.WaitGroup
 			for _, task := range tasks {
 				s.set(task.slow, nil)
-				group.Go(func() { r.doAnything(t, fmt.Sprint("owner", task.owner), task.what) })
+				group.Go(func() { r.doAnything(t, s, fmt.Sprint("owner", task.owner), task.what, task.files) })
 				time.Sleep(100 * time.Millisecond)
 			}
 			group.Wait()
@@ -338,7 +346,16 @@ func TestSharesHold(t *testing.T) {
 					}
 				}
 			}
+			for i := range 4 {
+				owner := fmt.Sprint("owner", i)
+				if count, bytes := s.meter.most("saved "+owner), s.meter.most("bytes "+owner); count > maxSaved || bytes > maxSavedBytes {
+					rt.Errorf("%s has saved %d sandboxes with %d bytes, want at most %d with %d", owner, count, bytes, maxSaved, maxSavedBytes)
+				}
+			}
 			for _, share := range r.Shares() {
+				if share.Name == "sandboxes" || share.Name == "bytes of saved sandboxes" {
+					continue // they are there still
+				}
 				if share.Used != 0 || share.Waiting != 0 {
 					rt.Errorf("at the end: %+v", share)
 				}
@@ -348,16 +365,20 @@ func TestSharesHold(t *testing.T) {
 }
 
 // doAnything does one thing to the first sandbox of an owner that it may be done to.
-func (r *rig) doAnything(t *testing.T, owner string, what int) {
+func (r *rig) doAnything(t *testing.T, s *stage, owner string, what int, files int64) {
 	ctx := t.Context()
 	if what < 2 {
-		if _, err := r.Create(ctx, requestOf(owner)); err != nil && sandpit.CodeOf(err) != sandpit.Canceled {
+		made, err := r.Create(ctx, requestOf(owner))
+		switch {
+		case err == nil:
+			s.fill(made.ID, files)
+		case sandpit.CodeOf(err) != sandpit.Canceled:
 			wantCode(t, err, sandpit.Exhausted)
 		}
 		return
 	}
 	verb := []func(context.Context, sandpit.ID) error{
-		r.Stop, r.Start, r.Suspend, r.Resume, r.Archive, r.Delete,
+		r.Stop, r.Start, r.Suspend, r.Resume, r.Archive, r.Checkpoint, r.Delete,
 	}[what-2]
 	for _, b := range r.List(manager.Filter{Owner: owner}) {
 		if verb(ctx, b.ID) == nil {

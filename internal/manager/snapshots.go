@@ -142,7 +142,12 @@ func (m *Manager) save(ctx context.Context, b *box, n store.Snapshot) (store.Sna
 	defer release()
 	n.Owner, n.Sandbox, n.Provider, n.Spec = row.Lease.Owner, b.id, row.Provider, row.Spec.Clone()
 	n.Spec.Env, n.Spec.Ports, n.Spec.Secrets = nil, nil, nil
-	return m.makeSnapshot(ctx, keeper, n, func(ctx context.Context, n store.Snapshot) (store.Snapshot, error) {
+	n.Size = m.estimateSave(ctx, i, len(row.Spec.Secrets) == 0)
+	ctx, over, err := m.beginSnapshot(ctx, n)
+	if err != nil {
+		return n, err
+	}
+	made, err := m.makeSnapshot(ctx, keeper, n, func(ctx context.Context, n store.Snapshot) (store.Snapshot, error) {
 		take := func(ctx context.Context) (sandpit.Snapshot, error) { return saver.Snapshot(ctx, n.ID) }
 		made, err := call(ctx, m.loops, remote{what: "snapshot sandbox " + string(b.id), limit: m.o.CreateTimeout}, take,
 			func(_ sandpit.Snapshot, err error) {
@@ -153,6 +158,8 @@ func (m *Manager) save(ctx context.Context, b *box, n store.Snapshot) (store.Sna
 		n.Size, n.Memory = made.Size, made.Memory
 		return n, err
 	})
+	over(err)
+	return made, err
 }
 
 // makeSnapshot writes down that a snapshot is made, and then makes it.
@@ -161,7 +168,7 @@ func (m *Manager) makeSnapshot(
 ) (store.Snapshot, error) {
 	n.State, n.CreatedAt = store.SnapshotCreating, m.o.Clock.Now()
 	m.snapshots.begin(n.ID) // nobody else knows it
-	n, err := m.o.Store.InsertSnapshot(ctx, n, m.snapshotLimits())
+	n, err := m.insertSnapshot(ctx, n)
 	if err != nil {
 		return n, err
 	}
@@ -176,6 +183,41 @@ func (m *Manager) makeSnapshot(
 		return n, errors.Join(err, m.dropSnapshot(ctx, keeper, n.ID))
 	}
 	return made, nil
+}
+
+// beginSnapshot reserves the disk for a snapshot of about n.Size bytes. The returned context
+// is for its making, and over is called with how that ended. One that is brief counts as
+// what its owner has saved, until dropSnapshot.
+func (m *Manager) beginSnapshot(ctx context.Context, n store.Snapshot) (saving context.Context, over func(error), err error) {
+	if n.Brief {
+		s, err := m.reserveSaving(ctx, string(n.ID), n.Owner, m.saves, n.Size, false)
+		if err != nil {
+			return ctx, nil, err
+		}
+		return s.within(ctx), s.end, nil
+	}
+	room, err := m.saves.Reserve(n.Owner, n.Size)
+	if err != nil {
+		return ctx, nil, err
+	}
+	admit := func(bytes int64) error {
+		m.space.deciding.Lock()
+		defer m.space.deciding.Unlock()
+		return m.checkDiskShare(ctx, n.Owner, bytes-n.Size) // the row counts for so many already
+	}
+	return sandpit.WithAdmit(ctx, admit), func(error) { room.Release() }, nil
+}
+
+// insertSnapshot adds the row of a snapshot that will have about n.Size bytes.
+func (m *Manager) insertSnapshot(ctx context.Context, n store.Snapshot) (store.Snapshot, error) {
+	m.space.deciding.Lock()
+	defer m.space.deciding.Unlock()
+	if !n.Brief {
+		if err := m.checkDiskShare(ctx, n.Owner, n.Size); err != nil {
+			return n, err
+		}
+	}
+	return m.o.Store.InsertSnapshot(ctx, n, m.snapshotLimits())
 }
 
 func (m *Manager) snapshotLimits() store.SnapshotLimits {
@@ -204,6 +246,7 @@ func (m *Manager) dropSnapshot(ctx context.Context, keeper sandpit.SnapshotKeepe
 	if _, err := call(ctx, m.loops, m.remote("remove snapshot "+string(id)), none(remove), nil); err != nil {
 		return err
 	}
+	m.space.drop(string(id))
 	err := m.o.Store.DeleteSnapshot(ctx, id)
 	if errors.Is(err, sandpit.NotFound) {
 		return nil

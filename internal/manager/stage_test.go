@@ -53,6 +53,16 @@ func (m *meter) enter(kind string, spec sandpit.Spec) (leave func()) {
 	}
 }
 
+// note remembers the highest of a number.
+func (m *meter) note(key string, n int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.current == nil {
+		m.current, m.highest = make(map[string]int), make(map[string]int)
+	}
+	m.highest[key] = max(m.highest[key], n)
+}
+
 // now returns how much is being done, and most the highest there was.
 func (m *meter) now(key string) int  { m.mu.Lock(); defer m.mu.Unlock(); return m.current[key] }
 func (m *meter) most(key string) int { m.mu.Lock(); defer m.mu.Unlock(); return m.highest[key] }
@@ -72,6 +82,9 @@ type prop struct {
 	disk      bool          // it is paused there
 	saved     int           // checkpoints
 	processes int
+	files     int64         // bytes that it takes to save it
+	written   int64         // bytes that are saved
+	kept      int64         // bytes of its checkpoint
 	deaf      chan struct{} // the guest answers when it is closed
 }
 
@@ -151,8 +164,9 @@ func (s *stage) List(context.Context) ([]sandpit.Placement, error) {
 		p := s.boxes[id]
 		one := sandpit.Placement{ID: id, Handle: p.Handle(), Spec: p.spec.Clone(), CreatedAt: p.at}
 		if p.saved > 0 {
-			one.CheckpointedAt = time.Now()
+			one.CheckpointedAt, one.CheckpointBytes = time.Now(), p.kept
 		}
+		one.SavedBytes = p.written
 		list = append(list, one)
 	}
 	return list, nil
@@ -230,8 +244,48 @@ func (p *prop) change(ctx context.Context, from, to sandpit.State) error {
 	if p.state != from {
 		return sandpit.Errorf(sandpit.Conflict, "it is %s", p.state)
 	}
-	p.state, p.disk = to, false
+	written := int64(0)
+	if to == sandpit.StateStopped || to == sandpit.StateArchived {
+		if err := sandpit.AdmitOf(ctx)(p.files); err != nil {
+			return err
+		}
+		written = p.files
+	}
+	p.state, p.disk, p.written = to, false, written
+	p.stage.noteSaved(p.spec.Labels["owner"])
 	return nil
+}
+
+// EstimateSave says half of what it will be: the sandbox lies.
+func (p *prop) EstimateSave(context.Context, bool) (int64, error) {
+	p.stage.mu.Lock()
+	defer p.stage.mu.Unlock()
+	return p.files / 2, nil
+}
+
+// noteSaved remembers how much the owner of a sandbox has saved. The lock is held.
+func (s *stage) noteSaved(owner string) {
+	var count, bytes int64
+	for _, p := range s.boxes {
+		if p.spec.Labels["owner"] != owner {
+			continue
+		}
+		if p.written > 0 {
+			count++
+		}
+		bytes += p.written + p.kept
+	}
+	s.meter.note("saved "+owner, int(count))
+	s.meter.note("bytes "+owner, int(bytes))
+}
+
+// fill has a sandbox take so many bytes when it is saved.
+func (s *stage) fill(id sandpit.ID, bytes int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p := s.boxes[id]; p != nil { // else it was deleted meanwhile
+		p.files = bytes
+	}
 }
 
 func (p *prop) Stop(ctx context.Context) error {
@@ -258,7 +312,11 @@ func (p *prop) Suspend(ctx context.Context) error {
 	if p.state != sandpit.StateRunning && p.state != sandpit.StatePaused || p.disk {
 		return sandpit.Errorf(sandpit.Conflict, "it is %s, on disk: %t", p.state, p.disk)
 	}
-	p.state, p.disk = sandpit.StatePaused, true
+	if err := sandpit.AdmitOf(ctx)(p.files); err != nil {
+		return err
+	}
+	p.state, p.disk, p.written = sandpit.StatePaused, true, p.files
+	p.stage.noteSaved(p.spec.Labels["owner"])
 	return nil
 }
 
@@ -269,7 +327,12 @@ func (p *prop) Checkpoint(ctx context.Context) error {
 	}
 	p.stage.mu.Lock()
 	defer p.stage.mu.Unlock()
+	if err := sandpit.AdmitOf(ctx)(p.files); err != nil {
+		return err
+	}
 	p.saved++
+	p.kept = p.files
+	p.stage.noteSaved(p.spec.Labels["owner"])
 	return nil
 }
 

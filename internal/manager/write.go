@@ -26,6 +26,7 @@ func (m *Manager) become(ctx context.Context, b *box, next sandpit.State, edit f
 	if !takesRoom(next, b.look().Suspended) {
 		m.room.give(b.id)
 	}
+	m.countSaved(b.look())
 	if next == sandpit.StateDeleting || next == sandpit.StateDeleted {
 		m.o.Publisher.Withdraw(b.id)
 	}
@@ -90,5 +91,6 @@ func (m *Manager) forget(ctx context.Context, b *box) error {
 	}
 	m.boxes.drop(b)
 	m.room.give(b.id)
+	m.space.drop(string(b.id))
 	return nil
 }

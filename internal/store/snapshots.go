@@ -147,6 +147,24 @@ func (s *Store) SetSnapshotUse(ctx context.Context, id sandpit.SnapshotID, memor
 	})
 }
 
+// KeptBytes returns how many bytes the snapshots of an owner take that last, and the builds
+// of its templates.
+func (s *Store) KeptBytes(ctx context.Context, owner string) (int64, error) {
+	var bytes int64
+	var bad error
+	err := s.read(ctx, func(r *reader) error {
+		return scan(ctx, r, `SELECT (SELECT ifnull(sum(size), 0) FROM snapshots WHERE owner = ?1 AND NOT brief AND build = '')
+			+ (SELECT ifnull(sum(size), 0) FROM template_builds WHERE owner = ?1)`, []any{owner}, func(c *cells) bool {
+			bytes, bad = c.int(), c.err
+			return false
+		})
+	})
+	if err = cmp.Or(err, bad); err != nil {
+		return 0, s.fail(err, "count what an owner keeps")
+	}
+	return bytes, nil
+}
+
 // DeleteSnapshot forgets a snapshot. NotFound: it is gone.
 func (s *Store) DeleteSnapshot(ctx context.Context, id sandpit.SnapshotID) error {
 	return s.changeSnapshot(ctx, id, func(tx *writer) (int64, error) {

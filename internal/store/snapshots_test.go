@@ -184,3 +184,36 @@ func TestSnapshotLimits(t *testing.T) {
 	}
 	want(t, insert(snapshot("ann", "c"), store.SnapshotLimits{Count: 9, Bytes: 100}), sandpit.Exhausted, "100 bytes")
 }
+
+// TestKeptBytes adds up the snapshots of an owner and the builds of its templates, and
+// nobody else's, nor what is there for an operation only.
+func TestKeptBytes(t *testing.T) {
+	t.Parallel()
+	s := open(t, t.TempDir())
+	ctx := t.Context()
+	for _, n := range []struct {
+		owner string
+		size  int64
+		brief bool
+	}{{"ann", 5, false}, {"ann", 7, false}, {"ann", 1000, true}, {"bob", 2000, false}} {
+		row := snapshot(n.owner, "")
+		row.Size, row.Brief = n.size, n.brief
+		if _, err := s.InsertSnapshot(ctx, row, plenty); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ann, err := s.EnsureTemplate(ctx, template("ann", "tools"), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := buildOf(ann)
+	b.Size = 30
+	if err := s.InsertBuild(ctx, b, store.TemplateLimits{Pending: 1}); err != nil {
+		t.Fatal(err)
+	}
+	for owner, want := range map[string]int64{"ann": 42, "bob": 2000, "cid": 0} {
+		if got, err := s.KeptBytes(ctx, owner); err != nil || got != want {
+			t.Errorf("%s keeps %d bytes, %v; want %d", owner, got, err, want)
+		}
+	}
+}

@@ -273,6 +273,9 @@ func (b *box) stop(ctx context.Context) error {
 		return err
 	}
 	defer b.yield()
+	if err := b.admit(ctx); err != nil {
+		return err
+	}
 	b.powerOff(Stopped)
 	return nil
 }
@@ -315,6 +318,9 @@ func (b *box) move(ctx context.Context, from, to State) error {
 		return err
 	}
 	defer b.yield()
+	if err := b.admit(ctx); err != nil {
+		return err
+	}
 	b.set(to)
 	return nil
 }

@@ -35,11 +35,32 @@ func (i *Instance) Revive(ctx context.Context) (sandpit.Instance, error) {
 	return newInstance(next), nil
 }
 
+// EstimateSave implements sandpit.SaveEstimator. There is no memory to be saved.
+func (i *Instance) EstimateSave(context.Context, bool) (int64, error) {
+	return diskUsage(i.box.dir), nil
+}
+
+// admit asks whether what is saved of the sandbox may stay.
+func (b *box) admit(ctx context.Context) error { return sandpit.AdmitOf(ctx)(diskUsage(b.dir)) }
+
+// savedBytes is how much a sandbox takes that does not run.
+func (b *box) savedBytes() int64 {
+	switch b.now() {
+	case Suspended, Stopped, Archived:
+		return diskUsage(b.dir)
+	default:
+		return 0
+	}
+}
+
 func (b *box) suspend(ctx context.Context) error {
 	if err := b.in(ctx, Running, Paused); err != nil {
 		return err
 	}
 	defer b.yield()
+	if err := b.admit(ctx); err != nil {
+		return err
+	}
 	b.set(Suspended)
 	signalAll(b.dir, syscall.SIGSTOP)
 	return nil
@@ -70,6 +91,9 @@ func (b *box) checkpoint(ctx context.Context) error {
 	signalAll(b.dir, syscall.SIGSTOP)
 	err := copyTree(ctx, b.dir, half)
 	signalAll(b.dir, syscall.SIGCONT)
+	if err == nil {
+		err = sandpit.AdmitOf(ctx)(diskUsage(half))
+	}
 	if err == nil {
 		err = removeAll(b.saved())
 	}

@@ -32,6 +32,7 @@ var (
 	_ sandpit.Stopper        = (*Instance)(nil)
 	_ sandpit.Pauser         = (*Instance)(nil)
 	_ sandpit.Suspender      = (*Instance)(nil)
+	_ sandpit.SaveEstimator  = (*Instance)(nil)
 	_ sandpit.Checkpointer   = (*Instance)(nil)
 	_ sandpit.Reviver        = (*Instance)(nil)
 	_ sandpit.Archiver       = (*Instance)(nil)

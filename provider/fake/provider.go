@@ -93,6 +93,7 @@ func (p *Provider) List(ctx context.Context) ([]sandpit.Placement, error) {
 			spec.Env = nil // may hold secrets
 			list = append(list, sandpit.Placement{
 				ID: b.id, Handle: handleOf(b.id), Spec: spec, CreatedAt: b.createdAt, CheckpointedAt: b.savedAt(),
+				SavedBytes: b.savedBytes(), CheckpointBytes: diskUsage(b.saved()),
 			})
 		}
 		return ctx.Err()

@@ -187,6 +187,9 @@ func (i *Instance) archive(ctx context.Context) error {
 	r.Kept = found
 	err = p.upload(ctx, &r, files)
 	if err == nil {
+		err = sandpit.AdmitOf(ctx)(r.Size)
+	}
+	if err == nil {
 		err = p.keep.explain(p.archived.write(i.id, r))
 	}
 	if err != nil {
@@ -292,6 +295,9 @@ func (i *Instance) restore(ctx context.Context) error {
 	}
 	found, err := p.archived.read(i.id)
 	if err != nil {
+		return err
+	}
+	if err := sandpit.AdmitOf(ctx)(found.Kept.bytes()); err != nil {
 		return err
 	}
 	half, err := os.MkdirTemp(p.keep.dir, string(i.id)+"-*"+halfSuffix)

@@ -1,6 +1,7 @@
 package gvisor
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -68,9 +69,12 @@ func (d *deposit) in(names []string) []*os.File {
 // commit puts everything onto the disk and gives it its name.
 //
 // AlreadyExists: that is in use.
-func (d *deposit) commit(m manifest, root, guest *os.File) (manifest, error) {
+func (d *deposit) commit(ctx context.Context, m manifest, root, guest *os.File) (manifest, error) {
 	m, err := d.write(m, root, guest)
 	if err == nil {
+		if err := sandpit.AdmitOf(ctx)(ownBytes(d.dir)); err != nil {
+			return m, err
+		}
 		err = d.publish()
 	}
 	if err != nil {

@@ -124,7 +124,7 @@ func (p *Provider) ImportSnapshot(ctx context.Context, id sandpit.SnapshotID, fr
 	return p.describe(id, m), nil
 }
 
-func (p *Provider) importSnapshot(_ context.Context, id sandpit.SnapshotID, r *tar.Reader) (manifest, error) {
+func (p *Provider) importSnapshot(ctx context.Context, id sandpit.SnapshotID, r *tar.Reader) (manifest, error) {
 	if p.snapshots.dir == "" {
 		return manifest{}, sandpit.Errorf(sandpit.Unsupported, "there is no directory for snapshots")
 	}
@@ -161,7 +161,7 @@ func (p *Provider) importSnapshot(_ context.Context, id sandpit.SnapshotID, r *t
 			return m, sandpit.Errorf(sandpit.Invalid, "%s is damaged", name)
 		}
 	}
-	return half.commit(m, nil, nil)
+	return half.commit(ctx, m, nil, nil)
 }
 
 // receive adds a file that comes next, and returns its sum.

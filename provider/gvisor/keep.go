@@ -3,6 +3,7 @@ package gvisor
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -214,15 +215,16 @@ func (k keeper) forget(id sandpit.ID) (half string, err error) {
 	if !k.has(id) {
 		return "", nil
 	}
-	half, err = os.MkdirTemp(k.dir, string(id)+"-*"+halfSuffix)
-	if err == nil {
-		err = unix.Rename(k.path(id), half) // which replaces an empty directory, as os.Rename would not
-	}
-	if err != nil {
+	half = halfName(k.path(id))
+	if err := os.Rename(k.path(id), half); err != nil {
 		return "", fmt.Errorf("remove what is kept of sandbox %s: %w", id, err)
 	}
 	return half, nil
 }
+
+// halfName returns a name that nothing has for a directory that is to be removed. No
+// directory is made of that name first, which a full disk would not allow.
+func halfName(path string) string { return path + "-" + strings.ToLower(rand.Text()) + halfSuffix }
 
 // remove removes all of a stopped sandbox. Who calls it has the lock.
 func (k keeper) remove(id sandpit.ID) error {

@@ -1,6 +1,7 @@
 package gvisor
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -65,9 +66,12 @@ func newKeptFile(path string, direct int) (*os.File, error) {
 
 // commit puts everything onto the disk and gives it its name. From then on the
 // sandbox is stopped.
-func (n *keeping) commit(rec record, root *os.File) error {
+func (n *keeping) commit(ctx context.Context, rec record, root *os.File) error {
 	if err := n.write(rec, root); err != nil {
 		return n.keeper.explain(fmt.Errorf("keep the files: %w", err))
+	}
+	if err := sandpit.AdmitOf(ctx)(ownBytes(n.dir)); err != nil {
+		return err
 	}
 	replaced, err := n.keeper.name(n.dir, n.id)
 	if err != nil {

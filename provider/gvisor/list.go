@@ -33,6 +33,7 @@ func (p *Provider) List(context.Context) ([]sandpit.Placement, error) {
 			r.Spec.Env = nil // nobody's business
 			list = append(list, sandpit.Placement{
 				ID: r.ID, Handle: handle{Engine: engine, ID: r.ID}.encode(), Spec: r.Spec, CreatedAt: r.CreatedAt, CheckpointedAt: p.checkpointedAt(r.ID),
+				SavedBytes: p.savedBytes(r.ID), CheckpointBytes: p.checkpointBytes(r.ID),
 			})
 		}
 	}

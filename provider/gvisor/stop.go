@@ -52,7 +52,7 @@ func (i *Instance) stop(ctx context.Context) error {
 		return errors.Join(sandpit.Errorf(sandpit.Conflict, "it is stopped already"), i.endLeftover(ctx))
 	}
 	if i.provider.suspended.has(string(i.id)) {
-		return i.stopSuspended()
+		return i.stopSuspended(ctx)
 	}
 	dir, err := i.provider.locate(ctx, i.id)
 	if err != nil {
@@ -100,7 +100,7 @@ func (i *Instance) commit(ctx context.Context, dir string, half *keeping) error 
 		return err
 	}
 	defer root.Close()
-	return half.commit(rec, root)
+	return half.commit(ctx, rec, root)
 }
 
 // wholeRecord returns what is written of a sandbox with what only its engine knows.

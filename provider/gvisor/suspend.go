@@ -127,7 +127,7 @@ func (i *Instance) deposit(ctx context.Context, dir string, half *deposit, secre
 		return m, err
 	}
 	defer guestFile.Close()
-	return half.commit(m, root, guestFile)
+	return half.commit(ctx, m, root, guestFile)
 }
 
 // logPatience is how long a gateway has to tell its log. It is more than the time in which

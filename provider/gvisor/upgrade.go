@@ -144,7 +144,7 @@ func (p *Provider) memoryLost(m manifest) (lost, err error) {
 
 // stopSuspended has a sandbox that is paused on disk be stopped, if its memory can be
 // loaded no more: its programs are lost then. Conflict: it can be.
-func (i *Instance) stopSuspended() error {
+func (i *Instance) stopSuspended(ctx context.Context) error {
 	p := i.provider
 	m, err := p.suspended.read(string(i.id))
 	if err != nil {
@@ -174,7 +174,7 @@ func (i *Instance) stopSuspended() error {
 		}
 	}
 	half.layer, files.layer = files.layer, nil
-	if err := half.commit(m.Record, files.root); err != nil {
+	if err := half.commit(ctx, m.Record, files.root); err != nil {
 		return err
 	}
 	// From here on it is stopped; what is left of its memory is removed now, or when it is

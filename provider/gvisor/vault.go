@@ -202,14 +202,13 @@ func (v vault) forget(name string) (half string, err error) {
 	if !v.has(name) {
 		return "", nil
 	}
-	if half, err = os.MkdirTemp(v.dir, name+"-*"+halfSuffix); err == nil {
-		err = unix.Rename(v.path(name), half) // which replaces an empty directory, as os.Rename would not
-	}
+	half = halfName(v.path(name))
+	err = os.Rename(v.path(name), half)
 	if errors.Is(err, unix.ENOENT) { // somebody else was quicker
-		return "", os.Remove(half)
+		return "", nil
 	}
 	if err != nil {
-		return "", fmt.Errorf("remove %s %s: %w", v.what, name, errors.Join(err, os.Remove(half)))
+		return "", fmt.Errorf("remove %s %s: %w", v.what, name, err)
 	}
 	return half, nil
 }

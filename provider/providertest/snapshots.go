@@ -8,6 +8,7 @@ import (
 	"io"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -30,6 +31,7 @@ func snapshotChecks() []check {
 		{"suspended ones are found again", resumeAfterCrash},
 		{"suspend refused", suspendRefused},
 		{"destroy while suspended", destroyWhileSuspended},
+		{"bytes that are saved", savedBytes},
 	}
 }
 
@@ -416,4 +418,59 @@ func destroyWhileSuspended(c *trial) {
 	if _, ok := c.placement(c.provider, box.ID()); ok {
 		c.Error("it is listed after destroy")
 	}
+}
+
+// savedBytes has every way to save a sandbox be refused for its size, and then done.
+func savedBytes(c *trial) {
+	box := c.newBox()
+	estimator := ability[sandpit.SaveEstimator](c, box, "SaveEstimator")
+	stopper := ability[sandpit.Stopper](c, box, "Stopper")
+	suspender := ability[sandpit.Suspender](c, box, "Suspender")
+	checkpointer := ability[sandpit.Checkpointer](c, box, "Checkpointer")
+	const size = 3 << 20
+	c.shellIn(box, "head -c 3145728 /dev/urandom > kept")
+	for _, memory := range []bool{false, true} {
+		if bytes, err := estimator.EstimateSave(c.ctx(), memory); err != nil || bytes < size {
+			c.Errorf("estimate with memory %t: %d bytes, %v; want at least %d", memory, bytes, err, size)
+		}
+	}
+	refused := sandpit.WithAdmit(c.ctx(), func(bytes int64) error {
+		return sandpit.Errorf(sandpit.Exhausted, "%d bytes are too many", bytes)
+	})
+	var asked int64
+	admitted := sandpit.WithAdmit(c.ctx(), func(bytes int64) error {
+		asked = bytes
+		return nil
+	})
+	for _, op := range []struct {
+		name string
+		save func(context.Context) error
+		undo func(context.Context) error
+	}{
+		{"checkpoint", checkpointer.Checkpoint, nil},
+		{"suspend", suspender.Suspend, ability[sandpit.Pauser](c, box, "Pauser").Resume},
+		{"stop", stopper.Stop, stopper.Start},
+	} {
+		c.wantCode(op.save(refused), op.name+" what is too large", sandpit.Exhausted)
+		equal(c, "a file after "+op.name, strings.TrimSpace(c.shellIn(box, "wc -c < kept")), strconv.Itoa(size))
+		placed, _ := c.placement(c.provider, box.ID())
+		if placed.SavedBytes != 0 {
+			c.Errorf("%s was refused, and %d bytes are listed as saved", op.name, placed.SavedBytes)
+		}
+		asked = 0
+		c.must(op.save(admitted), op.name)
+		placed, _ = c.placement(c.provider, box.ID())
+		listed := placed.SavedBytes
+		if op.undo == nil {
+			listed = placed.CheckpointBytes
+		}
+		if asked < size || listed < size {
+			c.Errorf("%s: %d bytes were asked for and %d are listed, want at least %d", op.name, asked, listed, size)
+		}
+		if op.undo != nil {
+			c.must(op.undo(c.ctx()), "undo "+op.name)
+		}
+	}
+	placed, _ := c.placement(c.provider, box.ID())
+	equal(c, "bytes of a running sandbox", placed.SavedBytes, 0)
 }
