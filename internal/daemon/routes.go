@@ -34,6 +34,7 @@ func (s *service) nativeOptions() native.Options {
 		Images: cache{s.images, s.providers}, Providers: s.listProviders, PrePulls: s.prePuller.status,
 		Checks: []native.Check{
 			{Name: "engine", Do: s.checkEngine}, {Name: "store", Do: s.checkStore}, {Name: "queue", Do: s.checkQueue},
+			{Name: "disk", Do: s.checkDisks},
 		},
 		Version: wire.Version{
 			Sandpit: v.Sandpit, GVisor: v.GVisor, Guest: v.Guest, Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH,

@@ -206,7 +206,7 @@ func TestServe(t *testing.T) {
 		t.Errorf("out: %q, want %q", r.out, want)
 	}
 	r.ask("GET", "/healthz", "", http.StatusOK)
-	if got := r.ask("GET", "/readyz", "", http.StatusOK); !strings.Contains(got, `"engine"`) || !strings.Contains(got, `"store"`) || !strings.Contains(got, `"queue"`) {
+	if got := r.ask("GET", "/readyz", "", http.StatusOK); !strings.Contains(got, `"engine"`) || !strings.Contains(got, `"store"`) || !strings.Contains(got, `"queue"`) || !strings.Contains(got, `"disk"`) {
 		t.Errorf("ready: %s", got)
 	}
 	if got := r.ask("GET", "/v1/providers", "", http.StatusOK); !strings.Contains(got, `"reason":"nobody answers"`) || !strings.Contains(got, `"hint":"start it"`) {

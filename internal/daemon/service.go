@@ -45,6 +45,7 @@ type service struct {
 	store     *store.Store
 	queue     queue.Queue
 	disks     *diskspace.Disks
+	probe     diskProbe
 	images    *image.Store
 	metrics   *telemetry.Metrics // nil: nothing is counted
 	tracer    *telemetry.Tracer
@@ -330,6 +331,7 @@ func (s *service) close(ctx context.Context) error {
 	if s.store != nil {
 		closeAs("the store", s.store.Close)
 	}
+	closeAs("the disks", func() error { return s.probe.wait(ctx) })
 	if s.tracer != nil {
 		closeAs("the tracer", func() error { return s.tracer.Close(ctx) })
 	}

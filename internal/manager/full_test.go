@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -71,16 +72,39 @@ func TestFullDisk(t *testing.T) {
 		t.Error(err)
 	}
 	h.Release()
+	if err := r.Delete(t.Context(), first.ID); err != nil {
+		t.Errorf("on a full disk a sandbox cannot be deleted: %v", err)
+	}
+	r.wantGone(t, first.ID, "killed by")
+	kept--
+	for n := range 5000 { // more than may wait for the disk
+		r.Report(manager.Report{Actor: fmt.Sprint("actor", n%10), Action: "look"})
+	}
+	if waiting, lost := r.EventStatus(); waiting == 0 || waiting > 4096+500 {
+		t.Errorf("%d events wait and %d were lost, want no more than 4096 to wait", waiting, lost)
+	}
 
 	if err := os.Remove(filepath.Join(disk, "rest")); err != nil {
 		t.Fatal(err)
 	}
-	r.create(t, manager.CreateRequest{})
-	if err := r.Delete(t.Context(), first.ID); err != nil {
+	second := r.create(t, manager.CreateRequest{})
+	if err := sameAsPlaced(t, r, kept+1); err != nil {
+		t.Error(err)
+	}
+	if err := r.Delete(t.Context(), second.ID); err != nil {
 		t.Errorf("with room again: %v", err)
 	}
 	if err := sameAsPlaced(t, r, kept); err != nil {
 		t.Error(err)
+	}
+	if err := r.Flush(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if waiting, _ := r.EventStatus(); waiting != 0 {
+		t.Errorf("%d events wait still", waiting)
+	}
+	if got := r.events(t, first.ID); !slices.Contains(got, "manager: delete ok") {
+		t.Errorf("what was done on the full disk is not told: %q", got)
 	}
 	if err := r.store.VerifyEvents(t.Context()); err != nil {
 		t.Error(err)

@@ -32,7 +32,8 @@ type journal struct {
 
 	mu      sync.Mutex
 	waiting []store.Event
-	lost    int
+	lost    int           // since the last event that says so
+	allLost int64
 	more    chan struct{} // holds one: something waits
 }
 
@@ -57,6 +58,7 @@ func (j *journal) enqueue(e store.Event) {
 	defer j.mu.Unlock()
 	if len(j.waiting) >= journalSize {
 		j.lost++
+		j.allLost++
 		return
 	}
 	j.waiting = append(j.waiting, e)
@@ -119,7 +121,7 @@ func (j *journal) flush(ctx context.Context) error {
 func (j *journal) batch() []store.Event {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if j.lost > 0 {
+	if j.lost > 0 && len(j.waiting) < journalBatch { // while nothing can be written, one stands for all
 		j.waiting = append(j.waiting, store.Event{
 			Actor: actorManager, Action: "events lost", Result: string(sandpit.Exhausted),
 			Args: map[string]string{"events": strconv.Itoa(j.lost)},
@@ -130,6 +132,14 @@ func (j *journal) batch() []store.Event {
 	batch := j.waiting[:n:n]
 	j.waiting = j.waiting[n:]
 	return batch
+}
+
+// EventStatus returns how many events wait to be written, and how many were lost since the
+// manager was opened, because too many waited.
+func (m *Manager) EventStatus() (waiting int, lost int64) {
+	m.events.mu.Lock()
+	defer m.events.mu.Unlock()
+	return len(m.events.waiting), m.events.allLost
 }
 
 func (j *journal) giveBack(batch []store.Event) {

@@ -150,7 +150,7 @@ func Page(log []sandpit.BuildLog, after int64, limit int) []sandpit.BuildLog {
 // DeleteBuild forgets a build, its log and the tags that mean it. It is no error if it is
 // gone.
 func (s *Store) DeleteBuild(ctx context.Context, id sandpit.BuildID) error {
-	err := s.write(ctx, func(tx *writer) error {
+	err := s.writeAnyway(ctx, func(tx *writer) error {
 		for _, statement := range []string{
 			`DELETE FROM template_tags WHERE build = ?`, `DELETE FROM template_logs WHERE build = ?`, `DELETE FROM template_builds WHERE id = ?`,
 		} {

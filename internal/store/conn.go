@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"net/url"
 	"sync"
 
@@ -56,6 +57,13 @@ func (s *Store) openWriter(ctx context.Context) (*writer, error) {
 		_ = w.close() // the first error matters
 		return nil, s.fail(err, "open the state")
 	}
+	if size, _, err := measure(s.dir); err == nil {
+		_, pages := journalFor(size)
+		if _, err := conn.ExecContext(ctx, fmt.Sprintf(`PRAGMA wal_autocheckpoint = %d`, pages)); err != nil {
+			_ = w.close() // the first error matters
+			return nil, s.fail(err, "open the state")
+		}
+	}
 	if mode != "wal" {
 		_ = w.close() // the first error matters
 		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "state directory %s: the file system cannot share memory", s.dir),
@@ -73,7 +81,29 @@ func (w *writer) close() error {
 
 // write runs do as one transaction: it happens wholly or not at all. When do has
 // succeeded, the end of ctx does not matter any more.
+//
+// Exhausted: the disk is almost full. What frees space uses writeAnyway.
 func (s *Store) write(ctx context.Context, do func(*writer) error) error {
+	return s.withWriter(ctx, func(w *writer) error {
+		if err := s.CheckRoom(); err != nil {
+			return err
+		}
+		err := w.transact(ctx, do)
+		if err == nil {
+			s.reserve.fill(context.WithoutCancel(ctx), w)
+		}
+		return err
+	})
+}
+
+// writeAnyway is write for what deletes, or does not make rows longer. It works on a full
+// disk, too.
+func (s *Store) writeAnyway(ctx context.Context, do func(*writer) error) error {
+	return s.withWriter(ctx, func(w *writer) error { return w.transact(ctx, do) })
+}
+
+// withWriter waits for the writer's turn.
+func (s *Store) withWriter(ctx context.Context, do func(*writer) error) error {
 	leave, err := s.enter(ctx)
 	if err != nil {
 		return err
@@ -86,7 +116,7 @@ func (s *Store) write(ctx context.Context, do func(*writer) error) error {
 	case <-w.turn:
 	}
 	defer func() { w.turn <- struct{}{} }()
-	return w.transact(ctx, do)
+	return do(w)
 }
 
 // read runs do, whose single queries each see one moment.

@@ -53,7 +53,7 @@ func takeLock(dir string) (*os.File, error) {
 		return nil, err
 	}
 	if err == nil {
-		err = writePID(f)
+		_ = writePID(f) // for messages only; a full disk does not allow it
 	}
 	if err != nil {
 		_ = f.Close() // the first error matters

@@ -365,7 +365,7 @@ func broken(format string, args ...any) error {
 //
 // NotFound: there is no such event.
 func (s *Store) DropEvents(ctx context.Context, through int64) error {
-	err := s.write(ctx, func(tx *writer) error {
+	err := s.writeAnyway(ctx, func(tx *writer) error {
 		n, err := tx.exec(ctx, `UPDATE event_chain SET (start_seq, start_hash, bytes) = (SELECT seq, hash,
 			max(0, event_chain.bytes - (SELECT sum(`+eventSize+`) FROM events WHERE seq <= ?1)) FROM events WHERE seq = ?1)
 			WHERE EXISTS (SELECT 1 FROM events WHERE seq = ?1)`, through)

@@ -129,7 +129,7 @@ func (s *Store) keys(ctx context.Context, where string, args ...any) ([]Key, err
 // DeleteKey removes a key. NotFound: there is none.
 func (s *Store) DeleteKey(ctx context.Context, id string) error {
 	var n int64
-	err := s.write(ctx, func(tx *writer) (err error) {
+	err := s.writeAnyway(ctx, func(tx *writer) (err error) {
 		n, err = tx.exec(ctx, `DELETE FROM api_keys WHERE id = ?`, id)
 		return err
 	})
@@ -164,7 +164,7 @@ func (s *Store) RenameKey(ctx context.Context, id, name string) error {
 
 // TouchKey notes that a key was shown. One that is gone is no error.
 func (s *Store) TouchKey(ctx context.Context, id string, at time.Time) error {
-	err := s.write(ctx, func(tx *writer) error {
+	err := s.writeAnyway(ctx, func(tx *writer) error {
 		_, err := tx.exec(ctx, `UPDATE api_keys SET last_used_at = ?2 WHERE id = ?1`, id, micros(round(at)))
 		return err
 	})

@@ -16,7 +16,8 @@ import (
 // closing it does nothing.
 func (s *Store) Queue() queue.Queue { return messages{s} }
 
-// messages is the queue of a store.
+// messages is the queue of a store. It works on a full disk, too: what could not be deleted
+// is tried again by it, and there are only a few messages for each sandbox.
 type messages struct{ store *Store }
 
 // messageColumns in the order in which decodeMessage has them.
@@ -33,7 +34,7 @@ func (q messages) Schedule(ctx context.Context, m queue.Message) (queue.Message,
 	if err != nil {
 		return queue.Message{}, sandpit.Errorf(sandpit.Invalid, "metadata of a message: %w", err)
 	}
-	err = q.store.write(ctx, func(tx *writer) error {
+	err = q.store.writeAnyway(ctx, func(tx *writer) error {
 		if _, err := tx.exec(ctx, `DELETE FROM messages WHERE sandbox = ? AND kind = ? AND state = 'pending'`, m.Sandbox, m.Kind); err != nil {
 			return err
 		}
@@ -109,7 +110,7 @@ func (q messages) Claim(ctx context.Context, now time.Time, topics []string, n i
 		return nil, err
 	}
 	var list []queue.Claim
-	err = q.store.write(ctx, func(tx *writer) error {
+	err = q.store.writeAnyway(ctx, func(tx *writer) error {
 		if _, err := tx.exec(ctx, dropReplaced, now.UnixMilli(), texts(topics)); err != nil {
 			return err
 		}
@@ -212,7 +213,7 @@ func (q messages) Bury(ctx context.Context, c queue.Claim, cause string) error {
 
 // answer is a Conflict if do changes nothing.
 func (q messages) answer(ctx context.Context, what string, c queue.Claim, do func(*writer) (int64, error)) error {
-	err := q.store.write(ctx, func(tx *writer) error {
+	err := q.store.writeAnyway(ctx, func(tx *writer) error {
 		n, err := do(tx)
 		if err == nil && n == 0 {
 			err = sandpit.Errorf(sandpit.Conflict, "%s %s of %s: the claim is no longer held", what, c.Kind, c.Sandbox)
@@ -229,7 +230,7 @@ func (q messages) Revive(ctx context.Context, id string, due time.Time) error {
 	if err := queue.CheckTime(due); err != nil {
 		return err
 	}
-	err := q.store.write(ctx, func(tx *writer) error {
+	err := q.store.writeAnyway(ctx, func(tx *writer) error {
 		n, err := tx.exec(ctx, `UPDATE messages AS d SET state = 'pending', due = ?, attempts = 0 WHERE id = ? AND state = 'dead'
 			AND NOT EXISTS (SELECT 1 FROM messages AS m WHERE m.sandbox = d.sandbox AND m.kind = d.kind AND m.state <> 'dead')`,
 			due.UnixMilli(), id)
@@ -333,7 +334,7 @@ func (q messages) Shift(ctx context.Context, topics []string, by time.Duration) 
 
 // change runs one statement as a transaction and returns how many rows it changed.
 func (q messages) change(ctx context.Context, query string, args ...any) (n int64, err error) {
-	err = q.store.write(ctx, func(tx *writer) error {
+	err = q.store.writeAnyway(ctx, func(tx *writer) error {
 		n, err = tx.exec(ctx, query, args...)
 		return err
 	})

@@ -18,6 +18,9 @@ const columns = `id, owner, provider, state, reason, spec, deadline, action, han
 	idle_timeout, idle_action, auto_stop, auto_archive, auto_delete, recreate, ignore_background,
 	suspended, checkpointed_at, auto_suspend, wake_on_use, checkpoint_every, term`
 
+// specColumn is the place of the spec among the values of encodeRow.
+const specColumn = 5
+
 const (
 	selectRows = `SELECT ` + columns + ` FROM sandboxes `
 	insertRow  = `INSERT INTO sandboxes (` + columns + `) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10,

@@ -108,7 +108,8 @@ func (s *Store) InsertSandbox(ctx context.Context, r Row) (Row, error) {
 }
 
 // UpdateSandbox replaces the row with the ID and Version of r and returns it as
-// it is kept, with the next Version. CreatedAt and a later LastUsedAt stay.
+// it is kept, with the next Version. CreatedAt and a later LastUsedAt stay. Unless the spec
+// becomes longer, that works on a full disk, too.
 //
 // NotFound: no such row. Conflict: it has another version. AlreadyExists: another
 // row of the owner has the Key. Invalid: out of bounds.
@@ -119,7 +120,10 @@ func (s *Store) UpdateSandbox(ctx context.Context, r Row) (Row, error) {
 	if err != nil {
 		return Row{}, err
 	}
-	err = s.write(ctx, func(tx *writer) error {
+	err = s.writeAnyway(ctx, func(tx *writer) error {
+		if err := s.checkGrowth(ctx, tx, r, values); err != nil {
+			return err
+		}
 		var created, used sql.Null[int64]
 		err := tx.row(ctx, updateRow, append(values, before), &created, &used)
 		switch {
@@ -135,6 +139,26 @@ func (s *Store) UpdateSandbox(ctx context.Context, r Row) (Row, error) {
 		return Row{}, s.fail(err, "keep sandbox %s", r.ID)
 	}
 	return r, nil
+}
+
+// checkGrowth is CheckRoom if the spec of a row becomes longer.
+func (s *Store) checkGrowth(ctx context.Context, tx *writer, r Row, values []any) error {
+	full := s.CheckRoom()
+	if full == nil {
+		return nil
+	}
+	spec, _ := values[specColumn].(string)
+	var longer bool
+	err := tx.row(ctx, `SELECT length(CAST(spec AS BLOB)) < ?2 FROM sandboxes WHERE id = ?1`, []any{r.ID, len(spec)}, &longer)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return nil // which the update tells
+	case err != nil:
+		return err
+	case longer:
+		return full
+	}
+	return nil
 }
 
 // taken tells why a row could not be written.
@@ -170,7 +194,7 @@ func missing(id sandpit.ID) error {
 
 // DeleteSandbox removes a row; absent is fine.
 func (s *Store) DeleteSandbox(ctx context.Context, id sandpit.ID) error {
-	err := s.write(ctx, func(tx *writer) error {
+	err := s.writeAnyway(ctx, func(tx *writer) error {
 		_, err := tx.exec(ctx, `DELETE FROM sandboxes WHERE id = ?`, id)
 		return err
 	})
@@ -277,7 +301,7 @@ func (s *Store) TouchSandboxes(ctx context.Context, used map[sandpit.ID]time.Tim
 	if err != nil {
 		return sandpit.Errorf(sandpit.Invalid, "note the last use: %w", err)
 	}
-	err = s.write(ctx, func(tx *writer) error {
+	err = s.writeAnyway(ctx, func(tx *writer) error {
 		_, err := tx.exec(ctx, `UPDATE sandboxes SET last_used_at = max(ifnull(last_used_at, 0), used.value)
 			FROM json_each(?) AS used WHERE sandboxes.id = used.key`, string(text))
 		return err
@@ -298,7 +322,7 @@ func (s *Store) ShiftDeadlines(ctx context.Context, by time.Duration) error {
 	if by.Abs() > maxShift {
 		return sandpit.Errorf(sandpit.Invalid, "shift deadlines by %v", by)
 	}
-	err := s.write(ctx, func(tx *writer) error {
+	err := s.writeAnyway(ctx, func(tx *writer) error {
 		_, err := tx.exec(ctx, `UPDATE sandboxes SET
 			deadline = min(max(deadline + ?1, 1), ?2),
 			last_used_at = min(max(last_used_at + ?1, 1), ?2),

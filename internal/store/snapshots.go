@@ -174,7 +174,7 @@ func (s *Store) DeleteSnapshot(ctx context.Context, id sandpit.SnapshotID) error
 
 func (s *Store) changeSnapshot(ctx context.Context, id sandpit.SnapshotID, do func(*writer) (int64, error)) error {
 	var changed int64
-	err := s.write(ctx, func(tx *writer) (err error) {
+	err := s.writeAnyway(ctx, func(tx *writer) (err error) {
 		changed, err = do(tx)
 		return err
 	})

@@ -105,7 +105,7 @@ func (s *Store) sshKeys(ctx context.Context, where string, args ...any) ([]SSHKe
 // DeleteSSHKey removes a key of an owner. NotFound: they have none of this ID.
 func (s *Store) DeleteSSHKey(ctx context.Context, owner, id string) error {
 	var n int64
-	err := s.write(ctx, func(tx *writer) (err error) {
+	err := s.writeAnyway(ctx, func(tx *writer) (err error) {
 		n, err = tx.exec(ctx, `DELETE FROM ssh_keys WHERE owner = ? AND id = ?`, owner, id)
 		return err
 	})
@@ -120,7 +120,7 @@ func (s *Store) DeleteSSHKey(ctx context.Context, owner, id string) error {
 
 // TouchSSHKey notes that a key was shown. One that is gone is no error.
 func (s *Store) TouchSSHKey(ctx context.Context, id string, at time.Time) error {
-	err := s.write(ctx, func(tx *writer) error {
+	err := s.writeAnyway(ctx, func(tx *writer) error {
 		_, err := tx.exec(ctx, `UPDATE ssh_keys SET last_used_at = ?2 WHERE id = ?1`, id, micros(round(at)))
 		return err
 	})

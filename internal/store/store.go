@@ -37,6 +37,7 @@ type Store struct {
 	lock     *os.File
 	writer   *writer
 	reader   *reader
+	reserve  *reserve
 	identity string
 	news     news // of events
 
@@ -84,6 +85,9 @@ func (s *Store) open(ctx context.Context) error {
 	if err := s.prepareFile(); err != nil {
 		return err
 	}
+	if s.reserve, err = openReserve(s.dir); err != nil {
+		return err
+	}
 	if list, err = s.inspect(ctx, list); err != nil {
 		return err
 	}
@@ -96,6 +100,7 @@ func (s *Store) open(ctx context.Context) error {
 	if err := s.identify(ctx); err != nil {
 		return err
 	}
+	s.reserve.fill(ctx, s.writer)
 	s.reader, err = s.openReader()
 	return err
 }
@@ -121,6 +126,11 @@ func (s *Store) shut() error {
 	}
 	if s.writer != nil {
 		if err := s.writer.close(); first == nil {
+			first = err
+		}
+	}
+	if s.reserve != nil {
+		if err := s.reserve.close(); first == nil {
 			first = err
 		}
 	}

@@ -207,7 +207,7 @@ func (s *Store) DeleteTag(ctx context.Context, id sandpit.TemplateID, tag string
 // them. NotFound: it is gone.
 func (s *Store) DeleteTemplate(ctx context.Context, id sandpit.TemplateID) error {
 	var n int64
-	err := s.write(ctx, func(tx *writer) (err error) {
+	err := s.writeAnyway(ctx, func(tx *writer) (err error) {
 		if _, err = tx.exec(ctx, `DELETE FROM template_tags WHERE template = ?`, string(id)); err == nil {
 			n, err = tx.exec(ctx, `DELETE FROM templates WHERE id = ?`, string(id))
 		}
@@ -224,7 +224,7 @@ func (s *Store) DeleteTemplate(ctx context.Context, id sandpit.TemplateID) error
 
 func (s *Store) changeTemplate(ctx context.Context, name, statement string, args ...any) error {
 	var n int64
-	err := s.write(ctx, func(tx *writer) (err error) {
+	err := s.writeAnyway(ctx, func(tx *writer) (err error) {
 		n, err = tx.exec(ctx, statement, args...)
 		return err
 	})

@@ -151,7 +151,7 @@ func (s *Store) DeleteVolume(ctx context.Context, id sandpit.ID) error {
 
 func (s *Store) changeVolume(ctx context.Context, id sandpit.ID, statement string, args ...any) error {
 	var n int64
-	err := s.write(ctx, func(tx *writer) (err error) {
+	err := s.writeAnyway(ctx, func(tx *writer) (err error) {
 		n, err = tx.exec(ctx, statement, append([]any{string(id)}, args...)...)
 		return err
 	})

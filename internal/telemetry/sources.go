@@ -33,6 +33,7 @@ type watcher struct {
 	sandboxes, most, uses, pools, poolSize, messages, lag, up *prometheus.Desc
 
 	units, used, waiting, refused *prometheus.Desc // of shared resources
+	eventsWaiting, eventsLost     *prometheus.Desc
 }
 
 func newWatcher(s Sources) *watcher {
@@ -40,25 +41,28 @@ func newWatcher(s Sources) *watcher {
 		return prometheus.NewDesc(namespace+"_"+name, help, labels, nil)
 	}
 	return &watcher{
-		Sources:   s,
-		sandboxes: desc("sandboxes", "Sandboxes by their state, those that wait in pools left out.", "state"),
-		most:      desc("sandboxes_max", "How many sandboxes there may be."),
-		uses:      desc("active_operations", "Uses of sandboxes and operations that are under way."),
-		pools:     desc("pool_sandboxes", "Sandboxes of pools that wait, or are being made.", "provider", "image", "state"),
-		poolSize:  desc("pool_size", "How many shall wait at least.", "provider", "image"),
-		messages:  desc("queue_messages", "Messages of the queue by their state.", "state"),
-		lag:       desc("queue_lag_seconds", "How long the oldest message is overdue; 0 if none is."),
-		up:        desc("source_up", "1 if what the figures come from answered, else 0.", "source"),
-		units:     desc("resource_units", "How much there is of a resource that owners share.", "resource"),
-		used:      desc("resource_units_used", "How much of it all owners use.", "resource"),
-		waiting:   desc("resource_requests_waiting", "Requests that wait for some of it.", "resource"),
-		refused:   desc("resource_requests_refused_total", "Requests that were refused because their owner, or all, used too much.", "resource"),
+		Sources:       s,
+		sandboxes:     desc("sandboxes", "Sandboxes by their state, those that wait in pools left out.", "state"),
+		most:          desc("sandboxes_max", "How many sandboxes there may be."),
+		uses:          desc("active_operations", "Uses of sandboxes and operations that are under way."),
+		pools:         desc("pool_sandboxes", "Sandboxes of pools that wait, or are being made.", "provider", "image", "state"),
+		poolSize:      desc("pool_size", "How many shall wait at least.", "provider", "image"),
+		messages:      desc("queue_messages", "Messages of the queue by their state.", "state"),
+		lag:           desc("queue_lag_seconds", "How long the oldest message is overdue; 0 if none is."),
+		up:            desc("source_up", "1 if what the figures come from answered, else 0.", "source"),
+		eventsWaiting: desc("events_waiting", "Events that wait to be written."),
+		eventsLost:    desc("events_lost_total", "Events that were lost because too many waited."),
+
+		units:   desc("resource_units", "How much there is of a resource that owners share.", "resource"),
+		used:    desc("resource_units_used", "How much of it all owners use.", "resource"),
+		waiting: desc("resource_requests_waiting", "Requests that wait for some of it.", "resource"),
+		refused: desc("resource_requests_refused_total", "Requests that were refused because their owner, or all, used too much.", "resource"),
 	}
 }
 
 // Describe implements prometheus.Collector.
 func (w *watcher) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{w.sandboxes, w.most, w.uses, w.pools, w.poolSize, w.messages, w.lag, w.up, w.units, w.used, w.waiting, w.refused} {
+	for _, d := range []*prometheus.Desc{w.sandboxes, w.most, w.uses, w.pools, w.poolSize, w.messages, w.lag, w.up, w.units, w.used, w.waiting, w.refused, w.eventsWaiting, w.eventsLost} {
 		ch <- d
 	}
 }
@@ -80,6 +84,9 @@ func (w *watcher) Collect(ch chan<- prometheus.Metric) {
 	gauge(w.uses, float64(stats.ActiveOperations))
 	w.collectPools(gauge)
 	w.collectShares(gauge, ch)
+	waiting, lost := w.Manager.EventStatus()
+	gauge(w.eventsWaiting, float64(waiting))
+	ch <- prometheus.MustNewConstMetric(w.eventsLost, prometheus.CounterValue, float64(lost))
 	ctx, cancel := context.WithTimeout(context.Background(), sourceLimit)
 	defer cancel()
 	q, err := w.Queue.Stats(ctx)

@@ -154,6 +154,7 @@ func TestMetrics(t *testing.T) {
 		`sandpit_queue_messages{state="dead"} 0`,
 		`sandpit_sandboxes{state="running"} 0`,
 		`sandpit_sandboxes_max 100`,
+		`sandpit_events_lost_total 0`,
 		`sandpit_resource_units{resource="sandbox starts"} 8`,
 		`sandpit_resource_units_used{resource="sandbox starts"} 0`,
 		`sandpit_resource_requests_waiting{resource="template builds"} 0`,
