@@ -2,6 +2,7 @@ package manager
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"strconv"
 	"strings"
@@ -116,6 +117,17 @@ func (j *journal) flush(ctx context.Context) error {
 			return err
 		}
 	}
+}
+
+// close is flush for the last time.
+func (j *journal) close(ctx context.Context) error {
+	err := j.flush(ctx)
+	if err == nil {
+		return nil
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return fmt.Errorf("%d events were lost: %w", len(j.waiting)+j.lost, err)
 }
 
 func (j *journal) batch() []store.Event {

@@ -202,7 +202,7 @@ func (m *Manager) halt(ctx context.Context) error {
 	defer cancel()
 	m.flushSpawned(written)
 	m.events.enqueueOmitted(true)
-	return errors.Join(err, m.flushUsed(written), m.events.flush(written))
+	return errors.Join(err, m.flushUsed(written), m.events.close(written))
 }
 
 // evictAll ends all handles: who holds one hears that the manager closes.

@@ -6,12 +6,14 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit/internal/testengine"
+	"github.com/sandpit-dev/sandpit/internal/testserver"
 )
 
 // onSmallDisk has all directories of a lab be on a small file system.
@@ -62,13 +64,21 @@ func TestOneOwnerFillsTheDisk(t *testing.T) {
 		ID string `json:"id"`
 	}
 	l.admin.must(t, http.MethodPost, "/v1/keys", map[string]any{"owner": "carol"}).decode(t, &key)
+	var images struct {
+		Items []struct {
+			ID   string `json:"id"`
+			Name string `json:"name"`
+		} `json:"items"`
+	}
+	l.command(t, "image", "import", busyboxTar(t), "--name", "busybox:spare")
+	l.admin.must(t, http.MethodGet, "/v1/images", nil).decode(t, &images)
 	if r := l.socket.call(t, http.MethodGet, "/readyz", nil); r.status != http.StatusOK {
 		t.Fatalf("the server is not ready before: %d\n%s", r.status, r.body)
 	}
 
 	hog := l.alice.createWith(t, map[string]any{"image": l.image, "resources": map[string]any{"disk": 1 << 30}})
 	l.alice.call(t, http.MethodPost, "/v1/sandboxes/"+hog+"/run", map[string]any{"command": "dd if=/dev/zero of=/fill bs=64k"}) // ends somehow
-	takeRest(t, l.dir)
+	rest := takeRest(t, l.dir)
 
 	l.wantNotReady(t)
 	for what, create := range map[string]response{
@@ -92,14 +102,28 @@ func TestOneOwnerFillsTheDisk(t *testing.T) {
 	} {
 		l.bob.must(t, http.MethodGet, path, nil)
 	}
-	for _, path := range []string{
-		"/v1/sandboxes/" + stopped, "/v1/snapshots/saved", "/v1/templates/mine", "/v1/sandboxes/" + running,
-	} {
-		l.bob.must(t, http.MethodDelete, path, nil)
+	l.bob.must(t, http.MethodDelete, "/v1/sandboxes/"+stopped, nil)
+	l.bob.must(t, http.MethodDelete, "/v1/snapshots/saved", nil)
+	if err := os.Remove(rest); err != nil {
+		t.Fatal(err)
+	}
+	rest = takeRest(t, l.dir)
+	l.restart(t)
+	l.bob.must(t, http.MethodDelete, "/v1/templates/mine", nil)
+	l.bob.must(t, http.MethodDelete, "/v1/sandboxes/"+running, nil)
+	removed := 0
+	for _, image := range images.Items {
+		if image.Name == "busybox:spare" {
+			l.admin.must(t, http.MethodDelete, "/v1/images/"+image.ID, nil)
+			removed++
+		}
+	}
+	if removed != 1 {
+		t.Errorf("%d images were removed, want one: %+v", removed, images.Items)
 	}
 	l.admin.must(t, http.MethodDelete, "/v1/keys/"+key.ID, nil)
 	l.alice.must(t, http.MethodDelete, "/v1/sandboxes/"+hog, nil)
-	if err := os.Remove(filepath.Join(l.dir, "rest")); err != nil {
+	if err := os.Remove(rest); err != nil {
 		t.Fatal(err)
 	}
 	for end := time.Now().Add(callTimeout); ; time.Sleep(100 * time.Millisecond) {
@@ -111,7 +135,19 @@ func TestOneOwnerFillsTheDisk(t *testing.T) {
 			t.Fatalf("with room again: %d\n%s", r.status, r.body)
 		}
 	}
+	l.command(t, "image", "import", busyboxTar(t), "--name", l.image)
 	l.bob.create(t, l.image)
+}
+
+// restart kills the server of a lab and starts it again.
+func (l *lab) restart(t *testing.T) {
+	t.Helper()
+	l.process.End(t, syscall.SIGKILL)
+	l.process = testserver.Start(t, l.environ)
+	l.url = l.process.URL
+	for _, p := range []*party{&l.alice, &l.bob, &l.admin} {
+		p.url = l.url
+	}
 }
 
 // wantNotReady expects that the server says that its disk is full, and why to
