@@ -39,9 +39,22 @@ func (b *box) attach(ctx context.Context) (*stream, error) {
 		Stream: true, Stdin: true, Stdout: true, Stderr: true,
 	})
 	if err != nil {
-		return nil, b.p.engineError(ctx, "attach to the container", err)
+		return nil, b.attachError(ctx, err)
 	}
 	return &stream{conn: res.Conn, r: res.Reader}, nil
+}
+
+// attachError classifies why a container cannot be attached to. The client of the engine does
+// not say whether the container is gone: it sees an answer that does not upgrade.
+func (b *box) attachError(ctx context.Context, err error) error {
+	err = b.p.engineError(ctx, "attach to the container", err)
+	if sandpit.CodeOf(err) != sandpit.Internal {
+		return err
+	}
+	if _, missing := b.p.inspect(ctx, b.container); sandpit.CodeOf(missing) == sandpit.NotFound {
+		return missing
+	}
+	return err
 }
 
 // attachTries is how often an engine may fail to attach to a container that does not run.

@@ -12,6 +12,7 @@ import (
 	"github.com/moby/moby/api/types/container"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/testdocker"
 )
 
 func TestExitOf(t *testing.T) {
@@ -53,6 +54,23 @@ func TestEndingWhileAway(t *testing.T) {
 	p.breaks.Add(1)
 	if got := b.ending(container.State{ExitCode: 137}).Reason; !strings.HasPrefix(got, "it ended while the docker engine was restarted") {
 		t.Errorf("not seen since: %q", got)
+	}
+}
+
+// TestAttachToRemovedContainer attaches to a container that was removed in the meantime.
+func TestAttachToRemovedContainer(t *testing.T) {
+	t.Parallel()
+	p, err := New(Options{Endpoint: Endpoint{Host: testdocker.Host(t)}, Ephemeral: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = p.Close() })
+	b, err := p.box(sandpit.NewID(), strings.Repeat("a", 64))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.attach(t.Context()); !errors.Is(err, sandpit.NotFound) {
+		t.Errorf("attach: %v, want not found", err)
 	}
 }
 
