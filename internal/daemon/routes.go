@@ -33,7 +33,9 @@ func (s *service) nativeOptions() native.Options {
 		Manager: s.manager, Store: s.store, Keys: s.keys, SSH: native.SSH{Keys: s.sshKeys, Tokens: s.sshTokens, Where: s.whereSSH},
 		Images: cache{s.images, s.providers}, Providers: s.listProviders, PrePulls: s.prePuller.status,
 		Checks: []native.Check{
-			{Name: "engine", Do: s.checkEngine}, {Name: "store", Do: s.checkStore}, {Name: "queue", Do: s.checkQueue},
+			{Name: "engine", Do: s.checkEngine},
+			{Name: "store", Do: s.checkStore},
+			{Name: "queue", Do: s.checkQueue},
 			{Name: "disk", Do: s.checkDisks},
 		},
 		Version: wire.Version{

@@ -33,7 +33,7 @@ type journal struct {
 
 	mu      sync.Mutex
 	waiting []store.Event
-	lost    int           // since the last event that says so
+	lost    int // since the last event that says so
 	allLost int64
 	more    chan struct{} // holds one: something waits
 }
