@@ -22,8 +22,8 @@ import (
 
 // createRequest describes a sandbox to the engine. The files it needs come
 // beside it, in this order: the locked record, the root image, the guest image, the
-// identity, the saved layer or kernel if there is one, and then one for each mount that
-// says so.
+// identity, the lock of its IDs if it has any, the saved layer or kernel if there is one,
+// and then one for each mount that says so.
 type createRequest struct {
 	Hostname string         `json:"hostname"`
 	Layer    layer          `json:"layer"`
@@ -42,6 +42,8 @@ type createRequest struct {
 	SetIDs bool `json:"setIDs,omitempty"`
 	// Group is that of the record.
 	Group sandpit.ID `json:"group,omitempty"`
+	// IDs are those of its processes. Nil: the engine's root.
+	IDs *sandboxIDs `json:"ids,omitempty"`
 }
 
 // The files of a createRequest by their places.
@@ -50,18 +52,26 @@ const (
 	rootFile
 	guestFile
 	identityFile
-	fixedFiles
+	idLockFile
 )
 
-// fixedFiles is how many files come before those of mounts.
-func (r createRequest) fixedFiles() int {
+// savedFiles is the place of the first file of a saved layer or kernel.
+func (r createRequest) savedFiles() int {
+	if r.IDs == nil {
+		return idLockFile
+	}
+	return idLockFile + 1
+}
+
+// mountFiles is the place of the first file of a mount.
+func (r createRequest) mountFiles() int {
 	switch {
 	case r.Saved:
-		return fixedFiles + len(layerFiles())
+		return r.savedFiles() + len(layerFiles())
 	case r.Restored:
-		return fixedFiles + len(stateFiles())
+		return r.savedFiles() + len(stateFiles())
 	}
-	return fixedFiles
+	return r.savedFiles()
 }
 
 // layer is where a sandbox's own changes to its files go.
@@ -121,6 +131,7 @@ type box struct {
 	root      *os.File // the image, which so stays in the cache
 	guest     *os.File // the guest's
 	identity  *os.File // an identity, in memory
+	idLock    *os.File // keeps others from using the sandbox's IDs; nil if it has none
 
 	settings   []byte // the guest's, while it is held
 	pauseAfter bool   // what saved it is to be undone by a pause
@@ -144,20 +155,20 @@ func (b *box) create(ctx context.Context, req createRequest, g cgroups, files []
 	if b.destroyed {
 		return nil, sandpit.Errorf(sandpit.Gone, "sandbox %s was destroyed meanwhile", b.id)
 	}
-	if len(files) < req.fixedFiles() {
+	if len(files) < req.mountFiles() {
 		return nil, sandpit.Errorf(sandpit.Invalid, "create: files are missing")
 	}
 	b.group = cmp.Or(req.Group, b.id)
-	if err := b.hold(files); err != nil {
+	if err := b.hold(req, files); err != nil {
 		return nil, err
 	}
-	if err := os.MkdirAll(filepath.Join(b.dir(), "root"), 0o755); err != nil { //nolint:gosec // below the engine's closed root
+	if err := b.makeBundle(req.IDs); err != nil {
 		return nil, fmt.Errorf("make the bundle: %w", err)
 	}
-	if err := b.attach(&req, files[req.fixedFiles():]); err != nil {
+	if err := b.attach(&req, files[req.mountFiles():]); err != nil {
 		return nil, err
 	}
-	if b.limits, err = newLimits(g, b.id, req.Limits); err != nil {
+	if b.limits, err = newLimits(g, b.id, req.Limits, req.IDs); err != nil {
 		return nil, err
 	}
 	if req.Saved || req.Restored {
@@ -187,7 +198,7 @@ func (b *box) start(req createRequest, files []*os.File) error {
 	if err := os.WriteFile(filepath.Join(b.dir(), "config.json"), data, 0o600); err != nil {
 		return fmt.Errorf("write the bundle: %w", err)
 	}
-	if err := b.limits.write(b.dir()); err != nil {
+	if err := b.limits.write(b.dir(), req.IDs); err != nil {
 		return fmt.Errorf("write the bundle: %w", err)
 	}
 	conf, err := newConfig(req.Layer, req.SetIDs)
@@ -212,17 +223,17 @@ func (b *box) start(req createRequest, files []*os.File) error {
 		PassFiles: map[int]*os.File{guest.ConduitFD: theirs},
 	}
 	if req.Saved {
-		if args.FSRestoreImagePath, err = b.savedDir(files[fixedFiles:]); err != nil {
+		if args.FSRestoreImagePath, err = b.savedDir(files[req.savedFiles():]); err != nil {
 			return fmt.Errorf("bring the files back: %w", err)
 		}
 	}
-	b.container, err = container.New(conf, args)
+	b.container, err = newContainer(conf, args, req.IDs)
 	if err != nil {
 		return fmt.Errorf("create the kernel: %w", err)
 	}
 	switch {
 	case req.Restored:
-		err = b.restore(conf, link, files[fixedFiles:])
+		err = b.restore(conf, link, files[req.savedFiles():])
 	case link != nil:
 		err = startOnline(b.container, conf, link)
 	default:
@@ -262,13 +273,31 @@ func (b *box) settle() error {
 
 // hold keeps the record's lock, and what is asked for when the sandbox is stopped,
 // for as long as it exists.
-func (b *box) hold(files []*os.File) error {
-	var errs [4]error
+func (b *box) hold(req createRequest, files []*os.File) error {
+	var errs [5]error
 	b.lock, errs[0] = duplicate(files[recordFile])
 	b.root, errs[1] = duplicate(files[rootFile])
 	b.guest, errs[2] = duplicate(files[guestFile])
 	b.identity, errs[3] = duplicate(files[identityFile])
+	if req.IDs != nil {
+		b.idLock, errs[4] = duplicate(files[idLockFile])
+	}
 	return errors.Join(errs[:]...)
+}
+
+// makeBundle makes the sandbox's directory. Of others' kernels and file servers none can
+// look into it.
+func (b *box) makeBundle(ids *sandboxIDs) error {
+	if err := os.MkdirAll(filepath.Join(b.dir(), "root"), 0o755); err != nil { //nolint:gosec // the directory above is closed below
+		return err
+	}
+	if ids == nil {
+		return nil
+	}
+	if err := os.Chown(b.dir(), ids.Kernel, ids.Files); err != nil {
+		return err
+	}
+	return os.Chmod(b.dir(), 0o750) //nolint:gosec // the group is the file server's own
 }
 
 // attach makes everything of the machine that the sandbox sees visible below its
@@ -430,7 +459,7 @@ func (b *box) destroy() error {
 	if err := os.RemoveAll(b.dir()); err != nil {
 		errs = append(errs, fmt.Errorf("remove the bundle: %w", err))
 	}
-	for _, f := range []**os.File{&b.conduit, &b.lock, &b.life, &b.root, &b.guest, &b.identity} {
+	for _, f := range []**os.File{&b.conduit, &b.lock, &b.life, &b.root, &b.guest, &b.identity, &b.idLock} {
 		if *f != nil {
 			_ = (*f).Close()
 			*f = nil

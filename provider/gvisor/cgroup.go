@@ -270,7 +270,14 @@ func (g *cgroups) makeOne(dir string, uid int) error {
 			return err
 		}
 	}
-	return nil
+	if dir != g.V2 {
+		return nil
+	}
+	// In version 2 who enters a group must be allowed to enter the nearest group above it
+	// and its own, too. Kernels are not the engine's user, and enter by themselves. Others
+	// gain nothing: for them that nearest group is another one, and no process can be in
+	// this group itself, which hands controllers on.
+	return os.Chmod(filepath.Join(dir, procsFile), 0o666) //nolint:gosec // see above
 }
 
 // expectEntry makes entering a group quick for a while. The first process that

@@ -33,6 +33,7 @@ func Examine(path string) []Finding {
 		m.kernel(),
 		examineBinary(path),
 		m.namespaces(),
+		m.userIDs(),
 		m.appArmor(),
 		m.container(),
 		m.cgroup(),
@@ -82,6 +83,21 @@ func (m machine) namespaces() Finding {
 		f = failedBy(f.Name, m.explainNamespace(unix.ENOSPC))
 	case m.read("/proc/sys/kernel/unprivileged_userns_clone") == "0" && !m.root:
 		f = failedBy(f.Name, m.explainNamespace(unix.EPERM))
+	}
+	return f
+}
+
+// userIDs says whether sandboxes have IDs of their own outside.
+func (m machine) userIDs() Finding {
+	f := Finding{Name: "user IDs", Text: "each sandbox has its own"}
+	switch {
+	case m.pool:
+	case m.root:
+		f.Text = "all sandboxes have this user's: it has no others to give away"
+		f.Hint = "outside of a container with users of its own, root's sandboxes have an ID each"
+	default:
+		f.Text = "all sandboxes have this user's"
+		f.Hint = "run the server as root for sandboxes that have an ID each"
 	}
 	return f
 }

@@ -88,7 +88,10 @@ func prepareEngine() (*net.UnixListener, error) {
 
 // enterOwnRoot makes a tmpfs the root directory, with a fresh /proc and the
 // machine's files below hostRoot.
+//
+// Kernels and file servers, which have other IDs, find their own directories there.
 func enterOwnRoot() error {
+	unix.Umask(0o022) // whatever the owner's is
 	steps := []struct {
 		what string
 		do   func() error
@@ -97,7 +100,7 @@ func enterOwnRoot() error {
 			return unix.Mount("", "/", "", unix.MS_SLAVE|unix.MS_REC, "")
 		}},
 		{"mount a root directory", func() error {
-			return unix.Mount("sandpit", engineRoot, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0700,size="+rootSize)
+			return unix.Mount("sandpit", engineRoot, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0711,size="+rootSize)
 		}},
 		{"fill the root directory", fillRoot},
 		{"mount /proc", func() error {

@@ -15,6 +15,7 @@ import (
 type machine struct {
 	root bool                     // this process is root
 	weak bool                     // root without CAP_SETFCAP, which may not map root to anybody
+	pool bool                     // this process may give away IDs of the pool
 	self string                   // the running program
 	read func(path string) string // a file's content without white space around it, or ""
 	stat func(path string) bool   // whether something is there
@@ -25,6 +26,7 @@ func thisMachine() machine {
 	return machine{
 		root: root,
 		weak: root && !hasCapabilities(unix.CAP_SETFCAP),
+		pool: hasIDPool(),
 		self: executable(),
 		read: func(path string) string {
 			data, err := os.ReadFile(path)

@@ -127,7 +127,10 @@ func TestFindings(t *testing.T) {
 			simulated(false, map[string]string{"/proc/sys/kernel/apparmor_restrict_unprivileged_userns": "1"}).appArmor(),
 			false, "without a profile", "profile sandpit /home/me/sandpit flags=(unconfined)",
 		},
-		"container": {simulated(true, map[string]string{"/.dockerenv": ""}).container(), false, "inside one", ContainerOptions},
+		"IDs of a pool":           {machine{root: true, pool: true}.userIDs(), false, "its own", ""},
+		"root of a container":     {machine{root: true}.userIDs(), false, "no others to give away", "outside of a container"},
+		"IDs of an ordinary user": {machine{}.userIDs(), false, "this user's", "as root"},
+		"container":               {simulated(true, map[string]string{"/.dockerenv": ""}).container(), false, "inside one", ContainerOptions},
 		"pod": {
 			simulated(true, map[string]string{"/proc/1/cgroup": "0::/kubepods/x"}).container(), false, "inside one", ContainerOptions,
 		},

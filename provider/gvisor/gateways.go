@@ -297,10 +297,8 @@ func (p *gatewayProcess) run(number int) (*exec.Cmd, error) {
 // gatewayIDs maps a gateway's only user to one without rights: for root, one that
 // no engine uses; for anybody else, the user itself.
 func gatewayIDs() engineMapping {
-	m := engineIDs()
-	if m.ranged {
-		m.uid = []syscall.SysProcIDMap{{ContainerID: 0, HostID: rangeBase + rangeSize, Size: 1}}
-		m.gid = m.uid
+	if hasIDPool() {
+		return singleID(rangeBase + rangeSize)
 	}
-	return m
+	return ownIDs()
 }

@@ -106,6 +106,8 @@ type kernelLimits struct {
 	Groups []string `json:"groups"` // directories to enter, before anything else
 	Memory int64    `json:"memory,omitempty"`
 	CPUs   int      `json:"cpus,omitempty"`
+	// IDs are those that the process must have. Nil: any.
+	IDs *sandboxIDs `json:"ids,omitempty"`
 }
 
 const (
@@ -118,9 +120,9 @@ const (
 	threadsPerTask = 4
 )
 
-// newLimits makes the sandbox's control groups and sets its limits. What it
-// leaves when it fails is for remove.
-func newLimits(g cgroups, id sandpit.ID, req limitsRequest) (*limits, error) {
+// newLimits makes the sandbox's control groups, which processes with the IDs may enter,
+// and sets its limits. What it leaves when it fails is for remove.
+func newLimits(g cgroups, id sandpit.ID, req limitsRequest, ids *sandboxIDs) (*limits, error) {
 	l := &limits{groups: make(map[controller]string), kernel: req.Kernel}
 	for _, c := range controllers {
 		if dir := g.dir(c); dir != "" {
@@ -129,6 +131,9 @@ func newLimits(g cgroups, id sandpit.ID, req limitsRequest) (*limits, error) {
 	}
 	for _, dir := range l.dirs() {
 		if err := os.Mkdir(dir, 0o755); err != nil { //nolint:gosec // as the system's own groups
+			return l, fmt.Errorf("make a control group: %w", err)
+		}
+		if err := ids.admit(dir); err != nil {
 			return l, fmt.Errorf("make a control group: %w", err)
 		}
 	}
@@ -244,8 +249,8 @@ func (l *limits) setPIDs(tasks int) error {
 }
 
 // write leaves what the sandbox's kernel process must know in its bundle.
-func (l *limits) write(bundle string) error {
-	k := kernelLimits{Groups: l.dirs(), Memory: l.enforced.Memory}
+func (l *limits) write(bundle string, ids *sandboxIDs) error {
+	k := kernelLimits{Groups: l.dirs(), Memory: l.enforced.Memory, IDs: ids}
 	if l.enforced.CPUs > 0 {
 		k.CPUs = min(int(math.Ceil(l.enforced.CPUs)), runtime.NumCPU())
 	}
@@ -253,7 +258,7 @@ func (l *limits) write(bundle string) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(bundle, limitsName), data, 0o600)
+	return os.WriteFile(filepath.Join(bundle, limitsName), data, 0o644) //nolint:gosec // the directory is closed to others
 }
 
 // remove removes the groups; the sandbox's processes must have been killed.
@@ -294,6 +299,9 @@ func enterLimits(args []string) (kernelLimits, error) {
 	}
 	if err := json.Unmarshal(data, &k); err != nil {
 		return k, fmt.Errorf("read the limits: %w", err)
+	}
+	if err := k.IDs.check(filepath.Base(args[0])); err != nil {
+		return k, err
 	}
 	for _, dir := range k.Groups {
 		if err := writeGroup(filepath.Join(dir, procsFile), "0"); err != nil {

@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"strings"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -59,12 +61,12 @@ func bindExact(path, place string) error {
 
 // openMount makes a copy of the tree at an opened path that the engine can attach
 // wherever it likes, without access to the directories above. Files in it that
-// belong to the machine's users belong to the sandbox's users of the same
-// number, which outside are nobody: engineUsers is the engine's user namespace.
+// belong to the machine's users belong to the users of the same number in the user
+// namespace, which outside are nobody.
 //
 // Only root needs and can do this. For anybody else the engine is the same user
 // and goes by the path.
-func openMount(source *os.File, readOnly bool, engineUsers *os.File) (*os.File, error) {
+func openMount(source *os.File, readOnly bool, users *os.File) (*os.File, error) {
 	path := source.Name()
 	fd, err := unix.OpenTree(int(source.Fd()), "", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE|unix.AT_EMPTY_PATH)
 	if err != nil {
@@ -73,7 +75,7 @@ func openMount(source *os.File, readOnly bool, engineUsers *os.File) (*os.File, 
 	f := os.NewFile(uintptr(fd), path)
 	attr := unix.MountAttr{
 		Attr_set:  unix.MOUNT_ATTR_IDMAP,
-		Userns_fd: uint64(engineUsers.Fd()),
+		Userns_fd: uint64(users.Fd()),
 	}
 	if readOnly {
 		attr.Attr_set |= unix.MOUNT_ATTR_RDONLY
@@ -113,4 +115,112 @@ func engineUsers(ctx context.Context, dir string) (*os.File, error) {
 		return nil, fmt.Errorf("find the engine's process: %w", peerErr)
 	}
 	return os.Open(fmt.Sprintf("/proc/%d/ns/user", peer.Pid))
+}
+
+// newUserNamespace makes a user namespace that maps users and groups alike. No process is
+// in it when it returns.
+func newUserNamespace(mapping []syscall.SysProcIDMap) (*os.File, error) {
+	// The child stops when it has been mapped and would begin to run this program, and the
+	// thread that it stops for must not end.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	child, err := os.StartProcess(selfExe, []string{"sandpit-users"}, &os.ProcAttr{Sys: &syscall.SysProcAttr{
+		Cloneflags: unix.CLONE_NEWUSER, UidMappings: mapping, GidMappings: mapping,
+		Ptrace: true, Pdeathsig: unix.SIGKILL,
+	}})
+	if err != nil {
+		return nil, fmt.Errorf("make a user namespace: %w", err)
+	}
+	f, err := os.Open(fmt.Sprintf("/proc/%d/ns/user", child.Pid)) // which stays the child's until it is waited for
+	_ = child.Kill()                                              // fails only if it has ended
+	_, waitErr := child.Wait()
+	if err = errors.Join(err, waitErr); err != nil {
+		if f != nil {
+			_ = f.Close()
+		}
+		return nil, fmt.Errorf("make a user namespace: %w", err)
+	}
+	return f, nil
+}
+
+// mountedSource is something of the machine that a sandbox or its kernel uses.
+type mountedSource struct {
+	path     string
+	readOnly bool
+	exact    bool
+	owned    bool // by users of the machine, whom the sandbox sees
+	to       *mountSource
+}
+
+// openSources opens what mounts show, and says where it is. The files are those that the
+// engine needs besides.
+func (p *Provider) openSources(ctx context.Context, engine string, ids *sandboxIDs, sources []mountedSource) ([]*os.File, error) {
+	users := mountUsers{engine: engine, ids: ids}
+	defer users.close()
+	var files []*os.File
+	for _, s := range sources {
+		f, err := openOne(ctx, s, &users)
+		if err != nil {
+			return files, fmt.Errorf("mount: %w", err)
+		}
+		if f != nil {
+			files = append(files, f)
+		}
+	}
+	return files, nil
+}
+
+// openOne returns nil if the engine goes by the path.
+func openOne(ctx context.Context, s mountedSource, users *mountUsers) (*os.File, error) {
+	opened, err := openSource(s.path, s.exact)
+	if err != nil {
+		return nil, err
+	}
+	defer opened.Close()
+	info, err := opened.Stat()
+	if err != nil {
+		return nil, err
+	}
+	*s.to = mountSource{Path: s.path, Detached: users.ids != nil, Exact: s.exact, IsDir: info.IsDir()}
+	if users.ids == nil {
+		return nil, nil //nolint:nilnil // the path is enough
+	}
+	namespace, err := users.of(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	return openMount(opened, s.readOnly, namespace)
+}
+
+// mountUsers are the user namespaces that mounts of one sandbox are mapped by.
+type mountUsers struct {
+	engine string // its directory
+	ids    *sandboxIDs
+
+	engines *os.File
+	server  *os.File
+}
+
+// of returns the namespace for a source: what the machine's users own is for the file
+// server, and what only the engine opens for the engine.
+func (u *mountUsers) of(ctx context.Context, s mountedSource) (*os.File, error) {
+	var err error
+	if !s.owned {
+		if u.engines == nil {
+			u.engines, err = engineUsers(ctx, u.engine)
+		}
+		return u.engines, err
+	}
+	if u.server == nil {
+		u.server, err = newUserNamespace(u.ids.mapping())
+	}
+	return u.server, err
+}
+
+func (u *mountUsers) close() {
+	for _, f := range []*os.File{u.engines, u.server} {
+		if f != nil {
+			_ = f.Close()
+		}
+	}
 }

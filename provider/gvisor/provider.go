@@ -105,6 +105,8 @@ type Provider struct {
 	archived archived
 	// guestKey names the guest that was built in; "" is none.
 	guestKey string
+	// ids are the locks of IDs. Nil: sandboxes have those of the user.
+	ids *idLocks
 
 	mu      sync.Mutex
 	engine  *engineProcess
@@ -137,6 +139,9 @@ func New(cfg Config) (*Provider, error) {
 		if err := os.Mkdir(cfg.VolumeDir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 			return nil, fmt.Errorf("make the directory of volumes: %w", err)
 		}
+	}
+	if p.ids, err = findIDLocks(cfg.RuntimeDir); err != nil {
+		return nil, err
 	}
 	if err := p.openCold(); err != nil {
 		return nil, err
@@ -243,7 +248,16 @@ func (p *Provider) boot(ctx context.Context, inst *Instance, rec record, img ima
 		return err
 	}
 	defer private.Close()
-	files := append([]*os.File{record, img.rootFile, img.guestFile, private}, slices.Concat(img.layer, img.state)...)
+	files := []*os.File{record, img.rootFile, img.guestFile, private}
+	lock, err := p.reserveIDs(&req, len(spec.Mounts) > 0)
+	if err != nil {
+		return err
+	}
+	if lock != nil {
+		defer lock.Close() // the engine has it now
+		files = append(files, lock)
+	}
+	files = slices.Concat(files, img.layer, img.state)
 	own, err := p.openMounts(ctx, dir, &req, spec.Mounts)
 	defer closeAll(own)
 	if err != nil {
@@ -277,13 +291,7 @@ func (p *Provider) boot(ctx context.Context, inst *Instance, rec record, img ima
 // openMounts adds the caller's own directories and, when any of the machine's
 // files are seen inside, the layer on disk.
 func (p *Provider) openMounts(ctx context.Context, engine string, req *createRequest, mounts []sandpit.Mount) ([]*os.File, error) {
-	type source struct {
-		path     string
-		readOnly bool
-		exact    bool
-		to       *mountSource
-	}
-	var sources []source
+	var sources []mountedSource
 	own := make([]mountRequest, len(mounts))
 	for i, m := range mounts {
 		path := m.Source
@@ -292,48 +300,19 @@ func (p *Provider) openMounts(ctx context.Context, engine string, req *createReq
 		}
 		own[i] = mountRequest{Target: m.Target, ReadOnly: m.ReadOnly}
 		// The way to a volume is our own, and nobody else changes it.
-		sources = append(sources, source{path, m.ReadOnly, m.Volume == "", &own[i].mountSource})
+		sources = append(sources, mountedSource{path, m.ReadOnly, m.Volume == "", true, &own[i].mountSource})
 	}
 	req.Layer = layerFor(req.Limits, len(mounts)+len(req.Mounts) > 0)
 	if req.Layer.Dir != nil {
-		sources = append(sources, source{p.cfg.ScratchDir, false, false, req.Layer.Dir})
+		sources = append(sources, mountedSource{path: p.cfg.ScratchDir, to: req.Layer.Dir})
 	}
 	req.Setup = setupFor(req.Limits)
 	if req.Layer.Dir != nil && len(mounts)+len(req.Mounts) == 0 {
 		req.Setup.Drop = goferMount
 	}
-	ranged := mayMapRange()
-	var users *os.File
-	if ranged && len(sources) > 0 {
-		var err error
-		if users, err = engineUsers(ctx, engine); err != nil {
-			return nil, err
-		}
-		defer users.Close()
-	}
-	var files []*os.File
-	for _, s := range sources {
-		opened, err := openSource(s.path, s.exact)
-		if err != nil {
-			return files, fmt.Errorf("mount: %w", err)
-		}
-		defer opened.Close() // there are few
-		info, err := opened.Stat()
-		if err != nil {
-			return files, fmt.Errorf("mount: %w", err)
-		}
-		*s.to = mountSource{Path: s.path, Detached: ranged, Exact: s.exact, IsDir: info.IsDir()}
-		if !ranged {
-			continue
-		}
-		f, err := openMount(opened, s.readOnly, users)
-		if err != nil {
-			return files, err
-		}
-		files = append(files, f)
-	}
+	opened, err := p.openSources(ctx, engine, req.IDs, sources)
 	req.Mounts = append(req.Mounts, own...)
-	return files, nil
+	return opened, err
 }
 
 var _ sandpit.ImagePreparer = (*Provider)(nil)

@@ -167,6 +167,8 @@ type engineDir struct {
 	lock    *os.File
 	listen  *os.File
 	cgroups cgroups
+	ids     engineMapping
+	idLock  *os.File // keeps others from using ids; nil if these are the user's own
 }
 
 func makeEngineDir(path string) (*engineDir, error) {
@@ -201,13 +203,34 @@ func (d *engineDir) fill() error {
 	if err := os.Mkdir(filepath.Join(d.path, gatewaysName), 0o700); err != nil {
 		return err
 	}
+	if err := d.reserveIDs(); err != nil {
+		return err
+	}
 	if d.cgroups, err = cgroupPlan(filepath.Base(d.path)); err != nil {
 		return err
 	}
-	if err := d.cgroups.make(filepath.Join(d.path, cgroupsName), engineIDs().outside()); err != nil {
+	if err := d.cgroups.make(filepath.Join(d.path, cgroupsName), d.ids.outside()); err != nil {
 		return err
 	}
 	return d.bind()
+}
+
+// reserveIDs decides which IDs the engine has.
+func (d *engineDir) reserveIDs() error {
+	locks, err := findIDLocks(filepath.Dir(filepath.Dir(d.path)))
+	if err != nil {
+		return err
+	}
+	if locks == nil {
+		d.ids = ownIDs()
+		return nil
+	}
+	id, lock, err := locks.lockEngine()
+	if err != nil {
+		return err
+	}
+	d.ids, d.idLock = engineIDs(id), lock
+	return nil
 }
 
 // bind makes the control socket. The engine itself calls listen, so that a
@@ -231,7 +254,7 @@ func (d *engineDir) remove() {
 	if err := d.cgroups.remove(); err == nil {
 		_ = os.RemoveAll(d.path)
 	}
-	for _, f := range []*os.File{d.lock, d.listen} {
+	for _, f := range []*os.File{d.lock, d.listen, d.idLock} {
 		if f != nil {
 			_ = f.Close()
 		}
@@ -246,7 +269,7 @@ func startEngine(dir *engineDir, files []*os.File, log *os.File) (*exec.Cmd, err
 		return nil, err
 	}
 	defer null.Close()
-	ids := engineIDs()
+	ids := dir.ids
 	groups, err := json.Marshal(dir.cgroups)
 	if err != nil {
 		return nil, err
@@ -284,44 +307,43 @@ func startEngine(dir *engineDir, files []*os.File, log *os.File) (*exec.Cmd, err
 	return cmd, nil
 }
 
-// engineMapping says who the engine's users are outside.
+// engineMapping says which IDs of the machine the users of an engine or a gateway are.
 type engineMapping struct {
 	uid, gid   []syscall.SysProcIDMap
 	ranged     bool
 	credential *syscall.Credential
 }
 
-// The range of user and group ids that engines started by root use. It lies
-// above everything that distributions, container engines and systemd hand out.
-const (
-	rangeBase = 1879048192
-	rangeSize = 65536
-)
-
-// engineIDs maps the engine's root to an id without rights: for root, the
-// first of a range set aside; for anybody else, the user itself, since that is
-// all an ordinary user may map.
-func engineIDs() engineMapping {
-	m := engineMapping{ranged: mayMapRange()}
-	if m.ranged {
-		m.uid = []syscall.SysProcIDMap{{ContainerID: 0, HostID: rangeBase, Size: rangeSize}}
-		m.gid = m.uid
-		m.credential = &syscall.Credential{Uid: 0, Gid: 0}
-		return m
+// engineIDs maps root to an ID of the pool, and the pool to itself: an engine gives its
+// sandboxes IDs of their own.
+func engineIDs(id int) engineMapping {
+	m := singleID(id)
+	pool := syscall.SysProcIDMap{
+		ContainerID: rangeBase + kernelBlock*rangeSize, HostID: rangeBase + kernelBlock*rangeSize,
+		Size: poolSize - kernelBlock*rangeSize,
 	}
-	m.uid = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Geteuid(), Size: 1}}
-	m.gid = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getegid(), Size: 1}}
+	m.uid = append(m.uid, pool)
+	m.gid = m.uid
 	return m
 }
 
-// outside returns the id that the engine's root is outside.
-func (m engineMapping) outside() int { return m.uid[0].HostID }
-
-// mayMapRange reports whether this process may give a child a range of ids.
-// Root inside many containers may not: it then is an ordinary user here.
-func mayMapRange() bool {
-	return hasCapabilities(unix.CAP_SETUID, unix.CAP_SETGID, unix.CAP_SYS_ADMIN, unix.CAP_SETFCAP)
+// singleID maps root to an ID of the pool.
+func singleID(id int) engineMapping {
+	ids := []syscall.SysProcIDMap{{ContainerID: 0, HostID: id, Size: 1}}
+	return engineMapping{uid: ids, gid: ids, ranged: true, credential: &syscall.Credential{Uid: 0, Gid: 0}}
 }
+
+// ownIDs maps root to this process's own user, which is all that an ordinary user may
+// map.
+func ownIDs() engineMapping {
+	return engineMapping{
+		uid: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Geteuid(), Size: 1}},
+		gid: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getegid(), Size: 1}},
+	}
+}
+
+// outside returns the ID that root is outside.
+func (m engineMapping) outside() int { return m.uid[0].HostID }
 
 // hasCapabilities reports whether this process has all of the capabilities.
 func hasCapabilities(wanted ...uint) bool {

@@ -66,6 +66,11 @@ func newSpec(bundle string, req createRequest, rootImage, guestImage string) *sp
 		},
 		Annotations: rootAnnotations(rootImage, req.Layer),
 	}
+	if req.IDs != nil {
+		spec.Linux.Namespaces = append(spec.Linux.Namespaces, specs.LinuxNamespace{Type: specs.UserNamespace})
+		files := []specs.LinuxIDMapping{{HostID: uint32(req.IDs.Files), Size: uint32(req.IDs.Count)}} //nolint:gosec // IDs of the pool
+		spec.Linux.UIDMappings, spec.Linux.GIDMappings = files, files
+	}
 	if req.Setup.Drop != "" {
 		spec.Mounts = append(spec.Mounts, specs.Mount{
 			Destination: req.Setup.Drop, Type: "bind", Source: filepath.Join(bundle, "root"), Options: []string{"rbind", "ro", "nosuid"},
