@@ -294,10 +294,7 @@ func (b *box) makeBundle(ids *sandboxIDs) error {
 	if ids == nil {
 		return nil
 	}
-	if err := os.Chown(b.dir(), ids.Kernel, ids.Files); err != nil {
-		return err
-	}
-	return os.Chmod(b.dir(), 0o750) //nolint:gosec // the group is the file server's own
+	return ids.give(b.dir(), 0o750)
 }
 
 // attach makes everything of the machine that the sandbox sees visible below its

@@ -14,5 +14,5 @@ const setCPUID = 0x1012
 // the catching at each change of threads, which leaves a virtual machine.
 func allowCPUID() error {
 	const everything = ^uint32(0)
-	return deny([]denial{{unix.SYS_ARCH_PRCTL, 0, everything, setCPUID, unix.ENODEV}}) // as if the processor could not
+	return deny([]denial{{call: unix.SYS_ARCH_PRCTL, mask: everything, value: setCPUID, errno: unix.ENODEV}}) // as if the processor could not
 }

@@ -7,8 +7,8 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -28,6 +28,9 @@ const (
 
 	engineGatewaysFD = 6 // a gatewayClient's connection
 )
+
+// idsArgument says that the engine's sandboxes have IDs of their own.
+const idsArgument = "ids"
 
 // Places in the engine's own root directory, which is a tmpfs: it vanishes with
 // the engine.
@@ -49,13 +52,16 @@ func engineMain(args []string) int {
 		unix.CloseOnExec(fd)
 	}
 	e := &engine{boxes: make(map[sandpit.ID]*box)}
-	err := json.Unmarshal([]byte(strings.Join(args, "")), &e.cgroups)
+	if len(args) == 0 {
+		return 2
+	}
+	err := json.Unmarshal([]byte(args[0]), &e.cgroups)
 	var ln *net.UnixListener
 	if err == nil {
 		e.gateways.conn, err = unixConn(os.NewFile(engineGatewaysFD, "gateways"))
 	}
 	if err == nil {
-		ln, err = prepareEngine()
+		ln, err = prepareEngine(slices.Contains(args[1:], idsArgument))
 	}
 	if err != nil {
 		report(ready, err)
@@ -70,7 +76,7 @@ func engineMain(args []string) int {
 }
 
 // prepareEngine builds the world the engine lives in and opens its socket.
-func prepareEngine() (*net.UnixListener, error) {
+func prepareEngine(givesIDs bool) (*net.UnixListener, error) {
 	if err := enterOwnRoot(); err != nil {
 		return nil, explainMountError(err)
 	}
@@ -82,6 +88,9 @@ func prepareEngine() (*net.UnixListener, error) {
 	}
 	if err := os.Setenv(engineIDEnv, sidecarDir); err != nil {
 		return nil, err
+	}
+	if err := confineEngine(givesIDs); err != nil {
+		return nil, fmt.Errorf("confine the engine: %w", err)
 	}
 	return listenControl()
 }

@@ -1,26 +1,49 @@
 package gvisor
 
 import (
+	"cmp"
 	"fmt"
+	"math"
 	"runtime"
+	"slices"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
 
 // denial is a system call that fails with an error when some bits of one of its
-// arguments are as stated.
+// arguments are as stated. Without a mask it always fails.
 type denial struct {
 	call        uintptr
 	argument    int
 	mask, value uint32
 	errno       unix.Errno
+	// except, if not nil, turns this around: the call fails unless the bits are one of
+	// these values.
+	except []uint32
+}
+
+// callFilter says which system calls of a process, and of all that it starts, the
+// machine's kernel refuses. Calls by another architecture's numbers it refuses always.
+//
+// Refused calls return an error and kill nobody: a kill here would come before what the
+// filters of gVisor do with the calls of programs inside.
+type callFilter struct {
+	denied []denial
+	// newest is the highest number of a call that is known here: kernels to come may have
+	// others. 0: there is no limit.
+	newest uintptr
+	// allowed, if not nil, are all calls that there are.
+	allowed []uintptr
 }
 
 // deny has the machine's kernel refuse these calls to this process for as long
 // as it lives, and to all that it starts.
-func deny(list []denial) error {
-	program, err := compile(list)
+func deny(list []denial) error { return callFilter{denied: list}.install() }
+
+// install applies the filter to all threads of this process.
+func (f callFilter) install() error {
+	program, err := f.compile()
 	if err != nil {
 		return err
 	}
@@ -30,41 +53,135 @@ func deny(list []denial) error {
 		return fmt.Errorf("give up new privileges: %w", err)
 	}
 	prog := unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]} //nolint:gosec // compile bounds it
-	_, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC,
+	thread, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC,
 		uintptr(unsafe.Pointer(&prog))) //nolint:gosec // that is how this call takes it
 	if errno != 0 {
 		return fmt.Errorf("filter system calls: %w", errno)
 	}
+	if thread != 0 {
+		return fmt.Errorf("filter system calls: thread %d has a filter of its own", thread)
+	}
 	return nil
 }
 
-// compile writes the filter program.
-func compile(list []denial) ([]unix.SockFilter, error) {
-	const architecture, number, firstArgument = 4, 0, 16 // in the kernel's struct seccomp_data
-	const perDenial = 6
+// The places of the kernel's struct seccomp_data, and the numbers of calls for which
+// AMD64 has a second architecture with pointers of 32 bits.
+const (
+	filterNumber        = 0
+	filterArchitecture  = 4
+	filterFirstArgument = 16
+	otherABI            = 0x40000000
+)
+
+// compile writes the filter program. It finds the number of a call by bisection: programs
+// inside of sandboxes pass through it with each of their calls.
+func (f callFilter) compile() ([]unix.SockFilter, error) {
 	arch, ok := map[string]uint32{"amd64": unix.AUDIT_ARCH_X86_64, "arm64": unix.AUDIT_ARCH_AARCH64}[runtime.GOARCH]
-	if !ok || len(list) > 40 {
-		return nil, fmt.Errorf("filter system calls: not on %s, or too many", runtime.GOARCH)
+	if !ok {
+		return nil, fmt.Errorf("filter system calls: not on %s", runtime.GOARCH)
 	}
-	load := func(offset uint32) unix.SockFilter {
-		return unix.SockFilter{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: offset}
+	rest := answer(unix.SECCOMP_RET_ALLOW)
+	if f.allowed != nil {
+		rest = refuse(unix.ENOSYS)
 	}
-	skipUnless := func(value uint32, instructions uint8) unix.SockFilter {
-		return unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: value, Jf: instructions}
+	branches := f.branches()
+	newest := uint32(otherABI) - 1
+	if f.newest != 0 {
+		newest = uint32(f.newest) //nolint:gosec // numbers of calls are small
 	}
-	answer := func(action uint32) unix.SockFilter {
-		return unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: action}
+	program := []unix.SockFilter{
+		load(filterArchitecture),
+		jump(unix.BPF_JEQ, arch, 1, 0),
+		refuse(unix.ENOSYS),
+		load(filterNumber),
+		jump(unix.BPF_JGT, newest, 0, 1), // which the numbers of the other architecture are, too
+		refuse(unix.ENOSYS),
 	}
-	program := []unix.SockFilter{load(architecture), skipUnless(arch, uint8(perDenial*len(list)))} //nolint:gosec // bounded above
-	for _, d := range list {
-		program = append(program,
-			load(number), skipUnless(uint32(d.call), perDenial-2), //nolint:gosec // numbers of calls are small
-			load(firstArgument+8*uint32(d.argument)), //nolint:gosec // 0 to 5; the low half comes first
-			unix.SockFilter{Code: unix.BPF_ALU | unix.BPF_AND | unix.BPF_K, K: d.mask},
-			skipUnless(d.value, 1),
-			answer(unix.SECCOMP_RET_ERRNO|uint32(d.errno))) //nolint:gosec // so are those of errors
+	program = append(program, search(branches, rest)...)
+	if len(program) > unix.BPF_MAXINSNS {
+		return nil, fmt.Errorf("filter system calls: %d instructions are too many", len(program))
 	}
-	return append(program, answer(unix.SECCOMP_RET_ALLOW)), nil
+	return program, nil
+}
+
+// branch is what a filter does when a call has a number.
+type branch struct {
+	call    uint32
+	program []unix.SockFilter // ends with an answer
+}
+
+// branches returns those of all calls that differ from the rest, in the order of their
+// numbers.
+func (f callFilter) branches() []branch {
+	list := make(map[uint32][]unix.SockFilter)
+	for _, call := range f.allowed {
+		list[uint32(call)] = nil //nolint:gosec // numbers of calls are small
+	}
+	for _, d := range f.denied {
+		call := uint32(d.call) //nolint:gosec // numbers of calls are small
+		list[call] = append(list[call], d.program()...)
+	}
+	branches := make([]branch, 0, len(list))
+	for call, program := range list {
+		branches = append(branches, branch{call, append(program, answer(unix.SECCOMP_RET_ALLOW))})
+	}
+	slices.SortFunc(branches, func(a, b branch) int { return cmp.Compare(a.call, b.call) })
+	return branches
+}
+
+// program ends with an answer if the call is denied, and goes on behind itself if not.
+func (d denial) program() []unix.SockFilter {
+	if d.mask == 0 {
+		return []unix.SockFilter{refuse(d.errno)}
+	}
+	program := []unix.SockFilter{
+		load(filterFirstArgument + 8*uint32(d.argument)), //nolint:gosec // 0 to 5; the low half comes first
+		{Code: unix.BPF_ALU | unix.BPF_AND | unix.BPF_K, K: d.mask},
+	}
+	if d.except == nil {
+		return append(program, jump(unix.BPF_JEQ, d.value, 0, 1), refuse(d.errno))
+	}
+	for i, value := range d.except {
+		left := len(d.except) - i - 1
+		program = append(program, jump(unix.BPF_JEQ, value, uint8(left+1), 0)) //nolint:gosec // there are few
+	}
+	return append(program, refuse(d.errno))
+}
+
+// search goes to the branch of a call's number, which was loaded, or answers with rest.
+func search(branches []branch, rest unix.SockFilter) []unix.SockFilter {
+	if len(branches) == 0 {
+		return []unix.SockFilter{rest}
+	}
+	if len(branches) == 1 {
+		b := branches[0]
+		return slices.Concat([]unix.SockFilter{jump(unix.BPF_JEQ, b.call, 1, 0), rest}, b.program)
+	}
+	middle := len(branches) / 2
+	below, above := search(branches[:middle], rest), search(branches[middle:], rest)
+	at := branches[middle].call
+	if len(below) <= math.MaxUint8 {
+		return slices.Concat([]unix.SockFilter{jump(unix.BPF_JGE, at, uint8(len(below)), 0)}, below, above) //nolint:gosec // compared above
+	}
+	far := unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JA, K: uint32(len(below))} //nolint:gosec // there are few
+	return slices.Concat([]unix.SockFilter{jump(unix.BPF_JGE, at, 0, 1), far}, below, above)
+}
+
+func load(offset uint32) unix.SockFilter {
+	return unix.SockFilter{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: offset}
+}
+
+// jump compares with a value and passes over so many instructions.
+func jump(comparison uint16, value uint32, ifTrue, ifFalse uint8) unix.SockFilter {
+	return unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_K | comparison, K: value, Jt: ifTrue, Jf: ifFalse}
+}
+
+func answer(action uint32) unix.SockFilter {
+	return unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: action}
+}
+
+func refuse(errno unix.Errno) unix.SockFilter {
+	return answer(unix.SECCOMP_RET_ERRNO | uint32(errno)) //nolint:gosec // numbers of errors are small
 }
 
 // harmlessFiles keeps the file server, whose calls programs inside decide about,
@@ -78,11 +195,11 @@ func harmlessFiles() error {
 		unix.SYS_OPENAT: 3, unix.SYS_MKDIRAT: 2, unix.SYS_MKNODAT: 2,
 	} {
 		for _, bit := range []uint32{unix.S_ISUID, unix.S_ISGID} {
-			list = append(list, denial{call, mode, bit, bit, unix.EPERM})
+			list = append(list, denial{call: call, argument: mode, mask: bit, value: bit, errno: unix.EPERM})
 		}
 	}
 	for _, kind := range []uint32{unix.S_IFCHR, unix.S_IFBLK} {
-		list = append(list, denial{unix.SYS_MKNODAT, 2, unix.S_IFMT, kind, unix.EPERM})
+		list = append(list, denial{call: unix.SYS_MKNODAT, argument: 2, mask: unix.S_IFMT, value: kind, errno: unix.EPERM})
 	}
 	return deny(list)
 }

@@ -205,11 +205,15 @@ func (ids *sandboxIDs) admit(group string) error {
 	if ids == nil {
 		return nil // they are the same user as the engine
 	}
-	procs := filepath.Join(group, procsFile)
-	if err := os.Chown(procs, ids.Kernel, ids.Files); err != nil {
+	return ids.give(filepath.Join(group, procsFile), 0o664)
+}
+
+// give gives a file to the sandbox: to its kernel as owner and to its file server as group.
+func (ids *sandboxIDs) give(path string, mode os.FileMode) error {
+	if err := os.Chmod(path, mode); err != nil { // while it is the engine's
 		return err
 	}
-	return os.Chmod(procs, 0o664) //nolint:gosec // the group is the file server's own
+	return os.Chown(path, ids.Kernel, ids.Files)
 }
 
 // check makes sure that this process, which has a role in a sandbox, has the IDs of that

@@ -82,6 +82,10 @@ func reaperMain(args []string) int {
 		report(ready, err)
 		return 1
 	}
+	if err := confineReaper(); err != nil { // before the engine can ask for anything
+		report(ready, fmt.Errorf("confine the reaper: %w", err))
+		return 1
+	}
 	go serveGateways(dir.path, conn) // ends with the engine
 	_ = ready.Close()                // the engine's copy is the one that counts now
 	ended := make(chan struct{})
@@ -292,6 +296,9 @@ func startEngine(dir *engineDir, files []*os.File, log *os.File) (*exec.Cmd, err
 			Credential:                 ids.credential,
 			Pdeathsig:                  unix.SIGKILL,
 		},
+	}
+	if dir.idLock != nil {
+		cmd.Args = append(cmd.Args, idsArgument)
 	}
 	if dir.cgroups.V2 != "" { // only from inside may it move its children further in
 		leaf, err := os.Open(filepath.Join(dir.cgroups.V2, engineGroup))
