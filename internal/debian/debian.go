@@ -41,7 +41,12 @@ type Source struct {
 	Keys []byte
 	// Now tells the time. Default: time.Now.
 	Now func() time.Time
+	// Bounds limit the disk that packages take. Default: only each package is limited.
+	Bounds Bounds
 }
+
+// Bounds limit the disk that packages take.
+type Bounds = mirror.Bounds
 
 // Progress hears how many bytes are fetched, of how many. It is called by one goroutine
 // at a time.
@@ -196,7 +201,7 @@ func (s Source) open(p Progress, total int64) (*client, error) {
 		bases = append(bases, "http://"+host) // what matters is signed
 	}
 	var err error
-	c.Client, err = mirror.Open(mirror.Options{Dir: s.Dir, Keep: seenSuffix, Bases: bases, Progress: p, Total: total})
+	c.Client, err = mirror.Open(mirror.Options{Dir: s.Dir, Keep: seenSuffix, Bases: bases, Progress: p, Total: total, Bounds: s.Bounds})
 	return c, err
 }
 

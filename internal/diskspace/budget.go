@@ -53,8 +53,7 @@ func (b *Budget) Reserve(owner string, bytes int64) (*Reservation, error) {
 	return b.reserve(&Reservation{budget: b, owner: owner}, bytes)
 }
 
-// ReserveUnshared is Reserve for an administrator, who is bound by the total and the disk
-// alone.
+// ReserveUnshared is Reserve for an administrator: only the total and the disk bound it.
 func (b *Budget) ReserveUnshared(owner string, bytes int64) (*Reservation, error) {
 	return b.reserve(&Reservation{budget: b, owner: owner, unshared: true}, bytes)
 }

@@ -76,18 +76,44 @@ func (d *Disk) Check() error {
 	return d.reserve(0)
 }
 
+// Missing returns how many bytes have to be freed before bytes can be reserved; 0 or less
+// if none.
+func (d *Disk) Missing(bytes int64) (int64, error) {
+	if d == nil || d.minFree <= 0 {
+		return 0, nil
+	}
+	free, size, err := d.measureNow()
+	if err != nil {
+		return 0, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return bytes - d.room(free, size), nil
+}
+
+func (d *Disk) measureNow() (free, size int64, err error) {
+	if free, size, err = d.measure(); err != nil {
+		return 0, 0, fmt.Errorf("measure the free disk space: %w", err)
+	}
+	return free, size, nil
+}
+
+// room returns how many bytes can be reserved; below zero if too little is free. The lock
+// is held.
+func (d *Disk) room(free, size int64) int64 { return free - d.pending - min(d.minFree, size/20) }
+
 // reserve counts bytes that will be written. The caller takes them back with settle.
 func (d *Disk) reserve(bytes int64) error {
 	if d == nil || d.minFree <= 0 {
 		return nil
 	}
-	free, size, err := d.measure()
+	free, size, err := d.measureNow()
 	if err != nil {
-		return fmt.Errorf("measure the free disk space: %w", err)
+		return err
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if room := free - d.pending - min(d.minFree, size/20); room < 0 || bytes > room {
+	if room := d.room(free, size); room < 0 || bytes > room {
 		return sandpit.WithHint(
 			sandpit.Errorf(sandpit.Exhausted, "the server's disk is almost full: %s are needed, and %s can be used",
 				formatSize(bytes), formatSize(max(room, 0))),

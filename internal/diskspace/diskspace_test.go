@@ -163,6 +163,9 @@ func TestDiskKeepsSomeFree(t *testing.T) {
 	}
 	first.Settle(40 * mib) // 10 MiB were not needed
 	third := reserve(t, images, "bob", 10*mib)
+	if missing, err := d.Missing(7); missing != 7 || err != nil {
+		t.Errorf("%d bytes are missing (%v), want 7", missing, err)
+	}
 	first.Release()
 	second.Release()
 	third.Release()

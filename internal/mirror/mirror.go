@@ -16,6 +16,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -49,6 +50,20 @@ type Options struct {
 	Progress func(done, total int64)
 	// Total is how many bytes there will be. Default: unknown.
 	Total int64
+	// Bounds are those of the disk.
+	Bounds Bounds
+}
+
+// Bounds limit the disk that fetched files take. The zero value of a field is no limit.
+type Bounds struct {
+	// Kept is how many bytes Dir may have when a client is opened: files that were used
+	// least recently are removed first.
+	Kept int64
+	// Fetched is how many bytes one client may fetch or find.
+	Fetched int64
+	// Check is called before a file is fetched, and again and again while it comes. An
+	// error ends the fetch. It is called concurrently.
+	Check func() error
 }
 
 // Client fetches files. Its methods may be called concurrently.
@@ -107,7 +122,7 @@ func Open(o Options) (*Client, error) {
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return nil, err
 	}
-	return c, c.sweep()
+	return c, errors.Join(c.sweep(), c.trim())
 }
 
 // Close lets go of connections.
@@ -152,6 +167,74 @@ func (c *Client) sweep() error {
 	return nil
 }
 
+// trim removes files of Dir that were used least recently until the others fit. A file
+// that another client has open stays readable to it.
+func (c *Client) trim() error {
+	if c.o.Bounds.Kept <= 0 {
+		return nil
+	}
+	entries, err := os.ReadDir(c.o.Dir)
+	if err != nil {
+		return err
+	}
+	var files []fs.FileInfo
+	var sum int64
+	for _, e := range entries {
+		info, err := e.Info()
+		if err != nil || !info.Mode().IsRegular() || strings.HasSuffix(e.Name(), Unfinished) || c.o.Keep != "" && strings.HasSuffix(e.Name(), c.o.Keep) {
+			continue // it is gone, in use, or kept
+		}
+		files, sum = append(files, info), sum+info.Size()
+	}
+	slices.SortFunc(files, func(a, b fs.FileInfo) int { return a.ModTime().Compare(b.ModTime()) })
+	for _, f := range files {
+		if sum <= c.o.Bounds.Kept {
+			return nil
+		}
+		if err := os.Remove(filepath.Join(c.o.Dir, f.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		sum -= f.Size()
+	}
+	return nil
+}
+
+// check reports whether more may be fetched.
+func (c *Client) check() error {
+	c.mu.Lock()
+	done := c.done
+	c.mu.Unlock()
+	if most := c.o.Bounds.Fetched; most > 0 && done > most {
+		return sandpit.Errorf(sandpit.Exhausted, "the packages have more than %d bytes", most)
+	}
+	if c.o.Bounds.Check != nil {
+		return c.o.Bounds.Check()
+	}
+	return nil
+}
+
+// checked ends a stream when no more may be fetched.
+type checked struct {
+	io.Reader
+	client *Client
+	next   int64 // bytes until the next check
+}
+
+const checkEvery = 8 << 20 // bytes
+
+// Read implements io.Reader.
+func (r *checked) Read(p []byte) (int, error) {
+	if r.next <= 0 {
+		if err := r.client.check(); err != nil {
+			return 0, err
+		}
+		r.next = checkEvery
+	}
+	n, err := r.Reader.Read(p)
+	r.next -= int64(n)
+	return n, err
+}
+
 // Get returns a file of the first server that has it.
 //
 // Exhausted: it has more than limit bytes. NotFound: there is no such file. Unavailable,
@@ -175,6 +258,9 @@ func (c *Client) File(ctx context.Context, path string, want Pin) (*os.File, err
 		if f != nil {
 			c.addFile(f)
 			c.Used(want.Digest)
+			if err = c.check(); err != nil {
+				return nil, errors.Join(err, f.Close())
+			}
 		}
 		return f, err
 	}
@@ -230,7 +316,7 @@ func (c *Client) copyPinned(f *os.File, r io.Reader, want Pin) error {
 		return err
 	}
 	h := want.hash()
-	n, err := io.Copy(io.MultiWriter(f, h, counter{c}), io.LimitReader(r, want.most()+1))
+	n, err := io.Copy(io.MultiWriter(f, h, counter{c}), io.LimitReader(&checked{Reader: r, client: c}, want.most()+1))
 	if err != nil || want.is(n, h) {
 		return err
 	}

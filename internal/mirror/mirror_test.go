@@ -4,10 +4,16 @@ import (
 	"crypto/sha256"
 	"crypto/sha512"
 	"encoding/hex"
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -61,5 +67,67 @@ func TestFile(t *testing.T) {
 				_ = f.Close() // only read
 			}
 		})
+	}
+}
+
+// TestBounds has more fetched than there is room for.
+func TestBounds(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, strings.Repeat(path.Base(r.URL.Path), 1000))
+	}))
+	t.Cleanup(server.Close)
+	full := sandpit.Errorf(sandpit.Exhausted, "the disk is full")
+	dir := t.TempDir()
+	fetch := func(b mirror.Bounds, names ...string) error {
+		c, err := mirror.Open(mirror.Options{Dir: dir, Keep: "-keep", Bases: []string{server.URL}, Bounds: b})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		for i, name := range names {
+			sum := sha256.Sum256([]byte(strings.Repeat(name, 1000)))
+			f, err := c.File(t.Context(), name, mirror.Pin{Digest: hex.EncodeToString(sum[:]), Size: 1000})
+			if err != nil {
+				return err
+			}
+			at := time.Now().Add(time.Duration(i-100) * time.Hour)
+			if err := errors.Join(os.Chtimes(filepath.Join(dir, hex.EncodeToString(sum[:])), at, at), f.Close()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return nil
+	}
+	left := func() int {
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(entries)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "seen-keep"), make([]byte, 5000), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := fetch(mirror.Bounds{}, "a", "b", "c", "d"); err != nil || left() != 5 {
+		t.Fatalf("without bounds: %v, %d files", err, left())
+	}
+	if err := fetch(mirror.Bounds{Kept: 2500}); err != nil || left() != 3 {
+		t.Errorf("%v, %d files are left, want 2 and what is kept", err, left())
+	}
+	asked := 0
+	for name, tc := range map[string]struct {
+		bounds mirror.Bounds
+		names  []string
+	}{
+		"too much":              {mirror.Bounds{Fetched: 1500}, []string{"e", "f", "g"}},
+		"too much that is here": {mirror.Bounds{Fetched: 1500}, []string{"c", "d"}},
+		"a full disk":           {mirror.Bounds{Check: func() error { asked++; return full }}, []string{"h"}},
+	} {
+		if err := fetch(tc.bounds, tc.names...); !errors.Is(err, sandpit.Exhausted) {
+			t.Errorf("%s: %v, want Exhausted", name, err)
+		}
+	}
+	if asked == 0 {
+		t.Error("the disk was not looked at")
 	}
 }

@@ -33,7 +33,12 @@ type Source struct {
 	Dir string
 	// Registries are asked in this order: http or https URLs. Default: Configured.
 	Registries []string
+	// Bounds limit the disk that packages take. Default: only each package is limited.
+	Bounds Bounds
 }
+
+// Bounds limit the disk that packages take.
+type Bounds = mirror.Bounds
 
 const (
 	maxPacked   = 1 << 30 // bytes of one package's file
@@ -56,7 +61,7 @@ func (s Source) Tree(ctx context.Context, l Lock, to string) (io.ReadCloser, err
 		}
 		registries = []string{configured}
 	}
-	c, err := mirror.Open(mirror.Options{Dir: s.Dir, Bases: registries})
+	c, err := mirror.Open(mirror.Options{Dir: s.Dir, Bases: registries, Bounds: s.Bounds})
 	if err != nil {
 		return nil, err
 	}
