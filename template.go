@@ -61,8 +61,48 @@ func CheckTemplateName(name string) error {
 // DefaultTag is the tag that a template has when no other one is named.
 const DefaultTag = "default"
 
+// TemplateRef is what a template, or a build of one, is called.
+type TemplateRef struct {
+	// Owner owns the template. Default: no owner is named.
+	Owner string
+	// Name is the template's name or ID, or the ID of a build.
+	Name string
+	// Tag is a tag of the template, or the ID of a build. Default: none is named.
+	Tag string
+}
+
+// ParseTemplateRef reads [OWNER/]NAME[:TAG]. What it takes need not exist.
+func ParseTemplateRef(text string) TemplateRef {
+	var r TemplateRef
+	if i := strings.LastIndexByte(text, '/'); i > 0 {
+		r.Owner, text = text[:i], text[i+1:]
+	}
+	r.Name, r.Tag, _ = strings.Cut(text, ":")
+	return r
+}
+
+// String is what ParseTemplateRef reads.
+func (r TemplateRef) String() string {
+	text := r.Name
+	if r.Owner != "" {
+		text = r.Owner + "/" + text
+	}
+	if r.Tag != "" {
+		text += ":" + r.Tag
+	}
+	return text
+}
+
+// IsID reports whether the name is the ID of a template or of a build.
+func (r TemplateRef) IsID() bool {
+	return TemplateID(r.Name).Validate() == nil || BuildID(r.Name).Validate() == nil
+}
+
+// FullName returns OWNER/NAME, which means the template to every owner.
+func (t Template) FullName() string { return TemplateRef{Owner: t.Owner, Name: t.Name}.String() }
+
 // TemplatePrefix begins what a Spec has for its Image when the sandbox shall be one of a
-// template: "template:" and a name, a name and a tag, or an ID.
+// template: "template:" and a TemplateRef.
 const TemplatePrefix = "template:"
 
 // Template returns which template an image is, if it is one.
@@ -77,8 +117,11 @@ type Template struct {
 	// Name is what its owner calls it, and Owner whose it is.
 	Name  string `json:"name"`
 	Owner string `json:"owner,omitempty"`
-	// Public lets sandboxes of every owner be made of it.
+	// Public lets sandboxes of every owner be made of it, as OWNER/NAME.
 	Public bool `json:"public"`
+	// Shared says that an administrator has published it: the name alone means it to every
+	// owner that has no template of that name.
+	Shared bool `json:"shared,omitempty"`
 	// Tags are builds that are ready, by what they are called.
 	Tags      map[string]BuildID `json:"tags"`
 	CreatedAt time.Time          `json:"created_at"`

@@ -61,7 +61,7 @@ func (a *app) showImages(list []daemon.ImageEntry, asJSON bool) error {
 	}
 	rows := [][]string{{"NAME", "DIGEST", "SIZE", "CREATED", "USED"}}
 	for _, e := range list {
-		name := e.Name
+		name := ownedName(e.Name, e.Owner)
 		if name == "" {
 			name = fmt.Sprintf("(%s)", cmp.Or(e.Source, string(e.Kind)))
 		}
@@ -70,6 +70,14 @@ func (a *app) showImages(list []daemon.ImageEntry, asJSON bool) error {
 		})
 	}
 	return printTable(a.Out, rows)
+}
+
+// ownedName returns the name of an image for people, with its owner if it has one.
+func ownedName(name, owner string) string {
+	if owner == "" {
+		return name
+	}
+	return fmt.Sprintf("%s (%s)", name, owner)
 }
 
 func (a *app) newImageRemove() *cobra.Command {

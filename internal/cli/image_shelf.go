@@ -115,7 +115,7 @@ func (a *app) showShelf(list []client.Image, asJSON bool) error {
 	rows := [][]string{{"NAME", "DIGEST", "SIZE", "CREATED", "USED"}}
 	for _, i := range list {
 		rows = append(rows, []string{
-			cmp.Or(i.Name, "("+i.Kind+")"), shortDigest(cmp.Or(i.Digest, i.ID)), showSize(i.Size), showAge(i.Created), showAge(i.Used),
+			cmp.Or(ownedName(i.Name, i.Owner), "("+i.Kind+")"), shortDigest(cmp.Or(i.Digest, i.ID)), showSize(i.Size), showAge(i.Created), showAge(i.Used),
 		})
 	}
 	return printTable(a.Out, rows)

@@ -120,8 +120,12 @@ func (a *app) listRemote(ctx context.Context, c *client.Client, asJSON bool) err
 			tags = append(tags, tag)
 		}
 		slices.Sort(tags)
+		name := t.Name
+		if t.Public && !t.Shared {
+			name = t.FullName() // by which other owners find it
+		}
 		rows = append(rows, []string{
-			t.Name, cmp.Or(strings.Join(tags, " "), "-"), cmp.Or(t.Owner, "-"), yesNo(t.Public), strconv.FormatInt(t.Spawned, 10), t.UpdatedAt.Format(time.DateTime),
+			name, cmp.Or(strings.Join(tags, " "), "-"), cmp.Or(t.Owner, "-"), yesNo(t.Public), strconv.FormatInt(t.Spawned, 10), t.UpdatedAt.Format(time.DateTime),
 		})
 	}
 	return layTable(a.Out, rows, nil)
@@ -179,8 +183,11 @@ more. A build without a tag is removed some time later.`,
 func (a *app) newTemplatePublish() *cobra.Command {
 	var private bool
 	cmd := &cobra.Command{
-		Use:               "publish [flags] NAME",
-		Short:             "Let everybody make sandboxes of a server's template",
+		Use:   "publish [flags] NAME",
+		Short: "Let every owner create sandboxes of a server's template",
+		Long: `Let every owner create sandboxes of a server's template, as template:OWNER/NAME. When an
+administrator publishes a template of their own, template:NAME means it too, to every
+owner that has no template of that name.`,
 		Example:           "  sandpit template publish tools\n  sandpit template publish --private tools",
 		Args:              wantArgs(1, 1, "the name of a template"),
 		ValidArgsFunction: cobra.NoFileCompletions,

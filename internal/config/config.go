@@ -168,6 +168,7 @@ func Default() Config {
 		Image: Image{
 			Pull:        "missing",
 			CacheSize:   20 << 30,
+			MaxPulls:    4,
 			PullTimeout: 30 * time.Minute,
 		},
 		Docker:  defaultDocker(),

@@ -33,6 +33,12 @@ type Image struct {
 	// CacheSize is how many bytes of images are kept; those used least recently go
 	// first. At least 64 MiB. Default: 20 GiB.
 	CacheSize int64
+	// OwnerCacheSize is how many of these each owner of a server may have. At least
+	// 64 MiB. Default: 0, which is half of CacheSize.
+	OwnerCacheSize int64
+	// MaxPulls is how many images a server fetches at a time; each owner has half of these
+	// places, and further requests wait. From 1 to 1000. Default: 4.
+	MaxPulls int
 	// PullTimeout is how long fetching one image may take. Default: 30 minutes.
 	PullTimeout time.Duration
 	// PrePull are images that a server makes ready when it starts, for its default

@@ -13,12 +13,12 @@ import (
 
 func TestImageSection(t *testing.T) {
 	t.Parallel()
-	want := config.Image{Pull: "missing", CacheSize: 20 << 30, PullTimeout: 30 * time.Minute, DockerConfig: "/home/u/.docker"}
+	want := config.Image{Pull: "missing", CacheSize: 20 << 30, MaxPulls: 4, PullTimeout: 30 * time.Minute, DockerConfig: "/home/u/.docker"}
 	if diff := cmp.Diff(want, load(t, user("")).Image); diff != "" {
 		t.Errorf("default (-want +got):\n%s", diff)
 	}
 	want = config.Image{
-		Pull: "never", CacheSize: 1 << 30, PullTimeout: 90 * time.Second, DockerConfig: "/d",
+		Pull: "never", CacheSize: 1 << 30, OwnerCacheSize: 100 << 20, MaxPulls: 9, PullTimeout: 90 * time.Second, DockerConfig: "/d",
 		Mirrors:  map[string][]string{"docker.io": {"m1:5000", "m2/prefix"}, "ghcr.io": {"m3"}},
 		Insecure: []string{"m1:5000", "m2"}, Registries: []string{"registry.lan:5000", "10.1.0.0/16"},
 		Auth:    map[string]config.Login{"ghcr.io": {User: "u", Password: "p=w:x"}, "m3": {User: "v", Password: ""}},
@@ -32,6 +32,8 @@ registries = ["registry.lan:5000", "10.1.0.0/16"]
 auth = "ghcr.io=u:p=w:x m3=v:"
 docker_config = "/d"
 cache_size = "1g"
+owner_cache_size = "100m"
+max_pulls = 9
 pull_timeout = 90
 pre_pull = ["python:3.12-slim", "ghcr.io/a/b@sha256:c"]
 `
@@ -40,7 +42,7 @@ pre_pull = ["python:3.12-slim", "ghcr.io/a/b@sha256:c"]
 	}
 	fromVariables := user("",
 		"SANDPIT_IMAGE_PULL=never", "SANDPIT_IMAGE_MIRRORS=docker.io=m1:5000,m2/prefix ghcr.io=m3", "SANDPIT_IMAGE_INSECURE=m1:5000,m2", "SANDPIT_IMAGE_REGISTRIES=registry.lan:5000,10.1.0.0/16",
-		"SANDPIT_IMAGE_AUTH=ghcr.io=u:p=w:x m3=v:", "DOCKER_CONFIG=/d", "SANDPIT_IMAGE_CACHE_SIZE=1g", "SANDPIT_IMAGE_PULL_TIMEOUT=90s",
+		"SANDPIT_IMAGE_AUTH=ghcr.io=u:p=w:x m3=v:", "DOCKER_CONFIG=/d", "SANDPIT_IMAGE_CACHE_SIZE=1g", "SANDPIT_IMAGE_OWNER_CACHE_SIZE=100m", "SANDPIT_IMAGE_MAX_PULLS=9", "SANDPIT_IMAGE_PULL_TIMEOUT=90s",
 		"SANDPIT_IMAGE_PRE_PULL=python:3.12-slim, ghcr.io/a/b@sha256:c")
 	if diff := cmp.Diff(want, load(t, fromVariables).Image); diff != "" {
 		t.Errorf("variables (-want +got):\n%s", diff)
@@ -66,6 +68,8 @@ func TestImageProblems(t *testing.T) {
 		`pre_pull = [1]`:                  `image.pre_pull: a list is not a list of images; use for example ["python:3.12-slim"]`,
 		`pre_pull = [""]`:                 `image.pre_pull: the name of an image is empty`,
 		`cache_size = 1`:                  `image.cache_size: 1 is too small; use at least 64m`,
+		`owner_cache_size = 1`:            `image.owner_cache_size: 1 is too small; use at least 64m`,
+		`max_pulls = 0`:                   `image.max_pulls: 0 is not a number of images; use 1 to 1000`,
 		`pull_timeout = 0`:                `image.pull_timeout: 0 is no time at all; use at least 1, or leave it out for 1800`,
 		`chache_size = "1g"`:              `image.chache_size: unknown key; did you mean cache_size?`,
 	} {

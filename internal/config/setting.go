@@ -37,6 +37,8 @@ const (
 	KeyImageAuth      Key = "image.auth"
 	KeyDockerConfig   Key = "image.docker_config"
 	KeyCacheSize      Key = "image.cache_size"
+	KeyOwnerCacheSize Key = "image.owner_cache_size"
+	KeyMaxPulls       Key = "image.max_pulls"
 	KeyPullTimeout    Key = "image.pull_timeout"
 	KeyPrePull        Key = "image.pre_pull"
 

@@ -6,6 +6,7 @@ import (
 	"io"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/api"
 	"github.com/sandpit-dev/sandpit/internal/debian"
 	"github.com/sandpit-dev/sandpit/internal/image"
 	"github.com/sandpit-dev/sandpit/internal/manager"
@@ -19,27 +20,67 @@ type builder struct {
 	debian   *debian.Source
 	npm      *npm.Source
 	contexts *contexts
+	secrets  []byte // keys digests of the values of secrets
 }
 
 var _ manager.TemplateBuilder = builder{}
+
+// maxPackageBytes is how many bytes of packages one build may fetch.
+const maxPackageBytes = 8 << 30
+
+// newBuilder returns the builder of a server. Packages are bounded as images are.
+func (s *service) newBuilder() builder {
+	debianPackages, npmPackages := debianSource(s.cfg), npmSource(s.cfg)
+	bounds := npm.Bounds{Kept: s.cfg.Image.CacheSize, Fetched: maxPackageBytes, Check: func() error {
+		disk, err := s.disks.At(s.cfg.CacheDir)
+		if err != nil {
+			return err
+		}
+		return disk.Check()
+	}}
+	debianPackages.Bounds, npmPackages.Bounds = bounds, bounds
+	return builder{s.images, debianPackages, npmPackages, s.contexts, s.secretsKey}
+}
 
 // templateName is what the image of a build is called.
 func templateName(id sandpit.BuildID) sandpit.Image {
 	return sandpit.Image(sandpit.TemplatePrefix + string(id))
 }
 
+// withLogin returns a context in which a build's login is known to its registry.
+func withLogin(ctx context.Context, j manager.TemplateJob) (context.Context, error) {
+	if j.Login == (manager.RegistryLogin{}) {
+		return ctx, nil
+	}
+	return image.WithCredential(ctx, j.Recipe.From, image.Credential{User: j.Login.User, Password: j.Login.Password})
+}
+
+// PrepareTemplate implements manager.TemplateBuilder.
+func (b builder) PrepareTemplate(ctx context.Context, j manager.TemplateJob) (func(), error) {
+	if _, isDebian, err := debian.ParseRequest(string(j.Recipe.From)); isDebian || err != nil {
+		return func() {}, err
+	}
+	ctx, err := withLogin(ctx, j)
+	if err != nil {
+		return nil, err
+	}
+	root, err := imagesFor(b.images, j.Owner, j.Trusted).Resolve(ctx, j.Recipe.From, nil)
+	if err != nil {
+		return nil, err
+	}
+	return held(root).Release, nil
+}
+
 // BuildTemplate implements manager.TemplateBuilder.
 func (b builder) BuildTemplate(ctx context.Context, j manager.TemplateJob) (int64, error) {
-	if j.Login != (manager.RegistryLogin{}) {
-		var err error
-		ctx, err = image.WithCredential(ctx, j.Recipe.From, image.Credential{User: j.Login.User, Password: j.Login.Password})
-		if err != nil {
-			return 0, err
-		}
+	ctx, err := withLogin(ctx, j)
+	if err != nil {
+		return 0, err
 	}
 	step := ""
 	work := template.Builder{
 		Provider: maker(j.Create), Images: b.images, Debian: b.debian, NPM: b.npm, Dir: j.Dir, Secrets: j.Secrets, Fresh: j.Fresh, Output: writer(j.Output),
+		Base: imagesFor(b.images, j.Owner, j.Trusted).Resolve, Owner: j.Owner, SecretsKey: b.secrets,
 		Begin: func(number, total int, s template.Step) {
 			step = s.String()
 			j.Begin(number, total, step)
@@ -85,8 +126,21 @@ func (w writer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// hasTemplate says whether the cache has the image of a template. Errors as with image.Store.Resolve.
+// hasTemplate returns an error unless the client of a request may use a template of the
+// cache. Errors are those of image.Store.Resolve.
 func (s *service) hasTemplate(ctx context.Context, ref sandpit.Image) error {
-	_, err := s.images.Template(ctx, ref)
-	return err
+	p, err := api.PrincipalOf(ctx)
+	if err != nil {
+		return err
+	}
+	return s.cachedTemplate(ctx, p, ref)
+}
+
+// cachedTemplate is hasTemplate for a client.
+func (s *service) cachedTemplate(ctx context.Context, client api.Principal, ref sandpit.Image) error {
+	root, err := imagesFor(s.images, client.Owner, client.Admin).Resolve(ctx, ref, nil)
+	if err != nil {
+		return err
+	}
+	return root.File.Close()
 }

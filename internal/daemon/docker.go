@@ -74,7 +74,10 @@ func dockerServerOptions(ctx context.Context, s surroundings) (docker.Options, e
 		return o, err
 	}
 	o.StateDir = dockerDir(s.cfg)
-	o.Guard = guard(s.cfg)
+	o.Guard, o.AcquirePull = guard(s.cfg), s.images.AcquirePull
+	for _, ref := range listedImages(s.cfg) {
+		o.Listed = append(o.Listed, string(ref))
+	}
 	ctx = context.WithoutCancel(ctx)
 	o.Notice = func(text string) { s.log.WarnContext(ctx, "the docker engine", slog.String("notice", text)) }
 	return o, err

@@ -11,6 +11,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/api"
 	"github.com/sandpit-dev/sandpit/internal/config"
 	"github.com/sandpit-dev/sandpit/internal/image"
+	"github.com/sandpit-dev/sandpit/internal/share"
 	"github.com/sandpit-dev/sandpit/internal/wire"
 	"github.com/sandpit-dev/sandpit/provider/docker"
 )
@@ -39,15 +40,39 @@ type Pruned = image.Pruned
 // OpenImages opens the cache of images that cfg names, for the user of this machine.
 func OpenImages(cfg config.Config) (*Images, error) { return openImages(cfg, nil) }
 
-func openImages(cfg config.Config, guard *image.Guard) (*Images, error) {
-	dir := filepath.Join(cfg.CacheDir, "images")
+// sharing is how the owners of a server share its cache of images, whose directory exists.
+func (s *service) sharing(cfg config.Config) (*image.Sharing, error) {
+	disk, err := s.disks.At(cfg.CacheDir)
+	own := cfg.Image.OwnerCacheSize
+	if own == 0 {
+		own = share.Half(cfg.Image.CacheSize)
+	}
+	return &image.Sharing{Guard: guard(cfg), Pulls: s.pulls, OwnerSize: min(own, cfg.Image.CacheSize), Disk: disk}, err
+}
+
+// maxWaitingPulls is how many requests of each owner may wait for a slot.
+const maxWaitingPulls = 100
+
+// newPulls returns the slots for fetching images.
+func newPulls(cfg config.Config) *share.Pool {
+	total := int64(cfg.Image.MaxPulls)
+	return share.NewPool(share.Options{
+		Name: "slots for fetching images", Total: total, PerOwner: share.Half(total), MaxWaiting: maxWaitingPulls,
+		Hint: "wait until images that you have asked for are there",
+	})
+}
+
+func imagesDir(cfg config.Config) string { return filepath.Join(cfg.CacheDir, "images") }
+
+func openImages(cfg config.Config, sharing *image.Sharing) (*Images, error) {
+	dir := imagesDir(cfg)
 	for _, dir := range []string{cfg.CacheDir, dir} {
 		if err := config.MakePrivate(dir, os.Geteuid()); err != nil {
 			return nil, err
 		}
 	}
 	o := imageOptions(cfg)
-	o.Guard = guard
+	o.Sharing = sharing
 	return image.Open(dir, o)
 }
 
@@ -58,6 +83,16 @@ func guard(cfg config.Config) *image.Guard {
 	for _, mirrors := range cfg.Image.Mirrors {
 		inside = append(inside, mirrors...)
 	}
+	for _, ref := range listedImages(cfg) {
+		if registry := image.RegistryOf(ref); registry != "" {
+			inside = append(inside, registry)
+		}
+	}
+	return image.NewGuard(inside)
+}
+
+// listedImages are those that the configuration names.
+func listedImages(cfg config.Config) []sandpit.Image {
 	refs := []sandpit.Image{cfg.Sandbox.Image, cfg.Docker.Image}
 	refs = append(refs, slices.Collect(maps.Values(cfg.E2B.Templates))...)
 	for _, name := range cfg.Image.PrePull {
@@ -66,15 +101,7 @@ func guard(cfg config.Config) *image.Guard {
 	for _, pool := range cfg.Pools {
 		refs = append(refs, pool.Image)
 	}
-	for _, ref := range refs {
-		if registry := image.RegistryOf(ref); registry != "" {
-			inside = append(inside, registry)
-		}
-	}
-	return image.NewGuard(inside, func(ctx context.Context) bool {
-		p, err := api.PrincipalOf(ctx)
-		return err == nil && p.Admin
-	})
+	return refs
 }
 
 func imageOptions(cfg config.Config) image.Options {
@@ -162,7 +189,16 @@ func OpenEngineImages(cfg config.Config) (*EngineImages, error) {
 
 // List returns those with a name.
 func (i EngineImages) List(ctx context.Context) ([]wire.Image, error) {
-	images, err := i.p.Images(ctx)
+	return listEngine(ctx, i.p, true)
+}
+
+// listEngine returns the images of an engine: all, or those that every owner may use.
+func listEngine(ctx context.Context, p *docker.Provider, admin bool) ([]wire.Image, error) {
+	look := p.ImagesFor
+	if admin {
+		look = p.Images
+	}
+	images, err := look(ctx)
 	list := make([]wire.Image, len(images))
 	for n, one := range images {
 		list[n] = imageOfEngine(one)
@@ -173,7 +209,18 @@ func (i EngineImages) List(ctx context.Context) ([]wire.Image, error) {
 // Pull has the engine fetch an image, unless it has it; always asks the registry all the
 // same. Progress, which may be nil, hears of bytes.
 func (i EngineImages) Pull(ctx context.Context, name string, always bool, progress func(done, total int64)) (wire.Image, error) {
-	one, err := i.p.Pull(ctx, name, always, progress)
+	return pullEngine(ctx, i.p, api.Principal{Admin: true}, wire.Pull{Name: name, Always: always}, progress)
+}
+
+// pullEngine has an engine fetch an image for a client.
+func pullEngine(ctx context.Context, p *docker.Provider, who api.Principal, w wire.Pull, progress image.Progress) (wire.Image, error) {
+	var one docker.Image
+	var err error
+	if who.Admin {
+		one, err = p.Pull(ctx, w.Name, w.Always, progress)
+	} else {
+		one, err = p.PullFor(ctx, who.Owner, w.Name, w.Always, progress)
+	}
 	if err != nil {
 		return wire.Image{}, err
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/config"
 	"github.com/sandpit-dev/sandpit/internal/image"
+	"github.com/sandpit-dev/sandpit/internal/manager"
 	"github.com/sandpit-dev/sandpit/provider/docker"
 	"github.com/sandpit-dev/sandpit/provider/gvisor"
 )
@@ -53,6 +54,8 @@ type kind struct {
 	used func(config.Config) bool
 	// instance is of the type of its sandboxes, and nil.
 	instance sandpit.Instance
+	// prepare makes images ready for it, see preparer. Nil: it takes them as they are named.
+	prepare func(context.Context, preparer, manager.ImageRequest) (manager.PreparedImage, error)
 }
 
 // kinds is the table of providers. It is a function so that nothing is shared.
@@ -63,6 +66,7 @@ func kinds() []kind {
 			endpoint: func(cfg config.Config) string { return cmp.Or(cfg.Engine, "built in") },
 			open:     openGVisor,
 			instance: (*gvisor.Instance)(nil),
+			prepare:  prepareCached,
 		},
 		{
 			name:     nameDocker,
@@ -70,6 +74,7 @@ func kinds() []kind {
 			open:     openDocker,
 			used:     usedDocker,
 			instance: (*docker.Instance)(nil),
+			prepare:  prepareEngine,
 		},
 	}
 }
@@ -208,7 +213,7 @@ func Providers(ctx context.Context, cfg config.Config) ([]ProviderStatus, error)
 	if !slices.Contains(ProviderNames(), cfg.Provider) {
 		return nil, unknownProvider(cfg.Provider, ProviderNames())
 	}
-	images, err := openServerDirs(cfg)
+	images, err := openServerDirs(cfg, nil)
 	if err != nil {
 		return nil, err
 	}

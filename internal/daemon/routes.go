@@ -87,32 +87,40 @@ func (c cache) engine(ctx context.Context, name string) (*docker.Provider, error
 	return engine, nil
 }
 
-func (c cache) List(ctx context.Context, provider string) ([]wire.Image, error) {
+func (c cache) List(ctx context.Context, who api.Principal, provider string) ([]wire.Image, error) {
 	engine, err := c.engine(ctx, provider)
 	if err != nil {
 		return nil, err
 	}
 	if engine != nil {
-		return EngineImages{engine}.List(ctx)
+		return listEngine(ctx, engine, who.Admin)
 	}
-	entries, err := c.store.List()
-	list := make([]wire.Image, 0, len(entries))
+	list := c.store.List
+	if !who.Admin {
+		list = c.store.For(who.Owner).List
+	}
+	entries, err := list()
+	images := make([]wire.Image, 0, len(entries))
 	for _, e := range entries {
-		list = append(list, imageOf(e))
+		images = append(images, imageOf(e))
 	}
-	return list, err
+	return images, err
 }
 
-func (c cache) Pull(ctx context.Context, p wire.Pull, progress func(wire.Progress)) (wire.Image, error) {
+func (c cache) Pull(ctx context.Context, who api.Principal, p wire.Pull, progress func(wire.Progress)) (wire.Image, error) {
 	engine, err := c.engine(ctx, p.Provider)
 	if err != nil {
 		return wire.Image{}, err
 	}
 	hear := func(done, total int64) { progress(wire.Progress{Done: done, Total: total}) }
 	if engine != nil {
-		return EngineImages{engine}.Pull(ctx, p.Name, p.Always, hear)
+		return pullEngine(ctx, engine, who, p, hear)
 	}
-	e, err := c.store.Pull(ctx, p.Name, p.Always, hear)
+	pull := c.store.Pull
+	if !who.Admin {
+		pull = c.store.For(who.Owner).Pull
+	}
+	e, err := pull(ctx, p.Name, p.Always, hear)
 	if err != nil {
 		return wire.Image{}, err
 	}
@@ -135,7 +143,7 @@ func (c cache) Remove(ctx context.Context, provider, id string) error {
 // business.
 func imageOf(e image.Entry) wire.Image {
 	return wire.Image{
-		Name: e.Name, ID: e.ID, Kind: string(e.Kind), Digest: e.Digest, Platform: e.Platform,
+		Name: e.Name, Owner: e.Owner, ID: e.ID, Kind: string(e.Kind), Digest: e.Digest, Platform: e.Platform,
 		Size: e.Size, Created: e.Created, Used: e.Used,
 	}
 }

@@ -87,8 +87,9 @@ func consoleWanted(format string, terminal bool) bool {
 	return format == config.FormatConsole || format == config.FormatAuto && terminal
 }
 
-// openServerDirs makes the directories of a server and opens its cache of images.
-func openServerDirs(cfg config.Config) (*image.Store, error) {
+// openServerDirs makes the directories of a server and opens its cache of images, which
+// owners share as newSharing says; nil: there are none.
+func openServerDirs(cfg config.Config, newSharing func(config.Config) (*image.Sharing, error)) (*image.Store, error) {
 	dirs := []string{
 		cfg.StateDir, cfg.CacheDir, cfg.RuntimeDir, filepath.Join(cfg.StateDir, "scratch"), filepath.Join(cfg.StateDir, "stopped"),
 	}
@@ -97,7 +98,14 @@ func openServerDirs(cfg config.Config) (*image.Store, error) {
 			return nil, err
 		}
 	}
-	return openImages(cfg, guard(cfg))
+	if newSharing == nil {
+		return openImages(cfg, nil)
+	}
+	sharing, err := newSharing(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return openImages(cfg, sharing)
 }
 
 // serve answers until ctx ends.

@@ -26,6 +26,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/manager"
 	"github.com/sandpit-dev/sandpit/internal/publish"
 	"github.com/sandpit-dev/sandpit/internal/queue"
+	"github.com/sandpit-dev/sandpit/internal/share"
 	"github.com/sandpit-dev/sandpit/internal/sshd"
 	"github.com/sandpit-dev/sandpit/internal/sshkey"
 	"github.com/sandpit-dev/sandpit/internal/store"
@@ -46,6 +47,7 @@ type service struct {
 	queue     queue.Queue
 	disks     *diskspace.Disks
 	probe     diskProbe
+	pulls     *share.Pool
 	images    *image.Store
 	metrics   *telemetry.Metrics // nil: nothing is counted
 	tracer    *telemetry.Tracer
@@ -65,6 +67,8 @@ type service struct {
 	publisher *publish.Publisher
 	gateway   *gateway.Gateway
 	edge      *api.Edge
+	// secretsKey keys digests of the values of build secrets.
+	secretsKey []byte
 
 	server          *api.Server
 	paths           *api.Server                 // of previews by path; nil: there is none
@@ -76,8 +80,8 @@ type service struct {
 // open opens all parts but the listeners. What was opened before an error is for
 // close.
 func (s *service) open(ctx context.Context) (err error) {
-	s.disks = diskspace.NewDisks(s.cfg.Server.MinFreeDisk)
-	if s.images, err = openServerDirs(s.cfg); err != nil {
+	s.disks, s.pulls = diskspace.NewDisks(s.cfg.Server.MinFreeDisk), newPulls(s.cfg)
+	if s.images, err = openServerDirs(s.cfg, s.sharing); err != nil {
 		return err
 	}
 	if s.store, err = store.Open(ctx, s.cfg.StateDir, store.Options{}); err != nil {
@@ -87,6 +91,9 @@ func (s *service) open(ctx context.Context) (err error) {
 		return err
 	}
 	if s.contexts, err = openContexts(s.cfg.StateDir); err != nil {
+		return err
+	}
+	if s.secretsKey, err = loadSecretsKey(s.cfg); err != nil {
 		return err
 	}
 	version := ReadVersions().Sandpit
@@ -196,8 +203,9 @@ func (s *service) managerOptions() manager.Options {
 		o.MaxRetries = -1 // none, which is not the default
 	}
 	if _, there := s.providers.byName[nameGVisor]; there {
-		o.Builder, o.BuilderProvider = builder{s.images, debianSource(s.cfg), npmSource(s.cfg), s.contexts}, nameGVisor
+		o.Builder, o.BuilderProvider = s.newBuilder(), nameGVisor
 	}
+	o.Images = preparer{s.images, s.providers}
 	o.Usage = usageOptions(s.cfg.Usage)
 	if s.publisher != nil {
 		o.Publisher = s.publisher

@@ -151,8 +151,13 @@ func (l *Local) BuildTemplate(ctx context.Context, t Template, o TemplateBuild) 
 	if t.Build.Resources == (sandpit.Resources{}) {
 		t.Build.Resources = explicitLimits(l.cfg)
 	}
+	key, err := loadSecretsKey(l.cfg)
+	if err != nil {
+		return ImageEntry{}, err
+	}
 	b := template.Builder{
-		Provider: l.provider, Images: own.store, Dir: o.Dir, Secrets: o.Secrets, Fresh: o.Fresh, Output: o.Output,
+		SecretsKey: key,
+		Provider:   l.provider, Images: own.store, Dir: o.Dir, Secrets: o.Secrets, Fresh: o.Fresh, Output: o.Output,
 		Begin: o.Begin, Ran: o.Ran, Progress: l.progress, Debian: debianSource(l.cfg), NPM: npmSource(l.cfg),
 	}
 	e, err := b.Build(ctx, t)

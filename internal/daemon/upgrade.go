@@ -15,7 +15,7 @@ type Upgraded = gvisor.Upgraded
 // UpgradeState has what is saved in the directories that cfg names outlive the version of
 // the engine (see gvisor.Provider.UpgradeState). A server may run meanwhile.
 func UpgradeState(ctx context.Context, cfg config.Config) ([]Upgraded, error) {
-	images, err := openServerDirs(cfg)
+	images, err := openServerDirs(cfg, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -20,7 +20,8 @@ import (
 )
 
 // Layers are kept, as the registry sent them, until their image is made: a pull
-// that was broken off goes on where it was.
+// that was broken off goes on where it was. Each repository has its own: a pull neither
+// uses bytes that another repository has sent, nor waits for them.
 const (
 	blobSuffix = ".blob" // complete
 	partSuffix = ".part" // the beginning of one; locked by who fetches it
@@ -31,14 +32,15 @@ func isBlob(name string) bool {
 	return strings.HasSuffix(name, blobSuffix) || strings.HasSuffix(name, partSuffix)
 }
 
-func (s *Store) blobPath(digest string) string {
-	return filepath.Join(s.dir, strings.TrimPrefix(digest, "sha256:")+blobSuffix)
+func (s *Store) blobPath(origin, layer string) string {
+	return filepath.Join(s.dir, digest("blob", origin, layer)+blobSuffix)
 }
 
 // blob returns a complete layer, locked against removal. It is fetched by one
 // caller; others wait.
 func (m *remote) blob(ctx context.Context, d descriptor) (*os.File, error) {
-	path := m.store.blobPath(d.Digest)
+	path := m.store.blobPath(m.origin, d.Digest)
+	defer m.store.trackFetch(path)()
 	for {
 		f, err := openBlob(ctx, path)
 		if err != nil || f != nil {

@@ -138,7 +138,7 @@ func (s *Store) make(ctx context.Context, j job) (string, error) {
 			if err := s.publish(f, m.key+imageSuffix); err != nil {
 				return "", err
 			}
-			_ = s.trim() // the image is there; who prunes the cache hears of it
+			_ = s.trim(ctx) // the image is there; who prunes the cache hears of it
 			return m.key, nil
 		}
 		key = m.key

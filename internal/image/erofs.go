@@ -46,6 +46,7 @@ type writer struct {
 	at    int64  // where buf belongs in the file
 	buf   []byte // not written yet
 	zeros []byte
+	room  room // bounds what is written
 }
 
 func newWriter(f *os.File) *writer {
@@ -107,6 +108,9 @@ func (w *writer) flush() error {
 			end = min(end+holeSize, len(w.buf))
 		}
 		if end > start {
+			if err := w.room.take(int64(end - start)); err != nil {
+				return err
+			}
 			if _, err := w.f.WriteAt(w.buf[start:end], w.at+int64(start)); err != nil {
 				return fmt.Errorf("write the image: %w", err)
 			}

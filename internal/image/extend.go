@@ -30,6 +30,9 @@ type Extension struct {
 	Template json.RawMessage
 	// Source is what it is made from, for people.
 	Source string
+	// Owner is whose share of the cache it counts against while it has no name. Default:
+	// no owner's.
+	Owner string
 }
 
 // Scratch is the base of an Extension that has none: nothing but an empty directory.
@@ -68,11 +71,22 @@ func (s *Store) extendFrom(ctx context.Context, e Extension, base *os.File) (Ent
 		baseKey = s.keyOf(base)
 	}
 	key := digest("extend", baseKey, e.Key, string(config), string(e.Template))
+	var space room
+	defer func() { space.release() }() // from now on the image itself is counted
 	f, _, err := s.once(ctx, job{
 		lock: key,
 		find: s.keyed(key),
-		write: func(out *os.File) (made, error) {
-			return made{key: key}, s.extend(ctx, e, base, out)
+		write: func(out *os.File) (_ made, err error) {
+			if space, err = s.reserve(e.Owner, sizeOnDisk(base)); err != nil {
+				return made{}, err
+			}
+			x := extending{Extension: e, base: base, out: out, space: space}
+			if e.Layer != nil {
+				if x.layer, err = e.Layer(ctx); err != nil {
+					return made{}, err
+				}
+			}
+			return made{key: key}, s.unpackWith(func() error { return s.extend(ctx, x) })
 		},
 	})
 	if err != nil {
@@ -87,24 +101,45 @@ func (s *Store) keyOf(f *os.File) string {
 	return strings.TrimSuffix(f.Name()[len(s.dir)+1:], imageSuffix)
 }
 
-// extend writes an image that begins with the contents of another one, or of none.
-func (s *Store) extend(ctx context.Context, e Extension, base, out *os.File) error {
-	a := newArchive(out, s.limits)
+// extending is an image in the making.
+type extending struct {
+	Extension
+
+	base  *os.File      // nil: there is none
+	layer io.ReadCloser // the opened Extension.Layer; nil: there is none
+	out   *os.File
+	space room
+}
+
+// extend writes an image that begins with the contents of another one, or of none. It
+// closes the layer, if there is one.
+func (s *Store) extend(ctx context.Context, x extending) (err error) {
+	defer func() {
+		if x.layer != nil {
+			err = errors.Join(err, x.layer.Close())
+		}
+	}()
+	a := newArchive(x.out, s.limits)
+	a.w.room = x.space
 	var end int64
-	if base != nil {
+	if x.base != nil {
 		var err error
-		if a.root, end, err = openTree(base, s.limits); err != nil {
+		if a.root, end, err = openTree(x.base, s.limits); err != nil {
 			return err
 		}
 		a.w.at = end
 	}
-	if e.Layer != nil {
-		if err := a.addOpened(ctx, e.Layer); err != nil {
+	if r := x.layer; r != nil {
+		x.layer = nil
+		if err := a.addOpened(ctx, r); err != nil {
 			return err
 		}
 	}
-	if base != nil {
-		if err := copyContents(out, base, end); err != nil {
+	if x.base != nil {
+		if err := x.space.take(sizeOnDisk(x.base)); err != nil {
+			return err
+		}
+		if err := copyContents(x.out, x.base, end); err != nil {
 			return fmt.Errorf("write the image: %w", err)
 		}
 	}
@@ -114,21 +149,17 @@ func (s *Store) extend(ctx context.Context, e Extension, base, out *os.File) err
 	if err := a.w.finish(a.root); err != nil {
 		return err
 	}
-	return writeNote(out, note{
-		Kind: KindTemplate, Source: e.Source, Platform: thisMachine().String(), Created: time.Now().UTC().Truncate(time.Second),
-		Config: e.Config, Template: e.Template,
+	return writeNote(x.out, note{
+		Kind: KindTemplate, Source: x.Source, Platform: thisMachine().String(), Created: time.Now().UTC().Truncate(time.Second),
+		Config: x.Config, Template: x.Template, Owner: x.Owner,
 	})
 }
 
-// addOpened adds a layer.
-func (a *archive) addOpened(ctx context.Context, open func(context.Context) (io.ReadCloser, error)) error {
-	r, err := open(ctx)
-	if err != nil {
-		return err
-	}
+// addOpened adds a layer, and closes it.
+func (a *archive) addOpened(ctx context.Context, r io.ReadCloser) error {
 	a.layer = newLayer()
 	defer func() { a.layer = nil }()
-	err = a.readAll(bufio.NewReaderSize(&meter{ctx: ctx, r: r}, bufferSize))
+	err := a.readAll(bufio.NewReaderSize(&meter{ctx: ctx, r: r}, bufferSize))
 	if err != nil {
 		err = damaged(err)
 	}
@@ -168,7 +199,7 @@ func (s *Store) byKey(ctx context.Context, id string) (*os.File, error) {
 		f, err = s.open(ctx, id)
 	}
 	if err == nil && f == nil {
-		err = sandpit.Errorf(sandpit.NotFound, "no image in the cache has the ID %s", quote(id))
+		err = noSuchID(id)
 	}
 	return f, err
 }

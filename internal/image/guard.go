@@ -22,16 +22,14 @@ import (
 // named on purpose. The nil Guard keeps nobody from anything. All methods may be called
 // concurrently.
 type Guard struct {
-	trusts func(context.Context) bool
 	hosts  []string // HOST or HOST:PORT
 	ranges []netip.Prefix
 }
 
 // NewGuard returns a Guard that lets everybody have the registries in inside asked, each
-// named as HOST, HOST:PORT or a range of addresses, with a path below it or not. Who does
-// something in a context that trusts says yes to is kept from nothing.
-func NewGuard(inside []string, trusts func(context.Context) bool) *Guard {
-	g := &Guard{trusts: trusts}
+// named as HOST, HOST:PORT or a range of addresses, with a path below it or not.
+func NewGuard(inside []string) *Guard {
+	g := &Guard{}
 	for _, text := range inside {
 		if p, err := netip.ParsePrefix(text); err == nil {
 			g.ranges = append(g.ranges, p.Masked())
@@ -39,15 +37,6 @@ func NewGuard(inside []string, trusts func(context.Context) bool) *Guard {
 		}
 		host, _, _ := strings.Cut(text, "/")
 		g.hosts = append(g.hosts, strings.ToLower(host))
-	}
-	return g
-}
-
-// For returns the Guard for what is done in a context; nil if it is somebody's who is
-// trusted.
-func (g *Guard) For(ctx context.Context) *Guard {
-	if g == nil || g.trusts(ctx) {
-		return nil
 	}
 	return g
 }

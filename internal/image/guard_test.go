@@ -1,7 +1,6 @@
 package image
 
 import (
-	"context"
 	"fmt"
 	"net/http"
 	"net/netip"
@@ -11,12 +10,10 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-type trustedKey struct{}
-
-// guarded is a store of a server that may ask some registries inside.
-func guarded(tb testing.TB, inside ...string) *Store {
+// guarded is what an owner sees of a server that may ask some registries inside.
+func guarded(tb testing.TB, inside ...string) View {
 	tb.Helper()
-	return newClientStore(tb, Options{Guard: NewGuard(inside, func(ctx context.Context) bool { return ctx.Value(trustedKey{}) != nil })})
+	return newClientStore(tb, Options{Sharing: &Sharing{Guard: NewGuard(inside)}}).For("alice")
 }
 
 func (h *hubServer) asked() int {
@@ -54,15 +51,11 @@ func TestGuard(t *testing.T) {
 	for _, inside := range []string{h.host(), "127.0.0.1", "127.0.0.0/8", h.host() + "/path"} {
 		_ = resolved(t, guarded(t, inside), h.ref("x:v1"))
 	}
-	root, err := guarded(t).Resolve(context.WithValue(t.Context(), trustedKey{}, true), h.ref("x:v1"), nil)
-	must(t, err)
-	must(t, root.File.Close())
-	// What is here already is asked for nowhere.
-	s := newClientStore(t, Options{})
+	// The administrator is kept from nothing, and what is here is asked for nowhere.
+	s := guarded(t).store
 	_ = resolved(t, s, h.ref("x:v1"))
-	s.o.Guard = guarded(t).o.Guard
-	_ = resolved(t, s, h.ref("x:v1"))
-	if _, err := s.latest(t.Context(), mustReference(t, string(h.ref("x:v1")))); sandpit.CodeOf(err) != sandpit.PermissionDenied {
+	_ = resolved(t, s.For("alice"), h.ref("x:v1"))
+	if _, err := s.latest(t.Context(), "alice", mustReference(t, string(h.ref("x:v1")))); sandpit.CodeOf(err) != sandpit.PermissionDenied {
 		t.Errorf("whether there is a newer one: %v", err)
 	}
 }
@@ -116,7 +109,7 @@ func TestGuardElsewhere(t *testing.T) {
 // TestGuardChecks looks at what engines are asked to fetch.
 func TestGuardChecks(t *testing.T) {
 	t.Parallel()
-	g := NewGuard([]string{"reg.lan:5000", "10.1.0.0/16", "[fd00::1]:5000"}, func(context.Context) bool { return false })
+	g := NewGuard([]string{"reg.lan:5000", "10.1.0.0/16", "[fd00::1]:5000"})
 	for registry, ok := range map[string]bool{
 		"docker.io": true, "reg.lan:5000": true, "REG.lan:5000": true, "10.1.2.3": true, "10.1.2.3:80": true, "[fd00::1]:5000": true, "1.1.1.1": true,
 		"[2606:4700::1]:5000": true, "10.2.0.1": false, "[fd00::1]:5001": false, "[fd00::2]:5000": false, "localhost": false, "localhost:5000": false,

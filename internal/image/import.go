@@ -118,35 +118,80 @@ func importNames(names []string) ([]reference, error) {
 	return list, nil
 }
 
-// setName remembers what a name means from now on.
+// setName remembers what a shared name means from now on.
 func (s *Store) setName(ctx context.Context, r reference, p pulled) error {
-	f, err := s.acquire(ctx, nameFile(r))
+	f, err := s.acquire(ctx, nameFile(shared, r))
 	if err != nil {
 		return err
 	}
 	defer func() { _ = f.Close() }() // gives up the lock; the file was synced
-	return s.writeName(f, nameFile(r), p)
+	return s.writeName(f, nameFile(shared, r), p)
 }
 
 // Pull fetches the image of a registry if it is not in the cache, or, with always,
-// if the registry has another one by now. Otherwise as Resolve.
-func (s *Store) Pull(ctx context.Context, name string, always bool, p Progress) (e Entry, err error) {
+// if the registry has another one by now. The name is shared.
+//
+// Conflict: the name is that of an imported image, and always would replace that.
+// PermissionDenied: the pull policy is PullNever. Otherwise as Resolve.
+func (s *Store) Pull(ctx context.Context, name string, always bool, p Progress) (Entry, error) {
+	return s.pullFor(ctx, shared, name, always, p)
+}
+
+func (s *Store) pullFor(ctx context.Context, owner, name string, always bool, p Progress) (e Entry, err error) {
 	r, err := parseReference(name)
 	if err != nil {
 		return e, fmt.Errorf("image %s: %w", quote(name), err)
 	}
-	policy := PullMissing
-	if always {
-		policy = PullAlways
-	}
-	f, err := s.named(ctx, r, policy, p)
+	f, err := s.pullExplicitly(ctx, owner, r, always, p)
 	if err != nil {
 		return e, fmt.Errorf("image %s: %w", name, err)
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	e, err = describe(f, strings.TrimSuffix(f.Name()[len(s.dir)+1:], imageSuffix))
-	e.Name = r.short()
+	e, err = describe(f, s.keyOf(f))
+	e.Name, e.Owner = r.short(), owner
 	return e, err
+}
+
+// pullExplicitly is named for a request that is only about fetching.
+func (s *Store) pullExplicitly(ctx context.Context, owner string, r reference, always bool, p Progress) (*os.File, error) {
+	if !always || r.digest != "" || r.template != "" {
+		return s.named(ctx, owner, r, s.o.Pull, p)
+	}
+	if s.o.Pull == PullNever {
+		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.PermissionDenied, "image.pull is never: no registry may be asked"),
+			"set image.pull to missing, or: sandpit image import FILE --name "+r.short())
+	}
+	have, err := s.known(shared, r)
+	switch {
+	case err != nil:
+		return nil, err
+	case have.isImported(r):
+		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.Conflict, "it was imported, and a registry does not replace it"),
+			"to have the image of the registry, an administrator removes this one: sandpit image rm "+r.short())
+	case owner != shared && have.Key != "":
+		return s.latestShared(ctx, owner, r, have)
+	}
+	return s.named(ctx, owner, r, PullAlways, p)
+}
+
+// latestShared returns the image of a shared name, if the registry has no newer one.
+//
+// PermissionDenied: the registry has another one by now.
+func (s *Store) latestShared(ctx context.Context, owner string, r reference, have pulled) (*os.File, error) {
+	now, err := s.latest(ctx, owner, r)
+	if err != nil {
+		return nil, err
+	}
+	if now != have.Digest {
+		return nil, sandpit.WithHint(
+			sandpit.Errorf(sandpit.PermissionDenied, "the registry has another version, and only an administrator can replace the one that all owners use"),
+			"ask an administrator to pull it, or name the version itself: "+r.untagged()+"@"+now)
+	}
+	f, err := s.open(ctx, have.Key)
+	if err == nil && f == nil {
+		err = sandpit.Errorf(sandpit.Unavailable, "the image was just removed from the cache")
+	}
+	return f, err
 }
 
 // Update says how an image of the cache compares with that of its registry.
@@ -164,20 +209,23 @@ type Update struct {
 // Check asks the registry whether a name means another image by now. Nothing is
 // changed.
 //
-// NotFound: the name is not in the cache, or not in the registry. Otherwise as
-// Resolve.
+// NotFound: the name is not in the cache, or not in the registry. PermissionDenied: the
+// pull policy is PullNever. Otherwise as Resolve.
 func (s *Store) Check(ctx context.Context, name string) (Update, error) {
 	r, err := parseReference(name)
 	if err != nil {
 		return Update{}, fmt.Errorf("image %s: %w", quote(name), err)
 	}
-	have, err := s.known(r)
+	have, err := s.known(shared, r)
 	if err == nil && have.Key == "" {
 		err = sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "it is not in the cache"), "sandpit image pull "+r.short())
 	}
 	u := Update{Name: r.short(), Have: have.Digest}
+	if err == nil && s.o.Pull == PullNever {
+		err = sandpit.WithHint(sandpit.Errorf(sandpit.PermissionDenied, "image.pull is never: no registry may be asked"), "set image.pull to missing")
+	}
 	if err == nil && r.digest == "" && r.template == "" {
-		u.Latest, err = s.latest(ctx, r)
+		u.Latest, err = s.latest(ctx, shared, r)
 	} else {
 		u.Latest = have.Digest // a digest never means anything else
 	}

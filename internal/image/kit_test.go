@@ -2,6 +2,7 @@ package image
 
 import (
 	"bytes"
+	"context"
 	"crypto/rand"
 	"encoding/json"
 	"io"
@@ -242,7 +243,10 @@ func newClientStore(tb testing.TB, o Options) *Store {
 	return s
 }
 
-func resolved(tb testing.TB, s *Store, ref sandpit.Image) Root {
+func resolved(tb testing.TB, s interface {
+	Resolve(ctx context.Context, ref sandpit.Image, p Progress) (Root, error)
+}, ref sandpit.Image,
+) Root {
 	tb.Helper()
 	root, err := s.Resolve(tb.Context(), ref, nil)
 	if err != nil {

@@ -142,8 +142,9 @@ type layers interface {
 
 // merge writes one image of all the layers. Contents go straight from the layer
 // to the file; what a later layer hides leaves a hole there.
-func merge(ctx context.Context, out *os.File, from layers, lim limits) error {
+func merge(ctx context.Context, out *os.File, from layers, lim limits, space room) error {
 	a := newArchive(out, lim)
+	a.w.room = space
 	for i := range from.count() {
 		a.layer = newLayer()
 		if err := a.addLayer(ctx, from, i); err != nil {

@@ -47,7 +47,7 @@ func merged(tb testing.TB, lim limits, data ...[]byte) (*os.File, error) {
 	f, err := os.Create(filepath.Join(tb.TempDir(), "image"))
 	must(tb, err)
 	tb.Cleanup(func() { _ = f.Close() })
-	return f, merge(tb.Context(), f, inMemory(data...), lim)
+	return f, merge(tb.Context(), f, inMemory(data...), lim, room{})
 }
 
 func zstdOf(tb testing.TB, data []byte) []byte {
@@ -249,7 +249,7 @@ func TestHostileLayers(t *testing.T) {
 	defer f.Close()
 	lying := inMemory(of(file("a", "1")))
 	lying.digests[0] = sha256Of(nil)
-	if err := merge(t.Context(), f, lying, small); !errors.Is(err, sandpit.Unavailable) {
+	if err := merge(t.Context(), f, lying, small, room{}); !errors.Is(err, sandpit.Unavailable) {
 		t.Errorf("wrong digest: %v", err)
 	}
 }

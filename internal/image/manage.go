@@ -21,6 +21,8 @@ import (
 type Entry struct {
 	// Name is what Resolve finds it by: a reference. "" if it has none.
 	Name string `json:"name,omitempty"`
+	// Owner is whose name that is; "" if it means the image to all owners.
+	Owner string `json:"owner,omitempty"`
 	// ID names it in the cache: 64 lower-case hexadecimal digits.
 	ID   string `json:"id"`
 	Kind Kind   `json:"kind"`
@@ -37,6 +39,7 @@ type Entry struct {
 	Used time.Time `json:"used"`
 
 	version string // that the registry had under the name
+	maker   string // owner of the build that made it; "" if it was fetched, or the administrator's
 }
 
 // List returns what is in the cache, by name, those without one last.
@@ -56,17 +59,23 @@ func (s *Store) List() ([]Entry, error) {
 			list = append(list, image)
 		}
 		for _, p := range of {
-			image.Name, image.version = shortName(p.Name), p.Digest
+			image.Name, image.Owner, image.version = shortName(p.Name), p.Owner, p.Digest
 			list = append(list, image)
 		}
 	}
+	sortEntries(list)
+	return list, nil
+}
+
+// sortEntries sorts by name, those without one last.
+func sortEntries(list []Entry) {
 	slices.SortFunc(list, func(a, b Entry) int {
 		if (a.Name == "") != (b.Name == "") {
 			return strings.Compare(b.Name, a.Name)
 		}
-		return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.Source, b.Source), strings.Compare(a.ID, b.ID))
+		return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.Owner, b.Owner),
+			strings.Compare(a.Source, b.Source), strings.Compare(a.ID, b.ID))
 	})
-	return list, nil
 }
 
 func shortName(name string) string {
@@ -90,7 +99,7 @@ func (s *Store) names() (map[string][]pulled, error) {
 			return nil, err
 		}
 		r, err := parseReference(p.Name)
-		if err == nil && nameFile(r) == file && isKey(p.Key) {
+		if err == nil && nameFile(p.Owner, r) == file && isKey(p.Key) {
 			names[p.Key] = append(names[p.Key], p)
 		}
 	}
@@ -155,7 +164,7 @@ func describe(f *os.File, key string) (Entry, error) {
 	n, err := readNote(f)
 	switch {
 	case err == nil:
-		e.Kind, e.Source, e.Digest, e.Platform, e.Created = n.Kind, n.Source, n.Digest, n.Platform, n.Created
+		e.Kind, e.Source, e.Digest, e.Platform, e.Created, e.maker = n.Kind, n.Source, n.Digest, n.Platform, n.Created, n.Owner
 	case sandpit.CodeOf(err) == sandpit.Internal: // listed all the same, so that it can be removed
 		e.Source = "damaged"
 	default:
@@ -164,9 +173,10 @@ func describe(f *os.File, key string) (Entry, error) {
 	return e, nil
 }
 
-// Remove takes a name, an ID or digest (at least six digits of it), or the path an
-// image was made from. A name is forgotten; its image goes with the last one. The
-// entries removed are returned. Sandboxes that run from an image go on.
+// Remove takes a shared name, an ID or digest (at least six digits of it), or the path an
+// image was made from. A name is forgotten; its image goes with the last one, those of
+// owners included. The entries removed are returned. Sandboxes that run from an image go
+// on.
 //
 // NotFound: there is none. Invalid: what was given stands for several images.
 func (s *Store) Remove(ctx context.Context, text string) ([]Entry, error) {
@@ -176,6 +186,9 @@ func (s *Store) Remove(ctx context.Context, text string) ([]Entry, error) {
 	}
 	found := match(list, text)
 	if len(found) == 0 {
+		if gone, err := s.forgetName(ctx, text); gone || err != nil {
+			return nil, err
+		}
 		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "image %s: it is not in the cache", quote(text)), "see: sandpit image ls --all")
 	}
 	byName := found[0].Name != "" && len(found) == 1 && isName(text, found[0])
@@ -184,9 +197,11 @@ func (s *Store) Remove(ctx context.Context, text string) ([]Entry, error) {
 			return nil, sandpit.Errorf(sandpit.Invalid, "image %s: several images have an ID that begins so", quote(text))
 		}
 	}
-	others := slices.ContainsFunc(list, func(e Entry) bool { return e.ID == found[0].ID && e.Name != found[0].Name })
+	others := slices.ContainsFunc(list, func(e Entry) bool {
+		return e.ID == found[0].ID && (e.Name != found[0].Name || e.Owner != found[0].Owner)
+	})
 	if byName && others {
-		return found, s.forget(ctx, func(p pulled) bool { return shortName(p.Name) == found[0].Name })
+		return found, s.forget(ctx, func(p pulled) bool { return p.Owner == shared && shortName(p.Name) == found[0].Name })
 	}
 	if err := os.Remove(s.path(found[0].ID)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("image %s: %w", quote(text), bare(err))
@@ -194,9 +209,22 @@ func (s *Store) Remove(ctx context.Context, text string) ([]Entry, error) {
 	return found, s.forgetMissing(ctx)
 }
 
+// forgetName forgets a shared name whose image is gone. It reports false if there is none.
+func (s *Store) forgetName(ctx context.Context, text string) (bool, error) {
+	r, err := parseReference(text)
+	if err != nil {
+		return false, nil //nolint:nilerr // what is no name is not there
+	}
+	have, err := s.known(shared, r)
+	if err != nil || have.Name == "" {
+		return false, err
+	}
+	return true, s.forget(ctx, func(p pulled) bool { return p.Owner == shared && p.Name == have.Name })
+}
+
 func isName(text string, e Entry) bool {
 	r, err := parseReference(text)
-	return err == nil && r.short() == e.Name
+	return err == nil && r.short() == e.Name && e.Owner == shared
 }
 
 // match returns the entries that a text stands for.
@@ -271,8 +299,9 @@ func (s *Store) forgetMissing(ctx context.Context) error {
 	}
 	names, err1 := s.files(nameSuffix)
 	indexes, err2 := s.files(indexSuffix)
-	errs := []error{err1, err2}
-	for _, file := range slices.Concat(names, indexes) {
+	origins, err3 := s.files(originSuffix)
+	errs := []error{err1, err2, err3}
+	for _, file := range slices.Concat(names, indexes, origins) {
 		errs = append(errs, s.removeRecord(ctx, file, func() (bool, error) {
 			var e struct{ Key string }
 			if err := s.readRecord(file, &e); err != nil {
@@ -287,17 +316,17 @@ func (s *Store) forgetMissing(ctx context.Context) error {
 // Own reports whether e is an image that sandpit makes for itself.
 func (e Entry) Own() bool { return e.Kind == KindHost || e.Kind == KindProgram }
 
-// Has reports whether the cache has an image under a name.
+// Has reports whether the cache has an image under a shared name.
 func (s *Store) Has(name string) (bool, error) {
 	r, err := parseReference(name)
 	if err != nil {
 		return false, nil //nolint:nilerr // what is no name is not there
 	}
-	have, err := s.known(r)
+	have, err := s.known(shared, r)
 	return have.Key != "", err
 }
 
-// Fetched returns the names of all images that came from a registry by a tag.
+// Fetched returns the shared names of all images that came from a registry by a tag.
 func (s *Store) Fetched() ([]string, error) {
 	list, err := s.List()
 	if err != nil {
@@ -305,7 +334,7 @@ func (s *Store) Fetched() ([]string, error) {
 	}
 	var names []string
 	for _, e := range list {
-		if e.version != "" && !strings.Contains(e.Name, "@") {
+		if e.version != "" && e.Owner == shared && !strings.Contains(e.Name, "@") {
 			names = append(names, e.Name)
 		}
 	}

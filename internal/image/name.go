@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -17,18 +18,28 @@ import (
 // pulled is what is remembered of a name.
 type pulled struct {
 	Name   string `json:"name"`
+	Owner  string `json:"owner,omitempty"` // whose name it is; "" if it is shared
 	Key    string `json:"key"`
 	Digest string `json:"digest,omitempty"` // that the registry had under the name; "" if it was imported
 }
 
 const nameSuffix = ".name"
 
-func nameFile(r reference) string { return digest("name", r.String()) + nameSuffix }
+// nameFile returns the file of the record of a name, which is shared or an owner's.
+func nameFile(owner string, r reference) string {
+	if owner == shared {
+		return digest("name", r.String()) + nameSuffix
+	}
+	return ownPrefix(owner) + digest("name", r.String(), "of", owner) + nameSuffix
+}
+
+// ownPrefix begins the records of an owner's names, so that they can be counted.
+func ownPrefix(owner string) string { return digest("owner", owner)[:16] + "." }
 
 // known returns what is remembered of a name, with a key if its image is there.
-func (s *Store) known(r reference) (pulled, error) {
+func (s *Store) known(owner string, r reference) (pulled, error) {
 	var p pulled
-	if err := s.readRecord(nameFile(r), &p); err != nil || p.Name != r.String() || !isKey(p.Key) {
+	if err := s.readRecord(nameFile(owner, r), &p); err != nil || p.Name != r.String() || p.Owner != owner || !isKey(p.Key) {
 		return pulled{}, err
 	}
 	key, err := s.finished(p.Key)
@@ -43,7 +54,7 @@ func (s *Store) fromRegistry(ctx context.Context, text string, p Progress) (*os.
 	if err != nil {
 		return nil, hintPath(err, text)
 	}
-	f, err := s.named(ctx, r, s.o.Pull, p)
+	f, err := s.named(ctx, shared, r, s.o.Pull, p)
 	return f, hintPath(err, text)
 }
 
@@ -58,17 +69,16 @@ func hintPath(err error, text string) error {
 	return err
 }
 
-func (s *Store) named(ctx context.Context, r reference, policy PullPolicy, p Progress) (*os.File, error) {
+// named returns the image that a name means to an owner.
+func (s *Store) named(ctx context.Context, owner string, r reference, policy PullPolicy, p Progress) (*os.File, error) {
 	for range 5 {
-		if policy != PullAlways || r.digest != "" || r.template != "" {
-			have, err := s.known(r)
-			if err != nil {
-				return nil, err
-			}
-			if have.Key != "" {
-				if f, err := s.open(ctx, have.Key); err != nil || f != nil {
-					return f, err
-				}
+		have, err := s.lookUpName(owner, r, policy)
+		if err != nil {
+			return nil, err
+		}
+		if have.Key != "" {
+			if f, err := s.open(ctx, have.Key); err != nil || f != nil {
+				return f, err
 			}
 		}
 		if r.template != "" {
@@ -76,10 +86,13 @@ func (s *Store) named(ctx context.Context, r reference, policy PullPolicy, p Pro
 				"sandpit template ls; or build it: sandpit template build -t "+r.template)
 		}
 		if policy == PullNever {
-			return nil, sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "it is not in the cache, and no registry may be asked"),
+			return nil, sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "it is not in the cache, and image.pull is never: no registry may be asked"),
 				"set image.pull to missing, or: sandpit image import FILE --name "+r.short())
 		}
-		f, err := s.pullNamed(ctx, r, policy, p)
+		if policy == pullOffline {
+			return nil, sandpit.Errorf(sandpit.NotFound, "it is no longer in the cache")
+		}
+		f, err := s.pullNamed(ctx, owner, r, policy, p)
 		if err != nil || f != nil {
 			return f, err
 		}
@@ -87,14 +100,54 @@ func (s *Store) named(ctx context.Context, r reference, policy PullPolicy, p Pro
 	return nil, sandpit.Errorf(sandpit.Unavailable, "somebody keeps removing the image from the cache")
 }
 
-// pullNamed fetches the image of a name and remembers it. Who comes while another
-// does takes what that one has got.
-func (s *Store) pullNamed(ctx context.Context, r reference, policy PullPolicy, p Progress) (*os.File, error) {
-	before, err := s.recordTime(nameFile(r))
+// lookUpName returns what a name means to an owner, without a key if a registry has to be
+// asked. A shared name comes before the owner's own, so that the administrator's cache
+// means the same to all owners.
+//
+// NotFound: it is the name of an imported image that is gone. The registry's image of that
+// name does not replace it, because its publisher would run code here under a name that the
+// administrator chose.
+func (s *Store) lookUpName(owner string, r reference, policy PullPolicy) (pulled, error) {
+	have, err := s.known(shared, r)
+	if err != nil {
+		return pulled{}, err
+	}
+	if owner != shared && isBuildName(r) {
+		return pulled{}, nil // builds have owners, and the manager knows them
+	}
+	if have.isImported(r) {
+		if have.Key == "" {
+			err = sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "it was imported, and its image is no longer in the cache"),
+				"import it again; or forget the name, so that its registry is asked: sandpit image rm "+r.short())
+		}
+		return have, err
+	}
+	if policy == PullAlways && r.digest == "" && r.template == "" {
+		return pulled{}, nil
+	}
+	if have.Key != "" || owner == shared {
+		return have, nil
+	}
+	return s.known(owner, r)
+}
+
+// isImported reports whether a name was given to an image that no registry has.
+func (p pulled) isImported(r reference) bool {
+	return p.Name != "" && p.Digest == "" && r.template == ""
+}
+
+// isBuildName reports whether a name is that of a server's build.
+func isBuildName(r reference) bool { return sandpit.BuildID(r.template).Validate() == nil }
+
+// pullNamed fetches the image of a name for an owner and remembers it. Concurrent calls for
+// the same name of the same owner fetch it once.
+func (s *Store) pullNamed(ctx context.Context, owner string, r reference, policy PullPolicy, p Progress) (*os.File, error) {
+	file := nameFile(owner, r)
+	before, err := s.recordTime(file)
 	if err != nil {
 		return nil, err
 	}
-	record, err := s.acquire(ctx, nameFile(r))
+	record, err := s.acquire(ctx, file)
 	if err != nil {
 		return nil, err
 	}
@@ -105,25 +158,49 @@ func (s *Store) pullNamed(ctx context.Context, r reference, policy PullPolicy, p
 		}
 		return err
 	}
-	after, err := s.recordTime(nameFile(r))
+	after, err := s.recordTime(file)
 	if err != nil {
 		return nil, drop(err)
 	}
-	if have, err := s.known(r); err != nil || have.Key != "" && (policy != PullAlways || !after.Equal(before)) {
+	if have, err := s.known(owner, r); err != nil || have.Key != "" && (policy != PullAlways || !after.Equal(before)) {
 		if err != nil {
 			return nil, drop(err)
 		}
 		f, err := s.open(ctx, have.Key)
 		return f, drop(err)
 	}
-	f, key, digest, err := s.pull(ctx, r, p)
+	f, key, digest, err := s.pull(ctx, owner, r, p)
 	if err != nil {
 		return nil, drop(err)
 	}
-	if err := s.writeName(record, nameFile(r), pulled{Name: r.String(), Key: key, Digest: digest}); err != nil {
+	if owner != shared {
+		s.limitRecords(ownPrefix(owner), nameSuffix, maxOwnNames)
+	}
+	if err := s.writeName(record, file, pulled{Name: r.String(), Owner: owner, Key: key, Digest: digest}); err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
 	return f, nil
+}
+
+// maxOwnNames is how many names an owner has at most; the oldest is forgotten for another.
+const maxOwnNames = 200
+
+// limitRecords removes the oldest records with a prefix and suffix until there are fewer
+// than most. A record that cannot be removed stays, which does no harm.
+func (s *Store) limitRecords(prefix, suffix string, most int) {
+	files, err := s.files(suffix)
+	if err != nil {
+		return
+	}
+	files = slices.DeleteFunc(files, func(name string) bool { return !strings.HasPrefix(name, prefix) })
+	for ; len(files) >= most; files = files[1:] {
+		slices.SortFunc(files, func(a, b string) int {
+			x, _ := s.recordTime(a)
+			y, _ := s.recordTime(b)
+			return x.Compare(y)
+		})
+		_ = os.Remove(filepath.Join(s.dir, files[0]))
+	}
 }
 
 // isKey reports whether text can be the key of an image: keys become file names.

@@ -20,6 +20,9 @@ type note struct {
 	Platform string    `json:"platform,omitempty"` // for example linux/amd64
 	Created  time.Time `json:"created,omitzero"`   // when the image was built
 	Config   Config    `json:"config,omitzero"`
+	// Owner is whose share of the cache the image counts against, besides the owners of its
+	// names.
+	Owner string `json:"owner,omitempty"`
 	// Template is what the builder of a template wants to know again.
 	Template json.RawMessage `json:"template,omitempty"`
 }

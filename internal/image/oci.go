@@ -106,22 +106,26 @@ func (l *layered) check() error {
 	return nil
 }
 
-// build returns the image of the layers, made once.
+// build returns the image of layers that are on this machine, made once.
 func (s *Store) build(ctx context.Context, l *layered, source string) (*os.File, string, error) {
 	key := l.key()
 	return s.once(ctx, job{
 		lock: key,
 		find: s.keyed(key),
 		write: func(f *os.File) (made, error) {
-			if err := merge(ctx, f, l, s.limits); err != nil {
-				return made{}, err
-			}
-			return made{key: key}, writeNote(f, note{
-				Kind: KindLayers, Source: source, Digest: l.digest, Platform: thisMachine().String(),
-				Created: l.raw.created(), Config: l.told,
-			})
+			return made{key: key}, s.convert(ctx, f, l, note{Source: source}, room{})
 		},
 	})
+}
+
+// convert writes an image of layers, with a note of which the rest is filled in.
+func (s *Store) convert(ctx context.Context, f *os.File, l *layered, n note, space room) error {
+	if err := merge(ctx, f, l, s.limits, space); err != nil {
+		return err
+	}
+	n.Kind, n.Digest, n.Platform = KindLayers, l.digest, thisMachine().String()
+	n.Created, n.Config = l.raw.created(), l.told
+	return writeNote(f, n)
 }
 
 // readDocument returns what r has, which must be small.

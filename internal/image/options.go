@@ -3,6 +3,9 @@ package image
 import (
 	"context"
 	"time"
+
+	"github.com/sandpit-dev/sandpit/internal/diskspace"
+	"github.com/sandpit-dev/sandpit/internal/share"
 )
 
 // PullPolicy says when a registry is asked.
@@ -13,6 +16,8 @@ const (
 	PullMissing PullPolicy = "missing" // when the image is not in the cache
 	PullAlways  PullPolicy = "always"  // each time, whether the tag means another image now
 	PullNever   PullPolicy = "never"
+
+	pullOffline PullPolicy = "offline" // never, because the caller has no time to wait
 )
 
 // Options say how a Store works. The zero value of a field means its default.
@@ -28,14 +33,29 @@ type Options struct {
 	// Credentials finds out what a registry wants to know of this user. Default:
 	// nothing is known.
 	Credentials CredentialFunc
-	// Guard keeps from asking registries that are not public. Default: nobody is kept from
-	// anything.
-	Guard *Guard
 	// CacheSize is how many bytes on disk the cache may have; what was used least
-	// recently goes when more is added. Default: no bound.
+	// recently goes when more is added. With Sharing, templates and imported images do not
+	// count, and what does not fit is refused. Default: no bound.
 	CacheSize int64
+	// Sharing is how the owners of a server share the cache. Default: one user has it.
+	Sharing *Sharing
 	// PullTimeout is how long fetching one image may take. Default: 30 minutes.
 	PullTimeout time.Duration
+}
+
+// Sharing bounds what the owners of a server do to its cache.
+type Sharing struct {
+	// Guard refuses registries that are not public, to owners only. Default: none is
+	// refused.
+	Guard *Guard
+	// Pulls are the slots for pulls. Default: any number of pulls run at a time.
+	Pulls *share.Pool
+	// OwnerSize is how many bytes of Options.CacheSize each owner may have: images that its
+	// names mean and its builds have made, unless a shared name means them too. Default: no
+	// bound but CacheSize.
+	OwnerSize int64
+	// Disk keeps some of the disk free. Default: none of it.
+	Disk *diskspace.Disk
 }
 
 // Credential is what a registry wants to know of a user.

@@ -22,6 +22,7 @@ type remote struct {
 	places []*endpoint // the one that had the manifest first
 	tell   *tally
 	ahead  *ahead
+	origin string // the repository whose contents these are
 }
 
 // acceptManifest is what is understood of what a registry may have.
@@ -29,15 +30,20 @@ const acceptManifest = "application/vnd.oci.image.index.v1+json, application/vnd
 	"application/vnd.oci.image.manifest.v1+json, application/vnd.docker.distribution.manifest.v2+json"
 
 // pull returns the image that r names in its registry now, and the digest that
-// the registry has under that name.
-func (s *Store) pull(ctx context.Context, r reference, p Progress) (f *os.File, key, digest string, err error) {
+// the registry has under that name. It waits for a pull slot first.
+func (s *Store) pull(ctx context.Context, owner string, r reference, p Progress) (f *os.File, key, digest string, err error) {
+	release, err := s.AcquirePull(ctx, owner)
+	if err != nil {
+		return nil, "", "", err
+	}
+	defer release()
 	ctx, cancel := context.WithTimeoutCause(ctx, s.o.PullTimeout, sandpit.WithHint(
 		sandpit.Errorf(sandpit.Timeout, "fetching it took longer than %s", s.o.PullTimeout),
 		"try again: what is here already is not fetched again; image.pull_timeout sets the time"))
 	defer cancel()
-	c := s.newClient(ctx)
+	c := s.newClient(owner)
 	defer c.close()
-	from := &remote{client: c, store: s, places: s.endpoints(c, r), tell: &tally{tell: p}}
+	from := &remote{client: c, store: s, places: s.endpoints(c, r), tell: &tally{tell: p}, origin: originOf(r)}
 	data, err := from.top(ctx, r)
 	if err != nil {
 		return nil, "", "", err
@@ -48,7 +54,7 @@ func (s *Store) pull(ctx context.Context, r reference, p Progress) (f *os.File, 
 	}
 	from.ahead = newAhead(ctx, from, image.list)
 	defer from.ahead.stop()
-	f, key, err = s.build(ctx, image, r.String())
+	f, key, err = s.buildFetched(ctx, image, fetch{owner: owner, name: r.String(), origin: from.origin})
 	if err != nil {
 		return nil, "", "", causeOf(ctx, err)
 	}
@@ -64,9 +70,33 @@ func causeOf(ctx context.Context, err error) error {
 	return err
 }
 
+// AcquirePull waits for one of the slots for pulls, as long as a pull may take. The caller
+// releases it.
+//
+// Exhausted: it takes too long, or too many requests of the owner wait already.
+func (s *Store) AcquirePull(ctx context.Context, owner string) (release func(), err error) {
+	if s.o.Sharing == nil || s.o.Sharing.Pulls == nil {
+		return func() {}, nil
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, s.o.PullTimeout, sandpit.WithHint(
+		sandpit.Errorf(sandpit.Exhausted, "the server has fetched other images for %s", s.o.PullTimeout),
+		"try again later; image.max_pulls sets how many are fetched at a time"))
+	defer cancel()
+	slot, err := s.o.Sharing.Pulls.Acquire(ctx, owner, 1)
+	if err != nil {
+		return nil, err
+	}
+	return slot.Release, nil
+}
+
 // latest returns the digest that a registry has under a name now.
-func (s *Store) latest(ctx context.Context, r reference) (string, error) {
-	c := s.newClient(ctx)
+func (s *Store) latest(ctx context.Context, owner string, r reference) (string, error) {
+	release, err := s.AcquirePull(ctx, owner)
+	if err != nil {
+		return "", err
+	}
+	defer release()
+	c := s.newClient(owner)
 	defer c.close()
 	data, err := (&remote{client: c, store: s, places: s.endpoints(c, r)}).top(ctx, r)
 	return sha256Of(data), err
@@ -250,7 +280,7 @@ func (a *ahead) remove() {
 			l.file = nil
 		}
 		// What stays, because others use it or because of an error, is swept later.
-		_, _ = removeIfFree(a.from.store.blobPath(l.Digest), time.Time{})
+		_, _ = removeIfFree(a.from.store.blobPath(a.from.origin, l.Digest), time.Time{})
 	}
 }
 

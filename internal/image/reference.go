@@ -117,6 +117,9 @@ func (r reference) String() string {
 	return r.name() + r.suffix()
 }
 
+// untagged is the short name without tag or digest.
+func (r reference) untagged() string { return strings.TrimSuffix(r.short(), r.suffix()) }
+
 func (r reference) name() string { return r.registry + "/" + r.repository }
 
 func (r reference) suffix() string {

@@ -28,8 +28,12 @@ type client struct {
 
 const maxRedirects = 5
 
-func (s *Store) newClient(ctx context.Context) *client {
-	l := &line{Guard: s.o.Guard.For(ctx), timeout: s.times.connect}
+// newClient returns a client for an owner; the administrator's reaches everything.
+func (s *Store) newClient(owner string) *client {
+	l := &line{timeout: s.times.connect}
+	if owner != shared && s.o.Sharing != nil {
+		l.Guard = s.o.Sharing.Guard
+	}
 	c := &client{times: s.times, insecure: s.o.Insecure, fetch: s.o.Credentials}
 	c.transport = &http.Transport{
 		Proxy:                  l.proxy,

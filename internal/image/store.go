@@ -9,10 +9,12 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/diskspace"
 )
 
 // Root is a root file system to start from.
@@ -54,12 +56,31 @@ type Progress func(done, total int64)
 
 // Store is a cache of images in a directory. All methods may be called
 // concurrently, and any number of processes may share the directory.
+//
+// Its own methods are the administrator's: they find every image and give shared names.
+// For returns what the users of a server may do.
 type Store struct {
 	dir     string
 	machine string // root directory of the machine, but for tests "/"
 	limits  limits
 	times   times
 	o       Options
+
+	space    *diskspace.Budget // nil: nothing is reserved
+	clearing *sync.Mutex       // held while room is made
+	inFlight *inFlight
+}
+
+// shared is the owner of names that mean the same image to all owners: the administrator of
+// the cache has given them. Without a server there are no others.
+const shared = ""
+
+// Offline returns the same cache, which asks no registry: callers that have no time to wait
+// for one get NotFound instead.
+func (s *Store) Offline() *Store {
+	offline := *s
+	offline.o.Pull = pullOffline
+	return &offline
 }
 
 // limits bound what one image may hold.
@@ -82,6 +103,7 @@ func Open(dir string, o Options) (*Store, error) {
 		return nil, fmt.Errorf("open the image cache: %w", err)
 	}
 	s := &Store{dir: abs, machine: "/", limits: usualLimits, times: usualTimes, o: o.withDefaults()}
+	s.space, s.clearing, s.inFlight = s.newBudget(), &sync.Mutex{}, &inFlight{paths: make(map[string]int)}
 	if err := makePrivate(abs); err != nil {
 		return nil, fmt.Errorf("open the image cache: %w", err)
 	}

@@ -18,6 +18,9 @@ type BuildRequest struct {
 	Build sandpit.BuildID
 	// Recipe is what is done. Its base may be a template that the owner may use.
 	Recipe sandpit.Recipe
+	// Admin says that the client is an administrator: the base may be any image. Configured
+	// says that Recipe.From comes from the configuration of the server, not from the client.
+	Admin, Configured bool
 	// Files is a directory that steps copy from. Default: there is none.
 	Files string
 	// Release is called once when Files is needed no more, also after an error. Default:
@@ -29,6 +32,9 @@ type BuildRequest struct {
 	Login RegistryLogin
 	// Fresh does every step again, also one that was done before.
 	Fresh bool
+
+	// trusted says that Recipe.From is a build that the owner may use.
+	trusted bool
 }
 
 // running is a build that goes on, or waits for its turn.
@@ -103,8 +109,12 @@ func (m *Manager) admitBuild(ctx context.Context, r *BuildRequest) (store.Templa
 	if _, ok := r.Recipe.From.Snapshot(); ok {
 		return b, sandpit.Errorf(sandpit.Invalid, "from: a snapshot cannot be the base of a template")
 	}
-	if _, base, err := m.findBuild(ctx, r.Owner, r.Recipe.From); err == nil {
-		r.Recipe.From = base.Image
+	owner := r.Owner
+	if r.Configured {
+		owner = ""
+	}
+	if _, base, err := m.findBuild(ctx, owner, r.Recipe.From); err == nil {
+		r.Recipe.From, r.trusted = base.Image, true
 	} else if !errors.Is(err, errNoTemplate) {
 		return b, err
 	}
@@ -213,9 +223,14 @@ func (m *Manager) clearBuild(ctx context.Context, b store.TemplateBuild) {
 
 // carryOut waits for its turn and builds.
 func (m *Manager) carryOut(ctx context.Context, b *store.TemplateBuild, r BuildRequest, run *running) error {
-	slot, given := m.awaitBuildSlot(ctx, r.Owner, run)
-	if given == nil {
-		defer slot.Release()
+	job := m.jobOf(*b, r, run)
+	release, failed := m.o.Builder.PrepareTemplate(ctx, job)
+	if failed == nil {
+		defer release()
+		var slot *share.Grant
+		if slot, failed = m.awaitBuildSlot(ctx, r.Owner, run); failed == nil {
+			defer slot.Release()
+		}
 	}
 	b.Status, b.StartedAt = sandpit.BuildBuilding, m.o.Clock.Now()
 	if r.Recipe.Start != "" {
@@ -224,8 +239,8 @@ func (m *Manager) carryOut(ctx context.Context, b *store.TemplateBuild, r BuildR
 	if err := m.o.Store.UpdateBuild(context.WithoutCancel(ctx), *b, sandpit.BuildWaiting); err != nil {
 		return err
 	}
-	if given != nil {
-		return given
+	if failed != nil { // only a build that has begun can fail
+		return failed
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, m.o.BuildTimeout,
 		sandpit.Errorf(sandpit.Timeout, "the build timed out after %v", m.o.BuildTimeout))
@@ -233,8 +248,24 @@ func (m *Manager) carryOut(ctx context.Context, b *store.TemplateBuild, r BuildR
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	size, err := m.o.Builder.BuildTemplate(ctx, TemplateJob{
+	size, err := m.o.Builder.BuildTemplate(ctx, job)
+	if err != nil {
+		return because(ctx, err)
+	}
+	b.Image, b.Size = sandpit.Image(sandpit.TemplatePrefix+string(b.ID)), size
+	if r.Recipe.Start == "" {
+		return nil
+	}
+	n, err := m.saveStarted(ctx, *b, run)
+	b.Snapshot, b.Size = n.ID, b.Size+n.Size
+	return because(ctx, err)
+}
+
+// jobOf returns the job of the builder for a build.
+func (m *Manager) jobOf(b store.TemplateBuild, r BuildRequest, run *running) TemplateJob {
+	return TemplateJob{
 		Build: b.ID, Recipe: r.Recipe, Dir: r.Files, Secrets: r.Secrets, Fresh: r.Fresh, Login: r.Login,
+		Owner: r.Owner, Trusted: r.Admin || r.Configured || r.trusted,
 		Create: func(ctx context.Context, spec sandpit.Spec) (sandpit.Instance, error) {
 			box, err := m.workroom(ctx, r.Owner, spec, !spec.Network.Online)
 			if err != nil {
@@ -246,17 +277,7 @@ func (m *Manager) carryOut(ctx context.Context, b *store.TemplateBuild, r BuildR
 		Begin: func(number, total int, step string) {
 			run.log.begin(number, fmt.Sprintf("[%d/%d] %s", number, total, step))
 		},
-	})
-	if err != nil {
-		return because(ctx, err)
 	}
-	b.Image, b.Size = sandpit.Image(sandpit.TemplatePrefix+string(b.ID)), size
-	if r.Recipe.Start == "" {
-		return nil
-	}
-	n, err := m.saveStarted(ctx, *b, run)
-	b.Snapshot, b.Size = n.ID, b.Size+n.Size
-	return because(ctx, err)
 }
 
 // awaitBuildSlot waits for a slot as long as ctx allows. A build that has to wait says so

@@ -53,6 +53,11 @@ func (m *Manager) create(ctx context.Context, r CreateRequest) (sandpit.Sandbox,
 	if r, err = m.prepare(r, now); err != nil {
 		return sandpit.Sandbox{}, err
 	}
+	r, now, release, err := m.prepareImage(ctx, r, now)
+	if err != nil {
+		return sandpit.Sandbox{}, err
+	}
+	defer release()
 	if s, claimed, err := m.claim(ctx, r, now); claimed {
 		return s, err
 	}
@@ -89,7 +94,7 @@ func (m *Manager) reserve(ctx context.Context, r CreateRequest, now time.Time) (
 	row := store.Row{
 		Sandbox:  sandpit.Sandbox{ID: sandpit.NewID(), Spec: m.withTempDirs(r.Spec), Lease: r.Lease, State: sandpit.StateCreating, CreatedAt: now},
 		Provider: r.Provider, Policy: r.Policy, Term: cmp.Or(r.term, termOf(r.Lease, now)),
-		Key: r.Key, Pool: r.pool, LastUsedAt: now, ChangedAt: now,
+		Key: r.Key, Pool: r.pool, LastUsedAt: now, ChangedAt: now, Prepared: r.prepared, Admin: r.isTrusted(),
 	}
 	if r.Key != "" {
 		row.Digest = r.digest()
@@ -247,9 +252,12 @@ func (m *Manager) marked(s sandpit.Spec) sandpit.Spec {
 }
 
 // specFor is what a provider is told of a sandbox.
-func (m *Manager) specFor(s sandpit.Sandbox) sandpit.Spec {
-	spec := m.marked(s.Spec)
-	for name, value := range m.o.Environ(s) {
+func (m *Manager) specFor(r store.Row) sandpit.Spec {
+	spec := m.marked(r.Spec)
+	if _, saved := spec.Image.Snapshot(); !saved && r.Prepared != "" {
+		spec.Image = r.Prepared
+	}
+	for name, value := range m.o.Environ(r.Sandbox) {
 		if spec.Env == nil {
 			spec.Env = make(map[string]string)
 		}
@@ -260,7 +268,12 @@ func (m *Manager) specFor(s sandpit.Sandbox) sandpit.Spec {
 
 // obtain returns the instance of a sandbox that is being made.
 func (m *Manager) obtain(ctx context.Context, b *box) (sandpit.Instance, error) {
-	spec, err := m.bound(ctx, b.look())
+	return m.obtainAs(ctx, b, b.look())
+}
+
+// obtainAs is obtain of a row that says more than the sandbox's own.
+func (m *Manager) obtainAs(ctx context.Context, b *box, row store.Row) (sandpit.Instance, error) {
+	spec, err := m.bound(ctx, row)
 	if err != nil {
 		return nil, err
 	}

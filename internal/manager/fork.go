@@ -182,7 +182,7 @@ func forkOf(r ForkRequest, n store.Snapshot, parent store.Row, now time.Time) Cr
 	}
 	return CreateRequest{
 		Owner: n.Owner, Provider: n.Provider, Spec: spec, Secrets: r.Secrets, Policy: policy, Lease: lease, Endless: lease.Deadline.IsZero(),
-		image: &parent.Spec.Image, term: term,
+		image: &parent.Spec.Image, prepared: parent.Prepared, trusted: parent.Admin, term: term,
 	}
 }
 
@@ -216,7 +216,7 @@ func (m *Manager) dropBrief(ctx context.Context, n store.Snapshot) {
 func (m *Manager) Expand(ctx context.Context, r CreateRequest) (CreateRequest, error) {
 	name, ok := r.Spec.Image.Snapshot()
 	if !ok {
-		r.Spec.Template = sandpit.TemplateOrigin{}
+		r.Spec.Template, r.trusted = sandpit.TemplateOrigin{}, false
 		return m.expandTemplate(ctx, r)
 	}
 	if r, ok, err := m.expandSnapshot(ctx, r, name); ok || err != nil {
@@ -266,7 +266,7 @@ func begun(n store.Snapshot, s sandpit.Spec, offline bool) (sandpit.Spec, error)
 		}
 		s.Network.Online = true
 	}
-	s.Image, s.Mounts, s.Resources = sandpit.SnapshotImage(n.ID), fixed.Mounts, fixed.Resources
+	s.Image, s.Mounts, s.Resources, s.Template = sandpit.SnapshotImage(n.ID), fixed.Mounts, fixed.Resources, fixed.Template
 	for to, from := range map[*string]string{&s.User: fixed.User, &s.WorkDir: fixed.WorkDir, &s.Hostname: fixed.Hostname} {
 		if *to == "" {
 			*to = from

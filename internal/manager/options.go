@@ -48,6 +48,9 @@ type Options struct {
 	Environ func(sandpit.Sandbox) map[string]string
 	// Observer hears of what happens, for figures. Default: nobody does.
 	Observer Observer
+	// Images decides which images an owner may use, and makes them ready before a sandbox
+	// takes a creation slot. Default: providers are given images as requests name them.
+	Images Images
 	// Publisher opens the ports that sandboxes have published. The caller closes it,
 	// before the manager. Default: asking for one is Unsupported.
 	Publisher Publisher
@@ -106,8 +109,8 @@ type Options struct {
 	// policies and deadlines are done. Default: 8.
 	Parallel int
 
-	// CreateTimeout is how long a sandbox may take to be made, from when its turn
-	// has come. Default: 120 s.
+	// CreateTimeout is how long a sandbox may take to be made, from when its image is there
+	// and its turn has come. Default: 120 s.
 	CreateTimeout time.Duration
 	// CallTimeout is how long a provider may take for anything else. Default: 30 s.
 	CallTimeout time.Duration

@@ -56,6 +56,7 @@ type pool struct {
 
 	mu     sync.Mutex
 	kind   string // key of the sandboxes that it has now
+	stale  bool   // a request found another image by the same name
 	ready  []*box
 	making int
 	claims map[string]time.Time // when each owner claimed one last
@@ -141,12 +142,34 @@ func (p *pool) missing(now time.Time) int {
 }
 
 // pop takes one that is ready, and its turn; nil if there is none.
-func (p *pool) pop() *box {
+func (p *pool) pop() *box { return p.popIf(func(*box) bool { return true }) }
+
+// popImage is pop of a sandbox of an image. The same name may mean another image to another
+// owner, or may have changed its meaning.
+func (p *pool) popImage(prepared sandpit.Image) *box {
+	return p.popIf(func(b *box) bool { return b.look().Prepared == prepared })
+}
+
+// noteImage notes if a request found another image by the name than the pool has.
+func (p *pool) noteImage(prepared sandpit.Image) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for len(p.ready) > 0 {
-		b := p.ready[0]
-		p.ready = p.ready[1:]
+	hasImage := func(b *box) bool { return b.look().Prepared == prepared }
+	if len(p.ready) > 0 && !slices.ContainsFunc(p.ready, hasImage) {
+		p.stale = true
+	}
+}
+
+func (p *pool) popIf(suits func(*box) bool) *box {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i := 0; i < len(p.ready); {
+		b := p.ready[i]
+		if !suits(b) {
+			i++
+			continue
+		}
+		p.ready = slices.Delete(p.ready, i, i+1)
 		if !b.tryTake() {
 			continue // it has just ended
 		}
@@ -158,14 +181,14 @@ func (p *pool) pop() *box {
 	return nil
 }
 
-// popFor is pop for an owner. One that has claimed a sandbox a moment ago leaves the last
+// popFor is popImage for an owner. One that has claimed a sandbox a moment ago leaves the last
 // ones to others who need some: taking those as fast as they are made would keep them from
 // everybody else.
-func (p *pool) popFor(owner string, now time.Time, mustShare func(owner string) bool) *box {
+func (p *pool) popFor(owner string, prepared sandpit.Image, now time.Time, mustShare func(owner string) bool) *box {
 	if p.isGreedy(owner, now) && mustShare(owner) {
 		return nil
 	}
-	b := p.pop()
+	b := p.popImage(prepared)
 	if b != nil {
 		p.mu.Lock()
 		defer p.mu.Unlock()
@@ -278,7 +301,7 @@ func (m *Manager) spare(ctx context.Context, p *pool) (CreateRequest, error) {
 		return CreateRequest{}, err
 	}
 	r, err := m.Expand(ctx, CreateRequest{
-		Provider: p.Provider, Spec: p.Spec, Policy: store.Policy{IdleTimeout: -1}, Setup: p.Warm,
+		Provider: p.Provider, Spec: p.Spec, Policy: store.Policy{IdleTimeout: -1}, Setup: p.Warm, Configured: true,
 	})
 	if err != nil {
 		return r, err
@@ -286,25 +309,36 @@ func (m *Manager) spare(ctx context.Context, p *pool) (CreateRequest, error) {
 	return m.prepare(r, now)
 }
 
-// renew removes what a pool has of a template when that means something else by now.
+// renew removes what a pool has of an image when the name of that means something else by
+// now. What a template means is looked up each time, what a registry has only if a request
+// found another image.
 func (m *Manager) renew(ctx context.Context, p *pool) error {
-	if _, ok := p.Spec.Image.Template(); !ok {
+	p.mu.Lock()
+	stale := p.stale
+	p.stale = false
+	p.mu.Unlock()
+	if _, ok := p.Spec.Image.Template(); !ok && !stale {
 		return nil
 	}
 	r, err := m.spare(ctx, p)
 	if err != nil {
 		return err
 	}
+	r, _, release, err := m.prepareImage(ctx, r, m.o.Clock.Now())
+	if err != nil {
+		return err
+	}
+	defer release()
 	kind := poolKey(r.Provider, r.Spec)
 	p.mu.Lock()
-	same := p.kind == kind
 	p.kind = kind
 	p.mu.Unlock()
-	if same {
-		return nil
+	isOld := func(b *box) bool {
+		row := b.look()
+		return row.Prepared != r.prepared || poolKey(row.Provider, row.Spec) != kind
 	}
-	for b := p.pop(); b != nil; b = p.pop() {
-		m.discard(b, "its template means another build now")
+	for b := p.popIf(isOld); b != nil; b = p.popIf(isOld) {
+		m.discard(b, "its image has another meaning now")
 	}
 	return nil
 }
@@ -331,7 +365,6 @@ func (m *Manager) makeSpare(ctx context.Context, p *pool) error {
 	if err != nil {
 		return err
 	}
-	now := m.o.Clock.Now()
 	r.pool = p.key
 	p.mu.Lock()
 	p.making++
@@ -341,6 +374,11 @@ func (m *Manager) makeSpare(ctx context.Context, p *pool) error {
 		defer p.mu.Unlock()
 		p.making--
 	}()
+	r, now, release, err := m.prepareImage(ctx, r, m.o.Clock.Now())
+	if err != nil {
+		return err
+	}
+	defer release()
 	b, _, err := m.reserve(ctx, r, now)
 	if err != nil {
 		return err
@@ -372,8 +410,9 @@ func (m *Manager) claim(ctx context.Context, r CreateRequest, now time.Time) (sa
 		return sandpit.Sandbox{}, true, err
 	}
 	p.count(now)
+	p.noteImage(r.prepared)
 	defer p.wake()
-	b := p.popFor(r.Owner, now, m.mustShare)
+	b := p.popFor(r.Owner, r.prepared, now, m.mustShare)
 	m.o.Observer.Asked(p.Provider, p.Spec.Image, b != nil)
 	if b == nil {
 		return sandpit.Sandbox{}, false, nil
@@ -419,7 +458,9 @@ func (m *Manager) handOver(ctx context.Context, b *box, r CreateRequest, claimed
 	if err := m.keepSecrets(b.id, r.Secrets); err != nil {
 		return err
 	}
-	spec := m.specFor(claimed)
+	given := b.look()
+	given.Sandbox = claimed
+	spec := m.specFor(given)
 	_, err := call(ctx, m.loops, m.remote("claim"), none(func(ctx context.Context) error { return claimer.Claim(ctx, spec) }), nil)
 	if err == nil {
 		err = m.giveKept(ctx, i, spec.Secrets)
@@ -435,7 +476,7 @@ func (m *Manager) handOver(ctx context.Context, b *box, r CreateRequest, claimed
 	}
 	err = m.write(ctx, b, func(row *store.Row) {
 		row.Sandbox, row.Policy, row.Pool, row.Term = claimed, r.Policy, "", termOf(claimed.Lease, claimed.CreatedAt)
-		row.LastUsedAt, row.ChangedAt = claimed.CreatedAt, claimed.CreatedAt
+		row.LastUsedAt, row.ChangedAt, row.Admin = claimed.CreatedAt, claimed.CreatedAt, r.isTrusted()
 	})
 	if err != nil {
 		return err

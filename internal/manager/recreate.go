@@ -108,7 +108,17 @@ func (m *Manager) revive(ctx context.Context, b *box, left sandpit.Reviver) (san
 	if err := m.write(ctx, b, func(r *store.Row) { r.Handle, r.CheckpointedAt = nil, time.Time{} }); err != nil {
 		return nil, err
 	}
-	return m.obtain(ctx, b)
+	return m.obtainAgain(ctx, b)
+}
+
+// obtainAgain is obtain of a sandbox that existed before.
+func (m *Manager) obtainAgain(ctx context.Context, b *box) (sandpit.Instance, error) {
+	row, release, err := m.prepareAgain(ctx, b.look())
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	return m.obtainAs(ctx, b, row)
 }
 
 func (m *Manager) rebuild(ctx context.Context, b *box, left sandpit.Reviver) (sandpit.Instance, error) {
@@ -119,7 +129,7 @@ func (m *Manager) rebuild(ctx context.Context, b *box, left sandpit.Reviver) (sa
 	if left != nil {
 		i, err = m.revive(ctx, b, left)
 	} else {
-		i, err = m.obtain(ctx, b)
+		i, err = m.obtainAgain(ctx, b)
 	}
 	if err != nil {
 		return nil, because(ctx, err)

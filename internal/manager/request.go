@@ -24,6 +24,11 @@ type CreateRequest struct {
 	Provider string
 	// Spec says what it shall be. The label Label is the manager's.
 	Spec sandpit.Spec
+	// Admin says that the client is an administrator, and may use every image.
+	Admin bool
+	// Configured says that Spec.Image comes from the configuration of the server and not
+	// from the client: it means what it means to the administrator.
+	Configured bool
 	// Secrets are environment that only the sandbox's programs have: it is kept in
 	// Options.SecretsDir until the sandbox is gone, and not given to copies. Default: none.
 	Secrets map[string]string
@@ -40,7 +45,8 @@ type CreateRequest struct {
 	// Key makes the request one that may be sent again: while the sandbox exists
 	// the same request by the same owner returns it. Default: each request makes one.
 	Key string
-	// Timeout is how long the making may take. Default: Options.CreateTimeout.
+	// Timeout is how long the making may take, from when its image is there and its turn
+	// has come. Default: Options.CreateTimeout.
 	Timeout time.Duration
 	// Setup is what is to be done inside before it counts as running. If it fails
 	// the sandbox is taken back. Default: nothing. It is not done again when the
@@ -48,8 +54,12 @@ type CreateRequest struct {
 	// tried once more in a new one.
 	Setup func(ctx context.Context, i sandpit.Instance) error
 
-	pool  string          // key of the pool that it is made for
-	start *sandpit.Recipe // what has to be started in it; nil: nothing
+	pool string // key of the pool that it is made for
+	// trusted says that Spec.Image is of the manager's own making, or of the configuration's.
+	trusted bool
+	// prepared is its Row.Prepared.
+	prepared sandpit.Image
+	start    *sandpit.Recipe // what has to be started in it; nil: nothing
 	// image is what it has, seen from outside, if what it is made of is another. Default: that.
 	image *sandpit.Image
 	// term is its Row.Term. Default: as long as its lease.
@@ -68,6 +78,7 @@ func (m *Manager) prepare(r CreateRequest, now time.Time) (CreateRequest, error)
 		return r, sandpit.Errorf(sandpit.Unsupported, "Unsupported provider type: %.100q. Available providers: %s",
 			r.Provider, strings.Join(known, ", "))
 	}
+	r.trusted = r.trusted || r.Spec.Image == "" // what is filled in is configured
 	asked := r.Spec.Network
 	m.o.Fill(r.Provider, &r.Spec)
 	if r.Offline {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"strings"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/store"
@@ -14,11 +13,11 @@ import (
 // provider knows.
 var errNoTemplate = errors.New("there is no such template")
 
-// findBuild returns the template and the build that an image stands for, to who may make
-// sandboxes of it.
+// findBuild returns the template and the build that an image stands for, to an owner who
+// may make sandboxes of it; see FindTemplate.
 //
-// errNoTemplate: it is none, or the owner knows of none of the name. NotFound: it has no
-// such build that is ready. PermissionDenied: by its ID, another's that is not public.
+// errNoTemplate: it is none, or the name, without an owner, means none. NotFound: there is
+// no such template, or it has no such build that is ready.
 func (m *Manager) findBuild(ctx context.Context, owner string, image sandpit.Image) (sandpit.Template, store.TemplateBuild, error) {
 	var b store.TemplateBuild
 	ref, ok := image.Template()
@@ -26,9 +25,7 @@ func (m *Manager) findBuild(ctx context.Context, owner string, image sandpit.Ima
 		return sandpit.Template{}, b, errNoTemplate
 	}
 	t, err := m.FindTemplate(ctx, owner, ref)
-	name, _, _ := strings.Cut(ref, ":")
-	byID := sandpit.TemplateID(name).Validate() == nil || sandpit.BuildID(name).Validate() == nil
-	if !byID && (errors.Is(err, sandpit.NotFound) || errors.Is(err, sandpit.PermissionDenied)) {
+	if parsed := sandpit.ParseTemplateRef(ref); parsed.Owner == "" && !parsed.IsID() && errors.Is(err, sandpit.NotFound) {
 		return t, b, errNoTemplate
 	}
 	if err != nil {
@@ -39,7 +36,7 @@ func (m *Manager) findBuild(ctx context.Context, owner string, image sandpit.Ima
 		return t, b, err
 	}
 	b, err = m.o.Store.Build(ctx, id)
-	if err == nil && (b.Status != sandpit.BuildReady || b.Template != t.ID) {
+	if errors.Is(err, sandpit.NotFound) || err == nil && (b.Status != sandpit.BuildReady || b.Template != t.ID) {
 		err = sandpit.Errorf(sandpit.NotFound, "template %s has no build %s that is ready", t.Name, id)
 	}
 	return t, b, err
@@ -48,7 +45,7 @@ func (m *Manager) findBuild(ctx context.Context, owner string, image sandpit.Ima
 // expandTemplate completes a request for a sandbox of a template. It stays as it is if
 // nothing here is what it names.
 func (m *Manager) expandTemplate(ctx context.Context, r CreateRequest) (CreateRequest, error) {
-	t, b, err := m.findBuild(ctx, r.Owner, r.Spec.Image)
+	t, b, err := m.findBuild(ctx, r.templateOwner(), r.Spec.Image)
 	if errors.Is(err, errNoTemplate) {
 		return r, nil
 	}
@@ -56,6 +53,15 @@ func (m *Manager) expandTemplate(ctx context.Context, r CreateRequest) (CreateRe
 		return r, err
 	}
 	return m.spawn(ctx, r, t, b)
+}
+
+// templateOwner is the owner to whom the name of a template means something: "" if the
+// configuration names the template, see FindTemplate.
+func (r CreateRequest) templateOwner() string {
+	if r.Configured {
+		return ""
+	}
+	return r.Owner
 }
 
 // spawn puts into a request what a template says.
@@ -87,7 +93,7 @@ func (m *Manager) spawn(ctx context.Context, r CreateRequest, t sandpit.Template
 			return r, err
 		}
 	}
-	r.Spec.Image = b.Image
+	r.Spec.Image, r.trusted = b.Image, true
 	fillResources(&r.Spec.Resources, b.Resources)
 	if b.Recipe.Start != "" {
 		r.start = &b.Recipe

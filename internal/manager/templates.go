@@ -1,11 +1,11 @@
 package manager
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -16,6 +16,11 @@ import (
 // TemplateBuilder makes the images of templates. They are found under
 // "template:" and the ID of the build by the provider Options.BuilderProvider.
 type TemplateBuilder interface {
+	// PrepareTemplate fetches what a recipe starts from, as far as it does not need the
+	// job's Create, and holds it until release is called. It may wait long.
+	//
+	// Errors are those of Images.PrepareImage.
+	PrepareTemplate(ctx context.Context, j TemplateJob) (release func(), err error)
 	// BuildTemplate carries out a recipe. After an error no image of it is left.
 	//
 	// Errors are told to whoever builds. One that a step is at fault for is a StepError.
@@ -36,6 +41,11 @@ type TemplateJob struct {
 	Fresh bool
 	// Login is for the registry of the base. Default: that of the configuration.
 	Login RegistryLogin
+	// Owner owns the build, and what it fetches and makes.
+	Owner string
+	// Trusted says that an administrator, the configuration, or the manager (for a build that
+	// the owner may use) names Recipe.From: they may use every image.
+	Trusted bool
 	// Create makes a sandbox in which a step runs.
 	Create func(ctx context.Context, spec sandpit.Spec) (sandpit.Instance, error)
 	// Output takes what steps put out.
@@ -221,35 +231,45 @@ func (m *Manager) Templates(ctx context.Context, f store.TemplateFilter) ([]sand
 	return list, err
 }
 
-// FindTemplate returns the template that an owner means by a name, with a tag or not, or
-// by an ID: of several of a name the owner's own, else a public one.
+// FindTemplate returns the template that an owner means by a sandpit.TemplateRef. A name
+// without an owner is the owner's own, else one that an administrator shares; a public one
+// of others is found by its full name, or by an ID. The owner "" has none of its own: what
+// it means by a name is what the administrator does.
 //
-// NotFound: there is none. PermissionDenied: there is one that is another's and not
-// public.
-func (m *Manager) FindTemplate(ctx context.Context, owner, ref string) (sandpit.Template, error) {
-	name, _, _ := strings.Cut(ref, ":")
-	var t sandpit.Template
-	var err error
-	switch {
-	case sandpit.TemplateID(name).Validate() == nil:
-		t, err = m.o.Store.Template(ctx, sandpit.TemplateID(name))
-	case sandpit.BuildID(name).Validate() == nil:
-		var b store.TemplateBuild
-		if b, err = m.o.Store.Build(ctx, sandpit.BuildID(name)); err == nil {
-			t, err = m.o.Store.Template(ctx, b.Template)
-		}
-	default:
-		if t, err = m.o.Store.TemplateNamed(ctx, owner, name); errors.Is(err, sandpit.NotFound) {
-			t, err = m.o.Store.OthersTemplate(ctx, owner, name)
-		}
+// NotFound: there is none, or it is another owner's and not public.
+func (m *Manager) FindTemplate(ctx context.Context, owner, text string) (sandpit.Template, error) {
+	ref := sandpit.ParseTemplateRef(text)
+	t, err := m.lookUpTemplate(ctx, owner, ref)
+	isOthers := err == nil && t.Owner != owner && !t.Public || err == nil && ref.Owner != "" && t.Owner != ref.Owner
+	if isOthers || errors.Is(err, sandpit.NotFound) { // which look alike
+		return sandpit.Template{}, sandpit.Errorf(sandpit.NotFound, "there is no template %.200s", text)
 	}
 	if err != nil {
 		return sandpit.Template{}, err
 	}
-	if t.Owner != owner && !t.Public {
-		return sandpit.Template{}, sandpit.Errorf(sandpit.PermissionDenied, "template %.100s is another owner's, and not public", ref)
-	}
 	return m.seenTemplate(t), nil
+}
+
+// lookUpTemplate returns what a reference means, whether the owner may use it or not.
+func (m *Manager) lookUpTemplate(ctx context.Context, owner string, ref sandpit.TemplateRef) (sandpit.Template, error) {
+	if id := sandpit.TemplateID(ref.Name); id.Validate() == nil {
+		return m.o.Store.Template(ctx, id)
+	}
+	if id := sandpit.BuildID(ref.Name); id.Validate() == nil {
+		b, err := m.o.Store.Build(ctx, id)
+		if err != nil {
+			return sandpit.Template{}, err
+		}
+		return m.o.Store.Template(ctx, b.Template)
+	}
+	if ref.Owner != "" {
+		return m.o.Store.TemplateNamed(ctx, ref.Owner, ref.Name)
+	}
+	t, err := m.o.Store.TemplateNamed(ctx, owner, ref.Name)
+	if errors.Is(err, sandpit.NotFound) {
+		t, err = m.o.Store.SharedTemplate(ctx, ref.Name)
+	}
+	return t, err
 }
 
 // ownTemplate is FindTemplate for who wants to change it.
@@ -261,17 +281,19 @@ func (m *Manager) ownTemplate(ctx context.Context, owner, ref string) (sandpit.T
 	return t, err
 }
 
-// SetTemplatePublic says whether sandboxes of every owner may be made of a template.
+// SetTemplatePublic says whether sandboxes of every owner may be made of a template, as
+// OWNER/NAME. With share, which is for administrators' own templates, the name alone means
+// it as well, until it is public no longer.
 //
-// Errors are those of FindTemplate; PermissionDenied also if it is another's.
-func (m *Manager) SetTemplatePublic(ctx context.Context, owner, ref string, public bool) (sandpit.Template, error) {
+// Errors are those of FindTemplate. PermissionDenied: it is another's.
+func (m *Manager) SetTemplatePublic(ctx context.Context, owner, ref string, public, share bool) (sandpit.Template, error) {
 	var t sandpit.Template
 	err := m.withTemplate(ctx, "publish template", owner, ref, func(ctx context.Context) (err error) {
 		if t, err = m.ownTemplate(ctx, owner, ref); err != nil {
 			return err
 		}
-		t.Public = public
-		return m.o.Store.SetTemplatePublic(ctx, t.ID, public)
+		t.Public, t.Shared = public, public && (share || t.Shared)
+		return m.o.Store.SetTemplatePublic(ctx, t.ID, t.Public, t.Shared)
 	})
 	return t, err
 }
@@ -318,13 +340,11 @@ func (m *Manager) UntagTemplate(ctx context.Context, owner, ref string, tags []s
 
 // buildOf returns the build of a template that a ref stands for.
 func buildOf(t sandpit.Template, ref string) (sandpit.BuildID, error) {
-	name, tag, tagged := strings.Cut(ref, ":")
-	if id := sandpit.BuildID(name); id.Validate() == nil {
+	parsed := sandpit.ParseTemplateRef(ref)
+	if id := sandpit.BuildID(parsed.Name); id.Validate() == nil {
 		return id, nil
 	}
-	if !tagged {
-		tag = sandpit.DefaultTag
-	}
+	tag := cmp.Or(parsed.Tag, sandpit.DefaultTag)
 	if id := sandpit.BuildID(tag); id.Validate() == nil {
 		return id, nil
 	}

@@ -19,8 +19,13 @@ type shop struct {
 
 	mu      sync.Mutex
 	jobs    []manager.TemplateJob
+	missing error // why the base of no build can be had
 	images  map[sandpit.BuildID]bool
 	failure error
+}
+
+func (s *shop) PrepareTemplate(context.Context, manager.TemplateJob) (func(), error) {
+	return func() {}, s.missing
 }
 
 func (s *shop) BuildTemplate(ctx context.Context, j manager.TemplateJob) (int64, error) {
@@ -167,20 +172,21 @@ func TestTemplateLife(t *testing.T) {
 	}
 
 	_, err = r.FindTemplate(ctx, "bob", "tools")
-	wantCode(t, err, sandpit.PermissionDenied)
-	for _, ref := range []string{string(tpl.ID), string(b.ID)} {
+	wantCode(t, err, sandpit.NotFound)
+	for _, ref := range []string{string(tpl.ID), string(b.ID), "ann/tools:v1"} {
 		_, err = of("bob", ref, map[string]string{"KEY": "k"})
-		wantCode(t, err, sandpit.PermissionDenied)
+		wantCode(t, err, sandpit.NotFound)
 	}
-	wantCode(t, r.RemoveTemplate(ctx, "bob", "tools"), sandpit.PermissionDenied)
-	if _, err = r.SetTemplatePublic(ctx, "ann", "tools", true); err != nil {
+	wantCode(t, r.RemoveTemplate(ctx, "bob", "tools"), sandpit.NotFound)
+	wantCode(t, r.RemoveTemplate(ctx, "bob", "ann/tools"), sandpit.NotFound)
+	if _, err = r.SetTemplatePublic(ctx, "ann", "tools", true, false); err != nil {
 		t.Fatal(err)
 	}
-	if _, err = of("bob", "tools:v1", map[string]string{"KEY": "k"}); err != nil {
+	if _, err = of("bob", "ann/tools:v1", map[string]string{"KEY": "k"}); err != nil {
 		t.Error(err)
 	}
-	wantCode(t, r.RemoveTemplate(ctx, "bob", "tools"), sandpit.PermissionDenied)
-	_, err = r.TagTemplate(ctx, "bob", "tools:v1", []string{"mine"})
+	wantCode(t, r.RemoveTemplate(ctx, "bob", "ann/tools"), sandpit.PermissionDenied)
+	_, err = r.TagTemplate(ctx, "bob", "ann/tools:v1", []string{"mine"})
 	wantCode(t, err, sandpit.PermissionDenied)
 	got, err := r.TagTemplate(ctx, "ann", "tools:v1", []string{"default"})
 	if err != nil || got.Tags["default"] != b.ID || got.Spawned != 2 {

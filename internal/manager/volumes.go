@@ -248,7 +248,7 @@ func (m *Manager) admitVolumes(ctx context.Context, r store.Row) error {
 
 // bound returns the spec of a sandbox with the volumes as the provider calls them.
 func (m *Manager) bound(ctx context.Context, r store.Row) (sandpit.Spec, error) {
-	spec := m.specFor(r.Sandbox)
+	spec := m.specFor(r)
 	for i, mount := range spec.Mounts {
 		if err := mount.CheckSource(); err != nil {
 			return spec, err

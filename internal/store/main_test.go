@@ -130,7 +130,7 @@ func row() store.Row {
 			AutoDelete: 3, Recreate: 4, IgnoreBackground: true,
 			AutoSuspend: 5, WakeOnUse: true, CheckpointEvery: 6,
 		},
-		Term: time.Hour, Key: string(sandpit.NewID()), Digest: "d", Pool: "p", Recreated: 2,
+		Term: time.Hour, Key: string(sandpit.NewID()), Digest: "d", Pool: "p", Recreated: 2, Prepared: "0123", Admin: true,
 		LastUsedAt: begin.Add(time.Minute), ChangedAt: begin.Add(time.Second),
 	}
 }

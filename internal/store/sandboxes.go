@@ -27,6 +27,10 @@ type Row struct {
 	// Handle is what the provider attaches to it by.
 	Handle []byte
 	Policy Policy
+	// Prepared is what the provider was given in place of Spec.Image, "" if that.
+	Prepared sandpit.Image
+	// Admin says that its image was looked up with the rights of an administrator.
+	Admin bool
 	// Term is how long before its deadline that was set, 0 for none: one that goes on after
 	// its deadline has as long again.
 	Term time.Duration

@@ -13,7 +13,7 @@ import (
 )
 
 // selectTemplates is what decodeTemplate reads.
-const selectTemplates = `SELECT id, owner, name, public, spawned, created_at, updated_at,
+const selectTemplates = `SELECT id, owner, name, public, shared, spawned, created_at, updated_at,
 	(SELECT json_group_object(tag, build) FROM template_tags WHERE template = templates.id) AS tags FROM templates `
 
 // EnsureTemplate returns the owner's template of a name, making it first if need be: then
@@ -55,10 +55,10 @@ func (s *Store) TemplateNamed(ctx context.Context, owner, name string) (sandpit.
 	return s.oneTemplate(ctx, name, `WHERE owner = ? AND name = ?`, owner, name)
 }
 
-// OthersTemplate returns the template of a name that another owner has: the public one
-// that was there first, else any. NotFound.
-func (s *Store) OthersTemplate(ctx context.Context, owner, name string) (sandpit.Template, error) {
-	return s.oneTemplate(ctx, name, `WHERE owner <> ? AND name = ? ORDER BY public DESC, created_at, id LIMIT 1`, owner, name)
+// SharedTemplate returns the template that a name means to every owner: of several, the
+// one that was there first. NotFound.
+func (s *Store) SharedTemplate(ctx context.Context, name string) (sandpit.Template, error) {
+	return s.oneTemplate(ctx, name, `WHERE shared AND public AND name = ? ORDER BY created_at, id LIMIT 1`, name)
 }
 
 func (s *Store) oneTemplate(ctx context.Context, name, where string, args ...any) (sandpit.Template, error) {
@@ -120,7 +120,7 @@ func (s *Store) templates(ctx context.Context, where string, args ...any) ([]san
 
 func decodeTemplate(c *cells) sandpit.Template {
 	t := sandpit.Template{
-		ID: sandpit.TemplateID(c.text()), Owner: c.text(), Name: c.text(), Public: c.int() != 0, Spawned: c.int(),
+		ID: sandpit.TemplateID(c.text()), Owner: c.text(), Name: c.text(), Public: c.int() != 0, Shared: c.int() != 0, Spawned: c.int(),
 		CreatedAt: c.time(), UpdatedAt: c.time(),
 	}
 	if tags := c.text(); c.err == nil && json.Unmarshal([]byte(tags), &t.Tags) != nil {
@@ -147,10 +147,10 @@ func templateProblem(t sandpit.Template) string {
 	return ""
 }
 
-// SetTemplatePublic writes whether sandboxes of every owner may be made of a template.
-// NotFound: it is gone.
-func (s *Store) SetTemplatePublic(ctx context.Context, id sandpit.TemplateID, public bool) error {
-	return s.changeTemplate(ctx, string(id), `UPDATE templates SET public = ?2 WHERE id = ?1`, string(id), public)
+// SetTemplatePublic writes whether sandboxes of every owner may be made of a template, and
+// whether its bare name means it to every owner. NotFound: it is gone.
+func (s *Store) SetTemplatePublic(ctx context.Context, id sandpit.TemplateID, public, shared bool) error {
+	return s.changeTemplate(ctx, string(id), `UPDATE templates SET public = ?2, shared = ?3 WHERE id = ?1`, string(id), public, public && shared)
 }
 
 // CountSpawned adds n to the sandboxes that were made of a template. NotFound: it is

@@ -85,13 +85,19 @@ func TestTemplates(t *testing.T) {
 	big.Status, big.Size = sandpit.BuildReady, 41
 	want(t, s.FinishBuild(ctx, big, nil, limits), sandpit.Exhausted, "101 bytes")
 
-	must(s.SetTemplatePublic(ctx, ann.ID, true))
+	must(s.SetTemplatePublic(ctx, ann.ID, true, false))
+	_, err = s.SharedTemplate(ctx, "tools")
+	want(t, err, sandpit.NotFound, "tools")
+	must(s.SetTemplatePublic(ctx, ann.ID, false, true))
+	_, err = s.SharedTemplate(ctx, "tools")
+	want(t, err, sandpit.NotFound, "tools")
+	must(s.SetTemplatePublic(ctx, ann.ID, true, true))
 	must(s.CountSpawned(ctx, ann.ID, 3))
 	must(s.Close())
 	s = open(t, dir)
-	found, err := s.OthersTemplate(ctx, "eve", "tools")
+	found, err := s.SharedTemplate(ctx, "tools")
 	must(err)
-	if found.ID != ann.ID || !found.Public || found.Spawned != 3 || found.Tags["v1"] != b.ID || found.Tags["default"] != b.ID {
+	if found.ID != ann.ID || !found.Public || !found.Shared || found.Spawned != 3 || found.Tags["v1"] != b.ID || found.Tags["default"] != b.ID {
 		t.Errorf("found %+v", found)
 	}
 	list, err := s.Templates(ctx, store.TemplateFilter{Owner: "bob", Public: true})

@@ -2,6 +2,9 @@ package template
 
 import (
 	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -22,6 +25,15 @@ type Builder struct {
 	// Provider makes the sandboxes, which must be LayerReaders.
 	Provider Maker
 	Images   *image.Store
+	// Base finds the image that a template starts from, if that is not one of Debian's
+	// packages. Default: Images.Resolve, which finds everything.
+	Base func(ctx context.Context, ref sandpit.Image, p image.Progress) (image.Root, error)
+	// Owner owns the results of steps: builds of other owners do not use them, and they
+	// count against the owner's share of the cache. Default: the administrator of the cache.
+	Owner string
+	// SecretsKey keys the digests by which a step knows the values of secrets again.
+	// Default: a step with secrets is done each time.
+	SecretsKey []byte
 	// Debian is where images that begin with "apt:" come from. Default: there are none.
 	Debian *debian.Source
 	// NPM is where packages of NPM come from. Default: there are none.
@@ -113,7 +125,8 @@ func (w *work) step(ctx context.Context, i int, s Step) error {
 	return nil
 }
 
-// npm brings in packages. No sandbox is needed for that.
+// npm brings in packages. No sandbox is needed for that. What comes of it is decided by the
+// lock file alone, which has a digest of each package, so that it may be anybody's.
 func (w *work) npm(ctx context.Context, i int, s Step) error {
 	if w.NPM == nil {
 		return sandpit.Errorf(sandpit.Unsupported, "there is no registry of npm here")
@@ -142,31 +155,69 @@ func (w *work) copy(ctx context.Context, i int, s Step) error {
 		return err
 	}
 	defer func() { _ = layer.Close() }() // only read, and maybe closed already
-	return w.extend(ctx, i, s.Fresh, "copy "+layer.digest, func(context.Context) (io.ReadCloser, error) { return layer.File, nil })
+	return w.extend(ctx, i, s.Fresh, "copy "+layer.digest+w.ownerSuffix(), func(context.Context) (io.ReadCloser, error) { return layer.File, nil })
+}
+
+// ownerSuffix separates the copies of one owner from those of others.
+func (w *work) ownerSuffix() string {
+	if w.Owner == "" {
+		return ""
+	}
+	return " of " + w.Owner
+}
+
+// runKey is all that decides what a command does.
+type runKey struct {
+	Owner         string
+	Run           []string
+	Secrets       map[string]string // keyed digests of values
+	Env           map[string]string
+	RunEnv        map[string]string
+	User, WorkDir string
+	Network       sandpit.NetworkPolicy
+	Resources     sandpit.Resources
+}
+
+func (w *work) runKey(s Step, spec sandpit.Spec, owner string) (string, error) {
+	text, err := json.Marshal(runKey{
+		Owner: owner, Run: s.Run, Secrets: w.digestSecrets(s.Secrets), Env: spec.Env, RunEnv: s.RunEnv,
+		User: spec.User, WorkDir: spec.WorkDir, Network: spec.Network, Resources: spec.Resources,
+	})
+	return "run for " + string(text), err
+}
+
+// digestSecrets returns keyed digests of the values of secrets.
+func (w *work) digestSecrets(names []string) map[string]string {
+	digests := make(map[string]string, len(names))
+	for _, name := range names {
+		h := hmac.New(sha256.New, w.SecretsKey)
+		fmt.Fprintf(h, "%q %q", name, w.Secrets[name])
+		digests[name] = hex.EncodeToString(h.Sum(nil))
+	}
+	return digests
 }
 
 // run runs a command in a sandbox.
 func (w *work) run(ctx context.Context, i int, s Step) error {
+	return w.runFor(ctx, i, s, w.Owner)
+}
+
+// runFor is run with a result that belongs to an owner; "" shares it with all builds.
+func (w *work) runFor(ctx context.Context, i int, s Step, owner string) error {
 	spec := w.spec(s)
-	key, err := json.Marshal(struct {
-		Run           []string
-		Secrets       []string
-		Env           map[string]string
-		RunEnv        map[string]string
-		User, WorkDir string
-	}{s.Run, s.Secrets, spec.Env, s.RunEnv, spec.User, spec.WorkDir})
+	key, err := w.runKey(s, spec, owner)
 	if err != nil {
 		return err
 	}
 	begun := time.Now()
-	err = w.extend(ctx, i, s.Fresh, "run "+string(key), func(ctx context.Context) (io.ReadCloser, error) {
+	fresh := s.Fresh || len(s.Secrets) > 0 && len(w.SecretsKey) == 0
+	return w.extend(ctx, i, fresh, key, func(ctx context.Context) (io.ReadCloser, error) {
 		layer, err := w.layerOf(ctx, s, spec)
 		if err == nil && w.Ran != nil {
 			w.Ran(i+1, time.Since(begun))
 		}
 		return layer, err
 	})
-	return err
 }
 
 // spec is what a sandbox is like in which a step runs.
@@ -193,7 +244,7 @@ func (w *work) extend(ctx context.Context, i int, fresh bool, key string, layer 
 		key += fmt.Sprint(" ", time.Now().UnixNano())
 	}
 	e, err := w.Images.Extend(ctx, image.Extension{
-		Base: w.image, Key: key, Layer: layer, Config: w.config, Source: fmt.Sprintf("step %d of a template", i+1),
+		Base: w.image, Key: key, Layer: layer, Config: w.config, Source: fmt.Sprintf("step %d of a template", i+1), Owner: w.Owner,
 	}, nil)
 	if err != nil {
 		return err
@@ -283,6 +334,6 @@ func (w *work) finish(ctx context.Context) (image.Entry, error) {
 		return image.Entry{}, err
 	}
 	return w.Images.Extend(ctx, image.Extension{
-		Base: w.image, Key: "template", Config: finish(w.template, w.config), Template: data, Source: "template from " + string(w.template.From),
+		Base: w.image, Key: "template", Config: finish(w.template, w.config), Template: data, Source: "template from " + string(w.template.From), Owner: w.Owner,
 	}, nil)
 }

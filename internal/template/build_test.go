@@ -243,6 +243,51 @@ func TestSecretsStayOut(t *testing.T) {
 	}
 }
 
+// TestStepsAreTheirOwners builds one recipe for several owners, and with other secrets,
+// limits and networks: each has its own results.
+func TestStepsAreTheirOwners(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	dir := base(t)
+	write(t, b.dir, "f", "x")
+	b.SecretsKey = []byte("a key of 32 bytes, or about that")
+	text := func(build string) string {
+		return fmt.Sprintf("from = %q\n%s\n[[step]]\nrun = 'echo \"$INDEX\" | busybox wc -c > /size'\nsecrets = [\"INDEX\"]\n[[step]]\ncopy = [\"f\"]\nto = \"/f\"\n", dir, build)
+	}
+	images := map[string]string{}
+	for _, tc := range []struct {
+		name, owner, secret, build string
+		known                      bool
+	}{
+		{name: "first", owner: "alice", secret: "https://evil.example"},
+		{name: "again", owner: "alice", secret: "https://evil.example", known: true},
+		{name: "another value", owner: "alice", secret: "https://good.example"},
+		{name: "another owner", owner: "bob", secret: "https://evil.example"},
+		{name: "the administrator", secret: "https://evil.example"},
+		{name: "less disk", owner: "alice", secret: "https://evil.example", build: "[build]\ndisk_mb = 100"},
+		{name: "a network", owner: "alice", secret: "https://evil.example", build: "[build]\nallow = [\"192.0.2.1\"]"},
+		{name: "another network", owner: "alice", secret: "https://evil.example", build: "[build]\nallow = [\"192.0.2.2\"]"},
+		{name: "the administrator again", secret: "https://evil.example", known: true},
+	} {
+		b.Owner, b.Secrets = tc.owner, map[string]string{"INDEX": tc.secret}
+		e := b.build(t, text(tc.build))
+		if ran := len(b.ran) > 0; ran == tc.known {
+			t.Errorf("%s: the step ran: %v", tc.name, ran)
+		}
+		for other, id := range images {
+			if id == e.ID && !tc.known {
+				t.Errorf("%s has the image of %s", tc.name, other)
+			}
+		}
+		images[tc.name] = e.ID
+	}
+	b.SecretsKey = nil
+	b.build(t, text(""))
+	if b.build(t, text("")); len(b.ran) == 0 {
+		t.Error("without a key a step with secrets is taken for known")
+	}
+}
+
 // TestBuildFailures has builds fail, and looks at what is left.
 func TestBuildFailures(t *testing.T) {
 	t.Parallel()

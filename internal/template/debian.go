@@ -14,7 +14,7 @@ func (b *Builder) base(ctx context.Context, t Template) (image.Root, error) {
 	request, isDebian, err := debian.ParseRequest(string(t.From))
 	if err != nil || !isDebian {
 		if err == nil {
-			return b.Images.Resolve(ctx, t.From, b.Progress)
+			return b.baseOf(ctx, t.From)
 		}
 		return image.Root{}, err
 	}
@@ -28,7 +28,19 @@ func (b *Builder) base(ctx context.Context, t Template) (image.Root, error) {
 	return b.Images.Resolve(ctx, sandpit.Image(e.ID), nil)
 }
 
-// bootstrap makes an image of Debian's packages. It is made once for the same packages.
+// baseOf returns an image by what the recipe calls it.
+func (b *Builder) baseOf(ctx context.Context, ref sandpit.Image) (image.Root, error) {
+	if b.Base != nil {
+		return b.Base(ctx, ref, b.Progress)
+	}
+	return b.Images.Resolve(ctx, ref, b.Progress)
+}
+
+// bootstrap makes an image of Debian's packages, once for the same packages and limits. All
+// owners may share it: the packages are signed and have their digests in the plan, the
+// command is ours, and it runs without a network, secrets or other input of the owner that
+// builds first. The limits are part of the key, since the owner chooses them: with too
+// little memory or disk a script of a package could fail without the build noticing.
 func (b *Builder) bootstrap(ctx context.Context, r debian.Request, limits sandpit.Resources) (image.Entry, error) {
 	plan, err := b.Debian.Plan(ctx, r, b.Fresh, debian.Progress(b.Progress))
 	if err != nil {
@@ -49,7 +61,7 @@ func (b *Builder) bootstrap(ctx context.Context, r debian.Request, limits sandpi
 		return image.Entry{}, err
 	}
 	install := Step{Run: debian.Configure(plan), RunUser: "root"}
-	if err := w.run(ctx, -1, install); err != nil {
+	if err := w.runFor(ctx, -1, install, ""); err != nil {
 		return image.Entry{}, err
 	}
 	return image.Entry{ID: string(w.image)}, nil

@@ -70,13 +70,14 @@ type MadeKey struct {
 // Image is an image of the server's cache.
 type Image struct {
 	Name     string    `json:"name,omitempty"`
+	Owner    string    `json:"owner,omitempty" doc:"The owner of the name. Default: the name is shared by all owners."`
 	ID       string    `json:"id"`
 	Kind     string    `json:"kind"`
 	Digest   string    `json:"digest,omitempty"`
 	Platform string    `json:"platform,omitempty"`
 	Size     int64     `json:"size" doc:"Bytes on disk."`
 	Created  time.Time `json:"created,omitzero"`
-	Used     time.Time `json:"used,omitzero"`
+	Used     time.Time `json:"used,omitzero" doc:"For administrators."`
 }
 
 // The states of a PrePull.

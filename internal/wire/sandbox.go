@@ -39,8 +39,9 @@ type Create struct {
 	Secrets map[string]string `json:"secrets,omitempty" writeOnly:"true" doc:"Environment of the sandbox's programs that is never told, nor in snapshots and copies. The server keeps it until the sandbox is gone."`
 	// Repository is cloned before it counts as running.
 	Repository *Repository `json:"repository,omitempty" doc:"What is cloned before it counts as running. If that fails, there is no sandbox."`
-	// CreateTimeout is how many seconds the making may take. Default: the server's.
-	CreateTimeout float64 `json:"create_timeout_seconds,omitempty" minimum:"0" doc:"Seconds that the making may take. Default: the server's."`
+	// CreateTimeout is how many seconds creating it may take, from when its image is there
+	// and its turn has come. Default: the server's.
+	CreateTimeout float64 `json:"create_timeout_seconds,omitempty" minimum:"0" doc:"Seconds that creating it may take, from when its image is there and its turn has come. Default: the server's."`
 }
 
 // Repository is cloned into a sandbox before it counts as running, by its own git and

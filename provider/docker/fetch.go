@@ -25,8 +25,20 @@ type Image struct {
 	Created time.Time
 }
 
+// ImagesFor lists the images that an ordinary owner of a server may use and that are there,
+// by name.
+func (p *Provider) ImagesFor(ctx context.Context) ([]Image, error) {
+	return p.listImages(ctx, func(named reference.Named, fetched []string) bool {
+		return p.isListed(named) || imageInfo{fetched: fetched}.isOf(named)
+	})
+}
+
 // Images lists the images of the engine that have a name, snapshots left aside.
 func (p *Provider) Images(ctx context.Context) ([]Image, error) {
+	return p.listImages(ctx, func(reference.Named, []string) bool { return true })
+}
+
+func (p *Provider) listImages(ctx context.Context, shows func(named reference.Named, fetched []string) bool) ([]Image, error) {
 	limited, cancel := p.limited(ctx)
 	defer cancel()
 	res, err := p.api.ImageList(limited, client.ImageListOptions{})
@@ -35,9 +47,10 @@ func (p *Provider) Images(ctx context.Context) ([]Image, error) {
 	}
 	var list []Image
 	for _, one := range res.Items {
+		fetched := repositories(one.RepoDigests)
 		for _, name := range one.RepoTags {
 			named, err := reference.ParseNormalizedNamed(name)
-			if err != nil || reference.FamiliarName(named) == snapshotName {
+			if err != nil || reference.FamiliarName(named) == snapshotName || !shows(named, fetched) {
 				continue
 			}
 			list = append(list, Image{Name: name, ID: one.ID, Size: max(0, one.Size), Created: time.Unix(one.Created, 0)})
@@ -50,7 +63,8 @@ func (p *Provider) Images(ctx context.Context) ([]Image, error) {
 // same. Whoever else wants it meanwhile waits for the same fetch. progress hears of it,
 // not at the same time twice; it may be nil.
 //
-// The errors are those of Create about images.
+// PermissionDenied: the pull policy is never. Otherwise the errors are those of Create
+// about images.
 func (p *Provider) Pull(ctx context.Context, name string, always bool, progress image.Progress) (Image, error) {
 	named, err := parseName(name)
 	if err != nil {
@@ -59,7 +73,10 @@ func (p *Provider) Pull(ctx context.Context, name string, always bool, progress 
 	if progress != nil {
 		defer p.hearers.add(named.String(), progress)()
 	}
-	pull := p.fetcher(ctx, named)
+	pull := func(ctx context.Context) error { return p.pull(ctx, named) }
+	if p.o.Pull == image.PullNever {
+		pull = func(context.Context) error { return errPullNever() }
+	}
 	if _, pinned := named.(reference.Digested); always && !pinned {
 		if err := p.images.once(ctx, p, named.String(), pull); err != nil {
 			return Image{}, err
@@ -68,9 +85,44 @@ func (p *Provider) Pull(ctx context.Context, name string, always bool, progress 
 	if _, err := p.images.ensure(ctx, p, named.String(), pull); err != nil {
 		return Image{}, err
 	}
+	return p.describeImage(ctx, name, named.String())
+}
+
+// errPullNever says that the configuration lets no registry be asked.
+func errPullNever() error {
+	return sandpit.WithHint(sandpit.Errorf(sandpit.PermissionDenied, "image.pull is never: no registry may be asked"),
+		"set image.pull to missing, or load the image into the engine")
+}
+
+// PullFor is Pull for an ordinary owner of a server, with the rights of PrepareImageFor. An
+// owner does not renew a name, which would change its meaning for other users.
+//
+// PermissionDenied: always is set. Otherwise as PrepareImageFor.
+func (p *Provider) PullFor(ctx context.Context, owner, name string, always bool, progress image.Progress) (Image, error) {
+	named, err := parseName(name)
+	if err != nil {
+		return Image{}, err
+	}
+	if _, pinned := named.(reference.Digested); always && !pinned {
+		return Image{}, sandpit.WithHint(
+			sandpit.Errorf(sandpit.PermissionDenied, "image %s: only administrators renew the names of a docker engine, which all its users share", clip(name)),
+			"leave out always, or name a version by its digest: NAME@sha256:...")
+	}
+	if progress != nil {
+		defer p.hearers.add(named.String(), progress)()
+	}
+	id, err := p.PrepareImageFor(ctx, owner, sandpit.Image(name))
+	if err != nil {
+		return Image{}, err
+	}
+	return p.describeImage(ctx, name, string(id))
+}
+
+// describeImage returns what the engine says of an image, under a name.
+func (p *Provider) describeImage(ctx context.Context, name, id string) (Image, error) {
 	limited, cancel := p.limited(ctx)
 	defer cancel()
-	res, err := p.api.ImageInspect(limited, named.String())
+	res, err := p.api.ImageInspect(limited, id)
 	if err != nil {
 		return Image{}, p.engineError(ctx, "look for the image", err)
 	}

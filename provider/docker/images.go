@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"sync"
 
@@ -27,6 +28,8 @@ type imageInfo struct {
 	WorkDir string            `json:"work_dir,omitempty"`
 	Cmd     []string          `json:"cmd,omitempty"`
 	Entry   []string          `json:"entrypoint,omitempty"`
+
+	fetched []string // repositories that the engine knows it has come from
 }
 
 // imageStore fetches each image once, for however many wait for it.
@@ -59,7 +62,7 @@ func (s *imageStore) find(ctx context.Context, p *Provider, ref sandpit.Image) (
 	}
 	name := text
 	pull := func(ctx context.Context) error {
-		return sandpit.Errorf(sandpit.NotFound, "the docker engine has no such image")
+		return noSuchImage()
 	}
 	if id, ok := ref.Snapshot(); ok {
 		if err := id.Validate(); err != nil {
@@ -77,7 +80,7 @@ func (s *imageStore) find(ctx context.Context, p *Provider, ref sandpit.Image) (
 		_, pinned := named.(reference.Digested)
 		always = p.o.Pull == image.PullAlways && !pinned
 		if p.o.Pull != image.PullNever {
-			pull = p.fetcher(ctx, named)
+			pull = func(ctx context.Context) error { return p.pull(ctx, named) }
 		}
 	}
 	if always {
@@ -92,11 +95,118 @@ var _ sandpit.ImagePreparer = (*Provider)(nil)
 
 // PrepareImage implements sandpit.ImagePreparer.
 func (p *Provider) PrepareImage(ctx context.Context, ref sandpit.Image) error {
-	if ref == "" || ref == sandpit.HostImage {
-		return sandpit.Errorf(sandpit.Unsupported, "image %q: a docker engine has not got this machine's own programs", ref)
-	}
-	_, err := p.images.find(ctx, p, ref)
+	_, err := p.EngineImage(ctx, ref)
 	return err
+}
+
+// PrepareImageFor is PrepareImage for an ordinary owner of a server, and returns what the
+// engine calls the image whatever its names come to mean. The engine has one set of names
+// and images for all its users: an owner may use images that have come from the repository
+// that it names, and those of Options.Listed. IDs, and names that users of the engine have
+// given to images of their own, give NotFound, and no registry replaces what such a name
+// means.
+//
+// PermissionDenied: also the path of a file, or a registry that the owner may not have
+// asked.
+func (p *Provider) PrepareImageFor(ctx context.Context, owner string, ref sandpit.Image) (sandpit.Image, error) {
+	named, err := p.checkOwners(ctx, ref)
+	if err != nil {
+		return "", err
+	}
+	info, err := p.imageInfo(ctx, named.String())
+	there := err == nil
+	if err != nil && sandpit.CodeOf(err) != sandpit.NotFound {
+		return "", err
+	}
+	_, pinned := named.(reference.Digested)
+	always := p.o.Pull == image.PullAlways && !pinned && info.isOf(named)
+	if there && !always {
+		return sandpit.Image(info.ID), nil
+	}
+	if p.o.Pull == image.PullNever {
+		return "", noSuchImage()
+	}
+	if err := p.o.Guard.Check(ctx, reference.Domain(named)); err != nil {
+		return "", err
+	}
+	release, err := p.o.AcquirePull(ctx, owner)
+	if err != nil {
+		return "", err
+	}
+	defer release()
+	err = p.images.once(ctx, p, named.String(), func(ctx context.Context) error { return p.pull(ctx, named) })
+	if err == nil {
+		info, err = p.imageInfo(ctx, named.String())
+	}
+	return sandpit.Image(info.ID), err
+}
+
+// checkOwners refuses what an ordinary owner may not name, as if it were not there.
+func (p *Provider) checkOwners(ctx context.Context, ref sandpit.Image) (reference.Named, error) {
+	text := string(ref)
+	switch {
+	case ref == "" || ref == sandpit.HostImage:
+		return nil, noHostImage(ref)
+	case isPath(text):
+		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.PermissionDenied, "image %s is a file of the server's machine", clip(text)),
+			"name an image of a registry")
+	case idPattern.MatchString(text):
+		return nil, noSuchImage()
+	}
+	named, err := parseName(text)
+	if err != nil || p.isListed(named) {
+		return named, err
+	}
+	info, err := p.imageInfo(ctx, named.String())
+	if sandpit.CodeOf(err) == sandpit.NotFound {
+		return named, nil
+	}
+	if err == nil && !info.isOf(named) {
+		err = noSuchImage()
+	}
+	return named, err
+}
+
+// isListed reports whether a name is one of Options.Listed.
+func (p *Provider) isListed(named reference.Named) bool {
+	return slices.ContainsFunc(p.o.Listed, func(text string) bool {
+		listed, err := parseName(text)
+		return err == nil && listed.String() == named.String()
+	})
+}
+
+// isOf reports whether an image has come from the repository that a name is of.
+func (i imageInfo) isOf(named reference.Named) bool { return slices.Contains(i.fetched, named.Name()) }
+
+// repositories returns those that an engine's list of digests names.
+func repositories(digests []string) []string {
+	var list []string
+	for _, text := range digests {
+		if named, err := reference.ParseNormalizedNamed(text); err == nil {
+			list = append(list, named.Name())
+		}
+	}
+	return list
+}
+
+func noSuchImage() error {
+	return sandpit.Errorf(sandpit.NotFound, "the docker engine has no such image")
+}
+
+func noHostImage(ref sandpit.Image) error {
+	return sandpit.Errorf(sandpit.Unsupported, "image %q: a docker engine has not got this machine's own programs", ref)
+}
+
+// EngineImage returns what the engine calls an image whatever its names come to mean. It is
+// fetched first, if need be.
+//
+// The errors are those of Create about images.
+func (p *Provider) EngineImage(ctx context.Context, ref sandpit.Image) (sandpit.Image, error) {
+	if ref == "" || ref == sandpit.HostImage {
+		return "", noHostImage(ref)
+	}
+	info, err := p.images.find(ctx, p, ref)
+	return sandpit.Image(info.ID), err
 }
 
 // ensure returns the image of that name, and has fetch get it if there is none.
@@ -165,7 +275,7 @@ func (p *Provider) imageInfo(ctx context.Context, name string) (imageInfo, error
 	if err != nil {
 		return imageInfo{}, p.engineError(ctx, "look for the image", err)
 	}
-	info := imageInfo{ID: res.ID, Env: make(map[string]string)}
+	info := imageInfo{ID: res.ID, Env: make(map[string]string), fetched: repositories(res.RepoDigests)}
 	if c := res.Config; c != nil {
 		info.User, info.WorkDir, info.Cmd, info.Entry = c.User, c.WorkingDir, c.Cmd, c.Entrypoint
 		for _, one := range c.Env {
@@ -178,17 +288,6 @@ func (p *Provider) imageInfo(ctx context.Context, name string) (imageInfo, error
 		info.WorkDir = "/" + strings.Trim(info.WorkDir, "/")
 	}
 	return info, nil
-}
-
-// fetcher is pull for somebody who asks in ctx.
-func (p *Provider) fetcher(ctx context.Context, named reference.Named) func(context.Context) error {
-	guard := p.o.Guard.For(ctx)
-	return func(ctx context.Context) error {
-		if err := guard.Check(ctx, reference.Domain(named)); err != nil {
-			return err
-		}
-		return p.pull(ctx, named)
-	}
 }
 
 // pull has the engine fetch an image from its registry.

@@ -61,10 +61,16 @@ type Options struct {
 	OpenFiles int64
 	// Pull is when a registry is asked. Default: image.PullMissing.
 	Pull image.PullPolicy
-	// Guard keeps from having the engine ask registries that are not public; what their
-	// names mean to it, and where they send it, is its own business. Default: nobody is
-	// kept from anything.
+	// Guard refuses registries that are not public, to ordinary owners only; what their names
+	// mean to the engine, and where they send it, is its own business. Default: none is
+	// refused.
 	Guard *image.Guard
+	// AcquirePull waits until an ordinary owner may have an image fetched; release ends that.
+	// Default: any number is fetched at a time.
+	AcquirePull func(ctx context.Context, owner string) (release func(), err error)
+	// Listed are names of images that every owner may use, however they came into the engine.
+	// Default: none.
+	Listed []string
 	// PullTimeout is how long that may take. Default: 30 minutes.
 	PullTimeout time.Duration
 	// Credentials finds out what a registry wants to know of this user. Default:
@@ -126,6 +132,9 @@ func (o Options) withDefaults() (Options, error) {
 	o.Patience = cmp.Or(o.Patience, time.Minute)
 	if o.Credentials == nil {
 		o.Credentials = func(context.Context, string) (image.Credential, error) { return image.Credential{}, nil }
+	}
+	if o.AcquirePull == nil {
+		o.AcquirePull = func(context.Context, string) (func(), error) { return func() {}, nil }
 	}
 	var err error
 	o.Manager, err = managerName(o)

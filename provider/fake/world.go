@@ -87,6 +87,8 @@ type View struct {
 	State State
 	// Dir has all of its files.
 	Dir string
+	// Image is what its spec names.
+	Image sandpit.Image
 	// Resources and Network are as they were last ordered.
 	Resources sandpit.Resources
 	Network   sandpit.NetworkPolicy
@@ -100,7 +102,7 @@ func (w *World) Look(id sandpit.ID) (View, bool) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return View{State: b.state, Dir: b.dir, Resources: b.resources, Network: b.network}, true
+	return View{State: b.state, Dir: b.dir, Image: b.spec.Image, Resources: b.resources, Network: b.network}, true
 }
 
 // Leftovers names what there is of sandboxes: files and processes, also of those

@@ -113,19 +113,23 @@ func (s *Server) startBuild(c *call) (int, any, error) {
 	if err != nil {
 		return 0, nil, err
 	}
+	base, err := s.base(c.who, in)
+	if err != nil {
+		return 0, nil, err
+	}
 	dir, release, err := s.uploads.room()
 	if err != nil {
 		return 0, nil, err
 	}
 	ctx := c.r.Context()
-	made, err := s.recipe(ctx, c.who, in, dir)
+	made, err := s.recipe(ctx, c.who, in, base, dir)
 	if err != nil {
 		release()
 		return 0, nil, err
 	}
 	return http.StatusAccepted, map[string]any{}, s.o.Manager.StartBuild(ctx, manager.BuildRequest{
 		Owner: c.who.Owner, Build: b.ID, Recipe: made, Files: dir, Release: release, Login: access,
-		Fresh: in.Force,
+		Fresh: in.Force, Admin: c.who.Admin, Configured: base.configured,
 	})
 }
 

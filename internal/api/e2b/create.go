@@ -121,7 +121,7 @@ const makingLimit = 2 * time.Minute
 // the image has none. That is found out by trying.
 func (s *Server) make(ctx context.Context, r manager.CreateRequest) (sandpit.Sandbox, error) {
 	plain := r.Spec
-	if _, saved := plain.Image.Snapshot(); saved || s.isTemplate(plain.Image) || s.isUserless(plain.Image) {
+	if _, saved := plain.Image.Snapshot(); saved || s.isTemplate(plain.Image) || s.isUserless(ownImage{r.Owner, plain.Image}) {
 		return s.o.Manager.Create(ctx, r)
 	}
 	r.Spec.User = user
@@ -136,11 +136,17 @@ func (s *Server) make(ctx context.Context, r manager.CreateRequest) (sandpit.San
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.userless[plain.Image] = true
+	s.userless[ownImage{r.Owner, plain.Image}] = true
 	return made, nil
 }
 
-func (s *Server) isUserless(image sandpit.Image) bool {
+// ownImage is what an owner means by the name of an image.
+type ownImage struct {
+	owner string
+	image sandpit.Image
+}
+
+func (s *Server) isUserless(image ownImage) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.userless[image]
@@ -148,15 +154,16 @@ func (s *Server) isUserless(image sandpit.Image) bool {
 
 // request puts what is asked for into the words of the manager.
 func (s *Server) request(ctx context.Context, who api.Principal, in created) (r manager.CreateRequest, err error) {
-	r.Owner = who.Owner
+	r.Owner, r.Admin = who.Owner, who.Admin
 	r.Policy = store.Policy{IdleTimeout: -1} // the timeout is all that ends it
 	if len(in.IAM) > 0 {
 		return r, sandpit.Errorf(sandpit.Unsupported, "iam: sandpit gives sandboxes no identities")
 	}
-	saved, image, err := s.origin(ctx, who, in.Template)
+	saved, image, configured, err := s.origin(ctx, who, in.Template)
 	if err != nil {
 		return r, err
 	}
+	r.Configured = configured
 	m, err := s.markFor(in)
 	if err != nil {
 		return r, err
@@ -217,30 +224,32 @@ func (s *Server) markFor(in created) (mark, error) {
 	return m, checkIngress(*in.Network)
 }
 
-// origin returns what a sandbox of a template begins as: a snapshot, or an image.
+// origin returns what a sandbox of a template begins as: a snapshot, or an image, and
+// whether it is the configuration that names the image.
 //
-// NotFound. PermissionDenied: it is another's.
-func (s *Server) origin(ctx context.Context, who api.Principal, template string) (*sandpit.Snapshot, sandpit.Image, error) {
+// NotFound: there is none, or it is another's.
+func (s *Server) origin(ctx context.Context, who api.Principal, template string) (saved *sandpit.Snapshot, image sandpit.Image, configured bool, err error) {
 	if image, ok := s.configured(template); ok {
-		return nil, image, nil
+		return nil, image, true, nil
 	}
 	found, err := s.snapshot(ctx, who, template)
 	if err == nil {
-		return &found, sandpit.SnapshotImage(found.ID), nil
+		return &found, sandpit.SnapshotImage(found.ID), false, nil
 	}
 	if sandpit.CodeOf(err) != sandpit.NotFound {
-		return nil, "", err
+		return nil, "", false, err
 	}
 	ref := templateRef(who, template)
-	if _, err = s.o.Manager.FindTemplate(ctx, who.Owner, ref); err == nil {
-		return nil, sandpit.Image(sandpit.TemplatePrefix + ref), nil
+	_, err = s.o.Manager.FindTemplate(ctx, who.Owner, ref)
+	if err == nil || sandpit.CodeOf(err) == sandpit.NotFound && s.isCached(ctx, who, ref) {
+		return nil, sandpit.Image(sandpit.TemplatePrefix + ref), false, nil
 	}
 	if sandpit.CodeOf(err) != sandpit.NotFound {
-		return nil, "", err
+		return nil, "", false, err
 	}
 	known := strings.Join(slices.Sorted(maps.Keys(s.templates())), ", ")
-	return nil, "", sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "template %.100q not found", template),
-		"there are "+known+"; others are added to e2b.templates of the server's configuration")
+	return nil, "", false, sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "template %.100q not found", template),
+		"there are "+known+"; others are added to e2b.templates of the server's configuration, and public ones of others are called OWNER/NAME")
 }
 
 // configured returns the image of a template of the configuration.

@@ -74,16 +74,12 @@ type recipe struct {
 }
 
 // recipe reads what is to be built; files that steps copy are put into dir.
-func (s *Server) recipe(ctx context.Context, who api.Principal, in newBuild, dir string) (sandpit.Recipe, error) {
+func (s *Server) recipe(ctx context.Context, who api.Principal, in newBuild, base base, dir string) (sandpit.Recipe, error) {
 	r := &recipe{uploads: s.uploads, owner: who.Owner, dir: dir, user: user}
-	base, own, err := s.base(who, in)
-	if err != nil {
-		return r.Recipe, err
-	}
-	r.From = base
+	r.From = base.image
 	// What steps may reach is what sandboxes may.
 	r.Build.Network.Online = s.o.Internet
-	if own {
+	if base.plain {
 		r.add(sandpit.RecipeStep{Run: sandpit.ShellArgs(makeUser), RunUser: "root"})
 		r.add(sandpit.RecipeStep{User: user})
 		r.add(sandpit.RecipeStep{WorkDir: home})
@@ -112,27 +108,35 @@ const home = "/home/" + user
 const makeUser = `id -u ` + user + ` >/dev/null 2>&1 || useradd -m -u 1000 -s /bin/bash ` + user + ` 2>/dev/null || useradd -m -s /bin/bash ` + user +
 	` 2>/dev/null || adduser -D ` + user + ` || exit 1; mkdir -p ` + home + ` && chown ` + user + ` ` + home
 
-// base returns what a build is based on, and whether that is an image, which may not have
-// what E2B's clients expect.
-func (s *Server) base(who api.Principal, in newBuild) (base sandpit.Image, own bool, err error) {
+// base is what a build is based on.
+type base struct {
+	image sandpit.Image
+	// plain says that it is an image, which may not have what E2B's clients expect.
+	plain bool
+	// configured says that the configuration names it, and not the client.
+	configured bool
+}
+
+// base returns what a build is based on.
+func (s *Server) base(who api.Principal, in newBuild) (base, error) {
 	switch {
 	case (in.Image == "") == (in.Template == ""):
-		return "", false, sandpit.Errorf(sandpit.Invalid, "want one of fromImage and fromTemplate")
+		return base{}, sandpit.Errorf(sandpit.Invalid, "want one of fromImage and fromTemplate")
 	case strings.HasPrefix(in.Image, baseImages):
 		in.Template = "base"
 	case in.Image != "":
 		if image.IsPath(in.Image) || strings.Contains(in.Image, "://") || strings.HasPrefix(in.Image, sandpit.TemplatePrefix) {
-			return "", false, sandpit.Errorf(sandpit.Invalid, "fromImage %.100q: want an image of a registry", in.Image)
+			return base{}, sandpit.Errorf(sandpit.Invalid, "fromImage %.100q: want an image of a registry", in.Image)
 		}
-		return sandpit.Image(in.Image), true, nil
+		return base{image: sandpit.Image(in.Image), plain: true}, nil
 	}
 	if found, ok := s.configured(in.Template); ok {
 		if found == "" {
 			found = s.o.Default
 		}
-		return found, !s.isTemplate(found), nil
+		return base{image: found, plain: !s.isTemplate(found), configured: true}, nil
 	}
-	return sandpit.Image(sandpit.TemplatePrefix + strings.TrimPrefix(in.Template, who.Owner+"/")), false, nil
+	return base{image: sandpit.Image(sandpit.TemplatePrefix + templateRef(who, in.Template))}, nil
 }
 
 func (s *Server) isTemplate(i sandpit.Image) bool {

@@ -1,6 +1,7 @@
 package e2b
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"io"
@@ -26,6 +27,9 @@ type Options struct {
 	// Templates are the images that templates stand for, by name. One called "base" is
 	// always there. Default: it is the default image.
 	Templates map[string]sandpit.Image
+	// Cached returns no error if a client may use a template of the image cache, which the
+	// administrator has built without the server. Default: there are none.
+	Cached func(ctx context.Context, who api.Principal, ref sandpit.Image) error
 	// Default is the image that "base" stands for if Templates has none.
 	Default sandpit.Image
 	// Files is a directory for what clients upload for builds. Default: nothing is taken.
@@ -60,7 +64,7 @@ type Server struct {
 
 	mu sync.Mutex
 	// userless are images that have no account as E2B's have one.
-	userless map[sandpit.Image]bool
+	userless map[ownImage]bool
 }
 
 // New returns a Server.
@@ -71,7 +75,7 @@ func New(o Options) *Server {
 	if o.MaxBody <= 0 {
 		o.MaxBody = 1 << 20
 	}
-	return &Server{o: o, uploads: newUploads(o.Files), userless: make(map[sandpit.Image]bool)}
+	return &Server{o: o, uploads: newUploads(o.Files), userless: make(map[ownImage]bool)}
 }
 
 // handler answers one call with a status and what is sent as JSON; nil is nothing.

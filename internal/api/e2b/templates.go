@@ -48,15 +48,20 @@ type build struct {
 }
 
 // templateRef is what a template is called here that a client calls NAME or NAME:TAG, with
-// the owner before it or not.
-func templateRef(who api.Principal, ref string) string {
-	return strings.ToLower(strings.TrimPrefix(ref, who.Owner+"/"))
+// an owner before it or not.
+func templateRef(who api.Principal, text string) string {
+	ref := sandpit.ParseTemplateRef(text)
+	if ref.Owner == who.Owner {
+		ref.Owner = ""
+	}
+	ref.Name, ref.Tag = strings.ToLower(ref.Name), strings.ToLower(ref.Tag)
+	return ref.String()
 }
 
 // ownTemplate returns a template of who asks. NotFound, also if it is another's.
 func (s *Server) ownTemplate(c *call, ref string) (sandpit.Template, error) {
 	t, err := s.o.Manager.FindTemplate(c.r.Context(), c.who.Owner, templateRef(c.who, ref))
-	if sandpit.CodeOf(err) == sandpit.PermissionDenied || err == nil && t.Owner != c.who.Owner {
+	if sandpit.CodeOf(err) == sandpit.NotFound || err == nil && t.Owner != c.who.Owner {
 		return t, sandpit.Errorf(sandpit.NotFound, "template %.100q not found", ref)
 	}
 	return t, err
@@ -148,10 +153,22 @@ func (s *Server) findTemplate(c *call) (int, any, error) {
 		return http.StatusOK, map[string]any{"templateID": saved.ID, "public": false}, nil
 	}
 	t, err := s.o.Manager.FindTemplate(c.r.Context(), c.who.Owner, templateRef(c.who, ref))
+	if name := templateRef(c.who, ref); sandpit.CodeOf(err) == sandpit.NotFound && s.isCached(c.r.Context(), c.who, name) {
+		return http.StatusOK, map[string]any{"templateID": name, "public": true}, nil
+	}
 	if err != nil {
 		return 0, nil, err
 	}
 	return http.StatusOK, map[string]any{"templateID": t.ID, "public": t.Public}, nil
+}
+
+// isCached reports whether a name means a template of the image cache, which the
+// administrator has built without the server.
+func (s *Server) isCached(ctx context.Context, who api.Principal, name string) bool {
+	if ref := sandpit.ParseTemplateRef(name); ref.Owner != "" || ref.Tag != "" || ref.IsID() || s.o.Cached == nil {
+		return false
+	}
+	return s.o.Cached(ctx, who, sandpit.Image(sandpit.TemplatePrefix+name)) == nil
 }
 
 // setTemplate says whether others may make sandboxes of a template.
@@ -164,7 +181,7 @@ func (s *Server) setTemplate(c *call) (int, any, error) {
 	}
 	t, err := s.ownTemplate(c, c.r.PathValue("id"))
 	if err == nil && in.Public != nil {
-		t, err = s.o.Manager.SetTemplatePublic(c.r.Context(), c.who.Owner, string(t.ID), *in.Public)
+		t, err = s.o.Manager.SetTemplatePublic(c.r.Context(), c.who.Owner, string(t.ID), *in.Public, c.who.Admin)
 	}
 	return http.StatusOK, map[string]any{"names": []string{t.Name}}, err
 }

@@ -38,16 +38,22 @@ type imageIn struct {
 
 // images registers what sandboxes are made from.
 func (s *server) images() {
-	add(s, operation(http.MethodGet, pathImages, "listImages", "List the images of the server's cache"),
+	op := operation(http.MethodGet, pathImages, "listImages", "List the images of the server's cache")
+	op.Description = "Images that the client has names for: its own, and those that are shared by all owners. Administrators see all images."
+	add(s, op,
 		func(ctx context.Context, in *imagesIn) (*imagesOut, error) {
 			if err := s.hasImages(); err != nil {
 				return nil, err
 			}
-			list, err := s.Images.List(ctx, in.Provider)
+			p, err := api.PrincipalOf(ctx)
+			if err != nil {
+				return nil, err
+			}
+			list, err := s.Images.List(ctx, p, in.Provider)
 			return &imagesOut{paged(list, len(list), func(wire.Image) string { return "" })}, err
 		})
 	add(s, operation(http.MethodGet, pathImages+"/pre-pull", "listPrePulls", "List the images that the server makes ready when it starts"), s.listPrePulls)
-	op := operation(http.MethodPost, pathImages+"/pull", "pullImage", "Fetch an image of a registry")
+	op = operation(http.MethodPost, pathImages+"/pull", "pullImage", "Fetch an image of a registry")
 	op.Description = "Events: progress, with the bytes done and those in all; then either result, with the image, or error, with a problem."
 	stream(s, op, s.pull)
 	op = operation(http.MethodDelete, pathImages+"/{id}", "deleteImage", "Remove an image from the cache")
@@ -99,8 +105,12 @@ func (s *server) pull(ctx context.Context, in *pullIn) (func(*http.Request, *api
 	if image.IsPath(in.Body.Name) || in.Body.Name == string(sandpit.HostImage) {
 		return nil, sandpit.Errorf(sandpit.Invalid, "image %.100q is of no registry", in.Body.Name)
 	}
+	p, err := api.PrincipalOf(ctx)
+	if err != nil {
+		return nil, err
+	}
 	return func(r *http.Request, st *api.Stream) {
-		err := s.pulling(r.Context(), in.Body, st)
+		err := s.pulling(r.Context(), p, in.Body, st)
 		s.tellOf(ctx, "pull", map[string]string{"image": in.Body.Name}, err)
 		if err == nil {
 			return
@@ -112,7 +122,7 @@ func (s *server) pull(ctx context.Context, in *pullIn) (func(*http.Request, *api
 }
 
 // pulling fetches an image and tells of it. Who goes away ends it.
-func (s *server) pulling(ctx context.Context, p wire.Pull, st *api.Stream) error {
+func (s *server) pulling(ctx context.Context, client api.Principal, p wire.Pull, st *api.Stream) error {
 	type result struct {
 		image wire.Image
 		err   error
@@ -129,7 +139,7 @@ func (s *server) pulling(ctx context.Context, p wire.Pull, st *api.Stream) error
 			}
 			done <- r
 		}()
-		r.image, r.err = s.Images.Pull(ctx, p, func(p wire.Progress) {
+		r.image, r.err = s.Images.Pull(ctx, client, p, func(p wire.Progress) {
 			select { // the last one counts
 			case <-latest:
 			default:

@@ -245,13 +245,13 @@ type shelf struct {
 	list []wire.Image
 }
 
-func (s *shelf) List(context.Context, string) ([]wire.Image, error) {
+func (s *shelf) List(context.Context, api.Principal, string) ([]wire.Image, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.list, nil
 }
 
-func (s *shelf) Pull(ctx context.Context, p wire.Pull, progress func(wire.Progress)) (wire.Image, error) {
+func (s *shelf) Pull(ctx context.Context, _ api.Principal, p wire.Pull, progress func(wire.Progress)) (wire.Image, error) {
 	switch p.Name {
 	case "none":
 		return wire.Image{}, sandpit.Errorf(sandpit.NotFound, "the registry has no %s", p.Name)

@@ -60,11 +60,12 @@ type Options struct {
 
 // Images are the cache of images. All methods may be called concurrently.
 type Images interface {
-	// List returns the images for a provider's sandboxes; "" is the usual one.
-	List(ctx context.Context, provider string) ([]wire.Image, error)
-	// Pull fetches an image and tells how far it has come. Progress is called by one
+	// List returns the images for a provider's sandboxes that a client has names for, or all
+	// to an administrator. The provider "" is the usual one.
+	List(ctx context.Context, client api.Principal, provider string) ([]wire.Image, error)
+	// Pull fetches an image for a client and reports its progress. Progress is called by one
 	// goroutine at a time, and not after Pull has returned.
-	Pull(ctx context.Context, p wire.Pull, progress func(wire.Progress)) (wire.Image, error)
+	Pull(ctx context.Context, client api.Principal, p wire.Pull, progress func(wire.Progress)) (wire.Image, error)
 	// Remove forgets the image with an ID or name. NotFound. Conflict: it is in use.
 	Remove(ctx context.Context, provider, id string) error
 }

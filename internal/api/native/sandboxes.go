@@ -116,7 +116,7 @@ func (o Options) Request(ctx context.Context, p api.Principal, w wire.Create) (m
 
 // request puts what is asked for into the words of the manager.
 func (s *server) request(ctx context.Context, p api.Principal, in *createIn) (manager.CreateRequest, error) {
-	r := manager.CreateRequest{Owner: p.Owner, Provider: in.Body.Provider, Spec: in.Body.Spec, Secrets: in.Body.Secrets, Key: in.Key, Offline: in.Body.Offline}
+	r := manager.CreateRequest{Owner: p.Owner, Admin: p.Admin, Provider: in.Body.Provider, Spec: in.Body.Spec, Secrets: in.Body.Secrets, Key: in.Key, Offline: in.Body.Offline}
 	r.Lease.Action = in.Body.OnTimeout
 	r, err := s.Manager.Expand(ctx, r) // what a snapshot has must be allowed, too
 	if err == nil {

@@ -46,7 +46,7 @@ type madeTemplateOut struct {
 
 // TemplateIn names a template.
 type TemplateIn struct {
-	Template string `path:"template" maxLength:"200" doc:"The template, by its ID or name, with a tag or not."`
+	Template string `path:"template" maxLength:"200" doc:"The template: NAME, OWNER/NAME or an ID, each with a tag or not."`
 	Owner    string `query:"owner" maxLength:"200" doc:"In whose name; for administrators. Default: the caller's own."`
 }
 
@@ -130,12 +130,19 @@ func (s *server) templates() {
 		return &templateOut{t}, err
 	})
 	op = operation(http.MethodPatch, pathTemplate, "changeTemplate", "Change a template")
+	op.Description = "Other owners find a public template as OWNER/NAME. If an administrator publishes a template of their own, the name alone means it too, to owners that have no template of that name."
 	add(s, op, func(ctx context.Context, in *changeTemplateIn) (*templateOut, error) {
 		owner, err := s.templateOwner(ctx, in.Owner)
 		if err != nil {
 			return nil, err
 		}
-		t, err := s.Manager.SetTemplatePublic(ctx, owner, in.Template, in.Body.Public)
+		// An administrator who acts for another owner shares nothing: that owner could
+		// replace it later.
+		p, err := api.PrincipalOf(ctx)
+		if err != nil {
+			return nil, err
+		}
+		t, err := s.Manager.SetTemplatePublic(ctx, owner, in.Template, in.Body.Public, p.Admin && owner == p.Owner)
 		return &templateOut{t}, err
 	})
 	op = operation(http.MethodDelete, pathTemplate, "deleteTemplate", "Delete a template")
@@ -273,7 +280,7 @@ func (s *server) startBuild(ctx context.Context, in *startBuildIn) (*buildOut, e
 		return nil, err
 	}
 	r := manager.BuildRequest{
-		Owner: p.Owner, Build: before.ID, Recipe: in.Body.Recipe, Secrets: in.Body.Secrets, Fresh: in.Body.Fresh,
+		Owner: p.Owner, Admin: p.Admin, Build: before.ID, Recipe: in.Body.Recipe, Secrets: in.Body.Secrets, Fresh: in.Body.Fresh,
 		Login: manager.RegistryLogin{User: in.Body.Login.User, Password: in.Body.Login.Password},
 	}
 	if s.Contexts != nil && before.Status == sandpit.BuildWaiting {

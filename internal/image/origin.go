@@ -1,0 +1,162 @@
+package image
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// The digest of a manifest names an image, and a manifest names layers by their digests.
+// A registry that knows these can claim to have an image whose content it does not have.
+// The cache therefore records from which repositories it has received all layers of an
+// image. If a name leads to another repository, the layers are fetched from there and
+// compared, although the image exists. Whether a client may read a repository is decided
+// by its registry, which is asked for the manifest each time.
+
+// originSuffix ends the records of the repositories of an image.
+const originSuffix = ".origin"
+
+// maxOrigins is how many repositories are recorded for an image. One that is forgotten is
+// fetched from again.
+const maxOrigins = 100
+
+// originOf returns the repository of a reference. Mirrors stand for it.
+func originOf(r reference) string { return r.name() }
+
+// originRecord says that all layers of an image have come from a repository.
+type originRecord struct {
+	Key    string `json:"key"`
+	Origin string `json:"origin"`
+}
+
+func originPrefix(key string) string { return key[:16] + "." }
+
+func originFile(key, origin string) string {
+	return originPrefix(key) + digest("origin", key, origin) + originSuffix
+}
+
+// finishedFrom returns key if its image exists and has come from a repository, else "".
+func (s *Store) finishedFrom(key, origin string) (string, error) {
+	if existing, err := s.finished(key); err != nil || existing == "" {
+		return "", err
+	}
+	var rec originRecord
+	if err := s.readRecord(originFile(key, origin), &rec); err != nil {
+		return "", err
+	}
+	if rec == (originRecord{Key: key, Origin: origin}) || s.firstOrigin(key) == origin {
+		return key, nil
+	}
+	return "", nil
+}
+
+// firstOrigin returns the repository that an image was converted from; "" if it was
+// imported, or if that is unknown.
+func (s *Store) firstOrigin(key string) string {
+	f, err := os.Open(s.path(key))
+	if err != nil {
+		return ""
+	}
+	defer func() { _ = f.Close() }() // only read
+	n, err := readNote(f)
+	if err != nil || n.Kind != KindLayers || IsPath(n.Source) {
+		return ""
+	}
+	r, err := parseReference(n.Source)
+	if err != nil || r.String() != n.Source { // the source of an import is no complete name
+		return ""
+	}
+	return originOf(r)
+}
+
+// addOrigin records that all layers of an image have come from a repository.
+func (s *Store) addOrigin(ctx context.Context, key, origin string) error {
+	s.limitRecords(originPrefix(key), originSuffix, maxOrigins)
+	return s.writeRecord(ctx, originFile(key, origin), originRecord{key, origin})
+}
+
+// fetch is one image that is fetched: for an owner, by a name, from a repository.
+type fetch struct{ owner, name, origin string }
+
+// buildFetched returns the image of layers in a registry. It is converted once. A fetch of
+// the same image from another repository downloads and compares the layers, and does not
+// wait for the first one.
+func (s *Store) buildFetched(ctx context.Context, l *layered, from fetch) (*os.File, string, error) {
+	key := l.key()
+	var rooms []room
+	defer func() { // from now on the image itself is counted
+		for _, r := range rooms {
+			r.release()
+		}
+	}()
+	reserve := func(bytes int64) (room, error) {
+		r, err := s.reserve(from.owner, bytes)
+		rooms = append(rooms, r)
+		return r, err
+	}
+	return s.once(ctx, job{
+		lock: digest("fetch", key, from.origin),
+		find: func() (string, error) { return s.finishedFrom(key, from.origin) },
+		write: func(f *os.File) (made, error) {
+			packed := l.packedSize()
+			if _, err := reserve(packed); err != nil {
+				return made{}, err
+			}
+			existing, err := s.finished(key)
+			switch {
+			case err != nil:
+				return made{}, err
+			case existing != "":
+				err = l.download(ctx)
+			default:
+				var space room
+				if space, err = reserve(unpackedFactor * packed); err == nil {
+					err = s.unpackWith(func() error { return s.convert(ctx, f, l, note{Source: from.name}, space) })
+				}
+				if err == nil { // a fetch from elsewhere may have finished, and its note must stay
+					existing, err = s.finished(key)
+				}
+			}
+			if err == nil && existing != "" {
+				err = s.addOrigin(ctx, key, from.origin)
+			}
+			return made{key: key, done: existing != ""}, err
+		},
+	})
+}
+
+// unpackedFactor is how many times larger than its layers an image is expected to be. If
+// it is larger, the rest is reserved as it is unpacked.
+const unpackedFactor = 2
+
+// packedSize returns how many bytes are downloaded for all layers.
+func (l *layered) packedSize() int64 {
+	var sum int64
+	seen := make(map[string]bool, len(l.list))
+	for _, d := range l.list {
+		if !seen[d.Digest] {
+			sum += d.Size
+		}
+		seen[d.Digest] = true
+	}
+	return sum
+}
+
+// download fetches all layers and checks their digests. Nothing of them is kept.
+func (l *layered) download(ctx context.Context) error {
+	for i := range l.count() {
+		r, err := l.open(ctx, i)
+		if err != nil {
+			return fmt.Errorf("layer %d: %w", i+1, err)
+		}
+		_ = r.Close() // only read
+	}
+	return nil
+}
+
+// noSuchID is the error for an ID that does not exist, or that the owner may not use.
+func noSuchID(id string) error {
+	return sandpit.Errorf(sandpit.NotFound, "no image in the cache has the ID %s", quote(id))
+}

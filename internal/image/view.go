@@ -1,0 +1,147 @@
+package image
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// View is the cache as an ordinary owner of a server may use it. An owner reaches images by
+// shared names, and by its own names for images that it has fetched; these mean nothing to
+// other owners. An ID gives no right: it counts if one of these names means that image. An
+// image that the owner may not use gives the same errors as one that does not exist. All
+// methods may be called concurrently.
+type View struct {
+	store *Store
+	owner string
+}
+
+// For returns what an owner may use. It panics if the owner has no name, which is a mistake
+// of the program: that is how shared names are kept.
+func (s *Store) For(owner string) View {
+	if owner == shared {
+		panic("image: the view of an owner without a name")
+	}
+	return View{s, owner}
+}
+
+// Resolve is Store.Resolve for the owner: it takes the host image, IDs and names. What it
+// fetches gets a name of the owner's.
+//
+// PermissionDenied: the path of a file or directory, or a registry that the server does not
+// ask for its owners. Otherwise as Store.Resolve.
+func (v View) Resolve(ctx context.Context, ref sandpit.Image, p Progress) (Root, error) {
+	root, err := v.resolve(ctx, string(ref), p)
+	if err != nil {
+		return Root{}, v.hideDir(fmt.Errorf("image %.200s: %w", ref, err))
+	}
+	return root, nil
+}
+
+func (v View) resolve(ctx context.Context, ref string, p Progress) (Root, error) {
+	switch {
+	case ref == "" || ref == string(sandpit.HostImage):
+		return v.store.resolveHost(ctx, p)
+	case IsPath(ref):
+		return Root{}, sandpit.WithHint(sandpit.Errorf(sandpit.PermissionDenied, "it is a file or directory of the server's machine"),
+			"name an image of a registry")
+	}
+	f, err := v.openImage(ctx, ref, p)
+	if err != nil {
+		return Root{}, err
+	}
+	root, err := newRoot(f)
+	root.ID = v.store.keyOf(f)
+	return root, err
+}
+
+// openImage returns the image of an ID or name.
+func (v View) openImage(ctx context.Context, ref string, p Progress) (*os.File, error) {
+	if isKey(ref) {
+		mayUse, err := v.canUseID(ref)
+		if err == nil && !mayUse {
+			err = noSuchID(ref)
+		}
+		if err != nil {
+			return nil, err
+		}
+		return v.store.byKey(ctx, ref)
+	}
+	r, err := parseReference(ref)
+	if err != nil {
+		return nil, err
+	}
+	return v.store.named(ctx, v.owner, r, v.store.o.Pull, p)
+}
+
+// canUseID reports whether a name that the owner may use means an image.
+func (v View) canUseID(id string) (bool, error) {
+	names, err := v.store.names()
+	if err != nil {
+		return false, err
+	}
+	return slices.ContainsFunc(names[id], v.canUseName), nil
+}
+
+// canUseName reports whether the owner may use a name. Names of builds are kept like shared
+// ones, but only the manager knows their owners.
+func (v View) canUseName(p pulled) bool {
+	r, err := parseReference(p.Name)
+	return err == nil && (p.Owner == v.owner || p.Owner == shared && !isBuildName(r))
+}
+
+// Pull is Store.Pull for the owner. The name becomes the owner's unless it is shared
+// already.
+//
+// PermissionDenied: also if always is set and the registry has another image than the
+// shared name means.
+func (v View) Pull(ctx context.Context, name string, always bool, p Progress) (Entry, error) {
+	e, err := v.store.pullFor(ctx, v.owner, name, always, p)
+	return v.describe(e), v.hideDir(err)
+}
+
+// List returns the images that the owner has names for, by name.
+func (v View) List() ([]Entry, error) {
+	all, err := v.store.List()
+	if err != nil {
+		return nil, v.hideDir(err)
+	}
+	listed := make(map[string]bool)
+	list := []Entry{}
+	for _, own := range []bool{false, true} { // a shared name comes before the owner's own
+		for _, e := range all {
+			if e.Name == "" || listed[e.Name] || (e.Owner != shared) != own || !v.canUseName(pulled{Name: e.Name, Owner: e.Owner}) {
+				continue
+			}
+			listed[e.Name] = true
+			list = append(list, v.describe(e))
+		}
+	}
+	sortEntries(list)
+	return list, nil
+}
+
+// describe leaves out what an entry tells about others: when the image was used last, and
+// paths of the machine.
+func (v View) describe(e Entry) Entry {
+	e.Used, e.Source = time.Time{}, ""
+	return e
+}
+
+// hideDir takes the path of the cache out of an error: it is the administrator's.
+func (v View) hideDir(err error) error {
+	if err == nil {
+		return nil
+	}
+	text, hint := err.Error(), sandpit.HintOf(err)
+	if !strings.Contains(text+hint, v.store.dir) {
+		return err
+	}
+	replace := strings.NewReplacer(v.store.dir+"/", "", v.store.dir, "the image cache")
+	return sandpit.WithHint(sandpit.Errorf(sandpit.CodeOf(err), "%s", replace.Replace(text)), replace.Replace(hint))
+}
