@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/store"
 )
 
 // Stats say what a manager is busy with. As JSON, durations are in seconds.
@@ -36,18 +37,31 @@ func (s Stats) MarshalJSON() ([]byte, error) {
 	})
 }
 
-// Stats counts.
+// Stats counts the sandboxes of all owners and what is done to them.
 func (m *Manager) Stats() Stats {
+	s := m.countStats(func(store.Row) bool { return true })
+	s.ActiveOperations += m.ops.count()
+	return s
+}
+
+// StatsOf is Stats for an owner: only its own sandboxes and their use count.
+func (m *Manager) StatsOf(owner string) Stats {
+	return m.countStats(func(r store.Row) bool { return r.Lease.Owner == owner })
+}
+
+func (m *Manager) countStats(counts func(store.Row) bool) Stats {
 	s := Stats{
-		ActiveOperations: m.ops.count(), MaxSandboxes: m.o.MaxSandboxes,
-		IdleTimeout: m.o.IdleTimeout, CleanupInterval: m.o.Sweep, IsShuttingDown: m.closing.Load(),
+		MaxSandboxes: m.o.MaxSandboxes,
+		IdleTimeout:  m.o.IdleTimeout, CleanupInterval: m.o.Sweep, IsShuttingDown: m.closing.Load(),
 	}
 	for _, b := range m.boxes.all() {
 		b.mu.Lock()
-		if b.row.State != sandpit.StateDeleted && b.row.Pool == "" {
-			s.TotalSandboxes++
+		if counts(b.row) {
+			if b.row.State != sandpit.StateDeleted && b.row.Pool == "" {
+				s.TotalSandboxes++
+			}
+			s.ActiveOperations += len(b.handles)
 		}
-		s.ActiveOperations += len(b.handles)
 		b.mu.Unlock()
 	}
 	return s

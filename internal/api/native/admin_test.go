@@ -229,7 +229,7 @@ func TestFacts(t *testing.T) {
 	r := newRig(t, func(n *native.Options, m *manager.Options, _ *api.EdgeOptions) {
 		m.Pools = []manager.Pool{{Size: 1, Spec: sandpit.Spec{Env: map[string]string{"SECRET": "x"}}}}
 		n.Providers = func(context.Context) []wire.Provider {
-			return []wire.Provider{{Name: "fake", Default: true, Available: true}, {Name: "moon", Reason: "too far"}}
+			return []wire.Provider{{Name: "fake", Default: true, Available: true}, {Name: "moon", Reason: "too far", Endpoint: "/run/moon.sock", Hint: "fly"}}
 		}
 	})
 	var stats wire.Stats
@@ -244,10 +244,19 @@ func TestFacts(t *testing.T) {
 	}
 	var places wire.Page[wire.Provider]
 	r.want(t, ask{method: "GET", path: "/v1/providers", key: r.ann}, http.StatusOK, &places)
-	if len(places.Items) != 2 || places.Items[1].Reason != "too far" {
+	if p := places.Items; len(p) != 2 || p[1].Reason == "" || p[1].Reason == "too far" || p[1].Endpoint != "" || p[1].Hint != "" {
 		t.Errorf("providers %+v", places)
 	}
+	r.want(t, ask{method: "GET", path: "/v1/providers", key: r.admin}, http.StatusOK, &places)
+	if p := places.Items; len(p) != 2 || p[1].Reason != "too far" || p[1].Endpoint == "" || p[1].Hint == "" {
+		t.Errorf("providers for an administrator: %+v", places)
+	}
 	s := r.make(t, r.ann, `{"spec":{"name":"measured"}}`)
+	for key, want := range map[string]int{r.ann: 1, r.bob: 0, r.admin: 1} {
+		if r.want(t, ask{method: "GET", path: "/v1/stats", key: key}, http.StatusOK, &stats); stats.TotalSandboxes != want {
+			t.Errorf("an owner is told of %d sandboxes, want %d", stats.TotalSandboxes, want)
+		}
+	}
 	var measured sandpit.Stats
 	r.want(t, ask{method: "GET", path: "/v1/sandboxes/" + string(s.ID) + "/stats", key: r.ann}, http.StatusOK, &measured)
 	if measured.At.IsZero() {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 
+	"github.com/sandpit-dev/sandpit/internal/api"
 	"github.com/sandpit-dev/sandpit/internal/wire"
 )
 
@@ -21,23 +22,51 @@ type providersOut struct {
 
 // facts registers what the server says of itself.
 func (s *server) facts() {
-	add(s, operation(http.MethodGet, wire.Prefix+"/stats", "getStats", "See what the server is busy with"),
-		func(context.Context, *struct{}) (*serverStatsOut, error) {
-			m := s.Manager.Stats()
+	op := operation(http.MethodGet, wire.Prefix+"/stats", "getStats", "See what the server is busy with")
+	op.Description = "Counts the client's own sandboxes and their use; for administrators those of all owners."
+	add(s, op,
+		func(ctx context.Context, _ *struct{}) (*serverStatsOut, error) {
+			p, err := api.PrincipalOf(ctx)
+			if err != nil {
+				return nil, err
+			}
+			m := s.Manager.StatsOf(p.Owner)
+			if p.Admin {
+				m = s.Manager.Stats()
+			}
 			return &serverStatsOut{wire.Stats{
 				TotalSandboxes: m.TotalSandboxes, ActiveOperations: m.ActiveOperations, MaxSandboxes: m.MaxSandboxes,
 				IdleTimeout: m.IdleTimeout.Seconds(), CleanupInterval: m.CleanupInterval.Seconds(), IsShuttingDown: m.IsShuttingDown,
 			}}, nil
 		})
 	add(s, operation(http.MethodGet, wire.Prefix+"/pools", "listPools", "List the pools of sandboxes that are made ahead"), s.pools)
-	add(s, operation(http.MethodGet, wire.Prefix+"/providers", "listProviders", "List the places that make sandboxes"),
+	op = operation(http.MethodGet, wire.Prefix+"/providers", "listProviders", "List the places that make sandboxes")
+	op.Description = "Only administrators see endpoints, and the reasons why providers are not available."
+	add(s, op,
 		func(ctx context.Context, _ *struct{}) (*providersOut, error) {
+			p, err := api.PrincipalOf(ctx)
+			if err != nil {
+				return nil, err
+			}
 			list := []wire.Provider{}
 			if s.Providers != nil {
 				list = append(list, s.Providers(ctx)...)
 			}
+			if !p.Admin {
+				hideEndpoints(list)
+			}
 			return &providersOut{wire.Page[wire.Provider]{Items: list}}, nil
 		})
+}
+
+// hideEndpoints removes what tells about the server's machine.
+func hideEndpoints(list []wire.Provider) {
+	for i, p := range list {
+		list[i].Endpoint, list[i].Hint = "", ""
+		if p.Reason != "" {
+			list[i].Reason = "it is not available: ask an administrator"
+		}
+	}
 }
 
 // pools tells how pools are doing. What is in their specs is no secret: the manager
