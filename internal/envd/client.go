@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptrace"
 	"slices"
 	"strconv"
 	"sync/atomic"
@@ -80,6 +81,10 @@ func New(rt http.RoundTripper, token string) *Client {
 	return c
 }
 
+// UseToken has the client show another key from now on, which the guest was given by someone
+// else.
+func (c *Client) UseToken(token string) { c.auth.token.Store(&token) }
+
 // authorized adds the guest's key to every request.
 type authorized struct {
 	rt    http.RoundTripper
@@ -88,12 +93,31 @@ type authorized struct {
 
 type limitKey struct{}
 
+// shownKey is of the context of a request that shows a key of its own.
+type shownKey struct{}
+
+// keyFor returns the key that a request shows now.
+func (a *authorized) keyFor(ctx context.Context) string {
+	if shown, ok := ctx.Value(shownKey{}).(string); ok {
+		return shown
+	}
+	return *a.token.Load()
+}
+
 // RoundTrip implements http.RoundTripper.
 func (a *authorized) RoundTrip(r *http.Request) (*http.Response, error) {
-	r = r.Clone(r.Context())
-	r.Header.Set(tokenHeader, *a.token.Load())
-	if limit, ok := r.Context().Value(limitKey{}).(time.Duration); ok {
-		r.Header.Set(timeoutHeader, strconv.FormatInt(max(1, limit.Milliseconds()), 10))
+	ctx, header := r.Context(), r.Header.Clone()
+	if header == nil {
+		header = make(http.Header)
+	}
+	header.Set(tokenHeader, a.keyFor(ctx))
+	r = r.WithContext(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		// Whoever connects may learn that the guest has another key by now.
+		GotConn: func(httptrace.GotConnInfo) { header.Set(tokenHeader, a.keyFor(ctx)) },
+	}))
+	r.Header = header
+	if limit, ok := ctx.Value(limitKey{}).(time.Duration); ok {
+		header.Set(timeoutHeader, strconv.FormatInt(max(1, limit.Milliseconds()), 10))
 	}
 	res, err := a.rt.RoundTrip(r)
 	if err != nil {
@@ -120,6 +144,8 @@ type InitRequest struct {
 	WorkDir string
 	// Token is a new key, which the client uses from then on. Default: the one it has.
 	Token string
+	// Shown is the key that the guest has. Default: the one that the client uses.
+	Shown string
 	// Forget makes the guest forget all commands: whoever comes now must not see those
 	// of whoever was there before.
 	Forget bool
@@ -131,7 +157,8 @@ type InitRequest struct {
 // Unavailable: it does not listen yet. Unauthenticated: it has another key.
 // Invalid: no such user, or not a directory.
 func (c *Client) Init(ctx context.Context, req InitRequest) error {
-	token := cmp.Or(req.Token, *c.auth.token.Load())
+	shown := cmp.Or(req.Shown, *c.auth.token.Load())
+	token := cmp.Or(req.Token, shown)
 	if req.WorkDir == sandpit.HomeDir {
 		req.WorkDir = ""
 	}
@@ -142,6 +169,7 @@ func (c *Client) Init(ctx context.Context, req InitRequest) error {
 	if err != nil {
 		return err
 	}
+	ctx = context.WithValue(ctx, shownKey{}, shown)
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, base+"/init", bytes.NewReader(body))
 	if err != nil {
 		return err

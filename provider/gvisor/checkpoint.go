@@ -2,6 +2,7 @@ package gvisor
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
@@ -221,8 +222,10 @@ func (i *Instance) startFrom(ctx context.Context, files keptFiles) (*Instance, e
 	if err != nil {
 		return nil, err
 	}
-	started := newInstance(p, eng.dir, files.record)
-	if err := p.place(ctx, started, files.record, img); err != nil {
+	rec := files.record
+	rec.Token = rand.Text()
+	started := newInstance(p, eng.dir, rec)
+	if err := p.place(ctx, started, rec, img); err != nil {
 		return nil, err
 	}
 	started.closeIdle()

@@ -64,8 +64,12 @@ func (i *Instance) HTTP(port int) http.RoundTripper {
 	if t := i.transports[port]; t != nil {
 		return t
 	}
+	dial := i.dialWide
+	if port == guest.Port {
+		dial = i.dialGuest
+	}
 	t := &http.Transport{
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return i.dialWide(ctx, port) },
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx, port) },
 		// The far end is untrusted.
 		MaxResponseHeaderBytes: 64 << 10,
 		MaxIdleConnsPerHost:    16,
@@ -106,6 +110,19 @@ func (i *Instance) dialWide(ctx context.Context, port int) (net.Conn, error) {
 		return wideConn{own}, err
 	}
 	return conn, err
+}
+
+// dialGuest is dialWide for requests to the guest, and has them show the key of now. A guest
+// that comes back from disk has a new one, and no connection lasts longer than a key.
+func (i *Instance) dialGuest(ctx context.Context, port int) (net.Conn, error) {
+	conn, err := i.dialWide(ctx, port)
+	if err != nil {
+		return nil, err
+	}
+	if rec, err := readRecord(i.engineDir(), i.id); err == nil { // else it has just ended, as the connection tells
+		i.guest.UseToken(rec.Token)
+	}
+	return conn, nil
 }
 
 // wideConn is a connection into a sandbox that takes what it is sent in large pieces: each
@@ -328,7 +345,7 @@ func (i *Instance) claim(ctx context.Context, spec sandpit.Spec) error {
 		}
 	}
 	req := initFor(spec, rec.Image)
-	req.Token, req.Forget = rand.Text(), true
+	req.Token, req.Shown, req.Forget = rand.Text(), rec.Token, true
 	rec.Spec, rec.Token = spec, req.Token
 	if err := rewriteRecord(dir, rec); err != nil {
 		return err

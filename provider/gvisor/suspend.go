@@ -2,6 +2,7 @@ package gvisor
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
@@ -191,6 +192,7 @@ func (i *Instance) wakeLocked(ctx context.Context) error {
 // record and network log of now. When that fails it is paused as before.
 func (i *Instance) awaken(ctx context.Context, files savedFiles, now manifest) error {
 	p, rec := i.provider, now.Record
+	rec.Token = rand.Text() // what a copy of its memory holds opens nothing any more
 	if lost, err := p.memoryLost(files.manifest); err != nil || lost != nil {
 		return errors.Join(err, sandpit.WithHint(lost, "its files are there, without the programs: stop it, and start it"))
 	}
