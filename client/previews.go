@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"net/http"
+	"net/url"
 	"strconv"
 	"time"
 
@@ -23,11 +24,16 @@ type SharedPort = wire.SharedPort
 // public port it has none, and does not end. The default is an hour, at most 30 days.
 //
 // NotFound, Gone: the sandbox. Invalid: the port or time. PermissionDenied: the
-// sandbox's own port.
+// sandbox's own port. Exhausted: the sandbox has too many tokens.
 func (c *Client) PreviewURL(ctx context.Context, id sandpit.ID, port int, expires time.Duration) (PreviewURL, error) {
+	return c.PreviewURLWithNote(ctx, id, port, expires, "")
+}
+
+// PreviewURLWithNote is PreviewURL with a note for people who list tokens.
+func (c *Client) PreviewURLWithNote(ctx context.Context, id sandpit.ID, port int, expires time.Duration, note string) (PreviewURL, error) {
 	var u PreviewURL
 	err := c.do(ctx, call{
-		method: http.MethodPost, path: portPath(id, port) + "/url", in: wire.NewPreviewURL{Expires: expires.Seconds()}, out: &u, again: true,
+		method: http.MethodPost, path: portPath(id, port) + "/url", in: wire.NewPreviewURL{Expires: expires.Seconds(), Note: note}, out: &u, again: true,
 	})
 	return u, err
 }
@@ -56,6 +62,33 @@ func (c *Client) SetPublic(ctx context.Context, id sandpit.ID, port int, public 
 // Errors as with PreviewURL.
 func (c *Client) ClosePort(ctx context.Context, id sandpit.ID, port int) error {
 	return c.do(ctx, call{method: http.MethodDelete, path: portPath(id, port), again: true})
+}
+
+// Token is a token that opens something of a sandbox without an API key, without its secret.
+type Token = wire.Token
+
+// Tokens lists the tokens that work: those of one's own sandboxes or, for an administrator,
+// of all. Only those of an owner, unless that is "", and of a sandbox, unless that is "".
+func (c *Client) Tokens(ctx context.Context, owner string, id sandpit.ID) ([]Token, error) {
+	query := url.Values{}
+	if owner != "" {
+		query.Set("owner", owner)
+	}
+	if id != "" {
+		query.Set("sandbox", string(id))
+	}
+	return pages[Token](ctx, c, path("tokens"), query, 0)
+}
+
+// RevokeToken ends a token by its ID, and closes what it has opened. NotFound.
+func (c *Client) RevokeToken(ctx context.Context, id string) error {
+	return c.do(ctx, call{method: http.MethodDelete, path: path("tokens", id)})
+}
+
+// RevokeTokens ends all tokens, signed URLs, preview URLs and tickets of a sandbox, and
+// closes what they have opened. Ports that are public stay so. NotFound.
+func (c *Client) RevokeTokens(ctx context.Context, id sandpit.ID) error {
+	return c.do(ctx, call{method: http.MethodPost, path: path("sandboxes", string(id), "tokens", "revoke"), again: true})
 }
 
 // Ports lists the ports of a sandbox that are public or published. NotFound.

@@ -124,7 +124,8 @@ func (e *Edge) Handler(next *http.ServeMux) http.Handler {
 }
 
 // Admit finds out who makes a request that is answered by others than Handler's next,
-// and whether they may. What it returns carries a Principal, but for public paths.
+// and whether they may. What it returns carries a Principal, but for public paths. The
+// caller attaches what it does then to the key: Keys.Attach.
 //
 // PermissionDenied: the request is for another server, or made by a page of another
 // site. Unauthenticated: it shows no key that is good. Exhausted: there are too many.
@@ -139,6 +140,14 @@ func (e *Edge) serve(a *answer, next *http.ServeMux) {
 		e.o.Refuse(a, r, err)
 		return
 	}
+	p, _ := PrincipalOf(r.Context()) // a public path needs none
+	ctx, release, err := e.o.Keys.Attach(r.Context(), p.KeyID)
+	if err != nil {
+		e.o.Refuse(a, r, err)
+		return
+	}
+	defer release()
+	r = r.WithContext(ctx)
 	a.request = r
 	if _, pattern := next.Handler(r); pattern == "" || !clean(r.URL.Path) {
 		unrouted(a, r, next)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/clock"
+	"github.com/sandpit-dev/sandpit/internal/lifeline"
 	"github.com/sandpit-dev/sandpit/internal/store"
 )
 
@@ -40,8 +41,11 @@ type Keys struct {
 	clock clock.Clock
 	log   *slog.Logger
 
+	lines *lifeline.Lines[string] // by the IDs of keys
+
 	mu    sync.Mutex
 	cache map[[sha256.Size]byte]*cachedKey
+	byID  map[string]store.Key
 	// changes counts what was removed or renamed, so that a look-up that began before does not
 	// bring it back.
 	changes int64
@@ -58,7 +62,10 @@ func NewKeys(s *store.Store, c clock.Clock, log *slog.Logger) *Keys {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &Keys{store: s, clock: c, log: log, cache: make(map[[sha256.Size]byte]*cachedKey)}
+	return &Keys{
+		store: s, clock: c, log: log, lines: lifeline.New[string](c),
+		cache: make(map[[sha256.Size]byte]*cachedKey), byID: make(map[string]store.Key),
+	}
 }
 
 // IsKey reports whether a text has the form of a key. It says nothing of whether there
@@ -116,13 +123,78 @@ func (k *Keys) List(ctx context.Context, after string, limit int) ([]store.Key, 
 	return k.store.Keys(ctx, after, limit)
 }
 
-// Delete removes a key. From then on it is good for nothing. NotFound.
+// Delete removes a key. From then on it is good for nothing, and what is attached to it
+// ends. NotFound.
 func (k *Keys) Delete(ctx context.Context, id string) error {
 	if err := k.store.DeleteKey(ctx, id); err != nil {
 		return err
 	}
 	k.forget(id)
+	k.lines.Cut(id, errKeyEnded)
 	return nil
+}
+
+// errKeyEnded is why a request ends whose key was good when it began.
+var errKeyEnded = sandpit.Errorf(sandpit.Unauthenticated, "the API key was deleted or has expired")
+
+// Attach returns a context that ends with ctx, and with a cause when the key of an ID is
+// deleted or expires. The caller calls release when it does not need the context any more.
+// The ID "" is that of a caller without a key, whose context ends with ctx only.
+//
+// Unauthenticated: the key has ended already. Other errors are those of the store.
+func (k *Keys) Attach(ctx context.Context, id string) (attached context.Context, release func(), err error) {
+	if id == "" {
+		return ctx, func() {}, nil
+	}
+	key, err := k.find(ctx, id)
+	if err != nil {
+		return nil, nil, err
+	}
+	attached, release = k.lines.Attach(ctx, id, key.ExpiresAt, errKeyEnded)
+	if _, err := k.find(ctx, id); err != nil { // it may have been deleted just before
+		release()
+		return nil, nil, err
+	}
+	return attached, release, nil
+}
+
+// find returns the key of an ID. Unauthenticated: it has ended.
+func (k *Keys) find(ctx context.Context, id string) (store.Key, error) {
+	k.mu.Lock()
+	key, ok := k.byID[id]
+	before := k.changes
+	k.mu.Unlock()
+	if !ok {
+		var err error
+		key, err = k.store.Key(ctx, id)
+		if sandpit.CodeOf(err) == sandpit.NotFound {
+			return store.Key{}, errKeyEnded
+		}
+		if err != nil {
+			return store.Key{}, err
+		}
+		k.remember(key, before)
+	}
+	if k.expired(key) {
+		return store.Key{}, errKeyEnded
+	}
+	return key, nil
+}
+
+// remember keeps a key by its ID, unless keys have changed since before.
+func (k *Keys) remember(key store.Key, before int64) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.changes != before {
+		return
+	}
+	for other := range k.byID {
+		if len(k.byID) < maxCached {
+			break
+		}
+		delete(k.byID, other)
+	}
+	k.byID[key.ID] = key
 }
 
 // Rename gives a key another name. NotFound. Invalid: a name out of bounds.
@@ -139,6 +211,7 @@ func (k *Keys) forget(id string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.changes++
+	delete(k.byID, id)
 	for sum, c := range k.cache {
 		if c.key.ID == id {
 			delete(k.cache, sum)

@@ -106,7 +106,7 @@ func (a *app) addCommands(root *cobra.Command) {
 			a.newRollback(), a.newDiff(), a.newExport(), a.newImport(), a.newRemove(),
 		}},
 		{"server", "The server itself:", []*cobra.Command{
-			a.newCheck(), a.newEnv(), a.newVolume(), a.newEvents(), a.newAudit(), a.newQueue(), a.newKey(), a.newSSHKey(), a.newProviders(), a.newPools(),
+			a.newCheck(), a.newEnv(), a.newVolume(), a.newEvents(), a.newAudit(), a.newQueue(), a.newKey(), a.newToken(), a.newSSHKey(), a.newProviders(), a.newPools(),
 		}},
 	}
 	for _, ch := range changes() {

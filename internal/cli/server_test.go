@@ -27,6 +27,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/publish"
 	"github.com/sandpit-dev/sandpit/internal/store"
 	"github.com/sandpit-dev/sandpit/internal/testengine"
+	"github.com/sandpit-dev/sandpit/internal/token"
 	"github.com/sandpit-dev/sandpit/internal/wire"
 	"github.com/sandpit-dev/sandpit/provider/fake"
 	"github.com/sandpit-dev/sandpit/provider/gvisor"
@@ -61,15 +62,19 @@ func newServer(t *testing.T, name string, provider sandpit.Provider, pools ...ma
 		t.Fatal(err)
 	}
 	edge := api.NewEdge(api.EdgeOptions{Keys: s.keys, Report: s.Report, Public: native.Public(), Log: log})
+	tokens, err := token.Open(t.Context(), token.Options{Store: st, Keys: s.keys, Dir: t.TempDir(), Log: log})
+	if err != nil {
+		t.Fatal(err)
+	}
 	previews, err := gateway.Open(t.Context(), gateway.Options{
-		Manager: s.Manager, Store: st, Dir: t.TempDir(), Domain: "localhost", Admit: edge.Admit, Log: log, Places: s.places,
+		Manager: s.Manager, Store: st, Tokens: tokens, Keys: s.keys, Domain: "localhost", Admit: edge.Admit, Log: log, Places: s.places,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	mux := http.NewServeMux()
 	native.Register(mux, native.Options{
-		Manager: s.Manager, Store: st, Keys: s.keys, Log: log, Previews: previews,
+		Manager: s.Manager, Store: st, Keys: s.keys, Log: log, Previews: previews, Tokens: tokens,
 		Version: wire.Version{Sandpit: "v0.0.0-server", GVisor: "release-1", Go: "go1.99", OS: "linux", Arch: "amd64"},
 		Providers: func(context.Context) []wire.Provider {
 			return []wire.Provider{

@@ -15,7 +15,7 @@ import (
 type urlOptions struct {
 	output
 	public, private, path, ticket bool
-	expires, files                string
+	expires, files, note          string
 }
 
 func (a *app) newURL() *cobra.Command {
@@ -34,7 +34,7 @@ With --files the files of a directory inside are shown at the port, by a program
 sandpit brings along; it runs until it is killed or the sandbox stops.
 What listens at the port speaks HTTP; it may listen at 127.0.0.1 only.`,
 		Example: `  sandpit url work 8000
-  sandpit url --expires 7d work 8000
+  sandpit url --expires 7d --note "for the review" work 8000
   curl "$(sandpit url work 8000)"
   sandpit url --ticket work 8000
   sandpit url --files . work 8080
@@ -47,6 +47,9 @@ What listens at the port speaks HTTP; it may listen at 127.0.0.1 only.`,
 			if o.public && o.private {
 				return usageError(cmd, "--public and --private exclude each other")
 			}
+			if o.note != "" && (o.ticket || o.public) {
+				return usageError(cmd, "--note is for a URL with a token of its own")
+			}
 			return a.verb(func(ctx context.Context, c *client.Client, args []string) error { return a.printURL(ctx, c, o, args) })(cmd, args)
 		},
 	}
@@ -58,6 +61,7 @@ What listens at the port speaks HTTP; it may listen at 127.0.0.1 only.`,
 	f.StringVar(&o.files, "files", "", "show the files of a `directory` inside at the port, such as . for the working directory")
 	f.StringVar(&o.expires, "expires", "", "`time` that the URL is good for, such as 10m or 7d, at most 30d (default 1h); with --ticket at most 5m (default 30s)")
 	f.BoolVar(&o.ticket, "ticket", false, "print a URL that opens once")
+	f.StringVar(&o.note, "note", "", "`text` that sandpit token ls shows, such as whom the URL is for; not with --ticket")
 	return cmd
 }
 
@@ -116,6 +120,6 @@ func (o urlOptions) url(ctx context.Context, c *client.Client, id sandpit.ID, po
 		t, err := c.PreviewTicket(ctx, id, port, expires, 0)
 		return t, t.URL, t.PathURL, err
 	}
-	u, err := c.PreviewURL(ctx, id, port, expires)
+	u, err := c.PreviewURLWithNote(ctx, id, port, expires, o.note)
 	return u, u.URL, u.PathURL, err
 }

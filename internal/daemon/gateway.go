@@ -9,23 +9,30 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/api"
 	"github.com/sandpit-dev/sandpit/internal/config"
 	"github.com/sandpit-dev/sandpit/internal/gateway"
+	"github.com/sandpit-dev/sandpit/internal/wire"
 )
 
 // openGateway opens the previews.
 func (s *service) openGateway(ctx context.Context) (err error) {
 	s.gateway, err = gateway.Open(ctx, gateway.Options{
-		Manager: s.manager, Store: s.store, Dir: s.cfg.StateDir, Domain: previewName(s.cfg.Preview.Domain), Places: s.places,
+		Manager: s.manager, Store: s.store, Tokens: s.tokens, Keys: s.keys, Domain: previewName(s.cfg.Preview.Domain), Places: s.places,
 		// The edge is made with the handler, after the gateway and before any request.
 		Admit: func(w http.ResponseWriter, r *http.Request) (*http.Request, error) { return s.edge.Admit(w, r) },
 		Rules: rules, Wake: func(ctx context.Context, id sandpit.ID) error { return s.e2b.Wake(ctx, id) },
 		Observe: s.observe, Log: s.log,
 	})
 	return err
+}
+
+// previewURL returns where agents see a port.
+func (s *service) previewURL(ctx context.Context, id sandpit.ID, port int, life time.Duration) (wire.PreviewURL, error) {
+	return s.gateway.URL(ctx, id, port, life, "given to an agent")
 }
 
 // previewName is the host name in the setting of the domain.

@@ -32,6 +32,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/store"
 	"github.com/sandpit-dev/sandpit/internal/telemetry"
 	"github.com/sandpit-dev/sandpit/internal/tempdir"
+	"github.com/sandpit-dev/sandpit/internal/token"
 	"github.com/sandpit-dev/sandpit/internal/usage"
 )
 
@@ -65,6 +66,7 @@ type service struct {
 	pruner    *audit.Pruner
 	mux       *api.Mux
 	publisher *publish.Publisher
+	tokens    *token.Tokens
 	gateway   *gateway.Gateway
 	edge      *api.Edge
 	// secretsKey keys digests of the values of build secrets.
@@ -130,15 +132,19 @@ func (s *service) open(ctx context.Context) (err error) {
 	}
 	s.keys = api.NewKeys(s.store, clock.System{}, s.log)
 	s.prePuller = newPrePuller(s.cfg.Image.PrePull, s.prepareImage, s.log)
-	s.sshKeys, s.sshTokens = sshkey.NewKeys(s.store, clock.System{}, s.log), sshkey.NewTokens(clock.System{})
 	s.data = data.New(data.Options{Manager: s.manager, Timeout: s.cfg.Sandbox.Timeout})
+	s.tokens, err = token.Open(ctx, token.Options{Store: s.store, Keys: s.keys, Dir: s.cfg.StateDir, Log: s.log})
+	if err != nil {
+		return err
+	}
+	s.sshKeys, s.sshTokens = sshkey.NewKeys(s.store, s.keys, clock.System{}, s.log), sshkey.NewTokens(clock.System{}, s.tokens)
 	if err := s.openGateway(ctx); err != nil {
 		return err
 	}
 	s.e2b = e2b.New(s.e2bOptions())
 	s.mcp = mcp.New(ctx, mcp.Options{
 		Manager: s.manager, Request: s.nativeOptions().Request, MaxSessions: s.cfg.Server.MCPSessions, Idle: s.cfg.Server.MCPIdleTimeout,
-		Preview: s.gateway.URL, Template: s.hasTemplate, Version: version, Log: s.log,
+		Preview: s.previewURL, Template: s.hasTemplate, Version: version, Log: s.log,
 	})
 	s.aio, err = aio.New(aio.Options{Manager: s.manager, Version: version, Log: s.log})
 	return err

@@ -8,6 +8,8 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/api"
+	"github.com/sandpit-dev/sandpit/internal/store"
+	"github.com/sandpit-dev/sandpit/internal/token"
 )
 
 // errPrivate is the same for every port that nobody may see who shows nothing, also for
@@ -17,61 +19,96 @@ func errPrivate() error {
 		"open the URL that sandpit url prints")
 }
 
-// pass is how somebody got in.
+// pass is how a request got in.
 type pass struct {
 	// fresh is a token that came with the URL, or that a ticket was exchanged for, and
 	// until is when it ends.
 	fresh string
 	until time.Time
+	// release is called when the request is done.
+	release func()
 }
 
+// free is the pass of a request that needs nothing.
+func free() pass { return pass{release: func() {}} }
+
 // enter finds out whether a request may see a port. The request that it returns is to
-// be used from there on.
+// be used from there on: its context ends when the token or key does that was shown. The
+// caller releases the pass.
 func (g *Gateway) enter(w http.ResponseWriter, r *http.Request, t target) (*http.Request, pass, error) {
-	if known, err := g.enterAsE2B(r, t); known {
-		return r, pass{}, err
+	if known, r, p, err := g.enterAsE2B(r, t); known {
+		return r, p, err
 	}
 	known := errPrivate()
 	if t.mode == byHeader {
 		admitted, err := g.o.Admit(w, withoutUser(r, t))
 		if err != nil && sandpit.CodeOf(err) != sandpit.Unauthenticated {
-			return r, pass{}, err // the wrong name, a page of another site, too often
+			return r, free(), err // the wrong name, a page of another site, too often
 		}
 		r, known = r.WithContext(admitted.Context()), err
 	}
 	said := g.look(t.id, t.port)
 	if said.Public && t.port != guestPort {
-		return r, pass{}, nil
+		return r, free(), nil
 	}
-	sealed := grant{t.id, t.port, said.Epoch}
-	now := g.o.Clock.Now()
-	if token, shown := shownToken(r.Header, t.port); shown {
-		_, ok := g.signer.check(token, sealed, now)
-		if !ok && t.port != guestPort {
-			_, ok = g.signer.check(token, grant{id: t.id, port: anyPort}, now)
-		}
-		if !ok {
-			return r, pass{}, errPrivate()
-		}
-		return r, pass{}, nil
+	if secret, shown := shownToken(r.Header, t.port); shown {
+		return g.admit(r, secret, grants(said)...)
 	}
 	switch {
 	case t.mode == byHeader && known == nil:
-		_, err := api.Find(r.Context(), g.o.Manager, t.id)
-		return r, pass{}, err
+		return g.enterByKey(r, t)
 	case t.mode == byHeader || t.port == guestPort:
-		return r, pass{}, known
+		return r, free(), known
 	}
-	if p, shown, ok := g.shownInURL(r, sealed, now); shown {
-		if !ok {
-			return r, pass{}, errPrivate()
-		}
-		return r, p, nil
+	if in, p, shown, err := g.enterByURL(r, said); shown {
+		return in, p, err
 	}
-	if g.hasCookie(r, sealed, now) {
-		return r, pass{}, checkPage(r)
+	return g.enterByCookie(r, said)
+}
+
+// grants are what a token in a header may be for.
+func grants(said store.Preview) []token.Grant {
+	if said.Port == guestPort {
+		return []token.Grant{token.Guest(said.Sandbox)}
 	}
-	return r, pass{}, errPrivate()
+	return []token.Grant{previewOf(said), token.Traffic(said.Sandbox)}
+}
+
+func previewOf(said store.Preview) token.Grant {
+	return token.Preview(said.Sandbox, said.Port, said.Epoch)
+}
+
+// admit lets a request in that shows a token for one of some grants.
+func (g *Gateway) admit(r *http.Request, secret string, grants ...token.Grant) (*http.Request, pass, error) {
+	return enterBy(r, func() (*token.Admission, error) { return g.o.Tokens.Admit(r.Context(), secret, grants...) })
+}
+
+// enterBy lets a request in for which admit returns an admission.
+func enterBy(r *http.Request, admit func() (*token.Admission, error)) (*http.Request, pass, error) {
+	a, err := admit()
+	if sandpit.CodeOf(err) == sandpit.Unauthenticated {
+		err = errPrivate()
+	}
+	if err != nil {
+		return r, free(), err
+	}
+	return r.WithContext(a.Context()), pass{until: a.Expires, release: a.Release}, nil
+}
+
+// enterByKey lets a request in whose API key was looked at.
+func (g *Gateway) enterByKey(r *http.Request, t target) (*http.Request, pass, error) {
+	if _, err := api.Find(r.Context(), g.o.Manager, t.id); err != nil {
+		return r, free(), err
+	}
+	p, err := api.PrincipalOf(r.Context())
+	if err != nil {
+		return r, free(), err
+	}
+	ctx, release, err := g.o.Keys.Attach(r.Context(), p.KeyID)
+	if err != nil {
+		return r, free(), err
+	}
+	return r.WithContext(ctx), pass{release: release}, nil
 }
 
 // withoutUser is a request for the guest without the name of a user inside, which is
@@ -110,28 +147,26 @@ const (
 	queryTicket = "sandpit_ticket"
 )
 
-// shownInURL finds out what a URL opens. One with several tokens or tickets opens nothing,
-// and no ticket is used up by it, nor by those who look at links without opening them.
-func (g *Gateway) shownInURL(r *http.Request, sealed grant, now time.Time) (p pass, shown, ok bool) {
+// enterByURL lets a request in whose URL opens the port. One with several tokens or tickets
+// opens nothing, and no ticket is used up by it, nor by those who look at links without
+// opening them.
+func (g *Gateway) enterByURL(r *http.Request, said store.Preview) (in *http.Request, p pass, shown bool, err error) {
 	name, value, several := queryValue(r.URL.RawQuery)
 	switch {
 	case value == "" && !several:
-		return pass{}, false, false
-	case several:
-		return pass{}, true, false
-	case name == queryToken:
+		return r, free(), false, nil
+	case several, name == queryTicket && r.Method != http.MethodGet:
+		return r, free(), true, errPrivate()
+	case name == queryTicket:
+		if value, err = g.exchange(r.Context(), value, said); err != nil {
+			return r, free(), true, err
+		}
+	}
+	in, p, err = g.admit(r, value, previewOf(said))
+	if err == nil {
 		p.fresh = value
-		p.until, ok = g.signer.check(value, sealed, now)
-		return p, true, ok
-	case r.Method != http.MethodGet:
-		return pass{}, true, false
 	}
-	life, ok := g.tickets.take(value, sealed, now)
-	if ok {
-		p.until = now.Add(life).Truncate(time.Second)
-		p.fresh = g.signer.sign(sealed, p.until)
-	}
-	return p, true, ok
+	return in, p, true, err
 }
 
 // queryValue returns the token or ticket in a query, and whether there are several.
@@ -179,17 +214,24 @@ func isOurCookie(name string) bool {
 	return strings.EqualFold(name, secureCookie) || strings.EqualFold(name, plainCookie)
 }
 
-// hasCookie reports whether a request has a cookie that opens a port.
-func (g *Gateway) hasCookie(r *http.Request, sealed grant, now time.Time) bool {
+// enterByCookie lets a request in that has a cookie which opens the port.
+func (g *Gateway) enterByCookie(r *http.Request, said store.Preview) (*http.Request, pass, error) {
 	for _, c := range r.Cookies() {
 		if !isOurCookie(c.Name) {
 			continue
 		}
-		if _, ok := g.signer.check(c.Value, sealed, now); ok {
-			return true
+		in, p, err := g.admit(r, c.Value, previewOf(said))
+		if sandpit.CodeOf(err) == sandpit.Unauthenticated {
+			continue
 		}
+		if err == nil {
+			if err = checkPage(r); err != nil {
+				p.release()
+			}
+		}
+		return in, p, err
 	}
-	return false
+	return r, free(), errPrivate()
 }
 
 // keep gives a browser the token as a cookie, for this port only.

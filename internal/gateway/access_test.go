@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/gateway"
 )
 
 // TestPrivate has everybody refused who shows nothing, or what is for something else,
@@ -68,7 +67,7 @@ func TestVisit(t *testing.T) {
 	r := newRig(t)
 	port := app(t, echo)
 	id := r.box()
-	u, err := r.gateway.URL(r.as(alice), id, port, 10*time.Minute)
+	u, err := r.gateway.URL(r.as(alice), id, port, 10*time.Minute, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -129,7 +128,7 @@ func TestPublic(t *testing.T) {
 		get(t, c, r.hostURL(id, other)).want(t, http.StatusUnauthorized, "")
 	}
 	check(http.StatusOK)
-	if u, err := r.gateway.URL(r.as(alice), id, port, 0); err != nil || u.Token != "" || !u.Public || strings.Contains(u.URL, "?") || !u.ExpiresAt.IsZero() {
+	if u, err := r.gateway.URL(r.as(alice), id, port, 0, ""); err != nil || u.Token != "" || !u.Public || strings.Contains(u.URL, "?") || !u.ExpiresAt.IsZero() {
 		t.Errorf("%+v, %v", u, err)
 	}
 	if list := r.gateway.Public(id); !slices.Equal(list, []int{port}) {
@@ -147,11 +146,7 @@ func TestPublic(t *testing.T) {
 	}
 	get(t, c, r.hostURL(id, port), "Sandpit-Preview-Token", before).want(t, http.StatusUnauthorized, "")
 	get(t, c, r.hostURL(id, port), "Sandpit-Preview-Token", r.token(id, port)).want(t, http.StatusOK, "")
-	later, err := gateway.Open(t.Context(), gateway.Options{Manager: r.manager, Store: r.store, Dir: r.dir, Domain: "localhost"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	address, stop := listen(t, later.Handler(http.NotFoundHandler()))
+	address, stop := listen(t, r.reopen().Handler(http.NotFoundHandler()))
 	defer stop()
 	at := "http://" + strings.Replace(r.host(id, port), ":"+portOf(r.main), ":"+portOf(address), 1)
 	get(t, c, at, "Sandpit-Preview-Token", before).want(t, http.StatusUnauthorized, "")
@@ -213,7 +208,7 @@ func TestOwners(t *testing.T) {
 	r := newRig(t)
 	id := r.box()
 	for name, do := range map[string]func() error{
-		"URL":    func() error { _, err := r.gateway.URL(r.as(bob), id, 80, 0); return err },
+		"URL":    func() error { _, err := r.gateway.URL(r.as(bob), id, 80, 0, ""); return err },
 		"public": func() error { return r.gateway.SetPublic(r.as(bob), id, 80, true) },
 		"revoke": func() error { return r.gateway.Revoke(r.as(bob), id, 80) },
 	} {
@@ -226,9 +221,9 @@ func TestOwners(t *testing.T) {
 		want sandpit.Code
 	}{
 		"guest's port":        {func() error { return r.gateway.SetPublic(r.as(alice), id, 49983, true) }, sandpit.PermissionDenied},
-		"URL of guest's port": {func() error { _, err := r.gateway.URL(r.as(alice), id, 49983, 0); return err }, sandpit.PermissionDenied},
+		"URL of guest's port": {func() error { _, err := r.gateway.URL(r.as(alice), id, 49983, 0, ""); return err }, sandpit.PermissionDenied},
 		"port":                {func() error { return r.gateway.SetPublic(r.as(alice), id, 70000, true) }, sandpit.Invalid},
-		"too long":            {func() error { _, err := r.gateway.URL(r.as(alice), id, 80, 31*24*time.Hour); return err }, sandpit.Invalid},
+		"too long":            {func() error { _, err := r.gateway.URL(r.as(alice), id, 80, 31*24*time.Hour, ""); return err }, sandpit.Invalid},
 	} {
 		if err := tc.do(); sandpit.CodeOf(err) != tc.want {
 			t.Errorf("%s: %v, want %s", name, err, tc.want)
@@ -237,7 +232,7 @@ func TestOwners(t *testing.T) {
 	if err := r.manager.Delete(t.Context(), id); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.gateway.URL(r.as(alice), id, 80, 0); sandpit.CodeOf(err) != sandpit.Gone {
+	if _, err := r.gateway.URL(r.as(alice), id, 80, 0, ""); sandpit.CodeOf(err) != sandpit.Gone {
 		t.Errorf("URL of a sandbox that is gone: %v", err)
 	}
 }

@@ -133,7 +133,7 @@ func TestChromiumPaths(t *testing.T) {
 // visit opens the URL of a sandbox's port as somebody who was given it.
 func (r *rig) visit(b *browser, id sandpit.ID, byPath bool) *page {
 	r.Helper()
-	u, err := r.gateway.URL(r.as(alice), id, appPort, 0)
+	u, err := r.gateway.URL(r.as(alice), id, appPort, 0, "")
 	if err != nil {
 		r.Fatal(err)
 	}

@@ -19,7 +19,7 @@ func TestChromium(t *testing.T) {
 	r := realRig(t)
 	id := r.realBox()
 	b := newBrowser(t)
-	u, err := r.gateway.URL(r.as(alice), id, appPort, 0)
+	u, err := r.gateway.URL(r.as(alice), id, appPort, 0, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,7 +91,7 @@ func testViewer(t *testing.T, r *rig, p *page, pathURL string) {
 		}
 	}
 	// Another preview that its viewer has open, whether by host name or by path.
-	other, err := r.gateway.URL(r.as(alice), second, appPort, 0)
+	other, err := r.gateway.URL(r.as(alice), second, appPort, 0, "")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/sandpit-dev/sandpit/internal/api"
+	"github.com/sandpit-dev/sandpit/internal/token"
 )
 
 // notAsked are headers of a request that a sandbox does not see: those that carry what
@@ -44,7 +45,7 @@ func isOurSecret(value string) bool {
 	if _, rest, ok := strings.Cut(value, " "); ok {
 		value = strings.TrimSpace(rest) // of a scheme
 	}
-	return api.IsKey(value) || strings.HasPrefix(value, tokenPrefix) || strings.HasPrefix(value, ticketPrefix)
+	return api.IsKey(value) || strings.HasPrefix(value, token.Prefix) || strings.HasPrefix(value, ticketPrefix)
 }
 
 // cleanCookies takes our cookies out, and leaves the rest as it was written.

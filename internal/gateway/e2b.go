@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"context"
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/base64"
@@ -15,6 +16,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/api"
 	"github.com/sandpit-dev/sandpit/internal/manager"
+	"github.com/sandpit-dev/sandpit/internal/token"
 	"github.com/sandpit-dev/sandpit/internal/wire"
 )
 
@@ -57,42 +59,42 @@ func (g *Gateway) rules(id sandpit.ID) Rules {
 	return g.o.Rules(s)
 }
 
-// anyPort stands for all ports of a sandbox but the guest's own.
-const anyPort = 0
-
-// endless is when tokens end that are good as long as their sandbox.
-var endless = time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC)
-
-// GuestToken returns the token that opens the guest of a sandbox. It is always the same,
-// and it signs URLs of files.
-func (g *Gateway) GuestToken(id sandpit.ID) string {
-	return g.signer.sign(grant{id: id, port: guestPort}, endless)
+// AccessTokens returns the token that opens the guest of a sandbox and signs URLs of files
+// and, if traffic is wanted, the one that opens all other ports; else "". They are those of
+// the caller's API key, and end with it.
+//
+// Unauthenticated: the caller is not known. NotFound: the sandbox.
+func (g *Gateway) AccessTokens(ctx context.Context, id sandpit.ID, wantTraffic bool) (guest, traffic string, err error) {
+	h, err := holderOf(ctx)
+	if err != nil {
+		return "", "", err
+	}
+	return g.o.Tokens.Access(ctx, id, h, wantTraffic)
 }
 
-// TrafficToken returns the token that opens all other ports of a sandbox. It is always
-// the same.
-func (g *Gateway) TrafficToken(id sandpit.ID) string {
-	return g.signer.sign(grant{id: id, port: anyPort}, endless)
+// holderOf returns who gets a token that is asked for now.
+func holderOf(ctx context.Context) (token.Holder, error) {
+	p, err := api.PrincipalOf(ctx)
+	return token.Holder{Owner: p.Owner, Key: p.KeyID}, err
 }
 
 // enterAsE2B lets in whom E2B's rules let in, and refuses whom they refuse. It knows
 // nothing of the others.
-func (g *Gateway) enterAsE2B(r *http.Request, t target) (known bool, err error) {
+func (g *Gateway) enterAsE2B(r *http.Request, t target) (known bool, in *http.Request, p pass, err error) {
 	switch {
 	case t.mode == byPath:
-		return false, nil
+		return false, r, free(), nil
 	case t.port != guestPort:
-		return t.rules.E2B && !t.rules.Private, nil
+		return t.rules.E2B && !t.rules.Private, r, free(), nil
 	case isSigned(r):
-		return true, g.checkSignature(r, t.id, g.o.Clock.Now())
+		in, p, err = g.enterBySignature(r, t.id)
+		return true, in, p, err
 	}
-	if token, shown := shownToken(r.Header, guestPort); shown {
-		if _, ok := g.signer.check(token, grant{id: t.id, port: guestPort}, g.o.Clock.Now()); ok {
-			return true, nil
-		}
-		return false, nil
+	if secret, shown := shownToken(r.Header, guestPort); shown {
+		in, p, err = g.admit(r, secret, token.Guest(t.id))
+		return sandpit.CodeOf(err) != sandpit.Unauthenticated, in, p, err
 	}
-	return t.rules.E2B && isHealth(r), nil
+	return t.rules.E2B && isHealth(r), r, free(), nil
 }
 
 // isHealth reports whether somebody asks whether the guest is well.
@@ -118,14 +120,34 @@ func signatureOf(method string, query url.Values, token string) string {
 	return "v1_" + base64.RawStdEncoding.EncodeToString(sum[:])
 }
 
-// checkSignature refuses a URL that was not signed with the token of the guest, or that
-// has expired. Unauthenticated.
-func (g *Gateway) checkSignature(r *http.Request, id sandpit.ID, now time.Time) error {
-	query := r.URL.Query()
-	want := signatureOf(r.Method, query, g.GuestToken(id))
-	if subtle.ConstantTimeCompare([]byte(query.Get("signature")), []byte(want)) != 1 {
-		return errSignature("invalid signature")
+// enterBySignature lets a request in whose URL was signed with a token of the guest, and has
+// not expired. Unauthenticated.
+func (g *Gateway) enterBySignature(r *http.Request, id sandpit.ID) (*http.Request, pass, error) {
+	a, err := g.o.Tokens.AdmitSigned(r.Context(), id, signedWith(r))
+	if sandpit.CodeOf(err) == sandpit.Unauthenticated {
+		err = errSignature("invalid signature")
 	}
+	if err != nil {
+		return r, free(), err
+	}
+	if err := checkExpiration(r.URL.Query(), g.o.Clock.Now()); err != nil {
+		a.Release()
+		return r, free(), err
+	}
+	return r.WithContext(a.Context()), pass{release: a.Release}, nil
+}
+
+// signedWith returns what reports whether a request was signed with a token.
+func signedWith(r *http.Request) func(secret string) bool {
+	query := r.URL.Query()
+	given := []byte(query.Get("signature"))
+	return func(secret string) bool {
+		return subtle.ConstantTimeCompare(given, []byte(signatureOf(r.Method, query, secret))) == 1
+	}
+}
+
+// checkExpiration refuses a signed URL that has expired. Unauthenticated.
+func checkExpiration(query url.Values, now time.Time) error {
 	expiration := query.Get("signature_expiration")
 	if expiration == "" {
 		return nil
@@ -153,25 +175,19 @@ func (e *signatureError) Unwrap() error { return e.error }
 // bareTarget returns the sandbox whose guest a request is for that names none, as
 // clients send them that reach all sandboxes by one URL: those of earlier versions show
 // the token only, and in a signed URL there is nothing but the signature. It is false
-// for what is no such request.
+// for what is no such request. One that is wrong has a target without a sandbox, and is
+// refused like a wrong one for a sandbox.
 func (g *Gateway) bareTarget(r *http.Request) (target, bool) {
-	token, query := r.Header.Get(headerGuest), r.URL.Query()
-	signed := isSigned(r)
-	if g.o.Rules == nil || !signed && !strings.HasPrefix(token, tokenPrefix) {
+	secret, signed := r.Header.Get(headerGuest), isSigned(r)
+	switch {
+	case g.o.Rules == nil:
 		return target{}, false
+	case signed:
+		return target{id: g.o.Tokens.GuestOfSigned(signedWith(r)), port: guestPort, mode: byHeader}, true
+	case strings.HasPrefix(secret, token.Prefix):
+		return target{id: g.o.Tokens.GuestOf(r.Context(), secret), port: guestPort, mode: byHeader}, true
 	}
-	t := target{port: guestPort, mode: byHeader}
-	gone := g.o.Manager.List(manager.Filter{States: []sandpit.State{sandpit.StateDeleted}}) // clients want to hear why
-	for _, s := range append(g.o.Manager.List(manager.Filter{}), gone...) {
-		given, want := token, g.GuestToken(s.ID)
-		if signed {
-			given, want = query.Get("signature"), signatureOf(r.Method, query, want)
-		}
-		if subtle.ConstantTimeCompare([]byte(given), []byte(want)) == 1 {
-			t.id = s.ID
-		}
-	}
-	return t, true // nobody's is refused like one that is wrong
+	return target{}, false
 }
 
 // hold takes a sandbox in order to use it, and wakes it if that is what its maker wants.

@@ -61,8 +61,8 @@ func TestE2BGuest(t *testing.T) {
 	r := e2bRig(t)
 	c, at := r.client(false), "http://"+r.main
 	id, other, plain := r.e2bBox("open"), r.e2bBox("open"), r.box()
-	token := r.gateway.GuestToken(id)
-	if token != r.gateway.GuestToken(id) || token == r.gateway.GuestToken(other) || token == r.gateway.TrafficToken(id) {
+	token := r.guestToken(id)
+	if token != r.guestToken(id) || token == r.guestToken(other) || token == r.trafficToken(id) {
 		t.Error("tokens are not of one sandbox and one purpose")
 	}
 	const refused = `{"code":401,"message":"unauthorized access, please provide a valid access token or method signing if supported"}`
@@ -70,7 +70,7 @@ func TestE2BGuest(t *testing.T) {
 	get(t, c, at+"/envs", named(id, gateway.GuestPort, "X-Access-Token", token, "Authorization", "Basic dXNlcjo=")...).want(t, http.StatusOK, "{")
 	get(t, c, r.hostURL(id, gateway.GuestPort)+"/envs", "X-Access-Token", token).want(t, http.StatusOK, "{")
 	get(t, c, at+"/envs", "X-Access-Token", token).want(t, http.StatusOK, "{") // of a client that leaves the sandbox out
-	for _, wrong := range []string{"", "x", r.gateway.GuestToken(other), r.gateway.TrafficToken(id), forged(token)} {
+	for _, wrong := range []string{"", "x", r.guestToken(other), r.trafficToken(id), forged(token)} {
 		get(t, c, at+"/envs", named(id, gateway.GuestPort, "X-Access-Token", wrong)...).want(t, http.StatusUnauthorized, refused)
 	}
 	for range 50 { // the name of a user inside is no wrong key of ours
@@ -120,7 +120,7 @@ func TestE2BSignature(t *testing.T) {
 	c, at := r.client(false), "http://"+r.main
 	id := r.e2bBox("open")
 	_ = r.e2bBox("open") // there are others
-	token := r.gateway.GuestToken(id)
+	token := r.guestToken(id)
 	path := signedURL(http.MethodGet, "/none", token, "")
 	for _, base := range []string{at, r.hostURL(id, gateway.GuestPort)} {
 		get(t, c, base+path).want(t, http.StatusNotFound, `"code":404`) // by the guest
@@ -140,18 +140,18 @@ func TestE2BPorts(t *testing.T) {
 	r := e2bRig(t)
 	c, at, port := r.client(false), "http://"+r.main, app(t, echo)
 	open, private := r.e2bBox("open"), r.e2bBox("private")
-	traffic := r.gateway.TrafficToken(private)
+	traffic := r.trafficToken(private)
 	get(t, c, r.hostURL(open, port)+"/x").want(t, http.StatusOK, "GET /x ")
 	get(t, c, at+"/x", named(open, port)...).want(t, http.StatusOK, "GET /x ")
 	get(t, c, at+"/x", named(private, port, "E2b-Traffic-Access-Token", traffic)...).want(t, http.StatusOK, "GET /x ")
 	get(t, c, r.hostURL(private, port)+"/x", "E2b-Traffic-Access-Token", traffic).want(t, http.StatusOK, "GET /x ")
-	for _, wrong := range []string{"x", r.gateway.TrafficToken(open), r.gateway.GuestToken(private)} {
+	for _, wrong := range []string{"x", r.trafficToken(open), r.guestToken(private)} {
 		get(t, c, r.hostURL(private, port), "E2b-Traffic-Access-Token", wrong).want(t, http.StatusForbidden, `"code":403`)
 	}
 	get(t, c, r.hostURL(private, port)).want(t, http.StatusForbidden, `"code":403`)
 	get(t, c, at, named(private, port)...).want(t, http.StatusForbidden, `"code":403`)
 	get(t, c, r.hostURL(open, 9)).want(t, http.StatusBadGateway, `"message":"The sandbox is running but port is not open","port":9`)
-	get(t, c, r.hostURL(open, gateway.GuestPort)+"/envs", "E2b-Traffic-Access-Token", r.gateway.TrafficToken(open)).want(t, http.StatusUnauthorized, "")
+	get(t, c, r.hostURL(open, gateway.GuestPort)+"/envs", "E2b-Traffic-Access-Token", r.trafficToken(open)).want(t, http.StatusUnauthorized, "")
 
 	if err := r.manager.Delete(r.Context(), open); err != nil {
 		t.Fatal(err)
@@ -243,7 +243,7 @@ func TestE2BWake(t *testing.T) {
 	c, at := r.client(false), "http://"+r.main
 	for _, kind := range []string{"open", "wakes"} {
 		id := r.e2bBox(kind)
-		token := named(id, gateway.GuestPort, "X-Access-Token", r.gateway.GuestToken(id))
+		token := named(id, gateway.GuestPort, "X-Access-Token", r.guestToken(id))
 		if err := r.manager.Pause(context.WithoutCancel(r.Context()), id); err != nil {
 			t.Fatal(err)
 		}

@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/sandpit-dev/sandpit"
 )
@@ -129,27 +128,12 @@ func FuzzCleanAnswer(f *testing.F) {
 	})
 }
 
-// FuzzToken looks for a token that was not given out, and for a query that keeps one.
-func FuzzToken(f *testing.F) {
-	s := signer{key: [keyBytes]byte{1, 2, 3}}
-	until := time.Unix(2_000_000_000, 0)
-	given := grant{fuzzID, 8000, 3}
-	good := s.sign(given, until)
-	f.Add(good, 8000, int64(3), int64(0))
-	f.Add(good, 8001, int64(3), int64(0))
-	f.Add(good[:len(good)-1], 8000, int64(3), int64(0))
-	f.Add(good[:20]+"\r\n"+good[20:], 8000, int64(3), int64(0))
-	f.Add(good+"=", 8000, int64(2), int64(1))
-	f.Add("a=b&%73andpit_token="+good+"&c=%zz", 80, int64(0), int64(0))
-	f.Add("a=b&sandpit%5ftoken="+good+"&;sandpit_token", 80, int64(0), int64(0))
-	f.Add("sandpit_ticket=spt_a&sandpit%5Fticket=spt_b", 80, int64(0), int64(0))
-	f.Fuzz(func(t *testing.T, text string, port int, epoch, later int64) {
-		now := until.Add(-time.Hour).Add(time.Duration(later))
-		_, ok := s.check(text, grant{fuzzID, port, epoch}, now)
-		want := text == good && port == given.port && epoch == given.epoch && now.Before(until)
-		if ok != want {
-			t.Errorf("%q for port %d, epoch %d at %v: %v", text, port, epoch, now, ok)
-		}
+// FuzzQuery looks for a query that keeps a token.
+func FuzzQuery(f *testing.F) {
+	f.Add("a=b&%73andpit_token=spv_x&c=%zz")
+	f.Add("a=b&sandpit%5ftoken=spv_x&;sandpit_token")
+	f.Add("sandpit_ticket=spt_a&sandpit%5Fticket=spt_b")
+	f.Fuzz(func(t *testing.T, text string) {
 		rest := withoutToken(text)
 		values, _ := url.ParseQuery(rest) // what it understands of it
 		if values.Has(queryToken) || values.Has(queryTicket) {

@@ -14,16 +14,18 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/clock"
 	"github.com/sandpit-dev/sandpit/internal/manager"
 	"github.com/sandpit-dev/sandpit/internal/store"
+	"github.com/sandpit-dev/sandpit/internal/token"
 	"github.com/sandpit-dev/sandpit/internal/wire"
 )
 
-// Options say how a gateway works. Manager, Store, Dir and Admit must be given; the
-// zero value of another field means the default stated with it.
+// Options say how a gateway works. Manager, Store, Tokens, Keys and Admit must be given;
+// the zero value of another field means the default stated with it.
 type Options struct {
 	Manager *manager.Manager
 	Store   *store.Store
-	// Dir is a directory of the server's own, where the key of tokens is.
-	Dir string
+	// Tokens open ports, Keys are those that callers may show.
+	Tokens *token.Tokens
+	Keys   token.Keys
 	// Admit finds out who makes a request on the API's listener: api.Edge.Admit.
 	Admit func(http.ResponseWriter, *http.Request) (*http.Request, error)
 	// Domain is the name below which every port has a host name of its own, such as
@@ -59,7 +61,6 @@ type Places struct {
 // concurrently.
 type Gateway struct {
 	o       Options
-	signer  signer
 	tickets tickets
 	buffers sync.Pool // of *[]byte, of bufferSize
 	large   sync.Pool // and of largeSize
@@ -89,15 +90,11 @@ func Open(ctx context.Context, o Options) (*Gateway, error) {
 	if o.Observe == nil {
 		o.Observe = func(*http.Request, api.Answer) {}
 	}
-	key, err := loadKey(o.Dir)
-	if err != nil {
-		return nil, err
-	}
 	list, err := o.Store.Previews(ctx)
 	if err != nil {
 		return nil, err
 	}
-	g := &Gateway{o: o, signer: signer{key}, said: make(map[spot]store.Preview, len(list))}
+	g := &Gateway{o: o, said: make(map[spot]store.Preview, len(list))}
 	for _, p := range list {
 		g.said[spot{p.Sandbox, p.Port}] = p
 	}
@@ -174,11 +171,11 @@ func (g *Gateway) check(ctx context.Context, id sandpit.ID, port int) error {
 }
 
 // URL returns where a port is seen, with a token that is good for a while; of a public
-// port it has none. The default life is an hour.
+// port it has none. The default life is an hour. The note is for people who list tokens.
 //
-// NotFound, Gone: the sandbox. Invalid: the port, or a life of more than 30 days.
-// PermissionDenied: the guest's own port.
-func (g *Gateway) URL(ctx context.Context, id sandpit.ID, port int, life time.Duration) (wire.PreviewURL, error) {
+// NotFound, Gone: the sandbox. Invalid: the port, a life of more than 30 days, or a note that
+// is too long. PermissionDenied: the guest's own port. Exhausted: too many tokens.
+func (g *Gateway) URL(ctx context.Context, id sandpit.ID, port int, life time.Duration, note string) (wire.PreviewURL, error) {
 	err := g.check(ctx, id, port)
 	if err == nil && (life < 0 || life > maxLife) {
 		err = sandpit.Errorf(sandpit.Invalid, "a URL that is good for %v: want at most %v", life, maxLife)
@@ -188,22 +185,28 @@ func (g *Gateway) URL(ctx context.Context, id sandpit.ID, port int, life time.Du
 	}
 	var u wire.PreviewURL
 	if err == nil {
-		u = g.url(g.look(id, port), life)
+		u, err = g.url(ctx, g.look(id, port), life, note)
 	}
 	g.report(ctx, "give a preview URL", id, port, err)
 	return u, err
 }
 
-func (g *Gateway) url(p store.Preview, life time.Duration) wire.PreviewURL {
+func (g *Gateway) url(ctx context.Context, p store.Preview, life time.Duration, note string) (wire.PreviewURL, error) {
 	u := wire.PreviewURL{Port: p.Port, Public: p.Public}
 	query := ""
 	if !p.Public {
+		h, err := holderOf(ctx)
+		if err != nil {
+			return wire.PreviewURL{}, err
+		}
 		u.ExpiresAt = g.o.Clock.Now().Add(life).Truncate(time.Second).UTC()
-		u.Token = g.signer.sign(grant{p.Sandbox, p.Port, p.Epoch}, u.ExpiresAt)
+		if u.Token, err = g.o.Tokens.Issue(ctx, previewOf(p), h, u.ExpiresAt, note); err != nil {
+			return wire.PreviewURL{}, err
+		}
 		query = "?" + queryToken + "=" + u.Token
 	}
 	u.URL, u.PathURL = g.addresses(p.Sandbox, p.Port, query)
-	return u
+	return u, nil
 }
 
 // addresses are where a port is seen by host name and by path; "": it is not.
@@ -226,22 +229,30 @@ func (g *Gateway) SetPublic(ctx context.Context, id sandpit.ID, port int, public
 	if !public {
 		action = "make a port private"
 	}
-	return g.set(ctx, action, id, port, func(p *store.Preview) { p.Public = public })
-}
-
-// Revoke makes a port private and every URL useless that was given out for it. Who
-// is connected stays so. Errors as with URL.
-func (g *Gateway) Revoke(ctx context.Context, id sandpit.ID, port int) error {
-	return g.set(ctx, "take preview URLs back", id, port, func(p *store.Preview) {
-		p.Public = false
-		p.Epoch++
+	return g.set(ctx, action, id, port, func() error {
+		return g.change(ctx, id, port, func(p *store.Preview) { p.Public = public })
 	})
 }
 
-func (g *Gateway) set(ctx context.Context, action string, id sandpit.ID, port int, edit func(*store.Preview)) error {
+// Revoke makes a port private and every URL useless that was given out for it, and ends
+// what such URLs have opened. Errors as with URL.
+func (g *Gateway) Revoke(ctx context.Context, id sandpit.ID, port int) error {
+	return g.set(ctx, "take preview URLs back", id, port, func() error {
+		err := g.change(ctx, id, port, func(p *store.Preview) {
+			p.Public = false
+			p.Epoch++
+		})
+		if err != nil {
+			return err
+		}
+		return g.o.Tokens.RevokePort(ctx, id, port)
+	})
+}
+
+func (g *Gateway) set(ctx context.Context, action string, id sandpit.ID, port int, change func() error) error {
 	err := g.check(ctx, id, port)
 	if err == nil {
-		err = g.change(ctx, id, port, edit)
+		err = change()
 	}
 	g.report(ctx, action, id, port, err)
 	return err

@@ -26,6 +26,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/gateway"
 	"github.com/sandpit-dev/sandpit/internal/manager"
 	"github.com/sandpit-dev/sandpit/internal/store"
+	"github.com/sandpit-dev/sandpit/internal/token"
 	"github.com/sandpit-dev/sandpit/provider/fake"
 )
 
@@ -47,8 +48,11 @@ type rig struct {
 	store   *store.Store
 	manager *manager.Manager
 	gateway *gateway.Gateway
+	tokens  *token.Tokens
 	clock   *setClock
+	apiKeys *api.Keys
 	keys    map[string]string // by owner
+	keyIDs  map[string]string // by owner
 	main    string            // HOST:PORT of the API and of previews by host name
 	paths   string            // HOST:PORT of previews by path
 
@@ -92,7 +96,7 @@ func newRig(tb testing.TB) *rig {
 // rigOn is a server for the sandboxes of a provider.
 func rigOn(tb testing.TB, p sandpit.Provider, keyless bool) *rig {
 	tb.Helper()
-	r := &rig{TB: tb, dir: tb.TempDir(), clock: &setClock{}, keys: map[string]string{}}
+	r := &rig{TB: tb, dir: tb.TempDir(), clock: &setClock{}, keys: map[string]string{}, keyIDs: map[string]string{}}
 	var err error
 	if r.store, err = store.Open(tb.Context(), r.dir, store.Options{}); err != nil {
 		tb.Fatal(err)
@@ -105,10 +109,13 @@ func rigOn(tb testing.TB, p sandpit.Provider, keyless bool) *rig {
 		tb.Fatal(err)
 	}
 	keys := api.NewKeys(r.store, clock.System{}, log)
+	r.apiKeys = keys
 	for _, owner := range []string{alice, bob} {
-		if _, r.keys[owner], err = keys.Create(tb.Context(), api.NewKey{Owner: owner}); err != nil {
+		var key store.Key
+		if key, r.keys[owner], err = keys.Create(tb.Context(), api.NewKey{Owner: owner}); err != nil {
 			tb.Fatal(err)
 		}
+		r.keyIDs[owner] = key.ID
 	}
 	edge := api.NewEdge(api.EdgeOptions{Keys: keys, Report: r.manager.Report, Keyless: keyless, Public: native.Public()})
 	r.open(edge.Admit)
@@ -134,8 +141,9 @@ func rigOn(tb testing.TB, p sandpit.Provider, keyless bool) *rig {
 // open opens the gateway, on what the last one has left.
 func (r *rig) open(admit func(http.ResponseWriter, *http.Request) (*http.Request, error)) {
 	r.Helper()
+	r.tokens = r.openTokens()
 	g, err := gateway.Open(r.Context(), gateway.Options{
-		Manager: r.manager, Store: r.store, Dir: r.dir, Admit: admit, Domain: "localhost", Clock: r.clock,
+		Manager: r.manager, Store: r.store, Tokens: r.tokens, Keys: r.apiKeys, Admit: admit, Domain: "localhost", Clock: r.clock,
 		Places: func() gateway.Places {
 			return gateway.Places{Scheme: "http", Host: "localhost:" + portOf(r.main), Paths: "http://" + r.paths}
 		},
@@ -149,6 +157,26 @@ func (r *rig) open(admit func(http.ResponseWriter, *http.Request) (*http.Request
 		r.Fatal(err)
 	}
 	r.gateway = g
+}
+
+// openTokens opens the tokens, as a server that starts does.
+func (r *rig) openTokens() *token.Tokens {
+	r.Helper()
+	t, err := token.Open(r.Context(), token.Options{Store: r.store, Keys: r.apiKeys, Dir: r.dir, Clock: r.clock})
+	if err != nil {
+		r.Fatal(err)
+	}
+	return t
+}
+
+// reopen returns a gateway on what this one has stored.
+func (r *rig) reopen() *gateway.Gateway {
+	r.Helper()
+	g, err := gateway.Open(r.Context(), gateway.Options{Manager: r.manager, Store: r.store, Tokens: r.openTokens(), Keys: r.apiKeys, Domain: "localhost"})
+	if err != nil {
+		r.Fatal(err)
+	}
+	return g
 }
 
 func listen(tb testing.TB, h http.Handler) (address string, stop func()) {
@@ -220,13 +248,13 @@ func (r *rig) box() sandpit.ID {
 
 // as is the context of a request of somebody's.
 func (r *rig) as(owner string) context.Context {
-	return api.WithPrincipal(r.Context(), api.Principal{Owner: owner})
+	return api.WithPrincipal(r.Context(), api.Principal{Owner: owner, KeyID: r.keyIDs[owner]})
 }
 
 // token returns a token for a port.
 func (r *rig) token(id sandpit.ID, port int) string {
 	r.Helper()
-	u, err := r.gateway.URL(r.as(alice), id, port, 0)
+	u, err := r.gateway.URL(r.as(alice), id, port, 0, "")
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -412,4 +440,27 @@ func eventually(tb testing.TB, what string, holds func() bool) {
 		}
 	}
 	tb.Fatalf("it never came that %s", what)
+}
+
+// guestToken is alice's token for the guest of a sandbox.
+func (r *rig) guestToken(id sandpit.ID) string {
+	r.Helper()
+	guest, _ := r.access(id)
+	return guest
+}
+
+// trafficToken is alice's token for all other ports.
+func (r *rig) trafficToken(id sandpit.ID) string {
+	r.Helper()
+	_, traffic := r.access(id)
+	return traffic
+}
+
+func (r *rig) access(id sandpit.ID) (guest, traffic string) {
+	r.Helper()
+	guest, traffic, err := r.gateway.AccessTokens(r.as(alice), id, true)
+	if err != nil {
+		r.Fatal(err)
+	}
+	return guest, traffic
 }

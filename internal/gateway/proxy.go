@@ -133,6 +133,7 @@ func (g *Gateway) serve(a *answer, r *http.Request, t target) {
 		refuse(a, r, t, err)
 		return
 	}
+	defer p.release()
 	if p.fresh != "" && isVisit(r) {
 		// The token must be neither seen nor passed on, and links inside have none.
 		to := *r.URL

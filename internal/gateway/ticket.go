@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/store"
+	"github.com/sandpit-dev/sandpit/internal/token"
 	"github.com/sandpit-dev/sandpit/internal/wire"
 )
 
@@ -35,8 +37,10 @@ type tickets struct {
 
 // ticket is what one opens, and until when.
 type ticket struct {
-	grant
+	token.Grant
 
+	epoch   int64 // of the sandbox's tokens
+	holder  token.Holder
 	expires time.Time
 	life    time.Duration // of what it is exchanged for
 }
@@ -51,13 +55,13 @@ func (t *tickets) add(what ticket, now time.Time) (string, error) {
 	count := 0
 	maps.DeleteFunc(t.open, func(_ [sha256.Size]byte, old ticket) bool {
 		ended := !now.Before(old.expires)
-		if !ended && old.id == what.id {
+		if !ended && old.Sandbox == what.Sandbox {
 			count++
 		}
 		return ended
 	})
 	if count >= mostTickets {
-		return "", sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "sandbox %s has %d tickets that nobody has used", what.id, count),
+		return "", sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "sandbox %s has %d tickets that nobody has used", what.Sandbox, count),
 			"a ticket is for one browser; wait until they expire, or ask for a URL")
 	}
 	if t.open == nil {
@@ -67,18 +71,34 @@ func (t *tickets) add(what ticket, now time.Time) (string, error) {
 	return text, nil
 }
 
-// take returns for how long who shows a ticket may see g, and takes the ticket away: only
-// one of many who come at a time has it. One for something else stays.
-func (t *tickets) take(text string, g grant, now time.Time) (life time.Duration, ok bool) {
+// take returns a ticket that is for g at an epoch of the sandbox's tokens, and takes it
+// away: only one of many who come at a time has it. One for something else stays.
+func (t *tickets) take(text string, g token.Grant, epoch int64, now time.Time) (found ticket, ok bool) {
 	sum := sha256.Sum256([]byte(text))
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	found, ok := t.open[sum]
-	if !ok || found.grant != g || !now.Before(found.expires) {
-		return 0, false
+	found, ok = t.open[sum]
+	if !ok || found.Grant != g || found.epoch != epoch || !now.Before(found.expires) {
+		return ticket{}, false
 	}
 	delete(t.open, sum)
-	return found.life, true
+	return found, true
+}
+
+// exchange takes a ticket for a port, and returns a token instead. Unauthenticated: it is
+// none, or the API key that asked for it has ended.
+func (g *Gateway) exchange(ctx context.Context, text string, said store.Preview) (string, error) {
+	now := g.o.Clock.Now()
+	found, ok := g.tickets.take(text, previewOf(said), g.o.Tokens.Epoch(said.Sandbox), now)
+	if !ok {
+		return "", errPrivate()
+	}
+	until := now.Add(found.life).Truncate(time.Second)
+	secret, err := g.o.Tokens.Issue(ctx, found.Grant, found.holder, until, "opened with a ticket")
+	if sandpit.CodeOf(err) == sandpit.NotFound {
+		return "", errPrivate()
+	}
+	return secret, err
 }
 
 // Ticket returns where a browser sees a port, with a ticket that is good once and for a
@@ -114,8 +134,12 @@ func (g *Gateway) ticket(ctx context.Context, id sandpit.ID, port int, life, ses
 	out := wire.PreviewTicket{Port: port, Public: said.Public}
 	query := ""
 	if !said.Public {
+		holder, err := holderOf(ctx)
+		if err != nil {
+			return wire.PreviewTicket{}, err
+		}
 		now := g.o.Clock.Now()
-		text, err := g.tickets.add(ticket{grant{id, port, said.Epoch}, now.Add(life), session}, now)
+		text, err := g.tickets.add(ticket{previewOf(said), g.o.Tokens.Epoch(id), holder, now.Add(life), session}, now)
 		if err != nil {
 			return wire.PreviewTicket{}, err
 		}

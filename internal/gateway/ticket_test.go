@@ -125,11 +125,7 @@ func TestTicketEnds(t *testing.T) {
 	get(t, c, back.URL).want(t, http.StatusUnauthorized, "private")
 
 	lost := r.ticket(id, port)
-	later, err := gateway.Open(t.Context(), gateway.Options{Manager: r.manager, Store: r.store, Dir: r.dir, Domain: "localhost"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	address, stop := listen(t, later.Handler(http.NotFoundHandler()))
+	address, stop := listen(t, r.reopen().Handler(http.NotFoundHandler()))
 	defer stop()
 	get(t, c, strings.Replace(lost.URL, ":"+portOf(r.main), ":"+portOf(address), 1)).want(t, http.StatusUnauthorized, "private")
 

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/api"
 	"github.com/sandpit-dev/sandpit/internal/clock"
 	"github.com/sandpit-dev/sandpit/internal/manager"
 	"github.com/sandpit-dev/sandpit/internal/sshd"
@@ -25,6 +26,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/store"
 	"github.com/sandpit-dev/sandpit/internal/testengine"
 	"github.com/sandpit-dev/sandpit/internal/testgvisor"
+	"github.com/sandpit-dev/sandpit/internal/token"
 	"github.com/sandpit-dev/sandpit/provider/fake"
 )
 
@@ -37,13 +39,16 @@ const long = 2 * time.Minute
 type rig struct {
 	*manager.Manager
 
-	t      *testing.T
-	store  *store.Store
-	keys   *sshkey.Keys
-	tokens *sshkey.Tokens
-	server *sshd.Server
-	stop   func() // ends the server, and waits for it
-	dir    string
+	t       *testing.T
+	store   *store.Store
+	keys    *sshkey.Keys
+	tokens  *sshkey.Tokens
+	apiKeys *api.Keys
+	rights  *token.Tokens
+	server  *sshd.Server
+	stop    func() // ends the server, and waits for it
+	dir     string
+	apiKey  string // the ID of the one that asks for keys and tokens; "": none
 }
 
 // newRig serves sandboxes of a provider, which it closes at the end.
@@ -54,7 +59,11 @@ func newRig(t *testing.T, provider sandpit.Provider, edit func(*sshd.Options)) *
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &rig{t: t, store: st, keys: sshkey.NewKeys(st, clock.System{}, log), tokens: sshkey.NewTokens(clock.System{}), dir: t.TempDir()}
+	r := &rig{t: t, store: st, dir: t.TempDir(), apiKeys: api.NewKeys(st, clock.System{}, log)}
+	if r.rights, err = token.Open(t.Context(), token.Options{Store: st, Keys: r.apiKeys, Dir: t.TempDir()}); err != nil {
+		t.Fatal(err)
+	}
+	r.keys, r.tokens = sshkey.NewKeys(st, r.apiKeys, clock.System{}, log), sshkey.NewTokens(clock.System{}, r.rights)
 	if r.Manager, err = manager.Open(t.Context(), manager.Options{
 		Store: st, Providers: map[string]sandpit.Provider{"test": provider}, Log: slog.New(slog.DiscardHandler), DestroyOnClose: true,
 	}); err != nil {
@@ -136,7 +145,7 @@ func (r *rig) key(owner string) string {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	if _, err := r.keys.Add(r.t.Context(), owner, "", string(text)); err != nil {
+	if _, err := r.keys.Add(r.t.Context(), owner, r.apiKey, "", string(text)); err != nil {
 		r.t.Fatal(err)
 	}
 	return file
@@ -196,7 +205,7 @@ func (r *rig) enter(id sandpit.ID, auth ...ssh.AuthMethod) *ssh.Client {
 // token is a way in without a key.
 func (r *rig) token(id sandpit.ID) ssh.AuthMethod {
 	r.t.Helper()
-	secret, _, err := r.tokens.Issue(id, "ann", 0)
+	secret, _, err := r.tokens.Issue(id, sshkey.Holder{Owner: "ann", Key: r.apiKey}, 0)
 	if err != nil {
 		r.t.Fatal(err)
 	}

@@ -44,6 +44,7 @@ type login struct {
 	tried   bool   // to log in
 	user    string // who they say they are
 	sandbox *manager.Handle
+	release func() // of the rights that it came in with; nil: it has none
 	actor   string
 	with    string // what they have shown
 	refusal error  // why the sandbox cannot be used, for those who may
@@ -73,6 +74,9 @@ func (l *login) close() {
 	l.end(nil)
 	if l.sandbox != nil {
 		l.sandbox.Release()
+	}
+	if l.release != nil {
+		l.release()
 	}
 }
 
@@ -125,15 +129,19 @@ func (l *login) proved(meta ssh.ConnMetadata, key ssh.PublicKey) (*ssh.Permissio
 	if err != nil {
 		return nil, err
 	}
+	ctx, release, err := l.server.o.Keys.Attach(l.ctx, found)
+	if err != nil {
+		return nil, orLogin(err)
+	}
 	l.server.o.Keys.Used(l.ctx, found)
-	l.use(box, box.Lease.Owner, "key "+found.ID)
+	l.use(ctx, release, box, box.Lease.Owner, "key "+found.ID)
 	return &ssh.Permissions{}, nil
 }
 
 // token lets in who has a token, which is good for nothing from then on.
 func (l *login) token(meta ssh.ConnMetadata, secret []byte) (*ssh.Permissions, error) {
 	l.tried, l.user = true, meta.User()
-	actor, err := l.server.o.Tokens.Take(sandpit.ID(l.user), string(secret))
+	holder, err := l.server.o.Tokens.Take(sandpit.ID(l.user), string(secret))
 	if err != nil {
 		return nil, errLogin
 	}
@@ -141,15 +149,27 @@ func (l *login) token(meta ssh.ConnMetadata, secret []byte) (*ssh.Permissions, e
 	if err != nil {
 		return nil, errLogin // it has been forgotten meanwhile
 	}
-	l.use(box, actor, "token")
+	ctx, release, err := l.server.o.Tokens.Attach(l.ctx, box.ID, holder)
+	if err != nil {
+		return nil, orLogin(err)
+	}
+	l.use(ctx, release, box, holder.Owner, "token")
 	return &ssh.Permissions{}, nil
 }
 
-// use takes the sandbox for somebody who may. If it cannot be used they are told why,
-// while there is still a way to.
-func (l *login) use(box sandpit.Sandbox, actor, with string) {
-	l.actor, l.with = actor, with
-	l.sandbox, l.refusal = l.server.o.Manager.Use(manager.WithActor(l.ctx, actor), box.ID)
+// orLogin is errLogin for a key or token that has ended.
+func orLogin(err error) error {
+	if code := sandpit.CodeOf(err); code == sandpit.Unauthenticated || code == sandpit.NotFound {
+		return errLogin
+	}
+	return err
+}
+
+// use takes the sandbox for somebody who may, as long as ctx allows. If it cannot be used
+// they are told why, while there is still a way to.
+func (l *login) use(ctx context.Context, release func(), box sandpit.Sandbox, actor, with string) {
+	l.actor, l.with, l.release = actor, with, release
+	l.sandbox, l.refusal = l.server.o.Manager.Use(manager.WithActor(ctx, actor), box.ID)
 	if l.refusal == nil {
 		return
 	}

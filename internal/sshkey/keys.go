@@ -15,6 +15,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/clock"
+	"github.com/sandpit-dev/sandpit/internal/lifeline"
 	"github.com/sandpit-dev/sandpit/internal/store"
 )
 
@@ -29,29 +30,39 @@ const (
 	usedEvery = time.Minute
 )
 
+// APIKeys are the API keys that public keys depend on: api.Keys. All methods may be called
+// concurrently.
+type APIKeys interface {
+	// Attach returns a context that ends when an API key does.
+	Attach(ctx context.Context, id string) (attached context.Context, release func(), err error)
+}
+
 // Keys are the public keys that owners have registered. All methods may be called
 // concurrently.
 type Keys struct {
-	store *store.Store
-	clock clock.Clock
-	log   *slog.Logger
+	store   *store.Store
+	apiKeys APIKeys
+	clock   clock.Clock
+	log     *slog.Logger
+	lines   *lifeline.Lines[string] // by the IDs of public keys
 }
 
 // NewKeys returns the keys of a store. A nil log means that nobody hears of what goes
 // wrong.
-func NewKeys(s *store.Store, c clock.Clock, log *slog.Logger) *Keys {
+func NewKeys(s *store.Store, apiKeys APIKeys, c clock.Clock, log *slog.Logger) *Keys {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &Keys{store: s, clock: c, log: log}
+	return &Keys{store: s, apiKeys: apiKeys, clock: c, log: log, lines: lifeline.New[string](c)}
 }
 
 // Add registers a public key for the sandboxes of owner. The text is as in a .pub file
-// of OpenSSH; without a name, the comment of the key is its name.
+// of OpenSSH; without a name, the comment of the key is its name. The public key ends with
+// the API key of the ID apiKey; "" is none.
 //
 // Invalid: it is no public key, has options, or is too weak. AlreadyExists: the owner has
-// it. Exhausted: the owner has too many.
-func (k *Keys) Add(ctx context.Context, owner, name, text string) (store.SSHKey, error) {
+// it. Exhausted: the owner has too many. NotFound: the API key.
+func (k *Keys) Add(ctx context.Context, owner, apiKey, name, text string) (store.SSHKey, error) {
 	key, comment, err := Parse(text)
 	if err != nil {
 		return store.SSHKey{}, err
@@ -65,7 +76,7 @@ func (k *Keys) Add(ctx context.Context, owner, name, text string) (store.SSHKey,
 	var id [8]byte
 	_, _ = rand.Read(id[:]) // never fails: crypto/rand ends the program instead
 	return k.store.InsertSSHKey(ctx, store.SSHKey{
-		ID: hex.EncodeToString(id[:]), Owner: owner, Fingerprint: ssh.FingerprintSHA256(key), Type: key.Type(), Name: name, CreatedAt: k.clock.Now(),
+		ID: hex.EncodeToString(id[:]), Owner: owner, Fingerprint: ssh.FingerprintSHA256(key), Type: key.Type(), Name: name, APIKey: apiKey, CreatedAt: k.clock.Now(),
 	})
 }
 
@@ -135,9 +146,38 @@ func (k *Keys) List(ctx context.Context, owner string) ([]store.SSHKey, error) {
 	return k.store.SSHKeys(ctx, owner)
 }
 
-// Delete removes a key of an owner. Connections that it has opened go on. NotFound.
+// Delete removes a key of an owner, and ends the connections that it has opened. NotFound.
 func (k *Keys) Delete(ctx context.Context, owner, id string) error {
-	return k.store.DeleteSSHKey(ctx, owner, id)
+	if err := k.store.DeleteSSHKey(ctx, owner, id); err != nil {
+		return err
+	}
+	k.lines.Cut(id, errKeyEnded)
+	return nil
+}
+
+// errKeyEnded is why a connection ends whose public key was good when it began.
+var errKeyEnded = sandpit.Errorf(sandpit.Unauthenticated, "the SSH key was removed")
+
+// Attach returns a context that ends with ctx, and with a cause when a public key is removed
+// or its API key ends. The caller calls release when it does not need the context any more.
+//
+// Unauthenticated, NotFound: one of them has ended already.
+func (k *Keys) Attach(ctx context.Context, key store.SSHKey) (attached context.Context, release func(), err error) {
+	line, cut := k.lines.Attach(ctx, key.ID, time.Time{}, nil)
+	now, err := k.store.SSHKeyOf(ctx, key.Owner, key.Fingerprint) // it may have been removed just before
+	if err == nil && now.ID != key.ID {
+		err = errKeyEnded
+	}
+	if err != nil {
+		cut()
+		return nil, nil, err
+	}
+	attached, cutAll, err := k.apiKeys.Attach(line, key.APIKey)
+	if err != nil {
+		cut()
+		return nil, nil, err
+	}
+	return attached, func() { cutAll(); cut() }, nil
 }
 
 // Of returns the key of an owner that is shown. It does not say that it was used.

@@ -1,6 +1,7 @@
 package sshkey_test
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"crypto/ed25519"
 	"crypto/elliptic"
@@ -39,6 +40,26 @@ func ed(tb testing.TB) string {
 	return line(tb, public)
 }
 
+// noKeys are API keys of which none ends.
+type noKeys struct{}
+
+func (noKeys) Attach(ctx context.Context, _ string) (attached context.Context, release func(), err error) {
+	return ctx, func() {}, nil
+}
+
+// rights are those of sandboxes whose tokens are revoked by raising the epoch.
+type rights struct {
+	noKeys
+
+	epoch int64
+}
+
+func (r *rights) Epoch(sandpit.ID) int64 { return r.epoch }
+
+func (r *rights) Attach(ctx context.Context, _ sandpit.ID, key string) (attached context.Context, release func(), err error) {
+	return r.noKeys.Attach(ctx, key)
+}
+
 func newKeys(t *testing.T) *sshkey.Keys {
 	t.Helper()
 	s, err := store.Open(t.Context(), t.TempDir(), store.Options{})
@@ -46,7 +67,7 @@ func newKeys(t *testing.T) *sshkey.Keys {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = s.Close() })
-	return sshkey.NewKeys(s, clock.System{}, nil)
+	return sshkey.NewKeys(s, noKeys{}, clock.System{}, nil)
 }
 
 // TestKeys adds keys, finds them, and removes them, each owner's for itself.
@@ -58,14 +79,14 @@ func TestKeys(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ann, err := k.Add(t.Context(), "ann", "", text+" ann@laptop\x1b[31m\n")
+	ann, err := k.Add(t.Context(), "ann", "", "", text+" ann@laptop\x1b[31m\n")
 	if err != nil || ann.Name != "ann@laptop[31m" || ann.Fingerprint != ssh.FingerprintSHA256(key) || ann.Type != "ssh-ed25519" {
 		t.Fatalf("%+v, %v", ann, err)
 	}
-	if _, err := k.Add(t.Context(), "ann", "again", text); !errors.Is(err, sandpit.AlreadyExists) {
+	if _, err := k.Add(t.Context(), "ann", "", "again", text); !errors.Is(err, sandpit.AlreadyExists) {
 		t.Errorf("again: %v", err)
 	}
-	bob, err := k.Add(t.Context(), "bob", "mine, too", text)
+	bob, err := k.Add(t.Context(), "bob", "", "mine, too", text)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,14 +120,14 @@ func TestTooManyKeys(t *testing.T) {
 	t.Parallel()
 	k := newKeys(t)
 	for range store.MaxSSHKeys {
-		if _, err := k.Add(t.Context(), "ann", "", ed(t)); err != nil {
+		if _, err := k.Add(t.Context(), "ann", "", "", ed(t)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, err := k.Add(t.Context(), "ann", "", ed(t)); !errors.Is(err, sandpit.Exhausted) {
+	if _, err := k.Add(t.Context(), "ann", "", "", ed(t)); !errors.Is(err, sandpit.Exhausted) {
 		t.Errorf("one too many: %v", err)
 	}
-	if _, err := k.Add(t.Context(), "bob", "", ed(t)); err != nil {
+	if _, err := k.Add(t.Context(), "bob", "", "", ed(t)); err != nil {
 		t.Errorf("of somebody else: %v", err)
 	}
 }
@@ -186,9 +207,11 @@ func (c *clockAt) Now() time.Time { return c.now }
 func TestTokens(t *testing.T) {
 	t.Parallel()
 	c := &clockAt{now: time.Unix(1e9, 0)}
-	tokens := sshkey.NewTokens(c)
+	r := &rights{}
+	tokens := sshkey.NewTokens(c, r)
+	ann := sshkey.Holder{Owner: "ann", Key: "k1"}
 	one, other := sandpit.NewID(), sandpit.NewID()
-	secret, expires, err := tokens.Issue(one, "ann", 0)
+	secret, expires, err := tokens.Issue(one, ann, 0)
 	if err != nil || !expires.Equal(c.now.Add(sshkey.DefaultTTL)) || len(secret) < 26 {
 		t.Fatalf("%d, %v, %v", len(secret), expires, err)
 	}
@@ -197,16 +220,24 @@ func TestTokens(t *testing.T) {
 		secret string
 	}{{other, secret}, {one, secret + "x"}, {one, ""}, {one, strings.ToUpper(secret)}} {
 		if actor, err := tokens.Take(wrong.id, wrong.secret); !errors.Is(err, sandpit.Unauthenticated) {
-			t.Errorf("%v: %q, %v", wrong, actor, err)
+			t.Errorf("%v: %+v, %v", wrong, actor, err)
 		}
 	}
-	if actor, err := tokens.Take(one, secret); actor != "ann" || err != nil {
-		t.Errorf("%q, %v", actor, err)
+	if actor, err := tokens.Take(one, secret); actor != ann || err != nil {
+		t.Errorf("%+v, %v", actor, err)
 	}
 	if _, err := tokens.Take(one, secret); !errors.Is(err, sandpit.Unauthenticated) {
 		t.Errorf("twice: %v", err)
 	}
-	late, _, err := tokens.Issue(one, "ann", time.Second)
+	revoked, _, err := tokens.Issue(one, ann, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.epoch++
+	if _, err := tokens.Take(one, revoked); !errors.Is(err, sandpit.Unauthenticated) {
+		t.Errorf("after all tokens of the sandbox were revoked: %v", err)
+	}
+	late, _, err := tokens.Issue(one, ann, time.Second)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -215,7 +246,7 @@ func TestTokens(t *testing.T) {
 		t.Errorf("too late: %v", err)
 	}
 	for _, ttl := range []time.Duration{-1, sshkey.MaxTTL + 1} {
-		if _, _, err := tokens.Issue(one, "ann", ttl); !errors.Is(err, sandpit.Invalid) {
+		if _, _, err := tokens.Issue(one, ann, ttl); !errors.Is(err, sandpit.Invalid) {
 			t.Errorf("%v: %v", ttl, err)
 		}
 	}
@@ -225,9 +256,10 @@ func TestTokens(t *testing.T) {
 func TestTooManyTokens(t *testing.T) {
 	t.Parallel()
 	c := &clockAt{now: time.Unix(1e9, 0)}
-	tokens := sshkey.NewTokens(c)
+	tokens := sshkey.NewTokens(c, &rights{})
+	ann := sshkey.Holder{Owner: "ann"}
 	one := sandpit.NewID()
-	issue := func(id sandpit.ID) error { _, _, err := tokens.Issue(id, "ann", 0); return err }
+	issue := func(id sandpit.ID) error { _, _, err := tokens.Issue(id, ann, 0); return err }
 	for range 100 {
 		if err := issue(one); err != nil {
 			t.Fatal(err)

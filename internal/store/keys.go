@@ -105,6 +105,18 @@ func (s *Store) KeyByHash(ctx context.Context, hash string) (Key, error) {
 	return list[0], nil
 }
 
+// Key returns the key with this ID. NotFound: there is none.
+func (s *Store) Key(ctx context.Context, id string) (Key, error) {
+	list, err := s.keys(ctx, `WHERE id = ?`, id)
+	if err != nil {
+		return Key{}, s.fail(err, "look for a key")
+	}
+	if len(list) == 0 {
+		return Key{}, sandpit.Errorf(sandpit.NotFound, "there is no such key")
+	}
+	return list[0], nil
+}
+
 func (s *Store) keys(ctx context.Context, where string, args ...any) ([]Key, error) {
 	var list []Key
 	var bad error
@@ -126,7 +138,21 @@ func (s *Store) keys(ctx context.Context, where string, args ...any) ([]Key, err
 	return list, cmp.Or(err, bad)
 }
 
-// DeleteKey removes a key. NotFound: there is none.
+// checkKey refuses something that depends on a key which does not exist; "" is none.
+func checkKey(ctx context.Context, tx *writer, id string) error {
+	if id == "" {
+		return nil
+	}
+	var n int64
+	err := tx.row(ctx, `SELECT count(*) FROM api_keys WHERE id = ?`, []any{id}, &n)
+	if err == nil && n == 0 {
+		err = sandpit.Errorf(sandpit.NotFound, "the API key of the request does not exist any more")
+	}
+	return err
+}
+
+// DeleteKey removes a key, with the tokens and SSH keys that depend on it. NotFound: there
+// is none.
 func (s *Store) DeleteKey(ctx context.Context, id string) error {
 	var n int64
 	err := s.writeAnyway(ctx, func(tx *writer) (err error) {

@@ -102,6 +102,7 @@ type contents struct {
 	volumes   []store.Volume
 	templates []sandpit.Template
 	builds    []store.TemplateBuild
+	tokens    []store.Token // two of the first of 20 rows
 }
 
 func fillStore(t *testing.T, s *store.Store) *contents {
@@ -121,6 +122,9 @@ func fillStore(t *testing.T, s *store.Store) *contents {
 		}
 		k, err := s.InsertKey(t.Context(), key(n))
 		must(err)
+		for i, kind := range []store.TokenKind{store.TokenPreview, store.TokenGuest} {
+			f.tokens = append(f.tokens, insertToken(t, s, newToken(2*n+i, kind, f.rows[20*n].ID)))
+		}
 		snap, err := s.InsertSnapshot(t.Context(), snapshot("ann", ""), plenty)
 		must(err)
 		v, err := s.InsertVolume(t.Context(), volume("ann", fmt.Sprint("v", n)), 9)
@@ -149,8 +153,12 @@ func (f *contents) wantNoInserts(t *testing.T, s *store.Store) {
 		"snapshot":      func() error { _, err := s.InsertSnapshot(t.Context(), snapshot("bob", ""), plenty); return err },
 		"volume":        func() error { _, err := s.InsertVolume(t.Context(), volume("bob", "v"), 9); return err },
 		"template":      func() error { _, err := s.EnsureTemplate(t.Context(), template("bob", "t"), 9); return err },
-		"events":        func() error { return s.AppendEvents(t.Context(), store.Event{Action: "x"}) },
-		"room":          s.CheckRoom,
+		"token": func() error {
+			_, err := s.InsertToken(t.Context(), newToken(9, store.TokenTraffic, f.rows[0].ID))
+			return err
+		},
+		"events": func() error { return s.AppendEvents(t.Context(), store.Event{Action: "x"}) },
+		"room":   s.CheckRoom,
 	} {
 		if err := add(); sandpit.CodeOf(err) != sandpit.Exhausted || sandpit.HintOf(err) == "" {
 			t.Errorf("add to a full disk: %s: %v, want it exhausted with a hint", what, err)
@@ -171,6 +179,12 @@ func (f *contents) change(t *testing.T, s *store.Store, times int) {
 		*r = next
 		if err := s.TouchKey(t.Context(), f.keys[0].ID, begin.Add(time.Duration(n))); err != nil {
 			t.Fatal(err)
+		}
+		if err := s.TouchToken(t.Context(), f.tokens[1].ID, begin.Add(time.Duration(n))); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.AccessTokens(t.Context(), f.tokens[1:2]); err != nil {
+			t.Fatalf("look for an access token: %v", err)
 		}
 		m := queue.Message{Topic: s.Identity(), Sandbox: r.ID, Kind: "delete", Due: begin}
 		if _, err := s.Queue().Schedule(t.Context(), m); err != nil {
@@ -195,6 +209,8 @@ func (f *contents) delete(t *testing.T, s *store.Store) {
 		do   func() error
 	}{
 		{"key", func() error { return s.DeleteKey(ctx, f.keys[0].ID) }},
+		{"token", func() error { return s.DeleteToken(ctx, f.tokens[0].ID) }},
+		{"tokens of a sandbox", func() error { _, err := s.RaiseTokenEpoch(ctx, f.rows[0].ID); return err }},
 		{"snapshot's state", func() error { return s.SetSnapshotDeleting(ctx, f.snapshots[0].ID) }},
 		{"snapshot", func() error { return s.DeleteSnapshot(ctx, f.snapshots[0].ID) }},
 		{"volume's state", func() error { return s.SetVolumeState(ctx, f.volumes[0].ID, store.VolumeDeleting) }},
@@ -213,5 +229,5 @@ func (f *contents) delete(t *testing.T, s *store.Store) {
 		}
 	}
 	f.rows, f.keys, f.snapshots, f.volumes = f.rows[20:], f.keys[1:], f.snapshots[1:], f.volumes[1:]
-	f.templates, f.builds = f.templates[1:], f.builds[1:]
+	f.templates, f.builds, f.tokens = f.templates[1:], f.builds[1:], f.tokens[2:]
 }

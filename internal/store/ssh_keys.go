@@ -25,26 +25,32 @@ type SSHKey struct {
 	// Type is of the key, such as ssh-ed25519.
 	Type string
 	// Name is for people.
-	Name      string
+	Name string
+	// APIKey is the ID of the API key that registered it, with which it is deleted; "" for
+	// none.
+	APIKey    string
 	CreatedAt time.Time
 	// LastUsedAt is when it was last shown, as far as somebody said so. Zero: never.
 	LastUsedAt time.Time
 }
 
-const sshKeyColumns = `id, owner, fingerprint, type, name, created_at, last_used_at`
+const sshKeyColumns = `id, owner, fingerprint, type, name, created_at, last_used_at, api_key`
 
 // InsertSSHKey adds a key and returns it as it is kept. AlreadyExists: the ID is there,
-// or the owner has the key. Invalid: it is out of bounds. Exhausted: the owner has as
-// many as there may be.
+// or the owner has the key. Invalid: it is out of bounds. NotFound: its API key does not
+// exist. Exhausted: the owner has as many as there may be.
 func (s *Store) InsertSSHKey(ctx context.Context, k SSHKey) (SSHKey, error) {
 	k.CreatedAt, k.LastUsedAt = round(k.CreatedAt), round(k.LastUsedAt)
 	if problem := k.problem(); problem != "" {
 		return SSHKey{}, sandpit.Errorf(sandpit.Invalid, "SSH key: its %s is out of bounds", problem)
 	}
 	err := s.write(ctx, func(tx *writer) error {
-		n, err := tx.exec(ctx, `INSERT INTO ssh_keys (`+sshKeyColumns+`) SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7
-			WHERE (SELECT count(*) FROM ssh_keys WHERE owner = ?2) < ?8`,
-			k.ID, k.Owner, k.Fingerprint, k.Type, k.Name, micros(k.CreatedAt), micros(k.LastUsedAt), MaxSSHKeys)
+		if err := checkKey(ctx, tx, k.APIKey); err != nil {
+			return err
+		}
+		n, err := tx.exec(ctx, `INSERT INTO ssh_keys (`+sshKeyColumns+`) SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8
+			WHERE (SELECT count(*) FROM ssh_keys WHERE owner = ?2) < ?9`,
+			k.ID, k.Owner, k.Fingerprint, k.Type, k.Name, micros(k.CreatedAt), micros(k.LastUsedAt), k.APIKey, MaxSSHKeys)
 		if err == nil && n == 0 {
 			err = sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "there are %d SSH keys, and no more may be added", MaxSSHKeys),
 				"remove those that nobody uses")
@@ -87,7 +93,7 @@ func (s *Store) sshKeys(ctx context.Context, where string, args ...any) ([]SSHKe
 	err := s.read(ctx, func(r *reader) error {
 		return scan(ctx, r, `SELECT `+sshKeyColumns+` FROM ssh_keys `+where, args, func(c *cells) bool {
 			k := SSHKey{ID: c.text(), Owner: c.text(), Fingerprint: c.text(), Type: c.text(), Name: c.text()}
-			k.CreatedAt, k.LastUsedAt = c.time(), c.time()
+			k.CreatedAt, k.LastUsedAt, k.APIKey = c.time(), c.time(), c.text()
 			if problem := k.problem(); c.err == nil && problem != "" {
 				c.reject(problem)
 			}
@@ -138,6 +144,9 @@ func (k SSHKey) problem() string {
 		if len(text) > MaxKeyText || !utf8.ValidString(text) || text == "" && name != "name" {
 			return name
 		}
+	}
+	if len(k.APIKey) > MaxKeyText || !utf8.ValidString(k.APIKey) {
+		return "API key"
 	}
 	if !fingerprintPattern.MatchString(k.Fingerprint) {
 		return "fingerprint"

@@ -3,6 +3,7 @@ package e2b
 import (
 	"cmp"
 	"context"
+	"errors"
 	"maps"
 	"net/http"
 	"slices"
@@ -57,17 +58,31 @@ type sandbox struct {
 	Domain       *string    `json:"domain"`
 }
 
-// describe tells of a sandbox to who may use it.
-func (s *Server) describe(b sandpit.Sandbox) sandbox {
+// describe tells of a sandbox to who may use it, with tokens of theirs.
+func (s *Server) describe(ctx context.Context, b sandpit.Sandbox) (sandbox, error) {
 	m, made := markOf(b)
+	private := !made || m.Private
+	guest, traffic, err := s.o.Tokens.AccessTokens(ctx, b.ID, private)
+	if err != nil {
+		return sandbox{}, err
+	}
 	out := sandbox{
 		ID: b.ID, Template: m.Template, Alias: m.Template, Client: clientID, Version: guestVersion,
-		GuestToken: s.o.Tokens.GuestToken(b.ID), Domain: s.domain(),
+		GuestToken: guest, Domain: s.domain(),
 	}
-	if !made || m.Private {
-		out.TrafficToken = new(s.o.Tokens.TrafficToken(b.ID))
+	if private {
+		out.TrafficToken = &traffic
 	}
-	return out
+	return out, nil
+}
+
+// answer is the answer to a call that gives a sandbox.
+func (s *Server) answer(c *call, status int, b sandpit.Sandbox) (int, any, error) {
+	out, err := s.describe(c.r.Context(), b)
+	if err != nil {
+		return 0, nil, err
+	}
+	return status, out, nil
 }
 
 func (s *Server) domain() *string {
@@ -88,7 +103,11 @@ func (s *Server) creating(timeout time.Duration) handler {
 		if err != nil {
 			return 0, nil, err
 		}
-		return http.StatusCreated, s.describe(made), nil
+		status, answer, err := s.answer(c, http.StatusCreated, made)
+		if err != nil { // a client that cannot reach it would not end it either
+			err = errors.Join(err, s.o.Manager.Delete(context.WithoutCancel(c.r.Context()), made.ID))
+		}
+		return status, answer, err
 	}
 }
 

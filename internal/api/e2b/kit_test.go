@@ -41,8 +41,12 @@ type rig struct {
 // tokens are such that they can be told apart.
 type tokens struct{}
 
-func (tokens) GuestToken(id sandpit.ID) string   { return "guest " + string(id) }
-func (tokens) TrafficToken(id sandpit.ID) string { return "traffic " + string(id) }
+func (tokens) AccessTokens(_ context.Context, id sandpit.ID, wantTraffic bool) (guest, traffic string, err error) {
+	if wantTraffic {
+		traffic = "traffic " + string(id)
+	}
+	return "guest " + string(id), traffic, nil
+}
 
 func newRig(tb testing.TB, change func(*e2b.Options)) *rig {
 	tb.Helper()

@@ -149,7 +149,7 @@ func (s *Server) connect(c *call) (int, any, error) {
 		if err := s.extend(c.r.Context(), b, d); err != nil {
 			return 0, nil, err
 		}
-		return http.StatusOK, s.describe(b), nil
+		return s.answer(c, http.StatusOK, b)
 	}
 	if in.Memory != nil && !*in.Memory && b.State == sandpit.StatePaused {
 		if err := s.o.Manager.Stop(c.r.Context(), b.ID); err != nil {
@@ -159,7 +159,7 @@ func (s *Server) connect(c *call) (int, any, error) {
 	if err := s.wake(c.r.Context(), b, d); err != nil {
 		return 0, nil, err
 	}
-	return http.StatusCreated, s.describe(b), nil
+	return s.answer(c, http.StatusCreated, b)
 }
 
 // resume has a paused sandbox run again.
@@ -178,7 +178,7 @@ func (s *Server) resume(c *call) (int, any, error) {
 	if err := s.wake(c.r.Context(), b, d); err != nil {
 		return 0, nil, err
 	}
-	return http.StatusCreated, s.describe(b), nil
+	return s.answer(c, http.StatusCreated, b)
 }
 
 // Wake has a paused sandbox run again for a while, because somebody wants to reach it.

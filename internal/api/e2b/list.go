@@ -89,9 +89,13 @@ func (s *Server) get(c *call) (int, any, error) {
 	if stateOf(b) == "" {
 		return 0, nil, sandpit.Errorf(sandpit.Conflict, "sandbox %s is %s: %s", b.ID, b.State, b.Reason)
 	}
+	guest, _, err := s.o.Tokens.AccessTokens(c.r.Context(), b.ID, false)
+	if err != nil {
+		return 0, nil, err
+	}
 	m, _ := markOf(b)
 	out := detailed{
-		listed: s.listed(b), GuestToken: s.o.Tokens.GuestToken(b.ID), Domain: s.domain(), Network: networkOf(b), Volumes: volumeMounts(b),
+		listed: s.listed(b), GuestToken: guest, Domain: s.domain(), Network: networkOf(b), Volumes: volumeMounts(b),
 		Internet: b.Spec.Network.Online && !isClosed(b.Spec.Network),
 	}
 	out.Lifecycle.OnTimeout = "kill"

@@ -51,10 +51,10 @@ type Options struct {
 
 // Tokens open what is inside a sandbox. All methods may be called concurrently.
 type Tokens interface {
-	// GuestToken opens the guest, and signs URLs of files.
-	GuestToken(id sandpit.ID) string
-	// TrafficToken opens all other ports.
-	TrafficToken(id sandpit.ID) string
+	// AccessTokens returns the token that opens the guest of a sandbox and signs URLs of
+	// files and, if traffic is wanted, the one that opens all other ports. They belong to the
+	// caller whose request the context is of.
+	AccessTokens(ctx context.Context, id sandpit.ID, wantTraffic bool) (guest, traffic string, err error)
 }
 
 // Server answers the calls. All methods may be called concurrently.

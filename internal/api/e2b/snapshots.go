@@ -160,14 +160,18 @@ func (s *Server) fork(c *call) (int, any, error) {
 	}
 	list := make([]forked, len(all))
 	for k, made := range all {
+		var out sandbox
 		if made.Err == nil {
 			made.Err = s.lease(ctx, made.Sandbox, timeout, m.Timeout)
+		}
+		if made.Err == nil {
+			out, made.Err = s.describe(ctx, made.Sandbox)
 		}
 		if made.Err != nil {
 			list[k].Error = new(problemOf(ctx, made.Err))
 			continue
 		}
-		list[k].Sandbox = new(s.describe(made.Sandbox))
+		list[k].Sandbox = &out
 	}
 	return http.StatusCreated, list, nil
 }

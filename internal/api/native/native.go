@@ -35,6 +35,8 @@ type Options struct {
 	PrePulls func() []wire.PrePull
 	// Providers tells which places make sandboxes. Default: none is told of.
 	Providers func(context.Context) []wire.Provider
+	// Tokens open sandboxes without an API key. Default: what needs them is Unsupported.
+	Tokens Tokens
 	// Previews let people see ports. Default: what needs them is Unsupported.
 	Previews Previews
 	// Checks are what the server needs to be ready. Default: nothing.
@@ -157,6 +159,7 @@ func Register(mux api.Router, o Options) huma.API {
 	s.events()
 	s.queue()
 	s.keys()
+	s.tokens()
 	s.ssh()
 	s.images()
 	s.volumes()

@@ -13,7 +13,7 @@ import (
 // Previews let people see what programs inside serve. All methods may be called
 // concurrently, with the context of a request, whose maker must own the sandbox.
 type Previews interface {
-	URL(ctx context.Context, id sandpit.ID, port int, life time.Duration) (wire.PreviewURL, error)
+	URL(ctx context.Context, id sandpit.ID, port int, life time.Duration, note string) (wire.PreviewURL, error)
 	// Ticket is like URL, for one browser and one use.
 	Ticket(ctx context.Context, id sandpit.ID, port int, life, session time.Duration) (wire.PreviewTicket, error)
 	SetPublic(ctx context.Context, id sandpit.ID, port int, public bool) error
@@ -66,7 +66,7 @@ func (s *server) previews() {
 		if err != nil {
 			return nil, err
 		}
-		u, err := s.Previews.URL(ctx, in.ID, in.Port, life)
+		u, err := s.Previews.URL(ctx, in.ID, in.Port, life, in.Body.Note)
 		return &previewOut{u}, err
 	})
 	op = operation(http.MethodPost, path+"/ticket", "createPreviewTicket", "Get a URL of a port that one browser may open, once")
@@ -119,7 +119,7 @@ type noPreviews struct{}
 
 var errNoPreviews = sandpit.Errorf(sandpit.Unsupported, "this server has no previews")
 
-func (noPreviews) URL(context.Context, sandpit.ID, int, time.Duration) (wire.PreviewURL, error) {
+func (noPreviews) URL(context.Context, sandpit.ID, int, time.Duration, string) (wire.PreviewURL, error) {
 	return wire.PreviewURL{}, errNoPreviews
 }
 

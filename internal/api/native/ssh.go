@@ -57,11 +57,11 @@ type sshTokenOut struct {
 func (s *server) ssh() {
 	add(s, operation(http.MethodGet, pathSSHKeys, "listSSHKeys", "List public keys for SSH"), s.listSSHKeys)
 	op := operation(http.MethodPost, pathSSHKeys, "addSSHKey", "Register a public key for SSH")
-	op.Description = "Who has its private half reaches all sandboxes of the owner by SSH."
+	op.Description = "Who has its private half reaches all sandboxes of the owner by SSH. It ends with the API key of this request, unless it is for another owner."
 	op.DefaultStatus = http.StatusCreated
 	add(s, op, s.addSSHKey)
 	op = operation(http.MethodDelete, pathSSHKeys+"/{id}", "deleteSSHKey", "Remove a public key for SSH")
-	op.Description = "Connections that it has opened go on."
+	op.Description = "Connections that it has opened end."
 	op.DefaultStatus = http.StatusNoContent
 	add(s, op, s.deleteSSHKey)
 	op = operation(http.MethodPost, pathSandbox+"/ssh", "openSSH", "Get a one-time token for SSH")
@@ -107,7 +107,8 @@ func (s *server) listSSHKeys(ctx context.Context, in *sshKeysIn) (*sshKeysOut, e
 
 func sshKey(k store.SSHKey) wire.SSHKey {
 	return wire.SSHKey{
-		ID: k.ID, Owner: k.Owner, Name: k.Name, Type: k.Type, Fingerprint: k.Fingerprint, CreatedAt: k.CreatedAt, LastUsedAt: k.LastUsedAt,
+		ID: k.ID, Owner: k.Owner, Name: k.Name, Type: k.Type, Fingerprint: k.Fingerprint, APIKey: k.APIKey,
+		CreatedAt: k.CreatedAt, LastUsedAt: k.LastUsedAt,
 	}
 }
 
@@ -116,7 +117,15 @@ func (s *server) addSSHKey(ctx context.Context, in *newSSHKeyIn) (*sshKeyOut, er
 	if err != nil {
 		return nil, err
 	}
-	added, err := keys.Add(ctx, owner, in.Body.Name, in.Body.PublicKey)
+	p, err := api.PrincipalOf(ctx)
+	if err != nil {
+		return nil, err
+	}
+	apiKey := p.KeyID
+	if owner != p.Owner {
+		apiKey = "" // an administrator's key is not what others depend on
+	}
+	added, err := keys.Add(ctx, owner, apiKey, in.Body.Name, in.Body.PublicKey)
 	args := map[string]string{"owner": owner}
 	if err == nil {
 		args["key"], args["fingerprint"] = added.ID, added.Fingerprint
@@ -162,7 +171,7 @@ func (s *server) openSSH(ctx context.Context, in *sshAccessIn) (*sshTokenOut, er
 	if err != nil {
 		return nil, err
 	}
-	token, expires, err := s.SSH.Tokens.Issue(box.ID, p.Owner, ttl)
+	token, expires, err := s.SSH.Tokens.Issue(box.ID, sshkey.Holder{Owner: p.Owner, Key: p.KeyID}, ttl)
 	s.Manager.Report(manager.Report{Actor: p.Owner, Action: "open ssh", Sandbox: box.ID, Err: err})
 	if err != nil {
 		return nil, err

@@ -14,16 +14,22 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/clock"
 	"github.com/sandpit-dev/sandpit/internal/manager"
 	"github.com/sandpit-dev/sandpit/internal/sshkey"
+	"github.com/sandpit-dev/sandpit/internal/token"
 	"github.com/sandpit-dev/sandpit/internal/wire"
 )
 
 // sshRig is a rig whose server listens for SSH, or says so.
 func sshRig(t *testing.T) (*rig, *sshkey.Tokens) {
 	t.Helper()
-	tokens := sshkey.NewTokens(clock.System{})
+	var tokens *sshkey.Tokens
 	r := newRig(t, func(o *native.Options, _ *manager.Options, _ *api.EdgeOptions) {
+		rights, err := token.Open(t.Context(), token.Options{Store: o.Store, Keys: o.Keys, Dir: t.TempDir()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		tokens = sshkey.NewTokens(clock.System{}, rights)
 		o.SSH = native.SSH{
-			Keys: sshkey.NewKeys(o.Store, clock.System{}, nil), Tokens: tokens,
+			Keys: sshkey.NewKeys(o.Store, o.Keys, clock.System{}, nil), Tokens: tokens,
 			Where: func() (wire.SSHServer, error) {
 				return wire.SSHServer{Host: "127.0.0.1", Port: 2222, HostKey: "ssh-ed25519 AAAA"}, nil
 			},
@@ -90,8 +96,8 @@ func TestSSHTokens(t *testing.T) {
 		if token.User != string(box.ID) || token.Port != 2222 || token.Host != "127.0.0.1" || token.HostKey == "" || token.ExpiresAt.IsZero() {
 			t.Errorf("%+v", token)
 		}
-		if actor, err := tokens.Take(box.ID, token.Token); actor != name || err != nil {
-			t.Errorf("%q, %v, want %s", actor, err, name)
+		if holder, err := tokens.Take(box.ID, token.Token); holder.Owner != name || err != nil {
+			t.Errorf("%+v, %v, want %s", holder, err, name)
 		}
 		if strings.Contains(r.log.String(), token.Token) {
 			t.Error("a token is in the log")

@@ -1,0 +1,27 @@
+package wire
+
+import (
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// Token is a token that opens something of a sandbox without an API key, without its
+// secret.
+type Token struct {
+	ID string `json:"id"`
+	// Kind is guest, traffic or preview.
+	Kind    string     `json:"kind" enum:"guest,traffic,preview" doc:"guest: the sandbox's own protocol, and signed URLs of files; traffic: all ports of programs; preview: one port, by a URL or in a browser."`
+	Sandbox sandpit.ID `json:"sandbox"`
+	Port    int        `json:"port,omitempty" doc:"Absent for all ports."`
+	Owner   string     `json:"owner" doc:"The owner of the sandbox."`
+	// CreatedBy is the owner of the API key that asked for the token.
+	CreatedBy string `json:"created_by,omitempty" doc:"The owner of the key that asked for it; absent for an administrator, unless one asks."`
+	// Key is the ID of that key, with which the token ends.
+	Key       string    `json:"key,omitempty" doc:"ID of the API key with which it ends; absent for a caller without a key, and as above."`
+	Note      string    `json:"note,omitempty" doc:"For people."`
+	CreatedAt time.Time `json:"created_at"`
+	// ExpiresAt is zero for a token that ends with its key or sandbox only.
+	ExpiresAt  time.Time `json:"expires_at,omitzero" doc:"Absent: it ends with its key or sandbox."`
+	LastUsedAt time.Time `json:"last_used_at,omitzero" doc:"Give or take a minute."`
+}
