@@ -37,7 +37,7 @@ func newAnswer(w http.ResponseWriter, r *http.Request) *answer {
 	c := http.NewResponseController(w)
 	_ = c.SetWriteDeadline(time.Time{}) // deadlines are the connection's, and the last request may have left one
 	a := &answer{ResponseWriter: w, body: &body{ReadCloser: r.Body, control: c}}
-	if r.Body == nil || r.Body == http.NoBody {
+	if r.Body == nil || r.Body == http.NoBody || r.ContentLength == 0 {
 		a.body.ended.Store(true)
 		return a
 	}

@@ -373,3 +373,14 @@ func TestSpansAreLostAloud(t *testing.T) {
 		t.Errorf("log: %s", text)
 	}
 }
+
+// TestNoBody passes on that a request has no body: later handlers keep its connection then.
+func TestNoBody(t *testing.T) {
+	t.Parallel()
+	tracer := telemetry.NewTracer(config.Traces{}, "v", telemetry.NewMetrics("v1"), nil)
+	tracer.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if r.Body != http.NoBody {
+			t.Errorf("the body is %T", r.Body)
+		}
+	})).ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", http.NoBody))
+}

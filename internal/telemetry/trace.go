@@ -70,7 +70,9 @@ func (t *Tracer) Handler(next http.Handler) http.Handler {
 			t.metrics.inFlight.Inc()
 			defer t.metrics.inFlight.Dec()
 			scope.Ended = t.metrics.Command
-			r.Body = counted{ReadCloser: r.Body, metrics: t.metrics}
+			if r.Body != nil && r.Body != http.NoBody { // which later handlers look for
+				r.Body = counted{ReadCloser: r.Body, metrics: t.metrics}
+			}
 		}
 		if parent := scope.Env["TRACEPARENT"]; parent != "" {
 			w.Header().Set("Traceparent", parent)

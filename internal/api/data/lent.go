@@ -26,7 +26,7 @@ type lent struct {
 
 // lend returns the body of a request.
 func lend(w http.ResponseWriter, r *http.Request) *lent {
-	return &lent{body: r.Body, control: http.NewResponseController(w), ended: r.Body == nil || r.Body == http.NoBody}
+	return &lent{body: r.Body, control: http.NewResponseController(w), ended: r.Body == nil || r.Body == http.NoBody || r.ContentLength == 0}
 }
 
 // Read implements io.Reader.
