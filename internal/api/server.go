@@ -32,6 +32,8 @@ type ServerOptions struct {
 	MaxConnections int
 	// Drain is how long requests have to end when the server does. Default: 30 s.
 	Drain time.Duration
+	// MaxHeader is how many bytes the head of a request may have. Default: 64 KiB.
+	MaxHeader int
 	// HeaderTimeout is how long the head of a request may take to come. Default: 10 s.
 	HeaderTimeout time.Duration
 	// IdleTimeout is how long a connection is kept that is not used. Default: 2 min.
@@ -46,9 +48,9 @@ const NoAddress = "none"
 
 // The bounds of a connection.
 const (
-	maxHeader  = 64 << 10        // bytes of the head of a request
-	maxStreams = 250             // requests at a time on one connection of HTTP/2
-	lastWords  = 5 * time.Second // of requests that were told to end
+	usualHeader = 64 << 10        // bytes of the head of a request
+	maxStreams  = 250             // requests at a time on one connection of HTTP/2
+	lastWords   = 5 * time.Second // of requests that were told to end
 )
 
 // Server listens. It speaks HTTP/1.1 and HTTP/2, the latter also without TLS.
@@ -100,6 +102,9 @@ func (o ServerOptions) withDefaults() ServerOptions {
 	if o.MaxConnections <= 0 {
 		o.MaxConnections = 10_000
 	}
+	if o.MaxHeader <= 0 {
+		o.MaxHeader = usualHeader
+	}
 	for _, d := range []struct {
 		field *time.Duration
 		value time.Duration
@@ -121,7 +126,7 @@ func (s *Server) newHTTP() *http.Server {
 	p.SetUnencryptedHTTP2(true)
 	return &http.Server{
 		Handler: s.requests.count(s.o.Handler), Protocols: p,
-		ReadHeaderTimeout: s.o.HeaderTimeout, IdleTimeout: s.o.IdleTimeout, MaxHeaderBytes: maxHeader,
+		ReadHeaderTimeout: s.o.HeaderTimeout, IdleTimeout: s.o.IdleTimeout, MaxHeaderBytes: s.o.MaxHeader,
 		HTTP2:     &http.HTTP2Config{MaxConcurrentStreams: maxStreams, SendPingTimeout: time.Minute, WriteByteTimeout: time.Minute},
 		ConnState: s.crowd.changed,
 		ErrorLog:  slog.NewLogLogger(s.o.Log.Handler(), slog.LevelDebug),

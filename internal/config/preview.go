@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"net/url"
+	"regexp"
 	"strings"
 )
 
@@ -18,6 +19,9 @@ type Preview struct {
 	// URL is how viewers reach Listen, if that is another way. Default: http or https
 	// and the address.
 	URL string
+	// Frames are the origins, such as https://app.example.org, whose pages may show private
+	// previews in frames. A preview's own pages always may. Default: none.
+	Frames []string
 }
 
 // defaultPreview is what Preview is if nobody says otherwise.
@@ -32,8 +36,31 @@ func previewSettings() []setting {
 			"A TCP address where ports are seen by a path instead, `/p/ID/8000/`, or none. All previews share one origin there."),
 		define(KeyPreviewURL, func(c *Config) *string { return &c.Preview.URL }, setWebURL,
 			"The URL by which viewers reach that address.").by("`http://` or `https://` and the address"),
+		define(KeyPreviewFrames, func(c *Config) *[]string { return &c.Preview.Frames }, setOrigins,
+			"Origins such as `https://app.example.org` whose pages may show private previews in frames, besides a preview's own pages. "+
+				"Browsers send a preview's cookie there only if both are below one registered domain."),
 	}
 }
+
+// setOrigins takes a list of the origins of web pages.
+func setOrigins(field *[]string, v any) error {
+	list, ok := listOf(v)
+	if !ok {
+		return fmt.Errorf("%s is not a list of origins; use for example [\"https://app.example.org\"]", show(v))
+	}
+	origins := make([]string, len(list))
+	for i, text := range list {
+		if err := setWebURL(&origins[i], text); err != nil || !originPattern.MatchString(strings.ToLower(origins[i])) {
+			return fmt.Errorf("%s is not an origin; use for example https://app.example.org", quote(text))
+		}
+		origins[i] = strings.ToLower(origins[i])
+	}
+	*field = origins
+	return nil
+}
+
+// originPattern is an origin as sources of a policy can name it: not one of an IPv6 address.
+var originPattern = regexp.MustCompile(`^https?://[a-z0-9.-]+(:[0-9]{1,5})?$`)
 
 // setDomain takes a host name, or the URL of one.
 func setDomain(field *string, v any) error {

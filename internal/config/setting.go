@@ -96,6 +96,7 @@ const (
 	KeyPreviewDomain   Key = "preview.domain"
 	KeyPreviewListen   Key = "preview.listen"
 	KeyPreviewURL      Key = "preview.url"
+	KeyPreviewFrames   Key = "preview.frame_ancestors"
 	KeyE2BTemplates    Key = "e2b.templates"
 	KeyE2BInternet     Key = "e2b.allow_internet_access"
 	KeyE2BPublic       Key = "e2b.allow_public_traffic"

@@ -22,6 +22,7 @@ import (
 func (s *service) openGateway(ctx context.Context) (err error) {
 	s.gateway, err = gateway.Open(ctx, gateway.Options{
 		Manager: s.manager, Store: s.store, Tokens: s.tokens, Keys: s.keys, Domain: previewName(s.cfg.Preview.Domain), Places: s.places,
+		Frames: s.cfg.Preview.Frames,
 		// The edge is made with the handler, after the gateway and before any request.
 		Admit: func(w http.ResponseWriter, r *http.Request) (*http.Request, error) { return s.edge.Admit(w, r) },
 		Rules: rules, Wake: func(ctx context.Context, id sandpit.ID) error { return s.e2b.Wake(ctx, id) },
@@ -70,6 +71,18 @@ func (s *service) places() gateway.Places {
 	return p
 }
 
+// cookieHeader is how many bytes the head of a request may have where pages of previews can
+// set cookies for all of them: browsers keep 180 of 4 KiB for a domain.
+const cookieHeader = 1 << 20
+
+// maxHeader returns how many bytes the head of a request may have; 0 is the usual.
+func (s *service) maxHeader() int {
+	if name := previewName(s.cfg.Preview.Domain); strings.Contains(name, ".") {
+		return cookieHeader
+	}
+	return 0
+}
+
 func (s *service) scheme() string {
 	if tlsKind(s.cfg.Server) == config.TLSOff {
 		return "http"
@@ -99,7 +112,7 @@ func (s *service) listenPaths(ctx context.Context, certificates *tls.Config) (st
 	}
 	server, err := api.Listen(ctx, api.ServerOptions{
 		Handler: s.tracer.Handler(s.gateway.Paths()), Address: s.cfg.Preview.Listen, TLS: certificates,
-		MaxConnections: c.MaxConnections, Drain: c.Drain, Log: s.log,
+		MaxConnections: c.MaxConnections, MaxHeader: s.maxHeader(), Drain: c.Drain, Log: s.log,
 	})
 	if err != nil {
 		return "", err

@@ -166,7 +166,7 @@ func (s *service) serve(ctx context.Context, o Options) error {
 func (s *service) listen(ctx context.Context) (where Addresses, err error) {
 	c := s.cfg.Server
 	o := api.ServerOptions{
-		Handler: s.handler(), Address: c.Listen, MaxConnections: c.MaxConnections, Drain: c.Drain, Log: s.log,
+		Handler: s.handler(), Address: c.Listen, MaxConnections: c.MaxConnections, MaxHeader: s.maxHeader(), Drain: c.Drain, Log: s.log,
 	}
 	if c.Socket != config.None {
 		o.Socket, where.Socket = c.Socket, c.Socket

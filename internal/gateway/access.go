@@ -25,6 +25,9 @@ type pass struct {
 	// until is when it ends.
 	fresh string
 	until time.Time
+	// byBrowser says that it came by a URL or a cookie, which a browser sends for whatever
+	// page has it do so.
+	byBrowser bool
 	// release is called when the request is done.
 	release func()
 }
@@ -164,7 +167,7 @@ func (g *Gateway) enterByURL(r *http.Request, said store.Preview) (in *http.Requ
 	}
 	in, p, err = g.admit(r, value, previewOf(said))
 	if err == nil {
-		p.fresh = value
+		p.fresh, p.byBrowser = value, true
 	}
 	return in, p, true, err
 }
@@ -225,7 +228,8 @@ func (g *Gateway) enterByCookie(r *http.Request, said store.Preview) (*http.Requ
 			continue
 		}
 		if err == nil {
-			if err = checkPage(r); err != nil {
+			p.byBrowser = true
+			if err = g.checkPage(r); err != nil {
 				p.release()
 			}
 		}
@@ -251,29 +255,6 @@ func (g *Gateway) keep(w http.ResponseWriter, r *http.Request, t target, p pass)
 func (g *Gateway) encrypted(r *http.Request, t target) bool {
 	places := g.o.Places()
 	return r.TLS != nil || t.mode == byHost && places.Scheme == "https" || t.mode == byPath && strings.HasPrefix(places.Paths, "https:")
-}
-
-// checkPage refuses what a page of somebody else's makes a browser do that has the
-// cookie. Only a person who follows a link may come from elsewhere.
-func checkPage(r *http.Request) error {
-	site, origin := r.Header.Get("Sec-Fetch-Site"), r.Header.Get("Origin")
-	read := r.Method == http.MethodGet || r.Method == http.MethodHead
-	switch {
-	case site == "same-origin" || site == "none":
-		return nil
-	case site != "":
-		if read && r.Header.Get("Sec-Fetch-Mode") == "navigate" && r.Header.Get("Sec-Fetch-Dest") == "document" {
-			return nil
-		}
-	case origin == "":
-		return nil // not a page
-	default:
-		if u, err := url.Parse(origin); err == nil && strings.EqualFold(u.Host, r.Host) {
-			return nil
-		}
-	}
-	return sandpit.WithHint(sandpit.Errorf(sandpit.PermissionDenied, "a page of another site may not use this preview"),
-		"make the port public, or send a token in the header "+headerToken)
 }
 
 // isVisit reports whether a person opens a page, rather than a program a URL.

@@ -52,8 +52,8 @@ func TestPrivate(t *testing.T) {
 		for _, pairs := range [][]string{
 			{"Sandpit-Preview-Token", good},
 			{"E2b-Traffic-Access-Token", good},
-			{"Cookie", "a=b; sandpit_preview=" + good},
-			{"Cookie", "sandpit_preview=spv_other; __Host-sandpit_preview=" + good},
+			{"Cookie", "a=b; sandpit_preview=" + good, "Sec-Fetch-Site", "none"},
+			{"Cookie", "sandpit_preview=spv_other; __Host-sandpit_preview=" + good, "Sec-Fetch-Site", "same-origin"},
 		} {
 			get(t, c, r.hostURL(id, port)+"/x", pairs...).want(t, http.StatusOK, "GET /x "+r.host(id, port)+"\n")
 			get(t, c, r.pathURL(id, port)+"/x", pairs...).want(t, http.StatusOK, "GET /x "+r.paths+"\n")
@@ -83,7 +83,7 @@ func TestVisit(t *testing.T) {
 				t.Errorf("%d %v\n%s", got.status, got.header, got.body)
 			}
 			visit := get(t, c, tc.target+"&a=%20b", "Sec-Fetch-Mode", "navigate")
-			if visit.status != http.StatusSeeOther || visit.header.Get("Location") != tc.path+"?a=%20b" || visit.header.Get("Referrer-Policy") != "no-referrer" {
+			if visit.status != http.StatusSeeOther || visit.header.Get("Location") != tc.path+"?a=%20b" || visit.header.Get("Referrer-Policy") != "strict-origin-when-cross-origin" {
 				t.Errorf("%d %v", visit.status, visit.header)
 			}
 			cookie := visit.cookieOf(t)
@@ -92,22 +92,24 @@ func TestVisit(t *testing.T) {
 				t.Errorf("cookie: %+v", cookie)
 			}
 			clean, _, _ := strings.Cut(tc.target, "?")
-			got := get(t, c, clean, "Cookie", "mine=1; "+cookie.Name+"="+cookie.Value+"; other=2")
+			got := get(t, c, clean, "Cookie", "mine=1; "+cookie.Name+"="+cookie.Value+"; other=2", "Sec-Fetch-Site", "none")
 			got.want(t, http.StatusOK, "GET / ")
 			if cookies := got.seen("Cookie"); !slices.Equal(cookies, []string{"mine=1; other=2"}) {
 				t.Errorf("cookies: %q", cookies)
 			}
 		}
 		// It must not lead anywhere else.
-		got := get(t, c, r.hostURL(id, port)+"//evil.example/%2e%2e?sandpit_token="+u.Token, "Accept", "text/html")
-		if at := got.header.Get("Location"); got.status != http.StatusSeeOther || !strings.HasPrefix(at, "/evil.example/") {
-			t.Errorf("%d to %q", got.status, at)
+		for path, want := range map[string]string{"//evil.example/x": "/evil.example/x", "//evil.example/%2e%2e//evil.example/": "/evil.example/", "/a%2fb/..%2f": "/a%2fb/..%2f"} {
+			got := get(t, c, r.hostURL(id, port)+path+"?sandpit_token="+u.Token, "Accept", "text/html")
+			if at := got.header.Get("Location"); got.status != http.StatusSeeOther || at != want {
+				t.Errorf("%s: %d to %q, want %q", path, got.status, at, want)
+			}
 		}
 	})
 	r.clock.advance(11 * time.Minute)
 	c := r.client(false)
 	get(t, c, u.URL).want(t, http.StatusUnauthorized, "private")
-	get(t, c, r.hostURL(id, port), "Cookie", "sandpit_preview="+u.Token).want(t, http.StatusUnauthorized, "private")
+	get(t, c, r.hostURL(id, port), "Cookie", "sandpit_preview="+u.Token, "Sec-Fetch-Site", "none").want(t, http.StatusUnauthorized, "private")
 	get(t, c, r.hostURL(id, port), "Sandpit-Preview-Token", u.Token).want(t, http.StatusUnauthorized, "private")
 }
 

@@ -26,6 +26,8 @@ type answer struct {
 	body   *body
 	status int // 0: nothing yet
 	bytes  int64
+	// expired are lines of Set-Cookie that go with the answer, whatever it is.
+	expired []string
 
 	mu       sync.Mutex
 	hijacked net.Conn
@@ -58,6 +60,9 @@ func (a *answer) WriteHeader(status int) {
 		return
 	}
 	a.status = status
+	for _, line := range a.expired {
+		a.Header().Add("Set-Cookie", line)
+	}
 	if a.body.keeps && !a.body.ended.Load() {
 		// What is left of the body must not be taken for the next request.
 		a.Header().Set("Connection", "close")

@@ -26,17 +26,18 @@ type browser struct {
 	next int
 }
 
-// newBrowser starts Chromium, until the test ends.
-func newBrowser(tb testing.TB) *browser {
+// newBrowser starts Chromium with further flags, until the test ends.
+func newBrowser(tb testing.TB, flags ...string) *browser {
 	tb.Helper()
 	path, err := exec.LookPath("chromium")
 	if err != nil {
 		testengine.Skip(tb, "no chromium: %v", err)
 	}
 	dir := tb.TempDir()
-	cmd := exec.CommandContext(context.WithoutCancel(tb.Context()), path, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
+	flags = append(flags, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
 		"--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync", "--password-store=basic",
 		"--window-size=800,500", "--remote-debugging-port=0", "--user-data-dir="+dir, "about:blank")
+	cmd := exec.CommandContext(context.WithoutCancel(tb.Context()), path, flags...)
 	cmd.Env = append(os.Environ(), "HOME="+dir)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {
@@ -90,6 +91,14 @@ func (b *browser) open(url string) *page {
 // call calls a method of the browser's debugger.
 func (b *browser) call(session, method string, params, result any) {
 	b.Helper()
+	if err := b.try(session, method, params, result); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// try is call for what may fail.
+func (b *browser) try(session, method string, params, result any) error {
+	b.Helper()
 	ctx, cancel := context.WithTimeout(b.Context(), long)
 	defer cancel()
 	b.next++
@@ -122,12 +131,9 @@ func (b *browser) call(session, method string, params, result any) {
 			continue // an event
 		}
 		if answer.Error != nil {
-			b.Fatalf("%s: %s", method, answer.Error)
+			return fmt.Errorf("%s: %s", method, answer.Error)
 		}
-		if err := json.Unmarshal(answer.Result, result); err != nil {
-			b.Fatal(err)
-		}
-		return
+		return json.Unmarshal(answer.Result, result)
 	}
 }
 
@@ -146,12 +152,16 @@ func (p *page) eval(script string) string {
 	return fmt.Sprint(out.Result.Value)
 }
 
-// until waits until a script comes to a value.
+// until waits until a script comes to a value, also if the page is left meanwhile.
 func (p *page) until(script, want string) {
 	p.Helper()
 	got := ""
 	for end := time.Now().Add(long); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
-		if got = p.eval(script); got == want {
+		var out struct{ Result struct{ Value any } }
+		if p.try(p.session, "Runtime.evaluate", map[string]any{"expression": script, "returnByValue": true}, &out) != nil {
+			continue
+		}
+		if got = fmt.Sprint(out.Result.Value); got == want {
 			return
 		}
 	}

@@ -2,7 +2,6 @@ package gateway
 
 import (
 	"net/http"
-	"net/url"
 	"slices"
 	"strings"
 
@@ -74,20 +73,54 @@ var notTold = []string{
 	"X-Accel-Expires", "X-Accel-Limit-Rate", "X-Accel-Charset",
 }
 
+// notShared are headers of an answer that hold for a whole origin, which previews by path
+// share.
+var notShared = []string{
+	"Service-Worker-Allowed", "Speculation-Rules", "Use-As-Dictionary", "Secure-Session-Registration", "Sec-Session-Registration",
+	"Secure-Session-Challenge", "Sec-Session-Challenge", "Set-Login",
+}
+
 // cleanAnswer removes from an answer what is not the sandbox's to say, and makes its
-// links ours.
-func cleanAnswer(h http.Header, r *http.Request, t target) {
+// links ours. An error says why the answer is not for a viewer.
+func (g *Gateway) cleanAnswer(h http.Header, r *http.Request, t target) error {
 	for _, name := range notTold {
 		h.Del(name)
 	}
 	if t.mode == byPath {
-		h.Del("Service-Worker-Allowed") // it would see other previews, too
-	}
-	for _, name := range []string{"Location", "Content-Location"} {
-		if link := h.Get(name); link != "" {
-			h.Set(name, outerLink(link, r.Host, t))
+		for _, name := range notShared {
+			h.Del(name)
 		}
 	}
+	if err := g.cleanLinks(h, r, t); err != nil {
+		return err
+	}
+	cleanSetCookies(h, t)
+	return nil
+}
+
+// cleanLinks makes the links of an answer lead where its viewer sees the sandbox.
+func (g *Gateway) cleanLinks(h http.Header, r *http.Request, t target) error {
+	for name, outer := range map[string]func(string, *http.Request, target) (string, bool){
+		"Location": g.outerLink, "Content-Location": g.outerLink, "Refresh": g.outerRefresh,
+	} {
+		text := h.Get(name)
+		if text == "" || name == "Refresh" && t.mode != byPath {
+			if t.mode == byPath {
+				h.Del(name) // there may be more of them
+			}
+			continue
+		}
+		to, ok := outer(text, r, t)
+		if !ok {
+			return errLink
+		}
+		h.Set(name, to)
+	}
+	return nil
+}
+
+// cleanSetCookies leaves an answer cookies for its viewer's view of the sandbox only.
+func cleanSetCookies(h http.Header, t target) {
 	if t.mode == byHeader {
 		// This is the API's own origin: nothing of a sandbox lives here.
 		h.Del("Set-Cookie")
@@ -130,37 +163,4 @@ func outerCookie(line string, t target) (string, bool) {
 		}
 	}
 	return strings.Join(out, ";"), true
-}
-
-// outerLink is where a link of a sandbox leads to for its viewer. One that leads
-// elsewhere stays as it is.
-func outerLink(link, host string, t target) string {
-	u, err := url.Parse(link)
-	if err != nil || u.Opaque != "" {
-		return link
-	}
-	own := u.Host == "" || strings.EqualFold(u.Host, host) || isInside(u, t.port)
-	if !own || u.Host == "" && !strings.HasPrefix(u.Path, "/") {
-		return link // of another host, or relative
-	}
-	if t.prefix != "" && (u.Path == t.prefix || strings.HasPrefix(u.Path, t.prefix+"/")) {
-		u.Scheme, u.Host = "", ""
-		return u.String() // it knows its prefix
-	}
-	path, raw := "/"+strings.TrimLeft(u.Path, "/"), u.RawPath
-	if raw != "" {
-		raw = t.prefix + "/" + strings.TrimLeft(raw, "/")
-	}
-	out := url.URL{Path: t.prefix + path, RawPath: raw, RawQuery: u.RawQuery, Fragment: u.Fragment, RawFragment: u.RawFragment}
-	return out.String()
-}
-
-// isInside reports whether a URL is of this port as programs inside see it.
-func isInside(u *url.URL, port int) bool {
-	name, at := u.Hostname(), u.Port()
-	if name != "localhost" && name != "127.0.0.1" && name != "0.0.0.0" && name != "::1" {
-		return false
-	}
-	have, ok := portOf(at)
-	return ok && have == port || at == "" && (port == 80 || port == 443)
 }

@@ -34,6 +34,9 @@ type Options struct {
 	// Places tells where the gateway is reached. Default: nobody knows, and there are
 	// no URLs.
 	Places func() Places
+	// Frames are the origins, in lower case, whose pages may show private previews in
+	// frames, besides a preview's own pages. Default: none.
+	Frames []string
 	// Rules says how the ports of a sandbox are reached. Default: as Rules{} says.
 	Rules func(sandpit.Sandbox) Rules
 	// Wake has a paused sandbox run again, for a while, because somebody wants to reach

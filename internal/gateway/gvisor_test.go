@@ -41,7 +41,7 @@ func realRig(tb testing.TB) *rig {
 	if _, err := os.Stat("/usr/bin/python3"); err != nil {
 		testengine.Skip(tb, "no python3: %v", err)
 	}
-	return rigOn(tb, testgvisor.New(tb), true)
+	return rigOn(tb, "localhost", testgvisor.New(tb), true)
 }
 
 // appPort is where the program listens in each sandbox.
@@ -181,14 +181,14 @@ func BenchmarkPreview(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer h.Release()
-	direct := &http.Client{Transport: h.HTTP(appPort)}
+	direct, token := &http.Client{Transport: h.HTTP(appPort)}, r.token(id, appPort)
 	for name, tc := range map[string]struct {
 		client *http.Client
 		target string
 	}{"direct": {direct, "http://x/"}, "preview": {r.client(false), r.hostURL(id, appPort)}} {
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {
-				if got := get(b, tc.client, tc.target, "Sandpit-Preview-Token", r.token(id, appPort)); !strings.Contains(got.body, "sandbox") {
+				if got := get(b, tc.client, tc.target, "Sandpit-Preview-Token", token); !strings.Contains(got.body, "sandbox") {
 					b.Fatal(got.body)
 				}
 			}

@@ -75,8 +75,8 @@ func TestCleanAnswer(t *testing.T) {
 	prefix := fmt.Sprintf("/p/%s/%d", id, port)
 	for _, tc := range []struct{ to, byHost, byPath string }{
 		{"/x/y?z=1#f", "/x/y?z=1#f", prefix + "/x/y?z=1#f"},
-		{"x/y", "x/y", "x/y"},
-		{"?a", "?a", "?a"},
+		{"x/y", "x/y", prefix + "/x/y"},
+		{"?a", "?a", prefix + "/?a"},
 		{"http://HOST/x", "/x", prefix + "/x"},
 		{"http://localhost:PORT/x", "/x", prefix + "/x"},
 		{"http://127.0.0.1:PORT", "/", prefix + "/"},
@@ -317,6 +317,7 @@ func TestPagesOfOthers(t *testing.T) {
 	id := r.box()
 	c := r.client(false)
 	own := "http://" + r.host(id, port)
+	page := []string{"Accept", "text/html,*/*"}
 	for _, tc := range []struct {
 		name, method string
 		pairs        []string
@@ -324,20 +325,111 @@ func TestPagesOfOthers(t *testing.T) {
 	}{
 		{"own page", "POST", []string{"Sec-Fetch-Site", "same-origin", "Origin", own}, http.StatusOK},
 		{"own page, old browser", "POST", []string{"Origin", own}, http.StatusOK},
+		{"own picture, old browser", "GET", []string{"Referer", own + "/x"}, http.StatusOK},
+		{"own link, old browser", "GET", append(page, "Referer", own+"/x"), http.StatusOK},
 		{"typed", "GET", []string{"Sec-Fetch-Site", "none", "Sec-Fetch-Mode", "navigate"}, http.StatusOK},
 		{"link", "GET", []string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "document"}, http.StatusOK},
-		{"no browser", "POST", nil, http.StatusOK},
+		{"frame of a page that may", "GET", []string{"Sec-Fetch-Site", "same-site", "Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "iframe", "Referer", "https://App.example.org/x"}, http.StatusOK},
+		{"frame of a page that may, old browser", "GET", append(page, "Referer", "https://app.example.org/"), http.StatusOK},
+		{"fetch of a page that may have frames", "GET", []string{"Sec-Fetch-Site", "same-site", "Sec-Fetch-Mode", "cors", "Sec-Fetch-Dest", "empty", "Referer", "https://app.example.org/"}, http.StatusForbidden},
+		{"picture of a page that may have frames, old browser", "GET", []string{"Referer", "https://app.example.org/"}, http.StatusForbidden},
+		{"no browser", "POST", nil, http.StatusForbidden},
 		{"fetch", "GET", []string{"Sec-Fetch-Site", "same-site", "Sec-Fetch-Mode", "no-cors", "Sec-Fetch-Dest", "empty"}, http.StatusForbidden},
 		{"script", "GET", []string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "no-cors", "Sec-Fetch-Dest", "script"}, http.StatusForbidden},
 		{"frame", "GET", []string{"Sec-Fetch-Site", "same-site", "Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "iframe"}, http.StatusForbidden},
 		{"form", "POST", []string{"Sec-Fetch-Site", "same-site", "Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "document"}, http.StatusForbidden},
 		{"old browser", "POST", []string{"Origin", "http://evil.localhost"}, http.StatusForbidden},
 		{"nobody's page", "POST", []string{"Origin", "null"}, http.StatusForbidden},
+		{"picture, old browser", "GET", []string{"Referer", "http://8001-" + string(id) + ".localhost/"}, http.StatusForbidden},
+		{"picture without a referrer", "GET", nil, http.StatusForbidden},
+		{"host that looks alike", "GET", []string{"Referer", own + ".evil.example/"}, http.StatusForbidden},
+		{"another scheme", "GET", []string{"Referer", "ftp" + own[4:] + "/"}, http.StatusForbidden},
 		{"WebSocket", "GET", []string{"Origin", "http://evil.localhost", "Connection", "Upgrade", "Upgrade", "websocket"}, http.StatusForbidden},
+		{"WebSocket of no page", "GET", []string{"Connection", "Upgrade", "Upgrade", "websocket", "Accept", "text/html"}, http.StatusForbidden},
 	} {
 		pairs := append([]string{"Cookie", "sandpit_preview=" + r.token(id, port)}, tc.pairs...)
-		if got := send(t, c, request(t, tc.method, own, nil, pairs...)); got.status != tc.status {
+		got := send(t, c, request(t, tc.method, own, nil, pairs...))
+		if got.status != tc.status || strings.Contains(got.body, "<script>") {
 			t.Errorf("%s: status %d, want %d\n%s", tc.name, got.status, tc.status, got.body)
 		}
+		if policy := strings.Join(got.header.Values("Content-Security-Policy"), "; "); got.status == http.StatusOK && policy != "frame-ancestors 'self' https://app.example.org" {
+			t.Errorf("%s: policy %q", tc.name, policy)
+		}
 	}
+	// A page that may be in a frame, or was opened by a person: a page finds out that cannot be.
+	for _, pairs := range [][]string{page, append(page, "Referer", "http://evil.example/")} {
+		got := send(t, c, request(t, http.MethodGet, own+"/x?a=%20%22", nil, append(pairs, "Cookie", "sandpit_preview="+r.token(id, port))...))
+		if got.status != http.StatusForbidden || !strings.Contains(got.body, `<a href="/x?a=%20%22">`) || !strings.Contains(got.body, "<script>") ||
+			!strings.Contains(got.header.Get("Content-Security-Policy"), "frame-ancestors 'none'") || got.header.Get("X-Frame-Options") != "DENY" {
+			t.Errorf("%d: %v\n%s", got.status, got.header, got.body)
+		}
+	}
+}
+
+// TestFramePolicy says who may show previews in frames, beside what programs say.
+func TestFramePolicy(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	port := app(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Security-Policy", "frame-ancestors *")
+		w.Header().Set("Referrer-Policy", "same-origin, no-referrer")
+	})
+	id := r.box()
+	c, token := r.client(false), r.token(id, port)
+	cookie := "sandpit_preview=" + token
+	for name, tc := range map[string]struct {
+		target, policy, referrer string
+		pairs                    []string
+	}{
+		"by host":              {r.hostURL(id, port), "frame-ancestors *; frame-ancestors 'self' https://app.example.org", "same-origin, no-referrer", []string{"Cookie", cookie, "Sec-Fetch-Site", "none"}},
+		"by host, old browser": {r.hostURL(id, port), "frame-ancestors *; frame-ancestors 'self' https://app.example.org", "same-origin", []string{"Cookie", cookie, "Referer", r.hostURL(id, port) + "/"}},
+		"by path":              {r.pathURL(id, port) + "/", "frame-ancestors 'self' https://app.example.org", "same-origin, no-referrer", []string{"Cookie", cookie, "Sec-Fetch-Site", "none"}},
+		"by path, old browser": {r.pathURL(id, port) + "/", "frame-ancestors https://app.example.org", "same-origin", []string{"Cookie", cookie, "Referer", r.pathURL(id, port) + "/"}},
+		"by URL":               {r.hostURL(id, port) + "/?sandpit_token=" + token, "frame-ancestors *; frame-ancestors 'self' https://app.example.org", "same-origin", nil},
+		"by a program":         {r.hostURL(id, port), "frame-ancestors *", "same-origin, no-referrer", []string{"Sandpit-Preview-Token", token}},
+	} {
+		got := get(t, c, tc.target, tc.pairs...)
+		if policy := strings.Join(got.header.Values("Content-Security-Policy"), "; "); got.status != http.StatusOK || !strings.HasSuffix(policy, tc.policy) {
+			t.Errorf("%s: status %d, policy %q, want %q", name, got.status, policy, tc.policy)
+		}
+		if referrer := got.header.Get("Referrer-Policy"); referrer != tc.referrer {
+			t.Errorf("%s: referrer policy %q, want %q", name, referrer, tc.referrer)
+		}
+	}
+}
+
+// TestManyCookies has a program see no more cookies than programs take, the smallest ones, and
+// a browser forget those that were set for the parent of all previews.
+func TestManyCookies(t *testing.T) {
+	t.Parallel()
+	r := newRigAt(t, "preview.test")
+	port := app(t, echo)
+	id := r.box()
+	c, good := r.client(false), r.token(id, port)
+	large := func(n int) string {
+		var all []string
+		for i := range n {
+			all = append(all, fmt.Sprintf("toss%d=%s", i, strings.Repeat("x", 4000)))
+		}
+		return strings.Join(all, "; ")
+	}
+	for _, n := range []int{1, 40, 160} {
+		cookie := "mine=1; " + large(n/2) + "; sandpit_preview=" + good + "; " + large(n) + "; session=secret"
+		got := get(t, c, r.hostURL(id, port), "Cookie", cookie, "Sec-Fetch-Site", "none")
+		got.want(t, http.StatusOK, "GET / ")
+		seen := strings.Join(got.seen("Cookie"), "; ")
+		if !strings.HasPrefix(seen, "mine=1; ") || !strings.HasSuffix(seen, "session=secret") || len(seen) > 12<<10 || strings.Contains(seen, "spv_") {
+			t.Errorf("%d cookies: the program sees %d bytes, %.60s ... %s", n, len(seen), seen, seen[max(0, len(seen)-40):])
+		}
+		expired := got.header.Values("Set-Cookie")
+		if n > 3 && (len(expired) == 0 || !strings.HasSuffix(expired[0], "=; Domain=preview.test; Path=/; Max-Age=0") || !strings.HasPrefix(expired[0], "toss")) || n == 1 && len(expired) > 0 {
+			t.Errorf("%d cookies: expired %.200q", n, expired)
+		}
+	}
+	get(t, c, r.hostURL(id, port), "Cookie", large(40), "Sec-Fetch-Site", "none").want(t, http.StatusUnauthorized, "private")
+	get(t, c, r.hostURL(id, port), "X-Large", strings.Repeat("x", 65<<10), "Sandpit-Preview-Token", good).want(t, http.StatusRequestHeaderFieldsTooLarge, "65536 bytes")
+	for _, pairs := range [][]string{{"Cookie", large(20)}, {"X-Large", strings.Repeat("x", 65<<10)}} {
+		get(t, c, "http://"+r.main+"/v1/sandboxes", append(pairs, "X-Api-Key", r.keys[alice])...).want(t, http.StatusRequestHeaderFieldsTooLarge, "65536 bytes")
+	}
+	get(t, c, "http://"+r.main+"/v1/sandboxes", "X-Api-Key", r.keys[alice]).want(t, http.StatusOK, "")
 }

@@ -45,6 +45,7 @@ type rig struct {
 	testing.TB
 
 	dir     string
+	domain  string // of host names
 	store   *store.Store
 	manager *manager.Manager
 	gateway *gateway.Gateway
@@ -84,19 +85,25 @@ func (c *setClock) advance(d time.Duration) {
 // machine.
 func newRig(tb testing.TB) *rig {
 	tb.Helper()
+	return newRigAt(tb, "localhost")
+}
+
+// newRigAt is newRig with another domain of previews.
+func newRigAt(tb testing.TB, domain string) *rig {
+	tb.Helper()
 	world := fake.NewWorld(tb.TempDir())
 	tb.Cleanup(func() {
 		if err := world.Close(); err != nil {
 			tb.Errorf("close the world: %v", err)
 		}
 	})
-	return rigOn(tb, world.NewProvider(), false)
+	return rigOn(tb, domain, world.NewProvider(), false)
 }
 
 // rigOn is a server for the sandboxes of a provider.
-func rigOn(tb testing.TB, p sandpit.Provider, keyless bool) *rig {
+func rigOn(tb testing.TB, domain string, p sandpit.Provider, keyless bool) *rig {
 	tb.Helper()
-	r := &rig{TB: tb, dir: tb.TempDir(), clock: &setClock{}, keys: map[string]string{}, keyIDs: map[string]string{}}
+	r := &rig{TB: tb, dir: tb.TempDir(), domain: domain, clock: &setClock{}, keys: map[string]string{}, keyIDs: map[string]string{}}
 	var err error
 	if r.store, err = store.Open(tb.Context(), r.dir, store.Options{}); err != nil {
 		tb.Fatal(err)
@@ -143,10 +150,11 @@ func (r *rig) open(admit func(http.ResponseWriter, *http.Request) (*http.Request
 	r.Helper()
 	r.tokens = r.openTokens()
 	g, err := gateway.Open(r.Context(), gateway.Options{
-		Manager: r.manager, Store: r.store, Tokens: r.tokens, Keys: r.apiKeys, Admit: admit, Domain: "localhost", Clock: r.clock,
+		Manager: r.manager, Store: r.store, Tokens: r.tokens, Keys: r.apiKeys, Admit: admit, Domain: r.domain, Clock: r.clock,
 		Places: func() gateway.Places {
-			return gateway.Places{Scheme: "http", Host: "localhost:" + portOf(r.main), Paths: "http://" + r.paths}
+			return gateway.Places{Scheme: "http", Host: r.domain + ":" + portOf(r.main), Paths: "http://" + r.paths}
 		},
+		Frames: []string{"https://app.example.org"},
 		Observe: func(_ *http.Request, a api.Answer) {
 			r.mu.Lock()
 			defer r.mu.Unlock()
@@ -172,7 +180,7 @@ func (r *rig) openTokens() *token.Tokens {
 // reopen returns a gateway on what this one has stored.
 func (r *rig) reopen() *gateway.Gateway {
 	r.Helper()
-	g, err := gateway.Open(r.Context(), gateway.Options{Manager: r.manager, Store: r.store, Tokens: r.openTokens(), Keys: r.apiKeys, Domain: "localhost"})
+	g, err := gateway.Open(r.Context(), gateway.Options{Manager: r.manager, Store: r.store, Tokens: r.openTokens(), Keys: r.apiKeys, Domain: r.domain})
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -181,7 +189,7 @@ func (r *rig) reopen() *gateway.Gateway {
 
 func listen(tb testing.TB, h http.Handler) (address string, stop func()) {
 	tb.Helper()
-	s, err := api.Listen(tb.Context(), api.ServerOptions{Handler: h, Address: "127.0.0.1:0", Drain: 100 * time.Millisecond})
+	s, err := api.Listen(tb.Context(), api.ServerOptions{Handler: h, Address: "127.0.0.1:0", MaxHeader: 1 << 20, Drain: 100 * time.Millisecond})
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -271,7 +279,7 @@ func (r *rig) public(id sandpit.ID, port int) {
 
 // host is the host name of a port.
 func (r *rig) host(id sandpit.ID, port int) string {
-	return fmt.Sprintf("%d-%s.localhost:%s", port, id, portOf(r.main))
+	return fmt.Sprintf("%d-%s.%s:%s", port, id, r.domain, portOf(r.main))
 }
 
 // client is a program that finds every name at the right listener, follows no

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	_ "embed"
+	"errors"
 	"html/template"
 	"net/http"
 
@@ -21,7 +22,14 @@ func refuse(w *answer, r *http.Request, t target, err error) {
 	if w.status != 0 {
 		panic(http.ErrAbortHandler) // it must not look whole
 	}
+	if errors.Is(err, errBounce) {
+		showBounce(w, r, t)
+		return
+	}
 	p := api.ProblemOf(r.Context(), err)
+	if errors.Is(err, errHead) {
+		p = headProblem(r)
+	}
 	if p.Code == sandpit.Unavailable || p.Code == sandpit.Internal {
 		p.Status, p.Title = http.StatusBadGateway, http.StatusText(http.StatusBadGateway)
 	}

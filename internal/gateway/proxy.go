@@ -44,6 +44,10 @@ func (g *Gateway) Handler(next http.Handler) http.Handler {
 				g.answer(w, r, func(a *answer) { g.serve(a, r, t) })
 				return
 			}
+			if headSize(r)+cookieSize(r) > maxPlain {
+				api.WriteProblem(w, headProblem(r))
+				return
+			}
 			next.ServeHTTP(w, r)
 			return
 		}
@@ -95,17 +99,24 @@ func absoluteLink(r *http.Request) string {
 	if !ok {
 		return ""
 	}
-	to := *r.URL
-	to.Scheme, to.Host, to.RawPath = "", "", ""
-	to.Path = t.prefix + "/" + strings.TrimLeft(to.Path, "/")
-	return to.String()
+	return t.prefix + pathAndQuery(r.URL.EscapedPath(), r.URL.RawQuery)
+}
+
+// pathAndQuery is a path, as it was written, with a query, as browsers leave it.
+func pathAndQuery(path, query string) string {
+	path = escapeRest(cleanPath("/" + strings.TrimLeft(path, "/")))
+	if query == "" {
+		return path
+	}
+	return path + "?" + escapeRest(query)
 }
 
 func redirect(a *answer, status int, to string) {
 	h := a.Header()
 	h.Set("Location", to)
 	h.Set("Cache-Control", "no-store")
-	h.Set("Referrer-Policy", "no-referrer")
+	// What follows must say where it comes from, as far as another host hears of it.
+	h.Set("Referrer-Policy", "strict-origin-when-cross-origin")
 	a.WriteHeader(status)
 }
 
@@ -128,6 +139,11 @@ func (g *Gateway) serve(a *answer, r *http.Request, t target) {
 		return
 	}
 	t.rules = g.rules(t.id)
+	if headSize(r) > maxPlain {
+		refuse(a, r, t, errHead)
+		return
+	}
+	a.expired = g.expireCookies(boundCookies(r.Header), t)
 	r, p, err := g.enter(a, r, t)
 	if err != nil {
 		refuse(a, r, t, err)
@@ -136,12 +152,13 @@ func (g *Gateway) serve(a *answer, r *http.Request, t target) {
 	defer p.release()
 	if p.fresh != "" && isVisit(r) {
 		// The token must be neither seen nor passed on, and links inside have none.
-		to := *r.URL
-		to.Scheme, to.Host, to.RawQuery = "", "", withoutToken(to.RawQuery)
-		to.Path = "/" + strings.TrimLeft(to.Path, "/\\") // else it could be another host
-		to.RawPath = "/" + strings.TrimLeft(to.RawPath, "/\\")
+		path, _, ok := t.inner(r.URL.EscapedPath(), "")
+		if !ok {
+			refuse(a, r, t, errPath)
+			return
+		}
 		g.keep(a, r, t, p)
-		redirect(a, http.StatusSeeOther, to.String())
+		redirect(a, http.StatusSeeOther, t.prefix+pathAndQuery(path, withoutToken(r.URL.RawQuery)))
 		return
 	}
 	if err := refuseWorker(r, t); err != nil {
@@ -154,11 +171,14 @@ func (g *Gateway) serve(a *answer, r *http.Request, t target) {
 		return
 	}
 	defer h.Release()
-	g.pass(a, r, t, h)
+	g.pass(a, r, t, h, p)
 }
 
+// errPath refuses a path that begins with what names a preview in other letters.
+var errPath = sandpit.Errorf(sandpit.Invalid, "the path names the sandbox in a strange way")
+
 // pass lets the sandbox answer.
-func (g *Gateway) pass(a *answer, r *http.Request, t target, h *manager.Handle) {
+func (g *Gateway) pass(a *answer, r *http.Request, t target, h *manager.Handle, p pass) {
 	var group sync.WaitGroup
 	defer group.Wait()
 	ctx, cancel := context.WithCancelCause(h.Context())
@@ -166,7 +186,7 @@ func (g *Gateway) pass(a *answer, r *http.Request, t target, h *manager.Handle) 
 	defer a.hurry(ctx)()
 	path, raw, ok := t.inner(r.URL.Path, r.URL.RawPath)
 	if !ok {
-		refuse(a, r, t, sandpit.Errorf(sandpit.Invalid, "the path names the sandbox in a strange way"))
+		refuse(a, r, t, errPath)
 		return
 	}
 	transport, scheme, done := upstream(h, r, t)
@@ -187,8 +207,11 @@ func (g *Gateway) pass(a *answer, r *http.Request, t target, h *manager.Handle) 
 			if code := res.StatusCode; code < 200 && code != http.StatusSwitchingProtocols || code > 599 {
 				return fmt.Errorf("status %d", code)
 			}
-			cleanAnswer(res.Header, r, t)
+			if err := g.cleanAnswer(res.Header, r, t); err != nil {
+				return err
+			}
 			g.confine(res.Header, r, t)
+			g.guardFrames(res.Header, r, t, p)
 			if res.ContentLength > largeSize {
 				pieces.pool, pieces.size = &g.large, largeSize
 			}

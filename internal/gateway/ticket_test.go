@@ -41,7 +41,7 @@ func TestTicket(t *testing.T) {
 				t.Errorf("%+v ends in %v", u, left)
 			}
 			visit := get(t, c, target+"&a=%20b", "Sec-Fetch-Mode", "navigate")
-			if at := visit.header.Get("Location"); visit.status != http.StatusSeeOther || at != parse(t, target).Path+"?a=%20b" || visit.header.Get("Referrer-Policy") != "no-referrer" {
+			if at := visit.header.Get("Location"); visit.status != http.StatusSeeOther || at != parse(t, target).Path+"?a=%20b" || visit.header.Get("Referrer-Policy") != "strict-origin-when-cross-origin" {
 				t.Errorf("%d %v", visit.status, visit.header)
 			}
 			cookie := visit.cookieOf(t)
@@ -50,7 +50,7 @@ func TestTicket(t *testing.T) {
 				t.Errorf("cookie: %+v", cookie)
 			}
 			clean, _, _ := strings.Cut(target, "?")
-			get(t, c, clean, "Cookie", cookie.Name+"="+cookie.Value).want(t, http.StatusOK, "GET / ")
+			get(t, c, clean, "Cookie", cookie.Name+"="+cookie.Value, "Sec-Fetch-Site", "none").want(t, http.StatusOK, "GET / ")
 			get(t, c, target, "Sec-Fetch-Mode", "navigate").want(t, http.StatusUnauthorized, "private")
 			get(t, c, target, "Cookie", cookie.Name+"="+cookie.Value).want(t, http.StatusUnauthorized, "private")
 		}
@@ -114,9 +114,9 @@ func TestTicketEnds(t *testing.T) {
 	get(t, c, late.URL).want(t, http.StatusUnauthorized, "private")
 	cookie := get(t, c, long.URL, "Sec-Fetch-Mode", "navigate").cookieOf(t)
 	pair := cookie.Name + "=" + cookie.Value
-	get(t, c, r.hostURL(id, port), "Cookie", pair).want(t, http.StatusOK, "")
+	get(t, c, r.hostURL(id, port), "Cookie", pair, "Sec-Fetch-Site", "none").want(t, http.StatusOK, "")
 	r.clock.advance(61 * time.Second)
-	get(t, c, r.hostURL(id, port), "Cookie", pair).want(t, http.StatusUnauthorized, "private")
+	get(t, c, r.hostURL(id, port), "Cookie", pair, "Sec-Fetch-Site", "none").want(t, http.StatusUnauthorized, "private")
 
 	back := r.ticket(id, port)
 	if err := r.gateway.Revoke(r.as(alice), id, port); err != nil {
