@@ -212,15 +212,19 @@ type Stats struct {
 // A rule is an address, a range of addresses, a name, or "*." and a name for all
 // names below it; each may end in ":port". What a Deny rule matches is denied,
 // whatever Allow says. If there are Allow rules, nothing else is allowed. Private
-// addresses, and those of the machine itself, are denied unless an Allow rule names
-// exactly such addresses. A name stands for the addresses that the sandbox's own
-// questions about it were answered with.
+// and special addresses, and those of the machine itself, are denied unless an Allow
+// rule names exactly such addresses and Inside contains it. A name stands for the
+// addresses that the sandbox's own questions about it were answered with.
 type NetworkPolicy struct {
 	// Online gives the sandbox a network. It is fixed when the sandbox is made; the
 	// rules are not, and there are none without it.
 	Online bool     `json:"online,omitempty"`
 	Allow  []string `json:"allow,omitempty"`
 	Deny   []string `json:"deny,omitempty"`
+	// Inside are addresses and ranges within which Allow may open private and special
+	// addresses, and those of the machine. Default: none. A server sets it to those of
+	// Allow that its administrator grants, whatever a client says.
+	Inside []string `json:"inside,omitempty"`
 	// Headers are set in requests by HTTPS. Default: encrypted connections are not
 	// looked into.
 	Headers []NetworkHeader `json:"headers,omitempty"`
@@ -287,6 +291,7 @@ type NetworkDecision struct {
 func (p NetworkPolicy) Clone() NetworkPolicy {
 	p.Allow = append([]string(nil), p.Allow...)
 	p.Deny = append([]string(nil), p.Deny...)
+	p.Inside = append([]string(nil), p.Inside...)
 	p.Headers = append([]NetworkHeader(nil), p.Headers...)
 	return p
 }
@@ -294,5 +299,5 @@ func (p NetworkPolicy) Clone() NetworkPolicy {
 // Equal reports whether two policies say the same in the same order.
 func (p NetworkPolicy) Equal(o NetworkPolicy) bool {
 	return p.Online == o.Online && p.Limits == o.Limits && slices.Equal(p.Allow, o.Allow) &&
-		slices.Equal(p.Deny, o.Deny) && slices.Equal(p.Headers, o.Headers)
+		slices.Equal(p.Deny, o.Deny) && slices.Equal(p.Inside, o.Inside) && slices.Equal(p.Headers, o.Headers)
 }

@@ -129,7 +129,7 @@ func figureOf(out string, err error) (float64, error) {
 
 func startOnline(ctx context.Context, p *gvisor.Provider, root string, server netip.AddrPort) (*sandpitBox, error) {
 	inst, err := p.Create(ctx, sandpit.NewID(), sandpit.Spec{
-		Image: sandpit.Image(root), Network: sandpit.NetworkPolicy{Online: true, Allow: []string{server.String()}},
+		Image: sandpit.Image(root), Network: sandpit.NetworkPolicy{Online: true, Allow: []string{server.String()}, Inside: []string{server.String()}},
 	})
 	if err != nil {
 		return nil, withHint(err)

@@ -28,9 +28,9 @@ type lab struct {
 	probe    string
 }
 
-func newLab(t *testing.T) *lab {
+func newLab(t *testing.T, outside place) *lab {
 	t.Helper()
-	l := &lab{world: newWorld(t)}
+	l := &lab{world: newWorld(t, outside)}
 	dir := t.TempDir()
 	for _, sub := range []string{"run", "scratch", "images"} {
 		if err := os.Mkdir(filepath.Join(dir, sub), 0o700); err != nil {

@@ -173,7 +173,7 @@ func (l *lab) tunnels(t *testing.T) {
 
 // neighbours has a sandbox not find another one, though all rules are for it.
 func (l *lab) neighbours(t *testing.T) {
-	every := sandpit.NetworkPolicy{Allow: []string{"10.0.2.0/24", "fd73:7069:7400::/64"}}
+	every := sandpit.NetworkPolicy{Allow: []string{"10.0.2.0/24", "fd73:7069:7400::/64"}, Inside: []string{"0.0.0.0/0", "::/0"}}
 	one, two := l.box(t, every), l.box(t, every)
 	two.serve(t)
 	for _, addr := range []string{"10.0.2.15:7777", "[fd73:7069:7400::f]:7777"} {

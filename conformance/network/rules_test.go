@@ -20,6 +20,7 @@ func (l *lab) rules(t *testing.T) {
 	for _, tc := range []struct {
 		name        string
 		allow, deny []string
+		inside      []string
 		reached     []string
 		refused     map[string][]string // by the reason
 	}{
@@ -34,7 +35,10 @@ func (l *lab) rules(t *testing.T) {
 					"tcp [64:ff9b::a01:203]:7", "tcp [64:ff9b::7f00:1]:7", "tcp [64:ff9b::a9fe:a9fe]:80", "udp [fd00::1]:7",
 					"ping 10.1.2.3", "ping fd00::1",
 				},
-				reasonOwn: {"tcp " + own4 + ":7", "tcp [" + own6 + "]:7", "udp " + own4 + ":7", "udp [" + own6 + "]:7", "ping " + own4},
+				reasonOwn: {
+					"tcp " + own4 + ":7", "tcp [" + own6 + "]:7", "udp " + own4 + ":7", "udp [" + own6 + "]:7", "ping " + own4,
+					"tcp 198.41.99.5:7", "udp 198.41.99.5:7", "ping 198.41.99.5", "tcp [2606:2800:99::5]:7", "udp [2606:2800:99::5]:7",
+				},
 				// By this address it is the gateway that is called.
 				"the gateway answers DNS only": {"tcp 10.0.2.2:7", "udp 10.0.2.2:7"},
 			},
@@ -64,7 +68,7 @@ func (l *lab) rules(t *testing.T) {
 			refused: map[string][]string{"deny 0.0.0.0/0:22": {"tcp 93.184.215.14:22"}, "deny [::/0]:22": {"tcp [2606:2800::14]:22"}},
 		},
 		{
-			name: "everything is not everything", allow: []string{"0.0.0.0/0", "::/0"},
+			name: "everything is not everything", allow: []string{"0.0.0.0/0", "::/0"}, inside: []string{"0.0.0.0/0", "::/0"},
 			reached: []string{"tcp 93.184.215.14:7", "tcp [2606:2800::14]:7"},
 			refused: map[string][]string{
 				reasonPrivate: {"tcp 10.1.2.3:7", "tcp 169.254.169.254:80", "tcp [fd00::1]:7", "tcp [64:ff9b::a01:203]:7"},
@@ -72,7 +76,16 @@ func (l *lab) rules(t *testing.T) {
 			},
 		},
 		{
+			name: "private by whom it is not granted", allow: []string{"10.0.0.0/8", own4, "fd00:1::/32", "169.254.169.254"}, inside: []string{"10.1.0.0/16:22"},
+			reached: []string{"tcp 10.1.2.3:22"},
+			refused: map[string][]string{
+				reasonPrivate: {"tcp 10.1.2.3:7", "udp 10.1.2.3:7", "tcp 10.2.2.3:22", "tcp [fd00:1::5]:7", "tcp 169.254.169.254:80", "ping 10.1.2.3"},
+				reasonOwn:     {"tcp " + own4 + ":7", "udp " + own4 + ":7", "ping " + own4},
+			},
+		},
+		{
 			name: "private on purpose", allow: []string{"10.1.0.0/16:7", own4 + ":7", "fd00:1::/32"}, deny: []string{"10.1.9.0/24"},
+			inside:  []string{"10.1.0.0/16:7", own4 + ":7", "fd00:1::/32"},
 			reached: []string{"tcp 10.1.2.3:7", "tcp " + own4 + ":7", "tcp [fd00:1::5]:7"},
 			refused: map[string][]string{
 				reasonPrivate:      {"tcp 10.2.2.3:7", "tcp 10.1.2.3:22", "tcp [fd00:2::5]:7", "tcp [64:ff9b::a01:203]:7"},
@@ -87,7 +100,7 @@ func (l *lab) rules(t *testing.T) {
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			b := l.box(t, sandpit.NetworkPolicy{Allow: tc.allow, Deny: tc.deny})
+			b := l.box(t, sandpit.NetworkPolicy{Allow: tc.allow, Deny: tc.deny, Inside: tc.inside})
 			b.wantReached(t, tc.reached...)
 			for reason, attempts := range tc.refused {
 				b.wantRefused(t, reason, attempts...)

@@ -57,23 +57,32 @@ type answer struct {
 	ttl       uint32
 }
 
-func newWorld(t *testing.T) *world {
+// newWorld has servers outside of the machine, and the same at its own addresses.
+func newWorld(t *testing.T, outside place) *world {
 	t.Helper()
 	w := &world{tb: t, tls: serverTLS(t), heard: make(map[string]int), names: make(map[string][]answer), asked: make(map[string]int)}
 	t.Cleanup(w.tasks.Wait) // after everything is closed
+	for _, in := range []place{here, outside} {
+		w.serveAll(t, in)
+	}
+	return w
+}
+
+// serveAll has servers at all addresses of a namespace.
+func (w *world) serveAll(t *testing.T, in place) {
+	t.Helper()
 	for port, serve := range map[int]func(net.Conn){
 		portEcho: echo, portSSH: echo, portSpeed: speed, portDNS: w.serveQuestions,
 		portTLS: w.echoTLS, portDoT: func(c net.Conn) { w.serveQuestions(tls.Server(c, w.tls)) },
 	} {
-		w.serve(t, port, serve)
+		w.serve(t, in, port, serve)
 	}
-	w.serveHTTP(t)
+	w.serveHTTP(t, in)
 	same := func(packet []byte) []byte { return packet }
 	for port, handle := range map[int]func([]byte) []byte{portEcho: same, portTLS: same, portDNS: func(q []byte) []byte { return w.reply(q, 1232) }} {
-		w.servePackets4(t, port, handle)
-		w.servePackets6(t, port, handle)
+		w.servePackets4(t, in, port, handle)
+		w.servePackets6(t, in, port, handle)
 	}
-	return w
 }
 
 func (w *world) note(proto string, addr netip.AddrPort) {
@@ -95,9 +104,9 @@ func (w *world) forget() {
 	clear(w.heard)
 }
 
-func (w *world) serve(t *testing.T, port int, handle func(net.Conn)) {
+func (w *world) serve(t *testing.T, in place, port int, handle func(net.Conn)) {
 	t.Helper()
-	ln := listen(t.Context(), t, port)
+	ln := listen(t.Context(), t, in, port)
 	t.Cleanup(func() { _ = ln.Close() })
 	w.tasks.Go(func() {
 		for {
@@ -134,7 +143,7 @@ func speed(conn net.Conn) {
 }
 
 // serveHTTP says which host each request was for.
-func (w *world) serveHTTP(t *testing.T) {
+func (w *world) serveHTTP(t *testing.T, in place) {
 	t.Helper()
 	server := &http.Server{
 		ReadHeaderTimeout: patience,
@@ -147,7 +156,7 @@ func (w *world) serveHTTP(t *testing.T) {
 			}
 		},
 	}
-	ln := listen(t.Context(), t, portHTTP)
+	ln := listen(t.Context(), t, in, portHTTP)
 	w.tasks.Go(func() { _ = server.Serve(ln) })
 	t.Cleanup(func() { _ = server.Close() })
 }
@@ -167,13 +176,9 @@ func serverTLS(tb testing.TB) *tls.Config {
 }
 
 // servePackets4 answers datagrams from the address that they came to.
-func (w *world) servePackets4(t *testing.T, port int, handle func([]byte) []byte) {
+func (w *world) servePackets4(t *testing.T, in place, port int, handle func([]byte) []byte) {
 	t.Helper()
-	config := anywhere()
-	plain, err := config.ListenPacket(t.Context(), "udp4", fmt.Sprintf("0.0.0.0:%d", port))
-	if err != nil {
-		t.Fatal(err)
-	}
+	plain := listenPackets(t.Context(), t, in, "udp4", port)
 	t.Cleanup(func() { _ = plain.Close() })
 	conn := ipv4.NewPacketConn(plain)
 	if err := conn.SetControlMessage(ipv4.FlagDst, true); err != nil {
@@ -194,13 +199,9 @@ func (w *world) servePackets4(t *testing.T, port int, handle func([]byte) []byte
 	})
 }
 
-func (w *world) servePackets6(t *testing.T, port int, handle func([]byte) []byte) {
+func (w *world) servePackets6(t *testing.T, in place, port int, handle func([]byte) []byte) {
 	t.Helper()
-	config := anywhere()
-	plain, err := config.ListenPacket(t.Context(), "udp6", fmt.Sprintf("[::]:%d", port))
-	if err != nil {
-		t.Fatal(err)
-	}
+	plain := listenPackets(t.Context(), t, in, "udp6", port)
 	t.Cleanup(func() { _ = plain.Close() })
 	conn := ipv6.NewPacketConn(plain)
 	if err := conn.SetControlMessage(ipv6.FlagDst, true); err != nil {

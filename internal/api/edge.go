@@ -186,8 +186,7 @@ func (e *Edge) admit(w http.ResponseWriter, r *http.Request) (*http.Request, err
 				"wait as long as Retry-After says")
 		}
 	}
-	ctx := manager.WithActor(WithPrincipal(r.Context(), p), p.Owner)
-	return r.WithContext(ctx), nil
+	return r.WithContext(WithPrincipal(r.Context(), p)), nil
 }
 
 // principal returns who makes a request.

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/manager"
 )
 
 // Principal is who makes a request.
@@ -22,8 +23,10 @@ func (p Principal) Owns(owner string) bool { return p.Admin || p.Owner != "" && 
 
 type principalKey struct{}
 
-// WithPrincipal returns a context of a request by p.
+// WithPrincipal returns a context of a request by p, in whose name and with whose rights
+// the manager acts.
 func WithPrincipal(ctx context.Context, p Principal) context.Context {
+	ctx = manager.WithAdministrator(manager.WithActor(ctx, p.Owner), p.Admin)
 	return context.WithValue(ctx, principalKey{}, p)
 }
 

@@ -20,7 +20,8 @@ type Network struct {
 	// Default: none, which allows every public address.
 	Allow, Deny []string
 	// CeilingAllow, if there are any, are rules within one of which each allow rule of
-	// a sandbox must lie. Default: none.
+	// a sandbox must lie, and by which everybody may open addresses that are not public.
+	// Default: none.
 	CeilingAllow []string
 	// CeilingDeny are deny rules of every online sandbox. Default: none.
 	CeilingDeny []string
@@ -41,7 +42,9 @@ func (n Network) ceiling() sandpit.NetworkPolicy {
 
 // Ceiling returns what no sandbox goes beyond. Invalid: it cannot be understood, which
 // Load has told already.
-func (n Network) Ceiling() (*policy.Ceiling, error) { return policy.NewCeiling(n.Forbid, n.ceiling()) }
+func (n Network) Ceiling() (*policy.Ceiling, error) {
+	return policy.NewCeiling(n.Forbid, n.ceiling(), n.Allow)
+}
 
 // Fill gives an online policy that has no rules those of the section.
 func (n Network) Fill(p *sandpit.NetworkPolicy) {
@@ -84,7 +87,7 @@ func networkSettings() []setting {
 		define(KeyNetworkDeny, func(c *Config) *[]string { return &c.Network.Deny }, setRules,
 			"What such a sandbox may not reach."),
 		define(KeyCeilingAllow, func(c *Config) *[]string { return &c.Network.CeilingAllow }, setRules,
-			"Rules within one of which each allow rule of a sandbox must lie; a sandbox without allow rules has these.").by("no bound"),
+			"Rules within one of which each allow rule of a sandbox must lie; a sandbox without allow rules has these. Owners who are no administrators open private, special and own addresses only within these, or within allow if there are none.").by("no bound"),
 		define(KeyCeilingDeny, func(c *Config) *[]string { return &c.Network.CeilingDeny }, setRules,
 			"What no sandbox may reach, whatever it asks for."),
 		define(KeyCeilingReceive, func(c *Config) *int64 { return &c.Network.CeilingReceive }, sizeOf(1<<10, "1k", `"10m"`),
@@ -128,7 +131,7 @@ func (l *loader) checkNetwork() {
 	}
 	usual := sandpit.NetworkPolicy{Online: !n.Forbid}
 	n.Fill(&usual)
-	if _, err := ceiling.Bound(usual, func(netip.Addr) bool { return false }); err != nil {
+	if _, err := ceiling.Bound(usual, policy.Requester{IsLocal: func(netip.Addr) bool { return false }}); err != nil {
 		l.conflict(KeyNetworkAllow, "is beyond the ceiling: "+cmp.Or(sandpit.HintOf(err), err.Error()))
 	}
 }

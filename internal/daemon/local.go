@@ -159,7 +159,7 @@ func (l *Local) Create(ctx context.Context, spec sandpit.Spec) (sandpit.Instance
 	if err != nil {
 		return nil, err
 	}
-	if spec.Network, err = bound(spec.Network); err != nil {
+	if spec.Network, err = bound(spec.Network, true); err != nil { // whose machine it is asks
 		return nil, err
 	}
 	if spec.Resources == (sandpit.Resources{}) {

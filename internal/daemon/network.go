@@ -1,11 +1,10 @@
 package daemon
 
 import (
-	"net"
-	"net/netip"
-
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/config"
+	"github.com/sandpit-dev/sandpit/internal/network/policy"
+	"github.com/sandpit-dev/sandpit/internal/network/route"
 )
 
 // fillNetwork gives a policy what the configuration says, where its request says
@@ -17,26 +16,14 @@ func fillNetwork(cfg config.Config, p *sandpit.NetworkPolicy) {
 	cfg.Network.Fill(p)
 }
 
-// boundNetwork returns what keeps policies below the ceiling of the configuration.
-func boundNetwork(cfg config.Config) (func(sandpit.NetworkPolicy) (sandpit.NetworkPolicy, error), error) {
+// boundNetwork returns what keeps policies below the ceiling of the configuration, and
+// the addresses inside to those who may open them.
+func boundNetwork(cfg config.Config) (func(p sandpit.NetworkPolicy, administrator bool) (sandpit.NetworkPolicy, error), error) {
 	ceiling, err := cfg.Network.Ceiling()
 	if err != nil {
 		return nil, err
 	}
-	return func(p sandpit.NetworkPolicy) (sandpit.NetworkPolicy, error) { return ceiling.Bound(p, isOwnAddress) }, nil
-}
-
-// isOwnAddress reports whether an address is this machine's. When the machine does not
-// tell, every address is.
-func isOwnAddress(addr netip.Addr) bool {
-	list, err := net.InterfaceAddrs()
-	if err != nil {
-		return true
-	}
-	for _, a := range list {
-		if p, err := netip.ParsePrefix(a.String()); err == nil && p.Addr().Unmap() == addr {
-			return true
-		}
-	}
-	return false
+	return func(p sandpit.NetworkPolicy, administrator bool) (sandpit.NetworkPolicy, error) {
+		return ceiling.Bound(p, policy.Requester{Administrator: administrator, IsLocal: route.IsLocal})
+	}, nil
 }

@@ -155,9 +155,20 @@ func (l *Local) BuildTemplate(ctx context.Context, t Template, o TemplateBuild) 
 	if err != nil {
 		return ImageEntry{}, err
 	}
+	bound, err := boundNetwork(l.cfg)
+	if err != nil {
+		return ImageEntry{}, err
+	}
+	step := func(ctx context.Context, spec sandpit.Spec) (sandpit.Instance, error) {
+		var err error
+		if spec.Network, err = bound(spec.Network, true); err != nil {
+			return nil, err
+		}
+		return l.provider.Create(ctx, sandpit.NewID(), spec)
+	}
 	b := template.Builder{
 		SecretsKey: key,
-		Provider:   l.provider, Images: own.store, Dir: o.Dir, Secrets: o.Secrets, Fresh: o.Fresh, Output: o.Output,
+		Provider:   maker(step), Images: own.store, Dir: o.Dir, Secrets: o.Secrets, Fresh: o.Fresh, Output: o.Output,
 		Begin: o.Begin, Ran: o.Ran, Progress: l.progress, Debian: debianSource(l.cfg), NPM: npmSource(l.cfg),
 	}
 	e, err := b.Build(ctx, t)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/network/policy"
+	"github.com/sandpit-dev/sandpit/internal/network/route"
 )
 
 // Guard keeps those who have a server fetch images from having it speak with whom only the
@@ -95,20 +96,14 @@ func (g *Guard) names(host, port string) bool {
 // allows reports whether an address may be spoken to.
 func (g *Guard) allows(addr netip.Addr) bool {
 	addr = addr.Unmap().WithZone("")
-	if slices.ContainsFunc(g.ranges, func(p netip.Prefix) bool { return p.Contains(addr) }) {
+	if g.inRange(addr) {
 		return true
 	}
-	return policy.Public(addr) && !isOwn(addr)
+	return policy.Public(addr) && !route.IsLocal(addr)
 }
 
-// isOwn reports whether an address is this machine's, also a public one. When it does not
-// tell, every address is.
-func isOwn(addr netip.Addr) bool {
-	list, err := net.InterfaceAddrs()
-	return err != nil || slices.ContainsFunc(list, func(a net.Addr) bool {
-		p, err := netip.ParsePrefix(a.String())
-		return err == nil && p.Addr().Unmap().WithZone("") == addr
-	})
+func (g *Guard) inRange(addr netip.Addr) bool {
+	return slices.ContainsFunc(g.ranges, func(p netip.Prefix) bool { return p.Contains(addr) })
 }
 
 // line is how a client that has a Guard connects.
@@ -155,5 +150,16 @@ func (l *line) dial(ctx context.Context, network, address string) (net.Conn, err
 			return nil
 		}
 	}
-	return d.DialContext(ctx, network, address)
+	conn, err := d.DialContext(ctx, network, address)
+	if err == nil && d.Control != nil && route.IsOwnConnection(conn) && !l.isInRange(conn) {
+		_ = conn.Close() // nothing was sent
+		return nil, errInside(address)
+	}
+	return conn, err
+}
+
+// isInRange reports whether the peer of a connection was named on purpose.
+func (g *Guard) isInRange(conn net.Conn) bool {
+	to, err := netip.ParseAddrPort(conn.RemoteAddr().String())
+	return err == nil && g.inRange(to.Addr().Unmap().WithZone(""))
 }

@@ -59,7 +59,7 @@ func (m *Manager) StartBuild(ctx context.Context, r BuildRequest) error {
 		if err != nil {
 			return err
 		}
-		work, cancel := context.WithCancelCause(m.ops.ctx)
+		work, cancel := context.WithCancelCause(WithAdministrator(m.ops.ctx, isAdministrator(ctx)))
 		run := &running{cancel: cancel, done: make(chan struct{}), log: buildLog{now: m.o.Clock.Now, hidden: hiddenIn(r)}}
 		if !m.templates.begin(b.ID, run) {
 			cancel(nil)
@@ -117,6 +117,11 @@ func (m *Manager) admitBuild(ctx context.Context, r *BuildRequest) (store.Templa
 		r.Recipe.From, r.trusted = base.Image, true
 	} else if !errors.Is(err, errNoTemplate) {
 		return b, err
+	}
+	for _, p := range []sandpit.NetworkPolicy{r.Recipe.Network, r.Recipe.Build.Network} {
+		if _, err := m.o.BoundNetwork(p, isAdministrator(ctx)); err != nil {
+			return b, err
+		}
 	}
 	if r.Recipe.Resources == (sandpit.Resources{}) {
 		r.Recipe.Resources = b.Resources

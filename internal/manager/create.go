@@ -50,7 +50,7 @@ func (m *Manager) create(ctx context.Context, r CreateRequest) (sandpit.Sandbox,
 	if r, err = m.Expand(ctx, r); err != nil {
 		return sandpit.Sandbox{}, err
 	}
-	if r, err = m.prepare(r, now); err != nil {
+	if r, err = m.prepare(ctx, r, now); err != nil {
 		return sandpit.Sandbox{}, err
 	}
 	r, now, release, err := m.prepareImage(ctx, r, now)

@@ -31,6 +31,20 @@ func actorOf(ctx context.Context, owner string) string {
 	return actorManager
 }
 
+type administratorKey struct{}
+
+// WithAdministrator returns a context that says whether an administrator asks for its
+// operations. Default: nobody with such rights does.
+func WithAdministrator(ctx context.Context, is bool) context.Context {
+	return context.WithValue(ctx, administratorKey{}, is)
+}
+
+// isAdministrator reports what WithAdministrator has said.
+func isAdministrator(ctx context.Context) bool {
+	is, _ := ctx.Value(administratorKey{}).(bool)
+	return is
+}
+
 // Report is something that was done, or refused.
 type Report struct {
 	// Actor is who asked for it.

@@ -22,7 +22,7 @@ const maxRuleArgs = 2000
 // PermissionDenied: p asks for more than sandboxes may have. Unsupported: its provider
 // cannot do that.
 func (m *Manager) SetNetwork(ctx context.Context, id sandpit.ID, p sandpit.NetworkPolicy, secrets map[string]string) error {
-	p, err := m.o.BoundNetwork(p.Clone())
+	p, err := m.o.BoundNetwork(p.Clone(), isAdministrator(ctx))
 	if err != nil {
 		return err
 	}

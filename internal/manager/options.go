@@ -38,10 +38,11 @@ type Options struct {
 	// Fill completes what a request to a provider leaves open, before anything looks at
 	// it; its maps are its own. Default: it stays open, and is the provider's business.
 	Fill func(provider string, spec *sandpit.Spec)
-	// BoundNetwork returns what an asked network policy becomes: what it leaves open
-	// filled in, or an error if it asks for more than a sandbox may have. Default: it
-	// stays as it is.
-	BoundNetwork func(sandpit.NetworkPolicy) (sandpit.NetworkPolicy, error)
+	// BoundNetwork returns what a requested network policy becomes: what it leaves open
+	// filled in, and what it may open inside, or an error if it asks for more than this
+	// requester's sandbox may have. It is called whenever a sandbox is made or its rules
+	// are replaced. Default: the policy stays as it is, and opens nothing inside.
+	BoundNetwork func(p sandpit.NetworkPolicy, administrator bool) (sandpit.NetworkPolicy, error)
 	// Environ returns variables that programs of a sandbox find besides those of its spec,
 	// and in their place. It is asked when a sandbox is made or claimed; what it returns is
 	// kept in no row. Default: there are none.
@@ -236,7 +237,10 @@ func (o Options) withDefaults() (Options, error) {
 		o.Fill = func(string, *sandpit.Spec) {}
 	}
 	if o.BoundNetwork == nil {
-		o.BoundNetwork = func(p sandpit.NetworkPolicy) (sandpit.NetworkPolicy, error) { return p, nil }
+		o.BoundNetwork = func(p sandpit.NetworkPolicy, _ bool) (sandpit.NetworkPolicy, error) {
+			p.Inside = nil
+			return p, nil
+		}
 	}
 	if o.Environ == nil {
 		o.Environ = func(sandpit.Sandbox) map[string]string { return nil }

@@ -306,7 +306,7 @@ func (m *Manager) spare(ctx context.Context, p *pool) (CreateRequest, error) {
 	if err != nil {
 		return r, err
 	}
-	return m.prepare(r, now)
+	return m.prepare(ctx, r, now)
 }
 
 // renew removes what a pool has of an image when the name of that means something else by

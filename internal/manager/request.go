@@ -67,7 +67,7 @@ type CreateRequest struct {
 }
 
 // prepare checks a request and fills in what it leaves out.
-func (m *Manager) prepare(r CreateRequest, now time.Time) (CreateRequest, error) {
+func (m *Manager) prepare(ctx context.Context, r CreateRequest, now time.Time) (CreateRequest, error) {
 	r.Spec = r.Spec.Clone()
 	r.Spec.Secrets = slices.Sorted(maps.Keys(r.Secrets))
 	if r.Provider == "" {
@@ -84,7 +84,7 @@ func (m *Manager) prepare(r CreateRequest, now time.Time) (CreateRequest, error)
 	if r.Offline {
 		r.Spec.Network = asked // as it was asked for, which is checked below
 	}
-	bounded, err := m.o.BoundNetwork(r.Spec.Network)
+	bounded, err := m.o.BoundNetwork(r.Spec.Network, isAdministrator(ctx))
 	if err != nil {
 		return r, err
 	}

@@ -18,7 +18,7 @@ func (m *Manager) workroom(ctx context.Context, owner string, spec sandpit.Spec,
 	if err != nil {
 		return nil, err
 	}
-	r, err := m.prepare(CreateRequest{
+	r, err := m.prepare(ctx, CreateRequest{
 		Owner: owner, Provider: m.o.BuilderProvider, Spec: spec, Offline: offline, Policy: store.Policy{IdleTimeout: -1},
 	}, now)
 	if err != nil {

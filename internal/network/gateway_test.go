@@ -106,7 +106,11 @@ func TestPrivate(t *testing.T) {
 	n.local[netipAddr("203.0.114.77")] = true
 	for name, p := range map[string]sandpit.NetworkPolicy{
 		"no rules":   {},
-		"wide rules": {Allow: []string{"0.0.0.0/0", "::/0", "*.example.org", "169.0.0.0/8", "10.0.0.0/7"}},
+		"wide rules": {Allow: []string{"0.0.0.0/0", "::/0", "*.example.org", "169.0.0.0/8", "10.0.0.0/7"}, Inside: []string{"0.0.0.0/0", "::/0"}},
+		"not granted": {
+			Allow:  []string{"0.0.0.0/0", "::/0", "10.0.0.0/8", "169.254.169.254", "127.0.0.1", "203.0.114.77", "172.16.0.0/12", "192.168.0.0/16", "fd00::/8"},
+			Inside: []string{"10.99.0.0/16", "169.254.169.254:81"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -127,7 +131,8 @@ func TestPrivate(t *testing.T) {
 			all.Wait()
 		})
 	}
-	b := newBox(t, n, network.Config{Policy: sandpit.NetworkPolicy{Allow: []string{"10.1.0.0/16", "203.0.114.77:80", "[fd00:ec2::254]:80"}}})
+	rules := []string{"10.1.0.0/16", "203.0.114.77:80", "[fd00:ec2::254]:80"}
+	b := newBox(t, n, network.Config{Policy: sandpit.NetworkPolicy{Allow: rules, Inside: rules}})
 	for _, addr := range []string{"10.1.2.3:80", "203.0.114.77:80", "[fd00:ec2::254]:80"} {
 		if !b.reaches(addr) {
 			t.Errorf("%s cannot be reached, although a rule names it", addr)

@@ -185,7 +185,7 @@ func TestExplain(t *testing.T) {
 	names.set("bad.example", address("bad.example", "93.184.215.15", 60))
 	names.set("alias.good.example", alias("alias.good.example", "bad.example"), address("bad.example", "93.184.215.15", 60))
 	b := newBox(t, newInternet(), network.Config{Resolvers: resolvers(names), Policy: sandpit.NetworkPolicy{
-		Allow: []string{"good.example", "*.good.example", "198.41.0.4:53", "10.9.0.0/16"}, Deny: []string{"bad.example"},
+		Allow: []string{"good.example", "*.good.example", "198.41.0.4:53", "10.9.0.0/16"}, Deny: []string{"bad.example"}, Inside: []string{"10.9.0.0/16"},
 	}})
 	for target, want := range map[string]string{
 		"good.example:443":       "true allow good.example|false a private or special address in an answer",

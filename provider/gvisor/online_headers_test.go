@@ -86,7 +86,7 @@ func TestHeadersInside(t *testing.T) {
 	})
 	port := strconv.Itoa(int(api.addr.Port()))
 	policy := sandpit.NetworkPolicy{
-		Online: true, Allow: []string{api.addr.String(), "example.com", "bad.example"},
+		Online: true, Allow: []string{api.addr.String(), "example.com", "bad.example"}, Inside: everywhere(),
 		Headers: []sandpit.NetworkHeader{
 			{Host: "example.com:" + port, Name: "Authorization", Value: "Bearer ${TOKEN}"},
 			{Host: "bad.example:" + port, Name: "Authorization", Value: "Bearer ${TOKEN}"},
@@ -176,7 +176,7 @@ func againAfterBreakdown(t *testing.T, box sandpit.Instance, dir, get string) {
 // liveHeaders sets headers in a sandbox that runs already, and takes them away.
 func liveHeaders(t *testing.T, p *gvisor.Provider, policy sandpit.NetworkPolicy, get string, api *apiServer) {
 	t.Helper()
-	box := create(t, p, sandpit.Spec{Network: sandpit.NetworkPolicy{Online: true, Allow: policy.Allow}})
+	box := create(t, p, sandpit.Spec{Network: sandpit.NetworkPolicy{Online: true, Allow: policy.Allow, Inside: everywhere()}})
 	if out := output(t, box, "ls /etc/sandpit 2>/dev/null; echo $NODE_EXTRA_CA_CERTS"); out != "" {
 		t.Errorf("a sandbox without headers trusts somebody: %q", out)
 	}
@@ -213,7 +213,7 @@ func TestNetworkTold(t *testing.T) {
 	server := serveEcho(t, host)
 	p := newProvider(t, t.TempDir())
 	box := create(t, p, sandpit.Spec{Network: sandpit.NetworkPolicy{
-		Online: true, Allow: []string{server.String()}, Limits: sandpit.NetworkLimits{Connections: 2},
+		Online: true, Allow: []string{server.String()}, Inside: everywhere(), Limits: sandpit.NetworkLimits{Connections: 2},
 	}})
 	inspector, ok := box.(sandpit.NetworkInspector)
 	if !ok {

@@ -62,7 +62,7 @@ func loadBox(tb testing.TB, server netip.AddrPort) sandpit.Instance {
 		tb.Fatalf("build the client: %v\n%s", err, out)
 	}
 	return create(tb, newProvider(tb, filepath.Join(dir, "state")), sandpit.Spec{
-		Network:   sandpit.NetworkPolicy{Online: true, Allow: []string{server.String()}},
+		Network:   sandpit.NetworkPolicy{Online: true, Allow: []string{server.String()}, Inside: everywhere()},
 		Mounts:    []sandpit.Mount{{Source: client, Target: "/netclient", ReadOnly: true}},
 		Resources: sandpit.Resources{CPUs: 2, Memory: 1 << 30},
 	})

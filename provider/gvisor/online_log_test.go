@@ -15,7 +15,7 @@ func TestNetworkLogSurvivesSuspension(t *testing.T) {
 	host := machineAddr(t)
 	first, second := serveEcho(t, host), serveEcho(t, host)
 	p := newProvider(t, t.TempDir())
-	box := create(t, p, sandpit.Spec{Network: sandpit.NetworkPolicy{Online: true, Allow: []string{first.String()}}})
+	box := create(t, p, sandpit.Spec{Network: sandpit.NetworkPolicy{Online: true, Allow: []string{first.String()}, Inside: everywhere()}})
 	wantReached(t, box, first)
 	wantRefused(t, box, second)
 	snap := snapshotOf(t, box)

@@ -28,6 +28,9 @@ import (
 // onlinePatience bounds what happens on a busy machine.
 const onlinePatience = 2 * time.Minute
 
+// everywhere lets rules open every address that they name.
+func everywhere() []string { return []string{"0.0.0.0/0", "::/0"} }
+
 // machineAddr returns an address of this machine that is not a loopback one.
 func machineAddr(tb testing.TB) netip.Addr {
 	tb.Helper()
@@ -135,7 +138,7 @@ func TestOnline(t *testing.T) {
 	p := newProviderWith(t, t.TempDir(), func(c *gvisor.Config) { c.Resolvers = []netip.AddrPort{serveNames(t, host)} })
 
 	t.Run("by rule", func(t *testing.T) {
-		box := create(t, p, sandpit.Spec{Network: sandpit.NetworkPolicy{Online: true, Allow: []string{open.String(), "good.example"}}})
+		box := create(t, p, sandpit.Spec{Network: sandpit.NetworkPolicy{Online: true, Allow: []string{open.String(), "good.example"}, Inside: everywhere()}})
 		if got := output(t, box, "cat /etc/resolv.conf; getent ahostsv4 good.example | head -n 1 | cut -d' ' -f1; getent hosts bad.example || echo none"); got != "nameserver 10.0.2.2\n"+host.String()+"\nnone" {
 			t.Errorf("names: %q", got)
 		}
@@ -159,7 +162,7 @@ func TestOnline(t *testing.T) {
 		}
 	})
 	t.Run("each other", func(t *testing.T) {
-		one := create(t, p, sandpit.Spec{Network: sandpit.NetworkPolicy{Online: true, Allow: []string{"10.0.2.0/24"}}})
+		one := create(t, p, sandpit.Spec{Network: sandpit.NetworkPolicy{Online: true, Allow: []string{"10.0.2.0/24"}, Inside: everywhere()}})
 		two := create(t, p, sandpit.Spec{Network: sandpit.NetworkPolicy{Online: true}})
 		// Both have this address; the second listens there, as far as it is its own.
 		output(t, two, `sh -c 'exec 3<>/dev/null; sleep 1000' >/dev/null 2>&1 &`)
@@ -175,7 +178,7 @@ func TestOnline(t *testing.T) {
 		if err := claimer.Claim(t.Context(), sandpit.Spec{}); sandpit.CodeOf(err) != sandpit.Invalid {
 			t.Errorf("claimed as an offline sandbox: %v, want invalid", err)
 		}
-		if err := claimer.Claim(t.Context(), sandpit.Spec{Network: sandpit.NetworkPolicy{Online: true, Allow: []string{open.String()}}}); err != nil {
+		if err := claimer.Claim(t.Context(), sandpit.Spec{Network: sandpit.NetworkPolicy{Online: true, Allow: []string{open.String()}, Inside: everywhere()}}); err != nil {
 			t.Fatal(err)
 		}
 		wantReached(t, box, open)
@@ -227,7 +230,7 @@ func replaceRules(t *testing.T, box sandpit.Instance, open, closed netip.AddrPor
 		}
 	}
 	wantReached(t, box, open)
-	if err := policer.SetNetworkPolicy(t.Context(), sandpit.NetworkPolicy{Online: true, Allow: []string{closed.String()}}); err != nil {
+	if err := policer.SetNetworkPolicy(t.Context(), sandpit.NetworkPolicy{Online: true, Allow: []string{closed.String()}, Inside: everywhere()}); err != nil {
 		t.Fatal(err)
 	}
 	output(t, box, `until test -s /tmp/over; do sleep 0.1; done`)
@@ -332,12 +335,12 @@ func TestGatewayKilled(t *testing.T) {
 		}
 		return len(list) == 1
 	})
-	other := create(t, p, sandpit.Spec{Network: sandpit.NetworkPolicy{Online: true, Allow: []string{server.String()}}})
+	other := create(t, p, sandpit.Spec{Network: sandpit.NetworkPolicy{Online: true, Allow: []string{server.String()}, Inside: everywhere()}})
 	policer, ok := box.(sandpit.NetworkPolicer)
 	if !ok {
 		t.Fatal("not a NetworkPolicer")
 	}
-	if err := policer.SetNetworkPolicy(t.Context(), sandpit.NetworkPolicy{Online: true, Allow: []string{server.String()}}); err != nil {
+	if err := policer.SetNetworkPolicy(t.Context(), sandpit.NetworkPolicy{Online: true, Allow: []string{server.String()}, Inside: everywhere()}); err != nil {
 		t.Fatal(err)
 	}
 	wantReached(t, box, server)
@@ -377,7 +380,7 @@ func TestOnlineOwner(t *testing.T) {
 		t.Skip("only run by another test")
 	}
 	p := newProviderWith(t, dir, lasting)
-	box := create(t, p, sandpit.Spec{Network: sandpit.NetworkPolicy{Online: true, Allow: []string{rule}}})
+	box := create(t, p, sandpit.Spec{Network: sandpit.NetworkPolicy{Online: true, Allow: []string{rule}, Inside: everywhere()}})
 	if err := json.NewEncoder(os.Stderr).Encode(box.Handle()); err != nil {
 		t.Fatal(err)
 	}
@@ -413,7 +416,7 @@ func TestOnlineOutlivesItsOwner(t *testing.T) {
 	if !ok {
 		t.Fatal("not a NetworkPolicer")
 	}
-	if err := policer.SetNetworkPolicy(t.Context(), sandpit.NetworkPolicy{Online: true, Allow: []string{second.String()}}); err != nil {
+	if err := policer.SetNetworkPolicy(t.Context(), sandpit.NetworkPolicy{Online: true, Allow: []string{second.String()}, Inside: everywhere()}); err != nil {
 		t.Fatal(err)
 	}
 	wantReached(t, box, second)

@@ -29,7 +29,7 @@ func TestRulesHoldInRestoredKernels(t *testing.T) {
 		limits.Memory, limits.CPUs = 128<<20, 0.5
 	}
 	box := create(t, p, sandpit.Spec{Resources: limits, Network: sandpit.NetworkPolicy{
-		Online: true, Allow: []string{open.String(), api.addr.String(), "example.com"},
+		Online: true, Allow: []string{open.String(), api.addr.String(), "example.com"}, Inside: everywhere(),
 		Headers: []sandpit.NetworkHeader{{Host: "example.com:" + port, Name: "Authorization", Value: "Bearer ${TOKEN}"}},
 	}})
 	snap := snapshotOf(t, box)

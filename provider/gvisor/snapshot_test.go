@@ -190,12 +190,12 @@ func TestCopyOnline(t *testing.T) {
 	host := machineAddr(t)
 	p := newProviderWith(t, t.TempDir(), func(c *gvisor.Config) { c.Resolvers = []netip.AddrPort{serveNames(t, host)} })
 	echo, closed := serveEcho(t, host), serveEcho(t, host)
-	box := create(t, p, sandpit.Spec{Network: sandpit.NetworkPolicy{Online: true, Allow: []string{echo.String()}}})
+	box := create(t, p, sandpit.Spec{Network: sandpit.NetworkPolicy{Online: true, Allow: []string{echo.String()}, Inside: everywhere()}})
 	wantReached(t, box, echo)
 	snap := snapshotOf(t, box)
 	same := copyOf(t, p, snap)
 	other := create(t, p, sandpit.Spec{
-		Image: sandpit.SnapshotImage(snap.ID), Network: sandpit.NetworkPolicy{Online: true, Allow: []string{closed.String()}},
+		Image: sandpit.SnapshotImage(snap.ID), Network: sandpit.NetworkPolicy{Online: true, Allow: []string{closed.String()}, Inside: everywhere()},
 	})
 	for _, b := range []sandpit.Instance{box, same} {
 		wantReached(t, b, echo)

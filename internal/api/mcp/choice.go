@@ -102,6 +102,7 @@ func (c choice) create() wire.Create {
 // opener returns what makes the sandbox of a session.
 func (s *Server) opener(who api.Principal, c choice) func(context.Context) (mcp.Place, error) {
 	return func(ctx context.Context) (mcp.Place, error) {
+		ctx = api.WithPrincipal(ctx, who)
 		r, err := s.o.Request(ctx, who, c.create())
 		if err != nil {
 			return mcp.Place{}, err
@@ -128,7 +129,7 @@ func (s *Server) previews(who api.Principal, id sandpit.ID) func(context.Context
 		return nil
 	}
 	return func(ctx context.Context, port int) (string, error) {
-		u, err := s.o.Preview(manager.WithActor(api.WithPrincipal(ctx, who), who.Owner), id, port, 0)
+		u, err := s.o.Preview(api.WithPrincipal(ctx, who), id, port, 0)
 		if err != nil {
 			return "", err
 		}

@@ -7,21 +7,28 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// Ceiling is what no policy goes beyond. The zero value bounds nothing. It never
-// changes, and any number of goroutines may use it.
+// Ceiling is what no policy goes beyond. It never changes, and any number of
+// goroutines may use it.
 type Ceiling struct {
 	offline bool
 	bounds  sandpit.NetworkPolicy
 	rules   *Rules
+	granted []rule // within which everybody's rules may open addresses that are not public
 }
 
-// NewCeiling understands a ceiling: each allow rule of a policy must lie within one
+// NewCeiling parses a ceiling: each allow rule of a policy must lie within one
 // of p's, if there are any, p's deny rules are in every policy, and limits are at
-// most p's. Offline forbids online sandboxes altogether. Invalid: a rule or limit
-// that cannot be understood, or a header, which opens nothing.
-func NewCeiling(offline bool, p sandpit.NetworkPolicy) (*Ceiling, error) {
+// most p's. Offline forbids online sandboxes altogether. Private, special and own
+// addresses can be opened within p's allow rules; if there are none, within usual,
+// which are the allow rules of policies that have none.
+//
+// Invalid: a rule or limit that cannot be understood, or a header, which opens nothing.
+func NewCeiling(offline bool, p sandpit.NetworkPolicy, usual []string) (*Ceiling, error) {
 	p = p.Clone()
-	p.Online = true
+	p.Online, p.Inside = true, p.Allow
+	if len(p.Allow) == 0 {
+		p.Inside = slices.Clone(usual)
+	}
 	if len(p.Headers) > 0 {
 		return nil, sandpit.Errorf(sandpit.Invalid, "a ceiling has no headers")
 	}
@@ -29,17 +36,27 @@ func NewCeiling(offline bool, p sandpit.NetworkPolicy) (*Ceiling, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Ceiling{offline: offline, bounds: p, rules: rules}, nil
+	granted := slices.DeleteFunc(slices.Clone(rules.inside), func(r rule) bool { return r.isName() || !rules.narrow(r.prefix) })
+	return &Ceiling{offline: offline, bounds: p, rules: rules, granted: granted}, nil
+}
+
+// Requester says for whom a policy is bounded.
+type Requester struct {
+	// Administrator may open all addresses that are not public, within the ceiling.
+	Administrator bool
+	// IsLocal reports whether an address is the machine's own.
+	IsLocal func(netip.Addr) bool
 }
 
 // Bound returns the policy with what it leaves open filled in: the ceiling's allow
-// rules if it has none, the ceiling's deny rules, and the ceiling's limits. What is
-// local reports whether an address is the machine's own, since a rule that names one
-// opens it.
+// rules if it has none, the ceiling's deny rules, the ceiling's limits, and Inside,
+// whatever the policy itself says there.
 //
-// PermissionDenied: it asks for more than the ceiling. Invalid: it cannot be
-// understood.
-func (c *Ceiling) Bound(p sandpit.NetworkPolicy, local func(netip.Addr) bool) (sandpit.NetworkPolicy, error) {
+// PermissionDenied: it asks for more than the ceiling, or opens addresses that are not
+// public and that nobody has granted. Invalid: it cannot be parsed.
+func (c *Ceiling) Bound(p sandpit.NetworkPolicy, by Requester) (sandpit.NetworkPolicy, error) {
+	p = p.Clone()
+	p.Inside = nil
 	asked, err := Parse(p)
 	if err != nil || !p.Online {
 		return p, err
@@ -47,16 +64,19 @@ func (c *Ceiling) Bound(p sandpit.NetworkPolicy, local func(netip.Addr) bool) (s
 	if c.offline {
 		return p, beyond("a sandbox with a network", "this server forbids it by network.forbid")
 	}
-	p = p.Clone()
 	if len(c.rules.allow) > 0 {
 		for i := range asked.allow {
-			if !c.covers(&asked.allow[i], local) {
+			if !c.covers(&asked.allow[i], by.IsLocal) {
 				return p, beyond("network rule "+clipRule(asked.allow[i].text), "each allow rule must lie within one of network.ceiling_allow of this server")
 			}
 		}
 		if len(p.Allow) == 0 {
 			p.Allow = slices.Clone(c.bounds.Allow)
+			asked.allow = c.rules.allow
 		}
+	}
+	if p.Inside, err = c.grant(asked.allow, by); err != nil {
+		return p, err
 	}
 	for _, d := range c.bounds.Deny {
 		if !slices.Contains(p.Deny, d) {
@@ -68,6 +88,31 @@ func (c *Ceiling) Bound(p sandpit.NetworkPolicy, local func(netip.Addr) bool) (s
 	}
 	_, err = Parse(p) // the rules may be too many by now
 	return p, err
+}
+
+// grant returns those of the rules that may open addresses which are not public.
+func (c *Ceiling) grant(rules []rule, by Requester) ([]string, error) {
+	var inside []string
+	for i := range rules {
+		r := &rules[i]
+		if r.isName() || !c.opens(r.prefix, by.IsLocal) {
+			continue
+		}
+		if !by.Administrator && !c.isGranted(r) {
+			return nil, sandpit.WithHint(
+				sandpit.Errorf(sandpit.PermissionDenied, "network rule %s opens private or special addresses, or the machine's own", clipRule(r.text)),
+				"leave it out, or have an administrator do it, or add it to network.ceiling_allow of the server's configuration")
+		}
+		inside = append(inside, r.text)
+	}
+	return inside, nil
+}
+
+// isGranted reports whether anybody may open what r names.
+func (c *Ceiling) isGranted(r *rule) bool {
+	return slices.ContainsFunc(c.granted, func(g rule) bool {
+		return (g.port == 0 || g.port == r.port) && g.prefix.Bits() <= r.prefix.Bits() && g.prefix.Contains(r.prefix.Addr())
+	})
 }
 
 func beyond(what, hint string) error {

@@ -14,9 +14,10 @@
 //
 //  1. What a deny rule matches is denied.
 //  2. Private and special addresses, and those of the machine itself, are denied
-//     unless an allow rule names exactly such addresses: a single address, or a
-//     range that lies within one private range. Names and wider ranges never open
-//     them, so no DNS answer can.
+//     unless an allow rule names exactly such addresses, a single address, or a
+//     range that lies within one private range, and the policy's Inside contains
+//     it. Names and wider ranges never open them, so no DNS answer can. Ceiling
+//     decides what Inside contains.
 //  3. Without allow rules everything else is allowed.
 //  4. With allow rules only what one of them matches is allowed. Names are then
 //     resolved only if a rule allows them.

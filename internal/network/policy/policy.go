@@ -11,6 +11,7 @@ import (
 // goroutines may use them.
 type Rules struct {
 	allow, deny []rule
+	inside      []rule // what of allow may open addresses that are not public
 	headers     []Header
 	limits      sandpit.NetworkLimits
 	special     []netip.Prefix
@@ -20,7 +21,7 @@ type Rules struct {
 
 // Parse understands the rules of a policy. Invalid: one of them it does not.
 func Parse(p sandpit.NetworkPolicy) (*Rules, error) {
-	if n := len(p.Allow) + len(p.Deny); n > maxRules {
+	if n := max(len(p.Allow)+len(p.Deny), len(p.Inside)); n > maxRules {
 		return nil, sandpit.Errorf(sandpit.Invalid, "%d network rules: want at most %d", n, maxRules)
 	}
 	if !p.Online && !p.Equal(sandpit.NetworkPolicy{}) {
@@ -37,7 +38,7 @@ func Parse(p sandpit.NetworkPolicy) (*Rules, error) {
 	for _, list := range []struct {
 		from []string
 		to   *[]rule
-	}{{p.Allow, &r.allow}, {p.Deny, &r.deny}} {
+	}{{p.Allow, &r.allow}, {p.Deny, &r.deny}, {p.Inside, &r.inside}} {
 		for _, text := range list.from {
 			parsed, err := parseRule(text)
 			if err != nil {
@@ -134,7 +135,7 @@ func speaksName(f Flow) bool { return !f.Datagram && (f.Port == portHTTP || f.Po
 func (r *Rules) permit(f Flow, addr netip.Addr, private bool) Verdict {
 	for i := range r.allow {
 		a := &r.allow[i]
-		if a.hasPort(f.Port) && a.hasAddr(addr) && (!private || r.narrow(a.prefix)) {
+		if a.hasPort(f.Port) && a.hasAddr(addr) && (!private || r.narrow(a.prefix) && r.isGranted(addr, f.Port)) {
 			return allowed("allow " + a.text)
 		}
 	}
@@ -226,6 +227,11 @@ func (r *Rules) Resolve(name string, chain ...string) Verdict {
 	return denied("no rule allows it")
 }
 
+// isGranted reports whether rules may open an address that is not public at a port.
+func (r *Rules) isGranted(addr netip.Addr, port uint16) bool {
+	return slices.ContainsFunc(r.inside, func(g rule) bool { return g.hasPort(port) && g.hasAddr(addr) })
+}
+
 // Answer reports whether an address may be in the answer to a question about a
 // name: private ones only if a rule opens them.
 func (r *Rules) Answer(a netip.Addr, local bool) bool {
@@ -236,5 +242,7 @@ func (r *Rules) Answer(a netip.Addr, local bool) bool {
 	if !local && !r.isSpecial(addr) && (!inner.IsValid() || !r.isSpecial(inner)) {
 		return true
 	}
-	return slices.ContainsFunc(r.allow, func(a rule) bool { return a.hasAddr(addr) && r.narrow(a.prefix) })
+	names := func(a rule) bool { return a.hasAddr(addr) && r.narrow(a.prefix) }
+	granted := func(g rule) bool { return g.hasAddr(addr) }
+	return slices.ContainsFunc(r.allow, names) && slices.ContainsFunc(r.inside, granted)
 }

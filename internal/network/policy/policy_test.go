@@ -110,7 +110,7 @@ func TestPrecedence(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			v := parse(t, sandpit.NetworkPolicy{Allow: tc.allow, Deny: tc.deny}).Connect(tc.flow)
+			v := parse(t, sandpit.NetworkPolicy{Allow: tc.allow, Deny: tc.deny, Inside: tc.allow}).Connect(tc.flow)
 			want := strings.HasPrefix(tc.want, "allow ") || tc.want == "no rule forbids it"
 			if v.Reason != tc.want || v.Allowed != want {
 				t.Errorf("got %+v, want %q", v, tc.want)
