@@ -32,12 +32,13 @@ func (l *lab) rules(t *testing.T) {
 					"tcp 10.1.2.3:7", "tcp 172.16.0.1:7", "tcp 192.168.1.1:7", "tcp 100.64.0.1:7", "tcp 198.18.0.1:7", "tcp 192.0.0.1:7", "tcp 240.0.0.1:7",
 					"tcp 169.254.169.254:80", "tcp 168.63.129.16:80", "udp 169.254.169.253:53", "udp 10.1.2.3:7",
 					"tcp [fd00:ec2::254]:80", "tcp [fd00::1]:7", "tcp [fec0::1]:7", "tcp [2002:a01:203::1]:7", "tcp [2001:db8::1]:7",
-					"tcp [64:ff9b::a01:203]:7", "tcp [64:ff9b::7f00:1]:7", "tcp [64:ff9b::a9fe:a9fe]:80", "udp [fd00::1]:7",
+					"tcp [64:ff9b::a01:203]:7", "tcp [64:ff9b::a9fe:a9fe]:80", "udp [fd00::1]:7",
 					"ping 10.1.2.3", "ping fd00::1",
 				},
 				reasonOwn: {
 					"tcp " + own4 + ":7", "tcp [" + own6 + "]:7", "udp " + own4 + ":7", "udp [" + own6 + "]:7", "ping " + own4,
 					"tcp 198.41.99.5:7", "udp 198.41.99.5:7", "ping 198.41.99.5", "tcp [2606:2800:99::5]:7", "udp [2606:2800:99::5]:7",
+					"tcp [64:ff9b::7f00:1]:7", // which may be translated to it
 				},
 				// By this address it is the gateway that is called.
 				"the gateway answers DNS only": {"tcp 10.0.2.2:7", "udp 10.0.2.2:7"},

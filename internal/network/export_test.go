@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"syscall"
 	"testing"
 	"time"
 
@@ -40,7 +41,7 @@ func NewSender(tb testing.TB) (send func([]byte) bool, waiting func() int, pump 
 	if err != nil {
 		tb.Fatal(err)
 	}
-	g, err := New(Config{Link: ours, Policy: sandpit.NetworkPolicy{Online: true}})
+	g, err := New(Config{Link: ours, Machine: nowhere{}, Policy: sandpit.NetworkPolicy{Online: true}})
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -61,13 +62,26 @@ func NewSender(tb testing.TB) (send func([]byte) bool, waiting func() int, pump 
 	return send, waiting, g.link.write, theirs
 }
 
+// nowhere is a machine without a network.
+type nowhere struct{}
+
+func (nowhere) Dial(context.Context, string, netip.AddrPort) (net.Conn, error) {
+	return nil, syscall.ENETUNREACH
+}
+
+func (n nowhere) DialResolver(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error) {
+	return n.Dial(ctx, network, addr)
+}
+
+func (nowhere) IsLocal(netip.Addr) bool { return false }
+
 func newQuiet(tb testing.TB) *Gateway {
 	tb.Helper()
 	ours, theirs, err := SocketPair()
 	if err != nil {
 		tb.Fatal(err)
 	}
-	g, err := New(Config{Link: ours, Policy: sandpit.NetworkPolicy{Online: true, Deny: []string{"0.0.0.0/0", "::/0"}}})
+	g, err := New(Config{Link: ours, Machine: nowhere{}, Policy: sandpit.NetworkPolicy{Online: true, Deny: []string{"0.0.0.0/0", "::/0"}}})
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -33,7 +33,7 @@ type Config struct {
 	Policy sandpit.NetworkPolicy
 	// Resolvers answer DNS questions. None: every question fails.
 	Resolvers []netip.AddrPort
-	// Machine is the network that connections go out by. Default: this machine's.
+	// Machine is the network that connections go out by.
 	Machine Machine
 	// Connections is how many connections there may be at a time, whatever the policy
 	// says. Default: 4096.
@@ -49,10 +49,14 @@ type Config struct {
 	Authority *Authority
 }
 
-// Machine is a network to dial by.
+// Machine is a network to dial by. It is a second wall, and refuses addresses inside
+// that the sandbox was not granted whatever the gateway has decided.
 type Machine interface {
-	// Dial opens a connection to exactly the address; network is "tcp" or "udp".
+	// Dial opens a connection to exactly the address; network is "tcp", "udp" or "icmp",
+	// which is for pings and has no port. PermissionDenied: it does so to nobody here.
 	Dial(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error)
+	// DialResolver is Dial to one of Config.Resolvers.
+	DialResolver(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error)
 	// IsLocal reports whether the address is the machine's own.
 	IsLocal(addr netip.Addr) bool
 }
@@ -110,9 +114,6 @@ func New(cfg Config) (*Gateway, error) {
 		machine: cfg.Machine, names: newNames(), log: newJournal(time.Now()),
 		udpSem: make(chan struct{}, maxDatagrams), held: make(chan struct{}, maxHeld), wide: make(chan struct{}, wideCount), most: cmp.Or(cfg.Connections, maxConnections),
 		rules: rules, source: cfg.Policy, flows: make(map[*flow]struct{}),
-	}
-	if g.machine == nil {
-		g.machine = newMachine()
 	}
 	g.ctx, g.cancel = context.WithCancel(context.Background())
 	g.dns = newResolver(g, cfg.Resolvers)

@@ -89,6 +89,31 @@ func closeWrite(conn net.Conn) {
 	}
 }
 
+// TestWall has the machine refuse what the rules allow: the sandbox is refused, and the log
+// says why.
+func TestWall(t *testing.T) {
+	t.Parallel()
+	n := newInternet()
+	n.serve(t, echo, public4)
+	n.servePackets(t, public4)
+	n.walled[netipAddr("93.184.215.14")] = true
+	b := newBox(t, n, network.Config{})
+	if b.reaches(public4) {
+		t.Error("it is reached")
+	}
+	_, _ = b.dialPackets(public4).Write([]byte("hello")) // as if it was lost
+	for _, proto := range []string{"tcp", "udp"} {
+		refused := func(d sandpit.NetworkDecision) bool {
+			return d.Protocol == proto && d.Address == public4 && !d.Allowed && strings.Contains(d.Reason, "the dialer refuses")
+		}
+		for end := time.Now().Add(patience); !slices.ContainsFunc(b.Decisions(0, 100), refused); time.Sleep(10 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("the log of %s: %+v", proto, b.Decisions(0, 100))
+			}
+		}
+	}
+}
+
 // TestPrivate shows that nothing private can be reached without a rule, in whatever
 // way it is written, and that wide rules and names do not open it.
 func TestPrivate(t *testing.T) {

@@ -208,6 +208,8 @@ func reasonOf(err error) string {
 	switch {
 	case errors.As(err, &untrusted):
 		return "the host's certificate is not trusted"
+	case errors.Is(err, sandpit.PermissionDenied):
+		return reasonWall
 	case errors.Is(err, context.DeadlineExceeded):
 		return "the host does not answer in time"
 	default:

@@ -46,20 +46,30 @@ type internet struct {
 	mu     sync.Mutex
 	routes map[string]string // by kind and address
 	local  map[netip.Addr]bool
+	walled map[netip.Addr]bool // what Dial refuses
 }
 
 func newInternet() *internet {
-	return &internet{routes: make(map[string]string), local: make(map[netip.Addr]bool)}
+	return &internet{routes: make(map[string]string), local: make(map[netip.Addr]bool), walled: make(map[netip.Addr]bool)}
 }
 
 func (n *internet) Dial(ctx context.Context, kind string, addr netip.AddrPort) (net.Conn, error) {
 	n.mu.Lock()
 	real, ok := n.routes[kind+addr.String()]
+	walled := n.walled[addr.Addr()]
 	n.mu.Unlock()
+	if walled {
+		return nil, sandpit.Errorf(sandpit.PermissionDenied, "not granted")
+	}
 	if !ok {
 		return nil, &net.OpError{Op: "dial", Net: kind, Err: syscall.ECONNREFUSED}
 	}
 	return (&net.Dialer{}).DialContext(ctx, kind, real)
+}
+
+// DialResolver reaches the tests' own name servers.
+func (n *internet) DialResolver(ctx context.Context, kind string, addr netip.AddrPort) (net.Conn, error) {
+	return (&net.Dialer{}).DialContext(ctx, kind, addr.String())
 }
 
 func (n *internet) IsLocal(addr netip.Addr) bool {

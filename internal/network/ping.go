@@ -1,13 +1,12 @@
 package network
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"net/netip"
-	"os"
 	"time"
 
-	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 )
@@ -95,7 +94,7 @@ func (p *pinger) serve(e echo) {
 		return
 	}
 	defer p.g.forget(f)
-	answer, err := p.exchange(e)
+	answer, err := p.exchange(f, e)
 	if err != nil {
 		return // no answer comes, which is all that a ping can say
 	}
@@ -106,30 +105,22 @@ func (p *pinger) serve(e echo) {
 
 // exchange sends the ping and waits for its answer. The machine gives the ping an
 // identifier of its own and hands out only answers to that.
-func (p *pinger) exchange(e echo) ([]byte, error) {
-	family, proto := unix.AF_INET6, unix.IPPROTO_ICMPV6
-	var to unix.Sockaddr = &unix.SockaddrInet6{Addr: e.to.As16()}
-	if e.to.Is4() {
-		family, proto = unix.AF_INET, unix.IPPROTO_ICMP
-		to = &unix.SockaddrInet4{Addr: e.to.As4()}
-	}
-	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, proto)
+func (p *pinger) exchange(f *flow, e echo) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(p.g.ctx, echoTimeout)
+	defer cancel()
+	conn, err := p.g.dial(ctx, f)
 	if err != nil {
 		return nil, err
 	}
-	f := os.NewFile(uintptr(fd), "ping")
-	defer f.Close()
-	if err := unix.Connect(fd, to); err != nil {
+	defer conn.Close()
+	if err := conn.SetDeadline(time.Now().Add(echoTimeout)); err != nil {
 		return nil, err
 	}
-	if err := f.SetDeadline(time.Now().Add(echoTimeout)); err != nil {
-		return nil, err
-	}
-	if _, err := f.Write(e.message); err != nil {
+	if _, err := conn.Write(e.message); err != nil {
 		return nil, err
 	}
 	answer := make([]byte, 1<<16)
-	n, err := f.Read(answer)
+	n, err := conn.Read(answer)
 	if err != nil {
 		return nil, err
 	}

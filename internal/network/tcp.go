@@ -15,6 +15,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 	"gvisor.dev/gvisor/pkg/waiter"
 
+	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/network/policy"
 )
 
@@ -82,7 +83,7 @@ func (g *Gateway) serveOwn(r *tcp.ForwarderRequest, to netip.AddrPort) {
 // carry connects first and answers the sandbox then, so that it learns when
 // nobody listens.
 func (g *Gateway) carry(f *flow, r *tcp.ForwarderRequest) {
-	out, err := g.dial(f)
+	out, err := g.dial(g.ctx, f)
 	if err != nil {
 		r.Complete(true)
 		return
@@ -118,7 +119,7 @@ func (g *Gateway) carryNamed(f *flow, r *tcp.ForwarderRequest, v policy.Verdict)
 		g.inspector.serve(f, box, first, name)
 		return
 	}
-	out, err := g.dial(f)
+	out, err := g.dial(g.ctx, f)
 	if err != nil {
 		box.abort()
 		return
@@ -127,12 +128,20 @@ func (g *Gateway) carryNamed(f *flow, r *tcp.ForwarderRequest, v policy.Verdict)
 }
 
 // dial opens the connection to the outside.
-func (g *Gateway) dial(f *flow) (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(g.ctx, dialTimeout)
+func (g *Gateway) dial(ctx context.Context, f *flow) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
 	f.onEnd(cancel)
-	return g.machine.Dial(ctx, f.proto, f.to)
+	conn, err := g.machine.Dial(ctx, f.proto, f.to)
+	if errors.Is(err, sandpit.PermissionDenied) {
+		g.note(f, policy.Verdict{Reason: reasonWall})
+	}
+	return conn, err
 }
+
+// reasonWall says that the rules allow a connection which the dialer refuses: an address
+// that has just become the machine's own, or a wrong decision here.
+const reasonWall = "the dialer refuses an address inside that was not granted"
 
 // boxConn is the sandbox's side of a connection. Bytes pass it no faster than they may.
 type boxConn struct {

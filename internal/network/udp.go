@@ -98,7 +98,7 @@ func acceptDatagrams(r *udp.ForwarderRequest) (*gonet.UDPConn, bool) {
 
 // carryDatagrams carries datagrams both ways until there were none for a while.
 func (g *Gateway) carryDatagrams(f *flow, box net.Conn) {
-	out, err := g.dial(f)
+	out, err := g.dial(g.ctx, f)
 	if err != nil {
 		return // as if the datagram was lost
 	}

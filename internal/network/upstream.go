@@ -85,7 +85,7 @@ func (r *resolver) askOne(ctx context.Context, to netip.AddrPort, q dnsmessage.Q
 	}
 	for _, network := range []string{"udp", "tcp"} {
 		var truncated bool
-		rcode, records, cut, err := exchange(ctx, network, to, packet, id, q)
+		rcode, records, cut, err := r.exchange(ctx, network, to, packet, id, q)
 		if truncated = cut; err != nil {
 			return 0, dnsRecords{}, err
 		}
@@ -115,9 +115,8 @@ func packQuestion(q dnsmessage.Question) (id uint16, packet []byte, err error) {
 }
 
 // exchange sends a question and reads until its answer comes.
-func exchange(ctx context.Context, network string, to netip.AddrPort, packet []byte, id uint16, q dnsmessage.Question) (dnsmessage.RCode, dnsRecords, bool, error) { //nolint:revive // all of them are the question
-	var d net.Dialer
-	conn, err := d.DialContext(ctx, network, to.String())
+func (r *resolver) exchange(ctx context.Context, network string, to netip.AddrPort, packet []byte, id uint16, q dnsmessage.Question) (dnsmessage.RCode, dnsRecords, bool, error) { //nolint:revive // all of them are the question
+	conn, err := r.g.machine.DialResolver(ctx, network, to)
 	if err != nil {
 		return 0, dnsRecords{}, false, err
 	}

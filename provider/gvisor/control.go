@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/network/dialer"
 )
 
 // The control protocol: a client connects to the engine's socket, sends one
@@ -59,6 +60,9 @@ const (
 	opTraffic   operation = "traffic"
 	opExplain   operation = "explain"
 	opAuthority operation = "authority"
+
+	// This the reaper answers: what the dialer may open for a gateway besides public addresses.
+	opGrant operation = "grant"
 )
 
 type request struct {
@@ -81,6 +85,9 @@ type request struct {
 	Target  string                 `json:"target,omitempty"`
 	// Decisions are what opRecall brings back.
 	Decisions []sandpit.NetworkDecision `json:"decisions,omitempty"`
+	// Grant is that of opGrant; Fresh says that the gateway is still to be started.
+	Grant *dialer.Grant `json:"grant,omitempty"`
+	Fresh bool          `json:"fresh,omitempty"`
 }
 
 type reply struct {
@@ -131,15 +138,15 @@ func writePacket(conn *net.UnixConn, v any, files ...*os.File) error {
 		return sandpit.Errorf(sandpit.Invalid, "description of %d bytes and %d files is too large: at most %d and %d",
 			len(data), len(files), maxPacket, maxFiles)
 	}
-	var rights []byte
-	if len(files) > 0 {
-		fds := make([]int, len(files))
-		for i, f := range files {
-			fds[i] = int(f.Fd())
-		}
-		rights = unix.UnixRights(fds...)
+	if len(files) == 0 {
+		_, err = conn.Write(data) // the only way that a gateway has
+		return err
 	}
-	_, _, err = conn.WriteMsgUnix(data, rights, nil)
+	fds := make([]int, len(files))
+	for i, f := range files {
+		fds[i] = int(f.Fd())
+	}
+	_, _, err = conn.WriteMsgUnix(data, unix.UnixRights(fds...), nil)
 	return err
 }
 

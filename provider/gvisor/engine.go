@@ -204,6 +204,11 @@ func unixConn(f *os.File) (*net.UnixConn, error) {
 func listenerOf(fd uintptr) (*net.UnixListener, error) {
 	f := os.NewFile(fd, controlName)
 	defer f.Close()
+	return fileListener(f)
+}
+
+// fileListener makes a listener of a socket, which stays the caller's.
+func fileListener(f *os.File) (*net.UnixListener, error) {
 	ln, err := net.FileListener(f)
 	if err != nil {
 		return nil, fmt.Errorf("listen: %w", err)

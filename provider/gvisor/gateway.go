@@ -10,15 +10,13 @@ import (
 	"net/netip"
 	"os"
 	"runtime"
-	"runtime/debug"
 	"sync"
-	"syscall"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/network"
+	"github.com/sandpit-dev/sandpit/internal/network/dialer"
 )
 
 // Descriptors that a gateway is started with.
@@ -27,13 +25,15 @@ const (
 	gatewayListenFD = 4 // its control socket, which listens already
 	gatewayConfigFD = 5 // a file without a name that holds a gatewayConfig
 	gatewayLifeFD   = 6 // pipe whose other end the sandbox's engine holds
+	gatewayDialFD   = 7 // the dialer's socket, by which it gets connections
 )
 
 // gatewayConfig is what a gateway works by. The file outlives the process, so that
 // the next one goes on with the rules that were set last.
 type gatewayConfig struct {
-	Policy    sandpit.NetworkPolicy `json:"policy"`
-	Resolvers []netip.AddrPort      `json:"resolvers,omitempty"`
+	Policy sandpit.NetworkPolicy `json:"policy"`
+	// Resolvers are set by the reaper, which grants them to the dialer, too.
+	Resolvers []netip.AddrPort `json:"resolvers,omitempty"`
 	// Roots are authorities, as PEM, that are trusted besides the machine's.
 	Roots []byte `json:"roots,omitempty"`
 	// Secrets are those that headers refer to.
@@ -60,19 +60,21 @@ func (c *gatewayConfig) authority() (*network.Authority, error) {
 }
 
 const (
-	resolvConf = "/etc/resolv.conf"
 	// The most memory that a gateway may have, and how much it tries to stay below.
 	gatewayMemory     = 1 << 30
 	gatewayMemoryGoal = 256 << 20
+	// The most descriptors: connections, each twice for a moment, and those of the inspector.
+	gatewayMaxFiles = 16 << 10
 )
 
-// gatewayMain is the network of one sandbox: see package network. It keeps the
-// machine's network and gives everything else up before the first packet.
+// gatewayMain is the network of one sandbox: see package network. It has an empty network
+// namespace, gives everything else up before the first packet, and gets connections from
+// the dialer.
 func gatewayMain(args []string) int {
 	// What it does to a packet takes less time than waking another thread for it. One
 	// processor carries more than a gigabyte each second.
 	runtime.GOMAXPROCS(1)
-	for fd := gatewayLinkFD; fd <= gatewayLifeFD; fd++ {
+	for fd := gatewayLinkFD; fd <= gatewayDialFD; fd++ {
 		unix.CloseOnExec(fd)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -105,11 +107,6 @@ func openGateway(config *os.File, args []string) (*network.Gateway, error) {
 	if err != nil {
 		return nil, err
 	}
-	if len(cfg.Resolvers) == 0 {
-		if cfg.Resolvers, err = network.MachineResolvers(resolvConf); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return nil, err
-		}
-	}
 	before := len(cfg.Authority)
 	authority, err := cfg.authority()
 	if err != nil {
@@ -121,7 +118,11 @@ func openGateway(config *os.File, args []string) (*network.Gateway, error) {
 		}
 	}
 	roots := append(machineRoots(), cfg.Roots...)
-	if err := giveUpRights(); err != nil {
+	conn, err := unixConn(os.NewFile(gatewayDialFD, "dial"))
+	if err != nil {
+		return nil, err
+	}
+	if err := confineGateway(); err != nil {
 		return nil, err
 	}
 	note := ""
@@ -129,7 +130,7 @@ func openGateway(config *os.File, args []string) (*network.Gateway, error) {
 		note = "the gateway broke down and was started again, number " + args[0] + "; all connections were lost"
 	}
 	return network.New(network.Config{
-		Link: os.NewFile(gatewayLinkFD, "link"), Policy: cfg.Policy, Resolvers: cfg.Resolvers, Note: note,
+		Link: os.NewFile(gatewayLinkFD, "link"), Machine: dialer.NewClient(conn), Policy: cfg.Policy, Resolvers: cfg.Resolvers, Note: note,
 		Roots: roots, Secrets: cfg.Secrets, Authority: authority,
 	})
 }
@@ -167,70 +168,6 @@ func writeGatewayConfig(f *os.File, cfg gatewayConfig) error {
 	}
 	_, err = f.WriteAt(data, 0)
 	return err
-}
-
-// giveUpRights leaves this process an empty, closed root directory, no
-// capabilities, a bounded memory, and none of the system calls that lead anywhere
-// but to the network.
-func giveUpRights() error {
-	debug.SetMemoryLimit(gatewayMemoryGoal)
-	steps := []struct {
-		what string
-		do   func() error
-	}{
-		{"detach from the machine's mounts", func() error {
-			return unix.Mount("", "/", "", unix.MS_SLAVE|unix.MS_REC, "")
-		}},
-		{"mount an empty root directory", func() error {
-			return unix.Mount("sandpit", engineRoot, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC|unix.MS_RDONLY, "mode=0,size=4k")
-		}},
-		{"enter the root directory", func() error { return unix.Chdir(engineRoot) }},
-		{"change the root directory", func() error { return unix.PivotRoot(".", ".") }},
-		{"let go of the machine's files", func() error { return unix.Unmount(".", unix.MNT_DETACH) }},
-		{"enter the root directory", func() error { return unix.Chdir("/") }},
-		{"limit the memory", func() error {
-			return unix.Setrlimit(unix.RLIMIT_DATA, &unix.Rlimit{Cur: gatewayMemory, Max: gatewayMemory})
-		}},
-		{"forbid core dumps", func() error { return unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{}) }},
-		{"give up capabilities", dropCapabilities},
-		{"be closed to others", func() error { return unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) }},
-		{"filter system calls", func() error { return deny(networkOnly()) }},
-	}
-	for _, s := range steps {
-		if err := s.do(); err != nil {
-			return fmt.Errorf("%s: %w", s.what, err)
-		}
-	}
-	return nil
-}
-
-// dropCapabilities takes them from every thread.
-func dropCapabilities() error {
-	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var none [2]unix.CapUserData
-	_, _, errno := syscall.AllThreadsSyscall(unix.SYS_CAPSET,
-		uintptr(unsafe.Pointer(&hdr)), uintptr(unsafe.Pointer(&none[0])), 0) //nolint:gosec // that is how this call takes them
-	if errno != 0 {
-		return errno
-	}
-	return nil
-}
-
-// networkOnly lists what a gateway never does.
-func networkOnly() []denial {
-	var list []denial
-	for _, call := range []uintptr{
-		unix.SYS_EXECVE, unix.SYS_EXECVEAT, unix.SYS_PTRACE, unix.SYS_MOUNT, unix.SYS_UMOUNT2, unix.SYS_UNSHARE, unix.SYS_SETNS,
-		unix.SYS_CHROOT, unix.SYS_PIVOT_ROOT, unix.SYS_KEYCTL, unix.SYS_ADD_KEY, unix.SYS_REQUEST_KEY, unix.SYS_BPF,
-		unix.SYS_PERF_EVENT_OPEN, unix.SYS_IO_URING_SETUP, unix.SYS_USERFAULTFD, unix.SYS_OPEN_BY_HANDLE_AT,
-		unix.SYS_PROCESS_VM_READV, unix.SYS_PROCESS_VM_WRITEV, unix.SYS_PIDFD_GETFD, unix.SYS_FSOPEN, unix.SYS_OPEN_TREE,
-	} {
-		list = append(list, denial{call: call, errno: unix.EPERM})
-	}
-	for _, family := range []uint32{unix.AF_UNIX, unix.AF_PACKET, unix.AF_VSOCK, unix.AF_ALG} {
-		list = append(list, denial{call: unix.SYS_SOCKET, mask: ^uint32(0), value: family, errno: unix.EPERM})
-	}
-	return list
 }
 
 // gatewayKeeper answers calls about a gateway.

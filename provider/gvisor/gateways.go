@@ -1,8 +1,10 @@
 package gvisor
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
@@ -16,11 +18,15 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/network/dialer"
 )
 
 // gatewaysName is the directory in an engine's that holds a control socket for each
-// gateway.
-const gatewaysName = "gateways"
+// gateway; grantsName is the reaper's socket there.
+const (
+	gatewaysName = "gateways"
+	grantsName   = "grants"
+)
 
 // gatewayRequest asks the reaper for a gateway. The files beside it are the link
 // and the reading end of a pipe: the gateway is there until that is closed.
@@ -62,17 +68,98 @@ func (c *gatewayClient) start(req gatewayRequest, link, life *os.File) error {
 // gatewayStarter is the reaper's part: it starts gateways, and starts them again
 // when they break down.
 type gatewayStarter struct {
-	dir   string
-	spawn chan func()
+	dir     string
+	spawn   chan func()
+	dialers *dialerKeeper
 	// last is the newest gateway of each sandbox, until it is seen to be gone. It is
-	// serveGateways' own.
+	// serve's own.
 	last map[sandpit.ID]*gatewayProcess
+
+	mu sync.Mutex
+	// grants are those of gateways that are still to be started.
+	grants map[sandpit.ID]pendingGrant
 }
 
-// serveGateways answers the engine's requests. It ends with the process.
-func serveGateways(dir string, conn *net.UnixConn) {
-	s := &gatewayStarter{dir: filepath.Join(dir, gatewaysName), spawn: make(chan func()), last: make(map[sandpit.ID]*gatewayProcess)}
+// pendingGrant waits for its gateway.
+type pendingGrant struct {
+	dialer.Grant
+
+	since time.Time
+}
+
+// The bounds of grants whose gateways are still to be started. Providers withdraw those of
+// sandboxes that cannot be created; one that is killed leaves them behind.
+const (
+	maxGrants = 10000
+	grantLife = time.Hour
+)
+
+// newGatewayStarter returns what starts gateways of the engine whose directory is dir. It
+// ends with the process.
+func newGatewayStarter(dir string) *gatewayStarter {
+	s := &gatewayStarter{
+		dir: filepath.Join(dir, gatewaysName), spawn: make(chan func()),
+		last: make(map[sandpit.ID]*gatewayProcess), grants: make(map[sandpit.ID]pendingGrant),
+	}
+	s.dialers = newDialerKeeper(s.run)
 	go s.spawner()
+	return s
+}
+
+// handle stores what a provider grants to gateways. Providers send that here, not through
+// the engine or a gateway, which are closer to sandboxes.
+func (s *gatewayStarter) handle(_ context.Context, req request, _ []*os.File) (reply, *os.File, error) {
+	if err := req.ID.Validate(); err != nil {
+		return reply{}, nil, err
+	}
+	if req.Op != opGrant {
+		return reply{}, nil, sandpit.Errorf(sandpit.Invalid, "operation %q does not exist", req.Op)
+	}
+	switch {
+	case req.Fresh:
+		return reply{}, nil, s.setPendingGrant(req.ID, req.Grant)
+	case req.Grant == nil:
+		return reply{}, nil, sandpit.Errorf(sandpit.Invalid, "the grant is missing")
+	}
+	return reply{}, nil, s.dialers.setInside(req.ID, req.Grant.Inside)
+}
+
+// setPendingGrant stores what a gateway gets that is still to be started. Nil: the gateway
+// will not be started.
+func (s *gatewayStarter) setPendingGrant(id sandpit.ID, g *dialer.Grant) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.grants, id)
+	if g == nil {
+		return nil
+	}
+	now := time.Now()
+	if len(s.grants) >= maxGrants {
+		maps.DeleteFunc(s.grants, func(_ sandpit.ID, p pendingGrant) bool { return now.Sub(p.since) > grantLife })
+	}
+	if len(s.grants) >= maxGrants {
+		return sandpit.Errorf(sandpit.Exhausted, "too many sandboxes are being created")
+	}
+	s.grants[id] = pendingGrant{*g, now}
+	return nil
+}
+
+// takeGrant returns the grant of the gateway that is being started. Default resolvers: the
+// machine's.
+func (s *gatewayStarter) takeGrant(id sandpit.ID) (dialer.Grant, error) {
+	s.mu.Lock()
+	g := s.grants[id].Grant
+	delete(s.grants, id)
+	s.mu.Unlock()
+	var err error
+	if len(g.Resolvers) == 0 {
+		g.Resolvers, err = machineResolvers()
+	}
+	return g, err
+}
+
+// serve answers the engine's requests. It ends with the engine.
+func (s *gatewayStarter) serve(conn *net.UnixConn) {
 	for {
 		var req gatewayRequest
 		files, err := readPacket(conn, &req)
@@ -102,9 +189,17 @@ func (s *gatewayStarter) spawner() {
 	}
 }
 
+// run starts a process.
+func (s *gatewayStarter) run(cmd *exec.Cmd) error {
+	started := make(chan error, 1)
+	s.spawn <- func() { started <- cmd.Start() }
+	return <-started
+}
+
 // gatewayProcess is one gateway, as long as its sandbox lives.
 type gatewayProcess struct {
 	starter *gatewayStarter
+	id      sandpit.ID
 	path    string // of the control socket
 	files   []*os.File
 	ended   chan struct{} // closed when the sandbox is gone
@@ -145,9 +240,14 @@ func (s *gatewayStarter) start(req gatewayRequest, files []*os.File) error {
 	if err := s.awaitLast(req.ID); err != nil {
 		return fmt.Errorf("start a gateway: %w", err)
 	}
-	p := &gatewayProcess{starter: s, path: filepath.Join(s.dir, string(req.ID)), ended: make(chan struct{}), gone: make(chan struct{})}
+	grant, err := s.takeGrant(req.ID)
+	if err != nil {
+		return fmt.Errorf("start a gateway: %w", err)
+	}
+	req.Config.Resolvers = grant.Resolvers
+	p := &gatewayProcess{starter: s, id: req.ID, path: filepath.Join(s.dir, string(req.ID)), ended: make(chan struct{}), gone: make(chan struct{})}
 	link, life := files[0], files[1]
-	listen, err := s.listen(string(req.ID))
+	listen, err := listenIn(s.dir, string(req.ID))
 	if err != nil {
 		return fmt.Errorf("start a gateway: %w", err)
 	}
@@ -156,10 +256,17 @@ func (s *gatewayStarter) start(req gatewayRequest, files []*os.File) error {
 		_ = listen.Close()
 		return fmt.Errorf("start a gateway: %w", err)
 	}
-	p.files = []*os.File{link, listen, config, life} // see gatewayLinkFD and its neighbours
+	dial, err := s.dialers.addGateway(req.ID, grant)
+	if err != nil {
+		closeAll([]*os.File{listen, config})
+		_ = os.Remove(p.path)
+		return fmt.Errorf("start a gateway: %w", err)
+	}
+	p.files = []*os.File{link, listen, config, life, dial} // see gatewayLinkFD and its neighbours
 	cmd, err := p.run(0)
 	if err != nil {
-		closeAll(p.files[1:3])
+		s.dialers.removeGateway(req.ID)
+		closeAll([]*os.File{listen, config, dial})
 		_ = os.Remove(p.path)
 		return fmt.Errorf("start a gateway: %w", err)
 	}
@@ -172,14 +279,14 @@ func (s *gatewayStarter) start(req gatewayRequest, files []*os.File) error {
 	return nil
 }
 
-// listen makes a control socket.
-func (s *gatewayStarter) listen(name string) (*os.File, error) {
+// listenIn makes a control socket in a directory.
+func listenIn(path, name string) (*os.File, error) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, err
 	}
 	f := os.NewFile(uintptr(fd), "gateway")
-	dir, err := os.Open(s.dir)
+	dir, err := os.Open(path)
 	if err == nil {
 		defer dir.Close()
 		err = unix.Bind(fd, &unix.SockaddrUnix{Name: descriptorPath(dir, name)})
@@ -231,12 +338,14 @@ func (p *gatewayProcess) keep(cmd *exec.Cmd) {
 		}
 		select {
 		case <-p.ended:
+			p.starter.dialers.removeGateway(p.id)
 			closeAll(p.files)
 			_ = os.Remove(p.path) // or with the engine's directory
 			return
 		case <-time.After(wait):
 		}
 		wait = min(2*wait, restartMost)
+		p.starter.dialers.renewGateway(p.id)
 		var err error
 		if cmd, err = p.run(number); err != nil {
 			cmd = nil // the machine may have room for it later
@@ -264,34 +373,30 @@ func (p *gatewayProcess) await(cmd *exec.Cmd) {
 
 // run starts a process, the first or one after a break-down.
 func (p *gatewayProcess) run(number int) (*exec.Cmd, error) {
-	null, err := openNull()
-	if err != nil {
-		return nil, err
+	cmd := gatewayCommand(number, p.files)
+	if err := p.starter.run(cmd); err != nil {
+		return nil, explainNamespaceError(err)
 	}
-	defer null.Close()
+	return cmd, nil
+}
+
+// gatewayCommand is what starts a gateway, the number says which of its sandbox. The files
+// are those that gatewayLinkFD and its neighbours name.
+func gatewayCommand(number int, files []*os.File) *exec.Cmd {
 	ids := gatewayIDs()
-	cmd := &exec.Cmd{
-		Path:  selfExe,
-		Args:  []string{gatewayRole, strconv.Itoa(number)},
-		Env:   []string{},
-		Dir:   "/",
-		Stdin: null, Stdout: null, Stderr: null,
-		ExtraFiles: p.files,
+	return &exec.Cmd{
+		Path: selfExe, Args: []string{gatewayRole, strconv.Itoa(number)}, Env: []string{}, Dir: "/",
+		ExtraFiles: files,
 		SysProcAttr: &syscall.SysProcAttr{
-			// All but the network, which is what it is there for.
-			Cloneflags:  unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS,
+			// The network as well: connections come from the dialer.
+			Cloneflags: unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWNET |
+				unix.CLONE_NEWIPC | unix.CLONE_NEWUTS,
 			UidMappings: ids.uid, GidMappings: ids.gid,
 			GidMappingsEnableSetgroups: ids.ranged,
 			Credential:                 ids.credential,
 			Pdeathsig:                  unix.SIGKILL,
 		},
 	}
-	started := make(chan error, 1)
-	p.starter.spawn <- func() { started <- cmd.Start() }
-	if err := <-started; err != nil {
-		return nil, explainNamespaceError(err)
-	}
-	return cmd, nil
 }
 
 // gatewayIDs maps a gateway's only user to one without rights: for root, one that

@@ -26,7 +26,7 @@ import (
 // has:
 //
 //	0      engines, one ID each
-//	1      gateways
+//	1      gateways, all with the first ID, and dialers, with the second one
 //	2      kernels, one ID each
 //	3      file servers that show no files of the machine with their owners, one ID each
 //	4 ...  file servers that do, one block each

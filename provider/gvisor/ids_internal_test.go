@@ -21,7 +21,7 @@ func (s span) overlaps(o span) bool { return s.first < o.first+o.count && o.firs
 // TestIDsAreDisjoint compares the IDs of numbers at the edges of the blocks.
 func TestIDsAreDisjoint(t *testing.T) {
 	t.Parallel()
-	gateway := span{rangeBase + rangeSize, 1}
+	gateway := span{rangeBase + rangeSize, 2} // and its dialer
 	spans := []span{{rangeBase, rangeSize}, gateway}
 	for _, number := range []int{0, 1, blockNumbers - 1, blockNumbers, blockNumbers + 1, rangeSize - 1} {
 		ids := idsOf(number)

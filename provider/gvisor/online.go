@@ -2,6 +2,7 @@ package gvisor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/network"
+	"github.com/sandpit-dev/sandpit/internal/network/dialer"
 	"github.com/sandpit-dev/sandpit/internal/network/policy"
 )
 
@@ -104,7 +106,40 @@ func (p *Provider) networkFor(policy sandpit.NetworkPolicy) *gatewayConfig {
 	if !policy.Online {
 		return nil
 	}
-	return &gatewayConfig{Policy: policy.Clone(), Resolvers: p.cfg.Resolvers, Roots: p.cfg.Roots}
+	return &gatewayConfig{Policy: policy.Clone(), Roots: p.cfg.Roots}
+}
+
+// grant tells the reaper of an engine what the dialer may open for a sandbox's gateway
+// besides public addresses. fresh says that the gateway is still to be started.
+func (p *Provider) grant(ctx context.Context, dir string, id sandpit.ID, n sandpit.NetworkPolicy, fresh bool) error {
+	inside, err := policy.Ranges(n.Inside)
+	if err != nil {
+		return err
+	}
+	g := &dialer.Grant{Resolvers: p.cfg.Resolvers}
+	for _, r := range inside {
+		g.Inside = append(g.Inside, dialer.Range(r))
+	}
+	return sendGrant(ctx, dir, request{Op: opGrant, ID: id, Grant: g, Fresh: fresh})
+}
+
+// withdrawGrant removes the grant of a gateway that was not started. A grant that stays
+// expires.
+func withdrawGrant(ctx context.Context, dir string, id sandpit.ID) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), dialerLimit)
+	defer cancel()
+	_ = sendGrant(ctx, dir, request{Op: opGrant, ID: id, Fresh: true})
+}
+
+func sendGrant(ctx context.Context, dir string, req request) error {
+	_, f, err := callSocket(ctx, dir, grantsName, req)
+	if f != nil {
+		_ = f.Close()
+	}
+	if err != nil {
+		return fmt.Errorf("grant addresses to the gateway: %w", err)
+	}
+	return nil
 }
 
 func validateNetwork(p sandpit.NetworkPolicy) error {
@@ -141,7 +176,7 @@ func (i *Instance) setNetworkPolicy(ctx context.Context, p sandpit.NetworkPolicy
 	if !p.Online {
 		return nil // there are no rules offline
 	}
-	if _, err := i.callGateway(ctx, request{Op: opPolicy, ID: i.id, Policy: &p}); err != nil {
+	if err := i.replaceRules(ctx, rec.Spec.Network, p); err != nil {
 		return err
 	}
 	if len(p.Headers) > 0 && len(rec.Spec.Network.Headers) == 0 {
@@ -151,6 +186,27 @@ func (i *Instance) setNetworkPolicy(ctx context.Context, p sandpit.NetworkPolicy
 	}
 	rec.Spec.Network = p.Clone()
 	return rewriteRecord(i.engineDir(), rec)
+}
+
+// replaceRules has the dialer go by a policy first, and then the gateway.
+func (i *Instance) replaceRules(ctx context.Context, old, now sandpit.NetworkPolicy) error {
+	dir := i.engineDir()
+	walled := true
+	if _, err := os.Lstat(filepath.Join(dir, grantsName)); errors.Is(err, os.ErrNotExist) {
+		walled = false // an engine of an earlier version, whose gateways dial themselves
+	}
+	if walled {
+		if err := i.provider.grant(ctx, dir, i.id, now, false); err != nil {
+			return err
+		}
+	}
+	_, err := i.callGateway(ctx, request{Op: opPolicy, ID: i.id, Policy: &now})
+	if err != nil && walled {
+		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), dialerLimit)
+		defer cancel()
+		err = errors.Join(err, i.provider.grant(undo, dir, i.id, old, false))
+	}
+	return err
 }
 
 // NetworkLog implements sandpit.NetworkLogger. An offline sandbox has no decisions.

@@ -272,6 +272,12 @@ func TestOffline(t *testing.T) {
 // gatewaysOf returns the processes of gateways whose reaper works below dir.
 func gatewaysOf(tb testing.TB, dir string) []int {
 	tb.Helper()
+	return childrenOf(tb, dir, "sandpit-gateway")
+}
+
+// childrenOf returns the processes with a role whose reaper works below dir.
+func childrenOf(tb testing.TB, dir, role string) []int {
+	tb.Helper()
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
 		tb.Fatal(err)
@@ -283,7 +289,7 @@ func gatewaysOf(tb testing.TB, dir string) []int {
 			continue
 		}
 		line, _ := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
-		if !bytes.HasPrefix(line, []byte("sandpit-gateway\x00")) {
+		if !bytes.HasPrefix(line, []byte(role+"\x00")) {
 			continue
 		}
 		if parent, ok := parentOf(pid); ok {

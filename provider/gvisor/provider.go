@@ -267,9 +267,15 @@ func (p *Provider) boot(ctx context.Context, inst *Instance, rec record, img ima
 	defer cancel()
 	if req.Network = p.networkFor(spec.Network); req.Network != nil {
 		req.Setup.Resolver = network.LinkAddresses().Gateway4.Addr().String()
+		if err := p.grant(ctx, dir, inst.id, spec.Network, true); err != nil {
+			return err
+		}
 	}
 	rep, _, err := call(ctx, dir, request{Op: opCreate, ID: inst.id, Create: &req}, append(files, own...)...)
 	if err != nil {
+		if req.Network != nil {
+			withdrawGrant(ctx, dir, inst.id)
+		}
 		return err
 	}
 	p.notice(rep.Notes)

@@ -66,6 +66,12 @@ func reaperMain(args []string) int {
 	}
 	defer dir.remove()
 
+	starter := newGatewayStarter(dir.path)
+	grants, err := fileListener(dir.grants)
+	if err != nil {
+		report(ready, err)
+		return 1
+	}
 	gateways, theirs, err := socketPair(unix.SOCK_SEQPACKET)
 	if err != nil {
 		report(ready, err)
@@ -86,8 +92,9 @@ func reaperMain(args []string) int {
 		report(ready, fmt.Errorf("confine the reaper: %w", err))
 		return 1
 	}
-	go serveGateways(dir.path, conn) // ends with the engine
-	_ = ready.Close()                // the engine's copy is the one that counts now
+	go starter.serve(conn)                                    // ends with the engine
+	go func() { _ = serveListener(grants, starter.handle) }() // ends with this process
+	_ = ready.Close()                                         // the engine's copy is the one that counts now
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -166,10 +173,12 @@ func anyLocked(dir string) bool {
 //	boxes/    one record for each sandbox, see record.go
 //	cgroups   the control groups made for the engine
 //	gateways/ one socket for each online sandbox, see gateways.go
+//	grants    the reaper's socket, see gatewayStarter.handle
 type engineDir struct {
 	path    string
 	lock    *os.File
 	listen  *os.File
+	grants  *os.File
 	cgroups cgroups
 	ids     engineMapping
 	idLock  *os.File // keeps others from using ids; nil if these are the user's own
@@ -216,6 +225,9 @@ func (d *engineDir) fill() error {
 	if err := d.cgroups.make(filepath.Join(d.path, cgroupsName), d.ids.outside()); err != nil {
 		return err
 	}
+	if d.grants, err = listenIn(d.path, grantsName); err != nil {
+		return err
+	}
 	return d.bind()
 }
 
@@ -258,7 +270,7 @@ func (d *engineDir) remove() {
 	if err := d.cgroups.remove(); err == nil {
 		_ = os.RemoveAll(d.path)
 	}
-	for _, f := range []*os.File{d.lock, d.listen, d.idLock} {
+	for _, f := range []*os.File{d.lock, d.listen, d.grants, d.idLock} {
 		if f != nil {
 			_ = f.Close()
 		}

@@ -12,6 +12,7 @@ const (
 	engineRole = "sandpit-engine"
 
 	gatewayRole = "sandpit-gateway"
+	dialerRole  = "sandpit-dialer"
 
 	kernelRole = "runsc-sandbox" // gVisor's own names
 	goferRole  = "runsc-gofer"
@@ -25,6 +26,8 @@ func Role(args []string) (run func() int, ok bool) {
 		return func() int { return reaperMain(args[1:]) }, true
 	case engineRole:
 		return func() int { return engineMain(args[1:]) }, true
+	case dialerRole:
+		return dialerMain, true
 	}
 	if filepath.Base(args[0]) == gatewayRole {
 		return func() int { return gatewayMain(args[1:]) }, true

@@ -24,6 +24,28 @@ type rule struct {
 	port   uint16       // 0 is any
 }
 
+// Range is what a rule about addresses names.
+type Range struct {
+	Prefix netip.Prefix
+	Port   uint16 // 0 is any
+}
+
+// Ranges returns what rules name that are about addresses; names are left out. Invalid:
+// one of them cannot be parsed.
+func Ranges(rules []string) ([]Range, error) {
+	var list []Range
+	for _, text := range rules {
+		r, err := parseRule(text)
+		if err != nil {
+			return nil, err
+		}
+		if !r.isName() {
+			list = append(list, Range{r.prefix, r.port})
+		}
+	}
+	return list, nil
+}
+
 func parseRule(text string) (rule, error) {
 	r := rule{text: text}
 	if len(text) > maxRuleLen {

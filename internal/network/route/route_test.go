@@ -87,7 +87,8 @@ func TestLookup(t *testing.T) {
 		}
 		// A rule may be for one protocol and port.
 		for _, d := range []Destination{
-			{netip.MustParseAddr("198.41.95.1"), unix.IPPROTO_TCP, 4443}, {netip.MustParseAddr("198.41.95.1"), unix.IPPROTO_TCP, 4444},
+			{netip.MustParseAddr("198.41.95.1"), unix.IPPROTO_TCP, 4443},
+			{netip.MustParseAddr("198.41.95.1"), unix.IPPROTO_TCP, 4444},
 			{netip.MustParseAddr("198.41.95.1"), unix.IPPROTO_UDP, 4443},
 		} {
 			want := Remote

@@ -1,0 +1,122 @@
+package gvisor
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"runtime/debug"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/network/dialer"
+	"github.com/sandpit-dev/sandpit/internal/network/route"
+)
+
+// dialerControlFD is the descriptor that a dialer is started with: the reaper's orders.
+const dialerControlFD = 3
+
+// The bounds of a dialer, which holds one socket for each gateway of its engine.
+const (
+	dialerMemory     = 256 << 20
+	dialerMemoryGoal = 64 << 20
+	dialerFiles      = 1 << 20
+	// dialerGarbage has the runtime collect often: there is little to keep.
+	dialerGarbage = 25
+)
+
+// dialerOrder tells a dialer about one gateway. A file beside it is the dialer's end of
+// that gateway's socket: from then on it answers there.
+type dialerOrder struct {
+	ID sandpit.ID `json:"id"`
+	// Grant replaces that of the gateway. Nil: the gateway is gone.
+	Grant *dialer.Grant `json:"grant,omitempty"`
+}
+
+// dialerReply says that an order is carried out.
+type dialerReply struct {
+	Error *replyError `json:"error,omitempty"`
+}
+
+// dialerMain opens the connections of all gateways of an engine: see package dialer. It
+// has the machine's network and nothing else. It ends with the reaper.
+func dialerMain() int {
+	unix.CloseOnExec(dialerControlFD)
+	debug.SetGCPercent(dialerGarbage)
+	control, err := unixConn(os.NewFile(dialerControlFD, "control"))
+	if err != nil {
+		return 1
+	}
+	kernel, err := route.Open()
+	if err != nil {
+		return 1
+	}
+	if err := confineDialer(); err != nil {
+		_ = writePacket(control, dialerReply{Error: newReplyError(err)})
+		return 1
+	}
+	if err := writePacket(control, dialerReply{}); err != nil { // it is ready
+		return 1
+	}
+	d := dialerServers{kernel: kernel, servers: make(map[sandpit.ID]*dialerServer)}
+	for {
+		var order dialerOrder
+		files, err := readPacket(control, &order)
+		if errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) {
+			return 0
+		}
+		if err == nil {
+			err = d.applyOrder(order, files)
+		}
+		closeAll(files)
+		if err := writePacket(control, dialerReply{Error: newReplyError(err)}); err != nil {
+			return 1
+		}
+	}
+}
+
+// dialerServers are those of a dialer process, which alone uses them.
+type dialerServers struct {
+	kernel  *route.Kernel
+	servers map[sandpit.ID]*dialerServer
+}
+
+type dialerServer struct {
+	*dialer.Server
+
+	stop context.CancelFunc
+}
+
+// applyOrder carries out an order. The caller keeps and closes the files.
+func (d *dialerServers) applyOrder(o dialerOrder, files []*os.File) error {
+	old := d.servers[o.ID]
+	if old != nil && o.Grant != nil && len(files) == 0 {
+		old.SetGrant(*o.Grant)
+		return nil
+	}
+	if old != nil {
+		old.stop()
+		delete(d.servers, o.ID)
+	}
+	if o.Grant == nil {
+		return nil
+	}
+	if len(files) != 1 {
+		return sandpit.Errorf(sandpit.Invalid, "serve gateway %s: the socket is missing", o.ID)
+	}
+	end, err := duplicate(files[0])
+	if err != nil {
+		return err
+	}
+	conn, err := unixConn(end)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	s := &dialerServer{dialer.NewServer(conn, d.kernel, *o.Grant), cancel}
+	d.servers[o.ID] = s
+	go func() { _ = s.Serve(ctx) }() // ends with stop, or with the process
+	return nil
+}
