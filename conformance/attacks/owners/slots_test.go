@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -151,6 +152,6 @@ func TestBuildsOfOneOwner(t *testing.T) {
 		t.Errorf("bob's build took %v beside alice's", took)
 	}
 	for i := range builds {
-		l.alice.must(t, http.MethodDelete, "/v1/templates/slow"+fmt.Sprint(i), nil)
+		l.alice.must(t, http.MethodDelete, "/v1/templates/slow"+strconv.Itoa(i), nil)
 	}
 }
