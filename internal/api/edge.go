@@ -1,9 +1,11 @@
 package api
 
 import (
+	"context"
 	"encoding/base64"
 	"errors"
 	"log/slog"
+	"math"
 	"net/http"
 	"path"
 	"regexp"
@@ -16,6 +18,9 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/manager"
+	"github.com/sandpit-dev/sandpit/internal/memory"
+	"github.com/sandpit-dev/sandpit/internal/share"
+	"github.com/sandpit-dev/sandpit/internal/store"
 	"github.com/sandpit-dev/sandpit/internal/wire"
 )
 
@@ -43,10 +48,19 @@ type EdgeOptions struct {
 	// once. Default: 1000 and 2000. Below zero: as many as they like.
 	Rate  float64
 	Burst int
-	// FailedRate is how many wrong keys a minute each address may show, and
-	// FailedBurst how many at once. Default: 10 and 20.
+	// FailedRate is for how many wrong keys a minute each address is told that they are
+	// wrong, and FailedBurst for how many at once; more are told to wait. Right keys are let
+	// in whatever else comes from their address. Default: 10 and 20.
 	FailedRate  float64
 	FailedBurst int
+	// MaxRequests is how many requests may be answered at a time, and MaxRequestsPerOwner
+	// how many of one owner; of those for previews there may be as many again. Requests by
+	// the unix socket are not counted. Default: 10,000, and a quarter of MaxRequests.
+	MaxRequests, MaxRequestsPerOwner int
+	// Proxies are trusted to tell from whom a request comes. Default: none.
+	Proxies Proxies
+	// Memory is what requests may keep in memory. Default: there is no limit.
+	Memory *memory.Budget
 	// Refuse answers a request that is not let in, or that has failed. Default: WriteError.
 	Refuse func(http.ResponseWriter, *http.Request, error)
 	// Observe is told of each request when it has been answered. Default: nobody is.
@@ -72,7 +86,15 @@ type Edge struct {
 	rates   *limiter // by key; nil: no limit
 	failed  *limiter // wrong keys, by address
 	told    *limiter // refusals of other kinds that are told, by address
+	// lookups are keys that are being looked up, by address.
+	lookups *share.Pool
+	// requests are those being answered by this API, previews those by sandboxes.
+	requests, previews *share.Pool
 }
+
+// maxLookups is how many keys that were not shown of late are looked up at a time. All
+// others wait for their turn, in which addresses are equal.
+const maxLookups = 4
 
 // NewEdge returns an edge.
 func NewEdge(o EdgeOptions) *Edge {
@@ -91,10 +113,20 @@ func NewEdge(o EdgeOptions) *Edge {
 	if o.FailedRate <= 0 || o.FailedBurst <= 0 {
 		o.FailedRate, o.FailedBurst = 10, 20
 	}
+	if o.MaxRequests <= 0 {
+		o.MaxRequests = 10_000
+	}
+	if o.MaxRequestsPerOwner <= 0 {
+		o.MaxRequestsPerOwner = max(o.MaxRequests/4, 1)
+	}
 	e := &Edge{
 		o: o, origins: http.NewCrossOriginProtection(), public: make(map[string]bool),
 		failed: newLimiter(rate.Limit(o.FailedRate/60), o.FailedBurst),
 		told:   newLimiter(rate.Limit(o.FailedRate/60), o.FailedBurst),
+		lookups: share.NewPool(share.Options{
+			Name: "look-ups of keys", Total: maxLookups, PerOwner: maxLookups / 2, MaxWaiting: math.MaxInt32, // connections bound them
+		}),
+		requests: requestPool("requests", o), previews: requestPool("requests for previews", o),
 	}
 	if o.Rate > 0 {
 		e.rates = newLimiter(rate.Limit(o.Rate), max(o.Burst, 1))
@@ -105,8 +137,20 @@ func NewEdge(o EdgeOptions) *Edge {
 	return e
 }
 
-// Handler returns next behind the edge. Whatever next gets carries a request ID and,
-// but for public paths, a Principal.
+func requestPool(name string, o EdgeOptions) *share.Pool {
+	return share.NewPool(share.Options{
+		Name: name, Total: int64(o.MaxRequests), PerOwner: int64(min(o.MaxRequestsPerOwner, o.MaxRequests)),
+		Hint: "wait for answers to earlier requests",
+	})
+}
+
+// Shares returns how many requests are being answered, and what they wait for.
+func (e *Edge) Shares() []share.Status {
+	return []share.Status{e.requests.Status(), e.previews.Status(), e.lookups.Status()}
+}
+
+// Handler returns next behind the edge. Whatever next gets carries a request ID, an account
+// of memory and, but for public paths, a Principal.
 func (e *Edge) Handler(next *http.ServeMux) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		begin := time.Now()
@@ -133,10 +177,62 @@ func (e *Edge) Admit(w http.ResponseWriter, r *http.Request) (*http.Request, err
 	return e.admit(w, r.WithContext(WithRequestID(r.Context(), requestID(r))))
 }
 
+// EnterPreview counts a request for a preview of an owner's sandbox, and its connection.
+// The caller calls leave when it was answered.
+//
+// Exhausted: there are too many.
+func (e *Edge) EnterPreview(r *http.Request, owner string) (leave func(), err error) {
+	// No owner has such a name: viewers of previews must not use up what their owner has
+	// for itself.
+	return enter(r, e.previews, "previews of "+owner)
+}
+
+type edgeKey struct{}
+
+// EnterAs counts a request for a public path, and its connection, as one of an owner. The
+// caller calls leave when it was answered.
+//
+// Exhausted: the owner has too many.
+func EnterAs(r *http.Request, owner string) (leave func(), err error) {
+	e, ok := r.Context().Value(edgeKey{}).(*Edge)
+	if !ok {
+		return func() {}, nil // it is counted, or is not behind an edge
+	}
+	return enter(r, e.requests, owner)
+}
+
+// enter counts a request of an owner, and its connection.
+func enter(r *http.Request, pool *share.Pool, owner string) (leave func(), err error) {
+	if peerOf(r).unix {
+		return func() {}, nil
+	}
+	grant, err := pool.TryAcquire(owner, 1)
+	if err != nil {
+		return nil, err
+	}
+	if err := connectionOf(r.Context()).claim(owner); err != nil {
+		grant.Release()
+		return nil, err
+	}
+	return grant.Release, nil
+}
+
 // serve lets a request in, or refuses it.
 func (e *Edge) serve(a *answer, next *http.ServeMux) {
 	r, err := e.admit(a, a.request)
+	owner := ""
+	if p, unknown := PrincipalOf(r.Context()); unknown == nil {
+		owner = p.Owner
+	}
+	if err == nil && owner != "" {
+		a.leave, err = enter(r, e.requests, owner)
+	}
 	if err != nil {
+		a.refused = true
+		connectionOf(r.Context()).refuse()
+		if r.ProtoMajor == 1 && r.ContentLength != 0 {
+			a.Header().Set("Connection", "close") // nobody reads its body
+		}
 		e.o.Refuse(a, r, err)
 		return
 	}
@@ -147,6 +243,11 @@ func (e *Edge) serve(a *answer, next *http.ServeMux) {
 		return
 	}
 	defer release()
+	a.account = e.o.Memory.OpenRequest(owner)
+	ctx = memory.WithAccount(ctx, a.account)
+	if owner == "" {
+		ctx = context.WithValue(ctx, edgeKey{}, e)
+	}
 	r = r.WithContext(ctx)
 	a.request = r
 	if _, pattern := next.Handler(r); pattern == "" || !clean(r.URL.Path) {
@@ -158,7 +259,7 @@ func (e *Edge) serve(a *answer, next *http.ServeMux) {
 
 // admit finds out who makes a request, and whether they may.
 func (e *Edge) admit(w http.ResponseWriter, r *http.Request) (*http.Request, error) {
-	from := peerOf(r)
+	from := e.o.clientOf(r)
 	if err := e.o.checkHost(r, from); err != nil {
 		e.refused(r, e.told, "host", err)
 		return r, err
@@ -198,21 +299,33 @@ func (e *Edge) principal(w http.ResponseWriter, r *http.Request, from peer) (Pri
 		}
 		return PrincipalOf(r.Context()) // there is none, and the error says what to do
 	}
-	if _, known := e.o.Keys.known(secret); !known && !from.unix {
-		if wait, spent := e.failed.spent(from.name()); spent {
+	key, err := e.checkKey(r.Context(), secret, from)
+	if sandpit.CodeOf(err) == sandpit.Unauthenticated {
+		if wait, ok := e.refused(r, e.failed, "log in", err); !ok && !from.unix {
 			retryAfter(w, wait)
-			return Principal{}, sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "too many wrong API keys from this address"),
+			err = sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "too many wrong API keys from this address, and this one is wrong"),
 				"wait as long as Retry-After says")
 		}
 	}
-	key, err := e.o.Keys.Check(r.Context(), secret)
 	if err != nil {
-		if sandpit.CodeOf(err) == sandpit.Unauthenticated {
-			e.refused(r, e.failed, "log in", err)
-		}
 		return Principal{}, err
 	}
 	return Principal{Owner: key.Owner, Admin: key.Admin, KeyID: key.ID}, nil
+}
+
+// checkKey returns the key that a secret is of. Whether it is right does not depend on what
+// else comes from the address: behind a proxy that would be everybody. What keeps keys from
+// being guessed is that they have 160 random bits; what is bounded is the work that a wrong
+// one makes.
+func (e *Edge) checkKey(ctx context.Context, secret string, from peer) (store.Key, error) {
+	if _, known := e.o.Keys.known(secret); !known && IsKey(secret) {
+		grant, err := e.lookups.Acquire(ctx, from.name(), 1)
+		if err != nil {
+			return store.Key{}, err
+		}
+		defer grant.Release()
+	}
+	return e.o.Keys.Check(ctx, secret)
 }
 
 // own reports whether a program of the server's own user, or of root, makes a request.
@@ -224,17 +337,18 @@ func (e *Edge) own(r *http.Request, from peer) bool {
 	return own
 }
 
-// refused tells of a refusal, unless there were too many: they must not push
-// everything else out of the trail.
-func (e *Edge) refused(r *http.Request, l *limiter, action string, err error) {
-	from := peerOf(r)
-	if _, ok := l.allow(from.name()); !ok {
-		return
+// refused reports a refusal, unless there were too many: they must not push everything
+// else out of the trail. Then it returns how long to wait.
+func (e *Edge) refused(r *http.Request, l *limiter, action string, err error) (wait time.Duration, ok bool) {
+	from := e.o.clientOf(r)
+	if wait, ok = l.allow(from.name()); !ok {
+		return wait, false
 	}
 	e.o.Report(manager.Report{
 		Actor: from.name(), Action: action, Err: err,
 		Args: map[string]string{"method": r.Method, "path": cutText(r.URL.Path, 200), "request": RequestID(r.Context())},
 	})
+	return 0, true
 }
 
 // credential returns the key that a request shows. Of several that differ none
@@ -287,7 +401,11 @@ func (e *Edge) finish(a *answer, begin time.Time, panicked any) {
 	}
 	if r.ContentLength != 0 && r.ProtoMajor == 1 {
 		// The rest of a body is read before the connection is used again. It must not come slowly.
-		BoundRest(a)
+		boundRest(a, a.refused)
+	}
+	a.account.Close()
+	if a.leave != nil {
+		a.leave()
 	}
 	done := Answer{Route: r.Pattern, Status: a.status, Bytes: a.bytes, Took: time.Since(begin)}
 	if done.Status == 0 {
@@ -361,7 +479,10 @@ type answer struct {
 	http.ResponseWriter
 
 	request *http.Request // as it was passed on
-	status  int           // 0: nothing yet
+	refused bool          // by the edge itself
+	account *memory.Account
+	leave   func() // nil: it is not counted
+	status  int    // 0: nothing yet
 	bytes   int64
 }
 

@@ -4,6 +4,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"net/http"
+	"net/netip"
 	"os"
 	"os/exec"
 	"strings"
@@ -155,8 +156,8 @@ func TestKeylessIsForOneself(t *testing.T) {
 	}
 }
 
-// TestGuessing shows wrong keys till it is told to wait. The right one goes on, and
-// the trail is told of no more than there may be.
+// TestGuessing shows wrong keys until it is told to wait. Right ones are let in all the
+// same, and the trail has no more reports than there may be.
 func TestGuessing(t *testing.T) {
 	t.Parallel()
 	g := newGate(t, func(e *api.EdgeOptions, _ *api.ServerOptions) { e.FailedRate, e.FailedBurst = 0.01, 5 })
@@ -177,6 +178,9 @@ func TestGuessing(t *testing.T) {
 	if got := g.ask(t, "GET", "/who", nil); got.body != "ann" {
 		t.Errorf("the right key: %d %s", got.status, got.body)
 	}
+	if got := g.ask(t, "GET", "/who", map[string]string{"X-Api-Key": g.newKey(t, "bob")}); got.body != "bob" {
+		t.Errorf("a right key that was not shown before: %d %s", got.status, got.body)
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if len(g.reports) != 5 {
@@ -186,6 +190,39 @@ func TestGuessing(t *testing.T) {
 		if r.Actor != "address 127.0.0.1" || r.Action != "log in" || sandpit.CodeOf(r.Err) != sandpit.Unauthenticated {
 			t.Errorf("report %+v", r)
 		}
+	}
+}
+
+// TestGuessingBehindProxy counts wrong keys for the address that a trusted proxy names,
+// and believes nobody else.
+func TestGuessingBehindProxy(t *testing.T) {
+	t.Parallel()
+	wrong := "e2b_" + strings.Repeat("0", 40)
+	for name, tc := range map[string]struct {
+		proxies api.Proxies
+		actor   string
+		second  int // the status of a wrong key of another client
+	}{
+		"trusted":     {api.Proxies{netip.MustParsePrefix("127.0.0.0/8")}, "address 203.0.113.5", http.StatusUnauthorized},
+		"not trusted": {nil, "address 127.0.0.1", http.StatusTooManyRequests},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := newGate(t, func(e *api.EdgeOptions, _ *api.ServerOptions) {
+				e.FailedRate, e.FailedBurst, e.Proxies = 0.01, 1, tc.proxies
+			})
+			if got := g.ask(t, "GET", "/who", map[string]string{"X-Api-Key": wrong, "X-Forwarded-For": "198.51.100.1, 203.0.113.5, 127.0.0.9"}); got.status != http.StatusUnauthorized {
+				t.Errorf("the first: %d", got.status)
+			}
+			if got := g.ask(t, "GET", "/who", map[string]string{"X-Api-Key": wrong, "X-Forwarded-For": "203.0.113.6"}); got.status != tc.second {
+				t.Errorf("of another client: %d, want %d", got.status, tc.second)
+			}
+			g.mu.Lock()
+			defer g.mu.Unlock()
+			if len(g.reports) == 0 || g.reports[0].Actor != tc.actor {
+				t.Errorf("reports %+v, want %s", g.reports, tc.actor)
+			}
+		})
 	}
 }
 

@@ -11,7 +11,8 @@ import (
 
 // peer is where a request comes from, and which way.
 type peer struct {
-	address netip.Addr // of who asks; invalid for a unix socket
+	address netip.Addr // of the other end of the connection; invalid for a unix socket
+	client  netip.Addr // from whom it is: address, or what a trusted proxy says
 	local   netip.Addr // that they asked at
 	ports   [2]uint16  // of the two
 	unix    bool
@@ -28,7 +29,15 @@ func peerOf(r *http.Request) peer {
 	}
 	if from, err := netip.ParseAddrPort(r.RemoteAddr); err == nil {
 		p.address, p.ports[0] = from.Addr().Unmap(), from.Port()
+		p.client = p.address
 	}
+	return p
+}
+
+// clientOf is peerOf with the client that a trusted proxy names.
+func (o *EdgeOptions) clientOf(r *http.Request) peer {
+	p := peerOf(r)
+	p.client = o.Proxies.clientOf(p.address, r.Header)
 	return p
 }
 
@@ -48,8 +57,8 @@ func (p peer) name() string {
 	switch {
 	case p.unix:
 		return "unix socket"
-	case p.address.IsValid():
-		return "address " + addressName(p.address)
+	case p.client.IsValid():
+		return "address " + addressName(p.client)
 	default:
 		return "address unknown"
 	}
@@ -84,6 +93,19 @@ func (o *EdgeOptions) checkHost(r *http.Request, p peer) error {
 		}
 	}
 	return badHost(host)
+}
+
+// HostHandler returns next for requests whose Host is an address or one of names, so that
+// pages of other sites do not reach it by names of their own. Others get 403.
+func HostHandler(names []string, next http.Handler) http.Handler {
+	o := EdgeOptions{Names: names}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if err := o.checkHost(r, peerOf(r)); err != nil {
+			WriteError(w, r, err)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 func badHost(host string) error {

@@ -5,11 +5,9 @@ import (
 	"errors"
 	"io"
 	"net"
-	"net/http"
 	"os"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -148,45 +146,4 @@ func TestIdleCrowd(t *testing.T) {
 	if all, err := io.ReadAll(c); err != nil || !strings.HasSuffix(string(all), "ann") {
 		t.Errorf("the newest connection: %q, %v", all, err)
 	}
-}
-
-// TestBusyCrowd fills the server with requests that go on: nobody is cut off for
-// somebody new, who is refused.
-func TestBusyCrowd(t *testing.T) {
-	t.Parallel()
-	release := make(chan struct{})
-	var begun sync.WaitGroup
-	const n = 10
-	begun.Add(n)
-	s := serve(t, api.ServerOptions{MaxConnections: n, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		begun.Done()
-		<-release
-		_, _ = io.WriteString(w, "whole")
-	})})
-	conns := make([]net.Conn, n)
-	for i := range conns {
-		conns[i] = s.dial(t)
-		_, _ = io.WriteString(conns[i], "GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-	}
-	begun.Wait()
-	if text, err := io.ReadAll(s.dial(t)); len(text) > 0 || errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("one more: %q, %v, want it refused", text, err)
-	}
-	close(release)
-	for i, c := range conns {
-		if all, err := io.ReadAll(c); err != nil || !strings.HasSuffix(string(all), "whole") {
-			t.Errorf("connection %d: %q, %v", i, all, err)
-		}
-	}
-	eventually(t, "there is room again", func() bool {
-		c := s.dial(t)
-		defer c.Close()
-		begun.Add(1)
-		_, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-		all, _ := io.ReadAll(c)
-		if len(all) == 0 {
-			begun.Done()
-		}
-		return strings.HasSuffix(string(all), "whole")
-	})
 }

@@ -109,6 +109,9 @@ func (k *Keys) Create(ctx context.Context, n NewKey) (store.Key, string, error) 
 	return key, secret, nil
 }
 
+// IsOwner reports whether an owner may have a name.
+func IsOwner(name string) bool { return checkOwner(name) == nil }
+
 // checkOwner keeps owners apart from the other actors in the trail of events, which
 // are no owners: the manager, and addresses.
 func checkOwner(owner string) error {

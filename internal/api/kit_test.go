@@ -92,7 +92,9 @@ type gate struct {
 	*serving
 
 	keys    *api.Keys
-	key     string // of ann
+	key     string        // of ann
+	release chan struct{} // what /wait waits for
+	written chan error    // how the answers of /large went
 	mu      sync.Mutex
 	reports []manager.Report
 	answers []api.Answer
@@ -102,7 +104,7 @@ type gate struct {
 
 func newGate(tb testing.TB, change func(*api.EdgeOptions, *api.ServerOptions)) *gate {
 	tb.Helper()
-	g := &gate{log: &lines{}}
+	g := &gate{log: &lines{}, release: make(chan struct{}), written: make(chan error, 10)}
 	log := slog.New(slog.NewTextHandler(g.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	g.keys = api.NewKeys(openStore(tb), clock.System{}, log)
 	_, secret, err := g.keys.Create(tb.Context(), api.NewKey{Owner: "ann"})
@@ -140,6 +142,18 @@ func newGate(tb testing.TB, change func(*api.EdgeOptions, *api.ServerOptions)) *
 	mux.HandleFunc("GET /who", who)
 	mux.HandleFunc("POST /who", who)
 	mux.HandleFunc("GET /box/{id}", func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.PathValue("id")) })
+	mux.HandleFunc("GET /wait", func(w http.ResponseWriter, r *http.Request) {
+		_ = http.NewResponseController(w).Flush() // the request has come in
+		select {
+		case <-r.Context().Done():
+		case <-g.release:
+			_, _ = io.WriteString(w, "whole")
+		}
+	})
+	mux.HandleFunc("GET /large", func(w http.ResponseWriter, _ *http.Request) {
+		_, err := w.Write(make([]byte, 64<<20))
+		g.written <- err
+	})
 	mux.HandleFunc("GET /panic", func(http.ResponseWriter, *http.Request) { panic("on purpose") })
 	mux.HandleFunc("GET /late", func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, "half of")

@@ -119,4 +119,4 @@ func (a *Attempts) Spent(from netip.Addr) bool {
 
 // AddressActor is what somebody is called in the trail of events of whom nothing but the
 // address is known. No owner has such a name.
-func AddressActor(a netip.Addr) string { return peer{address: a}.name() }
+func AddressActor(a netip.Addr) string { return peer{client: a}.name() }

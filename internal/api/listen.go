@@ -1,12 +1,10 @@
 package api
 
 import (
-	"container/list"
 	"context"
 	"errors"
 	"io/fs"
 	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"sync"
@@ -117,133 +115,4 @@ func free(ctx context.Context, path string) error {
 	_ = c.Close() // nothing was said
 	return sandpit.WithHint(sandpit.Errorf(sandpit.Conflict, "somebody else listens at %s", path),
 		"end that program, or choose another path")
-}
-
-// gate is a listener whose connections are counted.
-type gate struct {
-	net.Listener
-
-	crowd *crowd
-}
-
-// Accept implements net.Listener.
-func (g *gate) Accept() (net.Conn, error) {
-	for {
-		c, err := g.Listener.Accept()
-		if err != nil {
-			return nil, err
-		}
-		if m := g.crowd.enter(c); m != nil {
-			return m, nil
-		}
-		_ = c.Close() // there is no room, and nobody to tell
-	}
-}
-
-// crowd is the connections of a server. When there is no room, one that nothing is
-// being done on makes way: the one that has been so for longest.
-type crowd struct {
-	max int
-
-	mu      sync.Mutex
-	all     map[*member]struct{}
-	waiting *list.List // of *member: new ones, and idle ones; the oldest first
-}
-
-// member is one connection.
-type member struct {
-	net.Conn
-
-	crowd *crowd
-	place *list.Element // in waiting; nil if something is being done
-}
-
-func newCrowd(limit int) *crowd {
-	return &crowd{max: limit, all: make(map[*member]struct{}), waiting: list.New()}
-}
-
-// enter lets a connection in, or returns nil if there is no room.
-func (c *crowd) enter(conn net.Conn) *member {
-	m := &member{Conn: conn, crowd: c}
-	c.mu.Lock()
-	var leaves *member
-	if len(c.all) >= c.max {
-		first := c.waiting.Front()
-		if first == nil {
-			c.mu.Unlock()
-			return nil
-		}
-		leaves, _ = first.Value.(*member)
-		c.drop(leaves)
-	}
-	c.all[m] = struct{}{}
-	m.place = c.waiting.PushBack(m)
-	c.mu.Unlock()
-	if leaves != nil {
-		_ = leaves.Conn.Close() // whoever has it hears of it
-	}
-	return m
-}
-
-// drop forgets a connection. The lock is held.
-func (c *crowd) drop(m *member) {
-	delete(c.all, m)
-	c.busy(m)
-}
-
-// busy notes that something is being done. The lock is held.
-func (c *crowd) busy(m *member) {
-	if m.place != nil {
-		c.waiting.Remove(m.place)
-		m.place = nil
-	}
-}
-
-// changed is http.Server.ConnState.
-func (c *crowd) changed(conn net.Conn, state http.ConnState) {
-	if t, ok := conn.(interface{ NetConn() net.Conn }); ok {
-		conn = t.NetConn() // below TLS
-	}
-	m, ok := conn.(*member)
-	if !ok {
-		return
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if _, in := c.all[m]; !in {
-		return
-	}
-	c.busy(m)
-	if state == http.StateIdle || state == http.StateNew {
-		m.place = c.waiting.PushBack(m)
-	}
-}
-
-// Close implements net.Conn.
-func (m *member) Close() error {
-	m.crowd.mu.Lock()
-	m.crowd.drop(m)
-	m.crowd.mu.Unlock()
-	return m.Conn.Close()
-}
-
-// CloseWrite ends one direction, as who copies between connections needs it.
-func (m *member) CloseWrite() error {
-	if c, ok := m.Conn.(interface{ CloseWrite() error }); ok {
-		return c.CloseWrite()
-	}
-	return errors.ErrUnsupported
-}
-
-// closeAll closes all connections.
-func (c *crowd) closeAll() {
-	c.mu.Lock()
-	all := make([]*member, 0, len(c.all))
-	for m := range c.all {
-		all = append(all, m)
-	}
-	c.mu.Unlock()
-	for _, m := range all {
-		_ = m.Close() // nothing is left to be said
-	}
 }

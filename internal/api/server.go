@@ -5,12 +5,17 @@ import (
 	"crypto/tls"
 	"errors"
 	"log/slog"
+	"math"
 	"net"
 	"net/http"
+	"net/netip"
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/share"
 )
 
 // DefaultAddress is where a server listens if nothing else is said.
@@ -27,9 +32,21 @@ type ServerOptions struct {
 	Socket string
 	// TLS makes the address one of HTTPS. Default: it is not.
 	TLS *tls.Config
-	// MaxConnections is how many there may be. When there are more, the one that has
-	// been waited for longest is closed. Default: 10,000.
+	// MaxConnections is how many there may be at Address. When there are more, another one
+	// is closed: see crowd. Default: 10,000; at most half of the files that the process may
+	// have open.
 	MaxConnections int
+	// MaxSocketConnections is how many there may be at Socket. Default: 256.
+	MaxSocketConnections int
+	// MaxConnectionsPerAddress and MaxConnectionsPerOwner are how many there may be of one
+	// address (of IPv6: one /64) and of one owner. Default: half of MaxConnections.
+	MaxConnectionsPerAddress, MaxConnectionsPerOwner int
+	// Proxies are trusted to pass on the requests of many clients, whose connections they
+	// count themselves. Default: none.
+	Proxies Proxies
+	// StallTimeout is how long a client may take nothing of an answer that waits for it.
+	// Default: 1 min.
+	StallTimeout time.Duration
 	// Drain is how long requests have to end when the server does. Default: 30 s.
 	Drain time.Duration
 	// MaxHeader is how many bytes the head of a request may have. Default: 64 KiB.
@@ -46,6 +63,13 @@ type ServerOptions struct {
 // NoAddress as ServerOptions.Address means that there is a unix socket only.
 const NoAddress = "none"
 
+// unknownShare is the part of all connections that those of no owner keep when owners want
+// more: one of so many, and at least leastUnknown.
+const (
+	unknownShare = 8
+	leastUnknown = 16
+)
+
 // The bounds of a connection.
 const (
 	usualHeader = 64 << 10        // bytes of the head of a request
@@ -60,7 +84,7 @@ type Server struct {
 	tcp, unix net.Listener // nil: none
 	draining  chan struct{}
 	requests  *tally
-	crowd     *crowd
+	crowds    [2]*crowd // of tcp and of unix
 }
 
 // Listen opens the listeners of a server. Serve answers, and closes them; who does
@@ -70,13 +94,13 @@ type Server struct {
 // listens there. PermissionDenied.
 func Listen(ctx context.Context, o ServerOptions) (*Server, error) {
 	o = o.withDefaults()
-	s := &Server{o: o, draining: make(chan struct{}), requests: newTally(), crowd: newCrowd(o.MaxConnections)}
+	s := &Server{o: o, draining: make(chan struct{}), requests: newTally(), crowds: o.newCrowds()}
 	if o.Address != NoAddress {
 		l, err := listenTCP(ctx, o.Address)
 		if err != nil {
 			return nil, err
 		}
-		s.tcp = &gate{Listener: l, crowd: s.crowd}
+		s.tcp = &gate{Listener: l, crowd: s.crowds[0]}
 		if o.TLS != nil {
 			s.tcp = tls.NewListener(s.tcp, o.TLS)
 		}
@@ -86,7 +110,7 @@ func Listen(ctx context.Context, o ServerOptions) (*Server, error) {
 		if err != nil {
 			return nil, errors.Join(err, s.Close())
 		}
-		s.unix = &gate{Listener: l, crowd: s.crowd}
+		s.unix = &gate{Listener: l, crowd: s.crowds[1]}
 	}
 	if s.tcp == nil && s.unix == nil {
 		return nil, sandpit.Errorf(sandpit.Invalid, "the server is to listen nowhere")
@@ -105,10 +129,20 @@ func (o ServerOptions) withDefaults() ServerOptions {
 	if o.MaxHeader <= 0 {
 		o.MaxHeader = usualHeader
 	}
+	o.MaxConnections = min(o.MaxConnections, maxFiles()/2)
+	half := int(share.Half(int64(o.MaxConnections)))
+	for _, n := range []struct {
+		field *int
+		value int
+	}{{&o.MaxSocketConnections, 256}, {&o.MaxConnectionsPerAddress, half}, {&o.MaxConnectionsPerOwner, half}} {
+		if *n.field <= 0 {
+			*n.field = n.value
+		}
+	}
 	for _, d := range []struct {
 		field *time.Duration
 		value time.Duration
-	}{{&o.Drain, 30 * time.Second}, {&o.HeaderTimeout, 10 * time.Second}, {&o.IdleTimeout, 2 * time.Minute}} {
+	}{{&o.Drain, 30 * time.Second}, {&o.HeaderTimeout, 10 * time.Second}, {&o.IdleTimeout, 2 * time.Minute}, {&o.StallTimeout, stallTimeout}} {
 		if *d.field <= 0 {
 			*d.field = d.value
 		}
@@ -119,17 +153,42 @@ func (o ServerOptions) withDefaults() ServerOptions {
 	return o
 }
 
+// newCrowds returns what counts the connections by TCP, and those by the unix socket, which
+// nothing that comes by TCP can take from its administrators.
+func (o ServerOptions) newCrowds() [2]*crowd {
+	tcp := crowdLimits{
+		total: o.MaxConnections, unknown: min(max(o.MaxConnections/unknownShare, leastUnknown), o.MaxConnections),
+		perAddress: o.MaxConnectionsPerAddress, perOwner: o.MaxConnectionsPerOwner, exempt: o.Proxies.Contains,
+	}
+	socket := crowdLimits{total: o.MaxSocketConnections, exempt: func(netip.Addr) bool { return true }}
+	return [2]*crowd{newCrowd(tcp), newCrowd(socket)}
+}
+
+// maxFiles returns how many files this process may have open.
+func maxFiles() int {
+	var limit unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) != nil {
+		return math.MaxInt32
+	}
+	return int(min(limit.Cur, math.MaxInt32))
+}
+
 func (s *Server) newHTTP() *http.Server {
 	p := new(http.Protocols)
 	p.SetHTTP1(true)
 	p.SetHTTP2(true)
 	p.SetUnencryptedHTTP2(true)
 	return &http.Server{
-		Handler: s.requests.count(s.o.Handler), Protocols: p,
+		Handler: s.requests.count(guardWrites(s.o.Handler, s.o.StallTimeout)), Protocols: p,
 		ReadHeaderTimeout: s.o.HeaderTimeout, IdleTimeout: s.o.IdleTimeout, MaxHeaderBytes: s.o.MaxHeader,
-		HTTP2:     &http.HTTP2Config{MaxConcurrentStreams: maxStreams, SendPingTimeout: time.Minute, WriteByteTimeout: time.Minute},
-		ConnState: s.crowd.changed,
-		ErrorLog:  slog.NewLogLogger(s.o.Log.Handler(), slog.LevelDebug),
+		HTTP2:       &http.HTTP2Config{MaxConcurrentStreams: maxStreams, SendPingTimeout: time.Minute, WriteByteTimeout: time.Minute},
+		ConnContext: withMember,
+		ConnState: func(conn net.Conn, state http.ConnState) {
+			if m := memberBelow(conn); m != nil {
+				m.crowd.changed(m, state)
+			}
+		},
+		ErrorLog: slog.NewLogLogger(s.o.Log.Handler(), slog.LevelDebug),
 	}
 }
 
@@ -208,7 +267,9 @@ func (s *Server) drain(ctx context.Context, cut context.CancelCauseFunc) error {
 		return nil
 	}
 	_ = s.http.Close() // those who are cut off hear of it
-	s.crowd.closeAll() // also connections that HTTP has given away
+	for _, c := range s.crowds {
+		c.closeAll() // also connections that HTTP has given away
+	}
 	last, cancel := context.WithTimeout(ctx, lastWords)
 	defer cancel()
 	if s.requests.none(last) {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/memory"
 )
 
 const (
@@ -42,6 +43,8 @@ type Options struct {
 	Env map[string]string
 	// View is the size of the window.
 	View View
+	// Memory is what the browser's messages are kept in. Default: there is no limit.
+	Memory *memory.Account
 }
 
 // Browser is a browser that runs. Its methods may be called concurrently, but what is done
@@ -99,7 +102,7 @@ func Start(ctx context.Context, g sandpit.Processes, o Options) (*Browser, error
 	}
 	life, stop := context.WithCancel(context.WithoutCancel(ctx))
 	b := &Browser{stop: stop, errors: &tail{}, ended: make(chan struct{}), changed: make(chan struct{}), view: o.View}
-	b.conn = newConn(b.handle)
+	b.conn = newConn(b.handle, o.Memory)
 	abandoned := context.AfterFunc(ctx, stop)
 	process, err := g.Start(life, sandpit.Command{
 		Args: append([]string{"/bin/sh", "-c", launch, "sh", o.Profile}, flags(o.View)...), Env: o.Env, Dir: "/", User: o.User, Tag: tag,

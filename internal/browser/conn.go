@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/memory"
 )
 
 const (
@@ -36,7 +37,17 @@ type conn struct {
 	// What follows belongs to who writes.
 	message []byte
 	passed  int // bytes of a message that is too large
+	// memory is what messages are kept in, reserved how much of it this one has.
+	memory   *memory.Account
+	reserved int64
 }
+
+// messageCost is how many bytes each byte of a message takes: as it comes, as an answer, and
+// as what is made of that.
+const messageCost = 3
+
+// headOf is how much of a message is always kept: its number is in it.
+const headOf = 64
 
 type call struct {
 	session string
@@ -69,8 +80,8 @@ type refusal struct {
 
 func (r *refusal) Error() string { return bounded(r.Message, 500) }
 
-func newConn(event func(event)) *conn {
-	return &conn{in: newFeed(), event: event, waiting: map[int]call{}}
+func newConn(event func(event), account *memory.Account) *conn {
+	return &conn{in: newFeed(), event: event, waiting: map[int]call{}, memory: account}
 }
 
 // do calls a method of a session ("": of the browser) and returns its result.
@@ -175,7 +186,13 @@ func (c *conn) Write(p []byte) (int, error) {
 
 // add takes a piece of a message.
 func (c *conn) add(piece []byte) error {
-	if room := maxMessage - len(c.message); len(piece) > room {
+	room := maxMessage - len(c.message)
+	if cost := int64(min(len(piece), room)) * messageCost; c.passed > 0 || c.memory.Reserve(cost) != nil {
+		room = max(headOf-len(c.message), 0)
+	} else {
+		c.reserved += cost
+	}
+	if len(piece) > room {
 		c.passed += len(piece) - room
 		piece = piece[:room]
 	}
@@ -192,12 +209,13 @@ var idPattern = regexp.MustCompile(`^\{"id":(\d{1,9}),`)
 
 // end takes the message that has ended.
 func (c *conn) end() {
-	message, passed := c.message, c.passed
-	c.message, c.passed = nil, 0
+	message, passed, reserved := c.message, c.passed, c.reserved
+	c.message, c.passed, c.reserved = nil, 0, 0
+	defer c.memory.Return(reserved)
 	if passed > 0 {
-		if m := idPattern.FindSubmatch(message[:min(len(message), 64)]); m != nil {
+		if m := idPattern.FindSubmatch(message[:min(len(message), headOf)]); m != nil {
 			id, _ := strconv.Atoi(string(m[1])) // nine digits are a number
-			c.answer(id, answer{err: sandpit.Errorf(sandpit.Exhausted, "the answer of the browser has %d bytes; at most %d are taken", len(message)+passed, maxMessage)})
+			c.answer(id, answer{err: sandpit.Errorf(sandpit.Exhausted, "the answer of the browser has %d bytes; at most %d are taken, and less where memory is short", len(message)+passed, maxMessage)})
 		}
 		return
 	}

@@ -21,7 +21,7 @@ import (
 func TestConn(t *testing.T) {
 	t.Parallel()
 	var events []string
-	c := newConn(func(e event) { events = append(events, e.Method+" "+e.Session) })
+	c := newConn(func(e event) { events = append(events, e.Method+" "+e.Session) }, nil)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	ask := func(session, method string, say func()) (json.RawMessage, error) {
@@ -88,7 +88,7 @@ func TestConn(t *testing.T) {
 // TestFeedIsBounded has a browser read nothing of what it is told.
 func TestFeedIsBounded(t *testing.T) {
 	t.Parallel()
-	c := newConn(func(event) {})
+	c := newConn(func(event) {}, nil)
 	text := strings.Repeat("x", 1<<20)
 	for range 2 * maxMessage / len(text) {
 		c.post("", "A", object{"text": text})
@@ -166,7 +166,7 @@ func FuzzOutput(f *testing.F) {
 		`{"method":"Target.targetCrashed","params":{"targetId":"t"}}`+"\x00"), 100)
 	f.Fuzz(func(t *testing.T, output []byte, size int) {
 		b := &Browser{changed: make(chan struct{}), ended: make(chan struct{})}
-		b.conn = newConn(b.handle)
+		b.conn = newConn(b.handle, nil)
 		if _, _, err := b.conn.send("s", "A", nil); err != nil {
 			t.Fatal(err)
 		}

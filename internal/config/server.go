@@ -65,6 +65,21 @@ type Server struct {
 	// MinFreeDisk is how many bytes stay free on the disks that a server writes to, but at
 	// most a twentieth of each: what would take more is refused. Default: 1 GiB.
 	MinFreeDisk int64
+	// MaxConnectionsPerAddress and MaxConnectionsPerOwner are how many of them may come from
+	// one address and belong to one owner. From 0 to 1048576. Default: 0, which means half of
+	// MaxConnections.
+	MaxConnectionsPerAddress, MaxConnectionsPerOwner int
+	// MaxRequests is how many may be answered at a time, and MaxRequestsPerOwner how many of
+	// one owner. From 0 to 1000000. Default: 0, which means one for each 512 KiB of memory
+	// that the server may use, from 256 to 10000, and a quarter of MaxRequests.
+	MaxRequests, MaxRequestsPerOwner int
+	// Memory is how many bytes requests and sessions of clients may keep in memory, and
+	// MemoryPerOwner how many those of one owner. At least 1 MiB. Default: 0, which means a
+	// quarter of the memory that the server may use, up to 1 GiB, and a quarter of Memory.
+	Memory, MemoryPerOwner int64
+	// TrustedProxies are ranges of addresses of reverse proxies, such as 10.0.0.5/32, whose
+	// X-Forwarded-For tells from whom a request comes. Default: none.
+	TrustedProxies []string
 	// Rate is how many requests a second each key may make, on average; Burst how
 	// many at once. From 1 to 1000000. Default: 100 and 200.
 	Rate, Burst int
@@ -99,8 +114,9 @@ type SSH struct {
 	// Listen is the TCP address: a host and a port, 0 being any free one, or None.
 	// Default: None.
 	Listen string
-	// MaxConnections is how many there may be at a time. From 1 to 10000. Default: 100.
-	MaxConnections int
+	// MaxConnections is how many there may be at a time, and MaxConnectionsPerOwner how many
+	// of one owner. From 1 to 10000. Default: 100, and 0, which means half of MaxConnections.
+	MaxConnections, MaxConnectionsPerOwner int
 	// IdleTimeout is how long a connection may carry nothing. Default: 3600 s.
 	IdleTimeout time.Duration
 }
@@ -152,6 +168,10 @@ type Manager struct {
 	MaxTemplateBytes int64
 	MaxBuilds        int
 	BuildTimeout     time.Duration
+	// MaxUploadBytes is how large the files may be together that clients send for each
+	// owner's builds, packed and unpacked, and MaxUploadTotal those of all owners. Default:
+	// 8 GiB and 32 GiB.
+	MaxUploadBytes, MaxUploadTotal int64
 	// OwnerQuota is how many sandboxes each owner may have; 0 is no limit if it was set.
 	// Default: half of MaxSandboxes, rounded up, while other owners have keys or sandboxes,
 	// but none for administrators. Quotas are those of single owners, LabelQuotas of
@@ -274,6 +294,8 @@ type Telemetry struct {
 	// MetricsListen is a TCP address where /metrics, and nothing else, is told to
 	// everybody without a key; or None. Default: None.
 	MetricsListen string
+	// MetricsToken is what has to be shown there as "Authorization: Bearer". Default: none.
+	MetricsToken Secret
 	// Traces are where spans of requests go. They come from the OTEL_ variables of
 	// OpenTelemetry only. Default: nowhere.
 	Traces Traces
@@ -289,7 +311,7 @@ func defaultServer(c *Config) {
 	c.SSH = SSH{Listen: None, MaxConnections: 100, IdleTimeout: time.Hour}
 	c.Manager = Manager{
 		MaxSandboxes: 100, MaxSaved: 1000, MaxSavedBytes: 100 << 30, MaxVolumes: 20, MaxSnapshots: 50, MaxSnapshotBytes: 100 << 30, MaxCheckpointBytes: 100 << 30,
-		MaxTemplates: 50, MaxTemplateBytes: 100 << 30, MaxBuilds: 4, BuildTimeout: time.Hour, IdleTimeout: time.Hour, CleanupInterval: 5 * time.Minute,
+		MaxTemplates: 50, MaxTemplateBytes: 100 << 30, MaxBuilds: 4, BuildTimeout: time.Hour, MaxUploadBytes: 8 << 30, MaxUploadTotal: 32 << 30, IdleTimeout: time.Hour, CleanupInterval: 5 * time.Minute,
 		CreateTimeout: 2 * time.Minute, CallTimeout: 30 * time.Second, Parallel: 8, Remember: time.Hour,
 	}
 	c.Usage = Usage{Interval: 30 * time.Second, Memory: 90, CPU: 90, Disk: 90, PIDs: 90, Action: UsageWarn, Sustained: time.Minute}

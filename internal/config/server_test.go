@@ -31,6 +31,13 @@ keyless = false
 max_body = "8m"
 max_connections = 500
 min_free_disk = "2g"
+max_connections_per_address = 40
+max_connections_per_owner = 50
+max_requests = 300
+max_requests_per_owner = 30
+memory = "64m"
+memory_per_owner = "8m"
+trusted_proxies = ["10.0.0.5", "192.168.1.9/24", "2001:db8::/32"]
 rate = 10
 burst = 20
 drain = "1m"
@@ -58,6 +65,8 @@ max_templates = 7
 max_template_bytes = "6g"
 max_builds = 3
 build_timeout = "90s"
+max_upload_bytes = "3g"
+max_upload_bytes_total = "9g"
 owner_quota = 3
 quotas = { alice = 5 }
 label_quotas = { "team=red" = 6 }
@@ -103,6 +112,7 @@ format = "json"
 [telemetry]
 metrics = false
 metrics_listen = "127.0.0.1:9464"
+metrics_token = "0123456789abcdef"
 `
 
 func TestServerFile(t *testing.T) {
@@ -113,11 +123,13 @@ func TestServerFile(t *testing.T) {
 	want.Server = config.Server{
 		Listen: "[::]:9000", Socket: config.None, Names: []string{"sandpit.example.com", "*.boxes.example.com"},
 		TLSCert: "/etc/tls/cert.pem", TLSKey: "/etc/tls/key.pem", MaxBody: 8 << 20, MaxConnections: 500, MinFreeDisk: 2 << 30,
-		Rate: 10, Burst: 20, Drain: time.Minute, MountRoots: []string{"/srv/a", "/srv/b"}, MCPSessions: 8, MCPIdleTimeout: 90 * time.Second,
+		MaxConnectionsPerAddress: 40, MaxConnectionsPerOwner: 50, MaxRequests: 300, MaxRequestsPerOwner: 30, Memory: 64 << 20, MemoryPerOwner: 8 << 20,
+		TrustedProxies: []string{"10.0.0.5/32", "192.168.1.0/24", "2001:db8::/32"},
+		Rate:           10, Burst: 20, Drain: time.Minute, MountRoots: []string{"/srv/a", "/srv/b"}, MCPSessions: 8, MCPIdleTimeout: 90 * time.Second,
 	}
 	want.Manager = config.Manager{
 		MaxSandboxes: 7, MaxSaved: 9, MaxSavedBytes: 3 << 30, MaxVolumes: 3, MaxSnapshots: 4, MaxSnapshotBytes: 2 << 30, MaxCheckpointBytes: 5 << 30, MaxCheckpointAge: 48 * time.Hour,
-		MaxTemplates: 7, MaxTemplateBytes: 6 << 30, MaxBuilds: 3, BuildTimeout: 90 * time.Second, IdleTimeout: time.Minute, CleanupInterval: 30 * time.Second, CreateTimeout: 20 * time.Second,
+		MaxTemplates: 7, MaxTemplateBytes: 6 << 30, MaxBuilds: 3, BuildTimeout: 90 * time.Second, MaxUploadBytes: 3 << 30, MaxUploadTotal: 9 << 30, IdleTimeout: time.Minute, CleanupInterval: 30 * time.Second, CreateTimeout: 20 * time.Second,
 		CallTimeout: 10 * time.Second, Parallel: 2, Lifetime: 2 * time.Hour, Remember: 5 * time.Second,
 		OwnerQuota: 3, Quotas: map[string]int{"alice": 5}, LabelQuotas: map[string]int{"team=red": 6},
 	}
@@ -129,7 +141,7 @@ func TestServerFile(t *testing.T) {
 		{Size: 1},
 	}
 	want.Log = config.Log{Level: slog.LevelWarn, Format: "json"}
-	want.Telemetry.Metrics, want.Telemetry.MetricsListen = false, "127.0.0.1:9464"
+	want.Telemetry.Metrics, want.Telemetry.MetricsListen, want.Telemetry.MetricsToken = false, "127.0.0.1:9464", "0123456789abcdef"
 	c.Image.DockerConfig, c.StateDir, c.CacheDir, c.RuntimeDir, c.TempDir, c.File, c.Sources = "", "", "", "", "", "", want.Sources
 	if diff := cmp.Diff(want, c); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -198,6 +210,10 @@ func TestServerProblems(t *testing.T) {
 		"[server]\nmount_roots = ['x']":              `2: server.mount_roots: "x" is not an absolute path; it must start with /`,
 		"[server]\nmax_body = '1k'":                  `2: server.max_body: "1k" is too small; use at least 4k`,
 		"[server]\nrate = 0":                         `2: server.rate: 0 is not a number of requests; use 1 to 1000000`,
+		"[server]\nmemory = '1k'":                    `2: server.memory: "1k" is too small; use at least 1m`,
+		"[server]\ntrusted_proxies = ['proxy']":      `2: server.trusted_proxies: "proxy" is not an address; use for example 10.0.0.5 or 192.168.1.0/24`,
+		"[server]\nmax_requests = -1":                `2: server.max_requests: -1 is not a number of requests; use 0 to 1000000`,
+		"[telemetry]\nmetrics_token = 'secret'":      `2: telemetry.metrics_token: is not a token; use 16 to 512 letters, digits and other visible ASCII characters`,
 		"[server]\ntls_key = '/k'":                   `2: server.tls_key: needs server.tls_cert, too`,
 		"[server]\ntls_cert = '/k'":                  `2: server.tls_cert: needs server.tls_key, too`,
 		"[server]\ntls = 'on'":                       `2: server.tls: "on" is not one of off, files, local, auto`,

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"maps"
 	"net"
+	"net/netip"
 	"net/url"
 	"path/filepath"
 	"regexp"
@@ -160,6 +161,42 @@ func setNames(field *[]string, v any) error {
 		names[i] = strings.ToLower(name)
 	}
 	*field = names
+	return nil
+}
+
+// setProxies reads addresses and ranges of them.
+func setProxies(field *[]string, v any) error {
+	list, ok := listOf(v)
+	if !ok {
+		return fmt.Errorf("%s is not a list of addresses; use for example [\"10.0.0.5\", \"192.168.1.0/24\"]", show(v))
+	}
+	proxies := make([]string, len(list))
+	for i, text := range list {
+		if address, err := netip.ParseAddr(text); err == nil && address.Zone() == "" {
+			address = address.Unmap()
+			proxies[i] = netip.PrefixFrom(address, address.BitLen()).String()
+			continue
+		}
+		prefix, err := netip.ParsePrefix(text)
+		if err != nil {
+			return fmt.Errorf("%s is not an address; use for example 10.0.0.5 or 192.168.1.0/24", quote(text))
+		}
+		proxies[i] = prefix.Masked().String()
+	}
+	*field = proxies
+	return nil
+}
+
+// minToken is how long a token is at least, in bytes, so that nobody guesses it.
+const minToken = 16
+
+// setToken never shows what is wrong.
+func setToken(field *Secret, v any) error {
+	text, ok := textOf(v)
+	if !ok || len(text) < minToken || len(text) > maxKey || strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return fmt.Errorf("is not a token; use %d to %d letters, digits and other visible ASCII characters", minToken, maxKey)
+	}
+	*field = Secret(text)
 	return nil
 }
 

@@ -151,6 +151,21 @@ const (
 	KeyMetricsListen   Key = "telemetry.metrics_listen"
 )
 
+// The keys of what owners and addresses may have of the server.
+const (
+	KeyAddressConnections  Key = "server.max_connections_per_address"
+	KeyOwnerConnections    Key = "server.max_connections_per_owner"
+	KeyMaxRequests         Key = "server.max_requests"
+	KeyOwnerRequests       Key = "server.max_requests_per_owner"
+	KeyServerMemory        Key = "server.memory"
+	KeyOwnerMemory         Key = "server.memory_per_owner"
+	KeyTrustedProxies      Key = "server.trusted_proxies"
+	KeySSHOwnerConnections Key = "ssh.max_connections_per_owner"
+	KeyMetricsToken        Key = "telemetry.metrics_token"
+	KeyUploadBytes         Key = "manager.max_upload_bytes"
+	KeyUploadTotal         Key = "manager.max_upload_bytes_total"
+)
+
 // Variable returns the name of the environment variable that sets the key.
 func (k Key) Variable() string {
 	return "SANDPIT_" + strings.ToUpper(strings.ReplaceAll(string(k), ".", "_"))

@@ -12,21 +12,22 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/api/native"
 	"github.com/sandpit-dev/sandpit/internal/beneath"
 	"github.com/sandpit-dev/sandpit/internal/config"
+	"github.com/sandpit-dev/sandpit/internal/diskspace"
 	"github.com/sandpit-dev/sandpit/internal/tree"
 )
 
-// The bounds of what builds copy, of one and of all of an owner's that were not started.
+// The bounds of what one build copies. What all of an owner's builds have together is
+// bounded by a budget.
 const (
 	maxContext        = 1 << 30 // bytes
-	maxContexts       = 4 << 30
 	maxContextEntries = 100_000
-	contextEntryBytes = 4 << 10 // what an entry counts besides its content
 )
 
-// contexts keep the files that builds copy, a directory for each build, until that is
-// started, or forgotten. They do not outlive the server: neither do builds.
+// contexts keep the files that builds copy, a directory for each build, until that has
+// ended, or is forgotten. They do not outlive the server: neither do builds.
 type contexts struct {
-	dir string
+	dir   string
+	space *diskspace.Budget
 
 	mu   sync.Mutex
 	kept map[sandpit.BuildID]*buildContext
@@ -34,58 +35,77 @@ type contexts struct {
 
 // buildContext is what there is of one build.
 type buildContext struct {
-	owner string
-	size  int64 // bytes; while the files are being sent, as many as may come
-	busy  bool  // somebody fills the directory, or copies from it
-	gone  bool  // who is busy is to remove it
+	space *diskspace.Reservation
+	busy  bool // somebody fills the directory, or copies from it
+	gone  bool // who is busy is to remove it
 }
 
 var _ native.Contexts = (*contexts)(nil)
 
+// newBuildFiles returns what the files of builds may take of a disk: those that wait for
+// their build, archives that are kept for the next one, and what is unpacked of them.
+func newBuildFiles(c config.Manager, disk *diskspace.Disk) *diskspace.Budget {
+	return diskspace.NewBudget(diskspace.Options{
+		Name: "files of builds", Disk: disk, Total: c.MaxUploadTotal, PerOwner: c.MaxUploadBytes,
+		Hint: "wait until builds have ended, or start those whose files were sent; what nobody starts is forgotten after an hour",
+	})
+}
+
 // openContexts removes what the last server has left.
-func openContexts(stateDir string) (*contexts, error) {
+func openContexts(stateDir string, space *diskspace.Budget) (*contexts, error) {
 	dir := filepath.Join(stateDir, "contexts")
 	if err := os.RemoveAll(dir); err != nil {
 		return nil, err
 	}
-	return &contexts{dir: dir, kept: make(map[sandpit.BuildID]*buildContext)}, config.MakePrivate(dir, os.Geteuid())
+	return &contexts{dir: dir, space: space, kept: make(map[sandpit.BuildID]*buildContext)}, config.MakePrivate(dir, os.Geteuid())
 }
 
 func (c *contexts) path(id sandpit.BuildID) string { return filepath.Join(c.dir, string(id)) }
 
-// begin makes room for the files of a build, and returns how many bytes these may have.
-func (c *contexts) begin(owner string, id sandpit.BuildID) (int64, error) {
+// begin counts the files of a build, of which there are none yet.
+func (c *contexts) begin(owner string, id sandpit.BuildID) (*diskspace.Reservation, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if b := c.kept[id]; b != nil && b.busy {
-		return 0, sandpit.Errorf(sandpit.Conflict, "the files of build %s are being sent already", id)
+	old := c.kept[id]
+	if old != nil && old.busy {
+		return nil, sandpit.Errorf(sandpit.Conflict, "the files of build %s are being sent already", id)
 	}
-	room := int64(maxContexts)
-	for other, b := range c.kept {
-		if other != id && b.owner == owner {
-			room -= b.size
+	if old != nil { // others take their place
+		if err := c.remove(id); err != nil {
+			return nil, err
 		}
 	}
-	if room = min(room, maxContext); room <= 0 {
-		return 0, sandpit.WithHint(
-			sandpit.Errorf(sandpit.Exhausted, "the files of builds that were not started have, or may have, %d bytes, and that is as much as may be kept", int64(maxContexts)),
-			"start these builds; one that nobody starts is forgotten after an hour")
+	space, err := c.space.Reserve(owner, 0)
+	if err != nil {
+		return nil, err
 	}
-	c.kept[id] = &buildContext{owner: owner, size: room, busy: true}
-	return room, nil
+	c.kept[id] = &buildContext{space: space, busy: true}
+	return space, nil
 }
 
-// end removes the files of a build for who was busy with them, or keeps so many bytes.
-func (c *contexts) end(id sandpit.BuildID, keep bool, size int64) error {
+// end removes the files of a build for who was busy with them, or keeps them.
+func (c *contexts) end(id sandpit.BuildID, keep bool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	b := c.kept[id]
 	if keep && !b.gone {
-		b.busy, b.size = false, size
+		b.busy = false
 		return nil
 	}
+	return c.remove(id)
+}
+
+// remove removes the files of a build. They count as long as they are there. The lock is
+// held.
+func (c *contexts) remove(id sandpit.BuildID) error {
+	b := c.kept[id]
+	b.busy = false
+	if err := os.RemoveAll(c.path(id)); err != nil {
+		return err
+	}
+	b.space.Release()
 	delete(c.kept, id)
-	return os.RemoveAll(c.path(id))
+	return nil
 }
 
 // Put implements native.Contexts.
@@ -93,29 +113,28 @@ func (c *contexts) Put(ctx context.Context, owner string, id sandpit.BuildID, fr
 	if err := id.Validate(); err != nil {
 		return err
 	}
-	room, err := c.begin(owner, id)
+	space, err := c.begin(owner, id)
 	if err != nil {
 		return err
 	}
-	size, err := c.fill(ctx, c.path(id), from, room)
-	return errors.Join(err, c.end(id, err == nil, size))
+	err = fillContext(ctx, c.path(id), from, space)
+	return errors.Join(err, c.end(id, err == nil))
 }
 
-// fill unpacks a stream into a new directory, and returns how much that counts.
-func (c *contexts) fill(ctx context.Context, dir string, from io.Reader, room int64) (int64, error) {
-	if err := os.RemoveAll(dir); err != nil {
-		return 0, err
-	}
+// fillContext unpacks a stream into a new directory.
+func fillContext(ctx context.Context, dir string, from io.Reader, space *diskspace.Reservation) error {
 	if err := os.Mkdir(dir, 0o700); err != nil {
-		return 0, err
+		return err
 	}
 	root, err := beneath.Open(dir)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	// Links may lead anywhere: who copies follows none out of the directory.
-	done, err := tree.Unpack(ctx, from, root, tree.Options{OutsideLinks: true, KeepTop: true, MaxBytes: room, MaxEntries: maxContextEntries})
-	return done.Bytes + contextEntryBytes*int64(done.Files+done.Dirs+done.Links), errors.Join(err, root.Close())
+	_, err = tree.Unpack(ctx, from, root, tree.Options{
+		OutsideLinks: true, KeepTop: true, MaxBytes: maxContext, MaxEntries: maxContextEntries, Reserve: space.Write,
+	})
+	return errors.Join(err, root.Close())
 }
 
 // Take implements native.Contexts.
@@ -129,9 +148,9 @@ func (c *contexts) Take(id sandpit.BuildID) (dir string, release func(), err err
 	case b.busy:
 		return "", nil, sandpit.Errorf(sandpit.Conflict, "the files of build %s are still being sent", id)
 	}
-	b.busy, b.size = true, 0 // a build that goes on is bounded otherwise
+	b.busy = true
 	return c.path(id), func() {
-		_ = c.end(id, false, 0) // the next server does it otherwise
+		_ = c.end(id, false) // the next server does it otherwise
 	}, nil
 }
 
@@ -147,6 +166,5 @@ func (c *contexts) drop(id sandpit.BuildID) error {
 		b.gone = true
 		return nil
 	}
-	delete(c.kept, id)
-	return os.RemoveAll(c.path(id))
+	return c.remove(id)
 }

@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"os"
@@ -12,6 +13,9 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/config"
+	"github.com/sandpit-dev/sandpit/internal/diskspace"
+	"github.com/sandpit-dev/sandpit/internal/tree"
 	"github.com/sandpit-dev/sandpit/internal/wire"
 )
 
@@ -32,45 +36,52 @@ func oneFile(t *testing.T, content string) []byte {
 	return stream.Bytes()
 }
 
+// testSpace is room for so many bytes of each owner's builds.
+func testSpace(perOwner int64) *diskspace.Budget {
+	return newBuildFiles(config.Manager{MaxUploadBytes: perOwner, MaxUploadTotal: 1 << 40}, nil)
+}
+
 // TestContextBounds keeps as many bytes of an owner's builds as there may be, also while
-// they come.
+// they come, and while they are used.
 func TestContextBounds(t *testing.T) {
 	t.Parallel()
-	c, err := openContexts(t.TempDir())
+	const each = tree.MemberBytes + 4
+	c, err := openContexts(t.TempDir(), testSpace(2*each))
 	if err != nil {
 		t.Fatal(err)
 	}
-	var busy []sandpit.BuildID
-	for range maxContexts / maxContext {
-		busy = append(busy, sandpit.NewBuildID())
-		if room, err := c.begin("ann", busy[len(busy)-1]); err != nil || room != maxContext {
-			t.Fatalf("room for %d bytes, %v", room, err)
-		}
+	put := func(owner string, id sandpit.BuildID) error {
+		return c.Put(t.Context(), owner, id, bytes.NewReader(oneFile(t, "text")))
 	}
-	late := sandpit.NewBuildID()
-	if err := c.Put(t.Context(), "ann", late, bytes.NewReader(oneFile(t, "text"))); sandpit.CodeOf(err) != sandpit.Exhausted {
-		t.Errorf("one more: %v", err)
-	}
-	if err := c.Put(t.Context(), "bob", sandpit.NewBuildID(), bytes.NewReader(oneFile(t, "text"))); err != nil {
-		t.Errorf("another owner's: %v", err)
-	}
-	if err := c.Put(t.Context(), "ann", busy[0], bytes.NewReader(oneFile(t, "text"))); sandpit.CodeOf(err) != sandpit.Conflict {
-		t.Errorf("the same build at the same time: %v", err)
-	}
-	if _, _, err := c.Take(busy[0]); sandpit.CodeOf(err) != sandpit.Conflict {
-		t.Errorf("started while its files come: %v", err)
-	}
-	if err := c.end(busy[0], true, maxContext-contextEntryBytes-4); err != nil { // as large as that
+	first, second, third := sandpit.NewBuildID(), sandpit.NewBuildID(), sandpit.NewBuildID()
+	if err := errors.Join(put("ann", first), put("ann", second), put("ann", second)); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.Put(t.Context(), "ann", late, bytes.NewReader(oneFile(t, "text!"))); err != nil {
-		t.Errorf("what fits: %v", err)
+	if err := put("ann", third); sandpit.CodeOf(err) != sandpit.Exhausted {
+		t.Errorf("one more: %v", err)
 	}
-	if size := c.kept[late].size; size != contextEntryBytes+5 {
-		t.Errorf("it counts %d bytes", size)
+	if _, err := os.Stat(c.path(third)); err == nil {
+		t.Error("what was refused is there")
 	}
-	if err := c.Put(t.Context(), "ann", sandpit.NewBuildID(), bytes.NewReader(oneFile(t, "text"))); sandpit.CodeOf(err) != sandpit.Exhausted {
-		t.Errorf("when all is taken: %v", err)
+	if err := put("bob", sandpit.NewBuildID()); err != nil {
+		t.Errorf("another owner's: %v", err)
+	}
+	_, release, err := c.Take(first)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := put("ann", first); sandpit.CodeOf(err) != sandpit.Conflict {
+		t.Errorf("the same build while it goes on: %v", err)
+	}
+	if err := put("ann", third); sandpit.CodeOf(err) != sandpit.Exhausted {
+		t.Errorf("one more while the first is used: %v", err)
+	}
+	release()
+	if err := put("ann", third); err != nil {
+		t.Errorf("when there is room again: %v", err)
+	}
+	if own, all := c.space.Reserved("ann"); own != 2*each || all != 3*each {
+		t.Errorf("%d of %d bytes are counted", own, all)
 	}
 }
 

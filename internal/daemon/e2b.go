@@ -21,6 +21,7 @@ func (s *service) e2bOptions() e2b.Options {
 		Limits: sandpit.Resources{
 			Memory: s.cfg.Sandbox.MemoryLimit, CPUs: s.cfg.Sandbox.CPULimit, Disk: s.cfg.Sandbox.DiskLimit, PIDs: s.cfg.Sandbox.PIDsLimit,
 		},
+		Space: s.buildFiles, Memory: s.memory,
 		Domain: func() string { return s.places().Host }, MaxBody: s.cfg.Server.MaxBody,
 	}
 }

@@ -25,6 +25,7 @@ func (s *service) openGateway(ctx context.Context) (err error) {
 		Frames: s.cfg.Preview.Frames,
 		// The edge is made with the handler, after the gateway and before any request.
 		Admit: func(w http.ResponseWriter, r *http.Request) (*http.Request, error) { return s.edge.Admit(w, r) },
+		Enter: func(r *http.Request, owner string) (func(), error) { return s.edge.EnterPreview(r, owner) },
 		Rules: rules, Wake: func(ctx context.Context, id sandpit.ID) error { return s.e2b.Wake(ctx, id) },
 		Observe: s.observe, Log: s.log,
 	})
@@ -111,8 +112,9 @@ func (s *service) listenPaths(ctx context.Context, certificates *tls.Config) (st
 		return "", nil
 	}
 	server, err := api.Listen(ctx, api.ServerOptions{
-		Handler: s.tracer.Handler(s.gateway.Paths()), Address: s.cfg.Preview.Listen, TLS: certificates,
-		MaxConnections: c.MaxConnections, MaxHeader: s.maxHeader(), Drain: c.Drain, Log: s.log,
+		Handler: s.tracer.Handler(s.gateway.Paths()), Address: s.cfg.Preview.Listen, TLS: certificates, Drain: c.Drain, Log: s.log,
+		MaxHeader: s.maxHeader(), MaxConnections: c.MaxConnections, MaxConnectionsPerAddress: c.MaxConnectionsPerAddress, MaxConnectionsPerOwner: c.MaxConnectionsPerOwner,
+		Proxies: proxies(c),
 	})
 	if err != nil {
 		return "", err

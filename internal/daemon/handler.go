@@ -1,10 +1,15 @@
 package daemon
 
 import (
+	"cmp"
 	"net/http"
+	"net/netip"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/api"
+	"github.com/sandpit-dev/sandpit/internal/config"
+	"github.com/sandpit-dev/sandpit/internal/memory"
+	"github.com/sandpit-dev/sandpit/internal/share"
 )
 
 // pathMetrics is where the figures are; on the server's own address for
@@ -33,8 +38,49 @@ func (s *service) handler() http.Handler {
 	s.edge = api.NewEdge(api.EdgeOptions{
 		Keys: s.keys, Report: s.manager.Report, Keyless: c.Keyless, Names: s.names(), Public: public, Refuse: refuse,
 		Rate: float64(c.Rate), Burst: c.Burst, Observe: s.observe, Log: s.log,
+		MaxRequests: maxRequests(c), MaxRequestsPerOwner: c.MaxRequestsPerOwner, Proxies: proxies(c), Memory: s.memory,
 	})
 	return s.tracer.Handler(s.gateway.Handler(s.edge.Handler(&s.mux.ServeMux)))
+}
+
+// The default of server.max_requests: one for so many bytes of memory, within bounds.
+const (
+	requestMemory = 512 << 10
+	leastRequests = 256
+	mostRequests  = 10_000
+)
+
+// maxRequests returns how many requests may be answered at a time.
+func maxRequests(c config.Server) int {
+	if c.MaxRequests > 0 {
+		return c.MaxRequests
+	}
+	return int(min(max(memory.Limit()/requestMemory, leastRequests), mostRequests))
+}
+
+// newMemory returns what requests and sessions may keep in memory.
+func newMemory(c config.Server) *memory.Budget {
+	return memory.NewBudget(memory.Options{Total: cmp.Or(c.Memory, memory.DefaultTotal(memory.Limit())), PerOwner: c.MemoryPerOwner})
+}
+
+// shares returns how the resources are used that owners share, for figures.
+func (s *service) shares() []share.Status {
+	list := append(s.manager.Shares(), s.memory.Shares()...)
+	if s.edge != nil { // else nothing is served yet
+		list = append(list, s.edge.Shares()...)
+	}
+	return list
+}
+
+// proxies returns the reverse proxies that are trusted, which the configuration has
+// checked.
+func proxies(c config.Server) (list api.Proxies) {
+	for _, text := range c.TrustedProxies {
+		if prefix, err := netip.ParsePrefix(text); err == nil {
+			list = append(list, prefix)
+		}
+	}
+	return list
 }
 
 // observe hears of each request that was answered.

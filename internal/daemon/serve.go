@@ -166,7 +166,9 @@ func (s *service) serve(ctx context.Context, o Options) error {
 func (s *service) listen(ctx context.Context) (where Addresses, err error) {
 	c := s.cfg.Server
 	o := api.ServerOptions{
-		Handler: s.handler(), Address: c.Listen, MaxConnections: c.MaxConnections, MaxHeader: s.maxHeader(), Drain: c.Drain, Log: s.log,
+		Handler: s.handler(), Address: c.Listen, Drain: c.Drain, Log: s.log,
+		MaxHeader: s.maxHeader(), MaxConnections: c.MaxConnections, MaxConnectionsPerAddress: c.MaxConnectionsPerAddress, MaxConnectionsPerOwner: c.MaxConnectionsPerOwner,
+		Proxies: proxies(c),
 	}
 	if c.Socket != config.None {
 		o.Socket, where.Socket = c.Socket, c.Socket

@@ -24,6 +24,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/gateway"
 	"github.com/sandpit-dev/sandpit/internal/image"
 	"github.com/sandpit-dev/sandpit/internal/manager"
+	"github.com/sandpit-dev/sandpit/internal/memory"
 	"github.com/sandpit-dev/sandpit/internal/publish"
 	"github.com/sandpit-dev/sandpit/internal/queue"
 	"github.com/sandpit-dev/sandpit/internal/share"
@@ -51,6 +52,7 @@ type service struct {
 	pulls     *share.Pool
 	images    *image.Store
 	metrics   *telemetry.Metrics // nil: nothing is counted
+	memory    *memory.Budget
 	tracer    *telemetry.Tracer
 	providers *providers
 	manager   *manager.Manager
@@ -63,12 +65,14 @@ type service struct {
 	aio       *aio.Server
 	prePuller *prePuller
 	contexts  *contexts
-	pruner    *audit.Pruner
-	mux       *api.Mux
-	publisher *publish.Publisher
-	tokens    *token.Tokens
-	gateway   *gateway.Gateway
-	edge      *api.Edge
+	// buildFiles counts the files that clients send for builds.
+	buildFiles *diskspace.Budget
+	pruner     *audit.Pruner
+	mux        *api.Mux
+	publisher  *publish.Publisher
+	tokens     *token.Tokens
+	gateway    *gateway.Gateway
+	edge       *api.Edge
 	// secretsKey keys digests of the values of build secrets.
 	secretsKey []byte
 
@@ -92,12 +96,18 @@ func (s *service) open(ctx context.Context) (err error) {
 	if err := s.openQueue(ctx); err != nil {
 		return err
 	}
-	if s.contexts, err = openContexts(s.cfg.StateDir); err != nil {
+	disk, err := s.disks.At(s.cfg.StateDir)
+	if err != nil {
 		return err
 	}
 	if s.secretsKey, err = loadSecretsKey(s.cfg); err != nil {
 		return err
 	}
+	s.buildFiles = newBuildFiles(s.cfg.Manager, disk)
+	if s.contexts, err = openContexts(s.cfg.StateDir, s.buildFiles); err != nil {
+		return err
+	}
+	s.memory = newMemory(s.cfg.Server)
 	version := ReadVersions().Sandpit
 	if s.cfg.Telemetry.Metrics {
 		s.metrics = telemetry.NewMetrics(version)
@@ -128,11 +138,11 @@ func (s *service) open(ctx context.Context) (err error) {
 		return err
 	}
 	if s.metrics != nil {
-		s.metrics.Watch(telemetry.Sources{Manager: s.manager, Queue: s.queue, Shares: s.manager.Shares})
+		s.metrics.Watch(telemetry.Sources{Manager: s.manager, Queue: s.queue, Shares: s.shares})
 	}
 	s.keys = api.NewKeys(s.store, clock.System{}, s.log)
 	s.prePuller = newPrePuller(s.cfg.Image.PrePull, s.prepareImage, s.log)
-	s.data = data.New(data.Options{Manager: s.manager, Timeout: s.cfg.Sandbox.Timeout})
+	s.data = data.New(data.Options{Manager: s.manager, Timeout: s.cfg.Sandbox.Timeout, Memory: s.memory})
 	s.tokens, err = token.Open(ctx, token.Options{Store: s.store, Keys: s.keys, Dir: s.cfg.StateDir, Log: s.log})
 	if err != nil {
 		return err
@@ -143,10 +153,10 @@ func (s *service) open(ctx context.Context) (err error) {
 	}
 	s.e2b = e2b.New(s.e2bOptions())
 	s.mcp = mcp.New(ctx, mcp.Options{
-		Manager: s.manager, Request: s.nativeOptions().Request, MaxSessions: s.cfg.Server.MCPSessions, Idle: s.cfg.Server.MCPIdleTimeout,
+		Manager: s.manager, Memory: s.memory, Request: s.nativeOptions().Request, MaxSessions: s.cfg.Server.MCPSessions, Idle: s.cfg.Server.MCPIdleTimeout,
 		Preview: s.previewURL, Template: s.hasTemplate, Version: version, Log: s.log,
 	})
-	s.aio, err = aio.New(aio.Options{Manager: s.manager, Version: version, Log: s.log})
+	s.aio, err = aio.New(aio.Options{Manager: s.manager, Memory: s.memory, Version: version, Log: s.log})
 	return err
 }
 

@@ -25,7 +25,7 @@ func (s *service) listenSSH(ctx context.Context) (where string, err error) {
 	}
 	server, err := sshd.Listen(ctx, sshd.Options{
 		Manager: s.manager, Keys: s.sshKeys, Tokens: s.sshTokens, HostKey: key, Address: c.Listen,
-		MaxConnections: c.MaxConnections, IdleTimeout: c.IdleTimeout, Log: s.log,
+		MaxConnections: c.MaxConnections, MaxConnectionsPerOwner: c.MaxConnectionsPerOwner, IdleTimeout: c.IdleTimeout, Memory: s.memory, Log: s.log,
 	})
 	if err != nil {
 		return "", err

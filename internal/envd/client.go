@@ -28,6 +28,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/gen/commands/commandsconnect"
 	"github.com/sandpit-dev/sandpit/internal/gen/filesystem/filesystemconnect"
 	"github.com/sandpit-dev/sandpit/internal/gen/process/processconnect"
+	"github.com/sandpit-dev/sandpit/internal/memory"
 )
 
 const (
@@ -123,8 +124,20 @@ func (a *authorized) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
+	if res.Header.Get("Content-Type") == wholeMessage {
+		res.Body = readCloser{memory.Metered(res.Body, memory.AccountOf(r.Context()), messageCost), res.Body}
+	}
 	return checkAnswer(res)
 }
+
+const (
+	// wholeMessage is the type of an answer that is read as a whole. Others are streams.
+	wholeMessage = "application/proto"
+	// messageCost is how many bytes of memory each byte of such an answer takes: as it is, in
+	// the buffer that it is read into, as a message, as what is made of that, and as what a
+	// client gets.
+	messageCost = 10
+)
 
 // asUser names the user of a call.
 func asUser(header http.Header, user string) {

@@ -28,6 +28,9 @@ type Options struct {
 	Keys   token.Keys
 	// Admit finds out who makes a request on the API's listener: api.Edge.Admit.
 	Admit func(http.ResponseWriter, *http.Request) (*http.Request, error)
+	// Enter counts a request for a sandbox of an owner until leave is called:
+	// api.Edge.EnterPreview. Default: nothing is counted.
+	Enter func(r *http.Request, owner string) (leave func(), err error)
 	// Domain is the name below which every port has a host name of its own, such as
 	// 8000-ID.localhost. In lower case, without a port. Default: none has.
 	Domain string
@@ -89,6 +92,9 @@ func Open(ctx context.Context, o Options) (*Gateway, error) {
 	}
 	if o.Places == nil {
 		o.Places = func() Places { return Places{} }
+	}
+	if o.Enter == nil {
+		o.Enter = func(*http.Request, string) (func(), error) { return func() {}, nil }
 	}
 	if o.Observe == nil {
 		o.Observe = func(*http.Request, api.Answer) {}

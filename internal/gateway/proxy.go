@@ -171,7 +171,26 @@ func (g *Gateway) serve(a *answer, r *http.Request, t target) {
 		return
 	}
 	defer h.Release()
+	leave, err := g.count(r, t)
+	if err != nil {
+		refuse(a, r, t, err)
+		return
+	}
+	defer leave()
 	g.pass(a, r, t, h, p)
+}
+
+// count counts a request for its sandbox's owner.
+func (g *Gateway) count(r *http.Request, t target) (leave func(), err error) {
+	s, err := g.o.Manager.Get(t.id)
+	if err != nil {
+		return nil, err
+	}
+	leave, err = g.o.Enter(r, s.Lease.Owner)
+	if err != nil { // whose sandbox it is and how much they have is not the viewer's business
+		err = sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "too many viewers of sandbox %s", t.id), "try again later")
+	}
+	return leave, err
 }
 
 // errPath refuses a path that begins with what names a preview in other letters.

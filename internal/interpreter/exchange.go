@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/memory"
 )
 
 // connection is one with the process of a service, for one request.
@@ -23,7 +24,14 @@ type connection struct {
 
 	rest    []byte // of input, for Read
 	partial []byte // of a line, for Write
+	// memory is what lines are kept in, reserved for how many bytes of a line it is.
+	memory   *memory.Account
+	reserved int
 }
+
+// lineCost is how many bytes each byte of a line takes: as it comes, as an event, and as
+// what is made of that.
+const lineCost = 3
 
 // Read implements io.Reader, for the input of the process.
 func (c *connection) Read(p []byte) (int, error) {
@@ -43,6 +51,12 @@ func (c *connection) Read(p []byte) (int, error) {
 func (c *connection) Write(p []byte) (int, error) {
 	for rest := p; ; {
 		before, after, found := bytes.Cut(rest, []byte("\n"))
+		if missing := len(c.partial) + len(before) - c.reserved; missing > 0 {
+			if err := c.memory.Reserve(int64(missing) * lineCost); err != nil {
+				return 0, err
+			}
+			c.reserved += missing
+		}
 		c.partial = append(c.partial, before...)
 		if len(c.partial) > maxTold {
 			return 0, sandpit.Errorf(sandpit.Exhausted, "the interpreter says a line of more than %d bytes", maxTold)
@@ -66,7 +80,7 @@ func (c *connection) Write(p []byte) (int, error) {
 // attach connects with a service.
 func (r *Remote) attach(ctx context.Context, p sandpit.Process, id uint64) (*connection, error) {
 	following, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	c := &connection{id: id, input: make(chan []byte, 2), told: make(chan told), closed: make(chan struct{}), ended: make(chan struct{})}
+	c := &connection{id: id, input: make(chan []byte, 2), told: make(chan told), closed: make(chan struct{}), ended: make(chan struct{}), memory: memory.AccountOf(ctx)}
 	c.hangUp = sync.OnceFunc(func() {
 		close(c.closed)
 		cancel()

@@ -16,6 +16,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/memory"
 )
 
 // The bounds of a layer. What is beyond is refused as Exhausted.
@@ -55,11 +56,15 @@ type Layer struct {
 
 // Read reads a layer to its end. With texts the content of small text files is kept.
 //
-// Invalid: it is no layer. Exhausted: it is larger than anybody needs.
+// What is kept is taken from the account of memory of ctx.
+//
+// Invalid: it is no layer. Exhausted: it is larger than anybody needs, or than there is
+// memory for.
 func Read(ctx context.Context, r io.Reader, texts bool) (*Layer, error) {
 	l := &Layer{files: make(map[string]file), opaque: make(map[string]bool)}
 	in := tar.NewReader(r)
 	names, kept, left := 0, 0, int64(maxContent)
+	account := memory.AccountOf(ctx)
 	for {
 		h, err := in.Next()
 		switch {
@@ -74,6 +79,9 @@ func Read(ctx context.Context, r io.Reader, texts bool) (*Layer, error) {
 		left -= h.Size
 		if len(l.files)+len(l.opaque) >= maxEntries || names > maxNames || left < 0 {
 			return nil, sandpit.Errorf(sandpit.Exhausted, "it has more files than can be compared")
+		}
+		if err := account.Reserve(entryCost + int64(len(h.Name)+len(h.Linkname))); err != nil {
+			return nil, err
 		}
 		name, err := clean(h.Name)
 		if err != nil {
@@ -91,10 +99,21 @@ func Read(ctx context.Context, r io.Reader, texts bool) (*Layer, error) {
 		}
 		if h.Typeflag == tar.TypeReg {
 			kept += len(f.text)
+			if err := account.Reserve(textCost * int64(len(f.text))); err != nil {
+				return nil, err
+			}
 		}
 		l.files[name] = f
 	}
 }
+
+const (
+	// entryCost is how many bytes of memory a file takes besides its name and text.
+	entryCost = 512
+	// textCost is how many bytes each byte of a text takes: what it is read into may have
+	// room for twice as many.
+	textCost = 2
+)
 
 // ended ends with a context, also within a hole that is read from nowhere.
 type ended struct {

@@ -26,6 +26,9 @@ type BuildRequest struct {
 	// Release is called once when Files is needed no more, also after an error. Default:
 	// nothing.
 	Release func()
+	// Prepare is called when the build's turn has come, and returns the steps and labels
+	// that take the place of those in Recipe. Default: these stay as they are.
+	Prepare func(ctx context.Context) (steps []sandpit.RecipeStep, labels map[string]string, err error)
 	// Secrets are values of those that steps name. They are kept in memory only.
 	Secrets map[string]string
 	// Login is for the registry of the base. Default: that of the configuration.
@@ -253,6 +256,10 @@ func (m *Manager) carryOut(ctx context.Context, b *store.TemplateBuild, r BuildR
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
+	if err := m.prepareBuild(ctx, b, &r); err != nil {
+		return because(ctx, err)
+	}
+	job.Recipe = r.Recipe
 	size, err := m.o.Builder.BuildTemplate(ctx, job)
 	if err != nil {
 		return because(ctx, err)
@@ -293,6 +300,23 @@ func (m *Manager) awaitBuildSlot(ctx context.Context, owner string, run *running
 	}
 	run.log.begin(0, "wait until other builds have finished")
 	return m.slots.builds.Acquire(ctx, owner, 1)
+}
+
+// prepareBuild has a build that is to be prepared have its steps.
+func (m *Manager) prepareBuild(ctx context.Context, b *store.TemplateBuild, r *BuildRequest) error {
+	if r.Prepare == nil {
+		return nil
+	}
+	steps, labels, err := r.Prepare(ctx)
+	if err != nil {
+		return err
+	}
+	r.Recipe.Steps, r.Recipe.Labels = steps, labels
+	if err := r.Recipe.Validate(); err != nil {
+		return err
+	}
+	b.Recipe = r.Recipe
+	return m.o.Store.UpdateBuild(context.WithoutCancel(ctx), *b, sandpit.BuildBuilding)
 }
 
 // failUnfinished says of builds that the last manager was at that they have failed.

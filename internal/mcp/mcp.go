@@ -9,6 +9,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"net/http"
 	"path"
 	"strings"
 	"sync"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/mcpclient"
+	"github.com/sandpit-dev/sandpit/internal/memory"
 	"github.com/sandpit-dev/sandpit/internal/tool"
 )
 
@@ -57,6 +59,11 @@ type Options struct {
 	Open func(ctx context.Context) (Place, error)
 	// Servers are the MCP servers whose tools can be called from the sandbox. Default: none.
 	Servers mcpclient.Config
+	// Memory opens an account of memory for what outlives calls. Default: there is no limit.
+	Memory func() *memory.Account
+	// CallMemory returns the account of a call that came with these headers, and what is to
+	// be called when it has ended. Default: there is no limit.
+	CallMemory func(http.Header) (account *memory.Account, done func())
 	// Version is told to clients.
 	Version string
 	// Log is told what goes wrong with the protocol, and never what calls say. Default:
@@ -128,6 +135,11 @@ func (c *connection) call(ctx context.Context, r *sdk.CallToolRequest) (*sdk.Cal
 		return refusal(err), nil
 	}
 	defer done()
+	ctx, release, err := c.withMemory(ctx, r.Extra)
+	if err != nil {
+		return refusal(err), nil
+	}
+	defer release()
 	ctx, live := tool.WithLive(ctx)
 	stop := c.report(ctx, r, live)
 	defer stop()
@@ -147,6 +159,23 @@ func (c *connection) call(ctx context.Context, r *sdk.CallToolRequest) (*sdk.Cal
 		c.forget(ctx, v.session)
 	}
 	return answer(result), nil
+}
+
+// callCost is how much memory a call takes besides what it keeps, in bytes.
+const callCost = 256 << 10
+
+// withMemory returns a context with the account of a call, and what is to be called at its
+// end. Exhausted: there is no memory for it.
+func (c *connection) withMemory(ctx context.Context, extra *sdk.RequestExtra) (context.Context, func(), error) {
+	if c.CallMemory == nil || extra == nil {
+		return ctx, func() {}, nil
+	}
+	account, release := c.CallMemory(extra.Header)
+	if err := account.Reserve(callCost); err != nil {
+		release()
+		return ctx, nil, err
+	}
+	return memory.WithAccount(ctx, account), release, nil
 }
 
 // refusal is the answer to a call that was not carried out.
@@ -199,6 +228,11 @@ func (c *connection) read(ctx context.Context, r *sdk.ReadResourceRequest) (*sdk
 		return nil, err
 	}
 	defer done()
+	ctx, release, err := c.withMemory(ctx, r.Extra)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
 	v, err := c.enter(ctx)
 	if err != nil {
 		return nil, err
@@ -274,7 +308,7 @@ func (c *connection) begin(guest sandpit.Guest) error {
 		_ = c.session.Close() // what was in it has ended with the guest that it had
 	}
 	session, err := tool.NewSession(guest, tool.SessionOptions{
-		ID: string(c.place.ID), Dir: c.place.Dir, User: c.place.User, Servers: c.Servers, Preview: c.place.Preview,
+		ID: string(c.place.ID), Dir: c.place.Dir, User: c.place.User, Servers: c.Servers, Preview: c.place.Preview, Memory: c.Memory,
 	})
 	c.session, c.guest = session, guest
 	return err

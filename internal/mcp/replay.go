@@ -9,6 +9,7 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/memory"
 )
 
 const (
@@ -22,6 +23,8 @@ const (
 // gets the rest of an answer. What is too old goes by whole answers. The store of the SDK
 // would take the first message of every answer instead, and never forget an answer.
 type replay struct {
+	memory *memory.Account // of what is kept
+
 	mu      sync.Mutex
 	size    int
 	streams []*replayed // the oldest first
@@ -70,6 +73,7 @@ func (p *replay) evict() {
 	}
 	for _, m := range p.streams[i].messages {
 		p.size -= len(m)
+		p.memory.Return(int64(len(m)))
 	}
 	p.streams = slices.Delete(p.streams, i, i+1)
 }
@@ -84,6 +88,17 @@ func (p *replay) Append(_ context.Context, _, stream string, data []byte) error 
 	}
 	if len(data) > maxReplay {
 		s.lost = true
+		return nil
+	}
+	for p.memory.Reserve(int64(len(data))) != nil {
+		if p.size == 0 {
+			s.lost = true
+			return nil
+		}
+		p.evict()
+	}
+	if p.find(stream) == nil { // it was the oldest itself
+		p.memory.Return(int64(len(data)))
 		return nil
 	}
 	s.messages = append(s.messages, data)
@@ -124,5 +139,6 @@ func (p *replay) SessionClosed(context.Context, string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.streams, p.size = nil, 0
+	p.memory.Close()
 	return nil
 }

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/sandpit-dev/sandpit/internal/memory"
 )
 
 // HeaderSession is the header in which a client names its session.
@@ -25,9 +27,13 @@ type Session struct {
 // Hosts and origins of requests, and the sizes and times of bodies, are the caller's to check.
 func NewSession(o Options, id string, idle time.Duration) *Session {
 	s := &Session{connection: &connection{Options: o}}
+	var account *memory.Account
+	if o.Memory != nil {
+		account = o.Memory()
+	}
 	s.server = s.connection.server(id)
 	s.handler = sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return s.server }, &sdk.StreamableHTTPOptions{
-		EventStore: &replay{}, SessionTimeout: idle, MaxRequestBodyBytes: MaxMessage,
+		EventStore: &replay{memory: account}, SessionTimeout: idle, MaxRequestBodyBytes: MaxMessage,
 		DisableLocalhostProtection: true, // the caller knows more names
 		Logger:                     o.Log,
 	})

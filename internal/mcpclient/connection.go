@@ -13,6 +13,7 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/memory"
 )
 
 const (
@@ -57,7 +58,7 @@ func connect(ctx context.Context, o Options, s Server) (*connection, error) {
 
 func connectAs(ctx context.Context, o Options, s Server) (*connection, error) {
 	c := &connection{meter: &meter{}, ended: make(chan struct{})}
-	c.meter.reset()
+	c.meter.reset(memory.AccountOf(ctx))
 	transport, err := c.transport(ctx, o, s)
 	if err != nil {
 		return nil, err
@@ -142,7 +143,7 @@ func (c *connection) bounded(ctx context.Context, f func(context.Context) error)
 
 // ask does something with the server.
 func (c *connection) ask(ctx context.Context, f func(context.Context) error) error {
-	c.meter.reset()
+	c.meter.reset(memory.AccountOf(ctx))
 	return c.explain(c.bounded(ctx, f))
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/memory"
 )
 
 const (
@@ -108,14 +109,25 @@ func (t *tail) String() string {
 	return string(t.data)
 }
 
-// meter bounds what a server may send until it is asked again.
-type meter struct{ left atomic.Int64 }
+// meter bounds what a server may send until it is asked again, and takes it from the
+// account of memory of the request that has come last.
+type meter struct {
+	left    atomic.Int64
+	account atomic.Pointer[memory.Account]
+}
+
+// saidCost is how many bytes each byte of a server takes: as it comes, as a message, and as
+// what is made of that.
+const saidCost = 3
 
 // maxSaid is how much a server may send for one request, in bytes, with what it sends
 // unasked.
 const maxSaid = 24 << 20
 
-func (m *meter) reset() { m.left.Store(maxSaid) }
+func (m *meter) reset(account *memory.Account) {
+	m.left.Store(maxSaid)
+	m.account.Store(account)
+}
 
 // of is a reader that is metered.
 func (m *meter) of(r io.ReadCloser) io.ReadCloser { return &metered{r, m} }
@@ -130,6 +142,10 @@ func (r *metered) Read(b []byte) (int, error) {
 	n, err := r.ReadCloser.Read(b)
 	if r.meter.left.Add(-int64(n)) < 0 {
 		return 0, sandpit.Errorf(sandpit.Exhausted, "the server has sent more than %d bytes for one request", maxSaid)
+	}
+	// What comes when the request has ended is read at once and dropped.
+	if reserveErr := r.meter.account.Load().Reserve(int64(n) * saidCost); sandpit.CodeOf(reserveErr) == sandpit.Exhausted {
+		return 0, reserveErr
 	}
 	return n, err
 }

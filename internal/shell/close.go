@@ -26,6 +26,7 @@ func (s *Session) close(reason error) error {
 	s.mu.Unlock()
 	s.turn <- struct{}{} // whoever has it gives it back soon
 	defer func() { <-s.turn }()
+	defer s.memory.Close()
 	ctx := context.Background()
 	var err error
 	if s.shell != nil {

@@ -13,8 +13,12 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// inputLimit bounds what waits to be read by a job, in bytes.
-const inputLimit = 1 << 20
+const (
+	// inputLimit bounds what waits to be read by a job, in bytes.
+	inputLimit = 64 << 10
+	// jobCost is what a job takes in memory besides its output, in bytes.
+	jobCost = inputLimit + firstRingPage
+)
 
 // maxJobCommand bounds the command of a job, in bytes: it is an argument, of which
 // Linux takes no longer ones.
@@ -164,9 +168,12 @@ func limitText(b []byte) string {
 
 // launch starts a job for the one whose turn it is.
 func (s *Session) launch(ctx context.Context, r JobRequest, env map[string]string, dir string) (*Job, error) {
+	if err := s.memory.Reserve(jobCost); err != nil {
+		return nil, err
+	}
 	following, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	j := &Job{
-		session: s, request: r, dir: dir, began: time.Now(), output: newRing(r.MaxOutput),
+		session: s, request: r, dir: dir, began: time.Now(), output: newRing(r.MaxOutput, s.memory),
 		cancel: cancel, ended: make(chan struct{}),
 	}
 	cmd := sandpit.Command{
@@ -185,6 +192,7 @@ func (s *Session) launch(ctx context.Context, r JobRequest, env map[string]strin
 	}
 	if err := s.jobs.add(j); err != nil {
 		cancel()
+		j.forget()
 		return nil, err
 	}
 	unlink := context.AfterFunc(ctx, cancel)
@@ -196,12 +204,19 @@ func (s *Session) launch(ctx context.Context, r JobRequest, env map[string]strin
 		cancel()
 		j.abandonInput()
 		s.jobs.remove(j)
+		j.forget()
 		return nil, err
 	}
 	j.process = process
 	go j.follow(following) // ends with the process; Session.Close waits for it
 	s.jobs.started(j)
 	return j, nil
+}
+
+// forget gives back the memory of a job that is no longer kept.
+func (j *Job) forget() {
+	j.output.release()
+	j.session.memory.Return(jobCost)
 }
 
 func (j *Job) abandonInput() {
@@ -294,7 +309,7 @@ func (j *Job) Follow(ctx context.Context, offset int64, w io.Writer) error {
 	}
 }
 
-// Write gives the job input: keys, if it has a terminal. It waits while 1 MiB is
+// Write gives the job input: keys, if it has a terminal. It waits while 64 KiB are
 // unread. Conflict: it has no input. Gone: it has ended, or its input has.
 func (j *Job) Write(ctx context.Context, p []byte) error {
 	if j.input == nil {
@@ -376,6 +391,7 @@ func (js *jobs) add(j *Job) error {
 	for i := 0; len(js.list) >= js.max && i < len(js.list); {
 		select {
 		case <-js.list[i].ended:
+			js.list[i].forget()
 			delete(js.up, js.list[i])
 			js.list = append(js.list[:i:i], js.list[i+1:]...)
 		default:

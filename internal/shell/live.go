@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/memory"
 )
 
 const (
@@ -19,6 +20,9 @@ const (
 	readyWithin = 30 * time.Second
 	// killWithin is how long programs, or a shell, have to be gone once killed.
 	killWithin = 10 * time.Second
+	// outputCost is how many bytes each byte of a command's output takes: in the window, in
+	// the Result, and once more for whoever passes that on.
+	outputCost = 3
 )
 
 // live is one shell process. One call may be in it at a time.
@@ -34,8 +38,8 @@ type live struct {
 	mu      sync.Mutex
 	stdout  marks
 	stderr  marks
-	call    *answer // nil while there is none
-	between *window // what came since the last call
+	call    *answer        // nil while there is none
+	between *memory.Window // what came since the last call
 
 	gone   func(error)   // told when the sandbox has ended
 	ended  chan struct{} // closed when the process has ended, or cannot be followed
@@ -48,8 +52,8 @@ type answer struct {
 	token          string
 	skipping       bool // the end may be told by a mark of its own
 	stdout, stderr section
-	tell           func([]byte) // nil: nobody
-	complaint      *window      // of the parser
+	tell           func([]byte)   // nil: nobody
+	complaint      *memory.Window // of the parser
 	status         int
 	dir            string
 	bad            bool          // it could not be parsed
@@ -60,7 +64,7 @@ type answer struct {
 
 // section is one output during a call.
 type section struct {
-	kept  *window
+	kept  *memory.Window
 	stage byte // the mark that was last seen; 0 before the first
 }
 
@@ -73,7 +77,7 @@ func startLive(ctx context.Context, g sandpit.Guest, d dialect, cmd sandpit.Comm
 	following, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	l := &live{
 		guest: g, dialect: d, user: cmd.User, script: newFeed(scriptLimit), cancel: cancel,
-		between: newWindow(maxLate), gone: gone, ended: make(chan struct{}),
+		between: memory.NewWindow(nil, maxLate, 1), gone: gone, ended: make(chan struct{}),
 	}
 	l.stdout = marks{text: l.text(false), mark: l.marked(false), bad: l.garbled}
 	l.stderr = marks{text: l.text(true), mark: l.marked(true), bad: l.garbled}
@@ -163,8 +167,9 @@ func (l *live) begin(ctx context.Context, c call, limit int, tell func([]byte)) 
 	if c.token == "" {
 		c.token = newToken()
 	}
-	a := &answer{token: c.token, complaint: newWindow(4 << 10), tell: tell, done: make(chan struct{})}
-	a.stdout.kept, a.stderr.kept = newWindow(limit), newWindow(limit)
+	a := &answer{token: c.token, complaint: memory.NewWindow(nil, 4<<10, 1), tell: tell, done: make(chan struct{})}
+	account := memory.AccountOf(ctx)
+	a.stdout.kept, a.stderr.kept = memory.NewWindow(account, limit, outputCost), memory.NewWindow(account, limit, outputCost)
 	l.mu.Lock()
 	l.stdout.expect(c.token)
 	l.stderr.expect(c.token)
@@ -190,8 +195,8 @@ func (l *live) finish(a *answer) {
 func (l *live) takeLate() []byte {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	late := l.between.bytes()
-	l.between = newWindow(maxLate)
+	late := l.between.Bytes()
+	l.between = memory.NewWindow(nil, maxLate, 1)
 	return late
 }
 
@@ -216,14 +221,14 @@ func (l *live) text(stderr bool) func([]byte) {
 		s := l.section(stderr)
 		switch {
 		case s == nil || s.stage == 0 || s.isOver():
-			l.between.write(p)
+			_, _ = l.between.Write(p) // never fails
 		case s.stage == markBegin:
-			s.kept.write(p)
+			_, _ = s.kept.Write(p) // as above
 			if l.call.tell != nil {
 				l.call.tell(p)
 			}
 		case stderr: // of the parser
-			l.call.complaint.write(p)
+			_, _ = l.call.complaint.Write(p) // as above
 		}
 	}
 }

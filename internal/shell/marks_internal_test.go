@@ -6,6 +6,8 @@ import (
 	"math/rand/v2"
 	"strings"
 	"testing"
+
+	"github.com/sandpit-dev/sandpit/internal/memory"
 )
 
 const testToken = "0123456789abcdef0123456789abcdef"
@@ -103,11 +105,11 @@ func FuzzHostileMarks(f *testing.F) {
 	f.Add([]byte(wrap("E")), []byte(wrap("X")))
 	f.Add([]byte(separator+testToken), []byte(wrap("B")+wrap("E999 /")))
 	f.Fuzz(func(t *testing.T, stdout, stderr []byte) {
-		l := &live{between: newWindow(100)}
+		l := &live{between: memory.NewWindow(nil, 100, 1)}
 		l.stdout = marks{text: l.text(false), mark: l.marked(false), bad: l.garbled}
 		l.stderr = marks{text: l.text(true), mark: l.marked(true), bad: l.garbled}
-		a := &answer{complaint: newWindow(100), done: make(chan struct{})}
-		a.stdout.kept, a.stderr.kept = newWindow(100), newWindow(100)
+		a := &answer{complaint: memory.NewWindow(nil, 100, 1), done: make(chan struct{})}
+		a.stdout.kept, a.stderr.kept = memory.NewWindow(nil, 100, 1), memory.NewWindow(nil, 100, 1)
 		l.call = a
 		l.stdout.expect(testToken)
 		l.stderr.expect(testToken)
@@ -116,39 +118,15 @@ func FuzzHostileMarks(f *testing.F) {
 			_, _ = l.writer(&l.stderr).Write(stderr)
 		}
 		l.finish(a)
-		if a.status < 0 || a.status > 255 || len(a.stdout.kept.bytes()) > 200 || len(l.takeLate()) > 200 {
+		if a.status < 0 || a.status > 255 || len(a.stdout.kept.Bytes()) > 200 || len(l.takeLate()) > 200 {
 			t.Errorf("%+v", a)
 		}
 	})
 }
 
-func TestWindowKeepsBothEnds(t *testing.T) {
-	t.Parallel()
-	for _, pieces := range [][]int{{100}, {1, 99}, {50, 50}, {33, 33, 34}, {3, 3, 3, 91}} {
-		all := make([]byte, 100)
-		for i := range all {
-			all[i] = byte(i)
-		}
-		w, rest := newWindow(10), all
-		for _, n := range pieces {
-			w.write(rest[:n])
-			rest = rest[n:]
-		}
-		want := string(all[:5]) + "\n[90 bytes left out]\n" + string(all[95:])
-		if got := string(w.bytes()); got != want || w.left() != 90 {
-			t.Errorf("%v: got %q, want %q", pieces, got, want)
-		}
-	}
-	w := newWindow(10)
-	w.write([]byte("0123456789"))
-	if got := string(w.bytes()); got != "0123456789" || w.left() != 0 {
-		t.Errorf("got %q", got)
-	}
-}
-
 func TestRingKeepsTheEnd(t *testing.T) {
 	t.Parallel()
-	r := newRing(10)
+	r := newRing(10, nil)
 	var all []byte
 	for i := range 100 {
 		piece := bytes.Repeat([]byte{byte(i)}, i%23)
@@ -170,5 +148,36 @@ func TestRingKeepsTheEnd(t *testing.T) {
 	}
 	if chunk, _ := r.read(int64(len(all))-3, 2); chunk.Ended {
 		t.Errorf("before the end: %+v", chunk)
+	}
+}
+
+func TestRingStaysWithinItsAccount(t *testing.T) {
+	t.Parallel()
+	budget := memory.NewBudget(memory.Options{Total: 4 << 20, PerOwner: 1 << 20}) // a quarter of that for sessions
+	account := budget.OpenSession("alice")
+	r := newRing(10<<20, account)
+	all := make([]byte, 3<<20)
+	for i := range all {
+		all[i] = byte(i >> 10)
+	}
+	for at := 0; at < len(all); at += 5000 {
+		_, _ = r.Write(all[at:min(len(all), at+5000)])
+	}
+	chunk, _ := r.read(0, 10<<20)
+	if n := len(chunk.Data); n < 128<<10 || n > 256<<10 || chunk.Next != int64(len(all)) || !bytes.Equal(chunk.Data, all[chunk.Offset:]) {
+		t.Errorf("%d bytes are kept, from %d to %d; want the last ones, about 256 KiB", n, chunk.Offset, chunk.Next)
+	}
+	if own, _ := budget.Used("alice"); own > 256<<10 {
+		t.Errorf("%d bytes are reserved", own)
+	}
+	r.release()
+	if account.Used() != 0 {
+		t.Errorf("%d bytes are reserved at the end", account.Used())
+	}
+	other := newRing(10<<20, account)
+	account.Close()
+	_, _ = other.Write(all)
+	if chunk, _ := other.read(0, 10<<20); len(chunk.Data) == 0 || len(chunk.Data) > firstRingPage || !bytes.Equal(chunk.Data, all[chunk.Offset:]) {
+		t.Errorf("without an account %d bytes are kept, want a few", len(chunk.Data))
 	}
 }

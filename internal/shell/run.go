@@ -81,7 +81,7 @@ func (s *Session) run(ctx context.Context, r RunRequest, c call) (Result, error)
 	s.unsaid = unsaid{}
 	s.collect(a, &result)
 	if cause == nil && a.bad {
-		text := strings.TrimSpace(strings.ToValidUTF8(string(a.complaint.bytes()), "\uFFFD"))
+		text := strings.TrimSpace(strings.ToValidUTF8(string(a.complaint.Bytes()), "\uFFFD"))
 		cause = sandpit.Errorf(sandpit.Invalid, "the shell cannot parse the command: %s", text)
 	}
 	return result, s.noticed(cause)
@@ -176,9 +176,9 @@ func (s *Session) shellEnded(a *answer) (Outcome, error) {
 func (s *Session) collect(a *answer, r *Result) {
 	l := s.shell
 	l.mu.Lock()
-	r.Stdout, r.StdoutSize = a.stdout.kept.bytes(), a.stdout.kept.size
-	r.Stderr, r.StderrSize = a.stderr.kept.bytes(), a.stderr.kept.size
-	r.Truncated = a.stdout.kept.left() > 0 || a.stderr.kept.left() > 0
+	r.Stdout, r.StdoutSize = a.stdout.kept.Bytes(), a.stdout.kept.Size()
+	r.Stderr, r.StderrSize = a.stderr.kept.Bytes(), a.stderr.kept.Size()
+	r.Truncated = a.stdout.kept.Omitted() > 0 || a.stderr.kept.Omitted() > 0
 	r.ExitCode, r.Cwd = a.status, a.dir
 	l.mu.Unlock()
 	switch {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/memory"
 )
 
 const (
@@ -21,6 +22,8 @@ const (
 	maxStdin         = 16 << 20
 	// maxLate bounds Result.Late, in bytes.
 	maxLate = 64 << 10
+	// sessionCost is what a session takes in memory besides its jobs, in bytes.
+	sessionCost = 2 * maxLate
 	// cleanWithin is how long removing a file of ours may take.
 	cleanWithin = 10 * time.Second
 )
@@ -155,6 +158,7 @@ type Session struct {
 	turn    chan struct{} // held by the one who uses the shell
 	closing chan struct{} // closed when Close begins
 	onGone  func(error)   // called when the sandbox has ended; may be nil
+	memory  *memory.Account
 
 	// For the one whose turn it is.
 	shell   *live
@@ -185,25 +189,31 @@ type unsaid struct {
 // Invalid: the options can never work. NotFound: the sandbox has no shell. Errors as
 // of sandpit.Processes.Start.
 func Open(ctx context.Context, g sandpit.Guest, o Options) (*Session, error) {
-	return open(ctx, g, newID(), o, nil)
+	return open(ctx, g, newID(), o, nil, nil)
 }
 
 func newID() string {
 	return "shell-" + newToken()[:16]
 }
 
-func open(ctx context.Context, g sandpit.Guest, id string, o Options, onGone func(error)) (*Session, error) {
+// open is Open for a session with an account for what it keeps, which is closed with it.
+func open(ctx context.Context, g sandpit.Guest, id string, o Options, onGone func(error), account *memory.Account) (*Session, error) {
 	o, err := o.withDefaults()
 	if err != nil {
 		return nil, err
 	}
 	now := time.Now()
 	s := &Session{
-		id: id, guest: g, o: o, created: now, lastUsed: now, onGone: onGone,
+		id: id, guest: g, o: o, created: now, lastUsed: now, onGone: onGone, memory: account,
 		turn: make(chan struct{}, 1), closing: make(chan struct{}),
 	}
 	s.jobs.max = o.MaxJobs
-	if err := s.start(ctx); err != nil {
+	err = account.Reserve(sessionCost)
+	if err == nil {
+		err = s.start(ctx)
+	}
+	if err != nil {
+		account.Close()
 		return nil, err
 	}
 	return s, nil

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/memory"
 )
 
 // SetOptions bound the sessions of a sandbox. The zero value of a field means the
@@ -20,6 +21,8 @@ type SetOptions struct {
 	// IdleTimeout closes a session in which no command and no job has run for this
 	// long. Default: 30 minutes. Below zero: never.
 	IdleTimeout time.Duration `json:"idle_timeout,omitempty"`
+	// Memory opens the account of what a session keeps. Default: there is no limit.
+	Memory func() *memory.Account `json:"-"`
 }
 
 // mostTombs is how many closed sessions are remembered, for the reason.
@@ -78,7 +81,11 @@ func (set *Sessions) Create(ctx context.Context, name string, o Options) (*Sessi
 	if err := set.reserve(name); err != nil {
 		return nil, err
 	}
-	s, err := open(ctx, set.guest, name, o, set.Ended)
+	var account *memory.Account
+	if set.o.Memory != nil {
+		account = set.o.Memory()
+	}
+	s, err := open(ctx, set.guest, name, o, set.Ended, account)
 	set.mu.Lock()
 	if err == nil && set.reason == nil {
 		set.open[name] = s

@@ -14,6 +14,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/manager"
+	"github.com/sandpit-dev/sandpit/internal/memory"
 )
 
 // lastWords is how long it may take to tell clients why a connection ends. Whoever ends the
@@ -33,6 +34,7 @@ type connection struct {
 	active atomic.Int64   // when something was carried last, in nanoseconds after begin
 	group  sync.WaitGroup // of channels
 	slots  chan struct{}  // that channels take
+	memory *memory.Account
 
 	mu    sync.Mutex
 	ports map[int]bool // that were forwarded to, and told of
@@ -41,9 +43,11 @@ type connection struct {
 func newConnection(s *Server, conn *ssh.ServerConn, l *login) *connection {
 	c := &connection{
 		server: s, conn: conn, sandbox: l.sandbox, actor: l.actor, begin: time.Now(),
-		slots: make(chan struct{}, s.o.MaxChannels), ports: make(map[int]bool),
+		slots: make(chan struct{}, s.o.MaxChannels), ports: make(map[int]bool), memory: s.o.Memory.OpenRequest(l.actor),
 	}
 	c.ctx, c.cancel = context.WithCancelCause(l.sandbox.Context())
+	// The visitor's own way to end it is that of the login, whose context this one has.
+	s.crowd.begin(l.visitor, c.idle)
 	c.report("ssh", map[string]string{"with": l.with, "address": l.from.String()}, nil, 0)
 	return c
 }
@@ -53,11 +57,21 @@ func (c *connection) report(action string, args map[string]string, err error, to
 	c.server.o.Manager.Report(manager.Report{Actor: c.actor, Action: action, Sandbox: c.sandbox.ID(), Args: args, Err: err, Took: took})
 }
 
+// idle returns how long nothing was carried.
+func (c *connection) idle() time.Duration {
+	return time.Since(c.begin) - time.Duration(c.active.Load())
+}
+
 // touch notes that something is carried.
 func (c *connection) touch() { c.active.Store(int64(time.Since(c.begin))) }
 
+// channelCost is how much memory a channel takes, in bytes: what a client may send before
+// it is read, which the library keeps, and what is on its way to the client.
+const channelCost = 2<<20 + 256<<10
+
 // serve answers until the connection ends, one way or the other.
 func (c *connection) serve(channels <-chan ssh.NewChannel, requests <-chan *ssh.Request) {
+	defer c.memory.Close()
 	var group sync.WaitGroup
 	defer group.Wait()
 	group.Go(func() {
@@ -101,9 +115,14 @@ func (c *connection) open(offer ssh.NewChannel) {
 		_ = offer.Reject(ssh.ResourceShortage, fmt.Sprintf("there are %d channels already, or the connection ends", cap(c.slots))) // as above
 		return
 	}
+	if err := c.memory.Reserve(channelCost); err != nil {
+		c.give()
+		_ = offer.Reject(ssh.ResourceShortage, visible(err.Error())) // as above
+		return
+	}
 	go func() {
-		defer c.group.Done()
-		defer func() { <-c.slots }()
+		defer c.give()
+		defer c.memory.Return(channelCost)
 		serve(offer)
 	}()
 }
@@ -131,6 +150,12 @@ func (c *connection) take() bool {
 	}
 }
 
+// give counts one channel less.
+func (c *connection) give() {
+	<-c.slots
+	c.group.Done()
+}
+
 // watch ends connections that are dead, or carry nothing.
 func (c *connection) watch() {
 	ticker := time.NewTicker(c.server.o.KeepAlive)
@@ -141,8 +166,7 @@ func (c *connection) watch() {
 			return
 		case <-ticker.C:
 		}
-		idle := time.Since(c.begin) - time.Duration(c.active.Load())
-		if limit := c.server.o.IdleTimeout; idle >= limit {
+		if limit := c.server.o.IdleTimeout; c.idle() >= limit {
 			c.cancel(sandpit.Errorf(sandpit.Timeout, "this connection has carried nothing for %s, and ends", limit))
 			return
 		}

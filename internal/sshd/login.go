@@ -40,6 +40,8 @@ type login struct {
 	ctx    context.Context //nolint:containedctx // of the connection, which callbacks are not given
 	end    context.CancelCauseFunc
 	banner func(string) error
+	// visitor is how the connection is counted.
+	visitor *visitor
 
 	tried   bool   // to log in
 	user    string // who they say they are
@@ -50,14 +52,20 @@ type login struct {
 	refusal error  // why the sandbox cannot be used, for those who may
 }
 
-// login does the handshake. The login that it returns must be closed, and its sandbox is
-// there unless there is an error.
-func (s *Server) login(ctx context.Context, raw net.Conn, from netip.Addr) (*login, *ssh.ServerConn, <-chan ssh.NewChannel, <-chan *ssh.Request, error) {
+// newLogin returns what becomes a connection when it is performed. The caller must close
+// it.
+func (s *Server) newLogin(ctx context.Context, from netip.Addr) *login {
 	l := &login{server: s, from: from, banner: func(string) error { return nil }}
 	l.ctx, l.end = context.WithCancelCause(ctx)
+	l.visitor = &visitor{from: from, cut: l.end}
+	return l
+}
+
+// perform does the handshake. Then the sandbox is there unless there is an error.
+func (l *login) perform(raw net.Conn) (*ssh.ServerConn, <-chan ssh.NewChannel, <-chan *ssh.Request, error) {
 	stop := context.AfterFunc(l.ctx, func() { _ = raw.SetReadDeadline(time.Unix(1, 0)) }) // it ends the handshake
 	defer stop()
-	slow := time.AfterFunc(s.o.LoginTime, func() { l.end(errSlow) })
+	slow := time.AfterFunc(l.server.o.LoginTime, func() { l.end(errSlow) })
 	defer slow.Stop()
 	conn, channels, requests, err := ssh.NewServerConn(patient{raw}, l.config())
 	if err == nil {
@@ -66,12 +74,13 @@ func (s *Server) login(ctx context.Context, raw net.Conn, from netip.Addr) (*log
 	if err == nil && (!slow.Stop() || !stop()) {
 		err = context.Cause(l.ctx)
 	}
-	return l, conn, channels, requests, err
+	return conn, channels, requests, err
 }
 
 // close gives the sandbox back.
 func (l *login) close() {
 	l.end(nil)
+	l.server.crowd.leave(l.visitor)
 	if l.sandbox != nil {
 		l.sandbox.Release()
 	}
@@ -100,9 +109,22 @@ func (l *login) config() *ssh.ServerConfig {
 func (l *login) offered(meta ssh.ConnMetadata, key ssh.PublicKey) (*ssh.Permissions, error) {
 	l.tried, l.user = true, meta.User()
 	if _, _, err := l.known(key); err != nil {
+		l.pause()
 		return nil, err
 	}
 	return &ssh.Permissions{}, nil
+}
+
+// pause makes a refusal slow for an address that has had too many. What is right is not:
+// others may come from the same address.
+func (l *login) pause() {
+	if !l.server.failed.Spent(l.from) {
+		return
+	}
+	select {
+	case <-time.After(failedPause):
+	case <-l.ctx.Done():
+	}
 }
 
 // known returns the sandbox that is asked for, and the key of its owner that is shown.
@@ -143,6 +165,7 @@ func (l *login) token(meta ssh.ConnMetadata, secret []byte) (*ssh.Permissions, e
 	l.tried, l.user = true, meta.User()
 	holder, err := l.server.o.Tokens.Take(sandpit.ID(l.user), string(secret))
 	if err != nil {
+		l.pause()
 		return nil, errLogin
 	}
 	box, err := l.server.o.Manager.Get(sandpit.ID(l.user))
@@ -169,7 +192,9 @@ func orLogin(err error) error {
 // they are told why, while there is still a way to.
 func (l *login) use(ctx context.Context, release func(), box sandpit.Sandbox, actor, with string) {
 	l.actor, l.with, l.release = actor, with, release
-	l.sandbox, l.refusal = l.server.o.Manager.Use(manager.WithActor(ctx, actor), box.ID)
+	if l.refusal = l.server.crowd.admit(l.visitor, actor); l.refusal == nil {
+		l.sandbox, l.refusal = l.server.o.Manager.Use(manager.WithActor(ctx, actor), box.ID)
+	}
 	if l.refusal == nil {
 		return
 	}

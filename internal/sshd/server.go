@@ -17,6 +17,8 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/api"
 	"github.com/sandpit-dev/sandpit/internal/manager"
+	"github.com/sandpit-dev/sandpit/internal/memory"
+	"github.com/sandpit-dev/sandpit/internal/share"
 	"github.com/sandpit-dev/sandpit/internal/sshkey"
 )
 
@@ -30,15 +32,18 @@ type Options struct {
 	HostKey ssh.Signer
 	// Address is where to listen, such as 127.0.0.1:2222.
 	Address string
-	// MaxConnections is how many there may be. More are closed at once. Default: 100.
-	MaxConnections int
+	// MaxConnections is how many there may be that have logged in, and MaxConnectionsPerOwner
+	// how many of one owner. When there are more, one that carries nothing makes way, of the
+	// owner that has the most. Default: 100, and half of MaxConnections.
+	MaxConnections, MaxConnectionsPerOwner int
 	// MaxLogins is how many connections may be about to log in, and MaxLoginsOf how many
-	// of them from one address. Default: 32 and 8.
+	// of them from one address. The oldest make way for more. Default: 32 and 8.
 	MaxLogins, MaxLoginsOf int
 	// LoginTime is how long it may take to log in. Default: 20 s.
 	LoginTime time.Duration
 	// FailedRate is how many connections a minute an address may have that fail to log
-	// in, and FailedBurst how many at once. Default: 10 and 20.
+	// in, and FailedBurst how many at once. Those that come then are slower to fail, and
+	// fewer at a time. Default: 10 and 20.
 	FailedRate  float64
 	FailedBurst int
 	// MaxChannels is how many sessions and forwarded connections a connection may have at
@@ -49,6 +54,8 @@ type Options struct {
 	// KeepAlive is how often a client is asked whether it lives. One that does not answer
 	// in twice that time is gone. Default: 30 s.
 	KeepAlive time.Duration
+	// Memory is what connections may keep in memory. Default: there is no limit.
+	Memory *memory.Budget
 	// Log hears of connections, at the level debug. Default: nobody does.
 	Log *slog.Logger
 }
@@ -59,11 +66,7 @@ type Server struct {
 	listener net.Listener
 	failed   *api.Attempts
 	group    sync.WaitGroup // of connections
-
-	mu     sync.Mutex
-	open   int                // connections
-	logins map[netip.Addr]int // of those, the ones about to log in
-	coming int                // their sum
+	crowd    *crowd
 }
 
 // Listen opens the listener of a server. Serve answers, and closes it; who does not call
@@ -83,13 +86,16 @@ func Listen(ctx context.Context, o Options) (*Server, error) {
 	case err != nil:
 		return nil, sandpit.Errorf(sandpit.Invalid, "listen for SSH at %s: %w", o.Address, err)
 	}
-	return &Server{
-		o: o, listener: l, failed: api.NewAttempts(o.FailedRate, o.FailedBurst), logins: make(map[netip.Addr]int),
-	}, nil
+	failed := api.NewAttempts(o.FailedRate, o.FailedBurst)
+	return &Server{o: o, listener: l, failed: failed, crowd: &crowd{
+		maxLogins: o.MaxLogins, maxLoginsOf: o.MaxLoginsOf, maxConnections: o.MaxConnections, maxOfOwner: o.MaxConnectionsPerOwner,
+		failed: failed, connections: make(map[string][]*visitor),
+	}}, nil
 }
 
 func (o Options) withDefaults() Options {
 	o.MaxConnections = cmp.Or(o.MaxConnections, 100)
+	o.MaxConnectionsPerOwner = cmp.Or(o.MaxConnectionsPerOwner, int(share.Half(int64(o.MaxConnections))))
 	o.MaxLogins = cmp.Or(o.MaxLogins, 32)
 	o.MaxLoginsOf = cmp.Or(o.MaxLoginsOf, 8)
 	o.LoginTime = cmp.Or(o.LoginTime, 20*time.Second)
@@ -155,12 +161,9 @@ func (s *Server) accept(ctx, connected context.Context) error {
 		case err != nil:
 			return err
 		}
-		from := addressOf(conn)
-		if !s.enter(from) {
-			_ = conn.Close() // there is no room, and nobody to tell
-			continue
-		}
-		s.group.Go(func() { s.serve(connected, conn, from) })
+		l := s.newLogin(connected, addressOf(conn))
+		s.crowd.arrive(l.visitor) // in the order in which they come
+		s.group.Go(func() { s.serve(connected, conn, l) })
 	}
 }
 
@@ -171,45 +174,12 @@ func addressOf(conn net.Conn) netip.Addr {
 	return netip.Addr{}
 }
 
-// enter counts a connection that is about to log in, or reports that it may not.
-func (s *Server) enter(from netip.Addr) bool {
-	if s.failed.Spent(from) {
-		return false
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.open >= s.o.MaxConnections || s.coming >= s.o.MaxLogins || s.logins[from] >= s.o.MaxLoginsOf {
-		return false
-	}
-	s.open++
-	s.coming++
-	s.logins[from]++
-	return true
-}
-
-// entered notes that a connection has logged in, or never will.
-func (s *Server) entered(from netip.Addr) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.coming--
-	if s.logins[from]--; s.logins[from] == 0 {
-		delete(s.logins, from)
-	}
-}
-
-func (s *Server) leave() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.open--
-}
-
 // serve has one connection from its beginning to its end.
-func (s *Server) serve(ctx context.Context, raw net.Conn, from netip.Addr) {
-	defer s.leave()
+func (s *Server) serve(ctx context.Context, raw net.Conn, l *login) {
 	defer raw.Close()
 	begin := time.Now()
-	l, conn, channels, requests, err := s.login(ctx, raw, from)
-	s.entered(from)
+	conn, channels, requests, err := l.perform(raw)
+	s.crowd.loggedIn(l.visitor)
 	defer l.close()
 	if err != nil {
 		s.refused(ctx, l, err)

@@ -17,19 +17,25 @@ import (
 	"github.com/pkg/sftp"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/memory"
 )
 
 const (
 	// fileTime is how long anything may take that carries no content.
 	fileTime = 30 * time.Second
-	// maxFiles is how many files a session may have open. Each may take a few MiB.
+	// maxFiles is how many files a session may have open, and fileCost how much memory each
+	// may take, in bytes.
 	maxFiles = 16
+	fileCost = maxPending
 )
 
 // sftp serves files until the client is done.
 func (s *session) sftp(ctx context.Context) {
 	begin := time.Now()
-	f := &files{ctx: ctx, guest: s.sandbox.Guest(), uploads: make(map[string]*upload)}
+	f := &files{
+		ctx: ctx, guest: s.sandbox.Guest(), memory: s.memory, uploads: make(map[string]*upload),
+		budget: s.server.o.Memory, actor: s.actor,
+	}
 	server := sftp.NewRequestServer(newOrderly(s.channel), sftp.Handlers{FileGet: f, FilePut: f, FileCmd: f, FileList: f}, sftp.WithStartDirectory(f.start()))
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() }) // it ends Serve
 	defer stop()
@@ -54,6 +60,10 @@ func (s *session) sftp(ctx context.Context) {
 type files struct {
 	ctx   context.Context //nolint:containedctx // of the session; requests are given none that ends with it
 	guest sandpit.Guest
+	// memory is the account of the connection, budget where calls have theirs.
+	memory *memory.Account
+	budget *memory.Budget
+	actor  string
 
 	mu      sync.Mutex
 	open    int
@@ -101,7 +111,12 @@ func refuse(code sandpit.Code, format string, args ...any) error {
 
 // brief returns a context for what carries no content.
 func (f *files) brief() (context.Context, context.CancelFunc) {
-	return context.WithTimeout(f.ctx, fileTime)
+	account := f.budget.OpenRequest(f.actor)
+	ctx, cancel := context.WithTimeout(memory.WithAccount(f.ctx, account), fileTime)
+	return ctx, func() {
+		cancel()
+		account.Close()
+	}
 }
 
 // start is where relative paths begin: where commands do.
@@ -161,6 +176,9 @@ func (f *files) take() error {
 	if f.open >= maxFiles {
 		return refuse(sandpit.Exhausted, "there are %d files open already", f.open)
 	}
+	if err := f.memory.Reserve(fileCost); err != nil {
+		return told(err)
+	}
 	f.open++
 	return nil
 }
@@ -169,6 +187,7 @@ func (f *files) give() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.open--
+	f.memory.Return(fileCost)
 }
 
 // stat describes a file, or what a link leads to.

@@ -277,8 +277,8 @@ func (u *upload) Close() error {
 	u.cancel(nil)
 	u.files.mu.Lock()
 	delete(u.files.uploads, u.path)
-	u.files.open--
 	u.files.mu.Unlock()
+	u.files.give()
 	if u.failed != nil {
 		return u.failed
 	}

@@ -117,7 +117,8 @@ func (s *Session) startedBrowser(ctx context.Context) (*browser.Browser, error) 
 		return nil, err
 	}
 	b, err := browser.Start(ctx, s.guest, browser.Options{
-		User: s.o.User, Profile: s.path(path.Join(browserDir, s.o.ID)), Env: s.environment(), View: w.view,
+		Memory: s.memory,
+		User:   s.o.User, Profile: s.path(path.Join(browserDir, s.o.ID)), Env: s.environment(), View: w.view,
 	})
 	if err != nil {
 		return nil, err

@@ -137,7 +137,7 @@ func (k *kernels) run(ctx context.Context, r cellRequest) (Result, error) {
 			return Result{Text: "All variables are forgotten"}, nil
 		}
 	}
-	out := newCellOutput(k.session, r)
+	out := newCellOutput(ctx, k.session, r)
 	limited, cancel := context.WithTimeout(ctx, duration(r.seconds))
 	defer cancel()
 	begun := time.Now()

@@ -221,16 +221,33 @@ func (s *Session) save(ctx context.Context, name string, before *string, after s
 	if err := s.files.WriteFile(ctx, name, strings.NewReader(after)); err != nil {
 		return err
 	}
-	s.edits = append(s.edits, fileEdit{name, before, sha256.Sum256([]byte(after))})
-	size := 0
-	for _, e := range s.edits {
-		size += e.size()
-	}
-	for len(s.edits) > mostEdits || size > maxEdits {
-		size -= s.edits[0].size()
-		s.edits = slices.Delete(s.edits, 0, 1)
-	}
+	s.remember(fileEdit{name, before, sha256.Sum256([]byte(after))})
 	return nil
+}
+
+// remember keeps an edit, in place of older ones if it must. The caller holds s.editing.
+func (s *Session) remember(e fileEdit) {
+	size := e.size()
+	for _, older := range s.edits {
+		size += older.size()
+	}
+	for len(s.edits) >= mostEdits || len(s.edits) > 0 && size > maxEdits {
+		size -= s.edits[0].size()
+		s.forgetEdit(0)
+	}
+	for s.memory.Reserve(int64(e.size())) != nil {
+		if len(s.edits) == 0 {
+			return // it cannot be undone
+		}
+		s.forgetEdit(0)
+	}
+	s.edits = append(s.edits, e)
+}
+
+// forgetEdit has an edit no longer be undone. The caller holds s.editing.
+func (s *Session) forgetEdit(i int) {
+	s.memory.Return(int64(s.edits[i].size()))
+	s.edits = slices.Delete(s.edits, i, i+1)
 }
 
 // undo takes the last edit of a file back, unless somebody else has changed the file since.
@@ -260,6 +277,6 @@ func (s *Session) undo(ctx context.Context, name string) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	s.edits = slices.Delete(s.edits, last, last+1)
+	s.forgetEdit(last)
 	return Result{Text: text}, nil
 }

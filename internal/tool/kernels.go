@@ -2,6 +2,7 @@ package tool
 
 import (
 	"bytes"
+	"context"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
@@ -86,12 +87,12 @@ type cellOutput struct {
 	omitted        int // results
 }
 
-func newCellOutput(s *Session, r cellRequest) *cellOutput {
+func newCellOutput(ctx context.Context, s *Session, r cellRequest) *cellOutput {
+	window := func() *workspace.Window { return workspace.NewWindowOf(ctx, maxCommandOutput, outputCost) }
 	return &cellOutput{
 		session: s,
 		data:    cellData{Language: r.language, Session: r.session, Results: []cellResult{}},
-		printed: workspace.NewWindow(maxCommandOutput), shown: workspace.NewWindow(maxCommandOutput),
-		stdout: workspace.NewWindow(maxCommandOutput), stderr: workspace.NewWindow(maxCommandOutput),
+		printed: window(), shown: window(), stdout: window(), stderr: window(),
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/applet"
 	"github.com/sandpit-dev/sandpit/internal/mcpclient"
+	"github.com/sandpit-dev/sandpit/internal/memory"
 	"github.com/sandpit-dev/sandpit/internal/shell"
 	"github.com/sandpit-dev/sandpit/internal/workspace"
 )
@@ -27,6 +28,9 @@ const (
 	maxText = 30_000
 	// maxCommandOutput is how much is kept of the output of a command, in bytes.
 	maxCommandOutput = 4 << 20
+	// outputCost is how many bytes each byte of an output takes: in a window, as text, and
+	// in what is made of that.
+	outputCost = 3
 	// maxAnswer is how much the guest's own programs may answer, in bytes.
 	maxAnswer = 64 << 20
 	// maxReadFile is the largest file that tools look into, in bytes.
@@ -55,6 +59,8 @@ type SessionOptions struct {
 	Servers mcpclient.Config
 	// Preview returns a URL at which people see a port of the sandbox. Default: there is none.
 	Preview func(ctx context.Context, port int) (string, error)
+	// Memory opens an account for what the session keeps. Default: there is no limit.
+	Memory func() *memory.Account
 }
 
 // Session is a place in a sandbox in which tools work: a directory, an environment,
@@ -70,6 +76,7 @@ type Session struct {
 	servers *mcpclient.Servers
 	web     *browsing
 	code    *kernels
+	memory  *memory.Account // of edits
 
 	mu      sync.Mutex
 	env     map[string]string
@@ -116,8 +123,11 @@ func NewSession(g sandpit.Guest, o SessionOptions) (*Session, error) {
 	if err != nil {
 		return nil, err
 	}
+	if o.Memory == nil {
+		o.Memory = func() *memory.Account { return nil }
+	}
 	s := &Session{
-		o: o, guest: g, files: files, gits: gits, own: own, shells: shell.NewSessions(g, shell.SetOptions{}),
+		o: o, memory: o.Memory(), guest: g, files: files, gits: gits, own: own, shells: shell.NewSessions(g, shell.SetOptions{Memory: o.Memory}),
 		web: newBrowsing(), env: map[string]string{}, secrets: map[string]bool{},
 	}
 	s.servers = mcpclient.New(mcpclient.Options{Guest: g, User: o.User, Dir: o.Dir, Env: s.environment, Config: o.Servers, Version: "1"})
@@ -143,6 +153,7 @@ func (s *Session) Dir() string { return s.o.Dir }
 // Close ends its shells, kernels, programs and browser. Files stay, and so does the sandbox.
 // It is idempotent.
 func (s *Session) Close() error {
+	defer s.memory.Close()
 	s.servers.Close(context.Background()) // which has limits of its own
 	return errors.Join(s.shells.Close(), s.code.close(), s.closeBrowser())
 }
@@ -188,6 +199,9 @@ func ask[Answer any](ctx context.Context, w *workspace.Workspace, name string, r
 	result, err := w.Run(ctx, sandpit.Command{Args: []string{sandpit.GuestProgram, name}, Stdin: bytes.NewReader(input), Env: env})
 	if err != nil {
 		return answer.Value, err
+	}
+	if result.Truncated {
+		return answer.Value, sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "the answer is larger than what may be kept in memory"), "ask for less at a time")
 	}
 	if err := json.Unmarshal([]byte(result.Stdout), &answer); err != nil {
 		return answer.Value, sandpit.Errorf(sandpit.Internal, "the sandbox's own program has ended with status %d and no answer: %.400s", result.ExitCode, result.Stderr)

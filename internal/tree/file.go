@@ -73,6 +73,8 @@ func (u *unpacker) fill(fd int, size int64, name string) error {
 		var err error
 		if hole = len(chunk) >= minHole && isZero(chunk); hole {
 			_, err = unix.Seek(fd, int64(len(chunk)), io.SeekCurrent)
+		} else if err = u.reserve(int64(len(chunk))); err != nil {
+			return err
 		} else {
 			err = writeAll(fd, chunk)
 		}

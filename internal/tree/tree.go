@@ -52,7 +52,14 @@ type Options struct {
 	// MaxEntries bounds the number of members, skipped ones included; beyond:
 	// Exhausted. Default: no bound.
 	MaxEntries int
+	// Reserve is called before bytes are written, holes of sparse files left aside, and
+	// with MemberBytes before each member is made. An error ends the unpacking. Default:
+	// nothing is asked.
+	Reserve func(bytes int64) error
 }
+
+// MemberBytes is what a member takes on a disk besides its content, about.
+const MemberBytes = 4 << 10
 
 // Owner is a user and a group by number.
 type Owner struct{ UID, GID int }

@@ -84,10 +84,20 @@ func (u *unpacker) run() error {
 		if err != nil {
 			return err
 		}
+		if err := u.reserve(MemberBytes); err != nil {
+			return err
+		}
 		if err := u.member(h, name); err != nil {
 			return err
 		}
 	}
+}
+
+func (u *unpacker) reserve(bytes int64) error {
+	if u.o.Reserve == nil {
+		return nil
+	}
+	return u.o.Reserve(bytes)
 }
 
 func (u *unpacker) member(h *tar.Header, name string) error {

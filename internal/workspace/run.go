@@ -58,7 +58,7 @@ func (e *ExitError) Error() string {
 // killed. If ctx ends, the command is killed and Run returns the context's
 // error. The errors of sandpit.Processes.Start.
 func (w *Workspace) Run(ctx context.Context, cmd sandpit.Command) (Result, error) {
-	stdout, stderr := NewWindow(w.o.MaxOutput), NewWindow(w.o.MaxOutput)
+	stdout, stderr := NewWindowOf(ctx, w.o.MaxOutput, resultCost), NewWindowOf(ctx, w.o.MaxOutput, resultCost)
 	cmd.Stdout, cmd.Stderr = tee(stdout, cmd.Stdout), tee(stderr, cmd.Stderr)
 	result, err := w.run(ctx, cmd)
 	result.Stdout, result.Stderr = stdout.String(), stderr.String()
@@ -78,7 +78,7 @@ func shell(script string) sandpit.Command {
 // Output runs a script with /bin/sh and returns both of its outputs as they
 // came. An exit code other than 0 is an *ExitError; other errors as Run.
 func (w *Workspace) Output(ctx context.Context, script string) (string, error) {
-	both := NewWindow(w.o.MaxOutput)
+	both := NewWindowOf(ctx, w.o.MaxOutput, resultCost)
 	cmd := shell(script)
 	cmd.Stdout, cmd.Stderr = both, both
 	result, err := w.run(ctx, cmd)

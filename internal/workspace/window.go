@@ -1,70 +1,68 @@
 package workspace
 
 import (
-	"fmt"
+	"context"
 	"io"
 	"sync"
+
+	"github.com/sandpit-dev/sandpit/internal/memory"
 )
+
+// resultCost is how many bytes each byte of a Result takes: in the window, as the
+// Result's text, and once more for whoever passes that on.
+const resultCost = 3
 
 // Window keeps the beginning and the end of what is written to it, within a
 // bound. It may be read while it is written.
 type Window struct {
-	mu   sync.Mutex
-	half int
-	head []byte
-	tail []byte // a ring once it is full
-	next int    // where the ring goes on
-	size int64  // of all that was written
+	mu     sync.Mutex
+	kept   *memory.Window
+	closed bool
 }
 
 // NewWindow returns a window of up to limit bytes.
-func NewWindow(limit int) *Window { return &Window{half: max(1, limit/2)} }
+func NewWindow(limit int) *Window { return newWindow(nil, limit, 1) }
+
+// NewWindowOf returns a window of up to limit bytes, which it takes from the account of
+// ctx, cost bytes for each. When the account is used up, more is left out.
+func NewWindowOf(ctx context.Context, limit int, cost int64) *Window {
+	return newWindow(memory.AccountOf(ctx), limit, cost)
+}
+
+func newWindow(account *memory.Account, limit int, cost int64) *Window {
+	return &Window{kept: memory.NewWindow(account, limit, cost)}
+}
 
 // Write implements io.Writer. It never fails.
 func (w *Window) Write(p []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	written := len(p)
-	w.size += int64(written)
-	if room := w.half - len(w.head); room > 0 {
-		n := min(room, len(p))
-		w.head = append(w.head, p[:n]...)
-		p = p[n:]
+	if w.closed {
+		return len(p), nil
 	}
-	if len(p) > w.half {
-		p = p[len(p)-w.half:]
-	}
-	if room := w.half - len(w.tail); room > 0 {
-		n := min(room, len(p))
-		w.tail = append(w.tail, p[:n]...)
-		p = p[n:]
-	}
-	for len(p) > 0 {
-		n := copy(w.tail[w.next:], p)
-		w.next = (w.next + n) % w.half
-		p = p[n:]
-	}
-	return written, nil
+	return w.kept.Write(p)
 }
 
-func (w *Window) left() int64 { return w.size - int64(len(w.head)+len(w.tail)) }
+// Close returns what was kept. What is written from then on is dropped.
+func (w *Window) Close() *memory.Window {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.closed = true
+	return w.kept
+}
 
 // Truncated reports whether something was left out.
 func (w *Window) Truncated() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.left() > 0
+	return w.kept.Omitted() > 0
 }
 
 // String returns what was kept, with a line where something was left out.
 func (w *Window) String() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	middle := ""
-	if left := w.left(); left > 0 {
-		middle = fmt.Sprintf("\n[%d bytes left out]\n", left)
-	}
-	return string(w.head) + middle + string(w.tail[w.next:]) + string(w.tail[:w.next])
+	return string(w.kept.Bytes())
 }
 
 // tee returns a writer to both; to may be nil.

@@ -17,6 +17,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/memory"
 )
 
 // Options are the bounds of a Workspace. The zero value of a field means the
@@ -49,6 +50,10 @@ const (
 	defaultMaxOutput = 1 << 20
 	defaultMaxFile   = 64 << 20
 	defaultMaxTree   = 10 << 30
+
+	// fileCost is how many bytes each byte of a file takes that is read as a whole: as it
+	// is, as text, and once more for whoever passes it on.
+	fileCost = 3
 )
 
 // Workspace is a sandbox in use. All methods may be called concurrently.
@@ -121,7 +126,7 @@ func (w *Workspace) ReadFile(ctx context.Context, p string) ([]byte, error) {
 	if err != nil {
 		return nil, told(err, p)
 	}
-	return w.readAll(r, p, w.o.MaxFile)
+	return readAll(ctx, r, p, w.o.MaxFile)
 }
 
 // ReadRange returns up to length bytes of a file from offset on. Errors as
@@ -134,12 +139,13 @@ func (w *Workspace) ReadRange(ctx context.Context, p string, offset, length int6
 	if err != nil {
 		return nil, told(err, p)
 	}
-	return w.readAll(r, p, length)
+	return readAll(ctx, r, p, length)
 }
 
-func (w *Workspace) readAll(r io.ReadCloser, p string, limit int64) ([]byte, error) {
+// readAll reads up to limit bytes, which it takes from the account of ctx.
+func readAll(ctx context.Context, r io.ReadCloser, p string, limit int64) ([]byte, error) {
 	defer r.Close()
-	data, err := io.ReadAll(io.LimitReader(r, limit+1))
+	data, err := memory.ReadAll(ctx, io.LimitReader(r, limit+1), fileCost)
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", p, err)
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/memory"
 )
 
 // routes are all requests that are understood.
@@ -290,7 +291,15 @@ func fileList(c *call) (any, string, error) {
 	}, "Directory listed", nil
 }
 
+// uploadCost is how many bytes of memory each byte of an upload takes besides those of
+// every body.
+const uploadCost = 5
+
 func fileUpload(c *call) (any, string, error) {
+	// The file is copied as a part of the form, alone and in base64.
+	if err := memory.AccountOf(c.r.Context()).Reserve(uploadCost * c.r.ContentLength); err != nil {
+		return nil, "", err
+	}
 	f, header, err := c.r.FormFile("file")
 	if err != nil {
 		return nil, "", sandpit.Errorf(sandpit.Invalid, "the form has no file: %w", err)

@@ -23,6 +23,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/api"
 	"github.com/sandpit-dev/sandpit/internal/manager"
+	"github.com/sandpit-dev/sandpit/internal/memory"
 	"github.com/sandpit-dev/sandpit/internal/tool"
 )
 
@@ -37,11 +38,18 @@ const (
 	// an answer.
 	maxBody     = 16 << 20
 	answerLimit = 60 * time.Second
+	// callCost is how much memory a request takes besides what it keeps, in bytes.
+	callCost = 256 << 10
+	// bodyCost is how many bytes of memory each byte of a body takes: as it comes, as a
+	// value, and as the input of a tool on its way through the schema.
+	bodyCost = 7
 )
 
 // Options say what a Server works with. Manager must be given.
 type Options struct {
 	Manager *manager.Manager
+	// Memory is what sessions may keep in memory. Default: there is no limit.
+	Memory *memory.Budget
 	// Version is told to clients.
 	Version string
 	// Log hears of sessions that cannot be closed. Default: nobody does.
@@ -67,8 +75,15 @@ type box struct {
 	used    time.Time
 	calls   int
 
-	mu   sync.Mutex
-	last map[string]commandResult // of shells whose newest command was no background one
+	mu     sync.Mutex
+	last   map[string]commandResult // of shells whose newest command was no background one
+	memory *memory.Account          // of last
+}
+
+// close ends the session.
+func (b *box) close() error {
+	b.memory.Close()
+	return b.session.Close()
 }
 
 // New returns a Server. The caller must Close it.
@@ -100,7 +115,7 @@ func (s *Server) Close() error {
 	s.group.Wait()
 	var errs []error
 	for _, b := range boxes {
-		errs = append(errs, b.session.Close())
+		errs = append(errs, b.close())
 	}
 	return errors.Join(errs...)
 }
@@ -116,7 +131,7 @@ func (s *Server) sweep() {
 		case <-ticker.C:
 		}
 		for id, b := range s.idle(time.Now()) {
-			if err := b.session.Close(); err != nil && sandpit.CodeOf(err) != sandpit.Gone {
+			if err := b.close(); err != nil && sandpit.CodeOf(err) != sandpit.Gone {
 				s.o.Log.Warn("an idle session cannot be closed", slog.String("sandbox", string(id)), slog.Any("error", err))
 			}
 		}
@@ -148,14 +163,17 @@ func (s *Server) enter(about sandpit.Sandbox, guest sandpit.Guest) (*box, error)
 	}
 	b := s.boxes[about.ID]
 	if b == nil || b.guest != guest {
-		session, err := tool.NewSession(guest, tool.SessionOptions{ID: string(about.ID), Dir: about.Spec.WorkDir, User: about.Spec.User})
+		open := func() *memory.Account { return s.o.Memory.OpenSession(about.Lease.Owner) }
+		session, err := tool.NewSession(guest, tool.SessionOptions{
+			ID: string(about.ID), Dir: about.Spec.WorkDir, User: about.Spec.User, Memory: open,
+		})
 		if err != nil {
 			return nil, err
 		}
 		if b != nil {
-			s.group.Go(func() { _ = b.session.Close() }) // what was in it has ended with the guest that it had
+			s.group.Go(func() { _ = b.close() }) // what was in it has ended with the guest that it had
 		}
-		b = &box{guest: guest, session: session, last: make(map[string]commandResult)}
+		b = &box{guest: guest, session: session, last: make(map[string]commandResult), memory: open()}
 		s.boxes[about.ID] = b
 	}
 	b.calls++
@@ -184,11 +202,14 @@ func (s *Server) Register(mux api.Router) {
 
 // serve answers a request. An error is about the sandbox or who asks, and not about what was to be done.
 func (s *Server) serve(w http.ResponseWriter, r *http.Request, h handler) error {
-	body, err := api.Whole(w, r, maxBody)
+	if err := memory.AccountOf(r.Context()).Reserve(callCost); err != nil {
+		return err
+	}
+	body, err := api.Whole(w, r, maxBody, bodyCost)
 	if err != nil {
 		return err
 	}
-	r.Body = io.NopCloser(bytes.NewReader(body))
+	r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
 	held, err := api.Use(r.Context(), s.o.Manager, sandpit.ID(r.PathValue("sandbox")))
 	if err != nil {
 		return err
@@ -259,13 +280,8 @@ func (c *call) answer(data any, message string, err error) error {
 			body = s.whole()
 		}
 	}
-	text, err := json.Marshal(body)
-	if err != nil {
-		return sandpit.Errorf(sandpit.Internal, "write the answer: %w", err)
-	}
-	c.w.Header().Set("Content-Type", "application/json")
-	c.write(status, append(text, '\n'))
-	return nil
+	_ = http.NewResponseController(c.w).SetWriteDeadline(time.Now().Add(answerLimit)) // what cannot have one needs none
+	return api.WriteJSON(c.w, c.r, status, body)
 }
 
 // selfContained is data that is an envelope itself.

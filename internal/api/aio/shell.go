@@ -94,15 +94,31 @@ func shellExec(c *call) (any, string, error) {
 func (b *box) remember(id string, r *commandResult) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.forget(id)
 	if r == nil {
-		delete(b.last, id)
 		return
 	}
-	if len(b.last) >= mostSessions {
-		clear(b.last)
+	if len(b.last) >= mostSessions || b.memory.Reserve(r.size()) != nil {
+		for other := range b.last {
+			b.forget(other)
+		}
+		if b.memory.Reserve(r.size()) != nil {
+			return
+		}
 	}
 	b.last[id] = *r
 }
+
+// forget removes the result of a shell. The lock is held.
+func (b *box) forget(id string) {
+	if r, ok := b.last[id]; ok {
+		b.memory.Return(r.size())
+		delete(b.last, id)
+	}
+}
+
+// size is how many bytes of memory a result takes.
+func (r commandResult) size() int64 { return int64(len(r.Command)+len(r.Output)) + 1<<10 }
 
 func (b *box) lastOf(id string) (commandResult, bool) {
 	b.mu.Lock()

@@ -1,11 +1,11 @@
 package data
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"io"
 	"net/http"
-	"strings"
 	"sync"
 	"time"
 
@@ -125,16 +125,8 @@ func harmless(h http.Header) {
 
 // json answers with a value.
 func (c *call) json(status int, value any) error {
-	text, err := json.Marshal(value)
-	if err != nil {
-		return err
-	}
-	h := c.w.Header()
-	harmless(h)
-	h.Set("Content-Type", "application/json")
-	c.w.WriteHeader(status)
-	_, err = c.w.Write(text)
-	return err
+	harmless(c.w.Header())
+	return api.WriteJSON(c.w, c.r, status, value)
 }
 
 // nothing answers that it is done.
@@ -149,19 +141,16 @@ const maxBody = 16 << 20
 // body reads the JSON of a request into value. Fields that are not known are refused:
 // a misspelt one would change what is done in silence.
 func (c *call) body(value any) error {
-	text, err := io.ReadAll(http.MaxBytesReader(c.w, c.r.Body, maxBody))
+	text, err := api.Whole(c.w, c.r, maxBody, api.BodyCost)
 	if err != nil {
-		if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
-			return sandpit.Errorf(sandpit.Invalid, "body: more than %d bytes", maxBody)
-		}
-		return sandpit.Errorf(sandpit.Invalid, "body: %w", err)
+		return err
 	}
-	decoder := json.NewDecoder(strings.NewReader(string(text)))
+	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(value); err != nil {
 		return sandpit.Errorf(sandpit.Invalid, "body: %w", err)
 	}
-	if decoder.InputOffset() < int64(len(strings.TrimRight(string(text), " \t\r\n"))) {
+	if decoder.InputOffset() < int64(len(bytes.TrimRight(text, " \t\r\n"))) {
 		return sandpit.Errorf(sandpit.Invalid, "body: more than one JSON value")
 	}
 	return nil

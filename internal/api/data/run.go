@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/api"
 	"github.com/sandpit-dev/sandpit/internal/wire"
 	"github.com/sandpit-dev/sandpit/internal/workspace"
 )
@@ -41,19 +42,18 @@ func (s *Server) run(ctx context.Context, c *call) error {
 	if window == 0 {
 		window = int(min(defaultWindow, s.o.MaxOutput))
 	}
-	stdout, stderr := workspace.NewWindow(window), workspace.NewWindow(window)
+	stdout, stderr := workspace.NewWindowOf(ctx, window, 1), workspace.NewWindowOf(ctx, window, 1)
 	cmd.Stdout, cmd.Stderr = stdout, stderr
 	var id string
 	result, err := workspace.Execute(ctx, c.guest, cmd, func(p sandpit.Process) { id = p.ID() })
 	if err != nil && !result.TimedOut {
 		return err
 	}
-	answer := wire.RunResult{
+	harmless(c.w.Header())
+	return api.WriteJSONTexts(c.w, http.StatusOK, wire.RunResult{
 		ID: id, ExitCode: result.ExitCode, Duration: result.Duration.Seconds(), TimedOut: result.TimedOut, OutOfMemory: result.OutOfMemory,
-	}
-	answer.Stdout, answer.Stderr = shown(stdout), shown(stderr)
-	answer.Truncated = stdout.Truncated() || stderr.Truncated()
-	return c.json(http.StatusOK, answer)
+		Truncated: stdout.Truncated() || stderr.Truncated(),
+	}, map[string]api.Text{"stdout": stdout.Close(), "stderr": stderr.Close()})
 }
 
 // command turns a request into a command.
@@ -115,9 +115,6 @@ func (s *Server) runDetached(ctx context.Context, c *call, req wire.Run, cmd san
 	}
 	return c.json(http.StatusAccepted, wire.Started{ID: process.ID(), PID: process.PID()})
 }
-
-// shown is output as JSON can hold it.
-func shown(w *workspace.Window) string { return strings.ToValidUTF8(w.String(), "\uFFFD") }
 
 // runEvents runs a command and tells what happens.
 func (s *Server) runEvents(ctx context.Context, c *call, cmd sandpit.Command) error {

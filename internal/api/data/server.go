@@ -10,6 +10,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/api"
 	"github.com/sandpit-dev/sandpit/internal/manager"
+	"github.com/sandpit-dev/sandpit/internal/memory"
 	"github.com/sandpit-dev/sandpit/internal/wire"
 )
 
@@ -27,6 +28,8 @@ type Options struct {
 	// Heartbeat is how often a stream of events says that it lives, and a terminal asks
 	// whether its client does. Default: api.HeartbeatEvery.
 	Heartbeat time.Duration
+	// Memory is what sessions may keep in memory. Default: there is no limit.
+	Memory *memory.Budget
 }
 
 const (
@@ -38,6 +41,9 @@ const (
 	// lastWords is how long an answer may take to be sent when the sandbox has been
 	// taken away. Whoever ends the sandbox waits for it.
 	lastWords = 2 * time.Second
+	// callCost is how much memory a call takes besides what it keeps, in bytes: what is on
+	// its way between client and sandbox.
+	callCost = 256 << 10
 )
 
 // Server answers the calls. All methods may be called concurrently.
@@ -54,7 +60,7 @@ func New(o Options) *Server {
 	o.Heartbeat = cmp.Or(o.Heartbeat, api.HeartbeatEvery)
 	s := &Server{
 		o: o, buffers: sync.Pool{New: func() any { return new([copyBuffer]byte) }},
-		sessions: sessionSets{manager: o.Manager, sets: make(map[sandpit.ID]*sessionSet)},
+		sessions: sessionSets{manager: o.Manager, memory: o.Memory, sets: make(map[sandpit.ID]*sessionSet)},
 	}
 	if o.Manager != nil {
 		o.Manager.OnEnd(s.sessions.ended)
@@ -112,7 +118,11 @@ type handler func(ctx context.Context, c *call) error
 func (s *Server) on(h handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		id := sandpit.ID(r.PathValue("id"))
-		sandbox, err := api.Use(r.Context(), s.o.Manager, id)
+		err := memory.AccountOf(r.Context()).Reserve(callCost)
+		var sandbox *manager.Handle
+		if err == nil {
+			sandbox, err = api.Use(r.Context(), s.o.Manager, id)
+		}
 		if err != nil {
 			api.WriteError(w, r, err)
 			return

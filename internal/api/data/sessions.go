@@ -10,7 +10,9 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/api"
 	"github.com/sandpit-dev/sandpit/internal/manager"
+	"github.com/sandpit-dev/sandpit/internal/memory"
 	"github.com/sandpit-dev/sandpit/internal/shell"
 	"github.com/sandpit-dev/sandpit/internal/wire"
 )
@@ -18,6 +20,7 @@ import (
 // sessionSets are the terminal sessions of all sandboxes.
 type sessionSets struct {
 	manager *manager.Manager
+	memory  *memory.Budget
 
 	old sync.WaitGroup // of sets that are being closed
 
@@ -58,7 +61,13 @@ func (all *sessionSets) find(c *call, wanted bool) (*shell.Sessions, error) {
 			})
 		}
 	}
-	set = &sessionSet{shell.NewSessions(c.guest, shell.SetOptions{}), c.guest}
+	owner := ""
+	if s, err := all.manager.Get(c.id); err == nil {
+		owner = s.Lease.Owner
+	}
+	set = &sessionSet{shell.NewSessions(c.guest, shell.SetOptions{
+		Memory: func() *memory.Account { return all.memory.OpenSession(owner) },
+	}), c.guest}
 	all.sets[c.id] = set
 	return set.Sessions, nil
 }
@@ -227,12 +236,16 @@ func (s *Server) runInSession(ctx context.Context, c *call) error {
 	if err != nil && !r.TimedOut {
 		return err
 	}
-	return c.json(http.StatusOK, wire.SessionResult{
-		Stdout: utf8Text(r.Stdout), Stderr: utf8Text(r.Stderr), StdoutSize: r.StdoutSize, StderrSize: r.StderrSize,
-		Truncated: r.Truncated, Late: utf8Text(r.Late), ExitCode: r.ExitCode, Duration: r.Duration.Seconds(), TimedOut: r.TimedOut,
+	harmless(c.w.Header())
+	return api.WriteJSONTexts(c.w, http.StatusOK, wire.SessionResult{
+		StdoutSize: r.StdoutSize, StderrSize: r.StderrSize,
+		Truncated: r.Truncated, Late: strings.ToValidUTF8(string(r.Late), "\uFFFD"), ExitCode: r.ExitCode, Duration: r.Duration.Seconds(), TimedOut: r.TimedOut,
 		Outcome: string(r.Outcome), StateLost: r.StateLost, Fresh: r.Fresh, Cwd: strings.ToValidUTF8(r.Cwd, "\uFFFD"),
-	})
+	}, map[string]api.Text{"stdout": wholeText(r.Stdout), "stderr": wholeText(r.Stderr)})
 }
 
-// utf8Text is output as JSON can hold it.
-func utf8Text(b []byte) string { return strings.ToValidUTF8(string(b), "\uFFFD") }
+// wholeText is an api.Text of one part.
+type wholeText []byte
+
+// Each implements api.Text.
+func (t wholeText) Each(f func([]byte) error) error { return f(t) }

@@ -21,8 +21,11 @@ import (
 )
 
 const (
-	// maxFrame is how large a frame of a client's may be, in bytes.
-	maxFrame = 1 << 20
+	// maxFrame is how large a frame of a client's may be, in bytes, and maxControl one that is
+	// no keys. Keys are passed on in parts of keysPart.
+	maxFrame   = 1 << 20
+	maxControl = 4 << 10
+	keysPart   = 16 << 10
 	// maxCommand is how long the command of a terminal may be, in bytes.
 	maxCommand = 64 << 10
 	// stall is how long a frame or an event may take to be sent.
@@ -269,20 +272,45 @@ func (s *Server) tellEnd(ctx context.Context, c *call, conn *websocket.Conn, t t
 // connection.
 func (s *Server) readKeys(ctx, reading context.Context, conn *websocket.Conn, t terminalEnds) {
 	for {
-		kind, frame, err := conn.Read(reading)
+		kind, frame, err := conn.Reader(reading)
 		if err != nil {
 			return
 		}
 		if kind == websocket.MessageBinary {
-			if err := t.typed(ctx, frame); err != nil {
-				<-ctx.Done() // the program reads no more; what it shows still comes
+			if err := typeFrame(ctx, frame, t.typed); err != nil {
+				if sandpit.CodeOf(err) != sandpit.Canceled {
+					<-ctx.Done() // the program reads no more; what it shows still comes
+				}
 				return
 			}
 			continue
 		}
-		if err := control(ctx, frame, t.program); err != nil {
+		text, err := io.ReadAll(io.LimitReader(frame, maxControl+1))
+		if err != nil {
+			return
+		}
+		if err := control(ctx, text, t.program); err != nil {
 			_ = conn.Close(websocket.StatusPolicyViolation, "want {\"resize\":{\"cols\":80,\"rows\":24}}") // it may have gone
 			return
+		}
+	}
+}
+
+// typeFrame gives a program the keys in a frame. Canceled: the client has gone.
+func typeFrame(ctx context.Context, frame io.Reader, typed func(context.Context, []byte) error) error {
+	buffer := make([]byte, keysPart)
+	for {
+		n, err := frame.Read(buffer)
+		if n > 0 {
+			if err := typed(ctx, buffer[:n]); err != nil {
+				return sandpit.Errorf(sandpit.Gone, "type: %w", err)
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return sandpit.Errorf(sandpit.Canceled, "read keys: %w", err)
 		}
 	}
 }

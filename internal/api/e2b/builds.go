@@ -4,12 +4,11 @@ import (
 	"cmp"
 	"context"
 	"net/http"
-	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/api"
 	"github.com/sandpit-dev/sandpit/internal/manager"
 )
 
@@ -117,43 +116,32 @@ func (s *Server) startBuild(c *call) (int, any, error) {
 	if err != nil {
 		return 0, nil, err
 	}
-	dir, release, err := s.uploads.room()
+	planned, err := s.plan(c.who, in, base)
 	if err != nil {
 		return 0, nil, err
 	}
-	ctx := c.r.Context()
-	made, err := s.recipe(ctx, c.who, in, base, dir)
-	if err != nil {
-		release()
+	// What waits for its turn to be built is kept until then.
+	kept := s.o.Memory.OpenSession(c.who.Owner)
+	if err := kept.Reserve(api.BodyCost * c.size); err != nil {
 		return 0, nil, err
 	}
-	return http.StatusAccepted, map[string]any{}, s.o.Manager.StartBuild(ctx, manager.BuildRequest{
-		Owner: c.who.Owner, Build: b.ID, Recipe: made, Files: dir, Release: release, Login: access,
-		Fresh: in.Force, Admin: c.who.Admin, Configured: base.configured,
+	files, err := s.uploads.openFiles(c.who.Owner)
+	if err != nil {
+		kept.Close()
+		return 0, nil, err
+	}
+	release := func() {
+		files.close()
+		kept.Close()
+	}
+	return http.StatusAccepted, map[string]any{}, s.o.Manager.StartBuild(c.r.Context(), manager.BuildRequest{
+		Owner: c.who.Owner, Build: b.ID, Recipe: planned, Files: files.dir, Release: release, Login: access, Fresh: in.Force,
+		Admin: c.who.Admin, Configured: base.configured,
+		Prepare: func(ctx context.Context) ([]sandpit.RecipeStep, map[string]string, error) {
+			made, err := s.recipe(ctx, c.who, in, base, files)
+			return made.Steps, made.Labels, err
+		},
 	})
-}
-
-// roomPrefix begins the names of directories for one build each.
-const roomPrefix = "build-"
-
-// clear removes what a server has left that is gone.
-func (u *uploads) clear() {
-	left, _ := filepath.Glob(filepath.Join(u.dir, roomPrefix+"*")) // fails for patterns only
-	for _, dir := range left {
-		_ = os.RemoveAll(dir) // what stays is in nobody's way
-	}
-}
-
-// room is a directory for the files of a build, till release is called.
-func (u *uploads) room() (dir string, release func(), err error) {
-	u.first.Do(u.clear)
-	if err := os.MkdirAll(u.dir, 0o700); err != nil {
-		return "", nil, sandpit.Errorf(sandpit.CodeOf(err), "keep files: %w", err)
-	}
-	if dir, err = os.MkdirTemp(u.dir, roomPrefix); err != nil {
-		return "", nil, sandpit.Errorf(sandpit.CodeOf(err), "keep files: %w", err)
-	}
-	return dir, func() { _ = os.RemoveAll(dir) }, nil // the next server removes what is left
 }
 
 // build returns the build that the path names. NotFound.

@@ -32,10 +32,10 @@ func status(code sandpit.Code) int {
 // before they come here.
 func WriteError(w http.ResponseWriter, r *http.Request, err error) {
 	p := problemOf(r.Context(), err)
-	if p.Code == http.StatusServiceUnavailable && w.Header().Get("Retry-After") == "" {
+	if (p.Code == http.StatusServiceUnavailable || p.Code == http.StatusTooManyRequests) && w.Header().Get("Retry-After") == "" {
 		w.Header().Set("Retry-After", "1")
 	}
-	write(w, p.Code, p)
+	write(w, r, p.Code, p)
 }
 
 // problemOf says what went wrong.

@@ -64,18 +64,33 @@ const baseImages = "e2bdev/"
 type recipe struct {
 	sandpit.Recipe
 
+	// files are what steps copy; nil while a build is planned, and they are not unpacked yet.
+	files   *buildFiles
 	uploads *uploads
 	owner   string
-	dir     string // where files are put that steps copy
 	user    string // of the steps so far
 	belongs []string
 	step    int
 	fresh   bool // steps are done again from here on
 }
 
-// recipe reads what is to be built; files that steps copy are put into dir.
-func (s *Server) recipe(ctx context.Context, who api.Principal, in newBuild, base base, dir string) (sandpit.Recipe, error) {
-	r := &recipe{uploads: s.uploads, owner: who.Owner, dir: dir, user: user}
+// maxBuildSteps is how many steps a client may ask for. What they become has a bound of its
+// own.
+const maxBuildSteps = 1000
+
+// plan reads what is to be built, as far as that can be said before files are unpacked,
+// which is work for the build. Invalid: it can never be built. NotFound: files are missing.
+func (s *Server) plan(who api.Principal, in newBuild, base base) (sandpit.Recipe, error) {
+	if len(in.Steps) > maxBuildSteps {
+		return sandpit.Recipe{}, sandpit.Errorf(sandpit.Invalid, "%d steps, want at most %d", len(in.Steps), maxBuildSteps)
+	}
+	return s.recipe(context.Background(), who, in, base, nil)
+}
+
+// recipe reads what is to be built. Files that steps copy are unpacked, unless there are to
+// be none yet.
+func (s *Server) recipe(ctx context.Context, who api.Principal, in newBuild, base base, files *buildFiles) (sandpit.Recipe, error) {
+	r := &recipe{files: files, uploads: s.uploads, owner: who.Owner, user: user}
 	r.From = base.image
 	// What steps may reach is what sandboxes may.
 	r.Build.Network.Online = s.o.Internet
@@ -208,29 +223,34 @@ func (r *recipe) copyFiles(ctx context.Context, s newStep) error {
 	if !filesHashPattern.MatchString(s.Hash) {
 		return sandpit.Errorf(sandpit.Invalid, "COPY: filesHash is missing")
 	}
-	name := strconv.Itoa(r.step)
-	dir := filepath.Join(r.dir, name)
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		return err
+	c := &sandpit.RecipeCopy{To: to}
+	if mode != "" {
+		var err error
+		if c.Mode, err = strconv.ParseInt(mode, 8, 64); err != nil || c.Mode < 0 || c.Mode > 0o7777 {
+			return sandpit.Errorf(sandpit.Invalid, "COPY: mode %.20q: want an octal number", mode)
+		}
 	}
-	if err := r.uploads.unpack(ctx, r.owner, s.Hash, dir); err != nil {
+	if r.files == nil {
+		if !r.uploads.has(r.owner, s.Hash) {
+			return errNoFiles(s.Hash)
+		}
+		c.From = []string{s.Hash}
+		r.add(sandpit.RecipeStep{Copy: c})
+		return nil
+	}
+	dir, err := r.files.place(ctx, s.Hash)
+	if err != nil {
 		return err
 	}
 	found, err := matching(dir, from)
 	if err != nil {
 		return err
 	}
-	c := &sandpit.RecipeCopy{To: to}
 	for _, one := range found {
-		c.From = append(c.From, path.Join(name, one))
+		c.From = append(c.From, path.Join(s.Hash, one))
 	}
 	if strings.ContainsAny(from, "*?[") && !strings.HasSuffix(to, "/") {
 		c.To += "/"
-	}
-	if mode != "" {
-		if c.Mode, err = strconv.ParseInt(mode, 8, 64); err != nil || c.Mode < 0 || c.Mode > 0o7777 {
-			return sandpit.Errorf(sandpit.Invalid, "COPY: mode %.20q: want an octal number", mode)
-		}
 	}
 	if owner == "" {
 		owner = r.user

@@ -1,10 +1,10 @@
 package e2b
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
-	"io"
 	"net/http"
 	"strings"
 	"sync"
@@ -12,7 +12,9 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/api"
+	"github.com/sandpit-dev/sandpit/internal/diskspace"
 	"github.com/sandpit-dev/sandpit/internal/manager"
+	"github.com/sandpit-dev/sandpit/internal/memory"
 	"github.com/sandpit-dev/sandpit/internal/store"
 )
 
@@ -47,6 +49,10 @@ type Options struct {
 	Domain func() string
 	// MaxBody is how many bytes a request may have. Default: 1 MiB.
 	MaxBody int64
+	// Space is where files of builds are counted. Default: they have no bounds together.
+	Space *diskspace.Budget
+	// Memory is what builds that wait may keep in memory. Default: there is no limit.
+	Memory *memory.Budget
 }
 
 // Tokens open what is inside a sandbox. All methods may be called concurrently.
@@ -75,7 +81,7 @@ func New(o Options) *Server {
 	if o.MaxBody <= 0 {
 		o.MaxBody = 1 << 20
 	}
-	return &Server{o: o, uploads: newUploads(o.Files), userless: make(map[ownImage]bool)}
+	return &Server{o: o, uploads: newUploads(o.Files, o.Space), userless: make(map[ownImage]bool)}
 }
 
 // handler answers one call with a status and what is sent as JSON; nil is nothing.
@@ -87,6 +93,7 @@ type call struct {
 	w    http.ResponseWriter
 	who  api.Principal
 	most int64
+	size int64 // of the body, once it was read
 }
 
 // Register adds the calls to a mux, behind which requests have a principal.
@@ -99,7 +106,7 @@ func (s *Server) Register(mux api.Router) {
 			WriteError(w, r, err)
 			return
 		}
-		write(w, http.StatusOK, nil)
+		write(w, r, http.StatusOK, nil)
 	})
 	for _, r := range missing() {
 		mux.Handle(r.method+" "+r.path, s.on(notThere))
@@ -111,11 +118,8 @@ func (s *Server) Register(mux api.Router) {
 	}
 }
 
-// The times that a request may take.
-const (
-	bodyLimit   = 30 * time.Second // for its body to come
-	answerLimit = 30 * time.Second // for its answer to be sent
-)
+// answerLimit is how long an answer may take to be sent.
+const answerLimit = 30 * time.Second
 
 // on has h answer.
 func (s *Server) on(h handler) http.Handler {
@@ -130,42 +134,32 @@ func (s *Server) on(h handler) http.Handler {
 			WriteError(w, r, err)
 			return
 		}
-		write(w, status, answer)
+		write(w, r, status, answer)
 	})
 }
 
 // write sends an answer.
-func write(w http.ResponseWriter, status int, answer any) {
+func write(w http.ResponseWriter, r *http.Request, status int, answer any) {
 	// The edge takes it away again before the next request.
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(answerLimit)) // what cannot have one needs none
 	if answer == nil {
 		w.WriteHeader(status)
 		return
 	}
-	text, err := json.Marshal(answer)
-	if err != nil {
-		http.Error(w, http.StatusText(http.StatusInternalServerError), http.StatusInternalServerError)
-		return
+	if err := api.WriteJSON(w, r, status, answer); err != nil {
+		WriteError(w, r, err)
 	}
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(status)
-	_, _ = w.Write(text) // whoever asked has gone then
 }
 
 // read takes the body of a call; one that has none leaves to as it is. What is not
 // known in it is left aside, since clients of later versions say more.
 func (c *call) read(to any) error {
-	control := http.NewResponseController(c.w)
-	_ = control.SetReadDeadline(time.Now().Add(bodyLimit)) // what cannot have one needs none
-	text, err := io.ReadAll(http.MaxBytesReader(c.w, c.r.Body, c.most))
-	_ = control.SetReadDeadline(time.Time{})
-	var large *http.MaxBytesError
+	text, err := api.Whole(c.w, c.r, c.most, api.BodyCost)
+	c.size = int64(len(text))
 	switch {
-	case errors.As(err, &large):
-		return sandpit.Errorf(sandpit.Invalid, "the request is larger than %d bytes", large.Limit)
 	case err != nil:
-		return sandpit.Errorf(sandpit.Invalid, "the request does not come as a whole")
-	case len(strings.TrimSpace(string(text))) == 0:
+		return err
+	case len(bytes.TrimSpace(text)) == 0:
 		return nil
 	}
 	if err := json.Unmarshal(text, to); err != nil {

@@ -1,10 +1,6 @@
 package e2b
 
 import (
-	"archive/tar"
-	"bufio"
-	"cmp"
-	"compress/gzip"
 	"context"
 	"crypto/hmac"
 	"crypto/rand"
@@ -16,16 +12,17 @@ import (
 	"io/fs"
 	"net/http"
 	"os"
-	"path"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/api"
+	"github.com/sandpit-dev/sandpit/internal/diskspace"
+	"github.com/sandpit-dev/sandpit/internal/share"
 )
 
 // PathUpload takes the files of a build. What it is asked for is in its query, signed: no
@@ -35,42 +32,122 @@ const PathUpload = "/templates/files"
 // The bounds of what clients upload for builds. Of an owner's uploads the oldest goes
 // first, and so does what nobody has used for a day.
 const (
-	maxUpload   = 1 << 30 // bytes of one, packed
-	maxUploads  = 4 << 30 // of all of an owner's
-	maxUnpacked = 4 << 30 // of one, unpacked
-	maxEntries  = 200_000 // of one
-	uploadTime  = time.Hour
-	uploadAge   = 24 * time.Hour
+	maxUpload  = 1 << 30 // bytes of one, packed
+	maxUploads = 4 << 30 // of all of an owner's
+	uploadTime = time.Hour
+	uploadAge  = 24 * time.Hour
+	// An upload has to bring uploadPiece bytes in each uploadPause.
+	uploadPiece = 256 << 10
+	uploadPause = 30 * time.Second
+	// maxUploading is how many uploads come at a time, and maxUploadingOf how many of one
+	// owner. Others wait for up to uploadWait, uploadsWaiting of each owner.
+	maxUploading   = 16
+	maxUploadingOf = 4
+	uploadsWaiting = 200
+	uploadWait     = 10 * time.Minute
 )
 
 var filesHashPattern = regexp.MustCompile(`^[0-9a-f]{32,128}$`)
 
 // uploads are files that clients have sent for builds, in a directory of their own: an
-// archive for each owner and hash.
+// archive for each owner and hash. All methods may be called concurrently.
 type uploads struct {
 	dir   string
-	key   []byte // signs links, which end with the server
-	first sync.Once
+	key   []byte            // signs links, which end with the server
+	space *diskspace.Budget // of archives, and of what is unpacked
+	slots *share.Pool       // uploads that come
+
+	mu       sync.Mutex
+	archives map[archiveName]*archive
+	coming   map[archiveName]*upload
 }
 
-func newUploads(dir string) *uploads {
-	u := &uploads{dir: dir, key: make([]byte, 32)}
+// archiveName is whose archive it is, and of what.
+type archiveName struct{ owner, hash string }
+
+// archive is one that is there.
+type archive struct {
+	space *diskspace.Reservation
+	used  time.Time
+	users int // builds that unpack it
+}
+
+// upload is one that comes, or waits for another one of the same archive.
+type upload struct {
+	turn  chan struct{} // held by the one that comes
+	users int
+}
+
+// newUploads returns the uploads in a directory; "" takes none. A nil budget has no
+// bounds.
+func newUploads(dir string, space *diskspace.Budget) *uploads {
+	if space == nil {
+		space = diskspace.NewBudget(diskspace.Options{Name: "files of builds"})
+	}
+	u := &uploads{
+		dir: dir, key: make([]byte, 32), space: space, archives: make(map[archiveName]*archive), coming: make(map[archiveName]*upload),
+		slots: share.NewPool(share.Options{
+			Name: "uploads at a time", Total: maxUploading, PerOwner: maxUploadingOf, MaxWaiting: uploadsWaiting, Hint: "wait for earlier ones",
+		}),
+	}
 	_, _ = rand.Read(u.key) // never fails: crypto/rand ends the program instead
+	if dir != "" {
+		u.load()
+	}
 	return u
 }
 
+const archiveSuffix = ".tar"
+
 // place is where an owner's archives are.
 func (u *uploads) place(owner string) string {
-	sum := sha256.Sum256([]byte(owner))
-	return filepath.Join(u.dir, hex.EncodeToString(sum[:16]))
+	return filepath.Join(u.dir, hex.EncodeToString([]byte(owner)))
 }
 
-func (u *uploads) file(owner, hash string) string { return filepath.Join(u.place(owner), hash+".tar") }
+func (u *uploads) file(n archiveName) string {
+	return filepath.Join(u.place(n.owner), n.hash+archiveSuffix)
+}
+
+// load finds the archives of an earlier server, and removes what else it has left.
+func (u *uploads) load() {
+	places, _ := os.ReadDir(u.dir) // without it there are none
+	for _, p := range places {
+		dir := filepath.Join(u.dir, p.Name())
+		owner, err := hex.DecodeString(p.Name())
+		files, readErr := os.ReadDir(dir)
+		if err != nil || readErr != nil || !api.IsOwner(string(owner)) {
+			_ = os.RemoveAll(dir) // what stays is in nobody's way
+			continue
+		}
+		for _, f := range files {
+			hash, isArchive := strings.CutSuffix(f.Name(), archiveSuffix)
+			info, err := f.Info()
+			if !isArchive || err != nil || !filesHashPattern.MatchString(hash) || !info.Mode().IsRegular() {
+				_ = os.Remove(filepath.Join(dir, f.Name())) // as above
+				continue
+			}
+			space, err := u.space.Reserve(string(owner), 0)
+			if err != nil {
+				_ = os.Remove(filepath.Join(dir, f.Name())) // as above; the disk is full
+				continue
+			}
+			space.Settle(info.Size())
+			u.archives[archiveName{string(owner), hash}] = &archive{space: space, used: info.ModTime()}
+		}
+	}
+}
 
 // has reports whether an archive is there, which then stays for a while.
 func (u *uploads) has(owner, hash string) bool {
 	now := time.Now()
-	return os.Chtimes(u.file(owner, hash), now, now) == nil
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	a := u.archives[archiveName{owner, hash}]
+	if a == nil || os.Chtimes(u.file(archiveName{owner, hash}), now, now) != nil {
+		return false
+	}
+	a.used = now
+	return true
 }
 
 // sign returns what a link has for its query.
@@ -85,23 +162,24 @@ func (u *uploads) signature(owner, hash, end string) string {
 	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
 }
 
-// check returns whose archive a link is for. Unauthenticated.
-func (u *uploads) check(r *http.Request, now time.Time) (owner, hash string, err error) {
+// check returns which archive a link is for. Unauthenticated.
+func (u *uploads) check(r *http.Request, now time.Time) (n archiveName, err error) {
 	query := r.URL.Query()
 	raw, err := base64.RawURLEncoding.DecodeString(query.Get("owner"))
-	owner, hash, end := string(raw), query.Get("hash"), query.Get("until")
-	if err != nil || !hmac.Equal([]byte(query.Get("signature")), []byte(u.signature(owner, hash, end))) {
-		return "", "", sandpit.Errorf(sandpit.Unauthenticated, "invalid signature")
+	n, end := archiveName{string(raw), query.Get("hash")}, query.Get("until")
+	if err != nil || !hmac.Equal([]byte(query.Get("signature")), []byte(u.signature(n.owner, n.hash, end))) {
+		return archiveName{}, sandpit.Errorf(sandpit.Unauthenticated, "invalid signature")
 	}
 	if seconds, err := strconv.ParseInt(end, 10, 64); err != nil || now.Unix() > seconds {
-		return "", "", sandpit.Errorf(sandpit.Unauthenticated, "signature is already expired")
+		return archiveName{}, sandpit.Errorf(sandpit.Unauthenticated, "signature is already expired")
 	}
-	return owner, hash, nil
+	return n, nil
 }
 
-// upload takes an archive, which must come as a whole and be as long as was said.
+// upload takes an archive, which must come as a whole and be as long as was said. It counts
+// as a request of its owner's, whose link it is.
 func (s *Server) upload(w http.ResponseWriter, r *http.Request) error {
-	owner, hash, err := s.uploads.check(r, time.Now())
+	n, err := s.uploads.check(r, time.Now())
 	switch {
 	case err != nil:
 		return err
@@ -110,142 +188,201 @@ func (s *Server) upload(w http.ResponseWriter, r *http.Request) error {
 	case r.ContentLength > maxUpload:
 		return sandpit.Errorf(sandpit.Invalid, "%d bytes, want at most %d", r.ContentLength, maxUpload)
 	}
-	control := http.NewResponseController(w)
-	_ = control.SetReadDeadline(time.Now().Add(uploadTime)) // what cannot have one needs none
-	defer func() { _ = control.SetReadDeadline(time.Time{}) }()
-	return s.uploads.keep(owner, hash, http.MaxBytesReader(w, r.Body, r.ContentLength), r.ContentLength)
+	leave, err := api.EnterAs(r, n.owner)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	waiting, cancel := context.WithTimeoutCause(r.Context(), uploadWait,
+		sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "too many uploads"), "try again later"))
+	defer cancel()
+	// In this order: who waits for another upload of the same archive holds no slot.
+	done, err := s.uploads.enter(waiting, n)
+	if err != nil {
+		return err
+	}
+	defer done()
+	slot, err := s.uploads.slots.Acquire(waiting, n.owner, 1)
+	if err != nil {
+		return err
+	}
+	defer slot.Release()
+	body := &paced{r: http.MaxBytesReader(w, r.Body, r.ContentLength), control: http.NewResponseController(w), end: time.Now().Add(uploadTime)}
+	defer body.stop()
+	return s.uploads.keep(n, body, r.ContentLength)
 }
 
+// enter waits until no other upload of an archive comes, and has others wait until done.
+func (u *uploads) enter(ctx context.Context, n archiveName) (done func(), err error) {
+	u.mu.Lock()
+	one := u.coming[n]
+	if one == nil {
+		one = &upload{turn: make(chan struct{}, 1)}
+		u.coming[n] = one
+	}
+	one.users++
+	u.mu.Unlock()
+	leave := func() {
+		u.mu.Lock()
+		defer u.mu.Unlock()
+		if one.users--; one.users == 0 {
+			delete(u.coming, n)
+		}
+	}
+	select {
+	case one.turn <- struct{}{}:
+		return func() {
+			<-one.turn
+			leave()
+		}, nil
+	case <-ctx.Done():
+		leave()
+		return nil, context.Cause(ctx)
+	}
+}
+
+// paced is a body that has to keep coming.
+type paced struct {
+	r       io.Reader
+	control *http.ResponseController
+	end     time.Time // when all of it must have come
+	left    int       // of the piece that comes
+}
+
+// Read implements io.Reader.
+func (p *paced) Read(b []byte) (int, error) {
+	if p.left <= 0 {
+		until := time.Now().Add(uploadPause)
+		if until.After(p.end) {
+			until = p.end
+		}
+		_ = p.control.SetReadDeadline(until) // what cannot have one needs none
+		p.left = uploadPiece
+	}
+	n, err := p.r.Read(b)
+	p.left -= n
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		err = sandpit.Errorf(sandpit.Timeout, "the upload is too slow")
+	}
+	return n, err
+}
+
+// stop takes the deadline away, which is the connection's.
+func (p *paced) stop() { _ = p.control.SetReadDeadline(time.Time{}) }
+
 // keep writes an archive down, after others have made room for it.
-func (u *uploads) keep(owner, hash string, from io.Reader, size int64) error {
-	dir := u.place(owner)
+func (u *uploads) keep(n archiveName, from io.Reader, size int64) error {
+	dir := u.place(n.owner)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return sandpit.Errorf(sandpit.CodeOf(err), "keep files: %w", err)
 	}
-	if err := u.tidy(dir, maxUploads-size); err != nil {
+	space, err := u.makeRoom(n.owner, size)
+	if err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(dir, "part-")
+	if err := u.write(n, from, size, space); err != nil {
+		space.Release()
+		return err
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if old := u.archives[n]; old != nil { // its file has been replaced
+		old.space.Release()
+		u.archives[n] = &archive{space: space, used: time.Now(), users: old.users}
+		return nil
+	}
+	u.archives[n] = &archive{space: space, used: time.Now()}
+	return nil
+}
+
+func (u *uploads) write(n archiveName, from io.Reader, size int64, space *diskspace.Reservation) error {
+	f, err := os.CreateTemp(u.place(n.owner), "part-")
 	if err != nil {
 		return sandpit.Errorf(sandpit.CodeOf(err), "keep files: %w", err)
 	}
-	n, err := io.Copy(f, from)
-	if err == nil && n != size {
-		err = sandpit.Errorf(sandpit.Invalid, "%d bytes have come of %d", n, size)
+	written, err := io.Copy(reservedWriter{f, space}, from)
+	if err == nil && written != size {
+		err = sandpit.Errorf(sandpit.Invalid, "%d bytes have come of %d", written, size)
 	}
 	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(f.Name(), u.file(owner, hash))
+		err = os.Rename(f.Name(), u.file(n))
 	}
 	if err != nil {
 		return errors.Join(err, os.Remove(f.Name()))
 	}
+	space.Settle(size)
 	return nil
 }
 
-// tidy removes what is old, and then the oldest until the rest has at most so many bytes.
-func (u *uploads) tidy(dir string, most int64) error {
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return sandpit.Errorf(sandpit.CodeOf(err), "keep files: %w", err)
-	}
-	var files []fs.FileInfo
-	total := int64(0)
-	for _, e := range entries {
-		info, err := e.Info()
-		if err != nil {
-			continue // somebody else has removed it
-		}
-		files, total = append(files, info), total+info.Size()
-	}
-	slices.SortFunc(files, func(a, b fs.FileInfo) int { return a.ModTime().Compare(b.ModTime()) })
-	for _, info := range files {
-		if total <= most && time.Since(info.ModTime()) < uploadAge {
-			break
-		}
-		if err := os.Remove(filepath.Join(dir, info.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return sandpit.Errorf(sandpit.CodeOf(err), "keep files: %w", err)
-		}
-		total -= info.Size()
-	}
-	return nil
+// reservedWriter writes what there is room for.
+type reservedWriter struct {
+	io.Writer
+
+	space *diskspace.Reservation
 }
 
-// unpack writes what is in an archive below a directory, from which nothing leads out.
-// NotFound: there is no such archive. Invalid: it is none, or too large.
-func (u *uploads) unpack(ctx context.Context, owner, hash, dir string) error {
-	f, err := os.Open(u.file(owner, hash))
-	if errors.Is(err, fs.ErrNotExist) {
-		return sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "the files with the hash %.20s… are not here", hash), "upload them again: forceUpload")
+// Write implements io.Writer.
+func (w reservedWriter) Write(p []byte) (int, error) {
+	if err := w.space.Write(int64(len(p))); err != nil {
+		return 0, err
 	}
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	root, err := os.OpenRoot(dir)
-	if err != nil {
-		return err
-	}
-	defer root.Close()
-	packed := bufio.NewReader(f)
-	var plain io.Reader = packed
-	if magic, _ := packed.Peek(2); string(magic) == "\x1f\x8b" {
-		if plain, err = gzip.NewReader(packed); err != nil {
-			return sandpit.Errorf(sandpit.Invalid, "unpack files: %w", err)
-		}
-	}
-	if err := unpackTar(ctx, root, tar.NewReader(plain)); err != nil {
-		return sandpit.Errorf(cmp.Or(sandpit.CodeOf(context.Cause(ctx)), sandpit.Invalid), "unpack files: %w", err)
-	}
-	return nil
+	return w.Writer.Write(p)
 }
 
-func unpackTar(ctx context.Context, root *os.Root, from *tar.Reader) error {
-	left := int64(maxUnpacked)
-	for range maxEntries {
-		h, err := from.Next()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err == nil {
-			err = context.Cause(ctx)
-		}
-		if err != nil {
-			return err
-		}
-		if left -= h.Size; left < 0 || h.Size < 0 {
-			return sandpit.Errorf(sandpit.Invalid, "more than %d bytes", int64(maxUnpacked))
-		}
-		if err := unpackEntry(root, h, from); err != nil {
-			return err
+// makeRoom reserves room for an archive of an owner. What is old goes, and then the oldest
+// of the owner's until there is room.
+//
+// Exhausted: there is none all the same.
+func (u *uploads) makeRoom(owner string, size int64) (*diskspace.Reservation, error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for n, a := range u.archives {
+		if n.owner == owner && a.users == 0 && time.Since(a.used) >= uploadAge {
+			u.remove(n)
 		}
 	}
-	return sandpit.Errorf(sandpit.Invalid, "more than %d files", maxEntries)
+	for {
+		err := error(sandpit.Errorf(sandpit.Exhausted, "the uploads of owner %.100q may have %d bytes together", owner, int64(maxUploads)))
+		if u.sizeOf(owner) <= maxUploads-size {
+			var space *diskspace.Reservation
+			if space, err = u.space.Reserve(owner, size); err == nil || sandpit.CodeOf(err) != sandpit.Exhausted {
+				return space, err
+			}
+		}
+		oldest, found := u.oldestOf(owner)
+		if !found {
+			return nil, err
+		}
+		u.remove(oldest)
+	}
 }
 
-func unpackEntry(root *os.Root, h *tar.Header, contents io.Reader) error {
-	name := path.Clean(strings.TrimLeft(h.Name, "/"))
-	if name == "." {
-		return nil
+// sizeOf returns how many bytes an owner's archives have. The lock is held.
+func (u *uploads) sizeOf(owner string) (size int64) {
+	for n, a := range u.archives {
+		if n.owner == owner {
+			size += a.space.Bytes()
+		}
 	}
-	if err := root.MkdirAll(path.Dir(name), 0o700); err != nil {
-		return err
+	return size
+}
+
+// oldestOf returns the archive of an owner that nobody has used for longest. The lock is
+// held.
+func (u *uploads) oldestOf(owner string) (oldest archiveName, found bool) {
+	for n, a := range u.archives {
+		if n.owner == owner && a.users == 0 && (!found || a.used.Before(u.archives[oldest].used)) {
+			oldest, found = n, true
+		}
 	}
-	mode := h.FileInfo().Mode().Perm() | 0o600 // for who copies them
-	switch h.Typeflag {
-	case tar.TypeDir:
-		return root.MkdirAll(name, mode|0o100)
-	case tar.TypeSymlink:
-		return root.Symlink(h.Linkname, name)
-	case tar.TypeLink:
-		return root.Link(path.Clean(strings.TrimLeft(h.Linkname, "/")), name)
-	case tar.TypeReg:
-	default:
-		return sandpit.Errorf(sandpit.Invalid, "%.100q is neither a file nor a directory", h.Name)
+	return oldest, found
+}
+
+// remove forgets an archive. The lock is held.
+func (u *uploads) remove(n archiveName) {
+	if err := os.Remove(u.file(n)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return // it takes room, and counts
 	}
-	f, err := root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
-	if err != nil {
-		return err
-	}
-	_, err = io.Copy(f, contents)
-	return errors.Join(err, f.Close())
+	u.archives[n].space.Release()
+	delete(u.archives, n)
 }

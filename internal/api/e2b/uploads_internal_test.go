@@ -4,6 +4,8 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
+	"context"
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -11,9 +13,11 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/diskspace"
 )
 
 // packed is an archive of these entries; the contents of a link are where it leads.
@@ -58,11 +62,21 @@ const someHash = "0123456789abcdef0123456789abcdef"
 // kept is what there is with one archive.
 func kept(tb testing.TB, archive []byte) *uploads {
 	tb.Helper()
-	u := newUploads(tb.TempDir())
-	if err := u.keep("ann", someHash, bytes.NewReader(archive), int64(len(archive))); err != nil {
+	u := newUploads(tb.TempDir(), nil)
+	if err := u.keep(archiveName{"ann", someHash}, bytes.NewReader(archive), int64(len(archive))); err != nil {
 		tb.Fatal(err)
 	}
 	return u
+}
+
+// unpack unpacks an archive as a build of an owner does.
+func (u *uploads) unpack(ctx context.Context, owner, hash, dir string) error {
+	b, err := u.openFiles(owner)
+	if err != nil {
+		return err
+	}
+	defer b.close()
+	return b.unpack(ctx, hash, dir)
 }
 
 // TestUnpack has archives be unpacked where they are to be, and nothing of them elsewhere.
@@ -112,50 +126,183 @@ func TestUnpack(t *testing.T) {
 // TestKeep has what comes be as long as was said, and the oldest go when it is too much.
 func TestKeep(t *testing.T) {
 	t.Parallel()
-	u := newUploads(t.TempDir())
-	if err := u.keep("ann", someHash, strings.NewReader("short"), 6); sandpit.CodeOf(err) != sandpit.Invalid || u.has("ann", someHash) {
+	dir := t.TempDir()
+	space := diskspace.NewBudget(diskspace.Options{Name: "files", PerOwner: 10, Total: 25})
+	u := newUploads(dir, space)
+	keep := func(owner, hash, text string) error {
+		return u.keep(archiveName{owner, hash}, strings.NewReader(text), 5)
+	}
+	hash := func(c string) string { return strings.Repeat(c, 32) }
+	if err := keep("ann", hash("a"), "1234"); sandpit.CodeOf(err) != sandpit.Invalid || u.has("ann", hash("a")) {
 		t.Errorf("what is too short: %v", err)
 	}
-	other := strings.Repeat("b", 32)
-	for _, hash := range []string{someHash, other} {
-		if err := u.keep("ann", hash, strings.NewReader("12345"), 5); err != nil {
+	if own, all := space.Reserved("ann"); own != 0 || all != 0 {
+		t.Errorf("%d of %d bytes are reserved for nothing", own, all)
+	}
+	for _, h := range []string{"a", "b", "c"} {
+		if err := keep("ann", hash(h), "12345"); err != nil {
 			t.Fatal(err)
 		}
 	}
-	past := time.Now().Add(-time.Hour)
-	if err := os.Chtimes(u.file("ann", someHash), past, past); err != nil {
+	if u.has("ann", hash("a")) || !u.has("ann", hash("b")) || !u.has("ann", hash("c")) {
+		t.Error("not the oldest went")
+	}
+	if err := keep("ann", hash("c"), "54321"); err != nil {
+		t.Errorf("the same again: %v", err)
+	}
+	if own, _ := space.Reserved("ann"); own > 10 {
+		t.Errorf("%d bytes are reserved", own)
+	}
+	f, done, err := u.use(archiveName{"ann", hash("c")})
+	if err != nil {
 		t.Fatal(err)
 	}
-	if err := u.tidy(u.place("ann"), 5); err != nil || u.has("ann", someHash) || !u.has("ann", other) {
-		t.Errorf("the older one is to go: %v", err)
+	if text, err := io.ReadAll(f); err != nil || string(text) != "54321" {
+		t.Errorf("%q, %v", text, err)
 	}
-	past = time.Now().Add(-2 * uploadAge)
-	if err := os.Chtimes(u.file("ann", other), past, past); err != nil {
+	for _, h := range []string{"d", "e"} {
+		if err := keep("ann", hash(h), "12345"); err != nil || !u.has("ann", hash("c")) {
+			t.Errorf("an archive that is in use went: %v", err)
+		}
+	}
+	done()
+	for _, owner := range []string{"bob", "eve"} {
+		if err := errors.Join(keep(owner, hash("a"), "12345"), keep(owner, hash("b"), "12345")); owner == "bob" && err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, all := space.Reserved("eve"); all > 25 {
+		t.Errorf("all have %d bytes", all)
+	}
+	// The next server knows what is there, and removes what it does not.
+	if err := os.WriteFile(filepath.Join(u.place("ann"), "part-1"), []byte("x"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := u.tidy(u.place("ann"), maxUploads); err != nil || u.has("ann", other) {
+	if err := os.Mkdir(filepath.Join(dir, "build-1"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	again := diskspace.NewBudget(diskspace.Options{Name: "files", PerOwner: 10, Total: 25})
+	u = newUploads(dir, again)
+	if own, all := again.Reserved("ann"); own != 10 || all < 20 || !u.has("ann", hash("c")) {
+		t.Errorf("after a restart ann has %d of %d bytes", own, all)
+	}
+	if left, err := os.ReadDir(u.place("ann")); err != nil || len(left) != 2 {
+		t.Errorf("left: %v, %v", left, err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "build-1")); err == nil {
+		t.Error("a build of the last server left its files")
+	}
+	for n, a := range u.archives {
+		a.used = time.Now().Add(-2 * uploadAge)
+		u.archives[n] = a
+	}
+	if err := keep("ann", hash("f"), "12345"); err != nil || u.has("ann", hash("c")) || !u.has("ann", hash("f")) {
 		t.Errorf("what is old is to go: %v", err)
 	}
-	if left, err := os.ReadDir(u.place("ann")); err != nil || len(left) != 0 {
-		t.Errorf("left: %v, %v", left, err)
+}
+
+// TestUploadsOfOneArchive has the second of two wait for the first.
+func TestUploadsOfOneArchive(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		u := newUploads("", nil)
+		n := archiveName{"ann", someHash}
+		done, err := u.enter(t.Context(), n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		late, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if _, err := u.enter(late, n); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("a second one at a time: %v", err)
+		}
+		var second func()
+		go func() { second, _ = u.enter(t.Context(), n) }()
+		synctest.Wait()
+		done()
+		synctest.Wait()
+		if second == nil {
+			t.Fatal("the second one still waits")
+		}
+		second()
+		if len(u.coming) != 0 {
+			t.Errorf("%d uploads are left", len(u.coming))
+		}
+	})
+}
+
+// TestBuildUnpacksOnce has a build use an archive many times, and no more than it may.
+func TestBuildUnpacksOnce(t *testing.T) {
+	t.Parallel()
+	space := diskspace.NewBudget(diskspace.Options{Name: "files", PerOwner: 1 << 20})
+	u := newUploads(t.TempDir(), space)
+	other := strings.Repeat("b", 32)
+	zeros := func(n int64) []byte {
+		var b bytes.Buffer
+		w := tar.NewWriter(&b)
+		err := w.WriteHeader(&tar.Header{Name: "f", Typeflag: tar.TypeReg, Mode: 0o600, Size: n})
+		if err == nil {
+			_, err = w.Write(make([]byte, n))
+		}
+		if err := errors.Join(err, w.Close()); err != nil {
+			t.Fatal(err)
+		}
+		return zipped(t, b.Bytes())
+	}
+	for hash, archive := range map[string][]byte{someHash: zeros(300_000), other: zeros(2 << 20)} {
+		if err := u.keep(archiveName{"ann", hash}, bytes.NewReader(archive), int64(len(archive))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b, err := u.openFiles("ann")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 100 {
+		dir, err := b.place(t.Context(), someHash)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info, err := os.Stat(filepath.Join(dir, "f")); err != nil || info.Size() != 300_000 {
+			t.Fatalf("%v, %v", info, err)
+		}
+	}
+	if own, _ := space.Reserved("ann"); own < 300_000 || own > 1<<20 {
+		t.Errorf("%d bytes are reserved", own)
+	}
+	if _, err := b.place(t.Context(), other); sandpit.CodeOf(err) != sandpit.Exhausted {
+		t.Errorf("more than the owner may have: %v, want Exhausted", err)
+	}
+	b.close()
+	if own, _ := space.Reserved("ann"); own > 10_000 {
+		t.Errorf("%d bytes are reserved after the build", own)
+	}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	if b, err = u.openFiles("bob"); err != nil {
+		t.Fatal(err)
+	}
+	defer b.close()
+	cancel(sandpit.Errorf(sandpit.Canceled, "given up"))
+	if _, err := b.place(ctx, someHash); sandpit.CodeOf(err) != sandpit.NotFound {
+		t.Errorf("bob unpacks ann's files: %v", err)
 	}
 }
 
 // TestLinks has links be good for what they were given for, and for a while.
 func TestLinks(t *testing.T) {
 	t.Parallel()
-	u, now := newUploads(t.TempDir()), time.Now()
+	u, now := newUploads(t.TempDir(), nil), time.Now()
 	good := u.sign("ann", someHash, now.Add(time.Hour))
 	for query, want := range map[string]bool{
 		good: true, "": false, strings.Replace(good, someHash, strings.Repeat("b", 32), 1): false,
-		u.sign("ann", someHash, now.Add(-2*time.Second)):             false,
-		newUploads("").sign("ann", someHash, now.Add(time.Hour)):     false,
-		strings.Replace(good, "owner=", "owner=Ym9i&was=", 1):        false,
-		strings.Replace(good, "until=", "until=99999999999&was=", 1): false,
+		u.sign("ann", someHash, now.Add(-2*time.Second)):              false,
+		newUploads("", nil).sign("ann", someHash, now.Add(time.Hour)): false,
+		strings.Replace(good, "owner=", "owner=Ym9i&was=", 1):         false,
+		strings.Replace(good, "until=", "until=99999999999&was=", 1):  false,
 	} {
-		owner, hash, err := u.check(httptest.NewRequestWithContext(t.Context(), http.MethodPut, PathUpload+"?"+query, nil), now)
-		if ok := err == nil; ok != want || ok && (owner != "ann" || hash != someHash) {
-			t.Errorf("%s: %q %q %v", query, owner, hash, err)
+		n, err := u.check(httptest.NewRequestWithContext(t.Context(), http.MethodPut, PathUpload+"?"+query, nil), now)
+		if ok := err == nil; ok != want || ok && n != (archiveName{"ann", someHash}) {
+			t.Errorf("%s: %v %v", query, n, err)
 		}
 	}
 }

@@ -25,6 +25,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/api"
 	"github.com/sandpit-dev/sandpit/internal/manager"
 	"github.com/sandpit-dev/sandpit/internal/mcp"
+	"github.com/sandpit-dev/sandpit/internal/memory"
 	"github.com/sandpit-dev/sandpit/internal/tool"
 	"github.com/sandpit-dev/sandpit/internal/wire"
 )
@@ -48,11 +49,17 @@ type Options struct {
 	MaxSessions int
 	// Idle is how long a session lasts without a request. Default: 30 min.
 	Idle time.Duration
+	// Memory is what calls and sessions may keep in memory. Default: there is no limit.
+	Memory *memory.Budget
 	// Version is told to clients.
 	Version string
 	// Log hears of sandboxes that cannot be removed. Default: nobody does.
 	Log *slog.Logger
 }
+
+// bodyCost is how many bytes of memory each byte of a message takes: as it comes, as a
+// message, and as the input of a tool on its way through the schema.
+const bodyCost = 7
 
 // answerLimit is how long a client may take to read a part of an answer.
 const answerLimit = 30 * time.Second
@@ -62,6 +69,7 @@ type Server struct {
 	o       Options
 	tools   registries
 	origins *http.CrossOriginProtection
+	calls   callMemory
 	group   sync.WaitGroup // of sessions, and of the removal of what others left
 
 	mu       sync.Mutex
@@ -139,12 +147,13 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) error {
 	if err := s.checkOrigin(r); err != nil {
 		return err
 	}
-	body, err := api.Whole(w, r, mcp.MaxMessage)
+	body, err := api.Whole(w, r, mcp.MaxMessage, bodyCost)
 	if err != nil {
 		return err
 	}
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	w = &unhurried{w}
+	defer s.calls.open(r.Header, s.o.Memory.OpenRequest(who.Owner))()
 	id := r.Header.Get(mcp.HeaderSession)
 	if id == "" {
 		if r.Method == http.MethodPost {
@@ -208,6 +217,10 @@ func (s *Server) begin(w http.ResponseWriter, r *http.Request, who api.Principal
 	id := rand.Text()
 	one := &session{who: who, over: make(chan struct{}), Session: mcp.NewSession(mcp.Options{
 		Tools: tools.Audited(s.auditor(who)), Version: s.o.Version, Open: s.opener(who, wanted),
+		Memory: func() *memory.Account { return s.o.Memory.OpenSession(who.Owner) },
+		CallMemory: func(h http.Header) (*memory.Account, func()) {
+			return s.calls.join(h, func() *memory.Account { return s.o.Memory.OpenRequest(who.Owner) })
+		},
 	}, id, s.o.Idle)}
 	if !hello {
 		one.ServeHTTP(w, r)

@@ -176,7 +176,7 @@ func Register(mux api.Router, o Options) huma.API {
 
 // config describes the API as a whole.
 func (s *server) config() huma.Config {
-	jsonOnly := map[string]huma.Format{"application/json": {Marshal: huma.DefaultJSONFormat.Marshal, Unmarshal: json.Unmarshal}}
+	jsonOnly := map[string]huma.Format{"application/json": {Marshal: encode, Unmarshal: json.Unmarshal}}
 	jsonOnly["json"] = jsonOnly["application/json"]
 	return huma.Config{
 		OpenAPI: &huma.OpenAPI{

@@ -2,6 +2,7 @@ package native
 
 import (
 	"errors"
+	"io"
 	"net/http"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/api"
+	"github.com/sandpit-dev/sandpit/internal/memory"
 	"github.com/sandpit-dev/sandpit/internal/wire"
 )
 
@@ -36,11 +38,48 @@ const answerLimit = 30 * time.Second
 // request is a name for what has a method Context, too.
 type request = huma.Context
 
-// reply is the context of one request, with the last word on the status.
+// bodyCost is how many bytes each byte of a body takes: as it is, as values of no type to
+// be validated, and as those that it is meant to be.
+const bodyCost = 8
+
+// reply is the context of one request, with the last word on the status. The body is taken
+// from the request's account of memory.
 type reply struct {
 	request
 
 	status int // 0: as huma has it
+	body   *limitedBody
+}
+
+// limitedBody is the body of a request that remembers why it cannot be read.
+type limitedBody struct {
+	io.Reader
+
+	err error // nil, or Exhausted
+}
+
+// Read implements io.Reader.
+func (b *limitedBody) Read(p []byte) (int, error) {
+	n, err := b.Reader.Read(p)
+	if sandpit.CodeOf(err) == sandpit.Exhausted {
+		b.err = err
+	}
+	return n, err
+}
+
+// BodyReader implements huma.Context.
+func (c *reply) BodyReader() io.Reader {
+	c.body = &limitedBody{Reader: memory.Metered(c.request.BodyReader(), memory.AccountOf(c.Context()), bodyCost)}
+	return c.body
+}
+
+// encode writes an answer, as huma.DefaultJSONFormat does, without keeping all of it.
+func encode(w io.Writer, v any) error {
+	if err := api.EncodeJSON(w, v); err != nil {
+		return err
+	}
+	_, err := io.WriteString(w, "\n")
+	return err
 }
 
 // Unwrap lets the adapter find its own.
@@ -77,6 +116,13 @@ func problemOf(ctx huma.Context, _ string, v any) (any, error) {
 		code = sandpit.Invalid
 	}
 	p := api.ProblemOf(ctx.Context(), &sandpit.Error{Code: code, Err: errors.New(model.Detail)})
+	r, _ := ctx.(*reply) // else there is only the problem to be written
+	if r != nil && r.body != nil && r.body.err != nil {
+		p, model = api.ProblemOf(ctx.Context(), r.body.err), &huma.ErrorModel{}
+		for name, values := range api.ProblemHeaders(p) {
+			ctx.SetHeader(name, values[0])
+		}
+	}
 	switch model.Status {
 	case http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType, http.StatusRequestTimeout:
 		p.Status, p.Title = model.Status, http.StatusText(model.Status)
@@ -87,7 +133,7 @@ func problemOf(ctx huma.Context, _ string, v any) (any, error) {
 		}
 		p.Errors = append(p.Errors, wire.Fault{Message: clip(e.Message), Location: clip(e.Location)})
 	}
-	if r, ok := ctx.(*reply); ok {
+	if r != nil {
 		r.status = p.Status
 	}
 	return p, nil

@@ -14,6 +14,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/api"
 	"github.com/sandpit-dev/sandpit/internal/manager"
+	"github.com/sandpit-dev/sandpit/internal/memory"
 	"github.com/sandpit-dev/sandpit/internal/store"
 	"github.com/sandpit-dev/sandpit/internal/wire"
 )
@@ -189,7 +190,19 @@ func (s *server) diff(ctx context.Context, in *diffIn) (*diffOut, error) {
 		return nil, err
 	}
 	d, err := s.Manager.Diff(ctx, r)
+	if err == nil {
+		err = memory.AccountOf(ctx).Reserve(diffSize(d))
+	}
 	return &diffOut{d}, err
+}
+
+// diffSize is how many bytes of memory a comparison takes, with what is sent of it.
+func diffSize(d sandpit.FileDiff) (size int64) {
+	const each, copies = 400, 2
+	for _, c := range d.Changes {
+		size += each + copies*int64(len(c.Path)+len(c.Patch))
+	}
+	return size
 }
 
 // side reads what is to be compared.

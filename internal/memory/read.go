@@ -1,0 +1,61 @@
+package memory
+
+import (
+	"context"
+	"errors"
+	"io"
+	"slices"
+)
+
+// ReadAll is io.ReadAll within the account of ctx, which it takes cost bytes of for each
+// byte that it makes room for.
+//
+// Exhausted: the account is used up.
+func ReadAll(ctx context.Context, r io.Reader, cost int64) ([]byte, error) {
+	account := AccountOf(ctx)
+	if account == nil {
+		return io.ReadAll(r)
+	}
+	var b []byte
+	for {
+		if len(b) == cap(b) {
+			size := max(2*cap(b), firstPage)
+			if err := account.Reserve(int64(size-cap(b)) * cost); err != nil {
+				return nil, err
+			}
+			b = slices.Grow(b, size-len(b))[:len(b):size]
+		}
+		n, err := r.Read(b[len(b):cap(b)])
+		b = b[:len(b)+n]
+		if errors.Is(err, io.EOF) {
+			return b, nil
+		}
+		if err != nil {
+			return b, err
+		}
+	}
+}
+
+// Metered returns a reader that reserves cost bytes of an account for each byte that is
+// read from r. Its errors are those of r, and Exhausted.
+func Metered(r io.Reader, account *Account, cost int64) io.Reader {
+	if account == nil {
+		return r
+	}
+	return &metered{r: r, account: account, cost: cost}
+}
+
+type metered struct {
+	r       io.Reader
+	account *Account
+	cost    int64
+}
+
+// Read implements io.Reader.
+func (m *metered) Read(b []byte) (int, error) {
+	n, err := m.r.Read(b)
+	if reserveErr := m.account.Reserve(int64(n) * m.cost); reserveErr != nil {
+		return 0, reserveErr
+	}
+	return n, err
+}
