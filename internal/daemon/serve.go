@@ -196,10 +196,8 @@ func (s *service) listen(ctx context.Context) (where Addresses, err error) {
 	if err != nil {
 		return where, errors.Join(sandpit.Errorf(sandpit.Unavailable, "listen for metrics: %w", err), s.server.Close(), s.closePaths())
 	}
-	mux := http.NewServeMux()
-	mux.Handle("GET "+pathMetrics, s.metrics.Handler())
 	s.metricsServer = &http.Server{
-		Handler: mux, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, IdleTimeout: time.Minute,
+		Handler: metricsHandler(s.metrics.Handler(), s.cfg.Telemetry.MetricsToken.Reveal(), s.names()), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, IdleTimeout: time.Minute,
 		MaxHeaderBytes: 16 << 10, ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 	}
 	where.Metrics = "http://" + s.metricsListener.Addr().String() + pathMetrics
