@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"reflect"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -77,7 +78,7 @@ func splitList(value any, marshal func(any) ([]byte, error)) (list reflect.Value
 			rest.FieldByName("Items").Set(reflect.MakeSlice(items.Type(), 0, 0))
 			all, err := marshal(rest.Interface())
 			if before, after, found := bytes.Cut(all, emptyList); found || err != nil {
-				before = append(before[:len(before):len(before)], emptyList[:len(emptyList)-1]...)
+				before = append(slices.Clip(before), emptyList[:len(emptyList)-1]...)
 				return items, [2][]byte{before, append([]byte("]"), after...)}, err
 			}
 		}

@@ -46,7 +46,7 @@ func TestWriteJSONTexts(t *testing.T) {
 func FuzzJSONText(f *testing.F) {
 	f.Add([]byte("a\xff\xfe\xc3\xbc\u2028\x00\x1f\x7f\"\\/<&>\xf0\x9f\x98"), uint64(1))
 	f.Fuzz(func(t *testing.T, text []byte, seed uint64) {
-		random := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // not a secret
+		random := rand.New(rand.NewPCG(seed, 0))
 		var b bytes.Buffer
 		out := bufio.NewWriter(&b)
 		w := jsonText{w: out}
@@ -99,8 +99,7 @@ func TestWriteJSONWithoutMemory(t *testing.T) {
 	t.Parallel()
 	budget := memory.NewBudget(memory.Options{Total: 1 << 20})
 	account := budget.OpenRequest("alice")
-	r := httptest.NewRequest(http.MethodGet, "/", nil)
-	r = r.WithContext(memory.WithAccount(r.Context(), account))
+	r := httptest.NewRequestWithContext(memory.WithAccount(t.Context(), account), http.MethodGet, "/", nil)
 	w := httptest.NewRecorder()
 	if err := WriteJSON(w, r, http.StatusOK, strings.Repeat("x", 1<<20)); sandpit.CodeOf(err) != sandpit.Exhausted || w.Body.Len() > 0 {
 		t.Errorf("got %v and %d bytes, want Exhausted", err, w.Body.Len())

@@ -12,24 +12,24 @@ import (
 )
 
 const (
-	keyOfSecretsFile = "templates.key"
-	secretsKeyBytes  = 32
+	stepKeyFile  = "templates.key"
+	stepKeyBytes = 32
 )
 
 // loadSecretsKey returns the key by which builds know the values of secrets again, and
 // makes it if there is none. Without it, steps with secrets are done once more, and nothing
 // else is lost.
 func loadSecretsKey(cfg config.Config) ([]byte, error) {
-	path := filepath.Join(cfg.StateDir, keyOfSecretsFile)
+	path := filepath.Join(cfg.StateDir, stepKeyFile)
 	for range 2 {
 		key, err := os.ReadFile(path)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
 		case err != nil:
 			return nil, sandpit.Errorf(sandpit.CodeOf(err), "read the key of build secrets: %w", err)
-		case len(key) != secretsKeyBytes:
+		case len(key) != stepKeyBytes:
 			return nil, sandpit.WithHint(
-				sandpit.Errorf(sandpit.Internal, "the key of build secrets, %s, is damaged: %d bytes, want %d", path, len(key), secretsKeyBytes),
+				sandpit.Errorf(sandpit.Internal, "the key of build secrets, %s, is damaged: %d bytes, want %d", path, len(key), stepKeyBytes),
 				"remove it: a new one is made")
 		default:
 			return key, nil
@@ -43,7 +43,7 @@ func loadSecretsKey(cfg config.Config) ([]byte, error) {
 
 // makeSecretsKey writes a key, all of it or nothing, unless another process comes first.
 func makeSecretsKey(path string) error {
-	key := make([]byte, secretsKeyBytes)
+	key := make([]byte, stepKeyBytes)
 	_, _ = rand.Read(key)                                      // never fails: crypto/rand ends the program instead
 	f, err := os.CreateTemp(filepath.Dir(path), "templates.*") // for its owner only
 	if err != nil {

@@ -27,7 +27,7 @@ func TestSecretsKey(t *testing.T) {
 	}
 	group.Wait()
 	for _, key := range keys {
-		if len(key) != secretsKeyBytes || !bytes.Equal(key, keys[0]) {
+		if len(key) != stepKeyBytes || !bytes.Equal(key, keys[0]) {
 			t.Fatalf("keys %x and %x of one directory", keys[0], key)
 		}
 	}
@@ -35,7 +35,7 @@ func TestSecretsKey(t *testing.T) {
 	if err != nil || len(entries) != 1 {
 		t.Errorf("left: %v (%v)", entries, err)
 	}
-	path := filepath.Join(cfg.StateDir, keyOfSecretsFile)
+	path := filepath.Join(cfg.StateDir, stepKeyFile)
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the key has mode %v (%v)", info.Mode(), err)
 	}

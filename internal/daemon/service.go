@@ -96,18 +96,13 @@ func (s *service) open(ctx context.Context) (err error) {
 	if err := s.openQueue(ctx); err != nil {
 		return err
 	}
-	disk, err := s.disks.At(s.cfg.StateDir)
+	disk, err := s.openBudgets()
 	if err != nil {
 		return err
 	}
 	if s.secretsKey, err = loadSecretsKey(s.cfg); err != nil {
 		return err
 	}
-	s.buildFiles = newBuildFiles(s.cfg.Manager, disk)
-	if s.contexts, err = openContexts(s.cfg.StateDir, s.buildFiles); err != nil {
-		return err
-	}
-	s.memory = newMemory(s.cfg.Server)
 	version := ReadVersions().Sandpit
 	if s.cfg.Telemetry.Metrics {
 		s.metrics = telemetry.NewMetrics(version)
@@ -125,9 +120,7 @@ func (s *service) open(ctx context.Context) (err error) {
 	if options.TempDir, err = s.tempDir(ctx); err != nil {
 		return err
 	}
-	if options.Disk, err = s.disks.At(s.cfg.StateDir); err != nil {
-		return err
-	}
+	options.Disk = disk
 	if options.ArchiveDisk, err = s.archiveDisk(); err != nil {
 		return err
 	}
@@ -158,6 +151,19 @@ func (s *service) open(ctx context.Context) (err error) {
 	})
 	s.aio, err = aio.New(aio.Options{Manager: s.manager, Memory: s.memory, Version: version, Log: s.log})
 	return err
+}
+
+// openBudgets opens what owners share of disks and memory, and returns the disk of the
+// server's state.
+func (s *service) openBudgets() (*diskspace.Disk, error) {
+	s.memory = newMemory(s.cfg.Server)
+	disk, err := s.disks.At(s.cfg.StateDir)
+	if err != nil {
+		return nil, err
+	}
+	s.buildFiles = newBuildFiles(s.cfg.Manager, disk)
+	s.contexts, err = openContexts(s.cfg.StateDir, s.buildFiles)
+	return disk, err
 }
 
 // openQueue opens the queue and makes sure that it answers.

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -266,7 +267,7 @@ func TestSlowRegistryDelaysNobody(t *testing.T) {
 		if !strings.HasSuffix(r.URL.Path, sha256Of(image.layers[0])) {
 			return false
 		}
-		w.Header().Set("Content-Length", fmt.Sprint(len(image.layers[0])))
+		w.Header().Set("Content-Length", strconv.Itoa(len(image.layers[0])))
 		begun.Add(1)
 		for _, b := range image.layers[0] {
 			if _, err := w.Write([]byte{b}); err != nil {
@@ -470,14 +471,14 @@ func TestCacheSizeBoundsPulls(t *testing.T) {
 	t.Parallel()
 	h := newHub(t)
 	for i := range 4 {
-		h.push(t, "x", fmt.Sprint(i), parts{layers: [][]byte{zipped(t, archiveOf(t, file(fmt.Sprint(i), patterned(3*testMiB))))}})
+		h.push(t, "x", strconv.Itoa(i), parts{layers: [][]byte{zipped(t, archiveOf(t, file(strconv.Itoa(i), patterned(3*testMiB))))}})
 	}
 	h.push(t, "x", "bomb", parts{layers: [][]byte{zipped(t, archiveOf(t, file("bomb", patterned(64*testMiB))))}})
 	s := sharedStore(t, 8*testMiB, 0)
 	alice := s.For("alice")
 	imported := importVersion(t, s, "kept:1", patterned(2*testMiB))
 	for i := range 4 {
-		_ = must2(alice.Pull(t.Context(), string(h.ref("x:"+fmt.Sprint(i))), false, nil))(t)
+		_ = must2(alice.Pull(t.Context(), string(h.ref("x:"+strconv.Itoa(i))), false, nil))(t)
 		if size := s.sizeOfAll(t) - imported.Size; size > 8*testMiB {
 			t.Errorf("after %d images the cache has %d bytes", i+1, size)
 		}
@@ -496,7 +497,7 @@ func TestCacheSizeBoundsPulls(t *testing.T) {
 
 	// What sandboxes use stays, and what is left is all there is.
 	for i := range 2 {
-		_ = resolved(t, alice, h.ref("x:"+fmt.Sprint(i)))
+		_ = resolved(t, alice, h.ref("x:"+strconv.Itoa(i)))
 	}
 	if _, err := s.For("bob").Resolve(t.Context(), h.ref("x:2"), nil); !errors.Is(err, sandpit.Exhausted) {
 		t.Errorf("all room is in use: %v", err)
@@ -519,7 +520,7 @@ func TestOwnersHaveShares(t *testing.T) {
 	t.Parallel()
 	h := newHub(t)
 	for i := range 4 {
-		h.push(t, "x", fmt.Sprint(i), parts{layers: [][]byte{zipped(t, archiveOf(t, file(fmt.Sprint(i), patterned(3*testMiB))))}})
+		h.push(t, "x", strconv.Itoa(i), parts{layers: [][]byte{zipped(t, archiveOf(t, file(strconv.Itoa(i), patterned(3*testMiB))))}})
 	}
 	s := sharedStore(t, 100*testMiB, 8*testMiB)
 	alice, bob := s.For("alice"), s.For("bob")
@@ -532,7 +533,7 @@ func TestOwnersHaveShares(t *testing.T) {
 		}
 	}
 	for i := range 4 {
-		_ = must2(alice.Pull(t.Context(), string(h.ref("x:"+fmt.Sprint(i))), false, nil))(t)
+		_ = must2(alice.Pull(t.Context(), string(h.ref("x:"+strconv.Itoa(i))), false, nil))(t)
 		aging()
 	}
 	u := must2(s.measureUsage())(t)

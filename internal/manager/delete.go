@@ -19,7 +19,7 @@ import (
 func (m *Manager) Delete(ctx context.Context, id sandpit.ID) error {
 	b, err := m.boxes.known(id)
 	if err != nil {
-		return nil //nolint:nilerr // there is nothing to delete
+		return nil // there is nothing to delete
 	}
 	actor := actorOf(ctx, b.look().Lease.Owner)
 	if m.closing.Load() {

@@ -89,7 +89,7 @@ func (m *Manager) checkpoint(ctx context.Context, b *box) error {
 		return err
 	}
 	defer release()
-	s, err := m.reserveSaving(ctx, string(b.id), row.Lease.Owner, m.saves, m.estimateSave(ctx, i, false), false)
+	s, err := m.reserveSaving(ctx, savingPlan{id: string(b.id), owner: row.Lease.Owner, disk: m.saves, bytes: m.estimateSave(ctx, i, false)})
 	if err != nil {
 		return err
 	}

@@ -183,7 +183,7 @@ func (m *Manager) beginSaving(ctx context.Context, b *box, v move, i sandpit.Ins
 	case row.State == sandpit.StateRunning || !row.Suspended:
 		bytes = m.estimateSave(ctx, i, v.disk)
 	}
-	s, err := m.reserveSaving(ctx, string(b.id), b.look().Lease.Owner, on, bytes, true)
+	s, err := m.reserveSaving(ctx, savingPlan{id: string(b.id), owner: b.look().Lease.Owner, disk: on, bytes: bytes, stays: true})
 	if err != nil {
 		return ctx, nil, err
 	}

@@ -209,48 +209,8 @@ func (o Options) withDefaults() (Options, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	if o.MaxSaved == 0 {
-		o.MaxSaved = 1000
-	}
-	if o.MaxSavedBytes == 0 {
-		o.MaxSavedBytes = 100 << 30
-	}
-	if o.MaxVolumes == 0 {
-		o.MaxVolumes = 20
-	}
-	if o.MaxSnapshots == 0 {
-		o.MaxSnapshots = 50
-	}
-	if o.MaxSnapshotBytes == 0 {
-		o.MaxSnapshotBytes = 100 << 30
-	}
-	if o.MaxTemplates == 0 {
-		o.MaxTemplates = 50
-	}
-	if o.MaxTemplateBytes == 0 {
-		o.MaxTemplateBytes = 100 << 30
-	}
-	if o.KeyOwners == nil {
-		o.KeyOwners = func(context.Context) (map[string]bool, error) { return nil, nil }
-	}
-	if o.Fill == nil {
-		o.Fill = func(string, *sandpit.Spec) {}
-	}
-	if o.BoundNetwork == nil {
-		o.BoundNetwork = func(p sandpit.NetworkPolicy, _ bool) (sandpit.NetworkPolicy, error) {
-			p.Inside = nil
-			return p, nil
-		}
-	}
-	if o.Environ == nil {
-		o.Environ = func(sandpit.Sandbox) map[string]string { return nil }
-	}
-	if o.Observer == nil {
-		o.Observer = nobody{}
-	}
-	if o.Publisher == nil {
-		o.Publisher = noPublisher{}
-	}
+	o.setLimits()
+	o.setCallbacks()
 	if o.Usage.Every < 0 || o.Usage.Kill < 0 {
 		return o, sandpit.Errorf(sandpit.Invalid, "open the manager: usage every %v, kill after %v, want positive ones", o.Usage.Every, o.Usage.Kill)
 	}
@@ -274,6 +234,56 @@ func (o Options) withDefaults() (Options, error) {
 		number("reconcile", &o.Reconcile, time.Minute),
 		number("retry", &o.Retry, time.Minute),
 	)
+}
+
+// setLimits gives limits their defaults for which less than zero means none.
+func (o *Options) setLimits() {
+	if o.MaxSaved == 0 {
+		o.MaxSaved = 1000
+	}
+	if o.MaxSavedBytes == 0 {
+		o.MaxSavedBytes = 100 << 30
+	}
+	if o.MaxVolumes == 0 {
+		o.MaxVolumes = 20
+	}
+	if o.MaxSnapshots == 0 {
+		o.MaxSnapshots = 50
+	}
+	if o.MaxSnapshotBytes == 0 {
+		o.MaxSnapshotBytes = 100 << 30
+	}
+	if o.MaxTemplates == 0 {
+		o.MaxTemplates = 50
+	}
+	if o.MaxTemplateBytes == 0 {
+		o.MaxTemplateBytes = 100 << 30
+	}
+}
+
+// setCallbacks fills in those that do nothing.
+func (o *Options) setCallbacks() {
+	if o.KeyOwners == nil {
+		o.KeyOwners = func(context.Context) (map[string]bool, error) { return nil, nil }
+	}
+	if o.Fill == nil {
+		o.Fill = func(string, *sandpit.Spec) {}
+	}
+	if o.BoundNetwork == nil {
+		o.BoundNetwork = func(p sandpit.NetworkPolicy, _ bool) (sandpit.NetworkPolicy, error) {
+			p.Inside = nil
+			return p, nil
+		}
+	}
+	if o.Environ == nil {
+		o.Environ = func(sandpit.Sandbox) map[string]string { return nil }
+	}
+	if o.Observer == nil {
+		o.Observer = nobody{}
+	}
+	if o.Publisher == nil {
+		o.Publisher = noPublisher{}
+	}
 }
 
 // number gives a field its default and refuses what is below zero.

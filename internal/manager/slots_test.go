@@ -366,6 +366,7 @@ func TestSharesHold(t *testing.T) {
 
 // doAnything does one thing to the first sandbox of an owner that it may be done to.
 func (r *rig) doAnything(t *testing.T, s *stage, owner string, what int, files int64) {
+	t.Helper()
 	ctx := t.Context()
 	if what < 2 {
 		made, err := r.Create(ctx, requestOf(owner))

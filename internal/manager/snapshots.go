@@ -190,7 +190,7 @@ func (m *Manager) makeSnapshot(
 // what its owner has saved, until dropSnapshot.
 func (m *Manager) beginSnapshot(ctx context.Context, n store.Snapshot) (saving context.Context, over func(error), err error) {
 	if n.Brief {
-		s, err := m.reserveSaving(ctx, string(n.ID), n.Owner, m.saves, n.Size, false)
+		s, err := m.reserveSaving(ctx, savingPlan{id: string(n.ID), owner: n.Owner, disk: m.saves, bytes: n.Size})
 		if err != nil {
 			return ctx, nil, err
 		}

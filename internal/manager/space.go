@@ -214,15 +214,22 @@ type saving struct {
 	over      atomic.Bool // it was released
 }
 
-// reserveSaving reserves what it takes to save a sandbox under an ID. saved says that it
-// will exist without running.
-func (m *Manager) reserveSaving(ctx context.Context, id, owner string, on *diskspace.Budget, bytes int64, saved bool) (*saving, error) {
-	s := &saving{m: m, id: id, owner: owner}
+// savingPlan is what is to be saved: about so many bytes of an owner's sandbox or snapshot.
+type savingPlan struct {
+	id, owner string
+	disk      *diskspace.Budget
+	bytes     int64
+	stays     bool // the sandbox will exist without running
+}
+
+// reserveSaving reserves what it takes to save something.
+func (m *Manager) reserveSaving(ctx context.Context, plan savingPlan) (*saving, error) {
+	s := &saving{m: m, id: plan.id, owner: plan.owner}
 	var err error
-	if s.disk, err = on.Reserve(owner, bytes); err != nil {
+	if s.disk, err = plan.disk.Reserve(plan.owner, plan.bytes); err != nil {
 		return nil, err
 	}
-	err = m.claimSpace(ctx, id, owner, func(c *spaceClaim) { c.pending, c.saved = bytes, c.saved || saved })
+	err = m.claimSpace(ctx, plan.id, plan.owner, func(c *spaceClaim) { c.pending, c.saved = plan.bytes, c.saved || plan.stays })
 	if err != nil {
 		s.disk.Release()
 		return nil, err

@@ -63,8 +63,7 @@ func (m *meter) note(key string, n int) {
 	m.highest[key] = max(m.highest[key], n)
 }
 
-// now returns how much is being done, and most the highest there was.
-func (m *meter) now(key string) int  { m.mu.Lock(); defer m.mu.Unlock(); return m.current[key] }
+// most returns the highest number that there was.
 func (m *meter) most(key string) int { m.mu.Lock(); defer m.mu.Unlock(); return m.highest[key] }
 
 func newStage() *stage { return &stage{boxes: make(map[sandpit.ID]*prop)} }

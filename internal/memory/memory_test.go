@@ -2,7 +2,6 @@ package memory_test
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -108,7 +107,7 @@ func TestReadAll(t *testing.T) {
 	if _, err := memory.ReadAll(ctx, bytes.NewReader(make([]byte, 1<<20)), 2); !errors.Is(err, sandpit.Exhausted) {
 		t.Errorf("more than there is: %v, want Exhausted", err)
 	}
-	if got, err := memory.ReadAll(context.Background(), bytes.NewReader(text), 100); err != nil || !bytes.Equal(got, text) {
+	if got, err := memory.ReadAll(t.Context(), bytes.NewReader(text), 100); err != nil || !bytes.Equal(got, text) {
 		t.Errorf("without an account: %d bytes, %v", len(got), err)
 	}
 }

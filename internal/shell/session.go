@@ -189,31 +189,40 @@ type unsaid struct {
 // Invalid: the options can never work. NotFound: the sandbox has no shell. Errors as
 // of sandpit.Processes.Start.
 func Open(ctx context.Context, g sandpit.Guest, o Options) (*Session, error) {
-	return open(ctx, g, newID(), o, nil, nil)
+	return open(ctx, g, newID(), o, surroundings{})
 }
 
 func newID() string {
 	return "shell-" + newToken()[:16]
 }
 
-// open is Open for a session with an account for what it keeps, which is closed with it.
-func open(ctx context.Context, g sandpit.Guest, id string, o Options, onGone func(error), account *memory.Account) (*Session, error) {
+// surroundings are what the owner of a session gives it.
+type surroundings struct {
+	// onGone is called when the session has ended by itself. Default: nothing is.
+	onGone func(error)
+	// memory is for what it keeps, and is closed with it. Default: there is no limit.
+	memory *memory.Account
+}
+
+// open is Open for a session with an ID. The account is closed also after an error.
+func open(ctx context.Context, g sandpit.Guest, id string, o Options, around surroundings) (*Session, error) {
 	o, err := o.withDefaults()
 	if err != nil {
+		around.memory.Close()
 		return nil, err
 	}
 	now := time.Now()
 	s := &Session{
-		id: id, guest: g, o: o, created: now, lastUsed: now, onGone: onGone, memory: account,
+		id: id, guest: g, o: o, created: now, lastUsed: now, onGone: around.onGone, memory: around.memory,
 		turn: make(chan struct{}, 1), closing: make(chan struct{}),
 	}
 	s.jobs.max = o.MaxJobs
-	err = account.Reserve(sessionCost)
+	err = s.memory.Reserve(sessionCost)
 	if err == nil {
 		err = s.start(ctx)
 	}
 	if err != nil {
-		account.Close()
+		s.memory.Close()
 		return nil, err
 	}
 	return s, nil

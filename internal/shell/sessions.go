@@ -85,7 +85,7 @@ func (set *Sessions) Create(ctx context.Context, name string, o Options) (*Sessi
 	if set.o.Memory != nil {
 		account = set.o.Memory()
 	}
-	s, err := open(ctx, set.guest, name, o, set.Ended, account)
+	s, err := open(ctx, set.guest, name, o, surroundings{onGone: set.Ended, memory: account})
 	set.mu.Lock()
 	if err == nil && set.reason == nil {
 		set.open[name] = s

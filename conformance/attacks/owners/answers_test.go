@@ -136,7 +136,7 @@ func TestLargeBodies(t *testing.T) {
 		path := paths[i%len(paths)]
 		group.Go(func() {
 			// The rest never comes.
-			body := io.MultiReader(io.LimitReader(spaces{}, 15<<20), waits{ctx})
+			body := io.MultiReader(io.LimitReader(spaces{}, 15<<20), waits(ctx.Done()))
 			_, _ = l.alice.do(ctx, http.MethodPost, path, body, nil) // it is given up
 		})
 	}
@@ -160,10 +160,10 @@ func (spaces) Read(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// waits is a body of which nothing comes until the end of a context.
-type waits struct{ ctx context.Context }
+// waits is a body of which nothing comes until a channel is closed.
+type waits <-chan struct{}
 
 func (w waits) Read([]byte) (int, error) {
-	<-w.ctx.Done()
-	return 0, w.ctx.Err()
+	<-w
+	return 0, io.ErrUnexpectedEOF
 }

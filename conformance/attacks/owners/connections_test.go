@@ -53,27 +53,26 @@ func TestConnectionsWithoutKey(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		var held [300]net.Conn
-		for i := 0; ; i = (i + 1) % len(held) {
+		var held []net.Conn
+		defer func() {
+			for _, conn := range held {
+				_ = conn.Close()
+			}
+		}()
+		tick := time.NewTicker(time.Millisecond)
+		defer tick.Stop()
+		for len(held) < 5000 {
 			select {
 			case <-stop:
-				for _, conn := range held {
-					if conn != nil {
-						_ = conn.Close()
-					}
-				}
 				return
-			case <-time.After(time.Millisecond):
-			}
-			if held[i] != nil {
-				_ = held[i].Close()
+			case <-tick.C:
 			}
 			conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", strings.TrimPrefix(l.url, "http://"))
 			if err != nil {
 				continue
 			}
-			held[i] = conn
-			_, _ = io.WriteString(conn, "POST /v1/sandboxes HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000\r\n\r\n")
+			held = append(held, conn)
+			_, _ = io.WriteString(conn, "POST /v1/sandboxes HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000\r\n\r\n") // it may be closed already
 		}
 	}()
 	time.Sleep(time.Second)

@@ -20,10 +20,10 @@ import (
 // uploads are being written to.
 func diskUsage(dir string) (total int64, uploads int) {
 	_ = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() {
-			return nil // it was removed
+		if err != nil {
+			return nil //nolint:nilerr // it was removed meanwhile
 		}
-		if info, err := d.Info(); err == nil {
+		if info, err := d.Info(); err == nil && !d.IsDir() {
 			total += info.Size()
 		}
 		if strings.HasPrefix(filepath.Base(path), "part-") {

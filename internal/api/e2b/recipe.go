@@ -231,8 +231,8 @@ func (r *recipe) copyFiles(ctx context.Context, s newStep) error {
 		}
 	}
 	if r.files == nil {
-		if !r.uploads.has(r.owner, s.Hash) {
-			return errNoFiles(s.Hash)
+		if err := r.uploads.peek(r.owner, s.Hash); err != nil {
+			return err
 		}
 		c.From = []string{s.Hash}
 		r.add(sandpit.RecipeStep{Copy: c})

@@ -126,12 +126,9 @@ func (b *buildFiles) unpack(ctx context.Context, hash, dir string) error {
 		return err
 	}
 	defer root.Close()
-	packed := bufio.NewReader(f)
-	var plain io.Reader = packed
-	if magic, _ := packed.Peek(2); string(magic) == "\x1f\x8b" {
-		if plain, err = gzip.NewReader(packed); err != nil {
-			return sandpit.Errorf(sandpit.Invalid, "unpack files: %w", err)
-		}
+	plain, err := openPacked(f)
+	if err != nil {
+		return err
 	}
 	if err := b.unpackTar(ctx, root, tar.NewReader(plain)); err != nil {
 		code := sandpit.CodeOf(err)
@@ -139,6 +136,43 @@ func (b *buildFiles) unpack(ctx context.Context, hash, dir string) error {
 			code = cmp.Or(sandpit.CodeOf(context.Cause(ctx)), sandpit.Invalid)
 		}
 		return sandpit.WithHint(sandpit.Errorf(code, "unpack files: %w", err), sandpit.HintOf(err))
+	}
+	return nil
+}
+
+// openPacked returns what is in a file that may be packed by gzip. Invalid.
+func openPacked(f io.Reader) (io.Reader, error) {
+	packed := bufio.NewReader(f)
+	if magic, _ := packed.Peek(2); string(magic) != "\x1f\x8b" {
+		return packed, nil
+	}
+	plain, err := gzip.NewReader(packed)
+	if err != nil {
+		return nil, sandpit.Errorf(sandpit.Invalid, "unpack files: %w", err)
+	}
+	return plain, nil
+}
+
+// maxPeek is how much of an archive peek reads.
+const maxPeek = 64 << 10
+
+// peek looks at the beginning of an archive, so that what is none is refused at once and
+// not when the build's turn has come.
+//
+// NotFound: there is no such archive. Invalid: it is none.
+func (u *uploads) peek(owner, hash string) error {
+	f, done, err := u.use(archiveName{owner, hash})
+	if err != nil {
+		return err
+	}
+	defer done()
+	plain, err := openPacked(f)
+	if err != nil {
+		return err
+	}
+	first := &io.LimitedReader{R: plain, N: maxPeek}
+	if _, err := tar.NewReader(first).Next(); err != nil && !errors.Is(err, io.EOF) && first.N > 0 {
+		return sandpit.Errorf(sandpit.Invalid, "unpack files: %w", err)
 	}
 	return nil
 }

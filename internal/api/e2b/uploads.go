@@ -342,7 +342,7 @@ func (u *uploads) makeRoom(owner string, size int64) (*diskspace.Reservation, er
 		}
 	}
 	for {
-		err := error(sandpit.Errorf(sandpit.Exhausted, "the uploads of owner %.100q may have %d bytes together", owner, int64(maxUploads)))
+		err := sandpit.Errorf(sandpit.Exhausted, "the uploads of owner %.100q may have %d bytes together", owner, int64(maxUploads))
 		if u.sizeOf(owner) <= maxUploads-size {
 			var space *diskspace.Reservation
 			if space, err = u.space.Reserve(owner, size); err == nil || sandpit.CodeOf(err) != sandpit.Exhausted {

@@ -326,3 +326,30 @@ func FuzzUnpack(f *testing.F) {
 		}
 	})
 }
+
+// TestPeek refuses what is no archive, and reads little of what is one.
+func TestPeek(t *testing.T) {
+	t.Parallel()
+	plain := packed(t, tar.Header{Name: "file"})
+	long := packed(t, tar.Header{Name: "file", PAXRecords: map[string]string{"comment": strings.Repeat("x", 2*maxPeek)}})
+	for _, test := range []struct {
+		name    string
+		archive []byte
+		want    sandpit.Code
+	}{
+		{"plain", plain, ""},
+		{"zipped", zipped(t, plain), ""},
+		{"empty", packed(t), ""},
+		{"more than is read", long, ""},
+		{"no archive", []byte("no archive"), sandpit.Invalid},
+		{"a broken gzip", []byte("\x1f\x8bxxxxxxxxxxxx"), sandpit.Invalid},
+		{"no archive in gzip", zipped(t, []byte(strings.Repeat("no archive", 100))), sandpit.Invalid},
+	} {
+		if err := kept(t, test.archive).peek("ann", someHash); err != nil && sandpit.CodeOf(err) != test.want || err == nil && test.want != "" {
+			t.Errorf("%s: %v, want %q", test.name, err, test.want)
+		}
+	}
+	if err := kept(t, plain).peek("bob", someHash); sandpit.CodeOf(err) != sandpit.NotFound {
+		t.Errorf("another owner's: %v, want NotFound", err)
+	}
+}
