@@ -34,7 +34,7 @@ func Whole(w http.ResponseWriter, r *http.Request, most, cost int64) ([]byte, er
 	}
 	control := http.NewResponseController(w)
 	_ = control.SetReadDeadline(time.Now().Add(wholeLimit)) // what cannot have one needs none
-	text, err := memory.ReadAll(r.Context(), http.MaxBytesReader(w, r.Body, most), cost)
+	text, err := memory.ReadAll(r.Context(), http.MaxBytesReader(w, r.Body, most), most, cost)
 	_ = control.SetReadDeadline(time.Time{})
 	if sandpit.CodeOf(err) == sandpit.Exhausted {
 		return nil, err

@@ -2,9 +2,12 @@ package memory_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
+	"net/http"
 	"strings"
 	"testing"
 
@@ -100,15 +103,39 @@ func TestReadAll(t *testing.T) {
 	defer account.Close()
 	ctx := memory.WithAccount(t.Context(), account)
 	text := bytes.Repeat([]byte("0123456789"), 30_000)
-	got, err := memory.ReadAll(ctx, iotestReader{bytes.NewReader(text)}, 2)
+	got, err := memory.ReadAll(ctx, iotestReader{bytes.NewReader(text)}, 1<<20, 2)
 	if err != nil || !bytes.Equal(got, text) || account.Used() < 2*int64(len(text)) {
 		t.Errorf("%d bytes, %v, and %d are reserved", len(got), err, account.Used())
 	}
-	if _, err := memory.ReadAll(ctx, bytes.NewReader(make([]byte, 1<<20)), 2); !errors.Is(err, sandpit.Exhausted) {
+	if _, err := memory.ReadAll(ctx, bytes.NewReader(make([]byte, 1<<20)), 1<<20, 2); !errors.Is(err, sandpit.Exhausted) {
 		t.Errorf("more than there is: %v, want Exhausted", err)
 	}
-	if got, err := memory.ReadAll(t.Context(), bytes.NewReader(text), 100); err != nil || !bytes.Equal(got, text) {
+	if got, err := memory.ReadAll(t.Context(), bytes.NewReader(text), 1<<20, 100); err != nil || !bytes.Equal(got, text) {
 		t.Errorf("without an account: %d bytes, %v", len(got), err)
+	}
+}
+
+// TestReadAllStopsAtTheLimit reserves no memory for what is cut anyway, and sees the end.
+func TestReadAllStopsAtTheLimit(t *testing.T) {
+	t.Parallel()
+	const most = 1 << 20
+	for name, size := range map[string]int{"less": most - 1, "as much": most, "more": most + 1, "much more": 8 * most} {
+		account := memory.NewBudget(memory.Options{Total: 8 << 20, PerOwner: 4 << 20}).OpenRequest("alice")
+		for _, ctx := range []context.Context{t.Context(), memory.WithAccount(t.Context(), account)} {
+			got, err := memory.ReadAll(ctx, bytes.NewReader(make([]byte, size)), most, 2)
+			if err != nil || len(got) != min(size, most) {
+				t.Errorf("%s: %d bytes, %v", name, len(got), err)
+			}
+			body := http.MaxBytesReader(nil, io.NopCloser(bytes.NewReader(make([]byte, size))), most)
+			_, err = memory.ReadAll(ctx, body, most, 0)
+			if large := new(http.MaxBytesError); errors.As(err, &large) != (size > most) {
+				t.Errorf("%s: a reader that refuses what is longer: %v", name, err)
+			}
+		}
+		if used := account.Used(); used > 2*(most+1) {
+			t.Errorf("%s: %d bytes are reserved", name, used)
+		}
+		account.Close()
 	}
 }
 

@@ -7,19 +7,22 @@ import (
 	"slices"
 )
 
-// ReadAll is io.ReadAll within the account of ctx, which it takes cost bytes of for each
-// byte that it makes room for.
+// ReadAll is io.ReadAll of up to most bytes within the account of ctx, which it takes cost
+// bytes of for each byte that it makes room for. What is longer is cut: the caller tells it
+// by an error of r, or asks for one byte more.
 //
 // Exhausted: the account is used up.
-func ReadAll(ctx context.Context, r io.Reader, cost int64) ([]byte, error) {
+func ReadAll(ctx context.Context, r io.Reader, most, cost int64) ([]byte, error) {
 	account := AccountOf(ctx)
 	if account == nil {
-		return io.ReadAll(r)
+		b, err := io.ReadAll(io.LimitReader(r, most+1))
+		return b[:min(int64(len(b)), most)], err
 	}
 	var b []byte
 	for {
 		if len(b) == cap(b) {
-			size := max(2*cap(b), firstPage)
+			// One byte more than there may be, so that the end of r is seen.
+			size := int(min(max(2*int64(cap(b)), firstPage), most+1))
 			if err := account.Reserve(int64(size-cap(b)) * cost); err != nil {
 				return nil, err
 			}
@@ -27,6 +30,9 @@ func ReadAll(ctx context.Context, r io.Reader, cost int64) ([]byte, error) {
 		}
 		n, err := r.Read(b[len(b):cap(b)])
 		b = b[:len(b)+n]
+		if int64(len(b)) > most {
+			return b[:most], err
+		}
 		if errors.Is(err, io.EOF) {
 			return b, nil
 		}

@@ -145,7 +145,7 @@ func (w *Workspace) ReadRange(ctx context.Context, p string, offset, length int6
 // readAll reads up to limit bytes, which it takes from the account of ctx.
 func readAll(ctx context.Context, r io.ReadCloser, p string, limit int64) ([]byte, error) {
 	defer r.Close()
-	data, err := memory.ReadAll(ctx, io.LimitReader(r, limit+1), fileCost)
+	data, err := memory.ReadAll(ctx, r, limit+1, fileCost)
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", p, err)
 	}
