@@ -237,6 +237,14 @@ func (s *Server) begin(w http.ResponseWriter, r *http.Request, who api.Principal
 
 // check refuses what can be told of a sandbox before it is made.
 func (s *Server) check(ctx context.Context, who api.Principal, wanted choice) error {
+	err := s.checkImage(ctx, who, wanted)
+	if sandpit.CodeOf(err) == sandpit.NotFound { // which would say that there is no session
+		return sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "%w", err), sandpit.HintOf(err))
+	}
+	return err
+}
+
+func (s *Server) checkImage(ctx context.Context, who api.Principal, wanted choice) error {
 	request, err := s.o.Request(ctx, who, wanted.create())
 	if err != nil {
 		return err
@@ -245,11 +253,7 @@ func (s *Server) check(ctx context.Context, who api.Principal, wanted choice) er
 	if !isTemplate || request.Spec.Template != (sandpit.TemplateOrigin{}) || s.o.Template == nil {
 		return nil
 	}
-	err = s.o.Template(ctx, request.Spec.Image)
-	if sandpit.CodeOf(err) == sandpit.NotFound { // which would say that there is no session
-		return sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "%w", err), sandpit.HintOf(err))
-	}
-	return err
+	return s.o.Template(ctx, request.Spec.Image)
 }
 
 // auditor returns what writes down calls of tools, without what was said.
