@@ -187,6 +187,13 @@ func (b *box) resumeMaking() {
 	b.unwanted = nil
 }
 
+// isUnwanted reports whether the sandbox is being deleted.
+func (b *box) isUnwanted() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.unwanted != nil
+}
+
 // making keeps how the making can be ended; nil when it is over.
 func (b *box) making(abort context.CancelCauseFunc) {
 	b.mu.Lock()

@@ -85,6 +85,8 @@ func (m *Manager) slotsFor(row store.Row, v move) *share.Pool {
 
 // acquireFor takes a slot for what is done to a sandbox. The wait ends when the sandbox is
 // deleted. The caller has its turn, and calls release.
+//
+// Gone: it was deleted. Otherwise as acquire.
 func (m *Manager) acquireFor(ctx context.Context, b *box, p *share.Pool) (release func(), err error) {
 	if p == nil {
 		return func() {}, nil
@@ -94,7 +96,10 @@ func (m *Manager) acquireFor(ctx context.Context, b *box, p *share.Pool) (releas
 	b.making(abort)
 	defer b.making(nil)
 	slot, err := acquire(ctx, p, b.look().Lease.Owner)
-	if err != nil {
+	switch {
+	case err != nil && b.isUnwanted():
+		return nil, sandpit.Errorf(sandpit.Gone, "sandbox %s was deleted meanwhile", b.id)
+	case err != nil:
 		return nil, err
 	}
 	return slot.Release, nil

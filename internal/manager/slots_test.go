@@ -224,7 +224,7 @@ func TestDeletionEndsTheWaitForASlot(t *testing.T) {
 		if took := time.Since(begin); took > time.Second {
 			t.Errorf("the deletion took %v", took)
 		}
-		wantCode(t, <-errs, sandpit.Canceled)
+		wantCode(t, <-errs, sandpit.Gone)
 		if err := <-errs; err != nil {
 			t.Error(err)
 		}
