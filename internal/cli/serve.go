@@ -44,7 +44,7 @@ sandpit key create. All settings are in docs/configuration.md.`,
 				return err
 			}
 			_, terminal := terminalOf(a.Err)
-			return daemon.Serve(cmd.Context(), cfg, daemon.Options{Out: a.Out, Log: a.Err, Terminal: terminal})
+			return daemon.Serve(cmd.Context(), cfg, daemon.Options{Out: a.Out, Log: a.Err, Terminal: terminal, ControlGroup: true})
 		},
 	}
 	f := cmd.Flags()

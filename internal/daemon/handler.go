@@ -60,7 +60,12 @@ func maxRequests(c config.Server) int {
 
 // newMemory returns what requests and sessions may keep in memory.
 func newMemory(c config.Server) *memory.Budget {
-	return memory.NewBudget(memory.Options{Total: cmp.Or(c.Memory, memory.DefaultTotal(memory.Limit())), PerOwner: c.MemoryPerOwner})
+	return memory.NewBudget(memory.Options{Total: memoryTotal(c), PerOwner: c.MemoryPerOwner})
+}
+
+// memoryTotal returns how many bytes of memory all requests may take.
+func memoryTotal(c config.Server) int64 {
+	return cmp.Or(c.Memory, memory.DefaultTotal(memory.Limit()))
 }
 
 // shares returns how the resources are used that owners share, for figures.

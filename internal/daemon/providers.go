@@ -41,6 +41,8 @@ type surroundings struct {
 	// identity is that of the server's store, by which sandboxes are marked; "" where
 	// there is no server, and providers are only looked at.
 	identity string
+	// group is the server's control group; nil: it has none.
+	group *gvisor.ServerGroup
 }
 
 // kind is a provider that this program knows.
@@ -106,6 +108,8 @@ func gvisorOptions(ctx context.Context, s surroundings) (gvisor.Config, error) {
 		Engine:   s.cfg.Engine,
 		Defaults: limits(s.cfg),
 		Lasting:  true,
+
+		ServerGroup: s.group,
 		Notice: func(text string) {
 			s.log.WarnContext(ctx, "a default limit cannot be enforced", slog.String("limit", text))
 		},

@@ -31,6 +31,10 @@ type Options struct {
 	Log io.Writer
 	// Terminal says that Log is a terminal.
 	Terminal bool
+	// ControlGroup moves this process into a control group of its own for as long as the
+	// server runs, where it may make one. It is for processes that are nothing but the
+	// server.
+	ControlGroup bool
 	// Started is told the same as Out, for programs. Default: nobody is.
 	Started func(Addresses)
 }
@@ -75,7 +79,7 @@ func serveWith(ctx context.Context, cfg config.Config, o Options, list []kind) (
 	for _, text := range cfg.Notices {
 		logger.WarnContext(ctx, "configuration", slog.String("notice", text))
 	}
-	s := &service{cfg: cfg, log: logger, notify: notifier{cfg.Systemd, logger}, kinds: list}
+	s := &service{cfg: cfg, log: logger, notify: notifier{cfg.Systemd, logger}, kinds: list, ownGroup: o.ControlGroup}
 	defer func() { err = errors.Join(err, s.close(context.WithoutCancel(ctx))) }()
 	if err := s.open(ctx); err != nil {
 		return err

@@ -35,6 +35,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/tempdir"
 	"github.com/sandpit-dev/sandpit/internal/token"
 	"github.com/sandpit-dev/sandpit/internal/usage"
+	"github.com/sandpit-dev/sandpit/provider/gvisor"
 )
 
 // service is a server with all of its parts, opened in the order of the fields and
@@ -44,6 +45,8 @@ type service struct {
 	log    *slog.Logger
 	notify notifier
 	kinds  []kind
+	// ownGroup says that the process is to have a control group of its own.
+	ownGroup bool
 
 	store     *store.Store
 	queue     queue.Queue
@@ -54,6 +57,7 @@ type service struct {
 	metrics   *telemetry.Metrics // nil: nothing is counted
 	memory    *memory.Budget
 	tracer    *telemetry.Tracer
+	group     *gvisor.ServerGroup // nil: none
 	providers *providers
 	manager   *manager.Manager
 	keys      *api.Keys
@@ -108,7 +112,7 @@ func (s *service) open(ctx context.Context) (err error) {
 		s.metrics = telemetry.NewMetrics(version)
 	}
 	s.tracer = telemetry.NewTracer(s.cfg.Telemetry.Traces, version, s.metrics, s.log)
-	around := surroundings{cfg: s.cfg, images: s.images, log: s.log, identity: s.store.Identity()}
+	around := surroundings{cfg: s.cfg, images: s.images, log: s.log, identity: s.store.Identity(), group: s.enterGroup(ctx)}
 	if s.providers, err = openProviders(ctx, around, s.kinds); err != nil {
 		return err
 	}
@@ -365,5 +369,24 @@ func (s *service) close(ctx context.Context) error {
 	if s.tracer != nil {
 		closeAs("the tracer", func() error { return s.tracer.Close(ctx) })
 	}
+	if err := s.group.Close(); err != nil {
+		s.log.WarnContext(ctx, "server: control group not removed; the next start removes it", slog.Any("error", err))
+	}
 	return errors.Join(errs...)
+}
+
+// enterGroup moves the process into a control group of its own, and returns nil where it
+// may not have one.
+func (s *service) enterGroup(ctx context.Context) *gvisor.ServerGroup {
+	if !s.ownGroup {
+		return nil
+	}
+	group, err := gvisor.EnterServerGroup(memoryTotal(s.cfg.Server))
+	if err != nil {
+		s.log.InfoContext(ctx, "server: no control group of its own", slog.Any("reason", err))
+		return nil
+	}
+	s.log.InfoContext(ctx, "server: entered a control group of its own", slog.String("group", group.String()))
+	s.group = group
+	return group
 }

@@ -83,15 +83,21 @@ func (g cgroups) dirs() []string {
 // the nearest group above this process that this user may change and that hands
 // the controllers on.
 func cgroupPlan(name string) (cgroups, error) {
-	mounts, err := cgroupMounts("/proc/self/mountinfo")
-	if err != nil {
-		return cgroups{}, err
-	}
-	own, err := ownGroups("/proc/self/cgroup")
+	mounts, own, err := findGroups()
 	if err != nil {
 		return cgroups{}, err
 	}
 	return mounts.plan(own, groupPrefix+name), nil
+}
+
+// findGroups returns where hierarchies are mounted and which groups this process is in.
+func findGroups() (groupMounts, ownPaths, error) {
+	mounts, err := cgroupMounts("/proc/self/mountinfo")
+	if err != nil {
+		return nil, nil, err
+	}
+	own, err := ownGroups("/proc/self/cgroup")
+	return mounts, own, err
 }
 
 // groupMounts say where hierarchies are mounted. The key "" is version 2.
@@ -106,7 +112,7 @@ func (m groupMounts) plan(own ownPaths, name string) cgroups {
 	for _, c := range controllers {
 		switch {
 		case m[c] != "":
-			dir := below(m[c], own[c])
+			dir := outsideServerGroup(below(m[c], own[c]))
 			if err := unix.Access(dir, unix.W_OK); err != nil {
 				g.Missing[c] = fmt.Sprintf("%s: %v", dir, err)
 				continue

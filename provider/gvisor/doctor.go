@@ -37,6 +37,7 @@ func Examine(path string) []Finding {
 		m.appArmor(),
 		m.container(),
 		m.cgroup(),
+		m.serverGroup(),
 	}
 }
 

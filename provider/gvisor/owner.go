@@ -114,6 +114,7 @@ func (p *Provider) newEngineProcess(ctx context.Context) (*engineProcess, error)
 	if p.cfg.Lasting {
 		args = append(args, lastingArgument)
 	}
+	args = append(args, p.cfg.ServerGroup.reaperArguments()...)
 	e.reaper = &exec.Cmd{
 		Path:        p.binary.path,
 		Args:        args,

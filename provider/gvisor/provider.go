@@ -63,6 +63,9 @@ type Config struct {
 	// attach them by the RuntimeDir. Their engine ends within a second after the last
 	// of them was destroyed. Default: they end with the Provider.
 	Lasting bool
+	// ServerGroup is the control group that this process has entered. What the Provider
+	// starts leaves it. Default: none.
+	ServerGroup *ServerGroup
 	// Resolvers answer the DNS questions of online sandboxes. Default: those of the
 	// machine.
 	Resolvers []netip.AddrPort

@@ -56,8 +56,7 @@ func reaperMain(args []string) int {
 		return 2
 	}
 	lasting := slices.Contains(args[1:], lastingArgument)
-	// Whoever ends the owner with a signal to its group must not end us first.
-	signal.Ignore(unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGPIPE, unix.SIGQUIT)
+	leaveOwner(args[1:])
 
 	dir, err := makeEngineDir(args[0])
 	if err != nil {
@@ -112,6 +111,13 @@ func reaperMain(args []string) int {
 		<-ended
 	}
 	return 0
+}
+
+// leaveOwner makes the reaper independent of its owner's process group and control group.
+func leaveOwner(args []string) {
+	// Whoever ends the owner with a signal to its group must not end us first.
+	signal.Ignore(unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGPIPE, unix.SIGQUIT)
+	leaveServerGroup(args) // before a place is found for the engine's groups
 }
 
 // report sends err to the owner. A failure to do so means that the owner is
