@@ -142,7 +142,7 @@ func (m *Manager) move(ctx context.Context, b *box, v move, reason string) error
 			return err
 		}
 	}
-	release, err := m.acquireFor(ctx, b, m.slotsFor(row, v))
+	release, err := m.acquireMove(ctx, b, row, v)
 	if err != nil {
 		m.keepRoom(b)
 		return fmt.Errorf("%s sandbox %s: %w", v.verb, b.id, err)

@@ -83,6 +83,28 @@ func (m *Manager) slotsFor(row store.Row, v move) *share.Pool {
 	}
 }
 
+// acquireMove takes the slots of a transition, as acquireFor does. To stop a sandbox that
+// is paused on disk, providers resume it first, which is a start as well.
+func (m *Manager) acquireMove(ctx context.Context, b *box, row store.Row, v move) (release func(), err error) {
+	pool := m.slotsFor(row, v)
+	if !row.Suspended || v.to != sandpit.StateStopped || row.State != sandpit.StatePaused {
+		return m.acquireFor(ctx, b, pool)
+	}
+	endStart, err := m.acquireFor(ctx, b, m.slots.starts) // first, since no holder of the other waits for this one
+	if err != nil {
+		return nil, err
+	}
+	endSave, err := m.acquireFor(ctx, b, pool)
+	if err != nil {
+		endStart()
+		return nil, err
+	}
+	return func() {
+		endSave()
+		endStart()
+	}, nil
+}
+
 // acquireFor takes a slot for what is done to a sandbox. The wait ends when the sandbox is
 // deleted. The caller has its turn, and calls release.
 //
