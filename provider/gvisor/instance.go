@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
@@ -26,7 +27,8 @@ type Instance struct {
 	id       sandpit.ID
 	provider *Provider
 	guest    *envd.Client
-	gate     gate // in front of the guest
+	gate     gate         // in front of the guest
+	claims   atomic.Int64 // how often the sandbox had been claimed when this was made or claimed it
 
 	mu         sync.Mutex
 	engine     string // directory of the engine that held it when it was last asked; "" while it is stopped
@@ -42,6 +44,7 @@ var (
 
 func newInstance(p *Provider, engine string, rec record) *Instance {
 	i := &Instance{id: rec.ID, provider: p, engine: engine, transports: make(map[int]*http.Transport)}
+	i.claims.Store(int64(rec.Claims))
 	i.guest = envd.New(gated{&i.gate, i.HTTP(guest.Port)}, rec.Token)
 	return i
 }
@@ -112,14 +115,15 @@ func (i *Instance) dialWide(ctx context.Context, port int) (net.Conn, error) {
 	return conn, err
 }
 
-// dialGuest is dialWide for requests to the guest, and has them show the key of now. A guest
-// that comes back from disk has a new one, and no connection lasts longer than a key.
+// dialGuest is dialWide for requests to the guest, and has them show the guest's present key.
+// A guest that comes back from disk has a new one, and no connection lasts longer than a key.
+// A claim ends this: afterwards an older Instance shows the key from before, in vain.
 func (i *Instance) dialGuest(ctx context.Context, port int) (net.Conn, error) {
 	conn, err := i.dialWide(ctx, port)
 	if err != nil {
 		return nil, err
 	}
-	if rec, err := readRecord(i.engineDir(), i.id); err == nil { // else it has just ended, as the connection tells
+	if rec, err := readRecord(i.engineDir(), i.id); err == nil && int64(rec.Claims) == i.claims.Load() { // else it has just ended, as the connection tells
 		i.guest.UseToken(rec.Token)
 	}
 	return conn, nil
@@ -346,10 +350,11 @@ func (i *Instance) claim(ctx context.Context, spec sandpit.Spec) error {
 	}
 	req := initFor(spec, rec.Image)
 	req.Token, req.Shown, req.Forget = rand.Text(), rec.Token, true
-	rec.Spec, rec.Token = spec, req.Token
+	rec.Spec, rec.Token, rec.Claims = spec, req.Token, rec.Claims+1
 	if err := rewriteRecord(dir, rec); err != nil {
 		return err
 	}
+	i.claims.Store(int64(rec.Claims))
 	if err := i.identify(ctx, dir, spec.Env); err != nil {
 		return err
 	}

@@ -24,6 +24,9 @@ type record struct {
 	CreatedAt time.Time    `json:"created_at"`
 	// Token is the guest's key. Whoever can read it may use the sandbox.
 	Token string `json:"token"`
+	// Claims is how often the sandbox was claimed. An Instance of before the last claim may
+	// not use it.
+	Claims int `json:"claims,omitempty"`
 	// Image is what the image says of its programs.
 	Image image.Config `json:"image"`
 	// Shown are directories of the machine that belong to the image.
