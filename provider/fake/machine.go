@@ -20,7 +20,8 @@ type machine struct {
 	guest  *guest.Guest
 	server *http.Server
 	ln     *listener
-	served chan struct{} // closed when the server has ended
+	served chan struct{}  // closed when the server has ended
+	open   sync.WaitGroup // connections of the server
 	calls  gate
 
 	mu    sync.Mutex
@@ -36,6 +37,7 @@ func startMachine() *machine {
 	m.server = &http.Server{
 		Handler:           m.calls.wrap(m.guest.Handler()),
 		ReadHeaderTimeout: 30 * time.Second,
+		ConnState:         m.noteState,
 		Protocols:         new(http.Protocols),
 	}
 	m.server.Protocols.SetHTTP1(true)
@@ -45,6 +47,17 @@ func startMachine() *machine {
 		_ = m.server.Serve(m.ln) // it ends when it is closed, and only then
 	}()
 	return m
+}
+
+// noteState counts the connections that the server works on.
+func (m *machine) noteState(_ net.Conn, state http.ConnState) {
+	switch state {
+	case http.StateNew:
+		m.open.Add(1)
+	case http.StateClosed, http.StateHijacked:
+		m.open.Done()
+	case http.StateActive, http.StateIdle:
+	}
 }
 
 // stop breaks all connections, kills all processes and waits for the guest's
@@ -59,6 +72,7 @@ func (m *machine) stop(dir string) {
 		_ = c.Conn.Close()
 	}
 	<-m.served
+	defer m.open.Wait() // the server may linger on a connection whose request it did not read
 	signalAll(dir, syscall.SIGKILL)
 	m.calls.close()
 	closed := make(chan struct{})
