@@ -21,10 +21,16 @@ type Preview struct {
 	Epoch int64
 }
 
-// SetPreview keeps what is said of a port. NotFound: there is no such sandbox.
-// Exhausted: it has too many.
+// SetPreview stores the settings of a port. Taking access back works on a full disk, too.
+//
+// NotFound: there is no such sandbox. Exhausted: it has MaxPreviews ports with settings, or
+// the port is to be public and the disk is full.
 func (s *Store) SetPreview(ctx context.Context, p Preview) error {
-	err := s.write(ctx, func(tx *writer) error {
+	write := s.writeAnyway
+	if p.Public {
+		write = s.write
+	}
+	err := write(ctx, func(tx *writer) error {
 		n, err := tx.exec(ctx, `INSERT INTO previews SELECT ?1, ?2, ?3, ?4
 			WHERE EXISTS (SELECT 1 FROM sandboxes WHERE id = ?1)
 			AND (SELECT count(*) FROM previews WHERE sandbox = ?1 AND port <> ?2) < ?5

@@ -157,6 +157,9 @@ func (f *contents) wantNoInserts(t *testing.T, s *store.Store) {
 			_, err := s.InsertToken(t.Context(), newToken(9, store.TokenTraffic, f.rows[0].ID))
 			return err
 		},
+		"public port": func() error {
+			return s.SetPreview(t.Context(), store.Preview{Sandbox: f.rows[0].ID, Port: 9, Public: true})
+		},
 		"events": func() error { return s.AppendEvents(t.Context(), store.Event{Action: "x"}) },
 		"room":   s.CheckRoom,
 	} {
@@ -210,6 +213,7 @@ func (f *contents) delete(t *testing.T, s *store.Store) {
 	}{
 		{"key", func() error { return s.DeleteKey(ctx, f.keys[0].ID) }},
 		{"token", func() error { return s.DeleteToken(ctx, f.tokens[0].ID) }},
+		{"access to a port", func() error { return s.SetPreview(ctx, store.Preview{Sandbox: f.rows[0].ID, Port: 8, Epoch: 1}) }},
 		{"tokens of a sandbox", func() error { _, err := s.RaiseTokenEpoch(ctx, f.rows[0].ID); return err }},
 		{"snapshot's state", func() error { return s.SetSnapshotDeleting(ctx, f.snapshots[0].ID) }},
 		{"snapshot", func() error { return s.DeleteSnapshot(ctx, f.snapshots[0].ID) }},
