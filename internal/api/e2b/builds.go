@@ -123,6 +123,7 @@ func (s *Server) startBuild(c *call) (int, any, error) {
 	// What waits for its turn to be built is kept until then.
 	kept := s.o.Memory.OpenSession(c.who.Owner)
 	if err := kept.Reserve(api.BodyCost * c.size); err != nil {
+		kept.Close()
 		return 0, nil, err
 	}
 	files, err := s.uploads.openFiles(c.who.Owner)
