@@ -11,7 +11,12 @@ import (
 	"sync"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/share"
 )
+
+// smallHead is how many bytes of the head of a request every connection may send. Longer
+// heads are limited in number.
+const smallHead = 16 << 10
 
 // crowdLimits bound the connections of a listener.
 type crowdLimits struct {
@@ -21,6 +26,9 @@ type crowdLimits struct {
 	// perAddress and perOwner are how many may come from one address and belong to one
 	// owner.
 	perAddress, perOwner int
+	// largeHeads is how many connections may at a time send a request whose head is longer
+	// than smallHead, and largeHeadsPerAddress how many of one address.
+	largeHeads, largeHeadsPerAddress int
 	// exempt reports whether connections from an address carry the requests of many
 	// clients, so that only total bounds them. An invalid address is a unix socket.
 	exempt func(netip.Addr) bool
@@ -55,6 +63,7 @@ type crowd struct {
 	limits crowdLimits
 
 	mu        sync.Mutex
+	heads     *share.Pool // of heads that are longer than smallHead
 	all       map[*member]struct{}
 	idle      *list.List // of *member that belong to an owner or are exempt; idle for longest first
 	unknown   int
@@ -76,8 +85,13 @@ type member struct {
 	// What follows is guarded by crowd.mu.
 	exempt  bool
 	address string // "" if exempt
-	owner   string // "": nobody has shown a key yet
-	idle    *list.Element
+	// inHead is whether the bytes that are read now belong to the head of a request, of
+	// which head have been read. A long one has a grant.
+	inHead bool
+	head   int
+	large  *share.Grant
+	owner  string // "": nobody has shown a key yet
+	idle   *list.Element
 	// The places in the lists of the address and the owner.
 	ofAddress, ofUnknown, ofOwner *list.Element
 }
@@ -86,15 +100,18 @@ func newCrowd(limits crowdLimits) *crowd {
 	if limits.exempt == nil {
 		limits.exempt = func(netip.Addr) bool { return false }
 	}
+	heads := share.NewPool(share.Options{
+		Name: "long heads of requests", Total: int64(limits.largeHeads), PerOwner: int64(limits.largeHeadsPerAddress),
+	})
 	return &crowd{
-		limits: limits, all: make(map[*member]struct{}), idle: list.New(),
+		limits: limits, heads: heads, all: make(map[*member]struct{}), idle: list.New(),
 		addresses: make(map[string]*party), owners: make(map[string]*party),
 	}
 }
 
 // enter lets a connection in, or returns nil if there is no room.
 func (c *crowd) enter(conn net.Conn) *member {
-	m := &member{Conn: conn, crowd: c}
+	m := &member{Conn: conn, crowd: c, inHead: true}
 	var address netip.Addr
 	if tcp, ok := conn.RemoteAddr().(*net.TCPAddr); ok {
 		address = tcp.AddrPort().Addr().Unmap()
@@ -230,6 +247,7 @@ func (c *crowd) drop(m *member) {
 		return
 	}
 	delete(c.all, m)
+	c.endHead(m)
 	c.setBusy(m)
 	c.leaveOwner(m)
 	if m.exempt {
@@ -278,9 +296,53 @@ func (c *crowd) changed(m *member, state http.ConnState) {
 		return
 	}
 	c.setBusy(m)
-	if (state == http.StateIdle || state == http.StateNew) && (m.exempt || m.owner != "") {
+	c.endHead(m)
+	m.inHead = state == http.StateIdle || state == http.StateNew
+	if m.inHead && (m.exempt || m.owner != "") {
 		m.idle = c.idle.PushBack(m)
 	}
+}
+
+// endHead notes that the head of a request has been read, or will never be. The lock is
+// held.
+func (c *crowd) endHead(m *member) {
+	if m.large != nil {
+		m.large.Release()
+	}
+	m.inHead, m.head, m.large = false, 0, nil
+}
+
+// Read implements net.Conn. It fails when the head of a request becomes long while too
+// many others are: the server holds a head in memory before it can ask for a key.
+func (m *member) Read(p []byte) (int, error) {
+	n, err := m.Conn.Read(p)
+	if n > 0 {
+		if refused := m.crowd.countHead(m, n); refused != nil {
+			return 0, refused
+		}
+	}
+	return n, err
+}
+
+// countHead counts bytes that were read.
+//
+// Exhausted: they make a head long, and there are too many long ones.
+func (c *crowd) countHead(m *member, n int) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, in := c.all[m]; !in || !m.inHead || m.large != nil {
+		return nil
+	}
+	if m.head += n; m.head <= smallHead {
+		return nil
+	}
+	address := m.address
+	if m.exempt {
+		address = m.Conn.RemoteAddr().String() // other clients come from the same address
+	}
+	grant, err := c.heads.TryAcquire(address, 1)
+	m.large = grant
+	return err
 }
 
 // memberBelow returns the member that a connection of the HTTP server is, or has below

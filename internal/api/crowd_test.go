@@ -349,3 +349,40 @@ func TestReaderThatStalls(t *testing.T) {
 		})
 	}
 }
+
+// TestLongHeads has an address begin many requests with long heads, which the server must
+// hold before it knows who asks. They are limited; ordinary requests, and long heads of
+// another address, are answered.
+func TestLongHeads(t *testing.T) {
+	t.Parallel()
+	g := newGate(t, func(_ *api.EdgeOptions, s *api.ServerOptions) { s.MaxHeader = 1 << 20 })
+	long := "X-Long: " + strings.Repeat("x", 40<<10) + "\r\n"
+	var held []net.Conn
+	for range 100 {
+		c := g.dialFrom(t, "127.0.0.9")
+		_, _ = io.WriteString(c, "GET /who HTTP/1.1\r\nHost: localhost\r\n"+long) // then the server has closed it
+		held = append(held, c)
+	}
+	if n := countCut(t, held); n != 92 {
+		t.Errorf("%d of 100 connections with long heads are cut off, want 92", n)
+	}
+	for what, text := range map[string]string{"usual": "", "long": long} {
+		for range 20 { // a head that has been read makes room for another one
+			c := g.dial(t)
+			_, _ = fmt.Fprintf(c, "GET /who HTTP/1.1\r\nHost: localhost\r\nX-Api-Key: %s\r\n%s\r\n", g.key, text)
+			if status := readStatus(c); status != http.StatusOK {
+				t.Fatalf("%s head: status %d", what, status)
+			}
+		}
+	}
+	for _, c := range held {
+		_ = c.Close()
+	}
+	c := g.dialFrom(t, "127.0.0.9")
+	for range 20 {
+		_, _ = fmt.Fprintf(c, "GET /who HTTP/1.1\r\nHost: localhost\r\nX-Api-Key: %s\r\n%s\r\n", g.key, long)
+		if status := readStatus(c); status != http.StatusOK {
+			t.Fatalf("a long head after the others are gone: status %d", status)
+		}
+	}
+}

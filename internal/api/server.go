@@ -73,6 +73,7 @@ const (
 // The bounds of a connection.
 const (
 	usualHeader = 64 << 10        // bytes of the head of a request
+	largeHeads  = 64              // heads longer than smallHead that are being read at a time
 	maxStreams  = 250             // requests at a time on one connection of HTTP/2
 	lastWords   = 5 * time.Second // of requests that were told to end
 )
@@ -160,7 +161,8 @@ func (o ServerOptions) newCrowds() [2]*crowd {
 		total: o.MaxConnections, unknown: min(max(o.MaxConnections/unknownShare, leastUnknown), o.MaxConnections),
 		perAddress: o.MaxConnectionsPerAddress, perOwner: o.MaxConnectionsPerOwner, exempt: o.Proxies.Contains,
 	}
-	socket := crowdLimits{total: o.MaxSocketConnections, exempt: func(netip.Addr) bool { return true }}
+	tcp.largeHeads, tcp.largeHeadsPerAddress = largeHeads, largeHeads/8
+	socket := crowdLimits{total: o.MaxSocketConnections, largeHeads: largeHeads, largeHeadsPerAddress: largeHeads, exempt: func(netip.Addr) bool { return true }}
 	return [2]*crowd{newCrowd(tcp), newCrowd(socket)}
 }
 
