@@ -379,7 +379,7 @@ func (c *crowd) claim(m *member, owner string) (idle *member, err error) {
 	if p.members.Len() >= c.limits.perOwner {
 		if idle = p.idle(); idle == nil {
 			return nil, sandpit.WithHint(
-				sandpit.Errorf(sandpit.Exhausted, "owner %.100q has %d connections, and may have %d", owner, p.members.Len(), c.limits.perOwner),
+				sandpit.Errorf(sandpit.Exhausted, "connection limit reached: owner %.100q has %d of %d connections", owner, p.members.Len(), c.limits.perOwner),
 				"close connections that are not needed, or use one for several requests")
 		}
 		c.drop(idle)

@@ -138,7 +138,7 @@ func NewEdge(o EdgeOptions) *Edge {
 func requestPool(name string, o EdgeOptions) *share.Pool {
 	return share.NewPool(share.Options{
 		Name: name, Total: int64(o.MaxRequests), PerOwner: int64(min(o.MaxRequestsPerOwner, o.MaxRequests)),
-		Hint: "wait for answers to earlier requests",
+		Hint: "wait for responses to earlier requests",
 	})
 }
 

@@ -215,7 +215,7 @@ func (c *conn) end() {
 	if passed > 0 {
 		if m := idPattern.FindSubmatch(message[:min(len(message), headOf)]); m != nil {
 			id, _ := strconv.Atoi(string(m[1])) // nine digits are a number
-			c.answer(id, answer{err: sandpit.Errorf(sandpit.Exhausted, "the answer of the browser has %d bytes; at most %d are taken, and less where memory is short", len(message)+passed, maxMessage)})
+			c.answer(id, answer{err: sandpit.Errorf(sandpit.Exhausted, "the browser's response has %d bytes; the limit is %d bytes, or less when memory is short", len(message)+passed, maxMessage)})
 		}
 		return
 	}

@@ -161,7 +161,7 @@ sandboxes of the owner: ssh -p 2222 ID@HOST. An administrator may do it for othe
 		Use:     "rm [flags] ID...",
 		Aliases: []string{"remove"},
 		Short:   "Remove public keys", Example: "  sandpit ssh-key rm 3fe1",
-		Long:              "Remove public keys, and end the connections that they have opened.",
+		Long:              "Remove public keys and close the connections that they have opened.",
 		Args:              wantArgs(1, -1, "the ID of a key"),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: a.verb(func(ctx context.Context, c *client.Client, args []string) error {

@@ -186,8 +186,8 @@ func (a *app) newTemplatePublish() *cobra.Command {
 		Use:   "publish [flags] NAME",
 		Short: "Let every owner create sandboxes of a server's template",
 		Long: `Let every owner create sandboxes of a server's template, as template:OWNER/NAME. When an
-administrator publishes a template of their own, template:NAME means it too, to every
-owner that has no template of that name.`,
+administrator publishes their own template, template:NAME also means it, for every owner
+that has no template of that name.`,
 		Example:           "  sandpit template publish tools\n  sandpit template publish --private tools",
 		Args:              wantArgs(1, 1, "the name of a template"),
 		ValidArgsFunction: cobra.NoFileCompletions,

@@ -12,8 +12,9 @@ import (
 
 func (a *app) newToken() *cobra.Command {
 	cmd := group("token", "List and revoke the tokens that open sandboxes without an API key", `List and revoke the tokens that open sandboxes without an API key: preview URLs, and
-the access tokens of E2B's clients. A token ends with the API key that asked for it, with
-its sandbox, when it expires, and when it is revoked; what it has opened is closed then.`,
+the access tokens of E2B's clients. A token ends when it expires or is
+revoked, and with its sandbox and the API key that requested it. Everything that it has
+opened is then closed.`,
 		"  sandpit token ls\n  sandpit token revoke --sandbox work")
 	remove := &cobra.Command{
 		Use:     "rm ID...",
@@ -35,7 +36,7 @@ func (a *app) newTokenList() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "ls [flags]",
 		Aliases: []string{"list"},
-		Short:   "List the tokens that work, without their secrets", Example: "  sandpit token ls --sandbox work",
+		Short:   "List the valid tokens without their secrets", Example: "  sandpit token ls --sandbox work",
 		Args:              wantArgs(0, 0, ""),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: a.verb(func(ctx context.Context, c *client.Client, _ []string) error {
@@ -54,8 +55,8 @@ func (a *app) newTokenList() *cobra.Command {
 		}),
 	}
 	o.add(cmd, "print IDs only")
-	cmd.Flags().StringVar(&sandbox, "sandbox", "", "list the tokens of one `sandbox`")
-	cmd.Flags().StringVar(&owner, "owner", "", "list the tokens of the sandboxes of one `owner`; other owners are for administrators")
+	cmd.Flags().StringVar(&sandbox, "sandbox", "", "list only the tokens of this `sandbox`")
+	cmd.Flags().StringVar(&owner, "owner", "", "list the tokens of this `owner`'s sandboxes; only administrators may name another owner")
 	return cmd
 }
 
@@ -83,8 +84,8 @@ func (a *app) newTokenRevoke() *cobra.Command {
 		Use:   "revoke --sandbox SANDBOX",
 		Short: "Revoke all tokens and links of a sandbox",
 		Long: `Revoke all tokens and links of a sandbox: access tokens, signed URLs of files, preview
-URLs, tickets and one-time tokens for SSH. What they have opened is closed. Ports that are
-public stay so; API keys and SSH keys keep working.`,
+URLs, tickets and one-time tokens for SSH. Everything that they have opened is closed.
+Public ports stay public; API keys and SSH keys keep working.`,
 		Example: "  sandpit token revoke --sandbox work",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 && sandbox == "" {
@@ -101,6 +102,6 @@ public stay so; API keys and SSH keys keep working.`,
 			return c.RevokeTokens(ctx, id)
 		}),
 	}
-	cmd.Flags().StringVar(&sandbox, "sandbox", "", "the `sandbox` whose tokens end")
+	cmd.Flags().StringVar(&sandbox, "sandbox", "", "revoke the tokens of this `sandbox`")
 	return cmd
 }

@@ -48,7 +48,7 @@ What listens at the port speaks HTTP; it may listen at 127.0.0.1 only.`,
 				return usageError(cmd, "--public and --private exclude each other")
 			}
 			if o.note != "" && (o.ticket || o.public) {
-				return usageError(cmd, "--note is for a URL with a token of its own")
+				return usageError(cmd, "--note needs a URL with its own token; it cannot be used with --ticket or --public")
 			}
 			return a.verb(func(ctx context.Context, c *client.Client, args []string) error { return a.printURL(ctx, c, o, args) })(cmd, args)
 		},
@@ -61,7 +61,7 @@ What listens at the port speaks HTTP; it may listen at 127.0.0.1 only.`,
 	f.StringVar(&o.files, "files", "", "show the files of a `directory` inside at the port, such as . for the working directory")
 	f.StringVar(&o.expires, "expires", "", "`time` that the URL is good for, such as 10m or 7d, at most 30d (default 1h); with --ticket at most 5m (default 30s)")
 	f.BoolVar(&o.ticket, "ticket", false, "print a URL that opens once")
-	f.StringVar(&o.note, "note", "", "`text` that sandpit token ls shows, such as whom the URL is for; not with --ticket")
+	f.StringVar(&o.note, "note", "", "`text` for sandpit token ls, such as the purpose of the URL; not with --ticket")
 	return cmd
 }
 

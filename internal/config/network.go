@@ -87,7 +87,7 @@ func networkSettings() []setting {
 		define(KeyNetworkDeny, func(c *Config) *[]string { return &c.Network.Deny }, setRules,
 			"What such a sandbox may not reach."),
 		define(KeyCeilingAllow, func(c *Config) *[]string { return &c.Network.CeilingAllow }, setRules,
-			"Rules within one of which each allow rule of a sandbox must lie; a sandbox without allow rules has these. Owners who are no administrators open private, special and own addresses only within these, or within allow if there are none.").by("no bound"),
+			"Each allow rule of a sandbox must lie within one of these rules; a sandbox without allow rules has these. Ordinary owners may open private and special addresses, and the machine's own, only within these rules, or within allow if there are none.").by("no bound"),
 		define(KeyCeilingDeny, func(c *Config) *[]string { return &c.Network.CeilingDeny }, setRules,
 			"What no sandbox may reach, whatever it asks for."),
 		define(KeyCeilingReceive, func(c *Config) *int64 { return &c.Network.CeilingReceive }, sizeOf(1<<10, "1k", `"10m"`),

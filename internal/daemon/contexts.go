@@ -47,7 +47,7 @@ var _ native.Contexts = (*contexts)(nil)
 func newBuildFiles(c config.Manager, disk *diskspace.Disk) *diskspace.Budget {
 	return diskspace.NewBudget(diskspace.Options{
 		Name: "files of builds", Disk: disk, Total: c.MaxUploadTotal, PerOwner: c.MaxUploadBytes,
-		Hint: "wait until builds have ended, or start those whose files were sent; what nobody starts is forgotten after an hour",
+		Hint: "wait until builds have ended, or start the builds that have their files; a build that is not started is forgotten after an hour",
 	})
 }
 
@@ -68,7 +68,7 @@ func (c *contexts) begin(owner string, id sandpit.BuildID) (*diskspace.Reservati
 	defer c.mu.Unlock()
 	old := c.kept[id]
 	if old != nil && old.busy {
-		return nil, sandpit.Errorf(sandpit.Conflict, "the files of build %s are being sent already", id)
+		return nil, sandpit.Errorf(sandpit.Conflict, "the files of build %s are already being uploaded", id)
 	}
 	if old != nil { // others take their place
 		if err := c.remove(id); err != nil {

@@ -58,7 +58,7 @@ func newPulls(cfg config.Config) *share.Pool {
 	total := int64(cfg.Image.MaxPulls)
 	return share.NewPool(share.Options{
 		Name: "slots for fetching images", Total: total, PerOwner: share.Half(total), MaxWaiting: maxWaitingPulls,
-		Hint: "wait until images that you have asked for are there",
+		Hint: "wait until the images that you have requested are fetched",
 	})
 }
 

@@ -30,15 +30,15 @@ func loadSecretsKey(cfg config.Config) ([]byte, error) {
 		case len(key) != stepKeyBytes:
 			return nil, sandpit.WithHint(
 				sandpit.Errorf(sandpit.Internal, "the key of build secrets, %s, is damaged: %d bytes, want %d", path, len(key), stepKeyBytes),
-				"remove it: a new one is made")
+				"remove the file; the server then creates a new key")
 		default:
 			return key, nil
 		}
 		if err := makeSecretsKey(path); err != nil {
-			return nil, sandpit.Errorf(sandpit.CodeOf(err), "make a key for build secrets: %w", err)
+			return nil, sandpit.Errorf(sandpit.CodeOf(err), "create a key for build secrets: %w", err)
 		}
 	}
-	return nil, sandpit.Errorf(sandpit.Unavailable, "the key of build secrets, %s, is removed as often as it is made", path)
+	return nil, sandpit.Errorf(sandpit.Unavailable, "the key of build secrets, %s, keeps being removed", path)
 }
 
 // makeSecretsKey writes a key, all of it or nothing, unless another process comes first.

@@ -246,7 +246,7 @@ func (g *Gateway) SetPublic(ctx context.Context, id sandpit.ID, port int, public
 // Revoke makes a port private and every URL useless that was given out for it, and ends
 // what such URLs have opened. Errors as with URL.
 func (g *Gateway) Revoke(ctx context.Context, id sandpit.ID, port int) error {
-	return g.set(ctx, "take preview URLs back", id, port, func() error {
+	return g.set(ctx, "revoke preview URLs", id, port, func() error {
 		err := g.change(ctx, id, port, func(p *store.Preview) {
 			p.Public = false
 			p.Epoch++

@@ -22,8 +22,8 @@ import (
 
 // errLink is why an answer is refused that leads somewhere which cannot be told.
 var errLink = sandpit.WithHint(
-	sandpit.Errorf(sandpit.Internal, "the program leads to an address that cannot be read in one way only"),
-	"have it send a path, or a URL with a plain host name, in the header Location")
+	sandpit.Errorf(sandpit.Internal, "the program redirects to an ambiguous address"),
+	"send a path, or a URL with a plain host name, in the header Location")
 
 // link is what an answer leads to.
 type link struct {

@@ -194,7 +194,7 @@ func (g *Gateway) count(r *http.Request, t target) (leave func(), err error) {
 }
 
 // errPath refuses a path that begins with what names a preview in other letters.
-var errPath = sandpit.Errorf(sandpit.Invalid, "the path names the sandbox in a strange way")
+var errPath = sandpit.Errorf(sandpit.Invalid, "the path encodes the sandbox's name in an unsupported way")
 
 // pass lets the sandbox answer.
 func (g *Gateway) pass(a *answer, r *http.Request, t target, h *manager.Handle, p pass) {

@@ -61,7 +61,7 @@ func (t *tickets) add(what ticket, now time.Time) (string, error) {
 		return ended
 	})
 	if count >= mostTickets {
-		return "", sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "sandbox %s has %d tickets that nobody has used", what.Sandbox, count),
+		return "", sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "ticket limit reached: sandbox %s has %d unused tickets", what.Sandbox, count),
 			"a ticket is for one browser; wait until they expire, or ask for a URL")
 	}
 	if t.open == nil {

@@ -206,7 +206,7 @@ func TestTicketAsked(t *testing.T) {
 	for range 99 {
 		r.ticket(id, 80)
 	}
-	ask(alice, `{}`).want(t, http.StatusTooManyRequests, "100 tickets")
+	ask(alice, `{}`).want(t, http.StatusTooManyRequests, "100 unused tickets")
 	if _, err := r.gateway.Ticket(r.as(alice), r.box(), 80, 0, 0); err != nil {
 		t.Errorf("of another sandbox: %v", err)
 	}

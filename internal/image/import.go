@@ -158,7 +158,7 @@ func (s *Store) pullExplicitly(ctx context.Context, owner string, r reference, a
 		return s.named(ctx, owner, r, s.o.Pull, p)
 	}
 	if s.o.Pull == PullNever {
-		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.PermissionDenied, "image.pull is never: no registry may be asked"),
+		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.PermissionDenied, "image.pull is never: pulling is disabled"),
 			"set image.pull to missing, or: sandpit image import FILE --name "+r.short())
 	}
 	have, err := s.known(shared, r)
@@ -166,8 +166,8 @@ func (s *Store) pullExplicitly(ctx context.Context, owner string, r reference, a
 	case err != nil:
 		return nil, err
 	case have.isImported(r):
-		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.Conflict, "it was imported, and a registry does not replace it"),
-			"to have the image of the registry, an administrator removes this one: sandpit image rm "+r.short())
+		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.Conflict, "the image was imported, and a registry does not replace it"),
+			"to use the registry's image, ask an administrator to remove this one: sandpit image rm "+r.short())
 	case owner != shared && have.Key != "":
 		return s.latestShared(ctx, owner, r, have)
 	}
@@ -184,7 +184,7 @@ func (s *Store) latestShared(ctx context.Context, owner string, r reference, hav
 	}
 	if now != have.Digest {
 		return nil, sandpit.WithHint(
-			sandpit.Errorf(sandpit.PermissionDenied, "the registry has another version, and only an administrator can replace the one that all owners use"),
+			sandpit.Errorf(sandpit.PermissionDenied, "the registry has another version, and only an administrator can replace the shared one"),
 			"ask an administrator to pull it, or name the version itself: "+r.untagged()+"@"+now)
 	}
 	f, err := s.open(ctx, have.Key)
@@ -222,7 +222,7 @@ func (s *Store) Check(ctx context.Context, name string) (Update, error) {
 	}
 	u := Update{Name: r.short(), Have: have.Digest}
 	if err == nil && s.o.Pull == PullNever {
-		err = sandpit.WithHint(sandpit.Errorf(sandpit.PermissionDenied, "image.pull is never: no registry may be asked"), "set image.pull to missing")
+		err = sandpit.WithHint(sandpit.Errorf(sandpit.PermissionDenied, "image.pull is never: pulling is disabled"), "set image.pull to missing")
 	}
 	if err == nil && r.digest == "" && r.template == "" {
 		u.Latest, err = s.latest(ctx, shared, r)

@@ -86,11 +86,11 @@ func (s *Store) named(ctx context.Context, owner string, r reference, policy Pul
 				"sandpit template ls; or build it: sandpit template build -t "+r.template)
 		}
 		if policy == PullNever {
-			return nil, sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "it is not in the cache, and image.pull is never: no registry may be asked"),
+			return nil, sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "not in the cache, and image.pull is never: pulling is disabled"),
 				"set image.pull to missing, or: sandpit image import FILE --name "+r.short())
 		}
 		if policy == pullOffline {
-			return nil, sandpit.Errorf(sandpit.NotFound, "it is no longer in the cache")
+			return nil, sandpit.Errorf(sandpit.NotFound, "the image is no longer in the cache")
 		}
 		f, err := s.pullNamed(ctx, owner, r, policy, p)
 		if err != nil || f != nil {
@@ -117,8 +117,8 @@ func (s *Store) lookUpName(owner string, r reference, policy PullPolicy) (pulled
 	}
 	if have.isImported(r) {
 		if have.Key == "" {
-			err = sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "it was imported, and its image is no longer in the cache"),
-				"import it again; or forget the name, so that its registry is asked: sandpit image rm "+r.short())
+			err = sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "the image was imported, and is no longer in the cache"),
+				"import it again, or remove the name to use its registry: sandpit image rm "+r.short())
 		}
 		return have, err
 	}

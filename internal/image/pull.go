@@ -79,7 +79,7 @@ func (s *Store) AcquirePull(ctx context.Context, owner string) (release func(), 
 		return func() {}, nil
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, s.o.PullTimeout, sandpit.WithHint(
-		sandpit.Errorf(sandpit.Exhausted, "the server has fetched other images for %s", s.o.PullTimeout),
+		sandpit.Errorf(sandpit.Exhausted, "timed out after %s while the server fetched other images", s.o.PullTimeout),
 		"try again later; image.max_pulls sets how many are fetched at a time"))
 	defer cancel()
 	slot, err := s.o.Sharing.Pulls.Acquire(ctx, owner, 1)

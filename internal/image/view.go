@@ -48,7 +48,7 @@ func (v View) resolve(ctx context.Context, ref string, p Progress) (Root, error)
 	case ref == "" || ref == string(sandpit.HostImage):
 		return v.store.resolveHost(ctx, p)
 	case IsPath(ref):
-		return Root{}, sandpit.WithHint(sandpit.Errorf(sandpit.PermissionDenied, "it is a file or directory of the server's machine"),
+		return Root{}, sandpit.WithHint(sandpit.Errorf(sandpit.PermissionDenied, "the image is a file or directory of the server's machine"),
 			"name an image of a registry")
 	}
 	f, err := v.openImage(ctx, ref, p)

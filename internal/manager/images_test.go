@@ -300,7 +300,7 @@ func TestTemplateNames(t *testing.T) {
 		}
 	}
 	_, err := r.FindTemplate(ctx, "bob", "ann/tools")
-	wantText(t, err, "there is no template ann/tools")
+	wantText(t, err, "template ann/tools not found")
 }
 
 // TestBuildsWaitForTheirBaseWithoutAPlace has a build wait for what it starts from, and

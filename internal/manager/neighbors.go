@@ -16,7 +16,7 @@ func (m *Manager) mustShare(owner string) bool {
 	defer cancel()
 	owners, err := m.o.KeyOwners(ctx)
 	if err != nil {
-		m.o.Log.WarnContext(ctx, "manager: owners of keys cannot be listed; assuming that there are several", slog.Any("error", err))
+		m.o.Log.WarnContext(ctx, "manager: cannot list owners of keys; assuming several owners", slog.Any("error", err))
 		return true
 	}
 	if owners[owner] {

@@ -338,7 +338,7 @@ func (m *Manager) renew(ctx context.Context, p *pool) error {
 		return row.Prepared != r.prepared || poolKey(row.Provider, row.Spec) != kind
 	}
 	for b := p.popIf(isOld); b != nil; b = p.popIf(isOld) {
-		m.discard(b, "its image has another meaning now")
+		m.discard(b, "its image name now means another image")
 	}
 	return nil
 }

@@ -120,7 +120,7 @@ func (m *Manager) acquireFor(ctx context.Context, b *box, p *share.Pool) (releas
 	slot, err := acquire(ctx, p, b.look().Lease.Owner)
 	switch {
 	case err != nil && b.isUnwanted():
-		return nil, sandpit.Errorf(sandpit.Gone, "sandbox %s was deleted meanwhile", b.id)
+		return nil, sandpit.Errorf(sandpit.Gone, "sandbox %s was deleted while the request waited", b.id)
 	case err != nil:
 		return nil, err
 	}

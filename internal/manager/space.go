@@ -88,7 +88,7 @@ func (s *space) check(before, after spaceUse, owner string, d diskShare) error {
 	const hint = "delete sandboxes, snapshots or templates that are no longer needed, or raise the limit"
 	has := s.owners[owner]
 	if after.count > before.count && has.count >= s.maxCount {
-		return sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "quota exceeded: owner %.100q has %d of %d sandboxes that are stopped, paused on disk or archived",
+		return sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "quota exceeded: owner %.100q has %d of %d stopped, suspended or archived sandboxes",
 			owner, has.count, s.maxCount), hint)
 	}
 	more := after.bytes - before.bytes
@@ -107,7 +107,7 @@ func (d diskShare) check(owner string, has, more int64) error {
 	if d.limit == 0 || d.other+has+more <= d.limit {
 		return nil
 	}
-	return sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "quota exceeded: what owner %.100q keeps takes %s of its %s of the disk, and %s more are needed",
+	return sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "quota exceeded: saved data of owner %.100q takes %s of its %s of the disk, and %s more are needed",
 		owner, mebibytes(d.other+has), mebibytes(d.limit), mebibytes(more)),
 		"delete sandboxes, snapshots or templates that are no longer needed")
 }
@@ -252,7 +252,7 @@ func (m *Manager) claimSpace(ctx context.Context, id, owner string, edit func(*s
 func (s *saving) within(ctx context.Context) context.Context {
 	return sandpit.WithAdmit(ctx, func(bytes int64) error {
 		if s.over.Load() {
-			return sandpit.Errorf(sandpit.Canceled, "nobody waits for it any more")
+			return sandpit.Errorf(sandpit.Canceled, "the request that saves the sandbox has ended")
 		}
 		return s.m.claimSpace(ctx, s.id, s.owner, func(c *spaceClaim) { c.pending = bytes })
 	})

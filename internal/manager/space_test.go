@@ -48,7 +48,7 @@ func TestSavedSandboxesAreCounted(t *testing.T) {
 	for name, save := range map[string]func(context.Context, sandpit.ID) error{"stop": r.Stop, "suspend": r.Suspend} {
 		err := save(ctx, third)
 		wantCode(t, err, sandpit.Exhausted)
-		wantText(t, err, `quota exceeded: owner "ann" has 2 of 2 sandboxes that are stopped, paused on disk or archived`)
+		wantText(t, err, `quota exceeded: owner "ann" has 2 of 2 stopped, suspended or archived sandboxes`)
 		if sandpit.HintOf(err) == "" {
 			t.Errorf("%s: there is no hint", name)
 		}
@@ -300,7 +300,7 @@ func TestShareOfTheDisk(t *testing.T) {
 			err := r.Stop(t.Context(), second)
 			wantCode(t, err, tc.want)
 			if tc.want != "" {
-				wantText(t, err, `quota exceeded: what owner "ann" keeps takes`)
+				wantText(t, err, `quota exceeded: saved data of owner "ann" takes`)
 			}
 		})
 	}

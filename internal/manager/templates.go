@@ -242,7 +242,7 @@ func (m *Manager) FindTemplate(ctx context.Context, owner, text string) (sandpit
 	t, err := m.lookUpTemplate(ctx, owner, ref)
 	isOthers := err == nil && t.Owner != owner && !t.Public || err == nil && ref.Owner != "" && t.Owner != ref.Owner
 	if isOthers || errors.Is(err, sandpit.NotFound) { // which look alike
-		return sandpit.Template{}, sandpit.Errorf(sandpit.NotFound, "there is no template %.200s", text)
+		return sandpit.Template{}, sandpit.Errorf(sandpit.NotFound, "template %.200s not found", text)
 	}
 	if err != nil {
 		return sandpit.Template{}, err

@@ -58,7 +58,7 @@ func NewBudget(o Options) *Budget {
 		})
 	}
 	return &Budget{
-		requests: pool("bytes of memory for requests", "read the answers that are waiting, or ask for less at a time", 6),
+		requests: pool("bytes of memory for requests", "read the pending responses, or request less at a time", 6),
 		sessions: pool("bytes of memory for sessions", "close sessions, jobs and connections that are not needed", 2),
 	}
 }

@@ -205,7 +205,7 @@ func (c *Client) check() error {
 	done := c.done
 	c.mu.Unlock()
 	if most := c.o.Bounds.Fetched; most > 0 && done > most {
-		return sandpit.Errorf(sandpit.Exhausted, "the packages have more than %d bytes", most)
+		return sandpit.Errorf(sandpit.Exhausted, "the packages exceed %d bytes", most)
 	}
 	if c.o.Bounds.Check != nil {
 		return c.o.Bounds.Check()

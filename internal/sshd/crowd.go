@@ -44,7 +44,7 @@ type visitor struct {
 }
 
 // errMadeWay is why a connection about to log in ends that takes longer than others.
-var errMadeWay = sandpit.Errorf(sandpit.Exhausted, "too many connections are about to log in")
+var errMadeWay = sandpit.Errorf(sandpit.Exhausted, "too many connections have not logged in yet")
 
 // arrive counts a connection that is about to log in. When there are too many, the oldest
 // of its address makes way, or of the address that has the most.
@@ -106,7 +106,7 @@ func (c *crowd) admit(v *visitor, owner string) error {
 	case len(c.connections[owner]) >= c.maxOfOwner:
 		if idle = longestIdle(c.connections[owner]); idle == nil {
 			return sandpit.WithHint(
-				sandpit.Errorf(sandpit.Exhausted, "owner %.100q has %d SSH connections, and may have %d", owner, len(c.connections[owner]), c.maxOfOwner),
+				sandpit.Errorf(sandpit.Exhausted, "connection limit reached: owner %.100q has %d of %d SSH connections", owner, len(c.connections[owner]), c.maxOfOwner),
 				"close some of them")
 		}
 	case c.count >= c.maxConnections:
@@ -116,7 +116,7 @@ func (c *crowd) admit(v *visitor, owner string) error {
 	}
 	if idle != nil {
 		c.remove(idle)
-		idle.cut(sandpit.Errorf(sandpit.Exhausted, "this connection has carried nothing for a while, and made way for another one"))
+		idle.cut(sandpit.Errorf(sandpit.Exhausted, "this connection was idle and was closed to make room for another one"))
 	}
 	v.owner = owner
 	c.connections[owner] = append(c.connections[owner], v)

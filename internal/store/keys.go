@@ -100,7 +100,7 @@ func (s *Store) KeyByHash(ctx context.Context, hash string) (Key, error) {
 		return Key{}, s.fail(err, "look for a key")
 	}
 	if len(list) == 0 {
-		return Key{}, sandpit.Errorf(sandpit.NotFound, "there is no such key")
+		return Key{}, sandpit.Errorf(sandpit.NotFound, "API key not found")
 	}
 	return list[0], nil
 }
@@ -112,7 +112,7 @@ func (s *Store) Key(ctx context.Context, id string) (Key, error) {
 		return Key{}, s.fail(err, "look for a key")
 	}
 	if len(list) == 0 {
-		return Key{}, sandpit.Errorf(sandpit.NotFound, "there is no such key")
+		return Key{}, sandpit.Errorf(sandpit.NotFound, "API key not found")
 	}
 	return list[0], nil
 }

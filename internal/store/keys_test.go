@@ -70,7 +70,7 @@ func TestKeys(t *testing.T) {
 		t.Error(err)
 	}
 	_, err = s.KeyByHash(t.Context(), key(2).Hash)
-	want(t, err, sandpit.NotFound, "no such key")
+	want(t, err, sandpit.NotFound, "API key not found")
 	if list, err := s.Keys(t.Context(), "", 0); err != nil || len(list) != 0 {
 		t.Errorf("at most none: %v, %v", list, err)
 	}

@@ -168,5 +168,5 @@ func (s *Store) CheckRoom() error {
 	if err != nil || free >= min(minRoom, size/20) {
 		return nil //nolint:nilerr // then SQLite finds out
 	}
-	return sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "the disk of the server's state is almost full: %d KiB are free", free>>10), fullHint)
+	return sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "the disk of the server's state is almost full: %d KiB free", free>>10), fullHint)
 }

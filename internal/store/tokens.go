@@ -182,9 +182,9 @@ func checkRoom(ctx context.Context, tx *writer, t Token) error {
 	case err != nil:
 		return err
 	case ofSandbox >= MaxSandboxTokens:
-		return sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "sandbox %s has %d tokens of the kind %s, and cannot have more", t.Sandbox, ofSandbox, t.Kind), hint)
+		return sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "token limit reached: sandbox %s has %d tokens of the kind %s", t.Sandbox, ofSandbox, t.Kind), hint)
 	case ofOwner >= MaxOwnerTokens:
-		return sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "the sandboxes of one owner have %d tokens of previews, and cannot have more", ofOwner), hint)
+		return sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "token limit reached: the sandboxes of the owner have %d preview tokens", ofOwner), hint)
 	}
 	return nil
 }
@@ -202,7 +202,7 @@ func (s *Store) Token(ctx context.Context, id string) (Token, error) {
 }
 
 func noToken(id string) error {
-	return sandpit.Errorf(sandpit.NotFound, "there is no token %.100q", id)
+	return sandpit.Errorf(sandpit.NotFound, "token %.100q not found", id)
 }
 
 // Tokens returns the tokens that work at a time, in the order of their IDs: no token that

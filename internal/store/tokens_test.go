@@ -106,7 +106,7 @@ func TestTokens(t *testing.T) {
 	if ids, err := s.DeletePortTokens(t.Context(), one.ID, 8000); err != nil || !slices.Equal(ids, []string{newToken(2, "", "").ID}) {
 		t.Errorf("deleted for the port: %q, %v", ids, err)
 	}
-	want(t, s.DeleteToken(t.Context(), newToken(2, "", "").ID), sandpit.NotFound, "there is no token")
+	want(t, s.DeleteToken(t.Context(), newToken(2, "", "").ID), sandpit.NotFound, "not found")
 	insertToken(t, s, newToken(4, store.TokenPreview, one.ID))
 	raw(t, dir, `UPDATE sandboxes SET state = 'deleted'`)
 	if got := list(store.TokenFilter{}, begin); got != "" {
@@ -158,7 +158,7 @@ func TestTokenRefusals(t *testing.T) {
 	other := insert(t, s, nil)
 	another := newToken(2, store.TokenPreview, other.ID)
 	_, err = s.InsertToken(t.Context(), another)
-	want(t, err, sandpit.Exhausted, "of one owner")
+	want(t, err, sandpit.Exhausted, "of the owner")
 	another.Kind, another.Port, another.ExpiresAt = store.TokenGuest, 49983, time.Time{}
 	if _, err := s.InsertToken(t.Context(), another); err != nil {
 		t.Errorf("a guest's: %v", err)

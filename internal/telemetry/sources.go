@@ -42,7 +42,7 @@ func newWatcher(s Sources) *watcher {
 	}
 	return &watcher{
 		Sources:       s,
-		sandboxes:     desc("sandboxes", "Sandboxes by their state, those that wait in pools left out.", "state"),
+		sandboxes:     desc("sandboxes", "Sandboxes by state, without those that wait in pools.", "state"),
 		most:          desc("sandboxes_max", "How many sandboxes there may be."),
 		uses:          desc("active_operations", "Uses of sandboxes and operations that are under way."),
 		pools:         desc("pool_sandboxes", "Sandboxes of pools that wait, or are being made.", "provider", "image", "state"),
@@ -50,13 +50,13 @@ func newWatcher(s Sources) *watcher {
 		messages:      desc("queue_messages", "Messages of the queue by their state.", "state"),
 		lag:           desc("queue_lag_seconds", "How long the oldest message is overdue; 0 if none is."),
 		up:            desc("source_up", "1 if what the figures come from answered, else 0.", "source"),
-		eventsWaiting: desc("events_waiting", "Events that wait to be written."),
-		eventsLost:    desc("events_lost_total", "Events that were lost because too many waited."),
+		eventsWaiting: desc("events_waiting", "Events waiting to be written."),
+		eventsLost:    desc("events_lost_total", "Events lost because too many waited."),
 
-		units:   desc("resource_units", "How much there is of a resource that owners share.", "resource"),
-		used:    desc("resource_units_used", "How much of it all owners use.", "resource"),
-		waiting: desc("resource_requests_waiting", "Requests that wait for some of it.", "resource"),
-		refused: desc("resource_requests_refused_total", "Requests that were refused because their owner, or all, used too much.", "resource"),
+		units:   desc("resource_units", "Total amount of a resource that owners share.", "resource"),
+		used:    desc("resource_units_used", "Amount of the resource that all owners use.", "resource"),
+		waiting: desc("resource_requests_waiting", "Requests that wait for the resource.", "resource"),
+		refused: desc("resource_requests_refused_total", "Requests refused because their owner, or all owners, reached the limit.", "resource"),
 	}
 }
 

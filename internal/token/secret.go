@@ -95,7 +95,7 @@ func loadKey(dir string) (key [keyBytes]byte, err error) {
 		return key, sandpit.Errorf(sandpit.CodeOf(err), "read the key of tokens: %w", err)
 	case len(text) != keyBytes:
 		return key, sandpit.WithHint(sandpit.Errorf(sandpit.Internal, "the key of tokens, %s, is damaged: %d bytes, want %d", path, len(text), keyBytes),
-			"remove it: a new one is made, and tokens and URLs that were given out stop working")
+			"remove the file; the server then creates a new key, and all existing tokens and URLs stop working")
 	}
 	return [keyBytes]byte(text), nil
 }
@@ -105,7 +105,7 @@ func newKey(path string) (key [keyBytes]byte, err error) {
 	_, _ = rand.Read(key[:])                                  // never fails: crypto/rand ends the program instead
 	f, err := os.CreateTemp(filepath.Dir(path), keyFile+".*") // for its owner only
 	if err != nil {
-		return key, sandpit.Errorf(sandpit.CodeOf(err), "make a key for tokens: %w", err)
+		return key, sandpit.Errorf(sandpit.CodeOf(err), "create a key for tokens: %w", err)
 	}
 	_, err = f.Write(key[:])
 	err = errors.Join(err, f.Sync(), f.Close())
@@ -113,7 +113,7 @@ func newKey(path string) (key [keyBytes]byte, err error) {
 		err = os.Rename(f.Name(), path)
 	}
 	if err != nil {
-		return key, errors.Join(sandpit.Errorf(sandpit.CodeOf(err), "make a key for tokens: %w", err), os.Remove(f.Name()))
+		return key, errors.Join(sandpit.Errorf(sandpit.CodeOf(err), "create a key for tokens: %w", err), os.Remove(f.Name()))
 	}
 	return key, nil
 }

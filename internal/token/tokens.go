@@ -192,7 +192,7 @@ func (t *Tokens) pruneSometimes(ctx context.Context) {
 		return
 	}
 	if err := t.prune(ctx); err != nil {
-		t.o.Log.WarnContext(ctx, "tokens: delete expired records", slog.Any("error", err))
+		t.o.Log.WarnContext(ctx, "tokens: expired records not deleted", slog.Any("error", err))
 	}
 }
 
@@ -266,7 +266,7 @@ func makeRoom[K comparable, V any](m map[K]V) {
 }
 
 // errToken is the same whatever is wrong with a token.
-var errToken = sandpit.Errorf(sandpit.Unauthenticated, "this token is not valid")
+var errToken = sandpit.Errorf(sandpit.Unauthenticated, "invalid token")
 
 // errEnded is why something ends that a token has opened.
 var errEnded = sandpit.Errorf(sandpit.Unauthenticated, "the token was revoked or has expired")
@@ -420,7 +420,7 @@ func (t *Tokens) touch(ctx context.Context, one store.Token) {
 		return
 	}
 	if err := t.o.Store.TouchToken(ctx, one.ID, now); err != nil {
-		t.o.Log.WarnContext(ctx, "tokens: note the use of a token", slog.String("token", one.ID), slog.Any("error", err))
+		t.o.Log.WarnContext(ctx, "tokens: use of a token not recorded", slog.String("token", one.ID), slog.Any("error", err))
 	}
 }
 

@@ -201,7 +201,7 @@ func ask[Answer any](ctx context.Context, w *workspace.Workspace, name string, r
 		return answer.Value, err
 	}
 	if result.Truncated {
-		return answer.Value, sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "the answer is larger than what may be kept in memory"), "ask for less at a time")
+		return answer.Value, sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "the response exceeds the memory limit"), "request less at a time")
 	}
 	if err := json.Unmarshal([]byte(result.Stdout), &answer); err != nil {
 		return answer.Value, sandpit.Errorf(sandpit.Internal, "the sandbox's own program has ended with status %d and no answer: %.400s", result.ExitCode, result.Stderr)

@@ -7,7 +7,7 @@ type NewPreviewURL struct {
 	// Expires is how many seconds it is good for. Default: an hour.
 	Expires float64 `json:"expires_seconds,omitempty" minimum:"0" doc:"Seconds that it is good for, at most 30 days. Default: an hour."`
 	// Note is for people who list tokens.
-	Note string `json:"note,omitempty" maxLength:"200" doc:"For people who list tokens: at most 200 bytes."`
+	Note string `json:"note,omitempty" maxLength:"200" doc:"A comment that lists of tokens show: at most 200 bytes."`
 }
 
 // PreviewURL is where a port of a sandbox is seen.

@@ -41,7 +41,7 @@ type Create struct {
 	Repository *Repository `json:"repository,omitempty" doc:"What is cloned before it counts as running. If that fails, there is no sandbox."`
 	// CreateTimeout is how many seconds creating it may take, from when its image is there
 	// and its turn has come. Default: the server's.
-	CreateTimeout float64 `json:"create_timeout_seconds,omitempty" minimum:"0" doc:"Seconds that creating it may take, from when its image is there and its turn has come. Default: the server's."`
+	CreateTimeout float64 `json:"create_timeout_seconds,omitempty" minimum:"0" doc:"Seconds that creating the sandbox may take, once its image is available and its turn has come. Default: the server's."`
 }
 
 // Repository is cloned into a sandbox before it counts as running, by its own git and

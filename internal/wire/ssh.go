@@ -9,7 +9,7 @@ type SSHKey struct {
 	Name        string    `json:"name,omitempty" doc:"For people."`
 	Type        string    `json:"type" doc:"Such as ssh-ed25519."`
 	Fingerprint string    `json:"fingerprint" doc:"As ssh-keygen -l prints it."`
-	APIKey      string    `json:"api_key,omitempty" doc:"ID of the API key with which it ends; absent for none."`
+	APIKey      string    `json:"api_key,omitempty" doc:"ID of the API key that the SSH key ends with; absent if it depends on none."`
 	CreatedAt   time.Time `json:"created_at"`
 	LastUsedAt  time.Time `json:"last_used_at,omitzero" doc:"Give or take a minute."`
 }

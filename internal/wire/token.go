@@ -16,12 +16,12 @@ type Token struct {
 	Port    int        `json:"port,omitempty" doc:"Absent for all ports."`
 	Owner   string     `json:"owner" doc:"The owner of the sandbox."`
 	// CreatedBy is the owner of the API key that asked for the token.
-	CreatedBy string `json:"created_by,omitempty" doc:"The owner of the key that asked for it; absent for an administrator, unless one asks."`
+	CreatedBy string `json:"created_by,omitempty" doc:"The owner of the key that requested the token; absent for an administrator's key, unless an administrator lists it."`
 	// Key is the ID of that key, with which the token ends.
-	Key       string    `json:"key,omitempty" doc:"ID of the API key with which it ends; absent for a caller without a key, and as above."`
-	Note      string    `json:"note,omitempty" doc:"For people."`
+	Key       string    `json:"key,omitempty" doc:"ID of the API key that the token ends with; absent if a caller without a key requested it, and under the condition of created_by."`
+	Note      string    `json:"note,omitempty" doc:"The comment given with the request."`
 	CreatedAt time.Time `json:"created_at"`
 	// ExpiresAt is zero for a token that ends with its key or sandbox only.
-	ExpiresAt  time.Time `json:"expires_at,omitzero" doc:"Absent: it ends with its key or sandbox."`
-	LastUsedAt time.Time `json:"last_used_at,omitzero" doc:"Give or take a minute."`
+	ExpiresAt  time.Time `json:"expires_at,omitzero" doc:"Absent if the token ends with its key or sandbox."`
+	LastUsedAt time.Time `json:"last_used_at,omitzero" doc:"Accurate to about a minute."`
 }

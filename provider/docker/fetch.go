@@ -90,7 +90,7 @@ func (p *Provider) Pull(ctx context.Context, name string, always bool, progress 
 
 // errPullNever says that the configuration lets no registry be asked.
 func errPullNever() error {
-	return sandpit.WithHint(sandpit.Errorf(sandpit.PermissionDenied, "image.pull is never: no registry may be asked"),
+	return sandpit.WithHint(sandpit.Errorf(sandpit.PermissionDenied, "image.pull is never: pulling is disabled"),
 		"set image.pull to missing, or load the image into the engine")
 }
 
@@ -105,8 +105,8 @@ func (p *Provider) PullFor(ctx context.Context, owner, name string, always bool,
 	}
 	if _, pinned := named.(reference.Digested); always && !pinned {
 		return Image{}, sandpit.WithHint(
-			sandpit.Errorf(sandpit.PermissionDenied, "image %s: only administrators renew the names of a docker engine, which all its users share", clip(name)),
-			"leave out always, or name a version by its digest: NAME@sha256:...")
+			sandpit.Errorf(sandpit.PermissionDenied, "image %s: only administrators may refresh image names of a docker engine, because all its users share them", clip(name)),
+			"omit always, or name a version by its digest: NAME@sha256:...")
 	}
 	if progress != nil {
 		defer p.hearers.add(named.String(), progress)()

@@ -190,11 +190,11 @@ func repositories(digests []string) []string {
 }
 
 func noSuchImage() error {
-	return sandpit.Errorf(sandpit.NotFound, "the docker engine has no such image")
+	return sandpit.Errorf(sandpit.NotFound, "image not found in the docker engine")
 }
 
 func noHostImage(ref sandpit.Image) error {
-	return sandpit.Errorf(sandpit.Unsupported, "image %q: a docker engine has not got this machine's own programs", ref)
+	return sandpit.Errorf(sandpit.Unsupported, "image %q: a docker engine does not have this machine's own programs", ref)
 }
 
 // EngineImage returns what the engine calls an image whatever its names come to mean. It is

@@ -90,15 +90,15 @@ func (m machine) namespaces() Finding {
 
 // userIDs says whether sandboxes have IDs of their own outside.
 func (m machine) userIDs() Finding {
-	f := Finding{Name: "user IDs", Text: "each sandbox has its own"}
+	f := Finding{Name: "user IDs", Text: "each sandbox has its own IDs"}
 	switch {
 	case m.pool:
 	case m.root:
-		f.Text = "all sandboxes have this user's: it has no others to give away"
-		f.Hint = "outside of a container with users of its own, root's sandboxes have an ID each"
+		f.Text = "all sandboxes have this user's ID: no other IDs are available here"
+		f.Hint = "outside of a container with a user namespace of its own, each sandbox of root has its own ID"
 	default:
-		f.Text = "all sandboxes have this user's"
-		f.Hint = "run the server as root for sandboxes that have an ID each"
+		f.Text = "all sandboxes have this user's ID"
+		f.Hint = "run the server as root to give each sandbox its own ID"
 	}
 	return f
 }

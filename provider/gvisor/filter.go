@@ -78,7 +78,7 @@ const (
 func (f callFilter) compile() ([]unix.SockFilter, error) {
 	arch, ok := map[string]uint32{"amd64": unix.AUDIT_ARCH_X86_64, "arm64": unix.AUDIT_ARCH_AARCH64}[runtime.GOARCH]
 	if !ok {
-		return nil, fmt.Errorf("filter system calls: not on %s", runtime.GOARCH)
+		return nil, fmt.Errorf("filter system calls: unsupported architecture %s", runtime.GOARCH)
 	}
 	rest := answer(unix.SECCOMP_RET_ALLOW)
 	if f.allowed != nil {
@@ -99,7 +99,7 @@ func (f callFilter) compile() ([]unix.SockFilter, error) {
 	}
 	program = append(program, search(branches, rest)...)
 	if len(program) > unix.BPF_MAXINSNS {
-		return nil, fmt.Errorf("filter system calls: %d instructions are too many", len(program))
+		return nil, fmt.Errorf("filter system calls: too many instructions: %d", len(program))
 	}
 	return program, nil
 }

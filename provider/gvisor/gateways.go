@@ -113,7 +113,7 @@ func (s *gatewayStarter) handle(_ context.Context, req request, _ []*os.File) (r
 		return reply{}, nil, err
 	}
 	if req.Op != opGrant {
-		return reply{}, nil, sandpit.Errorf(sandpit.Invalid, "operation %q does not exist", req.Op)
+		return reply{}, nil, sandpit.Errorf(sandpit.Invalid, "unknown operation %q", req.Op)
 	}
 	switch {
 	case req.Fresh:

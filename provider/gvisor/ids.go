@@ -151,7 +151,7 @@ func (l idLocks) lock(first, count int) (int, *os.File, error) {
 	_ = f.Close()
 	return 0, nil, sandpit.WithHint(
 		sandpit.Errorf(sandpit.Exhausted, "all %d ranges of user IDs are in use on this machine", count),
-		"stop, pause on disk or delete sandboxes that are not needed")
+		"stop, suspend or delete sandboxes that are not needed")
 }
 
 func lockByte(f *os.File, number int) error {
@@ -260,7 +260,7 @@ func newContainer(conf *config.Config, args container.Args, ids *sandboxIDs) (*c
 		// be set back it stays locked, and ends with this function.
 		runtime.LockOSThread()
 		if err := setRealIDs(ids.Kernel); err != nil {
-			done <- result{err: fmt.Errorf("take the sandbox's IDs: %w", err)}
+			done <- result{err: fmt.Errorf("switch to the sandbox's IDs: %w", err)}
 			return
 		}
 		c, err := container.New(conf, args)

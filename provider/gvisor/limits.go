@@ -131,10 +131,10 @@ func newLimits(g cgroups, id sandpit.ID, req limitsRequest, ids *sandboxIDs) (*l
 	}
 	for _, dir := range l.dirs() {
 		if err := os.Mkdir(dir, 0o755); err != nil { //nolint:gosec // as the system's own groups
-			return l, fmt.Errorf("make a control group: %w", err)
+			return l, fmt.Errorf("create a control group: %w", err)
 		}
 		if err := ids.admit(dir); err != nil {
-			return l, fmt.Errorf("make a control group: %w", err)
+			return l, fmt.Errorf("create a control group: %w", err)
 		}
 	}
 	l.background.Go(g.expectEntry)

@@ -129,7 +129,7 @@ func newUserNamespace(mapping []syscall.SysProcIDMap) (*os.File, error) {
 		Ptrace: true, Pdeathsig: unix.SIGKILL,
 	}})
 	if err != nil {
-		return nil, fmt.Errorf("make a user namespace: %w", err)
+		return nil, fmt.Errorf("create a user namespace: %w", err)
 	}
 	f, err := os.Open(fmt.Sprintf("/proc/%d/ns/user", child.Pid)) // which stays the child's until it is waited for
 	_ = child.Kill()                                              // fails only if it has ended
@@ -138,7 +138,7 @@ func newUserNamespace(mapping []syscall.SysProcIDMap) (*os.File, error) {
 		if f != nil {
 			_ = f.Close()
 		}
-		return nil, fmt.Errorf("make a user namespace: %w", err)
+		return nil, fmt.Errorf("create a user namespace: %w", err)
 	}
 	return f, nil
 }

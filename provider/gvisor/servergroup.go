@@ -95,7 +95,7 @@ func (m groupMounts) enterServerGroup(own ownPaths, memory int64, tree groupTree
 		}
 		removed := errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV)
 		if !removed || try == serverGroupTries {
-			return nil, sandpit.Errorf(sandpit.Unsupported, "make the server's control group: %w", err)
+			return nil, sandpit.Errorf(sandpit.Unsupported, "create the server's control group: %w", err)
 		}
 	}
 }
@@ -132,7 +132,7 @@ func (m groupMounts) planServer(own ownPaths, name string, memory int64) ([]serv
 	case len(moves) > 0:
 		return moves, nil
 	case len(reasons) == 0:
-		reasons = []string{"no control group that this user may change can give it a weight"}
+		reasons = []string{"this user may change no control group with a CPU weight"}
 	}
 	return nil, sandpit.Errorf(sandpit.Unsupported, "%s", strings.Join(reasons, "; "))
 }
@@ -165,11 +165,11 @@ func canMove(home, parent string) error {
 	for dir := home; dir != parent && len(dir) > len(parent); dir = filepath.Dir(dir) {
 		base := filepath.Base(dir)
 		if strings.HasSuffix(base, ".service") || strings.HasSuffix(base, ".scope") {
-			return fmt.Errorf("it belongs to the systemd unit %s", base)
+			return fmt.Errorf("the control group belongs to the systemd unit %s", base)
 		}
 		for _, file := range []string{"cpu.max", "memory.max", "memory.high"} {
 			if data, err := os.ReadFile(filepath.Join(dir, file)); err == nil && !strings.HasPrefix(string(data), "max") {
-				return fmt.Errorf("%s limits it by %s", dir, file)
+				return fmt.Errorf("%s limits the server by %s", dir, file)
 			}
 		}
 	}

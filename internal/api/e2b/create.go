@@ -268,7 +268,7 @@ func (s *Server) origin(ctx context.Context, who api.Principal, template string)
 	}
 	known := strings.Join(slices.Sorted(maps.Keys(s.templates())), ", ")
 	return nil, "", false, sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "template %.100q not found", template),
-		"there are "+known+"; others are added to e2b.templates of the server's configuration, and public ones of others are called OWNER/NAME")
+		"there are "+known+"; add others to e2b.templates in the server's configuration; public templates of other owners are called OWNER/NAME")
 }
 
 // configured returns the image of a template of the configuration.

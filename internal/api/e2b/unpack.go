@@ -85,7 +85,7 @@ func (b *buildFiles) place(ctx context.Context, hash string) (string, error) {
 }
 
 func errNoFiles(hash string) error {
-	return sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "the files with the hash %.20s… are not here", hash), "upload them again: forceUpload")
+	return sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "files with the hash %.20s… not found", hash), "upload them again with forceUpload")
 }
 
 // use opens an archive, which stays until done is called. NotFound.

@@ -87,7 +87,7 @@ func newUploads(dir string, space *diskspace.Budget) *uploads {
 	u := &uploads{
 		dir: dir, key: make([]byte, 32), space: space, archives: make(map[archiveName]*archive), coming: make(map[archiveName]*upload),
 		slots: share.NewPool(share.Options{
-			Name: "uploads at a time", Total: maxUploading, PerOwner: maxUploadingOf, MaxWaiting: uploadsWaiting, Hint: "wait for earlier ones",
+			Name: "uploads at a time", Total: maxUploading, PerOwner: maxUploadingOf, MaxWaiting: uploadsWaiting, Hint: "wait for earlier uploads",
 		}),
 	}
 	_, _ = rand.Read(u.key) // never fails: crypto/rand ends the program instead
@@ -302,7 +302,7 @@ func (u *uploads) write(n archiveName, from io.Reader, size int64, space *disksp
 	}
 	written, err := io.Copy(reservedWriter{f, space}, from)
 	if err == nil && written != size {
-		err = sandpit.Errorf(sandpit.Invalid, "%d bytes have come of %d", written, size)
+		err = sandpit.Errorf(sandpit.Invalid, "received %d of %d bytes", written, size)
 	}
 	if err = errors.Join(err, f.Close()); err == nil {
 		err = os.Rename(f.Name(), u.file(n))
@@ -342,7 +342,7 @@ func (u *uploads) makeRoom(owner string, size int64) (*diskspace.Reservation, er
 		}
 	}
 	for {
-		err := sandpit.Errorf(sandpit.Exhausted, "the uploads of owner %.100q may have %d bytes together", owner, int64(maxUploads))
+		err := sandpit.Errorf(sandpit.Exhausted, "the uploads of owner %.100q exceed %d bytes", owner, int64(maxUploads))
 		if u.sizeOf(owner) <= maxUploads-size {
 			var space *diskspace.Reservation
 			if space, err = u.space.Reserve(owner, size); err == nil || sandpit.CodeOf(err) != sandpit.Exhausted {

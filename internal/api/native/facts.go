@@ -23,7 +23,7 @@ type providersOut struct {
 // facts registers what the server says of itself.
 func (s *server) facts() {
 	op := operation(http.MethodGet, wire.Prefix+"/stats", "getStats", "See what the server is busy with")
-	op.Description = "Counts the client's own sandboxes and their use; for administrators those of all owners."
+	op.Description = "Counts the sandboxes of the client's owner and their use; for administrators, those of all owners."
 	add(s, op,
 		func(ctx context.Context, _ *struct{}) (*serverStatsOut, error) {
 			p, err := api.PrincipalOf(ctx)
@@ -64,7 +64,7 @@ func hideEndpoints(list []wire.Provider) {
 	for i, p := range list {
 		list[i].Endpoint, list[i].Hint = "", ""
 		if p.Reason != "" {
-			list[i].Reason = "it is not available: ask an administrator"
+			list[i].Reason = "not available; ask an administrator for the reason"
 		}
 	}
 }

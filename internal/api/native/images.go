@@ -39,7 +39,7 @@ type imageIn struct {
 // images registers what sandboxes are made from.
 func (s *server) images() {
 	op := operation(http.MethodGet, pathImages, "listImages", "List the images of the server's cache")
-	op.Description = "Images that the client has names for: its own, and those that are shared by all owners. Administrators see all images."
+	op.Description = "Lists the images that the client has names for: its own names and the names that all owners share. Administrators see all images."
 	add(s, op,
 		func(ctx context.Context, in *imagesIn) (*imagesOut, error) {
 			if err := s.hasImages(); err != nil {

@@ -57,11 +57,11 @@ type sshTokenOut struct {
 func (s *server) ssh() {
 	add(s, operation(http.MethodGet, pathSSHKeys, "listSSHKeys", "List public keys for SSH"), s.listSSHKeys)
 	op := operation(http.MethodPost, pathSSHKeys, "addSSHKey", "Register a public key for SSH")
-	op.Description = "Who has its private half reaches all sandboxes of the owner by SSH. It ends with the API key of this request, unless it is for another owner."
+	op.Description = "The private half of the key opens all sandboxes of the owner by SSH. The key ends with the API key of this request, unless it is for another owner."
 	op.DefaultStatus = http.StatusCreated
 	add(s, op, s.addSSHKey)
 	op = operation(http.MethodDelete, pathSSHKeys+"/{id}", "deleteSSHKey", "Remove a public key for SSH")
-	op.Description = "Connections that it has opened end."
+	op.Description = "Closes the connections that the key has opened."
 	op.DefaultStatus = http.StatusNoContent
 	add(s, op, s.deleteSSHKey)
 	op = operation(http.MethodPost, pathSandbox+"/ssh", "openSSH", "Get a one-time token for SSH")

@@ -46,7 +46,7 @@ type madeTemplateOut struct {
 
 // TemplateIn names a template.
 type TemplateIn struct {
-	Template string `path:"template" maxLength:"200" doc:"The template: NAME, OWNER/NAME or an ID, each with a tag or not."`
+	Template string `path:"template" maxLength:"200" doc:"The template: NAME, OWNER/NAME or an ID, each with an optional tag."`
 	Owner    string `query:"owner" maxLength:"200" doc:"In whose name; for administrators. Default: the caller's own."`
 }
 
@@ -130,7 +130,7 @@ func (s *server) templates() {
 		return &templateOut{t}, err
 	})
 	op = operation(http.MethodPatch, pathTemplate, "changeTemplate", "Change a template")
-	op.Description = "Other owners find a public template as OWNER/NAME. If an administrator publishes a template of their own, the name alone means it too, to owners that have no template of that name."
+	op.Description = "Other owners find a public template as OWNER/NAME. When an administrator publishes their own template, the bare name also means it, for owners that have no template of that name."
 	add(s, op, func(ctx context.Context, in *changeTemplateIn) (*templateOut, error) {
 		owner, err := s.templateOwner(ctx, in.Owner)
 		if err != nil {

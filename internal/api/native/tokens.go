@@ -27,10 +27,10 @@ type Tokens interface {
 const pathTokens = wire.Prefix + "/tokens"
 
 type tokensIn struct {
-	Owner   string     `query:"owner" maxLength:"200" doc:"Tokens of sandboxes of this owner; other owners are for administrators. Default: the caller, and all owners for administrators."`
+	Owner   string     `query:"owner" maxLength:"200" doc:"Tokens of sandboxes of this owner; other owners are for administrators. Default: the caller; for administrators, all owners."`
 	Sandbox sandpit.ID `query:"sandbox" maxLength:"64" doc:"Tokens of this sandbox."`
-	Cursor  string     `query:"cursor" maxLength:"200" doc:"That of the page before."`
-	Limit   int        `query:"limit" minimum:"1" maximum:"1000" default:"1000" doc:"At most so many."`
+	Cursor  string     `query:"cursor" maxLength:"200" doc:"The cursor that the previous page returned."`
+	Limit   int        `query:"limit" minimum:"1" maximum:"1000" default:"1000" doc:"The maximum number of tokens to return."`
 }
 
 type tokensOut struct {
@@ -44,15 +44,15 @@ type tokenIn struct {
 // tokens registers what lists and revokes tokens.
 func (s *server) tokens() {
 	op := operation(http.MethodGet, pathTokens, "listTokens", "List the tokens that open sandboxes without an API key")
-	op.Description = "Those that work; no secrets."
+	op.Description = "Lists the valid tokens without their secrets."
 	add(s, op, s.listTokens)
 	op = operation(http.MethodDelete, pathTokens+"/{id}", "revokeToken", "Revoke a token")
-	op.Description = "It stops working at once, as does what was signed with it, and what it has opened is closed."
+	op.Description = "The token and everything signed with it stop working at once. Everything that the token has opened is closed."
 	op.DefaultStatus = http.StatusNoContent
 	add(s, op, s.revokeToken)
 	op = operation(http.MethodPost, pathSandbox+"/tokens/revoke", "revokeTokens", "Revoke all tokens of a sandbox")
-	op.Description = "Tokens, signed URLs, preview URLs, tickets and one-time tokens for SSH stop working at once, and what they have opened is closed. " +
-		"Ports that are public stay so."
+	op.Description = "Tokens, signed URLs, preview URLs, tickets and one-time tokens for SSH stop working at once. Everything that they have opened is closed. " +
+		"Public ports stay public."
 	op.DefaultStatus = http.StatusNoContent
 	add(s, op, func(ctx context.Context, in *One) (*struct{}, error) { return nil, s.revokeTokens(ctx, in.ID) })
 }
@@ -110,7 +110,7 @@ func (s *server) revokeToken(ctx context.Context, in *tokenIn) (*struct{}, error
 	}
 	found, err := s.Tokens.Get(ctx, in.ID)
 	if err == nil && !p.Owns(found.Owner) {
-		err = sandpit.Errorf(sandpit.NotFound, "there is no token %.100q", in.ID)
+		err = sandpit.Errorf(sandpit.NotFound, "token %.100q not found", in.ID)
 	}
 	if err == nil {
 		err = s.Tokens.Revoke(ctx, in.ID)

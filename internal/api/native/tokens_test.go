@@ -62,8 +62,8 @@ func TestTokens(t *testing.T) {
 	list(r.admin, "?owner=bob", 1)
 	r.fails(t, ask{method: "GET", path: "/v1/tokens?owner=bob", key: r.ann}, http.StatusForbidden, sandpit.PermissionDenied, "administrators")
 
-	foreign := r.fails(t, ask{method: "DELETE", path: "/v1/tokens/" + theirs.ID, key: r.ann}, http.StatusNotFound, sandpit.NotFound, "there is no token")
-	missing := r.fails(t, ask{method: "DELETE", path: "/v1/tokens/" + strings.Repeat("0", 20), key: r.ann}, http.StatusNotFound, sandpit.NotFound, "there is no token")
+	foreign := r.fails(t, ask{method: "DELETE", path: "/v1/tokens/" + theirs.ID, key: r.ann}, http.StatusNotFound, sandpit.NotFound, "not found")
+	missing := r.fails(t, ask{method: "DELETE", path: "/v1/tokens/" + strings.Repeat("0", 20), key: r.ann}, http.StatusNotFound, sandpit.NotFound, "not found")
 	if strings.ReplaceAll(foreign.Detail, theirs.ID, "X") != strings.ReplaceAll(missing.Detail, strings.Repeat("0", 20), "X") {
 		t.Errorf("a foreign token: %q, one that is none: %q", foreign.Detail, missing.Detail)
 	}

@@ -200,7 +200,7 @@ func (c *Client) ask(ctx context.Context, r request, limit time.Duration) (reply
 	if err := ctx.Err(); err != nil {
 		return reply{}, nil, err
 	}
-	return reply{}, nil, sandpit.Errorf(sandpit.Unavailable, "the dialer does not answer")
+	return reply{}, nil, sandpit.Errorf(sandpit.Unavailable, "the dialer does not respond")
 }
 
 func earlier(a, b time.Time) time.Time {

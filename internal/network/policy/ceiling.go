@@ -101,7 +101,7 @@ func (c *Ceiling) grant(rules []rule, by Requester) ([]string, error) {
 		if !by.Administrator && !c.isGranted(r) {
 			return nil, sandpit.WithHint(
 				sandpit.Errorf(sandpit.PermissionDenied, "network rule %s opens private or special addresses, or the machine's own", clipRule(r.text)),
-				"leave it out, or have an administrator do it, or add it to network.ceiling_allow of the server's configuration")
+				"remove the rule, ask an administrator to set it, or add it to network.ceiling_allow in the server's configuration")
 		}
 		inside = append(inside, r.text)
 	}

@@ -188,5 +188,5 @@ func decode(m []byte, seq uint32) (kind Kind, mine bool, err error) {
 		}
 		return Local, true, fmt.Errorf("ask the kernel for a route: %w", errno)
 	}
-	return Local, true, errors.New("ask the kernel for a route: not an answer")
+	return Local, true, errors.New("ask the kernel for a route: unexpected response")
 }
