@@ -73,7 +73,7 @@ func (s *Store) oneTemplate(ctx context.Context, name, where string, args ...any
 }
 
 func noTemplate(name string) error {
-	return sandpit.Errorf(sandpit.NotFound, "there is no template %.100s", name)
+	return sandpit.Errorf(sandpit.NotFound, "template %.100s not found", name)
 }
 
 // TemplateFilter chooses templates. Fields that are zero choose everything.
