@@ -128,7 +128,7 @@ func TestFindings(t *testing.T) {
 			false, "without a profile", "profile sandpit /home/me/sandpit flags=(unconfined)",
 		},
 		"IDs of a pool":           {machine{root: true, pool: true}.userIDs(), false, "its own", ""},
-		"root of a container":     {machine{root: true}.userIDs(), false, "no others to give away", "outside of a container"},
+		"root of a container":     {machine{root: true}.userIDs(), false, "no other IDs are available", "outside of a container"},
 		"IDs of an ordinary user": {machine{}.userIDs(), false, "this user's", "as root"},
 		"container":               {simulated(true, map[string]string{"/.dockerenv": ""}).container(), false, "inside one", ContainerOptions},
 		"pod": {
