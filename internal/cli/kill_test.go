@@ -21,11 +21,11 @@ import (
 )
 
 // world is a copy of the program with directories of its own, so that whatever
-// it leaves on the machine can be told from everything else.
+// it leaves on the machine can be told from everything else. Tests of other packages
+// run at the same time and start sandboxes and containers too.
 type world struct {
 	dir     string
 	program string
-	mounts  []byte
 	engines map[string]bool // all that were ever seen
 }
 
@@ -38,7 +38,6 @@ func newWorld(t *testing.T) *world {
 	if out, err := w.command("run", "--", "true").CombinedOutput(); err != nil {
 		t.Fatalf("first run: %v\n%s", err, out)
 	}
-	w.mounts = readFile(t, "/proc/self/mountinfo")
 	return w
 }
 
@@ -56,7 +55,7 @@ func (w *world) leftovers() []string {
 	procs, _ := filepath.Glob("/proc/[0-9]*/exe")
 	for _, p := range procs {
 		exe, err := os.Readlink(p)
-		if err == nil && strings.HasPrefix(exe, w.program) {
+		if err == nil && strings.HasPrefix(exe, w.dir+"/") {
 			line, _ := os.ReadFile(filepath.Join(filepath.Dir(p), "cmdline"))
 			left = append(left, fmt.Sprintf("process %s %q", filepath.Base(filepath.Dir(p)), bytes.ReplaceAll(line, []byte{0}, []byte{' '})))
 		}
@@ -76,25 +75,34 @@ func (w *world) leftovers() []string {
 		return nil // others come and go meanwhile
 	})
 	mounts, _ := os.ReadFile("/proc/self/mountinfo")
-	for line := range bytes.Lines(mounts) { // others, such as other tests, mount things too
-		if !bytes.Contains(w.mounts, line) && (bytes.Contains(line, []byte("sandpit")) || bytes.Contains(line, []byte(w.dir))) {
+	for line := range bytes.Lines(mounts) {
+		if bytes.Contains(line, []byte(w.dir+"/")) {
 			left = append(left, "mount "+string(line))
 		}
 	}
 	return left
 }
 
-// expectNothing waits up to a second for everything to be gone.
-func (w *world) expectNothing(t *testing.T, when string) {
+const (
+	// usualEnd is how soon everything is gone. The tests of another package may keep all
+	// processors busy for a while, so only most rounds have to meet it.
+	usualEnd = time.Second
+	// longestEnd is how soon everything is gone whatever else runs.
+	longestEnd = 15 * time.Second
+)
+
+// awaitNothing waits until everything is gone, and returns how long that took.
+func (w *world) awaitNothing(t *testing.T, when string) time.Duration {
 	t.Helper()
-	deadline := time.Now().Add(time.Second)
+	begin := time.Now()
 	for {
 		left := w.leftovers()
+		took := time.Since(begin)
 		if len(left) == 0 {
-			return
+			return took
 		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%s, a second later there is still:\n%s", when, strings.Join(left, "\n"))
+		if took > longestEnd {
+			t.Fatalf("%s, %s later there is still:\n%s", when, longestEnd, strings.Join(left, "\n"))
 		}
 		time.Sleep(5 * time.Millisecond)
 	}
@@ -127,10 +135,15 @@ func TestKilledAtAnyMoment(t *testing.T) {
 	}
 	for _, name := range slices.Sorted(keysOf(ways)) {
 		t.Run(name, func(t *testing.T) {
+			var ends []time.Duration
 			for range rounds {
 				after := time.Duration(rand.Int64N(int64(whole) * 3 / 2))
 				ways[name](t, w, after)
-				w.expectNothing(t, fmt.Sprintf("ended by %s after %s", name, after))
+				ends = append(ends, w.awaitNothing(t, fmt.Sprintf("ended by %s after %s", name, after)))
+			}
+			slices.Sort(ends)
+			if median := ends[len(ends)/2]; median > usualEnd {
+				t.Errorf("ended by %s, everything was gone %s later in half of the rounds, want at most %s", name, median, usualEnd)
 			}
 		})
 	}
@@ -213,7 +226,7 @@ func TestPartsKilled(t *testing.T) {
 			if got := cmd.ProcessState.ExitCode(); got != 125 || !strings.Contains(stderr.String(), "ended") {
 				t.Errorf("%v, exit status %d, want 125 and a reason; it said: %s", err, got, &stderr)
 			}
-			w.expectNothing(t, role+" killed")
+			w.awaitNothing(t, role+" killed")
 		})
 	}
 }

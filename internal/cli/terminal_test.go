@@ -102,7 +102,7 @@ func TestTerminalSession(t *testing.T) {
 	if status := s.end(); status != 5 {
 		t.Errorf("exit status %d, want 5\n%s", status, s.text())
 	}
-	w.expectNothing(t, "the session ended")
+	w.awaitNothing(t, "the session ended")
 }
 
 // TestCtrlC without a terminal inside ends the program itself.
@@ -129,7 +129,7 @@ func TestCtrlC(t *testing.T) {
 		if got := cmd.ProcessState.ExitCode(); got != want || stderr.Len() > 0 {
 			t.Errorf("%s: exit status %d and %q, want %d and nothing", sig, got, &stderr, want)
 		}
-		w.expectNothing(t, sig.String())
+		w.awaitNothing(t, sig.String())
 	}
 }
 
@@ -152,7 +152,7 @@ func TestClosedPipe(t *testing.T) {
 	if ws, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || ws.Signal() != syscall.SIGPIPE {
 		t.Errorf("it ended with %v, want SIGPIPE", cmd.ProcessState)
 	}
-	w.expectNothing(t, "the pipe was closed")
+	w.awaitNothing(t, "the pipe was closed")
 }
 
 // TestScreenAsks has a person decide about a command.
