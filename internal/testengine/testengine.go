@@ -54,6 +54,7 @@ var (
 )
 
 func build() (string, error) {
+	listSources()
 	if path := os.Getenv(Variable); path != "" {
 		return path, nil
 	}
