@@ -127,7 +127,7 @@ func TestPromtool(t *testing.T) {
 	t.Parallel()
 	promtool, err := exec.LookPath("promtool")
 	if err != nil {
-		t.Skip("promtool is not installed (Debian: apt-get install prometheus); only the form of the files was checked")
+		testengine.Skip(t, "promtool is not installed (Debian: apt-get install prometheus); only the form of the files was checked")
 	}
 	dir := t.TempDir()
 	for _, name := range []string{"alerts.yaml", "prometheus.yaml"} {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/guest"
+	"github.com/sandpit-dev/sandpit/internal/testengine"
 	"github.com/sandpit-dev/sandpit/provider/fake"
 )
 
@@ -160,7 +161,7 @@ func TestLook(t *testing.T) {
 func TestDetached(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("setsid"); err != nil {
-		t.Skip("this machine has no setsid")
+		testengine.Skip(t, "there is no setsid; install util-linux")
 	}
 	w := newWorld(t)
 	i := create(t, open(t, w))

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/testengine"
 )
 
 // busyboxImage returns a directory that holds one static program, known by
@@ -22,7 +23,7 @@ func busyboxImage(tb testing.TB) sandpit.Image {
 	tb.Helper()
 	program, err := exec.LookPath("busybox")
 	if err != nil {
-		tb.Skip("no busybox on this machine")
+		testengine.Skip(tb, "there is no busybox; install busybox-static")
 	}
 	content, err := os.ReadFile(program)
 	if err != nil {

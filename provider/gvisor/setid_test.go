@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/testengine"
 )
 
 // noPassword lets everybody become root who has a program for it, and makes that
@@ -56,7 +57,7 @@ func setIDDir(tb testing.TB) string {
 	tb.Helper()
 	program, err := exec.LookPath("busybox")
 	if err != nil {
-		tb.Skip("no busybox on this machine")
+		testengine.Skip(tb, "there is no busybox; install busybox-static")
 	}
 	content, err := os.ReadFile(program)
 	if err != nil {
