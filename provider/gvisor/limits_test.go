@@ -285,7 +285,7 @@ func TestKernelsShareNothing(t *testing.T) {
 	for range 5 {
 		create(t, p, sandpit.Spec{})
 	}
-	holders := make(map[string]int) // kernel processes by socket or other thing without a name
+	holders := make(map[string]map[int]bool) // kernel processes by socket or other thing without a name
 	kernels := 0
 	for _, pid := range descendants(os.Getpid()) {
 		proc := filepath.Join("/proc", strconv.Itoa(pid))
@@ -300,16 +300,19 @@ func TestKernelsShareNothing(t *testing.T) {
 		for _, fd := range fds {
 			to, err := os.Readlink(filepath.Join(proc, "fd", fd.Name()))
 			if err == nil && (strings.HasPrefix(to, "socket:") || strings.HasPrefix(to, "pipe:")) {
-				holders[to]++
+				if holders[to] == nil {
+					holders[to] = make(map[int]bool)
+				}
+				holders[to][pid] = true
 			}
 		}
 	}
 	if kernels != 5 || len(holders) == 0 {
 		t.Fatalf("%d kernels, %d descriptors", kernels, len(holders))
 	}
-	for what, n := range holders {
-		if n > 1 {
-			t.Errorf("%s is open %d times", what, n)
+	for what, pids := range holders {
+		if len(pids) > 1 {
+			t.Errorf("%s is open in %d kernels", what, len(pids))
 		}
 	}
 }
