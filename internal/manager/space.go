@@ -186,7 +186,7 @@ func (m *Manager) countSaved(row store.Row) {
 		m.space.change(id, owner, func(c *spaceClaim) {
 			if row.CheckpointedAt.IsZero() {
 				c.checkpoint = 0
-			} else if c.saved { // the files of a stop are the checkpoint of what was started
+			} else if c.bytes > 0 { // the files of a stop are the checkpoint of what was started; a stop that failed has none
 				c.checkpoint = c.bytes
 			}
 			c.saved, c.bytes, c.pending = false, 0, 0

@@ -346,3 +346,20 @@ func (r *rig) worldSnapshots(t *testing.T) []sandpit.Snapshot {
 	}
 	return list
 }
+
+// TestFailedStopKeepsCheckpoint has a stop fail that finds no room beside a checkpoint, which
+// still counts afterwards.
+func TestFailedStopKeepsCheckpoint(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r, s := onStage(t, manager.Options{MaxSavedBytes: 100})
+		b := r.create(t, requestOf("ann"))
+		s.fill(b.ID, 60)
+		if err := r.Checkpoint(t.Context(), b.ID); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			wantCode(t, r.Stop(t.Context(), b.ID), sandpit.Exhausted)
+		}
+	})
+}
