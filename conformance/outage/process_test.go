@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -29,6 +30,9 @@ const (
 	imageVariable = "SANDPIT_TEST_OUTAGE_IMAGE"
 	guestVariable = "SANDPIT_TEST_OUTAGE_GUEST"
 )
+
+// makers is how many sandboxes the program makes at the same time.
+const makers = 2
 
 // program is a manager with a Docker provider.
 type program struct {
@@ -79,7 +83,7 @@ func makeAndDelete(dir string) int {
 	spec := sandpit.Spec{Image: sandpit.Image(os.Getenv(imageVariable))}
 	fmt.Println("ready")
 	failed := make(chan error)
-	for range 2 {
+	for range makers {
 		go func() {
 			for {
 				s, err := p.manager.Create(ctx, manager.CreateRequest{Spec: spec})
@@ -127,7 +131,7 @@ func TestProcessKilled(t *testing.T) {
 			}
 			h.Release()
 		}
-		p.awaitOnly(t, kept)
+		p.awaitSettled(t)
 		for _, s := range p.manager.List(manager.Filter{}) {
 			if err := p.manager.Delete(within(t), s.ID); err != nil {
 				t.Errorf("delete: %v", err)
@@ -149,21 +153,35 @@ func alive(ctx context.Context, g sandpit.Guest) error {
 	return err
 }
 
-// awaitOnly waits until there are no containers but those of these sandboxes.
-func (p *program) awaitOnly(t *testing.T, kept []sandpit.ID) {
+// awaitSettled waits until the containers are those of the running sandboxes, and no
+// sandbox is on its way elsewhere. These can be more than were announced, by one for
+// each that makes them: between what is done and the line that tells of it the program
+// may be killed.
+func (p *program) awaitSettled(t *testing.T) {
 	t.Helper()
-	for ctx := within(t); ; time.Sleep(100 * time.Millisecond) {
+	var containers, running []sandpit.ID
+	for ctx := within(t); ctx.Err() == nil; time.Sleep(100 * time.Millisecond) {
 		list, err := p.provider.List(ctx)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(list) == len(kept) {
+		containers, running = nil, nil
+		for _, c := range list {
+			containers = append(containers, c.ID)
+		}
+		for _, s := range p.manager.List(manager.Filter{States: []sandpit.State{sandpit.StateRunning}}) {
+			running = append(running, s.ID)
+		}
+		slices.Sort(containers)
+		slices.Sort(running)
+		if slices.Equal(containers, running) {
+			if len(running) > makers {
+				t.Errorf("%d sandboxes run, and %d were made at the same time", len(running), makers)
+			}
 			return
 		}
-		if ctx.Err() != nil {
-			t.Fatalf("there are %d containers, want those of %v", len(list), kept)
-		}
 	}
+	t.Fatalf("the containers are those of %v, and the running sandboxes are %v", containers, running)
 }
 
 // killed runs the program, kills it, and returns which sandboxes it had made and was
