@@ -88,6 +88,7 @@ func serve() error {
 		defer stop()
 	}
 	if len(os.Args) > 1 && os.Args[1] == StdioArg {
+		g.processes.killFirst = true
 		return serveStdio(ctx, g)
 	}
 	return serveConduit(ctx, g)

@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"sync"
 	"syscall"
 	"time"
@@ -112,8 +114,11 @@ type processes struct {
 	// nullErr is why there is none.
 	nullErr error
 	groups  programGroups
-	journal *commandList
-	wg      sync.WaitGroup
+	// killFirst says that it is the machine's kernel that kills when memory is out. The
+	// largest program may still be ending when it looks again, and find only the guest.
+	killFirst bool
+	journal   *commandList
+	wg        sync.WaitGroup
 
 	mu sync.Mutex
 	// launchers are for the processes of sessions.
@@ -213,7 +218,17 @@ func (ps *processes) fork(program string, args []string, attr *syscall.ProcAttr)
 		attr.Sys.CgroupFD = ps.groups.spare
 		pid, err = syscall.ForkExec(program, args, attr)
 	}
+	if err == nil && ps.killFirst {
+		killFirst(pid)
+	}
 	return pid, err
+}
+
+// killFirst has the machine's kernel kill a process, and what that starts, rather than
+// the guest when memory is out. The process may have ended.
+func killFirst(pid int) {
+	const some = "500" // half of the memory more than it has
+	_ = os.WriteFile(filepath.Join("/proc", strconv.Itoa(pid), "oom_score_adj"), []byte(some), 0)
 }
 
 // identity is whom this program runs as.

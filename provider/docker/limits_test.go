@@ -29,6 +29,10 @@ func TestLimits(t *testing.T) {
 	if got := shell(t, box, "echo still here"); got != "still here\n" {
 		t.Errorf("got %q", got)
 	}
+	const soon = "until grep -q 500 /proc/$$/oom_score_adj; do sleep 0.01; done; cat /proc/1/oom_score_adj"
+	if got := shell(t, box, soon); got != "0\n" {
+		t.Errorf("a program is killed before the guest, whose own score is %q", got)
+	}
 	// The guest is within the same limit, and answers many at once below it.
 	var readers sync.WaitGroup
 	defer readers.Wait()
