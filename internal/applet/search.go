@@ -29,6 +29,8 @@ type SearchRequest struct {
 	// within a name, ** for any number of directories. A pattern without a slash counts
 	// for the file's own name. Default: all.
 	Names []string `json:"names,omitempty"`
+	// Kinds are more patterns of which one must match as well. Default: all.
+	Kinds []string `json:"kinds,omitempty"`
 	// Pattern is a regular expression in Go's syntax for lines. Default: files are found
 	// by name alone.
 	Pattern    string `json:"pattern,omitempty"`
@@ -44,6 +46,9 @@ type SearchRequest struct {
 	Depth int `json:"depth,omitempty"`
 	// Limit is how many matches are told. Default: 1000; at most 10,000.
 	Limit int `json:"limit,omitempty"`
+	// Count returns one match for each file, with the number of its lines that match,
+	// instead of lines.
+	Count bool `json:"count,omitempty"`
 }
 
 // SearchResult is the answer.
@@ -69,6 +74,8 @@ type Match struct {
 	Context bool  `json:"context,omitempty"`
 	Dir     bool  `json:"dir,omitempty"`
 	Size    int64 `json:"size,omitempty"`
+	// Count is how many lines of the file match, if that was asked for.
+	Count int `json:"count,omitempty"`
 }
 
 const (
@@ -97,17 +104,31 @@ func search(ctx context.Context, r SearchRequest) (SearchResult, error) {
 	if err != nil {
 		return SearchResult{}, err
 	}
-	if !info.IsDir() {
-		if !info.Mode().IsRegular() {
-			return SearchResult{}, sandpit.Errorf(sandpit.Invalid, "%s is neither a file nor a directory", s.Path)
-		}
-		return s.result, s.look(s.Path, filepath.Base(s.Path))
+	switch {
+	case info.IsDir():
+		err = filepath.WalkDir(s.Path, s.visit)
+	case info.Mode().IsRegular():
+		err = s.searchFile(info)
+	default:
+		err = sandpit.Errorf(sandpit.Invalid, "%s is neither a file nor a directory", s.Path)
 	}
-	err = filepath.WalkDir(s.Path, s.visit)
 	if errors.Is(err, errEnough) {
 		err = nil
 	}
 	return s.result, err
+}
+
+// searchFile searches a request's path that is a file. Its name counts only if nothing
+// else is asked for.
+func (s *searcher) searchFile(info fs.FileInfo) error {
+	if s.content != nil {
+		return s.look(s.Path, info.Name())
+	}
+	if !s.named(info.Name()) {
+		s.result.Files++
+		return nil
+	}
+	return s.found(info.Name(), fs.FileInfoToDirEntry(info))
 }
 
 // errEnough ends a search that has found as much as it may tell.
@@ -117,6 +138,7 @@ type searcher struct {
 	SearchRequest
 	ctx     context.Context //nolint:containedctx // one search
 	names   []*regexp.Regexp
+	kinds   []*regexp.Regexp
 	content *regexp.Regexp
 	result  SearchResult
 }
@@ -131,12 +153,12 @@ func newSearcher(ctx context.Context, r SearchRequest) (*searcher, error) {
 	if s.Path == "" {
 		s.Path = "."
 	}
-	for _, n := range r.Names {
-		re, err := globPattern(n)
-		if err != nil {
-			return nil, err
-		}
-		s.names = append(s.names, re)
+	var err error
+	if s.names, err = globPatterns(r.Names); err != nil {
+		return nil, err
+	}
+	if s.kinds, err = globPatterns(r.Kinds); err != nil {
+		return nil, err
 	}
 	if r.Pattern == "" {
 		return s, nil
@@ -145,7 +167,6 @@ func newSearcher(ctx context.Context, r SearchRequest) (*searcher, error) {
 	if r.IgnoreCase {
 		pattern = "(?i)" + pattern
 	}
-	var err error
 	if s.content, err = regexp.Compile(pattern); err != nil {
 		return nil, sandpit.Errorf(sandpit.Invalid, "pattern: %w", err)
 	}
@@ -196,7 +217,12 @@ func (s *searcher) into(name string) bool {
 }
 
 func (s *searcher) named(rel string) bool {
-	return len(s.names) == 0 || slices.ContainsFunc(s.names, func(re *regexp.Regexp) bool { return re.MatchString(rel) })
+	return matchesAny(s.names, rel) && matchesAny(s.kinds, rel)
+}
+
+// matchesAny reports whether a path matches one of some patterns, if there are any.
+func matchesAny(patterns []*regexp.Regexp, rel string) bool {
+	return len(patterns) == 0 || slices.ContainsFunc(patterns, func(re *regexp.Regexp) bool { return re.MatchString(rel) })
 }
 
 func (s *searcher) found(rel string, e fs.DirEntry) error {
@@ -234,7 +260,35 @@ func (s *searcher) look(p, rel string) error {
 	if bytes.IndexByte(head, 0) >= 0 {
 		return nil
 	}
+	if s.Count {
+		return s.count(r, strings.ToValidUTF8(rel, "?"))
+	}
 	return s.lines(r, strings.ToValidUTF8(rel, "?"))
+}
+
+// count counts the lines of a file that match.
+func (s *searcher) count(r *bufio.Reader, rel string) error {
+	m := Match{Path: rel}
+	for n := 1; ; n++ {
+		if n%1000 == 0 && s.ctx.Err() != nil {
+			return s.ctx.Err()
+		}
+		line, err := readLine(r)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return err
+		}
+		if s.content.Match(line) {
+			m.Count++
+		}
+	}
+	if m.Count == 0 {
+		return nil
+	}
+	s.result.Matched++
+	return s.add(m)
 }
 
 func (s *searcher) lines(r *bufio.Reader, rel string) error {
@@ -300,6 +354,18 @@ func clean(line []byte) string {
 		text += Cut
 	}
 	return text
+}
+
+func globPatterns(globs []string) ([]*regexp.Regexp, error) {
+	var list []*regexp.Regexp
+	for _, glob := range globs {
+		re, err := globPattern(glob)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, re)
+	}
+	return list, nil
 }
 
 // globPattern is a regular expression for paths that match a pattern.

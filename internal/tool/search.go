@@ -159,13 +159,13 @@ type grepInput struct {
 	Pattern    string `json:"pattern" jsonschema:"regular expression in RE2 syntax"`
 	Path       string `json:"path,omitempty" jsonschema:"a directory or a file" default:"."`
 	Glob       string `json:"file_glob,omitempty" jsonschema:"only in files whose names match this pattern, such as *.go"`
-	Type       string `json:"file_type,omitempty" jsonschema:"only in files with this ending, such as py"`
+	Type       string `json:"file_type,omitempty" jsonschema:"only in files with this ending, such as py; with file_glob, both must match"`
 	IgnoreCase bool   `json:"case_insensitive,omitempty" jsonschema:"upper and lower case are the same" default:"false"`
 	Context    int    `json:"context,omitempty" jsonschema:"lines before and after each match" default:"0" range:"0,20"`
 	Before     int    `json:"before_context,omitempty" jsonschema:"lines before each match" default:"0" range:"0,20"`
 	After      int    `json:"after_context,omitempty" jsonschema:"lines after each match" default:"0" range:"0,20"`
 	Mode       string `json:"output_mode,omitempty" jsonschema:"what is told" enum:"content,files_with_matches,count" default:"content"`
-	Most       int    `json:"max_results,omitempty" jsonschema:"how many matches at most" default:"50" range:"1,1000"`
+	Most       int    `json:"max_results,omitempty" jsonschema:"how many lines at most, or files if output_mode is another than content" default:"50" range:"1,1000"`
 	All        bool   `json:"all,omitempty" jsonschema:"search hidden files, .git, node_modules and the like too" default:"false"`
 }
 
@@ -178,21 +178,22 @@ func grep(ctx context.Context, s *Session, in grepInput) (Result, error) {
 		r.Names = append(r.Names, in.Glob)
 	}
 	if in.Type != "" {
-		r.Names = append(r.Names, "*."+strings.TrimPrefix(in.Type, "."))
+		r.Kinds = append(r.Kinds, "*."+strings.TrimPrefix(in.Type, "."))
 	}
 	if in.Mode == "content" {
 		return s.searchLines(ctx, r)
 	}
-	r.Before, r.After, r.Limit = 0, 0, 0
+	r.Before, r.After, r.Count = 0, 0, true
 	found, err := s.find(ctx, r)
 	if err != nil {
 		return Result{}, err
 	}
-	return countText(found, in.Mode == "count", in.Most), nil
+	return countText(found, in.Mode == "count"), nil
 }
 
 type countData struct {
 	Files []fileCount `json:"files"`
+	More  bool        `json:"more,omitempty"`
 }
 
 type fileCount struct {
@@ -200,17 +201,12 @@ type fileCount struct {
 	Count int    `json:"count"`
 }
 
-// countText tells each file once, and how many lines match in it if that is asked for.
-func countText(found applet.SearchResult, counts bool, most int) Result {
-	data := countData{Files: []fileCount{}}
-	for _, m := range found.Matches { // those of a file are together
-		if n := len(data.Files); n > 0 && data.Files[n-1].File == m.Path {
-			data.Files[n-1].Count++
-			continue
-		}
-		data.Files = append(data.Files, fileCount{m.Path, 1})
+// countText names each file once, with the number of its lines that match if that is asked for.
+func countText(found applet.SearchResult, counts bool) Result {
+	data := countData{Files: []fileCount{}, More: found.More}
+	for _, m := range found.Matches {
+		data.Files = append(data.Files, fileCount{m.Path, m.Count})
 	}
-	data.Files = data.Files[:min(len(data.Files), most)]
 	var b strings.Builder
 	for _, f := range data.Files {
 		b.WriteString(f.File)
