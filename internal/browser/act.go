@@ -73,7 +73,7 @@ func (t *Tab) mouse(ctx context.Context, kind string, at Point, more object) err
 	if v := t.b.View(); at.X < 0 || at.Y < 0 || at.X >= float64(v.Width) || at.Y >= float64(v.Height) {
 		return sandpit.Errorf(sandpit.Invalid, "the place %g, %g is outside of the window, which has %d x %d pixels", at.X, at.Y, v.Width, v.Height)
 	}
-	params := object{"type": kind, "x": at.X, "y": at.Y}
+	params := object{"type": kind, "x": at.X, "y": at.Y, "modifiers": t.heldKeys()}
 	maps.Copy(params, more)
 	_, err := t.do(ctx, "Input.dispatchMouseEvent", params)
 	return err

@@ -107,7 +107,7 @@ func (t *Tab) Hotkey(ctx context.Context, names []string) error {
 		}
 		pressed = append(pressed, k)
 	}
-	held := 0
+	held := t.heldKeys()
 	for _, k := range pressed {
 		held |= modifiers()[k.name]
 		if err := t.press(ctx, k, held); err != nil {
@@ -115,6 +115,9 @@ func (t *Tab) Hotkey(ctx context.Context, names []string) error {
 		}
 	}
 	for _, k := range slices.Backward(pressed) {
+		if t.heldKeys()&modifiers()[k.name] != 0 {
+			continue // Hold has pressed it, and only Release releases it
+		}
 		held &^= modifiers()[k.name]
 		if err := t.release(ctx, k, held); err != nil {
 			return err
@@ -123,13 +126,14 @@ func (t *Tab) Hotkey(ctx context.Context, names []string) error {
 	return t.Settle(ctx)
 }
 
-// Hold presses a key and does not release it. Invalid.
+// Hold presses a key and does not release it: Alt, Control, Meta and Shift then count for all
+// keys and clicks in this tab. Invalid.
 func (t *Tab) Hold(ctx context.Context, name string) error {
 	k, err := keyOf(name)
 	if err != nil {
 		return err
 	}
-	return t.press(ctx, k, modifiers()[k.name])
+	return t.press(ctx, k, t.changeHeld(func(held int) int { return held | modifiers()[k.name] }))
 }
 
 // Release releases a key. Invalid.
@@ -138,13 +142,42 @@ func (t *Tab) Release(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	return t.release(ctx, k, 0)
+	return t.release(ctx, k, t.changeHeld(func(held int) int { return held &^ modifiers()[k.name] }))
+}
+
+// heldKeys are the bits of the modifiers that Hold has pressed.
+func (t *Tab) heldKeys() int { return t.changeHeld(func(held int) int { return held }) }
+
+func (t *Tab) changeHeld(change func(held int) int) int {
+	t.b.mu.Lock()
+	defer t.b.mu.Unlock()
+	t.held = change(t.held)
+	return t.held
+}
+
+const (
+	shift = 8
+	// capital is the difference between a small letter and its capital, in ASCII.
+	capital = 'a' - 'A'
+)
+
+// typed is what a key writes while modifiers are held. With another modifier than Shift it is
+// a command and writes nothing. The layout of other keys than letters is not known here.
+func (k key) typed(held int) key {
+	switch {
+	case held&^shift != 0:
+		k.text = ""
+	case held&shift != 0 && len(k.name) == 1 && k.name[0] >= 'a' && k.name[0] <= 'z':
+		k.name = string(rune(k.name[0] - capital))
+		k.text = k.name
+	}
+	return k
 }
 
 func (t *Tab) press(ctx context.Context, k key, held int) error {
+	k = k.typed(held)
 	params := k.params("keyDown", held)
-	const writes = 8 // with Shift a key still writes; with others it is a command
-	if k.text != "" && held&^writes == 0 {
+	if k.text != "" {
 		params["text"] = k.text
 	} else {
 		params["type"] = "rawKeyDown"
@@ -154,7 +187,7 @@ func (t *Tab) press(ctx context.Context, k key, held int) error {
 }
 
 func (t *Tab) release(ctx context.Context, k key, held int) error {
-	_, err := t.do(ctx, "Input.dispatchKeyEvent", k.params("keyUp", held))
+	_, err := t.do(ctx, "Input.dispatchKeyEvent", k.typed(held).params("keyUp", held))
 	return err
 }
 

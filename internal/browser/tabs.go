@@ -21,6 +21,7 @@ type Tab struct {
 	loading    bool
 	dialogs    int
 	world      int   // where our script is, 0 if nowhere
+	held       int   // bits of the modifiers that Hold has pressed
 	closed     error // why nothing can be done any more
 }
 
