@@ -36,6 +36,10 @@ type SessionsRequest struct {
 	ID string `json:"id,omitempty"`
 	// Most is how many sessions there may be, for one that is made. Default: 1000.
 	Most int `json:"most,omitempty"`
+	// Claim is a secret of the connection that uses the session, and Lease how many seconds
+	// no other may from now on. Default: nothing is claimed.
+	Claim string  `json:"claim,omitempty"`
+	Lease float64 `json:"lease,omitempty"`
 }
 
 // SessionsAction is what is done with sessions.
@@ -45,14 +49,18 @@ type SessionsAction string
 const (
 	// SessionMake makes a session's user. AlreadyExists; Exhausted: there are too many.
 	SessionMake SessionsAction = "make"
-	// SessionFind finds one that was made before. NotFound.
+	// SessionFind finds one that was made before. NotFound. Conflict: another connection
+	// uses it.
 	SessionFind SessionsAction = "find"
+	// SessionRenew extends a claim. NotFound. Conflict: another connection has it now.
+	SessionRenew SessionsAction = "renew"
 	// SessionList lists them all.
 	SessionList SessionsAction = "list"
-	// SessionEnd kills all processes of a session's user. NotFound.
+	// SessionEnd kills all processes of a session's user and gives up the claim. NotFound.
+	// Conflict: another connection uses it.
 	SessionEnd SessionsAction = "end"
 	// SessionRemove does so, and removes the directory and what the user has left in
-	// those that are everybody's. NotFound.
+	// those that are everybody's. Errors as with SessionEnd.
 	SessionRemove SessionsAction = "remove"
 )
 
@@ -106,11 +114,16 @@ func manageSessions(ctx context.Context, r SessionsRequest) (SessionsAnswer, err
 		list, err := book.list()
 		return SessionsAnswer{list}, err
 	}
+	if r.Action != SessionList {
+		if err := book.claim(r); err != nil {
+			return SessionsAnswer{}, err
+		}
+	}
 	var user SessionUser
 	switch r.Action {
 	case SessionMake:
 		user, err = book.create(r)
-	case SessionFind:
+	case SessionFind, SessionRenew:
 		user, err = book.find(r.ID)
 	case SessionEnd:
 		user, err = book.end(ctx, r.ID)
@@ -175,6 +188,51 @@ func (b *sessionBook) read(name string) ([]byte, error) {
 
 func (b *sessionBook) write(name string, data []byte) error {
 	return os.WriteFile(filepath.Join(b.name, name), data, 0o600)
+}
+
+// sessionClaim says which connection uses a session, and until when no other may.
+type sessionClaim struct {
+	Claim string    `json:"claim"`
+	Until time.Time `json:"until"`
+}
+
+func claimName(id string) string { return filepath.Join(sessionState, id+".claim") }
+
+// claim checks that no other connection uses a session, and takes it for this one. The claim
+// of a connection that was killed ends by itself.
+func (b *sessionBook) claim(r SessionsRequest) error {
+	if r.Claim == "" {
+		return nil
+	}
+	var held sessionClaim
+	data, err := b.read(claimName(r.ID))
+	if err == nil {
+		err = json.Unmarshal(data, &held)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	other := held.Claim != "" && held.Claim != r.Claim
+	if other && (r.Action != SessionFind && r.Action != SessionMake || time.Now().Before(held.Until)) {
+		return sandpit.Errorf(sandpit.Conflict, "another connection uses session %s", r.ID)
+	}
+	switch r.Action {
+	case SessionEnd, SessionRemove:
+		if err := os.Remove(filepath.Join(b.name, claimName(r.ID))); !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		return nil
+	case SessionMake:
+		if _, err := b.find(r.ID); err == nil {
+			return nil // it is there already, which create reports
+		}
+	case SessionFind, SessionRenew, SessionList:
+	}
+	data, err = json.Marshal(sessionClaim{r.Claim, time.Now().Add(time.Duration(r.Lease * float64(time.Second)))})
+	if err != nil {
+		return err
+	}
+	return b.write(claimName(r.ID), data)
 }
 
 func (b *sessionBook) find(id string) (SessionUser, error) {
