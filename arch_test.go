@@ -98,6 +98,7 @@ var arrows = map[string][]string{
 	"internal/testengine":        {"."},
 	"internal/testgvisor":        {".", "internal/image", "internal/testengine", "provider/gvisor"},
 	"internal/testserver":        {"internal/testengine"},
+	"internal/testtools":         {".", "internal/testengine"},
 	"internal/testuser":          {},
 	"internal/tether":            {},
 	"internal/tlscert":           {"."},
@@ -107,7 +108,7 @@ var arrows = map[string][]string{
 	"internal/usage":             {"."},
 	"internal/watch":             {"."},
 	"internal/wire":              {"."},
-	"internal/workspace":         {".", "internal/beneath", "internal/memory", "internal/site", "internal/tree"},
+	"internal/workspace":         {".", "internal/applet", "internal/beneath", "internal/memory", "internal/site", "internal/tree"},
 }
 
 // owners says which packages may import a dependency that is heavy, or that

@@ -96,7 +96,7 @@ func (k *kit) directTools(ctx context.Context) (callers []caller, end func() err
 	if err != nil {
 		return nil, nil, errors.Join(err, provider.Close())
 	}
-	session, err := tool.NewSession(box.Guest(), tool.SessionOptions{})
+	session, err := tool.NewSession(ctx, box.Guest(), tool.SessionOptions{})
 	if err != nil {
 		return nil, nil, errors.Join(err, provider.Close())
 	}

@@ -45,7 +45,7 @@ func TestShared(t *testing.T) {
 	}
 	enter := func(name string) *sdk.ClientSession {
 		session, err := sdk.NewClient(&sdk.Implementation{Name: "test", Version: "1"}, nil).
-			Connect(t.Context(), &sdk.CommandTransport{Command: run("mcp", "--sandbox", "team", "--session", name), TerminateDuration: patience}, nil)
+			Connect(t.Context(), &sdk.CommandTransport{Command: run("mcp", "--tools", "all", "--sandbox", "team", "--session", name), TerminateDuration: patience}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -65,6 +65,16 @@ func TestShared(t *testing.T) {
 	}
 	if text := call(t, bob, "process_list", map[string]any{"all": true}); strings.Contains(text, "7654") {
 		t.Errorf("the other's programs are listed: %s", text)
+	}
+	second := enter("alice") // another program, with the same name
+	if text, failed := try(t, second, "shell_exec", map[string]any{"command": "true"}); !failed || !strings.Contains(text, "another connection uses session alice") {
+		t.Errorf("a second connection with the name of a session: %s", text)
+	}
+	if err := second.Close(); err != nil {
+		t.Errorf("close: %v", err)
+	}
+	if text := call(t, alice, "shell_view", nil); !strings.HasPrefix(text, "[RUNNING]") {
+		t.Errorf("what a session runs after another connection has tried its name: %s", text)
 	}
 	if err := alice.Close(); err != nil {
 		t.Errorf("close: %v", err)

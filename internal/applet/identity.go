@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"os"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"syscall"
@@ -22,10 +23,23 @@ type IdentityInfo struct {
 	System string `json:"os"`
 	Kernel string `json:"kernel"`
 	Arch   string `json:"arch"` // as Go names it
+	// Dir is the working directory, "" if it has gone. Writable reports whether files can be
+	// made in it.
+	Dir      string `json:"dir"`
+	Writable bool   `json:"writable"`
+	// State is the first of Dir, Home and /tmp in which files can be made, "" if there is none.
+	State string `json:"state"`
 }
 
 func identify(context.Context, struct{}) (IdentityInfo, error) {
 	info := IdentityInfo{UID: os.Getuid(), GID: os.Getgid(), Home: home(), System: "Linux", Arch: runtime.GOARCH}
+	info.Dir = workDir()
+	info.Writable = canWrite(info.Dir)
+	for _, dir := range []string{info.Dir, info.Home, os.TempDir(), "/tmp"} {
+		if info.State == "" && filepath.IsAbs(dir) && canWrite(dir) {
+			info.State = filepath.Clean(dir)
+		}
+	}
 	var name syscall.Utsname
 	if err := syscall.Uname(&name); err != nil {
 		return info, err
@@ -48,6 +62,30 @@ func identify(context.Context, struct{}) (IdentityInfo, error) {
 		}
 	}
 	return info, nil
+}
+
+// workDir is where this process works, links followed. Getwd would believe the variable PWD,
+// which the image can set.
+func workDir() string {
+	dir, err := os.Readlink("/proc/self/cwd")
+	if err != nil || !filepath.IsAbs(dir) {
+		dir, err = syscall.Getwd()
+	}
+	if err != nil || !filepath.IsAbs(dir) || !isDir(dir) {
+		return ""
+	}
+	return dir
+}
+
+func isDir(dir string) bool {
+	info, err := os.Stat(dir)
+	return err == nil && info.IsDir()
+}
+
+// canWrite reports whether this process can make files in a directory.
+func canWrite(dir string) bool {
+	const write, search = 2, 1 // W_OK and X_OK of access(2)
+	return isDir(dir) && syscall.Access(dir, write|search) == nil
 }
 
 func home() string {

@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -63,13 +64,13 @@ runs ends with the connection; the files stay in the sandbox.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringSliceVar(&o.tools, "tools", nil, "offer the tools of these `categories` only: "+strings.Join(categoryNames(), ", "))
+	f.StringSliceVar(&o.tools, "tools", nil, "`tools` to offer: default, all, categories ("+strings.Join(categoryNames(), ", ")+") or names of tools (default server.mcp_tools of the configuration, else default)")
 	f.StringVar(&o.servers, "mcp-config", "", "`file` of MCP servers whose tools can be called from the sandbox: {\"mcpServers\": {…}}")
 	f.StringVar(&o.sandbox, "sandbox", "", "work in this `sandbox` of the server's, beside other sessions")
 	f.StringVar(&o.session, "session", "", "`name` of the session in the sandbox, to come back to its files (default a new one)")
 	f.DurationVar(&o.idle, "idle", 30*time.Minute, "`time` without a call after which a server removes the sandbox; the next call gets a new one")
 	f.StringArrayVarP(&o.env, "env", "e", nil, "environment `NAME=VALUE`, or NAME to pass this shell's value")
-	f.StringVarP(&o.workDir, "workdir", "w", "", "working `directory` inside, made if missing (default the image's, else \"/workspace\")")
+	f.StringVarP(&o.workDir, "workdir", "w", "", "working `directory` inside, made if missing (default the image's, else \"/workspace\"; the user's home if the user cannot enter it)")
 	f.StringVarP(&o.user, "user", "u", "", "`user` inside: a name, a uid or uid:gid (default the image's, else root of the sandbox)")
 	f.StringArrayVarP(&o.volumes, "volume", "v", nil, "show a directory or file inside: `HOST:SANDBOX[:ro]`")
 	f.StringArrayVar(&o.allowed, "allow-volume", nil, "`path` that -v may show although it is a part of the machine itself")
@@ -91,15 +92,11 @@ func categoryNames() []string {
 }
 
 func (a *app) serveMCP(ctx context.Context, o mcpOptions) (err error) {
-	var categories []tool.Category
-	for _, name := range o.tools {
-		categories = append(categories, tool.Category(name))
-	}
-	tools, err := tool.New(nil, categories...)
+	cfg, err := a.loadConfig(slices.Concat(o.overrides(), a.serverOverride())...)
 	if err != nil {
 		return err
 	}
-	cfg, err := a.loadConfig(slices.Concat(o.overrides(), a.serverOverride())...)
+	tools, err := o.offered(cfg)
 	if err != nil {
 		return err
 	}
@@ -127,13 +124,26 @@ func (a *app) serveMCP(ctx context.Context, o mcpOptions) (err error) {
 		if err != nil {
 			return mcp.Place{}, err
 		}
-		place := mcp.Place{Guest: box.Guest(), ID: "local", Dir: spec.WorkDir, User: spec.User, Close: box.Destroy}
+		place := mcp.Place{Guest: box.Guest(), ID: "local", User: spec.User, Close: box.Destroy}
 		if err := a.giveSecrets(ctx, o.rules, box); err != nil {
 			return place, errors.Join(err, box.Destroy(context.WithoutCancel(ctx)))
 		}
 		return place, nil
 	}
 	return mcp.Serve(ctx, serve, io.NopCloser(a.In), nopWriteCloser{a.Out})
+}
+
+// offered are the tools that the client sees. Those for other MCP servers are among them by
+// default when there are such servers.
+func (o mcpOptions) offered(cfg config.Config) (*tool.Registry, error) {
+	words := o.tools
+	if len(words) == 0 {
+		words = cfg.Server.MCPTools
+	}
+	if len(words) == 0 && o.servers != "" {
+		words = []string{tool.ChooseDefault, string(tool.MCP)}
+	}
+	return tool.Choose(nil, words...)
 }
 
 // readServers reads the list of MCP servers in a file; "" is none.
@@ -179,9 +189,90 @@ func (a *app) mcpRemote(ctx context.Context, o mcpOptions, cfg config.Config, se
 		if err != nil {
 			return mcp.Place{}, err
 		}
-		return mcp.Place{Guest: s.Guest(), ID: s.ID, Dir: s.Spec.WorkDir, User: s.Spec.User, Close: s.Delete, Preview: previews(c, s.ID)}, nil
+		place := newRemotePlace(c, s)
+		return mcp.Place{Hold: place.hold, ID: s.ID, User: s.Spec.User, Close: s.Delete, Preview: previews(c, s.ID)}, nil
 	}
 	return mcp.Serve(ctx, serve, io.NopCloser(a.In), nopWriteCloser{a.Out})
+}
+
+// remotePlace is a sandbox of a server's that calls of tools resume when they need it.
+type remotePlace struct {
+	client *client.Client
+	id     sandpit.ID
+
+	mu    sync.Mutex
+	guest sandpit.Guest
+}
+
+func newRemotePlace(c *client.Client, s *client.Sandbox) *remotePlace {
+	return &remotePlace{client: c, id: s.ID, guest: s.Guest()}
+}
+
+// remoteCall is a sandbox during a call.
+type remoteCall struct {
+	ctx     context.Context //nolint:containedctx // that of the call
+	guest   sandpit.Guest
+	release func()
+}
+
+func (r remoteCall) Context() context.Context { return r.ctx }
+func (r remoteCall) Guest() sandpit.Guest     { return r.guest }
+func (r remoteCall) Release() {
+	if r.release != nil {
+		r.release()
+	}
+}
+
+// hold resumes the sandbox if it is paused and starts it if it is stopped. One that was
+// started has another guest than before: what ran in it has ended.
+func (p *remotePlace) hold(ctx context.Context) (mcp.Held, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	started, err := wake(ctx, p.client, p.id)
+	if err != nil {
+		return nil, err
+	}
+	if started {
+		p.guest = p.client.Open(p.id).Guest()
+	}
+	return remoteCall{ctx: ctx, guest: p.guest}, nil
+}
+
+// wake has a server's sandbox run, and reports whether it was started anew.
+func wake(ctx context.Context, c *client.Client, id sandpit.ID) (started bool, err error) {
+	s, err := c.Get(ctx, id)
+	if err != nil {
+		return false, err
+	}
+	switch s.State {
+	case sandpit.StatePaused, sandpit.StatePausing:
+		err = c.Resume(ctx, id)
+	case sandpit.StateStopped, sandpit.StateStopping:
+		started, err = true, c.Start(ctx, id)
+	default: // it runs, or the call says why it cannot
+	}
+	if sandpit.CodeOf(err) != sandpit.Conflict {
+		return started, err
+	}
+	if now, e := c.Get(ctx, id); e == nil && now.State == sandpit.StateRunning { // another client was faster
+		return started, nil
+	}
+	return false, err
+}
+
+// holdSession keeps a session of several in a sandbox for a call.
+func holdSession(sessions *tool.Sessions, p *remotePlace, id string) func(context.Context) (mcp.Held, error) {
+	return func(ctx context.Context) (mcp.Held, error) {
+		held, err := p.hold(ctx)
+		if err != nil {
+			return nil, err
+		}
+		release, err := sessions.Hold(ctx, id)
+		if err != nil {
+			return nil, err
+		}
+		return remoteCall{ctx: ctx, guest: held.Guest(), release: sync.OnceFunc(release)}, nil
+	}
 }
 
 // previews returns what tells where the ports of a server's sandbox are seen.
@@ -218,12 +309,17 @@ func (a *app) mcpShared(ctx context.Context, o mcpOptions, c *client.Client, ser
 			return tool.Box{Guest: box.Guest(), Close: func(context.Context) error { return nil }}, nil
 		},
 	})
+	serve.Shared = true
+	remote := newRemotePlace(c, box)
 	serve.Open = func(ctx context.Context) (mcp.Place, error) {
+		if _, err := remote.hold(ctx); err != nil {
+			return mcp.Place{}, err
+		}
 		info, err := sessions.Create(ctx, tool.SessionRequest{ID: o.session, Shared: string(id)})
 		if err != nil {
 			return mcp.Place{}, err
 		}
-		place := mcp.Place{ID: id, Close: func(ctx context.Context) error { return sessions.Cleanup(ctx, info.ID, false) }}
+		place := mcp.Place{ID: id, Hold: holdSession(sessions, remote, info.ID), Close: func(ctx context.Context) error { return sessions.Cleanup(ctx, info.ID, false) }}
 		err = sessions.Use(info.ID, func(s *tool.Session) error {
 			place.Session = s
 			return nil

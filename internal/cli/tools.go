@@ -21,7 +21,7 @@ func (a *app) newTool() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "tool",
 		Short: "Call the tools of agents by hand",
-		Long: `Call the tools of agents by hand: those that "sandpit mcp" offers. See what there is
+		Long: `Call the tools of agents by hand: those that "sandpit mcp" can offer. See what there is
 with ls, what input one takes with show, and call one in a sandbox of a server.`,
 		Args: noSuchCommand,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
@@ -32,7 +32,7 @@ with ls, what input one takes with show, and call one in a sandbox of a server.`
 
 func (a *app) newToolList() *cobra.Command {
 	var o output
-	var categories []string
+	var chosen []string
 	cmd := &cobra.Command{
 		Use:               "ls [flags]",
 		Aliases:           []string{"list"},
@@ -41,24 +41,27 @@ func (a *app) newToolList() *cobra.Command {
 		Args:              wantArgs(0, 0, ""),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(*cobra.Command, []string) error {
-			var only []tool.Category
-			for _, name := range categories {
-				only = append(only, tool.Category(name))
+			if len(chosen) == 0 {
+				chosen = []string{tool.ChooseAll}
 			}
-			tools, err := tool.New(nil, only...)
+			tools, err := tool.Choose(nil, chosen...)
 			if err != nil {
 				return err
 			}
-			l := listing{document: tools.Tools(), rows: [][]string{{"NAME", "CATEGORY", "TITLE"}}}
+			l := listing{document: tools.Tools(), rows: [][]string{{"NAME", "CATEGORY", "DEFAULT", "TITLE"}}}
 			for _, t := range tools.Tools() {
 				l.ids = append(l.ids, t.Name)
-				l.rows = append(l.rows, []string{t.Name, string(t.Category), t.Title})
+				byDefault := ""
+				if t.IsDefault() {
+					byDefault = "yes"
+				}
+				l.rows = append(l.rows, []string{t.Name, string(t.Category), byDefault, t.Title})
 			}
 			return a.show(o, l)
 		},
 	}
 	o.add(cmd, "print names only")
-	cmd.Flags().StringSliceVar(&categories, "tools", nil, "those of these `categories` only: "+strings.Join(categoryNames(), ", "))
+	cmd.Flags().StringSliceVar(&chosen, "tools", nil, "`tools` to list: default, all, categories ("+strings.Join(categoryNames(), ", ")+") or names of tools (default all)")
 	return cmd
 }
 
@@ -181,8 +184,11 @@ func (a *app) callTool(ctx context.Context, c *client.Client, sandbox string, ca
 	if err != nil {
 		return result, err
 	}
-	session, err := tool.NewSession(c.Open(id).Guest(), tool.SessionOptions{
-		ID: string(id), Dir: s.Spec.WorkDir, User: s.Spec.User, Preview: previews(c, id),
+	if _, err := wake(ctx, c, id); err != nil {
+		return result, err
+	}
+	session, err := tool.NewSession(ctx, c.Open(id).Guest(), tool.SessionOptions{
+		ID: string(id), User: s.Spec.User, Preview: previews(c, id),
 	})
 	if err != nil {
 		return result, err

@@ -99,6 +99,9 @@ type Server struct {
 	// MCPIdleTimeout is how long one lasts without a request; its sandbox goes with it.
 	// Default: 1800 s.
 	MCPIdleTimeout time.Duration
+	// MCPTools are words that choose the tools that agents are offered over MCP: default, all,
+	// categories or names of tools. Default: none, which means the default set.
+	MCPTools []string
 }
 
 // The values of Server.TLS.

@@ -90,6 +90,7 @@ const (
 	KeyTemporaryMounts Key = "server.temporary_mounts"
 	KeyMCPSessions     Key = "server.mcp_max_sessions"
 	KeyMCPIdleTimeout  Key = "server.mcp_idle_timeout"
+	KeyMCPTools        Key = "server.mcp_tools"
 	KeySSHListen       Key = "ssh.listen"
 	KeySSHConnections  Key = "ssh.max_connections"
 	KeySSHIdleTimeout  Key = "ssh.idle_timeout"

@@ -150,6 +150,9 @@ func serverSettings() []setting {
 			"How many sessions of agents each owner may have at `/mcp`, each with a sandbox of its own. 1 to 100000."),
 		define(KeyMCPIdleTimeout, func(c *Config) *time.Duration { return &c.Server.MCPIdleTimeout }, timeOf("1800"),
 			"How long such a session lasts without a request; its sandbox goes with it."),
+		define(KeyMCPTools, func(c *Config) *[]string { return &c.Server.MCPTools }, setTools,
+			"The tools that agents are offered unless their client chooses, by `sandpit mcp` too: `default`, `all`, categories or names of tools (`sandpit tool ls`).").
+			by("the default set"),
 	}
 }
 

@@ -149,7 +149,11 @@ func (s *service) open(ctx context.Context) (err error) {
 		return err
 	}
 	s.e2b = e2b.New(s.e2bOptions())
+	if err := mcp.CheckTools(s.cfg.Server.MCPTools); err != nil {
+		return fmt.Errorf("%s: %w", config.KeyMCPTools, err)
+	}
 	s.mcp = mcp.New(ctx, mcp.Options{
+		Tools:   s.cfg.Server.MCPTools,
 		Manager: s.manager, Memory: s.memory, Request: s.nativeOptions().Request, MaxSessions: s.cfg.Server.MCPSessions, Idle: s.cfg.Server.MCPIdleTimeout,
 		Preview: s.previewURL, Template: s.hasTemplate, Version: version, Log: s.log,
 	})

@@ -122,7 +122,7 @@ func (s settings) with(req initRequest, a *accounts) (settings, error) {
 // makeWorkDir makes the default working directory, if it is missing, for the
 // default user.
 func (s settings) makeWorkDir(a *accounts) error {
-	if s.workDir == "" {
+	if s.workDir == "" || isDirectory(s.workDir) {
 		return nil
 	}
 	u, err := a.lookup(s.user)

@@ -249,6 +249,10 @@ func (s *processService) plan(header http.Header, req *process.StartRequest) (pl
 	if slices.ContainsFunc(p.args, func(a string) bool { return strings.Contains(a, "\x00") }) {
 		return p, connect.NewError(connect.CodeInvalidArgument, errors.New("an argument has a NUL byte in it"))
 	}
+	if config.GetCwd() == "" {
+		// It may have been removed. One that cannot be made is replaced below.
+		_ = now.makeWorkDir(s.guest.accounts)
+	}
 	if p.dir, err = directory(u, now.workDir, config.GetCwd()); err != nil {
 		return p, connect.NewError(connect.CodeInvalidArgument, err)
 	}
@@ -264,22 +268,26 @@ func (s *processService) plan(header http.Header, req *process.StartRequest) (pl
 func clamp(n uint32) uint16 { return uint16(min(n, 1<<16-1)) }
 
 // directory returns where a process starts: where the request says, else the
-// default, else the user's home.
+// default, else the user's home, else "/".
 func directory(u user, workDir, asked string) (string, error) {
-	dir := u.home
-	switch {
-	case asked != "":
-		dir = u.resolve(asked)
-	case workDir != "":
-		dir = workDir
-	}
-	if info, err := os.Stat(dir); err == nil && info.IsDir() {
+	if asked != "" {
+		dir := u.resolve(asked)
+		if !isDirectory(dir) {
+			return "", fmt.Errorf("cwd '%s' does not exist", dir)
+		}
 		return dir, nil
 	}
-	if asked == "" {
-		return "/", nil // a home that was never made
+	for _, dir := range []string{workDir, u.home} {
+		if dir != "" && isDirectory(dir) {
+			return dir, nil
+		}
 	}
-	return "", fmt.Errorf("cwd '%s' does not exist", dir)
+	return "/", nil // a home that was never made
+}
+
+func isDirectory(dir string) bool {
+	info, err := os.Stat(dir)
+	return err == nil && info.IsDir()
 }
 
 // environment is what every process has, then what the sandbox gives, then what

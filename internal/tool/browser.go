@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// browserDir is where browsers keep their profiles, in the directory of the session.
+	// browserDir is where browsers keep their profiles: see Session.statePath.
 	browserDir = ".browser"
 	// browserTime is how long a call may take: a browser may have to start first.
 	browserTime = 120 * time.Second
@@ -118,7 +118,7 @@ func (s *Session) startedBrowser(ctx context.Context) (*browser.Browser, error) 
 	}
 	b, err := browser.Start(ctx, s.guest, browser.Options{
 		Memory: s.memory,
-		User:   s.o.User, Profile: s.path(path.Join(browserDir, s.o.ID)), Env: s.environment(), View: w.view,
+		User:   s.o.User, Profile: s.statePath(path.Join(browserDir, s.o.ID)), Env: s.environment(), View: w.view,
 	})
 	if err != nil {
 		return nil, err
@@ -193,7 +193,7 @@ func pageText(state browser.State, limit int) string {
 	}
 	text := strings.TrimSpace(state.Text)
 	if len(text) > limit {
-		text = strings.ToValidUTF8(text[:limit], "") + "\n(there is more: see browser_state, browser_text)"
+		text = strings.ToValidUTF8(text[:limit], "") + "\n(there is more on this page: see browser_state)"
 	} else if state.Cut {
 		text += "\n(there is more on this page)"
 	}

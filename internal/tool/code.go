@@ -3,7 +3,6 @@ package tool
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"time"
 
@@ -147,7 +146,7 @@ func (k *kernels) run(ctx context.Context, r cellRequest) (Result, error) {
 		out.data.TimedOut, err = true, nil
 	}
 	if sandpit.CodeOf(err) == sandpit.Unsupported {
-		err = sandpit.WithHint(err, "use an image that has it, or install it with shell_exec")
+		err = sandpit.WithHint(err, advise(ctx, "use an image that has it, or install it with shell_exec", "use an image that has it"))
 	}
 	result := out.result()
 	if err != nil {
@@ -173,16 +172,10 @@ func (k *kernels) checkVersion(ctx context.Context, session, version string) err
 // kernelRest is how long a kernel other than the main ones lives without a call.
 const kernelRest = 30 * time.Minute
 
-// prepare makes the session's directory before the first run, and ends kernels that nobody has used for long.
+// prepare ends kernels that no call has used for long.
 func (k *kernels) prepare(ctx context.Context, name string) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if len(k.used) == 0 {
-		err := k.session.guest.MakeDir(ctx, k.session.o.User, k.session.o.Dir)
-		if err != nil && sandpit.CodeOf(err) != sandpit.AlreadyExists {
-			return fmt.Errorf("make the working directory: %w", err)
-		}
-	}
 	now := time.Now()
 	for other, at := range k.used {
 		if now.Sub(at) < k.rest || other == name || strings.HasSuffix(other, "/"+mainKernel) {

@@ -18,7 +18,7 @@ func compoundTools() []Tool {
 	return []Tool{
 		{
 			Name: "bash", Title: "Run a command in bash", Category: Compound, Hints: run, Timeout: stopTime,
-			Description: "Run a command in the session's shell. What takes longer than two minutes is stopped: let it run in the background by shell_exec or sandbox_shell. " +
+			Description: "Run a command in the session's shell. What takes longer than two minutes is stopped: sandbox_shell can run it in the background. " +
 				"An empty command shows what the newest program in the background has put out, ctrl+c ends it.",
 			body: does(bashTool),
 		},

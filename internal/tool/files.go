@@ -73,7 +73,8 @@ func readFile(ctx context.Context, s *Session, in readInput) (Result, error) {
 		return Result{}, err
 	}
 	if !isText(data) {
-		return Result{}, sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "%s is not a text file", in.File), "file_download gives it in Base64")
+		return Result{}, sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "%s is not a text file", in.File),
+			advise(ctx, "file_download gives it in Base64", "a command can show it: base64, file, strings"))
 	}
 	lines := splitLines(string(data))
 	start, end := 0, len(lines)

@@ -47,7 +47,7 @@ func newKit(tb testing.TB, box sandpit.Instance, o tool.SessionOptions) kit {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	session, err := tool.NewSession(box.Guest(), o)
+	session, err := tool.NewSession(tb.Context(), box.Guest(), o)
 	if err != nil {
 		tb.Fatal(err)
 	}

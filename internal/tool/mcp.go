@@ -144,6 +144,6 @@ func (s *Session) keepFile(ctx context.Context, tool, suffix string, data []byte
 	s.outputs++
 	number := s.outputs
 	s.mu.Unlock()
-	file := path.Join(s.path(outputDir), fmt.Sprintf("%s-%s-%d%s", s.o.ID, tool, number, suffix))
+	file := path.Join(s.statePath(outputDir), fmt.Sprintf("%s-%s-%d%s", s.o.ID, tool, number, suffix))
 	return file, s.files.WriteFile(ctx, file, bytes.NewReader(data))
 }

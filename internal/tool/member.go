@@ -72,17 +72,23 @@ func (m member) Within(dirs ...string) (sandpit.Files, error) {
 
 // join returns the session of an ID in a sandbox that others share, made if it was not
 // there before.
-func join(ctx context.Context, g sandpit.Guest, o SessionOptions, most int) (*Session, error) {
-	user, err := manage(ctx, g, applet.SessionsRequest{Action: applet.SessionMake, ID: o.ID, Most: most})
+func join(ctx context.Context, g sandpit.Guest, o SessionOptions, r applet.SessionsRequest) (*Session, error) {
+	r.Action = applet.SessionMake
+	user, err := manage(ctx, g, r)
 	if sandpit.CodeOf(err) == sandpit.AlreadyExists {
-		user, err = manage(ctx, g, applet.SessionsRequest{Action: applet.SessionFind, ID: o.ID})
+		r.Action = applet.SessionFind
+		user, err = manage(ctx, g, r)
+	}
+	if sandpit.CodeOf(err) == sandpit.Conflict {
+		err = sandpit.WithHint(sandpit.Errorf(sandpit.AlreadyExists, "%w", err),
+			fmt.Sprintf("choose another name, or end that connection; if it was killed, the name is free %.0f s after its last call", claimLease.Seconds()))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("session %s: %w", o.ID, err)
 	}
 	m := member{g, user}
 	o.Dir, o.User, o.Confine, o.CreatedAt = user.Dir, m.name(), true, user.CreatedAt
-	return NewSession(m, o)
+	return NewSession(ctx, m, o)
 }
 
 // manage has root of a sandbox do something about the users of sessions.

@@ -20,7 +20,7 @@ type pipInput struct {
 	Packages     []string `json:"packages,omitempty" jsonschema:"what to install, such as requests or numpy==1.26.4"`
 	Upgrade      bool     `json:"upgrade,omitempty" jsonschema:"take the newest version of what is installed already" default:"false"`
 	Requirements string   `json:"requirements_file,omitempty" jsonschema:"a file of requirements to install"`
-	Index        string   `json:"index_url,omitempty" jsonschema:"address of the index; default: the image's, or PIP_INDEX_URL of env_set"`
+	Index        string   `json:"index_url,omitempty" jsonschema:"address of the index; default: the image's, or the variable PIP_INDEX_URL"`
 }
 
 type pipData struct {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -30,9 +31,10 @@ type Call struct {
 
 // Registry knows tools by name. It does not change and may be used concurrently.
 type Registry struct {
-	tools []Tool
-	names map[string]Tool // aliases too
-	audit func(Call)
+	tools  []Tool
+	names  map[string]Tool // aliases too
+	hidden *regexp.Regexp  // names of tools that are not offered
+	audit  func(Call)
 }
 
 // New returns a registry of all tools, or of those in the categories. Audit is told of
@@ -40,20 +42,26 @@ type Registry struct {
 //
 // Invalid: no such category.
 func New(audit func(Call), categories ...Category) (*Registry, error) {
-	r := &Registry{names: map[string]Tool{}, audit: audit}
 	for _, c := range categories {
 		if !slices.Contains(Categories(), c) {
 			return nil, sandpit.Errorf(sandpit.Invalid, "there is no category of tools %.100q; there are %s", string(c), strings.Join(categoryNames(), ", "))
 		}
 	}
+	return newRegistry(audit, func(t Tool) bool { return len(categories) == 0 || slices.Contains(categories, t.Category) })
+}
+
+// newRegistry returns a registry of the tools that offered accepts.
+func newRegistry(audit func(Call), offered func(Tool) bool) (*Registry, error) {
+	r := &Registry{names: map[string]Tool{}, hidden: hiddenNames(offered), audit: audit}
 	for _, t := range all() {
-		if len(categories) > 0 && !slices.Contains(categories, t.Category) {
+		if !offered(t) {
 			continue
 		}
 		t, err := t.resolve()
 		if err != nil {
 			return nil, err
 		}
+		t.Description = r.withoutHidden(t.Description)
 		for _, name := range append([]string{t.Name}, t.Aliases...) {
 			if _, taken := r.names[name]; taken {
 				return nil, fmt.Errorf("there are two tools named %s", name)
@@ -96,19 +104,26 @@ func (r *Registry) Tools() []Tool { return slices.Clone(r.tools) }
 // Tool returns a tool by its name or an alias. NotFound.
 func (r *Registry) Tool(name string) (Tool, error) {
 	t, ok := r.names[name]
-	if !ok {
-		return Tool{}, sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "there is no tool %.100q", name), "list the tools to see their names")
+	switch {
+	case ok:
+		return t, nil
+	case Exists(name):
+		return Tool{}, sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "the tool %.100q is not among those that this connection offers", name),
+			"use one of those in the list; the user can add it: sandpit mcp --tools default,"+namesFor(name)[0]+", or /mcp?tools=default,"+namesFor(name)[0])
 	}
-	return t, nil
+	return Tool{}, sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "there is no tool %.100q", name), "list the tools to see their names")
 }
 
 // Invoke calls a tool with a JSON object as its input. What goes wrong, a panic
 // included, is in the Result, and the session goes on.
 func (r *Registry) Invoke(ctx context.Context, s *Session, name string, input []byte) Result {
 	begun := time.Now()
-	result, err := r.invoke(ctx, s, name, input)
+	if t, known := r.names[name]; known {
+		name = t.Name // what is kept and reported has one name
+	}
+	result, err := r.invoke(context.WithValue(ctx, registryKey{}, r), s, name, input)
 	if err != nil {
-		result = s.problem(result, err)
+		result = s.problem(result, err, advise(context.WithValue(ctx, registryKey{}, r), sandpit.HintOf(err)))
 	}
 	result = s.bound(ctx, name, result)
 	if r.audit != nil {

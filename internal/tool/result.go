@@ -38,8 +38,11 @@ type Problem struct {
 
 // problem is a Result for an error, whose message may quote the beginning of what a program has said. What the result
 // held so far stays, below.
-func (s *Session) problem(r Result, err error) Result {
-	p := &Problem{Code: sandpit.CodeOf(err), Message: s.mended(err.Error(), false, true), Hint: sandpit.HintOf(err)}
+func (s *Session) problem(r Result, err error, hint string) Result {
+	p := &Problem{Code: sandpit.CodeOf(err), Message: s.mended(err.Error(), false, true), Hint: hint}
+	if p.Hint == "" && p.Code == sandpit.PermissionDenied && !s.place.Writable && s.place.State != s.o.Dir {
+		p.Hint = fmt.Sprintf("the user of this image cannot write in the working directory %s, but in %s", s.o.Dir, s.place.State)
+	}
 	text := "ERROR: " + p.Message
 	if p.Hint != "" {
 		text += " (" + p.Hint + ")"

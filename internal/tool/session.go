@@ -35,7 +35,7 @@ const (
 	maxAnswer = 64 << 20
 	// maxReadFile is the largest file that tools look into, in bytes.
 	maxReadFile = 32 << 20
-	// outputDir is where whole outputs are kept, in the directory of the session.
+	// outputDir is where whole outputs are kept: see Session.statePath.
 	outputDir = ".tool-output"
 	// cleanTime is how long removing or keeping a file of ours may take.
 	cleanTime = 10 * time.Second
@@ -45,7 +45,8 @@ const (
 type SessionOptions struct {
 	// ID names it. Default: "session_" and 8 hexadecimal digits.
 	ID string
-	// Dir is where it works, an absolute path. Default: the sandbox's working directory.
+	// Dir is where it works, an absolute path; it is made if missing. Default: what
+	// workspace.Locate finds.
 	Dir string
 	// User runs its commands and owns its files. Default: the sandbox's.
 	User string
@@ -67,6 +68,7 @@ type SessionOptions struct {
 // shells and programs in the background. All methods may be called concurrently.
 type Session struct {
 	o      SessionOptions
+	place  workspace.Place
 	guest  sandpit.Guest
 	files  *workspace.Workspace
 	gits   *workspace.Workspace // for git, which takes longer
@@ -89,11 +91,26 @@ type Session struct {
 
 var sessionPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$`)
 
-// NewSession begins a session in the sandbox of a guest. Its directory is made with the
-// first thing that needs it. The caller must Close it.
+// beginTime bounds how long the guest may take to say where a session works.
+const beginTime = 30 * time.Second
+
+// locate returns where a session works.
+func (o SessionOptions) locate(ctx context.Context, g sandpit.Guest) (workspace.Place, error) {
+	ctx, cancel := context.WithTimeout(ctx, beginTime)
+	defer cancel()
+	place, err := workspace.Locate(ctx, g, o.User, o.Dir)
+	if err != nil {
+		return place, fmt.Errorf("find the working directory: %w", err)
+	}
+	return place, nil
+}
+
+// NewSession begins a session in the sandbox of a guest, whose working directory exists
+// from then on. The caller must Close it.
 //
-// Invalid: the options can never work. Unsupported: this sandbox cannot confine.
-func NewSession(g sandpit.Guest, o SessionOptions) (*Session, error) {
+// Invalid: the options can never work. Unsupported: this sandbox cannot confine. Errors of
+// workspace.Locate.
+func NewSession(ctx context.Context, g sandpit.Guest, o SessionOptions) (*Session, error) {
 	if o.ID == "" {
 		o.ID = newSessionID()
 	}
@@ -103,9 +120,11 @@ func NewSession(g sandpit.Guest, o SessionOptions) (*Session, error) {
 	if o.CreatedAt.IsZero() {
 		o.CreatedAt = time.Now()
 	}
-	if o.Dir == "" {
-		o.Dir = sandpit.DefaultWorkDir
+	place, err := o.locate(ctx, g)
+	if err != nil {
+		return nil, err
 	}
+	o.Dir = place.Dir
 	places := workspace.Options{User: o.User, Dir: o.Dir, MaxOutput: maxCommandOutput, MaxFile: maxReadFile}
 	if o.Confine {
 		places.Within = []string{o.Dir}
@@ -127,7 +146,7 @@ func NewSession(g sandpit.Guest, o SessionOptions) (*Session, error) {
 		o.Memory = func() *memory.Account { return nil }
 	}
 	s := &Session{
-		o: o, memory: o.Memory(), guest: g, files: files, gits: gits, own: own, shells: shell.NewSessions(g, shell.SetOptions{Memory: o.Memory}),
+		o: o, place: place, memory: o.Memory(), guest: g, files: files, gits: gits, own: own, shells: shell.NewSessions(g, shell.SetOptions{Memory: o.Memory}),
 		web: newBrowsing(), env: map[string]string{}, secrets: map[string]bool{},
 	}
 	s.servers = mcpclient.New(mcpclient.Options{Guest: g, User: o.User, Dir: o.Dir, Env: s.environment, Config: o.Servers, Version: "1"})
@@ -165,6 +184,10 @@ func (s *Session) path(p string) string {
 	}
 	return path.Join(s.o.Dir, p)
 }
+
+// statePath is where files of the session's own are: outputs that were cut, the profile of
+// its browser. The user of an image need not be able to write in the working directory.
+func (s *Session) statePath(name string) string { return path.Join(s.place.State, name) }
 
 // environment is what commands of the session get.
 func (s *Session) environment() map[string]string {
@@ -265,7 +288,7 @@ func (s *Session) keep(ctx context.Context, tool, text string) (string, error) {
 	s.outputs++
 	number := s.outputs
 	s.mu.Unlock()
-	dir := s.path(outputDir)
+	dir := s.statePath(outputDir)
 	file := path.Join(dir, fmt.Sprintf("%s-%s-%d.txt", s.o.ID, tool, number))
 	ignore := s.files.WriteFile(ctx, path.Join(dir, ".gitignore"), strings.NewReader("*\n"))
 	return file, errors.Join(ignore, s.files.WriteFile(ctx, file, strings.NewReader(text)))

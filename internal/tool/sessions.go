@@ -2,11 +2,13 @@ package tool
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
@@ -51,9 +53,10 @@ const (
 // Those that share one have a user and a directory each, and are kept apart by what that
 // gives: see docs/mcp.md for what stays common. All methods may be called concurrently.
 type Sessions struct {
-	o    SessionsOptions
-	stop chan struct{}
-	wg   sync.WaitGroup
+	o     SessionsOptions
+	claim string // what tells its sessions in a sandbox from those of other processes
+	stop  chan struct{}
+	wg    sync.WaitGroup
 	// creating are calls of Create that have begun.
 	creating sync.WaitGroup
 
@@ -72,6 +75,7 @@ type tenancy struct {
 	busy    bool     // it is being made or ended
 	calls   int
 	used    time.Time
+	renewed atomic.Int64 // when its claim was renewed, in nanoseconds since 1970
 }
 
 // boxUse is a sandbox and how many tenancies are in it.
@@ -107,7 +111,7 @@ func NewSessions(o SessionsOptions) *Sessions {
 	if o.Most <= 0 {
 		o.Most = defaultSessions
 	}
-	s := &Sessions{o: o, stop: make(chan struct{}), byID: map[string]*tenancy{}, shared: map[string]*boxUse{}}
+	s := &Sessions{o: o, claim: rand.Text(), stop: make(chan struct{}), byID: map[string]*tenancy{}, shared: map[string]*boxUse{}}
 	if o.Idle > 0 {
 		s.wg.Go(s.expire)
 	}
@@ -196,9 +200,13 @@ func (s *Sessions) enter(ctx context.Context, t *tenancy) (*Session, error) {
 	}
 	o := SessionOptions{ID: t.id, Dir: b.box.Dir, User: b.box.User, Servers: s.o.Servers}
 	if b.name == "" {
-		return NewSession(b.box.Guest, o)
+		return NewSession(ctx, b.box.Guest, o)
 	}
-	return join(ctx, b.box.Guest, o, s.o.Most)
+	session, err := join(ctx, b.box.Guest, o, s.request("", t.id))
+	if err == nil {
+		t.renewed.Store(time.Now().UnixNano())
+	}
+	return session, err
 }
 
 // drop forgets a session, and its sandbox if nobody else is in it. The caller holds the
@@ -240,10 +248,7 @@ func (s *Sessions) Use(id string, f func(*Session) error) error {
 	t, there := s.byID[id]
 	if !there || t.session == nil || t.busy {
 		s.mu.Unlock()
-		if there {
-			return sandpit.WithHint(sandpit.Errorf(sandpit.Gone, "session %.100s has ended", id), "create it again to have its files")
-		}
-		return sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "session %.100q is not initialized", id), "create it first")
+		return missingSession(id, there)
 	}
 	t.calls++
 	session := t.session
@@ -255,6 +260,93 @@ func (s *Sessions) Use(id string, f func(*Session) error) error {
 		t.used = time.Now()
 	}()
 	return f(session)
+}
+
+const (
+	// claimLease is how long the session of a connection that was killed stays its own.
+	claimLease = 2 * time.Minute
+	// claimRenewal is how often a session that is used renews its claim.
+	claimRenewal = claimLease / 4
+)
+
+// request asks for something about a session in a shared sandbox, as this process.
+func (s *Sessions) request(action applet.SessionsAction, id string) applet.SessionsRequest {
+	return applet.SessionsRequest{Action: action, ID: id, Most: s.o.Most, Claim: s.claim, Lease: claimLease.Seconds()}
+}
+
+// Hold keeps a session for a call, so that no other process takes it over: a session in a
+// shared sandbox has a claim there that ends unless it is renewed. The caller calls release
+// once.
+//
+// NotFound. Gone: it was cleaned up. Conflict: another process has taken it over meanwhile.
+func (s *Sessions) Hold(ctx context.Context, id string) (release func(), err error) {
+	s.mu.Lock()
+	t, there := s.byID[id]
+	if !there || t.session == nil || t.busy {
+		s.mu.Unlock()
+		return nil, missingSession(id, there)
+	}
+	t.calls++
+	s.mu.Unlock()
+	leave := func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		t.calls--
+		t.used = time.Now()
+	}
+	if t.box.name == "" {
+		return leave, nil
+	}
+	if err := s.renew(ctx, t); err != nil {
+		leave()
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var renewing sync.WaitGroup
+	renewing.Go(func() {
+		ticker := time.NewTicker(claimRenewal)
+		defer ticker.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-ticker.C:
+			}
+			_ = s.renew(ctx, t) // the next call reports what is wrong
+		}
+	})
+	return func() {
+		cancel()
+		renewing.Wait()
+		leave()
+	}, nil
+}
+
+// renew renews the claim of a session, unless that was done a short while ago.
+func (s *Sessions) renew(ctx context.Context, t *tenancy) error {
+	if time.Since(time.Unix(0, t.renewed.Load())) < claimRenewal/2 {
+		return nil
+	}
+	_, err := manage(ctx, t.box.box.Guest, s.request(applet.SessionRenew, t.id))
+	switch sandpit.CodeOf(err) {
+	case sandpit.Conflict:
+		return sandpit.WithHint(err, "this connection made no call for too long; choose another name for one of the two")
+	case sandpit.Invalid:
+		err = nil // a guest of an earlier version, which knows no claims
+	}
+	if err != nil {
+		return err
+	}
+	t.renewed.Store(time.Now().UnixNano())
+	return nil
+}
+
+// missingSession is why a session cannot be used.
+func missingSession(id string, there bool) error {
+	if there {
+		return sandpit.WithHint(sandpit.Errorf(sandpit.Gone, "session %.100s has ended", id), "create it again to have its files")
+	}
+	return sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "session %.100q is not initialized", id), "create it first")
 }
 
 // List returns all sessions in the order of their IDs, those with it whose files are kept.
@@ -319,7 +411,11 @@ func (s *Sessions) end(ctx context.Context, t *tenancy, session *Session, files 
 	if files {
 		action = applet.SessionRemove
 	}
-	if _, manageErr := manage(ctx, t.box.box.Guest, applet.SessionsRequest{Action: action, ID: t.id}); manageErr != nil {
+	_, manageErr := manage(ctx, t.box.box.Guest, s.request(action, t.id))
+	if sandpit.CodeOf(manageErr) == sandpit.Conflict && !files {
+		return err // another connection has taken the session over, and its programs with it
+	}
+	if manageErr != nil {
 		return fmt.Errorf("end session %s: %w", t.id, errors.Join(manageErr, err))
 	}
 	return err

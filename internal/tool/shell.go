@@ -147,8 +147,10 @@ func (s *Session) background(ctx context.Context, sh *shell.Session, in execInpu
 		return Result{}, err
 	}
 	id := jobName(in.Session, job)
+	look := advise(ctx, fmt.Sprintf("; look at it with shell_view, session_id %q", id),
+		fmt.Sprintf("; look at it with sandbox_shell: check_command_output, session_name %q", id))
 	return Result{
-		Text: fmt.Sprintf("[STARTED]\n%s runs in the background (pid %d); look at it with shell_view, session_id %q", id, job.Info().PID, id),
+		Text: fmt.Sprintf("[STARTED]\n%s runs in the background (pid %d)%s", id, job.Info().PID, look),
 		Data: jobData{Session: id, Job: job.ID(), PID: job.Info().PID, Running: true},
 	}, nil
 }
@@ -162,7 +164,7 @@ func jobName(shellName string, job *shell.Job) string {
 }
 
 // job finds a job by its name, or the newest one of a shell, or of all.
-func (s *Session) job(name string) (*shell.Job, string, error) {
+func (s *Session) job(ctx context.Context, name string) (*shell.Job, string, error) {
 	shellName, id, exact := strings.Cut(name, "/")
 	if exact {
 		sh, err := s.shells.Get(shellName)
@@ -189,7 +191,8 @@ func (s *Session) job(name string) (*shell.Job, string, error) {
 		}
 	}
 	if newest == nil {
-		return nil, "", sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "no program runs in the background here"), "shell_exec with background starts one")
+		return nil, "", sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "no program runs in the background here"),
+			advise(ctx, "shell_exec with background starts one", "execute_command of sandbox_shell starts one"))
 	}
 	return newest, found, nil
 }
@@ -198,8 +201,8 @@ type sessionInput struct {
 	Session string `json:"session_id,omitempty" jsonschema:"the program, as shell_exec has named it; default: the newest"`
 }
 
-func shellView(_ context.Context, s *Session, in sessionInput) (Result, error) {
-	job, name, err := s.job(in.Session)
+func shellView(ctx context.Context, s *Session, in sessionInput) (Result, error) {
+	job, name, err := s.job(ctx, in.Session)
 	if err != nil {
 		return Result{}, err
 	}
@@ -236,7 +239,7 @@ type inputInput struct {
 }
 
 func shellWrite(ctx context.Context, s *Session, in inputInput) (Result, error) {
-	job, _, err := s.job(in.Session)
+	job, _, err := s.job(ctx, in.Session)
 	if err != nil {
 		return Result{}, err
 	}
@@ -263,7 +266,7 @@ type waitInput struct {
 }
 
 func shellWait(ctx context.Context, s *Session, in waitInput) (Result, error) {
-	job, name, err := s.job(in.Session)
+	job, name, err := s.job(ctx, in.Session)
 	if err != nil {
 		return Result{}, err
 	}
@@ -277,7 +280,7 @@ func shellWait(ctx context.Context, s *Session, in waitInput) (Result, error) {
 }
 
 func shellKill(ctx context.Context, s *Session, in sessionInput) (Result, error) {
-	job, name, err := s.job(in.Session)
+	job, name, err := s.job(ctx, in.Session)
 	if err != nil {
 		return Result{}, err
 	}
@@ -335,7 +338,7 @@ func shellInteractive(ctx context.Context, s *Session, in interactiveInput) (Res
 	if in.Action == "start" {
 		return s.startInteractive(ctx, in, size)
 	}
-	job, name, err := s.job(in.Session)
+	job, name, err := s.job(ctx, in.Session)
 	if err != nil {
 		return Result{}, err
 	}

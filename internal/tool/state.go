@@ -47,7 +47,7 @@ type fileState struct {
 // workspaceState tells what lies at the top of the working directory.
 func workspaceState(ctx context.Context, s *Session, _ nothing) (Result, error) {
 	found, err := s.files.ListDir(ctx, s.o.Dir, 1)
-	if err != nil && sandpit.CodeOf(err) != sandpit.NotFound { // nothing has made the directory yet
+	if err != nil {
 		return Result{}, err
 	}
 	data := overviewData{Path: s.o.Dir, Files: map[string]fileState{}}

@@ -199,7 +199,7 @@ func health(ctx context.Context, s *Session, _ nothing) (Result, error) {
 	}
 	data := healthData{Exec: milliseconds(begun)}
 	begun = time.Now()
-	probe := s.path(outputDir + "/.probe")
+	probe := s.statePath(outputDir + "/.probe")
 	if err := s.files.WriteFile(ctx, probe, strings.NewReader("ok")); err != nil {
 		return Result{}, err
 	}
@@ -227,7 +227,13 @@ func sandboxContext(ctx context.Context, s *Session, _ nothing) (Result, error) 
 		"python": {"python3", "--version"}, "node": {"node", "--version"}, "git": {"git", "--version"}, "bash": {"bash", "--version"},
 	} {
 		r, err := s.run(ctx, sandpit.Command{Args: args, Timeout: 20 * time.Second})
-		if err == nil && r.ExitCode == 0 { // else it is not there
+		if code := sandpit.CodeOf(err); code == sandpit.NotFound || code == sandpit.PermissionDenied {
+			continue // the image does not have it, or not for this user
+		}
+		if err != nil {
+			return Result{}, fmt.Errorf("ask for %s: %w", name, err)
+		}
+		if r.ExitCode == 0 {
 			line, _, _ := strings.Cut(strings.TrimSpace(r.Stdout), "\n")
 			data.Languages[name] = line
 		}

@@ -60,7 +60,8 @@ type Options struct {
 type Server struct {
 	o     Options
 	tools *tool.Registry
-	stop  chan struct{}
+	life  context.Context //nolint:containedctx // that of sessions which begin, for none of their requests outlives them all
+	stop  context.CancelFunc
 	group sync.WaitGroup
 
 	mu     sync.Mutex
@@ -70,19 +71,26 @@ type Server struct {
 
 // box is the session of a sandbox, as long as its guest is the same.
 type box struct {
-	guest   sandpit.Guest
-	session *tool.Session
-	used    time.Time
-	calls   int
+	guest sandpit.Guest
+	used  time.Time // guarded by Server.mu, as is calls
+	calls int
+
+	ready   chan struct{} // closed when session or err is set
+	session *tool.Session // nil: it could not begin
+	err     error
 
 	mu     sync.Mutex
 	last   map[string]commandResult // of shells whose newest command was no background one
 	memory *memory.Account          // of last
 }
 
-// close ends the session.
+// close ends the session, once it has begun.
 func (b *box) close() error {
+	<-b.ready
 	b.memory.Close()
+	if b.session == nil {
+		return nil
+	}
 	return b.session.Close()
 }
 
@@ -95,7 +103,8 @@ func New(o Options) (*Server, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &Server{o: o, tools: tools, stop: make(chan struct{}), boxes: make(map[sandpit.ID]*box)}
+	s := &Server{o: o, tools: tools, boxes: make(map[sandpit.ID]*box)}
+	s.life, s.stop = context.WithCancel(context.Background())
 	s.group.Go(s.sweep)
 	return s, nil
 }
@@ -111,7 +120,7 @@ func (s *Server) Close() error {
 	boxes := s.boxes
 	s.boxes = nil
 	s.mu.Unlock()
-	close(s.stop)
+	s.stop()
 	s.group.Wait()
 	var errs []error
 	for _, b := range boxes {
@@ -126,7 +135,7 @@ func (s *Server) sweep() {
 	defer ticker.Stop()
 	for {
 		select {
-		case <-s.stop:
+		case <-s.life.Done():
 			return
 		case <-ticker.C:
 		}
@@ -155,7 +164,27 @@ func (s *Server) idle(now time.Time) map[sandpit.ID]*box {
 }
 
 // enter returns the session of a sandbox. The caller must leave it.
-func (s *Server) enter(about sandpit.Sandbox, guest sandpit.Guest) (*box, error) {
+func (s *Server) enter(ctx context.Context, about sandpit.Sandbox, guest sandpit.Guest) (*box, error) {
+	b, err := s.reserve(about, guest)
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case <-b.ready:
+		err = b.err
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		s.leave(b)
+		return nil, err
+	}
+	return b, nil
+}
+
+// reserve returns the session of a sandbox, which may just begin. No lock is held while it
+// does: a guest may take its time.
+func (s *Server) reserve(about sandpit.Sandbox, guest sandpit.Guest) (*box, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -163,21 +192,32 @@ func (s *Server) enter(about sandpit.Sandbox, guest sandpit.Guest) (*box, error)
 	}
 	b := s.boxes[about.ID]
 	if b == nil || b.guest != guest {
-		open := func() *memory.Account { return s.o.Memory.OpenSession(about.Lease.Owner) }
-		session, err := tool.NewSession(guest, tool.SessionOptions{
-			ID: string(about.ID), Dir: about.Spec.WorkDir, User: about.Spec.User, Memory: open,
-		})
-		if err != nil {
-			return nil, err
-		}
 		if b != nil {
 			s.group.Go(func() { _ = b.close() }) // what was in it has ended with the guest that it had
 		}
-		b = &box{guest: guest, session: session, last: make(map[string]commandResult), memory: open()}
+		open := func() *memory.Account { return s.o.Memory.OpenSession(about.Lease.Owner) }
+		b = &box{guest: guest, ready: make(chan struct{}), last: make(map[string]commandResult), memory: open()}
 		s.boxes[about.ID] = b
+		s.group.Go(func() {
+			s.begin(b, about.ID, tool.SessionOptions{ID: string(about.ID), User: about.Spec.User, Memory: open})
+		})
 	}
 	b.calls++
 	return b, nil
+}
+
+// begin begins the session, for which every request of the sandbox waits. One that cannot
+// begin is forgotten, so that the next request tries again.
+func (s *Server) begin(b *box, id sandpit.ID, o tool.SessionOptions) {
+	session, err := tool.NewSession(s.life, b.guest, o)
+	s.mu.Lock()
+	b.session, b.err = session, err
+	if err != nil && s.boxes[id] == b {
+		delete(s.boxes, id)
+		b.memory.Close()
+	}
+	s.mu.Unlock()
+	close(b.ready)
 }
 
 func (s *Server) leave(b *box) {
@@ -210,7 +250,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, h handler) error 
 		return err
 	}
 	r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
-	held, err := api.Use(r.Context(), s.o.Manager, sandpit.ID(r.PathValue("sandbox")))
+	held, err := api.Wake(r.Context(), s.o.Manager, sandpit.ID(r.PathValue("sandbox")))
 	if err != nil {
 		return err
 	}
@@ -219,7 +259,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, h handler) error 
 	if err != nil {
 		return err
 	}
-	b, err := s.enter(about, held.Guest())
+	b, err := s.enter(held.Context(), about, held.Guest())
 	if err != nil {
 		return err
 	}

@@ -35,8 +35,8 @@ const (
 type choice struct {
 	image    sandpit.Image
 	provider string
-	network  *bool // nil: the server's default
-	tools    []tool.Category
+	network  *bool    // nil: the server's default
+	tools    []string // words as tool.Choose takes them; none: the server's default
 	idle     time.Duration
 }
 
@@ -80,7 +80,7 @@ func choiceOf(r *http.Request) (choice, error) {
 	}
 	for name := range strings.SplitSeq(said["tools"], ",") {
 		if name = strings.TrimSpace(name); name != "" {
-			c.tools = append(c.tools, tool.Category(name))
+			c.tools = append(c.tools, name)
 		}
 	}
 	return c, nil
@@ -115,8 +115,8 @@ func (s *Server) opener(who api.Principal, c choice) func(context.Context) (mcp.
 			return mcp.Place{}, errors.Join(err, s.o.Manager.Delete(context.WithoutCancel(ctx), made.ID))
 		}
 		return mcp.Place{
-			ID: made.ID, Dir: made.Spec.WorkDir, User: made.Spec.User,
-			Hold:    func(ctx context.Context) (mcp.Held, error) { return held(s.o.Manager.Use(ctx, made.ID)) },
+			ID: made.ID, User: made.Spec.User,
+			Hold:    func(ctx context.Context) (mcp.Held, error) { return held(s.o.Manager.Wake(ctx, made.ID)) },
 			Close:   func(ctx context.Context) error { return s.o.Manager.Delete(ctx, made.ID) },
 			Preview: s.previews(who, made.ID),
 		}, nil
@@ -149,32 +149,33 @@ func held(h *manager.Handle, err error) (mcp.Held, error) {
 	return h, nil
 }
 
-// registries are the tools of each choice of categories, of which there are not many.
+const (
+	// maxChoices is how many words a choice may have whose registry is kept, and
+	// mostRegistries how many registries are kept.
+	maxChoices, mostRegistries = 16, 64
+)
+
+// registries are the tools of each choice that was made a short while ago.
 type registries struct {
 	mu   sync.Mutex
 	made map[string]*tool.Registry
 }
 
-// of returns the tools of some categories; of all if none is named. Invalid: there is no
-// such category.
-func (r *registries) of(categories []tool.Category) (*tool.Registry, error) {
-	categories = slices.Compact(slices.Sorted(slices.Values(categories)))
-	var key strings.Builder
-	for _, c := range categories {
-		key.WriteString(string(c) + ",")
-	}
+// of returns the tools that some words choose. Invalid: a word chooses nothing.
+func (r *registries) of(words []string) (*tool.Registry, error) {
+	key := strings.Join(slices.Compact(slices.Sorted(slices.Values(words))), ",")
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if tools := r.made[key.String()]; tools != nil {
+	if tools := r.made[key]; tools != nil {
 		return tools, nil
 	}
-	tools, err := tool.New(nil, categories...)
-	if err != nil {
-		return nil, err
+	tools, err := tool.Choose(nil, words...)
+	if err != nil || len(words) > maxChoices {
+		return tools, err
 	}
-	if r.made == nil {
+	if r.made == nil || len(r.made) >= mostRegistries {
 		r.made = make(map[string]*tool.Registry)
 	}
-	r.made[key.String()] = tools
+	r.made[key] = tools
 	return tools, nil
 }

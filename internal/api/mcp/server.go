@@ -49,6 +49,9 @@ type Options struct {
 	MaxSessions int
 	// Idle is how long a session lasts without a request. Default: 30 min.
 	Idle time.Duration
+	// Tools are the words, as tool.Choose takes them, that choose the tools of clients that
+	// choose none. Default: the default set.
+	Tools []string
 	// Memory is what calls and sessions may keep in memory. Default: there is no limit.
 	Memory *memory.Budget
 	// Version is told to clients.
@@ -86,6 +89,9 @@ type session struct {
 	// over is closed when its sandbox is gone.
 	over chan struct{}
 }
+
+// CheckTools refuses Options.Tools that choose nothing. Invalid.
+func CheckTools(words []string) error { return tool.CheckChoice(words) }
 
 // New returns a Server, which removes the sandboxes that an earlier one left in ctx. The
 // caller must Close it.
@@ -130,11 +136,13 @@ func (s *Server) Close() error {
 // not bound the bodies or the time of requests.
 func (s *Server) Register(mux api.Router) {
 	for _, method := range []string{http.MethodGet, http.MethodPost, http.MethodDelete} {
-		mux.HandleFunc(method+" "+Path, func(w http.ResponseWriter, r *http.Request) {
-			if err := s.serve(w, r); err != nil {
-				api.WriteError(w, r, err)
-			}
-		})
+		for _, path := range []string{Path, Path + "/{$}"} { // some clients add a slash
+			mux.HandleFunc(method+" "+path, func(w http.ResponseWriter, r *http.Request) {
+				if err := s.serve(w, r); err != nil {
+					api.WriteError(w, r, err)
+				}
+			})
+		}
 	}
 }
 
@@ -209,6 +217,9 @@ func (s *Server) begin(w http.ResponseWriter, r *http.Request, who api.Principal
 	wanted.idle = s.o.Idle
 	if err := s.check(r.Context(), who, wanted); err != nil {
 		return err // sooner than with the first call
+	}
+	if len(wanted.tools) == 0 {
+		wanted.tools = s.o.Tools
 	}
 	tools, err := s.tools.of(wanted.tools)
 	if err != nil {
