@@ -43,6 +43,18 @@ func open(t *testing.T, o workspace.Options) (w *workspace.Workspace, dir string
 	if err != nil {
 		t.Fatal(err)
 	}
+	if o.Dir == "" {
+		o.Dir = dir
+	}
+	if w, err = workspace.New(newGuest(t, dir), o); err != nil {
+		t.Fatal(err)
+	}
+	return w, dir
+}
+
+// newGuest returns a real guest whose programs start in dir.
+func newGuest(t *testing.T, dir string) sandpit.Guest {
+	t.Helper()
 	g := guest.New()
 	server := httptest.NewServer(g.Handler())
 	rt := &http.Transport{DisableCompression: true}
@@ -56,13 +68,7 @@ func open(t *testing.T, o workspace.Options) (w *workspace.Workspace, dir string
 	if err := client.Init(t.Context(), envd.InitRequest{User: self, WorkDir: dir}); err != nil {
 		t.Fatal(err)
 	}
-	if o.Dir == "" {
-		o.Dir = dir
-	}
-	if w, err = workspace.New(client, o); err != nil {
-		t.Fatal(err)
-	}
-	return w, dir
+	return client
 }
 
 func TestRun(t *testing.T) {
