@@ -93,7 +93,7 @@ func testDoors(t *testing.T, s *server) {
 func testLife(t *testing.T, s *server) {
 	t.Helper()
 	key := s.key(t, "life")
-	session := s.connect(t, key, "", nil)
+	session := s.connect(t, key, "?tools=all", nil)
 	if _, err := session.ListTools(t.Context(), nil); err != nil {
 		t.Fatal(err)
 	}
@@ -202,7 +202,7 @@ func testChoice(t *testing.T, s *server) {
 		t.Errorf("routes without a network: %s", text)
 	}
 	for query, want := range map[string]string{
-		"?tools=none":            "400 there is no category of tools",
+		"?tools=none":            "400 unknown tool or category",
 		"?colour=red":            "400 there is no choice",
 		"?network=maybe":         "400 network",
 		"?image=host&template=x": "400 image and template exclude each other",
@@ -298,7 +298,7 @@ func testProgress(t *testing.T, s *server) {
 // testCancel gives a call up, which ends its command.
 func testCancel(t *testing.T, s *server) {
 	t.Helper()
-	session := s.connect(t, s.key(t, "cancel"), "", nil)
+	session := s.connect(t, s.key(t, "cancel"), "?tools=default,system", nil)
 	call(t, session, "shell_exec", map[string]any{"command": "true"})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
