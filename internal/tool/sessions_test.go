@@ -25,6 +25,7 @@ func TestSessions(t *testing.T) {
 	t.Run("apart", func(t *testing.T) { testApart(t, sessions) })
 	t.Run("state", func(t *testing.T) { testState(t, sessions, box) })
 	t.Run("alone", func(t *testing.T) { testAlone(t, box) })
+	t.Run("processes", func(t *testing.T) { testProcesses(t, sessions, box) })
 	t.Run("expiry", func(t *testing.T) { testExpiry(t, box) })
 	if err := sessions.Close(t.Context()); err != nil {
 		t.Error(err)
@@ -105,6 +106,38 @@ func tryWays(t *testing.T, k kit, told string) map[string]way {
 		t.Fatalf("%v: %s", err, r.Text)
 	}
 	return ways
+}
+
+// testProcesses has another process, which knows nothing of this one's sessions, name one.
+func testProcesses(t *testing.T, sessions *tool.Sessions, box sandpit.Instance) {
+	t.Helper()
+	k := newMember(t, sessions, "twice")
+	k.want("shell_exec", fields{"command": "exec sleep 8765", "background": true})
+	other := tool.NewSessions(tool.SessionsOptions{Open: func(context.Context, string) (tool.Box, error) {
+		return tool.Box{Guest: box.Guest(), Close: func(context.Context) error { return nil }}, nil
+	}})
+	request := tool.SessionRequest{ID: "twice", Shared: "box"}
+	if _, err := other.Create(t.Context(), request); sandpit.CodeOf(err) != sandpit.AlreadyExists || !strings.Contains(sandpit.HintOf(err), "120 s") {
+		t.Errorf("a session that another process uses: %v (%s)", err, sandpit.HintOf(err))
+	}
+	k.want("shell_view", nil, "[RUNNING]")
+	release, err := sessions.Hold(t.Context(), "twice")
+	if err != nil {
+		t.Fatal(err)
+	}
+	release()
+	if err := sessions.Cleanup(t.Context(), "twice", false); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := other.Create(t.Context(), request); err != nil {
+		t.Errorf("after the first process has ended it: %v", err)
+	}
+	if _, err := sessions.Hold(t.Context(), "twice"); sandpit.CodeOf(err) != sandpit.Gone {
+		t.Errorf("held after its end: %v", err)
+	}
+	if err := other.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
 }
 
 // testState follows one session through its life.
