@@ -42,13 +42,17 @@ func TestFirstCalls(t *testing.T) {
 	key := s.key(t, "first")
 	lacking := []string{"python3", "node", "git", testtools.Browser}
 	combination := 0
-	for name, dial := range map[string]func(*testing.T, string) *sdk.ClientSession{
-		"stdio":             func(t *testing.T, image string) *sdk.ClientSession { return connect(t, "--tools", "all", image) },
-		"stdio with server": func(t *testing.T, image string) *sdk.ClientSession { return s.program(t, "--tools", "all", image) },
-		"HTTP": func(t *testing.T, image string) *sdk.ClientSession {
-			return s.connect(t, key, "?tools=all&image="+image, nil)
-		},
-	} {
+	dial := func(tb testing.TB, front, image string) *sdk.ClientSession {
+		tb.Helper()
+		switch front {
+		case "stdio":
+			return connect(tb, "--tools", "all", image)
+		case "stdio with server":
+			return s.program(tb, "--tools", "all", image)
+		}
+		return s.connect(tb, key, "?tools=all&image="+image, nil)
+	}
+	for _, name := range []string{"stdio", "stdio with server", "HTTP"} {
 		for _, place := range []firstPlace{
 			{"host", "/workspace", nil},
 			{map[bool]string{true: small, false: "app:1"}[name == "stdio"], testtools.ImageDir, lacking},
@@ -61,7 +65,7 @@ func TestFirstCalls(t *testing.T) {
 					if !chosen && !slices.Contains(everywhere, c.Tool) && os.Getenv(firstCalls) == "" {
 						continue
 					}
-					session := dial(t, place.image)
+					session := dial(t, name, place.image)
 					checkFirst(t, session, place, c)
 					if err := session.Close(); err != nil && name != "HTTP" {
 						t.Errorf("%s: close: %v", c.Tool, err)
@@ -186,16 +190,16 @@ func testFirstRequests(t *testing.T, s *server) {
 }
 
 // program connects to `sandpit mcp` that uses the server.
-func (s *server) program(t *testing.T, args ...string) *sdk.ClientSession {
-	t.Helper()
-	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), testengine.Path(t), append([]string{"mcp", "--server", "unix://" + s.dir + "/run/sandpit.sock"}, args...)...)
+func (s *server) program(tb testing.TB, args ...string) *sdk.ClientSession {
+	tb.Helper()
+	cmd := exec.CommandContext(context.WithoutCancel(tb.Context()), testengine.Path(tb), append([]string{"mcp", "--server", "unix://" + s.dir + "/run/sandpit.sock"}, args...)...)
 	cmd.Env, cmd.Stderr = s.settings, os.Stderr
 	session, err := sdk.NewClient(&sdk.Implementation{Name: "test", Version: "1"}, nil).
-		Connect(t.Context(), &sdk.CommandTransport{Command: cmd, TerminateDuration: patience}, nil)
+		Connect(tb.Context(), &sdk.CommandTransport{Command: cmd, TerminateDuration: patience}, nil)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	t.Cleanup(func() { _ = session.Close() }) // the test may have ended it
+	tb.Cleanup(func() { _ = session.Close() }) // the test may have ended it
 	return session
 }
 

@@ -134,7 +134,7 @@ func skeleton(tb testing.TB, busybox []byte) []byte {
 			add(tb, w, tar.Header{Name: "usr/bin/" + name, Linkname: "busybox", Typeflag: tar.TypeSymlink}, nil)
 		}
 	}
-	for name, text := range map[string]string{
+	for name, text := range map[string]string{ //nolint:gosec // accounts without passwords
 		"etc/passwd": "root:x:0:0:root:/root:/bin/sh\napp:x:1000:1000:app:/home/app:/bin/sh\n", "etc/group": "root:x:0:\napp:x:1000:\n",
 	} {
 		add(tb, w, tar.Header{Name: name, Mode: 0o644, Size: int64(len(text)), Typeflag: tar.TypeReg}, []byte(text))

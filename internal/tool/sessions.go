@@ -328,13 +328,10 @@ func (s *Sessions) renew(ctx context.Context, t *tenancy) error {
 		return nil
 	}
 	_, err := manage(ctx, t.box.box.Guest, s.request(applet.SessionRenew, t.id))
-	switch sandpit.CodeOf(err) {
-	case sandpit.Conflict:
+	if sandpit.CodeOf(err) == sandpit.Conflict {
 		return sandpit.WithHint(err, "this connection made no call for too long; choose another name for one of the two")
-	case sandpit.Invalid:
-		err = nil // a guest of an earlier version, which knows no claims
 	}
-	if err != nil {
+	if err != nil && sandpit.CodeOf(err) != sandpit.Invalid { // which a guest of an earlier version says, that knows no claims
 		return err
 	}
 	t.renewed.Store(time.Now().UnixNano())
