@@ -23,10 +23,8 @@ type IdentityInfo struct {
 	System string `json:"os"`
 	Kernel string `json:"kernel"`
 	Arch   string `json:"arch"` // as Go names it
-	// Dir is the working directory, "" if it has gone. Writable reports whether files can be
-	// made in it.
-	Dir      string `json:"dir"`
-	Writable bool   `json:"writable"`
+	// Dir is the working directory, "" if it has gone.
+	Dir string `json:"dir"`
 	// State is the first of Dir, Home and /tmp in which files can be made, "" if there is none.
 	State string `json:"state"`
 }
@@ -34,7 +32,6 @@ type IdentityInfo struct {
 func identify(context.Context, struct{}) (IdentityInfo, error) {
 	info := IdentityInfo{UID: os.Getuid(), GID: os.Getgid(), Home: home(), System: "Linux", Arch: runtime.GOARCH}
 	info.Dir = workDir()
-	info.Writable = canWrite(info.Dir)
 	for _, dir := range []string{info.Dir, info.Home, os.TempDir(), "/tmp"} {
 		if info.State == "" && filepath.IsAbs(dir) && canWrite(dir) {
 			info.State = filepath.Clean(dir)

@@ -40,9 +40,6 @@ type Problem struct {
 // held so far stays, below.
 func (s *Session) problem(r Result, err error, hint string) Result {
 	p := &Problem{Code: sandpit.CodeOf(err), Message: s.mended(err.Error(), false, true), Hint: hint}
-	if p.Hint == "" && p.Code == sandpit.PermissionDenied && !s.place.Writable && s.place.State != s.o.Dir {
-		p.Hint = fmt.Sprintf("the user of this image cannot write in the working directory %s, but in %s", s.o.Dir, s.place.State)
-	}
 	text := "ERROR: " + p.Message
 	if p.Hint != "" {
 		text += " (" + p.Hint + ")"

@@ -25,9 +25,7 @@ type Place struct {
 	// Dir is the working directory: the one of the sandbox's Spec, else the image's, else
 	// sandpit.DefaultWorkDir; the user's home if the user cannot work there, else "/".
 	Dir string
-	// Writable is true if the user can make files in Dir.
-	Writable bool
-	// State is a directory in which the user can make files: Dir if possible, else the
+	// State is a directory in which programs of the user can make files: Dir if possible, else the
 	// home, else /tmp.
 	State string
 }
@@ -90,9 +88,9 @@ func locateIn(ctx context.Context, g sandpit.Guest, user, dir string) (Place, er
 
 // placeFrom checks what a sandbox says. A guest of an earlier version says nothing of directories.
 func placeFrom(info applet.IdentityInfo) (Place, error) {
-	p := Place{Dir: info.Dir, Writable: info.Writable, State: info.State}
+	p := Place{Dir: info.Dir, State: info.State}
 	if p.Dir == "" {
-		p = Place{Dir: sandpit.DefaultWorkDir, Writable: true, State: sandpit.DefaultWorkDir}
+		p = Place{Dir: sandpit.DefaultWorkDir, State: sandpit.DefaultWorkDir}
 	}
 	if p.State == "" {
 		p.State = p.Dir

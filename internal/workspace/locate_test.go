@@ -47,33 +47,33 @@ func TestLocate(t *testing.T) {
 		made    []string
 	}{
 		"the sandbox's": {
-			answers: map[string]string{"": `{"value":{"dir":"/app","writable":true,"state":"/app"}}`},
-			want:    workspace.Place{Dir: "/app", Writable: true, State: "/app"},
+			answers: map[string]string{"": `{"value":{"dir":"/app","state":"/app"}}`},
+			want:    workspace.Place{Dir: "/app", State: "/app"},
 		},
 		"the home of each user": {
 			asked:   sandpit.HomeDir,
-			answers: map[string]string{"": `{"value":{"dir":"/home/a","writable":true,"state":"/home/a"}}`},
-			want:    workspace.Place{Dir: "/home/a", Writable: true, State: "/home/a"},
+			answers: map[string]string{"": `{"value":{"dir":"/home/a","state":"/home/a"}}`},
+			want:    workspace.Place{Dir: "/home/a", State: "/home/a"},
 		},
 		"one to read": {
 			answers: map[string]string{"": `{"value":{"dir":"/app","state":"/home/a"}}`},
 			want:    workspace.Place{Dir: "/app", State: "/home/a"},
 		},
 		"one that cannot be entered": {
-			answers: map[string]string{"~": `{"value":{"dir":"/home/a","writable":true,"state":"/home/a"}}`},
-			want:    workspace.Place{Dir: "/home/a", Writable: true, State: "/home/a"},
+			answers: map[string]string{"~": `{"value":{"dir":"/home/a","state":"/home/a"}}`},
+			want:    workspace.Place{Dir: "/home/a", State: "/home/a"},
 		},
 		"nor the home": {
 			answers: map[string]string{"/": `{"value":{"dir":"/","state":"/tmp"}}`}, want: workspace.Place{Dir: "/", State: "/tmp"},
 		},
 		"nothing": {answers: map[string]string{}, code: sandpit.PermissionDenied},
 		"one that was asked for": {
-			asked: "/mine", answers: map[string]string{"/mine": `{"value":{"dir":"/real","writable":true,"state":"/real"}}`},
-			want: workspace.Place{Dir: "/mine", Writable: true, State: "/real"}, made: []string{"/mine"},
+			asked: "/mine", answers: map[string]string{"/mine": `{"value":{"dir":"/real","state":"/real"}}`},
+			want: workspace.Place{Dir: "/mine", State: "/real"}, made: []string{"/mine"},
 		},
 		"asked for and closed":       {asked: "/mine", answers: map[string]string{}, code: sandpit.PermissionDenied, made: []string{"/mine"}},
 		"a relative one":             {asked: "mine", code: sandpit.Invalid},
-		"an earlier guest":           {answers: map[string]string{"": `{"value":{"uid":0}}`}, want: workspace.Place{Dir: "/workspace", Writable: true, State: "/workspace"}},
+		"an earlier guest":           {answers: map[string]string{"": `{"value":{"uid":0}}`}, want: workspace.Place{Dir: "/workspace", State: "/workspace"}},
 		"a relative answer":          {answers: map[string]string{"": `{"value":{"dir":"app"}}`}, code: sandpit.Internal},
 		"an answer that leads up":    {answers: map[string]string{"": `{"value":{"dir":"/app/../etc"}}`}, code: sandpit.Internal},
 		"a state that leads up":      {answers: map[string]string{"": `{"value":{"dir":"/app","state":"/app/.."}}`}, code: sandpit.Internal},
