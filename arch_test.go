@@ -24,7 +24,7 @@ const module = "github.com/sandpit-dev/sandpit"
 var arrows = map[string][]string{
 	".":                          {},
 	"bench":                      {".", "client", "internal/guestbin", "internal/image", "internal/manager", "internal/store", "internal/tool", "internal/workspace", "provider/docker", "provider/gvisor"},
-	"client":                     {".", "internal/envd", "internal/wire"},
+	"client":                     {".", "internal/config", "internal/envd", "internal/wire"},
 	"conformance/attacks":        {},
 	"conformance/attacks/owners": {},
 	"conformance/chaos":          {},

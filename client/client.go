@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/config"
 )
 
 // DefaultURL is where a server listens when nobody says otherwise.
@@ -102,14 +103,27 @@ func New(o Options) (*Client, error) {
 	return c, nil
 }
 
-// FromEnv returns a client for the server that the environment names: SANDPIT_URL, else
-// SANDBOX_HOST and SANDBOX_PORT, else DefaultURL; the key is SANDPIT_API_KEY, and
-// SANDPIT_CA is Options.CAFile.
+// FromEnv returns a client for the server that the commands of sandpit find, too: the one
+// that SANDPIT_URL names, else SANDBOX_HOST and SANDBOX_PORT, else "url" in the
+// configuration file; else this user's own server, by its socket or the address at which
+// the configuration has it listen. The key is SANDPIT_API_KEY or "api_key" in the
+// configuration, and SANDPIT_CA or "ca" is Options.CAFile.
+//
+// Invalid: the configuration, which is not read if a variable names the server.
 func FromEnv() (*Client, error) {
-	return New(OptionsFromEnv(os.Getenv)) //nolint:forbidigo // this package is for other programs, whose environment it is
+	o := OptionsFromEnv(os.Getenv) //nolint:forbidigo // this package is for other programs, whose environment it is
+	if o.URL != "" {
+		return New(o)
+	}
+	cfg, err := config.Load(config.FromProcess())
+	if err != nil {
+		return nil, err
+	}
+	return New(Options{URL: cfg.ServerURL(), Key: cfg.APIKey.Reveal(), CAFile: cfg.CA})
 }
 
-// OptionsFromEnv reads the same from another environment.
+// OptionsFromEnv reads SANDPIT_URL, SANDBOX_HOST and SANDBOX_PORT, SANDPIT_API_KEY and
+// SANDPIT_CA from an environment. Options.URL is "" if no variable names a server.
 func OptionsFromEnv(getenv func(name string) string) Options {
 	o := Options{URL: getenv("SANDPIT_URL"), Key: getenv("SANDPIT_API_KEY"), CAFile: getenv("SANDPIT_CA")}
 	host, port := getenv("SANDBOX_HOST"), getenv("SANDBOX_PORT")

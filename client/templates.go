@@ -130,6 +130,18 @@ func (c *Client) WaitBuild(ctx context.Context, id sandpit.BuildID, hear func(sa
 	}
 }
 
+// Builtin is a template that is part of the server's program.
+type Builtin = wire.Builtin
+
+// PrepareBuiltin returns the state of a template that is part of the server's program, and
+// has its build begin unless it was built or is being built. It does not wait for the build.
+//
+// NotFound: there is no such template. Unsupported: the server builds no templates.
+func (c *Client) PrepareBuiltin(ctx context.Context, name string) (Builtin, error) {
+	var b Builtin
+	return b, c.do(ctx, call{method: http.MethodPost, path: path("builtins", name), out: &b})
+}
+
 // Templates lists templates, with public ones of others if asked for. The owner "" is
 // everybody that can be seen.
 func (c *Client) Templates(ctx context.Context, owner string, public bool) ([]sandpit.Template, error) {

@@ -63,8 +63,8 @@ It needs no container engine, no KVM, no image and no root.
 
 run makes a sandbox for one command, by itself. Sandboxes that stay are kept by a
 server: "sandpit serve" is one, and most other commands ask it. They find it by
---server, SANDPIT_URL or "url" in the configuration; else it is this user's own
-server, by its socket or at http://127.0.0.1:8090. The key is SANDPIT_API_KEY or
+--server, SANDPIT_URL or "url" in the configuration; else it is your own server, by
+its socket, or the address of "server.listen" (http://127.0.0.1:8090). The key is SANDPIT_API_KEY or
 "api_key" in the configuration, and never on the command line, where others can
 read it.
 A sandbox is called by its ID, the beginning of it, or its name.

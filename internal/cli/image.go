@@ -28,8 +28,8 @@ fetched once and then used from the cache, without asking the network. The cache
 removes what was used least recently when it grows beyond image.cache_size.
 
 pull, ls and rm are about the images of a server when --server, SANDPIT_URL or the
-configuration names one, and of provider docker's engine when that is the provider;
-else all are about the cache of this machine.`,
+configuration names one or your own server runs, and of provider docker's engine when
+that is the provider; else all are about the cache of this machine.`,
 		Example: `  sandpit image pull python:3.12-slim
   sandpit image ls
   sandpit image prune --older-than 30d`,
@@ -79,7 +79,7 @@ func (a *app) completeImages(cmd *cobra.Command, args []string, begun string) ([
 }
 
 func (a *app) imageNames(ctx context.Context) (names []string, err error) {
-	s, err := a.openShelf("")
+	s, err := a.openShelf("", imagesOnServer)
 	if err != nil {
 		return nil, err
 	}

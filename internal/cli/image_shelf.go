@@ -44,9 +44,9 @@ func (s serverShelf) Close() error {
 	return nil
 }
 
-// openShelf returns where the images are that a command is about: with a server that
-// somebody named, or in the engine of the provider; nil means this machine's cache.
-func (a *app) openShelf(provider string) (shelf, error) {
+// openShelf returns where the images are that a command is about: with a server, if uses
+// says so, or in the engine of the provider; nil means this machine's cache.
+func (a *app) openShelf(provider string, uses func(config.Config) bool) (shelf, error) {
 	overrides := a.serverOverride()
 	if provider != "" {
 		overrides = append(overrides, config.Override{Flag: "--provider", Key: config.KeyProvider, Value: provider})
@@ -55,7 +55,7 @@ func (a *app) openShelf(provider string) (shelf, error) {
 	if err != nil {
 		return nil, err
 	}
-	if namesServer(cfg) {
+	if uses(cfg) {
 		c, err := dialConfigured(cfg)
 		if err != nil {
 			return nil, err
@@ -69,9 +69,21 @@ func (a *app) openShelf(provider string) (shelf, error) {
 	return own, nil
 }
 
+// imagesOnServer is usesServer for images: a provider that is named here need not be the
+// one of this user's own server.
+func imagesOnServer(cfg config.Config) bool {
+	return namesServer(cfg) || !cfg.Explicit(config.KeyProvider) && usesServer(cfg)
+}
+
 // withShelf runs one of two: remote for images that are elsewhere, local for the cache.
 func (a *app) withShelf(cmd *cobra.Command, provider string, remote func(shelf) error, local func(*daemon.Images) error) error {
-	s, err := a.openShelf(provider)
+	return a.withShelfOf(cmd, provider, imagesOnServer, remote, local)
+}
+
+func (a *app) withShelfOf(
+	cmd *cobra.Command, provider string, uses func(config.Config) bool, remote func(shelf) error, local func(*daemon.Images) error,
+) error {
+	s, err := a.openShelf(provider, uses)
 	if err != nil {
 		return err
 	}
@@ -89,9 +101,10 @@ func (a *app) withShelf(cmd *cobra.Command, provider string, remote func(shelf) 
 	return a.interrupted(cmd.Context(), local(images))
 }
 
-// onlyCache is withShelf for what the cache of this machine alone can do.
+// onlyCache is withShelf for what the cache of this machine alone can do, which this user's
+// own server uses as well.
 func (a *app) onlyCache(cmd *cobra.Command, local func(*daemon.Images) error) error {
-	return a.withShelf(cmd, "", func(s shelf) error {
+	return a.withShelfOf(cmd, "", namesServer, func(s shelf) error {
 		hint := "run this on the server's machine, as its user and without --server"
 		if _, isServer := s.(serverShelf); !isServer {
 			hint = "use docker for images of its engine, or name the other provider: SANDPIT_PROVIDER=gvisor"

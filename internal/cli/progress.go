@@ -1,16 +1,22 @@
 package cli
 
 import (
+	"fmt"
 	"io"
+	"sync"
+	"time"
 
 	"github.com/schollz/progressbar/v3"
 )
 
-// newProgress returns a function that draws how far a conversion is, if w is a
-// terminal, and one that clears the drawing away.
+// progressEvery is the time between two lines about a transfer, where there is no terminal.
+const progressEvery = 5 * time.Second
+
+// newProgress returns a function that shows how far a transfer is, and one that ends that:
+// a bar in a terminal, and elsewhere a line every few seconds.
 func newProgress(w io.Writer, what string) (update func(done, total int64), clear func()) {
 	if _, ok := terminalOf(w); !ok {
-		return nil, func() {}
+		return newLineProgress(w, what, time.Now), func() {}
 	}
 	var bar *progressbar.ProgressBar
 	update = func(done, total int64) {
@@ -31,5 +37,25 @@ func newProgress(w io.Writer, what string) (update func(done, total int64), clea
 		if bar != nil {
 			_ = bar.Finish()
 		}
+	}
+}
+
+// newLineProgress returns a function that writes a line at most every few seconds, the
+// first one after as long: what is quick needs none.
+func newLineProgress(w io.Writer, what string, now func() time.Time) func(done, total int64) {
+	var mu sync.Mutex
+	last := now()
+	return func(done, total int64) {
+		mu.Lock()
+		defer mu.Unlock()
+		if now().Sub(last) < progressEvery {
+			return
+		}
+		last = now()
+		text := showSize(done)
+		if total > 0 {
+			text += " of " + showSize(total)
+		}
+		fmt.Fprintf(w, "%s: %s\n", printable(what), text)
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -36,19 +35,7 @@ func (a *app) serverOverride() []config.Override {
 }
 
 func dialConfigured(cfg config.Config) (*client.Client, error) {
-	return client.New(client.Options{URL: serverURL(cfg), Key: cfg.APIKey.Reveal(), CAFile: cfg.CA, UserAgent: "sandpit-cli"})
-}
-
-// serverURL is where the server is: the one that is named, else the socket of this
-// user's own if there is one, else where servers usually are.
-func serverURL(cfg config.Config) string {
-	if cfg.URL != "" {
-		return cfg.URL
-	}
-	if info, err := os.Stat(cfg.Server.Socket); err == nil && info.Mode()&os.ModeSocket != 0 {
-		return "unix://" + cfg.Server.Socket
-	}
-	return client.DefaultURL
+	return client.New(client.Options{URL: cfg.ServerURL(), Key: cfg.APIKey.Reveal(), CAFile: cfg.CA, UserAgent: "sandpit-cli"})
 }
 
 // verb makes a command of something that is asked of a server.
@@ -73,6 +60,10 @@ func (a *app) verbFailed(ctx context.Context, err error) error {
 	}
 	if status, ok := signalStatus(ctx); ok {
 		return status
+	}
+	if sandpit.CodeOf(err) == sandpit.Unauthenticated {
+		err = sandpit.WithHint(err, "set SANDPIT_API_KEY (make a key where the server runs: sandpit key create); "+
+			"on the server's machine and as its user no key is needed: leave --server and SANDPIT_URL out")
 	}
 	return verbError{err}
 }

@@ -26,7 +26,8 @@ A template is an image that is built on this machine, without Docker: from a
 sandpit.toml or a Dockerfile, each step in a sandbox. A step that was done before,
 from the same base and with the same files, is not done again. Sandboxes are made of it
 by the name template:NAME. With --server, or SANDPIT_URL, the server builds and keeps
-templates, and those can have programs running from the beginning.`,
+templates, and those can have programs running from the beginning. Without either, your
+own server does so if it runs.`,
 		Example: `  sandpit template build -t tools .
   sandpit run template:tools -- make
   sandpit template ls`,

@@ -16,6 +16,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/client"
+	"github.com/sandpit-dev/sandpit/internal/config"
 	"github.com/sandpit-dev/sandpit/internal/daemon"
 )
 
@@ -45,13 +46,23 @@ func (s startFlags) apply(r *sandpit.Recipe) {
 	}
 }
 
-// withTemplates runs one of two: remote with the server that somebody named, else local.
+// usesServer reports whether a command that can do without a server uses one: the one that
+// is named, else this user's own if it runs.
+func usesServer(cfg config.Config) bool {
+	if namesServer(cfg) {
+		return true
+	}
+	_, runs := cfg.LocalServer()
+	return cfg.URL == "" && runs
+}
+
+// withTemplates runs one of two: remote with the server if there is one, else local.
 func (a *app) withTemplates(cmd *cobra.Command, remote func(ctx context.Context, c *client.Client) error, local func() error) error {
 	cfg, err := a.loadConfig(a.serverOverride()...)
 	if err != nil {
 		return err
 	}
-	if !namesServer(cfg) {
+	if !usesServer(cfg) {
 		return local()
 	}
 	c, err := dialConfigured(cfg)

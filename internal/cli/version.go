@@ -52,7 +52,7 @@ func (a *app) serverVersion(ctx context.Context) (*client.Version, error) {
 	if err != nil {
 		return nil, err
 	}
-	if cfg.URL == "" {
+	if _, runs := cfg.LocalServer(); cfg.URL == "" && !runs {
 		return nil, nil //nolint:nilnil // there is none, which is no failure
 	}
 	c, err := dialConfigured(cfg)

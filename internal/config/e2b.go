@@ -12,8 +12,8 @@ import (
 
 // E2B is the [e2b] section: what clients of E2B's API find here.
 type E2B struct {
-	// Templates are the images that their templates stand for, by name. One called "base"
-	// is always there. Default: it is the image that sandboxes start from.
+	// Templates are the images that their templates stand for, by name, unless an owner or an
+	// administrator has a template of that name. Default: the templates of the program.
 	Templates map[string]sandpit.Image
 	// Internet lets their sandboxes reach the network where they ask for it, which they
 	// do unless they say otherwise. Default: true.
@@ -30,7 +30,8 @@ func e2bSettings() []setting {
 	return []setting{
 		define(KeyE2BTemplates, func(c *Config) *map[string]sandpit.Image { return &c.E2B.Templates }, setTemplates,
 			"The images that templates of E2B's clients stand for: `{ base = \"debian:12\" }`. The variable: `base=debian:12 python=python:3.12`. "+
-				"In an image that has a user called `user`, programs run as that user.").by("`base` is the image of `sandbox.image`"),
+				"In an image that has a user called `user`, programs run as that user. An owner's template of the name, and one that an administrator has "+
+				"published, come before.").by("the built-in templates; see [from-e2b.md](from-e2b.md#what-a-template-name-means)"),
 		define(KeyE2BInternet, func(c *Config) *bool { return &c.E2B.Internet }, setBool,
 			"Whether sandboxes of E2B's clients reach the network when their clients ask for it, which E2B's do unless they are told not to."),
 		define(KeyE2BPublic, func(c *Config) *bool { return &c.E2B.Public }, setBool,

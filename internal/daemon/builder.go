@@ -3,7 +3,9 @@ package daemon
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"time"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/api"
@@ -12,6 +14,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/manager"
 	"github.com/sandpit-dev/sandpit/internal/npm"
 	"github.com/sandpit-dev/sandpit/internal/template"
+	"github.com/sandpit-dev/sandpit/provider/gvisor"
 )
 
 // builder builds the templates of a server.
@@ -42,6 +45,26 @@ func (s *service) newBuilder() builder {
 	return builder{s.images, debianPackages, npmPackages, s.contexts, s.secretsKey}
 }
 
+// builtinRecipes returns the templates that are part of the program, by name. One that
+// cannot be read is left out; a test reads them all.
+func builtinRecipes() map[string]sandpit.Recipe {
+	recipes := make(map[string]sandpit.Recipe)
+	for _, name := range template.Builtins() {
+		if t, err := template.Builtin(name); err == nil {
+			recipes[name] = t
+		}
+	}
+	return recipes
+}
+
+// enforceableLimits implements manager.Options.Enforceable.
+func enforceableLimits(provider string, limits sandpit.Resources) sandpit.Resources {
+	if provider != nameGVisor {
+		return limits
+	}
+	return gvisor.EnforceableLimits(limits)
+}
+
 // templateName is what the image of a build is called.
 func templateName(id sandpit.BuildID) sandpit.Image {
 	return sandpit.Image(sandpit.TemplatePrefix + string(id))
@@ -64,7 +87,7 @@ func (b builder) PrepareTemplate(ctx context.Context, j manager.TemplateJob) (fu
 	if err != nil {
 		return nil, err
 	}
-	root, err := imagesFor(b.images, j.Owner, j.Trusted).Resolve(ctx, j.Recipe.From, nil)
+	root, err := imagesFor(b.images, j.Owner, j.Trusted).Resolve(ctx, j.Recipe.From, fetchProgress(j.Progress, time.Now))
 	if err != nil {
 		return nil, err
 	}
@@ -80,7 +103,8 @@ func (b builder) BuildTemplate(ctx context.Context, j manager.TemplateJob) (int6
 	step := ""
 	work := template.Builder{
 		Provider: maker(j.Create), Images: b.images, Debian: b.debian, NPM: b.npm, Dir: j.Dir, Secrets: j.Secrets, Fresh: j.Fresh, Output: writer(j.Output),
-		Base: imagesFor(b.images, j.Owner, j.Trusted).Resolve, Owner: j.Owner, SecretsKey: b.secrets,
+		Progress: fetchProgress(j.Progress, time.Now),
+		Base:     imagesFor(b.images, j.Owner, j.Trusted).Resolve, Owner: j.Owner, SecretsKey: b.secrets,
 		Begin: func(number, total int, s template.Step) {
 			step = s.String()
 			j.Begin(number, total, step)
@@ -95,6 +119,27 @@ func (b builder) BuildTemplate(ctx context.Context, j manager.TemplateJob) (int6
 	}
 	e, err = b.images.SetTemplate(ctx, templateName(j.Build), e.ID)
 	return e.Size, err
+}
+
+// fetchEvery is the time between two lines of a build's log about what it fetches.
+const fetchEvery = 5 * time.Second
+
+// fetchProgress returns a function that tells hear, every few seconds, how much of a
+// build's base is fetched.
+func fetchProgress(hear func(text string), now func() time.Time) image.Progress {
+	var last time.Time
+	return func(done, total int64) {
+		if now().Sub(last) < fetchEvery {
+			return
+		}
+		last = now()
+		const mega = 1e6
+		text := fmt.Sprintf("fetch the base: %.1f MB", float64(done)/mega)
+		if total > 0 {
+			text += fmt.Sprintf(" of %.1f MB", float64(total)/mega)
+		}
+		hear(text)
+	}
 }
 
 // RemoveTemplate implements manager.TemplateBuilder. Files that came for a build that was

@@ -11,12 +11,16 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/gateway"
 )
 
+// LocalOwner is the owner of what requests without a key make.
+const LocalOwner = api.LocalOwner
+
 // e2bOptions say what E2B's clients find here.
 func (s *service) e2bOptions() e2b.Options {
 	c := s.cfg.E2B
 	return e2b.Options{
 		Manager: s.manager, Store: s.store, Keys: s.keys, Tokens: s.gateway,
 		Templates: c.Templates, Cached: s.cachedTemplate, Default: s.cfg.Sandbox.Image, Files: filepath.Join(s.cfg.StateDir, "e2b"),
+		Log: s.log,
 		Internet: c.Internet, Public: c.Public,
 		Limits: sandpit.Resources{
 			Memory: s.cfg.Sandbox.MemoryLimit, CPUs: s.cfg.Sandbox.CPULimit, Disk: s.cfg.Sandbox.DiskLimit, PIDs: s.cfg.Sandbox.PIDsLimit,

@@ -85,10 +85,18 @@ func (s *service) maxHeader() int {
 }
 
 func (s *service) scheme() string {
-	if tlsKind(s.cfg.Server) == config.TLSOff {
+	if s.cfg.Server.TLSKind() == config.TLSOff {
 		return "http"
 	}
 	return "https"
+}
+
+// url returns the address at which the server listens, from its machine, or "".
+func (s *service) url() string {
+	if s.server == nil || s.server.Addr() == nil {
+		return ""
+	}
+	return s.scheme() + "://" + reachable(s.server.Addr())
 }
 
 // reachable is an address by which a listener is reached from this machine.

@@ -112,6 +112,7 @@ func imageOptions(cfg config.Config) image.Options {
 		Credentials: credentials(cfg.Image),
 		CacheSize:   cfg.Image.CacheSize,
 		PullTimeout: cfg.Image.PullTimeout,
+		Builtins:    BuiltinTemplates(),
 	}
 }
 

@@ -165,7 +165,12 @@ func (l *Local) Create(ctx context.Context, spec sandpit.Spec) (sandpit.Instance
 	if spec.Resources == (sandpit.Resources{}) {
 		spec.Resources = explicitLimits(l.cfg)
 	}
-	spec.Env = withUsualEnv(spec.Env)
+	if l.cfg.Provider == nameGVisor { // before an image is fetched
+		if err := gvisor.CheckLimits(spec.Resources); err != nil {
+			return nil, err
+		}
+	}
+	spec.Env = withUsualEnv(spec.Image, spec.Env)
 	if err := l.makeTempDirs(spec.Mounts); err != nil {
 		return nil, err
 	}

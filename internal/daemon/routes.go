@@ -41,7 +41,7 @@ func (s *service) nativeOptions() native.Options {
 		Version: wire.Version{
 			Sandpit: v.Sandpit, GVisor: v.GVisor, Guest: v.Guest, Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH,
 		},
-		Previews: s.gateway, Tokens: s.tokens, Contexts: s.contexts,
+		URL: s.url, Previews: s.gateway, Tokens: s.tokens, Contexts: s.contexts,
 		MountRoots: s.cfg.Server.MountRoots, TemporaryMounts: s.cfg.Server.TemporaryMounts, Lifetime: s.cfg.Manager.Lifetime, MaxBody: s.cfg.Server.MaxBody, Log: s.log,
 	}
 }

@@ -234,6 +234,7 @@ func (s *service) managerOptions() manager.Options {
 	}
 	if _, there := s.providers.byName[nameGVisor]; there {
 		o.Builder, o.BuilderProvider = s.newBuilder(), nameGVisor
+		o.Builtins, o.Enforceable = builtinRecipes(), enforceableLimits
 	}
 	o.Images = preparer{s.images, s.providers}
 	o.Usage = usageOptions(s.cfg.Usage)
@@ -291,7 +292,7 @@ func (s *service) fill(provider string, spec *sandpit.Spec) {
 	orElse(&spec.Resources.CPUs, chosen.CPUs)
 	orElse(&spec.Resources.Disk, chosen.Disk)
 	orElse(&spec.Resources.PIDs, chosen.PIDs)
-	spec.Env = withUsualEnv(spec.Env)
+	spec.Env = withUsualEnv(spec.Image, spec.Env)
 }
 
 func orElse[T comparable](field *T, value T) {
@@ -301,10 +302,14 @@ func orElse[T comparable](field *T, value T) {
 }
 
 // withUsualEnv returns an environment with what every sandbox has in it.
-func withUsualEnv(env map[string]string) map[string]string {
+func withUsualEnv(i sandpit.Image, env map[string]string) map[string]string {
 	all := map[string]string{
 		"PYTHONUNBUFFERED": "1", // output is seen as it comes
 		"LANG":             "C.UTF-8",
+	}
+	if i == sandpit.HostImage {
+		// Distributions keep pip from changing the machine, which a sandbox does not share.
+		all["PIP_BREAK_SYSTEM_PACKAGES"] = "1"
 	}
 	maps.Copy(all, env)
 	return all

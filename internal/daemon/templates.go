@@ -14,6 +14,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/config"
 	"github.com/sandpit-dev/sandpit/internal/image"
 	"github.com/sandpit-dev/sandpit/internal/template"
+	"github.com/sandpit-dev/sandpit/provider/gvisor"
 )
 
 // Template says how an image is built.
@@ -148,8 +149,12 @@ func (l *Local) BuildTemplate(ctx context.Context, t Template, o TemplateBuild) 
 	if err := image.CheckTemplate(ref); err != nil {
 		return ImageEntry{}, err
 	}
-	if t.Build.Resources == (sandpit.Resources{}) {
+	chosen := t.Build.Resources == (sandpit.Resources{})
+	if chosen {
 		t.Build.Resources = explicitLimits(l.cfg)
+		if err := gvisor.CheckLimits(t.Build.Resources); err != nil { // before anything is fetched
+			return ImageEntry{}, err
+		}
 	}
 	key, err := loadSecretsKey(l.cfg)
 	if err != nil {
@@ -161,6 +166,9 @@ func (l *Local) BuildTemplate(ctx context.Context, t Template, o TemplateBuild) 
 	}
 	step := func(ctx context.Context, spec sandpit.Spec) (sandpit.Instance, error) {
 		var err error
+		if !chosen { // what the template's maker thought useful, see manager.Options.Enforceable
+			spec.Resources = gvisor.EnforceableLimits(spec.Resources)
+		}
 		if spec.Network, err = bound(spec.Network, true); err != nil {
 			return nil, err
 		}

@@ -71,7 +71,7 @@ func nativeRoutes() map[string]attempt {
 		repeat(attempt{}, "GET /v1/builds/{build}", "GET /v1/builds/{build}/log", "PUT /v1/builds/{build}/files",
 			"GET /v1/snapshots/{snapshot}", "DELETE /v1/snapshots/{snapshot}",
 			"GET /v1/templates/{template}", "DELETE /v1/templates/{template}", "GET /v1/templates/{template}/builds", "DELETE /v1/templates/{template}/tags/{tag}",
-			"GET /v1/volumes/{name}", "DELETE /v1/volumes/{name}", "DELETE /v1/ssh-keys/{id}", "DELETE /v1/tokens/{id}"),
+			"GET /v1/volumes/{name}", "DELETE /v1/volumes/{name}", "POST /v1/builtins/{name}", "DELETE /v1/ssh-keys/{id}", "DELETE /v1/tokens/{id}"),
 		repeat(attempt{rule: own}, "GET /v1/events", "GET /v1/events/stream", "GET /v1/images", "GET /v1/images/pre-pull", "GET /v1/pools", "GET /v1/providers",
 			"GET /v1/snapshots", "GET /v1/ssh-keys", "GET /v1/stats", "GET /v1/templates", "GET /v1/tokens", "GET /v1/volumes"),
 		repeat(attempt{rule: administrators}, "GET /v1/events/verify", "GET /v1/keys", "DELETE /v1/keys/{id}", "GET /v1/queue", "DELETE /v1/queue/{id}",

@@ -82,8 +82,7 @@ func (s *Store) named(ctx context.Context, owner string, r reference, policy Pul
 			}
 		}
 		if r.template != "" {
-			return nil, sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "there is no such template"),
-				"sandpit template ls; or build it: sandpit template build -t "+r.template)
+			return nil, sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "there is no such template"), s.templateHint(r.template))
 		}
 		if policy == PullNever {
 			return nil, sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "not in the cache, and image.pull is never: pulling is disabled"),
@@ -98,6 +97,14 @@ func (s *Store) named(ctx context.Context, owner string, r reference, policy Pul
 		}
 	}
 	return nil, sandpit.Errorf(sandpit.Unavailable, "somebody keeps removing the image from the cache")
+}
+
+// templateHint says how there can be a template of a name.
+func (s *Store) templateHint(name string) string {
+	if slices.Contains(s.o.Builtins, name) {
+		return "build it: sandpit template build builtin:" + name
+	}
+	return "sandpit template ls; or build it: sandpit template build -t " + name
 }
 
 // lookUpName returns what a name means to an owner, without a key if a registry has to be

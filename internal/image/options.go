@@ -41,6 +41,8 @@ type Options struct {
 	Sharing *Sharing
 	// PullTimeout is how long fetching one image may take. Default: 30 minutes.
 	PullTimeout time.Duration
+	// Builtins are names of templates that "template build builtin:NAME" builds, for hints.
+	Builtins []string
 }
 
 // Sharing bounds what the owners of a server do to its cache.

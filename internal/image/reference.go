@@ -38,6 +38,9 @@ func parseReference(text string) (reference, error) {
 	if r, ok, err := parseTemplate(text); ok || err != nil {
 		return r, err
 	}
+	if err := checkRecipeName(text); err != nil {
+		return reference{}, err
+	}
 	rest, digest, hasDigest := strings.Cut(text, "@")
 	r := reference{registry: hub, digest: digest, tag: usualTag}
 	if hasDigest {
@@ -72,6 +75,27 @@ func parseReference(text string) (reference, error) {
 		r.tag = "" // the digest says more
 	}
 	return r, nil
+}
+
+// checkRecipeName returns an Invalid error for a name that only recipes of templates and
+// "template build" know. An image of a registry with such a name is written with its
+// registry.
+func checkRecipeName(text string) error {
+	if name, ok := strings.CutPrefix(text, "builtin:"); ok {
+		return sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "%s is a recipe, which has to be built once", quote(text)),
+			"sandpit template build "+clip(text)+"; then use the image template:"+clip(name))
+	}
+	if suite, ok := strings.CutPrefix(text, "apt:"); ok {
+		return sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "%s is what templates start from, and no image", quote(text)),
+			"write from = \"apt:"+clip(suite)+"\" into a sandpit.toml, sandpit template build -t NAME, and use the image template:NAME; or: sandpit template build builtin:base")
+	}
+	return nil
+}
+
+// clip returns as much of a text as a hint has room for.
+func clip(text string) string {
+	const longest = 80
+	return text[:min(len(text), longest)]
 }
 
 func badReference(format string, args ...any) error {

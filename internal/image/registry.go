@@ -203,7 +203,9 @@ func (e *endpoint) explain(ctx context.Context, err error) error {
 		sandpit.Errorf(sandpit.Unavailable, "registry %s cannot be reached: %s", e.registry, text), offlineHint)}
 }
 
-const offlineHint = "without a network, bring the image as a file (docker save -o x.tar IMAGE) and: sandpit image import x.tar"
+const offlineHint = "without a registry: leave the image out for the programs of this machine (sandpit run -- COMMAND); or build one of Debian's packages " +
+	"(sandpit template build builtin:base, or from = \"apt:bookworm\" in a sandpit.toml); or bring the image as a file (docker save -o x.tar IMAGE) and: " +
+	"sandpit image import x.tar"
 
 // networkText is what an error says, without any URL.
 func networkText(err error) string {

@@ -82,6 +82,7 @@ type buildLog struct {
 	entries []sandpit.BuildLog
 	bytes   int
 	step    int
+	doing   string // see progress
 	rest    []byte // of a line that has not ended
 	cut     bool
 }
@@ -99,6 +100,13 @@ func hiddenIn(r BuildRequest) []string {
 	}
 	slices.SortFunc(list, func(a, b string) int { return len(b) - len(a) })
 	return list
+}
+
+// progress returns what begin was told last, which is no output of a command.
+func (l *buildLog) progress() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.doing
 }
 
 func (l *buildLog) mask(text string) string {
@@ -126,7 +134,7 @@ func (l *buildLog) begin(number int, step string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.flush()
-	l.step = number
+	l.step, l.doing = number, step
 	l.add(step, false)
 }
 

@@ -279,13 +279,14 @@ func (m *Manager) jobOf(b store.TemplateBuild, r BuildRequest, run *running) Tem
 		Build: b.ID, Recipe: r.Recipe, Dir: r.Files, Secrets: r.Secrets, Fresh: r.Fresh, Login: r.Login,
 		Owner: r.Owner, Trusted: r.Admin || r.Configured || r.trusted,
 		Create: func(ctx context.Context, spec sandpit.Spec) (sandpit.Instance, error) {
+			spec.Resources = m.o.Enforceable(m.o.BuilderProvider, spec.Resources)
 			box, err := m.workroom(ctx, r.Owner, spec, !spec.Network.Online)
 			if err != nil {
 				return nil, err
 			}
 			return &workbox{Instance: box.placed(), m: m, b: box}, nil
 		},
-		Output: run.log.write,
+		Output: run.log.write, Progress: func(text string) { run.log.begin(0, text) },
 		Begin: func(number, total int, step string) {
 			run.log.begin(number, fmt.Sprintf("[%d/%d] %s", number, total, step))
 		},

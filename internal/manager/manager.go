@@ -53,6 +53,7 @@ type Manager struct {
 
 	snapshots snapshots
 	templates templates
+	builtins  builtins
 
 	worker *queue.Worker
 	nudge  chan struct{} // holds one: the sweep looks again

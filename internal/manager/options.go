@@ -81,6 +81,13 @@ type Options struct {
 	// there are none.
 	Builder         TemplateBuilder
 	BuilderProvider string
+	// Builtins are recipes of templates that are part of the program, by name. Each is built
+	// when it is first requested. Default: there are none.
+	Builtins map[string]sandpit.Recipe
+	// Enforceable returns those limits of a template that a provider can enforce on this
+	// machine: one that only its maker thought useful does not keep others from using the
+	// template, as a default limit does not. Default: all of them.
+	Enforceable func(provider string, limits sandpit.Resources) sandpit.Resources
 	// MaxTemplates is how many templates each owner may have, and MaxTemplateBytes how
 	// large all of their builds may be. Below zero: none, and without a limit. Default: 50,
 	// and 100 GiB.
@@ -274,6 +281,9 @@ func (o *Options) setCallbacks() {
 			p.Inside = nil
 			return p, nil
 		}
+	}
+	if o.Enforceable == nil {
+		o.Enforceable = func(_ string, limits sandpit.Resources) sandpit.Resources { return limits }
 	}
 	if o.Environ == nil {
 		o.Environ = func(sandpit.Sandbox) map[string]string { return nil }

@@ -94,7 +94,7 @@ func (m *Manager) spawn(ctx context.Context, r CreateRequest, t sandpit.Template
 		}
 	}
 	r.Spec.Image, r.trusted = b.Image, true
-	fillResources(&r.Spec.Resources, b.Resources)
+	fillResources(&r.Spec.Resources, m.o.Enforceable(r.Provider, b.Resources))
 	if b.Recipe.Start != "" {
 		r.start = &b.Recipe
 	}
@@ -107,6 +107,8 @@ func (m *Manager) begins(n store.Snapshot, r CreateRequest) bool {
 	asked, fixed := r.Spec.Resources, n.Spec.Resources
 	fillResources(&asked, fixed)
 	switch {
+	case m.o.Enforceable(n.Provider, fixed) != fixed: // it was saved where they could be
+		return false
 	case n.State != store.SnapshotReady || n.Problem != "":
 		return false
 	case asked != fixed || len(r.Spec.Mounts) > 0 && !slices.Equal(r.Spec.Mounts, n.Spec.Mounts):

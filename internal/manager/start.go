@@ -19,7 +19,7 @@ import (
 // that is ready. If the recipe says so, or of a provider that cannot save it, an empty
 // snapshot is returned: then each sandbox starts the command itself.
 func (m *Manager) saveStarted(ctx context.Context, build store.TemplateBuild, run *running) (n store.Snapshot, err error) {
-	spec := sandpit.Spec{Image: build.Image, Resources: build.Resources, Network: build.Recipe.Network.Clone()}
+	spec := sandpit.Spec{Image: build.Image, Resources: m.o.Enforceable(m.o.BuilderProvider, build.Resources), Network: build.Recipe.Network.Clone()}
 	b, err := m.workroom(ctx, build.Owner, spec, false)
 	if err != nil {
 		return n, err

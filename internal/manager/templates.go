@@ -52,6 +52,8 @@ type TemplateJob struct {
 	Output func(p []byte)
 	// Begin hears of each step.
 	Begin func(number, total int, step string)
+	// Progress hears, every few seconds, what is done before the steps, such as a download.
+	Progress func(text string)
 }
 
 // RegistryLogin is kept in memory only, and only as long as a build takes.
@@ -232,7 +234,8 @@ func (m *Manager) Templates(ctx context.Context, f store.TemplateFilter) ([]sand
 }
 
 // FindTemplate returns the template that an owner means by a sandpit.TemplateRef. A name
-// without an owner is the owner's own, else one that an administrator shares; a public one
+// without an owner is the owner's own, else one that an administrator shares, else one that
+// is part of the program and was built, see PrepareBuiltin; a public one
 // of others is found by its full name, or by an ID. The owner "" has none of its own: what
 // it means by a name is what the administrator does.
 //
@@ -268,6 +271,19 @@ func (m *Manager) lookUpTemplate(ctx context.Context, owner string, ref sandpit.
 	t, err := m.o.Store.TemplateNamed(ctx, owner, ref.Name)
 	if errors.Is(err, sandpit.NotFound) {
 		t, err = m.o.Store.SharedTemplate(ctx, ref.Name)
+	}
+	if _, ok := m.o.Builtins[ref.Name]; ok && errors.Is(err, sandpit.NotFound) {
+		t, err = m.builtTemplate(ctx, ref.Name)
+	}
+	return t, err
+}
+
+// builtTemplate returns a template that is part of the program. NotFound: it was not built
+// yet.
+func (m *Manager) builtTemplate(ctx context.Context, name string) (sandpit.Template, error) {
+	t, err := m.o.Store.TemplateNamed(ctx, BuiltinOwner, name)
+	if err == nil && t.Tags[sandpit.DefaultTag] == "" {
+		err = sandpit.Errorf(sandpit.NotFound, "template %s has no build that is ready", name)
 	}
 	return t, err
 }

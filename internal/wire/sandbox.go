@@ -163,4 +163,5 @@ type Version struct {
 	Go      string `json:"go"`
 	OS      string `json:"os"`
 	Arch    string `json:"arch"`
+	URL     string `json:"url,omitempty" doc:"The address at which the server listens, from its machine; for administrators."`
 }

@@ -33,6 +33,14 @@ type Login struct {
 	Password string `json:"password,omitempty" maxLength:"65536"`
 }
 
+// Builtin is a template that is part of the program, and is built when it is first requested.
+type Builtin struct {
+	Name     string              `json:"name"`
+	Status   sandpit.BuildStatus `json:"status" doc:"waiting: nobody has requested it yet."`
+	Progress string              `json:"progress,omitempty" doc:"What its build does now."`
+	Reason   string              `json:"reason,omitempty" doc:"Why its build failed; for administrators."`
+}
+
 // ChangeTemplate changes a template.
 type ChangeTemplate struct {
 	Public bool `json:"public" doc:"Whether sandboxes of every owner can be made of it."`

@@ -169,6 +169,44 @@ func newLimits(g cgroups, id sandpit.ID, req limitsRequest, ids *sandboxIDs) (*l
 	return l, nil
 }
 
+// EnforceableLimits returns those of limits that can be enforced for sandboxes of this
+// process. It makes no control group.
+func EnforceableLimits(limits sandpit.Resources) sandpit.Resources {
+	plan, err := cgroupPlan("limits")
+	if err != nil {
+		return limits // creating a sandbox says why
+	}
+	return plan.enforceable(limits)
+}
+
+// CheckLimits returns an Unsupported error if one of limits cannot be enforced here, as
+// creating a sandbox with it would, but before anything is fetched for that.
+func CheckLimits(limits sandpit.Resources) error {
+	plan, err := cgroupPlan("limits")
+	if err != nil {
+		return nil //nolint:nilerr // creating a sandbox says why
+	}
+	can := plan.enforceable(limits)
+	if can.Memory != limits.Memory {
+		return notEnforceable("memory", plan.Missing[memoryController])
+	}
+	if can.CPUs != limits.CPUs {
+		return notEnforceable("CPU time", plan.Missing[cpuController])
+	}
+	return nil
+}
+
+// enforceable returns limits without those for which there is no control group.
+func (g cgroups) enforceable(limits sandpit.Resources) sandpit.Resources {
+	if g.dir(memoryController) == "" {
+		limits.Memory = 0
+	}
+	if g.dir(cpuController) == "" {
+		limits.CPUs = 0
+	}
+	return limits
+}
+
 func notEnforceable(what, why string) error {
 	return sandpit.WithHint(
 		sandpit.Errorf(sandpit.Unsupported, "%s cannot be limited on this machine: %s", what, why),

@@ -66,9 +66,6 @@ func (s *Server) requestBuild(c *call) (int, any, error) {
 	if tagged {
 		in.Tags = append(in.Tags, tag)
 	}
-	if _, taken := s.configured(name); taken {
-		return 0, nil, sandpit.Errorf(sandpit.PermissionDenied, "template %.100q is one of the server's configuration", name)
-	}
 	t, b, err := s.o.Manager.CreateTemplate(c.r.Context(), manager.TemplateRequest{
 		Owner: c.who.Owner, Name: name, Tags: in.Tags,
 		Resources: sandpit.Resources{CPUs: float64(cmp.Or(in.CPUs, usualCPUs)), Memory: cmp.Or(in.Memory, usualMemory) << 20},
@@ -112,7 +109,7 @@ func (s *Server) startBuild(c *call) (int, any, error) {
 	if err != nil {
 		return 0, nil, err
 	}
-	base, err := s.base(c.who, in)
+	base, err := s.base(c.r.Context(), c.who, in)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -215,6 +212,9 @@ func (s *Server) buildLog(ctx context.Context, owner string, b sandpit.TemplateB
 	return list, err
 }
 
+// statusError is E2B's word for a build that failed.
+const statusError = "error"
+
 // The steps that are none of the client's.
 const (
 	stepBase     = "base"
@@ -270,7 +270,7 @@ func (s *Server) lastEntry(ctx context.Context, owner string, b sandpit.Template
 
 func statusOf(b sandpit.TemplateBuild) string {
 	if b.Status == sandpit.BuildFailed {
-		return "error"
+		return statusError
 	}
 	return string(b.Status)
 }

@@ -4,10 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"maps"
 	"net/http"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
@@ -241,48 +238,6 @@ func (s *Server) markFor(in created) (mark, error) {
 	}
 	m.Host, m.HTTPS = in.Network.MaskHost, in.Network.HTTPSPorts
 	return m, checkIngress(*in.Network)
-}
-
-// origin returns what a sandbox of a template begins as: a snapshot, or an image, and
-// whether it is the configuration that names the image.
-//
-// NotFound: there is none, or it is another's.
-func (s *Server) origin(ctx context.Context, who api.Principal, template string) (saved *sandpit.Snapshot, image sandpit.Image, configured bool, err error) {
-	if image, ok := s.configured(template); ok {
-		return nil, image, true, nil
-	}
-	found, err := s.snapshot(ctx, who, template)
-	if err == nil {
-		return &found, sandpit.SnapshotImage(found.ID), false, nil
-	}
-	if sandpit.CodeOf(err) != sandpit.NotFound {
-		return nil, "", false, err
-	}
-	ref := templateRef(who, template)
-	_, err = s.o.Manager.FindTemplate(ctx, who.Owner, ref)
-	if err == nil || sandpit.CodeOf(err) == sandpit.NotFound && s.isCached(ctx, who, ref) {
-		return nil, sandpit.Image(sandpit.TemplatePrefix + ref), false, nil
-	}
-	if sandpit.CodeOf(err) != sandpit.NotFound {
-		return nil, "", false, err
-	}
-	known := strings.Join(slices.Sorted(maps.Keys(s.templates())), ", ")
-	return nil, "", false, sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "template %.100q not found", template),
-		"there are "+known+"; add others to e2b.templates in the server's configuration; public templates of other owners are called OWNER/NAME")
-}
-
-// configured returns the image of a template of the configuration.
-func (s *Server) configured(template string) (sandpit.Image, bool) {
-	name, tag, _ := strings.Cut(template, ":")
-	image, ok := s.templates()[name]
-	return image, ok && (tag == "" || tag == tagDefault || tag == tagLatest)
-}
-
-// templates are all there are; the default image is "".
-func (s *Server) templates() map[string]sandpit.Image {
-	all := map[string]sandpit.Image{"base": ""}
-	maps.Copy(all, s.o.Templates)
-	return all
 }
 
 // limits are those of a sandbox, as far as they are known.

@@ -50,15 +50,21 @@ func (tokens) AccessTokens(_ context.Context, id sandpit.ID, wantTraffic bool) (
 
 func newRig(tb testing.TB, change func(*e2b.Options)) *rig {
 	tb.Helper()
+	return newRigOf(tb, manager.Options{}, change)
+}
+
+// newRigOf is newRig with more options of the manager.
+func newRigOf(tb testing.TB, more manager.Options, change func(*e2b.Options)) *rig {
+	tb.Helper()
 	world, r := fake.NewWorld(tb.TempDir()), &rig{}
 	var err error
 	if r.store, err = store.Open(tb.Context(), tb.TempDir(), store.Options{}); err != nil {
 		tb.Fatal(err)
 	}
 	provider := world.NewProvider()
-	r.Manager, err = manager.Open(tb.Context(), manager.Options{
-		Store: r.store, Providers: map[string]sandpit.Provider{"fake": provider}, Drain: 100 * time.Millisecond, DestroyOnClose: true,
-	})
+	more.Store, more.Providers = r.store, map[string]sandpit.Provider{"fake": provider}
+	more.Drain, more.DestroyOnClose = 100*time.Millisecond, true
+	r.Manager, err = manager.Open(tb.Context(), more)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -163,7 +169,13 @@ func (g got) into(tb testing.TB, to any) {
 // made is a new sandbox of ann's.
 func (r *rig) made(tb testing.TB, body string) string {
 	tb.Helper()
-	g := r.do(tb, r.ann, http.MethodPost, "/v2/sandboxes", body)
+	return r.madeBy(tb, r.ann, body)
+}
+
+// madeBy is made with a key.
+func (r *rig) madeBy(tb testing.TB, key, body string) string {
+	tb.Helper()
+	g := r.do(tb, key, http.MethodPost, "/v2/sandboxes", body)
 	g.want(tb, http.StatusCreated, "sandboxID")
 	var b struct {
 		ID string `json:"sandboxID"`

@@ -133,25 +133,33 @@ type base struct {
 }
 
 // base returns what a build is based on.
-func (s *Server) base(who api.Principal, in newBuild) (base, error) {
+func (s *Server) base(ctx context.Context, who api.Principal, in newBuild) (base, error) {
 	switch {
 	case (in.Image == "") == (in.Template == ""):
 		return base{}, sandpit.Errorf(sandpit.Invalid, "want one of fromImage and fromTemplate")
 	case strings.HasPrefix(in.Image, baseImages):
-		in.Template = "base"
+		in.Template = baseTemplate
 	case in.Image != "":
 		if image.IsPath(in.Image) || strings.Contains(in.Image, "://") || strings.HasPrefix(in.Image, sandpit.TemplatePrefix) {
 			return base{}, sandpit.Errorf(sandpit.Invalid, "fromImage %.100q: want an image of a registry", in.Image)
 		}
 		return base{image: sandpit.Image(in.Image), plain: true}, nil
 	}
-	if found, ok := s.configured(in.Template); ok {
-		if found == "" {
-			found = s.o.Default
-		}
-		return base{image: found, plain: !s.isTemplate(found), configured: true}, nil
+	o, err := s.resolve(ctx, who, in.Template)
+	if err == nil {
+		o, err = s.ready(ctx, who, o)
 	}
-	return base{image: sandpit.Image(sandpit.TemplatePrefix + templateRef(who, in.Template))}, nil
+	switch {
+	case err != nil:
+		return base{}, err
+	case o.saved != nil:
+		return base{}, sandpit.Errorf(sandpit.Invalid, "fromTemplate %.100q: a snapshot cannot be the base of a template", in.Template)
+	case o.template != "":
+		return base{image: sandpit.Image(sandpit.TemplatePrefix + o.template)}, nil
+	case o.image == "":
+		o.image = s.o.Default
+	}
+	return base{image: o.image, plain: !s.isTemplate(o.image), configured: true}, nil
 }
 
 func (s *Server) isTemplate(i sandpit.Image) bool {

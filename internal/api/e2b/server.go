@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"log/slog"
 	"net/http"
 	"strings"
 	"sync"
@@ -26,14 +27,20 @@ type Options struct {
 	Keys    *api.Keys
 	// Tokens open what is inside a sandbox.
 	Tokens Tokens
-	// Templates are the images that templates stand for, by name. One called "base" is
-	// always there. Default: it is the default image.
+	// Templates are the images that templates stand for, by name, unless an owner has a
+	// template of that name. Default: there are none.
 	Templates map[string]sandpit.Image
 	// Cached returns no error if a client may use a template of the image cache, which the
 	// administrator has built without the server. Default: there are none.
 	Cached func(ctx context.Context, who api.Principal, ref sandpit.Image) error
-	// Default is the image that "base" stands for if Templates has none.
+	// Default is the image that "base" stands for if there is no template of that name, and
+	// the built-in one cannot be built here.
 	Default sandpit.Image
+	// BuildPatience is how long a request waits for the first build of a built-in template.
+	// Default: 45 s.
+	BuildPatience time.Duration
+	// Log hears of what is not told to clients. Default: nobody does.
+	Log *slog.Logger
 	// Files is a directory for what clients upload for builds. Default: nothing is taken.
 	Files string
 	// Limits are told of sandboxes that say nothing of a limit.
@@ -77,6 +84,12 @@ type Server struct {
 func New(o Options) *Server {
 	if o.Domain == nil {
 		o.Domain = func() string { return "" }
+	}
+	if o.BuildPatience <= 0 {
+		o.BuildPatience = buildPatience
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
 	}
 	if o.MaxBody <= 0 {
 		o.MaxBody = 1 << 20

@@ -70,14 +70,18 @@ func (s *Server) ownTemplate(c *call, ref string) (sandpit.Template, error) {
 // maxBuilds is how many builds of a template are told.
 const maxBuilds = 100
 
-// listTemplates tells of the templates that who asks may use: first those that the
-// configuration has.
+// listTemplates lists the templates that a client may use: first those of the configuration
+// and of the program.
 func (s *Server) listTemplates(c *call) (int, any, error) {
 	limits, list := s.o.Limits, []template{}
-	for _, name := range slices.Sorted(maps.Keys(s.templates())) {
+	for _, name := range s.names() {
+		status, err := s.statusOf(c.r.Context(), name)
+		if err != nil {
+			return 0, nil, err
+		}
 		list = append(list, template{
 			ID: name, Build: name, CPUs: cpus(limits), Memory: limits.Memory >> 20, Disk: limits.Disk >> 20, Public: true,
-			Aliases: []string{name}, Names: []string{name}, Version: guestVersion, Status: "ready", Builds: 1,
+			Aliases: []string{name}, Names: []string{name}, Version: guestVersion, Status: status, Builds: 1,
 		})
 	}
 	all, err := s.o.Manager.Templates(c.r.Context(), store.TemplateFilter{Owner: c.who.Owner})
@@ -92,6 +96,18 @@ func (s *Server) listTemplates(c *call) (int, any, error) {
 		list = append(list, one)
 	}
 	return http.StatusOK, list, nil
+}
+
+// statusOf returns the status of a template of the configuration or of the program.
+func (s *Server) statusOf(ctx context.Context, name string) (string, error) {
+	if _, ok := s.configured(name); ok || s.builtinName(name) == "" {
+		return string(sandpit.BuildReady), nil
+	}
+	b, err := s.o.Manager.Builtin(ctx, name)
+	if b.Status == sandpit.BuildFailed {
+		return statusError, err
+	}
+	return string(b.Status), err
 }
 
 // templateOf tells of a template of an owner's, and of its newest build.
@@ -144,22 +160,17 @@ func (s *Server) getTemplate(c *call) (int, any, error) {
 
 // findTemplate tells whether there is a template.
 func (s *Server) findTemplate(c *call) (int, any, error) {
-	ref := c.r.PathValue("alias")
-	if _, ok := s.configured(ref); ok {
-		name, _, _ := strings.Cut(ref, ":")
-		return http.StatusOK, map[string]any{"templateID": name, "public": true}, nil
-	}
-	if saved, err := s.snapshot(c.r.Context(), c.who, ref); err == nil {
-		return http.StatusOK, map[string]any{"templateID": saved.ID, "public": false}, nil
-	}
-	t, err := s.o.Manager.FindTemplate(c.r.Context(), c.who.Owner, templateRef(c.who, ref))
-	if name := templateRef(c.who, ref); sandpit.CodeOf(err) == sandpit.NotFound && s.isCached(c.r.Context(), c.who, name) {
-		return http.StatusOK, map[string]any{"templateID": name, "public": true}, nil
-	}
-	if err != nil {
+	o, err := s.resolve(c.r.Context(), c.who, c.r.PathValue("alias"))
+	name, _, _ := strings.Cut(c.r.PathValue("alias"), ":")
+	switch {
+	case err != nil:
 		return 0, nil, err
+	case o.saved != nil:
+		return http.StatusOK, map[string]any{"templateID": o.saved.ID, "public": false}, nil
+	case o.found.ID != "":
+		return http.StatusOK, map[string]any{"templateID": o.found.ID, "public": o.found.Public}, nil
 	}
-	return http.StatusOK, map[string]any{"templateID": t.ID, "public": t.Public}, nil
+	return http.StatusOK, map[string]any{"templateID": name, "public": true}, nil
 }
 
 // isCached reports whether a name means a template of the image cache, which the
@@ -189,18 +200,17 @@ func (s *Server) setTemplate(c *call) (int, any, error) {
 // deleteTemplate removes a template or a snapshot. What the configuration has for
 // templates stays.
 func (s *Server) deleteTemplate(c *call) (int, any, error) {
-	name, ctx := c.r.PathValue("id"), c.r.Context()
-	if _, ok := s.configured(name); ok {
-		return 0, nil, sandpit.Errorf(sandpit.PermissionDenied, "template %.100q is one of the server's configuration", name)
-	}
-	saved, err := s.snapshot(ctx, c.who, name)
-	if err == nil {
-		return http.StatusNoContent, nil, s.o.Manager.RemoveSnapshot(ctx, c.who.Owner, string(saved.ID))
-	}
-	if sandpit.CodeOf(err) != sandpit.NotFound {
+	ctx := c.r.Context()
+	o, err := s.resolve(ctx, c.who, c.r.PathValue("id"))
+	switch {
+	case err != nil:
 		return 0, nil, err
+	case o.saved != nil:
+		return http.StatusNoContent, nil, s.o.Manager.RemoveSnapshot(ctx, c.who.Owner, string(o.saved.ID))
+	case o.configured || o.builtin != "":
+		return 0, nil, sandpit.Errorf(sandpit.PermissionDenied, "template %.100q is one of the server's configuration", c.r.PathValue("id"))
 	}
-	t, err := s.ownTemplate(c, name)
+	t, err := s.ownTemplate(c, c.r.PathValue("id"))
 	if err == nil {
 		err = s.o.Manager.RemoveTemplate(ctx, c.who.Owner, string(t.ID))
 	}

@@ -60,7 +60,16 @@ func (s *server) health() {
 	op.Description = "503 if it cannot; the problem names what is missing."
 	add(s, op, func(ctx context.Context, _ *struct{}) (*healthOut, error) { return checks.answer(ctx) })
 	add(s, open(operation(http.MethodGet, pathVersion, "getVersion", "See what the server is")),
-		func(context.Context, *struct{}) (*versionOut, error) { return &versionOut{s.Version}, nil })
+		func(ctx context.Context, _ *struct{}) (*versionOut, error) { return &versionOut{s.versionFor(ctx)}, nil })
+}
+
+// versionFor returns what a client may know of the server.
+func (s *server) versionFor(ctx context.Context) wire.Version {
+	v := s.Version
+	if p, err := api.PrincipalOf(ctx); err == nil && p.Admin && s.URL != nil {
+		v.URL = s.URL()
+	}
+	return v
 }
 
 // answer says that all is well, or what is not. Why is for administrators.

@@ -43,6 +43,9 @@ type Options struct {
 	Checks []Check
 	// Version says what the server is.
 	Version wire.Version
+	// URL returns the address at which the server listens, from its machine, or "". Default:
+	// no client hears of it.
+	URL func() string
 	// MountRoots are directories of the machine, absolute, below which clients may
 	// have directories shown to their sandboxes. Administrators are not bound to them.
 	// Default: none.

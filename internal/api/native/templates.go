@@ -21,6 +21,7 @@ const (
 	pathTemplate  = pathTemplates + "/{template}"
 	pathBuilds    = wire.Prefix + "/builds"
 	pathBuild     = pathBuilds + "/{build}"
+	pathBuiltin   = wire.Prefix + "/builtins/{name}"
 )
 
 // Contexts keep the files that builds copy.
@@ -157,6 +158,33 @@ func (s *server) templates() {
 	})
 	s.templateTags()
 	s.builds()
+	s.builtins()
+}
+
+type builtinIn struct {
+	Name string `path:"name" maxLength:"63" doc:"The template, such as base."`
+}
+
+type builtinOut struct {
+	Body wire.Builtin
+}
+
+// builtins registers the templates that are part of the program.
+func (s *server) builtins() {
+	op := operation(http.MethodPost, pathBuiltin, "prepareBuiltin", "Have a built-in template built, unless it was")
+	op.Description = "It returns at once; send it again to see how the build is doing. All owners share the template, and E2B's clients request it by its name."
+	add(s, op, func(ctx context.Context, in *builtinIn) (*builtinOut, error) {
+		p, err := api.PrincipalOf(ctx)
+		if err != nil {
+			return nil, err
+		}
+		b, err := s.Manager.PrepareBuiltin(ctx, in.Name)
+		out := wire.Builtin{Name: in.Name, Status: b.Status, Progress: b.Progress}
+		if p.Admin && b.Status == sandpit.BuildFailed {
+			out.Reason = b.Reason
+		}
+		return &builtinOut{out}, err
+	})
 }
 
 func (s *server) templateTags() {
