@@ -120,6 +120,10 @@ func (a *app) buildLocal(cmd *cobra.Command, o templateOptions, t daemon.Templat
 	defer func() { err = errors.Join(err, local.Close()) }()
 	e, err := local.BuildTemplate(cmd.Context(), t, daemon.TemplateBuild{
 		Name: o.name, Dir: dir, Secrets: secrets, Fresh: o.fresh, Output: a.Err,
+		Prepare: func(what string) {
+			clear()
+			fmt.Fprintln(a.Err, what)
+		},
 		Begin: func(number, total int, s daemon.TemplateStep) {
 			clear()
 			fmt.Fprintf(a.Err, "[%d/%d] %s\n", number, total, printable(s.String()))

@@ -103,7 +103,7 @@ func (b builder) BuildTemplate(ctx context.Context, j manager.TemplateJob) (int6
 	step := ""
 	work := template.Builder{
 		Provider: maker(j.Create), Images: b.images, Debian: b.debian, NPM: b.npm, Dir: j.Dir, Secrets: j.Secrets, Fresh: j.Fresh, Output: writer(j.Output),
-		Progress: fetchProgress(j.Progress, time.Now),
+		Progress: fetchProgress(j.Progress, time.Now), Prepare: j.Progress,
 		Base:     imagesFor(b.images, j.Owner, j.Trusted).Resolve, Owner: j.Owner, SecretsKey: b.secrets,
 		Begin: func(number, total int, s template.Step) {
 			step = s.String()
@@ -129,7 +129,7 @@ const fetchEvery = 5 * time.Second
 func fetchProgress(hear func(text string), now func() time.Time) image.Progress {
 	var last time.Time
 	return func(done, total int64) {
-		if now().Sub(last) < fetchEvery {
+		if now().Sub(last) < fetchEvery && done != total {
 			return
 		}
 		last = now()

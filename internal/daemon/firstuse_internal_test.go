@@ -34,7 +34,8 @@ func TestFetchProgress(t *testing.T) {
 		hear(i*1_000_000, 61_000_000)
 		now = now.Add(time.Second)
 	}
-	want := []string{"fetch the base: 0.0 MB of 61.0 MB", "fetch the base: 5.0 MB of 61.0 MB"}
+	hear(61_000_000, 61_000_000)
+	want := []string{"fetch the base: 0.0 MB of 61.0 MB", "fetch the base: 5.0 MB of 61.0 MB", "fetch the base: 61.0 MB of 61.0 MB"}
 	if !slices.Equal(lines, want) {
 		t.Errorf("%q, want %q", lines, want)
 	}

@@ -115,7 +115,9 @@ type TemplateBuild struct {
 	Fresh bool
 	// Output takes what steps put out.
 	Output io.Writer
-	// Begin and Ran hear of steps, see template.Builder.
+	// Prepare hears of what comes before the steps, Begin and Ran of steps, see
+	// template.Builder.
+	Prepare func(what string)
 	Begin func(number, total int, s TemplateStep)
 	Ran   func(number int, took time.Duration)
 }
@@ -177,7 +179,7 @@ func (l *Local) BuildTemplate(ctx context.Context, t Template, o TemplateBuild) 
 	b := template.Builder{
 		SecretsKey: key,
 		Provider:   maker(step), Images: own.store, Dir: o.Dir, Secrets: o.Secrets, Fresh: o.Fresh, Output: o.Output,
-		Begin: o.Begin, Ran: o.Ran, Progress: l.progress, Debian: debianSource(l.cfg), NPM: npmSource(l.cfg),
+		Prepare: o.Prepare, Begin: o.Begin, Ran: o.Ran, Progress: l.progress, Debian: debianSource(l.cfg), NPM: npmSource(l.cfg),
 	}
 	e, err := b.Build(ctx, t)
 	if err != nil {

@@ -53,6 +53,8 @@ type Builder struct {
 	Ran func(number int, took time.Duration)
 	// Progress hears of the base being fetched. Default: nobody.
 	Progress image.Progress
+	// Prepare hears of what is done for the base, before the steps. Default: nobody.
+	Prepare func(what string)
 }
 
 // Maker makes sandboxes, as a sandpit.Provider does.

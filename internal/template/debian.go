@@ -42,6 +42,7 @@ func (b *Builder) baseOf(ctx context.Context, ref sandpit.Image) (image.Root, er
 // builds first. The limits are part of the key, since the owner chooses them: with too
 // little memory or disk a script of a package could fail without the build noticing.
 func (b *Builder) bootstrap(ctx context.Context, r debian.Request, limits sandpit.Resources) (image.Entry, error) {
+	b.prepare("choose packages of Debian " + r.Suite)
 	plan, err := b.Debian.Plan(ctx, r, b.Fresh, debian.Progress(b.Progress))
 	if err != nil {
 		return image.Entry{}, err
@@ -49,6 +50,7 @@ func (b *Builder) bootstrap(ctx context.Context, r debian.Request, limits sandpi
 	root, err := b.Images.Extend(ctx, image.Extension{
 		Base: image.Scratch, Key: "packages " + plan.Digest(), Source: "packages of Debian " + r.Suite,
 		Layer: func(ctx context.Context) (io.ReadCloser, error) {
+			b.prepare("fetch packages of Debian " + r.Suite)
 			return b.Debian.Root(ctx, plan, debian.Progress(b.Progress))
 		},
 	}, nil)
@@ -60,9 +62,16 @@ func (b *Builder) bootstrap(ctx context.Context, r debian.Request, limits sandpi
 	if err := w.next(ctx, root); err != nil {
 		return image.Entry{}, err
 	}
+	b.prepare("install packages of Debian " + r.Suite)
 	install := Step{Run: debian.Configure(plan), RunUser: "root"}
 	if err := w.runFor(ctx, -1, install, ""); err != nil {
 		return image.Entry{}, err
 	}
 	return image.Entry{ID: string(w.image)}, nil
+}
+
+func (b *Builder) prepare(what string) {
+	if b.Prepare != nil {
+		b.Prepare(what)
+	}
 }

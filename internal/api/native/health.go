@@ -60,7 +60,9 @@ func (s *server) health() {
 	op.Description = "503 if it cannot; the problem names what is missing."
 	add(s, op, func(ctx context.Context, _ *struct{}) (*healthOut, error) { return checks.answer(ctx) })
 	add(s, open(operation(http.MethodGet, pathVersion, "getVersion", "See what the server is")),
-		func(ctx context.Context, _ *struct{}) (*versionOut, error) { return &versionOut{s.versionFor(ctx)}, nil })
+		func(ctx context.Context, _ *struct{}) (*versionOut, error) {
+			return &versionOut{s.versionFor(ctx)}, nil
+		})
 }
 
 // versionFor returns what a client may know of the server.
