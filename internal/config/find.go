@@ -2,6 +2,7 @@ package config
 
 import (
 	"cmp"
+	"context"
 	"net"
 	"net/netip"
 	"os"
@@ -41,7 +42,8 @@ func (c Config) LocalServer() (url string, ok bool) {
 	if err != nil || info.Mode()&os.ModeSocket == 0 {
 		return "", false
 	}
-	conn, err := net.DialTimeout("unix", c.Server.Socket, socketTimeout)
+	dialer := net.Dialer{Timeout: socketTimeout}
+	conn, err := dialer.DialContext(context.Background(), "unix", c.Server.Socket)
 	if err != nil {
 		return "", false
 	}

@@ -104,7 +104,7 @@ func (b builder) BuildTemplate(ctx context.Context, j manager.TemplateJob) (int6
 	work := template.Builder{
 		Provider: maker(j.Create), Images: b.images, Debian: b.debian, NPM: b.npm, Dir: j.Dir, Secrets: j.Secrets, Fresh: j.Fresh, Output: writer(j.Output),
 		Progress: fetchProgress(j.Progress, time.Now), Prepare: j.Progress,
-		Base:     imagesFor(b.images, j.Owner, j.Trusted).Resolve, Owner: j.Owner, SecretsKey: b.secrets,
+		Base: imagesFor(b.images, j.Owner, j.Trusted).Resolve, Owner: j.Owner, SecretsKey: b.secrets,
 		Begin: func(number, total int, s template.Step) {
 			step = s.String()
 			j.Begin(number, total, step)

@@ -118,8 +118,8 @@ type TemplateBuild struct {
 	// Prepare hears of what comes before the steps, Begin and Ran of steps, see
 	// template.Builder.
 	Prepare func(what string)
-	Begin func(number, total int, s TemplateStep)
-	Ran   func(number int, took time.Duration)
+	Begin   func(number, total int, s TemplateStep)
+	Ran     func(number int, took time.Duration)
 }
 
 // CopiesFiles reports whether a template copies files, and WriteContext has something to
