@@ -37,9 +37,9 @@ var arrows = map[string][]string{
 	"cmd/sandpit":                {"internal/cli", "internal/guest", "provider/gvisor"},
 	"cmd/sandpit-guest":          {"internal/guest"},
 	"deploy":                     {},
-	"provider/docker":            {".", "internal/envd", "internal/guest", "internal/guestbin", "internal/image", "internal/tether"},
-	"provider/fake":              {".", "internal/envd", "internal/guest"},
-	"provider/gvisor":            {".", "internal/archive", "internal/beneath", "internal/envd", "internal/guest", "internal/guestbin", "internal/image", "internal/network", "internal/network/dialer", "internal/network/policy", "internal/network/route"},
+	"provider/docker":            {".", "internal/envd", "internal/guest", "internal/guestbin", "internal/image", "internal/liveness", "internal/tether"},
+	"provider/fake":              {".", "internal/envd", "internal/guest", "internal/liveness"},
+	"provider/gvisor":            {".", "internal/archive", "internal/beneath", "internal/envd", "internal/guest", "internal/guestbin", "internal/image", "internal/liveness", "internal/network", "internal/network/dialer", "internal/network/policy", "internal/network/route"},
 	"provider/providertest":      {"."},
 	"internal/api":               {".", "internal/clock", "internal/lifeline", "internal/manager", "internal/memory", "internal/share", "internal/store", "internal/wire"},
 	"internal/api/aio":           {".", "internal/api", "internal/manager", "internal/memory", "internal/tool"},
@@ -58,7 +58,7 @@ var arrows = map[string][]string{
 	"internal/daemon":            {".", "internal/api/...", "internal/archive", "internal/audit", "internal/beneath", "internal/clock", "internal/config", "internal/debian", "internal/diskspace", "internal/gateway", "internal/guestbin", "internal/hostpath", "internal/image", "internal/manager", "internal/memory", "internal/network/policy", "internal/network/route", "internal/npm", "internal/publish", "internal/queue", "internal/share", "internal/sshd", "internal/sshkey", "internal/store", "internal/telemetry", "internal/tempdir", "internal/template", "internal/tlscert", "internal/token", "internal/tree", "internal/usage", "internal/wire", "provider/docker", "provider/gvisor"},
 	"internal/debian":            {".", "internal/mirror"},
 	"internal/diskspace":         {"."},
-	"internal/envd":              {".", "internal/gen/...", "internal/memory"},
+	"internal/envd":              {".", "internal/gen/...", "internal/liveness", "internal/memory"},
 	"internal/envdtest":          {"internal/gen/..."},
 	"internal/gateway":           {".", "internal/api", "internal/clock", "internal/manager", "internal/store", "internal/token", "internal/wire"},
 	"internal/gen/...":           {"internal/gen/..."},
@@ -71,6 +71,7 @@ var arrows = map[string][]string{
 	"internal/journal":           {},
 	"internal/layer":             {".", "internal/memory"},
 	"internal/lifeline":          {"internal/clock"},
+	"internal/liveness":          {"."},
 	"internal/manager":           {".", "internal/clock", "internal/diskspace", "internal/layer", "internal/queue", "internal/share", "internal/store", "internal/tempdir", "internal/usage"},
 	"internal/mcp":               {".", "internal/mcpclient", "internal/memory", "internal/tool"},
 	"internal/mcpclient":         {".", "internal/applet", "internal/memory"},
@@ -114,7 +115,7 @@ var arrows = map[string][]string{
 // owners says which packages may import a dependency that is heavy, or that
 // would otherwise spread; tests included.
 var owners = map[string][]string{
-	"connectrpc.com":                         {"internal/api/...", "internal/envd", "internal/gen/...", "internal/guest"},
+	"connectrpc.com":                         {"internal/api/...", "internal/envd", "internal/gen/...", "internal/guest", "provider/fake"},
 	"github.com/BurntSushi/toml":             {"internal/config", "internal/template"},
 	"github.com/ProtonMail/go-crypto":        {"internal/debian"},
 	"github.com/docker/cli":                  {"internal/image"},

@@ -2,6 +2,7 @@ package envd
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -99,8 +100,10 @@ func (c *Client) Follow(ctx context.Context, id string, o sandpit.FollowOptions)
 }
 
 func (c *Client) replay(ctx context.Context, r *replay) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	late := time.AfterFunc(startLimit, func() { cancel(errNoStart) })
+	defer late.Stop()
 	stream, err := c.commands.Follow(ctx, connect.NewRequest(&commands.FollowRequest{
 		Id: r.id, StdoutOffset: r.to.From.Stdout, StderrOffset: r.to.From.Stderr, NoWait: r.to.NoWait,
 	}))
@@ -113,12 +116,18 @@ func (c *Client) replay(ctx context.Context, r *replay) error {
 		if err != nil {
 			return err
 		}
+		if r.told.Command.ID != "" {
+			late.Stop()
+		}
 		if over {
 			impatient := time.AfterFunc(endPatience, func() { _ = stream.Close() }) // as with a process
 			defer impatient.Stop()
 			stream.Receive()
 			return nil
 		}
+	}
+	if errors.Is(context.Cause(ctx), errNoStart) {
+		return errNoStart
 	}
 	err = stream.Err()
 	if err == nil {

@@ -144,6 +144,8 @@ func (c *Client) follow(ctx context.Context, f followed) (*running, error) {
 		streamCtx = context.WithValue(streamCtx, limitKey{}, f.limit)
 	}
 	unlink := context.AfterFunc(ctx, func() { cancel(ctx.Err()) })
+	late := time.AfterFunc(startLimit, func() { cancel(errNoStart) })
+	defer late.Stop()
 	stream, err := f.open(streamCtx)
 	var pid uint32
 	if err == nil {
@@ -153,6 +155,9 @@ func (c *Client) follow(ctx context.Context, f followed) (*running, error) {
 	}
 	if err != nil {
 		unlink()
+		if errors.Is(context.Cause(streamCtx), errNoStart) {
+			return nil, errNoStart
+		}
 		cancel(nil)
 		return nil, callError(ctx, err)
 	}
@@ -239,6 +244,13 @@ func receiveStart(stream events) (uint32, error) {
 	}
 	return start.GetPid(), nil
 }
+
+// startLimit is how long a guest may take until a stream says that what was asked for has
+// begun. Signs of life before that do not count.
+const startLimit = 2 * time.Minute
+
+var errNoStart = sandpit.WithHint(sandpit.Errorf(sandpit.Unavailable, "the guest did not begin within %v", startLimit),
+	"if it stays so, end its processes and keep its files with: sandpit stop ID && sandpit start ID")
 
 func isPID(n uint32) bool { return n >= 1 && n <= math.MaxInt32 }
 

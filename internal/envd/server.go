@@ -1,12 +1,20 @@
 package envd
 
 import (
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"io"
 	"net/http"
 	"net/url"
 	"path"
 	"strings"
 
+	"connectrpc.com/connect"
+
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/liveness"
 )
 
 // keyHeaders are what a guest takes for a key, or for proof of one.
@@ -37,7 +45,63 @@ func (s server) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, transportError(r.Context(), err)
 	}
+	if strings.HasPrefix(res.Header.Get("Content-Type"), "application/connect+") {
+		res.Body = &spoken{ReadCloser: res.Body, ctx: r.Context()}
+	}
 	return res, nil
+}
+
+// spoken is a stream of Connect's protocol that ends with its reason, in the protocol's own
+// words, when the guest stops in the middle of it. Else whoever reads it would learn no more
+// than that a connection broke.
+type spoken struct {
+	io.ReadCloser
+
+	ctx    context.Context //nolint:containedctx // the request's
+	frames liveness.Frames
+	last   []byte // what is still to be read of the reason
+	over   bool
+}
+
+// Read implements io.Reader.
+func (s *spoken) Read(p []byte) (int, error) {
+	if !s.over {
+		n, err := s.ReadCloser.Read(p)
+		s.frames.Pass(p[:n])
+		known, ok := errors.AsType[*sandpit.Error](err)
+		if !ok || known.Code == sandpit.Gone || s.ctx.Err() != nil || !s.frames.Between() {
+			return n, err
+		}
+		s.over, s.last = true, endOfStream(known)
+		return n, nil
+	}
+	if len(s.last) == 0 {
+		return 0, io.EOF
+	}
+	n := copy(p, s.last)
+	s.last = s.last[n:]
+	return n, nil
+}
+
+// endOfStream is the last message of a stream that failed.
+func endOfStream(err *sandpit.Error) []byte {
+	const flagEnd = 2
+	text := err.Error()
+	if hint := sandpit.HintOf(err); hint != "" {
+		text += "; " + hint
+	}
+	var end struct {
+		Error struct {
+			Code    string `json:"code"`
+			Message string `json:"message"`
+		} `json:"error"`
+	}
+	end.Error.Code, end.Error.Message = connect.CodeUnavailable.String(), text
+	data, jsonErr := json.Marshal(end)
+	if jsonErr != nil {
+		data = []byte("{}") // strings can always be written
+	}
+	return append(binary.BigEndian.AppendUint32([]byte{flagEnd}, uint32(len(data))), data...) //nolint:gosec // some hundred bytes
 }
 
 // isInit reports whether a guest, however loosely it reads a path, could take it for

@@ -2,11 +2,13 @@ package envd
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"path"
 	"strings"
 	"sync"
+	"time"
 
 	"connectrpc.com/connect"
 
@@ -43,8 +45,11 @@ type watcher struct {
 func (f *files) Watch(ctx context.Context, user, p string, o sandpit.WatchOptions) (sandpit.Watcher, error) {
 	// The deadline of ctx must not travel along: the guest would end the stream
 	// by it, and the caller could not tell why.
-	streamCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	streamCtx, end := context.WithCancelCause(context.WithoutCancel(ctx))
+	cancel := func() { end(nil) }
 	unlink := context.AfterFunc(ctx, cancel)
+	late := time.AfterFunc(startLimit, func() { end(errNoStart) })
+	defer late.Stop()
 	req := connect.NewRequest(&filesystem.WatchDirRequest{Path: p, Recursive: o.Recursive, IncludeEntry: o.Describe})
 	f.prepare(req.Header(), user)
 	stream, err := f.calls.WatchDir(streamCtx, req)
@@ -55,6 +60,9 @@ func (f *files) Watch(ctx context.Context, user, p string, o sandpit.WatchOption
 	}
 	if err != nil {
 		unlink()
+		if errors.Is(context.Cause(streamCtx), errNoStart) {
+			return nil, fmt.Errorf("watch %s: %w", p, errNoStart)
+		}
 		cancel()
 		return nil, fmt.Errorf("watch %s: %w", p, callError(ctx, err))
 	}

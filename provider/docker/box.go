@@ -15,6 +15,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/envd"
+	"github.com/sandpit-dev/sandpit/internal/liveness"
 	"github.com/sandpit-dev/sandpit/internal/tether"
 )
 
@@ -59,6 +60,7 @@ type box struct {
 
 	linking sync.Mutex      // held while a link is being made
 	guest   *http.Transport // over the link
+	monitor *liveness.Monitor
 }
 
 func newBox(p *Provider, id sandpit.ID, container string) *box {
@@ -67,6 +69,7 @@ func newBox(p *Provider, id sandpit.ID, container string) *box {
 		asking: make(chan struct{}, 1), breaks: p.breaks.Load(),
 	}
 	b.guest = b.newTransport()
+	b.monitor = liveness.New(id, b.probeGuest, p.o.Liveness)
 	return b
 }
 
@@ -316,7 +319,7 @@ func (b *box) start(ctx context.Context, inst *Instance, rec record) error {
 	if err := b.tie(stream); err != nil {
 		return err
 	}
-	if err := b.settleStart(limited, inst, rec); err != nil {
+	if err := b.settleStart(liveness.Exempt(limited), inst, rec); err != nil {
 		if said := stream.complaint(); said != "" {
 			return sandpit.Errorf(sandpit.CodeOf(err), "%w; it says: %s", err, said)
 		}

@@ -2,6 +2,7 @@ package docker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -35,12 +36,22 @@ type portConn struct {
 	closed  chan struct{}
 }
 
+// dialLimit is how long a guest that is there may take to open a connection. It gives up
+// itself after a third of that.
+const dialLimit = 30 * time.Second
+
 // dial connects to a port inside.
 func (b *box) dial(ctx context.Context, port int) (net.Conn, error) {
 	if err := checkPort(port); err != nil {
 		return nil, err
 	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer b.monitor.Watch(ctx, dialLimit, cancel)()
 	conn, err := b.tunnel(ctx, port)
+	if why, ok := errors.AsType[*sandpit.Error](context.Cause(ctx)); ok && err != nil {
+		err = why
+	}
 	if err != nil {
 		return nil, fmt.Errorf("connect to port %d: %w", port, err)
 	}

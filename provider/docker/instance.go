@@ -33,7 +33,7 @@ var (
 )
 
 func newInstance(b *box, token string) *Instance {
-	return &Instance{b: b, guest: envd.New(caller{b}, token), transports: make(map[int]http.RoundTripper)}
+	return &Instance{b: b, guest: envd.New(b.monitor.Guest(caller{b}), token), transports: make(map[int]http.RoundTripper)}
 }
 
 // ID implements sandpit.Instance.
@@ -48,8 +48,13 @@ func (i *Instance) Guest() sandpit.Guest { return i.guest }
 // HTTP implements sandpit.Instance.
 func (i *Instance) HTTP(port int) http.RoundTripper {
 	if port == guest.Port {
-		return caller{i.b}
+		return i.b.monitor.Guest(caller{i.b})
 	}
+	return i.b.monitor.Port(i.transport(port))
+}
+
+// transport returns what reaches a port of a program inside, without any bound.
+func (i *Instance) transport(port int) http.RoundTripper {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if t := i.transports[port]; t != nil {

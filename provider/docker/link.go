@@ -16,6 +16,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/liveness"
 	"github.com/sandpit-dev/sandpit/internal/tether"
 )
 
@@ -311,4 +312,49 @@ func (e *explained) Read(p []byte) (int, error) {
 		err = e.b.explainGuest(e.ctx, err)
 	}
 	return n, err
+}
+
+// probeTime is how long the engine may take to say that a container runs.
+const probeTime = 5 * time.Second
+
+// probeGuest is a liveness.Probe. While the engine is away, or holds the container still, a
+// guest cannot answer: that has limits of its own.
+func (b *box) probeGuest(ctx context.Context, asked func()) error {
+	if err := b.p.reachable(ctx); err != nil {
+		return err
+	}
+	if err := b.usable(ctx); err != nil {
+		return err
+	}
+	breaks := b.p.breaks.Load()
+	asked()
+	err := b.askHealth(ctx)
+	if err == nil || !errors.Is(context.Cause(ctx), liveness.ErrSilent) {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), probeTime)
+	defer cancel()
+	if err := b.refresh(ctx); err != nil {
+		return sandpit.Errorf(sandpit.Unavailable, "ask the engine: %w", err)
+	}
+	if err := b.stateError(b.now()); err != nil {
+		return err
+	}
+	if b.p.breaks.Load() != breaks || b.p.events.found() != nil || b.isSaving() {
+		return sandpit.Errorf(sandpit.Unavailable, "the engine was away, or held the container still")
+	}
+	return liveness.ErrSilent
+}
+
+// askHealth asks the guest whether it is there.
+func (b *box) askHealth(ctx context.Context) error {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://guest/health", http.NoBody)
+	if err != nil {
+		return err
+	}
+	res, err := b.guest.RoundTrip(r)
+	if err != nil {
+		return err
+	}
+	return res.Body.Close()
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/image"
+	"github.com/sandpit-dev/sandpit/internal/liveness"
 )
 
 // Options say how a Provider works. The zero value of a field means the default
@@ -88,6 +89,8 @@ type Options struct {
 	// included, end with Unavailable. From then on others do at once, until it answers.
 	// Default: 1 minute.
 	Patience time.Duration
+	// Liveness bounds calls into sandboxes. Default: that of liveness.Options.
+	Liveness liveness.Options
 	// Notice hears, once each, which default limits the engine cannot enforce.
 	// Default: nobody.
 	Notice func(text string)

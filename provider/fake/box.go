@@ -51,6 +51,7 @@ type box struct {
 	token     string
 	state     State
 	machine   *machine // nil unless running or paused
+	stall     Stall
 	exit      sandpit.Exit
 	resources sandpit.Resources
 	network   sandpit.NetworkPolicy
@@ -107,7 +108,7 @@ func (b *box) boot(ctx context.Context) error {
 			return err
 		}
 	}
-	m := startMachine()
+	m := startMachine(b.stalled)
 	transport := &http.Transport{
 		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return m.dial(ctx, guest.Port) },
 		DisableKeepAlives: true,

@@ -13,13 +13,15 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/envd"
 	"github.com/sandpit-dev/sandpit/internal/guest"
+	"github.com/sandpit-dev/sandpit/internal/liveness"
 )
 
 // Instance is one sandbox of a Provider. It has every optional ability. While it
 // is paused, stopped or archived, calls of its guest and connections fail with Conflict.
 type Instance struct {
-	box   *box
-	guest *homeGuest
+	box     *box
+	guest   *homeGuest
+	monitor *liveness.Monitor
 
 	mu         sync.Mutex
 	transports map[int]*roundTripper
@@ -46,6 +48,7 @@ var (
 
 func newInstance(b *box) *Instance {
 	i := &Instance{box: b, transports: make(map[int]*roundTripper)}
+	i.monitor = liveness.New(b.id, i.probeGuest, b.world.livenessOptions())
 	_, token := b.identity()
 	i.guest = newHomeGuest(envd.New(i.HTTP(guest.Port), token), b.inside(homeDir))
 	return i
@@ -62,6 +65,23 @@ func (i *Instance) Guest() sandpit.Guest { return i.guest }
 
 // HTTP implements sandpit.Instance.
 func (i *Instance) HTTP(port int) http.RoundTripper {
+	if port == guest.Port {
+		return i.monitor.Guest(i.transport(port))
+	}
+	return i.monitor.Port(i.transport(port))
+}
+
+// probeGuest is a liveness.Probe.
+func (i *Instance) probeGuest(ctx context.Context, asked func()) error {
+	m, err := i.box.running()
+	if err != nil {
+		return err
+	}
+	asked()
+	return m.askHealth(ctx)
+}
+
+func (i *Instance) transport(port int) *roundTripper {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if rt := i.transports[port]; rt != nil {

@@ -23,19 +23,20 @@ type machine struct {
 	served chan struct{}  // closed when the server has ended
 	open   sync.WaitGroup // connections of the server
 	calls  gate
+	off    chan struct{} // closed when it is stopped
 
 	mu    sync.Mutex
 	conns map[*tracked]bool // nil when the machine is off
 }
 
-// startMachine starts a guest that has no key yet.
-func startMachine() *machine {
+// startMachine starts a guest that has no key yet. stall tells how it hangs at the moment.
+func startMachine(stall func() Stall) *machine {
 	m := &machine{
-		guest: guest.New(), ln: newListener(),
+		guest: guest.New(), ln: newListener(), off: make(chan struct{}),
 		served: make(chan struct{}), conns: make(map[*tracked]bool),
 	}
 	m.server = &http.Server{
-		Handler:           m.calls.wrap(m.guest.Handler()),
+		Handler:           m.calls.wrap(stallCalls(m.guest.Handler(), stall, m.off)),
 		ReadHeaderTimeout: 30 * time.Second,
 		ConnState:         m.noteState,
 		Protocols:         new(http.Protocols),
@@ -63,6 +64,7 @@ func (m *machine) noteState(_ net.Conn, state http.ConnState) {
 // stop breaks all connections, kills all processes and waits for the guest's
 // goroutines. It is called once.
 func (m *machine) stop(dir string) {
+	close(m.off)
 	_ = m.server.Close() // nobody hears of connections that end badly
 	m.mu.Lock()
 	conns := m.conns

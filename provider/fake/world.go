@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/liveness"
 )
 
 // World is the machine that fake sandboxes live on. It survives its Providers.
@@ -22,6 +23,7 @@ type World struct {
 	faults    []*Fault
 	calls     map[callKey]int
 	closed    bool
+	liveness  liveness.Options
 }
 
 // NewWorld returns an empty World whose files are all in dir, which must exist,

@@ -67,7 +67,7 @@ func (b *box) send(ctx context.Context, conduit *os.File, message, rights []byte
 		case <-b.ended:
 			return sandpit.Errorf(sandpit.Gone, "the sandbox has ended: %s", b.exit.Reason)
 		case <-limit.C:
-			return sandpit.Errorf(sandpit.Unavailable, "the guest has taken no connection for %v", conduitLimit)
+			return sandpit.Errorf(sandpit.Timeout, "the guest has taken no connection for %v", conduitLimit)
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}

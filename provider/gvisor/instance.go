@@ -20,6 +20,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/envd"
 	"github.com/sandpit-dev/sandpit/internal/guest"
 	"github.com/sandpit-dev/sandpit/internal/image"
+	"github.com/sandpit-dev/sandpit/internal/liveness"
 )
 
 // Instance is one sandbox of a Provider.
@@ -27,7 +28,8 @@ type Instance struct {
 	id       sandpit.ID
 	provider *Provider
 	guest    *envd.Client
-	gate     gate         // in front of the guest
+	gate     gate // in front of the guest
+	monitor  *liveness.Monitor
 	claims   atomic.Int64 // how often the sandbox had been claimed when this was made or claimed it
 
 	mu         sync.Mutex
@@ -45,6 +47,7 @@ var (
 func newInstance(p *Provider, engine string, rec record) *Instance {
 	i := &Instance{id: rec.ID, provider: p, engine: engine, transports: make(map[int]*http.Transport)}
 	i.claims.Store(int64(rec.Claims))
+	i.monitor = liveness.New(rec.ID, i.probeGuest, p.cfg.Liveness)
 	i.guest = envd.New(gated{&i.gate, i.HTTP(guest.Port)}, rec.Token)
 	return i
 }
@@ -62,6 +65,14 @@ func (i *Instance) Guest() sandpit.Guest { return i.guest }
 
 // HTTP implements sandpit.Instance.
 func (i *Instance) HTTP(port int) http.RoundTripper {
+	if port == guest.Port {
+		return i.monitor.Guest(i.transport(port))
+	}
+	return i.monitor.Port(i.transport(port))
+}
+
+// transport returns what reaches a port, without any bound.
+func (i *Instance) transport(port int) *http.Transport {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if t := i.transports[port]; t != nil {
@@ -85,8 +96,37 @@ func (i *Instance) HTTP(port int) http.RoundTripper {
 	return t
 }
 
+// dialLimit is how long a guest that is there may take to open a connection. It gives up
+// itself after a third of that.
+const dialLimit = 30 * time.Second
+
 // Dial implements sandpit.Dialer.
 func (i *Instance) Dial(ctx context.Context, port int) (net.Conn, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer i.monitor.Watch(ctx, dialLimit, cancel)()
+	conn, err := i.connect(ctx, port)
+	if why, ok := errors.AsType[*sandpit.Error](context.Cause(ctx)); ok && err != nil {
+		return nil, fmt.Errorf("connect to port %d: %w", port, why)
+	}
+	return conn, err
+}
+
+// connect is Dial without a bound.
+func (i *Instance) connect(ctx context.Context, port int) (net.Conn, error) {
+	conn, err := i.openConn(ctx, port)
+	if err != nil {
+		return nil, err
+	}
+	if err := awaitAnswer(ctx, conn, port); err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
+	return conn, nil
+}
+
+// openConn opens a connection that the guest has not answered yet.
+func (i *Instance) openConn(ctx context.Context, port int) (net.Conn, error) {
 	_, f, err := i.call(ctx, request{Op: opDial, ID: i.id, Port: port})
 	if err != nil {
 		return nil, err
@@ -99,11 +139,38 @@ func (i *Instance) Dial(ctx context.Context, port int) (net.Conn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connect to port %d: %w", port, err)
 	}
-	if err := awaitAnswer(ctx, conn, port); err != nil {
-		_ = conn.Close()
-		return nil, err
-	}
 	return conn, nil
+}
+
+// heldTime is how long the engine may take to say that a sandbox is being held still.
+const heldTime = 5 * time.Second
+
+// probeGuest is a liveness.Probe: a guest that runs answers on each new connection.
+func (i *Instance) probeGuest(ctx context.Context, asked func()) error {
+	conn, err := i.openConn(ctx, guest.Port)
+	if sandpit.CodeOf(err) == sandpit.Timeout { // it takes no connections
+		return liveness.ErrSilent
+	}
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	asked()
+	err = awaitAnswer(ctx, conn, guest.Port)
+	if err == nil || !errors.Is(context.Cause(ctx), liveness.ErrSilent) {
+		return err
+	}
+	// It may be held still since it was asked, by whomever.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), heldTime)
+	defer cancel()
+	again, err := i.openConn(ctx, guest.Port)
+	switch code := sandpit.CodeOf(err); {
+	case code == sandpit.Conflict, code == sandpit.Gone:
+		return err
+	case err == nil:
+		_ = again.Close() // nothing was asked
+	}
+	return liveness.ErrSilent
 }
 
 // dialWide is Dial for who sends large bodies.
@@ -297,9 +364,17 @@ func (i *Instance) Stats(ctx context.Context) (sandpit.Stats, error) {
 	if rep.Paused {
 		return s, nil
 	}
-	s.Disk, err = i.guest.DiskUsed(ctx)
+	asking, cancel := context.WithTimeout(ctx, diskTime)
+	defer cancel()
+	s.Disk, err = i.guest.DiskUsed(asking)
+	if asking.Err() != nil && ctx.Err() == nil || sandpit.CodeOf(err) == sandpit.Unavailable {
+		return s, nil // the guest is stopped, or starved: what the machine counts is known all the same
+	}
 	return s, err
 }
+
+// diskTime is how long a guest may take to say how much of the disk is used.
+const diskTime = 5 * time.Second
 
 // keyGuest gives the guest its key and defaults, before anything else runs
 // inside, and so waits until it answers.

@@ -19,6 +19,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/archive"
 	"github.com/sandpit-dev/sandpit/internal/guestbin"
 	"github.com/sandpit-dev/sandpit/internal/image"
+	"github.com/sandpit-dev/sandpit/internal/liveness"
 	"github.com/sandpit-dev/sandpit/internal/network"
 )
 
@@ -72,6 +73,8 @@ type Config struct {
 	// Roots are authorities, as PEM, that hosts are believed by, besides the machine's,
 	// for which headers are set. Default: none.
 	Roots []byte
+	// Liveness bounds calls into sandboxes. Default: that of liveness.Options.
+	Liveness liveness.Options
 	// Notice hears, once each, which default limits this machine cannot
 	// enforce. Default: nobody.
 	Notice func(text string)
@@ -266,7 +269,7 @@ func (p *Provider) boot(ctx context.Context, inst *Instance, rec record, img ima
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, startTimeout+img.loading)
+	ctx, cancel := context.WithTimeout(liveness.Exempt(ctx), startTimeout+img.loading)
 	defer cancel()
 	if req.Network = p.networkFor(spec.Network); req.Network != nil {
 		req.Setup.Resolver = network.LinkAddresses().Gateway4.Addr().String()

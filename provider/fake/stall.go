@@ -1,0 +1,161 @@
+package fake
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/guest"
+	"github.com/sandpit-dev/sandpit/internal/liveness"
+)
+
+// Stall is a way in which a guest hangs. The zero value is a guest that works.
+type Stall struct {
+	// Stopped is a guest that does nothing at all any more, as after kill -STOP 1: answers
+	// under way stop where they are, and nothing is answered.
+	Stopped bool
+	// Mute is a guest that says it is there, and answers nothing else.
+	Mute bool
+	// Pause is how long it waits after each byte of its answers. Default: no time.
+	Pause time.Duration
+	// After is how many bytes of an answer a guest sends before it is Mute. Default: none.
+	After int
+}
+
+// Stall has the guest of a sandbox hang until it is called again. NotFound: no such sandbox.
+func (w *World) Stall(id sandpit.ID, s Stall) error {
+	b, err := w.find(id)
+	if err != nil {
+		return err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.stall = s
+	return nil
+}
+
+// SetLiveness sets the bounds of calls into sandboxes that are created or attached from then
+// on. Default: those of liveness.Options.
+func (w *World) SetLiveness(o liveness.Options) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.liveness = o
+}
+
+func (w *World) livenessOptions() liveness.Options {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.liveness
+}
+
+func (b *box) stalled() Stall {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.stall
+}
+
+// askHealth asks the guest whether it is there.
+func (m *machine) askHealth(ctx context.Context) error {
+	t := &http.Transport{
+		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return m.dial(ctx, guest.Port) },
+		DisableKeepAlives: true,
+	}
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://guest/health", http.NoBody)
+	if err != nil {
+		return err
+	}
+	res, err := t.RoundTrip(r)
+	if err != nil {
+		return err
+	}
+	return res.Body.Close()
+}
+
+// stallPoll is how often a guest that hangs looks whether it still does.
+const stallPoll = 2 * time.Millisecond
+
+// stallCalls is a handler that hangs as stall says, until off is closed.
+func stallCalls(next http.Handler, stall func() Stall, off <-chan struct{}) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s := &stalling{ResponseWriter: w, stall: stall, off: off, ended: r.Context().Done()}
+		s.isHealth = r.URL.Path == "/health"
+		if !s.await() {
+			panic(http.ErrAbortHandler) // no answer at all
+		}
+		next.ServeHTTP(s, r)
+	})
+}
+
+// stalling is an answer of a guest that may hang.
+type stalling struct {
+	http.ResponseWriter
+
+	stall    func() Stall
+	off      <-chan struct{}
+	ended    <-chan struct{} // the call
+	isHealth bool
+	sent     int
+}
+
+// await waits while the guest hangs. It reports whether the guest works again.
+func (s *stalling) await() bool {
+	for {
+		now := s.stall()
+		mute := now.Mute && s.sent >= now.After
+		if !now.Stopped && (!mute || s.isHealth) {
+			return true
+		}
+		select {
+		case <-time.After(stallPoll):
+		case <-s.off:
+			return false
+		case <-s.ended:
+			return false
+		}
+	}
+}
+
+var errStalled = errors.New("the guest hangs")
+
+// Write implements io.Writer.
+func (s *stalling) Write(p []byte) (n int, err error) {
+	for n < len(p) {
+		if !s.await() {
+			return n, errStalled
+		}
+		now, end := s.stall(), len(p)
+		if now != (Stall{}) {
+			end = n + 1
+		}
+		sent, err := s.ResponseWriter.Write(p[n:end])
+		n, s.sent = n+sent, s.sent+sent
+		if err != nil {
+			return n, err
+		}
+		if now.Pause > 0 && !s.rest(now.Pause) {
+			return n, errStalled
+		}
+	}
+	return n, nil
+}
+
+// rest sends what was written and waits.
+func (s *stalling) rest(pause time.Duration) bool {
+	s.Flush()
+	select {
+	case <-time.After(pause):
+		return true
+	case <-s.off:
+	case <-s.ended:
+	}
+	return false
+}
+
+// Flush implements http.Flusher.
+func (s *stalling) Flush() { _ = http.NewResponseController(s.ResponseWriter).Flush() }
+
+// Unwrap lets an http.ResponseController find the connection.
+func (s *stalling) Unwrap() http.ResponseWriter { return s.ResponseWriter }
