@@ -56,7 +56,7 @@ func (a *app) execute(ctx context.Context, t attachment, guest starter, command 
 	if t.signals {
 		return a.executeSignaled(ctx, t, guest, command)
 	}
-	process, err := guest.Start(ctx, command)
+	process, err := startInTime(ctx, guest, command)
 	if err != nil {
 		return sandpit.ExitStatus{}, err
 	}
@@ -77,8 +77,11 @@ func (a *app) executeSignaled(ctx context.Context, t attachment, guest starter, 
 	}
 	life, leave := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer leave(nil)
-	process, err := guest.Start(life, command)
+	process, err := startUnlessSignaled(life, got, guest, command, leave)
 	if err != nil {
+		if cause, ok := errors.AsType[errSignal](context.Cause(life)); ok {
+			return sandpit.ExitStatus{Code: statusSignal + int(cause.sig), Signaled: true}, nil
+		}
 		return sandpit.ExitStatus{}, err
 	}
 	if t.terminal {
@@ -97,6 +100,45 @@ func (a *app) executeSignaled(ctx context.Context, t attachment, guest starter, 
 		return sandpit.ExitStatus{Code: statusSignal + int(cause.sig), Signaled: true}, nil
 	}
 	return status, err
+}
+
+// startUnlessSignaled starts the command. A signal that comes before it has started is not
+// the command's: it ends the attempt.
+func startUnlessSignaled(life context.Context, got <-chan os.Signal, guest starter, command sandpit.Command, leave func(error)) (sandpit.Process, error) {
+	started := make(chan struct{})
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		select {
+		case s := <-got:
+			sig, _ := s.(syscall.Signal) // always is, on Linux
+			leave(errSignal{sig})
+		case <-started:
+		}
+	}()
+	process, err := startInTime(life, guest, command)
+	close(started)
+	<-watched
+	return process, err
+}
+
+// startInTime starts the command. A sandbox that does not get that far within the command's
+// own time limit, and a little more, does not answer.
+func startInTime(ctx context.Context, guest starter, command sandpit.Command) (sandpit.Process, error) {
+	if command.Timeout <= 0 {
+		return guest.Start(ctx, command)
+	}
+	ctx, cancel := context.WithCancelCause(ctx) // it is also the process's: it does not end with this function
+	late := time.AfterFunc(command.Timeout+overdueGrace, func() { cancel(errNotStarted) })
+	defer late.Stop()
+	process, err := guest.Start(ctx, command)
+	if err != nil && errors.Is(context.Cause(ctx), errNotStarted) {
+		err = errNotStarted
+	}
+	if err != nil {
+		cancel(nil)
+	}
+	return process, err
 }
 
 // patience is how many signals a command may have that do not end it before this
@@ -168,9 +210,8 @@ func (a *app) term() string {
 // limit; a little later this program does too, because a sandbox may lie.
 func waitAtMost(ctx context.Context, p sandpit.Process, limit time.Duration) (sandpit.ExitStatus, error) {
 	if limit > 0 {
-		const grace = 5 * time.Second
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, limit+grace, errOverdue)
+		ctx, cancel = context.WithTimeoutCause(ctx, limit+overdueGrace, errOverdue)
 		defer cancel()
 	}
 	status, err := p.Wait(ctx)
@@ -180,7 +221,14 @@ func waitAtMost(ctx context.Context, p sandpit.Process, limit time.Duration) (sa
 	return status, err
 }
 
-var errOverdue = sandpit.Errorf(sandpit.Timeout, "the sandbox did not end the command in time")
+// overdueGrace is how long after a command's time limit this program waits for the sandbox.
+const overdueGrace = 5 * time.Second
+
+var (
+	errOverdue    = sandpit.Errorf(sandpit.Timeout, "the sandbox did not end the command in time")
+	errNotStarted = sandpit.WithHint(sandpit.Errorf(sandpit.Timeout, "the sandbox did not start the command in time"),
+		"if it stays so, end its processes and keep its files with: sandpit stop ID && sandpit start ID")
+)
 
 // counting counts what is read.
 type counting struct {
