@@ -321,7 +321,7 @@ func (g *Gateway) failed(ctx context.Context, a *answer, r *http.Request, t targ
 		err = sandpit.Errorf(sandpit.Canceled, "the viewer has gone")
 	case ctx.Err() != nil:
 		err = context.Cause(ctx) // why the sandbox was taken away
-	case errors.As(err, &known) && known.Code == sandpit.Unavailable:
+	case errors.As(err, &known) && known.Code == sandpit.Unavailable && sandpit.HintOf(err) == "": // else the reason is another
 		err = sandpit.WithHint(sandpit.Errorf(sandpit.Unavailable, "nothing listens at port %d of sandbox %s", t.port, t.id),
 			"start the program, or wait until it has started; it may listen at 127.0.0.1 only")
 	case errors.As(err, &known):
