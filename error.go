@@ -1,10 +1,12 @@
 package sandpit
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
+	"time"
 )
 
 // Code says what kind of failure an error is, independent of where it
@@ -52,6 +54,34 @@ type Error struct {
 	Code Code
 	Hint string
 	Err  error
+	// Subject says what the failure concerns, as far as that is known here: see SubjectOf.
+	Subject Subject
+	// Retry says that the same request may succeed later: see Retryable.
+	Retry bool
+	// RetryAfter is how long to wait before the request is repeated. Zero: nothing is known.
+	RetryAfter time.Duration
+	// RequestID names the request at the server that reported the error, for its log. It is
+	// set by clients of a server.
+	RequestID string
+}
+
+// Subject says what a failure concerns. Fields that are unknown are empty.
+type Subject struct {
+	// Provider is the name of the sandbox's provider.
+	Provider string
+	// Sandbox is the sandbox that something was to be done to.
+	Sandbox ID
+	// Operation is what was to be done, as the audit trail names it ("create"), or the route
+	// of a request.
+	Operation string
+}
+
+// or returns s with what it leaves open taken from other.
+func (s Subject) or(other Subject) Subject {
+	return Subject{
+		Provider: cmp.Or(s.Provider, other.Provider), Sandbox: cmp.Or(s.Sandbox, other.Sandbox),
+		Operation: cmp.Or(s.Operation, other.Operation),
+	}
 }
 
 // Error returns the text of the cause. Code and hint are left to the edge that
@@ -110,15 +140,87 @@ func CodeOf(err error) Code {
 
 // HintOf returns the outermost hint in err's chain, or "".
 func HintOf(err error) string {
+	var hint string
+	each(err, func(e *Error) bool {
+		hint = e.Hint
+		return hint == ""
+	})
+	return hint
+}
+
+// WithSubject adds to err what it concerns, and keeps its code. What err already says goes
+// before. It returns nil for nil.
+func WithSubject(err error, s Subject) error {
+	if err == nil {
+		return nil
+	}
+	if SubjectOf(err).or(s) == SubjectOf(err) {
+		return err
+	}
+	return &Error{Code: CodeOf(err), Subject: SubjectOf(err).or(s), Err: err}
+}
+
+// SubjectOf returns what err concerns: of each field, what the outermost error in its chain
+// says that knows it.
+func SubjectOf(err error) Subject {
+	var s Subject
+	each(err, func(e *Error) bool {
+		s = s.or(e.Subject)
+		return true
+	})
+	return s
+}
+
+// WithRetry says that the same request may succeed after a while, zero being unknown: that
+// nothing was done, and that what stood in the way ends by itself. It keeps the code of err
+// and returns nil for nil.
+func WithRetry(err error, after time.Duration) error {
+	if err == nil {
+		return nil
+	}
+	return &Error{Code: CodeOf(err), Retry: true, RetryAfter: after, Err: err}
+}
+
+// Retryable reports whether the same request may succeed later: whether err is Unavailable,
+// or WithRetry has said so.
+func Retryable(err error) bool {
+	retry := CodeOf(err) == Unavailable
+	each(err, func(e *Error) bool {
+		retry = retry || e.Retry
+		return !retry
+	})
+	return retry
+}
+
+// RetryAfterOf returns how long to wait before a request is repeated that failed with err:
+// what the outermost error in its chain says that knows it. Zero: nothing is known.
+func RetryAfterOf(err error) time.Duration {
+	var after time.Duration
+	each(err, func(e *Error) bool {
+		after = e.RetryAfter
+		return after == 0
+	})
+	return after
+}
+
+// RequestIDOf returns the name of the request that failed with err at a server, or "".
+func RequestIDOf(err error) string {
+	var id string
+	each(err, func(e *Error) bool {
+		id = e.RequestID
+		return id == ""
+	})
+	return id
+}
+
+// each calls f for the errors of this package in err's chain, outermost first, until f
+// returns false.
+func each(err error, f func(*Error) bool) {
 	for err != nil {
 		e, ok := errors.AsType[*Error](err)
-		if !ok {
-			return ""
-		}
-		if e.Hint != "" {
-			return e.Hint
+		if !ok || !f(e) {
+			return
 		}
 		err = e.Err
 	}
-	return ""
 }

@@ -23,6 +23,9 @@ import (
 // maxAnswer bounds what is read of an answer that is not a stream.
 const maxAnswer = 64 << 20
 
+// maxProblem bounds what is read of a failure, in bytes.
+const maxProblem = 1 << 20
+
 // call is one request for something that fits into memory.
 type call struct {
 	method, path string
@@ -63,16 +66,37 @@ func (c *Client) do(ctx context.Context, r call) error {
 	}
 	_, err := backoff.Retry(ctx, func() (struct{}, error) {
 		err := c.once(ctx, r, text)
-		if err == nil || sandpit.CodeOf(err) == sandpit.Unavailable {
+		switch after := sandpit.RetryAfterOf(err); {
+		case err == nil:
+			return struct{}{}, nil
+		case sandpit.CodeOf(err) != sandpit.Unavailable || after > maxRetryAfter:
+			return struct{}{}, backoff.Permanent(err) // send has repeated what was Exhausted
+		case after > 0:
+			return struct{}{}, &waiting{&backoff.RetryAfterError{Duration: after}, err}
+		default:
 			return struct{}{}, err
 		}
-		return struct{}{}, backoff.Permanent(err)
 	}, backoff.WithMaxTries(uint(c.o.Attempts)), backoff.WithBackOff(pauses()), backoff.WithMaxElapsedTime(0))
 	if permanent, ok := errors.AsType[*backoff.PermanentError](err); ok {
 		return permanent.Err
 	}
+	if w, ok := errors.AsType[*waiting](err); ok {
+		return w.cause
+	}
 	return err
 }
+
+// waiting is a failure that the server has said when to try again after.
+type waiting struct {
+	after *backoff.RetryAfterError
+	cause error
+}
+
+// Error implements error.
+func (w *waiting) Error() string { return w.cause.Error() }
+
+// Unwrap returns the time, which backoff looks for, and the failure.
+func (w *waiting) Unwrap() []error { return []error{w.after, w.cause} }
 
 func pauses() backoff.BackOff {
 	b := backoff.NewExponentialBackOff()
@@ -165,17 +189,22 @@ func problemError(res *http.Response) error {
 		return notSandpit(res, nil)
 	}
 	var p wire.Problem
-	data, err := io.ReadAll(io.LimitReader(res.Body, 1<<20))
+	data, err := io.ReadAll(io.LimitReader(res.Body, maxProblem))
 	if err != nil {
 		return err
 	}
 	if err := json.Unmarshal(data, &p); err != nil || p.Code == "" {
 		return notSandpit(res, err)
 	}
-	return ErrorOf(p)
+	err = ErrorOf(p)
+	if after := retryAfterOf(res.Header, time.Now()); after > 0 && sandpit.Retryable(err) {
+		err = sandpit.WithRetry(err, after)
+	}
+	return err
 }
 
-// ErrorOf is the error that a problem tells of.
+// ErrorOf is the error that a problem tells of: sandpit.Retryable, sandpit.SubjectOf and
+// sandpit.RequestIDOf say what the problem says.
 func ErrorOf(p wire.Problem) error {
 	text := p.Detail
 	if text == "" {
@@ -188,11 +217,10 @@ func ErrorOf(p wire.Problem) error {
 	if len(faults) > 0 {
 		text += ": " + strings.Join(faults, "; ")
 	}
-	err := sandpit.Errorf(p.Code, "%s", cut(text))
-	if p.Hint != "" {
-		return sandpit.WithHint(err, cut(p.Hint))
+	return &sandpit.Error{
+		Code: p.Code, Err: errors.New(cut(text)), Hint: cut(p.Hint), Retry: p.Retryable, RequestID: cut(p.RequestID),
+		Subject: sandpit.Subject{Provider: cut(p.Provider), Sandbox: sandpit.ID(cut(string(p.Sandbox))), Operation: cut(p.Operation)},
 	}
-	return err
 }
 
 // cut bounds what a server may have said to somebody who only wants to know what is

@@ -40,7 +40,10 @@ type Options struct {
 	// it is tried again. Commands, files and the making of sandboxes have none but the
 	// context's. Default: 60 s.
 	Timeout time.Duration
-	// Attempts is how often a call is made that may be sent again. Default: 4.
+	// Attempts is how often a call is made that may be sent again, if the server cannot be
+	// reached. What a server refuses because it is too busy (Exhausted that is
+	// sandpit.Retryable) is always sent again, up to 10 times and for a minute, unless its
+	// body is a stream. Retry-After is honoured. Default: 4.
 	Attempts int
 	// UserAgent names the program. Default: "sandpit".
 	UserAgent string
@@ -97,7 +100,7 @@ func New(o Options) (*Client, error) {
 			"give http://HOST:PORT, https://HOST:PORT or unix:///PATH; a key goes into SANDPIT_API_KEY")
 	}
 	c.http = &http.Client{
-		Transport:     authorized{transport, o},
+		Transport:     patient{authorized{transport, o}},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	return c, nil

@@ -63,7 +63,11 @@ type EdgeOptions struct {
 	Refuse func(http.ResponseWriter, *http.Request, error)
 	// Observe is told of each request when it has been answered. Default: nobody is.
 	Observe func(*http.Request, Answer)
-	// Log hears of panics, and of requests at the level debug. Default: nobody does.
+	// Private takes internals of the server out of errors for ordinary keys. Default: it
+	// knows no directories.
+	Private Redactor
+	// Log hears of panics, of requests that the server failed to answer at the level info,
+	// and of all others at the level debug. Default: nobody does.
 	Log *slog.Logger
 }
 
@@ -152,8 +156,8 @@ func (e *Edge) Shares() []share.Status {
 func (e *Edge) Handler(next *http.ServeMux) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		begin := time.Now()
-		a := &answer{ResponseWriter: w}
-		ctx := WithRequestID(r.Context(), requestID(r))
+		a := &answer{ResponseWriter: w, exchange: &exchange{private: e.o.Private}}
+		ctx := withExchange(WithRequestID(r.Context(), requestID(r)), a.exchange)
 		r = r.WithContext(ctx)
 		w.Header().Set(wire.HeaderRequestID, RequestID(ctx))
 		secure(w.Header())
@@ -206,7 +210,7 @@ func enter(r *http.Request, pool *share.Pool, owner string) (leave func(), err e
 	}
 	grant, err := pool.TryAcquire(owner, 1)
 	if err != nil {
-		return nil, err
+		return nil, sandpit.WithRetry(err, time.Second)
 	}
 	if err := connectionOf(r.Context()).claim(owner); err != nil {
 		grant.Release()
@@ -248,10 +252,12 @@ func (e *Edge) serve(a *answer, next *http.ServeMux) {
 	}
 	r = r.WithContext(ctx)
 	a.request = r
-	if _, pattern := next.Handler(r); pattern == "" || !clean(r.URL.Path) {
+	_, pattern := next.Handler(r)
+	if pattern == "" || !clean(r.URL.Path) {
 		unrouted(a, r, next)
 		return
 	}
+	a.exchange.begin(r, pattern)
 	next.ServeHTTP(a, r) // which writes the pattern into r
 }
 
@@ -281,8 +287,8 @@ func (e *Edge) admit(w http.ResponseWriter, r *http.Request) (*http.Request, err
 	if e.rates != nil && !from.unix {
 		if wait, ok := e.rates.allow(name); !ok {
 			retryAfter(w, wait)
-			return r, sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "too many requests with this key"),
-				"wait as long as Retry-After says")
+			err := sandpit.WithRetry(sandpit.Errorf(sandpit.Exhausted, "too many requests with this key"), wait)
+			return r, sandpit.WithHint(err, "wait as long as Retry-After says")
 		}
 	}
 	return r.WithContext(WithPrincipal(r.Context(), p)), nil
@@ -315,11 +321,34 @@ func (e *Edge) finish(a *answer, begin time.Time, panicked any) {
 	if e.o.Observe != nil {
 		e.o.Observe(r, done)
 	}
-	e.o.Log.LogAttrs(r.Context(), slog.LevelDebug, "request", slog.String("method", r.Method), slog.String("route", done.Route),
-		slog.Int("status", done.Status), slog.Duration("took", done.Took), slog.String("request_id", RequestID(r.Context())))
+	e.log(r, a.exchange, done)
 	if panicked != nil && (begun || aborted) {
 		panic(http.ErrAbortHandler) // whoever reads must not take it for a whole answer
 	}
+}
+
+// log writes down how a request went. Requests that the server itself failed to answer are
+// told at the level info, with the reason; all others, which clients decide the number of,
+// at the level debug.
+func (e *Edge) log(r *http.Request, x *exchange, done Answer) {
+	level, message := slog.LevelDebug, "api: request"
+	attrs := []slog.Attr{
+		slog.String("method", r.Method), slog.String("route", done.Route), slog.Int("status", done.Status),
+		slog.Duration("took", done.Took), slog.String("request_id", RequestID(r.Context())),
+	}
+	if p, err := PrincipalOf(r.Context()); err == nil {
+		attrs = append(attrs, slog.String("actor", p.Owner))
+	}
+	if about := x.subject(); about.Sandbox != "" {
+		attrs = append(attrs, slog.String("sandbox", string(about.Sandbox)))
+	}
+	if err := x.failure(); err != nil {
+		attrs = append(attrs, slog.String("code", string(sandpit.CodeOf(err))), slog.Any("error", err))
+	}
+	if done.Status >= http.StatusInternalServerError {
+		level, message = slog.LevelInfo, "api: request failed"
+	}
+	e.o.Log.LogAttrs(r.Context(), level, message, attrs...)
 }
 
 // requestIDPattern is what a client's own request ID may look like.
@@ -378,6 +407,8 @@ func (b *bare) Write(p []byte) (int, error) { return len(p), nil }
 // answer counts what is answered.
 type answer struct {
 	http.ResponseWriter
+
+	exchange *exchange
 
 	request *http.Request // as it was passed on
 	refused bool          // by the edge itself

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/manager"
 	"github.com/sandpit-dev/sandpit/internal/wire"
 )
 
@@ -46,14 +47,25 @@ func ProblemOf(ctx context.Context, err error) wire.Problem {
 	if code == sandpit.Canceled {
 		title = "Client Closed Request"
 	}
+	exchange := exchangeOf(ctx)
+	exchange.fail(err)
+	about := sandpit.SubjectOf(sandpit.WithSubject(err, exchange.subject()))
+	detail, hint := err.Error(), sandpit.HintOf(err)
+	if p, unknown := PrincipalOf(ctx); unknown != nil || !p.Admin {
+		detail, hint = exchange.redact(detail), exchange.redact(hint)
+	}
 	return wire.Problem{
 		Type: "about:blank", Title: title, Status: status, Code: code,
-		Detail: clip(err.Error()), Hint: clip(sandpit.HintOf(err)), RequestID: RequestID(ctx),
+		Detail: clip(detail), Hint: clip(hint), RequestID: RequestID(ctx),
+		Retryable: sandpit.Retryable(err), Provider: about.Provider, Sandbox: about.Sandbox, Operation: clip(about.Operation),
 	}
 }
 
 // WriteError answers a request with err, unless the answer has begun.
 func WriteError(w http.ResponseWriter, r *http.Request, err error) {
+	if wait := sandpit.RetryAfterOf(err); wait > 0 {
+		retryAfter(w, wait)
+	}
 	WriteProblem(w, ProblemOf(r.Context(), err))
 }
 
@@ -96,15 +108,10 @@ func clip(text string) string {
 	return strings.ToValidUTF8(text, "\uFFFD")
 }
 
-type requestIDKey struct{}
-
 // WithRequestID returns a context of the request that id names.
 func WithRequestID(ctx context.Context, id string) context.Context {
-	return context.WithValue(ctx, requestIDKey{}, id)
+	return manager.WithRequestID(ctx, id)
 }
 
 // RequestID names the request, or is "" outside of one.
-func RequestID(ctx context.Context) string {
-	id, _ := ctx.Value(requestIDKey{}).(string)
-	return id
-}
+func RequestID(ctx context.Context) string { return manager.RequestIDOf(ctx) }

@@ -39,6 +39,7 @@ func (s *service) handler() http.Handler {
 		Keys: s.keys, Report: s.manager.Report, Keyless: c.Keyless, Names: s.names(), Public: public, Refuse: refuse,
 		Rate: float64(c.Rate), Burst: c.Burst, Observe: s.observe, Log: s.log,
 		MaxRequests: maxRequests(c), MaxRequestsPerOwner: c.MaxRequestsPerOwner, Proxies: proxies(c), Memory: s.memory,
+		Private: api.NewRedactor(s.cfg.StateDir, s.cfg.CacheDir, s.cfg.RuntimeDir, s.cfg.Docker.RuntimeDir, c.Socket),
 	})
 	return s.tracer.Handler(s.gateway.Handler(s.edge.Handler(&s.mux.ServeMux)))
 }

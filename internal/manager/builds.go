@@ -202,7 +202,7 @@ func (m *Manager) runBuild(ctx context.Context, b store.TemplateBuild, r BuildRe
 		m.clearBuild(last, b)
 	}
 	m.record(Report{
-		Actor: actorOf(ctx, r.Owner), Action: "build", Args: map[string]string{"build": string(b.ID), "owner": r.Owner},
+		Request: RequestIDOf(ctx), Actor: actorOf(ctx, r.Owner), Action: "build", Args: map[string]string{"build": string(b.ID), "owner": r.Owner},
 		Err: run.log.masked(err), Took: time.Since(begin),
 	})
 }

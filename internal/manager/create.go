@@ -26,8 +26,9 @@ func (m *Manager) Create(ctx context.Context, r CreateRequest) (sandpit.Sandbox,
 	}
 	defer m.ops.end()
 	s, err := m.create(ctx, r)
+	err = about(err, sandpit.Subject{Provider: cmp.Or(r.Provider, m.o.Provider), Sandbox: s.ID, Operation: "create"})
 	m.record(Report{
-		Actor: actorOf(ctx, r.Owner), Action: "create", Sandbox: s.ID, Args: r.args(), Err: err, Took: time.Since(begin),
+		Request: RequestIDOf(ctx), Actor: actorOf(ctx, r.Owner), Action: "create", Sandbox: s.ID, Args: r.args(), Err: err, Took: time.Since(begin),
 	})
 	m.wake()
 	if id := s.Spec.Template.Template; id != "" && err == nil {

@@ -164,7 +164,7 @@ func (s Side) String() string {
 // reportDiff leaves an event: what is in a sandbox was shown to somebody.
 func (m *Manager) reportDiff(ctx context.Context, r DiffRequest, begin time.Time, err error) {
 	m.record(Report{
-		Actor: actorOf(ctx, r.Owner), Action: "compare", Sandbox: r.To.Sandbox,
+		Request: RequestIDOf(ctx), Actor: actorOf(ctx, r.Owner), Action: "compare", Sandbox: r.To.Sandbox,
 		Args: map[string]string{"from": r.From.String(), "to": r.To.String()}, Err: err, Took: time.Since(begin),
 	})
 }

@@ -45,10 +45,26 @@ func isAdministrator(ctx context.Context) bool {
 	return is
 }
 
+type requestIDKey struct{}
+
+// WithRequestID returns a context of the request that id names: events, logs and errors of
+// operations name it.
+func WithRequestID(ctx context.Context, id string) context.Context {
+	return context.WithValue(ctx, requestIDKey{}, id)
+}
+
+// RequestIDOf names the request that ctx belongs to, or is "" outside of one.
+func RequestIDOf(ctx context.Context) string {
+	id, _ := ctx.Value(requestIDKey{}).(string)
+	return id
+}
+
 // Report is something that was done, or refused.
 type Report struct {
 	// Actor is who asked for it.
 	Actor string
+	// Request names the request that it belongs to: see RequestIDOf. "" is none.
+	Request string
 	// Action is what was asked for, one word or two.
 	Action string
 	// Sandbox is what it was to be done to, if to one.

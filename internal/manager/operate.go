@@ -23,7 +23,26 @@ func (m *Manager) operate(ctx context.Context, id sandpit.ID, action string, arg
 	if m.closing.Load() {
 		return errClosed
 	}
-	return m.run(ctx, b, m.logged(action, args, do))
+	err = m.run(ctx, b, m.logged(action, args, do))
+	return about(err, sandpit.Subject{Provider: b.look().Provider, Sandbox: id, Operation: action})
+}
+
+// about says what a failure concerns. One that has no code is the server's own, whatever it
+// looks like: a file of the server that is missing is nothing that the caller has not found.
+func about(err error, s sandpit.Subject) error {
+	if err == nil {
+		return nil
+	}
+	_, coded := errors.AsType[sandpit.Code](err)
+	if _, explained := errors.AsType[*sandpit.Error](err); !coded && !explained && !isEnded(err) {
+		err = sandpit.Errorf(sandpit.Internal, "%w", err)
+	}
+	return sandpit.WithSubject(err, s)
+}
+
+// isEnded reports whether an error says that a context has ended.
+func isEnded(err error) bool {
+	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }
 
 // run waits for a sandbox's turn and takes a step. The step goes on when the
@@ -89,7 +108,7 @@ func (m *Manager) logged(action string, args map[string]string, do step) step {
 			return err
 		}
 		m.record(Report{
-			Actor: actorOf(ctx, b.look().Lease.Owner), Action: action, Sandbox: b.id, Args: args,
+			Request: RequestIDOf(ctx), Actor: actorOf(ctx, b.look().Lease.Owner), Action: action, Sandbox: b.id, Args: args,
 			Err: err, Took: time.Since(begin),
 		})
 		return err

@@ -23,7 +23,7 @@ func (m *Manager) RetryMessage(ctx context.Context, id string) error {
 	if err == nil {
 		err = m.o.Queue.Revive(ctx, id, m.o.Clock.Now())
 	}
-	m.record(Report{Actor: actorOf(ctx, ""), Action: "retry", Args: map[string]string{"message": id}, Err: err})
+	m.record(Report{Request: RequestIDOf(ctx), Actor: actorOf(ctx, ""), Action: "retry", Args: map[string]string{"message": id}, Err: err})
 	m.wakeWorker()
 	return err
 }
@@ -34,7 +34,7 @@ func (m *Manager) DropMessage(ctx context.Context, id string) error {
 	if err == nil {
 		err = m.o.Queue.Drop(ctx, id)
 	}
-	m.record(Report{Actor: actorOf(ctx, ""), Action: "drop", Args: map[string]string{"message": id}, Err: err})
+	m.record(Report{Request: RequestIDOf(ctx), Actor: actorOf(ctx, ""), Action: "drop", Args: map[string]string{"message": id}, Err: err})
 	return err
 }
 

@@ -135,5 +135,9 @@ func acquire(ctx context.Context, p *share.Pool, owner string) (*share.Grant, er
 	ctx, cancel := context.WithTimeoutCause(ctx, slotWait, sandpit.WithHint(
 		sandpit.Errorf(sandpit.Exhausted, "the server has been busy with other requests for %v", slotWait), "try again later"))
 	defer cancel()
-	return p.Acquire(ctx, owner, 1)
+	grant, err := p.Acquire(ctx, owner, 1)
+	if sandpit.CodeOf(err) == sandpit.Exhausted {
+		return nil, sandpit.WithRetry(err, time.Second) // slots come free by themselves
+	}
+	return grant, err
 }

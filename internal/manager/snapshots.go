@@ -361,7 +361,7 @@ func (m *Manager) withSnapshot(ctx context.Context, action string, n store.Snaps
 	err := because(joined, do(joined))
 	args := snapshotArgs(n)
 	args["owner"] = n.Owner
-	m.record(Report{Actor: actorOf(ctx, n.Owner), Action: action, Args: args, Err: err, Took: time.Since(begin)})
+	m.record(Report{Request: RequestIDOf(ctx), Actor: actorOf(ctx, n.Owner), Action: action, Args: args, Err: err, Took: time.Since(begin)})
 	return err
 }
 

@@ -65,15 +65,15 @@ func (m *Manager) use(ctx context.Context, id sandpit.ID, wake bool) (*Handle, e
 	}
 	for {
 		h, err := m.grab(ctx, b, wake)
+		if err == nil && h == nil {
+			err = m.rouse(ctx, b, wake, b.attempts())
+		}
 		if err != nil {
-			return nil, err
+			return nil, about(err, sandpit.Subject{Provider: b.look().Provider, Sandbox: id})
 		}
 		if h != nil {
 			m.touch(ctx, b)
 			return h, nil
-		}
-		if err := m.rouse(ctx, b, wake, b.attempts()); err != nil {
-			return nil, err
 		}
 	}
 }
@@ -137,6 +137,9 @@ func (m *Manager) rouse(ctx context.Context, b *box, wake bool, before int) erro
 
 // ID names the sandbox.
 func (h *Handle) ID() sandpit.ID { return h.box.id }
+
+// Provider is the name of the sandbox's provider.
+func (h *Handle) Provider() string { return h.box.look().Provider }
 
 // Context ends when the handle is released, when the context of Use ends, or when
 // the sandbox is taken from its users; context.Cause tells why then. Who uses the

@@ -154,7 +154,7 @@ func (c *call) answer(h handler) {
 	for _, name := range ofContent {
 		c.w.Header().Del(name)
 	}
-	api.WriteError(c.w, c.r, err)
+	api.WriteError(c.w, c.r, sandpit.WithSubject(err, sandpit.Subject{Provider: c.sandbox.Provider(), Sandbox: c.id}))
 }
 
 // ofContent are headers of an answer that do not fit an error in its place.
