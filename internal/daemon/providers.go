@@ -109,6 +109,9 @@ func gvisorOptions(ctx context.Context, s surroundings) (gvisor.Config, error) {
 		Defaults: limits(s.cfg),
 		Lasting:  true,
 
+		EngineLost: func(words string) {
+			s.log.Error("provider: engine lost", slog.String("provider", nameGVisor), slog.String("words", words))
+		},
 		ServerGroup: s.group,
 		Notice: func(text string) {
 			s.log.WarnContext(ctx, "a default limit cannot be enforced", slog.String("limit", text))

@@ -34,7 +34,7 @@ func (s *service) nativeOptions() native.Options {
 		Images: cache{s.images, s.providers}, Providers: s.listProviders, PrePulls: s.prePuller.status,
 		Checks: []native.Check{
 			{Name: "engine", Do: s.checkEngine},
-			{Name: "store", Do: s.checkStore},
+			{Name: "store", Do: s.checkStoreWrites},
 			{Name: "queue", Do: s.checkQueue},
 			{Name: "disk", Do: s.checkDisks},
 		},

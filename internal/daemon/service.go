@@ -332,6 +332,10 @@ func (s *service) checkStore(ctx context.Context) error {
 	return err
 }
 
+// checkStoreWrites writes to the store. It is for readiness alone: a server whose disk is full
+// is not to be restarted.
+func (s *service) checkStoreWrites(ctx context.Context) error { return s.store.CheckWrite(ctx) }
+
 func (s *service) checkQueue(ctx context.Context) error {
 	_, err := s.queue.Stats(ctx)
 	return err

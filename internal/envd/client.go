@@ -58,6 +58,8 @@ var (
 	_ sandpit.Journal     = (*Client)(nil)
 	_ sandpit.GuestServer = (*Client)(nil)
 	_ sandpit.Secreter    = (*Client)(nil)
+
+	_ sandpit.ObservedGuest = (*Client)(nil)
 )
 
 // New returns a client that reaches the guest's port by rt and shows it token.
@@ -88,6 +90,8 @@ func (c *Client) UseToken(token string) { c.auth.token.Store(&token) }
 
 // authorized adds the guest's key to every request.
 type authorized struct {
+	observed
+
 	rt    http.RoundTripper
 	token atomic.Pointer[string]
 }
@@ -120,7 +124,8 @@ func (a *authorized) RoundTrip(r *http.Request) (*http.Response, error) {
 	if limit, ok := ctx.Value(limitKey{}).(time.Duration); ok {
 		header.Set(timeoutHeader, strconv.FormatInt(max(1, limit.Milliseconds()), 10))
 	}
-	res, err := a.rt.RoundTrip(r)
+	observation := a.observe(r)
+	res, err := observation.answered(a.rt.RoundTrip(r))
 	if err != nil {
 		return nil, err
 	}

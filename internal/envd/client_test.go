@@ -41,7 +41,7 @@ func (t to) RoundTrip(r *http.Request) (*http.Response, error) {
 const token = "the key"
 
 // newServer serves a handler and returns a client that shows it key.
-func newServer(t *testing.T, h http.Handler, key string) *envd.Client {
+func newServer(t testing.TB, h http.Handler, key string) *envd.Client {
 	t.Helper()
 	server := httptest.NewServer(h)
 	u, err := url.Parse(server.URL)
@@ -57,7 +57,7 @@ func newServer(t *testing.T, h http.Handler, key string) *envd.Client {
 }
 
 // newGuest runs a real guest in this process.
-func newGuest(t *testing.T) *envd.Client {
+func newGuest(t testing.TB) *envd.Client {
 	t.Helper()
 	g := guest.New()
 	t.Cleanup(g.Close)

@@ -49,6 +49,7 @@ func (m *Manager) attach(ctx context.Context, b *box, handle []byte) (sandpit.In
 	if i.ID() != b.id {
 		return nil, sandpit.Errorf(sandpit.Internal, "attach to sandbox %s: the provider answered with %.64q", b.id, string(i.ID()))
 	}
+	m.observe(b, i)
 	return i, nil
 }
 
@@ -107,6 +108,9 @@ func (m *Manager) ended(ctx context.Context, b *box, i sandpit.Instance, exit sa
 	return m.lost(ctx, b, reason)
 }
 
+// actionLost is the action of an event that says that a sandbox has ended without our doing.
+const actionLost = "lost"
+
 // lost deals with a sandbox that has ended without our doing: it is made again if
 // its policy says so, else it is remembered as deleted.
 func (m *Manager) lost(ctx context.Context, b *box, reason string) error {
@@ -115,11 +119,11 @@ func (m *Manager) lost(ctx context.Context, b *box, reason string) error {
 	case row.State == sandpit.StateDeleting, row.State == sandpit.StateDeleted, row.State == sandpit.StateError:
 		return nil // and what is being deleted is the queue's business
 	case row.State == sandpit.StateRunning && row.Recreated < row.Policy.Recreate:
-		return m.logged("lost", map[string]string{"reason": reason}, func(ctx context.Context, b *box) error {
+		return m.logged(actionLost, map[string]string{"reason": reason}, func(ctx context.Context, b *box) error {
 			return m.breakDown(ctx, b, reason)
 		})(ctx, b)
 	}
-	return m.logged("lost", map[string]string{"reason": reason}, m.removing(reason))(ctx, b)
+	return m.logged(actionLost, map[string]string{"reason": reason}, m.removing(reason))(ctx, b)
 }
 
 // breakDown leaves a sandbox in error, to be made again.

@@ -297,6 +297,9 @@ func (m *Manager) obtainAs(ctx context.Context, b *box, row store.Row) (sandpit.
 		m.destroyLate(i)
 		return nil, sandpit.Errorf(sandpit.Internal, "the provider made %.64q instead", string(i.ID()))
 	}
+	if err == nil {
+		m.observe(b, i)
+	}
 	return i, err
 }
 

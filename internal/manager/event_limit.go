@@ -14,8 +14,8 @@ import (
 // The bounds of what one actor may add to the audit trail. An actor that does more, or is
 // refused more, is still recorded: as a number of omitted events each minute.
 const (
-	eventRate    = 20   // events a second
-	eventBurst   = 1200 // events at once
+	eventRate    = 20   // events of a class a second
+	eventBurst   = 1200 // events of a class at once
 	refusalRate  = 1
 	refusalBurst = 60
 	omittedEvery = time.Minute
@@ -27,7 +27,7 @@ const actionOmitted = "events omitted"
 // eventLimiter keeps one actor from filling the audit trail, which all owners share.
 type eventLimiter struct {
 	mu     sync.Mutex
-	actors map[string]*eventAllowance
+	actors map[eventSource]*eventAllowance
 }
 
 // eventAllowance is what one actor may still add.
@@ -39,18 +39,18 @@ type eventAllowance struct {
 }
 
 func newEventLimiter() *eventLimiter {
-	return &eventLimiter{actors: make(map[string]*eventAllowance)}
+	return &eventLimiter{actors: make(map[eventSource]*eventAllowance)}
 }
 
 // allow reports whether an event is to be recorded by itself. If not, it is counted.
-func (l *eventLimiter) allow(e store.Event) bool {
+func (l *eventLimiter) allow(e store.Event, class eventClass) bool {
 	if e.Actor == actorManager {
 		return true // the manager acts by itself at a bounded rate
 	}
 	now := time.Now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	a := l.allowance(e.Actor, now)
+	a := l.allowance(eventSource{e.Actor, class}, now)
 	if (e.Result == resultOK || a.refusals.AllowN(now, 1)) && a.events.AllowN(now, 1) {
 		return true
 	}
@@ -62,9 +62,15 @@ func (l *eventLimiter) allow(e store.Event) bool {
 	return false
 }
 
+// eventSource is where events come from that have an allowance to themselves.
+type eventSource struct {
+	actor string
+	class eventClass
+}
+
 // allowance returns that of an actor. When there are too many actors, new ones share one.
 // The lock is held.
-func (l *eventLimiter) allowance(actor string, now time.Time) *eventAllowance {
+func (l *eventLimiter) allowance(actor eventSource, now time.Time) *eventAllowance {
 	if a := l.actors[actor]; a != nil {
 		return a
 	}
@@ -72,7 +78,7 @@ func (l *eventLimiter) allowance(actor string, now time.Time) *eventAllowance {
 		l.forgetIdle(now)
 	}
 	if len(l.actors) >= maxActors {
-		actor = ""
+		actor.actor = ""
 	}
 	a := l.actors[actor]
 	if a == nil {

@@ -3,6 +3,7 @@ package manager
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
@@ -105,23 +106,65 @@ func (m *Manager) ownerOf(r Report) string {
 	return owner
 }
 
+// record adds an event about what was done to sandboxes and other resources, and a line to
+// the log.
 func (m *Manager) record(r Report) {
+	if m.add(r, m.ownerOf(r), classOperation) {
+		m.log(r)
+	}
+}
+
+// add adds an event that concerns an owner, and reports whether it is recorded by itself.
+func (m *Manager) add(r Report, owner string, class eventClass) bool {
 	m.o.Observer.Done(r)
 	now := m.o.Clock.Now()
 	e := store.Event{
-		At: now, Actor: r.Actor, Action: r.Action, Sandbox: r.Sandbox, Args: r.Args,
+		At: now, Actor: r.Actor, Owner: owner, Action: r.Action, Sandbox: r.Sandbox, Args: r.Args,
 		Result: resultOK, Duration: r.Took,
+	}
+	if r.Request != "" {
+		e.Args = maps.Clone(r.Args)
+		if e.Args == nil {
+			e.Args = make(map[string]string, 1)
+		}
+		e.Args["request"] = r.Request
 	}
 	if r.Err != nil {
 		e.Result, e.Message = string(sandpit.CodeOf(r.Err)), r.Err.Error()
 	}
-	e.Owner = m.ownerOf(r)
-	m.events.add(e)
+	added := m.events.add(e, class)
 	if n := m.events.refusals.count(r); n > 0 {
 		m.events.add(store.Event{
 			At: now, Actor: r.Actor, Owner: e.Owner, Action: "suspicious", Sandbox: r.Sandbox, Result: resultOK,
 			Message: "refused again and again", Args: map[string]string{"last": r.Action},
-		})
+		}, classOperation)
 		m.o.Log.Warn("an actor is refused again and again", slog.String("actor", r.Actor), slog.Int("refusals", n))
 	}
+	return added
+}
+
+// log writes down what was done: what concerns a sandbox at the level info, and what was lost
+// at the level warn. There are as many lines as events, which are bounded.
+func (m *Manager) log(r Report) {
+	level, message := slog.LevelInfo, "manager: "+r.Action
+	if r.Action == actionLost {
+		level, message = slog.LevelWarn, "manager: sandbox lost"
+	}
+	attrs := []slog.Attr{slog.String("actor", r.Actor)}
+	for _, a := range []struct{ name, value string }{{"sandbox", string(r.Sandbox)}, {"request_id", r.Request}, {"reason", r.Args["reason"]}} {
+		if a.value != "" {
+			attrs = append(attrs, slog.String(a.name, a.value))
+		}
+	}
+	if provider := sandpit.SubjectOf(r.Err).Provider; provider != "" {
+		attrs = append(attrs, slog.String("provider", provider))
+	}
+	if r.Took > 0 {
+		attrs = append(attrs, slog.Duration("took", r.Took))
+	}
+	if r.Err != nil {
+		message += " failed"
+		attrs = append(attrs, slog.String("code", string(sandpit.CodeOf(r.Err))), slog.Any("error", r.Err))
+	}
+	m.o.Log.LogAttrs(context.Background(), level, message, attrs...) // the request is over, or is named above
 }

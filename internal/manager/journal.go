@@ -33,7 +33,8 @@ type journal struct {
 
 	mu      sync.Mutex
 	waiting []store.Event
-	lost    int // since the last event that says so
+	files   map[string]int // where in waiting the last event about a file is
+	lost    int            // since the last event that says so
 	allLost int64
 	more    chan struct{} // holds one: something waits
 }
@@ -41,26 +42,49 @@ type journal struct {
 func startJournal(t *tasks, s *store.Store, log *slog.Logger, sus Suspicion) *journal {
 	j := &journal{
 		store: s, log: log, more: make(chan struct{}, 1),
-		refusals: refusals{o: sus, actors: make(map[string]*offender)}, limiter: newEventLimiter(),
+		files: make(map[string]int), refusals: refusals{o: sus, actors: make(map[string]*offender)}, limiter: newEventLimiter(),
 	}
 	t.start(j.run)
 	return j
 }
 
-func (j *journal) add(e store.Event) {
+// add adds an event, and reports whether it is recorded by itself.
+func (j *journal) add(e store.Event, class eventClass) bool {
 	bound(&e)
-	if j.limiter.allow(e) {
-		j.enqueue(e)
+	if class == classFile && j.merge(e) {
+		return true
 	}
+	if !j.limiter.allow(e, class) {
+		return false
+	}
+	j.enqueue(e, class)
+	return true
 }
 
-func (j *journal) enqueue(e store.Event) {
+// fileKey is what events have in common that may be merged, and that others of the moment have
+// not: see merge.
+func fileKey(e store.Event) string {
+	return string(e.Sandbox) + "\x00" + e.Action + "\x00" + e.Actor + "\x00" + e.Args["path"]
+}
+
+// merge adds an event about a file to one that waits, if there is one that says the same.
+func (j *journal) merge(e store.Event) bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	at, waits := j.files[fileKey(e)]
+	return waits && merge(&j.waiting[at], e)
+}
+
+func (j *journal) enqueue(e store.Event, class eventClass) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if len(j.waiting) >= journalSize {
 		j.lost++
 		j.allLost++
 		return
+	}
+	if class == classFile {
+		j.files[fileKey(e)] = len(j.waiting)
 	}
 	j.waiting = append(j.waiting, e)
 	select {
@@ -96,7 +120,7 @@ func (j *journal) run(ctx context.Context) {
 // enqueueOmitted adds what stands for events that were omitted.
 func (j *journal) enqueueOmitted(all bool) {
 	for _, e := range j.limiter.takeOmitted(all) {
-		j.enqueue(e)
+		j.enqueue(e, classOperation)
 	}
 }
 
@@ -140,6 +164,7 @@ func (j *journal) batch() []store.Event {
 		})
 		j.lost = 0
 	}
+	clear(j.files) // what is written does not change
 	n := min(len(j.waiting), journalBatch)
 	batch := j.waiting[:n:n]
 	j.waiting = j.waiting[n:]
@@ -157,6 +182,7 @@ func (m *Manager) EventStatus() (waiting int, lost int64) {
 func (j *journal) giveBack(batch []store.Event) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	clear(j.files)
 	j.waiting = append(batch, j.waiting...)
 	select {
 	case j.more <- struct{}{}:

@@ -62,7 +62,9 @@ func (r *rig) open(tb testing.TB) {
 	r.cable = newCable(r.world.NewProvider())
 	o := r.o
 	o.Store = s
-	o.Log = slog.New(slog.NewTextHandler(r.log, nil))
+	if o.Log == nil {
+		o.Log = slog.New(slog.NewTextHandler(r.log, nil))
+	}
 	if o.Providers == nil {
 		o.Providers = map[string]sandpit.Provider{"fake": r.cable}
 	}

@@ -1,6 +1,8 @@
 package manager
 
 import (
+	"time"
+
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/queue"
 )
@@ -17,6 +19,9 @@ type Observer interface {
 	// Handled hears that a message of the queue was handled. One that failed will be
 	// tried again, or is given up.
 	Handled(kind queue.Kind, err error)
+	// Ended hears that a command in a sandbox has ended, by whichever way it was started: how
+	// long it took, and how it ended or why nobody knows.
+	Ended(took time.Duration, status sandpit.ExitStatus, err error)
 }
 
 // nobody observes.
@@ -25,6 +30,8 @@ type nobody struct{}
 func (nobody) Done(Report)                       {}
 func (nobody) Asked(string, sandpit.Image, bool) {}
 func (nobody) Handled(queue.Kind, error)         {}
+
+func (nobody) Ended(time.Duration, sandpit.ExitStatus, error) {}
 
 // CountStates counts sandboxes by their state, those that wait in pools and deleted
 // ones left out.

@@ -39,6 +39,10 @@ func (w *witness) Asked(provider string, _ sandpit.Image, found bool) {
 
 func (w *witness) Handled(kind queue.Kind, err error) { w.say("handled %s %v", kind, err == nil) }
 
+func (w *witness) Ended(_ time.Duration, status sandpit.ExitStatus, err error) {
+	w.say("ended %d %v", status.Code, err == nil)
+}
+
 func TestObserver(t *testing.T) {
 	t.Parallel()
 	w := &witness{}

@@ -134,6 +134,7 @@ func (m *Manager) rebuild(ctx context.Context, b *box, left sandpit.Reviver) (sa
 	if err != nil {
 		return nil, because(ctx, err)
 	}
+	m.observe(b, i)
 	err = m.write(ctx, b, func(r *store.Row) { r.Handle = i.Handle() })
 	if err == nil {
 		err = m.giveKept(ctx, i, b.look().Spec.Secrets)

@@ -111,6 +111,7 @@ func answer(ctx context.Context, i sandpit.Instance, r sandpit.Ready) bool {
 	defer cancel()
 	switch {
 	case r.Command != "":
+		ctx := unobserved(ctx) // it is asked again and again
 		p, err := i.Guest().Start(ctx, sandpit.Command{Args: sandpit.ShellArgs(r.Command), Timeout: probeLimit})
 		if err != nil {
 			return false

@@ -53,7 +53,12 @@ func (s *Session) Run(ctx context.Context, r RunRequest) (Result, error) {
 		}
 		defer s.remove(ctx, c.stdin)
 	}
-	return s.run(ctx, r, c)
+	// The guest sees the shell, and not what the shell reads.
+	to, began := sandpit.ObserverOf(s.guest), time.Now()
+	to.Called(ctx, sandpit.CommandCall(sandpit.RunCommand, []string{s.dialect.name, "-c", r.Command}))
+	result, err := s.run(ctx, r, c)
+	to.Ended(ctx, time.Since(began), sandpit.ExitStatus{Code: result.ExitCode}, err)
+	return result, err
 }
 
 // run runs a command for the one whose turn it is.

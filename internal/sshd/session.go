@@ -9,6 +9,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/api"
 )
 
 const (
@@ -268,7 +269,7 @@ func (s *session) say(text string) {
 	if s.terminal != nil {
 		end = "\r\n"
 	}
-	_, _ = fmt.Fprintf(s.channel.Stderr(), "sandpit: %s%s", visible(text), end) // who is gone needs no words
+	_, _ = fmt.Fprintf(s.channel.Stderr(), "sandpit: %s%s", visible(api.Redactor{}.Text(text)), end) // who is gone needs no words
 }
 
 // end tells how a program ended, which is the last that a channel carries.

@@ -164,3 +164,17 @@ func (s *Store) identify(ctx context.Context) error {
 }
 
 func (s *Store) path() string { return filepath.Join(s.dir, fileName) }
+
+// CheckWrite makes sure that the store can be written, by doing it; nothing is changed.
+//
+// Exhausted: its disk is full. Unavailable: it is locked, or cannot be written.
+func (s *Store) CheckWrite(ctx context.Context) error {
+	err := s.write(ctx, func(tx *writer) error {
+		_, err := tx.exec(ctx, `UPDATE event_chain SET bytes = bytes`)
+		return err
+	})
+	if err != nil {
+		return s.fail(err, "write to the store")
+	}
+	return nil
+}

@@ -148,8 +148,8 @@ func (m *Metrics) Handled(kind queue.Kind, err error) {
 	m.handled.WithLabelValues(m.words.bounded(string(kind)), codeOf(err)).Inc()
 }
 
-// Command counts one command that ended: see sandpit.CommandScope.
-func (m *Metrics) Command(took time.Duration, status sandpit.ExitStatus, err error) {
+// Ended implements manager.Observer.
+func (m *Metrics) Ended(took time.Duration, status sandpit.ExitStatus, err error) {
 	m.commands.WithLabelValues(resultOf(status, err)).Inc()
 	if err == nil {
 		m.commandTime.Observe(took.Seconds())

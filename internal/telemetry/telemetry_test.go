@@ -115,7 +115,7 @@ func exercised(t *testing.T) *telemetry.Metrics {
 	m.Watch(telemetry.Sources{Manager: mgr, Queue: s.Queue(), Shares: mgr.Shares})
 	m.Request("POST", "POST /v1/sandboxes", 201, time.Second, 10)
 	m.Request("MADE-UP", "", 404, time.Second, 10)
-	m.Command(time.Second, sandpit.ExitStatus{Code: 1}, nil)
+	m.Ended(time.Second, sandpit.ExitStatus{Code: 1}, nil)
 	m.Handled("deadline", sandpit.Errorf(sandpit.Unavailable, "x"))
 	m.Asked("fake", "", true)
 	tracer := telemetry.NewTracer(config.Traces{}, "v", m, nil)
@@ -193,7 +193,7 @@ func TestCommandResults(t *testing.T) {
 		{status: sandpit.ExitStatus{Code: 137, Signaled: true, OutOfMemory: true}},
 		{err: sandpit.Errorf(sandpit.Timeout, "x")},
 	} {
-		m.Command(time.Millisecond, c.status, c.err)
+		m.Ended(time.Millisecond, c.status, c.err)
 	}
 	err := testutil.GatherAndCompare(m.Gatherer(), strings.NewReader(`
 # HELP sandpit_commands_total Commands that ended, by how.

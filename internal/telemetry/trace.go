@@ -29,7 +29,7 @@ type Tracer struct {
 	metrics    *Metrics
 }
 
-// NewTracer returns a Tracer. Commands are counted by metrics, and log hears when the
+// NewTracer returns a Tracer. Requests are counted by metrics, and log hears when the
 // collector cannot be reached; either may be nil. Close must be called.
 func NewTracer(o config.Traces, version string, metrics *Metrics, log *slog.Logger) *Tracer {
 	t := &Tracer{tracer: noop.NewTracerProvider().Tracer(""), metrics: metrics}
@@ -69,7 +69,6 @@ func (t *Tracer) Handler(next http.Handler) http.Handler {
 		if t.metrics != nil {
 			t.metrics.inFlight.Inc()
 			defer t.metrics.inFlight.Dec()
-			scope.Ended = t.metrics.Command
 			if r.Body != nil && r.Body != http.NoBody { // which later handlers look for
 				r.Body = counted{ReadCloser: r.Body, metrics: t.metrics}
 			}

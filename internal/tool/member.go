@@ -43,6 +43,9 @@ func (m member) Start(ctx context.Context, cmd sandpit.Command) (sandpit.Process
 	return m.Guest.Start(ctx, cmd)
 }
 
+// Observer implements sandpit.CallObserver.
+func (m member) Observer() sandpit.GuestObserver { return sandpit.ObserverOf(m.Guest) }
+
 // ListProcesses returns those that the session has started.
 func (m member) ListProcesses(ctx context.Context) ([]sandpit.ProcessInfo, error) {
 	all, err := m.Guest.ListProcesses(ctx)

@@ -54,6 +54,12 @@ func (g *homeGuest) ListProcesses(ctx context.Context) ([]sandpit.ProcessInfo, e
 // them begin.
 func (g *homeGuest) HTTP() http.RoundTripper { return g.client.HTTP() }
 
+// Observe implements sandpit.ObservedGuest.
+func (g *homeGuest) Observe(o sandpit.GuestObserver) { g.client.Observe(o) }
+
+// Observer implements sandpit.ObservedGuest.
+func (g *homeGuest) Observer() sandpit.GuestObserver { return g.client.Observer() }
+
 // Within implements sandpit.Confiner.
 func (g *homeGuest) Within(dirs ...string) (sandpit.Files, error) {
 	confined, err := g.client.Within(dirs...)

@@ -9,8 +9,10 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/provider/gvisor"
 )
 
 // TestBrokenEngineSaysWhy breaks engines down: whoever asks for a sandbox in one hears how
@@ -18,7 +20,8 @@ import (
 func TestBrokenEngineSaysWhy(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	p := newProvider(t, dir)
+	lost := make(chan string, 10)
+	p := newProviderWith(t, dir, func(c *gvisor.Config) { c.EngineLost = func(words string) { lost <- words } })
 	files := filepath.Join(dir, "run", "broken")
 	for sig, want := range map[syscall.Signal]string{
 		syscall.SIGABRT: `the sandbox's engine broke down: exit status 2, "SIGABRT: abort`, // Go's own words for it
@@ -46,12 +49,23 @@ func TestBrokenEngineSaysWhy(t *testing.T) {
 		if err != nil || (sig == syscall.SIGABRT) != bytes.Contains(words, []byte("\ngoroutine ")) {
 			t.Errorf("%v: left %q, %v", sig, words, err)
 		}
+		select {
+		case text := <-lost:
+			if (sig == syscall.SIGABRT) != strings.Contains(text, "SIGABRT") {
+				t.Errorf("%v: the owner is told %q", sig, text)
+			}
+		case <-time.After(30 * time.Second):
+			t.Errorf("%v: the owner is not told", sig)
+		}
 		awaitEmpty(t, filepath.Join(dir, "run", "engines")) // from then on there is another one
 	}
 	before := len(list(t, files))
 	destroy(t, create(t, p, sandpit.Spec{}))
 	if err := p.Close(); err != nil {
 		t.Fatal(err)
+	}
+	if len(lost) > 0 {
+		t.Errorf("of an engine that ended as it should the owner is told %q", <-lost)
 	}
 	if left := list(t, files); len(left) != before {
 		t.Errorf("an engine that ended as it should has left %v", left)

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -25,6 +26,8 @@ type engineProcess struct {
 	log    *os.File      // a file without a name
 	ended  chan struct{} // closed when the reaper, and so the engine, has ended
 	reaper *exec.Cmd
+	// expected says that its end is ours, or nobody's business any more.
+	expected atomic.Bool
 }
 
 func (e *engineProcess) alive() bool {
@@ -39,12 +42,14 @@ func (e *engineProcess) alive() bool {
 
 // release leaves the engine alone: a lasting one goes on while it has sandboxes.
 func (e *engineProcess) release() {
+	e.expected.Store(true)
 	_ = e.owner.Close()
 	_ = e.log.Close()
 }
 
 // stop ends the engine and all that is in it, and waits for it.
 func (e *engineProcess) stop() error {
+	e.expected.Store(true)
 	_ = e.owner.Close()
 	<-e.ended
 	_ = e.log.Close()
@@ -128,6 +133,9 @@ func (p *Provider) newEngineProcess(ctx context.Context) (*engineProcess, error)
 	go func() {
 		defer close(e.ended)
 		_ = e.reaper.Wait() // how it ended does not matter: it is gone
+		if p.cfg.EngineLost != nil && !e.expected.Load() {
+			p.cfg.EngineLost(e.words())
+		}
 	}()
 	_ = readyWrite.Close()
 	if err := e.waitReady(ctx, readyRead); err != nil {

@@ -78,6 +78,9 @@ type Config struct {
 	// Notice hears, once each, which default limits this machine cannot
 	// enforce. Default: nobody.
 	Notice func(text string)
+	// EngineLost is told of an engine of this Provider that has ended by itself, and all of its
+	// sandboxes with it: the first words of what it said. It must not block. Default: nobody is.
+	EngineLost func(words string)
 	// Progress hears about images being converted. Default: nobody.
 	Progress image.Progress
 }

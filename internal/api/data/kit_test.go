@@ -47,6 +47,8 @@ const ownerHeader = "Test-Owner"
 type rig struct {
 	testing.TB
 
+	store *store.Store
+
 	manager *manager.Manager
 	world   *fake.World
 	judge   routers.Router
@@ -82,7 +84,7 @@ func rigOn(tb testing.TB, o data.Options, providers map[string]sandpit.Provider)
 		tb.Fatal(err)
 	}
 	o.Manager = m
-	r := &rig{TB: tb, manager: m, server: data.New(o), judge: newJudge(tb)}
+	r := &rig{TB: tb, store: s, manager: m, server: data.New(o), judge: newJudge(tb)}
 	stop := r.listen()
 	tb.Cleanup(func() {
 		stop()
