@@ -122,6 +122,21 @@ func TestAlerts(t *testing.T) {
 	}
 }
 
+// TestAlertsAreTested: of each alert it is tested that it fires, and that it does not.
+func TestAlertsAreTested(t *testing.T) {
+	t.Parallel()
+	var file rules
+	readYAML(t, "prometheus/alerts.yaml", &file)
+	tests := read(t, "prometheus/alerts_test.yaml")
+	for _, group := range file.Groups {
+		for _, r := range group.Rules {
+			if n := strings.Count(tests, "alertname: "+r.Alert+"\n") + strings.Count(tests, "alertname: "+r.Alert+","); n != 2 {
+				t.Errorf("%d tests of %s, want 2", n, r.Alert)
+			}
+		}
+	}
+}
+
 // Prometheus' own judge, where it is installed.
 func TestPromtool(t *testing.T) {
 	t.Parallel()
@@ -130,7 +145,7 @@ func TestPromtool(t *testing.T) {
 		testengine.Skip(t, "promtool is not installed (Debian: apt-get install prometheus); only the form of the files was checked")
 	}
 	dir := t.TempDir()
-	for _, name := range []string{"alerts.yaml", "prometheus.yaml"} {
+	for _, name := range []string{"alerts.yaml", "alerts_test.yaml", "prometheus.yaml"} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(read(t, "prometheus/"+name)), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -139,7 +154,7 @@ func TestPromtool(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, args := range [][]string{
-		{"check", "rules", "alerts.yaml"}, {"check", "config", "prometheus.yaml"},
+		{"check", "rules", "alerts.yaml"}, {"check", "config", "prometheus.yaml"}, {"test", "rules", "alerts_test.yaml"},
 	} {
 		cmd := exec.CommandContext(t.Context(), promtool, args...)
 		cmd.Dir = dir

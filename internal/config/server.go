@@ -299,6 +299,9 @@ type Telemetry struct {
 	MetricsListen string
 	// MetricsToken is what has to be shown there as "Authorization: Bearer". Default: none.
 	MetricsToken Secret
+	// MetricsSandboxes is how many sandboxes have figures of their own, those that use the
+	// most memory; 0: none. Default: 200.
+	MetricsSandboxes int
 	// Traces are where spans of requests go. They come from the OTEL_ variables of
 	// OpenTelemetry only. Default: nowhere.
 	Traces Traces
@@ -321,7 +324,7 @@ func defaultServer(c *Config) {
 	c.Audit = Audit{MaxAge: 90 * 24 * time.Hour, MaxSize: 1 << 30, MaxExportSize: 1 << 30}
 	c.Queue = Queue{Provider: QueueSQLite, Name: "sandbox_lifecycle", MaxRetries: 3}
 	c.Log = Log{Format: FormatAuto}
-	c.Telemetry = Telemetry{Metrics: true, MetricsListen: None}
+	c.Telemetry = Telemetry{Metrics: true, MetricsListen: None, MetricsSandboxes: 200}
 }
 
 // Systemd says where systemd listens. It comes from the variables that systemd sets.

@@ -111,6 +111,7 @@ level = "Warning"
 format = "json"
 
 [telemetry]
+metrics_sandboxes = 7
 metrics = false
 metrics_listen = "127.0.0.1:9464"
 metrics_token = "0123456789abcdef"
@@ -144,6 +145,7 @@ func TestServerFile(t *testing.T) {
 	}
 	want.Log = config.Log{Level: slog.LevelWarn, Format: "json"}
 	want.Telemetry.Metrics, want.Telemetry.MetricsListen, want.Telemetry.MetricsToken = false, "127.0.0.1:9464", "0123456789abcdef"
+	want.Telemetry.MetricsSandboxes = 7
 	c.Image.DockerConfig, c.StateDir, c.CacheDir, c.RuntimeDir, c.TempDir, c.File, c.Sources = "", "", "", "", "", "", want.Sources
 	if diff := cmp.Diff(want, c); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -215,6 +217,7 @@ func TestServerProblems(t *testing.T) {
 		"[server]\nmemory = '1k'":                    `2: server.memory: "1k" is too small; use at least 1m`,
 		"[server]\ntrusted_proxies = ['proxy']":      `2: server.trusted_proxies: "proxy" is not an address; use for example 10.0.0.5 or 192.168.1.0/24`,
 		"[server]\nmax_requests = -1":                `2: server.max_requests: -1 is not a number of requests; use 0 to 1000000`,
+		"[telemetry]\nmetrics_sandboxes = 10001":     `2: telemetry.metrics_sandboxes: 10001 is not a number of sandboxes; use 0 to 10000`,
 		"[telemetry]\nmetrics_token = 'secret'":      `2: telemetry.metrics_token: is not a token; use 16 to 512 letters, digits and other visible ASCII characters`,
 		"[server]\ntls_key = '/k'":                   `2: server.tls_key: needs server.tls_cert, too`,
 		"[server]\ntls_cert = '/k'":                  `2: server.tls_cert: needs server.tls_key, too`,

@@ -163,6 +163,7 @@ const (
 	KeyTrustedProxies      Key = "server.trusted_proxies"
 	KeySSHOwnerConnections Key = "ssh.max_connections_per_owner"
 	KeyMetricsToken        Key = "telemetry.metrics_token"
+	KeyMetricsSandboxes    Key = "telemetry.metrics_sandboxes"
 	KeyUploadBytes         Key = "manager.max_upload_bytes"
 	KeyUploadTotal         Key = "manager.max_upload_bytes_total"
 )

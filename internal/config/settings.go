@@ -319,5 +319,7 @@ func toldSettings() []setting {
 			"A TCP address where /metrics alone is served without an API key, or none."),
 		define(KeyMetricsToken, func(c *Config) *Secret { return &c.Telemetry.MetricsToken }, setToken,
 			"The token that requests to metrics_listen must send as `Authorization: Bearer TOKEN`.").by("nothing"),
+		define(KeyMetricsSandboxes, func(c *Config) *int { return &c.Telemetry.MetricsSandboxes }, numberOf("sandboxes", 0, 10_000),
+			"How many sandboxes have metrics of their own: those that use the most memory. 0 is none. They are measured each usage.interval."),
 	}
 }

@@ -135,7 +135,9 @@ func (s *service) open(ctx context.Context) (err error) {
 		return err
 	}
 	if s.metrics != nil {
-		s.metrics.Watch(telemetry.Sources{Manager: s.manager, Queue: s.queue, Shares: s.shares})
+		s.metrics.Watch(telemetry.Sources{
+			Manager: s.manager, Queue: s.queue, Shares: s.shares, Sandboxes: s.cfg.Telemetry.MetricsSandboxes,
+		})
 	}
 	s.keys = api.NewKeys(s.store, clock.System{}, s.log)
 	s.prePuller = newPrePuller(s.cfg.Image.PrePull, s.prepareImage, s.log)

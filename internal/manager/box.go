@@ -23,6 +23,7 @@ type box struct {
 	mu       sync.Mutex
 	row      store.Row // as the store has it; LastUsedAt may be ahead
 	instance sandpit.Instance
+	stats    sandpit.Stats // of instance, when it was measured last
 	handles  map[*Handle]struct{}
 	refusal  error                   // why there are no new handles, if there are none
 	drained  chan struct{}           // closed when the last handle is released; nil if nobody waits
@@ -111,6 +112,9 @@ func (b *box) place(i sandpit.Instance) bool {
 	defer b.mu.Unlock()
 	changed := b.instance != i
 	b.instance = i
+	if changed {
+		b.stats = sandpit.Stats{}
+	}
 	return changed
 }
 

@@ -25,7 +25,7 @@ type watched struct {
 
 // usageLoop measures the sandboxes that run.
 func (m *Manager) usageLoop(ctx context.Context) {
-	if m.o.Usage.Every == 0 || len(m.o.Usage.High) == 0 {
+	if m.o.Usage.Every == 0 {
 		return
 	}
 	all := make(map[sandpit.ID]*watched)
@@ -79,6 +79,7 @@ func (m *Manager) judge(ctx context.Context, b *box, w *watched) {
 		m.o.Log.DebugContext(ctx, "a sandbox cannot be measured", slog.String("sandbox", string(b.id)), slog.Any("error", err))
 		return
 	}
+	b.measured(w.instance, stats)
 	for _, warning := range w.judge.Look(stats) {
 		m.o.Log.WarnContext(ctx, "a sandbox comes close to a limit", slog.String("sandbox", string(b.id)), slog.String("warning", warning.String()))
 		m.record(Report{Actor: actorManager, Action: "usage warning", Sandbox: b.id, Args: map[string]string{
@@ -106,4 +107,34 @@ func (m *Manager) endOver(i sandpit.Instance, w usage.Warning) step {
 		}
 		return m.logged("usage kill", map[string]string{"reason": reason}, end)(ctx, b)
 	}
+}
+
+// Measurement is what a sandbox used when it was measured last.
+type Measurement struct {
+	ID              sandpit.ID
+	Owner, Provider string
+	Stats           sandpit.Stats
+}
+
+// measured keeps the last measurement of an instance.
+func (b *box) measured(i sandpit.Instance, s sandpit.Stats) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.instance == i {
+		b.stats = s
+	}
+}
+
+// Measurements returns what running sandboxes used when they were measured last: each
+// Options.Usage.Every. Those that wait in pools are left out.
+func (m *Manager) Measurements() []Measurement {
+	var list []Measurement
+	for _, b := range m.boxes.all() {
+		b.mu.Lock()
+		if b.row.State == sandpit.StateRunning && b.row.Pool == "" && !b.stats.At.IsZero() {
+			list = append(list, Measurement{ID: b.id, Owner: b.row.Lease.Owner, Provider: b.row.Provider, Stats: b.stats})
+		}
+		b.mu.Unlock()
+	}
+	return list
 }

@@ -1,7 +1,9 @@
 package telemetry
 
 import (
+	"cmp"
 	"context"
+	"slices"
 	"strings"
 	"time"
 
@@ -19,6 +21,8 @@ type Sources struct {
 	Queue   queue.Queue
 	// Shares returns how the resources are used that owners share. Default: none are told.
 	Shares func() []share.Status
+	// Sandboxes is how many sandboxes have figures of their own. Default: none.
+	Sandboxes int
 }
 
 // sourceLimit is how long a source may take.
@@ -34,6 +38,18 @@ type watcher struct {
 
 	units, used, waiting, refused *prometheus.Desc // of shared resources
 	eventsWaiting, eventsLost     *prometheus.Desc
+
+	single sandboxFigures // of single sandboxes
+	all    sandboxFigures // of all that run
+}
+
+// sandboxFigures describe what sandboxes use.
+type sandboxFigures struct {
+	memory, memoryLimit, cpu, disk, processes *prometheus.Desc
+}
+
+func (f sandboxFigures) list() []*prometheus.Desc {
+	return []*prometheus.Desc{f.memory, f.memoryLimit, f.cpu, f.disk, f.processes}
 }
 
 func newWatcher(s Sources) *watcher {
@@ -53,6 +69,21 @@ func newWatcher(s Sources) *watcher {
 		eventsWaiting: desc("events_waiting", "Events waiting to be written."),
 		eventsLost:    desc("events_lost_total", "Events lost because too many waited."),
 
+		single: sandboxFigures{
+			memory:      desc("sandbox_memory_bytes", "Memory that a sandbox uses.", "sandbox", "owner"),
+			memoryLimit: desc("sandbox_memory_limit_bytes", "Memory that a sandbox may use; 0 is no limit.", "sandbox", "owner"),
+			cpu:         desc("sandbox_cpu_seconds_total", "Time on processors that a sandbox has used since its start.", "sandbox", "owner"),
+			disk:        desc("sandbox_disk_bytes", "Bytes that a sandbox has written and kept.", "sandbox", "owner"),
+			processes:   desc("sandbox_processes", "Processes and threads of a sandbox.", "sandbox", "owner"),
+		},
+		all: sandboxFigures{
+			memory:      desc("sandboxes_memory_bytes", "Memory that all running sandboxes use."),
+			memoryLimit: desc("sandboxes_memory_limit_bytes", "Memory that all running sandboxes may use."),
+			cpu:         desc("sandboxes_cpu_seconds", "Time on processors that the sandboxes that run now have used since their start."),
+			disk:        desc("sandboxes_disk_bytes", "Bytes that all running sandboxes have written and kept."),
+			processes:   desc("sandboxes_processes", "Processes and threads of all running sandboxes."),
+		},
+
 		units:   desc("resource_units", "Total amount of a resource that owners share.", "resource"),
 		used:    desc("resource_units_used", "Amount of the resource that all owners use.", "resource"),
 		waiting: desc("resource_requests_waiting", "Requests that wait for the resource.", "resource"),
@@ -63,6 +94,9 @@ func newWatcher(s Sources) *watcher {
 // Describe implements prometheus.Collector.
 func (w *watcher) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{w.sandboxes, w.most, w.uses, w.pools, w.poolSize, w.messages, w.lag, w.up, w.units, w.used, w.waiting, w.refused, w.eventsWaiting, w.eventsLost} {
+		ch <- d
+	}
+	for _, d := range append(w.single.list(), w.all.list()...) {
 		ch <- d
 	}
 }
@@ -84,6 +118,7 @@ func (w *watcher) Collect(ch chan<- prometheus.Metric) {
 	gauge(w.uses, float64(stats.ActiveOperations))
 	w.collectPools(gauge)
 	w.collectShares(gauge, ch)
+	w.collectSandboxes(gauge, ch)
 	waiting, lost := w.Manager.EventStatus()
 	gauge(w.eventsWaiting, float64(waiting))
 	ch <- prometheus.MustNewConstMetric(w.eventsLost, prometheus.CounterValue, float64(lost))
@@ -115,6 +150,35 @@ func (w *watcher) collectShares(gauge func(*prometheus.Desc, float64, ...string)
 		gauge(w.waiting, float64(s.Waiting), s.Name)
 		ch <- prometheus.MustNewConstMetric(w.refused, prometheus.CounterValue, float64(s.Refused), s.Name)
 	}
+}
+
+// collectSandboxes tells what sandboxes use: of all together, and of those that use the most
+// memory. So the number of series has a bound, whatever owners do.
+func (w *watcher) collectSandboxes(gauge func(*prometheus.Desc, float64, ...string), ch chan<- prometheus.Metric) {
+	list := w.Manager.Measurements()
+	slices.SortFunc(list, func(a, b manager.Measurement) int {
+		return cmp.Or(cmp.Compare(b.Stats.Memory, a.Stats.Memory), cmp.Compare(a.ID, b.ID))
+	})
+	var sum sandpit.Stats
+	for i, one := range list {
+		s := one.Stats
+		sum.Memory, sum.CPU, sum.Disk, sum.PIDs = sum.Memory+s.Memory, sum.CPU+s.CPU, sum.Disk+s.Disk, sum.PIDs+s.PIDs
+		sum.Limits.Memory += s.Limits.Memory
+		if i >= w.Sandboxes {
+			continue
+		}
+		labels := []string{string(one.ID), one.Owner}
+		gauge(w.single.memory, float64(s.Memory), labels...)
+		gauge(w.single.memoryLimit, float64(s.Limits.Memory), labels...)
+		ch <- prometheus.MustNewConstMetric(w.single.cpu, prometheus.CounterValue, s.CPU.Seconds(), labels...)
+		gauge(w.single.disk, float64(s.Disk), labels...)
+		gauge(w.single.processes, float64(s.PIDs), labels...)
+	}
+	gauge(w.all.memory, float64(sum.Memory))
+	gauge(w.all.memoryLimit, float64(sum.Limits.Memory))
+	gauge(w.all.cpu, sum.CPU.Seconds())
+	gauge(w.all.disk, float64(sum.Disk))
+	gauge(w.all.processes, float64(sum.PIDs))
 }
 
 // collectPools adds pools up that differ in their limits only.

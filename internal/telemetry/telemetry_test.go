@@ -136,6 +136,53 @@ func TestMetricsLint(t *testing.T) {
 	}
 }
 
+// TestSandboxFigures: what sandboxes use is told of each up to a number, and of all together.
+func TestSandboxFigures(t *testing.T) {
+	t.Parallel()
+	world := fake.NewWorld(t.TempDir())
+	p := world.NewProvider()
+	s, err := store.Open(t.Context(), t.TempDir(), store.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	mgr, err := manager.Open(t.Context(), manager.Options{
+		Store: s, Providers: map[string]sandpit.Provider{"fake": p}, DestroyOnClose: true, Usage: manager.Usage{Every: 20 * time.Millisecond},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
+		defer cancel()
+		if err := errors.Join(mgr.Close(ctx), p.Close(), s.Close(), world.Close()); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+	const all = 3
+	for range all {
+		if _, err := mgr.Create(t.Context(), manager.CreateRequest{Lease: sandpit.Lease{Owner: "ann"}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for deadline := time.Now().Add(time.Minute); len(mgr.Measurements()) < all; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the sandboxes are not measured")
+		}
+	}
+	for _, most := range []int{0, 2, 10} {
+		m := telemetry.NewMetrics("v")
+		m.Watch(telemetry.Sources{Manager: mgr, Queue: s.Queue(), Sandboxes: most})
+		n, err := testutil.GatherAndCount(m.Gatherer(), "sandpit_sandbox_memory_bytes", "sandpit_sandbox_cpu_seconds_total", "sandpit_sandbox_disk_bytes",
+			"sandpit_sandbox_processes", "sandpit_sandbox_memory_limit_bytes")
+		if want := 5 * min(most, all); err != nil || n != want {
+			t.Errorf("with %d: %d series, %v, want %d", most, n, err, want)
+		}
+		if n, err := testutil.GatherAndCount(m.Gatherer(), "sandpit_sandboxes_memory_bytes"); err != nil || n != 1 {
+			t.Errorf("%d sums, %v", n, err)
+		}
+	}
+}
+
 func TestMetrics(t *testing.T) {
 	t.Parallel()
 	m := exercised(t)
