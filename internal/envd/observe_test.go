@@ -294,24 +294,3 @@ func TestObserveNonsense(t *testing.T) {
 		})
 	}
 }
-
-// BenchmarkObserve compares the start of a command with and without an observer.
-func BenchmarkObserve(b *testing.B) {
-	for _, observed := range []bool{false, true} {
-		b.Run(fmt.Sprint(observed), func(b *testing.B) {
-			c := newGuest(b)
-			if observed {
-				c.Observe(sandpit.GuestObserver{})
-			}
-			for b.Loop() {
-				p, err := c.Start(b.Context(), sandpit.Command{Args: []string{"/bin/true"}})
-				if err != nil {
-					b.Fatal(err)
-				}
-				if _, err := p.Wait(b.Context()); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
-	}
-}
