@@ -73,11 +73,13 @@ func TestFailures(t *testing.T) {
 	}{
 		"quota": {
 			sandpit.Errorf(sandpit.Exhausted, "5 of 5"),
-			wire.Problem{Status: 429, Code: sandpit.Exhausted, Detail: "5 of 5", Sandbox: id, Operation: "POST /v1/sandboxes/{id}/run"}, "1", "5 of 5",
+			wire.Problem{Status: 429, Code: sandpit.Exhausted, Detail: "5 of 5", Sandbox: id, Operation: "POST /v1/sandboxes/{id}/run"},
+			"1", "5 of 5",
 		},
 		"busy": {
 			sandpit.WithRetry(sandpit.Errorf(sandpit.Exhausted, "busy"), 2500*time.Millisecond),
-			wire.Problem{Status: 429, Code: sandpit.Exhausted, Detail: "busy", Retryable: true, Sandbox: id, Operation: "POST /v1/sandboxes/{id}/run"}, "3", "busy",
+			wire.Problem{Status: 429, Code: sandpit.Exhausted, Detail: "busy", Retryable: true, Sandbox: id, Operation: "POST /v1/sandboxes/{id}/run"},
+			"3", "busy",
 		},
 		"away": {
 			sandpit.WithSubject(sandpit.Errorf(sandpit.Unavailable, "dial unix /run/x.sock: connect: refused"), sandpit.Subject{Provider: "gvisor", Operation: "resume"}),

@@ -50,15 +50,21 @@ func ProblemOf(ctx context.Context, err error) wire.Problem {
 	exchange := exchangeOf(ctx)
 	exchange.fail(err)
 	about := sandpit.SubjectOf(sandpit.WithSubject(err, exchange.subject()))
-	detail, hint := err.Error(), sandpit.HintOf(err)
-	if p, unknown := PrincipalOf(ctx); unknown != nil || !p.Admin {
-		detail, hint = exchange.redact(detail), exchange.redact(hint)
-	}
+	detail, hint := Redact(ctx, err.Error()), Redact(ctx, sandpit.HintOf(err))
 	return wire.Problem{
 		Type: "about:blank", Title: title, Status: status, Code: code,
 		Detail: clip(detail), Hint: clip(hint), RequestID: RequestID(ctx),
 		Retryable: sandpit.Retryable(err), Provider: about.Provider, Sandbox: about.Sandbox, Operation: clip(about.Operation),
 	}
+}
+
+// Redact returns a text of the server as the maker of the request may see it: without the
+// server's internals, unless that is an administrator.
+func Redact(ctx context.Context, text string) string {
+	if p, err := PrincipalOf(ctx); err == nil && p.Admin {
+		return text
+	}
+	return exchangeOf(ctx).redact(text)
 }
 
 // WriteError answers a request with err, unless the answer has begun.

@@ -132,3 +132,39 @@ func TestFill(t *testing.T) {
 		t.Errorf("spec %+v, pools %+v", spec, r.Pools())
 	}
 }
+
+// TestObserverOfCommands: commands are counted, also when they are passed to the guest's
+// protocol, also after a restart; the readiness of a template, which is asked for again and
+// again, and the warming up of pools are not.
+func TestObserverOfCommands(t *testing.T) {
+	t.Parallel()
+	w := &witness{}
+	o := withPool(1, 0)
+	o.Observer = w
+	r := newRig(t, o)
+	r.filled(t, 1)
+	if w.heard("run command true") {
+		t.Error("the warming up of a pool is told of")
+	}
+	b := r.create(t, manager.CreateRequest{Spec: kind})
+	status := 3
+	for range 2 {
+		h, err := r.Use(t.Context(), b.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := h.Guest().Start(h.Context(), sandpit.Command{Args: []string{"sh", "-c", fmt.Sprint("exit ", status)}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := p.Wait(h.Context()); err != nil {
+			t.Fatal(err)
+		}
+		h.Release()
+		want := fmt.Sprintf("ended %d true", status)
+		eventually(t, want, func() bool { return w.heard("run command true") && w.heard(want) })
+		status++
+		r.close(t)
+		r.open(t)
+	}
+}

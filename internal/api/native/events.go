@@ -81,15 +81,15 @@ func (s *server) listEvents(ctx context.Context, in *eventsIn) (*eventsOut, erro
 	page := paged(list, in.Limit, func(e store.Event) string { return strconv.FormatInt(e.Seq, 10) })
 	out := wire.Page[wire.Event]{Items: make([]wire.Event, 0, len(page.Items)), Next: page.Next}
 	for _, e := range page.Items {
-		out.Items = append(out.Items, event(e))
+		out.Items = append(out.Items, event(ctx, e))
 	}
 	return &eventsOut{out}, nil
 }
 
-func event(e store.Event) wire.Event {
+func event(ctx context.Context, e store.Event) wire.Event {
 	return wire.Event{
 		Seq: e.Seq, At: e.At, Actor: e.Actor, Action: e.Action, Sandbox: e.Sandbox, Args: e.Args,
-		Result: e.Result, Message: e.Message, Duration: e.Duration.Seconds(), Hash: e.Hash,
+		Result: e.Result, Message: api.Redact(ctx, e.Message), Duration: e.Duration.Seconds(), Hash: e.Hash,
 	}
 }
 
@@ -182,7 +182,7 @@ func (s *server) tellPage(ctx context.Context, st *api.Stream, f *store.EventFil
 		return false, err
 	}
 	for _, e := range list {
-		if err := st.Send("", strconv.FormatInt(e.Seq, 10), event(e)); err != nil {
+		if err := st.Send("", strconv.FormatInt(e.Seq, 10), event(ctx, e)); err != nil {
 			return false, err
 		}
 		f.After = e.Seq
