@@ -69,7 +69,7 @@ func busyPause(res *http.Response, try int) time.Duration {
 	}
 	// The longer it takes, the more clients there are, and the further apart they are to come.
 	spread := min(100*time.Millisecond<<(try-1), 2*time.Second)
-	return after + rand.N(spread) + time.Millisecond
+	return after + rand.N(spread) + time.Millisecond //nolint:gosec // it only spreads clients
 }
 
 // repeat returns the request to be sent once more, if it can be.

@@ -41,15 +41,15 @@ func (t to) RoundTrip(r *http.Request) (*http.Response, error) {
 const token = "the key"
 
 // newServer serves a handler and returns a client that shows it key.
-func newServer(t testing.TB, h http.Handler, key string) *envd.Client {
-	t.Helper()
+func newServer(tb testing.TB, h http.Handler, key string) *envd.Client {
+	tb.Helper()
 	server := httptest.NewServer(h)
 	u, err := url.Parse(server.URL)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	rt := to{u.Host, &http.Transport{}}
-	t.Cleanup(func() {
+	tb.Cleanup(func() {
 		rt.rt.CloseIdleConnections()
 		server.Close()
 	})
@@ -57,16 +57,16 @@ func newServer(t testing.TB, h http.Handler, key string) *envd.Client {
 }
 
 // newGuest runs a real guest in this process.
-func newGuest(t testing.TB) *envd.Client {
-	t.Helper()
+func newGuest(tb testing.TB) *envd.Client {
+	tb.Helper()
 	g := guest.New()
-	t.Cleanup(g.Close)
-	c := newServer(t, g.Handler(), token)
-	if err := c.Init(t.Context(), envd.InitRequest{
+	tb.Cleanup(g.Close)
+	c := newServer(tb, g.Handler(), token)
+	if err := c.Init(tb.Context(), envd.InitRequest{
 		Env:  map[string]string{"GLOBAL": "1", "BOTH": "global"},
-		User: self(), WorkDir: t.TempDir(),
+		User: self(), WorkDir: tb.TempDir(),
 	}); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return c
 }

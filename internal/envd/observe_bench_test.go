@@ -2,9 +2,9 @@ package envd_test
 
 import (
 	"bytes"
-	"fmt"
 	"io"
 	"net/http"
+	"strconv"
 	"testing"
 
 	"github.com/sandpit-dev/sandpit"
@@ -36,7 +36,7 @@ func BenchmarkObserve(b *testing.B) {
 		2, 0, 0, 0, 2, '{', '}',
 	}
 	for _, observed := range []bool{false, true} {
-		b.Run(fmt.Sprint(observed), func(b *testing.B) {
+		b.Run(strconv.FormatBool(observed), func(b *testing.B) {
 			c := envd.New(answering(stream), token)
 			if observed {
 				c.Observe(sandpit.GuestObserver{})

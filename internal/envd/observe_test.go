@@ -193,7 +193,7 @@ func TestObserveForms(t *testing.T) {
 			_ = z.Close()
 			flags, message = 1, b.Bytes()
 		}
-		frame := append(binary.BigEndian.AppendUint32([]byte{flags}, uint32(len(message))), message...) //nolint:gosec // it is small
+		frame := append(binary.BigEndian.AppendUint32([]byte{flags}, uint32(len(message))), message...)
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://guest"+processconnect.ProcessStartProcedure, bytes.NewReader(frame))
 		if err != nil {
 			t.Fatal(err)
@@ -256,7 +256,7 @@ func TestObserveForm(t *testing.T) {
 func TestObserveNonsense(t *testing.T) {
 	t.Parallel()
 	end := func(flags byte, text string) []byte {
-		return append(binary.BigEndian.AppendUint32([]byte{flags}, uint32(len(text))), text...) //nolint:gosec // it is small
+		return append(binary.BigEndian.AppendUint32([]byte{flags}, uint32(len(text))), text...)
 	}
 	for name, tc := range map[string]struct {
 		answer []byte

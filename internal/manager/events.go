@@ -166,5 +166,5 @@ func (m *Manager) log(r Report) {
 		message += " failed"
 		attrs = append(attrs, slog.String("code", string(sandpit.CodeOf(r.Err))), slog.Any("error", r.Err))
 	}
-	m.o.Log.LogAttrs(context.Background(), level, message, attrs...) // the request is over, or is named above
+	m.o.Log.LogAttrs(context.Background(), level, message, attrs...) //nolint:sloglint // the message is the action, of which there are few; the request is over, or is named above
 }
