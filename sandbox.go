@@ -137,6 +137,17 @@ type Sandbox struct {
 	// Provider names who made it, where there are several to choose from.
 	Provider  string    `json:"provider,omitempty"`
 	CreatedAt time.Time `json:"created_at"`
+	// LastUsedAt is the end of its latest use, about.
+	LastUsedAt time.Time `json:"last_used_at,omitzero"`
+	// ChangedAt is when it came into its state.
+	ChangedAt time.Time `json:"changed_at,omitzero"`
+	// Policy says what happens to it when nobody uses it.
+	Policy Policy `json:"policy,omitzero"`
+	// Next is what happens to it next without a request. The zero value: nothing, or not while
+	// it is in use.
+	Next Upcoming `json:"next,omitzero"`
+	// ResumesOnUse says that it is paused or stopped, and that using it resumes it.
+	ResumesOnUse bool `json:"resumes_on_use,omitempty"`
 }
 
 // Lease is the reason a sandbox may exist.
@@ -149,14 +160,19 @@ type Lease struct {
 	Action Action `json:"action,omitempty"`
 }
 
-// Action is what happens to a sandbox at its deadline.
+// Action is what happens to a sandbox without a request.
 type Action string
 
 // The actions.
 const (
 	ActionKill  Action = "kill"  // destroyed, files lost
 	ActionStop  Action = "stop"  // processes end, files stay
-	ActionPause Action = "pause" // memory and files stay
+	ActionPause Action = "pause" // memory and files stay, in memory
+	// ActionSuspend keeps memory and files on disk, and frees the memory.
+	ActionSuspend Action = "suspend"
+	// ActionArchive moves the files of a stopped sandbox to other storage. It is what a Policy
+	// has happen, and no choice for a deadline or an idle sandbox.
+	ActionArchive Action = "archive"
 )
 
 // Exit says how a sandbox ended.

@@ -25,7 +25,8 @@ type CreateRequest struct {
 	Timeout time.Duration
 	// OnTimeout is what happens then. Default: sandpit.ActionKill.
 	OnTimeout sandpit.Action
-	// Policy says what happens to it by itself.
+	// Policy says what happens when nobody uses it, or when it is lost. Default: an idle one is
+	// suspended (paused on disk), and resumes when it is used.
 	Policy Policy
 	// Offline keeps a network from it, whatever the server's default is.
 	Offline bool
@@ -48,25 +49,8 @@ type CreateRequest struct {
 // Repository is what a new sandbox has cloned.
 type Repository = wire.Repository
 
-// Policy says what happens to a sandbox by itself. Zero means never, but for
-// IdleTimeout, where it means the server's default, and below zero never.
-type Policy struct {
-	IdleTimeout time.Duration
-	IdleAction  sandpit.Action
-	AutoStop    time.Duration
-	// AutoSuspend is how long it may be unused, or paused in memory, before it is paused
-	// on disk. Who uses it then has it go on.
-	AutoSuspend time.Duration
-	AutoArchive time.Duration
-	AutoDelete  time.Duration
-	// CheckpointEvery is how often the files of one that runs are saved, which it begins
-	// with if it is recreated.
-	CheckpointEvery time.Duration
-	// WakeOnUse has one that is paused or stopped go on when somebody uses it.
-	WakeOnUse        bool
-	Recreate         int
-	IgnoreBackground bool
-}
+// Policy says what happens to a sandbox when nobody uses it, or when it is lost.
+type Policy = sandpit.Policy
 
 // Filter chooses sandboxes. Fields that are zero choose everything but deleted ones.
 type Filter struct {
@@ -95,14 +79,7 @@ func (c *Client) Create(ctx context.Context, r CreateRequest) (*Sandbox, error) 
 		header: http.Header{wire.HeaderIdempotencyKey: {key}},
 		in: wire.Create{
 			Spec: r.Spec, Provider: r.Provider, Timeout: r.Timeout.Seconds(), OnTimeout: r.OnTimeout, Offline: r.Offline,
-			Policy: wire.Policy{
-				IdleTimeout: r.Policy.IdleTimeout.Seconds(), IdleAction: r.Policy.IdleAction,
-				AutoStop: r.Policy.AutoStop.Seconds(), AutoArchive: r.Policy.AutoArchive.Seconds(),
-				AutoDelete: r.Policy.AutoDelete.Seconds(), Recreate: r.Policy.Recreate,
-				AutoSuspend: r.Policy.AutoSuspend.Seconds(), CheckpointEvery: r.Policy.CheckpointEvery.Seconds(),
-				WakeOnUse:        r.Policy.WakeOnUse,
-				IgnoreBackground: r.Policy.IgnoreBackground,
-			},
+			Policy:        wire.PolicyOf(r.Policy),
 			CreateTimeout: r.CreateTimeout.Seconds(), NetworkSecrets: r.NetworkSecrets, Secrets: r.Secrets, Repository: r.Repository,
 		},
 	})
@@ -225,13 +202,13 @@ func (c *Client) change(ctx context.Context, id sandpit.ID, verb string) error {
 }
 
 // SetTimeout replaces the deadline of a sandbox: timeout from now, below zero never.
-// The default action is sandpit.ActionKill.
+// Without an action, it keeps the one it has, at first sandpit.ActionKill.
 func (c *Client) SetTimeout(ctx context.Context, id sandpit.ID, timeout time.Duration, action sandpit.Action) error {
 	return c.setLease(ctx, id, wire.Lease{Timeout: timeout.Seconds(), Action: action})
 }
 
 // SetDeadline replaces the deadline of a sandbox; the zero time means never. It is
-// kept to the millisecond. The default action is sandpit.ActionKill.
+// kept to the millisecond. Without an action, the sandbox keeps the one it has.
 func (c *Client) SetDeadline(ctx context.Context, id sandpit.ID, l sandpit.Lease) error {
 	lease := wire.Lease{Deadline: l.Deadline, Action: l.Action}
 	if l.Deadline.IsZero() {
@@ -242,6 +219,15 @@ func (c *Client) SetDeadline(ctx context.Context, id sandpit.ID, l sandpit.Lease
 
 func (c *Client) setLease(ctx context.Context, id sandpit.ID, l wire.Lease) error {
 	return c.do(ctx, call{method: http.MethodPut, path: path("sandboxes", string(id), "lease"), in: l, again: true})
+}
+
+// SetPolicy replaces the policy of a sandbox: to change one field, begin with its
+// Sandbox.Policy. It counts as a use.
+//
+// NotFound: no such sandbox. Gone: it was deleted. Invalid: the policy. Unsupported: its
+// provider cannot do what it asks for.
+func (c *Client) SetPolicy(ctx context.Context, id sandpit.ID, p Policy) error {
+	return c.do(ctx, call{method: http.MethodPut, path: path("sandboxes", string(id), "policy"), in: wire.PolicyOf(p), again: true})
 }
 
 // SetLabels replaces the labels of a sandbox.

@@ -94,8 +94,8 @@ func (a *app) newTimeout() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "timeout [flags] SANDBOX DURATION|never",
 		Short: "Say how long a sandbox may go on from now",
-		Long: `Say how long a sandbox may go on from now, and what happens to it then. It
-replaces what was said before.`,
+		Long: `Say how long a sandbox may go on from now. What happens to it then stays what was
+chosen before, unless --action changes it. A new sandbox is removed then (kill).`,
 		Example: `  sandpit timeout work 2h
   sandpit timeout --action pause work 30m
   sandpit timeout work never`,
@@ -119,7 +119,7 @@ replaces what was said before.`,
 			})
 		}),
 	}
-	addChoice(cmd, &action, "action", "what happens then: `ACTION` kill, stop or pause (default kill)", actions()...)
+	addChoice(cmd, &action, "action", "what happens then: `ACTION` kill, stop, pause or suspend (default what was chosen before)", actions()...)
 	return cmd
 }
 

@@ -102,7 +102,7 @@ func (a *app) addCommands(root *cobra.Command) {
 		}},
 		{"sandbox", "Sandboxes of a server:", []*cobra.Command{
 			a.newCreate(), a.newList(), a.newInspect(), a.newExec(), a.newShell(), a.newTool(), a.newSSH(), a.newCopy(), a.newProcesses(), a.newLogs(),
-			a.newStats(), a.newTop(), a.newNetwork(), a.newTimeout(), a.newLabel(), a.newURL(), a.newPause(), a.newSnapshot(), a.newFork(),
+			a.newStats(), a.newTop(), a.newNetwork(), a.newTimeout(), a.newPolicy(), a.newLabel(), a.newURL(), a.newPause(), a.newSnapshot(), a.newFork(),
 			a.newRollback(), a.newDiff(), a.newExport(), a.newImport(), a.newRemove(),
 		}},
 		{"server", "The server itself:", []*cobra.Command{

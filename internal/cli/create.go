@@ -48,7 +48,8 @@ func (a *app) newCreate() *cobra.Command {
 		Use:   "create [flags] [IMAGE]",
 		Short: "Make a sandbox that stays until it is removed",
 		Long: `Make a sandbox that stays until it is removed, or until a time is up, and print
-its ID.
+its ID. After an hour without use it is suspended: its memory and files are kept on
+disk, and its next use resumes it. --idle-timeout and --on-idle change that.
 
 IMAGE is what its files start from, as the server knows it: "host" (the server
 machine's own programs), an image of a registry such as python:3.12-slim, or
@@ -57,7 +58,7 @@ server's.
 Directories that -v names are the server machine's, which must allow it.`,
 		Example: `  sandpit create --name work
   sandpit create -q --timeout 2h --label project=x python:3.12-slim
-  sandpit create --idle-timeout 10m --on-idle pause
+  sandpit create --idle-timeout 10m --on-idle stop --auto-delete 7d
   sandpit create --name dev --freeze 10m
   sandpit create --name web -p 8080:8000
   sandpit create --network --git https://github.com/sandpit-dev/sandpit#main --git-password TOKEN
@@ -96,7 +97,7 @@ Directories that -v names are the server machine's, which must allow it.`,
 	f.StringVar(&o.provider, "provider", "", "`name` of who makes it, see sandpit providers (default the server's choice)")
 	f.StringVar(&o.key, "idempotency-key", "", "`text` that makes it safe to repeat this command: the same text gives the same sandbox")
 	f.StringVar(&o.timeout, "timeout", "", "`time` until its end, such as 30m or 2d, or never (default the server's)")
-	addChoice(cmd, &o.onTimeout, "on-timeout", "what happens then: `ACTION` kill, stop or pause (default kill)", actions()...)
+	addChoice(cmd, &o.onTimeout, "on-timeout", "what happens then: `ACTION` kill, stop, pause or suspend (default kill)", actions()...)
 	f.DurationVar(&o.createTimeout, "create-timeout", 0, "`time` that the making may take (default the server's)")
 	o.limits.add(f)
 	f.BoolVar(&o.network, "network", false, "let the sandbox reach the internet, but neither the server's machine nor private networks")
@@ -140,15 +141,17 @@ func (a *app) repository(g gitFlags) (*client.Repository, error) {
 
 // actions are what can happen to a sandbox by itself.
 func actions() []string {
-	return []string{string(sandpit.ActionKill), string(sandpit.ActionStop), string(sandpit.ActionPause)}
+	return []string{
+		string(sandpit.ActionKill), string(sandpit.ActionStop), string(sandpit.ActionPause), string(sandpit.ActionSuspend),
+	}
 }
 
 func (p *policyFlags) add(cmd *cobra.Command, f *pflag.FlagSet) {
 	f.StringVar(&p.idle, "idle-timeout", "", "`time` without use until --on-idle happens, or never (default the server's)")
-	addChoice(cmd, &p.action, "on-idle", "what happens to it when it is idle: `ACTION` kill, stop or pause (default kill)", actions()...)
+	addChoice(cmd, &p.action, "on-idle", "what happens to it when it is idle: `ACTION` suspend, stop, pause or kill; all but kill keep its files, and its next use resumes it (default the server's, which is suspend where that is possible)", actions()...)
 	f.StringVar(&p.autoStop, "auto-stop", "", "`time` without use until it is stopped (default never)")
-	f.StringVar(&p.freeze, "freeze", "", "`time` without use until it is paused on disk, and goes on when it is used (default never)")
-	f.BoolVar(&p.wakeOnUse, "wake-on-use", false, "have it go on when it is used while it is paused or stopped")
+	f.StringVar(&p.freeze, "freeze", "", "`time` without use, or paused in memory, until it is suspended (default never)")
+	f.BoolVar(&p.wakeOnUse, "wake-on-use", false, "resume it when it is used while it is paused or stopped, whatever paused or stopped it")
 	f.StringVar(&p.checkpointEvery, "checkpoint-every", "", "`time` between two times that its files are saved, for --recreate (default never)")
 	f.StringVar(&p.autoArchive, "auto-archive", "", "`time` stopped until it is archived (default never)")
 	f.StringVar(&p.autoDelete, "auto-delete", "", "`time` stopped or archived until it is deleted (default never)")

@@ -126,14 +126,21 @@ func (i inspected) facts() [][]string {
 		{"Provider", i.Provider},
 		{"Owner", i.Lease.Owner},
 		{"Created", showTime(i.CreatedAt)},
-		{"Ends", i.ends()},
+		{"Last used", showTime(i.LastUsedAt)},
+		{"Deadline", i.deadline()},
+		{"Next", i.next()},
 		{"Files saved", showTime(i.CheckpointedAt)},
 		{"User", spec.User},
 		{"Directory", spec.WorkDir},
 		{"Host name", spec.Hostname},
 		{"Labels", showLabels(spec.Labels)},
 		{"Environment", showLabels(spec.Env)},
+		{"Secrets", strings.Join(spec.Secrets, ", ")},
 	}
+	for _, line := range policyLines(i.Policy) {
+		rows = append(rows, []string{"Policy", line})
+	}
+	rows = append(rows, networkFacts(spec.Network)...)
 	for _, m := range spec.Mounts {
 		access := "rw"
 		if m.ReadOnly {
@@ -161,11 +168,75 @@ func (i inspected) facts() [][]string {
 	return slices.DeleteFunc(rows, func(row []string) bool { return row[1] == "" })
 }
 
-func (i inspected) ends() string {
+func (i inspected) deadline() string {
 	if i.Lease.Deadline.IsZero() {
-		return never
+		return "none"
 	}
 	return showTime(i.Lease.Deadline) + ", " + string(cmp.Or(i.Lease.Action, sandpit.ActionKill))
+}
+
+// next says what happens to a sandbox next without a request.
+func (i inspected) next() string {
+	if i.Next.Action == "" {
+		return showNext(i.Sandbox)
+	}
+	text := string(i.Next.Action) + " " + showTime(i.Next.At) + ", " + i.Next.Cause
+	if i.ResumesOnUse {
+		text += "; resumes when it is used"
+	}
+	return text
+}
+
+// networkFacts say what a sandbox may reach. The values of headers are left out: beside the
+// names of secrets they may hold text that is meant for the host only.
+func networkFacts(p sandpit.NetworkPolicy) [][]string {
+	if !p.Online {
+		return [][]string{{"Network", "offline"}}
+	}
+	access := "online"
+	if len(p.Allow) > 0 {
+		access = "online, only what is allowed"
+	}
+	rows := [][]string{
+		{"Network", access},
+		{"Allowed", strings.Join(p.Allow, ", ")},
+		{"Denied", strings.Join(p.Deny, ", ")},
+	}
+	for _, h := range p.Headers {
+		rows = append(rows, []string{"Header", h.Host + ": " + h.Name + headerSecrets(h.Value)})
+	}
+	return append(rows, []string{"Network limits", showNetworkLimits(p.Limits)})
+}
+
+// headerSecrets names the secrets that a header's value refers to.
+func headerSecrets(value string) string {
+	var names []string
+	for _, part := range strings.Split(value, "${")[1:] {
+		if name, _, ok := strings.Cut(part, "}"); ok && !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	return " (secret " + strings.Join(names, ", ") + ")"
+}
+
+func showNetworkLimits(l sandpit.NetworkLimits) string {
+	var parts []string
+	if l.Receive > 0 {
+		parts = append(parts, "receive "+size(l.Receive)+"/s")
+	}
+	if l.Send > 0 {
+		parts = append(parts, "send "+size(l.Send)+"/s")
+	}
+	if l.Connections > 0 {
+		parts = append(parts, plural(l.Connections, "connection", "connections"))
+	}
+	if l.ConnectionRate > 0 {
+		parts = append(parts, plural(l.ConnectionRate, "new connection", "new connections")+" a second")
+	}
+	return strings.Join(parts, ", ")
 }
 
 func statFacts(s sandpit.Stats) [][]string {

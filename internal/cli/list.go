@@ -100,18 +100,19 @@ func (o *listOptions) listing(list []sandpit.Sandbox) listing {
 		list = []sandpit.Sandbox{}
 	}
 	slices.SortStableFunc(list, func(x, y sandpit.Sandbox) int { return y.CreatedAt.Compare(x.CreatedAt) })
-	l := listing{document: list, rows: [][]string{{"ID", "NAME", "IMAGE", "STATE", "CREATED", "ENDS"}}, paint: paintState}
+	l := listing{document: list, rows: [][]string{{"ID", "NAME", "IMAGE", "STATE", "CREATED", "NEXT"}}, paint: paintState}
 	if o.wide {
-		l.rows[0] = append(l.rows[0], "OWNER", "PROVIDER", "LABELS", "REASON")
+		l.rows[0] = append(l.rows[0], "OWNER", "PROVIDER", "LABELS", "POLICY", "REASON")
 	}
 	for _, s := range list {
 		row := []string{
 			string(s.ID), orElse(s.Spec.Name, "-"), cmp.Or(string(s.Spec.Image), string(sandpit.HostImage)),
-			showState(s), showAge(s.CreatedAt), showWhen(s.Lease.Deadline),
+			showState(s), showAge(s.CreatedAt), orElse(showNext(s), "-"),
 		}
 		if o.wide {
 			row = append(row, orElse(s.Lease.Owner, "-"), orElse(s.Provider, "-"),
-				orElse(showLabels(s.Spec.Labels), "-"), orElse(s.Reason, "-"))
+				orElse(showLabels(s.Spec.Labels), "-"),
+				orElse(strings.Join(policyLines(s.Policy), ", "), "-"), orElse(s.Reason, "-"))
 		}
 		l.ids, l.rows = append(l.ids, string(s.ID)), append(l.rows, row)
 	}

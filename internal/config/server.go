@@ -129,9 +129,12 @@ type Manager struct {
 	// MaxSandboxes is how many there may be, stopped ones left aside. From 1 to
 	// 1000000. Default: 100.
 	MaxSandboxes int
-	// IdleTimeout is how long a sandbox may be unused before it is removed.
+	// IdleTimeout is the time without use until IdleAction.
 	// Default: 3600 s.
 	IdleTimeout time.Duration
+	// IdleAction is what happens to an idle sandbox: suspend, stop, pause or kill. Default:
+	// suspend.
+	IdleAction string
 	// CleanupInterval is the longest time between two looks for what is overdue.
 	// Default: 300 s.
 	CleanupInterval time.Duration
@@ -317,7 +320,7 @@ func defaultServer(c *Config) {
 	c.SSH = SSH{Listen: None, MaxConnections: 100, IdleTimeout: time.Hour}
 	c.Manager = Manager{
 		MaxSandboxes: 100, MaxSaved: 1000, MaxSavedBytes: 100 << 30, MaxVolumes: 20, MaxSnapshots: 50, MaxSnapshotBytes: 100 << 30, MaxCheckpointBytes: 100 << 30,
-		MaxTemplates: 50, MaxTemplateBytes: 100 << 30, MaxBuilds: 4, BuildTimeout: time.Hour, MaxUploadBytes: 8 << 30, MaxUploadTotal: 32 << 30, IdleTimeout: time.Hour, CleanupInterval: 5 * time.Minute,
+		MaxTemplates: 50, MaxTemplateBytes: 100 << 30, MaxBuilds: 4, BuildTimeout: time.Hour, MaxUploadBytes: 8 << 30, MaxUploadTotal: 32 << 30, IdleTimeout: time.Hour, IdleAction: "suspend", CleanupInterval: 5 * time.Minute,
 		CreateTimeout: 2 * time.Minute, CallTimeout: 30 * time.Second, Parallel: 8, Remember: time.Hour,
 	}
 	c.Usage = Usage{Interval: 30 * time.Second, Memory: 90, CPU: 90, Disk: 90, PIDs: 90, Action: UsageWarn, Sustained: time.Minute}

@@ -49,6 +49,7 @@ mcp_tools = ["default", "git", "file_download"]
 [manager]
 max_sandboxes = 7
 idle_timeout = 60
+idle_action = "stop"
 cleanup_interval = 30
 create_timeout = 20
 call_timeout = 10
@@ -132,7 +133,7 @@ func TestServerFile(t *testing.T) {
 	}
 	want.Manager = config.Manager{
 		MaxSandboxes: 7, MaxSaved: 9, MaxSavedBytes: 3 << 30, MaxVolumes: 3, MaxSnapshots: 4, MaxSnapshotBytes: 2 << 30, MaxCheckpointBytes: 5 << 30, MaxCheckpointAge: 48 * time.Hour,
-		MaxTemplates: 7, MaxTemplateBytes: 6 << 30, MaxBuilds: 3, BuildTimeout: 90 * time.Second, MaxUploadBytes: 3 << 30, MaxUploadTotal: 9 << 30, IdleTimeout: time.Minute, CleanupInterval: 30 * time.Second, CreateTimeout: 20 * time.Second,
+		MaxTemplates: 7, MaxTemplateBytes: 6 << 30, MaxBuilds: 3, BuildTimeout: 90 * time.Second, MaxUploadBytes: 3 << 30, MaxUploadTotal: 9 << 30, IdleTimeout: time.Minute, IdleAction: "stop", CleanupInterval: 30 * time.Second, CreateTimeout: 20 * time.Second,
 		CallTimeout: 10 * time.Second, Parallel: 2, Lifetime: 2 * time.Hour, Remember: 5 * time.Second,
 		OwnerQuota: 3, Quotas: map[string]int{"alice": 5}, LabelQuotas: map[string]int{"team=red": 6},
 	}
@@ -182,7 +183,7 @@ func TestServerDefaults(t *testing.T) {
 	c := load(t, user("", "XDG_RUNTIME_DIR=/run/user/1000"))
 	if c.Server.Listen != "127.0.0.1:8090" || c.Server.Socket != "/run/user/1000/sandpit/sandpit.sock" || c.Provider != "gvisor" ||
 		c.URL != "" || c.Queue.Name != "sandbox_lifecycle" || c.Queue.MaxRetries != 3 || c.Manager.MaxSandboxes != 100 ||
-		c.Manager.IdleTimeout != time.Hour || c.Manager.CleanupInterval != 5*time.Minute || c.Telemetry.Traces.Endpoint != "" {
+		c.Manager.IdleTimeout != time.Hour || c.Manager.IdleAction != "suspend" || c.Manager.CleanupInterval != 5*time.Minute || c.Telemetry.Traces.Endpoint != "" {
 		t.Errorf("config = %+v", c)
 	}
 	for text, want := range map[string]bool{"": false, "[server]\nkeyless = true\n": true} {
@@ -237,6 +238,7 @@ func TestServerProblems(t *testing.T) {
 		"[manager]\nlifetime = -1":                   `2: manager.lifetime: -1 is below zero; use 0 for ever`,
 		"[manager]\nquotas = { a = -1 }":             `2: manager.quotas: "a": -1 is not a number of sandboxes; use 0 to 1000000`,
 		"[manager]\nlabel_quotas = { a = 1 }":        `2: manager.label_quotas: "a": not a name with a limit; use for example { "team=red" = 5 }`,
+		"[manager]\nidle_action = \"delete\"":        `2: manager.idle_action: "delete" is not one of suspend, stop, pause, kill`,
 		"[manager]\nidle = 1":                        `2: manager.idle: unknown key; did you mean idle_timeout?`,
 		"[queue]\nprovider = 'none'":                 `2: queue.provider: "none" is not one of sqlite, redis`,
 		"[queue]\nprovider = 'redis'":                `2: queue.provider: is redis; say where it is with queue.redis_url`,

@@ -103,6 +103,7 @@ const (
 	KeyE2BPublic       Key = "e2b.allow_public_traffic"
 	KeyMaxSandboxes    Key = "manager.max_sandboxes"
 	KeyIdleTimeout     Key = "manager.idle_timeout"
+	KeyIdleAction      Key = "manager.idle_action"
 	KeyCleanupInterval Key = "manager.cleanup_interval"
 	KeyCreateTimeout   Key = "manager.create_timeout"
 	KeyCallTimeout     Key = "manager.call_timeout"

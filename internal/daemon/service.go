@@ -209,7 +209,7 @@ func (s *service) managerOptions() manager.Options {
 		Log: s.log, Fill: s.fill, Environ: e2b.Environ, MaxSandboxes: c.MaxSandboxes, MaxVolumes: c.MaxVolumes,
 		Quotas: manager.Quotas{Owner: c.OwnerQuota, Owners: c.Quotas, Labels: c.LabelQuotas}, Pools: s.pools(),
 		Parallel: c.Parallel, CreateTimeout: c.CreateTimeout, CallTimeout: c.CallTimeout, Remember: c.Remember,
-		IdleTimeout: c.IdleTimeout, Lifetime: c.Lifetime, Sweep: c.CleanupInterval, MaxRetries: s.cfg.Queue.MaxRetries,
+		IdleTimeout: c.IdleTimeout, IdleAction: sandpit.Action(c.IdleAction), Lifetime: c.Lifetime, Sweep: c.CleanupInterval, MaxRetries: s.cfg.Queue.MaxRetries,
 	}
 	if o.Quotas.Owner == 0 && s.cfg.Explicit(config.KeyOwnerQuota) {
 		o.Quotas.Owner = -1 // none, which is not the default

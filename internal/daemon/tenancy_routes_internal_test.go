@@ -22,6 +22,7 @@ func nativeSandboxRoutes() map[string]attempt {
 		"POST" + box + "/rollback":                         {body: `{"snapshot": "{snapshot}"}`},
 		"PUT" + box + "/labels":                            {body: `{"labels": {"canary": "alice"}}`},
 		"PUT" + box + "/lease":                             {body: `{"action": "kill", "timeout_seconds": 60}`},
+		"PUT" + box + "/policy":                            {body: `{"idle_action": "kill", "idle_timeout_seconds": 1}`},
 		"PUT" + box + "/network":                           {body: `{}`},
 		"GET" + box + "/network/test":                      {query: "target=example.com:443"},
 		"PUT" + box + "/ports/{port}":                      {body: `{"public": true}`},

@@ -3,6 +3,7 @@ package manager
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/store"
@@ -110,9 +111,51 @@ func able(i sandpit.Instance, a sandpit.Action) error {
 		if pause(i) == nil {
 			return sandpit.Errorf(sandpit.Unsupported, "this provider's sandboxes cannot be paused, which is asked for later")
 		}
-	case sandpit.ActionKill:
+	case sandpit.ActionSuspend:
+		if suspend(i) == nil {
+			return sandpit.WithHint(
+				sandpit.Errorf(sandpit.Unsupported, "this provider's sandboxes cannot be suspended, which is asked for later"),
+				"choose stop or pause")
+		}
+	default: // everything can be deleted
 	}
 	return nil
+}
+
+// keepingActions are the actions that keep a sandbox's files, best first: a suspended one loses
+// nothing and uses no memory, a stopped one has its files, a paused one keeps using memory.
+func keepingActions() []sandpit.Action {
+	return []sandpit.Action{sandpit.ActionSuspend, sandpit.ActionStop, sandpit.ActionPause}
+}
+
+// keepingAction returns the best action that an instance can take and that is not among the
+// refused ones, "" if there is none. It never returns one that deletes the sandbox.
+func keepingAction(i sandpit.Instance, refused ...sandpit.Action) sandpit.Action {
+	for _, a := range keepingActions() {
+		if !slices.Contains(refused, a) && able(i, a) == nil {
+			return a
+		}
+	}
+	return ""
+}
+
+// completePolicy checks a policy against what an instance can do, and fills in the idle action
+// if the policy has none: the server's, or one that keeps the files where the instance cannot
+// take the server's. An instance that can keep nothing is never idle.
+func (m *Manager) completePolicy(i sandpit.Instance, p store.Policy) (store.Policy, error) {
+	if err := errorsOf(able(i, p.IdleAction), ableToKeep(i, p)); err != nil {
+		return p, err
+	}
+	if p.IdleAction != "" {
+		return p, nil
+	}
+	if p.IdleAction = m.o.IdleAction; able(i, p.IdleAction) != nil {
+		p.IdleAction = keepingAction(i)
+	}
+	if p.IdleAction == "" {
+		p.IdleTimeout = 0
+	}
+	return p, nil
 }
 
 // ableToKeep refuses what a policy asks for and an instance cannot do.

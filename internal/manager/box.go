@@ -26,6 +26,7 @@ type box struct {
 	stats    sandpit.Stats // of instance, when it was measured last
 	handles  map[*Handle]struct{}
 	refusal  error                   // why there are no new handles, if there are none
+	idling   bool                    // it is refused because it is idle, and resumes on use
 	drained  chan struct{}           // closed when the last handle is released; nil if nobody waits
 	abort    context.CancelCauseFunc // ends the making; nil if it is not being made
 	unwanted error                   // why the making is to be ended
@@ -83,13 +84,14 @@ func (b *box) state() sandpit.State {
 
 // view returns what callers see.
 func (b *box) view() sandpit.Sandbox {
-	return seen(b.look())
-}
-
-// seen returns what callers see of a row.
-func seen(r store.Row) sandpit.Sandbox {
-	s := r.Sandbox
-	s.Spec, s.Provider = s.Spec.Clone(), r.Provider
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s := b.row.Sandbox
+	s.Spec, s.Provider = s.Spec.Clone(), b.row.Provider
+	s.Next, s.ResumesOnUse = b.upcoming(), isAsleep(b.row.State) && wakes(b.row)
+	if s.Policy.IdleTimeout == 0 {
+		s.Policy.IdleTimeout = -time.Second // zero would be the server's default
+	}
 	return s
 }
 
@@ -125,17 +127,22 @@ func (b *box) refuse(why error) {
 	b.refusal = why
 }
 
-func (b *box) allow() { b.refuse(nil) }
+func (b *box) allow() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.refusal, b.idling = nil, false
+}
 
 // free reports whether nobody has a handle, and then refuses new ones: from here
-// on nothing comes between the decision to end a sandbox and its end.
-func (b *box) free(why error, still func(store.Row) bool) bool {
+// on nothing comes between the decision to end a sandbox and its end. With resumes, a caller
+// waits instead of being refused, and has the sandbox resumed.
+func (b *box) free(why error, resumes bool, still func(store.Row) bool) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(b.handles) > 0 || !still(b.row) {
 		return false
 	}
-	b.refusal = why
+	b.refusal, b.idling = why, resumes
 	return true
 }
 

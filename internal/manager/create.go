@@ -94,9 +94,10 @@ func (m *Manager) create(ctx context.Context, r CreateRequest) (sandpit.Sandbox,
 func (m *Manager) reserve(ctx context.Context, r CreateRequest, now time.Time) (b, other *box, err error) {
 	row := store.Row{
 		Sandbox:  sandpit.Sandbox{ID: sandpit.NewID(), Spec: m.withTempDirs(r.Spec), Lease: r.Lease, State: sandpit.StateCreating, CreatedAt: now},
-		Provider: r.Provider, Policy: r.Policy, Term: cmp.Or(r.term, termOf(r.Lease, now)),
-		Key: r.Key, Pool: r.pool, LastUsedAt: now, ChangedAt: now, Prepared: r.prepared, Admin: r.isTrusted(),
+		Provider: r.Provider, Term: cmp.Or(r.term, termOf(r.Lease, now)),
+		Key: r.Key, Pool: r.pool, Prepared: r.prepared, Admin: r.isTrusted(),
 	}
+	row.Policy, row.LastUsedAt, row.ChangedAt = r.Policy, now, now
 	if r.Key != "" {
 		row.Digest = r.digest()
 	}
@@ -213,14 +214,15 @@ func (m *Manager) startNew(ctx context.Context, b *box, r CreateRequest) (sandpi
 	if err := m.giveKept(ctx, i, r.Spec.Secrets); err != nil {
 		return i, because(ctx, err)
 	}
-	if err := errorsOf(able(i, r.Lease.Action), able(i, r.Policy.IdleAction), ableToKeep(i, r.Policy)); err != nil {
+	policy, err := m.completePolicy(i, r.Policy)
+	if err := errorsOf(able(i, r.Lease.Action), err); err != nil {
 		return i, err
 	}
 	ports, err := m.publish(ctx, b, i, r.Spec.Ports)
 	if err != nil {
 		return i, err
 	}
-	return i, m.write(ctx, b, func(row *store.Row) { row.Handle, row.Spec.Ports = i.Handle(), ports })
+	return i, m.write(ctx, b, func(row *store.Row) { row.Handle, row.Spec.Ports, row.Policy = i.Handle(), ports, policy })
 }
 
 // setUp starts what the template of a new sandbox starts, waits until that is ready, and

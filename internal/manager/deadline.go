@@ -1,6 +1,7 @@
 package manager
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"time"
@@ -18,7 +19,8 @@ const (
 )
 
 // SetDeadline replaces the deadline of a sandbox and what happens then; the zero
-// time means never. The owner stays. It is kept to the millisecond.
+// time means never, and no action means that the sandbox keeps the one it has. The owner
+// stays. It is kept to the millisecond.
 //
 // NotFound: no such sandbox. Gone: it was deleted. Invalid: it has passed.
 // Unsupported: the provider cannot do what is asked for.
@@ -27,19 +29,22 @@ func (m *Manager) SetDeadline(ctx context.Context, id sandpit.ID, l sandpit.Leas
 	if err != nil {
 		return err
 	}
+	keeps := l.Action == ""
 	if l, err = prepareLease(l, now); err != nil {
 		return err
 	}
-	args := map[string]string{"action": string(l.Action), "deadline": l.Deadline.Format(time.RFC3339Nano)}
+	args := map[string]string{"deadline": l.Deadline.Format(time.RFC3339Nano)}
 	return m.operate(ctx, id, "set deadline", args, func(ctx context.Context, b *box) error {
 		row := b.look()
 		if row.State == sandpit.StateDeleting || row.State == sandpit.StateDeleted {
 			return stateError(row)
 		}
-		if err := m.ableTo(ctx, b, l.Action); err != nil {
+		if keeps {
+			l.Action = cmp.Or(row.Lease.Action, l.Action)
+		} else if err := m.ableTo(ctx, b, l.Action); err != nil {
 			return err
 		}
-		l.Owner = row.Lease.Owner
+		l.Owner, args["action"] = row.Lease.Owner, string(l.Action)
 		if err := m.write(ctx, b, func(r *store.Row) { r.Lease, r.Term = l, termOf(l, now) }); err != nil {
 			return err
 		}
@@ -98,7 +103,7 @@ func deadlineMatters(r store.Row) bool {
 	case sandpit.StateStopped, sandpit.StateArchived, sandpit.StateError:
 		return r.Lease.Action == sandpit.ActionKill
 	case sandpit.StatePaused:
-		return r.Lease.Action != sandpit.ActionPause
+		return r.Lease.Action != sandpit.ActionPause && (r.Lease.Action != sandpit.ActionSuspend || !r.Suspended)
 	default:
 		return true
 	}
@@ -196,14 +201,7 @@ func (m *Manager) deadlineStep(ctx context.Context, b *box) error {
 		return m.scheduleDeadline(ctx, b)
 	}
 	const reason = "deadline"
-	switch row.Lease.Action {
-	case sandpit.ActionStop:
-		return m.logged("stop", map[string]string{"reason": reason}, m.stoppingNow(reason))(ctx, b)
-	case sandpit.ActionPause:
-		return m.logged("pause", map[string]string{"reason": reason}, m.moving(pausing, reason))(ctx, b)
-	default:
-		return m.logged("delete", map[string]string{"reason": reason}, m.removing(reason))(ctx, b)
-	}
+	return m.takeAction(ctx, b, row.Lease.Action, reason, false)
 }
 
 // deleteStep goes on with a deletion that failed.

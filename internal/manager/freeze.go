@@ -13,19 +13,20 @@ import (
 // whether it runs or is paused in memory.
 func (m *Manager) freeze(ctx context.Context, b *box, row store.Row) error {
 	after := row.Policy.AutoSuspend
-	reason := fmt.Sprintf("%s for %v", row.State, after)
-	if row.State == sandpit.StateRunning {
-		var err error
-		if reason, err = m.claimIdle(ctx, b, after, false); err != nil {
-			return err
-		}
+	if row.State != sandpit.StateRunning {
+		return m.tryAction(ctx, b, sandpit.ActionSuspend, fmt.Sprintf("%s for %v", row.State, after), row.Idled)
 	}
-	return m.logged("pause", onDisk(reason), m.suspendingNow(reason))(ctx, b)
+	return m.endIdle(ctx, b, sandpit.ActionSuspend, after, m.tryAction)
 }
 
-// wakes reports whether who uses a sandbox has it go on.
+// wakes reports whether using a paused or stopped sandbox resumes it.
 func wakes(r store.Row) bool {
-	return r.Policy.WakeOnUse || r.Policy.AutoSuspend > 0 && r.Suspended
+	return r.Policy.WakeOnUse || r.Idled || r.Policy.AutoSuspend > 0 && r.Suspended
+}
+
+// isAsleep reports whether a sandbox in this state can be resumed by using it.
+func isAsleep(s sandpit.State) bool {
+	return s == sandpit.StatePaused || s == sandpit.StateStopped
 }
 
 // awaken has a sandbox go on. Of all who have waited while somebody tried in vain, nobody

@@ -113,7 +113,17 @@ func (b *box) chore(remember time.Duration) (chore, bool) {
 	return c, ok
 }
 
-func choreOf(r store.Row, remember time.Duration) (next chore, ok bool) {
+// choreOf returns the next chore of a sandbox that is not in use.
+func choreOf(r store.Row, remember time.Duration) (chore, bool) {
+	next, ok := agingOf(r, remember)
+	if c, due := checkpointOf(r); due && (!ok || c.at.Before(next.at)) {
+		return c, true
+	}
+	return next, ok
+}
+
+// agingOf returns the next chore of a sandbox that changes its state.
+func agingOf(r store.Row, remember time.Duration) (next chore, ok bool) {
 	plan := func(what choreKind, after time.Duration, since time.Time) {
 		if at := since.Add(after); after > 0 && (!ok || at.Before(next.at)) {
 			next, ok = chore{what, at}, true
@@ -124,9 +134,6 @@ func choreOf(r store.Row, remember time.Duration) (next chore, ok bool) {
 		plan(choreIdle, r.Policy.IdleTimeout, r.LastUsedAt)
 		plan(choreStop, r.Policy.AutoStop, r.LastUsedAt)
 		plan(choreSuspend, r.Policy.AutoSuspend, r.LastUsedAt)
-		if c, due := checkpointOf(r); due && (!ok || c.at.Before(next.at)) {
-			next, ok = c, true
-		}
 	case sandpit.StatePaused:
 		if !r.Suspended {
 			plan(choreSuspend, r.Policy.AutoSuspend, r.ChangedAt)
@@ -141,6 +148,47 @@ func choreOf(r store.Row, remember time.Duration) (next chore, ok bool) {
 	default:
 	}
 	return next, ok
+}
+
+// upcoming returns what happens to a sandbox next without a request. While it is in use, only
+// its deadline counts. The lock is held.
+func (b *box) upcoming() sandpit.Upcoming {
+	r := b.row
+	var next sandpit.Upcoming
+	if c, ok := agingOf(r, 0); ok && len(b.handles) == 0 {
+		next = sandpit.Upcoming{Action: c.action(r), At: c.at, Cause: c.cause(r)}
+		if next.At.Before(b.retryAt) {
+			next.At = b.retryAt
+		}
+	}
+	if deadlineMatters(r) && (next.Action == "" || !r.Lease.Deadline.After(next.At)) {
+		next = sandpit.Upcoming{Action: r.Lease.Action, At: r.Lease.Deadline, Cause: sandpit.CauseDeadline}
+	}
+	return next
+}
+
+// action returns what a chore does to a sandbox.
+func (c chore) action(r store.Row) sandpit.Action {
+	switch c.what {
+	case choreIdle:
+		return r.Policy.IdleAction
+	case choreStop:
+		return sandpit.ActionStop
+	case choreSuspend:
+		return sandpit.ActionSuspend
+	case choreArchive:
+		return sandpit.ActionArchive
+	default:
+		return sandpit.ActionKill
+	}
+}
+
+// cause returns why a chore is done.
+func (c chore) cause(r store.Row) string {
+	if r.State == sandpit.StateRunning {
+		return sandpit.CauseIdle
+	}
+	return string(r.State)
 }
 
 // checkpointOf returns when the files of a sandbox are to be saved. What it has begun to
@@ -208,9 +256,9 @@ func (m *Manager) doChore(ctx context.Context, b *box) error {
 	}
 	switch c.what {
 	case choreIdle:
-		return m.endIdle(ctx, b, row.Policy.IdleAction, row.Policy.IdleTimeout)
+		return m.endIdle(ctx, b, row.Policy.IdleAction, row.Policy.IdleTimeout, m.takeAction)
 	case choreStop:
-		return m.endIdle(ctx, b, sandpit.ActionStop, row.Policy.AutoStop)
+		return m.endIdle(ctx, b, sandpit.ActionStop, row.Policy.AutoStop, m.tryAction)
 	case choreSuspend:
 		return m.freeze(ctx, b, row)
 	case choreArchive:
@@ -224,22 +272,72 @@ func (m *Manager) doChore(ctx context.Context, b *box) error {
 	}
 }
 
-// endIdle ends a sandbox that nobody has used for so long, unless somebody does
-// now or something runs in it.
-func (m *Manager) endIdle(ctx context.Context, b *box, a sandpit.Action, after time.Duration) error {
+// actor takes an action that no request asks for; idle says that the sandbox is idle.
+type actor func(ctx context.Context, b *box, a sandpit.Action, reason string, idle bool) error
+
+// endIdle has an action taken on a sandbox that has been idle for so long, unless it is used
+// meanwhile or a program runs in it.
+func (m *Manager) endIdle(ctx context.Context, b *box, a sandpit.Action, after time.Duration, take actor) error {
 	reason, err := m.claimIdle(ctx, b, after, a == sandpit.ActionKill)
 	if err != nil {
 		return err
 	}
+	return take(ctx, b, a, reason, true)
+}
+
+// takeAction takes an action that no request asks for. One that a sandbox turns out to be unable
+// to take is replaced by another that keeps its files, in its policy or lease as well, so that
+// clients see what happens.
+func (m *Manager) takeAction(ctx context.Context, b *box, a sandpit.Action, reason string, idle bool) error {
+	var tried []sandpit.Action
+	for {
+		err := m.tryAction(ctx, b, a, reason, idle)
+		if a == sandpit.ActionKill || !errors.Is(err, sandpit.Unsupported) {
+			return err
+		}
+		i, located := m.attached(ctx, b)
+		if located != nil {
+			return errors.Join(err, located)
+		}
+		tried = append(tried, a)
+		a = keepingAction(i, tried...)
+		if replaced := m.replaceAction(ctx, b, a, idle); a == "" || replaced != nil {
+			return errors.Join(err, replaced)
+		}
+	}
+}
+
+// replaceAction has a sandbox's policy or lease name another action; "" means that there is none
+// that the sandbox can take.
+func (m *Manager) replaceAction(ctx context.Context, b *box, a sandpit.Action, idle bool) error {
+	return m.write(ctx, b, func(r *store.Row) {
+		switch {
+		case idle && a == "":
+			r.Policy.IdleTimeout = 0
+		case idle:
+			r.Policy.IdleAction = a
+		case a != "":
+			r.Lease.Action = a
+		}
+	})
+}
+
+// tryAction takes an action once.
+func (m *Manager) tryAction(ctx context.Context, b *box, a sandpit.Action, reason string, idle bool) error {
+	var v move
 	args := map[string]string{"reason": reason}
 	switch a {
 	case sandpit.ActionStop:
-		return m.logged("stop", args, m.stoppingNow(reason))(ctx, b)
+		v = stoppingFrom(b.state())
 	case sandpit.ActionPause:
-		return m.logged("pause", args, m.moving(pausing, reason))(ctx, b)
+		v = pausing
+	case sandpit.ActionSuspend:
+		v, args = suspendingFrom(b.state()), onDisk(reason)
 	default:
 		return m.logged("delete", args, m.removing(reason))(ctx, b)
 	}
+	v.idle = idle
+	return m.logged(v.verb, args, m.moving(v, reason))(ctx, b)
 }
 
 // claimIdle returns the reason to end a sandbox that is idle, to which nobody comes any
@@ -263,7 +361,7 @@ func (m *Manager) claimIdle(ctx context.Context, b *box, after time.Duration, ki
 		why = gone(b.id, reason)
 	}
 	// Who came meanwhile wins; who comes from here on is refused.
-	if !b.free(why, func(r store.Row) bool { return !r.LastUsedAt.Add(after).After(now) }) {
+	if !b.free(why, !kill, func(r store.Row) bool { return !r.LastUsedAt.Add(after).After(now) }) {
 		return "", errNothing
 	}
 	return reason, nil

@@ -20,21 +20,23 @@ type move struct {
 	via, to sandpit.State
 	// disk says that the memory goes to disk.
 	disk bool
+	// idle says that the reason is that the sandbox is idle: its next use resumes it.
+	idle bool
 	// do is what the provider does, nil if it cannot.
 	do func(sandpit.Instance) func(context.Context) error
 }
 
 var (
-	pausing    = move{"pause", sandpit.StateRunning, sandpit.StatePausing, sandpit.StatePaused, false, pause}
-	resuming   = move{"resume", sandpit.StatePaused, sandpit.StateResuming, sandpit.StateRunning, false, resume}
-	suspending = move{"pause", sandpit.StateRunning, sandpit.StatePausing, sandpit.StatePaused, true, suspend}
+	pausing    = move{"pause", sandpit.StateRunning, sandpit.StatePausing, sandpit.StatePaused, false, false, pause}
+	resuming   = move{"resume", sandpit.StatePaused, sandpit.StateResuming, sandpit.StateRunning, false, false, resume}
+	suspending = move{"pause", sandpit.StateRunning, sandpit.StatePausing, sandpit.StatePaused, true, false, suspend}
 	// suspendingStill is of what is paused in memory.
-	suspendingStill = move{"pause", sandpit.StatePaused, sandpit.StatePausing, sandpit.StatePaused, true, suspend}
-	stopping        = move{"stop", sandpit.StateRunning, sandpit.StateStopping, sandpit.StateStopped, false, stop}
-	stoppingStill   = move{"stop", sandpit.StatePaused, sandpit.StateStopping, sandpit.StateStopped, false, stop}
-	starting        = move{"start", sandpit.StateStopped, sandpit.StateResuming, sandpit.StateRunning, false, start}
-	archiving       = move{"archive", sandpit.StateStopped, sandpit.StateArchiving, sandpit.StateArchived, false, archive}
-	restoring       = move{"restore", sandpit.StateArchived, sandpit.StateRestoring, sandpit.StateStopped, false, restore}
+	suspendingStill = move{"pause", sandpit.StatePaused, sandpit.StatePausing, sandpit.StatePaused, true, false, suspend}
+	stopping        = move{"stop", sandpit.StateRunning, sandpit.StateStopping, sandpit.StateStopped, false, false, stop}
+	stoppingStill   = move{"stop", sandpit.StatePaused, sandpit.StateStopping, sandpit.StateStopped, false, false, stop}
+	starting        = move{"start", sandpit.StateStopped, sandpit.StateResuming, sandpit.StateRunning, false, false, start}
+	archiving       = move{"archive", sandpit.StateStopped, sandpit.StateArchiving, sandpit.StateArchived, false, false, archive}
+	restoring       = move{"restore", sandpit.StateArchived, sandpit.StateRestoring, sandpit.StateStopped, false, false, restore}
 )
 
 // Pause holds a sandbox still, its memory kept. Who uses it is told to stop.
@@ -98,24 +100,32 @@ func (m *Manager) moving(v move, reason string) step {
 // suspendingNow suspends a sandbox that runs, or one that is paused in memory.
 func (m *Manager) suspendingNow(reason string) step {
 	return func(ctx context.Context, b *box) error {
-		switch row := b.look(); {
-		case row.State != sandpit.StatePaused:
-			return m.move(ctx, b, suspending, reason)
-		case row.Suspended:
+		row := b.look()
+		if row.State == sandpit.StatePaused && row.Suspended {
 			return sandpit.Errorf(sandpit.Conflict, "sandbox %s is paused on disk already", b.id)
-		default:
-			return m.move(ctx, b, suspendingStill, reason)
 		}
+		return m.move(ctx, b, suspendingFrom(row.State), reason)
 	}
+}
+
+func suspendingFrom(s sandpit.State) move {
+	if s == sandpit.StatePaused {
+		return suspendingStill
+	}
+	return suspending
+}
+
+func stoppingFrom(s sandpit.State) move {
+	if s == sandpit.StatePaused {
+		return stoppingStill
+	}
+	return stopping
 }
 
 // stoppingNow stops a sandbox that runs, or one that is paused.
 func (m *Manager) stoppingNow(reason string) step {
 	return func(ctx context.Context, b *box) error {
-		if b.state() == sandpit.StatePaused {
-			return m.move(ctx, b, stoppingStill, reason)
-		}
-		return m.move(ctx, b, stopping, reason)
+		return m.move(ctx, b, stoppingFrom(b.state()), reason)
 	}
 }
 
@@ -271,7 +281,7 @@ func (m *Manager) arrive(ctx context.Context, b *box, v move) error {
 			return
 		}
 		now := m.o.Clock.Now()
-		r.Reason, r.LastUsedAt = "", now
+		r.Reason, r.LastUsedAt, r.Idled = "", now, false
 		if !r.Lease.Deadline.After(now) {
 			r.Lease = renewed(*r, now)
 		}
@@ -341,6 +351,9 @@ func (v move) setOut(reason string) func(*store.Row) {
 	return func(r *store.Row) {
 		withReason(reason)(r)
 		r.Suspended = r.Suspended || v.disk
+		if v.via != sandpit.StateResuming {
+			r.Idled = v.idle
+		}
 	}
 }
 
@@ -411,7 +424,7 @@ func refused(err error) bool {
 // interrupted returns the move that a sandbox is on. Of one that is being paused the row
 // says whether on disk.
 func interrupted(r store.Row) (move, bool) {
-	wakening := move{"wake", sandpit.StateStopped, sandpit.StateResuming, sandpit.StateRunning, false, wake}
+	wakening := move{"wake", sandpit.StateStopped, sandpit.StateResuming, sandpit.StateRunning, false, false, wake}
 	moves := []move{pausing, stoppingStill, wakening, archiving, restoring}
 	if r.Suspended {
 		moves[0] = suspending

@@ -249,7 +249,7 @@ func (m *Manager) List(f Filter) []sandpit.Sandbox {
 			break
 		}
 		if r := b.look(); compareIDs(r.ID, f.After) > 0 && f.holds(r) {
-			list = append(list, seen(r))
+			list = append(list, b.view())
 		}
 	}
 	return list

@@ -1,6 +1,7 @@
 package manager
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"maps"
@@ -133,6 +134,10 @@ type Options struct {
 	Remember time.Duration
 	// IdleTimeout is that of a sandbox whose policy says nothing. Default: 3600 s.
 	IdleTimeout time.Duration
+	// IdleAction is what happens to an idle sandbox whose policy does not say. If it cannot be
+	// done, one of sandpit.ActionSuspend, ActionStop and ActionPause that can is. Default:
+	// sandpit.ActionSuspend.
+	IdleAction sandpit.Action
 	// Lifetime is how long a sandbox exists whose request names no deadline. Default:
 	// for ever.
 	Lifetime time.Duration
@@ -224,7 +229,9 @@ func (o Options) withDefaults() (Options, error) {
 	if o.Lifetime < 0 {
 		return o, sandpit.Errorf(sandpit.Invalid, "open the manager: lifetime %v, want a positive one", o.Lifetime)
 	}
+	o.IdleAction = cmp.Or(o.IdleAction, sandpit.ActionSuspend)
 	return o, errorsOf(
+		checkAction("open the manager: idle", o.IdleAction),
 		number("max sandboxes", &o.MaxSandboxes, 100),
 		number("parallel", &o.Parallel, 8),
 		number("max builds", &o.MaxBuilds, 4),

@@ -63,7 +63,8 @@ func (m *Manager) handOver(ctx context.Context, b *box, r CreateRequest, claimed
 	if !ok {
 		return sandpit.Errorf(sandpit.Internal, "sandbox %s cannot be claimed", b.id)
 	}
-	if err := errorsOf(able(i, r.Lease.Action), able(i, r.Policy.IdleAction), ableToKeep(i, r.Policy)); err != nil {
+	policy, err := m.completePolicy(i, r.Policy)
+	if err := errorsOf(able(i, r.Lease.Action), err); err != nil {
 		return err
 	}
 	if err := m.keepSecrets(b.id, r.Secrets); err != nil {
@@ -72,7 +73,7 @@ func (m *Manager) handOver(ctx context.Context, b *box, r CreateRequest, claimed
 	given := b.look()
 	given.Sandbox = claimed
 	spec := m.specFor(given)
-	_, err := call(ctx, m.loops, m.remote("claim"), none(func(ctx context.Context) error { return claimer.Claim(ctx, spec) }), nil)
+	_, err = call(ctx, m.loops, m.remote("claim"), none(func(ctx context.Context) error { return claimer.Claim(ctx, spec) }), nil)
 	if err == nil {
 		err = m.giveKept(ctx, i, spec.Secrets)
 	}
@@ -86,7 +87,7 @@ func (m *Manager) handOver(ctx context.Context, b *box, r CreateRequest, claimed
 		return err
 	}
 	err = m.write(ctx, b, func(row *store.Row) {
-		row.Sandbox, row.Policy, row.Pool, row.Term = claimed, r.Policy, "", termOf(claimed.Lease, claimed.CreatedAt)
+		row.Sandbox, row.Policy, row.Pool, row.Term = claimed, policy, "", termOf(claimed.Lease, claimed.CreatedAt)
 		row.LastUsedAt, row.ChangedAt, row.Admin = claimed.CreatedAt, claimed.CreatedAt, r.isTrusted()
 	})
 	if err != nil {

@@ -1,6 +1,7 @@
 package manager
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -98,18 +99,22 @@ func (m *Manager) prepare(ctx context.Context, r CreateRequest, now time.Time) (
 		return r, err
 	}
 	r.Lease = lease
-	switch p := &r.Policy; {
-	case p.IdleTimeout == 0 && p.AutoSuspend > 0: // an idle one is suspended instead
-	case p.IdleTimeout == 0:
-		p.IdleTimeout = m.o.IdleTimeout
-	case p.IdleTimeout < 0:
-		p.IdleTimeout = 0
-	}
-	if r.Policy.IdleAction == "" {
-		r.Policy.IdleAction = sandpit.ActionKill
-	}
+	r.Policy = m.withIdleTimeout(r.Policy)
 	return r, errorsOf(r.check(), checkSecrets(r.Secrets), checkPolicy(r.Policy), checkLabels(r.Spec.Labels),
 		sandpit.CheckPorts(r.Spec.Ports), m.checkTempDirs(r.Spec.Mounts))
+}
+
+// withIdleTimeout fills in the idle timeout of a policy in a request. One that has an idle
+// sandbox suspended or stopped at another time has none by default.
+func (m *Manager) withIdleTimeout(p store.Policy) store.Policy {
+	switch {
+	case p.IdleTimeout < 0:
+		p.IdleTimeout = 0
+	case p.IdleTimeout == 0 && p.AutoSuspend == 0 && p.AutoStop == 0:
+		p.IdleTimeout = m.o.IdleTimeout
+	default:
+	}
+	return p
 }
 
 func (r CreateRequest) check() error {
@@ -130,12 +135,17 @@ func (r CreateRequest) check() error {
 // digest is of what a request asks for. Times are not in it: who asks again asks
 // later.
 func (r CreateRequest) digest() string {
+	// The field names and the idle action of a request that names none are those of earlier
+	// versions, so that a request sent again after an upgrade still finds its sandbox.
+	type policy store.Policy
+	p := policy(r.Policy)
+	p.IdleAction = cmp.Or(p.IdleAction, sandpit.ActionKill)
 	text, err := json.Marshal(struct {
 		Provider string
 		Spec     sandpit.Spec
 		Action   sandpit.Action
-		Policy   store.Policy
-	}{r.Provider, r.Spec, r.Lease.Action, r.Policy})
+		Policy   policy
+	}{r.Provider, r.Spec, r.Lease.Action, p})
 	if err != nil { // a limit that is no number
 		text = []byte(err.Error())
 	}
@@ -186,10 +196,10 @@ func termOf(l sandpit.Lease, now time.Time) time.Duration {
 
 func checkAction(when string, a sandpit.Action) error {
 	switch a {
-	case sandpit.ActionKill, sandpit.ActionStop, sandpit.ActionPause:
+	case sandpit.ActionKill, sandpit.ActionStop, sandpit.ActionPause, sandpit.ActionSuspend:
 		return nil
 	default:
-		return sandpit.Errorf(sandpit.Invalid, "%s: action %.40q, want kill, stop or pause", when, string(a))
+		return sandpit.Errorf(sandpit.Invalid, "%s: action %.40q, want kill, stop, pause or suspend", when, string(a))
 	}
 }
 
@@ -218,6 +228,9 @@ func checkPolicy(p store.Policy) error {
 	}
 	if p.Recreate < 0 || p.Recreate > maxRecreate {
 		return sandpit.Errorf(sandpit.Invalid, "recreate %d times, want 0 to %d", p.Recreate, maxRecreate)
+	}
+	if p.IdleAction == "" {
+		return nil // the server's
 	}
 	return checkAction("idle", p.IdleAction)
 }

@@ -30,7 +30,7 @@ func (m *Manager) Rollback(ctx context.Context, id sandpit.ID, snapshot string) 
 		case sandpit.StateRunning:
 			return m.rollBackRunning(ctx, b, n)
 		case sandpit.StatePaused:
-			return m.move(ctx, b, move{"roll back", sandpit.StatePaused, sandpit.StateResuming, sandpit.StateRunning, false, rollback(n.ID)}, "")
+			return m.move(ctx, b, move{"roll back", sandpit.StatePaused, sandpit.StateResuming, sandpit.StateRunning, false, false, rollback(n.ID)}, "")
 		default:
 			return stateError(row)
 		}

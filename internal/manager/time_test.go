@@ -33,15 +33,18 @@ func TestIdle(t *testing.T) {
 		want   sandpit.State
 		reason string
 	}{
-		"by default":          {store.Policy{}, 0, time.Hour, sandpit.StateDeleted, "idle for 1h0m0s"},
-		"sooner":              {store.Policy{IdleTimeout: time.Minute}, 0, time.Minute, sandpit.StateDeleted, "idle for 1m0s"},
+		"by default":          {store.Policy{}, 0, time.Hour, sandpit.StatePaused, "idle for 1h0m0s"},
+		"sooner":              {store.Policy{IdleTimeout: time.Minute}, 0, time.Minute, sandpit.StatePaused, "idle for 1m0s"},
+		"deleted":             {store.Policy{IdleAction: sandpit.ActionKill}, 0, time.Hour, sandpit.StateDeleted, "idle for 1h0m0s"},
 		"stopped":             {store.Policy{IdleAction: sandpit.ActionStop}, 0, time.Hour, sandpit.StateStopped, "idle for 1h0m0s"},
 		"paused":              {store.Policy{IdleAction: sandpit.ActionPause}, 0, time.Hour, sandpit.StatePaused, "idle for 1h0m0s"},
 		"never":               {store.Policy{IdleTimeout: never}, 0, 0, sandpit.StateRunning, ""},
+		"suspended":           {store.Policy{IdleAction: sandpit.ActionSuspend}, 0, time.Hour, sandpit.StatePaused, "idle for 1h0m0s"},
+		"late auto stop":      {store.Policy{AutoStop: 2 * time.Hour}, 0, 2 * time.Hour, sandpit.StateStopped, "idle for 2h0m0s"},
 		"auto stop":           {store.Policy{AutoStop: time.Minute}, 0, time.Minute, sandpit.StateStopped, "idle for 1m0s"},
 		"busy":                {store.Policy{}, 1, 0, sandpit.StateRunning, ""},
 		"busy, auto stop":     {store.Policy{AutoStop: time.Minute}, 2, 0, sandpit.StateRunning, ""},
-		"busy, does not help": {store.Policy{IgnoreBackground: true}, 1, time.Hour, sandpit.StateDeleted, "idle for 1h0m0s"},
+		"busy, does not help": {store.Policy{IgnoreBackground: true}, 1, time.Hour, sandpit.StatePaused, "idle for 1h0m0s"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -70,7 +73,7 @@ func TestUseKeepsAwake(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r, _ := onStage(t, manager.Options{})
-		b := r.create(t, manager.CreateRequest{Policy: store.Policy{IdleTimeout: time.Minute}})
+		b := r.create(t, manager.CreateRequest{Policy: store.Policy{IdleTimeout: time.Minute, IdleAction: sandpit.ActionKill}})
 		h, err := r.Use(t.Context(), b.ID)
 		if err != nil {
 			t.Fatal(err)
@@ -103,7 +106,7 @@ func TestIdleRace(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r, s := onStage(t, manager.Options{})
-		b := r.create(t, manager.CreateRequest{Policy: store.Policy{IdleTimeout: time.Second}})
+		b := r.create(t, manager.CreateRequest{Policy: store.Policy{IdleTimeout: time.Second, IdleAction: sandpit.ActionKill}})
 		answer := s.deafen(b.ID) // the sweep waits for the guest's answer
 		time.Sleep(1100 * time.Millisecond)
 		h, err := r.Use(t.Context(), b.ID)
@@ -185,7 +188,7 @@ func TestClockJump(t *testing.T) {
 				leased := r.create(t, manager.CreateRequest{
 					Lease: sandpit.Lease{Deadline: c.Now().Add(10 * time.Minute)}, Policy: store.Policy{IdleTimeout: -1},
 				})
-				idle := r.create(t, manager.CreateRequest{Policy: store.Policy{IdleTimeout: 10 * time.Minute}})
+				idle := r.create(t, manager.CreateRequest{Policy: store.Policy{IdleTimeout: 10 * time.Minute, IdleAction: sandpit.ActionKill}})
 				stopped := r.create(t, manager.CreateRequest{Policy: store.Policy{AutoDelete: 10 * time.Minute}})
 				if err := r.Stop(t.Context(), stopped.ID); err != nil {
 					t.Fatal(err)

@@ -92,7 +92,7 @@ func (m *Manager) grab(ctx context.Context, b *box, wake bool) (*Handle, error) 
 	wake = wake || wakes(b.row)
 	switch b.row.State {
 	case sandpit.StateRunning:
-		if b.refusal != nil && (wake || b.row.Policy.AutoSuspend > 0) {
+		if b.refusal != nil && (wake || b.idling || b.row.Policy.AutoSuspend > 0) {
 			return nil, nil // whoever has the turn now, it comes afterwards
 		}
 		if b.refusal != nil {

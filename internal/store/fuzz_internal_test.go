@@ -26,7 +26,7 @@ func FuzzRow(f *testing.F) {
 	f.Fuzz(func(t *testing.T, id, state, reason, spec, action string, handle []byte, text string, n, at, version, duration int64) {
 		c := cellsOf(columns, id, text, text, state, reason, spec, at, action, handle, text, text, text, n, at, nil, at, version,
 			duration, action, duration, duration, duration, n, n,
-			n, at, duration, n, duration, duration, text, n)
+			n, at, duration, n, duration, duration, text, n, n)
 		r, err := decodeRow(c)
 		if err != nil {
 			return

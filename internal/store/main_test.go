@@ -123,15 +123,15 @@ func row() store.Row {
 			Lease: sandpit.Lease{Owner: "anna", Deadline: begin.Add(time.Hour), Action: sandpit.ActionPause},
 			State: sandpit.StateRunning, Reason: "asked for", CreatedAt: begin, Suspended: true,
 			CheckpointedAt: begin.Add(2 * time.Second),
+			Policy: store.Policy{
+				IdleTimeout: time.Hour, IdleAction: sandpit.ActionSuspend, AutoStop: 1, AutoArchive: 2,
+				AutoDelete: 3, Recreate: 4, IgnoreBackground: true,
+				AutoSuspend: 5, WakeOnUse: true, CheckpointEvery: 6,
+			},
+			LastUsedAt: begin.Add(time.Minute), ChangedAt: begin.Add(time.Second),
 		},
-		Provider: "fake", Handle: []byte{0, 1, 255},
-		Policy: store.Policy{
-			IdleTimeout: time.Hour, IdleAction: sandpit.ActionStop, AutoStop: 1, AutoArchive: 2,
-			AutoDelete: 3, Recreate: 4, IgnoreBackground: true,
-			AutoSuspend: 5, WakeOnUse: true, CheckpointEvery: 6,
-		},
+		Provider: "fake", Handle: []byte{0, 1, 255}, Idled: true,
 		Term: time.Hour, Key: string(sandpit.NewID()), Digest: "d", Pool: "p", Recreated: 2, Prepared: "0123", Admin: true,
-		LastUsedAt: begin.Add(time.Minute), ChangedAt: begin.Add(time.Second),
 	}
 }
 

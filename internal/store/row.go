@@ -17,7 +17,7 @@ const columns = `id, owner, provider, state, reason, spec, deadline, action, han
 	request_key, request_digest, pool, recreated, created_at, last_used_at, changed_at, version,
 	idle_timeout, idle_action, auto_stop, auto_archive, auto_delete, recreate, ignore_background,
 	suspended, checkpointed_at, auto_suspend, wake_on_use, checkpoint_every, term,
-	prepared, admin`
+	prepared, admin, idled`
 
 // specColumn is the place of the spec among the values of encodeRow.
 const specColumn = 5
@@ -25,16 +25,16 @@ const specColumn = 5
 const (
 	selectRows = `SELECT ` + columns + ` FROM sandboxes `
 	insertRow  = `INSERT INTO sandboxes (` + columns + `) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10,
-		?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26, ?27, ?28, ?29, ?30, ?31, ?32)`
-	// created_at (?14) stays. ?33 is the version before.
+		?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26, ?27, ?28, ?29, ?30, ?31, ?32, ?33)`
+	// created_at (?14) stays. ?34 is the version before.
 	updateRow = `UPDATE sandboxes SET owner = ?2, provider = ?3, state = ?4, reason = ?5, spec = ?6, deadline = ?7,
 		action = ?8, handle = ?9, request_key = ?10, request_digest = ?11, pool = ?12, recreated = ?13,
 		last_used_at = max(ifnull(last_used_at, ?15), ifnull(?15, last_used_at)), changed_at = ?16, version = ?17,
 		idle_timeout = ?18, idle_action = ?19, auto_stop = ?20, auto_archive = ?21, auto_delete = ?22,
 		recreate = ?23, ignore_background = ?24,
 		suspended = ?25, checkpointed_at = ?26, auto_suspend = ?27, wake_on_use = ?28, checkpoint_every = ?29, term = ?30,
-		prepared = ?31, admin = ?32
-		WHERE id = ?1 AND version = ?33 AND ?14 IS ?14
+		prepared = ?31, admin = ?32, idled = ?33
+		WHERE id = ?1 AND version = ?34 AND ?14 IS ?14
 		RETURNING created_at, last_used_at`
 )
 
@@ -59,7 +59,7 @@ func encodeRow(r Row) ([]any, Row, error) {
 		micros(r.CreatedAt), micros(r.LastUsedAt), micros(r.ChangedAt), r.Version,
 		p.IdleTimeout, p.IdleAction, p.AutoStop, p.AutoArchive, p.AutoDelete, p.Recreate, p.IgnoreBackground,
 		r.Suspended, micros(r.CheckpointedAt), p.AutoSuspend, p.WakeOnUse, p.CheckpointEvery, r.Term,
-		r.Prepared, r.Admin,
+		r.Prepared, r.Admin, r.Idled,
 	}, r, nil
 }
 
@@ -138,7 +138,7 @@ func problemOf(r Row) string {
 
 func isAction(a sandpit.Action) bool {
 	switch a {
-	case "", sandpit.ActionKill, sandpit.ActionStop, sandpit.ActionPause:
+	case "", sandpit.ActionKill, sandpit.ActionStop, sandpit.ActionPause, sandpit.ActionSuspend:
 		return true
 	default:
 		return false
@@ -165,7 +165,7 @@ func decodeRow(c *cells) (Row, error) {
 	r.Suspended, r.CheckpointedAt = c.int() != 0, c.time()
 	r.Policy.AutoSuspend, r.Policy.WakeOnUse, r.Policy.CheckpointEvery = c.duration(), c.int() != 0, c.duration()
 	r.Term = c.duration()
-	r.Prepared, r.Admin = sandpit.Image(c.text()), c.int() != 0
+	r.Prepared, r.Admin, r.Idled = sandpit.Image(c.text()), c.int() != 0, c.int() != 0
 	// The errors of JSON quote what they find, and Spec.Env may hold secrets.
 	if len(spec) > MaxSpec || json.Unmarshal([]byte(spec), &r.Spec) != nil {
 		c.reject("spec")

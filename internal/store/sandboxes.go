@@ -19,14 +19,17 @@ const (
 )
 
 // Row is one sandbox: its lease and what became of it. Times are kept in UTC, to
-// the microsecond, and are in the years 1970 to 9999 or zero.
+// the microsecond, and are in the years 1970 to 9999 or zero. LastUsedAt never goes back,
+// except by ShiftDeadlines. In Policy, an IdleTimeout of zero means never. Next and
+// ResumesOnUse follow from the rest, and are not kept.
 type Row struct {
 	sandpit.Sandbox
 	// Provider is who made it.
 	Provider string
 	// Handle is what the provider attaches to it by.
 	Handle []byte
-	Policy Policy
+	// Idled says that it is paused or stopped, or on the way to that, because it was idle.
+	Idled bool
 	// Prepared is what the provider was given in place of Spec.Image, "" if that.
 	Prepared sandpit.Image
 	// Admin says that its image was looked up with the rights of an administrator.
@@ -43,38 +46,12 @@ type Row struct {
 	Pool string
 	// Recreated is how often it was made again.
 	Recreated int
-	// LastUsedAt never goes back, except by ShiftDeadlines.
-	LastUsedAt time.Time
-	// ChangedAt is when its state changed.
-	ChangedAt time.Time
 	// Version is 1 for a new row, and one more after each update.
 	Version int64
 }
 
-// Policy says what happens to a sandbox by itself. Zero durations mean never.
-type Policy struct {
-	// IdleTimeout is how long nobody may use it before IdleAction.
-	IdleTimeout time.Duration
-	// IdleAction is what happens then. Default: sandpit.ActionKill.
-	IdleAction sandpit.Action
-	// AutoStop is how long nobody may use it before it is stopped.
-	AutoStop time.Duration
-	// AutoSuspend is how long nobody may use it, or it may be paused in memory, before it
-	// is paused on disk. Whoever uses it then has it go on.
-	AutoSuspend time.Duration
-	// AutoArchive is how long it may be stopped before it is archived.
-	AutoArchive time.Duration
-	// AutoDelete is how long it may be stopped or archived before it is deleted.
-	AutoDelete time.Duration
-	// Recreate is how often it is made again after it vanished.
-	Recreate int
-	// CheckpointEvery is how often the files of one that runs are saved.
-	CheckpointEvery time.Duration
-	// IgnoreBackground lets it be idle while programs run in it.
-	IgnoreBackground bool
-	// WakeOnUse has one that is paused or stopped go on when somebody uses it.
-	WakeOnUse bool
-}
+// Policy is that of a Row. Zero durations mean never.
+type Policy = sandpit.Policy
 
 // Filter chooses rows. Fields that are zero choose everything.
 type Filter struct {

@@ -28,8 +28,8 @@ type Create struct {
 	// Timeout is how many seconds it may exist. Default: the server's; below zero never ends.
 	Timeout float64 `json:"timeout_seconds,omitempty" doc:"Seconds until on_timeout happens. Default: the server's; below zero: never."`
 	// OnTimeout is what happens then. Default: sandpit.ActionKill.
-	OnTimeout sandpit.Action `json:"on_timeout,omitempty" enum:"kill,stop,pause" doc:"What happens then. Default: kill."`
-	Policy    Policy         `json:"policy,omitzero" doc:"What happens to it by itself."`
+	OnTimeout sandpit.Action `json:"on_timeout,omitempty" enum:"kill,stop,pause,suspend" doc:"What happens then. Default: kill."`
+	Policy    Policy         `json:"policy,omitzero" doc:"What happens when nobody uses it, or when it is lost."`
 	// Offline keeps a network from it, whatever the server's default is.
 	Offline bool `json:"offline,omitempty" doc:"It gets no network, whatever the server's default is."`
 	// NetworkSecrets are what headers of the spec's network refer to. They are kept in
@@ -56,19 +56,29 @@ type Repository struct {
 	Password string `json:"password,omitempty" writeOnly:"true" doc:"A password or token, for http and https. It is used while it is cloned, and not kept."`
 }
 
-// Policy says what happens to a sandbox by itself. Zero means never, but for
-// IdleTimeout, where it means the server's default and below zero means never.
+// Policy is a sandpit.Policy. Zero means never, but for IdleTimeout, where it means the
+// server's default and below zero means never.
 type Policy struct {
 	IdleTimeout      float64        `json:"idle_timeout_seconds,omitempty" doc:"Seconds without use until idle_action. Default: the server's; below zero: never."`
-	IdleAction       sandpit.Action `json:"idle_action,omitempty" enum:"kill,stop,pause" doc:"What happens to an idle sandbox. Default: kill."`
+	IdleAction       sandpit.Action `json:"idle_action,omitempty" enum:"kill,stop,pause,suspend" doc:"What happens to an idle sandbox; all but kill keep its files, and its next use resumes it. Default: the server's, which is suspend (paused on disk), or stop or pause where it cannot be suspended."`
 	AutoStop         float64        `json:"auto_stop_seconds,omitempty" minimum:"0" doc:"Seconds without use until it is stopped. Default: never."`
-	AutoSuspend      float64        `json:"auto_suspend_seconds,omitempty" minimum:"0" doc:"Seconds without use, or paused in memory, until it is paused on disk. Who uses it then has it go on. Default: never."`
+	AutoSuspend      float64        `json:"auto_suspend_seconds,omitempty" minimum:"0" doc:"Seconds without use, or paused in memory, until it is suspended (paused on disk). Using it then resumes it. Default: never."`
 	AutoArchive      float64        `json:"auto_archive_seconds,omitempty" minimum:"0" doc:"Seconds stopped until it is archived. Default: never."`
 	AutoDelete       float64        `json:"auto_delete_seconds,omitempty" minimum:"0" doc:"Seconds stopped or archived until it is deleted. Default: never."`
 	CheckpointEvery  float64        `json:"checkpoint_every_seconds,omitempty" minimum:"0" doc:"Seconds between two times that the files of a running one are saved, which it begins with if it is recreated. Default: never."`
-	WakeOnUse        bool           `json:"wake_on_use,omitempty" doc:"Has one that is paused or stopped go on when somebody uses it."`
+	WakeOnUse        bool           `json:"wake_on_use,omitempty" doc:"Using it while it is paused or stopped resumes it, whatever paused or stopped it. Without this, only one that was idle resumes."`
 	Recreate         int            `json:"recreate,omitempty" minimum:"0" maximum:"100" doc:"How often it is made again after it vanished, with its files where its provider still has them. Default: never."`
 	IgnoreBackground bool           `json:"ignore_background,omitempty" doc:"Lets it be idle while programs run in it."`
+}
+
+// PolicyOf returns a policy as it is sent.
+func PolicyOf(p sandpit.Policy) Policy {
+	return Policy{
+		IdleTimeout: p.IdleTimeout.Seconds(), IdleAction: p.IdleAction, AutoStop: p.AutoStop.Seconds(),
+		AutoSuspend: p.AutoSuspend.Seconds(), AutoArchive: p.AutoArchive.Seconds(), AutoDelete: p.AutoDelete.Seconds(),
+		CheckpointEvery: p.CheckpointEvery.Seconds(), WakeOnUse: p.WakeOnUse, Recreate: p.Recreate,
+		IgnoreBackground: p.IgnoreBackground,
+	}
 }
 
 // Lease replaces the deadline of a sandbox.
@@ -76,7 +86,7 @@ type Lease struct {
 	// Timeout is seconds from now; below zero means never. Deadline goes before it.
 	Timeout  float64        `json:"timeout_seconds,omitempty" doc:"Seconds from now; below zero: never."`
 	Deadline time.Time      `json:"deadline,omitzero" doc:"When, instead of timeout_seconds."`
-	Action   sandpit.Action `json:"action,omitempty" enum:"kill,stop,pause" doc:"What happens then. Default: kill."`
+	Action   sandpit.Action `json:"action,omitempty" enum:"kill,stop,pause,suspend" doc:"What happens then. Default: what was chosen before, at first kill."`
 }
 
 // Labels replaces the labels of a sandbox.

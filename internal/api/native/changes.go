@@ -16,6 +16,12 @@ type leaseIn struct {
 	Body wire.Lease
 }
 
+type policyIn struct {
+	One
+
+	Body wire.Policy
+}
+
 type pauseIn struct {
 	One
 
@@ -51,8 +57,11 @@ func (s *server) changes() {
 	op.DefaultStatus = http.StatusOK
 	add(s, op, s.pause)
 	op = operation(http.MethodPut, pathSandbox+"/lease", "setLease", "Replace the deadline of a sandbox")
-	op.Description = "Either timeout_seconds or deadline is given."
+	op.Description = "Either timeout_seconds or deadline is given. Without an action, the sandbox keeps the one it has."
 	add(s, op, s.setLease)
+	op = operation(http.MethodPut, pathSandbox+"/policy", "setPolicy", "Replace the policy of a sandbox")
+	op.Description = "The policy of a sandbox is in each answer about it. What is left out gets the default of a new sandbox. It counts as a use."
+	add(s, op, s.setPolicy)
 	add(s, operation(http.MethodPut, pathSandbox+"/labels", "setLabels", "Replace the labels of a sandbox"),
 		func(ctx context.Context, in *labelsIn) (*sandboxOut, error) {
 			return s.change(ctx, in.ID, func(ctx context.Context, id sandpit.ID) error {
@@ -78,6 +87,16 @@ func (s *server) pause(ctx context.Context, in *pauseIn) (*sandboxOut, error) {
 		return s.change(ctx, in.ID, s.Manager.Suspend)
 	}
 	return s.change(ctx, in.ID, s.Manager.Pause)
+}
+
+func (s *server) setPolicy(ctx context.Context, in *policyIn) (*sandboxOut, error) {
+	p, err := policy(in.Body)
+	if err != nil {
+		return nil, err
+	}
+	return s.change(ctx, in.ID, func(ctx context.Context, id sandpit.ID) error {
+		return s.Manager.SetPolicy(ctx, id, p)
+	})
 }
 
 func (s *server) setLease(ctx context.Context, in *leaseIn) (*sandboxOut, error) {

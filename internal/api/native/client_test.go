@@ -93,12 +93,25 @@ func TestClient(t *testing.T) {
 		func() error { return c.Start(ctx, s.ID) },
 		func() error { return c.SetTimeout(ctx, s.ID, time.Minute, sandpit.ActionStop) },
 		func() error { return c.SetDeadline(ctx, s.ID, sandpit.Lease{}) },
+		func() error {
+			p := s.Policy
+			p.IdleTimeout, p.AutoDelete = -1, time.Hour
+			return c.SetPolicy(ctx, s.ID, p)
+		},
 		func() error { return c.SetLabels(ctx, s.ID, map[string]string{"c": "d"}) },
 	} {
 		ok("change it", step())
 	}
 	if got, err := r.Get(s.ID); err != nil || !got.Lease.Deadline.IsZero() || got.Spec.Labels["c"] != "d" || got.State != sandpit.StateRunning {
 		t.Errorf("it is %+v, %v", got, err)
+	}
+	list, err = c.List(ctx, client.Filter{})
+	ok("list", err)
+	want := client.Policy{IdleTimeout: -time.Second, IdleAction: sandpit.ActionSuspend, AutoDelete: time.Hour}
+	for _, got := range list {
+		if got.ID == s.ID && (got.Policy != want || got.Lease.Action != sandpit.ActionStop) {
+			t.Errorf("the client has the policy %+v and the lease %+v", got.Policy, got.Lease)
+		}
 	}
 	_, err = c.SandboxStats(ctx, s.ID)
 	ok("measure", err)

@@ -154,6 +154,8 @@ func Register(mux api.Router, o Options) huma.API {
 	}
 	s := &server{Options: o}
 	s.api = humago.New(mux, s.config())
+	// Both are the same in JSON, and the latter is described.
+	s.api.OpenAPI().Components.Schemas.RegisterTypeAlias(reflect.TypeFor[sandpit.Policy](), reflect.TypeFor[wire.Policy]())
 	s.api.UseMiddleware(func(ctx huma.Context, next func(huma.Context)) { next(&reply{request: ctx}) })
 	s.sandboxes()
 	s.changes()

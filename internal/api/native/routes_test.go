@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/wire"
@@ -49,6 +50,17 @@ func TestLife(t *testing.T) {
 	r.want(t, ask{method: "PUT", path: path + "/lease", key: r.ann, body: `{"deadline":"2090-01-02T03:04:05Z","action":"pause"}`}, http.StatusOK, &got)
 	if got.Lease.Deadline.Year() != 2090 || got.Lease.Action != sandpit.ActionPause {
 		t.Errorf("lease %+v", got.Lease)
+	}
+	got = sandpit.Sandbox{}
+	r.want(t, ask{method: "PUT", path: path + "/lease", key: r.ann, body: `{"timeout_seconds":60}`}, http.StatusOK, &got)
+	if got.Lease.Action != sandpit.ActionPause || got.Next.Cause != sandpit.CauseDeadline || got.Next.Action != sandpit.ActionPause {
+		t.Errorf("only the time was changed, and it has %+v, next %+v", got.Lease, got.Next)
+	}
+	got = sandpit.Sandbox{}
+	r.want(t, ask{method: "PUT", path: path + "/policy", key: r.ann, body: `{"idle_timeout_seconds":30,"auto_delete_seconds":60}`}, http.StatusOK, &got)
+	want := sandpit.Policy{IdleTimeout: 30 * time.Second, IdleAction: sandpit.ActionSuspend, AutoDelete: time.Minute}
+	if got.Policy != want || got.Next.Cause != sandpit.CauseIdle || got.LastUsedAt.IsZero() || got.ChangedAt.IsZero() {
+		t.Errorf("policy %+v, next %+v, last used %v", got.Policy, got.Next, got.LastUsedAt)
 	}
 	got = sandpit.Sandbox{}
 	r.want(t, ask{method: "PUT", path: path + "/labels", key: r.ann, body: `{"labels":{"c":"d"}}`}, http.StatusOK, &got)
@@ -146,6 +158,7 @@ func TestOthers(t *testing.T) {
 		{"POST", "/restore", ""},
 		{"PUT", "/lease", `{"timeout_seconds":60}`},
 		{"PUT", "/labels", `{"labels":{}}`},
+		{"PUT", "/policy", `{}`},
 	} {
 		var texts []string
 		for _, id := range []sandpit.ID{s.ID, unknown} {
@@ -208,6 +221,9 @@ func TestErrors(t *testing.T) {
 		"long key":           {ask{method: "POST", path: "/v1/sandboxes", key: r.ann, body: "{}", header: map[string]string{"Idempotency-Key": long}}, 400, sandpit.Invalid, "Idempotency-Key"},
 		"own label":          {ask{method: "PUT", path: box + "/labels", key: r.ann, body: `{"labels":{"sandpit.manager":"x"}}`}, 400, sandpit.Invalid, "manager's own"},
 		"no labels":          {ask{method: "PUT", path: box + "/labels", key: r.ann, body: `{}`}, 400, sandpit.Invalid, "labels"},
+		"idle action":        {ask{method: "PUT", path: box + "/policy", key: r.ann, body: `{"idle_action":"explode"}`}, 400, sandpit.Invalid, "idle_action"},
+		"idle for ever":      {ask{method: "PUT", path: box + "/policy", key: r.ann, body: `{"idle_timeout_seconds":1e300}`}, 400, sandpit.Invalid, "too many"},
+		"negative policy":    {ask{method: "PUT", path: box + "/policy", key: r.ann, body: `{"auto_stop_seconds":-1}`}, 400, sandpit.Invalid, "auto_stop_seconds"},
 		"no lease":           {ask{method: "PUT", path: box + "/lease", key: r.ann, body: `{}`}, 400, sandpit.Invalid, "below zero"},
 		"past":               {ask{method: "PUT", path: box + "/lease", key: r.ann, body: `{"deadline":"2001-01-01T00:00:00Z"}`}, 400, sandpit.Invalid, "passed"},
 		"not paused":         {ask{method: "POST", path: box + "/resume", key: r.ann}, 409, sandpit.Conflict, "running"},

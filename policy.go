@@ -1,0 +1,107 @@
+package sandpit
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// Policy says what happens to a sandbox when nobody uses it, or when it is lost. In JSON,
+// durations are numbers of seconds.
+//
+// In a request, an IdleTimeout of zero is the server's default, and below zero it is never.
+// In what a server returns, it is below zero for never. Other durations of zero mean never.
+type Policy struct {
+	// IdleTimeout is the time without use until IdleAction.
+	IdleTimeout time.Duration
+	// IdleAction is what happens then. Default: the server's, which is ActionSuspend, or
+	// ActionStop, then ActionPause, where the sandbox cannot be suspended.
+	IdleAction Action
+	// AutoStop is the time without use until the sandbox is stopped.
+	AutoStop time.Duration
+	// AutoSuspend is the time without use, or paused in memory, until the sandbox is
+	// suspended.
+	AutoSuspend time.Duration
+	// AutoArchive is the time stopped until the sandbox is archived.
+	AutoArchive time.Duration
+	// AutoDelete is the time stopped or archived until the sandbox is deleted.
+	AutoDelete time.Duration
+	// Recreate is how many times a lost sandbox is created again.
+	Recreate int
+	// CheckpointEvery is the time between two checkpoints of the files of a running sandbox.
+	CheckpointEvery time.Duration
+	// IgnoreBackground lets the sandbox be idle while programs run in it.
+	IgnoreBackground bool
+	// WakeOnUse resumes a paused or stopped sandbox when it is used, whatever paused or
+	// stopped it. Without it, only a sandbox that was idle resumes on use.
+	WakeOnUse bool
+}
+
+// policyJSON is a Policy in JSON.
+type policyJSON struct {
+	IdleTimeout      float64 `json:"idle_timeout_seconds,omitempty"`
+	IdleAction       Action  `json:"idle_action,omitempty"`
+	AutoStop         float64 `json:"auto_stop_seconds,omitempty"`
+	AutoSuspend      float64 `json:"auto_suspend_seconds,omitempty"`
+	AutoArchive      float64 `json:"auto_archive_seconds,omitempty"`
+	AutoDelete       float64 `json:"auto_delete_seconds,omitempty"`
+	CheckpointEvery  float64 `json:"checkpoint_every_seconds,omitempty"`
+	WakeOnUse        bool    `json:"wake_on_use,omitempty"`
+	Recreate         int     `json:"recreate,omitempty"`
+	IgnoreBackground bool    `json:"ignore_background,omitempty"`
+}
+
+// MarshalJSON implements json.Marshaler.
+func (p Policy) MarshalJSON() ([]byte, error) {
+	return json.Marshal(policyJSON{
+		IdleTimeout: p.IdleTimeout.Seconds(), IdleAction: p.IdleAction, AutoStop: p.AutoStop.Seconds(),
+		AutoSuspend: p.AutoSuspend.Seconds(), AutoArchive: p.AutoArchive.Seconds(), AutoDelete: p.AutoDelete.Seconds(),
+		CheckpointEvery: p.CheckpointEvery.Seconds(), WakeOnUse: p.WakeOnUse, Recreate: p.Recreate,
+		IgnoreBackground: p.IgnoreBackground,
+	})
+}
+
+// UnmarshalJSON implements json.Unmarshaler. Invalid: a duration that is too long.
+func (p *Policy) UnmarshalJSON(text []byte) error {
+	var in policyJSON
+	if err := json.Unmarshal(text, &in); err != nil {
+		return err
+	}
+	*p = Policy{
+		IdleAction: in.IdleAction, WakeOnUse: in.WakeOnUse, Recreate: in.Recreate, IgnoreBackground: in.IgnoreBackground,
+	}
+	for _, d := range []struct {
+		to   *time.Duration
+		from float64
+	}{
+		{&p.IdleTimeout, in.IdleTimeout},
+		{&p.AutoStop, in.AutoStop},
+		{&p.AutoSuspend, in.AutoSuspend},
+		{&p.AutoArchive, in.AutoArchive},
+		{&p.AutoDelete, in.AutoDelete},
+		{&p.CheckpointEvery, in.CheckpointEvery},
+	} {
+		const most = float64(1<<63-1) / float64(time.Second) // seconds of the longest time.Duration
+		if d.from >= most || d.from <= -most {
+			return Errorf(Invalid, "policy: a duration of %g seconds is too long", d.from)
+		}
+		*d.to = time.Duration(d.from * float64(time.Second))
+	}
+	return nil
+}
+
+// Upcoming is what happens to a sandbox next without a request, unless it is used before.
+type Upcoming struct {
+	// Action is what happens.
+	Action Action `json:"action"`
+	// At is when. A program that runs inside may delay it.
+	At time.Time `json:"at"`
+	// Cause is CauseDeadline, CauseIdle, or the state that the sandbox has been in for as long as
+	// its policy allows.
+	Cause string `json:"cause"`
+}
+
+// Causes of what happens to a sandbox without a request.
+const (
+	CauseDeadline = "deadline"
+	CauseIdle     = "idle"
+)
