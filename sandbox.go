@@ -33,10 +33,26 @@ func (id ID) Validate() error {
 	return nil
 }
 
+var namePattern = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,62}$`)
+
+// CheckName returns an Invalid error unless name can be that of a sandbox: 1 to 63 letters,
+// digits, and after the first one also "-", "_" and ".". A name must not look like an ID.
+func CheckName(name string) error {
+	if !namePattern.MatchString(name) {
+		return WithHint(Errorf(Invalid, "invalid name %.100q", name),
+			"use letters, digits, and after the first one also - _ and dots, at most 63 in all")
+	}
+	if ID(name).Validate() == nil {
+		return WithHint(Errorf(Invalid, "invalid name %q: it looks like the ID of a sandbox", name), "use another one, such as "+name[:10])
+	}
+	return nil
+}
+
 // Spec says what a sandbox shall be. The zero value of a field means the
 // default stated with it. A Spec is a value: nothing keeps the caller's maps.
 type Spec struct {
-	// Name is for people; it need not be unique. Default: none.
+	// Name is for people, as CheckName wants it. A server allows it once for each owner.
+	// Default: none.
 	Name string `json:"name,omitempty"`
 	// Image is the root file system. Default: HostImage.
 	Image Image `json:"image,omitempty"`

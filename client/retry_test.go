@@ -29,6 +29,7 @@ func TestRetries(t *testing.T) {
 		"get":     {func(ctx context.Context, c *client.Client) error { _, err := c.Get(ctx, id); return err }, 3},
 		"list":    {func(ctx context.Context, c *client.Client) error { _, err := c.List(ctx, client.Filter{}); return err }, 3},
 		"stats":   {func(ctx context.Context, c *client.Client) error { _, err := c.Stats(ctx); return err }, 3},
+		"name":    {func(ctx context.Context, c *client.Client) error { return c.Rename(ctx, id, "x") }, 3},
 		"labels":  {func(ctx context.Context, c *client.Client) error { return c.SetLabels(ctx, id, nil) }, 3},
 		"timeout": {func(ctx context.Context, c *client.Client) error { return c.SetTimeout(ctx, id, time.Hour, "") }, 3},
 		"create": {func(ctx context.Context, c *client.Client) error {

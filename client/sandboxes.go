@@ -235,6 +235,14 @@ func (c *Client) SetLabels(ctx context.Context, id sandpit.ID, labels map[string
 	return c.do(ctx, call{method: http.MethodPut, path: path("sandboxes", string(id), "labels"), in: wire.Labels{Labels: labels}, again: true})
 }
 
+// Rename gives a sandbox another name, or none if name is empty.
+//
+// Invalid: the name is not as sandpit.CheckName wants it. AlreadyExists: another sandbox of
+// the owner has it.
+func (c *Client) Rename(ctx context.Context, id sandpit.ID, name string) error {
+	return c.do(ctx, call{method: http.MethodPut, path: path("sandboxes", string(id), "name"), in: wire.Name{Name: name}, again: true})
+}
+
 // SandboxStats measures a running sandbox.
 func (c *Client) SandboxStats(ctx context.Context, id sandpit.ID) (sandpit.Stats, error) {
 	var s sandpit.Stats

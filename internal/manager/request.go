@@ -101,7 +101,7 @@ func (m *Manager) prepare(ctx context.Context, r CreateRequest, now time.Time) (
 	r.Lease = lease
 	r.Policy = m.withIdleTimeout(r.Policy)
 	return r, errorsOf(r.check(), checkSecrets(r.Secrets), checkPolicy(r.Policy), checkLabels(r.Spec.Labels),
-		sandpit.CheckPorts(r.Spec.Ports), m.checkTempDirs(r.Spec.Mounts))
+		sandpit.CheckPorts(r.Spec.Ports), m.checkTempDirs(r.Spec.Mounts), m.checkNewName(ctx, r))
 }
 
 // withIdleTimeout fills in the idle timeout of a policy in a request. One that has an idle

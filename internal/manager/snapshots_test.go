@@ -442,6 +442,7 @@ func TestFork(t *testing.T) {
 	}
 	_, err = r.Fork(ctx, manager.ForkRequest{Sandbox: box.ID, Count: manager.MaxForks + 1})
 	wantCode(t, err, sandpit.Invalid)
+	req.Spec.Name = "asleep"
 	req.Lease.Deadline, req.Lease.Action = time.Now().Add(2*time.Second), sandpit.ActionPause
 	asleep := r.create(t, req)
 	eventually(t, "it is paused at its deadline", func() bool { s, err := r.Get(asleep.ID); return err == nil && s.State == sandpit.StatePaused })
@@ -584,7 +585,9 @@ func TestRollback(t *testing.T) {
 	wantCode(t, r.Rollback(ctx, box.ID, "before"), sandpit.Unavailable)
 	r.wantState(t, box.ID, sandpit.StateRunning)
 
-	other := r.create(t, owned())
+	request := owned()
+	request.Spec.Name = "other"
+	other := r.create(t, request)
 	wantCode(t, r.Rollback(ctx, other.ID, "before"), sandpit.Invalid)
 	bobs := r.create(t, manager.CreateRequest{Owner: "bob"})
 	wantCode(t, r.Rollback(ctx, bobs.ID, "before"), sandpit.NotFound)

@@ -111,11 +111,12 @@ const secret = "hunter2-of-the-tests"
 
 // row returns a row that uses every field.
 func row() store.Row {
+	id := sandpit.NewID()
 	return store.Row{
 		Sandbox: sandpit.Sandbox{
-			ID: sandpit.NewID(),
+			ID: id,
 			Spec: sandpit.Spec{
-				Name: "näme", Image: "docker.io/library/alpine", Labels: map[string]string{"team": "blue", "sandpit.manager": "x"},
+				Name: "näme " + string(id), Image: "docker.io/library/alpine", Labels: map[string]string{"team": "blue", "sandpit.manager": "x"},
 				Env: map[string]string{"TOKEN": secret}, User: "1000:1000", WorkDir: "/w", Hostname: "h",
 				Mounts:    []sandpit.Mount{{Source: "/a", Target: "/b", ReadOnly: true}},
 				Resources: sandpit.Resources{Memory: 1 << 30, CPUs: 0.5, Disk: 1 << 33, PIDs: 100},

@@ -24,17 +24,18 @@ const specColumn = 5
 
 const (
 	selectRows = `SELECT ` + columns + ` FROM sandboxes `
-	insertRow  = `INSERT INTO sandboxes (` + columns + `) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10,
-		?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26, ?27, ?28, ?29, ?30, ?31, ?32, ?33)`
-	// created_at (?14) stays. ?34 is the version before.
+	// name (?34) is only for its index: the spec has it, too.
+	insertRow = `INSERT INTO sandboxes (` + columns + `, name) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10,
+		?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26, ?27, ?28, ?29, ?30, ?31, ?32, ?33, ?34)`
+	// created_at (?14) stays. ?35 is the version before.
 	updateRow = `UPDATE sandboxes SET owner = ?2, provider = ?3, state = ?4, reason = ?5, spec = ?6, deadline = ?7,
 		action = ?8, handle = ?9, request_key = ?10, request_digest = ?11, pool = ?12, recreated = ?13,
 		last_used_at = max(ifnull(last_used_at, ?15), ifnull(?15, last_used_at)), changed_at = ?16, version = ?17,
 		idle_timeout = ?18, idle_action = ?19, auto_stop = ?20, auto_archive = ?21, auto_delete = ?22,
 		recreate = ?23, ignore_background = ?24,
 		suspended = ?25, checkpointed_at = ?26, auto_suspend = ?27, wake_on_use = ?28, checkpoint_every = ?29, term = ?30,
-		prepared = ?31, admin = ?32, idled = ?33
-		WHERE id = ?1 AND version = ?34 AND ?14 IS ?14
+		prepared = ?31, admin = ?32, idled = ?33, name = ?34
+		WHERE id = ?1 AND version = ?35 AND ?14 IS ?14
 		RETURNING created_at, last_used_at`
 )
 
@@ -59,8 +60,16 @@ func encodeRow(r Row) ([]any, Row, error) {
 		micros(r.CreatedAt), micros(r.LastUsedAt), micros(r.ChangedAt), r.Version,
 		p.IdleTimeout, p.IdleAction, p.AutoStop, p.AutoArchive, p.AutoDelete, p.Recreate, p.IgnoreBackground,
 		r.Suspended, micros(r.CheckpointedAt), p.AutoSuspend, p.WakeOnUse, p.CheckpointEvery, r.Term,
-		r.Prepared, r.Admin, r.Idled,
+		r.Prepared, r.Admin, r.Idled, r.reservedName(),
 	}, r, nil
+}
+
+// reservedName returns the name that no other sandbox of the owner may have, or "".
+func (r Row) reservedName() string {
+	if r.Pool != "" || r.State == sandpit.StateDeleting || r.State == sandpit.StateDeleted {
+		return ""
+	}
+	return r.Spec.Name
 }
 
 // encodeSpec returns a spec as text, and as it will come back. It refuses one that

@@ -68,7 +68,7 @@ type Filter struct {
 
 // InsertSandbox adds a row and returns it as it is kept, with Version 1.
 //
-// AlreadyExists: the ID, or the Key for this owner. Invalid: out of bounds.
+// AlreadyExists: the ID, or the Key or name for this owner. Invalid: out of bounds.
 func (s *Store) InsertSandbox(ctx context.Context, r Row) (Row, error) {
 	r.Version = 1
 	values, r, err := encodeRow(r)
@@ -93,7 +93,7 @@ func (s *Store) InsertSandbox(ctx context.Context, r Row) (Row, error) {
 // becomes longer, that works on a full disk, too.
 //
 // NotFound: no such row. Conflict: it has another version. AlreadyExists: another
-// row of the owner has the Key. Invalid: out of bounds.
+// row of the owner has the Key or the name. Invalid: out of bounds.
 func (s *Store) UpdateSandbox(ctx context.Context, r Row) (Row, error) {
 	before := r.Version
 	r.Version++
@@ -150,10 +150,25 @@ func taken(ctx context.Context, q querier, r Row) error {
 	if err != nil {
 		return err
 	}
-	if holder == "" {
-		return sandpit.Errorf(sandpit.AlreadyExists, "sandbox %s exists already", r.ID)
+	if holder != "" {
+		return sandpit.Errorf(sandpit.AlreadyExists, "sandbox %s was made with the same idempotency key", holder)
 	}
-	return sandpit.Errorf(sandpit.AlreadyExists, "sandbox %s was made with the same idempotency key", holder)
+	err = scan(ctx, q, `SELECT id FROM sandboxes WHERE owner = ? AND name = ? AND name <> '' AND id <> ?`,
+		[]any{r.Lease.Owner, r.reservedName(), r.ID}, func(c *cells) bool { holder = c.text(); return true })
+	if err != nil {
+		return err
+	}
+	if holder != "" {
+		return NameTaken(r.Spec.Name, sandpit.ID(holder))
+	}
+	return sandpit.Errorf(sandpit.AlreadyExists, "sandbox %s exists already", r.ID)
+}
+
+// NameTaken is the error for a name that another sandbox of the same owner has.
+func NameTaken(name string, holder sandpit.ID) error {
+	return sandpit.WithHint(
+		sandpit.Errorf(sandpit.AlreadyExists, "the name %q is taken by sandbox %s", name, holder),
+		"choose another name, or first: sandpit rm "+string(holder))
 }
 
 // stale tells why no row was updated.
@@ -206,6 +221,21 @@ func (s *Store) SandboxByKey(ctx context.Context, owner, key string) (Row, error
 	list, err := s.rows(ctx, Filter{}, `WHERE owner = ? AND request_key = ? AND request_key <> ''`, owner, key)
 	if err == nil && len(list) == 0 {
 		err = sandpit.Errorf(sandpit.NotFound, "no sandbox was made with this idempotency key")
+	}
+	if err != nil {
+		return Row{}, err
+	}
+	return list[0], nil
+}
+
+// SandboxByName returns the row of an owner's sandbox that has a name. Sandboxes that are
+// deleted, or wait in a pool, have none.
+//
+// NotFound: no such row. Internal: it cannot be read.
+func (s *Store) SandboxByName(ctx context.Context, owner, name string) (Row, error) {
+	list, err := s.rows(ctx, Filter{}, `WHERE owner = ? AND name = ? AND name <> ''`, owner, name)
+	if err == nil && len(list) == 0 {
+		err = sandpit.Errorf(sandpit.NotFound, "there is no sandbox %q", name)
 	}
 	if err != nil {
 		return Row{}, err

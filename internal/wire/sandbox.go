@@ -89,6 +89,11 @@ type Lease struct {
 	Action   sandpit.Action `json:"action,omitempty" enum:"kill,stop,pause,suspend" doc:"What happens then. Default: what was chosen before, at first kill."`
 }
 
+// Name replaces the name of a sandbox.
+type Name struct {
+	Name string `json:"name" doc:"The new name: at most 63 letters, digits, and after the first one also - _ and dots. Empty for none."`
+}
+
 // Labels replaces the labels of a sandbox.
 type Labels struct {
 	Labels map[string]string `json:"labels" doc:"All labels that it shall have."`

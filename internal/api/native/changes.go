@@ -28,6 +28,12 @@ type pauseIn struct {
 	Disk bool `query:"disk" doc:"Keep its memory on disk."`
 }
 
+type nameIn struct {
+	One
+
+	Body wire.Name
+}
+
 type labelsIn struct {
 	One
 
@@ -62,6 +68,13 @@ func (s *server) changes() {
 	op = operation(http.MethodPut, pathSandbox+"/policy", "setPolicy", "Replace the policy of a sandbox")
 	op.Description = "The policy of a sandbox is in each answer about it. What is left out gets the default of a new sandbox. It counts as a use."
 	add(s, op, s.setPolicy)
+	op = operation(http.MethodPut, pathSandbox+"/name", "renameSandbox", "Replace the name of a sandbox")
+	op.Description = "No other sandbox of the owner may have it. A sandbox in any state can be renamed."
+	add(s, op, func(ctx context.Context, in *nameIn) (*sandboxOut, error) {
+		return s.change(ctx, in.ID, func(ctx context.Context, id sandpit.ID) error {
+			return s.Manager.Rename(ctx, id, in.Body.Name)
+		})
+	})
 	add(s, operation(http.MethodPut, pathSandbox+"/labels", "setLabels", "Replace the labels of a sandbox"),
 		func(ctx context.Context, in *labelsIn) (*sandboxOut, error) {
 			return s.change(ctx, in.ID, func(ctx context.Context, id sandpit.ID) error {

@@ -99,10 +99,11 @@ func TestClient(t *testing.T) {
 			return c.SetPolicy(ctx, s.ID, p)
 		},
 		func() error { return c.SetLabels(ctx, s.ID, map[string]string{"c": "d"}) },
+		func() error { return c.Rename(ctx, s.ID, "renamed") },
 	} {
 		ok("change it", step())
 	}
-	if got, err := r.Get(s.ID); err != nil || !got.Lease.Deadline.IsZero() || got.Spec.Labels["c"] != "d" || got.State != sandpit.StateRunning {
+	if got, err := r.Get(s.ID); err != nil || !got.Lease.Deadline.IsZero() || got.Spec.Labels["c"] != "d" || got.Spec.Name != "renamed" || got.State != sandpit.StateRunning {
 		t.Errorf("it is %+v, %v", got, err)
 	}
 	list, err = c.List(ctx, client.Filter{})

@@ -159,6 +159,7 @@ func TestOthers(t *testing.T) {
 		{"PUT", "/lease", `{"timeout_seconds":60}`},
 		{"PUT", "/labels", `{"labels":{}}`},
 		{"PUT", "/policy", `{}`},
+		{"PUT", "/name", `{"name":"x"}`},
 	} {
 		var texts []string
 		for _, id := range []sandpit.ID{s.ID, unknown} {
@@ -220,6 +221,7 @@ func TestErrors(t *testing.T) {
 		"administrator's":    {ask{method: "POST", path: "/v1/sandboxes", key: r.admin, body: `{"spec":{"mounts":[{"source":"/etc","target":"/h"}]}}`}, 403, sandpit.PermissionDenied, "machine itself"},
 		"long key":           {ask{method: "POST", path: "/v1/sandboxes", key: r.ann, body: "{}", header: map[string]string{"Idempotency-Key": long}}, 400, sandpit.Invalid, "Idempotency-Key"},
 		"own label":          {ask{method: "PUT", path: box + "/labels", key: r.ann, body: `{"labels":{"sandpit.manager":"x"}}`}, 400, sandpit.Invalid, "manager's own"},
+		"invalid name":       {ask{method: "PUT", path: box + "/name", key: r.ann, body: `{"name":"a b"}`}, 400, sandpit.Invalid, "invalid name"},
 		"no labels":          {ask{method: "PUT", path: box + "/labels", key: r.ann, body: `{}`}, 400, sandpit.Invalid, "labels"},
 		"idle action":        {ask{method: "PUT", path: box + "/policy", key: r.ann, body: `{"idle_action":"explode"}`}, 400, sandpit.Invalid, "idle_action"},
 		"idle for ever":      {ask{method: "PUT", path: box + "/policy", key: r.ann, body: `{"idle_timeout_seconds":1e300}`}, 400, sandpit.Invalid, "too many"},
