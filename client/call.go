@@ -235,7 +235,7 @@ func cut(text string) string {
 
 // notSandpit is for an answer that no sandpit server gives.
 func notSandpit(res *http.Response, cause error) error {
-	text := "the answer " + strconv.Itoa(res.StatusCode) + " is none of a sandpit server"
+	text := "unexpected response (HTTP " + strconv.Itoa(res.StatusCode) + "): not a sandpit server"
 	if cause != nil {
 		text += " (" + cause.Error() + ")"
 	}
@@ -244,7 +244,12 @@ func notSandpit(res *http.Response, cause error) error {
 	case http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
 		code = sandpit.Unavailable // of something in between
 	}
-	return sandpit.WithHint(sandpit.Errorf(code, "%s", text), "look at what listens there, or what is in between")
+	hint := "look at what listens there, or what is in between"
+	// Go's servers, and others, answer so to plain HTTP at a port for HTTPS.
+	if res.StatusCode == http.StatusBadRequest && res.Request != nil && res.Request.URL.Scheme == "http" {
+		hint = "it may expect HTTPS: https://" + res.Request.URL.Host + "; else " + hint
+	}
+	return sandpit.WithHint(sandpit.Errorf(code, "%s", text), hint)
 }
 
 // body tells a connection that broke from an end.

@@ -83,7 +83,7 @@ func (r *resuming) Wait(ctx context.Context) (sandpit.ExitStatus, error) {
 		status, err = r.execution.goOn(ctx, r.command, err)
 	}
 	if sandpit.CodeOf(err) == sandpit.Unavailable {
-		err = sandpit.Errorf(sandpit.Unavailable, "command %s goes on without us: %w", r.ID(), err)
+		err = sandpit.Errorf(sandpit.Unavailable, "connection lost; command %s keeps running: %w", r.ID(), err)
 	}
 	if ctx.Err() == nil {
 		r.over, r.status, r.err = true, status, err
@@ -137,10 +137,20 @@ func (e *execution) lost(ctx context.Context, err error) bool {
 	}
 }
 
+// isRemoved reports whether an error says that a sandbox is no longer there.
+func isRemoved(err error) bool {
+	code := sandpit.CodeOf(err)
+	return code == sandpit.Gone || code == sandpit.NotFound
+}
+
 // goOn follows the command from where its output came to, again and again.
 func (e *execution) goOn(ctx context.Context, cmd sandpit.Command, err error) (sandpit.ExitStatus, error) {
 	if e.input && !e.inputSent() {
-		return sandpit.ExitStatus{}, sandpit.Errorf(sandpit.Unavailable, "the connection broke, and nobody knows how much of the command's input arrived: %w", err)
+		// Without the sandbox there is no command that could keep running.
+		if _, askErr := e.sandbox.client.Get(ctx, e.sandbox.ID); isRemoved(askErr) {
+			return sandpit.ExitStatus{}, askErr
+		}
+		return sandpit.ExitStatus{}, sandpit.Errorf(sandpit.Unavailable, "it is unknown how much of its input arrived: %w", err)
 	}
 	since, pause := time.Now(), pauses()
 	for {

@@ -91,24 +91,24 @@ func TestStrangeAnswers(t *testing.T) {
 	}{
 		"no JSON": {
 			func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "<html>hello") },
-			sandpit.Internal, "none of a sandpit server",
+			sandpit.Internal, "not a sandpit server",
 		},
 		"wrong types": {
 			func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `{"id":7,"state":[]}`) },
-			sandpit.Internal, "none of a sandpit server",
+			sandpit.Internal, "not a sandpit server",
 		},
 		"a list": {
 			func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `[]`) },
-			sandpit.Internal, "none of a sandpit server",
+			sandpit.Internal, "not a sandpit server",
 		},
 		"half": {
 			func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `{"id":"s`) },
-			sandpit.Internal, "none of a sandpit server",
+			sandpit.Internal, "not a sandpit server",
 		},
-		"nothing": {func(http.ResponseWriter, *http.Request) {}, sandpit.Internal, "none of a sandpit server"},
+		"nothing": {func(http.ResponseWriter, *http.Request) {}, sandpit.Internal, "not a sandpit server"},
 		"deep": {func(w http.ResponseWriter, _ *http.Request) {
 			_, _ = io.WriteString(w, strings.Repeat(`{"spec":`, 200_000))
-		}, sandpit.Internal, "none of a sandpit server"},
+		}, sandpit.Internal, "not a sandpit server"},
 		"huge": {func(w http.ResponseWriter, _ *http.Request) {
 			spaces := bytes.Repeat([]byte(" "), 1<<20)
 			for range 66 {
@@ -119,16 +119,16 @@ func TestStrangeAnswers(t *testing.T) {
 		}, sandpit.Exhausted, "more than 67108864 bytes"},
 		"somebody else's error": {
 			func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) },
-			sandpit.Internal, "the answer 418 is none of a sandpit server",
+			sandpit.Internal, "unexpected response (HTTP 418): not a sandpit server",
 		},
 		"a problem that is none": {func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", wire.ContentTypeProblem)
 			w.WriteHeader(http.StatusBadRequest)
 			_, _ = io.WriteString(w, `{"code":`)
-		}, sandpit.Internal, "the answer 400 is none of a sandpit server"},
+		}, sandpit.Internal, "unexpected response (HTTP 400): not a sandpit server"},
 		"a problem without a code": {func(w http.ResponseWriter, _ *http.Request) {
 			problem(w, http.StatusBadRequest, wire.Problem{Title: "Bad"})
-		}, sandpit.Internal, "the answer 400 is none of a sandpit server"},
+		}, sandpit.Internal, "unexpected response (HTTP 400): not a sandpit server"},
 		"a long problem": {func(w http.ResponseWriter, _ *http.Request) {
 			problem(w, http.StatusNotFound, wire.Problem{Code: sandpit.NotFound, Detail: strings.Repeat("x", 500_000)})
 		}, sandpit.NotFound, "xxx..."},
@@ -140,7 +140,7 @@ func TestStrangeAnswers(t *testing.T) {
 					return
 				}
 			}
-		}, sandpit.Internal, "the answer 400 is none of a sandpit server"},
+		}, sandpit.Internal, "unexpected response (HTTP 400): not a sandpit server"},
 		"long headers": {func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("X-Long", strings.Repeat("x", 1<<20))
 		}, sandpit.Unavailable, "cannot be reached"},
@@ -150,7 +150,7 @@ func TestStrangeAnswers(t *testing.T) {
 			}
 			w.Header().Set("Content-Encoding", "gzip")
 			_, _ = w.Write([]byte("\x1f\x8b\x08\x00"))
-		}, sandpit.Internal, "none of a sandpit server"},
+		}, sandpit.Internal, "not a sandpit server"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -175,14 +175,14 @@ func TestRedirect(t *testing.T) {
 	for _, status := range []int{301, 302, 303, 307, 308} {
 		c := against(t, func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, elsewhere.URL+r.URL.Path, status) })
 		_, err := c.Get(t.Context(), sandpit.NewID())
-		wantError(t, err, sandpit.Internal, fmt.Sprintf("the answer %d is none of a sandpit server", status))
+		wantError(t, err, sandpit.Internal, fmt.Sprintf("unexpected response (HTTP %d): not a sandpit server", status))
 		_, err = c.Create(t.Context(), client.CreateRequest{})
-		wantError(t, err, sandpit.Internal, "none of a sandpit server")
+		wantError(t, err, sandpit.Internal, "not a sandpit server")
 		if _, err := c.Open(sandpit.NewID()).Guest().Stat(t.Context(), "", "/etc"); err == nil {
 			t.Errorf("%d: a file was found at the end of a redirect", status)
 		}
 		err = c.FollowEvents(t.Context(), client.EventFilter{}, func(client.Event) error { return nil })
-		wantError(t, err, sandpit.Internal, "none of a sandpit server")
+		wantError(t, err, sandpit.Internal, "not a sandpit server")
 	}
 	if n := visits.Load(); n != 0 {
 		t.Errorf("the client followed %d times", n)
@@ -314,7 +314,7 @@ func TestEventsOfHostileServers(t *testing.T) {
 		"a problem that is none": {func(w io.Writer) error {
 			_, err := io.WriteString(w, "event: error\ndata: {\n\n")
 			return err
-		}, sandpit.Internal, "none of a sandpit server"},
+		}, sandpit.Internal, "not a sandpit server"},
 		"a refusal": {func(w io.Writer) error {
 			_, err := io.WriteString(w, "event: error\ndata: {\"code\":\"permission_denied\",\"detail\":\"no\"}\n\n")
 			return err

@@ -65,7 +65,7 @@ func TestStartSurvives(t *testing.T) {
 		}
 	}
 	_, err = typing.Wait(t.Context())
-	if sandpit.CodeOf(err) != sandpit.Unavailable || !strings.Contains(err.Error(), "command "+typing.ID()+" goes on without us") {
+	if sandpit.CodeOf(err) != sandpit.Unavailable || !strings.Contains(err.Error(), "command "+typing.ID()+" keeps running") {
 		t.Errorf("with input: %v", err)
 	}
 	if err := typing.Signal(t.Context(), sandpit.SIGKILL); err != nil && sandpit.CodeOf(err) != sandpit.Gone {

@@ -218,12 +218,19 @@ func syntaxProblem(name string, err error) Problem {
 	p := Problem{Source: name, Text: "not valid TOML: " + clean(err.Error())}
 	if at, ok := errors.AsType[toml.ParseError](err); ok {
 		p.Line, p.Text = at.Position.Line, "not valid TOML: "+clean(at.Message)
+		if strings.Contains(at.Message, `'\n'`) && p.Line > 1 {
+			p.Line-- // the end of a line counts as the next one
+		}
 	}
 	return p
 }
 
 // quoted matches what the decoder repeats of the file, and long numbers.
-var quoted = regexp.MustCompile(`"[^"]{2,}"|'[^']{2,}'|\d{4,}`)
+// A quoted quote comes first, so that the quotes behind it are taken in pairs.
+var quoted = regexp.MustCompile(`'''|"[^"]*"|'[^']*'|\d{4,}`)
+
+// harmless is a single character, or the escape of one.
+var harmless = regexp.MustCompile(`^['"]\\?.['"]$|^['"]{2}$`)
 
 // clean removes pieces of the file from a message of the decoder: the line at
 // fault may be the key of a model in a section that is none of our business.
@@ -232,5 +239,10 @@ func clean(message string) string {
 	if strings.HasPrefix(message, "Key '") && !hasControl(message) {
 		return message
 	}
-	return quoted.ReplaceAllString(message, "...")
+	return quoted.ReplaceAllStringFunc(message, func(found string) string {
+		if harmless.MatchString(found) {
+			return found
+		}
+		return "..."
+	})
 }

@@ -245,11 +245,11 @@ func stateError(r store.Row) error {
 	case sandpit.StateError:
 		return sandpit.Errorf(sandpit.Conflict, "sandbox %s is broken: %s", r.ID, r.Reason)
 	case sandpit.StatePaused:
-		return sandpit.WithHint(explained(r), "resume it first")
+		return sandpit.WithHint(explained(r), "first: sandpit resume "+string(r.ID))
 	case sandpit.StateStopped:
-		return sandpit.WithHint(explained(r), "start it first")
+		return sandpit.WithHint(explained(r), "first: sandpit start "+string(r.ID))
 	case sandpit.StateArchived:
-		return sandpit.WithHint(explained(r), "restore and start it first")
+		return sandpit.WithHint(explained(r), "first: sandpit restore "+string(r.ID)+" && sandpit start "+string(r.ID))
 	case sandpit.StateCreating, sandpit.StateResuming:
 		return sandpit.Errorf(sandpit.Unavailable, "sandbox %s is %s", r.ID, r.State)
 	default:

@@ -190,8 +190,11 @@ func copyFlag(c *Copy, flag string) error {
 		}
 	case "--chmod":
 		c.Mode, err = strconv.ParseInt(value, 8, 32)
+	case "--from":
+		return sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "--from: builds have one stage"),
+			"build the other stage as a template of its own, or do its steps in this one")
 	default:
-		return sandpit.Errorf(sandpit.Unsupported, "there is no flag %s", name)
+		return sandpit.Errorf(sandpit.Unsupported, "unknown flag %s", name)
 	}
 	if err != nil || c.UID < 0 || c.GID < 0 || c.Mode < 0 || c.Mode > 0o7777 {
 		return sandpit.Errorf(sandpit.Unsupported, "%s: want numbers", flag)

@@ -62,7 +62,7 @@ func TestParseRefuses(t *testing.T) {
 		"RUN x":                           "line 1: RUN: the first instruction is FROM",
 		"FROM a\nFROM b":                  "line 2: FROM: there can be one stage only",
 		"FROM a\nVOLUME /x":               "line 2: VOLUME: there is no such instruction here",
-		"FROM a\nCOPY --from=b x y":       "line 2: COPY: there is no flag --from",
+		"FROM a\nCOPY --from=b x y":       "line 2: COPY: --from: builds have one stage",
 		"FROM a\nCOPY --chown=me x y":     "line 2: COPY: --chown=me: want numbers",
 		"FROM a\nADD http://x/y /z":       "line 2: ADD: http://x/y would be fetched or unpacked",
 		"FROM a\nCOPY *.py /x":            `line 2: COPY: "*.py" is a pattern; name the files or their directory`,
