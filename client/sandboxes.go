@@ -36,6 +36,10 @@ type CreateRequest struct {
 	// Secrets are environment that only its programs have: they are told by no answer, and
 	// are in no snapshot or copy. The server keeps them until the sandbox is gone.
 	Secrets map[string]string
+	// AllowPaths are absolute paths of the server's machine that mounts may show although
+	// they are refused otherwise: /, /etc, home directories, credentials, sockets and the
+	// server's own files. Only administrators may name any. Default: none.
+	AllowPaths []string
 	// Repository is cloned into it, by its own git and network, before it counts as
 	// running. If that fails, there is no sandbox. Default: none.
 	Repository *Repository
@@ -81,6 +85,7 @@ func (c *Client) Create(ctx context.Context, r CreateRequest) (*Sandbox, error) 
 			Spec: r.Spec, Provider: r.Provider, Timeout: r.Timeout.Seconds(), OnTimeout: r.OnTimeout, Offline: r.Offline,
 			Policy:        wire.PolicyOf(r.Policy),
 			CreateTimeout: r.CreateTimeout.Seconds(), NetworkSecrets: r.NetworkSecrets, Secrets: r.Secrets, Repository: r.Repository,
+			AllowPaths: r.AllowPaths,
 		},
 	})
 	if err != nil {

@@ -90,7 +90,7 @@ func TestTask(t *testing.T) {
 	git(t, work, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "-m", "first")
 	git(t, project, "clone", "-q", "--bare", "work", "shared.git")
 
-	s := connect(t, "--tools", "default,git", "-v", filepath.Join(project, "shared.git")+":/shared.git")
+	s := connect(t, "--tools", "default,git", "-v", filepath.Join(project, "shared.git")+":/shared.git:rw")
 	call(t, s, "git_clone", map[string]any{"url": "file:///shared.git", "destination": "repo"})
 	text, failed := try(t, s, "shell_exec", map[string]any{"command": "python3 -m unittest", "exec_dir": "repo"})
 	if !failed || !strings.Contains(text, "AssertionError: 5 != 6") {

@@ -20,7 +20,9 @@ import (
 type attachment struct {
 	interactive bool // standard input
 	terminal    bool
+	shell       bool // the terminal was not asked for by -t: it is what shell is for
 	signals     bool // those that this program gets are the command's
+	ends        bool // the command ends with this program, which does not wait for long after SIGTERM
 }
 
 func (t *attachment) add(f *pflag.FlagSet) {
@@ -46,7 +48,7 @@ func (a *app) execute(ctx context.Context, t attachment, guest starter, command 
 		maps.Copy(env, command.Env)
 		command.Env = env
 		if t.interactive {
-			restore, err := a.takeTerminal()
+			restore, err := a.takeTerminal(t)
 			if err != nil {
 				return sandpit.ExitStatus{}, err
 			}
@@ -91,7 +93,7 @@ func (a *app) executeSignaled(ctx context.Context, t attachment, guest starter, 
 	passed := make(chan struct{})
 	go func() {
 		defer close(passed)
-		passSignals(life, got, done, signaled{guest, process, command.User}, leave)
+		passSignals(life, got, done, signaled{guest, process, command.User, t.ends}, leave)
 	}()
 	status, err := waitAtMost(life, process, command.Timeout)
 	close(done)
@@ -145,16 +147,30 @@ func startInTime(ctx context.Context, guest starter, command sandpit.Command) (s
 // program leaves it alone, and ends itself.
 const patience = 3
 
+// endTime is how long a command that ends with this program has after SIGTERM or SIGHUP.
+// The service manager or terminal that sends them does not wait for ever.
+const endTime = 10 * time.Second
+
 func passSignals(ctx context.Context, got <-chan os.Signal, done <-chan struct{}, to signaled, leave func(error)) {
+	var last syscall.Signal
+	var overdue <-chan time.Time
 	for n := 1; ; n++ {
 		select {
 		case s := <-got:
-			sig, _ := s.(syscall.Signal) // always is, on Linux
+			last, _ = s.(syscall.Signal) // always is, on Linux
 			if n >= patience {
-				leave(errSignal{sig})
+				leave(errSignal{last})
 				return
 			}
-			to.pass(ctx, sig)
+			_ = to.pass(ctx, last) // one that has ended needs no signal, and its end is seen elsewhere
+			if to.ends && overdue == nil && (last == syscall.SIGTERM || last == syscall.SIGHUP) {
+				timer := time.NewTimer(endTime)
+				defer timer.Stop()
+				overdue = timer.C
+			}
+		case <-overdue:
+			leave(errSignal{last})
+			return
 		case <-done:
 			return
 		}
@@ -166,17 +182,18 @@ type signaled struct {
 	guest   starter
 	process sandpit.Process
 	user    string
+	ends    bool // attachment.ends
 }
 
 // pass sends the signal. Guests need not know others than two: then a shell beside
 // the process sends it, by the process group that each command has.
-func (s signaled) pass(ctx context.Context, sig syscall.Signal) {
+func (s signaled) pass(ctx context.Context, sig syscall.Signal) error {
 	const limit = 10 * time.Second
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	err := s.process.Signal(ctx, sandpit.Signal(sig))
 	if err == nil || sandpit.CodeOf(err) != sandpit.Invalid {
-		return // it has ended, and that is seen elsewhere
+		return err
 	}
 	kill, err := s.guest.Start(ctx, sandpit.Command{
 		Args: []string{"sh", "-c", "kill -" + strconv.Itoa(int(sig)) + " -" + strconv.Itoa(s.process.PID())},
@@ -186,12 +203,17 @@ func (s signaled) pass(ctx context.Context, sig syscall.Signal) {
 		_, err = kill.Wait(ctx)
 	}
 	if err != nil { // no shell: then what every guest knows
-		_ = s.process.Signal(ctx, sandpit.SIGTERM) // one that has ended needs no signal
+		return s.process.Signal(ctx, sandpit.SIGTERM)
 	}
+	return nil
 }
 
-func (a *app) takeTerminal() (restore func(), err error) {
-	if _, ok := terminalOf(a.In); !ok {
+func (a *app) takeTerminal(t attachment) (restore func(), err error) {
+	if _, ok := terminalOf(a.In); !ok && t.shell {
+		return nil, sandpit.WithHint(
+			sandpit.Errorf(sandpit.Invalid, "shell needs a terminal, and standard input is not one"),
+			"run commands from standard input with: sandpit exec -i SANDBOX sh")
+	} else if !ok {
 		return nil, sandpit.WithHint(
 			sandpit.Errorf(sandpit.Invalid, "-t wants a terminal, but standard input is none"),
 			"leave -t out to pass the input on as it is")

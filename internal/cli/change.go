@@ -31,6 +31,11 @@ func changes() []change {
 			func(c *client.Client) func(context.Context, sandpit.ID) error { return c.Start },
 		},
 		{
+			"restart", "Stop sandboxes and start them again, with their files",
+			"All processes end, also where the sandbox does not answer any more. A stopped sandbox is\nstarted.",
+			restart,
+		},
+		{
 			"resume", "Let paused sandboxes go on", "",
 			func(c *client.Client) func(context.Context, sandpit.ID) error { return c.Resume },
 		},

@@ -13,6 +13,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/config"
+	"github.com/sandpit-dev/sandpit/internal/daemon"
 )
 
 // Streams are what a command talks to.
@@ -75,6 +76,7 @@ A sandbox is called by its ID, the beginning of it, or its name.
   sandpit serve
   sandpit create --name work && sandpit shell work
   sandpit doctor`,
+		Version:                    daemon.ReadVersions().Sandpit,
 		SuggestionsMinimumDistance: 2,
 		SilenceErrors:              true,
 		SilenceUsage:               true,
@@ -84,8 +86,9 @@ A sandbox is called by its ID, the beginning of it, or its name.
 	root.PersistentFlags().StringVar(&a.configFile, "config", "", "configuration `file` (default: "+
 		"$XDG_CONFIG_HOME/sandpit/config.toml, for root /etc/sandpit/config.toml)")
 	root.PersistentFlags().StringVar(&a.server, "server", "", "`URL` of the server, such as https://host:8090 or unix:///path (default $SANDPIT_URL)")
+	root.SetVersionTemplate("sandpit {{.Version}}\n")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return usageError(cmd, err.Error())
+		return explainFlag(cmd, err)
 	})
 	a.addCommands(root)
 	return root
@@ -103,7 +106,7 @@ func (a *app) addCommands(root *cobra.Command) {
 		{"sandbox", "Sandboxes of a server:", []*cobra.Command{
 			a.newCreate(), a.newList(), a.newInspect(), a.newExec(), a.newShell(), a.newTool(), a.newSSH(), a.newCopy(), a.newProcesses(), a.newLogs(),
 			a.newStats(), a.newTop(), a.newNetwork(), a.newTimeout(), a.newPolicy(), a.newLabel(), a.newURL(), a.newPause(), a.newSnapshot(), a.newFork(),
-			a.newRollback(), a.newDiff(), a.newExport(), a.newImport(), a.newRemove(),
+			a.newRollback(), a.newDiff(), a.newExport(), a.newImport(), a.newRename(), a.newKill(), a.newWait(), a.newRemove(),
 		}},
 		{"server", "The server itself:", []*cobra.Command{
 			a.newCheck(), a.newEnv(), a.newVolume(), a.newEvents(), a.newAudit(), a.newQueue(), a.newKey(), a.newToken(), a.newSSHKey(), a.newProviders(), a.newPools(),
@@ -120,6 +123,10 @@ func (a *app) addCommands(root *cobra.Command) {
 		}
 	}
 	root.AddCommand(a.newVersion(), a.newDocs())
+	root.InitDefaultHelpCmd()
+	if help, _, err := root.Find([]string{"help"}); err == nil {
+		help.Run, help.RunE = nil, showHelp
+	}
 }
 
 // noSuchCommand is cobra's own message, with our exit status.
@@ -132,6 +139,20 @@ func noSuchCommand(cmd *cobra.Command, args []string) error {
 		return sandpit.WithHint(err, "did you mean: "+strings.Join(near, ", ")+"?")
 	}
 	return err
+}
+
+// showHelp is cobra's help command, which fails for a command that does not exist.
+func showHelp(help *cobra.Command, args []string) error {
+	cmd, rest, err := help.Root().Find(args)
+	if err != nil || cmd == nil {
+		return noSuchCommand(help.Root(), args)
+	}
+	if err := noSuchCommand(cmd, rest); err != nil {
+		return err
+	}
+	cmd.InitDefaultHelpFlag()
+	cmd.InitDefaultVersionFlag()
+	return cmd.Help()
 }
 
 // loadConfig reads the configuration with the flags on top.

@@ -66,6 +66,7 @@ that lead out of it are left out, and said.`,
 	}
 	f := cmd.Flags()
 	f.StringVarP(&o.user, "user", "u", "", "`user` inside who reads or writes (default the sandbox's)")
+	f.BoolP("recursive", "r", false, "accepted out of habit: a directory is copied with all that is in it")
 	f.BoolVarP(&o.quiet, "quiet", "q", false, "draw no progress")
 	return cmd
 }

@@ -22,7 +22,7 @@ type createOptions struct {
 	output
 	name, user, workDir, hostname string
 	env, labels, volumes, ports   []string
-	temps                         []string
+	temps, allowed                []string
 	limits                        limitFlags
 	network                       bool
 	rules                         networkFlags
@@ -91,7 +91,8 @@ Directories that -v names are the server machine's, which must allow it.`,
 	f.StringVarP(&o.workDir, "workdir", "w", "", "`directory` where commands start (default the image's, else \"/workspace\")")
 	f.StringVarP(&o.user, "user", "u", "", "`user` of commands (default the image's, else root of the sandbox)")
 	f.StringVar(&o.hostname, "hostname", "", "`name` that it has inside (default \"sandpit\")")
-	f.StringArrayVarP(&o.volumes, "volume", "v", nil, "show a directory of the server's machine, or a volume by its name, inside: `HOST:SANDBOX[:ro]`")
+	f.StringArrayVarP(&o.volumes, "volume", "v", nil, "show a directory of the server's machine, read only without :rw, or a volume by its name: `HOST:SANDBOX[:ro|rw]`")
+	addAllowVolume(f, &o.allowed)
 	f.StringArrayVar(&o.temps, "temporary", nil, "show a new directory of the server's machine inside, which is removed with the sandbox: `SANDBOX[:keep]`")
 	addPublish(f, &o.ports)
 	f.StringVar(&o.provider, "provider", "", "`name` of who makes it, see sandpit providers (default the server's choice)")
@@ -218,7 +219,7 @@ func (a *app) createRequest(o createOptions, args []string) (client.CreateReques
 	policy, err := o.policy.policy()
 	return client.CreateRequest{
 		Spec: spec, Provider: o.provider, Key: o.key, Policy: policy, Secrets: secrets.programs, NetworkSecrets: secrets.network,
-		Timeout: timeout, OnTimeout: sandpit.Action(o.onTimeout), CreateTimeout: o.createTimeout, Repository: repository,
+		AllowPaths: o.allowed, Timeout: timeout, OnTimeout: sandpit.Action(o.onTimeout), CreateTimeout: o.createTimeout, Repository: repository,
 	}, err
 }
 

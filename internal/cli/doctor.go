@@ -10,6 +10,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/daemon"
+	"github.com/sandpit-dev/sandpit/internal/hostpath"
 )
 
 func (a *app) newDoctor() *cobra.Command {
@@ -31,7 +32,8 @@ func (a *app) doctor(ctx context.Context) error {
 		return err
 	}
 	path, _ := lookup(a.options.Environ, "PATH")
-	a.showFinding(findPython(path))
+	rules, _ := mountRules(cfg, nil) // fails for allowed paths only
+	a.showFinding(findPython(path, rules))
 	if !daemon.Examine(ctx, cfg, a.showFinding) {
 		return exitStatus(1)
 	}
@@ -41,7 +43,7 @@ func (a *app) doctor(ctx context.Context) error {
 
 // findPython tells whether the interpreter that this shell finds is one that the
 // host image brings in.
-func findPython(path string) daemon.Finding {
+func findPython(path string, rules hostpath.Rules) daemon.Finding {
 	const name = "python3"
 	f := daemon.Finding{Name: name}
 	for _, dir := range []string{"/usr/local/bin", "/usr/bin", "/bin"} {
@@ -50,7 +52,7 @@ func findPython(path string) daemon.Finding {
 			return f
 		}
 	}
-	err := explainMissing(sandpit.Errorf(sandpit.NotFound, "this machine has none"), name, path)
+	err := explainMissing(sandpit.Errorf(sandpit.NotFound, "this machine has none"), name, path, rules)
 	f.Text, f.Hint = err.Error(), sandpit.HintOf(err)
 	return f
 }

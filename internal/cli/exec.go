@@ -72,7 +72,7 @@ sandpit logs.`,
 }
 
 func (a *app) newShell() *cobra.Command {
-	o := execOptions{attachment: attachment{interactive: true, terminal: true, signals: true}}
+	o := execOptions{attachment: attachment{interactive: true, terminal: true, shell: true, signals: true}}
 	cmd := &cobra.Command{
 		Use:   "shell [flags] SANDBOX",
 		Short: "Work in a sandbox of a server with a shell",
@@ -113,11 +113,11 @@ func (a *app) exec(ctx context.Context, o execOptions, name string, args []strin
 	box := c.Open(id)
 	if o.detach {
 		err := a.detach(ctx, box.Guest(), command)
-		return a.interrupted(ctx, a.explainExec(ctx, c, id, command, err))
+		return a.interrupted(ctx, a.explainExec(ctx, c, id, name, command, err))
 	}
 	status, err := a.execute(ctx, o.attachment, box, command)
 	if err != nil {
-		return a.interrupted(ctx, a.explainExec(ctx, c, id, command, err))
+		return a.interrupted(ctx, a.explainExec(ctx, c, id, name, command, err))
 	}
 	if status.OutOfMemory {
 		fmt.Fprintln(a.Err, "sandpit: out of memory: the command was killed")
@@ -131,7 +131,7 @@ func (a *app) exec(ctx context.Context, o execOptions, name string, args []strin
 // detach starts a command that nobody follows.
 func (a *app) detach(ctx context.Context, guest sandpit.Guest, command sandpit.Command) error {
 	command.Stdout, command.Stderr = nil, nil
-	command.ID = strings.ToLower(rand.Text())
+	command.ID = newCommandID()
 	if _, err := guest.Start(ctx, command); err != nil {
 		return err
 	}
@@ -139,14 +139,17 @@ func (a *app) detach(ctx context.Context, guest sandpit.Guest, command sandpit.C
 	return err
 }
 
+// newCommandID returns an ID by which a command that is left alone is found again.
+func newCommandID() string { return strings.ToLower(rand.Text()) }
+
 // explainExec tells a sandbox that cannot be used from a program that cannot be run.
-func (a *app) explainExec(ctx context.Context, c *client.Client, id sandpit.ID, command sandpit.Command, err error) error {
+func (a *app) explainExec(ctx context.Context, c *client.Client, id sandpit.ID, name string, command sandpit.Command, err error) error {
 	switch sandpit.CodeOf(err) {
 	case sandpit.Timeout:
 		if command.Timeout == 0 {
 			return err
 		}
-		fmt.Fprintf(a.Err, "sandpit: killed after %s\n", command.Timeout)
+		fmt.Fprintf(a.Err, "sandpit: timeout: the command was killed after %s, as --timeout says\n", command.Timeout)
 		return exitStatus(statusTimeout)
 	case sandpit.PermissionDenied, sandpit.NotFound:
 		s, e := c.Get(context.WithoutCancel(ctx), id)
@@ -156,7 +159,7 @@ func (a *app) explainExec(ctx context.Context, c *client.Client, id sandpit.ID, 
 		if s.State != sandpit.StateRunning {
 			return err
 		}
-		printError(a.Err, err)
+		printError(a.Err, explainProgram(err, "sandpit exec "+shellQuote(name), command.Args))
 		if sandpit.CodeOf(err) == sandpit.NotFound {
 			return exitStatus(statusNotFound)
 		}
@@ -167,10 +170,7 @@ func (a *app) explainExec(ctx context.Context, c *client.Client, id sandpit.ID, 
 		}
 		return err
 	case sandpit.Conflict:
-		if sandpit.HintOf(err) == "" {
-			return sandpit.WithHint(err, "see: sandpit inspect "+string(id))
-		}
-		return err
+		return explainState(ctx, c, id, name, err)
 	default:
 		return err
 	}

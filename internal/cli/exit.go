@@ -13,8 +13,8 @@ const (
 	statusNo            = 1   // check, doctor, audit verify, tool call: something is wrong
 	statusUsage         = 2   // the command line or configuration makes no sense
 	statusMissing       = 3   // there is no such thing, or it is gone
-	statusUnreachable   = 4   // the server cannot be reached
-	statusRefused       = 5   // the server does not take the key, or not for this
+	statusUnreachable   = 4   // the server, or something that it needs, cannot be reached
+	statusRefused       = 5   // the server does not accept the key, or it is not permitted
 	statusConflict      = 6   // the state it is in forbids it
 	statusExhausted     = 7   // no room, or too many requests
 	statusTimeout       = 124 // the command took too long and was killed
@@ -37,8 +37,8 @@ const exitHelp = `Exit status:
 run, exec and shell end with the command's own status else. Commands that ask a
 server for something also end with
   3    there is no such thing, or it is gone
-  4    the server cannot be reached
-  5    the server does not take the key, or not for this
+  4    the server, or something that it needs such as a registry, cannot be reached
+  5    the server does not accept the key, or what was asked for is not permitted
   6    the state it is in forbids it
   7    there is no room, or there were too many requests`
 

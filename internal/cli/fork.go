@@ -10,6 +10,9 @@ import (
 	"github.com/sandpit-dev/sandpit/client"
 )
 
+// maxForks is how many copies a server makes at once.
+const maxForks = 100
+
 func (a *app) newFork() *cobra.Command {
 	var o output
 	var count int
@@ -25,6 +28,9 @@ secrets, name nor its published ports. Either all are made or none.`,
 		Args:              wantArgs(1, 1, "the name of a sandbox"),
 		ValidArgsFunction: a.completeSandboxes(1),
 		RunE: a.verb(func(ctx context.Context, c *client.Client, args []string) error {
+			if count < 1 || count > maxForks {
+				return sandpit.Errorf(sandpit.Invalid, "--count %d: want 1 to %d", count, maxForks)
+			}
 			r, err := a.forkRequest(count, labels, env, secrets)
 			if err != nil {
 				return err

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"io"
 	"os"
 	"path"
 	"path/filepath"
@@ -8,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/hostpath"
 )
 
 // FuzzVolume reads -v flags. What is accepted exists, and means what it says.
@@ -19,12 +21,16 @@ func FuzzVolume(f *testing.F) {
 	if err := os.Symlink("/etc", filepath.Join(dir, "link")); err != nil {
 		f.Fatal(err)
 	}
-	for _, v := range []string{"/:/x", "/etc:/x:ro", "DIR:/data", "DIR:/data:ro", "DIR:/data:rw", "DIR/link:/x", "DIR/../..:/x", "a:b", ":", "DIR:/a:ro:", "DIR:/a/../../b", "data:/a", "..:/a", "a b:/a", "\x00:/x"} {
+	home := filepath.Join(dir, "home")
+	if err := os.MkdirAll(filepath.Join(home, ".ssh"), 0o700); err != nil {
+		f.Fatal(err)
+	}
+	for _, v := range []string{"DIR/home:/x:rw", "DIR/home/.ssh:/x", "DIR/home/../home/.ssh/.:/x", "/:/x", "/etc:/x:ro", "DIR:/data", "DIR:/data:ro", "DIR:/data:rw", "DIR/link:/x", "DIR/../..:/x", "a:b", ":", "DIR:/a:ro:", "DIR:/a/../../b", "data:/a", "..:/a", "a b:/a", "\x00:/x"} {
 		f.Add(v)
 	}
 	f.Fuzz(func(t *testing.T, v string) {
 		v = strings.ReplaceAll(v, "DIR", dir)
-		mounts, err := parseVolumes([]string{v}, nil)
+		mounts, err := parseVolumes([]string{v}, hostpath.Rules{Homes: []string{home}}, io.Discard)
 		if err != nil {
 			if c := sandpit.CodeOf(err); c == "" {
 				t.Errorf("no code: %v", err)
@@ -44,11 +50,11 @@ func FuzzVolume(f *testing.F) {
 		if !path.IsAbs(m.Target) || path.Clean(m.Target) != m.Target {
 			t.Errorf("%q shows it at %q", v, m.Target)
 		}
-		if m.ReadOnly != strings.HasSuffix(v, ":ro") {
+		if m.ReadOnly == strings.HasSuffix(v, ":rw") {
 			t.Errorf("%q is read-only: %v", v, m.ReadOnly)
 		}
 		for _, own := range []string{"/etc", "/proc", "/sys", "/dev", "/boot"} {
-			if m.Source == "/" || m.Source == own || strings.HasPrefix(m.Source, own+"/") {
+			if m.Source == "/" || strings.HasPrefix(home+"/", m.Source+"/") || strings.HasPrefix(m.Source, home+"/.ssh") || m.Source == own || strings.HasPrefix(m.Source, own+"/") {
 				t.Errorf("%q shows %q", v, m.Source)
 			}
 		}

@@ -145,6 +145,7 @@ func (a *app) newRemove() *cobra.Command {
 		RunE: a.verb(func(ctx context.Context, c *client.Client, args []string) error { return a.remove(ctx, c, o, args) }),
 	}
 	f := cmd.Flags()
+	f.BoolP("recursive", "r", false, "accepted out of habit: a sandbox is removed with everything in it")
 	f.BoolVarP(&o.force, "force", "f", false, "do not ask, and say nothing of those that are not there")
 	f.BoolVar(&o.all, "all", false, "all sandboxes that this key reaches")
 	f.StringArrayVar(&o.labels, "label", nil, "those with this `NAME=VALUE`; may be repeated")
@@ -200,8 +201,8 @@ func (a *app) confirmRemoval(ctx context.Context, o removeOptions, list []sandpi
 	if o.force || len(list) == 0 {
 		return nil
 	}
-	refused := sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "%d sandboxes would be removed, and nobody has said yes", len(list)),
-		"-f does it without asking")
+	refused := sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "not confirmed; nothing removed (%s selected)", plural(len(list), "sandbox", "sandboxes")),
+		"-f skips the question")
 	ok, err := a.ask(ctx, "Remove "+listed(list)+"?")
 	switch {
 	case err != nil:

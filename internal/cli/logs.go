@@ -176,13 +176,8 @@ the command ends, also when the connection breaks meanwhile, and ends with its e
 status.`,
 		Example: `  id=$(sandpit exec --detach work make)
   sandpit logs -f work $id`,
-		Args: wantArgs(1, 2, "the name of a sandbox"),
-		ValidArgsFunction: func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
-			if len(args) == 1 {
-				return a.commandNames(cmd.Context(), args[0], begun), cobra.ShellCompDirectiveNoFileComp
-			}
-			return a.completeSandboxes(1)(cmd, args, begun)
-		},
+		Args:              wantArgs(1, 2, "the name of a sandbox"),
+		ValidArgsFunction: a.completeCommands,
 		RunE: a.verb(func(ctx context.Context, c *client.Client, args []string) error {
 			id, err := find(ctx, c, args[0])
 			if err != nil {
@@ -244,30 +239,34 @@ func (a *app) logs(ctx context.Context, j sandpit.Journal, id string, follow boo
 		}
 		fmt.Fprintf(a.Err, "sandpit: %d bytes of %s are missing here: there was too much\n", n, stream)
 	}
+	info, err := followPatiently(ctx, j, id, o)
+	if err == nil && follow && info.Status.Code != 0 {
+		return exitStatus(info.Status.Code)
+	}
+	return err
+}
+
+// followPatiently is Follow, which continues after the connection broke if it waits for the
+// end of the command.
+func followPatiently(ctx context.Context, j sandpit.Journal, id string, o sandpit.FollowOptions) (sandpit.CommandInfo, error) {
 	var lost time.Time
 	for {
 		from := o.From
 		f, err := j.Follow(ctx, id, o)
 		o.From = f.Next
-		if err == nil {
-			if follow && f.Command.Status.Code != 0 {
-				return exitStatus(f.Command.Status.Code)
-			}
-			return nil
-		}
-		if !follow || sandpit.CodeOf(err) != sandpit.Unavailable {
-			return err
+		if err == nil || o.NoWait || sandpit.CodeOf(err) != sandpit.Unavailable {
+			return f.Command, err
 		}
 		if lost.IsZero() || o.From != from {
 			lost = time.Now()
 		}
 		if time.Since(lost) > patientFor {
-			return err
+			return f.Command, err
 		}
 		select {
 		case <-time.After(time.Second):
 		case <-ctx.Done():
-			return ctx.Err()
+			return f.Command, ctx.Err()
 		}
 	}
 }

@@ -50,7 +50,7 @@ With --sandbox several agents share a sandbox of a server's. Each is a session w
 a user, a directory and programs of its own, which the others cannot get at. What
 runs ends with the connection; the files stay in the sandbox.`,
 		Example: `  claude mcp add sandpit -- sandpit mcp
-  sandpit mcp --tools file,shell,git -v ./project:/workspace
+  sandpit mcp --tools file,shell,git -v ./project:/workspace:rw
   sandpit mcp --network python:3.12-slim
   sandpit mcp --mcp-config mcp.json
   sandpit mcp --sandbox team --session alice`,
@@ -72,8 +72,8 @@ runs ends with the connection; the files stay in the sandbox.`,
 	f.StringArrayVarP(&o.env, "env", "e", nil, "environment `NAME=VALUE`, or NAME to pass this shell's value")
 	f.StringVarP(&o.workDir, "workdir", "w", "", "working `directory` inside, made if missing (default the image's, else \"/workspace\"; the user's home if the user cannot enter it)")
 	f.StringVarP(&o.user, "user", "u", "", "`user` inside: a name, a uid or uid:gid (default the image's, else root of the sandbox)")
-	f.StringArrayVarP(&o.volumes, "volume", "v", nil, "show a directory or file inside: `HOST:SANDBOX[:ro]`")
-	f.StringArrayVar(&o.allowed, "allow-volume", nil, "`path` that -v may show although it is a part of the machine itself")
+	f.StringArrayVarP(&o.volumes, "volume", "v", nil, "show a directory or file inside, read only without :rw: `HOST:SANDBOX[:rw]`")
+	addAllowVolume(f, &o.allowed)
 	f.StringVar(&o.name, "name", "mcp", "`name` of the sandbox, for people")
 	f.StringArrayVar(&o.labels, "label", nil, "`NAME=VALUE` to find the sandbox by")
 	o.limits.add(f)

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -36,6 +37,9 @@ type runOptions struct {
 	provider string
 	ports    []string
 
+	detach bool
+	remove bool // --rm, which is what run does unless it detaches
+
 	timeoutSet bool
 	networkSet bool
 	word       bool // image is a plain word, which may be meant as a command
@@ -44,16 +48,17 @@ type runOptions struct {
 }
 
 func (a *app) newRun() *cobra.Command {
-	var o runOptions
+	o := runOptions{attachment: attachment{signals: true, ends: true}}
 	cmd := &cobra.Command{
-		Use:   "run [flags] [IMAGE] -- COMMAND [ARG...]\n  sandpit run [flags] SCRIPT [ARG...]\n  sandpit run [flags] IMAGE",
+		Use:   "run [flags] [IMAGE] -- COMMAND [ARG...]\n  sandpit run [flags] SCRIPT [ARG...]\n  sandpit run [flags] IMAGE [COMMAND [ARG...]]",
 		Short: "Run a command or a script in a new sandbox and remove the sandbox",
 		Long: `Run a command or a script in a new sandbox and remove the sandbox.
 
 IMAGE is what the sandbox's files start from: "host" (the default: this machine's
 own programs, read only), a directory, a tar file of a root file system or of
 "docker save", or an image of a registry such as python:3.12-slim, which is
-fetched once. Without a command the image's own runs.
+fetched once. Without a command the image's own runs. A first word that is a
+program of this machine is no image: a command alone goes after two dashes.
 A SCRIPT is copied in and run by what its ending or its first line names.
 
 The sandbox has no network unless --network gives it one, and sees nothing of this
@@ -70,17 +75,21 @@ server that is not named is not looked for. Should this program be killed, the
 server removes the sandbox after a minute.`,
 		Example: `  sandpit run -- sh -c 'uname -a'
   sandpit run -it -- bash
-  sandpit run -v ./project:/workspace -- make test
+  sandpit run -v ./project:/workspace:rw -- make test
   sandpit run -p 8080:8000 -- python3 -m http.server 8000
   sandpit run --timeout 10s script.py --verbose
   tar c . | sandpit run -i -- tar t
-  sandpit run python:3.12-slim -- python3 -V
+  sandpit run python:3.12-slim python3 -V
+  sandpit run --detach --name web python:3.12-slim python3 -m http.server
   sandpit run ./rootfs.tar -- /bin/sh -c 'cat /etc/os-release'`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.timeoutSet = cmd.Flags().Changed("timeout")
 			o.networkSet = cmd.Flags().Changed("network")
-			if err := o.parseArgs(cmd, args); err != nil {
+			if err := a.parseRun(cmd, &o, args); err != nil {
 				return err
+			}
+			if o.detach {
+				return a.runDetached(cmd.Context(), o)
 			}
 			return a.run(cmd.Context(), o)
 		},
@@ -93,9 +102,9 @@ server removes the sandbox after a minute.`,
 	f.StringVarP(&o.workDir, "workdir", "w", "", "working `directory` inside, made if missing (default the image's, else \"/workspace\")")
 	f.StringVarP(&o.user, "user", "u", "", "`user` inside: a name, a uid or uid:gid (default the image's, else root of the sandbox)")
 	o.add(f)
-	f.StringArrayVarP(&o.volumes, "volume", "v", nil, "show a directory or file inside: `HOST:SANDBOX[:ro]`")
+	f.StringArrayVarP(&o.volumes, "volume", "v", nil, "show a directory or file inside, read only without :rw: `HOST:SANDBOX[:rw]`")
 	f.StringArrayVar(&o.temps, "temporary", nil, "show a new directory of this machine inside, which is removed with the sandbox: `SANDBOX[:keep]`")
-	f.StringArrayVar(&o.allowed, "allow-volume", nil, "`path` that -v may show although it is a part of the machine itself")
+	addAllowVolume(f, &o.allowed)
 	f.DurationVar(&o.timeout, "timeout", 0, "kill the command after this `time`; 0 means never (default 5m, with -t never)")
 	f.StringVar(&o.name, "name", "", "`name` of the sandbox, for people")
 	f.StringArrayVar(&o.labels, "label", nil, "`NAME=VALUE` to find the sandbox by")
@@ -105,43 +114,10 @@ server removes the sandbox after a minute.`,
 	o.rules.add(f)
 	addPublish(f, &o.ports)
 	f.StringVar(&o.screen, "screen", "", "`MODE` of the look for dangerous commands before they run: off, warn, ask or deny (default off)")
+	f.BoolVarP(&o.detach, "detach", "d", false, "leave the command running in a sandbox of a server, and print the sandbox's ID")
+	f.BoolVar(&o.remove, "rm", false, "remove the sandbox, as run always does; with --detach when it is idle")
 	f.BoolVar(&o.stats, "stats", false, "tell at the end what the sandbox used, and warn when it comes close to a limit")
 	return cmd
-}
-
-// parseArgs tells image, script and command apart. Flags end at the first
-// argument, so that a command's own flags are left alone.
-func (o *runOptions) parseArgs(cmd *cobra.Command, args []string) error {
-	switch {
-	case cmd.ArgsLenAtDash() == 0: // run -- COMMAND
-		o.command = args
-	case len(args) > 1 && args[1] == "--": // run IMAGE -- COMMAND
-		o.image, o.command = args[0], args[2:]
-	default:
-		return o.parseScript(cmd, args)
-	}
-	if len(o.command) == 0 {
-		return usageError(cmd, "there is no command after --")
-	}
-	return nil
-}
-
-func (o *runOptions) parseScript(cmd *cobra.Command, args []string) error {
-	if len(args) == 0 {
-		return usageError(cmd, "there is nothing to run")
-	}
-	s, ok := findScript(args[0])
-	if !ok && len(args) == 1 && o.image == "" {
-		if may, isWord := mayBeImage(args[0]); may {
-			o.image, o.word = args[0], isWord
-			return nil
-		}
-	}
-	if !ok {
-		return notRunnable(args)
-	}
-	o.script, o.command = &s, args[1:]
-	return nil
 }
 
 // overrides are the flags that stand for a setting.
@@ -205,13 +181,14 @@ func (a *app) runLocal(ctx context.Context, o runOptions, cfg config.Config, spe
 		err = a.giveSecrets(ctx, o.rules, box)
 	}
 	if err != nil {
-		return a.interrupted(ctx, err)
+		return a.interrupted(ctx, o.explainImage(err))
 	}
 	statser, _ := box.(sandpit.Statser)
 	err = a.runIn(ctx, o, cfg, runPlace{guest: box.Guest(), starter: box.Guest(), statser: statser, spec: spec})
 	if spec.Image == sandpit.HostImage && sandpit.CodeOf(err) == sandpit.NotFound && len(o.command) > 0 {
 		path, _ := lookup(a.options.Environ, "PATH")
-		err = explainMissing(err, o.command[0], path)
+		rules, _ := mountRules(cfg, nil) // fails for allowed paths only
+		err = explainProgram(explainMissing(err, o.command[0], path, rules), "sandpit run", o.command)
 	}
 	return a.runFailed(err)
 }
@@ -233,7 +210,7 @@ func (a *app) runIn(ctx context.Context, o runOptions, cfg config.Config, p runP
 	if o.script != nil {
 		args, err := o.script.install(ctx, p.guest, p.spec.User, p.spec.WorkDir)
 		if err != nil {
-			return notCommand{a.interrupted(ctx, err)}
+			return notCommand{a.interrupted(ctx, explainReadOnly(err, p.spec))}
 		}
 		command.Args = slices.Concat(args, o.command)
 	}
@@ -250,6 +227,15 @@ func (a *app) runIn(ctx context.Context, o runOptions, cfg config.Config, p runP
 		return exitStatus(status.Code)
 	}
 	return nil
+}
+
+// explainReadOnly says why a script cannot be copied to a working directory that is a mount.
+func explainReadOnly(err error, spec sandpit.Spec) error {
+	dir := cmp.Or(spec.WorkDir, sandpit.DefaultWorkDir)
+	if !slices.ContainsFunc(spec.Mounts, func(m sandpit.Mount) bool { return m.ReadOnly && m.Target == dir }) {
+		return err
+	}
+	return sandpit.WithHint(err, "-v shows "+dir+" read only: add :rw to it, or run the script that is there: -- INTERPRETER "+dir+"/SCRIPT")
 }
 
 // interrupted lets a signal decide the exit status when it is the cause.
@@ -291,7 +277,11 @@ func (a *app) newSpec(o runOptions, cfg config.Config) (sandpit.Spec, error) {
 	if spec.Ports, err = parsePorts(o.ports); err != nil {
 		return spec, err
 	}
-	if spec.Mounts, err = parseVolumes(o.volumes, o.allowed); err != nil {
+	rules, err := mountRules(cfg, o.allowed)
+	if err != nil {
+		return spec, err
+	}
+	if spec.Mounts, err = parseVolumes(o.volumes, rules, a.Err); err != nil {
 		return spec, err
 	}
 	temps, err := parseTemporary(o.temps)
@@ -310,6 +300,7 @@ func (a *app) parseEnv(list []string) (map[string]string, error) {
 		}
 		if !ok {
 			if value, ok = lookup(a.options.Environ, name); !ok {
+				fmt.Fprintf(a.Err, "sandpit: warning: -e %s: this shell has no such variable\n", safe(name))
 				continue
 			}
 		}
@@ -344,9 +335,11 @@ func (a *app) explainStart(err error, cfg config.Config, command sandpit.Command
 	if sandpit.CodeOf(err) != sandpit.Timeout {
 		return err
 	}
-	text := fmt.Sprintf("sandpit: killed after %s", command.Timeout)
+	text := fmt.Sprintf("sandpit: timeout: the command was killed after %s", command.Timeout)
 	if !cfg.Explicit(config.KeyTimeout) && command.Timeout == cfg.Sandbox.Timeout {
 		text += " (the default; choose another with --timeout, 0 for none)"
+	} else {
+		text += " (--timeout or sandbox.timeout)"
 	}
 	fmt.Fprintln(a.Err, text)
 	return exitStatus(statusTimeout)

@@ -29,7 +29,7 @@ func (a *app) runRemote(ctx context.Context, o runOptions, cfg config.Config) er
 	if o.script == nil && len(o.command) == 0 {
 		return sandpit.WithHint(
 			sandpit.Errorf(sandpit.Invalid, "with a server, the command must be given: what image %s runs is known there only", o.image),
-			"a command goes after two dashes: sandpit run "+o.image+" -- COMMAND")
+			"give one: sandpit run "+shellQuote(o.image)+" COMMAND")
 	}
 	spec, err := a.newRemoteSpec(o, cfg)
 	if err != nil {
@@ -49,10 +49,11 @@ func (a *app) runRemote(ctx context.Context, o runOptions, cfg config.Config) er
 	}
 	s, err := c.Create(ctx, client.CreateRequest{
 		Spec: spec, Secrets: secrets.programs, NetworkSecrets: secrets.network, Provider: o.provider, Offline: o.networkSet && !o.network,
-		Policy: client.Policy{IdleTimeout: abandoned, IdleAction: sandpit.ActionKill, IgnoreBackground: true},
+		AllowPaths: o.allowed,
+		Policy:     client.Policy{IdleTimeout: abandoned, IdleAction: sandpit.ActionKill, IgnoreBackground: true},
 	})
 	if err != nil {
-		return a.interrupted(ctx, err)
+		return a.interrupted(ctx, o.explainImage(err))
 	}
 	defer func() {
 		const limit = 30 * time.Second
@@ -94,7 +95,11 @@ func (a *app) newRemoteSpec(o runOptions, cfg config.Config) (sandpit.Spec, erro
 		return spec, err
 	}
 	if here {
-		mounts, err := parseVolumes(o.volumes, o.allowed)
+		rules, err := mountRules(cfg, o.allowed)
+		if err != nil {
+			return spec, err
+		}
+		mounts, err := parseVolumes(o.volumes, rules, a.Err)
 		spec.Mounts = append(spec.Mounts, mounts...)
 		return spec, err
 	}

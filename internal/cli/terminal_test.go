@@ -105,7 +105,46 @@ func TestTerminalSession(t *testing.T) {
 	w.awaitNothing(t, "the session ended")
 }
 
-// TestCtrlC without a terminal inside ends the program itself.
+// TestCtrlCReachesTheCommand has the command clean up and choose the exit status, and ends one
+// that ignores signals at the third one.
+func TestCtrlCReachesTheCommand(t *testing.T) {
+	w := newWorld(t)
+	for name, tc := range map[string]struct {
+		script  string
+		signals int
+		status  int
+		output  string
+	}{
+		"it cleans up":    {`trap "echo cleaned up; exit 9" INT; echo running; while :; do sleep 0.05; done`, 1, 9, "cleaned up\n"},
+		"it does not end": {`trap "" INT; echo running; while :; do sleep 0.05; done`, 3, 130, ""},
+	} {
+		cmd := w.command("run", "--", "sh", "-c", tc.script)
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(out, make([]byte, len("running\n"))); err != nil {
+			t.Fatal(err)
+		}
+		for range tc.signals {
+			if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(100 * time.Millisecond) // two signals at once are one
+		}
+		rest, _ := io.ReadAll(out)
+		_ = cmd.Wait()
+		if got := cmd.ProcessState.ExitCode(); got != tc.status || string(rest) != tc.output {
+			t.Errorf("%s: exit status %d and %q, want %d and %q", name, got, rest, tc.status, tc.output)
+		}
+		w.awaitNothing(t, name)
+	}
+}
+
+// TestCtrlC ends a command that does not handle signals, and the program with it.
 func TestCtrlC(t *testing.T) {
 	w := newWorld(t)
 	for sig, want := range map[syscall.Signal]int{syscall.SIGINT: 130, syscall.SIGTERM: 143, syscall.SIGHUP: 129} {

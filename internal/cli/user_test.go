@@ -58,9 +58,11 @@ func TestOrdinaryUser(t *testing.T) {
 		"root inside":         {[]string{"run", "--", "id"}, "uid=0(root)", 0},
 		"others inside":       {[]string{"run", "-u", "user", "--", "sh", "-c", "touch ~/x && id"}, "uid=1000(user)", 0},
 		"exit status":         {[]string{"run", "--", "sh", "-c", "exit 9"}, "", 9},
-		"a directory":         {[]string{"run", "-v", data + ":/data", "--", "sh", "-c", "echo hi > /data/made; cat /data/made"}, "hi", 0},
+		"a directory":         {[]string{"run", "-v", data + ":/data:rw", "--", "sh", "-c", "echo hi > /data/made; cat /data/made"}, "hi", 0},
 		"read only":           {[]string{"run", "-v", data + ":/data:ro", "--", "touch", "/data/not"}, "Read-only", 1},
-		"not its own":         {[]string{"run", "-v", "/root:/r", "--", "ls", "/r"}, "permission denied", 2}, // by ls
+		"read only unasked":   {[]string{"run", "-v", data + ":/data", "--", "touch", "/data/not"}, "Read-only", 1},
+		"a home":              {[]string{"run", "-v", "/root:/r", "--", "ls", "/r"}, "a home directory", 125},
+		"not its own":         {[]string{"run", "-v", "/root:/r", "--allow-volume", "/root", "--", "ls", "/r"}, "permission denied", 2}, // by ls
 		"doctor":              {[]string{"doctor"}, "Sandboxes work on this machine", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -105,7 +107,7 @@ func TestRootMapsOwners(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(data, "secret"), []byte("text"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(t.Context(), engine, "run", "-v", data+":/data", "--", "sh", "-c",
+	cmd := exec.CommandContext(t.Context(), engine, "run", "-v", data+":/data:rw", "--", "sh", "-c",
 		"cat /data/secret; stat -c %u /data/secret; echo x > /data/made; echo y > /data/given; chown 1234:4321 /data/given")
 	cmd.Env = testengine.Environ(dir)
 	out, err := cmd.CombinedOutput()
@@ -144,7 +146,7 @@ func TestRootWithoutCapabilities(t *testing.T) {
 			t.Parallel()
 			data := t.TempDir()
 			cmd := exec.CommandContext(t.Context(), setpriv, "--bounding-set="+drop, engine,
-				"run", "-v", data+":/data", "--", "sh", "-c", "touch /data/made; ls /data")
+				"run", "-v", data+":/data:rw", "--", "sh", "-c", "touch /data/made; ls /data")
 			cmd.Env = testengine.Environ(t.TempDir())
 			out, _ := cmd.CombinedOutput() // its exit status is what is asked for
 			if got := cmd.ProcessState.ExitCode(); got != want.status || !strings.Contains(string(out), want.text) {
@@ -164,7 +166,7 @@ func TestOddNames(t *testing.T) {
 	if err := os.MkdirAll(data, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(t.Context(), engine, "run", "-v", data+":/da,ta 1", "--", "sh", "-c",
+	cmd := exec.CommandContext(t.Context(), engine, "run", "-v", data+":/da,ta 1:rw", "--", "sh", "-c",
 		"head -c 100000 /dev/zero > /big && cp /big '/da,ta 1/copy' && echo fine")
 	cmd.Env = testengine.Environ(dir)
 	if out, err := cmd.CombinedOutput(); err != nil || string(out) != "fine\n" {

@@ -1,44 +1,52 @@
 package cli
 
 import (
+	"fmt"
+	"io"
 	"path"
 	"strings"
 
+	"github.com/spf13/pflag"
+
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/config"
 	"github.com/sandpit-dev/sandpit/internal/hostpath"
 )
 
-// parseVolumes turns the -v flags into mounts. Allowed are the paths that the
-// user has named a second time.
-func parseVolumes(volumes, allowed []string) ([]sandpit.Mount, error) {
-	twice := make([]string, 0, len(allowed))
+// mountRules say what of this machine -v may show. Allowed are the paths that the user has
+// named a second time.
+func mountRules(cfg config.Config, allowed []string) (hostpath.Rules, error) {
+	rules := hostpath.Rules{Own: cfg.OwnPaths(), Homes: []string{cfg.Home}}
 	for _, a := range allowed {
 		resolved, err := hostpath.Resolve(a)
 		if err != nil {
-			return nil, err
+			return rules, err
 		}
-		twice = append(twice, resolved)
+		rules.Allowed = append(rules.Allowed, resolved)
 	}
+	return rules, nil
+}
+
+// parseVolumes turns the -v flags into mounts. It warns of what was probably meant to be
+// something else.
+func parseVolumes(volumes []string, rules hostpath.Rules, warn io.Writer) ([]sandpit.Mount, error) {
 	var mounts []sandpit.Mount
 	for _, v := range volumes {
 		m, err := parseVolume(v)
 		if err != nil {
 			return nil, err
 		}
-		if err := checkSource(m, twice); err != nil {
-			return nil, sandpit.WithHint(err, "if the sandbox shall have it all the same, say so: --allow-volume "+m.Source)
+		if m.Volume != "" && isDirectory(m.Volume) {
+			fmt.Fprintf(warn, "sandpit: warning: -v %s is the volume %s of a server; the directory is -v ./%s\n", safe(v), safe(m.Volume), safe(v))
+		}
+		if m.Volume == "" {
+			if err := rules.Check(m.Source); err != nil {
+				return nil, sandpit.WithHint(err, "show a directory in it, or allow it nevertheless: --allow-volume "+shellQuote(m.Source))
+			}
 		}
 		mounts = append(mounts, m)
 	}
 	return mounts, nil
-}
-
-// checkSource refuses parts of the machine that are not allowed.
-func checkSource(m sandpit.Mount, allowed []string) error {
-	if m.Volume != "" {
-		return nil
-	}
-	return hostpath.Check(m.Source, allowed)
 }
 
 // parseVolume reads HOST:BOX[:ro|rw], HOST being a path of this machine or the name of
@@ -53,26 +61,27 @@ func parseVolume(v string) (sandpit.Mount, error) {
 }
 
 // splitVolume reads HOST:BOX[:ro|rw]. A HOST without a slash, other than . and .., is
-// the name of a volume, as it is to Docker.
+// the name of a volume, as it is to Docker. A volume can be written unless it says ro, a
+// path only if it says rw.
 func splitVolume(v string) (sandpit.Mount, error) {
 	parts := strings.Split(v, ":")
 	var m sandpit.Mount
-	switch {
-	case len(parts) == 3 && parts[2] == "ro":
-		m.ReadOnly = true
-	case len(parts) == 3 && parts[2] == "rw", len(parts) == 2:
-	default:
+	const most = 3
+	if len(parts) < most-1 || len(parts) > most || parts[0] == "" || !path.IsAbs(parts[1]) {
 		return m, volumeError(v)
 	}
-	if parts[0] == "" || !path.IsAbs(parts[1]) {
-		return m, volumeError(v)
+	mode := ""
+	if len(parts) == most {
+		if mode = parts[2]; mode != "ro" && mode != "rw" {
+			return m, volumeError(v)
+		}
 	}
 	m.Target = path.Clean(parts[1])
 	if host := parts[0]; host != "." && host != ".." && !strings.Contains(host, "/") {
-		m.Volume = host
+		m.Volume, m.ReadOnly = host, mode == "ro"
 		return m, sandpit.CheckVolumeName(host)
 	}
-	m.Source = parts[0]
+	m.Source, m.ReadOnly = parts[0], mode != "rw"
 	return m, nil
 }
 
@@ -91,6 +100,12 @@ func parseTemporary(list []string) ([]sandpit.Mount, error) {
 }
 
 func volumeError(v string) error {
-	return sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "volume %q: want HOST:SANDBOX or HOST:SANDBOX:ro", v),
-		"for example -v ./data:/data:ro, or with the name of a volume -v data:/data")
+	return sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "volume %q: want HOST:SANDBOX[:ro|rw]", v),
+		"for example -v ./data:/data, -v ./data:/data:rw to let the sandbox write, or with the name of a volume -v data:/data")
+}
+
+// addAllowVolume adds the flag that overrides hostpath.Rules.
+func addAllowVolume(f *pflag.FlagSet, allowed *[]string) {
+	f.StringArrayVar(allowed, "allow-volume", nil,
+		"`path` that -v may show although it is refused otherwise, as /, /etc, home directories, credentials, sockets and sandpit's own files are")
 }

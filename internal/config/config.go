@@ -14,6 +14,9 @@
 package config
 
 import (
+	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
@@ -79,6 +82,9 @@ type Config struct {
 	// that is absolute, else /tmp.
 	TempDir string
 
+	// Home is the home directory of the user, "" if there is none.
+	Home string
+
 	// Systemd is what the service manager wants to hear.
 	Systemd Systemd
 
@@ -99,6 +105,16 @@ type Config struct {
 // A default limit that the machine cannot enforce is skipped with a notice; an
 // explicit one is refused.
 func (c Config) Explicit(key Key) bool { return c.Sources[key] != "" }
+
+// OwnPaths returns what sandboxes are not shown unless someone insists: directories with
+// sandpit's own files, and the socket of Docker's engine.
+func (c Config) OwnPaths() []string {
+	paths := []string{c.StateDir, c.CacheDir, c.RuntimeDir}
+	if socket, ok := strings.CutPrefix(c.Docker.Host, "unix://"); ok {
+		paths = append(paths, socket)
+	}
+	return slices.DeleteFunc(paths, func(p string) bool { return !filepath.IsAbs(p) })
+}
 
 // Sandbox is the [sandbox] section: what a sandbox is when the request for it
 // says nothing else. The names and all defaults but the image are those of

@@ -40,6 +40,9 @@ func (l *loader) xdg(variable, inHome string) string {
 
 // fillDirs gives the directories that nothing has set their usual place.
 func (l *loader) fillDirs() {
+	if filepath.IsAbs(l.opts.Home) {
+		l.cfg.Home = filepath.Clean(l.opts.Home)
+	}
 	stateIsUsual := l.cfg.StateDir == ""
 	if l.opts.UID == 0 {
 		fill(&l.cfg.StateDir, "/var/lib/sandpit")

@@ -147,7 +147,7 @@ func TestServerFile(t *testing.T) {
 	want.Log = config.Log{Level: slog.LevelWarn, Format: "json"}
 	want.Telemetry.Metrics, want.Telemetry.MetricsListen, want.Telemetry.MetricsToken = false, "127.0.0.1:9464", "0123456789abcdef"
 	want.Telemetry.MetricsSandboxes = 7
-	c.Image.DockerConfig, c.StateDir, c.CacheDir, c.RuntimeDir, c.TempDir, c.File, c.Sources = "", "", "", "", "", "", want.Sources
+	c.Image.DockerConfig, c.StateDir, c.CacheDir, c.RuntimeDir, c.TempDir, c.Home, c.File, c.Sources = "", "", "", "", "", "", "", want.Sources
 	if diff := cmp.Diff(want, c); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

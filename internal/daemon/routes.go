@@ -42,7 +42,8 @@ func (s *service) nativeOptions() native.Options {
 			Sandpit: v.Sandpit, GVisor: v.GVisor, Guest: v.Guest, Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH,
 		},
 		URL: s.url, Previews: s.gateway, Tokens: s.tokens, Contexts: s.contexts,
-		MountRoots: s.cfg.Server.MountRoots, TemporaryMounts: s.cfg.Server.TemporaryMounts, Lifetime: s.cfg.Manager.Lifetime, MaxBody: s.cfg.Server.MaxBody, Log: s.log,
+		MountRoots: s.cfg.Server.MountRoots, OwnPaths: s.cfg.OwnPaths(), Homes: []string{s.cfg.Home},
+		TemporaryMounts: s.cfg.Server.TemporaryMounts, Lifetime: s.cfg.Manager.Lifetime, MaxBody: s.cfg.Server.MaxBody, Log: s.log,
 	}
 }
 

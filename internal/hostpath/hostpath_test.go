@@ -12,14 +12,14 @@ import (
 
 func TestCheckRefusesTheMachine(t *testing.T) {
 	t.Parallel()
-	for _, path := range []string{"/", "/etc", "/etc/ssl", "/proc", "/proc/sys", "/sys", "/dev", "/run", "/var"} {
+	for _, path := range []string{"/", "/etc", "/etc/ssl", "/proc", "/proc/sys", "/sys", "/dev", "/run", "/var", "/root", "/home"} {
 		if _, err := os.Stat(path); err != nil {
 			continue // not on this machine
 		}
-		if got := sandpit.CodeOf(hostpath.Check(path, nil)); got != sandpit.PermissionDenied {
+		if got := sandpit.CodeOf((hostpath.Rules{}).Check(path)); got != sandpit.PermissionDenied {
 			t.Errorf("Check(%q) = %q, want %q", path, got, sandpit.PermissionDenied)
 		}
-		if err := hostpath.Check(path, []string{path}); err != nil {
+		if err := (hostpath.Rules{Allowed: []string{path}}).Check(path); err != nil {
 			t.Errorf("Check(%q) told twice: %v", path, err)
 		}
 	}
@@ -33,7 +33,7 @@ func TestCheckAllowsTheUsersOwn(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, path := range []string{dir, file, "/usr"} {
-		if err := hostpath.Check(path, nil); err != nil {
+		if err := (hostpath.Rules{}).Check(path); err != nil {
 			t.Errorf("Check(%q): %v", path, err)
 		}
 	}
@@ -52,10 +52,10 @@ func TestCheckRefusesSockets(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer ln.Close()
-	if got := sandpit.CodeOf(hostpath.Check(path, nil)); got != sandpit.PermissionDenied {
+	if got := sandpit.CodeOf((hostpath.Rules{}).Check(path)); got != sandpit.PermissionDenied {
 		t.Errorf("Check(socket) = %q, want %q", got, sandpit.PermissionDenied)
 	}
-	if err := hostpath.Check(path, []string{path}); err != nil {
+	if err := (hostpath.Rules{Allowed: []string{path}}).Check(path); err != nil {
 		t.Errorf("Check(socket) told twice: %v", err)
 	}
 }
@@ -72,5 +72,76 @@ func TestResolveFollowsLinks(t *testing.T) {
 	}
 	if _, err := hostpath.Resolve(link + "/no-such"); sandpit.CodeOf(err) != sandpit.NotFound {
 		t.Errorf("Resolve(missing): %v, want not found", err)
+	}
+}
+
+func TestCheckRefusesHomes(t *testing.T) {
+	t.Parallel()
+	home := t.TempDir()
+	for _, dir := range []string{"project/src", ".ssh", ".config/gcloud", ".local/share/keyrings", ".local/lib", "work/.ssh"} {
+		if err := os.MkdirAll(filepath.Join(home, dir), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(home, ".netrc"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	link := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink(home, link); err != nil {
+		t.Fatal(err)
+	}
+	for _, given := range []string{home, link, home + "/"} { // a home may be given by a link
+		rules := hostpath.Rules{Homes: []string{given}}
+		for _, bad := range []string{"", "..", ".ssh", ".config", ".config/gcloud", ".netrc", ".local", ".local/share"} {
+			path := filepath.Join(home, bad)
+			if got := sandpit.CodeOf(rules.Check(path)); got != sandpit.PermissionDenied {
+				t.Errorf("Check(%q) = %q, want %q", path, got, sandpit.PermissionDenied)
+			}
+			if err := (hostpath.Rules{Homes: rules.Homes, Allowed: []string{path}}).Check(path); err != nil {
+				t.Errorf("Check(%q) although it is allowed: %v", path, err)
+			}
+		}
+		for _, good := range []string{"project", "project/src", ".local/lib", "work", "work/.ssh"} {
+			if err := rules.Check(filepath.Join(home, good)); err != nil {
+				t.Errorf("Check(%q): %v", good, err)
+			}
+		}
+	}
+	for _, unusual := range []string{"/", "/usr", "", "relative"} {
+		if err := (hostpath.Rules{Homes: []string{unusual}}).Check("/usr"); err != nil {
+			t.Errorf("home %q: %v", unusual, err)
+		}
+	}
+}
+
+func TestCheckRefusesSandpitsOwn(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for _, d := range []string{"state/sandboxes", "statement", "other"} {
+		if err := os.MkdirAll(filepath.Join(dir, d), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	link := filepath.Join(dir, "link")
+	if err := os.Symlink("state", link); err != nil {
+		t.Fatal(err)
+	}
+	for _, own := range []string{filepath.Join(dir, "state"), link, filepath.Join(dir, "state/missing/..")} {
+		rules := hostpath.Rules{Own: []string{own}}
+		for _, bad := range []string{"", "state", "state/sandboxes"} {
+			path := filepath.Join(dir, bad)
+			if got := sandpit.CodeOf(rules.Check(path)); got != sandpit.PermissionDenied {
+				t.Errorf("own %q: Check(%q) = %q, want %q", own, path, got, sandpit.PermissionDenied)
+			}
+		}
+		for _, good := range []string{"statement", "other"} {
+			if err := rules.Check(filepath.Join(dir, good)); err != nil {
+				t.Errorf("own %q: Check(%q): %v", own, good, err)
+			}
+		}
+	}
+	missing := hostpath.Rules{Own: []string{filepath.Join(dir, "other/not/there")}}
+	if got := sandpit.CodeOf(missing.Check(filepath.Join(dir, "other"))); got != sandpit.PermissionDenied {
+		t.Errorf("a directory that will hold sandpit's own: %q", got)
 	}
 }

@@ -37,6 +37,8 @@ type Create struct {
 	NetworkSecrets map[string]string `json:"network_secrets,omitempty" writeOnly:"true" doc:"Values that headers of spec.network refer to. They are kept in memory, and never told."`
 	// Secrets are environment that only the sandbox's programs have.
 	Secrets map[string]string `json:"secrets,omitempty" writeOnly:"true" doc:"Environment of the sandbox's programs that is never told, nor in snapshots and copies. The server keeps it until the sandbox is gone."`
+	// AllowPaths are paths of mounts that are refused otherwise, for administrators.
+	AllowPaths []string `json:"allow_paths,omitempty" doc:"Paths of the server's machine that mounts may show although they are refused otherwise, such as home directories. For administrators."`
 	// Repository is cloned before it counts as running.
 	Repository *Repository `json:"repository,omitempty" doc:"What is cloned before it counts as running. If that fails, there is no sandbox."`
 	// CreateTimeout is how many seconds creating it may take, from when its image is there

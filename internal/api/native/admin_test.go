@@ -158,6 +158,47 @@ func TestMounts(t *testing.T) {
 	}
 }
 
+// TestProtectedMounts refuses a home directory and the server's own files, to administrators
+// unless they name them a second time.
+func TestProtectedMounts(t *testing.T) {
+	t.Parallel()
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range []string{"home/project", "home/.ssh", "state/boxes"} {
+		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := newRig(t, func(n *native.Options, _ *manager.Options, _ *api.EdgeOptions) {
+		n.MountRoots, n.Homes, n.OwnPaths = []string{filepath.Join(dir, "home/project"), dir}, []string{dir + "/home"}, []string{dir + "/state"}
+	})
+	body := func(path, more string) string {
+		return `{"spec":{"mounts":[{"source":"` + path + `","target":"/m"}]}` + more + `}`
+	}
+	for _, bad := range []string{"/home", "/home/.ssh", "/state", "/state/boxes"} {
+		path := dir + bad
+		p := r.fails(t, ask{method: "POST", path: "/v1/sandboxes", key: r.admin, body: body(path, "")}, http.StatusForbidden, sandpit.PermissionDenied, path)
+		if !strings.Contains(p.Hint, "allow_paths") {
+			t.Errorf("%s: hint %q", bad, p.Hint)
+		}
+		// Also below a root that clients may have shown.
+		r.fails(t, ask{method: "POST", path: "/v1/sandboxes", key: r.ann, body: body(path, "")}, http.StatusForbidden, sandpit.PermissionDenied, "not in a directory")
+		insist := `,"allow_paths":["` + path + `"]`
+		r.fails(t, ask{method: "POST", path: "/v1/sandboxes", key: r.ann, body: body(path, insist)}, http.StatusForbidden, sandpit.PermissionDenied, "administrators")
+		if g := r.do(t, ask{method: "POST", path: "/v1/sandboxes", key: r.admin, body: body(path, insist)}); g.status == http.StatusForbidden {
+			t.Errorf("%s, insisted: %s", bad, g.body)
+		}
+	}
+	for _, key := range []string{r.admin, r.ann} {
+		if g := r.do(t, ask{method: "POST", path: "/v1/sandboxes", key: key, body: body(dir+"/home/project", "")}); g.status == http.StatusForbidden {
+			t.Errorf("a directory in a home: %s", g.body)
+		}
+	}
+	r.fails(t, ask{method: "POST", path: "/v1/sandboxes", key: r.admin, body: body(dir, `,"allow_paths":["x"]`)}, http.StatusBadRequest, sandpit.Invalid, "absolute")
+}
+
 // TestTemporaryMounts gives temporary directories to administrators, and to others if they
 // may have them. Nobody says where they are.
 func TestTemporaryMounts(t *testing.T) {

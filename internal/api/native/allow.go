@@ -11,8 +11,13 @@ import (
 )
 
 // allow refuses what would show files of the machine to somebody who may not see
-// them, or take its ports, and resolves the paths in a spec.
-func (s *server) allow(p api.Principal, spec *sandpit.Spec) error {
+// them, or take its ports, and resolves the paths in a spec. Administrators may insist on
+// paths that are refused otherwise.
+func (s *server) allow(p api.Principal, spec *sandpit.Spec, insisted []string) error {
+	rules, err := s.mountRules(p, insisted)
+	if err != nil {
+		return err
+	}
 	if len(spec.Ports) > 0 && !p.Admin {
 		return sandpit.WithHint(sandpit.Errorf(sandpit.PermissionDenied, "publish ports on the server's machine: this is for administrators"),
 			"sandpit url gives the URL of a port without that")
@@ -40,7 +45,7 @@ func (s *server) allow(p api.Principal, spec *sandpit.Spec) error {
 			}
 			continue
 		}
-		resolved, err := s.mountSource(p, spec.Mounts[i].Source)
+		resolved, err := s.mountSource(p, rules, spec.Mounts[i].Source)
 		if err != nil {
 			return err
 		}
@@ -65,21 +70,24 @@ func (s *server) allowTemporary(p api.Principal, m sandpit.Mount) error {
 
 // mountSource resolves a path of the machine that a sandbox is to see. To clients
 // what is not there and what they may not see look alike.
-func (s *server) mountSource(p api.Principal, source string) (string, error) {
+func (s *server) mountSource(p api.Principal, rules hostpath.Rules, source string) (string, error) {
 	if !filepath.IsAbs(source) {
 		return "", sandpit.Errorf(sandpit.Invalid, "mount %.200q: want an absolute path on the server's machine", source)
 	}
 	resolved, err := hostpath.Resolve(source)
 	if p.Admin {
 		if err == nil {
-			err = hostpath.Check(resolved, s.resolvedRoots())
+			err = rules.Check(resolved)
+		}
+		if sandpit.CodeOf(err) == sandpit.PermissionDenied {
+			err = sandpit.WithHint(err, "show a directory in it, or name it a second time: --allow-volume, in the API allow_paths")
 		}
 		return resolved, err
 	}
 	if err == nil {
 		for _, root := range s.resolvedRoots() {
 			below := resolved == root || strings.HasPrefix(resolved, strings.TrimSuffix(root, "/")+"/")
-			if below && hostpath.Check(resolved, s.resolvedRoots()) == nil {
+			if below && rules.Check(resolved) == nil {
 				return resolved, nil
 			}
 		}
@@ -87,6 +95,28 @@ func (s *server) mountSource(p api.Principal, source string) (string, error) {
 	return "", sandpit.WithHint(
 		sandpit.Errorf(sandpit.PermissionDenied, "mount %.200q: it is not in a directory that clients may have shown", source),
 		"ask an administrator of the server which directories there are")
+}
+
+// mountRules say what of the machine p may have shown.
+func (s *server) mountRules(p api.Principal, insisted []string) (hostpath.Rules, error) {
+	rules := hostpath.Rules{Own: s.OwnPaths, Homes: s.Homes, Allowed: s.resolvedRoots()}
+	if len(insisted) == 0 {
+		return rules, nil
+	}
+	if !p.Admin {
+		return rules, sandpit.Errorf(sandpit.PermissionDenied, "allow_paths: only administrators may have parts of the server's machine shown")
+	}
+	for _, path := range insisted {
+		if !filepath.IsAbs(path) {
+			return rules, sandpit.Errorf(sandpit.Invalid, "allow_paths: %.200q: want an absolute path on the server's machine", path)
+		}
+		resolved, err := hostpath.Resolve(path)
+		if err != nil {
+			return rules, err
+		}
+		rules.Allowed = append(rules.Allowed, resolved)
+	}
+	return rules, nil
 }
 
 // resolvedRoots are the directories below which clients may have others shown.

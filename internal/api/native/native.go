@@ -50,6 +50,9 @@ type Options struct {
 	// have directories shown to their sandboxes. Administrators are not bound to them.
 	// Default: none.
 	MountRoots []string
+	// OwnPaths and Homes are the server's own directories and the home directory of its
+	// user: mounts show them only if an administrator insists.
+	OwnPaths, Homes []string
 	// TemporaryMounts lets clients have temporary directories of the machine. Default:
 	// administrators may.
 	TemporaryMounts bool

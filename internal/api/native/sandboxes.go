@@ -120,7 +120,7 @@ func (s *server) request(ctx context.Context, p api.Principal, in *createIn) (ma
 	r.Lease.Action = in.Body.OnTimeout
 	r, err := s.Manager.Expand(ctx, r) // what a snapshot has must be allowed, too
 	if err == nil {
-		err = s.allow(p, &r.Spec)
+		err = s.allow(p, &r.Spec, in.Body.AllowPaths)
 	}
 	if err != nil {
 		return r, err

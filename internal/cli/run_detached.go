@@ -1,0 +1,94 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/client"
+)
+
+// runDetached creates a sandbox that stays, starts the command in it, and prints the ID of
+// the sandbox. Only a server can keep one.
+func (a *app) runDetached(ctx context.Context, o runOptions) error {
+	if o.interactive || o.terminal || o.stats {
+		return sandpit.WithHint(
+			sandpit.Errorf(sandpit.Invalid, "--detach cannot be combined with -i, -t or --stats: run does not wait for the command"),
+			"leave them out, and see the output with sandpit logs")
+	}
+	cfg, err := a.loadConfig(slices.Concat(o.overrides(), a.serverOverride())...)
+	if err != nil {
+		return err
+	}
+	cfg.URL = serverURL(cfg)
+	spec, err := a.newRemoteSpec(o, cfg)
+	if err != nil {
+		return err
+	}
+	if err := a.screenCommand(ctx, o, cfg); err != nil {
+		return err
+	}
+	if o.script == nil && len(o.command) == 0 {
+		return sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "--detach needs a command: the server does not say what image %s runs", o.image),
+			"give one: sandpit run --detach "+shellQuote(o.image)+" COMMAND")
+	}
+	c, err := dialConfigured(cfg)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	secrets, err := a.newSecrets(o.rules)
+	if err != nil {
+		return err
+	}
+	request := client.CreateRequest{
+		Spec: spec, Secrets: secrets.programs, NetworkSecrets: secrets.network, Provider: o.provider, Offline: o.networkSet && !o.network,
+		AllowPaths: o.allowed,
+	}
+	if o.remove {
+		request.Policy = client.Policy{IdleTimeout: abandoned, IdleAction: sandpit.ActionKill}
+	}
+	s, err := c.Create(ctx, request)
+	if err != nil {
+		return a.interrupted(ctx, explainDetach(o.explainImage(err)))
+	}
+	a.tellPorts(spec.Ports, s.Spec.Ports)
+	if err := a.startDetached(ctx, o, s); err != nil {
+		const limit = 30 * time.Second
+		cleanup, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
+		defer cancel()
+		if e := s.Delete(cleanup); e != nil { // the reason is worth more
+			fmt.Fprintf(a.Err, "sandpit: sandbox %s is not removed: %s\n", s.ID, safeLines(e.Error()))
+		}
+		return a.interrupted(ctx, a.runFailed(err))
+	}
+	_, err = fmt.Fprintln(a.Out, s.ID)
+	return err
+}
+
+// startDetached starts the command of run in a sandbox that stays.
+func (a *app) startDetached(ctx context.Context, o runOptions, s *client.Sandbox) error {
+	command := sandpit.Command{ID: newCommandID(), Args: o.command, Timeout: o.timeout}
+	if o.script != nil {
+		dir := cmp.Or(s.Spec.WorkDir, sandpit.DefaultWorkDir)
+		args, err := o.script.install(ctx, s.Guest(), s.Spec.User, dir)
+		if err != nil {
+			return notCommand{err}
+		}
+		command.Args = slices.Concat(args, o.command)
+	}
+	_, err := s.Guest().Start(ctx, command)
+	return err
+}
+
+// explainDetach says what to do where there is no server to keep a sandbox.
+func explainDetach(err error) error {
+	if sandpit.CodeOf(err) != sandpit.Unavailable {
+		return err
+	}
+	return sandpit.WithHint(sandpit.Errorf(sandpit.Unavailable, "--detach needs a server, which keeps the sandbox: %w", err),
+		"start one with: sandpit serve; without a server, leave --detach out and let the shell do it: sandpit run ... &")
+}
