@@ -32,7 +32,11 @@ func TestPythonModules(t *testing.T) {
 	if err := exec.CommandContext(t.Context(), python, "-c", "import test.test_json").Run(); err != nil {
 		testengine.Skip(t, "%s does not have its own tests (Debian: libpython3.11-testsuite, or the like)", python)
 	}
-	for _, module := range []string{"test_json", "test_re", "test_subprocess", "test_threading"} {
+	modules := []string{"test_json", "test_re", "test_subprocess", "test_threading"}
+	if testing.Short() {
+		modules = modules[:1]
+	}
+	for _, module := range modules {
 		t.Run(module, func(t *testing.T) {
 			args := []string{python, "-m", "test", "-v", module}
 			machine := exec.CommandContext(t.Context(), args[0], args[1:]...)
