@@ -23,7 +23,7 @@ func (a *app) runDetached(ctx context.Context, o runOptions) error {
 	if err != nil {
 		return err
 	}
-	cfg.URL = serverURL(cfg)
+	cfg.URL = cfg.ServerURL()
 	spec, err := a.newRemoteSpec(o, cfg)
 	if err != nil {
 		return err
