@@ -331,7 +331,6 @@ func (e *Edge) finish(a *answer, begin time.Time, panicked any) {
 // told at the level info, with the reason; all others, which clients decide the number of,
 // at the level debug.
 func (e *Edge) log(r *http.Request, x *exchange, done Answer) {
-	level, message := slog.LevelDebug, "api: request"
 	attrs := []slog.Attr{
 		slog.String("method", r.Method), slog.String("route", done.Route), slog.Int("status", done.Status),
 		slog.Duration("took", done.Took), slog.String("request_id", RequestID(r.Context())),
@@ -346,9 +345,10 @@ func (e *Edge) log(r *http.Request, x *exchange, done Answer) {
 		attrs = append(attrs, slog.String("code", string(sandpit.CodeOf(err))), slog.Any("error", err))
 	}
 	if done.Status >= http.StatusInternalServerError {
-		level, message = slog.LevelInfo, "api: request failed"
+		e.o.Log.LogAttrs(r.Context(), slog.LevelInfo, "api: request failed", attrs...)
+		return
 	}
-	e.o.Log.LogAttrs(r.Context(), level, message, attrs...)
+	e.o.Log.LogAttrs(r.Context(), slog.LevelDebug, "api: request", attrs...)
 }
 
 // requestIDPattern is what a client's own request ID may look like.

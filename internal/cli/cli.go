@@ -87,9 +87,7 @@ A sandbox is called by its ID, the beginning of it, or its name.
 		"$XDG_CONFIG_HOME/sandpit/config.toml, for root /etc/sandpit/config.toml)")
 	root.PersistentFlags().StringVar(&a.server, "server", "", "`URL` of the server, such as https://host:8090 or unix:///path (default $SANDPIT_URL)")
 	root.SetVersionTemplate("sandpit {{.Version}}\n")
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return explainFlag(cmd, err)
-	})
+	root.SetFlagErrorFunc(explainFlag)
 	a.addCommands(root)
 	return root
 }

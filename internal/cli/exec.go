@@ -113,11 +113,11 @@ func (a *app) exec(ctx context.Context, o execOptions, name string, args []strin
 	box := c.Open(id)
 	if o.detach {
 		err := a.detach(ctx, box.Guest(), command)
-		return a.interrupted(ctx, a.explainExec(ctx, c, id, name, command, err))
+		return a.interrupted(ctx, a.explainExec(ctx, executed{c, id, name, command}, err))
 	}
 	status, err := a.execute(ctx, o.attachment, box, command)
 	if err != nil {
-		return a.interrupted(ctx, a.explainExec(ctx, c, id, name, command, err))
+		return a.interrupted(ctx, a.explainExec(ctx, executed{c, id, name, command}, err))
 	}
 	if status.OutOfMemory {
 		fmt.Fprintln(a.Err, "sandpit: out of memory: the command was killed")
@@ -142,35 +142,43 @@ func (a *app) detach(ctx context.Context, guest sandpit.Guest, command sandpit.C
 // newCommandID returns an ID by which a command that is left alone is found again.
 func newCommandID() string { return strings.ToLower(rand.Text()) }
 
+// executed is a command, and the sandbox that it was to run in.
+type executed struct {
+	client  *client.Client
+	id      sandpit.ID
+	name    string
+	command sandpit.Command
+}
+
 // explainExec tells a sandbox that cannot be used from a program that cannot be run.
-func (a *app) explainExec(ctx context.Context, c *client.Client, id sandpit.ID, name string, command sandpit.Command, err error) error {
+func (a *app) explainExec(ctx context.Context, x executed, err error) error {
 	switch sandpit.CodeOf(err) {
 	case sandpit.Timeout:
-		if command.Timeout == 0 {
+		if x.command.Timeout == 0 {
 			return err
 		}
-		fmt.Fprintf(a.Err, "sandpit: timeout: the command was killed after %s, as --timeout says\n", command.Timeout)
+		fmt.Fprintf(a.Err, "sandpit: timeout: the command was killed after %s, as --timeout says\n", x.command.Timeout)
 		return exitStatus(statusTimeout)
 	case sandpit.PermissionDenied, sandpit.NotFound:
-		s, e := c.Get(context.WithoutCancel(ctx), id)
+		s, e := x.client.Get(context.WithoutCancel(ctx), x.id)
 		if e != nil {
 			return e
 		}
 		if s.State != sandpit.StateRunning {
 			return err
 		}
-		printError(a.Err, explainProgram(err, "sandpit exec "+shellQuote(name), command.Args))
+		printError(a.Err, explainProgram(err, "sandpit exec "+shellQuote(x.name), x.command.Args))
 		if sandpit.CodeOf(err) == sandpit.NotFound {
 			return exitStatus(statusNotFound)
 		}
 		return exitStatus(statusNotExecutable)
 	case sandpit.Unavailable:
 		if sandpit.HintOf(err) == "" {
-			return sandpit.WithHint(err, "see what runs: sandpit ps "+string(id))
+			return sandpit.WithHint(err, "see what runs: sandpit ps "+string(x.id))
 		}
 		return err
 	case sandpit.Conflict:
-		return explainState(ctx, c, id, name, err)
+		return explainState(ctx, x.client, x.id, x.name, err)
 	default:
 		return err
 	}

@@ -49,7 +49,7 @@ func (a *app) parseScript(o *runOptions, args []string) error {
 	may, isWord := mayBeImage(args[0])
 	if len(args) > 1 {
 		path, _ := lookup(a.options.Environ, "PATH")
-		may = may && !(isWord && isOnPath(args[0], path)) || args[0] == string(sandpit.HostImage)
+		may = may && (!isWord || !isOnPath(args[0], path)) || args[0] == string(sandpit.HostImage)
 	}
 	if !may || isProgramFile(args[0]) {
 		return notRunnable(args)

@@ -208,7 +208,7 @@ func (a *app) check(ctx context.Context, c *client.Client, wait time.Duration, q
 	}
 	// Nobody waits for this sandbox: should the deletion be lost, its time is short.
 	const life = 5 * time.Minute
-	return c.WithSandbox(ctx, client.CreateRequest{Spec: sandpit.Spec{Name: "check"}, Timeout: life}, func(ctx context.Context, s *client.Sandbox) error {
+	return c.WithSandbox(ctx, client.CreateRequest{Timeout: life}, func(ctx context.Context, s *client.Sandbox) error {
 		if r.Home, err = line(ctx, s, `printf '%s\n' "$HOME"`); err != nil {
 			return err
 		}

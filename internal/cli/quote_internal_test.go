@@ -2,6 +2,7 @@ package cli
 
 import (
 	"os/exec"
+	"strings"
 	"testing"
 )
 
@@ -11,10 +12,7 @@ func TestShellCommand(t *testing.T) {
 	for _, args := range [][]string{
 		{"python3", "-c", "print(1)"}, {"a b", "", "'", `"`, "$HOME", "`x`", "\\", "*", "~", "a\nb", "ü", "#x", "!", "&&", "-v", "./a:/b:rw"},
 	} {
-		want := ""
-		for _, arg := range args {
-			want += arg + "\x01"
-		}
+		want := strings.Join(args, "\x01") + "\x01"
 		got, err := exec.CommandContext(t.Context(), "sh", "-c", `printf '%s\001' `+shellCommand(args...)).Output()
 		if err != nil || string(got) != want {
 			t.Errorf("%q: %q, %v", args, got, err)

@@ -188,7 +188,9 @@ func (a *app) runLocal(ctx context.Context, o runOptions, cfg config.Config, spe
 	if spec.Image == sandpit.HostImage && sandpit.CodeOf(err) == sandpit.NotFound && len(o.command) > 0 {
 		path, _ := lookup(a.options.Environ, "PATH")
 		rules, _ := mountRules(cfg, nil) // fails for allowed paths only
-		err = explainProgram(explainMissing(err, o.command[0], path, rules), "sandpit run", o.command)
+		if err = explainProgram(err, "sandpit run", o.command); sandpit.HintOf(err) == "" {
+			err = explainMissing(err, o.command[0], path, rules)
+		}
 	}
 	return a.runFailed(err)
 }

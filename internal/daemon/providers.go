@@ -110,7 +110,7 @@ func gvisorOptions(ctx context.Context, s surroundings) (gvisor.Config, error) {
 		Lasting:  true,
 
 		EngineLost: func(words string) {
-			s.log.Error("provider: engine lost", slog.String("provider", nameGVisor), slog.String("words", words))
+			s.log.ErrorContext(ctx, "provider: engine lost", slog.String("provider", nameGVisor), slog.String("words", words))
 		},
 		ServerGroup: s.group,
 		Notice: func(text string) {

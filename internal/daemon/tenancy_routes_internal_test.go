@@ -168,5 +168,6 @@ func aioRoutes() map[string]attempt {
 func mcpRoutes() map[string]attempt {
 	return map[string]attempt{
 		"GET /mcp": {rule: unrouted}, "DELETE /mcp": {rule: unrouted}, "POST /mcp": {rule: unrouted, body: `{}`},
+		"GET /mcp/{$}": {rule: unrouted}, "DELETE /mcp/{$}": {rule: unrouted}, "POST /mcp/{$}": {rule: unrouted, body: `{}`},
 	}
 }

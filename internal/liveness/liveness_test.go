@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"net/http"
+	"net/http/httptrace"
 	"testing"
 	"time"
 
@@ -117,4 +119,38 @@ func FuzzFrames(f *testing.F) {
 			t.Errorf("%d messages ended, between them: %v", ends, frames.Between())
 		}
 	})
+}
+
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// TestKeyOfTheMoment has the caller change the header when there is a connection, as it does
+// when the guest has woken with another key.
+func TestKeyOfTheMoment(t *testing.T) {
+	t.Parallel()
+	monitor := liveness.New("a", silentProbe, bounds)
+	for _, contentType := range []string{"application/connect+proto", "application/proto"} {
+		header := http.Header{"Content-Type": {contentType}, "X-Key": {"before"}}
+		ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{
+			GotConn: func(httptrace.GotConnInfo) { header.Set("X-Key", "now") },
+		})
+		r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://guest/", http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header = header
+		var sent string
+		res, err := monitor.Guest(roundTrip(func(r *http.Request) (*http.Response, error) {
+			httptrace.ContextClientTrace(r.Context()).GotConn(httptrace.GotConnInfo{})
+			sent = r.Header.Get("X-Key")
+			return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody}, nil
+		})).RoundTrip(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := res.Body.Close(); err != nil || sent != "now" {
+			t.Errorf("%s: sent %q, %v", contentType, sent, err)
+		}
+	}
 }

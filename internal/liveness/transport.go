@@ -28,7 +28,9 @@ const (
 	free // as long as a program inside likes
 )
 
-// Guest returns a transport that watches over calls of the guest itself.
+// Guest returns a transport that watches over calls of the guest itself. The header of a
+// request must be the caller's own: it is changed here, and is sent as it is when there is a
+// connection, since by then the guest may have another key.
 func (m *Monitor) Guest(rt http.RoundTripper) http.RoundTripper { return transport{m, rt, kindOf} }
 
 // Port returns a transport that watches over requests to programs inside, which take as long
@@ -119,12 +121,10 @@ func (w *watched) prepare(r *http.Request) *http.Request {
 	case changing:
 		w.call.limit(o.Change)
 	case stream:
-		header := r.Header.Clone()
 		often := max(1, int(o.Stream/(3*time.Second)))
-		if asked, err := strconv.Atoi(header.Get(keepAliveHeader)); err != nil || asked > often {
-			header.Set(keepAliveHeader, strconv.Itoa(often))
+		if asked, err := strconv.Atoi(r.Header.Get(keepAliveHeader)); err != nil || asked > often {
+			r.Header.Set(keepAliveHeader, strconv.Itoa(often)) // not in a copy: see Guest
 		}
-		r.Header = header
 		w.call.limit(o.Call)
 	case ordinary, download:
 		w.call.limit(o.Call)

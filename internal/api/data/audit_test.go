@@ -47,11 +47,11 @@ func (r *rig) trail(t *testing.T, id sandpit.ID, after *int64, n int) (lines []s
 			if len(e.Args["sha256"]) == 64 {
 				e.Args["sha256"] = e.Args["sha256"][:8]
 			}
-			line := e.Action + " " + e.Result
+			words := []string{e.Action, e.Result}
 			for _, name := range slices.Sorted(maps.Keys(e.Args)) {
-				line += " " + name + "=" + e.Args[name]
+				words = append(words, name+"="+e.Args[name])
 			}
-			lines = append(lines, line)
+			lines = append(lines, strings.Join(words, " "))
 		}
 		if len(lines) >= n || time.Now().After(deadline) {
 			*after = last
@@ -75,7 +75,7 @@ func TestAudit(t *testing.T) {
 		return func() { r.do(r.client, http.MethodPost, id, path, asJSON(t, body)) }
 	}
 	envelope := func(text string) io.Reader {
-		b := binary.BigEndian.AppendUint32([]byte{0}, uint32(len(text))) //nolint:gosec // it is small
+		b := binary.BigEndian.AppendUint32([]byte{0}, uint32(len(text)))
 		return bytes.NewReader(append(b, text...))
 	}
 	for _, tc := range []struct {
