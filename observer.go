@@ -70,9 +70,13 @@ func CommandCall(action GuestAction, args []string) GuestCall {
 	return c
 }
 
-// GuestObserver is told of calls. Its functions get the context of the call, are called by
-// many at the same time, and must not block.
+// GuestObserver is told of calls, and may refuse commands. Its functions get the context of
+// the call, are called by many at the same time, and must not block.
 type GuestObserver struct {
+	// Admit decides about a command before it starts: args as for Command.Args, and the
+	// directory that it starts in, "" if the call names none. Its error is what the caller
+	// gets. Default: nil, which admits all. It is not asked about what is typed in a terminal.
+	Admit func(ctx context.Context, args []string, dir string) error
 	// Called is told once of each call: of a command when it runs, of all else when it is
 	// done, and of each that fails.
 	Called func(context.Context, GuestCall)

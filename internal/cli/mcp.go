@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"slices"
 	"strings"
@@ -114,7 +115,8 @@ func (a *app) serveMCP(ctx context.Context, o mcpOptions) (err error) {
 	if err != nil {
 		return err
 	}
-	local, err := daemon.OpenLocal(cfg, daemon.Listeners{Notice: a.noticeOnce(cfg)})
+	log := slog.New(slog.NewTextHandler(a.Err, nil))
+	local, err := daemon.OpenLocal(cfg, daemon.Listeners{Notice: a.noticeOnce(cfg), Admit: daemon.Admission(cfg, log)})
 	if err != nil {
 		return err
 	}

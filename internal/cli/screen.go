@@ -25,18 +25,20 @@ func (a *app) screenCommand(ctx context.Context, o runOptions, cfg config.Config
 		return nil
 	}
 	verdict, err := weigh(o, cfg.Sandbox.WorkDir)
-	switch {
-	case err != nil:
+	if err != nil {
 		return err
-	case verdict.Action == screen.Allow:
+	}
+	switch verdict.Under(mode) {
+	case screen.Allow:
 		return nil
-	case mode == config.ScreenWarn || verdict.Action == screen.Warn:
+	case screen.Warn:
 		fmt.Fprintf(a.Err, "sandpit: warning: %v\n", verdict.Err())
 		return nil
-	case mode == config.ScreenAsk:
+	case screen.Ask:
 		return a.askWhether(ctx, verdict)
+	default:
+		return verdict.Err()
 	}
-	return verdict.Err()
 }
 
 // weigh looks at a script's text if a shell will run it, else at the command.

@@ -71,7 +71,7 @@ func sandboxSettings() []setting {
 			"Whether a sandbox reaches the network."),
 		define(KeyCommandScreen, func(c *Config) *string { return &c.Sandbox.CommandScreen },
 			oneOf(ScreenOff, ScreenWarn, ScreenAsk, ScreenDeny),
-			"What happens to a command that looks dangerous: off, warn, ask or deny."),
+			"What happens to a command that looks dangerous, by whichever way it comes: off, warn, ask (only `sandpit run` can; elsewhere as deny) or deny."),
 	}
 }
 

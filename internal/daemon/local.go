@@ -52,6 +52,8 @@ type Listeners struct {
 	Left func(text string)
 	// Published hears which ports were opened, before the sandbox is made.
 	Published func(ports []sandpit.Port)
+	// Admit decides about each command before it starts: see Admission. Default: all run.
+	Admit func(ctx context.Context, args []string, dir string) error
 }
 
 // OpenLocal prepares the directories that cfg names, or finds the docker engine, by the
@@ -175,12 +177,16 @@ func (l *Local) Create(ctx context.Context, spec sandpit.Spec) (sandpit.Instance
 		return nil, err
 	}
 	box, err := l.publishAndMake(ctx, sandpit.NewID(), spec)
-	if err == nil {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		l.made = append(l.made, box)
+	if err != nil {
+		return nil, err
 	}
-	return box, err
+	if guest, ok := sandpit.As[sandpit.ObservedGuest](box.Guest()); ok && l.hear.Admit != nil {
+		guest.Observe(sandpit.GuestObserver{Admit: l.hear.Admit})
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.made = append(l.made, box)
+	return box, nil
 }
 
 // publishAndMake makes a sandbox whose ports are open before: one that is taken is told

@@ -211,6 +211,7 @@ func (s *service) managerOptions() manager.Options {
 		Parallel: c.Parallel, CreateTimeout: c.CreateTimeout, CallTimeout: c.CallTimeout, Remember: c.Remember,
 		IdleTimeout: c.IdleTimeout, IdleAction: sandpit.Action(c.IdleAction), Lifetime: c.Lifetime, Sweep: c.CleanupInterval, MaxRetries: s.cfg.Queue.MaxRetries,
 	}
+	o.Admit = Admission(s.cfg, s.log)
 	if o.Quotas.Owner == 0 && s.cfg.Explicit(config.KeyOwnerQuota) {
 		o.Quotas.Owner = -1 // none, which is not the default
 	}

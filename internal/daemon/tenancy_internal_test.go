@@ -102,9 +102,9 @@ const (
 	canaryText     = "bobs-canary-text"
 )
 
-func newTenancy(t *testing.T) *tenancy {
+func newTenancy(t *testing.T, lines ...string) *tenancy {
 	t.Helper()
-	cfg := configured(t, "keyless = false", "rate = 1000000", "burst = 1000000")
+	cfg := configured(t, append([]string{"keyless = false", "rate = 1000000", "burst = 1000000"}, lines...)...)
 	cfg.Engine, cfg.Provider = testengine.Path(t), nameGVisor
 	s := &service{cfg: cfg, log: slog.New(slog.NewTextHandler(t.Output(), nil)), kinds: kinds()}
 	if err := s.open(t.Context()); err != nil {

@@ -124,6 +124,9 @@ func (a *authorized) RoundTrip(r *http.Request) (*http.Response, error) {
 	if limit, ok := ctx.Value(limitKey{}).(time.Duration); ok {
 		header.Set(timeoutHeader, strconv.FormatInt(max(1, limit.Milliseconds()), 10))
 	}
+	if err := a.admit(r); err != nil {
+		return nil, err
+	}
 	observation := a.observe(r)
 	res, err := observation.answered(a.rt.RoundTrip(r))
 	if err != nil {

@@ -45,6 +45,11 @@ type transport struct {
 	kindOf  func(*http.Request) kind
 }
 
+// CloseIdleConnections is for http.Client's method of that name.
+func (t transport) CloseIdleConnections() {
+	(&http.Client{Transport: t.next}).CloseIdleConnections()
+}
+
 // kindOf tells what kind of call of the guest's protocol a request is.
 func kindOf(r *http.Request) kind {
 	content := r.URL.Path == "/files" || r.URL.Path == "/tree"

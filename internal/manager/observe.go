@@ -26,6 +26,7 @@ func (m *Manager) observe(b *box, i sandpit.Instance) {
 		return // no provider of ours
 	}
 	guest.Observe(sandpit.GuestObserver{
+		Admit: m.admission(b),
 		Called: func(ctx context.Context, c sandpit.GuestCall) {
 			if row := b.look(); isObserved(ctx, row) {
 				m.recordCall(ctx, row, c)
@@ -37,6 +38,19 @@ func (m *Manager) observe(b *box, i sandpit.Instance) {
 			}
 		},
 	})
+}
+
+// admission returns what decides about commands in a sandbox, nil if nothing does.
+func (m *Manager) admission(b *box) func(context.Context, []string, string) error {
+	if m.o.Admit == nil {
+		return nil
+	}
+	return func(ctx context.Context, args []string, dir string) error {
+		if !isObserved(ctx, b.look()) {
+			return nil
+		}
+		return m.o.Admit(ctx, args, dir)
+	}
 }
 
 // isObserved reports whether what is done in a sandbox counts. A sandbox of a pool is

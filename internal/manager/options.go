@@ -50,6 +50,9 @@ type Options struct {
 	Environ func(sandpit.Sandbox) map[string]string
 	// Observer hears of what happens, for figures. Default: nobody does.
 	Observer Observer
+	// Admit decides about each command before it starts, by whichever way it comes. Its
+	// arguments are those of sandpit.GuestObserver.Admit. Default: all are admitted.
+	Admit func(ctx context.Context, args []string, dir string) error
 	// Images decides which images an owner may use, and makes them ready before a sandbox
 	// takes a creation slot. Default: providers are given images as requests name them.
 	Images Images

@@ -55,7 +55,15 @@ func (s *Session) Run(ctx context.Context, r RunRequest) (Result, error) {
 	}
 	// The guest sees the shell, and not what the shell reads.
 	to, began := sandpit.ObserverOf(s.guest), time.Now()
-	to.Called(ctx, sandpit.CommandCall(sandpit.RunCommand, []string{s.dialect.name, "-c", r.Command}))
+	args := []string{s.dialect.name, "-c", r.Command}
+	seen := sandpit.CommandCall(sandpit.RunCommand, args)
+	if to.Admit != nil {
+		if seen.Err = to.Admit(ctx, args, ""); seen.Err != nil {
+			to.Called(ctx, seen)
+			return Result{}, seen.Err
+		}
+	}
+	to.Called(ctx, seen)
 	result, err := s.run(ctx, r, c)
 	to.Ended(ctx, time.Since(began), sandpit.ExitStatus{Code: result.ExitCode}, err)
 	return result, err

@@ -128,10 +128,16 @@ func (l *lab) newParty(t *testing.T, owner string, admin bool) party {
 // command runs the command line as an administrator of the machine.
 func (l *lab) command(t *testing.T, args ...string) string {
 	t.Helper()
+	return l.commandWith(t, nil, args...)
+}
+
+// commandWith is command with more environment.
+func (l *lab) commandWith(t *testing.T, environ []string, args ...string) string {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), callTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, l.program, args...)
-	cmd.Env = l.environ
+	cmd.Env = slices.Concat(l.environ, environ)
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	if err := cmd.Run(); err != nil {

@@ -55,7 +55,8 @@ func TestTemplateNamesAreNotTaken(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "sandpit.toml"), []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	l.command(t, "template", "build", "-t", "tools", dir)
+	// Into the cache of the machine, and not by the server, which would keep it as its owner's.
+	l.commandWith(t, []string{"SANDPIT_SERVER_SOCKET=none"}, "template", "build", "-t", "tools", dir)
 	for _, name := range []string{"tools", "helper"} {
 		l.alice.built(t, name, l.image, "echo EVIL > /who")
 		l.alice.must(t, http.MethodPatch, "/v1/templates/"+name, map[string]any{"public": true})

@@ -150,6 +150,8 @@ func (s *Server) base(ctx context.Context, who api.Principal, in newBuild) (base
 		o, err = s.ready(ctx, who, o)
 	}
 	switch {
+	case sandpit.CodeOf(err) == sandpit.NotFound: // the build fails of it, and tells of which step
+		return base{image: sandpit.Image(sandpit.TemplatePrefix + templateRef(who, in.Template))}, nil
 	case err != nil:
 		return base{}, err
 	case o.saved != nil:

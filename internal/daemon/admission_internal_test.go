@@ -1,0 +1,209 @@
+package daemon
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/binary"
+	"encoding/json"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// mentioned is a command that is refused, and does nothing if it runs all the same.
+const mentioned = "false && mkfs.ext4 /dev/sda; echo it ran"
+
+// TestCommandScreen starts a command that is refused by every way that there is, and one that
+// is not.
+func TestCommandScreen(t *testing.T) {
+	t.Parallel()
+	w := newTenancy(t, "[sandbox]", "command_screen = 'deny'")
+	at := "/v1/sandboxes/" + w.ids["sandbox"]
+	post := func(path string, body map[string]any) func(*testing.T, string) string {
+		return func(t *testing.T, command string) string {
+			t.Helper()
+			text, err := json.Marshal(body)
+			if err != nil {
+				t.Fatal(err)
+			}
+			quoted, err := json.Marshal(command)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, answer := w.request(t, w.bob, http.MethodPost, path, strings.ReplaceAll(string(text), `"COMMAND"`, string(quoted)))
+			return string(answer)
+		}
+	}
+	session := field(t, w.must(t, w.bob, http.MethodPost, at+"/sessions", `{"name": "screened"}`), "id")
+	start := map[string]any{"process": map[string]any{"cmd": "/bin/sh", "args": []string{"-c", "COMMAND"}}}
+	mcp := w.openMCP(t)
+	for name, run := range map[string]func(*testing.T, string) string{
+		"run":             post(at+"/run", map[string]any{"command": "COMMAND"}),
+		"run args":        post(at+"/run", map[string]any{"args": []string{"sh", "-c", "COMMAND"}}),
+		"run through env": post(at+"/run", map[string]any{"args": []string{"env", "A=1", "sh", "-c", "COMMAND"}}),
+		"session":         post(at+"/sessions/"+session+"/run", map[string]any{"command": "COMMAND"}),
+		"aio":             post("/aio/"+w.ids["sandbox"]+"/v1/shell/exec", map[string]any{"command": "COMMAND"}),
+		"guest":           w.startByGuest(at+"/envd/process.Process/Start", nil, start, false),
+		"guest, packed":   w.startByGuest(at+"/envd/process.Process/Start", nil, start, true),
+		"e2b": w.startByGuest("/process.Process/Start", http.Header{
+			"E2b-Sandbox-Id": {w.ids["sandbox"]}, "E2b-Sandbox-Port": {"49983"}, "X-Access-Token": {w.guestToken(t)},
+		}, start, false),
+		"mcp":      mcp,
+		"template": w.buildStep,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if got := run(t, mentioned); !strings.Contains(got, "potentially dangerous operation") || strings.Contains(got, "it ran\n") {
+				t.Errorf("a command that is refused: %s", got)
+			}
+			if got := run(t, "true; expr 40 + 2"); strings.Contains(got, "potentially dangerous") {
+				t.Errorf("a command that is not refused: %s", got)
+			}
+		})
+	}
+}
+
+// guestToken returns what E2B's clients show a guest.
+func (w *tenancy) guestToken(t *testing.T) string {
+	t.Helper()
+	return field(t, w.must(t, w.bob, http.MethodPost, "/sandboxes/"+w.ids["sandbox"]+"/connect", `{"timeout": 3600}`), "envdAccessToken")
+}
+
+// startByGuest starts a command by the guest's own protocol.
+func (w *tenancy) startByGuest(path string, header http.Header, message map[string]any, packed bool) func(*testing.T, string) string {
+	return func(t *testing.T, command string) string {
+		t.Helper()
+		text, err := json.Marshal(message)
+		if err != nil {
+			t.Fatal(err)
+		}
+		quoted, err := json.Marshal(command)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text = bytes.ReplaceAll(text, []byte(`"COMMAND"`), quoted)
+		flags := byte(0)
+		if packed {
+			var b bytes.Buffer
+			z := gzip.NewWriter(&b)
+			_, err = z.Write(text)
+			if err := z.Close(); err != nil {
+				t.Fatal(err)
+			}
+			text, flags = b.Bytes(), 1
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		frame := append(binary.BigEndian.AppendUint32([]byte{flags}, uint32(len(text))), text...)
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, w.url+path, bytes.NewReader(frame))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header = header.Clone()
+		if req.Header == nil {
+			req.Header = make(http.Header)
+		}
+		req.Header.Set("X-Api-Key", w.bob)
+		req.Header.Set("Content-Type", "application/connect+json")
+		req.Header.Set("Connect-Protocol-Version", "1")
+		if packed {
+			req.Header.Set("Connect-Content-Encoding", "gzip")
+		}
+		return w.answer(t, req)
+	}
+}
+
+func (w *tenancy) answer(t *testing.T, req *http.Request) string {
+	t.Helper()
+	res, err := w.client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// openMCP opens a session of MCP and returns what runs a command in it.
+func (w *tenancy) openMCP(t *testing.T) func(*testing.T, string) string {
+	t.Helper()
+	session := ""
+	call := func(t *testing.T, message map[string]any) string {
+		t.Helper()
+		message["jsonrpc"] = "2.0"
+		text, err := json.Marshal(message)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, w.url+"/mcp", bytes.NewReader(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header = http.Header{
+			"X-Api-Key": {w.bob}, "Content-Type": {"application/json"}, "Accept": {"application/json, text/event-stream"},
+		}
+		if session != "" {
+			req.Header.Set("Mcp-Session-Id", session)
+		}
+		res, err := w.client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		if session == "" {
+			session = res.Header.Get("Mcp-Session-Id")
+		}
+		answer, err := io.ReadAll(res.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(answer)
+	}
+	call(t, map[string]any{"id": 1, "method": "initialize", "params": map[string]any{
+		"protocolVersion": "2025-06-18", "capabilities": map[string]any{}, "clientInfo": map[string]any{"name": "test", "version": "1"},
+	}})
+	call(t, map[string]any{"method": "notifications/initialized"})
+	return func(t *testing.T, command string) string {
+		t.Helper()
+		return call(t, map[string]any{"id": 2, "method": "tools/call", "params": map[string]any{
+			"name": "shell_exec", "arguments": map[string]any{"command": command},
+		}})
+	}
+}
+
+// buildStep runs a command as a step of a template, and returns how the build ended.
+func (w *tenancy) buildStep(t *testing.T, command string) string {
+	t.Helper()
+	body, err := json.Marshal(map[string]any{"recipe": map[string]any{
+		"from": "busybox", "steps": []any{map[string]any{"run": []string{command}}},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var made struct {
+		Build struct {
+			ID string `json:"id"`
+		} `json:"build"`
+	}
+	if err := json.Unmarshal(w.must(t, w.bob, http.MethodPost, "/v1/templates", `{"name": "screened"}`), &made); err != nil {
+		t.Fatal(err)
+	}
+	at := "/v1/builds/" + made.Build.ID
+	w.must(t, w.bob, http.MethodPost, at, string(body))
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		text := w.must(t, w.bob, http.MethodGet, at, "")
+		if status := field(t, text, "status"); status == string(sandpit.BuildReady) || status == string(sandpit.BuildFailed) {
+			return string(text)
+		}
+	}
+	t.Fatal("the build does not end")
+	return ""
+}
