@@ -11,7 +11,7 @@ import (
 // Admission returns what decides about each command before it starts, as
 // sandbox.command_screen says, or nil if that is off. Nobody can be asked there. Warnings go
 // to the log, without the command's text, which may hold secrets.
-func Admission(cfg config.Config, log *slog.Logger) func(context.Context, []string, string) error {
+func Admission(cfg config.Config, warnings *slog.Logger) func(context.Context, []string, string) error {
 	mode := cfg.Sandbox.CommandScreen
 	if mode == config.ScreenOff {
 		return nil
@@ -24,7 +24,7 @@ func Admission(cfg config.Config, log *slog.Logger) func(context.Context, []stri
 		case screen.Allow:
 			return nil
 		case screen.Warn:
-			log.WarnContext(ctx, "a command looks dangerous", slog.String("rule", verdict.Rule), slog.String("reason", verdict.Reason))
+			warnings.WarnContext(ctx, "a command looks dangerous", slog.String("rule", verdict.Rule), slog.String("reason", verdict.Reason))
 			return nil
 		default:
 			return verdict.Err()
