@@ -16,6 +16,15 @@ func main() { os.Exit(bench(os.Args[1:], os.Stdout, os.Stderr)) }
 
 // bench is the program; it returns the exit code.
 func bench(args []string, stdout, stderr io.Writer) int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
+	defer stop()
+	if text := os.Getenv(victimVariable); text != "" { //nolint:forbidigo // the bench's own word to its child
+		if err := beVictim(ctx, text, stdout); err != nil {
+			fmt.Fprintln(stderr, "bench:", err)
+			return 1
+		}
+		return 0
+	}
 	o, err := parse(args, stderr)
 	if errors.Is(err, flag.ErrHelp) {
 		return 0
@@ -24,8 +33,6 @@ func bench(args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintln(stderr, "bench:", err)
 		return 2
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
-	defer stop()
 	r, err := measure(ctx, o, stderr)
 	if r != nil {
 		err = errors.Join(err, publish(r, o, stdout))

@@ -92,11 +92,12 @@ func (k *kit) neighbours(ctx context.Context) (err error) {
 	if err := k.importForAll(ctx); err != nil {
 		return err
 	}
-	victim, _, err := k.newOwner(ctx, url, "bob")
+	bob, key, err := k.newOwner(ctx, url, "bob")
 	if err != nil {
 		return err
 	}
-	defer victim.Close()
+	bob.Close()
+	victim := victim{URL: url, Key: key, Samples: k.o.samples(100)}
 	n := &neighbour{url: url, registry: host}
 	if n.client, n.key, err = k.newOwner(ctx, url, "alice"); err != nil {
 		return err
@@ -139,7 +140,7 @@ func (k *kit) newOwner(ctx context.Context, url, owner string) (*client.Client, 
 }
 
 // measureStorm measures the victim while all workers of a storm are at it.
-func (k *kit) measureStorm(ctx context.Context, victim *client.Client, n *neighbour, st storm) error {
+func (k *kit) measureStorm(ctx context.Context, victim victim, n *neighbour, st storm) error {
 	storming, calm := context.WithCancel(ctx)
 	if err := n.settle(ctx); err != nil {
 		calm()
@@ -163,62 +164,6 @@ func (k *kit) measureStorm(ctx context.Context, victim *client.Client, n *neighb
 	calm()
 	workers.Wait()
 	return errors.Join(err, n.clear(ctx))
-}
-
-// victimPatience is how long each thing that the victim does may take. What takes longer
-// counts as that long.
-const victimPatience = 20 * time.Second
-
-// measureVictim takes samples of what the victim does.
-func (k *kit) measureVictim(ctx context.Context, victim *client.Client, beside string) error {
-	k.note("an owner beside a neighbour: %s", beside)
-	samples := make(map[string][]float64)
-	late := 0
-	for range k.o.samples(100) {
-		took, err := oneLife(ctx, victim)
-		if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
-			late++
-		} else if err != nil {
-			return withHint(err)
-		}
-		for metric, d := range took {
-			samples[metric] = append(samples[metric], ms(d))
-		}
-		if late == 5 { // it is no use to wait for more
-			break
-		}
-	}
-	for metric, list := range samples {
-		k.report.add(result{Metric: metric, Contestant: beside, Unit: unitMS, stats: summarize(list)})
-	}
-	return nil
-}
-
-// oneLife has the victim create a sandbox, run a command in it and delete it, and returns
-// how long each took. What came too late is the last of them.
-func oneLife(ctx context.Context, victim *client.Client) (map[string]time.Duration, error) {
-	took := make(map[string]time.Duration)
-	timed := func(metric string, do func(context.Context) error) error {
-		ctx, cancel := context.WithTimeout(ctx, victimPatience)
-		defer cancel()
-		began := time.Now()
-		err := do(ctx)
-		took[metric] = time.Since(began)
-		return err
-	}
-	var box *client.Sandbox
-	err := timed(metricNeighbourCreate, func(ctx context.Context) (err error) {
-		box, err = victim.Create(ctx, client.CreateRequest{Spec: sandpit.Spec{Image: neighbourImage}})
-		return err
-	})
-	if err != nil {
-		return took, err
-	}
-	err = timed(metricNeighbourExec, func(ctx context.Context) error {
-		_, err := box.RunWith(ctx, client.RunOptions{}, "true")
-		return err
-	})
-	return took, errors.Join(err, timed(metricNeighbourDelete, box.Delete))
 }
 
 // settle gives the neighbour two sandboxes to storm in.
