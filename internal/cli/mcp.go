@@ -108,8 +108,8 @@ func (a *app) serveMCP(ctx context.Context, o mcpOptions) (err error) {
 	if o.session != "" && o.sandbox == "" {
 		return sandpit.Errorf(sandpit.Invalid, "--session is for sandboxes that are shared: name one with --sandbox")
 	}
-	if namesServer(cfg) || o.sandbox != "" {
-		return a.mcpRemote(ctx, o, cfg, serve)
+	if there, ok := o.onServer(cfg); ok || o.sandbox != "" {
+		return a.mcpRemote(ctx, o, there, serve)
 	}
 	spec, err := a.newSpec(o.runOptions, cfg)
 	if err != nil {

@@ -71,7 +71,8 @@ the engine's, never "host".
 
 When --server, SANDPIT_URL or "url" in the configuration names a server, the
 sandbox is made there, and IMAGE and the directories of -v are the server's; a
-server that is not named is not looked for. Should this program be killed, the
+server that is not named is used for template:NAME only, if it is your own and runs,
+since it builds templates then. Should this program be killed, the
 server removes the sandbox after a minute.`,
 		Example: `  sandpit run -- sh -c 'uname -a'
   sandpit run -it -- bash
@@ -146,8 +147,8 @@ func (a *app) run(ctx context.Context, o runOptions) error {
 	if err != nil {
 		return err
 	}
-	if namesServer(cfg) {
-		return a.runRemote(ctx, o, cfg)
+	if there, ok := o.onServer(cfg); ok {
+		return a.runRemote(ctx, o, there)
 	}
 	spec, err := a.newSpec(o, cfg)
 	if err != nil {

@@ -21,6 +21,24 @@ func namesServer(cfg config.Config) bool {
 	return cfg.URL != "" && (source == "--server" || source == config.KeyURL.Variable() || strings.HasPrefix(source, cfg.File+":") && cfg.File != "")
 }
 
+// onServer reports whether the sandbox is to be a server's, and returns the configuration with
+// its address: of one that is named or, for a template, of this user's own if it runs, since
+// that builds templates then.
+func (o *runOptions) onServer(cfg config.Config) (config.Config, bool) {
+	if namesServer(cfg) {
+		return cfg, true
+	}
+	image := cmp.Or(o.image, string(cfg.Sandbox.Image))
+	if cfg.URL != "" || !strings.HasPrefix(image, sandpit.TemplatePrefix) {
+		return cfg, false
+	}
+	url, runs := cfg.LocalServer()
+	if runs {
+		cfg.URL = url
+	}
+	return cfg, runs
+}
+
 // abandoned is how long a server keeps the sandbox of a run that nobody waits for.
 const abandoned = time.Minute
 
