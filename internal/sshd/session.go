@@ -227,6 +227,9 @@ func (s *session) command(ctx context.Context, action, text string) {
 		status.Code = statusFailed
 	}
 	s.say(err.Error())
+	if hint := sandpit.HintOf(err); hint != "" {
+		s.say("hint: " + hint)
+	}
 	s.end(sandpit.ExitStatus{Code: status.Code})
 }
 

@@ -121,7 +121,7 @@ func Execute(ctx context.Context, g sandpit.Processes, cmd sandpit.Command, star
 	process, err := g.Start(starting, cmd)
 	if err != nil {
 		if waiting.Err() != nil {
-			err = waiting.Err()
+			err = context.Cause(waiting)
 		}
 		return Result{Duration: time.Since(start)}, err
 	}
@@ -154,7 +154,9 @@ func waitFor(ctx context.Context, timeout time.Duration) (context.Context, conte
 	if timeout <= 0 {
 		return context.WithCancel(ctx)
 	}
-	return context.WithTimeout(ctx, timeout+grace)
+	return context.WithTimeoutCause(ctx, timeout+grace, sandpit.WithHint(
+		sandpit.Errorf(sandpit.Timeout, "the sandbox has not started the command in the %s that it may take", timeout),
+		"try again; if it never answers: sandpit stop, then sandpit start, which ends its processes and keeps its files"))
 }
 
 // outlive returns a context that ends a while after ctx.
