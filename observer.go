@@ -51,6 +51,12 @@ type GuestCall struct {
 	Err error
 }
 
+// NotAdmitted is what a GuestCall has for a reason when GuestObserver.Admit has refused the
+// command: the caller's error may repeat what the command has of secrets.
+func NotAdmitted(err error) error {
+	return Errorf(CodeOf(err), "it was refused before it started")
+}
+
 // DigestArgs returns the SHA-256 of a command line as /proc/PID/cmdline has it, each argument
 // ended by a zero byte, as hexadecimal digits.
 func DigestArgs(args []string) string {

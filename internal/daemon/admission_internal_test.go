@@ -41,7 +41,7 @@ func TestCommandScreen(t *testing.T) {
 	session := field(t, w.must(t, w.bob, http.MethodPost, at+"/sessions", `{"name": "screened"}`), "id")
 	start := map[string]any{"process": map[string]any{"cmd": "/bin/sh", "args": []string{"-c", "COMMAND"}}}
 	mcp := w.openMCP(t)
-	for name, run := range map[string]func(*testing.T, string) string{
+	ways := map[string]func(*testing.T, string) string{
 		"run":             post(at+"/run", map[string]any{"command": "COMMAND"}),
 		"run args":        post(at+"/run", map[string]any{"args": []string{"sh", "-c", "COMMAND"}}),
 		"run through env": post(at+"/run", map[string]any{"args": []string{"env", "A=1", "sh", "-c", "COMMAND"}}),
@@ -54,9 +54,9 @@ func TestCommandScreen(t *testing.T) {
 		}, start, false),
 		"mcp":      mcp,
 		"template": w.buildStep,
-	} {
+	}
+	for name, run := range ways {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			if got := run(t, mentioned); !strings.Contains(got, "potentially dangerous operation") || strings.Contains(got, "it ran\n") {
 				t.Errorf("a command that is refused: %s", got)
 			}
@@ -64,6 +64,17 @@ func TestCommandScreen(t *testing.T) {
 				t.Errorf("a command that is not refused: %s", got)
 			}
 		})
+	}
+	refused := 0
+	for end := time.Now().Add(patience); refused < len(ways) && time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		trail := string(w.must(t, w.bob, http.MethodGet, "/v1/events?limit=999", ""))
+		refused = strings.Count(trail, "it was refused before it started")
+		if strings.Contains(trail, "/dev/sda") {
+			t.Fatalf("the audit trail has what the command says:\n%s", trail)
+		}
+	}
+	if refused < len(ways) {
+		t.Errorf("%d of %d refusals are in the audit trail", refused, len(ways))
 	}
 }
 
@@ -183,7 +194,7 @@ func (w *tenancy) openMCP(t *testing.T) func(*testing.T, string) string {
 func (w *tenancy) buildStep(t *testing.T, command string) string {
 	t.Helper()
 	body, err := json.Marshal(map[string]any{"recipe": map[string]any{
-		"from": "busybox", "steps": []any{map[string]any{"run": []string{command}}},
+		"from": "busybox", "steps": []any{map[string]any{"run": []string{"sh", "-c", command}}},
 	}})
 	if err != nil {
 		t.Fatal(err)

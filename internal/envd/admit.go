@@ -29,7 +29,7 @@ func (o *observed) admit(r *http.Request) error {
 		if m.GetPty() != nil {
 			c.Action = sandpit.OpenTerminal
 		}
-		c.Err = err
+		c.Err = sandpit.NotAdmitted(err)
 		to.Called(r.Context(), c)
 		return err
 	}

@@ -58,9 +58,10 @@ func (s *Session) Run(ctx context.Context, r RunRequest) (Result, error) {
 	args := []string{s.dialect.name, "-c", r.Command}
 	seen := sandpit.CommandCall(sandpit.RunCommand, args)
 	if to.Admit != nil {
-		if seen.Err = to.Admit(ctx, args, ""); seen.Err != nil {
+		if err := to.Admit(ctx, args, ""); err != nil {
+			seen.Err = sandpit.NotAdmitted(err)
 			to.Called(ctx, seen)
-			return Result{}, seen.Err
+			return Result{}, err
 		}
 	}
 	to.Called(ctx, seen)
