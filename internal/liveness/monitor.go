@@ -290,11 +290,12 @@ func (c *countdown) start(d time.Duration, over func()) {
 	c.timer = time.AfterFunc(d/countdownParts, func() {
 		c.mu.Lock()
 		left--
-		if left > 0 {
+		last := left == 0
+		if !last {
 			c.timer.Reset(d / countdownParts)
 		}
 		c.mu.Unlock()
-		if left == 0 {
+		if last { // left is the next one's by now
 			over()
 		}
 	})
