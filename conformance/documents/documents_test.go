@@ -165,7 +165,7 @@ func newReader(t *testing.T) *reader {
 	if err := os.Symlink(program, filepath.Join(bin, "sandpit")); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(root, testdocker.Tar(t, testdocker.BusyboxFiles(t)), 0o644); err != nil { //nolint:gosec // the sandboxes' users read it
+	if err := os.WriteFile(root, testdocker.Tar(t, testdocker.BusyboxFiles(t)), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	environ := append(testengine.Environ(dir), "SANDPIT_SERVER_LISTEN=127.0.0.1:0", "ROOT="+root)
@@ -189,19 +189,21 @@ func (r *reader) try(t *testing.T, e example, block []string) {
 			t.Errorf("remove the sandboxes: %v\n%s", err, out)
 		}
 	}()
-	script := "set -e\n" + e.setUp
+	var script strings.Builder
+	script.WriteString("set -e\n" + e.setUp)
+	here := strings.NewReplacer("127.0.0.1:8090", r.address, "localhost:8090", r.address)
 	for _, line := range block {
 		left := false
 		for _, part := range e.without {
 			left = left || strings.Contains(line, part)
 		}
 		if !left {
-			script += strings.NewReplacer("127.0.0.1:8090", r.address, "localhost:8090", r.address).Replace(line) + "\n"
+			script.WriteString(here.Replace(line) + "\n")
 		}
 	}
-	out, err := r.run(t, dir, script)
+	out, err := r.run(t, dir, script.String())
 	if err != nil || !regexp.MustCompile(e.want).MatchString(out) {
-		t.Errorf("%v, want an output that matches %q\n%s\n%s", err, e.want, script, out)
+		t.Errorf("%v, want an output that matches %q\n%s\n%s", err, e.want, &script, out)
 	}
 }
 
