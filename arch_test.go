@@ -29,6 +29,7 @@ var arrows = map[string][]string{
 	"conformance/attacks/owners": {},
 	"conformance/chaos":          {},
 	"conformance/compare":        {},
+	"conformance/documents":      {},
 	"conformance/e2b":            {},
 	"conformance/mcp":            {},
 	"conformance/network":        {},
