@@ -201,7 +201,7 @@ func TestActionThatDoesNotFit(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				time.Sleep(10 * time.Minute)
+				time.Sleep(10*time.Minute + 30*time.Second) // it is tried each minute, and not at this moment
 				r.wantState(t, id, tc.before)
 				found := false
 				for _, e := range r.events(t, id) {
