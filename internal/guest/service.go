@@ -249,11 +249,7 @@ func (s *processService) plan(header http.Header, req *process.StartRequest) (pl
 	if slices.ContainsFunc(p.args, func(a string) bool { return strings.Contains(a, "\x00") }) {
 		return p, connect.NewError(connect.CodeInvalidArgument, errors.New("an argument has a NUL byte in it"))
 	}
-	if config.GetCwd() == "" {
-		// It may have been removed. One that cannot be made is replaced below.
-		_ = now.makeWorkDir(s.guest.accounts)
-	}
-	if p.dir, err = directory(u, now.workDir, config.GetCwd()); err != nil {
+	if p.dir, err = s.startDirectory(u, now, config.GetCwd()); err != nil {
 		return p, connect.NewError(connect.CodeInvalidArgument, err)
 	}
 	if size := req.GetPty().GetSize(); req.GetPty() != nil {
@@ -267,22 +263,23 @@ func (s *processService) plan(header http.Header, req *process.StartRequest) (pl
 
 func clamp(n uint32) uint16 { return uint16(min(n, 1<<16-1)) }
 
-// directory returns where a process starts: where the request says, else the
-// default, else the user's home, else "/".
-func directory(u user, workDir, asked string) (string, error) {
-	if asked != "" {
-		dir := u.resolve(asked)
+// startDirectory returns the directory in which a process starts: the one in the request, else
+// the default, which is created if it has been removed, else the user's home, else "/".
+func (s *processService) startDirectory(u user, now settings, requested string) (string, error) {
+	if requested != "" {
+		dir := u.resolve(requested)
 		if !isDirectory(dir) {
 			return "", fmt.Errorf("cwd '%s' does not exist", dir)
 		}
 		return dir, nil
 	}
-	for _, dir := range []string{workDir, u.home} {
-		if dir != "" && isDirectory(dir) {
-			return dir, nil
-		}
+	if now.workDir != "" && now.makeWorkDir(s.guest.accounts) == nil {
+		return now.workDir, nil
 	}
-	return "/", nil // a home that was never made
+	if isDirectory(u.home) {
+		return u.home, nil
+	}
+	return "/", nil
 }
 
 func isDirectory(dir string) bool {
