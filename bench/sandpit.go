@@ -35,7 +35,7 @@ func buildEngine(ctx context.Context, dir string) (string, error) {
 }
 
 // smallGuest reports whether this program brings the small guest along.
-func smallGuest() bool { return guestbin.Digest(runtime.GOARCH) != "" }
+func smallGuest() bool { return guestbin.Has(runtime.GOARCH) }
 
 // openProvider returns a provider whose files are in dir, and the images in a
 // directory that others may share.

@@ -60,7 +60,7 @@ func dockerOptions(cfg config.Config) (docker.Options, error) {
 		OpenFiles: int64(d.OpenFiles), Pull: image.PullPolicy(cfg.Image.Pull), PullTimeout: cfg.Image.PullTimeout,
 		Credentials: credentials(cfg.Image), StopGrace: d.StopGrace, CallTimeout: d.CallTimeout, Patience: d.Patience,
 	}
-	if guestbin.Digest(runtime.GOARCH) == "" {
+	if !guestbin.Has(runtime.GOARCH) {
 		o.Guest = cfg.Engine // plays the part, if there is one
 	}
 	return o, nil

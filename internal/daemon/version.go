@@ -13,7 +13,7 @@ type Versions struct{ Sandpit, GVisor, Guest string }
 // ReadVersions reads what the Go toolchain wrote into this program.
 func ReadVersions() Versions {
 	v := Versions{Sandpit: "unknown", GVisor: "unknown", Guest: "played by this program"}
-	if guestbin.Digest(runtime.GOARCH) != "" {
+	if guestbin.Has(runtime.GOARCH) {
 		v.Guest = "built in"
 	}
 	info, ok := debug.ReadBuildInfo()

@@ -5,7 +5,6 @@
 package guestbin
 
 import (
-	"bytes"
 	"compress/gzip"
 	"crypto/sha256"
 	"embed"
@@ -23,23 +22,43 @@ var files embed.FS
 // bin.
 func FileName(arch string) string { return "sandpit-guest-" + arch + ".gz" }
 
-// Digest names the content of an architecture's guest, or is "" if there is
-// none.
+// Has reports whether an architecture's guest is built in.
+func Has(arch string) bool {
+	f, err := files.Open("bin/" + FileName(arch))
+	return err == nil && f.Close() == nil
+}
+
+// Digest returns the SHA-256 digest of an architecture's guest, in hexadecimal, or "" if it is
+// not built in. Every command needs it, so it is read from the header and not computed.
 func Digest(arch string) string {
-	data, err := files.ReadFile("bin/" + FileName(arch))
+	r, err := open(arch)
 	if err != nil {
 		return ""
 	}
-	sum := sha256.Sum256(data)
-	return hex.EncodeToString(sum[:])
+	return r.Comment
 }
 
-// Open returns an architecture's guest. It is an error to ask for one that
-// Digest does not know.
-func Open(arch string) (io.ReadCloser, error) {
-	data, err := files.ReadFile("bin/" + FileName(arch))
+// Pack writes a guest to w as Open and Digest expect it.
+func Pack(w io.Writer, program []byte) error {
+	z, err := gzip.NewWriterLevel(w, gzip.BestCompression)
+	if err != nil {
+		return err
+	}
+	sum := sha256.Sum256(program)
+	z.Comment = hex.EncodeToString(sum[:])
+	if _, err := z.Write(program); err != nil {
+		return err
+	}
+	return z.Close()
+}
+
+// Open returns an architecture's guest. It is an error to open one that is not built in.
+func Open(arch string) (io.ReadCloser, error) { return open(arch) }
+
+func open(arch string) (*gzip.Reader, error) {
+	f, err := files.Open("bin/" + FileName(arch))
 	if err != nil {
 		return nil, fmt.Errorf("open the guest for %s: %w", arch, err)
 	}
-	return gzip.NewReader(bytes.NewReader(data))
+	return gzip.NewReader(f) // f is in memory and needs no Close
 }

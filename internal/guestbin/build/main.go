@@ -4,7 +4,6 @@ package main
 
 import (
 	"bytes"
-	"compress/gzip"
 	"fmt"
 	"os"
 	"os/exec"
@@ -41,14 +40,7 @@ func build(arch string) error {
 		return err
 	}
 	var packed bytes.Buffer
-	w, err := gzip.NewWriterLevel(&packed, gzip.BestCompression)
-	if err != nil {
-		return err
-	}
-	if _, err := w.Write(data); err != nil {
-		return err
-	}
-	if err := w.Close(); err != nil {
+	if err := guestbin.Pack(&packed, data); err != nil {
 		return err
 	}
 	return os.WriteFile(filepath.Join("bin", guestbin.FileName(arch)), packed.Bytes(), 0o644)
