@@ -48,6 +48,10 @@ func CheckName(name string) error {
 	return nil
 }
 
+// OwnerLabel is the label by which a manager tells a provider the owner of a sandbox. Owners
+// share a machine's CPU; a sandbox without an owner gets a share to itself.
+const OwnerLabel = "sandpit.owner"
+
 // Spec says what a sandbox shall be. The zero value of a field means the
 // default stated with it. A Spec is a value: nothing keeps the caller's maps.
 type Spec struct {

@@ -245,18 +245,21 @@ func (m *Manager) setUp(ctx context.Context, i sandpit.Instance, r CreateRequest
 }
 
 // marked returns a spec with the mark of this manager.
-func (m *Manager) marked(s sandpit.Spec) sandpit.Spec {
+func (m *Manager) marked(s sandpit.Spec, owner string) sandpit.Spec {
 	s = s.Clone()
 	if s.Labels == nil {
-		s.Labels = make(map[string]string, 1)
+		s.Labels = make(map[string]string, 2)
 	}
 	s.Labels[Label] = m.identity
+	if owner != "" {
+		s.Labels[sandpit.OwnerLabel] = owner
+	}
 	return s
 }
 
 // specFor is what a provider is told of a sandbox.
 func (m *Manager) specFor(r store.Row) sandpit.Spec {
-	spec := m.marked(r.Spec)
+	spec := m.marked(r.Spec, r.Lease.Owner)
 	if _, saved := spec.Image.Snapshot(); !saved && r.Prepared != "" {
 		spec.Image = r.Prepared
 	}

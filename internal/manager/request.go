@@ -249,7 +249,7 @@ func checkLabels(labels map[string]string) error {
 		if key == "" || len(key)+len(value) > maxLabelBytes {
 			return sandpit.Errorf(sandpit.Invalid, "label %.40q: want a name, and at most %d bytes", key, maxLabelBytes)
 		}
-		if key == Label {
+		if key == Label || key == sandpit.OwnerLabel {
 			return sandpit.Errorf(sandpit.Invalid, "label %q is the manager's own", key)
 		}
 	}

@@ -44,6 +44,8 @@ type createRequest struct {
 	Group sandpit.ID `json:"group,omitempty"`
 	// IDs are those of its processes. Nil: the engine's root.
 	IDs *sandboxIDs `json:"ids,omitempty"`
+	// Owner shares the CPU with other owners, however many sandboxes each has.
+	Owner string `json:"owner,omitempty"`
 }
 
 // The files of a createRequest by their places.
@@ -168,7 +170,7 @@ func (b *box) create(ctx context.Context, req createRequest, g cgroups, files []
 	if err := b.attach(&req, files[req.mountFiles():]); err != nil {
 		return nil, err
 	}
-	if b.limits, err = newLimits(g, b.id, req.Limits, req.IDs); err != nil {
+	if b.limits, err = newLimits(g, b.id, req.Owner, req.Limits, req.IDs); err != nil {
 		return nil, err
 	}
 	if req.Saved || req.Restored {

@@ -255,11 +255,7 @@ func (g *cgroups) makeOne(dir string, uid int) error {
 	}
 	given := []string{dir, filepath.Join(dir, procsFile)}
 	if dir == g.V2 {
-		var enable []string
-		for _, c := range g.V2Has {
-			enable = append(enable, "+"+string(c))
-		}
-		if err := writeGroup(filepath.Join(dir, controlFile), strings.Join(enable, " ")); err != nil {
+		if err := writeGroup(filepath.Join(dir, controlFile), enableControllers(g.V2Has)); err != nil {
 			return err
 		}
 		leaf := filepath.Join(dir, engineGroup)
@@ -284,6 +280,15 @@ func (g *cgroups) makeOne(dir string, uid int) error {
 	// gain nothing: for them that nearest group is another one, and no process can be in
 	// this group itself, which hands controllers on.
 	return os.Chmod(filepath.Join(dir, procsFile), 0o666) //nolint:gosec // see above
+}
+
+// enableControllers is what a group's control file takes to hand controllers on.
+func enableControllers(has []controller) string {
+	var enable []string
+	for _, c := range has {
+		enable = append(enable, "+"+string(c))
+	}
+	return strings.Join(enable, " ")
 }
 
 // expectEntry makes entering a group quick for a while. The first process that

@@ -141,7 +141,7 @@ func TestLimitsWithoutGroups(t *testing.T) {
 	t.Parallel()
 	none := cgroups{Missing: map[controller]string{memoryController: "not here", cpuController: "not there"}}
 	req := limitsRequest{Resources: sandpit.Resources{Memory: 1 << 30, CPUs: 2, Disk: 1 << 30, PIDs: 10}}
-	l, err := newLimits(none, sandpit.NewID(), req, nil)
+	l, err := newLimits(none, sandpit.NewID(), "", req, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -153,7 +153,7 @@ func TestLimitsWithoutGroups(t *testing.T) {
 	}
 	for _, c := range []controller{memoryController, cpuController} {
 		req.Explicit = []controller{c}
-		if _, err := newLimits(none, sandpit.NewID(), req, nil); sandpit.CodeOf(err) != sandpit.Unsupported || sandpit.HintOf(err) == "" {
+		if _, err := newLimits(none, sandpit.NewID(), "", req, nil); sandpit.CodeOf(err) != sandpit.Unsupported || sandpit.HintOf(err) == "" {
 			t.Errorf("an explicit limit of %s: %v", c, err)
 		}
 	}

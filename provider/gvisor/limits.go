@@ -120,17 +120,17 @@ const (
 	threadsPerTask = 4
 )
 
-// newLimits makes the sandbox's control groups, which processes with the IDs may enter,
-// and sets its limits. What it leaves when it fails is for remove.
-func newLimits(g cgroups, id sandpit.ID, req limitsRequest, ids *sandboxIDs) (*limits, error) {
+// newLimits makes the control groups of an owner's sandbox, which processes with the IDs may
+// enter, and sets its limits. What it leaves when it fails is for remove.
+func newLimits(g cgroups, id sandpit.ID, owner string, req limitsRequest, ids *sandboxIDs) (*limits, error) {
 	l := &limits{groups: make(map[controller]string), kernel: req.Kernel}
 	for _, c := range controllers {
-		if dir := g.dir(c); dir != "" {
-			l.groups[c] = filepath.Join(hostRoot, dir, string(id))
+		if parent := g.sandboxParent(c, owner); parent != "" {
+			l.groups[c] = filepath.Join(parent, string(id))
 		}
 	}
 	for _, dir := range l.dirs() {
-		if err := os.Mkdir(dir, 0o755); err != nil { //nolint:gosec // as the system's own groups
+		if err := g.makeSandboxGroup(dir); err != nil {
 			return l, fmt.Errorf("create a control group: %w", err)
 		}
 		if err := ids.admit(dir); err != nil {
@@ -306,6 +306,7 @@ func (l *limits) remove() error {
 	var errs []error
 	for _, dir := range l.dirs() {
 		errs = append(errs, removeGroup(dir))
+		removeOwnerGroup(dir)
 	}
 	return errors.Join(errs...)
 }

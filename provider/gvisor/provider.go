@@ -240,7 +240,7 @@ func (p *Provider) boot(ctx context.Context, inst *Instance, rec record, img ima
 	spec, dir := rec.Spec, inst.engineDir()
 	req := createRequest{
 		Hostname: spec.Hostname, Limits: rec.Limits, Saved: len(img.layer) > 0, Restored: len(img.state) > 0,
-		Renew: img.renew, Group: rec.Group,
+		Renew: img.renew, Group: rec.Group, Owner: spec.Labels[sandpit.OwnerLabel],
 	}
 	req.Limits.Kernel = img.kernel
 	req.SetIDs = len(rec.Shown) == 0 // an image's programs are its own; the machine's are for the machine's users
