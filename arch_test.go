@@ -24,7 +24,7 @@ const module = "github.com/sandpit-dev/sandpit"
 var arrows = map[string][]string{
 	".":                          {},
 	"bench":                      {".", "client", "internal/guestbin", "internal/image", "internal/manager", "internal/store", "internal/tool", "internal/workspace", "provider/docker", "provider/gvisor"},
-	"client":                     {".", "internal/config", "internal/envd", "internal/wire"},
+	"client":                     {".", "internal/config", "internal/envd", "internal/wire", "internal/workspace"},
 	"conformance/attacks":        {},
 	"conformance/attacks/owners": {},
 	"conformance/chaos":          {},
@@ -38,7 +38,7 @@ var arrows = map[string][]string{
 	"cmd/sandpit":                {"internal/cli", "internal/guest", "provider/gvisor"},
 	"cmd/sandpit-guest":          {"internal/guest"},
 	"deploy":                     {},
-	"provider/docker":            {".", "internal/envd", "internal/guest", "internal/guestbin", "internal/image", "internal/liveness", "internal/tether"},
+	"provider/docker":            {".", "internal/envd", "internal/guest", "internal/guestbin", "internal/hostpath", "internal/image", "internal/liveness", "internal/tether"},
 	"provider/fake":              {".", "internal/envd", "internal/guest", "internal/liveness"},
 	"provider/gvisor":            {".", "internal/archive", "internal/beneath", "internal/envd", "internal/guest", "internal/guestbin", "internal/image", "internal/liveness", "internal/network", "internal/network/dialer", "internal/network/policy", "internal/network/route"},
 	"provider/providertest":      {"."},

@@ -13,6 +13,21 @@ import (
 // errMissing is for output that the sandbox did not keep long enough.
 var errMissing = sandpit.Errorf(sandpit.Exhausted, "a part of the command's output was dropped before it was read")
 
+// DefaultTimeout as Command.Timeout of Exec and Start means the server's time limit of commands
+// (its setting sandbox.timeout).
+const DefaultTimeout time.Duration = -1
+
+type defaultTimeoutKey struct{}
+
+// limited takes DefaultTimeout out of a command and into a context.
+func limited(ctx context.Context, cmd *sandpit.Command) context.Context {
+	if cmd.Timeout != DefaultTimeout {
+		return ctx
+	}
+	cmd.Timeout = 0
+	return context.WithValue(ctx, defaultTimeoutKey{}, true)
+}
+
 // Exec runs a command to its end and copies what it puts out. When the connection to
 // the server breaks, or the server is restarted, it goes on where it was, without a
 // byte lost or told twice, for as long as the server can be reached again within
@@ -30,7 +45,7 @@ func (s *Sandbox) Exec(ctx context.Context, cmd sandpit.Command) (sandpit.ExitSt
 		cmd.ID = strings.ToLower(rand.Text())
 	}
 	e := s.execution(&cmd)
-	status, err := e.start(ctx, cmd)
+	status, err := e.start(limited(ctx, &cmd), cmd)
 	if !e.lost(ctx, err) {
 		return status, err
 	}
@@ -46,7 +61,7 @@ func (s *Sandbox) Exec(ctx context.Context, cmd sandpit.Command) (sandpit.ExitSt
 // Errors of Start and Wait are those of sandpit.Processes.Start and of Exec.
 func (s *Sandbox) Start(ctx context.Context, cmd sandpit.Command) (sandpit.Process, error) {
 	e := s.execution(&cmd)
-	p, err := s.guest.Start(ctx, cmd)
+	p, err := s.guest.Start(limited(ctx, &cmd), cmd)
 	if err != nil || p.ID() == "" {
 		return p, err
 	}

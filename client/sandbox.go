@@ -115,6 +115,9 @@ type inside struct {
 func (i inside) RoundTrip(r *http.Request) (*http.Response, error) {
 	r = r.Clone(r.Context())
 	r.Header.Del("X-Access-Token")
+	if r.Context().Value(defaultTimeoutKey{}) != nil {
+		r.Header.Set(wire.HeaderCommandTimeout, wire.DefaultCommandTimeout)
+	}
 	base := i.client.base
 	at := path("sandboxes", string(i.id), "envd") + r.URL.EscapedPath()
 	target, err := base.Parse(base.Scheme + "://" + base.Host + base.EscapedPath() + at)

@@ -3,6 +3,7 @@ package api
 import (
 	"bufio"
 	"bytes"
+	"encoding/base64"
 	"encoding/json"
 	"io"
 	"net/http"
@@ -117,7 +118,8 @@ type Text interface {
 }
 
 // WriteJSONTexts is WriteJSON for a struct some of whose strings, named by their keys, are
-// empty in value and are to be written from texts.
+// empty in value and are to be written from texts. A text that is not all UTF-8 is followed by
+// what it exactly was, as base64: its key has _base64 at the end.
 func WriteJSONTexts(w http.ResponseWriter, status int, value any, texts map[string]Text) error {
 	rest, err := json.Marshal(value)
 	if err != nil {
@@ -145,10 +147,33 @@ func WriteJSONTexts(w http.ResponseWriter, status int, value any, texts map[stri
 		}
 		t.end()
 		rest = rest[end:]
+		if t.replaced {
+			if err := writeExact(b, key, texts[key]); err != nil {
+				return nil //nolint:nilerr // the client has gone
+			}
+			rest = rest[1:] // a quote
+		}
 	}
 	_, _ = b.Write(rest) // as above
 	_ = b.Flush()        // the client has gone
 	return nil
+}
+
+// writeExact ends a string of a JSON object, and writes a member with its exact bytes.
+func writeExact(b *bufio.Writer, key string, text Text) error {
+	_, _ = b.WriteString(`","` + key + `_base64":"`) // an error stays
+	e := base64.NewEncoder(base64.StdEncoding, b)
+	err := text.Each(func(p []byte) error {
+		_, err := e.Write(p)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if err := e.Close(); err != nil {
+		return err
+	}
+	return b.WriteByte('"')
 }
 
 // jsonText writes the inside of a JSON string, as encoding/json has it.
@@ -156,6 +181,8 @@ type jsonText struct {
 	w       *bufio.Writer
 	rest    []byte // the beginning of a character
 	invalid bool   // what came last is not UTF-8, and has been replaced
+	// replaced says that anything was.
+	replaced bool
 }
 
 // write takes the next part.
@@ -204,7 +231,7 @@ func (t *jsonText) replace() {
 	if !t.invalid {
 		_, _ = t.w.WriteString(string(utf8.RuneError)) // an error stays
 	}
-	t.invalid = true
+	t.invalid, t.replaced = true, true
 }
 
 // end writes what is left when no more comes.

@@ -4,9 +4,11 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
+	"errors"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -36,9 +38,17 @@ func TestWriteJSONTexts(t *testing.T) {
 	})
 	want := value
 	want.Stdout, want.Stderr = "grüße \"<a>\" \\\uFFFD.\n", "\uFFFD"
-	text, _ := json.Marshal(want) // a struct of texts and numbers
-	if err != nil || w.Body.String() != string(text) {
-		t.Errorf("got  %s\nwant %s (%v)", w.Body, text, err)
+	want.StdoutBytes, want.StderrBytes = []byte("grüße \"<a>\" \\\xff\xfe\xff.\n"), []byte("\xe2\x80")
+	var got wire.RunResult
+	if err := errors.Join(err, json.Unmarshal(w.Body.Bytes(), &got)); err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("got  %s\nwant %+v (%v)", w.Body, want, err)
+	}
+	w = httptest.NewRecorder()
+	err = WriteJSONTexts(w, http.StatusOK, value, map[string]Text{"stdout": parts{[]byte("gr\xc3"), []byte("\xbc\xc3\x9fe")}, "stderr": parts{}})
+	want = value
+	want.Stdout = "grüße"
+	if text, _ := json.Marshal(want); err != nil || w.Body.String() != string(text) { // a struct of texts and numbers
+		t.Errorf("all UTF-8: got %s, want %s (%v)", w.Body, text, err)
 	}
 }
 

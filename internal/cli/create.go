@@ -191,6 +191,10 @@ func parseSpan(flag, text string) (time.Duration, error) {
 }
 
 func (a *app) createRequest(o createOptions, args []string) (client.CreateRequest, error) {
+	cfg, err := a.loadConfig()
+	if err != nil {
+		return client.CreateRequest{}, err
+	}
 	spec, err := a.remoteSpec(remoteFlags{
 		name: o.name, user: o.user, workDir: o.workDir, env: o.env, labels: o.labels, volumes: o.volumes, temps: o.temps, ports: o.ports, limits: o.limits,
 	})
@@ -218,7 +222,7 @@ func (a *app) createRequest(o createOptions, args []string) (client.CreateReques
 	}
 	policy, err := o.policy.policy()
 	return client.CreateRequest{
-		Spec: spec, Provider: o.provider, Key: o.key, Policy: policy, Secrets: secrets.programs, NetworkSecrets: secrets.network,
+		Spec: spec, Provider: chosenProvider(cfg, o.provider), Key: o.key, Policy: policy, Secrets: secrets.programs, NetworkSecrets: secrets.network,
 		AllowPaths: o.allowed, Timeout: timeout, OnTimeout: sandpit.Action(o.onTimeout), CreateTimeout: o.createTimeout, Repository: repository,
 	}, err
 }

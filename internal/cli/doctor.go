@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/config"
 	"github.com/sandpit-dev/sandpit/internal/daemon"
 	"github.com/sandpit-dev/sandpit/internal/hostpath"
 )
@@ -31,6 +32,9 @@ func (a *app) doctor(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	for _, f := range configFindings(cfg) {
+		a.showFinding(f)
+	}
 	path, _ := lookup(a.options.Environ, "PATH")
 	rules, _ := mountRules(cfg, nil) // fails for allowed paths only
 	a.showFinding(findPython(path, rules))
@@ -39,6 +43,26 @@ func (a *app) doctor(ctx context.Context) error {
 	}
 	_, err = fmt.Fprintln(a.Out, "Sandboxes work on this machine.")
 	return err
+}
+
+// configFindings tell which file was read, and what of it and of the environment has no effect.
+func configFindings(cfg config.Config) []daemon.Finding {
+	const name = "configuration"
+	file := daemon.Finding{Name: name, Text: "there is no file; all settings have their defaults or come from the environment"}
+	if cfg.File != "" {
+		file.Text = "read from " + cfg.File
+	}
+	all := []daemon.Finding{file}
+	if len(cfg.Ignored) > 0 {
+		all = append(all, daemon.Finding{
+			Name: name, Text: "ignored, as of other programs: [" + strings.Join(cfg.Ignored, "], [") + "]",
+			Hint: "sandpit's own sections are in docs/configuration.md",
+		})
+	}
+	for _, text := range cfg.Notices {
+		all = append(all, daemon.Finding{Name: name, Text: text, Hint: "see docs/configuration.md"})
+	}
+	return all
 }
 
 // findPython tells whether the interpreter that this shell finds is one that the

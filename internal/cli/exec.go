@@ -28,6 +28,15 @@ func (o *execOptions) add(cmd *cobra.Command) {
 	f.StringVarP(&o.user, "user", "u", "", "`user` inside: a name, a uid or uid:gid (default the sandbox's)")
 }
 
+// limit is the time limit of the command. Nobody waits for one that is left alone, and a person
+// ends what has a terminal: these have none.
+func (o *execOptions) limit() time.Duration {
+	if o.timeout == client.DefaultTimeout && (o.detach || o.terminal) {
+		return 0
+	}
+	return o.timeout
+}
+
 func (a *app) newExec() *cobra.Command {
 	o := execOptions{attachment: attachment{signals: true}}
 	cmd := &cobra.Command{
@@ -50,7 +59,9 @@ sandpit logs.`,
 		Args:              wantArgs(2, -1, "the name of a sandbox or a command"),
 		ValidArgsFunction: a.completeSandboxes(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if o.timeout < 0 {
+			if !cmd.Flags().Changed("timeout") {
+				o.timeout = client.DefaultTimeout
+			} else if o.timeout < 0 {
 				return sandpit.Errorf(sandpit.Invalid, "--timeout %s: want a positive time, or 0 for none", o.timeout)
 			}
 			if o.detach && (o.interactive || o.terminal) {
@@ -67,7 +78,7 @@ sandpit logs.`,
 	o.attachment.add(f)
 	o.add(cmd)
 	f.BoolVarP(&o.detach, "detach", "d", false, "start it, print its ID and leave it alone")
-	f.DurationVar(&o.timeout, "timeout", 0, "kill it after this `time`; 0 means never")
+	f.DurationVar(&o.timeout, "timeout", 0, "kill it after this `time`; 0 means never (default the server's sandbox.timeout; none with -d or -t)")
 	return cmd
 }
 
@@ -105,7 +116,7 @@ func (a *app) exec(ctx context.Context, o execOptions, name string, args []strin
 		return a.interrupted(ctx, err)
 	}
 	command := sandpit.Command{
-		Args: args, Dir: o.workDir, User: o.user, Timeout: o.timeout, Stdout: a.Out, Stderr: a.Err,
+		Args: args, Dir: o.workDir, User: o.user, Timeout: o.limit(), Stdout: a.Out, Stderr: a.Err,
 	}
 	if command.Env, err = a.parseEnv(o.env); err != nil {
 		return err
@@ -154,8 +165,13 @@ type executed struct {
 func (a *app) explainExec(ctx context.Context, x executed, err error) error {
 	switch sandpit.CodeOf(err) {
 	case sandpit.Timeout:
-		if x.command.Timeout == 0 {
+		switch x.command.Timeout {
+		case 0:
 			return err
+		case client.DefaultTimeout:
+			fmt.Fprintln(a.Err, "sandpit: timeout: the command was killed after the server's time limit of commands (sandbox.timeout)")
+			fmt.Fprintln(a.Err, "hint: sandpit exec --timeout 0 "+shellQuote(x.name)+" COMMAND has no limit")
+			return exitStatus(statusTimeout)
 		}
 		fmt.Fprintf(a.Err, "sandpit: timeout: the command was killed after %s, as --timeout says\n", x.command.Timeout)
 		return exitStatus(statusTimeout)

@@ -27,6 +27,16 @@ type serverShelf struct {
 	provider string // whose sandboxes they are for; "": the server's usual one
 }
 
+// chosenProvider is the provider that a request to a server names: that of the flag, else the
+// one that this machine's configuration or environment names explicitly. "" leaves the choice
+// to the server.
+func chosenProvider(cfg config.Config, flag string) string {
+	if flag == "" && cfg.Explicit(config.KeyProvider) {
+		return cfg.Provider
+	}
+	return flag
+}
+
 func (s serverShelf) Pull(ctx context.Context, name string, always bool, progress func(done, total int64)) (client.Image, error) {
 	return s.client.PullImage(ctx, client.PullRequest{Name: name, Always: always, Provider: s.provider}, progress)
 }

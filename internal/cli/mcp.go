@@ -101,7 +101,7 @@ func (a *app) serveMCP(ctx context.Context, o mcpOptions) (err error) {
 	if err != nil {
 		return err
 	}
-	serve := mcp.Options{Tools: tools.Audited(a.newCallLog(cfg, "mcp").write), Version: daemon.ReadVersions().Sandpit}
+	serve := mcp.Options{Tools: tools.Audited(a.newCallLog(cfg, "mcp").write).WithCommandTimeout(cfg.CommandTimeout(0)), Version: daemon.ReadVersions().Sandpit}
 	if serve.Servers, err = readServers(o.servers); err != nil {
 		return err
 	}
@@ -116,6 +116,9 @@ func (a *app) serveMCP(ctx context.Context, o mcpOptions) (err error) {
 		return err
 	}
 	log := slog.New(slog.NewTextHandler(a.Err, nil))
+	for _, text := range cfg.Notices {
+		log.WarnContext(ctx, "configuration", slog.String("notice", text))
+	}
 	local, err := daemon.OpenLocal(cfg, daemon.Listeners{Notice: a.noticeOnce(cfg), Admit: daemon.Admission(cfg, log)})
 	if err != nil {
 		return err
@@ -185,7 +188,7 @@ func (a *app) mcpRemote(ctx context.Context, o mcpOptions, cfg config.Config, se
 	}
 	serve.Open = func(ctx context.Context) (mcp.Place, error) {
 		s, err := c.Create(ctx, client.CreateRequest{
-			Spec: spec, Secrets: secrets.programs, NetworkSecrets: secrets.network, Provider: o.provider, Offline: o.networkSet && !o.network,
+			Spec: spec, Secrets: secrets.programs, NetworkSecrets: secrets.network, Provider: chosenProvider(cfg, o.provider), Offline: o.networkSet && !o.network,
 			Policy: client.Policy{IdleTimeout: o.idle, IdleAction: sandpit.ActionKill},
 		})
 		if err != nil {

@@ -45,7 +45,7 @@ func (a *app) runDetached(ctx context.Context, o runOptions) error {
 		return err
 	}
 	request := client.CreateRequest{
-		Spec: spec, Secrets: secrets.programs, NetworkSecrets: secrets.network, Provider: o.provider, Offline: o.networkSet && !o.network,
+		Spec: spec, Secrets: secrets.programs, NetworkSecrets: secrets.network, Provider: chosenProvider(cfg, o.provider), Offline: o.networkSet && !o.network,
 		AllowPaths: o.allowed,
 	}
 	if o.remove {

@@ -66,7 +66,7 @@ func (a *app) runRemote(ctx context.Context, o runOptions, cfg config.Config) er
 		return err
 	}
 	s, err := c.Create(ctx, client.CreateRequest{
-		Spec: spec, Secrets: secrets.programs, NetworkSecrets: secrets.network, Provider: o.provider, Offline: o.networkSet && !o.network,
+		Spec: spec, Secrets: secrets.programs, NetworkSecrets: secrets.network, Provider: chosenProvider(cfg, o.provider), Offline: o.networkSet && !o.network,
 		AllowPaths: o.allowed,
 		Policy:     client.Policy{IdleTimeout: abandoned, IdleAction: sandpit.ActionKill, IgnoreBackground: true},
 	})

@@ -101,6 +101,15 @@ type Config struct {
 	Sources map[Key]string
 }
 
+// CommandTimeout is how long a command may take whose request says nothing, on a path
+// where that is usually usual: sandbox.timeout if that was set, else usual.
+func (c Config) CommandTimeout(usual time.Duration) time.Duration {
+	if c.Explicit(KeyTimeout) {
+		return c.Sandbox.Timeout
+	}
+	return usual
+}
+
 // Explicit reports whether key was set by the file, the environment or a flag.
 // A default limit that the machine cannot enforce is skipped with a notice; an
 // explicit one is refused.
@@ -120,7 +129,7 @@ func (c Config) OwnPaths() []string {
 // says nothing else. The names and all defaults but the image are those of
 // OpenManus.
 type Sandbox struct {
-	// UseSandbox makes the agent tools that execute anything do so in a
+	// UseSandbox is accepted and has no effect: tools of agents always run in a
 	// sandbox. Default: false.
 	UseSandbox bool
 	// Image is what a sandbox starts from. Any non-empty text is accepted

@@ -66,7 +66,15 @@ func Load(o Options) (Config, error) {
 	l.fillDocker()
 	l.fillServer()
 	l.checkTogether()
+	l.noticeSandbox()
 	return l.cfg, l.problems.err()
+}
+
+// noticeSandbox says that what agents call tools for is never done outside of a sandbox.
+func (l *loader) noticeSandbox() {
+	if l.cfg.Explicit(KeyUseSandbox) && !l.cfg.Sandbox.UseSandbox {
+		l.notice("%s: %s = false has no effect: tools of agents always run in a sandbox", l.cfg.Sources[KeyUseSandbox], KeyUseSandbox)
+	}
 }
 
 func (o Options) withDefaults() Options {

@@ -178,6 +178,8 @@ type Manager struct {
 	// owner's builds, packed and unpacked, and MaxUploadTotal those of all owners. Default:
 	// 8 GiB and 32 GiB.
 	MaxUploadBytes, MaxUploadTotal int64
+	// DeleteOnStop has an orderly end of the server delete all sandboxes.
+	DeleteOnStop bool
 	// OwnerQuota is how many sandboxes each owner may have; 0 is no limit if it was set.
 	// Default: half of MaxSandboxes, rounded up, while other owners have keys or sandboxes,
 	// but none for administrators. Quotas are those of single owners, LabelQuotas of

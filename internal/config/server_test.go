@@ -70,6 +70,7 @@ build_timeout = "90s"
 max_upload_bytes = "3g"
 max_upload_bytes_total = "9g"
 owner_quota = 3
+delete_on_stop = true
 quotas = { alice = 5 }
 label_quotas = { "team=red" = 6 }
 
@@ -135,7 +136,7 @@ func TestServerFile(t *testing.T) {
 		MaxSandboxes: 7, MaxSaved: 9, MaxSavedBytes: 3 << 30, MaxVolumes: 3, MaxSnapshots: 4, MaxSnapshotBytes: 2 << 30, MaxCheckpointBytes: 5 << 30, MaxCheckpointAge: 48 * time.Hour,
 		MaxTemplates: 7, MaxTemplateBytes: 6 << 30, MaxBuilds: 3, BuildTimeout: 90 * time.Second, MaxUploadBytes: 3 << 30, MaxUploadTotal: 9 << 30, IdleTimeout: time.Minute, IdleAction: "stop", CleanupInterval: 30 * time.Second, CreateTimeout: 20 * time.Second,
 		CallTimeout: 10 * time.Second, Parallel: 2, Lifetime: 2 * time.Hour, Remember: 5 * time.Second,
-		OwnerQuota: 3, Quotas: map[string]int{"alice": 5}, LabelQuotas: map[string]int{"team=red": 6},
+		DeleteOnStop: true, OwnerQuota: 3, Quotas: map[string]int{"alice": 5}, LabelQuotas: map[string]int{"team=red": 6},
 	}
 	want.Usage = config.Usage{Memory: 80, Disk: 95, PIDs: 100, Action: "kill", Sustained: 5 * time.Minute}
 	want.Audit = config.Audit{MaxAge: 720 * time.Hour, MaxSize: 2 << 20, ExportDir: "/srv/audit", MaxExportSize: 3 << 20}

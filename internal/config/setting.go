@@ -128,6 +128,7 @@ const (
 	KeyTemplateBytes   Key = "manager.max_template_bytes"
 	KeyMaxBuilds       Key = "manager.max_builds"
 	KeyBuildTimeout    Key = "manager.build_timeout"
+	KeyDeleteOnStop    Key = "manager.delete_on_stop"
 	KeyOwnerQuota      Key = "manager.owner_quota"
 	KeyQuotas          Key = "manager.quotas"
 	KeyLabelQuotas     Key = "manager.label_quotas"

@@ -52,7 +52,7 @@ func programSettings() []setting {
 func sandboxSettings() []setting {
 	return []setting{
 		define(KeyUseSandbox, func(c *Config) *bool { return &c.Sandbox.UseSandbox }, setBool,
-			"Whether agent tools that execute anything do so in a sandbox."),
+			"Accepted for files of OpenManus: tools of agents always run in a sandbox. `false` is reported (`sandpit doctor`, the log of `serve` and `mcp`) and has no effect."),
 		define(KeyImage, func(c *Config) *sandpit.Image { return &c.Sandbox.Image }, setImage,
 			"What a sandbox starts from."),
 		define(KeyWorkDir, func(c *Config) *string { return &c.Sandbox.WorkDir }, setWorkDir,
@@ -66,7 +66,7 @@ func sandboxSettings() []setting {
 		define(KeyPIDsLimit, func(c *Config) *int { return &c.Sandbox.PIDsLimit }, numberOf("processes", 1, 1<<20),
 			"Processes and threads. 1 to 1048576."),
 		define(KeyTimeout, func(c *Config) *time.Duration { return &c.Sandbox.Timeout }, timeOf("300"),
-			"How long one command may take."),
+			"How long a command may take whose request names no time: see [Time limits of commands](#time-limits-of-commands)."),
 		define(KeyNetworkEnabled, func(c *Config) *bool { return &c.Sandbox.NetworkEnabled }, setBool,
 			"Whether a sandbox reaches the network."),
 		define(KeyCommandScreen, func(c *Config) *string { return &c.Sandbox.CommandScreen },
@@ -233,6 +233,8 @@ func managerSettings() []setting {
 			"The total size of the files that clients send for one owner's builds, packed and unpacked."),
 		define(KeyUploadTotal, func(c *Config) *int64 { return &c.Manager.MaxUploadTotal }, sizeOf(1<<20, "1m", `"32g"`),
 			"The total size of such files of all owners."),
+		define(KeyDeleteOnStop, func(c *Config) *bool { return &c.Manager.DeleteOnStop }, setBool,
+			"Whether an orderly end of the server deletes all sandboxes, within 30 s. Otherwise they outlive it."),
 		define(KeyOwnerQuota, func(c *Config) *int { return &c.Manager.OwnerQuota }, numberOf("sandboxes", 0, 1e6),
 			"How many sandboxes each owner may have; 0 is no limit.").
 			by("half of `max_sandboxes` while other owners have keys or sandboxes; no limit for administrators"),

@@ -343,7 +343,7 @@ func names(list []client.Image) string {
 // another provider makes the sandboxes.
 func TestDoctorOnDocker(t *testing.T) {
 	t.Parallel()
-	for _, provider := range []string{nameGVisor, nameDocker} {
+	for _, provider := range []string{nameGVisor, nameDocker, "nonsense"} {
 		cfg := configured(t, "[docker]", "host = 'unix:///nowhere/sock'")
 		cfg.Provider = provider
 		got := examineDocker(t.Context(), cfg)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -42,8 +43,11 @@ func examineDocker(ctx context.Context, cfg config.Config) Finding {
 	if err != nil {
 		f.Text = "provider docker cannot be used: " + err.Error()
 		f.Hint = "provider " + cfg.Provider + " does not need it; for containers as sandboxes start an engine, or name one by docker.host"
-		if cfg.Provider == nameDocker {
+		switch {
+		case cfg.Provider == nameDocker:
 			f.Hint = sandpit.HintOf(err)
+		case !slices.Contains(ProviderNames(), cfg.Provider):
+			f.Hint = "for containers as sandboxes start an engine, or name one by docker.host"
 		}
 		return f
 	}

@@ -79,6 +79,9 @@ func serveWith(ctx context.Context, cfg config.Config, o Options, list []kind) (
 	for _, text := range cfg.Notices {
 		logger.WarnContext(ctx, "configuration", slog.String("notice", text))
 	}
+	if len(cfg.Ignored) > 0 {
+		logger.InfoContext(ctx, "configuration: sections of other programs are ignored", slog.String("file", cfg.File), slog.Any("sections", cfg.Ignored))
+	}
 	s := &service{cfg: cfg, log: logger, notify: notifier{cfg.Systemd, logger}, kinds: list, ownGroup: o.ControlGroup}
 	defer func() { err = errors.Join(err, s.close(context.WithoutCancel(ctx))) }()
 	if err := s.open(ctx); err != nil {

@@ -141,7 +141,9 @@ func (s *service) open(ctx context.Context) (err error) {
 	}
 	s.keys = api.NewKeys(s.store, clock.System{}, s.log)
 	s.prePuller = newPrePuller(s.cfg.Image.PrePull, s.prepareImage, s.log)
-	s.data = data.New(data.Options{Manager: s.manager, Timeout: s.cfg.Sandbox.Timeout, Memory: s.memory})
+	s.data = data.New(data.Options{
+		Manager: s.manager, Timeout: s.cfg.Sandbox.Timeout, SessionTimeout: s.cfg.CommandTimeout(0), Memory: s.memory,
+	})
 	s.tokens, err = token.Open(ctx, token.Options{Store: s.store, Keys: s.keys, Dir: s.cfg.StateDir, Log: s.log})
 	if err != nil {
 		return err
@@ -155,11 +157,11 @@ func (s *service) open(ctx context.Context) (err error) {
 		return fmt.Errorf("%s: %w", config.KeyMCPTools, err)
 	}
 	s.mcp = mcp.New(ctx, mcp.Options{
-		Tools:   s.cfg.Server.MCPTools,
+		Tools: s.cfg.Server.MCPTools, CommandTimeout: s.cfg.CommandTimeout(0),
 		Manager: s.manager, Memory: s.memory, Request: s.nativeOptions().Request, MaxSessions: s.cfg.Server.MCPSessions, Idle: s.cfg.Server.MCPIdleTimeout,
 		Preview: s.previewURL, Template: s.hasTemplate, Version: version, Log: s.log,
 	})
-	s.aio, err = aio.New(aio.Options{Manager: s.manager, Memory: s.memory, Version: version, Log: s.log})
+	s.aio, err = aio.New(aio.Options{Manager: s.manager, CommandTimeout: s.cfg.CommandTimeout(0), Memory: s.memory, Version: version, Log: s.log})
 	return err
 }
 
@@ -211,7 +213,7 @@ func (s *service) managerOptions() manager.Options {
 		Parallel: c.Parallel, CreateTimeout: c.CreateTimeout, CallTimeout: c.CallTimeout, Remember: c.Remember,
 		IdleTimeout: c.IdleTimeout, IdleAction: sandpit.Action(c.IdleAction), Lifetime: c.Lifetime, Sweep: c.CleanupInterval, MaxRetries: s.cfg.Queue.MaxRetries,
 	}
-	o.Admit = Admission(s.cfg, s.log)
+	o.Admit, o.DestroyOnClose = Admission(s.cfg, s.log), c.DeleteOnStop
 	if o.Quotas.Owner == 0 && s.cfg.Explicit(config.KeyOwnerQuota) {
 		o.Quotas.Owner = -1 // none, which is not the default
 	}

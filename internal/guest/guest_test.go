@@ -227,7 +227,7 @@ func TestErrorsHaveACode(t *testing.T) {
 	t.Parallel()
 	s := newTestServer(t)
 	for path, want := range map[string]string{
-		"/files?path=/no/such":            `{"code":404,"message":"open /no/such: no such file or directory"}`,
+		"/files?path=/no/such":            `{"code":404,"message":"open /no/such: file not found"}`,
 		"/files?path=/":                   `{"code":400,`,
 		"/files?path=/x&username=unheard": `{"code":401,"message":"invalid username: 'unheard'"}`,
 	} {

@@ -57,14 +57,37 @@ func placeOf(header http.Header, u user, p string, follow bool) (*place, error) 
 	return pl, nil
 }
 
-// named gives an error about p the path that the client knows. Without a place
-// it stays as it is.
+// named gives an error about p the path that the client knows; without a place it keeps its
+// path. What does not exist is called not found.
 func (p *place) named(err error) error {
-	if pathErr, ok := errors.AsType[*fs.PathError](err); ok && p != nil {
-		return &fs.PathError{Op: strings.TrimSuffix(pathErr.Op, "at"), Path: p.path, Err: pathErr.Err}
+	pathErr, ok := errors.AsType[*fs.PathError](err)
+	if !ok || p == nil && !errors.Is(pathErr.Err, fs.ErrNotExist) {
+		return err
 	}
-	return err
+	named := &fs.PathError{Op: callName(pathErr.Op), Path: pathErr.Path, Err: pathErr.Err}
+	if p != nil {
+		named.Path = p.path
+	}
+	if errors.Is(pathErr.Err, fs.ErrNotExist) {
+		named.Err = errNotFound{pathErr.Err}
+	}
+	return named
 }
+
+// callName is what clients know a system call by: openat is open, and lstat stays lstat.
+func callName(op string) string {
+	if strings.HasSuffix(op, "stat") {
+		return op
+	}
+	return strings.TrimSuffix(op, "at")
+}
+
+// errNotFound is the error of a file that does not exist.
+type errNotFound struct{ error }
+
+func (errNotFound) Error() string { return "file not found" }
+
+func (e errNotFound) Unwrap() error { return e.error }
 
 func (p *place) close() { _ = p.root.Close() } // a directory that was only read
 

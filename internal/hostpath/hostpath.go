@@ -84,6 +84,19 @@ func (r Rules) Check(path string) error {
 	return sandpit.Errorf(sandpit.PermissionDenied, "%s is %s", path, reason)
 }
 
+// Reason says what is wrong with showing a path, "" for nothing. Unlike Check it does not
+// require the path to exist on this machine, and resolves its symbolic links as far as it does.
+func (r Rules) Reason(path string) string {
+	real := resolved(path)
+	if slices.Contains(r.Allowed, real) {
+		return ""
+	}
+	if info, err := os.Stat(real); err == nil && info.Mode()&fs.ModeSocket != 0 {
+		return "a socket, and whoever listens on it takes orders"
+	}
+	return r.reason(real)
+}
+
 // reason says what is wrong with showing a path, "" for nothing.
 func (r Rules) reason(path string) string {
 	const machine = "a part of the machine itself"

@@ -82,8 +82,8 @@ func (m *Manager) watch(ctx context.Context, b *box, i sandpit.Instance) {
 				return
 			}
 		}
-		if ctx.Err() != nil {
-			return
+		if ctx.Err() != nil || errors.Is(err, errClosed) {
+			return // the manager ends, and the next one looks again
 		}
 		m.o.Log.WarnContext(ctx, "the end of a sandbox cannot be seen, or dealt with", slog.String("sandbox", string(b.id)), slog.Any("error", err))
 		if sleep(ctx, pause) != nil {

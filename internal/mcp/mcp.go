@@ -211,11 +211,12 @@ func (c *connection) withMemory(ctx context.Context, extra *sdk.RequestExtra) (c
 
 // refusal is the answer to a call that was not carried out.
 func refusal(err error) *sdk.CallToolResult {
-	text := "ERROR: " + err.Error()
-	if hint := sandpit.HintOf(err); hint != "" {
-		text += " (" + hint + ")"
+	p := &tool.Problem{Code: sandpit.CodeOf(err), Message: err.Error(), Hint: sandpit.HintOf(err)}
+	text := "ERROR: " + p.Message
+	if p.Hint != "" {
+		text += " (" + p.Hint + ")"
 	}
-	return &sdk.CallToolResult{IsError: true, Content: []sdk.Content{&sdk.TextContent{Text: text}}}
+	return answer(tool.Result{Text: text, Failed: true, Problem: p})
 }
 
 func answer(r tool.Result) *sdk.CallToolResult {

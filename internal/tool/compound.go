@@ -7,6 +7,7 @@ import (
 	"path"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/sandpit-dev/sandpit"
 )
@@ -17,13 +18,13 @@ func compoundTools() []Tool {
 	run := Hints{Destructive: true, OpenWorld: true}
 	return []Tool{
 		{
-			Name: "bash", Title: "Run a command in bash", Category: Compound, Hints: run, Timeout: stopTime,
+			Name: "bash", Title: "Run a command in bash", Category: Compound, Hints: run, Timeout: stopTime, command: bashTime,
 			Description: "Run a command in the session's shell. What takes longer than two minutes is stopped: sandbox_shell can run it in the background. " +
 				"An empty command shows what the newest program in the background has put out, ctrl+c ends it.",
 			body: does(bashTool),
 		},
 		{
-			Name: "sandbox_shell", Title: "Run commands and look after them", Category: Compound, Hints: run, Timeout: stopTime,
+			Name: "sandbox_shell", Title: "Run commands and look after them", Category: Compound, Hints: run, Timeout: stopTime, command: shellTime,
 			Description: "Run commands in shells: execute_command starts one in the background, or waits for its end if it is to block; " +
 				"check_command_output, terminate_command and list_commands deal with those in the background.",
 			body: does(sandboxShell), synonyms: map[string]string{"session_id": "session_name"},
@@ -48,8 +49,8 @@ type bashInput struct {
 	Restart bool   `json:"restart,omitempty" jsonschema:"give the session a new shell, which remembers nothing" default:"false"`
 }
 
-// bashSeconds is how long a command of the tool bash may take.
-const bashSeconds = 120
+// bashTime is how long a command of the tool bash may take.
+const bashTime = 2 * time.Minute
 
 func bashTool(ctx context.Context, s *Session, in bashInput) (Result, error) {
 	if in.Restart {
@@ -67,7 +68,7 @@ func bashTool(ctx context.Context, s *Session, in bashInput) (Result, error) {
 	case "ctrl+c":
 		return shellKill(ctx, s, sessionInput{})
 	}
-	return shellExec(ctx, s, execInput{Command: in.Command, Timeout: bashSeconds, Session: mainShell})
+	return shellExec(ctx, s, execInput{Command: in.Command, Session: mainShell})
 }
 
 type shellInput struct {
@@ -76,7 +77,7 @@ type shellInput struct {
 	Folder   string  `json:"folder,omitempty" jsonschema:"directory for execute_command; default: the shell's"`
 	Session  string  `json:"session_name,omitempty" jsonschema:"name of the shell for execute_command, default main; else the program, as execute_command has named it"`
 	Blocking bool    `json:"blocking,omitempty" jsonschema:"wait for the end of the command" default:"false"`
-	Timeout  float64 `json:"timeout,omitempty" jsonschema:"seconds after which a command that blocks is stopped" default:"60" range:"0,3600"`
+	Timeout  float64 `json:"timeout,omitempty" jsonschema:"seconds after which a command that blocks is stopped; default 60" range:"0,3600"`
 	Kill     bool    `json:"kill_session,omitempty" jsonschema:"end the program once its output was looked at" default:"false"`
 }
 

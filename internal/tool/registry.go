@@ -1,6 +1,7 @@
 package tool
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -35,6 +36,8 @@ type Registry struct {
 	names  map[string]Tool // aliases too
 	hidden *regexp.Regexp  // names of tools that are not offered
 	audit  func(Call)
+	// commandTime is as WithCommandTimeout says.
+	commandTime time.Duration
 }
 
 // New returns a registry of all tools, or of those in the categories. Audit is told of
@@ -153,13 +156,41 @@ func (r *Registry) invoke(ctx context.Context, s *Session, name string, input []
 	if err != nil {
 		return Result{}, err
 	}
-	limited, cancel := context.WithTimeout(ctx, t.Timeout+asked(decoded))
+	usual := r.usualTime(t)
+	limited, cancel := context.WithTimeout(context.WithValue(ctx, usualTimeKey{}, usual), t.Timeout+cmp.Or(asked(decoded), usual))
 	defer cancel()
 	result, err = t.body.call(limited, s, decoded)
 	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
 		err = sandpit.Errorf(sandpit.Timeout, "the tool %s took too long and was stopped: %w", t.Name, err)
 	}
 	return result, err
+}
+
+// WithCommandTimeout returns a registry of the same tools, whose commands may take so long if
+// their input names no time. Zero leaves each tool its own default.
+func (r *Registry) WithCommandTimeout(limit time.Duration) *Registry {
+	limited := *r
+	limited.commandTime = limit
+	return &limited
+}
+
+// usualTime is how long a command of a tool may take for which its input names no time.
+func (r *Registry) usualTime(t Tool) time.Duration {
+	if t.command > 0 && r.commandTime > 0 {
+		return r.commandTime
+	}
+	return t.command
+}
+
+type usualTimeKey struct{}
+
+// usualSeconds is what usualTime was for the call of a context.
+func usualSeconds(ctx context.Context) float64 {
+	usual, ok := ctx.Value(usualTimeKey{}).(time.Duration)
+	if !ok || usual == 0 {
+		usual = shellTime
+	}
+	return usual.Seconds()
 }
 
 // asked is how long the input itself says that the call may take.

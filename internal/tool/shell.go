@@ -17,8 +17,8 @@ func shellTools() []Tool {
 			Name: "shell_exec", Title: "Run a shell command", Category: Shell, Hints: Hints{Destructive: true, OpenWorld: true},
 			Description: "Run a command in a shell that keeps its directory, variables and functions from one call to the next. " +
 				"In the background it goes on after the call; shell_view, shell_wait, shell_write and shell_kill then deal with it.",
-			Timeout: stopTime,
-			body:    does(shellExec), synonyms: map[string]string{"async_mode": "background", "cmd": "command", "id": "session_id", "session_name": "session_id"},
+			Timeout: stopTime, command: shellTime,
+			body: does(shellExec), synonyms: map[string]string{"async_mode": "background", "cmd": "command", "id": "session_id", "session_name": "session_id"},
 		}, {
 			Name: "shell_interactive", Title: "Use an interactive program", Category: Shell, Hints: Hints{Destructive: true, OpenWorld: true},
 			Description: "Start a program at a terminal (an editor, a REPL, an installer that asks), send it keys, read its screen, resize or close it.",
@@ -72,7 +72,8 @@ type execData struct {
 	Duration float64       `json:"duration_seconds"`
 }
 
-const defaultExec = 60 // seconds
+// shellTime is how long a command may take whose call names no time.
+const shellTime = 60 * time.Second
 
 func shellExec(ctx context.Context, s *Session, in execInput) (Result, error) {
 	sh, err := s.shell(ctx, in.Session)
@@ -88,7 +89,7 @@ func shellExec(ctx context.Context, s *Session, in execInput) (Result, error) {
 	}
 	seconds := in.Timeout
 	if seconds == 0 {
-		seconds = defaultExec
+		seconds = usualSeconds(ctx)
 	}
 	r, err := sh.Run(ctx, shell.RunRequest{Command: command, Timeout: duration(seconds), MaxOutput: maxCommandOutput, Output: s.live(ctx)})
 	output := string(r.Stdout)
@@ -113,6 +114,14 @@ func shellExec(ctx context.Context, s *Session, in execInput) (Result, error) {
 }
 
 func duration(seconds float64) time.Duration { return time.Duration(seconds * float64(time.Second)) }
+
+// noProgram says that no program in the background belongs to a shell; "" stands for any.
+func noProgram(name string) string {
+	if name == "" {
+		return "no program runs in the background here"
+	}
+	return fmt.Sprintf("session_id %.80q: no program runs in the background there", name)
+}
 
 // quote is a word of a shell.
 func quote(word string) string { return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'" }
@@ -191,7 +200,7 @@ func (s *Session) job(ctx context.Context, name string) (*shell.Job, string, err
 		}
 	}
 	if newest == nil {
-		return nil, "", sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "no program runs in the background here"),
+		return nil, "", sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "%s", noProgram(name)),
 			advise(ctx, "shell_exec with background starts one", "execute_command of sandbox_shell starts one"))
 	}
 	return newest, found, nil
@@ -298,7 +307,7 @@ type shellsData struct {
 }
 
 func shellSessions(_ context.Context, s *Session, _ nothing) (Result, error) {
-	data := shellsData{Shells: s.shells.List(), Jobs: []jobData{}}
+	data := shellsData{Shells: append([]shell.Info{}, s.shells.List()...), Jobs: []jobData{}}
 	var b strings.Builder
 	for _, info := range data.Shells {
 		fmt.Fprintf(&b, "%s  %s in %s, %d commands so far\n", info.ID, info.Shell, info.Cwd, info.Runs)

@@ -65,6 +65,9 @@ type Tool struct {
 	// itself asks for.
 	Timeout time.Duration `json:"timeout"`
 
+	// command is how long a command may take that the tool runs and for which the input names
+	// no time, in addition. Zero: it runs none.
+	command time.Duration
 	// synonyms are other names of fields of the input.
 	synonyms map[string]string
 	body     body

@@ -25,6 +25,9 @@ type RunResult struct {
 	// Stdout and Stderr are its output; bytes that are no UTF-8 are U+FFFD here.
 	Stdout string `json:"stdout"`
 	Stderr string `json:"stderr"`
+	// StdoutBytes and StderrBytes are the exact output if that is not all UTF-8.
+	StdoutBytes []byte `json:"stdout_base64,omitempty" doc:"The exact output, if not all of it is UTF-8."`
+	StderrBytes []byte `json:"stderr_base64,omitempty" doc:"The exact output, if not all of it is UTF-8."`
 	// ExitCode is 128 plus the number of the signal that killed it, if one did.
 	ExitCode int `json:"exit_code"`
 	// Duration is in seconds, by the server's clock.

@@ -16,6 +16,10 @@ const (
 	// HeaderRequestID names a request, in answers and in logs. One that a client
 	// sends is kept.
 	HeaderRequestID = "X-Request-Id"
+	// HeaderCommandTimeout asks for the server's own time limit of a command that is started by
+	// the guest's protocol: the value is DefaultCommandTimeout.
+	HeaderCommandTimeout  = "Sandpit-Command-Timeout"
+	DefaultCommandTimeout = "default"
 	// HeaderKey carries an API key. "Authorization: Bearer KEY" does as well.
 	HeaderKey = "X-Api-Key"
 )

@@ -39,11 +39,14 @@ type SessionRun struct {
 // SessionResult is what came of it.
 type SessionResult struct {
 	// Stdout and Stderr are its output; bytes that are no UTF-8 are U+FFFD here.
-	Stdout     string `json:"stdout"`
-	Stderr     string `json:"stderr"`
-	StdoutSize int64  `json:"stdout_size" doc:"Bytes that were written, left out or not."`
-	StderrSize int64  `json:"stderr_size"`
-	Truncated  bool   `json:"truncated" doc:"The middle of a stream is left out."`
+	Stdout string `json:"stdout"`
+	Stderr string `json:"stderr"`
+	// StdoutBytes and StderrBytes are the exact output if that is not all UTF-8.
+	StdoutBytes []byte `json:"stdout_base64,omitempty" doc:"The exact output, if not all of it is UTF-8."`
+	StderrBytes []byte `json:"stderr_base64,omitempty" doc:"The exact output, if not all of it is UTF-8."`
+	StdoutSize  int64  `json:"stdout_size" doc:"Bytes that were written, left out or not."`
+	StderrSize  int64  `json:"stderr_size"`
+	Truncated   bool   `json:"truncated" doc:"The middle of a stream is left out."`
 	// Late is what background children of earlier commands wrote meanwhile.
 	Late     string  `json:"late,omitempty" doc:"What children of earlier commands wrote while no command ran."`
 	ExitCode int     `json:"exit_code"`

@@ -47,6 +47,8 @@ type box struct {
 	exit   sandpit.Exit
 	ooms   int64
 	died   *container.State // as an event told it
+	killed bool             // the engine was asked to kill it, as an event told
+	dead   chan struct{}    // full when an event has told of its end
 	breaks int64            // of the engine, when the sandbox was last seen running
 	link   *tether.Link
 	// saving has the engine hold the container still for a moment, which is nobody's
@@ -66,7 +68,7 @@ type box struct {
 func newBox(p *Provider, id sandpit.ID, container string) *box {
 	b := &box{
 		p: p, id: id, container: container, turn: make(chan struct{}, 1), ended: make(chan struct{}), state: starting,
-		asking: make(chan struct{}, 1), breaks: p.breaks.Load(),
+		asking: make(chan struct{}, 1), dead: make(chan struct{}, 1), breaks: p.breaks.Load(),
 	}
 	b.guest = b.newTransport()
 	b.monitor = liveness.New(id, b.probeGuest, p.o.Liveness)

@@ -278,6 +278,25 @@ func TestExits(t *testing.T) {
 				t.Fatal(err)
 			}
 		}, true, "killed by somebody else"},
+		"killed after a program ran out of memory": {func(t *testing.T, box *docker.Instance, container string) {
+			t.Helper()
+			run(t, box, "tail", "/dev/zero") // ends at the limit
+			for begin := time.Now(); ; time.Sleep(100 * time.Millisecond) {
+				stats, err := box.Stats(within(t))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if stats.OOMKills > 0 {
+					break
+				}
+				if time.Since(begin) > long {
+					t.Fatal("no kill for lack of memory was counted")
+				}
+			}
+			if _, err := api.ContainerKill(within(t), container, client.ContainerKillOptions{Signal: "KILL"}); err != nil {
+				t.Fatal(err)
+			}
+		}, true, "killed by somebody else"},
 		"exited": {func(t *testing.T, _ *docker.Instance, container string) {
 			t.Helper()
 			if _, err := api.ContainerKill(within(t), container, client.ContainerKillOptions{Signal: "TERM"}); err != nil {
@@ -293,7 +312,7 @@ func TestExits(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			box := create(t, p, sandpit.Spec{Image: busybox})
+			box := create(t, p, sandpit.Spec{Image: busybox, Resources: sandpit.Resources{Memory: 64 << 20}})
 			tc.end(t, box, "sandpit-"+string(box.ID()))
 			exit, err := box.Wait(within(t))
 			if err != nil || exit.Reason == "" || !strings.Contains(exit.Reason, tc.want) || tc.known && !exit.Known {

@@ -245,10 +245,15 @@ func (p *Provider) heard(m events.Message) {
 		b.mu.Lock()
 		b.ooms++
 		b.mu.Unlock()
+	case events.ActionKill:
+		b.noteSignal(m.Actor.Attributes["signal"])
 	case events.ActionDie:
 		b.noteDeath(m)
 		_ = p.goDo(b.lookAgain) // as below
-	case events.ActionDestroy, events.ActionPause, events.ActionUnPause, events.ActionStart:
+	case events.ActionStart:
+		b.noteStart()
+		_ = p.goDo(b.lookAgain)
+	case events.ActionDestroy, events.ActionPause, events.ActionUnPause:
 		_ = p.goDo(b.lookAgain) // there is nothing to look at when the provider is closed
 	}
 }

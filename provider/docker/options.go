@@ -91,12 +91,26 @@ type Options struct {
 	Patience time.Duration
 	// Liveness bounds calls into sandboxes. Default: that of liveness.Options.
 	Liveness liveness.Options
+	// Mounts are the rules of which paths of the engine's machine sandboxes may be shown.
+	// Default: all but those that would give a sandbox the machine, a way to control it, a
+	// user's home directory or credentials.
+	Mounts MountRules
 	// Notice hears, once each, which default limits the engine cannot enforce.
 	// Default: nobody.
 	Notice func(text string)
 	// Progress hears about images being pulled. Default: nobody.
 	Progress image.Progress
 }
+
+// MountRules choose what a Provider checks of the paths of Mounts.
+type MountRules int
+
+const (
+	// CheckMounts refuses paths that would give a sandbox the machine.
+	CheckMounts MountRules = iota
+	// AnyMounts refuses none: for programs that check them themselves.
+	AnyMounts
+)
 
 // DefaultLimits are the limits of a sandbox when nobody says anything else.
 func DefaultLimits() sandpit.Resources {

@@ -72,16 +72,19 @@ func (b *box) revive(ctx context.Context) (*Instance, error) {
 	return inst, err
 }
 
-// exitOf says how a container ended.
-func exitOf(s container.State) sandpit.Exit {
-	const killed = 128 + 9
+// killedCode is the exit code of a first process that SIGKILL ended.
+const killedCode = 128 + 9
+
+// exitOf says how a container ended. isKilled says that the engine was asked to kill it: the
+// state has OOMKilled also when only another program inside was killed, at any time before.
+func exitOf(s container.State, isKilled bool) sandpit.Exit {
 	exit := sandpit.Exit{Known: true, Code: s.ExitCode}
 	switch {
-	case s.OOMKilled && s.ExitCode == killed:
+	case s.OOMKilled && s.ExitCode == killedCode && !isKilled:
 		exit.Reason = "killed: out of memory"
 	case s.Error != "":
 		exit.Reason = "it could not run: " + clip(s.Error)
-	case s.ExitCode == killed:
+	case s.ExitCode == killedCode:
 		exit.Reason = "killed by somebody else"
 	case s.ExitCode == 0: // the guest was asked to end
 		exit.Reason = "stopped by somebody else, or with its docker engine (exit status 0)"
@@ -94,9 +97,12 @@ func exitOf(s container.State) sandpit.Exit {
 // ending is how a container has ended that was seen running when the engine had gone
 // away so many times.
 func (b *box) ending(s container.State) sandpit.Exit {
-	exit := exitOf(s)
+	if s.OOMKilled && s.ExitCode == killedCode {
+		b.awaitDeath()
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	exit := exitOf(s, b.killed)
 	if b.p.breaks.Load() != b.breaks {
 		exit.Reason = "it ended while the docker engine was restarted or out of reach: " + exit.Reason
 	}
@@ -110,6 +116,42 @@ func (b *box) seen() {
 	b.breaks = b.p.breaks.Load()
 }
 
+// noteSignal remembers that the engine was asked to kill the container.
+func (b *box) noteSignal(signal string) {
+	if signal != "9" && signal != "KILL" && signal != "SIGKILL" {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.killed = true
+}
+
+// noteStart forgets how the container ended before.
+func (b *box) noteStart() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.killed, b.died = false, nil
+	select {
+	case <-b.dead:
+	default:
+	}
+}
+
+// deathEvent is how long an engine may take to report an end that can be seen already.
+const deathEvent = 2 * time.Second
+
+// awaitDeath waits until the engine has reported the end of the container, and so whatever it
+// was asked before.
+func (b *box) awaitDeath() {
+	late := time.NewTimer(deathEvent)
+	defer late.Stop()
+	select {
+	case <-b.dead:
+	case <-late.C:
+	case <-b.p.calls.over:
+	}
+}
+
 // noteDeath remembers how the first process ended, for when the container is gone
 // before the engine can be asked.
 func (b *box) noteDeath(m events.Message) {
@@ -120,6 +162,10 @@ func (b *box) noteDeath(m events.Message) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.died = &container.State{ExitCode: code, OOMKilled: b.ooms > 0}
+	select {
+	case b.dead <- struct{}{}:
+	default:
+	}
 }
 
 // vanished is the end of a sandbox without a container. The engine itself removes
@@ -128,7 +174,7 @@ func (b *box) vanished() sandpit.Exit {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.p.o.Ephemeral && b.died != nil {
-		return exitOf(*b.died)
+		return exitOf(*b.died, b.killed)
 	}
 	return sandpit.Exit{Reason: "its container was removed by somebody else"}
 }

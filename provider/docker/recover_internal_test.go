@@ -18,17 +18,19 @@ import (
 func TestExitOf(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
-		state container.State
-		want  string
+		state  container.State
+		killed bool
+		want   string
 	}{
-		"out of memory":           {container.State{ExitCode: 137, OOMKilled: true}, "killed: out of memory"},
-		"a program ran out of it": {container.State{ExitCode: 0, OOMKilled: true}, "stopped by somebody else"},
-		"killed":                  {container.State{ExitCode: 137}, "killed by somebody else"},
-		"stopped":                 {container.State{}, "stopped by somebody else"},
-		"a bad image":             {container.State{ExitCode: 127, Error: "exec format error"}, "it could not run: exec format error"},
-		"anything else":           {container.State{ExitCode: 3}, "its first process ended with exit status 3"},
+		"out of memory":                        {container.State{ExitCode: 137, OOMKilled: true}, false, "killed: out of memory"},
+		"killed after a program ran out of it": {container.State{ExitCode: 137, OOMKilled: true}, true, "killed by somebody else"},
+		"a program ran out of it":              {container.State{ExitCode: 0, OOMKilled: true}, false, "stopped by somebody else"},
+		"killed":                               {container.State{ExitCode: 137}, false, "killed by somebody else"},
+		"stopped":                              {container.State{}, false, "stopped by somebody else"},
+		"a bad image":                          {container.State{ExitCode: 127, Error: "exec format error"}, false, "it could not run: exec format error"},
+		"anything else":                        {container.State{ExitCode: 3}, false, "its first process ended with exit status 3"},
 	} {
-		if got := exitOf(tc.state); !got.Known || got.Code != tc.state.ExitCode || !strings.HasPrefix(got.Reason, tc.want) {
+		if got := exitOf(tc.state, tc.killed); !got.Known || got.Code != tc.state.ExitCode || !strings.HasPrefix(got.Reason, tc.want) {
 			t.Errorf("%s: %+v, want %q", name, got, tc.want)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/hostpath"
 )
 
 var containerPattern = regexp.MustCompile(`^[0-9a-f]{64}$`)
@@ -21,7 +22,33 @@ func (p *Provider) validate(s sandpit.Spec) error {
 			sandpit.Errorf(sandpit.Unsupported, "the image %q is this machine's own programs, which a docker engine has not", sandpit.HostImage),
 			"name an image, for example python:3.12-slim")
 	}
+	if err := p.validateMounts(s.Mounts); err != nil {
+		return err
+	}
 	return p.validateNetwork(s.Network)
+}
+
+// validateMounts refuses paths of the machine that sandboxes are not to have.
+func (p *Provider) validateMounts(mounts []sandpit.Mount) error {
+	if p.o.Mounts == AnyMounts {
+		return nil
+	}
+	rules := hostpath.Rules{Own: []string{"/run/docker.sock", "/run/podman", "/run/containerd", "/var/lib/docker", "/var/lib/containerd", "/var/lib/containers"}}
+	if socket, ok := strings.CutPrefix(p.host(), "unix://"); ok {
+		rules.Own = append(rules.Own, socket)
+	}
+	if !p.o.Ephemeral {
+		rules.Own = append(rules.Own, p.o.StateDir)
+	}
+	for _, m := range mounts {
+		if m.Volume != "" {
+			continue
+		}
+		if reason := rules.Reason(m.Source); reason != "" {
+			return sandpit.Errorf(sandpit.PermissionDenied, "mount %q: it is %s", m.Source, reason)
+		}
+	}
+	return nil
 }
 
 // validateNetwork refuses what the engine's networks do not enforce.

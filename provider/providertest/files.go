@@ -188,6 +188,7 @@ func statFile(c *trial) {
 	c.wantCode(err, "stat what is below a file", sandpit.NotFound, sandpit.Invalid)
 	_, err = c.guest().Stat(c.ctx(), "", dir+"/none")
 	c.wantCode(err, "stat nothing", sandpit.NotFound)
+	wantNotFoundText(c, err)
 }
 
 func owner(c *trial) {
@@ -241,6 +242,7 @@ func listDir(c *trial) {
 	equal(c, "files in an empty directory", len(list), 0)
 	_, err = c.guest().ListDir(c.ctx(), "", dir+"/none", 1)
 	c.wantCode(err, "list nothing", sandpit.NotFound)
+	wantNotFoundText(c, err)
 	_, err = c.guest().ListDir(c.ctx(), "", dir+"/a", 1)
 	c.wantCode(err, "list a file", sandpit.Invalid)
 }
@@ -316,6 +318,7 @@ func notFiles(c *trial) {
 	c.wantCode(write(dir+"/file/below"), "write below a file", sandpit.Invalid)
 	_, err = c.guest().ReadFile(ctx, "", dir+"/none")
 	c.wantCode(err, "read nothing", sandpit.NotFound)
+	wantNotFoundText(c, err)
 }
 
 // sizeless reads what the kernel makes up while it is read.
@@ -360,4 +363,13 @@ func writeRead(ctx context.Context, g sandpit.Guest, name, text string) error {
 		err = fmt.Errorf("it reads a mixture of %d bytes", len(got))
 	}
 	return err
+}
+
+// wantNotFoundText fails unless an error about a missing file says so in words that people
+// search for.
+func wantNotFoundText(c *trial, err error) {
+	c.Helper()
+	if err == nil || !strings.Contains(err.Error(), "not found") || strings.Contains(err.Error(), "lst ") {
+		c.Errorf("a missing file: %v, want a text with \"not found\"", err)
+	}
 }

@@ -50,6 +50,9 @@ type Options struct {
 	Manager *manager.Manager
 	// Memory is what sessions may keep in memory. Default: there is no limit.
 	Memory *memory.Budget
+	// CommandTimeout is how long a command may take whose request names no time. Default: an
+	// hour.
+	CommandTimeout time.Duration
 	// Version is told to clients.
 	Version string
 	// Log hears of sessions that cannot be closed. Default: nobody does.

@@ -62,7 +62,7 @@ func shellExec(c *call) (any, string, error) {
 	if in.Hard != nil {
 		exec["timeout"] = *in.Hard
 	} else if !in.Async {
-		exec["timeout"] = maxCommand
+		exec["timeout"] = cmp.Or(c.server.o.CommandTimeout.Seconds(), maxCommand)
 		if in.Timeout != nil {
 			exec["timeout"] = *in.Timeout
 		}

@@ -4,8 +4,10 @@ import (
 	"context"
 	"net/http"
 	"net/url"
+	"strconv"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/wire"
 )
 
 // guestMethods are the methods that a guest's protocol may use.
@@ -42,6 +44,9 @@ func (s *Server) proxy(ctx context.Context, c *call) error {
 		out.Body = http.NoBody
 	}
 	passOn(out.Header, c.r.Header, asked, askedPrefixes)
+	if err := s.limitCommand(out.Header); err != nil {
+		return err
+	}
 	if user := guestUser(c.r.Header.Get("Authorization")); user != "" {
 		out.Header.Set("Authorization", user)
 	}
@@ -54,6 +59,19 @@ func (s *Server) proxy(ctx context.Context, c *call) error {
 	}
 	defer res.Body.Close()
 	return c.passBack(res)
+}
+
+// limitCommand gives a command the server's time limit if its client asks for that.
+func (s *Server) limitCommand(h http.Header) error {
+	switch wanted := h.Get(wire.HeaderCommandTimeout); {
+	case wanted == "":
+	case wanted != wire.DefaultCommandTimeout:
+		return sandpit.Errorf(sandpit.Invalid, "header %s: invalid value %.80q: want %q", wire.HeaderCommandTimeout, wanted, wire.DefaultCommandTimeout)
+	default:
+		h.Del(wire.HeaderCommandTimeout)
+		h.Set("Connect-Timeout-Ms", strconv.FormatInt(max(1, s.o.Timeout.Milliseconds()), 10))
+	}
+	return nil
 }
 
 // passBack answers with what a guest says.

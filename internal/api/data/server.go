@@ -22,6 +22,9 @@ type Options struct {
 	// Timeout is how long a command may take that says nothing itself. Default: 300
 	// seconds.
 	Timeout time.Duration
+	// SessionTimeout is the same for sessions that name no time. Default: that of package
+	// shell.
+	SessionTimeout time.Duration
 	// MaxOutput is how much of each stream of a command one answer may hold, in
 	// bytes; a request for more is refused. Default: 16 MiB.
 	MaxOutput int64

@@ -1,6 +1,7 @@
 package data
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math"
@@ -142,7 +143,7 @@ func (s *Server) openSession(ctx context.Context, c *call) error {
 		return err
 	}
 	session, err := set.Create(ctx, req.Name, shell.Options{
-		Dir: req.Dir, Env: req.Env, User: req.User, Timeout: timeout, MaxOutput: most, RefuseBusy: req.RefuseBusy,
+		Dir: req.Dir, Env: req.Env, User: req.User, Timeout: cmp.Or(timeout, s.o.SessionTimeout), MaxOutput: most, RefuseBusy: req.RefuseBusy,
 	})
 	if err != nil {
 		return err

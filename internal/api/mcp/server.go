@@ -52,6 +52,8 @@ type Options struct {
 	// Tools are the words, as tool.Choose takes them, that choose the tools of clients that
 	// choose none. Default: the default set.
 	Tools []string
+	// CommandTimeout as in tool.Registry.WithCommandTimeout.
+	CommandTimeout time.Duration
 	// Memory is what calls and sessions may keep in memory. Default: there is no limit.
 	Memory *memory.Budget
 	// Version is told to clients.
@@ -227,7 +229,7 @@ func (s *Server) begin(w http.ResponseWriter, r *http.Request, who api.Principal
 	}
 	id := rand.Text()
 	one := &session{who: who, over: make(chan struct{}), Session: mcp.NewSession(mcp.Options{
-		Tools: tools.Audited(s.auditor(who)), Version: s.o.Version, Open: s.opener(who, wanted),
+		Tools: tools.Audited(s.auditor(who)).WithCommandTimeout(s.o.CommandTimeout), Version: s.o.Version, Open: s.opener(who, wanted),
 		Memory: func() *memory.Account { return s.o.Memory.OpenSession(who.Owner) },
 		CallMemory: func(h http.Header) (*memory.Account, func()) {
 			return s.calls.join(h, func() *memory.Account { return s.o.Memory.OpenRequest(who.Owner) })
