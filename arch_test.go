@@ -92,7 +92,7 @@ var arrows = map[string][]string{
 	"internal/site":              {".", "internal/beneath"},
 	"internal/sshd":              {".", "internal/api", "internal/manager", "internal/memory", "internal/share", "internal/sshkey", "internal/store"},
 	"internal/sshkey":            {".", "internal/clock", "internal/lifeline", "internal/store"},
-	"internal/store":             {".", "internal/queue"},
+	"internal/store":             {".", "internal/memory", "internal/queue"},
 	"internal/telemetry":         {".", "internal/config", "internal/manager", "internal/queue", "internal/share"},
 	"internal/tempdir":           {".", "internal/beneath"},
 	"internal/template":          {".", "internal/debian", "internal/image", "internal/npm", "internal/workspace"},

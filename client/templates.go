@@ -158,7 +158,8 @@ func (c *Client) Template(ctx context.Context, ref string) (sandpit.Template, er
 	return get[sandpit.Template](ctx, c, path("templates", ref), nil)
 }
 
-// Builds lists the builds of a template of the caller's, the newest first, at most 100.
+// Builds lists the builds of a template of the caller's without their recipes, the newest
+// first, at most 100.
 func (c *Client) Builds(ctx context.Context, ref string) ([]sandpit.TemplateBuild, error) {
 	page, err := get[wire.Page[sandpit.TemplateBuild]](ctx, c, path("templates", ref, "builds"), nil)
 	return page.Items, err

@@ -3,6 +3,7 @@ package api
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/base64"
 	"encoding/json"
 	"io"
@@ -19,13 +20,35 @@ import (
 // jsonBuffer is how much of an answer is collected before it is sent, in bytes.
 const jsonBuffer = 32 << 10
 
-// WriteJSON answers with a value. Lists are encoded one element at a time, so that a client
-// that reads slowly keeps little of them in memory; what is encoded as a whole is taken from
-// the request's account while it is being sent.
+// ReserveAnswer takes the memory of a value, and of its text, from the account of a request
+// until that ends: the client decides when it reads the answer. Small values cost nothing.
+//
+// Exhausted: there is no memory for it.
+func ReserveAnswer(ctx context.Context, value any) error {
+	account := memory.AccountOf(ctx)
+	if account == nil {
+		return nil
+	}
+	size := memory.SizeOf(value)
+	if size <= jsonBuffer {
+		return nil
+	}
+	return account.Reserve(answerCost * size)
+}
+
+// answerCost is how many bytes each byte of a large answer takes: as a value, and as text.
+const answerCost = 2
+
+// WriteJSON answers with a value, which is taken from the request's account. Lists are encoded
+// one element at a time, so that a client that reads slowly keeps little text in memory; what
+// is encoded as a whole is taken from the account while it is being sent.
 //
 // An error says that nothing was sent yet, and is to be the answer. Exhausted: there is no
 // memory for it.
 func WriteJSON(w http.ResponseWriter, r *http.Request, status int, value any) error {
+	if err := ReserveAnswer(r.Context(), value); err != nil {
+		return err
+	}
 	list, text, err := splitList(value, json.Marshal)
 	if err != nil {
 		return sandpit.Errorf(sandpit.Internal, "encode the answer: %w", err)

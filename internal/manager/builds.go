@@ -148,14 +148,14 @@ func (m *Manager) Build(ctx context.Context, owner string, id sandpit.BuildID) (
 	return b.TemplateBuild, err
 }
 
-// Builds returns the builds of a template, the newest first, at most limit. Errors are
-// those of FindTemplate; PermissionDenied also if it is another's.
+// Builds returns the builds of a template without their recipes, the newest first, at most
+// limit. Errors are those of FindTemplate; PermissionDenied also if it is another's.
 func (m *Manager) Builds(ctx context.Context, owner, ref string, limit int) ([]sandpit.TemplateBuild, error) {
 	t, err := m.ownTemplate(ctx, owner, ref)
 	if err != nil {
 		return nil, err
 	}
-	rows, err := m.o.Store.Builds(ctx, store.BuildFilter{Template: t.ID, Limit: limit})
+	rows, err := m.o.Store.Builds(ctx, store.BuildFilter{Template: t.ID, Brief: true, Limit: limit})
 	list := make([]sandpit.TemplateBuild, len(rows))
 	for i, b := range rows {
 		list[i] = b.TemplateBuild
@@ -198,6 +198,7 @@ func (m *Manager) runBuild(ctx context.Context, b store.TemplateBuild, r BuildRe
 	if wrong != nil {
 		m.o.Log.WarnContext(last, "how a build has ended is not written down", slog.String("build", string(b.ID)), slog.Any("error", wrong))
 	}
+	m.trimBuilds(last, r.Owner)
 	if err != nil {
 		m.clearBuild(last, b)
 	}

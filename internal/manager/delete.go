@@ -75,12 +75,23 @@ func (m *Manager) condemn(ctx context.Context, b *box, reason string) error {
 // bury leaves a row that tells why a sandbox is gone.
 func (m *Manager) bury(ctx context.Context, b *box) error {
 	reason := b.look().Reason
-	err := m.become(ctx, b, sandpit.StateDeleted, func(r *store.Row) { r.Reason, r.Handle = reason, nil })
+	err := m.become(ctx, b, sandpit.StateDeleted, func(r *store.Row) {
+		r.Reason, r.Handle, r.Spec = reason, nil, remembered(r.Spec)
+	})
 	if err != nil {
 		return err
 	}
 	b.place(nil)
 	return nil
+}
+
+// remembered returns what is kept of a deleted sandbox's spec, without what may be large: an
+// owner can delete many sandboxes within Options.Remember.
+func remembered(s sandpit.Spec) sandpit.Spec {
+	return sandpit.Spec{
+		Name: s.Name, Image: s.Image, Template: s.Template, Labels: s.Labels, Resources: s.Resources,
+		User: s.User, WorkDir: s.WorkDir, Hostname: s.Hostname,
+	}
 }
 
 // clear removes what there is of a sandbox, also what the provider knows nothing of.

@@ -387,7 +387,7 @@ func (m *Manager) RemoveTemplate(ctx context.Context, owner, ref string) error {
 		if err := m.o.Store.DeleteTemplate(ctx, t.ID); err != nil {
 			return err
 		}
-		builds, err := m.o.Store.Builds(ctx, store.BuildFilter{Template: t.ID})
+		builds, err := m.o.Store.Builds(ctx, store.BuildFilter{Template: t.ID, Brief: true})
 		if err != nil {
 			return err
 		}
@@ -463,7 +463,7 @@ const unstarted = time.Hour
 // tidyTemplates removes builds that no tag means, and writes down what was counted.
 func (m *Manager) tidyTemplates(ctx context.Context) {
 	m.flushSpawned(ctx)
-	builds, err := m.o.Store.Builds(ctx, store.BuildFilter{Loose: true})
+	builds, err := m.o.Store.Builds(ctx, store.BuildFilter{Loose: true, Brief: true})
 	if err != nil {
 		if ctx.Err() == nil {
 			m.o.Log.WarnContext(ctx, "the builds of templates cannot be looked through", slog.Any("error", err))
@@ -474,8 +474,36 @@ func (m *Manager) tidyTemplates(ctx context.Context) {
 		if ctx.Err() != nil || !m.forgettable(ctx, b) {
 			continue
 		}
-		if err := m.dropBuild(ctx, b); !errors.Is(err, sandpit.Conflict) {
-			m.record(Report{Actor: actorManager, Action: "remove build", Args: map[string]string{"build": string(b.ID), "owner": b.Owner}, Err: err})
+		m.removeBuild(ctx, b)
+	}
+}
+
+// removeBuild removes a build unless it is in use, and records it.
+func (m *Manager) removeBuild(ctx context.Context, b store.TemplateBuild) {
+	if err := m.dropBuild(ctx, b); !errors.Is(err, sandpit.Conflict) {
+		m.record(Report{Actor: actorManager, Action: "remove build", Args: map[string]string{"build": string(b.ID), "owner": b.Owner}, Err: err})
+	}
+}
+
+// maxUntagged is how many builds of an owner that have ended and have no tag are remembered:
+// their recipes and logs take space.
+const maxUntagged = 50
+
+// trimBuilds removes the oldest untagged builds of an owner beyond maxUntagged. Builds that
+// wait or are being carried out do not count.
+func (m *Manager) trimBuilds(ctx context.Context, owner string) {
+	builds, err := m.o.Store.Builds(ctx, store.BuildFilter{Owner: owner, Loose: true, Brief: true})
+	if err != nil {
+		m.o.Log.WarnContext(ctx, "manager: old builds not removed", slog.String("owner", owner), slog.Any("error", err))
+		return
+	}
+	ended := 0
+	for _, b := range builds { // the newest first
+		if !b.Status.Ended() {
+			continue
+		}
+		if ended++; ended > maxUntagged {
+			m.removeBuild(ctx, b)
 		}
 	}
 }

@@ -7,19 +7,27 @@ import (
 	"strings"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/memory"
 )
 
 // BuildFilter chooses builds. Fields that are zero choose everything.
 type BuildFilter struct {
 	Template sandpit.TemplateID
 	Status   sandpit.BuildStatus
+	// Owner is the owner of the template.
+	Owner string
 	// Loose are those that no tag means.
 	Loose bool
+	// Brief leaves the recipes out, which may be large.
+	Brief bool
 	// Limit is at most so many. Default: all.
 	Limit int
 }
 
-// Builds returns builds, the newest first. A row that cannot be read is an error.
+// Builds returns builds, the newest first. A row that cannot be read is an error. While it
+// reads, recipes are taken from the account of memory of ctx.
+//
+// Exhausted: there is no memory for them.
 func (s *Store) Builds(ctx context.Context, f BuildFilter) ([]TemplateBuild, error) {
 	where, args := []string{"TRUE"}, []any{}
 	if f.Template != "" {
@@ -28,10 +36,17 @@ func (s *Store) Builds(ctx context.Context, f BuildFilter) ([]TemplateBuild, err
 	if f.Status != "" {
 		where, args = append(where, "status = ?"), append(args, string(f.Status))
 	}
+	if f.Owner != "" {
+		where, args = append(where, "owner = ?"), append(args, f.Owner)
+	}
 	if f.Loose {
 		where = append(where, "id NOT IN (SELECT build FROM template_tags)")
 	}
-	list, err := s.builds(ctx, `WHERE `+strings.Join(where, " AND ")+` ORDER BY created_at DESC, id LIMIT ?`, append(args, cmp.Or(f.Limit, -1))...)
+	columns := buildColumns
+	if f.Brief {
+		columns = briefBuildColumns
+	}
+	list, err := s.builds(ctx, columns, `WHERE `+strings.Join(where, " AND ")+` ORDER BY created_at DESC, id LIMIT ?`, append(args, cmp.Or(f.Limit, -1))...)
 	if err != nil {
 		return nil, s.fail(err, "list builds")
 	}
@@ -49,7 +64,7 @@ func (s *Store) BuildOfSnapshot(ctx context.Context, id sandpit.SnapshotID) (Tem
 }
 
 func (s *Store) oneBuild(ctx context.Context, id sandpit.BuildID, where string, args ...any) (TemplateBuild, error) {
-	list, err := s.builds(ctx, where, args...)
+	list, err := s.builds(ctx, buildColumns, where, args...)
 	if err != nil {
 		return TemplateBuild{}, s.fail(err, "look for a build")
 	}
@@ -59,22 +74,33 @@ func (s *Store) oneBuild(ctx context.Context, id sandpit.BuildID, where string, 
 	return list[0], nil
 }
 
-func (s *Store) builds(ctx context.Context, where string, args ...any) ([]TemplateBuild, error) {
+func (s *Store) builds(ctx context.Context, columns, where string, args ...any) ([]TemplateBuild, error) {
 	var list []TemplateBuild
 	var bad error
+	account, reserved := memory.AccountOf(ctx), int64(0)
+	defer func() { account.Return(reserved) }() // the caller reserves what it keeps
 	err := s.read(ctx, func(r *reader) error {
-		return scan(ctx, r, `SELECT `+buildColumns+` FROM template_builds `+where, args, func(c *cells) bool {
+		return scan(ctx, r, `SELECT `+columns+` FROM template_builds `+where, args, func(c *cells) bool {
 			b := decodeBuild(c)
 			if c.err != nil {
 				bad = sandpit.Errorf(sandpit.Internal, "build %.40q: %w", string(b.ID), c.err)
 				return false
 			}
+			size := recipeCost * memory.SizeOf(b.Recipe)
+			if bad = account.Reserve(size); bad != nil {
+				return false
+			}
+			reserved += size
 			list = append(list, b)
 			return true
 		})
 	})
 	return list, cmp.Or(err, bad)
 }
+
+// recipeCost is how many bytes each byte of a recipe takes while it is read: as text, and as a
+// value.
+const recipeCost = 2
 
 func decodeBuild(c *cells) TemplateBuild {
 	var b TemplateBuild

@@ -244,7 +244,11 @@ type TemplateBuild struct {
 	Owner string // of the template
 }
 
-const buildColumns = `id, template, owner, status, tags, message, step, recipe, image, snapshot, size, resources, created_at, started_at, finished_at`
+const (
+	buildColumns = `id, template, owner, status, tags, message, step, recipe, image, snapshot, size, resources, created_at, started_at, finished_at`
+	// briefBuildColumns have an empty recipe.
+	briefBuildColumns = `id, template, owner, status, tags, message, step, '{}', image, snapshot, size, resources, created_at, started_at, finished_at`
+)
 
 // TemplateLimits are what each owner may have.
 type TemplateLimits struct {

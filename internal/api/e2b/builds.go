@@ -91,8 +91,8 @@ func (s *Server) linkUpload(c *call) (int, any, error) {
 	if c.r.TLS != nil || c.r.Header.Get("X-Forwarded-Proto") == "https" {
 		scheme = "https"
 	}
-	link := scheme + "://" + c.r.Host + PathUpload + "?" + s.uploads.sign(c.who.Owner, hash, time.Now().Add(uploadTime))
-	return http.StatusCreated, map[string]any{"present": s.uploads.has(c.who.Owner, hash), "url": link}, nil
+	address := scheme + "://" + c.r.Host + PathUpload + "?" + s.uploads.sign(c.who, hash, time.Now().Add(uploadTime))
+	return http.StatusCreated, map[string]any{"present": s.uploads.has(c.who.Owner, hash), "url": address}, nil
 }
 
 // startBuild has a build begin.

@@ -150,36 +150,50 @@ func (u *uploads) has(owner, hash string) bool {
 	return true
 }
 
-// sign returns what a link has for its query.
-func (u *uploads) sign(owner, hash string, until time.Time) string {
-	end := strconv.FormatInt(until.Unix(), 10)
-	return "owner=" + base64.RawURLEncoding.EncodeToString([]byte(owner)) + "&hash=" + hash + "&until=" + end + "&signature=" + u.signature(owner, hash, end)
+// link is the right to send one archive without an API key.
+type link struct {
+	archiveName
+
+	// key is the ID of the API key that asked for the link, which ends with it; "" for a
+	// caller without a key.
+	key string
+	// until is when the link expires, in seconds since 1970.
+	until string
 }
 
-func (u *uploads) signature(owner, hash, end string) string {
+// sign returns the query of a link.
+func (u *uploads) sign(who api.Principal, hash string, until time.Time) string {
+	l := link{archiveName{who.Owner, hash}, who.KeyID, strconv.FormatInt(until.Unix(), 10)}
+	return "owner=" + base64.RawURLEncoding.EncodeToString([]byte(l.owner)) + "&hash=" + l.hash +
+		"&key=" + base64.RawURLEncoding.EncodeToString([]byte(l.key)) + "&until=" + l.until + "&signature=" + u.signature(l)
+}
+
+func (u *uploads) signature(l link) string {
 	mac := hmac.New(sha256.New, u.key)
-	_, _ = mac.Write([]byte(owner + "\n" + hash + "\n" + end)) // never fails
+	_, _ = mac.Write([]byte(l.owner + "\n" + l.hash + "\n" + l.key + "\n" + l.until)) // never fails
 	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
 }
 
-// check returns which archive a link is for. Unauthenticated.
-func (u *uploads) check(r *http.Request, now time.Time) (n archiveName, err error) {
+// check returns the link that a request was made with. Whether its API key still exists is
+// for the caller to check. Unauthenticated.
+func (u *uploads) check(r *http.Request, now time.Time) (link, error) {
 	query := r.URL.Query()
-	raw, err := base64.RawURLEncoding.DecodeString(query.Get("owner"))
-	n, end := archiveName{string(raw), query.Get("hash")}, query.Get("until")
-	if err != nil || !hmac.Equal([]byte(query.Get("signature")), []byte(u.signature(n.owner, n.hash, end))) {
-		return archiveName{}, sandpit.Errorf(sandpit.Unauthenticated, "invalid signature")
+	owner, ownerErr := base64.RawURLEncoding.DecodeString(query.Get("owner"))
+	key, keyErr := base64.RawURLEncoding.DecodeString(query.Get("key"))
+	l := link{archiveName{string(owner), query.Get("hash")}, string(key), query.Get("until")}
+	if ownerErr != nil || keyErr != nil || !hmac.Equal([]byte(query.Get("signature")), []byte(u.signature(l))) {
+		return link{}, sandpit.Errorf(sandpit.Unauthenticated, "invalid signature")
 	}
-	if seconds, err := strconv.ParseInt(end, 10, 64); err != nil || now.Unix() > seconds {
-		return archiveName{}, sandpit.Errorf(sandpit.Unauthenticated, "signature is already expired")
+	if seconds, err := strconv.ParseInt(l.until, 10, 64); err != nil || now.Unix() > seconds {
+		return link{}, sandpit.Errorf(sandpit.Unauthenticated, "signature is already expired")
 	}
-	return n, nil
+	return l, nil
 }
 
 // upload takes an archive, which must come as a whole and be as long as was said. It counts
 // as a request of its owner's, whose link it is.
 func (s *Server) upload(w http.ResponseWriter, r *http.Request) error {
-	n, err := s.uploads.check(r, time.Now())
+	l, err := s.uploads.check(r, time.Now())
 	switch {
 	case err != nil:
 		return err
@@ -188,12 +202,18 @@ func (s *Server) upload(w http.ResponseWriter, r *http.Request) error {
 	case r.ContentLength > maxUpload:
 		return sandpit.Errorf(sandpit.Invalid, "%d bytes, want at most %d", r.ContentLength, maxUpload)
 	}
+	n := l.archiveName
+	attached, release, err := s.o.Keys.Attach(r.Context(), l.key)
+	if err != nil {
+		return err
+	}
+	defer release()
 	leave, err := api.EnterAs(r, n.owner)
 	if err != nil {
 		return err
 	}
 	defer leave()
-	waiting, cancel := context.WithTimeoutCause(r.Context(), uploadWait,
+	waiting, cancel := context.WithTimeoutCause(attached, uploadWait,
 		sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "too many uploads"), "try again later"))
 	defer cancel()
 	// In this order: who waits for another upload of the same archive holds no slot.
@@ -207,8 +227,12 @@ func (s *Server) upload(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	defer slot.Release()
-	body := &paced{r: http.MaxBytesReader(w, r.Body, r.ContentLength), control: http.NewResponseController(w), end: time.Now().Add(uploadTime)}
+	body := &paced{
+		ctx: attached, r: http.MaxBytesReader(w, r.Body, r.ContentLength), control: http.NewResponseController(w), end: time.Now().Add(uploadTime),
+	}
 	defer body.stop()
+	interrupt := context.AfterFunc(attached, body.interrupt)
+	defer interrupt()
 	return s.uploads.keep(n, body, r.ContentLength)
 }
 
@@ -241,8 +265,9 @@ func (u *uploads) enter(ctx context.Context, n archiveName) (done func(), err er
 	}
 }
 
-// paced is a body that has to keep coming.
+// paced is a body that has to keep coming, until its context ends.
 type paced struct {
+	ctx     context.Context //nolint:containedctx // of the reading, which is all it is there for
 	r       io.Reader
 	control *http.ResponseController
 	end     time.Time // when all of it must have come
@@ -259,13 +284,22 @@ func (p *paced) Read(b []byte) (int, error) {
 		_ = p.control.SetReadDeadline(until) // what cannot have one needs none
 		p.left = uploadPiece
 	}
+	if p.ctx.Err() != nil { // after the deadline was set, which may have replaced that of interrupt
+		return 0, context.Cause(p.ctx)
+	}
 	n, err := p.r.Read(b)
 	p.left -= n
+	if p.ctx.Err() != nil {
+		return n, context.Cause(p.ctx)
+	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		err = sandpit.Errorf(sandpit.Timeout, "the upload is too slow")
 	}
 	return n, err
 }
+
+// interrupt ends a read that waits.
+func (p *paced) interrupt() { _ = p.control.SetReadDeadline(time.Unix(1, 0)) } // as above
 
 // stop takes the deadline away, which is the connection's.
 func (p *paced) stop() { _ = p.control.SetReadDeadline(time.Time{}) }

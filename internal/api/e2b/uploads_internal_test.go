@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/api"
 	"github.com/sandpit-dev/sandpit/internal/diskspace"
 )
 
@@ -292,17 +293,19 @@ func TestBuildUnpacksOnce(t *testing.T) {
 func TestLinks(t *testing.T) {
 	t.Parallel()
 	u, now := newUploads(t.TempDir(), nil), time.Now()
-	good := u.sign("ann", someHash, now.Add(time.Hour))
+	ann := api.Principal{Owner: "ann", KeyID: "key"}
+	good := u.sign(ann, someHash, now.Add(time.Hour))
 	for query, want := range map[string]bool{
 		good: true, "": false, strings.Replace(good, someHash, strings.Repeat("b", 32), 1): false,
-		u.sign("ann", someHash, now.Add(-2*time.Second)):              false,
-		newUploads("", nil).sign("ann", someHash, now.Add(time.Hour)): false,
-		strings.Replace(good, "owner=", "owner=Ym9i&was=", 1):         false,
-		strings.Replace(good, "until=", "until=99999999999&was=", 1):  false,
+		u.sign(ann, someHash, now.Add(-2*time.Second)):               false,
+		newUploads("", nil).sign(ann, someHash, now.Add(time.Hour)):  false,
+		strings.Replace(good, "owner=", "owner=Ym9i&was=", 1):        false,
+		strings.Replace(good, "key=", "key=&was=", 1):                false,
+		strings.Replace(good, "until=", "until=99999999999&was=", 1): false,
 	} {
-		n, err := u.check(httptest.NewRequestWithContext(t.Context(), http.MethodPut, PathUpload+"?"+query, nil), now)
-		if ok := err == nil; ok != want || ok && n != (archiveName{"ann", someHash}) {
-			t.Errorf("%s: %v %v", query, n, err)
+		l, err := u.check(httptest.NewRequestWithContext(t.Context(), http.MethodPut, PathUpload+"?"+query, nil), now)
+		if ok := err == nil; ok != want || ok && (l.archiveName != (archiveName{"ann", someHash}) || l.key != "key") {
+			t.Errorf("%s: %v %v", query, l, err)
 		}
 	}
 }

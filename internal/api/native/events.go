@@ -9,6 +9,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/api"
+	"github.com/sandpit-dev/sandpit/internal/memory"
 	"github.com/sandpit-dev/sandpit/internal/store"
 	"github.com/sandpit-dev/sandpit/internal/wire"
 )
@@ -181,6 +182,11 @@ func (s *server) tellPage(ctx context.Context, st *api.Stream, f *store.EventFil
 	if err != nil {
 		return false, err
 	}
+	size := memory.SizeOf(list) // until the client has read them
+	if err := memory.AccountOf(ctx).Reserve(size); err != nil {
+		return false, err
+	}
+	defer memory.AccountOf(ctx).Return(size)
 	for _, e := range list {
 		if err := st.Send("", strconv.FormatInt(e.Seq, 10), event(ctx, e)); err != nil {
 			return false, err

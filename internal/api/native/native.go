@@ -238,6 +238,9 @@ func add[I, O any](s *server, op huma.Operation, f func(context.Context, *I) (*O
 	s.describe(&op)
 	huma.Register(s.api, op, func(ctx context.Context, in *I) (*O, error) {
 		out, err := f(ctx, in)
+		if err == nil {
+			err = api.ReserveAnswer(ctx, out)
+		}
 		if err != nil {
 			return nil, &failure{Problem: api.ProblemOf(ctx, err)}
 		}

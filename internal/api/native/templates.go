@@ -211,7 +211,9 @@ func (s *server) templateTags() {
 
 // builds registers how templates come to be.
 func (s *server) builds() {
-	add(s, operation(http.MethodGet, pathTemplate+"/builds", "listBuilds", "List the builds of a template, the newest first"),
+	op := operation(http.MethodGet, pathTemplate+"/builds", "listBuilds", "List the builds of a template, the newest first")
+	op.Description = "At most 100, without their recipes, which getBuild returns."
+	add(s, op,
 		func(ctx context.Context, in *TemplateIn) (*buildsOut, error) {
 			owner, err := s.templateOwner(ctx, in.Owner)
 			if err != nil {
@@ -222,7 +224,7 @@ func (s *server) builds() {
 			return &buildsOut{wire.Page[sandpit.TemplateBuild]{Items: list}}, err
 		})
 	s.putContext()
-	op := operation(http.MethodPost, pathBuild, "startBuild", "Have a build begin")
+	op = operation(http.MethodPost, pathBuild, "startBuild", "Have a build begin")
 	op.DefaultStatus = http.StatusAccepted
 	op.Description = "It goes on by itself; see getBuild and getBuildLog."
 	add(s, op, s.startBuild)
