@@ -69,8 +69,12 @@ func (r *reader) checkMCP(t *testing.T, dir, setUp string, block []string) {
 			continue
 		}
 		res, err := session.CallTool(ctx, &sdk.CallToolParams{Name: "shell_exec", Arguments: map[string]any{"command": "echo $((6 * 7))"}})
-		if err != nil || res.IsError || !strings.Contains(res.Content[0].(*sdk.TextContent).Text, "42") {
-			t.Errorf("%s: %+v, %v\n%s", line, res, err, &complaints)
+		var answer []byte
+		if err == nil {
+			answer, err = json.Marshal(res)
+		}
+		if err != nil || res.IsError || !strings.Contains(string(answer), `[SUCCESS]\n42`) {
+			t.Errorf("%s: %s, %v\n%s", line, answer, err, &complaints)
 		}
 		if err := session.Close(); err != nil {
 			t.Errorf("%s: close: %v\n%s", line, err, &complaints)
