@@ -127,7 +127,7 @@ var owners = map[string][]string{
 	"github.com/lmittmann/tint":              {"internal/telemetry"},
 	"github.com/ulikunitz/xz":                {"internal/debian"},
 	"github.com/vishvananda/netlink":         {"conformance/attacks/owners", "conformance/network"},
-	"github.com/modelcontextprotocol/go-sdk": {"bench", "conformance/mcp", "internal/mcp", "internal/mcpclient"},
+	"github.com/modelcontextprotocol/go-sdk": {"bench", "conformance/documents", "conformance/mcp", "internal/mcp", "internal/mcpclient"},
 	"github.com/pkg/sftp":                    {"internal/sshd"},
 	"github.com/prometheus":                  {"deploy", "internal/telemetry"},
 	"go.opentelemetry.io":                    {"internal/telemetry"},

@@ -415,8 +415,8 @@ func follow(t *testing.T, run, name string) int {
 	}
 	cmd := exec.CommandContext(t.Context(), "sh", "-c", strings.Replace(run, " -- ", " -e WHICH="+name+" -- ", 1))
 	cmd.Dir = dir
-	cmd.Env = append(testengine.Environ(t.TempDir()), "GOFLAGS=", "GOMODCACHE="+filepath.Join(dir, "none"))
-	cmd.Env[0] = "PATH=" + bin + ":" + os.Getenv("PATH")
+	cmd.Env = append(testengine.Environ(t.TempDir()), "GOFLAGS=", "GOMODCACHE="+filepath.Join(dir, "none"),
+		"PATH="+bin+":"+os.Getenv("PATH")) // the last one counts
 	if err := os.Mkdir(filepath.Join(dir, "none"), 0o755); err != nil {
 		t.Fatal(err)
 	}

@@ -2,6 +2,7 @@ package documents_test
 
 import (
 	"context"
+	"encoding/json"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -32,16 +33,34 @@ type example struct {
 	without []string
 	// want matches the output.
 	want string
+	// as says what the block is, if it is not a script: see kinds.
+	as kind
 	// elsewhere says why the block is not run, and what runs it.
 	elsewhere string
 }
+
+// kind is what a block is.
+type kind string
+
+const (
+	console  kind = "commands after $, each with its output"
+	output   kind = "the output of the block before, but for white space"
+	mcp      kind = "commands that speak MCP by their input and output"
+	settings kind = "a configuration"
+	recipes  kind = "a recipe of a template"
+	routes   kind = "methods and paths of the API"
+	usage    kind = "how a program is called, with flags in brackets"
+	jsonText kind = "JSON"
+	golang   kind = "statements of Go"
+)
 
 // id is what a command prints that makes a sandbox.
 const id = `(?m)^s[a-z0-9]{19}$`
 
 const (
-	create = "sandpit create --name work >/dev/null\n"
-	recipe = `cat >sandpit.toml <<END
+	create  = "sandpit create --name work >/dev/null\n"
+	project = "mkdir project; printf 'test:\\n\\t@echo tested\\n' >project/Makefile\n"
+	recipe  = `cat >sandpit.toml <<END
 from = "$ROOT"
 [[step]]
 run = """
@@ -52,23 +71,61 @@ chmod +x /bin/make /bin/python3
 END
 `
 	internet = "it needs the internet"
+	itself   = "it is this project's own tests or measurements"
 	nightly  = "it needs Debian's packages; the nightly run builds the templates"
 )
 
 // examples are the blocks by their page and first line.
 func examples() map[string]example {
 	return map[string]example{
+		"ARCHITECTURE.md:  sandpit run -- python3 x.py":       {elsewhere: "it is a drawing"},
+		"README.md: $ sandpit run --":                         {as: console},
+		"README.md: CGO_ENABLED=0 go run":                     {want: `gvisor[^\n]*\n(.*\n)*42\n`},
+		"README.md: go test":                                  {elsewhere: ".ci/run"},
+		"README.md: CGO_ENABLED=0 go install":                 {elsewhere: ".ci/run builds the program so"},
+		"README.md: sandpit run -v":                           {setUp: project + "cp project/Makefile .\n", want: `(?m)^tested$`},
+		"README.md: sandpit run --timeout 30s":                {setUp: "echo 'import sys; print(sys.argv[1])' >script.py\n", without: []string{"-it"}, want: `(?m)^--verbose\n(.*\n)*.*script\.py$`},
+		"README.md: sandpit run ./rootfs.tar":                 {setUp: "cp \"$ROOT\" rootfs.tar\n", want: `(?m)^ID=busybox$`},
+		"README.md: sandpit serve &":                          {setUp: project, without: []string{"sandpit serve", "sandpit shell"}, want: `(?m)^tested\nhttp://8000-s(.*\n)+`},
+		"README.md: c, err := client.FromEnv()":               {as: golang},
 		"aio.md: id=$(sandpit create --name work)":            {want: `"output":"hello\\n"`},
+		"aio.md: {\"success\":true":                           {as: output},
+		"api.md: GET    /v1/tokens":                           {as: routes},
+		"api.md: {\"type\": \"about:blank\"":                  {as: jsonText},
+		"api.md: err = c.WithSandbox":                         {as: golang},
+		"attacks.md: go test":                                 {elsewhere: itself},
+		"benchmarks.md: go run":                               {elsewhere: itself},
+		"configuration.md: [[pool]]":                          {as: settings},
+		"deploy.md: printf":                                   {want: `^[0-9a-f]{64}  -`},
+		"e2b-compatibility.md: go test":                       {elsewhere: itself},
+		"from-e2b.md: node -e":                                {elsewhere: "conformance/e2b"},
+		"from-e2b.md: [preview]":                              {as: settings},
+		"images.md: sandpit run python:3.12-slim":             {elsewhere: internet + "; internal/cli has scripts with a registry"},
+		"images.md: [image]":                                  {as: settings},
+		"interpreter.md: /.sandpit/sandpit-guest interpreter": {as: usage},
+		"interpreter.md: import { Sandbox }":                  {elsewhere: nightly + " and conformance/e2b runs such programs"},
+		"mcp.md: client = MultiServerMCPClient":               {elsewhere: "LangChain for Python is no package of Debian's; conformance/mcp runs the same in JavaScript"},
+		"mcp.md: const client":                                {elsewhere: "conformance/mcp"},
+		"mcp.md: POST /mcp?tools=shell":                       {elsewhere: "conformance/mcp speaks the protocol over HTTP; times and IDs are others each time"},
+		"mcp.md: {\"mcpServers\": {":                          {elsewhere: "conformance/mcp has such files"},
+		"network.md: [network]":                               {as: settings},
+		"states.md: $ sandpit create":                         {as: console},
+		"states.md: [":                                        {as: settings},
+		"templates.md: name = \"tools\"":                      {as: recipes},
+		"templates.md: start = \"python3":                     {as: recipes, setUp: "from = 'apt:bookworm'\n"},
+		"tls.md: [server]":                                    {as: settings},
 		"api.md: curl -s -X POST localhost:8090/v1/sandboxes": {setUp: `sandpit image import "$ROOT" --name python:3.12-slim` + "\n", want: `"id":"s`},
 		"docker.md: sandpit run --provider docker":            {elsewhere: "internal/cli has scripts for Docker"},
 		"from-e2b.md: sandpit serve":                          {elsewhere: "conformance/e2b"},
 		"from-e2b.md: export SANDPIT_E2B_TEMPLATES":           {elsewhere: "conformance/e2b"},
 		"from-e2b.md: export E2B_DOMAIN":                      {elsewhere: "it needs a domain"},
 		"interpreter.md: sandpit serve":                       {elsewhere: nightly},
-		"mcp.md: sandpit mcp python:3.12-slim":                {elsewhere: "conformance/mcp"},
-		"mcp.md: sandpit mcp --mcp-config":                    {elsewhere: "conformance/mcp"},
-		"mcp.md: sandpit template build builtin:browser":      {elsewhere: nightly},
-		"network.md: sandpit run --network":                   {elsewhere: internet},
+		"mcp.md: sandpit mcp python:3.12-slim": {
+			as:    mcp,
+			setUp: `sandpit image import "$ROOT" --name python:3.12-slim; mkdir project; echo '{"mcpServers": {}}' >mcp.json; sandpit create --name team` + "\n",
+		},
+		"mcp.md: sandpit template build builtin:browser": {elsewhere: nightly},
+		"network.md: sandpit run --network":              {elsewhere: internet},
 		"network.md: sandpit network show work": {
 			setUp: "sandpit create --network --name work >/dev/null\n", without: []string{"log -f", "network test"},
 			want: `203\.0\.113\.0/24`,
@@ -95,8 +152,8 @@ func examples() map[string]example {
 	}
 }
 
-// TestExamples runs every block of commands in docs. One that is new fails the test until
-// there is a line for it.
+// TestExamples runs every example of README.md and docs. One that is new fails the test
+// until there is a line for it, and so does a line without an example.
 func TestExamples(t *testing.T) {
 	t.Parallel()
 	pages, err := filepath.Glob("../../docs/*.md")
@@ -104,13 +161,14 @@ func TestExamples(t *testing.T) {
 		t.Fatalf("no pages: %v", err)
 	}
 	r := newReader(t)
-	known := examples()
-	for _, page := range pages {
+	known, used := examples(), make(map[string]bool)
+	for _, page := range append(pages, "../../README.md") {
 		text, err := os.ReadFile(page)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, block := range commandBlocks(string(text)) {
+		last := "" // what the block before has put out
+		for _, block := range blocksOf(string(text)) {
 			name := filepath.Base(page) + ": " + block[0]
 			key := ""
 			for k := range known {
@@ -122,16 +180,29 @@ func TestExamples(t *testing.T) {
 				t.Errorf("there is no line for the block %q", name)
 				continue
 			}
+			used[key] = true
 			if e := known[key]; e.elsewhere == "" {
-				t.Run(name, func(t *testing.T) { r.try(t, e, block) })
+				t.Run(name, func(t *testing.T) { last = r.try(t, e, block, last) })
 			}
+		}
+	}
+	for key := range known {
+		if !used[key] {
+			t.Errorf("there is no block %q", key)
 		}
 	}
 }
 
-// commandBlocks returns the indented paragraphs whose first line is a command.
-func commandBlocks(page string) (blocks [][]string) {
-	isCommand := regexp.MustCompile(`^(sandpit |curl |export |[a-z]+=\$\()`)
+// blocksOf returns the examples of a page: indented paragraphs, those that follow each other
+// together unless one is JSON or a command, and what is between fences.
+func blocksOf(page string) (blocks [][]string) {
+	alone := regexp.MustCompile(`^(\{|sandpit |curl |export |[a-z]+=\$\()`)
+	together := false
+	fence := regexp.MustCompile("(?ms)^```[a-z]*\\n(.*?)\\n```$")
+	page = fence.ReplaceAllStringFunc(page, func(text string) string {
+		inside := fence.FindStringSubmatch(text)[1]
+		return "    " + strings.ReplaceAll(inside, "\n", "\n    ")
+	})
 	for paragraph := range strings.SplitSeq(page, "\n\n") {
 		var lines []string
 		for line := range strings.Lines(strings.Trim(paragraph, "\n")) {
@@ -142,8 +213,13 @@ func commandBlocks(page string) (blocks [][]string) {
 			}
 			lines = append(lines, strings.TrimRight(text, "\n"))
 		}
-		if len(lines) > 0 && isCommand.MatchString(lines[0]) {
-			blocks = append(blocks, lines)
+		switch {
+		case len(lines) == 0:
+			together = false
+		case together && !strings.HasPrefix(lines[0], "{") && alone.MatchString(blocks[len(blocks)-1][0]) == alone.MatchString(lines[0]):
+			blocks[len(blocks)-1] = append(append(blocks[len(blocks)-1], ""), lines...)
+		default:
+			blocks, together = append(blocks, lines), true
 		}
 	}
 	return blocks
@@ -151,8 +227,8 @@ func commandBlocks(page string) (blocks [][]string) {
 
 // reader is somebody with a server who tries what the pages say.
 type reader struct {
-	environ []string
-	address string
+	environ      []string
+	address, key string
 }
 
 func newReader(t *testing.T) *reader {
@@ -165,7 +241,8 @@ func newReader(t *testing.T) *reader {
 	if err := os.Symlink(program, filepath.Join(bin, "sandpit")); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(root, testdocker.Tar(t, testdocker.BusyboxFiles(t)), 0o644); err != nil {
+	if err := os.WriteFile(root, testdocker.Tar(t, append(testdocker.BusyboxFiles(t),
+		testdocker.File{Name: "etc/os-release", Mode: 0o644, Content: []byte("ID=busybox\n")})), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	environ := append(testengine.Environ(dir), "SANDPIT_SERVER_LISTEN=127.0.0.1:0", "ROOT="+root)
@@ -176,35 +253,79 @@ func newReader(t *testing.T) *reader {
 	if err != nil {
 		t.Fatalf("create a key: %v\n%s", err, key)
 	}
-	r.environ = append(r.environ, "KEY="+strings.TrimSpace(key))
+	r.key = strings.TrimSpace(key)
+	r.environ = append(r.environ, "KEY="+r.key)
 	return r
 }
 
-// try runs a block, and removes what it made.
-func (r *reader) try(t *testing.T, e example, block []string) {
+// try runs a block, and removes what it made. last is what the block before has put out.
+func (r *reader) try(t *testing.T, e example, block []string, last string) (out string) {
 	t.Helper()
 	dir := t.TempDir()
+	text := strings.Join(block, "\n") + "\n"
+	switch e.as {
+	case output:
+		if want, got := withoutSpace(text), withoutSpace(last); !strings.HasSuffix(got, want) {
+			t.Errorf("the output is\n%s\nwant\n%s", got, want)
+		}
+		return ""
+	case settings:
+		checkSettings(t, text)
+		return ""
+	case jsonText:
+		if !json.Valid([]byte(text)) {
+			t.Errorf("it is no JSON:\n%s", text)
+		}
+		return ""
+	case golang:
+		checkGo(t, text)
+		return ""
+	case routes:
+		checkRoutes(t, block)
+		return ""
+	}
 	defer func() {
 		if out, err := r.run(t, dir, "sandpit rm -f --all"); err != nil {
 			t.Errorf("remove the sandboxes: %v\n%s", err, out)
 		}
 	}()
+	switch e.as {
+	case recipes:
+		r.checkRecipe(t, dir, e.setUp+text)
+		return ""
+	case mcp:
+		r.checkMCP(t, dir, e.setUp, block)
+		return ""
+	case console:
+		r.checkConsole(t, dir, block)
+		return ""
+	case usage:
+		r.checkUsage(t, dir, text)
+		return ""
+	}
 	var script strings.Builder
 	script.WriteString("set -e\n" + e.setUp)
-	here := strings.NewReplacer("127.0.0.1:8090", r.address, "localhost:8090", r.address)
 	for _, line := range block {
 		left := false
 		for _, part := range e.without {
 			left = left || strings.Contains(line, part)
 		}
 		if !left {
-			script.WriteString(here.Replace(line) + "\n")
+			script.WriteString(r.here(line) + "\n")
 		}
 	}
 	out, err := r.run(t, dir, script.String())
 	if err != nil || !regexp.MustCompile(e.want).MatchString(out) {
 		t.Errorf("%v, want an output that matches %q\n%s\n%s", err, e.want, &script, out)
 	}
+	return out
+}
+
+// here returns a line with the address of the test's server, and with the program that is
+// built already.
+func (r *reader) here(line string) string {
+	return strings.NewReplacer("127.0.0.1:8090", r.address, "localhost:8090", r.address,
+		"CGO_ENABLED=0 go run ./cmd/sandpit", "sandpit").Replace(line)
 }
 
 func (r *reader) run(t *testing.T, dir, script string) (string, error) {

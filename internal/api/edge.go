@@ -98,6 +98,12 @@ type Edge struct {
 // others wait for their turn, in which addresses are equal.
 const maxLookups = 4
 
+// The defaults of EdgeOptions for wrong keys.
+const (
+	defaultFailedRate  = 10 // a minute
+	defaultFailedBurst = 20
+)
+
 // NewEdge returns an edge.
 func NewEdge(o EdgeOptions) *Edge {
 	if o.Log == nil {
@@ -113,7 +119,7 @@ func NewEdge(o EdgeOptions) *Edge {
 		o.Rate, o.Burst = 1000, 2000
 	}
 	if o.FailedRate <= 0 || o.FailedBurst <= 0 {
-		o.FailedRate, o.FailedBurst = 10, 20
+		o.FailedRate, o.FailedBurst = defaultFailedRate, defaultFailedBurst
 	}
 	if o.MaxRequests <= 0 {
 		o.MaxRequests = 10_000

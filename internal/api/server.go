@@ -72,10 +72,11 @@ const (
 
 // The bounds of a connection.
 const (
-	usualHeader = 64 << 10        // bytes of the head of a request
-	largeHeads  = 64              // heads longer than smallHead that are being read at a time
-	maxStreams  = 250             // requests at a time on one connection of HTTP/2
-	lastWords   = 5 * time.Second // of requests that were told to end
+	usualHeader   = 64 << 10         // bytes of the head of a request
+	headerTimeout = 10 * time.Second // until the head of a request is there, by default
+	largeHeads    = 64               // heads longer than smallHead that are being read at a time
+	maxStreams    = 250              // requests at a time on one connection of HTTP/2
+	lastWords     = 5 * time.Second  // of requests that were told to end
 )
 
 // Server listens. It speaks HTTP/1.1 and HTTP/2, the latter also without TLS.
@@ -143,7 +144,7 @@ func (o ServerOptions) withDefaults() ServerOptions {
 	for _, d := range []struct {
 		field *time.Duration
 		value time.Duration
-	}{{&o.Drain, 30 * time.Second}, {&o.HeaderTimeout, 10 * time.Second}, {&o.IdleTimeout, 2 * time.Minute}, {&o.StallTimeout, stallTimeout}} {
+	}{{&o.Drain, 30 * time.Second}, {&o.HeaderTimeout, headerTimeout}, {&o.IdleTimeout, 2 * time.Minute}, {&o.StallTimeout, stallTimeout}} {
 		if *d.field <= 0 {
 			*d.field = d.value
 		}

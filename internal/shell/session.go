@@ -17,6 +17,7 @@ const (
 	defaultTimeout   = 60 * time.Second
 	defaultGrace     = 2 * time.Second
 	defaultMaxOutput = 1 << 20
+	defaultMaxJobs   = 32
 	mostOutput       = 64 << 20
 	maxCommand       = 1 << 20
 	maxStdin         = 16 << 20
@@ -76,7 +77,7 @@ func (o Options) withDefaults() (Options, error) {
 		o.MaxOutput = defaultMaxOutput
 	}
 	if o.MaxJobs == 0 {
-		o.MaxJobs = 32
+		o.MaxJobs = defaultMaxJobs
 	}
 	o.Env = maps.Clone(o.Env)
 	return o, nil

@@ -48,14 +48,20 @@ type tomb struct {
 	reason error
 }
 
+// The defaults of SetOptions.
+const (
+	defaultSessions = 16
+	defaultIdle     = 30 * time.Minute
+)
+
 // NewSessions returns an empty set for the sandbox of a guest. The caller must
 // Close it.
 func NewSessions(g sandpit.Guest, o SetOptions) *Sessions {
 	if o.Max < 1 {
-		o.Max = 16
+		o.Max = defaultSessions
 	}
 	if o.IdleTimeout == 0 {
-		o.IdleTimeout = 30 * time.Minute
+		o.IdleTimeout = defaultIdle
 	}
 	set := &Sessions{guest: g, o: o, stop: make(chan struct{}), open: make(map[string]*Session)}
 	if o.IdleTimeout > 0 {
