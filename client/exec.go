@@ -98,7 +98,7 @@ func (r *resuming) Wait(ctx context.Context) (sandpit.ExitStatus, error) {
 		status, err = r.execution.goOn(ctx, r.command, err)
 	}
 	if sandpit.CodeOf(err) == sandpit.Unavailable {
-		err = sandpit.Errorf(sandpit.Unavailable, "connection lost; command %s keeps running: %w", r.ID(), err)
+		err = r.execution.explainUnavailable(ctx, r.ID(), err)
 	}
 	if ctx.Err() == nil {
 		r.over, r.status, r.err = true, status, err
@@ -152,6 +152,38 @@ func (e *execution) lost(ctx context.Context, err error) bool {
 	}
 }
 
+// sandboxEnd returns why no command of the sandbox can keep running, nil if one may: the stream
+// of a sandbox that is deleted or stopped ends before its record is gone.
+func (e *execution) sandboxEnd(ctx context.Context) error {
+	now, err := e.sandbox.client.Get(ctx, e.sandbox.ID)
+	switch {
+	case isRemoved(err):
+		return err
+	case err != nil:
+		return nil //nolint:nilerr // the server cannot be asked, so it may run
+	}
+	switch now.State {
+	case sandpit.StateDeleting, sandpit.StateDeleted:
+		return sandpit.Errorf(sandpit.Gone, "sandbox %s was removed, and the command with it", e.sandbox.ID)
+	case sandpit.StateStopping, sandpit.StateStopped, sandpit.StateArchiving, sandpit.StateArchived:
+		return sandpit.WithHint(sandpit.Errorf(sandpit.Gone, "sandbox %s was stopped, and the command ended with it", e.sandbox.ID),
+			"start it again: sandpit start "+string(e.sandbox.ID))
+	default:
+		return nil
+	}
+}
+
+// explainUnavailable says of a command whose end is not known whether the connection or the
+// sandbox is to blame.
+func (e *execution) explainUnavailable(ctx context.Context, id string, err error) error {
+	if sandpit.HintOf(err) != "" {
+		if _, askErr := e.sandbox.client.Get(ctx, e.sandbox.ID); askErr == nil {
+			return sandpit.Errorf(sandpit.Unavailable, "the end of command %s is not known: %w", id, err)
+		}
+	}
+	return sandpit.Errorf(sandpit.Unavailable, "connection lost; command %s keeps running: %w", id, err)
+}
+
 // isRemoved reports whether an error says that a sandbox is no longer there.
 func isRemoved(err error) bool {
 	code := sandpit.CodeOf(err)
@@ -161,9 +193,8 @@ func isRemoved(err error) bool {
 // goOn follows the command from where its output came to, again and again.
 func (e *execution) goOn(ctx context.Context, cmd sandpit.Command, err error) (sandpit.ExitStatus, error) {
 	if e.input && !e.inputSent() {
-		// Without the sandbox there is no command that could keep running.
-		if _, askErr := e.sandbox.client.Get(ctx, e.sandbox.ID); isRemoved(askErr) {
-			return sandpit.ExitStatus{}, askErr
+		if endErr := e.sandboxEnd(ctx); endErr != nil {
+			return sandpit.ExitStatus{}, endErr
 		}
 		return sandpit.ExitStatus{}, sandpit.Errorf(sandpit.Unavailable, "it is unknown how much of its input arrived: %w", err)
 	}

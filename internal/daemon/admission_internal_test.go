@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
-	"strings"
 	"testing"
 	"time"
 
@@ -16,67 +15,6 @@ import (
 
 // mentioned is a command that is refused, and does nothing if it runs all the same.
 const mentioned = "false && mkfs.ext4 /dev/sda; echo it ran"
-
-// TestCommandScreen starts a command that is refused by every way that there is, and one that
-// is not.
-func TestCommandScreen(t *testing.T) {
-	t.Parallel()
-	w := newTenancy(t, "[sandbox]", "command_screen = 'deny'")
-	at := "/v1/sandboxes/" + w.ids["sandbox"]
-	post := func(path string, body map[string]any) func(*testing.T, string) string {
-		return func(t *testing.T, command string) string {
-			t.Helper()
-			text, err := json.Marshal(body)
-			if err != nil {
-				t.Fatal(err)
-			}
-			quoted, err := json.Marshal(command)
-			if err != nil {
-				t.Fatal(err)
-			}
-			_, answer := w.request(t, w.bob, http.MethodPost, path, strings.ReplaceAll(string(text), `"COMMAND"`, string(quoted)))
-			return string(answer)
-		}
-	}
-	session := field(t, w.must(t, w.bob, http.MethodPost, at+"/sessions", `{"name": "screened"}`), "id")
-	start := map[string]any{"process": map[string]any{"cmd": "/bin/sh", "args": []string{"-c", "COMMAND"}}}
-	mcp := w.openMCP(t)
-	ways := map[string]func(*testing.T, string) string{
-		"run":             post(at+"/run", map[string]any{"command": "COMMAND"}),
-		"run args":        post(at+"/run", map[string]any{"args": []string{"sh", "-c", "COMMAND"}}),
-		"run through env": post(at+"/run", map[string]any{"args": []string{"env", "A=1", "sh", "-c", "COMMAND"}}),
-		"session":         post(at+"/sessions/"+session+"/run", map[string]any{"command": "COMMAND"}),
-		"aio":             post("/aio/"+w.ids["sandbox"]+"/v1/shell/exec", map[string]any{"command": "COMMAND"}),
-		"guest":           w.startByGuest(at+"/envd/process.Process/Start", nil, start, false),
-		"guest, packed":   w.startByGuest(at+"/envd/process.Process/Start", nil, start, true),
-		"e2b": w.startByGuest("/process.Process/Start", http.Header{
-			"E2b-Sandbox-Id": {w.ids["sandbox"]}, "E2b-Sandbox-Port": {"49983"}, "X-Access-Token": {w.guestToken(t)},
-		}, start, false),
-		"mcp":      mcp,
-		"template": w.buildStep,
-	}
-	for name, run := range ways {
-		t.Run(name, func(t *testing.T) {
-			if got := run(t, mentioned); !strings.Contains(got, "potentially dangerous operation") || strings.Contains(got, "it ran\n") {
-				t.Errorf("a command that is refused: %s", got)
-			}
-			if got := run(t, "true; expr 40 + 2"); strings.Contains(got, "potentially dangerous") {
-				t.Errorf("a command that is not refused: %s", got)
-			}
-		})
-	}
-	refused := 0
-	for end := time.Now().Add(patience); refused < len(ways) && time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
-		trail := string(w.must(t, w.bob, http.MethodGet, "/v1/events?limit=999", ""))
-		refused = strings.Count(trail, "it was refused before it started")
-		if strings.Contains(trail, "/dev/sda") {
-			t.Fatalf("the audit trail has what the command says:\n%s", trail)
-		}
-	}
-	if refused < len(ways) {
-		t.Errorf("%d of %d refusals are in the audit trail", refused, len(ways))
-	}
-}
 
 // guestToken returns what E2B's clients show a guest.
 func (w *tenancy) guestToken(t *testing.T) string {

@@ -95,7 +95,7 @@ func (s *service) open(ctx context.Context) (err error) {
 		return err
 	}
 	if s.store, err = store.Open(ctx, s.cfg.StateDir, store.Options{}); err != nil {
-		return err
+		return explainInUse(err, s.cfg.Server.Socket)
 	}
 	if err := s.openQueue(ctx); err != nil {
 		return err
@@ -179,6 +179,14 @@ func (s *service) openBudgets() (*diskspace.Disk, error) {
 }
 
 // openQueue opens the queue and makes sure that it answers.
+// explainInUse says how the server that has the state directory is used.
+func explainInUse(err error, socket string) error {
+	if sandpit.CodeOf(err) != sandpit.Conflict || socket == "" {
+		return err
+	}
+	return sandpit.WithHint(err, "use the server that runs, which your commands find by "+socket+" (sandpit ls); or stop that process, or choose another state directory")
+}
+
 func (s *service) openQueue(ctx context.Context) error {
 	c := s.cfg.Queue
 	if c.Provider != config.QueueRedis {

@@ -89,6 +89,8 @@ type tenancy struct {
 	patterns []string
 	alice    string // keys
 	bob      string
+	admin    string
+	ssh      string            // the address
 	ids      map[string]string // what placeholders stand for, bob's
 	strange  map[string]string // the same, which nobody has
 	secrets  []string          // must not be in any response to alice
@@ -125,7 +127,7 @@ func newTenancy(t *testing.T, lines ...string) *tenancy {
 	w := &tenancy{client: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}}
 	select {
 	case where := <-started:
-		w.url, w.patterns = where.URL, s.mux.Patterns()
+		w.url, w.ssh, w.patterns = where.URL, where.SSH, s.mux.Patterns()
 	case <-time.After(patience):
 		t.Fatal("the server does not start")
 	}
@@ -133,7 +135,8 @@ func newTenancy(t *testing.T, lines ...string) *tenancy {
 	if _, err := s.images.Import(t.Context(), busyboxRoot(t), "busybox", nil); err != nil {
 		t.Fatal(err)
 	}
-	w.populate(t, w.newKey(t, s, "root", true))
+	w.admin = w.newKey(t, s, "root", true)
+	w.populate(t, w.admin)
 	t.Cleanup(func() { w.request(t, w.bob, http.MethodDelete, "/v1/sandboxes/"+w.ids["sandbox"], "") })
 	w.before = w.describeVictim(t)
 	return w

@@ -256,6 +256,8 @@ func problemOf(p wire.Problem, t target, err error) problem {
 		}
 	case code == sandpit.Unavailable && t.port != guestPort:
 		out.Message, out.Port, out.title = "The sandbox is running but port is not open", t.port, "Closed Port Error"
+	case code == sandpit.Unavailable && p.Hint != "":
+		out.Message += ": " + p.Hint // SDKs show nothing else
 	case code != sandpit.Unavailable && code != sandpit.Internal && code != sandpit.Timeout && code != sandpit.Canceled:
 		out.Code = p.Status
 	}

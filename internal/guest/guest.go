@@ -29,8 +29,15 @@ const unauthorized = "unauthorized access, please provide a valid access token o
 // TokenHeader carries the guest's key.
 const TokenHeader = "X-Access-Token"
 
-// IsRole reports whether the process with these arguments is a guest.
-func IsRole(args []string) bool { return filepath.Base(args[0]) == Name }
+// IsRole reports whether the process with these arguments is a guest. Its file has the name
+// also where it was started under another one, as by the shell's exec -a.
+func IsRole(args []string) bool {
+	if filepath.Base(args[0]) == Name {
+		return true
+	}
+	program, err := os.Executable()
+	return err == nil && filepath.Base(program) == Name
+}
 
 // maxMessage bounds one request of the Connect services.
 const maxMessage = 4 << 20

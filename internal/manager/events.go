@@ -109,6 +109,7 @@ func (m *Manager) ownerOf(r Report) string {
 // record adds an event about what was done to sandboxes and other resources, and a line to
 // the log.
 func (m *Manager) record(r Report) {
+	r.Err = withoutCommand(r.Err)
 	if m.add(r, m.ownerOf(r), classOperation) {
 		m.log(r)
 	}

@@ -137,6 +137,9 @@ func (m *Manager) move(ctx context.Context, b *box, v move, reason string) error
 		if err := stateError(row); err != nil {
 			return err
 		}
+		if v.to == sandpit.StateArchived {
+			return sandpit.WithHint(explained(row), "first: sandpit stop "+string(row.ID))
+		}
 		return explained(row)
 	}
 	i, err := m.attached(ctx, b)

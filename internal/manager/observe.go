@@ -2,6 +2,7 @@ package manager
 
 import (
 	"context"
+	"errors"
 	"strconv"
 	"time"
 
@@ -49,8 +50,26 @@ func (m *Manager) admission(b *box) func(context.Context, []string, string) erro
 		if !isObserved(ctx, b.look()) {
 			return nil
 		}
-		return m.o.Admit(ctx, args, dir)
+		if err := m.o.Admit(ctx, args, dir); err != nil {
+			return sandpit.WithHint(&refusedCommand{err}, sandpit.HintOf(err)) // clients of guests keep no other errors
+		}
+		return nil
 	}
+}
+
+// refusedCommand is the error of a command that was not admitted. Its text, which is for the
+// caller, repeats the command, which may hold secrets.
+type refusedCommand struct{ error }
+
+func (r *refusedCommand) Unwrap() error { return r.error }
+
+// withoutCommand returns an error as events and the log have it: without the text of a command
+// that was refused.
+func withoutCommand(err error) error {
+	if _, refused := errors.AsType[*refusedCommand](err); refused {
+		return sandpit.NotAdmitted(err)
+	}
+	return err
 }
 
 // isObserved reports whether what is done in a sandbox counts. A sandbox of a pool is

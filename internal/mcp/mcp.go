@@ -114,6 +114,9 @@ type connection struct {
 	guest   sandpit.Guest // of the session
 	session *tool.Session
 	closed  bool
+	// unavailable is why the last call that needed the session did not get it, and failedAt when.
+	unavailable error
+	failedAt    time.Time
 }
 
 // server is what answers a connection. Its ID is for HTTP only.
@@ -295,12 +298,21 @@ type visit struct {
 
 // enter returns the session, made with its sandbox when it is needed. The caller must
 // release it.
-func (c *connection) enter(ctx context.Context) (visit, error) {
+func (c *connection) enter(ctx context.Context) (v visit, err error) {
+	arrived := time.Now()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
 		return visit{}, errEnded
 	}
+	if c.unavailable != nil && c.failedAt.After(arrived) {
+		return visit{}, c.unavailable // it failed while this call waited, and would again, for each call in turn
+	}
+	defer func() {
+		if sandpit.CodeOf(err) == sandpit.Unavailable {
+			c.unavailable, c.failedAt = err, time.Now()
+		}
+	}()
 	if c.place == nil {
 		place, err := c.Open(ctx)
 		if err != nil {
@@ -308,7 +320,8 @@ func (c *connection) enter(ctx context.Context) (visit, error) {
 		}
 		c.place = &place
 	}
-	v, guest := visit{ctx: ctx, release: func() {}}, c.place.Guest
+	v = visit{ctx: ctx, release: func() {}}
+	guest := c.place.Guest
 	if c.place.Hold != nil {
 		held, err := c.place.Hold(ctx)
 		if code := sandpit.CodeOf(err); code == sandpit.Gone || code == sandpit.NotFound {

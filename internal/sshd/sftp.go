@@ -102,7 +102,11 @@ func told(err error) error {
 		code = sftp.ErrSSHFxOpUnsupported
 	default: // the protocol knows no more
 	}
-	return failure{code, visible(err.Error())}
+	text := err.Error()
+	if hint := sandpit.HintOf(err); hint != "" && sandpit.CodeOf(err) == sandpit.Unavailable {
+		text += ": " + hint // clients show nothing else
+	}
+	return failure{code, visible(text)}
 }
 
 func refuse(code sandpit.Code, format string, args ...any) error {

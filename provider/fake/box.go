@@ -108,6 +108,9 @@ func (b *box) boot(ctx context.Context) error {
 			return err
 		}
 	}
+	b.mu.Lock()
+	b.stall = Stall{} // the one that hung has ended
+	b.mu.Unlock()
 	m := startMachine(b.stalled)
 	transport := &http.Transport{
 		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return m.dial(ctx, guest.Port) },
