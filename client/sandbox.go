@@ -19,14 +19,14 @@ type Sandbox struct {
 	sandpit.Sandbox
 
 	client *Client
-	guest  *envd.Client
+	guest  *remoteGuest
 }
 
 // Open returns a sandbox by its ID without asking the server whether it is there.
 func (c *Client) Open(id sandpit.ID) *Sandbox { return c.sandbox(sandpit.Sandbox{ID: id}) }
 
 func (c *Client) sandbox(s sandpit.Sandbox) *Sandbox {
-	return &Sandbox{Sandbox: s, client: c, guest: envd.New(inside{c, s.ID}, "")}
+	return &Sandbox{Sandbox: s, client: c, guest: &remoteGuest{Client: envd.New(inside{c, s.ID}, ""), client: c, id: s.ID}}
 }
 
 // Guest is the program inside, reached through the server.

@@ -43,9 +43,9 @@ func TestShared(t *testing.T) {
 	if !created {
 		t.Fatal("the server makes no sandbox")
 	}
-	enter := func(name string) *sdk.ClientSession {
+	enter := func(name string, more ...string) *sdk.ClientSession {
 		session, err := sdk.NewClient(&sdk.Implementation{Name: "test", Version: "1"}, nil).
-			Connect(t.Context(), &sdk.CommandTransport{Command: run("mcp", "--tools", "all", "--sandbox", "team", "--session", name), TerminateDuration: patience}, nil)
+			Connect(t.Context(), &sdk.CommandTransport{Command: run(append([]string{"mcp", "--tools", "all", "--sandbox", "team", "--session", name}, more...)...), TerminateDuration: patience}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -85,6 +85,21 @@ func TestShared(t *testing.T) {
 	alice = enter("alice")
 	if text := call(t, alice, "file_read", map[string]any{"file": "data.txt"}); text != "alice's" {
 		t.Errorf("the file after coming back: %s", text)
+	}
+	if err := alice.Close(); err != nil {
+		t.Errorf("close: %v", err)
+	}
+	alice = enter("alice", "--remove-session")
+	call(t, alice, "file_read", map[string]any{"file": "data.txt"})
+	if err := alice.Close(); err != nil {
+		t.Errorf("close: %v", err)
+	}
+	alice = enter("alice")
+	if text, failed := try(t, alice, "file_read", map[string]any{"file": "data.txt"}); !failed {
+		t.Errorf("a session that was removed has its file: %s", text)
+	}
+	if text := call(t, bob, "file_read", map[string]any{"file": "data.txt"}); text != "bob's" {
+		t.Errorf("the other's file after a session was removed: %s", text)
 	}
 	for _, s := range []*sdk.ClientSession{alice, bob} {
 		if err := s.Close(); err != nil {

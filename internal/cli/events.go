@@ -6,8 +6,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
+	"unicode"
 
 	"github.com/spf13/cobra"
 
@@ -93,21 +97,37 @@ func (a *app) followEvents(ctx context.Context, c *client.Client, o eventOptions
 func eventLine(e client.Event) string {
 	text := e.At.Local().Format(time.DateTime) + "  " + safe(e.Action) + "  " + safe(orElse(string(e.Sandbox), "-")) +
 		"  by " + safe(orElse(e.Actor, "-")) + "  " + safe(e.Result)
-	if e.Message != "" {
-		text += ": " + safe(e.Message)
+	if details := eventDetails(e); details != "" {
+		text += ": " + safe(details)
 	}
 	return text
+}
+
+// eventDetails returns the message of an event, or its arguments if it has none.
+func eventDetails(e client.Event) string {
+	if e.Message != "" {
+		return e.Message
+	}
+	words := make([]string, 0, len(e.Args))
+	for _, name := range slices.Sorted(maps.Keys(e.Args)) {
+		value := e.Args[name]
+		if value == "" || strings.ContainsFunc(value, func(r rune) bool { return r == '"' || unicode.IsSpace(r) }) {
+			value = strconv.Quote(value)
+		}
+		words = append(words, name+"="+value)
+	}
+	return strings.Join(words, " ")
 }
 
 func eventListing(list []client.Event) listing {
 	if list == nil {
 		list = []client.Event{}
 	}
-	l := listing{document: list, rows: [][]string{{"NUMBER", "TIME", "ACTION", "SANDBOX", "ACTOR", "RESULT", "MESSAGE"}}}
+	l := listing{document: list, rows: [][]string{{"NUMBER", "TIME", "ACTION", "SANDBOX", "ACTOR", "RESULT", "DETAILS"}}}
 	for _, e := range list {
 		l.rows = append(l.rows, []string{
 			strconv.FormatInt(e.Seq, 10), e.At.Local().Format(time.DateTime), e.Action,
-			orElse(string(e.Sandbox), "-"), orElse(e.Actor, "-"), e.Result, e.Message,
+			orElse(string(e.Sandbox), "-"), orElse(e.Actor, "-"), e.Result, eventDetails(e),
 		})
 	}
 	return l

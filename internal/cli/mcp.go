@@ -31,6 +31,7 @@ type mcpOptions struct {
 	servers string
 	sandbox string
 	session string
+	remove  bool // the session's files at the end
 	idle    time.Duration
 }
 
@@ -49,7 +50,7 @@ SANDPIT_URL) it is made there.
 
 With --sandbox several agents share a sandbox of a server's. Each is a session with
 a user, a directory and programs of its own, which the others cannot get at. What
-runs ends with the connection; the files stay in the sandbox.`,
+runs ends with the connection; the files stay in the sandbox unless --remove-session is given.`,
 		Example: `  claude mcp add sandpit -- sandpit mcp
   sandpit mcp --tools file,shell,git -v ./project:/workspace:rw
   sandpit mcp --network python:3.12-slim
@@ -69,6 +70,7 @@ runs ends with the connection; the files stay in the sandbox.`,
 	f.StringVar(&o.servers, "mcp-config", "", "`file` of MCP servers whose tools can be called from the sandbox: {\"mcpServers\": {…}}")
 	f.StringVar(&o.sandbox, "sandbox", "", "work in this `sandbox` of the server's, beside other sessions")
 	f.StringVar(&o.session, "session", "", "`name` of the session in the sandbox, to come back to its files (default a new one)")
+	f.BoolVar(&o.remove, "remove-session", false, "remove the session with its files when the connection ends")
 	f.DurationVar(&o.idle, "idle", 30*time.Minute, "`time` without a call after which a server removes the sandbox; the next call gets a new one")
 	f.StringArrayVarP(&o.env, "env", "e", nil, "environment `NAME=VALUE`, or NAME to pass this shell's value")
 	f.StringVarP(&o.workDir, "workdir", "w", "", "working `directory` inside, made if missing (default the image's, else \"/workspace\"; the user's home if the user cannot enter it)")
@@ -107,6 +109,9 @@ func (a *app) serveMCP(ctx context.Context, o mcpOptions) (err error) {
 	}
 	if o.session != "" && o.sandbox == "" {
 		return sandpit.Errorf(sandpit.Invalid, "--session is for sandboxes that are shared: name one with --sandbox")
+	}
+	if o.remove && o.sandbox == "" {
+		return sandpit.Errorf(sandpit.Invalid, "--remove-session is for sandboxes that are shared: name one with --sandbox")
 	}
 	if there, ok := o.onServer(cfg); ok || o.sandbox != "" {
 		return a.mcpRemote(ctx, o, there, serve)
@@ -324,7 +329,7 @@ func (a *app) mcpShared(ctx context.Context, o mcpOptions, c *client.Client, ser
 		if err != nil {
 			return mcp.Place{}, err
 		}
-		place := mcp.Place{ID: id, Hold: holdSession(sessions, remote, info.ID), Close: func(ctx context.Context) error { return sessions.Cleanup(ctx, info.ID, false) }}
+		place := mcp.Place{ID: id, Hold: holdSession(sessions, remote, info.ID), Close: func(ctx context.Context) error { return sessions.Cleanup(ctx, info.ID, o.remove) }}
 		err = sessions.Use(info.ID, func(s *tool.Session) error {
 			place.Session = s
 			return nil

@@ -35,6 +35,7 @@ func nativeSandboxRoutes() map[string]attempt {
 		"GET" + box + "/terminal":                          {upgrade: true},
 		"POST" + box + "/commands/{cid}/signal":            {body: `{"signal": "SIGKILL"}`},
 		"POST" + box + "/sessions/{sid}/jobs":              {body: `{"command": "true"}`},
+		"POST" + box + "/announce":                         {body: `{"args": ["true"]}`},
 		"POST" + box + "/sessions/{sid}/run":               {body: `{"command": "true"}`},
 		"POST" + box + "/run":                              {body: `{"command": "true"}`},
 		"PUT" + box + "/files":                             {query: "path=/workspace/canary", body: "alice"},

@@ -37,7 +37,7 @@ func NewLog(w io.Writer, o LogOptions) *slog.Logger {
 	}
 	var h slog.Handler
 	if o.Console {
-		h = tint.NewTextHandler(w, &tint.Options{Level: o.Level, TimeFormat: isoTime, NoColor: !o.Color, ReplaceAttr: redact})
+		h = tint.NewTextHandler(w, &tint.Options{Level: o.Level, AddSource: true, TimeFormat: isoTime, NoColor: !o.Color, ReplaceAttr: replaceConsole})
 	} else {
 		h = slog.NewJSONHandler(w, &slog.HandlerOptions{Level: o.Level, AddSource: true, ReplaceAttr: replaceJSON})
 	}
@@ -81,8 +81,25 @@ func has(r slog.Record, key string) (found bool) {
 	return found
 }
 
-// replaceJSON gives JSON the times it should have, and keeps paths of the machine it
-// was built on out of call sites.
+// replaceConsole shortens call sites, and hides secrets.
+func replaceConsole(groups []string, a slog.Attr) slog.Attr {
+	if source, ok := a.Value.Any().(*slog.Source); ok && len(groups) == 0 {
+		return shortSource(source)
+	}
+	return redact(groups, a)
+}
+
+// shortSource returns a call site without the path of the machine that the program was built on.
+func shortSource(source *slog.Source) slog.Attr {
+	if source == nil || source.File == "" {
+		return slog.Attr{}
+	}
+	dir, name := cutLast(source.File)
+	_, dir = cutLast(dir)
+	return slog.String(slog.SourceKey, dir+"/"+name+":"+itoa(source.Line))
+}
+
+// replaceJSON formats times, and shortens call sites.
 func replaceJSON(groups []string, a slog.Attr) slog.Attr {
 	if len(groups) == 0 {
 		switch v := a.Value.Any().(type) {
@@ -91,12 +108,7 @@ func replaceJSON(groups []string, a slog.Attr) slog.Attr {
 				return slog.String(slog.TimeKey, v.UTC().Format(isoTime))
 			}
 		case *slog.Source:
-			if v == nil || v.File == "" {
-				return slog.Attr{}
-			}
-			dir, name := cutLast(v.File)
-			_, dir = cutLast(dir)
-			return slog.String(slog.SourceKey, dir+"/"+name+":"+itoa(v.Line))
+			return shortSource(v)
 		}
 	}
 	return redact(groups, a)

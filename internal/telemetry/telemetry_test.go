@@ -83,7 +83,7 @@ func TestLogFormat(t *testing.T) {
 	}
 	out.Reset()
 	telemetry.NewLog(&out, telemetry.LogOptions{Console: true}).Info("for people", slog.String("a", "b"))
-	if got := out.String(); !strings.Contains(got, "INF for people a=b") || strings.Contains(got, "\x1b") {
+	if got := out.String(); !regexp.MustCompile(`^\S+ INF telemetry/telemetry_test\.go:\d+ for people a=b\n$`).MatchString(got) || strings.Contains(got, "\x1b") {
 		t.Errorf("console: %q", got)
 	}
 }

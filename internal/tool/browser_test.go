@@ -230,6 +230,7 @@ func testMouse(k kit) {
 	k.want("browser_action", fields{"action_type": "double_click", "x": 100, "y": 100}, "double")
 	k.want("browser_action", fields{"action_type": "right_click"}, "menu")
 	k.want("browser_action", fields{"action_type": "move_rel", "delta_x": 5, "delta_y": -5})
+	testDragging(k)
 	k.want("browser_action", fields{"action_type": "scroll", "delta_y": 10})
 	k.want("browser_action", fields{"action_type": "wait", "duration": 0.01})
 	k.refused("browser_action", fields{"action_type": "click", "x": 5000, "y": 1}, sandpit.Invalid, "outside of the window")
@@ -239,6 +240,23 @@ func testMouse(k kit) {
 	k.refused("browser_action", fields{"action_type": "hotkey"}, sandpit.Invalid)
 	k.refused("browser_action", fields{"action_type": "typing"}, sandpit.Invalid)
 	k.refused("browser_action", fields{"action_type": "dance"}, sandpit.Invalid)
+}
+
+// testDragging looks at what a page notices of moves and drags.
+func testDragging(k kit) {
+	k.Helper()
+	k.want("browser_open", fields{"url": "data:text/html,<body style='margin:0;height:600px'><script>let seen=[];" +
+		"for(const kind of ['mousedown','mouseup','mousemove'])addEventListener(kind,e=>seen.push(kind.slice(5)+e.clientX+','+e.clientY+','+e.buttons));</script>"})
+	last := func(want ...string) {
+		k.want("browser_evaluate", fields{"expression": "seen.join(' ')"}, want...)
+		k.want("browser_evaluate", fields{"expression": "(seen=[]).length"}, "0")
+	}
+	k.want("browser_action", fields{"action_type": "move_to", "x": 50, "y": 60})
+	last("move50,60,0")
+	k.want("browser_action", fields{"action_type": "drag_to", "x": 150, "y": 160})
+	last("down50,60,1", "move150,160,1", "up150,160,0")
+	k.want("browser_action", fields{"action_type": "drag_rel", "delta_x": -20, "delta_y": 30})
+	last("down150,160,1", "move130,190,1", "up130,190,0")
 }
 
 func testCompound(t *testing.T, k kit) {

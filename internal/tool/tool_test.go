@@ -70,6 +70,7 @@ func TestTools(t *testing.T) {
 	box := newBox(t)
 	for name, f := range map[string]func(*testing.T, kit){
 		"files": testFiles, "search": testSearch, "shell": testShell, "background": testBackground,
+		"order": testOrder, "git details": testGitDetails, "request details": testRequestDetails,
 		"interactive": testInteractive, "git": testGit, "private repository": testPrivate, "web": testWeb, "system": testSystem, "bounds": testBounds, "secrets": testSecrets, "inputs": testInputs, "failures": testFailures,
 	} {
 		t.Run(name, func(t *testing.T) {

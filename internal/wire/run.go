@@ -59,3 +59,16 @@ type Exit struct {
 	TimedOut    bool    `json:"timed_out"`
 	OutOfMemory bool    `json:"out_of_memory,omitempty"`
 }
+
+// Announcement names a command that a client runs inside of a shell, or says how one ended.
+type Announcement struct {
+	Args  []string `json:"args,omitempty" maxItems:"65536" doc:"The command: for a shell, its name, -c and the text."`
+	Dir   string   `json:"dir,omitempty" doc:"Where it starts. Default: unknown."`
+	Ended *Ended   `json:"ended,omitempty" doc:"How a command ended that was announced before. Without args."`
+}
+
+// Ended says how a command ended.
+type Ended struct {
+	Took     float64 `json:"took_seconds" minimum:"0" maximum:"1e9"`
+	ExitCode int     `json:"exit_code" minimum:"0" maximum:"255"`
+}

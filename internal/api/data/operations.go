@@ -38,6 +38,9 @@ func runOperations() []operation {
 	return []operation{{
 		id: "run-command", summary: "Run a command. It is killed when the client goes away, unless it is detached.",
 		method: http.MethodPost, path: "/run", body: wire.Run{}, status: http.StatusOK, answer: wire.RunResult{}, accepted: wire.Started{}, answers: api.ContentTypeStream,
+	}, {
+		id: "announce-command", summary: "Announce a command that a shell reads from the client: the server screens and records it. Or say how one ended.",
+		method: http.MethodPost, path: "/announce", body: wire.Announcement{}, status: http.StatusNoContent,
 	}}
 }
 

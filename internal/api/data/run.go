@@ -19,7 +19,42 @@ import (
 const defaultWindow = 1 << 20
 
 func (s *Server) runRoutes() []route {
-	return []route{{http.MethodPost, "/run", s.run}}
+	return []route{{http.MethodPost, "/run", s.run}, {http.MethodPost, "/announce", s.announce}}
+}
+
+// maxTook is how long a command can have taken that is announced, in seconds: some 30 years.
+const maxTook = 1e9
+
+// announce decides about a command that a client is going to run inside of a shell, and
+// records it; or records how such a command ended.
+func (s *Server) announce(ctx context.Context, c *call) error {
+	var req wire.Announcement
+	if err := c.body(&req); err != nil {
+		return err
+	}
+	to := sandpit.ObserverOf(c.guest)
+	switch {
+	case (len(req.Args) == 0) == (req.Ended == nil):
+		return sandpit.Errorf(sandpit.Invalid, "body: want either args or ended")
+	case req.Ended != nil && (!(req.Ended.Took >= 0 && req.Ended.Took <= maxTook) || req.Ended.ExitCode < 0 || req.Ended.ExitCode > 255):
+		return sandpit.Errorf(sandpit.Invalid, "body.ended: want took_seconds up to %d and an exit_code up to 255", int(maxTook))
+	case req.Ended != nil:
+		took := time.Duration(req.Ended.Took * float64(time.Second))
+		to.Ended(ctx, took, sandpit.ExitStatus{Code: req.Ended.ExitCode}, nil)
+		return c.nothing()
+	}
+	seen := sandpit.CommandCall(sandpit.RunCommand, req.Args)
+	var err error
+	if to.Admit != nil {
+		if err = to.Admit(ctx, req.Args, req.Dir); err != nil {
+			seen.Err = sandpit.NotAdmitted(err)
+		}
+	}
+	to.Called(ctx, seen)
+	if err != nil {
+		return err
+	}
+	return c.nothing()
 }
 
 // run runs a command, and kills it when the client goes away.
