@@ -214,7 +214,7 @@ func notEnforceable(what, why string) error {
 }
 
 // limitsHint is what to do where control groups cannot be made.
-const limitsHint = "run as root, or with systemd: systemd-run --user --scope sandpit …; in a container make /sys/fs/cgroup writable"
+const limitsHint = "run as root, or with systemd: systemd-run --user --scope -p Delegate=yes sandpit …; in a container make /sys/fs/cgroup writable"
 
 func (l *limits) dirs() []string {
 	var list []string
