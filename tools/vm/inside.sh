@@ -85,7 +85,10 @@ service_limits() {
 	ln -sf /payload/sandpit /usr/local/bin/sandpit
 	cp /payload/sandpit.service /etc/systemd/system/
 	systemctl daemon-reload && systemctl start sandpit || return
-	id=$(HOME=/root sandpit create -q --memory 64m --cpus 0.5 --pids 100) || return
+	id=$(HOME=/root sandpit create -q --memory 64m --cpus 0.5 --pids 100) || {
+		journalctl --no-pager -o cat -u sandpit | tail -n 40
+		return 1
+	}
 	group=$(find /sys/fs/cgroup -type d -name "$id" | head -n 1)
 	[[ -n $group ]] || { echo "sandbox $id has no group"; find /sys/fs/cgroup -name 'sandpit-*'; return 1; }
 	echo "$group"
