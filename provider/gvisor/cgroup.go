@@ -253,6 +253,10 @@ func (g *cgroups) makeOne(dir string, uid int) error {
 	if err := os.Mkdir(dir, 0o755); err != nil { //nolint:gosec // as the system's own groups
 		return err
 	}
+	// Kernels, which are other users, search it. The umask may be that of a service, 0077.
+	if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // as the system's own groups
+		return err
+	}
 	given := []string{dir, filepath.Join(dir, procsFile)}
 	if dir == g.V2 {
 		if err := writeGroup(filepath.Join(dir, controlFile), enableControllers(g.V2Has)); err != nil {

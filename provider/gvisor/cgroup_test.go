@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit"
 )
@@ -120,6 +121,22 @@ func TestGroupsV2(t *testing.T) {
 	}
 	if err := removeRecorded(filepath.Dir(record)); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestGroupsIgnoreUmask is not parallel: the umask is the whole process's.
+func TestGroupsIgnoreUmask(t *testing.T) {
+	defer unix.Umask(unix.Umask(0o077))
+	dir := filepath.Join(t.TempDir(), "sandpit-e1")
+	if err := (&cgroups{}).makeOne(dir, os.Geteuid()); err != nil {
+		t.Fatal(err)
+	}
+	info, err := os.Stat(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := info.Mode().Perm(); got != 0o755 {
+		t.Errorf("mode %o, want 755", got)
 	}
 }
 

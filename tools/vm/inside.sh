@@ -113,7 +113,7 @@ service_limits() {
 	[[ ! -e $owner ]] || { echo "$owner is left"; return 1; }
 	systemctl stop sandpit || return
 	for _ in $(seq 60); do # the engine and its reaper end by themselves
-		left=$(find /sys/fs/cgroup -name 'sandpit-*' -type d)
+		left=$(find /sys/fs/cgroup -type d -name 'sandpit-*' ! -name '*.service')
 		[[ -n $left ]] || return 0
 		sleep 1
 	done
