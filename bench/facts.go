@@ -49,7 +49,7 @@ func readMachine(ctx context.Context) machine {
 		Go:         runtime.Version(),
 		GVisor:     moduleVersion("gvisor.dev/gvisor"),
 		Docker:     "none",
-		Guest:      "played by the main program (go generate ./internal/guestbin makes a smaller one)",
+		Guest:      "played by the main program (go generate ./internal/inside/guestbin makes a smaller one)",
 		Host:       "not measured",
 		LoadBefore: loadAverage(),
 	}

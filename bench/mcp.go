@@ -12,7 +12,7 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/tool"
+	"github.com/sandpit-dev/sandpit/internal/agents/tool"
 )
 
 // toolCall is a call of a tool that is measured.

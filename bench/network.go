@@ -13,7 +13,7 @@ import (
 	"sync"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/workspace"
+	"github.com/sandpit-dev/sandpit/internal/reach/workspace"
 	"github.com/sandpit-dev/sandpit/provider/gvisor"
 )
 

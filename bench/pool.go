@@ -8,9 +8,9 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/manager"
-	"github.com/sandpit-dev/sandpit/internal/store"
-	"github.com/sandpit-dev/sandpit/internal/workspace"
+	"github.com/sandpit-dev/sandpit/internal/core/manager"
+	"github.com/sandpit-dev/sandpit/internal/core/store"
+	"github.com/sandpit-dev/sandpit/internal/reach/workspace"
 	"github.com/sandpit-dev/sandpit/provider/gvisor"
 )
 

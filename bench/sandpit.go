@@ -13,9 +13,9 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/guestbin"
-	"github.com/sandpit-dev/sandpit/internal/image"
-	"github.com/sandpit-dev/sandpit/internal/workspace"
+	"github.com/sandpit-dev/sandpit/internal/build/image"
+	"github.com/sandpit-dev/sandpit/internal/inside/guestbin"
+	"github.com/sandpit-dev/sandpit/internal/reach/workspace"
 	"github.com/sandpit-dev/sandpit/provider/gvisor"
 )
 

@@ -17,7 +17,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/client"
-	"github.com/sandpit-dev/sandpit/internal/workspace"
+	"github.com/sandpit-dev/sandpit/internal/reach/workspace"
 )
 
 // served is sandpit as a server of its own process, asked over HTTP on loopback.

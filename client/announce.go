@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/envd"
-	"github.com/sandpit-dev/sandpit/internal/wire"
+	"github.com/sandpit-dev/sandpit/internal/front/wire"
+	"github.com/sandpit-dev/sandpit/internal/reach/envd"
 )
 
 // remoteGuest is a guest behind a server. The server sees which programs start, but not what a

@@ -17,7 +17,7 @@ import (
 	"github.com/cenkalti/backoff/v5"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/wire"
+	"github.com/sandpit-dev/sandpit/internal/front/wire"
 )
 
 // maxAnswer bounds what is read of an answer that is not a stream.

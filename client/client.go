@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/config"
+	"github.com/sandpit-dev/sandpit/internal/app/config"
 )
 
 // DefaultURL is where a server listens when nobody says otherwise.

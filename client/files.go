@@ -5,7 +5,7 @@ import (
 	"context"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/workspace"
+	"github.com/sandpit-dev/sandpit/internal/reach/workspace"
 )
 
 // workspace returns the sandbox's files as whole files and trees. Relative paths begin in dir.

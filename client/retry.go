@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/sandpit-dev/sandpit/internal/wire"
+	"github.com/sandpit-dev/sandpit/internal/front/wire"
 )
 
 // The bounds of requests that are repeated because the server was too busy to begin them.

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/envd"
-	"github.com/sandpit-dev/sandpit/internal/wire"
+	"github.com/sandpit-dev/sandpit/internal/front/wire"
+	"github.com/sandpit-dev/sandpit/internal/reach/envd"
 )
 
 // Sandbox is a sandbox of the server, with what was known about it when it was asked

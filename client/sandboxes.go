@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/wire"
+	"github.com/sandpit-dev/sandpit/internal/front/wire"
 )
 
 // CreateRequest asks for a sandbox. The zero value of a field means the default

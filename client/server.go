@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/wire"
+	"github.com/sandpit-dev/sandpit/internal/front/wire"
 )
 
 // What the server tells of itself.

@@ -7,7 +7,7 @@ import (
 	"net/url"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/wire"
+	"github.com/sandpit-dev/sandpit/internal/front/wire"
 )
 
 // CreateSnapshot saves a running or paused sandbox, which goes on. The name "" is none.

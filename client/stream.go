@@ -15,7 +15,7 @@ import (
 	"github.com/tmaxmax/go-sse"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/wire"
+	"github.com/sandpit-dev/sandpit/internal/front/wire"
 )
 
 // maxEvent bounds one event of a stream, in bytes.

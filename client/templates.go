@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/wire"
+	"github.com/sandpit-dev/sandpit/internal/front/wire"
 )
 
 // TemplateRequest asks for a build of a template. The zero value of a field means the

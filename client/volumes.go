@@ -6,7 +6,7 @@ import (
 	"net/url"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/wire"
+	"github.com/sandpit-dev/sandpit/internal/front/wire"
 )
 
 // CreateVolume makes a volume, which stays until it is deleted. The provider "" is the

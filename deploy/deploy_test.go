@@ -15,9 +15,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.yaml.in/yaml/v3"
 
-	"github.com/sandpit-dev/sandpit/internal/config"
-	"github.com/sandpit-dev/sandpit/internal/telemetry"
-	"github.com/sandpit-dev/sandpit/internal/testengine"
+	"github.com/sandpit-dev/sandpit/internal/app/config"
+	"github.com/sandpit-dev/sandpit/internal/app/telemetry"
+	"github.com/sandpit-dev/sandpit/internal/testing/testengine"
 )
 
 func read(t *testing.T, name string) string {

@@ -4,7 +4,7 @@ package main
 import (
 	"os"
 
-	"github.com/sandpit-dev/sandpit/internal/guest"
+	"github.com/sandpit-dev/sandpit/internal/inside/guest"
 )
 
 func main() { os.Exit(guest.Main()) }

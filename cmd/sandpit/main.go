@@ -6,8 +6,8 @@ import (
 	"os"
 	"runtime"
 
-	"github.com/sandpit-dev/sandpit/internal/cli"
-	"github.com/sandpit-dev/sandpit/internal/guest"
+	"github.com/sandpit-dev/sandpit/internal/app/cli"
+	"github.com/sandpit-dev/sandpit/internal/inside/guest"
 	"github.com/sandpit-dev/sandpit/provider/gvisor"
 )
 

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sandpit-dev/sandpit/internal/testengine"
+	"github.com/sandpit-dev/sandpit/internal/testing/testengine"
 )
 
 // namespaces are user namespaces that processes of this world had, by their numbers. Each

@@ -13,11 +13,11 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/archive"
-	"github.com/sandpit-dev/sandpit/internal/image"
-	"github.com/sandpit-dev/sandpit/internal/manager"
-	"github.com/sandpit-dev/sandpit/internal/store"
-	"github.com/sandpit-dev/sandpit/internal/workspace"
+	"github.com/sandpit-dev/sandpit/internal/build/image"
+	"github.com/sandpit-dev/sandpit/internal/core/manager"
+	"github.com/sandpit-dev/sandpit/internal/core/store"
+	"github.com/sandpit-dev/sandpit/internal/files/archive"
+	"github.com/sandpit-dev/sandpit/internal/reach/workspace"
 	"github.com/sandpit-dev/sandpit/provider/gvisor"
 )
 

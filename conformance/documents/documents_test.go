@@ -14,9 +14,9 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/sandpit-dev/sandpit/internal/testdocker"
-	"github.com/sandpit-dev/sandpit/internal/testengine"
-	"github.com/sandpit-dev/sandpit/internal/testserver"
+	"github.com/sandpit-dev/sandpit/internal/testing/testdocker"
+	"github.com/sandpit-dev/sandpit/internal/testing/testengine"
+	"github.com/sandpit-dev/sandpit/internal/testing/testserver"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -100,7 +100,7 @@ func examples() map[string]example {
 		"e2b-compatibility.md: go test":                       {elsewhere: itself},
 		"from-e2b.md: node -e":                                {elsewhere: "conformance/e2b"},
 		"from-e2b.md: [preview]":                              {as: settings},
-		"images.md: sandpit run python:3.12-slim":             {elsewhere: internet + "; internal/cli has scripts with a registry"},
+		"images.md: sandpit run python:3.12-slim":             {elsewhere: internet + "; internal/app/cli has scripts with a registry"},
 		"images.md: [image]":                                  {as: settings},
 		"interpreter.md: /.sandpit/sandpit-guest interpreter": {as: usage},
 		"interpreter.md: import { Sandbox }":                  {elsewhere: nightly + " and conformance/e2b runs such programs"},
@@ -115,7 +115,7 @@ func examples() map[string]example {
 		"templates.md: start = \"python3":                     {as: recipes, setUp: "from = 'apt:bookworm'\n"},
 		"tls.md: [server]":                                    {as: settings},
 		"api.md: curl -s -X POST localhost:8090/v1/sandboxes": {setUp: `sandpit image import "$ROOT" --name python:3.12-slim` + "\n", want: `"id":"s`},
-		"docker.md: sandpit run --provider docker":            {elsewhere: "internal/cli has scripts for Docker"},
+		"docker.md: sandpit run --provider docker":            {elsewhere: "internal/app/cli has scripts for Docker"},
 		"from-e2b.md: sandpit serve":                          {elsewhere: "conformance/e2b"},
 		"from-e2b.md: export SANDPIT_E2B_TEMPLATES":           {elsewhere: "conformance/e2b"},
 		"from-e2b.md: export E2B_DOMAIN":                      {elsewhere: "it needs a domain"},
@@ -134,10 +134,10 @@ func examples() map[string]example {
 		"previews.md: sandpit create --name work":   {want: `(?m)^http://8000-s`},
 		"previews.md: sandpit url --files . work":   {setUp: create, want: `(?m)^http://8080-s`},
 		"previews.md: sandpit run -p 8080:8000":     {without: []string{"http.server"}, want: id},
-		"snapshots.md: sandpit upgrade-state":       {elsewhere: "internal/cli; no server may run"},
-		"ssh.md: sandpit serve --ssh":               {elsewhere: "internal/cli"},
-		"ssh.md: sandpit ssh work":                  {elsewhere: "internal/cli; it waits for a person"},
-		"ssh.md: sandpit ssh-key add":               {elsewhere: "internal/cli; it waits for a person"},
+		"snapshots.md: sandpit upgrade-state":       {elsewhere: "internal/app/cli; no server may run"},
+		"ssh.md: sandpit serve --ssh":               {elsewhere: "internal/app/cli"},
+		"ssh.md: sandpit ssh work":                  {elsewhere: "internal/app/cli; it waits for a person"},
+		"ssh.md: sandpit ssh-key add":               {elsewhere: "internal/app/cli; it waits for a person"},
 		"states.md: sandpit stop work":              {setUp: create},
 		"states.md: sandpit policy work":            {setUp: create, want: `never`},
 		"templates.md: sandpit template build -t":   {setUp: recipe, want: `(?m)^made$`},
@@ -146,7 +146,7 @@ func examples() map[string]example {
 		"templates.md: sandpit create --secret": {
 			setUp: recipe + "sandpit template build -t web . >/dev/null\nexport API_TOKEN=secret\necho key >key.txt\n", want: id,
 		},
-		"tls.md: sandpit serve":                  {elsewhere: "internal/cli"},
+		"tls.md: sandpit serve":                  {elsewhere: "internal/app/cli"},
 		"volumes.md: sandpit volume create data": {want: `(?m)^hello$`},
 		"volumes.md: sandpit run --temporary":    {without: []string{"make test"}, want: id},
 	}

@@ -13,7 +13,7 @@ import (
 	"testing"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/testengine"
+	"github.com/sandpit-dev/sandpit/internal/testing/testengine"
 )
 
 // recipe makes a root file system as E2B's clients expect one: bash, and a user

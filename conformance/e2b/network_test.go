@@ -19,7 +19,7 @@ import (
 
 	"golang.org/x/net/dns/dnsmessage"
 
-	"github.com/sandpit-dev/sandpit/internal/testengine"
+	"github.com/sandpit-dev/sandpit/internal/testing/testengine"
 )
 
 // resolver is where the test's names are asked for: resolv.conf knows of no ports.

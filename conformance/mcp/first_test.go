@@ -15,8 +15,8 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/client"
-	"github.com/sandpit-dev/sandpit/internal/testengine"
-	"github.com/sandpit-dev/sandpit/internal/testtools"
+	"github.com/sandpit-dev/sandpit/internal/testing/testengine"
+	"github.com/sandpit-dev/sandpit/internal/testing/testtools"
 )
 
 // firstCalls names the variable that has TestFirstCalls make every call through every front
@@ -130,7 +130,7 @@ func TestFirstCallsInTemplates(t *testing.T) {
 	if os.Getenv(firstCalls) != "templates" {
 		t.Skip(firstCalls + " is not templates")
 	}
-	files, err := filepath.Glob("../../internal/template/builtin/*.toml")
+	files, err := filepath.Glob("../../internal/build/template/builtin/*.toml")
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no templates: %v", err)
 	}

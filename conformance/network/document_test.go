@@ -21,7 +21,7 @@ func TestDocument(t *testing.T) {
 		t.Fatal("there is no table of tricks")
 	}
 	var code strings.Builder
-	for _, dir := range []string{"../../internal/network", "../../internal/network/dialer", "../../internal/network/policy", "../../internal/network/route", "../../provider/gvisor", "."} {
+	for _, dir := range []string{"../../internal/reach/network", "../../internal/reach/network/dialer", "../../internal/reach/network/policy", "../../internal/reach/network/route", "../../provider/gvisor", "."} {
 		files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
 		if err != nil {
 			t.Fatal(err)

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sandpit-dev/sandpit/internal/testengine"
+	"github.com/sandpit-dev/sandpit/internal/testing/testengine"
 )
 
 // daemon is a Docker daemon of a test's own, that is killed and started again. All of

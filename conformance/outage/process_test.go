@@ -16,9 +16,9 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/manager"
-	"github.com/sandpit-dev/sandpit/internal/store"
-	"github.com/sandpit-dev/sandpit/internal/testdocker"
+	"github.com/sandpit-dev/sandpit/internal/core/manager"
+	"github.com/sandpit-dev/sandpit/internal/core/store"
+	"github.com/sandpit-dev/sandpit/internal/testing/testdocker"
 	"github.com/sandpit-dev/sandpit/provider/docker"
 )
 

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit/client"
-	"github.com/sandpit-dev/sandpit/internal/testengine"
+	"github.com/sandpit-dev/sandpit/internal/testing/testengine"
 )
 
 // cpuTree is a hierarchy of control groups with CPU time.

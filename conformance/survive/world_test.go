@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit/client"
-	"github.com/sandpit-dev/sandpit/internal/testengine"
+	"github.com/sandpit-dev/sandpit/internal/testing/testengine"
 )
 
 // patience bounds every wait for something that must come.

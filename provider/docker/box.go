@@ -14,9 +14,9 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/envd"
-	"github.com/sandpit-dev/sandpit/internal/liveness"
-	"github.com/sandpit-dev/sandpit/internal/tether"
+	"github.com/sandpit-dev/sandpit/internal/reach/envd"
+	"github.com/sandpit-dev/sandpit/internal/reach/liveness"
+	"github.com/sandpit-dev/sandpit/internal/reach/stdioconn"
 )
 
 // state is where a sandbox is in its life.
@@ -50,7 +50,7 @@ type box struct {
 	killed bool             // the engine was asked to kill it, as an event told
 	dead   chan struct{}    // full when an event has told of its end
 	breaks int64            // of the engine, when the sandbox was last seen running
-	link   *tether.Link
+	link   *stdioconn.Link
 	// saving has the engine hold the container still for a moment, which is nobody's
 	// business: calls wait.
 	saving bool

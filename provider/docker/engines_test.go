@@ -24,7 +24,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/testdocker"
+	"github.com/sandpit-dev/sandpit/internal/testing/testdocker"
 	"github.com/sandpit-dev/sandpit/provider/docker"
 )
 

@@ -19,8 +19,8 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/guest"
-	"github.com/sandpit-dev/sandpit/internal/guestbin"
+	"github.com/sandpit-dev/sandpit/internal/inside/guest"
+	"github.com/sandpit-dev/sandpit/internal/inside/guestbin"
 )
 
 // guestVolume is the volume of an engine that holds the guest program.
@@ -73,7 +73,7 @@ func digestProgram(file, arch string) (string, error) {
 	defer program.Close()
 	if program.Machine != machine {
 		return "", sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "this sandpit has no guest program for %s, which the docker engine runs on", arch),
-			"build it with: go generate ./internal/guestbin && CGO_ENABLED=0 go build ./cmd/sandpit")
+			"build it with: go generate ./internal/inside/guestbin && CGO_ENABLED=0 go build ./cmd/sandpit")
 	}
 	for _, part := range program.Progs {
 		if part.Type == elf.PT_INTERP {

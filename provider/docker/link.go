@@ -16,8 +16,8 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/liveness"
-	"github.com/sandpit-dev/sandpit/internal/tether"
+	"github.com/sandpit-dev/sandpit/internal/reach/liveness"
+	"github.com/sandpit-dev/sandpit/internal/reach/stdioconn"
 )
 
 // stream is an attachment to a container's input and output.
@@ -139,7 +139,7 @@ func (b *box) tie(s *stream) error {
 	return err
 }
 
-func (b *box) tieLocked(s *stream) (*tether.Link, error) {
+func (b *box) tieLocked(s *stream) (*stdioconn.Link, error) {
 	if b.p.calls.isOver() { // there is nobody left to close the link
 		_ = s.Close() // nothing was sent over it
 		return nil, errClosed
@@ -147,7 +147,7 @@ func (b *box) tieLocked(s *stream) (*tether.Link, error) {
 	if old := b.exchangeLink(nil); old != nil {
 		_ = old.Close() // never fails
 	}
-	link := tether.NewLink(s, func(ctx context.Context) (io.ReadWriteCloser, error) { return b.reattach(ctx) })
+	link := stdioconn.NewLink(s, func(ctx context.Context) (io.ReadWriteCloser, error) { return b.reattach(ctx) })
 	b.exchangeLink(link)
 	if b.p.events.found() != nil { // it went away before there was a link to end
 		link.Fail(b.p.awayError())
@@ -155,13 +155,13 @@ func (b *box) tieLocked(s *stream) (*tether.Link, error) {
 	return link, nil
 }
 
-func (b *box) currentLink() *tether.Link {
+func (b *box) currentLink() *stdioconn.Link {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.link
 }
 
-func (b *box) exchangeLink(link *tether.Link) (old *tether.Link) {
+func (b *box) exchangeLink(link *stdioconn.Link) (old *stdioconn.Link) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	old, b.link = b.link, link
@@ -169,7 +169,7 @@ func (b *box) exchangeLink(link *tether.Link) (old *tether.Link) {
 }
 
 // linked returns the link, and makes it first if need be.
-func (b *box) linked(ctx context.Context) (*tether.Link, error) {
+func (b *box) linked(ctx context.Context) (*stdioconn.Link, error) {
 	b.linking.Lock()
 	defer b.linking.Unlock()
 	if link := b.currentLink(); link != nil {

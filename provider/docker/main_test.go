@@ -10,7 +10,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/testdocker"
+	"github.com/sandpit-dev/sandpit/internal/testing/testdocker"
 	"github.com/sandpit-dev/sandpit/provider/docker"
 	"github.com/sandpit-dev/sandpit/provider/providertest"
 )

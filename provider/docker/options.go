@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/image"
-	"github.com/sandpit-dev/sandpit/internal/liveness"
+	"github.com/sandpit-dev/sandpit/internal/build/image"
+	"github.com/sandpit-dev/sandpit/internal/reach/liveness"
 )
 
 // Options say how a Provider works. The zero value of a field means the default

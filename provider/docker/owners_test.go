@@ -6,8 +6,8 @@ import (
 	"testing"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/image"
-	"github.com/sandpit-dev/sandpit/internal/testdocker"
+	"github.com/sandpit-dev/sandpit/internal/build/image"
+	"github.com/sandpit-dev/sandpit/internal/testing/testdocker"
 	"github.com/sandpit-dev/sandpit/provider/docker"
 )
 

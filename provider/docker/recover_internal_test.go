@@ -12,7 +12,7 @@ import (
 	"github.com/moby/moby/api/types/container"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/testdocker"
+	"github.com/sandpit-dev/sandpit/internal/testing/testdocker"
 )
 
 func TestExitOf(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/testdocker"
+	"github.com/sandpit-dev/sandpit/internal/testing/testdocker"
 )
 
 // TestLayer reads what a sandbox has changed, and looks for what reading leaves.

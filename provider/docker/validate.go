@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/hostpath"
+	"github.com/sandpit-dev/sandpit/internal/files/hostpath"
 )
 
 var containerPattern = regexp.MustCompile(`^[0-9a-f]{64}$`)

@@ -16,8 +16,8 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/envd"
-	"github.com/sandpit-dev/sandpit/internal/guest"
+	"github.com/sandpit-dev/sandpit/internal/inside/guest"
+	"github.com/sandpit-dev/sandpit/internal/reach/envd"
 )
 
 // State is where a sandbox is in its life.

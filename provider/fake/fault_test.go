@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/guest"
+	"github.com/sandpit-dev/sandpit/internal/inside/guest"
 	"github.com/sandpit-dev/sandpit/provider/fake"
 )
 

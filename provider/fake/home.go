@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/envd"
+	"github.com/sandpit-dev/sandpit/internal/reach/envd"
 )
 
 // homeGuest has relative paths, and those that start with "~", begin in the

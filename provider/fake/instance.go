@@ -11,9 +11,9 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/envd"
-	"github.com/sandpit-dev/sandpit/internal/guest"
-	"github.com/sandpit-dev/sandpit/internal/liveness"
+	"github.com/sandpit-dev/sandpit/internal/inside/guest"
+	"github.com/sandpit-dev/sandpit/internal/reach/envd"
+	"github.com/sandpit-dev/sandpit/internal/reach/liveness"
 )
 
 // Instance is one sandbox of a Provider. It has every optional ability. While it

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/guest"
+	"github.com/sandpit-dev/sandpit/internal/inside/guest"
 )
 
 // machine is a guest that runs, with all connections to it and to other ports.

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/guest"
-	"github.com/sandpit-dev/sandpit/internal/liveness"
+	"github.com/sandpit-dev/sandpit/internal/inside/guest"
+	"github.com/sandpit-dev/sandpit/internal/reach/liveness"
 )
 
 // Stall is a way in which a guest hangs. The zero value is a guest that works.

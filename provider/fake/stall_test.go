@@ -13,10 +13,10 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/gen/process"
-	"github.com/sandpit-dev/sandpit/internal/gen/process/processconnect"
-	"github.com/sandpit-dev/sandpit/internal/guest"
-	"github.com/sandpit-dev/sandpit/internal/liveness"
+	"github.com/sandpit-dev/sandpit/internal/inside/guest"
+	"github.com/sandpit-dev/sandpit/internal/reach/gen/process"
+	"github.com/sandpit-dev/sandpit/internal/reach/gen/process/processconnect"
+	"github.com/sandpit-dev/sandpit/internal/reach/liveness"
 	"github.com/sandpit-dev/sandpit/provider/fake"
 )
 

@@ -8,7 +8,7 @@ import (
 	"sync"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/liveness"
+	"github.com/sandpit-dev/sandpit/internal/reach/liveness"
 )
 
 // World is the machine that fake sandboxes live on. It survives its Providers.

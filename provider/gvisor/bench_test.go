@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/testengine"
+	"github.com/sandpit-dev/sandpit/internal/testing/testengine"
 )
 
 // busyboxImage returns a directory that holds one static program, known by

@@ -12,8 +12,8 @@ import (
 	"runtime"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/guest"
-	"github.com/sandpit-dev/sandpit/internal/guestbin"
+	"github.com/sandpit-dev/sandpit/internal/inside/guest"
+	"github.com/sandpit-dev/sandpit/internal/inside/guestbin"
 )
 
 // StaticBuildCommand is how to start this program so that it can hold a

@@ -17,7 +17,7 @@ import (
 	"gvisor.dev/gvisor/runsc/sandbox"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/guest"
+	"github.com/sandpit-dev/sandpit/internal/inside/guest"
 )
 
 // createRequest describes a sandbox to the engine. The files it needs come

@@ -16,7 +16,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/archive"
+	"github.com/sandpit-dev/sandpit/internal/files/archive"
 	"github.com/sandpit-dev/sandpit/provider/gvisor"
 )
 

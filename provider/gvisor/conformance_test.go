@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/testengine"
+	"github.com/sandpit-dev/sandpit/internal/testing/testengine"
 	"github.com/sandpit-dev/sandpit/provider/gvisor"
 	"github.com/sandpit-dev/sandpit/provider/providertest"
 )

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/network/dialer"
+	"github.com/sandpit-dev/sandpit/internal/reach/network/dialer"
 )
 
 // The control protocol: a client connects to the engine's socket, sends one

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/network/dialer"
-	"github.com/sandpit-dev/sandpit/internal/network/route"
+	"github.com/sandpit-dev/sandpit/internal/reach/network/dialer"
+	"github.com/sandpit-dev/sandpit/internal/reach/network/route"
 )
 
 // dialerControlFD is the descriptor that a dialer is started with: the reaper's orders.

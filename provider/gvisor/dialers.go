@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/network"
-	"github.com/sandpit-dev/sandpit/internal/network/dialer"
+	"github.com/sandpit-dev/sandpit/internal/reach/network"
+	"github.com/sandpit-dev/sandpit/internal/reach/network/dialer"
 )
 
 const resolvConf = "/etc/resolv.conf"

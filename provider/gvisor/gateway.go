@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/network"
-	"github.com/sandpit-dev/sandpit/internal/network/dialer"
+	"github.com/sandpit-dev/sandpit/internal/reach/network"
+	"github.com/sandpit-dev/sandpit/internal/reach/network/dialer"
 )
 
 // Descriptors that a gateway is started with.

@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/network/dialer"
+	"github.com/sandpit-dev/sandpit/internal/reach/network/dialer"
 )
 
 // gatewaysName is the directory in an engine's that holds a control socket for each

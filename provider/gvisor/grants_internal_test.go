@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/network/dialer"
+	"github.com/sandpit-dev/sandpit/internal/reach/network/dialer"
 )
 
 // TestPendingGrants bounds the grants of gateways that were never started, and gives each

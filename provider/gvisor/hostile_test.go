@@ -20,10 +20,10 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/guest"
-	"github.com/sandpit-dev/sandpit/internal/guestbin"
-	"github.com/sandpit-dev/sandpit/internal/image"
-	"github.com/sandpit-dev/sandpit/internal/testengine"
+	"github.com/sandpit-dev/sandpit/internal/build/image"
+	"github.com/sandpit-dev/sandpit/internal/inside/guest"
+	"github.com/sandpit-dev/sandpit/internal/inside/guestbin"
+	"github.com/sandpit-dev/sandpit/internal/testing/testengine"
 	"github.com/sandpit-dev/sandpit/provider/gvisor"
 )
 

@@ -16,7 +16,7 @@ import (
 	"sync"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/guest"
+	"github.com/sandpit-dev/sandpit/internal/inside/guest"
 )
 
 // limitsRequest says what a sandbox may use at most.

@@ -18,9 +18,9 @@ import (
 	"gvisor.dev/gvisor/runsc/container"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/network"
-	"github.com/sandpit-dev/sandpit/internal/network/dialer"
-	"github.com/sandpit-dev/sandpit/internal/network/policy"
+	"github.com/sandpit-dev/sandpit/internal/reach/network"
+	"github.com/sandpit-dev/sandpit/internal/reach/network/dialer"
+	"github.com/sandpit-dev/sandpit/internal/reach/network/policy"
 )
 
 // connect makes the sandbox's link and has its gateway started. It returns the

@@ -9,7 +9,7 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 
-	"github.com/sandpit-dev/sandpit/internal/testuser"
+	"github.com/sandpit-dev/sandpit/internal/testing/testuser"
 )
 
 // FuzzUnpack reads archives that somebody else wrote: whatever they are, nothing but the

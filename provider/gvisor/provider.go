@@ -16,11 +16,11 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/archive"
-	"github.com/sandpit-dev/sandpit/internal/guestbin"
-	"github.com/sandpit-dev/sandpit/internal/image"
-	"github.com/sandpit-dev/sandpit/internal/liveness"
-	"github.com/sandpit-dev/sandpit/internal/network"
+	"github.com/sandpit-dev/sandpit/internal/build/image"
+	"github.com/sandpit-dev/sandpit/internal/files/archive"
+	"github.com/sandpit-dev/sandpit/internal/inside/guestbin"
+	"github.com/sandpit-dev/sandpit/internal/reach/liveness"
+	"github.com/sandpit-dev/sandpit/internal/reach/network"
 )
 
 // Config says how a Provider works.

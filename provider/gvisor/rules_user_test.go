@@ -10,8 +10,8 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/sandpit-dev/sandpit/internal/testengine"
-	"github.com/sandpit-dev/sandpit/internal/testuser"
+	"github.com/sandpit-dev/sandpit/internal/testing/testengine"
+	"github.com/sandpit-dev/sandpit/internal/testing/testuser"
 )
 
 // TestRulesHoldForOrdinaryUser has a user without rights try what root tries in

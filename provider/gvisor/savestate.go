@@ -17,7 +17,7 @@ import (
 	"gvisor.dev/gvisor/runsc/config"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/guest"
+	"github.com/sandpit-dev/sandpit/internal/inside/guest"
 )
 
 // saveRequest says what becomes of a sandbox once its kernel was written down.

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/testengine"
+	"github.com/sandpit-dev/sandpit/internal/testing/testengine"
 )
 
 // noPassword lets everybody become root who has a program for it, and makes that

@@ -13,7 +13,7 @@ import (
 	"gvisor.dev/gvisor/runsc/sandbox"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/guest"
+	"github.com/sandpit-dev/sandpit/internal/inside/guest"
 )
 
 // stats measures the sandbox from outside. The machine's control groups count

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/beneath"
+	"github.com/sandpit-dev/sandpit/internal/files/beneath"
 )
 
 var _ sandpit.VolumeKeeper = (*Provider)(nil)

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/beneath"
+	"github.com/sandpit-dev/sandpit/internal/files/beneath"
 )
 
 // nest makes directories in one another.

@@ -18,8 +18,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/network/dialer"
-	"github.com/sandpit-dev/sandpit/internal/testengine"
+	"github.com/sandpit-dev/sandpit/internal/reach/network/dialer"
+	"github.com/sandpit-dev/sandpit/internal/testing/testengine"
 	"github.com/sandpit-dev/sandpit/provider/gvisor"
 )
 

@@ -70,9 +70,9 @@ fi
 payload=$tmp/payload
 mkdir -p "$payload"
 export CGO_ENABLED=0
-go generate ./internal/guestbin
+go generate ./internal/inside/guestbin
 go build -o "$payload/sandpit" ./cmd/sandpit
-for package in provider/gvisor conformance/survive internal/memory; do
+for package in provider/gvisor conformance/survive internal/core/memory; do
 	go test -c -o "$payload/$(basename "$package").test" "./$package"
 done
 cp tools/vm/inside.sh tools/vm/skips.txt deploy/sandpit.service "$payload/"

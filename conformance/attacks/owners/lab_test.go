@@ -17,8 +17,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sandpit-dev/sandpit/internal/testengine"
-	"github.com/sandpit-dev/sandpit/internal/testserver"
+	"github.com/sandpit-dev/sandpit/internal/testing/testengine"
+	"github.com/sandpit-dev/sandpit/internal/testing/testserver"
 )
 
 // callTimeout bounds a call that is expected to succeed.

@@ -14,8 +14,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/sandpit-dev/sandpit/internal/envdtest"
-	"github.com/sandpit-dev/sandpit/internal/guest"
+	"github.com/sandpit-dev/sandpit/internal/inside/guest"
+	"github.com/sandpit-dev/sandpit/internal/testing/envdtest"
 )
 
 const children = 100

@@ -1,0 +1,223 @@
+package mcpclient
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"strings"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/memory"
+)
+
+const (
+	// connectTime is how long a server may take to be ready; npx may have to fetch it first.
+	connectTime = time.Minute
+	// unblock is how long a call may go on that nobody waits for any more, before its server
+	// counts as dead: one that does not read holds the call up.
+	unblock = 2 * time.Second
+	// maxMessage bounds one message of a server, in bytes.
+	maxMessage = 8 << 20
+	// closeTime is how long the end of a session may take that is being said goodbye to.
+	closeTime = 2 * time.Second
+)
+
+// connection is one server that runs or is reached.
+type connection struct {
+	session *sdk.ClientSession
+	meter   *meter
+	program *program // nil for one that has a URL
+	web     *web     // nil for one that is a program
+	release context.CancelFunc
+	ended   chan struct{} // closed when nothing can be asked any more
+}
+
+// connect starts or reaches a server.
+func connect(ctx context.Context, o Options, s Server) (*connection, error) {
+	if s.Type != "" {
+		return connectAs(ctx, o, s)
+	}
+	s.Type = HTTP
+	c, err := connectAs(ctx, o, s)
+	if err == nil || ctx.Err() != nil {
+		return c, err
+	}
+	s.Type = SSE
+	c, other := connectAs(ctx, o, s)
+	if other != nil {
+		return nil, fmt.Errorf("%w; and as of type sse: %w", err, other)
+	}
+	return c, nil
+}
+
+func connectAs(ctx context.Context, o Options, s Server) (*connection, error) {
+	c := &connection{meter: &meter{}, ended: make(chan struct{})}
+	c.meter.reset(memory.AccountOf(ctx))
+	transport, err := c.transport(ctx, o, s)
+	if err != nil {
+		return nil, err
+	}
+	client := sdk.NewClient(&sdk.Implementation{Name: "sandpit", Version: o.Version}, &sdk.ClientOptions{
+		Logger: slog.New(slog.DiscardHandler), Capabilities: &sdk.ClientCapabilities{},
+	})
+	// A stream of events lives as long as what it was asked for with.
+	life, release := context.WithCancel(context.WithoutCancel(ctx))
+	c.release = release
+	limited, cancel := context.WithTimeout(ctx, connectTime)
+	defer cancel()
+	err = c.bounded(limited, func(context.Context) error {
+		session, err := client.Connect(life, transport, nil)
+		c.session = session
+		return err
+	})
+	if err != nil {
+		if limited.Err() != nil && ctx.Err() == nil {
+			err = sandpit.Errorf(sandpit.Timeout, "it was not ready within %s: %w", connectTime, err)
+		}
+		err = c.explain(err)
+		c.close(ctx)
+		return nil, err
+	}
+	go func() {
+		defer close(c.ended)
+		_ = c.session.Wait() // how it ended, the program's status tells better
+	}()
+	return c, nil
+}
+
+func (c *connection) transport(ctx context.Context, o Options, s Server) (sdk.Transport, error) {
+	if s.Type == Stdio {
+		dir := s.Dir
+		if dir == "" {
+			dir = o.Dir
+		}
+		env := o.environment()
+		maps.Copy(env, s.Env)
+		var err error
+		c.program, err = start(ctx, o.Guest, sandpit.Command{Args: append([]string{s.Command}, s.Args...), Env: env, Dir: dir, User: o.User})
+		if err != nil {
+			return nil, err
+		}
+		return &sdk.IOTransport{Reader: c.meter.of(c.program.output), Writer: c.program.input, MaxLineLength: maxMessage}, nil
+	}
+	var err error
+	if c.web, err = newWeb(o, s, c.meter); err != nil {
+		return nil, err
+	}
+	if s.Type == SSE {
+		return &sdk.SSEClientTransport{Endpoint: s.URL, HTTPClient: c.web.client(), MaxEventSize: maxMessage}, nil
+	}
+	// What a server says unasked is of no use here: tools are listed anew each time.
+	return &sdk.StreamableClientTransport{
+		Endpoint: s.URL, HTTPClient: c.web.client(), MaxRetries: 1, DisableStandaloneSSE: true, MaxEventSize: maxMessage,
+	}, nil
+}
+
+// bounded calls f, and breaks the connection if it does not return soon after ctx has ended.
+func (c *connection) bounded(ctx context.Context, f func(context.Context) error) error {
+	done := make(chan struct{})
+	var err error
+	go func() {
+		defer close(done)
+		err = f(ctx)
+	}()
+	select {
+	case <-done:
+		return err
+	case <-ctx.Done():
+	}
+	select {
+	case <-done:
+	case <-time.After(unblock):
+		c.breakOff(ctx)
+		<-done
+	}
+	return ctx.Err() // whatever came of it comes too late
+}
+
+// ask does something with the server.
+func (c *connection) ask(ctx context.Context, f func(context.Context) error) error {
+	c.meter.reset(memory.AccountOf(ctx))
+	return c.explain(c.bounded(ctx, f))
+}
+
+// breakOff takes the connection away from who uses it.
+func (c *connection) breakOff(ctx context.Context) {
+	c.release()
+	if c.program != nil {
+		c.program.stop(ctx, 0)
+	}
+	if c.web != nil {
+		c.web.close()
+	}
+}
+
+// close ends the server, politely at first, and returns when nothing of it is left.
+func (c *connection) close(ctx context.Context) {
+	if c.session != nil {
+		closing := make(chan struct{})
+		go func() {
+			defer close(closing)
+			_ = c.session.Close() // a server that ends badly has ended
+		}()
+		select {
+		case <-closing:
+		case <-time.After(closeTime):
+			c.breakOff(ctx)
+			<-closing
+		}
+		<-c.ended
+	}
+	if c.program != nil {
+		c.program.stop(ctx, polite)
+	}
+	c.breakOff(ctx)
+}
+
+// exitWait is how much later than its output a program's end may be known.
+const exitWait = time.Second
+
+// explain adds to an error what the server's program has to say, if it has ended.
+func (c *connection) explain(err error) error {
+	_, answered := errors.AsType[*jsonrpc.Error](err)
+	if err == nil || c.program == nil || answered || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	select {
+	case <-c.program.ended:
+	case <-time.After(exitWait):
+		return err
+	}
+	if c.program.status == "" {
+		return err
+	}
+	text := "its program has ended: " + c.program.status
+	if said := strings.TrimSpace(strings.ToValidUTF8(c.program.complaints.String(), "?")); said != "" {
+		text += "; it said: " + said
+	}
+	return fmt.Errorf("%w (%s)", err, text)
+}
+
+// alive reports whether the connection can be used.
+func (c *connection) alive() bool {
+	select {
+	case <-c.ended:
+		return false
+	default:
+	}
+	if c.program == nil {
+		return true
+	}
+	select {
+	case <-c.program.ended:
+		return false
+	default:
+		return true
+	}
+}

@@ -1,0 +1,240 @@
+package tool
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"image"
+	_ "image/jpeg" // what kernels draw
+	_ "image/png"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/sandpit-dev/sandpit/internal/inside/interpreter"
+	"github.com/sandpit-dev/sandpit/internal/reach/workspace"
+)
+
+// kernels keep the variables of a session's code, in programs of the session's user.
+type kernels struct {
+	session *Session
+	remote  *interpreter.Remote
+	rest    time.Duration
+
+	mu   sync.Mutex
+	used map[string]time.Time // when which context was used last
+}
+
+func newKernels(s *Session) *kernels {
+	o := interpreter.RemoteOptions{User: s.o.User, Dir: s.o.Dir, Environ: s.environment}
+	return &kernels{session: s, remote: interpreter.NewRemote(s.guest, o), rest: kernelRest, used: map[string]time.Time{}}
+}
+
+func (k *kernels) close() error { return k.remote.Close() }
+
+// Bounds of what code may show.
+const (
+	mostResults = 50
+	// maxResults bounds all representations of results that are told together, in bytes.
+	maxResults = 4 * maxText
+	mostImages = 8
+	maxImage   = 10 << 20 // bytes
+	maxImages  = 20 << 20 // bytes, all together
+	maxSide    = 8192     // pixels
+)
+
+type cellData struct {
+	Language string       `json:"language"`
+	Session  string       `json:"session_id"`
+	Stdout   string       `json:"stdout"`
+	Stderr   string       `json:"stderr"`
+	Results  []cellResult `json:"results"`
+	// Error is how the code failed.
+	Error    *cellError `json:"error,omitempty"`
+	Count    int        `json:"execution_count"`
+	TimedOut bool       `json:"timed_out,omitempty"`
+	Duration float64    `json:"duration_seconds"`
+}
+
+// cellResult is a value that code has shown; pictures are in Result.Images.
+type cellResult struct {
+	Text     string          `json:"text,omitempty"`
+	HTML     string          `json:"html,omitempty"`
+	Markdown string          `json:"markdown,omitempty"`
+	LaTeX    string          `json:"latex,omitempty"`
+	SVG      string          `json:"svg,omitempty"`
+	JSON     json.RawMessage `json:"json,omitempty"`
+	Main     bool            `json:"is_main_result"` // the value of the last expression, not something displayed
+}
+
+type cellError struct {
+	Name      string `json:"name"`
+	Value     string `json:"value"`
+	Traceback string `json:"traceback"`
+}
+
+// cellOutput collects what a run tells.
+type cellOutput struct {
+	session        *Session
+	data           cellData
+	printed, shown *workspace.Window // as a person reads it; they come by ways of their own, so nobody knows which was first
+	stdout, stderr *workspace.Window
+	images         []Image
+	imageBytes     int
+	results        int // bytes
+	omitted        int // results
+}
+
+func newCellOutput(ctx context.Context, s *Session, r cellRequest) *cellOutput {
+	window := func() *workspace.Window { return workspace.NewWindowOf(ctx, maxCommandOutput, outputCost) }
+	return &cellOutput{
+		session: s,
+		data:    cellData{Language: r.language, Session: r.session, Results: []cellResult{}},
+		printed: window(), shown: window(), stdout: window(), stderr: window(),
+	}
+}
+
+// line shows a line, or several.
+func (o *cellOutput) line(text string) {
+	_, _ = o.shown.Write([]byte(strings.TrimRight(text, "\n") + "\n")) // never fails
+}
+
+// take takes one event.
+func (o *cellOutput) take(e interpreter.Event) error {
+	switch e := e.(type) {
+	case interpreter.Output:
+		stream := o.stdout
+		if e.Stream == interpreter.Stderr {
+			stream = o.stderr
+		}
+		_, _ = stream.Write([]byte(e.Text)) // never fails
+		_, _ = o.printed.Write([]byte(e.Text))
+	case interpreter.Result:
+		o.takeResult(e)
+	case interpreter.Failure:
+		o.data.Error = &cellError{Name: o.session.tail(e.Name), Value: o.session.tail(e.Value), Traceback: o.session.tail(e.Traceback)}
+	case interpreter.Count:
+		o.data.Count = e.Number
+	}
+	return nil
+}
+
+func (o *cellOutput) takeResult(e interpreter.Result) {
+	r := cellResult{
+		Text: textOf(e.Text), HTML: textOf(e.HTML), Markdown: textOf(e.Markdown), LaTeX: textOf(e.LaTeX), SVG: textOf(e.SVG), JSON: e.JSON, Main: e.Main,
+	}
+	shown := r.Text
+	if shown == "" {
+		shown = r.Markdown
+	}
+	if shown == "" {
+		shown = r.described()
+	}
+	if shown != "" {
+		o.line(shown)
+	}
+	o.takeImage("image/png", e.PNG)
+	o.takeImage("image/jpeg", e.JPEG)
+	size := len(r.Text) + len(r.HTML) + len(r.Markdown) + len(r.LaTeX) + len(r.SVG) + len(r.JSON)
+	if len(o.data.Results) == mostResults || o.results+size > maxResults {
+		o.omitted++
+		return
+	}
+	o.results += size
+	o.data.Results = append(o.data.Results, r)
+}
+
+// textOf is a representation that is text.
+func textOf(raw json.RawMessage) string {
+	var text string
+	if json.Unmarshal(raw, &text) != nil {
+		return "" // a kernel of ours gives text as text
+	}
+	return text
+}
+
+// described says what there is of a result that has no text.
+func (r cellResult) described() string {
+	for _, kind := range []struct {
+		name string
+		size int
+	}{{"HTML", len(r.HTML)}, {"LaTeX", len(r.LaTeX)}, {"SVG", len(r.SVG)}, {"JSON", len(r.JSON)}} {
+		if kind.size > 0 {
+			return fmt.Sprintf("[%s of %d bytes]", kind.name, kind.size)
+		}
+	}
+	return ""
+}
+
+// takeImage takes a picture, if it is one and there is room for it.
+func (o *cellOutput) takeImage(mime string, raw json.RawMessage) {
+	if len(raw) == 0 {
+		return
+	}
+	data, err := base64.StdEncoding.DecodeString(strings.ReplaceAll(textOf(raw), "\n", ""))
+	if err == nil {
+		err = checkImage(mime, data)
+	}
+	switch {
+	case err != nil:
+		o.line(fmt.Sprintf("[a picture is left out: %v]", err))
+	case len(o.images) == mostImages || o.imageBytes+len(data) > maxImages:
+		o.line(fmt.Sprintf("[a picture is left out: there may be %d of %d MiB together]", mostImages, maxImages>>20))
+	default:
+		o.line(fmt.Sprintf("[picture %d]", len(o.images)+1))
+		o.imageBytes += len(data)
+		o.images = append(o.images, Image{MIME: mime, Data: data})
+	}
+}
+
+// checkImage refuses what is no picture of a kind, or a larger one than clients should be given.
+func checkImage(mime string, data []byte) error {
+	if len(data) > maxImage {
+		return fmt.Errorf("it has %d bytes, more than %d", len(data), maxImage)
+	}
+	about, kind, err := image.DecodeConfig(bytes.NewReader(data))
+	switch {
+	case err != nil || "image/"+kind != mime:
+		return fmt.Errorf("it is no %s", mime)
+	case about.Width > maxSide || about.Height > maxSide:
+		return fmt.Errorf("it has %d × %d pixels, more than %d a side", about.Width, about.Height, maxSide)
+	}
+	return nil
+}
+
+// result is what came of the run.
+func (o *cellOutput) result() Result {
+	if o.omitted > 0 {
+		o.line(fmt.Sprintf("(%d more results are not in the data)", o.omitted))
+	}
+	o.data.Stdout, o.data.Stderr = o.session.ends(o.stdout.String()), o.session.ends(o.stderr.String())
+	e := o.data.Error
+	if e != nil {
+		said := e.Traceback
+		if !strings.Contains(said, e.Name) {
+			said += "\n" + strings.TrimSuffix(e.Name+": "+e.Value, ": ")
+		}
+		o.line(strings.Trim(said, "\n"))
+	}
+	text := o.printed.String()
+	if shown := o.shown.String(); shown != "" {
+		if text != "" && !strings.HasSuffix(text, "\n") {
+			text += "\n"
+		}
+		text += strings.TrimSuffix(shown, "\n")
+	}
+	if strings.TrimSpace(text) == "" {
+		text = noOutput
+	}
+	switch {
+	case o.data.TimedOut && e != nil && e.Name == interpreter.FailKernel:
+		text = "[FAILED (timeout; the variables are lost)]\n" + text
+	case o.data.TimedOut:
+		text = "[FAILED (timeout; interrupted, the variables are kept)]\n" + text
+	case e != nil:
+		text = "[FAILED (" + e.Name + ")]\n" + text
+	}
+	return Result{Text: text, Data: o.data, Images: o.images, Failed: e != nil || o.data.TimedOut}
+}

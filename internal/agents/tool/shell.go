@@ -1,0 +1,414 @@
+package tool
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/reach/shell"
+)
+
+func shellTools() []Tool {
+	session := map[string]string{"id": "session_id", "session_name": "session_id"}
+	return []Tool{
+		{
+			Name: "shell_exec", Title: "Run a shell command", Category: Shell, Hints: Hints{Destructive: true, OpenWorld: true},
+			Description: "Run a command in a shell that keeps its directory, variables and functions from one call to the next. " +
+				"In the background it goes on after the call; shell_view, shell_wait, shell_write and shell_kill then deal with it.",
+			Timeout: stopTime, command: shellTime,
+			body: does(shellExec), synonyms: map[string]string{"async_mode": "background", "cmd": "command", "id": "session_id", "session_name": "session_id"},
+		}, {
+			Name: "shell_interactive", Title: "Use an interactive program", Category: Shell, Hints: Hints{Destructive: true, OpenWorld: true},
+			Description: "Start a program at a terminal (an editor, a REPL, an installer that asks), send it keys, read its screen, resize or close it.",
+			body:        does(shellInteractive), synonyms: session,
+		}, {
+			Name: "shell_view", Title: "See a program's output", Category: Shell, Hints: Hints{ReadOnly: true, Idempotent: true},
+			Description: "What a program in the background has put out, the newest at the end.",
+			body:        does(shellView), synonyms: session,
+		}, {
+			Name: "shell_write", Title: "Send input", Category: Shell, Hints: Hints{Destructive: true},
+			Description: "Send input to a program in the background, by default with Enter after it.",
+			body:        does(shellWrite), synonyms: map[string]string{"id": "session_id", "session_name": "session_id", "text": "input"},
+		}, {
+			Name: "shell_wait", Title: "Wait for a program", Category: Shell, Hints: Hints{ReadOnly: true},
+			Description: "Wait until a program in the background has ended, and return its output.",
+			body:        does(shellWait), synonyms: session,
+		}, {
+			Name: "shell_kill", Title: "End a program", Category: Shell, Hints: Hints{Destructive: true, Idempotent: true},
+			Description: "End a program in the background and all that it started.",
+			body:        does(shellKill), synonyms: session,
+		}, {
+			Name: "shell_sessions", Title: "List shells and programs", Category: Shell, Hints: Hints{ReadOnly: true, Idempotent: true},
+			Description: "List the shells of this session and the programs that were started in the background.",
+			body:        does(shellSessions),
+		},
+	}
+}
+
+const (
+	mainShell = "main"
+	// stopTime is how long the end of a command may take that is stopped.
+	stopTime = 90 * time.Second
+)
+
+type execInput struct {
+	Command    string  `json:"command" jsonschema:"the command, a piece of a shell script"`
+	Timeout    float64 `json:"timeout,omitempty" jsonschema:"seconds after which it is stopped; in the background there is no limit unless this is given" range:"0,3600"`
+	Background bool    `json:"background,omitempty" jsonschema:"do not wait for its end" default:"false"`
+	Dir        string  `json:"exec_dir,omitempty" jsonschema:"run in this directory; the shell's own stays as it is"`
+	Session    string  `json:"session_id,omitempty" jsonschema:"name of the shell; one that does not exist is made" default:"main"`
+}
+
+type execData struct {
+	Session  string `json:"session_id"`
+	ExitCode int    `json:"exit_code"`
+	Output   string `json:"output"`
+	Cwd      string `json:"cwd,omitempty"`
+	// Outcome is completed, interrupted, killed, lost or ended: see the docs on terminals.
+	Outcome  shell.Outcome `json:"outcome"`
+	TimedOut bool          `json:"timed_out,omitempty"`
+	Duration float64       `json:"duration_seconds"`
+}
+
+// shellTime is how long a command may take whose call names no time.
+const shellTime = 60 * time.Second
+
+func shellExec(ctx context.Context, s *Session, in execInput) (Result, error) {
+	sh, err := s.shell(ctx, in.Session)
+	if err != nil {
+		return Result{}, err
+	}
+	command := in.Command
+	if in.Dir != "" { // in a subshell, so that the shell stays where it is
+		command = "(cd -- " + quote(s.path(in.Dir)) + " && { " + command + "\n})"
+	}
+	if in.Background {
+		return s.background(ctx, sh, in, command)
+	}
+	seconds := in.Timeout
+	if seconds == 0 {
+		seconds = usualSeconds(ctx)
+	}
+	r, err := sh.Run(ctx, shell.RunRequest{Command: command, Timeout: duration(seconds), MaxOutput: maxCommandOutput, Output: s.live(ctx)})
+	output := string(r.Stdout)
+	if len(r.Late) > 0 {
+		output = "(from earlier commands in the background:)\n" + string(r.Late) + "\n" + output
+	}
+	data := execData{in.Session, r.ExitCode, s.bounded(output), r.Cwd, r.Outcome, r.TimedOut, r.Duration.Seconds()}
+	if err != nil && !r.TimedOut {
+		return Result{Text: output}, err
+	}
+	text := commandText(r.ExitCode, output)
+	if r.TimedOut {
+		text = fmt.Sprintf("[FAILED (timeout after %g s; %s)]\n%s", seconds, r.Outcome, output)
+	}
+	if r.Fresh {
+		text += "\n(in a new shell, which remembers nothing: the one before has ended)"
+	}
+	if r.StateLost {
+		text += "\n(the shell has ended; the next command gets a new one, which remembers nothing)"
+	}
+	return Result{Text: text, Data: data, Failed: r.ExitCode != 0 || r.TimedOut}, nil
+}
+
+func duration(seconds float64) time.Duration { return time.Duration(seconds * float64(time.Second)) }
+
+// noProgram says that no program in the background belongs to a shell; "" stands for any.
+func noProgram(name string) string {
+	if name == "" {
+		return "no program runs in the background here"
+	}
+	return fmt.Sprintf("session_id %.80q: no program runs in the background there", name)
+}
+
+// quote is a word of a shell.
+func quote(word string) string { return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'" }
+
+// shell is the one of a name, made if there is none.
+func (s *Session) shell(ctx context.Context, name string) (*shell.Session, error) {
+	if name == "" {
+		name = mainShell
+	}
+	s.opening.Lock() // who comes while a shell is made waits for it
+	defer s.opening.Unlock()
+	sh, err := s.shells.Get(name)
+	if code := sandpit.CodeOf(err); code != sandpit.NotFound && code != sandpit.Gone {
+		return sh, err
+	}
+	return s.shells.Create(ctx, name, shell.Options{Dir: s.o.Dir, User: s.o.User, Env: s.environment()})
+}
+
+type jobData struct {
+	Session string `json:"session_id"`
+	Job     string `json:"job_id"`
+	PID     int    `json:"pid"`
+	Running bool   `json:"running"`
+	// ExitCode is that of a job that has ended.
+	ExitCode *int   `json:"exit_code,omitempty"`
+	Output   string `json:"output,omitempty"`
+}
+
+func (s *Session) background(ctx context.Context, sh *shell.Session, in execInput, command string) (Result, error) {
+	job, err := sh.Start(ctx, shell.JobRequest{Command: command, Timeout: duration(in.Timeout), Stdin: true})
+	if err != nil {
+		return Result{}, err
+	}
+	id := jobName(in.Session, job)
+	look := advise(ctx, fmt.Sprintf("; look at it with shell_view, session_id %q", id),
+		fmt.Sprintf("; look at it with sandbox_shell: check_command_output, session_name %q", id))
+	return Result{
+		Text: fmt.Sprintf("[STARTED]\n%s runs in the background (pid %d)%s", id, job.Info().PID, look),
+		Data: jobData{Session: id, Job: job.ID(), PID: job.Info().PID, Running: true},
+	}, nil
+}
+
+// jobName is how callers name a job: by its shell and its own name.
+func jobName(shellName string, job *shell.Job) string {
+	if shellName == "" {
+		shellName = mainShell
+	}
+	return shellName + "/" + job.ID()
+}
+
+// job finds a job by its name, or the newest one of a shell, or of all.
+func (s *Session) job(ctx context.Context, name string) (*shell.Job, string, error) {
+	shellName, id, exact := strings.Cut(name, "/")
+	if exact {
+		sh, err := s.shells.Get(shellName)
+		if err != nil {
+			return nil, "", err
+		}
+		job, err := sh.Job(id)
+		return job, name, err
+	}
+	var newest *shell.Job
+	found := ""
+	for _, info := range s.shells.List() {
+		if name != "" && info.ID != name {
+			continue
+		}
+		sh, err := s.shells.Get(info.ID)
+		if err != nil {
+			continue // it has just ended
+		}
+		for _, job := range sh.Jobs() {
+			if newest == nil || job.Info().StartedAt.After(newest.Info().StartedAt) {
+				newest, found = job, jobName(info.ID, job)
+			}
+		}
+	}
+	if newest == nil {
+		return nil, "", sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "%s", noProgram(name)),
+			advise(ctx, "shell_exec with background starts one", "execute_command of sandbox_shell starts one"))
+	}
+	return newest, found, nil
+}
+
+type sessionInput struct {
+	Session string `json:"session_id,omitempty" jsonschema:"the program, as shell_exec has named it; default: the newest"`
+}
+
+func shellView(ctx context.Context, s *Session, in sessionInput) (Result, error) {
+	job, name, err := s.job(ctx, in.Session)
+	if err != nil {
+		return Result{}, err
+	}
+	return s.jobResult(name, job, ""), nil
+}
+
+// jobResult tells what a job has put out and whether it runs.
+func (s *Session) jobResult(name string, job *shell.Job, running string) Result {
+	info := job.Info()
+	chunk := job.Peek(max(0, info.Output-maxCommandOutput), maxCommandOutput)
+	output := s.mended(string(chunk.Data), chunk.Offset > 0, false)
+	data := jobData{Session: name, Job: job.ID(), PID: info.PID, Running: info.Running, Output: s.tail(output)}
+	if info.Running {
+		if running == "" {
+			running = "still running"
+		}
+		if strings.TrimSpace(output) == "" {
+			output = noOutput
+		}
+		return Result{Text: "[RUNNING] " + running + "\n" + output, Data: data}
+	}
+	data.ExitCode = &info.ExitCode
+	text := commandText(info.ExitCode, output)
+	if info.Error != "" {
+		text += "\n(" + info.Error + ")"
+	}
+	return Result{Text: text, Data: data, Failed: info.ExitCode != 0}
+}
+
+type inputInput struct {
+	Input   string `json:"input" jsonschema:"what to send"`
+	Enter   *bool  `json:"press_enter,omitempty" jsonschema:"send Enter after it" default:"true"`
+	Session string `json:"session_id,omitempty" jsonschema:"the program, as shell_exec has named it; default: the newest"`
+}
+
+func shellWrite(ctx context.Context, s *Session, in inputInput) (Result, error) {
+	job, _, err := s.job(ctx, in.Session)
+	if err != nil {
+		return Result{}, err
+	}
+	if err := job.Write(ctx, keys(in.Input, in.Enter == nil || *in.Enter, job)); err != nil {
+		return Result{}, err
+	}
+	return Result{Text: "Input sent"}, nil
+}
+
+func keys(input string, enter bool, job *shell.Job) []byte {
+	switch {
+	case !enter:
+	case job.Info().Terminal:
+		input += "\r"
+	default:
+		input += "\n"
+	}
+	return []byte(input)
+}
+
+type waitInput struct {
+	Seconds float64 `json:"seconds,omitempty" jsonschema:"how long to wait" default:"30" range:"0,3600"`
+	Session string  `json:"session_id,omitempty" jsonschema:"the program, as shell_exec has named it; default: the newest"`
+}
+
+func shellWait(ctx context.Context, s *Session, in waitInput) (Result, error) {
+	job, name, err := s.job(ctx, in.Session)
+	if err != nil {
+		return Result{}, err
+	}
+	waiting, cancel := context.WithTimeout(ctx, duration(in.Seconds))
+	defer cancel()
+	// How it ended is in its Info, and a wait that was too short is no error.
+	if _, _ = job.Wait(waiting); ctx.Err() != nil {
+		return Result{}, ctx.Err()
+	}
+	return s.jobResult(name, job, fmt.Sprintf("Still running after %gs", in.Seconds)), nil
+}
+
+func shellKill(ctx context.Context, s *Session, in sessionInput) (Result, error) {
+	job, name, err := s.job(ctx, in.Session)
+	if err != nil {
+		return Result{}, err
+	}
+	if err := job.Kill(ctx); err != nil {
+		return Result{}, err
+	}
+	return Result{Text: "Process terminated", Data: jobData{Session: name, Job: job.ID(), PID: job.Info().PID}}, nil
+}
+
+type nothing struct{}
+
+type shellsData struct {
+	Shells []shell.Info `json:"shells"`
+	Jobs   []jobData    `json:"jobs"`
+}
+
+func shellSessions(_ context.Context, s *Session, _ nothing) (Result, error) {
+	data := shellsData{Shells: append([]shell.Info{}, s.shells.List()...), Jobs: []jobData{}}
+	var b strings.Builder
+	for _, info := range data.Shells {
+		fmt.Fprintf(&b, "%s  %s in %s, %d commands so far\n", info.ID, info.Shell, info.Cwd, info.Runs)
+		sh, err := s.shells.Get(info.ID)
+		if err != nil {
+			continue // it has just ended
+		}
+		for _, job := range sh.Jobs() {
+			about, state := job.Info(), "running"
+			d := jobData{Session: jobName(info.ID, job), Job: job.ID(), PID: about.PID, Running: about.Running}
+			if !about.Running {
+				state, d.ExitCode = fmt.Sprintf("ended with exit code %d", about.ExitCode), &about.ExitCode
+			}
+			data.Jobs = append(data.Jobs, d)
+			fmt.Fprintf(&b, "%s  %s: %.200s\n", d.Session, state, about.Command)
+		}
+	}
+	if b.Len() == 0 {
+		b.WriteString("No shells yet")
+	}
+	return Result{Text: b.String(), Data: data}, nil
+}
+
+type interactiveInput struct {
+	Action  string  `json:"action" jsonschema:"what to do" enum:"start,send,read,resize,close"`
+	Command string  `json:"command,omitempty" jsonschema:"the program, for start; default: a shell"`
+	Input   string  `json:"input,omitempty" jsonschema:"keys, for send: \\u0003 is Ctrl-C, \\u001b is Escape"`
+	Enter   *bool   `json:"press_enter,omitempty" jsonschema:"send Enter after input" default:"true"`
+	Wait    float64 `json:"wait,omitempty" jsonschema:"seconds in which the program may answer" default:"1" range:"0,60"`
+	Cols    uint16  `json:"cols,omitempty" jsonschema:"width of the terminal" default:"80" range:"1,1000"`
+	Rows    uint16  `json:"rows,omitempty" jsonschema:"height of the terminal" default:"24" range:"1,1000"`
+	Session string  `json:"session_id,omitempty" jsonschema:"the program, as start has named it; default: the newest"`
+}
+
+func shellInteractive(ctx context.Context, s *Session, in interactiveInput) (Result, error) {
+	size := sandpit.TerminalSize{Cols: in.Cols, Rows: in.Rows}
+	if in.Action == "start" {
+		return s.startInteractive(ctx, in, size)
+	}
+	job, name, err := s.job(ctx, in.Session)
+	if err != nil {
+		return Result{}, err
+	}
+	from := job.Info().Output
+	switch in.Action {
+	case "send":
+		if err := job.Write(ctx, keys(in.Input, in.Enter == nil || *in.Enter, job)); err != nil {
+			return Result{}, err
+		}
+		return s.screen(ctx, name, job, from, in.Wait)
+	case "resize":
+		return Result{Text: fmt.Sprintf("The terminal has %d columns and %d rows", in.Cols, in.Rows)}, job.Resize(ctx, size)
+	case "close":
+		return Result{Text: "Closed"}, job.Kill(ctx)
+	}
+	return s.screen(ctx, name, job, max(0, from-maxText), in.Wait)
+}
+
+func (s *Session) startInteractive(ctx context.Context, in interactiveInput, size sandpit.TerminalSize) (Result, error) {
+	name, _, _ := strings.Cut(in.Session, "/")
+	sh, err := s.shell(ctx, name)
+	if err != nil {
+		return Result{}, err
+	}
+	job, err := sh.Start(ctx, shell.JobRequest{Command: in.Command, Terminal: &size})
+	if err != nil {
+		return Result{}, err
+	}
+	return s.screen(ctx, jobName(name, job), job, 0, in.Wait)
+}
+
+// quiet is how long a program must say nothing before it counts as having answered.
+const quiet = 200 * time.Millisecond
+
+// screen returns what a program has put out since an offset, when it has answered, or
+// after a while.
+func (s *Session) screen(ctx context.Context, name string, job *shell.Job, from int64, seconds float64) (Result, error) {
+	until := time.Now().Add(duration(seconds))
+	for offset := from; time.Now().Before(until); {
+		limit := time.Until(until)
+		if offset > from { // it has begun to answer
+			limit = min(limit, quiet)
+		}
+		waiting, cancel := context.WithTimeout(ctx, limit)
+		chunk, err := job.Output(waiting, offset, maxText)
+		cancel()
+		if ctx.Err() != nil {
+			return Result{}, ctx.Err()
+		}
+		if err != nil || chunk.Ended {
+			break
+		}
+		offset = chunk.Next
+	}
+	info := job.Info()
+	chunk := job.Peek(max(from, info.Output-maxText), maxText)
+	output := s.mended(string(chunk.Data), chunk.Offset > 0, info.Running)
+	data := jobData{Session: name, Job: job.ID(), PID: info.PID, Running: info.Running, Output: s.tail(output)}
+	state := "running"
+	if !info.Running {
+		data.ExitCode, state = &info.ExitCode, fmt.Sprintf("ended with exit code %d", info.ExitCode)
+	}
+	return Result{Text: fmt.Sprintf("[%s: %s]\n%s", name, state, output), Data: data}, nil
+}

@@ -1,0 +1,114 @@
+package cli
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit/internal/agents/tool"
+	"github.com/sandpit-dev/sandpit/internal/app/config"
+)
+
+const (
+	// callsName is the file of the state directory in which calls of tools are written down.
+	callsName = "tool-calls.jsonl"
+	// maxCalls is how large it grows, in bytes, until it becomes the older one, of which there is one.
+	maxCalls = 8 << 20
+)
+
+// callEvent is a line of that file. Like the events of a server it has nothing of what was said.
+type callEvent struct {
+	At       time.Time         `json:"at"`
+	Actor    string            `json:"actor"` // a user of this machine
+	Action   string            `json:"action"`
+	Sandbox  string            `json:"sandbox,omitempty"`
+	Args     map[string]string `json:"args"`
+	Result   string            `json:"result"` // ok, or the code of the error
+	Duration float64           `json:"duration_seconds"`
+}
+
+// callLog writes calls of tools down that no server does.
+type callLog struct {
+	file string
+	by   string // the command
+	told func(error)
+
+	once sync.Once
+}
+
+// newCallLog returns one that tells the user when it fails for the first time.
+func (a *app) newCallLog(cfg config.Config, by string) *callLog {
+	return &callLog{file: filepath.Join(cfg.StateDir, callsName), by: by, told: func(err error) {
+		_, _ = fmt.Fprintf(a.Err, "warning: calls of tools are not written down: %v\n", err) // nothing else is left to be told
+	}}
+}
+
+// write is an audit of tool.Registry.
+func (l *callLog) write(c tool.Call) {
+	e := callEvent{
+		At: time.Now().UTC(), Actor: "uid " + strconv.Itoa(os.Getuid()), Action: "tool", Sandbox: c.Session, Result: "ok", Duration: c.Took.Seconds(),
+		Args: map[string]string{
+			"tool": fmt.Sprintf("%.100s", c.Tool), "by": l.by, "input_bytes": strconv.Itoa(c.Input), "output_bytes": strconv.Itoa(c.Output),
+		},
+	}
+	switch {
+	case c.Code != "":
+		e.Result = string(c.Code)
+	case c.Failed:
+		e.Args["failed"] = "true"
+	}
+	line, err := json.Marshal(e)
+	if err == nil {
+		err = config.MakePrivate(filepath.Dir(l.file), os.Geteuid())
+	}
+	if err == nil {
+		err = l.append(append(line, '\n'))
+	}
+	if err != nil {
+		l.once.Do(func() { l.told(err) })
+	}
+}
+
+// append adds a line to the file, which other programs of the user's write too.
+func (l *callLog) append(line []byte) error {
+	for {
+		f, err := os.OpenFile(l.file, os.O_APPEND|os.O_CREATE|os.O_WRONLY|unix.O_NOFOLLOW, 0o600)
+		if err != nil {
+			return err
+		}
+		again, err := l.appendTo(f, line)
+		if err = errors.Join(err, f.Close()); err != nil || !again { // closing gives the lock back
+			return err
+		}
+	}
+}
+
+// appendTo adds a line, unless the file has to be, or was, made the older one.
+func (l *callLog) appendTo(f *os.File, line []byte) (again bool, err error) {
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
+		return false, fmt.Errorf("lock %s: %w", l.file, err)
+	}
+	about, err := f.Stat()
+	if err != nil {
+		return false, err
+	}
+	if now, err := os.Lstat(l.file); err != nil || !os.SameFile(now, about) {
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return false, err
+		}
+		return true, nil // somebody else was first
+	}
+	if about.Size() > 0 && about.Size()+int64(len(line)) > maxCalls {
+		return true, os.Rename(l.file, l.file+".1")
+	}
+	_, err = f.Write(line)
+	return false, err
+}

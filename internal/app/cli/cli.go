@@ -1,0 +1,176 @@
+// Package cli is the command line: one file for each command.
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/app/config"
+	"github.com/sandpit-dev/sandpit/internal/app/daemon"
+)
+
+// Streams are what a command talks to.
+type Streams struct {
+	In       io.Reader
+	Out, Err io.Writer
+}
+
+// app is what all commands share.
+type app struct {
+	Streams
+	configFile string
+	server     string // of the flag
+	options    config.Options
+}
+
+// Main runs the command line in args, the program's name left out, and returns
+// its exit status. It ends early, with everything cleaned up, when ctx does.
+func Main(ctx context.Context, args []string) int {
+	return Run(ctx, args, Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}, config.FromProcess())
+}
+
+// Run is Main with other streams and another environment.
+func Run(ctx context.Context, args []string, streams Streams, options config.Options) int {
+	a := &app{Streams: streams, options: options}
+	root := a.newCommand()
+	root.SetArgs(args)
+	root.SetIn(streams.In)
+	root.SetOut(streams.Out)
+	root.SetErr(streams.Err)
+	err := root.ExecuteContext(ctx)
+	if status, ok := errors.AsType[exitStatus](err); ok {
+		return int(status)
+	}
+	if err == nil {
+		return 0
+	}
+	printError(streams.Err, err)
+	return exitCode(err)
+}
+
+func (a *app) newCommand() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "sandpit",
+		Short: "Safe computers for AI agents",
+		Long: `sandpit runs code you do not trust in a sandbox with a kernel of its own (gVisor).
+It needs no container engine, no KVM, no image and no root.
+
+run makes a sandbox for one command, by itself. Sandboxes that stay are kept by a
+server: "sandpit serve" is one, and most other commands ask it. They find it by
+--server, SANDPIT_URL or "url" in the configuration; else it is your own server, by
+its socket, or the address of "server.listen" (http://127.0.0.1:8090). The key is SANDPIT_API_KEY or
+"api_key" in the configuration, and never on the command line, where others can
+read it.
+A sandbox is called by its ID, the beginning of it, or its name.
+
+` + exitHelp,
+		Example: `  sandpit run -- python3 -c 'print(42)'
+  sandpit run script.py
+  sandpit serve
+  sandpit create --name work && sandpit shell work
+  sandpit doctor`,
+		Version:                    daemon.ReadVersions().Sandpit,
+		SuggestionsMinimumDistance: 2,
+		SilenceErrors:              true,
+		SilenceUsage:               true,
+		Args:                       noSuchCommand,
+		RunE:                       func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.PersistentFlags().StringVar(&a.configFile, "config", "", "configuration `file` (default: "+
+		"$XDG_CONFIG_HOME/sandpit/config.toml, for root /etc/sandpit/config.toml)")
+	root.PersistentFlags().StringVar(&a.server, "server", "", "`URL` of the server, such as https://host:8090 or unix:///path (default $SANDPIT_URL)")
+	root.SetVersionTemplate("sandpit {{.Version}}\n")
+	root.SetFlagErrorFunc(explainFlag)
+	a.addCommands(root)
+	return root
+}
+
+// addCommands adds all commands, in groups for the help.
+func (a *app) addCommands(root *cobra.Command) {
+	groups := []struct {
+		id, title string
+		commands  []*cobra.Command
+	}{
+		{"local", "Commands of this machine:", []*cobra.Command{
+			a.newRun(), a.newMCP(), a.newImage(), a.newTemplate(), a.newDoctor(), a.newServe(), a.newTLS(), a.newUpgradeState(),
+		}},
+		{"sandbox", "Sandboxes of a server:", []*cobra.Command{
+			a.newCreate(), a.newList(), a.newInspect(), a.newExec(), a.newShell(), a.newTool(), a.newSSH(), a.newCopy(), a.newProcesses(), a.newLogs(),
+			a.newStats(), a.newTop(), a.newNetwork(), a.newTimeout(), a.newPolicy(), a.newLabel(), a.newURL(), a.newPause(), a.newSnapshot(), a.newFork(),
+			a.newRollback(), a.newDiff(), a.newExport(), a.newImport(), a.newRename(), a.newKill(), a.newWait(), a.newRemove(),
+		}},
+		{"server", "The server itself:", []*cobra.Command{
+			a.newCheck(), a.newEnv(), a.newVolume(), a.newEvents(), a.newAudit(), a.newQueue(), a.newKey(), a.newToken(), a.newSSHKey(), a.newProviders(), a.newPools(),
+		}},
+	}
+	for _, ch := range changes() {
+		groups[1].commands = append(groups[1].commands, a.newChange(ch))
+	}
+	for _, g := range groups {
+		root.AddGroup(&cobra.Group{ID: g.id, Title: g.title})
+		for _, cmd := range g.commands {
+			cmd.GroupID = g.id
+			root.AddCommand(cmd)
+		}
+	}
+	root.AddCommand(a.newVersion(), a.newDocs())
+	root.InitDefaultHelpCmd()
+	if help, _, err := root.Find([]string{"help"}); err == nil {
+		help.Run, help.RunE = nil, showHelp
+	}
+}
+
+// noSuchCommand is cobra's own message, with our exit status.
+func noSuchCommand(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	err := usageError(cmd, fmt.Sprintf("there is no command %q", args[0]))
+	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+		return sandpit.WithHint(err, "did you mean: "+strings.Join(near, ", ")+"?")
+	}
+	return err
+}
+
+// showHelp is cobra's help command, which fails for a command that does not exist.
+func showHelp(help *cobra.Command, args []string) error {
+	cmd, rest, err := help.Root().Find(args)
+	if err != nil || cmd == nil {
+		return noSuchCommand(help.Root(), args)
+	}
+	if err := noSuchCommand(cmd, rest); err != nil {
+		return err
+	}
+	cmd.InitDefaultHelpFlag()
+	cmd.InitDefaultVersionFlag()
+	return cmd.Help()
+}
+
+// loadConfig reads the configuration with the flags on top.
+func (a *app) loadConfig(overrides ...config.Override) (config.Config, error) {
+	o := a.options
+	o.File = a.configFile
+	o.Overrides = overrides
+	return config.Load(o)
+}
+
+// usageError is for a command line that makes no sense.
+func usageError(cmd *cobra.Command, text string) error {
+	return sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "%s", text), "see: "+cmd.CommandPath()+" --help")
+}
+
+// printError shows an error and, apart from it, what to do about it.
+func printError(w io.Writer, err error) {
+	// A server or a sandbox may have had a say in it.
+	fmt.Fprintf(w, "sandpit: %s\n", safeLines(err.Error()))
+	if hint := sandpit.HintOf(err); hint != "" {
+		fmt.Fprintf(w, "hint: %s\n", safeLines(hint))
+	}
+}

@@ -1,0 +1,277 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/client"
+	"github.com/sandpit-dev/sandpit/internal/reach/workspace"
+)
+
+type copyOptions struct {
+	user  string
+	quiet bool
+}
+
+// place is one end of a copy.
+type place struct {
+	sandbox string // "" is this machine
+	path    string
+}
+
+const stream = "-"
+
+func (a *app) newCopy() *cobra.Command {
+	var o copyOptions
+	cmd := &cobra.Command{
+		Use:   "cp [flags] SOURCE... SANDBOX:PATH\n  sandpit cp [flags] SANDBOX:PATH... TARGET",
+		Short: "Copy files and directories into a sandbox of a server, or out of it",
+		Long: `Copy files and directories into a sandbox of a server, or out of it.
+
+A directory is copied with all that is in it. If the target is a directory, or
+ends in a slash, the copy goes into it under its own name; else the target is the
+copy's name. Relative paths inside start at the sandbox's working directory.
+"-" is standard input or output: into a directory a tar stream is unpacked, and a
+directory comes out as one; a file is copied as it is.
+A path of this machine that has a colon in it is written with ./ before it.
+Whatever the sandbox sends, nothing but the target is written. Symbolic links
+that lead out of it are left out, and said.`,
+		Example: `  sandpit cp ./project work:/workspace
+  sandpit cp work:result.json .
+  tar c src | sandpit cp - work:/workspace/
+  sandpit cp work:/var/log - | tar t`,
+		Args: wantArgs(2, -1, "a source or a target"),
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+			if strings.ContainsAny(begun, "/.") {
+				return nil, cobra.ShellCompDirectiveDefault
+			}
+			var names []string
+			for _, name := range a.sandboxNames(cmd.Context(), nil, begun) {
+				name, _, _ = strings.Cut(name, "\t")
+				names = append(names, name+":")
+			}
+			return names, cobra.ShellCompDirectiveNoSpace
+		},
+		RunE: a.verb(func(ctx context.Context, c *client.Client, args []string) error { return a.copy(ctx, c, o, args) }),
+	}
+	f := cmd.Flags()
+	f.StringVarP(&o.user, "user", "u", "", "`user` inside who reads or writes (default the sandbox's)")
+	f.BoolP("recursive", "r", false, "accepted out of habit: a directory is copied with all that is in it")
+	f.BoolVarP(&o.quiet, "quiet", "q", false, "draw no progress")
+	return cmd
+}
+
+// parsePlace reads SANDBOX:PATH or a path of this machine.
+func parsePlace(text string) place {
+	name, p, ok := strings.Cut(text, ":")
+	if !ok || name == "" || strings.Contains(name, "/") || strings.HasPrefix(name, ".") {
+		return place{path: text}
+	}
+	return place{sandbox: name, path: p}
+}
+
+func (a *app) copy(ctx context.Context, c *client.Client, o copyOptions, args []string) error {
+	target := parsePlace(args[len(args)-1])
+	sources := make([]place, len(args)-1)
+	name := target.sandbox
+	for i, arg := range args[:len(args)-1] {
+		sources[i] = parsePlace(arg)
+		if err := oneSide(sources[i], target); err != nil {
+			return err
+		}
+		if len(sources) > 1 && (sources[i] == place{path: stream} || target == place{path: stream}) {
+			return sandpit.Errorf(sandpit.Invalid, "a stream has one source: - goes with one other place only")
+		}
+		name = orElse(name, sources[i].sandbox)
+	}
+	if len(sources) > 1 && !strings.HasSuffix(target.path, "/") {
+		target.path += "/" // several need a directory
+	}
+	finder := &finder{client: c}
+	for _, s := range sources {
+		p := newCopyProgress(a, o)
+		err := a.copyOne(ctx, c, finder, copied{s, target, o.user, p})
+		p.clear()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// oneSide checks that a copy is between this machine and one sandbox.
+func oneSide(source, target place) error {
+	switch {
+	case source.sandbox == "" && target.sandbox == "":
+		return sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "neither %q nor %q is in a sandbox", source.path, target.path),
+			"a path inside is written SANDBOX:PATH")
+	case source.sandbox != "" && target.sandbox != "":
+		return sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "a copy from one sandbox to another goes by way of this machine"),
+			"for example: sandpit cp A:PATH - | sandpit cp - B:PATH/")
+	}
+	return nil
+}
+
+// copied is one copy.
+type copied struct {
+	source, target place
+	user           string
+	progress       *copyProgress
+}
+
+func (a *app) copyOne(ctx context.Context, c *client.Client, f *finder, x copied) error {
+	id, err := f.find(ctx, orElse(x.target.sandbox, x.source.sandbox))
+	if err != nil {
+		return err
+	}
+	s, err := c.Get(ctx, id)
+	if err != nil {
+		return err
+	}
+	guest := watchedFiles{s.Guest(), x.progress}
+	w, err := workspace.New(guest, workspace.Options{User: x.user, Dir: orElse(s.Spec.WorkDir, sandpit.DefaultWorkDir)})
+	if err != nil {
+		return err
+	}
+	inside := func(p string) string {
+		if path.IsAbs(p) {
+			return p
+		}
+		kept := path.Join(orElse(s.Spec.WorkDir, sandpit.DefaultWorkDir), p)
+		if strings.HasSuffix(p, "/") {
+			kept += "/"
+		}
+		return kept
+	}
+	switch {
+	case x.source == place{path: stream}:
+		return copyStreamIn(ctx, guest, x.user, inside(x.target.path), a.In)
+	case x.target == place{path: stream}:
+		return copyStreamOut(ctx, guest, x.user, inside(x.source.path), a.Out)
+	case x.target.sandbox != "":
+		x.progress.expect(x.source.path)
+		return w.CopyTo(ctx, x.source.path, inside(x.target.path))
+	}
+	skipped, err := w.CopyFrom(ctx, inside(x.source.path), x.target.path)
+	for _, name := range skipped {
+		fmt.Fprintf(a.Err, "sandpit: left out: %s\n", safe(name))
+	}
+	return err
+}
+
+// copyStreamIn unpacks a tar stream into a directory, or writes a file.
+func copyStreamIn(ctx context.Context, files sandpit.Files, user, target string, from io.Reader) error {
+	into := strings.HasSuffix(target, "/")
+	if !into {
+		_, err := files.ListDir(ctx, user, target, 1)
+		into = err == nil || sandpit.CodeOf(err) == sandpit.Exhausted // so many entries
+	}
+	if into {
+		return files.WriteTree(ctx, user, target, from)
+	}
+	return files.WriteFile(ctx, user, target, from, sandpit.WriteOptions{})
+}
+
+// copyStreamOut writes a file as it is, and a directory as a tar stream.
+func copyStreamOut(ctx context.Context, files sandpit.Files, user, source string, to io.Writer) error {
+	r, err := files.ReadFile(ctx, user, source)
+	if sandpit.CodeOf(err) == sandpit.Invalid {
+		r, err = files.ReadTree(ctx, user, source)
+	}
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(to, r)
+	return errors.Join(err, r.Close())
+}
+
+// copyProgress draws how far a copy is, on a terminal.
+type copyProgress struct {
+	draw  func(done, total int64)
+	clear func()
+	done  atomic.Int64
+	total atomic.Int64
+}
+
+func newCopyProgress(a *app, o copyOptions) *copyProgress {
+	p := &copyProgress{clear: func() {}}
+	if !o.quiet {
+		p.draw, p.clear = newProgress(a.Err, "Copying")
+	}
+	return p
+}
+
+// expect finds out how much there is to be copied.
+func (p *copyProgress) expect(source string) {
+	if p.draw == nil {
+		return
+	}
+	const most = 100_000 // files that are looked at: a bar need not be exact
+	n, sum := 0, int64(0)
+	_ = filepath.WalkDir(source, func(_ string, entry fs.DirEntry, err error) error {
+		if n++; n > most {
+			sum = 0
+			return fs.SkipAll
+		}
+		if err != nil || !entry.Type().IsRegular() {
+			return nil //nolint:nilerr // the copy itself tells of it
+		}
+		if info, err := entry.Info(); err == nil {
+			sum += info.Size()
+		}
+		return nil
+	})
+	p.total.Store(sum)
+}
+
+func (p *copyProgress) add(n int) {
+	if p.draw != nil {
+		p.draw(p.done.Add(int64(n)), p.total.Load())
+	}
+}
+
+// watchedFiles is a guest whose copies are counted.
+type watchedFiles struct {
+	sandpit.Guest
+	progress *copyProgress
+}
+
+// WriteFile implements sandpit.Files.
+func (w watchedFiles) WriteFile(ctx context.Context, user, name string, content io.Reader, o sandpit.WriteOptions) error {
+	return w.Guest.WriteFile(ctx, user, name, counting{content, w.progress.add}, o)
+}
+
+// WriteTree implements sandpit.Files.
+func (w watchedFiles) WriteTree(ctx context.Context, user, name string, tar io.Reader) error {
+	return w.Guest.WriteTree(ctx, user, name, counting{tar, w.progress.add})
+}
+
+// ReadFile implements sandpit.Files.
+func (w watchedFiles) ReadFile(ctx context.Context, user, name string) (io.ReadCloser, error) {
+	return w.watch(w.Guest.ReadFile(ctx, user, name))
+}
+
+// ReadTree implements sandpit.Files.
+func (w watchedFiles) ReadTree(ctx context.Context, user, name string) (io.ReadCloser, error) {
+	return w.watch(w.Guest.ReadTree(ctx, user, name))
+}
+
+func (w watchedFiles) watch(r io.ReadCloser, err error) (io.ReadCloser, error) {
+	if err != nil {
+		return nil, err
+	}
+	return struct {
+		io.Reader
+		io.Closer
+	}{counting{r, w.progress.add}, r}, nil
+}

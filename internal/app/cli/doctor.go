@@ -1,0 +1,96 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/app/config"
+	"github.com/sandpit-dev/sandpit/internal/app/daemon"
+	"github.com/sandpit-dev/sandpit/internal/files/hostpath"
+)
+
+func (a *app) newDoctor() *cobra.Command {
+	return &cobra.Command{
+		Use:   "doctor",
+		Short: "Find out whether sandboxes work on this machine, and what to do if not",
+		Long: `Find out whether sandboxes work on this machine, and what to do if not.
+
+It looks at what usually stands in the way, and then makes a real sandbox. The
+exit status is 0 if that worked.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.doctor(cmd.Context()) },
+	}
+}
+
+func (a *app) doctor(ctx context.Context) error {
+	cfg, err := a.loadConfig()
+	if err != nil {
+		return err
+	}
+	for _, f := range configFindings(cfg) {
+		a.showFinding(f)
+	}
+	path, _ := lookup(a.options.Environ, "PATH")
+	rules, _ := mountRules(cfg, nil) // fails for allowed paths only
+	a.showFinding(findPython(path, rules))
+	if !daemon.Examine(ctx, cfg, a.showFinding) {
+		return exitStatus(1)
+	}
+	_, err = fmt.Fprintln(a.Out, "Sandboxes work on this machine.")
+	return err
+}
+
+// configFindings tell which file was read, and what of it and of the environment has no effect.
+func configFindings(cfg config.Config) []daemon.Finding {
+	const name = "configuration"
+	file := daemon.Finding{Name: name, Text: "there is no file; all settings have their defaults or come from the environment"}
+	if cfg.File != "" {
+		file.Text = "read from " + cfg.File
+	}
+	all := []daemon.Finding{file}
+	if len(cfg.Ignored) > 0 {
+		all = append(all, daemon.Finding{
+			Name: name, Text: "ignored, as of other programs: [" + strings.Join(cfg.Ignored, "], [") + "]",
+			Hint: "sandpit's own sections are in docs/configuration.md",
+		})
+	}
+	for _, text := range cfg.Notices {
+		all = append(all, daemon.Finding{Name: name, Text: text, Hint: "see docs/configuration.md"})
+	}
+	return all
+}
+
+// findPython tells whether the interpreter that this shell finds is one that the
+// host image brings in.
+func findPython(path string, rules hostpath.Rules) daemon.Finding {
+	const name = "python3"
+	f := daemon.Finding{Name: name}
+	for _, dir := range []string{"/usr/local/bin", "/usr/bin", "/bin"} {
+		if isExecutable(filepath.Join(dir, name)) {
+			f.Text = "the sandbox's is " + filepath.Join(dir, name)
+			return f
+		}
+	}
+	err := explainMissing(sandpit.Errorf(sandpit.NotFound, "this machine has none"), name, path, rules)
+	f.Text, f.Hint = err.Error(), sandpit.HintOf(err)
+	return f
+}
+
+func (a *app) showFinding(f daemon.Finding) {
+	mark := "ok  "
+	switch {
+	case f.Failed:
+		mark = "FAIL"
+	case f.Hint != "":
+		mark = "note"
+	}
+	fmt.Fprintf(a.Out, "%s  %-16s %s\n", mark, f.Name, f.Text)
+	if f.Hint != "" {
+		fmt.Fprintf(a.Out, "      %s\n", strings.ReplaceAll(f.Hint, "\n", "\n      "))
+	}
+}

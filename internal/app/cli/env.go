@@ -1,0 +1,345 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/client"
+	"github.com/sandpit-dev/sandpit/internal/app/config"
+	"github.com/sandpit-dev/sandpit/internal/app/daemon"
+)
+
+// The shells that assignments are written for.
+const (
+	shellSh   = "sh"
+	shellFish = "fish"
+)
+
+// envOptions are the flags of env e2b.
+type envOptions struct {
+	json         bool
+	shell        string
+	owner, until string
+	domain       string
+	templates    []string
+	templatesSet bool
+}
+
+func (a *app) newEnv() *cobra.Command {
+	cmd := group("env", "Print the variables that programs written for others need", "Print the variables that programs written for others need, to use this server.",
+		"  eval \"$(sandpit env e2b)\"")
+	cmd.AddCommand(a.newEnvE2B())
+	return cmd
+}
+
+func (a *app) newEnvE2B() *cobra.Command {
+	var o envOptions
+	var cmd *cobra.Command
+	cmd = &cobra.Command{
+		Use:   "e2b [flags]",
+		Short: "Print the variables that make a program that uses E2B's SDK use this server",
+		Long: `Print the variables that make a program that uses E2B's SDK, or E2B's command line,
+use a server: the one that is named, else your own, which tells at which address it
+listens. The key is that of SANDPIT_API_KEY or the configuration, else one that your own
+server makes and that is used again. --owner makes a new one for somebody else, which
+needs a key of an administrator, or the server's own socket.
+
+With your own server the templates base and code-interpreter-v1 are built if they were
+not, which takes some minutes once; --template chooses others, and "none" no one. The
+variables are printed before that.
+
+E2B_DEBUG is unset, since its mere presence has the SDK look elsewhere.
+
+With --domain the SDK finds everything by host names below the domain, which must lead to
+the server, over HTTPS; otherwise one address is all that it needs. See docs/from-e2b.md.`,
+		Example: `  eval "$(sandpit env e2b)"
+  sandpit env e2b --template none --shell fish | source
+  sandpit env e2b --owner me --json > .e2b.json
+  sandpit env e2b --domain sandpit.example.org`,
+		Args:              wantArgs(0, 0, ""),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: a.verb(func(ctx context.Context, c *client.Client, _ []string) error {
+			o.templatesSet = cmd.Flags().Changed("template")
+			return a.printEnv(ctx, c, o)
+		}),
+	}
+	o.shell = shellSh
+	addChoice(cmd, &o.shell, "shell", "`NAME` of the shell that reads it: sh or fish (default sh)", shellSh, shellFish)
+	f := cmd.Flags()
+	f.BoolVar(&o.json, "json", false, "print one JSON object, in which what is to be unset is null")
+	f.StringVar(&o.owner, "owner", "", "make a key that reaches the sandboxes of `NAME`")
+	f.StringVar(&o.until, "ttl", "", "`time` that the new key is good for, such as 30d (default for ever)")
+	f.StringArrayVar(&o.templates, "template", nil, "built-in template `NAME` to be there at the end, or none (default base and code-interpreter-v1 with your own server)")
+	f.StringVar(&o.domain, "domain", "", "`NAME` of the server, with its port if that is not 443; what is below it leads to the server too")
+	return cmd
+}
+
+// variable is one variable of an environment; without a value it is to be unset.
+type variable struct {
+	name  string
+	value *string
+}
+
+func (a *app) printEnv(ctx context.Context, c *client.Client, o envOptions) error {
+	ttl, err := parseSpan("--ttl", o.until)
+	if err != nil {
+		return err
+	}
+	cfg, err := a.loadConfig(a.serverOverride()...)
+	if err != nil {
+		return err
+	}
+	vars, err := whereE2B(ctx, c, cfg, o.domain)
+	if err != nil {
+		return err
+	}
+	key, err := a.keyE2B(ctx, c, cfg, o.owner, max(0, ttl))
+	if err != nil {
+		return err
+	}
+	vars = append(vars, variable{"E2B_API_KEY", &key}, variable{"E2B_DEBUG", nil})
+	if err := a.showEnv(o, vars); err != nil {
+		return err
+	}
+	return a.prepareBuiltins(ctx, c, o.builtins(cfg), o.templatesSet)
+}
+
+// builtins returns the built-in templates to be built: without a word of them, what E2B's
+// two SDKs start with, on one's own server.
+func (o envOptions) builtins(cfg config.Config) []string {
+	switch {
+	case slices.Equal(o.templates, []string{config.None}):
+		return nil
+	case o.templatesSet:
+		return o.templates
+	case cfg.URL != "" || o.owner != "" || o.domain != "":
+		return nil
+	}
+	return []string{"base", "code-interpreter-v1"}
+}
+
+// keyE2B returns the API key for E2B's SDK: a new one for an owner, else the one that is
+// set, else one of this user's own server.
+func (a *app) keyE2B(ctx context.Context, c *client.Client, cfg config.Config, owner string, ttl time.Duration) (string, error) {
+	if owner != "" {
+		made, err := c.CreateKey(ctx, owner, "E2B", ttl, false)
+		return made.Secret, err
+	}
+	if key := cfg.APIKey.Reveal(); key != "" {
+		return key, nil
+	}
+	file := filepath.Join(cfg.StateDir, "e2b.key")
+	if key := savedKey(ctx, cfg, file); key != "" && ttl == 0 {
+		return key, nil
+	}
+	made, err := c.CreateKey(ctx, daemon.LocalOwner, "E2B", ttl, false)
+	if code := sandpit.CodeOf(err); code == sandpit.Unauthenticated || code == sandpit.PermissionDenied {
+		return "", sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "E2B's SDK shows a key, and there is none"),
+			"set SANDPIT_API_KEY, or add --owner NAME to make a key; on the server's machine and as its user leave --server and SANDPIT_URL out")
+	}
+	if err != nil {
+		return "", err
+	}
+	if ttl == 0 && cfg.URL == "" {
+		// One that cannot be saved is made again the next time.
+		_ = saveKey(file, made.Secret)
+	}
+	return made.Secret, nil
+}
+
+// maxKeyFile is more than a key has bytes.
+const maxKeyFile = 1 << 10
+
+// savedKey returns the key that saveKey has saved, if this user's own server knows it, or "".
+func savedKey(ctx context.Context, cfg config.Config, file string) string {
+	if cfg.URL != "" {
+		return ""
+	}
+	info, err := os.Lstat(file)
+	if err != nil || !info.Mode().IsRegular() || info.Size() > maxKeyFile {
+		return ""
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return ""
+	}
+	key := strings.TrimSpace(string(text))
+	// A socket needs no key, and refuses a wrong one.
+	c, err := client.New(client.Options{URL: cfg.ServerURL(), Key: key, UserAgent: "sandpit-cli"})
+	if err != nil {
+		return ""
+	}
+	defer c.Close()
+	if _, err := c.List(ctx, client.Filter{Limit: 1}); err != nil {
+		return ""
+	}
+	return key
+}
+
+// saveKey writes a key to a file that only this user can read.
+func saveKey(file, key string) error {
+	if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintln(f, key)
+	return errors.Join(err, f.Close())
+}
+
+// whereE2B returns the variables that say where the server is.
+func whereE2B(ctx context.Context, c *client.Client, cfg config.Config, domain string) (vars []variable, err error) {
+	url := ""
+	if domain == "" || cfg.URL == "" {
+		if url, err = urlOf(ctx, c, cfg); err != nil {
+			return nil, err
+		}
+	}
+	ca := cfg.CA
+	file := daemon.AuthorityFile(cfg)
+	if ca == "" && strings.HasPrefix(cmp.Or(url, c.URL()), "https:") && isFile(file) {
+		ca = file
+	}
+	if domain == "" {
+		vars = []variable{{"E2B_API_URL", &url}, {"E2B_SANDBOX_URL", &url}}
+	} else {
+		vars = []variable{{"E2B_DOMAIN", &domain}, {"E2B_API_URL", nil}, {"E2B_SANDBOX_URL", nil}}
+	}
+	if ca != "" {
+		if ca, err = filepath.Abs(ca); err != nil {
+			return nil, err
+		}
+		vars = append(vars, variable{"NODE_EXTRA_CA_CERTS", &ca}, variable{"SSL_CERT_FILE", &ca})
+	}
+	return vars, nil
+}
+
+// urlOf returns the HTTP address of a server, which answers. By its socket, which E2B's SDK
+// cannot use, it says where it listens.
+func urlOf(ctx context.Context, c *client.Client, cfg config.Config) (string, error) {
+	v, err := c.Version(ctx)
+	if err != nil {
+		return "", sandpit.WithHint(sandpit.Errorf(sandpit.CodeOf(err), "there is no server at %s: %w", c.URL(), err),
+			"start one: sandpit serve; or name its address: sandpit --server http://HOST:PORT env e2b")
+	}
+	if strings.HasPrefix(c.URL(), "http") {
+		return c.URL(), nil
+	}
+	if v.URL != "" {
+		return v.URL, nil
+	}
+	url, err := cfg.ListenURL() // a server of an earlier version
+	if err != nil {
+		err = sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "the server listens at no TCP address, and E2B's SDK needs one"),
+			"start it with server.listen, such as SANDPIT_SERVER_LISTEN=127.0.0.1:8090")
+	}
+	return url, err
+}
+
+// builtinPoll is how often the state of a build is requested, and builtinWord how often it
+// is shown while it stays the same.
+const (
+	builtinPoll = time.Second
+	builtinWord = 15 * time.Second
+)
+
+// prepareBuiltins waits until a server has built templates, and shows what it does. Where a
+// template cannot be built, programs hear of that when they use it; only a template that was
+// requested by name is an error.
+func (a *app) prepareBuiltins(ctx context.Context, c *client.Client, names []string, requested bool) error {
+	var errs []error
+	begin, shown, last := time.Now(), time.Time{}, ""
+	for waiting := names; len(waiting) > 0; {
+		var left, words []string
+		for _, name := range waiting {
+			b, err := c.PrepareBuiltin(ctx, name)
+			switch code := sandpit.CodeOf(err); {
+			case ctx.Err() != nil:
+				return a.interrupted(ctx, ctx.Err())
+			case err != nil && !requested && (code == sandpit.NotFound || code == sandpit.Unsupported):
+				continue // a server without them
+			case err != nil:
+				errs = append(errs, fmt.Errorf("template %s: %w", name, err))
+				continue
+			case b.Status == sandpit.BuildFailed:
+				errs = append(errs, sandpit.WithHint(
+					sandpit.Errorf(sandpit.Unavailable, "the server cannot build template %s: %s", name, orElse(b.Reason, "see its log")),
+					"the other variables and templates are good; try again later, or: sandpit template build builtin:"+name))
+				continue
+			case b.Status == sandpit.BuildReady:
+				continue
+			}
+			left = append(left, name)
+			words = append(words, name+": "+orElse(b.Progress, "waits for its turn"))
+		}
+		waiting = left
+		if len(waiting) == 0 {
+			break
+		}
+		if text := strings.Join(words, "; "); text != last || time.Since(shown) > builtinWord {
+			fmt.Fprintf(a.Err, "sandpit: building templates, once (%v so far): %s\n", time.Since(begin).Round(time.Second), printable(text))
+			shown, last = time.Now(), text
+		}
+		select {
+		case <-time.After(builtinPoll):
+		case <-ctx.Done():
+			return a.interrupted(ctx, ctx.Err())
+		}
+	}
+	if requested {
+		return errors.Join(errs...)
+	}
+	for _, err := range errs {
+		fmt.Fprintf(a.Err, "sandpit: %s\n", safeLines(err.Error()))
+	}
+	return nil
+}
+
+func isFile(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.Mode().IsRegular()
+}
+
+// showEnv prints variables for who wants to have them.
+func (a *app) showEnv(o envOptions, vars []variable) error {
+	slices.SortStableFunc(vars, func(a, b variable) int { return cmp.Compare(a.name, b.name) })
+	if o.json {
+		all := make(map[string]*string, len(vars))
+		for _, v := range vars {
+			all[v.name] = v.value
+		}
+		return printJSON(a.Out, all)
+	}
+	for _, v := range vars {
+		if _, err := fmt.Fprintln(a.Out, v.line(o.shell)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// line is what a shell reads.
+func (v variable) line(shell string) string {
+	switch {
+	case v.value == nil && shell == shellFish:
+		return "set -e " + v.name
+	case v.value == nil:
+		return "unset " + v.name
+	case shell == shellFish:
+		return "set -gx " + v.name + " '" + strings.NewReplacer(`\`, `\\`, `'`, `\'`).Replace(*v.value) + "'"
+	}
+	return "export " + v.name + "='" + strings.ReplaceAll(*v.value, `'`, `'\''`) + "'"
+}

@@ -1,0 +1,167 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/app/config"
+	"github.com/sandpit-dev/sandpit/internal/app/daemon"
+)
+
+// parseRun tells image, script and command apart. Flags end at the first
+// argument, so that a command's own flags are left alone.
+func (a *app) parseRun(cmd *cobra.Command, o *runOptions, args []string) error {
+	switch {
+	case cmd.ArgsLenAtDash() == 0: // run -- COMMAND
+		o.command = args
+	case len(args) > 1 && args[1] == "--": // run IMAGE -- COMMAND
+		o.image, o.command = args[0], args[2:]
+	case len(args) == 0:
+		return usageError(cmd, "there is nothing to run")
+	default:
+		return a.parseScript(o, args)
+	}
+	if len(o.command) == 0 {
+		return usageError(cmd, "there is no command after --")
+	}
+	return nil
+}
+
+// parseScript is parseRun without two dashes: SCRIPT [ARG...] or IMAGE [COMMAND...].
+func (a *app) parseScript(o *runOptions, args []string) error {
+	if s, ok := findScript(args[0]); ok {
+		o.script, o.command = &s, args[1:]
+		return nil
+	}
+	if o.image != "" {
+		return sandpit.WithHint(
+			sandpit.Errorf(sandpit.Invalid, "%s is not a script on this machine", args[0]),
+			"a command goes after two dashes: sandpit run "+shellQuote(o.image)+" -- "+shellCommand(args...))
+	}
+	may, isWord := mayBeImage(args[0])
+	if len(args) > 1 {
+		path, _ := lookup(a.options.Environ, "PATH")
+		may = may && (!isWord || !isOnPath(args[0], path)) || args[0] == string(sandpit.HostImage)
+	}
+	if !may || isProgramFile(args[0]) {
+		return notRunnable(args)
+	}
+	o.image, o.word, o.command = args[0], isWord, args[1:]
+	return nil
+}
+
+// mayBeImage reports whether the first argument of run can be meant as an image. A plain
+// word that stands alone is one only if it is in the cache.
+func mayBeImage(name string) (may, isWord bool) {
+	if name == string(sandpit.HostImage) || strings.HasPrefix(name, "-") {
+		return false, false
+	}
+	if interpreters()[filepath.Ext(name)] != nil {
+		return false, false // a script that is not there
+	}
+	return true, !strings.ContainsAny(name, ":/@")
+}
+
+// isOnPath reports whether a shell on this machine would take a word for a program.
+func isOnPath(name, path string) bool {
+	return slices.ContainsFunc(filepath.SplitList(path), func(dir string) bool {
+		return isExecutable(filepath.Join(dir, name))
+	})
+}
+
+// isProgramFile reports whether name is the path of a compiled program.
+func isProgramFile(name string) bool {
+	f, err := os.Open(name)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	magic := make([]byte, len(elfMagic))
+	_, err = io.ReadFull(f, magic)
+	return err == nil && string(magic) == elfMagic
+}
+
+// elfMagic begins programs of Linux.
+const elfMagic = "\x7fELF"
+
+// explainImage adds to an error about an image that was a plain word that it may have been
+// meant as a command.
+func (o *runOptions) explainImage(err error) error {
+	if !o.word || len(o.command) == 0 {
+		return err
+	}
+	hint := "if " + shellQuote(o.image) + " is a program: sandpit run -- " + shellCommand(append([]string{o.image}, o.command...)...)
+	if other := sandpit.HintOf(err); other != "" {
+		hint = other + "; " + hint
+	}
+	return sandpit.WithHint(err, hint)
+}
+
+// chosenWorkDir is the working directory that somebody has chosen, or "": an
+// image's own goes before the default.
+func chosenWorkDir(cfg config.Config) string {
+	if cfg.Explicit(config.KeyWorkDir) {
+		return cfg.Sandbox.WorkDir
+	}
+	return ""
+}
+
+// askImage fills in what run leaves to the image.
+func (o *runOptions) askImage(ctx context.Context, local *daemon.Local, spec *sandpit.Spec) error {
+	isScript := o.script != nil
+	if len(o.command) > 0 && !isScript {
+		return nil
+	}
+	if o.word {
+		known, err := local.HasImage(ctx, string(spec.Image))
+		if err != nil {
+			return err
+		}
+		if !known {
+			return notRunnable([]string{string(spec.Image)})
+		}
+	}
+	var c daemon.ImageConfig
+	if spec.Image != sandpit.HostImage {
+		var err error
+		if c, err = local.ImageConfig(ctx, spec.Image); err != nil {
+			return err
+		}
+	}
+	if isScript { // it is copied there first
+		spec.WorkDir = cmp.Or(spec.WorkDir, c.WorkDir, sandpit.DefaultWorkDir)
+		spec.User = cmp.Or(spec.User, c.User)
+		return nil
+	}
+	if o.command = c.Command(); len(o.command) == 0 {
+		return sandpit.WithHint(
+			sandpit.Errorf(sandpit.Invalid, "image %s does not say what to run", spec.Image),
+			"give one: sandpit run "+shellQuote(string(spec.Image))+" COMMAND")
+	}
+	return nil
+}
+
+// notRunnable is for arguments that are neither a script nor an image.
+func notRunnable(args []string) error {
+	name := args[0]
+	switch _, err := os.Stat(name); {
+	case err != nil && interpreters()[filepath.Ext(name)] != nil:
+		return sandpit.Errorf(sandpit.Invalid, "there is no script %s", name)
+	case err == nil && isProgramFile(name):
+		inside := "/workspace/" + filepath.Base(name)
+		return sandpit.WithHint(
+			sandpit.Errorf(sandpit.Invalid, "%s is a program of this machine, and neither a script nor an image", name),
+			"show it inside: sandpit run -v "+shellQuote(name+":"+inside)+" -- "+shellCommand(append([]string{inside}, args[1:]...)...))
+	}
+	return sandpit.WithHint(
+		sandpit.Errorf(sandpit.Invalid, "%s is not a script on this machine", name),
+		"a command goes after two dashes: sandpit run -- "+shellCommand(args...))
+}

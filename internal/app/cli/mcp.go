@@ -1,0 +1,348 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/client"
+	"github.com/sandpit-dev/sandpit/internal/agents/mcp"
+	"github.com/sandpit-dev/sandpit/internal/agents/mcpclient"
+	"github.com/sandpit-dev/sandpit/internal/agents/tool"
+	"github.com/sandpit-dev/sandpit/internal/app/config"
+	"github.com/sandpit-dev/sandpit/internal/app/daemon"
+)
+
+type mcpOptions struct {
+	runOptions
+
+	tools   []string
+	servers string
+	sandbox string
+	session string
+	remove  bool // the session's files at the end
+	idle    time.Duration
+}
+
+func (a *app) newMCP() *cobra.Command {
+	var o mcpOptions
+	cmd := &cobra.Command{
+		Use:   "mcp [flags] [IMAGE]",
+		Short: "Give an agent a sandbox over the Model Context Protocol",
+		Long: `Give an agent tools in a sandbox over the Model Context Protocol, by this
+program's input and output: the client starts it.
+
+The sandbox is made with the first call of a tool and removed when the client
+closes the connection. It has no network unless --network gives it one, and sees
+nothing of this machine but what IMAGE and -v bring in. With a server (--server,
+SANDPIT_URL) it is made there.
+
+With --sandbox several agents share a sandbox of a server's. Each is a session with
+a user, a directory and programs of its own, which the others cannot get at. What
+runs ends with the connection; the files stay in the sandbox unless --remove-session is given.`,
+		Example: `  claude mcp add sandpit -- sandpit mcp
+  sandpit mcp --tools file,shell,git -v ./project:/workspace:rw
+  sandpit mcp --network python:3.12-slim
+  sandpit mcp --mcp-config mcp.json
+  sandpit mcp --sandbox team --session alice`,
+		Args: wantArgs(0, 1, "an image"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.networkSet = cmd.Flags().Changed("network")
+			if len(args) == 1 {
+				o.image = args[0]
+			}
+			return a.serveMCP(cmd.Context(), o)
+		},
+	}
+	f := cmd.Flags()
+	f.StringSliceVar(&o.tools, "tools", nil, "`tools` to offer: default, all, categories ("+strings.Join(categoryNames(), ", ")+") or names of tools (default server.mcp_tools of the configuration, else default)")
+	f.StringVar(&o.servers, "mcp-config", "", "`file` of MCP servers whose tools can be called from the sandbox: {\"mcpServers\": {…}}")
+	f.StringVar(&o.sandbox, "sandbox", "", "work in this `sandbox` of the server's, beside other sessions")
+	f.StringVar(&o.session, "session", "", "`name` of the session in the sandbox, to come back to its files (default a new one)")
+	f.BoolVar(&o.remove, "remove-session", false, "remove the session with its files when the connection ends")
+	f.DurationVar(&o.idle, "idle", 30*time.Minute, "`time` without a call after which a server removes the sandbox; the next call gets a new one")
+	f.StringArrayVarP(&o.env, "env", "e", nil, "environment `NAME=VALUE`, or NAME to pass this shell's value")
+	f.StringVarP(&o.workDir, "workdir", "w", "", "working `directory` inside, made if missing (default the image's, else \"/workspace\"; the user's home if the user cannot enter it)")
+	f.StringVarP(&o.user, "user", "u", "", "`user` inside: a name, a uid or uid:gid (default the image's, else root of the sandbox)")
+	f.StringArrayVarP(&o.volumes, "volume", "v", nil, "show a directory or file inside, read only without :rw: `HOST:SANDBOX[:rw]`")
+	addAllowVolume(f, &o.allowed)
+	f.StringVar(&o.name, "name", "mcp", "`name` of the sandbox, for people")
+	f.StringArrayVar(&o.labels, "label", nil, "`NAME=VALUE` to find the sandbox by")
+	o.limits.add(f)
+	f.StringVar(&o.provider, "provider", "", "`name` of who makes the sandbox: gvisor or docker (default gvisor, or the server's choice)")
+	f.BoolVar(&o.network, "network", false, "let the sandbox reach the internet, but neither this machine nor private networks")
+	o.rules.add(f)
+	return cmd
+}
+
+func categoryNames() []string {
+	var names []string
+	for _, c := range tool.Categories() {
+		names = append(names, string(c))
+	}
+	return names
+}
+
+func (a *app) serveMCP(ctx context.Context, o mcpOptions) (err error) {
+	cfg, err := a.loadConfig(slices.Concat(o.overrides(), a.serverOverride())...)
+	if err != nil {
+		return err
+	}
+	tools, err := o.offered(cfg)
+	if err != nil {
+		return err
+	}
+	serve := mcp.Options{Tools: tools.Audited(a.newCallLog(cfg, "mcp").write).WithCommandTimeout(cfg.CommandTimeout(0)), Version: daemon.ReadVersions().Sandpit}
+	if serve.Servers, err = readServers(o.servers); err != nil {
+		return err
+	}
+	if o.session != "" && o.sandbox == "" {
+		return sandpit.Errorf(sandpit.Invalid, "--session is for sandboxes that are shared: name one with --sandbox")
+	}
+	if o.remove && o.sandbox == "" {
+		return sandpit.Errorf(sandpit.Invalid, "--remove-session is for sandboxes that are shared: name one with --sandbox")
+	}
+	if there, ok := o.onServer(cfg); ok || o.sandbox != "" {
+		return a.mcpRemote(ctx, o, there, serve)
+	}
+	spec, err := a.newSpec(o.runOptions, cfg)
+	if err != nil {
+		return err
+	}
+	log := slog.New(slog.NewTextHandler(a.Err, nil))
+	for _, text := range cfg.Notices {
+		log.WarnContext(ctx, "configuration", slog.String("notice", text))
+	}
+	local, err := daemon.OpenLocal(cfg, daemon.Listeners{Notice: a.noticeOnce(cfg), Admit: daemon.Admission(cfg, log)})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, local.Close()) }()
+	serve.Open = func(ctx context.Context) (mcp.Place, error) {
+		box, err := local.Create(ctx, spec)
+		if err != nil {
+			return mcp.Place{}, err
+		}
+		place := mcp.Place{Guest: box.Guest(), ID: "local", User: spec.User, Close: box.Destroy}
+		if err := a.giveSecrets(ctx, o.rules, box); err != nil {
+			return place, errors.Join(err, box.Destroy(context.WithoutCancel(ctx)))
+		}
+		return place, nil
+	}
+	return mcp.Serve(ctx, serve, io.NopCloser(a.In), nopWriteCloser{a.Out})
+}
+
+// offered are the tools that the client sees. Those for other MCP servers are among them by
+// default when there are such servers.
+func (o mcpOptions) offered(cfg config.Config) (*tool.Registry, error) {
+	words := o.tools
+	if len(words) == 0 {
+		words = cfg.Server.MCPTools
+	}
+	if len(words) == 0 && o.servers != "" {
+		words = []string{tool.ChooseDefault, string(tool.MCP)}
+	}
+	return tool.Choose(nil, words...)
+}
+
+// readServers reads the list of MCP servers in a file; "" is none.
+func readServers(name string) (mcpclient.Config, error) {
+	if name == "" {
+		return nil, nil
+	}
+	data, err := os.ReadFile(name)
+	if err != nil {
+		return nil, sandpit.Errorf(sandpit.Invalid, "%w", err)
+	}
+	servers, err := mcpclient.Parse(data)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	return servers, nil
+}
+
+// mcpRemote has a server make the sandbox. Should this program be killed, the server
+// removes it when nobody has used it for a while.
+func (a *app) mcpRemote(ctx context.Context, o mcpOptions, cfg config.Config, serve mcp.Options) error {
+	spec, err := a.newRemoteSpec(o.runOptions, cfg)
+	if err != nil {
+		return err
+	}
+	secrets, err := a.newSecrets(o.rules)
+	if err != nil {
+		return err
+	}
+	c, err := dialConfigured(cfg)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	if o.sandbox != "" {
+		return a.mcpShared(ctx, o, c, serve)
+	}
+	serve.Open = func(ctx context.Context) (mcp.Place, error) {
+		s, err := c.Create(ctx, client.CreateRequest{
+			Spec: spec, Secrets: secrets.programs, NetworkSecrets: secrets.network, Provider: chosenProvider(cfg, o.provider), Offline: o.networkSet && !o.network,
+			Policy: client.Policy{IdleTimeout: o.idle, IdleAction: sandpit.ActionKill},
+		})
+		if err != nil {
+			return mcp.Place{}, err
+		}
+		place := newRemotePlace(c, s)
+		return mcp.Place{Hold: place.hold, ID: s.ID, User: s.Spec.User, Close: s.Delete, Preview: previews(c, s.ID)}, nil
+	}
+	return mcp.Serve(ctx, serve, io.NopCloser(a.In), nopWriteCloser{a.Out})
+}
+
+// remotePlace is a sandbox of a server's that calls of tools resume when they need it.
+type remotePlace struct {
+	client *client.Client
+	id     sandpit.ID
+
+	mu    sync.Mutex
+	guest sandpit.Guest
+}
+
+func newRemotePlace(c *client.Client, s *client.Sandbox) *remotePlace {
+	return &remotePlace{client: c, id: s.ID, guest: s.Guest()}
+}
+
+// remoteCall is a sandbox during a call.
+type remoteCall struct {
+	ctx     context.Context //nolint:containedctx // that of the call
+	guest   sandpit.Guest
+	release func()
+}
+
+func (r remoteCall) Context() context.Context { return r.ctx }
+func (r remoteCall) Guest() sandpit.Guest     { return r.guest }
+func (r remoteCall) Release() {
+	if r.release != nil {
+		r.release()
+	}
+}
+
+// hold resumes the sandbox if it is paused and starts it if it is stopped. One that was
+// started has another guest than before: what ran in it has ended.
+func (p *remotePlace) hold(ctx context.Context) (mcp.Held, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	started, err := wake(ctx, p.client, p.id)
+	if err != nil {
+		return nil, err
+	}
+	if started {
+		p.guest = p.client.Open(p.id).Guest()
+	}
+	return remoteCall{ctx: ctx, guest: p.guest}, nil
+}
+
+// wake has a server's sandbox run, and reports whether it was started anew.
+func wake(ctx context.Context, c *client.Client, id sandpit.ID) (started bool, err error) {
+	s, err := c.Get(ctx, id)
+	if err != nil {
+		return false, err
+	}
+	switch s.State {
+	case sandpit.StatePaused, sandpit.StatePausing:
+		err = c.Resume(ctx, id)
+	case sandpit.StateStopped, sandpit.StateStopping:
+		started, err = true, c.Start(ctx, id)
+	default: // it runs, or the call says why it cannot
+	}
+	if sandpit.CodeOf(err) != sandpit.Conflict {
+		return started, err
+	}
+	if now, e := c.Get(ctx, id); e == nil && now.State == sandpit.StateRunning { // another client was faster
+		return started, nil
+	}
+	return false, err
+}
+
+// holdSession keeps a session of several in a sandbox for a call.
+func holdSession(sessions *tool.Sessions, p *remotePlace, id string) func(context.Context) (mcp.Held, error) {
+	return func(ctx context.Context) (mcp.Held, error) {
+		held, err := p.hold(ctx)
+		if err != nil {
+			return nil, err
+		}
+		release, err := sessions.Hold(ctx, id)
+		if err != nil {
+			return nil, err
+		}
+		return remoteCall{ctx: ctx, guest: held.Guest(), release: sync.OnceFunc(release)}, nil
+	}
+}
+
+// previews returns what tells where the ports of a server's sandbox are seen.
+func previews(c *client.Client, id sandpit.ID) func(context.Context, int) (string, error) {
+	return func(ctx context.Context, port int) (string, error) {
+		u, err := c.PreviewURL(ctx, id, port, 0)
+		if err != nil {
+			return "", err
+		}
+		at := cmp.Or(u.URL, u.PathURL)
+		if at == "" {
+			return "", sandpit.Errorf(sandpit.Unsupported, "this server shows no ports")
+		}
+		return at, nil
+	}
+}
+
+// sessionsEnd bounds the end of a session that shares a sandbox.
+const sessionsEnd = 30 * time.Second
+
+// mcpShared has the client work in a sandbox that is there, as one of several.
+func (a *app) mcpShared(ctx context.Context, o mcpOptions, c *client.Client, serve mcp.Options) error {
+	id, err := (&finder{client: c}).find(ctx, o.sandbox)
+	if err != nil {
+		return err
+	}
+	box, err := c.Get(ctx, id)
+	if err != nil {
+		return err
+	}
+	sessions := tool.NewSessions(tool.SessionsOptions{
+		Servers: serve.Servers,
+		Open: func(context.Context, string) (tool.Box, error) {
+			return tool.Box{Guest: box.Guest(), Close: func(context.Context) error { return nil }}, nil
+		},
+	})
+	serve.Shared = true
+	remote := newRemotePlace(c, box)
+	serve.Open = func(ctx context.Context) (mcp.Place, error) {
+		if _, err := remote.hold(ctx); err != nil {
+			return mcp.Place{}, err
+		}
+		info, err := sessions.Create(ctx, tool.SessionRequest{ID: o.session, Shared: string(id)})
+		if err != nil {
+			return mcp.Place{}, err
+		}
+		place := mcp.Place{ID: id, Hold: holdSession(sessions, remote, info.ID), Close: func(ctx context.Context) error { return sessions.Cleanup(ctx, info.ID, o.remove) }}
+		err = sessions.Use(info.ID, func(s *tool.Session) error {
+			place.Session = s
+			return nil
+		})
+		return place, err
+	}
+	err = mcp.Serve(ctx, serve, io.NopCloser(a.In), nopWriteCloser{a.Out})
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sessionsEnd)
+	defer cancel()
+	return errors.Join(err, sessions.Close(ctx))
+}
+
+// nopWriteCloser leaves the stream open for who owns it.
+type nopWriteCloser struct{ io.Writer }
+
+func (nopWriteCloser) Close() error { return nil }

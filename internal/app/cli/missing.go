@@ -1,0 +1,68 @@
+package cli
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/files/hostpath"
+)
+
+// explainMissing says where on this machine a program is that the host image
+// does not bring in, and how to bring it in. Version managers keep programs in
+// the home directory behind small starter programs (shims).
+func explainMissing(err error, name, path string, rules hostpath.Rules) error {
+	if strings.Contains(name, "/") {
+		return err
+	}
+	for _, dir := range filepath.SplitList(path) {
+		program := filepath.Join(dir, name)
+		if !isExecutable(program) {
+			continue
+		}
+		var mounts []string
+		for _, shown := range shownFor(program, rules) {
+			mounts = append(mounts, "-v", shellQuote(shown+":"+shown))
+		}
+		return sandpit.WithHint(
+			sandpit.Errorf(sandpit.NotFound, "%s is not in the sandbox: on this machine it is %s, and the host image has only /usr", name, program),
+			"bring it in: "+strings.Join(mounts, " ")+" -e "+shellQuote("PATH="+dir+":/usr/local/bin:/usr/bin:/bin"))
+	}
+	return sandpit.WithHint(err, "the image host has the programs in /usr of this machine; name another image with: sandpit run IMAGE "+shellQuote(name))
+}
+
+// shownFor returns the directories that a program needs: its installation, or where that
+// may not be shown, as ~/.local with sandpit's own state in it, its parts.
+func shownFor(program string, rules hostpath.Rules) []string {
+	tree := installationOf(program)
+	if resolved, err := hostpath.Resolve(tree); err != nil || rules.Check(resolved) == nil {
+		return []string{tree}
+	}
+	parts := []string{filepath.Dir(program)}
+	if lib := filepath.Join(tree, "lib"); isDirectory(lib) {
+		parts = append(parts, lib)
+	}
+	return parts
+}
+
+func isDirectory(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.IsDir()
+}
+
+func isExecutable(program string) bool {
+	info, err := os.Stat(program)
+	return err == nil && !info.IsDir() && info.Mode()&0o111 != 0
+}
+
+// installationOf guesses the directory that holds all a program needs: the one
+// above bin, sbin or shims, links resolved when they lead elsewhere.
+func installationOf(program string) string {
+	dir := filepath.Dir(program)
+	switch filepath.Base(dir) {
+	case "bin", "sbin", "shims":
+		return filepath.Dir(dir)
+	}
+	return dir
+}

@@ -1,0 +1,130 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/client"
+	"github.com/sandpit-dev/sandpit/internal/app/config"
+)
+
+// namesServer reports whether somebody has said that run shall use a server. The
+// address that other programs' variables hold is for commands that want a server
+// anyway.
+func namesServer(cfg config.Config) bool {
+	source := cfg.Sources[config.KeyURL]
+	return cfg.URL != "" && (source == "--server" || source == config.KeyURL.Variable() || strings.HasPrefix(source, cfg.File+":") && cfg.File != "")
+}
+
+// onServer reports whether the sandbox is to be a server's, and returns the configuration with
+// its address: of one that is named or, for a template, of this user's own if it runs, since
+// that builds templates then.
+func (o *runOptions) onServer(cfg config.Config) (config.Config, bool) {
+	if namesServer(cfg) {
+		return cfg, true
+	}
+	image := cmp.Or(o.image, string(cfg.Sandbox.Image))
+	if cfg.URL != "" || !strings.HasPrefix(image, sandpit.TemplatePrefix) {
+		return cfg, false
+	}
+	url, runs := cfg.LocalServer()
+	if runs {
+		cfg.URL = url
+	}
+	return cfg, runs
+}
+
+// abandoned is how long a server keeps the sandbox of a run that nobody waits for.
+const abandoned = time.Minute
+
+// runRemote runs the command in a sandbox that a server makes, and has it removed.
+func (a *app) runRemote(ctx context.Context, o runOptions, cfg config.Config) error {
+	if o.script == nil && len(o.command) == 0 {
+		return sandpit.WithHint(
+			sandpit.Errorf(sandpit.Invalid, "with a server, the command must be given: what image %s runs is known there only", o.image),
+			"give one: sandpit run "+shellQuote(o.image)+" COMMAND")
+	}
+	spec, err := a.newRemoteSpec(o, cfg)
+	if err != nil {
+		return err
+	}
+	if err := a.screenCommand(ctx, o, cfg); err != nil {
+		return err
+	}
+	c, err := dialConfigured(cfg)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	secrets, err := a.newSecrets(o.rules)
+	if err != nil {
+		return err
+	}
+	s, err := c.Create(ctx, client.CreateRequest{
+		Spec: spec, Secrets: secrets.programs, NetworkSecrets: secrets.network, Provider: chosenProvider(cfg, o.provider), Offline: o.networkSet && !o.network,
+		AllowPaths: o.allowed,
+		Policy:     client.Policy{IdleTimeout: abandoned, IdleAction: sandpit.ActionKill, IgnoreBackground: true},
+	})
+	if err != nil {
+		return a.interrupted(ctx, o.explainImage(err))
+	}
+	defer func() {
+		const limit = 30 * time.Second
+		cleanup, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
+		defer cancel()
+		if e := s.Delete(cleanup); e != nil { // the command's status is worth more
+			fmt.Fprintf(a.Err, "sandpit: the sandbox is not removed yet, the server does so within a minute or two: %s\n", safeLines(e.Error()))
+		}
+	}()
+	a.tellPorts(spec.Ports, s.Spec.Ports)
+	spec.WorkDir = cmp.Or(spec.WorkDir, s.Spec.WorkDir, sandpit.DefaultWorkDir)
+	err = a.runIn(ctx, o, cfg, runPlace{guest: s.Guest(), starter: s, statser: s, spec: spec})
+	if code := sandpit.CodeOf(err); code == sandpit.NotFound || code == sandpit.PermissionDenied {
+		// Of the program, or of the sandbox as a whole?
+		if _, e := c.Get(context.WithoutCancel(ctx), s.ID); e != nil {
+			return e
+		}
+	}
+	return a.runFailed(err)
+}
+
+func (a *app) newRemoteSpec(o runOptions, cfg config.Config) (sandpit.Spec, error) {
+	if o.timeout < 0 {
+		return sandpit.Spec{}, sandpit.Errorf(sandpit.Invalid, "--timeout %s: want a positive time, or 0 for none", o.timeout)
+	}
+	volumes := o.volumes
+	here := strings.HasPrefix(cfg.URL, "unix://")
+	if here { // the server is on this machine
+		volumes = nil
+	}
+	spec, err := a.remoteSpec(remoteFlags{
+		name: o.name, user: o.user, workDir: o.workDir, env: o.env, labels: o.labels, volumes: volumes, temps: o.temps, ports: o.ports, limits: o.limits,
+	})
+	if err != nil {
+		return spec, err
+	}
+	spec.Image = sandpit.Image(o.image)
+	if spec.Network, err = o.rules.policy(o.network); err != nil { // not by this machine's configuration
+		return spec, err
+	}
+	if here {
+		rules, err := mountRules(cfg, o.allowed)
+		if err != nil {
+			return spec, err
+		}
+		mounts, err := parseVolumes(o.volumes, rules, a.Err)
+		spec.Mounts = append(spec.Mounts, mounts...)
+		return spec, err
+	}
+	if i := slices.IndexFunc(spec.Mounts, func(m sandpit.Mount) bool { return m.Volume == "" && !m.Temporary && !strings.HasPrefix(m.Source, "/") }); i >= 0 {
+		return spec, sandpit.WithHint(
+			sandpit.Errorf(sandpit.Invalid, "volume %q: the directory is the server's, and its path must be absolute", spec.Mounts[i].Source),
+			"sandpit cp brings files of this machine into a sandbox that stays")
+	}
+	return spec, nil
+}

@@ -1,0 +1,125 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/app/config"
+	"github.com/sandpit-dev/sandpit/internal/core/commandscreen"
+)
+
+// screenCommand looks at the command before a sandbox is made for it, as the
+// configuration says. An image's own command is not looked at.
+func (a *app) screenCommand(ctx context.Context, o runOptions, cfg config.Config) error {
+	mode := cfg.Sandbox.CommandScreen
+	if mode == config.ScreenOff || (o.script == nil && len(o.command) == 0) {
+		return nil
+	}
+	verdict, err := weigh(o, cfg.Sandbox.WorkDir)
+	if err != nil {
+		return err
+	}
+	switch verdict.Under(mode) {
+	case commandscreen.Allow:
+		return nil
+	case commandscreen.Warn:
+		fmt.Fprintf(a.Err, "sandpit: warning: %v\n", verdict.Err())
+		return nil
+	case commandscreen.Ask:
+		return a.askWhether(ctx, verdict)
+	default:
+		return verdict.Err()
+	}
+}
+
+// weigh looks at a script's text if a shell will run it, else at the command.
+func weigh(o runOptions, dir string) (commandscreen.Verdict, error) {
+	policy := commandscreen.Default()
+	policy.Dir = dir
+	if o.script == nil {
+		return policy.Check(o.command), nil
+	}
+	runner := o.script.runner
+	shells := []string{"sh", "bash", "dash", "ash", "ksh", "zsh"}
+	if len(runner) == 0 || !slices.Contains(shells, path.Base(runner[0])) {
+		return policy.Check(slices.Concat(runner, []string{o.script.source}, o.command)), nil
+	}
+	f, err := os.Open(o.script.source)
+	if err != nil {
+		return commandscreen.Verdict{}, fmt.Errorf("read the script: %w", err)
+	}
+	defer f.Close()
+	const most = 2 << 20 // more than the screen looks at
+	text, err := io.ReadAll(io.LimitReader(f, most))
+	if err != nil {
+		return commandscreen.Verdict{}, fmt.Errorf("read the script: %w", err)
+	}
+	// With its arguments, as the shell will see it.
+	return policy.Check(slices.Concat([]string{"sh", "-c", string(text), o.script.source}, o.command)), nil
+}
+
+// askWhether lets the person at the terminal decide. Where there is none, the
+// verdict stands.
+func (a *app) askWhether(ctx context.Context, verdict commandscreen.Verdict) error {
+	yes, err := a.ask(ctx, fmt.Sprintf("sandpit: %v\nRun it all the same?", verdict.Err()))
+	switch {
+	case err != nil:
+		return a.interrupted(ctx, err)
+	case !yes:
+		return verdict.Err()
+	}
+	return nil
+}
+
+// ask has the person at the terminal answer yes or no. Where there is none, and when
+// they say nothing, it is no.
+func (a *app) ask(ctx context.Context, question string) (yes bool, err error) {
+	fd, ok := terminalOf(a.In)
+	if _, seen := terminalOf(a.Err); !ok || !seen {
+		return false, nil
+	}
+	fmt.Fprintf(a.Err, "%s [y/N] ", safeLines(question))
+	answer, err := readLine(ctx, fd, a.In)
+	if err != nil {
+		return false, err
+	}
+	switch strings.ToLower(strings.TrimSpace(answer)) {
+	case "y", "yes":
+		return true, nil
+	}
+	return false, nil
+}
+
+// readLine reads one line and nothing behind it, which is the command's. It
+// stops waiting when ctx ends.
+func readLine(ctx context.Context, fd int, in io.Reader) (string, error) {
+	const most, wait = 128, 100 // bytes, milliseconds
+	var line strings.Builder
+	for line.Len() < most {
+		if err := ctx.Err(); err != nil {
+			return "", err
+		}
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, wait) //nolint:gosec // a descriptor fits
+		if errors.Is(err, unix.EINTR) || (err == nil && n == 0) {
+			continue
+		}
+		if err != nil {
+			return "", sandpit.Errorf(sandpit.Internal, "wait for an answer: %w", err)
+		}
+		b := make([]byte, 1)
+		if n, _ := in.Read(b); n == 0 || b[0] == '\n' { // no answer is no
+			break
+		}
+		line.WriteByte(b[0])
+	}
+	return line.String(), nil
+}

@@ -1,0 +1,222 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/client"
+	"github.com/sandpit-dev/sandpit/internal/agents/tool"
+)
+
+// maxToolInput bounds what is read of an input, in bytes.
+const maxToolInput = 16 << 20
+
+func (a *app) newTool() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "tool",
+		Short: "Call the tools of agents by hand",
+		Long: `Call the tools of agents by hand: those that "sandpit mcp" can offer. See what there is
+with ls, what input one takes with show, and call one in a sandbox of a server.`,
+		Args: noSuchCommand,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(a.newToolList(), a.newToolShow(), a.newToolCall())
+	return cmd
+}
+
+func (a *app) newToolList() *cobra.Command {
+	var o output
+	var chosen []string
+	cmd := &cobra.Command{
+		Use:               "ls [flags]",
+		Aliases:           []string{"list"},
+		Short:             "List the tools",
+		Example:           "  sandpit tool ls --tools file,shell",
+		Args:              wantArgs(0, 0, ""),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(*cobra.Command, []string) error {
+			if len(chosen) == 0 {
+				chosen = []string{tool.ChooseAll}
+			}
+			tools, err := tool.Choose(nil, chosen...)
+			if err != nil {
+				return err
+			}
+			l := listing{document: tools.Tools(), rows: [][]string{{"NAME", "CATEGORY", "DEFAULT", "TITLE"}}}
+			for _, t := range tools.Tools() {
+				l.ids = append(l.ids, t.Name)
+				byDefault := ""
+				if t.IsDefault() {
+					byDefault = "yes"
+				}
+				l.rows = append(l.rows, []string{t.Name, string(t.Category), byDefault, t.Title})
+			}
+			return a.show(o, l)
+		},
+	}
+	o.add(cmd, "print names only")
+	cmd.Flags().StringSliceVar(&chosen, "tools", nil, "`tools` to list: default, all, categories ("+strings.Join(categoryNames(), ", ")+") or names of tools (default all)")
+	return cmd
+}
+
+func (a *app) newToolShow() *cobra.Command {
+	var function bool
+	cmd := &cobra.Command{
+		Use:               "show [flags] NAME",
+		Short:             "Describe a tool, with the schema of its input",
+		Long:              "Describe a tool as JSON, with the schema of its input.",
+		Example:           "  sandpit tool show python_exec",
+		Args:              wantArgs(1, 1, "the name of a tool"),
+		ValidArgsFunction: completeTools(0),
+		RunE: func(_ *cobra.Command, args []string) error {
+			tools, err := tool.New(nil)
+			if err != nil {
+				return err
+			}
+			t, err := tools.Tool(args[0])
+			if err != nil {
+				return verbError{err}
+			}
+			if function {
+				return printJSON(a.Out, t.Function())
+			}
+			return printJSON(a.Out, struct {
+				tool.Tool
+
+				Input any `json:"input_schema"`
+			}{t, t.Schema()})
+		},
+	}
+	cmd.Flags().BoolVar(&function, "function", false, "in the form in which APIs of models take functions")
+	return cmd
+}
+
+func (a *app) newToolCall() *cobra.Command {
+	var o output
+	cmd := &cobra.Command{
+		Use:   "call [flags] SANDBOX NAME [JSON]",
+		Short: "Call a tool in a sandbox of a server",
+		Long: `Call a tool in a sandbox of a server. Its input is a JSON object; "-" reads it from
+this program's input. Files stay; shells, kernels and programs in the background end
+with the call. The exit status is 1 if what the tool ran has failed.`,
+		Example: `  sandpit tool call work file_list
+  sandpit tool call work python_exec '{"code": "6 * 7"}'
+  sandpit tool call work file_write - < input.json`,
+		Args: wantArgs(2, 3, "the name of a sandbox or of a tool"),
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+			if len(args) == 0 {
+				return a.completeSandboxes(1)(cmd, args, begun)
+			}
+			return completeTools(1)(cmd, args, begun)
+		},
+		RunE: a.verb(func(ctx context.Context, c *client.Client, args []string) error {
+			input, err := a.toolInput(args[2:])
+			if err != nil {
+				return err
+			}
+			result, err := a.callTool(ctx, c, args[0], toolCall{args[1], input})
+			if err != nil {
+				return err
+			}
+			return a.showResult(o, result)
+		}),
+	}
+	o.add(cmd, "")
+	return cmd
+}
+
+// completeTools offers the names of tools for an argument.
+func completeTools(place int) cobra.CompletionFunc {
+	return func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+		const none = cobra.ShellCompDirectiveNoFileComp
+		tools, err := tool.New(nil)
+		if err != nil || len(args) != place {
+			return nil, none
+		}
+		var names []string
+		for _, t := range tools.Tools() {
+			names = append(names, t.Name)
+		}
+		return names, none
+	}
+}
+
+func (a *app) toolInput(args []string) ([]byte, error) {
+	if len(args) == 0 {
+		return nil, nil
+	}
+	if args[0] != "-" {
+		return []byte(args[0]), nil
+	}
+	return io.ReadAll(io.LimitReader(a.In, maxToolInput+1)) // a longer one is refused as any other is
+}
+
+// toolCall is what is called.
+type toolCall struct {
+	name  string
+	input []byte
+}
+
+// callTool calls a tool in a session that lasts as long as the call.
+func (a *app) callTool(ctx context.Context, c *client.Client, sandbox string, call toolCall) (result tool.Result, err error) {
+	cfg, err := a.loadConfig(a.serverOverride()...)
+	if err != nil {
+		return result, err
+	}
+	tools, err := tool.New(a.newCallLog(cfg, "tool call").write)
+	if err != nil {
+		return result, err
+	}
+	if _, err := tools.Tool(call.name); err != nil {
+		return result, err
+	}
+	id, err := find(ctx, c, sandbox)
+	if err != nil {
+		return result, err
+	}
+	s, err := c.Get(ctx, id)
+	if err != nil {
+		return result, err
+	}
+	if _, err := wake(ctx, c, id); err != nil {
+		return result, err
+	}
+	session, err := tool.NewSession(ctx, c.Open(id).Guest(), tool.SessionOptions{
+		ID: string(id), User: s.Spec.User, Preview: previews(c, id),
+	})
+	if err != nil {
+		return result, err
+	}
+	defer func() { err = errors.Join(err, session.Close()) }()
+	return tools.Invoke(ctx, session, call.name, call.input), nil
+}
+
+// showResult prints what came of a call. What comes out of a sandbox cannot talk to the terminal.
+func (a *app) showResult(o output, r tool.Result) error {
+	if o.json() {
+		if err := printJSON(a.Out, r); err != nil {
+			return err
+		}
+	} else if r.Problem == nil {
+		if _, err := fmt.Fprintln(a.Out, strings.TrimSuffix(safeLines(r.Text), "\n")); err != nil {
+			return err
+		}
+	}
+	switch {
+	case r.Problem != nil:
+		err := sandpit.Errorf(r.Problem.Code, "%s", r.Problem.Message)
+		if r.Problem.Hint != "" {
+			err = sandpit.WithHint(err, r.Problem.Hint)
+		}
+		return err
+	case r.Failed:
+		return exitStatus(statusNo)
+	}
+	return nil
+}

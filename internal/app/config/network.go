@@ -1,0 +1,137 @@
+package config
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/reach/network/policy"
+)
+
+// Network is the [network] section: what online sandboxes reach if nobody says, and
+// what none of them reaches whoever asks.
+type Network struct {
+	// Forbid keeps every sandbox offline. Default: false.
+	Forbid bool
+	// Allow and Deny are the rules of an online sandbox whose request has none.
+	// Default: none, which allows every public address.
+	Allow, Deny []string
+	// CeilingAllow, if there are any, are rules within one of which each allow rule of
+	// a sandbox must lie, and by which everybody may open addresses that are not public.
+	// Default: none.
+	CeilingAllow []string
+	// CeilingDeny are deny rules of every online sandbox. Default: none.
+	CeilingDeny []string
+	// CeilingReceive and CeilingSend are the most bytes a second, CeilingConnections
+	// the most connections at a time, CeilingConnectionRate the most that begin each
+	// second. Default: 0, which is no bound.
+	CeilingReceive, CeilingSend               int64
+	CeilingConnections, CeilingConnectionRate int
+}
+
+// ceiling is the part of the section that bounds sandboxes.
+func (n Network) ceiling() sandpit.NetworkPolicy {
+	return sandpit.NetworkPolicy{Allow: n.CeilingAllow, Deny: n.CeilingDeny, Limits: sandpit.NetworkLimits{
+		Receive: n.CeilingReceive, Send: n.CeilingSend,
+		Connections: n.CeilingConnections, ConnectionRate: n.CeilingConnectionRate,
+	}}
+}
+
+// Ceiling returns what no sandbox goes beyond. Invalid: it cannot be understood, which
+// Load has told already.
+func (n Network) Ceiling() (*policy.Ceiling, error) {
+	return policy.NewCeiling(n.Forbid, n.ceiling(), n.Allow)
+}
+
+// Fill gives an online policy that has no rules those of the section.
+func (n Network) Fill(p *sandpit.NetworkPolicy) {
+	if p.Online && len(p.Allow)+len(p.Deny) == 0 {
+		p.Allow, p.Deny = append([]string(nil), n.Allow...), append([]string(nil), n.Deny...)
+	}
+}
+
+// String says in a few words what online sandboxes reach.
+func (n Network) String() string {
+	if n.Forbid {
+		return "every sandbox is offline"
+	}
+	var parts []string
+	add := func(what string, words ...string) {
+		if text := strings.Join(words, " "); text != "" && text != "0" {
+			parts = append(parts, what+" "+text)
+		}
+	}
+	add("by default allow", n.Allow...)
+	add("by default deny", n.Deny...)
+	add("at most allow", n.CeilingAllow...)
+	add("always deny", n.CeilingDeny...)
+	add("receive at most", renderSize(n.CeilingReceive))
+	add("send at most", renderSize(n.CeilingSend))
+	add("connections at most", strconv.Itoa(n.CeilingConnections))
+	add("new connections a second at most", strconv.Itoa(n.CeilingConnectionRate))
+	if len(parts) == 0 {
+		return "an online sandbox reaches public addresses, unless its request says otherwise; there is no ceiling"
+	}
+	return "online sandboxes: " + strings.Join(parts, "; ")
+}
+
+func networkSettings() []setting {
+	return []setting{
+		define(KeyNetworkForbid, func(c *Config) *bool { return &c.Network.Forbid }, setBool,
+			"Whether every sandbox is offline, whoever asks."),
+		define(KeyNetworkAllow, func(c *Config) *[]string { return &c.Network.Allow }, setRules,
+			"What an online sandbox may reach whose request has no rules. The variable has commas or spaces between rules.").by("every public address"),
+		define(KeyNetworkDeny, func(c *Config) *[]string { return &c.Network.Deny }, setRules,
+			"What such a sandbox may not reach."),
+		define(KeyCeilingAllow, func(c *Config) *[]string { return &c.Network.CeilingAllow }, setRules,
+			"Each allow rule of a sandbox must lie within one of these rules; a sandbox without allow rules has these. Ordinary owners may open private and special addresses, and the machine's own, only within these rules, or within allow if there are none.").by("no bound"),
+		define(KeyCeilingDeny, func(c *Config) *[]string { return &c.Network.CeilingDeny }, setRules,
+			"What no sandbox may reach, whatever it asks for."),
+		define(KeyCeilingReceive, func(c *Config) *int64 { return &c.Network.CeilingReceive }, sizeOf(1<<10, "1k", `"10m"`),
+			"The most that a sandbox may receive each second. At least 1k.").by("no bound"),
+		define(KeyCeilingSend, func(c *Config) *int64 { return &c.Network.CeilingSend }, sizeOf(1<<10, "1k", `"10m"`),
+			"The most that a sandbox may send each second. At least 1k.").by("no bound"),
+		define(KeyCeilingConnections, func(c *Config) *int { return &c.Network.CeilingConnections }, numberOf("connections", 1, 1<<20),
+			"The most connections of a sandbox at a time. 1 to 1048576.").by("no bound"),
+		define(KeyCeilingConnectionRate, func(c *Config) *int { return &c.Network.CeilingConnectionRate }, numberOf("connections", 1, 1<<20),
+			"The most connections that a sandbox may begin each second. 1 to 1048576.").by("no bound"),
+	}
+}
+
+// setRules reads a list of network rules.
+func setRules(field *[]string, v any) error {
+	rules, ok := listOf(v)
+	if !ok {
+		return fmt.Errorf("%s is not a list of network rules; use for example [\"*.python.org:443\"]", show(v))
+	}
+	if _, err := policy.Parse(sandpit.NetworkPolicy{Online: true, Allow: rules}); err != nil {
+		if hint := sandpit.HintOf(err); hint != "" {
+			return fmt.Errorf("%w; %s", err, hint)
+		}
+		return err
+	}
+	*field = rules
+	return nil
+}
+
+// checkNetwork refuses defaults that are beyond the ceiling.
+func (l *loader) checkNetwork() {
+	n := l.cfg.Network
+	if n.Forbid && l.cfg.Sandbox.NetworkEnabled {
+		l.conflict(KeyNetworkForbid, "is true, and so is sandbox.network_enabled; leave one of them out")
+		return
+	}
+	ceiling, err := n.Ceiling()
+	if err != nil {
+		l.conflict(KeyCeilingAllow, err.Error())
+		return
+	}
+	usual := sandpit.NetworkPolicy{Online: !n.Forbid}
+	n.Fill(&usual)
+	if _, err := ceiling.Bound(usual, policy.Requester{IsLocal: func(netip.Addr) bool { return false }}); err != nil {
+		l.conflict(KeyNetworkAllow, "is beyond the ceiling: "+cmp.Or(sandpit.HintOf(err), err.Error()))
+	}
+}

@@ -1,0 +1,55 @@
+package daemon
+
+import (
+	"net/http"
+	"path/filepath"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/app/config"
+	"github.com/sandpit-dev/sandpit/internal/front/api"
+	"github.com/sandpit-dev/sandpit/internal/front/api/e2b"
+	"github.com/sandpit-dev/sandpit/internal/front/preview"
+)
+
+// LocalOwner is the owner of what requests without a key make.
+const LocalOwner = api.LocalOwner
+
+// e2bOptions say what E2B's clients find here.
+func (s *service) e2bOptions() e2b.Options {
+	c := s.cfg.E2B
+	return e2b.Options{
+		Manager: s.manager, Store: s.store, Keys: s.keys, Tokens: s.gateway,
+		Templates: c.Templates, Cached: s.cachedTemplate, Default: s.cfg.Sandbox.Image, Files: filepath.Join(s.cfg.StateDir, "e2b"),
+		Log:      s.log,
+		Internet: c.Internet, Public: c.Public,
+		Limits: sandpit.Resources{
+			Memory: s.cfg.Sandbox.MemoryLimit, CPUs: s.cfg.Sandbox.CPULimit, Disk: s.cfg.Sandbox.DiskLimit, PIDs: s.cfg.Sandbox.PIDsLimit,
+		},
+		Space: s.buildFiles, Memory: s.memory,
+		Domain: func() string { return s.places().Host }, MaxBody: s.cfg.Server.MaxBody,
+	}
+}
+
+// rules are how the gateway treats a sandbox.
+func rules(b sandpit.Sandbox) preview.Rules {
+	p := e2b.Ports(b)
+	return preview.Rules{E2B: p.Made, Private: p.Private, Wakes: p.Wakes, Host: p.Host, HTTPS: p.HTTPS}
+}
+
+// refuse answers a request that is not let in, as its client takes it.
+func refuse(w http.ResponseWriter, r *http.Request, err error) {
+	if e2b.Is(r.URL.Path) {
+		e2b.WriteError(w, r, err)
+		return
+	}
+	api.WriteError(w, r, err)
+}
+
+// names are those that the server is reached by. Clients of E2B's put "api" before the
+// domain that they are told.
+func (s *service) names() []string {
+	if s.cfg.Preview.Domain == config.None {
+		return s.cfg.Server.Names
+	}
+	return append([]string{"api." + previewName(s.cfg.Preview.Domain)}, s.cfg.Server.Names...)
+}

@@ -1,0 +1,98 @@
+package daemon
+
+import (
+	"cmp"
+	"net/http"
+	"net/netip"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/app/config"
+	"github.com/sandpit-dev/sandpit/internal/core/fairshare"
+	"github.com/sandpit-dev/sandpit/internal/core/memory"
+	"github.com/sandpit-dev/sandpit/internal/front/api"
+)
+
+// pathMetrics is where the figures are; on the server's own address for
+// administrators only.
+const pathMetrics = "/metrics"
+
+// handler answers all requests.
+func (s *service) handler() http.Handler {
+	s.mux = &api.Mux{}
+	public := s.routes(s.mux)
+	if s.metrics != nil {
+		figures := s.metrics.Handler()
+		s.mux.HandleFunc("GET "+pathMetrics, func(w http.ResponseWriter, r *http.Request) {
+			p, err := api.PrincipalOf(r.Context())
+			if err == nil && !p.Admin {
+				err = sandpit.Errorf(sandpit.PermissionDenied, "see the metrics: this is for administrators")
+			}
+			if err != nil {
+				api.WriteError(w, r, err)
+				return
+			}
+			figures.ServeHTTP(w, r)
+		})
+	}
+	c := s.cfg.Server
+	s.edge = api.NewEdge(api.EdgeOptions{
+		Keys: s.keys, Report: s.manager.Report, Keyless: c.Keyless, Names: s.names(), Public: public, Refuse: refuse,
+		Rate: float64(c.Rate), Burst: c.Burst, Observe: s.observe, Log: s.log,
+		MaxRequests: maxRequests(c), MaxRequestsPerOwner: c.MaxRequestsPerOwner, Proxies: proxies(c), Memory: s.memory,
+		Private: api.NewRedactor(s.cfg.StateDir, s.cfg.CacheDir, s.cfg.RuntimeDir, s.cfg.Docker.RuntimeDir, c.Socket),
+	})
+	return s.tracer.Handler(s.gateway.Handler(s.edge.Handler(&s.mux.ServeMux)))
+}
+
+// The default of server.max_requests: one for so many bytes of memory, within bounds.
+const (
+	requestMemory = 512 << 10
+	leastRequests = 256
+	mostRequests  = 10_000
+)
+
+// maxRequests returns how many requests may be answered at a time.
+func maxRequests(c config.Server) int {
+	if c.MaxRequests > 0 {
+		return c.MaxRequests
+	}
+	return int(min(max(memory.Limit()/requestMemory, leastRequests), mostRequests))
+}
+
+// newMemory returns what requests and sessions may keep in memory.
+func newMemory(c config.Server) *memory.Budget {
+	return memory.NewBudget(memory.Options{Total: memoryTotal(c), PerOwner: c.MemoryPerOwner})
+}
+
+// memoryTotal returns how many bytes of memory all requests may take.
+func memoryTotal(c config.Server) int64 {
+	return cmp.Or(c.Memory, memory.DefaultTotal(memory.Limit()))
+}
+
+// shares returns how the resources are used that owners share, for figures.
+func (s *service) shares() []fairshare.Status {
+	list := append(s.manager.Shares(), s.memory.Shares()...)
+	if s.edge != nil { // else nothing is served yet
+		list = append(list, s.edge.Shares()...)
+	}
+	return list
+}
+
+// proxies returns the reverse proxies that are trusted, which the configuration has
+// checked.
+func proxies(c config.Server) (list api.Proxies) {
+	for _, text := range c.TrustedProxies {
+		if prefix, err := netip.ParsePrefix(text); err == nil {
+			list = append(list, prefix)
+		}
+	}
+	return list
+}
+
+// observe hears of each request that was answered.
+func (s *service) observe(r *http.Request, a api.Answer) {
+	if s.metrics != nil {
+		s.metrics.Request(r.Method, a.Route, a.Status, a.Took, a.Bytes)
+	}
+	s.tracer.Answered(r, a.Route, a.Status)
+}

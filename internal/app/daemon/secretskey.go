@@ -1,0 +1,61 @@
+package daemon
+
+import (
+	"crypto/rand"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/app/config"
+)
+
+const (
+	stepKeyFile  = "templates.key"
+	stepKeyBytes = 32
+)
+
+// loadSecretsKey returns the key by which builds know the values of secrets again, and
+// makes it if there is none. Without it, steps with secrets are done once more, and nothing
+// else is lost.
+func loadSecretsKey(cfg config.Config) ([]byte, error) {
+	path := filepath.Join(cfg.StateDir, stepKeyFile)
+	for range 2 {
+		key, err := os.ReadFile(path)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+		case err != nil:
+			return nil, sandpit.Errorf(sandpit.CodeOf(err), "read the key of build secrets: %w", err)
+		case len(key) != stepKeyBytes:
+			return nil, sandpit.WithHint(
+				sandpit.Errorf(sandpit.Internal, "the key of build secrets, %s, is damaged: %d bytes, want %d", path, len(key), stepKeyBytes),
+				"remove the file; the server then creates a new key")
+		default:
+			return key, nil
+		}
+		if err := makeSecretsKey(path); err != nil {
+			return nil, sandpit.Errorf(sandpit.CodeOf(err), "create a key for build secrets: %w", err)
+		}
+	}
+	return nil, sandpit.Errorf(sandpit.Unavailable, "the key of build secrets, %s, keeps being removed", path)
+}
+
+// makeSecretsKey writes a key, all of it or nothing, unless another process comes first.
+func makeSecretsKey(path string) error {
+	key := make([]byte, stepKeyBytes)
+	_, _ = rand.Read(key)                                      // never fails: crypto/rand ends the program instead
+	f, err := os.CreateTemp(filepath.Dir(path), "templates.*") // for its owner only
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.Remove(f.Name()) }() // it has its name by then
+	_, err = f.Write(key)
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	if err = os.Link(f.Name(), path); errors.Is(err, fs.ErrExist) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,418 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"net/http"
+	"path/filepath"
+	"sync/atomic"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/app/config"
+	"github.com/sandpit-dev/sandpit/internal/app/telemetry"
+	"github.com/sandpit-dev/sandpit/internal/build/image"
+	"github.com/sandpit-dev/sandpit/internal/core/audit"
+	"github.com/sandpit-dev/sandpit/internal/core/clock"
+	"github.com/sandpit-dev/sandpit/internal/core/fairshare"
+	"github.com/sandpit-dev/sandpit/internal/core/manager"
+	"github.com/sandpit-dev/sandpit/internal/core/memory"
+	"github.com/sandpit-dev/sandpit/internal/core/queue"
+	"github.com/sandpit-dev/sandpit/internal/core/sshkey"
+	"github.com/sandpit-dev/sandpit/internal/core/store"
+	"github.com/sandpit-dev/sandpit/internal/core/token"
+	"github.com/sandpit-dev/sandpit/internal/core/usage"
+	"github.com/sandpit-dev/sandpit/internal/files/diskspace"
+	"github.com/sandpit-dev/sandpit/internal/files/tempdir"
+	"github.com/sandpit-dev/sandpit/internal/front/api"
+	"github.com/sandpit-dev/sandpit/internal/front/api/aio"
+	"github.com/sandpit-dev/sandpit/internal/front/api/data"
+	"github.com/sandpit-dev/sandpit/internal/front/api/e2b"
+	"github.com/sandpit-dev/sandpit/internal/front/api/mcp"
+	"github.com/sandpit-dev/sandpit/internal/front/preview"
+	"github.com/sandpit-dev/sandpit/internal/front/publish"
+	"github.com/sandpit-dev/sandpit/internal/front/sshd"
+	"github.com/sandpit-dev/sandpit/provider/gvisor"
+)
+
+// service is a server with all of its parts, opened in the order of the fields and
+// closed in the reverse.
+type service struct {
+	cfg    config.Config
+	log    *slog.Logger
+	notify notifier
+	kinds  []kind
+	// ownGroup says that the process is to have a control group of its own.
+	ownGroup bool
+
+	store     *store.Store
+	queue     queue.Queue
+	disks     *diskspace.Disks
+	probe     diskProbe
+	pulls     *fairshare.Pool
+	images    *image.Store
+	metrics   *telemetry.Metrics // nil: nothing is counted
+	memory    *memory.Budget
+	tracer    *telemetry.Tracer
+	group     *gvisor.ServerGroup // nil: none
+	providers *providers
+	manager   *manager.Manager
+	keys      *api.Keys
+	sshKeys   *sshkey.Keys
+	sshTokens *sshkey.Tokens
+	data      *data.Server
+	e2b       *e2b.Server
+	mcp       *mcp.Server
+	aio       *aio.Server
+	prePuller *prePuller
+	contexts  *contexts
+	// buildFiles counts the files that clients send for builds.
+	buildFiles *diskspace.Budget
+	pruner     *audit.Pruner
+	mux        *api.Mux
+	publisher  *publish.Publisher
+	tokens     *token.Tokens
+	gateway    *preview.Gateway
+	edge       *api.Edge
+	// secretsKey keys digests of the values of build secrets.
+	secretsKey []byte
+
+	server          *api.Server
+	paths           *api.Server                 // of previews by path; nil: there is none
+	ssh             atomic.Pointer[sshd.Server] // nil: none, or not yet
+	metricsServer   *http.Server
+	metricsListener net.Listener // nil: none
+}
+
+// open opens all parts but the listeners. What was opened before an error is for
+// close.
+func (s *service) open(ctx context.Context) (err error) {
+	s.disks, s.pulls = diskspace.NewDisks(s.cfg.Server.MinFreeDisk), newPulls(s.cfg)
+	if s.images, err = openServerDirs(s.cfg, s.sharing); err != nil {
+		return err
+	}
+	if s.store, err = store.Open(ctx, s.cfg.StateDir, store.Options{}); err != nil {
+		return explainInUse(err, s.cfg.Server.Socket)
+	}
+	if err := s.openQueue(ctx); err != nil {
+		return err
+	}
+	disk, err := s.openBudgets()
+	if err != nil {
+		return err
+	}
+	if s.secretsKey, err = loadSecretsKey(s.cfg); err != nil {
+		return err
+	}
+	version := ReadVersions().Sandpit
+	if s.cfg.Telemetry.Metrics {
+		s.metrics = telemetry.NewMetrics(version)
+	}
+	s.tracer = telemetry.NewTracer(s.cfg.Telemetry.Traces, version, s.metrics, s.log)
+	around := surroundings{cfg: s.cfg, images: s.images, log: s.log, identity: s.store.Identity(), group: s.enterGroup(ctx)}
+	if s.providers, err = openProviders(ctx, around, s.kinds); err != nil {
+		return err
+	}
+	s.publisher = publish.New(s.log)
+	options := s.managerOptions()
+	if options.BoundNetwork, err = boundNetwork(s.cfg); err != nil {
+		return err
+	}
+	if options.TempDir, err = s.tempDir(ctx); err != nil {
+		return err
+	}
+	options.Disk = disk
+	if options.ArchiveDisk, err = s.archiveDisk(); err != nil {
+		return err
+	}
+	if s.manager, err = manager.Open(ctx, options); err != nil {
+		return err
+	}
+	if s.pruner, err = newPruner(s.cfg, s.store, s.log); err != nil {
+		return err
+	}
+	if s.metrics != nil {
+		s.metrics.Watch(telemetry.Sources{
+			Manager: s.manager, Queue: s.queue, Shares: s.shares, Sandboxes: s.cfg.Telemetry.MetricsSandboxes,
+		})
+	}
+	s.keys = api.NewKeys(s.store, clock.System{}, s.log)
+	s.prePuller = newPrePuller(s.cfg.Image.PrePull, s.prepareImage, s.log)
+	s.data = data.New(data.Options{
+		Manager: s.manager, Timeout: s.cfg.Sandbox.Timeout, SessionTimeout: s.cfg.CommandTimeout(0), Memory: s.memory,
+	})
+	s.tokens, err = token.Open(ctx, token.Options{Store: s.store, Keys: s.keys, Dir: s.cfg.StateDir, Log: s.log})
+	if err != nil {
+		return err
+	}
+	s.sshKeys, s.sshTokens = sshkey.NewKeys(s.store, s.keys, clock.System{}, s.log), sshkey.NewTokens(clock.System{}, s.tokens)
+	if err := s.openGateway(ctx); err != nil {
+		return err
+	}
+	s.e2b = e2b.New(s.e2bOptions())
+	if err := mcp.CheckTools(s.cfg.Server.MCPTools); err != nil {
+		return fmt.Errorf("%s: %w", config.KeyMCPTools, err)
+	}
+	s.mcp = mcp.New(ctx, mcp.Options{
+		Tools: s.cfg.Server.MCPTools, CommandTimeout: s.cfg.CommandTimeout(0),
+		Manager: s.manager, Memory: s.memory, Request: s.nativeOptions().Request, MaxSessions: s.cfg.Server.MCPSessions, Idle: s.cfg.Server.MCPIdleTimeout,
+		Preview: s.previewURL, Template: s.hasTemplate, Version: version, Log: s.log,
+	})
+	s.aio, err = aio.New(aio.Options{Manager: s.manager, CommandTimeout: s.cfg.CommandTimeout(0), Memory: s.memory, Version: version, Log: s.log})
+	return err
+}
+
+// openBudgets opens what owners share of disks and memory, and returns the disk of the
+// server's state.
+func (s *service) openBudgets() (*diskspace.Disk, error) {
+	s.memory = newMemory(s.cfg.Server)
+	disk, err := s.disks.At(s.cfg.StateDir)
+	if err != nil {
+		return nil, err
+	}
+	s.buildFiles = newBuildFiles(s.cfg.Manager, disk)
+	s.contexts, err = openContexts(s.cfg.StateDir, s.buildFiles)
+	return disk, err
+}
+
+// openQueue opens the queue and makes sure that it answers.
+// explainInUse says how the server that has the state directory is used.
+func explainInUse(err error, socket string) error {
+	if sandpit.CodeOf(err) != sandpit.Conflict || socket == "" {
+		return err
+	}
+	return sandpit.WithHint(err, "use the server that runs, which your commands find by "+socket+" (sandpit ls); or stop that process, or choose another state directory")
+}
+
+func (s *service) openQueue(ctx context.Context) error {
+	c := s.cfg.Queue
+	if c.Provider != config.QueueRedis {
+		s.queue = s.store.Queue()
+		return nil
+	}
+	q, err := queue.NewRedis(queue.RedisOptions{URL: c.RedisURL.Reveal(), CAFile: c.RedisCA, Prefix: c.Name})
+	if err != nil {
+		return err
+	}
+	s.queue = q
+	return q.Check(ctx)
+}
+
+// tempDir returns where temporary directories are made; "" is nowhere. A place that
+// nobody has chosen is no reason not to start.
+func (s *service) tempDir(ctx context.Context) (string, error) {
+	dir, err := tempdir.Check(s.cfg.TempDir)
+	if err == nil || s.cfg.Explicit(config.KeyTempDir) {
+		return dir, err
+	}
+	s.log.WarnContext(ctx, "sandboxes can have no temporary directories", slog.Any("error", err))
+	return "", nil
+}
+
+func (s *service) managerOptions() manager.Options {
+	c := s.cfg.Manager
+	o := manager.Options{
+		Store: s.store, Queue: s.queue, Providers: make(map[string]sandpit.Provider, len(s.kinds)), Provider: s.cfg.Provider,
+		Log: s.log, Fill: s.fill, Environ: e2b.Environ, MaxSandboxes: c.MaxSandboxes, MaxVolumes: c.MaxVolumes,
+		Quotas: manager.Quotas{Owner: c.OwnerQuota, Owners: c.Quotas, Labels: c.LabelQuotas}, Pools: s.pools(),
+		Parallel: c.Parallel, CreateTimeout: c.CreateTimeout, CallTimeout: c.CallTimeout, Remember: c.Remember,
+		IdleTimeout: c.IdleTimeout, IdleAction: sandpit.Action(c.IdleAction), Lifetime: c.Lifetime, Sweep: c.CleanupInterval, MaxRetries: s.cfg.Queue.MaxRetries,
+	}
+	o.Admit, o.DestroyOnClose = Admission(s.cfg, s.log), c.DeleteOnStop
+	if o.Quotas.Owner == 0 && s.cfg.Explicit(config.KeyOwnerQuota) {
+		o.Quotas.Owner = -1 // none, which is not the default
+	}
+	o.KeyOwners = s.keyOwners
+	o.SecretsDir = filepath.Join(s.cfg.StateDir, "secrets")
+	o.MaxSnapshots, o.MaxSnapshotBytes = c.MaxSnapshots, c.MaxSnapshotBytes
+	if o.MaxSnapshots == 0 {
+		o.MaxSnapshots = -1 // none, which is not the default
+	}
+	o.MaxTemplates, o.MaxTemplateBytes, o.MaxBuilds, o.BuildTimeout = c.MaxTemplates, c.MaxTemplateBytes, c.MaxBuilds, c.BuildTimeout
+	o.MaxSaved, o.MaxSavedBytes = c.MaxSaved, c.MaxSavedBytes
+	if o.MaxSaved == 0 {
+		o.MaxSaved = -1 // none, which is not the default
+	}
+	if o.MaxTemplates == 0 {
+		o.MaxTemplates = -1
+	}
+	if o.MaxVolumes == 0 {
+		o.MaxVolumes = -1 // none, which is not the default
+	}
+	if o.MaxRetries == 0 {
+		o.MaxRetries = -1 // none, which is not the default
+	}
+	if _, there := s.providers.byName[nameGVisor]; there {
+		o.Builder, o.BuilderProvider = s.newBuilder(), nameGVisor
+		o.Builtins, o.Enforceable = builtinRecipes(), enforceableLimits
+	}
+	o.Images = preparer{s.images, s.providers}
+	o.Usage = usageOptions(s.cfg.Usage)
+	if s.publisher != nil {
+		o.Publisher = s.publisher
+	}
+	if s.metrics != nil {
+		o.Observer = s.metrics
+	}
+	for name, l := range s.providers.byName {
+		var p sandpit.Provider = l
+		if s.metrics != nil {
+			p = s.metrics.Provider(name, p)
+		}
+		o.Providers[name] = s.tracer.Provider(name, p)
+	}
+	return o
+}
+
+// keyOwners returns the owners of API keys. Administrators are true, and so is the owner of
+// requests that need no key.
+func (s *service) keyOwners(ctx context.Context) (map[string]bool, error) {
+	owners, err := s.store.KeyOwners(ctx, clock.System{}.Now())
+	if err == nil {
+		owners[api.LocalOwner] = true
+	}
+	return owners, err
+}
+
+func usageOptions(c config.Usage) manager.Usage {
+	o := manager.Usage{Every: c.Interval, High: make(map[usage.Kind]float64)}
+	for kind, percent := range map[usage.Kind]int{usage.Memory: c.Memory, usage.CPU: c.CPU, usage.Disk: c.Disk, usage.PIDs: c.PIDs} {
+		if percent > 0 {
+			o.High[kind] = float64(percent) / 100
+		}
+	}
+	if c.Action == config.UsageKill {
+		o.Kill = c.Sustained
+	}
+	return o
+}
+
+// fill gives a provider's sandbox what the configuration says, where its request says
+// nothing.
+func (s *service) fill(provider string, spec *sandpit.Spec) {
+	if spec.Image == "" {
+		spec.Image = defaultImage(s.cfg, provider)
+	}
+	if spec.WorkDir == "" && s.cfg.Explicit(config.KeyWorkDir) {
+		spec.WorkDir = s.cfg.Sandbox.WorkDir // an image's own goes before the default
+	}
+	fillNetwork(s.cfg, &spec.Network)
+	chosen := explicitLimits(s.cfg)
+	orElse(&spec.Resources.Memory, chosen.Memory)
+	orElse(&spec.Resources.CPUs, chosen.CPUs)
+	orElse(&spec.Resources.Disk, chosen.Disk)
+	orElse(&spec.Resources.PIDs, chosen.PIDs)
+	spec.Env = withUsualEnv(spec.Image, spec.Env)
+}
+
+func orElse[T comparable](field *T, value T) {
+	if *field == *new(T) {
+		*field = value
+	}
+}
+
+// withUsualEnv returns an environment with what every sandbox has in it.
+func withUsualEnv(i sandpit.Image, env map[string]string) map[string]string {
+	all := map[string]string{
+		"PYTHONUNBUFFERED": "1", // output is seen as it comes
+		"LANG":             "C.UTF-8",
+	}
+	if i == sandpit.HostImage {
+		// Distributions keep pip from changing the machine, which a sandbox does not share.
+		all["PIP_BREAK_SYSTEM_PACKAGES"] = "1"
+	}
+	maps.Copy(all, env)
+	return all
+}
+
+func (s *service) pools() []manager.Pool {
+	var pools []manager.Pool
+	for _, p := range s.cfg.Pools {
+		pools = append(pools, manager.Pool{
+			Provider: p.Provider, Size: p.Size, Max: p.Max, Warm: manager.WarmUp,
+			Spec: sandpit.Spec{Image: p.Image, Resources: p.Resources, Hostname: p.Hostname},
+		})
+	}
+	return pools
+}
+
+// checkStore asks the store something.
+func (s *service) checkStore(ctx context.Context) error {
+	_, err := s.store.Keys(ctx, "", 1)
+	return err
+}
+
+// checkStoreWrites writes to the store. It is for readiness alone: a server whose disk is full
+// is not to be restarted.
+func (s *service) checkStoreWrites(ctx context.Context) error { return s.store.CheckWrite(ctx) }
+
+func (s *service) checkQueue(ctx context.Context) error {
+	_, err := s.queue.Stats(ctx)
+	return err
+}
+
+// checkEngine asks the default provider whether it can make sandboxes.
+func (s *service) checkEngine(ctx context.Context) error { return s.providers.usual().check(ctx) }
+
+// close ends what open has opened. The sandboxes stay.
+func (s *service) close(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, closeLimit)
+	defer cancel()
+	var errs []error
+	closeAs := func(what string, close func() error) {
+		if err := close(); err != nil {
+			errs = append(errs, fmt.Errorf("close %s: %w", what, err))
+		}
+	}
+	if s.mcp != nil {
+		closeAs("the sessions of agents", s.mcp.Close)
+	}
+	if s.aio != nil {
+		closeAs("the sessions of AIO's clients", s.aio.Close)
+	}
+	if s.data != nil {
+		closeAs("the terminal sessions", s.data.Close)
+	}
+	if s.publisher != nil {
+		closeAs("the published ports", s.publisher.Close)
+	}
+	if s.manager != nil {
+		closeAs("the manager", func() error { return s.manager.Close(ctx) })
+	}
+	if s.providers != nil {
+		closeAs("the providers", s.providers.close)
+	}
+	if s.queue != nil {
+		closeAs("the queue", s.queue.Close)
+	}
+	if s.store != nil {
+		closeAs("the store", s.store.Close)
+	}
+	closeAs("the disks", func() error { return s.probe.wait(ctx) })
+	if s.tracer != nil {
+		closeAs("the tracer", func() error { return s.tracer.Close(ctx) })
+	}
+	if err := s.group.Close(); err != nil {
+		s.log.WarnContext(ctx, "server: control group not removed; the next start removes it", slog.Any("error", err))
+	}
+	return errors.Join(errs...)
+}
+
+// enterGroup moves the process into a control group of its own, and returns nil where it
+// may not have one.
+func (s *service) enterGroup(ctx context.Context) *gvisor.ServerGroup {
+	if !s.ownGroup {
+		return nil
+	}
+	group, err := gvisor.EnterServerGroup(memoryTotal(s.cfg.Server))
+	if err != nil {
+		s.log.InfoContext(ctx, "server: no control group of its own", slog.Any("reason", err))
+		return nil
+	}
+	s.log.InfoContext(ctx, "server: entered a control group of its own", slog.String("group", group.String()))
+	s.group = group
+	return group
+}

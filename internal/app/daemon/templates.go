@@ -1,0 +1,209 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/app/config"
+	"github.com/sandpit-dev/sandpit/internal/build/image"
+	"github.com/sandpit-dev/sandpit/internal/build/template"
+	"github.com/sandpit-dev/sandpit/provider/gvisor"
+)
+
+// Template says how an image is built.
+type Template = template.Template
+
+// TemplateStep is one thing that is done for that.
+type TemplateStep = template.Step
+
+// TemplatePrefix begins the names of images that are templates.
+const TemplatePrefix = sandpit.TemplatePrefix
+
+// maxTemplateFile bounds a template file, in bytes.
+const maxTemplateFile = 1 << 20
+
+// ReadTemplate reads a template file, or the one in a directory: sandpit.toml, else
+// Dockerfile; "builtin:NAME" is one that is part of this program. It returns the directory
+// that files are copied from, which is "" for those.
+//
+// NotFound: there is none. Otherwise as template.Parse and ParseDockerfile.
+func ReadTemplate(path string, args map[string]string) (t Template, dir string, err error) {
+	if name, ok := strings.CutPrefix(path, template.BuiltinPrefix); ok {
+		t, err = template.Builtin(name)
+		return t, "", err
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return t, "", err
+	}
+	dir = filepath.Dir(path)
+	if info.IsDir() {
+		dir = path
+		if path, err = templateIn(dir); err != nil {
+			return t, "", err
+		}
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return t, "", err
+	}
+	defer func() { _ = f.Close() }() // only read
+	data, err := io.ReadAll(io.LimitReader(f, maxTemplateFile+1))
+	if err != nil {
+		return t, "", err
+	}
+	if strings.HasSuffix(path, ".toml") {
+		t, err = parseIn(dir, data)
+	} else {
+		t, err = template.ParseDockerfile(data, args)
+	}
+	if err != nil {
+		return t, "", sandpit.Errorf(sandpit.CodeOf(err), "%s: %w", path, err)
+	}
+	if from := string(t.From); image.IsPath(from) && !filepath.IsAbs(from) {
+		if t.From, err = absolute(dir, from); err != nil {
+			return t, "", err
+		}
+	}
+	return t, dir, nil
+}
+
+// parseIn reads a template file, and what it needs of its directory.
+func parseIn(dir string, data []byte) (Template, error) {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return Template{}, err
+	}
+	defer func() { _ = root.Close() }() // only read
+	return template.Parse(data, root.FS())
+}
+
+func absolute(dir, path string) (sandpit.Image, error) {
+	abs, err := filepath.Abs(filepath.Join(dir, path))
+	return sandpit.Image(abs), err
+}
+
+func templateIn(dir string) (string, error) {
+	for _, name := range []string{template.FileName, "Dockerfile"} {
+		path := filepath.Join(dir, name)
+		if _, err := os.Stat(path); err == nil || !errors.Is(err, fs.ErrNotExist) {
+			return path, err
+		}
+	}
+	return "", sandpit.Errorf(sandpit.NotFound, "%s has neither %s nor Dockerfile", dir, template.FileName)
+}
+
+// BuiltinTemplates returns the names of the template files that are part of this program.
+func BuiltinTemplates() []string { return template.Builtins() }
+
+// TemplateBuild says how a template is built.
+type TemplateBuild struct {
+	// Name is without the prefix. Default: the template's own.
+	Name string
+	// Dir is where files are copied from.
+	Dir string
+	// Secrets are values of those that the template names.
+	Secrets map[string]string
+	// Fresh does every step again.
+	Fresh bool
+	// Output takes what steps put out.
+	Output io.Writer
+	// Prepare hears of what comes before the steps, Begin and Ran of steps, see
+	// template.Builder.
+	Prepare func(what string)
+	Begin   func(number, total int, s TemplateStep)
+	Ran     func(number int, took time.Duration)
+}
+
+// CopiesFiles reports whether a template copies files, and WriteContext has something to
+// write.
+func CopiesFiles(t Template) bool { return template.Copies(t) }
+
+// WriteContext is template.WriteContext.
+func WriteContext(ctx context.Context, t Template, dir string, to io.Writer) error {
+	return template.WriteContext(ctx, t, dir, to)
+}
+
+// BuildTemplate builds a template and gives the image its name.
+//
+// Invalid: it has no name. Unsupported: not with this provider. Otherwise as
+// template.Builder.Build.
+func (l *Local) BuildTemplate(ctx context.Context, t Template, o TemplateBuild) (ImageEntry, error) {
+	own, ok := l.images.(ownImages)
+	if !ok {
+		return ImageEntry{}, sandpit.Errorf(sandpit.Unsupported, "templates are built with the provider %s only", nameGVisor)
+	}
+	name := o.Name
+	if name == "" {
+		name = t.Name
+	}
+	if name == "" {
+		return ImageEntry{}, sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "the template has no name"), "add -t NAME")
+	}
+	ref := sandpit.Image(TemplatePrefix + strings.TrimPrefix(name, TemplatePrefix))
+	if err := image.CheckTemplate(ref); err != nil {
+		return ImageEntry{}, err
+	}
+	chosen := t.Build.Resources == (sandpit.Resources{})
+	if chosen {
+		t.Build.Resources = explicitLimits(l.cfg)
+		if err := gvisor.CheckLimits(t.Build.Resources); err != nil { // before anything is fetched
+			return ImageEntry{}, err
+		}
+	}
+	key, err := loadSecretsKey(l.cfg)
+	if err != nil {
+		return ImageEntry{}, err
+	}
+	bound, err := boundNetwork(l.cfg)
+	if err != nil {
+		return ImageEntry{}, err
+	}
+	step := func(ctx context.Context, spec sandpit.Spec) (sandpit.Instance, error) {
+		var err error
+		if !chosen { // what the template's maker thought useful, see manager.Options.Enforceable
+			spec.Resources = gvisor.EnforceableLimits(spec.Resources)
+		}
+		if spec.Network, err = bound(spec.Network, true); err != nil {
+			return nil, err
+		}
+		return l.provider.Create(ctx, sandpit.NewID(), spec)
+	}
+	b := template.Builder{
+		SecretsKey: key,
+		Provider:   maker(step), Images: own.store, Dir: o.Dir, Secrets: o.Secrets, Fresh: o.Fresh, Output: o.Output,
+		Prepare: o.Prepare, Begin: o.Begin, Ran: o.Ran, Progress: l.progress, Debian: debianSource(l.cfg), NPM: npmSource(l.cfg),
+	}
+	e, err := b.Build(ctx, t)
+	if err != nil {
+		return ImageEntry{}, err
+	}
+	return own.store.SetTemplate(ctx, ref, e.ID)
+}
+
+// ListTemplates returns the templates of the cache, by name.
+func ListTemplates(cfg config.Config) ([]ImageEntry, error) {
+	store, err := OpenImages(cfg)
+	if err != nil {
+		return nil, err
+	}
+	list, err := store.List()
+	if err != nil {
+		return nil, err
+	}
+	templates := []ImageEntry{}
+	for _, e := range list {
+		name, is := strings.CutPrefix(e.Name, TemplatePrefix)
+		if is && sandpit.BuildID(name).Validate() != nil { // builds are a server's
+			templates = append(templates, e)
+		}
+	}
+	return templates, nil
+}

@@ -1,0 +1,172 @@
+package debian
+
+import (
+	"archive/tar"
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/build/mirror"
+)
+
+const (
+	// maxRoot bounds what is fetched, and what is unpacked here, in bytes.
+	maxRoot = 16 << 30
+	// depot is where the image has packages that are still to be installed.
+	depot = "var/cache/sandpit-packages"
+)
+
+// Root returns an archive of the root file system to begin with: the files of the
+// first packages, and all packages as they are. The image is finished when what
+// Configure returns has run in it as root. Who calls Root closes the archive.
+//
+// NotFound: the mirror does not have a version any more. Otherwise as Source.Plan.
+func (s Source) Root(ctx context.Context, plan Plan, p Progress) (io.ReadCloser, error) {
+	var total int64
+	list := make([]mirror.Wanted, len(plan.Packages))
+	for i, one := range plan.Packages {
+		if total += one.Size; total > maxRoot {
+			return nil, sandpit.Errorf(sandpit.Exhausted, "the packages have more than %d bytes", int64(maxRoot))
+		}
+		list[i] = mirror.Wanted{Name: one.Name, Path: one.Path, Pin: mirror.Pin{Size: one.Size, Digest: one.SHA256}}
+	}
+	c, err := s.open(p, total)
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	files, err := c.Files(ctx, list)
+	defer func() {
+		for _, f := range files {
+			if f != nil {
+				_ = f.Close() // only read
+			}
+		}
+	}()
+	if err != nil {
+		return nil, err
+	}
+	out, err := os.CreateTemp(c.dir, "*"+mirror.Unfinished)
+	if err == nil {
+		err = os.Remove(out.Name())
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := writeRoot(ctx, out, plan, files); err != nil {
+		return nil, errors.Join(err, out.Close())
+	}
+	_, err = out.Seek(0, io.SeekStart)
+	return out, err
+}
+
+// noDaemons keeps packages from starting programs in the middle of an installation.
+const noDaemons = "#!/bin/sh\nexit 101\n"
+
+// writeRoot writes the archive.
+func writeRoot(ctx context.Context, out io.Writer, plan Plan, files []*os.File) error {
+	w := tar.NewWriter(out)
+	for _, dir := range []string{"usr/", "usr/bin/", "usr/lib/", "usr/lib64/", "usr/sbin/"} {
+		if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: dir, Mode: 0o755, Format: tar.FormatPAX}); err != nil {
+			return err
+		}
+	}
+	for _, dir := range []string{"bin", "lib", "lib64", "sbin"} {
+		if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeSymlink, Name: dir, Linkname: "usr/" + dir, Mode: 0o777, Format: tar.FormatPAX}); err != nil {
+			return err
+		}
+	}
+	left := int64(maxRoot)
+	var list strings.Builder
+	for i, one := range plan.Packages {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if one.First {
+			if err := copyFiles(w, files[i], &left); err != nil {
+				return fmt.Errorf("the package %s: %w", one.Name, err)
+			}
+			if _, err := files[i].Seek(0, io.SeekStart); err != nil {
+				return err
+			}
+		}
+		sub := ""
+		if one.First {
+			sub = "first/"
+		}
+		name := fmt.Sprintf("%s%s_%s.deb", sub, one.Name, one.SHA256[:16])
+		list.WriteString(relocated(one.Control, "./"+name) + "\n")
+		if err := add(w, depot+"/"+name, 0o644, one.Size, files[i]); err != nil {
+			return err
+		}
+	}
+	for _, f := range []struct {
+		name string
+		mode int64
+		text string
+	}{
+		{depot + "/Packages", 0o644, list.String()},
+		{"var/lib/dpkg/status", 0o644, ""},
+		{"var/lib/dpkg/available", 0o644, ""},
+		{"usr/sbin/policy-rc.d", 0o755, noDaemons},
+		{"etc/apt/sources.list.d/debian.sources", 0o644, sources(plan.Request.Suite)},
+	} {
+		if err := add(w, f.name, f.mode, int64(len(f.text)), strings.NewReader(f.text)); err != nil {
+			return err
+		}
+	}
+	return w.Close()
+}
+
+func add(w *tar.Writer, name string, mode, size int64, contents io.Reader) error {
+	h := &tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: mode, Size: size, ModTime: time.Unix(0, 0), Format: tar.FormatPAX}
+	if err := w.WriteHeader(h); err != nil {
+		return err
+	}
+	_, err := io.Copy(w, contents)
+	return err
+}
+
+// relocated is what the archive says of a package that is somewhere else now.
+func relocated(control, path string) string {
+	var b strings.Builder
+	skip := false
+	for line := range strings.Lines(control) {
+		if line[0] != ' ' && line[0] != '\t' {
+			skip = strings.HasPrefix(strings.ToLower(line), "filename:")
+		}
+		if !skip {
+			b.WriteString(line)
+		}
+	}
+	return b.String() + "Filename: " + path + "\n"
+}
+
+// sources tells apt inside where packages come from, for those who install more. A mirror
+// of ours may not be theirs.
+func sources(suite string) string {
+	const keyring = "/usr/share/keyrings/debian-archive-keyring.gpg"
+	var b strings.Builder
+	for _, p := range partsOf(suite) {
+		fmt.Fprintf(&b, "Types: deb\nURIs: http://%s/%s\nSuites: %s\nComponents: main\nSigned-By: %s\n\n", Host, p.base, p.suite, keyring)
+	}
+	return b.String()
+}
+
+// configure is the script that finishes an image.
+//
+//go:embed configure.sh
+var configure string
+
+// Configure returns the command that finishes an image of Root. It runs as root, without
+// a network.
+func Configure(plan Plan) []string {
+	args := []string{"/bin/sh", "-c", configure, "sh", "/" + depot}
+	return append(args, plan.Request.Packages...)
+}

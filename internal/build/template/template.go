@@ -1,0 +1,89 @@
+// Package template builds images in sandboxes: it reads what a template file says,
+// carries out its steps in a sandbox each, and keeps what every step has changed, so
+// that a build goes on from the first step that is another one. Template files, and the
+// files that are copied, are whoever's who builds; what runs in a step is hostile.
+package template
+
+import (
+	"maps"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/build/image"
+)
+
+// Template says how an image is built.
+type Template = sandpit.Recipe
+
+// Step is one thing that is done for that.
+type Step = sandpit.RecipeStep
+
+// Copy is a Step that brings in files.
+type Copy = sandpit.RecipeCopy
+
+// NPM is a Step that brings in packages of npm.
+type NPM = sandpit.RecipeNPM
+
+// Build says what sandboxes are like in which steps run.
+type Build = sandpit.RecipeBuild
+
+// shell is a command of the image's shell.
+func shell(script string) []string { return sandpit.ShellArgs(script) }
+
+// apply is what a step says about programs from here on.
+func apply(s Step, c image.Config) image.Config {
+	switch {
+	case len(s.Env) > 0:
+		env := maps.Clone(c.Env)
+		if env == nil {
+			env = make(map[string]string, len(s.Env))
+		}
+		for name, value := range s.Env {
+			env[name] = replaced(value, c.Env)
+		}
+		c.Env = env
+	case s.WorkDir != "":
+		c.WorkDir = inside(c.WorkDir, replaced(s.WorkDir, c.Env))
+	case s.User != "":
+		c.User = replaced(s.User, c.Env)
+	}
+	return c
+}
+
+// inside is a path of the image, relative to its working directory.
+func inside(workDir, p string) string {
+	if path.IsAbs(p) {
+		return path.Clean(p)
+	}
+	return path.Join("/", workDir, p)
+}
+
+// finish is what the whole template says about programs.
+func finish(t Template, c image.Config) image.Config {
+	if len(t.Entrypoint) > 0 {
+		c.Entrypoint, c.Cmd = t.Entrypoint, nil
+	}
+	if len(t.Command) > 0 {
+		c.Cmd = t.Command
+	}
+	ports := slices.Clone(c.ExposedPorts)
+	for _, p := range t.Ports {
+		if !strings.Contains(p, "/") {
+			p += "/tcp"
+		}
+		ports = append(ports, p)
+	}
+	slices.Sort(ports)
+	c.ExposedPorts = slices.Compact(ports)
+	if len(t.Labels) > 0 {
+		labels := maps.Clone(c.Labels)
+		if labels == nil {
+			labels = make(map[string]string, len(t.Labels))
+		}
+		maps.Copy(labels, t.Labels)
+		c.Labels = labels
+	}
+	return c
+}

@@ -1,0 +1,95 @@
+package commandscreen
+
+import "strings"
+
+// lenient weighs a text that does not parse, word by word. It knows quotes and
+// what ends a command, nothing more.
+func (s *state) lenient(text string) {
+	s.unclear("it was not understood as shell text and was only looked at word by word")
+	s.squeezedBomb(text)
+	var words []string
+	flush := func() {
+		if len(words) > 0 && s.step() {
+			s.command(words, "")
+		}
+		words = nil
+	}
+	for text != "" {
+		switch c := text[0]; {
+		case strings.IndexByte(" \t\r", c) >= 0:
+			text = text[1:]
+		case strings.IndexByte("\n;|&(){}`", c) >= 0:
+			flush()
+			text = text[1:]
+		default:
+			var word string
+			word, text = lenientWord(text)
+			if len(words) > 0 || !isKeyword(word) {
+				words = append(words, word)
+			}
+		}
+	}
+	flush()
+}
+
+// isKeyword reports whether a command may follow the word.
+func isKeyword(word string) bool {
+	switch word {
+	case "if", "then", "elif", "else", "while", "until", "do", "!", "time":
+		return true
+	}
+	return false
+}
+
+// lenientWord takes a word off the beginning of a text. A quote that does not end
+// is a character like any other.
+func lenientWord(text string) (word, rest string) {
+	var b strings.Builder
+	for i := 0; i < len(text); i++ {
+		c := text[i]
+		switch {
+		case c == '\\' && i+1 < len(text):
+			i++
+			b.WriteByte(text[i])
+		case c == '\'' || c == '"':
+			// A word is not longer than this; without the limit many quotes
+			// without an end would be searched for again and again.
+			within := text[i+1 : min(len(text), i+1+maxLength)]
+			end := strings.IndexByte(within, c)
+			if end < 0 {
+				continue
+			}
+			b.WriteString(within[:end])
+			i += end + 1
+		case strings.IndexByte(" \t\r\n;|&(){}`", c) >= 0:
+			return b.String(), text[i:]
+		default:
+			b.WriteByte(c)
+		}
+	}
+	return b.String(), ""
+}
+
+// squeezedBomb finds a fork bomb that is written without the spaces that bash
+// wants, as it is usually quoted: :(){:|:&};:
+func (s *state) squeezedBomb(text string) {
+	squeezed := strings.Join(strings.Fields(text), "")
+	for at := 0; ; {
+		i := strings.Index(squeezed[at:], "(){")
+		if i < 0 {
+			return
+		}
+		i += at
+		at = i + 1
+		begin := strings.LastIndexAny(squeezed[max(0, i-64):i], ";|&(){}") + 1 + max(0, i-64)
+		name := squeezed[begin:i]
+		if name != "" && strings.HasPrefix(squeezed[i+3:], name+"|"+name+"&") {
+			s.add(bomb(), []string{name + "(){" + name + "|" + name + "&}"})
+			return
+		}
+	}
+}
+
+func bomb() finding {
+	return finding{Deny, "fork-bomb", "a function that starts itself without end"}
+}

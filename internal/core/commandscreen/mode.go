@@ -1,0 +1,22 @@
+package commandscreen
+
+// The modes in which verdicts can be used, as configurations name them.
+const (
+	modeOff  = "off"  // nothing is done
+	modeWarn = "warn" // people are told, and the command runs
+	modeAsk  = "ask"  // a person decides; where there is none, it is as deny
+)
+
+// Under returns what is done about the verdict in a mode: off, warn, ask or, as any other
+// text, deny, which refuses what is dangerous or hidden and warns of the rest.
+func (v Verdict) Under(mode string) Action {
+	switch {
+	case mode == modeOff || v.Action == Allow:
+		return Allow
+	case mode == modeWarn || v.Action == Warn:
+		return Warn
+	case mode == modeAsk:
+		return Ask
+	}
+	return Deny
+}

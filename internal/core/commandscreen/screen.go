@@ -1,0 +1,185 @@
+// Package commandscreen looks at a command before it runs and says whether it is one
+// that destroys a system: rm -rf /, mkfs, a fork bomb and their like.
+//
+// It is a guard rail and not the boundary. It sees what is written, as a careful
+// reader would: quotes, options in any order and form, braces, variables, functions
+// and pipes of the same text, and programs that run other programs. It cannot see
+// what a program does (python3 -c, make, a script in a file), what a variable
+// holds that is set elsewhere, or what a server answers. Whoever means to get past
+// it will. What keeps a command from doing harm is the sandbox.
+//
+// A provider without isolation, whose commands run on the machine itself, should
+// be used with the screen set to deny.
+//
+// Everything here is bounded in time and memory, whatever it is given.
+package commandscreen
+
+import (
+	"strings"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// Action is what should be done with a command. A greater one is more severe.
+type Action int
+
+// The actions.
+const (
+	// Allow means that nothing is known against it.
+	Allow Action = iota
+	// Warn means that it does harm in some circumstances.
+	Warn
+	// Ask means that what it runs is hidden, or that a person should decide.
+	Ask
+	// Deny means that it destroys a system.
+	Deny
+)
+
+// String returns the action as a word.
+func (a Action) String() string {
+	switch a {
+	case Warn:
+		return "warn"
+	case Ask:
+		return "ask"
+	case Deny:
+		return "deny"
+	default:
+		return "allow"
+	}
+}
+
+// Verdict is what is known about a command: the most severe of its findings, and
+// of several equally severe ones the first.
+type Verdict struct {
+	Action Action
+	// Rule is the short name of the rule that matched: "rm-root". A rule of the
+	// user is "user". "" if none did.
+	Rule string
+	// Reason says in a few words what the command would do. It may be set when
+	// Rule is not, if Unclear.
+	Reason string
+	// Text is the part of the command that matched, on one line and at most 200
+	// bytes long. It is what the caller wrote, secrets included.
+	Text string
+	// Unclear means that a part of the command was not understood and was looked
+	// at word by word only. That alone is no reason to refuse it.
+	Unclear bool
+}
+
+// errorPrefix is the text that clients of this kind of screen know.
+const errorPrefix = "Command contains potentially dangerous operation: "
+
+// Err returns the error for a command that is not run because of the verdict,
+// or nil if the action is Allow. It is sandpit.PermissionDenied, its text begins
+// with "Command contains potentially dangerous operation: ", and it has a hint.
+func (v Verdict) Err() error {
+	if v.Action == Allow {
+		return nil
+	}
+	err := sandpit.Errorf(sandpit.PermissionDenied, "%s%s (%s)", errorPrefix, v.Text, v.Reason)
+	return sandpit.WithHint(err, "name only what is meant, such as a directory below /workspace; "+
+		"or set command_screen to \"warn\" or \"off\": the sandbox protects the machine without it")
+}
+
+// Policy says what to look for. The zero Policy has no rules at all; Default is
+// where to begin. A Policy is not changed by its methods and may be used by many
+// goroutines.
+type Policy struct {
+	// Deny, Ask, Warn and Allow are the user's rules. They come before the
+	// built-in ones, in this order. Allow lifts the built-in rules for the
+	// command it matches, but not for what that command runs in turn.
+	Deny, Ask, Warn, Allow []Rule
+	// NoBuiltin leaves the built-in rules out.
+	NoBuiltin bool
+	// Dir is where the command starts, for relative paths. Default: not known,
+	// which lets most of them pass.
+	Dir string
+}
+
+// Default returns the policy of the built-in rules.
+func Default() Policy { return Policy{} }
+
+// Rule matches a command by its program and arguments.
+type Rule struct {
+	// Program is a glob for the program's name without its directory: "git",
+	// "mkfs.*".
+	Program string
+	// Args are globs, each of which must match at least one argument. * matches
+	// any text, slashes included, and ? one character. None match any arguments.
+	Args []string
+	// Reason is said when the rule matches. Default: "refused by a rule" or the
+	// like.
+	Reason string
+}
+
+// Check weighs a command as it is given to a process: the program and its
+// arguments. Programs that run others (sh -c, env, sudo, xargs and so on) are
+// looked through. A single element that is plainly a line for a shell is weighed
+// as one.
+func (p Policy) Check(args []string) Verdict {
+	s := newState(p)
+	switch {
+	case len(args) == 0:
+	case len(args) == 1 && strings.ContainsAny(args[0], " \t\n;|&(){}<>$`"):
+		s.text(args[0])
+	default:
+		s.command(cleanArgs(args), "")
+	}
+	return s.verdict
+}
+
+// CheckText weighs a line or a whole script for a POSIX shell or bash.
+func (p Policy) CheckText(text string) Verdict {
+	s := newState(p)
+	s.text(text)
+	return s.verdict
+}
+
+// add keeps a finding if it is worse than what is known.
+func (s *state) add(f finding, args []string) {
+	if f.action <= s.verdict.Action {
+		return
+	}
+	s.verdict.Action, s.verdict.Rule, s.verdict.Reason = f.action, f.rule, f.reason
+	s.verdict.Text = show(strings.Join(args, " "))
+}
+
+// unclear notes that a part was not understood.
+func (s *state) unclear(why string) {
+	s.verdict.Unclear = true
+	if s.verdict.Reason == "" {
+		s.verdict.Reason = why
+	}
+}
+
+// finding is what a rule says.
+type finding struct {
+	action Action
+	rule   string
+	reason string
+}
+
+const maxShown = 200
+
+// show renders a piece of a command for people: one line, what is not known as
+// three dots.
+func show(text string) string {
+	var b strings.Builder
+	for _, r := range text {
+		switch {
+		case r == unknown || r == fromNet || r == hidden:
+			b.WriteString("...")
+		case r == isSet:
+		case r < ' ' || r == 0x7f:
+			b.WriteByte(' ')
+		default:
+			b.WriteRune(r)
+		}
+		if b.Len() > maxShown-8 {
+			b.WriteString("...")
+			break
+		}
+	}
+	return strings.TrimSpace(b.String())
+}

@@ -1,0 +1,69 @@
+package commandscreen
+
+import "strings"
+
+// userRules weighs a command by the user's rules. It reports whether one of them
+// settles the matter, so that the built-in rules are left out.
+func (s *state) userRules(program string, args []string) (settled bool) {
+	for _, group := range []struct {
+		rules  []Rule
+		action Action
+		reason string
+	}{
+		{s.policy.Deny, Deny, "refused by a rule"},
+		{s.policy.Ask, Ask, "a rule asks for a person's word"},
+		{s.policy.Warn, Warn, "a rule warns of it"},
+		{s.policy.Allow, Allow, ""},
+	} {
+		for _, r := range group.rules {
+			if !r.matches(program, args[1:]) {
+				continue
+			}
+			reason := r.Reason
+			if reason == "" {
+				reason = group.reason
+			}
+			s.add(finding{group.action, "user", reason}, args)
+			return true
+		}
+	}
+	return false
+}
+
+func (r Rule) matches(program string, args []string) bool {
+	if !glob(r.Program, program) {
+		return false
+	}
+	for _, pattern := range r.Args {
+		found := false
+		for _, a := range args {
+			found = found || glob(pattern, a)
+		}
+		if !found {
+			return false
+		}
+	}
+	return true
+}
+
+// glob matches * and ?, slashes being like any other character. It goes back to
+// the last star only, so it takes at most len(pattern)*len(name) steps.
+func glob(pattern, name string) bool {
+	p, n, star, mark := 0, 0, -1, 0
+	for n < len(name) {
+		switch {
+		case p < len(pattern) && pattern[p] == '*':
+			star, mark = p, n
+			p++
+		case p < len(pattern) && (pattern[p] == '?' || pattern[p] == name[n]):
+			p++
+			n++
+		case star >= 0:
+			mark++
+			p, n = star+1, mark
+		default:
+			return false
+		}
+	}
+	return strings.Trim(pattern[p:], "*") == ""
+}

@@ -1,0 +1,346 @@
+package commandscreen
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+
+	"mvdan.cc/sh/v3/syntax"
+)
+
+// words returns the arguments that words become.
+func (s *state) words(list []*syntax.Word) (fields []string) {
+	for _, w := range list {
+		fields = append(fields, s.word(w)...)
+	}
+	return fields
+}
+
+// word returns the arguments that a word becomes: none, one, or, with braces or
+// a variable that may have several values, many.
+func (s *state) word(w *syntax.Word) (fields []string) {
+	if w == nil || !s.step() {
+		return nil
+	}
+	for _, one := range s.braces(w) {
+		for _, text := range s.parts(one, false) {
+			if !strings.ContainsRune(text, split) {
+				if text != "" || isQuoted(one) {
+					fields = append(fields, text)
+				}
+				continue
+			}
+			fields = append(fields, strings.FieldsFunc(text, func(r rune) bool { return r == split })...)
+		}
+		if len(fields) > maxFields {
+			s.tooMuch()
+			return fields[:maxFields]
+		}
+	}
+	return fields
+}
+
+func isQuoted(parts []syntax.WordPart) bool {
+	for _, p := range parts {
+		switch p.(type) {
+		case *syntax.SglQuoted, *syntax.DblQuoted:
+			return true
+		}
+	}
+	return false
+}
+
+// braces expands {a,b}. A range like {1..9} stays as something not known.
+func (s *state) braces(w *syntax.Word) [][]syntax.WordPart {
+	copied := &syntax.Word{Parts: w.Parts}
+	if !syntax.SplitBraces(copied) {
+		return [][]syntax.WordPart{w.Parts}
+	}
+	return s.expandBraces(copied.Parts)
+}
+
+func (s *state) expandBraces(parts []syntax.WordPart) [][]syntax.WordPart {
+	s.depth++
+	defer func() { s.depth-- }()
+	list := [][]syntax.WordPart{nil}
+	for _, p := range parts {
+		b, ok := p.(*syntax.BraceExp)
+		if !ok {
+			for i := range list {
+				list[i] = append(slices.Clip(list[i]), p)
+			}
+			s.steps += len(list) / 16
+			continue
+		}
+		var elems [][]syntax.WordPart
+		if b.Sequence {
+			elems = [][]syntax.WordPart{{&syntax.Lit{Value: "0"}}}
+		} else {
+			for _, e := range b.Elems {
+				if !s.step() {
+					return list
+				}
+				elems = append(elems, s.expandBraces(e.Parts)...)
+			}
+		}
+		var next [][]syntax.WordPart
+		for _, head := range list {
+			for _, tail := range elems {
+				if len(next) == maxFields || !s.step() {
+					s.tooMuch()
+					return next
+				}
+				next = append(next, append(slices.Clip(head), tail...))
+			}
+		}
+		list = next
+	}
+	return list
+}
+
+// parts returns what parts of a word may be together.
+func (s *state) parts(parts []syntax.WordPart, quoted bool) []string {
+	s.depth++
+	defer func() { s.depth-- }()
+	values := []string{""}
+	for _, p := range parts {
+		if !s.step() {
+			break
+		}
+		values = s.product(values, s.part(p, quoted))
+	}
+	return values
+}
+
+// product joins each head with each tail, as many as are allowed.
+func (s *state) product(heads, tails []string) []string {
+	if len(heads) == 1 && heads[0] == "" {
+		return tails
+	}
+	if len(heads)*len(tails) > maxFields {
+		s.tooMuch()
+	}
+	var list []string
+	for _, h := range heads {
+		for _, t := range tails {
+			if len(list) == maxFields {
+				return list
+			}
+			list = append(list, s.bounded(h+t))
+		}
+	}
+	return list
+}
+
+func (s *state) part(p syntax.WordPart, quoted bool) []string {
+	switch p := p.(type) {
+	case *syntax.Lit:
+		return []string{s.bounded(unescape(p.Value, quoted))}
+	case *syntax.SglQuoted:
+		if p.Dollar {
+			return []string{s.bounded(decodeEscapes(p.Value))}
+		}
+		return []string{s.bounded(p.Value)}
+	case *syntax.DblQuoted:
+		return s.parts(p.Parts, true)
+	case *syntax.ParamExp:
+		return splitAll(s.param(p), quoted)
+	case *syntax.CmdSubst:
+		dir := s.dir
+		out := strings.TrimRight(s.stmts(p.Stmts, ""), "\n")
+		s.dir = dir
+		return splitAll([]string{out}, quoted)
+	case *syntax.ProcSubst:
+		name := "/dev/fd/p" + strconv.Itoa(len(s.files))
+		s.files[name] = s.stmts(p.Stmts, string(unknown))
+		return []string{name}
+	case *syntax.ArithmExp:
+		s.inside(p.X)
+		return []string{string(isSet)}
+	case *syntax.ExtGlob:
+		return []string{"*"}
+	}
+	return []string{string(unknown)}
+}
+
+func splitAll(values []string, quoted bool) []string {
+	if quoted {
+		return values
+	}
+	list := make([]string, 0, len(values))
+	for _, v := range values {
+		list = append(list, strings.Map(func(r rune) rune {
+			if r == ' ' || r == '\t' || r == '\n' {
+				return split
+			}
+			return r
+		}, v))
+	}
+	return list
+}
+
+// param returns what a variable may hold.
+func (s *state) param(p *syntax.ParamExp) []string {
+	if p.Length || p.Param == nil {
+		return []string{string(isSet)}
+	}
+	values, known := s.variable(p.Param.Value)
+	if p.Excl && known && len(values) == 1 {
+		values, known = s.variable(values[0])
+	}
+	switch {
+	case p.Index != nil:
+		s.inside(p.Index)
+	case p.Slice != nil || p.Names != 0:
+		return []string{tainted(strings.Join(values, "")) + string(unknown)}
+	}
+	if p.Repl != nil {
+		return s.replace(values, p.Repl)
+	}
+	if p.Exp == nil {
+		return values
+	}
+	return s.expansion(p, values, known)
+}
+
+func (s *state) variable(name string) (values []string, known bool) {
+	if values, known = s.vars[name]; known {
+		if len(values) == 0 { // an empty list
+			return []string{""}, true
+		}
+		return values, true
+	}
+	if name == "PWD" && s.dir != "" {
+		return []string{s.dir}, true
+	}
+	return []string{string(unknown)}, false
+}
+
+func (s *state) replace(values []string, r *syntax.Replace) (list []string) {
+	from, to := s.word(r.Orig), []string{""}
+	if r.With != nil {
+		to = s.parts(r.With.Parts, true)
+	}
+	if len(from) != 1 || len(to) != 1 || from[0] == "" || hasWild(from[0]) {
+		return []string{tainted(strings.Join(values, "")) + string(unknown)}
+	}
+	for _, v := range values {
+		if !s.step() {
+			break
+		}
+		times := 1
+		if r.All {
+			times = -1
+		}
+		if len(v)*(len(to[0])+1) > maxBytes {
+			s.tooMuch()
+			break
+		}
+		list = append(list, s.bounded(strings.Replace(v, from[0], to[0], times)))
+	}
+	return list
+}
+
+func (s *state) expansion(p *syntax.ParamExp, values []string, known bool) []string {
+	word := func() []string {
+		if p.Exp.Word == nil {
+			return []string{""}
+		}
+		return s.parts(p.Exp.Word.Parts, true)
+	}
+	empty := len(values) == 0 || (len(values) == 1 && values[0] == "")
+	switch p.Exp.Op {
+	case syntax.AlternateUnset, syntax.AlternateUnsetOrNull:
+		return word()
+	case syntax.DefaultUnset, syntax.DefaultUnsetOrNull:
+		if known && !empty {
+			return values
+		}
+		return word()
+	case syntax.AssignUnset, syntax.AssignUnsetOrNull:
+		if !known || empty {
+			values = word()
+			s.vars[p.Param.Value] = values
+		}
+		return values
+	case syntax.ErrorUnset, syntax.ErrorUnsetOrNull:
+		if known && !empty {
+			return values
+		}
+		return []string{string(isSet)}
+	default:
+		if p.Exp.Word != nil {
+			s.word(p.Exp.Word)
+		}
+		return []string{tainted(strings.Join(values, "")) + string(unknown)}
+	}
+}
+
+// unescape takes the backslashes out of a literal.
+func unescape(text string, quoted bool) string {
+	if !strings.Contains(text, `\`) {
+		return text
+	}
+	var b strings.Builder
+	for i := 0; i < len(text); i++ {
+		if text[i] == '\\' && i+1 < len(text) && (!quoted || strings.IndexByte("$`\"\\\n", text[i+1]) >= 0) {
+			i++
+			if text[i] == '\n' {
+				continue
+			}
+		}
+		b.WriteByte(text[i])
+	}
+	return b.String()
+}
+
+// decodeEscapes reads \n, \x2f, \057 and the like, as in $'...' and printf.
+func decodeEscapes(text string) string {
+	if !strings.Contains(text, `\`) {
+		return text
+	}
+	var b strings.Builder
+	for i := 0; i < len(text); i++ {
+		if text[i] != '\\' || i+1 == len(text) {
+			b.WriteByte(text[i])
+			continue
+		}
+		i++
+		if at := strings.IndexByte("abefnrtv", text[i]); at >= 0 {
+			b.WriteByte("\a\b\x1b\f\n\r\t\v"[at])
+			continue
+		}
+		base, most := 8, 3
+		switch text[i] {
+		case 'x':
+			base, most, i = 16, 2, i+1
+		case 'u':
+			base, most, i = 16, 4, i+1
+		case 'U':
+			base, most, i = 16, 8, i+1
+		case '0':
+			most = 4
+		}
+		end := i
+		for end < len(text) && end-i < most && isDigit(text[end], base) {
+			end++
+		}
+		n, err := strconv.ParseUint(text[i:end], base, 32)
+		switch {
+		case err != nil && i < len(text):
+			b.WriteByte(text[i])
+		case err != nil:
+		case n > isSet:
+			b.WriteRune(rune(n)) //nolint:gosec // at most 32 bits; what is no rune becomes the replacement
+			i = end - 1
+		default:
+			i = end - 1
+		}
+	}
+	return b.String()
+}
+
+func isDigit(c byte, base int) bool {
+	_, err := strconv.ParseUint(string(rune(c)), base, 8)
+	return err == nil
+}

@@ -1,0 +1,182 @@
+package manager
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/store"
+)
+
+// The functions below return what a provider does for a move, nil if it cannot.
+
+func pause(i sandpit.Instance) func(context.Context) error {
+	if p, ok := as[sandpit.Pauser](i); ok {
+		return p.Pause
+	}
+	return nil
+}
+
+func suspend(i sandpit.Instance) func(context.Context) error {
+	if s, ok := as[sandpit.Suspender](i); ok {
+		return s.Suspend
+	}
+	return nil
+}
+
+func checkpoint(i sandpit.Instance) func(context.Context) error {
+	if c, ok := as[sandpit.Checkpointer](i); ok {
+		return c.Checkpoint
+	}
+	return nil
+}
+
+func resume(i sandpit.Instance) func(context.Context) error {
+	if p, ok := as[sandpit.Pauser](i); ok {
+		return p.Resume
+	}
+	return nil
+}
+
+// stop also stops what is paused, which providers do not: it is resumed first.
+func stop(i sandpit.Instance) func(context.Context) error {
+	s, ok := as[sandpit.Stopper](i)
+	if !ok {
+		return nil
+	}
+	return func(ctx context.Context) error {
+		err := s.Stop(ctx)
+		p, pauses := as[sandpit.Pauser](i)
+		if !errors.Is(err, sandpit.Conflict) || !pauses {
+			return err
+		}
+		switch resumed := p.Resume(ctx); {
+		case errors.Is(resumed, sandpit.Conflict):
+			return err // it was not paused, so it is stopped already
+		case resumed != nil:
+			return resumed
+		}
+		return s.Stop(ctx)
+	}
+}
+
+func start(i sandpit.Instance) func(context.Context) error {
+	if s, ok := as[sandpit.Stopper](i); ok {
+		return s.Start
+	}
+	return nil
+}
+
+// wake resumes or starts, whatever it takes.
+func wake(i sandpit.Instance) func(context.Context) error {
+	p, s := resume(i), start(i)
+	switch {
+	case p == nil:
+		return s
+	case s == nil:
+		return p
+	}
+	return func(ctx context.Context) error {
+		err := p(ctx)
+		if errors.Is(err, sandpit.Conflict) {
+			return s(ctx)
+		}
+		return err
+	}
+}
+
+func archive(i sandpit.Instance) func(context.Context) error {
+	if a, ok := as[sandpit.Archiver](i); ok {
+		return a.Archive
+	}
+	return nil
+}
+
+func restore(i sandpit.Instance) func(context.Context) error {
+	if a, ok := as[sandpit.Archiver](i); ok {
+		return a.Restore
+	}
+	return nil
+}
+
+// able refuses an action that an instance cannot take.
+func able(i sandpit.Instance, a sandpit.Action) error {
+	switch a {
+	case sandpit.ActionStop:
+		if stop(i) == nil {
+			return sandpit.Errorf(sandpit.Unsupported, "this provider's sandboxes cannot be stopped, which is asked for later")
+		}
+	case sandpit.ActionPause:
+		if pause(i) == nil {
+			return sandpit.Errorf(sandpit.Unsupported, "this provider's sandboxes cannot be paused, which is asked for later")
+		}
+	case sandpit.ActionSuspend:
+		if suspend(i) == nil {
+			return sandpit.WithHint(
+				sandpit.Errorf(sandpit.Unsupported, "this provider's sandboxes cannot be suspended, which is asked for later"),
+				"choose stop or pause")
+		}
+	default: // everything can be deleted
+	}
+	return nil
+}
+
+// keepingActions are the actions that keep a sandbox's files, best first: a suspended one loses
+// nothing and uses no memory, a stopped one has its files, a paused one keeps using memory.
+func keepingActions() []sandpit.Action {
+	return []sandpit.Action{sandpit.ActionSuspend, sandpit.ActionStop, sandpit.ActionPause}
+}
+
+// keepingAction returns the best action that an instance can take and that is not among the
+// refused ones, "" if there is none. It never returns one that deletes the sandbox.
+func keepingAction(i sandpit.Instance, refused ...sandpit.Action) sandpit.Action {
+	for _, a := range keepingActions() {
+		if !slices.Contains(refused, a) && able(i, a) == nil {
+			return a
+		}
+	}
+	return ""
+}
+
+// completePolicy checks a policy against what an instance can do, and fills in the idle action
+// if the policy has none: the server's, or one that keeps the files where the instance cannot
+// take the server's. An instance that can keep nothing is never idle.
+func (m *Manager) completePolicy(i sandpit.Instance, p store.Policy) (store.Policy, error) {
+	if err := errorsOf(able(i, p.IdleAction), ableToKeep(i, p)); err != nil {
+		return p, err
+	}
+	if p.IdleAction != "" {
+		return p, nil
+	}
+	if p.IdleAction = m.o.IdleAction; able(i, p.IdleAction) != nil {
+		p.IdleAction = keepingAction(i)
+	}
+	if p.IdleAction == "" {
+		p.IdleTimeout = 0
+	}
+	return p, nil
+}
+
+// ableToKeep refuses what a policy asks for and an instance cannot do.
+func ableToKeep(i sandpit.Instance, p store.Policy) error {
+	if p.AutoStop > 0 {
+		if err := able(i, sandpit.ActionStop); err != nil {
+			return err
+		}
+	}
+	for _, want := range []struct {
+		asked bool
+		do    func(context.Context) error
+		what  string
+	}{
+		{p.AutoSuspend > 0, suspend(i), "paused on disk"},
+		{p.AutoArchive > 0, archive(i), "archived"},
+		{p.CheckpointEvery > 0, checkpoint(i), "saved while they run"},
+	} {
+		if want.asked && want.do == nil {
+			return sandpit.Errorf(sandpit.Unsupported, "this provider's sandboxes cannot be %s, which is asked for later", want.what)
+		}
+	}
+	return nil
+}

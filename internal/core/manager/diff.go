@@ -1,0 +1,170 @@
+package manager
+
+import (
+	"context"
+	"io"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/store"
+	"github.com/sandpit-dev/sandpit/internal/files/layer"
+)
+
+// The bounds of a comparison.
+const (
+	maxDiffs   = 2 // at a time: each keeps two lists of files in memory
+	maxChanges = 20_000
+	maxPatches = 4 << 20 // bytes
+)
+
+// Side is one side of a comparison: a sandbox, a snapshot by its ID or name, or, if it is
+// zero, the image that the other was made of.
+type Side struct {
+	Sandbox  sandpit.ID
+	Snapshot string
+}
+
+// DiffRequest asks for a comparison of files.
+type DiffRequest struct {
+	// Owner is whose snapshots are meant. Whose the sandboxes are is the caller's business.
+	Owner    string
+	From, To Side
+	// Patch asks for the changes of small texts, too.
+	Patch bool
+}
+
+// Diff tells which files have become others between two sides. Mounts are not looked at.
+//
+// NotFound: no such sandbox or snapshot. Invalid: both sides are the image, or they were
+// made of different images. Conflict: a sandbox does not run. Unsupported: its provider
+// cannot do that. Exhausted: there are more files than can be compared.
+func (m *Manager) Diff(ctx context.Context, r DiffRequest) (sandpit.FileDiff, error) {
+	begin := time.Now()
+	d, err := m.diff(ctx, r)
+	m.reportDiff(ctx, r, begin, err)
+	return d, err
+}
+
+func (m *Manager) diff(ctx context.Context, r DiffRequest) (sandpit.FileDiff, error) {
+	if r.From == (Side{}) && r.To == (Side{}) {
+		return sandpit.FileDiff{}, sandpit.Errorf(sandpit.Invalid, "compare: neither side is a sandbox or a snapshot")
+	}
+	if m.closing.Load() || !m.ops.begin() {
+		return sandpit.FileDiff{}, errClosed
+	}
+	defer m.ops.end()
+	ctx, leave := m.ops.join(ctx)
+	defer leave()
+	ctx, cancel := context.WithTimeoutCause(ctx, m.o.CreateTimeout,
+		sandpit.Errorf(sandpit.Timeout, "compare: timed out after %v seconds", m.o.CreateTimeout.Seconds()))
+	defer cancel()
+	slot, err := acquire(ctx, m.slots.diffs, r.Owner)
+	if err != nil {
+		return sandpit.FileDiff{}, err
+	}
+	defer slot.Release()
+	from, image, err := m.readSide(ctx, r, r.From)
+	if err != nil {
+		return sandpit.FileDiff{}, because(ctx, err)
+	}
+	to, other, err := m.readSide(ctx, r, r.To)
+	if err != nil {
+		return sandpit.FileDiff{}, because(ctx, err)
+	}
+	if image != "" && other != "" && image != other {
+		return sandpit.FileDiff{}, sandpit.Errorf(sandpit.Invalid, "compare: one was made of image %.100q, the other of %.100q", image, other)
+	}
+	limits := layer.Limits{Changes: maxChanges}
+	if r.Patch {
+		limits.Patches = maxPatches
+	}
+	return layer.Compare(from, to, limits), nil
+}
+
+// readSide returns the layer of a side, and its image if that is known. That of what was
+// made of a snapshot is the snapshot's, which may be gone.
+func (m *Manager) readSide(ctx context.Context, r DiffRequest, s Side) (*layer.Layer, sandpit.Image, error) {
+	switch {
+	case s.Sandbox != "":
+		return m.readSandbox(ctx, s.Sandbox, r.Patch)
+	case s.Snapshot != "":
+		return m.readSnapshot(ctx, r.Owner, s.Snapshot, r.Patch)
+	default:
+		return nil, "", nil
+	}
+}
+
+func (m *Manager) readSandbox(ctx context.Context, id sandpit.ID, texts bool) (*layer.Layer, sandpit.Image, error) {
+	h, err := m.Use(ctx, id)
+	if err != nil {
+		return nil, "", err
+	}
+	defer h.Release()
+	reader, ok := as[sandpit.LayerReader](h.Instance())
+	if !ok {
+		return nil, "", sandpit.Errorf(sandpit.Unsupported, "compare sandbox %s: its provider does not tell what was changed", id)
+	}
+	l, err := readLayer(h.Context(), texts, reader.ReadLayer)
+	return l, rootImage(h.box.look().Spec), err
+}
+
+func (m *Manager) readSnapshot(ctx context.Context, owner, name string, texts bool) (*layer.Layer, sandpit.Image, error) {
+	n, release, err := m.held(ctx, owner, name)
+	if err != nil {
+		return nil, "", err
+	}
+	defer release()
+	keeper, err := m.snapshotKeeper(n.Provider)
+	if err != nil {
+		return nil, "", err
+	}
+	l, err := readLayer(ctx, texts, func(ctx context.Context) (io.ReadCloser, error) { return keeper.ReadSnapshotLayer(ctx, n.ID) })
+	return l, rootImage(n.Spec), err
+}
+
+// rootImage is the image that a layer is about, "" if nobody knows.
+func rootImage(s sandpit.Spec) sandpit.Image {
+	if _, ok := s.Image.Snapshot(); ok {
+		return ""
+	}
+	if s.Image == "" {
+		return sandpit.HostImage
+	}
+	return s.Image
+}
+
+// readLayer opens and reads a layer until its end, or the context's.
+func readLayer(ctx context.Context, texts bool, open func(context.Context) (io.ReadCloser, error)) (*layer.Layer, error) {
+	stream, err := open(ctx) // the context is the stream's, too
+	if err != nil {
+		return nil, err
+	}
+	stop := context.AfterFunc(ctx, func() { _ = stream.Close() }) // a read that hangs ends with an error
+	defer stop()
+	l, err := layer.Read(ctx, stream, texts)
+	if ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	_ = stream.Close() // it was only read
+	return l, err
+}
+
+// String names a side, for events.
+func (s Side) String() string {
+	switch {
+	case s.Sandbox != "":
+		return string(s.Sandbox)
+	case s.Snapshot != "":
+		return "snapshot:" + cut(s.Snapshot, store.MaxName)
+	default:
+		return "image"
+	}
+}
+
+// reportDiff leaves an event: what is in a sandbox was shown to somebody.
+func (m *Manager) reportDiff(ctx context.Context, r DiffRequest, begin time.Time, err error) {
+	m.record(Report{
+		Request: RequestIDOf(ctx), Actor: actorOf(ctx, r.Owner), Action: "compare", Sandbox: r.To.Sandbox,
+		Args: map[string]string{"from": r.From.String(), "to": r.To.String()}, Err: err, Took: time.Since(begin),
+	})
+}

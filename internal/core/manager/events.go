@@ -1,0 +1,171 @@
+package manager
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/store"
+)
+
+// actorManager is who does what nobody has asked for.
+const actorManager = "manager"
+
+type actorKey struct{}
+
+// WithActor returns a context whose operations are done in the name of actor:
+// events and reasons tell it. Default: the owner of the sandbox.
+func WithActor(ctx context.Context, actor string) context.Context {
+	return context.WithValue(ctx, actorKey{}, actor)
+}
+
+// actorOf returns in whose name an operation is done.
+func actorOf(ctx context.Context, owner string) string {
+	if actor, _ := ctx.Value(actorKey{}).(string); actor != "" {
+		return actor
+	}
+	if owner != "" {
+		return owner
+	}
+	return actorManager
+}
+
+type administratorKey struct{}
+
+// WithAdministrator returns a context that says whether an administrator asks for its
+// operations. Default: nobody with such rights does.
+func WithAdministrator(ctx context.Context, is bool) context.Context {
+	return context.WithValue(ctx, administratorKey{}, is)
+}
+
+// isAdministrator reports what WithAdministrator has said.
+func isAdministrator(ctx context.Context) bool {
+	is, _ := ctx.Value(administratorKey{}).(bool)
+	return is
+}
+
+type requestIDKey struct{}
+
+// WithRequestID returns a context of the request that id names: events, logs and errors of
+// operations name it.
+func WithRequestID(ctx context.Context, id string) context.Context {
+	return context.WithValue(ctx, requestIDKey{}, id)
+}
+
+// RequestIDOf names the request that ctx belongs to, or is "" outside of one.
+func RequestIDOf(ctx context.Context) string {
+	id, _ := ctx.Value(requestIDKey{}).(string)
+	return id
+}
+
+// Report is something that was done, or refused.
+type Report struct {
+	// Actor is who asked for it.
+	Actor string
+	// Request names the request that it belongs to: see RequestIDOf. "" is none.
+	Request string
+	// Action is what was asked for, one word or two.
+	Action string
+	// Sandbox is what it was to be done to, if to one.
+	Sandbox sandpit.ID
+	// Args say more. They must hold no secrets.
+	Args map[string]string
+	// Err is why it was not done. Its text must hold no secrets.
+	Err error
+	// Restricted says that what was asked for is not for everybody, so that an
+	// Invalid request counts as a refusal, too.
+	Restricted bool
+	// Took is how long it took.
+	Took time.Duration
+}
+
+// Report adds an event to the trail. It does not wait for the disk. An actor who
+// is refused too often raises one more event, "suspicious".
+func (m *Manager) Report(r Report) { m.record(r) }
+
+// resultOK is the result of an event that was no error.
+const resultOK = "ok"
+
+// ownerOf returns the owner whom a report concerns, who may read it. An actor that was
+// refused is not shown to the owner of the sandbox that it asked for.
+func (m *Manager) ownerOf(r Report) string {
+	b, err := m.boxes.find(r.Sandbox)
+	if err != nil {
+		return r.Actor
+	}
+	owner := b.look().Lease.Owner
+	switch sandpit.CodeOf(r.Err) {
+	case sandpit.PermissionDenied, sandpit.Unauthenticated, sandpit.NotFound:
+		if r.Actor != owner && r.Actor != actorManager {
+			return r.Actor
+		}
+	default:
+	}
+	return owner
+}
+
+// record adds an event about what was done to sandboxes and other resources, and a line to
+// the log.
+func (m *Manager) record(r Report) {
+	r.Err = withoutCommand(r.Err)
+	if m.add(r, m.ownerOf(r), classOperation) {
+		m.log(r)
+	}
+}
+
+// add adds an event that concerns an owner, and reports whether it is recorded by itself.
+func (m *Manager) add(r Report, owner string, class eventClass) bool {
+	m.o.Observer.Done(r)
+	now := m.o.Clock.Now()
+	e := store.Event{
+		At: now, Actor: r.Actor, Owner: owner, Action: r.Action, Sandbox: r.Sandbox, Args: r.Args,
+		Result: resultOK, Duration: r.Took,
+	}
+	if r.Request != "" {
+		e.Args = maps.Clone(r.Args)
+		if e.Args == nil {
+			e.Args = make(map[string]string, 1)
+		}
+		e.Args["request"] = r.Request
+	}
+	if r.Err != nil {
+		e.Result, e.Message = string(sandpit.CodeOf(r.Err)), r.Err.Error()
+	}
+	added := m.events.add(e, class)
+	if n := m.events.refusals.count(r); n > 0 {
+		m.events.add(store.Event{
+			At: now, Actor: r.Actor, Owner: e.Owner, Action: "suspicious", Sandbox: r.Sandbox, Result: resultOK,
+			Message: "refused again and again", Args: map[string]string{"last": r.Action},
+		}, classOperation)
+		m.o.Log.Warn("an actor is refused again and again", slog.String("actor", r.Actor), slog.Int("refusals", n))
+	}
+	return added
+}
+
+// log writes down what was done: what concerns a sandbox at the level info, and what was lost
+// at the level warn. There are as many lines as events, which are bounded.
+func (m *Manager) log(r Report) {
+	level, message := slog.LevelInfo, "manager: "+r.Action
+	if r.Action == actionLost {
+		level, message = slog.LevelWarn, "manager: sandbox lost"
+	}
+	attrs := []slog.Attr{slog.String("actor", r.Actor)}
+	for _, a := range []struct{ name, value string }{{"sandbox", string(r.Sandbox)}, {"request_id", r.Request}, {"reason", r.Args["reason"]}} {
+		if a.value != "" {
+			attrs = append(attrs, slog.String(a.name, a.value))
+		}
+	}
+	if provider := sandpit.SubjectOf(r.Err).Provider; provider != "" {
+		attrs = append(attrs, slog.String("provider", provider))
+	}
+	if r.Took > 0 {
+		attrs = append(attrs, slog.Duration("took", r.Took))
+	}
+	if r.Err != nil {
+		message += " failed"
+		attrs = append(attrs, slog.String("code", string(sandpit.CodeOf(r.Err))), slog.Any("error", r.Err))
+	}
+	m.o.Log.LogAttrs(context.Background(), level, message, attrs...) //nolint:sloglint // the message is the action, of which there are few; the request is over, or is named above
+}

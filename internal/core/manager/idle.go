@@ -1,0 +1,386 @@
+package manager
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/store"
+)
+
+// The paces of the sweep.
+const (
+	sweepPause = 50 * time.Millisecond // the least between two looks
+	flushPause = time.Second           // between two writes of times of last use
+	choreRetry = time.Minute           // after a chore that failed; doubles
+	choreLimit = time.Hour             // and is never longer
+	deafGuest  = 3                     // times that a guest may not answer whether it is busy
+)
+
+// sweepLoop does what is due by itself, when it is due.
+func (m *Manager) sweepLoop(ctx context.Context) {
+	ensured := time.Now()
+	for ctx.Err() == nil {
+		next := m.sweep(ctx)
+		if err := m.flushUsed(ctx); err != nil && ctx.Err() == nil {
+			m.o.Log.WarnContext(ctx, "times of last use cannot be written", slog.Any("error", err))
+		}
+		if time.Since(ensured) >= m.o.Sweep {
+			m.ensure(ctx, false)
+			ensured = time.Now()
+		}
+		m.rest(ctx, min(next, m.o.Sweep))
+	}
+}
+
+// rest waits until there may be something to do, or something to write.
+func (m *Manager) rest(ctx context.Context, d time.Duration) {
+	if sleep(ctx, min(d, sweepPause)) != nil {
+		return
+	}
+	m.used.mu.Lock()
+	if len(m.used.list) > 0 {
+		d = min(d, flushPause)
+	}
+	m.used.mu.Unlock()
+	timer := time.NewTimer(d - min(d, sweepPause))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-m.nudge:
+	case <-ctx.Done():
+	}
+}
+
+// sweep begins what is due and returns when the next thing is.
+func (m *Manager) sweep(ctx context.Context) time.Duration {
+	now, err := m.now(ctx)
+	if err != nil {
+		if ctx.Err() == nil {
+			m.o.Log.WarnContext(ctx, "nothing is done by itself until the time is settled", slog.Any("error", err))
+		}
+		return flushPause
+	}
+	next := m.o.Sweep
+	for _, b := range m.boxes.all() {
+		c, ok := b.chore(m.o.Remember)
+		switch {
+		case !ok:
+		case c.at.After(now):
+			next = min(next, c.at.Sub(now))
+		default:
+			m.tend(b)
+		}
+	}
+	return next
+}
+
+// chore is what is to be done with a sandbox by itself.
+type chore struct {
+	what choreKind
+	at   time.Time
+}
+
+type choreKind int
+
+const (
+	choreIdle choreKind = iota
+	choreStop
+	choreSuspend
+	choreCheckpoint
+	choreArchive
+	choreDelete
+	choreForget
+)
+
+// chore returns the next one. While a sandbox is used there are checkpoints only.
+func (b *box) chore(remember time.Duration) (chore, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.tended {
+		return chore{}, false
+	}
+	c, ok := choreOf(b.row, remember)
+	if len(b.handles) > 0 { // it is not idle
+		c, ok = checkpointOf(b.row)
+	}
+	if ok && c.at.Before(b.retryAt) {
+		c.at = b.retryAt
+	}
+	return c, ok
+}
+
+// choreOf returns the next chore of a sandbox that is not in use.
+func choreOf(r store.Row, remember time.Duration) (chore, bool) {
+	next, ok := agingOf(r, remember)
+	if c, due := checkpointOf(r); due && (!ok || c.at.Before(next.at)) {
+		return c, true
+	}
+	return next, ok
+}
+
+// agingOf returns the next chore of a sandbox that changes its state.
+func agingOf(r store.Row, remember time.Duration) (next chore, ok bool) {
+	plan := func(what choreKind, after time.Duration, since time.Time) {
+		if at := since.Add(after); after > 0 && (!ok || at.Before(next.at)) {
+			next, ok = chore{what, at}, true
+		}
+	}
+	switch r.State {
+	case sandpit.StateRunning:
+		plan(choreIdle, r.Policy.IdleTimeout, r.LastUsedAt)
+		plan(choreStop, r.Policy.AutoStop, r.LastUsedAt)
+		plan(choreSuspend, r.Policy.AutoSuspend, r.LastUsedAt)
+	case sandpit.StatePaused:
+		if !r.Suspended {
+			plan(choreSuspend, r.Policy.AutoSuspend, r.ChangedAt)
+		}
+	case sandpit.StateStopped:
+		plan(choreDelete, r.Policy.AutoDelete, r.ChangedAt)
+		plan(choreArchive, r.Policy.AutoArchive, r.ChangedAt)
+	case sandpit.StateArchived:
+		plan(choreDelete, r.Policy.AutoDelete, r.ChangedAt)
+	case sandpit.StateDeleted:
+		plan(choreForget, remember, r.ChangedAt)
+	default:
+	}
+	return next, ok
+}
+
+// upcoming returns what happens to a sandbox next without a request. While it is in use, only
+// its deadline counts. The lock is held.
+func (b *box) upcoming() sandpit.Upcoming {
+	r := b.row
+	var next sandpit.Upcoming
+	if c, ok := agingOf(r, 0); ok && len(b.handles) == 0 {
+		next = sandpit.Upcoming{Action: c.action(r), At: c.at, Cause: c.cause(r)}
+		if next.At.Before(b.retryAt) {
+			next.At = b.retryAt
+		}
+	}
+	if deadlineMatters(r) && (next.Action == "" || !r.Lease.Deadline.After(next.At)) {
+		next = sandpit.Upcoming{Action: r.Lease.Action, At: r.Lease.Deadline, Cause: sandpit.CauseDeadline}
+	}
+	return next
+}
+
+// action returns what a chore does to a sandbox.
+func (c chore) action(r store.Row) sandpit.Action {
+	switch c.what {
+	case choreIdle:
+		return r.Policy.IdleAction
+	case choreStop:
+		return sandpit.ActionStop
+	case choreSuspend:
+		return sandpit.ActionSuspend
+	case choreArchive:
+		return sandpit.ActionArchive
+	default:
+		return sandpit.ActionKill
+	}
+}
+
+// cause returns why a chore is done.
+func (c chore) cause(r store.Row) string {
+	if r.State == sandpit.StateRunning {
+		return sandpit.CauseIdle
+	}
+	return string(r.State)
+}
+
+// checkpointOf returns when the files of a sandbox are to be saved. What it has begun to
+// run with is on disk already, or worth nothing.
+func checkpointOf(r store.Row) (chore, bool) {
+	since := r.CheckpointedAt
+	if r.ChangedAt.After(since) {
+		since = r.ChangedAt
+	}
+	every := r.Policy.CheckpointEvery
+	return chore{choreCheckpoint, since.Add(every)}, every > 0 && r.State == sandpit.StateRunning
+}
+
+// tend does a sandbox's chore, beside others, unless somebody else has its turn.
+func (m *Manager) tend(b *box) {
+	b.mu.Lock()
+	b.tended = true
+	b.mu.Unlock()
+	m.loops.start(func(ctx context.Context) {
+		slot, err := acquire(ctx, m.slots.actions, b.look().Lease.Owner)
+		if ctx.Err() != nil {
+			return
+		}
+		if err == nil {
+			defer slot.Release()
+			err = m.runIfFree(ctx, b, m.doChore)
+		}
+		m.tried(ctx, b, err)
+	})
+}
+
+// tried notes how a chore went. One that failed waits longer each time.
+func (m *Manager) tried(ctx context.Context, b *box, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	defer m.wake()
+	b.tended = false
+	if err == nil {
+		b.failures, b.retryAt = 0, time.Time{}
+		return
+	}
+	pause := choreLimit
+	if b.failures < 6 {
+		pause = min(choreRetry<<b.failures, choreLimit)
+	}
+	b.failures++
+	b.retryAt = m.o.Clock.Now().Add(pause)
+	m.o.Log.WarnContext(ctx, "what was due by itself was not done", slog.String("sandbox", string(b.id)),
+		slog.Any("error", err), slog.Duration("again in", pause))
+}
+
+// doChore does what is due, if it still is.
+func (m *Manager) doChore(ctx context.Context, b *box) error {
+	now, err := m.now(ctx)
+	if err != nil {
+		return err
+	}
+	row := b.look()
+	if c, due := checkpointOf(row); due && !c.at.After(now) {
+		return m.logged("checkpoint", nil, m.checkpoint)(ctx, b)
+	}
+	c, ok := choreOf(row, m.o.Remember)
+	if !ok || c.at.After(now) {
+		return errNothing
+	}
+	switch c.what {
+	case choreIdle:
+		return m.endIdle(ctx, b, row.Policy.IdleAction, row.Policy.IdleTimeout, m.takeAction)
+	case choreStop:
+		return m.endIdle(ctx, b, sandpit.ActionStop, row.Policy.AutoStop, m.tryAction)
+	case choreSuspend:
+		return m.freeze(ctx, b, row)
+	case choreArchive:
+		reason := fmt.Sprintf("stopped for %v", row.Policy.AutoArchive)
+		return m.logged("archive", map[string]string{"reason": reason}, m.moving(archiving, reason))(ctx, b)
+	case choreDelete:
+		reason := fmt.Sprintf("%s for %v", row.State, row.Policy.AutoDelete)
+		return m.logged("delete", map[string]string{"reason": reason}, m.removing(reason))(ctx, b)
+	default:
+		return m.forget(ctx, b)
+	}
+}
+
+// actor takes an action that no request asks for; idle says that the sandbox is idle.
+type actor func(ctx context.Context, b *box, a sandpit.Action, reason string, idle bool) error
+
+// endIdle has an action taken on a sandbox that has been idle for so long, unless it is used
+// meanwhile or a program runs in it.
+func (m *Manager) endIdle(ctx context.Context, b *box, a sandpit.Action, after time.Duration, take actor) error {
+	reason, err := m.claimIdle(ctx, b, after, a == sandpit.ActionKill)
+	if err != nil {
+		return err
+	}
+	return take(ctx, b, a, reason, true)
+}
+
+// takeAction takes an action that no request asks for. One that a sandbox turns out to be unable
+// to take is replaced by another that keeps its files, in its policy or lease as well, so that
+// clients see what happens.
+func (m *Manager) takeAction(ctx context.Context, b *box, a sandpit.Action, reason string, idle bool) error {
+	var tried []sandpit.Action
+	for {
+		err := m.tryAction(ctx, b, a, reason, idle)
+		if a == sandpit.ActionKill || !errors.Is(err, sandpit.Unsupported) {
+			return err
+		}
+		i, located := m.attached(ctx, b)
+		if located != nil {
+			return errors.Join(err, located)
+		}
+		tried = append(tried, a)
+		a = keepingAction(i, tried...)
+		if replaced := m.replaceAction(ctx, b, a, idle); a == "" || replaced != nil {
+			return errors.Join(err, replaced)
+		}
+	}
+}
+
+// replaceAction has a sandbox's policy or lease name another action; "" means that there is none
+// that the sandbox can take.
+func (m *Manager) replaceAction(ctx context.Context, b *box, a sandpit.Action, idle bool) error {
+	return m.write(ctx, b, func(r *store.Row) {
+		switch {
+		case idle && a == "":
+			r.Policy.IdleTimeout = 0
+		case idle:
+			r.Policy.IdleAction = a
+		case a != "":
+			r.Lease.Action = a
+		}
+	})
+}
+
+// tryAction takes an action once.
+func (m *Manager) tryAction(ctx context.Context, b *box, a sandpit.Action, reason string, idle bool) error {
+	var v move
+	args := map[string]string{"reason": reason}
+	switch a {
+	case sandpit.ActionStop:
+		v = stoppingFrom(b.state())
+	case sandpit.ActionPause:
+		v = pausing
+	case sandpit.ActionSuspend:
+		v, args = suspendingFrom(b.state()), onDisk(reason)
+	default:
+		return m.logged("delete", args, m.removing(reason))(ctx, b)
+	}
+	v.idle = idle
+	return m.logged(v.verb, args, m.moving(v, reason))(ctx, b)
+}
+
+// claimIdle returns the reason to end a sandbox that is idle, to which nobody comes any
+// more from here on. errNothing: it is not idle.
+func (m *Manager) claimIdle(ctx context.Context, b *box, after time.Duration, kill bool) (string, error) {
+	busy, err := m.busy(ctx, b)
+	if err != nil {
+		return "", err
+	}
+	if busy {
+		m.touch(ctx, b)
+		return "", errNothing
+	}
+	now, err := m.now(ctx)
+	if err != nil {
+		return "", err
+	}
+	reason := fmt.Sprintf("idle for %v", after)
+	why := sandpit.Errorf(sandpit.Conflict, "sandbox %s is about to be no longer running: %s", b.id, reason)
+	if kill {
+		why = gone(b.id, reason)
+	}
+	// Who came meanwhile wins; who comes from here on is refused.
+	if !b.free(why, !kill, func(r store.Row) bool { return !r.LastUsedAt.Add(after).After(now) }) {
+		return "", errNothing
+	}
+	return reason, nil
+}
+
+// busy reports whether something runs in a sandbox that counts as use. A guest
+// that does not say so again and again is one that nobody can use.
+func (m *Manager) busy(ctx context.Context, b *box) (bool, error) {
+	if b.look().Policy.IgnoreBackground {
+		return false, nil
+	}
+	list, err := m.processes(ctx, b)
+	if err == nil {
+		return len(list) > 0, nil
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.failures < deafGuest && !errors.Is(err, sandpit.Conflict) {
+		return false, err
+	}
+	return false, nil
+}

@@ -1,0 +1,216 @@
+package manager
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/store"
+)
+
+// The bounds of the journal.
+const (
+	journalSize  = 4096                   // events that wait to be written; more are lost and counted
+	journalBatch = 500                    // events written at once
+	journalPause = 200 * time.Millisecond // between two writes
+	journalRetry = 2 * time.Second        // after one that failed
+)
+
+// journal writes events in batches.
+type journal struct {
+	store    *store.Store
+	log      *slog.Logger
+	refusals refusals
+	limiter  *eventLimiter
+
+	writing sync.Mutex // held while a batch is written, so that batches stay in order
+
+	mu      sync.Mutex
+	waiting []store.Event
+	files   map[string]int // where in waiting the last event about a file is
+	lost    int            // since the last event that says so
+	allLost int64
+	more    chan struct{} // holds one: something waits
+}
+
+func startJournal(t *tasks, s *store.Store, log *slog.Logger, sus Suspicion) *journal {
+	j := &journal{
+		store: s, log: log, more: make(chan struct{}, 1),
+		files: make(map[string]int), refusals: refusals{o: sus, actors: make(map[string]*offender)}, limiter: newEventLimiter(),
+	}
+	t.start(j.run)
+	return j
+}
+
+// add adds an event, and reports whether it is recorded by itself.
+func (j *journal) add(e store.Event, class eventClass) bool {
+	bound(&e)
+	if class == classFile && j.merge(e) {
+		return true
+	}
+	if !j.limiter.allow(e, class) {
+		return false
+	}
+	j.enqueue(e, class)
+	return true
+}
+
+// fileKey is what events have in common that may be merged, and that others of the moment have
+// not: see merge.
+func fileKey(e store.Event) string {
+	return string(e.Sandbox) + "\x00" + e.Action + "\x00" + e.Actor + "\x00" + e.Args["path"]
+}
+
+// merge adds an event about a file to one that waits, if there is one that says the same.
+func (j *journal) merge(e store.Event) bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	at, waits := j.files[fileKey(e)]
+	return waits && merge(&j.waiting[at], e)
+}
+
+func (j *journal) enqueue(e store.Event, class eventClass) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if len(j.waiting) >= journalSize {
+		j.lost++
+		j.allLost++
+		return
+	}
+	if class == classFile {
+		j.files[fileKey(e)] = len(j.waiting)
+	}
+	j.waiting = append(j.waiting, e)
+	select {
+	case j.more <- struct{}{}:
+	default:
+	}
+}
+
+// run writes what comes until ctx ends; flush writes the rest.
+func (j *journal) run(ctx context.Context) {
+	omitted := time.NewTicker(omittedEvery)
+	defer omitted.Stop()
+	for {
+		select {
+		case <-j.more:
+		case <-omitted.C:
+			j.enqueueOmitted(false)
+			continue
+		case <-ctx.Done():
+			return
+		}
+		pause := journalPause
+		if err := j.flush(ctx); err != nil && ctx.Err() == nil {
+			j.log.ErrorContext(ctx, "events cannot be written and wait", slog.Any("error", err))
+			pause = journalRetry
+		}
+		if sleep(ctx, pause) != nil {
+			return
+		}
+	}
+}
+
+// enqueueOmitted adds what stands for events that were omitted.
+func (j *journal) enqueueOmitted(all bool) {
+	for _, e := range j.limiter.takeOmitted(all) {
+		j.enqueue(e, classOperation)
+	}
+}
+
+// flush writes all that waits.
+func (j *journal) flush(ctx context.Context) error {
+	j.writing.Lock()
+	defer j.writing.Unlock()
+	for {
+		batch := j.batch()
+		if len(batch) == 0 {
+			return nil
+		}
+		call, cancel := context.WithTimeout(ctx, storeLimit)
+		err := j.store.AppendEvents(call, batch...)
+		cancel()
+		if err != nil {
+			j.giveBack(batch)
+			return err
+		}
+	}
+}
+
+// close is flush for the last time.
+func (j *journal) close(ctx context.Context) error {
+	err := j.flush(ctx)
+	if err == nil {
+		return nil
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return fmt.Errorf("%d events were lost: %w", len(j.waiting)+j.lost, err)
+}
+
+func (j *journal) batch() []store.Event {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.lost > 0 && len(j.waiting) < journalBatch { // while nothing can be written, one stands for all
+		j.waiting = append(j.waiting, store.Event{
+			Actor: actorManager, Action: "events lost", Result: string(sandpit.Exhausted),
+			Args: map[string]string{"events": strconv.Itoa(j.lost)},
+		})
+		j.lost = 0
+	}
+	clear(j.files) // what is written does not change
+	n := min(len(j.waiting), journalBatch)
+	batch := j.waiting[:n:n]
+	j.waiting = j.waiting[n:]
+	return batch
+}
+
+// EventStatus returns how many events wait to be written, and how many were lost since the
+// manager was opened, because too many waited.
+func (m *Manager) EventStatus() (waiting int, lost int64) {
+	m.events.mu.Lock()
+	defer m.events.mu.Unlock()
+	return len(m.events.waiting), m.events.allLost
+}
+
+func (j *journal) giveBack(batch []store.Event) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	clear(j.files)
+	j.waiting = append(batch, j.waiting...)
+	select {
+	case j.more <- struct{}{}:
+	default:
+	}
+}
+
+// bound keeps what a client says in bounds.
+func bound(e *store.Event) {
+	const name = 200
+	e.Actor, e.Action = cut(e.Actor, name), cut(e.Action, name)
+	e.Message = cut(e.Message, store.MaxEventText)
+	if e.Actor == "" {
+		e.Actor = actorManager
+	}
+	if e.Sandbox.Validate() != nil {
+		e.Sandbox = ""
+	}
+}
+
+func cut(s string, limit int) string {
+	s = strings.ToValidUTF8(s, "?")
+	if len(s) <= limit {
+		return s
+	}
+	s = s[:limit]
+	for !utf8.ValidString(s) {
+		s = s[:len(s)-1]
+	}
+	return s
+}

@@ -1,0 +1,273 @@
+// Package manager answers for sandboxes: it makes them, keeps count of who uses
+// them, ends them when their time has come, and makes the world match what it
+// has written down, after any crash.
+//
+// A sandbox goes through the states of sandpit.State and no others. Each change
+// is written to the store before the world is touched, as a state on the way, and
+// again when it is done. So whatever a crash interrupts is known, and the
+// reconciler finishes it, or takes it back.
+//
+// A sandbox has one operation at a time; other callers wait for their turn. An
+// operation that has begun goes on when its caller gives up, but for the making of
+// a sandbox, which is taken back.
+package manager
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/queue"
+	"github.com/sandpit-dev/sandpit/internal/core/store"
+	"github.com/sandpit-dev/sandpit/internal/files/diskspace"
+)
+
+// Label marks the sandboxes of a manager, at the provider: its value is the
+// identity of the manager's store.
+const Label = "sandpit.manager"
+
+// Manager answers for sandboxes. All methods may be called concurrently.
+//
+// Errors of all methods: Unavailable when the manager is closing or the store
+// or queue cannot be reached, Exhausted when the store's disk is full, the
+// context's error when that ended first, and what the methods say themselves.
+type Manager struct {
+	o        Options
+	identity string
+	boxes    *index
+	room     *ledger
+	space    *space
+	saves    *diskspace.Budget // where sandboxes are saved
+	archives *diskspace.Budget // where archived ones are
+	pools    map[string]*pool  // by their keys; never changed
+	slots    slots
+	wall     *wall
+	events   *journal
+	volumes  volumes
+
+	snapshots snapshots
+	templates templates
+	builtins  builtins
+
+	worker *queue.Worker
+	nudge  chan struct{} // holds one: the sweep looks again
+
+	ops   *tasks // what is done to sandboxes
+	loops *tasks // what goes on until Close
+
+	onEnd struct { // who hears of ends
+		mu   sync.Mutex
+		list []func(sandpit.ID, error)
+	}
+
+	closing atomic.Bool
+	used    touches
+	shunned sync.Map // provider name -> true while it cannot be listed
+}
+
+// workerPoll is how often the worker looks at the queue though it knows of nothing
+// new: its messages are all scheduled here, which wakes it.
+const workerPoll = time.Minute
+
+// maxHandlers is how many messages are handled at a time. Handlers of one owner wait for
+// slots of its own, and must not keep those of others from being claimed meanwhile.
+const maxHandlers = 1000
+
+var errClosed = sandpit.Errorf(sandpit.Unavailable, "the manager is closed")
+
+// Open starts a manager: it loads what the store has, compares it with what the
+// providers have, finishes or takes back what was interrupted, and goes on where
+// the last one stopped. A provider that cannot be reached does not fail it, but
+// its sandboxes are adopted later.
+//
+// Invalid: the options. Internal: the store cannot be read at all; single rows
+// that cannot be read are reported and left alone.
+func Open(ctx context.Context, o Options) (*Manager, error) {
+	o, err := o.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	m := &Manager{
+		o: o, identity: o.Store.Identity(), boxes: newIndex(),
+		space:    newSpace(o),
+		saves:    diskspace.NewBudget(diskspace.Options{Name: "saved sandboxes", Disk: o.Disk}),
+		archives: diskspace.NewBudget(diskspace.Options{Name: "archived sandboxes", Disk: o.ArchiveDisk}),
+		slots:    newSlots(o), nudge: make(chan struct{}, 1), wall: newWall(o.Clock),
+	}
+	m.room = newLedger(o.MaxSandboxes, o.Quotas, m.mustShare)
+	if m.pools, err = newPools(o); err != nil {
+		return nil, err
+	}
+	own := WithActor(ctx, actorManager)
+	m.ops, m.loops = newTasks(own), newTasks(own)
+	if err := errorsOf(m.load(ctx), m.failUnfinished(ctx)); err != nil {
+		return nil, err
+	}
+	m.events = startJournal(m.loops, o.Store, o.Log, o.Suspicion)
+	m.reconcile(m.loops.ctx, true)
+	m.loops.start(m.tidy)
+	m.ensure(m.loops.ctx, true)
+	m.worker, err = queue.StartWorker(m.ops.ctx, queue.WorkerOptions{
+		Queue: o.Queue, Topics: []string{m.identity}, Handler: m.handle, Clock: o.Clock, Log: o.Log,
+		Concurrency: maxHandlers, Backoff: o.Retry, MaxRetries: o.MaxRetries, Poll: workerPoll,
+		Jumped: func(ctx context.Context, _ time.Duration) error { _, err := m.settleClock(ctx); return err },
+	})
+	if err != nil {
+		return nil, errors.Join(err, m.Close(ctx))
+	}
+	m.loops.start(m.clockLoop)
+	m.loops.start(m.sweepLoop)
+	m.loops.start(m.reconcileLoop)
+	m.loops.start(m.usageLoop)
+	for _, p := range m.pools {
+		m.loops.start(m.poolLoop(p))
+	}
+	return m, nil
+}
+
+// load reads the rows.
+func (m *Manager) load(ctx context.Context) error {
+	rows, err := m.o.Store.Sandboxes(ctx, store.Filter{})
+	if err != nil && len(rows) == 0 {
+		return err
+	}
+	if err != nil {
+		m.o.Log.ErrorContext(ctx, "sandboxes that cannot be read are left alone", slog.Any("error", err))
+	}
+	for _, row := range rows {
+		b := newBox(row, m.o.Providers[row.Provider])
+		close(b.made)
+		m.boxes.add(b)
+		if takesRoom(row.State, row.Suspended) {
+			m.room.hold(row.Sandbox)
+		}
+		m.countSaved(row)
+	}
+	return nil
+}
+
+// Close ends the manager: it accepts nothing more, lets what is under way finish
+// until ctx ends, and interrupts the rest, which the next manager finishes. The
+// sandboxes stay, unless Options.DestroyOnClose is set; then an error names those
+// that could not be deleted. It must be called once.
+func (m *Manager) Close(ctx context.Context) error {
+	if m.closing.Swap(true) {
+		return nil
+	}
+	m.templates.stop(sandpit.Errorf(sandpit.Unavailable, "the server ended while it was building"))
+	var errs []error
+	if m.worker != nil {
+		errs = append(errs, m.worker.Stop(ctx))
+	}
+	if m.o.DestroyOnClose {
+		errs = append(errs, m.destroyAll(ctx))
+	}
+	m.ops.more() // it is open still
+	for _, p := range m.pools {
+		m.emptyPool(p)
+	}
+	m.ops.end()
+	m.evictAll()
+	m.ops.close()
+	if m.ops.wait(ctx) != nil {
+		errs = append(errs, sandpit.Errorf(sandpit.Timeout, "close the manager: %d operations were interrupted", m.ops.count()))
+	}
+	errs = append(errs, m.halt(ctx))
+	return errors.Join(errs...)
+}
+
+// haltLimit is how long Close waits for what it has interrupted, and how long it
+// writes afterwards.
+const haltLimit = 10 * time.Second
+
+// halt ends all goroutines and writes what is left to be written.
+func (m *Manager) halt(ctx context.Context) error {
+	ended, cancel := context.WithTimeout(context.WithoutCancel(ctx), haltLimit)
+	defer cancel()
+	m.ops.close()
+	m.ops.cancel(errClosed)
+	err := m.ops.wait(ended)
+	m.loops.close()
+	m.loops.cancel(errClosed)
+	err = errorsOf(err, m.loops.wait(ended))
+	if err != nil {
+		err = sandpit.Errorf(sandpit.Timeout, "close the manager: %d calls of providers have not returned", m.ops.count()+m.loops.count())
+	}
+	written, cancel := context.WithTimeout(context.WithoutCancel(ctx), haltLimit)
+	defer cancel()
+	m.flushSpawned(written)
+	m.events.enqueueOmitted(true)
+	return errors.Join(err, m.flushUsed(written), m.events.close(written))
+}
+
+// evictAll ends all handles: who holds one hears that the manager closes.
+func (m *Manager) evictAll() {
+	for _, b := range m.boxes.all() {
+		b.mu.Lock()
+		for h := range b.handles {
+			h.cancel(errClosed)
+		}
+		b.mu.Unlock()
+	}
+}
+
+// Get returns a sandbox, also one that was deleted a short while ago. NotFound, also for
+// one that waits in a pool: nobody has it yet.
+func (m *Manager) Get(id sandpit.ID) (sandpit.Sandbox, error) {
+	b, err := m.boxes.known(id)
+	if err != nil {
+		return sandpit.Sandbox{}, err
+	}
+	return b.view(), nil
+}
+
+// Filter chooses sandboxes. Fields that are zero choose everything but deleted
+// ones. Those that wait in a pool are nobody's, and never chosen.
+type Filter struct {
+	Owner string
+	// Labels must all be there.
+	Labels map[string]string
+	// States is any of these.
+	States []sandpit.State
+	// After is the ID of the last sandbox of the page before.
+	After sandpit.ID
+	// Limit is at most so many. Default: all.
+	Limit int
+}
+
+// List returns sandboxes in the order of their IDs.
+func (m *Manager) List(f Filter) []sandpit.Sandbox {
+	var list []sandpit.Sandbox
+	for _, b := range m.boxes.all() {
+		if f.Limit > 0 && len(list) == f.Limit {
+			break
+		}
+		if r := b.look(); compareIDs(r.ID, f.After) > 0 && f.holds(r) {
+			list = append(list, b.view())
+		}
+	}
+	return list
+}
+
+func (f Filter) holds(r store.Row) bool {
+	if r.Pool != "" || f.Owner != "" && f.Owner != r.Lease.Owner {
+		return false
+	}
+	if len(f.States) == 0 && r.State == sandpit.StateDeleted || len(f.States) > 0 && !slices.Contains(f.States, r.State) {
+		return false
+	}
+	for key, value := range f.Labels {
+		if got, ok := r.Spec.Labels[key]; !ok || got != value {
+			return false
+		}
+	}
+	return true
+}
+
+func compareIDs(a, b sandpit.ID) int { return cmp.Compare(a, b) }

@@ -1,0 +1,171 @@
+package manager
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/store"
+)
+
+type unobservedKey struct{}
+
+// unobserved returns a context whose commands are the manager's own way to look at a sandbox,
+// and neither events nor figures.
+func unobserved(ctx context.Context) context.Context {
+	return context.WithValue(ctx, unobservedKey{}, true)
+}
+
+// observe has all that is done in a sandbox, by whichever way it comes, reported: every front
+// end reaches the guest through its Instance. It is called with each instance before anything
+// uses it.
+func (m *Manager) observe(b *box, i sandpit.Instance) {
+	guest, ok := sandpit.As[sandpit.ObservedGuest](i.Guest())
+	if !ok {
+		return // no provider of ours
+	}
+	guest.Observe(sandpit.GuestObserver{
+		Admit: m.admission(b),
+		Called: func(ctx context.Context, c sandpit.GuestCall) {
+			if row := b.look(); isObserved(ctx, row) {
+				m.recordCall(ctx, row, c)
+			}
+		},
+		Ended: func(ctx context.Context, took time.Duration, status sandpit.ExitStatus, err error) {
+			if isObserved(ctx, b.look()) {
+				m.o.Observer.Ended(took, status, err)
+			}
+		},
+	})
+}
+
+// admission returns what decides about commands in a sandbox, nil if nothing does.
+func (m *Manager) admission(b *box) func(context.Context, []string, string) error {
+	if m.o.Admit == nil {
+		return nil
+	}
+	return func(ctx context.Context, args []string, dir string) error {
+		if !isObserved(ctx, b.look()) {
+			return nil
+		}
+		if err := m.o.Admit(ctx, args, dir); err != nil {
+			return sandpit.WithHint(&refusedCommand{err}, sandpit.HintOf(err)) // clients of guests keep no other errors
+		}
+		return nil
+	}
+}
+
+// refusedCommand is the error of a command that was not admitted. Its text, which is for the
+// caller, repeats the command, which may hold secrets.
+type refusedCommand struct{ error }
+
+func (r *refusedCommand) Unwrap() error { return r.error }
+
+// withoutCommand returns an error as events and the log have it: without the text of a command
+// that was refused.
+func withoutCommand(err error) error {
+	if _, refused := errors.AsType[*refusedCommand](err); refused {
+		return sandpit.NotAdmitted(err)
+	}
+	return err
+}
+
+// isObserved reports whether what is done in a sandbox counts. A sandbox of a pool is
+// nobody's, and has nothing run in it but what warms it up.
+func isObserved(ctx context.Context, row store.Row) bool {
+	return ctx.Value(unobservedKey{}) == nil && (row.Pool == "" || row.Pool == poolBuilds)
+}
+
+// recordCall reports what was done in a sandbox.
+func (m *Manager) recordCall(ctx context.Context, row store.Row, c sandpit.GuestCall) {
+	m.add(Report{
+		Request: RequestIDOf(ctx), Actor: actorOf(ctx, row.Lease.Owner), Action: string(c.Action), Sandbox: row.ID,
+		Args: callArgs(c), Err: c.Err, Took: c.Took,
+	}, row.Lease.Owner, classOf(c.Action))
+}
+
+// The classes of events. An actor may add so many events of each, so that it cannot hide one
+// kind behind another.
+type eventClass string
+
+const (
+	classOperation eventClass = ""
+	classCommand   eventClass = "command"
+	classFile      eventClass = "file"
+)
+
+func classOf(a sandpit.GuestAction) eventClass {
+	switch a {
+	case sandpit.RunCommand, sandpit.OpenTerminal, sandpit.AttachCommand, sandpit.SignalCommand:
+		return classCommand
+	default:
+		return classFile
+	}
+}
+
+// The arguments of events about files. Those that are sums are added up when the same is done
+// again before the event is written.
+const (
+	argBytes = "bytes"
+	argCalls = "calls"
+)
+
+// callArgs are the arguments of an event. They have no contents: those are secrets, as far as
+// anybody knows.
+func callArgs(c sandpit.GuestCall) map[string]string {
+	args := make(map[string]string, 4)
+	set := func(name, value string) {
+		if value != "" && value != "0" {
+			args[name] = value
+		}
+	}
+	switch c.Action {
+	case sandpit.RunCommand, sandpit.OpenTerminal:
+		args["program"], args["args"] = cut(c.Program, maxPathArg), strconv.Itoa(c.Args)
+		set("sha256", c.Digest)
+		return args
+	case sandpit.AttachCommand, sandpit.SignalCommand:
+		set("pid", strconv.Itoa(c.PID))
+		set("signal", strconv.Itoa(int(c.Signal)))
+		return args
+	default:
+	}
+	set("path", cut(c.Path, maxPathArg))
+	set("to", cut(c.To, maxPathArg))
+	set("files", strconv.Itoa(c.Files))
+	switch c.Action {
+	case sandpit.ReadFile, sandpit.ReadTree:
+		args["direction"], args[argBytes] = "out", strconv.FormatInt(c.Bytes, 10)
+	case sandpit.WriteFile, sandpit.WriteTree:
+		args["direction"], args[argBytes] = "in", strconv.FormatInt(c.Bytes, 10)
+	default:
+	}
+	return args
+}
+
+// maxPathArg bounds a path or program in an event, in bytes.
+const maxPathArg = 1024
+
+// merge adds to an event another one of the same class that says the same but for how much it
+// was, and reports whether it could: reading a file in a thousand pieces is one event.
+func merge(e *store.Event, other store.Event) bool {
+	if e.Actor != other.Actor || e.Action != other.Action || e.Sandbox != other.Sandbox || e.Result != other.Result ||
+		e.Args["path"] != other.Args["path"] || e.Args["to"] != other.Args["to"] || e.Args["request"] != other.Args["request"] || e.Args["path"] == "" {
+		return false
+	}
+	number := func(args map[string]string, name string, missing int64) int64 {
+		n, err := strconv.ParseInt(args[name], 10, 64)
+		if err != nil {
+			return missing
+		}
+		return n
+	}
+	if _, counted := e.Args[argBytes]; counted {
+		e.Args[argBytes] = strconv.FormatInt(number(e.Args, argBytes, 0)+number(other.Args, argBytes, 0), 10)
+	}
+	e.Args[argCalls] = strconv.FormatInt(number(e.Args, argCalls, 1)+1, 10)
+	e.Duration += other.Duration
+	return true
+}

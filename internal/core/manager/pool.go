@@ -1,0 +1,436 @@
+package manager
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/fairshare"
+	"github.com/sandpit-dev/sandpit/internal/core/store"
+)
+
+// Pool is a stock of sandboxes that are made ahead, so that whoever asks for one
+// of the same kind gets it at once. Those that wait count as sandboxes, but give
+// way when there is no more room. A pool does not outlive its manager: nobody could
+// tell whether one of its sandboxes was just being given away.
+type Pool struct {
+	// Provider makes the sandboxes, which it must let be claimed (sandpit.Claimer).
+	// Default: Options.Provider.
+	Provider string
+	// Spec is their kind, also as a template that everybody may use: what is fixed when a sandbox is made, which is its image,
+	// limits, host name and whether it has a network. Everything else in it is not looked at; mounts are Invalid.
+	Spec sandpit.Spec
+	// Size is how many wait at least. Default: none.
+	Size int
+	// Max, if above Size, has the pool learn from demand: there wait as many as were
+	// asked for in the busiest ten seconds of the last five minutes, at most Max.
+	Max int
+	// Warm is done inside before a sandbox counts as ready, such as WarmUp. Default:
+	// nothing.
+	Warm func(ctx context.Context, i sandpit.Instance) error
+}
+
+// How pools learn, and try again.
+const (
+	demandPeriod   = 10 * time.Second
+	demandPeriods  = 30
+	poolCalm       = 100 * time.Millisecond // before a stock that is not empty is filled up
+	poolFirstPause = time.Second            // after a failure; doubles
+	poolLastPause  = time.Minute
+)
+
+// pool is a Pool at work.
+type pool struct {
+	Pool
+	key   string
+	nudge chan struct{} // holds one: the loop looks again
+
+	mu     sync.Mutex
+	kind   string // key of the sandboxes that it has now
+	stale  bool   // a request found another image by the same name
+	ready  []*box
+	making int
+	claims map[string]time.Time // when each owner claimed one last
+	asked  [demandPeriods]int
+	period int64 // that of the newest count in asked
+}
+
+// poolKey is the same for sandboxes that could be one another.
+func poolKey(provider string, s sandpit.Spec) string {
+	text, err := json.Marshal(struct {
+		Provider  string
+		Image     sandpit.Image
+		Resources sandpit.Resources
+		Hostname  string
+		Online    bool
+	}{provider, cmp.Or(s.Image, sandpit.HostImage), s.Resources, s.Hostname, s.Network.Online})
+	if err != nil { // a limit that is no number: there is no such sandbox
+		return ""
+	}
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:16])
+}
+
+// newPools checks the pools of the options.
+func newPools(o Options) (map[string]*pool, error) {
+	pools := make(map[string]*pool, len(o.Pools))
+	for i, p := range o.Pools {
+		p.Provider, p.Spec = cmp.Or(p.Provider, o.Provider), p.Spec.Clone()
+		if _, ok := p.Spec.Image.Template(); !ok { // else the template says first what it is like
+			o.Fill(p.Provider, &p.Spec)
+		}
+		key := poolKey(p.Provider, p.Spec)
+		switch {
+		case o.Providers[p.Provider] == nil:
+			return nil, sandpit.Errorf(sandpit.Invalid, "pool %d: there is no provider %.100q", i, p.Provider)
+		case len(p.Spec.Mounts) > 0:
+			return nil, sandpit.Errorf(sandpit.Invalid, "pool %d: its sandboxes cannot have mounts", i)
+		case p.Size < 0 || p.Max < 0:
+			return nil, sandpit.Errorf(sandpit.Invalid, "pool %d: sizes %d and %d, want none below zero", i, p.Size, p.Max)
+		case key == "" || pools[key] != nil:
+			return nil, sandpit.Errorf(sandpit.Invalid, "pool %d: its kind cannot be told from others", i)
+		}
+		p.Spec = sandpit.Spec{
+			Image: p.Spec.Image, Resources: p.Spec.Resources, Hostname: p.Spec.Hostname,
+			Network: sandpit.NetworkPolicy{Online: p.Spec.Network.Online},
+		}
+		pools[key] = &pool{Pool: p, key: key, kind: key, nudge: make(chan struct{}, 1), claims: make(map[string]time.Time)}
+	}
+	return pools, nil
+}
+
+// count notes that one was asked for.
+func (p *pool) count(now time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.turn(now)
+	p.asked[p.period%demandPeriods]++
+}
+
+// turn forgets what is too long ago.
+func (p *pool) turn(now time.Time) {
+	period := now.UnixNano() / int64(demandPeriod)
+	if period < p.period || period-p.period >= demandPeriods { // a clock that was set, or a long quiet
+		p.asked, p.period = [demandPeriods]int{}, period
+	}
+	for p.period < period {
+		p.period++
+		p.asked[p.period%demandPeriods] = 0
+	}
+}
+
+// missing returns how many more are to be made, or, below zero, are too many.
+func (p *pool) missing(now time.Time) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ready = slices.DeleteFunc(p.ready, func(b *box) bool { return b.state() != sandpit.StateRunning })
+	want := p.Size
+	if p.Max > p.Size {
+		p.turn(now)
+		want = min(max(p.Size, slices.Max(p.asked[:])), p.Max)
+	}
+	return want - len(p.ready) - p.making
+}
+
+// pop takes one that is ready, and its turn; nil if there is none.
+func (p *pool) pop() *box { return p.popIf(func(*box) bool { return true }) }
+
+// popImage is pop of a sandbox of an image. The same name may mean another image to another
+// owner, or may have changed its meaning.
+func (p *pool) popImage(prepared sandpit.Image) *box {
+	return p.popIf(func(b *box) bool { return b.look().Prepared == prepared })
+}
+
+// noteImage notes if a request found another image by the name than the pool has.
+func (p *pool) noteImage(prepared sandpit.Image) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	hasImage := func(b *box) bool { return b.look().Prepared == prepared }
+	if len(p.ready) > 0 && !slices.ContainsFunc(p.ready, hasImage) {
+		p.stale = true
+	}
+}
+
+func (p *pool) popIf(suits func(*box) bool) *box {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i := 0; i < len(p.ready); {
+		b := p.ready[i]
+		if !suits(b) {
+			i++
+			continue
+		}
+		p.ready = slices.Delete(p.ready, i, i+1)
+		if !b.tryTake() {
+			continue // it has just ended
+		}
+		if row := b.look(); row.State == sandpit.StateRunning && row.Pool == p.key && b.placed() != nil {
+			return b
+		}
+		b.yield()
+	}
+	return nil
+}
+
+// popFor is popImage for an owner. One that has claimed a sandbox a moment ago leaves the last
+// ones to others who need some: taking those as fast as they are made would keep them from
+// everybody else.
+func (p *pool) popFor(owner string, prepared sandpit.Image, now time.Time, mustShare func(owner string) bool) *box {
+	if p.isGreedy(owner, now) && mustShare(owner) {
+		return nil
+	}
+	b := p.popImage(prepared)
+	if b != nil {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.claims[owner] = now
+	}
+	return b
+}
+
+// isGreedy reports whether an owner who has claimed a sandbox a moment ago would take one of
+// the last. Claims that are longer ago are forgotten.
+func (p *pool) isGreedy(owner string, now time.Time) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	maps.DeleteFunc(p.claims, func(_ string, at time.Time) bool { return now.Sub(at).Abs() > demandPeriod })
+	_, again := p.claims[owner]
+	return again && int64(len(p.ready)) <= fairshare.Half(int64(max(p.Size, 1)))
+}
+
+func (p *pool) push(b *box) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ready = append(p.ready, b)
+}
+
+func (p *pool) has(b *box) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.making > 0 || slices.Contains(p.ready, b)
+}
+
+func (p *pool) stocked() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.ready) > 0
+}
+
+func (p *pool) wake() {
+	select {
+	case p.nudge <- struct{}{}:
+	default:
+	}
+}
+
+// poolLoop keeps a pool at its size.
+func (m *Manager) poolLoop(p *pool) func(ctx context.Context) {
+	return func(ctx context.Context) {
+		pause := poolFirstPause
+		for ctx.Err() == nil {
+			rest := demandPeriod
+			if err := m.fill(ctx, p); err != nil && ctx.Err() == nil {
+				m.o.Log.WarnContext(ctx, "a pool cannot be filled", slog.Any("error", err), slog.Duration("again in", pause))
+				rest, pause = pause, min(2*pause, poolLastPause)
+				_ = sleep(ctx, rest) // not even for who asks: all would fail alike
+				continue
+			}
+			pause = poolFirstPause
+			timer := time.NewTimer(rest)
+			select {
+			case <-timer.C:
+			case <-p.nudge:
+				if p.stocked() { // who has just claimed one goes first
+					_ = sleep(ctx, poolCalm)
+				}
+			case <-ctx.Done():
+			}
+			timer.Stop()
+		}
+	}
+}
+
+// fill makes what is missing, or removes what is too much. It takes at most half of
+// the places of those who make.
+func (m *Manager) fill(ctx context.Context, p *pool) error {
+	if !m.ops.begin() {
+		return errClosed
+	}
+	defer m.ops.end()
+	if err := m.renew(ctx, p); err != nil {
+		return err
+	}
+	missing := p.missing(m.o.Clock.Now())
+	for ; missing < 0; missing++ {
+		if b := p.pop(); b != nil {
+			m.discard(b, "there are more than are asked for")
+		}
+	}
+	var mu sync.Mutex
+	var failed error
+	todo := make([]struct{}, missing)
+	each(max(1, m.o.Parallel/2), todo, func(struct{}) {
+		if ctx.Err() != nil || m.closing.Load() || m.room.full() {
+			return
+		}
+		if err := m.makeSpare(ctx, p); err != nil {
+			mu.Lock()
+			defer mu.Unlock()
+			failed = err
+		}
+	})
+	if errors.Is(failed, sandpit.Exhausted) {
+		return nil // when there is room again
+	}
+	return failed
+}
+
+// spare is the request for one sandbox of a pool.
+func (m *Manager) spare(ctx context.Context, p *pool) (CreateRequest, error) {
+	now, err := m.now(ctx)
+	if err != nil {
+		return CreateRequest{}, err
+	}
+	r, err := m.Expand(ctx, CreateRequest{
+		Provider: p.Provider, Spec: p.Spec, Policy: store.Policy{IdleTimeout: -1}, Setup: p.Warm, Configured: true,
+	})
+	if err != nil {
+		return r, err
+	}
+	return m.prepare(ctx, r, now)
+}
+
+// renew removes what a pool has of an image when the name of that means something else by
+// now. What a template means is looked up each time, what a registry has only if a request
+// found another image.
+func (m *Manager) renew(ctx context.Context, p *pool) error {
+	p.mu.Lock()
+	stale := p.stale
+	p.stale = false
+	p.mu.Unlock()
+	if _, ok := p.Spec.Image.Template(); !ok && !stale {
+		return nil
+	}
+	r, err := m.spare(ctx, p)
+	if err != nil {
+		return err
+	}
+	r, _, release, err := m.prepareImage(ctx, r, m.o.Clock.Now())
+	if err != nil {
+		return err
+	}
+	defer release()
+	kind := poolKey(r.Provider, r.Spec)
+	p.mu.Lock()
+	p.kind = kind
+	p.mu.Unlock()
+	isOld := func(b *box) bool {
+		row := b.look()
+		return row.Prepared != r.prepared || poolKey(row.Provider, row.Spec) != kind
+	}
+	for b := p.popIf(isOld); b != nil; b = p.popIf(isOld) {
+		m.discard(b, "its image name now means another image")
+	}
+	return nil
+}
+
+// poolFor returns the pool that has sandboxes of a kind, nil if there is none.
+func (m *Manager) poolFor(kind string) *pool {
+	if p := m.pools[kind]; p != nil {
+		return p
+	}
+	for _, p := range m.pools {
+		p.mu.Lock()
+		same := p.kind == kind
+		p.mu.Unlock()
+		if same {
+			return p
+		}
+	}
+	return nil
+}
+
+// makeSpare makes one sandbox for a pool.
+func (m *Manager) makeSpare(ctx context.Context, p *pool) error {
+	r, err := m.spare(ctx, p)
+	if err != nil {
+		return err
+	}
+	r.pool = p.key
+	p.mu.Lock()
+	p.making++
+	p.mu.Unlock()
+	defer func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.making--
+	}()
+	r, now, release, err := m.prepareImage(ctx, r, m.o.Clock.Now())
+	if err != nil {
+		return err
+	}
+	defer release()
+	b, _, err := m.reserve(ctx, r, now)
+	if err != nil {
+		return err
+	}
+	if _, err := m.make(ctx, b, r); err != nil {
+		return err
+	}
+	if _, ok := as[sandpit.Claimer](b.placed()); !ok {
+		if b.take(ctx) == nil {
+			m.discard(b, "it cannot be claimed")
+		}
+		return sandpit.Errorf(sandpit.Unsupported, "sandboxes of provider %q cannot be made ahead", p.Provider)
+	}
+	p.push(b)
+	if m.closing.Load() {
+		m.emptyPool(p)
+	}
+	return nil
+}
+
+// inPool reports whether a sandbox waits in a pool of this manager, or is being made
+// for one.
+func (m *Manager) inPool(row store.Row, b *box) bool {
+	p := m.pools[row.Pool]
+	return p != nil && p.has(b) || row.Pool == poolBuilds && m.templates.has(b.id)
+}
+
+// PoolStatus is how a pool is doing.
+type PoolStatus struct {
+	Provider string       `json:"provider"`
+	Spec     sandpit.Spec `json:"spec"`
+	Size     int          `json:"size"`
+	Max      int          `json:"max"`
+	Ready    int          `json:"ready"`
+	Making   int          `json:"making"`
+}
+
+// Pools tells how the pools are doing, in the order of the options.
+func (m *Manager) Pools() []PoolStatus {
+	list := make([]PoolStatus, 0, len(m.o.Pools))
+	for _, o := range m.o.Pools {
+		spec := o.Spec.Clone()
+		provider := cmp.Or(o.Provider, m.o.Provider)
+		if _, ok := spec.Image.Template(); !ok {
+			m.o.Fill(provider, &spec)
+		}
+		p := m.pools[poolKey(provider, spec)]
+		p.mu.Lock()
+		list = append(list, PoolStatus{
+			Provider: p.Provider, Spec: p.Spec.Clone(), Size: p.Size, Max: max(p.Size, p.Max), Ready: len(p.ready), Making: p.making,
+		})
+		p.mu.Unlock()
+	}
+	return list
+}

@@ -1,0 +1,221 @@
+package manager
+
+import (
+	"sync"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/fairshare"
+)
+
+// ledger counts the sandboxes that take up room.
+type ledger struct {
+	max    int
+	quotas Quotas
+	// mustShare reports whether an owner has to leave room for others.
+	mustShare func(owner string) bool
+
+	mu     sync.Mutex
+	claims map[sandpit.ID]claim
+	owners map[string]int
+	labels map[string]int // by "key=value"; only those with a quota
+
+	refused int64
+}
+
+// status returns how many sandboxes there are.
+func (l *ledger) status() fairshare.Status {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return fairshare.Status{Name: "sandboxes", Total: int64(l.max), Used: int64(len(l.claims)), Refused: l.refused}
+}
+
+// claim is what one sandbox counts for.
+type claim struct {
+	owner  string
+	labels []string
+}
+
+func newLedger(limit int, q Quotas, mustShare func(owner string) bool) *ledger {
+	return &ledger{
+		max: limit, quotas: q, mustShare: mustShare,
+		claims: make(map[sandpit.ID]claim), owners: make(map[string]int), labels: make(map[string]int),
+	}
+}
+
+// take makes room for a sandbox, or fails with Exhausted. One that has room keeps
+// it.
+func (l *ledger) take(s sandpit.Sandbox) error {
+	return l.countRefusal(l.within(s.Lease.Owner, func(limit int) error {
+		if _, has := l.claims[s.ID]; has {
+			return nil
+		}
+		c := l.claimOf(s)
+		if err := l.check(c, limit); err != nil {
+			return err
+		}
+		l.add(s.ID, c)
+		return nil
+	}))
+}
+
+// within does something, with the lock, for an owner who may have so many sandboxes: by its
+// quota, else half of all while others need room, else all. Whether others do takes a query
+// and is asked only if it matters.
+func (l *ledger) within(owner string, do func(limit int) error) error {
+	locked := func(limit int) error {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return do(limit)
+	}
+	switch limit, named := l.quotas.Owners[owner]; {
+	case named:
+		return locked(limit)
+	case l.quotas.Owner > 0:
+		return locked(l.quotas.Owner)
+	case l.quotas.Owner < 0 || owner == "":
+		return locked(l.max)
+	}
+	err := locked(int(fairshare.Half(int64(l.max))))
+	if err != nil && !l.mustShare(owner) {
+		err = locked(l.max)
+	}
+	return err
+}
+
+// countRefusal counts an error of take or change.
+func (l *ledger) countRefusal(err error) error {
+	if err != nil {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.refused++
+	}
+	return err
+}
+
+// hasOthers reports whether another owner has sandboxes.
+func (l *ledger) hasOthers(owner string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for other := range l.owners {
+		if other != "" && other != owner {
+			return true
+		}
+	}
+	return false
+}
+
+// full reports whether there is no room for anybody.
+func (l *ledger) full() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.claims) >= l.max
+}
+
+// hold makes room for a sandbox that is there already, whatever the limits.
+func (l *ledger) hold(s sandpit.Sandbox) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.drop(s.ID)
+	l.add(s.ID, l.claimOf(s))
+}
+
+// change counts a sandbox that has room for other labels, or fails with Exhausted.
+func (l *ledger) change(s sandpit.Sandbox) error {
+	return l.countRefusal(l.within(s.Lease.Owner, func(limit int) error {
+		old, has := l.claims[s.ID]
+		if !has {
+			return nil
+		}
+		l.drop(s.ID)
+		c := l.claimOf(s)
+		if c.owner == old.owner {
+			limit = max(limit, l.owners[c.owner]+1) // it has a place among its owner's already
+		}
+		if err := l.check(c, limit); err != nil {
+			l.add(s.ID, old)
+			return err
+		}
+		l.add(s.ID, c)
+		return nil
+	}))
+}
+
+// revert takes a change back.
+func (l *ledger) revert(s sandpit.Sandbox) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if _, has := l.claims[s.ID]; has {
+		l.drop(s.ID)
+		l.add(s.ID, l.claimOf(s))
+	}
+}
+
+// give frees the room of a sandbox, if it has any.
+func (l *ledger) give(id sandpit.ID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.drop(id)
+}
+
+func (l *ledger) claimOf(s sandpit.Sandbox) claim {
+	c := claim{owner: s.Lease.Owner}
+	for key, value := range s.Spec.Labels {
+		if _, limited := l.quotas.Labels[key+"="+value]; limited {
+			c.labels = append(c.labels, key+"="+value)
+		}
+	}
+	return c
+}
+
+// check reports whether one more sandbox fits, of an owner who may have so many. The lock
+// is held.
+func (l *ledger) check(c claim, limit int) error {
+	const hint = "delete or stop sandboxes that are no longer needed, or raise the limit"
+	if len(l.claims) >= l.max {
+		return sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "Maximum number of sandboxes (%d) reached", l.max), hint)
+	}
+	if n := l.owners[c.owner]; n >= limit {
+		return sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "quota exceeded: owner %.100q has %d of %d sandboxes", c.owner, n, limit), hint)
+	}
+	for _, label := range c.labels {
+		if n, most := l.labels[label], l.quotas.Labels[label]; n >= most {
+			return sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "quota exceeded: %d of %d sandboxes have the label %.100q", n, most, label), hint)
+		}
+	}
+	return nil
+}
+
+func (l *ledger) add(id sandpit.ID, c claim) {
+	l.claims[id] = c
+	l.owners[c.owner]++
+	for _, label := range c.labels {
+		l.labels[label]++
+	}
+}
+
+func (l *ledger) drop(id sandpit.ID) {
+	c, has := l.claims[id]
+	if !has {
+		return
+	}
+	delete(l.claims, id)
+	if l.owners[c.owner]--; l.owners[c.owner] == 0 {
+		delete(l.owners, c.owner)
+	}
+	for _, label := range c.labels {
+		l.labels[label]--
+	}
+}
+
+// takesRoom reports whether a sandbox in this state counts. One that is paused counts
+// unless its memory is on disk.
+func takesRoom(s sandpit.State, suspended bool) bool {
+	switch s {
+	case sandpit.StatePaused:
+		return !suspended
+	case sandpit.StateStopped, sandpit.StateArchiving, sandpit.StateArchived, sandpit.StateRestoring, sandpit.StateDeleted:
+		return false
+	default:
+		return true
+	}
+}

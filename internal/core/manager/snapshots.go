@@ -1,0 +1,461 @@
+package manager
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io"
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/store"
+)
+
+// snapshots orders what happens to snapshots: they stay while somebody uses them.
+type snapshots struct {
+	mu      sync.Mutex
+	users   map[sandpit.SnapshotID]int             // making is whoever makes or removes it
+	strange map[string]map[sandpit.SnapshotID]bool // by provider: those without a row when it was asked last
+}
+
+// making is the number of users of a snapshot that is being made or removed.
+const making = -1
+
+// begin takes a snapshot for its making or removal, unless somebody has it; who takes
+// it calls end.
+func (s *snapshots) begin(id sandpit.SnapshotID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.users[id] != 0 {
+		return false
+	}
+	s.set(id, making)
+	return true
+}
+
+func (s *snapshots) end(id sandpit.SnapshotID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.users[id] == making {
+		s.set(id, 0)
+	}
+}
+
+// keep makes of who has made a snapshot its first user.
+func (s *snapshots) keep(id sandpit.SnapshotID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.set(id, 1)
+}
+
+// hold keeps a snapshot from being removed, unless that has begun; who holds it calls
+// release.
+func (s *snapshots) hold(id sandpit.SnapshotID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.users[id] == making {
+		return false
+	}
+	s.set(id, s.users[id]+1)
+	return true
+}
+
+func (s *snapshots) release(id sandpit.SnapshotID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.set(id, s.users[id]-1)
+}
+
+func (s *snapshots) set(id sandpit.SnapshotID, n int) {
+	if n == 0 {
+		delete(s.users, id)
+		return
+	}
+	if s.users == nil {
+		s.users = make(map[sandpit.SnapshotID]int)
+	}
+	s.users[id] = n
+}
+
+// Snapshot saves a running or paused sandbox, which goes on. The name is one that its
+// owner has not given yet, "" for none. It goes on when the caller gives up.
+//
+// Invalid: the name. AlreadyExists: the owner has one of that name. Conflict: the
+// sandbox is neither running nor paused. Exhausted: the owner has as many, or as large
+// ones, as there may be. Unsupported: its provider cannot do that.
+func (m *Manager) Snapshot(ctx context.Context, id sandpit.ID, name string) (sandpit.Snapshot, error) {
+	n := store.Snapshot{ID: sandpit.NewSnapshotID(), Name: name}
+	if name != "" {
+		if err := sandpit.CheckSnapshotName(name); err != nil {
+			return sandpit.Snapshot{}, err
+		}
+	}
+	result := make(chan store.Snapshot, 1)
+	err := m.operate(ctx, id, "snapshot", snapshotArgs(n), func(ctx context.Context, b *box) error {
+		made, err := m.save(ctx, b, n)
+		m.snapshots.end(n.ID)
+		result <- made
+		return err
+	})
+	if err != nil {
+		return sandpit.Snapshot{}, err
+	}
+	return seenSnapshot(<-result), nil
+}
+
+func snapshotArgs(n store.Snapshot) map[string]string {
+	args := map[string]string{"snapshot": string(n.ID), "name": n.Name}
+	maps.DeleteFunc(args, func(_, value string) bool { return value == "" })
+	return args
+}
+
+// save makes a snapshot of a sandbox. Who calls has the sandbox's turn, and ends the
+// making of the snapshot, also after an error. After one nothing of it is left, or will
+// be soon.
+func (m *Manager) save(ctx context.Context, b *box, n store.Snapshot) (store.Snapshot, error) {
+	row := b.look()
+	if row.State != sandpit.StateRunning && row.State != sandpit.StatePaused {
+		return n, stateError(row)
+	}
+	if hasTempDir(row.Spec) {
+		return n, sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "snapshot sandbox %s: its temporary directory ends with it", b.id),
+			"a volume outlives its sandboxes")
+	}
+	keeper, err := m.snapshotKeeper(row.Provider)
+	if err != nil {
+		return n, err
+	}
+	i, err := m.attached(ctx, b)
+	if err != nil {
+		return n, err
+	}
+	saver, ok := as[sandpit.Snapshotter](i)
+	if !ok {
+		return n, sandpit.Errorf(sandpit.Unsupported, "snapshot sandbox %s: its provider %q cannot do that", b.id, row.Provider)
+	}
+	release, err := m.acquireFor(ctx, b, m.slots.saves)
+	if err != nil {
+		return n, err
+	}
+	defer release()
+	n.Owner, n.Sandbox, n.Provider, n.Spec = row.Lease.Owner, b.id, row.Provider, row.Spec.Clone()
+	n.Spec.Env, n.Spec.Ports, n.Spec.Secrets = nil, nil, nil
+	n.Size = m.estimateSave(ctx, i, len(row.Spec.Secrets) == 0)
+	ctx, over, err := m.beginSnapshot(ctx, n)
+	if err != nil {
+		return n, err
+	}
+	made, err := m.makeSnapshot(ctx, keeper, n, func(ctx context.Context, n store.Snapshot) (store.Snapshot, error) {
+		take := func(ctx context.Context) (sandpit.Snapshot, error) { return saver.Snapshot(ctx, n.ID) }
+		made, err := call(ctx, m.loops, remote{what: "snapshot sandbox " + string(b.id), limit: m.o.CreateTimeout}, take,
+			func(_ sandpit.Snapshot, err error) {
+				if err == nil {
+					m.removeLate(keeper, n.ID)
+				}
+			})
+		n.Size, n.Memory = made.Size, made.Memory
+		return n, err
+	})
+	over(err)
+	return made, err
+}
+
+// makeSnapshot writes down that a snapshot is made, and then makes it.
+func (m *Manager) makeSnapshot(
+	ctx context.Context, keeper sandpit.SnapshotKeeper, n store.Snapshot, do func(context.Context, store.Snapshot) (store.Snapshot, error),
+) (store.Snapshot, error) {
+	n.State, n.CreatedAt = store.SnapshotCreating, m.o.Clock.Now()
+	m.snapshots.begin(n.ID) // nobody else knows it
+	n, err := m.insertSnapshot(ctx, n)
+	if err != nil {
+		return n, err
+	}
+	made, err := do(ctx, n)
+	if err == nil {
+		made.State = store.SnapshotReady
+		err = m.o.Store.FinishSnapshot(ctx, made, m.snapshotLimits())
+	}
+	if err != nil { // what cannot be taken back now is tried again by tidySnapshots
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeLimit)
+		defer cancel()
+		return n, errors.Join(err, m.dropSnapshot(ctx, keeper, n.ID))
+	}
+	return made, nil
+}
+
+// beginSnapshot reserves the disk for a snapshot of about n.Size bytes. The returned context
+// is for its making, and over is called with how that ended. One that is brief counts as
+// what its owner has saved, until dropSnapshot.
+func (m *Manager) beginSnapshot(ctx context.Context, n store.Snapshot) (saving context.Context, over func(error), err error) {
+	if n.Brief {
+		s, err := m.reserveSaving(ctx, savingPlan{id: string(n.ID), owner: n.Owner, disk: m.saves, bytes: n.Size})
+		if err != nil {
+			return ctx, nil, err
+		}
+		return s.within(ctx), s.end, nil
+	}
+	room, err := m.saves.Reserve(n.Owner, n.Size)
+	if err != nil {
+		return ctx, nil, err
+	}
+	admit := func(bytes int64) error {
+		m.space.deciding.Lock()
+		defer m.space.deciding.Unlock()
+		return m.checkDiskShare(ctx, n.Owner, bytes-n.Size) // the row counts for so many already
+	}
+	return sandpit.WithAdmit(ctx, admit), func(error) { room.Release() }, nil
+}
+
+// insertSnapshot adds the row of a snapshot that will have about n.Size bytes.
+func (m *Manager) insertSnapshot(ctx context.Context, n store.Snapshot) (store.Snapshot, error) {
+	m.space.deciding.Lock()
+	defer m.space.deciding.Unlock()
+	if !n.Brief {
+		if err := m.checkDiskShare(ctx, n.Owner, n.Size); err != nil {
+			return n, err
+		}
+	}
+	return m.o.Store.InsertSnapshot(ctx, n, m.snapshotLimits())
+}
+
+func (m *Manager) snapshotLimits() store.SnapshotLimits {
+	return store.SnapshotLimits{Count: max(0, m.o.MaxSnapshots), Bytes: max(0, m.o.MaxSnapshotBytes)}
+}
+
+// snapshotKeeper returns the provider of a name that keeps snapshots.
+func (m *Manager) snapshotKeeper(provider string) (sandpit.SnapshotKeeper, error) {
+	p := m.o.Providers[provider]
+	if p == nil {
+		return nil, sandpit.Errorf(sandpit.Unsupported, "Unsupported provider type: %.100q", provider)
+	}
+	keeper, ok := sandpit.As[sandpit.SnapshotKeeper](p)
+	if around, is := keeper.(interface{ Unwrap() any }); is && around.Unwrap() != nil { // what is around can only hand on
+		_, ok = sandpit.As[sandpit.SnapshotKeeper](around.Unwrap())
+	}
+	if !ok {
+		return nil, sandpit.Errorf(sandpit.Unsupported, "provider %s keeps no snapshots", provider)
+	}
+	return keeper, nil
+}
+
+// dropSnapshot removes a snapshot and then its row. Who calls has taken it.
+func (m *Manager) dropSnapshot(ctx context.Context, keeper sandpit.SnapshotKeeper, id sandpit.SnapshotID) error {
+	remove := func(ctx context.Context) error { return keeper.RemoveSnapshot(ctx, id) }
+	if _, err := call(ctx, m.loops, m.remote("remove snapshot "+string(id)), none(remove), nil); err != nil {
+		return err
+	}
+	m.space.drop(string(id))
+	err := m.o.Store.DeleteSnapshot(ctx, id)
+	if errors.Is(err, sandpit.NotFound) {
+		return nil
+	}
+	return err
+}
+
+// removeLate removes what came when nobody waited for it any more. If it cannot, the
+// reconciler finds it.
+func (m *Manager) removeLate(keeper sandpit.SnapshotKeeper, id sandpit.SnapshotID) {
+	ctx, cancel := context.WithTimeout(m.loops.ctx, m.o.CallTimeout)
+	defer cancel()
+	err := keeper.RemoveSnapshot(ctx, id)
+	m.record(Report{Actor: actorManager, Action: "remove late snapshot", Args: map[string]string{"snapshot": string(id)}, Err: err})
+}
+
+// held returns an owner's snapshot that is ready, and stays so until release is called.
+//
+// NotFound: there is none. Conflict: it is being made or removed.
+func (m *Manager) held(ctx context.Context, owner, name string) (n store.Snapshot, release func(), err error) {
+	n, err = m.o.Store.Snapshot(ctx, owner, name)
+	if err != nil {
+		return n, nil, err
+	}
+	if !m.snapshots.hold(n.ID) {
+		return n, nil, sandpit.Errorf(sandpit.Conflict, "snapshot %s is being made or removed", name)
+	}
+	release = func() { m.snapshots.release(n.ID) }
+	now, err := m.o.Store.Snapshot(ctx, owner, string(n.ID)) // it may have been removed before it was held
+	if err == nil && now.State != store.SnapshotReady {
+		err = sandpit.Errorf(sandpit.NotFound, "there is no snapshot %.100s", name)
+	}
+	if err != nil {
+		release()
+		return n, nil, err
+	}
+	return now, release, nil
+}
+
+// FindSnapshot returns an owner's snapshot by its ID or name. NotFound.
+func (m *Manager) FindSnapshot(ctx context.Context, owner, name string) (sandpit.Snapshot, error) {
+	n, err := m.o.Store.Snapshot(ctx, owner, name)
+	if err == nil && (n.State != store.SnapshotReady || n.Brief) {
+		err = sandpit.Errorf(sandpit.NotFound, "there is no snapshot %.100s", name)
+	}
+	if err != nil {
+		return sandpit.Snapshot{}, err
+	}
+	return seenSnapshot(n), nil
+}
+
+// Snapshots returns snapshots that are ready, in the order of their IDs.
+func (m *Manager) Snapshots(ctx context.Context, f store.SnapshotFilter) ([]sandpit.Snapshot, error) {
+	f.Lasting = true
+	rows, err := m.o.Store.Snapshots(ctx, f)
+	if err != nil {
+		return nil, err
+	}
+	list := make([]sandpit.Snapshot, len(rows))
+	for i, n := range rows {
+		list[i] = seenSnapshot(n)
+	}
+	return list, nil
+}
+
+// seenSnapshot returns what callers see of a row.
+func seenSnapshot(n store.Snapshot) sandpit.Snapshot {
+	return sandpit.Snapshot{
+		ID: n.ID, Name: n.Name, Owner: n.Owner, Provider: n.Provider, Sandbox: n.Sandbox, Spec: n.Spec.Clone(),
+		Memory: n.Memory, Size: n.Size, Unloadable: n.Problem, CreatedAt: n.CreatedAt,
+	}
+}
+
+// RemoveSnapshot removes a snapshot; sandboxes that were made of it go on. It goes on
+// when the caller gives up. What cannot be removed is tried again later; who calls again
+// tries at once.
+//
+// NotFound: there is none. Conflict: it is being used.
+func (m *Manager) RemoveSnapshot(ctx context.Context, owner, name string) error {
+	return m.withSnapshot(ctx, "remove snapshot", store.Snapshot{Owner: owner, Name: name}, func(ctx context.Context) error {
+		ctx, cancel := m.ops.detach(ctx)
+		defer cancel()
+		n, err := m.o.Store.Snapshot(ctx, owner, name)
+		if err != nil {
+			return err
+		}
+		if !m.snapshots.begin(n.ID) {
+			return sandpit.WithHint(sandpit.Errorf(sandpit.Conflict, "snapshot %s is being made, used or removed", name), "try again in a moment")
+		}
+		defer m.snapshots.end(n.ID)
+		keeper, err := m.snapshotKeeper(n.Provider)
+		if err != nil {
+			return err
+		}
+		if err := m.o.Store.SetSnapshotDeleting(ctx, n.ID); err != nil {
+			return err
+		}
+		return m.dropSnapshot(ctx, keeper, n.ID)
+	})
+}
+
+// withSnapshot does something for a caller, as one event. The context ends with the
+// caller's, and with the manager.
+func (m *Manager) withSnapshot(ctx context.Context, action string, n store.Snapshot, do func(context.Context) error) error {
+	begin := time.Now()
+	if m.closing.Load() || !m.ops.begin() {
+		return errClosed
+	}
+	defer m.ops.end()
+	joined, cancel := m.ops.join(ctx)
+	defer cancel()
+	err := because(joined, do(joined))
+	args := snapshotArgs(n)
+	args["owner"] = n.Owner
+	m.record(Report{Request: RequestIDOf(ctx), Actor: actorOf(ctx, n.Owner), Action: action, Args: args, Err: err, Took: time.Since(begin)})
+	return err
+}
+
+// ExportSnapshot writes a snapshot as one stream, which ImportSnapshot reads, also
+// elsewhere. After an error the stream is not complete. NotFound. Conflict: it is being
+// made or removed.
+func (m *Manager) ExportSnapshot(ctx context.Context, owner, name string, to io.Writer) error {
+	return m.withSnapshot(ctx, "export snapshot", store.Snapshot{Owner: owner, Name: name}, func(ctx context.Context) error {
+		n, release, err := m.held(ctx, owner, name)
+		if err != nil {
+			return err
+		}
+		defer release()
+		keeper, err := m.snapshotKeeper(n.Provider)
+		if err != nil {
+			return err
+		}
+		return keeper.ExportSnapshot(ctx, n.ID, to)
+	})
+}
+
+// ImportRequest asks for a snapshot to be read.
+type ImportRequest struct {
+	Owner string
+	// Name is one that the owner has not given yet. Default: none.
+	Name string
+	// Provider keeps it. Default: Options.Provider.
+	Provider string
+}
+
+// ImportSnapshot adds what ExportSnapshot wrote. When it fails, or ctx ends, nothing of
+// it is left. What is read is not trusted: directories of a machine and volumes are
+// refused, and so is what is larger than the owner's snapshots may be.
+//
+// Invalid: the name, or no such stream. AlreadyExists: the owner has one of that name.
+// Exhausted: no room. Unsupported: no such provider, or it keeps no snapshots.
+func (m *Manager) ImportSnapshot(ctx context.Context, r ImportRequest, from io.Reader) (sandpit.Snapshot, error) {
+	n := store.Snapshot{ID: sandpit.NewSnapshotID(), Owner: r.Owner, Name: r.Name, Provider: cmp.Or(r.Provider, m.o.Provider)}
+	err := m.withSnapshot(ctx, "import snapshot", n, func(ctx context.Context) error {
+		if n.Name != "" {
+			if err := sandpit.CheckSnapshotName(n.Name); err != nil {
+				return err
+			}
+		}
+		keeper, err := m.snapshotKeeper(n.Provider)
+		if err != nil {
+			return err
+		}
+		defer m.snapshots.end(n.ID)
+		n, err = m.makeSnapshot(ctx, keeper, n, func(ctx context.Context, n store.Snapshot) (store.Snapshot, error) {
+			made, err := keeper.ImportSnapshot(ctx, n.ID, m.bounded(from))
+			if err != nil {
+				return n, err
+			}
+			n.Size, n.Memory, n.Spec = made.Size, made.Memory, made.Spec.Clone()
+			n.Spec.Ports = nil
+			delete(n.Spec.Labels, Label)
+			return n, checkImported(n.Spec)
+		})
+		return err
+	})
+	if err != nil {
+		return sandpit.Snapshot{}, err
+	}
+	return seenSnapshot(n), nil
+}
+
+// checkImported refuses what a stream must not ask for.
+func checkImported(s sandpit.Spec) error {
+	if len(s.Mounts) > 0 {
+		return sandpit.Errorf(sandpit.Invalid, "a snapshot with directories of a machine, or volumes, cannot be imported")
+	}
+	return checkLabels(s.Labels)
+}
+
+// bounded reads no more than all snapshots of an owner may have.
+func (m *Manager) bounded(r io.Reader) io.Reader {
+	if m.o.MaxSnapshotBytes <= 0 {
+		return r
+	}
+	return &boundedReader{r, m.o.MaxSnapshotBytes}
+}
+
+type boundedReader struct {
+	r    io.Reader
+	left int64
+}
+
+// Read implements io.Reader.
+func (b *boundedReader) Read(p []byte) (int, error) {
+	if b.left <= 0 {
+		return 0, sandpit.Errorf(sandpit.Exhausted, "it is larger than the snapshots of one owner may be")
+	}
+	n, err := b.r.Read(p[:min(int64(len(p)), b.left)])
+	b.left -= int64(n)
+	return n, err
+}

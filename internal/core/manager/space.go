@@ -1,0 +1,331 @@
+package manager
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/fairshare"
+	"github.com/sandpit-dev/sandpit/internal/core/store"
+	"github.com/sandpit-dev/sandpit/internal/files/diskspace"
+)
+
+// space counts what owners keep of sandboxes that do not run: how many there are, and how
+// many bytes they take, with checkpoints and with snapshots that exist for a fork. It is
+// counted before it is written. What providers list corrects it.
+type space struct {
+	maxCount int
+	maxBytes int64 // of each owner; 0: no limit
+
+	// deciding is held from the look at what an owner has until its claim is entered.
+	deciding sync.Mutex
+
+	mu      sync.Mutex
+	claims  map[string]spaceClaim // by the ID of the sandbox or snapshot
+	owners  map[string]spaceUse
+	all     spaceUse
+	refused int64
+}
+
+// spaceClaim is what one sandbox counts for.
+type spaceClaim struct {
+	owner string
+	saved bool // it is stopped, suspended or archived
+	// bytes are of what is saved, checkpoint of its checkpoint, and pending of what is being
+	// written.
+	bytes, checkpoint, pending int64
+}
+
+// spaceUse is what one owner keeps.
+type spaceUse struct {
+	count int
+	bytes int64
+}
+
+func (c spaceClaim) use() spaceUse {
+	u := spaceUse{bytes: c.bytes + c.checkpoint + c.pending}
+	if c.saved {
+		u.count = 1
+	}
+	return u
+}
+
+func newSpace(o Options) *space {
+	return &space{
+		maxCount: max(0, o.MaxSaved), maxBytes: max(0, o.MaxSavedBytes),
+		claims: make(map[string]spaceClaim), owners: make(map[string]spaceUse),
+	}
+}
+
+// diskShare is how much of the disk an owner may take, and takes besides its claims.
+type diskShare struct {
+	limit int64 // 0: no limit
+	other int64
+}
+
+// reserve changes a claim, or fails with Exhausted if it then were more than its owner may
+// have. One that does not grow is never refused.
+func (s *space) reserve(id, owner string, d diskShare, edit func(*spaceClaim)) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before := s.claims[id]
+	after := before
+	after.owner = owner
+	edit(&after)
+	if err := s.check(before.use(), after.use(), owner, d); err != nil {
+		s.refused++
+		return err
+	}
+	s.set(id, after)
+	return nil
+}
+
+// check reports whether a claim may change so. The lock is held.
+func (s *space) check(before, after spaceUse, owner string, d diskShare) error {
+	const hint = "delete sandboxes, snapshots or templates that are no longer needed, or raise the limit"
+	has := s.owners[owner]
+	if after.count > before.count && has.count >= s.maxCount {
+		return sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "quota exceeded: owner %.100q has %d of %d stopped, suspended or archived sandboxes",
+			owner, has.count, s.maxCount), hint)
+	}
+	more := after.bytes - before.bytes
+	if more <= 0 {
+		return nil
+	}
+	if s.maxBytes > 0 && has.bytes+more > s.maxBytes {
+		return sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "quota exceeded: saved sandboxes of owner %.100q take %s of %s, and %s more are needed",
+			owner, mebibytes(has.bytes), mebibytes(s.maxBytes), mebibytes(more)), hint)
+	}
+	return d.check(owner, has.bytes, more)
+}
+
+// check reports whether an owner may take more bytes of the disk.
+func (d diskShare) check(owner string, has, more int64) error {
+	if d.limit == 0 || d.other+has+more <= d.limit {
+		return nil
+	}
+	return sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "quota exceeded: saved data of owner %.100q takes %s of its %s of the disk, and %s more are needed",
+		owner, mebibytes(d.other+has), mebibytes(d.limit), mebibytes(more)),
+		"delete sandboxes, snapshots or templates that are no longer needed")
+}
+
+func mebibytes(bytes int64) string { return fmt.Sprintf("%.1f MiB", float64(bytes)/(1<<20)) }
+
+// change changes a claim, whatever the limits: it is so.
+func (s *space) change(id, owner string, edit func(*spaceClaim)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := s.claims[id]
+	c.owner = owner
+	edit(&c)
+	s.set(id, c)
+}
+
+// drop forgets a claim.
+func (s *space) drop(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.set(id, spaceClaim{owner: s.claims[id].owner})
+}
+
+// set replaces a claim. The lock is held.
+func (s *space) set(id string, c spaceClaim) {
+	s.count(s.claims[id], -1)
+	s.count(c, 1)
+	if s.claims[id] = c; c == (spaceClaim{owner: c.owner}) {
+		delete(s.claims, id)
+	}
+}
+
+func (s *space) count(c spaceClaim, times int) {
+	use, has := c.use(), s.owners[c.owner]
+	has.count += times * use.count
+	has.bytes += int64(times) * use.bytes
+	s.all.count += times * use.count
+	s.all.bytes += int64(times) * use.bytes
+	if s.owners[c.owner] = has; has == (spaceUse{}) {
+		delete(s.owners, c.owner)
+	}
+}
+
+func (s *space) of(owner string) spaceUse {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.owners[owner]
+}
+
+func (s *space) status() fairshare.Status {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return fairshare.Status{Name: "bytes of saved sandboxes", Used: s.all.bytes, Refused: s.refused}
+}
+
+// isSaved reports whether a sandbox exists without running.
+func isSaved(state sandpit.State, suspended bool) bool {
+	switch state {
+	case sandpit.StatePaused:
+		return suspended
+	case sandpit.StateStopped, sandpit.StateArchiving, sandpit.StateArchived, sandpit.StateRestoring:
+		return true
+	default:
+		return false
+	}
+}
+
+// countSaved counts a sandbox as its row says it is. One that is on the way, or broken,
+// counts as before: what is on the disk is there still.
+func (m *Manager) countSaved(row store.Row) {
+	id, owner := string(row.ID), row.Lease.Owner
+	switch {
+	case isSaved(row.State, row.Suspended):
+		m.space.change(id, owner, func(c *spaceClaim) { c.saved, c.pending = true, 0 })
+	case row.State == sandpit.StateRunning || row.State == sandpit.StatePaused:
+		m.space.change(id, owner, func(c *spaceClaim) {
+			if row.CheckpointedAt.IsZero() {
+				c.checkpoint = 0
+			} else if c.bytes > 0 { // the files of a stop are the checkpoint of what was started; a stop that failed has none
+				c.checkpoint = c.bytes
+			}
+			c.saved, c.bytes, c.pending = false, 0, 0
+		})
+	case row.State == sandpit.StateDeleted:
+		m.space.drop(id)
+	default:
+	}
+}
+
+// noteSaved corrects what is counted of a sandbox by what its provider lists. The caller
+// has its turn.
+func (m *Manager) noteSaved(b *box, p sandpit.Placement) {
+	row := b.look()
+	m.space.change(string(b.id), row.Lease.Owner, func(c *spaceClaim) {
+		c.bytes, c.checkpoint = p.SavedBytes, p.CheckpointBytes
+	})
+}
+
+// saving is what an operation reserves that writes a sandbox to the disk.
+type saving struct {
+	m         *Manager
+	id, owner string
+	disk      *diskspace.Reservation
+	over      atomic.Bool // it was released
+}
+
+// savingPlan is what is to be saved: about so many bytes of an owner's sandbox or snapshot.
+type savingPlan struct {
+	id, owner string
+	disk      *diskspace.Budget
+	bytes     int64
+	stays     bool // the sandbox will exist without running
+}
+
+// reserveSaving reserves what it takes to save something.
+func (m *Manager) reserveSaving(ctx context.Context, plan savingPlan) (*saving, error) {
+	s := &saving{m: m, id: plan.id, owner: plan.owner}
+	var err error
+	if s.disk, err = plan.disk.Reserve(plan.owner, plan.bytes); err != nil {
+		return nil, err
+	}
+	err = m.claimSpace(ctx, plan.id, plan.owner, func(c *spaceClaim) { c.pending, c.saved = plan.bytes, c.saved || plan.stays })
+	if err != nil {
+		s.disk.Release()
+		return nil, err
+	}
+	return s, nil
+}
+
+// claimSpace is space.reserve with what the owner may take of the disk.
+func (m *Manager) claimSpace(ctx context.Context, id, owner string, edit func(*spaceClaim)) error {
+	m.space.deciding.Lock()
+	defer m.space.deciding.Unlock()
+	d, err := m.diskShare(ctx, owner)
+	if err != nil {
+		return err
+	}
+	return m.space.reserve(id, owner, d, edit)
+}
+
+// within returns a context in which a provider asks whether what it has written fits.
+func (s *saving) within(ctx context.Context) context.Context {
+	return sandpit.WithAdmit(ctx, func(bytes int64) error {
+		if s.over.Load() {
+			return sandpit.Errorf(sandpit.Canceled, "the request that saves the sandbox has ended")
+		}
+		return s.m.claimSpace(ctx, s.id, s.owner, func(c *spaceClaim) { c.pending = bytes })
+	})
+}
+
+// release ends the reservation of the disk: what was written is there by now, or is gone.
+// What a provider still writes that nobody waits for any more is refused.
+func (s *saving) release() {
+	s.over.Store(true)
+	s.disk.Release()
+}
+
+// end is release, and counts what was written unless there is an error.
+func (s *saving) end(err error) {
+	s.release()
+	if err != nil {
+		s.undo()
+		return
+	}
+	s.m.finishSaving(s.id, s.owner)
+}
+
+// finishSaving counts what was written in place of what was saved before.
+func (m *Manager) finishSaving(id, owner string) {
+	m.space.change(id, owner, func(c *spaceClaim) {
+		if c.pending > 0 { // else nobody has said how much it is
+			c.bytes, c.pending = c.pending, 0
+		}
+	})
+}
+
+// finishCheckpoint is finish for a checkpoint.
+func (s *saving) finishCheckpoint() {
+	s.m.space.change(s.id, s.owner, func(c *spaceClaim) { c.checkpoint, c.pending = c.pending, 0 })
+}
+
+// undo says that nothing was written.
+func (s *saving) undo() {
+	s.m.space.change(s.id, s.owner, func(c *spaceClaim) { c.pending = 0 })
+}
+
+// estimateSave returns about how many bytes it takes to save a sandbox, 0 if nobody can say.
+func (m *Manager) estimateSave(ctx context.Context, i sandpit.Instance, memory bool) int64 {
+	e, ok := as[sandpit.SaveEstimator](i)
+	if !ok {
+		return 0
+	}
+	ask := func(ctx context.Context) (int64, error) { return e.EstimateSave(ctx, memory) }
+	bytes, err := call(ctx, m.loops, remote{what: "estimate", limit: min(guestLimit, m.o.CallTimeout)}, ask, nil)
+	if err != nil { // then the provider asks when it knows
+		m.o.Log.DebugContext(ctx, "manager: saved size unknown", slog.String("sandbox", string(i.ID())), slog.Any("error", err))
+		return 0
+	}
+	return max(0, bytes)
+}
+
+// diskShare returns how much of the disk an owner may take: half of it while it has to leave
+// room for others.
+func (m *Manager) diskShare(ctx context.Context, owner string) (diskShare, error) {
+	size, err := m.o.Disk.Size()
+	if err != nil || size == 0 || !m.mustShare(owner) {
+		return diskShare{}, err
+	}
+	kept, err := m.o.Store.KeptBytes(ctx, owner)
+	return diskShare{limit: fairshare.Half(size), other: kept}, err
+}
+
+// checkDiskShare reports whether an owner may take more bytes of the disk. The caller holds
+// space.deciding until they count.
+func (m *Manager) checkDiskShare(ctx context.Context, owner string, more int64) error {
+	d, err := m.diskShare(ctx, owner)
+	if err != nil || more <= 0 {
+		return err
+	}
+	return d.check(owner, m.space.of(owner).bytes, more)
+}

@@ -1,0 +1,189 @@
+package manager
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/store"
+)
+
+// saveStarted makes a sandbox of a build's image, starts its command, and saves it when
+// that is ready. If the recipe says so, or of a provider that cannot save it, an empty
+// snapshot is returned: then each sandbox starts the command itself.
+func (m *Manager) saveStarted(ctx context.Context, build store.TemplateBuild, run *running) (n store.Snapshot, err error) {
+	spec := sandpit.Spec{Image: build.Image, Resources: m.o.Enforceable(m.o.BuilderProvider, build.Resources), Network: build.Recipe.Network.Clone()}
+	b, err := m.workroom(ctx, build.Owner, spec, false)
+	if err != nil {
+		return n, err
+	}
+	defer func() { err = errors.Join(err, m.leave(ctx, b)) }()
+	step := "start " + build.Recipe.Start
+	run.log.begin(0, step)
+	if err := bringUp(ctx, b.placed(), build.Recipe, run.log.write); err != nil {
+		return n, &StepError{Step: step, Err: err}
+	}
+	if build.Recipe.StartAnew {
+		return n, nil
+	}
+	if err := b.take(ctx); err != nil {
+		return n, err
+	}
+	defer b.yield()
+	n, err = m.save(ctx, b, store.Snapshot{ID: build.Snapshot, Build: build.ID})
+	m.snapshots.end(build.Snapshot)
+	if errors.Is(err, sandpit.Unsupported) {
+		run.log.write([]byte("each sandbox starts the command itself, since this one cannot be saved: " + err.Error() + "\n"))
+		return store.Snapshot{}, nil
+	}
+	return n, err
+}
+
+// bringUp starts the command of a template in a sandbox and returns when it is ready.
+//
+// Invalid: the command has failed. Timeout: it was not ready in time. Both tell what it
+// said last.
+func bringUp(ctx context.Context, i sandpit.Instance, r sandpit.Recipe, hear func(p []byte)) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, r.Ready.Within(),
+		sandpit.Errorf(sandpit.Timeout, "the start command was not ready after %v", r.Ready.Within()))
+	defer cancel()
+	out := &lastWords{hear: hear}
+	p, err := i.Guest().Start(ctx, sandpit.Command{Args: sandpit.ShellArgs(r.Start), Tag: "start", Stdout: out, Stderr: out})
+	if err != nil {
+		return because(ctx, err)
+	}
+	failed, over := make(chan error, 1), make(chan struct{})
+	go func() {
+		defer close(over)
+		status, err := p.Wait(ctx)
+		if err == nil && status.Code != 0 {
+			err = sandpit.Errorf(sandpit.Invalid, "the start command ended with %v", status)
+		}
+		if err != nil { // else it has started something else
+			failed <- err
+		}
+	}()
+	err = because(ctx, askUntilReady(ctx, i, r.Ready, failed))
+	cancel() // the command outlives that, and nobody listens to it any more
+	<-over
+	if err == nil {
+		return nil
+	}
+	words := "nothing"
+	if text := out.String(); text != "" {
+		words = text
+	}
+	return sandpit.Errorf(sandpit.CodeOf(err), "%w; the last that it said: %s", err, words)
+}
+
+// askUntilReady returns when the answer is yes, or the command has failed.
+func askUntilReady(ctx context.Context, i sandpit.Instance, r sandpit.Ready, failed <-chan error) error {
+	for {
+		if answer(ctx, i, r) {
+			return nil
+		}
+		timer := time.NewTimer(r.Every())
+		select {
+		case <-timer.C:
+		case err := <-failed:
+			timer.Stop()
+			return err
+		case <-ctx.Done():
+			timer.Stop()
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// probeLimit is how long one answer may take.
+const probeLimit = 5 * time.Second
+
+// answer asks once.
+func answer(ctx context.Context, i sandpit.Instance, r sandpit.Ready) bool {
+	ctx, cancel := context.WithTimeout(ctx, probeLimit)
+	defer cancel()
+	switch {
+	case r.Command != "":
+		ctx := unobserved(ctx) // it is asked again and again
+		p, err := i.Guest().Start(ctx, sandpit.Command{Args: sandpit.ShellArgs(r.Command), Timeout: probeLimit})
+		if err != nil {
+			return false
+		}
+		status, err := p.Wait(ctx)
+		return err == nil && status.Code == 0
+	case r.Port != 0:
+		dialer, ok := as[sandpit.Dialer](i)
+		if !ok {
+			return answered(ctx, i, r.Port, "http://localhost/", 600)
+		}
+		conn, err := dialer.Dial(ctx, r.Port)
+		if err == nil {
+			_ = conn.Close() // nothing was written
+		}
+		return err == nil
+	case r.URL != "":
+		u, err := url.Parse(r.URL)
+		if err != nil {
+			return false
+		}
+		port := 80
+		if text := u.Port(); text != "" {
+			port, err = strconv.Atoi(text)
+		}
+		return err == nil && answered(ctx, i, port, r.URL, http.StatusBadRequest)
+	}
+	return true
+}
+
+// answered reports whether a request is answered with a status below one.
+func answered(ctx context.Context, i sandpit.Instance, port int, target string, below int) bool {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, target, http.NoBody)
+	if err != nil {
+		return false
+	}
+	resp, err := i.HTTP(port).RoundTrip(req)
+	if err != nil {
+		return false
+	}
+	_, _ = io.CopyN(io.Discard, resp.Body, 64<<10) // so that it is no error for the server
+	_ = resp.Body.Close()                          // only read
+	return resp.StatusCode < below
+}
+
+// lastWords keeps the end of what is written to it.
+type lastWords struct {
+	hear func(p []byte) // nil: nobody
+
+	mu   sync.Mutex
+	kept []byte
+}
+
+const maxLastWords = 2000 // bytes
+
+// Write implements io.Writer.
+func (w *lastWords) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.kept = append(w.kept, p...)
+	if more := len(w.kept) - maxLastWords; more > 0 {
+		w.kept = append(w.kept[:0], w.kept[more:]...)
+	}
+	if w.hear != nil {
+		w.hear(p)
+	}
+	return len(p), nil
+}
+
+// String is the end of what was written.
+func (w *lastWords) String() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return strings.ToValidUTF8(strings.TrimSpace(string(w.kept)), "\uFFFD")
+}

@@ -1,0 +1,97 @@
+package manager
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/store"
+)
+
+// Stats say what a manager is busy with. As JSON, durations are in seconds.
+type Stats struct {
+	// TotalSandboxes are those that exist, stopped ones included, and those that
+	// wait in pools left out.
+	TotalSandboxes int
+	// ActiveOperations are the handles that are held and the operations under way.
+	ActiveOperations int
+	MaxSandboxes     int
+	IdleTimeout      time.Duration
+	CleanupInterval  time.Duration
+	IsShuttingDown   bool
+}
+
+// MarshalJSON implements json.Marshaler.
+func (s Stats) MarshalJSON() ([]byte, error) {
+	return json.Marshal(struct {
+		Total    int     `json:"total_sandboxes"`
+		Active   int     `json:"active_operations"`
+		Max      int     `json:"max_sandboxes"`
+		Idle     float64 `json:"idle_timeout"`
+		Interval float64 `json:"cleanup_interval"`
+		Down     bool    `json:"is_shutting_down"`
+	}{
+		s.TotalSandboxes, s.ActiveOperations, s.MaxSandboxes,
+		s.IdleTimeout.Seconds(), s.CleanupInterval.Seconds(), s.IsShuttingDown,
+	})
+}
+
+// Stats counts the sandboxes of all owners and what is done to them.
+func (m *Manager) Stats() Stats {
+	s := m.countStats(func(store.Row) bool { return true })
+	s.ActiveOperations += m.ops.count()
+	return s
+}
+
+// StatsOf is Stats for an owner: only its own sandboxes and their use count.
+func (m *Manager) StatsOf(owner string) Stats {
+	return m.countStats(func(r store.Row) bool { return r.Lease.Owner == owner })
+}
+
+func (m *Manager) countStats(counts func(store.Row) bool) Stats {
+	s := Stats{
+		MaxSandboxes: m.o.MaxSandboxes,
+		IdleTimeout:  m.o.IdleTimeout, CleanupInterval: m.o.Sweep, IsShuttingDown: m.closing.Load(),
+	}
+	for _, b := range m.boxes.all() {
+		b.mu.Lock()
+		if counts(b.row) {
+			if b.row.State != sandpit.StateDeleted && b.row.Pool == "" {
+				s.TotalSandboxes++
+			}
+			s.ActiveOperations += len(b.handles)
+		}
+		b.mu.Unlock()
+	}
+	return s
+}
+
+// Measure says what a sandbox uses. It is no use of the sandbox, which may be idle
+// all the while.
+//
+// NotFound: no such sandbox. Gone: it was deleted. Conflict: it neither runs nor is
+// paused. Unsupported: its provider cannot tell. Unavailable: it cannot be reached.
+func (m *Manager) Measure(ctx context.Context, id sandpit.ID) (sandpit.Stats, error) {
+	b, err := m.boxes.known(id)
+	if err != nil {
+		return sandpit.Stats{}, err
+	}
+	row := b.look()
+	if row.State != sandpit.StateRunning && row.State != sandpit.StatePaused {
+		return sandpit.Stats{}, stateError(row)
+	}
+	i := b.placed()
+	if i == nil {
+		return sandpit.Stats{}, sandpit.Errorf(sandpit.Unavailable, "sandbox %s is not reached yet", id)
+	}
+	s, ok := as[sandpit.Statser](i)
+	if !ok {
+		return sandpit.Stats{}, sandpit.Errorf(sandpit.Unsupported, "measure sandbox %s: its provider %q cannot do that", id, row.Provider)
+	}
+	stats, err := call(ctx, m.loops, m.remote("measure sandbox "+string(id)), s.Stats, nil)
+	if row := b.look(); err != nil && row.State != sandpit.StateRunning && row.State != sandpit.StatePaused {
+		err = stateError(row) // what became of it meanwhile says more
+	}
+	return stats, err
+}

@@ -1,0 +1,205 @@
+package store
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"strings"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/memory"
+)
+
+// BuildFilter chooses builds. Fields that are zero choose everything.
+type BuildFilter struct {
+	Template sandpit.TemplateID
+	Status   sandpit.BuildStatus
+	// Owner is the owner of the template.
+	Owner string
+	// Loose are those that no tag means.
+	Loose bool
+	// Brief leaves the recipes out, which may be large.
+	Brief bool
+	// Limit is at most so many. Default: all.
+	Limit int
+}
+
+// Builds returns builds, the newest first. A row that cannot be read is an error. While it
+// reads, recipes are taken from the account of memory of ctx.
+//
+// Exhausted: there is no memory for them.
+func (s *Store) Builds(ctx context.Context, f BuildFilter) ([]TemplateBuild, error) {
+	where, args := []string{"TRUE"}, []any{}
+	if f.Template != "" {
+		where, args = append(where, "template = ?"), append(args, string(f.Template))
+	}
+	if f.Status != "" {
+		where, args = append(where, "status = ?"), append(args, string(f.Status))
+	}
+	if f.Owner != "" {
+		where, args = append(where, "owner = ?"), append(args, f.Owner)
+	}
+	if f.Loose {
+		where = append(where, "id NOT IN (SELECT build FROM template_tags)")
+	}
+	columns := buildColumns
+	if f.Brief {
+		columns = briefBuildColumns
+	}
+	list, err := s.builds(ctx, columns, `WHERE `+strings.Join(where, " AND ")+` ORDER BY created_at DESC, id LIMIT ?`, append(args, cmp.Or(f.Limit, -1))...)
+	if err != nil {
+		return nil, s.fail(err, "list builds")
+	}
+	return list, nil
+}
+
+// Build returns a build. NotFound.
+func (s *Store) Build(ctx context.Context, id sandpit.BuildID) (TemplateBuild, error) {
+	return s.oneBuild(ctx, id, `WHERE id = ?`, string(id))
+}
+
+// BuildOfSnapshot returns the build that has a snapshot. NotFound.
+func (s *Store) BuildOfSnapshot(ctx context.Context, id sandpit.SnapshotID) (TemplateBuild, error) {
+	return s.oneBuild(ctx, "of snapshot "+sandpit.BuildID(id), `WHERE snapshot = ?1 AND ?1 <> ''`, string(id))
+}
+
+func (s *Store) oneBuild(ctx context.Context, id sandpit.BuildID, where string, args ...any) (TemplateBuild, error) {
+	list, err := s.builds(ctx, buildColumns, where, args...)
+	if err != nil {
+		return TemplateBuild{}, s.fail(err, "look for a build")
+	}
+	if len(list) == 0 {
+		return TemplateBuild{}, noBuild(id)
+	}
+	return list[0], nil
+}
+
+func (s *Store) builds(ctx context.Context, columns, where string, args ...any) ([]TemplateBuild, error) {
+	var list []TemplateBuild
+	var bad error
+	account, reserved := memory.AccountOf(ctx), int64(0)
+	defer func() { account.Return(reserved) }() // the caller reserves what it keeps
+	err := s.read(ctx, func(r *reader) error {
+		return scan(ctx, r, `SELECT `+columns+` FROM template_builds `+where, args, func(c *cells) bool {
+			b := decodeBuild(c)
+			if c.err != nil {
+				bad = sandpit.Errorf(sandpit.Internal, "build %.40q: %w", string(b.ID), c.err)
+				return false
+			}
+			size := recipeCost * memory.SizeOf(b.Recipe)
+			if bad = account.Reserve(size); bad != nil {
+				return false
+			}
+			reserved += size
+			list = append(list, b)
+			return true
+		})
+	})
+	return list, cmp.Or(err, bad)
+}
+
+// recipeCost is how many bytes each byte of a recipe takes while it is read: as text, and as a
+// value.
+const recipeCost = 2
+
+func decodeBuild(c *cells) TemplateBuild {
+	var b TemplateBuild
+	b.ID, b.Template, b.Owner = sandpit.BuildID(c.text()), sandpit.TemplateID(c.text()), c.text()
+	b.Status = sandpit.BuildStatus(c.text())
+	tags := c.text()
+	b.Reason.Message, b.Reason.Step = c.text(), c.text()
+	recipe := c.text()
+	b.Image, b.Snapshot, b.Size = sandpit.Image(c.text()), sandpit.SnapshotID(c.text()), c.int()
+	resources := c.text()
+	b.CreatedAt, b.StartedAt, b.FinishedAt = c.time(), c.time(), c.time()
+	for _, part := range []struct {
+		name, text string
+		to         any
+	}{{"tags", tags, &b.Tags}, {"recipe", recipe, &b.Recipe}, {"resources", resources, &b.Resources}} {
+		if c.err == nil && (len(part.text) > MaxSpec || json.Unmarshal([]byte(part.text), part.to) != nil) {
+			c.reject(part.name)
+		}
+	}
+	if problem := b.problem(); c.err == nil && problem != "" {
+		c.reject(problem)
+	}
+	return b
+}
+
+// BuildLog returns what a build has told that has ended, from behind the entry with the
+// number after, at most limit entries. One that goes on has none here.
+func (s *Store) BuildLog(ctx context.Context, id sandpit.BuildID, after int64, limit int) ([]sandpit.BuildLog, error) {
+	var list []sandpit.BuildLog
+	var bad error
+	err := s.read(ctx, func(r *reader) error {
+		return scan(ctx, r, `SELECT entries FROM template_logs WHERE build = ?`, []any{string(id)}, func(c *cells) bool {
+			if text := c.text(); c.err == nil && json.Unmarshal([]byte(text), &list) != nil {
+				c.reject("entries")
+			}
+			if c.err != nil {
+				bad = sandpit.Errorf(sandpit.Internal, "log of build %.40q: %w", string(id), c.err)
+			}
+			return false
+		})
+	})
+	if err = cmp.Or(err, bad); err != nil {
+		return nil, s.fail(err, "read the log of a build")
+	}
+	return Page(list, after, limit), nil
+}
+
+// SaveBuildLog writes what a build has told by now. That of one that is gone is not kept.
+func (s *Store) SaveBuildLog(ctx context.Context, id sandpit.BuildID, log []sandpit.BuildLog) error {
+	entries, err := json.Marshal(log)
+	if err != nil {
+		return err
+	}
+	err = s.write(ctx, func(tx *writer) error {
+		_, err := tx.exec(ctx, `INSERT OR REPLACE INTO template_logs (build, entries)
+			SELECT id, ?2 FROM template_builds WHERE id = ?1`, string(id), string(entries))
+		return err
+	})
+	if err != nil {
+		return s.fail(err, "keep the log of a build")
+	}
+	return nil
+}
+
+// Page returns the entries of a log from behind the one with the number after, at most
+// limit.
+func Page(log []sandpit.BuildLog, after int64, limit int) []sandpit.BuildLog {
+	from := min(max(after, 0), int64(len(log)))
+	log = log[from:]
+	return log[:min(len(log), max(limit, 0))]
+}
+
+// DeleteBuild forgets a build, its log and the tags that mean it. It is no error if it is
+// gone.
+func (s *Store) DeleteBuild(ctx context.Context, id sandpit.BuildID) error {
+	err := s.writeAnyway(ctx, func(tx *writer) error {
+		for _, statement := range []string{
+			`DELETE FROM template_tags WHERE build = ?`, `DELETE FROM template_logs WHERE build = ?`, `DELETE FROM template_builds WHERE id = ?`,
+		} {
+			if _, err := tx.exec(ctx, statement, string(id)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return s.fail(err, "forget a build")
+	}
+	return nil
+}
+
+// BuildSnapshot returns a snapshot that belongs to a build, whoever has that. NotFound.
+func (s *Store) BuildSnapshot(ctx context.Context, id sandpit.SnapshotID) (Snapshot, error) {
+	list, err := s.snapshots(ctx, `WHERE id = ? AND build <> ''`, string(id))
+	if err != nil {
+		return Snapshot{}, s.fail(err, "look for a snapshot")
+	}
+	if len(list) == 0 {
+		return Snapshot{}, sandpit.Errorf(sandpit.NotFound, "there is no snapshot %.100s", string(id))
+	}
+	return list[0], nil
+}

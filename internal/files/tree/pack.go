@@ -1,0 +1,254 @@
+package tree
+
+import (
+	"archive/tar"
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"path"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/files/beneath"
+)
+
+const (
+	// openFlags open a file of any kind without waiting for anybody and without
+	// following a link.
+	openFlags = unix.O_RDONLY | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_NOCTTY | unix.O_CLOEXEC
+	// listSize is how much of a directory is read at once, in bytes.
+	listSize = 64 << 10
+)
+
+// Pack writes to w what name holds, a slash path inside root, "." for all of it.
+// Links on the way are followed inside root; name itself is not, so a link is
+// packed as a link. Members are sorted by name in each directory.
+//
+// Files may change meanwhile: one that is gone when its turn comes is left out,
+// one that shrinks is filled up with zeros, of one that grows the rest is left
+// out. NotFound: no such name. PermissionDenied: a file that cannot be read.
+// Invalid: a name that leads outside of root or is nothing that can be packed,
+// or more than 512 directories inside each other. After an error the stream has
+// no mark of its end, so whoever reads it notices.
+func Pack(ctx context.Context, w io.Writer, root *beneath.Root, name string) error {
+	if !filepath.IsLocal(name) {
+		return sandpit.Errorf(sandpit.Invalid, "pack %s: not a name inside the directory", quote(name))
+	}
+	dir, base := split(path.Clean(name))
+	parent, err := root.OpenDir(dir)
+	if err != nil {
+		return openError(name, err)
+	}
+	defer func() { _ = parent.Close() }() // only read
+	out := bufio.NewWriterSize(w, bufferSize)
+	p := &packer{
+		tar: tar.NewWriter(out), check: ctx.Err,
+		buf: make([]byte, bufferSize), list: make([]byte, listSize), names: map[inode]string{},
+	}
+	found, err := p.unknown(int(parent.Fd()), base, base, 0)
+	if err == nil && !found {
+		err = sandpit.Errorf(sandpit.NotFound, "pack %s: it is gone, or neither a file, a directory nor a link", quote(name))
+	}
+	if err != nil {
+		return err
+	}
+	if err := p.tar.Close(); err != nil {
+		return writeError(err)
+	}
+	if err := out.Flush(); err != nil {
+		return writeError(err)
+	}
+	return nil
+}
+
+type packer struct {
+	tar   *tar.Writer
+	check func() error // the context's error
+	buf   []byte
+	list  []byte
+	names map[inode]string // of files that have more than one
+}
+
+type inode struct{ dev, ino uint64 }
+
+// entry packs one file of any kind under the name member. It tells whether there
+// was one that can be packed.
+func (p *packer) entry(dir int, base, member string, depth int) (found bool, err error) {
+	if err := p.check(); err != nil {
+		return false, err
+	}
+	fd := -1
+	err = retry(func() (err error) {
+		fd, err = unix.Openat(dir, base, openFlags, 0)
+		return err
+	})
+	switch {
+	case errors.Is(err, unix.ELOOP):
+		return p.link(dir, base, member)
+	case errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENXIO):
+		return false, nil // gone, or a socket by now
+	case err != nil:
+		return false, failed("open", member, err)
+	}
+	defer func() { _ = unix.Close(fd) }() // only read
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return false, failed("look at", member, err)
+	}
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFREG:
+		return true, p.file(fd, member, &st)
+	case unix.S_IFDIR:
+		return true, p.dir(fd, member, &st, depth)
+	}
+	return false, nil
+}
+
+// dir packs an open directory and all below it.
+func (p *packer) dir(fd int, member string, st *unix.Stat_t, depth int) error {
+	if depth > maxDepth {
+		return sandpit.Errorf(sandpit.Invalid, "pack %s: more than %d directories deep", quote(member), maxDepth)
+	}
+	prefix := member + "/"
+	h := header(tar.TypeDir, prefix, st)
+	if depth == 0 {
+		prefix, h.Name = "", "./"
+	}
+	if err := p.begin(h); err != nil {
+		return err
+	}
+	entries, err := p.readDir(fd)
+	if err != nil {
+		return failed("list", h.Name, err)
+	}
+	for _, e := range entries {
+		name := prefix + e.name
+		switch e.kind {
+		case unix.DT_LNK:
+			_, err = p.link(fd, e.name, name)
+		case unix.DT_REG, unix.DT_DIR:
+			_, err = p.entry(fd, e.name, name, depth+1)
+		case unix.DT_UNKNOWN:
+			_, err = p.unknown(fd, e.name, name, depth+1)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// unknown packs what the file system does not tell the kind of. Opening a device
+// to see could have effects.
+func (p *packer) unknown(dir int, base, member string, depth int) (found bool, err error) {
+	var st unix.Stat_t
+	err = unix.Fstatat(dir, base, &st, unix.AT_SYMLINK_NOFOLLOW)
+	if errors.Is(err, unix.ENOENT) {
+		return false, nil
+	}
+	if err != nil {
+		return false, failed("look at", member, err)
+	}
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFLNK:
+		return p.link(dir, base, member)
+	case unix.S_IFREG, unix.S_IFDIR:
+		return p.entry(dir, base, member, depth)
+	}
+	return false, nil
+}
+
+// file packs an open regular file. Its header has promised a size; that many
+// bytes it will be.
+func (p *packer) file(fd int, member string, st *unix.Stat_t) error {
+	h := header(tar.TypeReg, member, st)
+	if st.Nlink > 1 {
+		id := inode{dev: st.Dev, ino: st.Ino}
+		if first, ok := p.names[id]; ok {
+			h.Typeflag, h.Linkname = tar.TypeLink, first
+			return p.begin(h)
+		}
+		p.names[id] = member
+	}
+	h.Size = st.Size
+	if err := p.begin(h); err != nil {
+		return err
+	}
+	for left := st.Size; left > 0; {
+		if err := p.check(); err != nil {
+			return err
+		}
+		chunk := p.buf[:min(left, bufferSize)]
+		n := 0
+		err := retry(func() (err error) {
+			n, err = unix.Read(fd, chunk)
+			return err
+		})
+		if err != nil {
+			return failed("read", member, err)
+		}
+		if n == 0 {
+			clear(chunk)
+			n = len(chunk)
+		}
+		if _, err := p.tar.Write(chunk[:n]); err != nil {
+			return writeError(err)
+		}
+		left -= int64(n)
+	}
+	return nil
+}
+
+// link packs a symbolic link, unless it is something else by now.
+func (p *packer) link(dir int, base, member string) (found bool, err error) {
+	var st unix.Stat_t
+	err = unix.Fstatat(dir, base, &st, unix.AT_SYMLINK_NOFOLLOW)
+	n := 0
+	if err == nil {
+		n, err = unix.Readlinkat(dir, base, p.buf)
+	}
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL) {
+		return false, nil
+	}
+	if err != nil {
+		return false, failed("read the link", member, err)
+	}
+	h := header(tar.TypeSymlink, member, &st)
+	h.Linkname = string(p.buf[:n])
+	return true, p.begin(h)
+}
+
+// begin writes a header.
+func (p *packer) begin(h *tar.Header) error {
+	if len(h.Name) > maxName {
+		return sandpit.Errorf(sandpit.Invalid, "pack %s: its name is too long", quote(h.Name))
+	}
+	if err := p.tar.WriteHeader(h); err != nil {
+		return writeError(err)
+	}
+	return nil
+}
+
+func header(kind byte, name string, st *unix.Stat_t) *tar.Header {
+	return &tar.Header{
+		Typeflag: kind, Name: name, Mode: int64(st.Mode & (permBits | specialBits)),
+		ModTime: time.Unix(st.Mtim.Unix()), Format: tar.FormatPAX,
+	}
+}
+
+// openError is why the way to name could not be gone. One without a word of the
+// machine is the root's own: the way leads outside.
+func openError(name string, err error) error {
+	if _, ok := errors.AsType[unix.Errno](err); !ok {
+		return sandpit.Errorf(sandpit.Invalid, "pack %s: %w", quote(name), err)
+	}
+	return failed("open", name, err)
+}
+
+func writeError(err error) error {
+	return sandpit.Errorf(codeOf(err), "write the tar stream: %w", err)
+}

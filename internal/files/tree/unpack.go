@@ -1,0 +1,273 @@
+package tree
+
+import (
+	"archive/tar"
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/files/beneath"
+)
+
+// maxTail is how much may follow the end mark of a stream, in bytes: writers
+// fill up their last block.
+const maxTail = 1 << 20
+
+const notRegular = "a hard link to what is not a regular file"
+
+// Unpack reads a tar stream from r into root, the target directory. Nothing
+// outside of it is touched, whatever the stream says. Directories that are there
+// are merged; files are replaced by new ones, never written through.
+//
+// It returns what it did also beside an error: the members before the bad one
+// are unpacked then, and of that one nothing is left. Invalid: not a tar stream,
+// a cut one, or a member that may not be. Exhausted: a bound of o, or no space.
+// What r fails with keeps its code. Between reads it looks at ctx; a read that
+// hangs is for whoever owns r to end.
+func Unpack(ctx context.Context, r io.Reader, root *beneath.Root, o Options) (Report, error) {
+	dirs, err := openDirs(root, o.Owner)
+	if err != nil {
+		return Report{}, err
+	}
+	in := &input{r: r, check: ctx.Err}
+	in.buffered = bufio.NewReaderSize(in.source(), bufferSize)
+	u := &unpacker{o: o, in: in, tar: tar.NewReader(in), dirs: dirs, buf: make([]byte, bufferSize)}
+	err = u.run()
+	// After an error the directories get their modes all the same, so that
+	// nothing is left that cannot be read; that this may fail too is no news.
+	if closed := dirs.close(); err == nil {
+		err = closed
+	}
+	if err == nil {
+		err = in.drain()
+	}
+	return u.report.clone(), err
+}
+
+type unpacker struct {
+	o       Options
+	in      *input
+	tar     *tar.Reader
+	dirs    *dirs
+	buf     []byte
+	report  Report
+	entries int
+}
+
+func (u *unpacker) run() error {
+	for {
+		h, err := u.tar.Next()
+		if errors.Is(err, io.EOF) && !u.in.ended {
+			return nil
+		}
+		if errors.Is(err, io.EOF) {
+			err = io.ErrUnexpectedEOF // no mark of the end
+		}
+		if err != nil {
+			return streamError(err, u.in)
+		}
+		if u.entries++; u.o.MaxEntries > 0 && u.entries > u.o.MaxEntries {
+			return sandpit.Errorf(sandpit.Exhausted, "more than %d members in the tar stream", u.o.MaxEntries)
+		}
+		if err := u.in.check(); err != nil {
+			return err
+		}
+		if h.Typeflag == tar.TypeXGlobalHeader {
+			continue // a remark, as git writes one
+		}
+		name, err := cleanName(h.Name)
+		if err != nil {
+			return err
+		}
+		if err := u.reserve(MemberBytes); err != nil {
+			return err
+		}
+		if err := u.member(h, name); err != nil {
+			return err
+		}
+	}
+}
+
+func (u *unpacker) reserve(bytes int64) error {
+	if u.o.Reserve == nil {
+		return nil
+	}
+	return u.o.Reserve(bytes)
+}
+
+func (u *unpacker) member(h *tar.Header, name string) error {
+	if name == "." && h.Typeflag != tar.TypeDir {
+		return refused(h.Name, "the tree itself must be a directory")
+	}
+	switch h.Typeflag {
+	case tar.TypeDir:
+		return u.directory(h, name)
+	case tar.TypeReg, tar.TypeCont, tar.TypeGNUSparse:
+		if strings.HasSuffix(h.Name, "/") {
+			return refused(h.Name, "a file with the name of a directory")
+		}
+		return u.file(h, name)
+	case tar.TypeSymlink:
+		return u.symlink(h, name)
+	case tar.TypeLink:
+		return u.hardLink(h, name)
+	}
+	u.report.skip(name)
+	return nil
+}
+
+func (u *unpacker) directory(h *tar.Header, name string) error {
+	if name == "." && u.o.KeepTop {
+		return nil
+	}
+	if err := u.dirs.describe(name, u.meta(h)); err != nil {
+		return err
+	}
+	if name != "." {
+		u.report.Dirs++
+	}
+	return nil
+}
+
+func (u *unpacker) symlink(h *tar.Header, name string) error {
+	if h.Linkname == "" || len(h.Linkname) > maxName || strings.IndexByte(h.Linkname, 0) >= 0 {
+		return refused(h.Name, "a link to no possible name")
+	}
+	dir, base := split(name)
+	at, err := u.dirs.enter(dir)
+	if err != nil {
+		return err
+	}
+	if !u.o.OutsideLinks && leadsOutside(h.Linkname, u.dirs.depth()) {
+		u.report.skip(name)
+		return nil
+	}
+	err = at.put(base, func() error { return unix.Symlinkat(h.Linkname, at.fd, base) })
+	if err != nil {
+		return failed("make the link", name, err)
+	}
+	if u.dirs.owner != nil {
+		if err := giveLink(at.fd, base, u.dirs.owner); err != nil {
+			return failed("set the owner of", name, err)
+		}
+	}
+	if err := setTime(at.fd, base, u.meta(h).mtime); err != nil {
+		return failed("set the time of", name, err)
+	}
+	u.report.Links++
+	return nil
+}
+
+// giveLink gives a symbolic link to somebody. Others may be at work in the
+// directory, so it makes sure that it is not something else by now, which must
+// not be given away.
+func giveLink(dir int, name string, to *Owner) error {
+	fd, err := unix.Openat(dir, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Close(fd) }() // nothing was written
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFLNK {
+		return unix.ENOENT
+	}
+	return unix.Fchownat(fd, "", to.UID, to.GID, unix.AT_EMPTY_PATH)
+}
+
+// hardLink gives a file of the tree one more name. The target's directory is
+// opened by way of the root.
+func (u *unpacker) hardLink(h *tar.Header, name string) error {
+	target, err := cleanName(h.Linkname)
+	if err != nil || target == "." {
+		return refused(h.Name, "a hard link to "+quote(h.Linkname)+", which is no name in the tree")
+	}
+	if target == name {
+		return refused(h.Name, "a hard link to itself")
+	}
+	fromDir, fromBase := split(target)
+	dir, base := split(name)
+	at, err := u.dirs.enter(dir)
+	if err != nil {
+		return err
+	}
+	from := at.fd
+	if fromDir != dir {
+		f, err := u.dirs.root.OpenRoot(fromDir)
+		if err != nil {
+			return refused(h.Name, "a hard link to "+quote(target)+", which is not there")
+		}
+		defer func() { _ = f.Close() }() // nothing was written
+		from = f.FD()
+	}
+	err = at.put(base, func() error { return unix.Linkat(from, fromBase, at.fd, base, 0) })
+	switch {
+	case errors.Is(err, unix.ENOENT):
+		return refused(h.Name, "a hard link to "+quote(target)+", which is not there")
+	case errors.Is(err, unix.EPERM) && !isRegular(from, fromBase):
+		return refused(h.Name, notRegular)
+	case err != nil:
+		return failed("make the hard link", name, err)
+	case isRegular(at.fd, base):
+		// Only now can nobody exchange the target any more.
+		u.report.Links++
+		return nil
+	}
+	if err := unlink(at.fd, base); err != nil {
+		return failed("remove", name, err)
+	}
+	return refused(h.Name, notRegular)
+}
+
+func isRegular(dir int, name string) bool {
+	var st unix.Stat_t
+	err := unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW)
+	return err == nil && st.Mode&unix.S_IFMT == unix.S_IFREG
+}
+
+// meta returns what is kept of a member.
+func (u *unpacker) meta(h *tar.Header) meta {
+	mode := uint32(h.Mode & (permBits | specialBits))
+	if !u.o.SpecialBits {
+		mode &= permBits
+	}
+	t := h.ModTime
+	return meta{mode: mode, mtime: unix.Timespec{Sec: t.Unix(), Nsec: int64(t.Nanosecond())}}
+}
+
+// put makes something under a name of the directory, in place of what is there.
+func (l *level) put(name string, create func() error) error {
+	var err error
+	for range maxTries {
+		if err = retry(create); !errors.Is(err, unix.EEXIST) {
+			return err
+		}
+		if err = remove(l.fd, name); err != nil && !errors.Is(err, unix.ENOENT) {
+			return err
+		}
+	}
+	return err
+}
+
+// remove removes a file, a link or an empty directory.
+func remove(dir int, name string) error {
+	err := unlink(dir, name)
+	if !errors.Is(err, unix.EISDIR) && !errors.Is(err, unix.EPERM) {
+		return err
+	}
+	rmdir := retry(func() error { return unix.Unlinkat(dir, name, unix.AT_REMOVEDIR) })
+	switch {
+	case errors.Is(rmdir, unix.ENOTDIR):
+		return err
+	case errors.Is(rmdir, unix.ENOTEMPTY), errors.Is(rmdir, unix.EEXIST):
+		return sandpit.Errorf(sandpit.Invalid, "a directory that is not empty is there")
+	}
+	return rmdir
+}

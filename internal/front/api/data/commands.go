@@ -1,0 +1,236 @@
+package data
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/front/wire"
+)
+
+func (s *Server) commandRoutes() []route {
+	return []route{
+		{http.MethodGet, "/commands", s.listCommands},
+		{http.MethodGet, "/commands/{cid}", s.getCommand},
+		{http.MethodDelete, "/commands/{cid}", s.forgetCommand},
+		{http.MethodGet, "/commands/{cid}/output", s.followCommand},
+		{http.MethodPost, "/commands/{cid}/signal", s.signalCommand},
+	}
+}
+
+// journal is what a guest knows of its commands. Unsupported: it keeps nothing.
+func (c *call) journal() (sandpit.Journal, error) {
+	j, ok := c.guest.(sandpit.Journal)
+	if !ok {
+		return nil, sandpit.Errorf(sandpit.Unsupported, "the provider of sandbox %s does not keep what commands put out", c.id)
+	}
+	return j, nil
+}
+
+// command is the command that a request names.
+func (c *call) command() (sandpit.Journal, string, error) {
+	id := c.r.PathValue("cid")
+	if err := sandpit.ValidateCommandID(id); err != nil {
+		return nil, "", sandpit.Errorf(sandpit.NotFound, "no command %.80q", id)
+	}
+	j, err := c.journal()
+	return j, id, err
+}
+
+func (s *Server) listCommands(ctx context.Context, c *call) error {
+	if _, err := c.query(); err != nil {
+		return err
+	}
+	j, err := c.journal()
+	if err != nil {
+		return err
+	}
+	list, err := j.ListCommands(ctx)
+	if err != nil {
+		return err
+	}
+	page := wire.Page[wire.Command]{Items: make([]wire.Command, 0, len(list))}
+	for _, info := range list {
+		page.Items = append(page.Items, wire.CommandOf(info))
+	}
+	return c.json(http.StatusOK, page)
+}
+
+func (s *Server) getCommand(ctx context.Context, c *call) error {
+	j, id, err := c.command()
+	if err != nil {
+		return err
+	}
+	info, err := j.GetCommand(ctx, id)
+	if err != nil {
+		return err
+	}
+	return c.json(http.StatusOK, wire.CommandOf(info))
+}
+
+func (s *Server) forgetCommand(ctx context.Context, c *call) error {
+	j, id, err := c.command()
+	if err != nil {
+		return err
+	}
+	if err := j.ForgetCommand(ctx, id); err != nil {
+		return err
+	}
+	return c.nothing()
+}
+
+// signalCommand sends a signal to a command that runs.
+func (s *Server) signalCommand(ctx context.Context, c *call) error {
+	j, id, err := c.command()
+	if err != nil {
+		return err
+	}
+	var req wire.Signal
+	if err := c.body(&req); err != nil {
+		return err
+	}
+	signal := sandpit.Signal(req.Signal)
+	if signal != sandpit.SIGKILL && signal != sandpit.SIGTERM {
+		return sandpit.Errorf(sandpit.Invalid, "body.signal: %d, want %d or %d", req.Signal, sandpit.SIGTERM, sandpit.SIGKILL)
+	}
+	info, err := j.GetCommand(ctx, id)
+	if err != nil {
+		return err
+	}
+	if info.Ended {
+		return sandpit.Errorf(sandpit.Gone, "command %s has ended", id)
+	}
+	// Only what it puts out from now on would come, and nobody reads it.
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	process, err := c.guest.Connect(ctx, info.PID, sandpit.Streams{})
+	if err != nil {
+		return err
+	}
+	if process.ID() != id {
+		return sandpit.Errorf(sandpit.Gone, "command %s has ended", id)
+	}
+	if err := process.Signal(ctx, signal); err != nil {
+		return err
+	}
+	return c.nothing()
+}
+
+// followCommand replays the output of a command, and goes on until it has ended.
+func (s *Server) followCommand(ctx context.Context, c *call) error {
+	j, id, err := c.command()
+	if err != nil {
+		return err
+	}
+	o, err := c.followOptions()
+	if err != nil {
+		return err
+	}
+	info, err := j.GetCommand(ctx, id)
+	if err != nil {
+		return err
+	}
+	if o.From.Stdout > info.Stdout.Size || o.From.Stderr > info.Stderr.Size {
+		return sandpit.Errorf(sandpit.Invalid, "command %s has put out %d and %d bytes: there is nothing at %d and %d",
+			id, info.Stdout.Size, info.Stderr.Size, o.From.Stdout, o.From.Stderr)
+	}
+	stream, err := s.openEvents(ctx, c)
+	if err != nil {
+		return err
+	}
+	defer stream.close()
+	f := &follower{stream: stream, at: o.From}
+	o.Stdout, o.Stderr, o.Missing = followed{f, "stdout", &f.at.Stdout}, followed{f, "stderr", &f.at.Stderr}, f.missing
+	begin := time.Now()
+	end, err := j.Follow(ctx, id, o)
+	switch {
+	case err != nil:
+		return stream.fail(err)
+	case !end.Command.Ended:
+		return stream.send("command", f.id(), wire.CommandOf(end.Command))
+	}
+	return stream.send("exit", f.id(), wire.Exit{
+		ID: id, ExitCode: end.Command.Status.Code, Duration: lasted(end.Command, begin).Seconds(),
+		TimedOut: end.Command.TimedOut, OutOfMemory: end.Command.Status.OutOfMemory,
+	})
+}
+
+// lasted is how long a command took, as far as its times make sense.
+func lasted(info sandpit.CommandInfo, since time.Time) time.Duration {
+	if d := info.EndedAt.Sub(info.StartedAt); d >= 0 && !info.StartedAt.IsZero() {
+		return d
+	}
+	return time.Since(since)
+}
+
+// followOptions reads from where on output is wanted. What a client that comes back
+// says of its last event goes before what its address says.
+func (c *call) followOptions() (sandpit.FollowOptions, error) {
+	var o sandpit.FollowOptions
+	values, err := c.query("stdout", "stderr", "follow")
+	if err != nil {
+		return o, err
+	}
+	stdout, stderr := values.Get("stdout"), values.Get("stderr")
+	if last := c.r.Header.Get("Last-Event-Id"); last != "" {
+		stdout, stderr, _ = strings.Cut(last, "-")
+	}
+	for name, at := range map[string]struct {
+		text string
+		to   *int64
+	}{"stdout": {stdout, &o.From.Stdout}, "stderr": {stderr, &o.From.Stderr}} {
+		n, err := strconv.ParseInt(cmp.Or(at.text, "0"), 10, 64)
+		if err != nil || n < 0 {
+			return o, sandpit.Errorf(sandpit.Invalid, "%s: %.20q is not the offset of a byte", name, at.text)
+		}
+		*at.to = n
+	}
+	switch values.Get("follow") {
+	case "", "true":
+	case "false":
+		o.NoWait = true
+	default:
+		return o, sandpit.Errorf(sandpit.Invalid, "query: follow: want true or false")
+	}
+	return o, nil
+}
+
+// follower tells what comes of a command, all from one goroutine.
+type follower struct {
+	stream *events
+	at     sandpit.Offsets // behind what was told
+}
+
+// id names an event by what has been told with it.
+func (f *follower) id() string { return fmt.Sprintf("%d-%d", f.at.Stdout, f.at.Stderr) }
+
+func (f *follower) missing(stderr bool, offset, n int64) {
+	name, at := "stdout", &f.at.Stdout
+	if stderr {
+		name, at = "stderr", &f.at.Stderr
+	}
+	*at = offset + n
+	// If nobody listens any more the next write says so.
+	_ = f.stream.send("missing", f.id(), wire.Missing{Stream: name, Offset: offset, Bytes: n})
+}
+
+// followed is one stream of a command.
+type followed struct {
+	*follower
+	name   string
+	offset *int64
+}
+
+// Write implements io.Writer.
+func (f followed) Write(b []byte) (int, error) {
+	*f.offset += int64(len(b))
+	if err := f.stream.send(f.name, f.id(), wire.Output{Data: b}); err != nil {
+		return 0, err
+	}
+	return len(b), nil
+}

@@ -1,0 +1,117 @@
+package data
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/sandpit-dev/sandpit/internal/front/api"
+)
+
+// wantsEvents reports whether a request asks for a stream of events.
+func wantsEvents(r *http.Request) bool {
+	for item := range strings.SplitSeq(strings.Join(r.Header.Values("Accept"), ","), ",") {
+		kind, _, _ := strings.Cut(item, ";")
+		if strings.EqualFold(strings.TrimSpace(kind), api.ContentTypeStream) {
+			return true
+		}
+	}
+	return false
+}
+
+// events is a stream of server-sent events. Its methods may be called concurrently.
+type events struct {
+	c    *call
+	ctx  context.Context //nolint:containedctx // of the call whose answer this is
+	quit chan struct{}
+	beat sync.WaitGroup
+
+	mu   sync.Mutex
+	sent time.Time
+	err  error // the first; nothing is sent after it
+}
+
+// openEvents begins a stream, which says now and then that it lives. The caller must
+// close it.
+func (s *Server) openEvents(ctx context.Context, c *call) (*events, error) {
+	h := c.w.Header()
+	harmless(h)
+	h.Set("Content-Type", api.ContentTypeStream)
+	h.Set("X-Accel-Buffering", "no") // of proxies
+	e := &events{c: c, ctx: ctx, quit: make(chan struct{}), sent: time.Now()}
+	e.write("retry: 1000\n\n")
+	if e.err != nil {
+		return nil, e.err
+	}
+	e.beat.Go(func() { e.heartbeat(s.o.Heartbeat) })
+	return e, nil
+}
+
+func (e *events) heartbeat(pause time.Duration) {
+	ticker := time.NewTicker(pause)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-e.quit:
+			return
+		case <-ticker.C:
+			e.mu.Lock()
+			if time.Since(e.sent) >= pause/2 {
+				e.write(": here\n\n")
+			}
+			e.mu.Unlock()
+		}
+	}
+}
+
+// send sends an event. An error means that nobody listens any more.
+func (e *events) send(name, id string, value any) error {
+	text, err := json.Marshal(value)
+	if err != nil {
+		return err
+	}
+	if id != "" {
+		id = "id: " + id + "\n"
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.write(fmt.Sprintf("%sevent: %s\ndata: %s\n\n", id, name, text))
+	return e.err
+}
+
+// write sends text while e.mu is held. A client that takes nothing for long has gone.
+func (e *events) write(text string) {
+	if e.err != nil {
+		return
+	}
+	if e.err = e.c.w.allow(stall); e.err != nil {
+		return
+	}
+	if _, e.err = e.c.w.Write([]byte(text)); e.err == nil {
+		e.err = e.c.w.flush()
+	}
+	e.sent = time.Now()
+}
+
+// fail tells why the stream ends, as its last event.
+func (e *events) fail(err error) error {
+	if e.ctx.Err() != nil {
+		err = context.Cause(e.ctx)
+	}
+	return e.send("error", "", api.ProblemOf(e.c.r.Context(), err))
+}
+
+// close ends the stream and waits for whoever writes to it: who copies the output of
+// a command may be late, and must not touch the answer any more.
+func (e *events) close() {
+	close(e.quit)
+	e.beat.Wait()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.err = cmp.Or(e.err, errReturned)
+}

@@ -1,0 +1,277 @@
+package data
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"io/fs"
+	"mime"
+	"net/http"
+	"net/url"
+	"path"
+	"strconv"
+	"strings"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/front/wire"
+)
+
+func (s *Server) fileRoutes() []route {
+	return []route{
+		{http.MethodGet, "/files", s.readFile}, // HEAD as well
+		{http.MethodPut, "/files", s.writeFile},
+		{http.MethodDelete, "/files", s.removeFile},
+		{http.MethodGet, "/files/stat", s.statFile},
+		{http.MethodGet, "/files/list", s.listFiles},
+		{http.MethodPost, "/files/mkdir", s.makeDir},
+		{http.MethodPost, "/files/move", s.moveFile},
+		{http.MethodGet, "/tree", s.readTree},
+		{http.MethodPut, "/tree", s.writeTree},
+	}
+}
+
+// query reads the parameters of a request, of which only the known may be there, and
+// each once.
+func (c *call) query(known ...string) (url.Values, error) {
+	values, err := url.ParseQuery(c.r.URL.RawQuery)
+	if err != nil {
+		return nil, sandpit.Errorf(sandpit.Invalid, "query: %w", err)
+	}
+	for name, all := range values {
+		at := 0
+		for at < len(known) && known[at] != name {
+			at++
+		}
+		if at == len(known) {
+			return nil, sandpit.Errorf(sandpit.Invalid, "query: %.100q is not known here; want %s", name, strings.Join(known, ", "))
+		}
+		if len(all) > 1 {
+			return nil, sandpit.Errorf(sandpit.Invalid, "query: %s comes %d times", name, len(all))
+		}
+	}
+	return values, nil
+}
+
+// place is the file that a request means.
+type place struct{ user, path string }
+
+// file reads the parameters of a call on a file, besides which others may be there.
+func (c *call) file(others ...string) (place, url.Values, error) {
+	values, err := c.query(append([]string{"path", "user"}, others...)...)
+	if err != nil {
+		return place{}, nil, err
+	}
+	p := place{values.Get("user"), values.Get("path")}
+	return p, values, checkPath("path", p.path)
+}
+
+// maxPath is how long a path can be, in bytes.
+const maxPath = 4096
+
+func checkPath(name, p string) error {
+	switch {
+	case p == "":
+		return sandpit.Errorf(sandpit.Invalid, "%s: want the path of a file", name)
+	case len(p) > maxPath:
+		return sandpit.Errorf(sandpit.Invalid, "%s: %d bytes, want at most %d", name, len(p), maxPath)
+	case strings.Contains(p, "\x00"):
+		return sandpit.Errorf(sandpit.Invalid, "%s: a NUL byte in it", name)
+	}
+	return nil
+}
+
+// stat describes a file, following links: a link's own size is not its content's.
+func (c *call) stat(ctx context.Context, p place) (sandpit.File, error) {
+	const most = 40 // links, as Linux has it
+	for range most {
+		f, err := c.guest.Stat(ctx, p.user, p.path)
+		if err != nil || f.Mode&fs.ModeSymlink == 0 {
+			return f, err
+		}
+		if f.LinkTarget == "" || f.LinkTarget == p.path {
+			break
+		}
+		p.path = f.LinkTarget
+	}
+	return sandpit.File{}, sandpit.Errorf(sandpit.NotFound, "%s: the link leads nowhere", p.path)
+}
+
+// maxRanges is how many ranges of a file one answer has; with more it has all of it.
+const maxRanges = 8
+
+func (s *Server) readFile(ctx context.Context, c *call) error {
+	p, _, err := c.file()
+	if err != nil {
+		return err
+	}
+	f, err := c.stat(ctx, p)
+	if err != nil {
+		return err
+	}
+	if !f.Mode.IsRegular() {
+		return sandpit.Errorf(sandpit.Invalid, "%s is not a regular file", p.path)
+	}
+	if strings.Count(c.r.Header.Get("Range"), ",") >= maxRanges {
+		c.r.Header.Del("Range")
+	}
+	h := c.w.Header()
+	harmless(h)
+	h.Set("Content-Type", "application/octet-stream")
+	h.Set("Content-Disposition", attachment(path.Base(cmp.Or(f.Path, p.path))))
+	if f.Size == 0 { // perhaps one that the kernel makes up as it is read
+		return c.stream(func() (io.ReadCloser, error) { return c.guest.ReadFile(ctx, p.user, p.path) })
+	}
+	if !f.ModifiedAt.IsZero() {
+		h.Set("ETag", fmt.Sprintf(`"%x-%x"`, f.ModifiedAt.UnixNano(), f.Size))
+	}
+	from := &content{ctx: ctx, guest: c.guest, user: p.user, path: p.path, size: f.Size}
+	defer from.close()
+	// The file is opened before anything is told of it: perhaps it cannot be. Of a
+	// part nobody knows yet where it begins.
+	if c.r.Method != http.MethodHead && c.r.Header.Get("Range") == "" {
+		if from.open, err = c.guest.ReadRange(ctx, p.user, p.path, 0, f.Size); err != nil {
+			return err
+		}
+	}
+	http.ServeContent(c.w, c.r, "", f.ModifiedAt, from)
+	return from.err
+}
+
+// stream answers with what open opens.
+func (c *call) stream(open func() (io.ReadCloser, error)) error {
+	if c.r.Method == http.MethodHead {
+		c.w.WriteHeader(http.StatusOK)
+		return nil
+	}
+	r, err := open()
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	_, err = c.w.ReadFrom(r)
+	return err
+}
+
+// attachment says that an answer is to be saved under a name, not shown.
+func attachment(name string) string {
+	return cmp.Or(mime.FormatMediaType("attachment", map[string]string{"filename": name}), "attachment")
+}
+
+func (s *Server) writeFile(ctx context.Context, c *call) error {
+	p, values, err := c.file("mode")
+	if err != nil {
+		return err
+	}
+	var o sandpit.WriteOptions
+	if mode := values.Get("mode"); mode != "" {
+		bits, err := strconv.ParseUint(mode, 8, 32)
+		if err != nil || bits == 0 || bits > 0o777 {
+			return sandpit.Errorf(sandpit.Invalid, "query: mode %.20q: want an octal number from 1 to 777", mode)
+		}
+		o.Mode = fs.FileMode(bits)
+	}
+	if err := c.guest.WriteFile(ctx, p.user, p.path, c.r.Body, o); err != nil {
+		return err
+	}
+	return c.nothing()
+}
+
+func (s *Server) removeFile(ctx context.Context, c *call) error {
+	p, _, err := c.file()
+	if err != nil {
+		return err
+	}
+	if err := c.guest.Remove(ctx, p.user, p.path); err != nil {
+		return err
+	}
+	return c.nothing()
+}
+
+func (s *Server) statFile(ctx context.Context, c *call) error {
+	p, _, err := c.file()
+	if err != nil {
+		return err
+	}
+	f, err := c.guest.Stat(ctx, p.user, p.path)
+	if err != nil {
+		return err
+	}
+	return c.json(http.StatusOK, wire.EntryOf(f))
+}
+
+// maxDepth is how deep a list can go.
+const maxDepth = 1000
+
+func (s *Server) listFiles(ctx context.Context, c *call) error {
+	p, values, err := c.file("depth")
+	if err != nil {
+		return err
+	}
+	depth := 1
+	if given := values.Get("depth"); given != "" {
+		if depth, err = strconv.Atoi(given); err != nil || depth < 1 || depth > maxDepth {
+			return sandpit.Errorf(sandpit.Invalid, "query: depth %.20q: want 1 to %d", given, maxDepth)
+		}
+	}
+	files, err := c.guest.ListDir(ctx, p.user, p.path, depth)
+	if err != nil {
+		return err
+	}
+	list := wire.Page[wire.Entry]{Items: make([]wire.Entry, 0, len(files))}
+	for _, f := range files {
+		list.Items = append(list.Items, wire.EntryOf(f))
+	}
+	return c.json(http.StatusOK, list)
+}
+
+func (s *Server) makeDir(ctx context.Context, c *call) error {
+	var req wire.MakeDir
+	if err := c.body(&req); err != nil {
+		return err
+	}
+	if err := checkPath("body.path", req.Path); err != nil {
+		return err
+	}
+	if err := c.guest.MakeDir(ctx, req.User, req.Path); err != nil {
+		return err
+	}
+	return c.nothing()
+}
+
+func (s *Server) moveFile(ctx context.Context, c *call) error {
+	var req wire.Move
+	if err := c.body(&req); err != nil {
+		return err
+	}
+	if err := cmp.Or(checkPath("body.from", req.From), checkPath("body.to", req.To)); err != nil {
+		return err
+	}
+	if err := c.guest.Move(ctx, req.User, req.From, req.To); err != nil {
+		return err
+	}
+	return c.nothing()
+}
+
+func (s *Server) readTree(ctx context.Context, c *call) error {
+	p, _, err := c.file()
+	if err != nil {
+		return err
+	}
+	h := c.w.Header()
+	harmless(h)
+	h.Set("Content-Type", "application/x-tar")
+	h.Set("Content-Disposition", attachment(path.Base(path.Clean("/"+p.path))+".tar"))
+	return c.stream(func() (io.ReadCloser, error) { return c.guest.ReadTree(ctx, p.user, p.path) })
+}
+
+func (s *Server) writeTree(ctx context.Context, c *call) error {
+	p, _, err := c.file()
+	if err != nil {
+		return err
+	}
+	if err := c.guest.WriteTree(ctx, p.user, p.path, c.r.Body); err != nil {
+		return err
+	}
+	return c.nothing()
+}

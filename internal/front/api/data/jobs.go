@@ -1,0 +1,179 @@
+package data
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"strconv"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/front/wire"
+	"github.com/sandpit-dev/sandpit/internal/reach/shell"
+)
+
+func (s *Server) jobRoutes() []route {
+	return []route{
+		{http.MethodPost, "/sessions/{sid}/jobs", s.startJob},
+		{http.MethodGet, "/sessions/{sid}/jobs", s.listJobs},
+		{http.MethodGet, "/sessions/{sid}/jobs/{jid}", s.getJob},
+		{http.MethodGet, "/sessions/{sid}/jobs/{jid}/output", s.jobOutput},
+		{http.MethodPost, "/sessions/{sid}/jobs/{jid}/stdin", s.jobInput},
+		{http.MethodPost, "/sessions/{sid}/jobs/{jid}/signal", s.signalJob},
+	}
+}
+
+// job is the one that a request names.
+func (s *Server) job(c *call) (*shell.Job, error) {
+	session, err := s.session(c)
+	if err != nil {
+		return nil, err
+	}
+	return session.Job(c.r.PathValue("jid"))
+}
+
+func jobOf(i shell.JobInfo) wire.Job {
+	return wire.Job{
+		ID: i.ID, Command: i.Command, PID: i.PID, Dir: i.Dir, Terminal: i.Terminal, StartedAt: i.StartedAt, Output: i.Output,
+		Running: i.Running, EndedAt: i.EndedAt, ExitCode: i.ExitCode, OutOfMemory: i.OutOfMemory, Error: i.Error,
+	}
+}
+
+func (s *Server) startJob(ctx context.Context, c *call) error {
+	var req wire.NewJob
+	if err := c.body(&req); err != nil {
+		return err
+	}
+	session, err := s.session(c)
+	if err != nil {
+		return err
+	}
+	timeout, err := limitOf(req.Timeout)
+	if err != nil {
+		return err
+	}
+	most, err := bytesOf(req.MaxOutput)
+	if err != nil {
+		return err
+	}
+	r := shell.JobRequest{Command: req.Command, Timeout: timeout, Stdin: req.Stdin, MaxOutput: most}
+	if req.Terminal != nil {
+		size := sandpit.TerminalSize(*req.Terminal)
+		if size.Cols == 0 || size.Rows == 0 {
+			return sandpit.Errorf(sandpit.Invalid, "body.terminal: want columns and rows")
+		}
+		r.Terminal = &size
+	}
+	job, err := session.Start(ctx, r)
+	if err != nil {
+		return err
+	}
+	return c.json(http.StatusCreated, jobOf(job.Info()))
+}
+
+func (s *Server) listJobs(_ context.Context, c *call) error {
+	session, err := s.session(c)
+	if err != nil {
+		return err
+	}
+	page := wire.Page[wire.Job]{Items: []wire.Job{}}
+	for _, job := range session.Jobs() {
+		page.Items = append(page.Items, jobOf(job.Info()))
+	}
+	return c.json(http.StatusOK, page)
+}
+
+func (s *Server) getJob(_ context.Context, c *call) error {
+	job, err := s.job(c)
+	if err != nil {
+		return err
+	}
+	return c.json(http.StatusOK, jobOf(job.Info()))
+}
+
+// jobOutput answers with what a job has put out since an offset: what is there, or
+// all until it has ended, as events.
+func (s *Server) jobOutput(ctx context.Context, c *call) error {
+	values, err := c.query("offset")
+	if err != nil {
+		return err
+	}
+	job, err := s.job(c)
+	if err != nil {
+		return err
+	}
+	text := values.Get("offset")
+	if last := c.r.Header.Get("Last-Event-Id"); last != "" {
+		text = last
+	}
+	var offset int64
+	if text != "" {
+		if offset, err = strconv.ParseInt(text, 10, 64); err != nil || offset < 0 {
+			return sandpit.Errorf(sandpit.Invalid, "offset: %.20q is not the offset of a byte", text)
+		}
+	}
+	if !wantsEvents(c.r) {
+		return c.json(http.StatusOK, wire.Chunk(job.Peek(offset, 0)))
+	}
+	stream, err := s.openEvents(ctx, c)
+	if err != nil {
+		return err
+	}
+	defer stream.close()
+	for {
+		chunk, err := job.Output(ctx, offset, 0)
+		if err != nil {
+			return stream.fail(err)
+		}
+		if len(chunk.Data) > 0 {
+			if err := stream.send("output", strconv.FormatInt(chunk.Next, 10), wire.Chunk(chunk)); err != nil {
+				return err
+			}
+		}
+		if chunk.Ended {
+			// The end of the output is a moment before that of the job.
+			_, _ = job.Wait(ctx) // what it says is in the job's description
+			return stream.send("exit", strconv.FormatInt(chunk.Next, 10), jobOf(job.Info()))
+		}
+		offset = chunk.Next
+	}
+}
+
+func (s *Server) jobInput(ctx context.Context, c *call) error {
+	var req wire.Input
+	if err := c.body(&req); err != nil {
+		return err
+	}
+	if len(req.Data) > 0 && req.Text != "" {
+		return sandpit.Errorf(sandpit.Invalid, "body: want either data or text")
+	}
+	job, err := s.job(c)
+	if err != nil {
+		return err
+	}
+	if input := slices.Concat(req.Data, []byte(req.Text)); len(input) > 0 {
+		if err := job.Write(ctx, input); err != nil {
+			return err
+		}
+	}
+	if req.End {
+		if err := job.CloseInput(); err != nil {
+			return err
+		}
+	}
+	return c.nothing()
+}
+
+func (s *Server) signalJob(ctx context.Context, c *call) error {
+	var req wire.Signal
+	if err := c.body(&req); err != nil {
+		return err
+	}
+	job, err := s.job(c)
+	if err != nil {
+		return err
+	}
+	if err := job.Signal(ctx, sandpit.Signal(req.Signal)); err != nil {
+		return err
+	}
+	return c.nothing()
+}

@@ -1,0 +1,252 @@
+package data
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"math"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/manager"
+	"github.com/sandpit-dev/sandpit/internal/core/memory"
+	"github.com/sandpit-dev/sandpit/internal/front/api"
+	"github.com/sandpit-dev/sandpit/internal/front/wire"
+	"github.com/sandpit-dev/sandpit/internal/reach/shell"
+)
+
+// sessionSets are the terminal sessions of all sandboxes.
+type sessionSets struct {
+	manager *manager.Manager
+	memory  *memory.Budget
+
+	old sync.WaitGroup // of sets that are being closed
+
+	mu     sync.Mutex
+	closed bool
+	sets   map[sandpit.ID]*sessionSet
+}
+
+// sessionSet is those of one sandbox, as long as its guest is the same.
+type sessionSet struct {
+	*shell.Sessions
+	guest sandpit.Guest
+}
+
+// find returns the sessions of a sandbox. If there are none that can be used, they are
+// new ones if wanted; else those that have ended, which say why, or nil.
+func (all *sessionSets) find(c *call, wanted bool) (*shell.Sessions, error) {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	if all.closed {
+		return nil, sandpit.Errorf(sandpit.Unavailable, "the server ends")
+	}
+	set := all.sets[c.id]
+	if set != nil && set.guest != c.guest {
+		set.Ended(sandpit.Errorf(sandpit.Gone, "sandbox %s was started anew", c.id))
+	}
+	switch {
+	case set == nil && !wanted:
+		return nil, nil
+	case set != nil && (!wanted || set.Reason() == nil):
+		return set.Sessions, nil
+	}
+	for id, other := range all.sets {
+		if id == c.id || !all.lives(id) {
+			delete(all.sets, id)
+			all.old.Go(func() {
+				_ = other.Close() // what is in it has ended with the sandbox, or with the guest that it had
+			})
+		}
+	}
+	owner := ""
+	if s, err := all.manager.Get(c.id); err == nil {
+		owner = s.Lease.Owner
+	}
+	set = &sessionSet{shell.NewSessions(c.guest, shell.SetOptions{
+		Memory: func() *memory.Account { return all.memory.OpenSession(owner) },
+	}), c.guest}
+	all.sets[c.id] = set
+	return set.Sessions, nil
+}
+
+// ended hears that all that ran in a sandbox ends, and why.
+func (all *sessionSets) ended(id sandpit.ID, why error) {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	if set := all.sets[id]; set != nil {
+		set.Ended(sandpit.Errorf(sandpit.Gone, "%w", why))
+	}
+}
+
+// lives reports whether a sandbox may be used again.
+func (all *sessionSets) lives(id sandpit.ID) bool {
+	s, err := all.manager.Get(id)
+	return err == nil && s.State != sandpit.StateDeleted && s.State != sandpit.StateDeleting
+}
+
+// close ends all sessions. It is idempotent.
+func (all *sessionSets) close() error {
+	all.mu.Lock()
+	all.closed = true
+	sets := all.sets
+	all.sets = nil
+	all.mu.Unlock()
+	var errs []error
+	for _, set := range sets {
+		errs = append(errs, set.Close())
+	}
+	all.old.Wait()
+	return errors.Join(errs...)
+}
+
+func (s *Server) sessionRoutes() []route {
+	return []route{
+		{http.MethodPost, "/sessions", s.openSession},
+		{http.MethodGet, "/sessions", s.listSessions},
+		{http.MethodGet, "/sessions/{sid}", s.getSession},
+		{http.MethodDelete, "/sessions/{sid}", s.closeSession},
+		{http.MethodPost, "/sessions/{sid}/run", s.runInSession},
+	}
+}
+
+// session is the one that a request names.
+func (s *Server) session(c *call) (*shell.Session, error) {
+	set, err := s.sessions.find(c, false)
+	if err != nil {
+		return nil, err
+	}
+	if set == nil {
+		return nil, sandpit.Errorf(sandpit.NotFound, "no session %.80q", c.r.PathValue("sid"))
+	}
+	return set.Get(c.r.PathValue("sid"))
+}
+
+func (s *Server) openSession(ctx context.Context, c *call) error {
+	var req wire.NewSession
+	if err := c.body(&req); err != nil {
+		return err
+	}
+	timeout, err := limitOf(req.Timeout)
+	if err != nil {
+		return err
+	}
+	most, err := bytesOf(req.MaxOutput)
+	if err != nil {
+		return err
+	}
+	set, err := s.sessions.find(c, true)
+	if err != nil {
+		return err
+	}
+	session, err := set.Create(ctx, req.Name, shell.Options{
+		Dir: req.Dir, Env: req.Env, User: req.User, Timeout: cmp.Or(timeout, s.o.SessionTimeout), MaxOutput: most, RefuseBusy: req.RefuseBusy,
+	})
+	if err != nil {
+		return err
+	}
+	return c.json(http.StatusCreated, sessionOf(session.Info()))
+}
+
+// limitOf reads a number of seconds of which 0 means what is usual.
+func limitOf(seconds float64) (time.Duration, error) {
+	if seconds < 0 {
+		return 0, sandpit.Errorf(sandpit.Invalid, "timeout_seconds %v: want more than 0", seconds)
+	}
+	return timeoutOf(seconds, 0)
+}
+
+// bytesOf reads a number of bytes.
+func bytesOf(n int64) (int, error) {
+	if n < 0 || n > math.MaxInt32 {
+		return 0, sandpit.Errorf(sandpit.Invalid, "max_output %d: no such number of bytes is possible", n)
+	}
+	return int(n), nil
+}
+
+func sessionOf(i shell.Info) wire.Session {
+	return wire.Session{
+		ID: i.ID, Shell: i.Shell, Cwd: i.Cwd, CreatedAt: i.CreatedAt, LastUsed: i.LastUsed, Runs: i.Runs, Waiting: i.Waiting, Jobs: i.Jobs,
+	}
+}
+
+func (s *Server) listSessions(_ context.Context, c *call) error {
+	page := wire.Page[wire.Session]{Items: []wire.Session{}}
+	set, err := s.sessions.find(c, false)
+	if err != nil {
+		return err
+	}
+	if set != nil {
+		for _, info := range set.List() {
+			page.Items = append(page.Items, sessionOf(info))
+		}
+	}
+	return c.json(http.StatusOK, page)
+}
+
+func (s *Server) getSession(_ context.Context, c *call) error {
+	session, err := s.session(c)
+	if err != nil {
+		return err
+	}
+	return c.json(http.StatusOK, sessionOf(session.Info()))
+}
+
+func (s *Server) closeSession(_ context.Context, c *call) error {
+	set, err := s.sessions.find(c, false)
+	if err != nil {
+		return err
+	}
+	if set == nil {
+		return sandpit.Errorf(sandpit.NotFound, "no session %.80q", c.r.PathValue("sid"))
+	}
+	if err := set.CloseSession(c.r.PathValue("sid")); err != nil {
+		return err
+	}
+	return c.nothing()
+}
+
+// runInSession runs a command in the shell of a session. When the client goes away it
+// is interrupted.
+func (s *Server) runInSession(ctx context.Context, c *call) error {
+	var req wire.SessionRun
+	if err := c.body(&req); err != nil {
+		return err
+	}
+	session, err := s.session(c)
+	if err != nil {
+		return err
+	}
+	timeout, err := limitOf(req.Timeout)
+	if err != nil {
+		return err
+	}
+	if req.MaxOutput > s.o.MaxOutput {
+		return sandpit.Errorf(sandpit.Invalid, "max_output %d: want at most %d", req.MaxOutput, s.o.MaxOutput)
+	}
+	most, err := bytesOf(req.MaxOutput)
+	if err != nil {
+		return err
+	}
+	r, err := session.Run(ctx, shell.RunRequest{
+		Command: req.Command, Timeout: timeout, Stdin: []byte(req.Stdin), SeparateStderr: req.SeparateStderr, MaxOutput: most,
+	})
+	if err != nil && !r.TimedOut {
+		return err
+	}
+	harmless(c.w.Header())
+	return api.WriteJSONTexts(c.w, http.StatusOK, wire.SessionResult{
+		StdoutSize: r.StdoutSize, StderrSize: r.StderrSize,
+		Truncated: r.Truncated, Late: strings.ToValidUTF8(string(r.Late), "\uFFFD"), ExitCode: r.ExitCode, Duration: r.Duration.Seconds(), TimedOut: r.TimedOut,
+		Outcome: string(r.Outcome), StateLost: r.StateLost, Fresh: r.Fresh, Cwd: strings.ToValidUTF8(r.Cwd, "\uFFFD"),
+	}, map[string]api.Text{"stdout": wholeText(r.Stdout), "stderr": wholeText(r.Stderr)})
+}
+
+// wholeText is an api.Text of one part.
+type wholeText []byte
+
+// Each implements api.Text.
+func (t wholeText) Each(f func([]byte) error) error { return f(t) }

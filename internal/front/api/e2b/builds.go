@@ -1,0 +1,276 @@
+package e2b
+
+import (
+	"cmp"
+	"context"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/manager"
+	"github.com/sandpit-dev/sandpit/internal/front/api"
+)
+
+// The limits of a template's sandboxes whose client names none.
+const (
+	usualCPUs   = 2
+	usualMemory = 1024 // MiB
+)
+
+// maxBuildLogs is how many entries of a log are told at a time.
+const maxBuildLogs = 100
+
+// logEntry is one line of the log of a build.
+type logEntry struct {
+	At      time.Time `json:"timestamp"`
+	Level   string    `json:"level"`
+	Message string    `json:"message"`
+	Step    string    `json:"step,omitempty"`
+}
+
+// reason is why a build has failed.
+type reason struct {
+	Message string     `json:"message"`
+	Step    string     `json:"step,omitempty"`
+	Logs    []logEntry `json:"logEntries"`
+}
+
+// status is how a build is doing.
+type buildStatus struct {
+	Build    sandpit.BuildID    `json:"buildID"`
+	Template sandpit.TemplateID `json:"templateID"`
+	Status   string             `json:"status"`
+	Entries  []logEntry         `json:"logEntries"`
+	Logs     []string           `json:"logs"`
+	Reason   *reason            `json:"reason,omitempty"`
+}
+
+// requestBuild makes a build, and its template unless that is there. It waits to be
+// started.
+func (s *Server) requestBuild(c *call) (int, any, error) {
+	var in struct {
+		Name   string   `json:"name"`
+		Alias  string   `json:"alias"`
+		Tags   []string `json:"tags"`
+		CPUs   int      `json:"cpuCount"`
+		Memory int64    `json:"memoryMB"`
+	}
+	if err := c.read(&in); err != nil {
+		return 0, nil, err
+	}
+	if in.CPUs < 0 || in.CPUs > 1024 || in.Memory < 0 || in.Memory > 1<<30 {
+		return 0, nil, sandpit.Errorf(sandpit.Invalid, "cpuCount %d, memoryMB %d: out of bounds", in.CPUs, in.Memory)
+	}
+	name, tag, tagged := strings.Cut(templateRef(c.who, cmp.Or(in.Name, in.Alias)), ":")
+	if tagged {
+		in.Tags = append(in.Tags, tag)
+	}
+	t, b, err := s.o.Manager.CreateTemplate(c.r.Context(), manager.TemplateRequest{
+		Owner: c.who.Owner, Name: name, Tags: in.Tags,
+		Resources: sandpit.Resources{CPUs: float64(cmp.Or(in.CPUs, usualCPUs)), Memory: cmp.Or(in.Memory, usualMemory) << 20},
+	})
+	if err != nil {
+		return 0, nil, err
+	}
+	return http.StatusAccepted, map[string]any{
+		"templateID": t.ID, "buildID": b.ID, "public": t.Public, "names": []string{t.Name}, "aliases": []string{t.Name}, "tags": b.Tags,
+	}, nil
+}
+
+// linkUpload tells where the files of a step are sent, unless they are here already.
+func (s *Server) linkUpload(c *call) (int, any, error) {
+	if _, err := s.ownTemplate(c, c.r.PathValue("id")); err != nil {
+		return 0, nil, err
+	}
+	hash := c.r.PathValue("hash")
+	if !filesHashPattern.MatchString(hash) {
+		return 0, nil, sandpit.Errorf(sandpit.Invalid, "hash %.100q: want 32 to 128 hexadecimal digits", hash)
+	}
+	scheme := "http"
+	if c.r.TLS != nil || c.r.Header.Get("X-Forwarded-Proto") == "https" {
+		scheme = "https"
+	}
+	address := scheme + "://" + c.r.Host + PathUpload + "?" + s.uploads.sign(c.who, hash, time.Now().Add(uploadTime))
+	return http.StatusCreated, map[string]any{"present": s.uploads.has(c.who.Owner, hash), "url": address}, nil
+}
+
+// startBuild has a build begin.
+func (s *Server) startBuild(c *call) (int, any, error) {
+	var in newBuild
+	if err := c.read(&in); err != nil {
+		return 0, nil, err
+	}
+	b, err := s.build(c)
+	if err != nil {
+		return 0, nil, err
+	}
+	access, err := in.Login.credentials()
+	if err != nil {
+		return 0, nil, err
+	}
+	base, err := s.base(c.r.Context(), c.who, in)
+	if err != nil {
+		return 0, nil, err
+	}
+	planned, err := s.plan(c.who, in, base)
+	if err != nil {
+		return 0, nil, err
+	}
+	// What waits for its turn to be built is kept until then.
+	kept := s.o.Memory.OpenSession(c.who.Owner)
+	if err := kept.Reserve(api.BodyCost * c.size); err != nil {
+		kept.Close()
+		return 0, nil, err
+	}
+	files, err := s.uploads.openFiles(c.who.Owner)
+	if err != nil {
+		kept.Close()
+		return 0, nil, err
+	}
+	release := func() {
+		files.close()
+		kept.Close()
+	}
+	return http.StatusAccepted, map[string]any{}, s.o.Manager.StartBuild(c.r.Context(), manager.BuildRequest{
+		Owner: c.who.Owner, Build: b.ID, Recipe: planned, Files: files.dir, Release: release, Login: access, Fresh: in.Force,
+		Admin: c.who.Admin, Configured: base.configured,
+		Prepare: func(ctx context.Context) ([]sandpit.RecipeStep, map[string]string, error) {
+			made, err := s.recipe(ctx, c.who, in, base, files)
+			return made.Steps, made.Labels, err
+		},
+	})
+}
+
+// build returns the build that the path names. NotFound.
+func (s *Server) build(c *call) (sandpit.TemplateBuild, error) {
+	b, err := s.o.Manager.Build(c.r.Context(), c.who.Owner, sandpit.BuildID(c.r.PathValue("build")))
+	if err == nil && c.r.PathValue("id") != string(b.Template) {
+		t, err := s.ownTemplate(c, c.r.PathValue("id"))
+		if err != nil {
+			return b, err
+		}
+		if t.ID != b.Template {
+			return b, sandpit.Errorf(sandpit.NotFound, "template %s has no build %s", t.ID, b.ID)
+		}
+	}
+	return b, err
+}
+
+// buildStatus tells how a build is doing, and a part of its log.
+func (s *Server) buildStatus(c *call) (int, any, error) {
+	query := c.r.URL.Query()
+	offset, err := number(query, "logsOffset", 0, 0, 1<<30)
+	if err != nil {
+		return 0, nil, err
+	}
+	limit, err := number(query, "limit", maxBuildLogs, 0, maxBuildLogs)
+	if err != nil {
+		return 0, nil, err
+	}
+	b, err := s.build(c)
+	if err != nil {
+		return 0, nil, err
+	}
+	out := buildStatus{Build: b.ID, Template: b.Template, Status: statusOf(b), Logs: []string{}}
+	if out.Entries, err = s.buildLog(c.r.Context(), c.who.Owner, b, int64(offset), limit); err != nil {
+		return 0, nil, err
+	}
+	if b.Status == sandpit.BuildFailed {
+		out.Reason, err = s.reason(c.r.Context(), c.who.Owner, b)
+	}
+	return http.StatusOK, out, err
+}
+
+// buildLogs tells a part of the log of a build.
+func (s *Server) buildLogs(c *call) (int, any, error) {
+	limit, err := number(c.r.URL.Query(), "limit", maxBuildLogs, 1, maxBuildLogs)
+	if err != nil {
+		return 0, nil, err
+	}
+	b, err := s.build(c)
+	if err != nil {
+		return 0, nil, err
+	}
+	list, err := s.buildLog(c.r.Context(), c.who.Owner, b, 0, limit)
+	return http.StatusOK, map[string]any{"logs": list}, err
+}
+
+func (s *Server) buildLog(ctx context.Context, owner string, b sandpit.TemplateBuild, after int64, limit int) ([]logEntry, error) {
+	list := []logEntry{}
+	if limit == 0 {
+		return list, nil
+	}
+	entries, err := s.o.Manager.BuildLog(ctx, owner, b.ID, after, limit)
+	for _, e := range entries {
+		one := logEntry{At: e.At, Level: "info", Message: e.Text, Step: stepOf(b, e.Step)}
+		if e.Error {
+			one.Level = "error"
+		}
+		list = append(list, one)
+	}
+	return list, err
+}
+
+// statusError is E2B's word for a build that failed.
+const statusError = "error"
+
+// The steps that are none of the client's.
+const (
+	stepBase     = "base"
+	stepFinalize = "finalize"
+)
+
+// stepOf returns what a client calls a step of a recipe, whose number is 0 for what is
+// after all of them.
+func stepOf(b sandpit.TemplateBuild, number int) string {
+	belongs := strings.Split(b.Recipe.Labels[labelSteps], ",")
+	switch {
+	case number == 0 && b.Image != "":
+		return stepFinalize
+	case number < 1 || number > len(belongs) || belongs[number-1] == "0" || belongs[number-1] == "":
+		return stepBase
+	}
+	return belongs[number-1]
+}
+
+// reason tells why a build has failed, in E2B's words as far as clients look at them.
+func (s *Server) reason(ctx context.Context, owner string, b sandpit.TemplateBuild) (*reason, error) {
+	out := &reason{Message: b.Reason.Message, Step: stepBase, Logs: []logEntry{}}
+	last, err := s.lastEntry(ctx, owner, b)
+	if err != nil || last.Text == "" {
+		return out, err
+	}
+	out.Step = stepOf(b, last.Step)
+	if last.Step < 1 || last.Step > len(b.Recipe.Steps) {
+		return out, nil
+	}
+	step := b.Recipe.Steps[last.Step-1]
+	if len(step.Run) != 3 || step.Run[0] != bash("")[0] {
+		return out, nil
+	}
+	failed := "failed to run command '" + step.Run[2] + "': "
+	out.Message = failed + b.Reason.Message
+	if unknown := "invalid username: '" + step.RunUser + "'"; strings.Contains(b.Reason.Message, unknown) { // the guest's words
+		out.Message = failed + "command failed: unauthenticated: " + unknown
+	}
+	return out, nil
+}
+
+// lastEntry is what a build has told last.
+func (s *Server) lastEntry(ctx context.Context, owner string, b sandpit.TemplateBuild) (last sandpit.BuildLog, err error) {
+	for {
+		entries, err := s.o.Manager.BuildLog(ctx, owner, b.ID, last.Seq, 10*maxBuildLogs)
+		if err != nil || len(entries) == 0 {
+			return last, err
+		}
+		last = entries[len(entries)-1]
+	}
+}
+
+func statusOf(b sandpit.TemplateBuild) string {
+	if b.Status == sandpit.BuildFailed {
+		return statusError
+	}
+	return string(b.Status)
+}

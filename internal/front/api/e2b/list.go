@@ -1,0 +1,275 @@
+package e2b
+
+import (
+	"cmp"
+	"encoding/base64"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/manager"
+)
+
+// listed is one sandbox of a list.
+type listed struct {
+	ID        sandpit.ID        `json:"sandboxID"`
+	Template  string            `json:"templateID"`
+	Alias     string            `json:"alias"`
+	Client    string            `json:"clientID"`
+	StartedAt time.Time         `json:"startedAt"`
+	EndAt     time.Time         `json:"endAt"`
+	State     string            `json:"state"`
+	CPUs      int               `json:"cpuCount"`
+	Memory    int64             `json:"memoryMB"`
+	Disk      int64             `json:"diskSizeMB"`
+	Version   string            `json:"envdVersion"`
+	Metadata  map[string]string `json:"metadata"`
+}
+
+// detailed is one sandbox with all that is told of it.
+type detailed struct {
+	listed
+
+	GuestToken string  `json:"envdAccessToken"`
+	Domain     *string `json:"domain"`
+	Internet   bool    `json:"allowInternetAccess"`
+	Network    network `json:"network"`
+	Lifecycle  struct {
+		OnTimeout  string `json:"onTimeout"`
+		AutoResume bool   `json:"autoResume"`
+	} `json:"lifecycle"`
+	Volumes []volumeMount `json:"volumeMounts"`
+}
+
+// The states that E2B has.
+const (
+	running = "running"
+	paused  = "paused"
+)
+
+// stateOf returns the state of a sandbox in E2B's words, "" for one that is not told of.
+func stateOf(b sandpit.Sandbox) string {
+	switch b.State {
+	case sandpit.StateRunning, sandpit.StateResuming:
+		return running
+	case sandpit.StatePaused, sandpit.StatePausing, sandpit.StateStopped, sandpit.StateStopping,
+		sandpit.StateArchived, sandpit.StateArchiving, sandpit.StateRestoring:
+		return paused
+	default:
+		return ""
+	}
+}
+
+// never is when sandboxes end that have no deadline; clients want a time.
+var never = time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC)
+
+func (s *Server) listed(b sandpit.Sandbox) listed {
+	m, _ := markOf(b)
+	limits := s.limits(b)
+	end := b.Lease.Deadline.UTC()
+	if end.IsZero() {
+		end = never
+	}
+	return listed{
+		ID: b.ID, Template: m.Template, Alias: m.Template, Client: clientID, StartedAt: b.CreatedAt.UTC(), EndAt: end, State: stateOf(b),
+		CPUs: cpus(limits), Memory: limits.Memory >> 20, Disk: limits.Disk >> 20, Version: guestVersion, Metadata: metadata(b),
+	}
+}
+
+// get tells of one sandbox.
+func (s *Server) get(c *call) (int, any, error) {
+	b, err := s.find(c)
+	if err != nil {
+		return 0, nil, err
+	}
+	if stateOf(b) == "" {
+		return 0, nil, sandpit.Errorf(sandpit.Conflict, "sandbox %s is %s: %s", b.ID, b.State, b.Reason)
+	}
+	guest, _, err := s.o.Tokens.AccessTokens(c.r.Context(), b.ID, false)
+	if err != nil {
+		return 0, nil, err
+	}
+	m, _ := markOf(b)
+	out := detailed{
+		listed: s.listed(b), GuestToken: guest, Domain: s.domain(), Network: networkOf(b), Volumes: volumeMounts(b),
+		Internet: b.Spec.Network.Online && !isClosed(b.Spec.Network),
+	}
+	out.Lifecycle.OnTimeout = "kill"
+	if m.Timeout != sandpit.ActionKill {
+		out.Lifecycle.OnTimeout = "pause"
+	}
+	out.Lifecycle.AutoResume = m.Wakes
+	return http.StatusOK, out, nil
+}
+
+// listAll tells of all sandboxes that run, as clients of the first generation ask.
+func (s *Server) listAll(c *call) (int, any, error) {
+	want, err := chosen(c.r.URL.Query())
+	if err != nil {
+		return 0, nil, err
+	}
+	want.states = []string{running}
+	return http.StatusOK, s.describeAll(s.choose(c, want)), nil
+}
+
+func (s *Server) describeAll(list []sandpit.Sandbox) []listed {
+	all := make([]listed, len(list))
+	for i, b := range list {
+		all[i] = s.listed(b)
+	}
+	return all
+}
+
+// list tells of sandboxes, a page at a time.
+func (s *Server) list(c *call) (int, any, error) {
+	query := c.r.URL.Query()
+	want, err := chosen(query)
+	if err != nil {
+		return 0, nil, err
+	}
+	limit, err := number(query, "limit", 100, 1, 1000)
+	if err != nil {
+		return 0, nil, err
+	}
+	list := s.choose(c, want)
+	total := 0
+	for _, b := range list {
+		if stateOf(b) == running {
+			total++
+		}
+	}
+	if token := query.Get("nextToken"); token != "" {
+		at, err := parsePlace(token)
+		if err != nil {
+			return 0, nil, err
+		}
+		list = slices.DeleteFunc(list, func(b sandpit.Sandbox) bool { return want.compare(placeOf(b), at) <= 0 })
+	}
+	h := c.w.Header()
+	h.Set("X-Total-Running", strconv.Itoa(total))
+	if len(list) > limit {
+		list = list[:limit]
+		h.Set("X-Next-Token", placeOf(list[limit-1]).String())
+	}
+	return http.StatusOK, s.describeAll(list), nil
+}
+
+// choice is which sandboxes somebody wants to hear of.
+type choice struct {
+	metadata map[string]string
+	states   []string
+	template string
+	after    time.Time
+	rising   bool // the oldest first
+}
+
+// choose returns sandboxes of who asks in the order of their start.
+func (s *Server) choose(c *call, want choice) []sandpit.Sandbox {
+	list := s.o.Manager.List(manager.Filter{Owner: c.who.Owner, Labels: want.metadata})
+	list = slices.DeleteFunc(list, func(b sandpit.Sandbox) bool {
+		m, _ := markOf(b)
+		return !slices.Contains(want.states, stateOf(b)) || want.template != "" && m.Template != want.template || b.CreatedAt.Before(want.after)
+	})
+	slices.SortFunc(list, func(a, b sandpit.Sandbox) int { return want.compare(placeOf(a), placeOf(b)) })
+	return list
+}
+
+// chosen reads what a query asks for.
+func chosen(query url.Values) (want choice, err error) {
+	want.states = []string{running, paused}
+	if list := query["state"]; len(list) > 0 {
+		want.states = strings.Split(strings.Join(list, ","), ",")
+		for _, state := range want.states {
+			if state != running && state != paused {
+				return want, sandpit.Errorf(sandpit.Invalid, "state %.40q: want running or paused", state)
+			}
+		}
+	}
+	switch order := query.Get("order"); order {
+	case "", "desc":
+	case "asc":
+		want.rising = true
+	default:
+		return want, sandpit.Errorf(sandpit.Invalid, "order %.40q: want asc or desc", order)
+	}
+	want.template, _, _ = strings.Cut(query.Get("template"), ":")
+	if text := query.Get("startedAfter"); text != "" {
+		if want.after, err = time.Parse(time.RFC3339, text); err != nil {
+			return want, sandpit.Errorf(sandpit.Invalid, "startedAfter %.60q: want a time as RFC 3339 has it", text)
+		}
+	}
+	want.metadata, err = pairs(query.Get("metadata"))
+	return want, err
+}
+
+// pairs reads metadata, of which clients encode each name and value twice.
+func pairs(text string) (map[string]string, error) {
+	if text == "" {
+		return nil, nil
+	}
+	values, err := url.ParseQuery(text)
+	if err != nil {
+		return nil, sandpit.Errorf(sandpit.Invalid, "metadata: want name=value&…, encoded as in a URL")
+	}
+	all := make(map[string]string, len(values))
+	for name, list := range values {
+		key, err := url.PathUnescape(name)
+		if err != nil {
+			key = name // of a client that encodes once
+		}
+		value, err := url.PathUnescape(list[0])
+		if err != nil {
+			value = list[0]
+		}
+		all[key] = value
+	}
+	return all, nil
+}
+
+// number reads a number in a query.
+func number(query url.Values, name string, usual, least, most int) (int, error) {
+	text := query.Get(name)
+	if text == "" {
+		return usual, nil
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < least || n > most {
+		return 0, sandpit.Errorf(sandpit.Invalid, "%s %.40q: want %d to %d", name, text, least, most)
+	}
+	return n, nil
+}
+
+// place is where a sandbox is in the order of all.
+type place struct {
+	at time.Time
+	id sandpit.ID
+}
+
+func placeOf(b sandpit.Sandbox) place { return place{b.CreatedAt, b.ID} }
+
+func (want choice) compare(a, b place) int {
+	order := cmp.Or(a.at.Compare(b.at), cmp.Compare(a.id, b.id))
+	if want.rising {
+		return order
+	}
+	return -order
+}
+
+// String returns a place as a token.
+func (p place) String() string {
+	return base64.RawURLEncoding.EncodeToString([]byte(p.at.UTC().Format(time.RFC3339Nano) + "_" + string(p.id)))
+}
+
+func parsePlace(token string) (place, error) {
+	raw, err := base64.RawURLEncoding.DecodeString(token)
+	text, id, _ := strings.Cut(string(raw), "_")
+	at, second := time.Parse(time.RFC3339Nano, text)
+	if err != nil || second != nil || sandpit.ID(id).Validate() != nil {
+		return place{}, sandpit.Errorf(sandpit.Invalid, "nextToken: it is none")
+	}
+	return place{at, sandpit.ID(id)}, nil
+}

@@ -1,0 +1,177 @@
+package e2b
+
+import (
+	"encoding/json"
+	"maps"
+	"math"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/store"
+)
+
+// entry is one line of a sandbox's log: something that was done to it.
+type entry struct {
+	At      time.Time         `json:"timestamp"`
+	Level   string            `json:"level"`
+	Message string            `json:"message"`
+	Fields  map[string]string `json:"fields"`
+}
+
+// line is an entry as clients of the first generation take it: Line is JSON, with a
+// level, a logger and a message.
+type line struct {
+	At   time.Time `json:"timestamp"`
+	Line string    `json:"line"`
+}
+
+// levels are those of entries, the least first.
+var levels = []string{"debug", "info", "warn", "error"}
+
+func entryOf(e store.Event) entry {
+	out := entry{At: e.At.UTC(), Level: "info", Message: e.Action, Fields: map[string]string{}}
+	maps.Copy(out.Fields, e.Args)
+	out.Fields["actor"], out.Fields["result"] = e.Actor, e.Result
+	if e.Result != "ok" {
+		out.Level = "error"
+	}
+	if e.Message != "" {
+		out.Message += ": " + e.Message
+	}
+	return out
+}
+
+// The bounds of one answer.
+const (
+	usualLogs = 1000
+	maxLogs   = 1000
+)
+
+// entries returns what was done to a sandbox, the oldest first.
+func (s *Server) entries(c *call, b sandpit.Sandbox) (all []entry, err error) {
+	for after := int64(0); ; {
+		list, err := s.o.Store.Events(c.r.Context(), store.EventFilter{Sandbox: b.ID, After: after, Limit: store.MaxEvents})
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range list {
+			all = append(all, entryOf(e))
+			after = e.Seq
+		}
+		if len(list) < store.MaxEvents {
+			return all, nil
+		}
+		all = all[max(0, len(all)-maxKept):]
+	}
+}
+
+// maxKept bounds how many entries are looked at: the latest.
+const maxKept = 10_000
+
+// logs tells what was done to a sandbox.
+func (s *Server) logs(c *call) (int, any, error) {
+	b, err := s.find(c)
+	if err != nil {
+		return 0, nil, err
+	}
+	query := c.r.URL.Query()
+	limit, err := number(query, "limit", usualLogs, 0, maxLogs)
+	if err != nil {
+		return 0, nil, err
+	}
+	keep, backward, err := wanted(query)
+	if err != nil {
+		return 0, nil, err
+	}
+	all, err := s.entries(c, b)
+	if err != nil {
+		return 0, nil, err
+	}
+	all = slices.DeleteFunc(all, func(e entry) bool { return !keep(e) })
+	if backward {
+		slices.Reverse(all)
+	}
+	if len(all) > limit {
+		all = all[:limit]
+	}
+	return http.StatusOK, map[string]any{"logs": notNil(all)}, nil
+}
+
+// wanted returns which entries a query asks for, and whether the latest come first.
+func wanted(query url.Values) (keep func(entry) bool, backward bool, err error) {
+	switch direction := query.Get("direction"); direction {
+	case "", "forward":
+	case "backward":
+		backward = true
+	default:
+		return nil, false, sandpit.Errorf(sandpit.Invalid, "direction %.40q: want forward or backward", direction)
+	}
+	least := 0
+	if level := query.Get("level"); level != "" {
+		if least = slices.Index(levels, level); least < 0 {
+			return nil, false, sandpit.Errorf(sandpit.Invalid, "level %.40q: want %s", level, strings.Join(levels, ", "))
+		}
+	}
+	usual := int64(0)
+	if backward {
+		usual = math.MaxInt64
+	}
+	cursor, err := unix(query, "cursor", usual)
+	search := query.Get("search")
+	return func(e entry) bool {
+		at := e.At.UnixMilli()
+		there := at >= cursor
+		if backward {
+			there = at <= cursor
+		}
+		return there && slices.Index(levels, e.Level) >= least && strings.Contains(e.Message, search)
+	}, backward, err
+}
+
+// logsV1 tells the same in the words of the first generation.
+func (s *Server) logsV1(c *call) (int, any, error) {
+	b, err := s.find(c)
+	if err != nil {
+		return 0, nil, err
+	}
+	query := c.r.URL.Query()
+	limit, err := number(query, "limit", usualLogs, 0, maxLogs)
+	if err != nil {
+		return 0, nil, err
+	}
+	start, err := unix(query, "start", 0)
+	if err != nil {
+		return 0, nil, err
+	}
+	all, err := s.entries(c, b)
+	if err != nil {
+		return 0, nil, err
+	}
+	all = slices.DeleteFunc(all, func(e entry) bool { return e.At.UnixMilli() < start })
+	if len(all) > limit {
+		all = all[:limit]
+	}
+	lines := make([]line, len(all))
+	for i, e := range all {
+		text := maps.Clone(e.Fields)
+		text["level"], text["logger"], text["message"] = e.Level, clientID, e.Message
+		raw, err := json.Marshal(text)
+		if err != nil {
+			return 0, nil, err
+		}
+		lines[i] = line{e.At, string(raw)}
+	}
+	return http.StatusOK, map[string]any{"logs": lines, "logEntries": notNil(all)}, nil
+}
+
+// notNil returns a list that is one also as JSON.
+func notNil[T any](list []T) []T {
+	if list == nil {
+		return []T{}
+	}
+	return list
+}

@@ -1,0 +1,319 @@
+package e2b
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/build/image"
+	"github.com/sandpit-dev/sandpit/internal/core/manager"
+	"github.com/sandpit-dev/sandpit/internal/front/api"
+)
+
+// newBuild is what a client wants to have built.
+type newBuild struct {
+	Image    string    `json:"fromImage"`
+	Template string    `json:"fromTemplate"`
+	Login    *login    `json:"fromImageRegistry"`
+	Force    bool      `json:"force"`
+	Steps    []newStep `json:"steps"`
+	Start    string    `json:"startCmd"`
+	Ready    string    `json:"readyCmd"`
+}
+
+type newStep struct {
+	Type  string   `json:"type"`
+	Args  []string `json:"args"`
+	Hash  string   `json:"filesHash"`
+	Force bool     `json:"force"`
+}
+
+// login is how a client gets at its registry.
+type login struct {
+	Type     string `json:"type"`
+	User     string `json:"username"`
+	Password string `json:"password"`
+	Google   string `json:"serviceAccountJson"`
+}
+
+// arg is one of the step's arguments, "" if there are not so many.
+func (s newStep) arg(i int) string {
+	if i < len(s.Args) {
+		return s.Args[i]
+	}
+	return ""
+}
+
+// labelSteps has, for each step of a recipe, which one of the client's it belongs to,
+// from 1; 0 is what comes before them.
+const labelSteps = "sandpit.e2b.steps"
+
+// readyWithin is how many seconds a program that a template starts may take to be ready.
+const readyWithin = 600
+
+// baseImages are what E2B has its own base under, in a registry that is not ours to use.
+const baseImages = "e2bdev/"
+
+// recipe puts what a client wants into our words.
+type recipe struct {
+	sandpit.Recipe
+
+	// files are what steps copy; nil while a build is planned, and they are not unpacked yet.
+	files   *buildFiles
+	uploads *uploads
+	owner   string
+	user    string // of the steps so far
+	belongs []string
+	step    int
+	fresh   bool // steps are done again from here on
+}
+
+// maxBuildSteps is how many steps a client may ask for. What they become has a bound of its
+// own.
+const maxBuildSteps = 1000
+
+// plan reads what is to be built, as far as that can be said before files are unpacked,
+// which is work for the build. Invalid: it can never be built. NotFound: files are missing.
+func (s *Server) plan(who api.Principal, in newBuild, base base) (sandpit.Recipe, error) {
+	if len(in.Steps) > maxBuildSteps {
+		return sandpit.Recipe{}, sandpit.Errorf(sandpit.Invalid, "%d steps, want at most %d", len(in.Steps), maxBuildSteps)
+	}
+	return s.recipe(context.Background(), who, in, base, nil)
+}
+
+// recipe reads what is to be built. Files that steps copy are unpacked, unless there are to
+// be none yet.
+func (s *Server) recipe(ctx context.Context, who api.Principal, in newBuild, base base, files *buildFiles) (sandpit.Recipe, error) {
+	r := &recipe{files: files, uploads: s.uploads, owner: who.Owner, user: user}
+	r.From = base.image
+	// What steps may reach is what sandboxes may.
+	r.Build.Network.Online = s.o.Internet
+	if base.plain {
+		r.add(sandpit.RecipeStep{Run: sandpit.ShellArgs(makeUser), RunUser: "root"})
+		r.add(sandpit.RecipeStep{User: user})
+		r.add(sandpit.RecipeStep{WorkDir: home})
+	}
+	for i, step := range in.Steps {
+		r.step = i + 1
+		if err := r.read(ctx, step); err != nil {
+			return r.Recipe, fmt.Errorf("step %d: %w", r.step, err)
+		}
+	}
+	r.Start = in.Start
+	if in.Ready != "" {
+		r.Ready = sandpit.Ready{Command: in.Ready, Timeout: readyWithin}
+		if r.Start == "" {
+			r.Start = "true" // the question alone is asked
+		}
+	}
+	r.Labels = map[string]string{labelSteps: strings.Join(r.belongs, ",")}
+	return r.Recipe, nil
+}
+
+// home is where that account's files are, and steps begin.
+const home = "/home/" + user
+
+// makeUser has an image have the account that E2B's have.
+const makeUser = `id -u ` + user + ` >/dev/null 2>&1 || useradd -m -u 1000 -s /bin/bash ` + user + ` 2>/dev/null || useradd -m -s /bin/bash ` + user +
+	` 2>/dev/null || adduser -D ` + user + ` || exit 1; mkdir -p ` + home + ` && chown ` + user + ` ` + home
+
+// base is what a build is based on.
+type base struct {
+	image sandpit.Image
+	// plain says that it is an image, which may not have what E2B's clients expect.
+	plain bool
+	// configured says that the configuration names it, and not the client.
+	configured bool
+}
+
+// base returns what a build is based on.
+func (s *Server) base(ctx context.Context, who api.Principal, in newBuild) (base, error) {
+	switch {
+	case (in.Image == "") == (in.Template == ""):
+		return base{}, sandpit.Errorf(sandpit.Invalid, "want one of fromImage and fromTemplate")
+	case strings.HasPrefix(in.Image, baseImages):
+		in.Template = baseTemplate
+	case in.Image != "":
+		if image.IsPath(in.Image) || strings.Contains(in.Image, "://") || strings.HasPrefix(in.Image, sandpit.TemplatePrefix) {
+			return base{}, sandpit.Errorf(sandpit.Invalid, "fromImage %.100q: want an image of a registry", in.Image)
+		}
+		return base{image: sandpit.Image(in.Image), plain: true}, nil
+	}
+	o, err := s.resolve(ctx, who, in.Template)
+	if err == nil {
+		o, err = s.ready(ctx, who, o)
+	}
+	switch {
+	case sandpit.CodeOf(err) == sandpit.NotFound: // the build fails of it, and tells of which step
+		return base{image: sandpit.Image(sandpit.TemplatePrefix + templateRef(who, in.Template))}, nil
+	case err != nil:
+		return base{}, err
+	case o.saved != nil:
+		return base{}, sandpit.Errorf(sandpit.Invalid, "fromTemplate %.100q: a snapshot cannot be the base of a template", in.Template)
+	case o.template != "":
+		return base{image: sandpit.Image(sandpit.TemplatePrefix + o.template)}, nil
+	case o.image == "":
+		o.image = s.o.Default
+	}
+	return base{image: o.image, plain: !s.isTemplate(o.image), configured: true}, nil
+}
+
+func (s *Server) isTemplate(i sandpit.Image) bool {
+	_, ok := i.Template()
+	return ok
+}
+
+// credentials are those of the registry of a base.
+func (l *login) credentials() (manager.RegistryLogin, error) {
+	switch {
+	case l == nil:
+		return manager.RegistryLogin{}, nil
+	case l.Type == "registry":
+		return manager.RegistryLogin{User: l.User, Password: l.Password}, nil
+	case l.Type == "gcp":
+		return manager.RegistryLogin{User: "_json_key", Password: l.Google}, nil
+	}
+	return manager.RegistryLogin{}, sandpit.Errorf(sandpit.Unsupported, "fromImageRegistry: sandpit knows registry and gcp, and not %.40q", l.Type)
+}
+
+func (r *recipe) add(s sandpit.RecipeStep) {
+	s.Fresh = r.fresh
+	r.Steps, r.belongs = append(r.Steps, s), append(r.belongs, strconv.Itoa(r.step))
+}
+
+// bash runs a command as E2B does.
+func bash(command string) []string { return []string{"/bin/bash", "-c", command} }
+
+// read reads one step.
+func (r *recipe) read(ctx context.Context, s newStep) error {
+	if len(s.Args) == 0 || s.Args[0] == "" {
+		return sandpit.Errorf(sandpit.Invalid, "%.20s: want something that is done", s.Type)
+	}
+	r.fresh = r.fresh || s.Force
+	switch s.Type {
+	case "RUN":
+		r.add(sandpit.RecipeStep{Run: bash(s.arg(0)), RunUser: s.arg(1)})
+	case "ENV":
+		if len(s.Args)%2 != 0 {
+			return sandpit.Errorf(sandpit.Invalid, "ENV: want names and values")
+		}
+		env := make(map[string]string, len(s.Args)/2)
+		for i := 0; i < len(s.Args); i += 2 {
+			env[s.Args[i]] = s.Args[i+1]
+		}
+		r.add(sandpit.RecipeStep{Env: env})
+	case "WORKDIR":
+		r.add(sandpit.RecipeStep{Run: append(sandpit.ShellArgs(makeDir), s.arg(0), r.user), RunUser: "root"})
+		r.add(sandpit.RecipeStep{WorkDir: s.arg(0)})
+	case "USER":
+		// A user that is not there fails here, and not in a sandbox.
+		r.add(sandpit.RecipeStep{Run: bash("whoami"), RunUser: s.arg(0)})
+		r.add(sandpit.RecipeStep{User: s.arg(0)})
+		r.user = s.arg(0)
+	case "COPY":
+		return r.copyFiles(ctx, s)
+	default:
+		return sandpit.Errorf(sandpit.Unsupported, "%.40q: sandpit knows COPY, ENV, RUN, USER and WORKDIR", s.Type)
+	}
+	return nil
+}
+
+// makeDir makes a directory whose user may write to it, unless it is there.
+const makeDir = `test -d "$0" || { mkdir -p -- "$0" && chown -- "$1" "$0"; }`
+
+// copyFiles reads a step that brings in files, which the client has uploaded.
+func (r *recipe) copyFiles(ctx context.Context, s newStep) error {
+	from, to, owner, mode := s.arg(0), s.arg(1), s.arg(2), s.arg(3)
+	if !filesHashPattern.MatchString(s.Hash) {
+		return sandpit.Errorf(sandpit.Invalid, "COPY: filesHash is missing")
+	}
+	c := &sandpit.RecipeCopy{To: to}
+	if mode != "" {
+		var err error
+		if c.Mode, err = strconv.ParseInt(mode, 8, 64); err != nil || c.Mode < 0 || c.Mode > 0o7777 {
+			return sandpit.Errorf(sandpit.Invalid, "COPY: mode %.20q: want an octal number", mode)
+		}
+	}
+	if r.files == nil {
+		if err := r.uploads.peek(r.owner, s.Hash); err != nil {
+			return err
+		}
+		c.From = []string{s.Hash}
+		r.add(sandpit.RecipeStep{Copy: c})
+		return nil
+	}
+	dir, err := r.files.place(ctx, s.Hash)
+	if err != nil {
+		return err
+	}
+	found, err := matching(dir, from)
+	if err != nil {
+		return err
+	}
+	for _, one := range found {
+		c.From = append(c.From, path.Join(s.Hash, one))
+	}
+	if strings.ContainsAny(from, "*?[") && !strings.HasSuffix(to, "/") {
+		c.To += "/"
+	}
+	if owner == "" {
+		owner = r.user
+	}
+	targets := []string{to}
+	if intoDir := len(found) > 1 || strings.HasSuffix(c.To, "/"); intoDir || isDir(dir, found[0]) {
+		if targets, err = inside(dir, to, found); err != nil {
+			return err
+		}
+		r.add(sandpit.RecipeStep{Run: append(sandpit.ShellArgs(makeDir), to, owner), RunUser: "root"})
+	}
+	r.add(sandpit.RecipeStep{Copy: c})
+	if owner != "root" && len(targets) > 0 {
+		r.add(sandpit.RecipeStep{Run: append([]string{"chown", "-Rh", "--", owner}, targets...), RunUser: "root"})
+	}
+	return nil
+}
+
+func isDir(dir, name string) bool {
+	info, err := os.Lstat(filepath.Join(dir, name))
+	return err == nil && info.IsDir()
+}
+
+// inside returns what is in the directory to when files were copied there: of a directory
+// it is all that is in it.
+func inside(dir, to string, files []string) (all []string, err error) {
+	for _, name := range files {
+		if !isDir(dir, name) {
+			all = append(all, path.Join(to, path.Base(name)))
+			continue
+		}
+		entries, err := os.ReadDir(filepath.Join(dir, name))
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range entries {
+			all = append(all, path.Join(to, e.Name()))
+		}
+	}
+	return all, nil
+}
+
+// matching returns what a pattern stands for in a directory.
+func matching(dir, pattern string) ([]string, error) {
+	pattern = path.Clean(strings.TrimLeft(pattern, "/"))
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	found, err := fs.Glob(root.FS(), pattern)
+	if err != nil || len(found) == 0 {
+		return nil, sandpit.Errorf(sandpit.Invalid, "COPY: there is nothing called %.200q", pattern)
+	}
+	return found, nil
+}

@@ -1,0 +1,247 @@
+package e2b
+
+import (
+	"archive/tar"
+	"bufio"
+	"cmp"
+	"compress/gzip"
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/files/diskspace"
+)
+
+// The bounds of the files of one build, unpacked.
+const (
+	maxUnpacked = 4 << 30 // bytes
+	maxEntries  = 200_000
+	entryBytes  = 4 << 10 // what an entry counts besides its content
+)
+
+// buildFiles are the archives that one build copies from, each unpacked once, in a directory
+// of the build's own. It is for one goroutine.
+type buildFiles struct {
+	uploads *uploads
+	owner   string
+	dir     string
+	space   *diskspace.Reservation
+	bytes   int64 // that may still be unpacked
+	entries int
+	there   map[string]bool // by hash
+}
+
+// buildPrefix begins the names of directories for one build each.
+const buildPrefix = "build-"
+
+// openFiles makes the directory of a build. The caller must close it.
+func (u *uploads) openFiles(owner string) (*buildFiles, error) {
+	space, err := u.space.Reserve(owner, 0)
+	if err != nil {
+		return nil, err
+	}
+	err = os.MkdirAll(u.dir, 0o700)
+	dir := ""
+	if err == nil {
+		dir, err = os.MkdirTemp(u.dir, buildPrefix)
+	}
+	if err != nil {
+		space.Release()
+		return nil, sandpit.Errorf(sandpit.CodeOf(err), "keep files: %w", err)
+	}
+	return &buildFiles{uploads: u, owner: owner, dir: dir, space: space, bytes: maxUnpacked, entries: maxEntries, there: make(map[string]bool)}, nil
+}
+
+// close removes everything.
+func (b *buildFiles) close() {
+	if os.RemoveAll(b.dir) == nil { // otherwise the next server does it, and until then it counts
+		b.space.Release()
+	}
+}
+
+// place returns the directory of the archive with a hash, unpacked.
+//
+// NotFound: there is no such archive. Invalid: it is none. Exhausted: it is too large.
+func (b *buildFiles) place(ctx context.Context, hash string) (string, error) {
+	dir := filepath.Join(b.dir, hash)
+	if b.there[hash] {
+		return dir, nil
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return "", err
+	}
+	if err := b.unpack(ctx, hash, dir); err != nil {
+		return "", err
+	}
+	b.there[hash] = true
+	return dir, nil
+}
+
+func errNoFiles(hash string) error {
+	return sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "files with the hash %.20s… not found", hash), "upload them again with forceUpload")
+}
+
+// use opens an archive, which stays until done is called. NotFound.
+func (u *uploads) use(n archiveName) (f *os.File, done func(), err error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	a := u.archives[n]
+	if a != nil {
+		f, err = os.Open(u.file(n))
+	}
+	if a == nil || errors.Is(err, fs.ErrNotExist) {
+		return nil, nil, errNoFiles(n.hash)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	a.users++
+	a.used = time.Now()
+	return f, func() {
+		_ = f.Close() // only read
+		u.mu.Lock()
+		defer u.mu.Unlock()
+		if a := u.archives[n]; a != nil && a.users > 0 {
+			a.users--
+		}
+	}, nil
+}
+
+// unpack writes what is in an archive below a directory, from which nothing leads out.
+func (b *buildFiles) unpack(ctx context.Context, hash, dir string) error {
+	f, done, err := b.uploads.use(archiveName{b.owner, hash})
+	if err != nil {
+		return err
+	}
+	defer done()
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	plain, err := openPacked(f)
+	if err != nil {
+		return err
+	}
+	if err := b.unpackTar(ctx, root, tar.NewReader(plain)); err != nil {
+		code := sandpit.CodeOf(err)
+		if code != sandpit.Exhausted {
+			code = cmp.Or(sandpit.CodeOf(context.Cause(ctx)), sandpit.Invalid)
+		}
+		return sandpit.WithHint(sandpit.Errorf(code, "unpack files: %w", err), sandpit.HintOf(err))
+	}
+	return nil
+}
+
+// openPacked returns what is in a file that may be packed by gzip. Invalid.
+func openPacked(f io.Reader) (io.Reader, error) {
+	packed := bufio.NewReader(f)
+	if magic, _ := packed.Peek(2); string(magic) != "\x1f\x8b" {
+		return packed, nil
+	}
+	plain, err := gzip.NewReader(packed)
+	if err != nil {
+		return nil, sandpit.Errorf(sandpit.Invalid, "unpack files: %w", err)
+	}
+	return plain, nil
+}
+
+// maxPeek is how much of an archive peek reads.
+const maxPeek = 64 << 10
+
+// peek looks at the beginning of an archive, so that what is none is refused at once and
+// not when the build's turn has come.
+//
+// NotFound: there is no such archive. Invalid: it is none.
+func (u *uploads) peek(owner, hash string) error {
+	f, done, err := u.use(archiveName{owner, hash})
+	if err != nil {
+		return err
+	}
+	defer done()
+	plain, err := openPacked(f)
+	if err != nil {
+		return err
+	}
+	first := &io.LimitedReader{R: plain, N: maxPeek}
+	if _, err := tar.NewReader(first).Next(); err != nil && !errors.Is(err, io.EOF) && first.N > 0 {
+		return sandpit.Errorf(sandpit.Invalid, "unpack files: %w", err)
+	}
+	return nil
+}
+
+func (b *buildFiles) unpackTar(ctx context.Context, root *os.Root, from *tar.Reader) error {
+	for {
+		h, err := from.Next()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err == nil {
+			err = context.Cause(ctx)
+		}
+		if err != nil {
+			return err
+		}
+		if b.entries--; b.entries < 0 {
+			return sandpit.Errorf(sandpit.Exhausted, "more than %d files in one build", maxEntries)
+		}
+		if b.bytes -= h.Size + entryBytes; b.bytes < 0 || h.Size < 0 {
+			return sandpit.Errorf(sandpit.Exhausted, "more than %d bytes in one build", int64(maxUnpacked))
+		}
+		if err := b.space.Write(entryBytes); err != nil {
+			return err
+		}
+		if err := b.unpackEntry(ctx, root, h, from); err != nil {
+			return err
+		}
+	}
+}
+
+func (b *buildFiles) unpackEntry(ctx context.Context, root *os.Root, h *tar.Header, contents io.Reader) error {
+	name := path.Clean(strings.TrimLeft(h.Name, "/"))
+	if name == "." {
+		return nil
+	}
+	if err := root.MkdirAll(path.Dir(name), 0o700); err != nil {
+		return err
+	}
+	mode := h.FileInfo().Mode().Perm() | 0o600 // for who copies them
+	switch h.Typeflag {
+	case tar.TypeDir:
+		return root.MkdirAll(name, mode|0o100)
+	case tar.TypeSymlink:
+		return root.Symlink(h.Linkname, name)
+	case tar.TypeLink:
+		return root.Link(path.Clean(strings.TrimLeft(h.Linkname, "/")), name)
+	case tar.TypeReg:
+	default:
+		return sandpit.Errorf(sandpit.Invalid, "%.100q is neither a file nor a directory", h.Name)
+	}
+	f, err := root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(reservedWriter{f, b.space}, endedReader{ctx, contents})
+	return errors.Join(err, f.Close())
+}
+
+// endedReader ends with a context: an archive may be a bomb.
+type endedReader struct {
+	ctx context.Context //nolint:containedctx // of one unpacking
+	r   io.Reader
+}
+
+// Read implements io.Reader.
+func (e endedReader) Read(p []byte) (int, error) {
+	if e.ctx.Err() != nil {
+		return 0, context.Cause(e.ctx)
+	}
+	return e.r.Read(p)
+}

@@ -1,0 +1,122 @@
+package e2b
+
+import (
+	"context"
+	"net/http"
+	"slices"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/manager"
+	"github.com/sandpit-dev/sandpit/internal/core/store"
+)
+
+// volume is a directory that outlives sandboxes.
+type volume struct {
+	ID   sandpit.ID `json:"volumeID"`
+	Name string     `json:"name"`
+}
+
+// volumeToken stands for the token of a volume, which clients want to have. It opens
+// nothing: the calls for the files of volumes are missing.
+const volumeToken = "unsupported"
+
+// openVolume is one as it is told to who may use it.
+type openVolume struct {
+	volume
+
+	Token  string  `json:"token"`
+	Domain *string `json:"domain"`
+}
+
+func (s *Server) open(v volume) openVolume {
+	return openVolume{v, volumeToken, s.domain()}
+}
+
+// volumeMount is a volume in a sandbox.
+type volumeMount struct {
+	Name string `json:"name"`
+	Path string `json:"path"`
+}
+
+// mounts are those of a sandbox that is to be made.
+func mounts(asked []volumeMount) []sandpit.Mount {
+	var all []sandpit.Mount
+	for _, m := range asked {
+		all = append(all, sandpit.Mount{Volume: m.Name, Target: m.Path})
+	}
+	return all
+}
+
+// volumeMounts are the volumes of a sandbox.
+func volumeMounts(b sandpit.Sandbox) []volumeMount {
+	all := []volumeMount{}
+	for _, m := range b.Spec.Mounts {
+		if m.Volume != "" {
+			all = append(all, volumeMount{m.Volume, m.Target})
+		}
+	}
+	return all
+}
+
+// volumes returns the volumes of an owner, of which there are few.
+func (s *Server) volumes(ctx context.Context, owner string) ([]volume, error) {
+	list, ids, err := s.o.Manager.Volumes(ctx, store.VolumeFilter{Owner: owner})
+	all := make([]volume, len(list))
+	for i, v := range list {
+		all[i] = volume{ids[i], v.Name}
+	}
+	return all, err
+}
+
+// findVolume returns the volume that the path names by its ID. NotFound.
+func (s *Server) findVolume(c *call) (volume, error) {
+	all, err := s.volumes(c.r.Context(), c.who.Owner)
+	if err != nil {
+		return volume{}, err
+	}
+	id := c.r.PathValue("id")
+	i := slices.IndexFunc(all, func(v volume) bool { return string(v.ID) == id })
+	if i < 0 {
+		return volume{}, sandpit.Errorf(sandpit.NotFound, "Volume %.100s not found", id)
+	}
+	return all[i], nil
+}
+
+func (s *Server) listVolumes(c *call) (int, any, error) {
+	all, err := s.volumes(c.r.Context(), c.who.Owner)
+	return http.StatusOK, all, err
+}
+
+func (s *Server) getVolume(c *call) (int, any, error) {
+	v, err := s.findVolume(c)
+	return http.StatusOK, s.open(v), err
+}
+
+func (s *Server) createVolume(c *call) (int, any, error) {
+	var in struct {
+		Name string `json:"name"`
+	}
+	if err := c.read(&in); err != nil {
+		return 0, nil, err
+	}
+	if _, err := s.o.Manager.CreateVolume(c.r.Context(), manager.VolumeRequest{Owner: c.who.Owner, Name: in.Name}); err != nil {
+		return 0, nil, err
+	}
+	all, err := s.volumes(c.r.Context(), c.who.Owner)
+	if err != nil {
+		return 0, nil, err
+	}
+	i := slices.IndexFunc(all, func(v volume) bool { return v.Name == in.Name })
+	if i < 0 {
+		return 0, nil, sandpit.Errorf(sandpit.Gone, "volume %s is deleted already", in.Name)
+	}
+	return http.StatusCreated, s.open(all[i]), nil
+}
+
+func (s *Server) deleteVolume(c *call) (int, any, error) {
+	v, err := s.findVolume(c)
+	if err != nil {
+		return 0, nil, err
+	}
+	return http.StatusNoContent, nil, s.o.Manager.DeleteVolume(c.r.Context(), c.who.Owner, v.Name)
+}

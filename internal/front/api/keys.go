@@ -1,0 +1,323 @@
+package api
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/hex"
+	"log/slog"
+	"regexp"
+	"sync"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/clock"
+	"github.com/sandpit-dev/sandpit/internal/core/revocation"
+	"github.com/sandpit-dev/sandpit/internal/core/store"
+)
+
+// The form of a key: a prefix that secret scanners know, and 160 random bits.
+const (
+	keyPrefix = "e2b_"
+	keyBytes  = 20
+)
+
+// maxCached is how many keys are remembered. It bounds memory, not how many there
+// may be.
+const maxCached = 1024
+
+// usedEvery is how often it is written that a key was used.
+const usedEvery = time.Minute
+
+var (
+	keyPattern   = regexp.MustCompile(`^` + keyPrefix + `[0-9a-f]{40}$`)
+	ownerPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._@+-]{0,99}$`)
+)
+
+// Keys are the API keys of a server. All methods may be called concurrently.
+type Keys struct {
+	store *store.Store
+	clock clock.Clock
+	log   *slog.Logger
+
+	lines *revocation.Lines[string] // by the IDs of keys
+
+	mu    sync.Mutex
+	cache map[[sha256.Size]byte]*cachedKey
+	byID  map[string]store.Key
+	// changes counts what was removed or renamed, so that a look-up that began before does not
+	// bring it back.
+	changes int64
+}
+
+type cachedKey struct {
+	key  store.Key
+	used time.Time // when that was written last
+}
+
+// NewKeys returns the keys of a store, of which nobody else removes any. A nil log
+// means that nobody hears of what goes wrong.
+func NewKeys(s *store.Store, c clock.Clock, log *slog.Logger) *Keys {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	return &Keys{
+		store: s, clock: c, log: log, lines: revocation.New[string](c),
+		cache: make(map[[sha256.Size]byte]*cachedKey), byID: make(map[string]store.Key),
+	}
+}
+
+// IsKey reports whether a text has the form of a key. It says nothing of whether there
+// is such a key.
+func IsKey(text string) bool { return keyPattern.MatchString(text) }
+
+// NewKey says what a key shall be.
+type NewKey struct {
+	Name  string // for people
+	Owner string // whose sandboxes it reaches: letters, digits and . _ @ + -
+	Admin bool
+	// TTL is how long it is good for. Zero: for ever.
+	TTL time.Duration
+}
+
+// Create makes a key and returns it with its secret, which is kept nowhere.
+//
+// Invalid: what is asked for. Exhausted: there are as many as there may be.
+func (k *Keys) Create(ctx context.Context, n NewKey) (store.Key, string, error) {
+	if err := checkOwner(n.Owner); err != nil {
+		return store.Key{}, "", err
+	}
+	if n.TTL < 0 {
+		return store.Key{}, "", sandpit.Errorf(sandpit.Invalid, "a key that is good for %v", n.TTL)
+	}
+	now := k.clock.Now()
+	var raw [keyBytes]byte
+	_, _ = rand.Read(raw[:]) // never fails: crypto/rand ends the program instead
+	secret := keyPrefix + hex.EncodeToString(raw[:])
+	sum := sha256.Sum256([]byte(secret))
+	key := store.Key{
+		ID: randomHex(8), Hash: hex.EncodeToString(sum[:]), Name: n.Name, Owner: n.Owner, Admin: n.Admin, CreatedAt: now,
+	}
+	if n.TTL > 0 {
+		key.ExpiresAt = now.Add(n.TTL)
+	}
+	key, err := k.store.InsertKey(ctx, key)
+	if err != nil {
+		return store.Key{}, "", err
+	}
+	return key, secret, nil
+}
+
+// IsOwner reports whether an owner may have a name.
+func IsOwner(name string) bool { return checkOwner(name) == nil }
+
+// checkOwner keeps owners apart from the other actors in the trail of events, which
+// are no owners: the manager, and addresses.
+func checkOwner(owner string) error {
+	if !ownerPattern.MatchString(owner) || owner == "manager" {
+		return sandpit.Errorf(sandpit.Invalid, "owner %.100q: want a letter or digit, then up to 99 of these and . _ @ + -, and not \"manager\"", owner)
+	}
+	return nil
+}
+
+// List returns keys in the order of their IDs, from the one after the ID after on.
+func (k *Keys) List(ctx context.Context, after string, limit int) ([]store.Key, error) {
+	return k.store.Keys(ctx, after, limit)
+}
+
+// Delete removes a key. From then on it is good for nothing, and what is attached to it
+// ends. NotFound.
+func (k *Keys) Delete(ctx context.Context, id string) error {
+	if err := k.store.DeleteKey(ctx, id); err != nil {
+		return err
+	}
+	k.forget(id)
+	k.lines.Cut(id, errKeyEnded)
+	return nil
+}
+
+// errKeyEnded is why a request ends whose key was good when it began.
+var errKeyEnded = sandpit.Errorf(sandpit.Unauthenticated, "the API key was deleted or has expired")
+
+// Attach returns a context that ends with ctx, and with a cause when the key of an ID is
+// deleted or expires. The caller calls release when it does not need the context any more.
+// The ID "" is that of a caller without a key, whose context ends with ctx only.
+//
+// Unauthenticated: the key has ended already. Other errors are those of the store.
+func (k *Keys) Attach(ctx context.Context, id string) (attached context.Context, release func(), err error) {
+	if id == "" {
+		return ctx, func() {}, nil
+	}
+	key, err := k.find(ctx, id)
+	if err != nil {
+		return nil, nil, err
+	}
+	attached, release = k.lines.Attach(ctx, id, key.ExpiresAt, errKeyEnded)
+	if _, err := k.find(ctx, id); err != nil { // it may have been deleted just before
+		release()
+		return nil, nil, err
+	}
+	return attached, release, nil
+}
+
+// find returns the key of an ID. Unauthenticated: it has ended.
+func (k *Keys) find(ctx context.Context, id string) (store.Key, error) {
+	k.mu.Lock()
+	key, ok := k.byID[id]
+	before := k.changes
+	k.mu.Unlock()
+	if !ok {
+		var err error
+		key, err = k.store.Key(ctx, id)
+		if sandpit.CodeOf(err) == sandpit.NotFound {
+			return store.Key{}, errKeyEnded
+		}
+		if err != nil {
+			return store.Key{}, err
+		}
+		k.remember(key, before)
+	}
+	if k.expired(key) {
+		return store.Key{}, errKeyEnded
+	}
+	return key, nil
+}
+
+// remember keeps a key by its ID, unless keys have changed since before.
+func (k *Keys) remember(key store.Key, before int64) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.changes != before {
+		return
+	}
+	for other := range k.byID {
+		if len(k.byID) < maxCached {
+			break
+		}
+		delete(k.byID, other)
+	}
+	k.byID[key.ID] = key
+}
+
+// Rename gives a key another name. NotFound. Invalid: a name out of bounds.
+func (k *Keys) Rename(ctx context.Context, id, name string) error {
+	if err := k.store.RenameKey(ctx, id, name); err != nil {
+		return err
+	}
+	k.forget(id)
+	return nil
+}
+
+// forget has a key looked up again when it is shown next.
+func (k *Keys) forget(id string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.changes++
+	delete(k.byID, id)
+	for sum, c := range k.cache {
+		if c.key.ID == id {
+			delete(k.cache, sum)
+		}
+	}
+}
+
+// errNoKey is the same for all keys that are good for nothing: who tries them
+// learns nothing.
+var errNoKey = sandpit.WithHint(sandpit.Errorf(sandpit.Unauthenticated, "this API key is not valid"),
+	"it is wrong, has expired or was deleted; ask for a new one")
+
+// known returns who shows a key that was shown a short while ago.
+func (k *Keys) known(secret string) (store.Key, bool) {
+	sum := sha256.Sum256([]byte(secret))
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	c, ok := k.cache[sum]
+	if !ok || k.expired(c.key) {
+		return store.Key{}, false
+	}
+	return c.key, true
+}
+
+// Check returns the key that a secret is of. It notes that the key is used, about
+// once a minute.
+//
+// How long it takes says nothing about a key: what is looked up and compared is a
+// hash that nobody can choose.
+//
+// Unauthenticated: there is no such key, or it has expired. Other errors are those
+// of the store.
+func (k *Keys) Check(ctx context.Context, secret string) (store.Key, error) {
+	if !keyPattern.MatchString(secret) {
+		return store.Key{}, errNoKey
+	}
+	key, ok := k.known(secret)
+	if !ok {
+		var err error
+		if key, err = k.look(ctx, secret); err != nil {
+			return store.Key{}, err
+		}
+	}
+	k.touch(ctx, secret)
+	return key, nil
+}
+
+// look asks the store for a key, and remembers it.
+func (k *Keys) look(ctx context.Context, secret string) (store.Key, error) {
+	sum := sha256.Sum256([]byte(secret))
+	k.mu.Lock()
+	before := k.changes
+	k.mu.Unlock()
+	key, err := k.store.KeyByHash(ctx, hex.EncodeToString(sum[:]))
+	if sandpit.CodeOf(err) == sandpit.NotFound {
+		return store.Key{}, errNoKey
+	}
+	if err != nil {
+		return store.Key{}, err
+	}
+	hash, err := hex.DecodeString(key.Hash)
+	if err != nil || subtle.ConstantTimeCompare(hash, sum[:]) != 1 || k.expired(key) {
+		return store.Key{}, errNoKey
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.changes != before {
+		return key, nil // it was there when the look-up began; who comes next looks again
+	}
+	for other := range k.cache {
+		if len(k.cache) < maxCached {
+			break
+		}
+		delete(k.cache, other)
+	}
+	k.cache[sum] = &cachedKey{key: key, used: key.LastUsedAt}
+	return key, nil
+}
+
+func (k *Keys) expired(key store.Key) bool {
+	return !key.ExpiresAt.IsZero() && !k.clock.Now().Before(key.ExpiresAt)
+}
+
+// touch notes that a key is used.
+func (k *Keys) touch(ctx context.Context, secret string) {
+	now := k.clock.Now()
+	k.mu.Lock()
+	c := k.cache[sha256.Sum256([]byte(secret))]
+	if c == nil || now.Sub(c.used).Abs() < usedEvery {
+		k.mu.Unlock()
+		return
+	}
+	c.used = now
+	id := c.key.ID
+	k.mu.Unlock()
+	if err := k.store.TouchKey(ctx, id, now); err != nil {
+		k.log.WarnContext(ctx, "the use of a key is not noted", slog.String("key", id), slog.Any("error", err))
+	}
+}
+
+// randomHex returns n random bytes as hexadecimal digits.
+func randomHex(n int) string {
+	raw := make([]byte, n)
+	_, _ = rand.Read(raw) // never fails: crypto/rand ends the program instead
+	return hex.EncodeToString(raw)
+}

@@ -1,0 +1,181 @@
+package mcp
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/agents/mcp"
+	"github.com/sandpit-dev/sandpit/internal/agents/tool"
+	"github.com/sandpit-dev/sandpit/internal/core/manager"
+	"github.com/sandpit-dev/sandpit/internal/front/api"
+	"github.com/sandpit-dev/sandpit/internal/front/wire"
+)
+
+const (
+	// label marks the sandboxes of sessions, so that they are found after a crash. Its value
+	// is the sandbox's own ID: copies, which have it too, are not a session's. Until that is
+	// known it is nameless.
+	label, nameless = "sandpit.mcp", "new"
+	// spare is how much longer a sandbox may be idle than its session, which removes it.
+	spare = 5 * time.Minute
+	// headerPrefix is what the headers begin with that say the same as the query.
+	headerPrefix = "Sandpit-"
+)
+
+// choice is what a client wants its session to be like.
+type choice struct {
+	image    sandpit.Image
+	provider string
+	network  *bool    // nil: the server's default
+	tools    []string // words as tool.Choose takes them; none: the server's default
+	idle     time.Duration
+}
+
+// choiceOf reads what the request that begins a session says: in its query, such as
+// /mcp?template=node&tools=file,shell, or in headers, such as Sandpit-Template.
+func choiceOf(r *http.Request) (choice, error) {
+	query, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return choice{}, sandpit.Errorf(sandpit.Invalid, "the query of the URL is none")
+	}
+	var c choice
+	known := []string{"image", "template", "provider", "network", "tools"}
+	for name := range query {
+		if !slices.Contains(known, name) {
+			return c, sandpit.Errorf(sandpit.Invalid, "there is no choice %.40q; there are %s", name, strings.Join(known, ", "))
+		}
+	}
+	said := make(map[string]string, len(known))
+	for _, name := range known {
+		values := slices.Concat(query[name], r.Header.Values(headerPrefix+name))
+		for _, v := range values {
+			if v != values[0] {
+				return c, sandpit.Errorf(sandpit.Invalid, "%s is said twice, and not the same", name)
+			}
+			said[name] = v
+		}
+	}
+	if said["image"] != "" && said["template"] != "" {
+		return c, sandpit.Errorf(sandpit.Invalid, "image and template exclude each other")
+	}
+	c.image, c.provider = sandpit.Image(said["image"]), said["provider"]
+	if name := said["template"]; name != "" {
+		c.image = sandpit.Image(sandpit.TemplatePrefix + name)
+	}
+	if text := said["network"]; text != "" {
+		on, err := strconv.ParseBool(text)
+		if err != nil {
+			return c, sandpit.Errorf(sandpit.Invalid, "network %.20q: want true or false", text)
+		}
+		c.network = &on
+	}
+	for name := range strings.SplitSeq(said["tools"], ",") {
+		if name = strings.TrimSpace(name); name != "" {
+			c.tools = append(c.tools, name)
+		}
+	}
+	return c, nil
+}
+
+// create asks for the sandbox.
+func (c choice) create() wire.Create {
+	w := wire.Create{
+		Provider: c.provider,
+		Spec:     sandpit.Spec{Image: c.image, Labels: map[string]string{label: nameless}},
+		Policy:   wire.Policy{IdleTimeout: (c.idle + spare).Seconds(), IdleAction: sandpit.ActionKill},
+	}
+	if c.network != nil {
+		w.Spec.Network.Online, w.Offline = *c.network, !*c.network
+	}
+	return w
+}
+
+// opener returns what makes the sandbox of a session.
+func (s *Server) opener(who api.Principal, c choice) func(context.Context) (mcp.Place, error) {
+	return func(ctx context.Context) (mcp.Place, error) {
+		ctx = api.WithPrincipal(ctx, who)
+		r, err := s.o.Request(ctx, who, c.create())
+		if err != nil {
+			return mcp.Place{}, err
+		}
+		made, err := s.o.Manager.Create(ctx, r)
+		if err != nil {
+			return mcp.Place{}, err
+		}
+		if err := s.o.Manager.SetLabels(ctx, made.ID, map[string]string{label: string(made.ID)}); err != nil {
+			return mcp.Place{}, errors.Join(err, s.o.Manager.Delete(context.WithoutCancel(ctx), made.ID))
+		}
+		return mcp.Place{
+			ID: made.ID, User: made.Spec.User,
+			Hold:    func(ctx context.Context) (mcp.Held, error) { return held(s.o.Manager.Wake(ctx, made.ID)) },
+			Close:   func(ctx context.Context) error { return s.o.Manager.Delete(ctx, made.ID) },
+			Preview: s.previews(who, made.ID),
+		}, nil
+	}
+}
+
+// previews returns what tells where the ports of a sandbox are seen; nil if they are not.
+func (s *Server) previews(who api.Principal, id sandpit.ID) func(context.Context, int) (string, error) {
+	if s.o.Preview == nil {
+		return nil
+	}
+	return func(ctx context.Context, port int) (string, error) {
+		u, err := s.o.Preview(api.WithPrincipal(ctx, who), id, port, 0)
+		if err != nil {
+			return "", err
+		}
+		at := cmp.Or(u.URL, u.PathURL)
+		if at == "" {
+			return "", sandpit.Errorf(sandpit.Unsupported, "this server shows no ports")
+		}
+		return at, nil
+	}
+}
+
+// held keeps a nil pointer from becoming something.
+func held(h *manager.Handle, err error) (mcp.Held, error) {
+	if err != nil {
+		return nil, err
+	}
+	return h, nil
+}
+
+const (
+	// maxChoices is how many words a choice may have whose registry is kept, and
+	// mostRegistries how many registries are kept.
+	maxChoices, mostRegistries = 16, 64
+)
+
+// registries are the tools of each choice that was made a short while ago.
+type registries struct {
+	mu   sync.Mutex
+	made map[string]*tool.Registry
+}
+
+// of returns the tools that some words choose. Invalid: a word chooses nothing.
+func (r *registries) of(words []string) (*tool.Registry, error) {
+	key := strings.Join(slices.Compact(slices.Sorted(slices.Values(words))), ",")
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if tools := r.made[key]; tools != nil {
+		return tools, nil
+	}
+	tools, err := tool.Choose(nil, words...)
+	if err != nil || len(words) > maxChoices {
+		return tools, err
+	}
+	if r.made == nil || len(r.made) >= mostRegistries {
+		r.made = make(map[string]*tool.Registry)
+	}
+	r.made[key] = tools
+	return tools, nil
+}

@@ -1,0 +1,82 @@
+package native
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/sandpit-dev/sandpit/internal/front/api"
+	"github.com/sandpit-dev/sandpit/internal/front/wire"
+)
+
+type serverStatsOut struct {
+	Body wire.Stats
+}
+
+type poolsOut struct {
+	Body wire.Page[wire.Pool]
+}
+
+type providersOut struct {
+	Body wire.Page[wire.Provider]
+}
+
+// facts registers what the server says of itself.
+func (s *server) facts() {
+	op := operation(http.MethodGet, wire.Prefix+"/stats", "getStats", "See what the server is busy with")
+	op.Description = "Counts the sandboxes of the client's owner and their use; for administrators, those of all owners."
+	add(s, op,
+		func(ctx context.Context, _ *struct{}) (*serverStatsOut, error) {
+			p, err := api.PrincipalOf(ctx)
+			if err != nil {
+				return nil, err
+			}
+			m := s.Manager.StatsOf(p.Owner)
+			if p.Admin {
+				m = s.Manager.Stats()
+			}
+			return &serverStatsOut{wire.Stats{
+				TotalSandboxes: m.TotalSandboxes, ActiveOperations: m.ActiveOperations, MaxSandboxes: m.MaxSandboxes,
+				IdleTimeout: m.IdleTimeout.Seconds(), CleanupInterval: m.CleanupInterval.Seconds(), IsShuttingDown: m.IsShuttingDown,
+			}}, nil
+		})
+	add(s, operation(http.MethodGet, wire.Prefix+"/pools", "listPools", "List the pools of sandboxes that are made ahead"), s.pools)
+	op = operation(http.MethodGet, wire.Prefix+"/providers", "listProviders", "List the places that make sandboxes")
+	op.Description = "Only administrators see endpoints, and the reasons why providers are not available."
+	add(s, op,
+		func(ctx context.Context, _ *struct{}) (*providersOut, error) {
+			p, err := api.PrincipalOf(ctx)
+			if err != nil {
+				return nil, err
+			}
+			list := []wire.Provider{}
+			if s.Providers != nil {
+				list = append(list, s.Providers(ctx)...)
+			}
+			if !p.Admin {
+				hideEndpoints(list)
+			}
+			return &providersOut{wire.Page[wire.Provider]{Items: list}}, nil
+		})
+}
+
+// hideEndpoints removes what tells about the server's machine.
+func hideEndpoints(list []wire.Provider) {
+	for i, p := range list {
+		list[i].Endpoint, list[i].Hint = "", ""
+		if p.Reason != "" {
+			list[i].Reason = "not available; ask an administrator for the reason"
+		}
+	}
+}
+
+// pools tells how pools are doing. What is in their specs is no secret: the manager
+// keeps no more of it than a pool needs.
+func (s *server) pools(context.Context, *struct{}) (*poolsOut, error) {
+	list := []wire.Pool{}
+	for _, pool := range s.Manager.Pools() {
+		list = append(list, wire.Pool{
+			Provider: pool.Provider, Spec: pool.Spec, Size: pool.Size, Max: pool.Max, Ready: pool.Ready, Making: pool.Making,
+		})
+	}
+	return &poolsOut{wire.Page[wire.Pool]{Items: list}}, nil
+}

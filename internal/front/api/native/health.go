@@ -1,0 +1,135 @@
+package native
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/front/api"
+	"github.com/sandpit-dev/sandpit/internal/front/wire"
+)
+
+type healthOut struct {
+	Body wire.Health
+}
+
+type versionOut struct {
+	Body wire.Version
+}
+
+// The bounds of checks: everybody may ask for them.
+const (
+	checkLimit = 5 * time.Second
+	checkEvery = time.Second // asking more often gets the last answer
+)
+
+// checker looks at what the server needs, at most so often.
+type checker struct {
+	list []Check
+
+	mu   sync.Mutex // held while it looks: others wait for the same answer
+	last time.Time
+	seen []seen
+}
+
+// seen is what a look at one thing has shown.
+type seen struct {
+	Name   string
+	OK     bool
+	Reason string
+}
+
+// health registers what everybody may know.
+func (s *server) health() {
+	open := func(op huma.Operation) huma.Operation {
+		op.Security, op.Tags = []map[string][]string{{}}, []string{"server"}
+		return op
+	}
+	add(s, open(operation(http.MethodGet, pathHealth, "getHealth", "See whether the server answers")),
+		func(context.Context, *struct{}) (*healthOut, error) {
+			return &healthOut{wire.Health{OK: true}}, nil
+		})
+	checks := &checker{list: s.Checks}
+	op := open(operation(http.MethodGet, pathReady, "getReadiness", "See whether the server can do its work"))
+	op.Description = "503 if it cannot; the problem names what is missing."
+	add(s, op, func(ctx context.Context, _ *struct{}) (*healthOut, error) { return checks.answer(ctx) })
+	add(s, open(operation(http.MethodGet, pathVersion, "getVersion", "See what the server is")),
+		func(ctx context.Context, _ *struct{}) (*versionOut, error) {
+			return &versionOut{s.versionFor(ctx)}, nil
+		})
+}
+
+// versionFor returns what a client may know of the server.
+func (s *server) versionFor(ctx context.Context) wire.Version {
+	v := s.Version
+	if p, err := api.PrincipalOf(ctx); err == nil && p.Admin && s.URL != nil {
+		v.URL = s.URL()
+	}
+	return v
+}
+
+// answer says that all is well, or what is not. Why is for administrators.
+func (c *checker) answer(ctx context.Context) (*healthOut, error) {
+	p, err := api.PrincipalOf(ctx)
+	tell := err == nil && p.Admin
+	checks := append(c.look(ctx), draining(ctx))
+	var bad []string
+	for _, check := range checks {
+		switch {
+		case check.OK:
+		case tell:
+			bad = append(bad, check.Name+" ("+check.Reason+")")
+		default:
+			bad = append(bad, check.Name)
+		}
+	}
+	if len(bad) > 0 {
+		return nil, sandpit.Errorf(sandpit.Unavailable, "the server cannot do its work for now: %s", strings.Join(bad, ", "))
+	}
+	out := &healthOut{Body: wire.Health{OK: true}}
+	for _, check := range checks {
+		out.Body.Checks = append(out.Body.Checks, wire.Check{Name: check.Name, OK: true})
+	}
+	return out, nil
+}
+
+// draining says whether the server goes on.
+func draining(ctx context.Context) seen {
+	select {
+	case <-api.Draining(ctx):
+		return seen{Name: "server", Reason: api.ErrDraining.Error()}
+	default:
+		return seen{Name: "server", OK: true}
+	}
+}
+
+// look asks all that the server needs at the same time.
+func (c *checker) look(ctx context.Context) []seen {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if time.Since(c.last) < checkEvery {
+		return slices.Clone(c.seen)
+	}
+	// Whoever asked may give up; the answer is for others, too.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), checkLimit)
+	defer cancel()
+	list := make([]seen, len(c.list))
+	var asking sync.WaitGroup
+	for i, check := range c.list {
+		asking.Go(func() {
+			list[i] = seen{Name: check.Name, OK: true}
+			if err := check.Do(ctx); err != nil {
+				list[i].OK, list[i].Reason = false, err.Error()
+			}
+		})
+	}
+	asking.Wait()
+	c.last, c.seen = time.Now(), list
+	return slices.Clone(list)
+}

@@ -1,0 +1,176 @@
+package native
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"runtime/debug"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/build/image"
+	"github.com/sandpit-dev/sandpit/internal/front/api"
+	"github.com/sandpit-dev/sandpit/internal/front/wire"
+)
+
+const pathImages = wire.Prefix + "/images"
+
+type imagesOut struct {
+	Body wire.Page[wire.Image]
+}
+
+type prePullsOut struct {
+	Body wire.Page[wire.PrePull]
+}
+
+type pullIn struct {
+	Body wire.Pull
+}
+
+type imagesIn struct {
+	Provider string `query:"provider" maxLength:"64" doc:"The provider whose sandboxes they are for: docker has images of its own. Default: the server's."`
+}
+
+type imageIn struct {
+	Provider string `query:"provider" maxLength:"64" doc:"The provider whose image it is. Default: the server's."`
+	ID       string `path:"id" maxLength:"200" doc:"The image, or its name."`
+}
+
+// images registers what sandboxes are made from.
+func (s *server) images() {
+	op := operation(http.MethodGet, pathImages, "listImages", "List the images of the server's cache")
+	op.Description = "Lists the images that the client has names for: its own names and the names that all owners share. Administrators see all images."
+	add(s, op,
+		func(ctx context.Context, in *imagesIn) (*imagesOut, error) {
+			if err := s.hasImages(); err != nil {
+				return nil, err
+			}
+			p, err := api.PrincipalOf(ctx)
+			if err != nil {
+				return nil, err
+			}
+			list, err := s.Images.List(ctx, p, in.Provider)
+			return &imagesOut{paged(list, len(list), func(wire.Image) string { return "" })}, err
+		})
+	add(s, operation(http.MethodGet, pathImages+"/pre-pull", "listPrePulls", "List the images that the server makes ready when it starts"), s.listPrePulls)
+	op = operation(http.MethodPost, pathImages+"/pull", "pullImage", "Fetch an image of a registry")
+	op.Description = "Events: progress, with the bytes done and those in all; then either result, with the image, or error, with a problem."
+	stream(s, op, s.pull)
+	op = operation(http.MethodDelete, pathImages+"/{id}", "deleteImage", "Remove an image from the cache")
+	op.DefaultStatus = http.StatusNoContent
+	add(s, op, func(ctx context.Context, in *imageIn) (*struct{}, error) {
+		if err := s.administrator(ctx, "delete an image"); err != nil {
+			return nil, err
+		}
+		err := s.hasImages()
+		if err == nil {
+			err = s.Images.Remove(ctx, in.Provider, in.ID)
+		}
+		s.tellOf(ctx, "delete an image", map[string]string{"image": in.ID}, err)
+		return nil, err
+	})
+}
+
+func (s *server) listPrePulls(ctx context.Context, _ *struct{}) (*prePullsOut, error) {
+	p, err := api.PrincipalOf(ctx)
+	if err != nil {
+		return nil, err
+	}
+	list := []wire.PrePull{}
+	if s.PrePulls != nil {
+		list = append(list, s.PrePulls()...)
+	}
+	for i := range list {
+		if !p.Admin {
+			list[i].Error = ""
+		}
+	}
+	return &prePullsOut{wire.Page[wire.PrePull]{Items: list}}, nil
+}
+
+func (s *server) hasImages() error {
+	if s.Images == nil {
+		return sandpit.Errorf(sandpit.Unsupported, "this server keeps no images")
+	}
+	return nil
+}
+
+// progressEvery is how often it is told how far something has come.
+const progressEvery = 250 * time.Millisecond
+
+func (s *server) pull(ctx context.Context, in *pullIn) (func(*http.Request, *api.Stream), error) {
+	if err := s.hasImages(); err != nil {
+		return nil, err
+	}
+	if image.IsPath(in.Body.Name) || in.Body.Name == string(sandpit.HostImage) {
+		return nil, sandpit.Errorf(sandpit.Invalid, "image %.100q is of no registry", in.Body.Name)
+	}
+	p, err := api.PrincipalOf(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return func(r *http.Request, st *api.Stream) {
+		err := s.pulling(r.Context(), p, in.Body, st)
+		s.tellOf(ctx, "pull", map[string]string{"image": in.Body.Name}, err)
+		if err == nil {
+			return
+		}
+		if err := st.Fail(r, err); err != nil {
+			s.Log.DebugContext(r.Context(), "the end of a stream is not heard", slog.Any("error", err))
+		}
+	}, nil
+}
+
+// pulling fetches an image and tells of it. Who goes away ends it.
+func (s *server) pulling(ctx context.Context, client api.Principal, p wire.Pull, st *api.Stream) error {
+	type result struct {
+		image wire.Image
+		err   error
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	latest := make(chan wire.Progress, 1)
+	done := make(chan result)
+	go func() { // ends with the pull, which is waited for below
+		r := result{err: sandpit.Errorf(sandpit.Internal, "something went wrong in the server")}
+		defer func() {
+			if p := recover(); p != nil {
+				s.Log.ErrorContext(ctx, "a pull panicked", slog.Any("panic", p), slog.String("stack", string(debug.Stack())))
+			}
+			done <- r
+		}()
+		r.image, r.err = s.Images.Pull(ctx, client, p, func(p wire.Progress) {
+			select { // the last one counts
+			case <-latest:
+			default:
+			}
+			latest <- p
+		})
+	}()
+	tick, silent := time.NewTicker(progressEvery), time.Now()
+	defer tick.Stop()
+	for {
+		var err error
+		select {
+		case r := <-done:
+			if r.err != nil {
+				return r.err
+			}
+			return st.Send("result", "", r.image)
+		case <-tick.C:
+			select {
+			case now := <-latest:
+				err, silent = st.Send("progress", "", now), time.Now()
+			default:
+				if time.Since(silent) >= api.HeartbeatEvery {
+					err, silent = st.Beat(), time.Now()
+				}
+			}
+		}
+		if err != nil {
+			cancel()
+			<-done
+			return err
+		}
+	}
+}

@@ -1,0 +1,132 @@
+package native
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/front/api"
+	"github.com/sandpit-dev/sandpit/internal/front/wire"
+)
+
+// Previews let people see what programs inside serve. All methods may be called
+// concurrently, with the context of a request, whose maker must own the sandbox.
+type Previews interface {
+	URL(ctx context.Context, id sandpit.ID, port int, life time.Duration, note string) (wire.PreviewURL, error)
+	// Ticket is like URL, for one browser and one use.
+	Ticket(ctx context.Context, id sandpit.ID, port int, life, session time.Duration) (wire.PreviewTicket, error)
+	SetPublic(ctx context.Context, id sandpit.ID, port int, public bool) error
+	// Revoke makes a port private and every URL useless that was given out for it.
+	Revoke(ctx context.Context, id sandpit.ID, port int) error
+	// Public lists the public ports of a sandbox.
+	Public(id sandpit.ID) []int
+}
+
+// OnePort names a port of a sandbox. It is exported, as huma asks of what is embedded.
+type OnePort struct {
+	One
+
+	Port int `path:"port" minimum:"1" maximum:"65535" doc:"The port inside."`
+}
+
+type previewIn struct {
+	OnePort
+
+	Body wire.NewPreviewURL
+}
+
+type ticketIn struct {
+	OnePort
+
+	Body wire.NewPreviewTicket
+}
+
+type accessIn struct {
+	OnePort
+
+	Body wire.PortAccess
+}
+
+type previewOut struct{ Body wire.PreviewURL }
+
+type ticketOut struct{ Body wire.PreviewTicket }
+
+type sharedOut struct{ Body wire.Page[wire.SharedPort] }
+
+// previews registers what lets people see ports.
+func (s *server) previews() {
+	add(s, operation(http.MethodGet, pathSandbox+"/ports", "listPorts", "List the ports of a sandbox that are seen without a key"), s.sharedPorts)
+	const path = pathSandbox + "/ports/{port}"
+	op := operation(http.MethodPost, path+"/url", "createPreviewURL", "Get the URL of a port")
+	op.Description = "Who has the URL sees the port until it expires; of a public port it never does."
+	op.DefaultStatus = http.StatusCreated
+	add(s, op, func(ctx context.Context, in *previewIn) (*previewOut, error) {
+		life, err := seconds("expires_seconds", in.Body.Expires)
+		if err != nil {
+			return nil, err
+		}
+		u, err := s.Previews.URL(ctx, in.ID, in.Port, life, in.Body.Note)
+		return &previewOut{u}, err
+	})
+	op = operation(http.MethodPost, path+"/ticket", "createPreviewTicket", "Get a URL of a port that one browser may open, once")
+	op.Description = "The ticket in it is exchanged for a cookie of this port. It is used up then, and no restart of the server keeps it."
+	op.DefaultStatus = http.StatusCreated
+	add(s, op, s.previewTicket)
+	op = operation(http.MethodPut, path, "setPortAccess", "Say whether everybody may see a port")
+	op.Description = "URLs that were given out stay good."
+	op.DefaultStatus = http.StatusNoContent
+	add(s, op, func(ctx context.Context, in *accessIn) (*struct{}, error) {
+		return nil, s.Previews.SetPublic(ctx, in.ID, in.Port, in.Body.Public)
+	})
+	op = operation(http.MethodDelete, path, "closePort", "Make a port private, and all URLs of it useless")
+	op.DefaultStatus = http.StatusNoContent
+	add(s, op, func(ctx context.Context, in *OnePort) (*struct{}, error) {
+		return nil, s.Previews.Revoke(ctx, in.ID, in.Port)
+	})
+}
+
+func (s *server) previewTicket(ctx context.Context, in *ticketIn) (*ticketOut, error) {
+	life, err := seconds("expires_seconds", in.Body.Expires)
+	if err != nil {
+		return nil, err
+	}
+	session, err := seconds("session_seconds", in.Body.Session)
+	if err != nil {
+		return nil, err
+	}
+	t, err := s.Previews.Ticket(ctx, in.ID, in.Port, life, session)
+	return &ticketOut{t}, err
+}
+
+func (s *server) sharedPorts(ctx context.Context, in *One) (*sharedOut, error) {
+	found, err := api.Find(ctx, s.Manager, in.ID)
+	if err != nil {
+		return nil, err
+	}
+	list := []wire.SharedPort{}
+	for _, p := range found.Spec.Ports {
+		list = append(list, wire.SharedPort{Port: p.Port, Address: p.Address()})
+	}
+	for _, port := range s.Previews.Public(in.ID) {
+		list = append(list, wire.SharedPort{Port: port, Public: true})
+	}
+	return &sharedOut{wire.Page[wire.SharedPort]{Items: list}}, nil
+}
+
+// noPreviews is a server that has none.
+type noPreviews struct{}
+
+var errNoPreviews = sandpit.Errorf(sandpit.Unsupported, "this server has no previews")
+
+func (noPreviews) URL(context.Context, sandpit.ID, int, time.Duration, string) (wire.PreviewURL, error) {
+	return wire.PreviewURL{}, errNoPreviews
+}
+
+func (noPreviews) Ticket(context.Context, sandpit.ID, int, time.Duration, time.Duration) (wire.PreviewTicket, error) {
+	return wire.PreviewTicket{}, errNoPreviews
+}
+
+func (noPreviews) SetPublic(context.Context, sandpit.ID, int, bool) error { return errNoPreviews }
+func (noPreviews) Revoke(context.Context, sandpit.ID, int) error          { return errNoPreviews }
+func (noPreviews) Public(sandpit.ID) []int                                { return nil }

@@ -1,0 +1,65 @@
+package native
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/sandpit-dev/sandpit/internal/core/queue"
+	"github.com/sandpit-dev/sandpit/internal/front/wire"
+)
+
+const pathQueue = wire.Prefix + "/queue"
+
+type queueIn struct {
+	State  string `query:"state" enum:"pending,dead" default:"pending" doc:"pending: to be done, or being done; dead: given up."`
+	Cursor string `query:"cursor" maxLength:"100" doc:"That of the page before."`
+	Limit  int    `query:"limit" minimum:"1" maximum:"999" default:"100" doc:"At most so many."`
+}
+
+type queueOut struct {
+	Body wire.Page[wire.Message]
+}
+
+type messageIn struct {
+	ID string `path:"id" maxLength:"100" doc:"The message."`
+}
+
+// queue registers what is to be done later. All of it is for administrators.
+func (s *server) queue() {
+	add(s, operation(http.MethodGet, pathQueue, "listMessages", "List what is to be done later"), s.messages)
+	op := operation(http.MethodPost, pathQueue+"/{id}/retry", "retryMessage", "Try again at once what was given up")
+	op.DefaultStatus = http.StatusNoContent
+	add(s, op, func(ctx context.Context, in *messageIn) (*struct{}, error) {
+		if err := s.administrator(ctx, "retry"); err != nil {
+			return nil, err
+		}
+		return nil, s.Manager.RetryMessage(ctx, in.ID)
+	})
+	op = operation(http.MethodDelete, pathQueue+"/{id}", "dropMessage", "Forget what was given up")
+	op.DefaultStatus = http.StatusNoContent
+	add(s, op, func(ctx context.Context, in *messageIn) (*struct{}, error) {
+		if err := s.administrator(ctx, "drop"); err != nil {
+			return nil, err
+		}
+		return nil, s.Manager.DropMessage(ctx, in.ID)
+	})
+}
+
+func (s *server) messages(ctx context.Context, in *queueIn) (*queueOut, error) {
+	if err := s.administrator(ctx, "list the queue"); err != nil {
+		return nil, err
+	}
+	list, err := s.Manager.Messages(ctx, queue.Filter{Dead: in.State == "dead", After: in.Cursor, Limit: in.Limit + 1})
+	if err != nil {
+		return nil, err
+	}
+	page := paged(list, in.Limit, func(m queue.Message) string { return m.ID })
+	out := wire.Page[wire.Message]{Items: make([]wire.Message, 0, len(page.Items)), Next: page.Next}
+	for _, m := range page.Items {
+		out.Items = append(out.Items, wire.Message{
+			ID: m.ID, Sandbox: m.Sandbox, Kind: string(m.Kind), State: in.State, Due: m.Due, Attempts: m.Attempts,
+			LastError: m.LastError, Metadata: m.Metadata, CreatedAt: m.CreatedAt,
+		})
+	}
+	return &queueOut{out}, nil
+}

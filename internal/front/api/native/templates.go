@@ -1,0 +1,379 @@
+package native
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/build/image"
+	"github.com/sandpit-dev/sandpit/internal/core/manager"
+	"github.com/sandpit-dev/sandpit/internal/core/store"
+	"github.com/sandpit-dev/sandpit/internal/front/api"
+	"github.com/sandpit-dev/sandpit/internal/front/wire"
+)
+
+const (
+	pathTemplates = wire.Prefix + "/templates"
+	pathTemplate  = pathTemplates + "/{template}"
+	pathBuilds    = wire.Prefix + "/builds"
+	pathBuild     = pathBuilds + "/{build}"
+	pathBuiltin   = wire.Prefix + "/builtins/{name}"
+)
+
+// Contexts keep the files that builds copy.
+type Contexts interface {
+	// Put reads a tar stream, which is hostile. What a build had before is replaced.
+	//
+	// Invalid: no such stream. Conflict: another one is being read for the build. Exhausted:
+	// it is too large, or the owner's builds that were not started have too much.
+	Put(ctx context.Context, owner string, id sandpit.BuildID, from io.Reader) error
+	// Take returns the directory of a build, "" if it has none, and what removes it.
+	//
+	// Conflict: it is being filled.
+	Take(id sandpit.BuildID) (dir string, release func(), err error)
+}
+
+type newTemplateIn struct {
+	Body wire.NewTemplate
+}
+
+type madeTemplateOut struct {
+	Body wire.MadeTemplate
+}
+
+// TemplateIn names a template.
+type TemplateIn struct {
+	Template string `path:"template" maxLength:"200" doc:"The template: NAME, OWNER/NAME or an ID, each with an optional tag."`
+	Owner    string `query:"owner" maxLength:"200" doc:"In whose name; for administrators. Default: the caller's own."`
+}
+
+type templateOut struct {
+	Body sandpit.Template
+}
+
+type templatesIn struct {
+	Cursor string `query:"cursor" maxLength:"100" doc:"That of the page before."`
+	Limit  int    `query:"limit" minimum:"1" maximum:"1000" default:"100" doc:"At most so many."`
+	Owner  string `query:"owner" maxLength:"200" doc:"Whose; for administrators. Default: everybody's, to them."`
+	Public bool   `query:"public" doc:"Those of others that are public, too."`
+}
+
+type templatesOut struct {
+	Body wire.Page[sandpit.Template]
+}
+
+type changeTemplateIn struct {
+	TemplateIn
+
+	Body wire.ChangeTemplate
+}
+
+type tagsIn struct {
+	TemplateIn
+
+	Body wire.Tags
+}
+
+type tagIn struct {
+	TemplateIn
+
+	Tag string `path:"tag" maxLength:"63" doc:"The tag."`
+}
+
+// BuildIn names a build.
+type BuildIn struct {
+	Build sandpit.BuildID `path:"build" maxLength:"40" doc:"The build."`
+	Owner string          `query:"owner" maxLength:"200" doc:"Whose; for administrators. Default: the caller's own."`
+}
+
+type buildOut struct {
+	Body sandpit.TemplateBuild
+}
+
+type buildsOut struct {
+	Body wire.Page[sandpit.TemplateBuild]
+}
+
+type startBuildIn struct {
+	BuildIn
+
+	Body wire.StartBuild
+}
+
+type buildLogIn struct {
+	BuildIn
+
+	After int64 `query:"after" minimum:"0" doc:"The number of the last entry that is known."`
+	Limit int   `query:"limit" minimum:"1" maximum:"1000" default:"100" doc:"At most so many."`
+}
+
+type buildLogOut struct {
+	Body wire.Page[sandpit.BuildLog]
+}
+
+// templates registers what sandboxes are made of that was built here.
+func (s *server) templates() {
+	op := operation(http.MethodPost, pathTemplates, "createTemplate", "Make a build of a template")
+	op.DefaultStatus = http.StatusAccepted
+	op.Description = "The template is made if there is none of this name. The build waits for its files, if it copies any, and for startBuild."
+	add(s, op, s.createTemplate)
+	add(s, operation(http.MethodGet, pathTemplates, "listTemplates", "List templates"), s.listTemplates)
+	add(s, operation(http.MethodGet, pathTemplate, "getTemplate", "Look at a template"), func(ctx context.Context, in *TemplateIn) (*templateOut, error) {
+		owner, err := s.templateOwner(ctx, in.Owner)
+		if err != nil {
+			return nil, err
+		}
+		t, err := s.Manager.FindTemplate(ctx, owner, in.Template)
+		return &templateOut{t}, err
+	})
+	op = operation(http.MethodPatch, pathTemplate, "changeTemplate", "Change a template")
+	op.Description = "Other owners find a public template as OWNER/NAME. When an administrator publishes their own template, the bare name also means it, for owners that have no template of that name."
+	add(s, op, func(ctx context.Context, in *changeTemplateIn) (*templateOut, error) {
+		owner, err := s.templateOwner(ctx, in.Owner)
+		if err != nil {
+			return nil, err
+		}
+		// An administrator who acts for another owner shares nothing: that owner could
+		// replace it later.
+		p, err := api.PrincipalOf(ctx)
+		if err != nil {
+			return nil, err
+		}
+		t, err := s.Manager.SetTemplatePublic(ctx, owner, in.Template, in.Body.Public, p.Admin && owner == p.Owner)
+		return &templateOut{t}, err
+	})
+	op = operation(http.MethodDelete, pathTemplate, "deleteTemplate", "Delete a template")
+	op.Description = "Sandboxes that were made of it go on."
+	op.DefaultStatus = http.StatusNoContent
+	add(s, op, func(ctx context.Context, in *TemplateIn) (*struct{}, error) {
+		owner, err := s.templateOwner(ctx, in.Owner)
+		if err != nil {
+			return nil, err
+		}
+		return nil, s.Manager.RemoveTemplate(ctx, owner, in.Template)
+	})
+	s.templateTags()
+	s.builds()
+	s.builtins()
+}
+
+type builtinIn struct {
+	Name string `path:"name" maxLength:"63" doc:"The template, such as base."`
+}
+
+type builtinOut struct {
+	Body wire.Builtin
+}
+
+// builtins registers the templates that are part of the program.
+func (s *server) builtins() {
+	op := operation(http.MethodPost, pathBuiltin, "prepareBuiltin", "Have a built-in template built, unless it was")
+	op.Description = "It returns at once; send it again to see how the build is doing. All owners share the template, and E2B's clients request it by its name."
+	add(s, op, func(ctx context.Context, in *builtinIn) (*builtinOut, error) {
+		p, err := api.PrincipalOf(ctx)
+		if err != nil {
+			return nil, err
+		}
+		b, err := s.Manager.PrepareBuiltin(ctx, in.Name)
+		out := wire.Builtin{Name: in.Name, Status: b.Status, Progress: b.Progress}
+		if p.Admin && b.Status == sandpit.BuildFailed {
+			out.Reason = b.Reason
+		}
+		return &builtinOut{out}, err
+	})
+}
+
+func (s *server) templateTags() {
+	op := operation(http.MethodPost, pathTemplate+"/tags", "tagTemplate", "Call a build of a template by further tags")
+	add(s, op, func(ctx context.Context, in *tagsIn) (*templateOut, error) {
+		owner, err := s.templateOwner(ctx, in.Owner)
+		if err != nil {
+			return nil, err
+		}
+		t, err := s.Manager.TagTemplate(ctx, owner, in.Template, in.Body.Tags)
+		return &templateOut{t}, err
+	})
+	op = operation(http.MethodDelete, pathTemplate+"/tags/{tag}", "untagTemplate", "Take a tag away from a template")
+	op.Description = "A build without one is removed some time later."
+	op.DefaultStatus = http.StatusNoContent
+	add(s, op, func(ctx context.Context, in *tagIn) (*struct{}, error) {
+		owner, err := s.templateOwner(ctx, in.Owner)
+		if err != nil {
+			return nil, err
+		}
+		return nil, s.Manager.UntagTemplate(ctx, owner, in.Template, []string{in.Tag})
+	})
+}
+
+// builds registers how templates come to be.
+func (s *server) builds() {
+	op := operation(http.MethodGet, pathTemplate+"/builds", "listBuilds", "List the builds of a template, the newest first")
+	op.Description = "At most 100, without their recipes, which getBuild returns."
+	add(s, op,
+		func(ctx context.Context, in *TemplateIn) (*buildsOut, error) {
+			owner, err := s.templateOwner(ctx, in.Owner)
+			if err != nil {
+				return nil, err
+			}
+			const most = 100
+			list, err := s.Manager.Builds(ctx, owner, in.Template, most)
+			return &buildsOut{wire.Page[sandpit.TemplateBuild]{Items: list}}, err
+		})
+	s.putContext()
+	op = operation(http.MethodPost, pathBuild, "startBuild", "Have a build begin")
+	op.DefaultStatus = http.StatusAccepted
+	op.Description = "It goes on by itself; see getBuild and getBuildLog."
+	add(s, op, s.startBuild)
+	add(s, operation(http.MethodGet, pathBuild, "getBuild", "Look at a build"), func(ctx context.Context, in *BuildIn) (*buildOut, error) {
+		owner, err := s.templateOwner(ctx, in.Owner)
+		if err != nil {
+			return nil, err
+		}
+		b, err := s.Manager.Build(ctx, owner, in.Build)
+		return &buildOut{b}, err
+	})
+	op = operation(http.MethodGet, pathBuild+"/log", "getBuildLog", "Read what a build tells")
+	op.Description = "Also while it goes on: an empty page of one whose status is ready or failed is the end."
+	add(s, op, func(ctx context.Context, in *buildLogIn) (*buildLogOut, error) {
+		owner, err := s.templateOwner(ctx, in.Owner)
+		if err != nil {
+			return nil, err
+		}
+		list, err := s.Manager.BuildLog(ctx, owner, in.Build, in.After, in.Limit)
+		if list == nil {
+			list = []sandpit.BuildLog{}
+		}
+		return &buildLogOut{wire.Page[sandpit.BuildLog]{Items: list}}, err
+	})
+}
+
+// templateOwner returns in whose name a request is made.
+func (s *server) templateOwner(ctx context.Context, owner string) (string, error) {
+	p, err := api.PrincipalOf(ctx)
+	if err != nil || owner == "" || owner == p.Owner {
+		return p.Owner, err
+	}
+	return owner, s.administrator(ctx, "use templates of others")
+}
+
+func (s *server) createTemplate(ctx context.Context, in *newTemplateIn) (*madeTemplateOut, error) {
+	p, err := api.PrincipalOf(ctx)
+	if err != nil {
+		return nil, err
+	}
+	t, b, err := s.Manager.CreateTemplate(ctx, manager.TemplateRequest{
+		Owner: p.Owner, Name: in.Body.Name, Tags: in.Body.Tags, Resources: in.Body.Resources,
+	})
+	return &madeTemplateOut{wire.MadeTemplate{Template: t, Build: b}}, err
+}
+
+func (s *server) listTemplates(ctx context.Context, in *templatesIn) (*templatesOut, error) {
+	p, err := api.PrincipalOf(ctx)
+	if err != nil {
+		return nil, err
+	}
+	f := store.TemplateFilter{
+		Owner: in.Owner, All: p.Admin && in.Owner == "", Public: in.Public, After: sandpit.TemplateID(in.Cursor), Limit: in.Limit + 1,
+	}
+	if !p.Admin {
+		if in.Owner != "" && in.Owner != p.Owner {
+			return nil, s.administrator(ctx, "list templates of others")
+		}
+		f.Owner = p.Owner
+	}
+	if in.Cursor != "" && f.After.Validate() != nil {
+		return nil, sandpit.Errorf(sandpit.Invalid, "cursor %.40q: it is none", in.Cursor)
+	}
+	list, err := s.Manager.Templates(ctx, f)
+	if err != nil {
+		return nil, err
+	}
+	return &templatesOut{paged(list, in.Limit, func(t sandpit.Template) string { return string(t.ID) })}, nil
+}
+
+func (s *server) startBuild(ctx context.Context, in *startBuildIn) (*buildOut, error) {
+	p, err := api.PrincipalOf(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if image.IsPath(string(in.Body.Recipe.From)) && !p.Admin {
+		return nil, sandpit.WithHint(
+			sandpit.Errorf(sandpit.PermissionDenied, "image %.100q is a file or directory of the server's machine", string(in.Body.Recipe.From)),
+			"name an image of a registry")
+	}
+	before, err := s.Manager.Build(ctx, p.Owner, in.Build)
+	if err != nil {
+		return nil, err
+	}
+	r := manager.BuildRequest{
+		Owner: p.Owner, Admin: p.Admin, Build: before.ID, Recipe: in.Body.Recipe, Secrets: in.Body.Secrets, Fresh: in.Body.Fresh,
+		Login: manager.RegistryLogin{User: in.Body.Login.User, Password: in.Body.Login.Password},
+	}
+	if s.Contexts != nil && before.Status == sandpit.BuildWaiting {
+		if r.Files, r.Release, err = s.Contexts.Take(before.ID); err != nil {
+			return nil, err
+		}
+	}
+	if err := s.Manager.StartBuild(ctx, r); err != nil {
+		return nil, err
+	}
+	b, err := s.Manager.Build(ctx, p.Owner, in.Build)
+	return &buildOut{b}, err
+}
+
+type contextIn struct {
+	BuildIn
+
+	body  io.Reader
+	until func(time.Time) error // sets when the body must have come
+}
+
+// contextTime is how long the files of a build may take to come.
+const contextTime = time.Hour
+
+// Resolve takes the body as it comes: it is too large to be kept.
+func (i *contextIn) Resolve(hc huma.Context) []error {
+	i.body, i.until = hc.BodyReader(), hc.SetReadDeadline
+	return nil
+}
+
+// putContext registers the upload of files.
+func (s *server) putContext() {
+	op := operation(http.MethodPut, pathBuild+"/files", "putBuildFiles", "Send the files that a build copies")
+	op.DefaultStatus = http.StatusNoContent
+	op.Description = "Before startBuild. Steps name their paths in the archive."
+	op.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{
+		wire.ContentTypeContext: {Schema: &huma.Schema{Type: huma.TypeString, Format: "binary"}},
+	}}
+	op.Responses = map[string]*huma.Response{}
+	s.describe(&op)
+	huma.Register(s.api, op, func(ctx context.Context, in *contextIn) (*struct{}, error) {
+		if err := s.receive(ctx, in); err != nil {
+			return nil, &failure{Problem: api.ProblemOf(ctx, err)}
+		}
+		return nil, nil //nolint:nilnil // there is nothing to answer
+	})
+}
+
+func (s *server) receive(ctx context.Context, in *contextIn) error {
+	owner, err := s.templateOwner(ctx, in.Owner)
+	if err != nil {
+		return err
+	}
+	b, err := s.Manager.Build(ctx, owner, in.Build)
+	switch {
+	case err != nil:
+		return err
+	case b.Status != sandpit.BuildWaiting || b.Recipe.From != "":
+		return sandpit.Errorf(sandpit.Conflict, "build %s was started before", b.ID)
+	case s.Contexts == nil:
+		return sandpit.Errorf(sandpit.Unsupported, "templates cannot be built by this server")
+	}
+	_ = in.until(time.Now().Add(contextTime)) // what cannot have one needs none
+	defer func() { _ = in.until(time.Time{}) }()
+	return s.Contexts.Put(ctx, owner, b.ID, in.body)
+}

@@ -1,0 +1,269 @@
+package preview
+
+import (
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/store"
+	"github.com/sandpit-dev/sandpit/internal/core/token"
+	"github.com/sandpit-dev/sandpit/internal/front/api"
+)
+
+// errPrivate is the same for every port that nobody may see who shows nothing, also for
+// those that there are not.
+func errPrivate() error {
+	return sandpit.WithHint(sandpit.Errorf(sandpit.Unauthenticated, "this preview is private"),
+		"open the URL that sandpit url prints")
+}
+
+// pass is how a request got in.
+type pass struct {
+	// fresh is a token that came with the URL, or that a ticket was exchanged for, and
+	// until is when it ends.
+	fresh string
+	until time.Time
+	// byBrowser says that it came by a URL or a cookie, which a browser sends for whatever
+	// page has it do so.
+	byBrowser bool
+	// release is called when the request is done.
+	release func()
+}
+
+// free is the pass of a request that needs nothing.
+func free() pass { return pass{release: func() {}} }
+
+// enter finds out whether a request may see a port. The request that it returns is to
+// be used from there on: its context ends when the token or key does that was shown. The
+// caller releases the pass.
+func (g *Gateway) enter(w http.ResponseWriter, r *http.Request, t target) (*http.Request, pass, error) {
+	if known, r, p, err := g.enterAsE2B(r, t); known {
+		return r, p, err
+	}
+	known := errPrivate()
+	if t.mode == byHeader {
+		admitted, err := g.o.Admit(w, withoutUser(r, t))
+		if err != nil && sandpit.CodeOf(err) != sandpit.Unauthenticated {
+			return r, free(), err // the wrong name, a page of another site, too often
+		}
+		r, known = r.WithContext(admitted.Context()), err
+	}
+	said := g.look(t.id, t.port)
+	if said.Public && t.port != guestPort {
+		return r, free(), nil
+	}
+	if secret, shown := shownToken(r.Header, t.port); shown {
+		return g.admit(r, secret, grants(said)...)
+	}
+	switch {
+	case t.mode == byHeader && known == nil:
+		return g.enterByKey(r, t)
+	case t.mode == byHeader || t.port == guestPort:
+		return r, free(), known
+	}
+	if in, p, shown, err := g.enterByURL(r, said); shown {
+		return in, p, err
+	}
+	return g.enterByCookie(r, said)
+}
+
+// grants are what a token in a header may be for.
+func grants(said store.Preview) []token.Grant {
+	if said.Port == guestPort {
+		return []token.Grant{token.Guest(said.Sandbox)}
+	}
+	return []token.Grant{previewOf(said), token.Traffic(said.Sandbox)}
+}
+
+func previewOf(said store.Preview) token.Grant {
+	return token.Preview(said.Sandbox, said.Port, said.Epoch)
+}
+
+// admit lets a request in that shows a token for one of some grants.
+func (g *Gateway) admit(r *http.Request, secret string, grants ...token.Grant) (*http.Request, pass, error) {
+	return enterBy(r, func() (*token.Admission, error) { return g.o.Tokens.Admit(r.Context(), secret, grants...) })
+}
+
+// enterBy lets a request in for which admit returns an admission.
+func enterBy(r *http.Request, admit func() (*token.Admission, error)) (*http.Request, pass, error) {
+	a, err := admit()
+	if sandpit.CodeOf(err) == sandpit.Unauthenticated {
+		err = errPrivate()
+	}
+	if err != nil {
+		return r, free(), err
+	}
+	return r.WithContext(a.Context()), pass{until: a.Expires, release: a.Release}, nil
+}
+
+// enterByKey lets a request in whose API key was looked at.
+func (g *Gateway) enterByKey(r *http.Request, t target) (*http.Request, pass, error) {
+	if _, err := api.Find(r.Context(), g.o.Manager, t.id); err != nil {
+		return r, free(), err
+	}
+	p, err := api.PrincipalOf(r.Context())
+	if err != nil {
+		return r, free(), err
+	}
+	ctx, release, err := g.o.Keys.Attach(r.Context(), p.KeyID)
+	if err != nil {
+		return r, free(), err
+	}
+	return r.WithContext(ctx), pass{release: release}, nil
+}
+
+// withoutUser is a request for the guest without the name of a user inside, which is
+// no key of ours that is wrong.
+func withoutUser(r *http.Request, t target) *http.Request {
+	scheme, _, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	if t.port != guestPort || !strings.EqualFold(scheme, "Basic") {
+		return r
+	}
+	r = r.Clone(r.Context())
+	r.Header.Del("Authorization")
+	return r
+}
+
+// shownToken returns the token that a header carries. Of several that differ none
+// counts.
+func shownToken(h http.Header, port int) (token string, shown bool) {
+	names := []string{headerToken, headerTraffic}
+	if port == guestPort {
+		names = append(names, headerGuest)
+	}
+	for _, name := range names {
+		for _, value := range h.Values(name) {
+			if shown && value != token {
+				return "", true
+			}
+			token, shown = value, true
+		}
+	}
+	return token, shown
+}
+
+// The parameters of a URL that carry a token and a ticket.
+const (
+	queryToken  = "sandpit_token"
+	queryTicket = "sandpit_ticket"
+)
+
+// enterByURL lets a request in whose URL opens the port. One with several tokens or tickets
+// opens nothing, and no ticket is used up by it, nor by those who look at links without
+// opening them.
+func (g *Gateway) enterByURL(r *http.Request, said store.Preview) (in *http.Request, p pass, shown bool, err error) {
+	name, value, several := queryValue(r.URL.RawQuery)
+	switch {
+	case value == "" && !several:
+		return r, free(), false, nil
+	case several, name == queryTicket && r.Method != http.MethodGet:
+		return r, free(), true, errPrivate()
+	case name == queryTicket:
+		if value, err = g.exchange(r.Context(), value, said); err != nil {
+			return r, free(), true, err
+		}
+	}
+	in, p, err = g.admit(r, value, previewOf(said))
+	if err == nil {
+		p.fresh, p.byBrowser = value, true
+	}
+	return in, p, true, err
+}
+
+// queryValue returns the token or ticket in a query, and whether there are several.
+func queryValue(raw string) (name, value string, several bool) {
+	for part := range strings.SplitSeq(raw, "&") {
+		key, text, _ := strings.Cut(part, "=")
+		if key != queryToken && key != queryTicket || text == "" {
+			continue
+		}
+		if value != "" {
+			return "", "", true
+		}
+		name, value = key, text
+	}
+	return name, value, false
+}
+
+// withoutToken returns a query without its tokens and tickets, and everything else as it
+// was written.
+func withoutToken(raw string) string {
+	if !strings.Contains(raw, queryToken) && !strings.Contains(raw, queryTicket) && !strings.Contains(raw, "%") {
+		return raw
+	}
+	var rest []string
+	for part := range strings.SplitSeq(raw, "&") {
+		name, _, _ := strings.Cut(part, "=")
+		if plain, err := url.QueryUnescape(name); err == nil {
+			name = plain
+		}
+		if name != queryToken && name != queryTicket {
+			rest = append(rest, part)
+		}
+	}
+	return strings.Join(rest, "&")
+}
+
+// The names of the cookie. The first cannot be set by a page of another host.
+const (
+	secureCookie = "__Host-sandpit_preview"
+	plainCookie  = "sandpit_preview"
+)
+
+// isOurCookie reports whether a cookie is one that sandboxes neither see nor set.
+func isOurCookie(name string) bool {
+	return strings.EqualFold(name, secureCookie) || strings.EqualFold(name, plainCookie)
+}
+
+// enterByCookie lets a request in that has a cookie which opens the port.
+func (g *Gateway) enterByCookie(r *http.Request, said store.Preview) (*http.Request, pass, error) {
+	for _, c := range r.Cookies() {
+		if !isOurCookie(c.Name) {
+			continue
+		}
+		in, p, err := g.admit(r, c.Value, previewOf(said))
+		if sandpit.CodeOf(err) == sandpit.Unauthenticated {
+			continue
+		}
+		if err == nil {
+			p.byBrowser = true
+			if err = g.checkPage(r); err != nil {
+				p.release()
+			}
+		}
+		return in, p, err
+	}
+	return r, free(), errPrivate()
+}
+
+// keep gives a browser the token as a cookie, for this port only.
+func (g *Gateway) keep(w http.ResponseWriter, r *http.Request, t target, p pass) {
+	c := &http.Cookie{ //nolint:gosec // it is as secure as the connection is
+		Name: plainCookie, Value: p.fresh, Path: t.prefix + "/", Expires: p.until,
+		HttpOnly: true, Secure: g.encrypted(r, t), SameSite: http.SameSiteLaxMode,
+	}
+	if c.Secure && t.mode == byHost {
+		c.Name = secureCookie
+	}
+	http.SetCookie(w, c)
+}
+
+// encrypted reports whether the viewer's connection is, also when somebody before us
+// does that.
+func (g *Gateway) encrypted(r *http.Request, t target) bool {
+	places := g.o.Places()
+	return r.TLS != nil || t.mode == byHost && places.Scheme == "https" || t.mode == byPath && strings.HasPrefix(places.Paths, "https:")
+}
+
+// isVisit reports whether a person opens a page, rather than a program a URL.
+func isVisit(r *http.Request) bool {
+	if r.Method != http.MethodGet || r.Header.Get("Upgrade") != "" {
+		return false
+	}
+	if mode := r.Header.Get("Sec-Fetch-Mode"); mode != "" {
+		return mode == "navigate"
+	}
+	return strings.Contains(r.Header.Get("Accept"), "text/html")
+}

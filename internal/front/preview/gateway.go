@@ -1,0 +1,292 @@
+package preview
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/clock"
+	"github.com/sandpit-dev/sandpit/internal/core/manager"
+	"github.com/sandpit-dev/sandpit/internal/core/store"
+	"github.com/sandpit-dev/sandpit/internal/core/token"
+	"github.com/sandpit-dev/sandpit/internal/front/api"
+	"github.com/sandpit-dev/sandpit/internal/front/wire"
+)
+
+// Options say how a gateway works. Manager, Store, Tokens, Keys and Admit must be given;
+// the zero value of another field means the default stated with it.
+type Options struct {
+	Manager *manager.Manager
+	Store   *store.Store
+	// Tokens open ports, Keys are those that callers may show.
+	Tokens *token.Tokens
+	Keys   token.Keys
+	// Admit finds out who makes a request on the API's listener: api.Edge.Admit.
+	Admit func(http.ResponseWriter, *http.Request) (*http.Request, error)
+	// Enter counts a request for a sandbox of an owner until leave is called:
+	// api.Edge.EnterPreview. Default: nothing is counted.
+	Enter func(r *http.Request, owner string) (leave func(), err error)
+	// Domain is the name below which every port has a host name of its own, such as
+	// 8000-ID.localhost. In lower case, without a port. Default: none has.
+	Domain string
+	// Places tells where the gateway is reached. Default: nobody knows, and there are
+	// no URLs.
+	Places func() Places
+	// Frames are the origins, in lower case, whose pages may show private previews in
+	// frames, besides a preview's own pages. Default: none.
+	Frames []string
+	// Rules says how the ports of a sandbox are reached. Default: as Rules{} says.
+	Rules func(sandpit.Sandbox) Rules
+	// Wake has a paused sandbox run again, for a while, because somebody wants to reach
+	// it. Default: nobody can.
+	Wake func(context.Context, sandpit.ID) error
+	// Observe is told of each request when it has been answered. Default: nobody is.
+	Observe func(*http.Request, api.Answer)
+	// Clock tells the time of day. Default: clock.System.
+	Clock clock.Clock
+	// Log hears of what programs inside do wrong, at the level debug. Default: nobody does.
+	Log *slog.Logger
+}
+
+// Places are where a gateway is reached.
+type Places struct {
+	// Scheme and Host, which may have a port, are those below which the host names are.
+	// "": there are none.
+	Scheme, Host string
+	// Paths is the URL of the listener for paths, without a slash at its end. "": there
+	// is none.
+	Paths string
+}
+
+// Gateway passes requests on to ports inside sandboxes. All methods may be called
+// concurrently.
+type Gateway struct {
+	o       Options
+	tickets tickets
+	buffers sync.Pool // of *[]byte, of bufferSize
+	large   sync.Pool // and of largeSize
+
+	changing sync.Mutex // of whoever changes what was said of a port
+	mu       sync.Mutex
+	said     map[spot]store.Preview
+}
+
+// spot is a port of a sandbox.
+type spot struct {
+	id   sandpit.ID
+	port int
+}
+
+// Open returns a gateway with what was said of ports before.
+func Open(ctx context.Context, o Options) (*Gateway, error) {
+	if o.Clock == nil {
+		o.Clock = clock.System{}
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Places == nil {
+		o.Places = func() Places { return Places{} }
+	}
+	if o.Enter == nil {
+		o.Enter = func(*http.Request, string) (func(), error) { return func() {}, nil }
+	}
+	if o.Observe == nil {
+		o.Observe = func(*http.Request, api.Answer) {}
+	}
+	list, err := o.Store.Previews(ctx)
+	if err != nil {
+		return nil, err
+	}
+	g := &Gateway{o: o, said: make(map[spot]store.Preview, len(list))}
+	for _, p := range list {
+		g.said[spot{p.Sandbox, p.Port}] = p
+	}
+	return g, nil
+}
+
+// look returns what was said of a port.
+func (g *Gateway) look(id sandpit.ID, port int) store.Preview {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	p, ok := g.said[spot{id, port}]
+	if !ok {
+		p = store.Preview{Sandbox: id, Port: port}
+	}
+	return p
+}
+
+// change replaces what was said of a port.
+func (g *Gateway) change(ctx context.Context, id sandpit.ID, port int, edit func(*store.Preview)) error {
+	g.changing.Lock()
+	defer g.changing.Unlock()
+	before := g.look(id, port)
+	p := before
+	if edit(&p); p == before {
+		return nil
+	}
+	if err := g.o.Store.SetPreview(ctx, p); err != nil {
+		return err
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.said[spot{id, port}] = p
+	g.prune()
+	return nil
+}
+
+// pruneAbove is from how many ports on those are looked for whose sandbox is forgotten.
+const pruneAbove = 1000
+
+// prune forgets ports of sandboxes that nobody knows any more; their rows are gone. The
+// lock is held.
+func (g *Gateway) prune() {
+	if len(g.said) <= pruneAbove {
+		return
+	}
+	for at := range g.said {
+		if _, err := g.o.Manager.Get(at.id); sandpit.CodeOf(err) == sandpit.NotFound {
+			delete(g.said, at)
+		}
+	}
+}
+
+// The times that a URL may be good for.
+const (
+	usualLife = time.Hour
+	maxLife   = 30 * 24 * time.Hour
+)
+
+// check refuses what the maker of a request may not touch, and ports that nobody may.
+func (g *Gateway) check(ctx context.Context, id sandpit.ID, port int) error {
+	s, err := api.Find(ctx, g.o.Manager, id)
+	switch {
+	case err != nil:
+		return err
+	case s.State == sandpit.StateDeleting || s.State == sandpit.StateDeleted:
+		return sandpit.Errorf(sandpit.Gone, "sandbox %s is gone: %s", id, s.Reason)
+	case port < 1 || port > 65535:
+		return sandpit.Errorf(sandpit.Invalid, "port %d: want 1 to 65535", port)
+	case port == guestPort:
+		return sandpit.WithHint(sandpit.Errorf(sandpit.PermissionDenied, "port %d is the sandbox's own, and is shown to nobody", guestPort),
+			"programs reach it with an API key, below /v1/sandboxes/ID/envd/")
+	}
+	return nil
+}
+
+// URL returns where a port is seen, with a token that is good for a while; of a public
+// port it has none. The default life is an hour. The note is for people who list tokens.
+//
+// NotFound, Gone: the sandbox. Invalid: the port, a life of more than 30 days, or a note that
+// is too long. PermissionDenied: the guest's own port. Exhausted: too many tokens.
+func (g *Gateway) URL(ctx context.Context, id sandpit.ID, port int, life time.Duration, note string) (wire.PreviewURL, error) {
+	err := g.check(ctx, id, port)
+	if err == nil && (life < 0 || life > maxLife) {
+		err = sandpit.Errorf(sandpit.Invalid, "a URL that is good for %v: want at most %v", life, maxLife)
+	}
+	if life == 0 {
+		life = usualLife
+	}
+	var u wire.PreviewURL
+	if err == nil {
+		u, err = g.url(ctx, g.look(id, port), life, note)
+	}
+	g.report(ctx, "give a preview URL", id, port, err)
+	return u, err
+}
+
+func (g *Gateway) url(ctx context.Context, p store.Preview, life time.Duration, note string) (wire.PreviewURL, error) {
+	u := wire.PreviewURL{Port: p.Port, Public: p.Public}
+	query := ""
+	if !p.Public {
+		h, err := holderOf(ctx)
+		if err != nil {
+			return wire.PreviewURL{}, err
+		}
+		u.ExpiresAt = g.o.Clock.Now().Add(life).Truncate(time.Second).UTC()
+		if u.Token, err = g.o.Tokens.Issue(ctx, previewOf(p), h, u.ExpiresAt, note); err != nil {
+			return wire.PreviewURL{}, err
+		}
+		query = "?" + queryToken + "=" + u.Token
+	}
+	u.URL, u.PathURL = g.addresses(p.Sandbox, p.Port, query)
+	return u, nil
+}
+
+// addresses are where a port is seen by host name and by path; "": it is not.
+func (g *Gateway) addresses(id sandpit.ID, port int, query string) (byName, byPath string) {
+	number := strconv.Itoa(port)
+	places := g.o.Places()
+	if places.Host != "" {
+		byName = places.Scheme + "://" + number + "-" + string(id) + "." + places.Host + "/" + query
+	}
+	if places.Paths != "" {
+		byPath = places.Paths + "/p/" + string(id) + "/" + number + "/" + query
+	}
+	return byName, byPath
+}
+
+// SetPublic says whether everybody may see a port who knows its name. URLs that were
+// given out stay good. Errors as with URL.
+func (g *Gateway) SetPublic(ctx context.Context, id sandpit.ID, port int, public bool) error {
+	action := "make a port public"
+	if !public {
+		action = "make a port private"
+	}
+	return g.set(ctx, action, id, port, func() error {
+		return g.change(ctx, id, port, func(p *store.Preview) { p.Public = public })
+	})
+}
+
+// Revoke makes a port private and every URL useless that was given out for it, and ends
+// what such URLs have opened. Errors as with URL.
+func (g *Gateway) Revoke(ctx context.Context, id sandpit.ID, port int) error {
+	return g.set(ctx, "revoke preview URLs", id, port, func() error {
+		err := g.change(ctx, id, port, func(p *store.Preview) {
+			p.Public = false
+			p.Epoch++
+		})
+		if err != nil {
+			return err
+		}
+		return g.o.Tokens.RevokePort(ctx, id, port)
+	})
+}
+
+func (g *Gateway) set(ctx context.Context, action string, id sandpit.ID, port int, change func() error) error {
+	err := g.check(ctx, id, port)
+	if err == nil {
+		err = change()
+	}
+	g.report(ctx, action, id, port, err)
+	return err
+}
+
+// Public lists the public ports of a sandbox, in order.
+func (g *Gateway) Public(id sandpit.ID) []int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	var list []int
+	for at, p := range g.said {
+		if at.id == id && p.Public {
+			list = append(list, at.port)
+		}
+	}
+	slices.Sort(list)
+	return list
+}
+
+func (g *Gateway) report(ctx context.Context, action string, id sandpit.ID, port int, err error) {
+	actor := ""
+	if p, unknown := api.PrincipalOf(ctx); unknown == nil {
+		actor = p.Owner
+	}
+	g.o.Manager.Report(manager.Report{
+		Actor: actor, Action: action, Sandbox: id, Args: map[string]string{"port": strconv.Itoa(port)}, Err: err,
+	})
+}

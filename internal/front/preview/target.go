@@ -1,0 +1,112 @@
+package preview
+
+import (
+	"net"
+	"net/http"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// guestPort is where the guest of every sandbox speaks its own protocol. It is never
+// public, and nothing that a browser sends by itself opens it.
+const guestPort = 49983
+
+// mode is how a port is named by a request.
+type mode int
+
+const (
+	byHost mode = iota
+	byPath
+	byHeader
+)
+
+// target is what a request is for.
+type target struct {
+	id   sandpit.ID
+	port int
+	mode mode
+	// prefix is what a path begins with that the sandbox does not see, without a slash
+	// at its end; "" but for byPath.
+	prefix string
+	// rules are those of the sandbox.
+	rules Rules
+}
+
+// The headers that name a port, and those that carry a token.
+const (
+	headerSandbox = "E2b-Sandbox-Id"
+	headerPort    = "E2b-Sandbox-Port"
+	headerToken   = "Sandpit-Preview-Token"
+	headerTraffic = "E2b-Traffic-Access-Token"
+	headerGuest   = "X-Access-Token" // of the guest's protocol, for guestPort only
+)
+
+// labelPattern is the first label of a host name: port and sandbox.
+var labelPattern = regexp.MustCompile(`^([1-9][0-9]{0,4})-([a-z][a-z0-9]{19})$`)
+
+// hostTarget reads PORT-ID.DOMAIN, with or without a port of ours.
+func hostTarget(host, domain string) (target, bool) {
+	if domain == "" {
+		return target{}, false
+	}
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	host = strings.ToLower(strings.TrimSuffix(host, "."))
+	label, ok := strings.CutSuffix(host, "."+domain)
+	parts := labelPattern.FindStringSubmatch(label)
+	if !ok || parts == nil {
+		return target{}, false
+	}
+	port, ok := portOf(parts[1])
+	return target{id: sandpit.ID(parts[2]), port: port, mode: byHost}, ok
+}
+
+// pathPattern is how a path begins: /p/ID/PORT.
+var pathPattern = regexp.MustCompile(`^/p/([a-z][a-z0-9]{19})/([1-9][0-9]{0,4})(/|$)`)
+
+// pathTarget reads /p/ID/PORT/ at the beginning of a path.
+func pathTarget(path string) (target, bool) {
+	parts := pathPattern.FindStringSubmatch(path)
+	if parts == nil {
+		return target{}, false
+	}
+	port, ok := portOf(parts[2])
+	return target{id: sandpit.ID(parts[1]), port: port, mode: byPath, prefix: strings.TrimSuffix(parts[0], "/")}, ok
+}
+
+// headerTarget reads the headers that E2B's clients send.
+func headerTarget(h http.Header) (target, error) {
+	if len(h.Values(headerSandbox)) > 1 || len(h.Values(headerPort)) > 1 {
+		return target{}, sandpit.Errorf(sandpit.Invalid, "the headers %s and %s may be there once each", headerSandbox, headerPort)
+	}
+	port, ok := portOf(h.Get(headerPort))
+	if !ok {
+		return target{}, sandpit.Errorf(sandpit.Invalid, "header %s %.20q: want 1 to 65535", headerPort, h.Get(headerPort))
+	}
+	t := target{id: sandpit.ID(h.Get(headerSandbox)), port: port, mode: byHeader}
+	return t, t.id.Validate()
+}
+
+func portOf(text string) (int, bool) {
+	n, err := strconv.ParseUint(text, 10, 16)
+	return int(n), err == nil && n > 0
+}
+
+// inner is the path that the sandbox sees, as it is and as it was written ("" if
+// that is the same).
+func (t target) inner(path, raw string) (string, string, bool) {
+	if t.prefix == "" {
+		return path, raw, true
+	}
+	path, ok := strings.CutPrefix(path, t.prefix)
+	if raw != "" {
+		var written bool
+		raw, written = strings.CutPrefix(raw, t.prefix) // else the prefix is written in another way
+		ok = ok && written
+	}
+	return path, raw, ok
+}

@@ -1,0 +1,151 @@
+package preview
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/store"
+	"github.com/sandpit-dev/sandpit/internal/core/token"
+	"github.com/sandpit-dev/sandpit/internal/front/wire"
+)
+
+// The times that a ticket may be good for, and how many of one sandbox may wait.
+const (
+	usualTicket = 30 * time.Second
+	maxTicket   = 5 * time.Minute
+	mostTickets = 100
+)
+
+// The form of a ticket: a prefix that scanners of secrets know, and random bytes.
+const (
+	ticketPrefix = "spt_"
+	ticketBytes  = 32
+)
+
+// tickets are those that were given out and not used. Only this memory knows them, and
+// only by their hashes: none outlives its server. All methods may be called concurrently.
+type tickets struct {
+	mu   sync.Mutex
+	open map[[sha256.Size]byte]ticket
+}
+
+// ticket is what one opens, and until when.
+type ticket struct {
+	token.Grant
+
+	epoch   int64 // of the sandbox's tokens
+	holder  token.Holder
+	expires time.Time
+	life    time.Duration // of what it is exchanged for
+}
+
+// add returns the text of a new ticket. Exhausted: the sandbox has too many.
+func (t *tickets) add(what ticket, now time.Time) (string, error) {
+	var raw [ticketBytes]byte
+	_, _ = rand.Read(raw[:]) // never fails: crypto/rand ends the program instead
+	text := ticketPrefix + base64.RawURLEncoding.EncodeToString(raw[:])
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	count := 0
+	maps.DeleteFunc(t.open, func(_ [sha256.Size]byte, old ticket) bool {
+		ended := !now.Before(old.expires)
+		if !ended && old.Sandbox == what.Sandbox {
+			count++
+		}
+		return ended
+	})
+	if count >= mostTickets {
+		return "", sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "ticket limit reached: sandbox %s has %d unused tickets", what.Sandbox, count),
+			"a ticket is for one browser; wait until they expire, or ask for a URL")
+	}
+	if t.open == nil {
+		t.open = make(map[[sha256.Size]byte]ticket)
+	}
+	t.open[sha256.Sum256([]byte(text))] = what
+	return text, nil
+}
+
+// take returns a ticket that is for g at an epoch of the sandbox's tokens, and takes it
+// away: only one of many who come at a time has it. One for something else stays.
+func (t *tickets) take(text string, g token.Grant, epoch int64, now time.Time) (found ticket, ok bool) {
+	sum := sha256.Sum256([]byte(text))
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	found, ok = t.open[sum]
+	if !ok || found.Grant != g || found.epoch != epoch || !now.Before(found.expires) {
+		return ticket{}, false
+	}
+	delete(t.open, sum)
+	return found, true
+}
+
+// exchange takes a ticket for a port, and returns a token instead. Unauthenticated: it is
+// none, or the API key that asked for it has ended.
+func (g *Gateway) exchange(ctx context.Context, text string, said store.Preview) (string, error) {
+	now := g.o.Clock.Now()
+	found, ok := g.tickets.take(text, previewOf(said), g.o.Tokens.Epoch(said.Sandbox), now)
+	if !ok {
+		return "", errPrivate()
+	}
+	until := now.Add(found.life).Truncate(time.Second)
+	secret, err := g.o.Tokens.Issue(ctx, found.Grant, found.holder, until, "opened with a ticket")
+	if sandpit.CodeOf(err) == sandpit.NotFound {
+		return "", errPrivate()
+	}
+	return secret, err
+}
+
+// Ticket returns where a browser sees a port, with a ticket that is good once and for a
+// while: it is exchanged for a cookie of that port that is good for session. Of a public
+// port it has none. The default life is 30 seconds, the default session an hour.
+//
+// NotFound, Gone: the sandbox. Invalid: the port, a life of more than 5 minutes, or a
+// session of more than 30 days. PermissionDenied: the guest's own port. Exhausted: 100
+// tickets of the sandbox wait.
+func (g *Gateway) Ticket(ctx context.Context, id sandpit.ID, port int, life, session time.Duration) (wire.PreviewTicket, error) {
+	u, err := g.ticket(ctx, id, port, life, session)
+	g.report(ctx, "give a preview ticket", id, port, err)
+	return u, err
+}
+
+func (g *Gateway) ticket(ctx context.Context, id sandpit.ID, port int, life, session time.Duration) (wire.PreviewTicket, error) {
+	if err := g.check(ctx, id, port); err != nil {
+		return wire.PreviewTicket{}, err
+	}
+	switch {
+	case life < 0 || life > maxTicket:
+		return wire.PreviewTicket{}, sandpit.Errorf(sandpit.Invalid, "a ticket that is good for %v: want at most %v", life, maxTicket)
+	case session < 0 || session > maxLife:
+		return wire.PreviewTicket{}, sandpit.Errorf(sandpit.Invalid, "a session of %v: want at most %v", session, maxLife)
+	}
+	if life == 0 {
+		life = usualTicket
+	}
+	if session == 0 {
+		session = usualLife
+	}
+	said := g.look(id, port)
+	out := wire.PreviewTicket{Port: port, Public: said.Public}
+	query := ""
+	if !said.Public {
+		holder, err := holderOf(ctx)
+		if err != nil {
+			return wire.PreviewTicket{}, err
+		}
+		now := g.o.Clock.Now()
+		text, err := g.tickets.add(ticket{previewOf(said), g.o.Tokens.Epoch(id), holder, now.Add(life), session}, now)
+		if err != nil {
+			return wire.PreviewTicket{}, err
+		}
+		out.Ticket, out.ExpiresAt = text, now.Add(life).UTC()
+		query = "?" + queryTicket + "=" + text
+	}
+	out.URL, out.PathURL = g.addresses(id, port, query)
+	return out, nil
+}

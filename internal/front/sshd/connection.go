@@ -1,0 +1,328 @@
+package sshd
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/manager"
+	"github.com/sandpit-dev/sandpit/internal/core/memory"
+)
+
+// lastWords is how long it may take to tell clients why a connection ends. Whoever ends the
+// sandbox waits for it.
+const lastWords = 2 * time.Second
+
+// connection is somebody who has come in.
+type connection struct {
+	server  *Server
+	conn    *ssh.ServerConn
+	sandbox *manager.Handle
+	actor   string
+	// ctx ends when the sandbox is taken away, the server ends or the client is to go.
+	ctx    context.Context //nolint:containedctx // this is what a connection is about
+	cancel context.CancelCauseFunc
+	begin  time.Time
+	active atomic.Int64   // when something was carried last, in nanoseconds after begin
+	group  sync.WaitGroup // of channels
+	slots  chan struct{}  // that channels take
+	memory *memory.Account
+
+	mu    sync.Mutex
+	ports map[int]bool // that were forwarded to, and told of
+}
+
+func newConnection(s *Server, conn *ssh.ServerConn, l *login) *connection {
+	c := &connection{
+		server: s, conn: conn, sandbox: l.sandbox, actor: l.actor, begin: time.Now(),
+		slots: make(chan struct{}, s.o.MaxChannels), ports: make(map[int]bool), memory: s.o.Memory.OpenRequest(l.actor),
+	}
+	c.ctx, c.cancel = context.WithCancelCause(l.sandbox.Context())
+	// The visitor's own way to end it is that of the login, whose context this one has.
+	s.crowd.begin(l.visitor, c.idle)
+	c.report("ssh", map[string]string{"with": l.with, "address": l.from.String()}, nil, 0)
+	return c
+}
+
+// report adds to the trail of events what the client does.
+func (c *connection) report(action string, args map[string]string, err error, took time.Duration) {
+	c.server.o.Manager.Report(manager.Report{Actor: c.actor, Action: action, Sandbox: c.sandbox.ID(), Args: args, Err: err, Took: took})
+}
+
+// idle returns how long nothing was carried.
+func (c *connection) idle() time.Duration {
+	return time.Since(c.begin) - time.Duration(c.active.Load())
+}
+
+// touch notes that something is carried.
+func (c *connection) touch() { c.active.Store(int64(time.Since(c.begin))) }
+
+// channelCost is how much memory a channel takes, in bytes: what a client may send before
+// it is read, which the library keeps, and what is on its way to the client.
+const channelCost = 2<<20 + 256<<10
+
+// serve answers until the connection ends, one way or the other.
+func (c *connection) serve(channels <-chan ssh.NewChannel, requests <-chan *ssh.Request) {
+	defer c.memory.Close()
+	var group sync.WaitGroup
+	defer group.Wait()
+	group.Go(func() {
+		for r := range requests {
+			if r.WantReply {
+				_ = r.Reply(false, nil) // who is gone needs no answer
+			}
+		}
+	})
+	group.Go(c.watch)
+	group.Go(func() { // closes the connection when it is to end
+		<-c.ctx.Done()
+		timer := time.AfterFunc(lastWords, func() { _ = c.conn.Close() })
+		defer timer.Stop()
+		c.ended()
+		c.group.Wait()
+		_ = c.conn.Close() // it may be gone already
+	})
+	for offer := range channels {
+		c.open(offer)
+	}
+	c.cancel(errGone)
+}
+
+// errGone is why things end whose client has gone.
+var errGone = sandpit.Errorf(sandpit.Canceled, "the client has gone")
+
+// open takes a channel, or refuses it.
+func (c *connection) open(offer ssh.NewChannel) {
+	var serve func(ssh.NewChannel)
+	switch offer.ChannelType() {
+	case "session":
+		serve = c.session
+	case "direct-tcpip":
+		serve = c.forward
+	default:
+		_ = offer.Reject(ssh.UnknownChannelType, "there is no such thing here") // who is gone needs no answer
+		return
+	}
+	if !c.take() {
+		_ = offer.Reject(ssh.ResourceShortage, fmt.Sprintf("there are %d channels already, or the connection ends", cap(c.slots))) // as above
+		return
+	}
+	if err := c.memory.Reserve(channelCost); err != nil {
+		c.give()
+		_ = offer.Reject(ssh.ResourceShortage, visible(err.Error())) // as above
+		return
+	}
+	go func() {
+		defer c.give()
+		defer c.memory.Return(channelCost)
+		serve(offer)
+	}()
+}
+
+// ended waits until nobody is about to take a channel any more: who comes after sees that
+// the connection ends.
+func (c *connection) ended() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+}
+
+// take counts one more channel, if there may be one.
+func (c *connection) take() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ctx.Err() != nil {
+		return false
+	}
+	select {
+	case c.slots <- struct{}{}:
+		c.group.Add(1)
+		return true
+	default:
+		return false
+	}
+}
+
+// give counts one channel less.
+func (c *connection) give() {
+	<-c.slots
+	c.group.Done()
+}
+
+// watch ends connections that are dead, or carry nothing.
+func (c *connection) watch() {
+	ticker := time.NewTicker(c.server.o.KeepAlive)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-c.ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		if limit := c.server.o.IdleTimeout; c.idle() >= limit {
+			c.cancel(sandpit.Errorf(sandpit.Timeout, "this connection has carried nothing for %s, and ends", limit))
+			return
+		}
+		if !c.alive() {
+			return
+		}
+	}
+}
+
+// alive asks the client, and closes the connection if it does not answer.
+func (c *connection) alive() bool {
+	timer := time.AfterFunc(2*c.server.o.KeepAlive, func() { _ = c.conn.Close() })
+	defer timer.Stop()
+	_, _, err := c.conn.SendRequest("keepalive@openssh.com", true, nil)
+	return err == nil
+}
+
+// lively is a channel that tells when it carries something.
+type lively struct {
+	ssh.Channel
+
+	touch func()
+}
+
+// Read implements io.Reader.
+func (l lively) Read(b []byte) (int, error) {
+	n, err := l.Channel.Read(b)
+	l.touch()
+	return n, err
+}
+
+// Write implements io.Writer.
+func (l lively) Write(b []byte) (int, error) {
+	n, err := l.Channel.Write(b)
+	l.touch()
+	return n, err
+}
+
+// Stderr implements ssh.Channel.
+func (l lively) Stderr() io.ReadWriter { return livelyStderr{l.Channel.Stderr(), l.touch} }
+
+type livelyStderr struct {
+	io.ReadWriter
+
+	touch func()
+}
+
+// Write implements io.Writer.
+func (l livelyStderr) Write(b []byte) (int, error) {
+	n, err := l.ReadWriter.Write(b)
+	l.touch()
+	return n, err
+}
+
+// forwarded is what a client says of a connection that it wants.
+type forwarded struct {
+	Host       string
+	Port       uint32
+	OriginHost string
+	OriginPort uint32
+}
+
+const (
+	// guestPort is the one of the guest's own protocol, which is not for everybody.
+	guestPort = 49983
+	// dialTime is how long it may take to reach a port inside.
+	dialTime = 10 * time.Second
+)
+
+// target returns the port inside that a client wants, or why it gets none.
+func (f forwarded) target() (int, error) {
+	ip := net.ParseIP(f.Host)
+	switch {
+	case f.Host != "localhost" && (ip == nil || !ip.IsLoopback()):
+		return 0, sandpit.Errorf(sandpit.PermissionDenied, "connections go to localhost of the sandbox only")
+	case f.Port == 0 || f.Port > 65535:
+		return 0, sandpit.Errorf(sandpit.Invalid, "there is no port %s", strconv.FormatUint(uint64(f.Port), 10))
+	case f.Port == guestPort:
+		return 0, sandpit.Errorf(sandpit.PermissionDenied, "port %d is the sandbox's own", guestPort)
+	}
+	return int(f.Port), nil
+}
+
+// forward carries a connection to a port inside.
+func (c *connection) forward(offer ssh.NewChannel) {
+	conn, err := c.dial(offer.ExtraData())
+	if err != nil {
+		reason := ssh.ConnectionFailed
+		if code := sandpit.CodeOf(err); code == sandpit.PermissionDenied || code == sandpit.Invalid || code == sandpit.Unsupported {
+			reason = ssh.Prohibited
+		}
+		_ = offer.Reject(reason, visible(err.Error())) // who is gone needs no answer
+		return
+	}
+	defer conn.Close()
+	channel, requests, err := offer.Accept()
+	if err != nil {
+		return // the client has gone
+	}
+	defer channel.Close()
+	stop := context.AfterFunc(c.ctx, func() { _, _ = conn.Close(), channel.Close() })
+	defer stop()
+	carry(lively{channel, c.touch}, conn, requests)
+}
+
+func (c *connection) dial(raw []byte) (net.Conn, error) {
+	var f forwarded
+	if err := ssh.Unmarshal(raw, &f); err != nil {
+		return nil, sandpit.Errorf(sandpit.Invalid, "a request that makes no sense")
+	}
+	port, err := f.target()
+	if err == nil {
+		var d sandpit.Dialer
+		var ok bool
+		if d, ok = sandpit.As[sandpit.Dialer](c.sandbox.Instance()); ok {
+			ctx, cancel := context.WithTimeout(c.ctx, dialTime)
+			defer cancel()
+			c.forwards(port)
+			return d.Dial(ctx, port)
+		}
+		err = sandpit.Errorf(sandpit.Unsupported, "this sandbox's provider cannot open connections")
+	}
+	c.report("ssh forward", map[string]string{"port": strconv.FormatUint(uint64(f.Port), 10)}, err, 0)
+	return nil, err
+}
+
+// forwards tells of each port once: a browser makes many connections.
+func (c *connection) forwards(port int) {
+	c.mu.Lock()
+	told := c.ports[port]
+	if len(c.ports) < cap(c.slots) {
+		c.ports[port] = true
+	}
+	c.mu.Unlock()
+	if !told {
+		c.report("ssh forward", map[string]string{"port": strconv.Itoa(port)}, nil, 0)
+	}
+}
+
+// carry copies both ways until both are done, or one is broken. It closes both.
+func carry(channel lively, conn net.Conn, requests <-chan *ssh.Request) {
+	end := func() { _, _ = conn.Close(), channel.Close() } // one of them may be closed already
+	var requested, copied sync.WaitGroup
+	requested.Go(func() { ssh.DiscardRequests(requests) }) // until the client has closed the channel, too
+	copied.Go(func() {
+		_, err := io.Copy(conn, channel)
+		half, ok := conn.(interface{ CloseWrite() error })
+		if !ok || err != nil || half.CloseWrite() != nil {
+			end() // it is broken, or there is no other way to say that nothing more comes
+		}
+	})
+	_, err := io.Copy(channel, conn)
+	if err != nil || channel.CloseWrite() != nil {
+		end()
+	}
+	copied.Wait()
+	end()
+	requested.Wait()
+}

@@ -1,0 +1,248 @@
+package sshd
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/netip"
+	"strings"
+	"time"
+	"unicode"
+
+	"golang.org/x/crypto/ssh"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/manager"
+	"github.com/sandpit-dev/sandpit/internal/core/store"
+	"github.com/sandpit-dev/sandpit/internal/front/api"
+)
+
+const (
+	// maxTries is how many keys and tokens one connection may show.
+	maxTries = 6
+	// stall is how long a client may not take what is sent to it.
+	stall = time.Minute
+)
+
+// errLogin is the same whatever is wrong: a sandbox that does not exist, one of somebody
+// else, and a wrong key look alike.
+var errLogin = sandpit.Errorf(sandpit.Unauthenticated, "there is no such sandbox, or this key or token is not for it")
+
+// errSlow is why a log-in ends that takes too long.
+var errSlow = sandpit.Errorf(sandpit.Timeout, "it took too long to log in")
+
+// login is somebody who wants to come in. Its fields are set by the callbacks of the
+// handshake, of which one runs at a time.
+type login struct {
+	server *Server
+	from   netip.Addr
+	ctx    context.Context //nolint:containedctx // of the connection, which callbacks are not given
+	end    context.CancelCauseFunc
+	banner func(string) error
+	// visitor is how the connection is counted.
+	visitor *visitor
+
+	tried   bool   // to log in
+	user    string // who they say they are
+	sandbox *manager.Handle
+	release func() // of the rights that it came in with; nil: it has none
+	actor   string
+	with    string // what they have shown
+	refusal error  // why the sandbox cannot be used, for those who may
+}
+
+// newLogin returns what becomes a connection when it is performed. The caller must close
+// it.
+func (s *Server) newLogin(ctx context.Context, from netip.Addr) *login {
+	l := &login{server: s, from: from, banner: func(string) error { return nil }}
+	l.ctx, l.end = context.WithCancelCause(ctx)
+	l.visitor = &visitor{from: from, cut: l.end}
+	return l
+}
+
+// perform does the handshake. Then the sandbox is there unless there is an error.
+func (l *login) perform(raw net.Conn) (*ssh.ServerConn, <-chan ssh.NewChannel, <-chan *ssh.Request, error) {
+	stop := context.AfterFunc(l.ctx, func() { _ = raw.SetReadDeadline(time.Unix(1, 0)) }) // it ends the handshake
+	defer stop()
+	slow := time.AfterFunc(l.server.o.LoginTime, func() { l.end(errSlow) })
+	defer slow.Stop()
+	conn, channels, requests, err := ssh.NewServerConn(patient{raw}, l.config())
+	if err == nil {
+		err = l.refusal
+	}
+	if err == nil && (!slow.Stop() || !stop()) {
+		err = context.Cause(l.ctx)
+	}
+	return conn, channels, requests, err
+}
+
+// close gives the sandbox back.
+func (l *login) close() {
+	l.end(nil)
+	l.server.crowd.leave(l.visitor)
+	if l.sandbox != nil {
+		l.sandbox.Release()
+	}
+	if l.release != nil {
+		l.release()
+	}
+}
+
+func (l *login) config() *ssh.ServerConfig {
+	c := &ssh.ServerConfig{
+		MaxAuthTries:        maxTries,
+		ServerVersion:       "SSH-2.0-sandpit",
+		PreAuthConnCallback: func(c ssh.ServerPreAuthConn) { l.banner = c.SendAuthBanner },
+		PublicKeyCallback:   l.offered,
+		// What needs to be proved is looked at again, when it has been.
+		VerifiedPublicKeyCallback: func(meta ssh.ConnMetadata, key ssh.PublicKey, _ *ssh.Permissions, _ string) (*ssh.Permissions, error) {
+			return l.proved(meta, key)
+		},
+		PasswordCallback: l.token,
+	}
+	c.AddHostKey(l.server.o.HostKey)
+	return c
+}
+
+// offered says whether a key would do. Nobody has proved yet that it is theirs.
+func (l *login) offered(meta ssh.ConnMetadata, key ssh.PublicKey) (*ssh.Permissions, error) {
+	l.tried, l.user = true, meta.User()
+	if _, _, err := l.known(key); err != nil {
+		l.pause()
+		return nil, err
+	}
+	return &ssh.Permissions{}, nil
+}
+
+// pause makes a refusal slow for an address that has had too many. What is right is not:
+// others may come from the same address.
+func (l *login) pause() {
+	if !l.server.failed.Spent(l.from) {
+		return
+	}
+	select {
+	case <-time.After(failedPause):
+	case <-l.ctx.Done():
+	}
+}
+
+// known returns the sandbox that is asked for, and the key of its owner that is shown.
+func (l *login) known(key ssh.PublicKey) (sandpit.Sandbox, store.SSHKey, error) {
+	if _, ok := key.(*ssh.Certificate); ok {
+		return sandpit.Sandbox{}, store.SSHKey{}, errLogin
+	}
+	// Without a sandbox the key is looked up as well: it shall take as long.
+	box, missing := l.server.o.Manager.Get(sandpit.ID(l.user))
+	found, err := l.server.o.Keys.Of(l.ctx, box.Lease.Owner, key)
+	switch {
+	case sandpit.CodeOf(err) == sandpit.NotFound, err == nil && missing != nil:
+		return box, found, errLogin
+	case err != nil:
+		return box, found, err
+	}
+	return box, found, nil
+}
+
+// proved lets in who has the private key.
+func (l *login) proved(meta ssh.ConnMetadata, key ssh.PublicKey) (*ssh.Permissions, error) {
+	l.user = meta.User()
+	box, found, err := l.known(key)
+	if err != nil {
+		return nil, err
+	}
+	ctx, release, err := l.server.o.Keys.Attach(l.ctx, found)
+	if err != nil {
+		return nil, orLogin(err)
+	}
+	l.server.o.Keys.Used(l.ctx, found)
+	l.use(ctx, release, box, box.Lease.Owner, "key "+found.ID)
+	return &ssh.Permissions{}, nil
+}
+
+// token lets in who has a token, which is good for nothing from then on.
+func (l *login) token(meta ssh.ConnMetadata, secret []byte) (*ssh.Permissions, error) {
+	l.tried, l.user = true, meta.User()
+	holder, err := l.server.o.Tokens.Take(sandpit.ID(l.user), string(secret))
+	if err != nil {
+		l.pause()
+		return nil, errLogin
+	}
+	box, err := l.server.o.Manager.Get(sandpit.ID(l.user))
+	if err != nil {
+		return nil, errLogin // it has been forgotten meanwhile
+	}
+	ctx, release, err := l.server.o.Tokens.Attach(l.ctx, box.ID, holder)
+	if err != nil {
+		return nil, orLogin(err)
+	}
+	l.use(ctx, release, box, holder.Owner, "token")
+	return &ssh.Permissions{}, nil
+}
+
+// orLogin is errLogin for a key or token that has ended.
+func orLogin(err error) error {
+	if code := sandpit.CodeOf(err); code == sandpit.Unauthenticated || code == sandpit.NotFound {
+		return errLogin
+	}
+	return err
+}
+
+// use takes the sandbox for somebody who may, as long as ctx allows. If it cannot be used
+// they are told why, while there is still a way to.
+func (l *login) use(ctx context.Context, release func(), box sandpit.Sandbox, actor, with string) {
+	l.actor, l.with, l.release = actor, with, release
+	if l.refusal = l.server.crowd.admit(l.visitor, actor); l.refusal == nil {
+		l.sandbox, l.refusal = l.server.o.Manager.Use(manager.WithActor(ctx, actor), box.ID)
+	}
+	if l.refusal == nil {
+		return
+	}
+	text := "sandpit: " + l.refusal.Error() + "\n"
+	if hint := sandpit.HintOf(l.refusal); hint != "" {
+		text += "hint: " + hint + "\n"
+	}
+	_ = l.banner(visible(text)) // they hear that the connection ends, at least
+}
+
+// visible leaves out what a terminal would take for more than text.
+func visible(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r != '\n' && !unicode.IsPrint(r) {
+			return unicode.ReplacementChar
+		}
+		return r
+	}, strings.ToValidUTF8(text, "\uFFFD"))
+}
+
+// refused tells of a connection that nothing has come of.
+func (s *Server) refused(ctx context.Context, l *login, err error) {
+	s.o.Log.DebugContext(ctx, "an SSH connection has failed", slog.String("address", l.from.String()), slog.Any("error", err))
+	report := manager.Report{Actor: l.actor, Action: "ssh log in", Sandbox: sandpit.ID(l.user), Err: err}
+	if l.actor == "" {
+		if !l.tried || !s.failed.Fail(l.from) {
+			return // a connection that said nothing, or one of too many
+		}
+		report.Actor, report.Sandbox, report.Err = api.AddressActor(l.from), "", errLogin
+		user := l.user
+		if len(user) > 64 {
+			user = user[:64]
+		}
+		report.Args = map[string]string{"user": visible(user)}
+	}
+	if errors.Is(err, errSlow) {
+		report.Err = errSlow
+	}
+	s.o.Manager.Report(report)
+}
+
+// patient is a connection whose client may not stop taking what it is sent.
+type patient struct{ net.Conn }
+
+// Write implements net.Conn.
+func (p patient) Write(b []byte) (int, error) {
+	if err := p.SetWriteDeadline(time.Now().Add(stall)); err != nil {
+		return 0, err
+	}
+	return p.Conn.Write(b)
+}

@@ -1,0 +1,206 @@
+package sshd
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/netip"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/fairshare"
+	"github.com/sandpit-dev/sandpit/internal/core/manager"
+	"github.com/sandpit-dev/sandpit/internal/core/memory"
+	"github.com/sandpit-dev/sandpit/internal/core/sshkey"
+	"github.com/sandpit-dev/sandpit/internal/front/api"
+)
+
+// Options are what a Server works with. Manager, Keys, Tokens, HostKey and Address must be
+// given; the zero value of another field means the default stated with it.
+type Options struct {
+	Manager *manager.Manager
+	Keys    *sshkey.Keys
+	Tokens  *sshkey.Tokens
+	// HostKey is what clients know the server by: see HostKey.
+	HostKey ssh.Signer
+	// Address is where to listen, such as 127.0.0.1:2222.
+	Address string
+	// MaxConnections is how many there may be that have logged in, and MaxConnectionsPerOwner
+	// how many of one owner. When there are more, one that carries nothing makes way, of the
+	// owner that has the most. Default: 100, and half of MaxConnections.
+	MaxConnections, MaxConnectionsPerOwner int
+	// MaxLogins is how many connections may be about to log in, and MaxLoginsOf how many
+	// of them from one address. The oldest make way for more. Default: 32 and 8.
+	MaxLogins, MaxLoginsOf int
+	// LoginTime is how long it may take to log in. Default: 20 s.
+	LoginTime time.Duration
+	// FailedRate is how many connections a minute an address may have that fail to log
+	// in, and FailedBurst how many at once. Those that come then are slower to fail, and
+	// fewer at a time. Default: 10 and 20.
+	FailedRate  float64
+	FailedBurst int
+	// MaxChannels is how many sessions and forwarded connections a connection may have at
+	// a time. Default: 32.
+	MaxChannels int
+	// IdleTimeout is how long a connection may carry nothing. Default: 1 h.
+	IdleTimeout time.Duration
+	// KeepAlive is how often a client is asked whether it lives. One that does not answer
+	// in twice that time is gone. Default: 30 s.
+	KeepAlive time.Duration
+	// Memory is what connections may keep in memory. Default: there is no limit.
+	Memory *memory.Budget
+	// Log hears of connections, at the level debug. Default: nobody does.
+	Log *slog.Logger
+}
+
+// Server listens. All methods may be called concurrently.
+type Server struct {
+	o        Options
+	listener net.Listener
+	failed   *api.Attempts
+	group    sync.WaitGroup // of connections
+	crowd    *crowd
+}
+
+// Listen opens the listener of a server. Serve answers, and closes it; who does not call
+// it calls Close.
+//
+// Invalid: an address that is none. Conflict: somebody else listens there.
+// PermissionDenied.
+func Listen(ctx context.Context, o Options) (*Server, error) {
+	o = o.withDefaults()
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", o.Address)
+	switch {
+	case errors.Is(err, unix.EADDRINUSE):
+		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.Conflict, "somebody else listens for SSH at %s", o.Address),
+			"end that program, or choose another address")
+	case errors.Is(err, unix.EACCES):
+		return nil, sandpit.Errorf(sandpit.PermissionDenied, "listen for SSH at %s: %w", o.Address, err)
+	case err != nil:
+		return nil, sandpit.Errorf(sandpit.Invalid, "listen for SSH at %s: %w", o.Address, err)
+	}
+	failed := api.NewAttempts(o.FailedRate, o.FailedBurst)
+	return &Server{o: o, listener: l, failed: failed, crowd: &crowd{
+		maxLogins: o.MaxLogins, maxLoginsOf: o.MaxLoginsOf, maxConnections: o.MaxConnections, maxOfOwner: o.MaxConnectionsPerOwner,
+		failed: failed, connections: make(map[string][]*visitor),
+	}}, nil
+}
+
+func (o Options) withDefaults() Options {
+	o.MaxConnections = cmp.Or(o.MaxConnections, 100)
+	o.MaxConnectionsPerOwner = cmp.Or(o.MaxConnectionsPerOwner, int(fairshare.Half(int64(o.MaxConnections))))
+	o.MaxLogins = cmp.Or(o.MaxLogins, 32)
+	o.MaxLoginsOf = cmp.Or(o.MaxLoginsOf, 8)
+	o.LoginTime = cmp.Or(o.LoginTime, 20*time.Second)
+	o.FailedRate = cmp.Or(o.FailedRate, 10)
+	o.FailedBurst = cmp.Or(o.FailedBurst, 20)
+	o.MaxChannels = cmp.Or(o.MaxChannels, 32)
+	o.IdleTimeout = cmp.Or(o.IdleTimeout, time.Hour)
+	o.KeepAlive = cmp.Or(o.KeepAlive, 30*time.Second)
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	return o
+}
+
+// Addr is the address that the server listens at.
+func (s *Server) Addr() net.Addr { return s.listener.Addr() }
+
+// PublicHostKey is what clients know the server by, as in a known_hosts file: a type and a
+// key.
+func (s *Server) PublicHostKey() string {
+	return strings.TrimSpace(string(ssh.MarshalAuthorizedKey(s.o.HostKey.PublicKey())))
+}
+
+// Close closes a listener that Serve was not called for.
+func (s *Server) Close() error { return s.listener.Close() }
+
+// Serve answers until ctx ends, then tells those who are connected, and returns when all
+// of them are gone, which takes a few seconds at most. It must be called once, and closes
+// the listener.
+func (s *Server) Serve(ctx context.Context) error {
+	connected, end := context.WithCancelCause(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		end(api.ErrDraining)
+		_ = s.listener.Close() // it ends Accept
+	})
+	defer s.group.Wait()
+	defer end(api.ErrDraining)
+	defer stop()
+	err := s.accept(ctx, connected)
+	if ctx.Err() != nil {
+		return nil
+	}
+	return errors.Join(sandpit.Errorf(sandpit.Unavailable, "the server for SSH cannot go on: %w", err), s.listener.Close())
+}
+
+// accept takes connections until the listener is closed, or broken.
+func (s *Server) accept(ctx, connected context.Context) error {
+	for {
+		conn, err := s.listener.Accept()
+		switch {
+		case ctx.Err() != nil || errors.Is(err, net.ErrClosed):
+			if err == nil {
+				_ = conn.Close() // it came too late
+			}
+			return err
+		case errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ECONNABORTED) || errors.Is(err, unix.ENOBUFS) || errors.Is(err, unix.ENOMEM):
+			s.o.Log.WarnContext(ctx, "a connection for SSH cannot be accepted", slog.Any("error", err))
+			select { // those that are open may end
+			case <-ctx.Done():
+			case <-time.After(100 * time.Millisecond):
+			}
+			continue
+		case err != nil:
+			return err
+		}
+		l := s.newLogin(connected, addressOf(conn))
+		s.crowd.arrive(l.visitor) // in the order in which they come
+		s.group.Go(func() { s.serve(connected, conn, l) })
+	}
+}
+
+func addressOf(conn net.Conn) netip.Addr {
+	if tcp, ok := conn.RemoteAddr().(*net.TCPAddr); ok {
+		return tcp.AddrPort().Addr().Unmap()
+	}
+	return netip.Addr{}
+}
+
+// serve has one connection from its beginning to its end.
+func (s *Server) serve(ctx context.Context, raw net.Conn, l *login) {
+	defer raw.Close()
+	begin := time.Now()
+	conn, channels, requests, err := l.perform(raw)
+	s.crowd.loggedIn(l.visitor)
+	defer l.close()
+	if err != nil {
+		s.refused(ctx, l, err)
+		if conn != nil {
+			discard(conn, channels, requests)
+		}
+		return
+	}
+	c := newConnection(s, conn, l)
+	c.serve(channels, requests)
+	s.o.Log.DebugContext(ctx, "an SSH connection has ended", slog.String("sandbox", string(l.sandbox.ID())), slog.String("actor", l.actor),
+		slog.Duration("took", time.Since(begin)))
+}
+
+// discard ends a connection. What it wanted has to be read, or its reader goes on for ever.
+func discard(conn *ssh.ServerConn, channels <-chan ssh.NewChannel, requests <-chan *ssh.Request) {
+	_ = conn.Close() // it may be gone already
+	var group sync.WaitGroup
+	group.Go(func() { ssh.DiscardRequests(requests) })
+	for offer := range channels {
+		_ = offer.Reject(ssh.Prohibited, "") // nobody hears it
+	}
+	group.Wait()
+}

@@ -1,0 +1,293 @@
+package commandlog
+
+import (
+	"encoding/binary"
+	"hash/maphash"
+	"slices"
+)
+
+// Stream is one of the streams of a log.
+type Stream uint8
+
+// The streams.
+const (
+	Stdout Stream = iota
+	Stderr
+	streams = 2
+)
+
+// Offsets say how many bytes of each stream come before a place.
+type Offsets [streams]int64
+
+// A record is its stream, the length of its data, and its data.
+const (
+	headerSize = 3
+	maxRecord  = SegmentSize - headerSize
+)
+
+// maxSegments bounds what is remembered of one log, also of segments that are lost.
+const maxSegments = 4096
+
+// segment is some records. It is in memory, in a slot of the file, or lost.
+type segment struct {
+	start  Offsets
+	buf    []byte // nil unless it is in memory
+	slot   int    // or noSlot
+	length int    // bytes in the slot
+	sum    uint64 // of those
+}
+
+func (g *segment) lost() bool { return g.buf == nil && g.slot == noSlot }
+
+// Log is what one command puts out.
+type Log struct {
+	store *Store
+
+	// The store's mutex guards all that follows.
+	segments []segment
+	first    int64 // how many there were before segments[0]
+	open     bool  // the last segment is in memory and takes more
+	header   int   // where in it the last record begins, or -1
+	size     Offsets
+	missing  Offsets // how much is lost, in bytes
+	memory   int64   // of its buffers
+	onDisk   int     // segments in the file
+	ended    bool
+	changed  chan struct{} // closed when something was appended; nil if nobody waits
+}
+
+// NewLog returns an empty log. The caller must End it and Discard it.
+func (s *Store) NewLog() *Log {
+	l := &Log{store: s, header: -1}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.running = append(s.running, l)
+	return l
+}
+
+// Append adds what came out of a stream. It keeps nothing of data. After End it
+// does nothing.
+func (l *Log) Append(stream Stream, data []byte) {
+	s := l.store
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if l.ended || len(data) == 0 {
+		return
+	}
+	for len(data) > 0 {
+		n := l.add(stream, data)
+		l.size[stream] += int64(n)
+		data = data[n:]
+	}
+	for i := 0; l.memory > s.limits.LogMemory && i < len(l.segments)-1; i++ {
+		if l.segments[i].buf != nil {
+			l.spill(i)
+		}
+	}
+	l.popLost()
+	s.balance()
+	l.wake()
+}
+
+// add adds a record to the last segment, or to the last record, and returns how
+// much of data that took.
+func (l *Log) add(stream Stream, data []byte) int {
+	if !l.open || len(l.last().buf) > SegmentSize-headerSize-1 {
+		l.begin()
+	}
+	g := l.last()
+	room := SegmentSize - len(g.buf)
+	if l.header >= 0 && Stream(g.buf[l.header]) == stream {
+		n := min(room, len(data))
+		l.extend(data[:n])
+		length := len(g.buf) - l.header - headerSize
+		binary.BigEndian.PutUint16(g.buf[l.header+1:], uint16(length)) //nolint:gosec // a segment is not longer
+		return n
+	}
+	n := min(room-headerSize, len(data))
+	l.header = len(g.buf)
+	l.extend(binary.BigEndian.AppendUint16([]byte{byte(stream)}, uint16(n))) //nolint:gosec // the same
+	l.extend(data[:n])
+	return n
+}
+
+func (l *Log) last() *segment { return &l.segments[len(l.segments)-1] }
+
+// begin adds an empty segment.
+func (l *Log) begin() {
+	if len(l.segments) >= maxSegments {
+		if !l.segments[0].lost() {
+			l.lose(0)
+		}
+		l.popLost()
+	}
+	filled := len(l.segments) > 0 && max(len(l.last().buf), l.last().length) > SegmentSize/2
+	g := segment{start: l.size, slot: noSlot, buf: l.store.buffer(0, filled)}
+	l.account(cap(g.buf))
+	l.segments = append(l.segments, g)
+	l.open, l.header = true, -1
+}
+
+// extend appends to the last segment.
+func (l *Log) extend(data []byte) {
+	g := l.last()
+	if need := len(g.buf) + len(data); need > cap(g.buf) {
+		grown := append(l.store.buffer(need, need > SegmentSize/4), g.buf...)
+		l.account(cap(grown) - cap(g.buf))
+		g.buf = grown
+	}
+	g.buf = append(g.buf, data...)
+}
+
+func (l *Log) account(bytes int) {
+	l.memory += int64(bytes)
+	l.store.memory += int64(bytes)
+}
+
+// free gives up the buffer of a segment.
+func (l *Log) free(g *segment) {
+	l.account(-cap(g.buf))
+	l.store.recycle(g.buf)
+	g.buf = nil
+	if g == l.last() {
+		l.open = false
+	}
+}
+
+// spill moves a segment from memory to the file, or drops it.
+func (l *Log) spill(i int) {
+	s := l.store
+	for _, find := range []func(*Log) int{s.freeSlot, s.takenSlot} {
+		slot := find(l)
+		if slot == noSlot {
+			continue
+		}
+		g := &l.segments[i]
+		if _, err := s.file.WriteAt(g.buf, int64(slot)*SegmentSize); err != nil {
+			s.releaseSlot(slot) // most likely the disk is full; a slot that was written before has its room
+			continue
+		}
+		g.slot, g.length, g.sum = slot, len(g.buf), maphash.Bytes(s.seed, g.buf)
+		l.onDisk++
+		l.free(g)
+		return
+	}
+	l.lose(i)
+}
+
+// unload moves all that is in memory to the file.
+func (l *Log) unload() {
+	for i := range l.segments {
+		if l.segments[i].buf != nil {
+			l.spill(i)
+		}
+	}
+	l.popLost()
+}
+
+// lose drops a segment, of which the offsets stay until popLost.
+func (l *Log) lose(i int) {
+	g := &l.segments[i]
+	if g.slot != noSlot {
+		l.store.releaseSlot(l.giveSlot(i))
+	}
+	if g.buf != nil {
+		l.free(g)
+	}
+	end := l.end(i)
+	for stream := range end {
+		l.missing[stream] += end[stream] - g.start[stream]
+	}
+}
+
+// giveSlot takes a segment's slot away from it.
+func (l *Log) giveSlot(i int) (slot int) {
+	g := &l.segments[i]
+	slot, g.slot = g.slot, noSlot
+	l.onDisk--
+	return slot
+}
+
+// end returns where a segment ends.
+func (l *Log) end(i int) Offsets {
+	if i+1 < len(l.segments) {
+		return l.segments[i+1].start
+	}
+	return l.size
+}
+
+// popLost forgets the lost segments at the beginning, but never the last: it may
+// be about to grow.
+func (l *Log) popLost() {
+	n := 0
+	for n < len(l.segments)-1 && l.segments[n].lost() {
+		n++
+	}
+	if n > 0 {
+		l.segments = slices.Delete(l.segments, 0, n)
+		l.first += int64(n)
+	}
+}
+
+// End says that nothing will be appended any more.
+func (l *Log) End() {
+	s := l.store
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if l.ended {
+		return
+	}
+	l.ended = true
+	if l.open {
+		g := l.last()
+		l.account(len(g.buf) - cap(g.buf))
+		g.buf = append(make([]byte, 0, len(g.buf)), g.buf...)
+		l.open = false
+	}
+	s.running = slices.DeleteFunc(s.running, func(r *Log) bool { return r == l })
+	s.ended = append(s.ended, l)
+	l.wake()
+}
+
+// Discard drops all that a log holds, which must have ended. Who reads it is told
+// that the rest is missing.
+func (l *Log) Discard() {
+	s := l.store
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range l.segments {
+		if !l.segments[i].lost() {
+			l.lose(i)
+		}
+	}
+	l.first += int64(len(l.segments))
+	l.segments = nil
+	s.ended = slices.DeleteFunc(s.ended, func(e *Log) bool { return e == l })
+	l.wake()
+}
+
+// Amounts returns how much was appended to each stream, and how much of that is
+// not kept any more, in bytes.
+func (l *Log) Amounts() (size, missing Offsets) {
+	l.store.mu.Lock()
+	defer l.store.mu.Unlock()
+	return l.size, l.missing
+}
+
+// Changed returns a channel that is closed when there is more to read, or when the
+// log has ended.
+func (l *Log) Changed() <-chan struct{} {
+	l.store.mu.Lock()
+	defer l.store.mu.Unlock()
+	if l.changed == nil {
+		l.changed = make(chan struct{})
+	}
+	return l.changed
+}
+
+func (l *Log) wake() {
+	if l.changed != nil {
+		close(l.changed)
+		l.changed = nil
+	}
+}

@@ -1,0 +1,39 @@
+package guest
+
+import (
+	"context"
+	"encoding/json"
+	"net"
+	"time"
+
+	"github.com/sandpit-dev/sandpit/internal/inside/interpreter"
+)
+
+// environTime is how long a program may take to read the environment.
+const environTime = time.Second
+
+// shareEnviron tells programs inside who ask, until stop is called, the environment of those that the guest
+// starts. Nothing that they send is read.
+func (g *Guest) shareEnviron(ctx context.Context) (stop func(), err error) {
+	ln, err := (&net.ListenConfig{}).Listen(ctx, "unix", interpreter.EnvironSocket)
+	if err != nil {
+		return nil, err
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			conn, err := ln.Accept()
+			if err != nil {
+				return // closed
+			}
+			_ = conn.SetDeadline(time.Now().Add(environTime)) // whoever is slower hears nothing
+			_ = json.NewEncoder(conn).Encode(g.current().forPrograms())
+			_ = conn.Close()
+		}
+	}()
+	return func() {
+		_ = ln.Close()
+		<-ended
+	}, nil
+}

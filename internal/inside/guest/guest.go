@@ -1,0 +1,154 @@
+package guest
+
+import (
+	"crypto/subtle"
+	"encoding/json"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/sandpit-dev/sandpit/internal/reach/gen/commands/commandsconnect"
+	"github.com/sandpit-dev/sandpit/internal/reach/gen/filesystem/filesystemconnect"
+	"github.com/sandpit-dev/sandpit/internal/reach/gen/process/processconnect"
+)
+
+// Port is by what number the guest is called on the conduit. Nothing listens on
+// it inside: no program in a sandbox can reach the guest.
+const Port = 49983
+
+// Name is the guest's program. A process whose argv[0] ends in it is a guest.
+const Name = "sandpit-guest"
+
+// unauthorized is what E2B says to a call without a key.
+const unauthorized = "unauthorized access, please provide a valid access token or method signing if supported"
+
+// TokenHeader carries the guest's key.
+const TokenHeader = "X-Access-Token"
+
+// IsRole reports whether the process with these arguments is a guest. Its file has the name
+// also where it was started under another one, as by the shell's exec -a.
+func IsRole(args []string) bool {
+	if filepath.Base(args[0]) == Name {
+		return true
+	}
+	program, err := os.Executable()
+	return err == nil && filepath.Base(program) == Name
+}
+
+// maxMessage bounds one request of the Connect services.
+const maxMessage = 4 << 20
+
+// Guest is the state behind the protocol. All of its handlers may be called
+// concurrently.
+type Guest struct {
+	processes *processes
+	accounts  *accounts
+	watchers  watchers
+	cpu       cpuMeter
+
+	// marks is the directory that tells programs by files what E2B tells them of their
+	// sandbox; "" is none.
+	marks string
+
+	mu       sync.RWMutex
+	settings settings
+}
+
+// settings are what /init sets.
+type settings struct {
+	token   string
+	env     map[string]string
+	secrets map[string]string // environment that is told to nobody but the processes
+	user    string            // default user; "" means root
+	workDir string            // "" means the user's home
+}
+
+// New returns a guest without a key. If it is the machine's first process it
+// also reaps what others leave behind.
+func New() *Guest { return newGuest(os.TempDir()) }
+
+func newGuest(journalDir string) *Guest {
+	return &Guest{processes: newProcesses(journalDir), accounts: newAccounts()}
+}
+
+// Close kills every process and waits for the guest's goroutines. Its handlers
+// must have no calls any more.
+func (g *Guest) Close() {
+	g.watchers.close()
+	g.processes.close()
+}
+
+// Handler serves the protocol.
+func (g *Guest) Handler() http.Handler {
+	mux := http.NewServeMux()
+	options := connect.WithReadMaxBytes(maxMessage)
+	path, handler := processconnect.NewProcessHandler(&processService{g}, options)
+	mux.Handle(path, withEndings(handler))
+	path, handler = commandsconnect.NewCommandsHandler(&commandService{g}, options)
+	mux.Handle(path, withEndings(handler))
+	mux.Handle(filesystemconnect.NewFilesystemHandler(&filesystemService{g}, options))
+	mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
+	mux.HandleFunc("POST /init", g.serveInit)
+	mux.HandleFunc("GET /envs", g.serveEnvs)
+	mux.HandleFunc("GET /files", g.serveDownload)
+	mux.HandleFunc("POST /files", g.serveUpload)
+	mux.HandleFunc("POST /files/compose", g.serveCompose)
+	mux.HandleFunc("GET /tree", g.servePack)
+	mux.HandleFunc("POST /tree", g.serveUnpack)
+	mux.HandleFunc("GET /metrics", g.serveMetrics)
+	return g.authorize(mux)
+}
+
+// authorize lets through what carries the key, and besides only questions for
+// the guest's health, file calls that are signed and, as long as there is no
+// key, the call that sets it.
+func (g *Guest) authorize(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if err := checkKey(r, g.current().token); err != nil {
+			answerError(w, err)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+func checkKey(r *http.Request, token string) error {
+	isSignable := r.URL.Path == "/files" && (r.Method == http.MethodGet || r.Method == http.MethodPost)
+	switch {
+	case r.Method == http.MethodGet && r.URL.Path == "/health":
+		return nil
+	case token == "" && r.Method == http.MethodPost && r.URL.Path == "/init":
+		return nil
+	case token == "":
+		return httpErrorf(http.StatusUnauthorized, unauthorized)
+	case subtle.ConstantTimeCompare([]byte(r.Header.Get(TokenHeader)), []byte(token)) == 1:
+		return nil
+	case isSignable:
+		return checkSignature(r, token, time.Now())
+	}
+	return httpErrorf(http.StatusUnauthorized, unauthorized)
+}
+
+func (g *Guest) current() settings {
+	g.mu.RLock()
+	defer g.mu.RUnlock()
+	return g.settings
+}
+
+// writeError answers in the protocol's form.
+func writeError(w http.ResponseWriter, status int, message string) {
+	writeJSON(w, status, struct {
+		Code    int    `json:"code"`
+		Message string `json:"message"`
+	}{status, message})
+}
+
+func writeJSON(w http.ResponseWriter, status int, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(v) // a client that went away hears nothing
+}

@@ -1,0 +1,454 @@
+package guest
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/creack/pty"
+
+	"github.com/sandpit-dev/sandpit/internal/inside/commandlog"
+	"github.com/sandpit-dev/sandpit/internal/reach/gen/process"
+)
+
+// processService serves process.Process.
+type processService struct{ guest *Guest }
+
+const (
+	keepAliveHeader  = "Keepalive-Ping-Interval" // seconds
+	defaultKeepAlive = 90 * time.Second
+	maxTag           = 1024 // bytes; tags are kept for a while
+	defaultPath      = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+)
+
+// userOf returns the user that a call names by HTTP basic authentication, else
+// the default one.
+func (g *Guest) userOf(header http.Header) (user, error) {
+	name := g.current().user
+	if basic, ok := strings.CutPrefix(header.Get("Authorization"), "Basic "); ok {
+		raw, err := base64.StdEncoding.DecodeString(basic)
+		if err != nil {
+			return user{}, errUser("")
+		}
+		// The form is NAME:PASSWORD; our own form uid:gid ends in one more colon.
+		given := string(raw)
+		if i := strings.LastIndexByte(given, ':'); i >= 0 {
+			given = given[:i]
+		}
+		if given != "" {
+			name = given
+		}
+	}
+	return g.accounts.lookup(name)
+}
+
+// Start implements the service.
+func (s *processService) Start(ctx context.Context, req *connect.Request[process.StartRequest], stream *connect.ServerStream[process.StartResponse]) error {
+	p, err := s.plan(req.Header(), req.Msg)
+	if err != nil {
+		return err
+	}
+	if p.command, p.neverHeld, err = commandID(req.Header()); err != nil {
+		return err
+	}
+	stream.ResponseHeader().Set(IDHeader, p.command)
+	send := func(e *process.ProcessEvent) error { return stream.Send(&process.StartResponse{Event: e}) }
+	var follower *subscriber
+	if !p.neverHeld {
+		follower = newSubscriber(send)
+	}
+	c, err := s.guest.processes.start(p, req.Msg, follower)
+	if err != nil {
+		return wireError(err)
+	}
+	if deadline, ok := ctx.Deadline(); ok {
+		// It bounds the process even when the client goes away.
+		s.guest.processes.limit(c, time.Until(deadline))
+	}
+	if c.neverHeld {
+		return s.replay(ctx, req.Header(), c, commandlog.Offsets{}, send)
+	}
+	return s.wait(ctx, req.Header(), c, follower)
+}
+
+// Connect implements the service.
+func (s *processService) Connect(ctx context.Context, req *connect.Request[process.ConnectRequest], stream *connect.ServerStream[process.ConnectResponse]) error {
+	c, err := s.find(req.Msg.GetProcess())
+	if err != nil {
+		return err
+	}
+	stream.ResponseHeader().Set(IDHeader, c.command.id)
+	send := func(e *process.ProcessEvent) error { return stream.Send(&process.ConnectResponse{Event: e}) }
+	if c.neverHeld {
+		size, _ := c.command.log.Amounts()
+		return s.replay(ctx, req.Header(), c, size, send)
+	}
+	follower := newSubscriber(send)
+	follower.introduce(started(c), func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.subscribers[follower] = true
+	})
+	return s.wait(ctx, req.Header(), c, follower)
+}
+
+func started(c *child) *process.ProcessEvent {
+	return &process.ProcessEvent{Event: &process.ProcessEvent_Start{
+		Start: &process.ProcessEvent_StartEvent{Pid: uint32(c.pid)},
+	}}
+}
+
+// errSlow is for a client that cannot be told all in this form.
+var errSlow = errors.New("output was dropped before it was read; follow the command to have the rest")
+
+// replay is wait for a client that never holds the process back: it is told what is
+// in the journal.
+func (s *processService) replay(ctx context.Context, header http.Header, c *child, from commandlog.Offsets, send func(*process.ProcessEvent) error) error {
+	if err := send(started(c)); err != nil {
+		return err
+	}
+	f := following{
+		command: c.command, interval: keepAliveInterval(header),
+		keepAlive: func() error {
+			return send(&process.ProcessEvent{Event: &process.ProcessEvent_Keepalive{Keepalive: &process.ProcessEvent_KeepAlive{}}})
+		},
+		tell: func(p commandlog.Piece) error {
+			if p.Missing > 0 {
+				return connect.NewError(connect.CodeResourceExhausted, errSlow)
+			}
+			return send(&process.ProcessEvent{Event: &process.ProcessEvent_Data{Data: c.event(p)}})
+		},
+	}
+	if err := f.run(ctx, from); err != nil {
+		return err
+	}
+	<-c.ended // about now
+	endAnswer(ctx)
+	return c.sendEnd(send)
+}
+
+func (c *child) event(p commandlog.Piece) *process.ProcessEvent_DataEvent {
+	switch {
+	case c.terminal != nil:
+		return terminalEvent(p.Data)
+	case p.Stream == commandlog.Stderr:
+		return stderrEvent(p.Data)
+	}
+	return stdoutEvent(p.Data)
+}
+
+// sendEnd tells how a process ended.
+func (c *child) sendEnd(send func(*process.ProcessEvent) error) error {
+	c.mu.Lock()
+	timedOut := c.timedOut
+	c.mu.Unlock()
+	if timedOut {
+		return connect.NewError(connect.CodeDeadlineExceeded, errors.New("the process was killed at its deadline"))
+	}
+	return send(&process.ProcessEvent{Event: &process.ProcessEvent_End{End: c.end}})
+}
+
+// wait keeps a client's stream until the process has ended or the client is
+// gone.
+func (s *processService) wait(ctx context.Context, header http.Header, c *child, follower *subscriber) error {
+	defer func() {
+		follower.close()
+		c.mu.Lock()
+		delete(c.subscribers, follower)
+		c.mu.Unlock()
+	}()
+	interval := keepAliveInterval(header)
+	idle := time.NewTimer(interval)
+	defer idle.Stop()
+	for {
+		select {
+		case <-c.ended:
+			endAnswer(ctx)
+			return c.sendEnd(func(e *process.ProcessEvent) error {
+				follower.deliver(e)
+				return nil // who went away hears nothing
+			})
+		case <-ctx.Done():
+			return contextError(ctx)
+		case <-follower.sent:
+			idle.Reset(interval)
+		case <-idle.C:
+			follower.deliver(&process.ProcessEvent{Event: &process.ProcessEvent_Keepalive{
+				Keepalive: &process.ProcessEvent_KeepAlive{},
+			}})
+			idle.Reset(interval)
+		}
+	}
+}
+
+func contextError(ctx context.Context) error {
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return connect.NewError(connect.CodeDeadlineExceeded, ctx.Err())
+	}
+	return connect.NewError(connect.CodeCanceled, ctx.Err())
+}
+
+func keepAliveInterval(header http.Header) time.Duration {
+	seconds, err := strconv.Atoi(header.Get(keepAliveHeader))
+	if err != nil || seconds < 1 || seconds > 3600 {
+		return defaultKeepAlive
+	}
+	return time.Duration(seconds) * time.Second
+}
+
+// limit kills the process after a time.
+func (ps *processes) limit(c *child, after time.Duration) {
+	timer := time.AfterFunc(after, func() {
+		c.mu.Lock()
+		c.timedOut = true
+		c.mu.Unlock()
+		_ = ps.reaper.signal(c.pid, syscall.SIGKILL) // it may just have ended
+	})
+	ps.wg.Go(func() {
+		<-c.ended
+		timer.Stop()
+	})
+}
+
+// plan turns a request into what the machine needs to know.
+func (s *processService) plan(header http.Header, req *process.StartRequest) (plan, error) {
+	var p plan
+	config := req.GetProcess()
+	if config.GetCmd() == "" {
+		return p, connect.NewError(connect.CodeInvalidArgument, errors.New("no command"))
+	}
+	u, err := s.guest.userOf(header)
+	if err != nil {
+		return p, noUser(err)
+	}
+	if len(req.GetTag()) > maxTag {
+		return p, connect.NewError(connect.CodeInvalidArgument, fmt.Errorf("the tag is longer than %d bytes", maxTag))
+	}
+	if err := checkEnv(config.GetEnvs()); err != nil {
+		return p, connect.NewError(connect.CodeInvalidArgument, err)
+	}
+	now := s.guest.current()
+	p = plan{
+		user:  u,
+		args:  append([]string{config.GetCmd()}, config.GetArgs()...),
+		env:   environment(u, now.forPrograms(), config.GetEnvs()),
+		dir:   u.home,
+		stdin: req.Stdin == nil || req.GetStdin(),
+	}
+	if slices.ContainsFunc(p.args, func(a string) bool { return strings.Contains(a, "\x00") }) {
+		return p, connect.NewError(connect.CodeInvalidArgument, errors.New("an argument has a NUL byte in it"))
+	}
+	if p.dir, err = s.startDirectory(u, now, config.GetCwd()); err != nil {
+		return p, connect.NewError(connect.CodeInvalidArgument, err)
+	}
+	if size := req.GetPty().GetSize(); req.GetPty() != nil {
+		p.size = &pty.Winsize{Rows: clamp(size.GetRows()), Cols: clamp(size.GetCols())}
+	}
+	if p.program, err = lookPath(config.GetCmd(), pathOf(p.env), p.dir); err != nil {
+		return p, wireError(err)
+	}
+	return p, nil
+}
+
+func clamp(n uint32) uint16 { return uint16(min(n, 1<<16-1)) }
+
+// startDirectory returns the directory in which a process starts: the one in the request, else
+// the default, which is created if it has been removed, else the user's home, else "/".
+func (s *processService) startDirectory(u user, now settings, requested string) (string, error) {
+	if requested != "" {
+		dir := u.resolve(requested)
+		if !isDirectory(dir) {
+			return "", fmt.Errorf("cwd '%s' does not exist", dir)
+		}
+		return dir, nil
+	}
+	if now.workDir != "" && now.makeWorkDir(s.guest.accounts) == nil {
+		return now.workDir, nil
+	}
+	if isDirectory(u.home) {
+		return u.home, nil
+	}
+	return "/", nil
+}
+
+func isDirectory(dir string) bool {
+	info, err := os.Stat(dir)
+	return err == nil && info.IsDir()
+}
+
+// environment is what every process has, then what the sandbox gives, then what
+// the request gives; the last value of a name counts.
+func environment(u user, global, asked map[string]string) []string {
+	env := map[string]string{"PATH": defaultPath, "HOME": u.home, "USER": u.name, "LOGNAME": u.name}
+	if u.shell != "" {
+		env["SHELL"] = u.shell // which spares bash to look its user up
+	}
+	maps.Copy(env, global)
+	maps.Copy(env, asked)
+	list := make([]string, 0, len(env))
+	for _, name := range slices.Sorted(maps.Keys(env)) {
+		list = append(list, name+"="+env[name])
+	}
+	return list
+}
+
+func pathOf(env []string) string {
+	for _, e := range env {
+		if value, ok := strings.CutPrefix(e, "PATH="); ok {
+			return value
+		}
+	}
+	return ""
+}
+
+// wireError gives an error of starting a process its code. A program that is
+// not there, or is none, is told before there is a process.
+func wireError(err error) error {
+	code := connect.CodeInternal
+	switch {
+	case errors.Is(err, errExists):
+		code = connect.CodeAlreadyExists
+	case errors.Is(err, exec.ErrNotFound), errors.Is(err, os.ErrNotExist):
+		code = connect.CodeNotFound
+	case errors.Is(err, os.ErrPermission), errors.Is(err, syscall.ENOEXEC):
+		code = connect.CodePermissionDenied
+	case errors.Is(err, syscall.EAGAIN), errors.Is(err, syscall.ENOMEM), errors.Is(err, syscall.EMFILE):
+		code = connect.CodeResourceExhausted
+	case errors.Is(err, syscall.E2BIG), errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.ENAMETOOLONG):
+		code = connect.CodeInvalidArgument
+	}
+	return connect.NewError(code, err)
+}
+
+func (s *processService) find(selector *process.ProcessSelector) (*child, error) {
+	c, err := s.guest.processes.find(selector)
+	if err != nil {
+		return nil, connect.NewError(connect.CodeNotFound, err)
+	}
+	return c, nil
+}
+
+// List implements the service.
+func (s *processService) List(context.Context, *connect.Request[process.ListRequest]) (*connect.Response[process.ListResponse], error) {
+	ps := s.guest.processes
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	res := &process.ListResponse{}
+	for _, pid := range slices.Sorted(maps.Keys(ps.byPID)) {
+		c := ps.byPID[pid]
+		if isOver(c.ended, 0) {
+			continue // its client has heard of that already
+		}
+		res.Processes = append(res.Processes, &process.ProcessInfo{Config: c.config, Pid: uint32(pid), Tag: c.tag})
+	}
+	return connect.NewResponse(res), nil
+}
+
+// Update implements the service.
+func (s *processService) Update(_ context.Context, req *connect.Request[process.UpdateRequest]) (*connect.Response[process.UpdateResponse], error) {
+	c, err := s.find(req.Msg.GetProcess())
+	if err != nil {
+		return nil, err
+	}
+	size := req.Msg.GetPty().GetSize()
+	if size == nil {
+		return connect.NewResponse(&process.UpdateResponse{}), nil
+	}
+	if c.terminal == nil {
+		return nil, connect.NewError(connect.CodeFailedPrecondition, errors.New("the process has no terminal"))
+	}
+	if err := resize(c.terminal, clamp(size.GetRows()), clamp(size.GetCols())); err != nil {
+		return nil, connect.NewError(connect.CodeInternal, fmt.Errorf("resize: %w", err))
+	}
+	return connect.NewResponse(&process.UpdateResponse{}), nil
+}
+
+// SendInput implements the service.
+func (s *processService) SendInput(ctx context.Context, req *connect.Request[process.SendInputRequest]) (*connect.Response[process.SendInputResponse], error) {
+	c, err := s.find(req.Msg.GetProcess())
+	if err != nil {
+		return nil, err
+	}
+	if err := c.accept(ctx, req.Msg.GetInput()); err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&process.SendInputResponse{}), nil
+}
+
+// accept passes one piece of input on. A terminal takes both kinds: who joined
+// later may not know of it.
+func (c *child) accept(ctx context.Context, input *process.ProcessInput) error {
+	data := input.GetStdin()
+	if pty := input.GetPty(); c.terminal != nil && len(pty) > 0 {
+		data = pty
+	}
+	if err := c.write(ctx, data); err != nil {
+		return connect.NewError(connect.CodeInternal, fmt.Errorf("write input: %w", err))
+	}
+	return nil
+}
+
+// StreamInput implements the service.
+func (s *processService) StreamInput(ctx context.Context, stream *connect.ClientStream[process.StreamInputRequest]) (*connect.Response[process.StreamInputResponse], error) {
+	var c *child
+	for stream.Receive() {
+		switch e := stream.Msg().GetEvent().(type) {
+		case *process.StreamInputRequest_Start:
+			var err error
+			if c, err = s.find(e.Start.GetProcess()); err != nil {
+				return nil, err
+			}
+		case *process.StreamInputRequest_Data:
+			if c == nil {
+				return nil, connect.NewError(connect.CodeInvalidArgument, errors.New("input before start"))
+			}
+			if err := c.accept(ctx, e.Data.GetInput()); err != nil {
+				return nil, err
+			}
+		}
+	}
+	if err := stream.Err(); err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&process.StreamInputResponse{}), nil
+}
+
+// CloseStdin implements the service.
+func (s *processService) CloseStdin(_ context.Context, req *connect.Request[process.CloseStdinRequest]) (*connect.Response[process.CloseStdinResponse], error) {
+	c, err := s.find(req.Msg.GetProcess())
+	if err != nil {
+		return nil, err
+	}
+	if err := c.closeInput(); err != nil {
+		return nil, connect.NewError(connect.CodeFailedPrecondition, err)
+	}
+	return connect.NewResponse(&process.CloseStdinResponse{}), nil
+}
+
+// SendSignal implements the service. The signal goes to the process and all it
+// started in its process group.
+func (s *processService) SendSignal(_ context.Context, req *connect.Request[process.SendSignalRequest]) (*connect.Response[process.SendSignalResponse], error) {
+	c, err := s.find(req.Msg.GetProcess())
+	if err != nil {
+		return nil, err
+	}
+	sig := syscall.Signal(req.Msg.GetSignal())
+	if sig != syscall.SIGKILL && sig != syscall.SIGTERM {
+		return nil, connect.NewError(connect.CodeInvalidArgument, fmt.Errorf("signal %d: want SIGTERM or SIGKILL", sig))
+	}
+	if err := s.guest.processes.reaper.signal(c.pid, sig); err != nil {
+		return nil, connect.NewError(connect.CodeNotFound, fmt.Errorf("process with pid %d: %w", c.pid, err))
+	}
+	return connect.NewResponse(&process.SendSignalResponse{}), nil
+}

@@ -1,0 +1,183 @@
+package guest
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"syscall"
+
+	"github.com/creack/pty"
+	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit/internal/inside/commandlog"
+	"github.com/sandpit-dev/sandpit/internal/reach/gen/process"
+)
+
+// streams are the ends of a process's input and output: ours, and theirs until
+// the process has them.
+type streams struct {
+	terminal *os.File // ours; nil without one
+	input    *os.File // ours; nil without
+	outputs  []output // ours
+
+	theirs  []uintptr   // standard input, output and error
+	toClose []io.Closer // theirs, once the process has them
+}
+
+// descriptor is a file that the Go runtime need not know of: that saves ten
+// system calls for each.
+type descriptor int
+
+// Close implements io.Closer.
+func (d descriptor) Close() error { return syscall.Close(int(d)) }
+
+// output is one stream that comes out of a process.
+type output struct {
+	file   *os.File
+	chunk  int
+	stream commandlog.Stream
+	event  func([]byte) *process.ProcessEvent_DataEvent
+}
+
+func stdoutEvent(b []byte) *process.ProcessEvent_DataEvent {
+	return &process.ProcessEvent_DataEvent{Output: &process.ProcessEvent_DataEvent_Stdout{Stdout: b}}
+}
+
+func stderrEvent(b []byte) *process.ProcessEvent_DataEvent {
+	return &process.ProcessEvent_DataEvent{Output: &process.ProcessEvent_DataEvent_Stderr{Stderr: b}}
+}
+
+func terminalEvent(b []byte) *process.ProcessEvent_DataEvent {
+	return &process.ProcessEvent_DataEvent{Output: &process.ProcessEvent_DataEvent_Pty{Pty: b}}
+}
+
+// openStreams makes the streams that p asks for; null is an empty input.
+func openStreams(p plan, null *os.File) (*streams, error) {
+	s := &streams{}
+	var err error
+	if p.size != nil {
+		err = s.openTerminal(p)
+	} else {
+		err = s.openPipes(p.stdin, null)
+	}
+	if err != nil {
+		s.closeOurs()
+		s.closeTheirs()
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *streams) openTerminal(p plan) error {
+	ours, theirs, err := pty.Open()
+	if err != nil {
+		return err
+	}
+	s.toClose = []io.Closer{theirs}
+	if s.terminal, err = unblocked(ours); err != nil {
+		return err
+	}
+	s.theirs = []uintptr{theirs.Fd(), theirs.Fd(), theirs.Fd()}
+	s.outputs = []output{{s.terminal, terminalChunk, commandlog.Stdout, terminalEvent}}
+	if err := pty.Setsize(theirs, p.size); err != nil {
+		return err
+	}
+	return theirs.Chown(p.user.uid, -1) // programs open /dev/tty by name
+}
+
+// unblocked returns a file in place of f whose reading and writing can be given up: what
+// is written to a terminal whose program reads nothing would else block for ever. It is
+// the pty package's use of Fd that makes f block.
+func unblocked(f *os.File) (*os.File, error) {
+	defer f.Close()
+	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open a terminal: %w", err)
+	}
+	return ourEnd(descriptor(fd))
+}
+
+// resize sets the size of a terminal and leaves it unblocked.
+func resize(terminal *os.File, rows, cols uint16) error {
+	conn, err := terminal.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var sizeErr error
+	err = conn.Control(func(fd uintptr) {
+		sizeErr = unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ, &unix.Winsize{Row: rows, Col: cols})
+	})
+	return errors.Join(err, sizeErr)
+}
+
+func (s *streams) openPipes(withInput bool, null *os.File) error {
+	s.theirs = []uintptr{null.Fd()}
+	if withInput {
+		r, w, err := pipe()
+		if err != nil {
+			return err
+		}
+		s.theirs[0], s.toClose = uintptr(r), append(s.toClose, r)
+		s.input, err = ourEnd(w)
+		if err != nil {
+			return err
+		}
+	}
+	for _, o := range []output{
+		{nil, chunk, commandlog.Stdout, stdoutEvent},
+		{nil, chunk, commandlog.Stderr, stderrEvent},
+	} {
+		ours, w, err := outPipe()
+		if err != nil {
+			return err
+		}
+		s.theirs, s.toClose = append(s.theirs, uintptr(w)), append(s.toClose, w)
+		o.file = ours
+		s.outputs = append(s.outputs, o)
+	}
+	return nil
+}
+
+func pipe() (r, w descriptor, err error) {
+	fds := make([]int, 2)
+	err = syscall.Pipe2(fds, syscall.O_CLOEXEC)
+	return descriptor(fds[0]), descriptor(fds[1]), err
+}
+
+// outPipe is a pipe that something comes out of: reading does not wait, writing does.
+func outPipe() (ours *os.File, theirs descriptor, err error) {
+	fds := make([]int, 2)
+	if err := syscall.Pipe2(fds, syscall.O_CLOEXEC|syscall.O_NONBLOCK); err != nil {
+		return nil, 0, err
+	}
+	theirs = descriptor(fds[1])
+	// In place of SetNonblock for ours, which asks first.
+	if _, err := unix.FcntlInt(uintptr(theirs), unix.F_SETFL, 0); err != nil {
+		return nil, 0, errors.Join(err, theirs.Close(), descriptor(fds[0]).Close())
+	}
+	return os.NewFile(uintptr(fds[0]), "pipe"), theirs, nil
+}
+
+// ourEnd makes an end of a pipe a file that can be waited for without a thread.
+func ourEnd(d descriptor) (*os.File, error) {
+	if err := syscall.SetNonblock(int(d), true); err != nil {
+		return nil, errors.Join(err, d.Close())
+	}
+	return os.NewFile(uintptr(d), "pipe"), nil
+}
+
+func (s *streams) closeTheirs() {
+	for _, f := range s.toClose {
+		_ = f.Close() // nothing was written by us
+	}
+}
+
+func (s *streams) closeOurs() {
+	if s.input != nil {
+		_ = s.input.Close()
+	}
+	for _, o := range s.outputs {
+		_ = o.file.Close()
+	}
+}

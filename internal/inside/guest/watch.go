@@ -1,0 +1,241 @@
+package guest
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"path"
+	"sync"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/inside/watch"
+	"github.com/sandpit-dev/sandpit/internal/reach/gen/filesystem"
+)
+
+// maxWatchers bounds the watchers that clients ask again and again; they have no
+// stream whose end would tell that the client is gone.
+const maxWatchers = 100
+
+var eventTypes = map[sandpit.FileEventType]filesystem.EventType{
+	sandpit.FileCreated: filesystem.EventType_EVENT_TYPE_CREATE,
+	sandpit.FileWritten: filesystem.EventType_EVENT_TYPE_WRITE,
+	sandpit.FileRemoved: filesystem.EventType_EVENT_TYPE_REMOVE,
+	sandpit.FileRenamed: filesystem.EventType_EVENT_TYPE_RENAME,
+	sandpit.FileChanged: filesystem.EventType_EVENT_TYPE_CHMOD,
+}
+
+// watched is a directory that a client watches.
+type watched struct {
+	*watch.Watcher
+
+	accounts *accounts
+	place    *place
+	within   []string // as the call was confined
+	describe bool     // events come with the file
+}
+
+func (w *watched) close() error {
+	w.place.close()
+	return w.Close()
+}
+
+// watchRequest is what both forms of watching ask for.
+type watchRequest interface {
+	GetPath() string
+	GetRecursive() bool
+	GetIncludeEntry() bool
+}
+
+// watch begins to watch what a call means. Mounts of other machines, which a
+// client may allow or not, do not exist here.
+func (s *filesystemService) watch(req connect.AnyRequest, msg watchRequest) (*watched, error) {
+	p, err := s.place(req, msg.GetPath(), true)
+	if err != nil {
+		return nil, err
+	}
+	info, err := p.root.Lstat(p.rel)
+	if err == nil && !info.IsDir() {
+		err = connect.NewError(connect.CodeInvalidArgument, fmt.Errorf("path is not a directory: %s", p.path))
+	}
+	if err != nil {
+		p.close()
+		return nil, fileError(err, p)
+	}
+	w, err := watch.New(p.real, msg.GetRecursive())
+	if err != nil {
+		p.close()
+		return nil, watchError(err)
+	}
+	return &watched{Watcher: w, accounts: s.guest.accounts, place: p, within: req.Header().Values(WithinHeader), describe: msg.GetIncludeEntry()}, nil
+}
+
+// watchError gives an error of watching its code.
+func watchError(err error) error {
+	code := connect.CodeInternal
+	switch sandpit.CodeOf(err) {
+	case sandpit.NotFound:
+		code = connect.CodeNotFound
+	case sandpit.Invalid:
+		code = connect.CodeInvalidArgument
+	case sandpit.Exhausted:
+		code = connect.CodeResourceExhausted
+	default:
+	}
+	return connect.NewError(code, err)
+}
+
+// event is what a client is told.
+func (w *watched) event(e watch.Event) *filesystem.FilesystemEvent {
+	told := &filesystem.FilesystemEvent{Name: e.Name, Type: eventTypes[e.Type]}
+	if !w.describe {
+		return told
+	}
+	d := describer{names: names{accounts: w.accounts}, within: w.within}
+	entry, err := d.entry(w.place.root, path.Join(w.place.rel, e.Name), path.Join(w.place.real, e.Name))
+	if err == nil { // else it is gone already
+		entry.Path = path.Join(w.place.path, e.Name)
+		told.Entry = entry
+	}
+	return told
+}
+
+// WatchDir implements the service. The stream ends with the directory.
+func (s *filesystemService) WatchDir(ctx context.Context, req *connect.Request[filesystem.WatchDirRequest], stream *connect.ServerStream[filesystem.WatchDirResponse]) (err error) {
+	w, err := s.watch(req, req.Msg)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, w.close()) }()
+	err = stream.Send(&filesystem.WatchDirResponse{Event: &filesystem.WatchDirResponse_Start{Start: &filesystem.WatchDirResponse_StartEvent{}}})
+	interval := keepAliveInterval(req.Header())
+	for err == nil {
+		err = s.tellNext(ctx, interval, w, stream)
+	}
+	switch {
+	case sandpit.CodeOf(err) == sandpit.Gone:
+		return nil
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case sandpit.CodeOf(err) == sandpit.Exhausted:
+		return watchError(err)
+	}
+	return err
+}
+
+// tellNext tells the next event, or that there was none for an interval.
+func (s *filesystemService) tellNext(ctx context.Context, interval time.Duration, w *watched, stream *connect.ServerStream[filesystem.WatchDirResponse]) error {
+	idle, cancel := context.WithTimeout(ctx, interval)
+	defer cancel()
+	e, err := w.Next(idle)
+	switch {
+	case err == nil:
+		return stream.Send(&filesystem.WatchDirResponse{Event: &filesystem.WatchDirResponse_Filesystem{Filesystem: w.event(e)}})
+	case idle.Err() != nil && ctx.Err() == nil:
+		return stream.Send(&filesystem.WatchDirResponse{Event: &filesystem.WatchDirResponse_Keepalive{Keepalive: &filesystem.WatchDirResponse_KeepAlive{}}})
+	}
+	return err
+}
+
+// watchers are those of clients that ask again and again.
+type watchers struct {
+	mu     sync.Mutex
+	byID   map[string]*watched
+	closed bool
+}
+
+var errClosing = connect.NewError(connect.CodeUnavailable, errors.New("the guest is ending"))
+
+func (ws *watchers) add(w *watched) (string, error) {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	if ws.closed {
+		return "", errClosing
+	}
+	if len(ws.byID) >= maxWatchers {
+		return "", connect.NewError(connect.CodeResourceExhausted, fmt.Errorf("more than %d watchers; remove those that are not needed", maxWatchers))
+	}
+	if ws.byID == nil {
+		ws.byID = make(map[string]*watched)
+	}
+	id := rand.Text()
+	ws.byID[id] = w
+	return id, nil
+}
+
+func (ws *watchers) find(id string) (*watched, error) {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	if w := ws.byID[id]; w != nil {
+		return w, nil
+	}
+	return nil, connect.NewError(connect.CodeNotFound, fmt.Errorf("watcher with id %.40q not found", id))
+}
+
+func (ws *watchers) remove(id string) (*watched, error) {
+	w, err := ws.find(id)
+	if err != nil {
+		return nil, err
+	}
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	delete(ws.byID, id)
+	return w, nil
+}
+
+// close ends all of them.
+func (ws *watchers) close() {
+	ws.mu.Lock()
+	ws.closed = true
+	list := ws.byID
+	ws.byID = nil
+	ws.mu.Unlock()
+	for _, w := range list {
+		_ = w.close() // it was only read
+	}
+}
+
+// CreateWatcher implements the service.
+func (s *filesystemService) CreateWatcher(_ context.Context, req *connect.Request[filesystem.CreateWatcherRequest]) (*connect.Response[filesystem.CreateWatcherResponse], error) {
+	w, err := s.watch(req, req.Msg)
+	if err != nil {
+		return nil, err
+	}
+	id, err := s.guest.watchers.add(w)
+	if err != nil {
+		return nil, errors.Join(err, w.close())
+	}
+	return connect.NewResponse(&filesystem.CreateWatcherResponse{WatcherId: id}), nil
+}
+
+// GetWatcherEvents implements the service: what happened since the last call.
+func (s *filesystemService) GetWatcherEvents(_ context.Context, req *connect.Request[filesystem.GetWatcherEventsRequest]) (*connect.Response[filesystem.GetWatcherEventsResponse], error) {
+	w, err := s.guest.watchers.find(req.Msg.GetWatcherId())
+	if err != nil {
+		return nil, err
+	}
+	events, err := w.Take()
+	if err != nil && sandpit.CodeOf(err) != sandpit.Gone {
+		return nil, watchError(err)
+	}
+	res := &filesystem.GetWatcherEventsResponse{}
+	for _, e := range events {
+		res.Events = append(res.Events, w.event(e))
+	}
+	return connect.NewResponse(res), nil
+}
+
+// RemoveWatcher implements the service.
+func (s *filesystemService) RemoveWatcher(_ context.Context, req *connect.Request[filesystem.RemoveWatcherRequest]) (*connect.Response[filesystem.RemoveWatcherResponse], error) {
+	w, err := s.guest.watchers.remove(req.Msg.GetWatcherId())
+	if err != nil {
+		return nil, err
+	}
+	if err := w.close(); err != nil {
+		return nil, watchError(err)
+	}
+	return connect.NewResponse(&filesystem.RemoveWatcherResponse{}), nil
+}

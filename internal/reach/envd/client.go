@@ -1,0 +1,385 @@
+// Package envd talks to the guest of a sandbox: given a way to reach its port,
+// it is the Go interface sandpit.Guest. It speaks E2B's envd protocol, so the
+// guest may be ours or E2B's.
+//
+// What a guest answers is untrusted: sizes are bounded, numbers are checked, and
+// nothing in an answer is taken for a path on this machine.
+package envd
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptrace"
+	"slices"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/memory"
+	"github.com/sandpit-dev/sandpit/internal/reach/gen/commands/commandsconnect"
+	"github.com/sandpit-dev/sandpit/internal/reach/gen/filesystem/filesystemconnect"
+	"github.com/sandpit-dev/sandpit/internal/reach/gen/process/processconnect"
+)
+
+const (
+	// base is never looked up: the round tripper knows where the guest is.
+	base = "http://guest"
+
+	tokenHeader   = "X-Access-Token"
+	timeoutHeader = "Connect-Timeout-Ms"
+)
+
+// Client is a sandpit.Guest. All methods may be called concurrently.
+type Client struct {
+	files // everywhere
+
+	auth      *authorized
+	http      *http.Client
+	processes processconnect.ProcessClient
+	lists     processconnect.ProcessClient // with larger answers
+
+	commands     commandsconnect.CommandsClient
+	commandLists commandsconnect.CommandsClient // with larger answers
+}
+
+var (
+	_ sandpit.Guest       = (*Client)(nil)
+	_ sandpit.Confiner    = (*Client)(nil)
+	_ sandpit.Journal     = (*Client)(nil)
+	_ sandpit.GuestServer = (*Client)(nil)
+	_ sandpit.Secreter    = (*Client)(nil)
+
+	_ sandpit.ObservedGuest = (*Client)(nil)
+)
+
+// New returns a client that reaches the guest's port by rt and shows it token.
+func New(rt http.RoundTripper, token string) *Client {
+	c := &Client{auth: &authorized{rt: rt}}
+	c.auth.token.Store(&token)
+	c.http = &http.Client{
+		Transport: c.auth,
+		// A guest sends nobody anywhere: a redirect is an answer like any other.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	usual, large := bounds(maxMessage, maxObjects), bounds(maxList, maxListObjects)
+	c.processes = processconnect.NewProcessClient(c.http, base, usual...)
+	c.lists = processconnect.NewProcessClient(c.http, base, large...)
+	c.commands = commandsconnect.NewCommandsClient(c.http, base, usual...)
+	c.commandLists = commandsconnect.NewCommandsClient(c.http, base, large...)
+	c.files = files{
+		http:  c.http,
+		calls: filesystemconnect.NewFilesystemClient(c.http, base, usual...),
+		lists: filesystemconnect.NewFilesystemClient(c.http, base, large...),
+	}
+	return c
+}
+
+// UseToken has the client show another key from now on, which the guest was given by someone
+// else.
+func (c *Client) UseToken(token string) { c.auth.token.Store(&token) }
+
+// authorized adds the guest's key to every request.
+type authorized struct {
+	observed
+
+	rt    http.RoundTripper
+	token atomic.Pointer[string]
+}
+
+type limitKey struct{}
+
+// shownKey is of the context of a request that shows a key of its own.
+type shownKey struct{}
+
+// keyFor returns the key that a request shows now.
+func (a *authorized) keyFor(ctx context.Context) string {
+	if shown, ok := ctx.Value(shownKey{}).(string); ok {
+		return shown
+	}
+	return *a.token.Load()
+}
+
+// RoundTrip implements http.RoundTripper.
+func (a *authorized) RoundTrip(r *http.Request) (*http.Response, error) {
+	ctx, header := r.Context(), r.Header.Clone()
+	if header == nil {
+		header = make(http.Header)
+	}
+	header.Set(tokenHeader, a.keyFor(ctx))
+	r = r.WithContext(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		// Whoever connects may learn that the guest has another key by now.
+		GotConn: func(httptrace.GotConnInfo) { header.Set(tokenHeader, a.keyFor(ctx)) },
+	}))
+	r.Header = header
+	if limit, ok := ctx.Value(limitKey{}).(time.Duration); ok {
+		header.Set(timeoutHeader, strconv.FormatInt(max(1, limit.Milliseconds()), 10))
+	}
+	if err := a.admit(r); err != nil {
+		return nil, err
+	}
+	observation := a.observe(r)
+	res, err := observation.answered(a.rt.RoundTrip(r))
+	if err != nil {
+		return nil, err
+	}
+	if res.Header.Get("Content-Type") == wholeMessage {
+		res.Body = readCloser{memory.Metered(res.Body, memory.AccountOf(r.Context()), messageCost), res.Body}
+	}
+	return checkAnswer(res)
+}
+
+const (
+	// wholeMessage is the type of an answer that is read as a whole. Others are streams.
+	wholeMessage = "application/proto"
+	// messageCost is how many bytes of memory each byte of such an answer takes: as it is, in
+	// the buffer that it is read into, as a message, as what is made of that, and as what a
+	// client gets.
+	messageCost = 10
+)
+
+// asUser names the user of a call.
+func asUser(header http.Header, user string) {
+	if user != "" {
+		header.Set("Authorization", "Basic "+base64.StdEncoding.EncodeToString([]byte(user+":")))
+	}
+}
+
+// InitRequest is what a guest is told at its start.
+type InitRequest struct {
+	// Env is given to every process.
+	Env map[string]string
+	// User runs processes that name no other. Default: root.
+	User string
+	// WorkDir is where processes start; it is made if missing. Default, and
+	// sandpit.HomeDir: their user's home.
+	WorkDir string
+	// Token is a new key, which the client uses from then on. Default: the one it has.
+	Token string
+	// Shown is the key that the guest has. Default: the one that the client uses.
+	Shown string
+	// Forget makes the guest forget all commands: whoever comes now must not see those
+	// of whoever was there before.
+	Forget bool
+}
+
+// Init gives a guest its key and its defaults. A guest that has a key must be
+// shown it.
+//
+// Unavailable: it does not listen yet. Unauthenticated: it has another key.
+// Invalid: no such user, or not a directory.
+func (c *Client) Init(ctx context.Context, req InitRequest) error {
+	shown := cmp.Or(req.Shown, *c.auth.token.Load())
+	token := cmp.Or(req.Token, shown)
+	if req.WorkDir == sandpit.HomeDir {
+		req.WorkDir = ""
+	}
+	body, err := json.Marshal(map[string]any{
+		"accessToken": token, "envVars": req.Env, "defaultUser": req.User, "defaultWorkdir": req.WorkDir,
+		"forgetCommands": req.Forget,
+	})
+	if err != nil {
+		return err
+	}
+	ctx = context.WithValue(ctx, shownKey{}, shown)
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, base+"/init", bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	r.Header.Set("Content-Type", "application/json")
+	res, err := do(c.http, r)
+	if err != nil {
+		return fmt.Errorf("prepare the guest: %w", err)
+	}
+	c.auth.token.Store(&token)
+	return res.Body.Close()
+}
+
+// Env returns the environment that every process is given.
+func (c *Client) Env(ctx context.Context) (map[string]string, error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, base+"/envs", http.NoBody)
+	if err != nil {
+		return nil, err
+	}
+	res, err := do(c.http, r)
+	if err != nil {
+		return nil, fmt.Errorf("read the environment: %w", err)
+	}
+	defer res.Body.Close()
+	var env map[string]string
+	if err := json.NewDecoder(io.LimitReader(res.Body, maxMessage)).Decode(&env); err != nil {
+		return nil, sandpit.Errorf(sandpit.Internal, "read the environment: %w", err)
+	}
+	return env, nil
+}
+
+// AddEnv adds to the environment that every process is given from now on. What is
+// there under the same name is replaced.
+func (c *Client) AddEnv(ctx context.Context, env map[string]string) error {
+	if err := c.change(ctx, map[string]any{"envVars": env}); err != nil {
+		return fmt.Errorf("set the environment: %w", err)
+	}
+	return nil
+}
+
+// SetSecrets implements sandpit.Secreter.
+func (c *Client) SetSecrets(ctx context.Context, secrets map[string]string) error {
+	if secrets == nil {
+		secrets = map[string]string{} // which is none, and not those that there are
+	}
+	if err := c.change(ctx, map[string]any{"secrets": secrets}); err != nil {
+		return fmt.Errorf("give the secrets: %w", err)
+	}
+	return nil
+}
+
+// change changes settings of the guest.
+func (c *Client) change(ctx context.Context, settings map[string]any) error {
+	body, err := json.Marshal(settings)
+	if err != nil {
+		return err
+	}
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, base+"/init", bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	r.Header.Set("Content-Type", "application/json")
+	res, err := do(c.http, r)
+	if err != nil {
+		return err
+	}
+	return res.Body.Close()
+}
+
+// do makes a plain HTTP call and turns every answer but 2xx and those expected
+// into an error.
+func do(client *http.Client, r *http.Request, expected ...int) (*http.Response, error) {
+	res, err := client.Do(r) //nolint:gosec // the round tripper knows where the guest is, whatever the address says
+	if err != nil {
+		return nil, transportError(r.Context(), err)
+	}
+	if res.StatusCode/100 == 2 || slices.Contains(expected, res.StatusCode) {
+		return res, nil
+	}
+	defer res.Body.Close()
+	var answer struct {
+		Message string `json:"message"`
+	}
+	data, err := io.ReadAll(res.Body) // bounded by checkAnswer
+	if err == nil {
+		err = json.Unmarshal(data, &answer)
+	}
+	if err != nil || answer.Message == "" {
+		answer.Message = http.StatusText(res.StatusCode)
+	}
+	if answer.Message == "" {
+		answer.Message = "the guest answers with status " + strconv.Itoa(res.StatusCode)
+	}
+	return nil, sandpit.Errorf(byCause(statusCode(res.StatusCode), res.Header), "%s", plain(answer.Message))
+}
+
+// What the guest adds where its protocol has one code for two things.
+const (
+	causeHeader = "Sandpit-Cause"
+	causeUser   = "user"
+)
+
+// byCause tells a user nobody knows from a key that is wrong: the protocol has one code
+// for both.
+func byCause(code sandpit.Code, told http.Header) sandpit.Code {
+	if code == sandpit.Unauthenticated && told.Get(causeHeader) == causeUser {
+		return sandpit.Invalid
+	}
+	return code
+}
+
+func statusCode(status int) sandpit.Code {
+	switch status {
+	case http.StatusBadRequest, http.StatusNotAcceptable:
+		return sandpit.Invalid
+	case http.StatusUnauthorized:
+		return sandpit.Unauthenticated
+	case http.StatusForbidden:
+		return sandpit.PermissionDenied
+	case http.StatusNotFound:
+		return sandpit.NotFound
+	case http.StatusConflict:
+		return sandpit.Conflict
+	case http.StatusNotImplemented:
+		return sandpit.Unsupported
+	case http.StatusInsufficientStorage, http.StatusRequestEntityTooLarge:
+		return sandpit.Exhausted
+	case http.StatusBadGateway, http.StatusServiceUnavailable:
+		return sandpit.Unavailable
+	}
+	return sandpit.Internal
+}
+
+// transportError is for a call that got no answer. The round tripper knows best
+// why; a connection that breaks by itself means that the sandbox has ended.
+func transportError(ctx context.Context, err error) error {
+	if e, ok := errors.AsType[*sandpit.Error](err); ok {
+		return e
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return sandpit.Errorf(sandpit.Gone, "the sandbox ended: %s", plain(err.Error()))
+}
+
+// callError is for an error of a Connect call. One that the guest did not send
+// itself is either made of a plain HTTP answer, such as 401, or no answer at all.
+func callError(ctx context.Context, err error) error {
+	ce, ok := errors.AsType[*connect.Error](err)
+	if !ok {
+		return transportError(ctx, err)
+	}
+	switch ce.Code() {
+	case connect.CodeUnknown, connect.CodeInternal, connect.CodeUnavailable, connect.CodeCanceled,
+		connect.CodeInvalidArgument, connect.CodeDeadlineExceeded:
+		if !connect.IsWireError(err) {
+			return transportError(ctx, err)
+		}
+	default: // the status of an HTTP answer says as much
+	}
+	return sandpit.Errorf(byCause(wireCode(ce.Code()), ce.Meta()), "%s", plain(ce.Message()))
+}
+
+func wireCode(code connect.Code) sandpit.Code {
+	switch code {
+	case connect.CodeInvalidArgument, connect.CodeOutOfRange:
+		return sandpit.Invalid
+	case connect.CodeUnauthenticated:
+		return sandpit.Unauthenticated
+	case connect.CodePermissionDenied:
+		return sandpit.PermissionDenied
+	case connect.CodeNotFound:
+		return sandpit.NotFound
+	case connect.CodeAlreadyExists:
+		return sandpit.AlreadyExists
+	case connect.CodeFailedPrecondition, connect.CodeAborted:
+		return sandpit.Conflict
+	case connect.CodeResourceExhausted:
+		return sandpit.Exhausted
+	case connect.CodeUnimplemented:
+		return sandpit.Unsupported
+	case connect.CodeUnavailable:
+		return sandpit.Unavailable
+	case connect.CodeDeadlineExceeded:
+		return sandpit.Timeout
+	case connect.CodeCanceled:
+		return sandpit.Canceled
+	case connect.CodeUnknown, connect.CodeInternal, connect.CodeDataLoss:
+		return sandpit.Internal
+	}
+	return sandpit.Internal
+}

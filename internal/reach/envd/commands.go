@@ -1,0 +1,295 @@
+package envd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/reach/gen/commands"
+	"github.com/sandpit-dev/sandpit/internal/reach/gen/process"
+)
+
+// idHeader carries the id of a command, both ways.
+const idHeader = "Sandpit-Command-Id"
+
+// errNoSense is for what a guest tells of a command and cannot be.
+func errNoSense(what string) error {
+	return sandpit.Errorf(sandpit.Internal, "the guest tells of a command with %s that cannot be", what)
+}
+
+// ListCommands implements sandpit.Journal.
+func (c *Client) ListCommands(ctx context.Context) ([]sandpit.CommandInfo, error) {
+	res, err := c.commandLists.ListCommands(ctx, connect.NewRequest(&commands.ListCommandsRequest{}))
+	if err != nil {
+		return nil, fmt.Errorf("list commands: %w", callError(ctx, err))
+	}
+	list := make([]sandpit.CommandInfo, 0, len(res.Msg.GetCommands()))
+	for _, told := range res.Msg.GetCommands() {
+		info, err := commandInfo(told)
+		if err != nil {
+			return nil, fmt.Errorf("list commands: %w", err)
+		}
+		list = append(list, info)
+	}
+	return list, nil
+}
+
+// GetCommand implements sandpit.Journal.
+func (c *Client) GetCommand(ctx context.Context, id string) (sandpit.CommandInfo, error) {
+	info, err := c.getCommand(ctx, id)
+	if err != nil {
+		return sandpit.CommandInfo{}, fmt.Errorf("get command %.80s: %w", plain(id), err)
+	}
+	return info, nil
+}
+
+func (c *Client) getCommand(ctx context.Context, id string) (sandpit.CommandInfo, error) {
+	if err := known(id); err != nil {
+		return sandpit.CommandInfo{}, err
+	}
+	res, err := c.commands.GetCommand(ctx, connect.NewRequest(&commands.GetCommandRequest{Id: id}))
+	if err != nil {
+		return sandpit.CommandInfo{}, callError(ctx, err)
+	}
+	return commandOf(id, res.Msg.GetCommand())
+}
+
+// known refuses ids that no command has.
+func known(id string) error {
+	if sandpit.ValidateCommandID(id) != nil {
+		return sandpit.Errorf(sandpit.NotFound, "there is no command of this id")
+	}
+	return nil
+}
+
+// ForgetCommand implements sandpit.Journal.
+func (c *Client) ForgetCommand(ctx context.Context, id string) error {
+	err := known(id)
+	if err == nil {
+		_, err = c.commands.ForgetCommand(ctx, connect.NewRequest(&commands.ForgetCommandRequest{Id: id}))
+		if err != nil {
+			err = callError(ctx, err)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("forget command %.80s: %w", plain(id), err)
+	}
+	return nil
+}
+
+// Follow implements sandpit.Journal.
+func (c *Client) Follow(ctx context.Context, id string, o sandpit.FollowOptions) (sandpit.Followed, error) {
+	r := replay{id: id, to: o, told: sandpit.Followed{Next: o.From}}
+	err := known(id)
+	if err == nil && (o.From.Stdout < 0 || o.From.Stderr < 0) {
+		err = sandpit.Errorf(sandpit.Invalid, "an offset is negative")
+	}
+	if err == nil {
+		err = c.replay(ctx, &r)
+	}
+	if err != nil {
+		return r.told, fmt.Errorf("follow command %.80s: %w", plain(id), err)
+	}
+	return r.told, nil
+}
+
+func (c *Client) replay(ctx context.Context, r *replay) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	late := time.AfterFunc(startLimit, func() { cancel(errNoStart) })
+	defer late.Stop()
+	stream, err := c.commands.Follow(ctx, connect.NewRequest(&commands.FollowRequest{
+		Id: r.id, StdoutOffset: r.to.From.Stdout, StderrOffset: r.to.From.Stderr, NoWait: r.to.NoWait,
+	}))
+	if err != nil {
+		return callError(ctx, err)
+	}
+	defer stream.Close()
+	for stream.Receive() {
+		over, err := r.take(stream.Msg())
+		if err != nil {
+			return err
+		}
+		if r.told.Command.ID != "" {
+			late.Stop()
+		}
+		if over {
+			impatient := time.AfterFunc(endPatience, func() { _ = stream.Close() }) // as with a process
+			defer impatient.Stop()
+			stream.Receive()
+			return nil
+		}
+	}
+	if errors.Is(context.Cause(ctx), errNoStart) {
+		return errNoStart
+	}
+	err = stream.Err()
+	if err == nil {
+		err = io.ErrUnexpectedEOF
+	}
+	return callError(ctx, err)
+}
+
+// replay is what a guest has told of a command, and to whom that goes.
+type replay struct {
+	id   string
+	to   sandpit.FollowOptions
+	told sandpit.Followed
+}
+
+// take takes one event, and reports whether it is the last one.
+func (r *replay) take(event *commands.FollowResponse) (over bool, err error) {
+	if start := event.GetStart(); start != nil && r.told.Command.ID == "" {
+		r.told.Command, err = commandOf(r.id, start)
+		return false, err
+	}
+	if r.told.Command.ID == "" && event.GetKeepalive() == nil {
+		return false, sandpit.Errorf(sandpit.Internal, "the guest does not begin with the command")
+	}
+	switch e := event.GetEvent().(type) {
+	case *commands.FollowResponse_Output:
+		return false, r.output(e.Output)
+	case *commands.FollowResponse_Missing:
+		return false, r.missing(e.Missing)
+	case *commands.FollowResponse_End:
+		return true, r.end(e.End)
+	case *commands.FollowResponse_Keepalive:
+		return false, nil
+	}
+	return false, sandpit.Errorf(sandpit.Internal, "the guest tells what nobody knows about a command")
+}
+
+// place returns the offset that a stream has come to, if a guest says so too and
+// what is about to come is possible.
+func (r *replay) place(stream commands.Stream, offset, n int64) (*int64, error) {
+	next := &r.told.Next.Stdout
+	switch stream {
+	case commands.Stream_STREAM_STDOUT:
+	case commands.Stream_STREAM_STDERR:
+		next = &r.told.Next.Stderr
+	default:
+		return nil, errNoSense("a stream")
+	}
+	if offset != *next || n <= 0 || n > math.MaxInt64-offset {
+		return nil, errNoSense("output at a place")
+	}
+	return next, nil
+}
+
+func (r *replay) output(o *commands.Output) error {
+	next, err := r.place(o.GetStream(), o.GetOffset(), int64(len(o.GetData())))
+	if err != nil {
+		return err
+	}
+	to := r.to.Stdout
+	if o.GetStream() == commands.Stream_STREAM_STDERR {
+		to = r.to.Stderr
+	}
+	n := len(o.GetData())
+	if to != nil {
+		n, err = to.Write(o.GetData())
+		n = max(0, min(n, len(o.GetData())))
+		if err == nil && n < len(o.GetData()) {
+			err = io.ErrShortWrite
+		}
+	}
+	*next += int64(n)
+	if err != nil {
+		return fmt.Errorf("copy output: %w", err)
+	}
+	return nil
+}
+
+func (r *replay) missing(m *commands.Missing) error {
+	next, err := r.place(m.GetStream(), m.GetOffset(), m.GetBytes())
+	if err != nil {
+		return err
+	}
+	isStderr := m.GetStream() == commands.Stream_STREAM_STDERR
+	if r.to.Missing != nil {
+		r.to.Missing(isStderr, m.GetOffset(), m.GetBytes())
+	}
+	*next += m.GetBytes()
+	if isStderr {
+		r.told.Missing.Stderr += m.GetBytes()
+	} else {
+		r.told.Missing.Stdout += m.GetBytes()
+	}
+	return nil
+}
+
+func (r *replay) end(end *commands.Command) error {
+	info, err := commandOf(r.id, end)
+	if err != nil {
+		return err
+	}
+	next := sandpit.Offsets{Stdout: info.Stdout.Size, Stderr: info.Stderr.Size}
+	switch {
+	case !info.Ended && !r.to.NoWait:
+		return sandpit.Errorf(sandpit.Internal, "the guest does not tell how the command ended")
+	case next != r.told.Next && !r.to.NoWait, next.Stdout < r.told.Next.Stdout, next.Stderr < r.told.Next.Stderr:
+		return sandpit.Errorf(sandpit.Internal, "the guest has told more or less output than there is")
+	}
+	r.told.Command = info
+	return nil
+}
+
+// commandOf is commandInfo for the command of an id.
+func commandOf(id string, told *commands.Command) (sandpit.CommandInfo, error) {
+	info, err := commandInfo(told)
+	if err == nil && info.ID != id {
+		return sandpit.CommandInfo{}, errNoSense("an id")
+	}
+	return info, err
+}
+
+// commandInfo checks what a guest tells of a command.
+func commandInfo(told *commands.Command) (sandpit.CommandInfo, error) {
+	info := sandpit.CommandInfo{
+		ID: told.GetId(), PID: int(told.GetPid()), Args: told.GetArgs(), ArgsCut: told.GetArgsCut(),
+		Tag: told.GetTag(), Terminal: told.GetTerminal(),
+		StartedAt: time.UnixMilli(told.GetStartedAt()).UTC(),
+		Stdout:    sandpit.Journaled{Size: told.GetStdout().GetSize(), Dropped: told.GetStdout().GetDropped()},
+		Stderr:    sandpit.Journaled{Size: told.GetStderr().GetSize(), Dropped: told.GetStderr().GetDropped()},
+	}
+	none := sandpit.CommandInfo{}
+	switch {
+	case sandpit.ValidateCommandID(info.ID) != nil:
+		return none, errNoSense("an id")
+	case !isPID(told.GetPid()):
+		return none, errNoSense("a process")
+	case len(info.Args) == 0:
+		return none, errNoSense("no arguments")
+	case !possible(info.Stdout) || !possible(info.Stderr):
+		return none, errNoSense("an amount of output")
+	case !isMoment(told.GetStartedAt()):
+		return none, errNoSense("a start")
+	}
+	ended := told.GetEnded()
+	if ended == nil {
+		return info, nil
+	}
+	if !isMoment(ended.GetEndedAt()) {
+		return none, errNoSense("an end")
+	}
+	reason := ended.GetError()
+	info.Ended, info.EndedAt, info.TimedOut = true, time.UnixMilli(ended.GetEndedAt()).UTC(), ended.GetTimedOut()
+	info.Status = exitStatus(&process.ProcessEvent_EndEvent{
+		ExitCode: ended.GetExitCode(), Exited: ended.GetExited(), Status: ended.GetStatus(), Error: &reason,
+	})
+	return info, nil
+}
+
+func possible(j sandpit.Journaled) bool { return j.Size >= 0 && j.Dropped >= 0 && j.Dropped <= j.Size }
+
+// isMoment reports whether there is such a time, in milliseconds since 1970.
+func isMoment(ms int64) bool {
+	year := time.UnixMilli(ms).UTC().Year()
+	return year >= 1 && year <= 9999
+}

@@ -1,0 +1,409 @@
+package envd
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"mime"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/memory"
+	"github.com/sandpit-dev/sandpit/internal/reach/gen/filesystem"
+	"github.com/sandpit-dev/sandpit/internal/reach/gen/filesystem/filesystemconnect"
+	"github.com/sandpit-dev/sandpit/internal/reach/gen/process"
+	"github.com/sandpit-dev/sandpit/internal/reach/gen/process/processconnect"
+)
+
+// maxObserved is how much of a request is looked at, in bytes: as much as a guest takes as one
+// message. maxObservedAnswer is how much of an answer that names files.
+const (
+	maxObserved       = 4<<20 + prefixSize
+	maxObservedAnswer = 64 << 10
+	// maxObservedParts bounds the arguments of a command that is looked at.
+	maxObservedParts = 64 << 10
+)
+
+// observed is the observer of a client. The zero value has none.
+type observed struct {
+	observer atomic.Pointer[sandpit.GuestObserver]
+}
+
+// Observe implements sandpit.ObservedGuest.
+func (c *Client) Observe(o sandpit.GuestObserver) {
+	o = o.OrNobody()
+	c.auth.observer.Store(&o)
+}
+
+// Observer implements sandpit.ObservedGuest.
+func (c *Client) Observer() sandpit.GuestObserver {
+	if o := c.auth.observer.Load(); o != nil {
+		return *o
+	}
+	return sandpit.GuestObserver{}.OrNobody()
+}
+
+// observation is one call that is observed. What is told of it is what goes over the wire, so
+// that it does not matter who made the request: every request to a guest needs the key, and so
+// passes authorized.
+type observation struct {
+	ctx   context.Context //nolint:containedctx // of the call that this is
+	to    sandpit.GuestObserver
+	begin time.Time
+	body  *tap // nil: the request has none
+	read  func(*observation, *sandpit.GuestCall) bool
+
+	mu   sync.Mutex
+	call sandpit.GuestCall
+	told bool
+}
+
+// observe begins to observe a call and returns nil if it is of no interest.
+func (o *observed) observe(r *http.Request) *observation {
+	to := o.observer.Load()
+	if to == nil {
+		return nil
+	}
+	read, action := readerOf(r)
+	if read == nil {
+		return nil
+	}
+	x := &observation{ctx: r.Context(), to: *to, begin: time.Now(), read: read, call: sandpit.GuestCall{Action: action}}
+	if r.Body != nil && r.Body != http.NoBody {
+		x.body = &tap{account: memory.AccountOf(r.Context()), header: r.Header, over: isContent(r.URL.Path)}
+		r.Body = &tapped{r.Body, x.body}
+		if again := r.GetBody; again != nil {
+			r.GetBody = func() (io.ReadCloser, error) {
+				body, err := again()
+				if err == nil {
+					body = x.body.restart(body)
+				}
+				return body, err
+			}
+		}
+	}
+	if strings.HasPrefix(string(action), "read ") || strings.HasPrefix(string(action), "write ") {
+		x.call.Path = r.URL.Query().Get("path")
+	}
+	return x
+}
+
+// isContent reports whether the body of a request to a path is the content of files, and not
+// what is to be done.
+func isContent(path string) bool { return path == oneFile || path == wholeTree }
+
+// readerOf returns what reads a call from its request; nil: it is not observed.
+func readerOf(r *http.Request) (read func(*observation, *sandpit.GuestCall) bool, action sandpit.GuestAction) {
+	reads := r.Method == http.MethodGet
+	switch p := r.URL.Path; {
+	case p == processconnect.ProcessStartProcedure:
+		return readStart, sandpit.RunCommand
+	case p == processconnect.ProcessConnectProcedure:
+		return readConnect, sandpit.AttachCommand
+	case p == processconnect.ProcessSendSignalProcedure:
+		return readSignal, sandpit.SignalCommand
+	case p == filesystemconnect.FilesystemMakeDirProcedure:
+		return readMakeDir, sandpit.MakeDirectory
+	case p == filesystemconnect.FilesystemMoveProcedure:
+		return readMove, sandpit.MoveFile
+	case p == filesystemconnect.FilesystemRemoveProcedure:
+		return readRemove, sandpit.RemoveFile
+	case p == oneFile && reads:
+		return readNothing, sandpit.ReadFile
+	case p == oneFile && r.Method == http.MethodPost:
+		return readNothing, sandpit.WriteFile
+	case p == oneFile+"/compose" && r.Method == http.MethodPost:
+		return readCompose, sandpit.WriteFile
+	case p == wholeTree && reads:
+		return readNothing, sandpit.ReadTree
+	case p == wholeTree && r.Method == http.MethodPost:
+		return readNothing, sandpit.WriteTree
+	}
+	return nil, ""
+}
+
+func readNothing(*observation, *sandpit.GuestCall) bool { return true }
+
+func readStart(x *observation, c *sandpit.GuestCall) bool {
+	var m process.StartRequest
+	if !x.body.message(&m) {
+		return false
+	}
+	if m.GetPty() != nil {
+		c.Action = sandpit.OpenTerminal
+	}
+	*c = sandpit.CommandCall(c.Action, append([]string{m.GetProcess().GetCmd()}, m.GetProcess().GetArgs()...))
+	return true
+}
+
+func readConnect(x *observation, c *sandpit.GuestCall) bool {
+	var m process.ConnectRequest
+	ok := x.body.message(&m)
+	c.PID = int(m.GetProcess().GetPid())
+	return ok
+}
+
+func readSignal(x *observation, c *sandpit.GuestCall) bool {
+	var m process.SendSignalRequest
+	ok := x.body.message(&m)
+	c.PID, c.Signal = int(m.GetProcess().GetPid()), sandpit.Signal(m.GetSignal())
+	return ok
+}
+
+func readMakeDir(x *observation, c *sandpit.GuestCall) bool {
+	var m filesystem.MakeDirRequest
+	ok := x.body.message(&m)
+	c.Path = m.GetPath()
+	return ok
+}
+
+func readMove(x *observation, c *sandpit.GuestCall) bool {
+	var m filesystem.MoveRequest
+	ok := x.body.message(&m)
+	c.Path, c.To = m.GetSource(), m.GetDestination()
+	return ok
+}
+
+func readRemove(x *observation, c *sandpit.GuestCall) bool {
+	var m filesystem.RemoveRequest
+	ok := x.body.message(&m)
+	c.Path = m.GetPath()
+	return ok
+}
+
+func readCompose(x *observation, c *sandpit.GuestCall) bool {
+	var m struct {
+		Sources     []string `json:"source_paths"`
+		Destination string   `json:"destination"`
+	}
+	err := json.Unmarshal(x.body.bytes(), &m)
+	c.Path, c.Files = m.Destination, len(m.Sources)
+	return err == nil
+}
+
+// answered looks at the answer to the request. It takes what RoundTrip is to return.
+func (x *observation) answered(res *http.Response, err error) (*http.Response, error) {
+	if x == nil {
+		return res, err
+	}
+	command := x.call.Action == sandpit.RunCommand
+	if err == nil && res.StatusCode/100 != 2 && res.StatusCode != http.StatusNotModified && res.StatusCode != http.StatusRequestedRangeNotSatisfiable {
+		x.tell(0, statusError(res.StatusCode))
+		x.ended(command, sandpit.ExitStatus{}, statusError(res.StatusCode))
+		return res, nil
+	}
+	switch {
+	case err != nil:
+		x.tell(0, transportError(x.ctx, err))
+		x.ended(command, sandpit.ExitStatus{}, transportError(x.ctx, err))
+	case command || x.call.Action == sandpit.AttachCommand:
+		res.Body = &processAnswer{answerTap: answerTap{ReadCloser: res.Body, res: res}, x: x, command: command}
+	case x.call.Action == sandpit.ReadFile || x.call.Action == sandpit.ReadTree:
+		res.Body = &contentAnswer{answerTap: answerTap{ReadCloser: res.Body, res: res}, x: x}
+	case x.call.Action == sandpit.WriteFile && x.call.Path == "":
+		res.Body = &namedAnswer{answerTap: answerTap{ReadCloser: res.Body, res: res}, x: x}
+	default:
+		x.tell(0, grpcError(res.Header))
+	}
+	return res, err
+}
+
+func statusError(status int) error {
+	return sandpit.Errorf(statusCode(status), "the guest answers with status %d", status)
+}
+
+// tell tells of the call, once. sent is the content of the answer.
+func (x *observation) tell(sent int64, err error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.told {
+		return
+	}
+	x.told = true
+	c := x.call
+	if !x.read(x, &c) {
+		c.Program = unreadable
+	}
+	c.Bytes, c.Took, c.Err = sent, time.Since(x.begin), err
+	if c.Action == sandpit.WriteFile || c.Action == sandpit.WriteTree {
+		c.Bytes = x.body.count()
+	}
+	x.body.forget()
+	x.to.Called(x.ctx, c)
+}
+
+// unreadable stands for the program of a command whose request makes no sense, or has more than
+// is looked at.
+const unreadable = "(unreadable)"
+
+func (x *observation) ended(command bool, status sandpit.ExitStatus, err error) {
+	if command {
+		x.to.Ended(x.ctx, time.Since(x.begin), status, err)
+	}
+}
+
+// tap keeps and counts what is read of a request. All methods may be called concurrently, and
+// on nil, of a request without a body.
+type tap struct {
+	account *memory.Account
+	header  http.Header
+
+	mu   sync.Mutex
+	kept []byte
+	n    int64
+	over bool // nothing is to be kept, or not any more
+}
+
+// keep takes what was read.
+func (t *tap) keep(p []byte) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.n += int64(len(p))
+	if t.over || len(p) == 0 {
+		return nil
+	}
+	if len(t.kept)+len(p) > maxObserved {
+		t.account.Return(int64(len(t.kept)))
+		t.over, t.kept = true, nil
+		return nil
+	}
+	if err := t.account.Reserve(int64(len(p))); err != nil {
+		return err
+	}
+	t.kept = append(t.kept, p...)
+	return nil
+}
+
+// restart has the body sent once more, by another reader of it.
+func (t *tap) restart(body io.ReadCloser) io.ReadCloser {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.account.Return(int64(len(t.kept)))
+	t.kept, t.n = nil, 0
+	return &tapped{body, t}
+}
+
+// tapped is a body that a tap is put on.
+type tapped struct {
+	io.ReadCloser
+
+	tap *tap
+}
+
+// Read implements io.Reader.
+func (b *tapped) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if full := b.tap.keep(p[:n]); full != nil {
+		return 0, full
+	}
+	return n, err
+}
+
+func (t *tap) bytes() []byte {
+	if t == nil {
+		return nil
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return bytes.Clone(t.kept)
+}
+
+func (t *tap) count() int64 {
+	if t == nil {
+		return 0
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.n
+}
+
+// forget gives back what was kept.
+func (t *tap) forget() {
+	if t == nil {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.account.Return(int64(len(t.kept)))
+	t.kept, t.over = nil, true
+}
+
+// message reads the first message of the body, in whichever of the forms that guests take.
+func (t *tap) message(m proto.Message) bool {
+	text := t.bytes()
+	if text == nil {
+		return false
+	}
+	kind, _, _ := mime.ParseMediaType(t.header.Get("Content-Type"))
+	encoding := t.header.Get("Content-Encoding")
+	if base, enveloped := strings.CutPrefix(kind, "application/connect+"); enveloped || strings.HasPrefix(kind, "application/grpc") {
+		encoding = t.header.Get("Connect-Content-Encoding") + t.header.Get("Grpc-Encoding")
+		flags, payload, ok := firstFrame(text)
+		if !ok {
+			return false
+		}
+		if flags&flagCompressed == 0 {
+			encoding = ""
+		}
+		text = payload
+		if enveloped {
+			kind = base
+		}
+	}
+	text, err := unpack(text, encoding, maxObserved)
+	if err != nil {
+		return false
+	}
+	return decode(text, strings.HasSuffix(kind, "json"), m) == nil
+}
+
+// firstFrame returns the first frame of a stream.
+func firstFrame(text []byte) (flags byte, payload []byte, ok bool) {
+	if len(text) < prefixSize {
+		return 0, nil, false
+	}
+	size := frameSize(text)
+	if size > int64(len(text)-prefixSize) {
+		return 0, nil, false
+	}
+	return text[0], text[prefixSize : prefixSize+size], true
+}
+
+var errTooLarge = errors.New("more than is looked at")
+
+// unpack returns text as it was before it was compressed, if that is at most most bytes.
+func unpack(text []byte, encoding string, most int64) ([]byte, error) {
+	switch encoding {
+	case "", "identity":
+		return text, nil
+	case "gzip":
+	default:
+		return nil, errors.ErrUnsupported
+	}
+	z, err := gzip.NewReader(bytes.NewReader(text))
+	if err != nil {
+		return nil, err
+	}
+	plain, err := io.ReadAll(io.LimitReader(z, most+1))
+	if err == nil && int64(len(plain)) > most {
+		err = errTooLarge
+	}
+	return plain, err
+}
+
+func decode(text []byte, isJSON bool, m proto.Message) error {
+	if isJSON {
+		return protojson.UnmarshalOptions{DiscardUnknown: true}.Unmarshal(text, m)
+	}
+	return codec{maxObservedParts}.Unmarshal(text, m)
+}

@@ -1,0 +1,277 @@
+package envd
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"io"
+	"mime"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"connectrpc.com/connect"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/reach/gen/process"
+)
+
+// Frames of a stream: a byte of flags, four of the size, and as many as these say.
+const (
+	prefixSize     = 5
+	flagCompressed = 1
+	flagEnd        = 2    // of Connect
+	flagTrailers   = 0x80 // of gRPC-Web
+	// maxEventFrame is how large a frame is that is looked at, in bytes: starts and ends are
+	// small, and what a command puts out is of no interest.
+	maxEventFrame = 8 << 10
+)
+
+func frameSize(prefix []byte) int64 { return int64(binary.BigEndian.Uint32(prefix[1:prefixSize])) }
+
+// answerTap is the body of an answer that is looked at while it is read.
+type answerTap struct {
+	io.ReadCloser
+
+	res  *http.Response
+	sent int64
+}
+
+// errCut is why an answer ends that its reader has closed.
+var errCut = sandpit.Errorf(sandpit.Canceled, "the answer was not read to its end")
+
+// contentAnswer counts the content of a file or tree.
+type contentAnswer struct {
+	answerTap
+
+	x *observation
+}
+
+// Read implements io.Reader.
+func (a *contentAnswer) Read(p []byte) (int, error) {
+	n, err := a.ReadCloser.Read(p)
+	a.sent += int64(n)
+	if err != nil && !errors.Is(err, io.EOF) {
+		a.x.tell(a.sent, transportError(a.x.ctx, err))
+	} else if err != nil {
+		a.x.tell(a.sent, nil)
+	}
+	return n, err
+}
+
+// Close implements io.Closer. What was read of a file counts as read.
+func (a *contentAnswer) Close() error {
+	a.x.tell(a.sent, nil)
+	return a.ReadCloser.Close()
+}
+
+// namedAnswer is an answer that says which files were written, since the request has their
+// names among their contents.
+type namedAnswer struct {
+	answerTap
+
+	x    *observation
+	text []byte
+}
+
+// Read implements io.Reader.
+func (a *namedAnswer) Read(p []byte) (int, error) {
+	n, err := a.ReadCloser.Read(p)
+	a.text = append(a.text, p[:min(n, maxObservedAnswer-len(a.text))]...)
+	if err != nil {
+		a.end()
+	}
+	return n, err
+}
+
+// Close implements io.Closer.
+func (a *namedAnswer) Close() error {
+	a.end()
+	return a.ReadCloser.Close()
+}
+
+func (a *namedAnswer) end() {
+	var files []struct {
+		Path string `json:"path"`
+	}
+	if json.Unmarshal(a.text, &files) == nil && len(files) > 0 {
+		a.x.mu.Lock()
+		a.x.call.Path = files[0].Path
+		if len(files) > 1 {
+			a.x.call.Files = len(files)
+		}
+		a.x.mu.Unlock()
+	}
+	a.x.tell(0, nil)
+}
+
+// processAnswer is the stream of events of a process. It is used by one goroutine at a time.
+type processAnswer struct {
+	answerTap
+
+	x       *observation
+	command bool
+
+	prefix  [prefixSize]byte
+	have    int // bytes of the prefix, and then of the frame
+	left    int64
+	frame   []byte
+	started bool
+	failure error // what the guest says at the end of the stream
+	over    bool
+}
+
+// Read implements io.Reader.
+func (a *processAnswer) Read(p []byte) (int, error) {
+	n, err := a.ReadCloser.Read(p)
+	a.feed(p[:n])
+	switch {
+	case errors.Is(err, io.EOF):
+		if a.failure == nil {
+			a.failure = grpcError(a.res.Trailer)
+		}
+		a.end(a.failure)
+	case err != nil:
+		a.end(transportError(a.x.ctx, err))
+	}
+	return n, err
+}
+
+// Close implements io.Closer.
+func (a *processAnswer) Close() error {
+	a.end(errCut)
+	return a.ReadCloser.Close()
+}
+
+// feed takes what has come of the stream.
+func (a *processAnswer) feed(p []byte) {
+	for len(p) > 0 && !a.over {
+		if a.have < prefixSize {
+			n := copy(a.prefix[a.have:], p)
+			a.have, p = a.have+n, p[n:]
+			if a.have == prefixSize {
+				a.left = frameSize(a.prefix[:])
+				a.frame = a.frame[:0]
+			}
+		}
+		if a.have == prefixSize {
+			n := min(a.left, int64(len(p)))
+			if a.left+int64(len(a.frame)) <= maxEventFrame {
+				a.frame = append(a.frame, p[:n]...)
+			}
+			a.left, p = a.left-n, p[n:]
+			if a.left == 0 {
+				a.complete()
+				a.have = 0
+			}
+		}
+	}
+}
+
+// complete looks at a frame.
+func (a *processAnswer) complete() {
+	flags := a.prefix[0]
+	if frameSize(a.prefix[:]) > maxEventFrame {
+		return
+	}
+	text := a.frame
+	if flags&flagCompressed != 0 {
+		h := a.res.Header
+		var err error
+		if text, err = unpack(text, h.Get("Connect-Content-Encoding")+h.Get("Grpc-Encoding"), maxEventFrame); err != nil {
+			return
+		}
+	}
+	switch {
+	case flags&flagEnd != 0:
+		a.failure = connectError(text)
+	case flags&flagTrailers != 0:
+		a.failure = grpcError(trailersOf(text))
+	default:
+		a.event(text)
+	}
+}
+
+// event looks at an event. Output is by far the most of them, and not decoded.
+func (a *processAnswer) event(text []byte) {
+	kind, _, _ := mime.ParseMediaType(a.res.Header.Get("Content-Type"))
+	isJSON := strings.HasSuffix(kind, "json")
+	if isJSON && bytes.Contains(text, []byte(`"data"`)) || !isJSON && isOutput(text) {
+		return
+	}
+	var m process.StartResponse // which looks like a ConnectResponse
+	if decode(text, isJSON, &m) != nil {
+		return
+	}
+	switch end := m.GetEvent().GetEnd(); {
+	case m.GetEvent().GetStart() != nil && !a.started:
+		a.started = true
+		a.x.tell(0, nil)
+	case end != nil:
+		a.over = true
+		a.x.tell(0, nil)
+		a.x.ended(a.command, exitStatus(end), nil)
+	}
+}
+
+// isOutput reports whether a message begins with an event that is output, the first field of
+// the message being the event, and the second of that the output.
+func isOutput(text []byte) bool {
+	if len(text) < 3 || text[0] != 1<<3|2 {
+		return false
+	}
+	_, n := binary.Uvarint(text[1:])
+	return n > 0 && len(text) > 1+n && text[1+n] == 2<<3|2
+}
+
+// end tells how the stream has ended, if the process has not before.
+func (a *processAnswer) end(err error) {
+	if a.over {
+		return
+	}
+	a.over = true
+	if err == nil {
+		err = sandpit.Errorf(sandpit.Gone, "the sandbox ended: %w", io.ErrUnexpectedEOF)
+	}
+	a.x.tell(0, err)
+	a.x.ended(a.command, sandpit.ExitStatus{}, err)
+}
+
+// connectError is what the last frame of Connect says; nil: all went well.
+func connectError(text []byte) error {
+	var last struct {
+		Error *struct {
+			Code    string `json:"code"`
+			Message string `json:"message"`
+		} `json:"error"`
+	}
+	if json.Unmarshal(text, &last) != nil || last.Error == nil {
+		return nil //nolint:nilerr // what makes no sense says nothing
+	}
+	var code connect.Code
+	if code.UnmarshalText([]byte(last.Error.Code)) != nil {
+		code = connect.CodeInternal
+	}
+	return sandpit.Errorf(wireCode(code), "%s", plain(last.Error.Message))
+}
+
+// grpcError is what headers or trailers of gRPC say; nil: all went well, or they are none.
+func grpcError(h http.Header) error {
+	n, err := strconv.ParseUint(h.Get("Grpc-Status"), 10, 8)
+	if err != nil || n == 0 {
+		return nil //nolint:nilerr // what is no number is no status
+	}
+	return sandpit.Errorf(wireCode(connect.Code(n)), "%s", plain(h.Get("Grpc-Message")))
+}
+
+// trailersOf reads the trailers in the last frame of gRPC-Web.
+func trailersOf(text []byte) http.Header {
+	h := make(http.Header)
+	for line := range strings.Lines(string(text)) {
+		if name, value, found := strings.Cut(line, ":"); found {
+			h.Add(name, strings.TrimSpace(value))
+		}
+	}
+	return h
+}

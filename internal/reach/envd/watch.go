@@ -1,0 +1,170 @@
+package envd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path"
+	"strings"
+	"sync"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/reach/gen/filesystem"
+)
+
+const (
+	// maxEvents is how many events wait for a slow caller. The guest holds back
+	// the ones after them.
+	maxEvents = 32
+	// maxEventName is how long the path of an event's file can be, in bytes.
+	maxEventName = 4096
+)
+
+var eventTypes = map[filesystem.EventType]sandpit.FileEventType{
+	filesystem.EventType_EVENT_TYPE_CREATE: sandpit.FileCreated,
+	filesystem.EventType_EVENT_TYPE_WRITE:  sandpit.FileWritten,
+	filesystem.EventType_EVENT_TYPE_REMOVE: sandpit.FileRemoved,
+	filesystem.EventType_EVENT_TYPE_RENAME: sandpit.FileRenamed,
+	filesystem.EventType_EVENT_TYPE_CHMOD:  sandpit.FileChanged,
+}
+
+// watcher is a sandpit.Watcher.
+type watcher struct {
+	events chan sandpit.FileEvent
+	ended  chan struct{}
+	err    error // set before ended is closed
+	cancel context.CancelFunc
+	closed sync.Once
+}
+
+// Watch implements sandpit.Files.
+func (f *files) Watch(ctx context.Context, user, p string, o sandpit.WatchOptions) (sandpit.Watcher, error) {
+	// The deadline of ctx must not travel along: the guest would end the stream
+	// by it, and the caller could not tell why.
+	streamCtx, end := context.WithCancelCause(context.WithoutCancel(ctx))
+	cancel := func() { end(nil) }
+	unlink := context.AfterFunc(ctx, cancel)
+	late := time.AfterFunc(startLimit, func() { end(errNoStart) })
+	defer late.Stop()
+	req := connect.NewRequest(&filesystem.WatchDirRequest{Path: p, Recursive: o.Recursive, IncludeEntry: o.Describe})
+	f.prepare(req.Header(), user)
+	stream, err := f.calls.WatchDir(streamCtx, req)
+	if err == nil {
+		if err = receiveWatchStart(stream); err != nil {
+			_ = stream.Close() // the error is told already
+		}
+	}
+	if err != nil {
+		unlink()
+		if errors.Is(context.Cause(streamCtx), errNoStart) {
+			return nil, fmt.Errorf("watch %s: %w", p, errNoStart)
+		}
+		cancel()
+		return nil, fmt.Errorf("watch %s: %w", p, callError(ctx, err))
+	}
+	w := &watcher{events: make(chan sandpit.FileEvent, maxEvents), ended: make(chan struct{}), cancel: cancel}
+	go func() {
+		defer close(w.ended)
+		defer cancel()
+		defer unlink()
+		w.err = w.receive(streamCtx, ctx, stream)
+	}()
+	return w, nil
+}
+
+func receiveWatchStart(stream *connect.ServerStreamForClient[filesystem.WatchDirResponse]) error {
+	if !stream.Receive() {
+		if err := stream.Err(); err != nil {
+			return err
+		}
+		return io.ErrUnexpectedEOF
+	}
+	if stream.Msg().GetStart() == nil {
+		return sandpit.Errorf(sandpit.Internal, "the guest did not say that the watch started")
+	}
+	return nil
+}
+
+// receive takes events until the stream ends, and says why it did.
+func (w *watcher) receive(ctx, callers context.Context, stream *connect.ServerStreamForClient[filesystem.WatchDirResponse]) error {
+	defer stream.Close()
+	for stream.Receive() {
+		told := stream.Msg().GetFilesystem()
+		if told == nil {
+			continue
+		}
+		event, err := eventOf(told)
+		if err != nil {
+			return err
+		}
+		select {
+		case w.events <- event:
+		case <-ctx.Done():
+		}
+	}
+	switch err := stream.Err(); {
+	case callers.Err() != nil:
+		return callers.Err()
+	case ctx.Err() != nil:
+		return sandpit.Errorf(sandpit.Gone, "the watch is closed")
+	case err == nil:
+		return sandpit.Errorf(sandpit.Gone, "the watched directory is no more")
+	default:
+		return callError(callers, err)
+	}
+}
+
+// eventOf checks what a guest says about an event.
+func eventOf(e *filesystem.FilesystemEvent) (sandpit.FileEvent, error) {
+	event := sandpit.FileEvent{Name: e.GetName(), Type: eventTypes[e.GetType()]}
+	if event.Type == "" || !isBelow(event.Name) {
+		return event, sandpit.Errorf(sandpit.Internal, "the guest tells of an event that cannot be")
+	}
+	if e.GetEntry() == nil {
+		return event, nil
+	}
+	file, err := fileOf(e.GetEntry())
+	event.File = &file
+	return event, err
+}
+
+// isBelow reports whether name stays below where it starts.
+func isBelow(name string) bool {
+	return name != "" && len(name) <= maxEventName && !path.IsAbs(name) && path.Clean(name) == name &&
+		name != ".." && !strings.HasPrefix(name, "../") && !strings.Contains(name, "\x00")
+}
+
+// Next implements sandpit.Watcher.
+func (w *watcher) Next(ctx context.Context) (sandpit.FileEvent, error) {
+	select { // what was told before the end comes first
+	case e := <-w.events:
+		return e, nil
+	default:
+	}
+	select {
+	case e := <-w.events:
+		return e, nil
+	case <-ctx.Done():
+		return sandpit.FileEvent{}, ctx.Err()
+	case <-w.ended:
+	}
+	select {
+	case e := <-w.events:
+		return e, nil
+	default:
+		return sandpit.FileEvent{}, fmt.Errorf("watch: %w", w.err)
+	}
+}
+
+// Close implements sandpit.Watcher.
+func (w *watcher) Close() error {
+	w.closed.Do(func() {
+		w.cancel()
+		<-w.ended
+	})
+	return nil
+}

@@ -1,0 +1,255 @@
+package dialer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/reach/network/route"
+)
+
+// How long a gateway waits for the dialer, which answers at once. If it was killed, the
+// next one takes the requests that it has not read yet; one that it has read is repeated.
+const (
+	answerLimit  = 10 * time.Second
+	repeatPeriod = 500 * time.Millisecond
+	routeLimit   = time.Second
+)
+
+// keepAlive is how long a connection is quiet before the peer is asked whether it lives.
+const keepAlive = 30 * time.Second
+
+// How long, and of how many addresses, a Client remembers whether they are the machine's
+// own. The dialer looks each time that it connects.
+const (
+	routePeriod = time.Second
+	maxRoutes   = 4096
+)
+
+// Client asks a dialer. Its methods may be called concurrently.
+type Client struct {
+	conn *net.UnixConn
+	turn chan struct{} // holds one: who has it may use what follows
+	next uint32
+
+	mu     sync.Mutex
+	routes map[netip.Addr]knownRoute
+}
+
+type knownRoute struct {
+	local bool
+	until time.Time
+}
+
+// NewClient returns a Client that asks by the connection, a socket of packets, which
+// becomes its own. Replies to others who have used it before are not taken.
+func NewClient(conn *net.UnixConn) *Client {
+	c := &Client{conn: conn, turn: make(chan struct{}, 1), next: rand.Uint32(), routes: make(map[netip.Addr]knownRoute)} //nolint:gosec // it tells replies apart
+	c.turn <- struct{}{}
+	return c
+}
+
+// Close closes the connection.
+func (c *Client) Close() error { return c.conn.Close() }
+
+// Dial opens a connection to exactly the address; network is "tcp", "udp" or "icmp",
+// which is for pings and has no port.
+//
+// PermissionDenied: the address is inside, and the sandbox was not granted it.
+func (c *Client) Dial(ctx context.Context, network string, to netip.AddrPort) (net.Conn, error) {
+	return c.dial(ctx, opDial, network, to)
+}
+
+// DialResolver is Dial to one of the sandbox's resolvers.
+func (c *Client) DialResolver(ctx context.Context, network string, to netip.AddrPort) (net.Conn, error) {
+	return c.dial(ctx, opResolve, network, to)
+}
+
+func (c *Client) dial(ctx context.Context, op operation, network string, to netip.AddrPort) (net.Conn, error) {
+	protocols := map[string]protocol{"tcp": protocolTCP, "udp": protocolUDP, "icmp": protocolPing}
+	to = netip.AddrPortFrom(to.Addr().Unmap(), to.Port())
+	r := request{op: op, protocol: protocols[network], to: to}
+	conn, err := c.open(ctx, r)
+	if err != nil {
+		return nil, fmt.Errorf("dial %s %s: %w", network, to, err)
+	}
+	return conn, nil
+}
+
+func (c *Client) open(ctx context.Context, r request) (net.Conn, error) {
+	got, f, err := c.ask(ctx, r, answerLimit)
+	if err != nil {
+		return nil, err
+	}
+	if f == nil {
+		return nil, got.err()
+	}
+	defer f.Close()
+	if r.protocol == protocolTCP {
+		if err := awaitConnection(ctx, f); err != nil {
+			return nil, err
+		}
+	}
+	conn, err := net.FileConn(f)
+	if t, ok := conn.(*net.TCPConn); ok {
+		_ = t.SetKeepAlivePeriod(keepAlive) // a connection without it works, too
+	}
+	return conn, err
+}
+
+// err is why a reply has no descriptor.
+func (r reply) err() error {
+	switch r.status {
+	case statusFailed:
+		return r.errno
+	case statusRefused:
+		return sandpit.Errorf(sandpit.PermissionDenied, "the address is private or special")
+	case statusOwn:
+		return sandpit.Errorf(sandpit.PermissionDenied, "the address is the machine's own")
+	default:
+		return sandpit.Errorf(sandpit.Internal, "the dialer refused an invalid request")
+	}
+}
+
+// awaitConnection returns when a socket that was connecting is connected.
+func awaitConnection(ctx context.Context, f *os.File) error {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	stop := context.AfterFunc(ctx, func() { _ = f.SetWriteDeadline(time.Now()) })
+	defer stop()
+	var failed error
+	err = raw.Write(func(fd uintptr) bool {
+		errno, err := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_ERROR)
+		if err == nil && errno != 0 {
+			err = unix.Errno(errno)
+		}
+		if err == nil {
+			_, err = unix.Getpeername(int(fd))
+		}
+		if errors.Is(err, unix.ENOTCONN) {
+			return false // not yet
+		}
+		failed = err
+		return true
+	})
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return errors.Join(err, failed)
+}
+
+// IsLocal reports whether an address is the machine's own. If the dialer does not say, it
+// is. What it said is believed for a second.
+func (c *Client) IsLocal(addr netip.Addr) bool {
+	addr = addr.Unmap()
+	now := time.Now()
+	c.mu.Lock()
+	known, ok := c.routes[addr]
+	c.mu.Unlock()
+	if ok && now.Before(known.until) {
+		return known.local
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), routeLimit)
+	defer cancel()
+	got, f, err := c.ask(ctx, request{op: opRoute, protocol: protocolTCP, to: netip.AddrPortFrom(addr, 0)}, routeLimit)
+	if f != nil {
+		_ = f.Close() // not what was asked for
+	}
+	if err != nil {
+		return true
+	}
+	local := got.status != statusAnswer || route.Kind(got.kind) == route.Local
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.routes) >= maxRoutes {
+		clear(c.routes)
+	}
+	c.routes[addr] = knownRoute{local, now.Add(routePeriod)}
+	return local
+}
+
+// ask sends a request until there is a reply to it. The descriptor of a reply is the
+// caller's.
+func (c *Client) ask(ctx context.Context, r request, limit time.Duration) (reply, *os.File, error) {
+	select {
+	case <-c.turn:
+		defer func() { c.turn <- struct{}{} }()
+	case <-ctx.Done():
+		return reply{}, nil, ctx.Err()
+	}
+	end := time.Now().Add(limit)
+	for ctx.Err() == nil && time.Now().Before(end) {
+		c.next++
+		r.number = c.next
+		got, f, err := c.exchange(r, earlier(end, time.Now().Add(repeatPeriod)))
+		if !isTimeout(err) {
+			return got, f, err
+		}
+	}
+	if err := ctx.Err(); err != nil {
+		return reply{}, nil, err
+	}
+	return reply{}, nil, sandpit.Errorf(sandpit.Unavailable, "the dialer does not respond")
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
+}
+
+// exchange sends one request and reads until its reply comes.
+func (c *Client) exchange(r request, until time.Time) (reply, *os.File, error) {
+	if err := c.conn.SetDeadline(until); err != nil {
+		return reply{}, nil, err
+	}
+	if _, err := c.conn.Write(r.encode()); err != nil {
+		return reply{}, nil, err
+	}
+	packet, rights := make([]byte, replySize+1), make([]byte, unix.CmsgSpace(4))
+	for {
+		n, rn, _, _, err := c.conn.ReadMsgUnix(packet, rights)
+		if err != nil {
+			return reply{}, nil, err
+		}
+		f, err := descriptorIn(rights[:rn])
+		if err != nil {
+			return reply{}, nil, err
+		}
+		got, ok := decodeReply(packet[:n])
+		if ok && got.number == r.number && (f != nil) == (got.status == statusPassed) {
+			return got, f, nil
+		}
+		if f != nil {
+			_ = f.Close() // nobody waits for it any more
+		}
+		if ok && got.number == r.number { // this process has too many descriptors
+			return reply{number: got.number, status: statusFailed, errno: unix.EMFILE}, nil, nil
+		}
+	}
+}
+
+// descriptorIn returns the descriptor that came with a message; nil if there is none.
+func descriptorIn(rights []byte) (*os.File, error) {
+	messages, err := unix.ParseSocketControlMessage(rights)
+	if err != nil || len(messages) == 0 {
+		return nil, err
+	}
+	fds, err := unix.ParseUnixRights(&messages[0])
+	if err != nil || len(fds) == 0 {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fds[0]), "connection"), nil
+}

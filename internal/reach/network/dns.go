@@ -1,0 +1,277 @@
+package network
+
+import (
+	"context"
+	"encoding/binary"
+	"io"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"golang.org/x/net/dns/dnsmessage"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/reach/network/policy"
+)
+
+const (
+	dnsPort         = 53
+	dnsStreamIdle   = 30 * time.Second
+	dnsDatagramIdle = 5 * time.Second
+	// plainSize is how much a client takes that does not say otherwise, askSize what
+	// we say to resolvers and the most we believe of clients.
+	plainSize = 512
+	askSize   = 4096
+)
+
+// resolver answers the sandbox's DNS questions by asking the machine's resolvers.
+type resolver struct {
+	g         *Gateway
+	upstreams []netip.AddrPort
+	room      chan struct{}
+}
+
+func newResolver(g *Gateway, upstreams []netip.AddrPort) *resolver {
+	return &resolver{g: g, upstreams: upstreams, room: make(chan struct{}, maxQuestions)}
+}
+
+// serveStream answers questions by TCP until the client is done.
+func (r *resolver) serveStream(conn net.Conn) {
+	for {
+		if err := conn.SetReadDeadline(time.Now().Add(dnsStreamIdle)); err != nil {
+			return
+		}
+		var size [2]byte
+		if _, err := io.ReadFull(conn, size[:]); err != nil {
+			return
+		}
+		question := make([]byte, binary.BigEndian.Uint16(size[:]))
+		if _, err := io.ReadFull(conn, question); err != nil {
+			return
+		}
+		select {
+		case r.room <- struct{}{}:
+		case <-r.g.ctx.Done():
+			return
+		}
+		answer := r.answer(r.g.ctx, question, 1<<16-1)
+		<-r.room
+		if answer == nil {
+			return // not a question
+		}
+		if _, err := conn.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(answer))), answer...)); err != nil { //nolint:gosec // answer bounds it
+			return
+		}
+	}
+}
+
+// serveDatagrams answers questions by UDP until there were none for a while.
+func (r *resolver) serveDatagrams(conn net.Conn) {
+	stop := context.AfterFunc(r.g.ctx, func() { _ = conn.Close() })
+	defer stop()
+	var tasks sync.WaitGroup
+	defer tasks.Wait()
+	packet := make([]byte, askSize)
+	for {
+		if err := conn.SetReadDeadline(time.Now().Add(dnsDatagramIdle)); err != nil {
+			return
+		}
+		n, err := conn.Read(packet)
+		if err != nil {
+			return
+		}
+		if !spare(r.g.meter.send, n) {
+			continue // as if it was lost
+		}
+		question := append([]byte(nil), packet[:n]...)
+		select {
+		case r.room <- struct{}{}:
+			tasks.Go(func() {
+				defer func() { <-r.room }()
+				if answer := r.answer(r.g.ctx, question, 0); answer != nil && spare(r.g.meter.receive, len(answer)) {
+					_, _ = conn.Write(answer) // one that is lost is asked for again
+				}
+			})
+		default: // as if it was lost
+		}
+	}
+}
+
+// question is what a client asks.
+type question struct {
+	header dnsmessage.Header
+	q      dnsmessage.Question
+	name   string // in policy.Normal form
+	size   int    // the largest answer the client takes
+	edns   bool
+}
+
+// parseQuestion returns false for what deserves no answer.
+func parseQuestion(packet []byte) (question, bool) {
+	var p dnsmessage.Parser
+	h, err := p.Start(packet)
+	if err != nil || h.Response {
+		return question{}, false
+	}
+	all, err := p.AllQuestions()
+	if err != nil || len(all) != 1 {
+		return question{}, false
+	}
+	q := question{header: h, q: all[0], name: policy.Normal(all[0].Name.String()), size: plainSize}
+	if p.SkipAllAnswers() != nil || p.SkipAllAuthorities() != nil {
+		return q, true
+	}
+	for range 16 {
+		r, err := p.AdditionalHeader()
+		if err != nil {
+			break
+		}
+		if r.Type == dnsmessage.TypeOPT {
+			q.edns = true
+			q.size = min(max(int(r.Class), plainSize), askSize)
+		}
+		if p.SkipAdditional() != nil {
+			break
+		}
+	}
+	return q, true
+}
+
+// answer returns the answer to a packet, or nil. It is at most size bytes long; size
+// 0 is what the client says.
+func (r *resolver) answer(ctx context.Context, packet []byte, size int) []byte {
+	q, ok := parseQuestion(packet)
+	if !ok {
+		return nil
+	}
+	if size == 0 {
+		size = q.size
+	}
+	rcode, records := r.resolve(ctx, q)
+	data, err := q.pack(rcode, records, false)
+	if err == nil && len(data) > size {
+		data, err = q.pack(rcode, dnsRecords{}, true) // the client asks by TCP then
+	}
+	if err != nil {
+		data, err = q.pack(dnsmessage.RCodeServerFailure, dnsRecords{}, false)
+	}
+	if err != nil {
+		return nil
+	}
+	return data
+}
+
+const (
+	reasonNoResolver    = "no resolver answers"
+	reasonPrivateAnswer = "a private or special address in an answer"
+)
+
+// resolve decides about a question, asks it, and takes out of the answer what the
+// sandbox may not reach anyway.
+func (r *resolver) resolve(ctx context.Context, q question) (dnsmessage.RCode, dnsRecords) {
+	if q.header.OpCode != 0 || q.q.Class != dnsmessage.ClassINET {
+		return dnsmessage.RCodeNotImplemented, dnsRecords{}
+	}
+	rules := r.g.currentRules()
+	v := rules.Resolve(q.name)
+	if !v.Allowed {
+		r.note(q.name, "", v)
+		return dnsmessage.RCodeNameError, dnsRecords{}
+	}
+	if q.q.Type == typeSVCB || q.q.Type == typeHTTPS {
+		// They tell addresses, and keys by which a name can be hidden; clients do
+		// without.
+		return dnsmessage.RCodeSuccess, dnsRecords{}
+	}
+	if q.q.Type == dnsmessage.TypeAXFR || q.q.Type == dnsmessage.TypeALL {
+		return dnsmessage.RCodeNotImplemented, dnsRecords{}
+	}
+	rcode, records, err := r.ask(ctx, q.q)
+	if err != nil {
+		r.note(q.name, "", policy.Verdict{Allowed: true, Reason: reasonNoResolver})
+		return dnsmessage.RCodeServerFailure, dnsRecords{}
+	}
+	chain := records.follow(q.name)
+	if v = rules.Resolve(q.name, chain...); !v.Allowed {
+		r.note(q.name, "", v)
+		return dnsmessage.RCodeNameError, dnsRecords{}
+	}
+	r.note(q.name, "", v)
+	r.learn(rules, q.name, chain, &records)
+	return rcode, records
+}
+
+const (
+	typeSVCB  dnsmessage.Type = 64
+	typeHTTPS dnsmessage.Type = 65
+)
+
+// learn remembers the addresses that belong to name, and takes out those that the
+// sandbox may not reach.
+func (r *resolver) learn(rules *policy.Rules, name string, chain []string, records *dnsRecords) {
+	of := map[string]bool{name: true}
+	for _, c := range chain {
+		of[c] = true
+	}
+	kept := records.answers[:0]
+	for _, a := range records.answers {
+		a.Header.TTL = min(a.Header.TTL, uint32(maxTTL/time.Second))
+		addr, isAddr := addressOf(a)
+		if isAddr {
+			if !rules.Answer(addr, r.g.machine.IsLocal(addr)) {
+				r.note(name, addr.String(), policy.Verdict{Reason: reasonPrivateAnswer})
+				continue
+			}
+			if of[policy.Normal(a.Header.Name.String())] {
+				r.g.names.learn(name, addr, time.Duration(a.Header.TTL)*time.Second)
+			}
+		}
+		kept = append(kept, a)
+	}
+	records.answers = kept
+}
+
+func addressOf(r dnsmessage.Resource) (netip.Addr, bool) {
+	switch body := r.Body.(type) {
+	case *dnsmessage.AResource:
+		return netip.AddrFrom4(body.A), true
+	case *dnsmessage.AAAAResource:
+		return netip.AddrFrom16(body.AAAA).Unmap(), true
+	}
+	return netip.Addr{}, false
+}
+
+func (r *resolver) note(name, address string, v policy.Verdict) {
+	if name == "" {
+		name = "."
+	}
+	r.g.log.add(sandpit.NetworkDecision{Protocol: "dns", Address: address, Name: name, Allowed: v.Allowed, Reason: v.Reason})
+}
+
+// pack writes an answer.
+func (q question) pack(rcode dnsmessage.RCode, records dnsRecords, truncated bool) ([]byte, error) {
+	m := dnsmessage.Message{
+		Header: dnsmessage.Header{
+			ID: q.header.ID, Response: true, RecursionDesired: q.header.RecursionDesired, RecursionAvailable: true,
+			CheckingDisabled: q.header.CheckingDisabled, RCode: rcode, Truncated: truncated, OpCode: q.header.OpCode,
+		},
+		Questions: []dnsmessage.Question{q.q}, Answers: records.answers, Authorities: records.authorities,
+	}
+	if q.edns {
+		opt, err := optResource()
+		if err != nil {
+			return nil, err
+		}
+		m.Additionals = append(m.Additionals, opt)
+	}
+	return m.Pack()
+}
+
+func optResource() (dnsmessage.Resource, error) {
+	var h dnsmessage.ResourceHeader
+	if err := h.SetEDNS0(askSize, dnsmessage.RCodeSuccess, false); err != nil {
+		return dnsmessage.Resource{}, err
+	}
+	return dnsmessage.Resource{Header: h, Body: &dnsmessage.OPTResource{}}, nil
+}

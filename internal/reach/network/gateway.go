@@ -1,0 +1,306 @@
+package network
+
+import (
+	"cmp"
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"time"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
+	"gvisor.dev/gvisor/pkg/tcpip/network/ipv6"
+	"gvisor.dev/gvisor/pkg/tcpip/stack"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/icmp"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/reach/network/policy"
+)
+
+// Config says how a Gateway works.
+type Config struct {
+	// Link is the gateway's end of a SocketPair. It becomes the gateway's.
+	Link *os.File
+	// Policy is what the sandbox may reach at first.
+	Policy sandpit.NetworkPolicy
+	// Resolvers answer DNS questions. None: every question fails.
+	Resolvers []netip.AddrPort
+	// Machine is the network that connections go out by.
+	Machine Machine
+	// Connections is how many connections there may be at a time, whatever the policy
+	// says. Default: 4096.
+	Connections int
+	// Note, if set, is the first line of the log.
+	Note string
+	// Roots are the authorities, as PEM, that hosts are believed by for which headers
+	// are set. None: no such host is.
+	Roots []byte
+	// Secrets are those that headers refer to, by name. Default: none.
+	Secrets map[string]string
+	// Authority is what the sandbox trusts. Default: none; see SetAuthority.
+	Authority *Authority
+}
+
+// Machine is a network to dial by. It is a second wall, and refuses addresses inside
+// that the sandbox was not granted whatever the gateway has decided.
+type Machine interface {
+	// Dial opens a connection to exactly the address; network is "tcp", "udp" or "icmp",
+	// which is for pings and has no port. PermissionDenied: it does so to nobody here.
+	Dial(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error)
+	// DialResolver is Dial to one of Config.Resolvers.
+	DialResolver(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error)
+	// IsLocal reports whether the address is the machine's own.
+	IsLocal(addr netip.Addr) bool
+}
+
+// Gateway connects one sandbox with the machine's network. Its methods may be
+// called concurrently.
+type Gateway struct {
+	link    *link
+	stack   *stack.Stack
+	machine Machine
+	dns     *resolver
+	names   *names
+	log     *journal
+	echoes  *pinger
+	udpSem  chan struct{}
+	held    chan struct{} // one for each SYN that waits
+	most    int           // connections
+	meter   *meter
+	streams streams
+	wide    chan struct{} // one for each connection with wide buffers
+
+	inspector *inspector
+	rootsPEM  []byte // until they are first needed
+	rootsOnce sync.Once
+	rootPool  *x509.CertPool
+
+	ctx    context.Context //nolint:containedctx // the life of Run, which begins before Run is called
+	cancel context.CancelFunc
+	tasks  sync.WaitGroup // what connections do
+
+	mu     sync.Mutex
+	rules  *policy.Rules
+	source sandpit.NetworkPolicy
+	flows  map[*flow]struct{}
+	open   int // connections, those that are being opened included
+
+	secrets   map[string]string
+	authority *Authority
+}
+
+const nic tcpip.NICID = 1
+
+// New returns a Gateway that does nothing until Run. Invalid: the policy cannot be
+// understood.
+func New(cfg Config) (*Gateway, error) {
+	rules, err := policy.Parse(cfg.Policy)
+	if err != nil {
+		return nil, err
+	}
+	if err := CheckSecrets(cfg.Secrets); err != nil {
+		return nil, err
+	}
+	g := &Gateway{
+		meter: newMeter(rules.Limits()), rootsPEM: cfg.Roots, secrets: cfg.Secrets, authority: cfg.Authority,
+		machine: cfg.Machine, names: newNames(), log: newJournal(time.Now()),
+		udpSem: make(chan struct{}, maxDatagrams), held: make(chan struct{}, maxHeld), wide: make(chan struct{}, wideCount), most: cmp.Or(cfg.Connections, maxConnections),
+		rules: rules, source: cfg.Policy, flows: make(map[*flow]struct{}),
+	}
+	g.ctx, g.cancel = context.WithCancel(context.Background())
+	g.dns = newResolver(g, cfg.Resolvers)
+	g.echoes = newPinger(g)
+	g.inspector = newInspector(g)
+	take := func(packet []byte) bool { return g.echoes.take(packet) || g.holdSYN(packet) }
+	if g.link, err = newLink(cfg.Link, g.meter, take); err != nil {
+		g.cancel()
+		return nil, err
+	}
+	if cfg.Note != "" {
+		g.log.add(sandpit.NetworkDecision{Protocol: protocolGateway, Reason: cfg.Note})
+	}
+	if err := g.newStack(); err != nil {
+		g.cancel()
+		return nil, err
+	}
+	return g, nil
+}
+
+// newStack makes the network stack that answers for every address there is.
+func (g *Gateway) newStack() error {
+	g.stack = stack.New(stack.Options{
+		NetworkProtocols:   []stack.NetworkProtocolFactory{ipv4.NewProtocol, ipv6.NewProtocol},
+		TransportProtocols: []stack.TransportProtocolFactory{tcp.NewProtocol, udp.NewProtocol, icmp.NewProtocol4, icmp.NewProtocol6},
+	})
+	if err := tune(g.stack); err != nil {
+		return err
+	}
+	steps := []tcpip.Error{
+		g.stack.CreateNIC(nic, linkEndpoint{g.link.ep, g.link}),
+		g.stack.SetPromiscuousMode(nic, true),
+		g.stack.SetSpoofing(nic, true),
+	}
+	a := LinkAddresses()
+	for proto, p := range map[tcpip.NetworkProtocolNumber]netip.Prefix{
+		ipv4.ProtocolNumber: a.Gateway4, ipv6.ProtocolNumber: a.Gateway6,
+	} {
+		steps = append(steps, g.stack.AddProtocolAddress(nic, tcpip.ProtocolAddress{
+			Protocol: proto,
+			AddressWithPrefix: tcpip.AddressWithPrefix{
+				Address: tcpip.AddrFromSlice(p.Addr().AsSlice()), PrefixLen: p.Bits(),
+			},
+		}, stack.AddressProperties{}))
+	}
+	for _, err := range steps {
+		if err != nil {
+			return fmt.Errorf("make the gateway's network: %s", err)
+		}
+	}
+	g.stack.SetRouteTable([]tcpip.Route{
+		{Destination: header.IPv4EmptySubnet, NIC: nic}, {Destination: header.IPv6EmptySubnet, NIC: nic},
+	})
+	g.stack.SetTransportProtocolHandler(tcp.ProtocolNumber,
+		tcp.NewForwarder(g.stack, receiveWindow, maxConnections, g.acceptTCP).HandlePacket)
+	g.stack.SetTransportProtocolHandler(udp.ProtocolNumber, udp.NewForwarder(g.stack, g.acceptUDP).HandlePacket)
+	return nil
+}
+
+// The buffers of one connection, in bytes. What is under way must fit into the link's
+// (see link.window), so that few packets are lost. Connections that carry much may have
+// the wide ones, as long as not too many do.
+const (
+	receiveWindow = 256 << 10
+	sendBuffer    = 256 << 10
+	wideBuffer    = 1 << 20
+	wideCount     = 64 // connections
+)
+
+func tune(s *stack.Stack) error {
+	sack := tcpip.TCPSACKEnabled(true)
+	receive := tcpip.TCPReceiveBufferSizeRangeOption{Min: 4 << 10, Default: receiveWindow, Max: wideBuffer}
+	send := tcpip.TCPSendBufferSizeRangeOption{Min: 4 << 10, Default: sendBuffer, Max: wideBuffer}
+	// Windows are announced as if they could become wide; boxConn says when they do.
+	scale := tcpip.TCPModerateReceiveBufferOption(true)
+	// On this link no packet is ever late, so ports need no rest. While they rest,
+	// the stack would swallow the beginning of a new connection between them.
+	rest := tcpip.TCPTimeWaitTimeoutOption(0)
+	linger := tcpip.TCPLingerTimeoutOption(10 * time.Second)
+	for _, o := range []tcpip.SettableTransportProtocolOption{&sack, &receive, &send, &scale, &rest, &linger} {
+		if err := s.SetTransportProtocolOption(tcp.ProtocolNumber, o); err != nil {
+			return fmt.Errorf("tune the gateway's network: %s", err)
+		}
+	}
+	return nil
+}
+
+// Run carries packets until ctx ends or the link does. It closes all connections,
+// and returns when everything it started has ended. It can be called once.
+func (g *Gateway) Run(ctx context.Context) error {
+	defer g.cancel()
+	stop := context.AfterFunc(ctx, g.cancel)
+	defer stop()
+	stopLink := context.AfterFunc(g.ctx, g.link.close)
+	defer stopLink()
+
+	go g.inspector.run()
+	failed := make(chan error, 2)
+	go func() { failed <- g.link.read() }()
+	go func() { failed <- g.link.write(g.ctx) }()
+	err := <-failed
+	g.mu.Lock() // see goDo
+	g.cancel()
+	g.mu.Unlock()
+	err = errors.Join(err, <-failed)
+	g.closeFlows(func(*flow) bool { return true })
+	g.tasks.Wait()
+	<-g.inspector.ended
+	g.stack.Destroy()
+	return err
+}
+
+// Close gives up a Gateway whose Run was never called.
+func (g *Gateway) Close() {
+	g.cancel()
+	g.link.close()
+	g.stack.Destroy()
+}
+
+// goDo runs f beside everything else and sets started; Run waits for it. It does
+// nothing once Run is ending.
+func (g *Gateway) goDo(f func(), started *bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.ctx.Err() != nil {
+		return
+	}
+	*started = true
+	g.tasks.Go(f)
+}
+
+// SetPolicy replaces the rules. Connections that they forbid are closed, all others
+// go on. Invalid: the policy cannot be understood.
+func (g *Gateway) SetPolicy(p sandpit.NetworkPolicy) error {
+	rules, err := policy.Parse(p)
+	if err != nil {
+		return err
+	}
+	g.mu.Lock()
+	g.rules, g.source = rules, p
+	g.mu.Unlock()
+	g.meter.bound(rules.Limits())
+	g.closeFlows(func(f *flow) bool { return !f.stillAllowed(rules) })
+	return nil
+}
+
+// Policy returns what SetPolicy or New was given last.
+func (g *Gateway) Policy() sandpit.NetworkPolicy {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.source
+}
+
+func (g *Gateway) currentRules() *policy.Rules {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.rules
+}
+
+// Stats counts what passed since the gateway was made.
+func (g *Gateway) Stats() sandpit.NetworkStats {
+	s := sandpit.NetworkStats{Received: g.meter.received.Load(), Sent: g.meter.sent.Load()}
+	s.Allowed, s.Denied = g.log.decided()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	s.Connections = g.open
+	return s
+}
+
+// Decisions returns what was decided after the given number, oldest first, as far
+// as it is remembered.
+func (g *Gateway) Decisions(after int64, limit int) []sandpit.NetworkDecision {
+	return g.log.after(after, limit)
+}
+
+// Recall adds decisions that an earlier gateway of the sandbox returned, as far as there is
+// room for them beside newer ones.
+func (g *Gateway) Recall(old []sandpit.NetworkDecision) { g.log.recall(old) }
+
+// toAddr returns the address in the form used outside of the stack.
+func toAddr(a tcpip.Address) netip.Addr {
+	addr, _ := netip.AddrFromSlice(a.AsSlice())
+	return addr
+}
+
+// isGateway reports whether the address is the gateway's own.
+func isGateway(a netip.Addr) bool {
+	l := LinkAddresses()
+	return a == l.Gateway4.Addr() || a == l.Gateway6.Addr()
+}

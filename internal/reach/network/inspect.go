@@ -1,0 +1,291 @@
+package network
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"io"
+	"log/slog"
+	"maps"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"sync"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/reach/network/policy"
+)
+
+// inspector sets headers in requests by HTTPS. To the sandbox it is the host, by a
+// certificate of the sandbox's authority; towards the host it is a client like any
+// other, and sends nothing before the host has shown a certificate for its name.
+type inspector struct {
+	g      *Gateway
+	server *http.Server
+	conns  chan net.Conn
+	ended  chan struct{}
+}
+
+// The bounds of one inspected connection.
+const (
+	inspectGreeting  = 30 * time.Second // of TLS, and of each request's headers
+	inspectIdle      = 5 * time.Minute
+	inspectStreams   = 100 // requests at a time, and so connections to the host
+	inspectMaxHeader = 256 << 10
+)
+
+func newInspector(g *Gateway) *inspector {
+	i := &inspector{g: g, conns: make(chan net.Conn), ended: make(chan struct{})}
+	quiet := slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug) // what clients do wrong is not ours to tell
+	i.server = &http.Server{
+		Handler: i, ErrorLog: quiet,
+		TLSConfig:         &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: i.certificate},
+		ReadHeaderTimeout: inspectGreeting, IdleTimeout: inspectIdle, MaxHeaderBytes: inspectMaxHeader,
+		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: inspectStreams},
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			return context.WithValue(ctx, inspectedKey{}, inspectedOf(c))
+		},
+	}
+	return i
+}
+
+// run serves until the gateway ends.
+func (i *inspector) run() {
+	defer close(i.ended)
+	_ = i.server.ServeTLS(i, "", "") // ends with Accept
+	_ = i.server.Close()             // connections: there is nothing else to close
+}
+
+// Accept implements net.Listener.
+func (i *inspector) Accept() (net.Conn, error) {
+	select {
+	case c := <-i.conns:
+		return c, nil
+	case <-i.g.ctx.Done():
+		return nil, net.ErrClosed
+	}
+}
+
+// Close implements net.Listener.
+func (i *inspector) Close() error { return nil }
+
+// Addr implements net.Listener.
+func (i *inspector) Addr() net.Addr { return &net.TCPAddr{} }
+
+// inspected is a connection of the sandbox to a host for which headers are set.
+type inspected struct {
+	*boxConn
+
+	flow   *flow
+	name   string
+	first  io.Reader // what was read of it already, and then the rest
+	once   sync.Once
+	closed chan struct{}
+
+	usual    *http.Transport // to the host
+	upgrades *http.Transport // for requests that HTTP/2 does not know
+}
+
+type inspectedKey struct{}
+
+func inspectedOf(c net.Conn) *inspected {
+	if t, ok := c.(*tls.Conn); ok {
+		c = t.NetConn()
+	}
+	found, _ := c.(*inspected)
+	return found
+}
+
+// Read implements net.Conn.
+func (c *inspected) Read(p []byte) (int, error) { return c.first.Read(p) }
+
+// Close implements net.Conn.
+func (c *inspected) Close() error {
+	err := c.boxConn.Close()
+	c.once.Do(func() { close(c.closed) })
+	return err
+}
+
+// serve carries a connection whose client wants name until it ends. It takes box over.
+func (i *inspector) serve(f *flow, box *boxConn, first io.Reader, name string) {
+	c := &inspected{boxConn: box, flow: f, name: name, first: io.MultiReader(first, box), closed: make(chan struct{})}
+	c.usual, c.upgrades = i.transport(c, true), i.transport(c, false)
+	defer c.usual.CloseIdleConnections()
+	defer c.upgrades.CloseIdleConnections()
+	f.onEnd(func() { box.abort(); _ = c.Close() })
+	select {
+	case i.conns <- c:
+		<-c.closed
+	case <-i.g.ctx.Done():
+		box.abort()
+		_ = c.Close()
+	}
+}
+
+// transport reaches the host of a connection, by the address that was decided about.
+func (i *inspector) transport(c *inspected, two bool) *http.Transport {
+	t := &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+			defer cancel()
+			return i.g.machine.Dial(ctx, "tcp", c.flow.to)
+		},
+		TLSClientConfig:     &tls.Config{MinVersion: tls.VersionTLS12, ServerName: c.name, RootCAs: i.g.roots()},
+		TLSHandshakeTimeout: inspectGreeting, DisableCompression: true, Protocols: new(http.Protocols),
+		MaxConnsPerHost: inspectStreams, MaxResponseHeaderBytes: inspectMaxHeader, IdleConnTimeout: inspectIdle,
+	}
+	t.Protocols.SetHTTP1(true)
+	t.Protocols.SetHTTP2(two)
+	return t
+}
+
+func (i *inspector) certificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
+	c := inspectedOf(hello.Conn)
+	authority := i.g.currentAuthority()
+	if c == nil || authority == nil {
+		return nil, errors.New("nobody to answer for")
+	}
+	return authority.leaf(c.name)
+}
+
+// ServeHTTP passes one request on.
+func (i *inspector) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	c, _ := r.Context().Value(inspectedKey{}).(*inspected)
+	switch {
+	case c == nil:
+		http.Error(w, "sandpit: no connection", http.StatusInternalServerError)
+		return
+	case hostOf(r.Host) != c.name:
+		// One server may answer for many names, also for somebody else's.
+		i.refuse(w, c, http.StatusMisdirectedRequest, "the request is for another host than the connection")
+		return
+	case r.Method == http.MethodTrace || r.Method == http.MethodConnect:
+		i.refuse(w, c, http.StatusMethodNotAllowed, "a request by "+r.Method+" would show the headers that are set") // to the sandbox
+		return
+	}
+	set := make(http.Header)
+	for _, h := range i.g.currentRules().HeadersFor(c.name, c.flow.to.Port()) {
+		value, missing := i.g.fill(h)
+		if missing != "" {
+			i.refuse(w, c, http.StatusBadGateway, "secret "+missing+" is not known, which header "+h.Name+" needs")
+			return
+		}
+		set.Set(h.Name, value)
+	}
+	transport := c.usual
+	if r.Header.Get("Upgrade") != "" {
+		transport = c.upgrades
+	}
+	proxy := httputil.ReverseProxy{
+		Transport: transport, FlushInterval: -1, ErrorLog: i.server.ErrorLog,
+		Rewrite: func(p *httputil.ProxyRequest) { rewrite(p, set) },
+		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
+			if r.Context().Err() == nil {
+				i.refuse(w, c, http.StatusBadGateway, reasonOf(err))
+			}
+		},
+	}
+	proxy.ServeHTTP(w, r)
+}
+
+// rewrite makes the request to the host: it is the client's, but for the headers.
+func rewrite(p *httputil.ProxyRequest, set http.Header) {
+	p.Out.URL.Scheme, p.Out.URL.Host, p.Out.Host = "https", p.In.Host, p.In.Host
+	p.Out.URL.RawQuery = p.In.URL.RawQuery
+	for _, name := range []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"} {
+		if values := p.In.Header.Values(name); len(values) > 0 {
+			p.Out.Header[name] = values
+		}
+	}
+	maps.Copy(p.Out.Header, set)
+}
+
+// reasonOf says why a host was not asked, without what the error may quote.
+func reasonOf(err error) string {
+	var untrusted *tls.CertificateVerificationError
+	switch {
+	case errors.As(err, &untrusted):
+		return "the host's certificate is not trusted"
+	case errors.Is(err, sandpit.PermissionDenied):
+		return reasonWall
+	case errors.Is(err, context.DeadlineExceeded):
+		return "the host does not answer in time"
+	default:
+		return "the host does not answer"
+	}
+}
+
+// refuse tells the sandbox, and the log, that a request is not passed on.
+func (i *inspector) refuse(w http.ResponseWriter, c *inspected, status int, reason string) {
+	i.g.note(c.flow, policy.Verdict{Reason: reason})
+	http.Error(w, "sandpit: "+reason, status)
+}
+
+// hostOf is the name in a Host header, in Normal form.
+func hostOf(host string) string {
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		host = h
+	}
+	return normalName(host)
+}
+
+// roots are the authorities that hosts are believed by. They are read when they are
+// first needed: few sandboxes do.
+func (g *Gateway) roots() *x509.CertPool {
+	g.rootsOnce.Do(func() {
+		g.rootPool = x509.NewCertPool()
+		g.rootPool.AppendCertsFromPEM(g.rootsPEM)
+		g.rootsPEM = nil
+	})
+	return g.rootPool
+}
+
+// fill puts secrets into a header. It returns the name of one that is missing, or "".
+func (g *Gateway) fill(h policy.Header) (value, missing string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return h.Fill(g.secrets)
+}
+
+// SetSecrets replaces all secrets. Invalid: one that cannot be. Exhausted: too many.
+func (g *Gateway) SetSecrets(secrets map[string]string) error {
+	if err := CheckSecrets(secrets); err != nil {
+		return err
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.secrets = secrets
+	return nil
+}
+
+// maxSecrets is how many secrets a gateway knows.
+const maxSecrets = 64
+
+// CheckSecrets refuses what cannot be a gateway's secrets.
+func CheckSecrets(secrets map[string]string) error {
+	if len(secrets) > maxSecrets {
+		return sandpit.Errorf(sandpit.Exhausted, "%d secrets: want at most %d", len(secrets), maxSecrets)
+	}
+	for name, value := range secrets {
+		if err := policy.CheckSecret(name, value); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// SetAuthority gives the gateway what the sandbox trusts. Without one, no connection
+// to a host for which headers are set succeeds.
+func (g *Gateway) SetAuthority(a *Authority) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.authority = a
+}
+
+func (g *Gateway) currentAuthority() *Authority {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.authority
+}

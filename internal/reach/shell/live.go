@@ -1,0 +1,330 @@
+package shell
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/memory"
+)
+
+const (
+	// scriptLimit bounds what waits to be read by a shell, in bytes; more than the
+	// longest script.
+	scriptLimit = 1 << 20
+	// readyWithin is how long a new shell has for its first answer.
+	readyWithin = 30 * time.Second
+	// killWithin is how long programs, or a shell, have to be gone once killed.
+	killWithin = 10 * time.Second
+	// outputCost is how many bytes each byte of a command's output takes: in the window, in
+	// the Result, and once more for whoever passes that on.
+	outputCost = 3
+)
+
+// live is one shell process. One call may be in it at a time.
+type live struct {
+	guest   sandpit.Guest
+	dialect dialect
+	user    string
+	process sandpit.Process
+	dir     string // where the shell was when it last settled
+	script  *feed
+	cancel  context.CancelFunc // stops following the process
+
+	mu      sync.Mutex
+	stdout  marks
+	stderr  marks
+	call    *answer        // nil while there is none
+	between *memory.Window // what came since the last call
+
+	gone   func(error)   // told when the sandbox has ended
+	ended  chan struct{} // closed when the process has ended, or cannot be followed
+	status sandpit.ExitStatus
+	err    error // why it cannot be followed
+}
+
+// answer collects what a shell says about one call.
+type answer struct {
+	token          string
+	skipping       bool // the end may be told by a mark of its own
+	stdout, stderr section
+	tell           func([]byte)   // nil: nobody
+	complaint      *memory.Window // of the parser
+	status         int
+	dir            string
+	bad            bool          // it could not be parsed
+	garbled        string        // why the answer makes no sense
+	done           chan struct{} // closed when all has been said
+	over           bool
+}
+
+// section is one output during a call.
+type section struct {
+	kept  *memory.Window
+	stage byte // the mark that was last seen; 0 before the first
+}
+
+func (s *section) isOver() bool {
+	return s.stage == markEnd || s.stage == markBad || s.stage == markSkip
+}
+
+// startLive starts a shell and returns once it answers. The shell outlives ctx.
+func startLive(ctx context.Context, g sandpit.Guest, d dialect, cmd sandpit.Command, gone func(error)) (*live, error) {
+	following, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	l := &live{
+		guest: g, dialect: d, user: cmd.User, script: newFeed(scriptLimit), cancel: cancel,
+		between: memory.NewWindow(nil, maxLate, 1), gone: gone, ended: make(chan struct{}),
+	}
+	l.stdout = marks{text: l.text(false), mark: l.marked(false), bad: l.garbled}
+	l.stderr = marks{text: l.text(true), mark: l.marked(true), bad: l.garbled}
+	cmd.Args, cmd.Stdin = d.args, l.script
+	cmd.Stdout, cmd.Stderr = l.writer(&l.stdout), l.writer(&l.stderr)
+	unlink := context.AfterFunc(ctx, cancel)
+	process, err := g.Start(following, cmd)
+	if !unlink() && err == nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		cancel()
+		l.script.abandon()
+		if process != nil {
+			err = errors.Join(err, discard(ctx, process))
+		}
+		return nil, err
+	}
+	l.process = process
+	go l.follow(following) // ends with the process; close waits for it
+	if err := l.ready(ctx); err != nil {
+		return nil, errors.Join(err, l.kill(ctx))
+	}
+	l.takeLate() // what the files that a shell reads at its start say
+	return l, nil
+}
+
+// discard kills a process that was started for somebody who had gone.
+func discard(ctx context.Context, p sandpit.Process) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), killWithin)
+	defer cancel()
+	if err := p.Signal(ctx, sandpit.SIGKILL); sandpit.CodeOf(err) != sandpit.Gone {
+		return err
+	}
+	return nil
+}
+
+// ready waits for the first answer.
+func (l *live) ready(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, readyWithin)
+	defer cancel()
+	if err := l.script.write(ctx, []byte(l.dialect.prologue)); err != nil {
+		return err
+	}
+	return l.settle(ctx, "")
+}
+
+// settle returns once the shell has answered a call that does nothing, so that
+// nothing of an earlier one is on its way. It has the token of that one.
+func (l *live) settle(ctx context.Context, token string) error {
+	a, err := l.begin(ctx, call{token: token, text: ":"}, 0, nil)
+	if err != nil {
+		return err
+	}
+	select {
+	case <-a.done:
+	case <-l.ended:
+		return l.endError()
+	case <-ctx.Done():
+		return sandpit.Errorf(sandpit.Timeout, "%s does not answer: %w", l.dialect.name, ctx.Err())
+	}
+	l.finish(a)
+	l.dir = a.dir
+	if a.garbled != "" || a.bad {
+		return sandpit.Errorf(sandpit.Unsupported, "%s does not answer as a shell does", l.dialect.name)
+	}
+	return nil
+}
+
+// endError says why there is no shell any more.
+func (l *live) endError() error {
+	if l.err != nil {
+		return l.err
+	}
+	return sandpit.Errorf(sandpit.Gone, "the shell has ended: %s", l.status)
+}
+
+func newToken() string {
+	raw := make([]byte, 16)
+	_, _ = rand.Read(raw) // never fails: crypto/rand ends the program instead
+	return hex.EncodeToString(raw)
+}
+
+// begin sends a command. Its outputs are kept within limit bytes each, and told to tell,
+// which may be nil.
+func (l *live) begin(ctx context.Context, c call, limit int, tell func([]byte)) (*answer, error) {
+	if c.token == "" {
+		c.token = newToken()
+	}
+	a := &answer{token: c.token, complaint: memory.NewWindow(nil, 4<<10, 1), tell: tell, done: make(chan struct{})}
+	account := memory.AccountOf(ctx)
+	a.stdout.kept, a.stderr.kept = memory.NewWindow(account, limit, outputCost), memory.NewWindow(account, limit, outputCost)
+	l.mu.Lock()
+	l.stdout.expect(c.token)
+	l.stderr.expect(c.token)
+	l.call = a
+	l.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, killWithin)
+	defer cancel()
+	return a, l.script.write(ctx, []byte(l.dialect.script(c)))
+}
+
+// finish ends a call: what comes from now on is not its output.
+func (l *live) finish(a *answer) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.call == a {
+		l.stdout.flush()
+		l.stderr.flush()
+		l.call = nil
+	}
+}
+
+// takeLate returns what came outside of all calls since it was last asked.
+func (l *live) takeLate() []byte {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	late := l.between.Bytes()
+	l.between = memory.NewWindow(nil, maxLate, 1)
+	return late
+}
+
+// writer passes an output of the process on to its marks.
+func (l *live) writer(m *marks) writerFunc {
+	return func(p []byte) (int, error) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		m.write(p)
+		return len(p), nil
+	}
+}
+
+type writerFunc func([]byte) (int, error)
+
+// Write implements io.Writer.
+func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
+
+// text returns what takes an output between the marks.
+func (l *live) text(stderr bool) func([]byte) {
+	return func(p []byte) {
+		s := l.section(stderr)
+		switch {
+		case s == nil || s.stage == 0 || s.isOver():
+			_, _ = l.between.Write(p) // never fails
+		case s.stage == markBegin:
+			_, _ = s.kept.Write(p) // as above
+			if l.call.tell != nil {
+				l.call.tell(p)
+			}
+		case stderr: // of the parser
+			_, _ = l.call.complaint.Write(p) // as above
+		}
+	}
+}
+
+func (l *live) section(stderr bool) *section {
+	switch {
+	case l.call == nil:
+		return nil
+	case stderr:
+		return &l.call.stderr
+	}
+	return &l.call.stdout
+}
+
+// marked returns what takes the marks of an output.
+func (l *live) marked(stderr bool) func(byte, string) {
+	return func(kind byte, payload string) {
+		a, s := l.call, l.section(stderr)
+		if s == nil || s.isOver() || kind == markSkip && !a.skipping {
+			return
+		}
+		s.stage = kind
+		if kind == markEnd && !stderr {
+			var ok bool
+			if a.status, a.dir, ok = parseEnd(payload); !ok {
+				l.garbled("an end without a status")
+				return
+			}
+		}
+		a.bad = a.bad || kind == markBad
+		if a.stdout.isOver() && a.stderr.isOver() {
+			a.close()
+		}
+	}
+}
+
+// garbled ends a call whose answer makes no sense.
+func (l *live) garbled(reason string) {
+	if l.call != nil {
+		l.call.garbled = reason
+		l.call.close()
+	}
+}
+
+func (a *answer) close() {
+	if !a.over {
+		a.over = true
+		close(a.done)
+	}
+}
+
+// follow waits for the end of the process.
+func (l *live) follow(ctx context.Context) {
+	defer close(l.ended)
+	defer l.cancel()
+	l.status, l.err = l.process.Wait(ctx)
+	l.script.abandon()
+	if l.err != nil && ctx.Err() == nil {
+		l.err = whyGone(ctx, l.guest, l.err)
+		if sandpit.CodeOf(l.err) == sandpit.Gone {
+			l.gone(l.err)
+		}
+	}
+}
+
+// whyGone turns what a broken connection says into the sandbox's own reason, if that
+// has ended.
+func whyGone(ctx context.Context, g sandpit.Guest, err error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), killWithin)
+	defer cancel()
+	if _, asked := g.ListProcesses(ctx); sandpit.CodeOf(asked) == sandpit.Gone {
+		return asked
+	}
+	return err
+}
+
+// kill ends the shell and all that it started and did not detach itself, and waits
+// for that within a bound.
+func (l *live) kill(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), killWithin)
+	defer cancel()
+	defer func() {
+		l.cancel()
+		<-l.ended
+	}()
+	err := l.process.Signal(ctx, sandpit.SIGKILL)
+	if sandpit.CodeOf(err) == sandpit.Gone {
+		err = nil // it had ended already, or the whole sandbox has
+	}
+	if err != nil {
+		return err
+	}
+	select {
+	case <-l.ended:
+		return nil
+	case <-ctx.Done():
+		return sandpit.Errorf(sandpit.Timeout, "the shell was killed and does not end")
+	}
+}

@@ -1,0 +1,175 @@
+package shell
+
+import (
+	"sync"
+
+	"github.com/sandpit-dev/sandpit/internal/core/memory"
+)
+
+const (
+	// ringPage is how large the parts of a ring are, in bytes; the first one begins small.
+	ringPage      = 64 << 10
+	firstRingPage = 4 << 10
+)
+
+// ring keeps the last bytes of an output, for many readers: up to a limit, and fewer when
+// the account is used up.
+type ring struct {
+	limit   int
+	account *memory.Account
+
+	mu       sync.Mutex
+	pages    [][]byte
+	kept     int   // bytes in the pages
+	reserved int64 // of the account
+	size     int64 // of all that was written
+	ended    bool
+	changed  chan struct{} // closed at the next change
+}
+
+func newRing(limit int, account *memory.Account) *ring {
+	return &ring{limit: limit, account: account, changed: make(chan struct{})}
+}
+
+// Write implements io.Writer. It never fails.
+func (r *ring) Write(p []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n := len(p)
+	r.size += int64(n)
+	if skipped := len(p) - r.limit; skipped > 0 {
+		p = p[skipped:]
+		for len(r.pages) > 0 { // what they hold is no longer next to p
+			r.dropPage()
+		}
+	}
+	for len(p) > 0 {
+		page := r.page(len(p))
+		m := min(len(p), cap(*page)-len(*page))
+		*page = append(*page, p[:m]...)
+		r.kept, p = r.kept+m, p[m:]
+		for r.kept-len(r.pages[0]) >= r.limit {
+			r.dropPage()
+		}
+	}
+	r.wake()
+	return n, nil
+}
+
+// page returns the page to write to, which has room for a byte or more. The lock is held.
+func (r *ring) page(more int) *[]byte {
+	if n := len(r.pages); n > 0 {
+		last := &r.pages[n-1]
+		switch {
+		case len(*last) < cap(*last):
+			return last
+		case cap(*last) < ringPage && r.reserve(cap(*last)):
+			grown := make([]byte, len(*last), 2*cap(*last))
+			copy(grown, *last)
+			*last = grown
+			return last
+		}
+	}
+	size := firstRingPage
+	if len(r.pages) > 0 || more > ringPage/2 {
+		size = ringPage
+	}
+	if r.reserve(size) {
+		r.pages = append(r.pages, make([]byte, 0, size))
+		return &r.pages[len(r.pages)-1]
+	}
+	if len(r.pages) == 0 { // so little that it needs no account
+		r.pages = append(r.pages, make([]byte, 0, firstRingPage))
+		return &r.pages[0]
+	}
+	oldest := r.pages[0]
+	r.kept -= len(oldest)
+	r.pages = append(r.pages[1:len(r.pages):len(r.pages)], oldest[:0])
+	return &r.pages[len(r.pages)-1]
+}
+
+func (r *ring) reserve(size int) bool {
+	if r.account.Reserve(int64(size)) != nil {
+		return false
+	}
+	r.reserved += int64(size)
+	return true
+}
+
+// dropPage forgets the oldest page. The lock is held.
+func (r *ring) dropPage() {
+	size := min(int64(cap(r.pages[0])), r.reserved)
+	r.kept -= len(r.pages[0])
+	r.pages = r.pages[1:]
+	r.reserved -= size
+	r.account.Return(size)
+}
+
+// release forgets everything.
+func (r *ring) release() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for len(r.pages) > 0 {
+		r.dropPage()
+	}
+}
+
+// end says that nothing more will be written.
+func (r *ring) end() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.ended = true
+	r.wake()
+}
+
+func (r *ring) wake() {
+	close(r.changed)
+	r.changed = make(chan struct{})
+}
+
+// Chunk is a piece of the output of a job.
+type Chunk struct {
+	Data []byte `json:"data"`
+	// Offset is where Data begins, in bytes from the start of the output. It is
+	// beyond the one asked for if what was there is no longer kept.
+	Offset int64 `json:"offset"`
+	// Next is the offset to go on at.
+	Next int64 `json:"next"`
+	// Ended is true if the job has ended and nothing follows.
+	Ended bool `json:"ended,omitempty"`
+}
+
+// read returns up to most bytes from offset on, and what to wait for if there are
+// none yet.
+func (r *ring) read(offset int64, most int) (Chunk, <-chan struct{}) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	first := r.size - int64(min(r.kept, r.limit))
+	offset = min(max(offset, first), r.size)
+	data := r.copyFrom(r.kept-int(r.size-offset), most)
+	next := offset + int64(len(data))
+	return Chunk{Data: data, Offset: offset, Next: next, Ended: r.ended && next == r.size}, r.changed
+}
+
+// copyFrom returns up to most bytes of what is kept, after so many others. The lock is
+// held.
+func (r *ring) copyFrom(skipped, most int) (data []byte) {
+	for _, page := range r.pages {
+		if skipped >= len(page) {
+			skipped -= len(page)
+			continue
+		}
+		data = append(data, page[skipped:min(len(page), skipped+most-len(data))]...)
+		skipped = 0
+		if len(data) == most {
+			break
+		}
+	}
+	return data
+}
+
+func (r *ring) written() int64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.size
+}

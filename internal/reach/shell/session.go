@@ -1,0 +1,384 @@
+package shell
+
+import (
+	"bytes"
+	"context"
+	"maps"
+	"path"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/memory"
+)
+
+const (
+	defaultTimeout   = 60 * time.Second
+	defaultGrace     = 2 * time.Second
+	defaultMaxOutput = 1 << 20
+	defaultMaxJobs   = 32
+	mostOutput       = 64 << 20
+	maxCommand       = 1 << 20
+	maxStdin         = 16 << 20
+	// maxLate bounds Result.Late, in bytes.
+	maxLate = 64 << 10
+	// sessionCost is what a session takes in memory besides its jobs, in bytes.
+	sessionCost = 2 * maxLate
+	// cleanWithin is how long removing a file of ours may take.
+	cleanWithin = 10 * time.Second
+)
+
+// Options are what a session is like. The zero value of a field means the default
+// stated with it.
+type Options struct {
+	// Dir is where the shell starts; it is made if it is missing. Default: the
+	// sandbox's working directory.
+	Dir string `json:"dir,omitempty"`
+	// Env is added to the sandbox's environment.
+	Env map[string]string `json:"env,omitempty"`
+	// User as in sandpit.Command. Default: the sandbox's.
+	User string `json:"user,omitempty"`
+	// Shell is "bash" or "sh". Default: bash if the sandbox has it, else sh.
+	Shell string `json:"shell,omitempty"`
+	// Timeout is for commands that give none. Default: 60 seconds.
+	Timeout time.Duration `json:"timeout,omitempty"`
+	// Grace is how long a command has to end after it was interrupted, before it is
+	// killed. Default: 2 seconds.
+	Grace time.Duration `json:"grace,omitempty"`
+	// MaxOutput is, in bytes, how much of each output is kept of a command that says
+	// nothing about it, and of each job. Default: 1 MiB; at most 64 MiB.
+	MaxOutput int `json:"max_output,omitempty"`
+	// RefuseBusy refuses a command with Conflict while another one runs. Default:
+	// commands wait for each other, in the order in which they came.
+	RefuseBusy bool `json:"refuse_busy,omitempty"`
+	// MaxJobs bounds how many jobs are kept, ended ones included. Default: 32.
+	MaxJobs int `json:"max_jobs,omitempty"`
+}
+
+func (o Options) withDefaults() (Options, error) {
+	switch {
+	case o.Timeout < 0 || o.Grace < 0 || o.MaxJobs < 0:
+		return o, sandpit.Errorf(sandpit.Invalid, "session: a limit below zero")
+	case o.MaxOutput < 0 || o.MaxOutput > mostOutput:
+		return o, sandpit.Errorf(sandpit.Invalid, "session: output of %d bytes: want up to %d", o.MaxOutput, mostOutput)
+	case o.Shell != "" && o.Shell != "bash" && o.Shell != "sh":
+		return o, sandpit.Errorf(sandpit.Invalid, "session: shell %q: want bash or sh", o.Shell)
+	case o.Dir != "" && !path.IsAbs(o.Dir):
+		return o, sandpit.Errorf(sandpit.Invalid, "session: directory %q: want an absolute path", o.Dir)
+	}
+	if o.Timeout == 0 {
+		o.Timeout = defaultTimeout
+	}
+	if o.Grace == 0 {
+		o.Grace = defaultGrace
+	}
+	if o.MaxOutput == 0 {
+		o.MaxOutput = defaultMaxOutput
+	}
+	if o.MaxJobs == 0 {
+		o.MaxJobs = defaultMaxJobs
+	}
+	o.Env = maps.Clone(o.Env)
+	return o, nil
+}
+
+// RunRequest is a command for the shell of a session.
+type RunRequest struct {
+	// Command is a piece of a shell script of up to 1 MiB; it may have many lines.
+	Command string `json:"command"`
+	// Timeout is when the command is stopped. Default: the session's.
+	Timeout time.Duration `json:"timeout,omitempty"`
+	// Stdin is the command's input, up to 16 MiB. Default: empty.
+	Stdin []byte `json:"stdin,omitempty"`
+	// SeparateStderr gives the standard error a stream of its own. Default: both
+	// outputs are in Stdout, in the order in which they were written.
+	SeparateStderr bool `json:"separate_stderr,omitempty"`
+	// MaxOutput is how much of each output is kept, in bytes. Default: the
+	// session's; at most 64 MiB.
+	MaxOutput int `json:"max_output,omitempty"`
+	// Output is told what both streams say, as it comes. It must return at once, and not
+	// keep what it gets. Default: nobody is.
+	Output func([]byte) `json:"-"`
+}
+
+func (r RunRequest) validate() error {
+	switch {
+	case len(r.Command) > maxCommand:
+		return sandpit.Errorf(sandpit.Invalid, "the command has %d bytes, at most %d are allowed", len(r.Command), maxCommand)
+	case strings.ContainsRune(r.Command, 0):
+		return sandpit.Errorf(sandpit.Invalid, "the command has a NUL byte in it")
+	case len(r.Stdin) > maxStdin:
+		return sandpit.Errorf(sandpit.Invalid, "the input has %d bytes, at most %d are allowed", len(r.Stdin), maxStdin)
+	case r.Timeout < 0:
+		return sandpit.Errorf(sandpit.Invalid, "timeout %s: want more than 0", r.Timeout)
+	case r.MaxOutput < 0 || r.MaxOutput > mostOutput:
+		return sandpit.Errorf(sandpit.Invalid, "output of %d bytes: want up to %d", r.MaxOutput, mostOutput)
+	}
+	return nil
+}
+
+// Result is what came of a command.
+type Result struct {
+	// Stdout and Stderr are what the command and its children wrote while it ran,
+	// byte by byte. Of what is longer than MaxOutput the middle is left out, and a
+	// line in its place says so.
+	Stdout []byte `json:"stdout"`
+	Stderr []byte `json:"stderr"`
+	// StdoutSize and StderrSize are how many bytes were written, left out or not.
+	StdoutSize int64 `json:"stdout_size"`
+	StderrSize int64 `json:"stderr_size"`
+	// Truncated is true if something was left out.
+	Truncated bool `json:"truncated,omitempty"`
+	// Late is what background children of earlier commands wrote while no command
+	// ran, both outputs together, up to 64 KiB.
+	Late []byte `json:"late,omitempty"`
+	// ExitCode is that of the command; 128 plus the signal's number if a signal ended
+	// it.
+	ExitCode int `json:"exit_code"`
+	// Duration is by this machine's clock.
+	Duration time.Duration `json:"duration"`
+	// TimedOut is true if the command was stopped since it took too long.
+	TimedOut bool `json:"timed_out,omitempty"`
+	// Outcome says what was done to the command, and whether the shell goes on.
+	Outcome Outcome `json:"outcome"`
+	// StateLost is true if the shell is no more: the next command gets a new one.
+	StateLost bool `json:"state_lost,omitempty"`
+	// Fresh is true if the command got a new shell since an earlier one is no more.
+	Fresh bool `json:"fresh,omitempty"`
+	// Cwd is the working directory after the command; "" if nobody knows.
+	Cwd string `json:"cwd,omitempty"`
+}
+
+// Session is a shell in a sandbox. All methods may be called concurrently.
+type Session struct {
+	id      string
+	guest   sandpit.Guest
+	o       Options
+	created time.Time
+	turn    chan struct{} // held by the one who uses the shell
+	closing chan struct{} // closed when Close begins
+	onGone  func(error)   // called when the sandbox has ended; may be nil
+	memory  *memory.Account
+
+	// For the one whose turn it is.
+	shell   *live
+	dialect *dialect // known once a shell was started
+	status  int
+	unsaid  unsaid
+
+	jobs jobs
+
+	mu       sync.Mutex
+	name     string // of the shell
+	cwd      string
+	runs     int
+	waiting  int // commands that run or wait
+	lastUsed time.Time
+	reason   error // why it is closed
+}
+
+// unsaid is what the caller of the next command must be told.
+type unsaid struct {
+	late  []byte
+	fresh bool
+}
+
+// Open starts a session. The shell is bash, or sh where there is no bash. The
+// caller must Close it.
+//
+// Invalid: the options can never work. NotFound: the sandbox has no shell. Errors as
+// of sandpit.Processes.Start.
+func Open(ctx context.Context, g sandpit.Guest, o Options) (*Session, error) {
+	return open(ctx, g, newID(), o, surroundings{})
+}
+
+func newID() string {
+	return "shell-" + newToken()[:16]
+}
+
+// surroundings are what the owner of a session gives it.
+type surroundings struct {
+	// onGone is called when the session has ended by itself. Default: nothing is.
+	onGone func(error)
+	// memory is for what it keeps, and is closed with it. Default: there is no limit.
+	memory *memory.Account
+}
+
+// open is Open for a session with an ID. The account is closed also after an error.
+func open(ctx context.Context, g sandpit.Guest, id string, o Options, around surroundings) (*Session, error) {
+	o, err := o.withDefaults()
+	if err != nil {
+		around.memory.Close()
+		return nil, err
+	}
+	now := time.Now()
+	s := &Session{
+		id: id, guest: g, o: o, created: now, lastUsed: now, onGone: around.onGone, memory: around.memory,
+		turn: make(chan struct{}, 1), closing: make(chan struct{}),
+	}
+	s.jobs.max = o.MaxJobs
+	err = s.memory.Reserve(sessionCost)
+	if err == nil {
+		err = s.start(ctx)
+	}
+	if err != nil {
+		s.memory.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// ID is the name of the session.
+func (s *Session) ID() string { return s.id }
+
+// Info is what a session is like.
+type Info struct {
+	ID        string    `json:"id"`
+	Shell     string    `json:"shell"` // "bash" or "sh"
+	Cwd       string    `json:"cwd,omitempty"`
+	CreatedAt time.Time `json:"created_at"`
+	LastUsed  time.Time `json:"last_used"`
+	// Runs is how many commands have run.
+	Runs int `json:"runs"`
+	// Waiting is how many commands run or wait for their turn.
+	Waiting int `json:"waiting"`
+	// Jobs is how many jobs run.
+	Jobs   int  `json:"jobs"`
+	Closed bool `json:"closed,omitempty"`
+	// Reason says why it is closed.
+	Reason string `json:"reason,omitempty"`
+}
+
+// Info describes the session, also after its end.
+func (s *Session) Info() Info {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	info := Info{
+		ID: s.id, Shell: s.name, Cwd: s.cwd, CreatedAt: s.created, LastUsed: s.lastUsed,
+		Runs: s.runs, Waiting: s.waiting, Jobs: s.jobs.running(), Closed: s.reason != nil,
+	}
+	if s.reason != nil {
+		info.Reason = s.reason.Error()
+	}
+	return info
+}
+
+// start starts a shell for the one whose turn it is.
+func (s *Session) start(ctx context.Context) error {
+	var choice []dialect
+	for _, d := range []dialect{bash(), posix()} {
+		known := s.dialect == nil || s.dialect.name == d.name
+		if known && (s.o.Shell == "" || s.o.Shell == d.name) {
+			choice = append(choice, d)
+		}
+	}
+	cmd := sandpit.Command{Dir: s.o.Dir, User: s.o.User, Env: s.environment()}
+	var err error
+	for _, d := range choice {
+		s.shell, err = startLive(ctx, s.guest, d, cmd, s.sandboxGone)
+		if sandpit.CodeOf(err) == sandpit.Invalid && s.o.Dir != "" && s.makeDir(ctx) == nil {
+			s.shell, err = startLive(ctx, s.guest, d, cmd, s.sandboxGone)
+		}
+		if err == nil {
+			s.dialect, s.status = &d, 0
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.name, s.cwd = d.name, s.shell.dir
+			return nil
+		}
+		if sandpit.CodeOf(err) != sandpit.NotFound {
+			break
+		}
+	}
+	s.shell = nil
+	if sandpit.CodeOf(err) == sandpit.NotFound {
+		err = sandpit.WithHint(err, "a session needs a shell in the image; programs can be started without one")
+	}
+	return s.noticed(err)
+}
+
+// makeDir makes the directory of the session if it is missing.
+func (s *Session) makeDir(ctx context.Context) error {
+	err := s.guest.MakeDir(ctx, s.o.User, s.o.Dir)
+	if sandpit.CodeOf(err) == sandpit.AlreadyExists {
+		return nil
+	}
+	return err
+}
+
+// environment is what the shell is started with. PWD makes it call a directory by
+// the name that the caller gave it.
+func (s *Session) environment() map[string]string {
+	env := map[string]string{"TERM": "dumb"}
+	if s.o.Dir != "" {
+		env["PWD"] = s.o.Dir
+	}
+	maps.Copy(env, s.o.Env)
+	return env
+}
+
+func (s *Session) sandboxGone(err error) { _ = s.noticed(err) }
+
+// noticed passes err on and tells the owner when the sandbox has ended.
+func (s *Session) noticed(err error) error {
+	if sandpit.CodeOf(err) == sandpit.Gone && s.onGone != nil {
+		s.onGone(err)
+	}
+	return err
+}
+
+// take waits for the shell. The caller gives the turn back by calling release.
+func (s *Session) take(ctx context.Context) (release func(), err error) {
+	if s.o.RefuseBusy {
+		select {
+		case s.turn <- struct{}{}:
+			return func() { <-s.turn }, nil
+		default:
+			return nil, sandpit.WithHint(sandpit.Errorf(sandpit.Conflict, "the session is busy with another command"),
+				"wait for it, or use another session")
+		}
+	}
+	select {
+	case s.turn <- struct{}{}:
+		return func() { <-s.turn }, nil
+	case <-s.closing:
+		return nil, s.closedError()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// closedError says why the session is closed, or nil.
+func (s *Session) closedError() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.reason
+}
+
+// use counts the callers, so that a session at work does not look idle.
+func (s *Session) use() (done func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.waiting++
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.waiting--
+		s.lastUsed = time.Now()
+	}
+}
+
+// put writes content to a new file that only the session's user may read.
+func (s *Session) put(ctx context.Context, content []byte) (name string, err error) {
+	name = "/tmp/.sandpit-" + newToken()
+	err = s.guest.WriteFile(ctx, s.o.User, name, bytes.NewReader(content), sandpit.WriteOptions{Mode: 0o600})
+	return name, err
+}
+
+func (s *Session) remove(ctx context.Context, name string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanWithin)
+	defer cancel()
+	// The file does no harm, and what is wrong with the sandbox shows elsewhere.
+	_ = s.guest.Remove(ctx, s.o.User, name)
+}

@@ -1,0 +1,258 @@
+package shell
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"regexp"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/memory"
+)
+
+// SetOptions bound the sessions of a sandbox. The zero value of a field means the
+// default stated with it.
+type SetOptions struct {
+	// Max is how many sessions may be open. Default: 16.
+	Max int `json:"max,omitempty"`
+	// IdleTimeout closes a session in which no command and no job has run for this
+	// long. Default: 30 minutes. Below zero: never.
+	IdleTimeout time.Duration `json:"idle_timeout,omitempty"`
+	// Memory opens the account of what a session keeps. Default: there is no limit.
+	Memory func() *memory.Account `json:"-"`
+}
+
+// mostTombs is how many closed sessions are remembered, for the reason.
+const mostTombs = 64
+
+// Sessions are those of one sandbox. All methods may be called concurrently.
+type Sessions struct {
+	guest sandpit.Guest
+	o     SetOptions
+	stop  chan struct{} // closed when the set is
+	wg    sync.WaitGroup
+
+	mu       sync.Mutex
+	open     map[string]*Session // nil while it is being opened
+	closed   []tomb              // oldest first
+	reason   error               // why the set is closed
+	stopOnce sync.Once
+}
+
+// tomb is what is left of a session.
+type tomb struct {
+	id     string
+	reason error
+}
+
+// The defaults of SetOptions.
+const (
+	defaultSessions = 16
+	defaultIdle     = 30 * time.Minute
+)
+
+// NewSessions returns an empty set for the sandbox of a guest. The caller must
+// Close it.
+func NewSessions(g sandpit.Guest, o SetOptions) *Sessions {
+	if o.Max < 1 {
+		o.Max = defaultSessions
+	}
+	if o.IdleTimeout == 0 {
+		o.IdleTimeout = defaultIdle
+	}
+	set := &Sessions{guest: g, o: o, stop: make(chan struct{}), open: make(map[string]*Session)}
+	if o.IdleTimeout > 0 {
+		set.wg.Go(set.sweep)
+	}
+	return set
+}
+
+var namePattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$`)
+
+// Create opens a session under a name of up to 64 letters, digits, "_", "." and "-";
+// an empty one is chosen.
+//
+// Invalid: not a name. AlreadyExists: it is in use. Exhausted: too many are open.
+// Gone: the set is closed, or the sandbox has ended. Errors as of Open.
+func (set *Sessions) Create(ctx context.Context, name string, o Options) (*Session, error) {
+	if name == "" {
+		name = newID()
+	}
+	if !namePattern.MatchString(name) {
+		return nil, sandpit.Errorf(sandpit.Invalid, "session %q: want a name of up to 64 letters, digits, _ . and -", name)
+	}
+	if err := set.reserve(name); err != nil {
+		return nil, err
+	}
+	var account *memory.Account
+	if set.o.Memory != nil {
+		account = set.o.Memory()
+	}
+	s, err := open(ctx, set.guest, name, o, surroundings{onGone: set.Ended, memory: account})
+	set.mu.Lock()
+	if err == nil && set.reason == nil {
+		set.open[name] = s
+		set.mu.Unlock()
+		return s, nil
+	}
+	delete(set.open, name)
+	reason := set.reason
+	set.mu.Unlock()
+	if err == nil { // the set was closed meanwhile
+		err = errors.Join(reason, s.close(reason))
+	}
+	return nil, err
+}
+
+// reserve keeps a place for a session.
+func (set *Sessions) reserve(name string) error {
+	set.mu.Lock()
+	defer set.mu.Unlock()
+	if set.reason != nil {
+		return set.reason
+	}
+	if _, taken := set.open[name]; taken {
+		return sandpit.Errorf(sandpit.AlreadyExists, "a session %q is open already", name)
+	}
+	if len(set.open) >= set.o.Max {
+		return sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "%d sessions are open, more are not allowed", len(set.open)), "close one first")
+	}
+	set.open[name] = nil
+	return nil
+}
+
+// Get returns an open session. NotFound: there is none. Gone: it was closed a while
+// ago, for the reason given.
+func (set *Sessions) Get(name string) (*Session, error) {
+	set.mu.Lock()
+	defer set.mu.Unlock()
+	if s := set.open[name]; s != nil {
+		return s, nil
+	}
+	for _, t := range slices.Backward(set.closed) {
+		if t.id == name {
+			return nil, t.reason
+		}
+	}
+	if set.reason != nil {
+		return nil, set.reason
+	}
+	return nil, sandpit.Errorf(sandpit.NotFound, "no session %q", name)
+}
+
+// List describes the open sessions, oldest first.
+func (set *Sessions) List() []Info {
+	var list []Info
+	for _, s := range set.all() {
+		list = append(list, s.Info())
+	}
+	slices.SortFunc(list, func(a, b Info) int {
+		return cmp.Or(a.CreatedAt.Compare(b.CreatedAt), cmp.Compare(a.ID, b.ID))
+	})
+	return list
+}
+
+func (set *Sessions) all() []*Session {
+	set.mu.Lock()
+	defer set.mu.Unlock()
+	list := make([]*Session, 0, len(set.open))
+	for _, s := range set.open {
+		if s != nil {
+			list = append(list, s)
+		}
+	}
+	return list
+}
+
+// CloseSession closes a session and waits for it. Errors as of Get and
+// Session.Close.
+func (set *Sessions) CloseSession(name string) error {
+	s, err := set.Get(name)
+	if err != nil {
+		return err
+	}
+	return set.bury(s, errClosed())
+}
+
+// bury closes a session and remembers why.
+func (set *Sessions) bury(s *Session, reason error) error {
+	set.mu.Lock()
+	if set.open[s.id] == s {
+		delete(set.open, s.id)
+		set.closed = append(set.closed, tomb{s.id, reason})
+		set.closed = set.closed[max(0, len(set.closed)-mostTombs):]
+	}
+	set.mu.Unlock()
+	return s.close(reason)
+}
+
+// Close closes all sessions and waits for them. It is idempotent.
+func (set *Sessions) Close() error {
+	return set.shut(sandpit.Errorf(sandpit.Gone, "the sessions of the sandbox are closed"), true)
+}
+
+// Reason says why the set is closed, or is about to be; nil if it is not.
+func (set *Sessions) Reason() error {
+	set.mu.Lock()
+	defer set.mu.Unlock()
+	return set.reason
+}
+
+// shut closes the set; one that ends with the sandbox is closed from inside, by
+// one of its own goroutines, which is not waited for.
+func (set *Sessions) shut(reason error, wait bool) error {
+	set.mu.Lock()
+	if set.reason == nil {
+		set.reason = reason
+	}
+	reason = set.reason
+	set.mu.Unlock()
+	set.stopOnce.Do(func() { close(set.stop) })
+	var wg sync.WaitGroup
+	list := set.all()
+	errs := make([]error, len(list))
+	for i, s := range list {
+		wg.Go(func() { errs[i] = set.bury(s, reason) })
+	}
+	wg.Wait()
+	if wait {
+		set.wg.Wait()
+	}
+	return errors.Join(errs...)
+}
+
+// Ended says that the sandbox has ended, and why; callers get that reason from then on.
+// It should be Gone. It returns at once: what there was to close is waited for by Close.
+// After the first reason it does nothing.
+func (set *Sessions) Ended(reason error) {
+	set.mu.Lock()
+	defer set.mu.Unlock()
+	if set.reason != nil {
+		return
+	}
+	set.reason = reason
+	set.wg.Go(func() {
+		_ = set.shut(reason, false) // there is nothing left to close but our own side
+	})
+}
+
+// sweep closes idle sessions.
+func (set *Sessions) sweep() {
+	ticker := time.NewTicker(min(max(set.o.IdleTimeout/4, 10*time.Millisecond), 30*time.Second))
+	defer ticker.Stop()
+	for {
+		select {
+		case <-set.stop:
+			return
+		case <-ticker.C:
+		}
+		for _, s := range set.all() {
+			if s.idleFor() >= set.o.IdleTimeout {
+				_ = set.bury(s, sandpit.Errorf(sandpit.Gone, "the session was closed after %s without a command", set.o.IdleTimeout))
+			}
+		}
+	}
+}

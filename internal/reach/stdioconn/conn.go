@@ -1,0 +1,427 @@
+package stdioconn
+
+import (
+	"io"
+	"net"
+	"os"
+	"sync"
+	"time"
+)
+
+const (
+	// room is how many bytes each side keeps that were not read yet, and how many
+	// that the other has not confirmed.
+	room = 1 << 20
+	// leastWindow and firstWindow are how many bytes are sent ahead of their
+	// confirmation, after losses and at first.
+	leastWindow = 4 << 10
+	firstWindow = 256 << 10
+	// ackDelay is how long a confirmation waits for something to go along with,
+	// ackBytes how much must have come for it not to wait.
+	ackDelay = 50 * time.Millisecond
+	ackBytes = 128 << 10
+	// firstProbe and longestProbe are after how long without a confirmation the
+	// other side is asked for one.
+	firstProbe   = 500 * time.Millisecond
+	longestProbe = 8 * time.Second
+	// keepAlive is after how long of silence a client says that it is there.
+	keepAlive = 10 * time.Second
+	// nakPause is how long the same loss is not complained of again.
+	nakPause = 100 * time.Millisecond
+)
+
+// conn is one connection. It is a net.Conn.
+type conn struct {
+	id     uint64
+	client bool
+	write  func([]byte) error // one frame; may block
+	forget func(*conn)        // called once, when it has ended
+
+	wake     chan struct{} // something is to be sent
+	readable chan struct{} // something came, or the end
+	writable chan struct{} // there is room, or the end
+	ended    chan struct{} // closed with err set
+	opened   chan struct{} // closed when the other side has answered
+	readBy   deadline
+	writeBy  deadline
+
+	mu  sync.Mutex
+	err error // why it has ended
+
+	out       []byte // not confirmed yet, from outBase on
+	outBase   uint64
+	outNext   uint64 // what is sent next
+	window    uint64
+	peerLimit uint64
+	probeAfter,
+	probeAt time.Duration // since start; 0 is not
+	probeNow kind
+
+	in        []byte // not read yet; its end is at inEnd
+	inEnd     uint64
+	toldEnd   uint64 // what was confirmed last
+	toldLimit uint64
+	ackAt     time.Duration // since start; 0 is not
+	answers   []frame       // to be sent
+	nakAt     time.Duration
+	nakFor    uint64
+
+	start time.Time
+	spoke time.Duration
+}
+
+// newConn returns a connection whose pump the caller runs, and waits for.
+func newConn(id uint64, client bool, write func([]byte) error, forget func(*conn)) *conn {
+	return &conn{
+		id: id, client: client, write: write, forget: forget, start: time.Now(),
+		wake: make(chan struct{}, 1), readable: make(chan struct{}, 1),
+		writable: make(chan struct{}, 1), ended: make(chan struct{}), opened: make(chan struct{}),
+		readBy: newDeadline(), writeBy: newDeadline(), window: firstWindow, peerLimit: room, toldLimit: room,
+		probeAfter: firstProbe,
+	}
+}
+
+func (c *conn) now() time.Duration { return time.Since(c.start) + 1 }
+
+func signal(ch chan struct{}) {
+	select {
+	case ch <- struct{}{}:
+	default:
+	}
+}
+
+// Read implements net.Conn.
+func (c *conn) Read(p []byte) (int, error) {
+	for {
+		if c.readBy.over() {
+			return 0, os.ErrDeadlineExceeded
+		}
+		c.mu.Lock()
+		n := copy(p, c.in)
+		c.in = c.in[n:]
+		err := c.err
+		if left := len(c.in); n > 0 && left > 0 {
+			signal(c.readable)
+		}
+		if c.limit()-c.toldLimit >= room/4 {
+			c.ackAt = 1
+			signal(c.wake)
+		}
+		c.mu.Unlock()
+		if n > 0 || len(p) == 0 {
+			return n, nil
+		}
+		if err != nil {
+			return 0, err
+		}
+		select {
+		case <-c.readable:
+		case <-c.ended:
+		case <-c.readBy.wait():
+		}
+	}
+}
+
+// limit is up to where there is room for what comes.
+func (c *conn) limit() uint64 { return c.inEnd - uint64(len(c.in)) + room }
+
+// Write implements net.Conn.
+func (c *conn) Write(p []byte) (written int, err error) {
+	for {
+		if c.writeBy.over() {
+			return written, os.ErrDeadlineExceeded
+		}
+		c.mu.Lock()
+		err := c.err
+		if err == nil {
+			n := min(len(p), room-len(c.out))
+			c.out = append(c.out, p[:n]...)
+			p = p[n:]
+			written += n
+			if len(c.out) < room {
+				signal(c.writable)
+			}
+			signal(c.wake)
+		}
+		c.mu.Unlock()
+		if err != nil || len(p) == 0 {
+			return written, writeError(err)
+		}
+		select {
+		case <-c.writable:
+		case <-c.ended:
+		case <-c.writeBy.wait():
+		}
+	}
+}
+
+// writeError is for who writes to what the other side has closed.
+func writeError(err error) error {
+	if err == io.EOF { //nolint:errorlint // it is our own, not wrapped
+		return io.ErrClosedPipe
+	}
+	return err
+}
+
+// Close implements net.Conn. It tells the other side and does not wait for what
+// was written before to be confirmed.
+func (c *conn) Close() error {
+	c.end(net.ErrClosed)
+	return nil
+}
+
+// end ends the connection for that reason, unless it has ended.
+func (c *conn) end(err error) {
+	c.mu.Lock()
+	first := c.err == nil
+	if first {
+		c.err = err
+		close(c.ended)
+	}
+	c.mu.Unlock()
+	if first {
+		c.forget(c)
+	}
+}
+
+// resume asks for what was lost while nothing could be heard.
+func (c *conn) resume() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.probeNow = kindResume
+	signal(c.wake)
+}
+
+// pump sends what is to be sent, and alone, until the connection has ended and the
+// other side was told.
+func (c *conn) pump() {
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	buf := make([]byte, 0, maxFrame)
+	for {
+		c.mu.Lock()
+		f, ready, wait := c.next()
+		if ready {
+			buf = appendFrame(buf[:0], f)
+		}
+		c.mu.Unlock()
+		if ready {
+			_ = c.write(buf) // what is lost is asked for again
+			if f.kind == kindClose {
+				return
+			}
+			continue
+		}
+		if c.isOver() {
+			return
+		}
+		timer.Reset(wait)
+		select {
+		case <-c.wake:
+		case <-c.ended:
+		case <-timer.C:
+		}
+	}
+}
+
+func (c *conn) isOver() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.err != nil && c.err != net.ErrClosed //nolint:errorlint // it is set as it is
+}
+
+// next returns the next frame to be sent, else how long there is none. It is
+// called with the lock.
+func (c *conn) next() (f frame, ready bool, wait time.Duration) {
+	now := c.now()
+	f = frame{kind: kindData, conn: c.id, seq: c.outNext, ack: c.inEnd, limit: c.limit()}
+	sent := func(f frame) (frame, bool, time.Duration) {
+		c.toldEnd, c.toldLimit, c.ackAt, c.spoke = f.ack, f.limit, 0, now
+		return f, true, 0
+	}
+	switch end := min(c.outBase+uint64(len(c.out)), c.outBase+c.window, c.peerLimit); {
+	case c.err == net.ErrClosed: //nolint:errorlint // it is set as it is
+		f.kind = kindClose
+		return sent(f)
+	case c.err != nil:
+		return f, false, 0
+	case len(c.answers) > 0:
+		f.kind, f.seq = c.answers[0].kind, c.answers[0].seq
+		c.answers = c.answers[1:]
+		return sent(f)
+	case c.client && !c.isOpened():
+		if c.probeAt == 0 || now >= c.probeAt {
+			f.kind = kindOpen
+			c.armProbe(now)
+			return sent(f)
+		}
+		return f, false, c.probeAt - now
+	case c.probeNow != 0:
+		f.kind, c.probeNow = c.probeNow, 0
+		return sent(f)
+	case c.outNext < end:
+		n := min(end-c.outNext, maxPayload)
+		at := c.outNext - c.outBase
+		f.payload = c.out[at : at+n]
+		c.outNext += n
+		if c.probeAt == 0 {
+			c.armProbe(now)
+		}
+		return sent(f)
+	case c.ackAt != 0 && now >= c.ackAt:
+		return sent(f)
+	case c.probeAt != 0 && now >= c.probeAt:
+		c.armProbe(now)
+		f.kind = kindProbe
+		return sent(f)
+	case c.client && now-c.spoke >= keepAlive:
+		return sent(f)
+	}
+	wait = time.Hour
+	if c.client {
+		wait = keepAlive - (now - c.spoke)
+	}
+	for _, at := range []time.Duration{c.ackAt, c.probeAt} {
+		if at != 0 {
+			wait = min(wait, at-now)
+		}
+	}
+	return f, false, max(wait, time.Millisecond)
+}
+
+func (c *conn) isOpened() bool {
+	select {
+	case <-c.opened:
+		return true
+	default:
+		return false
+	}
+}
+
+func (c *conn) armProbe(now time.Duration) {
+	c.probeAt = now + c.probeAfter
+	c.probeAfter = min(2*c.probeAfter, longestProbe)
+}
+
+// take handles a frame for this connection.
+func (c *conn) take(f frame) {
+	if f.kind == kindClose || f.kind == kindGone {
+		err := io.EOF
+		if f.kind == kindGone {
+			err = io.ErrUnexpectedEOF
+		}
+		c.end(err)
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	defer signal(c.wake)
+	if !c.isOpened() {
+		close(c.opened)
+		c.probeAt, c.probeAfter = 0, firstProbe
+	}
+	c.confirmed(f)
+	switch f.kind {
+	case kindData:
+		c.came(f)
+	case kindOpen, kindProbe, kindResume:
+		if len(c.answers) < maxAnswers {
+			c.answers = append(c.answers, frame{kind: kindAnswer, seq: f.seq})
+		}
+		if f.kind == kindResume {
+			c.probeNow = kindProbe
+		}
+	case kindAnswer:
+		if f.ack < f.seq && f.seq <= c.outNext { // it has not got what was sent before the question
+			c.outNext = max(f.ack, c.outBase)
+			c.window = max(c.window/2, leastWindow)
+		}
+	case kindClose, kindGone: // above
+	}
+}
+
+// maxAnswers bounds what waits for a slow output.
+const maxAnswers = 8
+
+// confirmed makes use of what the other side says it has got.
+func (c *conn) confirmed(f frame) {
+	c.peerLimit = max(c.peerLimit, min(f.limit, f.ack+room))
+	if f.ack > c.outBase && f.ack <= c.outBase+uint64(len(c.out)) {
+		n := f.ack - c.outBase
+		c.out = c.out[n:]
+		c.outBase = f.ack
+		c.outNext = max(c.outNext, c.outBase)
+		c.window = min(c.window+n, room)
+		c.probeAt, c.probeAfter = 0, firstProbe
+		if len(c.out) > 0 {
+			c.armProbe(c.now())
+		} else {
+			c.out = nil
+		}
+		signal(c.writable)
+	} else if len(c.out) == 0 {
+		c.probeAt = 0
+	}
+}
+
+// came takes bytes, as far as there is room for them.
+func (c *conn) came(f frame) {
+	now := c.now()
+	end := f.seq + uint64(len(f.payload))
+	switch {
+	case f.seq > c.inEnd: // some are missing
+		if c.nakFor != c.inEnd || c.nakAt == 0 || now-c.nakAt > nakPause {
+			c.nakFor, c.nakAt = c.inEnd, now
+			if len(c.answers) < maxAnswers {
+				c.answers = append(c.answers, frame{kind: kindAnswer, seq: f.seq})
+			}
+		}
+		return
+	case end <= c.inEnd: // nothing new
+		if len(f.payload) > 0 {
+			c.ackAt = 1
+		}
+		return
+	}
+	fresh := f.payload[c.inEnd-f.seq:]
+	fresh = fresh[:min(uint64(len(fresh)), c.limit()-c.inEnd)]
+	c.in = append(c.in, fresh...)
+	c.inEnd += uint64(len(fresh))
+	if c.inEnd-c.toldEnd >= ackBytes {
+		c.ackAt = 1
+	} else if c.ackAt == 0 {
+		c.ackAt = now + ackDelay
+	}
+	signal(c.readable)
+}
+
+// addr is both ends.
+type addr struct{}
+
+func (addr) Network() string { return "tether" }
+func (addr) String() string  { return "tether" }
+
+// LocalAddr implements net.Conn.
+func (c *conn) LocalAddr() net.Addr { return addr{} }
+
+// RemoteAddr implements net.Conn.
+func (c *conn) RemoteAddr() net.Addr { return addr{} }
+
+// SetDeadline implements net.Conn.
+func (c *conn) SetDeadline(t time.Time) error {
+	c.readBy.set(t)
+	c.writeBy.set(t)
+	return nil
+}
+
+// SetReadDeadline implements net.Conn.
+func (c *conn) SetReadDeadline(t time.Time) error {
+	c.readBy.set(t)
+	return nil
+}
+
+// SetWriteDeadline implements net.Conn.
+func (c *conn) SetWriteDeadline(t time.Time) error {
+	c.writeBy.set(t)
+	return nil
+}

@@ -1,0 +1,63 @@
+package stdioconn
+
+import (
+	"sync"
+	"time"
+)
+
+// deadline is a moment that may be moved while somebody waits for it.
+type deadline struct{ *deadlineState }
+
+type deadlineState struct {
+	mu    sync.Mutex
+	timer *time.Timer
+	past  chan struct{} // closed when it is over
+}
+
+func newDeadline() deadline { return deadline{&deadlineState{past: make(chan struct{})}} }
+
+// set moves it. The zero time means never.
+func (d deadline) set(t time.Time) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.timer != nil && !d.timer.Stop() {
+		<-d.past // it is being closed
+	}
+	d.timer = nil
+	isPast := false
+	select {
+	case <-d.past:
+		isPast = true
+	default:
+	}
+	switch left := time.Until(t); {
+	case t.IsZero():
+		if isPast {
+			d.past = make(chan struct{})
+		}
+	case left > 0:
+		if isPast {
+			d.past = make(chan struct{})
+		}
+		past := d.past
+		d.timer = time.AfterFunc(left, func() { close(past) })
+	case !isPast:
+		close(d.past)
+	}
+}
+
+// wait returns what is closed when it is over.
+func (d deadline) wait() <-chan struct{} {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.past
+}
+
+func (d deadline) over() bool {
+	select {
+	case <-d.wait():
+		return true
+	default:
+		return false
+	}
+}

@@ -1,0 +1,212 @@
+package stdioconn
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"time"
+)
+
+// AttachFunc attaches to the container's input and output. Link calls it again
+// whenever what it returned has broken. An error ends the Link and all of its
+// connections; one that may go away the function itself must wait for. What it
+// returns is closed by the Link; Close must end a Read and a Write.
+type AttachFunc func(ctx context.Context) (io.ReadWriteCloser, error)
+
+// Link is the client's side: one attachment at a time, and any number of
+// connections over it. All methods may be called concurrently.
+type Link struct {
+	attach AttachFunc
+	cancel context.CancelFunc
+	done   chan struct{}
+	wg     sync.WaitGroup // of the connections' pumps
+
+	mu     sync.Mutex
+	stream io.ReadWriteCloser
+	conns  map[uint64]*conn
+	err    error // why it has ended
+
+	writing sync.Mutex
+}
+
+var errDown = errors.New("not attached")
+
+// NewLink attaches over first, and when that has broken over what attach returns.
+// The caller must Close it.
+func NewLink(first io.ReadWriteCloser, attach AttachFunc) *Link {
+	ctx, cancel := context.WithCancel(context.Background())
+	l := &Link{attach: attach, cancel: cancel, done: make(chan struct{}), conns: make(map[uint64]*conn), stream: first}
+	go func() {
+		defer close(l.done)
+		l.run(ctx, first)
+	}()
+	return l
+}
+
+// reattachPause keeps an engine that breaks every attachment at once from being
+// asked all the time.
+const reattachPause = 50 * time.Millisecond
+
+func (l *Link) run(ctx context.Context, stream io.ReadWriteCloser) {
+	for {
+		stop := context.AfterFunc(ctx, func() { _ = stream.Close() }) // a reader sees why
+		l.listen(stream)
+		stop()
+		_ = stream.Close() // it has broken already
+		l.set(nil)
+		var err error
+		select {
+		case <-ctx.Done():
+			err = net.ErrClosed
+		case <-time.After(reattachPause):
+			stream, err = l.attach(ctx)
+		}
+		if err != nil {
+			l.end(err)
+			return
+		}
+		l.set(stream)
+		for _, c := range l.all() {
+			c.resume()
+		}
+	}
+}
+
+// listen reads until the stream breaks.
+func (l *Link) listen(stream io.Reader) {
+	var p parser
+	buf := make([]byte, 2*maxFrame)
+	for {
+		n, err := stream.Read(buf)
+		p.feed(buf[:n], l.take)
+		if err != nil {
+			return
+		}
+	}
+}
+
+func (l *Link) take(f frame) {
+	l.mu.Lock()
+	c := l.conns[f.conn]
+	l.mu.Unlock()
+	if c != nil { // else it is another client's
+		c.take(f)
+	}
+}
+
+func (l *Link) set(stream io.ReadWriteCloser) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.stream = stream
+}
+
+func (l *Link) all() []*conn {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	list := make([]*conn, 0, len(l.conns))
+	for _, c := range l.conns {
+		list = append(list, c)
+	}
+	return list
+}
+
+func (l *Link) write(frame []byte) error {
+	l.writing.Lock()
+	defer l.writing.Unlock()
+	l.mu.Lock()
+	stream := l.stream
+	l.mu.Unlock()
+	if stream == nil {
+		return errDown
+	}
+	_, err := stream.Write(frame)
+	return err
+}
+
+// Dial opens a connection and returns when the container has answered. Its error
+// is why the Link has ended, or the context's.
+func (l *Link) Dial(ctx context.Context) (net.Conn, error) {
+	var raw [8]byte
+	_, _ = rand.Read(raw[:]) // never fails: crypto/rand ends the program instead
+	id := binary.BigEndian.Uint64(raw[:])
+	l.mu.Lock()
+	if l.err != nil {
+		defer l.mu.Unlock()
+		return nil, l.err
+	}
+	c := newConn(id, true, l.write, l.forget)
+	l.conns[id] = c
+	l.wg.Go(c.pump)
+	l.mu.Unlock()
+	select {
+	case <-c.opened:
+		return c, nil
+	case <-c.ended:
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return nil, c.err
+	case <-ctx.Done():
+		_ = c.Close() // never fails
+		return nil, ctx.Err()
+	}
+}
+
+func (l *Link) forget(c *conn) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.conns, c.id)
+}
+
+// end ends all connections for that reason.
+func (l *Link) end(err error) {
+	l.mu.Lock()
+	if l.err == nil {
+		l.err = err
+	}
+	l.mu.Unlock()
+	for _, c := range l.all() {
+		c.end(err)
+	}
+}
+
+// Fail ends the Link and its connections for that reason, without waiting for them or
+// telling the container. The caller still Closes it.
+func (l *Link) Fail(err error) {
+	l.end(err)
+	l.cancel()
+}
+
+// Done returns what is closed when the Link has ended.
+func (l *Link) Done() <-chan struct{} { return l.done }
+
+// partingTime is how long Close tries to tell the container.
+const partingTime = time.Second
+
+// Close ends the Link and its connections and waits for them. It is idempotent.
+func (l *Link) Close() error {
+	l.mu.Lock()
+	if l.err == nil {
+		l.err = net.ErrClosed // no more of them
+	}
+	l.mu.Unlock()
+	for _, c := range l.all() {
+		c.end(net.ErrClosed)
+	}
+	told := make(chan struct{})
+	go func() {
+		defer close(told)
+		l.wg.Wait()
+	}()
+	select {
+	case <-told:
+	case <-time.After(partingTime):
+	}
+	l.cancel()
+	<-told
+	<-l.done
+	return nil
+}

@@ -1,0 +1,104 @@
+package workspace
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"path"
+	"strings"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/inside/applet"
+)
+
+const (
+	// locateTime bounds one attempt to learn where commands start.
+	locateTime = 20 * time.Second
+	// maxPlace bounds what the guest's own program answers, and maxDir a directory in it, in bytes.
+	maxPlace = 64 << 10
+	maxDir   = 4096
+)
+
+// Place is where the programs of a user start, and what the user may change.
+type Place struct {
+	// Dir is the working directory: the one of the sandbox's Spec, else the image's, else
+	// sandpit.DefaultWorkDir; the user's home if the user cannot work there, else "/".
+	Dir string
+	// State is a directory in which programs of the user can make files: Dir if possible, else the
+	// home, else /tmp.
+	State string
+}
+
+// Locate asks the guest where programs of a user start. It is the only place that decides
+// on a working directory that no caller names: a Spec leaves it open when the image decides.
+// A directory that is asked for is made if it is missing; "" and sandpit.HomeDir ask for none.
+//
+// Invalid: the directory asked for is not absolute, or is a file. Otherwise errors as
+// sandpit.Processes.Start.
+func Locate(ctx context.Context, g sandpit.Guest, user, asked string) (Place, error) {
+	if asked == "" || asked == sandpit.HomeDir {
+		return locateDefault(ctx, g, user)
+	}
+	if !path.IsAbs(asked) {
+		return Place{}, sandpit.Errorf(sandpit.Invalid, "workspace: directory %q is not absolute", asked)
+	}
+	if err := g.MakeDir(ctx, user, asked); err != nil && sandpit.CodeOf(err) != sandpit.AlreadyExists {
+		return Place{}, err
+	}
+	p, err := locateIn(ctx, g, user, asked)
+	if err == nil {
+		p.Dir = path.Clean(asked) // and not where a link leads
+	}
+	return p, err
+}
+
+// locateDefault tries the sandbox's working directory, the user's home and "/". A user may
+// lack the right to enter a directory that the image names.
+func locateDefault(ctx context.Context, g sandpit.Guest, user string) (Place, error) {
+	var p Place
+	var err error
+	for _, dir := range []string{"", sandpit.HomeDir, "/"} {
+		p, err = locateIn(ctx, g, user, dir)
+		if code := sandpit.CodeOf(err); code != sandpit.PermissionDenied && code != sandpit.Invalid {
+			break
+		}
+	}
+	return p, err
+}
+
+// locateIn starts the guest's own program in a directory. "" is the sandbox's.
+func locateIn(ctx context.Context, g sandpit.Guest, user, dir string) (Place, error) {
+	out, said := NewWindowOf(ctx, maxPlace, resultCost), NewWindowOf(ctx, maxPlace, resultCost)
+	result, err := Execute(ctx, g, sandpit.Command{
+		Args: []string{sandpit.GuestProgram, applet.Identity}, Stdin: strings.NewReader("{}"), Stdout: out, Stderr: said,
+		User: user, Dir: dir, Timeout: locateTime,
+	}, nil)
+	if err != nil {
+		return Place{}, err
+	}
+	var answer struct {
+		Value applet.IdentityInfo `json:"value"`
+	}
+	if err := json.NewDecoder(bytes.NewReader([]byte(out.String()))).Decode(&answer); err != nil || result.ExitCode != 0 {
+		return Place{}, sandpit.Errorf(sandpit.Internal, "the guest program ended with status %d and no valid response: %.400s", result.ExitCode, said.String())
+	}
+	return placeFrom(answer.Value)
+}
+
+// placeFrom checks what a sandbox says. A guest of an earlier version says nothing of directories.
+func placeFrom(info applet.IdentityInfo) (Place, error) {
+	p := Place{Dir: info.Dir, State: info.State}
+	if p.Dir == "" {
+		p = Place{Dir: sandpit.DefaultWorkDir, State: sandpit.DefaultWorkDir}
+	}
+	if p.State == "" {
+		p.State = p.Dir
+	}
+	for _, dir := range []string{p.Dir, p.State} {
+		if !path.IsAbs(dir) || path.Clean(dir) != dir || len(dir) > maxDir || strings.ContainsRune(dir, 0) {
+			return Place{}, sandpit.Errorf(sandpit.Internal, "the sandbox reports the directory %.100q", dir)
+		}
+	}
+	return p, nil
+}
