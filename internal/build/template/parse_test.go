@@ -84,7 +84,7 @@ func TestParseRefuses(t *testing.T) {
 		"from = 'x'\npackages = ['a b']":                `"a b" is not the name of a Debian package`,
 		"from = 'x'\n[[step]]":                          "step 1: want one of run, copy, npm, env, workdir and user, and there are 0",
 		"from = 'x'\n[[step]]\nrun='a'\nuser='b'":       "step 1: want one of run, copy, npm, env, workdir and user, and there are 2",
-		"from = 'x'\n[[step]]\ncopy=['a']":              "step 1: copy: what or where to is missing",
+		"from = 'x'\n[[step]]\ncopy=['a']":              "step 1: copy: from or to is missing",
 		"from = 'x'\n[[step]]\nnpm='a.json'\nto='/x'":   `step 1: there is no directory that "a.json" could be in`,
 		"from = 'x'\n[[step]]\nenv={'a b'='c'}":         `step 1: "a b" is not the name of an environment variable`,
 		"from = 'x'\n[[step]]\nuser='a'\nsecrets=['B']": "step 1: only a step that runs a command can have secrets",

@@ -160,7 +160,7 @@ func TestTemplateLife(t *testing.T) {
 		return r.Create(ctx, manager.CreateRequest{Owner: owner, Spec: sandpit.Spec{Image: sandpit.Image("template:" + ref), Env: env}})
 	}
 	_, err = of("ann", "tools:v1", nil)
-	wantText(t, err, "needs the variable KEY")
+	wantText(t, err, "requires variable KEY")
 	_, err = of("ann", "tools", map[string]string{"KEY": "k"})
 	wantText(t, err, "no tag default")
 	made, err := of("ann", "tools:v1", map[string]string{"KEY": "k"})
