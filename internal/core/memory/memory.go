@@ -123,8 +123,8 @@ func (a *Account) Reserve(bytes int64) error {
 	}
 	if missing := a.used + bytes - units; missing > 0 {
 		rounded := (missing + chunk - 1) / chunk * chunk
-		if a.grow(rounded) != nil {
-			if err := a.grow(missing); err != nil {
+		if a.growReservation(rounded) != nil {
+			if err := a.growReservation(missing); err != nil {
 				return err
 			}
 		}
@@ -133,8 +133,8 @@ func (a *Account) Reserve(bytes int64) error {
 	return nil
 }
 
-// grow takes bytes from the pool. The lock is held.
-func (a *Account) grow(bytes int64) (err error) {
+// growReservation takes bytes from the pool. The lock is held.
+func (a *Account) growReservation(bytes int64) (err error) {
 	if a.grant == nil {
 		a.grant, err = a.pool.TryAcquire(a.owner, bytes)
 		return err

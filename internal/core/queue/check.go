@@ -41,11 +41,11 @@ func (m Message) Validate() error {
 	if err := CheckTime(m.Due); err != nil {
 		return err
 	}
-	return m.check()
+	return m.validate()
 }
 
-// check leaves the time aside, which a shift may move anywhere.
-func (m Message) check() error {
+// validate leaves the time aside, which a shift may move anywhere.
+func (m Message) validate() error {
 	if err := CheckTopics(m.Topic); err != nil {
 		return err
 	}
@@ -211,11 +211,11 @@ func checkSlot(sandbox sandpit.ID, kinds ...Kind) error {
 	return CheckKinds(kinds...)
 }
 
-// fail counts a failed attempt.
-func (m *Message) fail(cause string) { m.Attempts, m.LastError = m.Attempts+1, Cause(cause) }
+// recordFailure counts a failed attempt.
+func (m *Message) recordFailure(cause string) { m.Attempts, m.LastError = m.Attempts+1, Cause(cause) }
 
-// clone returns a copy that shares nothing with m.
-func (m Message) clone() Message {
+// cloneMessage returns a copy that shares nothing with m.
+func (m Message) cloneMessage() Message {
 	m.Metadata = maps.Clone(m.Metadata)
 	return m
 }

@@ -52,9 +52,9 @@ func (l *Lines[K]) Attach(ctx context.Context, right K, until time.Time, expired
 	}
 	l.all[right][one] = struct{}{}
 	if !until.IsZero() {
-		one.timer = time.AfterFunc(l.wait(until), func() { l.check(one) })
+		one.timer = time.AfterFunc(l.waitUntil(until), func() { l.checkExpiry(one) })
 	}
-	return ctx, func() { l.release(right, one) }
+	return ctx, func() { l.releaseLine(right, one) }
 }
 
 // Cut ends all contexts of a right, with a cause.
@@ -63,7 +63,7 @@ func (l *Lines[K]) Cut(right K, why error) {
 	lines := l.all[right]
 	delete(l.all, right)
 	for one := range lines {
-		one.stop()
+		one.stopTimer()
 	}
 	l.mu.Unlock()
 	for one := range lines {
@@ -82,14 +82,14 @@ func (l *Lines[K]) Len() int {
 	return n
 }
 
-// wait returns how long to wait before the next look at the clock.
-func (l *Lines[K]) wait(until time.Time) time.Duration {
+// waitUntil returns how long to wait before the next look at the clock.
+func (l *Lines[K]) waitUntil(until time.Time) time.Duration {
 	return min(until.Sub(l.clock.Now()), maxWait)
 }
 
-// check ends a context whose time has come, or waits again.
-func (l *Lines[K]) check(one *line) {
-	if wait := l.wait(one.until); wait > 0 {
+// checkExpiry ends a context whose time has come, or waits again.
+func (l *Lines[K]) checkExpiry(one *line) {
+	if wait := l.waitUntil(one.until); wait > 0 {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		if one.timer != nil {
@@ -100,9 +100,9 @@ func (l *Lines[K]) check(one *line) {
 	one.end(one.why)
 }
 
-func (l *Lines[K]) release(right K, one *line) {
+func (l *Lines[K]) releaseLine(right K, one *line) {
 	l.mu.Lock()
-	one.stop()
+	one.stopTimer()
 	lines := l.all[right]
 	delete(lines, one)
 	if len(lines) == 0 {
@@ -112,8 +112,8 @@ func (l *Lines[K]) release(right K, one *line) {
 	one.end(nil)
 }
 
-// stop stops the timer. The lock is held.
-func (o *line) stop() {
+// stopTimer stops the timer. The lock is held.
+func (o *line) stopTimer() {
 	if o.timer != nil {
 		o.timer.Stop()
 		o.timer = nil

@@ -68,9 +68,9 @@ func (k *Keys) Add(ctx context.Context, owner, apiKey, name, text string) (store
 		return store.SSHKey{}, err
 	}
 	if name == "" {
-		name = plain(comment)
+		name = sanitizeText(comment)
 	}
-	if len(name) > maxName || name != plain(name) {
+	if len(name) > maxName || name != sanitizeText(name) {
 		return store.SSHKey{}, sandpit.Errorf(sandpit.Invalid, "the name of an SSH key: want at most %d bytes, all of them to be seen", maxName)
 	}
 	var id [8]byte
@@ -80,8 +80,8 @@ func (k *Keys) Add(ctx context.Context, owner, apiKey, name, text string) (store
 	})
 }
 
-// plain leaves out what is not to be seen, and what is too much.
-func plain(text string) string {
+// sanitizeText leaves out what is not to be seen, and what is too much.
+func sanitizeText(text string) string {
 	text = strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) || r == unicode.ReplacementChar {
 			return -1
@@ -115,11 +115,11 @@ func Parse(text string) (key ssh.PublicKey, comment string, err error) {
 	case len(bytes.TrimSpace(rest)) > 0:
 		return nil, "", notKey("there is more than one")
 	}
-	return key, comment, check(key)
+	return key, comment, checkKey(key)
 }
 
-// check refuses keys that are too weak, or that say more than who somebody is.
-func check(key ssh.PublicKey) error {
+// checkKey refuses keys that are too weak, or that say more than who somebody is.
+func checkKey(key ssh.PublicKey) error {
 	switch key.Type() {
 	case ssh.KeyAlgoED25519, ssh.KeyAlgoECDSA256, ssh.KeyAlgoECDSA384, ssh.KeyAlgoECDSA521, ssh.KeyAlgoSKED25519, ssh.KeyAlgoSKECDSA256:
 		return nil

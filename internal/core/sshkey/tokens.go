@@ -81,7 +81,7 @@ func (t *Tokens) Issue(id sandpit.ID, h Holder, ttl time.Duration) (secret strin
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if len(t.all) >= maxTokens || t.boxes[id] >= maxTokensOf {
-		t.prune(now)
+		t.pruneExpired(now)
 	}
 	if len(t.all) >= maxTokens || t.boxes[id] >= maxTokensOf {
 		return "", time.Time{}, sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "there are too many tokens for SSH that nobody has used"),
@@ -107,7 +107,7 @@ func (t *Tokens) Take(id sandpit.ID, secret string) (Holder, error) {
 	if !ok || found.sandbox != id {
 		return Holder{}, errToken
 	}
-	t.drop(sum)
+	t.dropToken(sum)
 	if !t.clock.Now().Before(found.expires) || found.epoch != t.rights.Epoch(id) {
 		return Holder{}, errToken
 	}
@@ -123,17 +123,17 @@ func (t *Tokens) Attach(ctx context.Context, id sandpit.ID, h Holder) (attached 
 
 var errToken = sandpit.Errorf(sandpit.Unauthenticated, "this token is not valid")
 
-// prune forgets what has expired. The lock is held.
-func (t *Tokens) prune(now time.Time) {
+// pruneExpired forgets what has expired. The lock is held.
+func (t *Tokens) pruneExpired(now time.Time) {
 	for sum, one := range t.all {
 		if !now.Before(one.expires) {
-			t.drop(sum)
+			t.dropToken(sum)
 		}
 	}
 }
 
-// drop forgets a token. The lock is held.
-func (t *Tokens) drop(sum [sha256.Size]byte) {
+// dropToken forgets a token. The lock is held.
+func (t *Tokens) dropToken(sum [sha256.Size]byte) {
 	id := t.all[sum].sandbox
 	delete(t.all, sum)
 	if t.boxes[id]--; t.boxes[id] <= 0 {

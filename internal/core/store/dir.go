@@ -92,7 +92,7 @@ func dropLock(f *os.File) {
 // prepareFile makes an empty file with the right permissions if there is none, and
 // refuses what SQLite would take for nothing and overwrite.
 func (s *Store) prepareFile() error {
-	f, err := os.OpenFile(s.path(), os.O_RDWR|os.O_CREATE, 0o600)
+	f, err := os.OpenFile(s.filePath(), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return diskError(err, "open the state")
 	}
@@ -102,17 +102,17 @@ func (s *Store) prepareFile() error {
 		return diskError(err, "open the state")
 	}
 	if !info.Mode().IsRegular() {
-		return sandpit.Errorf(sandpit.Invalid, "%s: not a regular file", s.path())
+		return sandpit.Errorf(sandpit.Invalid, "%s: not a regular file", s.filePath())
 	}
-	journal, err := readHead(s.path() + "-wal")
+	journal, err := readHead(s.filePath() + "-wal")
 	if err != nil {
 		return diskError(err, "open the journal of the state")
 	}
 	if info.Size() == 0 && len(journal) > 0 {
-		return s.damaged(errors.New("the file is empty, but its journal is not"))
+		return s.damagedError(errors.New("the file is empty, but its journal is not"))
 	}
 	if foreignJournal(journal) {
-		return s.damaged(fmt.Errorf("its journal %s-wal is not one", s.path()))
+		return s.damagedError(fmt.Errorf("its journal %s-wal is not one", s.filePath()))
 	}
 	if info.Mode().Perm() != 0o600 {
 		return diskError(f.Chmod(0o600), "keep the state from others")

@@ -34,16 +34,16 @@ const keyBytes = 32
 // signer derives secrets from records.
 type signer struct{ key [keyBytes]byte }
 
-// sum signs a token of an ID for a grant, at an epoch of the sandbox. All parts have a fixed
+// signToken signs a token of an ID for a grant, at an epoch of the sandbox. All parts have a fixed
 // length for each kind, so that no two grants are signed alike.
-func (s *signer) sum(id string, g Grant, epoch int64) []byte {
+func (s *signer) signToken(id string, g Grant, epoch int64) []byte {
 	mac := hmac.New(sha256.New, s.key[:])
 	_, _ = fmt.Fprintf(mac, "token %s %s %s %05d %020d %020d", g.Kind, id, g.Sandbox, g.Port, epoch, g.Epoch) // a hash takes everything
 	return mac.Sum(nil)
 }
 
-// secret returns the secret of a record.
-func (s *signer) secret(t store.Token) string {
+// secretOf returns the secret of a record.
+func (s *signer) secretOf(t store.Token) string {
 	if t.Legacy {
 		return s.legacySecret(grantOf(t))
 	}
@@ -51,11 +51,11 @@ func (s *signer) secret(t store.Token) string {
 	if err != nil {
 		return "" // the store has checked it
 	}
-	return Prefix + base64.RawURLEncoding.EncodeToString(append(id, s.sum(t.ID, grantOf(t), t.Epoch)...))
+	return Prefix + base64.RawURLEncoding.EncodeToString(append(id, s.signToken(t.ID, grantOf(t), t.Epoch)...))
 }
 
-// parse returns the ID and the signature of a secret.
-func parse(secret string) (id string, sum []byte, ok bool) {
+// parseSecret returns the ID and the signature of a secret.
+func parseSecret(secret string) (id string, sum []byte, ok bool) {
 	text, found := strings.CutPrefix(secret, Prefix)
 	raw, err := base64.RawURLEncoding.Strict().DecodeString(text)
 	if !found || err != nil || len(raw) != idBytes+sumBytes || strings.ContainsAny(text, "\r\n") { // decoders skip these
