@@ -91,7 +91,7 @@ func (b builder) PrepareTemplate(ctx context.Context, j manager.TemplateJob) (fu
 	if err != nil {
 		return nil, err
 	}
-	return held(root).Release, nil
+	return holdRoot(root).Release, nil
 }
 
 // BuildTemplate implements manager.TemplateBuilder.
@@ -149,7 +149,7 @@ func (b builder) RemoveTemplate(ctx context.Context, id sandpit.BuildID) error {
 	if errors.Is(err, sandpit.NotFound) {
 		err = nil
 	}
-	return errors.Join(err, b.contexts.drop(id))
+	return errors.Join(err, b.contexts.dropUnused(id))
 }
 
 // maker makes the sandboxes of steps. Who answers for them gives them their IDs.

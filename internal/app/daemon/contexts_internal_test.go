@@ -60,7 +60,7 @@ func TestContextBounds(t *testing.T) {
 	if err := put("ann", third); sandpit.CodeOf(err) != sandpit.Exhausted {
 		t.Errorf("one more: %v", err)
 	}
-	if _, err := os.Stat(c.path(third)); err == nil {
+	if _, err := os.Stat(c.dirOf(third)); err == nil {
 		t.Error("what was refused is there")
 	}
 	if err := put("bob", sandpit.NewBuildID()); err != nil {

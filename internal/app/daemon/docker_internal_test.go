@@ -42,7 +42,7 @@ func withDocker(t *testing.T, lines ...string) config.Config {
 func dockers(t *testing.T) []kind {
 	t.Helper()
 	guest := testdocker.Guest(t)
-	list := kinds()
+	list := providerKinds()
 	for i, k := range list {
 		if k.name == nameDocker {
 			list[i].open = func(ctx context.Context, s surroundings) (sandpit.Provider, error) {

@@ -66,7 +66,7 @@ func askDocker(ctx context.Context, cfg config.Config) (text string, err error) 
 		return "", err
 	}
 	o.Ephemeral = true
-	p, err := answering(ctx, o)
+	p, err := openIfAnswering(ctx, o)
 	if err != nil {
 		return "", err
 	}

@@ -38,8 +38,8 @@ type Local struct {
 
 // localImages are what a Local makes sandboxes from.
 type localImages interface {
-	config(ctx context.Context, ref sandpit.Image, progress image.Progress) (ImageConfig, error)
-	has(ctx context.Context, name string) (bool, error)
+	imageConfig(ctx context.Context, ref sandpit.Image, progress image.Progress) (ImageConfig, error)
+	hasImage(ctx context.Context, name string) (bool, error)
 }
 
 // Listeners hear what happens. Each may be nil.
@@ -110,7 +110,7 @@ func openLocalGVisor(cfg config.Config, hear Listeners) (*Local, error) {
 		ScratchDir: scratch,
 		Images:     store,
 		Engine:     cfg.Engine,
-		Defaults:   limits(cfg),
+		Defaults:   defaultLimits(cfg),
 		Notice:     hear.Notice,
 		Progress:   hear.Progress,
 	})
@@ -122,8 +122,8 @@ func openLocalGVisor(cfg config.Config, hear Listeners) (*Local, error) {
 	}, nil
 }
 
-// limits are those of the configuration.
-func limits(cfg config.Config) sandpit.Resources {
+// defaultLimits are those of the configuration.
+func defaultLimits(cfg config.Config) sandpit.Resources {
 	return sandpit.Resources{
 		Memory: cfg.Sandbox.MemoryLimit, CPUs: cfg.Sandbox.CPULimit,
 		Disk: cfg.Sandbox.DiskLimit, PIDs: cfg.Sandbox.PIDsLimit,
@@ -132,7 +132,7 @@ func limits(cfg config.Config) sandpit.Resources {
 
 // explicitLimits are those that somebody chose, and so not to be left out.
 func explicitLimits(cfg config.Config) sandpit.Resources {
-	r := limits(cfg)
+	r := defaultLimits(cfg)
 	for key, clear := range map[config.Key]func(){
 		config.KeyMemoryLimit: func() { r.Memory = 0 },
 		config.KeyCPULimit:    func() { r.CPUs = 0 },

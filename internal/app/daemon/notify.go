@@ -21,8 +21,8 @@ type notifier struct {
 // notifyLimit is how long systemd may take to listen.
 const notifyLimit = 5 * time.Second
 
-// tell sends a state. Systemd not hearing of it is no reason to stop.
-func (n notifier) tell(ctx context.Context, state string) {
+// sendState sends a state. Systemd not hearing of it is no reason to stop.
+func (n notifier) sendState(ctx context.Context, state string) {
 	if n.o.Socket == "" {
 		return
 	}
@@ -41,9 +41,9 @@ func (n notifier) tell(ctx context.Context, state string) {
 	}
 }
 
-// watch tells systemd that the server lives, as often as it wants, as long as well
+// notifyWatchdog tells systemd that the server lives, as often as it wants, as long as well
 // says so, until ctx ends.
-func (n notifier) watch(ctx context.Context, well func(context.Context) error) {
+func (n notifier) notifyWatchdog(ctx context.Context, well func(context.Context) error) {
 	if n.o.Watchdog <= 0 || n.o.PID != 0 && n.o.PID != os.Getpid() {
 		return
 	}
@@ -59,7 +59,7 @@ func (n notifier) watch(ctx context.Context, well func(context.Context) error) {
 		case err != nil:
 			n.log.ErrorContext(ctx, "the server is not well, and systemd is not told otherwise", slog.Any("error", err))
 		default:
-			n.tell(ctx, "WATCHDOG=1")
+			n.sendState(ctx, "WATCHDOG=1")
 		}
 		select {
 		case <-ticker.C:

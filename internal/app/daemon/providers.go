@@ -60,8 +60,8 @@ type kind struct {
 	prepare func(context.Context, preparer, manager.ImageRequest) (manager.PreparedImage, error)
 }
 
-// kinds is the table of providers. It is a function so that nothing is shared.
-func kinds() []kind {
+// providerKinds is the table of providers. It is a function so that nothing is shared.
+func providerKinds() []kind {
 	return []kind{
 		{
 			name:     nameGVisor,
@@ -106,7 +106,7 @@ func gvisorOptions(ctx context.Context, s surroundings) (gvisor.Config, error) {
 
 		Images:   s.images,
 		Engine:   s.cfg.Engine,
-		Defaults: limits(s.cfg),
+		Defaults: defaultLimits(s.cfg),
 		Lasting:  true,
 
 		EngineLost: func(words string) {
@@ -120,7 +120,7 @@ func gvisorOptions(ctx context.Context, s surroundings) (gvisor.Config, error) {
 }
 
 // ProviderNames lists the providers that this program knows.
-func ProviderNames() []string { return namesOf(kinds()) }
+func ProviderNames() []string { return namesOf(providerKinds()) }
 
 func namesOf(list []kind) []string {
 	names := make([]string, len(list))
@@ -159,7 +159,7 @@ func openProviders(ctx context.Context, s surroundings, list []kind) (*providers
 		if k.used != nil && !usual {
 			continue
 		}
-		_, err := l.provider(ctx)
+		_, err := l.ensureProvider(ctx)
 		switch {
 		case err == nil:
 		case usual && (k.used == nil || sandpit.CodeOf(err) != sandpit.Unavailable):
@@ -173,27 +173,27 @@ func openProviders(ctx context.Context, s surroundings, list []kind) (*providers
 		missing = unknownProvider(s.cfg.Provider, namesOf(list))
 	}
 	if missing != nil {
-		return nil, errors.Join(missing, all.close())
+		return nil, errors.Join(missing, all.closeAll())
 	}
 	return all, nil
 }
 
-// usual is the provider of requests that name none.
-func (p *providers) usual() *lazy { return p.byName[p.cfg.Provider] }
+// defaultProvider is the provider of requests that name none.
+func (p *providers) defaultProvider() *lazy { return p.byName[p.cfg.Provider] }
 
 // statusLimit is how long a provider may take to say whether it can be used.
 const statusLimit = 15 * time.Second
 
-// statuses asks all providers, at the same time, whether they can be used now.
-func (p *providers) statuses(ctx context.Context) []ProviderStatus {
+// checkStatuses asks all providers, at the same time, whether they can be used now.
+func (p *providers) checkStatuses(ctx context.Context) []ProviderStatus {
 	ctx, cancel := context.WithTimeout(ctx, statusLimit)
 	defer cancel()
 	list := make([]ProviderStatus, len(p.kinds))
 	var group sync.WaitGroup
 	for i, k := range p.kinds {
 		group.Go(func() {
-			err, able := p.byName[k.name].check(ctx), abilities(k.instance)
-			if inner, _ := p.byName[k.name].opened(); inner != nil {
+			err, able := p.byName[k.name].checkProvider(ctx), abilityNames(k.instance)
+			if inner, _ := p.byName[k.name].openProvider(); inner != nil {
 				able = append(able, ownAbilities(inner)...)
 			}
 			list[i] = ProviderStatus{
@@ -205,7 +205,7 @@ func (p *providers) statuses(ctx context.Context) []ProviderStatus {
 	return list
 }
 
-func (p *providers) close() error {
+func (p *providers) closeAll() error {
 	var errs []error
 	for _, l := range p.byName {
 		errs = append(errs, l.Close())
@@ -225,9 +225,9 @@ func Providers(ctx context.Context, cfg config.Config) ([]ProviderStatus, error)
 		return nil, err
 	}
 	s := surroundings{cfg: cfg, images: images, log: slog.New(slog.DiscardHandler)}
-	all := &providers{cfg: cfg, kinds: kinds(), byName: make(map[string]*lazy)}
+	all := &providers{cfg: cfg, kinds: providerKinds(), byName: make(map[string]*lazy)}
 	for _, k := range all.kinds {
 		all.byName[k.name] = newLazy(func(ctx context.Context) (sandpit.Provider, error) { return k.open(ctx, s) }, func() bool { return true })
 	}
-	return all.statuses(ctx), all.close()
+	return all.checkStatuses(ctx), all.closeAll()
 }

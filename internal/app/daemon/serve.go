@@ -65,7 +65,7 @@ const closeLimit = time.Minute
 // Unsupported: there is no such provider, or it cannot make sandboxes here. Others
 // are about the configuration, directories, and the queue's server.
 func Serve(ctx context.Context, cfg config.Config, o Options) error {
-	return serveWith(ctx, cfg, o, kinds())
+	return serveWith(ctx, cfg, o, providerKinds())
 }
 
 // serveWith is Serve with other providers than those that this program knows.
@@ -83,11 +83,11 @@ func serveWith(ctx context.Context, cfg config.Config, o Options, list []kind) (
 		logger.InfoContext(ctx, "configuration: sections of other programs are ignored", slog.String("file", cfg.File), slog.Any("sections", cfg.Ignored))
 	}
 	s := &service{cfg: cfg, log: logger, notify: notifier{cfg.Systemd, logger}, kinds: list, ownGroup: o.ControlGroup}
-	defer func() { err = errors.Join(err, s.close(context.WithoutCancel(ctx))) }()
-	if err := s.open(ctx); err != nil {
+	defer func() { err = errors.Join(err, s.closeParts(context.WithoutCancel(ctx))) }()
+	if err := s.openParts(ctx); err != nil {
 		return err
 	}
-	return s.serve(ctx, o)
+	return s.serveUntil(ctx, o)
 }
 
 func consoleWanted(format string, terminal bool) bool {
@@ -115,9 +115,9 @@ func openServerDirs(cfg config.Config, newSharing func(config.Config) (*image.Sh
 	return openImages(cfg, sharing)
 }
 
-// serve answers until ctx ends.
-func (s *service) serve(ctx context.Context, o Options) error {
-	where, err := s.listen(ctx)
+// serveUntil answers until ctx ends.
+func (s *service) serveUntil(ctx context.Context, o Options) error {
+	where, err := s.openListeners(ctx)
 	if err != nil {
 		return err
 	}
@@ -132,8 +132,8 @@ func (s *service) serve(ctx context.Context, o Options) error {
 	var group sync.WaitGroup
 	defer group.Wait()
 	defer stop()
-	group.Go(func() { s.notify.watch(background, s.checkStore) })
-	group.Go(func() { s.prePuller.run(background) })
+	group.Go(func() { s.notify.notifyWatchdog(background, s.checkStore) })
+	group.Go(func() { s.prePuller.pullAll(background) })
 	group.Go(func() { s.pruner.Run(background) })
 	failed := make(chan error, 1)
 	if s.metricsListener != nil {
@@ -144,7 +144,7 @@ func (s *service) serve(ctx context.Context, o Options) error {
 	sshDone := s.serveSSH(serving, end)
 	group.Go(func() {
 		<-serving.Done()
-		s.notify.tell(context.WithoutCancel(ctx), "STOPPING=1")
+		s.notify.sendState(context.WithoutCancel(ctx), "STOPPING=1")
 	})
 	paths := make(chan error, 1)
 	go func() {
@@ -154,7 +154,7 @@ func (s *service) serve(ctx context.Context, o Options) error {
 		}
 		paths <- err
 	}()
-	s.announce(ctx, o, where)
+	s.announceReady(ctx, o, where)
 	err = s.server.Serve(serving)
 	end()
 	err = errors.Join(err, <-sshDone, <-paths, s.closeMetrics())
@@ -169,18 +169,18 @@ func (s *service) serve(ctx context.Context, o Options) error {
 	return err
 }
 
-// listen opens all listeners.
-func (s *service) listen(ctx context.Context) (where Addresses, err error) {
+// openListeners opens all listeners.
+func (s *service) openListeners(ctx context.Context) (where Addresses, err error) {
 	c := s.cfg.Server
 	o := api.ServerOptions{
-		Handler: s.handler(), Address: c.Listen, Drain: c.Drain, Log: s.log,
+		Handler: s.newHandler(), Address: c.Listen, Drain: c.Drain, Log: s.log,
 		MaxHeader: s.maxHeader(), MaxConnections: c.MaxConnections, MaxConnectionsPerAddress: c.MaxConnectionsPerAddress, MaxConnectionsPerOwner: c.MaxConnectionsPerOwner,
-		Proxies: proxies(c),
+		Proxies: trustedProxies(c),
 	}
 	if c.Socket != config.None {
 		o.Socket, where.Socket = c.Socket, c.Socket
 	}
-	if o.TLS, err = s.certificates(); err != nil {
+	if o.TLS, err = s.serverCertificates(); err != nil {
 		return where, err
 	}
 	if s.server, err = api.Listen(ctx, o); err != nil {
@@ -204,7 +204,7 @@ func (s *service) listen(ctx context.Context) (where Addresses, err error) {
 		return where, errors.Join(sandpit.Errorf(sandpit.Unavailable, "listen for metrics: %w", err), s.server.Close(), s.closePaths())
 	}
 	s.metricsServer = &http.Server{
-		Handler: metricsHandler(s.metrics.Handler(), s.cfg.Telemetry.MetricsToken.Reveal(), s.names()), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, IdleTimeout: time.Minute,
+		Handler: metricsHandler(s.metrics.Handler(), s.cfg.Telemetry.MetricsToken.Reveal(), s.serverNames()), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, IdleTimeout: time.Minute,
 		MaxHeaderBytes: 16 << 10, ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 	}
 	where.Metrics = "http://" + s.metricsListener.Addr().String() + pathMetrics
@@ -244,9 +244,9 @@ func (s *service) refuseOpenDoor(ctx context.Context) error {
 		"make one first: start the server with SANDPIT_SERVER_LISTEN=none and run sandpit key create")
 }
 
-// announce tells everybody that the server can be used.
-func (s *service) announce(ctx context.Context, o Options, where Addresses) {
-	s.notify.tell(ctx, "READY=1\nSTATUS=listening at "+where.listed())
+// announceReady tells everybody that the server can be used.
+func (s *service) announceReady(ctx context.Context, o Options, where Addresses) {
+	s.notify.sendState(ctx, "READY=1\nSTATUS=listening at "+where.listAll())
 	s.log.InfoContext(ctx, "listening", slog.String("url", where.URL), slog.String("socket", where.Socket),
 		slog.String("metrics", where.Metrics), slog.String("ssh", where.SSH), slog.String("provider", s.cfg.Provider), slog.String("state_dir", s.cfg.StateDir))
 	if o.Started != nil {
@@ -257,10 +257,10 @@ func (s *service) announce(ctx context.Context, o Options, where Addresses) {
 	}
 	try := "sandpit create"
 	if where.Socket == "" || where.Socket != s.usualSocket() {
-		try = "sandpit --server " + where.first() + " create"
+		try = "sandpit --server " + where.firstURL() + " create"
 	}
 	// Who is not there to read needs no words.
-	_, _ = fmt.Fprintf(o.Out, "sandpit listens at %s\n", where.listed())
+	_, _ = fmt.Fprintf(o.Out, "sandpit listens at %s\n", where.listAll())
 	if where.SSH != "" {
 		_, _ = fmt.Fprintf(o.Out, "SSH: %s\n", where.SSH)
 	}
@@ -270,14 +270,14 @@ func (s *service) announce(ctx context.Context, o Options, where Addresses) {
 // usualSocket is where clients look.
 func (s *service) usualSocket() string { return filepath.Join(s.cfg.RuntimeDir, "sandpit.sock") }
 
-func (a Addresses) first() string {
+func (a Addresses) firstURL() string {
 	if a.Socket != "" {
 		return "unix://" + a.Socket
 	}
 	return a.URL
 }
 
-func (a Addresses) listed() string {
+func (a Addresses) listAll() string {
 	var list []string
 	if a.URL != "" {
 		list = append(list, a.URL)

@@ -68,7 +68,7 @@ func ReadTemplate(path string, args map[string]string) (t Template, dir string, 
 		return t, "", sandpit.Errorf(sandpit.CodeOf(err), "%s: %w", path, err)
 	}
 	if from := string(t.From); image.IsPath(from) && !filepath.IsAbs(from) {
-		if t.From, err = absolute(dir, from); err != nil {
+		if t.From, err = absoluteImage(dir, from); err != nil {
 			return t, "", err
 		}
 	}
@@ -85,7 +85,7 @@ func parseIn(dir string, data []byte) (Template, error) {
 	return template.Parse(data, root.FS())
 }
 
-func absolute(dir, path string) (sandpit.Image, error) {
+func absoluteImage(dir, path string) (sandpit.Image, error) {
 	abs, err := filepath.Abs(filepath.Join(dir, path))
 	return sandpit.Image(abs), err
 }

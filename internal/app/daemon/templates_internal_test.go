@@ -53,7 +53,7 @@ func templateServer(t *testing.T, lines ...string) (config.Config, *running, *cl
 	t.Helper()
 	cfg := configured(t, lines...)
 	cfg.Engine, cfg.Provider = testengine.Path(t), nameGVisor
-	r := start(t, cfg, kinds())
+	r := start(t, cfg, providerKinds())
 	c, err := client.New(client.Options{URL: "unix://" + r.Socket})
 	if err != nil {
 		t.Fatal(err)

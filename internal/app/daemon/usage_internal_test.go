@@ -17,7 +17,7 @@ func TestUsageKill(t *testing.T) {
 	t.Parallel()
 	cfg := configured(t, "[usage]", "interval = '200ms'", "memory = 50", "cpu = 0", "disk = 0", "pids = 0", "action = 'kill'", "sustained = '1s'")
 	cfg.Provider, cfg.Engine = nameGVisor, testengine.Path(t)
-	r := start(t, cfg, kinds())
+	r := start(t, cfg, providerKinds())
 	c := r.dial()
 	s, err := c.Create(t.Context(), client.CreateRequest{Spec: sandpit.Spec{Resources: sandpit.Resources{Memory: 256 << 20}}})
 	if err != nil {

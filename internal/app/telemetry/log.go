@@ -55,7 +55,7 @@ type marked struct {
 
 func (m marked) Handle(ctx context.Context, r slog.Record) error {
 	if ctx != nil {
-		if id := m.requestID(ctx); id != "" && !has(r, "request_id") {
+		if id := m.requestID(ctx); id != "" && !hasAttr(r, "request_id") {
 			r.AddAttrs(slog.String("request_id", id))
 		}
 		if span := trace.SpanContextFromContext(ctx); span.IsValid() {
@@ -73,7 +73,7 @@ func (m marked) WithGroup(name string) slog.Handler {
 	return marked{Handler: m.Handler.WithGroup(name), requestID: m.requestID}
 }
 
-func has(r slog.Record, key string) (found bool) {
+func hasAttr(r slog.Record, key string) (found bool) {
 	r.Attrs(func(a slog.Attr) bool {
 		found = a.Key == key
 		return !found
@@ -86,7 +86,7 @@ func replaceConsole(groups []string, a slog.Attr) slog.Attr {
 	if source, ok := a.Value.Any().(*slog.Source); ok && len(groups) == 0 {
 		return shortSource(source)
 	}
-	return redact(groups, a)
+	return redactAttr(groups, a)
 }
 
 // shortSource returns a call site without the path of the machine that the program was built on.
@@ -96,7 +96,7 @@ func shortSource(source *slog.Source) slog.Attr {
 	}
 	dir, name := cutLast(source.File)
 	_, dir = cutLast(dir)
-	return slog.String(slog.SourceKey, dir+"/"+name+":"+itoa(source.Line))
+	return slog.String(slog.SourceKey, dir+"/"+name+":"+formatInt(source.Line))
 }
 
 // replaceJSON formats times, and shortens call sites.
@@ -111,7 +111,7 @@ func replaceJSON(groups []string, a slog.Attr) slog.Attr {
 			return shortSource(v)
 		}
 	}
-	return redact(groups, a)
+	return redactAttr(groups, a)
 }
 
 func cutLast(path string) (dir, name string) {
@@ -121,8 +121,8 @@ func cutLast(path string) (dir, name string) {
 
 const hidden = "(hidden)"
 
-// redact hides secrets by the name of the attribute or of one of its groups.
-func redact(groups []string, a slog.Attr) slog.Attr {
+// redactAttr hides secrets by the name of the attribute or of one of its groups.
+func redactAttr(groups []string, a slog.Attr) slog.Attr {
 	if slices.ContainsFunc(append(slices.Clone(groups), a.Key), isSecret) {
 		if a.Value.Kind() != slog.KindGroup {
 			return slog.String(a.Key, hidden)

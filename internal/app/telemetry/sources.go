@@ -48,7 +48,7 @@ type sandboxFigures struct {
 	memory, memoryLimit, cpu, disk, processes *prometheus.Desc
 }
 
-func (f sandboxFigures) list() []*prometheus.Desc {
+func (f sandboxFigures) listDescs() []*prometheus.Desc {
 	return []*prometheus.Desc{f.memory, f.memoryLimit, f.cpu, f.disk, f.processes}
 }
 
@@ -96,7 +96,7 @@ func (w *watcher) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{w.sandboxes, w.most, w.uses, w.pools, w.poolSize, w.messages, w.lag, w.up, w.units, w.used, w.waiting, w.refused, w.eventsWaiting, w.eventsLost} {
 		ch <- d
 	}
-	for _, d := range append(w.single.list(), w.all.list()...) {
+	for _, d := range append(w.single.listDescs(), w.all.listDescs()...) {
 		ch <- d
 	}
 }

@@ -95,14 +95,14 @@ func (a *answer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return conn, buffered, nil
 }
 
-// hurry has the answer end soon once ctx has: else a viewer who neither reads nor
+// endSoon has the answer end soon once ctx has: else a viewer who neither reads nor
 // writes would keep a sandbox that is to go. What it returns is to be called when the
 // answer has been given.
-func (a *answer) hurry(ctx context.Context) (unhurried func()) {
+func (a *answer) endSoon(ctx context.Context) (unhurried func()) {
 	hurried := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(hurried)
-		a.body.interrupt()
+		a.body.interruptReads()
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		a.cut = true
@@ -141,12 +141,12 @@ func (b *body) Read(p []byte) (int, error) {
 
 // Close implements io.Closer. The HTTP server closes the body itself.
 func (b *body) Close() error {
-	b.interrupt()
+	b.interruptReads()
 	return nil
 }
 
-// finish reads what is left of a body when the answer was given before its end.
-func (a *answer) finish() {
+// drainBody reads what is left of a body when the answer was given before its end.
+func (a *answer) drainBody() {
 	b := a.body
 	switch {
 	case b.ended.Load():
@@ -157,9 +157,9 @@ func (a *answer) finish() {
 	}
 }
 
-// interrupt ends every Read, unless all was read: a deadline that comes between two
+// interruptReads ends every Read, unless all was read: a deadline that comes between two
 // requests would break the next one.
-func (b *body) interrupt() {
+func (b *body) interruptReads() {
 	if !b.ended.Load() {
 		_ = b.control.SetReadDeadline(time.Now()) // only a connection of a test has none
 	}

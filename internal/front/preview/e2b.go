@@ -47,8 +47,8 @@ func (r Rules) hostFor(written string, port int) string {
 	return strings.ReplaceAll(r.Host, "${PORT}", strconv.Itoa(port))
 }
 
-// rules returns the rules of a sandbox, also of one that is not there.
-func (g *Gateway) rules(id sandpit.ID) Rules {
+// rulesOf returns the rules of a sandbox, also of one that is not there.
+func (g *Gateway) rulesOf(id sandpit.ID) Rules {
 	if g.o.Rules == nil {
 		return Rules{}
 	}
@@ -83,18 +83,18 @@ func holderOf(ctx context.Context) (token.Holder, error) {
 func (g *Gateway) enterAsE2B(r *http.Request, t target) (known bool, in *http.Request, p pass, err error) {
 	switch {
 	case t.mode == byPath:
-		return false, r, free(), nil
+		return false, r, freePass(), nil
 	case t.port != guestPort:
-		return t.rules.E2B && !t.rules.Private, r, free(), nil
+		return t.rules.E2B && !t.rules.Private, r, freePass(), nil
 	case isSigned(r):
 		in, p, err = g.enterBySignature(r, t.id)
 		return true, in, p, err
 	}
 	if secret, shown := shownToken(r.Header, guestPort); shown {
-		in, p, err = g.admit(r, secret, token.Guest(t.id))
+		in, p, err = g.admitToken(r, secret, token.Guest(t.id))
 		return sandpit.CodeOf(err) != sandpit.Unauthenticated, in, p, err
 	}
-	return t.rules.E2B && isHealth(r), r, free(), nil
+	return t.rules.E2B && isHealth(r), r, freePass(), nil
 }
 
 // isHealth reports whether somebody asks whether the guest is well.
@@ -128,11 +128,11 @@ func (g *Gateway) enterBySignature(r *http.Request, id sandpit.ID) (*http.Reques
 		err = errSignature("invalid signature")
 	}
 	if err != nil {
-		return r, free(), err
+		return r, freePass(), err
 	}
 	if err := checkExpiration(r.URL.Query(), g.o.Clock.Now()); err != nil {
 		a.Release()
-		return r, free(), err
+		return r, freePass(), err
 	}
 	return r.WithContext(a.Context()), pass{release: a.Release}, nil
 }
@@ -190,8 +190,8 @@ func (g *Gateway) bareTarget(r *http.Request) (target, bool) {
 	return target{}, false
 }
 
-// hold takes a sandbox in order to use it, and wakes it if that is what its maker wants.
-func (g *Gateway) hold(r *http.Request, t target) (*manager.Handle, error) {
+// holdSandbox takes a sandbox in order to use it, and wakes it if that is what its maker wants.
+func (g *Gateway) holdSandbox(r *http.Request, t target) (*manager.Handle, error) {
 	h, err := g.o.Manager.Use(r.Context(), t.id)
 	asleep := sandpit.CodeOf(err) == sandpit.Conflict
 	if !asleep || !t.rules.Wakes || g.o.Wake == nil || t.port == guestPort && isHealth(r) {
@@ -239,7 +239,7 @@ type problem struct {
 
 // problemOf returns err, which p tells of already, as E2B tells it.
 func problemOf(p wire.Problem, t target, err error) problem {
-	out := problem{Code: http.StatusBadGateway, Message: p.Detail, Sandbox: t.id, title: headline(p.Code)}
+	out := problem{Code: http.StatusBadGateway, Message: p.Detail, Sandbox: t.id, title: headlineOf(p.Code)}
 	switch code := p.Code; {
 	case code == sandpit.Unauthenticated && t.port == guestPort:
 		out.Code, out.Sandbox = http.StatusUnauthorized, ""

@@ -110,8 +110,8 @@ func Open(ctx context.Context, o Options) (*Gateway, error) {
 	return g, nil
 }
 
-// look returns what was said of a port.
-func (g *Gateway) look(id sandpit.ID, port int) store.Preview {
+// previewOf returns what was said of a port.
+func (g *Gateway) previewOf(id sandpit.ID, port int) store.Preview {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	p, ok := g.said[spot{id, port}]
@@ -121,11 +121,11 @@ func (g *Gateway) look(id sandpit.ID, port int) store.Preview {
 	return p
 }
 
-// change replaces what was said of a port.
-func (g *Gateway) change(ctx context.Context, id sandpit.ID, port int, edit func(*store.Preview)) error {
+// changePreview replaces what was said of a port.
+func (g *Gateway) changePreview(ctx context.Context, id sandpit.ID, port int, edit func(*store.Preview)) error {
 	g.changing.Lock()
 	defer g.changing.Unlock()
-	before := g.look(id, port)
+	before := g.previewOf(id, port)
 	p := before
 	if edit(&p); p == before {
 		return nil
@@ -136,16 +136,16 @@ func (g *Gateway) change(ctx context.Context, id sandpit.ID, port int, edit func
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.said[spot{id, port}] = p
-	g.prune()
+	g.pruneRecords()
 	return nil
 }
 
 // pruneAbove is from how many ports on those are looked for whose sandbox is forgotten.
 const pruneAbove = 1000
 
-// prune forgets ports of sandboxes that nobody knows any more; their rows are gone. The
+// pruneRecords forgets ports of sandboxes that nobody knows any more; their rows are gone. The
 // lock is held.
-func (g *Gateway) prune() {
+func (g *Gateway) pruneRecords() {
 	if len(g.said) <= pruneAbove {
 		return
 	}
@@ -162,8 +162,8 @@ const (
 	maxLife   = 30 * 24 * time.Hour
 )
 
-// check refuses what the maker of a request may not touch, and ports that nobody may.
-func (g *Gateway) check(ctx context.Context, id sandpit.ID, port int) error {
+// checkAccess refuses what the maker of a request may not touch, and ports that nobody may.
+func (g *Gateway) checkAccess(ctx context.Context, id sandpit.ID, port int) error {
 	s, err := api.Find(ctx, g.o.Manager, id)
 	switch {
 	case err != nil:
@@ -185,7 +185,7 @@ func (g *Gateway) check(ctx context.Context, id sandpit.ID, port int) error {
 // NotFound, Gone: the sandbox. Invalid: the port, a life of more than 30 days, or a note that
 // is too long. PermissionDenied: the guest's own port. Exhausted: too many tokens.
 func (g *Gateway) URL(ctx context.Context, id sandpit.ID, port int, life time.Duration, note string) (wire.PreviewURL, error) {
-	err := g.check(ctx, id, port)
+	err := g.checkAccess(ctx, id, port)
 	if err == nil && (life < 0 || life > maxLife) {
 		err = sandpit.Errorf(sandpit.Invalid, "a URL that is good for %v: want at most %v", life, maxLife)
 	}
@@ -194,13 +194,13 @@ func (g *Gateway) URL(ctx context.Context, id sandpit.ID, port int, life time.Du
 	}
 	var u wire.PreviewURL
 	if err == nil {
-		u, err = g.url(ctx, g.look(id, port), life, note)
+		u, err = g.previewURL(ctx, g.previewOf(id, port), life, note)
 	}
-	g.report(ctx, "give a preview URL", id, port, err)
+	g.reportEvent(ctx, "give a preview URL", id, port, err)
 	return u, err
 }
 
-func (g *Gateway) url(ctx context.Context, p store.Preview, life time.Duration, note string) (wire.PreviewURL, error) {
+func (g *Gateway) previewURL(ctx context.Context, p store.Preview, life time.Duration, note string) (wire.PreviewURL, error) {
 	u := wire.PreviewURL{Port: p.Port, Public: p.Public}
 	query := ""
 	if !p.Public {
@@ -214,12 +214,12 @@ func (g *Gateway) url(ctx context.Context, p store.Preview, life time.Duration, 
 		}
 		query = "?" + queryToken + "=" + u.Token
 	}
-	u.URL, u.PathURL = g.addresses(p.Sandbox, p.Port, query)
+	u.URL, u.PathURL = g.previewAddresses(p.Sandbox, p.Port, query)
 	return u, nil
 }
 
-// addresses are where a port is seen by host name and by path; "": it is not.
-func (g *Gateway) addresses(id sandpit.ID, port int, query string) (byName, byPath string) {
+// previewAddresses are where a port is seen by host name and by path; "": it is not.
+func (g *Gateway) previewAddresses(id sandpit.ID, port int, query string) (byName, byPath string) {
 	number := strconv.Itoa(port)
 	places := g.o.Places()
 	if places.Host != "" {
@@ -238,16 +238,16 @@ func (g *Gateway) SetPublic(ctx context.Context, id sandpit.ID, port int, public
 	if !public {
 		action = "make a port private"
 	}
-	return g.set(ctx, action, id, port, func() error {
-		return g.change(ctx, id, port, func(p *store.Preview) { p.Public = public })
+	return g.setAndReport(ctx, action, id, port, func() error {
+		return g.changePreview(ctx, id, port, func(p *store.Preview) { p.Public = public })
 	})
 }
 
 // Revoke makes a port private and every URL useless that was given out for it, and ends
 // what such URLs have opened. Errors as with URL.
 func (g *Gateway) Revoke(ctx context.Context, id sandpit.ID, port int) error {
-	return g.set(ctx, "revoke preview URLs", id, port, func() error {
-		err := g.change(ctx, id, port, func(p *store.Preview) {
+	return g.setAndReport(ctx, "revoke preview URLs", id, port, func() error {
+		err := g.changePreview(ctx, id, port, func(p *store.Preview) {
 			p.Public = false
 			p.Epoch++
 		})
@@ -258,12 +258,12 @@ func (g *Gateway) Revoke(ctx context.Context, id sandpit.ID, port int) error {
 	})
 }
 
-func (g *Gateway) set(ctx context.Context, action string, id sandpit.ID, port int, change func() error) error {
-	err := g.check(ctx, id, port)
+func (g *Gateway) setAndReport(ctx context.Context, action string, id sandpit.ID, port int, change func() error) error {
+	err := g.checkAccess(ctx, id, port)
 	if err == nil {
 		err = change()
 	}
-	g.report(ctx, action, id, port, err)
+	g.reportEvent(ctx, action, id, port, err)
 	return err
 }
 
@@ -281,7 +281,7 @@ func (g *Gateway) Public(id sandpit.ID) []int {
 	return list
 }
 
-func (g *Gateway) report(ctx context.Context, action string, id sandpit.ID, port int, err error) {
+func (g *Gateway) reportEvent(ctx context.Context, action string, id sandpit.ID, port int, err error) {
 	actor := ""
 	if p, unknown := api.PrincipalOf(ctx); unknown == nil {
 		actor = p.Owner

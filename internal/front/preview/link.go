@@ -234,7 +234,7 @@ func splitRest(rest string) (path, tail string) {
 // It is false for one that browsers could read in another way.
 func (g *Gateway) outerLink(text string, r *http.Request, t target) (string, bool) {
 	scheme := "http"
-	if g.encrypted(r, t) {
+	if g.isEncrypted(r, t) {
 		scheme = "https"
 	}
 	l, ok := parseLink(text, scheme)
@@ -250,7 +250,7 @@ func (g *Gateway) outerLink(text string, r *http.Request, t target) (string, boo
 		return l.text, true
 	}
 	path, tail := splitRest(l.rest)
-	inner, _, ok := t.inner(r.URL.EscapedPath(), "")
+	inner, _, ok := t.innerPath(r.URL.EscapedPath(), "")
 	if !ok {
 		return "", false
 	}

@@ -96,9 +96,9 @@ func portOf(text string) (int, bool) {
 	return int(n), err == nil && n > 0
 }
 
-// inner is the path that the sandbox sees, as it is and as it was written ("" if
+// innerPath is the path that the sandbox sees, as it is and as it was written ("" if
 // that is the same).
-func (t target) inner(path, raw string) (string, string, bool) {
+func (t target) innerPath(path, raw string) (string, string, bool) {
 	if t.prefix == "" {
 		return path, raw, true
 	}

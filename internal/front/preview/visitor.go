@@ -144,7 +144,7 @@ func showBounce(a *answer, r *http.Request, t target) {
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Referrer-Policy", "same-origin")
 	h.Set("Cache-Control", "no-store")
-	path, _, ok := t.inner(r.URL.EscapedPath(), "")
+	path, _, ok := t.innerPath(r.URL.EscapedPath(), "")
 	if !ok {
 		path = "/"
 	}

@@ -76,9 +76,9 @@ func (p *Publisher) Publish(ctx context.Context, id sandpit.ID, ports []sandpit.
 	}
 	s := &sandbox{dial: dial, slots: make(chan struct{}, maxConnections)}
 	for _, port := range ports {
-		l, err := listen(ctx, port)
+		l, err := listenPort(ctx, port)
 		if err != nil {
-			s.close()
+			s.closeListeners()
 			return nil, err
 		}
 		if at, ok := l.Addr().(*net.TCPAddr); ok {
@@ -89,13 +89,13 @@ func (p *Publisher) Publish(ctx context.Context, id sandpit.ID, ports []sandpit.
 	running, end := context.WithCancel(context.WithoutCancel(ctx))
 	s.end = end
 	for i, l := range s.listeners {
-		p.all.Go(func() { p.accept(running, s, l, s.ports[i].Port) })
+		p.all.Go(func() { p.acceptConnections(running, s, l, s.ports[i].Port) })
 	}
 	p.open[id] = s
 	return append([]sandpit.Port(nil), s.ports...), nil
 }
 
-func listen(ctx context.Context, port sandpit.Port) (net.Listener, error) {
+func listenPort(ctx context.Context, port sandpit.Port) (net.Listener, error) {
 	var c net.ListenConfig
 	l, err := c.Listen(ctx, "tcp", port.Address())
 	switch {
@@ -114,8 +114,8 @@ func listen(ctx context.Context, port sandpit.Port) (net.Listener, error) {
 	}
 }
 
-// close closes the listeners. Connections end when the context does.
-func (s *sandbox) close() {
+// closeListeners closes the listeners. Connections end when the context does.
+func (s *sandbox) closeListeners() {
 	for _, l := range s.listeners {
 		_ = l.Close() // nobody listens any more, which is all that is wanted
 	}
@@ -131,7 +131,7 @@ func (p *Publisher) Withdraw(id sandpit.ID) {
 	defer p.mu.Unlock()
 	if s := p.open[id]; s != nil {
 		delete(p.open, id)
-		s.close()
+		s.closeListeners()
 	}
 }
 
@@ -141,15 +141,15 @@ func (p *Publisher) Close() error {
 	p.closed = true
 	for id, s := range p.open {
 		delete(p.open, id)
-		s.close()
+		s.closeListeners()
 	}
 	p.mu.Unlock()
 	p.all.Wait()
 	return nil
 }
 
-// accept passes on the connections of one listener until it is closed.
-func (p *Publisher) accept(ctx context.Context, s *sandbox, l net.Listener, port int) {
+// acceptConnections passes on the connections of one listener until it is closed.
+func (p *Publisher) acceptConnections(ctx context.Context, s *sandbox, l net.Listener, port int) {
 	for {
 		conn, err := l.Accept()
 		if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
@@ -174,16 +174,16 @@ func (p *Publisher) accept(ctx context.Context, s *sandbox, l net.Listener, port
 		}
 		p.all.Go(func() {
 			defer func() { <-s.slots }()
-			if err := pass(ctx, conn, s.dial, port); err != nil && ctx.Err() == nil {
+			if err := forwardConnection(ctx, conn, s.dial, port); err != nil && ctx.Err() == nil {
 				p.log.DebugContext(ctx, "a connection to a published port ended", slog.Int("port", port), slog.Any("error", err))
 			}
 		})
 	}
 }
 
-// pass connects who has come with a port inside, until both have said everything, one
+// forwardConnection connects who has come with a port inside, until both have said everything, one
 // breaks off, or ctx ends.
-func pass(ctx context.Context, outside net.Conn, dial Dial, port int) error {
+func forwardConnection(ctx context.Context, outside net.Conn, dial Dial, port int) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer outside.Close()

@@ -104,7 +104,7 @@ func FuzzForward(f *testing.F) {
 	f.Add("127.0.0.1", uint32(guestPort))
 	f.Add("::ffff:10.0.0.1", uint32(1<<16+80))
 	f.Fuzz(func(t *testing.T, host string, port uint32) {
-		got, err := forwarded{Host: host, Port: port}.target()
+		got, err := forwarded{Host: host, Port: port}.targetPort()
 		if err == nil && (got < 1 || got > 65535 || got == guestPort || got != int(port)) {
 			t.Errorf("%q %d: %d", host, port, got)
 		}
@@ -129,7 +129,7 @@ func FuzzRequest(f *testing.F) {
 		s := &session{connection: &connection{}, env: make(map[string]string)}
 		ways := 0
 		for range 2 {
-			run, ok := s.request(t.Context(), &ssh.Request{Type: kind, Payload: payload})
+			run, ok := s.handleRequest(t.Context(), &ssh.Request{Type: kind, Payload: payload})
 			if run != nil {
 				if ways++; !ok {
 					t.Errorf("%s is refused and done", kind)

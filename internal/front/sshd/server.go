@@ -134,15 +134,15 @@ func (s *Server) Serve(ctx context.Context) error {
 	defer s.group.Wait()
 	defer end(api.ErrDraining)
 	defer stop()
-	err := s.accept(ctx, connected)
+	err := s.acceptConnections(ctx, connected)
 	if ctx.Err() != nil {
 		return nil
 	}
 	return errors.Join(sandpit.Errorf(sandpit.Unavailable, "the server for SSH cannot go on: %w", err), s.listener.Close())
 }
 
-// accept takes connections until the listener is closed, or broken.
-func (s *Server) accept(ctx, connected context.Context) error {
+// acceptConnections takes connections until the listener is closed, or broken.
+func (s *Server) acceptConnections(ctx, connected context.Context) error {
 	for {
 		conn, err := s.listener.Accept()
 		switch {
@@ -162,8 +162,8 @@ func (s *Server) accept(ctx, connected context.Context) error {
 			return err
 		}
 		l := s.newLogin(connected, addressOf(conn))
-		s.crowd.arrive(l.visitor) // in the order in which they come
-		s.group.Go(func() { s.serve(connected, conn, l) })
+		s.crowd.addVisitor(l.visitor) // in the order in which they come
+		s.group.Go(func() { s.serveConnection(connected, conn, l) })
 	}
 }
 
@@ -174,28 +174,28 @@ func addressOf(conn net.Conn) netip.Addr {
 	return netip.Addr{}
 }
 
-// serve has one connection from its beginning to its end.
-func (s *Server) serve(ctx context.Context, raw net.Conn, l *login) {
+// serveConnection has one connection from its beginning to its end.
+func (s *Server) serveConnection(ctx context.Context, raw net.Conn, l *login) {
 	defer raw.Close()
 	begin := time.Now()
-	conn, channels, requests, err := l.perform(raw)
+	conn, channels, requests, err := l.performHandshake(raw)
 	s.crowd.loggedIn(l.visitor)
-	defer l.close()
+	defer l.releaseSandbox()
 	if err != nil {
-		s.refused(ctx, l, err)
+		s.logRefusal(ctx, l, err)
 		if conn != nil {
-			discard(conn, channels, requests)
+			discardConnection(conn, channels, requests)
 		}
 		return
 	}
 	c := newConnection(s, conn, l)
-	c.serve(channels, requests)
+	c.serveChannels(channels, requests)
 	s.o.Log.DebugContext(ctx, "an SSH connection has ended", slog.String("sandbox", string(l.sandbox.ID())), slog.String("actor", l.actor),
 		slog.Duration("took", time.Since(begin)))
 }
 
-// discard ends a connection. What it wanted has to be read, or its reader goes on for ever.
-func discard(conn *ssh.ServerConn, channels <-chan ssh.NewChannel, requests <-chan *ssh.Request) {
+// discardConnection ends a connection. What it wanted has to be read, or its reader goes on for ever.
+func discardConnection(conn *ssh.ServerConn, channels <-chan ssh.NewChannel, requests <-chan *ssh.Request) {
 	_ = conn.Close() // it may be gone already
 	var group sync.WaitGroup
 	group.Go(func() { ssh.DiscardRequests(requests) })

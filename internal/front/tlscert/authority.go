@@ -102,11 +102,11 @@ func pemOf(kind string, raw []byte) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: raw})
 }
 
-// pem is the certificate without the key.
-func (a *authority) pem() []byte { return pemOf("CERTIFICATE", a.cert.Raw) }
+// certificatePEM is the certificate without the key.
+func (a *authority) certificatePEM() []byte { return pemOf("CERTIFICATE", a.cert.Raw) }
 
-// issue makes the certificate of a server.
-func (a *authority) issue(names []string, addresses []net.IP, now time.Time) (*tls.Certificate, error) {
+// issueCertificate makes the certificate of a server.
+func (a *authority) issueCertificate(names []string, addresses []net.IP, now time.Time) (*tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, sandpit.Errorf(sandpit.Internal, "make a certificate: %w", err)

@@ -76,7 +76,7 @@ func Automatic(o AutomaticOptions) (*tls.Config, error) {
 			Email: o.Email, Client: client,
 		},
 	}
-	c := config(a.get)
+	c := newConfig(a.getCertificate)
 	c.NextProtos = append(c.NextProtos, acme.ALPNProto)
 	return c, nil
 }
@@ -100,8 +100,8 @@ type automatic struct {
 	manager *autocert.Manager
 }
 
-// get is tls.Config.GetCertificate.
-func (a *automatic) get(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
+// getCertificate is tls.Config.GetCertificate.
+func (a *automatic) getCertificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 	cert, err := a.manager.GetCertificate(hello)
 	name := strings.ToLower(strings.TrimSuffix(hello.ServerName, "."))
 	if err != nil && slices.Contains(a.names, name) { // others may ask for whatever they like

@@ -11,8 +11,8 @@ import (
 	"log/slog"
 )
 
-// config is what all kinds of certificates have in common.
-func config(get func(*tls.ClientHelloInfo) (*tls.Certificate, error)) *tls.Config {
+// newConfig is what all kinds of certificates have in common.
+func newConfig(get func(*tls.ClientHelloInfo) (*tls.Certificate, error)) *tls.Config {
 	return &tls.Config{GetCertificate: get, MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}}
 }
 

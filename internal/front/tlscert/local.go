@@ -46,7 +46,7 @@ func Local(o LocalOptions) (*tls.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := replaceFile(filepath.Join(o.Dir, AuthorityFile), a.pem()); err != nil {
+	if err := replaceFile(filepath.Join(o.Dir, AuthorityFile), a.certificatePEM()); err != nil {
 		return nil, sandpit.Errorf(sandpit.CodeOf(err), "write the certificate of the authority: %w", err)
 	}
 	l := &local{authority: a, leaves: make(map[string]*tls.Certificate), now: time.Now}
@@ -57,10 +57,10 @@ func Local(o LocalOptions) (*tls.Config, error) {
 	for _, name := range o.Names {
 		l.names = append(l.names, strings.ToLower(name))
 	}
-	if _, err := l.leaf(""); err != nil {
+	if _, err := l.leafFor(""); err != nil {
 		return nil, err
 	}
-	return config(l.get), nil
+	return newConfig(l.getCertificate), nil
 }
 
 // maxLeaves is how many certificates are remembered. Others are made again.
@@ -76,15 +76,15 @@ type local struct {
 	leaves map[string]*tls.Certificate // by what they are for besides the usual
 }
 
-// get is tls.Config.GetCertificate.
-func (l *local) get(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
-	return l.leaf(l.extra(hello))
+// getCertificate is tls.Config.GetCertificate.
+func (l *local) getCertificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
+	return l.leafFor(l.extraName(hello))
 }
 
-// extra is what the usual certificate is not for and the client asks for: a name below a
+// extraName is what the usual certificate is not for and the client asks for: a name below a
 // wildcard, since some clients refuse *.localhost, or an address of this machine. A
 // client that asks for somebody else gets the usual certificate, and will not like it.
-func (l *local) extra(hello *tls.ClientHelloInfo) string {
+func (l *local) extraName(hello *tls.ClientHelloInfo) string {
 	name := strings.ToLower(strings.TrimSuffix(hello.ServerName, "."))
 	if name == "" {
 		return addressOf(hello.Conn)
@@ -124,8 +124,8 @@ func isName(name string) bool {
 	return true
 }
 
-// leaf returns the certificate for the usual names and one more, if that is not "".
-func (l *local) leaf(extra string) (*tls.Certificate, error) {
+// leafFor returns the certificate for the usual names and one more, if that is not "".
+func (l *local) leafFor(extra string) (*tls.Certificate, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := l.now()
@@ -139,7 +139,7 @@ func (l *local) leaf(extra string) (*tls.Certificate, error) {
 	} else if extra != "" {
 		names = append(names, extra)
 	}
-	leaf, err := l.authority.issue(names, addresses, now)
+	leaf, err := l.authority.issueCertificate(names, addresses, now)
 	if err != nil {
 		return nil, err
 	}
