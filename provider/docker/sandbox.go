@@ -31,9 +31,9 @@ const (
 	over     state = "over"
 )
 
-// box is a sandbox as its Provider knows it. Instances of the same container share
+// sandbox is a sandbox as its Provider knows it. Instances of the same container share
 // one.
-type box struct {
+type sandbox struct {
 	p         *Provider
 	id        sandpit.ID
 	container string
@@ -65,8 +65,8 @@ type box struct {
 	monitor *liveness.Monitor
 }
 
-func newBox(p *Provider, id sandpit.ID, container string) *box {
-	b := &box{
+func newBox(p *Provider, id sandpit.ID, container string) *sandbox {
+	b := &sandbox{
 		p: p, id: id, container: container, turn: make(chan struct{}, 1), ended: make(chan struct{}), state: starting,
 		asking: make(chan struct{}, 1), dead: make(chan struct{}, 1), breaks: p.breaks.Load(),
 	}
@@ -75,8 +75,8 @@ func newBox(p *Provider, id sandpit.ID, container string) *box {
 	return b
 }
 
-// take waits for the turn to change the state.
-func (b *box) take(ctx context.Context) error {
+// lock waits for the turn to change the state.
+func (b *sandbox) lock(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -88,37 +88,37 @@ func (b *box) take(ctx context.Context) error {
 	}
 }
 
-func (b *box) yield() { <-b.turn }
+func (b *sandbox) unlock() { <-b.turn }
 
-// in takes the turn if the sandbox is in one of those states, as the engine says.
-func (b *box) in(ctx context.Context, want ...state) error {
-	if err := b.take(ctx); err != nil {
+// lockInState takes the turn if the sandbox is in one of those states, as the engine says.
+func (b *sandbox) lockInState(ctx context.Context, want ...state) error {
+	if err := b.lock(ctx); err != nil {
 		return err
 	}
-	err := b.p.reachable(ctx)
+	err := b.p.checkReachable(ctx)
 	if err == nil {
-		err = b.refresh(ctx)
+		err = b.refreshState(ctx)
 	}
-	if now := b.now(); err == nil && !slices.Contains(want, now) {
+	if now := b.currentState(); err == nil && !slices.Contains(want, now) {
 		err = b.stateError(now)
 		if err == nil {
 			err = sandpit.Errorf(sandpit.Conflict, "sandbox %s is %s", b.id, now)
 		}
 	}
 	if err != nil {
-		b.yield()
+		b.unlock()
 	}
 	return err
 }
 
-func (b *box) now() state {
+func (b *sandbox) currentState() state {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.state
 }
 
-// set changes the state, unless the sandbox is over.
-func (b *box) set(s state) {
+// setState changes the state, unless the sandbox is over.
+func (b *sandbox) setState(s state) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.state != over {
@@ -126,9 +126,9 @@ func (b *box) set(s state) {
 	}
 }
 
-// moved notes what was just done to the container. Answers that the engine gave before do
+// recordChange notes what was just done to the container. Answers that the engine gave before do
 // not count any more.
-func (b *box) moved(s state) {
+func (b *sandbox) recordChange(s state) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.moves++
@@ -137,25 +137,25 @@ func (b *box) moved(s state) {
 	}
 }
 
-func (b *box) moveCount() int {
+func (b *sandbox) moveCount() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.moves
 }
 
-// usable is stateError for who wants something of the inside. That it is stopped or paused
+// checkUsable is stateError for who wants something of the inside. That it is stopped or paused
 // may have changed by another program, of which the engine tells a moment later.
-func (b *box) usable(ctx context.Context) error {
-	if now := b.now(); now == paused || now == stopped {
-		if err := b.refresh(ctx); err != nil {
+func (b *sandbox) checkUsable(ctx context.Context) error {
+	if now := b.currentState(); now == paused || now == stopped {
+		if err := b.refreshState(ctx); err != nil {
 			return err
 		}
 	}
-	return b.stateError(b.now())
+	return b.stateError(b.currentState())
 }
 
 // stateError is why there is nobody to talk to, if so.
-func (b *box) stateError(s state) error {
+func (b *sandbox) stateError(s state) error {
 	switch s {
 	case running:
 		return nil
@@ -170,8 +170,8 @@ func (b *box) stateError(s state) error {
 	return sandpit.Errorf(sandpit.Gone, "sandbox %s has ended: %s", b.id, b.exit.Reason)
 }
 
-// end tells everybody that the sandbox is over.
-func (b *box) end(exit sandpit.Exit) {
+// recordEnd tells everybody that the sandbox is over.
+func (b *sandbox) recordEnd(exit sandpit.Exit) {
 	b.mu.Lock()
 	first := b.state != over
 	if first {
@@ -180,13 +180,13 @@ func (b *box) end(exit sandpit.Exit) {
 	}
 	b.mu.Unlock()
 	if first {
-		b.p.goDo(b.release)
+		b.p.goDo(b.closeLink)
 	}
 }
 
-// refresh brings the state up to date with what the engine says.
-func (b *box) refresh(ctx context.Context) error {
-	if b.now() == over {
+// refreshState brings the state up to date with what the engine says.
+func (b *sandbox) refreshState(ctx context.Context) error {
+	if b.currentState() == over {
 		return nil
 	}
 	select {
@@ -196,52 +196,52 @@ func (b *box) refresh(ctx context.Context) error {
 		return ctx.Err()
 	}
 	moves := b.moveCount()
-	c, err := b.p.inspect(ctx, b.container)
+	c, err := b.p.inspectContainer(ctx, b.container)
 	if sandpit.CodeOf(err) == sandpit.NotFound {
 		if !b.isBeingRemoved() { // else whoever removes it says how it ended
-			b.end(b.vanished())
+			b.recordEnd(b.vanishedExit())
 		}
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	b.settle(*c.State, moves)
+	b.applyEngineState(*c.State, moves)
 	return nil
 }
 
-// settle takes the state that the engine tells, having been asked after so many moves.
-func (b *box) settle(s container.State, moves int) {
+// applyEngineState takes the state that the engine tells, having been asked after so many moves.
+func (b *sandbox) applyEngineState(s container.State, moves int) {
 	wasAsked := !s.Running && b.wasStopped() // before the moves are counted again
 	switch {
 	case b.moveCount() != moves: // it was something else that it told
 	case s.Paused && b.isSaving():
 	case s.Paused:
-		b.set(paused)
+		b.setState(paused)
 	case s.Running:
-		if b.now() != stopping { // which whoever stops it ends
-			b.set(running)
+		if b.currentState() != stopping { // which whoever stops it ends
+			b.setState(running)
 		}
-		b.seen()
+		b.markRunning()
 	case s.Status == container.StateCreated, s.Restarting, b.isBeingRemoved():
 	default:
 		if wasAsked {
-			b.set(stopped)
+			b.setState(stopped)
 			return
 		}
-		b.end(b.ending(s))
+		b.recordEnd(b.exitReason(s))
 	}
 }
 
 // wasStopped reports whether the container does not run because somebody asked for that.
-func (b *box) wasStopped() bool {
+func (b *sandbox) wasStopped() bool {
 	rec, err := b.p.readRecord(b.id, b.container)
 	return err == nil && rec.Stopped
 }
 
 // beginRemoval tells that the sandbox is being destroyed, until the returned function
 // is called. What breaks meanwhile is explained by how that comes out.
-func (b *box) beginRemoval() (done func()) {
+func (b *sandbox) beginRemoval() (done func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.removers++; b.removers == 1 {
@@ -263,20 +263,20 @@ func (b *box) beginRemoval() (done func()) {
 
 // lookAgain refreshes the state. An engine that does not answer is noticed by the
 // stream of its events.
-func (b *box) lookAgain() {
-	ctx, cancel := b.p.limited(context.Background())
+func (b *sandbox) lookAgain() {
+	ctx, cancel := b.p.callContext(context.Background())
 	defer cancel()
-	_ = b.refresh(ctx)
+	_ = b.refreshState(ctx)
 }
 
-func (b *box) isBeingRemoved() bool {
+func (b *sandbox) isBeingRemoved() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.removers > 0
 }
 
 // awaitRemoval returns when nobody is destroying the sandbox.
-func (b *box) awaitRemoval(ctx context.Context) {
+func (b *sandbox) awaitRemoval(ctx context.Context) {
 	b.mu.Lock()
 	removed, busy := b.removed, b.removers > 0
 	b.mu.Unlock()
@@ -290,39 +290,39 @@ func (b *box) awaitRemoval(ctx context.Context) {
 	}
 }
 
-func (b *box) isSaving() bool {
+func (b *sandbox) isSaving() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.saving
 }
 
-func (b *box) setSaving(saving bool) {
+func (b *sandbox) setSaving(saving bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.saving = saving
 }
 
-// start starts the container and gives its guest its key and defaults. Whoever
+// startContainer starts the container and gives its guest its key and defaults. Whoever
 // calls it has the turn.
-func (b *box) start(ctx context.Context, inst *Instance, rec record) error {
+func (b *sandbox) startContainer(ctx context.Context, inst *Instance, rec record) error {
 	stream, err := b.attachStill(ctx) // before it runs, so that nothing is missed
 	if err != nil {
 		return err
 	}
-	limited, cancel := b.p.limited(ctx)
+	limited, cancel := b.p.callContext(ctx)
 	defer cancel()
 	_, err = b.p.api.ContainerStart(limited, b.container, client.ContainerStartOptions{})
 	if err != nil {
-		b.p.guest.lost() // if it was that, the next one finds it
+		b.p.guest.markLost() // if it was that, the next one finds it
 		_ = stream.Close()
 		return b.p.engineError(ctx, "start the container", err)
 	}
-	b.moved(running)
-	if err := b.tie(stream); err != nil {
+	b.recordChange(running)
+	if err := b.newLink(stream); err != nil {
 		return err
 	}
 	if err := b.settleStart(liveness.Exempt(limited), inst, rec); err != nil {
-		if said := stream.complaint(); said != "" {
+		if said := stream.stderrTail(); said != "" {
 			return sandpit.Errorf(sandpit.CodeOf(err), "%w; it says: %s", err, said)
 		}
 		return err
@@ -331,7 +331,7 @@ func (b *box) start(ctx context.Context, inst *Instance, rec record) error {
 }
 
 // settleStart makes a guest that has just started ready.
-func (b *box) settleStart(ctx context.Context, inst *Instance, rec record) error {
+func (b *sandbox) settleStart(ctx context.Context, inst *Instance, rec record) error {
 	if err := inst.guest.Init(ctx, initFor(rec.Spec, rec.Image)); err != nil {
 		return err
 	}
@@ -355,9 +355,9 @@ func initFor(spec sandpit.Spec, img imageInfo) envd.InitRequest {
 	return envd.InitRequest{Env: env, User: user, WorkDir: workDir(spec, img)}
 }
 
-// destroy removes the container, whatever state it is in.
-func (b *box) destroy(ctx context.Context) error {
-	if err := b.p.reachable(ctx); err != nil {
+// removeContainer removes the container, whatever state it is in.
+func (b *sandbox) removeContainer(ctx context.Context) error {
+	if err := b.p.checkReachable(ctx); err != nil {
 		return fmt.Errorf("destroy sandbox %s: %w", b.id, err)
 	}
 	done := b.beginRemoval()
@@ -365,17 +365,17 @@ func (b *box) destroy(ctx context.Context) error {
 	if err := b.p.removeContainer(ctx, b.container); err != nil {
 		return fmt.Errorf("destroy sandbox %s: %w", b.id, err)
 	}
-	b.end(sandpit.Exit{Reason: "the sandbox was destroyed"})
-	b.release() // before it is forgotten, so that Close need not know of it
-	b.p.forget(b)
+	b.recordEnd(sandpit.Exit{Reason: "the sandbox was destroyed"})
+	b.closeLink() // before it is forgotten, so that Close need not know of it
+	b.p.forgetSandbox(b)
 	if err := b.p.removeRecord(b.id, b.container); err != nil {
 		return fmt.Errorf("destroy sandbox %s: %w", b.id, err)
 	}
 	return nil
 }
 
-// wait returns when the sandbox has ended.
-func (b *box) wait(ctx context.Context) (sandpit.Exit, error) {
+// waitForEnd returns when the sandbox has ended.
+func (b *sandbox) waitForEnd(ctx context.Context) (sandpit.Exit, error) {
 	select {
 	case <-b.ended:
 		return b.exit, nil
@@ -386,7 +386,7 @@ func (b *box) wait(ctx context.Context) (sandpit.Exit, error) {
 		return b.exit, nil
 	case <-ctx.Done():
 		return sandpit.Exit{}, ctx.Err()
-	case <-b.p.events.lost():
+	case <-b.p.events.lostSignal():
 		return sandpit.Exit{}, fmt.Errorf("wait for the end of sandbox %s: %w", b.id, b.p.awayError())
 	case <-b.p.calls.over:
 		return sandpit.Exit{}, errClosed
@@ -396,23 +396,23 @@ func (b *box) wait(ctx context.Context) (sandpit.Exit, error) {
 // errLinkOver ends a link whose container does not run.
 var errLinkOver = errors.New("the container does not run")
 
-// reattach attaches again as soon as that is possible, or returns why it will not be:
+// attachAgain attaches again as soon as that is possible, or returns why it will not be:
 // the container does not run, or the engine has not answered for too long.
-func (b *box) reattach(ctx context.Context) (*stream, error) {
+func (b *sandbox) attachAgain(ctx context.Context) (*stream, error) {
 	pause := 100 * time.Millisecond
 	for {
-		if err := b.refresh(ctx); err == nil {
-			if now := b.now(); now != running && now != paused {
+		if err := b.refreshState(ctx); err == nil {
+			if now := b.currentState(); now != running && now != paused {
 				return nil, errLinkOver
 			}
-			if s, err := b.attach(ctx); err == nil {
+			if s, err := b.attachStream(ctx); err == nil {
 				return s, nil
 			}
 		}
 		select {
 		case <-time.After(pause):
 			pause = min(2*pause, 5*time.Second)
-		case <-b.p.events.lost():
+		case <-b.p.events.lostSignal():
 			return nil, b.p.awayError()
 		case <-ctx.Done():
 			return nil, ctx.Err()

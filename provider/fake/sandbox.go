@@ -36,8 +36,8 @@ const (
 	Ended State = "ended"
 )
 
-// box is a sandbox, as its World knows it.
-type box struct {
+// sandbox is a sandbox, as its World knows it.
+type sandbox struct {
 	world     *World
 	id        sandpit.ID
 	createdAt time.Time
@@ -57,8 +57,8 @@ type box struct {
 	network   sandpit.NetworkPolicy
 }
 
-// create makes a sandbox. Of one that fails, nothing is left.
-func (w *World) create(ctx context.Context, id sandpit.ID, spec sandpit.Spec) (*box, error) {
+// createSandbox makes a sandbox. Of one that fails, nothing is left.
+func (w *World) createSandbox(ctx context.Context, id sandpit.ID, spec sandpit.Spec) (*sandbox, error) {
 	source, err := w.imageDir(spec)
 	if err != nil {
 		return nil, err
@@ -66,14 +66,14 @@ func (w *World) create(ctx context.Context, id sandpit.ID, spec sandpit.Spec) (*
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	b := &box{
+	b := &sandbox{
 		world: w, id: id, spec: spec.Clone(), createdAt: time.Now(), token: rand.Text(),
 		dir:  filepath.Join(w.boxesDir(), string(id)),
 		turn: make(chan struct{}, 1), ended: make(chan struct{}), state: Starting,
 	}
 	b.turn <- struct{}{}
-	defer b.yield()
-	if err := w.add(b); err != nil {
+	defer b.unlock()
+	if err := w.addSandbox(b); err != nil {
 		return nil, err
 	}
 	err = b.makeFiles(ctx, source)
@@ -81,45 +81,45 @@ func (w *World) create(ctx context.Context, id sandpit.ID, spec sandpit.Spec) (*
 		err = b.showVolumes()
 	}
 	if err == nil {
-		err = b.boot(ctx)
+		err = b.bootGuest(ctx)
 	}
 	if err != nil {
-		return nil, errors.Join(err, b.remove(sandpit.Exit{Reason: "the sandbox could not be made"}))
+		return nil, errors.Join(err, b.removeSandbox(sandpit.Exit{Reason: "the sandbox could not be made"}))
 	}
 	return b, nil
 }
 
-func (b *box) makeFiles(ctx context.Context, source string) error {
+func (b *sandbox) makeFiles(ctx context.Context, source string) error {
 	if source == "" {
 		return os.MkdirAll(b.dir, 0o700)
 	}
 	return copyTree(ctx, source, b.dir)
 }
 
-// inside returns where a path of the sandbox's own is on the machine.
-func (b *box) inside(path string) string { return filepath.Join(b.dir, path) }
+// hostPath returns where a path of the sandbox's own is on the machine.
+func (b *sandbox) hostPath(path string) string { return filepath.Join(b.dir, path) }
 
 const homeDir = "/home"
 
-// boot starts a guest and gives it its key.
-func (b *box) boot(ctx context.Context) error {
+// bootGuest starts a guest and gives it its key.
+func (b *sandbox) bootGuest(ctx context.Context) error {
 	for _, dir := range []string{homeDir, "/tmp"} {
-		if err := os.MkdirAll(b.inside(dir), 0o755); err != nil { //nolint:gosec // below a closed directory
+		if err := os.MkdirAll(b.hostPath(dir), 0o755); err != nil { //nolint:gosec // below a closed directory
 			return err
 		}
 	}
 	b.mu.Lock()
 	b.stall = Stall{} // the one that hung has ended
 	b.mu.Unlock()
-	m := startMachine(b.stalled)
+	m := startMachine(b.currentStall)
 	transport := &http.Transport{
-		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return m.dial(ctx, guest.Port) },
+		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return m.dialPort(ctx, guest.Port) },
 		DisableKeepAlives: true,
 	}
-	_, token := b.identity()
-	err := envd.New(transport, token).Init(ctx, b.defaults())
+	_, token := b.identityOf()
+	err := envd.New(transport, token).Init(ctx, b.guestDefaults())
 	if err != nil {
-		m.stop(b.dir)
+		m.stopAll(b.dir)
 		return err
 	}
 	b.mu.Lock()
@@ -128,10 +128,10 @@ func (b *box) boot(ctx context.Context) error {
 	return nil
 }
 
-// defaults are what the guest gives to every process.
-func (b *box) defaults() envd.InitRequest {
-	spec, _ := b.identity()
-	env := map[string]string{"HOME": b.inside(homeDir), "TMPDIR": b.inside("/tmp"), markVariable: b.dir}
+// guestDefaults are what the guest gives to every process.
+func (b *sandbox) guestDefaults() envd.InitRequest {
+	spec, _ := b.identityOf()
+	env := map[string]string{"HOME": b.hostPath(homeDir), "TMPDIR": b.hostPath("/tmp"), markVariable: b.dir}
 	maps.Copy(env, spec.Env)
 	req := envd.InitRequest{Env: env, User: spec.User, WorkDir: spec.WorkDir}
 	if req.User == "" {
@@ -143,12 +143,12 @@ func (b *box) defaults() envd.InitRequest {
 	case sandpit.HomeDir:
 		req.WorkDir = homeDir
 	}
-	req.WorkDir = b.inside(req.WorkDir)
+	req.WorkDir = b.hostPath(req.WorkDir)
 	return req
 }
 
-// take waits for the turn to change the state.
-func (b *box) take(ctx context.Context) error {
+// lock waits for the turn to change the state.
+func (b *sandbox) lock(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -160,44 +160,44 @@ func (b *box) take(ctx context.Context) error {
 	}
 }
 
-func (b *box) yield() { <-b.turn }
+func (b *sandbox) unlock() { <-b.turn }
 
-// in takes the turn if the sandbox is in one of these states.
-func (b *box) in(ctx context.Context, states ...State) error {
-	if err := b.take(ctx); err != nil {
+// lockInState takes the turn if the sandbox is in one of these states.
+func (b *sandbox) lockInState(ctx context.Context, states ...State) error {
+	if err := b.lock(ctx); err != nil {
 		return err
 	}
-	now := b.now()
+	now := b.currentState()
 	if slices.Contains(states, now) {
 		return nil
 	}
-	b.yield()
+	b.unlock()
 	if now == Ended {
 		return b.stateError(now)
 	}
 	return sandpit.Errorf(sandpit.Conflict, "sandbox %s is %s, not %s", b.id, now, states[0])
 }
 
-func (b *box) now() State {
+func (b *sandbox) currentState() State {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.state
 }
 
-func (b *box) set(s State) {
+func (b *sandbox) setState(s State) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.state = s
 }
 
-// running returns the machine, or why there is none to talk to.
-func (b *box) running() (*machine, error) {
+// runningMachine returns the machine, or why there is none to talk to.
+func (b *sandbox) runningMachine() (*machine, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.machine, b.stateError(b.state)
 }
 
-func (b *box) stateError(s State) error {
+func (b *sandbox) stateError(s State) error {
 	switch s {
 	case Running:
 		return nil
@@ -211,19 +211,19 @@ func (b *box) stateError(s State) error {
 }
 
 // powerOff ends the guest and all processes. Whoever calls it has the turn.
-func (b *box) powerOff(next State) {
+func (b *sandbox) powerOff(next State) {
 	b.mu.Lock()
 	m := b.machine
 	b.machine, b.state = nil, next
 	b.mu.Unlock()
 	if m != nil {
-		m.stop(b.dir)
+		m.stopAll(b.dir)
 	}
 }
 
-// end tells everybody that the sandbox is over. Whoever calls it has the turn.
-func (b *box) end(exit sandpit.Exit) {
-	over := b.now() == Ended
+// recordEnd tells everybody that the sandbox is over. Whoever calls it has the turn.
+func (b *sandbox) recordEnd(exit sandpit.Exit) {
+	over := b.currentState() == Ended
 	b.powerOff(Ended)
 	if !over {
 		b.exit = exit
@@ -231,13 +231,13 @@ func (b *box) end(exit sandpit.Exit) {
 	}
 }
 
-// remove ends the sandbox and removes its files. Whoever calls it has the turn.
-func (b *box) remove(exit sandpit.Exit) error {
-	b.end(exit)
-	if err := errors.Join(removeAll(b.dir), removeAll(b.saved())); err != nil {
+// removeSandbox ends the sandbox and removes its files. Whoever calls it has the turn.
+func (b *sandbox) removeSandbox(exit sandpit.Exit) error {
+	b.recordEnd(exit)
+	if err := errors.Join(removeAll(b.dir), removeAll(b.checkpointDir())); err != nil {
 		return fmt.Errorf("remove the files of sandbox %s: %w", b.id, err)
 	}
-	b.world.forget(b)
+	b.world.forgetSandbox(b)
 	return nil
 }
 
@@ -256,75 +256,79 @@ func removeAll(dir string) error {
 	return os.RemoveAll(dir)
 }
 
-func (b *box) destroy(exit sandpit.Exit) error {
+func (b *sandbox) destroySandbox(exit sandpit.Exit) error {
 	b.turn <- struct{}{}
-	defer b.yield()
-	return b.remove(exit)
+	defer b.unlock()
+	return b.removeSandbox(exit)
 }
 
-func (b *box) kill(exit sandpit.Exit) error {
+func (b *sandbox) killSandbox(exit sandpit.Exit) error {
 	b.turn <- struct{}{}
-	defer b.yield()
-	if now := b.now(); now == Ended {
+	defer b.unlock()
+	if now := b.currentState(); now == Ended {
 		return b.stateError(now)
 	}
-	b.end(exit)
+	b.recordEnd(exit)
 	return nil
 }
 
-func (b *box) stop(ctx context.Context) error {
-	if err := b.in(ctx, Running); err != nil {
+func (b *sandbox) stopSandbox(ctx context.Context) error {
+	if err := b.lockInState(ctx, Running); err != nil {
 		return err
 	}
-	defer b.yield()
-	if err := b.admit(ctx); err != nil {
+	defer b.unlock()
+	if err := b.admitSave(ctx); err != nil {
 		return err
 	}
 	b.powerOff(Stopped)
 	return nil
 }
 
-func (b *box) start(ctx context.Context) error {
-	if err := b.in(ctx, Stopped); err != nil {
+func (b *sandbox) startSandbox(ctx context.Context) error {
+	if err := b.lockInState(ctx, Stopped); err != nil {
 		return err
 	}
-	defer b.yield()
-	return b.boot(ctx)
+	defer b.unlock()
+	return b.bootGuest(ctx)
 }
 
-func (b *box) pause(ctx context.Context) error {
-	if err := b.in(ctx, Running); err != nil {
+func (b *sandbox) pauseSandbox(ctx context.Context) error {
+	if err := b.lockInState(ctx, Running); err != nil {
 		return err
 	}
-	defer b.yield()
-	b.set(Paused)
+	defer b.unlock()
+	b.setState(Paused)
 	signalAll(b.dir, syscall.SIGSTOP)
 	return nil
 }
 
-func (b *box) resume(ctx context.Context) error {
-	if err := b.in(ctx, Paused, Suspended); err != nil {
+func (b *sandbox) resumeSandbox(ctx context.Context) error {
+	if err := b.lockInState(ctx, Paused, Suspended); err != nil {
 		return err
 	}
-	defer b.yield()
+	defer b.unlock()
 	signalAll(b.dir, syscall.SIGCONT)
-	b.set(Running)
+	b.setState(Running)
 	return nil
 }
 
-func (b *box) archive(ctx context.Context) error { return b.move(ctx, Stopped, Archived) }
+func (b *sandbox) archiveFiles(ctx context.Context) error {
+	return b.changeState(ctx, Stopped, Archived)
+}
 
-func (b *box) restore(ctx context.Context) error { return b.move(ctx, Archived, Stopped) }
+func (b *sandbox) restoreFiles(ctx context.Context) error {
+	return b.changeState(ctx, Archived, Stopped)
+}
 
-// move changes between two states in which nothing runs.
-func (b *box) move(ctx context.Context, from, to State) error {
-	if err := b.in(ctx, from); err != nil {
+// changeState changes between two states in which nothing runs.
+func (b *sandbox) changeState(ctx context.Context, from, to State) error {
+	if err := b.lockInState(ctx, from); err != nil {
 		return err
 	}
-	defer b.yield()
-	if err := b.admit(ctx); err != nil {
+	defer b.unlock()
+	if err := b.admitSave(ctx); err != nil {
 		return err
 	}
-	b.set(to)
+	b.setState(to)
 	return nil
 }
