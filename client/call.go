@@ -17,6 +17,7 @@ import (
 	"github.com/cenkalti/backoff/v5"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/textlen"
 	"github.com/sandpit-dev/sandpit/internal/front/wire"
 )
 
@@ -226,11 +227,8 @@ func ErrorOf(p wire.Problem) error {
 // cut bounds what a server may have said to somebody who only wants to know what is
 // wrong.
 func cut(text string) string {
-	const most = 4 << 10
-	if len(text) <= most {
-		return text
-	}
-	return strings.ToValidUTF8(text[:most], "") + "..."
+	const maxLength = 4 << 10
+	return textlen.Shorten(text, maxLength)
 }
 
 // notSandpit is for an answer that no sandpit server gives.

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/textlen"
 )
 
 // maxMessage bounds what of an engine's message is shown, in bytes.
@@ -95,6 +96,6 @@ func socketTrouble(path string) (why, hint string) {
 	}
 }
 
-func shortenText(text string) string { return text[:min(len(text), maxMessage)] }
+func shortenText(text string) string { return textlen.Cut(text, maxMessage) }
 
 func (p *Provider) engineHost() string { return p.o.Endpoint.String() }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/files/atomicfile"
 )
 
 // record is what is known of a sandbox and that its container cannot keep: it may
@@ -50,21 +51,7 @@ func (p *Provider) writeRecord(r record) error {
 	if err != nil {
 		return fmt.Errorf("write the record: %w", err)
 	}
-	file := p.recordFile(r.ID)
-	f, err := os.CreateTemp(filepath.Dir(file), newPrefix+"*") // closed to others
-	if err != nil {
-		return fmt.Errorf("write the record: %w", err)
-	}
-	_, err = f.Write(data)
-	if err == nil {
-		err = f.Sync() // else the new name may be kept without its content
-	}
-	err = errors.Join(err, f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), file)
-	}
-	if err != nil {
-		_ = os.Remove(f.Name()) // the error says enough
+	if err := atomicfile.Write(p.recordFile(r.ID), 0o600, data, atomicfile.Pattern(newPrefix+"*")); err != nil {
 		return fmt.Errorf("write the record: %w", err)
 	}
 	return nil

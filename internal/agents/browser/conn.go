@@ -11,6 +11,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/core/memory"
+	"github.com/sandpit-dev/sandpit/internal/core/textlen"
 )
 
 const (
@@ -251,8 +252,5 @@ func (c *conn) answer(id int, a answer) {
 
 // bounded is a text from the browser as it may be told: of a length in bytes, and UTF-8.
 func bounded(text string, limit int) string {
-	if len(text) <= limit {
-		return text
-	}
-	return string(bytes.ToValidUTF8([]byte(text[:limit]), nil)) + "…"
+	return textlen.Shorten(text, limit)
 }

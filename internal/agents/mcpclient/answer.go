@@ -15,6 +15,8 @@ import (
 	"strings"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/sandpit-dev/sandpit/internal/core/textlen"
 )
 
 // Tool is one that a server offers.
@@ -60,10 +62,7 @@ func (l *lister) add(t *sdk.Tool) {
 
 // cut is at most size bytes of a text, in valid UTF-8.
 func cut(text string, size int) string {
-	if len(text) > size {
-		text = text[:size] + "…"
-	}
-	return strings.ToValidUTF8(text, "")
+	return textlen.Shorten(strings.ToValidUTF8(text, ""), size)
 }
 
 var unclean = regexp.MustCompile(`[^A-Za-z0-9-]+`)

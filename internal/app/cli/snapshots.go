@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -14,6 +13,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/client"
+	"github.com/sandpit-dev/sandpit/internal/files/atomicfile"
 )
 
 // snapshotPrefix begins an image that is a snapshot, and a snapshot where a sandbox could
@@ -249,30 +249,11 @@ so only its owner may read it. "sandpit import" reads it, also on another machin
 			if args[1] == stream {
 				return c.ExportSnapshot(ctx, owner, name, a.Out)
 			}
-			return replaceFile(args[1], func(f io.Writer) error { return c.ExportSnapshot(ctx, owner, name, f) })
+			return atomicfile.WriteFunc(args[1], 0o600, func(f io.Writer) error { return c.ExportSnapshot(ctx, owner, name, f) })
 		}),
 	}
 	addOwner(cmd, &owner)
 	return cmd
-}
-
-// replaceFile writes a file that only its owner may read, as a whole or not at all.
-func replaceFile(name string, fill func(io.Writer) error) error {
-	f, err := os.CreateTemp(filepath.Dir(name), "."+filepath.Base(name)+".*")
-	if err != nil {
-		return err
-	}
-	err = fill(f)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(f.Name(), name)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
-	}
-	return nil
 }
 
 func (a *app) newImport() *cobra.Command {

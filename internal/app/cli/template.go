@@ -13,6 +13,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/client"
 	"github.com/sandpit-dev/sandpit/internal/app/daemon"
+	"github.com/sandpit-dev/sandpit/internal/core/textlen"
 )
 
 func (a *app) newTemplate() *cobra.Command {
@@ -149,17 +150,13 @@ func pathOf(args []string) string {
 
 // printable is one line without what could move a terminal's cursor.
 func printable(text string) string {
-	const longest = 200
-	text = strings.Map(func(r rune) rune {
+	const maxLength = 200
+	return textlen.Shorten(strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f {
 			return ' '
 		}
 		return r
-	}, text)
-	if len(text) > longest {
-		text = strings.ToValidUTF8(text[:longest], "") + "..."
-	}
-	return text
+	}, text), maxLength)
 }
 
 func (o templateOptions) givenArgs() (map[string]string, error) {

@@ -11,6 +11,7 @@ import (
 	"unicode"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/textlen"
 )
 
 // textOf returns the text of a TOML string or a word.
@@ -215,9 +216,6 @@ func shortValue(v any) string {
 }
 
 func quoteText(s string) string {
-	const most = 60
-	if len(s) > most {
-		s = strings.ToValidUTF8(s[:most], "") + "..."
-	}
-	return fmt.Sprintf("%q", s)
+	const maxLength = 60
+	return fmt.Sprintf("%q", textlen.Shorten(s, maxLength))
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/app/config"
+	"github.com/sandpit-dev/sandpit/internal/files/atomicfile"
 )
 
 const (
@@ -44,17 +45,9 @@ func loadSecretsKey(cfg config.Config) ([]byte, error) {
 // makeSecretsKey writes a key, all of it or nothing, unless another process comes first.
 func makeSecretsKey(path string) error {
 	key := make([]byte, stepKeyBytes)
-	_, _ = rand.Read(key)                                      // never fails: crypto/rand ends the program instead
-	f, err := os.CreateTemp(filepath.Dir(path), "templates.*") // for its owner only
-	if err != nil {
-		return err
-	}
-	defer func() { _ = os.Remove(f.Name()) }() // it has its name by then
-	_, err = f.Write(key)
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	if err = os.Link(f.Name(), path); errors.Is(err, fs.ErrExist) {
+	_, _ = rand.Read(key) // never fails: crypto/rand ends the program instead
+	err := atomicfile.Create(path, 0o600, key)
+	if errors.Is(err, fs.ErrExist) {
 		return nil
 	}
 	return err

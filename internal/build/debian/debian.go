@@ -18,6 +18,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/build/mirror"
+	"github.com/sandpit-dev/sandpit/internal/files/atomicfile"
 )
 
 // Prefix begins the names of images that are made of Debian's packages. No registry has
@@ -227,28 +228,12 @@ func (c *client) read(name string, v any) error {
 	return json.Unmarshal(data, v)
 }
 
-// write writes a file in whole or not at all.
+// write replaces a file of the directory.
 func (c *client) write(name string, v any) error {
 	data, err := json.Marshal(v)
 	if err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(c.dir, "*"+mirror.Unfinished)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(data)
-	return c.publish(f, name, err)
-}
-
-// publish gives a file its name, or removes it after an error.
-func (c *client) publish(f *os.File, name string, err error) error {
-	err = errors.Join(err, f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), filepath.Join(c.dir, name))
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
-	}
-	return nil
+	return atomicfile.Write(filepath.Join(c.dir, name), 0o600, data, atomicfile.Pattern("*"+mirror.Unfinished),
+		atomicfile.NoSync("read ignores a damaged file, and the list is fetched again"))
 }

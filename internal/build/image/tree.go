@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/textlen"
 )
 
 // What Linux allows.
@@ -154,9 +155,6 @@ func appendText(b []byte, s string) []byte {
 
 // quote shows a name from outside in a message.
 func quote(name string) string {
-	const longest = 120
-	if len(name) > longest {
-		name = name[:longest] + "..."
-	}
-	return strconv.Quote(name)
+	const maxLength = 120
+	return strconv.Quote(textlen.Shorten(name, maxLength))
 }

@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/files/atomicfile"
 )
 
 // Unfinished ends the names of files that are being written.
@@ -264,21 +265,23 @@ func (c *Client) File(ctx context.Context, path string, want Pin) (*os.File, err
 		}
 		return f, err
 	}
-	if f, err = os.CreateTemp(c.o.Dir, "*"+Unfinished); err != nil {
+	fresh, err := atomicfile.New(name, 0o600, atomicfile.Pattern("*"+Unfinished),
+		atomicfile.NoSync("openPinned checks the digest, and a damaged file is fetched again"))
+	if err != nil {
 		return nil, err
 	}
 	// Each mirror is tried: one that has other bytes does not keep us from the next.
-	err = c.each(ctx, path, func(r io.Reader) error { return c.copyPinned(f, r, want) })
+	err = c.each(ctx, path, func(r io.Reader) error { return c.copyPinned(fresh.File, r, want) })
 	if err == nil {
-		err = os.Rename(f.Name(), name)
+		err = fresh.Rename()
 	}
 	if err == nil {
-		_, err = f.Seek(0, io.SeekStart)
+		_, err = fresh.Seek(0, io.SeekStart)
 	}
 	if err != nil {
-		return nil, errors.Join(err, f.Close(), os.RemoveAll(f.Name()))
+		return nil, errors.Join(err, fresh.Discard())
 	}
-	return f, nil
+	return fresh.File, nil
 }
 
 // openPinned opens a file of the directory, if it is there and still what it was.

@@ -12,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/textlen"
 )
 
 var (
@@ -157,15 +158,7 @@ func (f Filter) Holds(m Message) bool {
 
 // Cause returns the text of an error as a queue keeps it: in bounds, valid UTF-8.
 func Cause(text string) string {
-	text = strings.ToValidUTF8(text, "\uFFFD")
-	if len(text) <= MaxError {
-		return text
-	}
-	text = text[:MaxError]
-	for !utf8.ValidString(text) {
-		text = text[:len(text)-1]
-	}
-	return text
+	return textlen.Cut(strings.ToValidUTF8(text, "\uFFFD"), MaxError)
 }
 
 // Millis returns t in UTC, rounded down to the millisecond.

@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/textlen"
 )
 
 // cells takes a row of the file apart. The file may have been edited or damaged, so
@@ -131,15 +131,7 @@ const maxText = 1000
 
 // shortenText shortens a text to maxText and makes it valid UTF-8.
 func shortenText(text string) string {
-	text = strings.ToValidUTF8(text, "\uFFFD")
-	if len(text) <= maxText {
-		return text
-	}
-	n := maxText
-	for n > 0 && !utf8.RuneStart(text[n]) {
-		n--
-	}
-	return text[:n]
+	return textlen.Cut(strings.ToValidUTF8(text, "\uFFFD"), maxText)
 }
 
 // unreadableError sums up rows that could not be read, naming the first few.

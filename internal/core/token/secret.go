@@ -18,6 +18,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/core/store"
+	"github.com/sandpit-dev/sandpit/internal/files/atomicfile"
 )
 
 // The form of a secret: a prefix that scanners of secrets know, the ID of the record, and a
@@ -102,18 +103,9 @@ func loadKey(dir string) (key [keyBytes]byte, err error) {
 
 // newKey makes the key, all of it or nothing.
 func newKey(path string) (key [keyBytes]byte, err error) {
-	_, _ = rand.Read(key[:])                                  // never fails: crypto/rand ends the program instead
-	f, err := os.CreateTemp(filepath.Dir(path), keyFile+".*") // for its owner only
-	if err != nil {
+	_, _ = rand.Read(key[:]) // never fails: crypto/rand ends the program instead
+	if err := atomicfile.Write(path, 0o600, key[:]); err != nil {
 		return key, sandpit.Errorf(sandpit.CodeOf(err), "create a key for tokens: %w", err)
-	}
-	_, err = f.Write(key[:])
-	err = errors.Join(err, f.Sync(), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		return key, errors.Join(sandpit.Errorf(sandpit.CodeOf(err), "create a key for tokens: %w", err), os.Remove(f.Name()))
 	}
 	return key, nil
 }

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/files/atomicfile"
 )
 
 // Dir is a Store in a directory.
@@ -61,30 +62,10 @@ func (d *Dir) Put(ctx context.Context, key string, from io.Reader) error {
 }
 
 func (d *Dir) put(ctx context.Context, key string, from io.Reader) error {
-	f, err := os.CreateTemp(d.path, halfPrefix+"*")
-	if err != nil {
+	return atomicfile.WriteFunc(filepath.Join(d.path, key), 0o600, func(f io.Writer) error {
+		_, err := io.Copy(f, reader{ctx, from})
 		return err
-	}
-	_, err = io.Copy(f, reader{ctx, from})
-	if err == nil {
-		err = f.Sync()
-	}
-	err = errors.Join(err, f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), filepath.Join(d.path, key))
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
-	}
-	return d.sync()
-}
-
-func (d *Dir) sync() error {
-	f, err := os.Open(d.path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
+	}, atomicfile.Pattern(halfPrefix+"*"))
 }
 
 // Get implements Store.

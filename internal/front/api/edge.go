@@ -19,6 +19,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/fairshare"
 	"github.com/sandpit-dev/sandpit/internal/core/manager"
 	"github.com/sandpit-dev/sandpit/internal/core/memory"
+	"github.com/sandpit-dev/sandpit/internal/core/textlen"
 	"github.com/sandpit-dev/sandpit/internal/front/wire"
 )
 
@@ -454,8 +455,5 @@ func retryAfter(w http.ResponseWriter, wait time.Duration) {
 }
 
 func cutText(s string, limit int) string {
-	if len(s) > limit {
-		s = s[:limit]
-	}
-	return strings.ToValidUTF8(s, "?")
+	return strings.ToValidUTF8(textlen.Cut(s, limit), "?")
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/core/manager"
+	"github.com/sandpit-dev/sandpit/internal/core/textlen"
 	"github.com/sandpit-dev/sandpit/internal/front/wire"
 )
 
@@ -108,10 +109,7 @@ func ProblemHeaders(p wire.Problem) http.Header {
 }
 
 func clip(text string) string {
-	if len(text) > maxDetail {
-		text = text[:maxDetail] + "..."
-	}
-	return strings.ToValidUTF8(text, "\uFFFD")
+	return strings.ToValidUTF8(textlen.Shorten(text, maxDetail), "\uFFFD")
 }
 
 // WithRequestID returns a context of the request that id names.

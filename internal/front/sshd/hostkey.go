@@ -12,6 +12,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/files/atomicfile"
 )
 
 // hostKeyFile has the key, in OpenSSH's form.
@@ -63,14 +64,5 @@ func makeHostKey(name string) ([]byte, error) {
 		return nil, err
 	}
 	text := pem.EncodeToMemory(block)
-	f, err := os.CreateTemp(filepath.Dir(name), ".new-*") // with permissions 0600
-	if err != nil {
-		return nil, err
-	}
-	defer os.Remove(f.Name()) // it is gone if all went well
-	_, err = f.Write(text)
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return nil, err
-	}
-	return text, os.Rename(f.Name(), name)
+	return text, atomicfile.Write(name, 0o600, text)
 }

@@ -16,10 +16,10 @@ import (
 	"math/big"
 	"net"
 	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/files/atomicfile"
 )
 
 const (
@@ -133,14 +133,5 @@ func replaceFile(name string, content []byte) error {
 	if have, err := os.ReadFile(name); err == nil && bytes.Equal(have, content) {
 		return nil
 	}
-	f, err := os.CreateTemp(filepath.Dir(name), ".new-*") // with permissions 0600
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name()) // it is gone if all went well
-	_, err = f.Write(content)
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), name)
+	return atomicfile.Write(name, 0o600, content)
 }

@@ -12,6 +12,8 @@ import (
 	"slices"
 	"syscall"
 	"time"
+
+	"github.com/sandpit-dev/sandpit/internal/files/atomicfile"
 )
 
 // A sandbox can be saved only while nothing of the machine is open in it but the conduit
@@ -246,27 +248,11 @@ func renewMachineID() error {
 		if err != nil || !info.Mode().IsRegular() || info.Size() != machineSize && info.Size() != machineSize-1 {
 			continue // none, a link to the other one, or not one that was ever set
 		}
-		if err := replaceFile(path, id, info); err != nil {
+		// Not into the old file: the path may have become a link to another one meanwhile.
+		err = atomicfile.Write(path, info.Mode().Perm(), id, atomicfile.NoSync("the kernel of the sandbox cannot survive a crash of the machine"))
+		if err != nil {
 			return fmt.Errorf("write %s: %w", path, err)
 		}
 	}
 	return nil
-}
-
-// replaceFile does not write into the old one: somebody may have put a link to another
-// file there meanwhile.
-func replaceFile(path string, data []byte, like os.FileInfo) error {
-	next := path + ".sandpit"
-	if err := os.Remove(next); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	f, err := os.OpenFile(next, os.O_CREATE|os.O_EXCL|os.O_WRONLY, like.Mode().Perm())
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(data)
-	if err = errors.Join(err, f.Chmod(like.Mode().Perm()), f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(next, path)
 }

@@ -5,7 +5,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"path/filepath"
 	"syscall"
 	"testing"
 	"time"
@@ -115,32 +114,5 @@ func TestHoldBrokenOff(t *testing.T) {
 	}
 	if diff := cmp.Diff(before, g.current(), cmp.AllowUnexported(settings{})); diff != "" {
 		t.Errorf("what has changed:\n%s", diff)
-	}
-}
-
-// TestReplaceFile does not write through links.
-func TestReplaceFile(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	path, victim := filepath.Join(dir, "machine-id"), filepath.Join(dir, "victim")
-	for _, p := range []string{path, victim} {
-		if err := os.WriteFile(p, []byte("old"), 0o640); err != nil {
-			t.Fatal(err)
-		}
-	}
-	info, err := os.Lstat(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(victim, path+".sandpit"); err != nil {
-		t.Fatal(err)
-	}
-	if err := replaceFile(path, []byte("new"), info); err != nil {
-		t.Fatal(err)
-	}
-	for p, want := range map[string]string{path: "new", victim: "old"} {
-		if got, err := os.ReadFile(p); err != nil || string(got) != want {
-			t.Errorf("%s: %q, %v", p, got, err)
-		}
 	}
 }

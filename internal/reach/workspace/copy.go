@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/files/atomicfile"
 	"github.com/sandpit-dev/sandpit/internal/files/beneath"
 	"github.com/sandpit-dev/sandpit/internal/files/tree"
 )
@@ -153,7 +154,7 @@ func (w *Workspace) fileFrom(ctx context.Context, source, target string, mode fs
 		return told(err, source)
 	}
 	defer r.Close()
-	f, err := os.CreateTemp(filepath.Dir(target), ".sandpit-*")
+	f, err := atomicfile.New(target, mode, atomicfile.Pattern(".sandpit-*"), atomicfile.NoSync("the sandbox still has the file"))
 	if err != nil {
 		return copyError(target, err)
 	}
@@ -163,13 +164,10 @@ func (w *Workspace) fileFrom(ctx context.Context, source, target string, mode fs
 	case n > w.o.MaxTree:
 		err = sandpit.Errorf(sandpit.Exhausted, "the file is larger than %d bytes", w.o.MaxTree)
 	default:
-		err = f.Chmod(mode)
+		err = f.Rename()
 	}
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(f.Name(), target)
-	}
-	if err != nil {
-		return fmt.Errorf("copy %s: %w", source, errors.Join(err, os.Remove(f.Name())))
+	if err = errors.Join(err, f.Discard()); err != nil {
+		return fmt.Errorf("copy %s: %w", source, err)
 	}
 	return nil
 }

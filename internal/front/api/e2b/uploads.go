@@ -21,6 +21,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/core/fairshare"
+	"github.com/sandpit-dev/sandpit/internal/files/atomicfile"
 	"github.com/sandpit-dev/sandpit/internal/files/diskspace"
 	"github.com/sandpit-dev/sandpit/internal/front/api"
 )
@@ -330,7 +331,7 @@ func (u *uploads) keep(n archiveName, from io.Reader, size int64) error {
 }
 
 func (u *uploads) write(n archiveName, from io.Reader, size int64, space *diskspace.Reservation) error {
-	f, err := os.CreateTemp(u.place(n.owner), "part-")
+	f, err := atomicfile.New(u.file(n), 0o600, atomicfile.Pattern("part-*"))
 	if err != nil {
 		return sandpit.Errorf(sandpit.CodeOf(err), "keep files: %w", err)
 	}
@@ -338,11 +339,11 @@ func (u *uploads) write(n archiveName, from io.Reader, size int64, space *disksp
 	if err == nil && written != size {
 		err = sandpit.Errorf(sandpit.Invalid, "received %d of %d bytes", written, size)
 	}
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(f.Name(), u.file(n))
+	if err == nil {
+		err = f.Rename()
 	}
-	if err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
+	if err = errors.Join(err, f.Discard()); err != nil {
+		return err
 	}
 	space.Settle(size)
 	return nil

@@ -11,6 +11,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/core/memory"
+	"github.com/sandpit-dev/sandpit/internal/core/textlen"
 	"github.com/sandpit-dev/sandpit/internal/front/api"
 	"github.com/sandpit-dev/sandpit/internal/front/wire"
 )
@@ -140,9 +141,6 @@ func problemOf(ctx huma.Context, _ string, v any) (any, error) {
 }
 
 func clip(s string) string {
-	const most = 200
-	if len(s) > most {
-		return s[:most] + "..."
-	}
-	return s
+	const maxLength = 200
+	return textlen.Shorten(s, maxLength)
 }

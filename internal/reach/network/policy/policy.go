@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/textlen"
 )
 
 // Rules are a policy that was understood. They never change, and any number of
@@ -202,7 +203,7 @@ func (r *Rules) Named(v Verdict, name string, port uint16) Verdict {
 }
 
 // clip bounds a name that comes from a sandbox.
-func clip(name string) string { return name[:min(len(name), maxNameLen)] }
+func clip(name string) string { return textlen.Cut(name, maxNameLen) }
 
 // Resolve decides whether a name may be resolved; chain holds the names that it
 // turned out to stand for, all in Normal form. A rule for one port alone does not
