@@ -42,7 +42,7 @@ var arrows = map[string][]string{
 	"provider/fake":                  {".", "internal/reach/envd", "internal/inside/guest", "internal/reach/liveness"},
 	"provider/gvisor":                {".", "internal/files/archive", "internal/files/beneath", "internal/reach/envd", "internal/inside/guest", "internal/inside/guestbin", "internal/build/image", "internal/reach/liveness", "internal/reach/network", "internal/reach/network/dialer", "internal/reach/network/policy", "internal/reach/network/route"},
 	"provider/providertest":          {".", "internal/core/textlen"},
-	"internal/front/api":             {".", "internal/core/clock", "internal/core/revocation", "internal/core/manager", "internal/core/memory", "internal/core/fairshare", "internal/core/store", "internal/front/wire", "internal/core/textlen"},
+	"internal/front/api":             {".", "internal/core/clock", "internal/core/revocation", "internal/core/manager", "internal/core/memory", "internal/core/fairshare", "internal/core/store", "internal/front/wire", "internal/core/textlen", "internal/files/hostpath", "internal/build/image"},
 	"internal/front/api/aio":         {".", "internal/front/api", "internal/core/manager", "internal/core/memory", "internal/agents/tool"},
 	"internal/front/api/data":        {".", "internal/front/api", "internal/core/manager", "internal/core/memory", "internal/reach/shell", "internal/front/wire", "internal/reach/workspace"},
 	"internal/front/api/e2b":         {".", "internal/front/api", "internal/files/diskspace", "internal/build/image", "internal/core/manager", "internal/core/memory", "internal/core/fairshare", "internal/core/store", "internal/files/atomicfile"},

@@ -42,8 +42,14 @@ func (s *service) nativeOptions() native.Options {
 			Sandpit: v.Sandpit, GVisor: v.GVisor, Guest: v.Guest, Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH,
 		},
 		URL: s.localURL, Previews: s.gateway, Tokens: s.tokens, Contexts: s.contexts,
-		MountRoots: s.cfg.Server.MountRoots, OwnPaths: s.cfg.OwnPaths(), Homes: []string{s.cfg.Home},
-		TemporaryMounts: s.cfg.Server.TemporaryMounts, Lifetime: s.cfg.Manager.Lifetime, MaxBody: s.cfg.Server.MaxBody, Log: s.log,
+		HostAccess: s.hostAccess(), Lifetime: s.cfg.Manager.Lifetime, MaxBody: s.cfg.Server.MaxBody, Log: s.log,
+	}
+}
+
+// hostAccess says which parts of this machine sandboxes of clients may use.
+func (s *service) hostAccess() api.HostAccess {
+	return api.HostAccess{
+		MountRoots: s.cfg.Server.MountRoots, OwnPaths: s.cfg.OwnPaths(), Homes: []string{s.cfg.Home}, TemporaryMounts: s.cfg.Server.TemporaryMounts,
 	}
 }
 

@@ -13,16 +13,6 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/front/wire"
 )
 
-func (s *Server) commandRoutes() []route {
-	return []route{
-		{http.MethodGet, "/commands", s.listCommands},
-		{http.MethodGet, "/commands/{cid}", s.getCommand},
-		{http.MethodDelete, "/commands/{cid}", s.forgetCommand},
-		{http.MethodGet, "/commands/{cid}/output", s.followCommand},
-		{http.MethodPost, "/commands/{cid}/signal", s.signalCommand},
-	}
-}
-
 // journal is what a guest knows of its commands. Unsupported: it keeps nothing.
 func (c *call) journal() (sandpit.Journal, error) {
 	j, ok := c.guest.(sandpit.Journal)

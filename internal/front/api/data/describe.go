@@ -1,6 +1,7 @@
 package data
 
 import (
+	"context"
 	"maps"
 	"net/http"
 	"reflect"
@@ -13,9 +14,10 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/front/wire"
 )
 
-// operation is the description of a call.
+// operation is one call: how it is described and what serves it.
 type operation struct {
 	id, summary string
+	serve       func(*Server, context.Context, *call) error
 	method      string
 	path        string // below base
 	params      []*huma.Param
@@ -26,6 +28,9 @@ type operation struct {
 	accepted    any    // a value of the type of an answer with status 202; nil for none
 	answers     string // the media types of an answer that is no JSON, or is something else besides
 }
+
+// pattern is the pattern of the call for a mux. GET includes HEAD.
+func (o operation) pattern() string { return o.method + " " + base + o.path }
 
 // Describe adds the calls to the description of the API.
 func Describe(doc huma.API) {

@@ -17,20 +17,6 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/front/wire"
 )
 
-func (s *Server) fileRoutes() []route {
-	return []route{
-		{http.MethodGet, "/files", s.readFile}, // HEAD as well
-		{http.MethodPut, "/files", s.writeFile},
-		{http.MethodDelete, "/files", s.removeFile},
-		{http.MethodGet, "/files/stat", s.statFile},
-		{http.MethodGet, "/files/list", s.listFiles},
-		{http.MethodPost, "/files/mkdir", s.makeDir},
-		{http.MethodPost, "/files/move", s.moveFile},
-		{http.MethodGet, "/tree", s.readTree},
-		{http.MethodPut, "/tree", s.writeTree},
-	}
-}
-
 // query reads the parameters of a request, of which only the known may be there, and
 // each once.
 func (c *call) query(known ...string) (url.Values, error) {

@@ -11,17 +11,6 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/reach/shell"
 )
 
-func (s *Server) jobRoutes() []route {
-	return []route{
-		{http.MethodPost, "/sessions/{sid}/jobs", s.startJob},
-		{http.MethodGet, "/sessions/{sid}/jobs", s.listJobs},
-		{http.MethodGet, "/sessions/{sid}/jobs/{jid}", s.getJob},
-		{http.MethodGet, "/sessions/{sid}/jobs/{jid}/output", s.jobOutput},
-		{http.MethodPost, "/sessions/{sid}/jobs/{jid}/stdin", s.jobInput},
-		{http.MethodPost, "/sessions/{sid}/jobs/{jid}/signal", s.signalJob},
-	}
-}
-
 // job is the one that a request names.
 func (s *Server) job(c *call) (*shell.Job, error) {
 	session, err := s.session(c)

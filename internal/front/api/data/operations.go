@@ -16,6 +16,7 @@ const (
 	tarType = "application/x-tar"
 )
 
+// operations returns the table of all calls: Register serves them, Describe describes them.
 func operations() []operation {
 	return slices.Concat(guestOperations(), runOperations(), fileOperations(), commandOperations(), sessionOperations(), jobOperations())
 }
@@ -23,7 +24,7 @@ func operations() []operation {
 func guestOperations() (all []operation) {
 	for _, method := range guestMethods {
 		o := operation{
-			id: "guest-" + strings.ToLower(method), summary: "Speak to the guest in the protocol of its own; its key is added.",
+			id: "forward" + method[:1] + strings.ToLower(method[1:]), serve: (*Server).proxy, summary: "Speak to the guest in the protocol of its own; its key is added.",
 			method: method, path: "/envd/{path...}", status: http.StatusOK, answers: "*/*",
 		}
 		if method != http.MethodGet && method != http.MethodDelete && method != http.MethodOptions {
@@ -36,10 +37,10 @@ func guestOperations() (all []operation) {
 
 func runOperations() []operation {
 	return []operation{{
-		id: "run-command", summary: "Run a command. It is killed when the client goes away, unless it is detached.",
+		id: "runCommand", serve: (*Server).run, summary: "Run a command. It is killed when the client goes away, unless it is detached.",
 		method: http.MethodPost, path: "/run", body: wire.Run{}, status: http.StatusOK, answer: wire.RunResult{}, accepted: wire.Started{}, answers: api.ContentTypeStream,
 	}, {
-		id: "announce-command", summary: "Announce a command that a shell reads from the client: the server screens and records it. Or say how one ended.",
+		id: "announceCommand", serve: (*Server).announce, summary: "Announce a command that a shell reads from the client: the server screens and records it. Or say how one ended.",
 		method: http.MethodPost, path: "/announce", body: wire.Announcement{}, status: http.StatusNoContent,
 	}}
 }
@@ -47,21 +48,21 @@ func runOperations() []operation {
 func fileOperations() []operation {
 	depth := number("depth", "How deep to go. Default: 1.", 1)
 	return []operation{
-		{id: "read-file", summary: "Read a file, or ranges of it.", method: http.MethodGet, path: "/files", params: file(), status: http.StatusOK, answers: binary},
+		{id: "readFile", serve: (*Server).readFile, summary: "Read a file, or ranges of it.", method: http.MethodGet, path: "/files", params: file(), status: http.StatusOK, answers: binary},
 		{
-			id: "write-file", summary: "Replace a file, all of it or nothing.", method: http.MethodPut, path: "/files",
+			id: "writeFile", serve: (*Server).writeFile, summary: "Replace a file, all of it or nothing.", method: http.MethodPut, path: "/files",
 			params: file(text("mode", "Permissions in octal. Default: those it has, else 644.")), content: binary, status: http.StatusNoContent,
 		},
-		{id: "remove-file", summary: "Remove a file or a whole tree.", method: http.MethodDelete, path: "/files", params: file(), status: http.StatusNoContent},
-		{id: "stat-file", summary: "Describe a file.", method: http.MethodGet, path: "/files/stat", params: file(), status: http.StatusOK, answer: wire.Entry{}},
+		{id: "removeFile", serve: (*Server).removeFile, summary: "Remove a file or a whole tree.", method: http.MethodDelete, path: "/files", params: file(), status: http.StatusNoContent},
+		{id: "statFile", serve: (*Server).statFile, summary: "Describe a file.", method: http.MethodGet, path: "/files/stat", params: file(), status: http.StatusOK, answer: wire.Entry{}},
 		{
-			id: "list-files", summary: "List a directory.", method: http.MethodGet, path: "/files/list", params: file(depth),
+			id: "listFiles", serve: (*Server).listFiles, summary: "List a directory.", method: http.MethodGet, path: "/files/list", params: file(depth),
 			status: http.StatusOK, answer: wire.Page[wire.Entry]{},
 		},
-		{id: "make-directory", summary: "Make a directory with its parents.", method: http.MethodPost, path: "/files/mkdir", body: wire.MakeDir{}, status: http.StatusNoContent},
-		{id: "move-file", summary: "Rename a file or directory.", method: http.MethodPost, path: "/files/move", body: wire.Move{}, status: http.StatusNoContent},
-		{id: "read-tree", summary: "Read a directory as a tar stream.", method: http.MethodGet, path: "/tree", params: file(), status: http.StatusOK, answers: tarType},
-		{id: "write-tree", summary: "Unpack a tar stream into a directory.", method: http.MethodPut, path: "/tree", params: file(), content: tarType, status: http.StatusNoContent},
+		{id: "makeDirectory", serve: (*Server).makeDir, summary: "Make a directory with its parents.", method: http.MethodPost, path: "/files/mkdir", body: wire.MakeDir{}, status: http.StatusNoContent},
+		{id: "moveFile", serve: (*Server).moveFile, summary: "Rename a file or directory.", method: http.MethodPost, path: "/files/move", body: wire.Move{}, status: http.StatusNoContent},
+		{id: "readTree", serve: (*Server).readTree, summary: "Read a directory as a tar stream.", method: http.MethodGet, path: "/tree", params: file(), status: http.StatusOK, answers: tarType},
+		{id: "writeTree", serve: (*Server).writeTree, summary: "Unpack a tar stream into a directory.", method: http.MethodPut, path: "/tree", params: file(), content: tarType, status: http.StatusNoContent},
 	}
 }
 
@@ -72,35 +73,35 @@ func commandOperations() []operation {
 		{Name: "Last-Event-ID", In: "header", Description: "Goes before the offsets.", Schema: &huma.Schema{Type: huma.TypeString}},
 	}
 	return []operation{
-		{id: "list-commands", summary: "List the commands of a sandbox, ended ones included.", method: http.MethodGet, path: "/commands", status: http.StatusOK, answer: wire.Page[wire.Command]{}},
-		{id: "get-command", summary: "Describe a command.", method: http.MethodGet, path: "/commands/{cid}", status: http.StatusOK, answer: wire.Command{}},
-		{id: "forget-command", summary: "Drop a command that has ended, and its output.", method: http.MethodDelete, path: "/commands/{cid}", status: http.StatusNoContent},
+		{id: "listCommands", serve: (*Server).listCommands, summary: "List the commands of a sandbox, ended ones included.", method: http.MethodGet, path: "/commands", status: http.StatusOK, answer: wire.Page[wire.Command]{}},
+		{id: "getCommand", serve: (*Server).getCommand, summary: "Describe a command.", method: http.MethodGet, path: "/commands/{cid}", status: http.StatusOK, answer: wire.Command{}},
+		{id: "forgetCommand", serve: (*Server).forgetCommand, summary: "Drop a command that has ended, and its output.", method: http.MethodDelete, path: "/commands/{cid}", status: http.StatusNoContent},
 		{
-			id: "follow-command", summary: "Replay the output of a command and go on until it has ended.", method: http.MethodGet, path: "/commands/{cid}/output",
+			id: "followCommand", serve: (*Server).followCommand, summary: "Replay the output of a command and go on until it has ended.", method: http.MethodGet, path: "/commands/{cid}/output",
 			params: output, status: http.StatusOK, answers: api.ContentTypeStream,
 		},
-		{id: "signal-command", summary: "Send a signal to a command.", method: http.MethodPost, path: "/commands/{cid}/signal", body: wire.Signal{}, status: http.StatusNoContent},
+		{id: "signalCommand", serve: (*Server).signalCommand, summary: "Send a signal to a command.", method: http.MethodPost, path: "/commands/{cid}/signal", body: wire.Signal{}, status: http.StatusNoContent},
 	}
 }
 
 func sessionOperations() []operation {
 	cols, rows := number("cols", "Columns. Default: 80.", 1), number("rows", "Rows. Default: 24.", 1)
 	return []operation{
-		{id: "open-session", summary: "Open a terminal session: a shell that remembers.", method: http.MethodPost, path: "/sessions", body: wire.NewSession{}, status: http.StatusCreated, answer: wire.Session{}},
-		{id: "list-sessions", summary: "List the terminal sessions that are open.", method: http.MethodGet, path: "/sessions", status: http.StatusOK, answer: wire.Page[wire.Session]{}},
-		{id: "get-session", summary: "Describe a terminal session.", method: http.MethodGet, path: "/sessions/{sid}", status: http.StatusOK, answer: wire.Session{}},
-		{id: "close-session", summary: "End a terminal session and all that runs in it.", method: http.MethodDelete, path: "/sessions/{sid}", status: http.StatusNoContent},
+		{id: "openSession", serve: (*Server).openSession, summary: "Open a terminal session: a shell that remembers.", method: http.MethodPost, path: "/sessions", body: wire.NewSession{}, status: http.StatusCreated, answer: wire.Session{}},
+		{id: "listSessions", serve: (*Server).listSessions, summary: "List the terminal sessions that are open.", method: http.MethodGet, path: "/sessions", status: http.StatusOK, answer: wire.Page[wire.Session]{}},
+		{id: "getSession", serve: (*Server).getSession, summary: "Describe a terminal session.", method: http.MethodGet, path: "/sessions/{sid}", status: http.StatusOK, answer: wire.Session{}},
+		{id: "closeSession", serve: (*Server).closeSession, summary: "End a terminal session and all that runs in it.", method: http.MethodDelete, path: "/sessions/{sid}", status: http.StatusNoContent},
 		{
-			id: "run-in-session", summary: "Run a command in the shell of a session.", method: http.MethodPost, path: "/sessions/{sid}/run",
+			id: "runInSession", serve: (*Server).runInSession, summary: "Run a command in the shell of a session.", method: http.MethodPost, path: "/sessions/{sid}/run",
 			body: wire.SessionRun{}, status: http.StatusOK, answer: wire.SessionResult{},
 		},
 		{
-			id: "open-terminal", summary: "See a program at a terminal, by a WebSocket.", method: http.MethodGet, path: "/terminal",
+			id: "openTerminal", serve: (*Server).terminal, summary: "See a program at a terminal, by a WebSocket.", method: http.MethodGet, path: "/terminal",
 			params: []*huma.Param{cols, rows, text("command", "Text for a shell. Default: an interactive one."), text("user", "Default: the sandbox's."), text("dir", "Default: the sandbox's.")},
 			status: http.StatusSwitchingProtocols,
 		},
 		{
-			id: "attach-session", summary: "See a terminal beside the shell of a session, by a WebSocket.", method: http.MethodGet, path: "/sessions/{sid}/attach",
+			id: "attachSession", serve: (*Server).attach, summary: "See a terminal beside the shell of a session, by a WebSocket.", method: http.MethodGet, path: "/sessions/{sid}/attach",
 			params: []*huma.Param{cols, rows, text("job", "A job of the session that has a terminal. Default: a new shell.")}, status: http.StatusSwitchingProtocols,
 		},
 	}
@@ -110,14 +111,14 @@ func jobOperations() []operation {
 	offset := number("offset", "Where to begin. Default: 0.", 0)
 	const one = "/sessions/{sid}/jobs/{jid}"
 	return []operation{
-		{id: "start-job", summary: "Start a program beside the shell of a session.", method: http.MethodPost, path: "/sessions/{sid}/jobs", body: wire.NewJob{}, status: http.StatusCreated, answer: wire.Job{}},
-		{id: "list-jobs", summary: "List the jobs of a session.", method: http.MethodGet, path: "/sessions/{sid}/jobs", status: http.StatusOK, answer: wire.Page[wire.Job]{}},
-		{id: "get-job", summary: "Describe a job.", method: http.MethodGet, path: one, status: http.StatusOK, answer: wire.Job{}},
+		{id: "startJob", serve: (*Server).startJob, summary: "Start a program beside the shell of a session.", method: http.MethodPost, path: "/sessions/{sid}/jobs", body: wire.NewJob{}, status: http.StatusCreated, answer: wire.Job{}},
+		{id: "listJobs", serve: (*Server).listJobs, summary: "List the jobs of a session.", method: http.MethodGet, path: "/sessions/{sid}/jobs", status: http.StatusOK, answer: wire.Page[wire.Job]{}},
+		{id: "getJob", serve: (*Server).getJob, summary: "Describe a job.", method: http.MethodGet, path: one, status: http.StatusOK, answer: wire.Job{}},
 		{
-			id: "read-job", summary: "Read what a job has put out, or follow it as events.", method: http.MethodGet, path: one + "/output",
+			id: "readJobOutput", serve: (*Server).jobOutput, summary: "Read what a job has put out, or follow it as events.", method: http.MethodGet, path: one + "/output",
 			params: []*huma.Param{offset}, status: http.StatusOK, answer: wire.Chunk{}, answers: api.ContentTypeStream,
 		},
-		{id: "write-job", summary: "Give a job input.", method: http.MethodPost, path: one + "/stdin", body: wire.Input{}, status: http.StatusNoContent},
-		{id: "signal-job", summary: "Send a signal to a job.", method: http.MethodPost, path: one + "/signal", body: wire.Signal{}, status: http.StatusNoContent},
+		{id: "writeJobInput", serve: (*Server).jobInput, summary: "Give a job input.", method: http.MethodPost, path: one + "/stdin", body: wire.Input{}, status: http.StatusNoContent},
+		{id: "signalJob", serve: (*Server).signalJob, summary: "Send a signal to a job.", method: http.MethodPost, path: one + "/signal", body: wire.Signal{}, status: http.StatusNoContent},
 	}
 }

@@ -15,14 +15,6 @@ var guestMethods = []string{
 	http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions,
 }
 
-func (s *Server) proxyRoutes() []route {
-	var all []route
-	for _, method := range guestMethods { // GET stands for HEAD as well
-		all = append(all, route{method, "/envd/{path...}", s.proxy})
-	}
-	return all
-}
-
 // proxy passes a request on to the guest, with the guest's key instead of the
 // caller's.
 func (s *Server) proxy(ctx context.Context, c *call) error {

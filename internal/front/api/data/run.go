@@ -18,10 +18,6 @@ import (
 // amount, in bytes.
 const defaultWindow = 1 << 20
 
-func (s *Server) runRoutes() []route {
-	return []route{{http.MethodPost, "/run", s.run}, {http.MethodPost, "/announce", s.announce}}
-}
-
 // maxTook is how long a command can have taken that is announced, in seconds: some 30 years.
 const maxTook = 1e9
 

@@ -80,28 +80,9 @@ const base = wire.Prefix + "/sandboxes/{id}"
 // Register adds the calls to a mux, behind which requests have a principal. The mux
 // must not bound the bodies or the time of these calls.
 func (s *Server) Register(mux api.Router) {
-	for _, r := range s.routes() {
-		mux.Handle(r.pattern(), s.on(r.serve))
+	for _, o := range operations() {
+		mux.Handle(o.pattern(), s.on(func(ctx context.Context, c *call) error { return o.serve(s, ctx, c) }))
 	}
-}
-
-// route is one call.
-type route struct {
-	method string
-	path   string // below base
-	serve  handler
-}
-
-func (r route) pattern() string { return r.method + " " + base + r.path }
-
-func (s *Server) routes() []route {
-	var all []route
-	for _, some := range [][]route{
-		s.proxyRoutes(), s.runRoutes(), s.fileRoutes(), s.commandRoutes(), s.sessionRoutes(), s.jobRoutes(), s.terminalRoutes(),
-	} {
-		all = append(all, some...)
-	}
-	return all
 }
 
 // call is one call on a sandbox that is held.

@@ -103,16 +103,6 @@ func (all *sessionSets) close() error {
 	return errors.Join(errs...)
 }
 
-func (s *Server) sessionRoutes() []route {
-	return []route{
-		{http.MethodPost, "/sessions", s.openSession},
-		{http.MethodGet, "/sessions", s.listSessions},
-		{http.MethodGet, "/sessions/{sid}", s.getSession},
-		{http.MethodDelete, "/sessions/{sid}", s.closeSession},
-		{http.MethodPost, "/sessions/{sid}/run", s.runInSession},
-	}
-}
-
 // session is the one that a request names.
 func (s *Server) session(c *call) (*shell.Session, error) {
 	set, err := s.sessions.find(c, false)

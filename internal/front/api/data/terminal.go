@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
-	"net/http"
 	"net/url"
 	"strconv"
 	"strings"
@@ -39,13 +38,6 @@ const (
 
 	usualCols, usualRows = 80, 24
 )
-
-func (s *Server) terminalRoutes() []route {
-	return []route{
-		{http.MethodGet, "/terminal", s.terminal},
-		{http.MethodGet, "/sessions/{sid}/attach", s.attach},
-	}
-}
 
 // program is what a person sees in a terminal.
 type program interface {

@@ -45,40 +45,39 @@ type seen struct {
 	Reason string
 }
 
-// health registers what everybody may know.
-func (s *server) health() {
+// registerHealth adds the operations that need no key.
+func (h *serverHandlers) registerHealth(r *registrar) {
 	open := func(op huma.Operation) huma.Operation {
 		op.Security, op.Tags = []map[string][]string{{}}, []string{"server"}
 		return op
 	}
-	add(s, open(operation(http.MethodGet, pathHealth, "getHealth", "See whether the server answers")),
+	addOperation(r, open(newOperation(http.MethodGet, pathHealth, "getHealth", "See whether the server answers")),
 		func(context.Context, *struct{}) (*healthOut, error) {
 			return &healthOut{wire.Health{OK: true}}, nil
 		})
-	checks := &checker{list: s.Checks}
-	op := open(operation(http.MethodGet, pathReady, "getReadiness", "See whether the server can do its work"))
+	op := open(newOperation(http.MethodGet, pathReady, "getReadiness", "See whether the server can do its work"))
 	op.Description = "503 if it cannot; the problem names what is missing."
-	add(s, op, func(ctx context.Context, _ *struct{}) (*healthOut, error) { return checks.answer(ctx) })
-	add(s, open(operation(http.MethodGet, pathVersion, "getVersion", "See what the server is")),
+	addOperation(r, op, func(ctx context.Context, _ *struct{}) (*healthOut, error) { return h.checks.report(ctx) })
+	addOperation(r, open(newOperation(http.MethodGet, pathVersion, "getVersion", "See what the server is")),
 		func(ctx context.Context, _ *struct{}) (*versionOut, error) {
-			return &versionOut{s.versionFor(ctx)}, nil
+			return &versionOut{h.versionFor(ctx)}, nil
 		})
 }
 
 // versionFor returns what a client may know of the server.
-func (s *server) versionFor(ctx context.Context) wire.Version {
-	v := s.Version
-	if p, err := api.PrincipalOf(ctx); err == nil && p.Admin && s.URL != nil {
-		v.URL = s.URL()
+func (h *serverHandlers) versionFor(ctx context.Context) wire.Version {
+	v := h.version
+	if p, err := api.PrincipalOf(ctx); err == nil && p.Admin && h.url != nil {
+		v.URL = h.url()
 	}
 	return v
 }
 
 // answer says that all is well, or what is not. Why is for administrators.
-func (c *checker) answer(ctx context.Context) (*healthOut, error) {
+func (c *checker) report(ctx context.Context) (*healthOut, error) {
 	p, err := api.PrincipalOf(ctx)
 	tell := err == nil && p.Admin
-	checks := append(c.look(ctx), draining(ctx))
+	checks := append(c.runChecks(ctx), checkDraining(ctx))
 	var bad []string
 	for _, check := range checks {
 		switch {
@@ -100,7 +99,7 @@ func (c *checker) answer(ctx context.Context) (*healthOut, error) {
 }
 
 // draining says whether the server goes on.
-func draining(ctx context.Context) seen {
+func checkDraining(ctx context.Context) seen {
 	select {
 	case <-api.Draining(ctx):
 		return seen{Name: "server", Reason: api.ErrDraining.Error()}
@@ -110,7 +109,7 @@ func draining(ctx context.Context) seen {
 }
 
 // look asks all that the server needs at the same time.
-func (c *checker) look(ctx context.Context) []seen {
+func (c *checker) runChecks(ctx context.Context) []seen {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if time.Since(c.last) < checkEvery {

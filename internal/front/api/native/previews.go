@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/manager"
 	"github.com/sandpit-dev/sandpit/internal/front/api"
 	"github.com/sandpit-dev/sandpit/internal/front/wire"
 )
@@ -54,53 +55,59 @@ type ticketOut struct{ Body wire.PreviewTicket }
 
 type sharedOut struct{ Body wire.Page[wire.SharedPort] }
 
-// previews registers what lets people see ports.
-func (s *server) previews() {
-	add(s, operation(http.MethodGet, pathSandbox+"/ports", "listPorts", "List the ports of a sandbox that are seen without a key"), s.sharedPorts)
+// previewHandlers serve the ports of sandboxes that are reached without a key.
+type previewHandlers struct {
+	manager  *manager.Manager
+	previews Previews
+}
+
+// register adds the operations on ports.
+func (h *previewHandlers) register(r *registrar) {
+	addOperation(r, newOperation(http.MethodGet, pathSandbox+"/ports", "listPorts", "List the ports of a sandbox that are seen without a key"), h.listPorts)
 	const path = pathSandbox + "/ports/{port}"
-	op := operation(http.MethodPost, path+"/url", "createPreviewURL", "Get the URL of a port")
+	op := newOperation(http.MethodPost, path+"/url", "createPreviewURL", "Get the URL of a port")
 	op.Description = "Who has the URL sees the port until it expires; of a public port it never does."
 	op.DefaultStatus = http.StatusCreated
-	add(s, op, func(ctx context.Context, in *previewIn) (*previewOut, error) {
-		life, err := seconds("expires_seconds", in.Body.Expires)
+	addOperation(r, op, func(ctx context.Context, in *previewIn) (*previewOut, error) {
+		life, err := toDuration("expires_seconds", in.Body.Expires)
 		if err != nil {
 			return nil, err
 		}
-		u, err := s.Previews.URL(ctx, in.ID, in.Port, life, in.Body.Note)
+		u, err := h.previews.URL(ctx, in.ID, in.Port, life, in.Body.Note)
 		return &previewOut{u}, err
 	})
-	op = operation(http.MethodPost, path+"/ticket", "createPreviewTicket", "Get a URL of a port that one browser may open, once")
+	op = newOperation(http.MethodPost, path+"/ticket", "createPreviewTicket", "Get a URL of a port that one browser may open, once")
 	op.Description = "The ticket in it is exchanged for a cookie of this port. It is used up then, and no restart of the server keeps it."
 	op.DefaultStatus = http.StatusCreated
-	add(s, op, s.previewTicket)
-	op = operation(http.MethodPut, path, "setPortAccess", "Say whether everybody may see a port")
+	addOperation(r, op, h.createTicket)
+	op = newOperation(http.MethodPut, path, "setPortAccess", "Say whether everybody may see a port")
 	op.Description = "URLs that were given out stay good."
 	op.DefaultStatus = http.StatusNoContent
-	add(s, op, func(ctx context.Context, in *accessIn) (*struct{}, error) {
-		return nil, s.Previews.SetPublic(ctx, in.ID, in.Port, in.Body.Public)
+	addOperation(r, op, func(ctx context.Context, in *accessIn) (*struct{}, error) {
+		return nil, h.previews.SetPublic(ctx, in.ID, in.Port, in.Body.Public)
 	})
-	op = operation(http.MethodDelete, path, "closePort", "Make a port private, and all URLs of it useless")
+	op = newOperation(http.MethodDelete, path, "closePort", "Make a port private, and all URLs of it useless")
 	op.DefaultStatus = http.StatusNoContent
-	add(s, op, func(ctx context.Context, in *OnePort) (*struct{}, error) {
-		return nil, s.Previews.Revoke(ctx, in.ID, in.Port)
+	addOperation(r, op, func(ctx context.Context, in *OnePort) (*struct{}, error) {
+		return nil, h.previews.Revoke(ctx, in.ID, in.Port)
 	})
 }
 
-func (s *server) previewTicket(ctx context.Context, in *ticketIn) (*ticketOut, error) {
-	life, err := seconds("expires_seconds", in.Body.Expires)
+func (h *previewHandlers) createTicket(ctx context.Context, in *ticketIn) (*ticketOut, error) {
+	life, err := toDuration("expires_seconds", in.Body.Expires)
 	if err != nil {
 		return nil, err
 	}
-	session, err := seconds("session_seconds", in.Body.Session)
+	session, err := toDuration("session_seconds", in.Body.Session)
 	if err != nil {
 		return nil, err
 	}
-	t, err := s.Previews.Ticket(ctx, in.ID, in.Port, life, session)
+	t, err := h.previews.Ticket(ctx, in.ID, in.Port, life, session)
 	return &ticketOut{t}, err
 }
 
-func (s *server) sharedPorts(ctx context.Context, in *One) (*sharedOut, error) {
-	found, err := api.Find(ctx, s.Manager, in.ID)
+func (h *previewHandlers) listPorts(ctx context.Context, in *One) (*sharedOut, error) {
+	found, err := api.Find(ctx, h.manager, in.ID)
 	if err != nil {
 		return nil, err
 	}
@@ -108,7 +115,7 @@ func (s *server) sharedPorts(ctx context.Context, in *One) (*sharedOut, error) {
 	for _, p := range found.Spec.Ports {
 		list = append(list, wire.SharedPort{Port: p.Port, Address: p.Address()})
 	}
-	for _, port := range s.Previews.Public(in.ID) {
+	for _, port := range h.previews.Public(in.ID) {
 		list = append(list, wire.SharedPort{Port: port, Public: true})
 	}
 	return &sharedOut{wire.Page[wire.SharedPort]{Items: list}}, nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 
+	"github.com/sandpit-dev/sandpit/internal/core/manager"
 	"github.com/sandpit-dev/sandpit/internal/core/queue"
 	"github.com/sandpit-dev/sandpit/internal/front/wire"
 )
@@ -24,32 +25,38 @@ type messageIn struct {
 	ID string `path:"id" maxLength:"100" doc:"The message."`
 }
 
-// queue registers what is to be done later. All of it is for administrators.
-func (s *server) queue() {
-	add(s, operation(http.MethodGet, pathQueue, "listMessages", "List what is to be done later"), s.messages)
-	op := operation(http.MethodPost, pathQueue+"/{id}/retry", "retryMessage", "Try again at once what was given up")
+// queueHandlers serve the queue of scheduled actions.
+type queueHandlers struct {
+	manager *manager.Manager
+	access  access
+}
+
+// register adds the operations on the queue, which are for administrators.
+func (h *queueHandlers) register(r *registrar) {
+	addOperation(r, newOperation(http.MethodGet, pathQueue, "listMessages", "List what is to be done later"), h.listMessages)
+	op := newOperation(http.MethodPost, pathQueue+"/{id}/retry", "retryMessage", "Try again at once what was given up")
 	op.DefaultStatus = http.StatusNoContent
-	add(s, op, func(ctx context.Context, in *messageIn) (*struct{}, error) {
-		if err := s.administrator(ctx, "retry"); err != nil {
+	addOperation(r, op, func(ctx context.Context, in *messageIn) (*struct{}, error) {
+		if err := h.access.requireAdmin(ctx, "retry"); err != nil {
 			return nil, err
 		}
-		return nil, s.Manager.RetryMessage(ctx, in.ID)
+		return nil, h.manager.RetryMessage(ctx, in.ID)
 	})
-	op = operation(http.MethodDelete, pathQueue+"/{id}", "dropMessage", "Forget what was given up")
+	op = newOperation(http.MethodDelete, pathQueue+"/{id}", "dropMessage", "Forget what was given up")
 	op.DefaultStatus = http.StatusNoContent
-	add(s, op, func(ctx context.Context, in *messageIn) (*struct{}, error) {
-		if err := s.administrator(ctx, "drop"); err != nil {
+	addOperation(r, op, func(ctx context.Context, in *messageIn) (*struct{}, error) {
+		if err := h.access.requireAdmin(ctx, "drop"); err != nil {
 			return nil, err
 		}
-		return nil, s.Manager.DropMessage(ctx, in.ID)
+		return nil, h.manager.DropMessage(ctx, in.ID)
 	})
 }
 
-func (s *server) messages(ctx context.Context, in *queueIn) (*queueOut, error) {
-	if err := s.administrator(ctx, "list the queue"); err != nil {
+func (h *queueHandlers) listMessages(ctx context.Context, in *queueIn) (*queueOut, error) {
+	if err := h.access.requireAdmin(ctx, "list the queue"); err != nil {
 		return nil, err
 	}
-	list, err := s.Manager.Messages(ctx, queue.Filter{Dead: in.State == "dead", After: in.Cursor, Limit: in.Limit + 1})
+	list, err := h.manager.Messages(ctx, queue.Filter{Dead: in.State == "dead", After: in.Cursor, Limit: in.Limit + 1})
 	if err != nil {
 		return nil, err
 	}

@@ -54,99 +54,67 @@ type statsOut struct {
 	Body sandpit.Stats
 }
 
-// sandboxes registers what makes, finds and ends sandboxes.
-func (s *server) sandboxes() {
-	op := operation(http.MethodPost, pathSandboxes, "createSandbox", "Make a sandbox")
+// sandboxHandlers serve sandboxes: what creates, finds, changes and deletes them.
+type sandboxHandlers struct {
+	manager  *manager.Manager
+	requests requestBuilder
+	access   access
+}
+
+// register adds the operations that create, find and delete sandboxes.
+func (h *sandboxHandlers) register(r *registrar) {
+	op := newOperation(http.MethodPost, pathSandboxes, "createSandbox", "Make a sandbox")
 	op.DefaultStatus = http.StatusCreated
 	op.Description = "Answers when it runs. If the client gives up before, what was made is taken back."
-	add(s, op, s.create)
-	add(s, operation(http.MethodGet, pathSandboxes, "listSandboxes", "List sandboxes"), s.list)
-	add(s, operation(http.MethodGet, pathSandbox, "getSandbox", "Look at a sandbox"), func(ctx context.Context, in *One) (*sandboxOut, error) {
-		return s.look(ctx, in.ID)
+	addOperation(r, op, h.createSandbox)
+	addOperation(r, newOperation(http.MethodGet, pathSandboxes, "listSandboxes", "List sandboxes"), h.listSandboxes)
+	addOperation(r, newOperation(http.MethodGet, pathSandbox, "getSandbox", "Look at a sandbox"), func(ctx context.Context, in *One) (*sandboxOut, error) {
+		return getSandbox(ctx, h.manager, in.ID)
 	})
-	op = operation(http.MethodDelete, pathSandbox, "deleteSandbox", "Delete a sandbox")
+	op = newOperation(http.MethodDelete, pathSandbox, "deleteSandbox", "Delete a sandbox")
 	op.Description = "One that was deleted already is no error, as long as it is remembered."
 	op.DefaultStatus = http.StatusNoContent
-	add(s, op, func(ctx context.Context, in *One) (*struct{}, error) {
-		if _, err := api.Find(ctx, s.Manager, in.ID); err != nil {
+	addOperation(r, op, func(ctx context.Context, in *One) (*struct{}, error) {
+		if _, err := api.Find(ctx, h.manager, in.ID); err != nil {
 			return nil, err
 		}
-		return nil, s.Manager.Delete(ctx, in.ID)
+		return nil, h.manager.Delete(ctx, in.ID)
 	})
-	op = operation(http.MethodGet, pathSandbox+"/stats", "measureSandbox", "Measure a sandbox")
+	op = newOperation(http.MethodGet, pathSandbox+"/stats", "measureSandbox", "Measure a sandbox")
 	op.Description = "It is no use of the sandbox, which may be idle all the while. cpu is in nanoseconds."
-	add(s, op, func(ctx context.Context, in *One) (*statsOut, error) {
-		if _, err := api.Find(ctx, s.Manager, in.ID); err != nil {
+	addOperation(r, op, func(ctx context.Context, in *One) (*statsOut, error) {
+		if _, err := api.Find(ctx, h.manager, in.ID); err != nil {
 			return nil, err
 		}
-		stats, err := s.Manager.Measure(ctx, in.ID)
+		stats, err := h.manager.Measure(ctx, in.ID)
 		return &statsOut{stats}, err
 	})
 }
 
-// look returns a sandbox as it is now.
-func (s *server) look(ctx context.Context, id sandpit.ID) (*sandboxOut, error) {
-	found, err := api.Find(ctx, s.Manager, id)
+// getSandbox returns a sandbox as it is now.
+func getSandbox(ctx context.Context, m *manager.Manager, id sandpit.ID) (*sandboxOut, error) {
+	found, err := api.Find(ctx, m, id)
 	return &sandboxOut{found}, err
 }
 
-func (s *server) create(ctx context.Context, in *createIn) (*createOut, error) {
+func (h *sandboxHandlers) createSandbox(ctx context.Context, in *createIn) (*createOut, error) {
 	p, err := api.PrincipalOf(ctx)
 	if err != nil {
 		return nil, err
 	}
-	r, err := s.request(ctx, p, in)
+	r, err := h.requests.build(ctx, p, in.Body, in.Key)
 	if err != nil {
-		s.Manager.Report(manager.Report{Actor: p.Owner, Action: "create", Err: err})
+		h.access.report(manager.Report{Actor: p.Owner, Action: "create", Err: err})
 		return nil, err
 	}
-	made, err := s.Manager.Create(ctx, r)
+	made, err := h.manager.Create(ctx, r)
 	if err != nil {
 		return nil, err
 	}
 	return &createOut{pathSandboxes + "/" + string(made.ID), made}, nil
 }
 
-// Request puts what p asks for into the words of the manager, as for createSandbox.
-//
-// Invalid, NotFound, PermissionDenied: p cannot have that.
-func (o Options) Request(ctx context.Context, p api.Principal, w wire.Create) (manager.CreateRequest, error) {
-	return (&server{Options: o}).request(ctx, p, &createIn{Body: w})
-}
-
-// request puts what is asked for into the words of the manager.
-func (s *server) request(ctx context.Context, p api.Principal, in *createIn) (manager.CreateRequest, error) {
-	r := manager.CreateRequest{Owner: p.Owner, Admin: p.Admin, Provider: in.Body.Provider, Spec: in.Body.Spec, Secrets: in.Body.Secrets, Key: in.Key, Offline: in.Body.Offline}
-	r.Lease.Action = in.Body.OnTimeout
-	r, err := s.Manager.Expand(ctx, r) // what a snapshot has must be allowed, too
-	if err == nil {
-		err = s.allow(p, &r.Spec, in.Body.AllowPaths)
-	}
-	if err != nil {
-		return r, err
-	}
-	r.Setup = setup(in.Body, r.Spec)
-	if r.Timeout, err = seconds("create_timeout_seconds", in.Body.CreateTimeout); err != nil {
-		return r, err
-	}
-	if r.Policy, err = policy(in.Body.Policy); err != nil {
-		return r, err
-	}
-	life, err := seconds("timeout_seconds", in.Body.Timeout)
-	if err != nil {
-		return r, err
-	}
-	if in.Body.Timeout == 0 {
-		life = s.Lifetime
-	}
-	r.Endless = life < 0
-	if life > 0 {
-		r.Lease.Deadline = time.Now().Add(life)
-	}
-	return r, nil
-}
-
-func policy(w wire.Policy) (p store.Policy, err error) {
+func toPolicy(w wire.Policy) (p store.Policy, err error) {
 	p.IdleAction, p.Recreate, p.IgnoreBackground = w.IdleAction, w.Recreate, w.IgnoreBackground
 	p.WakeOnUse = w.WakeOnUse
 	for _, f := range []struct {
@@ -161,25 +129,19 @@ func policy(w wire.Policy) (p store.Policy, err error) {
 		{"policy.auto_archive_seconds", w.AutoArchive, &p.AutoArchive},
 		{"policy.auto_delete_seconds", w.AutoDelete, &p.AutoDelete},
 	} {
-		if *f.to, err = seconds(f.name, f.from); err != nil {
+		if *f.to, err = toDuration(f.name, f.from); err != nil {
 			return p, err
 		}
 	}
 	return p, nil
 }
 
-func (s *server) list(ctx context.Context, in *listIn) (*listOut, error) {
-	p, err := api.PrincipalOf(ctx)
+func (h *sandboxHandlers) listSandboxes(ctx context.Context, in *listIn) (*listOut, error) {
+	owner, _, err := h.access.listOwner(ctx, in.Owner, "list sandboxes of others")
 	if err != nil {
 		return nil, err
 	}
-	f := manager.Filter{Owner: in.Owner, After: sandpit.ID(in.Cursor), Limit: in.Limit + 1}
-	if !p.Admin {
-		if in.Owner != "" && in.Owner != p.Owner {
-			return nil, s.administrator(ctx, "list sandboxes of others")
-		}
-		f.Owner = p.Owner
-	}
+	f := manager.Filter{Owner: owner, After: sandpit.ID(in.Cursor), Limit: in.Limit + 1}
 	if in.Cursor != "" && f.After.Validate() != nil {
 		return nil, sandpit.Errorf(sandpit.Invalid, "cursor %.40q: it is none", in.Cursor)
 	}
@@ -202,7 +164,7 @@ func (s *server) list(ctx context.Context, in *listIn) (*listOut, error) {
 		}
 		f.States = append(f.States, sandpit.State(state))
 	}
-	page := paged(s.Manager.List(f), in.Limit, func(b sandpit.Sandbox) string { return string(b.ID) })
+	page := paged(h.manager.List(f), in.Limit, func(b sandpit.Sandbox) string { return string(b.ID) })
 	return &listOut{page}, nil
 }
 

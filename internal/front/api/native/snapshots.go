@@ -80,116 +80,108 @@ type diffOut struct {
 	Body sandpit.FileDiff
 }
 
-// snapshots registers what saves sandboxes, and makes others of what was saved.
-func (s *server) snapshots() {
-	op := operation(http.MethodPost, pathSnapshots, "createSnapshot", "Save a sandbox, which goes on")
+// snapshotHandlers serve snapshots, and what is done with them: fork, rollback, comparison.
+type snapshotHandlers struct {
+	manager *manager.Manager
+	access  access
+	log     *slog.Logger
+}
+
+// register adds the operations on snapshots.
+func (h *snapshotHandlers) register(r *registrar) {
+	op := newOperation(http.MethodPost, pathSnapshots, "createSnapshot", "Save a sandbox, which goes on")
 	op.DefaultStatus = http.StatusCreated
 	op.Description = `Sandboxes with the image "snapshot:" and its ID or name begin as it is. It stays until it is deleted, also after its sandbox.`
-	add(s, op, s.createSnapshot)
-	op = operation(http.MethodGet, pathSnapshots, "listSnapshots", "List snapshots")
-	add(s, op, s.listSnapshots)
-	add(s, operation(http.MethodGet, pathSnapshot, "getSnapshot", "Look at a snapshot"), func(ctx context.Context, in *snapshotIn) (*snapshotOut, error) {
-		owner, err := s.snapshotOwner(ctx, in.Owner)
+	addOperation(r, op, h.createSnapshot)
+	op = newOperation(http.MethodGet, pathSnapshots, "listSnapshots", "List snapshots")
+	addOperation(r, op, h.listSnapshots)
+	addOperation(r, newOperation(http.MethodGet, pathSnapshot, "getSnapshot", "Look at a snapshot"), func(ctx context.Context, in *snapshotIn) (*snapshotOut, error) {
+		owner, err := h.access.actingOwner(ctx, in.Owner, "use snapshots of others")
 		if err != nil {
 			return nil, err
 		}
-		found, err := s.Manager.FindSnapshot(ctx, owner, in.Snapshot)
+		found, err := h.manager.FindSnapshot(ctx, owner, in.Snapshot)
 		return &snapshotOut{found}, err
 	})
-	op = operation(http.MethodDelete, pathSnapshot, "deleteSnapshot", "Delete a snapshot")
+	op = newOperation(http.MethodDelete, pathSnapshot, "deleteSnapshot", "Delete a snapshot")
 	op.Description = "Sandboxes that were made of it go on. 409 while one is being made."
 	op.DefaultStatus = http.StatusNoContent
-	add(s, op, func(ctx context.Context, in *snapshotIn) (*struct{}, error) {
-		owner, err := s.snapshotOwner(ctx, in.Owner)
+	addOperation(r, op, func(ctx context.Context, in *snapshotIn) (*struct{}, error) {
+		owner, err := h.access.actingOwner(ctx, in.Owner, "use snapshots of others")
 		if err != nil {
 			return nil, err
 		}
-		return nil, s.Manager.RemoveSnapshot(ctx, owner, in.Snapshot)
+		return nil, h.manager.RemoveSnapshot(ctx, owner, in.Snapshot)
 	})
-	op = operation(http.MethodPost, pathSandbox+"/fork", "forkSandbox", "Make copies of a sandbox, which goes on")
+	op = newOperation(http.MethodPost, pathSandbox+"/fork", "forkSandbox", "Make copies of a sandbox, which goes on")
 	op.DefaultStatus = http.StatusCreated
 	op.Description = "All or none. If the client gives up before, those that were made are deleted."
-	add(s, op, s.fork)
-	op = operation(http.MethodPost, pathSandbox+"/rollback", "rollbackSandbox", "Make a sandbox what a snapshot of it was")
+	addOperation(r, op, h.forkSandbox)
+	op = newOperation(http.MethodPost, pathSandbox+"/rollback", "rollbackSandbox", "Make a sandbox what a snapshot of it was")
 	op.DefaultStatus = http.StatusOK
 	op.Description = "It runs then. What it has become since is lost."
-	add(s, op, func(ctx context.Context, in *rollbackIn) (*sandboxOut, error) {
-		return s.change(ctx, in.ID, func(ctx context.Context, id sandpit.ID) error { return s.Manager.Rollback(ctx, id, in.Body.Snapshot) })
+	addOperation(r, op, func(ctx context.Context, in *rollbackIn) (*sandboxOut, error) {
+		return changeSandbox(ctx, h.manager, in.ID, func(ctx context.Context, id sandpit.ID) error { return h.manager.Rollback(ctx, id, in.Body.Snapshot) })
 	})
-	op = operation(http.MethodGet, wire.Prefix+"/diff", "compareFiles", "Tell which files differ between sandboxes, snapshots and their image")
+	op = newOperation(http.MethodGet, wire.Prefix+"/diff", "compareFiles", "Tell which files differ between sandboxes, snapshots and their image")
 	op.Description = "Sandboxes must run. Mounts are not looked at."
-	add(s, op, s.diff)
-	s.exportSnapshot()
-	s.importSnapshot()
+	addOperation(r, op, h.compareFiles)
+	h.registerExport(r)
+	h.registerImport(r)
 }
 
-// snapshotOwner returns whose snapshots a request is about.
-func (s *server) snapshotOwner(ctx context.Context, owner string) (string, error) {
-	p, err := api.PrincipalOf(ctx)
-	if err != nil || owner == "" || owner == p.Owner {
-		return p.Owner, err
-	}
-	return owner, s.administrator(ctx, "use snapshots of others")
-}
-
-func (s *server) createSnapshot(ctx context.Context, in *newSnapshotIn) (*madeSnapshotOut, error) {
-	if _, err := api.Find(ctx, s.Manager, in.Body.Sandbox); err != nil {
+func (h *snapshotHandlers) createSnapshot(ctx context.Context, in *newSnapshotIn) (*madeSnapshotOut, error) {
+	if _, err := api.Find(ctx, h.manager, in.Body.Sandbox); err != nil {
 		return nil, err
 	}
-	made, err := s.Manager.Snapshot(ctx, in.Body.Sandbox, in.Body.Name)
+	made, err := h.manager.Snapshot(ctx, in.Body.Sandbox, in.Body.Name)
 	if err != nil {
 		return nil, err
 	}
 	return &madeSnapshotOut{pathSnapshots + "/" + string(made.ID), made}, nil
 }
 
-func (s *server) listSnapshots(ctx context.Context, in *snapshotsIn) (*snapshotsOut, error) {
-	p, err := api.PrincipalOf(ctx)
+func (h *snapshotHandlers) listSnapshots(ctx context.Context, in *snapshotsIn) (*snapshotsOut, error) {
+	owner, all, err := h.access.listOwner(ctx, in.Owner, "list snapshots of others")
 	if err != nil {
 		return nil, err
 	}
 	f := store.SnapshotFilter{
-		Owner: in.Owner, All: p.Admin && in.Owner == "", Sandbox: in.Sandbox, After: sandpit.SnapshotID(in.Cursor), Limit: in.Limit + 1,
-	}
-	if !p.Admin {
-		if in.Owner != "" && in.Owner != p.Owner {
-			return nil, s.administrator(ctx, "list snapshots of others")
-		}
-		f.Owner = p.Owner
+		Owner: owner, All: all, Sandbox: in.Sandbox, After: sandpit.SnapshotID(in.Cursor), Limit: in.Limit + 1,
 	}
 	if in.Cursor != "" && f.After.Validate() != nil {
 		return nil, sandpit.Errorf(sandpit.Invalid, "cursor %.40q: it is none", in.Cursor)
 	}
-	list, err := s.Manager.Snapshots(ctx, f)
+	list, err := h.manager.Snapshots(ctx, f)
 	if err != nil {
 		return nil, err
 	}
 	return &snapshotsOut{paged(list, in.Limit, func(n sandpit.Snapshot) string { return string(n.ID) })}, nil
 }
 
-func (s *server) fork(ctx context.Context, in *forkIn) (*forkOut, error) {
-	if _, err := api.Find(ctx, s.Manager, in.ID); err != nil {
+func (h *snapshotHandlers) forkSandbox(ctx context.Context, in *forkIn) (*forkOut, error) {
+	if _, err := api.Find(ctx, h.manager, in.ID); err != nil {
 		return nil, err
 	}
-	made, err := s.Manager.Fork(ctx, manager.ForkRequest{
+	made, err := h.manager.Fork(ctx, manager.ForkRequest{
 		Sandbox: in.ID, Count: in.Body.Count, Labels: in.Body.Labels, Env: in.Body.Env, Secrets: in.Body.Secrets,
 	})
 	return &forkOut{wire.Page[sandpit.Sandbox]{Items: made}}, err
 }
 
-func (s *server) diff(ctx context.Context, in *diffIn) (*diffOut, error) {
-	owner, err := s.snapshotOwner(ctx, in.Owner)
+func (h *snapshotHandlers) compareFiles(ctx context.Context, in *diffIn) (*diffOut, error) {
+	owner, err := h.access.actingOwner(ctx, in.Owner, "use snapshots of others")
 	if err != nil {
 		return nil, err
 	}
 	r := manager.DiffRequest{Owner: owner, Patch: in.Patch}
-	if r.From, err = s.side(ctx, in.From); err != nil {
+	if r.From, err = h.parseSide(ctx, in.From); err != nil {
 		return nil, err
 	}
-	if r.To, err = s.side(ctx, in.To); err != nil {
+	if r.To, err = h.parseSide(ctx, in.To); err != nil {
 		return nil, err
 	}
-	d, err := s.Manager.Diff(ctx, r)
+	d, err := h.manager.Diff(ctx, r)
 	if err == nil {
 		err = memory.AccountOf(ctx).Reserve(diffSize(d))
 	}
@@ -206,14 +198,14 @@ func diffSize(d sandpit.FileDiff) (size int64) {
 }
 
 // side reads what is to be compared.
-func (s *server) side(ctx context.Context, text string) (manager.Side, error) {
+func (h *snapshotHandlers) parseSide(ctx context.Context, text string) (manager.Side, error) {
 	if text == "" {
 		return manager.Side{}, nil
 	}
 	kind, name, _ := strings.Cut(text, ":")
 	switch {
 	case kind == "sandbox":
-		_, err := api.Find(ctx, s.Manager, sandpit.ID(name))
+		_, err := api.Find(ctx, h.manager, sandpit.ID(name))
 		return manager.Side{Sandbox: sandpit.ID(name)}, err
 	case kind == "snapshot" && name != "":
 		return manager.Side{Snapshot: name}, nil
@@ -223,31 +215,31 @@ func (s *server) side(ctx context.Context, text string) (manager.Side, error) {
 
 // exportSnapshot registers the stream of a snapshot. Its headers are sent with its first
 // bytes, so that what fails before is told; later the answer is broken off.
-func (s *server) exportSnapshot() {
-	op := operation(http.MethodGet, pathSnapshot+"/export", "exportSnapshot", "Read a snapshot as one stream, with all that it needs")
+func (h *snapshotHandlers) registerExport(r *registrar) {
+	op := newOperation(http.MethodGet, pathSnapshot+"/export", "exportSnapshot", "Read a snapshot as one stream, with all that it needs")
 	op.Responses = map[string]*huma.Response{"200": {
 		Description: "What importSnapshot takes. One that ends early is broken off.",
 		Content:     map[string]*huma.MediaType{wire.ContentTypeSnapshot: {Schema: &huma.Schema{Type: huma.TypeString, Format: "binary"}}},
 	}}
-	s.describe(&op)
-	huma.Register(s.api, op, func(ctx context.Context, in *snapshotIn) (*huma.StreamResponse, error) {
-		owner, err := s.snapshotOwner(ctx, in.Owner)
+	r.describeFailures(&op)
+	huma.Register(r.api, op, func(ctx context.Context, in *snapshotIn) (*huma.StreamResponse, error) {
+		owner, err := h.access.actingOwner(ctx, in.Owner, "use snapshots of others")
 		if err == nil {
-			_, err = s.Manager.FindSnapshot(ctx, owner, in.Snapshot)
+			_, err = h.manager.FindSnapshot(ctx, owner, in.Snapshot)
 		}
 		if err != nil {
 			return nil, &failure{Problem: api.ProblemOf(ctx, err)}
 		}
 		return &huma.StreamResponse{Body: func(hc huma.Context) {
-			r, w := humago.Unwrap(hc)
+			req, w := humago.Unwrap(hc)
 			out := &late{ResponseWriter: w}
-			err := s.Manager.ExportSnapshot(r.Context(), owner, in.Snapshot, out)
+			err := h.manager.ExportSnapshot(req.Context(), owner, in.Snapshot, out)
 			switch {
 			case err == nil:
 			case !out.begun:
-				api.WriteError(w, r, err)
+				api.WriteError(w, req, err)
 			default: // the manager has told of it; the client must not take this for the end
-				s.Log.DebugContext(r.Context(), "an export is broken off", slog.Any("error", err))
+				h.log.DebugContext(req.Context(), "api: snapshot export aborted", slog.Any("error", err))
 				panic(http.ErrAbortHandler)
 			}
 		}}, nil
@@ -285,8 +277,8 @@ func (i *importIn) Resolve(hc huma.Context) []error {
 }
 
 // importSnapshot registers what adds a snapshot from a stream.
-func (s *server) importSnapshot() {
-	op := operation(http.MethodPost, pathSnapshots+"/import", "importSnapshot", "Add a snapshot that exportSnapshot wrote")
+func (h *snapshotHandlers) registerImport(r *registrar) {
+	op := newOperation(http.MethodPost, pathSnapshots+"/import", "importSnapshot", "Add a snapshot that exportSnapshot wrote")
 	op.DefaultStatus = http.StatusCreated
 	op.Description = "If the client gives up before the end, nothing of it stays. This is for administrators: a snapshot " +
 		"has the state of a sandbox's kernel, and one that was made up attacks the kernel from within."
@@ -294,15 +286,15 @@ func (s *server) importSnapshot() {
 		wire.ContentTypeSnapshot: {Schema: &huma.Schema{Type: huma.TypeString, Format: "binary"}},
 	}}
 	op.Responses = map[string]*huma.Response{}
-	s.describe(&op)
-	huma.Register(s.api, op, func(ctx context.Context, in *importIn) (*madeSnapshotOut, error) {
+	r.describeFailures(&op)
+	huma.Register(r.api, op, func(ctx context.Context, in *importIn) (*madeSnapshotOut, error) {
 		p, err := api.PrincipalOf(ctx)
 		if err == nil {
-			err = s.administrator(ctx, "import a snapshot")
+			err = h.access.requireAdmin(ctx, "import a snapshot")
 		}
 		var made sandpit.Snapshot
 		if err == nil {
-			made, err = s.Manager.ImportSnapshot(ctx, manager.ImportRequest{Owner: cmp.Or(in.Owner, p.Owner), Name: in.Name, Provider: in.Provider}, in.body)
+			made, err = h.manager.ImportSnapshot(ctx, manager.ImportRequest{Owner: cmp.Or(in.Owner, p.Owner), Name: in.Name, Provider: in.Provider}, in.body)
 		}
 		if err != nil {
 			return nil, &failure{Problem: api.ProblemOf(ctx, err)}

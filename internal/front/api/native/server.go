@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 
+	"github.com/sandpit-dev/sandpit/internal/core/manager"
 	"github.com/sandpit-dev/sandpit/internal/front/api"
 	"github.com/sandpit-dev/sandpit/internal/front/wire"
 )
@@ -20,37 +21,47 @@ type providersOut struct {
 	Body wire.Page[wire.Provider]
 }
 
-// facts registers what the server says of itself.
-func (s *server) facts() {
-	op := operation(http.MethodGet, wire.Prefix+"/stats", "getStats", "See what the server is busy with")
+// serverHandlers serve what the server reports about itself: use, pools, providers, health
+// and version.
+type serverHandlers struct {
+	manager   *manager.Manager
+	providers func(context.Context) []wire.Provider // nil: none
+	checks    *checker
+	version   wire.Version
+	url       func() string // nil: unknown
+}
+
+// register adds the operations that report about the server.
+func (h *serverHandlers) register(r *registrar) {
+	op := newOperation(http.MethodGet, wire.Prefix+"/stats", "getStats", "See what the server is busy with")
 	op.Description = "Counts the sandboxes of the client's owner and their use; for administrators, those of all owners."
-	add(s, op,
+	addOperation(r, op,
 		func(ctx context.Context, _ *struct{}) (*serverStatsOut, error) {
 			p, err := api.PrincipalOf(ctx)
 			if err != nil {
 				return nil, err
 			}
-			m := s.Manager.StatsOf(p.Owner)
+			m := h.manager.StatsOf(p.Owner)
 			if p.Admin {
-				m = s.Manager.Stats()
+				m = h.manager.Stats()
 			}
 			return &serverStatsOut{wire.Stats{
 				TotalSandboxes: m.TotalSandboxes, ActiveOperations: m.ActiveOperations, MaxSandboxes: m.MaxSandboxes,
 				IdleTimeout: m.IdleTimeout.Seconds(), CleanupInterval: m.CleanupInterval.Seconds(), IsShuttingDown: m.IsShuttingDown,
 			}}, nil
 		})
-	add(s, operation(http.MethodGet, wire.Prefix+"/pools", "listPools", "List the pools of sandboxes that are made ahead"), s.pools)
-	op = operation(http.MethodGet, wire.Prefix+"/providers", "listProviders", "List the places that make sandboxes")
+	addOperation(r, newOperation(http.MethodGet, wire.Prefix+"/pools", "listPools", "List the pools of sandboxes that are made ahead"), h.listPools)
+	op = newOperation(http.MethodGet, wire.Prefix+"/providers", "listProviders", "List the places that make sandboxes")
 	op.Description = "Only administrators see endpoints, and the reasons why providers are not available."
-	add(s, op,
+	addOperation(r, op,
 		func(ctx context.Context, _ *struct{}) (*providersOut, error) {
 			p, err := api.PrincipalOf(ctx)
 			if err != nil {
 				return nil, err
 			}
 			list := []wire.Provider{}
-			if s.Providers != nil {
-				list = append(list, s.Providers(ctx)...)
+			if h.providers != nil {
+				list = append(list, h.providers(ctx)...)
 			}
 			if !p.Admin {
 				hideEndpoints(list)
@@ -71,9 +82,9 @@ func hideEndpoints(list []wire.Provider) {
 
 // pools tells how pools are doing. What is in their specs is no secret: the manager
 // keeps no more of it than a pool needs.
-func (s *server) pools(context.Context, *struct{}) (*poolsOut, error) {
+func (h *serverHandlers) listPools(context.Context, *struct{}) (*poolsOut, error) {
 	list := []wire.Pool{}
-	for _, pool := range s.Manager.Pools() {
+	for _, pool := range h.manager.Pools() {
 		list = append(list, wire.Pool{
 			Provider: pool.Provider, Spec: pool.Spec, Size: pool.Size, Max: pool.Max, Ready: pool.Ready, Making: pool.Making,
 		})

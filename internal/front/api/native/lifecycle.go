@@ -1,0 +1,135 @@
+package native
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/manager"
+	"github.com/sandpit-dev/sandpit/internal/front/api"
+	"github.com/sandpit-dev/sandpit/internal/front/wire"
+)
+
+type leaseIn struct {
+	One
+
+	Body wire.Lease
+}
+
+type policyIn struct {
+	One
+
+	Body wire.Policy
+}
+
+type pauseIn struct {
+	One
+
+	Disk bool `query:"disk" doc:"Keep its memory on disk."`
+}
+
+type nameIn struct {
+	One
+
+	Body wire.Name
+}
+
+type labelsIn struct {
+	One
+
+	Body wire.Labels
+}
+
+// registerLifecycle adds the operations that change existing sandboxes.
+func (h *sandboxHandlers) registerLifecycle(r *registrar) {
+	for _, c := range []struct {
+		verb, id, summary string
+		do                func(context.Context, sandpit.ID) error
+	}{
+		{"stop", "stopSandbox", "End the processes of a sandbox, its files kept", h.manager.Stop},
+		{"start", "startSandbox", "Start a stopped sandbox", h.manager.Start},
+		{"resume", "resumeSandbox", "Let a paused sandbox go on", h.manager.Resume},
+		{"checkpoint", "checkpointSandbox", "Save the files of a running sandbox, for when it breaks down", h.manager.Checkpoint},
+		{"archive", "archiveSandbox", "Move the files of a stopped sandbox to where they cost little", h.manager.Archive},
+		{"restore", "restoreSandbox", "Move the files of an archived sandbox back", h.manager.Restore},
+	} {
+		op := newOperation(http.MethodPost, pathSandbox+"/"+c.verb, c.id, c.summary)
+		op.DefaultStatus = http.StatusOK
+		addOperation(r, op, func(ctx context.Context, in *One) (*sandboxOut, error) {
+			return changeSandbox(ctx, h.manager, in.ID, c.do)
+		})
+	}
+	op := newOperation(http.MethodPost, pathSandbox+"/pause", "pauseSandbox", "Hold a sandbox still, its memory kept")
+	op.Description = "On disk its memory takes up none of the machine's, and it survives the machine. " +
+		"One that is paused in memory may be paused on disk, too."
+	op.DefaultStatus = http.StatusOK
+	addOperation(r, op, h.pauseSandbox)
+	op = newOperation(http.MethodPut, pathSandbox+"/lease", "setLease", "Replace the deadline of a sandbox")
+	op.Description = "Either timeout_seconds or deadline is given. Without an action, the sandbox keeps the one it has."
+	addOperation(r, op, h.setLease)
+	op = newOperation(http.MethodPut, pathSandbox+"/policy", "setPolicy", "Replace the policy of a sandbox")
+	op.Description = "The policy of a sandbox is in each answer about it. What is left out gets the default of a new sandbox. It counts as a use."
+	addOperation(r, op, h.setPolicy)
+	op = newOperation(http.MethodPut, pathSandbox+"/name", "renameSandbox", "Replace the name of a sandbox")
+	op.Description = "No other sandbox of the owner may have it. A sandbox in any state can be renamed."
+	addOperation(r, op, func(ctx context.Context, in *nameIn) (*sandboxOut, error) {
+		return changeSandbox(ctx, h.manager, in.ID, func(ctx context.Context, id sandpit.ID) error {
+			return h.manager.Rename(ctx, id, in.Body.Name)
+		})
+	})
+	addOperation(r, newOperation(http.MethodPut, pathSandbox+"/labels", "setLabels", "Replace the labels of a sandbox"),
+		func(ctx context.Context, in *labelsIn) (*sandboxOut, error) {
+			return changeSandbox(ctx, h.manager, in.ID, func(ctx context.Context, id sandpit.ID) error {
+				return h.manager.SetLabels(ctx, id, in.Body.Labels)
+			})
+		})
+}
+
+// changeSandbox calls do for a sandbox that the client may use, and returns the sandbox as
+// it is afterwards.
+func changeSandbox(ctx context.Context, m *manager.Manager, id sandpit.ID, do func(context.Context, sandpit.ID) error) (*sandboxOut, error) {
+	if _, err := api.Find(ctx, m, id); err != nil {
+		return nil, err
+	}
+	if err := do(ctx, id); err != nil {
+		return nil, err
+	}
+	return getSandbox(ctx, m, id)
+}
+
+func (h *sandboxHandlers) pauseSandbox(ctx context.Context, in *pauseIn) (*sandboxOut, error) {
+	if in.Disk {
+		return changeSandbox(ctx, h.manager, in.ID, h.manager.Suspend)
+	}
+	return changeSandbox(ctx, h.manager, in.ID, h.manager.Pause)
+}
+
+func (h *sandboxHandlers) setPolicy(ctx context.Context, in *policyIn) (*sandboxOut, error) {
+	p, err := toPolicy(in.Body)
+	if err != nil {
+		return nil, err
+	}
+	return changeSandbox(ctx, h.manager, in.ID, func(ctx context.Context, id sandpit.ID) error {
+		return h.manager.SetPolicy(ctx, id, p)
+	})
+}
+
+func (h *sandboxHandlers) setLease(ctx context.Context, in *leaseIn) (*sandboxOut, error) {
+	lease := sandpit.Lease{Deadline: in.Body.Deadline, Action: in.Body.Action}
+	switch {
+	case !lease.Deadline.IsZero():
+	case in.Body.Timeout == 0:
+		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "a lease without timeout_seconds and deadline"),
+			"for no deadline send a timeout_seconds below zero")
+	case in.Body.Timeout > 0:
+		d, err := toDuration("timeout_seconds", in.Body.Timeout)
+		if err != nil {
+			return nil, err
+		}
+		lease.Deadline = time.Now().Add(d)
+	}
+	return changeSandbox(ctx, h.manager, in.ID, func(ctx context.Context, id sandpit.ID) error {
+		return h.manager.SetDeadline(ctx, id, lease)
+	})
+}
