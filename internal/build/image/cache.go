@@ -26,8 +26,8 @@ const (
 	tempSuffix  = ".tmp"
 )
 
-// digest names what was made from the given parts.
-func digest(parts ...string) string {
+// cacheKey names what was made from the given parts.
+func cacheKey(parts ...string) string {
 	text := appendText(nil, format)
 	for _, p := range parts {
 		text = appendText(text, p)
@@ -36,31 +36,31 @@ func digest(parts ...string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// job is one image to be made once.
-type job struct {
+// makeJob is one image to be made once.
+type makeJob struct {
 	// lock names the job: whoever does the same job uses the same name.
 	lock string
 	// find returns the finished image's key, or "".
 	find func() (key string, err error)
 	// write fills an empty file and returns the image's key, or makes the image
 	// elsewhere and returns its key with done set.
-	write func(f *os.File) (made, error)
+	write func(f *os.File) (makeResult, error)
 }
 
-// made is what a job came to.
-type made struct {
-	key  string
-	done bool // the image is in the cache already; the file was not needed
+// makeResult is what a job came to.
+type makeResult struct {
+	key     string
+	inCache bool // the image is in the cache already; the file was not needed
 }
 
-// keyed makes find for an image whose key is known before it is made.
-func (s *Store) keyed(key string) func() (string, error) {
-	return func() (string, error) { return s.finished(key) }
+// findKey makes find for an image whose key is known before it is made.
+func (s *Store) findKey(key string) func() (string, error) {
+	return func() (string, error) { return s.existingKey(key) }
 }
 
-// finished returns key if its image is there, else "".
-func (s *Store) finished(key string) (string, error) {
-	_, err := os.Lstat(s.path(key))
+// existingKey returns key if its image is there, else "".
+func (s *Store) existingKey(key string) (string, error) {
+	_, err := os.Lstat(s.imagePath(key))
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", nil
 	}
@@ -70,15 +70,15 @@ func (s *Store) finished(key string) (string, error) {
 	return key, nil
 }
 
-func (s *Store) path(key string) string { return filepath.Join(s.dir, key+imageSuffix) }
+func (s *Store) imagePath(key string) string { return filepath.Join(s.dir, key+imageSuffix) }
 
 // usedStep is how exactly it is known when an image was used last.
 const usedStep = 10 * time.Second
 
-// open returns a finished image, or nil if there is none. While it is open
+// openImage returns a finished image, or nil if there is none. While it is open
 // nobody makes room by removing it.
-func (s *Store) open(ctx context.Context, key string) (*os.File, error) {
-	path := s.path(key)
+func (s *Store) openImage(ctx context.Context, key string) (*os.File, error) {
+	path := s.imagePath(key)
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -86,8 +86,8 @@ func (s *Store) open(ctx context.Context, key string) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("look into the image cache: %w", err)
 	}
-	err = lock(ctx, f, path, unix.LOCK_SH)
-	if errors.Is(err, errMoved) {
+	err = lockFile(ctx, f, path, unix.LOCK_SH)
+	if errors.Is(err, errReplaced) {
 		return nil, f.Close()
 	}
 	var info fs.FileInfo
@@ -106,39 +106,39 @@ func (s *Store) open(ctx context.Context, key string) (*os.File, error) {
 	return f, nil
 }
 
-// once returns the image that j makes, open. It is made by one caller; the
+// makeOnce returns the image that j makes, open. It is made by one caller; the
 // others wait, as long as ctx allows.
-func (s *Store) once(ctx context.Context, j job) (*os.File, string, error) {
+func (s *Store) makeOnce(ctx context.Context, j makeJob) (*os.File, string, error) {
 	for range 5 {
-		key, err := s.make(ctx, j)
+		key, err := s.makeImage(ctx, j)
 		if err != nil {
 			return nil, "", err
 		}
-		if f, err := s.open(ctx, key); err != nil || f != nil {
+		if f, err := s.openImage(ctx, key); err != nil || f != nil {
 			return f, key, err
 		}
 	}
 	return nil, "", sandpit.Errorf(sandpit.Unavailable, "somebody keeps removing the image from the cache")
 }
 
-func (s *Store) make(ctx context.Context, j job) (string, error) {
+func (s *Store) makeImage(ctx context.Context, j makeJob) (string, error) {
 	if key, err := j.find(); err != nil || key != "" {
 		return key, err
 	}
-	f, err := s.acquire(ctx, j.lock)
+	f, err := s.lockNew(ctx, j.lock)
 	if err != nil {
 		return "", err
 	}
 	defer func() { _ = f.Close() }() // gives up the lock; the file was synced
 	key, err := j.find()
 	if err == nil && key == "" {
-		var m made
+		var m makeResult
 		m, err = j.write(f)
-		if err == nil && !m.done {
-			if err := s.publish(f, m.key+imageSuffix); err != nil {
+		if err == nil && !m.inCache {
+			if err := s.publishFile(f, m.key+imageSuffix); err != nil {
 				return "", err
 			}
-			_ = s.trim(ctx) // the image is there; who prunes the cache hears of it
+			_ = s.trimToSize(ctx) // the image is there; who prunes the cache hears of it
 			return m.key, nil
 		}
 		key = m.key
@@ -146,7 +146,7 @@ func (s *Store) make(ctx context.Context, j job) (string, error) {
 	if removeErr := os.Remove(f.Name()); removeErr != nil {
 		err = errors.Join(err, fmt.Errorf("clean the image cache: %w", removeErr))
 	}
-	return key, s.explain(err)
+	return key, s.hintDiskFull(err)
 }
 
 // imageMode is that of finished images: readable for everyone, because an
@@ -154,29 +154,29 @@ func (s *Store) make(ctx context.Context, j job) (string, error) {
 // them is decided by the directory.
 const imageMode = 0o444
 
-// publish gives the file its final name.
-func (s *Store) publish(f *os.File, name string) error {
+// publishFile gives the file its final name.
+func (s *Store) publishFile(f *os.File, name string) error {
 	err := f.Sync()
 	if err == nil {
 		err = os.Rename(f.Name(), filepath.Join(s.dir, name))
 	}
 	if err != nil {
-		return s.explain(errors.Join(fmt.Errorf("finish the image: %w", err), os.Remove(f.Name())))
+		return s.hintDiskFull(errors.Join(fmt.Errorf("finish the image: %w", err), os.Remove(f.Name())))
 	}
 	// Last, for under its old name others must be able to open and lock it.
 	return f.Chmod(imageMode)
 }
 
-// acquire returns the empty file NAME.tmp, locked for this caller alone.
-func (s *Store) acquire(ctx context.Context, name string) (*os.File, error) {
+// lockNew returns the empty file NAME.tmp, locked for this caller alone.
+func (s *Store) lockNew(ctx context.Context, name string) (*os.File, error) {
 	path := filepath.Join(s.dir, name+tempSuffix)
 	for {
 		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 		if err != nil {
-			return nil, s.explain(fmt.Errorf("write to the image cache: %w", err))
+			return nil, s.hintDiskFull(fmt.Errorf("write to the image cache: %w", err))
 		}
-		err = lock(ctx, f, path, unix.LOCK_EX)
-		if errors.Is(err, errMoved) {
+		err = lockFile(ctx, f, path, unix.LOCK_EX)
+		if errors.Is(err, errReplaced) {
 			_ = f.Close() // nothing was written
 			continue
 		}
@@ -191,14 +191,14 @@ func (s *Store) acquire(ctx context.Context, name string) (*os.File, error) {
 	}
 }
 
-// errMoved is a file that was finished or removed while its lock was waited for.
-var errMoved = errors.New("the file is not there any more")
+// errReplaced is a file that was finished or removed while its lock was waited for.
+var errReplaced = errors.New("the file is not there any more")
 
-// lock waits for the lock on f, which is at path, to be shared or not. The kernel
+// lockFile waits for the lock on f, which is at path, to be shared or not. The kernel
 // drops it when the process ends, in whatever way. A finished file keeps its locks
 // under its new name, held for as long as somebody uses it: so who waits for the
 // old name must not wait for those.
-func lock(ctx context.Context, f *os.File, path string, how int) error {
+func lockFile(ctx context.Context, f *os.File, path string, how int) error {
 	const longest = 25 * time.Millisecond
 	wait := time.Millisecond
 	for {
@@ -208,7 +208,7 @@ func lock(ctx context.Context, f *os.File, path string, how int) error {
 			return err
 		}
 		if !isAt(f, path) {
-			return errMoved
+			return errReplaced
 		}
 		if !blocked {
 			return nil
@@ -232,9 +232,9 @@ func isAt(f *os.File, path string) bool {
 	return err == nil && os.SameFile(own, there)
 }
 
-// sweep removes files in the making that nobody makes any more, and layers that
+// removeAbandoned removes files in the making that nobody makes any more, and layers that
 // nobody has come back for.
-func (s *Store) sweep() error {
+func (s *Store) removeAbandoned() error {
 	entries, err := os.ReadDir(s.dir)
 	if err != nil {
 		return err
@@ -280,8 +280,8 @@ func removeIfFree(path string, after time.Time) (removed bool, err error) {
 	return true, os.Remove(path)
 }
 
-// explain adds what a person can do about a full disk.
-func (s *Store) explain(err error) error {
+// hintDiskFull adds what a person can do about a full disk.
+func (s *Store) hintDiskFull(err error) error {
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
 		return sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "%w", err),
 			"make room on the disk of "+s.dir+"; sandpit image prune --all removes images that no sandbox uses")

@@ -70,29 +70,29 @@ func (s *Store) extendFrom(ctx context.Context, e Extension, base *os.File) (Ent
 	if base != nil {
 		baseKey = s.keyOf(base)
 	}
-	key := digest("extend", baseKey, e.Key, string(config), string(e.Template))
-	var space room
+	key := cacheKey("extend", baseKey, e.Key, string(config), string(e.Template))
+	var space reservation
 	defer func() { space.release() }() // from now on the image itself is counted
-	f, _, err := s.once(ctx, job{
+	f, _, err := s.makeOnce(ctx, makeJob{
 		lock: key,
-		find: s.keyed(key),
-		write: func(out *os.File) (_ made, err error) {
-			if space, err = s.reserve(e.Owner, sizeOnDisk(base)); err != nil {
-				return made{}, err
+		find: s.findKey(key),
+		write: func(out *os.File) (_ makeResult, err error) {
+			if space, err = s.reserveSpace(e.Owner, sizeOnDisk(base)); err != nil {
+				return makeResult{}, err
 			}
-			x := extending{Extension: e, base: base, out: out, space: space}
+			x := extensionJob{Extension: e, base: base, out: out, space: space}
 			if e.Layer != nil {
 				if x.layer, err = e.Layer(ctx); err != nil {
-					return made{}, err
+					return makeResult{}, err
 				}
 			}
-			return made{key: key}, s.unpackWith(func() error { return s.extend(ctx, x) })
+			return makeResult{key: key}, s.unpackWith(func() error { return s.writeExtension(ctx, x) })
 		},
 	})
 	if err != nil {
 		return Entry{}, err
 	}
-	entry, err := describe(f, key)
+	entry, err := newEntry(f, key)
 	return entry, errors.Join(err, f.Close())
 }
 
@@ -101,26 +101,26 @@ func (s *Store) keyOf(f *os.File) string {
 	return strings.TrimSuffix(f.Name()[len(s.dir)+1:], imageSuffix)
 }
 
-// extending is an image in the making.
-type extending struct {
+// extensionJob is an image in the making.
+type extensionJob struct {
 	Extension
 
 	base  *os.File      // nil: there is none
 	layer io.ReadCloser // the opened Extension.Layer; nil: there is none
 	out   *os.File
-	space room
+	space reservation
 }
 
-// extend writes an image that begins with the contents of another one, or of none. It
+// writeExtension writes an image that begins with the contents of another one, or of none. It
 // closes the layer, if there is one.
-func (s *Store) extend(ctx context.Context, x extending) (err error) {
+func (s *Store) writeExtension(ctx context.Context, x extensionJob) (err error) {
 	defer func() {
 		if x.layer != nil {
 			err = errors.Join(err, x.layer.Close())
 		}
 	}()
 	a := newArchive(x.out, s.limits)
-	a.w.room = x.space
+	a.w.space = x.space
 	var end int64
 	if x.base != nil {
 		var err error
@@ -136,17 +136,17 @@ func (s *Store) extend(ctx context.Context, x extending) (err error) {
 		}
 	}
 	if x.base != nil {
-		if err := x.space.take(sizeOnDisk(x.base)); err != nil {
+		if err := x.space.takeBytes(sizeOnDisk(x.base)); err != nil {
 			return err
 		}
 		if err := copyContents(x.out, x.base, end); err != nil {
 			return fmt.Errorf("write the image: %w", err)
 		}
 	}
-	if err := a.w.punch(a.root); err != nil {
+	if err := a.w.punchHoles(a.root); err != nil {
 		return err
 	}
-	if err := a.w.finish(a.root); err != nil {
+	if err := a.w.finishImage(a.root); err != nil {
 		return err
 	}
 	return writeNote(x.out, note{
@@ -159,9 +159,9 @@ func (s *Store) extend(ctx context.Context, x extending) (err error) {
 func (a *archive) addOpened(ctx context.Context, r io.ReadCloser) error {
 	a.layer = newLayer()
 	defer func() { a.layer = nil }()
-	err := a.readAll(bufio.NewReaderSize(&meter{ctx: ctx, r: r}, bufferSize))
+	err := a.readAll(bufio.NewReaderSize(&countingReader{ctx: ctx, r: r}, bufferSize))
 	if err != nil {
-		err = damaged(err)
+		err = archiveError(err)
 	}
 	return errors.Join(err, r.Close())
 }
@@ -173,33 +173,33 @@ func (a *archive) addOpened(ctx context.Context, r io.ReadCloser) error {
 func (s *Store) SetTemplate(ctx context.Context, name sandpit.Image, id string) (Entry, error) {
 	r, ok, err := parseTemplate(string(name))
 	if err == nil && !ok {
-		err = badTemplate(string(name))
+		err = errTemplateName(string(name))
 	}
 	if err != nil {
 		return Entry{}, err
 	}
-	f, err := s.byKey(ctx, id)
+	f, err := s.openID(ctx, id)
 	if err != nil {
 		return Entry{}, fmt.Errorf("template %s: %w", name, err)
 	}
 	defer func() { _ = f.Close() }() // only read
-	if err := s.setName(ctx, r, pulled{Name: r.String(), Key: id}); err != nil {
+	if err := s.setName(ctx, r, nameRecord{Name: r.String(), Key: id}); err != nil {
 		return Entry{}, fmt.Errorf("template %s: %w", name, err)
 	}
-	e, err := describe(f, id)
-	e.Name = r.short()
+	e, err := newEntry(f, id)
+	e.Name = r.shortName()
 	return e, err
 }
 
-// byKey returns the image with an ID. NotFound.
-func (s *Store) byKey(ctx context.Context, id string) (*os.File, error) {
+// openID returns the image with an ID. NotFound.
+func (s *Store) openID(ctx context.Context, id string) (*os.File, error) {
 	var f *os.File
 	var err error
 	if isKey(id) {
-		f, err = s.open(ctx, id)
+		f, err = s.openImage(ctx, id)
 	}
 	if err == nil && f == nil {
-		err = noSuchID(id)
+		err = errNoSuchID(id)
 	}
 	return f, err
 }
@@ -219,7 +219,7 @@ func (s *Store) Template(ctx context.Context, ref sandpit.Image) (json.RawMessag
 func CheckTemplate(name sandpit.Image) error {
 	_, ok, err := parseTemplate(string(name))
 	if err == nil && !ok {
-		err = badTemplate(string(name))
+		err = errTemplateName(string(name))
 	}
 	return err
 }

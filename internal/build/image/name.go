@@ -15,8 +15,8 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// pulled is what is remembered of a name.
-type pulled struct {
+// nameRecord is what is remembered of a name.
+type nameRecord struct {
 	Name   string `json:"name"`
 	Owner  string `json:"owner,omitempty"` // whose name it is; "" if it is shared
 	Key    string `json:"key"`
@@ -28,33 +28,33 @@ const nameSuffix = ".name"
 // nameFile returns the file of the record of a name, which is shared or an owner's.
 func nameFile(owner string, r reference) string {
 	if owner == shared {
-		return digest("name", r.String()) + nameSuffix
+		return cacheKey("name", r.String()) + nameSuffix
 	}
-	return ownPrefix(owner) + digest("name", r.String(), "of", owner) + nameSuffix
+	return ownPrefix(owner) + cacheKey("name", r.String(), "of", owner) + nameSuffix
 }
 
 // ownPrefix begins the records of an owner's names, so that they can be counted.
-func ownPrefix(owner string) string { return digest("owner", owner)[:16] + "." }
+func ownPrefix(owner string) string { return cacheKey("owner", owner)[:16] + "." }
 
-// known returns what is remembered of a name, with a key if its image is there.
-func (s *Store) known(owner string, r reference) (pulled, error) {
-	var p pulled
+// lookUpRecord returns what is remembered of a name, with a key if its image is there.
+func (s *Store) lookUpRecord(owner string, r reference) (nameRecord, error) {
+	var p nameRecord
 	if err := s.readRecord(nameFile(owner, r), &p); err != nil || p.Name != r.String() || p.Owner != owner || !isKey(p.Key) {
-		return pulled{}, err
+		return nameRecord{}, err
 	}
-	key, err := s.finished(p.Key)
+	key, err := s.existingKey(p.Key)
 	p.Key = key
 	return p, err
 }
 
-// fromRegistry returns the image of a name: that of the cache, or what the
+// openRegistry returns the image of a name: that of the cache, or what the
 // registry has.
-func (s *Store) fromRegistry(ctx context.Context, text string, p Progress) (*os.File, error) {
+func (s *Store) openRegistry(ctx context.Context, text string, p Progress) (*os.File, error) {
 	r, err := parseReference(text)
 	if err != nil {
 		return nil, hintPath(err, text)
 	}
-	f, err := s.named(ctx, shared, r, s.o.Pull, p)
+	f, err := s.openNamed(ctx, shared, r, s.o.Pull, p)
 	return f, hintPath(err, text)
 }
 
@@ -69,15 +69,15 @@ func hintPath(err error, text string) error {
 	return err
 }
 
-// named returns the image that a name means to an owner.
-func (s *Store) named(ctx context.Context, owner string, r reference, policy PullPolicy, p Progress) (*os.File, error) {
+// openNamed returns the image that a name means to an owner.
+func (s *Store) openNamed(ctx context.Context, owner string, r reference, policy PullPolicy, p Progress) (*os.File, error) {
 	for range 5 {
 		have, err := s.lookUpName(owner, r, policy)
 		if err != nil {
 			return nil, err
 		}
 		if have.Key != "" {
-			if f, err := s.open(ctx, have.Key); err != nil || f != nil {
+			if f, err := s.openImage(ctx, have.Key); err != nil || f != nil {
 				return f, err
 			}
 		}
@@ -86,7 +86,7 @@ func (s *Store) named(ctx context.Context, owner string, r reference, policy Pul
 		}
 		if policy == PullNever {
 			return nil, sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "not in the cache, and image.pull is never: pulling is disabled"),
-				"set image.pull to missing, or: sandpit image import FILE --name "+r.short())
+				"set image.pull to missing, or: sandpit image import FILE --name "+r.shortName())
 		}
 		if policy == pullOffline {
 			return nil, sandpit.Errorf(sandpit.NotFound, "the image is no longer in the cache")
@@ -114,32 +114,32 @@ func (s *Store) templateHint(name string) string {
 // NotFound: it is the name of an imported image that is gone. The registry's image of that
 // name does not replace it, because its publisher would run code here under a name that the
 // administrator chose.
-func (s *Store) lookUpName(owner string, r reference, policy PullPolicy) (pulled, error) {
-	have, err := s.known(shared, r)
+func (s *Store) lookUpName(owner string, r reference, policy PullPolicy) (nameRecord, error) {
+	have, err := s.lookUpRecord(shared, r)
 	if err != nil {
-		return pulled{}, err
+		return nameRecord{}, err
 	}
 	if owner != shared && isBuildName(r) {
-		return pulled{}, nil // builds have owners, and the manager knows them
+		return nameRecord{}, nil // builds have owners, and the manager knows them
 	}
 	if have.isImported(r) {
 		if have.Key == "" {
 			err = sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "the image was imported, and is no longer in the cache"),
-				"import it again, or remove the name to use its registry: sandpit image rm "+r.short())
+				"import it again, or remove the name to use its registry: sandpit image rm "+r.shortName())
 		}
 		return have, err
 	}
 	if policy == PullAlways && r.digest == "" && r.template == "" {
-		return pulled{}, nil
+		return nameRecord{}, nil
 	}
 	if have.Key != "" || owner == shared {
 		return have, nil
 	}
-	return s.known(owner, r)
+	return s.lookUpRecord(owner, r)
 }
 
 // isImported reports whether a name was given to an image that no registry has.
-func (p pulled) isImported(r reference) bool {
+func (p nameRecord) isImported(r reference) bool {
 	return p.Name != "" && p.Digest == "" && r.template == ""
 }
 
@@ -154,7 +154,7 @@ func (s *Store) pullNamed(ctx context.Context, owner string, r reference, policy
 	if err != nil {
 		return nil, err
 	}
-	record, err := s.acquire(ctx, file)
+	record, err := s.lockNew(ctx, file)
 	if err != nil {
 		return nil, err
 	}
@@ -169,21 +169,21 @@ func (s *Store) pullNamed(ctx context.Context, owner string, r reference, policy
 	if err != nil {
 		return nil, drop(err)
 	}
-	if have, err := s.known(owner, r); err != nil || have.Key != "" && (policy != PullAlways || !after.Equal(before)) {
+	if have, err := s.lookUpRecord(owner, r); err != nil || have.Key != "" && (policy != PullAlways || !after.Equal(before)) {
 		if err != nil {
 			return nil, drop(err)
 		}
-		f, err := s.open(ctx, have.Key)
+		f, err := s.openImage(ctx, have.Key)
 		return f, drop(err)
 	}
-	f, key, digest, err := s.pull(ctx, owner, r, p)
+	f, key, digest, err := s.pullImage(ctx, owner, r, p)
 	if err != nil {
 		return nil, drop(err)
 	}
 	if owner != shared {
 		s.limitRecords(ownPrefix(owner), nameSuffix, maxOwnNames)
 	}
-	if err := s.writeName(record, file, pulled{Name: r.String(), Owner: owner, Key: key, Digest: digest}); err != nil {
+	if err := s.writeName(record, file, nameRecord{Name: r.String(), Owner: owner, Key: key, Digest: digest}); err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
 	return f, nil
@@ -195,7 +195,7 @@ const maxOwnNames = 200
 // limitRecords removes the oldest records with a prefix and suffix until there are fewer
 // than most. A record that cannot be removed stays, which does no harm.
 func (s *Store) limitRecords(prefix, suffix string, most int) {
-	files, err := s.files(suffix)
+	files, err := s.listFiles(suffix)
 	if err != nil {
 		return
 	}
@@ -228,9 +228,9 @@ func (s *Store) recordTime(name string) (time.Time, error) {
 }
 
 // writeName finishes a record that was acquired.
-func (s *Store) writeName(f *os.File, name string, p pulled) error {
+func (s *Store) writeName(f *os.File, name string, p nameRecord) error {
 	if err := json.NewEncoder(f).Encode(p); err != nil {
-		return s.explain(errors.Join(fmt.Errorf("write to the image cache: %w", err), os.Remove(f.Name())))
+		return s.hintDiskFull(errors.Join(fmt.Errorf("write to the image cache: %w", err), os.Remove(f.Name())))
 	}
-	return s.publish(f, name)
+	return s.publishFile(f, name)
 }

@@ -321,7 +321,7 @@ func TestOwnersShareADownload(t *testing.T) {
 		return false
 	})
 	s := newClientStore(t, Options{})
-	s.times.idle = time.Minute
+	s.timeouts.idle = time.Minute
 	ended := make(chan error, 2)
 	for _, owner := range []string{"alice", "bob"} {
 		go func() {
@@ -393,7 +393,7 @@ func TestImportedNamesAreNotReplaced(t *testing.T) {
 			t.Errorf("%s: the administrator gets %q", policy, got)
 		}
 		// Also when the image is lost: the name is not the registry's.
-		must(t, os.Remove(s.path(imported.ID)))
+		must(t, os.Remove(s.imagePath(imported.ID)))
 		if _, err := s.For("bob").Resolve(t.Context(), sandpit.Image(name), nil); !errors.Is(err, sandpit.NotFound) {
 			t.Errorf("%s: after it was lost: %v", policy, err)
 		}
@@ -526,10 +526,10 @@ func TestOwnersHaveShares(t *testing.T) {
 	alice, bob := s.For("alice"), s.For("bob")
 	first := resolved(t, bob, h.ref("x:0")).ID
 	aging := func() { // what was used before this is older
-		list := must2(s.images())(t)
+		list := must2(s.listImages())(t)
 		for _, e := range list {
 			at := time.Now().Add(-time.Hour)
-			must(t, os.Chtimes(s.path(e.ID), at, at))
+			must(t, os.Chtimes(s.imagePath(e.ID), at, at))
 		}
 	}
 	for i := range 4 {
@@ -540,7 +540,7 @@ func TestOwnersHaveShares(t *testing.T) {
 	if u.owners["alice"] > 8*testMiB || u.owners["alice"] < 5*testMiB || u.owners["bob"] == 0 {
 		t.Errorf("usage %v", u.owners)
 	}
-	if _, err := os.Stat(s.path(first)); err != nil {
+	if _, err := os.Stat(s.imagePath(first)); err != nil {
 		t.Errorf("bob's image went to make room for alice: %v", err)
 	}
 	// A step of a build counts, too.
@@ -601,7 +601,7 @@ func TestPullsTakeTurns(t *testing.T) {
 	})
 	pool := fairshare.NewPool(fairshare.Options{Name: "pulls", Total: 2, PerOwner: 1})
 	s := newClientStore(t, Options{Sharing: &Sharing{Pulls: pool}})
-	s.times.idle = time.Minute
+	s.timeouts.idle = time.Minute
 	ended := make(chan error, 1)
 	go func() {
 		_, err := s.For("alice").Pull(t.Context(), string(h.ref("x:v1")), false, nil)
@@ -639,14 +639,14 @@ func TestNamesOfAnOwnerAreBounded(t *testing.T) {
 	s := newClientStore(t, Options{})
 	for i := range 5 {
 		r := mustReference(t, fmt.Sprintf("x:%d", i))
-		must(t, s.writeRecord(t.Context(), nameFile("alice", r), pulled{Name: r.String(), Owner: "alice", Key: strings.Repeat("0", 64)}))
+		must(t, s.writeRecord(t.Context(), nameFile("alice", r), nameRecord{Name: r.String(), Owner: "alice", Key: strings.Repeat("0", 64)}))
 		at := time.Now().Add(time.Duration(i-10) * time.Hour)
 		must(t, os.Chtimes(filepath.Join(s.dir, nameFile("alice", r)), at, at))
 	}
 	r := mustReference(t, "x:0")
-	must(t, s.writeRecord(t.Context(), nameFile("bob", r), pulled{Name: r.String(), Owner: "bob", Key: strings.Repeat("0", 64)}))
+	must(t, s.writeRecord(t.Context(), nameFile("bob", r), nameRecord{Name: r.String(), Owner: "bob", Key: strings.Repeat("0", 64)}))
 	s.limitRecords(ownPrefix("alice"), nameSuffix, 3)
-	names := must2(s.names())(t)
+	names := must2(s.listNames())(t)
 	var left []string
 	for _, p := range names[strings.Repeat("0", 64)] {
 		left = append(left, p.Owner+" "+p.Name)

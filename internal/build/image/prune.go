@@ -48,11 +48,11 @@ func (s *Store) Prune(ctx context.Context, o PruneOptions) (Pruned, error) {
 	if o.OlderThan < 0 || o.MaxSize < 0 {
 		return p, sandpit.Errorf(sandpit.Invalid, "prune: an age or size below zero")
 	}
-	images, err := s.images()
+	images, err := s.listImages()
 	if err != nil {
 		return p, err
 	}
-	names, err := s.names()
+	names, err := s.listNames()
 	if err != nil {
 		return p, err
 	}
@@ -64,7 +64,7 @@ func (s *Store) Prune(ctx context.Context, o PruneOptions) (Pruned, error) {
 	now := time.Now()
 	for _, e := range images {
 		if of := names[e.ID]; len(of) > 0 {
-			e.Name = shortName(of[0].Name)
+			e.Name = shortenName(of[0].Name)
 		}
 		if isTemplate(names[e.ID]) {
 			continue
@@ -76,7 +76,7 @@ func (s *Store) Prune(ctx context.Context, o PruneOptions) (Pruned, error) {
 		if !goes || e.Kind == KindProgram && now.Sub(e.Used) < grace {
 			continue
 		}
-		gone, err := s.drop(e, o.DryRun)
+		gone, err := s.removeUnlocked(e, o.DryRun)
 		if err != nil {
 			return p, err
 		}
@@ -91,13 +91,13 @@ func (s *Store) Prune(ctx context.Context, o PruneOptions) (Pruned, error) {
 	if err != nil || o.DryRun {
 		return p, err
 	}
-	return p, s.forgetMissing(ctx)
+	return p, s.removeOrphanRecords(ctx)
 }
 
-// drop removes an image that nobody uses and that is as it was when it was looked
+// removeUnlocked removes an image that nobody uses and that is as it was when it was looked
 // at.
-func (s *Store) drop(e Entry, dry bool) (bool, error) {
-	path := s.path(e.ID)
+func (s *Store) removeUnlocked(e Entry, dry bool) (bool, error) {
+	path := s.imagePath(e.ID)
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
@@ -124,8 +124,8 @@ func (s *Store) drop(e Entry, dry bool) (bool, error) {
 }
 
 // isTemplate reports whether one of the names of an image is that of a template.
-func isTemplate(names []pulled) bool {
-	return slices.ContainsFunc(names, func(p pulled) bool { return strings.HasPrefix(p.Name, templatePrefix) })
+func isTemplate(names []nameRecord) bool {
+	return slices.ContainsFunc(names, func(p nameRecord) bool { return strings.HasPrefix(p.Name, templatePrefix) })
 }
 
 // pruneBlobs removes layers that nobody is fetching or unpacking.

@@ -18,20 +18,20 @@ const pullers = 3
 // remote is an image in a registry and its mirrors.
 type remote struct {
 	*client
-	store  *Store
-	places []*endpoint // the one that had the manifest first
-	tell   *tally
-	ahead  *ahead
-	origin string // the repository whose contents these are
+	store     *Store
+	endpoints []*endpoint // the one that had the manifest first
+	progress  *tally
+	prefetch  *prefetcher
+	origin    string // the repository whose contents these are
 }
 
 // acceptManifest is what is understood of what a registry may have.
 const acceptManifest = "application/vnd.oci.image.index.v1+json, application/vnd.docker.distribution.manifest.list.v2+json, " +
 	"application/vnd.oci.image.manifest.v1+json, application/vnd.docker.distribution.manifest.v2+json"
 
-// pull returns the image that r names in its registry now, and the digest that
+// pullImage returns the image that r names in its registry now, and the digest that
 // the registry has under that name. It waits for a pull slot first.
-func (s *Store) pull(ctx context.Context, owner string, r reference, p Progress) (f *os.File, key, digest string, err error) {
+func (s *Store) pullImage(ctx context.Context, owner string, r reference, p Progress) (f *os.File, key, digest string, err error) {
 	release, err := s.AcquirePull(ctx, owner)
 	if err != nil {
 		return nil, "", "", err
@@ -43,22 +43,22 @@ func (s *Store) pull(ctx context.Context, owner string, r reference, p Progress)
 	defer cancel()
 	c := s.newClient(owner)
 	defer c.close()
-	from := &remote{client: c, store: s, places: s.endpoints(c, r), tell: &tally{tell: p}, origin: originOf(r)}
-	data, err := from.top(ctx, r)
+	from := &remote{client: c, store: s, endpoints: s.newEndpoints(c, r), progress: &tally{report: p}, origin: originOf(r)}
+	data, err := from.fetchTop(ctx, r)
 	if err != nil {
 		return nil, "", "", err
 	}
-	image, err := choose(ctx, from, data)
+	image, err := chooseImage(ctx, from, data)
 	if err != nil {
 		return nil, "", "", causeOf(ctx, err)
 	}
-	from.ahead = newAhead(ctx, from, image.list)
-	defer from.ahead.stop()
-	f, key, err = s.buildFetched(ctx, image, fetch{owner: owner, name: r.String(), origin: from.origin})
+	from.prefetch = newPrefetcher(ctx, from, image.list)
+	defer from.prefetch.stop()
+	f, key, err = s.buildFetched(ctx, image, fetchRequest{owner: owner, name: r.String(), origin: from.origin})
 	if err != nil {
 		return nil, "", "", causeOf(ctx, err)
 	}
-	from.ahead.remove()
+	from.prefetch.removeLayers()
 	return f, key, sha256Of(data), nil
 }
 
@@ -89,8 +89,8 @@ func (s *Store) AcquirePull(ctx context.Context, owner string) (release func(), 
 	return slot.Release, nil
 }
 
-// latest returns the digest that a registry has under a name now.
-func (s *Store) latest(ctx context.Context, owner string, r reference) (string, error) {
+// latestDigest returns the digest that a registry has under a name now.
+func (s *Store) latestDigest(ctx context.Context, owner string, r reference) (string, error) {
 	release, err := s.AcquirePull(ctx, owner)
 	if err != nil {
 		return "", err
@@ -98,32 +98,32 @@ func (s *Store) latest(ctx context.Context, owner string, r reference) (string, 
 	defer release()
 	c := s.newClient(owner)
 	defer c.close()
-	data, err := (&remote{client: c, store: s, places: s.endpoints(c, r)}).top(ctx, r)
+	data, err := (&remote{client: c, store: s, endpoints: s.newEndpoints(c, r)}).fetchTop(ctx, r)
 	return sha256Of(data), err
 }
 
-// top returns the manifest or index that r names, from the first place that has
+// fetchTop returns the manifest or index that r names, from the first place that has
 // it.
-func (m *remote) top(ctx context.Context, r reference) ([]byte, error) {
+func (m *remote) fetchTop(ctx context.Context, r reference) ([]byte, error) {
 	var data []byte
-	err := m.each(ctx, func(e *endpoint) error {
+	err := m.tryEach(ctx, func(e *endpoint) error {
 		var err error
-		data, err = m.document(ctx, e, "manifests/"+r.target())
+		data, err = m.fetchDocument(ctx, e, "manifests/"+r.apiName())
 		return err
 	})
 	if err == nil && r.digest != "" {
-		data, err = checked(data, nil, descriptor{Digest: r.digest})
+		data, err = checkContents(data, nil, descriptor{Digest: r.digest})
 	}
 	return data, err
 }
 
-// each tries the places in order until one has what is wanted, and from then on
+// tryEach tries the places in order until one has what is wanted, and from then on
 // that one first. What the last one says is told: it is the registry itself.
-func (m *remote) each(ctx context.Context, f func(*endpoint) error) error {
+func (m *remote) tryEach(ctx context.Context, f func(*endpoint) error) error {
 	var err error
-	for i, e := range m.places {
+	for i, e := range m.endpoints {
 		if err = f(e); err == nil {
-			m.places = append([]*endpoint{e}, append(m.places[:i:i], m.places[i+1:]...)...)
+			m.endpoints = append([]*endpoint{e}, append(m.endpoints[:i:i], m.endpoints[i+1:]...)...)
 			return nil
 		}
 		if ctx.Err() != nil {
@@ -133,50 +133,50 @@ func (m *remote) each(ctx context.Context, f func(*endpoint) error) error {
 	return err
 }
 
-// document fetches a manifest or another small part.
-func (m *remote) document(ctx context.Context, e *endpoint, path string) ([]byte, error) {
+// fetchDocument fetches a manifest or another small part.
+func (m *remote) fetchDocument(ctx context.Context, e *endpoint, path string) ([]byte, error) {
 	var data []byte
 	err := m.retry(ctx, func() (bool, error) {
-		idle, cancel := newIdle(ctx, e)
+		idle, cancel := newIdleTimeout(ctx, e)
 		defer cancel()
-		resp, err := e.get(idle.ctx, path, http.Header{"Accept": {acceptManifest}}, http.StatusOK)
+		resp, err := e.getOK(idle.ctx, path, http.Header{"Accept": {acceptManifest}}, http.StatusOK)
 		if err != nil {
 			return false, err
 		}
 		defer func() { _ = resp.Body.Close() }() // only read
-		data, err = readDocument(idle.reader(resp.Body))
+		data, err = readDocument(idle.watchReader(resp.Body))
 		if sandpit.CodeOf(err) == sandpit.Exhausted {
 			return false, err
 		}
 		if err != nil {
-			return false, e.explain(idle.ctx, err)
+			return false, e.networkError(idle.ctx, err)
 		}
 		return false, nil
 	})
 	return data, err
 }
 
-func (m *remote) small(ctx context.Context, d descriptor, path string) ([]byte, error) {
+func (m *remote) fetchSmall(ctx context.Context, d descriptor, path string) ([]byte, error) {
 	var data []byte
-	err := m.each(ctx, func(e *endpoint) error {
+	err := m.tryEach(ctx, func(e *endpoint) error {
 		var err error
-		data, err = m.document(ctx, e, path+d.Digest)
-		data, err = checked(data, err, d)
+		data, err = m.fetchDocument(ctx, e, path+d.Digest)
+		data, err = checkContents(data, err, d)
 		return err
 	})
 	return data, err
 }
 
-func (m *remote) manifest(ctx context.Context, d descriptor) ([]byte, error) {
-	return m.small(ctx, d, "manifests/")
+func (m *remote) readManifest(ctx context.Context, d descriptor) ([]byte, error) {
+	return m.fetchSmall(ctx, d, "manifests/")
 }
 
-func (m *remote) config(ctx context.Context, d descriptor) ([]byte, error) {
-	return m.small(ctx, d, "blobs/")
+func (m *remote) readConfig(ctx context.Context, d descriptor) ([]byte, error) {
+	return m.fetchSmall(ctx, d, "blobs/")
 }
 
-func (m *remote) layer(ctx context.Context, d descriptor) (io.ReadCloser, error) {
-	f, err := m.ahead.wait(ctx, d)
+func (m *remote) openLayer(ctx context.Context, d descriptor) (io.ReadCloser, error) {
+	f, err := m.prefetch.waitLayer(ctx, d)
 	if err != nil {
 		return nil, err
 	}
@@ -184,34 +184,34 @@ func (m *remote) layer(ctx context.Context, d descriptor) (io.ReadCloser, error)
 	return io.NopCloser(f), err
 }
 
-// ahead fetches layers while the ones before are unpacked.
-type ahead struct {
+// prefetcher fetches layers while the ones before are unpacked.
+type prefetcher struct {
 	cancel  context.CancelFunc
 	workers sync.WaitGroup
-	layers  map[string]*fetched // by digest
-	order   []*fetched
+	layers  map[string]*prefetched // by digest
+	order   []*prefetched
 	from    *remote
 	begin   sync.Once
 	ctx     context.Context //nolint:containedctx // lives as long as one pull
 }
 
-// fetched is a layer that is here, or will be.
-type fetched struct {
+// prefetched is a layer that is here, or will be.
+type prefetched struct {
 	descriptor
 	done chan struct{}
 	file *os.File // locked, so that nobody removes it
 	err  error
 }
 
-func newAhead(ctx context.Context, from *remote, list []descriptor) *ahead {
-	a := &ahead{layers: map[string]*fetched{}, from: from}
+func newPrefetcher(ctx context.Context, from *remote, list []descriptor) *prefetcher {
+	a := &prefetcher{layers: map[string]*prefetched{}, from: from}
 	a.ctx, a.cancel = context.WithCancel(ctx)
 	for _, d := range list {
 		if a.layers[d.Digest] == nil {
-			l := &fetched{descriptor: d, done: make(chan struct{})}
+			l := &prefetched{descriptor: d, done: make(chan struct{})}
 			a.layers[d.Digest] = l
 			a.order = append(a.order, l)
-			from.tell.total += d.Size
+			from.progress.total += d.Size
 		}
 	}
 	return a
@@ -219,8 +219,8 @@ func newAhead(ctx context.Context, from *remote, list []descriptor) *ahead {
 
 // start is called when the first layer is wanted: not at all if another has made
 // the image meanwhile.
-func (a *ahead) start() {
-	next := make(chan *fetched, len(a.order))
+func (a *prefetcher) start() {
+	next := make(chan *prefetched, len(a.order))
 	for _, l := range a.order {
 		next <- l
 	}
@@ -228,7 +228,7 @@ func (a *ahead) start() {
 	for range min(pullers, len(a.order)) {
 		a.workers.Go(func() {
 			for l := range next {
-				l.file, l.err = a.from.blob(a.ctx, l.descriptor)
+				l.file, l.err = a.from.fetchLayer(a.ctx, l.descriptor)
 				close(l.done)
 				if l.err != nil {
 					a.cancel() // the others are of no use
@@ -238,7 +238,7 @@ func (a *ahead) start() {
 	}
 }
 
-func (a *ahead) wait(ctx context.Context, d descriptor) (*os.File, error) {
+func (a *prefetcher) waitLayer(ctx context.Context, d descriptor) (*os.File, error) {
 	a.begin.Do(a.start)
 	l := a.layers[d.Digest]
 	select {
@@ -261,7 +261,7 @@ func (a *ahead) wait(ctx context.Context, d descriptor) (*os.File, error) {
 }
 
 // stop waits for the workers and closes what they have fetched.
-func (a *ahead) stop() {
+func (a *prefetcher) stop() {
 	a.cancel()
 	a.begin.Do(func() {}) // from now on it starts no more
 	a.workers.Wait()
@@ -272,8 +272,8 @@ func (a *ahead) stop() {
 	}
 }
 
-// remove gives the room of the layers back, but for those that others need.
-func (a *ahead) remove() {
+// removeLayers gives the room of the layers back, but for those that others need.
+func (a *prefetcher) removeLayers() {
 	for _, l := range a.order {
 		if l.file != nil {
 			_ = l.file.Close() // gives up the lock
@@ -287,17 +287,17 @@ func (a *ahead) remove() {
 // tally adds up what all workers have fetched.
 type tally struct {
 	mu          sync.Mutex
-	tell        Progress
+	report      Progress
 	done, total int64
-	told        int64
+	reported    int64
 }
 
-func (t *tally) add(n int64) {
+func (t *tally) addBytes(n int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.done += n
-	if t.tell != nil && (t.done-t.told >= progressStep || t.done == t.total || t.done < t.told) {
-		t.told = t.done
-		t.tell(t.done, t.total)
+	if t.report != nil && (t.done-t.reported >= progressStep || t.done == t.total || t.done < t.reported) {
+		t.reported = t.done
+		t.report(t.done, t.total)
 	}
 }

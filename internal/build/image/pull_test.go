@@ -429,7 +429,7 @@ func TestRealRegistry(t *testing.T) {
 	p.layers = append(p.layers, incompressible(t, "random", 2<<20))
 	h.push(t, "owner/tool", "v1", p)
 	s := newClientStore(t, Options{})
-	s.times = usualTimes
+	s.timeouts = defaultTimeouts
 	got := all(t, resolved(t, s, sandpit.Image(addr+"/owner/tool:v1")).Path)
 	if got["etc/issue"] != "above" || len(got["random"]) != 2<<20 {
 		t.Errorf("%d files; the registry says %s", len(got), out.String())

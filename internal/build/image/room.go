@@ -16,9 +16,9 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/files/diskspace"
 )
 
-// room is disk space that is reserved for an image in the making. The zero room bounds
+// reservation is disk space that is reserved for an image in the making. The zero room bounds
 // nothing.
-type room struct {
+type reservation struct {
 	store *Store
 	owner string
 	space *diskspace.Reservation
@@ -39,15 +39,15 @@ func (s *Store) newBudget() *diskspace.Budget {
 	})
 }
 
-// reserve reserves space for what an owner, or the administrator, fetches or builds. It
+// reserveSpace reserves space for what an owner, or the administrator, fetches or builds. It
 // removes images that were used least recently if necessary.
 //
 // Exhausted: there is no room, for this owner or at all.
-func (s *Store) reserve(owner string, bytes int64) (room, error) {
+func (s *Store) reserveSpace(owner string, bytes int64) (reservation, error) {
 	if s.space == nil {
-		return room{}, nil
+		return reservation{}, nil
 	}
-	r := room{store: s, owner: owner}
+	r := reservation{store: s, owner: owner}
 	err := s.retryWithRoom(owner, bytes, func() (err error) {
 		if owner == shared {
 			r.space, err = s.space.ReserveUnshared(owner, bytes)
@@ -57,20 +57,20 @@ func (s *Store) reserve(owner string, bytes int64) (room, error) {
 		return err
 	})
 	if err != nil {
-		return room{}, err
+		return reservation{}, err
 	}
 	return r, nil
 }
 
-// take is called before bytes are written. Exhausted: they may not be.
-func (m room) take(bytes int64) error {
+// takeBytes is called before bytes are written. Exhausted: they may not be.
+func (m reservation) takeBytes(bytes int64) error {
 	if m.space == nil {
 		return nil
 	}
 	return m.store.retryWithRoom(m.owner, bytes, func() error { return m.space.Write(bytes) })
 }
 
-func (m room) release() {
+func (m reservation) release() {
 	if m.space != nil {
 		m.space.Release()
 	}
@@ -92,7 +92,7 @@ func (s *Store) retryWithRoom(owner string, bytes int64, reserve func() error) e
 type usage struct {
 	images []charged // used least recently first
 	all    int64
-	kept   int64 // bytes of images that do not count
+	exempt int64 // bytes of images that do not count
 	owners map[string]int64
 }
 
@@ -108,17 +108,17 @@ type charged struct {
 // again.
 func (s *Store) measureUsage() (usage, error) {
 	u := usage{owners: make(map[string]int64)}
-	images, err := s.images()
+	images, err := s.listImages()
 	if err != nil {
 		return u, err
 	}
-	names, err := s.names()
+	names, err := s.listNames()
 	if err != nil {
 		return u, err
 	}
 	for _, e := range images {
 		if isTemplate(names[e.ID]) || s.o.Sharing != nil && isImported(names[e.ID]) {
-			u.kept += e.Size
+			u.exempt += e.Size
 			continue
 		}
 		c := charged{e, chargedOwners(e, names[e.ID])}
@@ -137,8 +137,8 @@ func (s *Store) measureUsage() (usage, error) {
 }
 
 // isImported reports whether one of the names of an image was given to it by an import.
-func isImported(names []pulled) bool {
-	return slices.ContainsFunc(names, func(p pulled) bool {
+func isImported(names []nameRecord) bool {
+	return slices.ContainsFunc(names, func(p nameRecord) bool {
 		r, err := parseReference(p.Name)
 		return err == nil && p.isImported(r)
 	})
@@ -146,7 +146,7 @@ func isImported(names []pulled) bool {
 
 // chargedOwners returns the owners whose share an image counts against: all that have a
 // name for it or have built it, but none if a shared name means it.
-func chargedOwners(e Entry, names []pulled) []string {
+func chargedOwners(e Entry, names []nameRecord) []string {
 	var owners []string
 	if e.maker != shared {
 		owners = append(owners, e.maker)
@@ -228,7 +228,7 @@ func (s *Store) removeForOwner(c charged, owner string, l *shortage) error {
 	}
 	l.own -= c.Size
 	// It takes a moment, and the caller waits for a write to the disk anyway.
-	return s.forget(context.Background(), func(p pulled) bool { return p.Owner == owner && p.Key == c.ID })
+	return s.removeNames(context.Background(), func(p nameRecord) bool { return p.Owner == owner && p.Key == c.ID })
 }
 
 // removeUnused removes an image that is not in use and whose removal frees its space. The
@@ -238,14 +238,14 @@ func (s *Store) removeUnused(c charged, l *shortage) (bool, error) {
 		return false, nil // it may be in use though it is not open
 	}
 	var st unix.Stat_t
-	err := unix.Lstat(s.path(c.ID), &st)
+	err := unix.Lstat(s.imagePath(c.ID), &st)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && st.Nlink > 1 {
 		return false, nil
 	}
 	if err != nil {
-		return false, &fs.PathError{Op: "stat", Path: s.path(c.ID), Err: err}
+		return false, &fs.PathError{Op: "stat", Path: s.imagePath(c.ID), Err: err}
 	}
-	removed, err := s.drop(c.Entry, false)
+	removed, err := s.removeUnlocked(c.Entry, false)
 	if removed {
 		l.all -= c.Size
 		l.disk -= c.Size
@@ -335,9 +335,9 @@ func sizeOnDisk(f *os.File) int64 {
 	return st.Blocks * 512
 }
 
-// trim makes room when the cache has become larger than it may. What was used a
+// trimToSize makes room when the cache has become larger than it may. What was used a
 // moment ago stays in any case.
-func (s *Store) trim(ctx context.Context) error {
+func (s *Store) trimToSize(ctx context.Context) error {
 	if s.o.CacheSize <= 0 {
 		return nil
 	}
@@ -350,7 +350,7 @@ func (s *Store) trim(ctx context.Context) error {
 	}
 	l := shortage{all: u.all - s.o.CacheSize}
 	if s.o.Sharing == nil {
-		l.all += u.kept
+		l.all += u.exempt
 	}
 	for _, c := range u.images {
 		if l.all <= 0 || time.Since(c.Used) < grace {

@@ -60,11 +60,11 @@ type Progress func(done, total int64)
 // Its own methods are the administrator's: they find every image and give shared names.
 // For returns what the users of a server may do.
 type Store struct {
-	dir     string
-	machine string // root directory of the machine, but for tests "/"
-	limits  limits
-	times   times
-	o       Options
+	dir      string
+	machine  string // root directory of the machine, but for tests "/"
+	limits   limits
+	timeouts timeouts
+	o        Options
 
 	space    *diskspace.Budget // nil: nothing is reserved
 	clearing *sync.Mutex       // held while room is made
@@ -91,7 +91,7 @@ type limits struct {
 	steps   int64 // directories and links on the way to files
 }
 
-var usualLimits = limits{entries: 1_000_000, bytes: 20 << 30, names: 256 << 20, steps: 100_000_000}
+var defaultLimits = limits{entries: 1_000_000, bytes: 20 << 30, names: 256 << 20, steps: 100_000_000}
 
 // Open returns the cache in dir, which is made if missing and closed to other
 // users. What killed processes left in it is removed.
@@ -102,12 +102,12 @@ func Open(dir string, o Options) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the image cache: %w", err)
 	}
-	s := &Store{dir: abs, machine: "/", limits: usualLimits, times: usualTimes, o: o.withDefaults()}
+	s := &Store{dir: abs, machine: "/", limits: defaultLimits, timeouts: defaultTimeouts, o: o.withDefaults()}
 	s.space, s.clearing, s.inFlight = s.newBudget(), &sync.Mutex{}, &inFlight{paths: make(map[string]int)}
 	if err := makePrivate(abs); err != nil {
 		return nil, fmt.Errorf("open the image cache: %w", err)
 	}
-	if err := s.sweep(); err != nil {
+	if err := s.removeAbandoned(); err != nil {
 		return nil, fmt.Errorf("clean the image cache: %w", err)
 	}
 	return s, nil
@@ -154,7 +154,7 @@ func makePrivate(dir string) error {
 // be read, or the registry refuses. Unavailable: it changed while it was read, or
 // the registry cannot be reached. Timeout: the registry is too slow.
 func (s *Store) Resolve(ctx context.Context, ref sandpit.Image, p Progress) (Root, error) {
-	root, err := s.resolve(ctx, string(ref), p)
+	root, err := s.resolveRoot(ctx, string(ref), p)
 	if err != nil {
 		if ref == "" {
 			ref = sandpit.HostImage
@@ -164,7 +164,7 @@ func (s *Store) Resolve(ctx context.Context, ref sandpit.Image, p Progress) (Roo
 	return root, nil
 }
 
-func (s *Store) resolve(ctx context.Context, ref string, p Progress) (Root, error) {
+func (s *Store) resolveRoot(ctx context.Context, ref string, p Progress) (Root, error) {
 	if ref == "" || ref == string(sandpit.HostImage) {
 		return s.resolveHost(ctx, p)
 	}
@@ -172,11 +172,11 @@ func (s *Store) resolve(ctx context.Context, ref string, p Progress) (Root, erro
 	var err error
 	switch {
 	case IsPath(ref):
-		f, _, err = s.fromPath(ctx, ref, p)
+		f, _, err = s.openPath(ctx, ref, p)
 	case isKey(ref):
-		f, err = s.byKey(ctx, ref)
+		f, err = s.openID(ctx, ref)
 	default:
-		f, err = s.fromRegistry(ctx, ref, p)
+		f, err = s.openRegistry(ctx, ref, p)
 	}
 	if err != nil {
 		return Root{}, err
@@ -195,25 +195,25 @@ func newRoot(f *os.File) (Root, error) {
 	return Root{Path: f.Name(), File: f, Config: n.Config}, nil
 }
 
-// fromPath returns the image of a directory or archive, and what else is known
+// openPath returns the image of a directory or archive, and what else is known
 // of it.
-func (s *Store) fromPath(ctx context.Context, ref string, p Progress) (*os.File, indexEntry, error) {
+func (s *Store) openPath(ctx context.Context, ref string, p Progress) (*os.File, indexEntry, error) {
 	ref, tag := splitTag(ref)
 	info, err := os.Stat(ref)
 	switch {
 	case errors.Is(err, unix.ENOTDIR):
-		return nil, indexEntry{}, sandpit.Errorf(sandpit.NotFound, "%w", bare(err))
+		return nil, indexEntry{}, sandpit.Errorf(sandpit.NotFound, "%w", withoutPath(err))
 	case err != nil:
-		return nil, indexEntry{}, bare(err)
+		return nil, indexEntry{}, withoutPath(err)
 	case info.IsDir() && isLayout(ref):
-		return s.fromLayout(ctx, ref, tag)
+		return s.openLayout(ctx, ref, tag)
 	case info.IsDir() && tag != "":
 		return nil, indexEntry{}, sandpit.Errorf(sandpit.NotFound, "%s is not a directory of images with tags", ref)
 	case info.IsDir():
-		f, err := s.fromDir(ctx, ref, p)
+		f, err := s.openDir(ctx, ref, p)
 		return f, indexEntry{}, err
 	case info.Mode().IsRegular() && isTar(ref):
-		return s.fromTar(ctx, ref, tag, p)
+		return s.openTar(ctx, ref, tag, p)
 	}
 	return nil, indexEntry{}, sandpit.WithHint(
 		sandpit.Errorf(sandpit.Unsupported, "neither a directory nor a .tar, .tar.gz, .tgz or .tar.zst file"),
@@ -235,8 +235,8 @@ func splitTag(ref string) (path, tag string) {
 	return ref[:i], ref[i+1:]
 }
 
-// bare drops the path from an error that will be told with the image's name.
-func bare(err error) error {
+// withoutPath drops the path from an error that will be told with the image's name.
+func withoutPath(err error) error {
 	if pathErr, ok := errors.AsType[*fs.PathError](err); ok {
 		return pathErr.Err
 	}
@@ -273,15 +273,15 @@ func (s *Store) Single(ctx context.Context, key, name string, open func() (io.Re
 	if err := checkName(name); err != nil {
 		return "", err
 	}
-	image := digest("single", key, name)
-	f, _, err := s.once(ctx, job{
+	image := cacheKey("single", key, name)
+	f, _, err := s.makeOnce(ctx, makeJob{
 		lock: image,
-		find: s.keyed(image),
-		write: func(f *os.File) (made, error) {
+		find: s.findKey(image),
+		write: func(f *os.File) (makeResult, error) {
 			if err := writeSingle(ctx, f, name, open); err != nil {
-				return made{}, err
+				return makeResult{}, err
 			}
-			return made{key: image}, writeNote(f, note{Kind: KindProgram, Source: name})
+			return makeResult{key: image}, writeNote(f, note{Kind: KindProgram, Source: name})
 		},
 	})
 	if err != nil {
@@ -298,43 +298,43 @@ func writeSingle(ctx context.Context, f *os.File, name string, open func() (io.R
 	defer func() { _ = program.Close() }() // only read
 	w := newWriter(f)
 	n := &node{mode: unix.S_IFREG | 0o755}
-	if n.block, n.size, err = w.data(&meter{ctx: ctx, r: program}); err != nil {
+	if n.block, n.size, err = w.writeData(&countingReader{ctx: ctx, r: program}); err != nil {
 		return err
 	}
 	root := newDir(0o755)
 	root.children[name] = n
-	return w.finish(root)
+	return w.finishImage(root)
 }
 
-// meter passes bytes on, counts them for whoever wants to know, and ends with
+// countingReader passes bytes on, counts them for whoever wants to know, and ends with
 // the context.
-type meter struct {
-	ctx   context.Context //nolint:containedctx // a reader has no other way to hear of it
-	r     io.Reader
-	total int64
-	tell  Progress
+type countingReader struct {
+	ctx      context.Context //nolint:containedctx // a reader has no other way to hear of it
+	r        io.Reader
+	total    int64
+	progress Progress
 
-	done, told int64
+	done, reported int64
 }
 
 const progressStep = 1 << 20 // bytes
 
-func (m *meter) Read(p []byte) (int, error) {
+func (m *countingReader) Read(p []byte) (int, error) {
 	if err := m.ctx.Err(); err != nil {
 		return 0, err
 	}
 	n, err := m.r.Read(p)
 	m.done += int64(n)
-	if m.done-m.told >= progressStep {
-		m.report()
+	if m.done-m.reported >= progressStep {
+		m.reportProgress()
 	}
 	return n, err
 }
 
-// report tells how far it is.
-func (m *meter) report() {
-	m.told = m.done
-	if m.tell != nil {
-		m.tell(m.done, m.total)
+// reportProgress tells how far it is.
+func (m *countingReader) reportProgress() {
+	m.reported = m.done
+	if m.progress != nil {
+		m.progress(m.done, m.total)
 	}
 }

@@ -65,7 +65,7 @@ func convert(tb testing.TB, s *Store, data []byte) (string, error) {
 	tb.Helper()
 	path := filepath.Join(tb.TempDir(), "root.tar")
 	must(tb, os.WriteFile(path, data, 0o644))
-	f, _, err := s.fromTar(tb.Context(), path, "", nil)
+	f, _, err := s.openTar(tb.Context(), path, "", nil)
 	if err != nil {
 		return "", err
 	}
@@ -371,8 +371,8 @@ func FuzzTar(f *testing.F) {
 		out, err := os.Create(filepath.Join(dir, "out"))
 		must(t, err)
 		defer out.Close()
-		m := &meter{ctx: t.Context(), r: bytes.NewReader(data)}
-		made, _, err := s.convertTar(m, out, origin{})
+		m := &countingReader{ctx: t.Context(), r: bytes.NewReader(data)}
+		made, _, err := s.convertTar(m, out, archiveOrigin{})
 		if entries, _ := os.ReadDir(dir); len(entries) != 1 {
 			t.Errorf("files beside the image: %v", entries)
 		}
@@ -382,10 +382,10 @@ func FuzzTar(f *testing.F) {
 			}
 			return
 		}
-		if made.done { // an image with its layers
+		if made.inCache { // an image with its layers
 			return
 		}
-		if whole := sha256.Sum256(data); made.key != digest("tar", hex.EncodeToString(whole[:])) {
+		if whole := sha256.Sum256(data); made.key != cacheKey("tar", hex.EncodeToString(whole[:])) {
 			t.Error("the digest is not that of the archive")
 		}
 		if _, err := listImage(out); err != nil {
@@ -406,7 +406,7 @@ func BenchmarkTar(b *testing.B) {
 			must(b, os.WriteFile(path, data, 0o644))
 			b.SetBytes(int64(len(plain)))
 			for b.Loop() {
-				f, _, err := newStore(b).fromTar(b.Context(), path, "", nil)
+				f, _, err := newStore(b).openTar(b.Context(), path, "", nil)
 				must(b, err, f.Close())
 			}
 		})
