@@ -32,15 +32,15 @@ func isBlob(name string) bool {
 	return strings.HasSuffix(name, blobSuffix) || strings.HasSuffix(name, partSuffix)
 }
 
-func (s *Store) blobPath(origin, layer string) string {
-	return filepath.Join(s.dir, cacheKey("blob", origin, layer)+blobSuffix)
+func (c *cacheDir) blobPath(origin, layer string) string {
+	return filepath.Join(c.dir, cacheKey("blob", origin, layer)+blobSuffix)
 }
 
 // fetchLayer returns a complete layer, locked against removal. It is fetched by one
 // caller; others wait.
 func (m *remote) fetchLayer(ctx context.Context, d descriptor) (*os.File, error) {
-	path := m.store.blobPath(m.origin, d.Digest)
-	defer m.store.trackFetch(path)()
+	path := m.puller.cache.blobPath(m.origin, d.Digest)
+	defer m.puller.space.trackFetch(path)()
 	for {
 		f, err := openBlob(ctx, path)
 		if err != nil || f != nil {
@@ -50,7 +50,7 @@ func (m *remote) fetchLayer(ctx context.Context, d descriptor) (*os.File, error)
 			return f, err
 		}
 		part := strings.TrimSuffix(path, blobSuffix) + partSuffix
-		f, err = m.store.lockForAppend(ctx, part)
+		f, err = m.puller.cache.lockForAppend(ctx, part)
 		if err != nil {
 			return nil, err
 		}
@@ -65,7 +65,7 @@ func (m *remote) fetchLayer(ctx context.Context, d descriptor) (*os.File, error)
 			err = lockFile(ctx, f, path, unix.LOCK_SH)
 		}
 		if err != nil && !errors.Is(err, errReplaced) { // removed or not, it is open
-			return nil, m.store.hintDiskFull(errors.Join(err, f.Close()))
+			return nil, m.puller.cache.hintDiskFull(errors.Join(err, f.Close()))
 		}
 		return f, nil
 	}
@@ -273,23 +273,4 @@ func (i *idleTimeout) Read(p []byte) (int, error) {
 		i.timer.Reset(i.limit)
 	}
 	return n, err
-}
-
-// lockForAppend returns the file at path, made if missing, locked for this caller alone,
-// with what is in it.
-func (s *Store) lockForAppend(ctx context.Context, path string) (*os.File, error) {
-	for {
-		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
-		if err != nil {
-			return nil, s.hintDiskFull(fmt.Errorf("write to the image cache: %w", err))
-		}
-		err = lockFile(ctx, f, path, unix.LOCK_EX)
-		if err == nil {
-			return f, nil
-		}
-		_ = f.Close() // nothing was written
-		if !errors.Is(err, errReplaced) {
-			return nil, fmt.Errorf("wait for the image cache: %w", err)
-		}
-	}
 }

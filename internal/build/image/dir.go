@@ -2,8 +2,6 @@ package image
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -25,33 +23,7 @@ func (s *Store) openDir(ctx context.Context, dir string, p Progress) (*os.File, 
 	if err != nil {
 		return nil, err
 	}
-	return s.openTree(ctx, root, note{Kind: KindDirectory, Source: dir}, p)
-}
-
-// openTree returns the image of a tree whose contents are still with the
-// machine.
-func (s *Store) openTree(ctx context.Context, root *node, about note, p Progress) (*os.File, error) {
-	h := sha256.New()
-	root.hashInto(h)
-	key := cacheKey("tree", hex.EncodeToString(h.Sum(nil)))
-	f, _, err := s.makeOnce(ctx, makeJob{
-		lock: key,
-		find: s.findKey(key),
-		write: func(f *os.File) (makeResult, error) {
-			m := &countingReader{ctx: ctx, progress: p}
-			root.eachFile(func(n *node) { m.total += n.size })
-			w := newWriter(f)
-			if err := w.fetchContents(root, m); err != nil {
-				return makeResult{}, err
-			}
-			m.reportProgress()
-			if err := w.finishImage(root); err != nil {
-				return makeResult{}, err
-			}
-			return makeResult{key: key}, writeNote(f, about)
-		},
-	})
-	return f, err
+	return s.builder.makeTree(ctx, root, note{Kind: KindDirectory, Source: dir}, p)
 }
 
 // eachFile calls f for every regular file, once per name.
@@ -155,10 +127,10 @@ func (s *Store) walkDir(ctx context.Context, dir string) (*node, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &walker{ctx: ctx, top: abs, left: s.limits, files: map[fileID]*node{}, virtual: map[uint64]bool{}}
+	w := &walker{ctx: ctx, top: abs, left: s.builder.limits, files: map[fileID]*node{}, virtual: map[uint64]bool{}}
 	var st unix.Stat_t
-	if err = unix.Stat(s.dir, &st); err != nil {
-		return nil, &fs.PathError{Op: "stat", Path: s.dir, Err: err}
+	if err = unix.Stat(s.cache.dir, &st); err != nil {
+		return nil, &fs.PathError{Op: "stat", Path: s.cache.dir, Err: err}
 	}
 	w.cache = identityOf(&st)
 	f, err := os.OpenFile(abs, os.O_RDONLY|unix.O_DIRECTORY, 0)

@@ -201,11 +201,11 @@ func TestSwapped(t *testing.T) {
 			write(t, dir+"/sub/file", "public")
 			root, err := s.walkDir(t.Context(), dir)
 			must(t, err, swap(dir))
-			_, err = s.openTree(t.Context(), root, note{}, nil)
+			_, err = s.builder.makeTree(t.Context(), root, note{}, nil)
 			if !errors.Is(err, sandpit.Unavailable) || !strings.Contains(err.Error(), dir+"/sub/file") {
 				t.Errorf("got %v, want an error that names the file", err)
 			}
-			if left, _ := os.ReadDir(s.dir); len(left) != 0 {
+			if left, _ := os.ReadDir(s.cache.dir); len(left) != 0 {
 				t.Errorf("left behind: %v", left)
 			}
 		})
@@ -224,13 +224,13 @@ func TestDirLimits(t *testing.T) {
 		"names":   {entries: 10, bytes: 1000, names: 9, steps: 10_000},
 	} {
 		s := newStore(t)
-		s.limits = lim
+		s.builder.limits = lim
 		if _, err := s.openDir(t.Context(), dir, nil); !errors.Is(err, sandpit.Exhausted) || sandpit.HintOf(err) == "" {
 			t.Errorf("%s: %v, want exhausted", name, err)
 		}
 	}
 	s := newStore(t)
-	s.limits = limits{entries: 10, bytes: 1000, names: 10, steps: 10_000}
+	s.builder.limits = limits{entries: 10, bytes: 1000, names: 10, steps: 10_000}
 	if _, err := s.openDir(t.Context(), dir, nil); err != nil {
 		t.Errorf("just enough: %v", err)
 	}

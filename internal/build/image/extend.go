@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strings"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
@@ -45,7 +44,7 @@ const Scratch sandpit.Image = "scratch"
 // of Layer.
 func (s *Store) Extend(ctx context.Context, e Extension, p Progress) (Entry, error) {
 	if e.Base == Scratch {
-		return s.extendFrom(ctx, e, nil)
+		return s.builder.extendFrom(ctx, e, nil)
 	}
 	base, err := s.Resolve(ctx, e.Base, p)
 	if err != nil {
@@ -57,27 +56,27 @@ func (s *Store) Extend(ctx context.Context, e Extension, p Progress) (Entry, err
 			sandpit.Errorf(sandpit.Unsupported, "image %s is this machine's programs, and nothing can be based on it", sandpit.HostImage),
 			"start from an image of a registry, a directory or an archive")
 	}
-	return s.extendFrom(ctx, e, base.File)
+	return s.builder.extendFrom(ctx, e, base.File)
 }
 
 // extendFrom is Extend of an open image, or of nothing.
-func (s *Store) extendFrom(ctx context.Context, e Extension, base *os.File) (Entry, error) {
+func (b *builder) extendFrom(ctx context.Context, e Extension, base *os.File) (Entry, error) {
 	config, err := json.Marshal(e.Config)
 	if err != nil {
 		return Entry{}, fmt.Errorf("extend image %s: %w", e.Base, err)
 	}
 	baseKey := string(Scratch)
 	if base != nil {
-		baseKey = s.keyOf(base)
+		baseKey = b.cache.keyOf(base)
 	}
 	key := cacheKey("extend", baseKey, e.Key, string(config), string(e.Template))
 	var space reservation
 	defer func() { space.release() }() // from now on the image itself is counted
-	f, _, err := s.makeOnce(ctx, makeJob{
+	f, _, err := b.makeOnce(ctx, makeJob{
 		lock: key,
-		find: s.findKey(key),
+		find: b.cache.findKey(key),
 		write: func(out *os.File) (_ makeResult, err error) {
-			if space, err = s.reserveSpace(e.Owner, sizeOnDisk(base)); err != nil {
+			if space, err = b.space.reserve(e.Owner, sizeOnDisk(base)); err != nil {
 				return makeResult{}, err
 			}
 			x := extensionJob{Extension: e, base: base, out: out, space: space}
@@ -86,7 +85,7 @@ func (s *Store) extendFrom(ctx context.Context, e Extension, base *os.File) (Ent
 					return makeResult{}, err
 				}
 			}
-			return makeResult{key: key}, s.unpackWith(func() error { return s.writeExtension(ctx, x) })
+			return makeResult{key: key}, b.unpackWith(func() error { return b.writeExtension(ctx, x) })
 		},
 	})
 	if err != nil {
@@ -94,11 +93,6 @@ func (s *Store) extendFrom(ctx context.Context, e Extension, base *os.File) (Ent
 	}
 	entry, err := newEntry(f, key)
 	return entry, errors.Join(err, f.Close())
-}
-
-// keyOf returns the key of an open image.
-func (s *Store) keyOf(f *os.File) string {
-	return strings.TrimSuffix(f.Name()[len(s.dir)+1:], imageSuffix)
 }
 
 // extensionJob is an image in the making.
@@ -113,18 +107,18 @@ type extensionJob struct {
 
 // writeExtension writes an image that begins with the contents of another one, or of none. It
 // closes the layer, if there is one.
-func (s *Store) writeExtension(ctx context.Context, x extensionJob) (err error) {
+func (b *builder) writeExtension(ctx context.Context, x extensionJob) (err error) {
 	defer func() {
 		if x.layer != nil {
 			err = errors.Join(err, x.layer.Close())
 		}
 	}()
-	a := newArchive(x.out, s.limits)
+	a := newArchive(x.out, b.limits)
 	a.w.space = x.space
 	var end int64
 	if x.base != nil {
 		var err error
-		if a.root, end, err = openTree(x.base, s.limits); err != nil {
+		if a.root, end, err = openTree(x.base, b.limits); err != nil {
 			return err
 		}
 		a.w.at = end
@@ -164,62 +158,4 @@ func (a *archive) addOpened(ctx context.Context, r io.ReadCloser) error {
 		err = archiveError(err)
 	}
 	return errors.Join(err, r.Close())
-}
-
-// SetTemplate gives an image the name of a template, "template:" and the name, which
-// holds it in the cache until it is removed by that name or another image gets it.
-//
-// Invalid: that is no such name. NotFound: no image has this ID.
-func (s *Store) SetTemplate(ctx context.Context, name sandpit.Image, id string) (Entry, error) {
-	r, ok, err := parseTemplate(string(name))
-	if err == nil && !ok {
-		err = errTemplateName(string(name))
-	}
-	if err != nil {
-		return Entry{}, err
-	}
-	f, err := s.openID(ctx, id)
-	if err != nil {
-		return Entry{}, fmt.Errorf("template %s: %w", name, err)
-	}
-	defer func() { _ = f.Close() }() // only read
-	if err := s.setName(ctx, r, nameRecord{Name: r.String(), Key: id}); err != nil {
-		return Entry{}, fmt.Errorf("template %s: %w", name, err)
-	}
-	e, err := newEntry(f, id)
-	e.Name = r.shortName()
-	return e, err
-}
-
-// openID returns the image with an ID. NotFound.
-func (s *Store) openID(ctx context.Context, id string) (*os.File, error) {
-	var f *os.File
-	var err error
-	if isKey(id) {
-		f, err = s.openImage(ctx, id)
-	}
-	if err == nil && f == nil {
-		err = errNoSuchID(id)
-	}
-	return f, err
-}
-
-// Template returns what Extension.Template was for an image of the cache.
-func (s *Store) Template(ctx context.Context, ref sandpit.Image) (json.RawMessage, error) {
-	root, err := s.Resolve(ctx, ref, nil)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = root.File.Close() }() // only read
-	n, err := readNote(root.File)
-	return n.Template, err
-}
-
-// CheckTemplate returns an Invalid error unless SetTemplate takes the name.
-func CheckTemplate(name sandpit.Image) error {
-	_, ok, err := parseTemplate(string(name))
-	if err == nil && !ok {
-		err = errTemplateName(string(name))
-	}
-	return err
 }

@@ -48,7 +48,7 @@ func TestExtendIsMerge(t *testing.T) {
 				must(t, err)
 				want, err := merged(t, defaultLimits, below, archiveOf(t, above...))
 				must(t, err)
-				if diff := cmp.Diff(readImage(t, want.Name()), readImage(t, s.imagePath(e.ID))); diff != "" {
+				if diff := cmp.Diff(readImage(t, want.Name()), readImage(t, s.cache.imagePath(e.ID))); diff != "" {
 					t.Errorf("merged and extended:\n%s", diff)
 				}
 			}
@@ -70,7 +70,7 @@ func TestExtendScratch(t *testing.T) {
 		must(t, err)
 		want, err := merged(t, defaultLimits, layer)
 		must(t, err)
-		if diff := cmp.Diff(readImage(t, want.Name()), readImage(t, s.imagePath(e.ID))); diff != "" {
+		if diff := cmp.Diff(readImage(t, want.Name()), readImage(t, s.cache.imagePath(e.ID))); diff != "" {
 			t.Errorf("merged and extended:\n%s", diff)
 		}
 		if root := resolved(t, s, sandpit.Image(e.ID)); root.User != key {
@@ -94,7 +94,7 @@ func TestExtendAgain(t *testing.T) {
 	must(t, err)
 	second, err := s.Extend(t.Context(), Extension{Base: sandpit.Image(first.ID), Key: "2", Layer: opened(archiveOf(t, file(".wh.added", "")), &times)}, nil)
 	must(t, err)
-	if diff := cmp.Diff(readImage(t, base.Path), readImage(t, s.imagePath(second.ID))); diff != "" {
+	if diff := cmp.Diff(readImage(t, base.Path), readImage(t, s.cache.imagePath(second.ID))); diff != "" {
 		t.Errorf("the base, and what was added and removed:\n%s", diff)
 	}
 }

@@ -55,7 +55,7 @@ func TestGuard(t *testing.T) {
 	s := guarded(t).store
 	_ = resolved(t, s, h.ref("x:v1"))
 	_ = resolved(t, s.For("alice"), h.ref("x:v1"))
-	if _, err := s.latestDigest(t.Context(), "alice", mustReference(t, string(h.ref("x:v1")))); sandpit.CodeOf(err) != sandpit.PermissionDenied {
+	if _, err := s.puller.latestDigest(t.Context(), "alice", mustReference(t, string(h.ref("x:v1")))); sandpit.CodeOf(err) != sandpit.PermissionDenied {
 		t.Errorf("whether there is a newer one: %v", err)
 	}
 }

@@ -22,7 +22,7 @@ func (s *Store) resolveHost(ctx context.Context, p Progress) (Root, error) {
 	if err != nil {
 		return Root{}, err
 	}
-	f, err := s.openTree(ctx, tree, note{Kind: KindHost}, p)
+	f, err := s.builder.makeTree(ctx, tree, note{Kind: KindHost}, p)
 	if err != nil {
 		return Root{}, err
 	}

@@ -312,7 +312,7 @@ func (s *Store) openLayout(ctx context.Context, dir, tag string) (*os.File, inde
 	if err != nil {
 		return nil, indexEntry{}, err
 	}
-	f, key, err := s.buildLayers(ctx, image.image, dir)
+	f, key, err := s.builder.buildLayers(ctx, image.image, dir)
 	return f, indexEntry{Key: key, Names: image.names}, err
 }
 
@@ -339,7 +339,7 @@ func (s *Store) buildUnpacked(ctx context.Context, a *archive, from archiveOrigi
 	if err != nil {
 		return indexEntry{}, err
 	}
-	f, key, err := s.buildLayers(ctx, image.image, from.path)
+	f, key, err := s.builder.buildLayers(ctx, image.image, from.path)
 	if err != nil {
 		return indexEntry{}, err
 	}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -44,11 +43,11 @@ type Entry struct {
 
 // List returns what is in the cache, by name, those without one last.
 func (s *Store) List() ([]Entry, error) {
-	names, err := s.listNames()
+	names, err := s.names.list()
 	if err != nil {
 		return nil, err
 	}
-	images, err := s.listImages()
+	images, err := s.cache.listImages()
 	if err != nil {
 		return nil, err
 	}
@@ -86,44 +85,9 @@ func shortenName(name string) string {
 	return r.shortName()
 }
 
-// listNames returns what is remembered of names, by image.
-func (s *Store) listNames() (map[string][]nameRecord, error) {
-	files, err := s.listFiles(nameSuffix)
-	if err != nil {
-		return nil, err
-	}
-	names := map[string][]nameRecord{}
-	for _, file := range files {
-		var p nameRecord
-		if err := s.readRecord(file, &p); err != nil {
-			return nil, err
-		}
-		r, err := parseReference(p.Name)
-		if err == nil && nameFile(p.Owner, r) == file && isKey(p.Key) {
-			names[p.Key] = append(names[p.Key], p)
-		}
-	}
-	return names, nil
-}
-
-// listFiles returns the names of the cache's files with an ending.
-func (s *Store) listFiles(suffix string) ([]string, error) {
-	entries, err := os.ReadDir(s.dir)
-	if err != nil {
-		return nil, fmt.Errorf("look into the image cache: %w", err)
-	}
-	var names []string
-	for _, e := range entries {
-		if strings.HasSuffix(e.Name(), suffix) && e.Type().IsRegular() {
-			names = append(names, e.Name())
-		}
-	}
-	return names, nil
-}
-
 // listImages returns the finished images.
-func (s *Store) listImages() ([]Entry, error) {
-	files, err := s.listFiles(imageSuffix)
+func (c *cacheDir) listImages() ([]Entry, error) {
+	files, err := c.listFiles(imageSuffix)
 	if err != nil {
 		return nil, err
 	}
@@ -133,7 +97,7 @@ func (s *Store) listImages() ([]Entry, error) {
 		if !isKey(key) {
 			continue
 		}
-		e, err := s.readEntry(key)
+		e, err := c.readEntry(key)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // removed meanwhile
 		}
@@ -146,8 +110,8 @@ func (s *Store) listImages() ([]Entry, error) {
 }
 
 // readEntry describes a finished image, without using it.
-func (s *Store) readEntry(key string) (Entry, error) {
-	f, err := os.OpenFile(s.imagePath(key), os.O_RDONLY|unix.O_NOFOLLOW, 0)
+func (c *cacheDir) readEntry(key string) (Entry, error) {
+	f, err := os.OpenFile(c.imagePath(key), os.O_RDONLY|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return Entry{}, err
 	}
@@ -186,7 +150,7 @@ func (s *Store) Remove(ctx context.Context, text string) ([]Entry, error) {
 	}
 	found := matchEntries(list, text)
 	if len(found) == 0 {
-		if gone, err := s.removeSharedName(ctx, text); gone || err != nil {
+		if gone, err := s.names.removeShared(ctx, text); gone || err != nil {
 			return nil, err
 		}
 		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "image %s: it is not in the cache", quoteName(text)), "see: sandpit image ls --all")
@@ -201,25 +165,12 @@ func (s *Store) Remove(ctx context.Context, text string) ([]Entry, error) {
 		return e.ID == found[0].ID && (e.Name != found[0].Name || e.Owner != found[0].Owner)
 	})
 	if byName && others {
-		return found, s.removeNames(ctx, func(p nameRecord) bool { return p.Owner == shared && shortenName(p.Name) == found[0].Name })
+		return found, s.names.remove(ctx, func(p nameRecord) bool { return p.Owner == shared && shortenName(p.Name) == found[0].Name })
 	}
-	if err := os.Remove(s.imagePath(found[0].ID)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := os.Remove(s.cache.imagePath(found[0].ID)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("image %s: %w", quoteName(text), withoutPath(err))
 	}
-	return found, s.removeOrphanRecords(ctx)
-}
-
-// removeSharedName forgets a shared name whose image is gone. It reports false if there is none.
-func (s *Store) removeSharedName(ctx context.Context, text string) (bool, error) {
-	r, err := parseReference(text)
-	if err != nil {
-		return false, nil //nolint:nilerr // what is no name is not there
-	}
-	have, err := s.lookUpRecord(shared, r)
-	if err != nil || have.Name == "" {
-		return false, err
-	}
-	return true, s.removeNames(ctx, func(p nameRecord) bool { return p.Owner == shared && p.Name == have.Name })
+	return found, s.cache.removeOrphanRecords(ctx)
 }
 
 func isName(text string, e Entry) bool {
@@ -246,73 +197,6 @@ func matchEntries(list []Entry, text string) []Entry {
 	return found
 }
 
-// removeNames removes the names that are to be dropped. One that somebody is about to
-// renew stays.
-func (s *Store) removeNames(ctx context.Context, drop func(nameRecord) bool) error {
-	files, err := s.listFiles(nameSuffix)
-	if err != nil {
-		return err
-	}
-	var errs []error
-	for _, file := range files {
-		errs = append(errs, s.removeRecord(ctx, file, func() (bool, error) {
-			var p nameRecord
-			err := s.readRecord(file, &p)
-			return drop(p), err
-		}))
-	}
-	return errors.Join(errs...)
-}
-
-// removeRecord removes a record if it is to be dropped and nobody is writing it.
-func (s *Store) removeRecord(ctx context.Context, file string, drop func() (bool, error)) error {
-	if gone, err := drop(); err != nil || !gone {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
-	defer cancel()
-	f, err := s.lockNew(ctx, file)
-	if errors.Is(err, context.DeadlineExceeded) {
-		return nil // it is being written
-	}
-	if err != nil {
-		return err
-	}
-	defer func() { _ = f.Close() }() // gives up the lock
-	gone, err := drop()
-	if err == nil && gone {
-		if err = os.Remove(filepath.Join(s.dir, file)); errors.Is(err, fs.ErrNotExist) {
-			err = nil
-		}
-	}
-	return errors.Join(err, os.Remove(f.Name()))
-}
-
-// removeOrphanRecords removes the records of images that are not there.
-func (s *Store) removeOrphanRecords(ctx context.Context) error {
-	missing := func(key string) (bool, error) {
-		if !isKey(key) {
-			return true, nil
-		}
-		there, err := s.existingKey(key)
-		return there == "", err
-	}
-	names, err1 := s.listFiles(nameSuffix)
-	indexes, err2 := s.listFiles(indexSuffix)
-	origins, err3 := s.listFiles(originSuffix)
-	errs := []error{err1, err2, err3}
-	for _, file := range slices.Concat(names, indexes, origins) {
-		errs = append(errs, s.removeRecord(ctx, file, func() (bool, error) {
-			var e struct{ Key string }
-			if err := s.readRecord(file, &e); err != nil {
-				return false, err
-			}
-			return missing(e.Key)
-		}))
-	}
-	return errors.Join(errs...)
-}
-
 // Own reports whether e is an image that sandpit makes for itself.
 func (e Entry) Own() bool { return e.Kind == KindHost || e.Kind == KindProgram }
 
@@ -322,7 +206,7 @@ func (s *Store) Has(name string) (bool, error) {
 	if err != nil {
 		return false, nil //nolint:nilerr // what is no name is not there
 	}
-	have, err := s.lookUpRecord(shared, r)
+	have, err := s.names.lookUp(shared, r)
 	return have.Key != "", err
 }
 

@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io"
-	"os"
 	"runtime"
 
 	"github.com/sandpit-dev/sandpit"
@@ -104,28 +103,6 @@ func (l *layeredImage) checkMachine() error {
 		return errConfig("it is about %d layers, and there are %d", n, len(l.list))
 	}
 	return nil
-}
-
-// buildLayers returns the image of layers that are on this machine, made once.
-func (s *Store) buildLayers(ctx context.Context, l *layeredImage, source string) (*os.File, string, error) {
-	key := l.key()
-	return s.makeOnce(ctx, makeJob{
-		lock: key,
-		find: s.findKey(key),
-		write: func(f *os.File) (makeResult, error) {
-			return makeResult{key: key}, s.convertLayers(ctx, f, l, note{Source: source}, reservation{})
-		},
-	})
-}
-
-// convertLayers writes an image of layers, with a note of which the rest is filled in.
-func (s *Store) convertLayers(ctx context.Context, f *os.File, l *layeredImage, n note, space reservation) error {
-	if err := mergeLayers(ctx, f, l, s.limits, space); err != nil {
-		return err
-	}
-	n.Kind, n.Digest, n.Platform = KindLayers, l.digest, thisMachine().String()
-	n.Created, n.Config = l.raw.createdAt(), l.config
-	return writeNote(f, n)
 }
 
 // readDocument returns what r has, which must be small.

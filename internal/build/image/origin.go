@@ -38,15 +38,15 @@ func originFile(key, origin string) string {
 }
 
 // finishedFrom returns key if its image exists and has come from a repository, else "".
-func (s *Store) finishedFrom(key, origin string) (string, error) {
-	if existing, err := s.existingKey(key); err != nil || existing == "" {
+func (pl *puller) finishedFrom(key, origin string) (string, error) {
+	if existing, err := pl.cache.existingKey(key); err != nil || existing == "" {
 		return "", err
 	}
 	var rec originRecord
-	if err := s.readRecord(originFile(key, origin), &rec); err != nil {
+	if err := pl.cache.readRecord(originFile(key, origin), &rec); err != nil {
 		return "", err
 	}
-	if rec == (originRecord{Key: key, Origin: origin}) || s.firstOrigin(key) == origin {
+	if rec == (originRecord{Key: key, Origin: origin}) || pl.firstOrigin(key) == origin {
 		return key, nil
 	}
 	return "", nil
@@ -54,8 +54,8 @@ func (s *Store) finishedFrom(key, origin string) (string, error) {
 
 // firstOrigin returns the repository that an image was converted from; "" if it was
 // imported, or if that is unknown.
-func (s *Store) firstOrigin(key string) string {
-	f, err := os.Open(s.imagePath(key))
+func (pl *puller) firstOrigin(key string) string {
+	f, err := os.Open(pl.cache.imagePath(key))
 	if err != nil {
 		return ""
 	}
@@ -72,9 +72,9 @@ func (s *Store) firstOrigin(key string) string {
 }
 
 // addOrigin records that all layers of an image have come from a repository.
-func (s *Store) addOrigin(ctx context.Context, key, origin string) error {
-	s.limitRecords(originPrefix(key), originSuffix, maxOrigins)
-	return s.writeRecord(ctx, originFile(key, origin), originRecord{key, origin})
+func (pl *puller) addOrigin(ctx context.Context, key, origin string) error {
+	pl.cache.limitRecords(originPrefix(key), originSuffix, maxOrigins)
+	return pl.cache.writeRecord(ctx, originFile(key, origin), originRecord{key, origin})
 }
 
 // fetchRequest is one image that is fetched: for an owner, by a name, from a repository.
@@ -83,7 +83,7 @@ type fetchRequest struct{ owner, name, origin string }
 // buildFetched returns the image of layers in a registry. It is converted once. A fetch of
 // the same image from another repository downloads and compares the layers, and does not
 // wait for the first one.
-func (s *Store) buildFetched(ctx context.Context, l *layeredImage, from fetchRequest) (*os.File, string, error) {
+func (pl *puller) buildFetched(ctx context.Context, l *layeredImage, from fetchRequest) (*os.File, string, error) {
 	key := l.key()
 	var rooms []reservation
 	defer func() { // from now on the image itself is counted
@@ -92,19 +92,19 @@ func (s *Store) buildFetched(ctx context.Context, l *layeredImage, from fetchReq
 		}
 	}()
 	reserve := func(bytes int64) (reservation, error) {
-		r, err := s.reserveSpace(from.owner, bytes)
+		r, err := pl.space.reserve(from.owner, bytes)
 		rooms = append(rooms, r)
 		return r, err
 	}
-	return s.makeOnce(ctx, makeJob{
+	return pl.builder.makeOnce(ctx, makeJob{
 		lock: cacheKey("fetch", key, from.origin),
-		find: func() (string, error) { return s.finishedFrom(key, from.origin) },
+		find: func() (string, error) { return pl.finishedFrom(key, from.origin) },
 		write: func(f *os.File) (makeResult, error) {
 			packed := l.packedSize()
 			if _, err := reserve(packed); err != nil {
 				return makeResult{}, err
 			}
-			existing, err := s.existingKey(key)
+			existing, err := pl.cache.existingKey(key)
 			switch {
 			case err != nil:
 				return makeResult{}, err
@@ -113,14 +113,14 @@ func (s *Store) buildFetched(ctx context.Context, l *layeredImage, from fetchReq
 			default:
 				var space reservation
 				if space, err = reserve(unpackedFactor * packed); err == nil {
-					err = s.unpackWith(func() error { return s.convertLayers(ctx, f, l, note{Source: from.name}, space) })
+					err = pl.builder.unpackWith(func() error { return pl.builder.convertLayers(ctx, f, l, note{Source: from.name}, space) })
 				}
 				if err == nil { // a fetch from elsewhere may have finished, and its note must stay
-					existing, err = s.existingKey(key)
+					existing, err = pl.cache.existingKey(key)
 				}
 			}
 			if err == nil && existing != "" {
-				err = s.addOrigin(ctx, key, from.origin)
+				err = pl.addOrigin(ctx, key, from.origin)
 			}
 			return makeResult{key: key, inCache: existing != ""}, err
 		},

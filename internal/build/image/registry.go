@@ -29,17 +29,17 @@ type client struct {
 const maxRedirects = 5
 
 // newClient returns a client for an owner; the administrator's reaches everything.
-func (s *Store) newClient(owner string) *client {
-	l := &guardedDialer{timeout: s.timeouts.connect}
-	if owner != shared && s.o.Sharing != nil {
-		l.Guard = s.o.Sharing.Guard
+func (pl *puller) newClient(owner string) *client {
+	l := &guardedDialer{timeout: pl.timeouts.connect}
+	if owner != shared && pl.o.Sharing != nil {
+		l.Guard = pl.o.Sharing.Guard
 	}
-	c := &client{times: s.timeouts, insecure: s.o.Insecure, credentials: s.o.Credentials}
+	c := &client{times: pl.timeouts, insecure: pl.o.Insecure, credentials: pl.o.Credentials}
 	c.transport = &http.Transport{
 		Proxy:                  l.proxyFor,
 		DialContext:            l.dialGuarded,
-		TLSHandshakeTimeout:    s.timeouts.connect,
-		ResponseHeaderTimeout:  s.timeouts.idle,
+		TLSHandshakeTimeout:    pl.timeouts.connect,
+		ResponseHeaderTimeout:  pl.timeouts.idle,
 		MaxResponseHeaderBytes: 64 << 10,
 		MaxIdleConnsPerHost:    pullers,
 		DisableCompression:     true, // digests are of the bytes as they are
@@ -102,23 +102,6 @@ type endpoint struct {
 	mu     sync.Mutex
 	scheme string
 	auth   string // the header
-}
-
-// newEndpoints are the mirrors of a reference's registry, and that itself.
-func (s *Store) newEndpoints(c *client, r reference) []*endpoint {
-	var list []*endpoint
-	for _, registry := range append(slices.Clone(s.o.Mirrors[r.registry]), r.registry) {
-		host, prefix, _ := strings.Cut(strings.TrimSuffix(registry, "/"), "/")
-		e := &endpoint{client: c, registry: registry, host: host, repository: r.repository, scheme: "https"}
-		if prefix != "" {
-			e.repository = prefix + "/" + r.repository
-		}
-		if host == hub {
-			e.host = "registry-1.docker.io"
-		}
-		list = append(list, e)
-	}
-	return list
 }
 
 // attemptError is an answer that is none, or none yet.

@@ -6,7 +6,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"hash"
@@ -14,7 +13,6 @@ import (
 	"io/fs"
 	"math"
 	"os"
-	"path/filepath"
 	"strings"
 	"syscall"
 
@@ -42,7 +40,7 @@ func (s *Store) openTar(ctx context.Context, path, tag string, p Progress) (*os.
 	}
 	from := &source{path: path, id: identityOf(&st)}
 	index := cacheKey("index", fmt.Sprint(st.Dev, ":", st.Ino), tag)
-	out, _, err := s.makeOnce(ctx, makeJob{
+	out, _, err := s.builder.makeOnce(ctx, makeJob{
 		lock: index,
 		find: func() (string, error) {
 			e, err = s.lookUpIndex(index, from.id)
@@ -61,7 +59,7 @@ func (s *Store) openTar(ctx context.Context, path, tag string, p Progress) (*os.
 			e.From = from.id.String()
 			// The index first: without its image it counts for nothing, but
 			// whoever waits for this lock must find it.
-			return result, s.writeRecord(ctx, index+indexSuffix, e)
+			return result, s.cache.writeRecord(ctx, index+indexSuffix, e)
 		},
 	})
 	return out, e, err
@@ -84,41 +82,12 @@ func (id identity) String() string {
 // and the archive is unchanged.
 func (s *Store) lookUpIndex(index string, id identity) (indexEntry, error) {
 	var e indexEntry
-	if err := s.readRecord(index+indexSuffix, &e); err != nil || e.From != id.String() || !isKey(e.Key) {
+	if err := s.cache.readRecord(index+indexSuffix, &e); err != nil || e.From != id.String() || !isKey(e.Key) {
 		return indexEntry{}, err
 	}
-	key, err := s.existingKey(e.Key)
+	key, err := s.cache.existingKey(e.Key)
 	e.Key = key
 	return e, err
-}
-
-// readRecord reads a small file of the cache. One that is missing, or that a
-// crash of the machine cut off, changes nothing.
-func (s *Store) readRecord(name string, v any) error {
-	data, err := os.ReadFile(filepath.Join(s.dir, name))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("look into the image cache: %w", err)
-	}
-	if !json.Valid(data) {
-		return nil
-	}
-	return json.Unmarshal(data, v)
-}
-
-// writeRecord writes a small file of the cache, in whole or not at all.
-func (s *Store) writeRecord(ctx context.Context, name string, v any) error {
-	f, err := s.lockNew(ctx, name)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = f.Close() }() // gives up the lock; the file was synced
-	if err := json.NewEncoder(f).Encode(v); err != nil {
-		return errors.Join(fmt.Errorf("write to the image cache: %w", err), os.Remove(f.Name()))
-	}
-	return s.publishFile(f, name)
 }
 
 // archiveOrigin is where an archive comes from.
@@ -129,7 +98,7 @@ type archiveOrigin struct{ path, tag string }
 func (s *Store) convertTar(m *countingReader, out *os.File, from archiveOrigin) (makeResult, indexEntry, error) {
 	h := sha256.New()
 	raw := bufio.NewReaderSize(io.TeeReader(m, h), 256<<10)
-	a := newArchive(out, s.limits)
+	a := newArchive(out, s.builder.limits)
 	if err := a.readAll(raw); err != nil {
 		return makeResult{}, indexEntry{}, archiveError(err)
 	}

@@ -260,7 +260,7 @@ func TestHostileTars(t *testing.T) {
 		if err != nil && len(err.Error()) > 500 {
 			t.Errorf("%s: the message has %d bytes", name, len(err.Error()))
 		}
-		if left, _ := os.ReadDir(s.dir); err != nil && len(left) != 0 {
+		if left, _ := os.ReadDir(s.cache.dir); err != nil && len(left) != 0 {
 			t.Errorf("%s: left behind: %v", name, left)
 		}
 	}
@@ -296,7 +296,7 @@ func TestTarLimits(t *testing.T) {
 		"deep":    {archiveOf(t, file(strings.Repeat("d/", 100)+"x", "")), limits{entries: 50, bytes: 10 << 10, names: 1000, steps: 10_000}, sandpit.Exhausted},
 	} {
 		s := newStore(t)
-		s.limits = tc.lim
+		s.builder.limits = tc.lim
 		if _, err := convert(t, s, tc.data); sandpit.CodeOf(err) != tc.want {
 			t.Errorf("%s: %v, want %q", name, err, tc.want)
 		}
@@ -337,7 +337,7 @@ func TestTarOnce(t *testing.T) {
 		t.Errorf("changed: read %v, %s", read, again)
 	}
 	// An index or an image that is lost or damaged is made again.
-	indexes, err := filepath.Glob(s.dir + "/*" + indexSuffix)
+	indexes, err := filepath.Glob(s.cache.dir + "/*" + indexSuffix)
 	must(t, err)
 	for _, bad := range []string{"", "{", `{"from":"x","key":"../../etc/passwd"}`} {
 		for _, index := range indexes {
@@ -366,7 +366,7 @@ func FuzzTar(f *testing.F) {
 	}}))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		s := newStore(t)
-		s.limits = limits{entries: 1000, bytes: 1 << 20, names: 1 << 20, steps: 10_000}
+		s.builder.limits = limits{entries: 1000, bytes: 1 << 20, names: 1 << 20, steps: 10_000}
 		dir := t.TempDir()
 		out, err := os.Create(filepath.Join(dir, "out"))
 		must(t, err)

@@ -56,7 +56,7 @@ func (v View) resolveRoot(ctx context.Context, ref string, p Progress) (Root, er
 		return Root{}, err
 	}
 	root, err := newRoot(f)
-	root.ID = v.store.keyOf(f)
+	root.ID = v.store.cache.keyOf(f)
 	return root, err
 }
 
@@ -70,7 +70,7 @@ func (v View) openImage(ctx context.Context, ref string, p Progress) (*os.File, 
 		if err != nil {
 			return nil, err
 		}
-		return v.store.openID(ctx, ref)
+		return v.store.cache.openID(ctx, ref)
 	}
 	r, err := parseReference(ref)
 	if err != nil {
@@ -81,7 +81,7 @@ func (v View) openImage(ctx context.Context, ref string, p Progress) (*os.File, 
 
 // canUseID reports whether a name that the owner may use means an image.
 func (v View) canUseID(id string) (bool, error) {
-	names, err := v.store.listNames()
+	names, err := v.store.names.list()
 	if err != nil {
 		return false, err
 	}
@@ -139,9 +139,9 @@ func (v View) hideDir(err error) error {
 		return nil
 	}
 	text, hint := err.Error(), sandpit.HintOf(err)
-	if !strings.Contains(text+hint, v.store.dir) {
+	if !strings.Contains(text+hint, v.store.cache.dir) {
 		return err
 	}
-	replace := strings.NewReplacer(v.store.dir+"/", "", v.store.dir, "the image cache")
+	replace := strings.NewReplacer(v.store.cache.dir+"/", "", v.store.cache.dir, "the image cache")
 	return sandpit.WithHint(sandpit.Errorf(sandpit.CodeOf(err), "%s", replace.Replace(text)), replace.Replace(hint))
 }
