@@ -145,31 +145,31 @@ func (s Source) Plan(ctx context.Context, r Request, fresh bool, p Progress) (Pl
 	if !ok {
 		return Plan{}, sandpit.Errorf(sandpit.Unsupported, "there are no packages for machines of the kind %s", runtime.GOARCH)
 	}
-	c, err := s.open(p, 0)
+	c, err := s.openClient(p, 0)
 	if err != nil {
 		return Plan{}, err
 	}
 	defer c.Close()
-	name := digest("plan", arch, r.String(), strings.Join(s.mirrors(), " ")) + ".plan"
+	name := fileKey("plan", arch, r.String(), strings.Join(s.mirrorHosts(), " ")) + ".plan"
 	var plan Plan
 	if !fresh {
-		if err := c.read(name, &plan); err != nil || plan.Request.String() == r.String() {
+		if err := c.readRecord(name, &plan); err != nil || plan.Request.String() == r.String() {
 			c.Used(name)
 			return plan, err
 		}
 	}
-	index, err := c.index(ctx, r.Suite, arch)
+	index, err := c.loadIndex(ctx, r.Suite, arch)
 	if err != nil {
 		return Plan{}, fmt.Errorf("ask what there is in %s: %w", r.Suite, err)
 	}
 	plan = Plan{Request: r, Arch: arch}
-	if plan.Packages, err = index.solve(r.Packages); err != nil {
+	if plan.Packages, err = index.solvePackages(r.Packages); err != nil {
 		return Plan{}, fmt.Errorf("choose packages of %s: %w", r.Suite, err)
 	}
-	return plan, c.write(name, plan)
+	return plan, c.writeRecord(name, plan)
 }
 
-func digest(parts ...string) string {
+func fileKey(parts ...string) string {
 	sum := sha256.Sum256([]byte(strings.Join(parts, "\x00")))
 	return hex.EncodeToString(sum[:])
 }
@@ -188,7 +188,7 @@ type client struct {
 	now  func() time.Time
 }
 
-func (s Source) open(p Progress, total int64) (*client, error) {
+func (s Source) openClient(p Progress, total int64) (*client, error) {
 	c := &client{dir: s.Dir, keys: s.Keys, now: s.Now}
 	if c.keys == nil {
 		c.keys = archiveKeys
@@ -197,7 +197,7 @@ func (s Source) open(p Progress, total int64) (*client, error) {
 		c.now = time.Now
 	}
 	var bases []string
-	for _, host := range s.mirrors() {
+	for _, host := range s.mirrorHosts() {
 		bases = append(bases, "http://"+host) // what matters is signed
 	}
 	var err error
@@ -205,16 +205,16 @@ func (s Source) open(p Progress, total int64) (*client, error) {
 	return c, err
 }
 
-func (s Source) mirrors() []string {
+func (s Source) mirrorHosts() []string {
 	if len(s.Mirrors) == 0 {
 		return []string{Host}
 	}
 	return s.Mirrors
 }
 
-// read reads what write has written. A file that is missing, or was cut off when the
+// readRecord reads what write has written. A file that is missing, or was cut off when the
 // machine crashed, changes nothing.
-func (c *client) read(name string, v any) error {
+func (c *client) readRecord(name string, v any) error {
 	data, err := os.ReadFile(filepath.Join(c.dir, name))
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -227,8 +227,8 @@ func (c *client) read(name string, v any) error {
 	return json.Unmarshal(data, v)
 }
 
-// write writes a file in whole or not at all.
-func (c *client) write(name string, v any) error {
+// writeRecord writes a file in whole or not at all.
+func (c *client) writeRecord(name string, v any) error {
 	data, err := json.Marshal(v)
 	if err != nil {
 		return err
@@ -238,11 +238,11 @@ func (c *client) write(name string, v any) error {
 		return err
 	}
 	_, err = f.Write(data)
-	return c.publish(f, name, err)
+	return c.publishFile(f, name, err)
 }
 
-// publish gives a file its name, or removes it after an error.
-func (c *client) publish(f *os.File, name string, err error) error {
+// publishFile gives a file its name, or removes it after an error.
+func (c *client) publishFile(f *os.File, name string, err error) error {
 	err = errors.Join(err, f.Close())
 	if err == nil {
 		err = os.Rename(f.Name(), filepath.Join(c.dir, name))
