@@ -16,10 +16,10 @@ const maxParagraph = 8 << 20
 // lower case. Lines that continue a value are kept with the line breaks.
 type paragraph map[string]string
 
-// paragraphs calls f with each paragraph of a control file, and with its text.
+// readParagraphs calls f with each paragraph of a control file, and with its text.
 //
 // Invalid: it is none. Otherwise errors of r and of f.
-func paragraphs(r io.Reader, f func(p paragraph, text string) error) error {
+func readParagraphs(r io.Reader, f func(p paragraph, text string) error) error {
 	in := bufio.NewReaderSize(r, 64<<10)
 	var text strings.Builder
 	for {

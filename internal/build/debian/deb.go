@@ -18,22 +18,22 @@ const (
 	arHeader = 60 // bytes before each member
 )
 
-// data returns the archive of files that a package consists of, without its
+// openFiles returns the archive of files that a package consists of, without its
 // compression. Who calls it closes it.
 //
 // Invalid: it is no package.
-func data(deb io.Reader) (io.ReadCloser, error) {
+func openFiles(deb io.Reader) (io.ReadCloser, error) {
 	magic := make([]byte, len(arMagic))
 	if _, err := io.ReadFull(deb, magic); err != nil || string(magic) != arMagic {
 		return nil, sandpit.Errorf(sandpit.Invalid, "it is no package")
 	}
 	for {
-		name, size, err := member(deb)
+		name, size, err := readMember(deb)
 		if err != nil {
 			return nil, err
 		}
 		if strings.HasPrefix(name, "data.tar") {
-			files, err := unpack(name, io.LimitReader(deb, size))
+			files, err := newUnpacker(name, io.LimitReader(deb, size))
 			if err != nil {
 				return nil, sandpit.Errorf(sandpit.Invalid, "%s: %w", name, err)
 			}
@@ -45,8 +45,8 @@ func data(deb io.Reader) (io.ReadCloser, error) {
 	}
 }
 
-// member reads what stands before a member.
-func member(deb io.Reader) (name string, size int64, err error) {
+// readMember reads what stands before a member.
+func readMember(deb io.Reader) (name string, size int64, err error) {
 	header := make([]byte, arHeader)
 	if _, err := io.ReadFull(deb, header); err != nil {
 		return "", 0, sandpit.Errorf(sandpit.Invalid, "it has no files")
@@ -59,14 +59,14 @@ func member(deb io.Reader) (name string, size int64, err error) {
 	return name, size, nil
 }
 
-// merged are directories that are links to those of the same name in /usr, though
+// mergedDirs are directories that are links to those of the same name in /usr, though
 // packages may name them.
-var merged = []string{"bin", "lib", "lib32", "lib64", "libx32", "sbin"}
+var mergedDirs = []string{"bin", "lib", "lib32", "lib64", "libx32", "sbin"}
 
-// resettle returns the path in the image of what a package calls name; "" is the root.
+// toImagePath returns the path in the image of what a package calls name; "" is the root.
 //
 // Invalid: it leads out of the image.
-func resettle(name string) (string, error) {
+func toImagePath(name string) (string, error) {
 	clean := path.Clean("/" + name)[1:]
 	if strings.ContainsRune(name, 0) || strings.Contains("/"+name+"/", "/../") {
 		return "", sandpit.Errorf(sandpit.Invalid, "a file has the name %.200q", name)
@@ -79,13 +79,13 @@ func resettle(name string) (string, error) {
 }
 
 // isMerged is true of the name of a link that root makes itself.
-func isMerged(name string) bool { return slices.Contains(merged, name) }
+func isMerged(name string) bool { return slices.Contains(mergedDirs, name) }
 
 // copyFiles adds the files of a package to an archive.
 //
 // Invalid: it is no package. Exhausted: it has more than *left bytes.
 func copyFiles(to *tar.Writer, deb io.Reader, left *int64) error {
-	files, err := data(deb)
+	files, err := openFiles(deb)
 	if err != nil {
 		return err
 	}
@@ -105,7 +105,7 @@ func copyFiles(to *tar.Writer, deb io.Reader, left *int64) error {
 }
 
 func copyFile(to *tar.Writer, h *tar.Header, contents io.Reader, left *int64) error {
-	name, err := resettle(h.Name)
+	name, err := toImagePath(h.Name)
 	if err != nil || name == "" || isMerged(name) {
 		return err
 	}
@@ -117,7 +117,7 @@ func copyFile(to *tar.Writer, h *tar.Header, contents io.Reader, left *int64) er
 	case tar.TypeDir:
 		out.Name += "/"
 	case tar.TypeLink:
-		if out.Linkname, err = resettle(h.Linkname); err != nil {
+		if out.Linkname, err = toImagePath(h.Linkname); err != nil {
 			return err
 		}
 	case tar.TypeReg:

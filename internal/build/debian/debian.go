@@ -146,31 +146,31 @@ func (s Source) Plan(ctx context.Context, r Request, fresh bool, p Progress) (Pl
 	if !ok {
 		return Plan{}, sandpit.Errorf(sandpit.Unsupported, "there are no packages for machines of the kind %s", runtime.GOARCH)
 	}
-	c, err := s.open(p, 0)
+	c, err := s.openClient(p, 0)
 	if err != nil {
 		return Plan{}, err
 	}
 	defer c.Close()
-	name := digest("plan", arch, r.String(), strings.Join(s.mirrors(), " ")) + ".plan"
+	name := fileKey("plan", arch, r.String(), strings.Join(s.mirrorHosts(), " ")) + ".plan"
 	var plan Plan
 	if !fresh {
-		if err := c.read(name, &plan); err != nil || plan.Request.String() == r.String() {
+		if err := c.readRecord(name, &plan); err != nil || plan.Request.String() == r.String() {
 			c.Used(name)
 			return plan, err
 		}
 	}
-	index, err := c.index(ctx, r.Suite, arch)
+	index, err := c.loadIndex(ctx, r.Suite, arch)
 	if err != nil {
 		return Plan{}, fmt.Errorf("ask what there is in %s: %w", r.Suite, err)
 	}
 	plan = Plan{Request: r, Arch: arch}
-	if plan.Packages, err = index.solve(r.Packages); err != nil {
+	if plan.Packages, err = index.solvePackages(r.Packages); err != nil {
 		return Plan{}, fmt.Errorf("choose packages of %s: %w", r.Suite, err)
 	}
-	return plan, c.write(name, plan)
+	return plan, c.writeRecord(name, plan)
 }
 
-func digest(parts ...string) string {
+func fileKey(parts ...string) string {
 	sum := sha256.Sum256([]byte(strings.Join(parts, "\x00")))
 	return hex.EncodeToString(sum[:])
 }
@@ -189,7 +189,7 @@ type client struct {
 	now  func() time.Time
 }
 
-func (s Source) open(p Progress, total int64) (*client, error) {
+func (s Source) openClient(p Progress, total int64) (*client, error) {
 	c := &client{dir: s.Dir, keys: s.Keys, now: s.Now}
 	if c.keys == nil {
 		c.keys = archiveKeys
@@ -198,7 +198,7 @@ func (s Source) open(p Progress, total int64) (*client, error) {
 		c.now = time.Now
 	}
 	var bases []string
-	for _, host := range s.mirrors() {
+	for _, host := range s.mirrorHosts() {
 		bases = append(bases, "http://"+host) // what matters is signed
 	}
 	var err error
@@ -206,16 +206,16 @@ func (s Source) open(p Progress, total int64) (*client, error) {
 	return c, err
 }
 
-func (s Source) mirrors() []string {
+func (s Source) mirrorHosts() []string {
 	if len(s.Mirrors) == 0 {
 		return []string{Host}
 	}
 	return s.Mirrors
 }
 
-// read reads what write has written. A file that is missing, or was cut off when the
+// readRecord reads what write has written. A file that is missing, or was cut off when the
 // machine crashed, changes nothing.
-func (c *client) read(name string, v any) error {
+func (c *client) readRecord(name string, v any) error {
 	data, err := os.ReadFile(filepath.Join(c.dir, name))
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -228,12 +228,12 @@ func (c *client) read(name string, v any) error {
 	return json.Unmarshal(data, v)
 }
 
-// write replaces a file of the directory.
-func (c *client) write(name string, v any) error {
+// writeRecord replaces a file of the directory.
+func (c *client) writeRecord(name string, v any) error {
 	data, err := json.Marshal(v)
 	if err != nil {
 		return err
 	}
 	return atomicfile.Write(filepath.Join(c.dir, name), 0o600, data, atomicfile.Pattern("*"+mirror.Unfinished),
-		atomicfile.NoSync("read ignores a damaged file, and the list is fetched again"))
+		atomicfile.NoSync("readRecord ignores a damaged file, and the list is fetched again"))
 }

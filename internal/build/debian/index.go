@@ -45,31 +45,31 @@ type provider struct {
 	version string // of the other; "" says nothing
 }
 
-// part is one release that belongs to a suite.
-type part struct{ base, suite string }
+// releasePart is one release that belongs to a suite.
+type releasePart struct{ base, suite string }
 
-// partsOf are the releases in which packages of a suite are. Those that are still
+// releaseParts are the releases in which packages of a suite are. Those that are still
 // worked at are complete in themselves.
-func partsOf(suite string) []part {
-	parts := []part{{"debian", suite}}
+func releaseParts(suite string) []releasePart {
+	parts := []releasePart{{"debian", suite}}
 	if slices.Contains([]string{"sid", "unstable", "testing", "forky"}, suite) {
 		return parts
 	}
-	return append(parts, part{"debian", suite + "-updates"}, part{"debian-security", suite + "-security"})
+	return append(parts, releasePart{"debian", suite + "-updates"}, releasePart{"debian-security", suite + "-security"})
 }
 
-// index asks what there is.
-func (c *client) index(ctx context.Context, suite, arch string) (*index, error) {
+// loadIndex asks what there is.
+func (c *client) loadIndex(ctx context.Context, suite, arch string) (*index, error) {
 	x := &index{versions: map[string][]*candidate{}, provided: map[string][]provider{}}
-	for _, p := range partsOf(suite) {
-		if err := c.addPart(ctx, x, p, arch); err != nil {
+	for _, p := range releaseParts(suite) {
+		if err := c.addRelease(ctx, x, p, arch); err != nil {
 			return nil, fmt.Errorf("%s: %w", p.suite, err)
 		}
 	}
 	for _, list := range x.versions {
 		slices.SortStableFunc(list, func(a, b *candidate) int { return compareVersions(b.Version, a.Version) })
 		for _, name := range list[0].provides { // older ones are not chosen for that
-			target, version := provision(name)
+			target, version := parseProvided(name)
 			x.provided[target] = append(x.provided[target], provider{list[0], version})
 		}
 	}
@@ -79,7 +79,7 @@ func (c *client) index(ctx context.Context, suite, arch string) (*index, error) 
 	return x, nil
 }
 
-func (c *client) addPart(ctx context.Context, x *index, p part, arch string) error {
+func (c *client) addRelease(ctx context.Context, x *index, p releasePart, arch string) error {
 	root := p.base + "/dists/" + p.suite + "/"
 	data, err := c.Get(ctx, root+"InRelease", maxInRelease)
 	if err != nil {
@@ -89,7 +89,7 @@ func (c *client) addPart(ctx context.Context, x *index, p part, arch string) err
 	if err != nil {
 		return err
 	}
-	if err := c.notOlder(p, r.date); err != nil {
+	if err := c.checkNotOlder(p, r.date); err != nil {
 		return err
 	}
 	name := "main/binary-" + arch + "/Packages.xz"
@@ -109,12 +109,12 @@ func (c *client) addPart(ctx context.Context, x *index, p part, arch string) err
 		return err
 	}
 	defer func() { _ = f.Close() }() // only read
-	unpacked, err := unpack(name, f)
+	unpacked, err := newUnpacker(name, f)
 	if err != nil {
 		return sandpit.Errorf(sandpit.Invalid, "%s: %w", name, err)
 	}
-	limited := &io.LimitedReader{R: &ending{ctx, unpacked}, N: maxUnpackedIndex}
-	if err := paragraphs(limited, func(q paragraph, text string) error { return x.add(p, q, text) }); err != nil {
+	limited := &io.LimitedReader{R: &contextReader{ctx, unpacked}, N: maxUnpackedIndex}
+	if err := readParagraphs(limited, func(q paragraph, text string) error { return x.addPackage(p, q, text) }); err != nil {
 		return err
 	}
 	if limited.N == 0 {
@@ -123,30 +123,30 @@ func (c *client) addPart(ctx context.Context, x *index, p part, arch string) err
 	return unpacked.Close()
 }
 
-// ending ends reading with a context.
-type ending struct {
+// contextReader ends reading with a context.
+type contextReader struct {
 	ctx context.Context //nolint:containedctx // a reader has no other way to hear of it
 	io.Reader
 }
 
-func (e *ending) Read(p []byte) (int, error) {
+func (e *contextReader) Read(p []byte) (int, error) {
 	if err := e.ctx.Err(); err != nil {
 		return 0, err
 	}
 	return e.Reader.Read(p)
 }
 
-// seen is how new a release was.
-type seen struct {
+// releaseRecord is how new a release was.
+type releaseRecord struct {
 	Date time.Time `json:"date"`
 }
 
-// notOlder refuses a release that is older than one that was seen before, by which
+// checkNotOlder refuses a release that is older than one that was seen before, by which
 // a mirror would bring known weaknesses back.
-func (c *client) notOlder(p part, date time.Time) error {
-	name := digest("seen", p.base, p.suite) + seenSuffix
-	var last seen
-	if err := c.read(name, &last); err != nil {
+func (c *client) checkNotOlder(p releasePart, date time.Time) error {
+	name := fileKey("seen", p.base, p.suite) + seenSuffix
+	var last releaseRecord
+	if err := c.readRecord(name, &last); err != nil {
 		return err
 	}
 	if date.Before(last.Date) {
@@ -154,11 +154,11 @@ func (c *client) notOlder(p part, date time.Time) error {
 			sandpit.Errorf(sandpit.PermissionDenied, "it is of %s, and one of %s was seen before", date.Format(time.RFC3339), last.Date.Format(time.RFC3339)),
 			"the mirror is behind: try again later, or another one")
 	}
-	return c.write(name, seen{date})
+	return c.writeRecord(name, releaseRecord{date})
 }
 
-// unpack removes the compression that the name tells of.
-func unpack(name string, r io.Reader) (io.ReadCloser, error) {
+// newUnpacker removes the compression that the name tells of.
+func newUnpacker(name string, r io.Reader) (io.ReadCloser, error) {
 	switch path.Ext(name) {
 	case ".xz":
 		z, err := xz.ReaderConfig{DictCap: maxDictionary}.NewReader(r)
@@ -182,8 +182,8 @@ const maxDictionary = 128 << 20
 
 var ranks = map[string]int{"required": 0, "important": 1, "standard": 2, "optional": 3}
 
-// add takes one paragraph of a list of packages.
-func (x *index) add(from part, p paragraph, text string) error {
+// addPackage takes one paragraph of a list of packages.
+func (x *index) addPackage(from releasePart, p paragraph, text string) error {
 	name, file := p["package"], p["filename"]
 	if !packagePattern.MatchString(name+"="+p["version"]) || strings.Contains(name, "=") || !isBelow(file) {
 		return sandpit.Errorf(sandpit.Invalid, "it lists %.60q, version %.60q, at %.200q", name, p["version"], file)
@@ -203,8 +203,8 @@ func (x *index) add(from part, p paragraph, text string) error {
 		Package: Package{
 			Name: name, Version: p["version"], Size: pin.Size, SHA256: pin.Digest, Path: from.base + "/" + file, Control: text,
 		},
-		needs:     append(list(p["pre-depends"]), list(p["depends"])...),
-		provides:  list(p["provides"]),
+		needs:     append(splitList(p["pre-depends"]), splitList(p["depends"])...),
+		provides:  splitList(p["provides"]),
 		essential: p["essential"] == "yes" || rank == 0,
 		rank:      rank,
 	})
@@ -217,8 +217,8 @@ func isBelow(file string) bool {
 		!strings.ContainsAny(file, "?#%\\ \n")
 }
 
-// list splits a field at its commas.
-func list(field string) []string {
+// splitList splits a field at its commas.
+func splitList(field string) []string {
 	var items []string
 	for item := range strings.SplitSeq(field, ",") {
 		if item = strings.TrimSpace(item); item != "" {

@@ -29,8 +29,8 @@ type release struct {
 // releaseTime is how Release files write times.
 const releaseTime = "Mon, 02 Jan 2006 15:04:05 MST"
 
-// maxAhead is how far the mirror's clock may be ahead of ours.
-const maxAhead = 24 * time.Hour
+// maxClockSkew is how far the mirror's clock may be ahead of ours.
+const maxClockSkew = 24 * time.Hour
 
 // openRelease checks an InRelease file: who has signed it, what it is for and until when.
 //
@@ -52,10 +52,10 @@ func openRelease(data, keys []byte, suite string, now time.Time) (release, error
 	}
 	var r release
 	seen := 0
-	err = paragraphs(bytes.NewReader(signed.Plaintext), func(p paragraph, _ string) error {
+	err = readParagraphs(bytes.NewReader(signed.Plaintext), func(p paragraph, _ string) error {
 		seen++
 		var err error
-		r, err = p.release(suite, now)
+		r, err = p.toRelease(suite, now)
 		return err
 	})
 	if err == nil && seen != 1 {
@@ -64,7 +64,7 @@ func openRelease(data, keys []byte, suite string, now time.Time) (release, error
 	return r, err
 }
 
-func (p paragraph) release(suite string, now time.Time) (release, error) {
+func (p paragraph) toRelease(suite string, now time.Time) (release, error) {
 	r := release{files: map[string]mirror.Pin{}}
 	if p["suite"] != suite && p["codename"] != suite {
 		return r, sandpit.Errorf(sandpit.PermissionDenied, "it is for the release %.60q and not for %s", p["codename"], suite)
@@ -73,7 +73,7 @@ func (p paragraph) release(suite string, now time.Time) (release, error) {
 	if r.date, err = time.Parse(releaseTime, p["date"]); err != nil {
 		return r, sandpit.Errorf(sandpit.Invalid, "its date: %w", err)
 	}
-	if r.date.After(now.Add(maxAhead)) {
+	if r.date.After(now.Add(maxClockSkew)) {
 		return r, sandpit.WithHint(
 			sandpit.Errorf(sandpit.PermissionDenied, "it is of %s, which is in the future", r.date.Format(time.RFC3339)), "look whether this machine's clock is right")
 	}

@@ -18,8 +18,8 @@ import (
 const (
 	// maxRoot bounds what is fetched, and what is unpacked here, in bytes.
 	maxRoot = 16 << 30
-	// depot is where the image has packages that are still to be installed.
-	depot = "var/cache/sandpit-packages"
+	// packageDir is where the image has packages that are still to be installed.
+	packageDir = "var/cache/sandpit-packages"
 )
 
 // Root returns an archive of the root file system to begin with: the files of the
@@ -36,7 +36,7 @@ func (s Source) Root(ctx context.Context, plan Plan, p Progress) (io.ReadCloser,
 		}
 		list[i] = mirror.Wanted{Name: one.Name, Path: one.Path, Pin: mirror.Pin{Size: one.Size, Digest: one.SHA256}}
 	}
-	c, err := s.open(p, total)
+	c, err := s.openClient(p, total)
 	if err != nil {
 		return nil, err
 	}
@@ -101,8 +101,8 @@ func writeRoot(ctx context.Context, out io.Writer, plan Plan, files []*os.File) 
 			sub = "first/"
 		}
 		name := fmt.Sprintf("%s%s_%s.deb", sub, one.Name, one.SHA256[:16])
-		list.WriteString(relocated(one.Control, "./"+name) + "\n")
-		if err := add(w, depot+"/"+name, 0o644, one.Size, files[i]); err != nil {
+		list.WriteString(withFilename(one.Control, "./"+name) + "\n")
+		if err := addFile(w, packageDir+"/"+name, 0o644, one.Size, files[i]); err != nil {
 			return err
 		}
 	}
@@ -111,20 +111,20 @@ func writeRoot(ctx context.Context, out io.Writer, plan Plan, files []*os.File) 
 		mode int64
 		text string
 	}{
-		{depot + "/Packages", 0o644, list.String()},
+		{packageDir + "/Packages", 0o644, list.String()},
 		{"var/lib/dpkg/status", 0o644, ""},
 		{"var/lib/dpkg/available", 0o644, ""},
 		{"usr/sbin/policy-rc.d", 0o755, noDaemons},
-		{"etc/apt/sources.list.d/debian.sources", 0o644, sources(plan.Request.Suite)},
+		{"etc/apt/sources.list.d/debian.sources", 0o644, aptSources(plan.Request.Suite)},
 	} {
-		if err := add(w, f.name, f.mode, int64(len(f.text)), strings.NewReader(f.text)); err != nil {
+		if err := addFile(w, f.name, f.mode, int64(len(f.text)), strings.NewReader(f.text)); err != nil {
 			return err
 		}
 	}
 	return w.Close()
 }
 
-func add(w *tar.Writer, name string, mode, size int64, contents io.Reader) error {
+func addFile(w *tar.Writer, name string, mode, size int64, contents io.Reader) error {
 	h := &tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: mode, Size: size, ModTime: time.Unix(0, 0), Format: tar.FormatPAX}
 	if err := w.WriteHeader(h); err != nil {
 		return err
@@ -133,8 +133,8 @@ func add(w *tar.Writer, name string, mode, size int64, contents io.Reader) error
 	return err
 }
 
-// relocated is what the archive says of a package that is somewhere else now.
-func relocated(control, path string) string {
+// withFilename is what the archive says of a package that is somewhere else now.
+func withFilename(control, path string) string {
 	var b strings.Builder
 	skip := false
 	for line := range strings.Lines(control) {
@@ -148,25 +148,25 @@ func relocated(control, path string) string {
 	return b.String() + "Filename: " + path + "\n"
 }
 
-// sources tells apt inside where packages come from, for those who install more. A mirror
+// aptSources tells apt inside where packages come from, for those who install more. A mirror
 // of ours may not be theirs.
-func sources(suite string) string {
+func aptSources(suite string) string {
 	const keyring = "/usr/share/keyrings/debian-archive-keyring.gpg"
 	var b strings.Builder
-	for _, p := range partsOf(suite) {
+	for _, p := range releaseParts(suite) {
 		fmt.Fprintf(&b, "Types: deb\nURIs: http://%s/%s\nSuites: %s\nComponents: main\nSigned-By: %s\n\n", Host, p.base, p.suite, keyring)
 	}
 	return b.String()
 }
 
-// configure is the script that finishes an image.
+// configureScript is the script that finishes an image.
 //
 //go:embed configure.sh
-var configure string
+var configureScript string
 
 // Configure returns the command that finishes an image of Root. It runs as root, without
 // a network.
 func Configure(plan Plan) []string {
-	args := []string{"/bin/sh", "-c", configure, "sh", "/" + depot}
+	args := []string{"/bin/sh", "-c", configureScript, "sh", "/" + packageDir}
 	return append(args, plan.Request.Packages...)
 }

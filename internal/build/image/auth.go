@@ -17,9 +17,9 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// login answers a registry's demand to know who asks, unless somebody has done
+// authenticate answers a registry's demand to know who asks, unless somebody has done
 // so since the request with that authorization.
-func (e *endpoint) login(ctx context.Context, resp *http.Response, used string) error {
+func (e *endpoint) authenticate(ctx context.Context, resp *http.Response, used string) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.auth != used {
@@ -27,29 +27,29 @@ func (e *endpoint) login(ctx context.Context, resp *http.Response, used string) 
 	}
 	scheme, params := pickChallenge(resp.Header.Values("WWW-Authenticate"))
 	if scheme == "" {
-		return e.refused(resp, nil)
+		return e.statusError(resp, nil)
 	}
-	who, err := e.fetch(ctx, e.registry)
+	who, err := e.credentials(ctx, e.registry)
 	if err != nil {
 		return fmt.Errorf("find the login for registry %s: %w", e.registry, err)
 	}
 	if scheme == "bearer" {
-		e.auth, err = e.token(ctx, params, who)
+		e.auth, err = e.requestToken(ctx, params, who)
 		return err
 	}
 	if who == (Credential{}) {
-		return e.refused(resp, nil)
+		return e.statusError(resp, nil)
 	}
 	e.auth = "Basic " + base64.StdEncoding.EncodeToString([]byte(who.User+":"+who.Password))
 	return nil
 }
 
-// token asks the server that the registry names for a token to read with.
-func (e *endpoint) token(ctx context.Context, params map[string]string, who Credential) (string, error) {
+// requestToken asks the server that the registry names for a token to read with.
+func (e *endpoint) requestToken(ctx context.Context, params map[string]string, who Credential) (string, error) {
 	realm, err := url.Parse(params["realm"])
-	if err != nil || realm.Host == "" || realm.User != nil || !e.mayAsk(realm) {
+	if err != nil || realm.Host == "" || realm.User != nil || !e.canSendLogin(realm) {
 		return "", sandpit.Errorf(sandpit.PermissionDenied, "registry %s sends logins to %s, which is not trusted",
-			e.registry, quote(params["realm"]))
+			e.registry, quoteName(params["realm"]))
 	}
 	form := url.Values{"scope": {"repository:" + e.repository + ":pull"}}
 	if service := params["service"]; service != "" {
@@ -68,7 +68,7 @@ func (e *endpoint) token(ctx context.Context, params map[string]string, who Cred
 		req, err = http.NewRequestWithContext(ctx, http.MethodGet, realm.String(), nil)
 	}
 	if err != nil {
-		return "", e.explain(ctx, err)
+		return "", e.networkError(ctx, err)
 	}
 	switch {
 	case who.Token != "":
@@ -76,21 +76,21 @@ func (e *endpoint) token(ctx context.Context, params map[string]string, who Cred
 	case who.User != "":
 		req.SetBasicAuth(who.User, who.Password)
 	}
-	return e.exchange(ctx, req)
+	return e.readToken(ctx, req)
 }
 
-func (e *endpoint) exchange(ctx context.Context, req *http.Request) (string, error) {
+func (e *endpoint) readToken(ctx context.Context, req *http.Request) (string, error) {
 	resp, err := e.http.Do(req)
 	if err != nil {
-		return "", e.explain(ctx, err)
+		return "", e.networkError(ctx, err)
 	}
 	defer func() { _ = resp.Body.Close() }() // only read
 	body, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
 	if err != nil {
-		return "", e.explain(ctx, err)
+		return "", e.networkError(ctx, err)
 	}
 	if resp.StatusCode != http.StatusOK {
-		return "", e.refused(resp, body)
+		return "", e.statusError(resp, body)
 	}
 	var answer struct {
 		Token       string `json:"token"`
@@ -109,10 +109,10 @@ func (e *endpoint) exchange(ctx context.Context, req *http.Request) (string, err
 	return "Bearer " + token, nil
 }
 
-// mayAsk reports whether a registry may send us there: not to addresses of this
+// canSendLogin reports whether a registry may send us there: not to addresses of this
 // machine or network, unless that is where it is itself.
-func (e *endpoint) mayAsk(realm *url.URL) bool {
-	if e.mayBePlain(e.host) || realm.Host == e.host {
+func (e *endpoint) canSendLogin(realm *url.URL) bool {
+	if e.canBePlain(e.host) || realm.Host == e.host {
 		return true
 	}
 	return realm.Scheme == "https" && !isInside(realm)
@@ -178,8 +178,8 @@ func parseValue(text string) (value, rest string) {
 	return b.String(), ""
 }
 
-// message is what a registry says about its answer, made fit to be shown.
-func message(body []byte) string {
+// registryMessage is what a registry says about its answer, made fit to be shown.
+func registryMessage(body []byte) string {
 	var answer struct {
 		Errors []struct{ Code, Message string }
 	}
@@ -193,7 +193,7 @@ func message(body []byte) string {
 	if text == "" {
 		return ""
 	}
-	return " (it says: " + quote(text) + ")"
+	return " (it says: " + quoteName(text) + ")"
 }
 
 // retryAfter is how long a registry asks to be left alone.

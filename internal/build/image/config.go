@@ -63,12 +63,12 @@ type rawConfig struct {
 	} `json:"rootfs"`
 }
 
-func (r rawConfig) platform() platform {
+func (r rawConfig) toPlatform() platform {
 	return platform{OS: r.OS, Architecture: r.Architecture, Variant: r.Variant}
 }
 
-// created is when the image was built, or the zero time.
-func (r rawConfig) created() time.Time {
+// createdAt is when the image was built, or the zero time.
+func (r rawConfig) createdAt() time.Time {
 	t, err := time.Parse(time.RFC3339, r.Created)
 	if err != nil || t.Year() < 1 || t.Year() > 9999 {
 		return time.Time{}
@@ -83,27 +83,27 @@ func (r rawConfig) created() time.Time {
 func parseConfig(data []byte) (rawConfig, Config, error) {
 	var raw rawConfig
 	if err := json.Unmarshal(data, &raw); err != nil {
-		return raw, Config{}, badConfig("not JSON as it should be: %s", quote(err.Error()))
+		return raw, Config{}, errConfig("not JSON as it should be: %s", quoteName(err.Error()))
 	}
-	c, err := raw.check()
+	c, err := raw.toConfig()
 	return raw, c, err
 }
 
-func badConfig(format string, args ...any) error {
+func errConfig(format string, args ...any) error {
 	return sandpit.Errorf(sandpit.Invalid, "the image's configuration: "+format, args...)
 }
 
-func (r rawConfig) check() (Config, error) {
+func (r rawConfig) toConfig() (Config, error) {
 	in := r.Config
 	c := Config{User: in.User, Entrypoint: in.Entrypoint, Cmd: in.Cmd, Labels: in.Labels}
 	total := len(in.User) + len(in.WorkingDir)
 	for _, list := range [][]string{in.Env, in.Entrypoint, in.Cmd} {
 		if len(list) > maxConfigItems {
-			return c, tooMuchConfig()
+			return c, errConfigTooLarge()
 		}
 		for _, text := range list {
 			if strings.ContainsRune(text, 0) {
-				return c, badConfig("%s has a zero byte", quote(text))
+				return c, errConfig("%s has a zero byte", quoteName(text))
 			}
 			total += len(text)
 		}
@@ -112,10 +112,10 @@ func (r rawConfig) check() (Config, error) {
 		total += len(name) + len(value)
 	}
 	if total > maxConfigBytes || len(in.Labels) > maxConfigItems || len(in.ExposedPorts) > maxConfigItems {
-		return c, tooMuchConfig()
+		return c, errConfigTooLarge()
 	}
 	if len(in.User) > maxUser || strings.ContainsFunc(in.User, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
-		return c, badConfig("user %s", quote(in.User))
+		return c, errConfig("user %s", quoteName(in.User))
 	}
 	var err error
 	if c.WorkDir, err = checkWorkDir(in.WorkingDir); err != nil {
@@ -128,7 +128,7 @@ func (r rawConfig) check() (Config, error) {
 	return c, nil
 }
 
-func tooMuchConfig() error {
+func errConfigTooLarge() error {
 	return sandpit.Errorf(sandpit.Exhausted, "the image's configuration says more than can be given to a program")
 }
 
@@ -138,11 +138,11 @@ func checkWorkDir(dir string) (string, error) {
 	}
 	clean := path.Join("/", dir)
 	if len(clean) > maxPath || strings.ContainsRune(clean, 0) {
-		return "", badConfig("working directory %s", quote(dir))
+		return "", errConfig("working directory %s", quoteName(dir))
 	}
 	for part := range strings.SplitSeq(clean, "/") {
 		if len(part) > maxName {
-			return "", badConfig("working directory %s", quote(dir))
+			return "", errConfig("working directory %s", quoteName(dir))
 		}
 	}
 	return clean, nil
@@ -156,7 +156,7 @@ func checkEnv(list []string) (map[string]string, error) {
 	for _, e := range list {
 		name, value, ok := strings.Cut(e, "=")
 		if name == "" {
-			return nil, badConfig("environment variable %s", quote(e))
+			return nil, errConfig("environment variable %s", quoteName(e))
 		}
 		if ok { // a name alone says nothing
 			env[name] = value

@@ -87,18 +87,18 @@ const helperTime = time.Minute
 // the registry, and what the helper says besides is not shown.
 func askHelper(ctx context.Context, name, server string) (Credential, error) {
 	if !helperPattern.MatchString(name) {
-		return Credential{}, sandpit.Errorf(sandpit.Invalid, "Docker's configuration names the credential helper %s", quote(name))
+		return Credential{}, sandpit.Errorf(sandpit.Invalid, "Docker's configuration names the credential helper %s", quoteName(name))
 	}
 	ctx, cancel := context.WithTimeout(ctx, helperTime)
 	defer cancel()
 	program := "docker-credential-" + name
 	cmd := exec.CommandContext(ctx, program, "get")
 	cmd.Stdin = strings.NewReader(server)
-	out := &bounder{left: 64 << 10}
+	out := &boundedBuffer{left: 64 << 10}
 	cmd.Stdout = out
 	cmd.WaitDelay = time.Second
 	if err := cmd.Run(); err != nil {
-		if bytes.Contains(out.kept, []byte("credentials not found")) {
+		if bytes.Contains(out.data, []byte("credentials not found")) {
 			return Credential{}, nil
 		}
 		return Credential{}, sandpit.WithHint(
@@ -106,7 +106,7 @@ func askHelper(ctx context.Context, name, server string) (Credential, error) {
 			"repair it, or take it out of Docker's config.json")
 	}
 	var answer struct{ Username, Secret string }
-	if json.Unmarshal(out.kept, &answer) != nil {
+	if json.Unmarshal(out.data, &answer) != nil {
 		return Credential{}, sandpit.Errorf(sandpit.Unavailable, "the credential helper %s answers with something else", program)
 	}
 	if answer.Username == "<token>" {
@@ -115,27 +115,27 @@ func askHelper(ctx context.Context, name, server string) (Credential, error) {
 	return Credential{User: answer.Username, Password: answer.Secret}, nil
 }
 
-// bounder keeps the beginning of what a program writes. It embeds no buffer, whose
+// boundedBuffer keeps the beginning of what a program writes. It embeds no buffer, whose
 // ReadFrom would take everything.
-type bounder struct {
-	kept []byte
+type boundedBuffer struct {
+	data []byte
 	left int
 }
 
 // Write refuses what is too much, which ends the program.
-func (b *bounder) Write(p []byte) (int, error) {
+func (b *boundedBuffer) Write(p []byte) (int, error) {
 	if len(p) > b.left {
 		return 0, io.ErrShortWrite
 	}
 	b.left -= len(p)
-	b.kept = append(b.kept, p...)
+	b.data = append(b.data, p...)
 	return len(p), nil
 }
 
 type credentialKey struct{}
 
-// lent is a login for one registry that a context carries.
-type lent struct {
+// contextLogin is a login for one registry that a context carries.
+type contextLogin struct {
 	registry string
 	login    Credential
 }
@@ -147,15 +147,15 @@ type lent struct {
 func WithCredential(ctx context.Context, ref sandpit.Image, c Credential) (context.Context, error) {
 	r, err := parseReference(string(ref))
 	if err == nil && (r.registry == "" || IsPath(string(ref))) {
-		err = sandpit.Errorf(sandpit.Invalid, "image %s: there is no registry that a login could be for", quote(string(ref)))
+		err = sandpit.Errorf(sandpit.Invalid, "image %s: there is no registry that a login could be for", quoteName(string(ref)))
 	}
-	return context.WithValue(ctx, credentialKey{}, lent{r.registry, c}), err
+	return context.WithValue(ctx, credentialKey{}, contextLogin{r.registry, c}), err
 }
 
-// lending asks the context before f.
-func lending(f CredentialFunc) CredentialFunc {
+// withContextLogin asks the context before f.
+func withContextLogin(f CredentialFunc) CredentialFunc {
 	return func(ctx context.Context, registry string) (Credential, error) {
-		if l, ok := ctx.Value(credentialKey{}).(lent); ok && l.registry == registry {
+		if l, ok := ctx.Value(credentialKey{}).(contextLogin); ok && l.registry == registry {
 			return l.login, nil
 		}
 		return f(ctx, registry)

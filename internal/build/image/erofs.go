@@ -46,19 +46,19 @@ type writer struct {
 	at    int64  // where buf belongs in the file
 	buf   []byte // not written yet
 	zeros []byte
-	room  room // bounds what is written
+	space reservation // bounds what is written
 }
 
 func newWriter(f *os.File) *writer {
 	return &writer{f: f, at: blockSize, buf: make([]byte, 0, bufferSize), zeros: make([]byte, holeSize)}
 }
 
-// data copies r to its end, as the contents of one file.
-func (w *writer) data(r io.Reader) (block uint32, size int64, err error) {
-	block = w.block()
+// writeData copies r to its end, as the contents of one file.
+func (w *writer) writeData(r io.Reader) (block uint32, size int64, err error) {
+	block = w.nextBlock()
 	for {
 		if len(w.buf) == cap(w.buf) {
-			if err := w.flush(); err != nil {
+			if err := w.flushBuffer(); err != nil {
 				return 0, 0, err
 			}
 		}
@@ -66,7 +66,7 @@ func (w *writer) data(r io.Reader) (block uint32, size int64, err error) {
 		w.buf = w.buf[:len(w.buf)+n]
 		size += int64(n)
 		if errors.Is(err, io.EOF) {
-			return block, size, w.pad(blockSize)
+			return block, size, w.padTo(blockSize)
 		}
 		if err != nil {
 			return 0, 0, err
@@ -76,14 +76,14 @@ func (w *writer) data(r io.Reader) (block uint32, size int64, err error) {
 
 func (w *writer) offset() int64 { return w.at + int64(len(w.buf)) }
 
-// block is the number of the block that comes next. Numbers have 32 bits, and
+// nextBlock is the number of the block that comes next. Numbers have 32 bits, and
 // no image may be that large.
-func (w *writer) block() uint32 { return uint32(w.offset() >> blockBits) }
+func (w *writer) nextBlock() uint32 { return uint32(w.offset() >> blockBits) }
 
-func (w *writer) write(p []byte) error {
+func (w *writer) writeBytes(p []byte) error {
 	for len(p) > 0 {
 		if len(w.buf) == cap(w.buf) {
-			if err := w.flush(); err != nil {
+			if err := w.flushBuffer(); err != nil {
 				return err
 			}
 		}
@@ -94,21 +94,21 @@ func (w *writer) write(p []byte) error {
 	return nil
 }
 
-// pad adds zeros up to a multiple of unit, which is at most a block.
-func (w *writer) pad(unit int64) error {
-	return w.write(w.zeros[:-w.offset()&(unit-1)])
+// padTo adds zeros up to a multiple of unit, which is at most a block.
+func (w *writer) padTo(unit int64) error {
+	return w.writeBytes(w.zeros[:-w.offset()&(unit-1)])
 }
 
-// flush writes what is buffered, but for long runs of zeros, which the file has
+// flushBuffer writes what is buffered, but for long runs of zeros, which the file has
 // where nothing was written.
-func (w *writer) flush() error {
+func (w *writer) flushBuffer() error {
 	for start := 0; start < len(w.buf); {
 		end := start
 		for end < len(w.buf) && !w.isHole(end) {
 			end = min(end+holeSize, len(w.buf))
 		}
 		if end > start {
-			if err := w.room.take(int64(end - start)); err != nil {
+			if err := w.space.takeBytes(int64(end - start)); err != nil {
 				return err
 			}
 			if _, err := w.f.WriteAt(w.buf[start:end], w.at+int64(start)); err != nil {
@@ -129,55 +129,55 @@ func (w *writer) isHole(start int) bool {
 	return bytes.Equal(unit, w.zeros[:len(unit)])
 }
 
-// placed is a node with its place among the inodes.
-type placed struct {
+// inodeEntry is a node with its place among the inodes.
+type inodeEntry struct {
 	*node
 	parent *node
 	names  []string // of a directory, sorted, with . and ..
 	tail   int      // bytes behind the inode
 }
 
-// finish writes the tree of inodes and what makes the file an image.
-func (w *writer) finish(root *node) error {
-	var inodes []placed
-	collect(&inodes, root, root)
-	size := place(inodes)
+// finishImage writes the tree of inodes and what makes the file an image.
+func (w *writer) finishImage(root *node) error {
+	var inodes []inodeEntry
+	listInodes(&inodes, root, root)
+	size := numberInodes(inodes)
 	for i := range inodes {
-		if err := w.large(&inodes[i]); err != nil {
+		if err := w.writeLarge(&inodes[i]); err != nil {
 			return err
 		}
 	}
 	meta := w.offset()
 	for i := range inodes {
-		if err := w.inode(&inodes[i], meta, uint32(i+1)); err != nil {
+		if err := w.writeInode(&inodes[i], meta, uint32(i+1)); err != nil {
 			return err
 		}
 	}
-	if err := w.pad(blockSize); err != nil {
+	if err := w.padTo(blockSize); err != nil {
 		return err
 	}
 	if w.offset() < meta+size {
 		return fmt.Errorf("write the image: %d bytes of inodes instead of %d", w.offset()-meta, size)
 	}
-	if err := w.flush(); err != nil {
+	if err := w.flushBuffer(); err != nil {
 		return err
 	}
-	return w.super(root, meta, len(inodes))
+	return w.writeSuperblock(root, meta, len(inodes))
 }
 
-// collect lists the nodes, each directory before what is in it, and counts
+// listInodes lists the nodes, each directory before what is in it, and counts
 // their links.
-func collect(list *[]placed, n, parent *node) {
+func listInodes(list *[]inodeEntry, n, parent *node) {
 	if n.links++; n.links > 1 { // one more name for a file
 		return
 	}
-	p := placed{node: n, parent: parent}
+	p := inodeEntry{node: n, parent: parent}
 	if !n.isDir() {
 		*list = append(*list, p)
 		return
 	}
 	n.links = 2 // . and its name; .. of each directory in it is added below
-	names := n.names()
+	names := n.childNames()
 	p.names = withDots(names)
 	*list = append(*list, p)
 	for _, name := range names {
@@ -185,7 +185,7 @@ func collect(list *[]placed, n, parent *node) {
 		if child.isDir() {
 			n.links++
 		}
-		collect(list, child, n)
+		listInodes(list, child, n)
 	}
 }
 
@@ -204,9 +204,9 @@ func withDots(names []string) []string {
 	return append(all, dots...)
 }
 
-// place gives each node its inode number and returns the size of all inodes.
+// numberInodes gives each node its inode number and returns the size of all inodes.
 // An inode and what is behind it are in one block.
-func place(inodes []placed) int64 {
+func numberInodes(inodes []inodeEntry) int64 {
 	off := int64(firstSlot << slotBits)
 	for i := range inodes {
 		p := &inodes[i]
@@ -229,31 +229,31 @@ func place(inodes []placed) int64 {
 	return off
 }
 
-// large writes directories and links that do not fit behind their inode.
-func (w *writer) large(p *placed) error {
+// writeLarge writes directories and links that do not fit behind their inode.
+func (w *writer) writeLarge(p *inodeEntry) error {
 	if p.kind() == unix.S_IFREG || p.tail > 0 || p.size == 0 {
 		return nil
 	}
-	p.block = w.block()
-	if err := w.write(p.contents()); err != nil {
+	p.block = w.nextBlock()
+	if err := w.writeBytes(p.contents()); err != nil {
 		return err
 	}
-	return w.pad(blockSize)
+	return w.padTo(blockSize)
 }
 
 // contents are those of a directory or link.
-func (p *placed) contents() []byte {
+func (p *inodeEntry) contents() []byte {
 	if p.isDir() {
-		return p.entries()
+		return p.encodeEntries()
 	}
 	return []byte(p.target)
 }
 
-// inode writes one inode. Of the two forms it takes the long one, which has room
+// writeInode writes one inode. Of the two forms it takes the long one, which has room
 // for every owner and time.
-func (w *writer) inode(p *placed, meta int64, number uint32) error {
+func (w *writer) writeInode(p *inodeEntry, meta int64, number uint32) error {
 	for start := meta + int64(p.nid<<slotBits); w.offset() < start; {
-		if err := w.write(w.zeros[:min(start-w.offset(), blockSize)]); err != nil {
+		if err := w.writeBytes(w.zeros[:min(start-w.offset(), blockSize)]); err != nil {
 			return err
 		}
 	}
@@ -273,18 +273,18 @@ func (w *writer) inode(p *placed, meta int64, number uint32) error {
 	le.PutUint64(b[32:], uint64(p.mtime.sec))
 	le.PutUint32(b[40:], p.mtime.nsec)
 	le.PutUint32(b[44:], p.links)
-	if err := w.write(b[:]); err != nil {
+	if err := w.writeBytes(b[:]); err != nil {
 		return err
 	}
 	if p.tail == 0 {
 		return nil
 	}
-	return w.write(p.contents())
+	return w.writeBytes(p.contents())
 }
 
-// fit returns how many of the names fit in one block of a directory, and how
+// countFitting returns how many of the names fit in one block of a directory, and how
 // many bytes they take.
-func fit(names []string) (count, size int) {
+func countFitting(names []string) (count, size int) {
 	for _, name := range names {
 		next := size + entrySize + len(name)
 		if next > blockSize {
@@ -299,7 +299,7 @@ func fit(names []string) (count, size int) {
 func entriesSize(names []string) int64 {
 	var total int64
 	for len(names) > 0 {
-		count, size := fit(names)
+		count, size := countFitting(names)
 		if names = names[count:]; len(names) > 0 {
 			size = blockSize
 		}
@@ -308,16 +308,16 @@ func entriesSize(names []string) int64 {
 	return total
 }
 
-// entries lists a directory: in each block first the entries, then the names
+// encodeEntries lists a directory: in each block first the entries, then the names
 // they point to.
-func (p *placed) entries() []byte {
+func (p *inodeEntry) encodeEntries() []byte {
 	out := make([]byte, 0, p.size)
 	le := binary.LittleEndian
 	for names := p.names; len(names) > 0; {
-		count, _ := fit(names)
+		count, _ := countFitting(names)
 		nameAt := count * entrySize
 		for _, name := range names[:count] {
-			to := p.entry(name)
+			to := p.lookUpEntry(name)
 			out = le.AppendUint64(out, to.nid)
 			out = le.AppendUint16(out, uint16(nameAt))
 			out = append(out, fileType(to.kind()), 0)
@@ -333,7 +333,7 @@ func (p *placed) entries() []byte {
 	return out
 }
 
-func (p *placed) entry(name string) *node {
+func (p *inodeEntry) lookUpEntry(name string) *node {
 	switch name {
 	case ".":
 		return p.node
@@ -357,8 +357,8 @@ func fileType(kind uint32) byte {
 	return 0
 }
 
-// super writes the superblock, without which the file is no image.
-func (w *writer) super(root *node, meta int64, inodes int) error {
+// writeSuperblock writes the superblock, without which the file is no image.
+func (w *writer) writeSuperblock(root *node, meta int64, inodes int) error {
 	var b [128]byte
 	le := binary.LittleEndian
 	le.PutUint32(b[0:], superMagic)

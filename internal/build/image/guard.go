@@ -62,15 +62,15 @@ func (g *Guard) Check(ctx context.Context, registry string) error {
 		host, port = registry, ""
 	}
 	host = strings.Trim(host, "[]")
-	if g == nil || registry == hub || g.names(host, port) {
+	if g == nil || registry == hub || g.isNamed(host, port) {
 		return nil
 	}
 	addrs, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
 	if err != nil {
-		return sandpit.Errorf(sandpit.Unavailable, "registry %s cannot be found: %s", quote(registry), networkText(err))
+		return sandpit.Errorf(sandpit.Unavailable, "registry %s cannot be found: %s", quoteName(registry), networkText(err))
 	}
 	for _, a := range addrs {
-		if !g.allows(a) {
+		if !g.isAllowed(a) {
 			return errInside(registry)
 		}
 	}
@@ -79,12 +79,12 @@ func (g *Guard) Check(ctx context.Context, registry string) error {
 
 func errInside(registry string) error {
 	return sandpit.WithHint(
-		sandpit.Errorf(sandpit.PermissionDenied, "%s is not at a public address, and the server asks no others for its users", quote(registry)),
+		sandpit.Errorf(sandpit.PermissionDenied, "%s is not at a public address, and the server asks no others for its users", quoteName(registry)),
 		"an administrator may have it fetched, or name it in image.registries")
 }
 
-// names reports whether a host was named.
-func (g *Guard) names(host, port string) bool {
+// isNamed reports whether a host was named.
+func (g *Guard) isNamed(host, port string) bool {
 	host = strings.ToLower(strings.TrimSuffix(host, "."))
 	if strings.Contains(host, ":") {
 		host = "[" + host + "]"
@@ -93,8 +93,8 @@ func (g *Guard) names(host, port string) bool {
 		port == "443" && slices.Contains(g.hosts, host)
 }
 
-// allows reports whether an address may be spoken to.
-func (g *Guard) allows(addr netip.Addr) bool {
+// isAllowed reports whether an address may be spoken to.
+func (g *Guard) isAllowed(addr netip.Addr) bool {
 	addr = addr.Unmap().WithZone("")
 	if g.inRange(addr) {
 		return true
@@ -106,22 +106,22 @@ func (g *Guard) inRange(addr netip.Addr) bool {
 	return slices.ContainsFunc(g.ranges, func(p netip.Prefix) bool { return p.Contains(addr) })
 }
 
-// line is how a client that has a Guard connects.
-type line struct {
+// guardedDialer is how a client that has a Guard connects.
+type guardedDialer struct {
 	*Guard
 
 	timeout time.Duration
 	proxies sync.Map // HOST:PORT of those that the environment names, which decide themselves
 }
 
-// proxy is http.ProxyFromEnvironment.
-func (l *line) proxy(r *http.Request) (*url.URL, error) {
+// proxyFor is http.ProxyFromEnvironment.
+func (l *guardedDialer) proxyFor(r *http.Request) (*url.URL, error) {
 	u, err := http.ProxyFromEnvironment(r)
 	if err != nil || u == nil || l.Guard == nil {
 		return u, err
 	}
 	host := strings.Trim(r.URL.Hostname(), "[]")
-	if addr, err := netip.ParseAddr(host); err == nil && !l.names(host, r.URL.Port()) && !l.allows(addr) {
+	if addr, err := netip.ParseAddr(host); err == nil && !l.isNamed(host, r.URL.Port()) && !l.isAllowed(addr) {
 		return nil, errInside(r.URL.Host)
 	}
 	port := u.Port()
@@ -132,19 +132,19 @@ func (l *line) proxy(r *http.Request) (*url.URL, error) {
 	return u, nil
 }
 
-// dial is for an http.Transport. What a name means is looked at when it is used: a second
+// dialGuarded is for an http.Transport. What a name means is looked at when it is used: a second
 // answer cannot be another one.
-func (l *line) dial(ctx context.Context, network, address string) (net.Conn, error) {
+func (l *guardedDialer) dialGuarded(ctx context.Context, network, address string) (net.Conn, error) {
 	d := net.Dialer{Timeout: l.timeout}
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
 		return nil, err
 	}
 	_, proxy := l.proxies.Load(address)
-	if l.Guard != nil && !proxy && !l.names(host, port) {
+	if l.Guard != nil && !proxy && !l.isNamed(host, port) {
 		d.Control = func(_, at string, _ syscall.RawConn) error {
 			to, err := netip.ParseAddrPort(at)
-			if err != nil || !l.allows(to.Addr()) {
+			if err != nil || !l.isAllowed(to.Addr()) {
 				return errInside(address)
 			}
 			return nil

@@ -289,10 +289,10 @@ func FuzzDocument(f *testing.F) {
 				t.Errorf("layer %+v", l)
 			}
 		}
-		if total < 0 || total > usualLimits.bytes {
+		if total < 0 || total > defaultLimits.bytes {
 			t.Errorf("%d bytes of layers", total)
 		}
-		if m, err := d.pick(thisMachine()); err == nil && !digestPattern.MatchString(m.Digest) {
+		if m, err := d.pickPlatform(thisMachine()); err == nil && !digestPattern.MatchString(m.Digest) {
 			t.Errorf("picked %+v", m)
 		}
 	})
@@ -307,7 +307,7 @@ func FuzzLayout(f *testing.F) {
 		if len(index) > 0 {
 			files["index.json"] = index
 		}
-		if _, err := find(t.Context(), files, tag); err != nil && sandpit.CodeOf(err) == sandpit.Internal {
+		if _, err := findImage(t.Context(), files, tag); err != nil && sandpit.CodeOf(err) == sandpit.Internal {
 			t.Errorf("no code: %v", err)
 		}
 	})

@@ -33,18 +33,18 @@ func (p platform) String() string {
 		text += "/" + p.Variant
 	}
 	if len(text) > 40 || strings.ContainsFunc(text, func(r rune) bool { return r < '!' || r > '~' }) {
-		return quote(text)
+		return quoteName(text)
 	}
 	return text
 }
 
-// runs reports whether programs for p run on a machine of platform m.
-func (p platform) runs(m platform) bool {
-	return p.OS == m.OS && p.Architecture == m.Architecture && (p.Variant == m.Variant || usualVariant(p) && usualVariant(m))
+// runsOn reports whether programs for p run on a machine of platform m.
+func (p platform) runsOn(m platform) bool {
+	return p.OS == m.OS && p.Architecture == m.Architecture && (p.Variant == m.Variant || isUsualVariant(p) && isUsualVariant(m))
 }
 
-// usualVariant is true of the variant that goes without saying.
-func usualVariant(p platform) bool {
+// isUsualVariant is true of the variant that goes without saying.
+func isUsualVariant(p platform) bool {
 	return p.Variant == "" || p.Architecture == "arm64" && p.Variant == "v8" || p.Architecture == "amd64" && p.Variant == "v1"
 }
 
@@ -69,12 +69,12 @@ func checkDigest(digest string) error {
 		return nil
 	}
 	if strings.HasPrefix(digest, "sha512:") {
-		return sandpit.Errorf(sandpit.Unsupported, "digest %s: only sha256 is known here", quote(digest))
+		return sandpit.Errorf(sandpit.Unsupported, "digest %s: only sha256 is known here", quoteName(digest))
 	}
-	return sandpit.Errorf(sandpit.Invalid, "%s is not a digest", quote(digest))
+	return sandpit.Errorf(sandpit.Invalid, "%s is not a digest", quoteName(digest))
 }
 
-func (d descriptor) check(most int64) error {
+func (d descriptor) checkSize(most int64) error {
 	if err := checkDigest(d.Digest); err != nil {
 		return err
 	}
@@ -95,12 +95,12 @@ func (d descriptor) check(most int64) error {
 func parseDocument(data []byte) (document, error) {
 	var d document
 	if err := json.Unmarshal(data, &d); err != nil {
-		return d, badManifest("not JSON as it should be: %s", quote(err.Error()))
+		return d, errManifest("not JSON as it should be: %s", quoteName(err.Error()))
 	}
 	isIndex, isManifest := d.Manifests != nil, d.Config != nil || d.Layers != nil
 	switch {
 	case isIndex && isManifest: // programs would disagree about which it is
-		return d, badManifest("it is a manifest and a list of manifests at once")
+		return d, errManifest("it is a manifest and a list of manifests at once")
 	case isIndex:
 		return d, d.checkIndex()
 	case isManifest:
@@ -110,10 +110,10 @@ func parseDocument(data []byte) (document, error) {
 			sandpit.Errorf(sandpit.Unsupported, "the image has a manifest of version 1, which nobody makes any more"),
 			"pull and push it again with a present Docker")
 	}
-	return d, badManifest("it names neither layers nor manifests")
+	return d, errManifest("it names neither layers nor manifests")
 }
 
-func badManifest(format string, args ...any) error {
+func errManifest(format string, args ...any) error {
 	return sandpit.Errorf(sandpit.Invalid, "the image's manifest: "+format, args...)
 }
 
@@ -122,7 +122,7 @@ func (d document) checkIndex() error {
 		return sandpit.Errorf(sandpit.Exhausted, "the image's manifest names %d others", len(d.Manifests))
 	}
 	for _, m := range d.Manifests {
-		if err := m.check(maxDocument); err != nil {
+		if err := m.checkSize(maxDocument); err != nil {
 			return fmt.Errorf("the image's manifest: %w", err)
 		}
 	}
@@ -132,16 +132,16 @@ func (d document) checkIndex() error {
 func (d document) checkManifest() error {
 	switch {
 	case d.Config == nil:
-		return badManifest("it names no configuration")
+		return errManifest("it names no configuration")
 	case len(d.Layers) > maxLayers:
 		return sandpit.Errorf(sandpit.Exhausted, "the image has %d layers; up to %d are possible", len(d.Layers), maxLayers)
 	}
-	if err := d.Config.check(maxDocument); err != nil {
+	if err := d.Config.checkSize(maxDocument); err != nil {
 		return fmt.Errorf("the image's configuration: %w", err)
 	}
-	left := usualLimits.bytes
+	left := defaultLimits.bytes
 	for _, l := range d.Layers {
-		if err := l.check(left); err != nil {
+		if err := l.checkSize(left); err != nil {
 			return fmt.Errorf("the image's layers: %w", err)
 		}
 		left -= l.Size
@@ -160,13 +160,13 @@ func checkLayerType(mediaType string) error {
 	case mediaType == "", strings.Contains(mediaType, ".rootfs.diff"), strings.Contains(mediaType, ".layer."):
 		return nil
 	}
-	return sandpit.Errorf(sandpit.Unsupported, "the image has a layer of type %s, which is not a part of a file system", quote(mediaType))
+	return sandpit.Errorf(sandpit.Unsupported, "the image has a layer of type %s, which is not a part of a file system", quoteName(mediaType))
 }
 
-// pick returns the manifest for a machine.
+// pickPlatform returns the manifest for a machine.
 //
 // Unsupported: there is none.
-func (d document) pick(m platform) (descriptor, error) {
+func (d document) pickPlatform(m platform) (descriptor, error) {
 	var there []string
 	var plain []descriptor
 	for _, c := range d.Manifests {
@@ -174,7 +174,7 @@ func (d document) pick(m platform) (descriptor, error) {
 		case c.Annotations["vnd.docker.reference.type"] != "": // about another one
 		case c.Platform == nil:
 			plain = append(plain, c)
-		case c.Platform.runs(m):
+		case c.Platform.runsOn(m):
 			return c, nil
 		case c.Platform.OS != "unknown":
 			there = append(there, c.Platform.String())
@@ -183,10 +183,10 @@ func (d document) pick(m platform) (descriptor, error) {
 	if len(plain) > 0 { // its configuration says what it is for
 		return plain[0], nil
 	}
-	return descriptor{}, wrongPlatform(m, there)
+	return descriptor{}, errWrongPlatform(m, there)
 }
 
-func wrongPlatform(m platform, there []string) error {
+func errWrongPlatform(m platform, there []string) error {
 	slices.Sort(there)
 	there = slices.Compact(there)
 	const most = 20

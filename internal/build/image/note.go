@@ -69,7 +69,7 @@ func readNote(f *os.File) (note, error) {
 	}
 	end := info.Size() - int64(noteTail)
 	if end < 0 {
-		return n, damagedImage(f)
+		return n, errDamagedImage(f)
 	}
 	tail := make([]byte, noteTail)
 	if _, err := f.ReadAt(tail, end); err != nil {
@@ -77,19 +77,19 @@ func readNote(f *os.File) (note, error) {
 	}
 	start := binary.LittleEndian.Uint64(tail)
 	if string(tail[8:]) != noteMark || start > uint64(end) || uint64(end)-start > maxNote+blockSize {
-		return n, damagedImage(f)
+		return n, errDamagedImage(f)
 	}
 	data := make([]byte, uint64(end)-start)
 	if _, err := f.ReadAt(data, int64(start)); err != nil { //nolint:gosec // at most end
 		return n, fmt.Errorf("look at the image: %w", err)
 	}
 	if json.Unmarshal(bytes.TrimRight(data, "\x00"), &n) != nil {
-		return n, damagedImage(f)
+		return n, errDamagedImage(f)
 	}
 	return n, nil
 }
 
-func damagedImage(f *os.File) error {
+func errDamagedImage(f *os.File) error {
 	return sandpit.WithHint(
 		sandpit.Errorf(sandpit.Internal, "%s in the cache is damaged", f.Name()),
 		"delete that file; it is made again when it is needed")

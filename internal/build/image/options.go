@@ -87,12 +87,12 @@ func (o Options) withDefaults() Options {
 	if o.Credentials == nil {
 		o.Credentials = func(context.Context, string) (Credential, error) { return Credential{}, nil }
 	}
-	o.Credentials = lending(o.Credentials)
+	o.Credentials = withContextLogin(o.Credentials)
 	return o
 }
 
-// times are how long is waited for what.
-type times struct {
+// timeouts are how long is waited for what.
+type timeouts struct {
 	connect time.Duration
 	idle    time.Duration // without any byte
 	pause   time.Duration // before the first new attempt; doubles
@@ -100,6 +100,6 @@ type times struct {
 	tries   int           // in a row, without any byte more
 }
 
-var usualTimes = times{
+var defaultTimeouts = timeouts{
 	connect: 15 * time.Second, idle: 30 * time.Second, pause: 500 * time.Millisecond, longest: time.Minute, tries: 5,
 }

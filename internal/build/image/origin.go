@@ -23,7 +23,7 @@ const originSuffix = ".origin"
 const maxOrigins = 100
 
 // originOf returns the repository of a reference. Mirrors stand for it.
-func originOf(r reference) string { return r.name() }
+func originOf(r reference) string { return r.fullName() }
 
 // originRecord says that all layers of an image have come from a repository.
 type originRecord struct {
@@ -34,19 +34,19 @@ type originRecord struct {
 func originPrefix(key string) string { return key[:16] + "." }
 
 func originFile(key, origin string) string {
-	return originPrefix(key) + digest("origin", key, origin) + originSuffix
+	return originPrefix(key) + cacheKey("origin", key, origin) + originSuffix
 }
 
 // finishedFrom returns key if its image exists and has come from a repository, else "".
-func (s *Store) finishedFrom(key, origin string) (string, error) {
-	if existing, err := s.finished(key); err != nil || existing == "" {
+func (pl *puller) finishedFrom(key, origin string) (string, error) {
+	if existing, err := pl.cache.existingKey(key); err != nil || existing == "" {
 		return "", err
 	}
 	var rec originRecord
-	if err := s.readRecord(originFile(key, origin), &rec); err != nil {
+	if err := pl.cache.readRecord(originFile(key, origin), &rec); err != nil {
 		return "", err
 	}
-	if rec == (originRecord{Key: key, Origin: origin}) || s.firstOrigin(key) == origin {
+	if rec == (originRecord{Key: key, Origin: origin}) || pl.firstOrigin(key) == origin {
 		return key, nil
 	}
 	return "", nil
@@ -54,8 +54,8 @@ func (s *Store) finishedFrom(key, origin string) (string, error) {
 
 // firstOrigin returns the repository that an image was converted from; "" if it was
 // imported, or if that is unknown.
-func (s *Store) firstOrigin(key string) string {
-	f, err := os.Open(s.path(key))
+func (pl *puller) firstOrigin(key string) string {
+	f, err := os.Open(pl.cache.imagePath(key))
 	if err != nil {
 		return ""
 	}
@@ -72,57 +72,57 @@ func (s *Store) firstOrigin(key string) string {
 }
 
 // addOrigin records that all layers of an image have come from a repository.
-func (s *Store) addOrigin(ctx context.Context, key, origin string) error {
-	s.limitRecords(originPrefix(key), originSuffix, maxOrigins)
-	return s.writeRecord(ctx, originFile(key, origin), originRecord{key, origin})
+func (pl *puller) addOrigin(ctx context.Context, key, origin string) error {
+	pl.cache.limitRecords(originPrefix(key), originSuffix, maxOrigins)
+	return pl.cache.writeRecord(ctx, originFile(key, origin), originRecord{key, origin})
 }
 
-// fetch is one image that is fetched: for an owner, by a name, from a repository.
-type fetch struct{ owner, name, origin string }
+// fetchRequest is one image that is fetched: for an owner, by a name, from a repository.
+type fetchRequest struct{ owner, name, origin string }
 
 // buildFetched returns the image of layers in a registry. It is converted once. A fetch of
 // the same image from another repository downloads and compares the layers, and does not
 // wait for the first one.
-func (s *Store) buildFetched(ctx context.Context, l *layered, from fetch) (*os.File, string, error) {
+func (pl *puller) buildFetched(ctx context.Context, l *layeredImage, from fetchRequest) (*os.File, string, error) {
 	key := l.key()
-	var rooms []room
+	var rooms []reservation
 	defer func() { // from now on the image itself is counted
 		for _, r := range rooms {
 			r.release()
 		}
 	}()
-	reserve := func(bytes int64) (room, error) {
-		r, err := s.reserve(from.owner, bytes)
+	reserve := func(bytes int64) (reservation, error) {
+		r, err := pl.space.reserve(from.owner, bytes)
 		rooms = append(rooms, r)
 		return r, err
 	}
-	return s.once(ctx, job{
-		lock: digest("fetch", key, from.origin),
-		find: func() (string, error) { return s.finishedFrom(key, from.origin) },
-		write: func(f *os.File) (made, error) {
+	return pl.builder.makeOnce(ctx, makeJob{
+		lock: cacheKey("fetch", key, from.origin),
+		find: func() (string, error) { return pl.finishedFrom(key, from.origin) },
+		write: func(f *os.File) (makeResult, error) {
 			packed := l.packedSize()
 			if _, err := reserve(packed); err != nil {
-				return made{}, err
+				return makeResult{}, err
 			}
-			existing, err := s.finished(key)
+			existing, err := pl.cache.existingKey(key)
 			switch {
 			case err != nil:
-				return made{}, err
+				return makeResult{}, err
 			case existing != "":
-				err = l.download(ctx)
+				err = l.downloadLayers(ctx)
 			default:
-				var space room
+				var space reservation
 				if space, err = reserve(unpackedFactor * packed); err == nil {
-					err = s.unpackWith(func() error { return s.convert(ctx, f, l, note{Source: from.name}, space) })
+					err = pl.builder.unpackWith(func() error { return pl.builder.convertLayers(ctx, f, l, note{Source: from.name}, space) })
 				}
 				if err == nil { // a fetch from elsewhere may have finished, and its note must stay
-					existing, err = s.finished(key)
+					existing, err = pl.cache.existingKey(key)
 				}
 			}
 			if err == nil && existing != "" {
-				err = s.addOrigin(ctx, key, from.origin)
+				err = pl.addOrigin(ctx, key, from.origin)
 			}
-			return made{key: key, done: existing != ""}, err
+			return makeResult{key: key, inCache: existing != ""}, err
 		},
 	})
 }
@@ -132,7 +132,7 @@ func (s *Store) buildFetched(ctx context.Context, l *layered, from fetch) (*os.F
 const unpackedFactor = 2
 
 // packedSize returns how many bytes are downloaded for all layers.
-func (l *layered) packedSize() int64 {
+func (l *layeredImage) packedSize() int64 {
 	var sum int64
 	seen := make(map[string]bool, len(l.list))
 	for _, d := range l.list {
@@ -144,10 +144,10 @@ func (l *layered) packedSize() int64 {
 	return sum
 }
 
-// download fetches all layers and checks their digests. Nothing of them is kept.
-func (l *layered) download(ctx context.Context) error {
-	for i := range l.count() {
-		r, err := l.open(ctx, i)
+// downloadLayers fetches all layers and checks their digests. Nothing of them is kept.
+func (l *layeredImage) downloadLayers(ctx context.Context) error {
+	for i := range l.countLayers() {
+		r, err := l.openLayer(ctx, i)
 		if err != nil {
 			return fmt.Errorf("layer %d: %w", i+1, err)
 		}
@@ -156,7 +156,7 @@ func (l *layered) download(ctx context.Context) error {
 	return nil
 }
 
-// noSuchID is the error for an ID that does not exist, or that the owner may not use.
-func noSuchID(id string) error {
-	return sandpit.Errorf(sandpit.NotFound, "no image in the cache has the ID %s", quote(id))
+// errNoSuchID is the error for an ID that does not exist, or that the owner may not use.
+func errNoSuchID(id string) error {
+	return sandpit.Errorf(sandpit.NotFound, "no image in the cache has the ID %s", quoteName(id))
 }

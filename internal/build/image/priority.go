@@ -14,8 +14,8 @@ const workNice = 10
 
 // unpackWith runs work that takes a processor for as long as its input lasts. In a shared
 // cache the server's other threads come first: an owner chooses the input.
-func (s *Store) unpackWith(work func() error) error {
-	if s.o.Sharing == nil {
+func (b *builder) unpackWith(work func() error) error {
+	if b.sharing == nil {
 		return work()
 	}
 	done := make(chan error, 1)

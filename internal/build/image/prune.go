@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -48,11 +47,11 @@ func (s *Store) Prune(ctx context.Context, o PruneOptions) (Pruned, error) {
 	if o.OlderThan < 0 || o.MaxSize < 0 {
 		return p, sandpit.Errorf(sandpit.Invalid, "prune: an age or size below zero")
 	}
-	images, err := s.images()
+	images, err := s.cache.listImages()
 	if err != nil {
 		return p, err
 	}
-	names, err := s.names()
+	names, err := s.names.list()
 	if err != nil {
 		return p, err
 	}
@@ -64,7 +63,7 @@ func (s *Store) Prune(ctx context.Context, o PruneOptions) (Pruned, error) {
 	now := time.Now()
 	for _, e := range images {
 		if of := names[e.ID]; len(of) > 0 {
-			e.Name = shortName(of[0].Name)
+			e.Name = shortenName(of[0].Name)
 		}
 		if isTemplate(names[e.ID]) {
 			continue
@@ -76,7 +75,7 @@ func (s *Store) Prune(ctx context.Context, o PruneOptions) (Pruned, error) {
 		if !goes || e.Kind == KindProgram && now.Sub(e.Used) < grace {
 			continue
 		}
-		gone, err := s.drop(e, o.DryRun)
+		gone, err := s.cache.removeUnlocked(e, o.DryRun)
 		if err != nil {
 			return p, err
 		}
@@ -86,18 +85,18 @@ func (s *Store) Prune(ctx context.Context, o PruneOptions) (Pruned, error) {
 			p.Images = append(p.Images, e)
 		}
 	}
-	size, err := s.pruneBlobs(o.DryRun)
+	size, err := s.cache.pruneBlobs(o.DryRun)
 	p.Size += size
 	if err != nil || o.DryRun {
 		return p, err
 	}
-	return p, s.forgetMissing(ctx)
+	return p, s.cache.removeOrphanRecords(ctx)
 }
 
-// drop removes an image that nobody uses and that is as it was when it was looked
+// removeUnlocked removes an image that nobody uses and that is as it was when it was looked
 // at.
-func (s *Store) drop(e Entry, dry bool) (bool, error) {
-	path := s.path(e.ID)
+func (c *cacheDir) removeUnlocked(e Entry, dry bool) (bool, error) {
+	path := c.imagePath(e.ID)
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
@@ -123,14 +122,9 @@ func (s *Store) drop(e Entry, dry bool) (bool, error) {
 	return true, os.Remove(path)
 }
 
-// isTemplate reports whether one of the names of an image is that of a template.
-func isTemplate(names []pulled) bool {
-	return slices.ContainsFunc(names, func(p pulled) bool { return strings.HasPrefix(p.Name, templatePrefix) })
-}
-
 // pruneBlobs removes layers that nobody is fetching or unpacking.
-func (s *Store) pruneBlobs(dry bool) (int64, error) {
-	entries, err := os.ReadDir(s.dir)
+func (c *cacheDir) pruneBlobs(dry bool) (int64, error) {
+	entries, err := os.ReadDir(c.dir)
 	if err != nil {
 		return 0, fmt.Errorf("prune the image cache: %w", err)
 	}
@@ -142,7 +136,7 @@ func (s *Store) pruneBlobs(dry bool) (int64, error) {
 		}
 		gone := dry
 		if !dry {
-			if gone, err = removeIfFree(filepath.Join(s.dir, e.Name()), time.Time{}); err != nil {
+			if gone, err = removeIfFree(filepath.Join(c.dir, e.Name()), time.Time{}); err != nil {
 				return size, fmt.Errorf("prune the image cache: %w", err)
 			}
 		}

@@ -68,7 +68,7 @@ func TestPull(t *testing.T) {
 // expectFiles wants nothing in the cache but files with these endings.
 func expectFiles(t *testing.T, s *Store, suffixes ...string) {
 	t.Helper()
-	entries, err := os.ReadDir(s.dir)
+	entries, err := os.ReadDir(s.cache.dir)
 	must(t, err)
 	for _, e := range entries {
 		known := false
@@ -429,7 +429,7 @@ func TestRealRegistry(t *testing.T) {
 	p.layers = append(p.layers, incompressible(t, "random", 2<<20))
 	h.push(t, "owner/tool", "v1", p)
 	s := newClientStore(t, Options{})
-	s.times = usualTimes
+	s.puller.timeouts = defaultTimeouts
 	got := all(t, resolved(t, s, sandpit.Image(addr+"/owner/tool:v1")).Path)
 	if got["etc/issue"] != "above" || len(got["random"]) != 2<<20 {
 		t.Errorf("%d files; the registry says %s", len(got), out.String())

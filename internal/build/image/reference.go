@@ -19,7 +19,7 @@ type reference struct {
 const (
 	hub        = "docker.io"
 	hubLibrary = "library/"
-	usualTag   = "latest"
+	defaultTag = "latest"
 )
 
 var (
@@ -42,7 +42,7 @@ func parseReference(text string) (reference, error) {
 		return reference{}, err
 	}
 	rest, digest, hasDigest := strings.Cut(text, "@")
-	r := reference{registry: hub, digest: digest, tag: usualTag}
+	r := reference{registry: hub, digest: digest, tag: defaultTag}
 	if hasDigest {
 		if err := checkDigest(digest); err != nil {
 			return r, err
@@ -63,13 +63,13 @@ func parseReference(text string) (reference, error) {
 	r.repository = rest
 	switch {
 	case !registryPattern.MatchString(r.registry):
-		return r, badReference("%s is not the name of a registry", quote(r.registry))
+		return r, errReference("%s is not the name of a registry", quoteName(r.registry))
 	case strings.ToLower(rest) != rest:
-		return r, badReference("names of images have no upper-case letters")
+		return r, errReference("names of images have no upper-case letters")
 	case len(rest) > maxRepository || !repositoryPattern.MatchString(rest):
-		return r, badReference("%s is not the name of an image", quote(text))
+		return r, errReference("%s is not the name of an image", quoteName(text))
 	case !tagPattern.MatchString(r.tag):
-		return r, badReference("%s is not a tag", quote(r.tag))
+		return r, errReference("%s is not a tag", quoteName(r.tag))
 	}
 	if hasDigest {
 		r.tag = "" // the digest says more
@@ -82,23 +82,23 @@ func parseReference(text string) (reference, error) {
 // registry.
 func checkRecipeName(text string) error {
 	if name, ok := strings.CutPrefix(text, "builtin:"); ok {
-		return sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "%s is a recipe, which has to be built once", quote(text)),
-			"sandpit template build "+clip(text)+"; then use the image template:"+clip(name))
+		return sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "%s is a recipe, which has to be built once", quoteName(text)),
+			"sandpit template build "+clipText(text)+"; then use the image template:"+clipText(name))
 	}
 	if suite, ok := strings.CutPrefix(text, "apt:"); ok {
-		return sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "%s is what templates start from, and no image", quote(text)),
-			"write from = \"apt:"+clip(suite)+"\" into a sandpit.toml, sandpit template build -t NAME, and use the image template:NAME; or: sandpit template build builtin:base")
+		return sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "%s is what templates start from, and no image", quoteName(text)),
+			"write from = \"apt:"+clipText(suite)+"\" into a sandpit.toml, sandpit template build -t NAME, and use the image template:NAME; or: sandpit template build builtin:base")
 	}
 	return nil
 }
 
-// clip returns as much of a text as a hint has room for.
-func clip(text string) string {
+// clipText returns as much of a text as a hint has room for.
+func clipText(text string) string {
 	const longest = 80
 	return text[:min(len(text), longest)]
 }
 
-func badReference(format string, args ...any) error {
+func errReference(format string, args ...any) error {
 	return sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, format, args...),
 		"write for example python:3.12-slim or ghcr.io/owner/name:tag; a file or directory starts with / or ./")
 }
@@ -121,15 +121,15 @@ func parseTemplate(text string) (r reference, ok bool, err error) {
 		return r, false, nil
 	}
 	if len(name) > maxTemplate || !templatePattern.MatchString(name) {
-		return r, true, badTemplate(text)
+		return r, true, errTemplateName(text)
 	}
 	return reference{template: name}, true, nil
 }
 
 const maxTemplate = 63
 
-func badTemplate(text string) error {
-	return sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "%s is not the name of a template", quote(text)),
+func errTemplateName(text string) error {
+	return sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "%s is not the name of a template", quoteName(text)),
 		"write template: and up to 63 lower-case letters and digits, with single dots, dashes or underscores between them")
 }
 
@@ -138,40 +138,40 @@ func (r reference) String() string {
 	if r.template != "" {
 		return templatePrefix + r.template
 	}
-	return r.name() + r.suffix()
+	return r.fullName() + r.tagSuffix()
 }
 
-// untagged is the short name without tag or digest.
-func (r reference) untagged() string { return strings.TrimSuffix(r.short(), r.suffix()) }
+// untaggedName is the short name without tag or digest.
+func (r reference) untaggedName() string { return strings.TrimSuffix(r.shortName(), r.tagSuffix()) }
 
-func (r reference) name() string { return r.registry + "/" + r.repository }
+func (r reference) fullName() string { return r.registry + "/" + r.repository }
 
-func (r reference) suffix() string {
+func (r reference) tagSuffix() string {
 	if r.digest != "" {
 		return "@" + r.digest
 	}
 	return ":" + r.tag
 }
 
-// short is the name as people write it.
-func (r reference) short() string {
+// shortName is the name as people write it.
+func (r reference) shortName() string {
 	if r.template != "" {
 		return r.String()
 	}
-	name := r.name()
+	name := r.fullName()
 	if r.registry != hub {
-		return name + r.suffix()
+		return name + r.tagSuffix()
 	}
 	rest := strings.TrimPrefix(r.repository, hubLibrary)
 	first, _, found := strings.Cut(rest, "/")
 	if found && (rest != r.repository || isRegistry(first)) { // or it would mean another one
-		return name + r.suffix()
+		return name + r.tagSuffix()
 	}
-	return rest + r.suffix()
+	return rest + r.tagSuffix()
 }
 
-// target is what the registry's API calls it.
-func (r reference) target() string {
+// apiName is what the registry's API calls it.
+func (r reference) apiName() string {
 	if r.digest != "" {
 		return r.digest
 	}

@@ -65,7 +65,7 @@ func convert(tb testing.TB, s *Store, data []byte) (string, error) {
 	tb.Helper()
 	path := filepath.Join(tb.TempDir(), "root.tar")
 	must(tb, os.WriteFile(path, data, 0o644))
-	f, _, err := s.fromTar(tb.Context(), path, "", nil)
+	f, _, err := s.openTar(tb.Context(), path, "", nil)
 	if err != nil {
 		return "", err
 	}
@@ -260,7 +260,7 @@ func TestHostileTars(t *testing.T) {
 		if err != nil && len(err.Error()) > 500 {
 			t.Errorf("%s: the message has %d bytes", name, len(err.Error()))
 		}
-		if left, _ := os.ReadDir(s.dir); err != nil && len(left) != 0 {
+		if left, _ := os.ReadDir(s.cache.dir); err != nil && len(left) != 0 {
 			t.Errorf("%s: left behind: %v", name, left)
 		}
 	}
@@ -296,7 +296,7 @@ func TestTarLimits(t *testing.T) {
 		"deep":    {archiveOf(t, file(strings.Repeat("d/", 100)+"x", "")), limits{entries: 50, bytes: 10 << 10, names: 1000, steps: 10_000}, sandpit.Exhausted},
 	} {
 		s := newStore(t)
-		s.limits = tc.lim
+		s.builder.limits = tc.lim
 		if _, err := convert(t, s, tc.data); sandpit.CodeOf(err) != tc.want {
 			t.Errorf("%s: %v, want %q", name, err, tc.want)
 		}
@@ -337,7 +337,7 @@ func TestTarOnce(t *testing.T) {
 		t.Errorf("changed: read %v, %s", read, again)
 	}
 	// An index or an image that is lost or damaged is made again.
-	indexes, err := filepath.Glob(s.dir + "/*" + indexSuffix)
+	indexes, err := filepath.Glob(s.cache.dir + "/*" + indexSuffix)
 	must(t, err)
 	for _, bad := range []string{"", "{", `{"from":"x","key":"../../etc/passwd"}`} {
 		for _, index := range indexes {
@@ -366,13 +366,13 @@ func FuzzTar(f *testing.F) {
 	}}))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		s := newStore(t)
-		s.limits = limits{entries: 1000, bytes: 1 << 20, names: 1 << 20, steps: 10_000}
+		s.builder.limits = limits{entries: 1000, bytes: 1 << 20, names: 1 << 20, steps: 10_000}
 		dir := t.TempDir()
 		out, err := os.Create(filepath.Join(dir, "out"))
 		must(t, err)
 		defer out.Close()
-		m := &meter{ctx: t.Context(), r: bytes.NewReader(data)}
-		made, _, err := s.convertTar(m, out, origin{})
+		m := &countingReader{ctx: t.Context(), r: bytes.NewReader(data)}
+		made, _, err := s.convertTar(m, out, archiveOrigin{})
 		if entries, _ := os.ReadDir(dir); len(entries) != 1 {
 			t.Errorf("files beside the image: %v", entries)
 		}
@@ -382,10 +382,10 @@ func FuzzTar(f *testing.F) {
 			}
 			return
 		}
-		if made.done { // an image with its layers
+		if made.inCache { // an image with its layers
 			return
 		}
-		if whole := sha256.Sum256(data); made.key != digest("tar", hex.EncodeToString(whole[:])) {
+		if whole := sha256.Sum256(data); made.key != cacheKey("tar", hex.EncodeToString(whole[:])) {
 			t.Error("the digest is not that of the archive")
 		}
 		if _, err := listImage(out); err != nil {
@@ -406,7 +406,7 @@ func BenchmarkTar(b *testing.B) {
 			must(b, os.WriteFile(path, data, 0o644))
 			b.SetBytes(int64(len(plain)))
 			for b.Loop() {
-				f, _, err := newStore(b).fromTar(b.Context(), path, "", nil)
+				f, _, err := newStore(b).openTar(b.Context(), path, "", nil)
 				must(b, err, f.Close())
 			}
 		})

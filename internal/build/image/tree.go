@@ -71,9 +71,9 @@ func identityOf(st *unix.Stat_t) identity {
 	}
 }
 
-func (n *node) kind() uint32    { return n.mode & unix.S_IFMT }
-func (n *node) isDir() bool     { return n.kind() == unix.S_IFDIR }
-func (n *node) names() []string { return slices.Sorted(maps.Keys(n.children)) }
+func (n *node) kind() uint32         { return n.mode & unix.S_IFMT }
+func (n *node) isDir() bool          { return n.kind() == unix.S_IFDIR }
+func (n *node) childNames() []string { return slices.Sorted(maps.Keys(n.children)) }
 
 // newDir returns an empty directory of root's.
 func newDir(perm uint32) *node {
@@ -83,14 +83,14 @@ func newDir(perm uint32) *node {
 // checkName refuses what no directory can hold.
 func checkName(name string) error {
 	if name == "" || name == "." || name == ".." || len(name) > maxName || strings.ContainsAny(name, "/\x00") {
-		return sandpit.Errorf(sandpit.Invalid, "%s is not a file name", quote(name))
+		return sandpit.Errorf(sandpit.Invalid, "%s is not a file name", quoteName(name))
 	}
 	return nil
 }
 
-// add puts n at a path of plain names below n's directory, making the
+// addAt puts n at a path of plain names below n's directory, making the
 // directories above where they are missing.
-func (n *node) add(path string, child *node) {
+func (n *node) addAt(path string, child *node) {
 	parts := strings.Split(strings.Trim(path, "/"), "/")
 	last := len(parts) - 1
 	for _, name := range parts[:last] {
@@ -108,14 +108,14 @@ func (n *node) add(path string, child *node) {
 	n.children[parts[last]] = child
 }
 
-// sum adds everything that decides what the image of n will be.
-func (n *node) sum(h hash.Hash) {
+// hashInto adds everything that decides what the image of n will be.
+func (n *node) hashInto(h hash.Hash) {
 	buf := make([]byte, 0, 256)
-	n.sumInto(h, "", &buf)
+	n.hashTree(h, "", &buf)
 	h.Write(buf)
 }
 
-func (n *node) sumInto(h hash.Hash, name string, buf *[]byte) {
+func (n *node) hashTree(h hash.Hash, name string, buf *[]byte) {
 	const enough = 32 << 10
 	b := appendText(*buf, name)
 	for _, v := range []uint64{
@@ -126,19 +126,19 @@ func (n *node) sumInto(h hash.Hash, name string, buf *[]byte) {
 	}
 	b = appendText(b, n.target)
 	if n.from != nil {
-		b = n.from.append(b)
+		b = n.from.appendTo(b)
 	}
 	if len(b) >= enough {
 		h.Write(b)
 		b = b[:0]
 	}
 	*buf = b
-	for _, name := range n.names() {
-		n.children[name].sumInto(h, name, buf)
+	for _, name := range n.childNames() {
+		n.children[name].hashTree(h, name, buf)
 	}
 }
 
-func (s *source) append(b []byte) []byte {
+func (s *source) appendTo(b []byte) []byte {
 	b = appendText(appendText(b, s.text), s.path)
 	for _, v := range []uint64{
 		s.id.dev, s.id.ino, uint64(s.id.mode), uint64(s.id.size), uint64(s.id.mtime.sec), uint64(s.id.mtime.nsec),
@@ -153,8 +153,8 @@ func appendText(b []byte, s string) []byte {
 	return append(binary.LittleEndian.AppendUint64(b, uint64(len(s))), s...)
 }
 
-// quote shows a name from outside in a message.
-func quote(name string) string {
+// quoteName shows a name from outside in a message.
+func quoteName(name string) string {
 	const maxLength = 120
 	return strconv.Quote(textlen.Shorten(name, maxLength))
 }

@@ -36,14 +36,14 @@ func (s *Store) For(owner string) View {
 // PermissionDenied: the path of a file or directory, or a registry that the server does not
 // ask for its owners. Otherwise as Store.Resolve.
 func (v View) Resolve(ctx context.Context, ref sandpit.Image, p Progress) (Root, error) {
-	root, err := v.resolve(ctx, string(ref), p)
+	root, err := v.resolveRoot(ctx, string(ref), p)
 	if err != nil {
 		return Root{}, v.hideDir(fmt.Errorf("image %.200s: %w", ref, err))
 	}
 	return root, nil
 }
 
-func (v View) resolve(ctx context.Context, ref string, p Progress) (Root, error) {
+func (v View) resolveRoot(ctx context.Context, ref string, p Progress) (Root, error) {
 	switch {
 	case ref == "" || ref == string(sandpit.HostImage):
 		return v.store.resolveHost(ctx, p)
@@ -56,7 +56,7 @@ func (v View) resolve(ctx context.Context, ref string, p Progress) (Root, error)
 		return Root{}, err
 	}
 	root, err := newRoot(f)
-	root.ID = v.store.keyOf(f)
+	root.ID = v.store.cache.keyOf(f)
 	return root, err
 }
 
@@ -65,23 +65,23 @@ func (v View) openImage(ctx context.Context, ref string, p Progress) (*os.File, 
 	if isKey(ref) {
 		mayUse, err := v.canUseID(ref)
 		if err == nil && !mayUse {
-			err = noSuchID(ref)
+			err = errNoSuchID(ref)
 		}
 		if err != nil {
 			return nil, err
 		}
-		return v.store.byKey(ctx, ref)
+		return v.store.cache.openID(ctx, ref)
 	}
 	r, err := parseReference(ref)
 	if err != nil {
 		return nil, err
 	}
-	return v.store.named(ctx, v.owner, r, v.store.o.Pull, p)
+	return v.store.openNamed(ctx, v.owner, r, v.store.o.Pull, p)
 }
 
 // canUseID reports whether a name that the owner may use means an image.
 func (v View) canUseID(id string) (bool, error) {
-	names, err := v.store.names()
+	names, err := v.store.names.list()
 	if err != nil {
 		return false, err
 	}
@@ -90,7 +90,7 @@ func (v View) canUseID(id string) (bool, error) {
 
 // canUseName reports whether the owner may use a name. Names of builds are kept like shared
 // ones, but only the manager knows their owners.
-func (v View) canUseName(p pulled) bool {
+func (v View) canUseName(p nameRecord) bool {
 	r, err := parseReference(p.Name)
 	return err == nil && (p.Owner == v.owner || p.Owner == shared && !isBuildName(r))
 }
@@ -102,7 +102,7 @@ func (v View) canUseName(p pulled) bool {
 // shared name means.
 func (v View) Pull(ctx context.Context, name string, always bool, p Progress) (Entry, error) {
 	e, err := v.store.pullFor(ctx, v.owner, name, always, p)
-	return v.describe(e), v.hideDir(err)
+	return v.hidePrivate(e), v.hideDir(err)
 }
 
 // List returns the images that the owner has names for, by name.
@@ -115,20 +115,20 @@ func (v View) List() ([]Entry, error) {
 	list := []Entry{}
 	for _, own := range []bool{false, true} { // a shared name comes before the owner's own
 		for _, e := range all {
-			if e.Name == "" || listed[e.Name] || (e.Owner != shared) != own || !v.canUseName(pulled{Name: e.Name, Owner: e.Owner}) {
+			if e.Name == "" || listed[e.Name] || (e.Owner != shared) != own || !v.canUseName(nameRecord{Name: e.Name, Owner: e.Owner}) {
 				continue
 			}
 			listed[e.Name] = true
-			list = append(list, v.describe(e))
+			list = append(list, v.hidePrivate(e))
 		}
 	}
 	sortEntries(list)
 	return list, nil
 }
 
-// describe leaves out what an entry tells about others: when the image was used last, and
+// hidePrivate leaves out what an entry tells about others: when the image was used last, and
 // paths of the machine.
-func (v View) describe(e Entry) Entry {
+func (v View) hidePrivate(e Entry) Entry {
 	e.Used, e.Source = time.Time{}, ""
 	return e
 }
@@ -139,9 +139,9 @@ func (v View) hideDir(err error) error {
 		return nil
 	}
 	text, hint := err.Error(), sandpit.HintOf(err)
-	if !strings.Contains(text+hint, v.store.dir) {
+	if !strings.Contains(text+hint, v.store.cache.dir) {
 		return err
 	}
-	replace := strings.NewReplacer(v.store.dir+"/", "", v.store.dir, "the image cache")
+	replace := strings.NewReplacer(v.store.cache.dir+"/", "", v.store.cache.dir, "the image cache")
 	return sandpit.WithHint(sandpit.Errorf(sandpit.CodeOf(err), "%s", replace.Replace(text)), replace.Replace(hint))
 }

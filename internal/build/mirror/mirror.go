@@ -86,23 +86,23 @@ type Pin struct {
 	Limit int64
 }
 
-func (p Pin) most() int64 {
+func (p Pin) maxSize() int64 {
 	if p.Size > 0 {
 		return p.Size
 	}
 	return p.Limit
 }
 
-func (p Pin) hash() hash.Hash {
+func (p Pin) newHash() hash.Hash {
 	if len(p.Digest) == hex.EncodedLen(sha512.Size) {
 		return sha512.New()
 	}
 	return sha256.New()
 }
 
-// is reports whether n bytes with a sum are the file.
-func (p Pin) is(n int64, h hash.Hash) bool {
-	return (p.Size == 0 || n == p.Size) && n <= p.most() && hex.EncodeToString(h.Sum(nil)) == p.Digest
+// matches reports whether n bytes with a sum are the file.
+func (p Pin) matches(n int64, h hash.Hash) bool {
+	return (p.Size == 0 || n == p.Size) && n <= p.maxSize() && hex.EncodeToString(h.Sum(nil)) == p.Digest
 }
 
 // Open returns a client. Who calls it closes the client.
@@ -123,7 +123,7 @@ func Open(o Options) (*Client, error) {
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return nil, err
 	}
-	return c, errors.Join(c.sweep(), c.trim())
+	return c, errors.Join(c.removeUnused(), c.trimToSize())
 }
 
 // Close lets go of connections.
@@ -140,8 +140,8 @@ func checkRedirect(r *http.Request, via []*http.Request) error {
 	return nil
 }
 
-// sweep removes what nobody has used for long, and what killed processes have left.
-func (c *Client) sweep() error {
+// removeUnused removes what nobody has used for long, and what killed processes have left.
+func (c *Client) removeUnused() error {
 	entries, err := os.ReadDir(c.o.Dir)
 	if err != nil {
 		return err
@@ -168,9 +168,9 @@ func (c *Client) sweep() error {
 	return nil
 }
 
-// trim removes files of Dir that were used least recently until the others fit. A file
+// trimToSize removes files of Dir that were used least recently until the others fit. A file
 // that another client has open stays readable to it.
-func (c *Client) trim() error {
+func (c *Client) trimToSize() error {
 	if c.o.Bounds.Kept <= 0 {
 		return nil
 	}
@@ -200,8 +200,8 @@ func (c *Client) trim() error {
 	return nil
 }
 
-// check reports whether more may be fetched.
-func (c *Client) check() error {
+// checkBounds reports whether more may be fetched.
+func (c *Client) checkBounds() error {
 	c.mu.Lock()
 	done := c.done
 	c.mu.Unlock()
@@ -214,8 +214,8 @@ func (c *Client) check() error {
 	return nil
 }
 
-// checked ends a stream when no more may be fetched.
-type checked struct {
+// checkedReader ends a stream when no more may be fetched.
+type checkedReader struct {
 	io.Reader
 	client *Client
 	next   int64 // bytes until the next check
@@ -224,9 +224,9 @@ type checked struct {
 const checkEvery = 8 << 20 // bytes
 
 // Read implements io.Reader.
-func (r *checked) Read(p []byte) (int, error) {
+func (r *checkedReader) Read(p []byte) (int, error) {
 	if r.next <= 0 {
-		if err := r.client.check(); err != nil {
+		if err := r.client.checkBounds(); err != nil {
 			return 0, err
 		}
 		r.next = checkEvery
@@ -241,7 +241,7 @@ func (r *checked) Read(p []byte) (int, error) {
 // Exhausted: it has more than limit bytes. NotFound: there is no such file. Unavailable,
 // Timeout: no server gives an answer.
 func (c *Client) Get(ctx context.Context, path string, limit int64) (data []byte, err error) {
-	err = c.each(ctx, path, func(r io.Reader) error {
+	err = c.tryEach(ctx, path, func(r io.Reader) error {
 		data, err = ReadAtMost(r, limit)
 		return err
 	})
@@ -259,7 +259,7 @@ func (c *Client) File(ctx context.Context, path string, want Pin) (*os.File, err
 		if f != nil {
 			c.addFile(f)
 			c.Used(want.Digest)
-			if err = c.check(); err != nil {
+			if err = c.checkBounds(); err != nil {
 				return nil, errors.Join(err, f.Close())
 			}
 		}
@@ -271,7 +271,7 @@ func (c *Client) File(ctx context.Context, path string, want Pin) (*os.File, err
 		return nil, err
 	}
 	// Each mirror is tried: one that has other bytes does not keep us from the next.
-	err = c.each(ctx, path, func(r io.Reader) error { return c.copyPinned(fresh.File, r, want) })
+	err = c.tryEach(ctx, path, func(r io.Reader) error { return c.copyPinned(fresh.File, r, want) })
 	if err == nil {
 		err = fresh.Rename()
 	}
@@ -293,12 +293,12 @@ func openPinned(name string, want Pin) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := want.hash()
-	n, err := io.Copy(h, io.LimitReader(f, want.most()+1))
+	h := want.newHash()
+	n, err := io.Copy(h, io.LimitReader(f, want.maxSize()+1))
 	if err == nil {
 		_, err = f.Seek(0, io.SeekStart)
 	}
-	if err != nil || !want.is(n, h) {
+	if err != nil || !want.matches(n, h) {
 		return nil, errors.Join(err, f.Close())
 	}
 	return f, nil
@@ -318,21 +318,21 @@ func (c *Client) copyPinned(f *os.File, r io.Reader, want Pin) error {
 	if err := f.Truncate(0); err != nil {
 		return err
 	}
-	h := want.hash()
-	n, err := io.Copy(io.MultiWriter(f, h, counter{c}), io.LimitReader(&checked{Reader: r, client: c}, want.most()+1))
-	if err != nil || want.is(n, h) {
+	h := want.newHash()
+	n, err := io.Copy(io.MultiWriter(f, h, progressWriter{c}), io.LimitReader(&checkedReader{Reader: r, client: c}, want.maxSize()+1))
+	if err != nil || want.matches(n, h) {
 		return err
 	}
-	c.add(-n)
+	c.addBytes(-n)
 	return sandpit.WithHint(sandpit.Errorf(sandpit.Unavailable, "the mirror has other bytes than were promised"),
 		"the mirror may be at the middle of an update: try again later, or another one")
 }
 
-// each asks mirrors until one's answer is good, and returns the last one's error.
-func (c *Client) each(ctx context.Context, path string, use func(io.Reader) error) error {
+// tryEach asks mirrors until one's answer is good, and returns the last one's error.
+func (c *Client) tryEach(ctx context.Context, path string, use func(io.Reader) error) error {
 	var failed error
 	for _, base := range c.o.Bases {
-		err := c.ask(ctx, strings.TrimSuffix(base, "/")+"/"+path, use)
+		err := c.fetchFrom(ctx, strings.TrimSuffix(base, "/")+"/"+path, use)
 		if err == nil {
 			return nil
 		}
@@ -344,8 +344,8 @@ func (c *Client) each(ctx context.Context, path string, use func(io.Reader) erro
 	return failed
 }
 
-// ask gives the body of one answer to use. An answer that stands still ends.
-func (c *Client) ask(ctx context.Context, url string, use func(io.Reader) error) error {
+// fetchFrom gives the body of one answer to use. An answer that stands still ends.
+func (c *Client) fetchFrom(ctx context.Context, url string, use func(io.Reader) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
@@ -367,7 +367,7 @@ func (c *Client) ask(ctx context.Context, url string, use func(io.Reader) error)
 	slow := sandpit.Errorf(sandpit.Timeout, "the mirror has sent nothing for %s", idleTimeout)
 	timer := time.AfterFunc(idleTimeout, func() { cancel(slow) })
 	defer timer.Stop()
-	err = use(alive{resp.Body, timer})
+	err = use(idleReader{resp.Body, timer})
 	if err != nil && errors.Is(context.Cause(ctx), slow) {
 		return slow
 	}
@@ -377,13 +377,13 @@ func (c *Client) ask(ctx context.Context, url string, use func(io.Reader) error)
 	return err
 }
 
-// alive puts a timer off whenever something comes.
-type alive struct {
+// idleReader puts a timer off whenever something comes.
+type idleReader struct {
 	io.Reader
 	timer *time.Timer
 }
 
-func (a alive) Read(p []byte) (int, error) {
+func (a idleReader) Read(p []byte) (int, error) {
 	n, err := a.Reader.Read(p)
 	if n > 0 {
 		a.timer.Reset(idleTimeout)
@@ -391,21 +391,21 @@ func (a alive) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// counter counts what is written for whoever wants to know.
-type counter struct{ c *Client }
+// progressWriter counts what is written for whoever wants to know.
+type progressWriter struct{ c *Client }
 
-func (w counter) Write(p []byte) (int, error) {
-	w.c.add(int64(len(p)))
+func (w progressWriter) Write(p []byte) (int, error) {
+	w.c.addBytes(int64(len(p)))
 	return len(p), nil
 }
 
 func (c *Client) addFile(f *os.File) {
 	if info, err := f.Stat(); err == nil { // else only progress is wrong
-		c.add(info.Size())
+		c.addBytes(info.Size())
 	}
 }
 
-func (c *Client) add(n int64) {
+func (c *Client) addBytes(n int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	const step = 1 << 20

@@ -48,8 +48,8 @@ func (l Lock) Digest() string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// entry is a package in a lock file.
-type entry struct {
+// lockEntry is a package in a lock file.
+type lockEntry struct {
 	Name        string            `json:"name"`
 	Version     string            `json:"version"`
 	Resolved    string            `json:"resolved"`
@@ -59,19 +59,19 @@ type entry struct {
 	Optional    bool              `json:"optional"`
 	DevOptional bool              `json:"devOptional"`
 	InBundle    bool              `json:"inBundle"`
-	OS          words             `json:"os"`
-	CPU         words             `json:"cpu"`
-	Libc        words             `json:"libc"`
+	OS          stringList        `json:"os"`
+	CPU         stringList        `json:"cpu"`
+	Libc        stringList        `json:"libc"`
 	Bin         map[string]string `json:"bin"`
 }
 
-// words are one or several.
-type words []string
+// stringList are one or several.
+type stringList []string
 
 // UnmarshalJSON implements json.Unmarshaler.
-func (w *words) UnmarshalJSON(data []byte) error {
+func (w *stringList) UnmarshalJSON(data []byte) error {
 	if len(data) > 0 && data[0] == '"' {
-		*w = words{""}
+		*w = stringList{""}
 		return json.Unmarshal(data, &(*w)[0])
 	}
 	return json.Unmarshal(data, (*[]string)(w))
@@ -93,8 +93,8 @@ var (
 // Unsupported: a package that is not optional is for other systems.
 func ParseLock(data []byte) (Lock, error) {
 	var file struct {
-		Version  int              `json:"lockfileVersion"`
-		Packages map[string]entry `json:"packages"`
+		Version  int                  `json:"lockfileVersion"`
+		Packages map[string]lockEntry `json:"packages"`
 	}
 	if len(data) > MaxLock {
 		return Lock{}, sandpit.Errorf(sandpit.Invalid, "a lock file has at most %d bytes", MaxLock)
@@ -114,12 +114,12 @@ func ParseLock(data []byte) (Lock, error) {
 		if at == "" || e.Dev || e.InBundle {
 			continue // "" is whose packages they are
 		}
-		p, err := e.pack(at)
+		p, err := e.toPackage(at)
 		if err != nil {
 			return Lock{}, fmt.Errorf("%.200q: %w", at, err)
 		}
 		switch optional := e.Optional || e.DevOptional; {
-		case e.fits():
+		case e.fitsMachine():
 			l.Packages = append(l.Packages, p)
 		case !optional:
 			return Lock{}, sandpit.Errorf(sandpit.Unsupported, "%.200q is not for this machine", at)
@@ -128,11 +128,11 @@ func ParseLock(data []byte) (Lock, error) {
 	return l, nil
 }
 
-// pack returns the package at a path.
-func (e entry) pack(at string) (Package, error) {
+// toPackage returns the package at a path.
+func (e lockEntry) toPackage(at string) (Package, error) {
 	p := Package{Path: at, Name: e.Name, Version: e.Version, Bin: map[string]string{}}
 	if p.Name == "" && pathPattern.MatchString(at) {
-		p.Name = p.alias()
+		p.Name = p.installName()
 	}
 	file := e.Resolved == "" || strings.HasPrefix(e.Resolved, "https://") || strings.HasPrefix(e.Resolved, "http://")
 	if e.Link || !file || !pathPattern.MatchString(at) || !namePattern.MatchString(p.Name) || !versionPattern.MatchString(p.Version) {
@@ -169,13 +169,13 @@ func sha512Of(integrity string) (string, error) {
 // processors of npm by those of Go.
 var processors = map[string]string{"amd64": "x64", "arm64": "arm64"}
 
-// fits reports whether a package is for this machine.
-func (e entry) fits() bool {
-	return allows(e.OS, "linux") && allows(e.CPU, processors[runtime.GOARCH]) && allows(e.Libc, "glibc")
+// fitsMachine reports whether a package is for this machine.
+func (e lockEntry) fitsMachine() bool {
+	return isAllowed(e.OS, "linux") && isAllowed(e.CPU, processors[runtime.GOARCH]) && isAllowed(e.Libc, "glibc")
 }
 
-// allows reports whether a list has room for one: by name, or by naming only others.
-func allows(list words, one string) bool {
+// isAllowed reports whether a list has room for one: by name, or by naming only others.
+func isAllowed(list stringList, one string) bool {
 	only := false
 	for _, item := range list {
 		switch {
@@ -190,13 +190,13 @@ func allows(list words, one string) bool {
 	return !only
 }
 
-// alias is what programs call the package.
-func (p Package) alias() string {
+// installName is what programs call the package.
+func (p Package) installName() string {
 	const modules = "node_modules/"
 	return p.Path[strings.LastIndex(p.Path, modules)+len(modules):]
 }
 
-// file is where registries have the package.
-func (p Package) file() string {
+// registryPath is where registries have the package.
+func (p Package) registryPath() string {
 	return p.Name + "/-/" + path.Base(p.Name) + "-" + p.Version + ".tgz"
 }

@@ -68,7 +68,7 @@ func (s Source) Tree(ctx context.Context, l Lock, to string) (io.ReadCloser, err
 	defer c.Close()
 	list := make([]mirror.Wanted, len(l.Packages))
 	for i, p := range l.Packages {
-		list[i] = mirror.Wanted{Name: p.Name, Path: p.file(), Pin: mirror.Pin{Digest: p.SHA512, Limit: maxPacked}}
+		list[i] = mirror.Wanted{Name: p.Name, Path: p.registryPath(), Pin: mirror.Pin{Digest: p.SHA512, Limit: maxPacked}}
 	}
 	files, err := c.Files(ctx, list)
 	defer func() {
@@ -88,8 +88,8 @@ func (s Source) Tree(ctx context.Context, l Lock, to string) (io.ReadCloser, err
 	if err != nil {
 		return nil, err
 	}
-	w := &writer{Writer: tar.NewWriter(out), left: maxUnpacked, files: maxFiles, made: map[string]bool{}}
-	if err := w.all(ctx, l.Packages, files, path.Clean(strings.Trim(to, "/"))); err != nil {
+	w := &writer{Writer: tar.NewWriter(out), left: maxUnpacked, files: maxFiles, written: map[string]bool{}}
+	if err := w.writeAll(ctx, l.Packages, files, path.Clean(strings.Trim(to, "/"))); err != nil {
 		return nil, errors.Join(err, out.Close())
 	}
 	_, err = out.Seek(0, io.SeekStart)
@@ -99,36 +99,36 @@ func (s Source) Tree(ctx context.Context, l Lock, to string) (io.ReadCloser, err
 // writer is the archive in the making.
 type writer struct {
 	*tar.Writer
-	left  int64 // bytes
-	files int
-	made  map[string]bool // directories and links that are there
+	left    int64 // bytes
+	files   int
+	written map[string]bool // directories and links that are there
 }
 
-func (w *writer) all(ctx context.Context, packages []Package, files []*os.File, to string) error {
+func (w *writer) writeAll(ctx context.Context, packages []Package, files []*os.File, to string) error {
 	for dir := to; dir != "."; dir = path.Dir(dir) {
-		w.made[dir] = true // what the image has there stays as it is
+		w.written[dir] = true // what the image has there stays as it is
 	}
 	for i, p := range packages {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if err := w.unpack(p, files[i], path.Join(to, p.Path)); err != nil {
+		if err := w.addPackage(p, files[i], path.Join(to, p.Path)); err != nil {
 			return fmt.Errorf("the package %s: %w", p.Name, err)
 		}
 	}
 	for _, p := range packages {
-		if err := w.link(p, path.Join(to, p.Path)); err != nil {
+		if err := w.addCommands(p, path.Join(to, p.Path)); err != nil {
 			return err
 		}
 	}
 	return w.Close()
 }
 
-// unpack adds the files of one package. Its first directory has any name.
-func (w *writer) unpack(p Package, f io.Reader, to string) error {
+// addPackage adds the files of one package. Its first directory has any name.
+func (w *writer) addPackage(p Package, f io.Reader, to string) error {
 	z, err := gzip.NewReader(f)
 	if err != nil {
-		return errNoPackage(err)
+		return errInvalidPackage(err)
 	}
 	programs := slices.Collect(maps.Values(p.Bin))
 	for r := tar.NewReader(io.LimitReader(z, maxUnpacked)); ; {
@@ -137,7 +137,7 @@ func (w *writer) unpack(p Package, f io.Reader, to string) error {
 			return nil
 		}
 		if err != nil {
-			return errNoPackage(err)
+			return errInvalidPackage(err)
 		}
 		if h.Typeflag != tar.TypeReg {
 			continue // npm knows nothing else, and makes directories itself
@@ -150,23 +150,23 @@ func (w *writer) unpack(p Package, f io.Reader, to string) error {
 		if h.Mode&0o111 != 0 || slices.Contains(programs, name) {
 			mode = 0o755
 		}
-		if err := w.add(path.Join(to, name), mode, h.Size, checked{r}); err != nil {
+		if err := w.addFile(path.Join(to, name), mode, h.Size, packageReader{r}); err != nil {
 			return err
 		}
 	}
 }
 
-func errNoPackage(err error) error {
+func errInvalidPackage(err error) error {
 	return sandpit.Errorf(sandpit.Invalid, "it is no package: %w", err)
 }
 
-// checked says whose fault it is that a file cannot be read.
-type checked struct{ io.Reader }
+// packageReader says whose fault it is that a file cannot be read.
+type packageReader struct{ io.Reader }
 
-func (c checked) Read(p []byte) (int, error) {
+func (c packageReader) Read(p []byte) (int, error) {
 	n, err := c.Reader.Read(p)
 	if err != nil && !errors.Is(err, io.EOF) {
-		err = errNoPackage(err)
+		err = errInvalidPackage(err)
 	}
 	return n, err
 }
@@ -178,11 +178,11 @@ func isBelow(name string) bool {
 		!strings.ContainsAny(name, "\x00\\") && !slices.ContainsFunc(strings.Split(name, "/"), func(part string) bool { return strings.HasPrefix(part, ".wh.") })
 }
 
-func (w *writer) add(name string, mode, size int64, contents io.Reader) error {
+func (w *writer) addFile(name string, mode, size int64, contents io.Reader) error {
 	if w.left, w.files = w.left-size, w.files-1; size < 0 || w.left < 0 || w.files < 0 {
 		return sandpit.Errorf(sandpit.Exhausted, "the packages have more than %d bytes or %d files", int64(maxUnpacked), maxFiles)
 	}
-	if err := w.parents(name); err != nil {
+	if err := w.addParents(name); err != nil {
 		return err
 	}
 	if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: mode, Size: size, ModTime: time.Unix(0, 0), Format: tar.FormatPAX}); err != nil {
@@ -192,33 +192,33 @@ func (w *writer) add(name string, mode, size int64, contents io.Reader) error {
 	return err
 }
 
-// parents adds the directories that a name is below, once.
-func (w *writer) parents(name string) error {
+// addParents adds the directories that a name is below, once.
+func (w *writer) addParents(name string) error {
 	dir := path.Dir(name)
-	if dir == "." || w.made[dir] {
+	if dir == "." || w.written[dir] {
 		return nil
 	}
-	if err := w.parents(dir); err != nil {
+	if err := w.addParents(dir); err != nil {
 		return err
 	}
-	w.made[dir] = true
+	w.written[dir] = true
 	return w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: dir + "/", Mode: 0o755, ModTime: time.Unix(0, 0), Format: tar.FormatPAX})
 }
 
-// link makes the commands of a package.
-func (w *writer) link(p Package, to string) error {
-	modules := strings.TrimSuffix(to, "/"+p.alias())
+// addCommands makes the commands of a package.
+func (w *writer) addCommands(p Package, to string) error {
+	modules := strings.TrimSuffix(to, "/"+p.installName())
 	for _, name := range slices.Sorted(maps.Keys(p.Bin)) {
 		at := path.Join(modules, ".bin", name)
-		if w.made[at] {
+		if w.written[at] {
 			continue // the first one's
 		}
-		if err := w.parents(at); err != nil {
+		if err := w.addParents(at); err != nil {
 			return err
 		}
-		w.made[at] = true
+		w.written[at] = true
 		h := &tar.Header{
-			Typeflag: tar.TypeSymlink, Name: at, Linkname: path.Join("..", p.alias(), p.Bin[name]), Mode: 0o777, ModTime: time.Unix(0, 0), Format: tar.FormatPAX,
+			Typeflag: tar.TypeSymlink, Name: at, Linkname: path.Join("..", p.installName(), p.Bin[name]), Mode: 0o777, ModTime: time.Unix(0, 0), Format: tar.FormatPAX,
 		}
 		if err := w.WriteHeader(h); err != nil {
 			return err

@@ -13,8 +13,8 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// askTime is how long npm may take to tell its registry.
-const askTime = 30 * time.Second
+// askTimeout is how long npm may take to tell its registry.
+const askTimeout = 30 * time.Second
 
 const hintRegistry = `name one in the configuration, mirrors = { npm = ["HOST"] } of [image], or install npm: ` +
 	`what "npm config get registry" prints is asked`
@@ -24,7 +24,7 @@ const hintRegistry = `name one in the configuration, mirrors = { npm = ["HOST"] 
 //
 // Unavailable: it is not, or does not tell. Invalid: what it tells is no address of a registry.
 func Configured(ctx context.Context) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, askTime)
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	ask := exec.CommandContext(ctx, "npm", "config", "get", "registry")
 	ask.Dir = "/" // a project's own settings are not this machine's

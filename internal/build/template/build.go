@@ -85,51 +85,51 @@ func (b *Builder) Build(ctx context.Context, t Template) (image.Entry, error) {
 			return image.Entry{}, sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "the secret %s is needed and not given", name), "--secret "+name)
 		}
 	}
-	base, err := b.base(ctx, t)
+	base, err := b.resolveBase(ctx, t)
 	if err != nil {
 		return image.Entry{}, err
 	}
-	w := &work{Builder: b, template: t, config: base.Config, image: t.From, hold: base.File}
+	w := &build{Builder: b, template: t, config: base.Config, image: t.From, inUse: base.File}
 	if base.ID != "" { // a name may mean another image a moment later
 		w.image = sandpit.Image(base.ID)
 	}
-	defer func() { _ = w.hold.Close() }() // only read
+	defer func() { _ = w.inUse.Close() }() // only read
 	for i, s := range t.Steps {
 		if b.Begin != nil {
 			b.Begin(i+1, len(t.Steps), s)
 		}
-		if err := w.step(ctx, i, s); err != nil {
+		if err := w.runStep(ctx, i, s); err != nil {
 			return image.Entry{}, fmt.Errorf("%s: %w", s.Where(i), err)
 		}
 	}
-	return w.finish(ctx)
+	return w.finishImage(ctx)
 }
 
-// work is one build.
-type work struct {
+// build is one build.
+type build struct {
 	*Builder
 	template Template
 	config   image.Config
 	image    sandpit.Image
-	hold     io.Closer // nobody removes the image while this is open
+	inUse    io.Closer // nobody removes the image while this is open
 }
 
-func (w *work) step(ctx context.Context, i int, s Step) error {
-	w.config = apply(s, w.config)
+func (w *build) runStep(ctx context.Context, i int, s Step) error {
+	w.config = applyStep(s, w.config)
 	switch {
 	case len(s.Run) > 0:
-		return w.run(ctx, i, s)
+		return w.runCommand(ctx, i, s)
 	case s.Copy != nil:
-		return w.copy(ctx, i, s)
+		return w.copyFiles(ctx, i, s)
 	case s.NPM != nil:
-		return w.npm(ctx, i, s)
+		return w.installNPM(ctx, i, s)
 	}
 	return nil
 }
 
-// npm brings in packages. No sandbox is needed for that. What comes of it is decided by the
+// installNPM brings in packages. No sandbox is needed for that. What comes of it is decided by the
 // lock file alone, which has a digest of each package, so that it may be anybody's.
-func (w *work) npm(ctx context.Context, i int, s Step) error {
+func (w *build) installNPM(ctx context.Context, i int, s Step) error {
 	if w.NPM == nil {
 		return sandpit.Errorf(sandpit.Unsupported, "there is no registry of npm here")
 	}
@@ -137,13 +137,13 @@ func (w *work) npm(ctx context.Context, i int, s Step) error {
 	if err != nil {
 		return err
 	}
-	return w.extend(ctx, i, s.Fresh, "npm "+lock.Digest()+" "+s.NPM.To, func(ctx context.Context) (io.ReadCloser, error) {
+	return w.extendImage(ctx, i, s.Fresh, "npm "+lock.Digest()+" "+s.NPM.To, func(ctx context.Context) (io.ReadCloser, error) {
 		return w.NPM.Tree(ctx, lock, s.NPM.To)
 	})
 }
 
-// copy brings in files. No sandbox is needed for that.
-func (w *work) copy(ctx context.Context, i int, s Step) error {
+// copyFiles brings in files. No sandbox is needed for that.
+func (w *build) copyFiles(ctx context.Context, i int, s Step) error {
 	if w.Dir == "" {
 		return sandpit.Errorf(sandpit.Invalid, "there is no directory to copy from")
 	}
@@ -152,16 +152,16 @@ func (w *work) copy(ctx context.Context, i int, s Step) error {
 		return err
 	}
 	defer func() { _ = from.root.Close() }() // only read
-	layer, err := from.pack(ctx, *s.Copy, w.config.WorkDir)
+	layer, err := from.packLayer(ctx, *s.Copy, w.config.WorkDir)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = layer.Close() }() // only read, and maybe closed already
-	return w.extend(ctx, i, s.Fresh, "copy "+layer.digest+w.ownerSuffix(), func(context.Context) (io.ReadCloser, error) { return layer.File, nil })
+	return w.extendImage(ctx, i, s.Fresh, "copy "+layer.digest+w.ownerSuffix(), func(context.Context) (io.ReadCloser, error) { return layer.File, nil })
 }
 
 // ownerSuffix separates the copies of one owner from those of others.
-func (w *work) ownerSuffix() string {
+func (w *build) ownerSuffix() string {
 	if w.Owner == "" {
 		return ""
 	}
@@ -180,7 +180,7 @@ type runKey struct {
 	Resources     sandpit.Resources
 }
 
-func (w *work) runKey(s Step, spec sandpit.Spec, owner string) (string, error) {
+func (w *build) runKey(s Step, spec sandpit.Spec, owner string) (string, error) {
 	text, err := json.Marshal(runKey{
 		Owner: owner, Run: s.Run, Secrets: w.digestSecrets(s.Secrets), Env: spec.Env, RunEnv: s.RunEnv,
 		User: spec.User, WorkDir: spec.WorkDir, Network: spec.Network, Resources: spec.Resources,
@@ -189,7 +189,7 @@ func (w *work) runKey(s Step, spec sandpit.Spec, owner string) (string, error) {
 }
 
 // digestSecrets returns keyed digests of the values of secrets.
-func (w *work) digestSecrets(names []string) map[string]string {
+func (w *build) digestSecrets(names []string) map[string]string {
 	digests := make(map[string]string, len(names))
 	for _, name := range names {
 		h := hmac.New(sha256.New, w.SecretsKey)
@@ -199,22 +199,22 @@ func (w *work) digestSecrets(names []string) map[string]string {
 	return digests
 }
 
-// run runs a command in a sandbox.
-func (w *work) run(ctx context.Context, i int, s Step) error {
-	return w.runFor(ctx, i, s, w.Owner)
+// runCommand runs a command in a sandbox.
+func (w *build) runCommand(ctx context.Context, i int, s Step) error {
+	return w.runCommandFor(ctx, i, s, w.Owner)
 }
 
-// runFor is run with a result that belongs to an owner; "" shares it with all builds.
-func (w *work) runFor(ctx context.Context, i int, s Step, owner string) error {
-	spec := w.spec(s)
+// runCommandFor is run with a result that belongs to an owner; "" shares it with all builds.
+func (w *build) runCommandFor(ctx context.Context, i int, s Step, owner string) error {
+	spec := w.sandboxSpec(s)
 	key, err := w.runKey(s, spec, owner)
 	if err != nil {
 		return err
 	}
 	begun := time.Now()
 	fresh := s.Fresh || len(s.Secrets) > 0 && len(w.SecretsKey) == 0
-	return w.extend(ctx, i, fresh, key, func(ctx context.Context) (io.ReadCloser, error) {
-		layer, err := w.layerOf(ctx, s, spec)
+	return w.extendImage(ctx, i, fresh, key, func(ctx context.Context) (io.ReadCloser, error) {
+		layer, err := w.runInSandbox(ctx, s, spec)
 		if err == nil && w.Ran != nil {
 			w.Ran(i+1, time.Since(begun))
 		}
@@ -222,8 +222,8 @@ func (w *work) runFor(ctx context.Context, i int, s Step, owner string) error {
 	})
 }
 
-// spec is what a sandbox is like in which a step runs.
-func (w *work) spec(s Step) sandpit.Spec {
+// sandboxSpec is what a sandbox is like in which a step runs.
+func (w *build) sandboxSpec(s Step) sandpit.Spec {
 	spec := sandpit.Spec{
 		Name: "template", Image: w.image, Env: w.config.Env, User: w.config.User, WorkDir: w.config.WorkDir,
 		Network: w.template.Build.Network, Resources: w.template.Build.Resources,
@@ -240,8 +240,8 @@ func (w *work) spec(s Step) sandpit.Spec {
 	return spec
 }
 
-// extend makes the next image, unless it was made before and that is good enough.
-func (w *work) extend(ctx context.Context, i int, fresh bool, key string, layer func(context.Context) (io.ReadCloser, error)) error {
+// extendImage makes the next image, unless it was made before and that is good enough.
+func (w *build) extendImage(ctx context.Context, i int, fresh bool, key string, layer func(context.Context) (io.ReadCloser, error)) error {
 	if w.Fresh || fresh {
 		key += fmt.Sprint(" ", time.Now().UnixNano())
 	}
@@ -251,35 +251,35 @@ func (w *work) extend(ctx context.Context, i int, fresh bool, key string, layer 
 	if err != nil {
 		return err
 	}
-	return w.next(ctx, e)
+	return w.useImage(ctx, e)
 }
 
-// next goes on from an image, and has nobody remove it meanwhile.
-func (w *work) next(ctx context.Context, e image.Entry) error {
+// useImage goes on from an image, and has nobody remove it meanwhile.
+func (w *build) useImage(ctx context.Context, e image.Entry) error {
 	root, err := w.Images.Resolve(ctx, sandpit.Image(e.ID), nil)
 	if err != nil {
 		return err
 	}
-	old := w.hold
-	w.hold, w.image = root.File, sandpit.Image(e.ID)
+	old := w.inUse
+	w.inUse, w.image = root.File, sandpit.Image(e.ID)
 	return old.Close()
 }
 
-// layerOf runs a command in a sandbox of its own and returns what it has changed. The
+// runInSandbox runs a command in a sandbox of its own and returns what it has changed. The
 // sandbox is gone when that is closed.
-func (w *work) layerOf(ctx context.Context, s Step, spec sandpit.Spec) (io.ReadCloser, error) {
+func (w *build) runInSandbox(ctx context.Context, s Step, spec sandpit.Spec) (io.ReadCloser, error) {
 	box, err := w.Provider.Create(ctx, sandpit.NewID(), spec)
 	if err != nil {
 		return nil, err
 	}
-	layer, err := w.changed(ctx, s, box)
+	layer, err := w.readChanges(ctx, s, box)
 	if err != nil {
-		return nil, errors.Join(err, destroy(ctx, box))
+		return nil, errors.Join(err, destroySandbox(ctx, box))
 	}
-	return &boxLayer{ReadCloser: layer, ctx: ctx, box: box}, nil
+	return &sandboxLayer{ReadCloser: layer, ctx: ctx, sandbox: box}, nil
 }
 
-func (w *work) changed(ctx context.Context, s Step, box sandpit.Instance) (io.ReadCloser, error) {
+func (w *build) readChanges(ctx context.Context, s Step, box sandpit.Instance) (io.ReadCloser, error) {
 	reader, ok := sandpit.As[sandpit.LayerReader](box)
 	if !ok {
 		return nil, sandpit.Errorf(sandpit.Unsupported, "sandboxes of this provider cannot tell what they have changed")
@@ -288,8 +288,8 @@ func (w *work) changed(ctx context.Context, s Step, box sandpit.Instance) (io.Re
 	for _, name := range s.Secrets {
 		hidden[name] = w.Secrets[name]
 	}
-	to := &shared{to: w.Output}
-	defer to.end()
+	to := &sharedWriter{to: w.Output}
+	defer to.stop()
 	out, errs := &redactor{to: to, secrets: hidden}, &redactor{to: to, secrets: hidden}
 	env := maps.Clone(s.RunEnv)
 	if env == nil {
@@ -310,32 +310,34 @@ func (w *work) changed(ctx context.Context, s Step, box sandpit.Instance) (io.Re
 	if err != nil || len(hidden) == 0 {
 		return layer, err
 	}
-	return &scanner{ReadCloser: layer, secrets: hidden}, nil
+	return &secretScanner{ReadCloser: layer, secrets: hidden}, nil
 }
 
-// boxLayer is a layer whose sandbox goes with it.
-type boxLayer struct {
+// sandboxLayer is a layer whose sandbox goes with it.
+type sandboxLayer struct {
 	io.ReadCloser
-	ctx context.Context //nolint:containedctx // the build's, for its values
-	box sandpit.Instance
+	ctx     context.Context //nolint:containedctx // the build's, for its values
+	sandbox sandpit.Instance
 }
 
-func (l *boxLayer) Close() error { return errors.Join(l.ReadCloser.Close(), destroy(l.ctx, l.box)) }
+func (l *sandboxLayer) Close() error {
+	return errors.Join(l.ReadCloser.Close(), destroySandbox(l.ctx, l.sandbox))
+}
 
-// destroy removes a sandbox, also when nobody waits any more.
-func destroy(ctx context.Context, box sandpit.Instance) error {
+// destroySandbox removes a sandbox, also when nobody waits any more.
+func destroySandbox(ctx context.Context, box sandpit.Instance) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanTimeout)
 	defer cancel()
 	return box.Destroy(ctx)
 }
 
-// finish makes the image that the template is known by.
-func (w *work) finish(ctx context.Context) (image.Entry, error) {
+// finishImage makes the image that the template is known by.
+func (w *build) finishImage(ctx context.Context) (image.Entry, error) {
 	data, err := json.Marshal(w.template)
 	if err != nil {
 		return image.Entry{}, err
 	}
 	return w.Images.Extend(ctx, image.Extension{
-		Base: w.image, Key: "template", Config: finish(w.template, w.config), Template: data, Source: "template from " + string(w.template.From), Owner: w.Owner,
+		Base: w.image, Key: "template", Config: withTemplate(w.template, w.config), Template: data, Source: "template from " + string(w.template.From), Owner: w.Owner,
 	}, nil)
 }

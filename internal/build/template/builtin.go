@@ -13,12 +13,12 @@ import (
 const BuiltinPrefix = "builtin:"
 
 //go:embed builtin
-var builtin embed.FS
+var builtinFiles embed.FS
 
 // Builtins returns the names of the template files that are part of this program, sorted.
 func Builtins() []string {
 	// The error is that of a bad pattern, and this one is good.
-	files, _ := fs.Glob(builtin, "builtin/*.toml")
+	files, _ := fs.Glob(builtinFiles, "builtin/*.toml")
 	names := make([]string, len(files))
 	for i, file := range files {
 		names[i] = strings.TrimSuffix(strings.TrimPrefix(file, "builtin/"), ".toml")
@@ -41,11 +41,11 @@ func Builtin(name string) (Template, error) {
 		return Template{}, sandpit.WithHint(
 			sandpit.Errorf(sandpit.NotFound, "no template file %.60q is part of this program", name), "there are "+strings.Join(Builtins(), ", "))
 	}
-	data, err := builtin.ReadFile("builtin/" + name + ".toml")
+	data, err := builtinFiles.ReadFile("builtin/" + name + ".toml")
 	if err != nil {
 		return Template{}, err
 	}
-	dir, err := fs.Sub(builtin, "builtin")
+	dir, err := fs.Sub(builtinFiles, "builtin")
 	if err != nil {
 		return Template{}, err
 	}

@@ -17,13 +17,13 @@ func WriteContext(ctx context.Context, t Template, dir string, to io.Writer) (er
 		return err
 	}
 	defer func() { _ = from.root.Close() }() // only read
-	p := &packing{ctx: ctx, source: from, sum: io.Discard, tar: tar.NewWriter(to)}
+	p := &layerWriter{ctx: ctx, source: from, sum: io.Discard, tar: tar.NewWriter(to)}
 	for i, s := range t.Steps {
 		if s.Copy == nil {
 			continue
 		}
 		for _, name := range s.Copy.From {
-			if err := p.add(name, clean(name), false); err != nil {
+			if err := p.addPath(name, cleanPath(name), false); err != nil {
 				return fmt.Errorf("%s: %w", s.Where(i), err)
 			}
 		}

@@ -19,27 +19,27 @@ func ParseDockerfile(data []byte, args map[string]string) (Template, error) {
 	if len(data) > maxFile {
 		return Template{}, sandpit.Errorf(sandpit.Invalid, "a Dockerfile has at most %d bytes", maxFile)
 	}
-	d := &dockerfile{given: args, vars: map[string]string{}, args: map[string]string{}, shell: shell("")[:2]}
+	d := &dockerfile{given: args, vars: map[string]string{}, args: map[string]string{}, shell: shellArgs("")[:2]}
 	for _, l := range joinLines(string(data)) {
 		d.line = l.number
 		word, rest, _ := strings.Cut(l.text, " ")
-		if err := d.instruction(strings.ToUpper(word), strings.TrimSpace(rest)); err != nil {
+		if err := d.addInstruction(strings.ToUpper(word), strings.TrimSpace(rest)); err != nil {
 			return Template{}, sandpit.Errorf(sandpit.CodeOf(err), "line %d: %s: %w", l.number, strings.ToUpper(word), err)
 		}
 	}
 	return d.t, d.t.Validate()
 }
 
-// logical is one instruction.
-type logical struct {
+// instructionLine is one instruction.
+type instructionLine struct {
 	number int // of its first line
 	text   string
 }
 
 // joinLines puts lines together that end in a backslash, and drops comments.
-func joinLines(text string) []logical {
-	var all []logical
-	var open *logical
+func joinLines(text string) []instructionLine {
+	var all []instructionLine
+	var open *instructionLine
 	for i, line := range strings.Split(strings.ReplaceAll(text, "\r\n", "\n"), "\n") {
 		trimmed := strings.TrimSpace(strings.ReplaceAll(line, "\t", " "))
 		if trimmed == "" || strings.HasPrefix(trimmed, "#") {
@@ -47,7 +47,7 @@ func joinLines(text string) []logical {
 		}
 		part, more := strings.CutSuffix(trimmed, `\`)
 		if open == nil {
-			all = append(all, logical{number: i + 1})
+			all = append(all, instructionLine{number: i + 1})
 			open = &all[len(all)-1]
 			open.text = part
 		} else {
@@ -70,7 +70,7 @@ type dockerfile struct {
 	line  int
 }
 
-func (d *dockerfile) instruction(name, rest string) error {
+func (d *dockerfile) addInstruction(name, rest string) error {
 	if rest == "" {
 		return sandpit.Errorf(sandpit.Invalid, "nothing follows")
 	}
@@ -78,8 +78,8 @@ func (d *dockerfile) instruction(name, rest string) error {
 		return sandpit.Errorf(sandpit.Invalid, "the first instruction is FROM")
 	}
 	run := map[string]func(string) error{
-		"FROM": d.from, "RUN": d.run, "COPY": d.copy, "ADD": d.add, "ENV": d.env, "ARG": d.arg, "WORKDIR": d.workDir, "USER": d.user,
-		"EXPOSE": d.expose, "CMD": d.command, "ENTRYPOINT": d.entrypoint, "LABEL": d.label, "SHELL": d.setShell,
+		"FROM": d.setBase, "RUN": d.addRun, "COPY": d.addCopy, "ADD": d.addAdd, "ENV": d.addEnv, "ARG": d.addArgs, "WORKDIR": d.addWorkDir, "USER": d.addUser,
+		"EXPOSE": d.addPorts, "CMD": d.setCommand, "ENTRYPOINT": d.setEntrypoint, "LABEL": d.addLabels, "SHELL": d.setShell,
 	}[name]
 	if run == nil {
 		return sandpit.Errorf(sandpit.Unsupported, "there is no such instruction here")
@@ -87,16 +87,16 @@ func (d *dockerfile) instruction(name, rest string) error {
 	return run(rest)
 }
 
-func (d *dockerfile) step(s Step) {
+func (d *dockerfile) addStep(s Step) {
 	s.Line = d.line
 	d.t.Steps = append(d.t.Steps, s)
 }
 
-func (d *dockerfile) from(rest string) error {
+func (d *dockerfile) setBase(rest string) error {
 	if d.t.From != "" {
 		return sandpit.Errorf(sandpit.Unsupported, "there can be one stage only")
 	}
-	words, err := d.words(rest)
+	words, err := d.splitWords(rest)
 	if err != nil {
 		return err
 	}
@@ -110,7 +110,7 @@ func (d *dockerfile) from(rest string) error {
 
 var secretMount = regexp.MustCompile(`^--mount=type=secret,(?:id=([A-Za-z_][A-Za-z0-9_]*),env=([A-Za-z_][A-Za-z0-9_]*)|env=([A-Za-z_][A-Za-z0-9_]*))$`)
 
-func (d *dockerfile) run(rest string) error {
+func (d *dockerfile) addRun(rest string) error {
 	s := Step{RunEnv: maps.Clone(d.args)}
 	for strings.HasPrefix(rest, "--") {
 		flag, after, _ := strings.Cut(rest, " ")
@@ -124,13 +124,13 @@ func (d *dockerfile) run(rest string) error {
 	if strings.HasPrefix(rest, "<<") {
 		return sandpit.Errorf(sandpit.Unsupported, "texts that begin with << are not understood")
 	}
-	s.Run = d.commandOf(rest)
-	d.step(s)
+	s.Run = d.parseCommand(rest)
+	d.addStep(s)
 	return nil
 }
 
-// commandOf reads either form of a command.
-func (d *dockerfile) commandOf(rest string) []string {
+// parseCommand reads either form of a command.
+func (d *dockerfile) parseCommand(rest string) []string {
 	var list []string
 	if strings.HasPrefix(rest, "[") && json.Unmarshal([]byte(rest), &list) == nil && len(list) > 0 {
 		return list
@@ -138,20 +138,20 @@ func (d *dockerfile) commandOf(rest string) []string {
 	return append(slices.Clone(d.shell), rest)
 }
 
-func (d *dockerfile) add(rest string) error {
+func (d *dockerfile) addAdd(rest string) error {
 	for word := range strings.FieldsSeq(rest) {
 		if strings.Contains(word, "://") || regexp.MustCompile(`\.(tar|tgz|tar\.[a-z0-9]+)"?,?$`).MatchString(word) {
 			return sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "%s would be fetched or unpacked", word), "COPY it, and unpack it with RUN")
 		}
 	}
-	return d.copy(rest)
+	return d.addCopy(rest)
 }
 
-func (d *dockerfile) copy(rest string) error {
+func (d *dockerfile) addCopy(rest string) error {
 	c := Copy{}
 	for strings.HasPrefix(rest, "--") {
 		flag, after, _ := strings.Cut(rest, " ")
-		if err := copyFlag(&c, flag); err != nil {
+		if err := parseCopyFlag(&c, flag); err != nil {
 			return err
 		}
 		rest = strings.TrimSpace(after)
@@ -159,7 +159,7 @@ func (d *dockerfile) copy(rest string) error {
 	var words []string
 	if !strings.HasPrefix(rest, "[") || json.Unmarshal([]byte(rest), &words) != nil {
 		var err error
-		if words, err = d.words(rest); err != nil {
+		if words, err = d.splitWords(rest); err != nil {
 			return err
 		}
 	}
@@ -173,11 +173,11 @@ func (d *dockerfile) copy(rest string) error {
 			return sandpit.Errorf(sandpit.Unsupported, "%q is a pattern; name the files or their directory", from)
 		}
 	}
-	d.step(Step{Copy: &c})
+	d.addStep(Step{Copy: &c})
 	return nil
 }
 
-func copyFlag(c *Copy, flag string) error {
+func parseCopyFlag(c *Copy, flag string) error {
 	name, value, _ := strings.Cut(flag, "=")
 	var err error
 	switch name {
@@ -202,9 +202,9 @@ func copyFlag(c *Copy, flag string) error {
 	return nil
 }
 
-// pairs reads NAME=VALUE ..., or NAME VALUE.
-func (d *dockerfile) pairs(rest string) (map[string]string, error) {
-	words, err := d.words(rest)
+// parsePairs reads NAME=VALUE ..., or NAME VALUE.
+func (d *dockerfile) parsePairs(rest string) (map[string]string, error) {
+	words, err := d.splitWords(rest)
 	if err != nil {
 		return nil, err
 	}
@@ -214,7 +214,7 @@ func (d *dockerfile) pairs(rest string) (map[string]string, error) {
 		if !found {
 			return nil, sandpit.Errorf(sandpit.Invalid, "want NAME=VALUE")
 		}
-		set[name], err = d.expand(strings.TrimSpace(value))
+		set[name], err = d.expandVariables(strings.TrimSpace(value))
 		return set, err
 	}
 	for _, w := range words {
@@ -227,18 +227,18 @@ func (d *dockerfile) pairs(rest string) (map[string]string, error) {
 	return set, nil
 }
 
-func (d *dockerfile) env(rest string) error {
-	set, err := d.pairs(rest)
+func (d *dockerfile) addEnv(rest string) error {
+	set, err := d.parsePairs(rest)
 	if err != nil {
 		return err
 	}
 	maps.Copy(d.vars, set)
-	d.step(Step{Env: set})
+	d.addStep(Step{Env: set})
 	return nil
 }
 
-func (d *dockerfile) label(rest string) error {
-	set, err := d.pairs(rest)
+func (d *dockerfile) addLabels(rest string) error {
+	set, err := d.parsePairs(rest)
 	if err != nil {
 		return err
 	}
@@ -249,8 +249,8 @@ func (d *dockerfile) label(rest string) error {
 	return nil
 }
 
-func (d *dockerfile) arg(rest string) error {
-	words, err := d.words(rest)
+func (d *dockerfile) addArgs(rest string) error {
+	words, err := d.splitWords(rest)
 	if err != nil {
 		return err
 	}
@@ -278,31 +278,31 @@ func (d *dockerfile) isEnv(name string) bool {
 	return slices.ContainsFunc(d.t.Steps, func(s Step) bool { _, ok := s.Env[name]; return ok })
 }
 
-func (d *dockerfile) workDir(rest string) error {
-	dir, err := d.expand(rest)
-	d.step(Step{WorkDir: dir})
+func (d *dockerfile) addWorkDir(rest string) error {
+	dir, err := d.expandVariables(rest)
+	d.addStep(Step{WorkDir: dir})
 	return err
 }
 
-func (d *dockerfile) user(rest string) error {
-	user, err := d.expand(rest)
-	d.step(Step{User: user})
+func (d *dockerfile) addUser(rest string) error {
+	user, err := d.expandVariables(rest)
+	d.addStep(Step{User: user})
 	return err
 }
 
-func (d *dockerfile) expose(rest string) error {
-	words, err := d.words(rest)
+func (d *dockerfile) addPorts(rest string) error {
+	words, err := d.splitWords(rest)
 	d.t.Ports = append(d.t.Ports, words...)
 	return err
 }
 
-func (d *dockerfile) command(rest string) error {
-	d.t.Command = d.commandOf(rest)
+func (d *dockerfile) setCommand(rest string) error {
+	d.t.Command = d.parseCommand(rest)
 	return nil
 }
 
-func (d *dockerfile) entrypoint(rest string) error {
-	d.t.Entrypoint = d.commandOf(rest)
+func (d *dockerfile) setEntrypoint(rest string) error {
+	d.t.Entrypoint = d.parseCommand(rest)
 	return nil
 }
 

@@ -110,19 +110,19 @@ func Parse(data []byte, dir fs.FS) (Template, error) {
 	if unknown := meta.Undecoded(); len(unknown) > 0 {
 		return Template{}, sandpit.Errorf(sandpit.Invalid, "there is no key %q in a template", unknown[0].String())
 	}
-	t, err := f.template(dir)
+	t, err := f.toTemplate(dir)
 	if err != nil {
 		return Template{}, err
 	}
 	return t, t.Validate()
 }
 
-// template puts what stands at the top into steps. Packages come first, before what
+// toTemplate puts what stands at the top into steps. Packages come first, before what
 // changes more often; env, workdir and user of the top count for all other steps.
-func (f file) template(dir fs.FS) (Template, error) {
+func (f file) toTemplate(dir fs.FS) (Template, error) {
 	t := Template{
 		Name: f.Name, From: sandpit.Image(f.From), Entrypoint: f.Entrypoint, Command: f.Command, Labels: f.Labels,
-		Build: f.Build.build(), Start: f.Start, StartAnew: f.StartAnew, Ready: sandpit.Ready(f.Ready),
+		Build: f.Build.toBuild(), Start: f.Start, StartAnew: f.StartAnew, Ready: sandpit.Ready(f.Ready),
 		Resources: sandpit.Resources{Memory: f.Resources.Memory << 20, CPUs: f.Resources.CPUs, Disk: f.Resources.Disk << 20, PIDs: f.Resources.PIDs},
 		Network:   sandpit.NetworkPolicy{Online: f.Network.Online || len(f.Network.Allow) > 0, Allow: f.Network.Allow, Deny: f.Network.Deny},
 	}
@@ -138,7 +138,7 @@ func (f file) template(dir fs.FS) (Template, error) {
 	case isDebian:
 		t.From = sandpit.Image(request.String())
 	case len(f.Packages) > 0:
-		install, err := packages(f.Packages)
+		install, err := installPackages(f.Packages)
 		if err != nil {
 			return t, err
 		}
@@ -150,7 +150,7 @@ func (f file) template(dir fs.FS) (Template, error) {
 		}
 	}
 	for i, s := range f.Steps {
-		step, err := s.step(dir)
+		step, err := s.toStep(dir)
 		if err != nil {
 			return t, fmt.Errorf("step %d: %w", i+1, err)
 		}
@@ -159,17 +159,17 @@ func (f file) template(dir fs.FS) (Template, error) {
 	return t, nil
 }
 
-func (b fileBuild) build() Build {
+func (b fileBuild) toBuild() Build {
 	return Build{
 		Network:   sandpit.NetworkPolicy{Online: b.Network || len(b.Allow) > 0, Allow: b.Allow, Deny: b.Deny},
 		Resources: sandpit.Resources{Memory: b.Memory << 20, CPUs: b.CPUs, Disk: b.Disk << 20},
 	}
 }
 
-func (f fileStep) step(dir fs.FS) (Step, error) {
+func (f fileStep) toStep(dir fs.FS) (Step, error) {
 	s := Step{Secrets: f.Secrets, Env: f.Env, WorkDir: f.WorkDir, User: f.User}
 	if f.Run != "" {
-		s.Run = shell(f.Run)
+		s.Run = shellArgs(f.Run)
 	}
 	if len(f.Copy) > 0 || f.To != "" && f.NPM == "" {
 		s.Copy = &Copy{From: f.Copy, To: f.To, UID: f.UID, GID: f.GID}
@@ -206,9 +206,9 @@ func readLock(dir fs.FS, name string) (string, error) {
 
 var packagePattern = regexp.MustCompile(`^[a-z0-9][a-z0-9+.-]*(=[A-Za-z0-9.+:~-]+)?$`)
 
-// packages is a step that installs packages of Debian, as root and without what only
+// installPackages is a step that installs packages of Debian, as root and without what only
 // apt needs.
-func packages(names []string) (Step, error) {
+func installPackages(names []string) (Step, error) {
 	for _, name := range names {
 		if !packagePattern.MatchString(name) {
 			return Step{}, sandpit.Errorf(sandpit.Invalid, "%q is not the name of a Debian package", name)
@@ -218,5 +218,5 @@ func packages(names []string) (Step, error) {
 	script := "set -e; export DEBIAN_FRONTEND=noninteractive; apt-get update -q; apt-get install -qy --no-install-recommends " +
 		"-o DPkg::Options::=--force-unsafe-io " +
 		strings.Join(names, " ") + "; apt-get clean; rm -rf /var/lib/apt/lists/*"
-	return Step{Run: shell(script), RunUser: "root"}, nil
+	return Step{Run: shellArgs(script), RunUser: "root"}, nil
 }

@@ -11,12 +11,12 @@ import (
 // secrets are values that must not be found in an image or in what a build tells.
 type secrets map[string]string
 
-// shortest is how many bytes a secret must have to be looked for: shorter ones are found
+// minSecret is how many bytes a secret must have to be looked for: shorter ones are found
 // everywhere.
-const shortest = 6
+const minSecret = 6
 
-// most is how many bytes the longest value has.
-func (s secrets) most() int {
+// longestValue is how many bytes the longest value has.
+func (s secrets) longestValue() int {
 	n := 0
 	for _, v := range s {
 		n = max(n, len(v))
@@ -24,44 +24,44 @@ func (s secrets) most() int {
 	return n
 }
 
-// found returns the name of a secret whose value is in data, or "".
-func (s secrets) found(data []byte) string {
+// findSecret returns the name of a secret whose value is in data, or "".
+func (s secrets) findSecret(data []byte) string {
 	for name, value := range s {
-		if len(value) >= shortest && bytes.Contains(data, []byte(value)) {
+		if len(value) >= minSecret && bytes.Contains(data, []byte(value)) {
 			return name
 		}
 	}
 	return ""
 }
 
-// scanner passes a stream on and fails when a secret is in it.
-type scanner struct {
+// secretScanner passes a stream on and fails when a secret is in it.
+type secretScanner struct {
 	io.ReadCloser
 	secrets secrets
 	tail    []byte // what was passed on last, shorter than the longest value
 }
 
-func (s *scanner) Read(p []byte) (int, error) {
+func (s *secretScanner) Read(p []byte) (int, error) {
 	n, err := s.ReadCloser.Read(p)
 	s.tail = append(s.tail, p[:n]...)
-	if name := s.secrets.found(s.tail); name != "" {
+	if name := s.secrets.findSecret(s.tail); name != "" {
 		return 0, sandpit.WithHint(
 			sandpit.Errorf(sandpit.PermissionDenied, "the step has written the secret %s to a file, and all who use the image could read it", name),
 			"have the command take it from its environment, and remove what it writes down")
 	}
-	if keep := max(0, s.secrets.most()-1); len(s.tail) > keep {
+	if keep := max(0, s.secrets.longestValue()-1); len(s.tail) > keep {
 		s.tail = append(s.tail[:0], s.tail[len(s.tail)-keep:]...)
 	}
 	return n, err
 }
 
-// shared is a writer for two, or for nobody.
-type shared struct {
+// sharedWriter is a writer for two, or for nobody.
+type sharedWriter struct {
 	mu sync.Mutex
 	to io.Writer
 }
 
-func (s *shared) Write(p []byte) (int, error) {
+func (s *sharedWriter) Write(p []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.to == nil {
@@ -70,9 +70,9 @@ func (s *shared) Write(p []byte) (int, error) {
 	return s.to.Write(p)
 }
 
-// end has nothing written any more. When a command is given up, what it had put out may
+// stop has nothing written any more. When a command is given up, what it had put out may
 // still be on its way.
-func (s *shared) end() {
+func (s *sharedWriter) stop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.to = nil
@@ -91,11 +91,11 @@ func (r *redactor) Write(p []byte) (int, error) {
 	defer r.mu.Unlock()
 	r.held = append(r.held, p...)
 	for _, value := range r.secrets {
-		if len(value) >= shortest {
+		if len(value) >= minSecret {
 			r.held = bytes.ReplaceAll(r.held, []byte(value), []byte("***"))
 		}
 	}
-	ready := len(r.held) - r.begun()
+	ready := len(r.held) - r.partialSuffix()
 	if _, err := r.to.Write(r.held[:ready]); err != nil {
 		return 0, err
 	}
@@ -103,8 +103,8 @@ func (r *redactor) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// begun is how many bytes at the end may be the beginning of a value.
-func (r *redactor) begun() int {
+// partialSuffix is how many bytes at the end may be the beginning of a value.
+func (r *redactor) partialSuffix() int {
 	longest := 0
 	for _, value := range r.secrets {
 		for n := min(len(value)-1, len(r.held)); n > longest; n-- {

@@ -29,11 +29,11 @@ type NPM = sandpit.RecipeNPM
 // Build says what sandboxes are like in which steps run.
 type Build = sandpit.RecipeBuild
 
-// shell is a command of the image's shell.
-func shell(script string) []string { return sandpit.ShellArgs(script) }
+// shellArgs is a command of the image's shell.
+func shellArgs(script string) []string { return sandpit.ShellArgs(script) }
 
-// apply is what a step says about programs from here on.
-func apply(s Step, c image.Config) image.Config {
+// applyStep is what a step says about programs from here on.
+func applyStep(s Step, c image.Config) image.Config {
 	switch {
 	case len(s.Env) > 0:
 		env := maps.Clone(c.Env)
@@ -41,27 +41,27 @@ func apply(s Step, c image.Config) image.Config {
 			env = make(map[string]string, len(s.Env))
 		}
 		for name, value := range s.Env {
-			env[name] = replaced(value, c.Env)
+			env[name] = expandEnv(value, c.Env)
 		}
 		c.Env = env
 	case s.WorkDir != "":
-		c.WorkDir = inside(c.WorkDir, replaced(s.WorkDir, c.Env))
+		c.WorkDir = imagePath(c.WorkDir, expandEnv(s.WorkDir, c.Env))
 	case s.User != "":
-		c.User = replaced(s.User, c.Env)
+		c.User = expandEnv(s.User, c.Env)
 	}
 	return c
 }
 
-// inside is a path of the image, relative to its working directory.
-func inside(workDir, p string) string {
+// imagePath is a path of the image, relative to its working directory.
+func imagePath(workDir, p string) string {
 	if path.IsAbs(p) {
 		return path.Clean(p)
 	}
 	return path.Join("/", workDir, p)
 }
 
-// finish is what the whole template says about programs.
-func finish(t Template, c image.Config) image.Config {
+// withTemplate is what the whole template says about programs.
+func withTemplate(t Template, c image.Config) image.Config {
 	if len(t.Entrypoint) > 0 {
 		c.Entrypoint, c.Cmd = t.Entrypoint, nil
 	}

@@ -7,11 +7,11 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// words splits a line as a shell would, with variables replaced.
-func (d *dockerfile) words(line string) ([]string, error) {
+// splitWords splits a line as a shell would, with variables replaced.
+func (d *dockerfile) splitWords(line string) ([]string, error) {
 	var all []string
 	for rest := strings.TrimLeft(line, " "); rest != ""; rest = strings.TrimLeft(rest, " ") {
-		word, after, err := d.word(rest, true)
+		word, after, err := d.nextWord(rest, true)
 		if err != nil {
 			return nil, err
 		}
@@ -24,14 +24,14 @@ func (d *dockerfile) words(line string) ([]string, error) {
 	return all, nil
 }
 
-// expand is words without the splitting.
-func (d *dockerfile) expand(line string) (string, error) {
-	word, _, err := d.word(line, false)
+// expandVariables is words without the splitting.
+func (d *dockerfile) expandVariables(line string) (string, error) {
+	word, _, err := d.nextWord(line, false)
 	return word, err
 }
 
-// word reads up to the next space outside of quotes, or to the end.
-func (d *dockerfile) word(line string, one bool) (word, rest string, err error) {
+// nextWord reads up to the next space outside of quotes, or to the end.
+func (d *dockerfile) nextWord(line string, one bool) (word, rest string, err error) {
 	var b strings.Builder
 	quote := byte(0)
 	for i := 0; i < len(line); i++ {
@@ -50,7 +50,7 @@ func (d *dockerfile) word(line string, one bool) (word, rest string, err error) 
 			}
 			b.WriteByte(line[i])
 		case c == '$' && quote != '\'':
-			value, used, err := d.variable(line[i:])
+			value, used, err := d.expandVariable(line[i:])
 			if err != nil {
 				return "", "", err
 			}
@@ -68,9 +68,9 @@ func (d *dockerfile) word(line string, one bool) (word, rest string, err error) 
 
 var variablePattern = regexp.MustCompile(`^\$(?:([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*)(?:(:[-+])([^}$]*))?\})`)
 
-// variable replaces one at the beginning of text, and tells how long it was. One that is
+// expandVariable replaces one at the beginning of text, and tells how long it was. One that is
 // not known yet may be known to the base: it stays, for Step.apply.
-func (d *dockerfile) variable(text string) (value string, length int, err error) {
+func (d *dockerfile) expandVariable(text string) (value string, length int, err error) {
 	m := variablePattern.FindStringSubmatch(text)
 	if m == nil {
 		if strings.HasPrefix(text, "${") {
@@ -93,18 +93,18 @@ func (d *dockerfile) variable(text string) (value string, length int, err error)
 	return value, len(m[0]), nil
 }
 
-var laterPattern = regexp.MustCompile(`\$\{([A-Za-z_][A-Za-z0-9_]*)\}`)
+var basePattern = regexp.MustCompile(`\$\{([A-Za-z_][A-Za-z0-9_]*)\}`)
 
-// usualPath is what programs have in an image that says nothing.
-const usualPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+// defaultPath is what programs have in an image that says nothing.
+const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// replaced has ${NAME} replaced by what the image has so far.
-func replaced(text string, env map[string]string) string {
-	return laterPattern.ReplaceAllStringFunc(text, func(m string) string {
+// expandEnv has ${NAME} replaced by what the image has so far.
+func expandEnv(text string, env map[string]string) string {
+	return basePattern.ReplaceAllStringFunc(text, func(m string) string {
 		name := m[2 : len(m)-1]
 		if value, ok := env[name]; ok || name != "PATH" {
 			return value
 		}
-		return usualPath
+		return defaultPath
 	})
 }
