@@ -113,6 +113,7 @@ func examples() map[string]example {
 		"states.md: [":                                        {as: settings},
 		"templates.md: name = \"tools\"":                      {as: recipes},
 		"templates.md: start = \"python3":                     {as: recipes, setUp: "from = 'apt:bookworm'\n"},
+		"terminals.md: id=$(sandpit create --name work)":      {want: `"cwd":"/tmp"(.*\n?)*"stdout":"/tmp\\n"`},
 		"tls.md: [server]":                                    {as: settings},
 		"api.md: curl -s -X POST localhost:8090/v1/sandboxes": {setUp: `sandpit image import "$ROOT" --name python:3.12-slim` + "\n", want: `"id":"s`},
 		"docker.md: sandpit run --provider docker":            {elsewhere: "internal/app/cli has scripts for Docker"},
