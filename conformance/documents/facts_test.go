@@ -151,7 +151,7 @@ func constantFacts(t *testing.T) []fact {
 		{"docs/interpreter.md", "[-listen {}]", []string{s.text("internal/inside/interpreter", "DefaultListen")}},
 		{"docs/interpreter.md", "the last {} of each stream", sized("internal/inside/interpreter", "maxBacklog")},
 		{"docs/interpreter.md", "leaves a line unread for {},", timed("internal/inside/interpreter", "writeTime")},
-		{"docs/interpreter.md", "goes on for {} after it was interrupted", timed("internal/inside/interpreter", "Patience")},
+		{"docs/interpreter.md", "Code that runs for {} after it was interrupted", timed("internal/inside/interpreter", "Patience")},
 		{"docs/interpreter.md", "up to {} may wait", counted("internal/inside/interpreter", "maxWaiting")},
 		{"docs/interpreter.md", "There may be {} contexts", counted("internal/inside/interpreter", "maxContexts")},
 		{"docs/interpreter.md", "A request may have {}.", sized("internal/inside/interpreter", "maxBody")},
