@@ -52,7 +52,7 @@ func previewName(domain string) string {
 	return u.Hostname()
 }
 
-// previewPlaces tells where previews are seen.
+// previewPlaces returns where previews are served.
 func (s *service) previewPlaces() preview.Places {
 	c := s.cfg.Preview
 	p := preview.Places{Paths: c.URL}
@@ -113,7 +113,7 @@ func reachableAddress(addr net.Addr) string {
 }
 
 // listenPaths opens the listener of previews by path, with the server's certificates, and
-// returns its URL; "" if there is none.
+// returns its URL, or "" if it is not configured.
 func (s *service) listenPaths(ctx context.Context, certificates *tls.Config) (string, error) {
 	c := s.cfg.Server
 	if s.cfg.Preview.Listen == config.None {

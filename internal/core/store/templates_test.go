@@ -111,7 +111,7 @@ func TestTemplates(t *testing.T) {
 
 	must(s.DeleteTag(ctx, ann.ID, "v1"))
 	want(t, s.DeleteTag(ctx, ann.ID, "v1"), sandpit.NotFound, "v1")
-	want(t, s.SetTag(ctx, bob.ID, "v1", b.ID, begin), sandpit.NotFound, "not found")
+	want(t, s.SetTag(ctx, bob.ID, "v1", b.ID, begin), sandpit.NotFound, "no build")
 	must(s.DeleteTemplate(ctx, ann.ID))
 	want(t, s.DeleteTemplate(ctx, ann.ID), sandpit.NotFound, "")
 	loose, err := s.Builds(ctx, store.BuildFilter{Loose: true})
