@@ -1,10 +1,10 @@
 package e2b
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
@@ -21,6 +21,18 @@ const clientID = "sandpit"
 
 // user is the account that E2B's images have for programs.
 const user = "user"
+
+// sandboxHandlers serve sandboxes.
+type sandboxHandlers struct {
+	manager   *manager.Manager
+	describer *describer
+	resolver  *templateResolver
+	egress    egress
+	access    api.HostAccess
+	public    bool // ports need no token unless a sandbox's maker says so
+	// userless are images that have no account like that of E2B's images.
+	userless imageSet
+}
 
 // created is a new sandbox as its maker asks for it.
 type created struct {
@@ -55,66 +67,44 @@ type sandbox struct {
 	Domain       *string    `json:"domain"`
 }
 
-// describe tells of a sandbox to who may use it, with tokens of theirs.
-func (s *Server) describe(ctx context.Context, b sandpit.Sandbox) (sandbox, error) {
-	m, made := markOf(b)
-	private := !made || m.Private
-	guest, traffic, err := s.o.Tokens.AccessTokens(ctx, b.ID, private)
-	if err != nil {
-		return sandbox{}, err
-	}
-	out := sandbox{
-		ID: b.ID, Template: m.Template, Alias: m.Template, Client: clientID, Version: guestVersion,
-		GuestToken: guest, Domain: s.domain(),
-	}
-	if private {
-		out.TrafficToken = &traffic
-	}
-	return out, nil
-}
-
 // answer is the answer to a call that gives a sandbox.
-func (s *Server) answer(c *call, status int, b sandpit.Sandbox) (int, any, error) {
-	out, err := s.describe(c.r.Context(), b)
+func (h *sandboxHandlers) respond(c *call, status int, b sandpit.Sandbox) (int, any, error) {
+	out, err := h.describer.toSandbox(c.r.Context(), b)
 	if err != nil {
 		return 0, nil, err
 	}
 	return status, out, nil
 }
 
-func (s *Server) domain() *string {
-	if d := s.o.Domain(); d != "" {
-		return &d
-	}
-	return nil
-}
-
 // creating makes a sandbox, which has the timeout if nothing is said of one.
-func (s *Server) creating(timeout time.Duration) handler {
+func (h *sandboxHandlers) handleCreate(timeout time.Duration) handler {
 	return func(c *call) (int, any, error) {
 		var in created
 		if err := c.read(&in); err != nil {
 			return 0, nil, err
 		}
-		made, err := s.create(c.r.Context(), c.who, in, timeout)
+		made, err := h.createSandbox(c.r.Context(), c.who, in, timeout)
 		if err != nil {
 			return 0, nil, err
 		}
-		status, answer, err := s.answer(c, http.StatusCreated, made)
+		status, answer, err := h.respond(c, http.StatusCreated, made)
 		if err != nil { // a client that cannot reach it would not end it either
-			err = errors.Join(err, s.o.Manager.Delete(context.WithoutCancel(c.r.Context()), made.ID))
+			err = errors.Join(err, h.manager.Delete(context.WithoutCancel(c.r.Context()), made.ID))
 		}
 		return status, answer, err
 	}
 }
 
-func (s *Server) create(ctx context.Context, who api.Principal, in created, timeout time.Duration) (sandpit.Sandbox, error) {
-	r, err := s.request(ctx, who, in)
+func (h *sandboxHandlers) createSandbox(ctx context.Context, who api.Principal, in created, timeout time.Duration) (sandpit.Sandbox, error) {
+	r, err := h.newRequest(ctx, who, in)
+	if err == nil {
+		err = h.authorize(ctx, who, r)
+	}
 	if err == nil {
 		timeout, err = span("timeout", in.Timeout, timeout, 1)
 	}
 	if err != nil {
-		s.o.Manager.Report(manager.Report{Actor: who.Owner, Action: "create", Err: err})
+		h.manager.Report(manager.Report{Actor: who.Owner, Action: "create", Err: err})
 		return sandpit.Sandbox{}, err
 	}
 	begin := time.Now()
@@ -122,12 +112,22 @@ func (s *Server) create(ctx context.Context, who api.Principal, in created, time
 	if timeout < makingLimit {
 		r.Lease.Deadline = r.Lease.Deadline.Add(makingLimit) // it must not end while it is made
 	}
-	made, err := s.make(ctx, r)
+	made, err := h.createWithUser(ctx, r)
 	if err != nil || timeout >= makingLimit && time.Since(begin) < time.Second {
 		return made, err
 	}
 	// The time counts from when it runs.
-	return made, s.lease(ctx, made, timeout, r.Lease.Action)
+	return made, setLease(ctx, h.manager, made, timeout, r.Lease.Action)
+}
+
+// authorize checks what the sandbox would use of the server's machine. The client itself
+// cannot name any of it, but its snapshots can.
+func (h *sandboxHandlers) authorize(ctx context.Context, who api.Principal, r manager.CreateRequest) error {
+	expanded, err := h.manager.Expand(ctx, r)
+	if err != nil {
+		return err
+	}
+	return h.access.AuthorizeSpec(who, &expanded.Spec, api.Consent{Image: r.Configured})
 }
 
 // makingLimit is how long making a sandbox may take, about.
@@ -135,52 +135,65 @@ const makingLimit = 2 * time.Minute
 
 // make makes a sandbox, with the account for programs that E2B's images have unless
 // the image has none. That is found out by trying.
-func (s *Server) make(ctx context.Context, r manager.CreateRequest) (sandpit.Sandbox, error) {
+func (h *sandboxHandlers) createWithUser(ctx context.Context, r manager.CreateRequest) (sandpit.Sandbox, error) {
 	plain := r.Spec
-	if _, saved := plain.Image.Snapshot(); saved || s.isTemplate(plain.Image) || s.isUserless(ownImage{r.Owner, plain.Image}) {
-		return s.o.Manager.Create(ctx, r)
+	if _, saved := plain.Image.Snapshot(); saved || isTemplate(plain.Image) || h.userless.has(ownImage{r.Owner, plain.Image}) {
+		return h.manager.Create(ctx, r)
 	}
 	r.Spec.User = user
-	made, err := s.o.Manager.Create(ctx, r)
+	made, err := h.manager.Create(ctx, r)
 	if sandpit.CodeOf(err) != sandpit.Invalid {
 		return made, err
 	}
 	r.Spec = plain
-	made, second := s.o.Manager.Create(ctx, r)
+	made, second := h.manager.Create(ctx, r)
 	if second != nil {
 		return made, err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.userless[ownImage{r.Owner, plain.Image}] = true
+	h.userless.add(ownImage{r.Owner, plain.Image})
 	return made, nil
 }
 
-// ownImage is what an owner means by the name of an image.
+// ownImage is an image name of an owner. The same name can mean another image for others.
 type ownImage struct {
 	owner string
 	image sandpit.Image
 }
 
-func (s *Server) isUserless(image ownImage) bool {
+// imageSet is a set of images. All methods may be called concurrently.
+type imageSet struct {
+	mu     sync.Mutex
+	images map[ownImage]bool
+}
+
+func (s *imageSet) has(image ownImage) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.userless[image]
+	return s.images[image]
+}
+
+func (s *imageSet) add(image ownImage) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.images == nil {
+		s.images = make(map[ownImage]bool)
+	}
+	s.images[image] = true
 }
 
 // request puts what is asked for into the words of the manager.
-func (s *Server) request(ctx context.Context, who api.Principal, in created) (r manager.CreateRequest, err error) {
+func (h *sandboxHandlers) newRequest(ctx context.Context, who api.Principal, in created) (r manager.CreateRequest, err error) {
 	r.Owner, r.Admin = who.Owner, who.Admin
 	r.Policy = store.Policy{IdleTimeout: -1} // the timeout is all that ends it
 	if len(in.IAM) > 0 {
 		return r, sandpit.Errorf(sandpit.Unsupported, "iam: sandpit gives sandboxes no identities")
 	}
-	saved, image, configured, err := s.origin(ctx, who, in.Template)
+	saved, image, configured, err := h.resolver.resolveImage(ctx, who, in.Template)
 	if err != nil {
 		return r, err
 	}
 	r.Configured = configured
-	m, err := s.markFor(in)
+	m, err := h.newMark(in)
 	if err != nil {
 		return r, err
 	}
@@ -188,28 +201,28 @@ func (s *Server) request(ctx context.Context, who api.Principal, in created) (r 
 	if r.Spec.Labels, err = m.labels(in.Metadata); err != nil {
 		return r, err
 	}
-	r.Spec.Env, r.Spec.Mounts = in.Env, mounts(in.Volumes)
+	r.Spec.Env, r.Spec.Mounts = in.Env, toMounts(in.Volumes)
 	if saved != nil {
-		if r.Spec.Network, err = s.savedPolicy(*saved, in); err != nil {
+		if r.Spec.Network, err = h.egress.savedPolicy(*saved, in); err != nil {
 			return r, err
 		}
-		return r, giveSecrets(&r, in.Network)
+		return r, addSecrets(&r, in.Network)
 	}
-	if !s.isTemplate(image) {
+	if !isTemplate(image) {
 		r.Spec.WorkDir = sandpit.HomeDir
 	}
-	if r.Spec.Network, err = s.policy(in.Network, in.Internet); err != nil {
+	if r.Spec.Network, err = h.egress.toPolicy(in.Network, in.Internet); err != nil {
 		return r, err
 	}
 	if !r.Spec.Network.Online || isClosed(r.Spec.Network) {
 		// It cannot be opened later, and needs no network for that.
 		r.Spec.Network, r.Offline = sandpit.NetworkPolicy{}, true
 	}
-	return r, giveSecrets(&r, in.Network)
+	return r, addSecrets(&r, in.Network)
 }
 
-// giveSecrets has a new sandbox know what the headers of its network refer to.
-func giveSecrets(r *manager.CreateRequest, n *network) error {
+// addSecrets gives a new sandbox the values that the headers of its network refer to.
+func addSecrets(r *manager.CreateRequest, n *network) error {
 	if len(r.Spec.Network.Headers) == 0 {
 		return nil
 	}
@@ -219,8 +232,8 @@ func giveSecrets(r *manager.CreateRequest, n *network) error {
 }
 
 // markFor is what is to be known later of a sandbox that is made so.
-func (s *Server) markFor(in created) (mark, error) {
-	m := mark{Template: in.Template, Private: !s.o.Public, Wakes: in.AutoResume.Enabled, Timeout: sandpit.ActionKill}
+func (h *sandboxHandlers) newMark(in created) (mark, error) {
+	m := mark{Template: in.Template, Private: !h.public, Wakes: in.AutoResume.Enabled, Timeout: sandpit.ActionKill}
 	if in.AutoPause {
 		m.Timeout = sandpit.ActionPause
 		if in.KeepMemory != nil && !*in.KeepMemory {
@@ -238,13 +251,4 @@ func (s *Server) markFor(in created) (mark, error) {
 	}
 	m.Host, m.HTTPS = in.Network.MaskHost, in.Network.HTTPSPorts
 	return m, checkIngress(*in.Network)
-}
-
-// limits are those of a sandbox, as far as they are known.
-func (s *Server) limits(b sandpit.Sandbox) sandpit.Resources {
-	r, usual := b.Spec.Resources, s.o.Limits
-	return sandpit.Resources{
-		Memory: cmp.Or(r.Memory, usual.Memory), CPUs: cmp.Or(r.CPUs, usual.CPUs),
-		Disk: cmp.Or(r.Disk, usual.Disk), PIDs: cmp.Or(r.PIDs, usual.PIDs),
-	}
 }

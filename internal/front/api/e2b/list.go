@@ -67,35 +67,22 @@ func stateOf(b sandpit.Sandbox) string {
 // never is when sandboxes end that have no deadline; clients want a time.
 var never = time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC)
 
-func (s *Server) listed(b sandpit.Sandbox) listed {
-	m, _ := markOf(b)
-	limits := s.limits(b)
-	end := b.Lease.Deadline.UTC()
-	if end.IsZero() {
-		end = never
-	}
-	return listed{
-		ID: b.ID, Template: m.Template, Alias: m.Template, Client: clientID, StartedAt: b.CreatedAt.UTC(), EndAt: end, State: stateOf(b),
-		CPUs: cpus(limits), Memory: limits.Memory >> 20, Disk: limits.Disk >> 20, Version: guestVersion, Metadata: metadata(b),
-	}
-}
-
 // get tells of one sandbox.
-func (s *Server) get(c *call) (int, any, error) {
-	b, err := s.find(c)
+func (h *sandboxHandlers) getSandbox(c *call) (int, any, error) {
+	b, err := findSandbox(c, h.manager)
 	if err != nil {
 		return 0, nil, err
 	}
 	if stateOf(b) == "" {
 		return 0, nil, sandpit.Errorf(sandpit.Conflict, "sandbox %s is %s: %s", b.ID, b.State, b.Reason)
 	}
-	guest, _, err := s.o.Tokens.AccessTokens(c.r.Context(), b.ID, false)
+	guest, _, err := h.describer.tokens.AccessTokens(c.r.Context(), b.ID, false)
 	if err != nil {
 		return 0, nil, err
 	}
 	m, _ := markOf(b)
 	out := detailed{
-		listed: s.listed(b), GuestToken: guest, Domain: s.domain(), Network: networkOf(b), Volumes: volumeMounts(b),
+		listed: h.describer.toListed(b), GuestToken: guest, Domain: h.describer.domainName(), Network: networkOf(b), Volumes: volumeMounts(b),
 		Internet: b.Spec.Network.Online && !isClosed(b.Spec.Network),
 	}
 	out.Lifecycle.OnTimeout = "kill"
@@ -107,27 +94,19 @@ func (s *Server) get(c *call) (int, any, error) {
 }
 
 // listAll tells of all sandboxes that run, as clients of the first generation ask.
-func (s *Server) listAll(c *call) (int, any, error) {
-	want, err := chosen(c.r.URL.Query())
+func (h *sandboxHandlers) listRunning(c *call) (int, any, error) {
+	want, err := parseChoice(c.r.URL.Query())
 	if err != nil {
 		return 0, nil, err
 	}
 	want.states = []string{running}
-	return http.StatusOK, s.describeAll(s.choose(c, want)), nil
-}
-
-func (s *Server) describeAll(list []sandpit.Sandbox) []listed {
-	all := make([]listed, len(list))
-	for i, b := range list {
-		all[i] = s.listed(b)
-	}
-	return all
+	return http.StatusOK, h.describer.toList(h.chooseSandboxes(c, want)), nil
 }
 
 // list tells of sandboxes, a page at a time.
-func (s *Server) list(c *call) (int, any, error) {
+func (h *sandboxHandlers) listSandboxes(c *call) (int, any, error) {
 	query := c.r.URL.Query()
-	want, err := chosen(query)
+	want, err := parseChoice(query)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -135,7 +114,7 @@ func (s *Server) list(c *call) (int, any, error) {
 	if err != nil {
 		return 0, nil, err
 	}
-	list := s.choose(c, want)
+	list := h.chooseSandboxes(c, want)
 	total := 0
 	for _, b := range list {
 		if stateOf(b) == running {
@@ -149,13 +128,13 @@ func (s *Server) list(c *call) (int, any, error) {
 		}
 		list = slices.DeleteFunc(list, func(b sandpit.Sandbox) bool { return want.compare(placeOf(b), at) <= 0 })
 	}
-	h := c.w.Header()
-	h.Set("X-Total-Running", strconv.Itoa(total))
+	header := c.w.Header()
+	header.Set("X-Total-Running", strconv.Itoa(total))
 	if len(list) > limit {
 		list = list[:limit]
-		h.Set("X-Next-Token", placeOf(list[limit-1]).String())
+		header.Set("X-Next-Token", placeOf(list[limit-1]).String())
 	}
-	return http.StatusOK, s.describeAll(list), nil
+	return http.StatusOK, h.describer.toList(list), nil
 }
 
 // choice is which sandboxes somebody wants to hear of.
@@ -168,8 +147,8 @@ type choice struct {
 }
 
 // choose returns sandboxes of who asks in the order of their start.
-func (s *Server) choose(c *call, want choice) []sandpit.Sandbox {
-	list := s.o.Manager.List(manager.Filter{Owner: c.who.Owner, Labels: want.metadata})
+func (h *sandboxHandlers) chooseSandboxes(c *call, want choice) []sandpit.Sandbox {
+	list := h.manager.List(manager.Filter{Owner: c.who.Owner, Labels: want.metadata})
 	list = slices.DeleteFunc(list, func(b sandpit.Sandbox) bool {
 		m, _ := markOf(b)
 		return !slices.Contains(want.states, stateOf(b)) || want.template != "" && m.Template != want.template || b.CreatedAt.Before(want.after)
@@ -179,7 +158,7 @@ func (s *Server) choose(c *call, want choice) []sandpit.Sandbox {
 }
 
 // chosen reads what a query asks for.
-func chosen(query url.Values) (want choice, err error) {
+func parseChoice(query url.Values) (want choice, err error) {
 	want.states = []string{running, paused}
 	if list := query["state"]; len(list) > 0 {
 		want.states = strings.Split(strings.Join(list, ","), ",")

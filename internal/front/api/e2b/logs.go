@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/manager"
 	"github.com/sandpit-dev/sandpit/internal/core/store"
 )
 
@@ -32,7 +33,7 @@ type line struct {
 // levels are those of entries, the least first.
 var levels = []string{"debug", "info", "warn", "error"}
 
-func entryOf(e store.Event) entry {
+func toEntry(e store.Event) entry {
 	out := entry{At: e.At.UTC(), Level: "info", Message: e.Action, Fields: map[string]string{}}
 	maps.Copy(out.Fields, e.Args)
 	out.Fields["actor"], out.Fields["result"] = e.Actor, e.Result
@@ -45,21 +46,27 @@ func entryOf(e store.Event) entry {
 	return out
 }
 
-// The bounds of one answer.
+// logHandlers serve the logs of sandboxes.
+type logHandlers struct {
+	manager *manager.Manager
+	store   *store.Store
+}
+
+// The bounds of one response.
 const (
 	usualLogs = 1000
 	maxLogs   = 1000
 )
 
 // entries returns what was done to a sandbox, the oldest first.
-func (s *Server) entries(c *call, b sandpit.Sandbox) (all []entry, err error) {
+func (h *logHandlers) readEntries(c *call, b sandpit.Sandbox) (all []entry, err error) {
 	for after := int64(0); ; {
-		list, err := s.o.Store.Events(c.r.Context(), store.EventFilter{Sandbox: b.ID, After: after, Limit: store.MaxEvents})
+		list, err := h.store.Events(c.r.Context(), store.EventFilter{Sandbox: b.ID, After: after, Limit: store.MaxEvents})
 		if err != nil {
 			return nil, err
 		}
 		for _, e := range list {
-			all = append(all, entryOf(e))
+			all = append(all, toEntry(e))
 			after = e.Seq
 		}
 		if len(list) < store.MaxEvents {
@@ -73,8 +80,8 @@ func (s *Server) entries(c *call, b sandpit.Sandbox) (all []entry, err error) {
 const maxKept = 10_000
 
 // logs tells what was done to a sandbox.
-func (s *Server) logs(c *call) (int, any, error) {
-	b, err := s.find(c)
+func (h *logHandlers) getLogs(c *call) (int, any, error) {
+	b, err := findSandbox(c, h.manager)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -83,11 +90,11 @@ func (s *Server) logs(c *call) (int, any, error) {
 	if err != nil {
 		return 0, nil, err
 	}
-	keep, backward, err := wanted(query)
+	keep, backward, err := parseLogQuery(query)
 	if err != nil {
 		return 0, nil, err
 	}
-	all, err := s.entries(c, b)
+	all, err := h.readEntries(c, b)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -102,7 +109,7 @@ func (s *Server) logs(c *call) (int, any, error) {
 }
 
 // wanted returns which entries a query asks for, and whether the latest come first.
-func wanted(query url.Values) (keep func(entry) bool, backward bool, err error) {
+func parseLogQuery(query url.Values) (keep func(entry) bool, backward bool, err error) {
 	switch direction := query.Get("direction"); direction {
 	case "", "forward":
 	case "backward":
@@ -133,8 +140,8 @@ func wanted(query url.Values) (keep func(entry) bool, backward bool, err error) 
 }
 
 // logsV1 tells the same in the words of the first generation.
-func (s *Server) logsV1(c *call) (int, any, error) {
-	b, err := s.find(c)
+func (h *logHandlers) getLogsV1(c *call) (int, any, error) {
+	b, err := findSandbox(c, h.manager)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -147,7 +154,7 @@ func (s *Server) logsV1(c *call) (int, any, error) {
 	if err != nil {
 		return 0, nil, err
 	}
-	all, err := s.entries(c, b)
+	all, err := h.readEntries(c, b)
 	if err != nil {
 		return 0, nil, err
 	}

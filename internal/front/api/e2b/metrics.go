@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/manager"
 	"github.com/sandpit-dev/sandpit/internal/front/api"
 )
 
@@ -43,29 +44,32 @@ func cpus(limits sandpit.Resources) int {
 	return int(math.Ceil(limits.CPUs))
 }
 
-// metrics measures a sandbox. There is one measurement, of now: what was before is
+// metricHandlers measure sandboxes.
+type metricHandlers struct{ manager *manager.Manager }
+
+// getMetrics measures a sandbox. There is one measurement, of now: what was before is
 // kept nowhere.
-func (s *Server) metrics(c *call) (int, any, error) {
-	asked, err := within(c)
+func (h *metricHandlers) getMetrics(c *call) (int, any, error) {
+	asked, err := includesNow(c)
 	if err != nil {
 		return 0, nil, err
 	}
-	b, err := s.find(c)
+	b, err := findSandbox(c, h.manager)
 	if err != nil {
 		return 0, nil, err
 	}
 	if !asked || !isMeasured(b) {
 		return http.StatusOK, []metric{}, nil
 	}
-	all, err := s.measure(c.r.Context(), []sandpit.Sandbox{b})
+	all, err := h.measureAll(c.r.Context(), []sandpit.Sandbox{b})
 	if err != nil {
 		return 0, nil, err
 	}
 	return http.StatusOK, []metric{all[b.ID]}, nil
 }
 
-// within reports whether a query asks for what is measured now.
-func within(c *call) (bool, error) {
+// includesNow reports whether a query asks for what is measured now.
+func includesNow(c *call) (bool, error) {
 	query := c.r.URL.Query()
 	start, err := unix(query, "start", math.MinInt64)
 	if err != nil {
@@ -94,27 +98,27 @@ func isMeasured(b sandpit.Sandbox) bool {
 }
 
 // allMetrics measures several sandboxes. Those that there are not are left out.
-func (s *Server) allMetrics(c *call) (int, any, error) {
+func (h *metricHandlers) listMetrics(c *call) (int, any, error) {
 	ids := strings.Split(strings.Join(c.r.URL.Query()["sandbox_ids"], ","), ",")
 	if len(ids) > maxMeasured {
 		return 0, nil, sandpit.Errorf(sandpit.Invalid, "sandbox_ids: %d, want at most %d", len(ids), maxMeasured)
 	}
 	var list []sandpit.Sandbox
 	for _, id := range slices.Compact(slices.Sorted(slices.Values(ids))) {
-		if b, err := api.Find(c.r.Context(), s.o.Manager, sandpit.ID(id)); err == nil && isMeasured(b) {
+		if b, err := api.Find(c.r.Context(), h.manager, sandpit.ID(id)); err == nil && isMeasured(b) {
 			list = append(list, b)
 		}
 	}
-	all, err := s.measure(c.r.Context(), list)
+	all, err := h.measureAll(c.r.Context(), list)
 	return http.StatusOK, map[string]any{"sandboxes": all}, err
 }
 
 // measure measures sandboxes. One that ends meanwhile is an error if it is the only one,
 // and else left out.
-func (s *Server) measure(ctx context.Context, list []sandpit.Sandbox) (map[sandpit.ID]metric, error) {
+func (h *metricHandlers) measureAll(ctx context.Context, list []sandpit.Sandbox) (map[sandpit.ID]metric, error) {
 	before := make(map[sandpit.ID]sandpit.Stats, len(list))
 	for _, b := range list {
-		stats, err := s.o.Manager.Measure(ctx, b.ID)
+		stats, err := h.manager.Measure(ctx, b.ID)
 		if err != nil && len(list) == 1 {
 			return nil, err
 		}
@@ -129,7 +133,7 @@ func (s *Server) measure(ctx context.Context, list []sandpit.Sandbox) (map[sandp
 	}
 	all := make(map[sandpit.ID]metric, len(before))
 	for id, first := range before {
-		last, err := s.o.Manager.Measure(ctx, id)
+		last, err := h.manager.Measure(ctx, id)
 		if err != nil && len(list) == 1 {
 			return nil, err
 		}

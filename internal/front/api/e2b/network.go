@@ -29,8 +29,13 @@ type network struct {
 // everything is what stands for all addresses.
 var everything = []string{"0.0.0.0/0", "::/0"}
 
-// policy puts what is asked for into our own words. What these cannot say is refused.
-func (s *Server) policy(n *network, internet *bool) (p sandpit.NetworkPolicy, err error) {
+// egress converts what E2B's clients say about the network of a sandbox.
+type egress struct {
+	internet bool // sandboxes may have a network
+}
+
+// toPolicy converts a request to a policy. Requests that a policy cannot express are refused.
+func (e egress) toPolicy(n *network, internet *bool) (p sandpit.NetworkPolicy, err error) {
 	if n == nil {
 		n = &network{}
 	}
@@ -41,7 +46,7 @@ func (s *Server) policy(n *network, internet *bool) (p sandpit.NetworkPolicy, er
 	if err != nil {
 		return p, err
 	}
-	if !s.o.Internet {
+	if !e.internet {
 		for name, there := range map[string]bool{"allowOut": len(n.Allow) > 0, "rules": len(headers) > 0} {
 			if there {
 				return p, sandpit.Errorf(sandpit.PermissionDenied, "network.%s: this server gives sandboxes of E2B's clients no network", name)
@@ -59,7 +64,7 @@ func (s *Server) policy(n *network, internet *bool) (p sandpit.NetworkPolicy, er
 		p.Allow = n.Allow // and nothing else
 	case len(n.Allow) > 0 && len(denied) > 0:
 		// There allowing goes before denying, here the other way round.
-		if err := apart(n.Allow, denied); err != nil {
+		if err := checkDisjoint(n.Allow, denied); err != nil {
 			return p, err
 		}
 		p.Deny = denied
@@ -71,8 +76,8 @@ func (s *Server) policy(n *network, internet *bool) (p sandpit.NetworkPolicy, er
 
 // savedPolicy is what a sandbox may reach that begins as a snapshot, in which it is fixed
 // whether there is a network.
-func (s *Server) savedPolicy(n sandpit.Snapshot, in created) (sandpit.NetworkPolicy, error) {
-	p, err := s.policy(in.Network, in.Internet)
+func (e egress) savedPolicy(n sandpit.Snapshot, in created) (sandpit.NetworkPolicy, error) {
+	p, err := e.toPolicy(in.Network, in.Internet)
 	if err != nil {
 		return p, err
 	}
@@ -94,16 +99,16 @@ func (s *Server) savedPolicy(n sandpit.Snapshot, in created) (sandpit.NetworkPol
 // isClosed reports whether nothing can be reached.
 func isClosed(p sandpit.NetworkPolicy) bool { return slices.Equal(p.Deny, everything) }
 
-// apart refuses rules of which one allows what the other denies.
-func apart(allow, deny []string) error {
+// checkDisjoint refuses rules of which one allows what the other denies.
+func checkDisjoint(allow, deny []string) error {
 	for _, a := range allow {
-		allowed, err := rangeOf(a)
+		allowed, err := parseRange(a)
 		if err != nil {
 			return sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "network.allowOut %.100q: a name needs everything else to be denied", a),
 				"add 0.0.0.0/0 to denyOut")
 		}
 		for _, d := range deny {
-			denied, err := rangeOf(d)
+			denied, err := parseRange(d)
 			if err != nil {
 				return sandpit.Errorf(sandpit.Invalid, "network.denyOut %.100q: want an address or a range of them", d)
 			}
@@ -115,7 +120,7 @@ func apart(allow, deny []string) error {
 	return nil
 }
 
-func rangeOf(rule string) (netip.Prefix, error) {
+func parseRange(rule string) (netip.Prefix, error) {
 	if !strings.Contains(rule, "/") {
 		addr, err := netip.ParseAddr(rule)
 		if err != nil {
@@ -149,7 +154,7 @@ func networkOf(b sandpit.Sandbox) network {
 }
 
 // setNetwork replaces what a sandbox may reach.
-func (s *Server) setNetwork(c *call) (int, any, error) {
+func (h *sandboxHandlers) setNetwork(c *call) (int, any, error) {
 	var in struct {
 		network
 
@@ -161,11 +166,11 @@ func (s *Server) setNetwork(c *call) (int, any, error) {
 	if in.MaskHost != "" || len(in.HTTPSPorts) > 0 {
 		return 0, nil, sandpit.Errorf(sandpit.Unsupported, "network: maskRequestHost and httpsPorts are fixed when a sandbox is made")
 	}
-	b, err := s.find(c)
+	b, err := findSandbox(c, h.manager)
 	if err != nil {
 		return 0, nil, err
 	}
-	p, err := s.policy(&in.network, in.Internet)
+	p, err := h.egress.toPolicy(&in.network, in.Internet)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -183,5 +188,5 @@ func (s *Server) setNetwork(c *call) (int, any, error) {
 		p, secrets = sandpit.NetworkPolicy{Online: true, Deny: everything}, nil
 	}
 	p.Limits = b.Spec.Network.Limits
-	return http.StatusNoContent, nil, s.o.Manager.SetNetwork(c.r.Context(), b.ID, p, secrets)
+	return http.StatusNoContent, nil, h.manager.SetNetwork(c.r.Context(), b.ID, p, secrets)
 }

@@ -11,7 +11,7 @@ import (
 // TestPolicy has E2B's rules mean the same in our words, or be refused.
 func TestPolicy(t *testing.T) {
 	t.Parallel()
-	s := New(Options{Internet: true})
+	s := egress{internet: true}
 	for name, tc := range map[string]struct {
 		allow, deny []string
 		internet    *bool
@@ -32,7 +32,7 @@ func TestPolicy(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			got, err := s.policy(&network{Allow: tc.allow, Deny: tc.deny}, tc.internet)
+			got, err := s.toPolicy(&network{Allow: tc.allow, Deny: tc.deny}, tc.internet)
 			if sandpit.CodeOf(err) != tc.code {
 				t.Fatalf("%v, want code %q", err, tc.code)
 			}
@@ -44,7 +44,7 @@ func TestPolicy(t *testing.T) {
 			}
 		})
 	}
-	if p, err := New(Options{}).policy(nil, new(true)); err != nil || p.Online {
+	if p, err := (egress{}).toPolicy(nil, new(true)); err != nil || p.Online {
 		t.Errorf("a server that gives no network gives %+v, %v", p, err)
 	}
 }
@@ -53,7 +53,7 @@ func TestPolicy(t *testing.T) {
 // its maker wants another that it can have.
 func TestSavedPolicy(t *testing.T) {
 	t.Parallel()
-	s := New(Options{Internet: true})
+	s := egress{internet: true}
 	offline, online := sandpit.NetworkPolicy{}, sandpit.NetworkPolicy{Online: true, Deny: []string{"192.0.2.0/24"}, Limits: sandpit.NetworkLimits{Connections: 5}}
 	closed, other := sandpit.NetworkPolicy{Online: true, Deny: everything}, &network{Deny: []string{"198.51.100.0/24"}}
 	for name, tc := range map[string]struct {
@@ -83,7 +83,7 @@ func TestSavedPolicy(t *testing.T) {
 			}
 		})
 	}
-	got, err := New(Options{}).savedPolicy(sandpit.Snapshot{Spec: sandpit.Spec{Network: online}}, created{Internet: new(true)})
+	got, err := (egress{}).savedPolicy(sandpit.Snapshot{Spec: sandpit.Spec{Network: online}}, created{Internet: new(true)})
 	if err != nil || !got.Equal(closed) {
 		t.Errorf("a server that gives no network gives %+v, %v", got, err)
 	}
@@ -102,7 +102,7 @@ func TestHeaders(t *testing.T) {
 	n := rules("b.example", "Authorization", "Bearer 1")
 	n.Rules["b.example"] = append(n.Rules["b.example"], transform{}, rules("", "authorization", "Bearer 2").Rules[""][0], rules("", "X-B", "b").Rules[""][0])
 	n.Rules["a.example"] = rules("", "X-A", "a").Rules[""]
-	p, err := New(Options{Internet: true}).policy(n, nil)
+	p, err := (egress{internet: true}).toPolicy(n, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -122,7 +122,7 @@ func TestHeaders(t *testing.T) {
 	if got := told["b.example"][0].Transform.Headers; len(told) != 2 || len(told["b.example"]) != 1 || got["X-B"] != "${E2B_2}" || got["authorization"] != "${E2B_1}" {
 		t.Errorf("it is told as %v", told)
 	}
-	if p, err := New(Options{}).policy(n, nil); sandpit.CodeOf(err) != sandpit.PermissionDenied {
+	if p, err := (egress{}).toPolicy(n, nil); sandpit.CodeOf(err) != sandpit.PermissionDenied {
 		t.Errorf("a server that gives no network gives %+v, %v", p, err)
 	}
 }

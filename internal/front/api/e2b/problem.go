@@ -35,7 +35,7 @@ func WriteError(w http.ResponseWriter, r *http.Request, err error) {
 	if (p.Code == http.StatusServiceUnavailable || p.Code == http.StatusTooManyRequests) && w.Header().Get("Retry-After") == "" {
 		w.Header().Set("Retry-After", "1")
 	}
-	write(w, r, p.Code, p)
+	writeResponse(w, r, p.Code, p)
 }
 
 // problemOf says what went wrong.

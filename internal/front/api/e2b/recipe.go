@@ -74,26 +74,34 @@ type recipe struct {
 	fresh   bool // steps are done again from here on
 }
 
+// recipeReader converts what clients want to have built to recipes.
+type recipeReader struct {
+	resolver *templateResolver
+	uploads  *uploads
+	image    sandpit.Image // the default image
+	internet bool          // builds may reach the network
+}
+
 // maxBuildSteps is how many steps a client may ask for. What they become has a bound of its
 // own.
 const maxBuildSteps = 1000
 
 // plan reads what is to be built, as far as that can be said before files are unpacked,
 // which is work for the build. Invalid: it can never be built. NotFound: files are missing.
-func (s *Server) plan(who api.Principal, in newBuild, base base) (sandpit.Recipe, error) {
+func (b recipeReader) plan(who api.Principal, in newBuild, base base) (sandpit.Recipe, error) {
 	if len(in.Steps) > maxBuildSteps {
 		return sandpit.Recipe{}, sandpit.Errorf(sandpit.Invalid, "%d steps, want at most %d", len(in.Steps), maxBuildSteps)
 	}
-	return s.recipe(context.Background(), who, in, base, nil)
+	return b.read(context.Background(), who, in, base, nil)
 }
 
 // recipe reads what is to be built. Files that steps copy are unpacked, unless there are to
 // be none yet.
-func (s *Server) recipe(ctx context.Context, who api.Principal, in newBuild, base base, files *buildFiles) (sandpit.Recipe, error) {
-	r := &recipe{files: files, uploads: s.uploads, owner: who.Owner, user: user}
+func (b recipeReader) read(ctx context.Context, who api.Principal, in newBuild, base base, files *buildFiles) (sandpit.Recipe, error) {
+	r := &recipe{files: files, uploads: b.uploads, owner: who.Owner, user: user}
 	r.From = base.image
 	// What steps may reach is what sandboxes may.
-	r.Build.Network.Online = s.o.Internet
+	r.Build.Network.Online = b.internet
 	if base.plain {
 		r.add(sandpit.RecipeStep{Run: sandpit.ShellArgs(makeUser), RunUser: "root"})
 		r.add(sandpit.RecipeStep{User: user})
@@ -101,7 +109,7 @@ func (s *Server) recipe(ctx context.Context, who api.Principal, in newBuild, bas
 	}
 	for i, step := range in.Steps {
 		r.step = i + 1
-		if err := r.read(ctx, step); err != nil {
+		if err := r.addStep(ctx, step); err != nil {
 			return r.Recipe, fmt.Errorf("step %d: %w", r.step, err)
 		}
 	}
@@ -133,7 +141,7 @@ type base struct {
 }
 
 // base returns what a build is based on.
-func (s *Server) base(ctx context.Context, who api.Principal, in newBuild) (base, error) {
+func (b recipeReader) findBase(ctx context.Context, who api.Principal, in newBuild) (base, error) {
 	switch {
 	case (in.Image == "") == (in.Template == ""):
 		return base{}, sandpit.Errorf(sandpit.Invalid, "want one of fromImage and fromTemplate")
@@ -145,9 +153,9 @@ func (s *Server) base(ctx context.Context, who api.Principal, in newBuild) (base
 		}
 		return base{image: sandpit.Image(in.Image), plain: true}, nil
 	}
-	o, err := s.resolve(ctx, who, in.Template)
+	o, err := b.resolver.resolve(ctx, who, in.Template)
 	if err == nil {
-		o, err = s.ready(ctx, who, o)
+		o, err = b.resolver.awaitBuiltin(ctx, who, o)
 	}
 	switch {
 	case sandpit.CodeOf(err) == sandpit.NotFound: // the build fails of it, and tells of which step
@@ -159,12 +167,12 @@ func (s *Server) base(ctx context.Context, who api.Principal, in newBuild) (base
 	case o.template != "":
 		return base{image: sandpit.Image(sandpit.TemplatePrefix + o.template)}, nil
 	case o.image == "":
-		o.image = s.o.Default
+		o.image = b.image
 	}
-	return base{image: o.image, plain: !s.isTemplate(o.image), configured: true}, nil
+	return base{image: o.image, plain: !isTemplate(o.image), configured: true}, nil
 }
 
-func (s *Server) isTemplate(i sandpit.Image) bool {
+func isTemplate(i sandpit.Image) bool {
 	_, ok := i.Template()
 	return ok
 }
@@ -190,8 +198,8 @@ func (r *recipe) add(s sandpit.RecipeStep) {
 // bash runs a command as E2B does.
 func bash(command string) []string { return []string{"/bin/bash", "-c", command} }
 
-// read reads one step.
-func (r *recipe) read(ctx context.Context, s newStep) error {
+// addStep converts one step of the client and adds the result.
+func (r *recipe) addStep(ctx context.Context, s newStep) error {
 	if len(s.Args) == 0 || s.Args[0] == "" {
 		return sandpit.Errorf(sandpit.Invalid, "%.20s: want something that is done", s.Type)
 	}

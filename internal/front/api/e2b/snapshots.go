@@ -1,7 +1,6 @@
 package e2b
 
 import (
-	"context"
 	"net/http"
 	"regexp"
 	"strings"
@@ -25,7 +24,7 @@ const (
 	tagLatest  = "latest"
 )
 
-func snapshotOf(n sandpit.Snapshot) snapshot {
+func toSnapshot(n sandpit.Snapshot) snapshot {
 	out := snapshot{ID: string(n.ID), Names: []string{}}
 	if n.Name != "" {
 		name, tag, tagged := strings.Cut(n.Name, ".")
@@ -52,20 +51,22 @@ func snapshotName(who api.Principal, name string) string {
 	return name + "." + tag
 }
 
-// snapshot returns a snapshot of who asks. NotFound.
-func (s *Server) snapshot(ctx context.Context, who api.Principal, name string) (sandpit.Snapshot, error) {
-	return s.o.Manager.FindSnapshot(ctx, who.Owner, snapshotName(who, name))
+// snapshotHandlers serve snapshots, and forks of sandboxes.
+type snapshotHandlers struct {
+	manager   *manager.Manager
+	resolver  *templateResolver
+	describer *describer
 }
 
 // createSnapshot saves a sandbox, which goes on.
-func (s *Server) createSnapshot(c *call) (int, any, error) {
+func (h *snapshotHandlers) createSnapshot(c *call) (int, any, error) {
 	var in struct {
 		Name string `json:"name"`
 	}
 	if err := c.read(&in); err != nil {
 		return 0, nil, err
 	}
-	b, err := s.find(c)
+	b, err := findSandbox(c, h.manager)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -73,15 +74,15 @@ func (s *Server) createSnapshot(c *call) (int, any, error) {
 	if name != "" && !snapshotPattern.MatchString(name) {
 		return 0, nil, sandpit.Errorf(sandpit.Invalid, "name %.100q: want letters, digits, and inside also - and _, and maybe a tag after a colon", in.Name)
 	}
-	made, err := s.o.Manager.Snapshot(c.r.Context(), b.ID, snapshotName(c.who, name))
+	made, err := h.manager.Snapshot(c.r.Context(), b.ID, snapshotName(c.who, name))
 	if err != nil {
 		return 0, nil, err
 	}
-	return http.StatusCreated, snapshotOf(made), nil
+	return http.StatusCreated, toSnapshot(made), nil
 }
 
 // listSnapshots tells of snapshots, a page at a time.
-func (s *Server) listSnapshots(c *call) (int, any, error) {
+func (h *snapshotHandlers) listSnapshots(c *call) (int, any, error) {
 	query := c.r.URL.Query()
 	limit, err := number(query, "limit", 100, 1, 1000)
 	if err != nil {
@@ -94,17 +95,17 @@ func (s *Server) listSnapshots(c *call) (int, any, error) {
 	}
 	list := []snapshot{}
 	if name := query.Get("name"); name != "" {
-		found, err := s.snapshot(c.r.Context(), c.who, name)
+		found, err := h.resolver.findSnapshot(c.r.Context(), c.who, name)
 		switch {
 		case sandpit.CodeOf(err) == sandpit.NotFound:
 		case err != nil:
 			return 0, nil, err
 		case f.Sandbox == "" || found.Sandbox == f.Sandbox:
-			list = append(list, snapshotOf(found))
+			list = append(list, toSnapshot(found))
 		}
 		return http.StatusOK, list, nil
 	}
-	all, err := s.o.Manager.Snapshots(c.r.Context(), f)
+	all, err := h.manager.Snapshots(c.r.Context(), f)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -113,7 +114,7 @@ func (s *Server) listSnapshots(c *call) (int, any, error) {
 		c.w.Header().Set("X-Next-Token", string(all[limit-1].ID))
 	}
 	for _, n := range all {
-		list = append(list, snapshotOf(n))
+		list = append(list, toSnapshot(n))
 	}
 	return http.StatusOK, list, nil
 }
@@ -126,7 +127,7 @@ type forked struct {
 
 // fork makes copies of a sandbox, each of which is there or not without regard to the
 // others.
-func (s *Server) fork(c *call) (int, any, error) {
+func (h *snapshotHandlers) forkSandbox(c *call) (int, any, error) {
 	var in struct {
 		Timeout *int64 `json:"timeout"`
 		Count   *int64 `json:"count"`
@@ -145,13 +146,13 @@ func (s *Server) fork(c *call) (int, any, error) {
 	if err != nil {
 		return 0, nil, err
 	}
-	b, err := s.find(c)
+	b, err := findSandbox(c, h.manager)
 	if err != nil {
 		return 0, nil, err
 	}
 	ctx := c.r.Context()
 	m, _ := markOf(b)
-	all, err := s.o.Manager.ForkEach(ctx, manager.ForkRequest{
+	all, err := h.manager.ForkEach(ctx, manager.ForkRequest{
 		// They must not end while they are made.
 		Sandbox: b.ID, Count: int(count), Lease: sandpit.Lease{Deadline: time.Now().Add(timeout + makingLimit), Action: m.Timeout},
 	})
@@ -162,10 +163,10 @@ func (s *Server) fork(c *call) (int, any, error) {
 	for k, made := range all {
 		var out sandbox
 		if made.Err == nil {
-			made.Err = s.lease(ctx, made.Sandbox, timeout, m.Timeout)
+			made.Err = setLease(ctx, h.manager, made.Sandbox, timeout, m.Timeout)
 		}
 		if made.Err == nil {
-			out, made.Err = s.describe(ctx, made.Sandbox)
+			out, made.Err = h.describer.toSandbox(ctx, made.Sandbox)
 		}
 		if made.Err != nil {
 			list[k].Error = new(problemOf(ctx, made.Err))

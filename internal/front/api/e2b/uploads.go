@@ -190,10 +190,16 @@ func (u *uploads) check(r *http.Request, now time.Time) (link, error) {
 	return l, nil
 }
 
+// uploadHandler receives the files of builds.
+type uploadHandler struct {
+	uploads *uploads
+	keys    *api.Keys
+}
+
 // upload takes an archive, which must come as a whole and be as long as was said. It counts
 // as a request of its owner's, whose link it is.
-func (s *Server) upload(w http.ResponseWriter, r *http.Request) error {
-	l, err := s.uploads.check(r, time.Now())
+func (h *uploadHandler) receive(w http.ResponseWriter, r *http.Request) error {
+	l, err := h.uploads.check(r, time.Now())
 	switch {
 	case err != nil:
 		return err
@@ -203,7 +209,7 @@ func (s *Server) upload(w http.ResponseWriter, r *http.Request) error {
 		return sandpit.Errorf(sandpit.Invalid, "%d bytes, want at most %d", r.ContentLength, maxUpload)
 	}
 	n := l.archiveName
-	attached, release, err := s.o.Keys.Attach(r.Context(), l.key)
+	attached, release, err := h.keys.Attach(r.Context(), l.key)
 	if err != nil {
 		return err
 	}
@@ -217,12 +223,12 @@ func (s *Server) upload(w http.ResponseWriter, r *http.Request) error {
 		sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "too many uploads"), "try again later"))
 	defer cancel()
 	// In this order: who waits for another upload of the same archive holds no slot.
-	done, err := s.uploads.enter(waiting, n)
+	done, err := h.uploads.enter(waiting, n)
 	if err != nil {
 		return err
 	}
 	defer done()
-	slot, err := s.uploads.slots.Acquire(waiting, n.owner, 1)
+	slot, err := h.uploads.slots.Acquire(waiting, n.owner, 1)
 	if err != nil {
 		return err
 	}
@@ -233,7 +239,7 @@ func (s *Server) upload(w http.ResponseWriter, r *http.Request) error {
 	defer body.stop()
 	interrupt := context.AfterFunc(attached, body.interrupt)
 	defer interrupt()
-	return s.uploads.keep(n, body, r.ContentLength)
+	return h.uploads.keep(n, body, r.ContentLength)
 }
 
 // enter waits until no other upload of an archive comes, and has others wait until done.
