@@ -11,14 +11,14 @@ import (
 )
 
 const (
-	// restLimit is how long the rest of a body may take that nobody has asked for, and
-	// refusedLimit that of a request that the edge has refused.
-	restLimit    = 5 * time.Second
-	refusedLimit = time.Second
-	// restMost is how many bytes of it are read.
-	restMost = 256 << 20
-	// wholeLimit is how long a body may take that is read as a whole.
-	wholeLimit = 60 * time.Second
+	// restTimeout is how long the rest of a body may take that nobody has asked for, and
+	// refusedTimeout that of a request that the edge has refused.
+	restTimeout    = 5 * time.Second
+	refusedTimeout = time.Second
+	// maxRest is how many bytes of it are read.
+	maxRest = 256 << 20
+	// bodyTimeout is how long a body may take that is read as a whole.
+	bodyTimeout = 60 * time.Second
 )
 
 // BodyCost is how many bytes of memory each byte of a JSON body usually takes: as it comes,
@@ -33,7 +33,7 @@ func Whole(w http.ResponseWriter, r *http.Request, most, cost int64) ([]byte, er
 		return nil, nil
 	}
 	control := http.NewResponseController(w)
-	_ = control.SetReadDeadline(time.Now().Add(wholeLimit)) // what cannot have one needs none
+	_ = control.SetReadDeadline(time.Now().Add(bodyTimeout)) // what cannot have one needs none
 	text, err := memory.ReadAll(r.Context(), http.MaxBytesReader(w, r.Body, most), most, cost)
 	_ = control.SetReadDeadline(time.Time{})
 	if sandpit.CodeOf(err) == sandpit.Exhausted {
@@ -53,9 +53,9 @@ func Whole(w http.ResponseWriter, r *http.Request, most, cost int64) ([]byte, er
 func BoundRest(w http.ResponseWriter) { boundRest(w, false) }
 
 func boundRest(w http.ResponseWriter, refused bool) {
-	limit := restLimit
+	limit := restTimeout
 	if refused {
-		limit = refusedLimit
+		limit = refusedTimeout
 	}
 	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(limit)) // what cannot have one needs none
 }
@@ -67,6 +67,6 @@ func boundRest(w http.ResponseWriter, refused bool) {
 func ReadRest(w http.ResponseWriter, body io.Reader) {
 	BoundRest(w)
 	if http.NewResponseController(w).Flush() == nil {
-		_, _ = io.CopyN(io.Discard, body, restMost) // that it breaks is nobody's business any more
+		_, _ = io.CopyN(io.Discard, body, maxRest) // that it breaks is nobody's business any more
 	}
 }

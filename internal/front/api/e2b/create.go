@@ -19,8 +19,8 @@ const guestVersion = "0.6.13"
 // clientID is what E2B has for the name of a node.
 const clientID = "sandpit"
 
-// user is the account that E2B's images have for programs.
-const user = "user"
+// accountName is the account that E2B's images have for programs.
+const accountName = "user"
 
 // sandboxHandlers serve sandboxes.
 type sandboxHandlers struct {
@@ -34,8 +34,8 @@ type sandboxHandlers struct {
 	userless imageSet
 }
 
-// created is a new sandbox as its maker asks for it.
-type created struct {
+// createRequest is a new sandbox as its maker asks for it.
+type createRequest struct {
 	Template   string            `json:"templateID"`
 	Timeout    *int64            `json:"timeout"`
 	Metadata   map[string]string `json:"metadata"`
@@ -68,7 +68,7 @@ type sandbox struct {
 }
 
 // answer is the answer to a call that gives a sandbox.
-func (h *sandboxHandlers) respond(c *call, status int, b sandpit.Sandbox) (int, any, error) {
+func (h *sandboxHandlers) respondWithSandbox(c *call, status int, b sandpit.Sandbox) (int, any, error) {
 	out, err := h.describer.toSandbox(c.r.Context(), b)
 	if err != nil {
 		return 0, nil, err
@@ -79,15 +79,15 @@ func (h *sandboxHandlers) respond(c *call, status int, b sandpit.Sandbox) (int, 
 // creating makes a sandbox, which has the timeout if nothing is said of one.
 func (h *sandboxHandlers) handleCreate(timeout time.Duration) handler {
 	return func(c *call) (int, any, error) {
-		var in created
-		if err := c.read(&in); err != nil {
+		var in createRequest
+		if err := c.readBody(&in); err != nil {
 			return 0, nil, err
 		}
-		made, err := h.createSandbox(c.r.Context(), c.who, in, timeout)
+		made, err := h.createSandbox(c.r.Context(), c.client, in, timeout)
 		if err != nil {
 			return 0, nil, err
 		}
-		status, answer, err := h.respond(c, http.StatusCreated, made)
+		status, answer, err := h.respondWithSandbox(c, http.StatusCreated, made)
 		if err != nil { // a client that cannot reach it would not end it either
 			err = errors.Join(err, h.manager.Delete(context.WithoutCancel(c.r.Context()), made.ID))
 		}
@@ -95,52 +95,52 @@ func (h *sandboxHandlers) handleCreate(timeout time.Duration) handler {
 	}
 }
 
-func (h *sandboxHandlers) createSandbox(ctx context.Context, who api.Principal, in created, timeout time.Duration) (sandpit.Sandbox, error) {
-	r, err := h.newRequest(ctx, who, in)
+func (h *sandboxHandlers) createSandbox(ctx context.Context, client api.Principal, in createRequest, timeout time.Duration) (sandpit.Sandbox, error) {
+	r, err := h.newRequest(ctx, client, in)
 	if err == nil {
-		err = h.authorize(ctx, who, r)
+		err = h.authorizeRequest(ctx, client, r)
 	}
 	if err == nil {
-		timeout, err = span("timeout", in.Timeout, timeout, 1)
+		timeout, err = parseSeconds("timeout", in.Timeout, timeout, 1)
 	}
 	if err != nil {
-		h.manager.Report(manager.Report{Actor: who.Owner, Action: "create", Err: err})
+		h.manager.Report(manager.Report{Actor: client.Owner, Action: "create", Err: err})
 		return sandpit.Sandbox{}, err
 	}
 	begin := time.Now()
 	r.Lease.Deadline = begin.Add(timeout)
-	if timeout < makingLimit {
-		r.Lease.Deadline = r.Lease.Deadline.Add(makingLimit) // it must not end while it is made
+	if timeout < createTime {
+		r.Lease.Deadline = r.Lease.Deadline.Add(createTime) // it must not end while it is made
 	}
 	made, err := h.createWithUser(ctx, r)
-	if err != nil || timeout >= makingLimit && time.Since(begin) < time.Second {
+	if err != nil || timeout >= createTime && time.Since(begin) < time.Second {
 		return made, err
 	}
 	// The time counts from when it runs.
 	return made, setLease(ctx, h.manager, made, timeout, r.Lease.Action)
 }
 
-// authorize checks what the sandbox would use of the server's machine. The client itself
+// authorizeRequest checks what the sandbox would use of the server's machine. The client itself
 // cannot name any of it, but its snapshots can.
-func (h *sandboxHandlers) authorize(ctx context.Context, who api.Principal, r manager.CreateRequest) error {
+func (h *sandboxHandlers) authorizeRequest(ctx context.Context, client api.Principal, r manager.CreateRequest) error {
 	expanded, err := h.manager.Expand(ctx, r)
 	if err != nil {
 		return err
 	}
-	return h.access.AuthorizeSpec(who, &expanded.Spec, api.Consent{Image: r.Configured})
+	return h.access.AuthorizeSpec(client, &expanded.Spec, api.Consent{Image: r.Configured})
 }
 
-// makingLimit is how long making a sandbox may take, about.
-const makingLimit = 2 * time.Minute
+// createTime is how long making a sandbox may take, about.
+const createTime = 2 * time.Minute
 
 // make makes a sandbox, with the account for programs that E2B's images have unless
 // the image has none. That is found out by trying.
 func (h *sandboxHandlers) createWithUser(ctx context.Context, r manager.CreateRequest) (sandpit.Sandbox, error) {
 	plain := r.Spec
-	if _, saved := plain.Image.Snapshot(); saved || isTemplate(plain.Image) || h.userless.has(ownImage{r.Owner, plain.Image}) {
+	if _, saved := plain.Image.Snapshot(); saved || isTemplate(plain.Image) || h.userless.hasImage(ownImage{r.Owner, plain.Image}) {
 		return h.manager.Create(ctx, r)
 	}
-	r.Spec.User = user
+	r.Spec.User = accountName
 	made, err := h.manager.Create(ctx, r)
 	if sandpit.CodeOf(err) != sandpit.Invalid {
 		return made, err
@@ -150,7 +150,7 @@ func (h *sandboxHandlers) createWithUser(ctx context.Context, r manager.CreateRe
 	if second != nil {
 		return made, err
 	}
-	h.userless.add(ownImage{r.Owner, plain.Image})
+	h.userless.addImage(ownImage{r.Owner, plain.Image})
 	return made, nil
 }
 
@@ -166,13 +166,13 @@ type imageSet struct {
 	images map[ownImage]bool
 }
 
-func (s *imageSet) has(image ownImage) bool {
+func (s *imageSet) hasImage(image ownImage) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.images[image]
 }
 
-func (s *imageSet) add(image ownImage) {
+func (s *imageSet) addImage(image ownImage) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.images == nil {
@@ -182,13 +182,13 @@ func (s *imageSet) add(image ownImage) {
 }
 
 // request puts what is asked for into the words of the manager.
-func (h *sandboxHandlers) newRequest(ctx context.Context, who api.Principal, in created) (r manager.CreateRequest, err error) {
-	r.Owner, r.Admin = who.Owner, who.Admin
+func (h *sandboxHandlers) newRequest(ctx context.Context, client api.Principal, in createRequest) (r manager.CreateRequest, err error) {
+	r.Owner, r.Admin = client.Owner, client.Admin
 	r.Policy = store.Policy{IdleTimeout: -1} // the timeout is all that ends it
 	if len(in.IAM) > 0 {
 		return r, sandpit.Errorf(sandpit.Unsupported, "iam: sandpit gives sandboxes no identities")
 	}
-	saved, image, configured, err := h.resolver.resolveImage(ctx, who, in.Template)
+	saved, image, configured, err := h.resolver.resolveImage(ctx, client, in.Template)
 	if err != nil {
 		return r, err
 	}
@@ -198,7 +198,7 @@ func (h *sandboxHandlers) newRequest(ctx context.Context, who api.Principal, in 
 		return r, err
 	}
 	r.Spec.Image, r.Lease.Action = image, m.Timeout
-	if r.Spec.Labels, err = m.labels(in.Metadata); err != nil {
+	if r.Spec.Labels, err = m.toLabels(in.Metadata); err != nil {
 		return r, err
 	}
 	r.Spec.Env, r.Spec.Mounts = in.Env, toMounts(in.Volumes)
@@ -226,13 +226,13 @@ func addSecrets(r *manager.CreateRequest, n *network) error {
 	if len(r.Spec.Network.Headers) == 0 {
 		return nil
 	}
-	secrets, err := n.secrets()
+	secrets, err := n.toSecrets()
 	r.Setup = manager.NetworkSecrets(secrets)
 	return err
 }
 
 // markFor is what is to be known later of a sandbox that is made so.
-func (h *sandboxHandlers) newMark(in created) (mark, error) {
+func (h *sandboxHandlers) newMark(in createRequest) (mark, error) {
 	m := mark{Template: in.Template, Private: !h.public, Wakes: in.AutoResume.Enabled, Timeout: sandpit.ActionKill}
 	if in.AutoPause {
 		m.Timeout = sandpit.ActionPause

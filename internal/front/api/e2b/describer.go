@@ -50,22 +50,22 @@ func (d *describer) limitsOf(b sandpit.Sandbox) sandpit.Resources {
 }
 
 // toListed describes a sandbox as an item of a list.
-func (d *describer) toListed(b sandpit.Sandbox) listed {
+func (d *describer) toListed(b sandpit.Sandbox) sandboxItem {
 	m, _ := markOf(b)
 	limits := d.limitsOf(b)
 	end := b.Lease.Deadline.UTC()
 	if end.IsZero() {
-		end = never
+		end = noDeadline
 	}
-	return listed{
-		ID: b.ID, Template: m.Template, Alias: m.Template, Client: clientID, StartedAt: b.CreatedAt.UTC(), EndAt: end, State: stateOf(b),
-		CPUs: cpus(limits), Memory: limits.Memory >> 20, Disk: limits.Disk >> 20, Version: guestVersion, Metadata: metadata(b),
+	return sandboxItem{
+		ID: b.ID, Template: m.Template, Alias: m.Template, Client: clientID, StartedAt: b.CreatedAt.UTC(), EndAt: end, State: stateName(b),
+		CPUs: countCPUs(limits), Memory: limits.Memory >> 20, Disk: limits.Disk >> 20, Version: guestVersion, Metadata: toMetadata(b),
 	}
 }
 
 // toList describes sandboxes as a list.
-func (d *describer) toList(list []sandpit.Sandbox) []listed {
-	all := make([]listed, len(list))
+func (d *describer) toList(list []sandpit.Sandbox) []sandboxItem {
+	all := make([]sandboxItem, len(list))
 	for i, b := range list {
 		all[i] = d.toListed(b)
 	}

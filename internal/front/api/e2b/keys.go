@@ -41,11 +41,11 @@ func toKey(k store.Key, secret string) key {
 
 // requireAdmin returns an error, which it reports, unless the client is an administrator.
 func requireAdmin(c *call, m *manager.Manager, action string) error {
-	if c.who.Admin {
+	if c.client.Admin {
 		return nil
 	}
 	err := sandpit.Errorf(sandpit.PermissionDenied, "%s: only administrators may do this", action)
-	m.Report(manager.Report{Actor: c.who.Owner, Action: action, Err: err, Restricted: true})
+	m.Report(manager.Report{Actor: c.client.Owner, Action: action, Err: err, Restricted: true})
 	return err
 }
 
@@ -67,7 +67,7 @@ func (h *keyHandlers) ownKeys(c *call) (own []store.Key, err error) {
 		}
 		for _, k := range list {
 			after = k.ID
-			if k.Owner == c.who.Owner {
+			if k.Owner == c.client.Owner {
 				own = append(own, k)
 			}
 		}
@@ -99,10 +99,10 @@ func (h *keyHandlers) createKey(c *call) (int, any, error) {
 	var in struct {
 		Name string `json:"name"`
 	}
-	if err := c.read(&in); err != nil {
+	if err := c.readBody(&in); err != nil {
 		return 0, nil, err
 	}
-	made, secret, err := h.keys.Create(c.r.Context(), api.NewKey{Name: in.Name, Owner: c.who.Owner})
+	made, secret, err := h.keys.Create(c.r.Context(), api.NewKey{Name: in.Name, Owner: c.client.Owner})
 	h.reportAction(c, "create a key", made.ID, err)
 	return http.StatusCreated, toKey(made, secret), err
 }
@@ -129,7 +129,7 @@ func (h *keyHandlers) renameKey(c *call) (int, any, error) {
 	var in struct {
 		Name *string `json:"name"`
 	}
-	if err := c.read(&in); err != nil {
+	if err := c.readBody(&in); err != nil {
 		return 0, nil, err
 	}
 	if in.Name == nil {
@@ -154,5 +154,5 @@ func (h *keyHandlers) checkOwnKey(c *call, id string) error {
 }
 
 func (h *keyHandlers) reportAction(c *call, action, id string, err error) {
-	h.manager.Report(manager.Report{Actor: c.who.Owner, Action: action, Args: map[string]string{"key": cmp.Or(id, "none")}, Err: err})
+	h.manager.Report(manager.Report{Actor: c.client.Owner, Action: action, Args: map[string]string{"key": cmp.Or(id, "none")}, Err: err})
 }

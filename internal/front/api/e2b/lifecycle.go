@@ -15,12 +15,12 @@ import (
 const (
 	defaultTimeoutV1 = 15 * time.Second
 	defaultTimeout   = 300 * time.Second
-	// wakeTime is how long a sandbox runs that a request has woken.
-	wakeTime = 300 * time.Second
+	// resumeTime is how long a sandbox runs that a request has woken.
+	resumeTime = 300 * time.Second
 )
 
-// span returns a number of seconds as a time, or what is usual.
-func span(name string, n *int64, usual time.Duration, least int64) (time.Duration, error) {
+// parseSeconds returns a number of seconds as a time, or what is usual.
+func parseSeconds(name string, n *int64, usual time.Duration, least int64) (time.Duration, error) {
 	if n == nil {
 		return usual, nil
 	}
@@ -30,16 +30,16 @@ func span(name string, n *int64, usual time.Duration, least int64) (time.Duratio
 	return time.Duration(*n) * time.Second, nil
 }
 
-// timed is what a call says about time and memory.
-type timed struct {
+// timeoutRequest is what a call says about time and memory.
+type timeoutRequest struct {
 	Timeout  *int64 `json:"timeout"`
 	Duration *int64 `json:"duration"`
 	Memory   *bool  `json:"memory"`
 }
 
 // timed reads a call on a sandbox.
-func (h *sandboxHandlers) readTimed(c *call) (in timed, b sandpit.Sandbox, err error) {
-	if err = c.read(&in); err == nil {
+func (h *sandboxHandlers) readTimed(c *call) (in timeoutRequest, b sandpit.Sandbox, err error) {
+	if err = c.readBody(&in); err == nil {
 		b, err = findSandbox(c, h.manager)
 	}
 	return in, b, err
@@ -72,7 +72,7 @@ func (h *sandboxHandlers) setTimeout(c *call) (int, any, error) {
 	if in.Timeout == nil {
 		return 0, nil, sandpit.Errorf(sandpit.Invalid, "timeout is missing")
 	}
-	d, err := span("timeout", in.Timeout, 0, 0)
+	d, err := parseSeconds("timeout", in.Timeout, 0, 0)
 	switch {
 	case err != nil:
 	case !isRunning(b):
@@ -90,7 +90,7 @@ func (h *sandboxHandlers) extendTimeout(c *call) (int, any, error) {
 	if err != nil {
 		return 0, nil, err
 	}
-	d, err := span("duration", in.Duration, defaultTimeoutV1, 0)
+	d, err := parseSeconds("duration", in.Duration, defaultTimeoutV1, 0)
 	switch {
 	case err != nil:
 	case !isRunning(b):
@@ -142,7 +142,7 @@ func (h *sandboxHandlers) connectSandbox(c *call) (int, any, error) {
 	if err != nil {
 		return 0, nil, err
 	}
-	d, err := span("timeout", in.Timeout, defaultTimeout, 0)
+	d, err := parseSeconds("timeout", in.Timeout, defaultTimeout, 0)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -150,7 +150,7 @@ func (h *sandboxHandlers) connectSandbox(c *call) (int, any, error) {
 		if err := h.extendLease(c.r.Context(), b, d); err != nil {
 			return 0, nil, err
 		}
-		return h.respond(c, http.StatusOK, b)
+		return h.respondWithSandbox(c, http.StatusOK, b)
 	}
 	if in.Memory != nil && !*in.Memory && b.State == sandpit.StatePaused {
 		if err := h.manager.Stop(c.r.Context(), b.ID); err != nil {
@@ -160,7 +160,7 @@ func (h *sandboxHandlers) connectSandbox(c *call) (int, any, error) {
 	if err := h.resumeFor(c.r.Context(), b, d); err != nil {
 		return 0, nil, err
 	}
-	return h.respond(c, http.StatusCreated, b)
+	return h.respondWithSandbox(c, http.StatusCreated, b)
 }
 
 // resume has a paused sandbox run again.
@@ -172,14 +172,14 @@ func (h *sandboxHandlers) resumeSandbox(c *call) (int, any, error) {
 	if isRunning(b) {
 		return 0, nil, sandpit.Errorf(sandpit.Conflict, "sandbox %s is running", b.ID)
 	}
-	d, err := span("timeout", in.Timeout, defaultTimeoutV1, 1)
+	d, err := parseSeconds("timeout", in.Timeout, defaultTimeoutV1, 1)
 	if err != nil {
 		return 0, nil, err
 	}
 	if err := h.resumeFor(c.r.Context(), b, d); err != nil {
 		return 0, nil, err
 	}
-	return h.respond(c, http.StatusCreated, b)
+	return h.respondWithSandbox(c, http.StatusCreated, b)
 }
 
 // Wake has a paused sandbox run again for a while, because somebody wants to reach it.
@@ -189,7 +189,7 @@ func (s *Server) Wake(ctx context.Context, id sandpit.ID) error {
 	if err != nil {
 		return err
 	}
-	return s.sandboxes.resumeFor(ctx, b, wakeTime)
+	return s.sandboxes.resumeFor(ctx, b, resumeTime)
 }
 
 // wake has a paused sandbox run again for a time.

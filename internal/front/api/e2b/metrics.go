@@ -16,8 +16,8 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/front/api"
 )
 
-// metric is one measurement.
-type metric struct {
+// measurement is one measurement.
+type measurement struct {
 	At        time.Time `json:"timestamp"`
 	Unix      int64     `json:"timestampUnix"`
 	CPUs      int       `json:"cpuCount"`
@@ -30,14 +30,14 @@ type metric struct {
 }
 
 const (
-	// between is how long it is looked what processors do.
-	between = 100 * time.Millisecond
+	// measureInterval is how long it is looked what processors do.
+	measureInterval = 100 * time.Millisecond
 	// maxMeasured is how many sandboxes are measured by one call.
 	maxMeasured = 100
 )
 
-// cpus is how many processors there are, of which a limit may leave a part.
-func cpus(limits sandpit.Resources) int {
+// countCPUs is how many processors there are, of which a limit may leave a part.
+func countCPUs(limits sandpit.Resources) int {
 	if limits.CPUs <= 0 {
 		return runtime.NumCPU()
 	}
@@ -59,28 +59,28 @@ func (h *metricHandlers) getMetrics(c *call) (int, any, error) {
 		return 0, nil, err
 	}
 	if !asked || !isMeasured(b) {
-		return http.StatusOK, []metric{}, nil
+		return http.StatusOK, []measurement{}, nil
 	}
 	all, err := h.measureAll(c.r.Context(), []sandpit.Sandbox{b})
 	if err != nil {
 		return 0, nil, err
 	}
-	return http.StatusOK, []metric{all[b.ID]}, nil
+	return http.StatusOK, []measurement{all[b.ID]}, nil
 }
 
 // includesNow reports whether a query asks for what is measured now.
 func includesNow(c *call) (bool, error) {
 	query := c.r.URL.Query()
-	start, err := unix(query, "start", math.MinInt64)
+	start, err := parseUnix(query, "start", math.MinInt64)
 	if err != nil {
 		return false, err
 	}
-	end, err := unix(query, "end", math.MaxInt64)
+	end, err := parseUnix(query, "end", math.MaxInt64)
 	now := time.Now().Unix()
 	return start <= now && now <= end, err
 }
 
-func unix(query url.Values, name string, usual int64) (int64, error) {
+func parseUnix(query url.Values, name string, usual int64) (int64, error) {
 	text := query.Get(name)
 	if text == "" {
 		return usual, nil
@@ -115,7 +115,7 @@ func (h *metricHandlers) listMetrics(c *call) (int, any, error) {
 
 // measure measures sandboxes. One that ends meanwhile is an error if it is the only one,
 // and else left out.
-func (h *metricHandlers) measureAll(ctx context.Context, list []sandpit.Sandbox) (map[sandpit.ID]metric, error) {
+func (h *metricHandlers) measureAll(ctx context.Context, list []sandpit.Sandbox) (map[sandpit.ID]measurement, error) {
 	before := make(map[sandpit.ID]sandpit.Stats, len(list))
 	for _, b := range list {
 		stats, err := h.manager.Measure(ctx, b.ID)
@@ -127,26 +127,26 @@ func (h *metricHandlers) measureAll(ctx context.Context, list []sandpit.Sandbox)
 		}
 	}
 	select {
-	case <-time.After(between):
+	case <-time.After(measureInterval):
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
-	all := make(map[sandpit.ID]metric, len(before))
+	all := make(map[sandpit.ID]measurement, len(before))
 	for id, first := range before {
 		last, err := h.manager.Measure(ctx, id)
 		if err != nil && len(list) == 1 {
 			return nil, err
 		}
 		if err == nil {
-			all[id] = metricOf(first, last)
+			all[id] = newMeasurement(first, last)
 		}
 	}
 	return all, nil
 }
 
-func metricOf(first, last sandpit.Stats) metric {
-	m := metric{
-		At: last.At.UTC(), Unix: last.At.Unix(), CPUs: cpus(last.Limits), Memory: last.Memory, MemoryAll: last.Limits.Memory,
+func newMeasurement(first, last sandpit.Stats) measurement {
+	m := measurement{
+		At: last.At.UTC(), Unix: last.At.Unix(), CPUs: countCPUs(last.Limits), Memory: last.Memory, MemoryAll: last.Limits.Memory,
 		Disk: last.Disk, DiskAll: last.Limits.Disk,
 	}
 	if took := last.At.Sub(first.At); took > 0 && last.CPU > first.CPU {

@@ -26,8 +26,8 @@ type network struct {
 	Proxy map[string]any `json:"egressProxy,omitempty"`
 }
 
-// everything is what stands for all addresses.
-var everything = []string{"0.0.0.0/0", "::/0"}
+// allAddresses is what stands for all addresses.
+var allAddresses = []string{"0.0.0.0/0", "::/0"}
 
 // egress converts what E2B's clients say about the network of a sandbox.
 type egress struct {
@@ -42,7 +42,7 @@ func (e egress) toPolicy(n *network, internet *bool) (p sandpit.NetworkPolicy, e
 	if len(n.Proxy) > 0 {
 		return p, sandpit.Errorf(sandpit.Unsupported, "network.egressProxy is not there in sandpit")
 	}
-	headers, err := n.headers()
+	headers, err := n.toHeaders()
 	if err != nil {
 		return p, err
 	}
@@ -55,11 +55,11 @@ func (e egress) toPolicy(n *network, internet *bool) (p sandpit.NetworkPolicy, e
 		return p, nil
 	}
 	p.Online, p.Headers = true, policyHeaders(headers)
-	denied := slices.DeleteFunc(slices.Clone(n.Deny), func(rule string) bool { return slices.Contains(everything, rule) })
+	denied := slices.DeleteFunc(slices.Clone(n.Deny), func(rule string) bool { return slices.Contains(allAddresses, rule) })
 	closed := internet != nil && !*internet || len(denied) < len(n.Deny)
 	switch {
 	case closed && len(n.Allow) == 0:
-		p.Deny = slices.Clone(everything)
+		p.Deny = slices.Clone(allAddresses)
 	case closed:
 		p.Allow = n.Allow // and nothing else
 	case len(n.Allow) > 0 && len(denied) > 0:
@@ -76,7 +76,7 @@ func (e egress) toPolicy(n *network, internet *bool) (p sandpit.NetworkPolicy, e
 
 // savedPolicy is what a sandbox may reach that begins as a snapshot, in which it is fixed
 // whether there is a network.
-func (e egress) savedPolicy(n sandpit.Snapshot, in created) (sandpit.NetworkPolicy, error) {
+func (e egress) savedPolicy(n sandpit.Snapshot, in createRequest) (sandpit.NetworkPolicy, error) {
 	p, err := e.toPolicy(in.Network, in.Internet)
 	if err != nil {
 		return p, err
@@ -86,7 +86,7 @@ func (e egress) savedPolicy(n sandpit.Snapshot, in created) (sandpit.NetworkPoli
 	case !closed && len(p.Allow)+len(p.Deny)+len(p.Headers) == 0: // which earlier clients say who want nothing of it
 		return sandpit.NetworkPolicy{}, nil // as the snapshot has it
 	case saved.Online && closed:
-		return sandpit.NetworkPolicy{Online: true, Deny: slices.Clone(everything)}, nil
+		return sandpit.NetworkPolicy{Online: true, Deny: slices.Clone(allAddresses)}, nil
 	case saved.Online:
 		p.Limits = saved.Limits
 		return p, nil
@@ -97,7 +97,7 @@ func (e egress) savedPolicy(n sandpit.Snapshot, in created) (sandpit.NetworkPoli
 }
 
 // isClosed reports whether nothing can be reached.
-func isClosed(p sandpit.NetworkPolicy) bool { return slices.Equal(p.Deny, everything) }
+func isClosed(p sandpit.NetworkPolicy) bool { return slices.Equal(p.Deny, allAddresses) }
 
 // checkDisjoint refuses rules of which one allows what the other denies.
 func checkDisjoint(allow, deny []string) error {
@@ -131,18 +131,18 @@ func parseRange(rule string) (netip.Prefix, error) {
 	return netip.ParsePrefix(rule)
 }
 
-// networkOf tells what a sandbox may reach.
-func networkOf(b sandpit.Sandbox) network {
+// toNetwork tells what a sandbox may reach.
+func toNetwork(b sandpit.Sandbox) network {
 	m, made := markOf(b)
 	n := network{
 		Allow: b.Spec.Network.Allow, Deny: b.Spec.Network.Deny, Public: new(made && !m.Private),
 		MaskHost: m.Host, HTTPSPorts: m.HTTPS,
 	}
 	if !b.Spec.Network.Online || len(n.Allow) > 0 {
-		n.Deny = everything[:1]
+		n.Deny = allAddresses[:1]
 	}
 	if len(b.Spec.Network.Headers) > 0 {
-		n.Rules = rulesOf(b.Spec.Network.Headers)
+		n.Rules = toRules(b.Spec.Network.Headers)
 	}
 	if n.Allow == nil {
 		n.Allow = []string{}
@@ -160,7 +160,7 @@ func (h *sandboxHandlers) setNetwork(c *call) (int, any, error) {
 
 		Internet *bool `json:"allow_internet_access"`
 	}
-	if err := c.read(&in); err != nil {
+	if err := c.readBody(&in); err != nil {
 		return 0, nil, err
 	}
 	if in.MaskHost != "" || len(in.HTTPSPorts) > 0 {
@@ -174,7 +174,7 @@ func (h *sandboxHandlers) setNetwork(c *call) (int, any, error) {
 	if err != nil {
 		return 0, nil, err
 	}
-	secrets, err := in.secrets()
+	secrets, err := in.toSecrets()
 	if err != nil {
 		return 0, nil, err
 	}
@@ -185,7 +185,7 @@ func (h *sandboxHandlers) setNetwork(c *call) (int, any, error) {
 		return http.StatusNoContent, nil, nil
 	}
 	if !p.Online {
-		p, secrets = sandpit.NetworkPolicy{Online: true, Deny: everything}, nil
+		p, secrets = sandpit.NetworkPolicy{Online: true, Deny: allAddresses}, nil
 	}
 	p.Limits = b.Spec.Network.Limits
 	return http.StatusNoContent, nil, h.manager.SetNetwork(c.r.Context(), b.ID, p, secrets)

@@ -37,7 +37,7 @@ func (h *nodeHandlers) measureNode() node {
 		switch {
 		case b.State == sandpit.StateCreating:
 			n.Starting++
-		case stateOf(b) == running:
+		case stateName(b) == running:
 			n.Count++
 			limits := h.describer.limitsOf(b)
 			n.Metrics.AllocatedCPUs += limits.CPUs
@@ -66,10 +66,10 @@ func (h *nodeHandlers) getNode(c *call) (int, any, error) {
 	n := struct {
 		node
 
-		Sandboxes []listed `json:"sandboxes"`
-	}{h.measureNode(), []listed{}}
+		Sandboxes []sandboxItem `json:"sandboxes"`
+	}{h.measureNode(), []sandboxItem{}}
 	for _, b := range h.manager.List(manager.Filter{}) {
-		if stateOf(b) == running {
+		if stateName(b) == running {
 			n.Sandboxes = append(n.Sandboxes, h.describer.toListed(b))
 		}
 	}

@@ -18,13 +18,13 @@ import (
 // baseTemplate is the template that E2B's clients use when they name none.
 const baseTemplate = "base"
 
-// buildPatience is how long a request waits for the first build of a built-in template:
+// defaultBuildWait is how long a request waits for the first build of a built-in template:
 // less than the minute after which E2B's clients give up, so that they hear why.
-const buildPatience = 45 * time.Second
+const defaultBuildWait = 45 * time.Second
 
-// origin is what a template of a client stands for. One of saved, template and image is
+// templateOrigin is what a template of a client stands for. One of saved, template and image is
 // set; the image "" is the default one.
-type origin struct {
+type templateOrigin struct {
 	saved *sandpit.Snapshot
 	// template is what comes after sandpit.TemplatePrefix. found describes it, if the server
 	// keeps it, and not the image cache.
@@ -47,43 +47,43 @@ type templateResolver struct {
 	log      *slog.Logger
 }
 
-// resolve returns what a client means by the name of a template, in this order: its owner's
+// resolveName returns what a client means by the name of a template, in this order: its owner's
 // snapshot or template; a public template; an image that the configuration gives the name;
 // a template that the administrator has built into the image cache; a template that is part
 // of the program; and for "base", the default image.
 //
 // NotFound: there is none, or it is another owner's and not public.
-func (t *templateResolver) resolve(ctx context.Context, who api.Principal, name string) (origin, error) {
-	saved, err := t.findSnapshot(ctx, who, name)
+func (t *templateResolver) resolveName(ctx context.Context, client api.Principal, name string) (templateOrigin, error) {
+	saved, err := t.findSnapshot(ctx, client, name)
 	if err == nil {
-		return origin{saved: &saved}, nil
+		return templateOrigin{saved: &saved}, nil
 	}
 	if sandpit.CodeOf(err) != sandpit.NotFound {
-		return origin{}, err
+		return templateOrigin{}, err
 	}
-	ref := templateRef(who, name)
-	found, err := t.manager.FindTemplate(ctx, who.Owner, ref)
+	ref := templateRef(client, name)
+	found, err := t.manager.FindTemplate(ctx, client.Owner, ref)
 	if err != nil && sandpit.CodeOf(err) != sandpit.NotFound {
-		return origin{}, err
+		return templateOrigin{}, err
 	}
 	if err == nil && !isBuiltin(found, ref) {
-		return origin{template: ref, found: found}, nil
+		return templateOrigin{template: ref, found: found}, nil
 	}
 	if image, ok := t.configuredImage(name); ok {
-		return origin{image: image, configured: true}, nil
+		return templateOrigin{image: image, configured: true}, nil
 	}
 	builtin := t.builtinName(ref)
-	if !t.startsProgram(builtin) && t.isCached(ctx, who, ref) {
-		return origin{template: ref}, nil
+	if !t.startsProgram(builtin) && t.isCached(ctx, client, ref) {
+		return templateOrigin{template: ref}, nil
 	}
 	if builtin != "" {
-		return origin{template: ref, builtin: builtin}, nil
+		return templateOrigin{template: ref, builtin: builtin}, nil
 	}
 	if isDefault(name) {
-		return origin{configured: true}, nil
+		return templateOrigin{configured: true}, nil
 	}
-	return origin{}, sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "template %.100q not found", name),
-		"there are "+strings.Join(t.names(), ", ")+"; build another one: sandpit template build -t NAME, or add an image to e2b.templates in the "+
+	return templateOrigin{}, sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "template %.100q not found", name),
+		"there are "+strings.Join(t.publicNames(), ", ")+"; build another one: sandpit template build -t NAME, or add an image to e2b.templates in the "+
 			"server's configuration; public templates of other owners are called OWNER/NAME")
 }
 
@@ -122,7 +122,7 @@ func (t *templateResolver) startsProgram(builtin string) bool {
 // default image.
 //
 // Unavailable: it is still being built, or cannot be built here.
-func (t *templateResolver) awaitBuiltin(ctx context.Context, who api.Principal, o origin) (origin, error) {
+func (t *templateResolver) awaitBuiltin(ctx context.Context, client api.Principal, o templateOrigin) (templateOrigin, error) {
 	if o.builtin == "" {
 		return o, nil
 	}
@@ -144,10 +144,10 @@ func (t *templateResolver) awaitBuiltin(ctx context.Context, who api.Principal, 
 	}
 	t.log.WarnContext(ctx, "e2b: built-in template not available", slog.String("template", o.builtin), slog.Any("error", err))
 	if o.builtin == baseTemplate {
-		return origin{configured: true}, nil
+		return templateOrigin{configured: true}, nil
 	}
 	failed := fmt.Sprintf("the build of template %s failed", o.builtin)
-	if who.Admin {
+	if client.Admin {
 		failed += ": " + err.Error()
 	}
 	return o, sandpit.WithHint(sandpit.Errorf(sandpit.Unavailable, "%s", failed), "the server's log says why; sandpit template build builtin:"+o.builtin+" tries it with all of its output")
@@ -157,10 +157,10 @@ func (t *templateResolver) awaitBuiltin(ctx context.Context, who api.Principal, 
 // whether it is the configuration that names the image.
 //
 // Errors are those of resolve and ready.
-func (t *templateResolver) resolveImage(ctx context.Context, who api.Principal, name string) (saved *sandpit.Snapshot, image sandpit.Image, configured bool, err error) {
-	o, err := t.resolve(ctx, who, name)
+func (t *templateResolver) resolveImage(ctx context.Context, client api.Principal, name string) (saved *sandpit.Snapshot, image sandpit.Image, configured bool, err error) {
+	o, err := t.resolveName(ctx, client, name)
 	if err == nil {
-		o, err = t.awaitBuiltin(ctx, who, o)
+		o, err = t.awaitBuiltin(ctx, client, o)
 	}
 	switch {
 	case err != nil:
@@ -180,9 +180,9 @@ func (t *templateResolver) configuredImage(template string) (sandpit.Image, bool
 	return image, ok && isUsualTag(tag)
 }
 
-// names returns the names of templates that every client finds: those of the configuration
+// publicNames returns the names of templates that every client finds: those of the configuration
 // and of the program, and "base".
-func (t *templateResolver) names() []string {
+func (t *templateResolver) publicNames() []string {
 	all := append(slices.Collect(maps.Keys(t.images)), t.manager.BuiltinNames()...)
 	all = append(all, baseTemplate)
 	slices.Sort(all)
@@ -191,22 +191,22 @@ func (t *templateResolver) names() []string {
 
 // isCached reports whether a name means a template of the image cache, which the
 // administrator has built without the server.
-func (t *templateResolver) isCached(ctx context.Context, who api.Principal, name string) bool {
+func (t *templateResolver) isCached(ctx context.Context, client api.Principal, name string) bool {
 	if ref := sandpit.ParseTemplateRef(name); ref.Owner != "" || ref.Tag != "" || ref.IsID() || t.cached == nil {
 		return false
 	}
-	return t.cached(ctx, who, sandpit.Image(sandpit.TemplatePrefix+name)) == nil
+	return t.cached(ctx, client, sandpit.Image(sandpit.TemplatePrefix+name)) == nil
 }
 
 // snapshot returns a snapshot of who asks. NotFound.
-func (t *templateResolver) findSnapshot(ctx context.Context, who api.Principal, name string) (sandpit.Snapshot, error) {
-	return t.manager.FindSnapshot(ctx, who.Owner, snapshotName(who, name))
+func (t *templateResolver) findSnapshot(ctx context.Context, client api.Principal, name string) (sandpit.Snapshot, error) {
+	return t.manager.FindSnapshot(ctx, client.Owner, snapshotName(client, name))
 }
 
 // ownTemplate returns a template of who asks. NotFound, also if it is another's.
 func (t *templateResolver) ownTemplate(c *call, ref string) (sandpit.Template, error) {
-	found, err := t.manager.FindTemplate(c.r.Context(), c.who.Owner, templateRef(c.who, ref))
-	if sandpit.CodeOf(err) == sandpit.NotFound || err == nil && found.Owner != c.who.Owner {
+	found, err := t.manager.FindTemplate(c.r.Context(), c.client.Owner, templateRef(c.client, ref))
+	if sandpit.CodeOf(err) == sandpit.NotFound || err == nil && found.Owner != c.client.Owner {
 		return found, sandpit.Errorf(sandpit.NotFound, "template %.100q not found", ref)
 	}
 	return found, err

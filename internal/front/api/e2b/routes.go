@@ -14,8 +14,8 @@ type route struct {
 	serve        handler
 }
 
-// routes are the calls that are answered.
-func (s *Server) routes() []route {
+// newRoutes are the calls that are answered.
+func (s *Server) newRoutes() []route {
 	const sandbox = "/sandboxes/{id}"
 	return []route{
 		{http.MethodPost, "/sandboxes", s.sandboxes.handleCreate(defaultTimeoutV1)},
@@ -69,8 +69,8 @@ func (s *Server) routes() []route {
 	}
 }
 
-// missing are calls of E2B's API that are not answered: clients are told so.
-func missing() []route {
+// missingRoutes are calls of E2B's API that are not answered: clients are told so.
+func missingRoutes() []route {
 	var all []route
 	for _, line := range []string{
 		"POST /templates", "POST /templates/{id}", "POST /templates/{id}/builds/{build}", "POST /v2/templates",
@@ -85,8 +85,8 @@ func missing() []route {
 	return all
 }
 
-// prefixes are how the paths of E2B's API begin.
-func prefixes() []string {
+// pathPrefixes are how the paths of E2B's API begin.
+func pathPrefixes() []string {
 	return []string{
 		"/sandboxes", "/snapshots", "/templates", "/teams", "/nodes", "/api-keys", "/access-tokens", "/volumes", "/volumecontent", "/secrets",
 		"/v2", "/v3",
@@ -95,7 +95,7 @@ func prefixes() []string {
 
 // Is reports whether a path is one of E2B's API, so that errors are to look like its.
 func Is(path string) bool {
-	return slices.ContainsFunc(prefixes(), func(prefix string) bool {
+	return slices.ContainsFunc(pathPrefixes(), func(prefix string) bool {
 		rest, ok := strings.CutPrefix(path, prefix)
 		return ok && (rest == "" || rest[0] == '/')
 	})

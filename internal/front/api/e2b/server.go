@@ -95,7 +95,7 @@ func New(o Options) *Server {
 		o.Domain = func() string { return "" }
 	}
 	if o.BuildPatience <= 0 {
-		o.BuildPatience = buildPatience
+		o.BuildPatience = defaultBuildWait
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -133,47 +133,47 @@ type handler func(c *call) (status int, answer any, err error)
 
 // call is one call.
 type call struct {
-	r    *http.Request
-	w    http.ResponseWriter
-	who  api.Principal
-	most int64
-	size int64 // of the body, once it was read
+	r       *http.Request
+	w       http.ResponseWriter
+	client  api.Principal
+	maxBody int64
+	size    int64 // of the body, once it was read
 }
 
 // Register adds the calls to a mux, behind which requests have a principal.
 func (s *Server) Register(mux api.Router) {
-	for _, r := range s.routes() {
-		mux.Handle(r.method+" "+r.path, s.handle(r.serve))
+	for _, r := range s.newRoutes() {
+		mux.Handle(r.method+" "+r.path, s.newHandler(r.serve))
 	}
 	mux.HandleFunc(http.MethodPut+" "+PathUpload, func(w http.ResponseWriter, r *http.Request) {
-		if err := s.uploads.receive(w, r); err != nil {
+		if err := s.uploads.receiveUpload(w, r); err != nil {
 			WriteError(w, r, err)
 			return
 		}
 		writeResponse(w, r, http.StatusOK, nil)
 	})
-	for _, r := range missing() {
-		mux.Handle(r.method+" "+r.path, s.handle(refuseMissing))
+	for _, r := range missingRoutes() {
+		mux.Handle(r.method+" "+r.path, s.newHandler(refuseMissing))
 	}
-	for _, prefix := range prefixes() {
+	for _, prefix := range pathPrefixes() {
 		for _, path := range []string{prefix, prefix + "/"} {
-			mux.Handle(path, s.handle(refuseUnknown))
+			mux.Handle(path, s.newHandler(refuseUnknown))
 		}
 	}
 }
 
-// answerLimit is how long an answer may take to be sent.
-const answerLimit = 30 * time.Second
+// writeTimeout is how long an answer may take to be sent.
+const writeTimeout = 30 * time.Second
 
-// handle returns an HTTP handler that calls h.
-func (s *Server) handle(h handler) http.Handler {
+// newHandler returns an HTTP handler that calls h.
+func (s *Server) newHandler(h handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		who, err := api.PrincipalOf(r.Context())
+		client, err := api.PrincipalOf(r.Context())
 		if err != nil {
 			WriteError(w, r, err)
 			return
 		}
-		status, answer, err := h(&call{r: r, w: w, who: who, most: s.maxBody})
+		status, answer, err := h(&call{r: r, w: w, client: client, maxBody: s.maxBody})
 		if err != nil {
 			WriteError(w, r, err)
 			return
@@ -185,7 +185,7 @@ func (s *Server) handle(h handler) http.Handler {
 // writeResponse sends a response.
 func writeResponse(w http.ResponseWriter, r *http.Request, status int, answer any) {
 	// The edge takes it away again before the next request.
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(answerLimit)) // what cannot have one needs none
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout)) // what cannot have one needs none
 	if answer == nil {
 		w.WriteHeader(status)
 		return
@@ -195,10 +195,10 @@ func writeResponse(w http.ResponseWriter, r *http.Request, status int, answer an
 	}
 }
 
-// read takes the body of a call; one that has none leaves to as it is. What is not
+// readBody takes the body of a call; one that has none leaves to as it is. What is not
 // known in it is left aside, since clients of later versions say more.
-func (c *call) read(to any) error {
-	text, err := api.Whole(c.w, c.r, c.most, api.BodyCost)
+func (c *call) readBody(to any) error {
+	text, err := api.Whole(c.w, c.r, c.maxBody, api.BodyCost)
 	c.size = int64(len(text))
 	switch {
 	case err != nil:

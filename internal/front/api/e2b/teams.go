@@ -11,26 +11,26 @@ import (
 // teamHandlers serve teams, of which each owner is one.
 type teamHandlers struct{ manager *manager.Manager }
 
-// teamMetric is one measurement of all sandboxes of a team.
-type teamMetric struct {
+// teamMeasurement is one measurement of all sandboxes of a team.
+type teamMeasurement struct {
 	At      time.Time `json:"timestamp"`
 	Unix    int64     `json:"timestampUnix"`
 	Running int       `json:"concurrentSandboxes"`
 	Rate    float64   `json:"sandboxStartRate"` // a second
 }
 
-// rateOver is the time of which the rate of starts is told.
-const rateOver = time.Minute
+// rateWindow is the time of which the rate of starts is told.
+const rateWindow = time.Minute
 
 // teams tells whom a key belongs to.
 func (h *teamHandlers) listTeams(c *call) (int, any, error) {
 	// No key is told again that was made once.
-	return http.StatusOK, []map[string]any{{"teamID": c.who.Owner, "name": c.who.Owner, "apiKey": "", "isDefault": true}}, nil
+	return http.StatusOK, []map[string]any{{"teamID": c.client.Owner, "name": c.client.Owner, "apiKey": "", "isDefault": true}}, nil
 }
 
 // team refuses teams that are none of who asks. NotFound.
 func (c *call) checkTeam() error {
-	if id := c.r.PathValue("id"); id != c.who.Owner {
+	if id := c.r.PathValue("id"); id != c.client.Owner {
 		return sandpit.Errorf(sandpit.NotFound, "team %.100q not found", id)
 	}
 	return nil
@@ -38,19 +38,19 @@ func (c *call) checkTeam() error {
 
 // teamNow measures the sandboxes of who asks. As with those of one sandbox, what was
 // before is kept nowhere.
-func (h *teamHandlers) measureTeam(c *call) teamMetric {
+func (h *teamHandlers) measureTeam(c *call) teamMeasurement {
 	now := time.Now()
-	m := teamMetric{At: now.UTC(), Unix: now.Unix()}
+	m := teamMeasurement{At: now.UTC(), Unix: now.Unix()}
 	begun := 0
-	for _, b := range h.manager.List(manager.Filter{Owner: c.who.Owner}) {
-		if stateOf(b) == running {
+	for _, b := range h.manager.List(manager.Filter{Owner: c.client.Owner}) {
+		if stateName(b) == running {
 			m.Running++
 		}
-		if now.Sub(b.CreatedAt) < rateOver {
+		if now.Sub(b.CreatedAt) < rateWindow {
 			begun++
 		}
 	}
-	m.Rate = float64(begun) / rateOver.Seconds()
+	m.Rate = float64(begun) / rateWindow.Seconds()
 	return m
 }
 
@@ -60,7 +60,7 @@ func (h *teamHandlers) getMetrics(c *call) (int, any, error) {
 		return 0, nil, err
 	}
 	asked, err := includesNow(c)
-	list := []teamMetric{}
+	list := []teamMeasurement{}
 	if asked {
 		list = append(list, h.measureTeam(c))
 	}

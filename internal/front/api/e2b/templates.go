@@ -50,9 +50,9 @@ type build struct {
 
 // templateRef is what a template is called here that a client calls NAME or NAME:TAG, with
 // an owner before it or not.
-func templateRef(who api.Principal, text string) string {
+func templateRef(client api.Principal, text string) string {
 	ref := sandpit.ParseTemplateRef(text)
-	if ref.Owner == who.Owner {
+	if ref.Owner == client.Owner {
 		ref.Owner = ""
 	}
 	ref.Name, ref.Tag = strings.ToLower(ref.Name), strings.ToLower(ref.Tag)
@@ -73,17 +73,17 @@ const maxBuilds = 100
 // and of the program.
 func (h *templateHandlers) listTemplates(c *call) (int, any, error) {
 	limits, list := h.limits, []template{}
-	for _, name := range h.resolver.names() {
+	for _, name := range h.resolver.publicNames() {
 		status, err := h.builtinStatus(c.r.Context(), name)
 		if err != nil {
 			return 0, nil, err
 		}
 		list = append(list, template{
-			ID: name, Build: name, CPUs: cpus(limits), Memory: limits.Memory >> 20, Disk: limits.Disk >> 20, Public: true,
+			ID: name, Build: name, CPUs: countCPUs(limits), Memory: limits.Memory >> 20, Disk: limits.Disk >> 20, Public: true,
 			Aliases: []string{name}, Names: []string{name}, Version: guestVersion, Status: status, Builds: 1,
 		})
 	}
-	all, err := h.manager.Templates(c.r.Context(), store.TemplateFilter{Owner: c.who.Owner})
+	all, err := h.manager.Templates(c.r.Context(), store.TemplateFilter{Owner: c.client.Owner})
 	if err != nil {
 		return 0, nil, err
 	}
@@ -97,7 +97,7 @@ func (h *templateHandlers) listTemplates(c *call) (int, any, error) {
 	return http.StatusOK, list, nil
 }
 
-// statusOf returns the status of a template of the configuration or of the program.
+// buildStatusOf returns the status of a template of the configuration or of the program.
 func (h *templateHandlers) builtinStatus(ctx context.Context, name string) (string, error) {
 	if _, ok := h.resolver.configuredImage(name); ok || h.resolver.builtinName(name) == "" {
 		return string(sandpit.BuildReady), nil
@@ -128,7 +128,7 @@ func (h *templateHandlers) toBuild(b sandpit.TemplateBuild) build {
 	r := b.Resources
 	limits := sandpit.Resources{CPUs: cmp.Or(r.CPUs, h.limits.CPUs), Memory: cmp.Or(r.Memory, h.limits.Memory), Disk: cmp.Or(r.Disk, h.limits.Disk)}
 	out := build{
-		ID: b.ID, Status: statusOf(b), CPUs: cpus(limits), Memory: limits.Memory >> 20, Disk: limits.Disk >> 20,
+		ID: b.ID, Status: buildStatusOf(b), CPUs: countCPUs(limits), Memory: limits.Memory >> 20, Disk: limits.Disk >> 20,
 		CreatedAt: b.CreatedAt.UTC(), UpdatedAt: b.CreatedAt.UTC(), Version: guestVersion,
 	}
 	if !b.StartedAt.IsZero() {
@@ -146,7 +146,7 @@ func (h *templateHandlers) getTemplate(c *call) (int, any, error) {
 	if err != nil {
 		return 0, nil, err
 	}
-	builds, err := h.manager.Builds(c.r.Context(), c.who.Owner, string(t.ID), maxBuilds)
+	builds, err := h.manager.Builds(c.r.Context(), c.client.Owner, string(t.ID), maxBuilds)
 	list := make([]build, len(builds))
 	for i, b := range builds {
 		list[i] = h.toBuild(b)
@@ -159,7 +159,7 @@ func (h *templateHandlers) getTemplate(c *call) (int, any, error) {
 
 // findTemplate tells whether there is a template.
 func (h *templateHandlers) findTemplate(c *call) (int, any, error) {
-	o, err := h.resolver.resolve(c.r.Context(), c.who, c.r.PathValue("alias"))
+	o, err := h.resolver.resolveName(c.r.Context(), c.client, c.r.PathValue("alias"))
 	name, _, _ := strings.Cut(c.r.PathValue("alias"), ":")
 	switch {
 	case err != nil:
@@ -177,12 +177,12 @@ func (h *templateHandlers) setTemplate(c *call) (int, any, error) {
 	var in struct {
 		Public *bool `json:"public"`
 	}
-	if err := c.read(&in); err != nil {
+	if err := c.readBody(&in); err != nil {
 		return 0, nil, err
 	}
 	t, err := h.resolver.ownTemplate(c, c.r.PathValue("id"))
 	if err == nil && in.Public != nil {
-		t, err = h.manager.SetTemplatePublic(c.r.Context(), c.who.Owner, string(t.ID), *in.Public, c.who.Admin)
+		t, err = h.manager.SetTemplatePublic(c.r.Context(), c.client.Owner, string(t.ID), *in.Public, c.client.Admin)
 	}
 	return http.StatusOK, map[string]any{"names": []string{t.Name}}, err
 }
@@ -191,18 +191,18 @@ func (h *templateHandlers) setTemplate(c *call) (int, any, error) {
 // templates stays.
 func (h *templateHandlers) deleteTemplate(c *call) (int, any, error) {
 	ctx := c.r.Context()
-	o, err := h.resolver.resolve(ctx, c.who, c.r.PathValue("id"))
+	o, err := h.resolver.resolveName(ctx, c.client, c.r.PathValue("id"))
 	switch {
 	case err != nil:
 		return 0, nil, err
 	case o.saved != nil:
-		return http.StatusNoContent, nil, h.manager.RemoveSnapshot(ctx, c.who.Owner, string(o.saved.ID))
+		return http.StatusNoContent, nil, h.manager.RemoveSnapshot(ctx, c.client.Owner, string(o.saved.ID))
 	case o.configured || o.builtin != "":
 		return 0, nil, sandpit.Errorf(sandpit.PermissionDenied, "template %.100q is one of the server's configuration", c.r.PathValue("id"))
 	}
 	t, err := h.resolver.ownTemplate(c, c.r.PathValue("id"))
 	if err == nil {
-		err = h.manager.RemoveTemplate(ctx, c.who.Owner, string(t.ID))
+		err = h.manager.RemoveTemplate(ctx, c.client.Owner, string(t.ID))
 	}
 	return http.StatusNoContent, nil, err
 }
@@ -213,7 +213,7 @@ func (h *templateHandlers) assignTags(c *call) (int, any, error) {
 		Target string   `json:"target"`
 		Tags   []string `json:"tags"`
 	}
-	if err := c.read(&in); err != nil {
+	if err := c.readBody(&in); err != nil {
 		return 0, nil, err
 	}
 	t, err := h.resolver.ownTemplate(c, in.Target)
@@ -223,8 +223,8 @@ func (h *templateHandlers) assignTags(c *call) (int, any, error) {
 	if len(in.Tags) == 0 {
 		return 0, nil, sandpit.Errorf(sandpit.Invalid, "tags are missing")
 	}
-	_, tag, _ := strings.Cut(templateRef(c.who, in.Target), ":")
-	t, err = h.manager.TagTemplate(c.r.Context(), c.who.Owner, string(t.ID)+":"+cmp.Or(tag, tagDefault), in.Tags)
+	_, tag, _ := strings.Cut(templateRef(c.client, in.Target), ":")
+	t, err = h.manager.TagTemplate(c.r.Context(), c.client.Owner, string(t.ID)+":"+cmp.Or(tag, tagDefault), in.Tags)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -237,12 +237,12 @@ func (h *templateHandlers) removeTags(c *call) (int, any, error) {
 		Name string   `json:"name"`
 		Tags []string `json:"tags"`
 	}
-	if err := c.read(&in); err != nil {
+	if err := c.readBody(&in); err != nil {
 		return 0, nil, err
 	}
 	t, err := h.resolver.ownTemplate(c, in.Name)
 	if err == nil {
-		err = h.manager.UntagTemplate(c.r.Context(), c.who.Owner, string(t.ID), in.Tags)
+		err = h.manager.UntagTemplate(c.r.Context(), c.client.Owner, string(t.ID), in.Tags)
 	}
 	return http.StatusNoContent, nil, err
 }

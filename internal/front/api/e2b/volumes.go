@@ -26,16 +26,16 @@ type volumeHandlers struct {
 	describer *describer
 }
 
-// openVolume is one as it is told to who may use it.
-type openVolume struct {
+// volumeWithToken is one as it is told to who may use it.
+type volumeWithToken struct {
 	volume
 
 	Token  string  `json:"token"`
 	Domain *string `json:"domain"`
 }
 
-func (h *volumeHandlers) openVolume(v volume) openVolume {
-	return openVolume{v, volumeToken, h.describer.domainName()}
+func (h *volumeHandlers) openVolume(v volume) volumeWithToken {
+	return volumeWithToken{v, volumeToken, h.describer.domainName()}
 }
 
 // volumeMount is a volume in a sandbox.
@@ -76,7 +76,7 @@ func (h *volumeHandlers) ownVolumes(ctx context.Context, owner string) ([]volume
 
 // findVolume returns the volume that the path names by its ID. NotFound.
 func (h *volumeHandlers) findVolume(c *call) (volume, error) {
-	all, err := h.ownVolumes(c.r.Context(), c.who.Owner)
+	all, err := h.ownVolumes(c.r.Context(), c.client.Owner)
 	if err != nil {
 		return volume{}, err
 	}
@@ -89,7 +89,7 @@ func (h *volumeHandlers) findVolume(c *call) (volume, error) {
 }
 
 func (h *volumeHandlers) listVolumes(c *call) (int, any, error) {
-	all, err := h.ownVolumes(c.r.Context(), c.who.Owner)
+	all, err := h.ownVolumes(c.r.Context(), c.client.Owner)
 	return http.StatusOK, all, err
 }
 
@@ -102,13 +102,13 @@ func (h *volumeHandlers) createVolume(c *call) (int, any, error) {
 	var in struct {
 		Name string `json:"name"`
 	}
-	if err := c.read(&in); err != nil {
+	if err := c.readBody(&in); err != nil {
 		return 0, nil, err
 	}
-	if _, err := h.manager.CreateVolume(c.r.Context(), manager.VolumeRequest{Owner: c.who.Owner, Name: in.Name}); err != nil {
+	if _, err := h.manager.CreateVolume(c.r.Context(), manager.VolumeRequest{Owner: c.client.Owner, Name: in.Name}); err != nil {
 		return 0, nil, err
 	}
-	all, err := h.ownVolumes(c.r.Context(), c.who.Owner)
+	all, err := h.ownVolumes(c.r.Context(), c.client.Owner)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -124,5 +124,5 @@ func (h *volumeHandlers) deleteVolume(c *call) (int, any, error) {
 	if err != nil {
 		return 0, nil, err
 	}
-	return http.StatusNoContent, nil, h.manager.DeleteVolume(c.r.Context(), c.who.Owner, v.Name)
+	return http.StatusNoContent, nil, h.manager.DeleteVolume(c.r.Context(), c.client.Owner, v.Name)
 }

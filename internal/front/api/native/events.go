@@ -54,8 +54,8 @@ type eventHandlers struct {
 	log    *slog.Logger
 }
 
-// register adds the operations on events.
-func (h *eventHandlers) register(r *registrar) {
+// addOperations adds the operations on events.
+func (h *eventHandlers) addOperations(r *registrar) {
 	addOperation(r, newOperation(http.MethodGet, pathEvents, "listEvents", "List events"), h.listEvents)
 	op := newOperation(http.MethodGet, pathEvents+"/stream", "streamEvents", "Be told of events")
 	op.Description = "Each message is an event; its id is the event's seq. The event \"error\" ends the stream, with a problem."
@@ -86,7 +86,7 @@ func (h *eventHandlers) listEvents(ctx context.Context, in *eventsIn) (*eventsOu
 	if err != nil {
 		return nil, err
 	}
-	page := paged(list, in.Limit, func(e store.Event) string { return strconv.FormatInt(e.Seq, 10) })
+	page := toPage(list, in.Limit, func(e store.Event) string { return strconv.FormatInt(e.Seq, 10) })
 	out := wire.Page[wire.Event]{Items: make([]wire.Event, 0, len(page.Items)), Next: page.Next}
 	for _, e := range page.Items {
 		out.Items = append(out.Items, toEvent(ctx, e))

@@ -25,21 +25,21 @@ type versionOut struct {
 
 // The bounds of checks: everybody may ask for them.
 const (
-	checkLimit = 5 * time.Second
-	checkEvery = time.Second // asking more often gets the last answer
+	checkTimeout  = 5 * time.Second
+	checkInterval = time.Second // asking more often gets the last answer
 )
 
 // checker looks at what the server needs, at most so often.
 type checker struct {
 	list []Check
 
-	mu   sync.Mutex // held while it looks: others wait for the same answer
-	last time.Time
-	seen []seen
+	mu      sync.Mutex // held while it looks: others wait for the same answer
+	last    time.Time
+	results []checkResult
 }
 
-// seen is what a look at one thing has shown.
-type seen struct {
+// checkResult is what a look at one thing has shown.
+type checkResult struct {
 	Name   string
 	OK     bool
 	Reason string
@@ -57,15 +57,15 @@ func (h *serverHandlers) registerHealth(r *registrar) {
 		})
 	op := open(newOperation(http.MethodGet, pathReady, "getReadiness", "See whether the server can do its work"))
 	op.Description = "503 if it cannot; the problem names what is missing."
-	addOperation(r, op, func(ctx context.Context, _ *struct{}) (*healthOut, error) { return h.checks.report(ctx) })
+	addOperation(r, op, func(ctx context.Context, _ *struct{}) (*healthOut, error) { return h.checks.reportHealth(ctx) })
 	addOperation(r, open(newOperation(http.MethodGet, pathVersion, "getVersion", "See what the server is")),
 		func(ctx context.Context, _ *struct{}) (*versionOut, error) {
-			return &versionOut{h.versionFor(ctx)}, nil
+			return &versionOut{h.visibleVersion(ctx)}, nil
 		})
 }
 
-// versionFor returns what a client may know of the server.
-func (h *serverHandlers) versionFor(ctx context.Context) wire.Version {
+// visibleVersion returns what a client may know of the server.
+func (h *serverHandlers) visibleVersion(ctx context.Context) wire.Version {
 	v := h.version
 	if p, err := api.PrincipalOf(ctx); err == nil && p.Admin && h.url != nil {
 		v.URL = h.url()
@@ -74,7 +74,7 @@ func (h *serverHandlers) versionFor(ctx context.Context) wire.Version {
 }
 
 // answer says that all is well, or what is not. Why is for administrators.
-func (c *checker) report(ctx context.Context) (*healthOut, error) {
+func (c *checker) reportHealth(ctx context.Context) (*healthOut, error) {
 	p, err := api.PrincipalOf(ctx)
 	tell := err == nil && p.Admin
 	checks := append(c.runChecks(ctx), checkDraining(ctx))
@@ -99,36 +99,36 @@ func (c *checker) report(ctx context.Context) (*healthOut, error) {
 }
 
 // draining says whether the server goes on.
-func checkDraining(ctx context.Context) seen {
+func checkDraining(ctx context.Context) checkResult {
 	select {
 	case <-api.Draining(ctx):
-		return seen{Name: "server", Reason: api.ErrDraining.Error()}
+		return checkResult{Name: "server", Reason: api.ErrDraining.Error()}
 	default:
-		return seen{Name: "server", OK: true}
+		return checkResult{Name: "server", OK: true}
 	}
 }
 
 // look asks all that the server needs at the same time.
-func (c *checker) runChecks(ctx context.Context) []seen {
+func (c *checker) runChecks(ctx context.Context) []checkResult {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if time.Since(c.last) < checkEvery {
-		return slices.Clone(c.seen)
+	if time.Since(c.last) < checkInterval {
+		return slices.Clone(c.results)
 	}
 	// Whoever asked may give up; the answer is for others, too.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), checkLimit)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), checkTimeout)
 	defer cancel()
-	list := make([]seen, len(c.list))
+	list := make([]checkResult, len(c.list))
 	var asking sync.WaitGroup
 	for i, check := range c.list {
 		asking.Go(func() {
-			list[i] = seen{Name: check.Name, OK: true}
+			list[i] = checkResult{Name: check.Name, OK: true}
 			if err := check.Do(ctx); err != nil {
 				list[i].OK, list[i].Reason = false, err.Error()
 			}
 		})
 	}
 	asking.Wait()
-	c.last, c.seen = time.Now(), list
+	c.last, c.results = time.Now(), list
 	return slices.Clone(list)
 }

@@ -44,8 +44,8 @@ type imageHandlers struct {
 	log      *slog.Logger
 }
 
-// register adds the operations on images.
-func (h *imageHandlers) register(r *registrar) {
+// addOperations adds the operations on images.
+func (h *imageHandlers) addOperations(r *registrar) {
 	op := newOperation(http.MethodGet, pathImages, "listImages", "List the images of the server's cache")
 	op.Description = "Lists the images that the client has names for: its own names and the names that all owners share. Administrators see all images."
 	addOperation(r, op,
@@ -58,7 +58,7 @@ func (h *imageHandlers) register(r *registrar) {
 				return nil, err
 			}
 			list, err := h.images.List(ctx, p, in.Provider)
-			return &imagesOut{paged(list, len(list), func(wire.Image) string { return "" })}, err
+			return &imagesOut{toPage(list, len(list), func(wire.Image) string { return "" })}, err
 		})
 	addOperation(r, newOperation(http.MethodGet, pathImages+"/pre-pull", "listPrePulls", "List the images that the server makes ready when it starts"), h.listPrePulls)
 	op = newOperation(http.MethodPost, pathImages+"/pull", "pullImage", "Fetch an image of a registry")

@@ -25,7 +25,7 @@ type newKeyIn struct {
 	Body wire.NewKey
 }
 
-type madeKeyOut struct {
+type createdKeyOut struct {
 	Body wire.MadeKey
 }
 
@@ -39,8 +39,8 @@ type keyHandlers struct {
 	access access
 }
 
-// register adds the operations on API keys, which are for administrators.
-func (h *keyHandlers) register(r *registrar) {
+// addOperations adds the operations on API keys, which are for administrators.
+func (h *keyHandlers) addOperations(r *registrar) {
 	addOperation(r, newOperation(http.MethodGet, pathKeys, "listKeys", "List API keys"), h.listKeys)
 	op := newOperation(http.MethodPost, pathKeys, "createKey", "Make an API key")
 	op.DefaultStatus = http.StatusCreated
@@ -66,7 +66,7 @@ func (h *keyHandlers) listKeys(ctx context.Context, in *keysIn) (*keysOut, error
 	if err != nil {
 		return nil, err
 	}
-	page := paged(list, in.Limit, func(k store.Key) string { return k.ID })
+	page := toPage(list, in.Limit, func(k store.Key) string { return k.ID })
 	out := wire.Page[wire.Key]{Items: make([]wire.Key, 0, len(page.Items)), Next: page.Next}
 	for _, k := range page.Items {
 		out.Items = append(out.Items, toKey(k))
@@ -81,7 +81,7 @@ func toKey(k store.Key) wire.Key {
 	}
 }
 
-func (h *keyHandlers) createKey(ctx context.Context, in *newKeyIn) (*madeKeyOut, error) {
+func (h *keyHandlers) createKey(ctx context.Context, in *newKeyIn) (*createdKeyOut, error) {
 	if err := h.access.requireAdmin(ctx, "create a key"); err != nil {
 		return nil, err
 	}
@@ -94,7 +94,7 @@ func (h *keyHandlers) createKey(ctx context.Context, in *newKeyIn) (*madeKeyOut,
 	if err != nil {
 		return nil, err
 	}
-	return &madeKeyOut{wire.MadeKey{Key: toKey(made), Secret: secret}}, nil
+	return &createdKeyOut{wire.MadeKey{Key: toKey(made), Secret: secret}}, nil
 }
 
 func (h *keyHandlers) insertKey(ctx context.Context, n wire.NewKey) (store.Key, string, error) {

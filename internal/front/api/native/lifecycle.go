@@ -12,31 +12,31 @@ import (
 )
 
 type leaseIn struct {
-	One
+	SandboxPath
 
 	Body wire.Lease
 }
 
 type policyIn struct {
-	One
+	SandboxPath
 
 	Body wire.Policy
 }
 
 type pauseIn struct {
-	One
+	SandboxPath
 
 	Disk bool `query:"disk" doc:"Keep its memory on disk."`
 }
 
 type nameIn struct {
-	One
+	SandboxPath
 
 	Body wire.Name
 }
 
 type labelsIn struct {
-	One
+	SandboxPath
 
 	Body wire.Labels
 }
@@ -56,7 +56,7 @@ func (h *sandboxHandlers) registerLifecycle(r *registrar) {
 	} {
 		op := newOperation(http.MethodPost, pathSandbox+"/"+c.verb, c.id, c.summary)
 		op.DefaultStatus = http.StatusOK
-		addOperation(r, op, func(ctx context.Context, in *One) (*sandboxOut, error) {
+		addOperation(r, op, func(ctx context.Context, in *SandboxPath) (*sandboxOut, error) {
 			return changeSandbox(ctx, h.manager, in.ID, c.do)
 		})
 	}

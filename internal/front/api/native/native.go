@@ -104,7 +104,7 @@ func Register(mux api.Router, o Options) huma.API {
 	schemas := r.api.OpenAPI().Components.Schemas
 	// Both are the same in JSON, and the latter has the descriptions.
 	schemas.RegisterTypeAlias(reflect.TypeFor[sandpit.Policy](), reflect.TypeFor[wire.Policy]())
-	r.api.UseMiddleware(func(ctx huma.Context, next func(huma.Context)) { next(&reply{request: ctx}) })
+	r.api.UseMiddleware(func(ctx huma.Context, next func(huma.Context)) { next(&responseContext{humaContext: ctx}) })
 	o.addHandlers(r)
 	delete(schemas.Map(), "ErrorModel") // huma's own errors, which are never sent
 	delete(schemas.Map(), "ErrorDetail")
@@ -115,31 +115,31 @@ func Register(mux api.Router, o Options) huma.API {
 // addHandlers registers the operations of all resources.
 func (o Options) addHandlers(r *registrar) {
 	access := access{report: o.Manager.Report}
-	sandboxes := &sandboxHandlers{manager: o.Manager, requests: o.requests(), access: access}
-	sandboxes.register(r)
+	sandboxes := &sandboxHandlers{manager: o.Manager, requests: o.newRequestBuilder(), access: access}
+	sandboxes.addOperations(r)
 	sandboxes.registerLifecycle(r)
-	(&previewHandlers{manager: o.Manager, previews: o.Previews}).register(r)
-	(&networkHandlers{manager: o.Manager}).register(r)
-	(&eventHandlers{store: o.Store, access: access, log: o.Log}).register(r)
-	(&queueHandlers{manager: o.Manager, access: access}).register(r)
-	(&keyHandlers{keys: o.Keys, access: access}).register(r)
-	(&tokenHandlers{manager: o.Manager, tokens: o.Tokens, access: access}).register(r)
-	(&sshHandlers{manager: o.Manager, ssh: o.SSH, access: access}).register(r)
-	(&imageHandlers{images: o.Images, prePulls: o.PrePulls, access: access, log: o.Log}).register(r)
-	(&volumeHandlers{manager: o.Manager, access: access}).register(r)
-	(&snapshotHandlers{manager: o.Manager, access: access, log: o.Log}).register(r)
-	(&templateHandlers{manager: o.Manager, access: access}).register(r)
-	(&buildHandlers{manager: o.Manager, contexts: o.Contexts, access: access}).register(r)
+	(&previewHandlers{manager: o.Manager, previews: o.Previews}).addOperations(r)
+	(&networkHandlers{manager: o.Manager}).addOperations(r)
+	(&eventHandlers{store: o.Store, access: access, log: o.Log}).addOperations(r)
+	(&queueHandlers{manager: o.Manager, access: access}).addOperations(r)
+	(&keyHandlers{keys: o.Keys, access: access}).addOperations(r)
+	(&tokenHandlers{manager: o.Manager, tokens: o.Tokens, access: access}).addOperations(r)
+	(&sshHandlers{manager: o.Manager, ssh: o.SSH, access: access}).addOperations(r)
+	(&imageHandlers{images: o.Images, prePulls: o.PrePulls, access: access, log: o.Log}).addOperations(r)
+	(&volumeHandlers{manager: o.Manager, access: access}).addOperations(r)
+	(&snapshotHandlers{manager: o.Manager, access: access, log: o.Log}).addOperations(r)
+	(&templateHandlers{manager: o.Manager, access: access}).addOperations(r)
+	(&buildHandlers{manager: o.Manager, contexts: o.Contexts, access: access}).addOperations(r)
 	server := &serverHandlers{
 		manager: o.Manager, providers: o.Providers, checks: &checker{list: o.Checks}, version: o.Version, url: o.URL,
 	}
-	server.register(r)
+	server.addOperations(r)
 	server.registerHealth(r)
 }
 
 // newConfig describes the API as a whole.
 func newConfig() huma.Config {
-	jsonOnly := map[string]huma.Format{"application/json": {Marshal: encode, Unmarshal: json.Unmarshal}}
+	jsonOnly := map[string]huma.Format{"application/json": {Marshal: encodeJSON, Unmarshal: json.Unmarshal}}
 	jsonOnly["json"] = jsonOnly["application/json"]
 	return huma.Config{
 		OpenAPI: &huma.OpenAPI{
@@ -159,12 +159,12 @@ func newConfig() huma.Config {
 		},
 		Formats: jsonOnly, DefaultFormat: "application/json",
 		RejectUnknownQueryParameters: true,
-		Transformers:                 []huma.Transformer{problemOf},
+		Transformers:                 []huma.Transformer{toProblem},
 	}
 }
 
-// names are those of types that would have the name of another.
-var names = map[reflect.Type]string{
+// schemaNames are those of types that would have the name of another.
+var schemaNames = map[reflect.Type]string{
 	reflect.TypeFor[wire.Create]():   "CreateSandbox",
 	reflect.TypeFor[wire.Lease]():    "NewLease",
 	reflect.TypeFor[wire.Stats]():    "ServerStats",
@@ -172,7 +172,7 @@ var names = map[reflect.Type]string{
 }
 
 func schemaName(t reflect.Type, hint string) string {
-	if name, ok := names[t]; ok {
+	if name, ok := schemaNames[t]; ok {
 		return name
 	}
 	return huma.DefaultSchemaNamer(t, hint)

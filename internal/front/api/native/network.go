@@ -17,20 +17,20 @@ type networkOut struct {
 }
 
 type setNetworkIn struct {
-	One
+	SandboxPath
 
 	Body wire.SetNetwork
 }
 
 type networkLogIn struct {
-	One
+	SandboxPath
 
 	After int64 `query:"after" minimum:"0" doc:"The seq of a decision: only what was decided, or decided again, later."`
 	Limit int   `query:"limit" minimum:"1" maximum:"2000" default:"100" doc:"At most so many, the latest."`
 }
 
 type networkTestIn struct {
-	One
+	SandboxPath
 
 	Target string `query:"target" required:"true" maxLength:"300" doc:"name:port or address:port."`
 }
@@ -42,9 +42,9 @@ type decisionsOut struct {
 // networkHandlers serve the network of sandboxes.
 type networkHandlers struct{ manager *manager.Manager }
 
-// register adds the operations on the network of a sandbox.
-func (h *networkHandlers) register(r *registrar) {
-	addOperation(r, newOperation(http.MethodGet, pathNetwork, "getNetwork", "See what a sandbox may reach"), func(ctx context.Context, in *One) (*networkOut, error) {
+// addOperations adds the operations on the network of a sandbox.
+func (h *networkHandlers) addOperations(r *registrar) {
+	addOperation(r, newOperation(http.MethodGet, pathNetwork, "getNetwork", "See what a sandbox may reach"), func(ctx context.Context, in *SandboxPath) (*networkOut, error) {
 		return h.getNetwork(ctx, in.ID)
 	})
 	op := newOperation(http.MethodPut, pathNetwork, "setNetwork", "Replace what a sandbox may reach")

@@ -24,27 +24,27 @@ type Previews interface {
 	Public(id sandpit.ID) []int
 }
 
-// OnePort names a port of a sandbox. It is exported, as huma asks of what is embedded.
-type OnePort struct {
-	One
+// PortPath names a port of a sandbox. It is exported, as huma asks of what is embedded.
+type PortPath struct {
+	SandboxPath
 
 	Port int `path:"port" minimum:"1" maximum:"65535" doc:"The port inside."`
 }
 
 type previewIn struct {
-	OnePort
+	PortPath
 
 	Body wire.NewPreviewURL
 }
 
 type ticketIn struct {
-	OnePort
+	PortPath
 
 	Body wire.NewPreviewTicket
 }
 
 type accessIn struct {
-	OnePort
+	PortPath
 
 	Body wire.PortAccess
 }
@@ -53,7 +53,7 @@ type previewOut struct{ Body wire.PreviewURL }
 
 type ticketOut struct{ Body wire.PreviewTicket }
 
-type sharedOut struct{ Body wire.Page[wire.SharedPort] }
+type portsOut struct{ Body wire.Page[wire.SharedPort] }
 
 // previewHandlers serve the ports of sandboxes that are reached without a key.
 type previewHandlers struct {
@@ -61,8 +61,8 @@ type previewHandlers struct {
 	previews Previews
 }
 
-// register adds the operations on ports.
-func (h *previewHandlers) register(r *registrar) {
+// addOperations adds the operations on ports.
+func (h *previewHandlers) addOperations(r *registrar) {
 	addOperation(r, newOperation(http.MethodGet, pathSandbox+"/ports", "listPorts", "List the ports of a sandbox that are seen without a key"), h.listPorts)
 	const path = pathSandbox + "/ports/{port}"
 	op := newOperation(http.MethodPost, path+"/url", "createPreviewURL", "Get the URL of a port")
@@ -88,7 +88,7 @@ func (h *previewHandlers) register(r *registrar) {
 	})
 	op = newOperation(http.MethodDelete, path, "closePort", "Make a port private, and all URLs of it useless")
 	op.DefaultStatus = http.StatusNoContent
-	addOperation(r, op, func(ctx context.Context, in *OnePort) (*struct{}, error) {
+	addOperation(r, op, func(ctx context.Context, in *PortPath) (*struct{}, error) {
 		return nil, h.previews.Revoke(ctx, in.ID, in.Port)
 	})
 }
@@ -106,7 +106,7 @@ func (h *previewHandlers) createTicket(ctx context.Context, in *ticketIn) (*tick
 	return &ticketOut{t}, err
 }
 
-func (h *previewHandlers) listPorts(ctx context.Context, in *One) (*sharedOut, error) {
+func (h *previewHandlers) listPorts(ctx context.Context, in *SandboxPath) (*portsOut, error) {
 	found, err := api.Find(ctx, h.manager, in.ID)
 	if err != nil {
 		return nil, err
@@ -118,7 +118,7 @@ func (h *previewHandlers) listPorts(ctx context.Context, in *One) (*sharedOut, e
 	for _, port := range h.previews.Public(in.ID) {
 		list = append(list, wire.SharedPort{Port: port, Public: true})
 	}
-	return &sharedOut{wire.Page[wire.SharedPort]{Items: list}}, nil
+	return &portsOut{wire.Page[wire.SharedPort]{Items: list}}, nil
 }
 
 // noPreviews is a server that has none.

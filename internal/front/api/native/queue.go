@@ -31,8 +31,8 @@ type queueHandlers struct {
 	access  access
 }
 
-// register adds the operations on the queue, which are for administrators.
-func (h *queueHandlers) register(r *registrar) {
+// addOperations adds the operations on the queue, which are for administrators.
+func (h *queueHandlers) addOperations(r *registrar) {
 	addOperation(r, newOperation(http.MethodGet, pathQueue, "listMessages", "List what is to be done later"), h.listMessages)
 	op := newOperation(http.MethodPost, pathQueue+"/{id}/retry", "retryMessage", "Try again at once what was given up")
 	op.DefaultStatus = http.StatusNoContent
@@ -60,7 +60,7 @@ func (h *queueHandlers) listMessages(ctx context.Context, in *queueIn) (*queueOu
 	if err != nil {
 		return nil, err
 	}
-	page := paged(list, in.Limit, func(m queue.Message) string { return m.ID })
+	page := toPage(list, in.Limit, func(m queue.Message) string { return m.ID })
 	out := wire.Page[wire.Message]{Items: make([]wire.Message, 0, len(page.Items)), Next: page.Next}
 	for _, m := range page.Items {
 		out.Items = append(out.Items, wire.Message{

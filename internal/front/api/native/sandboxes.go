@@ -18,8 +18,8 @@ const (
 	pathSandbox   = pathSandboxes + "/{id}"
 )
 
-// One names a sandbox. It is exported, as huma asks of what is embedded.
-type One struct {
+// SandboxPath names a sandbox. It is exported, as huma asks of what is embedded.
+type SandboxPath struct {
 	ID sandpit.ID `path:"id" doc:"The sandbox."`
 }
 
@@ -61,20 +61,20 @@ type sandboxHandlers struct {
 	access   access
 }
 
-// register adds the operations that create, find and delete sandboxes.
-func (h *sandboxHandlers) register(r *registrar) {
+// addOperations adds the operations that create, find and delete sandboxes.
+func (h *sandboxHandlers) addOperations(r *registrar) {
 	op := newOperation(http.MethodPost, pathSandboxes, "createSandbox", "Make a sandbox")
 	op.DefaultStatus = http.StatusCreated
 	op.Description = "Answers when it runs. If the client gives up before, what was made is taken back."
 	addOperation(r, op, h.createSandbox)
 	addOperation(r, newOperation(http.MethodGet, pathSandboxes, "listSandboxes", "List sandboxes"), h.listSandboxes)
-	addOperation(r, newOperation(http.MethodGet, pathSandbox, "getSandbox", "Look at a sandbox"), func(ctx context.Context, in *One) (*sandboxOut, error) {
+	addOperation(r, newOperation(http.MethodGet, pathSandbox, "getSandbox", "Look at a sandbox"), func(ctx context.Context, in *SandboxPath) (*sandboxOut, error) {
 		return getSandbox(ctx, h.manager, in.ID)
 	})
 	op = newOperation(http.MethodDelete, pathSandbox, "deleteSandbox", "Delete a sandbox")
 	op.Description = "One that was deleted already is no error, as long as it is remembered."
 	op.DefaultStatus = http.StatusNoContent
-	addOperation(r, op, func(ctx context.Context, in *One) (*struct{}, error) {
+	addOperation(r, op, func(ctx context.Context, in *SandboxPath) (*struct{}, error) {
 		if _, err := api.Find(ctx, h.manager, in.ID); err != nil {
 			return nil, err
 		}
@@ -82,7 +82,7 @@ func (h *sandboxHandlers) register(r *registrar) {
 	})
 	op = newOperation(http.MethodGet, pathSandbox+"/stats", "measureSandbox", "Measure a sandbox")
 	op.Description = "It is no use of the sandbox, which may be idle all the while. cpu is in nanoseconds."
-	addOperation(r, op, func(ctx context.Context, in *One) (*statsOut, error) {
+	addOperation(r, op, func(ctx context.Context, in *SandboxPath) (*statsOut, error) {
 		if _, err := api.Find(ctx, h.manager, in.ID); err != nil {
 			return nil, err
 		}
@@ -102,7 +102,7 @@ func (h *sandboxHandlers) createSandbox(ctx context.Context, in *createIn) (*cre
 	if err != nil {
 		return nil, err
 	}
-	r, err := h.requests.build(ctx, p, in.Body, in.Key)
+	r, err := h.requests.buildRequest(ctx, p, in.Body, in.Key)
 	if err != nil {
 		h.access.report(manager.Report{Actor: p.Owner, Action: "create", Err: err})
 		return nil, err
@@ -164,12 +164,12 @@ func (h *sandboxHandlers) listSandboxes(ctx context.Context, in *listIn) (*listO
 		}
 		f.States = append(f.States, sandpit.State(state))
 	}
-	page := paged(h.manager.List(f), in.Limit, func(b sandpit.Sandbox) string { return string(b.ID) })
+	page := toPage(h.manager.List(f), in.Limit, func(b sandpit.Sandbox) string { return string(b.ID) })
 	return &listOut{page}, nil
 }
 
-// paged makes a page of a list that has one more if there are more.
-func paged[T any](list []T, limit int, cursor func(T) string) wire.Page[T] {
+// toPage makes a page of a list that has one more if there are more.
+func toPage[T any](list []T, limit int, cursor func(T) string) wire.Page[T] {
 	p := wire.Page[T]{Items: list}
 	if list == nil {
 		p.Items = []T{}

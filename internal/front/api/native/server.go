@@ -31,8 +31,8 @@ type serverHandlers struct {
 	url       func() string // nil: unknown
 }
 
-// register adds the operations that report about the server.
-func (h *serverHandlers) register(r *registrar) {
+// addOperations adds the operations that report about the server.
+func (h *serverHandlers) addOperations(r *registrar) {
 	op := newOperation(http.MethodGet, wire.Prefix+"/stats", "getStats", "See what the server is busy with")
 	op.Description = "Counts the sandboxes of the client's owner and their use; for administrators, those of all owners."
 	addOperation(r, op,

@@ -28,7 +28,7 @@ type newSnapshotIn struct {
 	Body wire.NewSnapshot
 }
 
-type madeSnapshotOut struct {
+type createdSnapshotOut struct {
 	Location string `header:"Location" doc:"The path of the snapshot."`
 	Body     sandpit.Snapshot
 }
@@ -54,7 +54,7 @@ type snapshotsOut struct {
 }
 
 type forkIn struct {
-	One
+	SandboxPath
 
 	Body wire.Fork
 }
@@ -64,7 +64,7 @@ type forkOut struct {
 }
 
 type rollbackIn struct {
-	One
+	SandboxPath
 
 	Body wire.Rollback
 }
@@ -87,8 +87,8 @@ type snapshotHandlers struct {
 	log     *slog.Logger
 }
 
-// register adds the operations on snapshots.
-func (h *snapshotHandlers) register(r *registrar) {
+// addOperations adds the operations on snapshots.
+func (h *snapshotHandlers) addOperations(r *registrar) {
 	op := newOperation(http.MethodPost, pathSnapshots, "createSnapshot", "Save a sandbox, which goes on")
 	op.DefaultStatus = http.StatusCreated
 	op.Description = `Sandboxes with the image "snapshot:" and its ID or name begin as it is. It stays until it is deleted, also after its sandbox.`
@@ -130,7 +130,7 @@ func (h *snapshotHandlers) register(r *registrar) {
 	h.registerImport(r)
 }
 
-func (h *snapshotHandlers) createSnapshot(ctx context.Context, in *newSnapshotIn) (*madeSnapshotOut, error) {
+func (h *snapshotHandlers) createSnapshot(ctx context.Context, in *newSnapshotIn) (*createdSnapshotOut, error) {
 	if _, err := api.Find(ctx, h.manager, in.Body.Sandbox); err != nil {
 		return nil, err
 	}
@@ -138,7 +138,7 @@ func (h *snapshotHandlers) createSnapshot(ctx context.Context, in *newSnapshotIn
 	if err != nil {
 		return nil, err
 	}
-	return &madeSnapshotOut{pathSnapshots + "/" + string(made.ID), made}, nil
+	return &createdSnapshotOut{pathSnapshots + "/" + string(made.ID), made}, nil
 }
 
 func (h *snapshotHandlers) listSnapshots(ctx context.Context, in *snapshotsIn) (*snapshotsOut, error) {
@@ -156,7 +156,7 @@ func (h *snapshotHandlers) listSnapshots(ctx context.Context, in *snapshotsIn) (
 	if err != nil {
 		return nil, err
 	}
-	return &snapshotsOut{paged(list, in.Limit, func(n sandpit.Snapshot) string { return string(n.ID) })}, nil
+	return &snapshotsOut{toPage(list, in.Limit, func(n sandpit.Snapshot) string { return string(n.ID) })}, nil
 }
 
 func (h *snapshotHandlers) forkSandbox(ctx context.Context, in *forkIn) (*forkOut, error) {
@@ -183,13 +183,13 @@ func (h *snapshotHandlers) compareFiles(ctx context.Context, in *diffIn) (*diffO
 	}
 	d, err := h.manager.Diff(ctx, r)
 	if err == nil {
-		err = memory.AccountOf(ctx).Reserve(diffSize(d))
+		err = memory.AccountOf(ctx).Reserve(diffMemory(d))
 	}
 	return &diffOut{d}, err
 }
 
-// diffSize is how many bytes of memory a comparison takes, with what is sent of it.
-func diffSize(d sandpit.FileDiff) (size int64) {
+// diffMemory is how many bytes of memory a comparison takes, with what is sent of it.
+func diffMemory(d sandpit.FileDiff) (size int64) {
 	const each, copies = 400, 2
 	for _, c := range d.Changes {
 		size += each + copies*int64(len(c.Path)+len(c.Patch))
@@ -228,11 +228,11 @@ func (h *snapshotHandlers) registerExport(r *registrar) {
 			_, err = h.manager.FindSnapshot(ctx, owner, in.Snapshot)
 		}
 		if err != nil {
-			return nil, &failure{Problem: api.ProblemOf(ctx, err)}
+			return nil, &problemError{Problem: api.ProblemOf(ctx, err)}
 		}
 		return &huma.StreamResponse{Body: func(hc huma.Context) {
 			req, w := humago.Unwrap(hc)
-			out := &late{ResponseWriter: w}
+			out := &lateHeaderWriter{ResponseWriter: w}
 			err := h.manager.ExportSnapshot(req.Context(), owner, in.Snapshot, out)
 			switch {
 			case err == nil:
@@ -246,15 +246,15 @@ func (h *snapshotHandlers) registerExport(r *registrar) {
 	})
 }
 
-// late sends headers with the first bytes.
-type late struct {
+// lateHeaderWriter sends headers with the first bytes.
+type lateHeaderWriter struct {
 	http.ResponseWriter
 
 	begun bool
 }
 
 // Write implements io.Writer.
-func (l *late) Write(p []byte) (int, error) {
+func (l *lateHeaderWriter) Write(p []byte) (int, error) {
 	if !l.begun {
 		l.begun = true
 		l.Header().Set("Content-Type", wire.ContentTypeSnapshot)
@@ -287,7 +287,7 @@ func (h *snapshotHandlers) registerImport(r *registrar) {
 	}}
 	op.Responses = map[string]*huma.Response{}
 	r.describeFailures(&op)
-	huma.Register(r.api, op, func(ctx context.Context, in *importIn) (*madeSnapshotOut, error) {
+	huma.Register(r.api, op, func(ctx context.Context, in *importIn) (*createdSnapshotOut, error) {
 		p, err := api.PrincipalOf(ctx)
 		if err == nil {
 			err = h.access.requireAdmin(ctx, "import a snapshot")
@@ -297,8 +297,8 @@ func (h *snapshotHandlers) registerImport(r *registrar) {
 			made, err = h.manager.ImportSnapshot(ctx, manager.ImportRequest{Owner: cmp.Or(in.Owner, p.Owner), Name: in.Name, Provider: in.Provider}, in.body)
 		}
 		if err != nil {
-			return nil, &failure{Problem: api.ProblemOf(ctx, err)}
+			return nil, &problemError{Problem: api.ProblemOf(ctx, err)}
 		}
-		return &madeSnapshotOut{pathSnapshots + "/" + string(made.ID), made}, nil
+		return &createdSnapshotOut{pathSnapshots + "/" + string(made.ID), made}, nil
 	})
 }

@@ -60,8 +60,8 @@ type sshHandlers struct {
 	access  access
 }
 
-// register adds the operations for SSH.
-func (h *sshHandlers) register(r *registrar) {
+// addOperations adds the operations for SSH.
+func (h *sshHandlers) addOperations(r *registrar) {
 	addOperation(r, newOperation(http.MethodGet, pathSSHKeys, "listSSHKeys", "List public keys for SSH"), h.listKeys)
 	op := newOperation(http.MethodPost, pathSSHKeys, "addSSHKey", "Register a public key for SSH")
 	op.Description = "The private half of the key opens all sandboxes of the owner by SSH. The key ends with the API key of this request, unless it is for another owner."
@@ -78,7 +78,7 @@ func (h *sshHandlers) register(r *registrar) {
 }
 
 // sshKeysOf returns the keys of the server, and the owner whose keys are meant.
-func (h *sshHandlers) keysOf(ctx context.Context, action, owner string) (*sshkey.Keys, string, error) {
+func (h *sshHandlers) keysFor(ctx context.Context, action, owner string) (*sshkey.Keys, string, error) {
 	p, err := api.PrincipalOf(ctx)
 	if err != nil {
 		return nil, "", err
@@ -97,7 +97,7 @@ func (h *sshHandlers) keysOf(ctx context.Context, action, owner string) (*sshkey
 var errNoSSH = sandpit.Errorf(sandpit.Unsupported, "this server has no SSH")
 
 func (h *sshHandlers) listKeys(ctx context.Context, in *sshKeysIn) (*sshKeysOut, error) {
-	keys, owner, err := h.keysOf(ctx, "list SSH keys", in.Owner)
+	keys, owner, err := h.keysFor(ctx, "list SSH keys", in.Owner)
 	if err != nil {
 		return nil, err
 	}
@@ -120,7 +120,7 @@ func toSSHKey(k store.SSHKey) wire.SSHKey {
 }
 
 func (h *sshHandlers) addKey(ctx context.Context, in *newSSHKeyIn) (*sshKeyOut, error) {
-	keys, owner, err := h.keysOf(ctx, "add an SSH key", in.Body.Owner)
+	keys, owner, err := h.keysFor(ctx, "add an SSH key", in.Body.Owner)
 	if err != nil {
 		return nil, err
 	}
@@ -145,7 +145,7 @@ func (h *sshHandlers) addKey(ctx context.Context, in *newSSHKeyIn) (*sshKeyOut, 
 }
 
 func (h *sshHandlers) deleteKey(ctx context.Context, in *sshKeyIn) (*struct{}, error) {
-	keys, owner, err := h.keysOf(ctx, "remove an SSH key", in.Owner)
+	keys, owner, err := h.keysFor(ctx, "remove an SSH key", in.Owner)
 	if err != nil {
 		return nil, err
 	}

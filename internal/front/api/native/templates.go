@@ -40,7 +40,7 @@ type newTemplateIn struct {
 	Body wire.NewTemplate
 }
 
-type madeTemplateOut struct {
+type createdTemplateOut struct {
 	Body wire.MadeTemplate
 }
 
@@ -127,8 +127,8 @@ type buildHandlers struct {
 	access   access
 }
 
-// register adds the operations on templates.
-func (h *templateHandlers) register(r *registrar) {
+// addOperations adds the operations on templates.
+func (h *templateHandlers) addOperations(r *registrar) {
 	op := newOperation(http.MethodPost, pathTemplates, "createTemplate", "Make a build of a template")
 	op.DefaultStatus = http.StatusAccepted
 	op.Description = "The template is made if there is none of this name. The build waits for its files, if it copies any, and for startBuild."
@@ -221,7 +221,7 @@ func (h *templateHandlers) registerTags(r *registrar) {
 }
 
 // builds registers how templates come to be.
-func (h *buildHandlers) register(r *registrar) {
+func (h *buildHandlers) addOperations(r *registrar) {
 	op := newOperation(http.MethodGet, pathTemplate+"/builds", "listBuilds", "List the builds of a template, the newest first")
 	op.Description = "At most 100, without their recipes, which getBuild returns."
 	addOperation(r, op,
@@ -262,7 +262,7 @@ func (h *buildHandlers) register(r *registrar) {
 	})
 }
 
-func (h *templateHandlers) createTemplate(ctx context.Context, in *newTemplateIn) (*madeTemplateOut, error) {
+func (h *templateHandlers) createTemplate(ctx context.Context, in *newTemplateIn) (*createdTemplateOut, error) {
 	p, err := api.PrincipalOf(ctx)
 	if err != nil {
 		return nil, err
@@ -270,7 +270,7 @@ func (h *templateHandlers) createTemplate(ctx context.Context, in *newTemplateIn
 	t, b, err := h.manager.CreateTemplate(ctx, manager.TemplateRequest{
 		Owner: p.Owner, Name: in.Body.Name, Tags: in.Body.Tags, Resources: in.Body.Resources,
 	})
-	return &madeTemplateOut{wire.MadeTemplate{Template: t, Build: b}}, err
+	return &createdTemplateOut{wire.MadeTemplate{Template: t, Build: b}}, err
 }
 
 func (h *templateHandlers) listTemplates(ctx context.Context, in *templatesIn) (*templatesOut, error) {
@@ -288,7 +288,7 @@ func (h *templateHandlers) listTemplates(ctx context.Context, in *templatesIn) (
 	if err != nil {
 		return nil, err
 	}
-	return &templatesOut{paged(list, in.Limit, func(t sandpit.Template) string { return string(t.ID) })}, nil
+	return &templatesOut{toPage(list, in.Limit, func(t sandpit.Template) string { return string(t.ID) })}, nil
 }
 
 func (h *buildHandlers) startBuild(ctx context.Context, in *startBuildIn) (*buildOut, error) {
@@ -328,8 +328,8 @@ type contextIn struct {
 	until func(time.Time) error // sets when the body must have come
 }
 
-// contextTime is how long the files of a build may take to come.
-const contextTime = time.Hour
+// filesTimeout is how long the files of a build may take to come.
+const filesTimeout = time.Hour
 
 // Resolve takes the body as it comes: it is too large to be kept.
 func (i *contextIn) Resolve(hc huma.Context) []error {
@@ -349,7 +349,7 @@ func (h *buildHandlers) registerFiles(r *registrar) {
 	r.describeFailures(&op)
 	huma.Register(r.api, op, func(ctx context.Context, in *contextIn) (*struct{}, error) {
 		if err := h.receiveFiles(ctx, in); err != nil {
-			return nil, &failure{Problem: api.ProblemOf(ctx, err)}
+			return nil, &problemError{Problem: api.ProblemOf(ctx, err)}
 		}
 		return nil, nil //nolint:nilnil // there is nothing to answer
 	})
@@ -369,7 +369,7 @@ func (h *buildHandlers) receiveFiles(ctx context.Context, in *contextIn) error {
 	case h.contexts == nil:
 		return sandpit.Errorf(sandpit.Unsupported, "templates cannot be built by this server")
 	}
-	_ = in.until(time.Now().Add(contextTime)) // what cannot have one needs none
+	_ = in.until(time.Now().Add(filesTimeout)) // what cannot have one needs none
 	defer func() { _ = in.until(time.Time{}) }()
 	return h.contexts.Put(ctx, owner, b.ID, in.body)
 }

@@ -48,8 +48,8 @@ type tokenHandlers struct {
 	access  access
 }
 
-// register adds the operations on tokens.
-func (h *tokenHandlers) register(r *registrar) {
+// addOperations adds the operations on tokens.
+func (h *tokenHandlers) addOperations(r *registrar) {
 	op := newOperation(http.MethodGet, pathTokens, "listTokens", "List the tokens that open sandboxes without an API key")
 	op.Description = "Lists the valid tokens without their secrets."
 	addOperation(r, op, h.listTokens)
@@ -61,7 +61,7 @@ func (h *tokenHandlers) register(r *registrar) {
 	op.Description = "Tokens, signed URLs, preview URLs, tickets and one-time tokens for SSH stop working at once. Everything that they have opened is closed. " +
 		"Public ports stay public."
 	op.DefaultStatus = http.StatusNoContent
-	addOperation(r, op, func(ctx context.Context, in *One) (*struct{}, error) { return nil, h.revokeTokens(ctx, in.ID) })
+	addOperation(r, op, func(ctx context.Context, in *SandboxPath) (*struct{}, error) { return nil, h.revokeTokens(ctx, in.ID) })
 }
 
 func (h *tokenHandlers) listTokens(ctx context.Context, in *tokensIn) (*tokensOut, error) {
@@ -83,7 +83,7 @@ func (h *tokenHandlers) listTokens(ctx context.Context, in *tokensIn) (*tokensOu
 	if err != nil {
 		return nil, err
 	}
-	page := paged(list, in.Limit, func(t store.Token) string { return t.ID })
+	page := toPage(list, in.Limit, func(t store.Token) string { return t.ID })
 	out := wire.Page[wire.Token]{Items: make([]wire.Token, 0, len(page.Items)), Next: page.Next}
 	for _, t := range page.Items {
 		out.Items = append(out.Items, toToken(t, p))

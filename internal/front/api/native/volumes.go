@@ -20,7 +20,7 @@ type newVolumeIn struct {
 	Body wire.NewVolume
 }
 
-type madeVolumeOut struct {
+type createdVolumeOut struct {
 	Location string `header:"Location" doc:"The path of the volume."`
 	Body     sandpit.Volume
 }
@@ -50,8 +50,8 @@ type volumeHandlers struct {
 	access  access
 }
 
-// register adds the operations on volumes.
-func (h *volumeHandlers) register(r *registrar) {
+// addOperations adds the operations on volumes.
+func (h *volumeHandlers) addOperations(r *registrar) {
 	op := newOperation(http.MethodPost, pathVolumes, "createVolume", "Make a volume")
 	op.DefaultStatus = http.StatusCreated
 	op.Description = "A directory that sandboxes of the same owner and provider can have as a mount, several at a time. It stays until it is deleted."
@@ -81,7 +81,7 @@ func (h *volumeHandlers) register(r *registrar) {
 	})
 }
 
-func (h *volumeHandlers) createVolume(ctx context.Context, in *newVolumeIn) (*madeVolumeOut, error) {
+func (h *volumeHandlers) createVolume(ctx context.Context, in *newVolumeIn) (*createdVolumeOut, error) {
 	p, err := api.PrincipalOf(ctx)
 	if err != nil {
 		return nil, err
@@ -90,7 +90,7 @@ func (h *volumeHandlers) createVolume(ctx context.Context, in *newVolumeIn) (*ma
 	if err != nil {
 		return nil, err
 	}
-	return &madeVolumeOut{pathVolumes + "/" + v.Name, v}, nil
+	return &createdVolumeOut{pathVolumes + "/" + v.Name, v}, nil
 }
 
 func (h *volumeHandlers) listVolumes(ctx context.Context, in *volumesIn) (*volumesOut, error) {
