@@ -90,7 +90,7 @@ func proxies(c config.Server) (list api.Proxies) {
 }
 
 // observe hears of each request that was answered.
-func (s *service) observe(r *http.Request, a api.Answer) {
+func (s *service) observe(r *http.Request, a api.Outcome) {
 	if s.metrics != nil {
 		s.metrics.Request(r.Method, a.Route, a.Status, a.Took, a.Bytes)
 	}

@@ -62,7 +62,7 @@ type EdgeOptions struct {
 	// Refuse answers a request that is not let in, or that has failed. Default: WriteError.
 	Refuse func(http.ResponseWriter, *http.Request, error)
 	// Observe is told of each request when it has been answered. Default: nobody is.
-	Observe func(*http.Request, Answer)
+	Observe func(*http.Request, Outcome)
 	// Private takes internals of the server out of errors for ordinary keys. Default: it
 	// knows no directories.
 	Private Redactor
@@ -71,8 +71,8 @@ type EdgeOptions struct {
 	Log *slog.Logger
 }
 
-// Answer is how a request was answered.
-type Answer struct {
+// Outcome is how a request was answered.
+type Outcome struct {
 	// Route is the pattern that the request was for; "" if there is none.
 	Route  string
 	Status int
@@ -185,11 +185,11 @@ func (e *Edge) Admit(w http.ResponseWriter, r *http.Request) (*http.Request, err
 	return e.admitRequest(w, r.WithContext(WithRequestID(r.Context(), requestID(r))))
 }
 
-// EnterPreview counts a request for a preview of an owner's sandbox, and its connection.
+// CountPreview counts a request for a preview of an owner's sandbox, and its connection.
 // The caller calls leave when it was answered.
 //
 // Exhausted: there are too many.
-func (e *Edge) EnterPreview(r *http.Request, owner string) (leave func(), err error) {
+func (e *Edge) CountPreview(r *http.Request, owner string) (leave func(), err error) {
 	// No owner has such a name: viewers of previews must not use up what their owner has
 	// for itself.
 	return countRequest(r, e.previews, "previews of "+owner)
@@ -197,11 +197,11 @@ func (e *Edge) EnterPreview(r *http.Request, owner string) (leave func(), err er
 
 type edgeKey struct{}
 
-// EnterAs counts a request for a public path, and its connection, as one of an owner. The
+// CountRequest counts a request for a public path, and its connection, as one of an owner. The
 // caller calls leave when it was answered.
 //
 // Exhausted: the owner has too many.
-func EnterAs(r *http.Request, owner string) (leave func(), err error) {
+func CountRequest(r *http.Request, owner string) (leave func(), err error) {
 	e, ok := r.Context().Value(edgeKey{}).(*Edge)
 	if !ok {
 		return func() {}, nil // it is counted, or is not behind an edge
@@ -314,13 +314,13 @@ func (e *Edge) finishRequest(a *responseRecorder, begin time.Time, panicked any)
 	}
 	if r.ContentLength != 0 && r.ProtoMajor == 1 {
 		// The rest of a body is read before the connection is used again. It must not come slowly.
-		boundRest(a, a.refused)
+		limitRest(a, a.refused)
 	}
 	a.account.Close()
 	if a.leave != nil {
 		a.leave()
 	}
-	done := Answer{Route: r.Pattern, Status: a.status, Bytes: a.bytes, Took: time.Since(begin)}
+	done := Outcome{Route: r.Pattern, Status: a.status, Bytes: a.bytes, Took: time.Since(begin)}
 	if done.Status == 0 {
 		done.Status = http.StatusOK // as net/http has it
 	}
@@ -336,7 +336,7 @@ func (e *Edge) finishRequest(a *responseRecorder, begin time.Time, panicked any)
 // logRequest writes down how a request went. Requests that the server itself failed to answer are
 // told at the level info, with the reason; all others, which clients decide the number of,
 // at the level debug.
-func (e *Edge) logRequest(r *http.Request, x *exchange, done Answer) {
+func (e *Edge) logRequest(r *http.Request, x *exchange, done Outcome) {
 	attrs := []slog.Attr{
 		slog.String("method", r.Method), slog.String("route", done.Route), slog.Int("status", done.Status),
 		slog.Duration("took", done.Took), slog.String("request_id", RequestID(r.Context())),

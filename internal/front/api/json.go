@@ -20,11 +20,11 @@ import (
 // jsonBuffer is how much of an answer is collected before it is sent, in bytes.
 const jsonBuffer = 32 << 10
 
-// ReserveAnswer takes the memory of a value, and of its text, from the account of a request
+// ReserveResponse takes the memory of a value, and of its text, from the account of a request
 // until that ends: the client decides when it reads the answer. Small values cost nothing.
 //
 // Exhausted: there is no memory for it.
-func ReserveAnswer(ctx context.Context, value any) error {
+func ReserveResponse(ctx context.Context, value any) error {
 	account := memory.AccountOf(ctx)
 	if account == nil {
 		return nil
@@ -46,7 +46,7 @@ const answerCost = 2
 // An error says that nothing was sent yet, and is to be the answer. Exhausted: there is no
 // memory for it.
 func WriteJSON(w http.ResponseWriter, r *http.Request, status int, value any) error {
-	if err := ReserveAnswer(r.Context(), value); err != nil {
+	if err := ReserveResponse(r.Context(), value); err != nil {
 		return err
 	}
 	list, text, err := splitList(value, json.Marshal)

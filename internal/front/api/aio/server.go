@@ -248,12 +248,12 @@ func (s *Server) serveRequest(w http.ResponseWriter, r *http.Request, h handler)
 	if err := memory.AccountOf(r.Context()).Reserve(callCost); err != nil {
 		return err
 	}
-	body, err := api.Whole(w, r, maxBody, bodyCost)
+	body, err := api.ReadBody(w, r, maxBody, bodyCost)
 	if err != nil {
 		return err
 	}
 	r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
-	held, err := api.Wake(r.Context(), s.o.Manager, sandpit.ID(r.PathValue("sandbox")))
+	held, err := api.UseResumed(r.Context(), s.o.Manager, sandpit.ID(r.PathValue("sandbox")))
 	if err != nil {
 		return err
 	}

@@ -53,7 +53,7 @@ func (a *response) enableFullDuplex(r *http.Request) {
 // drainBody reads what is left of the body when the answer was given before its end.
 func (a *response) drainBody() {
 	if a.duplex && a.begun && !a.body.wasRead() {
-		api.ReadRest(a.ResponseWriter, a.body.body)
+		api.DrainBody(a.ResponseWriter, a.body.body)
 	}
 }
 
@@ -141,7 +141,7 @@ const maxBody = 16 << 20
 // readBody reads the JSON of a request into value. Fields that are not known are refused:
 // a misspelt one would change what is done in silence.
 func (c *call) readBody(value any) error {
-	text, err := api.Whole(c.w, c.r, maxBody, api.BodyCost)
+	text, err := api.ReadBody(c.w, c.r, maxBody, api.BodyCost)
 	if err != nil {
 		return err
 	}

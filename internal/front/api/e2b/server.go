@@ -198,7 +198,7 @@ func writeResponse(w http.ResponseWriter, r *http.Request, status int, answer an
 // readBody takes the body of a call; one that has none leaves to as it is. What is not
 // known in it is left aside, since clients of later versions say more.
 func (c *call) readBody(to any) error {
-	text, err := api.Whole(c.w, c.r, c.maxBody, api.BodyCost)
+	text, err := api.ReadBody(c.w, c.r, c.maxBody, api.BodyCost)
 	c.size = int64(len(text))
 	switch {
 	case err != nil:

@@ -214,7 +214,7 @@ func (h *uploadHandler) receiveUpload(w http.ResponseWriter, r *http.Request) er
 		return err
 	}
 	defer release()
-	leave, err := api.EnterAs(r, n.owner)
+	leave, err := api.CountRequest(r, n.owner)
 	if err != nil {
 		return err
 	}

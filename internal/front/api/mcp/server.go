@@ -157,7 +157,7 @@ func (s *Server) serveRequest(w http.ResponseWriter, r *http.Request) error {
 	if err := s.checkOrigin(r); err != nil {
 		return err
 	}
-	body, err := api.Whole(w, r, mcp.MaxMessage, bodyCost)
+	body, err := api.ReadBody(w, r, mcp.MaxMessage, bodyCost)
 	if err != nil {
 		return err
 	}

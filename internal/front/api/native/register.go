@@ -41,7 +41,7 @@ func addOperation[I, O any](r *registrar, op huma.Operation, f func(context.Cont
 	huma.Register(r.api, op, func(ctx context.Context, in *I) (*O, error) {
 		out, err := f(ctx, in)
 		if err == nil {
-			err = api.ReserveAnswer(ctx, out)
+			err = api.ReserveResponse(ctx, out)
 		}
 		if err != nil {
 			return nil, &problemError{Problem: api.ProblemOf(ctx, err)}

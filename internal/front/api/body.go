@@ -25,10 +25,10 @@ const (
 // as values, and as what is made of these.
 const BodyCost = 4
 
-// Whole reads the body of a request of up to most bytes, which must come within a minute, so that nobody else has to:
+// ReadBody reads the body of a request of up to most bytes, which must come within a minute, so that nobody else has to:
 // a limit of reading that is left while the request goes on would end it. It takes cost bytes of the request's
 // account for each byte. Invalid: it is larger, or breaks off. Exhausted: there is no memory for it.
-func Whole(w http.ResponseWriter, r *http.Request, most, cost int64) ([]byte, error) {
+func ReadBody(w http.ResponseWriter, r *http.Request, most, cost int64) ([]byte, error) {
 	if r.Body == nil || r.Body == http.NoBody {
 		return nil, nil
 	}
@@ -48,11 +48,11 @@ func Whole(w http.ResponseWriter, r *http.Request, most, cost int64) ([]byte, er
 	return text, nil
 }
 
-// BoundRest has what is left of a body come soon, or never: who reads it after the answer,
+// LimitRest has what is left of a body come soon, or never: who reads it after the answer,
 // if only the HTTP server itself, waits for 5 seconds.
-func BoundRest(w http.ResponseWriter) { boundRest(w, false) }
+func LimitRest(w http.ResponseWriter) { limitRest(w, false) }
 
-func boundRest(w http.ResponseWriter, refused bool) {
+func limitRest(w http.ResponseWriter, refused bool) {
 	limit := restTimeout
 	if refused {
 		limit = refusedTimeout
@@ -60,12 +60,12 @@ func boundRest(w http.ResponseWriter, refused bool) {
 	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(limit)) // what cannot have one needs none
 }
 
-// ReadRest reads what is left of the body of a request that was answered before its end, of
+// DrainBody reads what is left of the body of a request that was answered before its end, of
 // 256 MiB for 5 seconds at most: to close a connection while something is on its way has the
 // other side lose the answer. It is for a connection of HTTP/1.1 in full duplex, which is to
 // be closed, and the answer must be complete.
-func ReadRest(w http.ResponseWriter, body io.Reader) {
-	BoundRest(w)
+func DrainBody(w http.ResponseWriter, body io.Reader) {
+	LimitRest(w)
 	if http.NewResponseController(w).Flush() == nil {
 		_, _ = io.CopyN(io.Discard, body, maxRest) // that it breaks is nobody's business any more
 	}
