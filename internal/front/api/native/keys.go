@@ -13,8 +13,8 @@ import (
 const pathKeys = wire.Prefix + "/keys"
 
 type keysIn struct {
-	Cursor string `query:"cursor" maxLength:"200" doc:"That of the page before."`
-	Limit  int    `query:"limit" minimum:"1" maximum:"1000" default:"1000" doc:"At most so many."`
+	Cursor string `query:"cursor" maxLength:"200" doc:"The cursor of the previous page."`
+	Limit  int    `query:"limit" minimum:"1" maximum:"1000" default:"1000" doc:"The maximum number of items."`
 }
 
 type keysOut struct {
@@ -30,7 +30,7 @@ type createdKeyOut struct {
 }
 
 type keyIn struct {
-	ID string `path:"id" maxLength:"200" doc:"The key; not its secret."`
+	ID string `path:"id" maxLength:"200" doc:"ID of the key, not its secret."`
 }
 
 // keyHandlers serve API keys.
@@ -42,11 +42,11 @@ type keyHandlers struct {
 // addOperations adds the operations on API keys, which are for administrators.
 func (h *keyHandlers) addOperations(r *registrar) {
 	addOperation(r, newOperation(http.MethodGet, pathKeys, "listKeys", "List API keys"), h.listKeys)
-	op := newOperation(http.MethodPost, pathKeys, "createKey", "Make an API key")
+	op := newOperation(http.MethodPost, pathKeys, "createKey", "Create an API key")
 	op.DefaultStatus = http.StatusCreated
 	addOperation(r, op, h.createKey)
 	op = newOperation(http.MethodDelete, pathKeys+"/{id}", "deleteKey", "Delete an API key")
-	op.Description = "From then on it is good for nothing."
+	op.Description = "The key stops working at once, and everything attached to it is closed."
 	op.DefaultStatus = http.StatusNoContent
 	addOperation(r, op, func(ctx context.Context, in *keyIn) (*struct{}, error) {
 		if err := h.access.requireAdmin(ctx, "delete a key"); err != nil {

@@ -11,24 +11,25 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/front/wire"
 )
 
-// Previews let people see what programs inside serve. All methods may be called
-// concurrently, with the context of a request, whose maker must own the sandbox.
+// Previews give access to ports of sandboxes. All methods may be called concurrently, with
+// the context of a request whose client must own the sandbox.
 type Previews interface {
 	URL(ctx context.Context, id sandpit.ID, port int, life time.Duration, note string) (wire.PreviewURL, error)
 	// Ticket is like URL, for one browser and one use.
 	Ticket(ctx context.Context, id sandpit.ID, port int, life, session time.Duration) (wire.PreviewTicket, error)
 	SetPublic(ctx context.Context, id sandpit.ID, port int, public bool) error
-	// Revoke makes a port private and every URL useless that was given out for it.
+	// Revoke makes a port private and revokes all of its URLs.
 	Revoke(ctx context.Context, id sandpit.ID, port int) error
 	// Public lists the public ports of a sandbox.
 	Public(id sandpit.ID) []int
 }
 
-// PortPath names a port of a sandbox. It is exported, as huma asks of what is embedded.
+// PortPath names a port of a sandbox. It is exported because huma requires that of embedded
+// types.
 type PortPath struct {
 	SandboxPath
 
-	Port int `path:"port" minimum:"1" maximum:"65535" doc:"The port inside."`
+	Port int `path:"port" minimum:"1" maximum:"65535" doc:"The port in the sandbox."`
 }
 
 type previewIn struct {
@@ -63,10 +64,10 @@ type previewHandlers struct {
 
 // addOperations adds the operations on ports.
 func (h *previewHandlers) addOperations(r *registrar) {
-	addOperation(r, newOperation(http.MethodGet, pathSandbox+"/ports", "listPorts", "List the ports of a sandbox that are seen without a key"), h.listPorts)
+	addOperation(r, newOperation(http.MethodGet, pathSandbox+"/ports", "listPorts", "List the ports of a sandbox that need no key"), h.listPorts)
 	const path = pathSandbox + "/ports/{port}"
-	op := newOperation(http.MethodPost, path+"/url", "createPreviewURL", "Get the URL of a port")
-	op.Description = "Who has the URL sees the port until it expires; of a public port it never does."
+	op := newOperation(http.MethodPost, path+"/url", "createPreviewURL", "Create a URL of a port")
+	op.Description = "Everyone with the URL can see the port until the URL expires. The URL of a public port never expires."
 	op.DefaultStatus = http.StatusCreated
 	addOperation(r, op, func(ctx context.Context, in *previewIn) (*previewOut, error) {
 		life, err := toDuration("expires_seconds", in.Body.Expires)
@@ -76,17 +77,17 @@ func (h *previewHandlers) addOperations(r *registrar) {
 		u, err := h.previews.URL(ctx, in.ID, in.Port, life, in.Body.Note)
 		return &previewOut{u}, err
 	})
-	op = newOperation(http.MethodPost, path+"/ticket", "createPreviewTicket", "Get a URL of a port that one browser may open, once")
-	op.Description = "The ticket in it is exchanged for a cookie of this port. It is used up then, and no restart of the server keeps it."
+	op = newOperation(http.MethodPost, path+"/ticket", "createPreviewTicket", "Create a single-use URL of a port for one browser")
+	op.Description = "The browser exchanges the ticket in the URL for a cookie of this port. The ticket works once and does not survive a restart of the server."
 	op.DefaultStatus = http.StatusCreated
 	addOperation(r, op, h.createTicket)
-	op = newOperation(http.MethodPut, path, "setPortAccess", "Say whether everybody may see a port")
-	op.Description = "URLs that were given out stay good."
+	op = newOperation(http.MethodPut, path, "setPortAccess", "Make a port public or private")
+	op.Description = "Existing URLs stay valid."
 	op.DefaultStatus = http.StatusNoContent
 	addOperation(r, op, func(ctx context.Context, in *accessIn) (*struct{}, error) {
 		return nil, h.previews.SetPublic(ctx, in.ID, in.Port, in.Body.Public)
 	})
-	op = newOperation(http.MethodDelete, path, "closePort", "Make a port private, and all URLs of it useless")
+	op = newOperation(http.MethodDelete, path, "closePort", "Make a port private and revoke all of its URLs")
 	op.DefaultStatus = http.StatusNoContent
 	addOperation(r, op, func(ctx context.Context, in *PortPath) (*struct{}, error) {
 		return nil, h.previews.Revoke(ctx, in.ID, in.Port)
@@ -121,7 +122,7 @@ func (h *previewHandlers) listPorts(ctx context.Context, in *SandboxPath) (*port
 	return &portsOut{wire.Page[wire.SharedPort]{Items: list}}, nil
 }
 
-// noPreviews is a server that has none.
+// noPreviews is Previews of a server without a preview proxy.
 type noPreviews struct{}
 
 var errNoPreviews = sandpit.Errorf(sandpit.Unsupported, "this server has no previews")

@@ -15,7 +15,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/front/wire"
 )
 
-// problemError is a problem as huma takes it.
+// problemError is a problem as an error for huma.
 type problemError struct {
 	wire.Problem
 }
@@ -32,26 +32,26 @@ func (f *problemError) GetHeaders() http.Header { return api.ProblemHeaders(f.Pr
 // ContentType implements huma.ContentTypeFilter.
 func (f *problemError) ContentType(string) string { return wire.ContentTypeProblem }
 
-// writeTimeout is how long an answer may take to be sent.
+// writeTimeout is how long sending a response may take.
 const writeTimeout = 30 * time.Second
 
-// humaContext is a name for what has a method Context, too.
+// humaContext renames huma.Context, which as an embedded field would hide its method Context.
 type humaContext = huma.Context
 
-// bodyCost is how many bytes each byte of a body takes: as it is, as values of no type to
-// be validated, and as those that it is meant to be.
+// bodyCost is how many bytes of memory each byte of a body takes: as text, as untyped values
+// for validation, and as typed values.
 const bodyCost = 8
 
-// responseContext is the context of one request, with the last word on the status. The body is taken
-// from the request's account of memory.
+// responseContext is the huma.Context of one request. It can override the status, and counts
+// the memory of the body in the request's account.
 type responseContext struct {
 	humaContext
 
-	status int // 0: as huma has it
+	status int // 0: huma's
 	body   *limitedBody
 }
 
-// limitedBody is the body of a request that remembers why it cannot be read.
+// limitedBody is the body of a request. It records why reading it failed.
 type limitedBody struct {
 	io.Reader
 
@@ -73,7 +73,7 @@ func (c *responseContext) BodyReader() io.Reader {
 	return c.body
 }
 
-// encodeJSON writes an answer, as huma.DefaultJSONFormat does, without keeping all of it.
+// encodeJSON writes a response like huma.DefaultJSONFormat, without holding all of its text.
 func encodeJSON(w io.Writer, v any) error {
 	if err := api.EncodeJSON(w, v); err != nil {
 		return err
@@ -82,21 +82,21 @@ func encodeJSON(w io.Writer, v any) error {
 	return err
 }
 
-// Unwrap lets the adapter find its own.
+// Unwrap returns the context of the adapter.
 func (c *responseContext) Unwrap() huma.Context { return c.humaContext }
 
-// SetStatus implements huma.Context. From here on the answer is sent.
+// SetStatus implements huma.Context. It sets the deadline of sending the response.
 func (c *responseContext) SetStatus(status int) {
 	if c.status != 0 {
 		status = c.status
 	}
 	_, w := humago.Unwrap(c)
-	// The edge takes it away again before the next request.
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout)) // what cannot have one needs none
+	// The edge clears it before the next request. Connections without deadlines need none.
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout))
 	c.humaContext.SetStatus(status)
 }
 
-// statusCodes say what the statuses mean that huma itself answers with.
+// statusCodes are the codes of statuses that huma itself returns.
 var statusCodes = map[int]sandpit.Code{
 	http.StatusRequestTimeout:      sandpit.Timeout,
 	http.StatusInternalServerError: sandpit.Internal,
@@ -104,8 +104,8 @@ var statusCodes = map[int]sandpit.Code{
 
 const maxFaults = 50
 
-// toProblem makes a problem of what huma says about a request, and leaves out the
-// values that it quotes: they may be secrets.
+// toProblem converts an error of huma to a problem without the quoted values, which may be
+// secrets.
 func toProblem(ctx huma.Context, _ string, v any) (any, error) {
 	model, ok := v.(*huma.ErrorModel)
 	if !ok {
@@ -116,7 +116,7 @@ func toProblem(ctx huma.Context, _ string, v any) (any, error) {
 		code = sandpit.Invalid
 	}
 	p := api.ProblemOf(ctx.Context(), &sandpit.Error{Code: code, Err: errors.New(model.Detail)})
-	r, _ := ctx.(*responseContext) // else there is only the problem to be written
+	r, _ := ctx.(*responseContext) // nil: only the problem is written
 	if r != nil && r.body != nil && r.body.err != nil {
 		p, model = api.ProblemOf(ctx.Context(), r.body.err), &huma.ErrorModel{}
 		for name, values := range api.ProblemHeaders(p) {

@@ -12,9 +12,9 @@ import (
 const pathQueue = wire.Prefix + "/queue"
 
 type queueIn struct {
-	State  string `query:"state" enum:"pending,dead" default:"pending" doc:"pending: to be done, or being done; dead: given up."`
-	Cursor string `query:"cursor" maxLength:"100" doc:"That of the page before."`
-	Limit  int    `query:"limit" minimum:"1" maximum:"999" default:"100" doc:"At most so many."`
+	State  string `query:"state" enum:"pending,dead" default:"pending" doc:"pending: waiting or running; dead: failed for good."`
+	Cursor string `query:"cursor" maxLength:"100" doc:"The cursor of the previous page."`
+	Limit  int    `query:"limit" minimum:"1" maximum:"999" default:"100" doc:"The maximum number of items."`
 }
 
 type queueOut struct {
@@ -22,7 +22,7 @@ type queueOut struct {
 }
 
 type messageIn struct {
-	ID string `path:"id" maxLength:"100" doc:"The message."`
+	ID string `path:"id" maxLength:"100" doc:"ID of the message."`
 }
 
 // queueHandlers serve the queue of scheduled actions.
@@ -33,8 +33,8 @@ type queueHandlers struct {
 
 // addOperations adds the operations on the queue, which are for administrators.
 func (h *queueHandlers) addOperations(r *registrar) {
-	addOperation(r, newOperation(http.MethodGet, pathQueue, "listMessages", "List what is to be done later"), h.listMessages)
-	op := newOperation(http.MethodPost, pathQueue+"/{id}/retry", "retryMessage", "Try again at once what was given up")
+	addOperation(r, newOperation(http.MethodGet, pathQueue, "listMessages", "List the scheduled actions"), h.listMessages)
+	op := newOperation(http.MethodPost, pathQueue+"/{id}/retry", "retryMessage", "Retry a failed action at once")
 	op.DefaultStatus = http.StatusNoContent
 	addOperation(r, op, func(ctx context.Context, in *messageIn) (*struct{}, error) {
 		if err := h.access.requireAdmin(ctx, "retry"); err != nil {
@@ -42,7 +42,7 @@ func (h *queueHandlers) addOperations(r *registrar) {
 		}
 		return nil, h.manager.RetryMessage(ctx, in.ID)
 	})
-	op = newOperation(http.MethodDelete, pathQueue+"/{id}", "dropMessage", "Forget what was given up")
+	op = newOperation(http.MethodDelete, pathQueue+"/{id}", "dropMessage", "Remove a failed action")
 	op.DefaultStatus = http.StatusNoContent
 	addOperation(r, op, func(ctx context.Context, in *messageIn) (*struct{}, error) {
 		if err := h.access.requireAdmin(ctx, "drop"); err != nil {
