@@ -21,7 +21,7 @@ func (s *service) e2bOptions() e2b.Options {
 		Manager: s.manager, Store: s.store, Keys: s.keys, Tokens: s.gateway,
 		Templates: c.Templates, Cached: s.cachedTemplate, Default: s.cfg.Sandbox.Image, Files: filepath.Join(s.cfg.StateDir, "e2b"),
 		Log:      s.log,
-		Internet: c.Internet, Public: c.Public,
+		Internet: c.Internet, Public: c.Public, HostAccess: s.hostAccess(),
 		Limits: sandpit.Resources{
 			Memory: s.cfg.Sandbox.MemoryLimit, CPUs: s.cfg.Sandbox.CPULimit, Disk: s.cfg.Sandbox.DiskLimit, PIDs: s.cfg.Sandbox.PIDsLimit,
 		},

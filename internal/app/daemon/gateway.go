@@ -25,7 +25,7 @@ func (s *service) openGateway(ctx context.Context) (err error) {
 		Frames: s.cfg.Preview.Frames,
 		// The edge is made with the handler, after the gateway and before any request.
 		Admit: func(w http.ResponseWriter, r *http.Request) (*http.Request, error) { return s.edge.Admit(w, r) },
-		Enter: func(r *http.Request, owner string) (func(), error) { return s.edge.EnterPreview(r, owner) },
+		Enter: func(r *http.Request, owner string) (func(), error) { return s.edge.CountPreview(r, owner) },
 		Rules: previewRules, Wake: func(ctx context.Context, id sandpit.ID) error { return s.e2b.Wake(ctx, id) },
 		Observe: s.observeAnswer, Log: s.log,
 	})

@@ -90,7 +90,7 @@ func trustedProxies(c config.Server) (list api.Proxies) {
 }
 
 // observeAnswer records each answered request.
-func (s *service) observeAnswer(r *http.Request, a api.Answer) {
+func (s *service) observeAnswer(r *http.Request, a api.Outcome) {
 	if s.metrics != nil {
 		s.metrics.Request(r.Method, a.Route, a.Status, a.Took, a.Bytes)
 	}
