@@ -152,11 +152,12 @@ This page lists %d attempts to break out of a sandbox, or to harm others from wi
 
 ` + "`" + longVariable + `=1` + "`" + ` makes races longer and floods higher.
 
-A program inside attacks; the test judges from outside. It watches files, a process, sockets and settings of the machine, and
-a second sandbox of the same engine, for the whole time. The attacker's output must not contain any of the secrets there.
+A program inside attacks; the test judges from outside. It watches files, a process, sockets and settings of the
+machine, and a second sandbox of the same engine, for the whole time. The attacker's output must not contain any of the
+secrets there.
 
-After every attempt all of that is unchanged, and the engine and its reaper are alive. So is the sandbox itself, unless the
-line says *may end itself*.
+After every attempt all of that is unchanged, and the engine and its reaper are alive. So is the sandbox itself, unless
+the line says *may end itself*.
 
 | word | meaning |
 | --- | --- |

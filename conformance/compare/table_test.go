@@ -119,9 +119,9 @@ const preface = `# Where gVisor and Docker differ
 
 This page lists what differs between the two kinds of sandboxes, which have the same contract.
 
-[conformance/compare](../conformance/compare) does %d things in the same image with the embedded engine (gVisor) and with a
-Docker engine that uses runc, each with its defaults, and compares the results. %d are alike; these are the others. A test
-fails when one is missing here, or does not differ any more.
+[conformance/compare](../conformance/compare) does %d things in the same image with the embedded engine (gVisor) and
+with a Docker engine that uses runc, each with its defaults, and compares the results. %d are alike; these are the
+others. A test fails when one is missing here, or does not differ any more.
 `
 
 func document() []byte {
