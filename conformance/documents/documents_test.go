@@ -95,6 +95,7 @@ func examples() map[string]example {
 		"api.md: err = c.WithSandbox":                         {as: golang},
 		"attacks.md: go test":                                 {elsewhere: itself},
 		"benchmarks.md: go run":                               {elsewhere: itself},
+		"configuration.md: [sandbox]":                         {as: settings},
 		"configuration.md: [[pool]]":                          {as: settings},
 		"deploy.md: sandpit serve &":                          {without: []string{"sandpit serve"}, want: id},
 		"deploy.md: printf":                                   {want: `^[0-9a-f]{64}  -`},
