@@ -233,7 +233,7 @@ func TestHostileLayers(t *testing.T) {
 		"endless links":            {of(loops...), sandpit.Exhausted, "too many links"},
 		"endless depth":            {of(deep...), sandpit.Invalid, "nested directories"},
 		"nonsense":                 {[]byte(strings.Repeat("nonsense", 200)), sandpit.Invalid, "not a tar archive"},
-		"truncated":                  {of(file("a", "text"))[:700], sandpit.Invalid, "truncated"},
+		"truncated":                {of(file("a", "text"))[:700], sandpit.Invalid, "truncated"},
 		"owner":                    {of(item{Header: tar.Header{Name: "a", Typeflag: tar.TypeReg, Uid: 1 << 40, Format: tar.FormatPAX}}), sandpit.Invalid, "owner"},
 	} {
 		t.Run(name, func(t *testing.T) {
