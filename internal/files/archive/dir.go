@@ -20,8 +20,8 @@ type Dir struct{ path string }
 
 var _ Store = (*Dir)(nil)
 
-// halfPrefix begins the names of objects that are not whole. No key begins so.
-const halfPrefix = ".half-"
+// partialPrefix begins the names of objects that are not whole. No key begins so.
+const partialPrefix = ".half-"
 
 // OpenDir returns the Store in a directory, which it makes, closed to others, if it is
 // not there. What was put in half by processes that were killed is removed: so it must
@@ -36,7 +36,7 @@ func OpenDir(path string) (*Dir, error) {
 	}
 	var errs []error
 	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), halfPrefix) {
+		if strings.HasPrefix(e.Name(), partialPrefix) {
 			errs = append(errs, os.Remove(filepath.Join(path, e.Name())))
 		}
 	}
@@ -51,7 +51,7 @@ func (d *Dir) Put(ctx context.Context, key string, from io.Reader) error {
 	if err := checkKey(key); err != nil {
 		return err
 	}
-	err := d.put(ctx, key, from)
+	err := d.writeObject(ctx, key, from)
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
 		err = sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "%w", err), "make room on the disk of "+d.path)
 	}
@@ -61,11 +61,11 @@ func (d *Dir) Put(ctx context.Context, key string, from io.Reader) error {
 	return nil
 }
 
-func (d *Dir) put(ctx context.Context, key string, from io.Reader) error {
+func (d *Dir) writeObject(ctx context.Context, key string, from io.Reader) error {
 	return atomicfile.WriteFunc(filepath.Join(d.path, key), 0o600, func(f io.Writer) error {
-		_, err := io.Copy(f, reader{ctx, from})
+		_, err := io.Copy(f, contextReader{ctx, from})
 		return err
-	}, atomicfile.Pattern(halfPrefix+"*"))
+	}, atomicfile.Pattern(partialPrefix+"*"))
 }
 
 // Get implements Store.
@@ -77,7 +77,7 @@ func (d *Dir) Get(ctx context.Context, key string) (io.ReadCloser, error) {
 	if err != nil {
 		return nil, sandpit.Errorf(sandpit.CodeOf(err), "get %s from the archive: %w", key, err)
 	}
-	return &file{reader{ctx, f}, f}, nil
+	return &objectReader{contextReader{ctx, f}, f}, nil
 }
 
 // Remove implements Store.
@@ -111,20 +111,20 @@ func (d *Dir) List(context.Context) ([]Object, error) {
 	return list, nil
 }
 
-// reader ends with a context.
-type reader struct {
+// contextReader ends with a context.
+type contextReader struct {
 	ctx  context.Context //nolint:containedctx // its life is one call's
 	from io.Reader
 }
 
-func (r reader) Read(p []byte) (int, error) {
+func (r contextReader) Read(p []byte) (int, error) {
 	if err := r.ctx.Err(); err != nil {
 		return 0, context.Cause(r.ctx)
 	}
 	return r.from.Read(p)
 }
 
-type file struct {
-	reader
+type objectReader struct {
+	contextReader
 	io.Closer
 }

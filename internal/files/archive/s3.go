@@ -48,9 +48,9 @@ var _ Store = (*S3)(nil)
 const (
 	// partSize is how much of an object is in memory while it is put. 10,000 parts are
 	// the most.
-	partSize   = 32 << 20
-	maxRetries = 3
-	s3Silence  = time.Minute // until an answer begins
+	partSize        = 32 << 20
+	maxRetries      = 3
+	s3HeaderTimeout = time.Minute // until an answer begins
 )
 
 // OpenS3 returns a store without asking it anything yet.
@@ -73,7 +73,7 @@ func OpenS3(o S3Options) (*S3, error) {
 		Proxy:                 http.ProxyFromEnvironment,
 		TLSClientConfig:       &tls.Config{MinVersion: tls.VersionTLS12},
 		TLSHandshakeTimeout:   10 * time.Second,
-		ResponseHeaderTimeout: s3Silence,
+		ResponseHeaderTimeout: s3HeaderTimeout,
 		IdleConnTimeout:       time.Minute,
 		DisableCompression:    true,
 	}
@@ -96,7 +96,7 @@ func OpenS3(o S3Options) (*S3, error) {
 // Close lets go of idle connections.
 func (s *S3) Close() { s.transport.CloseIdleConnections() }
 
-func (s *S3) name(key string) string { return path.Join(s.prefix, key) }
+func (s *S3) objectName(key string) string { return path.Join(s.prefix, key) }
 
 // Put implements Store. The parts that are sent are checked by the store, and count only
 // when all are there.
@@ -105,10 +105,10 @@ func (s *S3) Put(ctx context.Context, key string, from io.Reader) error {
 		return err
 	}
 	// Of unknown size, so that it is sent in parts as they come.
-	_, err := s.client.PutObject(ctx, s.bucket, s.name(key), reader{ctx, from}, -1, minio.PutObjectOptions{
+	_, err := s.client.PutObject(ctx, s.bucket, s.objectName(key), contextReader{ctx, from}, -1, minio.PutObjectOptions{
 		PartSize: partSize, SendContentMd5: true, ContentType: "application/octet-stream",
 	})
-	return explain(ctx, "put", key, err)
+	return toError(ctx, "put", key, err)
 }
 
 // Get implements Store.
@@ -116,13 +116,13 @@ func (s *S3) Get(ctx context.Context, key string) (io.ReadCloser, error) {
 	if err := checkKey(key); err != nil {
 		return nil, err
 	}
-	object, err := s.client.GetObject(ctx, s.bucket, s.name(key), minio.GetObjectOptions{})
+	object, err := s.client.GetObject(ctx, s.bucket, s.objectName(key), minio.GetObjectOptions{})
 	if err != nil {
-		return nil, explain(ctx, "get", key, err)
+		return nil, toError(ctx, "get", key, err)
 	}
 	if _, err := object.Stat(); err != nil { // before that nothing is asked
 		_ = object.Close() // nothing was read
-		return nil, explain(ctx, "get", key, err)
+		return nil, toError(ctx, "get", key, err)
 	}
 	return object, nil
 }
@@ -132,14 +132,14 @@ func (s *S3) Remove(ctx context.Context, key string) error {
 	if err := checkKey(key); err != nil {
 		return err
 	}
-	err := s.client.RemoveIncompleteUpload(ctx, s.bucket, s.name(key))
+	err := s.client.RemoveIncompleteUpload(ctx, s.bucket, s.objectName(key))
 	if err == nil || minio.ToErrorResponse(err).Code == minio.NoSuchUpload {
-		err = s.client.RemoveObject(ctx, s.bucket, s.name(key), minio.RemoveObjectOptions{})
+		err = s.client.RemoveObject(ctx, s.bucket, s.objectName(key), minio.RemoveObjectOptions{})
 	}
 	if minio.ToErrorResponse(err).Code == minio.NoSuchKey {
 		return nil
 	}
-	return explain(ctx, "remove", key, err)
+	return toError(ctx, "remove", key, err)
 }
 
 // List implements Store.
@@ -153,7 +153,7 @@ func (s *S3) List(ctx context.Context) ([]Object, error) {
 	var list []Object
 	for o := range s.client.ListObjectsIter(ctx, s.bucket, minio.ListObjectsOptions{Prefix: prefix}) {
 		if o.Err != nil {
-			return nil, explain(ctx, "list", "what is", o.Err)
+			return nil, toError(ctx, "list", "what is", o.Err)
 		}
 		key := strings.TrimPrefix(o.Key, prefix)
 		if checkKey(key) == nil {
@@ -164,9 +164,9 @@ func (s *S3) List(ctx context.Context) ([]Object, error) {
 	return list, nil
 }
 
-// explain gives an error of the library a code. It never has a secret in it: keys are
+// toError gives an error of the library a code. It never has a secret in it: keys are
 // only signed with.
-func explain(ctx context.Context, what, key string, err error) error {
+func toError(ctx context.Context, what, key string, err error) error {
 	if err == nil {
 		return nil
 	}

@@ -70,18 +70,18 @@ func ignoringEINTR(f func() (int, error)) (int, error) {
 	}
 }
 
-// at calls f with the directory that name is in and its last element. "." is an
+// withParent calls f with the directory that name is in and its last element. "." is an
 // element of the last directory if follow is true, which then may have been
 // reached through a link.
-func (r *Root) at(op, name string, follow bool, f func(dir int, base string) error) error {
-	err := r.walk(name, follow, f)
+func (r *Root) withParent(op, name string, follow bool, f func(dir int, base string) error) error {
+	err := r.walkToParent(name, follow, f)
 	if err != nil {
 		return &fs.PathError{Op: op, Path: name, Err: err}
 	}
 	return nil
 }
 
-func (r *Root) walk(name string, follow bool, f func(dir int, base string) error) error {
+func (r *Root) walkToParent(name string, follow bool, f func(dir int, base string) error) error {
 	if name == "" || path.IsAbs(name) || strings.Contains(name, "\x00") {
 		return unix.EINVAL
 	}
@@ -146,7 +146,7 @@ func readlink(dir int, name string) (target string, isLink bool) {
 // OpenRoot opens a directory below as a Root of its own.
 func (r *Root) OpenRoot(name string) (*Root, error) {
 	var below *Root
-	err := r.at("open", name, true, func(dir int, _ string) error {
+	err := r.withParent("open", name, true, func(dir int, _ string) error {
 		fd, err := openat(dir, ".", walkFlags, 0)
 		below = &Root{fd}
 		return err
@@ -160,7 +160,7 @@ func (r *Root) OpenRoot(name string) (*Root, error) {
 // OpenDir opens a directory to be read.
 func (r *Root) OpenDir(name string) (*os.File, error) {
 	var f *os.File
-	err := r.at("open", name, true, func(dir int, _ string) error {
+	err := r.withParent("open", name, true, func(dir int, _ string) error {
 		fd, err := openat(dir, ".", readFlags, 0)
 		if err == nil {
 			f = os.NewFile(uintptr(fd), name)
@@ -173,7 +173,7 @@ func (r *Root) OpenDir(name string) (*os.File, error) {
 // OpenFile opens a file, as os.OpenFile does. A symbolic link is ELOOP.
 func (r *Root) OpenFile(name string, flag int, perm fs.FileMode) (*os.File, error) {
 	var f *os.File
-	err := r.at("open", name, false, func(dir int, base string) error {
+	err := r.withParent("open", name, false, func(dir int, base string) error {
 		if flag&unix.O_DIRECTORY != 0 {
 			return unix.EINVAL // see the package comment; OpenDir does it
 		}
@@ -189,7 +189,7 @@ func (r *Root) OpenFile(name string, flag int, perm fs.FileMode) (*os.File, erro
 // Lstat describes a file. Its Sys is a *syscall.Stat_t.
 func (r *Root) Lstat(name string) (fs.FileInfo, error) {
 	var stat unix.Stat_t
-	err := r.at("lstat", name, false, func(dir int, base string) error {
+	err := r.withParent("lstat", name, false, func(dir int, base string) error {
 		return unix.Fstatat(dir, base, &stat, unix.AT_SYMLINK_NOFOLLOW)
 	})
 	if err != nil {
@@ -200,7 +200,7 @@ func (r *Root) Lstat(name string) (fs.FileInfo, error) {
 
 // Readlink returns where a symbolic link leads.
 func (r *Root) Readlink(name string) (target string, err error) {
-	err = r.at("readlink", name, false, func(dir int, base string) error {
+	err = r.withParent("readlink", name, false, func(dir int, base string) error {
 		buf := make([]byte, unix.PathMax)
 		n, err := unix.Readlinkat(dir, base, buf)
 		target = string(buf[:max(n, 0)])
@@ -211,14 +211,14 @@ func (r *Root) Readlink(name string) (target string, err error) {
 
 // Mkdir makes a directory.
 func (r *Root) Mkdir(name string, perm fs.FileMode) error {
-	return r.at("mkdir", name, false, func(dir int, base string) error {
+	return r.withParent("mkdir", name, false, func(dir int, base string) error {
 		return unix.Mkdirat(dir, base, uint32(perm.Perm()))
 	})
 }
 
 // Lchown gives a file to somebody.
 func (r *Root) Lchown(name string, uid, gid int) error {
-	return r.at("chown", name, false, func(dir int, base string) error {
+	return r.withParent("chown", name, false, func(dir int, base string) error {
 		return unix.Fchownat(dir, base, uid, gid, unix.AT_SYMLINK_NOFOLLOW)
 	})
 }
@@ -226,7 +226,7 @@ func (r *Root) Lchown(name string, uid, gid int) error {
 // Chmod changes the mode of what is no link. On kernels before Linux 6.6 it may
 // follow a link that takes the file's place at that very moment.
 func (r *Root) Chmod(name string, mode fs.FileMode) error {
-	return r.at("chmod", name, false, func(dir int, base string) error {
+	return r.withParent("chmod", name, false, func(dir int, base string) error {
 		err := unix.Fchmodat(dir, base, uint32(mode.Perm()), unix.AT_SYMLINK_NOFOLLOW)
 		if !errors.Is(err, unix.ENOSYS) && !errors.Is(err, unix.EOPNOTSUPP) {
 			return err
@@ -251,8 +251,8 @@ func OpenDirAt(dir int, name string) (int, error) {
 
 // Rename moves a file to another Root or the same.
 func (r *Root) Rename(name string, to *Root, newName string) error {
-	return r.at("rename", name, false, func(dir int, base string) error {
-		return to.walk(newName, false, func(toDir int, toBase string) error {
+	return r.withParent("rename", name, false, func(dir int, base string) error {
+		return to.walkToParent(newName, false, func(toDir int, toBase string) error {
 			return unix.Renameat(dir, base, toDir, toBase)
 		})
 	})
@@ -260,7 +260,7 @@ func (r *Root) Rename(name string, to *Root, newName string) error {
 
 // Remove removes a file or an empty directory.
 func (r *Root) Remove(name string) error {
-	return r.at("remove", name, false, remove)
+	return r.withParent("remove", name, false, removeEntry)
 }
 
 // RemoveAll removes a file or a directory with all that is in it. What is not
@@ -269,14 +269,14 @@ func (r *Root) RemoveAll(name string) error {
 	if path.Clean(name) == "." {
 		return &fs.PathError{Op: "remove", Path: name, Err: unix.EINVAL}
 	}
-	err := r.at("remove", name, false, removeAll)
+	err := r.withParent("remove", name, false, removeAll)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	return err
 }
 
-func remove(dir int, name string) error {
+func removeEntry(dir int, name string) error {
 	err := unix.Unlinkat(dir, name, 0)
 	if err == nil || errors.Is(err, unix.ENOENT) {
 		return err
@@ -290,18 +290,18 @@ func remove(dir int, name string) error {
 
 func removeAll(dir int, name string) error {
 	for {
-		err := remove(dir, name)
+		err := removeEntry(dir, name)
 		if !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, unix.EEXIST) {
 			return err
 		}
-		if err := empty(dir, name); err != nil {
+		if err := removeContents(dir, name); err != nil {
 			return err
 		}
 	}
 }
 
-// empty removes what is in a directory.
-func empty(parent int, name string) error {
+// removeContents removes what is in a directory.
+func removeContents(parent int, name string) error {
 	dir, err := OpenDirAt(parent, name)
 	if err != nil {
 		return err

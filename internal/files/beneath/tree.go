@@ -19,7 +19,7 @@ const movedPrefix = ".removed-"
 // somebody puts in the way meanwhile. What is not there is fine. It returns the context's
 // error when that ends first; what is left then can be removed later.
 func (r *Root) RemoveTree(ctx context.Context, name string) error {
-	if err := r.at("remove", name, false, func(dir int, base string) error { return removeTree(ctx, dir, base) }); err != nil {
+	if err := r.withParent("remove", name, false, func(dir int, base string) error { return removeTree(ctx, dir, base) }); err != nil {
 		return err
 	}
 	return nil
@@ -36,7 +36,7 @@ func removeTree(ctx context.Context, in int, name string) error {
 	defer func() { _ = unix.Close(top) }()
 	f := flattener{top: top}
 	for {
-		left, err := f.pass(ctx)
+		left, err := f.removeEntries(ctx)
 		if err != nil {
 			return err
 		}
@@ -52,14 +52,14 @@ type flattener struct {
 	moved uint64
 }
 
-// pass goes once through the directory, and reports whether it met anything.
-func (f *flattener) pass(ctx context.Context) (met bool, err error) {
+// removeEntries goes once through the directory, and reports whether it met anything.
+func (f *flattener) removeEntries(ctx context.Context) (met bool, err error) {
 	err = eachName(ctx, f.top, func(name string) error {
 		met = true
-		if isDir, err := unlink(f.top, name); !isDir {
+		if isDir, err := removeFile(f.top, name); !isDir {
 			return err
 		}
-		if err := f.hoist(ctx, name); err != nil {
+		if err := f.emptySubdirectory(ctx, name); err != nil {
 			return err
 		}
 		return unix.Unlinkat(f.top, name, unix.AT_REMOVEDIR)
@@ -67,8 +67,8 @@ func (f *flattener) pass(ctx context.Context) (met bool, err error) {
 	return met, err
 }
 
-// hoist removes the files of a directory and moves its directories to the top.
-func (f *flattener) hoist(ctx context.Context, name string) error {
+// emptySubdirectory removes the files of a directory and moves its directories to the top.
+func (f *flattener) emptySubdirectory(ctx context.Context, name string) error {
 	dir, err := openClosed(f.top, name)
 	if err != nil {
 		return err
@@ -78,13 +78,13 @@ func (f *flattener) hoist(ctx context.Context, name string) error {
 		met := false
 		err := eachName(ctx, dir, func(child string) error {
 			met = true
-			if isDir, err := unlink(dir, child); !isDir {
+			if isDir, err := removeFile(dir, child); !isDir {
 				return err
 			}
 			if err := unix.Unlinkat(dir, child, unix.AT_REMOVEDIR); err == nil {
 				return nil
 			}
-			return f.move(dir, child)
+			return f.moveToTop(dir, child)
 		})
 		if err != nil || !met {
 			return err
@@ -92,16 +92,16 @@ func (f *flattener) hoist(ctx context.Context, name string) error {
 	}
 }
 
-// unlink removes a file, and reports whether it is a directory and so still there.
-func unlink(dir int, name string) (isDir bool, err error) {
+// removeFile removes a file, and reports whether it is a directory and so still there.
+func removeFile(dir int, name string) (isDir bool, err error) {
 	err = unix.Unlinkat(dir, name, 0)
 	return errors.Is(err, unix.EISDIR), err
 }
 
-// move moves a directory to the top, under a name that is free there.
-func (f *flattener) move(dir int, name string) error {
+// moveToTop moves a directory to the top, under a name that is free there.
+func (f *flattener) moveToTop(dir int, name string) error {
 	// To move a directory is to change it, which its mode may forbid.
-	if err := unlock(dir, name); err != nil {
+	if err := makeAccessible(dir, name); err != nil {
 		return err
 	}
 	for {
@@ -115,7 +115,7 @@ func (f *flattener) move(dir int, name string) error {
 
 // openClosed opens a directory, whatever its mode.
 func openClosed(dir int, name string) (int, error) {
-	if err := unlock(dir, name); err != nil {
+	if err := makeAccessible(dir, name); err != nil {
 		return -1, err
 	}
 	return OpenDirAt(dir, name)
@@ -146,9 +146,9 @@ func eachName(ctx context.Context, dir int, do func(name string) error) error {
 	}
 }
 
-// unlock lets its owner do everything with a directory. A link that has taken its place
+// makeAccessible lets its owner do everything with a directory. A link that has taken its place
 // is not followed: a descriptor says which file is meant.
-func unlock(dir int, name string) error {
+func makeAccessible(dir int, name string) error {
 	fd, err := openat(dir, name, walkFlags, 0)
 	if err != nil {
 		return err

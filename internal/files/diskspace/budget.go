@@ -50,15 +50,15 @@ func NewBudget(o Options) *Budget {
 //
 // Exhausted: the owner or all owners have too much, or the disk too little room.
 func (b *Budget) Reserve(owner string, bytes int64) (*Reservation, error) {
-	return b.reserve(&Reservation{budget: b, owner: owner}, bytes)
+	return b.growNew(&Reservation{budget: b, owner: owner}, bytes)
 }
 
 // ReserveUnshared is Reserve for an administrator: only the total and the disk bound it.
 func (b *Budget) ReserveUnshared(owner string, bytes int64) (*Reservation, error) {
-	return b.reserve(&Reservation{budget: b, owner: owner, unshared: true}, bytes)
+	return b.growNew(&Reservation{budget: b, owner: owner, unshared: true}, bytes)
 }
 
-func (b *Budget) reserve(r *Reservation, bytes int64) (*Reservation, error) {
+func (b *Budget) growNew(r *Reservation, bytes int64) (*Reservation, error) {
 	if err := r.Grow(bytes); err != nil {
 		return nil, err
 	}
@@ -72,8 +72,8 @@ func (b *Budget) Reserved(owner string) (own, all int64) {
 	return b.reserved[owner], b.all
 }
 
-// add counts bytes of an owner, which may be negative.
-func (b *Budget) add(owner string, bytes int64) {
+// addReserved counts bytes of an owner, which may be negative.
+func (b *Budget) addReserved(owner string, bytes int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.all += bytes
@@ -86,26 +86,26 @@ func (b *Budget) add(owner string, bytes int64) {
 // maxRequest is more than any disk has, and so little that sums do not overflow.
 const maxRequest = 1 << 52
 
-// take counts bytes for an owner unless that exceeds a bound. They are counted before
+// reserveBytes counts bytes for an owner unless that exceeds a bound. They are counted before
 // they are compared: of two that do not fit together, one at least is refused.
-func (b *Budget) take(owner string, unshared bool, bytes int64) error {
+func (b *Budget) reserveBytes(owner string, unshared bool, bytes int64) error {
 	if bytes < 0 || bytes > maxRequest {
 		return sandpit.Errorf(sandpit.Exhausted, "%d bytes for %s are more than any disk has", bytes, b.o.Name)
 	}
-	b.add(owner, bytes)
-	if err := b.compare(owner, unshared, bytes); err != nil {
-		b.add(owner, -bytes)
+	b.addReserved(owner, bytes)
+	if err := b.checkBounds(owner, unshared, bytes); err != nil {
+		b.addReserved(owner, -bytes)
 		return err
 	}
-	if err := b.o.Disk.reserve(bytes); err != nil {
-		b.add(owner, -bytes)
+	if err := b.o.Disk.reserveBytes(bytes); err != nil {
+		b.addReserved(owner, -bytes)
 		return err
 	}
 	return nil
 }
 
-// compare reports whether what is reserved and held exceeds a bound.
-func (b *Budget) compare(owner string, unshared bool, more int64) error {
+// checkBounds reports whether what is reserved and held exceeds a bound.
+func (b *Budget) checkBounds(owner string, unshared bool, more int64) error {
 	if b.o.Total <= 0 && (unshared || b.o.PerOwner <= 0) {
 		return nil
 	}
@@ -147,15 +147,15 @@ type Reservation struct {
 func (r *Reservation) Grow(bytes int64) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.grow(bytes)
+	return r.growLocked(bytes)
 }
 
-// grow is Grow. The lock is held.
-func (r *Reservation) grow(bytes int64) error {
+// growLocked is Grow. The lock is held.
+func (r *Reservation) growLocked(bytes int64) error {
 	if r.released {
 		return sandpit.Errorf(sandpit.Canceled, "reserve disk space for %s: the reservation was released", r.budget.o.Name)
 	}
-	if err := r.budget.take(r.owner, r.unshared, bytes); err != nil {
+	if err := r.budget.reserveBytes(r.owner, r.unshared, bytes); err != nil {
 		return err
 	}
 	r.bytes += bytes
@@ -178,16 +178,16 @@ func (r *Reservation) Write(bytes int64) error {
 	defer r.mu.Unlock()
 	if missing := r.written + bytes - r.bytes; missing > 0 {
 		// A large step spares work, a small one is enough.
-		err := r.grow(max(missing, min(max(r.bytes/4, minStep), maxStep)))
+		err := r.growLocked(max(missing, min(max(r.bytes/4, minStep), maxStep)))
 		if err != nil {
-			err = r.grow(missing)
+			err = r.growLocked(missing)
 		}
 		if err != nil {
 			return err
 		}
 	}
 	r.written += bytes
-	r.budget.o.Disk.settle(bytes)
+	r.budget.o.Disk.releaseBytes(bytes)
 	return nil
 }
 
@@ -201,8 +201,8 @@ func (r *Reservation) Settle(bytes int64) {
 		return
 	}
 	bytes = max(bytes, 0)
-	r.budget.add(r.owner, bytes-r.bytes)
-	r.budget.o.Disk.settle(r.bytes - r.written)
+	r.budget.addReserved(r.owner, bytes-r.bytes)
+	r.budget.o.Disk.releaseBytes(r.bytes - r.written)
 	r.bytes, r.written = bytes, bytes
 }
 
@@ -222,7 +222,7 @@ func (r *Reservation) Release() {
 		return
 	}
 	r.released = true
-	r.budget.add(r.owner, -r.bytes)
-	r.budget.o.Disk.settle(r.bytes - r.written)
+	r.budget.addReserved(r.owner, -r.bytes)
+	r.budget.o.Disk.releaseBytes(r.bytes - r.written)
 	r.bytes, r.written = 0, 0
 }

@@ -73,7 +73,7 @@ func (d *Disk) Check() error {
 	if d == nil {
 		return nil
 	}
-	return d.reserve(0)
+	return d.reserveBytes(0)
 }
 
 // Missing returns how many bytes have to be freed before bytes can be reserved; 0 or less
@@ -88,7 +88,7 @@ func (d *Disk) Missing(bytes int64) (int64, error) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return bytes - d.room(free, size), nil
+	return bytes - d.availableLocked(free, size), nil
 }
 
 func (d *Disk) measureNow() (free, size int64, err error) {
@@ -98,12 +98,14 @@ func (d *Disk) measureNow() (free, size int64, err error) {
 	return free, size, nil
 }
 
-// room returns how many bytes can be reserved; below zero if too little is free. The lock
+// availableLocked returns how many bytes can be reserved; below zero if too little is free. The lock
 // is held.
-func (d *Disk) room(free, size int64) int64 { return free - d.pending - min(d.minFree, size/20) }
+func (d *Disk) availableLocked(free, size int64) int64 {
+	return free - d.pending - min(d.minFree, size/20)
+}
 
-// reserve counts bytes that will be written. The caller takes them back with settle.
-func (d *Disk) reserve(bytes int64) error {
+// reserveBytes counts bytes that will be written. The caller takes them back with settle.
+func (d *Disk) reserveBytes(bytes int64) error {
 	if d == nil || d.minFree <= 0 {
 		return nil
 	}
@@ -113,7 +115,7 @@ func (d *Disk) reserve(bytes int64) error {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if room := d.room(free, size); room < 0 || bytes > room {
+	if room := d.availableLocked(free, size); room < 0 || bytes > room {
 		return sandpit.WithHint(
 			sandpit.Errorf(sandpit.Exhausted, "the server's disk is almost full: %s are needed, and %s can be used",
 				formatSize(bytes), formatSize(max(room, 0))),
@@ -123,8 +125,8 @@ func (d *Disk) reserve(bytes int64) error {
 	return nil
 }
 
-// settle ends the reservation of bytes, which were written or are not needed.
-func (d *Disk) settle(bytes int64) {
+// releaseBytes ends the reservation of bytes, which were written or are not needed.
+func (d *Disk) releaseBytes(bytes int64) {
 	if d == nil || d.minFree <= 0 {
 		return
 	}

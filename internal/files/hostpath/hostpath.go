@@ -15,15 +15,15 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// whole are directories that are refused with all that is in them.
-var whole = []string{"/etc", "/proc", "/sys", "/dev", "/boot"}
+// refusedTrees are directories that are refused with all that is in them.
+var refusedTrees = []string{"/etc", "/proc", "/sys", "/dev", "/boot"}
 
-// alone are directories that are refused themselves; what is in them may be
+// refusedDirs are directories that are refused themselves; what is in them may be
 // shown.
-var alone = []string{"/", "/run", "/var", "/var/run", "/var/lib", "/root", "/home"}
+var refusedDirs = []string{"/", "/run", "/var", "/var/run", "/var/lib", "/root", "/home"}
 
-// credentials are what a home directory has that must not be shown, with all that is in it.
-var credentials = []string{
+// credentialPaths are what a home directory has that must not be shown, with all that is in it.
+var credentialPaths = []string{
 	".ssh", ".gnupg", ".aws", ".azure", ".kube", ".docker", ".config", ".netrc", ".git-credentials", ".npmrc", ".pypirc",
 	".password-store", ".local/share/keyrings", ".mozilla",
 }
@@ -71,7 +71,7 @@ func (r Rules) Check(path string) error {
 	if !info.IsDir() && !info.Mode().IsRegular() && !isSocket {
 		return sandpit.Errorf(sandpit.Invalid, "%s is neither a directory nor a regular file", path)
 	}
-	reason := r.reason(path)
+	reason := r.refusalOf(path)
 	switch {
 	case isSocket:
 		reason = "a socket, and whoever listens on it takes orders"
@@ -87,35 +87,35 @@ func (r Rules) Check(path string) error {
 // Reason says what is wrong with showing a path, "" for nothing. Unlike Check it does not
 // require the path to exist on this machine, and resolves its symbolic links as far as it does.
 func (r Rules) Reason(path string) string {
-	real := resolved(path)
+	real := resolveExisting(path)
 	if slices.Contains(r.Allowed, real) {
 		return ""
 	}
 	if info, err := os.Stat(real); err == nil && info.Mode()&fs.ModeSocket != 0 {
 		return "a socket, and whoever listens on it takes orders"
 	}
-	return r.reason(real)
+	return r.refusalOf(real)
 }
 
-// reason says what is wrong with showing a path, "" for nothing.
-func (r Rules) reason(path string) string {
+// refusalOf says what is wrong with showing a path, "" for nothing.
+func (r Rules) refusalOf(path string) string {
 	const machine = "a part of the machine itself"
-	if slices.ContainsFunc(whole, func(d string) bool { return isWithin(path, d) }) {
+	if slices.ContainsFunc(refusedTrees, func(d string) bool { return isWithin(path, d) }) {
 		return machine
 	}
 	for _, own := range r.Own {
-		if overlaps(path, resolved(own)) {
+		if overlaps(path, resolveExisting(own)) {
 			return "a directory of sandpit's own or a socket of Docker, or part of one, or holds one"
 		}
 	}
 	for _, home := range slices.Concat(r.Homes, systemHomes()) {
-		if home = resolved(home); isUnusualHome(home) {
+		if home = resolveExisting(home); isUnusualHome(home) {
 			continue
 		}
 		if isWithin(home, path) && path != "/" {
 			return "a home directory, or holds one"
 		}
-		for _, name := range credentials {
+		for _, name := range credentialPaths {
 			if overlaps(path, filepath.Join(home, name)) {
 				return "credentials of a user, or holds them"
 			}
@@ -124,7 +124,7 @@ func (r Rules) reason(path string) string {
 	if filepath.Dir(path) == "/home" {
 		return "a home directory, or holds one"
 	}
-	if slices.Contains(alone, path) {
+	if slices.Contains(refusedDirs, path) {
 		return machine
 	}
 	return ""
@@ -145,8 +145,8 @@ func isWithin(path, dir string) bool {
 
 func overlaps(a, b string) bool { return isWithin(a, b) || isWithin(b, a) }
 
-// resolved is Resolve as far as the path exists.
-func resolved(path string) string {
+// resolveExisting is Resolve as far as the path exists.
+func resolveExisting(path string) string {
 	path = filepath.Clean(path)
 	for dir, rest := path, ""; ; dir, rest = filepath.Dir(dir), filepath.Join(filepath.Base(dir), rest) {
 		if real, err := filepath.EvalSymlinks(dir); err == nil {

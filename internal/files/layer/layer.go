@@ -50,8 +50,8 @@ type file struct {
 
 // Layer is what differs from an image. The zero value is nothing.
 type Layer struct {
-	files  map[string]file // by path, without a slash in front
-	opaque map[string]bool // directories of which nothing of the image is left
+	files   map[string]file // by path, without a slash in front
+	emptied map[string]bool // directories of which nothing of the image is left
 }
 
 // Read reads a layer to its end. With texts the content of small text files is kept.
@@ -61,7 +61,7 @@ type Layer struct {
 // Invalid: it is no layer. Exhausted: it is larger than anybody needs, or than there is
 // memory for.
 func Read(ctx context.Context, r io.Reader, texts bool) (*Layer, error) {
-	l := &Layer{files: make(map[string]file), opaque: make(map[string]bool)}
+	l := &Layer{files: make(map[string]file), emptied: make(map[string]bool)}
 	in := tar.NewReader(r)
 	names, kept, left := 0, 0, int64(maxContent)
 	account := memory.AccountOf(ctx)
@@ -73,24 +73,24 @@ func Read(ctx context.Context, r io.Reader, texts bool) (*Layer, error) {
 		case ctx.Err() != nil:
 			return nil, context.Cause(ctx)
 		case err != nil:
-			return nil, broken(err)
+			return nil, toLayerError(err)
 		}
 		names += len(h.Name) + len(h.Linkname)
 		left -= h.Size
-		if len(l.files)+len(l.opaque) >= maxEntries || names > maxNames || left < 0 {
+		if len(l.files)+len(l.emptied) >= maxEntries || names > maxNames || left < 0 {
 			return nil, sandpit.Errorf(sandpit.Exhausted, "it has more files than can be compared")
 		}
 		if err := account.Reserve(entryCost + int64(len(h.Name)+len(h.Linkname))); err != nil {
 			return nil, err
 		}
-		name, err := clean(h.Name)
+		name, err := cleanName(h.Name)
 		if err != nil {
 			return nil, err
 		}
-		if name == "." || l.mark(name) {
+		if name == "." || l.recordRemoval(name) {
 			continue
 		}
-		f, err := l.entry(ended{ctx, in}, h, texts && kept < maxTexts)
+		f, err := l.readEntry(contextReader{ctx, in}, h, texts && kept < maxTexts)
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
@@ -115,29 +115,29 @@ const (
 	textCost = 2
 )
 
-// ended ends with a context, also within a hole that is read from nowhere.
-type ended struct {
+// contextReader ends with a context, also within a hole that is read from nowhere.
+type contextReader struct {
 	ctx context.Context //nolint:containedctx // of the reading, which is all it is there for
 	r   io.Reader
 }
 
 // Read implements io.Reader.
-func (e ended) Read(p []byte) (int, error) {
+func (e contextReader) Read(p []byte) (int, error) {
 	if e.ctx.Err() != nil {
 		return 0, context.Cause(e.ctx)
 	}
 	return e.r.Read(p)
 }
 
-func broken(err error) error {
+func toLayerError(err error) error {
 	if code := sandpit.CodeOf(err); code != "" && code != sandpit.Internal {
 		return err
 	}
 	return sandpit.Errorf(sandpit.Invalid, "it is no layer: %w", err)
 }
 
-// clean returns a name as a path inside.
-func clean(name string) (string, error) {
+// cleanName returns a name as a path inside.
+func cleanName(name string) (string, error) {
 	if len(name) > maxName || strings.ContainsRune(name, 0) {
 		return "", sandpit.Errorf(sandpit.Invalid, "it has a file with an impossible name")
 	}
@@ -147,28 +147,28 @@ func clean(name string) (string, error) {
 	return name[1:], nil
 }
 
-// mark reports whether a name stands for something that was removed, and notes that.
-func (l *Layer) mark(name string) bool {
+// recordRemoval reports whether a name stands for something that was removed, and notes that.
+func (l *Layer) recordRemoval(name string) bool {
 	dir, base := path.Split(name)
 	rest, ok := strings.CutPrefix(base, whiteout)
 	switch {
 	case !ok:
 		return false
 	case base == opaque:
-		l.opaque[path.Clean("/" + dir)[1:]] = true
+		l.emptied[path.Clean("/" + dir)[1:]] = true
 	case rest != "" && !strings.HasPrefix(rest, ".wh."): // others mean nothing
 		l.files[dir+rest] = file{gone: true}
 	}
 	return true
 }
 
-func (l *Layer) entry(in io.Reader, h *tar.Header, texts bool) (file, error) {
+func (l *Layer) readEntry(in io.Reader, h *tar.Header, texts bool) (file, error) {
 	f := file{kind: h.Typeflag, mode: uint32(h.Mode & 0o7777), uid: h.Uid, gid: h.Gid}
 	switch h.Typeflag {
 	case tar.TypeReg:
-		return content(in, f, h.Size, texts)
+		return readContent(in, f, h.Size, texts)
 	case tar.TypeLink: // another name of a file, and which of them comes first means nothing
-		if target, err := clean(h.Linkname); err == nil && l.files[target].kind == tar.TypeReg {
+		if target, err := cleanName(h.Linkname); err == nil && l.files[target].kind == tar.TypeReg {
 			return l.files[target], nil
 		}
 		f.link = h.Linkname
@@ -180,14 +180,14 @@ func (l *Layer) entry(in io.Reader, h *tar.Header, texts bool) (file, error) {
 	return f, nil
 }
 
-// content reads a regular file.
-func content(in io.Reader, f file, size int64, texts bool) (file, error) {
+// readContent reads a regular file.
+func readContent(in io.Reader, f file, size int64, texts bool) (file, error) {
 	f.size = size
 	sum := sha256.New()
 	if texts && size <= maxText {
 		text, err := io.ReadAll(io.LimitReader(in, maxText))
 		if err != nil {
-			return f, broken(err)
+			return f, toLayerError(err)
 		}
 		sum.Write(text)
 		if isText(text) {
@@ -195,7 +195,7 @@ func content(in io.Reader, f file, size int64, texts bool) (file, error) {
 		}
 	}
 	if _, err := io.Copy(sum, in); err != nil { // nothing is left if it was read above
-		return f, broken(err)
+		return f, toLayerError(err)
 	}
 	sum.Sum(f.sum[:0])
 	return f, nil
@@ -203,16 +203,16 @@ func content(in io.Reader, f file, size int64, texts bool) (file, error) {
 
 func isText(b []byte) bool { return utf8.Valid(b) && bytes.IndexByte(b, 0) < 0 }
 
-// find returns what a layer says of a path; false if it is as in the image.
-func (l *Layer) find(name string) (file, bool) {
+// findFile returns what a layer says of a path; false if it is as in the image.
+func (l *Layer) findFile(name string) (file, bool) {
 	if l == nil {
 		return file{}, false
 	}
 	if f, ok := l.files[name]; ok {
 		return f, true
 	}
-	for dir := parent(name); ; dir = parent(dir) {
-		if l.opaque[dir] || l.files[dir].gone {
+	for dir := parentOf(name); ; dir = parentOf(dir) {
+		if l.emptied[dir] || l.files[dir].gone {
 			return file{gone: true}, true
 		}
 		if f, ok := l.files[dir]; ok && f.kind != tar.TypeDir { // a file in the place of a directory
@@ -224,7 +224,7 @@ func (l *Layer) find(name string) (file, bool) {
 	}
 }
 
-func parent(name string) string {
+func parentOf(name string) string {
 	k := strings.LastIndexByte(name, '/')
 	return name[:max(k, 0)]
 }

@@ -39,7 +39,7 @@ func Begin(notes string) (*Session, error) {
 			return nil, fmt.Errorf("note temporary directories: %w", err)
 		}
 		err = unix.Flock(int(note.Fd()), unix.LOCK_EX)
-		if err == nil && named(note) {
+		if err == nil && isLinked(note) {
 			return &Session{note: note}, nil
 		}
 		_ = note.Close() // nothing was written
@@ -49,8 +49,8 @@ func Begin(notes string) (*Session, error) {
 	}
 }
 
-// named reports whether nobody has removed a file since it was opened.
-func named(f *os.File) bool {
+// isLinked reports whether nobody has removed a file since it was opened.
+func isLinked(f *os.File) bool {
 	var stat unix.Stat_t
 	return unix.Fstat(int(f.Fd()), &stat) == nil && stat.Nlink > 0
 }
@@ -99,12 +99,12 @@ func Sweep(ctx context.Context, notes string) error {
 	}
 	var errs []error
 	for _, path := range list {
-		errs = append(errs, sweep(ctx, path))
+		errs = append(errs, sweepSession(ctx, path))
 	}
 	return errors.Join(errs...)
 }
 
-func sweep(ctx context.Context, path string) error {
+func sweepSession(ctx context.Context, path string) error {
 	note, err := os.Open(path)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
@@ -114,7 +114,7 @@ func sweep(ctx context.Context, path string) error {
 	}
 	defer note.Close()
 	err = unix.Flock(int(note.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-	if errors.Is(err, unix.EWOULDBLOCK) || err == nil && !named(note) {
+	if errors.Is(err, unix.EWOULDBLOCK) || err == nil && !isLinked(note) {
 		return nil // it lives, or somebody else has swept it
 	}
 	if err != nil {

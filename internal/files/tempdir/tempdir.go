@@ -25,15 +25,15 @@ import (
 )
 
 const (
-	// inner is the name of the directory that is shown.
-	inner = "files"
+	// shownName is the name of the directory that is shown.
+	shownName = "files"
 	// maxName is how much of a target's name is in that of its directory, in bytes.
 	maxName = 40
 )
 
 var (
 	outerPattern = regexp.MustCompile(`^sandbox_[A-Za-z0-9_.-]{1,40}_[0-9a-f]{16}$`)
-	unfit        = regexp.MustCompile(`[^A-Za-z0-9_.-]`)
+	unsafeChars  = regexp.MustCompile(`[^A-Za-z0-9_.-]`)
 )
 
 // Check returns the directory below which others can be made, links resolved.
@@ -62,11 +62,11 @@ func Check(parent string) (string, error) {
 // Name returns the path that is to be shown at target, below a directory that Check has
 // returned. Nothing is made.
 func Name(parent, target string) string {
-	name := unfit.ReplaceAllString(path.Base(target), "_")
+	name := unsafeChars.ReplaceAllString(path.Base(target), "_")
 	name = name[:min(len(name), maxName)]
 	raw := make([]byte, 8)
 	_, _ = rand.Read(raw) // never fails: crypto/rand ends the program instead
-	return filepath.Join(parent, "sandbox_"+name+"_"+hex.EncodeToString(raw), inner)
+	return filepath.Join(parent, "sandbox_"+name+"_"+hex.EncodeToString(raw), shownName)
 }
 
 // Make makes what Name has named. What is there already from an earlier call stays as it
@@ -89,13 +89,13 @@ func Make(shown string) error {
 		return fmt.Errorf("make a temporary directory: %w", err)
 	}
 	defer root.Close()
-	if err := root.Mkdir(inner, 0o777); err != nil {
+	if err := root.Mkdir(shownName, 0o777); err != nil {
 		if errors.Is(err, fs.ErrExist) {
 			return nil
 		}
 		return fmt.Errorf("make a temporary directory: %w", err)
 	}
-	if err := root.Chmod(inner, 0o777); err != nil { // whatever the umask is
+	if err := root.Chmod(shownName, 0o777); err != nil { // whatever the umask is
 		return fmt.Errorf("make a temporary directory: %w", err)
 	}
 	return nil
@@ -133,7 +133,7 @@ func Remove(ctx context.Context, shown string) error {
 // outerOf returns the directory around one that is shown.
 func outerOf(shown string) (string, error) {
 	outer := filepath.Dir(shown)
-	if !filepath.IsAbs(shown) || filepath.Clean(shown) != shown || filepath.Base(shown) != inner || !outerPattern.MatchString(filepath.Base(outer)) {
+	if !filepath.IsAbs(shown) || filepath.Clean(shown) != shown || filepath.Base(shown) != shownName || !outerPattern.MatchString(filepath.Base(outer)) {
 		return "", sandpit.Errorf(sandpit.Invalid, "%.200q is no temporary directory of a sandbox", shown)
 	}
 	return outer, nil

@@ -11,9 +11,9 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// failed says what was being done to which file.
-func failed(doing, name string, err error) error {
-	return sandpit.Errorf(codeOf(err), "%s %s: %w", doing, quote(name), err)
+// fileError says what was being done to which file.
+func fileError(doing, name string, err error) error {
+	return sandpit.Errorf(codeOf(err), "%s %s: %w", doing, quoteName(name), err)
 }
 
 // codeOf is sandpit.CodeOf with more of the machine's errors.
@@ -46,8 +46,8 @@ func streamError(err error, in *input) error {
 	return sandpit.Errorf(sandpit.Invalid, "read the tar stream: %w", err)
 }
 
-// retry repeats a system call that a signal interrupted.
-func retry(call func() error) error {
+// retryInterrupted repeats a system call that a signal interrupted.
+func retryInterrupted(call func() error) error {
 	for {
 		if err := call(); !errors.Is(err, unix.EINTR) {
 			return err

@@ -25,8 +25,8 @@ func (in *input) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// source is the stream below the buffer.
-func (in *input) source() io.Reader { return source{in} }
+// newSource is the stream below the buffer.
+func (in *input) newSource() io.Reader { return source{in} }
 
 type source struct{ in *input }
 
@@ -42,9 +42,9 @@ func (s source) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// drain reads what follows the mark of the end, so that whoever writes the
+// readTail reads what follows the mark of the end, so that whoever writes the
 // stream can finish, and can still say that something went wrong.
-func (in *input) drain() error {
+func (in *input) readTail() error {
 	_, err := io.Copy(io.Discard, io.LimitReader(in.buffered, maxTail))
 	if err != nil {
 		return streamError(err, in)

@@ -20,7 +20,7 @@ func (p *packer) readDir(fd int) ([]listed, error) {
 	var all []listed
 	for {
 		n := 0
-		err := retry(func() (err error) {
+		err := retryInterrupted(func() (err error) {
 			n, err = unix.Getdents(fd, p.list)
 			return err
 		})

@@ -78,7 +78,7 @@ type Report struct {
 	SkippedMore int
 }
 
-func (r *Report) skip(name string) {
+func (r *Report) addSkipped(name string) {
 	if len(r.Skipped) == maxSkipped {
 		r.SkippedMore++
 		return
@@ -86,8 +86,8 @@ func (r *Report) skip(name string) {
 	r.Skipped = append(r.Skipped, name)
 }
 
-// clone detaches the report from its maker.
-func (r *Report) clone() Report {
+// detach detaches the report from its maker.
+func (r *Report) detach() Report {
 	c := *r
 	c.Skipped = slices.Clone(r.Skipped)
 	return c

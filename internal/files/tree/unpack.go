@@ -35,18 +35,18 @@ func Unpack(ctx context.Context, r io.Reader, root *beneath.Root, o Options) (Re
 		return Report{}, err
 	}
 	in := &input{r: r, check: ctx.Err}
-	in.buffered = bufio.NewReaderSize(in.source(), bufferSize)
+	in.buffered = bufio.NewReaderSize(in.newSource(), bufferSize)
 	u := &unpacker{o: o, in: in, tar: tar.NewReader(in), dirs: dirs, buf: make([]byte, bufferSize)}
-	err = u.run()
+	err = u.unpackMembers()
 	// After an error the directories get their modes all the same, so that
 	// nothing is left that cannot be read; that this may fail too is no news.
 	if closed := dirs.close(); err == nil {
 		err = closed
 	}
 	if err == nil {
-		err = in.drain()
+		err = in.readTail()
 	}
-	return u.report.clone(), err
+	return u.report.detach(), err
 }
 
 type unpacker struct {
@@ -59,7 +59,7 @@ type unpacker struct {
 	entries int
 }
 
-func (u *unpacker) run() error {
+func (u *unpacker) unpackMembers() error {
 	for {
 		h, err := u.tar.Next()
 		if errors.Is(err, io.EOF) && !u.in.ended {
@@ -84,48 +84,48 @@ func (u *unpacker) run() error {
 		if err != nil {
 			return err
 		}
-		if err := u.reserve(MemberBytes); err != nil {
+		if err := u.reserveBytes(MemberBytes); err != nil {
 			return err
 		}
-		if err := u.member(h, name); err != nil {
+		if err := u.unpackMember(h, name); err != nil {
 			return err
 		}
 	}
 }
 
-func (u *unpacker) reserve(bytes int64) error {
+func (u *unpacker) reserveBytes(bytes int64) error {
 	if u.o.Reserve == nil {
 		return nil
 	}
 	return u.o.Reserve(bytes)
 }
 
-func (u *unpacker) member(h *tar.Header, name string) error {
+func (u *unpacker) unpackMember(h *tar.Header, name string) error {
 	if name == "." && h.Typeflag != tar.TypeDir {
-		return refused(h.Name, "the tree itself must be a directory")
+		return memberError(h.Name, "the tree itself must be a directory")
 	}
 	switch h.Typeflag {
 	case tar.TypeDir:
-		return u.directory(h, name)
+		return u.unpackDir(h, name)
 	case tar.TypeReg, tar.TypeCont, tar.TypeGNUSparse:
 		if strings.HasSuffix(h.Name, "/") {
-			return refused(h.Name, "a file with the name of a directory")
+			return memberError(h.Name, "a file with the name of a directory")
 		}
-		return u.file(h, name)
+		return u.unpackFile(h, name)
 	case tar.TypeSymlink:
-		return u.symlink(h, name)
+		return u.unpackSymlink(h, name)
 	case tar.TypeLink:
-		return u.hardLink(h, name)
+		return u.unpackHardLink(h, name)
 	}
-	u.report.skip(name)
+	u.report.addSkipped(name)
 	return nil
 }
 
-func (u *unpacker) directory(h *tar.Header, name string) error {
+func (u *unpacker) unpackDir(h *tar.Header, name string) error {
 	if name == "." && u.o.KeepTop {
 		return nil
 	}
-	if err := u.dirs.describe(name, u.meta(h)); err != nil {
+	if err := u.dirs.makeDescribed(name, u.metaOf(h)); err != nil {
 		return err
 	}
 	if name != "." {
@@ -134,30 +134,30 @@ func (u *unpacker) directory(h *tar.Header, name string) error {
 	return nil
 }
 
-func (u *unpacker) symlink(h *tar.Header, name string) error {
+func (u *unpacker) unpackSymlink(h *tar.Header, name string) error {
 	if h.Linkname == "" || len(h.Linkname) > maxName || strings.IndexByte(h.Linkname, 0) >= 0 {
-		return refused(h.Name, "a link to no possible name")
+		return memberError(h.Name, "a link to no possible name")
 	}
-	dir, base := split(name)
-	at, err := u.dirs.enter(dir)
+	dir, base := splitName(name)
+	at, err := u.dirs.enterDir(dir)
 	if err != nil {
 		return err
 	}
 	if !u.o.OutsideLinks && leadsOutside(h.Linkname, u.dirs.depth()) {
-		u.report.skip(name)
+		u.report.addSkipped(name)
 		return nil
 	}
-	err = at.put(base, func() error { return unix.Symlinkat(h.Linkname, at.fd, base) })
+	err = at.replaceEntry(base, func() error { return unix.Symlinkat(h.Linkname, at.fd, base) })
 	if err != nil {
-		return failed("make the link", name, err)
+		return fileError("make the link", name, err)
 	}
 	if u.dirs.owner != nil {
 		if err := giveLink(at.fd, base, u.dirs.owner); err != nil {
-			return failed("set the owner of", name, err)
+			return fileError("set the owner of", name, err)
 		}
 	}
-	if err := setTime(at.fd, base, u.meta(h).mtime); err != nil {
-		return failed("set the time of", name, err)
+	if err := setTime(at.fd, base, u.metaOf(h).mtime); err != nil {
+		return fileError("set the time of", name, err)
 	}
 	u.report.Links++
 	return nil
@@ -182,19 +182,19 @@ func giveLink(dir int, name string, to *Owner) error {
 	return unix.Fchownat(fd, "", to.UID, to.GID, unix.AT_EMPTY_PATH)
 }
 
-// hardLink gives a file of the tree one more name. The target's directory is
+// unpackHardLink gives a file of the tree one more name. The target's directory is
 // opened by way of the root.
-func (u *unpacker) hardLink(h *tar.Header, name string) error {
+func (u *unpacker) unpackHardLink(h *tar.Header, name string) error {
 	target, err := cleanName(h.Linkname)
 	if err != nil || target == "." {
-		return refused(h.Name, "a hard link to "+quote(h.Linkname)+", which is no name in the tree")
+		return memberError(h.Name, "a hard link to "+quoteName(h.Linkname)+", which is no name in the tree")
 	}
 	if target == name {
-		return refused(h.Name, "a hard link to itself")
+		return memberError(h.Name, "a hard link to itself")
 	}
-	fromDir, fromBase := split(target)
-	dir, base := split(name)
-	at, err := u.dirs.enter(dir)
+	fromDir, fromBase := splitName(target)
+	dir, base := splitName(name)
+	at, err := u.dirs.enterDir(dir)
 	if err != nil {
 		return err
 	}
@@ -202,28 +202,28 @@ func (u *unpacker) hardLink(h *tar.Header, name string) error {
 	if fromDir != dir {
 		f, err := u.dirs.root.OpenRoot(fromDir)
 		if err != nil {
-			return refused(h.Name, "a hard link to "+quote(target)+", which is not there")
+			return memberError(h.Name, "a hard link to "+quoteName(target)+", which is not there")
 		}
 		defer func() { _ = f.Close() }() // nothing was written
 		from = f.FD()
 	}
-	err = at.put(base, func() error { return unix.Linkat(from, fromBase, at.fd, base, 0) })
+	err = at.replaceEntry(base, func() error { return unix.Linkat(from, fromBase, at.fd, base, 0) })
 	switch {
 	case errors.Is(err, unix.ENOENT):
-		return refused(h.Name, "a hard link to "+quote(target)+", which is not there")
+		return memberError(h.Name, "a hard link to "+quoteName(target)+", which is not there")
 	case errors.Is(err, unix.EPERM) && !isRegular(from, fromBase):
-		return refused(h.Name, notRegular)
+		return memberError(h.Name, notRegular)
 	case err != nil:
-		return failed("make the hard link", name, err)
+		return fileError("make the hard link", name, err)
 	case isRegular(at.fd, base):
 		// Only now can nobody exchange the target any more.
 		u.report.Links++
 		return nil
 	}
-	if err := unlink(at.fd, base); err != nil {
-		return failed("remove", name, err)
+	if err := unlinkAt(at.fd, base); err != nil {
+		return fileError("remove", name, err)
 	}
-	return refused(h.Name, notRegular)
+	return memberError(h.Name, notRegular)
 }
 
 func isRegular(dir int, name string) bool {
@@ -232,8 +232,8 @@ func isRegular(dir int, name string) bool {
 	return err == nil && st.Mode&unix.S_IFMT == unix.S_IFREG
 }
 
-// meta returns what is kept of a member.
-func (u *unpacker) meta(h *tar.Header) meta {
+// metaOf returns what is kept of a member.
+func (u *unpacker) metaOf(h *tar.Header) meta {
 	mode := uint32(h.Mode & (permBits | specialBits))
 	if !u.o.SpecialBits {
 		mode &= permBits
@@ -242,27 +242,27 @@ func (u *unpacker) meta(h *tar.Header) meta {
 	return meta{mode: mode, mtime: unix.Timespec{Sec: t.Unix(), Nsec: int64(t.Nanosecond())}}
 }
 
-// put makes something under a name of the directory, in place of what is there.
-func (l *level) put(name string, create func() error) error {
+// replaceEntry makes something under a name of the directory, in place of what is there.
+func (l *level) replaceEntry(name string, create func() error) error {
 	var err error
 	for range maxTries {
-		if err = retry(create); !errors.Is(err, unix.EEXIST) {
+		if err = retryInterrupted(create); !errors.Is(err, unix.EEXIST) {
 			return err
 		}
-		if err = remove(l.fd, name); err != nil && !errors.Is(err, unix.ENOENT) {
+		if err = removeEntry(l.fd, name); err != nil && !errors.Is(err, unix.ENOENT) {
 			return err
 		}
 	}
 	return err
 }
 
-// remove removes a file, a link or an empty directory.
-func remove(dir int, name string) error {
-	err := unlink(dir, name)
+// removeEntry removes a file, a link or an empty directory.
+func removeEntry(dir int, name string) error {
+	err := unlinkAt(dir, name)
 	if !errors.Is(err, unix.EISDIR) && !errors.Is(err, unix.EPERM) {
 		return err
 	}
-	rmdir := retry(func() error { return unix.Unlinkat(dir, name, unix.AT_REMOVEDIR) })
+	rmdir := retryInterrupted(func() error { return unix.Unlinkat(dir, name, unix.AT_REMOVEDIR) })
 	switch {
 	case errors.Is(rmdir, unix.ENOTDIR):
 		return err
