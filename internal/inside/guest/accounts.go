@@ -35,14 +35,14 @@ type accountList struct {
 // eachLine calls f with the fields of each line until it returns false. A file
 // that cannot be read has no lines.
 func (l *accountList) eachLine(f func(fields []string) bool) {
-	for _, fields := range l.read() {
+	for _, fields := range l.readLines() {
 		if !f(fields) {
 			return
 		}
 	}
 }
 
-func (l *accountList) read() [][]string {
+func (l *accountList) readLines() [][]string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var now syscall.Stat_t

@@ -55,9 +55,9 @@ type conduit struct {
 	once     sync.Once
 	wg       sync.WaitGroup
 
-	mu   sync.Mutex
-	none sync.Cond             // nothing is open
-	open map[*conduitConn]bool // every connection that came by the conduit
+	mu        sync.Mutex
+	allClosed sync.Cond             // nothing is open
+	open      map[*conduitConn]bool // every connection that came by the conduit
 }
 
 // conduitConn is a connection that came by the conduit.
@@ -76,7 +76,7 @@ func (c *conduitConn) Close() error {
 	defer c.conduit.mu.Unlock()
 	delete(c.conduit.open, c)
 	if len(c.conduit.open) == 0 {
-		c.conduit.none.Broadcast()
+		c.conduit.allClosed.Broadcast()
 	}
 	return err
 }
@@ -102,7 +102,7 @@ func (c *conduit) closeOpen() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for len(c.open) > 0 {
-		c.none.Wait()
+		c.allClosed.Wait()
 	}
 }
 
@@ -119,13 +119,13 @@ func openConduit(f *os.File, g *Guest) (*conduit, error) {
 	c := &conduit{
 		conn: unixConn, guest: g, accepted: make(chan net.Conn), closed: make(chan struct{}), open: make(map[*conduitConn]bool),
 	}
-	c.none.L = &c.mu
-	c.wg.Go(c.receive)
+	c.allClosed.L = &c.mu
+	c.wg.Go(c.receiveConns)
 	return c, nil
 }
 
-// receive takes connections until the conduit is closed.
-func (c *conduit) receive() {
+// receiveConns takes connections until the conduit is closed.
+func (c *conduit) receiveConns() {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	message := make([]byte, ConduitMessage)
@@ -150,15 +150,15 @@ func (c *conduit) receive() {
 		}
 		port := int(binary.BigEndian.Uint16(message))
 		if port == orderPort {
-			c.obey(conn)
+			c.handleOrder(conn)
 			continue
 		}
-		tracked := c.track(conn)
-		c.wg.Go(func() { c.hand(ctx, tracked, port) })
+		tracked := c.trackConn(conn)
+		c.wg.Go(func() { c.handOver(ctx, tracked, port) })
 	}
 }
 
-func (c *conduit) track(conn *net.UnixConn) net.Conn {
+func (c *conduit) trackConn(conn *net.UnixConn) net.Conn {
 	tracked := &conduitConn{conn, c}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -192,8 +192,8 @@ func receivedConn(rights []byte) (*net.UnixConn, error) {
 	return unixConn, nil
 }
 
-// hand hands a connection to whom it is meant for.
-func (c *conduit) hand(ctx context.Context, conn net.Conn, port int) {
+// handOver hands a connection to whom it is meant for.
+func (c *conduit) handOver(ctx context.Context, conn net.Conn, port int) {
 	if port == Port {
 		if _, err := conn.Write([]byte{AnswerOpen}); err != nil {
 			_ = conn.Close()
@@ -217,12 +217,12 @@ func (c *conduit) hand(ctx context.Context, conn net.Conn, port int) {
 	if _, err := conn.Write([]byte{AnswerOpen}); err != nil {
 		return
 	}
-	relay(ctx, conn, inside)
+	relayConns(ctx, conn, inside)
 }
 
-// relay copies both ways. Each side's end of sending is passed on, so that a
+// relayConns copies both ways. Each side's end of sending is passed on, so that a
 // connection may be half open.
-func relay(ctx context.Context, a, b net.Conn) {
+func relayConns(ctx context.Context, a, b net.Conn) {
 	stop := context.AfterFunc(ctx, func() {
 		_ = a.Close()
 		_ = b.Close()
@@ -261,8 +261,8 @@ func (c *conduit) Close() error {
 	return nil
 }
 
-// wait returns when every connection that is not the guest's own has ended.
-func (c *conduit) wait() { c.wg.Wait() }
+// waitForRelays returns when every connection that is not the guest's own has ended.
+func (c *conduit) waitForRelays() { c.wg.Wait() }
 
 // Addr implements net.Listener.
 func (c *conduit) Addr() net.Addr { return c.conn.LocalAddr() }

@@ -25,9 +25,9 @@ type describer struct {
 	within []string
 }
 
-// describe tells about a place.
-func (d *describer) describe(p *place) (*filesystem.EntryInfo, error) {
-	entry, err := d.entry(p.root, p.rel, p.real)
+// describeTarget tells about a place.
+func (d *describer) describeTarget(p *target) (*filesystem.EntryInfo, error) {
+	entry, err := d.describeFile(p.root, p.rel, p.real)
 	if err != nil {
 		return nil, err
 	}
@@ -35,10 +35,10 @@ func (d *describer) describe(p *place) (*filesystem.EntryInfo, error) {
 	return entry, nil
 }
 
-// entry tells about the file rel below root, which is real from the machine's
+// describeFile tells about the file rel below root, which is real from the machine's
 // root. A symbolic link has the type and mode of what it leads to, and all else
 // of its own.
-func (d *describer) entry(root *beneath.Root, rel, real string) (*filesystem.EntryInfo, error) {
+func (d *describer) describeFile(root *beneath.Root, rel, real string) (*filesystem.EntryInfo, error) {
 	own, err := root.Lstat(rel)
 	if err != nil {
 		return nil, err
@@ -51,11 +51,11 @@ func (d *describer) entry(root *beneath.Root, rel, real string) (*filesystem.Ent
 		ModifiedTime: timestamppb.New(own.ModTime()),
 	}
 	if st, ok := own.Sys().(*syscall.Stat_t); ok {
-		entry.Owner, entry.Group = d.names.user(st.Uid), d.names.group(st.Gid)
+		entry.Owner, entry.Group = d.names.userName(st.Uid), d.names.groupName(st.Gid)
 	}
 	final := own
 	if own.Mode()&fs.ModeSymlink != 0 {
-		target, info := d.follow(root, rel, real)
+		target, info := d.followLink(root, rel, real)
 		target = strings.ToValidUTF8(target, "\uFFFD")
 		entry.SymlinkTarget = &target
 		if info == nil {
@@ -76,11 +76,11 @@ func (d *describer) entry(root *beneath.Root, rel, real string) (*filesystem.Ent
 	return entry, nil
 }
 
-// follow returns where a link leads and what is there, nil if nothing or nothing
+// followLink returns where a link leads and what is there, nil if nothing or nothing
 // that may be looked at.
-func (d *describer) follow(root *beneath.Root, rel, real string) (target string, info fs.FileInfo) {
+func (d *describer) followLink(root *beneath.Root, rel, real string) (target string, info fs.FileInfo) {
 	target, err := realPath(real, true)
-	if err == nil && d.mayLookAt(target) {
+	if err == nil && d.mayStat(target) {
 		if info, err = os.Lstat(target); err == nil {
 			return target, info
 		}
@@ -95,7 +95,7 @@ func (d *describer) follow(root *beneath.Root, rel, real string) (target string,
 	return link, nil
 }
 
-func (d *describer) mayLookAt(p string) bool {
+func (d *describer) mayStat(p string) bool {
 	for _, dir := range d.within {
 		if real, err := realPath(path.Clean(dir), true); err == nil && isWithin(real, p) {
 			return true

@@ -28,7 +28,7 @@ func (g *Guest) shareEnviron(ctx context.Context) (stop func(), err error) {
 				return // closed
 			}
 			_ = conn.SetDeadline(time.Now().Add(environTime)) // whoever is slower hears nothing
-			_ = json.NewEncoder(conn).Encode(g.current().forPrograms())
+			_ = json.NewEncoder(conn).Encode(g.currentSettings().forPrograms())
 			_ = conn.Close()
 		}
 	}()

@@ -50,9 +50,9 @@ type Guest struct {
 	watchers  watchers
 	cpu       cpuMeter
 
-	// marks is the directory that tells programs by files what E2B tells them of their
+	// markerDir is the directory that tells programs by files what E2B tells them of their
 	// sandbox; "" is none.
-	marks string
+	markerDir string
 
 	mu       sync.RWMutex
 	settings settings
@@ -71,8 +71,8 @@ type settings struct {
 // also reaps what others leave behind.
 func New() *Guest { return newGuest(os.TempDir()) }
 
-func newGuest(journalDir string) *Guest {
-	return &Guest{processes: newProcesses(journalDir), accounts: newAccounts()}
+func newGuest(logDir string) *Guest {
+	return &Guest{processes: newProcesses(logDir), accounts: newAccounts()}
 }
 
 // Close kills every process and waits for the guest's goroutines. Its handlers
@@ -87,9 +87,9 @@ func (g *Guest) Handler() http.Handler {
 	mux := http.NewServeMux()
 	options := connect.WithReadMaxBytes(maxMessage)
 	path, handler := processconnect.NewProcessHandler(&processService{g}, options)
-	mux.Handle(path, withEndings(handler))
+	mux.Handle(path, withBatchedEnd(handler))
 	path, handler = commandsconnect.NewCommandsHandler(&commandService{g}, options)
-	mux.Handle(path, withEndings(handler))
+	mux.Handle(path, withBatchedEnd(handler))
 	mux.Handle(filesystemconnect.NewFilesystemHandler(&filesystemService{g}, options))
 	mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
 	mux.HandleFunc("POST /init", g.serveInit)
@@ -100,15 +100,15 @@ func (g *Guest) Handler() http.Handler {
 	mux.HandleFunc("GET /tree", g.servePack)
 	mux.HandleFunc("POST /tree", g.serveUnpack)
 	mux.HandleFunc("GET /metrics", g.serveMetrics)
-	return g.authorize(mux)
+	return g.requireKey(mux)
 }
 
-// authorize lets through what carries the key, and besides only questions for
+// requireKey lets through what carries the key, and besides only questions for
 // the guest's health, file calls that are signed and, as long as there is no
 // key, the call that sets it.
-func (g *Guest) authorize(next http.Handler) http.Handler {
+func (g *Guest) requireKey(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if err := checkKey(r, g.current().token); err != nil {
+		if err := checkKey(r, g.currentSettings().token); err != nil {
 			answerError(w, err)
 			return
 		}
@@ -133,7 +133,7 @@ func checkKey(r *http.Request, token string) error {
 	return httpErrorf(http.StatusUnauthorized, unauthorized)
 }
 
-func (g *Guest) current() settings {
+func (g *Guest) currentSettings() settings {
 	g.mu.RLock()
 	defer g.mu.RUnlock()
 	return g.settings

@@ -20,22 +20,22 @@ import (
 // itself. So who holds the other end has the guest let go first: a connection to
 // orderPort, on which the first byte says what is wanted.
 //
-//	orderHold     the guest closes all other connections, and answers with four bytes of
+//	orderQuiesce     the guest closes all other connections, and answers with four bytes of
 //	              length, high byte first, and its settings. A byte back says that they
 //	              were received: the guest forgets them and closes the connection.
-//	orderRelease  is followed by a Release in the same form. The guest answers with a
+//	orderContinue  is followed by a Release in the same form. The guest answers with a
 //	              byte when it has done all of it.
 //
 // Between the two nothing may come by the conduit. If anything goes wrong before the
 // guest has forgotten its settings, it goes on as if nothing had been.
 const (
-	orderPort    = 0
-	orderHold    = 'h'
-	orderRelease = 'r'
-	orderDone    = 'd'
+	orderPort     = 0
+	orderQuiesce  = 'h'
+	orderContinue = 'r'
+	orderDone     = 'd'
 
-	// orderPatience is how long an order may take.
-	orderPatience = 20 * time.Second
+	// orderTimeout is how long an order may take.
+	orderTimeout = 20 * time.Second
 	// maxSettings bounds the guest's settings, which several /init may have filled.
 	maxSettings = 16 << 20
 )
@@ -62,10 +62,10 @@ type savedSettings struct {
 // it returns is what a Release needs for the guest to go on as it was. The guest may be
 // hostile: what it says is bounded, and of no use to anybody else.
 func Hold(conn net.Conn) (json.RawMessage, error) {
-	if err := conn.SetDeadline(time.Now().Add(orderPatience)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(orderTimeout)); err != nil {
 		return nil, err
 	}
-	if _, err := conn.Write([]byte{orderHold}); err != nil {
+	if _, err := conn.Write([]byte{orderQuiesce}); err != nil {
 		return nil, err
 	}
 	settings, err := readSized(conn)
@@ -84,14 +84,14 @@ func Hold(conn net.Conn) (json.RawMessage, error) {
 
 // LetGo has a guest go on that was held.
 func LetGo(conn net.Conn, r Release) error {
-	if err := conn.SetDeadline(time.Now().Add(orderPatience)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(orderTimeout)); err != nil {
 		return err
 	}
 	data, err := json.Marshal(r)
 	if err != nil {
 		return err
 	}
-	if _, err := conn.Write(slices.Concat([]byte{orderRelease}, sized(data))); err != nil {
+	if _, err := conn.Write(slices.Concat([]byte{orderContinue}, withSize(data))); err != nil {
 		return err
 	}
 	answer := make([]byte, 1)
@@ -107,7 +107,7 @@ func LetGo(conn net.Conn, r Release) error {
 // OrderMessage is what goes over the conduit beside a connection for Hold and LetGo.
 func OrderMessage() []byte { return binary.BigEndian.AppendUint16(nil, orderPort) }
 
-func sized(data []byte) []byte {
+func withSize(data []byte) []byte {
 	return append(binary.BigEndian.AppendUint32(nil, uint32(len(data))), data...)
 }
 
@@ -125,11 +125,11 @@ func readSized(r io.Reader) ([]byte, error) {
 	return data, err
 }
 
-// obey carries an order out. It is the conduit's only reader that calls it, so nothing
+// handleOrder carries an order out. It is the conduit's only reader that calls it, so nothing
 // else comes in meanwhile.
-func (c *conduit) obey(conn net.Conn) {
+func (c *conduit) handleOrder(conn net.Conn) {
 	defer conn.Close()
-	if err := conn.SetDeadline(time.Now().Add(orderPatience)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(orderTimeout)); err != nil {
 		return
 	}
 	order := make([]byte, 1)
@@ -137,20 +137,20 @@ func (c *conduit) obey(conn net.Conn) {
 		return // whoever it was has gone
 	}
 	switch order[0] {
-	case orderHold:
-		c.hold(conn)
-	case orderRelease:
-		c.release(conn)
+	case orderQuiesce:
+		c.quiesceGuest(conn)
+	case orderContinue:
+		c.continueGuest(conn)
 	}
 }
 
-func (c *conduit) hold(conn net.Conn) {
+func (c *conduit) quiesceGuest(conn net.Conn) {
 	c.closeOpen()
 	data, err := c.guest.saveSettings()
 	if err != nil {
 		return
 	}
-	if _, err := conn.Write(sized(data)); err != nil {
+	if _, err := conn.Write(withSize(data)); err != nil {
 		return
 	}
 	if _, err := io.ReadFull(conn, make([]byte, 1)); err != nil {
@@ -160,7 +160,7 @@ func (c *conduit) hold(conn net.Conn) {
 	c.guest.forgetSettings()
 }
 
-func (c *conduit) release(conn net.Conn) {
+func (c *conduit) continueGuest(conn net.Conn) {
 	data, err := readSized(conn)
 	if err != nil {
 		return
@@ -174,7 +174,7 @@ func (c *conduit) release(conn net.Conn) {
 		return
 	}
 	if r.Renew {
-		if err := renewNumbers(); err != nil {
+		if err := renewIdentifiers(); err != nil {
 			return
 		}
 	}
@@ -183,7 +183,7 @@ func (c *conduit) release(conn net.Conn) {
 
 // saveSettings returns what loadSettings takes.
 func (g *Guest) saveSettings() ([]byte, error) {
-	s := g.current()
+	s := g.currentSettings()
 	return json.Marshal(savedSettings{Token: s.token, Env: s.env, Secrets: s.secrets, User: s.user, WorkDir: s.workDir})
 }
 
@@ -211,15 +211,15 @@ func (g *Guest) loadSettings(data []byte) error {
 
 // Where a sandbox has a number that no other should have.
 const (
-	bootIDPath  = "/proc/sys/kernel/random/boot_id"
-	bootIDFile  = "/dev/.sandpit-boot-id"
-	machineID   = "/etc/machine-id"
-	busMachine  = "/var/lib/dbus/machine-id"
-	machineSize = 33 // with the new line
+	bootIDPath    = "/proc/sys/kernel/random/boot_id"
+	bootIDFile    = "/dev/.sandpit-boot-id"
+	machineID     = "/etc/machine-id"
+	dbusMachineID = "/var/lib/dbus/machine-id"
+	machineIDSize = 33 // with the new line
 )
 
-// renewNumbers gives the sandbox numbers of its own. Those that its files lack stay away.
-func renewNumbers() error {
+// renewIdentifiers gives the sandbox numbers of its own. Those that its files lack stay away.
+func renewIdentifiers() error {
 	id, err := os.ReadFile("/proc/sys/kernel/random/uuid")
 	if err != nil {
 		return fmt.Errorf("make a boot id: %w", err)
@@ -243,9 +243,9 @@ func renewMachineID() error {
 		return fmt.Errorf("make a machine id: %w", err)
 	}
 	id = slices.DeleteFunc(id, func(b byte) bool { return b == '-' })
-	for _, path := range []string{machineID, busMachine} {
+	for _, path := range []string{machineID, dbusMachineID} {
 		info, err := os.Lstat(path)
-		if err != nil || !info.Mode().IsRegular() || info.Size() != machineSize && info.Size() != machineSize-1 {
+		if err != nil || !info.Mode().IsRegular() || info.Size() != machineIDSize && info.Size() != machineIDSize-1 {
 			continue // none, a link to the other one, or not one that was ever set
 		}
 		// Not into the old file: the path may have become a link to another one meanwhile.

@@ -39,7 +39,7 @@ func (g *Guest) serveInit(w http.ResponseWriter, r *http.Request) {
 		writeError(w, http.StatusUnauthorized, "the guest was given a key meanwhile")
 		return
 	}
-	next, err := g.settings.with(req, g.accounts)
+	next, err := g.settings.applyInit(req, g.accounts)
 	if err != nil {
 		writeError(w, http.StatusBadRequest, err.Error())
 		return
@@ -49,31 +49,31 @@ func (g *Guest) serveInit(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	g.settings = next
-	if err := g.mark(req.EnvVars); err != nil {
+	if err := g.writeMarkers(req.EnvVars); err != nil {
 		// It is a help only, and not every image lets its user write there.
 		_, _ = fmt.Fprintln(os.Stderr, "guest: mark the sandbox as E2B does:", err)
 	}
 	if req.ForgetCommands {
-		g.processes.journal.forgetAll()
+		g.processes.commands.forgetAll()
 	}
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// marksDir is where E2B's guest has its marks, which are files called "." and the name of
+// e2bMarkerDir is where E2B's guest has its marks, which are files called "." and the name of
 // a variable.
-const marksDir = "/run/e2b"
+const e2bMarkerDir = "/run/e2b"
 
-// mark writes the variables into files that programs of E2B's also find in those.
-func (g *Guest) mark(env map[string]string) error {
+// writeMarkers writes the variables into files that programs of E2B's also find in those.
+func (g *Guest) writeMarkers(env map[string]string) error {
 	for _, name := range []string{"E2B_SANDBOX", "E2B_SANDBOX_ID", "E2B_TEMPLATE_ID"} {
 		value, given := env[name]
-		if !given || g.marks == "" {
+		if !given || g.markerDir == "" {
 			continue
 		}
-		if err := os.MkdirAll(g.marks, 0o755); err != nil {
+		if err := os.MkdirAll(g.markerDir, 0o755); err != nil {
 			return err
 		}
-		file := filepath.Join(g.marks, "."+name)
+		file := filepath.Join(g.markerDir, "."+name)
 		if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) { // it may be a link of somebody's
 			return err
 		}
@@ -84,8 +84,8 @@ func (g *Guest) mark(env map[string]string) error {
 	return nil
 }
 
-// with returns the settings with what req changes.
-func (s settings) with(req initRequest, a *accounts) (settings, error) {
+// applyInit returns the settings with what req changes.
+func (s settings) applyInit(req initRequest, a *accounts) (settings, error) {
 	if err := checkEnv(req.EnvVars); err != nil {
 		return s, err
 	}
@@ -105,7 +105,7 @@ func (s settings) with(req initRequest, a *accounts) (settings, error) {
 		s.token = *req.AccessToken
 	}
 	if req.DefaultUser != nil {
-		if _, err := a.lookup(*req.DefaultUser); err != nil {
+		if _, err := a.lookupUser(*req.DefaultUser); err != nil {
 			return s, err
 		}
 		s.user = *req.DefaultUser
@@ -125,20 +125,20 @@ func (s settings) makeWorkDir(a *accounts) error {
 	if s.workDir == "" || isDirectory(s.workDir) {
 		return nil
 	}
-	u, err := a.lookup(s.user)
+	u, err := a.lookupUser(s.user)
 	if err != nil {
 		return err
 	}
-	p, err := placeOf(nil, u, s.workDir, true)
+	p, err := resolveTarget(nil, u, s.workDir, true)
 	if err != nil {
 		return err
 	}
-	defer p.close()
+	defer p.closeRoot()
 	return makeDirs(p.root, p.rel, u)
 }
 
 func (g *Guest) serveEnvs(w http.ResponseWriter, _ *http.Request) {
-	env := g.current().env
+	env := g.currentSettings().env
 	if env == nil {
 		env = map[string]string{}
 	}

@@ -7,14 +7,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// keys writes what is typed to a terminal. Linux sends the signal of a key such as
+// writeKeys writes what is typed to a terminal. Linux sends the signal of a key such as
 // Ctrl-C at once, and drops the lines before it that nobody has read; gVisor would keep
 // the key behind such a line, and who runs a program that reads nothing could not
 // interrupt it any more. So the lines are dropped here.
-func keys(terminal *os.File, data []byte) error {
+func writeKeys(terminal *os.File, data []byte) error {
 	for len(data) > 0 {
 		n := len(data)
-		if i := bytes.IndexFunc(data, signals(terminal)); i == 0 {
+		if i := bytes.IndexFunc(data, signalKeys(terminal)); i == 0 {
 			dropUnread(terminal)
 			n = 1
 		} else if i > 0 {
@@ -28,9 +28,9 @@ func keys(terminal *os.File, data []byte) error {
 	return nil
 }
 
-// signals returns what says whether a key sends a signal, and drops lines with it, as the
+// signalKeys returns what says whether a key sends a signal, and drops lines with it, as the
 // terminal is set now.
-func signals(terminal *os.File) func(rune) bool {
+func signalKeys(terminal *os.File) func(rune) bool {
 	none := func(rune) bool { return false }
 	conn, err := terminal.SyscallConn()
 	if err != nil {

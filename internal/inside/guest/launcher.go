@@ -32,14 +32,14 @@ type launcher struct {
 	ended chan struct{}
 	// uses are how many processes it has started that run.
 	uses int
-	// wrap is true if the thread cannot have a mask of its own, so that programs set it
+	// setsOwnMask is true if the thread cannot have a mask of its own, so that programs set it
 	// themselves.
-	wrap bool
+	setsOwnMask bool
 }
 
-// start has fork, which starts a program with arguments, called on the thread of the
+// startProcess has fork, which starts a program with arguments, called on the thread of the
 // plan's user. Each start that succeeds is followed by a release.
-func (ls launchers) start(p plan, fork func(program string, args []string) (int, error)) (pid int, err error) {
+func (ls launchers) startProcess(p startPlan, fork func(program string, args []string) (int, error)) (pid int, err error) {
 	l := ls[p.user.uid]
 	if l == nil {
 		if l, err = newLauncher(); err != nil {
@@ -48,7 +48,7 @@ func (ls launchers) start(p plan, fork func(program string, args []string) (int,
 		ls[p.user.uid] = l
 	}
 	program, args := p.program, p.args
-	if l.wrap {
+	if l.setsOwnMask {
 		program, args = sandpit.GuestProgram, append([]string{sandpit.GuestProgram, maskedArg, p.program}, p.args...)
 	}
 	l.uses++
@@ -59,13 +59,13 @@ func (ls launchers) start(p plan, fork func(program string, args []string) (int,
 	}
 	<-done
 	if err != nil {
-		ls.release(p.user.uid)
+		ls.releaseProcess(p.user.uid)
 	}
 	return pid, err
 }
 
-// release tells that a process of a user has ended.
-func (ls launchers) release(uid int) {
+// releaseProcess tells that a process of a user has ended.
+func (ls launchers) releaseProcess(uid int) {
 	l := ls[uid]
 	if l == nil {
 		return // not a session's
@@ -85,7 +85,7 @@ func newLauncher() (*launcher, error) {
 		defer close(l.ended)
 		runtime.LockOSThread() // and never unlocked: the thread ends with this function
 		var err error
-		l.wrap, err = restrictThread()
+		l.setsOwnMask, err = restrictThread()
 		ready <- err
 		for call := range l.calls {
 			call()

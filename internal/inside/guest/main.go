@@ -22,28 +22,28 @@ import (
 // an applet, the interpreter, or who shows files. It returns its exit status.
 func Main() int {
 	if len(os.Args) > 1 {
-		if status, known := role(os.Args[1]); known {
+		if status, known := runRole(os.Args[1]); known {
 			return status
 		}
 	}
-	return told(serve())
+	return exitStatus(serveGuest())
 }
 
-// role plays what the first argument names, if it is more than a guest has to know.
-func role(name string) (status int, known bool) {
+// runRole plays what the first argument names, if it is more than a guest has to know.
+func runRole(name string) (status int, known bool) {
 	switch name {
 	case interpreter.Arg:
 		return interpreter.Main(os.Args[2:]), true
 	case fileserver.Arg:
-		return told(showFiles()), true
+		return exitStatus(showFiles()), true
 	case maskedArg:
-		return told(runMasked(os.Args[2:])), true
+		return exitStatus(runMasked(os.Args[2:])), true
 	}
 	return applet.Main(name)
 }
 
-// told is the exit status for an error, which is said.
-func told(err error) int {
+// exitStatus is the exit status for an error, which is said.
+func exitStatus(err error) int {
 	if err != nil {
 		_, _ = fmt.Fprintln(os.Stderr, "guest:", err)
 		return 1
@@ -57,8 +57,8 @@ func showFiles() error {
 	return fileserver.Run(ctx, os.Args[1:], os.Stdout)
 }
 
-func serve() error {
-	calmSignals()
+func serveGuest() error {
+	ignoreSignals()
 	// On one processor goroutines hand work to each other without waking a
 	// thread, which is dear in a sandbox: a command takes 15 % less.
 	runtime.GOMAXPROCS(1)
@@ -70,17 +70,17 @@ func serve() error {
 	if err != nil {
 		return err
 	}
-	groups, err := setup.do()
+	groups, err := setup.apply()
 	if err != nil {
 		return err
 	}
-	if err := prepare(); err != nil {
+	if err := prepareTmp(); err != nil {
 		return err
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	g := newGuest("/") // which is on the sandbox's own disk, whatever is mounted elsewhere
-	g.processes.groups, g.marks = groups, marksDir
+	g.processes.groups, g.markerDir = groups, e2bMarkerDir
 	defer g.Close()
 	if stop, err := g.shareEnviron(ctx); err != nil {
 		// Another guest has the name, where sandboxes share a network.
@@ -101,7 +101,7 @@ func serveConduit(ctx context.Context, g *Guest) error {
 	if err != nil {
 		return err
 	}
-	defer ln.wait()
+	defer ln.waitForRelays()
 	server := newServer(g.Handler())
 	ended := context.AfterFunc(ctx, func() { _ = server.Close() }) // what is being served ends with the sandbox
 	defer ended()
@@ -124,11 +124,11 @@ func newServer(h http.Handler) *http.Server {
 	return server
 }
 
-// calmSignals keeps what programs inside send to the first process from ending
+// ignoreSignals keeps what programs inside send to the first process from ending
 // the sandbox, and gives up the real-time signals: Go's runtime catches all of
 // them, and each process that it starts resets one after the other first, which
 // is half of that process's system calls before it is a program.
-func calmSignals() {
+func ignoreSignals() {
 	if os.Getpid() != 1 {
 		return
 	}
@@ -153,8 +153,8 @@ func resetSignal(sig syscall.Signal) {
 		0, unsafe.Sizeof(action.mask), 0, 0)
 }
 
-// prepare makes what every program expects and not every root file system has.
-func prepare() error {
+// prepareTmp makes what every program expects and not every root file system has.
+func prepareTmp() error {
 	if err := os.MkdirAll("/tmp", 0o777); err != nil {
 		return err
 	}

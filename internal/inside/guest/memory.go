@@ -26,8 +26,8 @@ type lastKill struct {
 	pages int64
 }
 
-// holder is a process that holds memory.
-type holder struct {
+// processMemory is a process that holds memory.
+type processMemory struct {
 	pid   int
 	pages int64
 	ours  bool // it runs our program
@@ -35,7 +35,7 @@ type holder struct {
 
 // killLargest kills the program that holds the most memory.
 func (ps *processes) killLargest() {
-	victim := largest(holders(os.Getpid()))
+	victim := largestProcess(listProcesses(os.Getpid()))
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
 	if victim.pid == 0 || time.Since(ps.killed.at) < killPause && victim.pages < ps.killed.pages/killFraction {
@@ -50,20 +50,20 @@ func (ps *processes) killLargest() {
 	_ = syscall.Kill(victim.pid, syscall.SIGKILL) // it may just have ended
 }
 
-// largest returns the process with the most memory, none if there is none. What runs our
+// largestProcess returns the process with the most memory, none if there is none. What runs our
 // program, such as the interpreter of all kernels, serves others and holds little: it is
 // the one only where nobody else is left.
-func largest(all []holder) (most holder) {
+func largestProcess(all []processMemory) (found processMemory) {
 	for _, h := range all {
-		if most.pid == 0 || most.ours && !h.ours || most.ours == h.ours && h.pages > most.pages {
-			most = h
+		if found.pid == 0 || found.ours && !h.ours || found.ours == h.ours && h.pages > found.pages {
+			found = h
 		}
 	}
-	return most
+	return found
 }
 
-// holders returns all processes but this one.
-func holders(self int) (all []holder) {
+// listProcesses returns all processes but this one.
+func listProcesses(self int) (all []processMemory) {
 	proc, err := os.Open("/proc")
 	if err != nil {
 		return nil
@@ -92,7 +92,7 @@ func holders(self int) (all []holder) {
 			continue
 		}
 		exe, exeErr := os.Stat("/proc/" + name + "/exe")
-		all = append(all, holder{n, pages, ownErr == nil && exeErr == nil && os.SameFile(own, exe)})
+		all = append(all, processMemory{n, pages, ownErr == nil && exeErr == nil && os.SameFile(own, exe)})
 	}
 	return all
 }

@@ -36,7 +36,7 @@ type cpuMeter struct {
 }
 
 func (g *Guest) serveMetrics(w http.ResponseWriter, _ *http.Request) {
-	m := metrics{Timestamp: time.Now().Unix(), CPUCount: runtime.NumCPU(), CPUUsed: g.cpu.measure()}
+	m := metrics{Timestamp: time.Now().Unix(), CPUCount: runtime.NumCPU(), CPUUsed: g.cpu.measureLoad()}
 	memory := readMemory()
 	m.MemTotal, m.MemCache = memory["MemTotal"], memory["Cached"]
 	m.MemUsed = m.MemTotal - min(m.MemTotal, memory["MemAvailable"])
@@ -49,8 +49,8 @@ func (g *Guest) serveMetrics(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, m)
 }
 
-// measure returns how busy the CPUs were since the last call, in percent.
-func (c *cpuMeter) measure() float64 {
+// measureLoad returns how busy the CPUs were since the last call, in percent.
+func (c *cpuMeter) measureLoad() float64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	busy, all := readCPU()

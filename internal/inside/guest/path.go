@@ -18,10 +18,10 @@ import (
 // protocol.
 const WithinHeader = "Sandpit-Within"
 
-// place is a file that a call means, whether it is there or not. It is reached
+// target is a file that a call means, whether it is there or not. It is reached
 // through a beneath.Root, so that whoever changes directories to links meanwhile
 // cannot lead a call elsewhere.
-type place struct {
+type target struct {
 	user user
 	path string // as the client knows it: absolute and clean
 
@@ -30,13 +30,13 @@ type place struct {
 	rel  string // the same from root
 }
 
-// placeOf returns the place that a call means by p. If follow is false and the
+// resolveTarget returns the place that a call means by p. If follow is false and the
 // last element is a symbolic link, the place is the link. The caller closes it.
-func placeOf(header http.Header, u user, p string, follow bool) (*place, error) {
+func resolveTarget(header http.Header, u user, p string, follow bool) (*target, error) {
 	if strings.Contains(p, "\x00") {
 		return nil, fmt.Errorf("path %q: %w", p, syscall.EINVAL)
 	}
-	pl := &place{user: u, path: u.resolve(p)}
+	pl := &target{user: u, path: u.resolvePath(p)}
 	if len(pl.path) >= syscall.PathMax { // else one would get there name by name
 		return nil, &fs.PathError{Op: "resolve", Path: pl.path[:100] + "...", Err: syscall.ENAMETOOLONG}
 	}
@@ -44,7 +44,7 @@ func placeOf(header http.Header, u user, p string, follow bool) (*place, error) 
 	if pl.real, err = realPath(pl.path, follow); err != nil {
 		return nil, err
 	}
-	base, err := confine(header.Values(WithinHeader), pl)
+	base, err := findConfinement(header.Values(WithinHeader), pl)
 	if err != nil {
 		return nil, err
 	}
@@ -57,21 +57,21 @@ func placeOf(header http.Header, u user, p string, follow bool) (*place, error) 
 	return pl, nil
 }
 
-// named gives an error about p the path that the client knows; without a place it keeps its
+// clientError gives an error about p the path that the client knows; without a place it keeps its
 // path. What does not exist is called not found.
-func (p *place) named(err error) error {
+func (p *target) clientError(err error) error {
 	pathErr, ok := errors.AsType[*fs.PathError](err)
 	if !ok || p == nil && !errors.Is(pathErr.Err, fs.ErrNotExist) {
 		return err
 	}
-	named := &fs.PathError{Op: callName(pathErr.Op), Path: pathErr.Path, Err: pathErr.Err}
+	renamed := &fs.PathError{Op: callName(pathErr.Op), Path: pathErr.Path, Err: pathErr.Err}
 	if p != nil {
-		named.Path = p.path
+		renamed.Path = p.path
 	}
 	if errors.Is(pathErr.Err, fs.ErrNotExist) {
-		named.Err = errNotFound{pathErr.Err}
+		renamed.Err = errNotFound{pathErr.Err}
 	}
-	return named
+	return renamed
 }
 
 // callName is what clients know a system call by: openat is open, and lstat stays lstat.
@@ -89,7 +89,7 @@ func (errNotFound) Error() string { return "file not found" }
 
 func (e errNotFound) Unwrap() error { return e.error }
 
-func (p *place) close() { _ = p.root.Close() } // a directory that was only read
+func (p *target) closeRoot() { _ = p.root.Close() } // a directory that was only read
 
 // errOutside is a path that leads out of where it may go.
 type errOutside struct{ path string }
@@ -100,9 +100,9 @@ func (e errOutside) Error() string {
 
 func (e errOutside) Is(target error) bool { return target == fs.ErrPermission }
 
-// confine returns the directory of dirs that p is in, and the machine's root if
+// findConfinement returns the directory of dirs that p is in, and the machine's root if
 // there are none.
-func confine(dirs []string, p *place) (string, error) {
+func findConfinement(dirs []string, p *target) (string, error) {
 	if len(dirs) == 0 {
 		return "/", nil
 	}
@@ -173,8 +173,8 @@ func realPath(p string, follow bool) (string, error) {
 	return done, nil
 }
 
-// split returns the directory that p is in, opened, and p's name in it.
-func (p *place) split() (dir *beneath.Root, name string, err error) {
+// openParent returns the directory that p is in, opened, and p's name in it.
+func (p *target) openParent() (dir *beneath.Root, name string, err error) {
 	if p.rel == "." {
 		return nil, "", &fs.PathError{Op: "use", Path: p.path, Err: syscall.EBUSY}
 	}
@@ -183,7 +183,7 @@ func (p *place) split() (dir *beneath.Root, name string, err error) {
 }
 
 // makeParents makes the directories above p that are missing, owned by its user.
-func (p *place) makeParents() error {
+func (p *target) makeParents() error {
 	if p.rel == "." {
 		return nil
 	}

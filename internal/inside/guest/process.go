@@ -21,16 +21,16 @@ import (
 const (
 	chunk         = 32 << 10 // bytes of one output event
 	terminalChunk = 16 << 10
-	// silence is how long after the end of a process its output, if others
+	// outputSilence is how long after the end of a process its output, if others
 	// still hold it open, must be still before it counts as complete.
-	silence = 200 * time.Millisecond
-	// reopenWait is how often a terminal that its process has closed is looked at
+	outputSilence = 200 * time.Millisecond
+	// reopenInterval is how often a terminal that its process has closed is looked at
 	// again. To close our end before the process has ended would kill it: that is
 	// a hang-up.
-	reopenWait = 20 * time.Millisecond
+	reopenInterval = 20 * time.Millisecond
 	// keepExits is how long a late client still hears of a process's end.
 	keepExits = 30 * time.Second
-	mostExits = 1000
+	maxExits  = 1000
 )
 
 // child is a process the guest started.
@@ -40,8 +40,8 @@ type child struct {
 	tag     *string
 	config  *process.ProcessConfig
 	command *command
-	// neverHeld says that no client holds the process back: it named the command.
-	neverHeld bool
+	// neverBlocked says that no client holds the process back: it named the command.
+	neverBlocked bool
 
 	terminal *os.File // nil without one
 	inputMu  sync.Mutex
@@ -69,24 +69,24 @@ func newSubscriber(send func(*process.ProcessEvent) error) *subscriber {
 	return &subscriber{send: send, sent: make(chan struct{}, 1)}
 }
 
-// deliver sends an event, unless the client is gone. It blocks while the client
+// sendEvent sends an event, unless the client is gone. It blocks while the client
 // does not read, which holds the process back.
-func (s *subscriber) deliver(e *process.ProcessEvent) {
+func (s *subscriber) sendEvent(e *process.ProcessEvent) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.deliverLocked(e)
+	s.sendEventLocked(e)
 }
 
-// introduce sends a first event, once subscribe has seen to it that all others come after it:
+// sendFirstEvent sends a first event, once subscribe has seen to it that all others come after it:
 // who has the first one misses nothing from then on.
-func (s *subscriber) introduce(e *process.ProcessEvent, subscribe func()) {
+func (s *subscriber) sendFirstEvent(e *process.ProcessEvent, subscribe func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	subscribe()
-	s.deliverLocked(e)
+	s.sendEventLocked(e)
 }
 
-func (s *subscriber) deliverLocked(e *process.ProcessEvent) {
+func (s *subscriber) sendEventLocked(e *process.ProcessEvent) {
 	if s.closed {
 		return
 	}
@@ -117,7 +117,7 @@ type processes struct {
 	// killFirst says that it is the machine's kernel that kills when memory is out. The
 	// largest program may still be ending when it looks again, and find only the guest.
 	killFirst bool
-	journal   *commandList
+	commands  *commandList
 	wg        sync.WaitGroup
 
 	mu sync.Mutex
@@ -130,18 +130,18 @@ type processes struct {
 }
 
 // newProcesses keeps what does not fit into memory of processes' output in a
-// nameless file in journalDir.
-func newProcesses(journalDir string) *processes {
+// nameless file in logDir.
+func newProcesses(logDir string) *processes {
 	ps := &processes{
 		reaper: newReaper(), self: ownIdentity(), groups: noGroups(),
-		journal: newCommands(journalDir), byPID: make(map[int]*child), launchers: make(launchers),
+		commands: newCommands(logDir), byPID: make(map[int]*child), launchers: make(launchers),
 	}
 	ps.null, ps.nullErr = os.Open(os.DevNull)
 	return ps
 }
 
-// plan is a process about to be started.
-type plan struct {
+// startPlan is a process about to be started.
+type startPlan struct {
 	user    user
 	program string
 	args    []string
@@ -150,14 +150,14 @@ type plan struct {
 	stdin   bool
 	size    *pty.Winsize // nil without a terminal
 	command string       // its id
-	// neverHeld as in child
-	neverHeld bool
+	// neverBlocked as in child
+	neverBlocked bool
 }
 
-// start starts a process that first, if not nil, follows from its beginning.
-func (ps *processes) start(p plan, req *process.StartRequest, first *subscriber) (*child, error) {
+// startProcess starts a process that first, if not nil, follows from its beginning.
+func (ps *processes) startProcess(p startPlan, req *process.StartRequest, first *subscriber) (*child, error) {
 	c := &child{
-		tag: req.Tag, config: req.GetProcess(), neverHeld: p.neverHeld,
+		tag: req.Tag, config: req.GetProcess(), neverBlocked: p.neverBlocked,
 		subscribers: make(map[*subscriber]bool), ended: make(chan struct{}),
 	}
 	if first != nil {
@@ -178,7 +178,7 @@ func (ps *processes) start(p plan, req *process.StartRequest, first *subscriber)
 		Files: streams.theirs,
 		Sys: &syscall.SysProcAttr{
 			Setsid: true, Setctty: p.size != nil, Ctty: 0,
-			Credential:  ps.self.credential(p.user),
+			Credential:  ps.self.credentialFor(p.user),
 			UseCgroupFD: ps.groups.usual != noGroup, CgroupFD: ps.groups.usual,
 		},
 	}
@@ -188,16 +188,16 @@ func (ps *processes) start(p plan, req *process.StartRequest, first *subscriber)
 		streams.closeOurs()
 		return nil, errors.New("the guest is ending")
 	}
-	if ps.journal.find(p.command) != nil {
+	if ps.commands.findCommand(p.command) != nil {
 		streams.closeOurs()
-		return nil, fmt.Errorf("%w: %s", errExists, p.command)
+		return nil, fmt.Errorf("%w: %s", errCommandExists, p.command)
 	}
-	c.pid, err = ps.reaper.start(
+	c.pid, err = ps.reaper.startChild(
 		func() (int, error) {
 			if p.user.isSession() {
-				return ps.launchers.start(p, func(program string, args []string) (int, error) { return ps.fork(program, args, attr) })
+				return ps.launchers.startProcess(p, func(program string, args []string) (int, error) { return ps.forkProgram(program, args, attr) })
 			}
-			return ps.fork(p.program, p.args, attr)
+			return ps.forkProgram(p.program, p.args, attr)
 		},
 		func(ws syscall.WaitStatus) { exited <- ws })
 	if err != nil {
@@ -205,14 +205,14 @@ func (ps *processes) start(p plan, req *process.StartRequest, first *subscriber)
 		return nil, &startError{p.args[0], err}
 	}
 	c.terminal, c.input, c.uid = streams.terminal, streams.input, p.user.uid
-	c.command = ps.journal.add(p.command, c.pid, req)
+	c.command = ps.commands.addCommand(p.command, c.pid, req)
 	ps.byPID[c.pid] = c
-	ps.wg.Go(func() { ps.follow(c, streams, exited) })
+	ps.wg.Go(func() { ps.followProcess(c, streams, exited) })
 	return c, nil
 }
 
-// fork starts a process, at the limit of processes in the group that has room left.
-func (ps *processes) fork(program string, args []string, attr *syscall.ProcAttr) (int, error) {
+// forkProgram starts a process, at the limit of processes in the group that has room left.
+func (ps *processes) forkProgram(program string, args []string, attr *syscall.ProcAttr) (int, error) {
 	pid, err := syscall.ForkExec(program, args, attr)
 	if errors.Is(err, syscall.EAGAIN) && ps.groups.spare != noGroup {
 		attr.Sys.CgroupFD = ps.groups.spare
@@ -245,9 +245,9 @@ func ownIdentity() identity {
 	return identity{os.Getuid(), os.Getgid(), groups}
 }
 
-// credential is nil when nothing changes: that spares a process three system
+// credentialFor is nil when nothing changes: that spares a process three system
 // calls, and a guest that is not root can start processes too.
-func (own identity) credential(u user) *syscall.Credential {
+func (own identity) credentialFor(u user) *syscall.Credential {
 	same := u.gid == own.gid && slices.Equal(u.groups, own.groups)
 	if u.uid == own.uid && (u.uid != 0 || same) {
 		return nil
@@ -259,12 +259,12 @@ func (own identity) credential(u user) *syscall.Credential {
 	return c
 }
 
-// follow sees a process through: output first, then its end.
-func (ps *processes) follow(c *child, s *streams, exited <-chan syscall.WaitStatus) {
+// followProcess sees a process through: output first, then its end.
+func (ps *processes) followProcess(c *child, s *streams, exited <-chan syscall.WaitStatus) {
 	announced := &process.ProcessEvent{Event: &process.ProcessEvent_Start{
 		Start: &process.ProcessEvent_StartEvent{Pid: uint32(c.pid)},
 	}}
-	c.publish(announced)
+	c.publishEvent(announced)
 	var outputs sync.WaitGroup
 	over := make(chan struct{})
 	for _, o := range s.outputs {
@@ -273,11 +273,11 @@ func (ps *processes) follow(c *child, s *streams, exited <-chan syscall.WaitStat
 	ws := <-exited
 	close(over)
 	for _, o := range s.outputs {
-		_ = o.file.SetReadDeadline(time.Now().Add(silence)) // wakes a reader that waits for others
+		_ = o.file.SetReadDeadline(time.Now().Add(outputSilence)) // wakes a reader that waits for others
 	}
 	outputs.Wait()
-	c.finish(ws)
-	ps.retire(c)
+	c.recordEnd(ws)
+	ps.retireProcess(c)
 }
 
 // copyOutput journals and sends what o holds until it ends, or until the process has ended
@@ -288,14 +288,14 @@ func (c *child) copyOutput(o output, over <-chan struct{}, wg *sync.WaitGroup) {
 	for {
 		n, err := o.file.Read(buf)
 		if n > 0 {
-			c.put(o, buf[:n])
+			c.addOutput(o, buf[:n])
 		}
 		if errors.Is(err, os.ErrDeadlineExceeded) {
 			_ = o.file.SetReadDeadline(time.Time{})
 			// On a busy machine the time may be over before anybody has looked.
 			if n := readNow(o.file, buf); n > 0 {
-				c.put(o, buf[:n])
-				_ = o.file.SetReadDeadline(time.Now().Add(silence))
+				c.addOutput(o, buf[:n])
+				_ = o.file.SetReadDeadline(time.Now().Add(outputSilence))
 				continue
 			}
 			wg.Go(func() {
@@ -304,7 +304,7 @@ func (c *child) copyOutput(o output, over <-chan struct{}, wg *sync.WaitGroup) {
 			})
 			return
 		}
-		if errors.Is(err, syscall.EIO) && !isOver(over, reopenWait) {
+		if errors.Is(err, syscall.EIO) && !isOver(over, reopenInterval) {
 			continue // nobody has the terminal open just now
 		}
 		if err != nil { // EOF, or for a terminal EIO
@@ -312,15 +312,15 @@ func (c *child) copyOutput(o output, over <-chan struct{}, wg *sync.WaitGroup) {
 			return
 		}
 		if isOver(over, 0) {
-			_ = o.file.SetReadDeadline(time.Now().Add(silence))
+			_ = o.file.SetReadDeadline(time.Now().Add(outputSilence))
 		}
 	}
 }
 
-// put takes a piece of output. It is journaled before anybody can hold it back.
-func (c *child) put(o output, b []byte) {
+// addOutput takes a piece of output. It is journaled before anybody can hold it back.
+func (c *child) addOutput(o output, b []byte) {
 	c.command.log.Append(o.stream, b)
-	c.publish(&process.ProcessEvent{Event: &process.ProcessEvent_Data{Data: o.event(b)}})
+	c.publishEvent(&process.ProcessEvent{Event: &process.ProcessEvent_Data{Data: o.event(b)}})
 }
 
 // readNow reads what is there without waiting, and returns 0 if there is nothing.
@@ -357,7 +357,7 @@ func isOver(over <-chan struct{}, within time.Duration) bool {
 	}
 }
 
-func (c *child) publish(e *process.ProcessEvent) {
+func (c *child) publishEvent(e *process.ProcessEvent) {
 	c.mu.Lock()
 	list := make([]*subscriber, 0, len(c.subscribers))
 	for s := range c.subscribers {
@@ -365,12 +365,12 @@ func (c *child) publish(e *process.ProcessEvent) {
 	}
 	c.mu.Unlock()
 	for _, s := range list {
-		s.deliver(e)
+		s.sendEvent(e)
 	}
 }
 
-// finish tells how the process ended.
-func (c *child) finish(ws syscall.WaitStatus) {
+// recordEnd tells how the process ended.
+func (c *child) recordEnd(ws syscall.WaitStatus) {
 	c.inputMu.Lock()
 	if c.input != nil {
 		_ = c.input.Close()
@@ -396,31 +396,31 @@ func (c *child) finish(ws syscall.WaitStatus) {
 	timedOut := c.timedOut
 	c.mu.Unlock()
 	c.end = end
-	c.command.finish(end, timedOut)
+	c.command.setEnd(end, timedOut)
 	close(c.ended)
 }
 
-// retire keeps an ended process for late clients, within bounds: its number,
+// retireProcess keeps an ended process for late clients, within bounds: its number,
 // tag and end.
-func (ps *processes) retire(c *child) {
-	ps.journal.retire(c.command)
+func (ps *processes) retireProcess(c *child) {
+	ps.commands.addEnded(c.command)
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
 	delete(ps.byPID, c.pid)
-	ps.launchers.release(c.uid)
+	ps.launchers.releaseProcess(c.uid)
 	c.config = nil // a client may have made it megabytes long
 	ps.exits = append(ps.exits, c)
 	now := time.Now()
 	c.endedAt = now
 	// Whoever ends later cleans up: a timer for each would keep them all.
 	ps.exits = slices.DeleteFunc(ps.exits, func(e *child) bool { return now.Sub(e.endedAt) > keepExits })
-	if len(ps.exits) > mostExits {
-		ps.exits = slices.Delete(ps.exits, 0, len(ps.exits)-mostExits)
+	if len(ps.exits) > maxExits {
+		ps.exits = slices.Delete(ps.exits, 0, len(ps.exits)-maxExits)
 	}
 }
 
-// find returns the process a client means.
-func (ps *processes) find(s *process.ProcessSelector) (*child, error) {
+// findProcess returns the process a client means.
+func (ps *processes) findProcess(s *process.ProcessSelector) (*child, error) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
 	switch by := s.GetSelector().(type) {
@@ -460,16 +460,16 @@ func (ps *processes) close() {
 	}
 	ps.mu.Unlock()
 	for _, c := range list {
-		_ = ps.reaper.signal(c.pid, syscall.SIGKILL) // it may just have ended
+		_ = ps.reaper.signalChild(c.pid, syscall.SIGKILL) // it may just have ended
 	}
 	ps.wg.Wait()
 	ps.reaper.close()
-	_ = ps.null.Close()          // it was only read
-	_ = ps.journal.store.Close() // it ends with us
+	_ = ps.null.Close()           // it was only read
+	_ = ps.commands.store.Close() // it ends with us
 }
 
-// write passes input on. It returns when all of it is taken or ctx ends.
-func (c *child) write(ctx context.Context, data []byte) error {
+// writeInput passes input on. It returns when all of it is taken or ctx ends.
+func (c *child) writeInput(ctx context.Context, data []byte) error {
 	c.inputMu.Lock()
 	defer c.inputMu.Unlock()
 	f := c.input
@@ -486,7 +486,7 @@ func (c *child) write(ctx context.Context, data []byte) error {
 		}
 	}()
 	if c.terminal != nil {
-		return keys(f, data)
+		return writeKeys(f, data)
 	}
 	_, err := f.Write(data)
 	return err

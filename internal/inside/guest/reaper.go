@@ -34,14 +34,14 @@ func newReaper() *reaper {
 	go func() {
 		defer close(r.done)
 		for range r.signals {
-			r.collect()
+			r.collectAll()
 		}
 	}()
 	return r
 }
 
-// start runs f, which starts a process, and has exited called with its status.
-func (r *reaper) start(f func() (pid int, err error), exited func(syscall.WaitStatus)) (int, error) {
+// startChild runs f, which starts a process, and has exited called with its status.
+func (r *reaper) startChild(f func() (pid int, err error), exited func(syscall.WaitStatus)) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	pid, err := f()
@@ -51,10 +51,10 @@ func (r *reaper) start(f func() (pid int, err error), exited func(syscall.WaitSt
 	return pid, err
 }
 
-// signal sends a signal to a child that has not been collected, so that its
+// signalChild sends a signal to a child that has not been collected, so that its
 // number cannot be another's yet, and to everything in its session: its own
 // process group and those that a shell with job control, or timeout(1), made.
-func (r *reaper) signal(pid int, sig syscall.Signal) error {
+func (r *reaper) signalChild(pid int, sig syscall.Signal) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.children[pid] == nil {
@@ -114,7 +114,7 @@ func parseStat(stat string) (group, session int, alive bool) {
 	return group, session, alive && err1 == nil && err2 == nil && group > 1
 }
 
-func (r *reaper) collect() {
+func (r *reaper) collectAll() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if os.Getpid() == 1 {

@@ -68,10 +68,10 @@ func readSetup() (Setup, error) {
 	return s, os.Unsetenv(SetupVariable)
 }
 
-// do returns the control groups that programs are to be started in.
-func (s Setup) do() (programGroups, error) {
+// apply returns the control groups that programs are to be started in.
+func (s Setup) apply() (programGroups, error) {
 	if s.PlainTmp {
-		if err := uncover("/tmp"); err != nil {
+		if err := unmountTmpfs("/tmp"); err != nil {
 			return noGroups(), err
 		}
 	}
@@ -81,7 +81,7 @@ func (s Setup) do() (programGroups, error) {
 		}
 	}
 	if s.Drop != "" {
-		if err := drop(s.Drop); err != nil {
+		if err := dropMount(s.Drop); err != nil {
 			return noGroups(), err
 		}
 	}
@@ -96,7 +96,7 @@ func (s Setup) do() (programGroups, error) {
 	return limitPrograms(groupRoot, s.PIDs, s.Memory)
 }
 
-func uncover(dir string) error {
+func unmountTmpfs(dir string) error {
 	var st syscall.Statfs_t
 	if err := syscall.Statfs(dir, &st); err != nil || st.Type != tmpfsMagic {
 		return nil //nolint:nilerr // nothing is there, and so nothing in memory
@@ -107,7 +107,7 @@ func uncover(dir string) error {
 	return nil
 }
 
-func drop(dir string) error {
+func dropMount(dir string) error {
 	err := syscall.Unmount(dir, syscall.MNT_DETACH)
 	if err == nil {
 		err = syscall.Rmdir(dir)
@@ -174,11 +174,11 @@ func limitPrograms(root string, pids int, memory int64) (programGroups, error) {
 		do   func() error
 	}{
 		{"make control groups", func() error { return os.MkdirAll(sandbox, 0o755) }},
-		{"enter a control group", func() error { return put(filepath.Join(sandbox, procsFile), "0") }},
-		{"allow limits", func() error { return put(filepath.Join(root, controlFile), "+pids +memory") }},
-		{"allow limits", func() error { return put(filepath.Join(limit, controlFile), "+pids +memory") }},
-		{"limit processes", func() error { return put(filepath.Join(limit, pidsFile), strconv.Itoa(pids+reserve)) }},
-		{"tell the memory limit", func() error { return put(filepath.Join(sandbox, "memory.max"), limitText(memory)) }},
+		{"enter a control group", func() error { return writeControl(filepath.Join(sandbox, procsFile), "0") }},
+		{"allow limits", func() error { return writeControl(filepath.Join(root, controlFile), "+pids +memory") }},
+		{"allow limits", func() error { return writeControl(filepath.Join(limit, controlFile), "+pids +memory") }},
+		{"limit processes", func() error { return writeControl(filepath.Join(limit, pidsFile), strconv.Itoa(pids+guestReserve)) }},
+		{"tell the memory limit", func() error { return writeControl(filepath.Join(sandbox, "memory.max"), limitText(memory)) }},
 		{"close the control group", func() error { return onAllThreads(syscall.SYS_UNSHARE, syscall.CLONE_NEWCGROUP) }},
 		{"unmount the control groups", func() error { return syscall.Unmount(root, syscall.MNT_DETACH) }},
 		{"mount the control groups", func() error { return syscall.Mount("cgroup2", root, "cgroup2", 0, "") }},
@@ -186,9 +186,9 @@ func limitPrograms(root string, pids int, memory int64) (programGroups, error) {
 			return errors.Join(os.Mkdir(inside("guest"), 0o755), os.Mkdir(inside(usualGroup), 0o755), os.Mkdir(inside("spare"), 0o755))
 		}},
 		// A group whose children have limits must hold no process itself.
-		{"enter a control group", func() error { return put(filepath.Join(inside("guest"), procsFile), "0") }},
-		{"allow limits", func() error { return put(inside(controlFile), "+pids") }},
-		{"limit processes", func() error { return put(filepath.Join(inside(usualGroup), pidsFile), strconv.Itoa(pids)) }},
+		{"enter a control group", func() error { return writeControl(filepath.Join(inside("guest"), procsFile), "0") }},
+		{"allow limits", func() error { return writeControl(inside(controlFile), "+pids") }},
+		{"limit processes", func() error { return writeControl(filepath.Join(inside(usualGroup), pidsFile), strconv.Itoa(pids)) }},
 	} {
 		if err := step.do(); err != nil {
 			return noGroups(), fmt.Errorf("%s: %w", step.what, err)
@@ -211,11 +211,11 @@ const (
 	procsFile   = "cgroup.procs"
 	controlFile = "cgroup.subtree_control"
 	pidsFile    = "pids.max"
-	// reserve is how many processes and threads are kept for the guest.
-	reserve = 64
+	// guestReserve is how many processes and threads are kept for the guest.
+	guestReserve = 64
 )
 
-func put(path, value string) error { return os.WriteFile(path, []byte(value), 0) }
+func writeControl(path, value string) error { return os.WriteFile(path, []byte(value), 0) }
 
 func limitText(n int64) string {
 	if n == 0 {

@@ -109,7 +109,7 @@ func (t *tunnels) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusBadRequest)
 		return
 	}
-	inside, err := t.connect(r.Context(), int(port))
+	inside, err := t.dialInside(r.Context(), int(port))
 	if err != nil {
 		w.WriteHeader(http.StatusBadGateway)
 		return
@@ -132,7 +132,7 @@ func (t *tunnels) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	wg.Wait()
 }
 
-func (t *tunnels) connect(ctx context.Context, port int) (net.Conn, error) {
+func (t *tunnels) dialInside(ctx context.Context, port int) (net.Conn, error) {
 	if port != Port {
 		dialer := net.Dialer{Timeout: dialTimeout}
 		return dialer.DialContext(ctx, "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))

@@ -53,7 +53,7 @@ func terminalEvent(b []byte) *process.ProcessEvent_DataEvent {
 }
 
 // openStreams makes the streams that p asks for; null is an empty input.
-func openStreams(p plan, null *os.File) (*streams, error) {
+func openStreams(p startPlan, null *os.File) (*streams, error) {
 	s := &streams{}
 	var err error
 	if p.size != nil {
@@ -69,13 +69,13 @@ func openStreams(p plan, null *os.File) (*streams, error) {
 	return s, nil
 }
 
-func (s *streams) openTerminal(p plan) error {
+func (s *streams) openTerminal(p startPlan) error {
 	ours, theirs, err := pty.Open()
 	if err != nil {
 		return err
 	}
 	s.toClose = []io.Closer{theirs}
-	if s.terminal, err = unblocked(ours); err != nil {
+	if s.terminal, err = reopenNonblocking(ours); err != nil {
 		return err
 	}
 	s.theirs = []uintptr{theirs.Fd(), theirs.Fd(), theirs.Fd()}
@@ -86,10 +86,10 @@ func (s *streams) openTerminal(p plan) error {
 	return theirs.Chown(p.user.uid, -1) // programs open /dev/tty by name
 }
 
-// unblocked returns a file in place of f whose reading and writing can be given up: what
+// reopenNonblocking returns a file in place of f whose reading and writing can be given up: what
 // is written to a terminal whose program reads nothing would else block for ever. It is
 // the pty package's use of Fd that makes f block.
-func unblocked(f *os.File) (*os.File, error) {
+func reopenNonblocking(f *os.File) (*os.File, error) {
 	defer f.Close()
 	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
@@ -98,8 +98,8 @@ func unblocked(f *os.File) (*os.File, error) {
 	return ourEnd(descriptor(fd))
 }
 
-// resize sets the size of a terminal and leaves it unblocked.
-func resize(terminal *os.File, rows, cols uint16) error {
+// resizeTerminal sets the size of a terminal and leaves it unblocked.
+func resizeTerminal(terminal *os.File, rows, cols uint16) error {
 	conn, err := terminal.SyscallConn()
 	if err != nil {
 		return err
@@ -114,7 +114,7 @@ func resize(terminal *os.File, rows, cols uint16) error {
 func (s *streams) openPipes(withInput bool, null *os.File) error {
 	s.theirs = []uintptr{null.Fd()}
 	if withInput {
-		r, w, err := pipe()
+		r, w, err := newPipe()
 		if err != nil {
 			return err
 		}
@@ -128,7 +128,7 @@ func (s *streams) openPipes(withInput bool, null *os.File) error {
 		{nil, chunk, commandlog.Stdout, stdoutEvent},
 		{nil, chunk, commandlog.Stderr, stderrEvent},
 	} {
-		ours, w, err := outPipe()
+		ours, w, err := newOutputPipe()
 		if err != nil {
 			return err
 		}
@@ -139,14 +139,14 @@ func (s *streams) openPipes(withInput bool, null *os.File) error {
 	return nil
 }
 
-func pipe() (r, w descriptor, err error) {
+func newPipe() (r, w descriptor, err error) {
 	fds := make([]int, 2)
 	err = syscall.Pipe2(fds, syscall.O_CLOEXEC)
 	return descriptor(fds[0]), descriptor(fds[1]), err
 }
 
-// outPipe is a pipe that something comes out of: reading does not wait, writing does.
-func outPipe() (ours *os.File, theirs descriptor, err error) {
+// newOutputPipe is a pipe that something comes out of: reading does not wait, writing does.
+func newOutputPipe() (ours *os.File, theirs descriptor, err error) {
 	fds := make([]int, 2)
 	if err := syscall.Pipe2(fds, syscall.O_CLOEXEC|syscall.O_NONBLOCK); err != nil {
 		return nil, 0, err

@@ -15,15 +15,15 @@ const treeType = "application/x-tar"
 
 // servePack sends a file or a directory with all that is in it as a tar stream.
 func (g *Guest) servePack(w http.ResponseWriter, r *http.Request) {
-	p, err := g.filePlace(r)
+	p, err := g.fileTarget(r)
 	if err != nil {
 		answerError(w, err)
 		return
 	}
-	defer p.close()
-	dir, name, err := p.top()
+	defer p.closeRoot()
+	dir, name, err := p.openTop()
 	if err != nil {
-		answerError(w, p.named(err))
+		answerError(w, p.clientError(err))
 		return
 	}
 	defer dir.Close()
@@ -34,15 +34,15 @@ func (g *Guest) servePack(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// top returns where the names in the stream of a tree begin: the directory, else
+// openTop returns where the names in the stream of a tree begin: the directory, else
 // the one that the file is in and the file's name.
-func (p *place) top() (dir *beneath.Root, name string, err error) {
+func (p *target) openTop() (dir *beneath.Root, name string, err error) {
 	info, err := p.root.Lstat(p.rel)
 	if err != nil {
 		return nil, "", err
 	}
 	if !info.IsDir() {
-		return p.split()
+		return p.openParent()
 	}
 	dir, err = p.root.OpenRoot(p.rel)
 	return dir, ".", err
@@ -51,13 +51,13 @@ func (p *place) top() (dir *beneath.Root, name string, err error) {
 // serveUnpack unpacks a tar stream into a directory, which it makes if it is
 // missing.
 func (g *Guest) serveUnpack(w http.ResponseWriter, r *http.Request) {
-	p, err := g.filePlace(r)
+	p, err := g.fileTarget(r)
 	if err != nil {
 		answerError(w, err)
 		return
 	}
-	defer p.close()
-	report, err := p.unpack(r)
+	defer p.closeRoot()
+	report, err := p.unpackTree(r)
 	if err != nil {
 		answerError(w, err)
 		return
@@ -68,7 +68,7 @@ func (g *Guest) serveUnpack(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-func (p *place) unpack(r *http.Request) (tree.Report, error) {
+func (p *target) unpackTree(r *http.Request) (tree.Report, error) {
 	_, err := p.root.Lstat(p.rel)
 	existed := err == nil
 	if err := makeDirs(p.root, p.rel, p.user); err != nil {

@@ -41,7 +41,7 @@ type fileAttributes struct {
 }
 
 func (g *Guest) serveUpload(w http.ResponseWriter, r *http.Request) {
-	list, err := g.receive(r)
+	list, err := g.receiveUpload(r)
 	if err != nil {
 		answerError(w, err)
 		return
@@ -49,7 +49,7 @@ func (g *Guest) serveUpload(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, list)
 }
 
-func (g *Guest) receive(r *http.Request) ([]written, error) {
+func (g *Guest) receiveUpload(r *http.Request) ([]written, error) {
 	attributes, err := attributesOf(r.Header)
 	if err != nil {
 		return nil, err
@@ -99,13 +99,13 @@ func (g *Guest) receiveOne(r *http.Request, a fileAttributes) ([]written, error)
 	if r.URL.Query().Get("path") == "" {
 		return nil, httpErrorf(http.StatusBadRequest, "no path")
 	}
-	p, err := g.filePlace(r)
+	p, err := g.fileTarget(r)
 	if err != nil {
 		return nil, err
 	}
-	defer p.close()
-	line, err := p.replace(r.Body, a)
-	return []written{line}, p.named(err)
+	defer p.closeRoot()
+	line, err := p.replaceFile(r.Body, a)
+	return []written{line}, p.clientError(err)
 }
 
 // receiveParts writes the parts named "file". A part's file name carries the
@@ -141,12 +141,12 @@ func (g *Guest) receiveParts(r *http.Request, a fileAttributes) ([]written, erro
 		if name == "" {
 			return nil, httpErrorf(http.StatusBadRequest, "a part has no file name")
 		}
-		p, err := placeOf(r.Header, u, name, true)
+		p, err := resolveTarget(r.Header, u, name, true)
 		if err != nil {
 			return nil, err
 		}
 		line, err := receivePart(p, part, a, seen)
-		p.close()
+		p.closeRoot()
 		if err != nil {
 			return nil, err
 		}
@@ -167,13 +167,13 @@ func inLargePieces(r *http.Request) io.ReadCloser {
 	}{bufio.NewReaderSize(r.Body, int(size)), r.Body}
 }
 
-func receivePart(p *place, part *multipart.Part, a fileAttributes, seen map[string]bool) (written, error) {
+func receivePart(p *target, part *multipart.Part, a fileAttributes, seen map[string]bool) (written, error) {
 	if seen[p.real] {
 		return written{}, httpErrorf(http.StatusBadRequest, "%s is in the request twice", p.path)
 	}
 	seen[p.real] = true
-	line, err := p.replace(part, a)
-	return line, p.named(err)
+	line, err := p.replaceFile(part, a)
+	return line, p.clientError(err)
 }
 
 // wholeName returns a part's file name with its directories, which Go's own
@@ -186,9 +186,9 @@ func wholeName(part *multipart.Part) string {
 	return params["filename"]
 }
 
-// replace puts content at p, all of it or nothing, owned by its user. Missing
+// replaceFile puts content at p, all of it or nothing, owned by its user. Missing
 // directories are made.
-func (p *place) replace(content io.Reader, a fileAttributes) (written, error) {
+func (p *target) replaceFile(content io.Reader, a fileAttributes) (written, error) {
 	line := written{Name: path.Base(p.path), Path: p.path, Type: "file", Metadata: a.metadata}
 	info, err := p.root.Lstat(p.rel)
 	existed := err == nil
@@ -206,7 +206,7 @@ func (p *place) replace(content io.Reader, a fileAttributes) (written, error) {
 	if err := p.makeParents(); err != nil {
 		return line, err
 	}
-	dir, name, err := p.split()
+	dir, name, err := p.openParent()
 	if err != nil {
 		return line, err
 	}
@@ -216,7 +216,7 @@ func (p *place) replace(content io.Reader, a fileAttributes) (written, error) {
 		return line, err
 	}
 	temp := path.Base(f.Name())
-	if err = fill(f, content, a, p.user); err == nil {
+	if err = writeContent(f, content, a, p.user); err == nil {
 		err = dir.Rename(temp, dir, name)
 	}
 	if err != nil {
@@ -233,9 +233,9 @@ func createTemp(dir *beneath.Root, existed bool) (*os.File, error) {
 // copyBuffer is how much is moved at once, in bytes.
 const copyBuffer = 256 << 10
 
-// fill writes content in pieces of copyBuffer, however small those are that it comes
+// writeContent writes content in pieces of copyBuffer, however small those are that it comes
 // in: a part of a form comes in pieces of 4 KiB, and system calls are dear in a sandbox.
-func fill(f *os.File, content io.Reader, a fileAttributes, u user) error {
+func writeContent(f *os.File, content io.Reader, a fileAttributes, u user) error {
 	w := bufio.NewWriterSize(struct{ io.Writer }{f}, copyBuffer)
 	_, err := w.ReadFrom(content)
 	if err == nil {

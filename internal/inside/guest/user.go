@@ -40,27 +40,27 @@ const (
 	causeUser   = "user"
 )
 
-// noUser is the answer to a call in the name of a user nobody knows.
-func noUser(err error) *connect.Error {
+// userError is the answer to a call in the name of a user nobody knows.
+func userError(err error) *connect.Error {
 	ce := connect.NewError(connect.CodeUnauthenticated, err)
-	tellCause(ce.Meta(), err)
+	setCauseHeader(ce.Meta(), err)
 	return ce
 }
 
-func tellCause(h http.Header, err error) {
+func setCauseHeader(h http.Header, err error) {
 	if _, isUser := errors.AsType[errUser](err); isUser {
 		h.Set(causeHeader, causeUser)
 	}
 }
 
-// lookup finds a user by name, uid, or uid:gid; "" is root. A number needs
+// lookupUser finds a user by name, uid, or uid:gid; "" is root. A number needs
 // no entry in the list of users.
-func (a *accounts) lookup(spec string) (user, error) {
+func (a *accounts) lookupUser(spec string) (user, error) {
 	if spec == "" {
 		spec = "root"
 	}
 	name, group, hasGroup := strings.Cut(spec, ":")
-	u, known := a.find(name)
+	u, known := a.findUser(name)
 	if uid, err := parseID(name); !known && err == nil {
 		u, known = user{name: name, uid: uid, gid: uid, home: "/"}, true
 	}
@@ -85,8 +85,8 @@ func parseID(s string) (int, error) {
 	return int(id), err
 }
 
-// find looks for a name or uid in the list of users.
-func (a *accounts) find(name string) (found user, ok bool) {
+// findUser looks for a name or uid in the list of users.
+func (a *accounts) findUser(name string) (found user, ok bool) {
 	a.passwd.eachLine(func(fields []string) bool {
 		if len(fields) < 6 || fields[0] != name && fields[2] != name {
 			return true
@@ -138,8 +138,8 @@ type names struct {
 	users, groups map[uint32]string
 }
 
-func (n *names) user(uid uint32) string  { return nameIn(&n.users, &n.accounts.passwd, uid) }
-func (n *names) group(gid uint32) string { return nameIn(&n.groups, &n.accounts.group, gid) }
+func (n *names) userName(uid uint32) string  { return nameIn(&n.users, &n.accounts.passwd, uid) }
+func (n *names) groupName(gid uint32) string { return nameIn(&n.groups, &n.accounts.group, gid) }
 
 // nameIn returns the name of an id in a list, or the number.
 func nameIn(known *map[uint32]string, list *accountList, id uint32) string {
@@ -162,8 +162,8 @@ func nameIn(known *map[uint32]string, list *accountList, id uint32) string {
 	return strconv.FormatUint(uint64(id), 10)
 }
 
-// resolve returns the absolute form of a path as the user means it.
-func (u user) resolve(p string) string {
+// resolvePath returns the absolute form of a path as the user means it.
+func (u user) resolvePath(p string) string {
 	switch {
 	case p == "~" || strings.HasPrefix(p, "~/"):
 		return path.Join(u.home, p[1:])

@@ -33,13 +33,13 @@ type watched struct {
 	*watch.Watcher
 
 	accounts *accounts
-	place    *place
+	target   *target
 	within   []string // as the call was confined
 	describe bool     // events come with the file
 }
 
-func (w *watched) close() error {
-	w.place.close()
+func (w *watched) closeWatch() error {
+	w.target.closeRoot()
 	return w.Close()
 }
 
@@ -50,10 +50,10 @@ type watchRequest interface {
 	GetIncludeEntry() bool
 }
 
-// watch begins to watch what a call means. Mounts of other machines, which a
+// startWatch begins to watch what a call means. Mounts of other machines, which a
 // client may allow or not, do not exist here.
-func (s *filesystemService) watch(req connect.AnyRequest, msg watchRequest) (*watched, error) {
-	p, err := s.place(req, msg.GetPath(), true)
+func (s *filesystemService) startWatch(req connect.AnyRequest, msg watchRequest) (*watched, error) {
+	p, err := s.targetOf(req, msg.GetPath(), true)
 	if err != nil {
 		return nil, err
 	}
@@ -62,15 +62,15 @@ func (s *filesystemService) watch(req connect.AnyRequest, msg watchRequest) (*wa
 		err = connect.NewError(connect.CodeInvalidArgument, fmt.Errorf("path is not a directory: %s", p.path))
 	}
 	if err != nil {
-		p.close()
+		p.closeRoot()
 		return nil, fileError(err, p)
 	}
 	w, err := watch.New(p.real, msg.GetRecursive())
 	if err != nil {
-		p.close()
+		p.closeRoot()
 		return nil, watchError(err)
 	}
-	return &watched{Watcher: w, accounts: s.guest.accounts, place: p, within: req.Header().Values(WithinHeader), describe: msg.GetIncludeEntry()}, nil
+	return &watched{Watcher: w, accounts: s.guest.accounts, target: p, within: req.Header().Values(WithinHeader), describe: msg.GetIncludeEntry()}, nil
 }
 
 // watchError gives an error of watching its code.
@@ -88,32 +88,32 @@ func watchError(err error) error {
 	return connect.NewError(code, err)
 }
 
-// event is what a client is told.
-func (w *watched) event(e watch.Event) *filesystem.FilesystemEvent {
-	told := &filesystem.FilesystemEvent{Name: e.Name, Type: eventTypes[e.Type]}
+// toProto is what a client is told.
+func (w *watched) toProto(e watch.Event) *filesystem.FilesystemEvent {
+	event := &filesystem.FilesystemEvent{Name: e.Name, Type: eventTypes[e.Type]}
 	if !w.describe {
-		return told
+		return event
 	}
 	d := describer{names: names{accounts: w.accounts}, within: w.within}
-	entry, err := d.entry(w.place.root, path.Join(w.place.rel, e.Name), path.Join(w.place.real, e.Name))
+	entry, err := d.describeFile(w.target.root, path.Join(w.target.rel, e.Name), path.Join(w.target.real, e.Name))
 	if err == nil { // else it is gone already
-		entry.Path = path.Join(w.place.path, e.Name)
-		told.Entry = entry
+		entry.Path = path.Join(w.target.path, e.Name)
+		event.Entry = entry
 	}
-	return told
+	return event
 }
 
 // WatchDir implements the service. The stream ends with the directory.
 func (s *filesystemService) WatchDir(ctx context.Context, req *connect.Request[filesystem.WatchDirRequest], stream *connect.ServerStream[filesystem.WatchDirResponse]) (err error) {
-	w, err := s.watch(req, req.Msg)
+	w, err := s.startWatch(req, req.Msg)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, w.close()) }()
+	defer func() { err = errors.Join(err, w.closeWatch()) }()
 	err = stream.Send(&filesystem.WatchDirResponse{Event: &filesystem.WatchDirResponse_Start{Start: &filesystem.WatchDirResponse_StartEvent{}}})
 	interval := keepAliveInterval(req.Header())
 	for err == nil {
-		err = s.tellNext(ctx, interval, w, stream)
+		err = s.sendNext(ctx, interval, w, stream)
 	}
 	switch {
 	case sandpit.CodeOf(err) == sandpit.Gone:
@@ -126,14 +126,14 @@ func (s *filesystemService) WatchDir(ctx context.Context, req *connect.Request[f
 	return err
 }
 
-// tellNext tells the next event, or that there was none for an interval.
-func (s *filesystemService) tellNext(ctx context.Context, interval time.Duration, w *watched, stream *connect.ServerStream[filesystem.WatchDirResponse]) error {
+// sendNext tells the next event, or that there was none for an interval.
+func (s *filesystemService) sendNext(ctx context.Context, interval time.Duration, w *watched, stream *connect.ServerStream[filesystem.WatchDirResponse]) error {
 	idle, cancel := context.WithTimeout(ctx, interval)
 	defer cancel()
 	e, err := w.Next(idle)
 	switch {
 	case err == nil:
-		return stream.Send(&filesystem.WatchDirResponse{Event: &filesystem.WatchDirResponse_Filesystem{Filesystem: w.event(e)}})
+		return stream.Send(&filesystem.WatchDirResponse{Event: &filesystem.WatchDirResponse_Filesystem{Filesystem: w.toProto(e)}})
 	case idle.Err() != nil && ctx.Err() == nil:
 		return stream.Send(&filesystem.WatchDirResponse{Event: &filesystem.WatchDirResponse_Keepalive{Keepalive: &filesystem.WatchDirResponse_KeepAlive{}}})
 	}
@@ -149,7 +149,7 @@ type watchers struct {
 
 var errClosing = connect.NewError(connect.CodeUnavailable, errors.New("the guest is ending"))
 
-func (ws *watchers) add(w *watched) (string, error) {
+func (ws *watchers) addWatcher(w *watched) (string, error) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	if ws.closed {
@@ -166,7 +166,7 @@ func (ws *watchers) add(w *watched) (string, error) {
 	return id, nil
 }
 
-func (ws *watchers) find(id string) (*watched, error) {
+func (ws *watchers) findWatcher(id string) (*watched, error) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	if w := ws.byID[id]; w != nil {
@@ -175,8 +175,8 @@ func (ws *watchers) find(id string) (*watched, error) {
 	return nil, connect.NewError(connect.CodeNotFound, fmt.Errorf("watcher with id %.40q not found", id))
 }
 
-func (ws *watchers) remove(id string) (*watched, error) {
-	w, err := ws.find(id)
+func (ws *watchers) removeWatcher(id string) (*watched, error) {
+	w, err := ws.findWatcher(id)
 	if err != nil {
 		return nil, err
 	}
@@ -194,26 +194,26 @@ func (ws *watchers) close() {
 	ws.byID = nil
 	ws.mu.Unlock()
 	for _, w := range list {
-		_ = w.close() // it was only read
+		_ = w.closeWatch() // it was only read
 	}
 }
 
 // CreateWatcher implements the service.
 func (s *filesystemService) CreateWatcher(_ context.Context, req *connect.Request[filesystem.CreateWatcherRequest]) (*connect.Response[filesystem.CreateWatcherResponse], error) {
-	w, err := s.watch(req, req.Msg)
+	w, err := s.startWatch(req, req.Msg)
 	if err != nil {
 		return nil, err
 	}
-	id, err := s.guest.watchers.add(w)
+	id, err := s.guest.watchers.addWatcher(w)
 	if err != nil {
-		return nil, errors.Join(err, w.close())
+		return nil, errors.Join(err, w.closeWatch())
 	}
 	return connect.NewResponse(&filesystem.CreateWatcherResponse{WatcherId: id}), nil
 }
 
 // GetWatcherEvents implements the service: what happened since the last call.
 func (s *filesystemService) GetWatcherEvents(_ context.Context, req *connect.Request[filesystem.GetWatcherEventsRequest]) (*connect.Response[filesystem.GetWatcherEventsResponse], error) {
-	w, err := s.guest.watchers.find(req.Msg.GetWatcherId())
+	w, err := s.guest.watchers.findWatcher(req.Msg.GetWatcherId())
 	if err != nil {
 		return nil, err
 	}
@@ -223,18 +223,18 @@ func (s *filesystemService) GetWatcherEvents(_ context.Context, req *connect.Req
 	}
 	res := &filesystem.GetWatcherEventsResponse{}
 	for _, e := range events {
-		res.Events = append(res.Events, w.event(e))
+		res.Events = append(res.Events, w.toProto(e))
 	}
 	return connect.NewResponse(res), nil
 }
 
 // RemoveWatcher implements the service.
 func (s *filesystemService) RemoveWatcher(_ context.Context, req *connect.Request[filesystem.RemoveWatcherRequest]) (*connect.Response[filesystem.RemoveWatcherResponse], error) {
-	w, err := s.guest.watchers.remove(req.Msg.GetWatcherId())
+	w, err := s.guest.watchers.removeWatcher(req.Msg.GetWatcherId())
 	if err != nil {
 		return nil, err
 	}
-	if err := w.close(); err != nil {
+	if err := w.closeWatch(); err != nil {
 		return nil, watchError(err)
 	}
 	return connect.NewResponse(&filesystem.RemoveWatcherResponse{}), nil
