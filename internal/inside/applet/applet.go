@@ -38,7 +38,7 @@ type answer struct {
 // Main runs the applet of a name with the streams of this process, and returns its exit
 // status. Known is false if there is none.
 func Main(name string) (status int, known bool) {
-	run, known := applets()[name]
+	run, known := listApplets()[name]
 	if !known && name != Dial {
 		return 0, false
 	}
@@ -47,24 +47,24 @@ func Main(name string) (status int, known bool) {
 	if name == Dial {
 		return dialMain(ctx, os.Args[2:], os.Stdin, os.Stdout), true
 	}
-	return do(ctx, run, os.Stdin, os.Stdout), true
+	return runApplet(ctx, run, os.Stdin, os.Stdout), true
 }
 
 type applet func(ctx context.Context, request []byte) (any, error)
 
-func applets() map[string]applet {
+func listApplets() map[string]applet {
 	return map[string]applet{
-		Processes: of(listProcesses),
-		Search:    of(search),
-		Fetch:     of(fetch),
-		Identity:  of(identify),
-		Sessions:  of(manageSessions),
-		Picture:   of(showPicture),
+		Processes: newApplet(listProcesses),
+		Search:    newApplet(searchFiles),
+		Fetch:     newApplet(fetchURL),
+		Identity:  newApplet(identifyUser),
+		Sessions:  newApplet(manageSessions),
+		Picture:   newApplet(showPicture),
 	}
 }
 
-// of is an applet with a request of a type.
-func of[Request, Answer any](f func(context.Context, Request) (Answer, error)) applet {
+// newApplet is an applet with a request of a type.
+func newApplet[Request, Answer any](f func(context.Context, Request) (Answer, error)) applet {
 	return func(ctx context.Context, data []byte) (any, error) {
 		var r Request
 		if err := json.Unmarshal(data, &r); err != nil {
@@ -74,7 +74,7 @@ func of[Request, Answer any](f func(context.Context, Request) (Answer, error)) a
 	}
 }
 
-func do(ctx context.Context, run applet, in io.Reader, out io.Writer) int {
+func runApplet(ctx context.Context, run applet, in io.Reader, out io.Writer) int {
 	var a answer
 	data, err := io.ReadAll(io.LimitReader(in, maxRequest+1))
 	switch {

@@ -33,10 +33,10 @@ type DialAnswer struct {
 	Error *Failure `json:"error,omitempty"`
 }
 
-const dialTime = 30 * time.Second
+const dialTimeout = 30 * time.Second
 
 func dialMain(ctx context.Context, args []string, in io.Reader, out io.Writer) int {
-	conn, err := dial(ctx, args)
+	conn, err := dialAddress(ctx, args)
 	var answer DialAnswer
 	if err != nil {
 		answer.Error = &Failure{Code: sandpit.CodeOf(err), Message: err.Error()}
@@ -61,7 +61,7 @@ func dialMain(ctx context.Context, args []string, in io.Reader, out io.Writer) i
 	return 0
 }
 
-func dial(ctx context.Context, args []string) (net.Conn, error) {
+func dialAddress(ctx context.Context, args []string) (net.Conn, error) {
 	var r DialRequest
 	if len(args) != 1 || json.Unmarshal([]byte(args[0]), &r) != nil {
 		return nil, sandpit.Errorf(sandpit.Invalid, "dial: want one request as JSON")
@@ -70,12 +70,12 @@ func dial(ctx context.Context, args []string) (net.Conn, error) {
 	if err != nil {
 		return nil, sandpit.Errorf(sandpit.Invalid, "dial: %w", err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, dialTime)
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(ctx, "tcp", r.Address)
 	if err != nil {
-		return nil, fetchError(err, dialTime.Seconds())
+		return nil, fetchError(err, dialTimeout.Seconds())
 	}
 	if !r.TLS {
 		return conn, nil
@@ -83,7 +83,7 @@ func dial(ctx context.Context, args []string) (net.Conn, error) {
 	secure := tls.Client(conn, &tls.Config{ServerName: host, MinVersion: tls.VersionTLS12})
 	if err := secure.HandshakeContext(ctx); err != nil {
 		_ = conn.Close()
-		return nil, fetchError(err, dialTime.Seconds())
+		return nil, fetchError(err, dialTimeout.Seconds())
 	}
 	return secure, nil
 }

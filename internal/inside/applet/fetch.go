@@ -50,14 +50,14 @@ const (
 	maxFetch     = 600
 	defaultBody  = 1 << 20
 	maxBody      = 10 << 20
-	mostHops     = 10
-	// mostHeaders and maxHeader bound what is told of an answer's head.
-	mostHeaders = 100
-	maxHeader   = 4096
+	maxRedirects = 10
+	// maxHeaders and maxHeader bound what is told of an answer's head.
+	maxHeaders = 100
+	maxHeader  = 4096
 )
 
-func fetch(ctx context.Context, r FetchRequest) (FetchResult, error) {
-	req, err := r.request()
+func fetchURL(ctx context.Context, r FetchRequest) (FetchResult, error) {
+	req, err := r.toHTTP()
 	if err != nil {
 		return FetchResult{}, err
 	}
@@ -68,8 +68,8 @@ func fetch(ctx context.Context, r FetchRequest) (FetchResult, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(seconds*float64(time.Second)))
 	defer cancel()
 	client := &http.Client{CheckRedirect: func(_ *http.Request, via []*http.Request) error {
-		if len(via) >= mostHops {
-			return sandpit.Errorf(sandpit.Exhausted, "more than %d redirects", mostHops)
+		if len(via) >= maxRedirects {
+			return sandpit.Errorf(sandpit.Exhausted, "more than %d redirects", maxRedirects)
 		}
 		return nil
 	}}
@@ -94,7 +94,7 @@ func fetch(ctx context.Context, r FetchRequest) (FetchResult, error) {
 	}, nil
 }
 
-func (r FetchRequest) request() (*http.Request, error) {
+func (r FetchRequest) toHTTP() (*http.Request, error) {
 	u, err := url.Parse(r.URL)
 	if err != nil {
 		return nil, sandpit.Errorf(sandpit.Invalid, "url: %w", err)
@@ -138,15 +138,15 @@ func fetchError(err error, seconds float64) error {
 }
 
 func headersOf(h http.Header) map[string]string {
-	told := make(map[string]string)
+	headers := make(map[string]string)
 	for name, values := range h {
-		if len(told) == mostHeaders {
+		if len(headers) == maxHeaders {
 			break
 		}
 		value := strings.ToValidUTF8(strings.Join(values, ", "), "?")
-		told[name] = value[:min(len(value), maxHeader)]
+		headers[name] = value[:min(len(value), maxHeader)]
 	}
-	return told
+	return headers
 }
 
 // isText is true for UTF-8, which may end within a character if it was cut.

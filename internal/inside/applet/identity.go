@@ -29,8 +29,8 @@ type IdentityInfo struct {
 	State string `json:"state"`
 }
 
-func identify(context.Context, struct{}) (IdentityInfo, error) {
-	info := IdentityInfo{UID: os.Getuid(), GID: os.Getgid(), Home: home(), System: "Linux", Arch: runtime.GOARCH}
+func identifyUser(context.Context, struct{}) (IdentityInfo, error) {
+	info := IdentityInfo{UID: os.Getuid(), GID: os.Getgid(), Home: homeDir(), System: "Linux", Arch: runtime.GOARCH}
 	info.Dir = workDir()
 	for _, dir := range []string{info.Dir, info.Home, os.TempDir(), "/tmp"} {
 		if info.State == "" && filepath.IsAbs(dir) && canWrite(dir) {
@@ -85,7 +85,7 @@ func canWrite(dir string) bool {
 	return isDir(dir) && syscall.Access(dir, write|search) == nil
 }
 
-func home() string {
+func homeDir() string {
 	dir, err := os.UserHomeDir()
 	if err != nil {
 		return "/" // nobody has said

@@ -63,15 +63,15 @@ func showPicture(_ context.Context, r PictureRequest) (PictureResult, error) {
 		return PictureResult{}, sandpit.Errorf(sandpit.Invalid, "the picture is broken: %w", err)
 	}
 	result := PictureResult{Format: format, OriginalWidth: head.Width, OriginalHeight: head.Height}
-	width, height := fit(head.Width, head.Height, r.Width, r.Height)
+	width, height := fitWithin(head.Width, head.Height, r.Width, r.Height)
 	result.Width, result.Height = width, height
 	if format == "png" {
 		result.MIME = "image/png"
-		result.Data, err = asPNG(scaled(picture, width, height, true))
+		result.Data, err = asPNG(scalePicture(picture, width, height, true))
 	}
 	if err == nil && (format != "png" || len(result.Data) > r.Bytes) {
 		result.MIME = "image/jpeg"
-		result.Data, err = asJPEG(scaled(picture, width, height, false))
+		result.Data, err = asJPEG(scalePicture(picture, width, height, false))
 	}
 	return result, err
 }
@@ -88,13 +88,13 @@ func asJPEG(picture image.Image) ([]byte, error) {
 	return out.Bytes(), err
 }
 
-// fit is a size within limits that keeps the proportions.
-func fit(width, height, maxWidth, maxHeight int) (int, int) {
+// fitWithin is a size within limits that keeps the proportions.
+func fitWithin(width, height, maxWidth, maxHeight int) (int, int) {
 	scale := min(1, float64(maxWidth)/float64(width), float64(maxHeight)/float64(height))
 	return max(1, int(float64(width)*scale+0.5)), max(1, int(float64(height)*scale+0.5))
 }
 
-func scaled(picture image.Image, width, height int, transparent bool) image.Image {
+func scalePicture(picture image.Image, width, height int, transparent bool) image.Image {
 	small := image.NewRGBA(image.Rect(0, 0, width, height))
 	if !transparent {
 		draw.Draw(small, small.Bounds(), image.NewUniform(color.White), image.Point{}, draw.Src)

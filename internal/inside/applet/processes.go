@@ -45,7 +45,7 @@ type ProcessInfo struct {
 const MaxCommand = 4096
 
 const (
-	mostProcesses = 5000
+	maxProcesses = 5000
 	// ticks is how many there are in a second, for every program on Linux.
 	ticks = 100
 )
@@ -61,10 +61,10 @@ func listProcesses(ctx context.Context, r ProcessesRequest) (ProcessList, error)
 		if err != nil {
 			continue
 		}
-		info, ok := describe(pid)
+		info, ok := describeProcess(pid)
 		switch {
 		case !ok, len(r.UIDs) > 0 && !slices.Contains(r.UIDs, info.UID), pid == os.Getpid():
-		case len(list.Processes) == mostProcesses:
+		case len(list.Processes) == maxProcesses:
 			list.Omitted++
 		default:
 			list.Processes = append(list.Processes, info)
@@ -77,8 +77,8 @@ func listProcesses(ctx context.Context, r ProcessesRequest) (ProcessList, error)
 	return list, nil
 }
 
-// describe is false for a process that has ended meanwhile.
-func describe(pid int) (ProcessInfo, bool) {
+// describeProcess is false for a process that has ended meanwhile.
+func describeProcess(pid int) (ProcessInfo, bool) {
 	dir := filepath.Join("/proc", strconv.Itoa(pid))
 	var st syscall.Stat_t
 	if err := syscall.Stat(dir, &st); err != nil {

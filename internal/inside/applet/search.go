@@ -80,19 +80,19 @@ type Match struct {
 
 const (
 	defaultMatches = 1000
-	mostMatches    = 10_000
-	mostContext    = 20
+	maxMatches     = 10_000
+	maxContext     = 20
 	// maxLine bounds what is looked at and told of a line, in bytes.
 	maxLine = 64 << 10
 	maxText = 2000
-	// sniff is how much of a file is looked at to tell whether it is text.
-	sniff = 8 << 10
+	// textSample is how much of a file is looked at to tell whether it is text.
+	textSample = 8 << 10
 )
 
-// dull are directories in which nobody looks for source.
-var dull = []string{".git", "node_modules", "__pycache__", ".venv", ".mypy_cache", ".pytest_cache"} //nolint:gochecknoglobals // a constant
+// skippedDirs are directories in which nobody looks for source.
+var skippedDirs = []string{".git", "node_modules", "__pycache__", ".venv", ".mypy_cache", ".pytest_cache"} //nolint:gochecknoglobals // a constant
 
-func search(ctx context.Context, r SearchRequest) (SearchResult, error) {
+func searchFiles(ctx context.Context, r SearchRequest) (SearchResult, error) {
 	s, err := newSearcher(ctx, r)
 	if err != nil {
 		return SearchResult{}, err
@@ -106,13 +106,13 @@ func search(ctx context.Context, r SearchRequest) (SearchResult, error) {
 	}
 	switch {
 	case info.IsDir():
-		err = filepath.WalkDir(s.Path, s.visit)
+		err = filepath.WalkDir(s.Path, s.visitEntry)
 	case info.Mode().IsRegular():
 		err = s.searchFile(info)
 	default:
 		err = sandpit.Errorf(sandpit.Invalid, "%s is neither a file nor a directory", s.Path)
 	}
-	if errors.Is(err, errEnough) {
+	if errors.Is(err, errLimitReached) {
 		err = nil
 	}
 	return s.result, err
@@ -122,17 +122,17 @@ func search(ctx context.Context, r SearchRequest) (SearchResult, error) {
 // else is asked for.
 func (s *searcher) searchFile(info fs.FileInfo) error {
 	if s.content != nil {
-		return s.look(s.Path, info.Name())
+		return s.searchContent(s.Path, info.Name())
 	}
-	if !s.named(info.Name()) {
+	if !s.matchesName(info.Name()) {
 		s.result.Files++
 		return nil
 	}
-	return s.found(info.Name(), fs.FileInfoToDirEntry(info))
+	return s.addFile(info.Name(), fs.FileInfoToDirEntry(info))
 }
 
-// errEnough ends a search that has found as much as it may tell.
-var errEnough = errors.New("enough was found")
+// errLimitReached ends a search that has found as much as it may tell.
+var errLimitReached = errors.New("enough was found")
 
 type searcher struct {
 	SearchRequest
@@ -148,8 +148,8 @@ func newSearcher(ctx context.Context, r SearchRequest) (*searcher, error) {
 	if s.Limit <= 0 {
 		s.Limit = defaultMatches
 	}
-	s.Limit = min(s.Limit, mostMatches)
-	s.Before, s.After = min(max(s.Before, 0), mostContext), min(max(s.After, 0), mostContext)
+	s.Limit = min(s.Limit, maxMatches)
+	s.Before, s.After = min(max(s.Before, 0), maxContext), min(max(s.After, 0), maxContext)
 	if s.Path == "" {
 		s.Path = "."
 	}
@@ -173,7 +173,7 @@ func newSearcher(ctx context.Context, r SearchRequest) (*searcher, error) {
 	return s, nil
 }
 
-func (s *searcher) visit(p string, e fs.DirEntry, err error) error {
+func (s *searcher) visitEntry(p string, e fs.DirEntry, err error) error {
 	if s.ctx.Err() != nil {
 		return s.ctx.Err()
 	}
@@ -185,7 +185,7 @@ func (s *searcher) visit(p string, e fs.DirEntry, err error) error {
 		s.result.Unread++
 		return nil //nolint:nilerr // it is counted, and the rest can be searched
 	}
-	if e.IsDir() && !s.into(e.Name()) {
+	if e.IsDir() && !s.entersDir(e.Name()) {
 		return filepath.SkipDir
 	}
 	if !s.Hidden && strings.HasPrefix(e.Name(), ".") {
@@ -197,14 +197,14 @@ func (s *searcher) visit(p string, e fs.DirEntry, err error) error {
 		}
 		return nil
 	}
-	if !s.named(rel) || s.content != nil && !e.Type().IsRegular() {
+	if !s.matchesName(rel) || s.content != nil && !e.Type().IsRegular() {
 		return nil
 	}
 	if s.content == nil {
-		return s.found(rel, e)
+		return s.addFile(rel, e)
 	}
-	if err := s.look(p, rel); err != nil {
-		if errors.Is(err, errEnough) || s.ctx.Err() != nil {
+	if err := s.searchContent(p, rel); err != nil {
+		if errors.Is(err, errLimitReached) || s.ctx.Err() != nil {
 			return err
 		}
 		s.result.Unread++
@@ -212,11 +212,11 @@ func (s *searcher) visit(p string, e fs.DirEntry, err error) error {
 	return nil
 }
 
-func (s *searcher) into(name string) bool {
-	return (s.Hidden || !strings.HasPrefix(name, ".")) && (s.All || !slices.Contains(dull, name))
+func (s *searcher) entersDir(name string) bool {
+	return (s.Hidden || !strings.HasPrefix(name, ".")) && (s.All || !slices.Contains(skippedDirs, name))
 }
 
-func (s *searcher) named(rel string) bool {
+func (s *searcher) matchesName(rel string) bool {
 	return matchesAny(s.names, rel) && matchesAny(s.kinds, rel)
 }
 
@@ -225,34 +225,34 @@ func matchesAny(patterns []*regexp.Regexp, rel string) bool {
 	return len(patterns) == 0 || slices.ContainsFunc(patterns, func(re *regexp.Regexp) bool { return re.MatchString(rel) })
 }
 
-func (s *searcher) found(rel string, e fs.DirEntry) error {
+func (s *searcher) addFile(rel string, e fs.DirEntry) error {
 	s.result.Files++
 	m := Match{Path: strings.ToValidUTF8(rel, "?"), Dir: e.IsDir()}
 	if info, err := e.Info(); err == nil && info.Mode().IsRegular() {
 		m.Size = info.Size()
 	}
 	s.result.Matched++
-	return s.add(m)
+	return s.addMatch(m)
 }
 
-func (s *searcher) add(m Match) error {
+func (s *searcher) addMatch(m Match) error {
 	if len(s.result.Matches) == s.Limit {
 		s.result.More = true
-		return errEnough
+		return errLimitReached
 	}
 	s.result.Matches = append(s.result.Matches, m)
 	return nil
 }
 
-// look finds lines in a file. What is not text is passed over.
-func (s *searcher) look(p, rel string) error {
+// searchContent finds lines in a file. What is not text is passed over.
+func (s *searcher) searchContent(p, rel string) error {
 	f, err := os.Open(p)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
 	r := bufio.NewReaderSize(f, maxLine)
-	head, err := r.Peek(sniff)
+	head, err := r.Peek(textSample)
 	if err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}
@@ -261,13 +261,13 @@ func (s *searcher) look(p, rel string) error {
 		return nil
 	}
 	if s.Count {
-		return s.count(r, strings.ToValidUTF8(rel, "?"))
+		return s.countLines(r, strings.ToValidUTF8(rel, "?"))
 	}
-	return s.lines(r, strings.ToValidUTF8(rel, "?"))
+	return s.findLines(r, strings.ToValidUTF8(rel, "?"))
 }
 
-// count counts the lines of a file that match.
-func (s *searcher) count(r *bufio.Reader, rel string) error {
+// countLines counts the lines of a file that match.
+func (s *searcher) countLines(r *bufio.Reader, rel string) error {
 	m := Match{Path: rel}
 	for n := 1; ; n++ {
 		if n%1000 == 0 && s.ctx.Err() != nil {
@@ -288,10 +288,10 @@ func (s *searcher) count(r *bufio.Reader, rel string) error {
 		return nil
 	}
 	s.result.Matched++
-	return s.add(m)
+	return s.addMatch(m)
 }
 
-func (s *searcher) lines(r *bufio.Reader, rel string) error {
+func (s *searcher) findLines(r *bufio.Reader, rel string) error {
 	var before []Match
 	after, matched := 0, false
 	for n := 1; ; n++ {
@@ -310,7 +310,7 @@ func (s *searcher) lines(r *bufio.Reader, rel string) error {
 		if !hit && after == 0 && s.Before == 0 {
 			continue
 		}
-		m.Text, m.Context = clean(line), !hit
+		m.Text, m.Context = cutLine(line), !hit
 		switch {
 		case hit:
 			if !matched {
@@ -318,14 +318,14 @@ func (s *searcher) lines(r *bufio.Reader, rel string) error {
 				s.result.Matched++
 			}
 			for _, b := range append(before, m) {
-				if err := s.add(b); err != nil {
+				if err := s.addMatch(b); err != nil {
 					return err
 				}
 			}
 			before, after = nil, s.After
 		case after > 0:
 			after--
-			if err := s.add(m); err != nil {
+			if err := s.addMatch(m); err != nil {
 				return err
 			}
 		default:
@@ -348,7 +348,7 @@ func readLine(r *bufio.Reader) ([]byte, error) {
 // Cut is what a line ends with that was longer.
 const Cut = "..."
 
-func clean(line []byte) string {
+func cutLine(line []byte) string {
 	text := strings.ToValidUTF8(string(line[:min(len(line), maxText)]), "?")
 	if len(line) > maxText {
 		text += Cut
@@ -392,7 +392,7 @@ func globPattern(glob string) (*regexp.Regexp, error) {
 		case c == '?':
 			re.WriteString(`[^/]`)
 		case c == '[' || c == '{':
-			n, text := group(glob[i:])
+			n, text := translateGroup(glob[i:])
 			re.WriteString(text)
 			i += n - 1
 		default:
@@ -407,9 +407,9 @@ func globPattern(glob string) (*regexp.Regexp, error) {
 	return compiled, nil
 }
 
-// group translates [abc], [!abc] and {one,two} at the beginning of a pattern, and returns
+// translateGroup translates [abc], [!abc] and {one,two} at the beginning of a pattern, and returns
 // how long it is. What is no group stands for itself.
-func group(glob string) (length int, text string) {
+func translateGroup(glob string) (length int, text string) {
 	closer := map[byte]string{'[': "]", '{': "}"}[glob[0]]
 	end := strings.Index(glob, closer)
 	if end < 2 {

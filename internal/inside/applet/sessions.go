@@ -105,30 +105,30 @@ func manageSessions(ctx context.Context, r SessionsRequest) (SessionsAnswer, err
 	if r.Action != SessionList && !sessionID.MatchString(r.ID) {
 		return SessionsAnswer{}, sandpit.Errorf(sandpit.Invalid, "session %.100q: not a name", r.ID)
 	}
-	book, err := openSessions(SessionsDir)
+	store, err := openSessions(SessionsDir)
 	if err != nil {
 		return SessionsAnswer{}, err
 	}
-	defer book.close()
+	defer store.unlock()
 	if r.Action == SessionList {
-		list, err := book.list()
+		list, err := store.listSessions()
 		return SessionsAnswer{list}, err
 	}
 	if r.Action != SessionList {
-		if err := book.claim(r); err != nil {
+		if err := store.claimSession(r); err != nil {
 			return SessionsAnswer{}, err
 		}
 	}
 	var user SessionUser
 	switch r.Action {
 	case SessionMake:
-		user, err = book.create(r)
+		user, err = store.createSession(r)
 	case SessionFind, SessionRenew:
-		user, err = book.find(r.ID)
+		user, err = store.findSession(r.ID)
 	case SessionEnd:
-		user, err = book.end(ctx, r.ID)
+		user, err = store.endSession(ctx, r.ID)
 	case SessionRemove:
-		user, err = book.remove(ctx, r.ID)
+		user, err = store.removeSession(ctx, r.ID)
 	case SessionList: // above
 	default:
 		err = sandpit.Errorf(sandpit.Invalid, "sessions: there is no action %.100q", string(r.Action))
@@ -136,8 +136,8 @@ func manageSessions(ctx context.Context, r SessionsRequest) (SessionsAnswer, err
 	return SessionsAnswer{[]SessionUser{user}}, err
 }
 
-// sessionBook is what there is of sessions, locked against others who manage them.
-type sessionBook struct {
+// sessionStore is what there is of sessions, locked against others who manage them.
+type sessionStore struct {
 	dir  *beneath.Root
 	name string
 	lock *os.File
@@ -145,7 +145,7 @@ type sessionBook struct {
 
 // openSessions makes what is missing. Nobody but root can change the directory, so
 // nobody can have one of it be another's.
-func openSessions(name string) (*sessionBook, error) {
+func openSessions(name string) (*sessionStore, error) {
 	if err := os.Mkdir(name, 0o711); err != nil && !errors.Is(err, fs.ErrExist) { //nolint:gosec // each session goes through it to its own
 		return nil, err
 	}
@@ -160,7 +160,7 @@ func openSessions(name string) (*sessionBook, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &sessionBook{dir: dir, name: name}
+	b := &sessionStore{dir: dir, name: name}
 	if err := dir.Mkdir(sessionState, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, errors.Join(err, dir.Close())
 	}
@@ -174,19 +174,19 @@ func openSessions(name string) (*sessionBook, error) {
 	return b, nil
 }
 
-// close lets go of the lock, which has nothing written to it.
-func (b *sessionBook) close() {
+// unlock lets go of the lock, which has nothing written to it.
+func (b *sessionStore) unlock() {
 	_ = b.lock.Close()
 	_ = b.dir.Close()
 }
 
 func recordName(id string) string { return filepath.Join(sessionState, id+sessionSuffix) }
 
-func (b *sessionBook) read(name string) ([]byte, error) {
+func (b *sessionStore) readFile(name string) ([]byte, error) {
 	return os.ReadFile(filepath.Join(b.name, name)) // root's directories all the way
 }
 
-func (b *sessionBook) write(name string, data []byte) error {
+func (b *sessionStore) writeFile(name string, data []byte) error {
 	return os.WriteFile(filepath.Join(b.name, name), data, 0o600)
 }
 
@@ -198,14 +198,14 @@ type sessionClaim struct {
 
 func claimName(id string) string { return filepath.Join(sessionState, id+".claim") }
 
-// claim checks that no other connection uses a session, and takes it for this one. The claim
+// claimSession checks that no other connection uses a session, and takes it for this one. The claim
 // of a connection that was killed ends by itself.
-func (b *sessionBook) claim(r SessionsRequest) error {
+func (b *sessionStore) claimSession(r SessionsRequest) error {
 	if r.Claim == "" {
 		return nil
 	}
 	var held sessionClaim
-	data, err := b.read(claimName(r.ID))
+	data, err := b.readFile(claimName(r.ID))
 	if err == nil {
 		err = json.Unmarshal(data, &held)
 	}
@@ -223,7 +223,7 @@ func (b *sessionBook) claim(r SessionsRequest) error {
 		}
 		return nil
 	case SessionMake:
-		if _, err := b.find(r.ID); err == nil {
+		if _, err := b.findSession(r.ID); err == nil {
 			return nil // it is there already, which create reports
 		}
 	case SessionFind, SessionRenew, SessionList:
@@ -232,11 +232,11 @@ func (b *sessionBook) claim(r SessionsRequest) error {
 	if err != nil {
 		return err
 	}
-	return b.write(claimName(r.ID), data)
+	return b.writeFile(claimName(r.ID), data)
 }
 
-func (b *sessionBook) find(id string) (SessionUser, error) {
-	data, err := b.read(recordName(id))
+func (b *sessionStore) findSession(id string) (SessionUser, error) {
+	data, err := b.readFile(recordName(id))
 	if errors.Is(err, fs.ErrNotExist) {
 		return SessionUser{}, sandpit.Errorf(sandpit.NotFound, "there is no session %s in this sandbox", id)
 	}
@@ -250,7 +250,7 @@ func (b *sessionBook) find(id string) (SessionUser, error) {
 	return user, err
 }
 
-func (b *sessionBook) list() ([]SessionUser, error) {
+func (b *sessionStore) listSessions() ([]SessionUser, error) {
 	entries, err := os.ReadDir(filepath.Join(b.name, sessionState))
 	if err != nil {
 		return nil, err
@@ -261,7 +261,7 @@ func (b *sessionBook) list() ([]SessionUser, error) {
 		if !isRecord {
 			continue
 		}
-		user, err := b.find(id)
+		user, err := b.findSession(id)
 		if err != nil {
 			return nil, err
 		}
@@ -271,16 +271,16 @@ func (b *sessionBook) list() ([]SessionUser, error) {
 	return users, nil
 }
 
-// create takes a number before anything else, so that one that breaks off has wasted it
+// createSession takes a number before anything else, so that one that breaks off has wasted it
 // at most.
-func (b *sessionBook) create(r SessionsRequest) (SessionUser, error) {
-	if _, err := b.find(r.ID); sandpit.CodeOf(err) != sandpit.NotFound {
+func (b *sessionStore) createSession(r SessionsRequest) (SessionUser, error) {
+	if _, err := b.findSession(r.ID); sandpit.CodeOf(err) != sandpit.NotFound {
 		if err == nil {
 			err = sandpit.Errorf(sandpit.AlreadyExists, "there is a session %s in this sandbox already", r.ID)
 		}
 		return SessionUser{}, err
 	}
-	there, err := b.list()
+	there, err := b.listSessions()
 	if err != nil {
 		return SessionUser{}, err
 	}
@@ -305,22 +305,22 @@ func (b *sessionBook) create(r SessionsRequest) (SessionUser, error) {
 	if err != nil {
 		return SessionUser{}, err
 	}
-	return user, b.write(recordName(r.ID), data)
+	return user, b.writeFile(recordName(r.ID), data)
 }
 
 // makeOwn makes a directory of a user's own. One that is there is left of a creation that
 // broke off, and has nothing in it that somebody could use.
-func (b *sessionBook) makeOwn(dir string, uid int) error {
+func (b *sessionStore) makeOwn(dir string, uid int) error {
 	if err := b.dir.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
 	return b.dir.Lchown(dir, uid, uid)
 }
 
-func (b *sessionBook) nextUID() (int, error) {
+func (b *sessionStore) nextUID() (int, error) {
 	next := sandpit.FirstSessionUID
 	name := filepath.Join(sessionState, sessionNext)
-	data, err := b.read(name)
+	data, err := b.readFile(name)
 	if err == nil {
 		next, err = strconv.Atoi(string(bytes.TrimSpace(data)))
 	}
@@ -330,12 +330,12 @@ func (b *sessionBook) nextUID() (int, error) {
 	if next < sandpit.FirstSessionUID || next > sandpit.LastSessionUID {
 		return 0, sandpit.Errorf(sandpit.Exhausted, "this sandbox has had %d sessions, which is all there can be", sandpit.LastSessionUID-sandpit.FirstSessionUID+1)
 	}
-	return next, b.write(name, []byte(strconv.Itoa(next+1)))
+	return next, b.writeFile(name, []byte(strconv.Itoa(next+1)))
 }
 
-// end kills what the user runs.
-func (b *sessionBook) end(ctx context.Context, id string) (SessionUser, error) {
-	user, err := b.find(id)
+// endSession kills what the user runs.
+func (b *sessionStore) endSession(ctx context.Context, id string) (SessionUser, error) {
+	user, err := b.findSession(id)
 	if err != nil {
 		return user, err
 	}
@@ -366,8 +366,8 @@ func (b *sessionBook) end(ctx context.Context, id string) (SessionUser, error) {
 // publicDirs are where every user can leave something.
 func publicDirs() []string { return []string{"/tmp", "/var/tmp", "/dev/shm"} }
 
-func (b *sessionBook) remove(ctx context.Context, id string) (SessionUser, error) {
-	user, err := b.end(ctx, id)
+func (b *sessionStore) removeSession(ctx context.Context, id string) (SessionUser, error) {
+	user, err := b.endSession(ctx, id)
 	if err != nil {
 		return user, err
 	}

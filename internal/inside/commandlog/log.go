@@ -37,7 +37,7 @@ type segment struct {
 	sum    uint64 // of those
 }
 
-func (g *segment) lost() bool { return g.buf == nil && g.slot == noSlot }
+func (g *segment) isLost() bool { return g.buf == nil && g.slot == noSlot }
 
 // Log is what one command puts out.
 type Log struct {
@@ -75,89 +75,89 @@ func (l *Log) Append(stream Stream, data []byte) {
 		return
 	}
 	for len(data) > 0 {
-		n := l.add(stream, data)
+		n := l.addRecord(stream, data)
 		l.size[stream] += int64(n)
 		data = data[n:]
 	}
 	for i := 0; l.memory > s.limits.LogMemory && i < len(l.segments)-1; i++ {
 		if l.segments[i].buf != nil {
-			l.spill(i)
+			l.spillSegment(i)
 		}
 	}
-	l.popLost()
-	s.balance()
-	l.wake()
+	l.removeLost()
+	s.limitMemory()
+	l.notifyReaders()
 }
 
-// add adds a record to the last segment, or to the last record, and returns how
+// addRecord adds a record to the last segment, or to the last record, and returns how
 // much of data that took.
-func (l *Log) add(stream Stream, data []byte) int {
-	if !l.open || len(l.last().buf) > SegmentSize-headerSize-1 {
-		l.begin()
+func (l *Log) addRecord(stream Stream, data []byte) int {
+	if !l.open || len(l.lastSegment().buf) > SegmentSize-headerSize-1 {
+		l.addSegment()
 	}
-	g := l.last()
+	g := l.lastSegment()
 	room := SegmentSize - len(g.buf)
 	if l.header >= 0 && Stream(g.buf[l.header]) == stream {
 		n := min(room, len(data))
-		l.extend(data[:n])
+		l.extendSegment(data[:n])
 		length := len(g.buf) - l.header - headerSize
 		binary.BigEndian.PutUint16(g.buf[l.header+1:], uint16(length)) //nolint:gosec // a segment is not longer
 		return n
 	}
 	n := min(room-headerSize, len(data))
 	l.header = len(g.buf)
-	l.extend(binary.BigEndian.AppendUint16([]byte{byte(stream)}, uint16(n))) //nolint:gosec // the same
-	l.extend(data[:n])
+	l.extendSegment(binary.BigEndian.AppendUint16([]byte{byte(stream)}, uint16(n))) //nolint:gosec // the same
+	l.extendSegment(data[:n])
 	return n
 }
 
-func (l *Log) last() *segment { return &l.segments[len(l.segments)-1] }
+func (l *Log) lastSegment() *segment { return &l.segments[len(l.segments)-1] }
 
-// begin adds an empty segment.
-func (l *Log) begin() {
+// addSegment adds an empty segment.
+func (l *Log) addSegment() {
 	if len(l.segments) >= maxSegments {
-		if !l.segments[0].lost() {
-			l.lose(0)
+		if !l.segments[0].isLost() {
+			l.dropSegment(0)
 		}
-		l.popLost()
+		l.removeLost()
 	}
-	filled := len(l.segments) > 0 && max(len(l.last().buf), l.last().length) > SegmentSize/2
-	g := segment{start: l.size, slot: noSlot, buf: l.store.buffer(0, filled)}
-	l.account(cap(g.buf))
+	filled := len(l.segments) > 0 && max(len(l.lastSegment().buf), l.lastSegment().length) > SegmentSize/2
+	g := segment{start: l.size, slot: noSlot, buf: l.store.newBuffer(0, filled)}
+	l.countMemory(cap(g.buf))
 	l.segments = append(l.segments, g)
 	l.open, l.header = true, -1
 }
 
-// extend appends to the last segment.
-func (l *Log) extend(data []byte) {
-	g := l.last()
+// extendSegment appends to the last segment.
+func (l *Log) extendSegment(data []byte) {
+	g := l.lastSegment()
 	if need := len(g.buf) + len(data); need > cap(g.buf) {
-		grown := append(l.store.buffer(need, need > SegmentSize/4), g.buf...)
-		l.account(cap(grown) - cap(g.buf))
+		grown := append(l.store.newBuffer(need, need > SegmentSize/4), g.buf...)
+		l.countMemory(cap(grown) - cap(g.buf))
 		g.buf = grown
 	}
 	g.buf = append(g.buf, data...)
 }
 
-func (l *Log) account(bytes int) {
+func (l *Log) countMemory(bytes int) {
 	l.memory += int64(bytes)
 	l.store.memory += int64(bytes)
 }
 
-// free gives up the buffer of a segment.
-func (l *Log) free(g *segment) {
-	l.account(-cap(g.buf))
-	l.store.recycle(g.buf)
+// freeBuffer gives up the buffer of a segment.
+func (l *Log) freeBuffer(g *segment) {
+	l.countMemory(-cap(g.buf))
+	l.store.recycleBuffer(g.buf)
 	g.buf = nil
-	if g == l.last() {
+	if g == l.lastSegment() {
 		l.open = false
 	}
 }
 
-// spill moves a segment from memory to the file, or drops it.
-func (l *Log) spill(i int) {
+// spillSegment moves a segment from memory to the file, or drops it.
+func (l *Log) spillSegment(i int) {
 	s := l.store
-	for _, find := range []func(*Log) int{s.freeSlot, s.takenSlot} {
+	for _, find := range []func(*Log) int{s.freeSlot, s.evictSlot} {
 		slot := find(l)
 		if slot == noSlot {
 			continue
@@ -169,58 +169,58 @@ func (l *Log) spill(i int) {
 		}
 		g.slot, g.length, g.sum = slot, len(g.buf), maphash.Bytes(s.seed, g.buf)
 		l.onDisk++
-		l.free(g)
+		l.freeBuffer(g)
 		return
 	}
-	l.lose(i)
+	l.dropSegment(i)
 }
 
-// unload moves all that is in memory to the file.
-func (l *Log) unload() {
+// spillAll moves all that is in memory to the file.
+func (l *Log) spillAll() {
 	for i := range l.segments {
 		if l.segments[i].buf != nil {
-			l.spill(i)
+			l.spillSegment(i)
 		}
 	}
-	l.popLost()
+	l.removeLost()
 }
 
-// lose drops a segment, of which the offsets stay until popLost.
-func (l *Log) lose(i int) {
+// dropSegment drops a segment, of which the offsets stay until removeLost.
+func (l *Log) dropSegment(i int) {
 	g := &l.segments[i]
 	if g.slot != noSlot {
-		l.store.releaseSlot(l.giveSlot(i))
+		l.store.releaseSlot(l.detachSlot(i))
 	}
 	if g.buf != nil {
-		l.free(g)
+		l.freeBuffer(g)
 	}
-	end := l.end(i)
+	end := l.endOf(i)
 	for stream := range end {
 		l.missing[stream] += end[stream] - g.start[stream]
 	}
 }
 
-// giveSlot takes a segment's slot away from it.
-func (l *Log) giveSlot(i int) (slot int) {
+// detachSlot takes a segment's slot away from it.
+func (l *Log) detachSlot(i int) (slot int) {
 	g := &l.segments[i]
 	slot, g.slot = g.slot, noSlot
 	l.onDisk--
 	return slot
 }
 
-// end returns where a segment ends.
-func (l *Log) end(i int) Offsets {
+// endOf returns where a segment ends.
+func (l *Log) endOf(i int) Offsets {
 	if i+1 < len(l.segments) {
 		return l.segments[i+1].start
 	}
 	return l.size
 }
 
-// popLost forgets the lost segments at the beginning, but never the last: it may
+// removeLost forgets the lost segments at the beginning, but never the last: it may
 // be about to grow.
-func (l *Log) popLost() {
+func (l *Log) removeLost() {
 	n := 0
-	for n < len(l.segments)-1 && l.segments[n].lost() {
+	for n < len(l.segments)-1 && l.segments[n].isLost() {
 		n++
 	}
 	if n > 0 {
@@ -239,14 +239,14 @@ func (l *Log) End() {
 	}
 	l.ended = true
 	if l.open {
-		g := l.last()
-		l.account(len(g.buf) - cap(g.buf))
+		g := l.lastSegment()
+		l.countMemory(len(g.buf) - cap(g.buf))
 		g.buf = append(make([]byte, 0, len(g.buf)), g.buf...)
 		l.open = false
 	}
 	s.running = slices.DeleteFunc(s.running, func(r *Log) bool { return r == l })
 	s.ended = append(s.ended, l)
-	l.wake()
+	l.notifyReaders()
 }
 
 // Discard drops all that a log holds, which must have ended. Who reads it is told
@@ -256,14 +256,14 @@ func (l *Log) Discard() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i := range l.segments {
-		if !l.segments[i].lost() {
-			l.lose(i)
+		if !l.segments[i].isLost() {
+			l.dropSegment(i)
 		}
 	}
 	l.first += int64(len(l.segments))
 	l.segments = nil
 	s.ended = slices.DeleteFunc(s.ended, func(e *Log) bool { return e == l })
-	l.wake()
+	l.notifyReaders()
 }
 
 // Amounts returns how much was appended to each stream, and how much of that is
@@ -285,7 +285,7 @@ func (l *Log) Changed() <-chan struct{} {
 	return l.changed
 }
 
-func (l *Log) wake() {
+func (l *Log) notifyReaders() {
 	if l.changed != nil {
 		close(l.changed)
 		l.changed = nil

@@ -27,7 +27,7 @@ type Reader struct {
 	log  *Log
 	next Offsets // what comes next of each stream
 
-	place    int64   // which segment, counted from the first there ever was
+	segment  int64   // which segment, counted from the first there ever was
 	entered  bool    // that segment was looked at: the fields below are about it
 	pos      int     // where in it a record begins
 	done     int     // how much of the record is behind us
@@ -46,13 +46,13 @@ func (l *Log) Reader(from Offsets) (*Reader, error) {
 			return nil, ErrAhead
 		}
 	}
-	r := &Reader{log: l, next: from, place: l.first}
+	r := &Reader{log: l, next: from, segment: l.first}
 	for i := range l.segments {
-		if end := l.end(i); end[Stdout] > from[Stdout] || end[Stderr] > from[Stderr] {
+		if end := l.endOf(i); end[Stdout] > from[Stdout] || end[Stderr] > from[Stderr] {
 			break
 		}
 		if i < len(l.segments)-1 {
-			r.place++
+			r.segment++
 		}
 	}
 	return r, nil
@@ -65,72 +65,72 @@ func (r *Reader) At() Offsets { return r.next }
 func (r *Reader) Next() (Piece, bool) {
 	for {
 		if r.stored != nil {
-			if p, ok := r.parse(r.stored, true); ok {
+			if p, ok := r.nextPiece(r.stored, true); ok {
 				return p, true
 			}
-			r.leave()
+			r.nextSegment()
 		}
-		p, ok, load := r.step()
+		p, ok, load := r.nextFromMemory()
 		if load == nil {
 			return p, ok
 		}
-		r.load(*load)
+		r.loadSegment(*load)
 	}
 }
 
-// step reads from memory. It returns the segment that must be read from the file
+// nextFromMemory reads from memory. It returns the segment that must be read from the file
 // first, if it is one.
-func (r *Reader) step() (p Piece, ok bool, load *segment) {
+func (r *Reader) nextFromMemory() (p Piece, ok bool, load *segment) {
 	l := r.log
 	l.store.mu.Lock()
 	defer l.store.mu.Unlock()
 	for {
-		if r.place < l.first {
-			r.place, r.entered = l.first, false
+		if r.segment < l.first {
+			r.segment, r.entered = l.first, false
 		}
-		i := int(r.place - l.first)
+		i := int(r.segment - l.first)
 		if i >= len(l.segments) {
 			if len(l.segments) == 0 {
-				p, ok = r.missing(l.size)
+				p, ok = r.missingUpTo(l.size)
 			}
 			return p, ok, nil
 		}
 		g := &l.segments[i]
 		if !r.entered {
-			if p, ok := r.missing(g.start); ok {
+			if p, ok := r.missingUpTo(g.start); ok {
 				return p, true, nil
 			}
 			r.entered, r.pos, r.done, r.at = true, 0, 0, g.start
 		}
 		last := i == len(l.segments)-1
 		switch {
-		case g.lost():
-			if p, ok := r.missing(l.end(i)); ok || last {
+		case g.isLost():
+			if p, ok := r.missingUpTo(l.endOf(i)); ok || last {
 				return p, ok, nil
 			}
 		case g.slot != noSlot:
 			copied := *g
 			return p, false, &copied
 		default:
-			if p, ok := r.parse(g.buf, !last || !l.open); ok {
+			if p, ok := r.nextPiece(g.buf, !last || !l.open); ok {
 				return p, true, nil
 			}
 			if last {
 				return p, false, nil
 			}
 		}
-		r.leave()
+		r.nextSegment()
 	}
 }
 
-// leave goes on to the next segment.
-func (r *Reader) leave() {
-	r.place++
+// nextSegment goes on to the next segment.
+func (r *Reader) nextSegment() {
+	r.segment++
 	r.entered, r.stored = false, nil
 }
 
-// missing returns what lies between the reader and a place, as missing.
-func (r *Reader) missing(end Offsets) (Piece, bool) {
+// missingUpTo returns what lies between the reader and a place, as missing.
+func (r *Reader) missingUpTo(end Offsets) (Piece, bool) {
 	for stream := range end {
 		if n := end[stream] - r.next[stream]; n > 0 {
 			p := Piece{Stream: Stream(stream), Offset: r.next[stream], Missing: n}
@@ -141,9 +141,9 @@ func (r *Reader) missing(end Offsets) (Piece, bool) {
 	return Piece{}, false
 }
 
-// load reads a segment from the file. One that is not as it was is lost, unless
+// loadSegment reads a segment from the file. One that is not as it was is lost, unless
 // it was dropped meanwhile anyway.
-func (r *Reader) load(g segment) {
+func (r *Reader) loadSegment(g segment) {
 	s := r.log.store
 	if r.segments == nil {
 		r.segments = make([]byte, SegmentSize)
@@ -156,17 +156,17 @@ func (r *Reader) load(g segment) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	i := int(r.place - r.log.first)
+	i := int(r.segment - r.log.first)
 	if i >= 0 && i < len(r.log.segments) && r.log.segments[i].slot == g.slot && r.log.segments[i].sum == g.sum {
-		r.log.lose(i)
+		r.log.dropSegment(i)
 	}
 }
 
-// parse returns the next piece of a segment, or false if there is none; complete
+// nextPiece returns the next piece of a segment, or false if there is none; complete
 // says that its last record does not grow any more.
-func (r *Reader) parse(b []byte, complete bool) (Piece, bool) {
+func (r *Reader) nextPiece(b []byte, complete bool) (Piece, bool) {
 	for {
-		stream, data, ok := record(b, r.pos)
+		stream, data, ok := parseRecord(b, r.pos)
 		if !ok {
 			return Piece{}, false
 		}
@@ -190,8 +190,8 @@ func (r *Reader) parse(b []byte, complete bool) (Piece, bool) {
 	}
 }
 
-// record returns the record that begins at pos, or false if there is none.
-func record(b []byte, pos int) (Stream, []byte, bool) {
+// parseRecord returns the record that begins at pos, or false if there is none.
+func parseRecord(b []byte, pos int) (Stream, []byte, bool) {
 	if pos < 0 || len(b)-pos <= headerSize {
 		return 0, nil, false
 	}

@@ -71,18 +71,18 @@ type slots struct {
 	used   []bool
 	inUse  int
 	lowest int // none below is free
-	most   int // how many there may be
+	limit  int // how many there may be
 }
 
 // noSlot is the slot of a segment that is not in the file.
 const noSlot = -1
 
-// take returns a free slot, or noSlot.
-func (p *slots) take() int {
+// takeSlot returns a free slot, or noSlot.
+func (p *slots) takeSlot() int {
 	for p.lowest < len(p.used) && p.used[p.lowest] {
 		p.lowest++
 	}
-	if p.lowest >= p.most {
+	if p.lowest >= p.limit {
 		return noSlot
 	}
 	if p.lowest == len(p.used) {
@@ -93,8 +93,8 @@ func (p *slots) take() int {
 	return p.lowest
 }
 
-// release frees a slot, and reports whether it was the last one.
-func (p *slots) release(slot int) (last bool) {
+// releaseSlot frees a slot, and reports whether it was the last one.
+func (p *slots) releaseSlot(slot int) (last bool) {
 	p.used[slot] = false
 	p.inUse--
 	p.lowest = min(p.lowest, slot)
@@ -107,8 +107,8 @@ func (p *slots) release(slot int) (last bool) {
 	return true
 }
 
-// open makes sure that there is a file.
-func (s *Store) open() error {
+// openFile makes sure that there is a file.
+func (s *Store) openFile() error {
 	if s.file != nil {
 		return nil
 	}
@@ -125,23 +125,23 @@ func (s *Store) open() error {
 		s.limits.Disk = min(s.limits.Disk, int64(size/diskShare))
 		s.limits.LogDisk = min(s.limits.LogDisk, s.limits.Disk)
 	}
-	s.slots.most = int(s.limits.Disk / SegmentSize)
+	s.slots.limit = int(s.limits.Disk / SegmentSize)
 	s.file = f
 	return nil
 }
 
 // freeSlot returns a slot that holds nothing, for l, or noSlot.
 func (s *Store) freeSlot(l *Log) int {
-	if err := s.open(); err != nil || l.onDisk >= int(s.limits.LogDisk/SegmentSize) {
+	if err := s.openFile(); err != nil || l.onDisk >= int(s.limits.LogDisk/SegmentSize) {
 		return noSlot // without a file there is no room either
 	}
-	return s.slots.take()
+	return s.slots.takeSlot()
 }
 
-// takenSlot returns the slot of the oldest segment of somebody who has to give way to
+// evictSlot returns the slot of the oldest segment of somebody who has to give way to
 // l, or noSlot: l itself, if it has all that one may have; else who ended first;
 // else who has the most.
-func (s *Store) takenSlot(l *Log) int {
+func (s *Store) evictSlot(l *Log) int {
 	victim := l
 	if s.file != nil && l.onDisk < int(s.limits.LogDisk/SegmentSize) {
 		if i := slices.IndexFunc(s.ended, func(e *Log) bool { return e.onDisk > 0 }); i >= 0 {
@@ -158,24 +158,24 @@ func (s *Store) takenSlot(l *Log) int {
 	if i < 0 {
 		return noSlot
 	}
-	slot := victim.giveSlot(i)
-	victim.lose(i)
+	slot := victim.detachSlot(i)
+	victim.dropSegment(i)
 	if victim != l { // of l, somebody counts the segments just now
-		victim.popLost()
+		victim.removeLost()
 	}
 	return slot
 }
 
 // releaseSlot frees a slot and gives room at the end of the file back.
 func (s *Store) releaseSlot(slot int) {
-	if s.slots.release(slot) {
+	if s.slots.releaseSlot(slot) {
 		_ = s.file.Truncate(int64(len(s.slots.used)) * SegmentSize) // else it stays a little larger
 	}
 }
 
-// balance brings the memory of all logs below its limit: who ended first is moved
+// limitMemory brings the memory of all logs below its limit: who ended first is moved
 // to the file first, and of those that go on who has the most.
-func (s *Store) balance() {
+func (s *Store) limitMemory() {
 	if s.memory <= s.limits.Memory {
 		return
 	}
@@ -185,21 +185,21 @@ func (s *Store) balance() {
 			return
 		}
 		if l.memory > 0 {
-			l.unload()
+			l.spillAll()
 		}
 	}
 	for s.memory > goal && len(s.running) > 0 {
-		most := slices.MaxFunc(s.running, func(a, b *Log) int { return int(a.memory - b.memory) })
-		if most.memory == 0 {
+		largest := slices.MaxFunc(s.running, func(a, b *Log) int { return int(a.memory - b.memory) })
+		if largest.memory == 0 {
 			return
 		}
-		most.unload()
+		largest.spillAll()
 	}
 }
 
-// buffer returns an empty buffer for at least n bytes; grown says that there were
+// newBuffer returns an empty buffer for at least n bytes; grown says that there were
 // many before it.
-func (s *Store) buffer(n int, grown bool) []byte {
+func (s *Store) newBuffer(n int, grown bool) []byte {
 	if grown && s.spare != nil {
 		b := s.spare[:0]
 		s.spare = nil
@@ -213,8 +213,8 @@ func (s *Store) buffer(n int, grown bool) []byte {
 	return make([]byte, 0, size)
 }
 
-// recycle takes a buffer that nobody needs.
-func (s *Store) recycle(b []byte) {
+// recycleBuffer takes a buffer that nobody needs.
+func (s *Store) recycleBuffer(b []byte) {
 	if cap(b) == SegmentSize {
 		s.spare = b
 	}

@@ -27,8 +27,8 @@ var listPage = template.Must(template.New("list").Parse(listText))
 // entry is a line of a list.
 type entry struct{ Name, Link string }
 
-// list shows what is in a directory.
-func list(w http.ResponseWriter, r *http.Request, root *beneath.Root, name string) error {
+// serveList shows what is in a directory.
+func serveList(w http.ResponseWriter, r *http.Request, root *beneath.Root, name string) error {
 	names, err := root.ReadNames(name, maxNames+1)
 	if err != nil {
 		return err
@@ -38,7 +38,7 @@ func list(w http.ResponseWriter, r *http.Request, root *beneath.Root, name strin
 	slices.Sort(names)
 	entries := make([]entry, 0, len(names))
 	for _, n := range names {
-		if _, info, err := follow(root, path.Join(name, n)); err == nil && info.IsDir() {
+		if _, info, err := followLinks(root, path.Join(name, n)); err == nil && info.IsDir() {
 			n += "/"
 		} else if err != nil || !info.Mode().IsRegular() {
 			continue // it would not be shown

@@ -45,16 +45,16 @@ func Handler(root *beneath.Root) http.Handler {
 		h.Set("Cache-Control", "no-cache")
 		if r.Method != http.MethodGet && r.Method != http.MethodHead {
 			h.Set("Allow", "GET, HEAD")
-			refuse(w, http.StatusMethodNotAllowed)
+			writeStatus(w, http.StatusMethodNotAllowed)
 			return
 		}
-		if err := show(w, r, root); err != nil {
-			refuse(w, statusOf(err))
+		if err := serveName(w, r, root); err != nil {
+			writeStatus(w, statusOf(err))
 		}
 	})
 }
 
-func refuse(w http.ResponseWriter, status int) {
+func writeStatus(w http.ResponseWriter, status int) {
 	http.Error(w, http.StatusText(status), status)
 }
 
@@ -72,30 +72,30 @@ func statusOf(err error) int {
 	}
 }
 
-func show(w http.ResponseWriter, r *http.Request, root *beneath.Root) error {
+func serveName(w http.ResponseWriter, r *http.Request, root *beneath.Root) error {
 	name, err := nameOf(r.URL.Path)
 	if err != nil {
 		return err
 	}
-	name, info, err := follow(root, name)
+	name, info, err := followLinks(root, name)
 	if err != nil {
 		return err
 	}
 	slash := strings.HasSuffix(r.URL.Path, "/")
 	switch {
 	case info.IsDir() && !slash:
-		redirect(w, r)
+		redirectToDir(w, r)
 		return nil
 	case info.IsDir():
-		page, pageInfo, err := follow(root, path.Join(name, index))
+		page, pageInfo, err := followLinks(root, path.Join(name, index))
 		if err == nil && pageInfo.Mode().IsRegular() {
-			return file(w, r, root, page)
+			return serveFile(w, r, root, page)
 		}
-		return list(w, r, root, name)
+		return serveList(w, r, root, name)
 	case slash:
 		return fs.ErrNotExist
 	default:
-		return file(w, r, root, name)
+		return serveFile(w, r, root, name)
 	}
 }
 
@@ -112,8 +112,8 @@ func nameOf(asked string) (string, error) {
 
 func isHidden(name string) bool { return strings.HasPrefix(name, ".") && name != ".well-known" }
 
-// follow finds what a name stands for, links followed, and what that is.
-func follow(root *beneath.Root, name string) (string, fs.FileInfo, error) {
+// followLinks finds what a name stands for, links followed, and what that is.
+func followLinks(root *beneath.Root, name string) (string, fs.FileInfo, error) {
 	for range maxLinks {
 		info, err := root.Lstat(name)
 		if err != nil {
@@ -135,8 +135,8 @@ func follow(root *beneath.Root, name string) (string, fs.FileInfo, error) {
 	return "", nil, unix.ELOOP
 }
 
-// redirect sends a browser to the directory's own name, by which its links are right.
-func redirect(w http.ResponseWriter, r *http.Request) {
+// redirectToDir sends a browser to the directory's own name, by which its links are right.
+func redirectToDir(w http.ResponseWriter, r *http.Request) {
 	to := path.Base(r.URL.EscapedPath()) + "/"
 	if r.URL.RawQuery != "" {
 		to += "?" + r.URL.RawQuery
@@ -145,9 +145,9 @@ func redirect(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusTemporaryRedirect)
 }
 
-// file shows a file. Its name leads through no link any more, unless somebody exchanges it
+// serveFile shows a file. Its name leads through no link any more, unless somebody exchanges it
 // just now; then it is refused.
-func file(w http.ResponseWriter, r *http.Request, root *beneath.Root, name string) error {
+func serveFile(w http.ResponseWriter, r *http.Request, root *beneath.Root, name string) error {
 	// To open what is no file may wait for ever, or do something.
 	if info, err := root.Lstat(name); err != nil || !info.Mode().IsRegular() {
 		return cmp.Or(err, errSpecial)

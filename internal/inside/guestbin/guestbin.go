@@ -31,7 +31,7 @@ func Has(arch string) bool {
 // Digest returns the SHA-256 digest of an architecture's guest, in hexadecimal, or "" if it is
 // not built in. Every command needs it, so it is read from the header and not computed.
 func Digest(arch string) string {
-	r, err := open(arch)
+	r, err := openGuest(arch)
 	if err != nil {
 		return ""
 	}
@@ -53,9 +53,9 @@ func Pack(w io.Writer, program []byte) error {
 }
 
 // Open returns an architecture's guest. It is an error to open one that is not built in.
-func Open(arch string) (io.ReadCloser, error) { return open(arch) }
+func Open(arch string) (io.ReadCloser, error) { return openGuest(arch) }
 
-func open(arch string) (*gzip.Reader, error) {
+func openGuest(arch string) (*gzip.Reader, error) {
 	f, err := files.Open("bin/" + FileName(arch))
 	if err != nil {
 		return nil, fmt.Errorf("open the guest for %s: %w", arch, err)

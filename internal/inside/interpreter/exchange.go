@@ -14,13 +14,13 @@ import (
 
 // connection is one with the process of a service, for one request.
 type connection struct {
-	id     uint64 // of the request whose answers are wanted
-	input  chan []byte
-	told   chan told
-	closed chan struct{}
-	hangUp func()        // closes closed, and stops following the process
-	ended  chan struct{} // closed when nothing follows it any more
-	err    error         // why, once ended is closed
+	id      uint64 // of the request whose answers are wanted
+	input   chan []byte
+	replies chan reply
+	closed  chan struct{}
+	hangUp  func()        // closes closed, and stops following the process
+	ended   chan struct{} // closed when nothing follows it any more
+	err     error         // why, once ended is closed
 
 	rest    []byte // of input, for Read
 	partial []byte // of a line, for Write
@@ -58,17 +58,17 @@ func (c *connection) Write(p []byte) (int, error) {
 			c.reserved += missing
 		}
 		c.partial = append(c.partial, before...)
-		if len(c.partial) > maxTold {
-			return 0, sandpit.Errorf(sandpit.Exhausted, "the interpreter says a line of more than %d bytes", maxTold)
+		if len(c.partial) > maxReplyLine {
+			return 0, sandpit.Errorf(sandpit.Exhausted, "the interpreter says a line of more than %d bytes", maxReplyLine)
 		}
 		if !found {
 			return len(p), nil
 		}
-		var t told
+		var t reply
 		// The first piece may be the end of what was said before anybody listened.
 		if json.Unmarshal(c.partial, &t) == nil && t.ID == c.id {
 			select {
-			case c.told <- t:
+			case c.replies <- t:
 			case <-c.closed:
 				return 0, errDetached
 			}
@@ -77,10 +77,10 @@ func (c *connection) Write(p []byte) (int, error) {
 	}
 }
 
-// attach connects with a service.
-func (r *Remote) attach(ctx context.Context, p sandpit.Process, id uint64) (*connection, error) {
+// connectService connects with a service.
+func (r *Remote) connectService(ctx context.Context, p sandpit.Process, id uint64) (*connection, error) {
 	following, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	c := &connection{id: id, input: make(chan []byte, 2), told: make(chan told), closed: make(chan struct{}), ended: make(chan struct{}), memory: memory.AccountOf(ctx)}
+	c := &connection{id: id, input: make(chan []byte, 2), replies: make(chan reply), closed: make(chan struct{}), ended: make(chan struct{}), memory: memory.AccountOf(ctx)}
 	c.hangUp = sync.OnceFunc(func() {
 		close(c.closed)
 		cancel()
@@ -103,13 +103,13 @@ func (r *Remote) attach(ctx context.Context, p sandpit.Process, id uint64) (*con
 	go func() { // ends with the process, or when following does; close waits for it
 		defer close(c.ended)
 		_, err := follower.Wait(context.WithoutCancel(ctx))
-		c.err = r.why(following, err)
+		c.err = r.explainEnd(following, err)
 	}()
 	return c, nil
 }
 
-// why says what has ended a connection: the service, the sandbox or neither.
-func (r *Remote) why(ctx context.Context, err error) error {
+// explainEnd says what has ended a connection: the service, the sandbox or neither.
+func (r *Remote) explainEnd(ctx context.Context, err error) error {
 	if err == nil {
 		return errEnded
 	}
@@ -134,7 +134,7 @@ func (c *connection) close() {
 type exchange struct {
 	remote  *Remote
 	process sandpit.Process
-	ask     ask
+	request remoteRequest
 	emit    func(Event) error
 
 	conn    *connection
@@ -146,35 +146,35 @@ type exchange struct {
 	late    <-chan time.Time
 }
 
-// perform makes the request and follows it to its end.
-func (x *exchange) perform(ctx context.Context) error {
+// runRequest makes the request and follows it to its end.
+func (x *exchange) runRequest(ctx context.Context) error {
 	var err error
-	if x.conn, err = x.remote.attach(ctx, x.process, x.ask.ID); err != nil {
+	if x.conn, err = x.remote.connectService(ctx, x.process, x.request.ID); err != nil {
 		return err
 	}
 	defer x.conn.close()
-	if err := x.remote.take(ctx); err != nil {
+	if err := x.remote.takeSending(ctx); err != nil {
 		return err
 	}
 	x.sending = true
-	defer x.release()
-	if err := x.send(x.ask); err != nil {
+	defer x.releaseSending()
+	if err := x.sendRequest(x.request); err != nil {
 		return err
 	}
 	ctx, cut := context.WithCancel(ctx)
 	defer cut()
-	return x.follow(ctx, cut)
+	return x.followReplies(ctx, cut)
 }
 
-// send says something. The caller has the turn, until the service says that it has come: the parts of a long line
+// sendRequest says something. The caller has the turn, until the service says that it has come: the parts of a long line
 // come one after the other, and must not be mixed with another's.
-func (x *exchange) send(a ask) error {
+func (x *exchange) sendRequest(a remoteRequest) error {
 	data, err := json.Marshal(a)
 	if err != nil {
 		return err
 	}
-	if len(data) > maxTold-2 {
-		return sandpit.Errorf(sandpit.Invalid, "code and environment have more than %d bytes", maxTold)
+	if len(data) > maxReplyLine-2 {
+		return sandpit.Errorf(sandpit.Invalid, "code and environment have more than %d bytes", maxReplyLine)
 	}
 	// The first line end is for what a connection that broke may have left.
 	x.conn.input <- slices.Concat([]byte("\n"), data, []byte("\n"))
@@ -182,36 +182,36 @@ func (x *exchange) send(a ask) error {
 	return nil
 }
 
-func (x *exchange) release() {
+func (x *exchange) releaseSending() {
 	if x.sending {
 		<-x.remote.sending
 	}
 	x.sending, x.ack = false, nil
 }
 
-// follow passes on what the service tells until the request is done.
-func (x *exchange) follow(ctx context.Context, cut func()) error {
+// followReplies passes on what the service tells until the request is done.
+func (x *exchange) followReplies(ctx context.Context, cut func()) error {
 	gone := ctx.Done()
 	var turn chan struct{} // wanted for the interrupt, or nil
 	for {
 		select {
-		case t := <-x.conn.told:
+		case t := <-x.conn.replies:
 			if t.Done {
-				return x.result(ctx, t)
+				return x.resultOf(ctx, t)
 			}
-			x.hear(t, cut)
+			x.handleReply(t, cut)
 		case <-gone:
-			gone, x.cut, x.late = nil, true, time.After(overTime)
+			gone, x.cut, x.late = nil, true, time.After(interruptTime)
 			if !x.sending { // else the request itself has not come yet
 				turn = x.remote.sending
 			}
 		case turn <- struct{}{}:
 			turn, x.sending = nil, true
-			x.interrupt()
+			x.sendInterrupt()
 		case <-x.ack:
-			return x.kill(ctx)
+			return x.killService(ctx)
 		case <-x.late:
-			return x.kill(ctx)
+			return x.killService(ctx)
 		case <-x.remote.ctx.Done():
 			return errClosed()
 		case <-x.conn.ended:
@@ -220,19 +220,19 @@ func (x *exchange) follow(ctx context.Context, cut func()) error {
 	}
 }
 
-// interrupt asks the service to interrupt the request. The caller has the turn.
-func (x *exchange) interrupt() {
+// sendInterrupt asks the service to interrupt the request. The caller has the turn.
+func (x *exchange) sendInterrupt() {
 	x.cut = false
-	_ = x.send(ask{ID: x.ask.ID, Do: askInterrupt}) // which can be encoded, and is short
+	_ = x.sendRequest(remoteRequest{ID: x.request.ID, Do: askInterrupt}) // which can be encoded, and is short
 }
 
-// hear takes one thing that the service tells.
-func (x *exchange) hear(t told, cut func()) {
+// handleReply takes one thing that the service tells.
+func (x *exchange) handleReply(t reply, cut func()) {
 	if t.Begun && x.sending {
 		if first := !x.begun; first && x.cut {
-			x.interrupt()
+			x.sendInterrupt()
 		} else {
-			x.release()
+			x.releaseSending()
 		}
 		x.begun = true
 	}
@@ -249,7 +249,7 @@ func (x *exchange) hear(t told, cut func()) {
 	}
 }
 
-func (x *exchange) result(ctx context.Context, t told) error {
+func (x *exchange) resultOf(ctx context.Context, t reply) error {
 	switch {
 	case x.failed != nil:
 		return x.failed
@@ -267,13 +267,13 @@ func (x *exchange) result(ctx context.Context, t told) error {
 	return sandpit.Errorf(code, "%.4000s", t.Error.Message)
 }
 
-// kill ends a service that does not answer.
-func (x *exchange) kill(ctx context.Context) error {
+// killService ends a service that does not answer.
+func (x *exchange) killService(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTime)
 	defer cancel()
 	if err := x.process.Signal(ctx, sandpit.SIGKILL); err != nil && sandpit.CodeOf(err) != sandpit.Gone {
 		return err
 	}
-	x.remote.forget(x.process)
+	x.remote.forgetService(x.process)
 	return sandpit.Errorf(sandpit.Timeout, "the interpreter does not answer and was ended: all variables are lost")
 }

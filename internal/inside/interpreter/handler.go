@@ -25,10 +25,10 @@ func (s *Service) Handler(ready <-chan struct{}) http.Handler {
 	mux.HandleFunc("GET /contexts", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, s.Contexts()) })
 	mux.HandleFunc("POST /contexts", s.serveCreate)
 	mux.HandleFunc("DELETE /contexts/{id}", func(w http.ResponseWriter, r *http.Request) {
-		answer(w, s.Remove(r.PathValue("id")))
+		writeStatus(w, s.Remove(r.PathValue("id")))
 	})
 	mux.HandleFunc("POST /contexts/{id}/restart", func(w http.ResponseWriter, r *http.Request) {
-		answer(w, s.Restart(r.Context(), r.PathValue("id")))
+		writeStatus(w, s.Restart(r.Context(), r.PathValue("id")))
 	})
 	mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) {
 		select {
@@ -52,13 +52,13 @@ func (s *Service) serveExecute(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if req.Code == nil {
-		answer(w, sandpit.Errorf(sandpit.Invalid, "there is no code in the request"))
+		writeStatus(w, sandpit.Errorf(sandpit.Invalid, "there is no code in the request"))
 		return
 	}
 	lines := &lines{w: w, control: http.NewResponseController(w)}
 	run := Request{Code: *req.Code, Context: req.Context, Language: req.Language, Env: req.Env}
-	if err := s.Run(r.Context(), run, lines.write); err != nil && !lines.begun {
-		answer(w, err)
+	if err := s.Run(r.Context(), run, lines.writeEvent); err != nil && !lines.begun {
+		writeStatus(w, err)
 	} else if err != nil {
 		// The client sees a stream without an end.
 		panic(http.ErrAbortHandler)
@@ -75,7 +75,7 @@ func (s *Service) serveCreate(w http.ResponseWriter, r *http.Request) {
 	}
 	c, err := s.Create(r.Context(), req.Language, req.Dir)
 	if err != nil {
-		answer(w, err)
+		writeStatus(w, err)
 		return
 	}
 	writeJSON(w, c)
@@ -88,13 +88,13 @@ type lines struct {
 	begun   bool
 }
 
-func (l *lines) write(e Event) error {
+func (l *lines) writeEvent(e Event) error {
 	if !l.begun {
 		l.begun = true
 		l.w.Header().Set("Content-Type", "application/x-ndjson")
 		l.w.Header().Set("X-Accel-Buffering", "no")
 	}
-	line, err := json.Marshal(inE2B(e))
+	line, err := json.Marshal(toE2B(e))
 	if err != nil {
 		return fmt.Errorf("encode an event: %w", err)
 	}
@@ -107,9 +107,9 @@ func (l *lines) write(e Event) error {
 	return l.control.Flush()
 }
 
-// inE2B returns an event as E2B's interpreter tells it. That a kernel has ended has another
+// toE2B returns an event as E2B's interpreter tells it. That a kernel has ended has another
 // name there, which clients know and ask for.
-func inE2B(e Event) Event {
+func toE2B(e Event) Event {
 	if f, ok := e.(Failure); ok && f.Name == FailKernel && f.Traceback == "" {
 		return Failure{Name: "ContextRestarting", Value: "Context was restarted: " + f.Value}
 	}
@@ -126,7 +126,7 @@ func readJSON(w http.ResponseWriter, r *http.Request, into any) bool {
 		http.Error(w, fmt.Sprintf("the request is larger than %d bytes", large.Limit), http.StatusRequestEntityTooLarge)
 		return false
 	}
-	answer(w, sandpit.Errorf(sandpit.Invalid, "body: %w", err))
+	writeStatus(w, sandpit.Errorf(sandpit.Invalid, "body: %w", err))
 	return false
 }
 
@@ -144,8 +144,8 @@ var statuses = map[sandpit.Code]int{
 	sandpit.Unavailable: http.StatusServiceUnavailable,
 }
 
-// answer tells how a request without a result has ended.
-func answer(w http.ResponseWriter, err error) {
+// writeStatus tells how a request without a result has ended.
+func writeStatus(w http.ResponseWriter, err error) {
 	if err == nil {
 		w.WriteHeader(http.StatusNoContent)
 		return

@@ -23,10 +23,10 @@ import (
 )
 
 const (
-	maxLine    = 32 << 20 // bytes of one line of a kernel: a result with all of its representations
-	maxBacklog = 64 << 10 // bytes of a stream that are kept between two runs
-	startTime  = 2 * time.Minute
-	lastWords  = 200 * time.Millisecond // how long what an ended kernel has said is looked for
+	maxLine        = 32 << 20 // bytes of one line of a kernel: a result with all of its representations
+	maxBacklog     = 64 << 10 // bytes of a stream that are kept between two runs
+	startTime      = 2 * time.Minute
+	lastOutputTime = 200 * time.Millisecond // how long what an ended kernel has said is looked for
 )
 
 // kernel is a program that runs code. What reads from it ends before ended is closed.
@@ -79,7 +79,7 @@ type pipes struct {
 	ours   []*os.File
 }
 
-func (p *pipes) add(intoKernel bool) error {
+func (p *pipes) addPipe(intoKernel bool) error {
 	r, w, err := os.Pipe()
 	if err != nil {
 		return err
@@ -99,14 +99,14 @@ func closeAll(files []*os.File) {
 
 // startKernel starts a kernel in a directory, with an environment beside ours, and waits until it can run code.
 func startKernel(ctx context.Context, l language, dir string, env map[string]string) (*kernel, error) {
-	program, err := l.program(env)
+	program, err := l.findProgram(env)
 	if err != nil {
 		return nil, err
 	}
 	var p pipes
 	defer func() { closeAll(p.theirs) }()
 	for _, into := range []bool{false, false, true, false, true} {
-		if err := p.add(into); err != nil {
+		if err := p.addPipe(into); err != nil {
 			closeAll(p.ours)
 			return nil, sandpit.Errorf(sandpit.Exhausted, "open pipes for a kernel: %w", err)
 		}
@@ -121,9 +121,9 @@ func startKernel(ctx context.Context, l language, dir string, env map[string]str
 	k.cmd.Stdout, k.cmd.Stderr, k.cmd.ExtraFiles = p.theirs[0], p.theirs[1], p.theirs[2:]
 	// A group of its own: its children are interrupted and killed with it.
 	k.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	first := k.begin()
+	first := k.beginRun()
 	source, mark := l.withMark()
-	if err := k.attach(p.ours, mark); err != nil {
+	if err := k.startProgram(p.ours, mark); err != nil {
 		closeAll(p.ours)
 		return nil, sandpit.Errorf(sandpit.Unavailable, "start a kernel: %w", err)
 	}
@@ -132,7 +132,7 @@ func startKernel(ctx context.Context, l language, dir string, env map[string]str
 	if err == nil {
 		err = k.awaitReady(ctx, first)
 	}
-	k.over(first)
+	k.endRun(first)
 	if err != nil {
 		k.close()
 		return nil, err
@@ -140,8 +140,8 @@ func startKernel(ctx context.Context, l language, dir string, env map[string]str
 	return k, nil
 }
 
-// attach starts the program, what reads from it, and what waits for its end.
-func (k *kernel) attach(ours []*os.File, mark string) error {
+// startProgram starts the program, what reads from it, and what waits for its end.
+func (k *kernel) startProgram(ours []*os.File, mark string) error {
 	started := make(chan error)
 	go func() {
 		// A program dies with the thread that has started it. This one stays until the program has ended.
@@ -150,7 +150,7 @@ func (k *kernel) attach(ours []*os.File, mark string) error {
 		err := k.cmd.Start()
 		started <- err
 		if err == nil {
-			k.await(ours)
+			k.waitForEnd(ours)
 		}
 	}()
 	if err := <-started; err != nil {
@@ -163,8 +163,8 @@ func (k *kernel) attach(ours []*os.File, mark string) error {
 	return nil
 }
 
-// await waits for the kernel's end and for what reads from it.
-func (k *kernel) await(ours []*os.File) {
+// waitForEnd waits for the kernel's end and for what reads from it.
+func (k *kernel) waitForEnd(ours []*os.File) {
 	defer close(k.ended)
 	k.ending = k.cmd.Wait()
 	if k.ending == nil {
@@ -174,7 +174,7 @@ func (k *kernel) await(ours []*os.File) {
 	<-k.attached
 	// What it said last is in the pipes; others that have them open must not keep us.
 	for _, f := range []*os.File{ours[0], ours[1], ours[3]} {
-		_ = f.SetReadDeadline(time.Now().Add(lastWords)) // pipes have deadlines
+		_ = f.SetReadDeadline(time.Now().Add(lastOutputTime)) // pipes have deadlines
 	}
 	k.readers.Wait()
 	closeAll([]*os.File{ours[0], ours[1], ours[2], ours[3]})
@@ -209,8 +209,8 @@ func lastLine(text string) string {
 	return text[strings.LastIndexByte(text, '\n')+1:]
 }
 
-// begin has everything that the kernel tells go to a run, what it has told before first.
-func (k *kernel) begin() *reception {
+// beginRun has everything that the kernel tells go to a run, what it has told before first.
+func (k *kernel) beginRun() *reception {
 	r := &reception{messages: make(chan message), over: make(chan struct{})}
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -227,16 +227,16 @@ func (k *kernel) takeBacklog() map[Stream][]byte {
 	return old
 }
 
-func (k *kernel) over(r *reception) {
+func (k *kernel) endRun(r *reception) {
 	k.mu.Lock()
 	k.run = nil
 	k.mu.Unlock()
 	close(r.over)
 }
 
-// deliver gives a message to the run that is under way. Between runs, output is kept for the next
+// deliverMessage gives a message to the run that is under way. Between runs, output is kept for the next
 // one, as much as there is room for, and lines mean nothing.
-func (k *kernel) deliver(m message) {
+func (k *kernel) deliverMessage(m message) {
 	k.mu.Lock()
 	r := k.run
 	if r == nil {
@@ -252,7 +252,7 @@ func (k *kernel) deliver(m message) {
 	case r.messages <- m:
 	case <-r.over:
 		m.marked = false // it was that run's
-		k.deliver(m)
+		k.deliverMessage(m)
 	}
 }
 
@@ -268,15 +268,15 @@ func (k *kernel) readStream(f io.Reader, stream Stream, mark string) {
 			if !found {
 				break
 			}
-			k.deliver(message{stream: stream, text: bytes.Clone(before), marked: true})
+			k.deliverMessage(message{stream: stream, text: bytes.Clone(before), marked: true})
 			data = after
 		}
 		keep := 0
 		if err == nil {
-			keep = unfinished(data, mark)
+			keep = unfinishedBytes(data, mark)
 		}
 		if whole := data[:len(data)-keep]; len(whole) > 0 {
-			k.deliver(message{stream: stream, text: bytes.Clone(whole)})
+			k.deliverMessage(message{stream: stream, text: bytes.Clone(whole)})
 		}
 		held = bytes.Clone(data[len(data)-keep:])
 		if err != nil {
@@ -285,8 +285,8 @@ func (k *kernel) readStream(f io.Reader, stream Stream, mark string) {
 	}
 }
 
-// unfinished is how many of the last bytes are the beginning of a mark, or of a character.
-func unfinished(data []byte, mark string) int {
+// unfinishedBytes is how many of the last bytes are the beginning of a mark, or of a character.
+func unfinishedBytes(data []byte, mark string) int {
 	for n := min(len(mark)-1, len(data)); n > 0; n-- {
 		if strings.HasPrefix(mark, string(data[len(data)-n:])) {
 			return n
@@ -313,7 +313,7 @@ func (k *kernel) readLines(f io.Reader) {
 			k.killGroup()
 			return
 		}
-		k.deliver(m)
+		k.deliverMessage(m)
 	}
 	if errors.Is(scanner.Err(), bufio.ErrTooLong) {
 		k.killGroup()
@@ -325,16 +325,16 @@ func parseLine(text []byte) (m message, err error) {
 	return m, err
 }
 
-// interrupt asks the program that runs, and its children, to end.
-func (k *kernel) interrupt() {
+// interruptRun asks the program that runs, and its children, to end.
+func (k *kernel) interruptRun() {
 	if k.language.byLine {
-		_ = k.send([]byte("\n")) // who does not read is killed soon
+		_ = k.writeRequest([]byte("\n")) // who does not read is killed soon
 	}
 	_ = syscall.Kill(-k.cmd.Process.Pid, syscall.SIGINT) // it may have ended
 }
 
-// send writes to the kernel. One that does not read for long is as good as dead.
-func (k *kernel) send(data []byte) error {
+// writeRequest writes to the kernel. One that does not read for long is as good as dead.
+func (k *kernel) writeRequest(data []byte) error {
 	if err := k.requests.SetWriteDeadline(time.Now().Add(Patience)); err != nil {
 		return err
 	}
@@ -362,8 +362,8 @@ func (k *kernel) close() {
 	<-k.ended
 }
 
-// failure is what a run says whose kernel has ended.
-func (k *kernel) failure() Failure {
+// failureEvent is what a run says whose kernel has ended.
+func (k *kernel) failureEvent() Failure {
 	return Failure{
 		Name:  FailKernel,
 		Value: fmt.Sprintf("the kernel has ended (%v): its variables are lost, and the next run has a new one", k.ending),

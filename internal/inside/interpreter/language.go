@@ -66,21 +66,21 @@ var (
 	python = language{
 		command: []string{"python3", "-c", `exec(compile(open(5).read(), "<kernel>", "exec"))`},
 		source:  pythonCharts + pythonKernel + "\nIPYTHON = " + strconv.QuoteToASCII(pythonShell) + "\nPLAIN = " + strconv.QuoteToASCII(plainShell) + "\nserve()\n",
-		encode:  asLine,
+		encode:  encodeLine,
 	}
 	node = language{
 		command: []string{"node", "-e", `new Function("require", require("fs").readFileSync(5, "utf8") + "\n//# sourceURL=<kernel>")(require)`},
-		source:  nodeKernel, encode: asLine, byLine: true,
+		source:  nodeKernel, encode: encodeLine, byLine: true,
 	}
 	bash = language{
 		command: []string{"bash", "--noprofile", "--norc", "-c", `eval "$(</dev/fd/5)"`},
-		source:  bashKernel, encode: asTexts,
+		source:  bashKernel, encode: encodeTexts,
 	}
 )
 
-// languageOf returns the language that a client names, by its own name. Unsupported: there is no
+// findLanguage returns the language that a client names, by its own name. Unsupported: there is no
 // kernel for it.
-func languageOf(name string) (string, language, error) {
+func findLanguage(name string) (string, language, error) {
 	switch name = strings.ToLower(strings.TrimSpace(name)); name {
 	case "", Python, "python3", "py":
 		return Python, python, nil
@@ -94,8 +94,8 @@ func languageOf(name string) (string, language, error) {
 	return "", language{}, sandpit.Errorf(sandpit.Unsupported, "language %.40q is not here: there are python, javascript, typescript and bash", name)
 }
 
-// program finds what runs the kernel, by the PATH that it will have.
-func (l language) program(env map[string]string) (string, error) {
+// findProgram finds what runs the kernel, by the PATH that it will have.
+func (l language) findProgram(env map[string]string) (string, error) {
 	dirs := []string{""} // our own PATH
 	if search, given := env["PATH"]; given {
 		dirs = filepath.SplitList(search)
@@ -115,7 +115,7 @@ func (l language) withMark() (source, mark string) {
 	return strings.ReplaceAll(l.source, "@MARK@", mark), mark
 }
 
-func asLine(j job) ([]byte, error) {
+func encodeLine(j job) ([]byte, error) {
 	line, err := json.Marshal(j)
 	if err != nil {
 		return nil, err
@@ -125,15 +125,15 @@ func asLine(j job) ([]byte, error) {
 
 var shellName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
-// asTexts is the form that bash can read.
-func asTexts(j job) ([]byte, error) {
+// encodeTexts is the form that bash can read.
+func encodeTexts(j job) ([]byte, error) {
 	if strings.Contains(j.Code, "\x00") {
 		return nil, sandpit.Errorf(sandpit.Invalid, "the code has a NUL byte in it")
 	}
 	var env strings.Builder
 	for _, name := range sortedNames(j.Global) {
 		if shellName.MatchString(name) { // others are for other programs
-			fmt.Fprintf(&env, "export %s=%s; ", name, quoted(j.Global[name]))
+			fmt.Fprintf(&env, "export %s=%s; ", name, quoteShell(j.Global[name]))
 		}
 	}
 	env.WriteString("__enter")
@@ -141,12 +141,12 @@ func asTexts(j job) ([]byte, error) {
 		if !shellName.MatchString(name) {
 			return nil, sandpit.Errorf(sandpit.Invalid, "environment variable %.40q is none that bash can have", name)
 		}
-		fmt.Fprintf(&env, " %s %s", name, quoted(j.Env[name]))
+		fmt.Fprintf(&env, " %s %s", name, quoteShell(j.Env[name]))
 	}
 	return fmt.Appendf(nil, "%d\x00%s\x00%s\x00", j.ID, env.String(), j.Code), nil
 }
 
-func quoted(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }
+func quoteShell(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }
 
 func sortedNames(env map[string]string) []string {
 	names := make([]string, 0, len(env))

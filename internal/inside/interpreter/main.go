@@ -19,8 +19,8 @@ const Arg = "interpreter"
 // DefaultListen is where E2B's clients look for it, by way of the sandbox's port.
 const DefaultListen = "0.0.0.0:49999"
 
-// bootID differs between a sandbox and its copies.
-const bootID = "/proc/sys/kernel/random/boot_id"
+// bootIDPath differs between a sandbox and its copies.
+const bootIDPath = "/proc/sys/kernel/random/boot_id"
 
 // Main serves an interpreter until a signal ends it, and returns the exit status.
 //
@@ -43,7 +43,7 @@ func Main(args []string) int {
 	if *stdio {
 		err = serveStdio(ctx, *dir)
 	} else {
-		err = serve(ctx, *listen, homeOf(*dir), strings.Split(*languages, ","))
+		err = serveHTTP(ctx, *listen, homeOf(*dir), strings.Split(*languages, ","))
 	}
 	if err != nil {
 		_, _ = fmt.Fprintln(os.Stderr, "interpreter:", err)
@@ -60,8 +60,8 @@ func homeOf(dir string) string {
 	return dir
 }
 
-func serve(ctx context.Context, listen, dir string, languages []string) error {
-	service := New(Options{Dir: dir, Identity: identity, Environ: guestEnviron})
+func serveHTTP(ctx context.Context, listen, dir string, languages []string) error {
+	service := New(Options{Dir: dir, Identity: readBootID, Environ: guestEnviron})
 	defer service.Close()
 	ready := make(chan struct{})
 	server := &http.Server{Addr: listen, Handler: service.Handler(ready), ReadHeaderTimeout: 30 * time.Second, MaxHeaderBytes: 64 << 10}
@@ -83,9 +83,9 @@ func serve(ctx context.Context, listen, dir string, languages []string) error {
 	return err
 }
 
-// identity is what copies of this sandbox differ in.
-func identity() string {
-	id, err := os.ReadFile(bootID)
+// readBootID is what copies of this sandbox differ in.
+func readBootID() string {
+	id, err := os.ReadFile(bootIDPath)
 	if err != nil {
 		return "" // then there is nothing to tell copies by
 	}

@@ -12,8 +12,8 @@ import (
 const (
 	// ackTime is how long a service may take to say that a request has come.
 	ackTime = 30 * time.Second
-	// overTime is how long after an interrupt a run may take to end; a kernel that goes on is killed before.
-	overTime = Patience + 10*time.Second
+	// interruptTime is how long after an interrupt a run may take to end; a kernel that goes on is killed before.
+	interruptTime = Patience + 10*time.Second
 	// closeTime is how long the end of a service may take.
 	closeTime = 10 * time.Second
 	// guestTime is how long the sandbox may take to be spoken to.
@@ -46,9 +46,9 @@ type Remote struct {
 	last    uint64
 	closed  bool
 
-	under  sync.WaitGroup  // requests
-	ctx    context.Context //nolint:containedctx // of what this value itself does, until it is closed
-	cancel context.CancelFunc
+	requests sync.WaitGroup  // requests
+	ctx      context.Context //nolint:containedctx // of what this value itself does, until it is closed
+	cancel   context.CancelFunc
 }
 
 // Cell is code for a Remote.
@@ -73,17 +73,17 @@ func NewRemote(g sandpit.Processes, o RemoteOptions) *Remote {
 // Unsupported: the image has no program for the language. Exhausted: too many contexts. Unavailable: the connection
 // broke. Gone: the Remote is closed, or the sandbox has ended. Errors as of sandpit.Processes.Start.
 func (r *Remote) Run(ctx context.Context, c Cell, emit func(Event) error) error {
-	return r.do(ctx, ask{Do: askRun, Context: c.Context, Language: c.Language, Dir: r.o.Dir, Code: c.Code}, emit)
+	return r.doRequest(ctx, remoteRequest{Do: askRun, Context: c.Context, Language: c.Language, Dir: r.o.Dir, Code: c.Code}, emit)
 }
 
 // Restart gives a context a new kernel, also while the old one runs something. Errors as of Run.
 func (r *Remote) Restart(ctx context.Context, name string) error {
-	return r.do(ctx, ask{Do: askRestart, Context: name}, nil)
+	return r.doRequest(ctx, remoteRequest{Do: askRestart, Context: name}, nil)
 }
 
 // Remove ends a context, also while it runs something; absent is fine. Errors as of Run.
 func (r *Remote) Remove(ctx context.Context, name string) error {
-	return r.do(ctx, ask{Do: askRemove, Context: name}, nil)
+	return r.doRequest(ctx, remoteRequest{Do: askRemove, Context: name}, nil)
 }
 
 // Close cuts off what runs, and ends the service with its kernels. It is idempotent.
@@ -92,7 +92,7 @@ func (r *Remote) Close() error {
 	r.closed = true
 	r.mu.Unlock()
 	r.cancel()
-	r.under.Wait()
+	r.requests.Wait()
 	r.mu.Lock()
 	p := r.process
 	r.process = nil
@@ -102,14 +102,14 @@ func (r *Remote) Close() error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), closeTime)
 	defer cancel()
-	return r.end(ctx, p)
+	return r.endService(ctx, p)
 }
 
-// end has a service end its kernels, and waits for that.
-func (r *Remote) end(ctx context.Context, p sandpit.Process) error {
+// endService has a service end its kernels, and waits for that.
+func (r *Remote) endService(ctx context.Context, p sandpit.Process) error {
 	err := p.Signal(ctx, sandpit.SIGTERM)
 	if err == nil {
-		r.awaitEnd(ctx, p)
+		r.waitForEnd(ctx, p)
 		err = p.Signal(ctx, sandpit.SIGKILL) // what is left of it
 	}
 	if sandpit.CodeOf(err) == sandpit.Gone {
@@ -118,8 +118,8 @@ func (r *Remote) end(ctx context.Context, p sandpit.Process) error {
 	return err
 }
 
-func (r *Remote) awaitEnd(ctx context.Context, p sandpit.Process) {
-	c, err := r.attach(ctx, p, 0)
+func (r *Remote) waitForEnd(ctx context.Context, p sandpit.Process) {
+	c, err := r.connectService(ctx, p, 0)
 	if err != nil {
 		return // it has ended, or cannot be spoken to
 	}
@@ -130,16 +130,16 @@ func (r *Remote) awaitEnd(ctx context.Context, p sandpit.Process) {
 	}
 }
 
-// enter counts a request. It is one no more when done is called.
-func (r *Remote) enter() (id uint64, done func(), err error) {
+// enterRequest counts a request. It is one no more when done is called.
+func (r *Remote) enterRequest() (id uint64, done func(), err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
 		return 0, nil, errClosed()
 	}
-	r.under.Add(1)
+	r.requests.Add(1)
 	r.last++
-	return r.last, r.under.Done, nil
+	return r.last, r.requests.Done, nil
 }
 
 func errClosed() error { return sandpit.Errorf(sandpit.Gone, "the interpreter is closed") }
@@ -147,9 +147,9 @@ func errClosed() error { return sandpit.Errorf(sandpit.Gone, "the interpreter is
 // errEnded is the end of the service itself.
 var errEnded = sandpit.Errorf(sandpit.Unavailable, "the interpreter has ended: all variables are lost, and the next run has new kernels")
 
-// do has a service do something. One that has ended is replaced.
-func (r *Remote) do(ctx context.Context, a ask, emit func(Event) error) error {
-	id, done, err := r.enter()
+// doRequest has a service do something. One that has ended is replaced.
+func (r *Remote) doRequest(ctx context.Context, a remoteRequest, emit func(Event) error) error {
+	id, done, err := r.enterRequest()
 	if err != nil {
 		return err
 	}
@@ -159,16 +159,16 @@ func (r *Remote) do(ctx context.Context, a ask, emit func(Event) error) error {
 		a.Environ = r.o.Environ()
 	}
 	for again := true; ; again = false {
-		p, err := r.ready(ctx)
+		p, err := r.readyService(ctx)
 		if err != nil {
 			return err
 		}
-		x := exchange{remote: r, process: p, ask: a, emit: emit}
-		err = x.perform(ctx)
+		x := exchange{remote: r, process: p, request: a, emit: emit}
+		err = x.runRequest(ctx)
 		if !errors.Is(err, errEnded) {
 			return err
 		}
-		r.forget(p)
+		r.forgetService(p)
 		if x.begun || !again {
 			return err
 		}
@@ -181,8 +181,8 @@ func (r *Remote) do(ctx context.Context, a ask, emit func(Event) error) error {
 	}
 }
 
-// take waits for the turn to send.
-func (r *Remote) take(ctx context.Context) error {
+// takeSending waits for the turn to send.
+func (r *Remote) takeSending(ctx context.Context) error {
 	select {
 	case r.sending <- struct{}{}:
 		return nil
@@ -193,9 +193,9 @@ func (r *Remote) take(ctx context.Context) error {
 	}
 }
 
-// ready returns the service, started if there is none.
-func (r *Remote) ready(ctx context.Context) (sandpit.Process, error) {
-	if err := r.take(ctx); err != nil { // so that two do not start it
+// readyService returns the service, started if there is none.
+func (r *Remote) readyService(ctx context.Context) (sandpit.Process, error) {
+	if err := r.takeSending(ctx); err != nil { // so that two do not start it
 		return nil, err
 	}
 	defer func() { <-r.sending }()
@@ -205,7 +205,7 @@ func (r *Remote) ready(ctx context.Context) (sandpit.Process, error) {
 	if p != nil {
 		return p, nil
 	}
-	p, err := r.start(ctx)
+	p, err := r.startService(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -215,21 +215,21 @@ func (r *Remote) ready(ctx context.Context) (sandpit.Process, error) {
 	return p, nil
 }
 
-// silence is an input that nothing comes from, and that does not end.
-type silence struct{}
+// blockedInput is an input that nothing comes from, and that does not end.
+type blockedInput struct{}
 
 // Read implements io.Reader.
-func (silence) Read([]byte) (int, error) { return 0, errDetached }
+func (blockedInput) Read([]byte) (int, error) { return 0, errDetached }
 
 // errDetached ends a reader without ending the input of the process.
 var errDetached = errors.New("detached")
 
-// start starts a service, which runs on when nobody follows it.
-func (r *Remote) start(ctx context.Context) (sandpit.Process, error) {
+// startService starts a service, which runs on when nobody follows it.
+func (r *Remote) startService(ctx context.Context) (sandpit.Process, error) {
 	// One that is given up half way might leave a process that nobody knows.
 	following, cancel := context.WithTimeout(context.WithoutCancel(ctx), guestTime)
 	defer cancel()
-	cmd := sandpit.Command{Args: []string{sandpit.GuestProgram, Arg, "-stdio"}, User: r.o.User, Dir: r.o.Dir, Stdin: silence{}}
+	cmd := sandpit.Command{Args: []string{sandpit.GuestProgram, Arg, "-stdio"}, User: r.o.User, Dir: r.o.Dir, Stdin: blockedInput{}}
 	if r.o.Environ != nil {
 		cmd.Env = r.o.Environ()
 	}
@@ -242,8 +242,8 @@ func (r *Remote) start(ctx context.Context) (sandpit.Process, error) {
 	return p, nil
 }
 
-// forget lets go of a service that has ended.
-func (r *Remote) forget(p sandpit.Process) {
+// forgetService lets go of a service that has ended.
+func (r *Remote) forgetService(p sandpit.Process) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.process == p {

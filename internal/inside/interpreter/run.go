@@ -35,10 +35,10 @@ type execution struct {
 	stop   func() // cuts the run off
 }
 
-// execute runs code in the kernel and tells what happens. When ctx ends, or emit fails, the code is interrupted; execute
+// executeJob runs code in the kernel and tells what happens. When ctx ends, or emit fails, the code is interrupted; execute
 // returns when that is done. Its error says why the run was cut off, or that it has not begun; what is wrong with the
 // code or the kernel is a Failure.
-func (k *kernel) execute(ctx context.Context, j job, emit func(Event) error) error {
+func (k *kernel) executeJob(ctx context.Context, j job, emit func(Event) error) error {
 	k.lastJob++
 	j.ID = k.lastJob
 	data, err := k.language.encode(j)
@@ -48,15 +48,15 @@ func (k *kernel) execute(ctx context.Context, j job, emit func(Event) error) err
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	e := &execution{kernel: k, job: j, emit: emit, marked: make(map[Stream]bool), stop: stop}
-	r := k.begin()
-	defer k.over(r)
+	r := k.beginRun()
+	defer k.endRun(r)
 	for stream, text := range k.takeBacklog() {
-		e.tell(newOutput(stream, text))
+		e.emitEvent(newOutput(stream, text))
 	}
-	if err := k.send(data); err != nil {
+	if err := k.writeRequest(data); err != nil {
 		k.killGroup()
 	}
-	e.follow(ctx, r)
+	e.followMessages(ctx, r)
 	if e.last {
 		k.killGroup()
 		<-k.ended
@@ -72,8 +72,8 @@ func (k *kernel) execute(ctx context.Context, j job, emit func(Event) error) err
 	return nil
 }
 
-// follow passes on what the kernel tells until the run has ended, or the kernel has.
-func (e *execution) follow(ctx context.Context, r *reception) {
+// followMessages passes on what the kernel tells until the run has ended, or the kernel has.
+func (e *execution) followMessages(ctx context.Context, r *reception) {
 	alive := time.NewTicker(aliveInterval)
 	defer alive.Stop()
 	var again, late <-chan time.Time
@@ -81,17 +81,17 @@ func (e *execution) follow(ctx context.Context, r *reception) {
 	for !e.isOver() {
 		select {
 		case m := <-r.messages:
-			e.take(m)
+			e.handleMessage(m)
 			if e.done && late == nil {
 				late = time.After(markTime)
 			}
 		case <-alive.C:
-			e.tell(Alive{})
+			e.emitEvent(Alive{})
 		case <-cut:
-			e.kernel.interrupt()
+			e.kernel.interruptRun()
 			cut, again, late = nil, time.After(Patience/4), time.After(Patience)
 		case <-again:
-			e.kernel.interrupt() // a child that had just begun misses the first one
+			e.kernel.interruptRun() // a child that had just begun misses the first one
 		case <-late:
 			if e.done {
 				return
@@ -100,7 +100,7 @@ func (e *execution) follow(ctx context.Context, r *reception) {
 			late = nil
 		case <-e.kernel.ended:
 			if e.begun || e.kernel.unwanted.Load() {
-				e.tell(e.kernel.failure())
+				e.emitEvent(e.kernel.failureEvent())
 			}
 			return
 		}
@@ -109,11 +109,11 @@ func (e *execution) follow(ctx context.Context, r *reception) {
 
 func (e *execution) isOver() bool { return e.done && e.marked[Stdout] && e.marked[Stderr] }
 
-// take passes on one message.
-func (e *execution) take(m message) {
+// handleMessage passes on one message.
+func (e *execution) handleMessage(m message) {
 	if m.stream != "" {
 		if len(m.text) > 0 {
-			e.tell(newOutput(m.stream, m.text))
+			e.emitEvent(newOutput(m.stream, m.text))
 		}
 		if m.marked {
 			e.marked[m.stream] = true
@@ -123,19 +123,19 @@ func (e *execution) take(m message) {
 	switch m.line.Type {
 	case "count":
 		e.begun = true
-		e.tell(Count{Number: m.line.Count})
+		e.emitEvent(Count{Number: m.line.Count})
 	case "result":
-		e.tell(newResult(m.line.Data, m.line.Main))
+		e.emitEvent(newResult(m.line.Data, m.line.Main))
 	case "error":
-		e.tell(Failure{Name: m.line.Name, Value: m.line.Value, Traceback: m.line.Traceback})
+		e.emitEvent(Failure{Name: m.line.Name, Value: m.line.Value, Traceback: m.line.Traceback})
 	case "done":
 		e.done = e.done || m.line.ID == e.job.ID
 		e.last = m.line.Last
 	}
 }
 
-// tell emits an event, unless nobody listens any more.
-func (e *execution) tell(event Event) {
+// emitEvent emits an event, unless nobody listens any more.
+func (e *execution) emitEvent(event Event) {
 	if e.failed != nil {
 		return
 	}

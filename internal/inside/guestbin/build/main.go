@@ -14,14 +14,14 @@ import (
 
 func main() {
 	for _, arch := range []string{"amd64", "arm64"} {
-		if err := build(arch); err != nil {
+		if err := buildGuest(arch); err != nil {
 			fmt.Fprintln(os.Stderr, "build:", err)
 			os.Exit(1)
 		}
 	}
 }
 
-func build(arch string) error {
+func buildGuest(arch string) error {
 	dir, err := os.MkdirTemp("", "sandpit-guest-")
 	if err != nil {
 		return err
