@@ -17,13 +17,13 @@ type change struct {
 	at     int64  // where it starts in the stream of events, in bytes
 }
 
-func (c change) has(bits uint32) bool { return c.mask&bits != 0 }
+func (c change) hasAny(bits uint32) bool { return c.mask&bits != 0 }
 
 var errMalformed = errors.New("malformed inotify event")
 
-// parse takes the first event off data, which must not be empty, and returns
+// parseChange takes the first event off data, which must not be empty, and returns
 // the rest.
-func parse(data []byte) (c change, rest []byte, err error) {
+func parseChange(data []byte) (c change, rest []byte, err error) {
 	if len(data) < unix.SizeofInotifyEvent {
 		return change{}, nil, errMalformed
 	}

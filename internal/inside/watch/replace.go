@@ -34,13 +34,13 @@ func isTemp(name string) bool {
 	return strings.HasPrefix(name, oldPrefix) || strings.HasPrefix(name, newPrefix)
 }
 
-// replace deals with the events of such a file, and reports whether c is one.
-func (t *tree) replace(n *node, c change) bool {
-	if c.has(unix.IN_ISDIR) {
+// handleTemp deals with the events of such a file, and reports whether c is one.
+func (t *tree) handleTemp(n *node, c change) bool {
+	if c.hasAny(unix.IN_ISDIR) {
 		return false
 	}
 	if isTemp(c.name) {
-		if c.has(unix.IN_MOVED_FROM) {
+		if c.hasAny(unix.IN_MOVED_FROM) {
 			if t.replacing == nil || len(t.replacing) >= maxReplacing { // most went elsewhere
 				t.replacing = make(map[uint32]bool)
 			}
@@ -49,16 +49,16 @@ func (t *tree) replace(n *node, c change) bool {
 		return true
 	}
 	existed, ok := t.replacing[c.cookie]
-	if !ok || !c.has(unix.IN_MOVED_TO) {
+	if !ok || !c.hasAny(unix.IN_MOVED_TO) {
 		return false
 	}
 	delete(t.replacing, c.cookie)
 	if told := t.wasFound(n, c); !told && !existed {
-		t.queue.push(Event{n.join(c.name), sandpit.FileCreated})
+		t.queue.pushEvent(Event{n.pathOf(c.name), sandpit.FileCreated})
 	}
 	if !existed {
-		t.queue.push(Event{n.join(c.name), sandpit.FileChanged})
+		t.queue.pushEvent(Event{n.pathOf(c.name), sandpit.FileChanged})
 	}
-	t.queue.push(Event{n.join(c.name), sandpit.FileWritten})
+	t.queue.pushEvent(Event{n.pathOf(c.name), sandpit.FileWritten})
 	return true
 }

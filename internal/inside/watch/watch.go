@@ -87,10 +87,10 @@ type limits struct {
 // cannot be read. Exhausted: more than 10000 directories, more than 128 levels,
 // or the machine allows no more watches.
 func New(dir string, recursive bool) (*Watcher, error) {
-	return start(dir, recursive, limits{directories: maxDirectories, depth: maxDepth, events: maxEvents})
+	return startWatcher(dir, recursive, limits{directories: maxDirectories, depth: maxDepth, events: maxEvents})
 }
 
-func start(dir string, recursive bool, l limits) (*Watcher, error) {
+func startWatcher(dir string, recursive bool, l limits) (*Watcher, error) {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
 		return nil, watchError(dir, err)
@@ -107,10 +107,10 @@ func start(dir string, recursive bool, l limits) (*Watcher, error) {
 	w := &Watcher{file: file, conn: conn, queue: newQueue(l.events), done: make(chan struct{}), buf: make([]byte, readSize)}
 	w.tree = newTree(fd, w.queue, l)
 	w.tree.stopped = w.closing.Load
-	if err := w.tree.plant(dir, recursive); err != nil {
+	if err := w.tree.watchRoot(dir, recursive); err != nil {
 		return nil, errors.Join(watchError(dir, err), file.Close())
 	}
-	go w.run()
+	go w.runLoop()
 	return w, nil
 }
 
@@ -120,24 +120,24 @@ func start(dir string, recursive bool, l limits) (*Watcher, error) {
 // all that happened before has been told, or the watcher is closed. Exhausted:
 // more happened than is kept (10000 events), or more directories came than are
 // watched; the watch goes on, and the caller had better look for itself.
-func (w *Watcher) Next(ctx context.Context) (Event, error) { return w.queue.next(ctx) }
+func (w *Watcher) Next(ctx context.Context) (Event, error) { return w.queue.nextItem(ctx) }
 
 // Take returns what has happened since the last call, in order, and does not
 // wait: what had happened when it was called is among that. Its errors are those of
 // Next, each told alone, after the events before it.
 func (w *Watcher) Take() ([]Event, error) {
 	_ = w.conn.Control(func(uintptr) { w.catchUp() }) // it fails only if run has ended, which has told all
-	return w.queue.take()
+	return w.queue.takeEvents()
 }
 
 // catchUp handles what the kernel has queued by now.
 func (w *Watcher) catchUp() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for left := w.tree.waiting(); left > 0; {
-		n, err := w.handle()
+	for left := w.tree.queuedBytes(); left > 0; {
+		n, err := w.handleRead()
 		if err != nil {
-			w.queue.end(err)
+			w.queue.endWith(err)
 			_ = w.file.SetReadDeadline(time.Unix(1, 0)) // it wakes run, as in Close
 		}
 		if n == 0 {
@@ -157,29 +157,29 @@ func (w *Watcher) Close() error {
 		_ = w.file.SetReadDeadline(time.Unix(1, 0))
 	})
 	<-w.done
-	w.queue.close()
+	w.queue.dropAll()
 	return nil
 }
 
-// run follows the events until the watch is over.
-func (w *Watcher) run() {
+// runLoop follows the events until the watch is over.
+func (w *Watcher) runLoop() {
 	defer close(w.done)
-	err := w.follow()
+	err := w.followEvents()
 	if w.closing.Load() {
 		err = errClosed
 	}
-	w.queue.end(err)
+	w.queue.endWith(err)
 	// Nothing was written to it, and it goes whatever Close returns.
 	_ = w.file.Close()
 }
 
-// follow handles events until there is a reason to stop, which it returns.
-func (w *Watcher) follow() error {
+// followEvents handles events until there is a reason to stop, which it returns.
+func (w *Watcher) followEvents() error {
 	var over error
 	err := w.conn.Read(func(uintptr) bool {
 		for {
 			w.mu.Lock()
-			n, err := w.handle()
+			n, err := w.handleRead()
 			w.mu.Unlock()
 			if over = err; n == 0 || err != nil {
 				return err != nil // else it waits
@@ -191,9 +191,9 @@ func (w *Watcher) follow() error {
 	return cmp.Or(over, w.over, err)
 }
 
-// handle reads some events and handles them. It returns how many bytes they have, and why
+// handleRead reads some events and handles them. It returns how many bytes they have, and why
 // there will be no more. It is called with the lock held.
-func (w *Watcher) handle() (n int, err error) {
+func (w *Watcher) handleRead() (n int, err error) {
 	if w.over != nil {
 		return 0, w.over
 	}
@@ -207,7 +207,7 @@ func (w *Watcher) handle() (n int, err error) {
 		w.over = sandpit.Errorf(sandpit.Internal, "read inotify events: %w", err)
 		return 0, w.over
 	}
-	w.over = w.tree.feed(w.buf[:n])
+	w.over = w.tree.handleData(w.buf[:n])
 	return n, w.over
 }
 

@@ -9,21 +9,21 @@ import (
 )
 
 const (
-	// room is how many bytes each side keeps that were not read yet, and how many
+	// maxBuffered is how many bytes each side keeps that were not read yet, and how many
 	// that the other has not confirmed.
-	room = 1 << 20
-	// leastWindow and firstWindow are how many bytes are sent ahead of their
+	maxBuffered = 1 << 20
+	// minWindow and firstWindow are how many bytes are sent ahead of their
 	// confirmation, after losses and at first.
-	leastWindow = 4 << 10
+	minWindow   = 4 << 10
 	firstWindow = 256 << 10
 	// ackDelay is how long a confirmation waits for something to go along with,
 	// ackBytes how much must have come for it not to wait.
 	ackDelay = 50 * time.Millisecond
 	ackBytes = 128 << 10
-	// firstProbe and longestProbe are after how long without a confirmation the
+	// firstProbe and maxProbe are after how long without a confirmation the
 	// other side is asked for one.
-	firstProbe   = 500 * time.Millisecond
-	longestProbe = 8 * time.Second
+	firstProbe = 500 * time.Millisecond
+	maxProbe   = 8 * time.Second
 	// keepAlive is after how long of silence a client says that it is there.
 	keepAlive = 10 * time.Second
 	// nakPause is how long the same loss is not complained of again.
@@ -59,15 +59,15 @@ type conn struct {
 
 	in        []byte // not read yet; its end is at inEnd
 	inEnd     uint64
-	toldEnd   uint64 // what was confirmed last
-	toldLimit uint64
+	ackedEnd  uint64 // what was confirmed last
+	sentLimit uint64
 	ackAt     time.Duration // since start; 0 is not
 	answers   []frame       // to be sent
 	nakAt     time.Duration
 	nakFor    uint64
 
-	start time.Time
-	spoke time.Duration
+	start    time.Time
+	lastSent time.Duration
 }
 
 // newConn returns a connection whose pump the caller runs, and waits for.
@@ -76,14 +76,14 @@ func newConn(id uint64, client bool, write func([]byte) error, forget func(*conn
 		id: id, client: client, write: write, forget: forget, start: time.Now(),
 		wake: make(chan struct{}, 1), readable: make(chan struct{}, 1),
 		writable: make(chan struct{}, 1), ended: make(chan struct{}), opened: make(chan struct{}),
-		readBy: newDeadline(), writeBy: newDeadline(), window: firstWindow, peerLimit: room, toldLimit: room,
+		readBy: newDeadline(), writeBy: newDeadline(), window: firstWindow, peerLimit: maxBuffered, sentLimit: maxBuffered,
 		probeAfter: firstProbe,
 	}
 }
 
-func (c *conn) now() time.Duration { return time.Since(c.start) + 1 }
+func (c *conn) elapsed() time.Duration { return time.Since(c.start) + 1 }
 
-func signal(ch chan struct{}) {
+func notify(ch chan struct{}) {
 	select {
 	case ch <- struct{}{}:
 	default:
@@ -93,7 +93,7 @@ func signal(ch chan struct{}) {
 // Read implements net.Conn.
 func (c *conn) Read(p []byte) (int, error) {
 	for {
-		if c.readBy.over() {
+		if c.readBy.isOver() {
 			return 0, os.ErrDeadlineExceeded
 		}
 		c.mu.Lock()
@@ -101,11 +101,11 @@ func (c *conn) Read(p []byte) (int, error) {
 		c.in = c.in[n:]
 		err := c.err
 		if left := len(c.in); n > 0 && left > 0 {
-			signal(c.readable)
+			notify(c.readable)
 		}
-		if c.limit()-c.toldLimit >= room/4 {
+		if c.receiveLimit()-c.sentLimit >= maxBuffered/4 {
 			c.ackAt = 1
-			signal(c.wake)
+			notify(c.wake)
 		}
 		c.mu.Unlock()
 		if n > 0 || len(p) == 0 {
@@ -117,31 +117,31 @@ func (c *conn) Read(p []byte) (int, error) {
 		select {
 		case <-c.readable:
 		case <-c.ended:
-		case <-c.readBy.wait():
+		case <-c.readBy.done():
 		}
 	}
 }
 
-// limit is up to where there is room for what comes.
-func (c *conn) limit() uint64 { return c.inEnd - uint64(len(c.in)) + room }
+// receiveLimit is up to where there is room for what comes.
+func (c *conn) receiveLimit() uint64 { return c.inEnd - uint64(len(c.in)) + maxBuffered }
 
 // Write implements net.Conn.
 func (c *conn) Write(p []byte) (written int, err error) {
 	for {
-		if c.writeBy.over() {
+		if c.writeBy.isOver() {
 			return written, os.ErrDeadlineExceeded
 		}
 		c.mu.Lock()
 		err := c.err
 		if err == nil {
-			n := min(len(p), room-len(c.out))
+			n := min(len(p), maxBuffered-len(c.out))
 			c.out = append(c.out, p[:n]...)
 			p = p[n:]
 			written += n
-			if len(c.out) < room {
-				signal(c.writable)
+			if len(c.out) < maxBuffered {
+				notify(c.writable)
 			}
-			signal(c.wake)
+			notify(c.wake)
 		}
 		c.mu.Unlock()
 		if err != nil || len(p) == 0 {
@@ -150,7 +150,7 @@ func (c *conn) Write(p []byte) (written int, err error) {
 		select {
 		case <-c.writable:
 		case <-c.ended:
-		case <-c.writeBy.wait():
+		case <-c.writeBy.done():
 		}
 	}
 }
@@ -166,12 +166,12 @@ func writeError(err error) error {
 // Close implements net.Conn. It tells the other side and does not wait for what
 // was written before to be confirmed.
 func (c *conn) Close() error {
-	c.end(net.ErrClosed)
+	c.endWith(net.ErrClosed)
 	return nil
 }
 
-// end ends the connection for that reason, unless it has ended.
-func (c *conn) end(err error) {
+// endWith ends the connection for that reason, unless it has ended.
+func (c *conn) endWith(err error) {
 	c.mu.Lock()
 	first := c.err == nil
 	if first {
@@ -184,23 +184,23 @@ func (c *conn) end(err error) {
 	}
 }
 
-// resume asks for what was lost while nothing could be heard.
-func (c *conn) resume() {
+// requestResume asks for what was lost while nothing could be heard.
+func (c *conn) requestResume() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.probeNow = kindResume
-	signal(c.wake)
+	notify(c.wake)
 }
 
-// pump sends what is to be sent, and alone, until the connection has ended and the
+// sendFrames sends what is to be sent, and alone, until the connection has ended and the
 // other side was told.
-func (c *conn) pump() {
+func (c *conn) sendFrames() {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	buf := make([]byte, 0, maxFrame)
 	for {
 		c.mu.Lock()
-		f, ready, wait := c.next()
+		f, ready, wait := c.nextFrame()
 		if ready {
 			buf = appendFrame(buf[:0], f)
 		}
@@ -230,13 +230,13 @@ func (c *conn) isOver() bool {
 	return c.err != nil && c.err != net.ErrClosed //nolint:errorlint // it is set as it is
 }
 
-// next returns the next frame to be sent, else how long there is none. It is
+// nextFrame returns the next frame to be sent, else how long there is none. It is
 // called with the lock.
-func (c *conn) next() (f frame, ready bool, wait time.Duration) {
-	now := c.now()
-	f = frame{kind: kindData, conn: c.id, seq: c.outNext, ack: c.inEnd, limit: c.limit()}
+func (c *conn) nextFrame() (f frame, ready bool, wait time.Duration) {
+	now := c.elapsed()
+	f = frame{kind: kindData, conn: c.id, seq: c.outNext, ack: c.inEnd, limit: c.receiveLimit()}
 	sent := func(f frame) (frame, bool, time.Duration) {
-		c.toldEnd, c.toldLimit, c.ackAt, c.spoke = f.ack, f.limit, 0, now
+		c.ackedEnd, c.sentLimit, c.ackAt, c.lastSent = f.ack, f.limit, 0, now
 		return f, true, 0
 	}
 	switch end := min(c.outBase+uint64(len(c.out)), c.outBase+c.window, c.peerLimit); {
@@ -274,12 +274,12 @@ func (c *conn) next() (f frame, ready bool, wait time.Duration) {
 		c.armProbe(now)
 		f.kind = kindProbe
 		return sent(f)
-	case c.client && now-c.spoke >= keepAlive:
+	case c.client && now-c.lastSent >= keepAlive:
 		return sent(f)
 	}
 	wait = time.Hour
 	if c.client {
-		wait = keepAlive - (now - c.spoke)
+		wait = keepAlive - (now - c.lastSent)
 	}
 	for _, at := range []time.Duration{c.ackAt, c.probeAt} {
 		if at != 0 {
@@ -300,30 +300,30 @@ func (c *conn) isOpened() bool {
 
 func (c *conn) armProbe(now time.Duration) {
 	c.probeAt = now + c.probeAfter
-	c.probeAfter = min(2*c.probeAfter, longestProbe)
+	c.probeAfter = min(2*c.probeAfter, maxProbe)
 }
 
-// take handles a frame for this connection.
-func (c *conn) take(f frame) {
+// handleFrame handles a frame for this connection.
+func (c *conn) handleFrame(f frame) {
 	if f.kind == kindClose || f.kind == kindGone {
 		err := io.EOF
 		if f.kind == kindGone {
 			err = io.ErrUnexpectedEOF
 		}
-		c.end(err)
+		c.endWith(err)
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	defer signal(c.wake)
+	defer notify(c.wake)
 	if !c.isOpened() {
 		close(c.opened)
 		c.probeAt, c.probeAfter = 0, firstProbe
 	}
-	c.confirmed(f)
+	c.handleAck(f)
 	switch f.kind {
 	case kindData:
-		c.came(f)
+		c.receiveData(f)
 	case kindOpen, kindProbe, kindResume:
 		if len(c.answers) < maxAnswers {
 			c.answers = append(c.answers, frame{kind: kindAnswer, seq: f.seq})
@@ -334,7 +334,7 @@ func (c *conn) take(f frame) {
 	case kindAnswer:
 		if f.ack < f.seq && f.seq <= c.outNext { // it has not got what was sent before the question
 			c.outNext = max(f.ack, c.outBase)
-			c.window = max(c.window/2, leastWindow)
+			c.window = max(c.window/2, minWindow)
 		}
 	case kindClose, kindGone: // above
 	}
@@ -343,30 +343,30 @@ func (c *conn) take(f frame) {
 // maxAnswers bounds what waits for a slow output.
 const maxAnswers = 8
 
-// confirmed makes use of what the other side says it has got.
-func (c *conn) confirmed(f frame) {
-	c.peerLimit = max(c.peerLimit, min(f.limit, f.ack+room))
+// handleAck makes use of what the other side says it has got.
+func (c *conn) handleAck(f frame) {
+	c.peerLimit = max(c.peerLimit, min(f.limit, f.ack+maxBuffered))
 	if f.ack > c.outBase && f.ack <= c.outBase+uint64(len(c.out)) {
 		n := f.ack - c.outBase
 		c.out = c.out[n:]
 		c.outBase = f.ack
 		c.outNext = max(c.outNext, c.outBase)
-		c.window = min(c.window+n, room)
+		c.window = min(c.window+n, maxBuffered)
 		c.probeAt, c.probeAfter = 0, firstProbe
 		if len(c.out) > 0 {
-			c.armProbe(c.now())
+			c.armProbe(c.elapsed())
 		} else {
 			c.out = nil
 		}
-		signal(c.writable)
+		notify(c.writable)
 	} else if len(c.out) == 0 {
 		c.probeAt = 0
 	}
 }
 
-// came takes bytes, as far as there is room for them.
-func (c *conn) came(f frame) {
-	now := c.now()
+// receiveData takes bytes, as far as there is room for them.
+func (c *conn) receiveData(f frame) {
+	now := c.elapsed()
 	end := f.seq + uint64(len(f.payload))
 	switch {
 	case f.seq > c.inEnd: // some are missing
@@ -384,15 +384,15 @@ func (c *conn) came(f frame) {
 		return
 	}
 	fresh := f.payload[c.inEnd-f.seq:]
-	fresh = fresh[:min(uint64(len(fresh)), c.limit()-c.inEnd)]
+	fresh = fresh[:min(uint64(len(fresh)), c.receiveLimit()-c.inEnd)]
 	c.in = append(c.in, fresh...)
 	c.inEnd += uint64(len(fresh))
-	if c.inEnd-c.toldEnd >= ackBytes {
+	if c.inEnd-c.ackedEnd >= ackBytes {
 		c.ackAt = 1
 	} else if c.ackAt == 0 {
 		c.ackAt = now + ackDelay
 	}
-	signal(c.readable)
+	notify(c.readable)
 }
 
 // addr is both ends.
@@ -409,19 +409,19 @@ func (c *conn) RemoteAddr() net.Addr { return addr{} }
 
 // SetDeadline implements net.Conn.
 func (c *conn) SetDeadline(t time.Time) error {
-	c.readBy.set(t)
-	c.writeBy.set(t)
+	c.readBy.setTime(t)
+	c.writeBy.setTime(t)
 	return nil
 }
 
 // SetReadDeadline implements net.Conn.
 func (c *conn) SetReadDeadline(t time.Time) error {
-	c.readBy.set(t)
+	c.readBy.setTime(t)
 	return nil
 }
 
 // SetWriteDeadline implements net.Conn.
 func (c *conn) SetWriteDeadline(t time.Time) error {
-	c.writeBy.set(t)
+	c.writeBy.setTime(t)
 	return nil
 }

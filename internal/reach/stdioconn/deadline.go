@@ -16,8 +16,8 @@ type deadlineState struct {
 
 func newDeadline() deadline { return deadline{&deadlineState{past: make(chan struct{})}} }
 
-// set moves it. The zero time means never.
-func (d deadline) set(t time.Time) {
+// setTime moves it. The zero time means never.
+func (d deadline) setTime(t time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.timer != nil && !d.timer.Stop() {
@@ -46,16 +46,16 @@ func (d deadline) set(t time.Time) {
 	}
 }
 
-// wait returns what is closed when it is over.
-func (d deadline) wait() <-chan struct{} {
+// done returns what is closed when it is over.
+func (d deadline) done() <-chan struct{} {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.past
 }
 
-func (d deadline) over() bool {
+func (d deadline) isOver() bool {
 	select {
-	case <-d.wait():
+	case <-d.done():
 		return true
 	default:
 		return false

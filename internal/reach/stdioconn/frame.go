@@ -36,15 +36,15 @@ const (
 	maxFrame   = headerSize + maxPayload
 )
 
-// magic begins every frame.
-func magic() []byte { return []byte{0x53, 0xd7, 0x1e, 0x9b} }
+// frameMagic begins every frame.
+func frameMagic() []byte { return []byte{0x53, 0xd7, 0x1e, 0x9b} }
 
 var table = crc32.MakeTable(crc32.Castagnoli)
 
 // appendFrame appends the encoded frame.
 func appendFrame(b []byte, f frame) []byte {
 	start := len(b)
-	b = append(b, magic()...)
+	b = append(b, frameMagic()...)
 	b = append(b, byte(f.kind))
 	for _, n := range []uint64{f.conn, f.seq, f.ack, f.limit} {
 		b = binary.BigEndian.AppendUint64(b, n)
@@ -60,13 +60,13 @@ type parser struct {
 	buf []byte
 }
 
-// feed takes more bytes and calls found with each whole frame. A payload is valid
+// parseFrames takes more bytes and calls found with each whole frame. A payload is valid
 // until the next call.
-func (p *parser) feed(data []byte, found func(frame)) {
+func (p *parser) parseFrames(data []byte, found func(frame)) {
 	p.buf = append(p.buf, data...)
 	rest := p.buf
 	for {
-		f, size, whole := next(rest)
+		f, size, whole := parseFrame(rest)
 		if whole {
 			found(f)
 		}
@@ -78,24 +78,24 @@ func (p *parser) feed(data []byte, found func(frame)) {
 	p.buf = append(p.buf[:0], rest...)
 }
 
-// waiting reports whether the beginning of a frame waits for its end.
-func (p *parser) waiting() bool { return len(p.buf) > 0 }
+// isWaiting reports whether the beginning of a frame waits for its end.
+func (p *parser) isWaiting() bool { return len(p.buf) > 0 }
 
-// giveUp skips the beginning of a frame whose end does not come: whoever sent it
+// skipTorn skips the beginning of a frame whose end does not come: whoever sent it
 // may be no more. What is behind it may hold whole frames.
-func (p *parser) giveUp(found func(frame)) {
+func (p *parser) skipTorn(found func(frame)) {
 	if len(p.buf) == 0 {
 		return
 	}
 	rest := p.buf[1:]
 	p.buf = nil
-	p.feed(rest, found)
+	p.parseFrames(rest, found)
 }
 
-// next returns how many bytes at the beginning of b are done with, and the frame
+// parseFrame returns how many bytes at the beginning of b are done with, and the frame
 // that they are, if they are one. 0 means that more must come.
-func next(b []byte) (f frame, size int, whole bool) {
-	start := magic()
+func parseFrame(b []byte) (f frame, size int, whole bool) {
+	start := frameMagic()
 	i := bytes.Index(b, start)
 	if i < 0 { // the last bytes may be the beginning of one
 		keep := min(len(b), len(start)-1)

@@ -42,7 +42,7 @@ func NewLink(first io.ReadWriteCloser, attach AttachFunc) *Link {
 	l := &Link{attach: attach, cancel: cancel, done: make(chan struct{}), conns: make(map[uint64]*conn), stream: first}
 	go func() {
 		defer close(l.done)
-		l.run(ctx, first)
+		l.runAttachments(ctx, first)
 	}()
 	return l
 }
@@ -51,13 +51,13 @@ func NewLink(first io.ReadWriteCloser, attach AttachFunc) *Link {
 // asked all the time.
 const reattachPause = 50 * time.Millisecond
 
-func (l *Link) run(ctx context.Context, stream io.ReadWriteCloser) {
+func (l *Link) runAttachments(ctx context.Context, stream io.ReadWriteCloser) {
 	for {
 		stop := context.AfterFunc(ctx, func() { _ = stream.Close() }) // a reader sees why
-		l.listen(stream)
+		l.readStream(stream)
 		stop()
 		_ = stream.Close() // it has broken already
-		l.set(nil)
+		l.setStream(nil)
 		var err error
 		select {
 		case <-ctx.Done():
@@ -66,45 +66,45 @@ func (l *Link) run(ctx context.Context, stream io.ReadWriteCloser) {
 			stream, err = l.attach(ctx)
 		}
 		if err != nil {
-			l.end(err)
+			l.endAll(err)
 			return
 		}
-		l.set(stream)
-		for _, c := range l.all() {
-			c.resume()
+		l.setStream(stream)
+		for _, c := range l.listConns() {
+			c.requestResume()
 		}
 	}
 }
 
-// listen reads until the stream breaks.
-func (l *Link) listen(stream io.Reader) {
+// readStream reads until the stream breaks.
+func (l *Link) readStream(stream io.Reader) {
 	var p parser
 	buf := make([]byte, 2*maxFrame)
 	for {
 		n, err := stream.Read(buf)
-		p.feed(buf[:n], l.take)
+		p.parseFrames(buf[:n], l.dispatchFrame)
 		if err != nil {
 			return
 		}
 	}
 }
 
-func (l *Link) take(f frame) {
+func (l *Link) dispatchFrame(f frame) {
 	l.mu.Lock()
 	c := l.conns[f.conn]
 	l.mu.Unlock()
 	if c != nil { // else it is another client's
-		c.take(f)
+		c.handleFrame(f)
 	}
 }
 
-func (l *Link) set(stream io.ReadWriteCloser) {
+func (l *Link) setStream(stream io.ReadWriteCloser) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.stream = stream
 }
 
-func (l *Link) all() []*conn {
+func (l *Link) listConns() []*conn {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	list := make([]*conn, 0, len(l.conns))
@@ -114,7 +114,7 @@ func (l *Link) all() []*conn {
 	return list
 }
 
-func (l *Link) write(frame []byte) error {
+func (l *Link) writeFrame(frame []byte) error {
 	l.writing.Lock()
 	defer l.writing.Unlock()
 	l.mu.Lock()
@@ -138,9 +138,9 @@ func (l *Link) Dial(ctx context.Context) (net.Conn, error) {
 		defer l.mu.Unlock()
 		return nil, l.err
 	}
-	c := newConn(id, true, l.write, l.forget)
+	c := newConn(id, true, l.writeFrame, l.forgetConn)
 	l.conns[id] = c
-	l.wg.Go(c.pump)
+	l.wg.Go(c.sendFrames)
 	l.mu.Unlock()
 	select {
 	case <-c.opened:
@@ -155,36 +155,36 @@ func (l *Link) Dial(ctx context.Context) (net.Conn, error) {
 	}
 }
 
-func (l *Link) forget(c *conn) {
+func (l *Link) forgetConn(c *conn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.conns, c.id)
 }
 
-// end ends all connections for that reason.
-func (l *Link) end(err error) {
+// endAll ends all connections for that reason.
+func (l *Link) endAll(err error) {
 	l.mu.Lock()
 	if l.err == nil {
 		l.err = err
 	}
 	l.mu.Unlock()
-	for _, c := range l.all() {
-		c.end(err)
+	for _, c := range l.listConns() {
+		c.endWith(err)
 	}
 }
 
 // Fail ends the Link and its connections for that reason, without waiting for them or
 // telling the container. The caller still Closes it.
 func (l *Link) Fail(err error) {
-	l.end(err)
+	l.endAll(err)
 	l.cancel()
 }
 
 // Done returns what is closed when the Link has ended.
 func (l *Link) Done() <-chan struct{} { return l.done }
 
-// partingTime is how long Close tries to tell the container.
-const partingTime = time.Second
+// closeTime is how long Close tries to tell the container.
+const closeTime = time.Second
 
 // Close ends the Link and its connections and waits for them. It is idempotent.
 func (l *Link) Close() error {
@@ -193,20 +193,20 @@ func (l *Link) Close() error {
 		l.err = net.ErrClosed // no more of them
 	}
 	l.mu.Unlock()
-	for _, c := range l.all() {
-		c.end(net.ErrClosed)
+	for _, c := range l.listConns() {
+		c.endWith(net.ErrClosed)
 	}
-	told := make(chan struct{})
+	closed := make(chan struct{})
 	go func() {
-		defer close(told)
+		defer close(closed)
 		l.wg.Wait()
 	}()
 	select {
-	case <-told:
-	case <-time.After(partingTime):
+	case <-closed:
+	case <-time.After(closeTime):
 	}
 	l.cancel()
-	<-told
+	<-closed
 	<-l.done
 	return nil
 }
