@@ -40,8 +40,8 @@ const (
 	maxSettings = 16 << 20
 )
 
-// Release says how a guest goes on that was held.
-type Release struct {
+// Continuation says how a guest goes on that was held.
+type Continuation struct {
 	// Settings are those that Hold returned, or none: then the guest has no key, and
 	// waits for the one who gives it one.
 	Settings json.RawMessage `json:"settings,omitempty"`
@@ -58,10 +58,10 @@ type savedSettings struct {
 	WorkDir string            `json:"workDir,omitempty"`
 }
 
-// Hold has the guest behind a connection to OrderMessage's port let go of everything. What
+// Quiesce has the guest behind a connection to OrderMessage's port let go of everything. What
 // it returns is what a Release needs for the guest to go on as it was. The guest may be
 // hostile: what it says is bounded, and of no use to anybody else.
-func Hold(conn net.Conn) (json.RawMessage, error) {
+func Quiesce(conn net.Conn) (json.RawMessage, error) {
 	if err := conn.SetDeadline(time.Now().Add(orderTimeout)); err != nil {
 		return nil, err
 	}
@@ -82,8 +82,8 @@ func Hold(conn net.Conn) (json.RawMessage, error) {
 	return settings, nil
 }
 
-// LetGo has a guest go on that was held.
-func LetGo(conn net.Conn, r Release) error {
+// Continue has a guest go on that was held.
+func Continue(conn net.Conn, r Continuation) error {
 	if err := conn.SetDeadline(time.Now().Add(orderTimeout)); err != nil {
 		return err
 	}
@@ -104,7 +104,7 @@ func LetGo(conn net.Conn, r Release) error {
 	return nil
 }
 
-// OrderMessage is what goes over the conduit beside a connection for Hold and LetGo.
+// OrderMessage is what goes over the conduit beside a connection for Hold and Continue.
 func OrderMessage() []byte { return binary.BigEndian.AppendUint16(nil, orderPort) }
 
 func withSize(data []byte) []byte {
@@ -165,7 +165,7 @@ func (c *conduit) continueGuest(conn net.Conn) {
 	if err != nil {
 		return
 	}
-	var r Release
+	var r Continuation
 	if err := json.Unmarshal(data, &r); err != nil {
 		return
 	}

@@ -72,7 +72,7 @@ func TestHoldClosesAndForgets(t *testing.T) {
 	before := g.currentSettings()
 
 	order := orderTo(t, outside)
-	kept, err := Hold(order)
+	kept, err := Quiesce(order)
 	_ = order.Close()
 	if err != nil {
 		t.Fatal(err)
@@ -86,7 +86,7 @@ func TestHoldClosesAndForgets(t *testing.T) {
 	}
 	order = orderTo(t, outside)
 	defer order.Close()
-	if err := LetGo(order, Release{Settings: kept}); err != nil {
+	if err := Continue(order, Continuation{Settings: kept}); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(before, g.currentSettings(), cmp.AllowUnexported(settings{})); diff != "" {
