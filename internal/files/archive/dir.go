@@ -20,12 +20,11 @@ type Dir struct{ path string }
 
 var _ Store = (*Dir)(nil)
 
-// partialPrefix begins the names of objects that are not whole. No key begins so.
+// partialPrefix begins the names of incomplete objects. No key begins with it.
 const partialPrefix = ".half-"
 
-// OpenDir returns the Store in a directory, which it makes, closed to others, if it is
-// not there. What was put in half by processes that were killed is removed: so it must
-// have one user at a time.
+// OpenDir returns the Store in a directory. It creates a missing directory, accessible to its user only, and removes
+// incomplete objects of processes that were killed: therefore only one process may use the directory at a time.
 func OpenDir(path string) (*Dir, error) {
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return nil, fmt.Errorf("open the archive: %w", err)
@@ -53,7 +52,7 @@ func (d *Dir) Put(ctx context.Context, key string, from io.Reader) error {
 	}
 	err := d.writeObject(ctx, key, from)
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
-		err = sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "%w", err), "make room on the disk of "+d.path)
+		err = sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "%w", err), "free space on the disk of "+d.path)
 	}
 	if err != nil {
 		return fmt.Errorf("put %s into the archive: %w", key, err)
@@ -93,7 +92,7 @@ func (d *Dir) Remove(_ context.Context, key string) error {
 
 // List implements Store.
 func (d *Dir) List(context.Context) ([]Object, error) {
-	entries, err := os.ReadDir(d.path) // in the order of names
+	entries, err := os.ReadDir(d.path) // sorted by name
 	if err != nil {
 		return nil, fmt.Errorf("list the archive: %w", err)
 	}
@@ -111,9 +110,9 @@ func (d *Dir) List(context.Context) ([]Object, error) {
 	return list, nil
 }
 
-// contextReader ends with a context.
+// contextReader ends when a context ends.
 type contextReader struct {
-	ctx  context.Context //nolint:containedctx // its life is one call's
+	ctx  context.Context //nolint:containedctx // lives as long as one call
 	from io.Reader
 }
 

@@ -106,8 +106,8 @@ func (f *File) syncContent() error {
 	return f.Sync()
 }
 
-// syncName syncs the directory. Some network file systems cannot do that and say so; a directory that this process may
-// write but not read cannot be opened for it.
+// syncName syncs the directory. It ignores the error of network file systems that cannot sync directories, and a
+// directory that this process may write but not read.
 func (f *File) syncName() error {
 	if f.noSync {
 		return nil

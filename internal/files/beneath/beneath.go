@@ -1,10 +1,9 @@
-// Package beneath opens files below a directory and nowhere else, whatever the
-// names say and whoever exchanges directories for links meanwhile.
+// Package beneath opens files below a directory and nowhere else, whatever the names are and even if other processes
+// replace directories by links meanwhile.
 //
-// It does what os.Root does, and what os.Root cannot do inside a sandbox: gVisor
-// follows a symbolic link that is opened with O_NOFOLLOW and O_DIRECTORY, which
-// os.Root relies on to fail. With O_PATH besides, it fails as it should, so that
-// is how every directory on the way is opened here.
+// It does what os.Root does, and also works inside a sandbox, where os.Root does not: gVisor follows a symbolic link
+// that is opened with O_NOFOLLOW and O_DIRECTORY, where os.Root relies on an error. With O_PATH in addition the open
+// fails, so this package opens every directory on the way like that.
 package beneath
 
 import (
@@ -27,24 +26,23 @@ const (
 	batch = 256
 )
 
-// ErrEscapes is a name that leads out of the directory. It is a fs.ErrPermission.
+// ErrEscapes is the error for a name that leads out of the directory. It is an fs.ErrPermission.
 const ErrEscapes escapes = "path escapes from its directory"
 
 type escapes string
 
 func (e escapes) Error() string { return string(e) }
 
-// Is makes it what it is refused as.
+// Is makes the error an fs.ErrPermission.
 func (e escapes) Is(target error) bool { return target == fs.ErrPermission }
 
-// Root is an open directory. Names are slash paths relative to it, "." being the
-// directory itself. Symbolic links in the middle of a name are followed inside
-// the directory; the last element is never followed but by OpenRoot and OpenDir.
-// Errors are *fs.PathError with the name as it was given; leading outside is
-// ErrEscapes. All methods may be called concurrently, but Close.
+// Root is an open directory. Names are slash-separated paths relative to it; "." is the directory itself. Symbolic
+// links in the middle of a name are followed inside the directory; only OpenRoot and OpenDir follow a link in the
+// last element. Errors are *fs.PathError with the given name; ErrEscapes: the name leads outside. All methods except
+// Close may be called concurrently.
 type Root struct{ fd int }
 
-// Open opens a directory, links in its path followed.
+// Open opens a directory; it follows links in the path.
 func Open(dir string) (*Root, error) {
 	fd, err := ignoringEINTR(func() (int, error) {
 		return unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
@@ -55,10 +53,10 @@ func Open(dir string) (*Root, error) {
 	return &Root{fd}, nil
 }
 
-// Close releases the directory.
+// Close closes the directory.
 func (r *Root) Close() error { return unix.Close(r.fd) }
 
-// FD returns the descriptor, good for the *at system calls and until Close.
+// FD returns the descriptor for *at system calls, valid until Close.
 func (r *Root) FD() int { return r.fd }
 
 func ignoringEINTR(f func() (int, error)) (int, error) {
@@ -70,9 +68,8 @@ func ignoringEINTR(f func() (int, error)) (int, error) {
 	}
 }
 
-// withParent calls f with the directory that name is in and its last element. "." is an
-// element of the last directory if follow is true, which then may have been
-// reached through a link.
+// withParent calls f with the parent directory of name and its last element. If follow is true, links are followed in
+// the whole name, and f gets the directory itself and ".".
 func (r *Root) withParent(op, name string, follow bool, f func(dir int, base string) error) error {
 	err := r.walkToParent(name, follow, f)
 	if err != nil {
@@ -92,7 +89,7 @@ func (r *Root) walkToParent(name string, follow bool, f func(dir int, base strin
 	stack := []int{r.fd}
 	defer func() {
 		for _, fd := range stack[1:] {
-			_ = unix.Close(fd) // it was only looked at
+			_ = unix.Close(fd) // opened only for lookups
 		}
 	}()
 	for links := 0; len(rest) > 1; {
@@ -105,7 +102,7 @@ func (r *Root) walkToParent(name string, follow bool, f func(dir int, base strin
 			if len(stack) == 1 {
 				return ErrEscapes
 			}
-			_ = unix.Close(stack[len(stack)-1]) // it was only looked at
+			_ = unix.Close(stack[len(stack)-1]) // opened only for lookups
 			stack, rest = stack[:len(stack)-1], rest[1:]
 			continue
 		}
@@ -143,7 +140,7 @@ func readlink(dir int, name string) (target string, isLink bool) {
 	return string(buf[:max(n, 0)]), err == nil
 }
 
-// OpenRoot opens a directory below as a Root of its own.
+// OpenRoot opens a directory below as a Root.
 func (r *Root) OpenRoot(name string) (*Root, error) {
 	var below *Root
 	err := r.withParent("open", name, true, func(dir int, _ string) error {
@@ -157,7 +154,7 @@ func (r *Root) OpenRoot(name string) (*Root, error) {
 	return below, nil
 }
 
-// OpenDir opens a directory to be read.
+// OpenDir opens a directory for reading.
 func (r *Root) OpenDir(name string) (*os.File, error) {
 	var f *os.File
 	err := r.withParent("open", name, true, func(dir int, _ string) error {
@@ -170,12 +167,12 @@ func (r *Root) OpenDir(name string) (*os.File, error) {
 	return f, err
 }
 
-// OpenFile opens a file, as os.OpenFile does. A symbolic link is ELOOP.
+// OpenFile opens a file like os.OpenFile. A symbolic link gives ELOOP.
 func (r *Root) OpenFile(name string, flag int, perm fs.FileMode) (*os.File, error) {
 	var f *os.File
 	err := r.withParent("open", name, false, func(dir int, base string) error {
 		if flag&unix.O_DIRECTORY != 0 {
-			return unix.EINVAL // see the package comment; OpenDir does it
+			return unix.EINVAL // see the package comment; use OpenDir
 		}
 		fd, err := openat(dir, base, flag|unix.O_NOFOLLOW|unix.O_CLOEXEC|unix.O_NOCTTY, uint32(perm.Perm()))
 		if err == nil {
@@ -209,22 +206,22 @@ func (r *Root) Readlink(name string) (target string, err error) {
 	return target, err
 }
 
-// Mkdir makes a directory.
+// Mkdir creates a directory.
 func (r *Root) Mkdir(name string, perm fs.FileMode) error {
 	return r.withParent("mkdir", name, false, func(dir int, base string) error {
 		return unix.Mkdirat(dir, base, uint32(perm.Perm()))
 	})
 }
 
-// Lchown gives a file to somebody.
+// Lchown changes the owner and group of a file. It does not follow links.
 func (r *Root) Lchown(name string, uid, gid int) error {
 	return r.withParent("chown", name, false, func(dir int, base string) error {
 		return unix.Fchownat(dir, base, uid, gid, unix.AT_SYMLINK_NOFOLLOW)
 	})
 }
 
-// Chmod changes the mode of what is no link. On kernels before Linux 6.6 it may
-// follow a link that takes the file's place at that very moment.
+// Chmod changes the mode of a file that is not a symbolic link. On kernels before Linux 6.6 it may follow a link that
+// takes the file's place at that moment.
 func (r *Root) Chmod(name string, mode fs.FileMode) error {
 	return r.withParent("chmod", name, false, func(dir int, base string) error {
 		err := unix.Fchmodat(dir, base, uint32(mode.Perm()), unix.AT_SYMLINK_NOFOLLOW)
@@ -238,14 +235,14 @@ func (r *Root) Chmod(name string, mode fs.FileMode) error {
 	})
 }
 
-// OpenDirAt opens a directory that is in another to be read, and no link. It is
-// what the methods of Root do for each directory on the way.
+// OpenDirAt opens a directory in another one for reading, and refuses a link. The methods of Root do this for each
+// directory on the way.
 func OpenDirAt(dir int, name string) (int, error) {
 	fd, err := openat(dir, name, walkFlags, 0)
 	if err != nil {
 		return -1, err
 	}
-	defer func() { _ = unix.Close(fd) }() // it was only looked at
+	defer func() { _ = unix.Close(fd) }() // opened only for lookups
 	return openat(fd, ".", readFlags, 0)
 }
 
@@ -263,8 +260,7 @@ func (r *Root) Remove(name string) error {
 	return r.withParent("remove", name, false, removeEntry)
 }
 
-// RemoveAll removes a file or a directory with all that is in it. What is not
-// there is fine.
+// RemoveAll removes a file, or a directory with everything in it. A missing file is not an error.
 func (r *Root) RemoveAll(name string) error {
 	if path.Clean(name) == "." {
 		return &fs.PathError{Op: "remove", Path: name, Err: unix.EINVAL}
@@ -300,7 +296,7 @@ func removeAll(dir int, name string) error {
 	}
 }
 
-// removeContents removes what is in a directory.
+// removeContents removes the content of a directory.
 func removeContents(parent int, name string) error {
 	dir, err := OpenDirAt(parent, name)
 	if err != nil {
@@ -324,8 +320,7 @@ func removeContents(parent int, name string) error {
 	}
 }
 
-// ReadNames returns the names in a directory, in no order, but no more than
-// limit of them.
+// ReadNames returns up to limit names of a directory, unsorted.
 func (r *Root) ReadNames(name string, limit int) ([]string, error) {
 	f, err := r.OpenDir(name)
 	if err != nil {

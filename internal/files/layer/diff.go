@@ -12,16 +12,15 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// Limits bound what Compare returns. Zero is none.
+// Limits bound what Compare returns. Zero means none.
 type Limits struct {
 	Changes int
 	Patches int // bytes of all patches together
 }
 
-// Compare tells how the files of one become those of another, both being layers of the
-// same image; nil is the image itself. A directory that one has written, and the other has
-// as their image, is told only if nothing in it was. Patches are made of the texts that
-// were kept.
+// Compare returns how the files of one layer differ from those of another. Both must be layers of the same image; nil
+// means the image itself. A directory that only one layer has written is included only if nothing in it was written.
+// Patches are made from the stored texts.
 func Compare(from, to *Layer, limits Limits) sandpit.FileDiff {
 	d := sandpit.FileDiff{Changes: []sandpit.FileChange{}}
 	left := limits.Patches
@@ -46,8 +45,7 @@ func Compare(from, to *Layer, limits Limits) sandpit.FileDiff {
 	return d
 }
 
-// changedPaths returns all that either says something of, in order, and the directories of
-// those.
+// changedPaths returns all paths that any of the layers has, sorted, and the directories that contain them.
 func changedPaths(layers ...*Layer) (names []string, full map[string]bool) {
 	all := make(map[string]bool)
 	full = make(map[string]bool)
@@ -108,8 +106,8 @@ func typeName(f file) string {
 	}
 }
 
-// makePatch returns how one text becomes the other, "" if they are not both known to be
-// texts, or if a name would be taken for a part of the patch.
+// makePatch returns a patch from one text to the other, "" if not both are known texts, or if the name could be
+// mistaken for a part of the patch.
 func makePatch(from, to *Layer, name string) string {
 	old, hasOld := from.findFile(name)
 	now, hasNow := to.findFile(name)

@@ -15,30 +15,26 @@ import (
 )
 
 const (
-	// permBits are what a mode keeps without being asked.
+	// permBits are the mode bits that are kept by default.
 	permBits    = 0o777
 	specialBits = unix.S_ISUID | unix.S_ISGID | unix.S_ISVTX
-	// ownerBits are what whoever fills a directory needs.
+	// ownerBits are the permissions that the process needs to fill a directory.
 	ownerBits = 0o700
-	// maxFinished bounds the memory for directories that are done, to about 40 MB.
+	// maxFinished bounds the memory for finished directories, to about 40 MB.
 	maxFinished = 1 << 20
-	// maxTries is how often something is made while others make it too.
+	// maxTries is how often an entry is created again if other processes create it at the same time.
 	maxTries = 8
 )
 
-// dirs are the directories on the way to the present member, kept open, the
-// target first.
+// dirs are the open directories on the way to the current member, the target first.
 //
-// A directory gets its mode and time when the stream has left it, so that it can
-// be filled whatever its mode. What must be remembered for that is one level of
-// depth each. A stream may come back to a directory, which changes its time
-// again: a directory that is known to be settled then gets the time back that it
-// is found with. To know that takes a hash of 64 bits for each settled
-// directory, for the first million of them; if one is mistaken for another, one
-// time is off.
+// A directory gets its mode and time when the stream has left it, so that it can be filled whatever its mode. That
+// takes memory only for one entry for each level. A stream may return to a directory, which changes its time again: a
+// directory that is known to be finished then keeps the time that it had. That takes a hash of 64 bits for each
+// finished directory, up to a million of them; a collision would leave one time wrong.
 type dirs struct {
 	root     *beneath.Root
-	owner    *Owner // nil: no need to give what is made to somebody
+	owner    *Owner // nil: new files need no change of owner
 	stack    []level
 	finished map[uint64]struct{}
 	seed     maphash.Seed
@@ -48,17 +44,17 @@ type dirs struct {
 type level struct {
 	path   string // clean; "." for the target
 	fd     int
-	file   *os.File // what the descriptor belongs to, if it came from the root
-	linked bool     // reached through a link: its real depth is unknown
-	made   bool     // by this stream
-	meta   *meta    // what it gets at the end, if anything
+	file   *os.File // owner of the descriptor, if opened by the root
+	linked bool     // reached through a link, so its real depth is unknown
+	made   bool     // created by this stream
+	meta   *meta    // mode and time to set at the end, if any
 
-	// granted and denied are permission bits that files made here did get and
-	// did not: the process's umask and default ACLs, learned without asking.
+	// granted and denied are permission bits that files created here did get and did not get, because of the umask
+	// and default ACLs.
 	granted, denied uint32
 }
 
-// meta is what is kept of a file.
+// meta is the stored mode and time of a file.
 type meta struct {
 	mode  uint32 // permission and special bits
 	mtime unix.Timespec
@@ -78,10 +74,10 @@ func openDirs(root *beneath.Root, owner *Owner) (*dirs, error) {
 	}, nil
 }
 
-// innermost is the innermost open directory.
+// innermost returns the innermost open directory.
 func (d *dirs) innermost() *level { return &d.stack[len(d.stack)-1] }
 
-// depth is how many directories below the target the innermost one is for sure.
+// depth returns how many levels below the target the innermost directory certainly is.
 func (d *dirs) depth() int {
 	if d.innermost().linked {
 		return 0
@@ -97,8 +93,7 @@ func (l *level) contains(path string) bool {
 	return len(path) > len(l.path) && path[len(l.path)] == '/' && strings.HasPrefix(path, l.path)
 }
 
-// enterDir goes to a directory, making what is missing on the way. The result is
-// good until the next call.
+// enterDir opens a directory and creates missing ones on the way. The result is valid until the next call.
 func (d *dirs) enterDir(path string) (*level, error) {
 	for !d.innermost().contains(path) {
 		if err := d.leaveDir(); err != nil {
@@ -121,8 +116,8 @@ func (d *dirs) enterDir(path string) (*level, error) {
 	return d.innermost(), nil
 }
 
-// enterChild opens a directory that the stream does not describe at this place, or
-// makes it. Another stream may make it at the same moment.
+// enterChild opens a directory that the stream has not described here, or creates it. Another process may create it
+// at the same time.
 func (d *dirs) enterChild(path, name string) error {
 	settled := d.isFinished(path)
 	var err error
@@ -147,7 +142,7 @@ func (d *dirs) enterChild(path, name string) error {
 	return nil
 }
 
-// pushExisting goes into a directory that was there.
+// pushExisting enters a directory that existed.
 func (d *dirs) pushExisting(l level, settled bool) error {
 	d.stack = append(d.stack, l)
 	if !settled {
@@ -157,8 +152,8 @@ func (d *dirs) pushExisting(l level, settled bool) error {
 	return err
 }
 
-// makeDescribed makes a directory, or takes the one that is there, and notes what it
-// gets when the stream leaves it. Anything else in its place is removed.
+// makeDescribed creates a directory, or enters an existing one, and records the mode and time that it gets when the
+// stream leaves it. Any other file in its place is removed.
 func (d *dirs) makeDescribed(path string, m meta) error {
 	if path == "." {
 		if _, err := d.enterDir(path); err != nil {
@@ -185,13 +180,13 @@ func (d *dirs) makeDescribed(path string, m meta) error {
 		}
 	}
 	if err != nil {
-		return fileError("make", path, err)
+		return fileError("create", path, err)
 	}
 	d.innermost().meta = &m
 	return nil
 }
 
-// createDir makes a directory and goes into it.
+// createDir creates a directory and enters it.
 func (d *dirs) createDir(path, name string, mode uint32) error {
 	at := d.innermost()
 	if err := retryInterrupted(func() error { return unix.Mkdirat(at.fd, name, mode) }); err != nil {
@@ -206,8 +201,8 @@ func (d *dirs) createDir(path, name string, mode uint32) error {
 	return nil
 }
 
-// openDir opens a directory in the innermost one, and no link. With force, one of
-// our own is opened whatever its mode, which is kept in the level's meta.
+// openDir opens a directory in the innermost one, and refuses a link. With force, a directory of this user is opened
+// whatever its mode, which is recorded in the level's meta.
 func (d *dirs) openDir(path, name string, force bool) (level, error) {
 	l := level{path: path, linked: d.innermost().linked}
 	var err error
@@ -218,8 +213,8 @@ func (d *dirs) openDir(path, name string, force bool) (level, error) {
 	return l, err
 }
 
-// openForbidden opens a directory that only its mode keeps us from. By way of
-// the root, as changing the mode of a name could follow a link.
+// openForbidden opens a directory whose mode forbids it. It uses the root, because changing the mode of a name could
+// follow a link.
 func (d *dirs) openForbidden(l level) (level, error) {
 	info, err := d.root.Lstat(l.path)
 	if err != nil {
@@ -241,26 +236,26 @@ func (d *dirs) openForbidden(l level) (level, error) {
 	return l, nil
 }
 
-// followLink opens the directory that a link stands for, if it is one of the tree.
-// Whether it is, the root decides, by resolving the path from the top.
+// followLink opens the directory that a link leads to, if it is in the tree. The root checks that by resolving the
+// path from the top.
 func (d *dirs) followLink(path string) error {
 	f, err := d.root.OpenDir(path)
 	if err != nil {
-		return sandpit.Errorf(sandpit.Invalid, "open %s: a file, or a link to no directory of the tree: %w", quoteName(path), err)
+		return sandpit.Errorf(sandpit.Invalid, "open %s: not a directory, or a link that does not lead to a directory of the tree: %w", quoteName(path), err)
 	}
 	d.stack = append(d.stack, level{path: path, fd: int(f.Fd()), file: f, linked: true})
 	return nil
 }
 
-// recordMeta notes the mode and time that the directory has now, to be given again at
-// the end, and lets us fill it meanwhile.
+// recordMeta records the current mode and time of the directory, which are set again at the end, and makes the
+// directory writable until then.
 func (l *level) recordMeta() (*meta, error) {
 	if l.meta != nil {
 		return l.meta, nil
 	}
 	var st unix.Stat_t
 	if err := unix.Fstat(l.fd, &st); err != nil {
-		return nil, fileError("look at", l.path, err)
+		return nil, fileError("stat", l.path, err)
 	}
 	l.meta = &meta{mode: st.Mode & (permBits | specialBits), mtime: st.Mtim}
 	if st.Mode&ownerBits == ownerBits || int(st.Uid) != os.Geteuid() {
@@ -272,8 +267,7 @@ func (l *level) recordMeta() (*meta, error) {
 	return l.meta, nil
 }
 
-// setMeta has a directory that was there get a mode and time. Special bits of its
-// own stay.
+// setMeta sets the mode and time for an existing directory. It keeps the directory's special bits.
 func (l *level) setMeta(m meta) error {
 	found, err := l.recordMeta()
 	if err != nil {
@@ -284,7 +278,7 @@ func (l *level) setMeta(m meta) error {
 	return nil
 }
 
-// leaveDir settles the innermost directory and closes it.
+// leaveDir finishes the innermost directory and closes it.
 func (d *dirs) leaveDir() error {
 	l := d.innermost()
 	err := d.applyMeta(l)
@@ -297,7 +291,7 @@ func (d *dirs) leaveDir() error {
 	return err
 }
 
-// close settles and closes all. It returns the first error.
+// close finishes and closes all directories. It returns the first error.
 func (d *dirs) close() error {
 	var first error
 	for len(d.stack) > 0 {
@@ -308,8 +302,8 @@ func (d *dirs) close() error {
 	return first
 }
 
-// applyMeta gives a directory what it gets when nothing more is made in it. The
-// mode comes last: it may forbid the rest, and a new owner takes bits off.
+// applyMeta sets the time, owner and mode of a directory in which nothing more is created. The mode is last: it may
+// forbid the others, and a new owner clears special bits.
 func (d *dirs) applyMeta(l *level) error {
 	if l.meta != nil {
 		if err := setTime(l.fd, ".", l.meta.mtime); err != nil {
@@ -341,14 +335,13 @@ func (d *dirs) isFinished(path string) bool {
 	return ok
 }
 
-// isNoDir reports whether opening a directory found something else, a link for
-// instance; which of the two errors a link gives depends on the kernel.
+// isNoDir reports whether opening a directory found another kind of file, such as a link. Which of the errors a link
+// gives depends on the kernel.
 func isNoDir(err error) bool {
 	return errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP)
 }
 
-// setTime sets the time at which a file was changed, of a link itself if it is
-// one.
+// setTime sets the modification time of a file, or of a link itself.
 func setTime(dir int, name string, mtime unix.Timespec) error {
 	times := []unix.Timespec{{Nsec: unix.UTIME_OMIT}, mtime}
 	return unix.UtimesNanoAt(dir, name, times, unix.AT_SYMLINK_NOFOLLOW)

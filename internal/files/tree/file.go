@@ -12,14 +12,14 @@ import (
 
 const (
 	fileFlags = unix.O_WRONLY | unix.O_CREAT | unix.O_EXCL | unix.O_NOFOLLOW | unix.O_CLOEXEC
-	// minHole is how many zero bytes in a row are worth a hole.
+	// minHole is how many zero bytes in a row become a hole.
 	minHole = 64 << 10
 )
 
-// unpackFile makes a regular file, always a new one.
+// unpackFile creates a regular file, always a new one.
 func (u *unpacker) unpackFile(h *tar.Header, name string) error {
 	if left := u.o.MaxBytes - u.report.Bytes; u.o.MaxBytes > 0 && h.Size > left {
-		return sandpit.Errorf(sandpit.Exhausted, "member %s: more than %d bytes in the tar stream", quoteName(name), u.o.MaxBytes)
+		return sandpit.Errorf(sandpit.Exhausted, "member %s: the tar stream has more than %d bytes", quoteName(name), u.o.MaxBytes)
 	}
 	dir, base := splitName(name)
 	at, err := u.dirs.enterDir(dir)
@@ -33,7 +33,7 @@ func (u *unpacker) unpackFile(h *tar.Header, name string) error {
 		return err
 	})
 	if err != nil {
-		return fileError("make", name, err)
+		return fileError("create", name, err)
 	}
 	err = u.writeContent(fd, h.Size, name)
 	if err == nil {
@@ -48,7 +48,7 @@ func (u *unpacker) unpackFile(h *tar.Header, name string) error {
 		}
 	}
 	if err != nil {
-		_ = unlinkAt(at.fd, base) // the first error tells more
+		_ = unlinkAt(at.fd, base) // the first error is returned
 		return err
 	}
 	u.report.Files++
@@ -56,8 +56,7 @@ func (u *unpacker) unpackFile(h *tar.Header, name string) error {
 	return nil
 }
 
-// writeContent writes the content of a new file. Long runs of zeros become holes, so a
-// sparse file needs as little space as it did.
+// writeContent writes the content of a new file. Long runs of zeros become holes, so a sparse file stays sparse.
 func (u *unpacker) writeContent(fd int, size int64, name string) error {
 	hole := false
 	for left := size; left > 0; {
@@ -65,7 +64,7 @@ func (u *unpacker) writeContent(fd int, size int64, name string) error {
 		if _, err := io.ReadFull(u.tar, chunk); err != nil {
 			return streamError(toUnexpectedEOF(err), u.in)
 		}
-		// Here too: the holes of a sparse file are not read from the stream.
+		// Check here too: the holes of a sparse file are not read from the stream.
 		if err := u.in.check(); err != nil {
 			return err
 		}
@@ -90,15 +89,15 @@ func (u *unpacker) writeContent(fd int, size int64, name string) error {
 	return nil
 }
 
-// toUnexpectedEOF is err, where the end of the stream is one.
+// toUnexpectedEOF returns io.ErrUnexpectedEOF for io.EOF, and other errors unchanged.
 func toUnexpectedEOF(err error) error {
-	if err == io.EOF { //nolint:errorlint // ReadFull returns it as it is
+	if err == io.EOF { //nolint:errorlint // ReadFull does not wrap it
 		return io.ErrUnexpectedEOF
 	}
 	return err
 }
 
-// setOwnerAndMode gives a file its owner and, where making it did not, its mode.
+// setOwnerAndMode sets the owner of a file, and its mode if creating the file did not.
 func (u *unpacker) setOwnerAndMode(fd int, at *level, m meta, name string) error {
 	if to := u.dirs.owner; to != nil {
 		if err := unix.Fchown(fd, to.UID, to.GID); err != nil {
@@ -109,7 +108,7 @@ func (u *unpacker) setOwnerAndMode(fd int, at *level, m meta, name string) error
 	if !set && m.mode&^at.granted != 0 {
 		var st unix.Stat_t
 		if err := unix.Fstat(fd, &st); err != nil {
-			return fileError("look at", name, err)
+			return fileError("stat", name, err)
 		}
 		at.granted |= m.mode & st.Mode
 		at.denied |= m.mode &^ st.Mode

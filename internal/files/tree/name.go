@@ -9,14 +9,13 @@ import (
 )
 
 const (
-	maxName       = 4095 // bytes of a whole name or link target, as Linux has it
+	maxName       = 4095 // as in Linux
 	maxPart       = 255  // bytes between two slashes
-	maxQuotedName = 200  // bytes of a name that an error tells
+	maxQuotedName = 200  // bytes of a name that an error quotes
 )
 
-// cleanName returns a member's name without "./", doubled slashes and the slash
-// at the end; "." is the tree itself. Anything that could be understood as
-// outside of the tree is Invalid.
+// cleanName returns a member's name without "./", doubled slashes and a trailing slash; "." is the tree itself.
+// Invalid: the name could lead out of the tree.
 func cleanName(name string) (string, error) {
 	switch {
 	case name == "":
@@ -28,7 +27,7 @@ func cleanName(name string) (string, error) {
 	case strings.IndexByte(name, 0) >= 0:
 		return "", memberError(name, "its name has a zero byte")
 	}
-	plain := name != "." // nothing to take out
+	plain := name != "." // needs no cleaning
 	depth := 0
 	for part := range strings.SplitSeq(strings.TrimSuffix(name, "/"), "/") {
 		switch {
@@ -43,7 +42,7 @@ func cleanName(name string) (string, error) {
 		}
 	}
 	switch {
-	case depth > maxDepth+1: // the last is what lies in the deepest
+	case depth > maxDepth+1: // the last level is a file in the deepest directory
 		return "", memberError(name, fmt.Sprintf("it is more than %d directories deep", maxDepth))
 	case plain:
 		return strings.TrimSuffix(name, "/"), nil
@@ -63,7 +62,7 @@ func joinParts(name string) string {
 	return strings.Join(parts, "/")
 }
 
-// splitName cuts a clean name into the directory and the name in it.
+// splitName splits a clean name into the directory and the base name.
 func splitName(name string) (dir, base string) {
 	if i := strings.LastIndexByte(name, '/'); i >= 0 {
 		return name[:i], name[i+1:]
@@ -71,12 +70,10 @@ func splitName(name string) (dir, base string) {
 	return ".", name
 }
 
-// leadsOutside reports whether a symbolic link that lies depth directories
-// below the top may lead out of the tree. It must not depend on what the names
-// in target are now, because the stream may exchange them later. With ".." only
-// at the beginning, and no more than depth of them, each link comes to a
-// directory of the tree and goes down from there; so any chain of such links
-// stays inside.
+// leadsOutside reports whether a symbolic link at depth levels below the top may lead out of the tree. The result
+// must not depend on the current files, because the stream may replace them later. If target has ".." only at the
+// beginning, and at most depth of them, the link leads to a directory of the tree and down from there; so any chain
+// of such links stays inside.
 func leadsOutside(target string, depth int) bool {
 	if strings.HasPrefix(target, "/") {
 		return true
@@ -97,7 +94,7 @@ func leadsOutside(target string, depth int) bool {
 	return false
 }
 
-// quoteName shows a name from a stream in an error: printable and not too long.
+// quoteName quotes a name from a stream for an error: printable and of bounded length.
 func quoteName(name string) string {
 	if len(name) > maxQuotedName {
 		return strconv.QuoteToASCII(name[:maxQuotedName]) + "…"

@@ -17,23 +17,20 @@ import (
 )
 
 const (
-	// openFlags open a file of any kind without waiting for anybody and without
-	// following a link.
+	// openFlags open a file of any kind without blocking and without following a link.
 	openFlags = unix.O_RDONLY | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_NOCTTY | unix.O_CLOEXEC
-	// listSize is how much of a directory is read at once, in bytes.
+	// listSize is the size of the buffer for names of a directory, in bytes.
 	listSize = 64 << 10
 )
 
-// Pack writes to w what name holds, a slash path inside root, "." for all of it.
-// Links on the way are followed inside root; name itself is not, so a link is
-// packed as a link. Members are sorted by name in each directory.
+// Pack writes the file or directory name to w. name is a slash-separated path inside root; "." means all of it. Links
+// on the way are followed inside root; name itself is not followed, so a link is packed as a link. Members are sorted
+// by name in each directory.
 //
-// Files may change meanwhile: one that is gone when its turn comes is left out,
-// one that shrinks is filled up with zeros, of one that grows the rest is left
-// out. NotFound: no such name. PermissionDenied: a file that cannot be read.
-// Invalid: a name that leads outside of root or is nothing that can be packed,
-// or more than 512 directories inside each other. After an error the stream has
-// no mark of its end, so whoever reads it notices.
+// Files may change meanwhile: a removed file is left out, a file that shrinks is padded with zeros, and a file that
+// grows is cut. NotFound: no such name. PermissionDenied: a file cannot be read. Invalid: the name leads out of root
+// or is not a file, directory or link, or there are more than 512 levels of directories. After an error the stream
+// has no end mark, so its reader detects the error.
 func Pack(ctx context.Context, w io.Writer, root *beneath.Root, name string) error {
 	if !filepath.IsLocal(name) {
 		return sandpit.Errorf(sandpit.Invalid, "pack %s: not a name inside the directory", quoteName(name))
@@ -51,7 +48,7 @@ func Pack(ctx context.Context, w io.Writer, root *beneath.Root, name string) err
 	}
 	found, err := p.packUnknown(int(parent.Fd()), base, base, 0)
 	if err == nil && !found {
-		err = sandpit.Errorf(sandpit.NotFound, "pack %s: it is gone, or neither a file, a directory nor a link", quoteName(name))
+		err = sandpit.Errorf(sandpit.NotFound, "pack %s: not found, or not a file, directory or link", quoteName(name))
 	}
 	if err != nil {
 		return err
@@ -67,16 +64,15 @@ func Pack(ctx context.Context, w io.Writer, root *beneath.Root, name string) err
 
 type packer struct {
 	tar   *tar.Writer
-	check func() error // the context's error
+	check func() error // returns the context's error
 	buf   []byte
 	list  []byte
-	names map[inode]string // of files that have more than one
+	names map[inode]string // member names of files with several links
 }
 
 type inode struct{ dev, ino uint64 }
 
-// packEntry packs one file of any kind under the name member. It tells whether there
-// was one that can be packed.
+// packEntry packs one file of any kind as member. It reports whether there was one that can be packed.
 func (p *packer) packEntry(dir int, base, member string, depth int) (found bool, err error) {
 	if err := p.check(); err != nil {
 		return false, err
@@ -97,7 +93,7 @@ func (p *packer) packEntry(dir int, base, member string, depth int) (found bool,
 	defer func() { _ = unix.Close(fd) }() // only read
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
-		return false, fileError("look at", member, err)
+		return false, fileError("stat", member, err)
 	}
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFREG:
@@ -108,7 +104,7 @@ func (p *packer) packEntry(dir int, base, member string, depth int) (found bool,
 	return false, nil
 }
 
-// packDir packs an open directory and all below it.
+// packDir packs an open directory and everything below it.
 func (p *packer) packDir(fd int, member string, st *unix.Stat_t, depth int) error {
 	if depth > maxDepth {
 		return sandpit.Errorf(sandpit.Invalid, "pack %s: more than %d directories deep", quoteName(member), maxDepth)
@@ -142,8 +138,8 @@ func (p *packer) packDir(fd int, member string, st *unix.Stat_t, depth int) erro
 	return nil
 }
 
-// packUnknown packs what the file system does not tell the kind of. Opening a device
-// to see could have effects.
+// packUnknown packs an entry for which the file system reports no type. It does not open devices, because that could
+// have effects.
 func (p *packer) packUnknown(dir int, base, member string, depth int) (found bool, err error) {
 	var st unix.Stat_t
 	err = unix.Fstatat(dir, base, &st, unix.AT_SYMLINK_NOFOLLOW)
@@ -151,7 +147,7 @@ func (p *packer) packUnknown(dir int, base, member string, depth int) (found boo
 		return false, nil
 	}
 	if err != nil {
-		return false, fileError("look at", member, err)
+		return false, fileError("stat", member, err)
 	}
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFLNK:
@@ -162,8 +158,7 @@ func (p *packer) packUnknown(dir int, base, member string, depth int) (found boo
 	return false, nil
 }
 
-// packFile packs an open regular file. Its header has promised a size; that many
-// bytes it will be.
+// packFile packs an open regular file. It writes exactly as many bytes as the header says.
 func (p *packer) packFile(fd int, member string, st *unix.Stat_t) error {
 	h := newHeader(tar.TypeReg, member, st)
 	if st.Nlink > 1 {
@@ -203,7 +198,7 @@ func (p *packer) packFile(fd int, member string, st *unix.Stat_t) error {
 	return nil
 }
 
-// packLink packs a symbolic link, unless it is something else by now.
+// packLink packs a symbolic link, unless it has become another kind of file.
 func (p *packer) packLink(dir int, base, member string) (found bool, err error) {
 	var st unix.Stat_t
 	err = unix.Fstatat(dir, base, &st, unix.AT_SYMLINK_NOFOLLOW)
@@ -222,7 +217,7 @@ func (p *packer) packLink(dir int, base, member string) (found bool, err error) 
 	return true, p.writeHeader(h)
 }
 
-// writeHeader writes a header.
+// writeHeader writes the header of a member.
 func (p *packer) writeHeader(h *tar.Header) error {
 	if len(h.Name) > maxName {
 		return sandpit.Errorf(sandpit.Invalid, "pack %s: its name is too long", quoteName(h.Name))
@@ -240,8 +235,7 @@ func newHeader(kind byte, name string, st *unix.Stat_t) *tar.Header {
 	}
 }
 
-// openError is why the way to name could not be gone. One without a word of the
-// machine is the root's own: the way leads outside.
+// openError is the error of resolving name. One without a system error comes from the root: the name leads outside.
 func openError(name string, err error) error {
 	if _, ok := errors.AsType[unix.Errno](err); !ok {
 		return sandpit.Errorf(sandpit.Invalid, "pack %s: %w", quoteName(name), err)

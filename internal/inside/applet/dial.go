@@ -14,21 +14,20 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// Dial is the applet that connects its streams to an address, as far as the sandbox's
-// network policy allows. The argument after its name is a DialRequest. Its output begins
-// with a line, a DialAnswer, and what the other side sends follows.
+// Dial is the applet that connects its streams to an address, as far as the sandbox's network rules allow. The
+// argument after its name is a DialRequest. Its output begins with a line, a DialAnswer; the data of the other side
+// follows.
 const Dial = "dial"
 
-// DialRequest says where to.
+// DialRequest says where to connect.
 type DialRequest struct {
 	// Address is HOST:PORT.
 	Address string `json:"address"`
-	// TLS has the connection encrypted from the sandbox on, for the address's host and by
-	// the image's certificates.
+	// TLS encrypts the connection in the sandbox. It verifies the address's host with the image's certificates.
 	TLS bool `json:"tls,omitempty"`
 }
 
-// DialAnswer is how it went.
+// DialAnswer reports whether the connection was opened.
 type DialAnswer struct {
 	Error *Failure `json:"error,omitempty"`
 }
@@ -42,14 +41,14 @@ func dialMain(ctx context.Context, args []string, in io.Reader, out io.Writer) i
 		answer.Error = &Failure{Code: sandpit.CodeOf(err), Message: err.Error()}
 	}
 	if err := errors.Join(json.NewEncoder(out).Encode(answer), err); err != nil {
-		_, _ = fmt.Fprintln(os.Stderr, "dial:", err) // nothing else is left to be told
+		_, _ = fmt.Fprintln(os.Stderr, "dial:", err) // no other way to report it
 		return 1
 	}
 	defer conn.Close()
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stop()
 	go func() { // ends with this process
-		_, _ = io.Copy(conn, in) // who reads the other side hears of a connection that breaks
+		_, _ = io.Copy(conn, in) // the reading side reports a broken connection
 		if half, ok := conn.(interface{ CloseWrite() error }); ok {
 			_ = half.CloseWrite()
 		}

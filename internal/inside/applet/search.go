@@ -21,60 +21,57 @@ import (
 // Search is the applet that finds files by name and lines by content.
 const Search = "search"
 
-// SearchRequest says what is looked for.
+// SearchRequest says what to search for.
 type SearchRequest struct {
-	// Path is a directory with all below it, or a file.
+	// Path is a file, or a directory that is searched with everything below it.
 	Path string `json:"path"`
-	// Names are patterns of which a file's path below Path must match one: * and ?
-	// within a name, ** for any number of directories. A pattern without a slash counts
-	// for the file's own name. Default: all.
+	// Names are patterns of which a file's path below Path must match one: * and ? within a name, ** for any number
+	// of directories. A pattern without a slash applies to the file's name. Default: all files.
 	Names []string `json:"names,omitempty"`
-	// Kinds are more patterns of which one must match as well. Default: all.
+	// Kinds are further patterns of which one must match as well. Default: all files.
 	Kinds []string `json:"kinds,omitempty"`
-	// Pattern is a regular expression in Go's syntax for lines. Default: files are found
-	// by name alone.
+	// Pattern is a regular expression in Go's syntax that lines must match. Default: the search is by name only.
 	Pattern    string `json:"pattern,omitempty"`
 	IgnoreCase bool   `json:"ignore_case,omitempty"`
-	// Before and After are how many lines around a match come with it; at most 20.
+	// Before and After are how many lines around a match are returned; at most 20.
 	Before int `json:"before,omitempty"`
 	After  int `json:"after,omitempty"`
-	// Hidden looks at files whose names begin with a dot too, and All into directories
-	// that hold no source: .git, node_modules, __pycache__, .venv.
+	// Hidden includes files whose names begin with a dot, and All directories that usually contain no source: .git,
+	// node_modules, __pycache__, .venv.
 	Hidden bool `json:"hidden,omitempty"`
 	All    bool `json:"all,omitempty"`
-	// Depth is how many directories deep; 0 has no limit.
+	// Depth is how many levels of directories are searched; 0 means no limit.
 	Depth int `json:"depth,omitempty"`
-	// Limit is how many matches are told. Default: 1000; at most 10,000.
+	// Limit is how many matches are returned. Default: 1000; at most 10,000.
 	Limit int `json:"limit,omitempty"`
-	// Count returns one match for each file, with the number of its lines that match,
-	// instead of lines.
+	// Count returns one match for each file, with the number of its matching lines, instead of lines.
 	Count bool `json:"count,omitempty"`
 }
 
-// SearchResult is the answer.
+// SearchResult is the answer of Search.
 type SearchResult struct {
 	Matches []Match `json:"matches"`
-	// Files is how many files were looked at, Matched how many had a match.
+	// Files is how many files were searched, Matched how many of them matched.
 	Files   int `json:"files"`
 	Matched int `json:"matched"`
-	// More is true if there are more than Limit allows.
+	// More is true if there are more matches than Limit allows.
 	More bool `json:"more,omitempty"`
 	// Unread is how many files and directories could not be read.
 	Unread int `json:"unread,omitempty"`
 }
 
-// Match is a file, or a line of one.
+// Match is a file, or a line of a file.
 type Match struct {
-	// Path is relative to the request's, or its name if that is a file.
+	// Path is relative to the request's path, or the file name if the request's path is a file.
 	Path string `json:"path"`
-	// Line counts from 1; 0 for a file that was found by its name.
+	// Line counts from 1; it is 0 for a file found by name.
 	Line int    `json:"line,omitempty"`
 	Text string `json:"text,omitempty"`
-	// Context is true for a line that stands near a match only.
+	// Context is true for a line that does not match itself and is only near a match.
 	Context bool  `json:"context,omitempty"`
 	Dir     bool  `json:"dir,omitempty"`
 	Size    int64 `json:"size,omitempty"`
-	// Count is how many lines of the file match, if that was asked for.
+	// Count is how many lines of the file match, if the request has Count.
 	Count int `json:"count,omitempty"`
 }
 
@@ -82,14 +79,14 @@ const (
 	defaultMatches = 1000
 	maxMatches     = 10_000
 	maxContext     = 20
-	// maxLine bounds what is looked at and told of a line, in bytes.
+	// maxLine bounds the part of a line that is searched, in bytes; maxText bounds the part that is returned.
 	maxLine = 64 << 10
 	maxText = 2000
-	// textSample is how much of a file is looked at to tell whether it is text.
+	// textSample is how much of a file is read to decide whether it is text, in bytes.
 	textSample = 8 << 10
 )
 
-// skippedDirs are directories in which nobody looks for source.
+// skippedDirs are directories that usually contain no source.
 var skippedDirs = []string{".git", "node_modules", "__pycache__", ".venv", ".mypy_cache", ".pytest_cache"} //nolint:gochecknoglobals // a constant
 
 func searchFiles(ctx context.Context, r SearchRequest) (SearchResult, error) {
@@ -97,7 +94,7 @@ func searchFiles(ctx context.Context, r SearchRequest) (SearchResult, error) {
 	if err != nil {
 		return SearchResult{}, err
 	}
-	if s.Path, err = filepath.EvalSymlinks(s.Path); err != nil { // a link to a directory would not be looked into
+	if s.Path, err = filepath.EvalSymlinks(s.Path); err != nil { // WalkDir does not follow a link
 		return SearchResult{}, err
 	}
 	info, err := os.Stat(s.Path)
@@ -118,8 +115,7 @@ func searchFiles(ctx context.Context, r SearchRequest) (SearchResult, error) {
 	return s.result, err
 }
 
-// searchFile searches a request's path that is a file. Its name counts only if nothing
-// else is asked for.
+// searchFile searches a request's path that is a file. Its name matters only for a search by name.
 func (s *searcher) searchFile(info fs.FileInfo) error {
 	if s.content != nil {
 		return s.searchContent(s.Path, info.Name())
@@ -131,7 +127,7 @@ func (s *searcher) searchFile(info fs.FileInfo) error {
 	return s.addFile(info.Name(), fs.FileInfoToDirEntry(info))
 }
 
-// errLimitReached ends a search that has found as much as it may tell.
+// errLimitReached ends a search that has found Limit matches.
 var errLimitReached = errors.New("enough was found")
 
 type searcher struct {
@@ -179,11 +175,11 @@ func (s *searcher) visitEntry(p string, e fs.DirEntry, err error) error {
 	}
 	rel, relErr := filepath.Rel(s.Path, p)
 	if relErr != nil || rel == "." {
-		return errors.Join(relErr, err) // what is looked into can be read, or there is nothing to tell
+		return errors.Join(relErr, err) // an unreadable start directory is an error
 	}
 	if err != nil {
 		s.result.Unread++
-		return nil //nolint:nilerr // it is counted, and the rest can be searched
+		return nil //nolint:nilerr // counted; the rest can be searched
 	}
 	if e.IsDir() && !s.entersDir(e.Name()) {
 		return filepath.SkipDir
@@ -220,7 +216,7 @@ func (s *searcher) matchesName(rel string) bool {
 	return matchesAny(s.names, rel) && matchesAny(s.kinds, rel)
 }
 
-// matchesAny reports whether a path matches one of some patterns, if there are any.
+// matchesAny reports whether a path matches one of the patterns, or there are none.
 func matchesAny(patterns []*regexp.Regexp, rel string) bool {
 	return len(patterns) == 0 || slices.ContainsFunc(patterns, func(re *regexp.Regexp) bool { return re.MatchString(rel) })
 }
@@ -244,7 +240,7 @@ func (s *searcher) addMatch(m Match) error {
 	return nil
 }
 
-// searchContent finds lines in a file. What is not text is passed over.
+// searchContent searches the lines of a file. It skips binary files.
 func (s *searcher) searchContent(p, rel string) error {
 	f, err := os.Open(p)
 	if err != nil {
@@ -266,7 +262,7 @@ func (s *searcher) searchContent(p, rel string) error {
 	return s.findLines(r, strings.ToValidUTF8(rel, "?"))
 }
 
-// countLines counts the lines of a file that match.
+// countLines counts the matching lines of a file.
 func (s *searcher) countLines(r *bufio.Reader, rel string) error {
 	m := Match{Path: rel}
 	for n := 1; ; n++ {
@@ -335,8 +331,7 @@ func (s *searcher) findLines(r *bufio.Reader, rel string) error {
 	}
 }
 
-// readLine returns a line without its end, valid until the next call. Of one that is longer than maxLine the rest is
-// dropped.
+// readLine returns a line without its end, valid until the next call. It drops the part of a line beyond maxLine.
 func readLine(r *bufio.Reader) ([]byte, error) {
 	line, more, err := r.ReadLine()
 	for more && err == nil {
@@ -345,7 +340,7 @@ func readLine(r *bufio.Reader) ([]byte, error) {
 	return line, err
 }
 
-// Cut is what a line ends with that was longer.
+// Cut ends a line that was shortened.
 const Cut = "..."
 
 func cutLine(line []byte) string {
@@ -368,7 +363,7 @@ func globPatterns(globs []string) ([]*regexp.Regexp, error) {
 	return list, nil
 }
 
-// globPattern is a regular expression for paths that match a pattern.
+// globPattern returns a regular expression for the paths that match a pattern.
 func globPattern(glob string) (*regexp.Regexp, error) {
 	if glob == "" || len(glob) > 4096 || !utf8.ValidString(glob) {
 		return nil, sandpit.Errorf(sandpit.Invalid, "pattern %.100q: want text of 1 to 4096 bytes", glob)
@@ -407,8 +402,8 @@ func globPattern(glob string) (*regexp.Regexp, error) {
 	return compiled, nil
 }
 
-// translateGroup translates [abc], [!abc] and {one,two} at the beginning of a pattern, and returns
-// how long it is. What is no group stands for itself.
+// translateGroup translates [abc], [!abc] and {one,two} at the beginning of a pattern, and returns the length of the
+// group. An incomplete group is translated literally.
 func translateGroup(glob string) (length int, text string) {
 	closer := map[byte]string{'[': "]", '{': "}"}[glob[0]]
 	end := strings.Index(glob, closer)

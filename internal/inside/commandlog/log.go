@@ -16,47 +16,47 @@ const (
 	streams = 2
 )
 
-// Offsets say how many bytes of each stream come before a place.
+// Offsets are positions in the streams of a log, in bytes.
 type Offsets [streams]int64
 
-// A record is its stream, the length of its data, and its data.
+// A record consists of its stream, the length of its data, and its data.
 const (
 	headerSize = 3
 	maxRecord  = SegmentSize - headerSize
 )
 
-// maxSegments bounds what is remembered of one log, also of segments that are lost.
+// maxSegments bounds the segments of one log, lost ones included.
 const maxSegments = 4096
 
-// segment is some records. It is in memory, in a slot of the file, or lost.
+// segment is a sequence of records. It is in memory, in a slot of the file, or lost.
 type segment struct {
 	start  Offsets
-	buf    []byte // nil unless it is in memory
+	buf    []byte // nil unless the segment is in memory
 	slot   int    // or noSlot
-	length int    // bytes in the slot
-	sum    uint64 // of those
+	length int    // bytes used in the slot
+	sum    uint64 // hash of these bytes
 }
 
 func (g *segment) isLost() bool { return g.buf == nil && g.slot == noSlot }
 
-// Log is what one command puts out.
+// Log is the output of one command.
 type Log struct {
 	store *Store
 
-	// The store's mutex guards all that follows.
+	// The store's mutex guards the fields below.
 	segments []segment
-	first    int64 // how many there were before segments[0]
-	open     bool  // the last segment is in memory and takes more
-	header   int   // where in it the last record begins, or -1
+	first    int64 // how many segments came before segments[0]
+	open     bool  // the last segment is in memory and can grow
+	header   int   // where the last record begins in it, or -1
 	size     Offsets
 	missing  Offsets // how much is lost, in bytes
-	memory   int64   // of its buffers
+	memory   int64   // size of its buffers
 	onDisk   int     // segments in the file
 	ended    bool
-	changed  chan struct{} // closed when something was appended; nil if nobody waits
+	changed  chan struct{} // closed after an append; nil if no caller waits
 }
 
-// NewLog returns an empty log. The caller must End it and Discard it.
+// NewLog returns an empty log. The caller must call End and then Discard.
 func (s *Store) NewLog() *Log {
 	l := &Log{store: s, header: -1}
 	s.mu.Lock()
@@ -65,8 +65,7 @@ func (s *Store) NewLog() *Log {
 	return l
 }
 
-// Append adds what came out of a stream. It keeps nothing of data. After End it
-// does nothing.
+// Append adds output of a stream. It copies data. After End it does nothing.
 func (l *Log) Append(stream Stream, data []byte) {
 	s := l.store
 	s.mu.Lock()
@@ -89,8 +88,7 @@ func (l *Log) Append(stream Stream, data []byte) {
 	l.notifyReaders()
 }
 
-// addRecord adds a record to the last segment, or to the last record, and returns how
-// much of data that took.
+// addRecord adds a record to the last segment, or extends the last record, and returns how much of data it took.
 func (l *Log) addRecord(stream Stream, data []byte) int {
 	if !l.open || len(l.lastSegment().buf) > SegmentSize-headerSize-1 {
 		l.addSegment()
@@ -113,7 +111,7 @@ func (l *Log) addRecord(stream Stream, data []byte) int {
 
 func (l *Log) lastSegment() *segment { return &l.segments[len(l.segments)-1] }
 
-// addSegment adds an empty segment.
+// addSegment adds an empty segment in memory.
 func (l *Log) addSegment() {
 	if len(l.segments) >= maxSegments {
 		if !l.segments[0].isLost() {
@@ -144,7 +142,7 @@ func (l *Log) countMemory(bytes int) {
 	l.store.memory += int64(bytes)
 }
 
-// freeBuffer gives up the buffer of a segment.
+// freeBuffer releases the buffer of a segment.
 func (l *Log) freeBuffer(g *segment) {
 	l.countMemory(-cap(g.buf))
 	l.store.recycleBuffer(g.buf)
@@ -164,7 +162,7 @@ func (l *Log) spillSegment(i int) {
 		}
 		g := &l.segments[i]
 		if _, err := s.file.WriteAt(g.buf, int64(slot)*SegmentSize); err != nil {
-			s.releaseSlot(slot) // most likely the disk is full; a slot that was written before has its room
+			s.releaseSlot(slot) // most likely the disk is full; a slot that was written before has its space
 			continue
 		}
 		g.slot, g.length, g.sum = slot, len(g.buf), maphash.Bytes(s.seed, g.buf)
@@ -175,7 +173,7 @@ func (l *Log) spillSegment(i int) {
 	l.dropSegment(i)
 }
 
-// spillAll moves all that is in memory to the file.
+// spillAll moves all segments in memory to the file.
 func (l *Log) spillAll() {
 	for i := range l.segments {
 		if l.segments[i].buf != nil {
@@ -185,7 +183,7 @@ func (l *Log) spillAll() {
 	l.removeLost()
 }
 
-// dropSegment drops a segment, of which the offsets stay until removeLost.
+// dropSegment drops a segment's data. Its offsets stay until removeLost.
 func (l *Log) dropSegment(i int) {
 	g := &l.segments[i]
 	if g.slot != noSlot {
@@ -200,7 +198,7 @@ func (l *Log) dropSegment(i int) {
 	}
 }
 
-// detachSlot takes a segment's slot away from it.
+// detachSlot removes the slot from a segment and returns it.
 func (l *Log) detachSlot(i int) (slot int) {
 	g := &l.segments[i]
 	slot, g.slot = g.slot, noSlot
@@ -208,7 +206,7 @@ func (l *Log) detachSlot(i int) (slot int) {
 	return slot
 }
 
-// endOf returns where a segment ends.
+// endOf returns the offsets at the end of a segment.
 func (l *Log) endOf(i int) Offsets {
 	if i+1 < len(l.segments) {
 		return l.segments[i+1].start
@@ -216,8 +214,7 @@ func (l *Log) endOf(i int) Offsets {
 	return l.size
 }
 
-// removeLost forgets the lost segments at the beginning, but never the last: it may
-// be about to grow.
+// removeLost removes the lost segments at the beginning. It keeps the last segment, which may still grow.
 func (l *Log) removeLost() {
 	n := 0
 	for n < len(l.segments)-1 && l.segments[n].isLost() {
@@ -229,7 +226,7 @@ func (l *Log) removeLost() {
 	}
 }
 
-// End says that nothing will be appended any more.
+// End ends the log: nothing is appended any more.
 func (l *Log) End() {
 	s := l.store
 	s.mu.Lock()
@@ -249,8 +246,7 @@ func (l *Log) End() {
 	l.notifyReaders()
 }
 
-// Discard drops all that a log holds, which must have ended. Who reads it is told
-// that the rest is missing.
+// Discard drops the content of a log, which must have ended. Readers get the rest as missing.
 func (l *Log) Discard() {
 	s := l.store
 	s.mu.Lock()
@@ -266,16 +262,14 @@ func (l *Log) Discard() {
 	l.notifyReaders()
 }
 
-// Amounts returns how much was appended to each stream, and how much of that is
-// not kept any more, in bytes.
+// Amounts returns how much was appended to each stream, and how much of that was dropped, in bytes.
 func (l *Log) Amounts() (size, missing Offsets) {
 	l.store.mu.Lock()
 	defer l.store.mu.Unlock()
 	return l.size, l.missing
 }
 
-// Changed returns a channel that is closed when there is more to read, or when the
-// log has ended.
+// Changed returns a channel that is closed when more can be read or when the log has ended.
 func (l *Log) Changed() <-chan struct{} {
 	l.store.mu.Lock()
 	defer l.store.mu.Unlock()

@@ -9,35 +9,35 @@ import (
 // maxPiece bounds what Next returns at once, in bytes.
 const maxPiece = 32 << 10
 
-// ErrAhead is for a place that a log has not reached.
-var ErrAhead = errors.New("the log is not as long as that")
+// ErrAhead is the error for an offset beyond the end of a log.
+var ErrAhead = errors.New("the offset is beyond the end of the log")
 
-// Piece is something of one stream: data, or how much of it is missing.
+// Piece is a part of one stream: data, or the length of missing data.
 type Piece struct {
 	Stream Stream
 	Offset int64
-	// Data is valid until the next call. It is nil for what is missing.
+	// Data is valid until the next call. It is nil for missing data.
 	Data []byte
 	// Missing is how many bytes were dropped, or 0.
 	Missing int64
 }
 
-// Reader reads a log in order, while it grows. It is for one goroutine.
+// Reader reads a log in order while it grows. It is for one goroutine.
 type Reader struct {
 	log  *Log
-	next Offsets // what comes next of each stream
+	next Offsets // next offset of each stream
 
-	segment  int64   // which segment, counted from the first there ever was
-	entered  bool    // that segment was looked at: the fields below are about it
-	pos      int     // where in it a record begins
-	done     int     // how much of the record is behind us
-	at       Offsets // where that record begins
-	stored   []byte  // the segment, if it came from the file
+	segment  int64   // index of the segment, counted from the first one ever
+	entered  bool    // the fields below are valid for that segment
+	pos      int     // where the current record begins in it
+	done     int     // how much of the record was read
+	at       Offsets // offsets where that record begins
+	stored   []byte  // the segment, if it was read from the file
 	out      []byte
 	segments []byte // buffer of stored
 }
 
-// Reader returns a reader of what comes behind from. ErrAhead: the log has less.
+// Reader returns a reader that begins at from. ErrAhead: the log is shorter.
 func (l *Log) Reader(from Offsets) (*Reader, error) {
 	l.store.mu.Lock()
 	defer l.store.mu.Unlock()
@@ -58,10 +58,10 @@ func (l *Log) Reader(from Offsets) (*Reader, error) {
 	return r, nil
 }
 
-// At returns how much of each stream is behind the reader.
+// At returns the offsets of the reader.
 func (r *Reader) At() Offsets { return r.next }
 
-// Next returns what comes next, or false if there is no more for now.
+// Next returns the next piece, or false if there is no more for now.
 func (r *Reader) Next() (Piece, bool) {
 	for {
 		if r.stored != nil {
@@ -78,8 +78,8 @@ func (r *Reader) Next() (Piece, bool) {
 	}
 }
 
-// nextFromMemory reads from memory. It returns the segment that must be read from the file
-// first, if it is one.
+// nextFromMemory returns the next piece from memory. It returns the segment that must first be read from the file, if
+// any.
 func (r *Reader) nextFromMemory() (p Piece, ok bool, load *segment) {
 	l := r.log
 	l.store.mu.Lock()
@@ -123,13 +123,13 @@ func (r *Reader) nextFromMemory() (p Piece, ok bool, load *segment) {
 	}
 }
 
-// nextSegment goes on to the next segment.
+// nextSegment moves the reader to the next segment.
 func (r *Reader) nextSegment() {
 	r.segment++
 	r.entered, r.stored = false, nil
 }
 
-// missingUpTo returns what lies between the reader and a place, as missing.
+// missingUpTo returns the bytes between the reader and end as missing.
 func (r *Reader) missingUpTo(end Offsets) (Piece, bool) {
 	for stream := range end {
 		if n := end[stream] - r.next[stream]; n > 0 {
@@ -141,8 +141,7 @@ func (r *Reader) missingUpTo(end Offsets) (Piece, bool) {
 	return Piece{}, false
 }
 
-// loadSegment reads a segment from the file. One that is not as it was is lost, unless
-// it was dropped meanwhile anyway.
+// loadSegment reads a segment from the file. A damaged one is dropped, unless it was dropped meanwhile.
 func (r *Reader) loadSegment(g segment) {
 	s := r.log.store
 	if r.segments == nil {
@@ -162,15 +161,15 @@ func (r *Reader) loadSegment(g segment) {
 	}
 }
 
-// nextPiece returns the next piece of a segment, or false if there is none; complete
-// says that its last record does not grow any more.
+// nextPiece returns the next piece of a segment, or false at its end; complete says that its last record cannot
+// grow.
 func (r *Reader) nextPiece(b []byte, complete bool) (Piece, bool) {
 	for {
 		stream, data, ok := parseRecord(b, r.pos)
 		if !ok {
 			return Piece{}, false
 		}
-		// What is known already is not told.
+		// Skip what the caller already has.
 		if known := r.next[stream] - r.at[stream]; int64(r.done) < known {
 			r.done = int(min(known, int64(len(data))))
 		}
@@ -190,7 +189,7 @@ func (r *Reader) nextPiece(b []byte, complete bool) (Piece, bool) {
 	}
 }
 
-// parseRecord returns the record that begins at pos, or false if there is none.
+// parseRecord returns the record at pos, or false if no record begins there.
 func parseRecord(b []byte, pos int) (Stream, []byte, bool) {
 	if pos < 0 || len(b)-pos <= headerSize {
 		return 0, nil, false

@@ -10,53 +10,51 @@ import (
 	"syscall"
 )
 
-// SegmentSize is how many bytes of records a segment has at most.
+// SegmentSize is the largest size of a segment's records, in bytes.
 const SegmentSize = 64 << 10
 
-// Limits bound a Store. All are in bytes of records; a record has 3 bytes besides
-// its data.
+// Limits bound a Store, in bytes of records. A record has 3 bytes besides its data.
 type Limits struct {
-	// LogMemory is how much of one log is kept in memory, at least a segment.
+	// LogMemory bounds the memory of one log. At least one segment stays in memory.
 	LogMemory int64
-	// Memory is the same of all logs together, give or take a segment.
+	// Memory bounds the memory of all logs together, give or take a segment.
 	Memory int64
-	// LogDisk is how much of one log is kept in the file.
+	// LogDisk bounds the part of one log in the file.
 	LogDisk int64
-	// Disk is the same of all logs together. It is less where the file system is
-	// small: see diskShare.
+	// Disk bounds the file. On a small file system it is reduced: see diskShare.
 	Disk int64
 }
 
-// DefaultLimits are what a sandbox is meant to bear without noticing.
+// DefaultLimits returns the limits for a sandbox.
 func DefaultLimits() Limits {
 	return Limits{LogMemory: 256 << 10, Memory: 16 << 20, LogDisk: 64 << 20, Disk: 1 << 30}
 }
 
-// diskShare is what part of a file system the file may take.
+// diskShare is the divisor for the part of a file system that the file may use.
 const diskShare = 8
 
-// Store is the room that logs share.
+// Store is the space that logs share.
 type Store struct {
 	limits Limits
 	create func() (*os.File, error)
 	seed   maphash.Seed
 
 	mu      sync.Mutex
-	memory  int64 // of all buffers that hold records
+	memory  int64 // size of all buffers with records
 	running []*Log
 	ended   []*Log // oldest first
-	spare   []byte // a buffer of a whole segment that is used again
+	spare   []byte // a buffer of SegmentSize for reuse
 	slots   slots
-	file    *os.File // nil until it is needed
+	file    *os.File // nil until first needed
 }
 
-// NewStore returns a Store whose file is made by create when it is needed first:
-// it must have no name any more, and belongs to the Store from then on.
+// NewStore returns a Store that calls create when it first needs its file. The file must have no name; the Store
+// closes it.
 func NewStore(limits Limits, create func() (*os.File, error)) *Store {
 	return &Store{limits: limits, create: create, seed: maphash.MakeSeed()}
 }
 
-// Close gives the file back. Nobody may use a log any more.
+// Close closes the file. No log may be used afterwards.
 func (s *Store) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -66,12 +64,12 @@ func (s *Store) Close() error {
 	return s.file.Close()
 }
 
-// slots are the places for one segment each in the file.
+// slots are the parts of the file, with room for one segment each.
 type slots struct {
 	used   []bool
 	inUse  int
-	lowest int // none below is free
-	limit  int // how many there may be
+	lowest int // no slot below it is free
+	limit  int // largest number of slots
 }
 
 // noSlot is the slot of a segment that is not in the file.
@@ -93,7 +91,7 @@ func (p *slots) takeSlot() int {
 	return p.lowest
 }
 
-// releaseSlot frees a slot, and reports whether it was the last one.
+// releaseSlot frees a slot and reports whether it was the last one.
 func (p *slots) releaseSlot(slot int) (last bool) {
 	p.used[slot] = false
 	p.inUse--
@@ -107,7 +105,7 @@ func (p *slots) releaseSlot(slot int) (last bool) {
 	return true
 }
 
-// openFile makes sure that there is a file.
+// openFile creates the file if it does not exist yet.
 func (s *Store) openFile() error {
 	if s.file != nil {
 		return nil
@@ -120,7 +118,7 @@ func (s *Store) openFile() error {
 	if err := syscall.Fstatfs(int(f.Fd()), &fs); err != nil {
 		return errors.Join(err, f.Close())
 	}
-	// A file system that does not say how large it is has no limit.
+	// A file system that reports no size has no limit.
 	if size := fs.Blocks * uint64(max(fs.Bsize, 0)); size > 0 && size < math.MaxInt64 {
 		s.limits.Disk = min(s.limits.Disk, int64(size/diskShare))
 		s.limits.LogDisk = min(s.limits.LogDisk, s.limits.Disk)
@@ -130,17 +128,17 @@ func (s *Store) openFile() error {
 	return nil
 }
 
-// freeSlot returns a slot that holds nothing, for l, or noSlot.
+// freeSlot returns an unused slot for l, or noSlot.
 func (s *Store) freeSlot(l *Log) int {
 	if err := s.openFile(); err != nil || l.onDisk >= int(s.limits.LogDisk/SegmentSize) {
-		return noSlot // without a file there is no room either
+		return noSlot // without a file there are no slots
 	}
 	return s.slots.takeSlot()
 }
 
-// evictSlot returns the slot of the oldest segment of somebody who has to give way to
-// l, or noSlot: l itself, if it has all that one may have; else who ended first;
-// else who has the most.
+// evictSlot takes the slot of the oldest segment of a log that must make room for l, or returns noSlot. The log is l
+// itself if it has reached its own limit, otherwise the log that ended first, otherwise the one with the most
+// segments in the file.
 func (s *Store) evictSlot(l *Log) int {
 	victim := l
 	if s.file != nil && l.onDisk < int(s.limits.LogDisk/SegmentSize) {
@@ -160,26 +158,26 @@ func (s *Store) evictSlot(l *Log) int {
 	}
 	slot := victim.detachSlot(i)
 	victim.dropSegment(i)
-	if victim != l { // of l, somebody counts the segments just now
+	if victim != l { // the caller iterates over the segments of l
 		victim.removeLost()
 	}
 	return slot
 }
 
-// releaseSlot frees a slot and gives room at the end of the file back.
+// releaseSlot frees a slot and shortens the file if possible.
 func (s *Store) releaseSlot(slot int) {
 	if s.slots.releaseSlot(slot) {
-		_ = s.file.Truncate(int64(len(s.slots.used)) * SegmentSize) // else it stays a little larger
+		_ = s.file.Truncate(int64(len(s.slots.used)) * SegmentSize) // otherwise it stays larger
 	}
 }
 
-// limitMemory brings the memory of all logs below its limit: who ended first is moved
-// to the file first, and of those that go on who has the most.
+// limitMemory moves logs to the file until all logs together are below the memory limit: first those that ended
+// first, then running ones with the most memory.
 func (s *Store) limitMemory() {
 	if s.memory <= s.limits.Memory {
 		return
 	}
-	goal := s.limits.Memory / 4 * 3 // so that it is not looked for victims each time
+	goal := s.limits.Memory / 4 * 3 // so that this is not repeated at each append
 	for _, l := range s.ended {
 		if s.memory <= goal {
 			return
@@ -197,8 +195,7 @@ func (s *Store) limitMemory() {
 	}
 }
 
-// newBuffer returns an empty buffer for at least n bytes; grown says that there were
-// many before it.
+// newBuffer returns an empty buffer for at least n bytes; grown says that more bytes are likely to follow.
 func (s *Store) newBuffer(n int, grown bool) []byte {
 	if grown && s.spare != nil {
 		b := s.spare[:0]
@@ -213,7 +210,7 @@ func (s *Store) newBuffer(n int, grown bool) []byte {
 	return make([]byte, 0, size)
 }
 
-// recycleBuffer takes a buffer that nobody needs.
+// recycleBuffer keeps an unused buffer for the next segment.
 func (s *Store) recycleBuffer(b []byte) {
 	if cap(b) == SegmentSize {
 		s.spare = b

@@ -9,7 +9,7 @@ import (
 	"syscall"
 )
 
-// accounts are the users and groups that the sandbox knows.
+// accounts are the users and groups of the sandbox.
 type accounts struct {
 	passwd, group accountList
 }
@@ -21,9 +21,8 @@ func newAccounts() *accounts {
 // maxAccounts bounds what is read of a list, in bytes.
 const maxAccounts = 4 << 20
 
-// accountList is a list of users or groups. It is read again when the file has
-// changed: every command looks its user up, and system calls are dear in a
-// sandbox. Its methods may be called concurrently.
+// accountList is a list of users or groups. It reads the file again only when the file has changed: every command
+// looks up its user, and system calls are slow in a sandbox. Its methods may be called concurrently.
 type accountList struct {
 	file string
 

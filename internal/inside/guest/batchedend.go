@@ -5,18 +5,18 @@ import (
 	"net/http"
 )
 
-// batchedEnd is the writer of an answer whose last pieces leave together: a stream ends with
-// an event, a trailer and the end of the body, and each that is sent by itself is a system
-// call here and wakes everybody who passes it on.
+// batchedEnd is a response writer that sends the last pieces of a response together. A stream ends with an event, a
+// trailer and the end of the body; each piece sent alone costs a system call here and one in every process that
+// forwards it.
 type batchedEnd struct {
 	http.ResponseWriter
-	atEnd bool // what is written from now on waits for the end of the answer
+	atEnd bool // writes wait for the end of the response
 }
 
 // Flush implements http.Flusher.
 func (e *batchedEnd) Flush() {
 	if !e.atEnd {
-		_ = http.NewResponseController(e.ResponseWriter).Flush() // who went away hears nothing
+		_ = http.NewResponseController(e.ResponseWriter).Flush() // the client may have disconnected
 	}
 }
 
@@ -33,8 +33,8 @@ func withBatchedEnd(next http.Handler) http.Handler {
 	})
 }
 
-// endAnswer has what is still to be written of the answer to a call leave when the call
-// returns, which it does at once. Nobody else writes any more.
+// endAnswer delays what is still to be written to a call until the call returns, which must happen at once. Only the
+// calling goroutine may write from now on.
 func endAnswer(ctx context.Context) {
 	if e, ok := ctx.Value(batchedEndKey{}).(*batchedEnd); ok {
 		e.atEnd = true

@@ -19,28 +19,27 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/reach/gen/process"
 )
 
-// IDHeader carries the id of a command: in a request to start it the one that it
-// shall have, in the answer the one that it has.
+// IDHeader carries the ID of a command: the requested one in a request to start it, the actual one in the response.
 const IDHeader = "Sandpit-Command-Id"
 
 const (
-	// maxEndedCommands is how many commands that have ended are remembered.
+	// maxEndedCommands is how many ended commands the guest remembers.
 	maxEndedCommands = 10_000
-	// What is remembered of each: bytes of its arguments and of its tag, and how many
-	// arguments.
+	// maxArgBytes, maxEndedTag and maxArgs bound what the guest remembers of each command: bytes of its arguments,
+	// bytes of its tag, and the number of its arguments.
 	maxArgBytes = 256
 	maxEndedTag = 256
 	maxArgs     = 16
 )
 
 var (
-	errCommandExists  = errors.New("a command of this id was started before")
-	errUnknownCommand = errors.New("there is no command of this id")
-	errStillRunning   = errors.New("the command runs")
-	errOffsetTooLarge = errors.New("the command has put out less than that")
+	errCommandExists  = errors.New("a command with this ID exists")
+	errUnknownCommand = errors.New("no command with this ID")
+	errStillRunning   = errors.New("the command is still running")
+	errOffsetTooLarge = errors.New("the offset is beyond the output of the command")
 )
 
-// command is what is remembered of a process, also when it has ended.
+// command is the record of a process. It outlives the process.
 type command struct {
 	id        string
 	pid       int
@@ -59,10 +58,10 @@ type command struct {
 	endedAt  time.Time
 }
 
-// commandList is all that the guest started, as far as they are remembered.
+// commandList holds the commands that the guest started, within bounds.
 type commandList struct {
 	store    *commandlog.Store
-	maxEnded int // of those that have ended
+	maxEnded int // bound on ended commands
 
 	mu     sync.Mutex
 	count  int64
@@ -84,8 +83,8 @@ func newCommands(dir string) *commandList {
 	}
 }
 
-// commandID returns the id that a request gives to its command, or a new one;
-// chosen says that it was given.
+// commandID returns the ID that a request chooses for its command, or a new one; chosen reports whether the request
+// chose it.
 func commandID(header http.Header) (id string, chosen bool, err error) {
 	id = header.Get(IDHeader)
 	if id == "" {
@@ -97,15 +96,15 @@ func commandID(header http.Header) (id string, chosen bool, err error) {
 	return id, true, nil
 }
 
-// findCommand returns the command of an id, or nil.
+// findCommand returns the command with an ID, or nil.
 func (l *commandList) findCommand(id string) *command {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.byID[id]
 }
 
-// addCommand begins to remember a command. There must be none of its id, and who calls it
-// sees to it that nobody else adds one.
+// addCommand records a new command. No command may have its ID; the caller prevents concurrent calls with the same
+// ID.
 func (l *commandList) addCommand(id string, pid int, req *process.StartRequest) *command {
 	c := &command{
 		id: id, pid: pid, terminal: req.GetPty() != nil, tag: req.GetTag(), startedAt: time.Now(),
@@ -120,8 +119,7 @@ func (l *commandList) addCommand(id string, pid int, req *process.StartRequest) 
 	return c
 }
 
-// cutArgs returns as much of a command's arguments as is remembered, and whether
-// that is less than all.
+// cutArgs returns the part of a command's arguments that is recorded; cut reports whether some were left out.
 func cutArgs(args []string) (kept []string, cut bool) {
 	left := maxArgBytes
 	for i, arg := range args {
@@ -137,7 +135,7 @@ func cutArgs(args []string) (kept []string, cut bool) {
 	return kept, false
 }
 
-// setEnd says how a command has ended. Its log is complete.
+// setEnd records how a command ended. Its log must be complete.
 func (c *command) setEnd(end *process.ProcessEvent_EndEvent, timedOut bool) {
 	c.log.End()
 	c.mu.Lock()
@@ -149,12 +147,11 @@ func (c *command) setEnd(end *process.ProcessEvent_EndEvent, timedOut bool) {
 	close(c.ended)
 }
 
-// addEnded counts a command among those that have ended, of which the oldest are
-// forgotten.
+// addEnded adds a command to the ended ones and drops the oldest of them above the limit.
 func (l *commandList) addEnded(c *command) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.byID[c.id] != c { // somebody has made it forgotten meanwhile
+	if l.byID[c.id] != c { // forgotten meanwhile
 		c.log.Discard()
 		return
 	}
@@ -164,14 +161,14 @@ func (l *commandList) addEnded(c *command) {
 	}
 }
 
-// dropCommand forgets a command that has ended.
+// dropCommand removes an ended command and its log. The lock must be held.
 func (l *commandList) dropCommand(c *command) {
 	delete(l.byID, c.id)
 	l.byTime = slices.DeleteFunc(l.byTime, func(other *command) bool { return other == c })
 	c.log.Discard()
 }
 
-// forgetCommand is drop for a client.
+// forgetCommand removes an ended command at a client's request.
 func (l *commandList) forgetCommand(id string) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -186,7 +183,7 @@ func (l *commandList) forgetCommand(id string) error {
 	return nil
 }
 
-// forgetAll forgets every command. What still runs is not kept when it ends.
+// forgetAll removes every command. A running command is not recorded when it ends.
 func (l *commandList) forgetAll() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -199,7 +196,7 @@ func (l *commandList) forgetAll() {
 	l.byTime = nil
 }
 
-// listCommands returns every command, in the order of their starts.
+// listCommands returns all commands in the order of their starts.
 func (l *commandList) listCommands() []*command {
 	l.mu.Lock()
 	list := make([]*command, 0, len(l.byID))
@@ -211,7 +208,7 @@ func (l *commandList) listCommands() []*command {
 	return list
 }
 
-// toProto returns what is told of a command.
+// toProto returns the command as the protocol describes it.
 func (c *command) toProto() *commands.Command {
 	c.mu.Lock()
 	defer c.mu.Unlock()

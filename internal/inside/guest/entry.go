@@ -16,16 +16,14 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/reach/gen/filesystem"
 )
 
-// describer tells about files. It lives as long as one call; not for concurrent
-// use.
+// describer describes files for one call. It is not safe for concurrent use.
 type describer struct {
 	names names
-	// within are the directories that links may be followed into; empty means
-	// all.
+	// within are the directories that links may lead into; empty means all.
 	within []string
 }
 
-// describeTarget tells about a place.
+// describeTarget returns the entry of a target.
 func (d *describer) describeTarget(p *target) (*filesystem.EntryInfo, error) {
 	entry, err := d.describeFile(p.root, p.rel, p.real)
 	if err != nil {
@@ -35,9 +33,8 @@ func (d *describer) describeTarget(p *target) (*filesystem.EntryInfo, error) {
 	return entry, nil
 }
 
-// describeFile tells about the file rel below root, which is real from the machine's
-// root. A symbolic link has the type and mode of what it leads to, and all else
-// of its own.
+// describeFile returns the entry of the file rel below root, whose path from the machine's root is real. A symbolic
+// link has the type and mode of its target; everything else describes the link itself.
 func (d *describer) describeFile(root *beneath.Root, rel, real string) (*filesystem.EntryInfo, error) {
 	own, err := root.Lstat(rel)
 	if err != nil {
@@ -76,8 +73,8 @@ func (d *describer) describeFile(root *beneath.Root, rel, real string) (*filesys
 	return entry, nil
 }
 
-// followLink returns where a link leads and what is there, nil if nothing or nothing
-// that may be looked at.
+// followLink returns where a link leads and the file there. The file is nil if it does not exist or the caller may
+// not see it.
 func (d *describer) followLink(root *beneath.Root, rel, real string) (target string, info fs.FileInfo) {
 	target, err := realPath(real, true)
 	if err == nil && d.mayStat(target) {
@@ -87,7 +84,7 @@ func (d *describer) followLink(root *beneath.Root, rel, real string) (target str
 	}
 	link, err := root.Readlink(rel)
 	if err != nil {
-		return target, nil // it has become something else
+		return target, nil // no longer a link
 	}
 	if !path.IsAbs(link) {
 		link = path.Join(path.Dir(real), link)
@@ -104,15 +101,13 @@ func (d *describer) mayStat(p string) bool {
 	return len(d.within) == 0
 }
 
-// metadataPrefix is where E2B keeps the marks of a file.
+// metadataPrefix begins the names of the extended attributes in which E2B stores a file's metadata.
 const metadataPrefix = "user.e2b."
 
-// maxMetadata bounds the names of one file's extended attributes, in bytes, and
-// each value.
+// maxMetadata bounds the names of one file's extended attributes, and each value, in bytes.
 const maxMetadata = 64 << 10
 
-// readMetadata returns the marks of a file or directory. One that cannot be
-// asked has none.
+// readMetadata returns the metadata of a file or directory, nil if it cannot be read.
 func readMetadata(root *beneath.Root, rel string) map[string]string {
 	f, err := root.OpenFile(rel, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
 	if err != nil {
@@ -137,7 +132,7 @@ func readMetadata(root *beneath.Root, rel string) map[string]string {
 		value := make([]byte, maxMetadata)
 		n, err := unix.Fgetxattr(fd, name, value)
 		if err != nil {
-			continue // taken away meanwhile
+			continue // removed meanwhile
 		}
 		if marks == nil {
 			marks = make(map[string]string)
@@ -147,7 +142,7 @@ func readMetadata(root *beneath.Root, rel string) map[string]string {
 	return marks
 }
 
-// writeMetadata gives marks to a file that has none.
+// writeMetadata sets the metadata of a new file.
 func writeMetadata(f *os.File, marks map[string]string) error {
 	for key, value := range marks {
 		err := unix.Fsetxattr(int(f.Fd()), metadataPrefix+key, []byte(value), 0)

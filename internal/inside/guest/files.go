@@ -32,7 +32,7 @@ func httpErrorf(status int, format string, args ...any) error {
 	return &httpError{status, fmt.Sprintf(format, args...)}
 }
 
-// answerError writes an error of a file call.
+// answerError writes the response to a failed file call.
 func answerError(w http.ResponseWriter, err error) {
 	setCauseHeader(w.Header(), err)
 	writeError(w, statusOf(err), err.Error())
@@ -65,7 +65,7 @@ func statusOf(err error) int {
 	return http.StatusInternalServerError
 }
 
-// fileUser returns the user of a file call: name, else the default one.
+// fileUser returns the user of a file call: name, or the default user if it is empty.
 func (g *Guest) fileUser(name string) (user, error) {
 	if name == "" {
 		name = g.currentSettings().user
@@ -73,8 +73,7 @@ func (g *Guest) fileUser(name string) (user, error) {
 	return g.accounts.lookupUser(name)
 }
 
-// fileTarget returns the place that the query of a file call means. The caller
-// closes it.
+// fileTarget returns the target that the query of a file call names. The caller closes it.
 func (g *Guest) fileTarget(r *http.Request) (*target, error) {
 	u, err := g.fileUser(r.URL.Query().Get("username"))
 	if err != nil {
@@ -119,11 +118,11 @@ func (g *Guest) serveDownload(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// maxUnsized bounds a file that does not know its size, in bytes.
+// maxUnsized bounds a file whose size the kernel reports as 0, in bytes.
 const maxUnsized = 4 << 20
 
-// contentOf returns what f holds. A file that says it is empty may be one that
-// the kernel makes up as it is read, as in /proc, and that cannot be sought in.
+// contentOf returns the content of f. A file of size 0 may be one that the kernel generates while it is read, as in
+// /proc, and that cannot be sought in.
 func contentOf(f *os.File) (content io.ReadSeeker, modified time.Time, err error) {
 	info, err := f.Stat()
 	if err != nil {
@@ -134,13 +133,13 @@ func contentOf(f *os.File) (content io.ReadSeeker, modified time.Time, err error
 	}
 	data, err := io.ReadAll(io.LimitReader(f, maxUnsized+1))
 	if err == nil && len(data) > maxUnsized {
-		err = httpErrorf(http.StatusRequestEntityTooLarge, "the file does not know its size and holds more than %d bytes", maxUnsized)
+		err = httpErrorf(http.StatusRequestEntityTooLarge, "the file reports no size and has more than %d bytes", maxUnsized)
 	}
 	return bytes.NewReader(data), info.ModTime(), err
 }
 
-// sendCompressed sends what f holds. A read that fails breaks the connection off,
-// since the client must not take the beginning for the whole.
+// sendCompressed sends the content of f with gzip. After a failed read it aborts the connection, because the client
+// must not mistake a part for the whole.
 func sendCompressed(w io.Writer, f io.Reader) {
 	z, err := gzip.NewWriterLevel(w, gzip.BestSpeed)
 	if err == nil {
@@ -151,8 +150,8 @@ func sendCompressed(w io.Writer, f io.Reader) {
 	}
 }
 
-// chooseEncoding chooses the encoding of an answer: gzip where the client names it
-// and wants all of the file, else identity; "" if the client accepts neither.
+// chooseEncoding returns the encoding of a response: gzip if the client accepts it and wants the whole file,
+// otherwise identity, or "" if the client accepts neither.
 func chooseEncoding(r *http.Request) string {
 	weights := map[string]float64{}
 	for item := range strings.SplitSeq(strings.Join(r.Header.Values("Accept-Encoding"), ","), ",") {
@@ -178,8 +177,7 @@ func chooseEncoding(r *http.Request) string {
 	return "identity"
 }
 
-// openRegular opens a file whose reading ends. It does not wait for whoever
-// might write to a pipe.
+// openRegular opens a regular file. It does not wait for a writer of a named pipe.
 func (p *target) openRegular() (*os.File, error) {
 	f, err := p.root.OpenFile(p.rel, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
@@ -203,10 +201,10 @@ type composeRequest struct {
 	Username    string   `json:"username"`
 }
 
-// maxSources is how many files one call may put together.
+// maxSources is how many files one call may concatenate.
 const maxSources = 10_000
 
-// serveCompose puts files together to one, in order, and removes them then.
+// serveCompose concatenates files in order into one, and then removes them.
 func (g *Guest) serveCompose(w http.ResponseWriter, r *http.Request) {
 	var req composeRequest
 	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxMessage)).Decode(&req); err != nil {
@@ -264,7 +262,7 @@ func (g *Guest) composeFile(r *http.Request, req composeRequest) (written, error
 	return line, nil
 }
 
-// concatenation reads files one after the other and opens one at a time.
+// concatenation reads files one after the other, with one file open at a time.
 type concatenation struct {
 	rest []*target
 	open *os.File

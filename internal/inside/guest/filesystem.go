@@ -16,8 +16,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/reach/gen/filesystem"
 )
 
-// filesystemService serves filesystem.Filesystem. It acts as root and gives
-// what it makes to the user.
+// filesystemService serves filesystem.Filesystem. It acts as root and gives the files that it creates to the user.
 type filesystemService struct{ guest *Guest }
 
 const (
@@ -29,7 +28,7 @@ const (
 var errTooMany = connect.NewError(connect.CodeResourceExhausted,
 	fmt.Errorf("more than %d entries; list fewer levels, or a part", maxEntries))
 
-// targetOf returns the place a call means; the caller closes it.
+// targetOf returns the target that a call names. The caller closes it.
 func (s *filesystemService) targetOf(req connect.AnyRequest, p string, follow bool) (*target, error) {
 	u, err := s.guest.userOf(req.Header())
 	if err != nil {
@@ -111,7 +110,7 @@ func (s *filesystemService) Move(_ context.Context, req *connect.Request[filesys
 	return connect.NewResponse(&filesystem.MoveResponse{Entry: entry}), nil
 }
 
-// Remove implements the service. A symbolic link goes, what it leads to stays.
+// Remove implements the service. It removes a symbolic link, not the link's target.
 func (s *filesystemService) Remove(_ context.Context, req *connect.Request[filesystem.RemoveRequest]) (*connect.Response[filesystem.RemoveResponse], error) {
 	p, err := s.targetOf(req, req.Msg.GetPath(), false)
 	if err != nil {
@@ -157,8 +156,7 @@ type lister struct {
 	entries   []*filesystem.EntryInfo
 }
 
-// listDir adds what is in dir, which is real for the machine and shown to the
-// client.
+// listDir adds the entries of dir, whose path on the machine is real and whose path for the client is shown.
 func (l *lister) listDir(dir *beneath.Root, real, shown string, depth int) error {
 	if err := l.ctx.Err(); err != nil {
 		return err
@@ -217,8 +215,7 @@ func readDir(dir *beneath.Root) ([]string, error) {
 	return names, nil
 }
 
-// fileError gives an error of the file system its code and, if the place is
-// known, the path that the client named.
+// fileError gives an error of the file system its code and, with a target, the path that the client knows.
 func fileError(err error, p *target) error {
 	if _, ok := errors.AsType[*connect.Error](err); ok {
 		return err

@@ -11,16 +11,16 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/reach/gen/commands"
 )
 
-// logFollower is a client that reads the journal of a command.
+// logFollower sends the log of a command to a client.
 type logFollower struct {
 	command   *command
 	interval  time.Duration // of keep-alives
-	noWait    bool          // what is there at the beginning is enough
+	noWait    bool          // stop at the current end of the log
 	sendPiece func(commandlog.Piece) error
 	keepAlive func() error
 }
 
-// followLog tells everything from a place on until the command has ended.
+// followLog sends the log from an offset on until the command has ended.
 func (f logFollower) followLog(ctx context.Context, from commandlog.Offsets) error {
 	output := f.command.log
 	reader, err := output.Reader(from)

@@ -16,14 +16,14 @@ import (
 // maxInit bounds the body of /init.
 const maxInit = 1 << 20
 
-// initRequest is the body of /init. What is absent stays as it is.
+// initRequest is the body of /init. Absent fields stay unchanged.
 type initRequest struct {
 	AccessToken    *string           `json:"accessToken"`
 	EnvVars        map[string]string `json:"envVars"`
 	DefaultUser    *string           `json:"defaultUser"`
 	DefaultWorkdir *string           `json:"defaultWorkdir"`
-	ForgetCommands bool              `json:"forgetCommands"` // not of envd's own
-	// Secrets replace those that there are. They are not of envd's own.
+	ForgetCommands bool              `json:"forgetCommands"` // sandpit's own field
+	// Secrets replace all current secrets. The field is sandpit's own.
 	Secrets *map[string]string `json:"secrets"`
 }
 
@@ -36,7 +36,7 @@ func (g *Guest) serveInit(w http.ResponseWriter, r *http.Request) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.settings.token != "" && g.settings.token != r.Header.Get(TokenHeader) {
-		writeError(w, http.StatusUnauthorized, "the guest was given a key meanwhile")
+		writeError(w, http.StatusUnauthorized, "another call of /init has set a key")
 		return
 	}
 	next, err := g.settings.applyInit(req, g.accounts)
@@ -50,8 +50,8 @@ func (g *Guest) serveInit(w http.ResponseWriter, r *http.Request) {
 	}
 	g.settings = next
 	if err := g.writeMarkers(req.EnvVars); err != nil {
-		// It is a help only, and not every image lets its user write there.
-		_, _ = fmt.Fprintln(os.Stderr, "guest: mark the sandbox as E2B does:", err)
+		// Not fatal: the files are a convenience, and not every image lets its user write there.
+		_, _ = fmt.Fprintln(os.Stderr, "guest: write E2B marker files:", err)
 	}
 	if req.ForgetCommands {
 		g.processes.commands.forgetAll()
@@ -59,11 +59,10 @@ func (g *Guest) serveInit(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// e2bMarkerDir is where E2B's guest has its marks, which are files called "." and the name of
-// a variable.
+// e2bMarkerDir is the directory in which E2B's guest writes the files "." + the name of a variable.
 const e2bMarkerDir = "/run/e2b"
 
-// writeMarkers writes the variables into files that programs of E2B's also find in those.
+// writeMarkers writes the variables into the files in which E2B's programs look for them.
 func (g *Guest) writeMarkers(env map[string]string) error {
 	for _, name := range []string{"E2B_SANDBOX", "E2B_SANDBOX_ID", "E2B_TEMPLATE_ID"} {
 		value, given := env[name]
@@ -74,7 +73,7 @@ func (g *Guest) writeMarkers(env map[string]string) error {
 			return err
 		}
 		file := filepath.Join(g.markerDir, "."+name)
-		if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) { // it may be a link of somebody's
+		if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) { // it may be a link that a program made
 			return err
 		}
 		if err := os.WriteFile(file, []byte(value), 0o644); err != nil { //nolint:gosec // for everybody to read
@@ -84,7 +83,7 @@ func (g *Guest) writeMarkers(env map[string]string) error {
 	return nil
 }
 
-// applyInit returns the settings with what req changes.
+// applyInit returns the settings with the changes of req.
 func (s settings) applyInit(req initRequest, a *accounts) (settings, error) {
 	if err := checkEnv(req.EnvVars); err != nil {
 		return s, err
@@ -119,8 +118,7 @@ func (s settings) applyInit(req initRequest, a *accounts) (settings, error) {
 	return s, nil
 }
 
-// makeWorkDir makes the default working directory, if it is missing, for the
-// default user.
+// makeWorkDir creates the default working directory for the default user if it is missing.
 func (s settings) makeWorkDir(a *accounts) error {
 	if s.workDir == "" || isDirectory(s.workDir) {
 		return nil
@@ -145,7 +143,7 @@ func (g *Guest) serveEnvs(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, env)
 }
 
-// forPrograms is the environment that processes are given.
+// forPrograms returns the environment that processes receive.
 func (s settings) forPrograms() map[string]string {
 	env := make(map[string]string, len(s.env)+len(s.secrets))
 	maps.Copy(env, s.env)

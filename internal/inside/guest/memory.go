@@ -8,32 +8,31 @@ import (
 	"time"
 )
 
-// outOfMemory is the error that the end of a process carries when it was killed
-// because the sandbox's memory had run out. Its status is that of any other
-// process that was killed.
+// outOfMemory is the error text for a process that was killed because the sandbox had no memory left. Its status is
+// that of any killed process.
 const outOfMemory = "out of memory: killed"
 
-// What a killed program held comes free little by little. Meanwhile another one
-// is killed only if it is about as large: not whoever is left.
+// The memory of a killed program is freed gradually. Until then another one is killed only if it is about as large,
+// so that small programs survive.
 const (
 	killPause    = time.Second
 	killFraction = 4
 )
 
-// lastKill is the program that was killed last for its memory.
+// lastKill is the last program that was killed for its memory.
 type lastKill struct {
 	at    time.Time
 	pages int64
 }
 
-// processMemory is a process that holds memory.
+// processMemory is a process and how much memory it uses.
 type processMemory struct {
 	pid   int
 	pages int64
-	ours  bool // it runs our program
+	ours  bool // it runs the guest's executable
 }
 
-// killLargest kills the program that holds the most memory.
+// killLargest kills the program that uses the most memory.
 func (ps *processes) killLargest() {
 	victim := largestProcess(listProcesses(os.Getpid()))
 	ps.mu.Lock()
@@ -50,9 +49,9 @@ func (ps *processes) killLargest() {
 	_ = syscall.Kill(victim.pid, syscall.SIGKILL) // it may just have ended
 }
 
-// largestProcess returns the process with the most memory, none if there is none. What runs our
-// program, such as the interpreter of all kernels, serves others and holds little: it is
-// the one only where nobody else is left.
+// largestProcess returns the process that uses the most memory, the zero value if there is no process. A process of
+// the guest's executable, such as the interpreter, serves others and uses little: it is chosen only if there is no
+// other process.
 func largestProcess(all []processMemory) (found processMemory) {
 	for _, h := range all {
 		if found.pid == 0 || found.ours && !h.ours || found.ours == h.ours && h.pages > found.pages {
@@ -62,7 +61,7 @@ func largestProcess(all []processMemory) (found processMemory) {
 	return found
 }
 
-// listProcesses returns all processes but this one.
+// listProcesses returns all processes except self.
 func listProcesses(self int) (all []processMemory) {
 	proc, err := os.Open("/proc")
 	if err != nil {

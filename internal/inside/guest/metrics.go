@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// metrics is the body of /metrics. What the machine does not tell is 0.
+// metrics is the body of /metrics. Unknown values are 0.
 type metrics struct {
 	Timestamp int64   `json:"ts"` // seconds since 1970
 	CPUCount  int     `json:"cpu_count"`
@@ -82,7 +82,7 @@ func readCPU() (busy, all uint64) {
 	return busy, all
 }
 
-// readMemory returns what /proc/meminfo tells, in bytes.
+// readMemory returns the values of /proc/meminfo in bytes.
 func readMemory() map[string]uint64 {
 	values := make(map[string]uint64)
 	eachField("/proc/meminfo", func(fields []string) bool {

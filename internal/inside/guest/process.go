@@ -21,39 +21,39 @@ import (
 const (
 	chunk         = 32 << 10 // bytes of one output event
 	terminalChunk = 16 << 10
-	// outputSilence is how long after the end of a process its output, if others
-	// still hold it open, must be still before it counts as complete.
+	// outputSilence is how long output must be silent after the end of its process to count as complete, if other
+	// processes still hold it open.
 	outputSilence = 200 * time.Millisecond
-	// reopenInterval is how often a terminal that its process has closed is looked at
-	// again. To close our end before the process has ended would kill it: that is
-	// a hang-up.
+	// reopenInterval is how often the guest checks a terminal that its process has closed. Closing the guest's end
+	// before the process has ended would kill the process with a hang-up.
 	reopenInterval = 20 * time.Millisecond
-	// keepExits is how long a late client still hears of a process's end.
+	// keepExits is how long the guest reports the end of a process to clients that connect late.
 	keepExits = 30 * time.Second
 	maxExits  = 1000
 )
 
-// child is a process the guest started.
+// child is a process that the guest started.
 type child struct {
 	pid     int
 	uid     int
 	tag     *string
 	config  *process.ProcessConfig
 	command *command
-	// neverBlocked says that no client holds the process back: it named the command.
+	// neverBlocked says that clients read the command's log, so a slow client does not block the process. It is set
+	// when the client chose the command's ID.
 	neverBlocked bool
 
-	terminal *os.File // nil without one
+	terminal *os.File // nil without a terminal
 	inputMu  sync.Mutex
 	input    *os.File // nil without
 
 	mu          sync.Mutex
 	subscribers map[*subscriber]bool
 	timedOut    bool
-	outOfMemory bool // killed for it
+	outOfMemory bool // killed because memory ran out
 
 	end     *process.ProcessEvent_EndEvent // set before ended is closed
-	endedAt time.Time                      // set when it is retired
+	endedAt time.Time                      // set by retireProcess
 	ended   chan struct{}                  // closed when the process has ended and its output is complete
 }
 
@@ -62,23 +62,22 @@ type subscriber struct {
 	mu     sync.Mutex
 	send   func(*process.ProcessEvent) error
 	closed bool
-	sent   chan struct{} // has room for one: tells that something was sent
+	sent   chan struct{} // signals that something was sent; capacity 1
 }
 
 func newSubscriber(send func(*process.ProcessEvent) error) *subscriber {
 	return &subscriber{send: send, sent: make(chan struct{}, 1)}
 }
 
-// sendEvent sends an event, unless the client is gone. It blocks while the client
-// does not read, which holds the process back.
+// sendEvent sends an event, unless the client has disconnected. It blocks while the client does not read, which also
+// blocks the process.
 func (s *subscriber) sendEvent(e *process.ProcessEvent) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.sendEventLocked(e)
 }
 
-// sendFirstEvent sends a first event, once subscribe has seen to it that all others come after it:
-// who has the first one misses nothing from then on.
+// sendFirstEvent calls subscribe and then sends a first event, so that every later event comes after the first one.
 func (s *subscriber) sendFirstEvent(e *process.ProcessEvent, subscribe func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -99,29 +98,29 @@ func (s *subscriber) sendEventLocked(e *process.ProcessEvent) {
 	}
 }
 
-// close returns when nothing is being sent and nothing will be.
+// close prevents further sends and waits for the current one.
 func (s *subscriber) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closed = true
 }
 
-// processes are all that the guest started and, for a while, those that ended.
+// processes are the running processes that the guest started, and for a while those that have ended.
 type processes struct {
 	reaper *reaper
 	self   identity
-	null   *os.File // an empty input for all
-	// nullErr is why there is none.
+	null   *os.File // an empty standard input for all processes
+	// nullErr is the error of opening null.
 	nullErr error
 	groups  programGroups
-	// killFirst says that it is the machine's kernel that kills when memory is out. The
-	// largest program may still be ending when it looks again, and find only the guest.
+	// killFirst says that the machine's kernel kills programs when memory runs out. It must prefer every program to
+	// the guest: the largest program may still be ending when the kernel looks for the next one.
 	killFirst bool
 	commands  *commandList
 	wg        sync.WaitGroup
 
 	mu sync.Mutex
-	// launchers are for the processes of sessions.
+	// launchers start the processes of sessions.
 	launchers launchers
 	byPID     map[int]*child
 	exits     []*child // ended, oldest first
@@ -129,8 +128,7 @@ type processes struct {
 	killed    lastKill
 }
 
-// newProcesses keeps what does not fit into memory of processes' output in a
-// nameless file in logDir.
+// newProcesses returns an empty list. Output of commands that exceeds memory goes into an unnamed file in logDir.
 func newProcesses(logDir string) *processes {
 	ps := &processes{
 		reaper: newReaper(), self: ownIdentity(), groups: noGroups(),
@@ -140,7 +138,7 @@ func newProcesses(logDir string) *processes {
 	return ps
 }
 
-// startPlan is a process about to be started.
+// startPlan describes a process to start.
 type startPlan struct {
 	user    user
 	program string
@@ -149,12 +147,12 @@ type startPlan struct {
 	dir     string
 	stdin   bool
 	size    *pty.Winsize // nil without a terminal
-	command string       // its id
-	// neverBlocked as in child
+	command string       // command ID
+	// neverBlocked: see child.
 	neverBlocked bool
 }
 
-// startProcess starts a process that first, if not nil, follows from its beginning.
+// startProcess starts a process; first, if not nil, follows it from its beginning.
 func (ps *processes) startProcess(p startPlan, req *process.StartRequest, first *subscriber) (*child, error) {
 	c := &child{
 		tag: req.Tag, config: req.GetProcess(), neverBlocked: p.neverBlocked,
@@ -211,7 +209,7 @@ func (ps *processes) startProcess(p startPlan, req *process.StartRequest, first 
 	return c, nil
 }
 
-// forkProgram starts a process, at the limit of processes in the group that has room left.
+// forkProgram starts a process. If the group for programs is full, it uses the spare group.
 func (ps *processes) forkProgram(program string, args []string, attr *syscall.ProcAttr) (int, error) {
 	pid, err := syscall.ForkExec(program, args, attr)
 	if errors.Is(err, syscall.EAGAIN) && ps.groups.spare != noGroup {
@@ -224,14 +222,14 @@ func (ps *processes) forkProgram(program string, args []string, attr *syscall.Pr
 	return pid, err
 }
 
-// killFirst has the machine's kernel kill a process, and what that starts, rather than
-// the guest when memory is out. The process may have ended.
+// killFirst makes the machine's kernel prefer a process and its children to the guest when memory runs out. The
+// process may have ended.
 func killFirst(pid int) {
-	const some = "500" // half of the memory more than it has
+	const some = "500" // counts as half of the memory more than it uses
 	_ = os.WriteFile(filepath.Join("/proc", strconv.Itoa(pid), "oom_score_adj"), []byte(some), 0)
 }
 
-// identity is whom this program runs as.
+// identity is the user and groups that this process runs as.
 type identity struct {
 	uid, gid int
 	groups   []int
@@ -240,13 +238,13 @@ type identity struct {
 func ownIdentity() identity {
 	groups, err := os.Getgroups()
 	if err != nil {
-		groups = []int{-1} // equal to nobody's
+		groups = []int{-1} // equal to no user's groups
 	}
 	return identity{os.Getuid(), os.Getgid(), groups}
 }
 
-// credentialFor is nil when nothing changes: that spares a process three system
-// calls, and a guest that is not root can start processes too.
+// credentialFor returns the credential for a user, or nil if nothing changes: that saves the new process three system
+// calls, and lets a guest that is not root start processes.
 func (own identity) credentialFor(u user) *syscall.Credential {
 	same := u.gid == own.gid && slices.Equal(u.groups, own.groups)
 	if u.uid == own.uid && (u.uid != 0 || same) {
@@ -259,7 +257,7 @@ func (own identity) credentialFor(u user) *syscall.Credential {
 	return c
 }
 
-// followProcess sees a process through: output first, then its end.
+// followProcess waits for the output of a process and then for its end.
 func (ps *processes) followProcess(c *child, s *streams, exited <-chan syscall.WaitStatus) {
 	announced := &process.ProcessEvent{Event: &process.ProcessEvent_Start{
 		Start: &process.ProcessEvent_StartEvent{Pid: uint32(c.pid)},
@@ -273,16 +271,16 @@ func (ps *processes) followProcess(c *child, s *streams, exited <-chan syscall.W
 	ws := <-exited
 	close(over)
 	for _, o := range s.outputs {
-		_ = o.file.SetReadDeadline(time.Now().Add(outputSilence)) // wakes a reader that waits for others
+		_ = o.file.SetReadDeadline(time.Now().Add(outputSilence)) // ends a read that other processes keep waiting
 	}
 	outputs.Wait()
 	c.recordEnd(ws)
 	ps.retireProcess(c)
 }
 
-// copyOutput journals and sends what o holds until it ends, or until the process has ended
-// (over is closed) and o is still. What comes later, from others who hold it
-// open, is read and dropped: else they would die of a broken pipe.
+// copyOutput logs and sends the output of o until it ends, or until the process has ended (over is closed) and o is
+// silent. Later output of other processes that hold o open is read and dropped; otherwise a broken pipe would end
+// them.
 func (c *child) copyOutput(o output, over <-chan struct{}, wg *sync.WaitGroup) {
 	buf := make([]byte, o.chunk)
 	for {
@@ -292,7 +290,7 @@ func (c *child) copyOutput(o output, over <-chan struct{}, wg *sync.WaitGroup) {
 		}
 		if errors.Is(err, os.ErrDeadlineExceeded) {
 			_ = o.file.SetReadDeadline(time.Time{})
-			// On a busy machine the time may be over before anybody has looked.
+			// On a busy machine the deadline may pass before anything was read.
 			if n := readNow(o.file, buf); n > 0 {
 				c.addOutput(o, buf[:n])
 				_ = o.file.SetReadDeadline(time.Now().Add(outputSilence))
@@ -305,7 +303,7 @@ func (c *child) copyOutput(o output, over <-chan struct{}, wg *sync.WaitGroup) {
 			return
 		}
 		if errors.Is(err, syscall.EIO) && !isOver(over, reopenInterval) {
-			continue // nobody has the terminal open just now
+			continue // no process has the terminal open at the moment
 		}
 		if err != nil { // EOF, or for a terminal EIO
 			_ = o.file.Close()
@@ -317,13 +315,13 @@ func (c *child) copyOutput(o output, over <-chan struct{}, wg *sync.WaitGroup) {
 	}
 }
 
-// addOutput takes a piece of output. It is journaled before anybody can hold it back.
+// addOutput logs a piece of output, then sends it to subscribers, which may block.
 func (c *child) addOutput(o output, b []byte) {
 	c.command.log.Append(o.stream, b)
 	c.publishEvent(&process.ProcessEvent{Event: &process.ProcessEvent_Data{Data: o.event(b)}})
 }
 
-// readNow reads what is there without waiting, and returns 0 if there is nothing.
+// readNow reads available data without waiting. It returns 0 if no data is available.
 func readNow(f *os.File, buf []byte) (n int) {
 	raw, err := f.SyscallConn()
 	if err != nil {
@@ -339,7 +337,7 @@ func readNow(f *os.File, buf []byte) (n int) {
 	return max(n, 0)
 }
 
-// isOver reports whether a process has ended, or ends within some time.
+// isOver reports whether a process has ended, or ends within a duration.
 func isOver(over <-chan struct{}, within time.Duration) bool {
 	select {
 	case <-over:
@@ -369,7 +367,7 @@ func (c *child) publishEvent(e *process.ProcessEvent) {
 	}
 }
 
-// recordEnd tells how the process ended.
+// recordEnd records how the process ended.
 func (c *child) recordEnd(ws syscall.WaitStatus) {
 	c.inputMu.Lock()
 	if c.input != nil {
@@ -400,26 +398,25 @@ func (c *child) recordEnd(ws syscall.WaitStatus) {
 	close(c.ended)
 }
 
-// retireProcess keeps an ended process for late clients, within bounds: its number,
-// tag and end.
+// retireProcess keeps an ended process for late clients, within bounds: its PID, tag and end.
 func (ps *processes) retireProcess(c *child) {
 	ps.commands.addEnded(c.command)
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
 	delete(ps.byPID, c.pid)
 	ps.launchers.releaseProcess(c.uid)
-	c.config = nil // a client may have made it megabytes long
+	c.config = nil // it may be megabytes long
 	ps.exits = append(ps.exits, c)
 	now := time.Now()
 	c.endedAt = now
-	// Whoever ends later cleans up: a timer for each would keep them all.
+	// The next process that ends cleans up: timers for all would keep them in memory.
 	ps.exits = slices.DeleteFunc(ps.exits, func(e *child) bool { return now.Sub(e.endedAt) > keepExits })
 	if len(ps.exits) > maxExits {
 		ps.exits = slices.Delete(ps.exits, 0, len(ps.exits)-maxExits)
 	}
 }
 
-// findProcess returns the process a client means.
+// findProcess returns the process that a client selects.
 func (ps *processes) findProcess(s *process.ProcessSelector) (*child, error) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
@@ -450,7 +447,7 @@ func (ps *processes) findProcess(s *process.ProcessSelector) (*child, error) {
 	return nil, errors.New("no process selected")
 }
 
-// close kills everything and waits.
+// close kills all processes and waits for them.
 func (ps *processes) close() {
 	ps.mu.Lock()
 	ps.closed = true
@@ -465,10 +462,10 @@ func (ps *processes) close() {
 	ps.wg.Wait()
 	ps.reaper.close()
 	_ = ps.null.Close()           // it was only read
-	_ = ps.commands.store.Close() // it ends with us
+	_ = ps.commands.store.Close() // the log ends with the guest
 }
 
-// writeInput passes input on. It returns when all of it is taken or ctx ends.
+// writeInput writes to the input of the process. It returns when all of it is written or ctx ends.
 func (c *child) writeInput(ctx context.Context, data []byte) error {
 	c.inputMu.Lock()
 	defer c.inputMu.Unlock()
@@ -496,7 +493,7 @@ func (c *child) closeInput() error {
 	c.inputMu.Lock()
 	defer c.inputMu.Unlock()
 	if c.terminal != nil {
-		return errors.New("a terminal's input is ended by Ctrl-D")
+		return errors.New("end the input of a terminal with Ctrl-D")
 	}
 	if c.input == nil {
 		return nil

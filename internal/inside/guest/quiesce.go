@@ -16,18 +16,17 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/files/atomicfile"
 )
 
-// A sandbox can be saved only while nothing of the machine is open in it but the conduit
-// itself. So who holds the other end has the guest let go first: a connection to
-// orderPort, on which the first byte says what is wanted.
+// A sandbox can be saved only while the conduit is its only open connection to the machine. The engine therefore
+// orders the guest to quiesce first, on a connection to orderPort whose first byte is the order:
 //
-//	orderQuiesce     the guest closes all other connections, and answers with four bytes of
-//	              length, high byte first, and its settings. A byte back says that they
-//	              were received: the guest forgets them and closes the connection.
-//	orderContinue  is followed by a Release in the same form. The guest answers with a
-//	              byte when it has done all of it.
+//	orderQuiesce   the guest closes all other connections and answers with its settings, after
+//	               their length in four bytes, big-endian. A byte back confirms their receipt:
+//	               the guest forgets them and closes the connection.
+//	orderContinue  is followed by a Continuation in the same form. The guest answers with a
+//	               byte when it has applied all of it.
 //
-// Between the two nothing may come by the conduit. If anything goes wrong before the
-// guest has forgotten its settings, it goes on as if nothing had been.
+// No other connection may come through the conduit between the two. If anything fails before the guest has forgotten
+// its settings, the guest continues as before.
 const (
 	orderPort     = 0
 	orderQuiesce  = 'h'
@@ -36,20 +35,19 @@ const (
 
 	// orderTimeout is how long an order may take.
 	orderTimeout = 20 * time.Second
-	// maxSettings bounds the guest's settings, which several /init may have filled.
+	// maxSettings bounds the guest's settings, which several calls of /init may have added to, in bytes.
 	maxSettings = 16 << 20
 )
 
-// Continuation says how a guest goes on that was held.
+// Continuation says how a quiesced guest continues.
 type Continuation struct {
-	// Settings are those that Hold returned, or none: then the guest has no key, and
-	// waits for the one who gives it one.
+	// Settings are what Quiesce returned. Without them the guest has no key and waits for /init.
 	Settings json.RawMessage `json:"settings,omitempty"`
-	// Renew says that this is a copy of another sandbox, and must not have its numbers.
+	// Renew says that this is a copy of another sandbox and needs identifiers of its own.
 	Renew bool `json:"renew,omitempty"`
 }
 
-// savedSettings are settings as they travel.
+// savedSettings is the encoded form of settings.
 type savedSettings struct {
 	Token   string            `json:"token,omitempty"`
 	Env     map[string]string `json:"env,omitempty"`
@@ -58,9 +56,9 @@ type savedSettings struct {
 	WorkDir string            `json:"workDir,omitempty"`
 }
 
-// Quiesce has the guest behind a connection to OrderMessage's port let go of everything. What
-// it returns is what a Release needs for the guest to go on as it was. The guest may be
-// hostile: what it says is bounded, and of no use to anybody else.
+// Quiesce orders the guest to close its connections and forget its settings. conn is a connection to the port of
+// OrderMessage. Quiesce returns the settings that a Continuation needs. The guest may be hostile: the length of its
+// answer is bounded, and the answer is used only for this guest.
 func Quiesce(conn net.Conn) (json.RawMessage, error) {
 	if err := conn.SetDeadline(time.Now().Add(orderTimeout)); err != nil {
 		return nil, err
@@ -75,14 +73,14 @@ func Quiesce(conn net.Conn) (json.RawMessage, error) {
 	if _, err := conn.Write([]byte{orderDone}); err != nil {
 		return nil, err
 	}
-	// It has forgotten them and closed everything when this ends.
+	// The guest closes the connection when it is done.
 	if n, err := conn.Read(make([]byte, 1)); n != 0 || !errors.Is(err, io.EOF) {
-		return settings, fmt.Errorf("the guest does not let go: %w", err)
+		return settings, fmt.Errorf("quiesce the guest: connection not closed: %w", err)
 	}
 	return settings, nil
 }
 
-// Continue has a guest go on that was held.
+// Continue orders a quiesced guest to continue.
 func Continue(conn net.Conn, r Continuation) error {
 	if err := conn.SetDeadline(time.Now().Add(orderTimeout)); err != nil {
 		return err
@@ -99,12 +97,12 @@ func Continue(conn net.Conn, r Continuation) error {
 		return err
 	}
 	if answer[0] != orderDone {
-		return errors.New("the guest does not go on")
+		return errors.New("the guest did not continue")
 	}
 	return nil
 }
 
-// OrderMessage is what goes over the conduit beside a connection for Hold and Continue.
+// OrderMessage returns the message that goes over the conduit with the connection for Quiesce or Continue.
 func OrderMessage() []byte { return binary.BigEndian.AppendUint16(nil, orderPort) }
 
 func withSize(data []byte) []byte {
@@ -118,15 +116,15 @@ func readSized(r io.Reader) ([]byte, error) {
 	}
 	size := binary.BigEndian.Uint32(head)
 	if size > maxSettings {
-		return nil, fmt.Errorf("%d bytes of settings are too many", size)
+		return nil, fmt.Errorf("settings of %d bytes exceed the limit", size)
 	}
 	data := make([]byte, size)
 	_, err := io.ReadFull(r, data)
 	return data, err
 }
 
-// handleOrder carries an order out. It is the conduit's only reader that calls it, so nothing
-// else comes in meanwhile.
+// handleOrder carries out an order. Only the reader of the conduit calls it, so no other connection comes in
+// meanwhile.
 func (c *conduit) handleOrder(conn net.Conn) {
 	defer conn.Close()
 	if err := conn.SetDeadline(time.Now().Add(orderTimeout)); err != nil {
@@ -134,7 +132,7 @@ func (c *conduit) handleOrder(conn net.Conn) {
 	}
 	order := make([]byte, 1)
 	if _, err := io.ReadFull(conn, order); err != nil {
-		return // whoever it was has gone
+		return // the sender has disconnected
 	}
 	switch order[0] {
 	case orderQuiesce:
@@ -178,21 +176,21 @@ func (c *conduit) continueGuest(conn net.Conn) {
 			return
 		}
 	}
-	_, _ = conn.Write([]byte{orderDone}) // who went away tries again
+	_, _ = conn.Write([]byte{orderDone}) // the engine tries again if it did not receive this
 }
 
-// saveSettings returns what loadSettings takes.
+// saveSettings returns the settings in the form that loadSettings reads.
 func (g *Guest) saveSettings() ([]byte, error) {
 	s := g.currentSettings()
 	return json.Marshal(savedSettings{Token: s.token, Env: s.env, Secrets: s.secrets, User: s.user, WorkDir: s.workDir})
 }
 
-// forgetSettings leaves the guest as New has made it, and its memory as far as it can.
+// forgetSettings returns the guest to the state after New, and frees memory that may still hold the settings.
 func (g *Guest) forgetSettings() {
 	g.mu.Lock()
 	g.settings = settings{}
 	g.mu.Unlock()
-	debug.FreeOSMemory() // so that less of them is written down
+	debug.FreeOSMemory() // so that the saved memory holds fewer copies of them
 }
 
 func (g *Guest) loadSettings(data []byte) error {
@@ -209,46 +207,46 @@ func (g *Guest) loadSettings(data []byte) error {
 	return nil
 }
 
-// Where a sandbox has a number that no other should have.
+// Files with identifiers that no two sandboxes should share.
 const (
 	bootIDPath    = "/proc/sys/kernel/random/boot_id"
 	bootIDFile    = "/dev/.sandpit-boot-id"
 	machineID     = "/etc/machine-id"
 	dbusMachineID = "/var/lib/dbus/machine-id"
-	machineIDSize = 33 // with the new line
+	machineIDSize = 33 // including the newline
 )
 
-// renewIdentifiers gives the sandbox numbers of its own. Those that its files lack stay away.
+// renewIdentifiers gives the sandbox identifiers of its own. It creates no file that is missing.
 func renewIdentifiers() error {
 	id, err := os.ReadFile("/proc/sys/kernel/random/uuid")
 	if err != nil {
 		return fmt.Errorf("make a boot id: %w", err)
 	}
-	// What was put there for the sandbox that this is a copy of.
-	_ = syscall.Unmount(bootIDPath, syscall.MNT_DETACH)         // there may be none
+	// Remove the mount that the original sandbox made.
+	_ = syscall.Unmount(bootIDPath, syscall.MNT_DETACH)         // there may be no mount
 	if err := os.WriteFile(bootIDFile, id, 0o444); err != nil { //nolint:gosec // as the original
 		return fmt.Errorf("make a boot id: %w", err)
 	}
 	if err := syscall.Mount(bootIDFile, bootIDPath, "", syscall.MS_BIND, ""); err != nil {
 		return fmt.Errorf("show the boot id: %w", err)
 	}
-	_ = os.Remove(bootIDFile) // the mount has it
+	_ = os.Remove(bootIDFile) // the mount keeps the file
 	return renewMachineID()
 }
 
-// renewMachineID replaces the id in the files that have one.
+// renewMachineID replaces the machine ID in the files that have one.
 func renewMachineID() error {
 	id, err := os.ReadFile("/proc/sys/kernel/random/uuid")
 	if err != nil {
-		return fmt.Errorf("make a machine id: %w", err)
+		return fmt.Errorf("create a machine ID: %w", err)
 	}
 	id = slices.DeleteFunc(id, func(b byte) bool { return b == '-' })
 	for _, path := range []string{machineID, dbusMachineID} {
 		info, err := os.Lstat(path)
 		if err != nil || !info.Mode().IsRegular() || info.Size() != machineIDSize && info.Size() != machineIDSize-1 {
-			continue // none, a link to the other one, or not one that was ever set
+			continue // missing, a link to the other file, or never set
 		}
-		// Not into the old file: the path may have become a link to another one meanwhile.
+		// A new file, because the path may have become a link to another one meanwhile.
 		err = atomicfile.Write(path, info.Mode().Perm(), id, atomicfile.NoSync("the kernel of the sandbox cannot survive a crash of the machine"))
 		if err != nil {
 			return fmt.Errorf("write %s: %w", path, err)

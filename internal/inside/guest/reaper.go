@@ -11,11 +11,10 @@ import (
 	"syscall"
 )
 
-// reaper collects the exit statuses of processes. As the first process of a
-// sandbox it also collects those of orphans, which are its children too.
+// reaper collects the exit statuses of processes. In the first process of a sandbox it also collects those of
+// orphans, which become its children.
 //
-// Processes must be started under its lock: else an exit could be collected
-// before anybody knows the process.
+// Processes must be started with its lock held: otherwise it could collect an exit before the process is recorded.
 type reaper struct {
 	mu       sync.Mutex
 	children map[int]func(syscall.WaitStatus) // by pid, called once
@@ -27,7 +26,7 @@ type reaper struct {
 func newReaper() *reaper {
 	r := &reaper{
 		children: make(map[int]func(syscall.WaitStatus)),
-		signals:  make(chan os.Signal, 1), // one that waits stands for all that follow
+		signals:  make(chan os.Signal, 1), // a waiting signal stands for all later ones
 		done:     make(chan struct{}),
 	}
 	signal.Notify(r.signals, syscall.SIGCHLD)
@@ -40,7 +39,7 @@ func newReaper() *reaper {
 	return r
 }
 
-// startChild runs f, which starts a process, and has exited called with its status.
+// startChild runs f, which starts a process, and calls exited with the status of that process.
 func (r *reaper) startChild(f func() (pid int, err error), exited func(syscall.WaitStatus)) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -51,9 +50,8 @@ func (r *reaper) startChild(f func() (pid int, err error), exited func(syscall.W
 	return pid, err
 }
 
-// signalChild sends a signal to a child that has not been collected, so that its
-// number cannot be another's yet, and to everything in its session: its own
-// process group and those that a shell with job control, or timeout(1), made.
+// signalChild sends a signal to a child that has not been collected, so its PID cannot belong to another process, and
+// to everything in its session: its own process group, and those that a shell with job control or timeout(1) created.
 func (r *reaper) signalChild(pid int, sig syscall.Signal) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -61,7 +59,7 @@ func (r *reaper) signalChild(pid int, sig syscall.Signal) error {
 		return os.ErrProcessDone
 	}
 	err := syscall.Kill(-pid, sig)
-	// What is killed may be starting others meanwhile.
+	// Processes may start others while they are killed.
 	for range maxKillRounds {
 		others := otherGroups(pid)
 		for _, group := range others {
@@ -77,8 +75,7 @@ func (r *reaper) signalChild(pid int, sig syscall.Signal) error {
 // maxKillRounds bounds a race against processes that start others.
 const maxKillRounds = 20
 
-// otherGroups returns the process groups of a session besides the leader's that
-// have a living member.
+// otherGroups returns the process groups of a session, except the leader's, that have a living member.
 func otherGroups(session int) []int {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -123,7 +120,7 @@ func (r *reaper) collectAll() {
 		}
 		return
 	}
-	for pid := range r.children { // others in this process may have children of their own
+	for pid := range r.children { // other code in this process may have children of its own
 		r.collectOne(pid)
 	}
 }

@@ -32,8 +32,7 @@ const (
 	defaultPath      = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 )
 
-// userOf returns the user that a call names by HTTP basic authentication, else
-// the default one.
+// userOf returns the user that a call names by HTTP basic authentication, otherwise the default user.
 func (g *Guest) userOf(header http.Header) (user, error) {
 	name := g.currentSettings().user
 	if basic, ok := strings.CutPrefix(header.Get("Authorization"), "Basic "); ok {
@@ -41,7 +40,7 @@ func (g *Guest) userOf(header http.Header) (user, error) {
 		if err != nil {
 			return user{}, errUser("")
 		}
-		// The form is NAME:PASSWORD; our own form uid:gid ends in one more colon.
+		// The form is NAME:PASSWORD; sandpit's own form uid:gid ends in another colon.
 		given := string(raw)
 		if i := strings.LastIndexByte(given, ':'); i >= 0 {
 			given = given[:i]
@@ -73,7 +72,7 @@ func (s *processService) Start(ctx context.Context, req *connect.Request[process
 		return wireError(err)
 	}
 	if deadline, ok := ctx.Deadline(); ok {
-		// It bounds the process even when the client goes away.
+		// The deadline bounds the process even after the client has disconnected.
 		s.guest.processes.limitTime(c, time.Until(deadline))
 	}
 	if c.neverBlocked {
@@ -109,11 +108,10 @@ func startEvent(c *child) *process.ProcessEvent {
 	}}
 }
 
-// errSlow is for a client that cannot be told all in this form.
+// errSlow is for a client that missed output and cannot be sent the gap in this protocol.
 var errSlow = errors.New("output was dropped before it was read; follow the command to have the rest")
 
-// streamLog is wait for a client that never holds the process back: it is told what is
-// in the journal.
+// streamLog sends a client the command's log, so that the client never blocks the process.
 func (s *processService) streamLog(ctx context.Context, header http.Header, c *child, from commandlog.Offsets, send func(*process.ProcessEvent) error) error {
 	if err := send(startEvent(c)); err != nil {
 		return err
@@ -133,7 +131,7 @@ func (s *processService) streamLog(ctx context.Context, header http.Header, c *c
 	if err := f.followLog(ctx, from); err != nil {
 		return err
 	}
-	<-c.ended // about now
+	<-c.ended // the log ends shortly before
 	endAnswer(ctx)
 	return c.sendEnd(send)
 }
@@ -148,7 +146,7 @@ func (c *child) dataEvent(p commandlog.Piece) *process.ProcessEvent_DataEvent {
 	return stdoutEvent(p.Data)
 }
 
-// sendEnd tells how a process ended.
+// sendEnd sends how a process ended.
 func (c *child) sendEnd(send func(*process.ProcessEvent) error) error {
 	c.mu.Lock()
 	timedOut := c.timedOut
@@ -159,8 +157,7 @@ func (c *child) sendEnd(send func(*process.ProcessEvent) error) error {
 	return send(&process.ProcessEvent{Event: &process.ProcessEvent_End{End: c.end}})
 }
 
-// waitForEnd keeps a client's stream until the process has ended or the client is
-// gone.
+// waitForEnd keeps a client's stream open until the process has ended or the client disconnects.
 func (s *processService) waitForEnd(ctx context.Context, header http.Header, c *child, follower *subscriber) error {
 	defer func() {
 		follower.close()
@@ -177,7 +174,7 @@ func (s *processService) waitForEnd(ctx context.Context, header http.Header, c *
 			endAnswer(ctx)
 			return c.sendEnd(func(e *process.ProcessEvent) error {
 				follower.sendEvent(e)
-				return nil // who went away hears nothing
+				return nil // the client may have disconnected
 			})
 		case <-ctx.Done():
 			return contextError(ctx)
@@ -207,7 +204,7 @@ func keepAliveInterval(header http.Header) time.Duration {
 	return time.Duration(seconds) * time.Second
 }
 
-// limitTime kills the process after a time.
+// limitTime kills the process after a duration.
 func (ps *processes) limitTime(c *child, after time.Duration) {
 	timer := time.AfterFunc(after, func() {
 		c.mu.Lock()
@@ -221,7 +218,7 @@ func (ps *processes) limitTime(c *child, after time.Duration) {
 	})
 }
 
-// planStart turns a request into what the machine needs to know.
+// planStart turns a request into a startPlan.
 func (s *processService) planStart(header http.Header, req *process.StartRequest) (startPlan, error) {
 	var p startPlan
 	config := req.GetProcess()
@@ -247,7 +244,7 @@ func (s *processService) planStart(header http.Header, req *process.StartRequest
 		stdin: req.Stdin == nil || req.GetStdin(),
 	}
 	if slices.ContainsFunc(p.args, func(a string) bool { return strings.Contains(a, "\x00") }) {
-		return p, connect.NewError(connect.CodeInvalidArgument, errors.New("an argument has a NUL byte in it"))
+		return p, connect.NewError(connect.CodeInvalidArgument, errors.New("an argument contains a NUL byte"))
 	}
 	if p.dir, err = s.startDirectory(u, now, config.GetCwd()); err != nil {
 		return p, connect.NewError(connect.CodeInvalidArgument, err)
@@ -287,12 +284,12 @@ func isDirectory(dir string) bool {
 	return err == nil && info.IsDir()
 }
 
-// buildEnviron is what every process has, then what the sandbox gives, then what
-// the request gives; the last value of a name counts.
+// buildEnviron returns the environment of a process: the defaults, then the sandbox's variables, then those of the
+// request. The last value of a name counts.
 func buildEnviron(u user, global, asked map[string]string) []string {
 	env := map[string]string{"PATH": defaultPath, "HOME": u.home, "USER": u.name, "LOGNAME": u.name}
 	if u.shell != "" {
-		env["SHELL"] = u.shell // which spares bash to look its user up
+		env["SHELL"] = u.shell // so that bash need not look up its user
 	}
 	maps.Copy(env, global)
 	maps.Copy(env, asked)
@@ -312,8 +309,8 @@ func pathOf(env []string) string {
 	return ""
 }
 
-// wireError gives an error of starting a process its code. A program that is
-// not there, or is none, is told before there is a process.
+// wireError gives an error of starting a process its code. A missing or unusable program is reported before a process
+// exists.
 func wireError(err error) error {
 	code := connect.CodeInternal
 	switch {
@@ -348,7 +345,7 @@ func (s *processService) List(context.Context, *connect.Request[process.ListRequ
 	for _, pid := range slices.Sorted(maps.Keys(ps.byPID)) {
 		c := ps.byPID[pid]
 		if isOver(c.ended, 0) {
-			continue // its client has heard of that already
+			continue // its client already knows
 		}
 		res.Processes = append(res.Processes, &process.ProcessInfo{Config: c.config, Pid: uint32(pid), Tag: c.tag})
 	}
@@ -386,8 +383,8 @@ func (s *processService) SendInput(ctx context.Context, req *connect.Request[pro
 	return connect.NewResponse(&process.SendInputResponse{}), nil
 }
 
-// acceptInput passes one piece of input on. A terminal takes both kinds: who joined
-// later may not know of it.
+// acceptInput writes one piece of input. A terminal accepts both kinds of input, because a client that connected
+// later may not know about the terminal.
 func (c *child) acceptInput(ctx context.Context, input *process.ProcessInput) error {
 	data := input.GetStdin()
 	if pty := input.GetPty(); c.terminal != nil && len(pty) > 0 {
@@ -436,8 +433,7 @@ func (s *processService) CloseStdin(_ context.Context, req *connect.Request[proc
 	return connect.NewResponse(&process.CloseStdinResponse{}), nil
 }
 
-// SendSignal implements the service. The signal goes to the process and all it
-// started in its process group.
+// SendSignal implements the service. The signal goes to the process and to everything in its session.
 func (s *processService) SendSignal(_ context.Context, req *connect.Request[process.SendSignalRequest]) (*connect.Response[process.SendSignalResponse], error) {
 	c, err := s.findProcess(req.Msg.GetProcess())
 	if err != nil {

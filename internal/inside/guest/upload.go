@@ -19,14 +19,13 @@ import (
 )
 
 const (
-	// metadataHeader begins the names of headers that carry a file's marks.
+	// metadataHeader begins the names of headers with a file's metadata.
 	metadataHeader = "X-Metadata-"
-	// ModeHeader is the permissions of the files of an upload, in octal. It is
-	// not part of E2B's protocol.
+	// ModeHeader holds the permissions of uploaded files, in octal. It is not part of E2B's protocol.
 	ModeHeader = "Sandpit-Mode"
 )
 
-// written is one line of the answer to an upload.
+// written is one entry of the response to an upload.
 type written struct {
 	Name     string            `json:"name"`
 	Path     string            `json:"path"`
@@ -34,9 +33,9 @@ type written struct {
 	Metadata map[string]string `json:"metadata,omitempty"`
 }
 
-// fileAttributes are what a file gets besides its content.
+// fileAttributes are what an upload sets besides the content.
 type fileAttributes struct {
-	mode     fs.FileMode // 0: those of the file that is there, else 0644
+	mode     fs.FileMode // 0: the mode of the existing file, or 0644
 	metadata map[string]string
 }
 
@@ -72,7 +71,7 @@ func (g *Guest) receiveUpload(r *http.Request) ([]written, error) {
 	return g.receiveOne(r, attributes)
 }
 
-// attributesOf reads what the headers of an upload say about its files.
+// attributesOf reads the file attributes from the headers of an upload.
 func attributesOf(header http.Header) (fileAttributes, error) {
 	var a fileAttributes
 	if mode := header.Get(ModeHeader); mode != "" {
@@ -108,8 +107,8 @@ func (g *Guest) receiveOne(r *http.Request, a fileAttributes) ([]written, error)
 	return []written{line}, p.clientError(err)
 }
 
-// receiveParts writes the parts named "file". A part's file name carries the
-// whole path, directories included, unless the query has one.
+// receiveParts writes the parts named "file". A part's file name is the whole path with directories, unless the query
+// has a path.
 func (g *Guest) receiveParts(r *http.Request, a fileAttributes) ([]written, error) {
 	u, err := g.fileUser(r.URL.Query().Get("username"))
 	if err != nil {
@@ -154,8 +153,8 @@ func (g *Guest) receiveParts(r *http.Request, a fileAttributes) ([]written, erro
 	}
 }
 
-// inLargePieces returns the body of a request such that it is read by copyBuffer at a
-// time: Go's reader of forms asks for 4 KiB.
+// inLargePieces returns the body of a request with a read buffer of copyBuffer: Go's form reader reads 4 KiB at a
+// time.
 func inLargePieces(r *http.Request) io.ReadCloser {
 	size := int64(copyBuffer)
 	if r.ContentLength >= 0 {
@@ -176,8 +175,7 @@ func receivePart(p *target, part *multipart.Part, a fileAttributes, seen map[str
 	return line, p.clientError(err)
 }
 
-// wholeName returns a part's file name with its directories, which Go's own
-// method cuts off.
+// wholeName returns a part's file name with its directories, which Go's own method removes.
 func wholeName(part *multipart.Part) string {
 	_, params, err := mime.ParseMediaType(part.Header.Get("Content-Disposition"))
 	if err != nil {
@@ -186,8 +184,7 @@ func wholeName(part *multipart.Part) string {
 	return params["filename"]
 }
 
-// replaceFile puts content at p, all of it or nothing, owned by its user. Missing
-// directories are made.
+// replaceFile atomically replaces the file p, owned by its user. It creates missing directories.
 func (p *target) replaceFile(content io.Reader, a fileAttributes) (written, error) {
 	line := written{Name: path.Base(p.path), Path: p.path, Type: "file", Metadata: a.metadata}
 	info, err := p.root.Lstat(p.rel)
@@ -225,16 +222,16 @@ func (p *target) replaceFile(content io.Reader, a fileAttributes) (written, erro
 	return line, nil
 }
 
-// createTemp makes a file of a name that nobody else has.
+// createTemp creates a file with a unique name.
 func createTemp(dir *beneath.Root, existed bool) (*os.File, error) {
 	return dir.OpenFile(watch.TempName(existed), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 }
 
-// copyBuffer is how much is moved at once, in bytes.
+// copyBuffer is how much is copied at once, in bytes.
 const copyBuffer = 256 << 10
 
-// writeContent writes content in pieces of copyBuffer, however small those are that it comes
-// in: a part of a form comes in pieces of 4 KiB, and system calls are dear in a sandbox.
+// writeContent writes content in pieces of copyBuffer, however small the pieces that it reads: parts of a form come
+// in pieces of 4 KiB, and system calls are slow in a sandbox.
 func writeContent(f *os.File, content io.Reader, a fileAttributes, u user) error {
 	w := bufio.NewWriterSize(struct{ io.Writer }{f}, copyBuffer)
 	_, err := w.ReadFrom(content)

@@ -16,8 +16,8 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/reach/gen/filesystem"
 )
 
-// maxWatchers bounds the watchers that clients ask again and again; they have no
-// stream whose end would tell that the client is gone.
+// maxWatchers bounds the watchers that clients poll; they have no stream whose end would show that the client is
+// gone.
 const maxWatchers = 100
 
 var eventTypes = map[sandpit.FileEventType]filesystem.EventType{
@@ -34,8 +34,8 @@ type watched struct {
 
 	accounts *accounts
 	target   *target
-	within   []string // as the call was confined
-	describe bool     // events come with the file
+	within   []string // the directories that the call was confined to
+	describe bool     // events describe the file
 }
 
 func (w *watched) closeWatch() error {
@@ -43,15 +43,15 @@ func (w *watched) closeWatch() error {
 	return w.Close()
 }
 
-// watchRequest is what both forms of watching ask for.
+// watchRequest is the common part of both requests to watch.
 type watchRequest interface {
 	GetPath() string
 	GetRecursive() bool
 	GetIncludeEntry() bool
 }
 
-// startWatch begins to watch what a call means. Mounts of other machines, which a
-// client may allow or not, do not exist here.
+// startWatch watches the directory that a call names. The option to allow network mounts is ignored, because a
+// sandbox has none.
 func (s *filesystemService) startWatch(req connect.AnyRequest, msg watchRequest) (*watched, error) {
 	p, err := s.targetOf(req, msg.GetPath(), true)
 	if err != nil {
@@ -73,7 +73,7 @@ func (s *filesystemService) startWatch(req connect.AnyRequest, msg watchRequest)
 	return &watched{Watcher: w, accounts: s.guest.accounts, target: p, within: req.Header().Values(WithinHeader), describe: msg.GetIncludeEntry()}, nil
 }
 
-// watchError gives an error of watching its code.
+// watchError gives an error of a watch its code.
 func watchError(err error) error {
 	code := connect.CodeInternal
 	switch sandpit.CodeOf(err) {
@@ -88,7 +88,7 @@ func watchError(err error) error {
 	return connect.NewError(code, err)
 }
 
-// toProto is what a client is told.
+// toProto returns an event as the protocol describes it.
 func (w *watched) toProto(e watch.Event) *filesystem.FilesystemEvent {
 	event := &filesystem.FilesystemEvent{Name: e.Name, Type: eventTypes[e.Type]}
 	if !w.describe {
@@ -96,7 +96,7 @@ func (w *watched) toProto(e watch.Event) *filesystem.FilesystemEvent {
 	}
 	d := describer{names: names{accounts: w.accounts}, within: w.within}
 	entry, err := d.describeFile(w.target.root, path.Join(w.target.rel, e.Name), path.Join(w.target.real, e.Name))
-	if err == nil { // else it is gone already
+	if err == nil { // otherwise the file is gone
 		entry.Path = path.Join(w.target.path, e.Name)
 		event.Entry = entry
 	}
@@ -126,7 +126,7 @@ func (s *filesystemService) WatchDir(ctx context.Context, req *connect.Request[f
 	return err
 }
 
-// sendNext tells the next event, or that there was none for an interval.
+// sendNext sends the next event, or a keep-alive if there was none for an interval.
 func (s *filesystemService) sendNext(ctx context.Context, interval time.Duration, w *watched, stream *connect.ServerStream[filesystem.WatchDirResponse]) error {
 	idle, cancel := context.WithTimeout(ctx, interval)
 	defer cancel()
@@ -140,7 +140,7 @@ func (s *filesystemService) sendNext(ctx context.Context, interval time.Duration
 	return err
 }
 
-// watchers are those of clients that ask again and again.
+// watchers are the watchers that clients poll.
 type watchers struct {
 	mu     sync.Mutex
 	byID   map[string]*watched
@@ -186,7 +186,7 @@ func (ws *watchers) removeWatcher(id string) (*watched, error) {
 	return w, nil
 }
 
-// close ends all of them.
+// close ends all watchers.
 func (ws *watchers) close() {
 	ws.mu.Lock()
 	ws.closed = true
@@ -211,7 +211,7 @@ func (s *filesystemService) CreateWatcher(_ context.Context, req *connect.Reques
 	return connect.NewResponse(&filesystem.CreateWatcherResponse{WatcherId: id}), nil
 }
 
-// GetWatcherEvents implements the service: what happened since the last call.
+// GetWatcherEvents implements the service: it returns the events since the last call.
 func (s *filesystemService) GetWatcherEvents(_ context.Context, req *connect.Request[filesystem.GetWatcherEventsRequest]) (*connect.Response[filesystem.GetWatcherEventsResponse], error) {
 	w, err := s.guest.watchers.findWatcher(req.Msg.GetWatcherId())
 	if err != nil {

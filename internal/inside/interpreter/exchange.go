@@ -12,25 +12,25 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/memory"
 )
 
-// connection is one with the process of a service, for one request.
+// connection is a connection to the process of a service, for one request.
 type connection struct {
-	id      uint64 // of the request whose answers are wanted
+	id      uint64 // of the request whose replies are read
 	input   chan []byte
 	replies chan reply
 	closed  chan struct{}
-	hangUp  func()        // closes closed, and stops following the process
-	ended   chan struct{} // closed when nothing follows it any more
-	err     error         // why, once ended is closed
+	hangUp  func()        // closes closed and stops following the process
+	ended   chan struct{} // closed when the process is no longer followed
+	err     error         // the reason, once ended is closed
 
 	rest    []byte // of input, for Read
 	partial []byte // of a line, for Write
-	// memory is what lines are kept in, reserved for how many bytes of a line it is.
+	// memory is the account for the current line; reserved is the length of a line for which it has reserved.
 	memory   *memory.Account
 	reserved int
 }
 
-// lineCost is how many bytes each byte of a line takes: as it comes, as an event, and as
-// what is made of that.
+// lineCost is how many bytes of memory each byte of a line takes: as received, as an event, and in what the caller
+// makes of it.
 const lineCost = 3
 
 // Read implements io.Reader, for the input of the process.
@@ -59,13 +59,13 @@ func (c *connection) Write(p []byte) (int, error) {
 		}
 		c.partial = append(c.partial, before...)
 		if len(c.partial) > maxReplyLine {
-			return 0, sandpit.Errorf(sandpit.Exhausted, "the interpreter says a line of more than %d bytes", maxReplyLine)
+			return 0, sandpit.Errorf(sandpit.Exhausted, "the interpreter sent a line of more than %d bytes", maxReplyLine)
 		}
 		if !found {
 			return len(p), nil
 		}
 		var t reply
-		// The first piece may be the end of what was said before anybody listened.
+		// The first piece may be the end of an earlier line.
 		if json.Unmarshal(c.partial, &t) == nil && t.ID == c.id {
 			select {
 			case c.replies <- t:
@@ -77,7 +77,7 @@ func (c *connection) Write(p []byte) (int, error) {
 	}
 }
 
-// connectService connects with a service.
+// connectService connects to a service.
 func (r *Remote) connectService(ctx context.Context, p sandpit.Process, id uint64) (*connection, error) {
 	following, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	c := &connection{id: id, input: make(chan []byte, 2), replies: make(chan reply), closed: make(chan struct{}), ended: make(chan struct{}), memory: memory.AccountOf(ctx)}
@@ -90,7 +90,7 @@ func (r *Remote) connectService(ctx context.Context, p sandpit.Process, id uint6
 	follower, err := r.guest.Connect(following, p.PID(), sandpit.Streams{Stdin: c, Stdout: c})
 	impatient.Stop()
 	if !unlink() && err == nil {
-		_, _ = follower.Wait(context.WithoutCancel(ctx)) // following has ended
+		_, _ = follower.Wait(context.WithoutCancel(ctx)) // the connection has ended
 		err = ctx.Err()
 	}
 	if err != nil {
@@ -100,7 +100,7 @@ func (r *Remote) connectService(ctx context.Context, p sandpit.Process, id uint6
 		}
 		return nil, err
 	}
-	go func() { // ends with the process, or when following does; close waits for it
+	go func() { // ends with the process or the connection; close waits for it
 		defer close(c.ended)
 		_, err := follower.Wait(context.WithoutCancel(ctx))
 		c.err = r.explainEnd(following, err)
@@ -108,29 +108,29 @@ func (r *Remote) connectService(ctx context.Context, p sandpit.Process, id uint6
 	return c, nil
 }
 
-// explainEnd says what has ended a connection: the service, the sandbox or neither.
+// explainEnd returns why a connection ended: the end of the service, of the sandbox, or of the connection only.
 func (r *Remote) explainEnd(ctx context.Context, err error) error {
 	if err == nil {
 		return errEnded
 	}
 	if ctx.Err() != nil {
-		return ctx.Err() // we have
+		return ctx.Err() // the caller ended it
 	}
 	ctx, cancel := context.WithTimeout(ctx, guestTime)
 	defer cancel()
 	if _, asked := r.guest.ListProcesses(ctx); sandpit.CodeOf(asked) == sandpit.Gone {
 		return asked
 	}
-	return sandpit.Errorf(sandpit.Unavailable, "the connection with the interpreter broke, and the code may run on: %w", err)
+	return sandpit.Errorf(sandpit.Unavailable, "the connection to the interpreter broke; the code may keep running: %w", err)
 }
 
-// close ends the connection, and nothing else.
+// close ends the connection. The service keeps running.
 func (c *connection) close() {
 	c.hangUp()
 	<-c.ended
 }
 
-// exchange is one request.
+// exchange is one request and its replies.
 type exchange struct {
 	remote  *Remote
 	process sandpit.Process
@@ -138,15 +138,15 @@ type exchange struct {
 	emit    func(Event) error
 
 	conn    *connection
-	sending bool // it has the turn to send
+	sending bool // it holds remote.sending
 	begun   bool
-	cut     bool  // it is to be interrupted
-	failed  error // of emit: nobody is told any more
+	cut     bool  // an interrupt is to be sent
+	failed  error // error of emit; it is not called again
 	ack     <-chan time.Time
 	late    <-chan time.Time
 }
 
-// runRequest makes the request and follows it to its end.
+// runRequest sends the request and follows it to its end.
 func (x *exchange) runRequest(ctx context.Context) error {
 	var err error
 	if x.conn, err = x.remote.connectService(ctx, x.process, x.request.ID); err != nil {
@@ -166,17 +166,17 @@ func (x *exchange) runRequest(ctx context.Context) error {
 	return x.followReplies(ctx, cut)
 }
 
-// sendRequest says something. The caller has the turn, until the service says that it has come: the parts of a long line
-// come one after the other, and must not be mixed with another's.
+// sendRequest sends a request. The caller holds remote.sending until the service confirms the request: the parts of a
+// long line arrive one after the other and must not be mixed with another line.
 func (x *exchange) sendRequest(a remoteRequest) error {
 	data, err := json.Marshal(a)
 	if err != nil {
 		return err
 	}
 	if len(data) > maxReplyLine-2 {
-		return sandpit.Errorf(sandpit.Invalid, "code and environment have more than %d bytes", maxReplyLine)
+		return sandpit.Errorf(sandpit.Invalid, "code and environment are larger than %d bytes", maxReplyLine)
 	}
-	// The first line end is for what a connection that broke may have left.
+	// The first newline ends what a broken connection may have left.
 	x.conn.input <- slices.Concat([]byte("\n"), data, []byte("\n"))
 	x.ack = time.After(ackTime)
 	return nil
@@ -189,10 +189,10 @@ func (x *exchange) releaseSending() {
 	x.sending, x.ack = false, nil
 }
 
-// followReplies passes on what the service tells until the request is done.
+// followReplies handles the service's replies until the request is done.
 func (x *exchange) followReplies(ctx context.Context, cut func()) error {
 	gone := ctx.Done()
-	var turn chan struct{} // wanted for the interrupt, or nil
+	var turn chan struct{} // set while the interrupt waits for it
 	for {
 		select {
 		case t := <-x.conn.replies:
@@ -202,7 +202,7 @@ func (x *exchange) followReplies(ctx context.Context, cut func()) error {
 			x.handleReply(t, cut)
 		case <-gone:
 			gone, x.cut, x.late = nil, true, time.After(interruptTime)
-			if !x.sending { // else the request itself has not come yet
+			if !x.sending { // otherwise the service has not confirmed the request yet
 				turn = x.remote.sending
 			}
 		case turn <- struct{}{}:
@@ -220,13 +220,13 @@ func (x *exchange) followReplies(ctx context.Context, cut func()) error {
 	}
 }
 
-// sendInterrupt asks the service to interrupt the request. The caller has the turn.
+// sendInterrupt asks the service to interrupt the request. The caller holds remote.sending.
 func (x *exchange) sendInterrupt() {
 	x.cut = false
-	_ = x.sendRequest(remoteRequest{ID: x.request.ID, Do: askInterrupt}) // which can be encoded, and is short
+	_ = x.sendRequest(remoteRequest{ID: x.request.ID, Do: askInterrupt}) // it is short and can be encoded
 }
 
-// handleReply takes one thing that the service tells.
+// handleReply handles one reply of the service.
 func (x *exchange) handleReply(t reply, cut func()) {
 	if t.Begun && x.sending {
 		if first := !x.begun; first && x.cut {
@@ -262,12 +262,12 @@ func (x *exchange) resultOf(ctx context.Context, t reply) error {
 	switch code {
 	case sandpit.Invalid, sandpit.NotFound, sandpit.Exhausted, sandpit.Unsupported, sandpit.Unavailable, sandpit.Timeout:
 	default:
-		code = sandpit.Internal // all else is not for a program in a sandbox to say
+		code = sandpit.Internal // a program in a sandbox may not cause other codes
 	}
 	return sandpit.Errorf(code, "%.4000s", t.Error.Message)
 }
 
-// killService ends a service that does not answer.
+// killService kills a service that does not answer.
 func (x *exchange) killService(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTime)
 	defer cancel()
@@ -275,5 +275,5 @@ func (x *exchange) killService(ctx context.Context) error {
 		return err
 	}
 	x.remote.forgetService(x.process)
-	return sandpit.Errorf(sandpit.Timeout, "the interpreter does not answer and was ended: all variables are lost")
+	return sandpit.Errorf(sandpit.Timeout, "the interpreter did not answer and was killed: all variables are lost")
 }

@@ -26,33 +26,33 @@ const (
 	maxLine        = 32 << 20 // bytes of one line of a kernel: a result with all of its representations
 	maxBacklog     = 64 << 10 // bytes of a stream that are kept between two runs
 	startTime      = 2 * time.Minute
-	lastOutputTime = 200 * time.Millisecond // how long what an ended kernel has said is looked for
+	lastOutputTime = 200 * time.Millisecond // how long the last output of an ended kernel is read
 )
 
-// kernel is a program that runs code. What reads from it ends before ended is closed.
+// kernel is a program that runs code. The goroutines that read from it end before ended is closed.
 type kernel struct {
 	language language
 	cmd      *exec.Cmd
 	requests *os.File
 	readers  sync.WaitGroup
-	attached chan struct{} // closed when readers has all that read
-	ended    chan struct{} // closed when the program has ended, and nothing reads from it
-	ending   error         // how, once ended is closed
+	attached chan struct{} // closed when all readers are started
+	ended    chan struct{} // closed when the program and its readers have ended
+	ending   error         // its exit status, once ended is closed
 	lastJob  uint64
-	unwanted atomic.Bool // somebody has ended it
+	unwanted atomic.Bool // ended on request
 
 	mu      sync.Mutex
-	run     *reception        // of the run that is under way, or nil
-	backlog map[Stream][]byte // what background threads have printed between runs, the newest
+	run     *reception        // of the current run, or nil
+	backlog map[Stream][]byte // the newest output of background threads between runs
 }
 
-// reception is where what a kernel tells goes during a run.
+// reception receives what a kernel sends during a run.
 type reception struct {
 	messages chan message
 	over     chan struct{}
 }
 
-// message is one thing that a kernel tells: a part of a stream, the mark in one, or a line.
+// message is one thing that a kernel sends: a part of a stream, a mark in a stream, or a line.
 type message struct {
 	stream Stream // "" for lines
 	text   []byte
@@ -60,7 +60,7 @@ type message struct {
 	line   line
 }
 
-// line is one of descriptor 4.
+// line is a line of descriptor 4.
 type line struct {
 	Type      string                     `json:"type"`
 	ID        uint64                     `json:"id"`
@@ -73,7 +73,7 @@ type line struct {
 	Traceback string                     `json:"traceback"`
 }
 
-// pipes are the ends that a kernel is given, and ours.
+// pipes are the ends of pipes that a kernel inherits, and the service's ends.
 type pipes struct {
 	theirs []*os.File // by descriptor, from 1
 	ours   []*os.File
@@ -93,11 +93,12 @@ func (p *pipes) addPipe(intoKernel bool) error {
 
 func closeAll(files []*os.File) {
 	for _, f := range files {
-		_ = f.Close() // nothing can be lost: what was written is in the pipe
+		_ = f.Close() // nothing is lost: written data is in the pipe
 	}
 }
 
-// startKernel starts a kernel in a directory, with an environment beside ours, and waits until it can run code.
+// startKernel starts a kernel in a directory, with an environment in addition to the service's, and waits until it
+// can run code.
 func startKernel(ctx context.Context, l language, dir string, env map[string]string) (*kernel, error) {
 	program, err := l.findProgram(env)
 	if err != nil {
@@ -112,14 +113,14 @@ func startKernel(ctx context.Context, l language, dir string, env map[string]str
 		}
 	}
 	k := &kernel{language: l, requests: p.ours[2], attached: make(chan struct{}), ended: make(chan struct{}), backlog: make(map[Stream][]byte)}
-	k.cmd = exec.Command(program, l.command[1:]...) //nolint:noctx,gosec // it ends with its context, not with a request; it is to run anything
+	k.cmd = exec.Command(program, l.command[1:]...) //nolint:noctx,gosec // it outlives the request; it may be any program
 	k.cmd.Dir = dir
 	k.cmd.Env = k.cmd.Environ()
 	for name, value := range env {
 		k.cmd.Env = append(k.cmd.Env, name+"="+value)
 	}
 	k.cmd.Stdout, k.cmd.Stderr, k.cmd.ExtraFiles = p.theirs[0], p.theirs[1], p.theirs[2:]
-	// A group of its own: its children are interrupted and killed with it.
+	// A process group of its own, so that its children are interrupted and killed with it.
 	k.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	first := k.beginRun()
 	source, mark := l.withMark()
@@ -128,7 +129,7 @@ func startKernel(ctx context.Context, l language, dir string, env map[string]str
 		return nil, sandpit.Errorf(sandpit.Unavailable, "start a kernel: %w", err)
 	}
 	_, err = io.WriteString(p.ours[4], source)
-	_ = p.ours[4].Close() // the kernel reads to the end
+	_ = p.ours[4].Close() // the kernel reads to the end of the pipe
 	if err == nil {
 		err = k.awaitReady(ctx, first)
 	}
@@ -140,11 +141,12 @@ func startKernel(ctx context.Context, l language, dir string, env map[string]str
 	return k, nil
 }
 
-// startProgram starts the program, what reads from it, and what waits for its end.
+// startProgram starts the program, its readers, and a goroutine that waits for its end.
 func (k *kernel) startProgram(ours []*os.File, mark string) error {
 	started := make(chan error)
 	go func() {
-		// A program dies with the thread that has started it. This one stays until the program has ended.
+		// Pdeathsig kills the program when the thread that started it ends. This thread stays until the program has
+		// ended.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		err := k.cmd.Start()
@@ -163,7 +165,7 @@ func (k *kernel) startProgram(ours []*os.File, mark string) error {
 	return nil
 }
 
-// waitForEnd waits for the kernel's end and for what reads from it.
+// waitForEnd waits for the kernel and its readers to end.
 func (k *kernel) waitForEnd(ours []*os.File) {
 	defer close(k.ended)
 	k.ending = k.cmd.Wait()
@@ -172,7 +174,7 @@ func (k *kernel) waitForEnd(ours []*os.File) {
 	}
 	k.killGroup()
 	<-k.attached
-	// What it said last is in the pipes; others that have them open must not keep us.
+	// Its last output is in the pipes; other processes that have them open must not delay the end.
 	for _, f := range []*os.File{ours[0], ours[1], ours[3]} {
 		_ = f.SetReadDeadline(time.Now().Add(lastOutputTime)) // pipes have deadlines
 	}
@@ -180,7 +182,7 @@ func (k *kernel) waitForEnd(ours []*os.File) {
 	closeAll([]*os.File{ours[0], ours[1], ours[2], ours[3]})
 }
 
-// awaitReady waits for the kernel's first line, and tells what it printed instead of it.
+// awaitReady waits for the kernel's first line. Its error contains what the kernel printed instead.
 func (k *kernel) awaitReady(ctx context.Context, r *reception) error {
 	late := time.NewTimer(startTime)
 	defer late.Stop()
@@ -195,7 +197,7 @@ func (k *kernel) awaitReady(ctx context.Context, r *reception) error {
 				said.Write(m.text)
 			}
 		case <-k.ended:
-			return sandpit.Errorf(sandpit.Unavailable, "the kernel does not start: %v: %s", k.ending, lastLine(said.String()))
+			return sandpit.Errorf(sandpit.Unavailable, "start the kernel: %v: %s", k.ending, lastLine(said.String()))
 		case <-late.C:
 			return sandpit.Errorf(sandpit.Timeout, "the kernel is not ready after %v", startTime)
 		case <-ctx.Done():
@@ -209,7 +211,7 @@ func lastLine(text string) string {
 	return text[strings.LastIndexByte(text, '\n')+1:]
 }
 
-// beginRun has everything that the kernel tells go to a run, what it has told before first.
+// beginRun directs everything that the kernel sends to a new run.
 func (k *kernel) beginRun() *reception {
 	r := &reception{messages: make(chan message), over: make(chan struct{})}
 	k.mu.Lock()
@@ -218,7 +220,7 @@ func (k *kernel) beginRun() *reception {
 	return r
 }
 
-// takeBacklog returns what was printed since the last run.
+// takeBacklog returns the output since the last run.
 func (k *kernel) takeBacklog() map[Stream][]byte {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -234,8 +236,8 @@ func (k *kernel) endRun(r *reception) {
 	close(r.over)
 }
 
-// deliverMessage gives a message to the run that is under way. Between runs, output is kept for the next
-// one, as much as there is room for, and lines mean nothing.
+// deliverMessage gives a message to the current run. Between runs it keeps output for the next run, within a bound,
+// and ignores lines.
 func (k *kernel) deliverMessage(m message) {
 	k.mu.Lock()
 	r := k.run
@@ -251,14 +253,14 @@ func (k *kernel) deliverMessage(m message) {
 	select {
 	case r.messages <- m:
 	case <-r.over:
-		m.marked = false // it was that run's
+		m.marked = false // the mark belonged to that run
 		k.deliverMessage(m)
 	}
 }
 
-// readStream passes on what programs print, cut at marks and not within characters.
+// readStream delivers the output of programs, cut at marks and not within characters.
 func (k *kernel) readStream(f io.Reader, stream Stream, mark string) {
-	var held []byte // may be the beginning of a mark or of a character
+	var held []byte // the beginning of a mark or of a character
 	buf := make([]byte, 32<<10)
 	for {
 		n, err := f.Read(buf)
@@ -280,12 +282,12 @@ func (k *kernel) readStream(f io.Reader, stream Stream, mark string) {
 		}
 		held = bytes.Clone(data[len(data)-keep:])
 		if err != nil {
-			return // its end, or the kernel's
+			return // the end of the stream or of the kernel
 		}
 	}
 }
 
-// unfinishedBytes is how many of the last bytes are the beginning of a mark, or of a character.
+// unfinishedBytes returns how many of the last bytes begin a mark or a character that is incomplete.
 func unfinishedBytes(data []byte, mark string) int {
 	for n := min(len(mark)-1, len(data)); n > 0; n-- {
 		if strings.HasPrefix(mark, string(data[len(data)-n:])) {
@@ -303,7 +305,7 @@ func unfinishedBytes(data []byte, mark string) int {
 	return 0
 }
 
-// readLines passes on the lines of descriptor 4. A kernel that writes something else is killed.
+// readLines delivers the lines of descriptor 4. It kills a kernel that writes anything else.
 func (k *kernel) readLines(f io.Reader) {
 	scanner := bufio.NewScanner(f)
 	scanner.Buffer(make([]byte, 0, 4096), maxLine)
@@ -325,15 +327,15 @@ func parseLine(text []byte) (m message, err error) {
 	return m, err
 }
 
-// interruptRun asks the program that runs, and its children, to end.
+// interruptRun interrupts the running program and its children.
 func (k *kernel) interruptRun() {
 	if k.language.byLine {
-		_ = k.writeRequest([]byte("\n")) // who does not read is killed soon
+		_ = k.writeRequest([]byte("\n")) // a kernel that does not read is killed soon
 	}
 	_ = syscall.Kill(-k.cmd.Process.Pid, syscall.SIGINT) // it may have ended
 }
 
-// writeRequest writes to the kernel. One that does not read for long is as good as dead.
+// writeRequest writes to the kernel. It fails if the kernel does not read for Patience.
 func (k *kernel) writeRequest(data []byte) error {
 	if err := k.requests.SetWriteDeadline(time.Now().Add(Patience)); err != nil {
 		return err
@@ -343,10 +345,10 @@ func (k *kernel) writeRequest(data []byte) error {
 }
 
 func (k *kernel) killGroup() {
-	_ = syscall.Kill(-k.cmd.Process.Pid, syscall.SIGKILL) // nothing may be left of it
+	_ = syscall.Kill(-k.cmd.Process.Pid, syscall.SIGKILL) // it may have ended
 }
 
-// isAlive says whether the kernel can run code.
+// isAlive reports whether the kernel can run code.
 func (k *kernel) isAlive() bool {
 	select {
 	case <-k.ended:
@@ -356,13 +358,13 @@ func (k *kernel) isAlive() bool {
 	}
 }
 
-// close ends the kernel and everything in its group.
+// close kills the kernel and everything in its process group.
 func (k *kernel) close() {
 	k.killGroup()
 	<-k.ended
 }
 
-// failureEvent is what a run says whose kernel has ended.
+// failureEvent returns the event of a run whose kernel has ended.
 func (k *kernel) failureEvent() Failure {
 	return Failure{
 		Name:  FailKernel,

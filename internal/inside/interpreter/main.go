@@ -13,13 +13,13 @@ import (
 	"time"
 )
 
-// Arg is the argument by which the guest program becomes an interpreter.
+// Arg is the argument that makes the guest's executable an interpreter.
 const Arg = "interpreter"
 
-// DefaultListen is where E2B's clients look for it, by way of the sandbox's port.
+// DefaultListen is the address at which E2B's clients expect the interpreter.
 const DefaultListen = "0.0.0.0:49999"
 
-// bootIDPath differs between a sandbox and its copies.
+// bootIDPath is a file whose content differs between a sandbox and its copies.
 const bootIDPath = "/proc/sys/kernel/random/boot_id"
 
 // Main serves an interpreter until a signal ends it, and returns the exit status.
@@ -31,9 +31,9 @@ const bootIDPath = "/proc/sys/kernel/random/boot_id"
 func Main(args []string) int {
 	flags := flag.NewFlagSet(Arg, flag.ContinueOnError)
 	listen := flags.String("listen", DefaultListen, "the address to listen on")
-	dir := flags.String("dir", "", "where contexts work that name no directory; /home/user if there is one, else the present one")
-	languages := flags.String("languages", "python,javascript", "whose kernels are started at once; those that the image has no program for are left out")
-	stdio := flags.Bool("stdio", false, "serve whoever holds the input and output, instead of an address")
+	dir := flags.String("dir", "", "directory of contexts that name none (default: /home/user if it exists, else the current directory)")
+	languages := flags.String("languages", "python,javascript", "languages whose kernels are started at once, if the image has their programs")
+	stdio := flags.Bool("stdio", false, "serve over the standard input and output instead of an address")
 	if err := flags.Parse(args); err != nil {
 		return 2
 	}
@@ -76,18 +76,18 @@ func serveHTTP(ctx context.Context, listen, dir string, languages []string) erro
 			return err
 		}
 	}
-	_ = server.Close() // what is under way ends with us
+	_ = server.Close() // runs in progress end with the service
 	if end := <-served; !errors.Is(end, http.ErrServerClosed) {
 		err = errors.Join(err, end)
 	}
 	return err
 }
 
-// readBootID is what copies of this sandbox differ in.
+// readBootID returns a text that differs between copies of this sandbox, or "" if it is unknown.
 func readBootID() string {
 	id, err := os.ReadFile(bootIDPath)
 	if err != nil {
-		return "" // then there is nothing to tell copies by
+		return "" // without it copies cannot be recognized
 	}
 	return string(id)
 }

@@ -9,17 +9,17 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// Patience is how long code may go on after it was interrupted, before its kernel is killed.
+// Patience is how long code may keep running after an interrupt before its kernel is killed.
 const Patience = 5 * time.Second
 
-// aliveInterval is how often a run that says nothing shows that it goes on.
+// aliveInterval is how often a run without output sends Alive.
 const aliveInterval = 5 * time.Second
 
-// markTime is how long the marks may come after a kernel's last line; a program can have
-// closed what they come through.
+// markTime is how long the service waits for the marks after a kernel's last line; a program can have closed the
+// streams that carry them.
 const markTime = 2 * time.Second
 
-// errNotBegun says that a kernel had ended before it came to the code, without our doing.
+// errNotBegun is the error of a run whose kernel had ended unexpectedly before the run began.
 var errNotBegun = errors.New("the kernel had ended before the run began")
 
 // execution is one run in a kernel.
@@ -27,17 +27,17 @@ type execution struct {
 	kernel *kernel
 	job    job
 	emit   func(Event) error
-	failed error // of emit: nobody is told any more
-	begun  bool  // the kernel says so
-	done   bool  // the kernel says so
+	failed error // error of emit; it is not called again
+	begun  bool  // reported by the kernel
+	done   bool  // reported by the kernel
 	last   bool  // the kernel ends after this run
 	marked map[Stream]bool
-	stop   func() // cuts the run off
+	stop   func() // cancels the run
 }
 
-// executeJob runs code in the kernel and tells what happens. When ctx ends, or emit fails, the code is interrupted; execute
-// returns when that is done. Its error says why the run was cut off, or that it has not begun; what is wrong with the
-// code or the kernel is a Failure.
+// executeJob runs code in the kernel and emits its events. When ctx ends or emit fails, it interrupts the code and
+// returns when the code has ended. Its error says why the run was cut off, or that it did not begin; a failure of the
+// code or of the kernel is a Failure event.
 func (k *kernel) executeJob(ctx context.Context, j job, emit func(Event) error) error {
 	k.lastJob++
 	j.ID = k.lastJob
@@ -72,7 +72,7 @@ func (k *kernel) executeJob(ctx context.Context, j job, emit func(Event) error) 
 	return nil
 }
 
-// followMessages passes on what the kernel tells until the run has ended, or the kernel has.
+// followMessages handles the kernel's messages until the run or the kernel has ended.
 func (e *execution) followMessages(ctx context.Context, r *reception) {
 	alive := time.NewTicker(aliveInterval)
 	defer alive.Stop()
@@ -91,7 +91,7 @@ func (e *execution) followMessages(ctx context.Context, r *reception) {
 			e.kernel.interruptRun()
 			cut, again, late = nil, time.After(Patience/4), time.After(Patience)
 		case <-again:
-			e.kernel.interruptRun() // a child that had just begun misses the first one
+			e.kernel.interruptRun() // a child that had just started may have missed the first one
 		case <-late:
 			if e.done {
 				return
@@ -109,7 +109,7 @@ func (e *execution) followMessages(ctx context.Context, r *reception) {
 
 func (e *execution) isOver() bool { return e.done && e.marked[Stdout] && e.marked[Stderr] }
 
-// handleMessage passes on one message.
+// handleMessage handles one message.
 func (e *execution) handleMessage(m message) {
 	if m.stream != "" {
 		if len(m.text) > 0 {
@@ -134,7 +134,7 @@ func (e *execution) handleMessage(m message) {
 	}
 }
 
-// emitEvent emits an event, unless nobody listens any more.
+// emitEvent emits an event, unless emit has failed before.
 func (e *execution) emitEvent(event Event) {
 	if e.failed != nil {
 		return
@@ -148,7 +148,7 @@ func newOutput(stream Stream, text []byte) Output {
 	return Output{Stream: stream, Text: strings.ToValidUTF8(string(text), "\ufffd"), Time: time.Now().UTC()}
 }
 
-// checkEnv refuses what no program could be given.
+// checkEnv refuses variables that no program can have.
 func checkEnv(env map[string]string) error {
 	for name, value := range env {
 		if !isEnvName(name) || hasNUL(value) {

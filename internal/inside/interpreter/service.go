@@ -16,14 +16,14 @@ import (
 
 const (
 	maxContexts = 64
-	maxWaiting  = 64 // runs that wait for one context
+	maxWaiting  = 64 // runs that may wait for one context
 )
 
-// Context is where runs share their variables.
+// Context identifies a context: runs in it share variables.
 type Context struct {
 	ID       string `json:"id"`
 	Language string `json:"language"`
-	Dir      string `json:"cwd"` // where its kernel has started
+	Dir      string `json:"cwd"` // where its kernel starts
 }
 
 // Request is code to run, in a context or in the default one of a language.
@@ -31,23 +31,22 @@ type Request struct {
 	Code     string
 	Context  string            // its ID; "" means the default one of Language
 	Language string            // "" means Python
-	Env      map[string]string // for this run; what was set before comes back
+	Env      map[string]string // for this run only
 }
 
-// Options say how a Service does its work. The zero value is a good one.
+// Options configure a Service. The zero value is valid.
 type Options struct {
-	// Dir is where contexts work that name no directory. "" means the present one.
+	// Dir is the directory of contexts that name none. "" means the current directory.
 	Dir string
-	// Environ returns the environment that programs of this sandbox have at the moment, beside the
-	// service's own. nil means none.
+	// Environ returns the current environment of programs in this sandbox, in addition to the service's own. nil
+	// means none.
 	Environ func(context.Context) (map[string]string, error)
-	// Identity returns something that copies of a sandbox differ in. When it has changed, kernels make
-	// their random numbers anew. nil means that there are no copies.
+	// Identity returns a text that differs between copies of a sandbox. When it has changed, kernels reseed their
+	// random number generators. nil means that there are no copies.
 	Identity func() string
 }
 
-// Service runs code in contexts. Its methods may be called at the same time; runs in one
-// context come one after the other.
+// Service runs code in contexts. Its methods may be called concurrently; runs in one context are sequential.
 type Service struct {
 	options Options
 
@@ -61,16 +60,16 @@ type Service struct {
 type contextState struct {
 	Context
 	language language
-	lock     chan struct{} // taken by who uses the kernel
+	lock     chan struct{} // held while the kernel is used
 	waiting  chan struct{}
 
-	// Of who has the turn:
-	identity string            // of the sandbox when the kernel was used last
-	global   map[string]string // the sandbox's environment then
+	// Guarded by lock:
+	identity string            // the sandbox's identity at the last use of the kernel
+	global   map[string]string // the sandbox's environment at that time
 	removed  bool
 
 	mu     sync.Mutex
-	kernel *kernel // nil: none was started. Who has the turn sets it
+	kernel *kernel // nil if not started; set only with lock held
 }
 
 // currentKernel returns the kernel, or nil.
@@ -80,14 +79,14 @@ func (p *contextState) currentKernel() *kernel {
 	return p.kernel
 }
 
-// setKernel makes k the context's kernel.
+// setKernel sets the context's kernel.
 func (p *contextState) setKernel(k *kernel) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.kernel = k
 }
 
-// killKernel ends what the context is running, with its kernel.
+// killKernel kills the kernel, which ends what the context is running.
 func (p *contextState) killKernel() {
 	if k := p.currentKernel(); k != nil {
 		k.unwanted.Store(true)
@@ -95,7 +94,7 @@ func (p *contextState) killKernel() {
 	}
 }
 
-// stopKernel ends the kernel. The caller has the turn.
+// stopKernel ends the kernel. The caller holds lock.
 func (p *contextState) stopKernel() {
 	if k := p.currentKernel(); k != nil {
 		k.close()
@@ -103,13 +102,13 @@ func (p *contextState) stopKernel() {
 	p.setKernel(nil)
 }
 
-// New returns a service without any context.
+// New returns a service without contexts.
 func New(options Options) *Service {
 	return &Service{options: options, defaults: make(map[string]*contextState)}
 }
 
-// Prepare makes the default contexts of some languages, and starts their kernels. A language
-// that the image has no program for is left out.
+// Prepare creates the default contexts of some languages and starts their kernels. It skips languages for which the
+// image has no program.
 func (s *Service) Prepare(ctx context.Context, languages ...string) error {
 	for _, language := range languages {
 		p, err := s.defaultContext(language)
@@ -129,8 +128,8 @@ func (s *Service) Prepare(ctx context.Context, languages ...string) error {
 	return nil
 }
 
-// Create makes a context and starts its kernel. Python is the language if none is named. It is Invalid if the directory
-// is none, Unsupported if the image has no program for the language, and Exhausted if there are too many contexts.
+// Create creates a context and starts its kernel. Default language: Python. Invalid: no such directory. Unsupported:
+// the image has no program for the language. Exhausted: too many contexts.
 func (s *Service) Create(ctx context.Context, language, dir string) (Context, error) {
 	if dir == "" {
 		dir = s.options.Dir
@@ -173,10 +172,10 @@ func (s *Service) addContext(p *contextState) error {
 
 func (s *Service) addContextLocked(p *contextState) error {
 	if s.closed {
-		return sandpit.Errorf(sandpit.Unavailable, "the interpreter is about to end")
+		return sandpit.Errorf(sandpit.Unavailable, "the interpreter is closing")
 	}
 	if len(s.contexts) >= maxContexts {
-		return sandpit.Errorf(sandpit.Exhausted, "there are %d contexts already; remove one", maxContexts)
+		return sandpit.Errorf(sandpit.Exhausted, "%d contexts exist already; remove one", maxContexts)
 	}
 	s.contexts = append(s.contexts, p)
 	return nil
@@ -193,7 +192,7 @@ func (s *Service) Contexts() []Context {
 	return all
 }
 
-// Remove ends a context, also while it runs something. It is NotFound if there is none.
+// Remove deletes a context, even while it runs code. NotFound: no such context.
 func (s *Service) Remove(id string) error {
 	s.mu.Lock()
 	i := slices.IndexFunc(s.contexts, func(p *contextState) bool { return p.ID == id })
@@ -206,7 +205,7 @@ func (s *Service) Remove(id string) error {
 	maps.DeleteFunc(s.defaults, func(_ string, d *contextState) bool { return d == p })
 	s.mu.Unlock()
 	p.killKernel()
-	p.lock <- struct{}{} // whose run was cut off soon gives it back
+	p.lock <- struct{}{} // a killed run soon releases the lock
 	p.removed = true
 	p.stopKernel()
 	<-p.lock
@@ -217,8 +216,7 @@ func errNoContext(id string) error {
 	return sandpit.Errorf(sandpit.NotFound, "Context %.100s not found", id)
 }
 
-// Restart gives a context a new kernel, also while the old one runs something. It is NotFound if
-// there is no such context.
+// Restart gives a context a new kernel, even while the old one runs code. NotFound: no such context.
 func (s *Service) Restart(ctx context.Context, id string) error {
 	p, err := s.findContext(id)
 	if err != nil {
@@ -231,9 +229,8 @@ func (s *Service) Restart(ctx context.Context, id string) error {
 	})
 }
 
-// Run runs code and tells what happens, the End included. What is wrong with the code is told as an event;
-// an error says that nothing was run, or that ctx or emit has ended the run, which is interrupted
-// then. emit is called by one goroutine at a time.
+// Run runs code and passes its events to emit, End included. Errors in the code are events; an error of Run says that
+// nothing was run, or that ctx or emit ended the run, which is then interrupted. Calls of emit are not concurrent.
 func (s *Service) Run(ctx context.Context, req Request, emit func(Event) error) error {
 	if err := checkEnv(req.Env); err != nil {
 		return err
@@ -244,7 +241,7 @@ func (s *Service) Run(ctx context.Context, req Request, emit func(Event) error) 
 	}
 	return s.withLock(ctx, p, func() error {
 		err := s.runOnce(ctx, p, req, emit)
-		if errors.Is(err, errNotBegun) { // killed since the last run, perhaps just now
+		if errors.Is(err, errNotBegun) { // the kernel was killed since the last run
 			err = s.runOnce(ctx, p, req, emit)
 		}
 		if errors.Is(err, errNotBegun) {
@@ -257,7 +254,7 @@ func (s *Service) Run(ctx context.Context, req Request, emit func(Event) error) 
 	})
 }
 
-// runOnce runs code in the kernel of a context, whose turn the caller has.
+// runOnce runs code in the kernel of a context. The caller holds the context's lock.
 func (s *Service) runOnce(ctx context.Context, p *contextState, req Request, emit func(Event) error) error {
 	if err := s.ensureKernel(ctx, p); err != nil {
 		return err
@@ -276,7 +273,7 @@ func (s *Service) runOnce(ctx context.Context, p *contextState, req Request, emi
 	return p.currentKernel().executeJob(ctx, j, emit)
 }
 
-// contextOf returns the context that a request is for.
+// contextOf returns the context for a request.
 func (s *Service) contextOf(req Request) (*contextState, error) {
 	switch {
 	case req.Context != "" && req.Language != "":
@@ -297,8 +294,7 @@ func (s *Service) findContext(id string) (*contextState, error) {
 	return s.contexts[i], nil
 }
 
-// defaultContext returns the default context of a language, which it makes at the first time.
-// TypeScript has one of its own.
+// defaultContext returns the default context of a language, and creates it at the first use. TypeScript has its own.
 func (s *Service) defaultContext(name string) (*contextState, error) {
 	name, _, err := findLanguage(name)
 	if err != nil {
@@ -320,7 +316,7 @@ func (s *Service) defaultContext(name string) (*contextState, error) {
 	return p, nil
 }
 
-// withLock calls f while nobody else uses the context.
+// withLock calls f with the context's lock held.
 func (s *Service) withLock(ctx context.Context, p *contextState, f func() error) error {
 	select {
 	case p.waiting <- struct{}{}:
@@ -340,7 +336,7 @@ func (s *Service) withLock(ctx context.Context, p *contextState, f func() error)
 	return f()
 }
 
-// ensureKernel sees to it that a context has a kernel which can run code.
+// ensureKernel starts a new kernel unless the context has one that can run code.
 func (s *Service) ensureKernel(ctx context.Context, p *contextState) error {
 	if k := p.currentKernel(); k != nil && k.isAlive() {
 		return nil
@@ -366,21 +362,21 @@ func (s *Service) currentIdentity() string {
 	return s.options.Identity()
 }
 
-// currentEnviron is the environment of this sandbox at the moment.
+// currentEnviron returns the current environment of this sandbox.
 func (s *Service) currentEnviron(ctx context.Context) (map[string]string, error) {
 	if s.options.Environ == nil {
-		return nil, nil //nolint:nilnil // no environment is a good one
+		return nil, nil //nolint:nilnil // no environment is valid
 	}
 	return s.options.Environ(ctx)
 }
 
-// Close ends all contexts. Nothing can be run afterwards.
+// Close removes all contexts. Nothing can be run afterwards.
 func (s *Service) Close() {
 	s.mu.Lock()
 	s.closed = true
 	s.mu.Unlock()
 	for _, c := range s.Contexts() {
-		_ = s.Remove(c.ID) // somebody else may have done so meanwhile
+		_ = s.Remove(c.ID) // it may have been removed meanwhile
 	}
 }
 

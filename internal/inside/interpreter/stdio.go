@@ -14,7 +14,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// What a Remote asks for.
+// Requests of a Remote.
 const (
 	askRun       = "run"
 	askInterrupt = "interrupt"
@@ -22,21 +22,21 @@ const (
 	askRemove    = "remove"
 )
 
-// maxReplyLine bounds a line of either side, in bytes: a line of a kernel, or code of the largest request.
+// maxReplyLine bounds a line of either side, in bytes: a line of a kernel, or the code of the largest request.
 const maxReplyLine = maxLine + 1<<20
 
-// remoteRequest is a line of a Remote.
+// remoteRequest is a line from a Remote.
 type remoteRequest struct {
-	ID       uint64            `json:"id"` // an interrupt has that of the run
+	ID       uint64            `json:"id"` // an interrupt has the ID of the run
 	Do       string            `json:"do"`
-	Context  string            `json:"context,omitempty"` // the Remote's own name of it
+	Context  string            `json:"context,omitempty"` // the Remote's name for it
 	Language string            `json:"language,omitempty"`
 	Dir      string            `json:"dir,omitempty"`
 	Code     string            `json:"code,omitempty"`
-	Environ  map[string]string `json:"environ,omitempty"` // of all runs from now on
+	Environ  map[string]string `json:"environ,omitempty"` // for all runs from now on
 }
 
-// reply is a line for a Remote: that its request has come, what happens, and the end.
+// reply is a line to a Remote: that its request was received, an event, or the end.
 type reply struct {
 	ID    uint64          `json:"id"`
 	Begun bool            `json:"begun,omitempty"`
@@ -45,22 +45,22 @@ type reply struct {
 	Error *refusal        `json:"error,omitempty"`
 }
 
-// refusal is why nothing was run, or not to its end.
+// refusal is the reason why nothing was run, or not completely.
 type refusal struct {
 	Code    sandpit.Code `json:"code"`
 	Message string       `json:"message"`
 }
 
-// stdioServer serves a Remote by two streams.
+// stdioServer serves a Remote over two streams.
 type stdioServer struct {
 	service *Service
 
-	creating sync.Mutex // contexts are made one at a time
+	creating sync.Mutex // serializes the creation of contexts
 
 	mu      sync.Mutex
-	names   map[string]string // the IDs of contexts by the Remote's names
+	names   map[string]string // IDs of contexts by the Remote's names
 	runs    map[uint64]context.CancelFunc
-	environ map[string]string // is replaced, never changed
+	environ map[string]string // replaced, never modified
 
 	writing sync.Mutex
 	out     io.Writer
@@ -69,7 +69,7 @@ type stdioServer struct {
 // serveStdio serves a Remote until it closes the input, or ctx ends.
 func serveStdio(ctx context.Context, dir string) error {
 	const input = 0
-	if err := syscall.SetNonblock(input, true); err != nil { // so that reading can be given up
+	if err := syscall.SetNonblock(input, true); err != nil { // so that reads can be interrupted
 		return err
 	}
 	in := os.NewFile(input, "input")
@@ -84,14 +84,14 @@ func newStdioServer(dir string, out io.Writer) *stdioServer {
 	return h
 }
 
-// currentEnviron is the environment of runs.
+// currentEnviron returns the environment of runs.
 func (h *stdioServer) currentEnviron(context.Context) (map[string]string, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.environ, nil
 }
 
-// serveRequests answers until the input or ctx ends, and ends all kernels.
+// serveRequests handles requests until the input or ctx ends, and then ends all kernels.
 func (h *stdioServer) serveRequests(ctx context.Context, in io.Reader) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var under sync.WaitGroup
@@ -103,7 +103,7 @@ func (h *stdioServer) serveRequests(ctx context.Context, in io.Reader) error {
 	for lines.Scan() {
 		var a remoteRequest
 		if json.Unmarshal(lines.Bytes(), &a) != nil {
-			continue // it was cut off, and who sent it hears nothing
+			continue // it was cut off; no reply is possible
 		}
 		doing := h.beginRequest(ctx, a)
 		h.writeReply(reply{ID: a.ID, Begun: true})
@@ -117,7 +117,7 @@ func (h *stdioServer) serveRequests(ctx context.Context, in io.Reader) error {
 	return lines.Err()
 }
 
-// beginRequest returns the context of a request, which an interrupt ends.
+// beginRequest returns the context for a request. For an interrupt it cancels the context of the run.
 func (h *stdioServer) beginRequest(ctx context.Context, a remoteRequest) context.Context {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -134,7 +134,7 @@ func (h *stdioServer) beginRequest(ctx context.Context, a remoteRequest) context
 
 func (h *stdioServer) doRequest(ctx context.Context, a remoteRequest) {
 	end := reply{ID: a.ID, Done: true}
-	if err := h.performRequest(ctx, a); err != nil && ctx.Err() == nil { // who has interrupted it knows why it ends
+	if err := h.performRequest(ctx, a); err != nil && ctx.Err() == nil { // the Remote knows that it interrupted the run
 		end.Error = &refusal{Code: sandpit.CodeOf(err), Message: err.Error()}
 	}
 	h.mu.Lock()
@@ -160,14 +160,14 @@ func (h *stdioServer) performRequest(ctx context.Context, a remoteRequest) error
 		id, ok := h.contextID(a.Context)
 		switch {
 		case !ok:
-			return nil // it will be new anyway
+			return nil // the next run creates it
 		case a.Do == askRestart:
 			return h.service.Restart(ctx, id)
 		}
 		h.setContextID(a.Context, "")
 		return h.service.Remove(id)
 	}
-	return sandpit.Errorf(sandpit.Invalid, "there is no request %.40q", a.Do)
+	return sandpit.Errorf(sandpit.Invalid, "unknown request %.40q", a.Do)
 }
 
 func (h *stdioServer) runCode(ctx context.Context, a remoteRequest) error {
@@ -184,7 +184,7 @@ func (h *stdioServer) runCode(ctx context.Context, a remoteRequest) error {
 	})
 }
 
-// contextOf returns the context that a Remote names, which is made if there is none.
+// contextOf returns the context that a Remote names, and creates it if it does not exist.
 func (h *stdioServer) contextOf(ctx context.Context, a remoteRequest) (string, error) {
 	h.creating.Lock()
 	defer h.creating.Unlock()
@@ -205,7 +205,7 @@ func (h *stdioServer) contextID(name string) (id string, ok bool) {
 	return id, ok
 }
 
-// setContextID remembers a context, or forgets it if there is no id.
+// setContextID records the ID for a name, or removes the name if id is empty.
 func (h *stdioServer) setContextID(name, id string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -222,5 +222,5 @@ func (h *stdioServer) writeReply(t reply) {
 	}
 	h.writing.Lock()
 	defer h.writing.Unlock()
-	_, _ = h.out.Write(append(line, '\n')) // when nobody reads any more, the input ends too
+	_, _ = h.out.Write(append(line, '\n')) // a broken output also ends the input
 }

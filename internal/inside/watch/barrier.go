@@ -8,16 +8,15 @@ import (
 	sandpit "github.com/sandpit-dev/sandpit"
 )
 
-// lateness is for how long an event may come late. Others may see what has happened
-// shortly before the kernel queues the event: of new files in gVisor, of renames
-// in Linux too.
+// lateness is how late an event may arrive. A scan may see a change shortly before the kernel queues its event: of
+// new files in gVisor, of renames in Linux too.
 const lateness = time.Second
 
-// barrier stands where all events have been handled that tell what had happened
-// when it was put up.
+// barrier is a point in the stream of events: when it is passed, all events of changes before its creation have been
+// handled.
 type barrier struct {
-	at    int64     // in the stream of events
-	until time.Time // the grace for late ones
+	at    int64     // offset in the stream of events
+	until time.Time // deadline for late events
 }
 
 func (t *tree) newBarrier() barrier {
@@ -26,7 +25,7 @@ func (t *tree) newBarrier() barrier {
 
 func (t *tree) isPassed(f barrier, now time.Time) bool { return f.at <= t.at && !now.Before(f.until) }
 
-// passBarriers forgets what is behind fences that are passed.
+// passBarriers drops what waits for barriers that are passed.
 func (t *tree) passBarriers(now time.Time) {
 	t.forgetFound(now)
 	if now.Before(t.sweep) {
@@ -40,13 +39,13 @@ func (t *tree) passBarriers(now time.Time) {
 	}
 }
 
-// reportFound tells as created what a scan has found in n.
+// reportFound reports an entry that a scan has found in n as created.
 func (t *tree) reportFound(n *node, name string) {
 	if _, ok := n.found[name]; ok || n.top() != t.root {
 		return
 	}
 	if t.found >= t.limits.events {
-		t.forgetFound(time.Now().Add(lateness)) // do without the grace
+		t.forgetFound(time.Now().Add(lateness)) // as if all late events had arrived
 	}
 	if t.found >= t.limits.events {
 		t.queue.pushError(errLost)
@@ -60,7 +59,7 @@ func (t *tree) reportFound(n *node, name string) {
 	t.queue.pushEvent(Event{n.pathOf(name), sandpit.FileCreated})
 }
 
-// forgetFound forgets what scans have found once their fences are passed.
+// forgetFound drops the names that scans have found once their barriers are passed.
 func (t *tree) forgetFound(now time.Time) {
 	for len(t.withBarrier) > 0 && t.isPassed(t.withBarrier[0].barrier, now) {
 		t.clearFound(t.withBarrier[0])
@@ -73,13 +72,13 @@ func (t *tree) clearFound(n *node) {
 	n.found = nil
 }
 
-// wasFound reports whether a scan has told already what c tells.
+// wasFound reports whether a scan has already reported the change c.
 func (t *tree) wasFound(n *node, c change) bool {
 	if _, ok := n.found[c.name]; !ok {
 		return false
 	}
 	delete(n.found, c.name)
 	t.found--
-	// What is moved in later may have replaced what was found.
+	// A file moved in later may have replaced the one that was found.
 	return c.hasAny(unix.IN_CREATE) || c.at < n.barrier.at
 }

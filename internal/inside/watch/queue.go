@@ -9,24 +9,24 @@ import (
 )
 
 var (
-	errLost   = sandpit.Errorf(sandpit.Exhausted, "events were lost: more happened than is kept")
+	errLost   = sandpit.Errorf(sandpit.Exhausted, "events were lost: too many are waiting")
 	errClosed = sandpit.Errorf(sandpit.Gone, "the watch is closed")
 	errGone   = sandpit.Errorf(sandpit.Gone, "the watched directory is gone")
 )
 
-// queue holds what was not taken yet: events, and the errors that stand where
-// events are missing. Its methods may be called concurrently.
+// queue holds events that were not taken yet, and errors in place of missing events. Its methods may be called
+// concurrently.
 type queue struct {
 	limit int
 
 	mu    sync.Mutex
 	items []item
 	bytes int           // of the names in items
-	over  error         // what comes after the last item, once there will be no more
-	more  chan struct{} // closed and replaced when there is something after nothing
+	over  error         // what follows the last item, once the watch has ended
+	more  chan struct{} // closed and replaced when an empty queue gets an item
 }
 
-// item is an event, or an error where events are missing.
+// item is an event, or an error in place of missing events.
 type item struct {
 	event Event
 	err   error
@@ -34,14 +34,14 @@ type item struct {
 
 func newQueue(limit int) *queue { return &queue{limit: limit, more: make(chan struct{})} }
 
-// pushEvent adds an event. When there are too many it is dropped, and an error takes
-// the place of all that are.
+// pushEvent adds an event. If the queue is full it drops the event, and adds one error for all dropped events in a
+// row.
 func (q *queue) pushEvent(e Event) {
 	e.Name = strings.ToValidUTF8(e.Name, "\uFFFD")
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if n := len(q.items); e.Type == sandpit.FileWritten && n > 0 && q.items[n-1].event == e {
-		return // a file is written in many small pieces
+		return // one event for many small writes
 	}
 	if len(q.items) >= q.limit || q.bytes+len(e.Name) > maxEventBytes {
 		q.addLocked(item{err: errLost})
@@ -50,15 +50,14 @@ func (q *queue) pushEvent(e Event) {
 	q.addLocked(item{event: e})
 }
 
-// pushError tells that events are missing from here on, and why.
+// pushError records that events are missing from here on, and why.
 func (q *queue) pushError(err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.addLocked(item{err: err})
 }
 
-// addLocked is called with the lock held. Errors do not count for the limit: there
-// are never two without an event between them.
+// addLocked adds an item; the lock must be held. Errors do not count for the limit: two are never adjacent.
 func (q *queue) addLocked(i item) {
 	n := len(q.items)
 	if q.over != nil || i.err != nil && n > 0 && q.items[n-1].err != nil {
@@ -71,13 +70,13 @@ func (q *queue) addLocked(i item) {
 	}
 }
 
-// notifyLocked is called with the lock held.
+// notifyLocked wakes waiting callers; the lock must be held.
 func (q *queue) notifyLocked() {
 	close(q.more)
 	q.more = make(chan struct{})
 }
 
-// endWith tells that nothing more comes, and why. The first reason stays.
+// endWith ends the queue with a reason. The first reason stays.
 func (q *queue) endWith(err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -87,7 +86,7 @@ func (q *queue) endWith(err error) {
 	}
 }
 
-// dropAll drops everything.
+// dropAll drops all items and closes the queue.
 func (q *queue) dropAll() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -95,10 +94,10 @@ func (q *queue) dropAll() {
 	q.notifyLocked()
 }
 
-// nextItem waits for the next item.
+// nextItem waits for the next item and returns it.
 func (q *queue) nextItem(ctx context.Context) (Event, error) {
 	for {
-		// First, so that a busy directory cannot keep a caller who has given up.
+		// First, so that a busy directory cannot delay a canceled caller.
 		if err := ctx.Err(); err != nil {
 			return Event{}, err
 		}
@@ -113,7 +112,7 @@ func (q *queue) nextItem(ctx context.Context) (Event, error) {
 	}
 }
 
-// popItem takes the first item, or tells which channel closes when there is one.
+// popItem takes the first item, or returns the channel that is closed when there is one.
 func (q *queue) popItem() (i item, found bool, more <-chan struct{}) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -126,7 +125,7 @@ func (q *queue) popItem() (i item, found bool, more <-chan struct{}) {
 	return i, true, nil
 }
 
-// takeEvents takes all events up to the first error, or that error if it comes first.
+// takeEvents takes all events up to the first error, or that error if it is first.
 func (q *queue) takeEvents() ([]Event, error) {
 	var events []Event
 	q.mu.Lock()

@@ -13,18 +13,16 @@ import (
 )
 
 const (
-	// watchedEvents are those asked for; IN_UNMOUNT, IN_IGNORED and IN_Q_OVERFLOW come
-	// unasked.
+	// watchedEvents are the requested events. IN_UNMOUNT, IN_IGNORED and IN_Q_OVERFLOW come unrequested.
 	watchedEvents = unix.IN_CREATE | unix.IN_MOVED_TO | unix.IN_MODIFY | unix.IN_ATTRIB |
 		unix.IN_DELETE | unix.IN_MOVED_FROM | unix.IN_DELETE_SELF | unix.IN_MOVE_SELF | unix.IN_ONLYDIR
 
-	// pathFlags opens a directory to go through it, reading to read it. Only the
-	// former keeps off symbolic links: without O_PATH, gVisor's kernel follows
-	// them, O_NOFOLLOW or not, as soon as it is asked for a directory.
+	// pathFlags open a directory to look up names in it, readFlags to read it. Only pathFlags avoid symbolic links:
+	// without O_PATH, gVisor's kernel follows a link that is opened as a directory, even with O_NOFOLLOW.
 	pathFlags = unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC | unix.O_NOFOLLOW
 	readFlags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_CLOEXEC
 
-	// batch is how many names are read at once.
+	// batch is how many names of a directory are read at once.
 	batch = 1000
 )
 
@@ -33,17 +31,16 @@ var (
 	errMoved     = errors.New("a directory is no longer where it was")
 )
 
-// directory is an open directory. None stays open for long: an open directory
-// that is removed does not tell its watch.
+// directory is an open directory. It must be closed soon: the kernel does not report the removal of an open directory
+// to its watch.
 type directory struct {
 	fd   int
-	path string // a way to it that no rename can change
+	path string // a path to it that no rename changes
 	file *os.File
 	id   identity
 }
 
-// openChild opens the directory name in the directory at, which is not a
-// symbolic link.
+// openChild opens the directory name, which is not a symbolic link, in the directory at.
 func openChild(at int, name string) (*directory, error) {
 	fd, err := openat(at, name, pathFlags)
 	if err != nil {
@@ -60,8 +57,7 @@ func openDirectory(at int, name string) (*directory, error) {
 		return nil, err
 	}
 	d := &directory{fd: fd, path: "/proc/self/fd/" + strconv.Itoa(fd)}
-	// By this name the file finds its entries, when the file system does not say
-	// what kind they are.
+	// The file uses this name to look up its entries if the file system does not report their types.
 	d.file = os.NewFile(uintptr(fd), d.path)
 	var s unix.Stat_t
 	if err := unix.Fstat(fd, &s); err != nil {
@@ -87,7 +83,7 @@ func (d *directory) closeFile() {
 	_ = d.file.Close() // it was only read
 }
 
-// watchRoot makes dir the root and watches it, and what is below if recursive.
+// watchRoot sets the root and watches it, with all directories below if recursive.
 func (t *tree) watchRoot(dir string, recursive bool) error {
 	d, err := openDirectory(unix.AT_FDCWD, dir)
 	if err != nil {
@@ -95,7 +91,7 @@ func (t *tree) watchRoot(dir string, recursive bool) error {
 	}
 	defer d.closeFile()
 	if t.path, err = os.Readlink(d.path); err != nil {
-		return sandpit.Errorf(sandpit.Unsupported, "find its path: %w", err) // no /proc
+		return sandpit.Errorf(sandpit.Unsupported, "find the path of the directory: %w", err) // no /proc
 	}
 	wd, err := t.addWatch(d)
 	if err != nil {
@@ -113,7 +109,7 @@ func (t *tree) watchRoot(dir string, recursive bool) error {
 	return t.failed
 }
 
-// rescan looks at the whole tree again, after events were lost.
+// rescan scans the whole tree again after events were lost.
 func (t *tree) rescan() {
 	if !t.recursive {
 		return
@@ -141,8 +137,8 @@ func (t *tree) rescan() {
 	}
 }
 
-// scanDir reads d, which is n, once, and watches the directories in it, and those
-// below. With tell, everything is told as created.
+// scanDir reads d, the directory of n, once, and watches the directories in it and below. With tell, it reports
+// everything as created.
 func (t *tree) scanDir(d *directory, n *node, tell bool) {
 	for _, name := range t.listDirs(d, n, tell) {
 		t.listed--
@@ -159,8 +155,8 @@ func (t *tree) scanDir(d *directory, n *node, tell bool) {
 	}
 }
 
-// listDirs returns the names of the directories in d, no more than may be watched.
-// With tell it tells everything in d.
+// listDirs returns the names of the directories in d, up to the limit of watches. With tell, it reports everything in
+// d as created.
 func (t *tree) listDirs(d *directory, n *node, tell bool) (dirs []string) {
 	for {
 		entries, err := d.file.ReadDir(batch)
@@ -182,7 +178,7 @@ func (t *tree) listDirs(d *directory, n *node, tell bool) (dirs []string) {
 			continue
 		}
 		if err != nil && !errors.Is(err, io.EOF) {
-			// File systems differ in what they say of a directory that was removed.
+			// File systems return different errors for a removed directory.
 			if there, _ := t.isInPlace(n); there {
 				t.recordFailure(err)
 			}
@@ -196,28 +192,28 @@ func (t *tree) listDirs(d *directory, n *node, tell bool) (dirs []string) {
 	return dirs
 }
 
-// queuedBytes returns how many bytes of events wait in the kernel.
+// queuedBytes returns the size of the events that are queued in the kernel.
 func (t *tree) queuedBytes() int64 {
-	n, err := unix.IoctlGetInt(t.inotify, unix.TIOCINQ) // FIONREAD by another name
+	n, err := unix.IoctlGetInt(t.inotify, unix.TIOCINQ) // the same as FIONREAD
 	if err != nil {
-		return 0 // cannot be for a descriptor that is ours
+		return 0 // cannot happen for our own descriptor
 	}
 	return int64(n)
 }
 
-// addWatch gives the watch of d, the one it has if it has one.
+// addWatch returns the watch of d, which inotify creates if d has none.
 func (t *tree) addWatch(d *directory) (wd int32, err error) {
 	n, err := unix.InotifyAddWatch(t.inotify, d.path, watchedEvents)
 	return int32(n), err //nolint:gosec // the kernel numbers them with 32 bits
 }
 
-// removeWatch ends a watch. It fails only for one that has ended by itself.
+// removeWatch removes a watch. It fails only if the kernel has already removed it.
 func (t *tree) removeWatch(wd int32) {
 	_, _ = unix.InotifyRmWatch(t.inotify, uint32(wd)) //nolint:gosec // the same 32 bits
 }
 
-// openNode opens the directory name in n, by way of the root and through no
-// symbolic links. It is errMoved if n is elsewhere by now.
+// openNode opens the directory name in n, from the root and through no symbolic link. errMoved: n is elsewhere by
+// now.
 func (t *tree) openNode(n *node, name string) (*directory, error) {
 	fd, err := t.descriptorOf(n)
 	if err != nil {
@@ -227,8 +223,7 @@ func (t *tree) openNode(n *node, name string) (*directory, error) {
 	return openChild(fd, name)
 }
 
-// isInPlace reports whether n is where it is thought to be. It is errMoved if the
-// directory that it is thought to be in is elsewhere by now.
+// isInPlace reports whether n is still at its recorded name. errMoved: its recorded parent is elsewhere by now.
 func (t *tree) isInPlace(n *node) (bool, error) {
 	if n.parent == nil {
 		return n == t.root, nil
@@ -243,8 +238,7 @@ func (t *tree) isInPlace(n *node) (bool, error) {
 	return err == nil && identityOf(&s) == n.id, nil
 }
 
-// descriptorOf returns a descriptor that stands for n, which is not detached. It is
-// errMoved if n is elsewhere by now.
+// descriptorOf returns an O_PATH descriptor of n, which must not be detached. errMoved: n is elsewhere by now.
 func (t *tree) descriptorOf(n *node) (fd int, err error) {
 	var names []string
 	for m := n; m.parent != nil; m = m.parent {
@@ -255,7 +249,7 @@ func (t *tree) descriptorOf(n *node) (fd int, err error) {
 	}
 	for _, name := range slices.Backward(names) {
 		next, err := openat(fd, name, pathFlags)
-		_ = unix.Close(fd) // it only stood for a directory
+		_ = unix.Close(fd) // an O_PATH descriptor
 		switch {
 		case isGone(err), errors.Is(err, unix.EACCES):
 			return -1, errMoved
@@ -285,7 +279,7 @@ func (t *tree) rootDescriptor() (fd int, err error) {
 	return fd, nil
 }
 
-// isNode reports whether the descriptor stands for n.
+// isNode reports whether the descriptor refers to n.
 func isNode(fd int, n *node) bool {
 	var s unix.Stat_t
 	return unix.Fstat(fd, &s) == nil && identityOf(&s) == n.id

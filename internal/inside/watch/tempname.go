@@ -9,20 +9,19 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// The names of files that are about to replace others, or to become new ones.
+// Prefixes of temporary files that are written first and then renamed, to a new file or over an old one.
 const (
 	newPrefix = ".sandpit-new-"
 	oldPrefix = ".sandpit-old-"
 )
 
-// maxReplacing bounds the renames whose second half is still to come.
+// maxReplacing bounds the renames whose second event has not arrived.
 const maxReplacing = 1000
 
-// TempName returns a name for a file that is written first and renamed then, so
-// that whoever reads the other name sees all of it or nothing. What happens
-// under this name is not told. The renaming is told as what it stands for: that
-// the other file was written and, unless it existed, created and given to its owner
-// before, which is what E2B's guest does and clients of E2B's count.
+// TempName returns a name for a file that is written first and then renamed, so that readers of the final name see
+// all of its content or none. Events under this name are not reported. The rename is reported as what it means: the
+// final file was written and, unless it existed, created and given to its owner before. E2B's guest reports these
+// events, and E2B's clients count on them.
 func TempName(existed bool) string {
 	if existed {
 		return oldPrefix + rand.Text()
@@ -34,14 +33,14 @@ func isTemp(name string) bool {
 	return strings.HasPrefix(name, oldPrefix) || strings.HasPrefix(name, newPrefix)
 }
 
-// handleTemp deals with the events of such a file, and reports whether c is one.
+// handleTemp handles an event of a temporary file, and reports whether c is one.
 func (t *tree) handleTemp(n *node, c change) bool {
 	if c.hasAny(unix.IN_ISDIR) {
 		return false
 	}
 	if isTemp(c.name) {
 		if c.hasAny(unix.IN_MOVED_FROM) {
-			if t.replacing == nil || len(t.replacing) >= maxReplacing { // most went elsewhere
+			if t.replacing == nil || len(t.replacing) >= maxReplacing { // most were renamed to elsewhere
 				t.replacing = make(map[uint32]bool)
 			}
 			t.replacing[c.cookie] = strings.HasPrefix(c.name, oldPrefix)

@@ -9,53 +9,50 @@ import (
 	sandpit "github.com/sandpit-dev/sandpit"
 )
 
-// tree knows which watch is which directory, and keeps that true while the
-// directories change. It belongs to one goroutine.
+// tree maps watches to directories, and keeps the map correct while the directories change. It belongs to one
+// goroutine.
 //
-// Events are the past: when one is handled, the directory it speaks of may have
-// been renamed or replaced since. Four rules keep the tree right nevertheless.
+// Events describe the past: when one is handled, its directory may have been renamed or replaced since. Four rules
+// keep the tree correct.
 //
-// What a name leads to is decided by opening it, for inotify gives the same
-// watch to the same directory.
+// The directory at a name is determined by opening it: inotify returns the same watch for the same directory.
 //
-// A directory that has left its name is kept, detached, until it is found under
-// another, or the kernel says that it is gone (IN_IGNORED) or has moved
-// (IN_MOVE_SELF, which comes after both halves of a rename). The events that
-// tell so may have been handled before it was detached; so what is not found
-// when those that were waiting have been handled is not in the tree.
+// A directory that has left its name stays in the tree, detached, until it is found under another name, or the kernel
+// reports that it is gone (IN_IGNORED) or has moved (IN_MOVE_SELF, which comes after both halves of a rename). The
+// events that report this may have been handled before the directory was detached. So a directory that was not found
+// when all events that were waiting have been handled is not in the tree.
 //
-// What came to a directory that itself has moved on is looked for again when it
-// is known where to.
+// A directory that came to a parent which has moved on is looked up again when the new path of the parent is known.
 //
-// What a scan has found is remembered until the events that were waiting when it
-// ended have been handled, and a moment longer: they may tell it again.
+// The names that a scan has found are kept until the events that were waiting at its end have been handled, and a
+// moment longer: those events may report the same files again.
 type tree struct {
 	inotify   int
 	queue     *queue
 	limits    limits
-	stopped   func() bool // asked between directories
+	stopped   func() bool // called between directories
 	recursive bool
 
-	path     string // of the root, without symbolic links
+	path     string // path of the root, without symbolic links
 	root     *node
 	nodes    map[int32]*node   // by watch
-	detached map[*node]barrier // the detached ones, and when they must be found
-	moving   map[uint32]*node  // those detached by the first half of a rename, by cookie
-	// replacing says by cookie whether the file existed that a rename replaces.
+	detached map[*node]barrier // detached directories, and the barriers by which they must be found
+	moving   map[uint32]*node  // directories detached by the first half of a rename, by cookie
+	// replacing maps the cookie of a rename from a temporary name to whether the replaced file existed.
 	replacing map[uint32]bool
-	epoch     int // counts how often the tree was walked from the root
+	epoch     int // number of scans from the root
 
-	total       int64       // bytes of events that were read
-	at          int64       // where the event that is handled starts
-	sweep       time.Time   // when to look for detached ones that were not found
-	withBarrier []*node     // those with found names, by their fences
-	found       int         // how many names these have
-	deferred    []change    // what happened in and below detached ones
-	missed      []missedDir // directories that came to one which is elsewhere
-	listed      int         // names of directories that were read but not yet opened
+	total       int64       // bytes of events that were read so far
+	at          int64       // offset of the current event
+	sweep       time.Time   // when to check for detached directories that were not found
+	withBarrier []*node     // directories with found names, ordered by their barriers
+	found       int         // number of their found names
+	deferred    []change    // changes in and below detached directories
+	missed      []missedDir // directories whose parent is elsewhere
+	listed      int         // names of directories that were read and not yet opened
 
-	full      bool  // too many directories, and it was told
-	failed    error // the first reason why something is not watched
+	full      bool  // the limit of directories was reported
+	failed    error // the first error because of which a directory is not watched
 	rootMoved bool  // the root is no longer at path
 }
 
@@ -66,28 +63,27 @@ type node struct {
 	parent   *node // nil for the root, and while it is detached
 	name     string
 	children map[string]*node
-	cookie   uint32 // its key in moving, or 0; only while it is detached
+	cookie   uint32 // its key in moving, or 0; set only while detached
 	epoch    int
 
-	found   map[string]struct{} // told by a scan, and maybe to be told by events before fence
+	found   map[string]struct{} // reported by a scan; events before barrier may report them again
 	barrier barrier
 }
 
-// missedDir is a directory that could not be opened because the one it is in is no
-// longer where it was.
+// missedDir is a directory that could not be opened because its parent has moved.
 type missedDir struct {
 	in   *node
 	name string
 }
 
-// identity is what makes two directories the same.
+// identity identifies a directory.
 type identity struct{ dev, ino uint64 }
 
 func newTree(inotify int, q *queue, l limits) *tree {
 	return &tree{inotify: inotify, queue: q, limits: l, nodes: map[int32]*node{}, detached: map[*node]barrier{}, moving: map[uint32]*node{}}
 }
 
-// top returns the directory above all that n is in.
+// top returns the topmost directory above n, or n itself.
 func (n *node) top() *node {
 	for n.parent != nil {
 		n = n.parent
@@ -95,7 +91,7 @@ func (n *node) top() *node {
 	return n
 }
 
-// isWithin reports whether n is other or in it.
+// isWithin reports whether n is other or below it.
 func (n *node) isWithin(other *node) bool {
 	for ; n != nil; n = n.parent {
 		if n == other {
@@ -105,7 +101,7 @@ func (n *node) isWithin(other *node) bool {
 	return false
 }
 
-// depthOf returns how many levels n is below its top.
+// depthOf returns how many levels n is below its topmost directory.
 func (n *node) depthOf() (d int) {
 	for ; n.parent != nil; n = n.parent {
 		d++
@@ -113,7 +109,7 @@ func (n *node) depthOf() (d int) {
 	return d
 }
 
-// pathOf returns the path of name in n, relative to the top.
+// pathOf returns the path of name in n, relative to the topmost directory.
 func (n *node) pathOf(name string) string {
 	size := len(name)
 	for m := n; m.parent != nil; m = m.parent {
@@ -130,8 +126,7 @@ func (n *node) pathOf(name string) string {
 	return string(path)
 }
 
-// handleData handles the events in data, which was just read. It returns the reason
-// why the watch is over, if it is.
+// handleData handles the events in data. It returns the reason for the end of the watch, if it has ended.
 func (t *tree) handleData(data []byte) error {
 	at := t.total
 	t.total += int64(len(data))
@@ -147,15 +142,14 @@ func (t *tree) handleData(data []byte) error {
 			return errGone
 		}
 	}
-	// What has been removed says so itself; so all that happened before is told.
+	// Removals have events of their own, so everything before was reported.
 	if t.rootMoved && t.queuedBytes() == 0 {
 		return errGone
 	}
 	return nil
 }
 
-// handleChange brings the tree up to date with one event and tells it. It reports
-// whether the watch is over.
+// handleChange updates the tree for one event and reports the event. It returns whether the watch has ended.
 func (t *tree) handleChange(c change) (over bool) {
 	t.at = max(t.at, c.at)
 	if len(t.withBarrier)+len(t.detached) > 0 {
@@ -167,7 +161,7 @@ func (t *tree) handleChange(c change) (over bool) {
 	}
 	n := t.nodes[c.wd]
 	switch {
-	case n == nil: // of a watch that was just removed
+	case n == nil: // a watch that was just removed
 		return false
 	case c.name == "":
 		return t.handleSelf(n, c)
@@ -180,7 +174,7 @@ func (t *tree) handleChange(c change) (over bool) {
 	return false
 }
 
-// handleSelf handles what happened to a directory itself.
+// handleSelf handles an event of a watched directory itself.
 func (t *tree) handleSelf(n *node, c change) (over bool) {
 	switch {
 	case n == t.root:
@@ -190,13 +184,13 @@ func (t *tree) handleSelf(n *node, c change) (over bool) {
 		return c.hasAny(unix.IN_DELETE_SELF | unix.IN_MOVE_SELF | unix.IN_UNMOUNT | unix.IN_IGNORED)
 	case c.hasAny(unix.IN_IGNORED):
 		t.forgetNode(n)
-	case c.hasAny(unix.IN_MOVE_SELF) && n.cookie != 0: // there was no second half
+	case c.hasAny(unix.IN_MOVE_SELF) && n.cookie != 0: // the rename has no second half
 		t.forgetNode(n)
 	}
-	return false // its parent tells the rest
+	return false // its parent reports the rest
 }
 
-// handleChild handles what happened in a directory.
+// handleChild handles an event of an entry in a directory.
 func (t *tree) handleChild(n *node, c change) {
 	if t.handleTemp(n, c) {
 		return
@@ -228,13 +222,13 @@ func (t *tree) handleChild(n *node, c change) {
 	}
 }
 
-// handleLeave handles that a name in n is no longer what it was.
+// handleLeave handles that a name in n no longer refers to the same directory.
 func (t *tree) handleLeave(n *node, c change) {
 	child := n.children[c.name]
 	if child == nil {
 		return
 	}
-	// It may be there nevertheless: back again, or one that came after.
+	// It may be there again, or another one may have taken the name.
 	there, err := t.isInPlace(child)
 	if there {
 		return
@@ -250,9 +244,9 @@ func (t *tree) handleLeave(n *node, c change) {
 	}
 }
 
-// handleEnter handles that a directory has come to a name in n.
+// handleEnter handles that a directory has appeared under a name in n.
 func (t *tree) handleEnter(n *node, c change) {
-	moved := t.moving[c.cookie] // what was renamed, if it was watched
+	moved := t.moving[c.cookie] // the renamed directory, if it was watched
 	if moved != nil {
 		delete(t.moving, c.cookie)
 		moved.cookie = 0
@@ -264,7 +258,7 @@ func (t *tree) handleEnter(n *node, c change) {
 		}
 		t.recordFailure(err)
 		if moved != nil {
-			t.attachNode(moved, n, c.name) // it has moved on; the event that says so comes later
+			t.attachNode(moved, n, c.name) // it has moved again; a later event says where
 		}
 		return
 	}
@@ -272,8 +266,7 @@ func (t *tree) handleEnter(n *node, c change) {
 	d.closeFile()
 }
 
-// addDir watches d, which is called name in parent. With tell, what is in it is
-// told as created.
+// addDir watches d under name in parent. With tell, it reports the content as created.
 func (t *tree) addDir(d *directory, parent *node, name string, tell bool) {
 	wd, err := t.addWatch(d)
 	if err != nil {
@@ -295,7 +288,7 @@ func (t *tree) addDir(d *directory, parent *node, name string, tell bool) {
 	t.scanDir(d, n, tell)
 }
 
-// addKnown handles that a directory which is watched was met as name in parent.
+// addKnown handles that a watched directory was found under name in parent.
 func (t *tree) addKnown(n *node, d *directory, parent *node, name string) {
 	fresh := n.epoch != t.epoch
 	n.epoch = t.epoch
@@ -317,10 +310,10 @@ func (t *tree) addKnown(n *node, d *directory, parent *node, name string) {
 	}
 }
 
-// attachNode makes n known as name in parent, in the place of whatever was.
+// attachNode records n under name in parent, in place of any other directory.
 func (t *tree) attachNode(n, parent *node, name string) {
 	if parent.isWithin(n) {
-		t.recordMissed(parent, name) // it is no longer, and events to come tell how
+		t.recordMissed(parent, name) // outdated; later events say how it moved
 		return
 	}
 	t.detachNode(n)
@@ -337,7 +330,7 @@ func (t *tree) attachNode(n, parent *node, name string) {
 	t.retryMissed(n)
 }
 
-// recordMissed notes to look again for what came to n.
+// recordMissed records a name in n for a later lookup.
 func (t *tree) recordMissed(n *node, name string) {
 	if len(t.missed) >= t.limits.directories {
 		t.recordFailure(errTooMany)
@@ -346,7 +339,7 @@ func (t *tree) recordMissed(n *node, name string) {
 	t.missed = append(t.missed, missedDir{n, name})
 }
 
-// retryMissed looks for what was missed in n and below, now that n has been found.
+// retryMissed looks up the recorded names in n and below, after n has been found.
 func (t *tree) retryMissed(n *node) {
 	missed := t.missed
 	t.missed = nil
@@ -361,7 +354,7 @@ func (t *tree) retryMissed(n *node) {
 	}
 }
 
-// detachNode takes n out of its parent. Its watch and what is below stay.
+// detachNode removes n from its parent. Its watch and the directories below stay.
 func (t *tree) detachNode(n *node) {
 	if n.parent != nil {
 		delete(n.parent.children, n.name)
@@ -374,11 +367,10 @@ func (t *tree) detachNode(n *node) {
 	}
 }
 
-// deferChange holds back what happened in or below a detached directory until its name
-// is known again.
+// deferChange keeps a change in or below a detached directory until the directory's name is known.
 func (t *tree) deferChange(c change) {
 	if len(t.deferred) >= t.limits.events {
-		t.replayDeferred() // some may be of directories that are gone
+		t.replayDeferred() // some may belong to removed directories
 	}
 	if len(t.deferred) >= t.limits.events {
 		t.recoverLost()
@@ -387,7 +379,7 @@ func (t *tree) deferChange(c change) {
 	t.deferred = append(t.deferred, c)
 }
 
-// replayDeferred handles what was kept, as far as names are known.
+// replayDeferred handles the deferred changes whose directories have a known name.
 func (t *tree) replayDeferred() {
 	kept := t.deferred
 	t.deferred = nil
@@ -403,7 +395,7 @@ func (t *tree) replayDeferred() {
 	}
 }
 
-// recoverLost starts anew after events were lost.
+// recoverLost reports lost events and scans the tree again.
 func (t *tree) recoverLost() {
 	t.queue.pushError(errLost)
 	for _, n := range t.withBarrier {
@@ -413,7 +405,7 @@ func (t *tree) recoverLost() {
 	t.rescan()
 }
 
-// forgetNode ends the watches of n and all below it.
+// forgetNode removes n and all directories below with their watches.
 func (t *tree) forgetNode(n *node) {
 	t.detachNode(n)
 	for _, child := range n.children {
@@ -428,9 +420,9 @@ func (t *tree) forgetNode(n *node) {
 	}
 }
 
-var errTooMany = sandpit.Errorf(sandpit.Exhausted, "too many directories, or too deep ones: some are not watched")
+var errTooMany = sandpit.Errorf(sandpit.Exhausted, "too many or too deeply nested directories: some are not watched")
 
-// recordFailure handles that a directory cannot be watched.
+// recordFailure handles the error of a directory that cannot be watched.
 func (t *tree) recordFailure(err error) {
 	switch {
 	case err == nil:
@@ -445,7 +437,7 @@ func (t *tree) recordFailure(err error) {
 			t.queue.pushError(errTooMany)
 		}
 		t.full = true
-	default: // a passing lack of something
+	default: // a temporary lack of resources
 		t.queue.pushError(errTooMany)
 	}
 	if t.failed == nil {
@@ -453,8 +445,7 @@ func (t *tree) recordFailure(err error) {
 	}
 }
 
-// isGone reports whether err says that there is no directory of that name, or
-// none any more.
+// isGone reports whether err means that no directory has that name any more.
 func isGone(err error) bool {
 	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) ||
 		errors.Is(err, unix.ESTALE)

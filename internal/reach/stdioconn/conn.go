@@ -9,24 +9,23 @@ import (
 )
 
 const (
-	// maxBuffered is how many bytes each side keeps that were not read yet, and how many
-	// that the other has not confirmed.
+	// maxBuffered is how many bytes each side buffers that were not read yet, and how many that the other side has
+	// not confirmed.
 	maxBuffered = 1 << 20
-	// minWindow and firstWindow are how many bytes are sent ahead of their
-	// confirmation, after losses and at first.
+	// minWindow and firstWindow are how many bytes are sent ahead of their confirmation, after losses and at first.
 	minWindow   = 4 << 10
 	firstWindow = 256 << 10
-	// ackDelay is how long a confirmation waits for something to go along with,
-	// ackBytes how much must have come for it not to wait.
+	// ackDelay is how long a confirmation waits for data to travel with; after ackBytes received bytes it does not
+	// wait.
 	ackDelay = 50 * time.Millisecond
 	ackBytes = 128 << 10
-	// firstProbe and maxProbe are after how long without a confirmation the
-	// other side is asked for one.
+	// firstProbe and maxProbe are the first and the longest time without a confirmation after which the other side is
+	// asked for one.
 	firstProbe = 500 * time.Millisecond
 	maxProbe   = 8 * time.Second
-	// keepAlive is after how long of silence a client says that it is there.
+	// keepAlive is after how long without a frame a client sends one.
 	keepAlive = 10 * time.Second
-	// nakPause is how long the same loss is not complained of again.
+	// nakPause is how long the same loss is not reported again.
 	nakPause = 100 * time.Millisecond
 )
 
@@ -34,32 +33,32 @@ const (
 type conn struct {
 	id     uint64
 	client bool
-	write  func([]byte) error // one frame; may block
+	write  func([]byte) error // writes one frame; may block
 	forget func(*conn)        // called once, when it has ended
 
-	wake     chan struct{} // something is to be sent
-	readable chan struct{} // something came, or the end
-	writable chan struct{} // there is room, or the end
-	ended    chan struct{} // closed with err set
+	wake     chan struct{} // signals that a frame is to be sent
+	readable chan struct{} // signals data or the end
+	writable chan struct{} // signals free space or the end
+	ended    chan struct{} // closed after err is set
 	opened   chan struct{} // closed when the other side has answered
 	readBy   deadline
 	writeBy  deadline
 
 	mu  sync.Mutex
-	err error // why it has ended
+	err error // the reason for the end
 
-	out       []byte // not confirmed yet, from outBase on
+	out       []byte // unconfirmed bytes, from outBase on
 	outBase   uint64
-	outNext   uint64 // what is sent next
+	outNext   uint64 // next offset to send
 	window    uint64
 	peerLimit uint64
 	probeAfter,
 	probeAt time.Duration // since start; 0 is not
 	probeNow kind
 
-	in        []byte // not read yet; its end is at inEnd
+	in        []byte // unread bytes; they end at inEnd
 	inEnd     uint64
-	ackedEnd  uint64 // what was confirmed last
+	ackedEnd  uint64 // the last confirmed offset
 	sentLimit uint64
 	ackAt     time.Duration // since start; 0 is not
 	answers   []frame       // to be sent
@@ -70,7 +69,7 @@ type conn struct {
 	lastSent time.Duration
 }
 
-// newConn returns a connection whose pump the caller runs, and waits for.
+// newConn returns a connection. The caller runs sendFrames and waits for it.
 func newConn(id uint64, client bool, write func([]byte) error, forget func(*conn)) *conn {
 	return &conn{
 		id: id, client: client, write: write, forget: forget, start: time.Now(),
@@ -122,7 +121,7 @@ func (c *conn) Read(p []byte) (int, error) {
 	}
 }
 
-// receiveLimit is up to where there is room for what comes.
+// receiveLimit returns the offset up to which received bytes fit into the buffer.
 func (c *conn) receiveLimit() uint64 { return c.inEnd - uint64(len(c.in)) + maxBuffered }
 
 // Write implements net.Conn.
@@ -155,7 +154,7 @@ func (c *conn) Write(p []byte) (written int, err error) {
 	}
 }
 
-// writeError is for who writes to what the other side has closed.
+// writeError returns the error of a write: io.ErrClosedPipe if the other side has closed the connection.
 func writeError(err error) error {
 	if err == io.EOF { //nolint:errorlint // it is our own, not wrapped
 		return io.ErrClosedPipe
@@ -163,14 +162,13 @@ func writeError(err error) error {
 	return err
 }
 
-// Close implements net.Conn. It tells the other side and does not wait for what
-// was written before to be confirmed.
+// Close implements net.Conn. It tells the other side, and does not wait for the confirmation of written data.
 func (c *conn) Close() error {
 	c.endWith(net.ErrClosed)
 	return nil
 }
 
-// endWith ends the connection for that reason, unless it has ended.
+// endWith ends the connection with a reason, unless it has ended.
 func (c *conn) endWith(err error) {
 	c.mu.Lock()
 	first := c.err == nil
@@ -184,7 +182,7 @@ func (c *conn) endWith(err error) {
 	}
 }
 
-// requestResume asks for what was lost while nothing could be heard.
+// requestResume asks the other side for data that may have been lost while no stream was attached.
 func (c *conn) requestResume() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -192,8 +190,8 @@ func (c *conn) requestResume() {
 	notify(c.wake)
 }
 
-// sendFrames sends what is to be sent, and alone, until the connection has ended and the
-// other side was told.
+// sendFrames sends all frames of the connection until it has ended and the other side has been told. Only one
+// goroutine runs it.
 func (c *conn) sendFrames() {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
@@ -206,7 +204,7 @@ func (c *conn) sendFrames() {
 		}
 		c.mu.Unlock()
 		if ready {
-			_ = c.write(buf) // what is lost is asked for again
+			_ = c.write(buf) // lost frames are sent again
 			if f.kind == kindClose {
 				return
 			}
@@ -230,8 +228,7 @@ func (c *conn) isOver() bool {
 	return c.err != nil && c.err != net.ErrClosed //nolint:errorlint // it is set as it is
 }
 
-// nextFrame returns the next frame to be sent, else how long there is none. It is
-// called with the lock.
+// nextFrame returns the next frame to send, or how long to wait for one. The lock must be held.
 func (c *conn) nextFrame() (f frame, ready bool, wait time.Duration) {
 	now := c.elapsed()
 	f = frame{kind: kindData, conn: c.id, seq: c.outNext, ack: c.inEnd, limit: c.receiveLimit()}
@@ -303,7 +300,7 @@ func (c *conn) armProbe(now time.Duration) {
 	c.probeAfter = min(2*c.probeAfter, maxProbe)
 }
 
-// handleFrame handles a frame for this connection.
+// handleFrame handles a received frame of this connection.
 func (c *conn) handleFrame(f frame) {
 	if f.kind == kindClose || f.kind == kindGone {
 		err := io.EOF
@@ -332,7 +329,7 @@ func (c *conn) handleFrame(f frame) {
 			c.probeNow = kindProbe
 		}
 	case kindAnswer:
-		if f.ack < f.seq && f.seq <= c.outNext { // it has not got what was sent before the question
+		if f.ack < f.seq && f.seq <= c.outNext { // the bytes sent before the probe were lost
 			c.outNext = max(f.ack, c.outBase)
 			c.window = max(c.window/2, minWindow)
 		}
@@ -340,10 +337,10 @@ func (c *conn) handleFrame(f frame) {
 	}
 }
 
-// maxAnswers bounds what waits for a slow output.
+// maxAnswers bounds the answers that wait for a slow output.
 const maxAnswers = 8
 
-// handleAck makes use of what the other side says it has got.
+// handleAck handles the confirmation in a frame.
 func (c *conn) handleAck(f frame) {
 	c.peerLimit = max(c.peerLimit, min(f.limit, f.ack+maxBuffered))
 	if f.ack > c.outBase && f.ack <= c.outBase+uint64(len(c.out)) {
@@ -364,7 +361,7 @@ func (c *conn) handleAck(f frame) {
 	}
 }
 
-// receiveData takes bytes, as far as there is room for them.
+// receiveData buffers received bytes, as far as they fit.
 func (c *conn) receiveData(f frame) {
 	now := c.elapsed()
 	end := f.seq + uint64(len(f.payload))
@@ -395,7 +392,7 @@ func (c *conn) receiveData(f frame) {
 	notify(c.readable)
 }
 
-// addr is both ends.
+// addr is the address of both ends.
 type addr struct{}
 
 func (addr) Network() string { return "tether" }

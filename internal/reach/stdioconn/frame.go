@@ -6,27 +6,27 @@ import (
 	"hash/crc32"
 )
 
-// kind says what a frame is for.
+// kind is the purpose of a frame.
 type kind byte
 
 const (
-	kindOpen   kind = 1 + iota // client: begin a connection
-	kindData                   // bytes, or none: then only what both have got
-	kindProbe                  // tell me what you have got
-	kindResume                 // the same, and ask me too: some of yours may be lost
-	kindAnswer                 // this is what I have got of those before seq
+	kindOpen   kind = 1 + iota // from the client: open a connection
+	kindData                   // bytes, or only a confirmation
+	kindProbe                  // request for a confirmation
+	kindResume                 // the same, after which the receiver must probe too: its data may have been lost
+	kindAnswer                 // confirmation of the bytes before seq
 	kindClose                  // the connection has ended
-	kindGone                   // there is no such connection
+	kindGone                   // no such connection
 )
 
 // frame is one message. Offsets count the bytes of a connection in one direction.
 type frame struct {
 	kind  kind
 	conn  uint64
-	seq   uint64 // offset of the payload; of kindProbe and its answer, how much was sent before
-	ack   uint64 // offset up to which the sender of the frame has got everything
-	limit uint64 // offset up to which it has room
-	// payload is at most maxPayload bytes.
+	seq   uint64 // offset of the payload; in kindProbe and its answer, the number of bytes sent before
+	ack   uint64 // offset up to which the sender of the frame has received everything
+	limit uint64 // offset up to which the sender has buffer space
+	// payload has at most maxPayload bytes.
 	payload []byte
 }
 
@@ -55,13 +55,12 @@ func appendFrame(b []byte, f frame) []byte {
 	return append(b, f.payload...)
 }
 
-// parser finds frames in what comes. Everything that is none is skipped.
+// parser finds frames in received data and skips everything else.
 type parser struct {
 	buf []byte
 }
 
-// parseFrames takes more bytes and calls found with each whole frame. A payload is valid
-// until the next call.
+// parseFrames adds bytes and calls found with each complete frame. A payload is valid until the next call.
 func (p *parser) parseFrames(data []byte, found func(frame)) {
 	p.buf = append(p.buf, data...)
 	rest := p.buf
@@ -78,11 +77,11 @@ func (p *parser) parseFrames(data []byte, found func(frame)) {
 	p.buf = append(p.buf[:0], rest...)
 }
 
-// isWaiting reports whether the beginning of a frame waits for its end.
+// isWaiting reports whether an incomplete frame waits for more data.
 func (p *parser) isWaiting() bool { return len(p.buf) > 0 }
 
-// skipTorn skips the beginning of a frame whose end does not come: whoever sent it
-// may be no more. What is behind it may hold whole frames.
+// skipTorn skips the beginning of a frame whose end did not arrive: its sender may be gone. Complete frames may
+// follow it.
 func (p *parser) skipTorn(found func(frame)) {
 	if len(p.buf) == 0 {
 		return
@@ -92,12 +91,12 @@ func (p *parser) skipTorn(found func(frame)) {
 	p.parseFrames(rest, found)
 }
 
-// parseFrame returns how many bytes at the beginning of b are done with, and the frame
-// that they are, if they are one. 0 means that more must come.
+// parseFrame returns how many bytes at the beginning of b were used, and the frame in them if whole. Size 0 means
+// that more data is needed.
 func parseFrame(b []byte) (f frame, size int, whole bool) {
 	start := frameMagic()
 	i := bytes.Index(b, start)
-	if i < 0 { // the last bytes may be the beginning of one
+	if i < 0 { // the last bytes may begin a frame
 		keep := min(len(b), len(start)-1)
 		for keep > 0 && !bytes.HasPrefix(start, b[len(b)-keep:]) {
 			keep--

@@ -11,32 +11,31 @@ import (
 	"time"
 )
 
-// AttachFunc attaches to the container's input and output. Link calls it again
-// whenever what it returned has broken. An error ends the Link and all of its
-// connections; one that may go away the function itself must wait for. What it
-// returns is closed by the Link; Close must end a Read and a Write.
+// AttachFunc attaches to the container's input and output. Link calls it again whenever the returned stream has
+// broken. An error ends the Link and all of its connections, so the function itself must wait for temporary problems.
+// The Link closes the stream; Close must end a pending Read and Write.
 type AttachFunc func(ctx context.Context) (io.ReadWriteCloser, error)
 
-// Link is the client's side: one attachment at a time, and any number of
-// connections over it. All methods may be called concurrently.
+// Link is the client's side: one attachment at a time, with any number of connections. All methods may be called
+// concurrently.
 type Link struct {
 	attach AttachFunc
 	cancel context.CancelFunc
 	done   chan struct{}
-	wg     sync.WaitGroup // of the connections' pumps
+	wg     sync.WaitGroup // goroutines of the connections
 
 	mu     sync.Mutex
 	stream io.ReadWriteCloser
 	conns  map[uint64]*conn
-	err    error // why it has ended
+	err    error // the reason for the end
 
 	writing sync.Mutex
 }
 
 var errDown = errors.New("not attached")
 
-// NewLink attaches over first, and when that has broken over what attach returns.
-// The caller must Close it.
+// NewLink returns a Link over first. When a stream has broken, it calls attach for the next one. The caller must
+// Close it.
 func NewLink(first io.ReadWriteCloser, attach AttachFunc) *Link {
 	ctx, cancel := context.WithCancel(context.Background())
 	l := &Link{attach: attach, cancel: cancel, done: make(chan struct{}), conns: make(map[uint64]*conn), stream: first}
@@ -47,13 +46,12 @@ func NewLink(first io.ReadWriteCloser, attach AttachFunc) *Link {
 	return l
 }
 
-// reattachPause keeps an engine that breaks every attachment at once from being
-// asked all the time.
+// reattachPause limits how often an engine that breaks every attachment at once is called.
 const reattachPause = 50 * time.Millisecond
 
 func (l *Link) runAttachments(ctx context.Context, stream io.ReadWriteCloser) {
 	for {
-		stop := context.AfterFunc(ctx, func() { _ = stream.Close() }) // a reader sees why
+		stop := context.AfterFunc(ctx, func() { _ = stream.Close() }) // ends a pending read
 		l.readStream(stream)
 		stop()
 		_ = stream.Close() // it has broken already
@@ -76,7 +74,7 @@ func (l *Link) runAttachments(ctx context.Context, stream io.ReadWriteCloser) {
 	}
 }
 
-// readStream reads until the stream breaks.
+// readStream handles frames until the stream breaks.
 func (l *Link) readStream(stream io.Reader) {
 	var p parser
 	buf := make([]byte, 2*maxFrame)
@@ -93,7 +91,7 @@ func (l *Link) dispatchFrame(f frame) {
 	l.mu.Lock()
 	c := l.conns[f.conn]
 	l.mu.Unlock()
-	if c != nil { // else it is another client's
+	if c != nil { // otherwise it belongs to another client
 		c.handleFrame(f)
 	}
 }
@@ -127,8 +125,8 @@ func (l *Link) writeFrame(frame []byte) error {
 	return err
 }
 
-// Dial opens a connection and returns when the container has answered. Its error
-// is why the Link has ended, or the context's.
+// Dial opens a connection and returns when the container has answered. Its error is the reason why the Link has
+// ended, or that of ctx.
 func (l *Link) Dial(ctx context.Context) (net.Conn, error) {
 	var raw [8]byte
 	_, _ = rand.Read(raw[:]) // never fails: crypto/rand ends the program instead
@@ -161,7 +159,7 @@ func (l *Link) forgetConn(c *conn) {
 	delete(l.conns, c.id)
 }
 
-// endAll ends all connections for that reason.
+// endAll ends all connections with a reason.
 func (l *Link) endAll(err error) {
 	l.mu.Lock()
 	if l.err == nil {
@@ -173,24 +171,24 @@ func (l *Link) endAll(err error) {
 	}
 }
 
-// Fail ends the Link and its connections for that reason, without waiting for them or
-// telling the container. The caller still Closes it.
+// Fail ends the Link and its connections with a reason, without waiting for them or telling the container. The caller
+// must still Close it.
 func (l *Link) Fail(err error) {
 	l.endAll(err)
 	l.cancel()
 }
 
-// Done returns what is closed when the Link has ended.
+// Done returns a channel that is closed when the Link has ended.
 func (l *Link) Done() <-chan struct{} { return l.done }
 
-// closeTime is how long Close tries to tell the container.
+// closeTime bounds how long Close tries to tell the other side.
 const closeTime = time.Second
 
 // Close ends the Link and its connections and waits for them. It is idempotent.
 func (l *Link) Close() error {
 	l.mu.Lock()
 	if l.err == nil {
-		l.err = net.ErrClosed // no more of them
+		l.err = net.ErrClosed // no new connections
 	}
 	l.mu.Unlock()
 	for _, c := range l.listConns() {

@@ -9,15 +9,15 @@ import (
 )
 
 const (
-	// maxConns bounds how many connections there are at once.
+	// maxConns bounds the connections at a time.
 	maxConns = 64
-	// tick is how time is counted: a process that was held still has no ticks.
+	// tick is the unit of silence: a paused process counts no ticks.
 	tick = time.Second
-	// maxSilentTicks is after how many ticks without a word a connection ends, and
-	// doubt the same once another client has come.
+	// maxSilentTicks is after how many ticks without a frame a connection ends, maxDoubtTicks the same once another
+	// client has connected.
 	maxSilentTicks = 60
 	maxDoubtTicks  = 15
-	// tornTimeout is when the beginning of a frame is given up.
+	// tornTimeout is how long an incomplete frame waits for its end.
 	tornTimeout = 250 * time.Millisecond
 )
 
@@ -29,29 +29,29 @@ type Listener struct {
 	wg       sync.WaitGroup
 	pumps    sync.WaitGroup
 
-	writing sync.Mutex // of out
+	writing sync.Mutex // guards out
 
 	mu    sync.Mutex
 	conns map[uint64]*peer
 }
 
-// peer is a connection and for how many ticks nothing was heard of it.
+// peer is a connection, and for how many ticks it has been silent.
 type peer struct {
 	*conn
 	silent, maxSilent int
 }
 
-// Listen serves connections over in and out until in ends or the Listener is
-// closed. It does not close them; a read of in may be outstanding afterwards.
+// Listen accepts connections over in and out until in ends or the Listener is closed. It closes neither; a read of in
+// may be pending afterwards.
 func Listen(in io.Reader, out io.Writer) *Listener {
 	l := &Listener{out: out, accepted: make(chan *conn), closed: make(chan struct{}), conns: make(map[uint64]*peer)}
 	pieces := make(chan []byte)
-	go readPieces(in, pieces, l.closed) // ends with in
+	go readPieces(in, pieces, l.closed) // ends when in ends
 	l.wg.Go(func() { l.serveFrames(pieces) })
 	return l
 }
 
-// readPieces passes on what comes.
+// readPieces passes on the input in pieces.
 func readPieces(in io.Reader, pieces chan<- []byte, closed <-chan struct{}) {
 	defer close(pieces)
 	for {
@@ -111,7 +111,7 @@ func (l *Listener) dispatchFrame(f frame) {
 	case f.kind == kindOpen:
 		l.openConn(f)
 	case f.kind != kindClose && f.kind != kindGone:
-		_ = l.writeFrame(appendFrame(nil, frame{kind: kindGone, conn: f.conn})) // a client that went away hears nothing
+		_ = l.writeFrame(appendFrame(nil, frame{kind: kindGone, conn: f.conn})) // the client may be gone
 	}
 }
 
@@ -144,7 +144,7 @@ func (l *Listener) openConn(f frame) {
 	})
 }
 
-var errSilent = errors.New("nothing was heard of the other side")
+var errSilent = errors.New("no frame from the other side within the time limit")
 
 func (l *Listener) countTick() {
 	var over []*peer
@@ -185,7 +185,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 	}
 }
 
-// closeAll ends everything but waits for nothing.
+// closeAll closes the Listener and all connections without waiting.
 func (l *Listener) closeAll() {
 	l.mu.Lock()
 	var all []*peer
@@ -203,12 +203,11 @@ func (l *Listener) closeAll() {
 	}
 }
 
-// Close implements net.Listener. It ends all connections and waits for the
-// Listener's own goroutines, but not for a read of the input, which nobody can end,
-// nor for longer than closeTime for a write of the output.
+// Close implements net.Listener. It ends all connections and waits for the Listener's goroutines. It does not wait
+// for a read of the input, which cannot be interrupted, and at most closeTime for a write of the output.
 func (l *Listener) Close() error {
 	l.closeAll()
-	l.wg.Wait() // so that there are no more pumps
+	l.wg.Wait() // afterwards no new sendFrames starts
 	closed := make(chan struct{})
 	go func() {
 		defer close(closed)

@@ -1,5 +1,5 @@
-// Command build makes the guest programs that package guestbin holds. The same
-// sources and the same Go give the same files.
+// Command build builds the guest programs that package guestbin contains. The same sources and Go version give
+// identical files.
 package main
 
 import (
