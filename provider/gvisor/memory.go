@@ -265,7 +265,7 @@ func (l *limits) eventsV1() (*os.File, error) {
 		return nil, err
 	}
 	events := os.NewFile(uintptr(fd), "memory events")
-	for _, threshold := range []int64{l.enforced.Memory / 2, l.enforced.Memory} {
+	for _, threshold := range []int64{l.firstLimit() / 2, l.firstLimit()} {
 		order := fmt.Sprintf("%d %d %d", fd, usage.Fd(), threshold)
 		if err := writeGroup(filepath.Join(dir, "cgroup.event_control"), order); err != nil {
 			return nil, errors.Join(err, events.Close())

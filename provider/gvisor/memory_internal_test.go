@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 )
 
@@ -56,5 +57,27 @@ func TestMemoryAlarmV2(t *testing.T) {
 	g.armed = false
 	if g.relieve() == 0 {
 		t.Error("no alarm can be set, and the guard does not look again")
+	}
+}
+
+// TestMemoryEventsV1 reads the last threshold of a group of version 1, in plain files: the
+// limit, which includes what the sandbox's kernel may take.
+func TestMemoryEventsV1(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	l := &limits{groups: map[controller]string{memoryController: dir}, kernel: 100 << 20}
+	l.enforced.Memory = 64 << 20
+	writeFiles(t, dir, map[string]string{"memory.usage_in_bytes": "0", "cgroup.event_control": ""})
+	events, err := l.eventsV1()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer events.Close()
+	order, err := os.ReadFile(filepath.Join(dir, "cgroup.event_control"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if fields := strings.Fields(string(order)); len(fields) != 3 || fields[2] != strconv.Itoa(164<<20) {
+		t.Errorf("order %q, want the threshold %d", order, 164<<20)
 	}
 }
