@@ -12,8 +12,8 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/front/api"
 )
 
-// errPrivate is the same for every port that nobody may see who shows nothing, also for
-// those that there are not.
+// errPrivate is the error for every private port without a token, whether or not the port
+// exists.
 func errPrivate() error {
 	return sandpit.WithHint(sandpit.Errorf(sandpit.Unauthenticated, "this preview is private"),
 		"open the URL that sandpit url prints")
@@ -150,9 +150,8 @@ const (
 	queryTicket = "sandpit_ticket"
 )
 
-// enterByURL lets a request in whose URL opens the port. One with several tokens or tickets
-// opens nothing, and no ticket is used up by it, nor by those who look at links without
-// opening them.
+// enterByURL admits a request whose URL contains a token or ticket for the port. A URL with
+// several of them admits nothing. Neither it nor a link preview uses up a ticket.
 func (g *Gateway) enterByURL(r *http.Request, said store.Preview) (in *http.Request, p pass, shown bool, err error) {
 	name, value, several := queryValue(r.URL.RawQuery)
 	switch {
@@ -250,8 +249,8 @@ func (g *Gateway) setTokenCookie(w http.ResponseWriter, r *http.Request, t targe
 	http.SetCookie(w, c)
 }
 
-// isEncrypted reports whether the viewer's connection is, also when somebody before us
-// does that.
+// isEncrypted reports whether the viewer's connection is encrypted, here or by a trusted
+// proxy.
 func (g *Gateway) isEncrypted(r *http.Request, t target) bool {
 	places := g.o.Places()
 	return r.TLS != nil || t.mode == byHost && places.Scheme == "https" || t.mode == byPath && strings.HasPrefix(places.Paths, "https:")

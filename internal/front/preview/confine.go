@@ -35,12 +35,12 @@ func (g *Gateway) confinePage(h http.Header, r *http.Request, t target) {
 		policy.WriteString(name + " " + own + "; ")
 	}
 	h.Add("Content-Security-Policy", strings.TrimSuffix(policy.String(), "; "))
-	// Who opens a window has no hold of it, also if the origin is the same.
+	// A page has no access to a window that it opens, even with the same origin.
 	h.Set("Cross-Origin-Opener-Policy", "noopener-allow-popups")
 }
 
-// refuseWorker refuses what would go on between a browser and all pages of the origin: a
-// service worker is told the addresses of all of them, whatever its scope.
+// refuseWorker refuses service workers: a service worker sees the addresses of all pages of
+// the origin, whatever its scope.
 func refuseWorker(r *http.Request, t target) error {
 	if t.mode != byPath || len(r.Header.Values("Service-Worker")) == 0 {
 		return nil

@@ -26,7 +26,7 @@ type Options struct {
 	// Tokens open ports, Keys are those that callers may show.
 	Tokens *token.Tokens
 	Keys   token.Keys
-	// Admit finds out who makes a request on the API's listener: api.Edge.Admit.
+	// Admit authenticates a request on the API's listener: api.Edge.Admit.
 	Admit func(http.ResponseWriter, *http.Request) (*http.Request, error)
 	// Enter counts a request for a sandbox of an owner until leave is called:
 	// api.Edge.CountPreview. Default: nothing is counted.
@@ -34,32 +34,28 @@ type Options struct {
 	// Domain is the name below which every port has a host name of its own, such as
 	// 8000-ID.localhost. In lower case, without a port. Default: none has.
 	Domain string
-	// Places tells where the gateway is reached. Default: nobody knows, and there are
-	// no URLs.
+	// Places returns where the gateway is served. Default: unknown, so there are no URLs.
 	Places func() Places
 	// Frames are the origins, in lower case, whose pages may show private previews in
 	// frames, besides a preview's own pages. Default: none.
 	Frames []string
 	// Rules says how the ports of a sandbox are reached. Default: as Rules{} says.
 	Rules func(sandpit.Sandbox) Rules
-	// Wake has a paused sandbox run again, for a while, because somebody wants to reach
-	// it. Default: nobody can.
+	// Wake resumes a paused sandbox for a request. Default: none is resumed.
 	Wake func(context.Context, sandpit.ID) error
-	// Observe is told of each request when it has been answered. Default: nobody is.
+	// Observe is called after each request. Default: none.
 	Observe func(*http.Request, api.Outcome)
-	// Clock tells the time of day. Default: clock.System.
+	// Clock is the time of day. Default: clock.System.
 	Clock clock.Clock
-	// Log hears of what programs inside do wrong, at the level debug. Default: nobody does.
+	// Log receives failures of programs inside, at level debug. Default: none.
 	Log *slog.Logger
 }
 
 // Places are where a gateway is reached.
 type Places struct {
-	// Scheme and Host, which may have a port, are those below which the host names are.
-	// "": there are none.
+	// Scheme and Host, which may have a port, are the parent of the host names. "": none.
 	Scheme, Host string
-	// Paths is the URL of the listener for paths, without a slash at its end. "": there
-	// is none.
+	// Paths is the URL of the listener for paths, without a final slash. "": none.
 	Paths string
 }
 
@@ -71,7 +67,7 @@ type Gateway struct {
 	buffers sync.Pool // of *[]byte, of bufferSize
 	large   sync.Pool // and of largeSize
 
-	changing sync.Mutex // of whoever changes what was said of a port
+	changing sync.Mutex // held while the settings of a port change
 	mu       sync.Mutex
 	said     map[spot]store.Preview
 }
@@ -82,7 +78,7 @@ type spot struct {
 	port int
 }
 
-// Open returns a gateway with what was said of ports before.
+// Open returns a gateway with the stored settings of ports.
 func Open(ctx context.Context, o Options) (*Gateway, error) {
 	if o.Clock == nil {
 		o.Clock = clock.System{}
@@ -110,7 +106,7 @@ func Open(ctx context.Context, o Options) (*Gateway, error) {
 	return g, nil
 }
 
-// previewOf returns what was said of a port.
+// previewOf returns the settings of a port.
 func (g *Gateway) previewOf(id sandpit.ID, port int) store.Preview {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -121,7 +117,7 @@ func (g *Gateway) previewOf(id sandpit.ID, port int) store.Preview {
 	return p
 }
 
-// changePreview replaces what was said of a port.
+// changePreview replaces the settings of a port.
 func (g *Gateway) changePreview(ctx context.Context, id sandpit.ID, port int, edit func(*store.Preview)) error {
 	g.changing.Lock()
 	defer g.changing.Unlock()
@@ -143,7 +139,7 @@ func (g *Gateway) changePreview(ctx context.Context, id sandpit.ID, port int, ed
 // pruneAbove is from how many ports on those are looked for whose sandbox is forgotten.
 const pruneAbove = 1000
 
-// pruneRecords forgets ports of sandboxes that nobody knows any more; their rows are gone. The
+// pruneRecords removes ports of sandboxes whose rows no longer exist. The
 // lock is held.
 func (g *Gateway) pruneRecords() {
 	if len(g.said) <= pruneAbove {
@@ -162,7 +158,7 @@ const (
 	maxLife   = 30 * 24 * time.Hour
 )
 
-// checkAccess refuses what the maker of a request may not touch, and ports that nobody may.
+// checkAccess refuses sandboxes that the caller may not use, and reserved ports.
 func (g *Gateway) checkAccess(ctx context.Context, id sandpit.ID, port int) error {
 	s, err := api.Find(ctx, g.o.Manager, id)
 	switch {
@@ -173,14 +169,14 @@ func (g *Gateway) checkAccess(ctx context.Context, id sandpit.ID, port int) erro
 	case port < 1 || port > 65535:
 		return sandpit.Errorf(sandpit.Invalid, "port %d: want 1 to 65535", port)
 	case port == guestPort:
-		return sandpit.WithHint(sandpit.Errorf(sandpit.PermissionDenied, "port %d is the sandbox's own, and is shown to nobody", guestPort),
+		return sandpit.WithHint(sandpit.Errorf(sandpit.PermissionDenied, "port %d is reserved for the sandbox's guest and has no preview", guestPort),
 			"programs reach it with an API key, below /v1/sandboxes/ID/envd/")
 	}
 	return nil
 }
 
-// URL returns where a port is seen, with a token that is good for a while; of a public
-// port it has none. The default life is an hour. The note is for people who list tokens.
+// URL returns the preview URL of a port, with a token unless the port is public. The default
+// life of the token is an hour. The note is for people who list tokens.
 //
 // NotFound, Gone: the sandbox. Invalid: the port, a life of more than 30 days, or a note that
 // is too long. PermissionDenied: the guest's own port. Exhausted: too many tokens.
@@ -231,8 +227,7 @@ func (g *Gateway) previewAddresses(id sandpit.ID, port int, query string) (byNam
 	return byName, byPath
 }
 
-// SetPublic says whether everybody may see a port who knows its name. URLs that were
-// given out stay good. Errors as with URL.
+// SetPublic sets whether a port is public. Existing URLs stay valid. Errors are those of URL.
 func (g *Gateway) SetPublic(ctx context.Context, id sandpit.ID, port int, public bool) error {
 	action := "make a port public"
 	if !public {

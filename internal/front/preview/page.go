@@ -62,7 +62,7 @@ func writeError(w *answer, r *http.Request, t target, err error) {
 	h.Set("Content-Type", "text/html; charset=utf-8")
 	h.Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; sandbox")
 	w.WriteHeader(p.Status)
-	_ = page.Execute(w, struct { // whoever asked has gone then
+	_ = page.Execute(w, struct { // fails only if the client is gone
 		wire.Problem
 		PageTitle string
 		Headline  string
@@ -77,7 +77,7 @@ func headlineOf(code sandpit.Code) string {
 	case sandpit.Gone:
 		return "This sandbox is gone"
 	case sandpit.NotFound:
-		return "There is no such sandbox"
+		return "Sandbox not found"
 	case sandpit.Conflict:
 		return "This sandbox does not run"
 	case sandpit.Unavailable:

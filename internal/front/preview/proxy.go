@@ -62,8 +62,8 @@ func (g *Gateway) Handler(next http.Handler) http.Handler {
 	})
 }
 
-// Paths answers requests for /p/ID/PORT/. It must have a listener of its own: all
-// previews that are seen there have one origin.
+// Paths serves requests for /p/ID/PORT/. It needs a listener of its own, because all previews
+// there share one origin.
 func (g *Gateway) Paths() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		g.serveObserved(w, r, func(a *answer) { g.servePath(a, r) })
@@ -77,7 +77,7 @@ func (g *Gateway) servePath(a *answer, r *http.Request) {
 			writeRedirect(a, http.StatusTemporaryRedirect, to)
 			return
 		}
-		writeError(a, r, t, sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "there is no preview here"), "the path is /p/SANDBOX/PORT/"))
+		writeError(a, r, t, sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "no preview at this path"), "the path is /p/SANDBOX/PORT/"))
 		return
 	}
 	if r.URL.Path == t.prefix { // else relative links would lead elsewhere
@@ -88,8 +88,8 @@ func (g *Gateway) servePath(a *answer, r *http.Request) {
 	g.servePort(a, r, t)
 }
 
-// absoluteLink returns where a link leads to that a page below /p/ID/PORT/ has written
-// as if it had a host of its own; "" if it was none.
+// absoluteLink returns the target of a link that a page below /p/ID/PORT/ wrote as if it had
+// a host of its own, or "".
 func absoluteLink(r *http.Request) string {
 	from, err := url.Parse(r.Header.Get("Referer"))
 	if err != nil || !strings.EqualFold(from.Host, r.Host) {
@@ -115,12 +115,12 @@ func writeRedirect(a *answer, status int, to string) {
 	h := a.Header()
 	h.Set("Location", to)
 	h.Set("Cache-Control", "no-store")
-	// What follows must say where it comes from, as far as another host hears of it.
+	// The next request must carry its referrer, as far as another host may see it.
 	h.Set("Referrer-Policy", "strict-origin-when-cross-origin")
 	a.WriteHeader(status)
 }
 
-// serveObserved tells of a request how it was answered.
+// serveObserved serves a request and reports its outcome.
 func (g *Gateway) serveObserved(w http.ResponseWriter, r *http.Request, serve func(*answer)) {
 	begin := time.Now()
 	a := newAnswer(w, r)
@@ -244,7 +244,7 @@ func (g *Gateway) proxyRequest(a *answer, r *http.Request, t target, h *manager.
 	proxy.ServeHTTP(a, r.WithContext(ctx))
 }
 
-// setForwarded tells a program inside how its viewer sees it, and not who that is.
+// setForwarded sets headers that tell a program its external address, but not its viewer.
 func (g *Gateway) setForwarded(h http.Header, in *http.Request, t target) {
 	scheme := "http"
 	if g.isEncrypted(in, t) {
@@ -296,13 +296,13 @@ func isGRPC(h http.Header) bool {
 	return err == nil && (kind == "application/grpc" || strings.HasPrefix(kind, "application/grpc+"))
 }
 
-// isEndless reports whether an answer is one that has no end of its own.
+// isEndless reports whether a response is a stream without an end.
 func isEndless(res *http.Response) bool {
 	kind, _, err := mime.ParseMediaType(res.Header.Get("Content-Type"))
 	return res.StatusCode == http.StatusSwitchingProtocols || err == nil && kind == api.ContentTypeStream
 }
 
-// endOnDrain ends what has no end of its own when the server does.
+// endOnDrain ends endless responses when the server drains.
 func endOnDrain(ctx context.Context, cancel context.CancelCauseFunc) {
 	select {
 	case <-api.Draining(ctx):
@@ -311,7 +311,7 @@ func endOnDrain(ctx context.Context, cancel context.CancelCauseFunc) {
 	}
 }
 
-// writeFailure tells why there is no answer.
+// writeFailure writes why there is no response.
 func (g *Gateway) writeFailure(ctx context.Context, a *answer, r *http.Request, t target, err error) {
 	var known, why *sandpit.Error
 	switch {
@@ -321,7 +321,7 @@ func (g *Gateway) writeFailure(ctx context.Context, a *answer, r *http.Request, 
 		err = sandpit.Errorf(sandpit.Canceled, "the viewer has gone")
 	case ctx.Err() != nil:
 		err = context.Cause(ctx) // why the sandbox was taken away
-	case errors.As(err, &known) && known.Code == sandpit.Unavailable && sandpit.HintOf(err) == "": // else the reason is another
+	case errors.As(err, &known) && known.Code == sandpit.Unavailable && sandpit.HintOf(err) == "": // otherwise there is another reason
 		err = sandpit.WithHint(sandpit.Errorf(sandpit.Unavailable, "nothing listens at port %d of sandbox %s", t.port, t.id),
 			"start the program, or wait until it has started; it may listen at 127.0.0.1 only")
 	case errors.As(err, &known):
@@ -331,7 +331,7 @@ func (g *Gateway) writeFailure(ctx context.Context, a *answer, r *http.Request, 
 		err = sandpit.Errorf(sandpit.Unavailable, "what listens at port %d of sandbox %s does not answer as HTTP wants it", t.port, t.id)
 	}
 	if a.status == http.StatusSwitchingProtocols {
-		return // the connection is nobody's any more
+		return // the connection is closed
 	}
 	writeError(a, r, t, err)
 }

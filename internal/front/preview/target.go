@@ -10,8 +10,8 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// guestPort is where the guest of every sandbox speaks its own protocol. It is never
-// public, and nothing that a browser sends by itself opens it.
+// guestPort is the port of the guest's own protocol in every sandbox. It is never public, and
+// a cookie does not open it.
 const guestPort = 49983
 
 // mode is how a port is named by a request.
@@ -105,7 +105,7 @@ func (t target) innerPath(path, raw string) (string, string, bool) {
 	path, ok := strings.CutPrefix(path, t.prefix)
 	if raw != "" {
 		var written bool
-		raw, written = strings.CutPrefix(raw, t.prefix) // else the prefix is written in another way
+		raw, written = strings.CutPrefix(raw, t.prefix) // otherwise the prefix is encoded in another way
 		ok = ok && written
 	}
 	return path, raw, ok

@@ -71,8 +71,8 @@ func (t *tickets) addTicket(what ticket, now time.Time) (string, error) {
 	return text, nil
 }
 
-// takeTicket returns a ticket that is for g at an epoch of the sandbox's tokens, and takes it
-// away: only one of many who come at a time has it. One for something else stays.
+// takeTicket removes and returns a ticket for g at an epoch of the sandbox's tokens: only one
+// of several concurrent requests gets it. A ticket for something else is not removed.
 func (t *tickets) takeTicket(text string, g token.Grant, epoch int64, now time.Time) (found ticket, ok bool) {
 	sum := sha256.Sum256([]byte(text))
 	t.mu.Lock()
@@ -101,9 +101,9 @@ func (g *Gateway) exchangeTicket(ctx context.Context, text string, said store.Pr
 	return secret, err
 }
 
-// Ticket returns where a browser sees a port, with a ticket that is good once and for a
-// while: it is exchanged for a cookie of that port that is good for session. Of a public
-// port it has none. The default life is 30 seconds, the default session an hour.
+// Ticket returns the URL of a port for a browser, with a single-use ticket unless the port is
+// public. The ticket is exchanged for a cookie of that port that is valid for session. The
+// default life of a ticket is 30 seconds, the default session an hour.
 //
 // NotFound, Gone: the sandbox. Invalid: the port, a life of more than 5 minutes, or a
 // session of more than 30 days. PermissionDenied: the guest's own port. Exhausted: 100

@@ -17,11 +17,11 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/memory"
 )
 
-// lastWords is how long it may take to tell clients why a connection ends. Whoever ends the
-// sandbox waits for it.
+// lastWords is how long it may take to send clients the reason why a connection ends. The
+// operation that ends the sandbox waits for it.
 const lastWords = 2 * time.Second
 
-// connection is somebody who has come in.
+// connection is a connection after login.
 type connection struct {
 	server  *Server
 	conn    *ssh.ServerConn
@@ -37,7 +37,7 @@ type connection struct {
 	memory *memory.Account
 
 	mu    sync.Mutex
-	ports map[int]bool // that were forwarded to, and told of
+	ports map[int]bool // forwarded to, and reported
 }
 
 func newConnection(s *Server, conn *ssh.ServerConn, l *login) *connection {
@@ -77,7 +77,7 @@ func (c *connection) serveChannels(channels <-chan ssh.NewChannel, requests <-ch
 	group.Go(func() {
 		for r := range requests {
 			if r.WantReply {
-				_ = r.Reply(false, nil) // who is gone needs no answer
+				_ = r.Reply(false, nil) // fails only if the client is gone
 			}
 		}
 	})
@@ -108,7 +108,7 @@ func (c *connection) openChannel(offer ssh.NewChannel) {
 	case "direct-tcpip":
 		serve = c.forwardPort
 	default:
-		_ = offer.Reject(ssh.UnknownChannelType, "there is no such thing here") // who is gone needs no answer
+		_ = offer.Reject(ssh.UnknownChannelType, "unknown channel type") // fails only if the client is gone
 		return
 	}
 	if !c.reserveChannel() {
@@ -127,8 +127,8 @@ func (c *connection) openChannel(offer ssh.NewChannel) {
 	}()
 }
 
-// waitForChannels waits until nobody is about to take a channel any more: who comes after sees that
-// the connection ends.
+// waitForChannels waits until no channel is being opened any more: later ones see that the
+// connection ends.
 func (c *connection) waitForChannels() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -184,7 +184,7 @@ func (c *connection) isAlive() bool {
 	return err == nil
 }
 
-// lively is a channel that tells when it carries something.
+// lively is a channel that reports traffic.
 type lively struct {
 	ssh.Channel
 
@@ -230,7 +230,7 @@ type forwarded struct {
 }
 
 const (
-	// guestPort is the one of the guest's own protocol, which is not for everybody.
+	// guestPort is the port of the guest's own protocol, which is not forwarded.
 	guestPort = 49983
 	// dialTime is how long it may take to reach a port inside.
 	dialTime = 10 * time.Second
@@ -243,7 +243,7 @@ func (f forwarded) targetPort() (int, error) {
 	case f.Host != "localhost" && (ip == nil || !ip.IsLoopback()):
 		return 0, sandpit.Errorf(sandpit.PermissionDenied, "connections go to localhost of the sandbox only")
 	case f.Port == 0 || f.Port > 65535:
-		return 0, sandpit.Errorf(sandpit.Invalid, "there is no port %s", strconv.FormatUint(uint64(f.Port), 10))
+		return 0, sandpit.Errorf(sandpit.Invalid, "invalid port %s", strconv.FormatUint(uint64(f.Port), 10))
 	case f.Port == guestPort:
 		return 0, sandpit.Errorf(sandpit.PermissionDenied, "port %d is the sandbox's own", guestPort)
 	}
@@ -258,7 +258,7 @@ func (c *connection) forwardPort(offer ssh.NewChannel) {
 		if code := sandpit.CodeOf(err); code == sandpit.PermissionDenied || code == sandpit.Invalid || code == sandpit.Unsupported {
 			reason = ssh.Prohibited
 		}
-		_ = offer.Reject(reason, toVisible(err.Error())) // who is gone needs no answer
+		_ = offer.Reject(reason, toVisible(err.Error())) // fails only if the client is gone
 		return
 	}
 	defer conn.Close()
@@ -293,7 +293,7 @@ func (c *connection) dialPort(raw []byte) (net.Conn, error) {
 	return nil, err
 }
 
-// reportForward tells of each port once: a browser makes many connections.
+// reportForward reports each port once, because a browser opens many connections.
 func (c *connection) reportForward(port int) {
 	c.mu.Lock()
 	told := c.ports[port]
@@ -315,7 +315,7 @@ func copyBoth(channel lively, conn net.Conn, requests <-chan *ssh.Request) {
 		_, err := io.Copy(conn, channel)
 		half, ok := conn.(interface{ CloseWrite() error })
 		if !ok || err != nil || half.CloseWrite() != nil {
-			end() // it is broken, or there is no other way to say that nothing more comes
+			end() // it failed, or it cannot be closed for writing only
 		}
 	})
 	_, err := io.Copy(channel, conn)

@@ -116,7 +116,7 @@ func (c *crowd) admitOwner(v *visitor, owner string) error {
 	}
 	if idle != nil {
 		c.remove(idle)
-		idle.cut(sandpit.Errorf(sandpit.Exhausted, "this connection was idle and was closed to make room for another one"))
+		idle.cut(sandpit.Errorf(sandpit.Exhausted, "this idle connection was closed in favor of another one"))
 	}
 	v.owner = owner
 	c.connections[owner] = append(c.connections[owner], v)

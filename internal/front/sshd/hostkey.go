@@ -18,11 +18,11 @@ import (
 // hostKeyFile has the key, in OpenSSH's form.
 const hostKeyFile = "host_ed25519"
 
-// HostKey returns the key by which clients know the server. It is made once, in a file of
-// mode 0600 in dir, which is made if it is missing.
+// HostKey returns the host key of the server. It is created once, in a file of mode 0600 in
+// dir, which is created if it is missing.
 //
-// Invalid: what is in the file is no key. PermissionDenied: others may read it. Others are
-// those of the file system.
+// Invalid: the file has no valid key. PermissionDenied: other users may read it. Other errors
+// are those of the file system.
 func HostKey(dir string) (ssh.Signer, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, sandpit.Errorf(sandpit.CodeOf(err), "make the directory of the SSH host key: %w", err)

@@ -25,14 +25,14 @@ const (
 	stall = time.Minute
 )
 
-// errLogin is the same whatever is wrong: a sandbox that does not exist, one of somebody
-// else, and a wrong key look alike.
-var errLogin = sandpit.Errorf(sandpit.Unauthenticated, "there is no such sandbox, or this key or token is not for it")
+// errLogin is the error of every refused login: an unknown sandbox, another owner's sandbox
+// and a wrong key all give the same error.
+var errLogin = sandpit.Errorf(sandpit.Unauthenticated, "sandbox not found, or the key or token is not valid for it")
 
 // errSlow is why a log-in ends that takes too long.
 var errSlow = sandpit.Errorf(sandpit.Timeout, "it took too long to log in")
 
-// login is somebody who wants to come in. Its fields are set by the callbacks of the
+// login is a connection during the handshake. Its fields are set by the callbacks of the
 // handshake, of which one runs at a time.
 type login struct {
 	server *Server
@@ -44,12 +44,12 @@ type login struct {
 	visitor *visitor
 
 	tried   bool   // to log in
-	user    string // who they say they are
+	user    string // the user name of the client
 	sandbox *manager.Handle
-	release func() // of the rights that it came in with; nil: it has none
+	release func() // of the rights of the login, or nil
 	actor   string
 	with    string // what they have shown
-	refusal error  // why the sandbox cannot be used, for those who may
+	refusal error  // why an authenticated client cannot use the sandbox
 }
 
 // newLogin returns what becomes a connection when it is performed. The caller must close
@@ -61,7 +61,7 @@ func (s *Server) newLogin(ctx context.Context, from netip.Addr) *login {
 	return l
 }
 
-// performHandshake does the handshake. Then the sandbox is there unless there is an error.
+// performHandshake performs the handshake. Without an error, the sandbox is in use.
 func (l *login) performHandshake(raw net.Conn) (*ssh.ServerConn, <-chan ssh.NewChannel, <-chan *ssh.Request, error) {
 	stop := context.AfterFunc(l.ctx, func() { _ = raw.SetReadDeadline(time.Unix(1, 0)) }) // it ends the handshake
 	defer stop()
@@ -105,7 +105,8 @@ func (l *login) serverConfig() *ssh.ServerConfig {
 	return c
 }
 
-// checkOfferedKey says whether a key would do. Nobody has proved yet that it is theirs.
+// checkOfferedKey reports whether a key would be accepted. The client has not proved yet that
+// it has the private key.
 func (l *login) checkOfferedKey(meta ssh.ConnMetadata, key ssh.PublicKey) (*ssh.Permissions, error) {
 	l.tried, l.user = true, meta.User()
 	if _, _, err := l.findSandbox(key); err != nil {
@@ -144,7 +145,7 @@ func (l *login) findSandbox(key ssh.PublicKey) (sandpit.Sandbox, store.SSHKey, e
 	return box, found, nil
 }
 
-// acceptKey lets in who has the private key.
+// acceptKey admits a client that proved to have the private key.
 func (l *login) acceptKey(meta ssh.ConnMetadata, key ssh.PublicKey) (*ssh.Permissions, error) {
 	l.user = meta.User()
 	box, found, err := l.findSandbox(key)
@@ -160,7 +161,7 @@ func (l *login) acceptKey(meta ssh.ConnMetadata, key ssh.PublicKey) (*ssh.Permis
 	return &ssh.Permissions{}, nil
 }
 
-// acceptToken lets in who has a token, which is good for nothing from then on.
+// acceptToken admits the holder of a token, which it uses up.
 func (l *login) acceptToken(meta ssh.ConnMetadata, secret []byte) (*ssh.Permissions, error) {
 	l.tried, l.user = true, meta.User()
 	holder, err := l.server.o.Tokens.Take(sandpit.ID(l.user), string(secret))
@@ -188,8 +189,8 @@ func orLogin(err error) error {
 	return err
 }
 
-// useSandbox takes the sandbox for somebody who may, as long as ctx allows. If it cannot be used
-// they are told why, while there is still a way to.
+// useSandbox uses the sandbox for an authenticated client until ctx ends. If that fails, the
+// client receives the reason in the banner.
 func (l *login) useSandbox(ctx context.Context, release func(), box sandpit.Sandbox, actor, with string) {
 	l.actor, l.with, l.release = actor, with, release
 	if l.refusal = l.server.crowd.admitOwner(l.visitor, actor); l.refusal == nil {
@@ -202,7 +203,7 @@ func (l *login) useSandbox(ctx context.Context, release func(), box sandpit.Sand
 	if hint := sandpit.HintOf(l.refusal); hint != "" {
 		text += "hint: " + hint + "\n"
 	}
-	_ = l.banner(toVisible(text)) // they hear that the connection ends, at least
+	_ = l.banner(toVisible(text)) // the client sees the end of the connection in any case
 }
 
 // toVisible leaves out what a terminal would take for more than text.
@@ -215,7 +216,7 @@ func toVisible(text string) string {
 	}, strings.ToValidUTF8(text, "\uFFFD"))
 }
 
-// logRefusal tells of a connection that nothing has come of.
+// logRefusal logs a connection that failed before login.
 func (s *Server) logRefusal(ctx context.Context, l *login, err error) {
 	s.o.Log.DebugContext(ctx, "an SSH connection has failed", slog.String("address", l.from.String()), slog.Any("error", err))
 	report := manager.Report{Actor: l.actor, Action: "ssh log in", Sandbox: sandpit.ID(l.user), Err: err}

@@ -54,9 +54,9 @@ type Options struct {
 	// KeepAlive is how often a client is asked whether it lives. One that does not answer
 	// in twice that time is gone. Default: 30 s.
 	KeepAlive time.Duration
-	// Memory is what connections may keep in memory. Default: there is no limit.
+	// Memory bounds the memory of connections. Default: no limit.
 	Memory *memory.Budget
-	// Log hears of connections, at the level debug. Default: nobody does.
+	// Log receives connections, at level debug. Default: none.
 	Log *slog.Logger
 }
 
@@ -69,17 +69,16 @@ type Server struct {
 	crowd    *crowd
 }
 
-// Listen opens the listener of a server. Serve answers, and closes it; who does not call
-// it calls Close.
+// Listen opens the listener of a server. Serve serves it and closes it; without Serve the
+// caller calls Close.
 //
-// Invalid: an address that is none. Conflict: somebody else listens there.
-// PermissionDenied.
+// Invalid: an invalid address. Conflict: the address is in use. PermissionDenied.
 func Listen(ctx context.Context, o Options) (*Server, error) {
 	o = o.withDefaults()
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", o.Address)
 	switch {
 	case errors.Is(err, unix.EADDRINUSE):
-		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.Conflict, "somebody else listens for SSH at %s", o.Address),
+		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.Conflict, "the SSH address %s is in use", o.Address),
 			"end that program, or choose another address")
 	case errors.Is(err, unix.EACCES):
 		return nil, sandpit.Errorf(sandpit.PermissionDenied, "listen for SSH at %s: %w", o.Address, err)
@@ -122,9 +121,9 @@ func (s *Server) PublicHostKey() string {
 // Close closes a listener that Serve was not called for.
 func (s *Server) Close() error { return s.listener.Close() }
 
-// Serve answers until ctx ends, then tells those who are connected, and returns when all
-// of them are gone, which takes a few seconds at most. It must be called once, and closes
-// the listener.
+// Serve serves until ctx ends, then notifies connected clients, and returns when all
+// connections are closed, within a few seconds. It must be called once, and closes the
+// listener.
 func (s *Server) Serve(ctx context.Context) error {
 	connected, end := context.WithCancelCause(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {
@@ -138,7 +137,7 @@ func (s *Server) Serve(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return nil
 	}
-	return errors.Join(sandpit.Errorf(sandpit.Unavailable, "the server for SSH cannot go on: %w", err), s.listener.Close())
+	return errors.Join(sandpit.Errorf(sandpit.Unavailable, "SSH server failed: %w", err), s.listener.Close())
 }
 
 // acceptConnections takes connections until the listener is closed, or broken.
@@ -194,13 +193,14 @@ func (s *Server) serveConnection(ctx context.Context, raw net.Conn, l *login) {
 		slog.Duration("took", time.Since(begin)))
 }
 
-// discardConnection ends a connection. What it wanted has to be read, or its reader goes on for ever.
+// discardConnection ends a connection. It reads pending requests, or their reader would never
+// end.
 func discardConnection(conn *ssh.ServerConn, channels <-chan ssh.NewChannel, requests <-chan *ssh.Request) {
 	_ = conn.Close() // it may be gone already
 	var group sync.WaitGroup
 	group.Go(func() { ssh.DiscardRequests(requests) })
 	for offer := range channels {
-		_ = offer.Reject(ssh.Prohibited, "") // nobody hears it
+		_ = offer.Reject(ssh.Prohibited, "") // fails only if the client is gone
 	}
 	group.Wait()
 }

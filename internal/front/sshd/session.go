@@ -53,14 +53,14 @@ func (c *connection) serveSession(offer ssh.NewChannel) {
 	s := &session{connection: c, channel: lively{channel, c.recordTraffic}, env: make(map[string]string)}
 	ctx, cancel := context.WithCancelCause(c.ctx)
 	var group sync.WaitGroup
-	// In this order: what runs hears that the client has gone, and is waited for.
+	// In this order: the program sees that the client is gone, and then is waited for.
 	defer channel.Close()
 	defer group.Wait()
 	defer cancel(errGone)
 	for r := range requests {
 		run, ok := s.handleRequest(ctx, r)
 		if r.WantReply {
-			_ = r.Reply(ok, nil) // who is gone needs no answer
+			_ = r.Reply(ok, nil) // fails only if the client is gone
 		}
 		if run != nil {
 			group.Go(func() {
@@ -109,8 +109,7 @@ func (s *session) startOnce(run func(context.Context)) (func(context.Context), b
 	return run, true
 }
 
-// setEnv takes the variables that say which language somebody speaks. Others could
-// change what programs do.
+// setEnv accepts the variables of the locale. Others could change what programs do.
 func (s *session) setEnv(raw []byte) bool {
 	var v struct{ Name, Value string }
 	if ssh.Unmarshal(raw, &v) != nil || v.Name != "LANG" || !isPlain(v.Value) || s.begun {
@@ -204,7 +203,7 @@ func (s *session) sendSignal(ctx context.Context, raw []byte) bool {
 	return process.Signal(ctx, number) == nil
 }
 
-// runShell runs a command of a shell and tells how it ended.
+// runShell runs a shell command and sends its exit status.
 func (s *session) runShell(ctx context.Context, action, text string) {
 	begin := time.Now()
 	status, err := s.runCommand(ctx, text)
@@ -266,18 +265,18 @@ func (s *session) runCommand(ctx context.Context, text string) (sandpit.ExitStat
 	return status, err
 }
 
-// writeMessage tells the client what is wrong, beside the output.
+// writeMessage writes a message for the client to its standard error.
 func (s *session) writeMessage(text string) {
 	end := "\n"
 	if s.terminal != nil {
 		end = "\r\n"
 	}
-	_, _ = fmt.Fprintf(s.channel.Stderr(), "sandpit: %s%s", toVisible(api.Redactor{}.Text(text)), end) // who is gone needs no words
+	_, _ = fmt.Fprintf(s.channel.Stderr(), "sandpit: %s%s", toVisible(api.Redactor{}.Text(text)), end) // fails only if the client is gone
 }
 
-// sendExit tells how a program ended, which is the last that a channel carries.
+// sendExit sends how a program ended, which is the last message of a channel.
 func (s *session) sendExit(status sandpit.ExitStatus) {
-	_ = s.channel.CloseWrite() // who is gone hears nothing
+	_ = s.channel.CloseWrite() // fails only if the client is gone
 	if name := signalName(status); name != "" {
 		_, _ = s.channel.SendRequest("exit-signal", false, ssh.Marshal(struct {
 			Name    string

@@ -78,7 +78,7 @@ var (
 	_ sftp.ReadlinkFileLister   = (*files)(nil)
 )
 
-// failure is an error as SFTP tells it.
+// failure is an error in SFTP's form.
 type failure struct {
 	code error // of the protocol
 	text string
@@ -87,7 +87,7 @@ type failure struct {
 func (f failure) Error() string { return f.text }
 func (f failure) Unwrap() error { return f.code }
 
-// toClientError is err as clients are told it.
+// toClientError returns err in the form for clients.
 func toClientError(err error) error {
 	if err == nil {
 		return nil
@@ -149,9 +149,9 @@ func (l *limited) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// runProgram runs a program inside, for what the guest itself does not do.
+// runProgram runs a program inside, for operations that the guest does not have.
 //
-// Unsupported: there is no such program.
+// Unsupported: the program does not exist.
 func (f *files) runProgram(out io.Writer, args ...string) error {
 	ctx, cancel := f.shortContext()
 	defer cancel()
@@ -217,7 +217,7 @@ func (f *files) Filecmd(r *sftp.Request) error {
 		return f.setStat(r)
 	case "Rename":
 		if _, err := f.guest.Stat(ctx, "", r.Target); err == nil {
-			return refuseRequest(sandpit.AlreadyExists, "%s is there already", r.Target)
+			return refuseRequest(sandpit.AlreadyExists, "%s already exists", r.Target)
 		}
 		return toClientError(f.guest.Move(ctx, "", r.Filepath, r.Target))
 	case "Mkdir":
@@ -264,7 +264,7 @@ func (f *files) removeDir(ctx context.Context, name string) error {
 	return toClientError(err)
 }
 
-// PosixRename implements sftp.PosixRenameFileCmder: it replaces what is there.
+// PosixRename implements sftp.PosixRenameFileCmder: it replaces an existing target.
 func (f *files) PosixRename(r *sftp.Request) error {
 	ctx, cancel := f.shortContext()
 	defer cancel()

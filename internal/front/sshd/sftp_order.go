@@ -16,8 +16,8 @@ const (
 )
 
 // orderly is a channel of SFTP on which nothing comes after a request to open a file until
-// that has been answered. Clients wait for the answer anyway, but for those who guess what
-// it will be: with them the library's goroutines would race about the file.
+// that has been answered. Clients wait for the answer anyway, except those that guess it:
+// with these the library's goroutines would race for the file.
 type orderly struct {
 	ssh.Channel
 
@@ -70,7 +70,7 @@ func (o *orderly) nextPacket() error {
 	}
 	length := int64(binary.BigEndian.Uint32(head))
 	if length == 0 {
-		return io.ErrUnexpectedEOF // there is no such packet
+		return io.ErrUnexpectedEOF // no packet has this size
 	}
 	o.head, o.rest, o.opens = head, length-1, head[4] == openPacket
 	return nil

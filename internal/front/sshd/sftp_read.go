@@ -43,7 +43,7 @@ type download struct {
 	closed bool
 }
 
-// chunk is a part of a file, once it is there.
+// chunk is a part of a file, once it was read.
 type chunk struct {
 	once sync.Once
 	data []byte // fewer than chunkSize at the end of the file

@@ -35,7 +35,7 @@ func (f *files) Filewrite(r *sftp.Request) (io.WriterAt, error) {
 	case err != nil:
 		return nil, toClientError(err)
 	case flags.Excl && flags.Creat:
-		return nil, refuseRequest(sandpit.AlreadyExists, "%s is there already", r.Filepath)
+		return nil, refuseRequest(sandpit.AlreadyExists, "%s already exists", r.Filepath)
 	case !old.Mode.IsRegular():
 		return nil, refuseRequest(sandpit.Invalid, "%s is not a regular file", r.Filepath)
 	}
@@ -63,9 +63,9 @@ func (f *files) Filewrite(r *sftp.Request) (io.WriterAt, error) {
 	return u, nil
 }
 
-// openMode reads the permissions that a file is to have that is opened, zero for none. The
-// library does not tell which attributes there are, so it is told by their length: OpenSSH
-// sends permissions, and with them perhaps two times.
+// openMode returns the requested permissions of a file to open, or zero. The library does not
+// report which attributes there are, so their length decides: OpenSSH sends permissions, and
+// with them possibly two times.
 func openMode(raw []byte) fs.FileMode {
 	if len(raw) != 4 && len(raw) != 12 {
 		return 0
@@ -73,13 +73,13 @@ func openMode(raw []byte) fs.FileMode {
 	return fs.FileMode(binary.BigEndian.Uint32(raw)) & fs.ModePerm
 }
 
-// upload writes a file from its beginning to its end: it is replaced as a whole when it is
-// closed, and not at all if the client goes away before. What is skipped is taken from the
-// file that is there.
+// upload writes a file from its beginning to its end. It replaces the file as a whole when it
+// is closed, and not at all if the client disconnects before. Skipped parts are taken from the
+// existing file.
 type upload struct {
 	files   *files
 	path    string
-	oldSize int64 // of the file that is there and not to be emptied
+	oldSize int64 // of an existing file that is not to be truncated
 	options sandpit.WriteOptions
 
 	cancel context.CancelCauseFunc
@@ -88,7 +88,7 @@ type upload struct {
 	err    error
 
 	mu      sync.Mutex
-	next    int64 // what was written so far
+	next    int64 // how much was written so far
 	pending map[int64][]byte
 	held    int // bytes in pending
 	failed  error
@@ -195,8 +195,8 @@ func (u *upload) flushReady() error {
 	}
 }
 
-// skipExisting takes what lies before the first part that waits from the file that is there. The
-// lock is held.
+// skipExisting copies the part before the first waiting chunk from the existing file. The lock
+// is held.
 func (u *upload) skipExisting() error {
 	first := int64(-1)
 	for offset := range u.pending {
@@ -210,7 +210,7 @@ func (u *upload) skipExisting() error {
 	return u.keepExisting(first)
 }
 
-// keepExisting takes what comes up to a place from the file that is there. The lock is held.
+// keepExisting copies the part up to an offset from the existing file. The lock is held.
 func (u *upload) keepExisting(end int64) error {
 	if end > u.oldSize {
 		return sandpit.Errorf(sandpit.Unsupported, "%s: files with holes are not supported", u.path)
@@ -258,7 +258,7 @@ func (u *upload) finishUpload() error {
 // it was.
 func (u *upload) TransferError(err error) { u.cancel(err) }
 
-// Close implements io.Closer. The file is there when it returns.
+// Close implements io.Closer. The file exists when it returns.
 func (u *upload) Close() error {
 	u.mu.Lock()
 	if u.closed {
@@ -268,7 +268,7 @@ func (u *upload) Close() error {
 	err := u.finishUpload()
 	u.closed = true
 	if err != nil {
-		_ = u.failUpload(err) // which is told below
+		_ = u.failUpload(err) // which is returned below
 	}
 	_ = u.pipe.Close() // never fails
 	later := u.later

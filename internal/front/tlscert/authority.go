@@ -35,7 +35,7 @@ type authority struct {
 	key  crypto.Signer
 }
 
-// openAuthority reads an authority, which it makes if there is none.
+// openAuthority reads an authority and creates it if it is missing.
 func openAuthority(file string) (*authority, error) {
 	text, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -53,7 +53,7 @@ func openAuthority(file string) (*authority, error) {
 	key, ok := pair.PrivateKey.(crypto.Signer)
 	switch {
 	case !ok || pair.Leaf == nil || !pair.Leaf.IsCA:
-		return nil, badAuthority(file, "is none")
+		return nil, badAuthority(file, "is not a certificate authority")
 	case time.Now().After(pair.Leaf.NotAfter.Add(-leafLife)):
 		return nil, badAuthority(file, "has expired")
 	}
@@ -90,7 +90,7 @@ func newAuthority(now time.Time) ([]byte, error) {
 	return append(pemOf("CERTIFICATE", cert), pemOf("PRIVATE KEY", secret)...), nil
 }
 
-// newSerial returns a number that nobody else has.
+// newSerial returns a unique number.
 func newSerial() *big.Int {
 	var raw [16]byte
 	_, _ = rand.Read(raw[:]) // never fails: crypto/rand ends the program instead

@@ -16,10 +16,10 @@ import (
 const lookEvery = time.Second
 
 // Files returns a configuration with a certificate and its key from files in PEM form.
-// When the files change, connections from then on have the new certificate; files that
-// make no sense are told to log, which may be nil, and the old certificate is kept.
+// When the files change, new connections use the new certificate. Invalid files are
+// reported to log, which may be nil, and the old certificate is kept.
 //
-// Invalid: the files are none, or do not fit each other.
+// Invalid: the files have no certificate or key, or do not match.
 func Files(certFile, keyFile string, log *slog.Logger) (*tls.Config, error) {
 	f := &files{names: [2]string{certFile, keyFile}, log: orSilent(log), now: time.Now}
 	f.seen = f.statFiles()
@@ -31,7 +31,7 @@ func Files(certFile, keyFile string, log *slog.Logger) (*tls.Config, error) {
 	return newConfig(f.getCertificate), nil
 }
 
-// files keeps what was read last.
+// files caches the files that were read last.
 type files struct {
 	names [2]string // of the certificate and of the key
 	log   *slog.Logger
@@ -59,7 +59,7 @@ func stampOf(info fs.FileInfo) stamp {
 	return s
 }
 
-// statFiles returns what the files are now; a file that is not there has a stamp of its own.
+// statFiles returns the current stamps of the files; a missing file has a stamp of its own.
 func (f *files) statFiles() (now [2]stamp) {
 	for i, name := range f.names {
 		if info, err := os.Stat(name); err == nil {

@@ -32,12 +32,12 @@ const (
 	secretFile = "authority.pem"
 )
 
-// Local returns a configuration with certificates of an authority that is made once, in
-// o.Dir. Who trusts the authority trusts whoever can read that directory, for any name:
-// so its certificate is for the clients of this server only, not for a machine's store.
+// Local returns a configuration with certificates of an authority that is created once, in
+// o.Dir. A client that trusts the authority trusts every process that can read that directory,
+// for any name: so install it for clients of this server only, not in a machine's store.
 //
-// Invalid: what is in the directory is no authority, or it has expired. Others are those
-// of the file system.
+// Invalid: the directory contains an invalid or expired authority. Other errors are those of
+// the file system.
 func Local(o LocalOptions) (*tls.Config, error) {
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return nil, sandpit.Errorf(sandpit.CodeOf(err), "make the directory of the authority: %w", err)
@@ -81,9 +81,9 @@ func (l *local) getCertificate(hello *tls.ClientHelloInfo) (*tls.Certificate, er
 	return l.leafFor(l.extraName(hello))
 }
 
-// extraName is what the usual certificate is not for and the client asks for: a name below a
-// wildcard, since some clients refuse *.localhost, or an address of this machine. A
-// client that asks for somebody else gets the usual certificate, and will not like it.
+// extraName returns the requested name if the usual certificate does not cover it: a name below
+// a wildcard, because some clients refuse *.localhost, or an address of this machine. For any
+// other name the client gets the usual certificate, which it will refuse.
 func (l *local) extraName(hello *tls.ClientHelloInfo) string {
 	name := strings.ToLower(strings.TrimSuffix(hello.ServerName, "."))
 	if name == "" {
@@ -109,7 +109,7 @@ func addressOf(c net.Conn) string {
 	return at.Addr().Unmap().WithZone("").String()
 }
 
-// isName keeps out of certificates what is no name of a host.
+// isName reports whether a text is a valid host name for a certificate.
 func isName(name string) bool {
 	if name == "" || len(name) > 253 {
 		return false
