@@ -139,7 +139,8 @@ func WriteFunc(path string, mode fs.FileMode, fill func(io.Writer) error, opts .
 	return writeAndPublish(path, mode, fill, (*File).Rename, opts)
 }
 
-// Create creates the file path, which must not exist: otherwise the error is [fs.ErrExist] and the file stays as it is.
+// Create creates the file path, which must not exist. If it exists, the file stays unchanged and the error is
+// [fs.ErrExist].
 func Create(path string, mode fs.FileMode, data []byte, opts ...Option) error {
 	return writeAndPublish(path, mode, func(w io.Writer) error {
 		_, err := w.Write(data)

@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestUnlockFollowsNoLinks puts a link where a directory was, as a sandbox may while its
+// TestMakeAccessibleFollowsNoLinks puts a link where a directory was, as a sandbox may while its
 // files are removed: what the link names keeps its mode.
-func TestUnlockFollowsNoLinks(t *testing.T) {
+func TestMakeAccessibleFollowsNoLinks(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	if err := os.Mkdir(filepath.Join(dir, "other"), 0o750); err != nil {

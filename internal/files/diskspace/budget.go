@@ -141,8 +141,7 @@ type Reservation struct {
 
 // Grow reserves more bytes.
 //
-// Exhausted: as Budget.Reserve; the reservation stays as it is. Canceled: it was
-// released.
+// Exhausted: as Budget.Reserve; the reservation stays unchanged. Canceled: the reservation was released.
 func (r *Reservation) Grow(bytes int64) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -149,7 +149,7 @@ func (u *unpacker) unpackSymlink(h *tar.Header, name string) error {
 		return fileError("create the link", name, err)
 	}
 	if u.dirs.owner != nil {
-		if err := giveLink(at.fd, base, u.dirs.owner); err != nil {
+		if err := chownLink(at.fd, base, u.dirs.owner); err != nil {
 			return fileError("set the owner of", name, err)
 		}
 	}
@@ -160,9 +160,9 @@ func (u *unpacker) unpackSymlink(h *tar.Header, name string) error {
 	return nil
 }
 
-// giveLink changes the owner of a symbolic link. It verifies that the file is still a link, because other processes
+// chownLink changes the owner of a symbolic link. It verifies that the file is still a link, because other processes
 // may replace it by a file whose owner must not change.
-func giveLink(dir int, name string, to *Owner) error {
+func chownLink(dir int, name string, to *Owner) error {
 	fd, err := unix.Openat(dir, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return err

@@ -14,7 +14,7 @@ var (
 	errGone   = sandpit.Errorf(sandpit.Gone, "the watched directory is gone")
 )
 
-// queue holds events that were not taken yet, and errors in place of missing events. Its methods may be called
+// queue holds events that were not taken yet, and errors that stand for missing events. Its methods may be called
 // concurrently.
 type queue struct {
 	limit int
@@ -26,7 +26,7 @@ type queue struct {
 	more  chan struct{} // closed and replaced when an empty queue gets an item
 }
 
-// item is an event, or an error in place of missing events.
+// item is an event, or an error that stands for missing events.
 type item struct {
 	event Event
 	err   error

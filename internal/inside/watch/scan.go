@@ -137,10 +137,10 @@ func (t *tree) rescan() {
 	}
 }
 
-// scanDir reads d, the directory of n, once, and watches the directories in it and below. With tell, it reports
+// scanDir reads d, the directory of n, once, and watches the directories in it and below. With report, it reports
 // everything as created.
-func (t *tree) scanDir(d *directory, n *node, tell bool) {
-	for _, name := range t.listDirs(d, n, tell) {
+func (t *tree) scanDir(d *directory, n *node, report bool) {
+	for _, name := range t.listDirs(d, n, report) {
 		t.listed--
 		if t.stopped() {
 			continue
@@ -150,18 +150,18 @@ func (t *tree) scanDir(d *directory, n *node, tell bool) {
 			t.recordFailure(err)
 			continue
 		}
-		t.addDir(child, n, name, tell)
+		t.addDir(child, n, name, report)
 		child.closeFile()
 	}
 }
 
-// listDirs returns the names of the directories in d, up to the limit of watches. With tell, it reports everything in
+// listDirs returns the names of the directories in d, up to the limit of watches. With report, it reports everything in
 // d as created.
-func (t *tree) listDirs(d *directory, n *node, tell bool) (dirs []string) {
+func (t *tree) listDirs(d *directory, n *node, report bool) (dirs []string) {
 	for {
 		entries, err := d.file.ReadDir(batch)
 		for _, e := range entries {
-			if tell && (e.IsDir() || !isTemp(e.Name())) {
+			if report && (e.IsDir() || !isTemp(e.Name())) {
 				t.reportFound(n, e.Name())
 			}
 			if !e.IsDir() {

@@ -266,8 +266,8 @@ func (t *tree) handleEnter(n *node, c change) {
 	d.closeFile()
 }
 
-// addDir watches d under name in parent. With tell, it reports the content as created.
-func (t *tree) addDir(d *directory, parent *node, name string, tell bool) {
+// addDir watches d under name in parent. With report, it reports the content as created.
+func (t *tree) addDir(d *directory, parent *node, name string, report bool) {
 	wd, err := t.addWatch(d)
 	if err != nil {
 		t.recordFailure(err)
@@ -285,7 +285,7 @@ func (t *tree) addDir(d *directory, parent *node, name string, tell bool) {
 	n := &node{wd: wd, id: d.id, epoch: t.epoch}
 	t.nodes[wd] = n
 	t.attachNode(n, parent, name)
-	t.scanDir(d, n, tell)
+	t.scanDir(d, n, report)
 }
 
 // addKnown handles that a watched directory was found under name in parent.
@@ -310,7 +310,7 @@ func (t *tree) addKnown(n *node, d *directory, parent *node, name string) {
 	}
 }
 
-// attachNode records n under name in parent, in place of any other directory.
+// attachNode records n under name in parent, and detaches a directory that had the name.
 func (t *tree) attachNode(n, parent *node, name string) {
 	if parent.isWithin(n) {
 		t.recordMissed(parent, name) // outdated; later events say how it moved
