@@ -239,7 +239,7 @@ func badImports(files []source) (bad []string) {
 		d, known := directionOf(f.dir)
 		if !known && !missing[f.dir] {
 			missing[f.dir] = true
-			bad = append(bad, fmt.Sprintf("%s has no direction in arch_test.go: put it into a group of internal/", f.dir))
+			bad = append(bad, f.dir+" has no direction in arch_test.go: put it into a group of internal/")
 		}
 		if !known || f.isTest() {
 			continue
