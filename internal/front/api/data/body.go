@@ -11,17 +11,17 @@ import (
 
 var errCallEnded = errors.New("the call has ended")
 
-// requestBody is the body of a request while something else reads it, which may go on after
-// it has answered. The HTTP server waits for whoever reads a body, and so would a
-// client that sends nothing keep the call.
+// requestBody is the body of a request that another goroutine may still read after the
+// response. It can end such reads: otherwise the HTTP server would wait for them, and a client
+// that sends nothing would keep the call open.
 type requestBody struct {
 	body    io.Reader
 	control *http.ResponseController
 
 	mu       sync.Mutex
 	closed   bool
-	complete bool          // all of it was read, or it is broken
-	reading  chan struct{} // closed when the Read that goes on has ended; nil if none does
+	complete bool          // it was read to its end or failed
+	reading  chan struct{} // closed when the pending Read has ended; nil if none is pending
 }
 
 // newRequestBody returns the body of a request.
@@ -42,13 +42,14 @@ func (l *requestBody) Read(b []byte) (int, error) {
 	n, err := l.body.Read(b)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.complete = l.complete || err != nil && !errors.Is(err, os.ErrDeadlineExceeded) // else it was interrupted, and there is a rest
+	l.complete = l.complete || err != nil && !errors.Is(err, os.ErrDeadlineExceeded) // otherwise it was interrupted and can be continued
 	l.reading = nil
 	close(reading)
 	return n, err
 }
 
-// Close implements io.Closer. The body itself is the HTTP server's to close.
+// Close implements io.Closer. It does not close the underlying body, which belongs to the HTTP
+// server.
 func (l *requestBody) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -56,26 +57,26 @@ func (l *requestBody) Close() error {
 	return nil
 }
 
-// wasRead reports whether nothing of it is left.
+// wasRead reports whether the body was read to its end.
 func (l *requestBody) wasRead() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.complete
 }
 
-// endReads sees to it that the body is read no more.
+// endReads ends a pending read, and refuses later ones.
 func (l *requestBody) endReads() {
 	l.mu.Lock()
 	l.closed = true
 	reading := l.reading
 	l.mu.Unlock()
-	if reading != nil && l.interruptRead() == nil { // only a test's connection has no deadlines
+	if reading != nil && l.interruptRead() == nil { // only connections of tests have no deadlines
 		<-reading
 	}
 }
 
-// interruptRead ends every Read, the server's own included, unless all was read: a
-// deadline that comes between two requests would break the next one.
+// interruptRead ends pending reads, also those of the HTTP server. It does nothing if the body
+// was read: a deadline between two requests would break the next one.
 func (l *requestBody) interruptRead() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -13,16 +13,16 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/front/wire"
 )
 
-// commandLog is what a guest knows of its commands. Unsupported: it keeps nothing.
+// commandLog returns the guest's command log. Unsupported: the provider has none.
 func (c *call) commandLog() (sandpit.Journal, error) {
 	j, ok := c.guest.(sandpit.Journal)
 	if !ok {
-		return nil, sandpit.Errorf(sandpit.Unsupported, "the provider of sandbox %s does not keep what commands put out", c.id)
+		return nil, sandpit.Errorf(sandpit.Unsupported, "the provider of sandbox %s does not record the output of commands", c.id)
 	}
 	return j, nil
 }
 
-// parseCommandID is the command that a request names.
+// parseCommandID returns the command log and the ID of the command in the path.
 func (c *call) parseCommandID() (sandpit.Journal, string, error) {
 	id := c.r.PathValue("cid")
 	if err := sandpit.ValidateCommandID(id); err != nil {
@@ -74,7 +74,7 @@ func (s *Server) forgetCommand(ctx context.Context, c *call) error {
 	return c.writeNoContent()
 }
 
-// signalCommand sends a signal to a command that runs.
+// signalCommand sends a signal to a running command.
 func (s *Server) signalCommand(ctx context.Context, c *call) error {
 	j, id, err := c.parseCommandID()
 	if err != nil {
@@ -95,7 +95,7 @@ func (s *Server) signalCommand(ctx context.Context, c *call) error {
 	if info.Ended {
 		return sandpit.Errorf(sandpit.Gone, "command %s has ended", id)
 	}
-	// Only what it puts out from now on would come, and nobody reads it.
+	// The connection is only for the signal; its output is not needed.
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	process, err := c.guest.Connect(ctx, info.PID, sandpit.Streams{})
@@ -111,7 +111,7 @@ func (s *Server) signalCommand(ctx context.Context, c *call) error {
 	return c.writeNoContent()
 }
 
-// followCommand replays the output of a command, and goes on until it has ended.
+// followCommand sends the recorded output of a command, and new output until it ends.
 func (s *Server) followCommand(ctx context.Context, c *call) error {
 	j, id, err := c.parseCommandID()
 	if err != nil {
@@ -126,7 +126,7 @@ func (s *Server) followCommand(ctx context.Context, c *call) error {
 		return err
 	}
 	if o.From.Stdout > info.Stdout.Size || o.From.Stderr > info.Stderr.Size {
-		return sandpit.Errorf(sandpit.Invalid, "command %s has put out %d and %d bytes: there is nothing at %d and %d",
+		return sandpit.Errorf(sandpit.Invalid, "command %s has written %d bytes to stdout and %d to stderr: invalid offsets %d and %d",
 			id, info.Stdout.Size, info.Stderr.Size, o.From.Stdout, o.From.Stderr)
 	}
 	stream, err := s.openEvents(ctx, c)
@@ -150,7 +150,8 @@ func (s *Server) followCommand(ctx context.Context, c *call) error {
 	})
 }
 
-// commandDuration is how long a command took, as far as its times make sense.
+// commandDuration returns how long a command took, by the times of the sandbox if they are
+// plausible.
 func commandDuration(info sandpit.CommandInfo, since time.Time) time.Duration {
 	if d := info.EndedAt.Sub(info.StartedAt); d >= 0 && !info.StartedAt.IsZero() {
 		return d
@@ -158,8 +159,8 @@ func commandDuration(info sandpit.CommandInfo, since time.Time) time.Duration {
 	return time.Since(since)
 }
 
-// followOptions reads from where on output is wanted. What a client that comes back
-// says of its last event goes before what its address says.
+// followOptions reads the offsets at which the output starts. The ID of the last event of a
+// client that reconnects takes precedence over the query.
 func (c *call) followOptions() (sandpit.FollowOptions, error) {
 	var o sandpit.FollowOptions
 	values, err := c.parseQuery("stdout", "stderr", "follow")
@@ -176,7 +177,7 @@ func (c *call) followOptions() (sandpit.FollowOptions, error) {
 	}{"stdout": {stdout, &o.From.Stdout}, "stderr": {stderr, &o.From.Stderr}} {
 		n, err := strconv.ParseInt(cmp.Or(at.text, "0"), 10, 64)
 		if err != nil || n < 0 {
-			return o, sandpit.Errorf(sandpit.Invalid, "%s: %.20q is not the offset of a byte", name, at.text)
+			return o, sandpit.Errorf(sandpit.Invalid, "%s: invalid offset %.20q", name, at.text)
 		}
 		*at.to = n
 	}
@@ -190,13 +191,13 @@ func (c *call) followOptions() (sandpit.FollowOptions, error) {
 	return o, nil
 }
 
-// follower tells what comes of a command, all from one goroutine.
+// follower sends the output of a command. It is for one goroutine.
 type follower struct {
 	stream *events
-	at     sandpit.Offsets // behind what was told
+	at     sandpit.Offsets // after what was sent
 }
 
-// eventID names an event by what has been told with it.
+// eventID returns the ID of an event: the offsets after it.
 func (f *follower) eventID() string { return fmt.Sprintf("%d-%d", f.at.Stdout, f.at.Stderr) }
 
 func (f *follower) sendMissing(stderr bool, offset, n int64) {
@@ -205,11 +206,11 @@ func (f *follower) sendMissing(stderr bool, offset, n int64) {
 		name, at = "stderr", &f.at.Stderr
 	}
 	*at = offset + n
-	// If nobody listens any more the next write says so.
+	// If the client has disconnected, the next write fails.
 	_ = f.stream.sendEvent("missing", f.eventID(), wire.Missing{Stream: name, Offset: offset, Bytes: n})
 }
 
-// followed is one stream of a command.
+// followed writes one stream of a command.
 type followed struct {
 	*follower
 	name   string

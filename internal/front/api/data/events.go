@@ -24,10 +24,10 @@ func wantsEvents(r *http.Request) bool {
 	return false
 }
 
-// events is a stream of server-sent events. Its methods may be called concurrently.
+// events is a stream of server-sent events. All methods may be called concurrently.
 type events struct {
 	c    *call
-	ctx  context.Context //nolint:containedctx // of the call whose answer this is
+	ctx  context.Context //nolint:containedctx // of the call that sends them
 	quit chan struct{}
 	beat sync.WaitGroup
 
@@ -36,8 +36,7 @@ type events struct {
 	err  error // the first; nothing is sent after it
 }
 
-// openEvents begins a stream, which says now and then that it lives. The caller must
-// close it.
+// openEvents begins a stream, with heartbeats. The caller must close it.
 func (s *Server) openEvents(ctx context.Context, c *call) (*events, error) {
 	h := c.w.Header()
 	setSafeHeaders(h)
@@ -69,7 +68,7 @@ func (e *events) sendHeartbeats(pause time.Duration) {
 	}
 }
 
-// sendEvent sends an event. An error means that nobody listens any more.
+// sendEvent sends an event. An error means that the client has disconnected.
 func (e *events) sendEvent(name, id string, value any) error {
 	text, err := json.Marshal(value)
 	if err != nil {
@@ -84,7 +83,8 @@ func (e *events) sendEvent(name, id string, value any) error {
 	return e.err
 }
 
-// writeText sends text while e.mu is held. A client that takes nothing for long has gone.
+// writeText sends text. e.mu is held. A client that does not read for too long counts as
+// disconnected.
 func (e *events) writeText(text string) {
 	if e.err != nil {
 		return
@@ -98,7 +98,7 @@ func (e *events) writeText(text string) {
 	e.sent = time.Now()
 }
 
-// sendFailure tells why the stream ends, as its last event.
+// sendFailure sends the reason of the stream's end as its last event.
 func (e *events) sendFailure(err error) error {
 	if e.ctx.Err() != nil {
 		err = context.Cause(e.ctx)
@@ -106,8 +106,8 @@ func (e *events) sendFailure(err error) error {
 	return e.sendEvent("error", "", api.ProblemOf(e.c.r.Context(), err))
 }
 
-// closeStream ends the stream and waits for whoever writes to it: who copies the output of
-// a command may be late, and must not touch the answer any more.
+// closeStream ends the stream and waits for pending writes: late output of a command must not
+// be written to a response that has ended.
 func (e *events) closeStream() {
 	close(e.quit)
 	e.beat.Wait()

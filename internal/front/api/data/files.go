@@ -17,8 +17,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/front/wire"
 )
 
-// parseQuery reads the parameters of a request, of which only the known may be there, and
-// each once.
+// parseQuery reads the query of a request. Unknown and repeated parameters are errors.
 func (c *call) parseQuery(known ...string) (url.Values, error) {
 	values, err := url.ParseQuery(c.r.URL.RawQuery)
 	if err != nil {
@@ -30,19 +29,19 @@ func (c *call) parseQuery(known ...string) (url.Values, error) {
 			at++
 		}
 		if at == len(known) {
-			return nil, sandpit.Errorf(sandpit.Invalid, "query: %.100q is not known here; want %s", name, strings.Join(known, ", "))
+			return nil, sandpit.Errorf(sandpit.Invalid, "query: unknown parameter %.100q; want %s", name, strings.Join(known, ", "))
 		}
 		if len(all) > 1 {
-			return nil, sandpit.Errorf(sandpit.Invalid, "query: %s comes %d times", name, len(all))
+			return nil, sandpit.Errorf(sandpit.Invalid, "query: %s is given %d times", name, len(all))
 		}
 	}
 	return values, nil
 }
 
-// fileRef is the file that a request means.
+// fileRef names a file.
 type fileRef struct{ user, path string }
 
-// parseFile reads the parameters of a call on a file, besides which others may be there.
+// parseFile reads the query of a call on a file, which may have others parameters.
 func (c *call) parseFile(others ...string) (fileRef, url.Values, error) {
 	values, err := c.parseQuery(append([]string{"path", "user"}, others...)...)
 	if err != nil {
@@ -52,25 +51,25 @@ func (c *call) parseFile(others ...string) (fileRef, url.Values, error) {
 	return p, values, checkPath("path", p.path)
 }
 
-// maxPath is how long a path can be, in bytes.
+// maxPath is the maximum number of bytes of a path.
 const maxPath = 4096
 
 func checkPath(name, p string) error {
 	switch {
 	case p == "":
-		return sandpit.Errorf(sandpit.Invalid, "%s: want the path of a file", name)
+		return sandpit.Errorf(sandpit.Invalid, "%s: path is missing", name)
 	case len(p) > maxPath:
 		return sandpit.Errorf(sandpit.Invalid, "%s: %d bytes, want at most %d", name, len(p), maxPath)
 	case strings.Contains(p, "\x00"):
-		return sandpit.Errorf(sandpit.Invalid, "%s: a NUL byte in it", name)
+		return sandpit.Errorf(sandpit.Invalid, "%s: contains a NUL byte", name)
 	}
 	return nil
 }
 
-// statFile describes a file, following links: a link's own size is not its content's.
+// statFile describes a file and follows links: the size of a link is not that of its target.
 func (c *call) statFile(ctx context.Context, p fileRef) (sandpit.File, error) {
-	const most = 40 // links, as Linux has it
-	for range most {
+	const maxLinks = 40 // like Linux
+	for range maxLinks {
 		f, err := c.guest.Stat(ctx, p.user, p.path)
 		if err != nil || f.Mode&fs.ModeSymlink == 0 {
 			return f, err
@@ -80,10 +79,10 @@ func (c *call) statFile(ctx context.Context, p fileRef) (sandpit.File, error) {
 		}
 		p.path = f.LinkTarget
 	}
-	return sandpit.File{}, sandpit.Errorf(sandpit.NotFound, "%s: the link leads nowhere", p.path)
+	return sandpit.File{}, sandpit.Errorf(sandpit.NotFound, "%s: the symbolic link has no target", p.path)
 }
 
-// maxRanges is how many ranges of a file one answer has; with more it has all of it.
+// maxRanges is how many ranges of a file a request may have; with more, it gets the whole file.
 const maxRanges = 8
 
 func (s *Server) readFile(ctx context.Context, c *call) error {
@@ -105,7 +104,7 @@ func (s *Server) readFile(ctx context.Context, c *call) error {
 	setSafeHeaders(h)
 	h.Set("Content-Type", "application/octet-stream")
 	h.Set("Content-Disposition", attachmentHeader(path.Base(cmp.Or(f.Path, p.path))))
-	if f.Size == 0 { // perhaps one that the kernel makes up as it is read
+	if f.Size == 0 { // possibly a file of /proc, whose content exists only while it is read
 		return c.streamFile(func() (io.ReadCloser, error) { return c.guest.ReadFile(ctx, p.user, p.path) })
 	}
 	if !f.ModifiedAt.IsZero() {
@@ -113,8 +112,8 @@ func (s *Server) readFile(ctx context.Context, c *call) error {
 	}
 	from := &content{ctx: ctx, guest: c.guest, user: p.user, path: p.path, size: f.Size}
 	defer from.closeFile()
-	// The file is opened before anything is told of it: perhaps it cannot be. Of a
-	// part nobody knows yet where it begins.
+	// The file is opened before headers are sent, so that an error becomes the response. For a
+	// range the offset is not known yet.
 	if c.r.Method != http.MethodHead && c.r.Header.Get("Range") == "" {
 		if from.open, err = c.guest.ReadRange(ctx, p.user, p.path, 0, f.Size); err != nil {
 			return err
@@ -124,7 +123,7 @@ func (s *Server) readFile(ctx context.Context, c *call) error {
 	return from.err
 }
 
-// streamFile answers with what open opens.
+// streamFile responds with the content of what open returns.
 func (c *call) streamFile(open func() (io.ReadCloser, error)) error {
 	if c.r.Method == http.MethodHead {
 		c.w.WriteHeader(http.StatusOK)
@@ -139,7 +138,8 @@ func (c *call) streamFile(open func() (io.ReadCloser, error)) error {
 	return err
 }
 
-// attachmentHeader says that an answer is to be saved under a name, not shown.
+// attachmentHeader returns a Content-Disposition that makes browsers save a response under a
+// name.
 func attachmentHeader(name string) string {
 	return cmp.Or(mime.FormatMediaType("attachment", map[string]string{"filename": name}), "attachment")
 }
@@ -186,7 +186,7 @@ func (s *Server) statFile(ctx context.Context, c *call) error {
 	return c.writeJSON(http.StatusOK, wire.EntryOf(f))
 }
 
-// maxDepth is how deep a list can go.
+// maxDepth is the maximum depth of a list.
 const maxDepth = 1000
 
 func (s *Server) listFiles(ctx context.Context, c *call) error {

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Headers pass by name in both directions: what is not known could carry a credential
-// in, or make a browser or another proxy believe something on the way out.
+// Only known headers are forwarded, in both directions: others could carry a credential to
+// the guest, or affect browsers and proxies on the way back.
 var (
 	requestHeaders = []string{
 		"Accept", "Accept-Encoding", "Content-Encoding", "Content-Type",
@@ -24,10 +24,10 @@ var (
 	responsePrefixes = []string{"Connect-", "Grpc-", "Sandpit-"}
 )
 
-// maxGuestHeaders bounds how many headers and trailers of a guest are passed on.
+// maxGuestHeaders is how many headers and trailers of a guest are forwarded.
 const maxGuestHeaders = 100
 
-// copyHeaders copies the headers that are known.
+// copyHeaders copies the headers with the given names or prefixes.
 func copyHeaders(to, from http.Header, names, prefixes []string) {
 	count := 0
 	for name, values := range from {
@@ -41,9 +41,9 @@ func copyHeaders(to, from http.Header, names, prefixes []string) {
 	}
 }
 
-// guestUserHeader returns the header that names a user of the guest's, which is what its
-// protocol has basic authentication for. Any other kind, and any password, is meant
-// for us; "" is none.
+// guestUserHeader returns the header that names a user of the guest, or "". The guest's
+// protocol uses basic authentication without a password for that; other credentials are for
+// the server.
 func guestUserHeader(authorization string) string {
 	kind, text, _ := strings.Cut(authorization, " ")
 	if !strings.EqualFold(kind, "Basic") {

@@ -11,7 +11,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/reach/shell"
 )
 
-// findJob is the one that a request names.
+// findJob returns the job in the path.
 func (s *Server) findJob(c *call) (*shell.Job, error) {
 	session, err := s.findSession(c)
 	if err != nil {
@@ -48,7 +48,7 @@ func (s *Server) startJob(ctx context.Context, c *call) error {
 	if req.Terminal != nil {
 		size := sandpit.TerminalSize(*req.Terminal)
 		if size.Cols == 0 || size.Rows == 0 {
-			return sandpit.Errorf(sandpit.Invalid, "body.terminal: want columns and rows")
+			return sandpit.Errorf(sandpit.Invalid, "body.terminal: want cols and rows above 0")
 		}
 		r.Terminal = &size
 	}
@@ -79,8 +79,8 @@ func (s *Server) getJob(_ context.Context, c *call) error {
 	return c.writeJSON(http.StatusOK, toJob(job.Info()))
 }
 
-// readJobOutput answers with what a job has put out since an offset: what is there, or
-// all until it has ended, as events.
+// readJobOutput responds with the output of a job after an offset: what is available, or as
+// events everything until the job ends.
 func (s *Server) readJobOutput(ctx context.Context, c *call) error {
 	values, err := c.parseQuery("offset")
 	if err != nil {
@@ -97,7 +97,7 @@ func (s *Server) readJobOutput(ctx context.Context, c *call) error {
 	var offset int64
 	if text != "" {
 		if offset, err = strconv.ParseInt(text, 10, 64); err != nil || offset < 0 {
-			return sandpit.Errorf(sandpit.Invalid, "offset: %.20q is not the offset of a byte", text)
+			return sandpit.Errorf(sandpit.Invalid, "invalid offset %.20q", text)
 		}
 	}
 	if !wantsEvents(c.r) {
@@ -119,8 +119,8 @@ func (s *Server) readJobOutput(ctx context.Context, c *call) error {
 			}
 		}
 		if chunk.Ended {
-			// The end of the output is a moment before that of the job.
-			_, _ = job.Wait(ctx) // what it says is in the job's description
+			// The output ends shortly before the job.
+			_, _ = job.Wait(ctx) // the result is in the description of the job
 			return stream.sendEvent("exit", strconv.FormatInt(chunk.Next, 10), toJob(job.Info()))
 		}
 		offset = chunk.Next

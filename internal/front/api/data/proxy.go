@@ -10,21 +10,20 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/front/wire"
 )
 
-// guestMethods are the methods that a guest's protocol may use.
+// guestMethods are the methods of the guest's protocol.
 var guestMethods = []string{
 	http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions,
 }
 
-// forwardToGuest passes a request on to the guest, with the guest's key instead of the
-// caller's.
+// forwardToGuest forwards a request to the guest with the guest's key.
 func (s *Server) forwardToGuest(ctx context.Context, c *call) error {
 	server, ok := c.guest.(sandpit.GuestServer)
 	if !ok {
-		return sandpit.Errorf(sandpit.Unsupported, "the provider of sandbox %s has no protocol of its own to pass on", c.id)
+		return sandpit.Errorf(sandpit.Unsupported, "the provider of sandbox %s has no guest protocol", c.id)
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	defer cancel() // whatever the guest still wants to read or say
-	// A guest may answer while it still reads, and fail early.
+	defer cancel() // also if the guest would still read or write
+	// A guest may respond while it still reads, and fail early.
 	c.w.enableFullDuplex(c.r)
 	defer c.w.body.endReads()
 	out, err := http.NewRequestWithContext(ctx, c.r.Method, "http://guest/", c.w.body)
@@ -43,7 +42,7 @@ func (s *Server) forwardToGuest(ctx context.Context, c *call) error {
 		out.Header.Set("Authorization", user)
 	}
 	if len(out.Header["User-Agent"]) == 0 {
-		out.Header["User-Agent"] = nil // else Go names itself
+		out.Header["User-Agent"] = nil // otherwise Go sets its own
 	}
 	res, err := server.HTTP().RoundTrip(out)
 	if err != nil {
@@ -53,7 +52,7 @@ func (s *Server) forwardToGuest(ctx context.Context, c *call) error {
 	return c.writeGuestResponse(res)
 }
 
-// limitCommand gives a command the server's time limit if its client asks for that.
+// limitCommand sets the server's timeout of a command if the client asks for it.
 func (s *Server) limitCommand(h http.Header) error {
 	switch wanted := h.Get(wire.HeaderCommandTimeout); {
 	case wanted == "":
@@ -66,12 +65,12 @@ func (s *Server) limitCommand(h http.Header) error {
 	return nil
 }
 
-// writeGuestResponse answers with what a guest says.
+// writeGuestResponse responds with the response of a guest.
 func (c *call) writeGuestResponse(res *http.Response) error {
 	switch {
 	case res.StatusCode < 200 || res.StatusCode > 599,
-		res.StatusCode/100 == 3 && res.StatusCode != http.StatusNotModified: // a guest sends nobody anywhere
-		return sandpit.Errorf(sandpit.Internal, "the guest answers with status %d, which is not in its protocol", res.StatusCode)
+		res.StatusCode/100 == 3 && res.StatusCode != http.StatusNotModified: // redirects of a guest are not followed
+		return sandpit.Errorf(sandpit.Internal, "unexpected status %d from the guest", res.StatusCode)
 	}
 	h := c.w.Header()
 	copyHeaders(h, res.Header, responseHeaders, responsePrefixes)
@@ -80,7 +79,7 @@ func (c *call) writeGuestResponse(res *http.Response) error {
 		h.Set("Content-Type", "application/octet-stream")
 	}
 	if res.StatusCode/100 != 2 && c.r.Method != http.MethodHead {
-		h.Del("Content-Length") // the body is bounded, and may be less
+		h.Del("Content-Length") // the body may be cut
 	}
 	c.w.WriteHeader(res.StatusCode)
 	if err := c.w.flushResponse(); err != nil {
@@ -92,7 +91,7 @@ func (c *call) writeGuestResponse(res *http.Response) error {
 	trailer := make(http.Header)
 	copyHeaders(trailer, res.Trailer, nil, responsePrefixes)
 	for name, values := range trailer {
-		if len(values) > 0 { // one that was only announced would never end a stream of HTTP/2
+		if len(values) > 0 { // a trailer that is only announced would keep a stream of HTTP/2 open
 			h[http.TrailerPrefix+name] = values
 		}
 	}

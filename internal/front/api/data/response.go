@@ -13,20 +13,20 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/front/api"
 )
 
-// response is an http.ResponseWriter that knows whether it has begun.
+// response is an http.ResponseWriter that knows whether the response has begun.
 type response struct {
 	http.ResponseWriter
 
 	server *Server
 	body   *requestBody // of the request
-	duplex bool         // the body may be read after the answer has begun
+	duplex bool         // the body may be read after the response has begun
 	begun  bool
 
 	mu     sync.Mutex
-	ending bool // nothing may take long any more
+	ending bool // only a short time is left for sending
 }
 
-// setWriteDeadline gives what is written next a time to be sent, unless the call must end soon.
+// setWriteDeadline limits the time of the next write, unless the call must end soon.
 func (a *response) setWriteDeadline(d time.Duration) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -36,21 +36,22 @@ func (a *response) setWriteDeadline(d time.Duration) error {
 	return http.NewResponseController(a.ResponseWriter).SetWriteDeadline(time.Now().Add(d))
 }
 
-// setFinalDeadline leaves little time for what is still to be sent.
+// setFinalDeadline limits the time of everything that is still to be sent.
 func (a *response) setFinalDeadline() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.ending = true
-	// A connection without deadlines ends by itself, or not at all.
+	// A connection without deadlines cannot be ended from here.
 	_ = http.NewResponseController(a.ResponseWriter).SetWriteDeadline(time.Now().Add(finalTimeout))
 }
 
-// enableFullDuplex lets the body be read while the answer is given. HTTP/2 knows nothing else.
+// enableFullDuplex allows reading the body while the response is sent. HTTP/2 always allows
+// it.
 func (a *response) enableFullDuplex(r *http.Request) {
 	a.duplex = r.ProtoMajor == 1 && http.NewResponseController(a.ResponseWriter).EnableFullDuplex() == nil
 }
 
-// drainBody reads what is left of the body when the answer was given before its end.
+// drainBody reads the rest of the body if the response was complete before the body was read.
 func (a *response) drainBody() {
 	if a.duplex && a.begun && !a.body.wasRead() {
 		api.DrainBody(a.ResponseWriter, a.body.body)
@@ -63,7 +64,7 @@ func (a *response) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 // WriteHeader implements http.ResponseWriter.
 func (a *response) WriteHeader(status int) {
 	if a.duplex && !a.body.wasRead() {
-		// What is left of the body must not be taken for the next request.
+		// The rest of the body must not be read as the next request.
 		a.Header().Set("Connection", "close")
 	}
 	a.begun = true
@@ -78,8 +79,7 @@ func (a *response) Write(b []byte) (int, error) {
 	return a.ResponseWriter.Write(b)
 }
 
-// ReadFrom implements io.ReaderFrom with a buffer that is used again. What is read is
-// sent at once.
+// ReadFrom implements io.ReaderFrom with a pooled buffer. It sends each piece at once.
 func (a *response) ReadFrom(r io.Reader) (sent int64, err error) {
 	buffer, ok := a.server.buffers.Get().(*[copyBuffer]byte)
 	if !ok {
@@ -115,7 +115,7 @@ func (a *response) flushResponse() error {
 	return http.NewResponseController(a.ResponseWriter).Flush()
 }
 
-// setSafeHeaders sets what keeps a browser from running an answer, or keeping it.
+// setSafeHeaders keeps browsers from running or storing a response.
 func setSafeHeaders(h http.Header) {
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Content-Security-Policy", "default-src 'none'; sandbox")
@@ -123,23 +123,23 @@ func setSafeHeaders(h http.Header) {
 	h.Set("Cache-Control", "no-store")
 }
 
-// writeJSON answers with a value.
+// writeJSON responds with a value.
 func (c *call) writeJSON(status int, value any) error {
 	setSafeHeaders(c.w.Header())
 	return api.WriteJSON(c.w, c.r, status, value)
 }
 
-// writeNoContent answers that it is done.
+// writeNoContent responds without a body.
 func (c *call) writeNoContent() error {
 	c.w.WriteHeader(http.StatusNoContent)
 	return nil
 }
 
-// maxBody is how large the body of a call may be that is not a stream, in bytes.
+// maxBody is the maximum number of bytes of a body that is not a stream.
 const maxBody = 16 << 20
 
-// readBody reads the JSON of a request into value. Fields that are not known are refused:
-// a misspelt one would change what is done in silence.
+// readBody decodes the JSON body of a request. Unknown fields are errors, because a misspelled
+// field would silently change what is done.
 func (c *call) readBody(value any) error {
 	text, err := api.ReadBody(c.w, c.r, maxBody, api.BodyCost)
 	if err != nil {

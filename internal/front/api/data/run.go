@@ -14,15 +14,14 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/reach/workspace"
 )
 
-// defaultWindow is how much of each stream an answer has that asks for no other
-// amount, in bytes.
+// defaultWindow is the default number of bytes of each stream in a response.
 const defaultWindow = 1 << 20
 
-// maxDuration is how long a command can have taken that is announced, in seconds: some 30 years.
+// maxDuration is the maximum duration of an announced command, in seconds: some 30 years.
 const maxDuration = 1e9
 
-// announceCommand decides about a command that a client is going to run inside of a shell, and
-// records it; or records how such a command ended.
+// announceCommand checks and records a command that the client is about to run in a shell, or
+// records how such a command ended.
 func (s *Server) announceCommand(ctx context.Context, c *call) error {
 	var req wire.Announcement
 	if err := c.readBody(&req); err != nil {
@@ -53,7 +52,7 @@ func (s *Server) announceCommand(ctx context.Context, c *call) error {
 	return c.writeNoContent()
 }
 
-// runCommand runs a command, and kills it when the client goes away.
+// runCommand runs a command, and kills it when the client disconnects.
 func (s *Server) runCommand(ctx context.Context, c *call) error {
 	var req wire.Run
 	if err := c.readBody(&req); err != nil {
@@ -87,7 +86,7 @@ func (s *Server) runCommand(ctx context.Context, c *call) error {
 	}, map[string]api.Text{"stdout": stdout.Close(), "stderr": stderr.Close()})
 }
 
-// toCommand turns a request into a command.
+// toCommand converts a request to a command.
 func (s *Server) toCommand(req wire.Run) (sandpit.Command, error) {
 	cmd := sandpit.Command{Args: req.Args, Env: req.Env, Dir: req.Dir, User: req.User}
 	switch {
@@ -109,10 +108,10 @@ func (s *Server) toCommand(req wire.Run) (sandpit.Command, error) {
 	return cmd, nil
 }
 
-// maxTimeout bounds timeouts: what is longer is meant to be none, and says so.
+// maxTimeout is the maximum timeout. Requests have another way to say "none".
 const maxTimeout = 10 * 365 * 24 * time.Hour
 
-// parseTimeoutOr reads a number of seconds: 0 is usual, and below it is none.
+// parseTimeoutOr converts a number of seconds: 0 is the default, below zero is no timeout.
 func parseTimeoutOr(seconds float64, usual time.Duration) (time.Duration, error) {
 	switch {
 	case seconds == 0:
@@ -125,7 +124,7 @@ func parseTimeoutOr(seconds float64, usual time.Duration) (time.Duration, error)
 	return max(time.Millisecond, time.Duration(seconds*float64(time.Second))), nil
 }
 
-// runDetached starts a command that goes on without anybody.
+// runDetached starts a command that keeps running without a client.
 func (s *Server) runDetached(ctx context.Context, c *call, req wire.Run, cmd sandpit.Command) error {
 	if _, err := c.commandLog(); err != nil {
 		return err
@@ -134,10 +133,10 @@ func (s *Server) runDetached(ctx context.Context, c *call, req wire.Run, cmd san
 		return sandpit.Errorf(sandpit.Invalid, "body: a detached command has no input")
 	}
 	if req.Timeout == 0 {
-		cmd.Timeout = 0 // nobody waits for it
+		cmd.Timeout = 0 // no client waits for it
 	}
 	cmd.ID = "run-" + strings.ToLower(rand.Text())
-	// It outlives the stream that it is started by, which ends here.
+	// The command outlives the stream that starts it, which ends here.
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	process, err := c.guest.Start(ctx, cmd)
@@ -147,7 +146,7 @@ func (s *Server) runDetached(ctx context.Context, c *call, req wire.Run, cmd san
 	return c.writeJSON(http.StatusAccepted, wire.Started{ID: process.ID(), PID: process.PID()})
 }
 
-// runEvents runs a command and tells what happens.
+// runEvents runs a command and sends its output as events.
 func (s *Server) runEvents(ctx context.Context, c *call, cmd sandpit.Command) error {
 	var stream *events
 	var streamErr error
@@ -167,7 +166,7 @@ func (s *Server) runEvents(ctx context.Context, c *call, cmd sandpit.Command) er
 			cancel(streamErr)
 		}
 	})
-	if stream == nil { // it has not started, or nobody listens
+	if stream == nil { // the command has not started, or the client has disconnected
 		return err
 	}
 	defer stream.closeStream()
@@ -182,7 +181,7 @@ func (s *Server) runEvents(ctx context.Context, c *call, cmd sandpit.Command) er
 // outputEvents sends what is written to it as events.
 type outputEvents struct {
 	name   string
-	stream **events // set when opened is closed; nil if nobody listens
+	stream **events // set when opened is closed; nil if the client has disconnected
 	opened chan struct{}
 }
 

@@ -30,23 +30,24 @@ type sessionSets struct {
 	sets   map[sandpit.ID]*sessionSet
 }
 
-// sessionSet is those of one sandbox, as long as its guest is the same.
+// sessionSet is the terminal sessions of one sandbox, as long as its guest is the same.
 type sessionSet struct {
 	*shell.Sessions
 	guest sandpit.Guest
 }
 
-// findSessions returns the sessions of a sandbox. If there are none that can be used, they are
-// new ones if wanted; else those that have ended, which say why, or nil.
+// findSessions returns the sessions of a sandbox. If there are none that can be used, it
+// creates a set if wanted; otherwise it returns those that have ended, which report the
+// reason, or nil.
 func (all *sessionSets) findSessions(c *call, wanted bool) (*shell.Sessions, error) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
 	if all.closed {
-		return nil, sandpit.Errorf(sandpit.Unavailable, "the server ends")
+		return nil, sandpit.Errorf(sandpit.Unavailable, "the server is shutting down")
 	}
 	set := all.sets[c.id]
 	if set != nil && set.guest != c.guest {
-		set.Ended(sandpit.Errorf(sandpit.Gone, "sandbox %s was started anew", c.id))
+		set.Ended(sandpit.Errorf(sandpit.Gone, "sandbox %s was restarted", c.id))
 	}
 	switch {
 	case set == nil && !wanted:
@@ -58,7 +59,7 @@ func (all *sessionSets) findSessions(c *call, wanted bool) (*shell.Sessions, err
 		if id == c.id || !all.isUsable(id) {
 			delete(all.sets, id)
 			all.closing.Go(func() {
-				_ = other.Close() // what is in it has ended with the sandbox, or with the guest that it had
+				_ = other.Close() // its programs have ended with the sandbox or its previous guest
 			})
 		}
 	}
@@ -73,7 +74,7 @@ func (all *sessionSets) findSessions(c *call, wanted bool) (*shell.Sessions, err
 	return set.Sessions, nil
 }
 
-// endSessions hears that all that ran in a sandbox ends, and why.
+// endSessions ends the sessions of a sandbox whose programs have ended.
 func (all *sessionSets) endSessions(id sandpit.ID, why error) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
@@ -82,7 +83,7 @@ func (all *sessionSets) endSessions(id sandpit.ID, why error) {
 	}
 }
 
-// isUsable reports whether a sandbox may be used again.
+// isUsable reports whether a sandbox still exists.
 func (all *sessionSets) isUsable(id sandpit.ID) bool {
 	s, err := all.manager.Get(id)
 	return err == nil && s.State != sandpit.StateDeleted && s.State != sandpit.StateDeleting
@@ -103,7 +104,7 @@ func (all *sessionSets) closeAll() error {
 	return errors.Join(errs...)
 }
 
-// findSession is the one that a request names.
+// findSession returns the session in the path.
 func (s *Server) findSession(c *call) (*shell.Session, error) {
 	set, err := s.sessions.findSessions(c, false)
 	if err != nil {
@@ -141,7 +142,7 @@ func (s *Server) openSession(ctx context.Context, c *call) error {
 	return c.writeJSON(http.StatusCreated, toSession(session.Info()))
 }
 
-// parseTimeout reads a number of seconds of which 0 means what is usual.
+// parseTimeout converts a number of seconds; 0 is the default.
 func parseTimeout(seconds float64) (time.Duration, error) {
 	if seconds < 0 {
 		return 0, sandpit.Errorf(sandpit.Invalid, "timeout_seconds %v: want more than 0", seconds)
@@ -149,10 +150,10 @@ func parseTimeout(seconds float64) (time.Duration, error) {
 	return parseTimeoutOr(seconds, 0)
 }
 
-// parseMaxOutput reads a number of bytes.
+// parseMaxOutput converts a number of bytes.
 func parseMaxOutput(n int64) (int, error) {
 	if n < 0 || n > math.MaxInt32 {
-		return 0, sandpit.Errorf(sandpit.Invalid, "max_output %d: no such number of bytes is possible", n)
+		return 0, sandpit.Errorf(sandpit.Invalid, "max_output %d: out of bounds", n)
 	}
 	return int(n), nil
 }
@@ -199,8 +200,8 @@ func (s *Server) closeSession(_ context.Context, c *call) error {
 	return c.writeNoContent()
 }
 
-// runInSession runs a command in the shell of a session. When the client goes away it
-// is interrupted.
+// runInSession runs a command in the shell of a session. The command is interrupted when the
+// client disconnects.
 func (s *Server) runInSession(ctx context.Context, c *call) error {
 	var req wire.SessionRun
 	if err := c.readBody(&req); err != nil {
@@ -235,7 +236,7 @@ func (s *Server) runInSession(ctx context.Context, c *call) error {
 	}, map[string]api.Text{"stdout": textBytes(r.Stdout), "stderr": textBytes(r.Stderr)})
 }
 
-// textBytes is an api.Text of one part.
+// textBytes is an api.Text in one part.
 type textBytes []byte
 
 // Each implements api.Text.

@@ -20,44 +20,43 @@ import (
 )
 
 const (
-	// maxFrame is how large a frame of a client's may be, in bytes, and maxControl one that is
-	// no keys. Keys are passed on in parts of keysPart.
+	// maxFrame is the maximum number of bytes of a client's frame, and maxControl that of a
+	// control frame. Keys are passed on in pieces of keysPart.
 	maxFrame   = 1 << 20
 	maxControl = 4 << 10
 	keysPart   = 16 << 10
-	// maxCommand is how long the command of a terminal may be, in bytes.
+	// maxCommand is the maximum number of bytes of a terminal's command.
 	maxCommand = 64 << 10
-	// sendTimeout is how long a frame or an event may take to be sent.
+	// sendTimeout is how long sending a frame or an event may take.
 	sendTimeout = 60 * time.Second
-	// maxMissedBeats is how many heartbeats a client may take to answer that it lives. While
-	// its program reads no keys it cannot.
+	// maxMissedBeats is the number of heartbeats in which a client must respond to a ping. It
+	// cannot while its program does not read keys.
 	maxMissedBeats = 4
-	// endTimeout is how long a program that nobody sees any more may take to be killed, and
-	// the last frame to be sent.
+	// endTimeout is how long it may take to kill the program after the client has disconnected,
+	// and to send the last frame.
 	endTimeout = 10 * time.Second
 
 	defaultCols, defaultRows = 80, 24
 )
 
-// program is what a person sees in a terminal.
+// program is a program in a terminal.
 type program interface {
 	Resize(ctx context.Context, size sandpit.TerminalSize) error
 	Wait(ctx context.Context) (sandpit.ExitStatus, error)
 }
 
-// checkUpgrade checks that a request is for a WebSocket, before anything is started for
-// it.
+// checkUpgrade checks that a request is for a WebSocket, before anything is started.
 func (c *call) checkUpgrade() error {
 	if c.r.ProtoMajor != 1 || !strings.EqualFold(c.r.Header.Get("Upgrade"), "websocket") {
-		return sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "a terminal is a WebSocket"), "connect by HTTP/1.1 with a WebSocket client")
+		return sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "a terminal needs a WebSocket"), "connect by HTTP/1.1 with a WebSocket client")
 	}
 	origin := c.r.Header.Get("Origin")
 	if origin == "" {
 		return nil // not a browser
 	}
-	// The page must be this server's own: the name is one that the edge lets in.
+	// The page must be of this server: the edge has checked the host name.
 	if u, err := url.Parse(origin); err != nil || !strings.EqualFold(u.Host, c.r.Host) {
-		return sandpit.Errorf(sandpit.PermissionDenied, "terminals are not for pages of %.200q", origin)
+		return sandpit.Errorf(sandpit.PermissionDenied, "pages of %.200q may not open terminals", origin)
 	}
 	return nil
 }
@@ -80,7 +79,7 @@ func parseSize(values url.Values) (sandpit.TerminalSize, error) {
 	return sandpit.TerminalSize{Cols: cols, Rows: rows}, cmp.Or(colsErr, rowsErr)
 }
 
-// openTerminal shows a program of its own. It is killed when the client goes away.
+// openTerminal runs a program in a new terminal. It is killed when the client disconnects.
 func (s *Server) openTerminal(ctx context.Context, c *call) error {
 	values, err := c.parseQuery("cols", "rows", "command", "user", "dir")
 	if err != nil {
@@ -113,7 +112,7 @@ func (s *Server) openTerminal(ctx context.Context, c *call) error {
 	defer func() {
 		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
 		defer cancel()
-		_ = process.Signal(late, sandpit.SIGKILL) // it has ended, or its sandbox has
+		_ = process.Signal(late, sandpit.SIGKILL) // fails only if it or its sandbox has ended
 	}()
 	show := func(ctx context.Context, w io.Writer) error {
 		stop := context.AfterFunc(ctx, func() { _ = output.CloseWithError(ctx.Err()) })
@@ -121,7 +120,7 @@ func (s *Server) openTerminal(ctx context.Context, c *call) error {
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
-			_, _ = process.Wait(ctx) // the end is told by whoever asks for it
+			_, _ = process.Wait(ctx) // sendEnd reports the result
 			_ = outputWriter.Close()
 		}()
 		_, err := io.Copy(w, output)
@@ -132,8 +131,8 @@ func (s *Server) openTerminal(ctx context.Context, c *call) error {
 	return s.connectTerminal(ctx, c, terminalEnds{program: process, output: show, input: newInput(input)})
 }
 
-// attachSession shows a terminal beside the shell of a session: a new one, which is killed
-// when the client goes away, or one of the session's jobs, which goes on.
+// attachSession connects a terminal in a session: a new one, which is killed when the client
+// disconnects, or that of a job, which keeps running.
 func (s *Server) attachSession(ctx context.Context, c *call) error {
 	values, err := c.parseQuery("cols", "rows", "job")
 	if err != nil {
@@ -158,7 +157,7 @@ func (s *Server) attachSession(ctx context.Context, c *call) error {
 		defer func() {
 			late, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
 			defer cancel()
-			_ = job.Kill(late) // it has ended, or its sandbox has
+			_ = job.Kill(late) // fails only if it or its sandbox has ended
 		}()
 	}
 	return s.connectTerminal(ctx, c, terminalEnds{
@@ -168,7 +167,7 @@ func (s *Server) attachSession(ctx context.Context, c *call) error {
 	})
 }
 
-// findAttachable returns the job of a session that a person is to see.
+// findAttachable returns the job of a session to connect: a new shell, or the job with an ID.
 func (s *Server) findAttachable(ctx context.Context, session *shell.Session, id string, window sandpit.TerminalSize) (*shell.Job, error) {
 	if id == "" {
 		return session.Attach(ctx, window)
@@ -180,7 +179,8 @@ func (s *Server) findAttachable(ctx context.Context, session *shell.Session, id 
 	return job, err
 }
 
-// newInput gives up when ctx ends: the program may have stopped reading.
+// newInput returns a function that writes to w until ctx ends, because the program may have
+// stopped reading.
 func newInput(w *io.PipeWriter) func(context.Context, []byte) error {
 	return func(ctx context.Context, b []byte) error {
 		stop := context.AfterFunc(ctx, func() { _ = w.CloseWithError(ctx.Err()) })
@@ -190,7 +190,7 @@ func newInput(w *io.PipeWriter) func(context.Context, []byte) error {
 	}
 }
 
-// terminalEnds are a program and its terminal.
+// terminalEnds are a program and the two directions of its terminal.
 type terminalEnds struct {
 	program program
 	// output copies what the terminal shows until the program has ended, or ctx.
@@ -199,16 +199,16 @@ type terminalEnds struct {
 	input func(ctx context.Context, b []byte) error
 }
 
-// connectTerminal connects a terminal to a WebSocket until either end has gone.
+// connectTerminal connects a terminal to a WebSocket until either side ends.
 func (s *Server) connectTerminal(ctx context.Context, c *call, t terminalEnds) error {
-	c.w.begun = true // whatever goes wrong from here on is told by the library
+	c.w.begun = true // the library reports errors from here on
 	conn, err := websocket.Accept(c.w.ResponseWriter, c.r, nil)
 	if err != nil {
-		return nil // it has been told
+		return nil // the library has responded
 	}
 	defer func() { _ = conn.CloseNow() }() // it may be closed
 	conn.SetReadLimit(maxFrame)
-	// To give up a Read or a Ping ends the connection, on which the end is still to be told.
+	// Canceling a Read or a Ping closes the connection, on which the end must still be sent.
 	reading, stopReading := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopReading()
 	ctx, cancel := context.WithCancel(ctx)
@@ -216,7 +216,7 @@ func (s *Server) connectTerminal(ctx context.Context, c *call, t terminalEnds) e
 	gone := make(chan struct{})
 	go func() {
 		defer close(gone)
-		defer cancel() // nobody looks any more
+		defer cancel() // the client has disconnected
 		s.readKeys(ctx, reading, conn, t)
 	}()
 	alive := make(chan struct{})
@@ -229,7 +229,7 @@ func (s *Server) connectTerminal(ctx context.Context, c *call, t terminalEnds) e
 	defer cancel()
 	showErr := t.output(ctx, frameWriter{ctx, conn})
 	if ctx.Err() != nil && c.sandbox.Context().Err() == nil {
-		return nil // the client has gone
+		return nil // the client has disconnected
 	}
 	return s.sendEnd(ctx, c, conn, t, showErr)
 }
@@ -255,13 +255,12 @@ func (s *Server) sendEnd(ctx context.Context, c *call, conn *websocket.Conn, t t
 	late, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
 	defer cancel()
 	if conn.Write(late, websocket.MessageText, text) == nil {
-		_ = conn.Close(websocket.StatusNormalClosure, "") // it may have gone meanwhile
+		_ = conn.Close(websocket.StatusNormalClosure, "") // the client may have disconnected
 	}
 	return nil
 }
 
-// readKeys takes frames until the client goes away. One that makes no sense ends the
-// connection.
+// readKeys handles frames until the client disconnects. An invalid frame ends the connection.
 func (s *Server) readKeys(ctx, reading context.Context, conn *websocket.Conn, t terminalEnds) {
 	for {
 		kind, frame, err := conn.Reader(reading)
@@ -271,7 +270,7 @@ func (s *Server) readKeys(ctx, reading context.Context, conn *websocket.Conn, t 
 		if kind == websocket.MessageBinary {
 			if err := typeFrame(ctx, frame, t.input); err != nil {
 				if sandpit.CodeOf(err) != sandpit.Canceled {
-					<-ctx.Done() // the program reads no more; what it shows still comes
+					<-ctx.Done() // the program does not read any more, but may still write
 				}
 				return
 			}
@@ -282,13 +281,13 @@ func (s *Server) readKeys(ctx, reading context.Context, conn *websocket.Conn, t 
 			return
 		}
 		if err := handleControl(ctx, text, t.program); err != nil {
-			_ = conn.Close(websocket.StatusPolicyViolation, "want {\"resize\":{\"cols\":80,\"rows\":24}}") // it may have gone
+			_ = conn.Close(websocket.StatusPolicyViolation, "want {\"resize\":{\"cols\":80,\"rows\":24}}") // the client may have disconnected
 			return
 		}
 	}
 }
 
-// typeFrame gives a program the keys in a frame. Canceled: the client has gone.
+// typeFrame passes the keys in a frame to a program. Canceled: the client has disconnected.
 func typeFrame(ctx context.Context, frame io.Reader, typed func(context.Context, []byte) error) error {
 	buffer := make([]byte, keysPart)
 	for {
@@ -309,18 +308,18 @@ func typeFrame(ctx context.Context, frame io.Reader, typed func(context.Context,
 
 var errControl = errors.New("not a control frame")
 
-// handleControl does what a text frame says.
+// handleControl handles a text frame.
 func handleControl(ctx context.Context, frame []byte, p program) error {
 	var c wire.Control
 	if err := json.Unmarshal(frame, &c); err != nil || c.Resize == nil || c.Resize.Cols == 0 || c.Resize.Rows == 0 {
 		return errControl
 	}
-	// A program that has just ended has no size; that it has ended comes by itself.
+	// It fails for a program that has just ended, whose end is reported anyway.
 	_ = p.Resize(ctx, sandpit.TerminalSize(*c.Resize))
 	return nil
 }
 
-// pingClient gives up on a client that answers no more.
+// pingClient disconnects a client that does not respond.
 func (s *Server) pingClient(ctx, reading context.Context, conn *websocket.Conn, giveUp func()) {
 	ticker := time.NewTicker(s.o.Heartbeat)
 	defer ticker.Stop()
@@ -346,8 +345,8 @@ type frameWriter struct {
 	conn *websocket.Conn
 }
 
-// Write implements io.Writer. What is being sent when the program's sandbox ends has a
-// while to go on: to give it up would end the connection.
+// Write implements io.Writer. A write that is active when the sandbox ends has some more time:
+// canceling it would close the connection.
 func (s frameWriter) Write(b []byte) (int, error) {
 	if err := s.ctx.Err(); err != nil {
 		return 0, err

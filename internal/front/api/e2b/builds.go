@@ -13,16 +13,16 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/front/api"
 )
 
-// The limits of a template's sandboxes whose client names none.
+// The limits of sandboxes of a template whose client names none.
 const (
 	defaultCPUs   = 2
 	defaultMemory = 1024 // MiB
 )
 
-// maxBuildLogs is how many entries of a log are told at a time.
+// maxBuildLogs is the maximum number of log entries in a response.
 const maxBuildLogs = 100
 
-// logEntry is one line of the log of a build.
+// logEntry is an entry of the log of a build.
 type logEntry struct {
 	At      time.Time `json:"timestamp"`
 	Level   string    `json:"level"`
@@ -30,14 +30,14 @@ type logEntry struct {
 	Step    string    `json:"step,omitempty"`
 }
 
-// buildReason is why a build has failed.
+// buildReason is why a build failed.
 type buildReason struct {
 	Message string     `json:"message"`
 	Step    string     `json:"step,omitempty"`
 	Logs    []logEntry `json:"logEntries"`
 }
 
-// status is how a build is doing.
+// buildStatus is the status of a build and a part of its log.
 type buildStatus struct {
 	Build    sandpit.BuildID    `json:"buildID"`
 	Template sandpit.TemplateID `json:"templateID"`
@@ -56,8 +56,8 @@ type buildHandlers struct {
 	memory   *memory.Budget
 }
 
-// createBuild makes a build, and its template unless that is there. It waits to be
-// started.
+// createBuild creates a build, and its template if it does not exist. The build waits until it
+// is started.
 func (h *buildHandlers) createBuild(c *call) (int, any, error) {
 	var in struct {
 		Name   string   `json:"name"`
@@ -88,7 +88,7 @@ func (h *buildHandlers) createBuild(c *call) (int, any, error) {
 	}, nil
 }
 
-// linkUpload tells where the files of a step are sent, unless they are here already.
+// linkUpload returns the URL for the files of a step, and whether the server already has them.
 func (h *buildHandlers) linkUpload(c *call) (int, any, error) {
 	if _, err := h.resolver.ownTemplate(c, c.r.PathValue("id")); err != nil {
 		return 0, nil, err
@@ -105,7 +105,7 @@ func (h *buildHandlers) linkUpload(c *call) (int, any, error) {
 	return http.StatusCreated, map[string]any{"present": h.uploads.hasArchive(c.client.Owner, hash), "url": address}, nil
 }
 
-// startBuild has a build begin.
+// startBuild starts a build.
 func (h *buildHandlers) startBuild(c *call) (int, any, error) {
 	var in newBuild
 	if err := c.readBody(&in); err != nil {
@@ -127,20 +127,20 @@ func (h *buildHandlers) startBuild(c *call) (int, any, error) {
 	if err != nil {
 		return 0, nil, err
 	}
-	// What waits for its turn to be built is kept until then.
-	kept := h.memory.OpenSession(c.client.Owner)
-	if err := kept.Reserve(api.BodyCost * c.size); err != nil {
-		kept.Close()
+	// The request stays in memory while the build waits for its turn.
+	waiting := h.memory.OpenSession(c.client.Owner)
+	if err := waiting.Reserve(api.BodyCost * c.size); err != nil {
+		waiting.Close()
 		return 0, nil, err
 	}
 	files, err := h.uploads.openFiles(c.client.Owner)
 	if err != nil {
-		kept.Close()
+		waiting.Close()
 		return 0, nil, err
 	}
 	release := func() {
 		files.removeAll()
-		kept.Close()
+		waiting.Close()
 	}
 	return http.StatusAccepted, map[string]any{}, h.manager.StartBuild(c.r.Context(), manager.BuildRequest{
 		Owner: c.client.Owner, Build: b.ID, Recipe: planned, Files: files.dir, Release: release, Login: access, Fresh: in.Force,
@@ -152,7 +152,7 @@ func (h *buildHandlers) startBuild(c *call) (int, any, error) {
 	})
 }
 
-// build returns the build that the path names. NotFound.
+// findBuild returns the build in the path. NotFound.
 func (h *buildHandlers) findBuild(c *call) (sandpit.TemplateBuild, error) {
 	b, err := h.manager.Build(c.r.Context(), c.client.Owner, sandpit.BuildID(c.r.PathValue("build")))
 	if err == nil && c.r.PathValue("id") != string(b.Template) {
@@ -167,7 +167,7 @@ func (h *buildHandlers) findBuild(c *call) (sandpit.TemplateBuild, error) {
 	return b, err
 }
 
-// buildStatus tells how a build is doing, and a part of its log.
+// getStatus returns the status of a build and a part of its log.
 func (h *buildHandlers) getStatus(c *call) (int, any, error) {
 	query := c.r.URL.Query()
 	offset, err := parseNumber(query, "logsOffset", 0, 0, 1<<30)
@@ -192,7 +192,7 @@ func (h *buildHandlers) getStatus(c *call) (int, any, error) {
 	return http.StatusOK, out, err
 }
 
-// buildLogs tells a part of the log of a build.
+// getLogs returns a part of the log of a build.
 func (h *buildHandlers) getLogs(c *call) (int, any, error) {
 	limit, err := parseNumber(c.r.URL.Query(), "limit", maxBuildLogs, 1, maxBuildLogs)
 	if err != nil {
@@ -222,17 +222,17 @@ func (h *buildHandlers) readLog(ctx context.Context, owner string, b sandpit.Tem
 	return list, err
 }
 
-// statusError is E2B's word for a build that failed.
+// statusError is E2B's status of a failed build.
 const statusError = "error"
 
-// The steps that are none of the client's.
+// The names of steps that the client has not written.
 const (
 	stepBase     = "base"
 	stepFinalize = "finalize"
 )
 
-// stepOf returns what a client calls a step of a recipe, whose number is 0 for what is
-// after all of them.
+// stepOf returns the client's name of a step of a recipe. The number 0 stands for what follows
+// all steps.
 func stepOf(b sandpit.TemplateBuild, number int) string {
 	belongs := strings.Split(b.Recipe.Labels[labelSteps], ",")
 	switch {
@@ -244,7 +244,7 @@ func stepOf(b sandpit.TemplateBuild, number int) string {
 	return belongs[number-1]
 }
 
-// reason tells why a build has failed, in E2B's words as far as clients look at them.
+// failureReason returns why a build failed, in the words of E2B that clients check.
 func (h *buildHandlers) failureReason(ctx context.Context, owner string, b sandpit.TemplateBuild) (*buildReason, error) {
 	out := &buildReason{Message: b.Reason.Message, Step: stepBase, Logs: []logEntry{}}
 	last, err := h.lastEntry(ctx, owner, b)
@@ -267,7 +267,7 @@ func (h *buildHandlers) failureReason(ctx context.Context, owner string, b sandp
 	return out, nil
 }
 
-// lastEntry is what a build has told last.
+// lastEntry returns the last entry of the log of a build.
 func (h *buildHandlers) lastEntry(ctx context.Context, owner string, b sandpit.TemplateBuild) (last sandpit.BuildLog, err error) {
 	for {
 		entries, err := h.manager.BuildLog(ctx, owner, b.ID, last.Seq, 10*maxBuildLogs)

@@ -13,13 +13,13 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/front/api"
 )
 
-// guestVersion is the version of E2B's guest that ours stands for.
+// guestVersion is the version of E2B's guest with which sandpit's is compatible.
 const guestVersion = "0.6.13"
 
-// clientID is what E2B has for the name of a node.
+// clientID is the name of the node.
 const clientID = "sandpit"
 
-// accountName is the account that E2B's images have for programs.
+// accountName is the account for programs in E2B's images.
 const accountName = "user"
 
 // sandboxHandlers serve sandboxes.
@@ -29,12 +29,12 @@ type sandboxHandlers struct {
 	resolver  *templateResolver
 	egress    egress
 	access    api.HostAccess
-	public    bool // ports need no token unless a sandbox's maker says so
-	// userless are images that have no account like that of E2B's images.
+	public    bool // ports need no token unless the request says otherwise
+	// userless are images without the account of E2B's images.
 	userless imageSet
 }
 
-// createRequest is a new sandbox as its maker asks for it.
+// createRequest is a request for a sandbox.
 type createRequest struct {
 	Template   string            `json:"templateID"`
 	Timeout    *int64            `json:"timeout"`
@@ -50,12 +50,12 @@ type createRequest struct {
 
 	Volumes []volumeMount `json:"volumeMounts"`
 
-	// What is not there. What is said of a gateway for MCP is for statistics of E2B's:
-	// the client itself starts the program, which a template has or has not.
+	// IAM is unsupported. Fields about a gateway for MCP are ignored: E2B uses them for
+	// statistics, and the client itself starts the program of the template.
 	IAM map[string]any `json:"iam"`
 }
 
-// sandbox is what is told to who makes a sandbox or connects to it.
+// sandbox is the response about a new sandbox, or to a client that connects to one.
 type sandbox struct {
 	ID           sandpit.ID `json:"sandboxID"`
 	Template     string     `json:"templateID"`
@@ -67,7 +67,7 @@ type sandbox struct {
 	Domain       *string    `json:"domain"`
 }
 
-// answer is the answer to a call that gives a sandbox.
+// respondWithSandbox returns the response to a call that returns a sandbox.
 func (h *sandboxHandlers) respondWithSandbox(c *call, status int, b sandpit.Sandbox) (int, any, error) {
 	out, err := h.describer.toSandbox(c.r.Context(), b)
 	if err != nil {
@@ -76,7 +76,8 @@ func (h *sandboxHandlers) respondWithSandbox(c *call, status int, b sandpit.Sand
 	return status, out, nil
 }
 
-// creating makes a sandbox, which has the timeout if nothing is said of one.
+// handleCreate returns a handler that creates a sandbox. The timeout is that of requests
+// without one.
 func (h *sandboxHandlers) handleCreate(timeout time.Duration) handler {
 	return func(c *call) (int, any, error) {
 		var in createRequest
@@ -88,7 +89,7 @@ func (h *sandboxHandlers) handleCreate(timeout time.Duration) handler {
 			return 0, nil, err
 		}
 		status, answer, err := h.respondWithSandbox(c, http.StatusCreated, made)
-		if err != nil { // a client that cannot reach it would not end it either
+		if err != nil { // a client without tokens could not delete the sandbox
 			err = errors.Join(err, h.manager.Delete(context.WithoutCancel(c.r.Context()), made.ID))
 		}
 		return status, answer, err
@@ -110,18 +111,18 @@ func (h *sandboxHandlers) createSandbox(ctx context.Context, client api.Principa
 	begin := time.Now()
 	r.Lease.Deadline = begin.Add(timeout)
 	if timeout < createTime {
-		r.Lease.Deadline = r.Lease.Deadline.Add(createTime) // it must not end while it is made
+		r.Lease.Deadline = r.Lease.Deadline.Add(createTime) // it must not end while it is being created
 	}
 	made, err := h.createWithUser(ctx, r)
 	if err != nil || timeout >= createTime && time.Since(begin) < time.Second {
 		return made, err
 	}
-	// The time counts from when it runs.
+	// The timeout starts when the sandbox runs.
 	return made, setLease(ctx, h.manager, made, timeout, r.Lease.Action)
 }
 
-// authorizeRequest checks what the sandbox would use of the server's machine. The client itself
-// cannot name any of it, but its snapshots can.
+// authorizeRequest checks what the sandbox would use of the server's machine. Clients cannot
+// name any of it, but their snapshots can.
 func (h *sandboxHandlers) authorizeRequest(ctx context.Context, client api.Principal, r manager.CreateRequest) error {
 	expanded, err := h.manager.Expand(ctx, r)
 	if err != nil {
@@ -130,11 +131,11 @@ func (h *sandboxHandlers) authorizeRequest(ctx context.Context, client api.Princ
 	return h.access.AuthorizeSpec(client, &expanded.Spec, api.Consent{Image: r.Configured})
 }
 
-// createTime is how long making a sandbox may take, about.
+// createTime is about how long creating a sandbox may take.
 const createTime = 2 * time.Minute
 
-// make makes a sandbox, with the account for programs that E2B's images have unless
-// the image has none. That is found out by trying.
+// createWithUser creates a sandbox whose user is the account of E2B's images. If that fails
+// because the image has no such account, it creates the sandbox without it.
 func (h *sandboxHandlers) createWithUser(ctx context.Context, r manager.CreateRequest) (sandpit.Sandbox, error) {
 	plain := r.Spec
 	if _, saved := plain.Image.Snapshot(); saved || isTemplate(plain.Image) || h.userless.hasImage(ownImage{r.Owner, plain.Image}) {
@@ -166,12 +167,14 @@ type imageSet struct {
 	images map[ownImage]bool
 }
 
+// hasImage reports whether the set has an image.
 func (s *imageSet) hasImage(image ownImage) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.images[image]
 }
 
+// addImage adds an image to the set.
 func (s *imageSet) addImage(image ownImage) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -181,12 +184,12 @@ func (s *imageSet) addImage(image ownImage) {
 	s.images[image] = true
 }
 
-// request puts what is asked for into the words of the manager.
+// newRequest converts a request to one of the manager.
 func (h *sandboxHandlers) newRequest(ctx context.Context, client api.Principal, in createRequest) (r manager.CreateRequest, err error) {
 	r.Owner, r.Admin = client.Owner, client.Admin
-	r.Policy = store.Policy{IdleTimeout: -1} // the timeout is all that ends it
+	r.Policy = store.Policy{IdleTimeout: -1} // only the timeout ends it
 	if len(in.IAM) > 0 {
-		return r, sandpit.Errorf(sandpit.Unsupported, "iam: sandpit gives sandboxes no identities")
+		return r, sandpit.Errorf(sandpit.Unsupported, "iam: sandpit does not give identities to sandboxes")
 	}
 	saved, image, configured, err := h.resolver.resolveImage(ctx, client, in.Template)
 	if err != nil {
@@ -215,7 +218,7 @@ func (h *sandboxHandlers) newRequest(ctx context.Context, client api.Principal, 
 		return r, err
 	}
 	if !r.Spec.Network.Online || isClosed(r.Spec.Network) {
-		// It cannot be opened later, and needs no network for that.
+		// Without a network now, it cannot get one later.
 		r.Spec.Network, r.Offline = sandpit.NetworkPolicy{}, true
 	}
 	return r, addSecrets(&r, in.Network)
@@ -231,7 +234,7 @@ func addSecrets(r *manager.CreateRequest, n *network) error {
 	return err
 }
 
-// markFor is what is to be known later of a sandbox that is made so.
+// newMark returns the mark of a sandbox.
 func (h *sandboxHandlers) newMark(in createRequest) (mark, error) {
 	m := mark{Template: in.Template, Private: !h.public, Wakes: in.AutoResume.Enabled, Timeout: sandpit.ActionKill}
 	if in.AutoPause {
@@ -241,7 +244,7 @@ func (h *sandboxHandlers) newMark(in createRequest) (mark, error) {
 		}
 	}
 	if m.Wakes && m.Timeout == sandpit.ActionStop {
-		return m, sandpit.Errorf(sandpit.Invalid, "autoResume: a sandbox that keeps its files only (autoPauseMemory) is resumed by connect, and not by requests")
+		return m, sandpit.Errorf(sandpit.Invalid, "autoResume: a sandbox that keeps only its files (autoPauseMemory) is resumed by connect, not by requests")
 	}
 	if in.Network == nil {
 		return m, nil

@@ -23,7 +23,7 @@ type key struct {
 	UsedAt    *time.Time `json:"lastUsed"`
 }
 
-// mask is how a key looks whose secret is not told.
+// mask shows what a key looks like, without its secret.
 type mask struct {
 	Prefix string `json:"prefix"`
 	Length int    `json:"valueLength"`
@@ -55,10 +55,10 @@ type keyHandlers struct {
 	keys    *api.Keys
 }
 
-// keysAtOnce is how many keys are looked up at a time.
+// keysAtOnce is how many keys are read at a time.
 const keysAtOnce = 1000
 
-// keys returns the keys of who asks.
+// ownKeys returns the keys of the client's owner.
 func (h *keyHandlers) ownKeys(c *call) (own []store.Key, err error) {
 	for after := ""; ; {
 		list, err := h.keys.List(c.r.Context(), after, keysAtOnce)
@@ -77,7 +77,7 @@ func (h *keyHandlers) ownKeys(c *call) (own []store.Key, err error) {
 	}
 }
 
-// listKeys tells of the keys of who asks.
+// listKeys lists the keys of the client's owner.
 func (h *keyHandlers) listKeys(c *call) (int, any, error) {
 	if err := requireAdmin(c, h.manager, "list keys"); err != nil {
 		return 0, nil, err
@@ -90,8 +90,8 @@ func (h *keyHandlers) listKeys(c *call) (int, any, error) {
 	return http.StatusOK, list, err
 }
 
-// createKey makes another key of who asks, who is an administrator. The key is none of
-// an administrator.
+// createKey creates a key of the client's owner. The client must be an administrator; the key
+// does not give these rights.
 func (h *keyHandlers) createKey(c *call) (int, any, error) {
 	if err := requireAdmin(c, h.manager, "create a key"); err != nil {
 		return 0, nil, err
@@ -107,7 +107,7 @@ func (h *keyHandlers) createKey(c *call) (int, any, error) {
 	return http.StatusCreated, toKey(made, secret), err
 }
 
-// deleteKey makes a key of who asks useless. NotFound: it is none of theirs.
+// deleteKey deletes a key of the client's owner. NotFound: it has no such key.
 func (h *keyHandlers) deleteKey(c *call) (int, any, error) {
 	if err := requireAdmin(c, h.manager, "delete a key"); err != nil {
 		return 0, nil, err
@@ -121,7 +121,7 @@ func (h *keyHandlers) deleteKey(c *call) (int, any, error) {
 	return http.StatusNoContent, nil, err
 }
 
-// renameKey gives a key of who asks another name. NotFound: it is none of theirs.
+// renameKey renames a key of the client's owner. NotFound: it has no such key.
 func (h *keyHandlers) renameKey(c *call) (int, any, error) {
 	if err := requireAdmin(c, h.manager, "rename a key"); err != nil {
 		return 0, nil, err
@@ -144,7 +144,7 @@ func (h *keyHandlers) renameKey(c *call) (int, any, error) {
 	return http.StatusOK, nil, err
 }
 
-// ownKey refuses a key that is none of who asks.
+// checkOwnKey returns NotFound unless the client's owner has the key.
 func (h *keyHandlers) checkOwnKey(c *call, id string) error {
 	own, err := h.ownKeys(c)
 	if err == nil && !slices.ContainsFunc(own, func(k store.Key) bool { return k.ID == id }) {
@@ -153,6 +153,7 @@ func (h *keyHandlers) checkOwnKey(c *call, id string) error {
 	return err
 }
 
+// reportAction records an action on a key in the audit trail.
 func (h *keyHandlers) reportAction(c *call, action, id string, err error) {
 	h.manager.Report(manager.Report{Actor: c.client.Owner, Action: action, Args: map[string]string{"key": cmp.Or(id, "none")}, Err: err})
 }

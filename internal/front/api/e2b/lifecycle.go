@@ -11,15 +11,15 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/manager"
 )
 
-// The timeouts of those who say nothing of one.
+// The timeouts of requests without one.
 const (
 	defaultTimeoutV1 = 15 * time.Second
 	defaultTimeout   = 300 * time.Second
-	// resumeTime is how long a sandbox runs that a request has woken.
+	// resumeTime is how long a sandbox runs after a request has resumed it.
 	resumeTime = 300 * time.Second
 )
 
-// parseSeconds returns a number of seconds as a time, or what is usual.
+// parseSeconds converts a number of seconds, or returns the default.
 func parseSeconds(name string, n *int64, usual time.Duration, least int64) (time.Duration, error) {
 	if n == nil {
 		return usual, nil
@@ -30,14 +30,14 @@ func parseSeconds(name string, n *int64, usual time.Duration, least int64) (time
 	return time.Duration(*n) * time.Second, nil
 }
 
-// timeoutRequest is what a call says about time and memory.
+// timeoutRequest has what calls say about time and memory.
 type timeoutRequest struct {
 	Timeout  *int64 `json:"timeout"`
 	Duration *int64 `json:"duration"`
 	Memory   *bool  `json:"memory"`
 }
 
-// timed reads a call on a sandbox.
+// readTimed reads the body of a call on a sandbox and finds the sandbox.
 func (h *sandboxHandlers) readTimed(c *call) (in timeoutRequest, b sandpit.Sandbox, err error) {
 	if err = c.readBody(&in); err == nil {
 		b, err = findSandbox(c, h.manager)
@@ -45,12 +45,12 @@ func (h *sandboxHandlers) readTimed(c *call) (in timeoutRequest, b sandpit.Sandb
 	return in, b, err
 }
 
-// lease has a sandbox end after a time.
+// setLease sets the deadline of a sandbox to a time from now.
 func setLease(ctx context.Context, m *manager.Manager, b sandpit.Sandbox, d time.Duration, action sandpit.Action) error {
 	return m.SetDeadline(ctx, b.ID, sandpit.Lease{Deadline: time.Now().Add(d), Action: action})
 }
 
-// extend has a sandbox end after a time, but not earlier than it would.
+// extendLease moves the deadline of a sandbox to a time from now, but not to an earlier time.
 func (h *sandboxHandlers) extendLease(ctx context.Context, b sandpit.Sandbox, d time.Duration) error {
 	if b.Lease.Deadline.IsZero() || b.Lease.Deadline.After(time.Now().Add(d)) {
 		return nil
@@ -63,7 +63,7 @@ func isRunning(b sandpit.Sandbox) bool {
 	return b.State == sandpit.StateRunning || b.State == sandpit.StateCreating || b.State == sandpit.StateResuming
 }
 
-// timeout has a sandbox end after a time, earlier or later than it would; 0 is now.
+// setTimeout sets the deadline of a sandbox to a time from now; 0 ends it at once.
 func (h *sandboxHandlers) setTimeout(c *call) (int, any, error) {
 	in, b, err := h.readTimed(c)
 	if err != nil {
@@ -76,7 +76,7 @@ func (h *sandboxHandlers) setTimeout(c *call) (int, any, error) {
 	switch {
 	case err != nil:
 	case !isRunning(b):
-		err = sandpit.Errorf(sandpit.Conflict, "sandbox %s does not run", b.ID)
+		err = sandpit.Errorf(sandpit.Conflict, "sandbox %s is not running", b.ID)
 	default:
 		m, _ := markOf(b)
 		err = setLease(c.r.Context(), h.manager, b, max(d, time.Millisecond*100), m.Timeout)
@@ -84,7 +84,7 @@ func (h *sandboxHandlers) setTimeout(c *call) (int, any, error) {
 	return http.StatusNoContent, nil, err
 }
 
-// refresh has a sandbox end later.
+// extendTimeout moves the deadline of a sandbox to a later time.
 func (h *sandboxHandlers) extendTimeout(c *call) (int, any, error) {
 	in, b, err := h.readTimed(c)
 	if err != nil {
@@ -94,14 +94,14 @@ func (h *sandboxHandlers) extendTimeout(c *call) (int, any, error) {
 	switch {
 	case err != nil:
 	case !isRunning(b):
-		err = sandpit.Errorf(sandpit.Conflict, "sandbox %s does not run", b.ID)
+		err = sandpit.Errorf(sandpit.Conflict, "sandbox %s is not running", b.ID)
 	default:
 		err = h.extendLease(c.r.Context(), b, d)
 	}
 	return http.StatusNoContent, nil, err
 }
 
-// kill ends a sandbox.
+// deleteSandbox deletes a sandbox.
 func (h *sandboxHandlers) deleteSandbox(c *call) (int, any, error) {
 	b, err := findSandbox(c, h.manager)
 	if err != nil {
@@ -110,7 +110,7 @@ func (h *sandboxHandlers) deleteSandbox(c *call) (int, any, error) {
 	return http.StatusNoContent, nil, h.manager.Delete(c.r.Context(), b.ID)
 }
 
-// pause holds a sandbox still; without its memory, its files are kept only.
+// pauseSandbox pauses a sandbox, or stops it if the client does not want to keep its memory.
 func (h *sandboxHandlers) pauseSandbox(c *call) (int, any, error) {
 	in, b, err := h.readTimed(c)
 	if err != nil {
@@ -124,9 +124,9 @@ func (h *sandboxHandlers) pauseSandbox(c *call) (int, any, error) {
 	if in.Memory != nil && !*in.Memory {
 		action, do = sandpit.ActionStop, h.manager.Stop
 	}
-	// Who is paused is not to be killed at the deadline, whatever comes between.
-	held := sandpit.Lease{Deadline: b.Lease.Deadline, Action: action}
-	if err := h.manager.SetDeadline(ctx, b.ID, held); err != nil {
+	// A paused sandbox must not be killed at the deadline, even if pausing fails halfway.
+	lease := sandpit.Lease{Deadline: b.Lease.Deadline, Action: action}
+	if err := h.manager.SetDeadline(ctx, b.ID, lease); err != nil {
 		return 0, nil, err
 	}
 	if err := do(ctx, b.ID); err != nil {
@@ -135,8 +135,8 @@ func (h *sandboxHandlers) pauseSandbox(c *call) (int, any, error) {
 	return http.StatusNoContent, nil, nil
 }
 
-// connect gives a client what it needs to use a sandbox, which is resumed first if it
-// is paused. One that runs ends no earlier than it would.
+// connectSandbox returns what a client needs to use a sandbox, and resumes it first if
+// necessary. It does not move the deadline of a running sandbox to an earlier time.
 func (h *sandboxHandlers) connectSandbox(c *call) (int, any, error) {
 	in, b, err := h.readTimed(c)
 	if err != nil {
@@ -163,7 +163,7 @@ func (h *sandboxHandlers) connectSandbox(c *call) (int, any, error) {
 	return h.respondWithSandbox(c, http.StatusCreated, b)
 }
 
-// resume has a paused sandbox run again.
+// resumeSandbox resumes a paused sandbox.
 func (h *sandboxHandlers) resumeSandbox(c *call) (int, any, error) {
 	in, b, err := h.readTimed(c)
 	if err != nil {
@@ -182,8 +182,8 @@ func (h *sandboxHandlers) resumeSandbox(c *call) (int, any, error) {
 	return h.respondWithSandbox(c, http.StatusCreated, b)
 }
 
-// Wake has a paused sandbox run again for a while, because somebody wants to reach it.
-// Errors are those of manager.Wake.
+// Wake resumes a paused sandbox for a while, for a request to one of its ports. Errors are
+// those of manager.Wake.
 func (s *Server) Wake(ctx context.Context, id sandpit.ID) error {
 	b, err := s.sandboxes.manager.Get(id)
 	if err != nil {
@@ -192,10 +192,10 @@ func (s *Server) Wake(ctx context.Context, id sandpit.ID) error {
 	return s.sandboxes.resumeFor(ctx, b, resumeTime)
 }
 
-// wake has a paused sandbox run again for a time.
+// resumeFor resumes a paused sandbox for a time.
 func (h *sandboxHandlers) resumeFor(ctx context.Context, b sandpit.Sandbox, d time.Duration) error {
 	m, _ := markOf(b)
-	// Until it runs it is not to be killed at its new deadline.
+	// It must not be killed at its new deadline before it runs.
 	if err := setLease(ctx, h.manager, b, max(d, time.Second), sandpit.ActionPause); err != nil {
 		return err
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/manager"
 )
 
-// sandboxItem is one sandbox of a list.
+// sandboxItem is a sandbox in a list.
 type sandboxItem struct {
 	ID        sandpit.ID        `json:"sandboxID"`
 	Template  string            `json:"templateID"`
@@ -30,7 +30,7 @@ type sandboxItem struct {
 	Metadata  map[string]string `json:"metadata"`
 }
 
-// sandboxDetail is one sandbox with all that is told of it.
+// sandboxDetail is a sandbox with all of its details.
 type sandboxDetail struct {
 	sandboxItem
 
@@ -45,13 +45,13 @@ type sandboxDetail struct {
 	Volumes []volumeMount `json:"volumeMounts"`
 }
 
-// The states that E2B has.
+// The states of E2B's API.
 const (
 	running = "running"
 	paused  = "paused"
 )
 
-// stateName returns the state of a sandbox in E2B's words, "" for one that is not told of.
+// stateName returns E2B's name of a sandbox's state; "" for sandboxes that lists leave out.
 func stateName(b sandpit.Sandbox) string {
 	switch b.State {
 	case sandpit.StateRunning, sandpit.StateResuming:
@@ -64,10 +64,10 @@ func stateName(b sandpit.Sandbox) string {
 	}
 }
 
-// noDeadline is when sandboxes end that have no deadline; clients want a time.
+// noDeadline is the deadline that clients get for sandboxes without one: they expect a time.
 var noDeadline = time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC)
 
-// get tells of one sandbox.
+// getSandbox describes one sandbox.
 func (h *sandboxHandlers) getSandbox(c *call) (int, any, error) {
 	b, err := findSandbox(c, h.manager)
 	if err != nil {
@@ -93,7 +93,7 @@ func (h *sandboxHandlers) getSandbox(c *call) (int, any, error) {
 	return http.StatusOK, out, nil
 }
 
-// listAll tells of all sandboxes that run, as clients of the first generation ask.
+// listRunning lists all running sandboxes, for clients of the first version.
 func (h *sandboxHandlers) listRunning(c *call) (int, any, error) {
 	want, err := parseChoice(c.r.URL.Query())
 	if err != nil {
@@ -103,7 +103,7 @@ func (h *sandboxHandlers) listRunning(c *call) (int, any, error) {
 	return http.StatusOK, h.describer.toList(h.chooseSandboxes(c, want)), nil
 }
 
-// list tells of sandboxes, a page at a time.
+// listSandboxes lists sandboxes, one page at a time.
 func (h *sandboxHandlers) listSandboxes(c *call) (int, any, error) {
 	query := c.r.URL.Query()
 	want, err := parseChoice(query)
@@ -137,7 +137,7 @@ func (h *sandboxHandlers) listSandboxes(c *call) (int, any, error) {
 	return http.StatusOK, h.describer.toList(list), nil
 }
 
-// sandboxFilter is which sandboxes somebody wants to hear of.
+// sandboxFilter selects and orders sandboxes of a list.
 type sandboxFilter struct {
 	metadata  map[string]string
 	states    []string
@@ -146,7 +146,8 @@ type sandboxFilter struct {
 	ascending bool // the oldest first
 }
 
-// choose returns sandboxes of who asks in the order of their start.
+// chooseSandboxes returns the selected sandboxes of the client's owner in the order of their
+// start.
 func (h *sandboxHandlers) chooseSandboxes(c *call, want sandboxFilter) []sandpit.Sandbox {
 	list := h.manager.List(manager.Filter{Owner: c.client.Owner, Labels: want.metadata})
 	list = slices.DeleteFunc(list, func(b sandpit.Sandbox) bool {
@@ -157,7 +158,7 @@ func (h *sandboxHandlers) chooseSandboxes(c *call, want sandboxFilter) []sandpit
 	return list
 }
 
-// chosen reads what a query asks for.
+// parseChoice reads a filter from a query.
 func parseChoice(query url.Values) (want sandboxFilter, err error) {
 	want.states = []string{running, paused}
 	if list := query["state"]; len(list) > 0 {
@@ -178,14 +179,14 @@ func parseChoice(query url.Values) (want sandboxFilter, err error) {
 	want.template, _, _ = strings.Cut(query.Get("template"), ":")
 	if text := query.Get("startedAfter"); text != "" {
 		if want.after, err = time.Parse(time.RFC3339, text); err != nil {
-			return want, sandpit.Errorf(sandpit.Invalid, "startedAfter %.60q: want a time as RFC 3339 has it", text)
+			return want, sandpit.Errorf(sandpit.Invalid, "startedAfter %.60q: want a time in the format of RFC 3339", text)
 		}
 	}
 	want.metadata, err = parseMetadata(query.Get("metadata"))
 	return want, err
 }
 
-// parseMetadata reads metadata, of which clients encode each name and value twice.
+// parseMetadata reads metadata whose names and values clients encode twice.
 func parseMetadata(text string) (map[string]string, error) {
 	if text == "" {
 		return nil, nil
@@ -198,7 +199,7 @@ func parseMetadata(text string) (map[string]string, error) {
 	for name, list := range values {
 		key, err := url.PathUnescape(name)
 		if err != nil {
-			key = name // of a client that encodes once
+			key = name // the client has encoded it once
 		}
 		value, err := url.PathUnescape(list[0])
 		if err != nil {
@@ -209,7 +210,7 @@ func parseMetadata(text string) (map[string]string, error) {
 	return all, nil
 }
 
-// parseNumber reads a number in a query.
+// parseNumber reads a number of a query, or returns the default.
 func parseNumber(query url.Values, name string, usual, least, most int) (int, error) {
 	text := query.Get(name)
 	if text == "" {
@@ -222,7 +223,7 @@ func parseNumber(query url.Values, name string, usual, least, most int) (int, er
 	return n, nil
 }
 
-// position is where a sandbox is in the order of all.
+// position is the place of a sandbox in a sorted list.
 type position struct {
 	at time.Time
 	id sandpit.ID
@@ -248,7 +249,7 @@ func parsePosition(token string) (position, error) {
 	text, id, _ := strings.Cut(string(raw), "_")
 	at, second := time.Parse(time.RFC3339Nano, text)
 	if err != nil || second != nil || sandpit.ID(id).Validate() != nil {
-		return position{}, sandpit.Errorf(sandpit.Invalid, "nextToken: it is none")
+		return position{}, sandpit.Errorf(sandpit.Invalid, "invalid nextToken")
 	}
 	return position{at, sandpit.ID(id)}, nil
 }

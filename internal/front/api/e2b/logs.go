@@ -15,7 +15,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/store"
 )
 
-// logRecord is one line of a sandbox's log: something that was done to it.
+// logRecord is an entry of a sandbox's log: an event about the sandbox.
 type logRecord struct {
 	At      time.Time         `json:"timestamp"`
 	Level   string            `json:"level"`
@@ -23,14 +23,14 @@ type logRecord struct {
 	Fields  map[string]string `json:"fields"`
 }
 
-// logLine is an entry as clients of the first generation take it: Line is JSON, with a
-// level, a logger and a message.
+// logLine is an entry for clients of the first version. Line is JSON with a level, a logger
+// and a message.
 type logLine struct {
 	At   time.Time `json:"timestamp"`
 	Line string    `json:"line"`
 }
 
-// levels are those of entries, the least first.
+// levels are the levels of entries, the least severe first.
 var levels = []string{"debug", "info", "warn", "error"}
 
 func toEntry(e store.Event) logRecord {
@@ -58,7 +58,7 @@ const (
 	maxLogs     = 1000
 )
 
-// entries returns what was done to a sandbox, the oldest first.
+// readEntries returns the events about a sandbox, the oldest first.
 func (h *logHandlers) readEntries(c *call, b sandpit.Sandbox) (all []logRecord, err error) {
 	for after := int64(0); ; {
 		list, err := h.store.Events(c.r.Context(), store.EventFilter{Sandbox: b.ID, After: after, Limit: store.MaxEvents})
@@ -76,10 +76,10 @@ func (h *logHandlers) readEntries(c *call, b sandpit.Sandbox) (all []logRecord, 
 	}
 }
 
-// maxEntriesRead bounds how many entries are looked at: the latest.
+// maxEntriesRead is how many of the latest entries are searched.
 const maxEntriesRead = 10_000
 
-// logs tells what was done to a sandbox.
+// getLogs returns the log of a sandbox.
 func (h *logHandlers) getLogs(c *call) (int, any, error) {
 	b, err := findSandbox(c, h.manager)
 	if err != nil {
@@ -108,7 +108,8 @@ func (h *logHandlers) getLogs(c *call) (int, any, error) {
 	return http.StatusOK, map[string]any{"logs": nonNil(all)}, nil
 }
 
-// wanted returns which entries a query asks for, and whether the latest come first.
+// parseLogQuery returns a filter for the entries that a query selects, and whether the latest
+// come first.
 func parseLogQuery(query url.Values) (keep func(logRecord) bool, backward bool, err error) {
 	switch direction := query.Get("direction"); direction {
 	case "", "forward":
@@ -139,7 +140,7 @@ func parseLogQuery(query url.Values) (keep func(logRecord) bool, backward bool, 
 	}, backward, err
 }
 
-// logsV1 tells the same in the words of the first generation.
+// getLogsV1 is getLogs for clients of the first version.
 func (h *logHandlers) getLogsV1(c *call) (int, any, error) {
 	b, err := findSandbox(c, h.manager)
 	if err != nil {
@@ -175,7 +176,7 @@ func (h *logHandlers) getLogsV1(c *call) (int, any, error) {
 	return http.StatusOK, map[string]any{"logs": lines, "logEntries": nonNil(all)}, nil
 }
 
-// nonNil returns a list that is one also as JSON.
+// nonNil returns a list that is a list in JSON even if it is empty.
 func nonNil[T any](list []T) []T {
 	if list == nil {
 		return []T{}

@@ -8,11 +8,11 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// markLabel is the label of a sandbox that was made by this API; clients do not see it.
+// markLabel is the label of sandboxes that were created by this API. Clients do not see it.
 const markLabel = "sandpit.e2b"
 
-// mark is what the API wants to know of a sandbox later. It is kept in a label, so the
-// sandbox's owner may change it: it says nothing about what an owner may do.
+// mark is what the API stores about a sandbox in one of its labels. The sandbox's owner can
+// change the label, so it must not give any rights.
 type mark struct {
 	Template string `json:"template"`
 	// Private: ports need a token.
@@ -36,8 +36,8 @@ func markOf(s sandpit.Sandbox) (mark, bool) {
 	return m, true
 }
 
-// Environ is what E2B tells the programs of a sandbox of where they are, if it was made
-// by this API.
+// Environ returns the environment variables by which E2B identifies a sandbox to its programs,
+// or nil if the sandbox was not created by this API.
 func Environ(s sandpit.Sandbox) map[string]string {
 	m, made := markOf(s)
 	if !made {
@@ -46,7 +46,7 @@ func Environ(s sandpit.Sandbox) map[string]string {
 	return map[string]string{"E2B_SANDBOX": "true", "E2B_SANDBOX_ID": string(s.ID), "E2B_TEMPLATE_ID": m.Template}
 }
 
-// toLabels are those of a sandbox with this metadata and mark.
+// toLabels returns the labels of a sandbox with this metadata and mark.
 func (m mark) toLabels(metadata map[string]string) (map[string]string, error) {
 	all := make(map[string]string, len(metadata)+1)
 	for key, value := range metadata {
@@ -63,7 +63,7 @@ func (m mark) toLabels(metadata map[string]string) (map[string]string, error) {
 	return all, nil
 }
 
-// toMetadata is what a client has said of a sandbox.
+// toMetadata returns the metadata that a client gave for a sandbox.
 func toMetadata(s sandpit.Sandbox) map[string]string {
 	all := maps.Clone(s.Spec.Labels)
 	if all == nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/front/api"
 )
 
-// measurement is one measurement.
+// measurement is one measurement of a sandbox.
 type measurement struct {
 	At        time.Time `json:"timestamp"`
 	Unix      int64     `json:"timestampUnix"`
@@ -24,19 +24,19 @@ type measurement struct {
 	CPU       float64   `json:"cpuUsedPct"`
 	Memory    int64     `json:"memUsed"`
 	MemoryAll int64     `json:"memTotal"`
-	Cache     int64     `json:"memCache"` // not told apart from the rest
+	Cache     int64     `json:"memCache"` // always 0: included in memUsed
 	Disk      int64     `json:"diskUsed"`
 	DiskAll   int64     `json:"diskTotal"`
 }
 
 const (
-	// measureInterval is how long it is looked what processors do.
+	// measureInterval is the time over which the use of processors is measured.
 	measureInterval = 100 * time.Millisecond
-	// maxMeasured is how many sandboxes are measured by one call.
+	// maxMeasured is the maximum number of sandboxes of one call.
 	maxMeasured = 100
 )
 
-// countCPUs is how many processors there are, of which a limit may leave a part.
+// countCPUs returns the number of processors of a sandbox, rounded up.
 func countCPUs(limits sandpit.Resources) int {
 	if limits.CPUs <= 0 {
 		return runtime.NumCPU()
@@ -47,8 +47,8 @@ func countCPUs(limits sandpit.Resources) int {
 // metricHandlers measure sandboxes.
 type metricHandlers struct{ manager *manager.Manager }
 
-// getMetrics measures a sandbox. There is one measurement, of now: what was before is
-// kept nowhere.
+// getMetrics measures a sandbox. It returns one current measurement; the server keeps no
+// history.
 func (h *metricHandlers) getMetrics(c *call) (int, any, error) {
 	asked, err := includesNow(c)
 	if err != nil {
@@ -68,7 +68,7 @@ func (h *metricHandlers) getMetrics(c *call) (int, any, error) {
 	return http.StatusOK, []measurement{all[b.ID]}, nil
 }
 
-// includesNow reports whether a query asks for what is measured now.
+// includesNow reports whether the time range of a query includes the present.
 func includesNow(c *call) (bool, error) {
 	query := c.r.URL.Query()
 	start, err := parseUnix(query, "start", math.MinInt64)
@@ -92,12 +92,12 @@ func parseUnix(query url.Values, name string, usual int64) (int64, error) {
 	return n, nil
 }
 
-// isMeasured reports whether there is something to measure.
+// isMeasured reports whether a sandbox can be measured.
 func isMeasured(b sandpit.Sandbox) bool {
 	return b.State == sandpit.StateRunning || b.State == sandpit.StatePaused
 }
 
-// allMetrics measures several sandboxes. Those that there are not are left out.
+// listMetrics measures several sandboxes, and leaves out unknown ones.
 func (h *metricHandlers) listMetrics(c *call) (int, any, error) {
 	ids := strings.Split(strings.Join(c.r.URL.Query()["sandbox_ids"], ","), ",")
 	if len(ids) > maxMeasured {
@@ -113,8 +113,8 @@ func (h *metricHandlers) listMetrics(c *call) (int, any, error) {
 	return http.StatusOK, map[string]any{"sandboxes": all}, err
 }
 
-// measure measures sandboxes. One that ends meanwhile is an error if it is the only one,
-// and else left out.
+// measureAll measures sandboxes. It leaves out a sandbox that cannot be measured, unless it is
+// the only one.
 func (h *metricHandlers) measureAll(ctx context.Context, list []sandpit.Sandbox) (map[sandpit.ID]measurement, error) {
 	before := make(map[sandpit.ID]sandpit.Stats, len(list))
 	for _, b := range list {

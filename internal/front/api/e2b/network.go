@@ -9,7 +9,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// network is what a sandbox may reach, and be reached by, as E2B's clients say it.
+// network is the network policy of a sandbox in the words of E2B's clients.
 type network struct {
 	Allow  []string `json:"allowOut"`
 	Deny   []string `json:"denyOut"`
@@ -19,14 +19,14 @@ type network struct {
 	MaskHost   string `json:"maskRequestHost,omitempty"`
 	HTTPSPorts []int  `json:"httpsPorts,omitempty"`
 
-	// Rules are for requests to hosts.
+	// Rules change requests to hosts.
 	Rules map[string][]transform `json:"rules,omitempty"`
 
-	// What is not there.
+	// Proxy is unsupported.
 	Proxy map[string]any `json:"egressProxy,omitempty"`
 }
 
-// allAddresses is what stands for all addresses.
+// allAddresses are the rules for all addresses.
 var allAddresses = []string{"0.0.0.0/0", "::/0"}
 
 // egress converts what E2B's clients say about the network of a sandbox.
@@ -40,7 +40,7 @@ func (e egress) toPolicy(n *network, internet *bool) (p sandpit.NetworkPolicy, e
 		n = &network{}
 	}
 	if len(n.Proxy) > 0 {
-		return p, sandpit.Errorf(sandpit.Unsupported, "network.egressProxy is not there in sandpit")
+		return p, sandpit.Errorf(sandpit.Unsupported, "network.egressProxy: sandpit does not support it")
 	}
 	headers, err := n.toHeaders()
 	if err != nil {
@@ -49,7 +49,7 @@ func (e egress) toPolicy(n *network, internet *bool) (p sandpit.NetworkPolicy, e
 	if !e.internet {
 		for name, there := range map[string]bool{"allowOut": len(n.Allow) > 0, "rules": len(headers) > 0} {
 			if there {
-				return p, sandpit.Errorf(sandpit.PermissionDenied, "network.%s: this server gives sandboxes of E2B's clients no network", name)
+				return p, sandpit.Errorf(sandpit.PermissionDenied, "network.%s: this server does not give sandboxes of E2B clients a network", name)
 			}
 		}
 		return p, nil
@@ -63,18 +63,18 @@ func (e egress) toPolicy(n *network, internet *bool) (p sandpit.NetworkPolicy, e
 	case closed:
 		p.Allow = n.Allow // and nothing else
 	case len(n.Allow) > 0 && len(denied) > 0:
-		// There allowing goes before denying, here the other way round.
+		// In E2B, allowing takes precedence over denying; in sandpit, denying does.
 		if err := checkDisjoint(n.Allow, denied); err != nil {
 			return p, err
 		}
 		p.Deny = denied
 	default:
-		p.Deny = denied // all that is not denied is allowed
+		p.Deny = denied // everything that is not denied is allowed
 	}
 	return p, nil
 }
 
-// savedPolicy is what a sandbox may reach that begins as a snapshot, in which it is fixed
+// savedPolicy returns the policy of a sandbox that starts from a snapshot. The snapshot fixes
 // whether there is a network.
 func (e egress) savedPolicy(n sandpit.Snapshot, in createRequest) (sandpit.NetworkPolicy, error) {
 	p, err := e.toPolicy(in.Network, in.Internet)
@@ -83,8 +83,8 @@ func (e egress) savedPolicy(n sandpit.Snapshot, in createRequest) (sandpit.Netwo
 	}
 	closed, saved := !p.Online || isClosed(p), n.Spec.Network
 	switch {
-	case !closed && len(p.Allow)+len(p.Deny)+len(p.Headers) == 0: // which earlier clients say who want nothing of it
-		return sandpit.NetworkPolicy{}, nil // as the snapshot has it
+	case !closed && len(p.Allow)+len(p.Deny)+len(p.Headers) == 0: // what earlier clients send if they want no change
+		return sandpit.NetworkPolicy{}, nil // that of the snapshot
 	case saved.Online && closed:
 		return sandpit.NetworkPolicy{Online: true, Deny: slices.Clone(allAddresses)}, nil
 	case saved.Online:
@@ -93,13 +93,13 @@ func (e egress) savedPolicy(n sandpit.Snapshot, in createRequest) (sandpit.Netwo
 	case closed:
 		return sandpit.NetworkPolicy{}, nil
 	}
-	return p, sandpit.Errorf(sandpit.Conflict, "snapshot %s is of a sandbox without a network, and what begins as it cannot be given one", n.ID)
+	return p, sandpit.Errorf(sandpit.Conflict, "snapshot %s: its sandbox had no network, and sandboxes that start from it cannot have one", n.ID)
 }
 
-// isClosed reports whether nothing can be reached.
+// isClosed reports whether a policy denies everything.
 func isClosed(p sandpit.NetworkPolicy) bool { return slices.Equal(p.Deny, allAddresses) }
 
-// checkDisjoint refuses rules of which one allows what the other denies.
+// checkDisjoint returns an error if one rule allows what another one denies.
 func checkDisjoint(allow, deny []string) error {
 	for _, a := range allow {
 		allowed, err := parseRange(a)
@@ -113,7 +113,7 @@ func checkDisjoint(allow, deny []string) error {
 				return sandpit.Errorf(sandpit.Invalid, "network.denyOut %.100q: want an address or a range of them", d)
 			}
 			if allowed.Overlaps(denied) {
-				return sandpit.Errorf(sandpit.Unsupported, "network: %.100q is allowed within %.100q, which is denied; sandpit cannot do that", a, d)
+				return sandpit.Errorf(sandpit.Unsupported, "network: %.100q is allowed within %.100q, which is denied; sandpit does not support this", a, d)
 			}
 		}
 	}
@@ -131,7 +131,7 @@ func parseRange(rule string) (netip.Prefix, error) {
 	return netip.ParsePrefix(rule)
 }
 
-// toNetwork tells what a sandbox may reach.
+// toNetwork describes the network policy of a sandbox.
 func toNetwork(b sandpit.Sandbox) network {
 	m, made := markOf(b)
 	n := network{
@@ -153,7 +153,7 @@ func toNetwork(b sandpit.Sandbox) network {
 	return n
 }
 
-// setNetwork replaces what a sandbox may reach.
+// setNetwork replaces the network policy of a sandbox.
 func (h *sandboxHandlers) setNetwork(c *call) (int, any, error) {
 	var in struct {
 		network
@@ -164,7 +164,7 @@ func (h *sandboxHandlers) setNetwork(c *call) (int, any, error) {
 		return 0, nil, err
 	}
 	if in.MaskHost != "" || len(in.HTTPSPorts) > 0 {
-		return 0, nil, sandpit.Errorf(sandpit.Unsupported, "network: maskRequestHost and httpsPorts are fixed when a sandbox is made")
+		return 0, nil, sandpit.Errorf(sandpit.Unsupported, "network: maskRequestHost and httpsPorts are fixed at the creation of a sandbox")
 	}
 	b, err := findSandbox(c, h.manager)
 	if err != nil {
@@ -180,7 +180,7 @@ func (h *sandboxHandlers) setNetwork(c *call) (int, any, error) {
 	}
 	if !b.Spec.Network.Online {
 		if p.Online && !isClosed(p) {
-			return 0, nil, sandpit.Errorf(sandpit.Conflict, "sandbox %s was made without a network, and cannot be given one", b.ID)
+			return 0, nil, sandpit.Errorf(sandpit.Conflict, "sandbox %s was created without a network and cannot get one", b.ID)
 		}
 		return http.StatusNoContent, nil, nil
 	}

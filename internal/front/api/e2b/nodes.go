@@ -14,7 +14,7 @@ type nodeHandlers struct {
 	describer *describer
 }
 
-// node is the machine that a server runs on, which is its only one.
+// node is the machine of the server, the only node.
 type node struct {
 	ID       string      `json:"nodeID"`
 	Name     string      `json:"id"`
@@ -30,7 +30,7 @@ type nodeMetrics struct {
 	AllocatedMemory int64   `json:"allocatedMemoryBytes"`
 }
 
-// nodeNow tells of the machine, by what sandboxes may use of it.
+// measureNode describes the machine and what its sandboxes may use.
 func (h *nodeHandlers) measureNode() node {
 	n := node{ID: clientID, Name: clientID, Status: "ready", Metrics: nodeMetrics{CPUs: runtime.NumCPU()}}
 	for _, b := range h.manager.List(manager.Filter{}) {
@@ -47,7 +47,7 @@ func (h *nodeHandlers) measureNode() node {
 	return n
 }
 
-// nodes tells administrators of the machine.
+// listNodes lists the machine. It is for administrators.
 func (h *nodeHandlers) listNodes(c *call) (int, any, error) {
 	if err := requireAdmin(c, h.manager, "list nodes"); err != nil {
 		return 0, nil, err
@@ -55,7 +55,7 @@ func (h *nodeHandlers) listNodes(c *call) (int, any, error) {
 	return http.StatusOK, []node{h.measureNode()}, nil
 }
 
-// getNode tells administrators of the machine, and of what runs there.
+// getNode describes the machine and its running sandboxes. It is for administrators.
 func (h *nodeHandlers) getNode(c *call) (int, any, error) {
 	if err := requireAdmin(c, h.manager, "look at a node"); err != nil {
 		return 0, nil, err

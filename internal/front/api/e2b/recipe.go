@@ -16,7 +16,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/front/api"
 )
 
-// newBuild is what a client wants to have built.
+// newBuild is a request to start a build.
 type newBuild struct {
 	Image    string    `json:"fromImage"`
 	Template string    `json:"fromTemplate"`
@@ -34,7 +34,7 @@ type newStep struct {
 	Force bool     `json:"force"`
 }
 
-// login is how a client gets at its registry.
+// login is a login for a registry.
 type login struct {
 	Type     string `json:"type"`
 	User     string `json:"username"`
@@ -42,7 +42,7 @@ type login struct {
 	Google   string `json:"serviceAccountJson"`
 }
 
-// argument is one of the step's arguments, "" if there are not so many.
+// argument returns one of the step's arguments, or "" if there are fewer.
 func (s newStep) argument(i int) string {
 	if i < len(s.Args) {
 		return s.Args[i]
@@ -50,28 +50,28 @@ func (s newStep) argument(i int) string {
 	return ""
 }
 
-// labelSteps has, for each step of a recipe, which one of the client's it belongs to,
-// from 1; 0 is what comes before them.
+// labelSteps is the label with the client's step, from 1, that each step of a recipe belongs
+// to; 0 for steps before the client's.
 const labelSteps = "sandpit.e2b.steps"
 
-// readyTimeout is how many seconds a program that a template starts may take to be ready.
+// readyTimeout is how many seconds the program of a template may take to be ready.
 const readyTimeout = 600
 
-// baseImages are what E2B has its own base under, in a registry that is not ours to use.
+// baseImages is the prefix of E2B's own base images. Their registry is not for sandpit to use.
 const baseImages = "e2bdev/"
 
-// recipe puts what a client wants into our words.
+// recipe is a recipe while the client's steps are converted.
 type recipe struct {
 	sandpit.Recipe
 
-	// files are what steps copy; nil while a build is planned, and they are not unpacked yet.
+	// files are the files that steps copy; nil while a build is planned.
 	files   *buildFiles
 	uploads *uploadStore
 	owner   string
 	user    string // of the steps so far
 	belongs []string
 	step    int
-	fresh   bool // steps are done again from here on
+	fresh   bool // the following steps do not use the cache
 }
 
 // recipeReader converts what clients want to have built to recipes.
@@ -82,12 +82,12 @@ type recipeReader struct {
 	internet bool          // builds may reach the network
 }
 
-// maxBuildSteps is how many steps a client may ask for. What they become has a bound of its
-// own.
+// maxBuildSteps is the maximum number of a client's steps. The steps that they are converted
+// to have a limit of their own.
 const maxBuildSteps = 1000
 
-// planRecipe reads what is to be built, as far as that can be said before files are unpacked,
-// which is work for the build. Invalid: it can never be built. NotFound: files are missing.
+// planRecipe converts a request without unpacking files, which is done during the build.
+// Invalid: it can never be built. NotFound: files are missing.
 func (b recipeReader) planRecipe(client api.Principal, in newBuild, base base) (sandpit.Recipe, error) {
 	if len(in.Steps) > maxBuildSteps {
 		return sandpit.Recipe{}, sandpit.Errorf(sandpit.Invalid, "%d steps, want at most %d", len(in.Steps), maxBuildSteps)
@@ -95,12 +95,11 @@ func (b recipeReader) planRecipe(client api.Principal, in newBuild, base base) (
 	return b.readRecipe(context.Background(), client, in, base, nil)
 }
 
-// recipe reads what is to be built. Files that steps copy are unpacked, unless there are to
-// be none yet.
+// readRecipe converts a request. It unpacks the files of steps, unless files is nil.
 func (b recipeReader) readRecipe(ctx context.Context, client api.Principal, in newBuild, base base, files *buildFiles) (sandpit.Recipe, error) {
 	r := &recipe{files: files, uploads: b.uploads, owner: client.Owner, user: accountName}
 	r.From = base.image
-	// What steps may reach is what sandboxes may.
+	// Steps may reach the network if sandboxes may.
 	r.Build.Network.Online = b.internet
 	if base.plain {
 		r.appendStep(sandpit.RecipeStep{Run: sandpit.ShellArgs(createUserScript), RunUser: "root"})
@@ -117,30 +116,30 @@ func (b recipeReader) readRecipe(ctx context.Context, client api.Principal, in n
 	if in.Ready != "" {
 		r.Ready = sandpit.Ready{Command: in.Ready, Timeout: readyTimeout}
 		if r.Start == "" {
-			r.Start = "true" // the question alone is asked
+			r.Start = "true" // only the ready check is wanted
 		}
 	}
 	r.Labels = map[string]string{labelSteps: strings.Join(r.belongs, ",")}
 	return r.Recipe, nil
 }
 
-// accountHome is where that account's files are, and steps begin.
+// accountHome is the home directory of the account, in which steps start.
 const accountHome = "/home/" + accountName
 
-// createUserScript has an image have the account that E2B's have.
+// createUserScript creates the account of E2B's images.
 const createUserScript = `id -u ` + accountName + ` >/dev/null 2>&1 || useradd -m -u 1000 -s /bin/bash ` + accountName + ` 2>/dev/null || useradd -m -s /bin/bash ` + accountName +
 	` 2>/dev/null || adduser -D ` + accountName + ` || exit 1; mkdir -p ` + accountHome + ` && chown ` + accountName + ` ` + accountHome
 
-// base is what a build is based on.
+// base is what a build starts from.
 type base struct {
 	image sandpit.Image
-	// plain says that it is an image, which may not have what E2B's clients expect.
+	// plain says that it is an image, which may lack what E2B's clients expect.
 	plain bool
-	// configured says that the configuration names it, and not the client.
+	// configured says that the configuration names it, not the client.
 	configured bool
 }
 
-// base returns what a build is based on.
+// findBase returns what a build starts from.
 func (b recipeReader) findBase(ctx context.Context, client api.Principal, in newBuild) (base, error) {
 	switch {
 	case (in.Image == "") == (in.Template == ""):
@@ -158,7 +157,7 @@ func (b recipeReader) findBase(ctx context.Context, client api.Principal, in new
 		o, err = b.resolver.awaitBuiltin(ctx, client, o)
 	}
 	switch {
-	case sandpit.CodeOf(err) == sandpit.NotFound: // the build fails of it, and tells of which step
+	case sandpit.CodeOf(err) == sandpit.NotFound: // the build fails, and reports the step
 		return base{image: sandpit.Image(sandpit.TemplatePrefix + templateRef(client, in.Template))}, nil
 	case err != nil:
 		return base{}, err
@@ -177,7 +176,7 @@ func isTemplate(i sandpit.Image) bool {
 	return ok
 }
 
-// toRegistryLogin are those of the registry of a base.
+// toRegistryLogin converts the login.
 func (l *login) toRegistryLogin() (manager.RegistryLogin, error) {
 	switch {
 	case l == nil:
@@ -187,7 +186,7 @@ func (l *login) toRegistryLogin() (manager.RegistryLogin, error) {
 	case l.Type == "gcp":
 		return manager.RegistryLogin{User: "_json_key", Password: l.Google}, nil
 	}
-	return manager.RegistryLogin{}, sandpit.Errorf(sandpit.Unsupported, "fromImageRegistry: sandpit knows registry and gcp, and not %.40q", l.Type)
+	return manager.RegistryLogin{}, sandpit.Errorf(sandpit.Unsupported, "fromImageRegistry: unknown type %.40q; want registry or gcp", l.Type)
 }
 
 func (r *recipe) appendStep(s sandpit.RecipeStep) {
@@ -195,13 +194,13 @@ func (r *recipe) appendStep(s sandpit.RecipeStep) {
 	r.Steps, r.belongs = append(r.Steps, s), append(r.belongs, strconv.Itoa(r.step))
 }
 
-// bashArgs runs a command as E2B does.
+// bashArgs returns the arguments that run a command as E2B does.
 func bashArgs(command string) []string { return []string{"/bin/bash", "-c", command} }
 
 // addStep converts one step of the client and adds the result.
 func (r *recipe) addStep(ctx context.Context, s newStep) error {
 	if len(s.Args) == 0 || s.Args[0] == "" {
-		return sandpit.Errorf(sandpit.Invalid, "%.20s: want something that is done", s.Type)
+		return sandpit.Errorf(sandpit.Invalid, "%.20s: argument is missing", s.Type)
 	}
 	r.fresh = r.fresh || s.Force
 	switch s.Type {
@@ -220,22 +219,22 @@ func (r *recipe) addStep(ctx context.Context, s newStep) error {
 		r.appendStep(sandpit.RecipeStep{Run: append(sandpit.ShellArgs(createDirScript), s.argument(0), r.user), RunUser: "root"})
 		r.appendStep(sandpit.RecipeStep{WorkDir: s.argument(0)})
 	case "USER":
-		// A user that is not there fails here, and not in a sandbox.
+		// A missing user fails here, not in a sandbox.
 		r.appendStep(sandpit.RecipeStep{Run: bashArgs("whoami"), RunUser: s.argument(0)})
 		r.appendStep(sandpit.RecipeStep{User: s.argument(0)})
 		r.user = s.argument(0)
 	case "COPY":
 		return r.copyFiles(ctx, s)
 	default:
-		return sandpit.Errorf(sandpit.Unsupported, "%.40q: sandpit knows COPY, ENV, RUN, USER and WORKDIR", s.Type)
+		return sandpit.Errorf(sandpit.Unsupported, "unknown step %.40q; want COPY, ENV, RUN, USER or WORKDIR", s.Type)
 	}
 	return nil
 }
 
-// createDirScript makes a directory whose user may write to it, unless it is there.
+// createDirScript creates a directory that a user may write to, unless it exists.
 const createDirScript = `test -d "$0" || { mkdir -p -- "$0" && chown -- "$1" "$0"; }`
 
-// copyFiles reads a step that brings in files, which the client has uploaded.
+// copyFiles converts a step that copies uploaded files.
 func (r *recipe) copyFiles(ctx context.Context, s newStep) error {
 	from, to, owner, mode := s.argument(0), s.argument(1), s.argument(2), s.argument(3)
 	if !filesHashPattern.MatchString(s.Hash) {
@@ -292,8 +291,8 @@ func isDir(dir, name string) bool {
 	return err == nil && info.IsDir()
 }
 
-// copiedPaths returns what is in the directory to when files were copied there: of a directory
-// it is all that is in it.
+// copiedPaths returns the paths in directory to of files that are copied there. A directory is
+// copied as its content.
 func copiedPaths(dir, to string, files []string) (all []string, err error) {
 	for _, name := range files {
 		if !isDir(dir, name) {
@@ -311,7 +310,7 @@ func copiedPaths(dir, to string, files []string) (all []string, err error) {
 	return all, nil
 }
 
-// globFiles returns what a pattern stands for in a directory.
+// globFiles returns the files in a directory that match a pattern.
 func globFiles(dir, pattern string) ([]string, error) {
 	pattern = path.Clean(strings.TrimLeft(pattern, "/"))
 	root, err := os.OpenRoot(dir)
@@ -321,7 +320,7 @@ func globFiles(dir, pattern string) ([]string, error) {
 	defer root.Close()
 	found, err := fs.Glob(root.FS(), pattern)
 	if err != nil || len(found) == 0 {
-		return nil, sandpit.Errorf(sandpit.Invalid, "COPY: there is nothing called %.200q", pattern)
+		return nil, sandpit.Errorf(sandpit.Invalid, "COPY: no file matches %.200q", pattern)
 	}
 	return found, nil
 }

@@ -15,25 +15,25 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/front/api"
 )
 
-// baseTemplate is the template that E2B's clients use when they name none.
+// baseTemplate is the template of E2B's clients that name none.
 const baseTemplate = "base"
 
-// defaultBuildWait is how long a request waits for the first build of a built-in template:
-// less than the minute after which E2B's clients give up, so that they hear why.
+// defaultBuildWait is how long a request waits for the first build of a built-in template. It
+// is less than the minute after which E2B's clients time out, so that they get the reason.
 const defaultBuildWait = 45 * time.Second
 
-// templateOrigin is what a template of a client stands for. One of saved, template and image is
-// set; the image "" is the default one.
+// templateOrigin is what a template name stands for. One of saved, template and image is set;
+// the image "" is the default image.
 type templateOrigin struct {
 	saved *sandpit.Snapshot
-	// template is what comes after sandpit.TemplatePrefix. found describes it, if the server
-	// keeps it, and not the image cache.
+	// template is a reference without sandpit.TemplatePrefix. found describes the template if
+	// the server has it, and is zero if the image cache has it.
 	template string
 	found    sandpit.Template
-	// configured says that the configuration names image, and not the client.
+	// configured says that the configuration names image, not the client.
 	configured bool
 	image      sandpit.Image
-	// builtin names a template that is part of the program, which may not be built yet.
+	// builtin is the name of a built-in template, which may not be built yet.
 	builtin string
 }
 
@@ -47,12 +47,12 @@ type templateResolver struct {
 	log      *slog.Logger
 }
 
-// resolveName returns what a client means by the name of a template, in this order: its owner's
-// snapshot or template; a public template; an image that the configuration gives the name;
-// a template that the administrator has built into the image cache; a template that is part
-// of the program; and for "base", the default image.
+// resolveName returns what a client means by the name of a template, in this order: a snapshot
+// or template of the client's owner; a public template; an image that the configuration gives
+// the name; a template that the administrator has built in the image cache; a built-in
+// template; and for "base", the default image.
 //
-// NotFound: there is none, or it is another owner's and not public.
+// NotFound: no such template, or it belongs to another owner and is not public.
 func (t *templateResolver) resolveName(ctx context.Context, client api.Principal, name string) (templateOrigin, error) {
 	saved, err := t.findSnapshot(ctx, client, name)
 	if err == nil {
@@ -83,18 +83,18 @@ func (t *templateResolver) resolveName(ctx context.Context, client api.Principal
 		return templateOrigin{configured: true}, nil
 	}
 	return templateOrigin{}, sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "template %.100q not found", name),
-		"there are "+strings.Join(t.publicNames(), ", ")+"; build another one: sandpit template build -t NAME, or add an image to e2b.templates in the "+
+		"available: "+strings.Join(t.publicNames(), ", ")+"; build another one: sandpit template build -t NAME, or add an image to e2b.templates in the "+
 			"server's configuration; public templates of other owners are called OWNER/NAME")
 }
 
-// isBuiltin reports whether a template that was found by a name is one of the program's.
-// One that is named with its owner is meant whatever else there is.
+// isBuiltin reports whether a template that was found by a name is a built-in one. A name with
+// an owner means that owner's template in any case.
 func isBuiltin(t sandpit.Template, ref string) bool {
 	parsed := sandpit.ParseTemplateRef(ref)
 	return t.Owner == manager.BuiltinOwner && parsed.Owner == "" && !parsed.IsID()
 }
 
-// isDefault reports whether a name means the default image if nothing else has the name.
+// isDefault reports whether a name means the default image unless something else has the name.
 func isDefault(name string) bool {
 	name, tag, _ := strings.Cut(name, ":")
 	return name == baseTemplate && isUsualTag(tag)
@@ -111,17 +111,17 @@ func (t *templateResolver) builtinName(ref string) string {
 	return parsed.Name
 }
 
-// startsProgram reports whether a built-in template has a program running, which only a
-// server's build of it has.
+// startsProgram reports whether a built-in template has a running program. Only a build of the
+// server has that.
 func (t *templateResolver) startsProgram(builtin string) bool {
 	return builtin != "" && t.manager.StartsProgram(builtin)
 }
 
-// ready returns the origin as soon as it can be used. A built-in template is built when it is
-// first requested, once for all clients that wait; where there is none, "base" is the
-// default image.
+// awaitBuiltin returns the origin when it can be used. The first request for a built-in
+// template starts its build, and all clients wait for the same build. If "base" cannot be
+// built, it is the default image.
 //
-// Unavailable: it is still being built, or cannot be built here.
+// Unavailable: the template is still being built, or cannot be built here.
 func (t *templateResolver) awaitBuiltin(ctx context.Context, client api.Principal, o templateOrigin) (templateOrigin, error) {
 	if o.builtin == "" {
 		return o, nil
@@ -133,8 +133,8 @@ func (t *templateResolver) awaitBuiltin(ctx context.Context, client api.Principa
 		return o, nil
 	case err == nil && b.Status == sandpit.BuildBuilding:
 		return o, sandpit.WithHint(
-			sandpit.Errorf(sandpit.Unavailable, "template %s is being built, once for all who use it: %s, %v so far",
-				o.builtin, cmp.Or(b.Progress, "it waits for its turn"), time.Since(b.Begun).Round(time.Second)),
+			sandpit.Errorf(sandpit.Unavailable, "template %s is being built, once for all clients: %s, %v so far",
+				o.builtin, cmp.Or(b.Progress, "waiting for its turn"), time.Since(b.Begun).Round(time.Second)),
 			"try again in a minute, or wait for it: sandpit env e2b")
 	case err == nil:
 		err = sandpit.Errorf(sandpit.Unavailable, "%s", b.Reason)
@@ -153,10 +153,10 @@ func (t *templateResolver) awaitBuiltin(ctx context.Context, client api.Principa
 	return o, sandpit.WithHint(sandpit.Errorf(sandpit.Unavailable, "%s", failed), "the server's log says why; sandpit template build builtin:"+o.builtin+" tries it with all of its output")
 }
 
-// origin returns what a sandbox of a template begins as: a snapshot, or an image, and
-// whether it is the configuration that names the image.
+// resolveImage returns what a sandbox of a template starts from: a snapshot, or an image and
+// whether the configuration names the image.
 //
-// Errors are those of resolve and ready.
+// Errors are those of resolveName and awaitBuiltin.
 func (t *templateResolver) resolveImage(ctx context.Context, client api.Principal, name string) (saved *sandpit.Snapshot, image sandpit.Image, configured bool, err error) {
 	o, err := t.resolveName(ctx, client, name)
 	if err == nil {
@@ -173,15 +173,15 @@ func (t *templateResolver) resolveImage(ctx context.Context, client api.Principa
 	return nil, o.image, o.configured, nil
 }
 
-// configured returns the image that the configuration gives the name of a template.
+// configuredImage returns the image that the configuration gives the name of a template.
 func (t *templateResolver) configuredImage(template string) (sandpit.Image, bool) {
 	name, tag, _ := strings.Cut(template, ":")
 	image, ok := t.images[name]
 	return image, ok && isUsualTag(tag)
 }
 
-// publicNames returns the names of templates that every client finds: those of the configuration
-// and of the program, and "base".
+// publicNames returns the names of templates that all clients can use: those of the
+// configuration, the built-in ones and "base".
 func (t *templateResolver) publicNames() []string {
 	all := append(slices.Collect(maps.Keys(t.images)), t.manager.BuiltinNames()...)
 	all = append(all, baseTemplate)
@@ -189,8 +189,8 @@ func (t *templateResolver) publicNames() []string {
 	return slices.Compact(all)
 }
 
-// isCached reports whether a name means a template of the image cache, which the
-// administrator has built without the server.
+// isCached reports whether a name means a template of the image cache, which the administrator
+// has built without the server.
 func (t *templateResolver) isCached(ctx context.Context, client api.Principal, name string) bool {
 	if ref := sandpit.ParseTemplateRef(name); ref.Owner != "" || ref.Tag != "" || ref.IsID() || t.cached == nil {
 		return false
@@ -198,12 +198,13 @@ func (t *templateResolver) isCached(ctx context.Context, client api.Principal, n
 	return t.cached(ctx, client, sandpit.Image(sandpit.TemplatePrefix+name)) == nil
 }
 
-// snapshot returns a snapshot of who asks. NotFound.
+// findSnapshot returns a snapshot of the client's owner. NotFound.
 func (t *templateResolver) findSnapshot(ctx context.Context, client api.Principal, name string) (sandpit.Snapshot, error) {
 	return t.manager.FindSnapshot(ctx, client.Owner, snapshotName(client, name))
 }
 
-// ownTemplate returns a template of who asks. NotFound, also if it is another's.
+// ownTemplate returns a template of the client's owner. NotFound: no such template, or it
+// belongs to another owner.
 func (t *templateResolver) ownTemplate(c *call, ref string) (sandpit.Template, error) {
 	found, err := t.manager.FindTemplate(c.r.Context(), c.client.Owner, templateRef(c.client, ref))
 	if sandpit.CodeOf(err) == sandpit.NotFound || err == nil && found.Owner != c.client.Owner {

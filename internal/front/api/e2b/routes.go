@@ -8,13 +8,13 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// route is one call.
+// route is a call of the API.
 type route struct {
 	method, path string
 	serve        handler
 }
 
-// newRoutes are the calls that are answered.
+// newRoutes returns the calls that the server supports.
 func (s *Server) newRoutes() []route {
 	const sandbox = "/sandboxes/{id}"
 	return []route{
@@ -69,7 +69,8 @@ func (s *Server) newRoutes() []route {
 	}
 }
 
-// missingRoutes are calls of E2B's API that are not answered: clients are told so.
+// missingRoutes returns calls of E2B's API that sandpit does not have, so that clients get an
+// error that says so.
 func missingRoutes() []route {
 	var all []route
 	for _, line := range []string{
@@ -85,7 +86,7 @@ func missingRoutes() []route {
 	return all
 }
 
-// pathPrefixes are how the paths of E2B's API begin.
+// pathPrefixes returns the first parts of the paths of E2B's API.
 func pathPrefixes() []string {
 	return []string{
 		"/sandboxes", "/snapshots", "/templates", "/teams", "/nodes", "/api-keys", "/access-tokens", "/volumes", "/volumecontent", "/secrets",
@@ -93,7 +94,7 @@ func pathPrefixes() []string {
 	}
 }
 
-// Is reports whether a path is one of E2B's API, so that errors are to look like its.
+// Is reports whether a path belongs to E2B's API, so that errors must have its format.
 func Is(path string) bool {
 	return slices.ContainsFunc(pathPrefixes(), func(prefix string) bool {
 		rest, ok := strings.CutPrefix(path, prefix)
@@ -103,10 +104,10 @@ func Is(path string) bool {
 
 // refuseMissing answers a call of E2B's API that sandpit does not have.
 func refuseMissing(c *call) (int, any, error) {
-	return 0, nil, sandpit.Errorf(sandpit.Unsupported, "%s %s of E2B's API is not there in sandpit", c.r.Method, strings.TrimPrefix(c.r.Pattern, c.r.Method+" "))
+	return 0, nil, sandpit.Errorf(sandpit.Unsupported, "sandpit does not support %s %s of E2B's API", c.r.Method, strings.TrimPrefix(c.r.Pattern, c.r.Method+" "))
 }
 
 // refuseUnknown answers a call that E2B's API does not have.
 func refuseUnknown(c *call) (int, any, error) {
-	return 0, nil, sandpit.Errorf(sandpit.NotFound, "there is no %.20s %.200q", c.r.Method, c.r.URL.Path)
+	return 0, nil, sandpit.Errorf(sandpit.NotFound, "no such call: %.20s %.200q", c.r.Method, c.r.URL.Path)
 }

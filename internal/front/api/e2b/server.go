@@ -18,57 +18,56 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/front/api"
 )
 
-// Options say what the API is for. Manager, Store, Keys and Tokens must be given; the
-// zero value of another field means the default stated with it.
+// Options configure the API. Manager, Store, Keys and Tokens are required; the zero value of
+// another field means the default stated with it.
 type Options struct {
 	Manager *manager.Manager
 	Store   *store.Store
 	Keys    *api.Keys
-	// Tokens open what is inside a sandbox.
+	// Tokens open the guest and the ports of a sandbox.
 	Tokens Tokens
-	// Templates are the images that templates stand for, by name, unless an owner has a
-	// template of that name. Default: there are none.
+	// Templates are images by the names of templates. An owner's template of the same name
+	// takes precedence. Default: none.
 	Templates map[string]sandpit.Image
-	// Cached returns no error if a client may use a template of the image cache, which the
-	// administrator has built without the server. Default: there are none.
+	// Cached returns nil if a client may use a template of the image cache, which the
+	// administrator has built without the server. Default: there are no such templates.
 	Cached func(ctx context.Context, who api.Principal, ref sandpit.Image) error
-	// Default is the image that "base" stands for if there is no template of that name, and
-	// the built-in one cannot be built here.
+	// Default is the image of "base" if there is no template of that name and the built-in one
+	// cannot be built.
 	Default sandpit.Image
 	// BuildPatience is how long a request waits for the first build of a built-in template.
 	// Default: 45 s.
 	BuildPatience time.Duration
-	// Log hears of what is not told to clients. Default: nobody does.
+	// Log receives errors that clients do not get. Default: nothing is logged.
 	Log *slog.Logger
-	// Files is a directory for what clients upload for builds. Default: nothing is taken.
+	// Files is a directory for uploads of builds. Default: no uploads are accepted.
 	Files string
-	// Limits are told of sandboxes that say nothing of a limit.
+	// Limits are the limits that clients see of sandboxes without their own.
 	Limits sandpit.Resources
-	// Internet lets sandboxes reach the network if their makers ask for it. Default: none
-	// does.
+	// Internet lets sandboxes have a network if their request wants it. Default: they have none.
 	Internet bool
 	// HostAccess says which parts of the server's machine sandboxes may use. Clients can use
 	// them only by snapshots.
 	HostAccess api.HostAccess
-	// Public lets everybody reach the ports of sandboxes, unless their makers say
-	// otherwise. Default: nobody without a token.
+	// Public makes ports of sandboxes reachable without a token, unless the request for the
+	// sandbox says otherwise. Default: ports need a token.
 	Public bool
-	// Domain is what host names of ports end in, with a port if there is one; "" if there
-	// are none. Default: there are none.
+	// Domain returns the domain of host names of ports, with a port if there is one, or "".
+	// Default: "".
 	Domain func() string
-	// MaxBody is how many bytes a request may have. Default: 1 MiB.
+	// MaxBody is the maximum number of bytes of a request. Default: 1 MiB.
 	MaxBody int64
-	// Space is where files of builds are counted. Default: they have no bounds together.
+	// Space limits the disk space of uploads. Default: no limit.
 	Space *diskspace.Budget
-	// Memory is what builds that wait may keep in memory. Default: there is no limit.
+	// Memory limits the memory of waiting builds. Default: no limit.
 	Memory *memory.Budget
 }
 
-// Tokens open what is inside a sandbox. All methods may be called concurrently.
+// Tokens open the guest and the ports of a sandbox. All methods may be called concurrently.
 type Tokens interface {
 	// AccessTokens returns the token that opens the guest of a sandbox and signs URLs of
-	// files and, if traffic is wanted, the one that opens all other ports. They belong to the
-	// caller whose request the context is of.
+	// files and, if wantTraffic is set, the token that opens all other ports. They belong to
+	// the client of the request in ctx.
 	AccessTokens(ctx context.Context, id sandpit.ID, wantTraffic bool) (guest, traffic string, err error)
 }
 
@@ -128,7 +127,8 @@ func New(o Options) *Server {
 	}
 }
 
-// handler answers one call with a status and what is sent as JSON; nil is nothing.
+// handler handles a call. It returns a status and the value of the JSON response; nil for no
+// body.
 type handler func(c *call) (status int, answer any, err error)
 
 // call is one call.
@@ -140,7 +140,7 @@ type call struct {
 	size    int64 // of the body, once it was read
 }
 
-// Register adds the calls to a mux, behind which requests have a principal.
+// Register adds the calls to a mux whose requests have a principal.
 func (s *Server) Register(mux api.Router) {
 	for _, r := range s.newRoutes() {
 		mux.Handle(r.method+" "+r.path, s.newHandler(r.serve))
@@ -162,7 +162,7 @@ func (s *Server) Register(mux api.Router) {
 	}
 }
 
-// writeTimeout is how long an answer may take to be sent.
+// writeTimeout is how long sending a response may take.
 const writeTimeout = 30 * time.Second
 
 // newHandler returns an HTTP handler that calls h.
@@ -184,8 +184,8 @@ func (s *Server) newHandler(h handler) http.Handler {
 
 // writeResponse sends a response.
 func writeResponse(w http.ResponseWriter, r *http.Request, status int, answer any) {
-	// The edge takes it away again before the next request.
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout)) // what cannot have one needs none
+	// The edge clears it before the next request. Connections without deadlines need none.
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout))
 	if answer == nil {
 		w.WriteHeader(status)
 		return
@@ -195,8 +195,8 @@ func writeResponse(w http.ResponseWriter, r *http.Request, status int, answer an
 	}
 }
 
-// readBody takes the body of a call; one that has none leaves to as it is. What is not
-// known in it is left aside, since clients of later versions say more.
+// readBody decodes the body of a call. Without a body it leaves to unchanged. Unknown fields
+// are ignored, because later versions of clients send more.
 func (c *call) readBody(to any) error {
 	text, err := api.ReadBody(c.w, c.r, c.maxBody, api.BodyCost)
 	c.size = int64(len(text))
@@ -210,14 +210,14 @@ func (c *call) readBody(to any) error {
 		if kind, ok := errors.AsType[*json.UnmarshalTypeError](err); ok { // the value itself may be a secret
 			return sandpit.Errorf(sandpit.Invalid, "%.100s must be of another type", kind.Field)
 		}
-		return sandpit.Errorf(sandpit.Invalid, "the request is not JSON")
+		return sandpit.Errorf(sandpit.Invalid, "the request body is not JSON")
 	}
 	return nil
 }
 
-// findSandbox returns the sandbox in the path. NotFound: there is none, or it was deleted.
+// findSandbox returns the sandbox in the path. NotFound: no such sandbox, or it was deleted.
 func findSandbox(c *call, m *manager.Manager) (sandpit.Sandbox, error) {
-	// Clients of the first generation add the name of a node.
+	// Clients of the first version add the name of a node.
 	id, _, _ := strings.Cut(c.r.PathValue("id"), "-")
 	found, err := api.Find(c.r.Context(), m, sandpit.ID(id))
 	if err == nil && (found.State == sandpit.StateDeleting || found.State == sandpit.StateDeleted) {

@@ -18,7 +18,7 @@ type snapshot struct {
 	Names []string `json:"names"`
 }
 
-// The tags of what is named without one.
+// The tags that a name without a tag means.
 const (
 	tagDefault = "default"
 	tagLatest  = "latest"
@@ -36,12 +36,12 @@ func toSnapshot(n sandpit.Snapshot) snapshot {
 	return out
 }
 
-// snapshotPattern is what a client may call a snapshot: dots are for what our own name
-// has between name and tag.
+// snapshotPattern is the form of a client's name of a snapshot. Dots are not allowed: in
+// sandpit's names they separate name and tag.
 var snapshotPattern = regexp.MustCompile(`^[A-Za-z0-9](?:[A-Za-z0-9_-]*[A-Za-z0-9])?(?::[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)?$`)
 
-// snapshotName returns what a snapshot is called here that a client calls NAME or
-// NAME:TAG, with the owner before it or not.
+// snapshotName returns sandpit's name of a snapshot that a client calls NAME or NAME:TAG, with
+// or without the owner.
 func snapshotName(client api.Principal, name string) string {
 	name = strings.TrimPrefix(name, client.Owner+"/")
 	name, tag, tagged := strings.Cut(name, ":")
@@ -58,7 +58,7 @@ type snapshotHandlers struct {
 	describer *describer
 }
 
-// createSnapshot saves a sandbox, which goes on.
+// createSnapshot creates a snapshot of a sandbox, which keeps running.
 func (h *snapshotHandlers) createSnapshot(c *call) (int, any, error) {
 	var in struct {
 		Name string `json:"name"`
@@ -72,7 +72,7 @@ func (h *snapshotHandlers) createSnapshot(c *call) (int, any, error) {
 	}
 	name := strings.TrimPrefix(in.Name, c.client.Owner+"/")
 	if name != "" && !snapshotPattern.MatchString(name) {
-		return 0, nil, sandpit.Errorf(sandpit.Invalid, "name %.100q: want letters, digits, and inside also - and _, and maybe a tag after a colon", in.Name)
+		return 0, nil, sandpit.Errorf(sandpit.Invalid, "name %.100q: want letters and digits, in between also - and _, and an optional tag after a colon", in.Name)
 	}
 	made, err := h.manager.Snapshot(c.r.Context(), b.ID, snapshotName(c.client, name))
 	if err != nil {
@@ -81,7 +81,7 @@ func (h *snapshotHandlers) createSnapshot(c *call) (int, any, error) {
 	return http.StatusCreated, toSnapshot(made), nil
 }
 
-// listSnapshots tells of snapshots, a page at a time.
+// listSnapshots lists snapshots, one page at a time.
 func (h *snapshotHandlers) listSnapshots(c *call) (int, any, error) {
 	query := c.r.URL.Query()
 	limit, err := parseNumber(query, "limit", 100, 1, 1000)
@@ -91,7 +91,7 @@ func (h *snapshotHandlers) listSnapshots(c *call) (int, any, error) {
 	sandbox, _, _ := strings.Cut(query.Get("sandboxID"), "-")
 	f := store.SnapshotFilter{Owner: c.client.Owner, Sandbox: sandpit.ID(sandbox), After: sandpit.SnapshotID(query.Get("nextToken")), Limit: limit + 1}
 	if f.After != "" && f.After.Validate() != nil {
-		return 0, nil, sandpit.Errorf(sandpit.Invalid, "nextToken: it is none")
+		return 0, nil, sandpit.Errorf(sandpit.Invalid, "invalid nextToken")
 	}
 	list := []snapshot{}
 	if name := query.Get("name"); name != "" {
@@ -119,14 +119,13 @@ func (h *snapshotHandlers) listSnapshots(c *call) (int, any, error) {
 	return http.StatusOK, list, nil
 }
 
-// forkResult is one copy of a sandbox, or why there is none.
+// forkResult is a fork of a sandbox, or the error.
 type forkResult struct {
 	Sandbox *sandbox `json:"sandbox,omitempty"`
 	Error   *problem `json:"error,omitempty"`
 }
 
-// fork makes copies of a sandbox, each of which is there or not without regard to the
-// others.
+// forkSandbox creates forks of a sandbox, independently of each other.
 func (h *snapshotHandlers) forkSandbox(c *call) (int, any, error) {
 	var in struct {
 		Timeout *int64 `json:"timeout"`
@@ -153,7 +152,7 @@ func (h *snapshotHandlers) forkSandbox(c *call) (int, any, error) {
 	ctx := c.r.Context()
 	m, _ := markOf(b)
 	all, err := h.manager.ForkEach(ctx, manager.ForkRequest{
-		// They must not end while they are made.
+		// They must not end while they are being created.
 		Sandbox: b.ID, Count: int(count), Lease: sandpit.Lease{Deadline: time.Now().Add(timeout + createTime), Action: m.Timeout},
 	})
 	if err != nil {

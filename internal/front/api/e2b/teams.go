@@ -19,16 +19,16 @@ type teamMeasurement struct {
 	Rate    float64   `json:"sandboxStartRate"` // a second
 }
 
-// rateWindow is the time of which the rate of starts is told.
+// rateWindow is the time over which the rate of starts is measured.
 const rateWindow = time.Minute
 
-// teams tells whom a key belongs to.
+// listTeams returns the team of the client.
 func (h *teamHandlers) listTeams(c *call) (int, any, error) {
-	// No key is told again that was made once.
+	// Keys are returned only when they are created.
 	return http.StatusOK, []map[string]any{{"teamID": c.client.Owner, "name": c.client.Owner, "apiKey": "", "isDefault": true}}, nil
 }
 
-// team refuses teams that are none of who asks. NotFound.
+// checkTeam returns NotFound unless the path has the client's own team.
 func (c *call) checkTeam() error {
 	if id := c.r.PathValue("id"); id != c.client.Owner {
 		return sandpit.Errorf(sandpit.NotFound, "team %.100q not found", id)
@@ -36,8 +36,7 @@ func (c *call) checkTeam() error {
 	return nil
 }
 
-// teamNow measures the sandboxes of who asks. As with those of one sandbox, what was
-// before is kept nowhere.
+// measureTeam measures the sandboxes of the client's owner. The server keeps no history.
 func (h *teamHandlers) measureTeam(c *call) teamMeasurement {
 	now := time.Now()
 	m := teamMeasurement{At: now.UTC(), Unix: now.Unix()}
@@ -54,7 +53,7 @@ func (h *teamHandlers) measureTeam(c *call) teamMeasurement {
 	return m
 }
 
-// teamMetrics tells how many sandboxes a team has.
+// getMetrics returns how many sandboxes a team has.
 func (h *teamHandlers) getMetrics(c *call) (int, any, error) {
 	if err := c.checkTeam(); err != nil {
 		return 0, nil, err
@@ -67,7 +66,7 @@ func (h *teamHandlers) getMetrics(c *call) (int, any, error) {
 	return http.StatusOK, list, err
 }
 
-// maxTeamMetrics tells the most that there was of something.
+// getMaximum returns the maximum of a metric.
 func (h *teamHandlers) getMaximum(c *call) (int, any, error) {
 	if err := c.checkTeam(); err != nil {
 		return 0, nil, err

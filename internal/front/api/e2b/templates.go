@@ -28,7 +28,7 @@ type template struct {
 	CreatedAt time.Time  `json:"createdAt"`
 	UpdatedAt time.Time  `json:"updatedAt"`
 	CreatedBy *struct{}  `json:"createdBy"`
-	Spawned   *time.Time `json:"lastSpawnedAt"` // not known
+	Spawned   *time.Time `json:"lastSpawnedAt"` // unknown
 	Count     int64      `json:"spawnCount"`
 	Builds    int        `json:"buildCount"`
 	Version   string     `json:"envdVersion"`
@@ -48,8 +48,8 @@ type build struct {
 	Version    string          `json:"envdVersion"`
 }
 
-// templateRef is what a template is called here that a client calls NAME or NAME:TAG, with
-// an owner before it or not.
+// templateRef returns sandpit's reference of a template that a client calls NAME or NAME:TAG,
+// with or without an owner.
 func templateRef(client api.Principal, text string) string {
 	ref := sandpit.ParseTemplateRef(text)
 	if ref.Owner == client.Owner {
@@ -66,11 +66,11 @@ type templateHandlers struct {
 	limits   sandpit.Resources // of templates that have none
 }
 
-// maxBuilds is how many builds of a template are told.
+// maxBuilds is how many builds of a template are listed.
 const maxBuilds = 100
 
-// listTemplates lists the templates that a client may use: first those of the configuration
-// and of the program.
+// listTemplates lists the templates that a client may use, first those of the configuration
+// and the built-in ones.
 func (h *templateHandlers) listTemplates(c *call) (int, any, error) {
 	limits, list := h.limits, []template{}
 	for _, name := range h.resolver.publicNames() {
@@ -97,7 +97,7 @@ func (h *templateHandlers) listTemplates(c *call) (int, any, error) {
 	return http.StatusOK, list, nil
 }
 
-// buildStatusOf returns the status of a template of the configuration or of the program.
+// builtinStatus returns the status of a template of the configuration or of a built-in one.
 func (h *templateHandlers) builtinStatus(ctx context.Context, name string) (string, error) {
 	if _, ok := h.resolver.configuredImage(name); ok || h.resolver.builtinName(name) == "" {
 		return string(sandpit.BuildReady), nil
@@ -109,7 +109,7 @@ func (h *templateHandlers) builtinStatus(ctx context.Context, name string) (stri
 	return string(b.Status), err
 }
 
-// templateOf tells of a template of an owner's, and of its newest build.
+// toTemplate describes a template and its newest build.
 func (h *templateHandlers) toTemplate(ctx context.Context, t sandpit.Template) (template, error) {
 	out := template{
 		ID: string(t.ID), Public: t.Public, Aliases: []string{t.Name}, Names: []string{t.Name}, CreatedAt: t.CreatedAt.UTC(), UpdatedAt: t.UpdatedAt.UTC(),
@@ -140,7 +140,7 @@ func (h *templateHandlers) toBuild(b sandpit.TemplateBuild) build {
 	return out
 }
 
-// getTemplate tells of a template, and of its builds.
+// getTemplate describes a template and its builds.
 func (h *templateHandlers) getTemplate(c *call) (int, any, error) {
 	t, err := h.resolver.ownTemplate(c, c.r.PathValue("id"))
 	if err != nil {
@@ -157,7 +157,7 @@ func (h *templateHandlers) getTemplate(c *call) (int, any, error) {
 	}, err
 }
 
-// findTemplate tells whether there is a template.
+// findTemplate reports whether a template exists.
 func (h *templateHandlers) findTemplate(c *call) (int, any, error) {
 	o, err := h.resolver.resolveName(c.r.Context(), c.client, c.r.PathValue("alias"))
 	name, _, _ := strings.Cut(c.r.PathValue("alias"), ":")
@@ -172,7 +172,7 @@ func (h *templateHandlers) findTemplate(c *call) (int, any, error) {
 	return http.StatusOK, map[string]any{"templateID": name, "public": true}, nil
 }
 
-// setTemplate says whether others may make sandboxes of a template.
+// setTemplate makes a template public or private.
 func (h *templateHandlers) setTemplate(c *call) (int, any, error) {
 	var in struct {
 		Public *bool `json:"public"`
@@ -187,8 +187,8 @@ func (h *templateHandlers) setTemplate(c *call) (int, any, error) {
 	return http.StatusOK, map[string]any{"names": []string{t.Name}}, err
 }
 
-// deleteTemplate removes a template or a snapshot. What the configuration has for
-// templates stays.
+// deleteTemplate deletes a template or a snapshot. Templates of the configuration cannot be
+// deleted.
 func (h *templateHandlers) deleteTemplate(c *call) (int, any, error) {
 	ctx := c.r.Context()
 	o, err := h.resolver.resolveName(ctx, c.client, c.r.PathValue("id"))
@@ -198,7 +198,7 @@ func (h *templateHandlers) deleteTemplate(c *call) (int, any, error) {
 	case o.saved != nil:
 		return http.StatusNoContent, nil, h.manager.RemoveSnapshot(ctx, c.client.Owner, string(o.saved.ID))
 	case o.configured || o.builtin != "":
-		return 0, nil, sandpit.Errorf(sandpit.PermissionDenied, "template %.100q is one of the server's configuration", c.r.PathValue("id"))
+		return 0, nil, sandpit.Errorf(sandpit.PermissionDenied, "template %.100q belongs to the server's configuration", c.r.PathValue("id"))
 	}
 	t, err := h.resolver.ownTemplate(c, c.r.PathValue("id"))
 	if err == nil {
@@ -207,7 +207,7 @@ func (h *templateHandlers) deleteTemplate(c *call) (int, any, error) {
 	return http.StatusNoContent, nil, err
 }
 
-// assignTags has tags mean the build that another one means.
+// assignTags adds tags to the build that a tag names.
 func (h *templateHandlers) assignTags(c *call) (int, any, error) {
 	var in struct {
 		Target string   `json:"target"`
@@ -231,7 +231,7 @@ func (h *templateHandlers) assignTags(c *call) (int, any, error) {
 	return http.StatusCreated, map[string]any{"buildID": t.Tags[in.Tags[0]], "tags": in.Tags}, nil
 }
 
-// removeTags takes tags away from a template.
+// removeTags removes tags from a template.
 func (h *templateHandlers) removeTags(c *call) (int, any, error) {
 	var in struct {
 		Name string   `json:"name"`
@@ -254,9 +254,9 @@ type tag struct {
 	CreatedAt time.Time       `json:"createdAt"`
 }
 
-// listTags tells of the tags of a template.
+// listTags lists the tags of a template.
 func (h *templateHandlers) listTags(c *call) (int, any, error) {
-	if c.r.PathValue("what") != "tags" { // a mux takes no pattern for them beside that of aliases
+	if c.r.PathValue("what") != "tags" { // the pattern of aliases excludes a more exact one
 		return refuseUnknown(c)
 	}
 	t, err := h.resolver.ownTemplate(c, c.r.PathValue("id"))

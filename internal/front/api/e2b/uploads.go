@@ -26,22 +26,21 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/front/api"
 )
 
-// PathUpload takes the files of a build. What it is asked for is in its query, signed: no
-// key is needed.
+// PathUpload accepts the files of a build. Its query is signed, so it needs no key.
 const PathUpload = "/templates/files"
 
-// The bounds of what clients upload for builds. Of an owner's uploads the oldest goes
-// first, and so does what nobody has used for a day.
+// The limits of uploads for builds. If there is no room, the least recently used uploads of
+// the owner are removed, first those that were not used for a day.
 const (
 	maxUpload  = 1 << 30 // bytes of one, packed
 	maxUploads = 4 << 30 // of all of an owner's
 	uploadTime = time.Hour
 	uploadAge  = 24 * time.Hour
-	// An upload has to bring uploadPiece bytes in each uploadPause.
+	// An upload must deliver uploadPiece bytes in each uploadPause.
 	uploadPiece = 256 << 10
 	uploadPause = 30 * time.Second
-	// maxUploading is how many uploads come at a time, and maxUploadingOf how many of one
-	// owner. Others wait for up to uploadWait, uploadsWaiting of each owner.
+	// maxUploading is how many uploads are received at a time, and maxUploadingOf how many of
+	// one owner. Others wait for up to uploadWait, at most uploadsWaiting of each owner.
 	maxUploading   = 16
 	maxUploadingOf = 4
 	uploadsWaiting = 200
@@ -50,37 +49,38 @@ const (
 
 var filesHashPattern = regexp.MustCompile(`^[0-9a-f]{32,128}$`)
 
-// uploadStore are files that clients have sent for builds, in a directory of their own: an
-// archive for each owner and hash. All methods may be called concurrently.
+// uploadStore holds files that clients have uploaded for builds, in a directory of its own:
+// one archive for each owner and hash. All methods may be called concurrently.
 type uploadStore struct {
 	dir   string
-	key   []byte            // signs links, which end with the server
+	key   []byte            // signs links, which are valid until the server ends
 	space *diskspace.Budget // of archives, and of what is unpacked
-	slots *fairshare.Pool   // uploads that come
+	slots *fairshare.Pool   // uploads that are being received
 
 	mu       sync.Mutex
 	archives map[archiveName]*archive
 	coming   map[archiveName]*pendingUpload
 }
 
-// archiveName is whose archive it is, and of what.
+// archiveName names an archive by its owner and hash.
 type archiveName struct{ owner, hash string }
 
-// archive is one that is there.
+// archive is a stored archive.
 type archive struct {
 	space *diskspace.Reservation
 	used  time.Time
 	users int // builds that unpack it
 }
 
-// pendingUpload is one that comes, or waits for another one of the same archive.
+// pendingUpload is an upload that is being received, with others of the same archive that wait
+// for it.
 type pendingUpload struct {
-	turn  chan struct{} // held by the one that comes
+	turn  chan struct{} // held by the upload that is being received
 	users int
 }
 
-// newUploads returns the uploads in a directory; "" takes none. A nil budget has no
-// bounds.
+// newUploads returns the store in a directory; "" accepts no uploads. With a nil budget, there
+// are no limits of disk space.
 func newUploads(dir string, space *diskspace.Budget) *uploadStore {
 	if space == nil {
 		space = diskspace.NewBudget(diskspace.Options{Name: "files of builds"})
@@ -100,7 +100,7 @@ func newUploads(dir string, space *diskspace.Budget) *uploadStore {
 
 const archiveSuffix = ".tar"
 
-// ownerDir is where an owner's archives are.
+// ownerDir returns the directory of an owner's archives.
 func (u *uploadStore) ownerDir(owner string) string {
 	return filepath.Join(u.dir, hex.EncodeToString([]byte(owner)))
 }
@@ -109,15 +109,16 @@ func (u *uploadStore) archivePath(n archiveName) string {
 	return filepath.Join(u.ownerDir(n.owner), n.hash+archiveSuffix)
 }
 
-// loadArchives finds the archives of an earlier server, and removes what else it has left.
+// loadArchives finds the archives of an earlier server process, and removes everything else
+// that it left.
 func (u *uploadStore) loadArchives() {
-	places, _ := os.ReadDir(u.dir) // without it there are none
-	for _, p := range places {
+	dirs, _ := os.ReadDir(u.dir) // without the directory there are none
+	for _, p := range dirs {
 		dir := filepath.Join(u.dir, p.Name())
 		owner, err := hex.DecodeString(p.Name())
 		files, readErr := os.ReadDir(dir)
 		if err != nil || readErr != nil || !api.IsOwner(string(owner)) {
-			_ = os.RemoveAll(dir) // what stays is in nobody's way
+			_ = os.RemoveAll(dir) // if this fails, the file only takes up space
 			continue
 		}
 		for _, f := range files {
@@ -138,7 +139,7 @@ func (u *uploadStore) loadArchives() {
 	}
 }
 
-// hasArchive reports whether an archive is there, which then stays for a while.
+// hasArchive reports whether an archive exists, and marks it as used.
 func (u *uploadStore) hasArchive(owner, hash string) bool {
 	now := time.Now()
 	u.mu.Lock()
@@ -151,7 +152,7 @@ func (u *uploadStore) hasArchive(owner, hash string) bool {
 	return true
 }
 
-// uploadLink is the right to send one archive without an API key.
+// uploadLink is the right to upload one archive without an API key.
 type uploadLink struct {
 	archiveName
 
@@ -162,7 +163,7 @@ type uploadLink struct {
 	until string
 }
 
-// signLink returns the query of a link.
+// signLink returns the query of a signed link.
 func (u *uploadStore) signLink(client api.Principal, hash string, until time.Time) string {
 	l := uploadLink{archiveName{client.Owner, hash}, client.KeyID, strconv.FormatInt(until.Unix(), 10)}
 	return "owner=" + base64.RawURLEncoding.EncodeToString([]byte(l.owner)) + "&hash=" + l.hash +
@@ -175,8 +176,8 @@ func (u *uploadStore) linkSignature(l uploadLink) string {
 	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
 }
 
-// checkLink returns the link that a request was made with. Whether its API key still exists is
-// for the caller to check. Unauthenticated.
+// checkLink returns the link of a request. The caller must check whether its API key still
+// exists. Unauthenticated.
 func (u *uploadStore) checkLink(r *http.Request, now time.Time) (uploadLink, error) {
 	query := r.URL.Query()
 	owner, ownerErr := base64.RawURLEncoding.DecodeString(query.Get("owner"))
@@ -197,8 +198,8 @@ type uploadHandler struct {
 	keys    *api.Keys
 }
 
-// upload takes an archive, which must come as a whole and be as long as was said. It counts
-// as a request of its owner's, whose link it is.
+// receiveUpload stores an archive, which must be complete and as long as announced. It counts
+// as a request of the owner of the link.
 func (h *uploadHandler) receiveUpload(w http.ResponseWriter, r *http.Request) error {
 	l, err := h.uploads.checkLink(r, time.Now())
 	switch {
@@ -223,7 +224,7 @@ func (h *uploadHandler) receiveUpload(w http.ResponseWriter, r *http.Request) er
 	waiting, cancel := context.WithTimeoutCause(attached, uploadWait,
 		sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "too many uploads"), "try again later"))
 	defer cancel()
-	// In this order: who waits for another upload of the same archive holds no slot.
+	// In this order, so that an upload does not hold a slot while it waits for its turn.
 	done, err := h.uploads.waitForTurn(waiting, n)
 	if err != nil {
 		return err
@@ -243,7 +244,8 @@ func (h *uploadHandler) receiveUpload(w http.ResponseWriter, r *http.Request) er
 	return h.uploads.storeArchive(n, body, r.ContentLength)
 }
 
-// waitForTurn waits until no other upload of an archive comes, and has others wait until done.
+// waitForTurn waits until no other upload of the archive is being received. Others then wait
+// until done is called.
 func (u *uploadStore) waitForTurn(ctx context.Context, n archiveName) (done func(), err error) {
 	u.mu.Lock()
 	one := u.coming[n]
@@ -272,13 +274,13 @@ func (u *uploadStore) waitForTurn(ctx context.Context, n archiveName) (done func
 	}
 }
 
-// pacedReader is a body that has to keep coming, until its context ends.
+// pacedReader is a body that must keep arriving, until its context ends.
 type pacedReader struct {
-	ctx     context.Context //nolint:containedctx // of the reading, which is all it is there for
+	ctx     context.Context //nolint:containedctx // of the upload
 	r       io.Reader
 	control *http.ResponseController
 	end     time.Time // when all of it must have come
-	left    int       // of the piece that comes
+	left    int       // of the current piece
 }
 
 // Read implements io.Reader.
@@ -288,7 +290,7 @@ func (p *pacedReader) Read(b []byte) (int, error) {
 		if until.After(p.end) {
 			until = p.end
 		}
-		_ = p.control.SetReadDeadline(until) // what cannot have one needs none
+		_ = p.control.SetReadDeadline(until) // connections without deadlines need none
 		p.left = uploadPiece
 	}
 	if p.ctx.Err() != nil { // after the deadline was set, which may have replaced that of interrupt
@@ -305,17 +307,17 @@ func (p *pacedReader) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// interruptRead ends a read that waits.
+// interruptRead ends a pending read.
 func (p *pacedReader) interruptRead() { _ = p.control.SetReadDeadline(time.Unix(1, 0)) } // as above
 
-// clearDeadline takes the deadline away, which is the connection's.
+// clearDeadline clears the deadline of the connection.
 func (p *pacedReader) clearDeadline() { _ = p.control.SetReadDeadline(time.Time{}) }
 
-// storeArchive writes an archive down, after others have made room for it.
+// storeArchive stores an archive, after it has removed others to make room.
 func (u *uploadStore) storeArchive(n archiveName, from io.Reader, size int64) error {
 	dir := u.ownerDir(n.owner)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return sandpit.Errorf(sandpit.CodeOf(err), "keep files: %w", err)
+		return sandpit.Errorf(sandpit.CodeOf(err), "store files: %w", err)
 	}
 	space, err := u.makeRoom(n.owner, size)
 	if err != nil {
@@ -327,7 +329,7 @@ func (u *uploadStore) storeArchive(n archiveName, from io.Reader, size int64) er
 	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if old := u.archives[n]; old != nil { // its file has been replaced
+	if old := u.archives[n]; old != nil { // its file was replaced
 		old.space.Release()
 		u.archives[n] = &archive{space: space, used: time.Now(), users: old.users}
 		return nil
@@ -339,7 +341,7 @@ func (u *uploadStore) storeArchive(n archiveName, from io.Reader, size int64) er
 func (u *uploadStore) writeArchive(n archiveName, from io.Reader, size int64, space *diskspace.Reservation) error {
 	f, err := atomicfile.New(u.archivePath(n), 0o600, atomicfile.Pattern("part-*"))
 	if err != nil {
-		return sandpit.Errorf(sandpit.CodeOf(err), "keep files: %w", err)
+		return sandpit.Errorf(sandpit.CodeOf(err), "store files: %w", err)
 	}
 	written, err := io.Copy(reservedWriter{f, space}, from)
 	if err == nil && written != size {
@@ -355,7 +357,7 @@ func (u *uploadStore) writeArchive(n archiveName, from io.Reader, size int64, sp
 	return nil
 }
 
-// reservedWriter writes what there is room for.
+// reservedWriter writes within a reservation of disk space.
 type reservedWriter struct {
 	io.Writer
 
@@ -370,10 +372,10 @@ func (w reservedWriter) Write(p []byte) (int, error) {
 	return w.Writer.Write(p)
 }
 
-// makeRoom reserves room for an archive of an owner. What is old goes, and then the oldest
-// of the owner's until there is room.
+// makeRoom reserves disk space for an archive of an owner. It removes the owner's old archives
+// first, and then the least recently used ones until there is room.
 //
-// Exhausted: there is none all the same.
+// Exhausted: there is not enough room.
 func (u *uploadStore) makeRoom(owner string, size int64) (*diskspace.Reservation, error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -408,8 +410,7 @@ func (u *uploadStore) sizeOf(owner string) (size int64) {
 	return size
 }
 
-// oldestOf returns the archive of an owner that nobody has used for longest. The lock is
-// held.
+// oldestOf returns the least recently used archive of an owner. The lock is held.
 func (u *uploadStore) oldestOf(owner string) (oldest archiveName, found bool) {
 	for n, a := range u.archives {
 		if n.owner == owner && a.users == 0 && (!found || a.used.Before(u.archives[oldest].used)) {
@@ -419,10 +420,10 @@ func (u *uploadStore) oldestOf(owner string) (oldest archiveName, found bool) {
 	return oldest, found
 }
 
-// removeArchive forgets an archive. The lock is held.
+// removeArchive removes an archive. The lock is held.
 func (u *uploadStore) removeArchive(n archiveName) {
 	if err := os.Remove(u.archivePath(n)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return // it takes room, and counts
+		return // it still takes up space
 	}
 	u.archives[n].space.Release()
 	delete(u.archives, n)

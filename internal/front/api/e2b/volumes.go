@@ -16,8 +16,8 @@ type volume struct {
 	Name string     `json:"name"`
 }
 
-// volumeToken stands for the token of a volume, which clients want to have. It opens
-// nothing: the calls for the files of volumes are missing.
+// volumeToken is the token of volumes, which clients expect. It opens nothing: sandpit does
+// not have the calls for files of volumes.
 const volumeToken = "unsupported"
 
 // volumeHandlers serve volumes.
@@ -26,7 +26,7 @@ type volumeHandlers struct {
 	describer *describer
 }
 
-// volumeWithToken is one as it is told to who may use it.
+// volumeWithToken is a volume as clients that may use it get it.
 type volumeWithToken struct {
 	volume
 
@@ -38,13 +38,13 @@ func (h *volumeHandlers) openVolume(v volume) volumeWithToken {
 	return volumeWithToken{v, volumeToken, h.describer.domainName()}
 }
 
-// volumeMount is a volume in a sandbox.
+// volumeMount is a mount of a volume in a sandbox.
 type volumeMount struct {
 	Name string `json:"name"`
 	Path string `json:"path"`
 }
 
-// mounts are those of a sandbox that is to be made.
+// toMounts converts the mounts of a new sandbox.
 func toMounts(asked []volumeMount) []sandpit.Mount {
 	var all []sandpit.Mount
 	for _, m := range asked {
@@ -53,7 +53,7 @@ func toMounts(asked []volumeMount) []sandpit.Mount {
 	return all
 }
 
-// volumeMounts are the volumes of a sandbox.
+// volumeMounts returns the mounts of a sandbox's volumes.
 func volumeMounts(b sandpit.Sandbox) []volumeMount {
 	all := []volumeMount{}
 	for _, m := range b.Spec.Mounts {
@@ -64,7 +64,7 @@ func volumeMounts(b sandpit.Sandbox) []volumeMount {
 	return all
 }
 
-// volumes returns the volumes of an owner, of which there are few.
+// ownVolumes returns all volumes of an owner.
 func (h *volumeHandlers) ownVolumes(ctx context.Context, owner string) ([]volume, error) {
 	list, ids, err := h.manager.Volumes(ctx, store.VolumeFilter{Owner: owner})
 	all := make([]volume, len(list))
@@ -74,7 +74,7 @@ func (h *volumeHandlers) ownVolumes(ctx context.Context, owner string) ([]volume
 	return all, err
 }
 
-// findVolume returns the volume that the path names by its ID. NotFound.
+// findVolume returns the volume whose ID is in the path. NotFound.
 func (h *volumeHandlers) findVolume(c *call) (volume, error) {
 	all, err := h.ownVolumes(c.r.Context(), c.client.Owner)
 	if err != nil {
@@ -114,7 +114,7 @@ func (h *volumeHandlers) createVolume(c *call) (int, any, error) {
 	}
 	i := slices.IndexFunc(all, func(v volume) bool { return v.Name == in.Name })
 	if i < 0 {
-		return 0, nil, sandpit.Errorf(sandpit.Gone, "volume %s is deleted already", in.Name)
+		return 0, nil, sandpit.Errorf(sandpit.Gone, "volume %s was deleted", in.Name)
 	}
 	return http.StatusCreated, h.openVolume(all[i]), nil
 }
