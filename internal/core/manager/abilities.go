@@ -142,14 +142,14 @@ func keepingAction(i sandpit.Instance, refused ...sandpit.Action) sandpit.Action
 // completePolicy checks a policy against what an instance can do, and fills in the idle action
 // if the policy has none: the server's, or one that keeps the files where the instance cannot
 // take the server's. An instance that can keep nothing is never idle.
-func (m *Manager) completePolicy(i sandpit.Instance, p store.Policy) (store.Policy, error) {
+func (c *core) completePolicy(i sandpit.Instance, p store.Policy) (store.Policy, error) {
 	if err := errorsOf(able(i, p.IdleAction), ableToKeep(i, p)); err != nil {
 		return p, err
 	}
 	if p.IdleAction != "" {
 		return p, nil
 	}
-	if p.IdleAction = m.o.IdleAction; able(i, p.IdleAction) != nil {
+	if p.IdleAction = c.o.IdleAction; able(i, p.IdleAction) != nil {
 		p.IdleAction = keepingAction(i)
 	}
 	if p.IdleAction == "" {

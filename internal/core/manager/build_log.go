@@ -21,8 +21,8 @@ const interruptedBuild = "interrupted by a restart of the server"
 // written each time, which is why it is bounded.
 const keepEvery = 2 * time.Second
 
-// keepLog writes down what a build tells while it goes on, until stop is called.
-func (m *Manager) keepLog(ctx context.Context, id sandpit.BuildID, l *buildLog) (stop func()) {
+// startSavingLog writes down what a build tells while it goes on, until stop is called.
+func (bs *Builds) startSavingLog(ctx context.Context, id sandpit.BuildID, l *buildLog) (stop func()) {
 	done, ended := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -39,11 +39,11 @@ func (m *Manager) keepLog(ctx context.Context, id sandpit.BuildID, l *buildLog) 
 			if len(entries) == saved {
 				continue
 			}
-			if err := m.o.Store.SaveBuildLog(ctx, id, entries); err != nil {
+			if err := bs.store.SaveBuildLog(ctx, id, entries); err != nil {
 				if ctx.Err() != nil {
 					return // all of it is written when the build has ended
 				}
-				m.o.Log.WarnContext(ctx, "what a build tells is not written down", slog.String("build", string(id)), slog.Any("error", err))
+				bs.log.WarnContext(ctx, "what a build tells is not written down", slog.String("build", string(id)), slog.Any("error", err))
 				continue
 			}
 			saved = len(entries)
@@ -55,14 +55,14 @@ func (m *Manager) keepLog(ctx context.Context, id sandpit.BuildID, l *buildLog) 
 	}
 }
 
-// endLog adds to what is kept of an interrupted build's log that it was.
-func (m *Manager) endLog(ctx context.Context, b store.TemplateBuild) error {
-	entries, err := m.o.Store.BuildLog(ctx, b.ID, 0, maxLogEntries+1)
+// recordInterruption adds to what is kept of an interrupted build's log that it was.
+func (bs *Builds) recordInterruption(ctx context.Context, b store.TemplateBuild) error {
+	entries, err := bs.store.BuildLog(ctx, b.ID, 0, maxLogEntries+1)
 	if err != nil {
 		return err
 	}
 	last := sandpit.BuildLog{Seq: int64(len(entries) + 1), At: b.FinishedAt.UTC(), Error: true, Text: b.Reason.Message}
-	return m.o.Store.SaveBuildLog(ctx, b.ID, append(entries, last))
+	return bs.store.SaveBuildLog(ctx, b.ID, append(entries, last))
 }
 
 // The bounds of a build's log. Of one that is longer the rest is left out, but for how it

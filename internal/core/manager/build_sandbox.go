@@ -11,38 +11,38 @@ import (
 // find, and the next manager removes them.
 const poolBuilds = "builds"
 
-// workroom makes a sandbox in which a build does something, and which counts for its
+// createSandbox makes a sandbox in which a build does something, and which counts for its
 // owner. Who calls removes it by leave.
-func (m *Manager) workroom(ctx context.Context, owner string, spec sandpit.Spec, offline bool) (*box, error) {
-	now, err := m.now(ctx)
+func (bs *Builds) createSandbox(ctx context.Context, owner string, spec sandpit.Spec, offline bool) (*box, error) {
+	now, err := bs.wall.now(ctx)
 	if err != nil {
 		return nil, err
 	}
-	r, err := m.prepare(ctx, CreateRequest{
-		Owner: owner, Provider: m.o.BuilderProvider, Spec: spec, Offline: offline, Policy: store.Policy{IdleTimeout: -1},
+	r, err := bs.creator.prepareRequest(ctx, CreateRequest{
+		Owner: owner, Provider: bs.o.BuilderProvider, Spec: spec, Offline: offline, Policy: store.Policy{IdleTimeout: -1},
 	}, now)
 	if err != nil {
 		return nil, err
 	}
 	r.pool = poolBuilds
-	b, _, err := m.reserve(ctx, r, now)
+	b, _, err := bs.creator.reserveSandbox(ctx, r, now)
 	if err != nil {
 		return nil, err
 	}
-	m.templates.houses(b.id, true) // nobody else has its turn before it is made
-	if _, err := m.make(ctx, b, r); err != nil {
-		m.templates.houses(b.id, false)
+	bs.registry.houses(b.id, true) // nobody else has its turn before it is made
+	if _, err := bs.creator.createReserved(ctx, b, r); err != nil {
+		bs.registry.houses(b.id, false)
 		return nil, err
 	}
 	return b, nil
 }
 
-// leave removes what workroom has made, also when nobody waits any more. What it cannot
+// removeSandbox removes what workroom has made, also when nobody waits any more. What it cannot
 // is removed by the reconciler.
-func (m *Manager) leave(ctx context.Context, b *box) error {
+func (bs *Builds) removeSandbox(ctx context.Context, b *box) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupLimit)
 	defer cancel()
-	defer m.templates.houses(b.id, false)
+	defer bs.registry.houses(b.id, false)
 	if err := b.take(ctx); err != nil {
 		return err
 	}
@@ -50,9 +50,9 @@ func (m *Manager) leave(ctx context.Context, b *box) error {
 	if b.state() == sandpit.StateDeleted {
 		return nil
 	}
-	err := m.undo(ctx, b, sandpit.Errorf(sandpit.Canceled, "the build needs it no more"))
+	err := bs.creator.undoCreation(ctx, b, sandpit.Errorf(sandpit.Canceled, "the build needs it no more"))
 	if err != nil {
-		m.schedule(ctx, b, kindDelete, m.o.Clock.Now())
+		bs.messages.scheduleMessage(ctx, b, kindDelete, bs.clock.Now())
 	}
 	return err
 }
@@ -61,12 +61,12 @@ func (m *Manager) leave(ctx context.Context, b *box) error {
 type workbox struct {
 	sandpit.Instance
 
-	m *Manager
-	b *box
+	builds *Builds
+	b      *box
 }
 
 // Unwrap returns what has the abilities.
 func (w *workbox) Unwrap() any { return w.Instance }
 
 // Destroy implements sandpit.Instance.
-func (w *workbox) Destroy(ctx context.Context) error { return w.m.leave(ctx, w.b) }
+func (w *workbox) Destroy(ctx context.Context) error { return w.builds.removeSandbox(ctx, w.b) }

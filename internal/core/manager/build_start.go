@@ -18,13 +18,13 @@ import (
 // saveStarted makes a sandbox of a build's image, starts its command, and saves it when
 // that is ready. If the recipe says so, or of a provider that cannot save it, an empty
 // snapshot is returned: then each sandbox starts the command itself.
-func (m *Manager) saveStarted(ctx context.Context, build store.TemplateBuild, run *running) (n store.Snapshot, err error) {
-	spec := sandpit.Spec{Image: build.Image, Resources: m.o.Enforceable(m.o.BuilderProvider, build.Resources), Network: build.Recipe.Network.Clone()}
-	b, err := m.workroom(ctx, build.Owner, spec, false)
+func (bs *Builds) saveStarted(ctx context.Context, build store.TemplateBuild, run *running) (n store.Snapshot, err error) {
+	spec := sandpit.Spec{Image: build.Image, Resources: bs.o.Enforceable(bs.o.BuilderProvider, build.Resources), Network: build.Recipe.Network.Clone()}
+	b, err := bs.createSandbox(ctx, build.Owner, spec, false)
 	if err != nil {
 		return n, err
 	}
-	defer func() { err = errors.Join(err, m.leave(ctx, b)) }()
+	defer func() { err = errors.Join(err, bs.removeSandbox(ctx, b)) }()
 	step := "start " + build.Recipe.Start
 	run.log.begin(0, step)
 	if err := bringUp(ctx, b.placed(), build.Recipe, run.log.write); err != nil {
@@ -37,8 +37,8 @@ func (m *Manager) saveStarted(ctx context.Context, build store.TemplateBuild, ru
 		return n, err
 	}
 	defer b.yield()
-	n, err = m.save(ctx, b, store.Snapshot{ID: build.Snapshot, Build: build.ID})
-	m.snapshots.end(build.Snapshot)
+	n, err = bs.snapshots.saveSandbox(ctx, b, store.Snapshot{ID: build.Snapshot, Build: build.ID})
+	bs.snapshotUses.end(build.Snapshot)
 	if errors.Is(err, sandpit.Unsupported) {
 		run.log.write([]byte("each sandbox starts the command itself, since this one cannot be saved: " + err.Error() + "\n"))
 		return store.Snapshot{}, nil

@@ -9,14 +9,14 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/store"
 )
 
-// freeze pauses a sandbox on disk that nobody has used for as long as its policy says,
+// suspendIdle pauses a sandbox on disk that nobody has used for as long as its policy says,
 // whether it runs or is paused in memory.
-func (m *Manager) freeze(ctx context.Context, b *box, row store.Row) error {
+func (sw *sweeper) suspendIdle(ctx context.Context, b *box, row store.Row) error {
 	after := row.Policy.AutoSuspend
 	if row.State != sandpit.StateRunning {
-		return m.tryAction(ctx, b, sandpit.ActionSuspend, fmt.Sprintf("%s for %v", row.State, after), row.Idled)
+		return sw.actions.tryAction(ctx, b, sandpit.ActionSuspend, fmt.Sprintf("%s for %v", row.State, after), row.Idled)
 	}
-	return m.endIdle(ctx, b, sandpit.ActionSuspend, after, m.tryAction)
+	return sw.actions.endIdle(ctx, b, sandpit.ActionSuspend, after, sw.actions.tryAction)
 }
 
 // wakes reports whether using a paused or stopped sandbox resumes it.
@@ -29,10 +29,10 @@ func isAsleep(s sandpit.State) bool {
 	return s == sandpit.StatePaused || s == sandpit.StateStopped
 }
 
-// awaken has a sandbox go on. Of all who have waited while somebody tried in vain, nobody
+// resumeOnUse has a sandbox go on. Of all who have waited while somebody tried in vain, nobody
 // tries again: they hear why it was in vain. before is how many tries had ended when the
 // waiting began.
-func (m *Manager) awaken(ctx context.Context, b *box, before int) error {
+func (lc *lifecycle) resumeOnUse(ctx context.Context, b *box, before int) error {
 	b.mu.Lock()
 	tried, last := b.wakings != before, b.wakeErr
 	b.mu.Unlock()
@@ -42,9 +42,9 @@ func (m *Manager) awaken(ctx context.Context, b *box, before int) error {
 	row := b.look()
 	var err error
 	if row.State == sandpit.StatePaused {
-		err = m.logged(resuming.verb, nil, m.moving(resuming, ""))(ctx, b)
+		err = lc.core.withEvent(resuming.verb, nil, lc.newTransition(resuming, ""))(ctx, b)
 	} else {
-		err = m.logged(starting.verb, nil, m.moving(starting, ""))(ctx, b)
+		err = lc.core.withEvent(starting.verb, nil, lc.newTransition(starting, ""))(ctx, b)
 	}
 	if err != nil {
 		err = fmt.Errorf("wake sandbox %s, which was %s: %w", b.id, row.State, err)
@@ -69,15 +69,15 @@ func (b *box) attempts() int {
 // NotFound: no such sandbox. Gone: it was deleted. Conflict: it does not run.
 // Unsupported: its provider cannot do that. Exhausted: no room on disk.
 func (m *Manager) Checkpoint(ctx context.Context, id sandpit.ID) error {
-	return m.operate(ctx, id, "checkpoint", nil, m.checkpoint)
+	return m.core.runOperation(ctx, id, "checkpoint", nil, m.lifecycle.checkpointFiles)
 }
 
-func (m *Manager) checkpoint(ctx context.Context, b *box) error {
+func (lc *lifecycle) checkpointFiles(ctx context.Context, b *box) error {
 	row := b.look()
 	if err := stateError(row); err != nil {
 		return err
 	}
-	i, err := m.attached(ctx, b)
+	i, err := lc.instances.ensureAttached(ctx, b)
 	if err != nil {
 		return err
 	}
@@ -85,31 +85,31 @@ func (m *Manager) checkpoint(ctx context.Context, b *box) error {
 	if do == nil {
 		return sandpit.Errorf(sandpit.Unsupported, "checkpoint sandbox %s: its provider %q cannot do that", b.id, row.Provider)
 	}
-	release, err := m.acquireFor(ctx, b, m.slots.saves)
+	release, err := lc.core.acquireSlot(ctx, b, lc.slots.saves)
 	if err != nil {
 		return err
 	}
 	defer release()
-	s, err := m.reserveSaving(ctx, savingPlan{id: string(b.id), owner: row.Lease.Owner, disk: m.saves, bytes: m.estimateSave(ctx, i, false)})
+	s, err := lc.disk.reserveSave(ctx, savingPlan{id: string(b.id), owner: row.Lease.Owner, disk: lc.disk.saves, bytes: lc.disk.estimateSave(ctx, i, false)})
 	if err != nil {
 		return err
 	}
 	defer s.release()
-	at := m.o.Clock.Now() // what is written from now on may be missing
-	limit := remote{what: "checkpoint sandbox " + string(b.id), limit: max(m.o.CallTimeout, m.o.MoveTimeout)}
-	if _, err := call(s.within(ctx), m.loops, limit, none(do), nil); err != nil {
+	at := lc.clock.Now() // what is written from now on may be missing
+	limit := remote{what: "checkpoint sandbox " + string(b.id), limit: max(lc.o.CallTimeout, lc.o.MoveTimeout)}
+	if _, err := call(s.within(ctx), lc.core.loops, limit, none(do), nil); err != nil {
 		s.undo()
 		return err
 	}
 	s.finishCheckpoint()
-	return m.write(ctx, b, func(r *store.Row) { r.CheckpointedAt = at })
+	return lc.records.updateRow(ctx, b, func(r *store.Row) { r.CheckpointedAt = at })
 }
 
-// forgetCheckpoint writes down that a sandbox has none any more: its provider has removed
+// clearCheckpoint writes down that a sandbox has none any more: its provider has removed
 // it, because it was too old or too large.
-func (m *Manager) forgetCheckpoint(ctx context.Context, b *box) error {
+func (lc *lifecycle) clearCheckpoint(ctx context.Context, b *box) error {
 	if b.look().CheckpointedAt.IsZero() {
 		return errNothing
 	}
-	return m.write(ctx, b, func(r *store.Row) { r.CheckpointedAt = time.Time{} })
+	return lc.records.updateRow(ctx, b, func(r *store.Row) { r.CheckpointedAt = time.Time{} })
 }

@@ -3,10 +3,31 @@ package manager
 import (
 	"context"
 	"errors"
+	"log/slog"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
 )
+
+// core is what all parts of a manager share: its tasks, the lock of a sandbox, and how operations are
+// run and recorded.
+type core struct {
+	closing atomic.Bool // no operation begins any more
+	events  *Events
+	log     *slog.Logger
+	loops   *tasks // background work until Close
+	o       *Options
+	onEnd   struct { // called before a sandbox ends
+		mu   sync.Mutex
+		list []func(sandpit.ID, error)
+	}
+	ops          *tasks // operations on sandboxes
+	quota        *ledger
+	sandboxes    *index
+	sweepRequest chan struct{} // holds one request to sweep at once
+}
 
 // step is what is done to a sandbox by who has its turn.
 type step func(ctx context.Context, b *box) error
@@ -14,16 +35,16 @@ type step func(ctx context.Context, b *box) error
 // errNothing is a step that found nothing to do.
 var errNothing = errors.New("nothing to do")
 
-// operate does one thing for a caller, as one event.
-func (m *Manager) operate(ctx context.Context, id sandpit.ID, action string, args map[string]string, do step) error {
-	b, err := m.boxes.known(id)
+// runOperation does one thing for a caller, as one event.
+func (c *core) runOperation(ctx context.Context, id sandpit.ID, action string, args map[string]string, do step) error {
+	b, err := c.sandboxes.known(id)
 	if err != nil {
 		return err
 	}
-	if m.closing.Load() {
+	if c.closing.Load() {
 		return errClosed
 	}
-	err = m.run(ctx, b, m.logged(action, args, do))
+	err = c.runLocked(ctx, b, c.withEvent(action, args, do))
 	return about(err, sandpit.Subject{Provider: b.look().Provider, Sandbox: id, Operation: action})
 }
 
@@ -45,21 +66,21 @@ func isEnded(err error) bool {
 	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }
 
-// run waits for a sandbox's turn and takes a step. The step goes on when the
+// runLocked waits for a sandbox's turn and takes a step. The step goes on when the
 // caller gives up; the caller hears of that.
-func (m *Manager) run(ctx context.Context, b *box, do step) error {
-	if !m.ops.begin() {
+func (c *core) runLocked(ctx context.Context, b *box, do step) error {
+	if !c.ops.begin() {
 		return errClosed
 	}
 	if err := b.take(ctx); err != nil {
-		m.ops.end()
+		c.ops.end()
 		return err
 	}
 	result := make(chan error, 1)
 	go func() {
-		defer m.ops.end()
+		defer c.ops.end()
 		defer b.yield()
-		result <- m.stride(ctx, b, do)
+		result <- c.runStep(ctx, b, do)
 	}()
 	select {
 	case err := <-result:
@@ -74,24 +95,24 @@ func (m *Manager) run(ctx context.Context, b *box, do step) error {
 	}
 }
 
-// runIfFree takes a step unless somebody else has the turn.
-func (m *Manager) runIfFree(ctx context.Context, b *box, do step) error {
-	if !m.ops.begin() {
+// runIfUnlocked takes a step unless somebody else has the turn.
+func (c *core) runIfUnlocked(ctx context.Context, b *box, do step) error {
+	if !c.ops.begin() {
 		return nil
 	}
-	defer m.ops.end()
+	defer c.ops.end()
 	if !b.tryTake() {
 		return nil
 	}
 	defer b.yield()
-	return m.stride(ctx, b, do)
+	return c.runStep(ctx, b, do)
 }
 
-// stride takes a step with a context that ends with the manager only.
-func (m *Manager) stride(ctx context.Context, b *box, do step) error {
-	ctx, cancel := m.ops.detach(ctx)
+// runStep takes a step with a context that ends with the manager only.
+func (c *core) runStep(ctx context.Context, b *box, do step) error {
+	ctx, cancel := c.ops.detach(ctx)
 	defer cancel()
-	defer m.wake()
+	defer c.triggerSweep()
 	defer b.allow()
 	if err := do(ctx, b); !errors.Is(err, errNothing) {
 		return err
@@ -99,15 +120,15 @@ func (m *Manager) stride(ctx context.Context, b *box, do step) error {
 	return nil
 }
 
-// logged is a step that leaves an event, unless there was nothing to do.
-func (m *Manager) logged(action string, args map[string]string, do step) step {
+// withEvent is a step that leaves an event, unless there was nothing to do.
+func (c *core) withEvent(action string, args map[string]string, do step) step {
 	return func(ctx context.Context, b *box) error {
 		begin := time.Now()
 		err := do(ctx, b)
 		if errors.Is(err, errNothing) {
 			return err
 		}
-		m.record(Report{
+		c.events.Record(Report{
 			Request: RequestIDOf(ctx), Actor: actorOf(ctx, b.look().Lease.Owner), Action: action, Sandbox: b.id, Args: args,
 			Err: err, Took: time.Since(begin),
 		})
@@ -115,10 +136,10 @@ func (m *Manager) logged(action string, args map[string]string, do step) step {
 	}
 }
 
-// wake lets the sweep look again.
-func (m *Manager) wake() {
+// triggerSweep lets the sweep look again.
+func (c *core) triggerSweep() {
 	select {
-	case m.nudge <- struct{}{}:
+	case c.sweepRequest <- struct{}{}:
 	default:
 	}
 }

@@ -344,7 +344,7 @@ func TestEvents(t *testing.T) {
 	if err := r.Delete(ctx, s.ID); err != nil { // nothing is done
 		t.Fatal(err)
 	}
-	r.Report(manager.Report{Actor: "ann", Action: "run command", Sandbox: s.ID, Took: time.Second})
+	r.Events().Record(manager.Report{Actor: "ann", Action: "run command", Sandbox: s.ID, Took: time.Second})
 	want := []string{"ann: create ok", "bob: stop ok", "bob: pause conflict", "bob: delete ok", "ann: run command ok"}
 	if got := r.events(t, s.ID); !slices.Equal(got, want) {
 		t.Errorf("events: %q\nwant %q", got, want)

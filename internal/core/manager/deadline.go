@@ -11,6 +11,19 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/store"
 )
 
+// messageHandler carries out the messages of the queue.
+type messageHandler struct {
+	actions   *policyActions
+	core      *core
+	messages  *Messages
+	o         *Options
+	recreator *recreator
+	remover   *remover
+	sandboxes *index
+	slots     slots
+	wall      *wallClock
+}
+
 // The kinds of messages.
 const (
 	kindDeadline queue.Kind = "deadline" // the lease's action is due
@@ -25,7 +38,7 @@ const (
 // NotFound: no such sandbox. Gone: it was deleted. Invalid: it has passed.
 // Unsupported: the provider cannot do what is asked for.
 func (m *Manager) SetDeadline(ctx context.Context, id sandpit.ID, l sandpit.Lease) error {
-	now, err := m.now(ctx)
+	now, err := m.wall.now(ctx)
 	if err != nil {
 		return err
 	}
@@ -34,21 +47,21 @@ func (m *Manager) SetDeadline(ctx context.Context, id sandpit.ID, l sandpit.Leas
 		return err
 	}
 	args := map[string]string{"deadline": l.Deadline.Format(time.RFC3339Nano)}
-	return m.operate(ctx, id, "set deadline", args, func(ctx context.Context, b *box) error {
+	return m.core.runOperation(ctx, id, "set deadline", args, func(ctx context.Context, b *box) error {
 		row := b.look()
 		if row.State == sandpit.StateDeleting || row.State == sandpit.StateDeleted {
 			return stateError(row)
 		}
 		if keeps {
 			l.Action = cmp.Or(row.Lease.Action, l.Action)
-		} else if err := m.ableTo(ctx, b, l.Action); err != nil {
+		} else if err := m.checkAction(ctx, b, l.Action); err != nil {
 			return err
 		}
 		l.Owner, args["action"] = row.Lease.Owner, string(l.Action)
-		if err := m.write(ctx, b, func(r *store.Row) { r.Lease, r.Term = l, termOf(l, now) }); err != nil {
+		if err := m.records.updateRow(ctx, b, func(r *store.Row) { r.Lease, r.Term = l, termOf(l, now) }); err != nil {
 			return err
 		}
-		return m.scheduleDeadline(ctx, b)
+		return m.messages.scheduleDeadline(ctx, b)
 	})
 }
 
@@ -61,7 +74,7 @@ func (m *Manager) SetLabels(ctx context.Context, id sandpit.ID, labels map[strin
 	if err := checkLabels(labels); err != nil {
 		return err
 	}
-	return m.operate(ctx, id, "set labels", nil, func(ctx context.Context, b *box) error {
+	return m.core.runOperation(ctx, id, "set labels", nil, func(ctx context.Context, b *box) error {
 		row := b.look()
 		if row.State == sandpit.StateDeleting || row.State == sandpit.StateDeleted {
 			return stateError(row)
@@ -69,23 +82,23 @@ func (m *Manager) SetLabels(ctx context.Context, id sandpit.ID, labels map[strin
 		changed := row.Sandbox
 		changed.Spec = row.Spec.Clone()
 		changed.Spec.Labels = sandpit.Spec{Labels: labels}.Clone().Labels
-		if err := m.room.change(changed); err != nil {
+		if err := m.quota.change(changed); err != nil {
 			return err
 		}
-		err := m.write(ctx, b, func(r *store.Row) { r.Spec = changed.Spec })
+		err := m.records.updateRow(ctx, b, func(r *store.Row) { r.Spec = changed.Spec })
 		if err != nil {
-			m.room.revert(row.Sandbox)
+			m.quota.revert(row.Sandbox)
 		}
 		return err
 	})
 }
 
-// ableTo refuses an action that a sandbox cannot take.
-func (m *Manager) ableTo(ctx context.Context, b *box, a sandpit.Action) error {
+// checkAction refuses an action that a sandbox cannot take.
+func (m *Manager) checkAction(ctx context.Context, b *box, a sandpit.Action) error {
 	if a == sandpit.ActionKill {
 		return nil
 	}
-	i, err := m.attached(ctx, b)
+	i, err := m.instances.ensureAttached(ctx, b)
 	if err != nil {
 		return err
 	}
@@ -110,86 +123,86 @@ func deadlineMatters(r store.Row) bool {
 }
 
 // scheduleDeadline makes the queue's message what the row says.
-func (m *Manager) scheduleDeadline(ctx context.Context, b *box) error {
+func (ms *Messages) scheduleDeadline(ctx context.Context, b *box) error {
 	row := b.look()
 	if row.Lease.Deadline.IsZero() {
-		_, err := m.o.Queue.Cancel(ctx, b.id, kindDeadline)
+		_, err := ms.queue.Cancel(ctx, b.id, kindDeadline)
 		return err
 	}
-	_, err := m.o.Queue.Schedule(ctx, m.message(b, kindDeadline, row.Lease.Deadline))
-	m.wakeWorker()
+	_, err := ms.queue.Schedule(ctx, ms.newMessage(b, kindDeadline, row.Lease.Deadline))
+	ms.wakeWorker()
 	return err
 }
 
-func (m *Manager) message(b *box, k queue.Kind, due time.Time) queue.Message {
-	return queue.Message{Topic: m.identity, Sandbox: b.id, Kind: k, Due: due}
+func (ms *Messages) newMessage(b *box, k queue.Kind, due time.Time) queue.Message {
+	return queue.Message{Topic: ms.identity, Sandbox: b.id, Kind: k, Due: due}
 }
 
-// schedule has something tried again that nobody waits for. What the queue does
+// scheduleMessage has something tried again that nobody waits for. What the queue does
 // not take is found by the sweep.
-func (m *Manager) schedule(ctx context.Context, b *box, k queue.Kind, due time.Time) {
+func (ms *Messages) scheduleMessage(ctx context.Context, b *box, k queue.Kind, due time.Time) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeLimit)
 	defer cancel()
-	if _, err := m.o.Queue.Schedule(ctx, m.message(b, k, due)); err != nil {
-		m.o.Log.WarnContext(ctx, "an operation cannot be queued and waits for the sweep",
+	if _, err := ms.queue.Schedule(ctx, ms.newMessage(b, k, due)); err != nil {
+		ms.log.WarnContext(ctx, "an operation cannot be queued and waits for the sweep",
 			slog.String("sandbox", string(b.id)), slog.String("kind", string(k)), slog.Any("error", err))
 	}
-	m.wakeWorker()
+	ms.wakeWorker()
 }
 
-func (m *Manager) wakeWorker() {
-	if m.worker != nil {
-		m.worker.Wake()
+func (ms *Messages) wakeWorker() {
+	if ms.worker != nil {
+		ms.worker.Wake()
 	}
 }
 
-// cancelAll removes a sandbox's messages. One that is left finds nothing to do.
-func (m *Manager) cancelAll(ctx context.Context, b *box) {
-	if _, err := m.o.Queue.Cancel(ctx, b.id); err != nil {
-		m.o.Log.InfoContext(ctx, "messages for a sandbox that is gone are left", slog.String("sandbox", string(b.id)), slog.Any("error", err))
+// cancelMessages removes a sandbox's messages. One that is left finds nothing to do.
+func (ms *Messages) cancelMessages(ctx context.Context, b *box) {
+	if _, err := ms.queue.Cancel(ctx, b.id); err != nil {
+		ms.log.InfoContext(ctx, "messages for a sandbox that is gone are left", slog.String("sandbox", string(b.id)), slog.Any("error", err))
 	}
 }
 
-// handle does what a message says.
-func (m *Manager) handle(ctx context.Context, msg queue.Message) error {
-	err := m.due(ctx, msg)
-	m.o.Observer.Handled(msg.Kind, err)
+// handleMessage does what a message says.
+func (mh *messageHandler) handleMessage(ctx context.Context, msg queue.Message) error {
+	err := mh.runMessage(ctx, msg)
+	mh.o.Observer.Handled(msg.Kind, err)
 	return err
 }
 
-// due does what a message says.
-func (m *Manager) due(ctx context.Context, msg queue.Message) error {
-	b, err := m.boxes.find(msg.Sandbox)
+// runMessage does what a message says.
+func (mh *messageHandler) runMessage(ctx context.Context, msg queue.Message) error {
+	b, err := mh.sandboxes.find(msg.Sandbox)
 	if err != nil {
 		return err
 	}
 	ctx = WithActor(ctx, actorManager)
 	switch msg.Kind {
 	case kindDeadline:
-		return m.runAction(ctx, b, m.deadlineStep)
+		return mh.runWithSlot(ctx, b, mh.runDeadline)
 	case kindDelete:
-		return m.runAction(ctx, b, m.deleteStep)
+		return mh.runWithSlot(ctx, b, mh.remover.retryRemoval)
 	case kindRecover: // waits for a slot of another kind
-		return m.run(ctx, b, m.recoverStep)
+		return mh.core.runLocked(ctx, b, mh.recreator.recoverSandbox)
 	default:
 		return sandpit.Errorf(sandpit.Unsupported, "nobody knows how to do %q", string(msg.Kind))
 	}
 }
 
-// runAction takes a step with a slot for actions of the sandbox's owner.
-func (m *Manager) runAction(ctx context.Context, b *box, do step) error {
-	slot, err := acquire(ctx, m.slots.actions, b.look().Lease.Owner)
+// runWithSlot takes a step with a slot for actions of the sandbox's owner.
+func (mh *messageHandler) runWithSlot(ctx context.Context, b *box, do step) error {
+	slot, err := acquire(ctx, mh.slots.actions, b.look().Lease.Owner)
 	if err != nil {
 		return err
 	}
 	defer slot.Release()
-	return m.run(ctx, b, do)
+	return mh.core.runLocked(ctx, b, do)
 }
 
-// deadlineStep does what is due at the deadline. The row knows when that is: the
+// runDeadline does what is due at the deadline. The row knows when that is: the
 // message may be from before it was moved, or the clock was set.
-func (m *Manager) deadlineStep(ctx context.Context, b *box) error {
-	now, err := m.now(ctx)
+func (mh *messageHandler) runDeadline(ctx context.Context, b *box) error {
+	now, err := mh.wall.now(ctx)
 	if err != nil {
 		return err
 	}
@@ -198,22 +211,22 @@ func (m *Manager) deadlineStep(ctx context.Context, b *box) error {
 		return nil
 	}
 	if row.Lease.Deadline.After(now) {
-		return m.scheduleDeadline(ctx, b)
+		return mh.messages.scheduleDeadline(ctx, b)
 	}
 	const reason = "deadline"
-	return m.takeAction(ctx, b, row.Lease.Action, reason, false)
+	return mh.actions.takeAction(ctx, b, row.Lease.Action, reason, false)
 }
 
-// deleteStep goes on with a deletion that failed.
-func (m *Manager) deleteStep(ctx context.Context, b *box) error {
+// retryRemoval goes on with a deletion that failed.
+func (rm *remover) retryRemoval(ctx context.Context, b *box) error {
 	if b.state() != sandpit.StateDeleting {
 		return nil
 	}
-	return m.logged("delete", map[string]string{"again": "true"}, func(ctx context.Context, b *box) error {
-		if err := m.clear(ctx, b); err != nil {
+	return rm.core.withEvent("delete", map[string]string{"again": "true"}, func(ctx context.Context, b *box) error {
+		if err := rm.clearResources(ctx, b); err != nil {
 			return err
 		}
-		m.cancelAll(ctx, b)
-		return m.bury(ctx, b)
+		rm.messages.cancelMessages(ctx, b)
+		return rm.finishRemoval(ctx, b)
 	})(ctx, b)
 }

@@ -7,8 +7,22 @@ import (
 	"sync"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/clock"
 	"github.com/sandpit-dev/sandpit/internal/core/store"
 )
+
+// remover deletes sandboxes with everything that belongs to them.
+type remover struct {
+	clock     clock.Clock
+	core      *core
+	events    *Events
+	instances *instances
+	log       *slog.Logger
+	messages  *Messages
+	records   *recordStore
+	sandboxes *index
+	secrets   *secretFiles
+}
 
 // Delete ends a sandbox and removes everything of it. From its beginning nobody
 // gets a handle; who holds one hears of it and has Options.Drain to release it. A
@@ -17,65 +31,65 @@ import (
 //
 // A sandbox that is unknown or deleted already is no error.
 func (m *Manager) Delete(ctx context.Context, id sandpit.ID) error {
-	b, err := m.boxes.known(id)
+	b, err := m.sandboxes.known(id)
 	if err != nil {
 		return nil // there is nothing to delete
 	}
 	actor := actorOf(ctx, b.look().Lease.Owner)
-	if m.closing.Load() {
+	if m.core.closing.Load() {
 		return errClosed
 	}
 	b.giveUp(sandpit.Errorf(sandpit.Canceled, "it was deleted by %s while it was made", actor))
 	defer b.resumeMaking()
-	return m.run(ctx, b, m.logged("delete", nil, m.removing("killed by "+actor)))
+	return m.core.runLocked(ctx, b, m.core.withEvent("delete", nil, m.remover.newRemoval("killed by "+actor)))
 }
 
-// removing is the step that ends a sandbox.
-func (m *Manager) removing(reason string) step {
-	return func(ctx context.Context, b *box) error { return m.remove(ctx, b, reason) }
+// newRemoval is the step that ends a sandbox.
+func (rm *remover) newRemoval(reason string) step {
+	return func(ctx context.Context, b *box) error { return rm.removeSandbox(ctx, b, reason) }
 }
 
-// remove ends a sandbox and leaves a row that tells why.
-func (m *Manager) remove(ctx context.Context, b *box, reason string) error {
+// removeSandbox ends a sandbox and leaves a row that tells why.
+func (rm *remover) removeSandbox(ctx context.Context, b *box, reason string) error {
 	switch b.state() {
 	case sandpit.StateDeleted:
 		return errNothing
 	case sandpit.StateDeleting:
 	default:
-		if err := m.condemn(ctx, b, reason); err != nil {
+		if err := rm.beginRemoval(ctx, b, reason); err != nil {
 			return err
 		}
 	}
-	if err := m.clear(ctx, b); err != nil {
-		m.schedule(ctx, b, kindDelete, m.o.Clock.Now())
+	if err := rm.clearResources(ctx, b); err != nil {
+		rm.messages.scheduleMessage(ctx, b, kindDelete, rm.clock.Now())
 		return err
 	}
-	m.cancelAll(ctx, b)
-	return m.bury(ctx, b)
+	rm.messages.cancelMessages(ctx, b)
+	return rm.finishRemoval(ctx, b)
 }
 
-// condemn takes a sandbox from its users.
-func (m *Manager) condemn(ctx context.Context, b *box, reason string) error {
+// beginRemoval takes a sandbox from its users.
+func (rm *remover) beginRemoval(ctx context.Context, b *box, reason string) error {
 	cause := gone(b.id, reason)
 	b.refuse(cause)
 	k := keyOf(b.look())
-	err := m.become(ctx, b, sandpit.StateDeleting, func(r *store.Row) {
+	err := rm.records.changeState(ctx, b, sandpit.StateDeleting, func(r *store.Row) {
 		r.Reason, r.Key = cut(reason, store.MaxReason), ""
 	})
 	if err != nil {
 		return err
 	}
-	m.boxes.freeKey(b, k)
-	if !m.ending(b, cause) {
-		m.o.Log.WarnContext(ctx, "a sandbox is deleted while it is used", slog.String("sandbox", string(b.id)))
+	rm.sandboxes.freeKey(b, k)
+	if !rm.core.notifyEnd(b, cause) {
+		rm.log.WarnContext(ctx, "a sandbox is deleted while it is used", slog.String("sandbox", string(b.id)))
 	}
 	return nil
 }
 
-// bury leaves a row that tells why a sandbox is gone.
-func (m *Manager) bury(ctx context.Context, b *box) error {
+// finishRemoval leaves a row that tells why a sandbox is gone.
+func (rm *remover) finishRemoval(ctx context.Context, b *box) error {
 	reason := b.look().Reason
-	err := m.become(ctx, b, sandpit.StateDeleted, func(r *store.Row) {
+	err := rm.records.changeState(ctx, b, sandpit.StateDeleted, func(r *store.Row) {
 		r.Reason, r.Handle, r.Spec = reason, nil, remembered(r.Spec)
 	})
 	if err != nil {
@@ -94,75 +108,75 @@ func remembered(s sandpit.Spec) sandpit.Spec {
 	}
 }
 
-// clear removes what there is of a sandbox, also what the provider knows nothing of.
-func (m *Manager) clear(ctx context.Context, b *box) error {
-	if err := m.destroy(ctx, b); err != nil {
+// clearResources removes what there is of a sandbox, also what the provider knows nothing of.
+func (rm *remover) clearResources(ctx context.Context, b *box) error {
+	if err := rm.instances.destroyInstance(ctx, b); err != nil {
 		return err
 	}
-	if err := m.dropSecrets(b.look()); err != nil {
+	if err := rm.secrets.removeSecrets(b.look()); err != nil {
 		return err
 	}
-	return m.removeTempDirs(ctx, b)
+	return rm.removeTempDirs(ctx, b)
 }
 
-// destroy removes what a provider has of a sandbox. A provider that does not know it has
+// destroyInstance removes what a provider has of a sandbox. A provider that does not know it has
 // nothing of it.
-func (m *Manager) destroy(ctx context.Context, b *box) error {
-	i, err := m.locate(ctx, b)
+func (is *instances) destroyInstance(ctx context.Context, b *box) error {
+	i, err := is.locateInstance(ctx, b)
 	if errors.Is(err, sandpit.NotFound) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	_, err = call(ctx, m.loops, m.remote("destroy sandbox "+string(b.id)), none(i.Destroy), nil)
+	_, err = call(ctx, is.core.loops, is.core.newCall("destroy sandbox "+string(b.id)), none(i.Destroy), nil)
 	if errors.Is(err, sandpit.NotFound) {
 		return nil
 	}
 	return err
 }
 
-// locate finds the instance of a sandbox that may not have been made: then nobody
+// locateInstance finds the instance of a sandbox that may not have been made: then nobody
 // has been told its handle, but the provider lists it. NotFound: there is none.
-func (m *Manager) locate(ctx context.Context, b *box) (sandpit.Instance, error) {
+func (is *instances) locateInstance(ctx context.Context, b *box) (sandpit.Instance, error) {
 	if i := b.placed(); i != nil {
 		return i, nil
 	}
 	if row := b.look(); len(row.Handle) > 0 {
-		return m.attach(ctx, b, row.Handle)
+		return is.attachHandle(ctx, b, row.Handle)
 	}
-	list, err := m.list(ctx, b.provider)
+	list, err := is.listPlacements(ctx, b.provider)
 	if err != nil {
 		return nil, err
 	}
 	for _, p := range list {
-		if p.ID == b.id && p.Spec.Labels[Label] == m.identity {
-			return m.attach(ctx, b, p.Handle)
+		if p.ID == b.id && p.Spec.Labels[Label] == is.identity {
+			return is.attachHandle(ctx, b, p.Handle)
 		}
 	}
 	return nil, notFound(b.id)
 }
 
-func (m *Manager) list(ctx context.Context, p sandpit.Provider) ([]sandpit.Placement, error) {
+func (is *instances) listPlacements(ctx context.Context, p sandpit.Provider) ([]sandpit.Placement, error) {
 	if p == nil {
 		return nil, sandpit.Errorf(sandpit.Unavailable, "list sandboxes: the provider is not configured")
 	}
-	return call(ctx, m.loops, m.remote("list sandboxes"), p.List, nil)
+	return call(ctx, is.core.loops, is.core.newCall("list sandboxes"), p.List, nil)
 }
 
-// destroyAll deletes all sandboxes at the same time and says what is left.
-func (m *Manager) destroyAll(ctx context.Context) error {
+// deleteAll deletes all sandboxes at the same time and says what is left.
+func (rm *remover) deleteAll(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(WithActor(ctx, actorManager), closeLimit)
 	defer cancel()
 	var group sync.WaitGroup
 	var mu sync.Mutex
 	var errs []error
-	for _, b := range m.boxes.all() {
+	for _, b := range rm.sandboxes.all() {
 		if b.state() == sandpit.StateDeleted {
 			continue
 		}
 		group.Go(func() {
-			if err := m.run(ctx, b, m.logged("delete", nil, m.removing("the manager was closed"))); err != nil {
+			if err := rm.core.runLocked(ctx, b, rm.core.withEvent("delete", nil, rm.newRemoval("the manager was closed"))); err != nil {
 				mu.Lock()
 				defer mu.Unlock()
 				errs = append(errs, sandpit.Errorf(sandpit.CodeOf(err), "sandbox %s could not be deleted: %w", b.id, err))

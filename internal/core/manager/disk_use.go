@@ -13,6 +13,17 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/files/diskspace"
 )
 
+// diskUse reserves the disk space that saved sandboxes and snapshots take.
+type diskUse struct {
+	core     *core
+	log      *slog.Logger
+	o        *Options
+	space    *space
+	store    *store.Store
+	saves    *diskspace.Budget // the disk that sandboxes are saved on
+	archives *diskspace.Budget // the disk that archived ones are on
+}
+
 // space counts what owners keep of sandboxes that do not run: how many there are, and how
 // many bytes they take, with checkpoints and with snapshots that exist for a fork. It is
 // counted before it is written. What providers list corrects it.
@@ -175,15 +186,15 @@ func isSaved(state sandpit.State, suspended bool) bool {
 	}
 }
 
-// countSaved counts a sandbox as its row says it is. One that is on the way, or broken,
+// countRecord counts a sandbox as its row says it is. One that is on the way, or broken,
 // counts as before: what is on the disk is there still.
-func (m *Manager) countSaved(row store.Row) {
+func (du *diskUse) countRecord(row store.Row) {
 	id, owner := string(row.ID), row.Lease.Owner
 	switch {
 	case isSaved(row.State, row.Suspended):
-		m.space.change(id, owner, func(c *spaceClaim) { c.saved, c.pending = true, 0 })
+		du.space.change(id, owner, func(c *spaceClaim) { c.saved, c.pending = true, 0 })
 	case row.State == sandpit.StateRunning || row.State == sandpit.StatePaused:
-		m.space.change(id, owner, func(c *spaceClaim) {
+		du.space.change(id, owner, func(c *spaceClaim) {
 			if row.CheckpointedAt.IsZero() {
 				c.checkpoint = 0
 			} else if c.bytes > 0 { // the files of a stop are the checkpoint of what was started; a stop that failed has none
@@ -192,24 +203,24 @@ func (m *Manager) countSaved(row store.Row) {
 			c.saved, c.bytes, c.pending = false, 0, 0
 		})
 	case row.State == sandpit.StateDeleted:
-		m.space.drop(id)
+		du.space.drop(id)
 	default:
 	}
 }
 
-// noteSaved corrects what is counted of a sandbox by what its provider lists. The caller
+// correctCount corrects what is counted of a sandbox by what its provider lists. The caller
 // has its turn.
-func (m *Manager) noteSaved(b *box, p sandpit.Placement) {
+func (du *diskUse) correctCount(b *box, p sandpit.Placement) {
 	row := b.look()
-	m.space.change(string(b.id), row.Lease.Owner, func(c *spaceClaim) {
+	du.space.change(string(b.id), row.Lease.Owner, func(c *spaceClaim) {
 		c.bytes, c.checkpoint = p.SavedBytes, p.CheckpointBytes
 	})
 }
 
 // saving is what an operation reserves that writes a sandbox to the disk.
 type saving struct {
-	m         *Manager
 	id, owner string
+	space     *diskUse
 	disk      *diskspace.Reservation
 	over      atomic.Bool // it was released
 }
@@ -222,14 +233,14 @@ type savingPlan struct {
 	stays     bool // the sandbox will exist without running
 }
 
-// reserveSaving reserves what it takes to save something.
-func (m *Manager) reserveSaving(ctx context.Context, plan savingPlan) (*saving, error) {
-	s := &saving{m: m, id: plan.id, owner: plan.owner}
+// reserveSave reserves what it takes to save something.
+func (du *diskUse) reserveSave(ctx context.Context, plan savingPlan) (*saving, error) {
+	s := &saving{space: du, id: plan.id, owner: plan.owner}
 	var err error
 	if s.disk, err = plan.disk.Reserve(plan.owner, plan.bytes); err != nil {
 		return nil, err
 	}
-	err = m.claimSpace(ctx, plan.id, plan.owner, func(c *spaceClaim) { c.pending, c.saved = plan.bytes, c.saved || plan.stays })
+	err = du.claimSpace(ctx, plan.id, plan.owner, func(c *spaceClaim) { c.pending, c.saved = plan.bytes, c.saved || plan.stays })
 	if err != nil {
 		s.disk.Release()
 		return nil, err
@@ -238,14 +249,14 @@ func (m *Manager) reserveSaving(ctx context.Context, plan savingPlan) (*saving, 
 }
 
 // claimSpace is space.reserve with what the owner may take of the disk.
-func (m *Manager) claimSpace(ctx context.Context, id, owner string, edit func(*spaceClaim)) error {
-	m.space.deciding.Lock()
-	defer m.space.deciding.Unlock()
-	d, err := m.diskShare(ctx, owner)
+func (du *diskUse) claimSpace(ctx context.Context, id, owner string, edit func(*spaceClaim)) error {
+	du.space.deciding.Lock()
+	defer du.space.deciding.Unlock()
+	d, err := du.findShare(ctx, owner)
 	if err != nil {
 		return err
 	}
-	return m.space.reserve(id, owner, d, edit)
+	return du.space.reserve(id, owner, d, edit)
 }
 
 // within returns a context in which a provider asks whether what it has written fits.
@@ -254,7 +265,7 @@ func (s *saving) within(ctx context.Context) context.Context {
 		if s.over.Load() {
 			return sandpit.Errorf(sandpit.Canceled, "the request that saves the sandbox has ended")
 		}
-		return s.m.claimSpace(ctx, s.id, s.owner, func(c *spaceClaim) { c.pending = bytes })
+		return s.space.claimSpace(ctx, s.id, s.owner, func(c *spaceClaim) { c.pending = bytes })
 	})
 }
 
@@ -272,12 +283,12 @@ func (s *saving) end(err error) {
 		s.undo()
 		return
 	}
-	s.m.finishSaving(s.id, s.owner)
+	s.space.finishSave(s.id, s.owner)
 }
 
-// finishSaving counts what was written in place of what was saved before.
-func (m *Manager) finishSaving(id, owner string) {
-	m.space.change(id, owner, func(c *spaceClaim) {
+// finishSave counts what was written in place of what was saved before.
+func (du *diskUse) finishSave(id, owner string) {
+	du.space.change(id, owner, func(c *spaceClaim) {
 		if c.pending > 0 { // else nobody has said how much it is
 			c.bytes, c.pending = c.pending, 0
 		}
@@ -286,46 +297,46 @@ func (m *Manager) finishSaving(id, owner string) {
 
 // finishCheckpoint is finish for a checkpoint.
 func (s *saving) finishCheckpoint() {
-	s.m.space.change(s.id, s.owner, func(c *spaceClaim) { c.checkpoint, c.pending = c.pending, 0 })
+	s.space.space.change(s.id, s.owner, func(c *spaceClaim) { c.checkpoint, c.pending = c.pending, 0 })
 }
 
 // undo says that nothing was written.
 func (s *saving) undo() {
-	s.m.space.change(s.id, s.owner, func(c *spaceClaim) { c.pending = 0 })
+	s.space.space.change(s.id, s.owner, func(c *spaceClaim) { c.pending = 0 })
 }
 
 // estimateSave returns about how many bytes it takes to save a sandbox, 0 if nobody can say.
-func (m *Manager) estimateSave(ctx context.Context, i sandpit.Instance, memory bool) int64 {
+func (du *diskUse) estimateSave(ctx context.Context, i sandpit.Instance, memory bool) int64 {
 	e, ok := as[sandpit.SaveEstimator](i)
 	if !ok {
 		return 0
 	}
 	ask := func(ctx context.Context) (int64, error) { return e.EstimateSave(ctx, memory) }
-	bytes, err := call(ctx, m.loops, remote{what: "estimate", limit: min(guestLimit, m.o.CallTimeout)}, ask, nil)
+	bytes, err := call(ctx, du.core.loops, remote{what: "estimate", limit: min(guestLimit, du.o.CallTimeout)}, ask, nil)
 	if err != nil { // then the provider asks when it knows
-		m.o.Log.DebugContext(ctx, "manager: saved size unknown", slog.String("sandbox", string(i.ID())), slog.Any("error", err))
+		du.log.DebugContext(ctx, "manager: saved size unknown", slog.String("sandbox", string(i.ID())), slog.Any("error", err))
 		return 0
 	}
 	return max(0, bytes)
 }
 
-// diskShare returns how much of the disk an owner may take: half of it while it has to leave
+// findShare returns how much of the disk an owner may take: half of it while it has to leave
 // room for others.
-func (m *Manager) diskShare(ctx context.Context, owner string) (diskShare, error) {
-	size, err := m.o.Disk.Size()
-	if err != nil || size == 0 || !m.mustShare(owner) {
+func (du *diskUse) findShare(ctx context.Context, owner string) (diskShare, error) {
+	size, err := du.o.Disk.Size()
+	if err != nil || size == 0 || !du.core.mustShare(owner) {
 		return diskShare{}, err
 	}
-	kept, err := m.o.Store.KeptBytes(ctx, owner)
+	kept, err := du.store.KeptBytes(ctx, owner)
 	return diskShare{limit: fairshare.Half(size), other: kept}, err
 }
 
-// checkDiskShare reports whether an owner may take more bytes of the disk. The caller holds
+// checkShare reports whether an owner may take more bytes of the disk. The caller holds
 // space.deciding until they count.
-func (m *Manager) checkDiskShare(ctx context.Context, owner string, more int64) error {
-	d, err := m.diskShare(ctx, owner)
+func (du *diskUse) checkShare(ctx context.Context, owner string, more int64) error {
+	d, err := du.findShare(ctx, owner)
 	if err != nil || more <= 0 {
 		return err
 	}
-	return d.check(owner, m.space.of(owner).bytes, more)
+	return d.check(owner, du.space.of(owner).bytes, more)
 }

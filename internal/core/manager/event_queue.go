@@ -171,12 +171,12 @@ func (j *journal) batch() []store.Event {
 	return batch
 }
 
-// EventStatus returns how many events wait to be written, and how many were lost since the
+// Status returns how many events wait to be written, and how many were lost since the
 // manager was opened, because too many waited.
-func (m *Manager) EventStatus() (waiting int, lost int64) {
-	m.events.mu.Lock()
-	defer m.events.mu.Unlock()
-	return len(m.events.waiting), m.events.allLost
+func (ev *Events) Status() (waiting int, lost int64) {
+	ev.journal.mu.Lock()
+	defer ev.journal.mu.Unlock()
+	return len(ev.journal.waiting), ev.journal.allLost
 }
 
 func (j *journal) giveBack(batch []store.Event) {

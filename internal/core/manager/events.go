@@ -7,8 +7,18 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/clock"
 	"github.com/sandpit-dev/sandpit/internal/core/store"
 )
+
+// Events is the audit trail of a manager. All methods may be called concurrently.
+type Events struct {
+	clock     clock.Clock
+	journal   *journal
+	log       *slog.Logger
+	o         *Options
+	sandboxes *index
+}
 
 // actorManager is who does what nobody has asked for.
 const actorManager = "manager"
@@ -81,17 +91,13 @@ type Report struct {
 	Took time.Duration
 }
 
-// Report adds an event to the trail. It does not wait for the disk. An actor who
-// is refused too often raises one more event, "suspicious".
-func (m *Manager) Report(r Report) { m.record(r) }
-
 // resultOK is the result of an event that was no error.
 const resultOK = "ok"
 
-// ownerOf returns the owner whom a report concerns, who may read it. An actor that was
+// findOwner returns the owner whom a report concerns, who may read it. An actor that was
 // refused is not shown to the owner of the sandbox that it asked for.
-func (m *Manager) ownerOf(r Report) string {
-	b, err := m.boxes.find(r.Sandbox)
+func (ev *Events) findOwner(r Report) string {
+	b, err := ev.sandboxes.find(r.Sandbox)
 	if err != nil {
 		return r.Actor
 	}
@@ -106,19 +112,19 @@ func (m *Manager) ownerOf(r Report) string {
 	return owner
 }
 
-// record adds an event about what was done to sandboxes and other resources, and a line to
-// the log.
-func (m *Manager) record(r Report) {
+// Record adds an event to the audit trail, and a line to the log. It does not wait for the disk.
+// An actor that is refused too often causes another event, "suspicious".
+func (ev *Events) Record(r Report) {
 	r.Err = withoutCommand(r.Err)
-	if m.add(r, m.ownerOf(r), classOperation) {
-		m.log(r)
+	if ev.addEvent(r, ev.findOwner(r), classOperation) {
+		ev.logReport(r)
 	}
 }
 
-// add adds an event that concerns an owner, and reports whether it is recorded by itself.
-func (m *Manager) add(r Report, owner string, class eventClass) bool {
-	m.o.Observer.Done(r)
-	now := m.o.Clock.Now()
+// addEvent adds an event that concerns an owner, and reports whether it is recorded by itself.
+func (ev *Events) addEvent(r Report, owner string, class eventClass) bool {
+	ev.o.Observer.Done(r)
+	now := ev.clock.Now()
 	e := store.Event{
 		At: now, Actor: r.Actor, Owner: owner, Action: r.Action, Sandbox: r.Sandbox, Args: r.Args,
 		Result: resultOK, Duration: r.Took,
@@ -133,20 +139,20 @@ func (m *Manager) add(r Report, owner string, class eventClass) bool {
 	if r.Err != nil {
 		e.Result, e.Message = string(sandpit.CodeOf(r.Err)), r.Err.Error()
 	}
-	added := m.events.add(e, class)
-	if n := m.events.refusals.count(r); n > 0 {
-		m.events.add(store.Event{
+	added := ev.journal.add(e, class)
+	if n := ev.journal.refusals.count(r); n > 0 {
+		ev.journal.add(store.Event{
 			At: now, Actor: r.Actor, Owner: e.Owner, Action: "suspicious", Sandbox: r.Sandbox, Result: resultOK,
 			Message: "refused again and again", Args: map[string]string{"last": r.Action},
 		}, classOperation)
-		m.o.Log.Warn("an actor is refused again and again", slog.String("actor", r.Actor), slog.Int("refusals", n))
+		ev.log.Warn("an actor is refused again and again", slog.String("actor", r.Actor), slog.Int("refusals", n))
 	}
 	return added
 }
 
-// log writes down what was done: what concerns a sandbox at the level info, and what was lost
+// logReport writes down what was done: what concerns a sandbox at the level info, and what was lost
 // at the level warn. There are as many lines as events, which are bounded.
-func (m *Manager) log(r Report) {
+func (ev *Events) logReport(r Report) {
 	level, message := slog.LevelInfo, "manager: "+r.Action
 	if r.Action == actionLost {
 		level, message = slog.LevelWarn, "manager: sandbox lost"
@@ -167,5 +173,5 @@ func (m *Manager) log(r Report) {
 		message += " failed"
 		attrs = append(attrs, slog.String("code", string(sandpit.CodeOf(r.Err))), slog.Any("error", r.Err))
 	}
-	m.o.Log.LogAttrs(context.Background(), level, message, attrs...) //nolint:sloglint // the message is the action, of which there are few; the request is over, or is named above
+	ev.log.LogAttrs(context.Background(), level, message, attrs...) //nolint:sloglint // the message is the action, of which there are few; the request is over, or is named above
 }

@@ -9,6 +9,13 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/store"
 )
 
+// expander completes requests for sandboxes of templates and snapshots.
+type expander struct {
+	o         *Options
+	store     *store.Store
+	templates *templateRecords
+}
+
 // errNoTemplate says that an image is none of the templates here. It may be one that the
 // provider knows.
 var errNoTemplate = errors.New("there is no such template")
@@ -18,13 +25,13 @@ var errNoTemplate = errors.New("there is no such template")
 //
 // errNoTemplate: it is none, or the name, without an owner, means none. NotFound: there is
 // no such template, or it has no such build that is ready.
-func (m *Manager) findBuild(ctx context.Context, owner string, image sandpit.Image) (sandpit.Template, store.TemplateBuild, error) {
+func (tr *templateRecords) findBuild(ctx context.Context, owner string, image sandpit.Image) (sandpit.Template, store.TemplateBuild, error) {
 	var b store.TemplateBuild
 	ref, ok := image.Template()
 	if !ok {
 		return sandpit.Template{}, b, errNoTemplate
 	}
-	t, err := m.FindTemplate(ctx, owner, ref)
+	t, err := tr.findTemplate(ctx, owner, ref)
 	if parsed := sandpit.ParseTemplateRef(ref); parsed.Owner == "" && !parsed.IsID() && errors.Is(err, sandpit.NotFound) {
 		return t, b, errNoTemplate
 	}
@@ -35,24 +42,99 @@ func (m *Manager) findBuild(ctx context.Context, owner string, image sandpit.Ima
 	if err != nil {
 		return t, b, err
 	}
-	b, err = m.o.Store.Build(ctx, id)
+	b, err = tr.store.Build(ctx, id)
 	if errors.Is(err, sandpit.NotFound) || err == nil && (b.Status != sandpit.BuildReady || b.Template != t.ID) {
 		err = sandpit.Errorf(sandpit.NotFound, "template %s has no build %s that is ready", t.Name, id)
 	}
 	return t, b, err
 }
 
+// Expand completes a request for a sandbox that shall begin as a snapshot, or be made of a
+// template: its image is "snapshot:" and the ID or name of one of the owner's, or
+// "template:" and what FindTemplate finds. What the snapshot fixes, and the template says,
+// is put in, so that others can look at it; Create does the same. Other requests stay as
+// they are.
+//
+// NotFound: there is no such snapshot or build. Invalid: the request wants something else than
+// the snapshot has.
+func (m *Manager) Expand(ctx context.Context, r CreateRequest) (CreateRequest, error) {
+	return m.expander.expandRequest(ctx, r)
+}
+
+// expandRequest is Manager.Expand.
+func (ex *expander) expandRequest(ctx context.Context, r CreateRequest) (CreateRequest, error) {
+	name, ok := r.Spec.Image.Snapshot()
+	if !ok {
+		r.Spec.Template, r.trusted = sandpit.TemplateOrigin{}, false
+		return ex.expandTemplate(ctx, r)
+	}
+	if r, ok, err := ex.expandSnapshot(ctx, r, name); ok || err != nil {
+		return r, err
+	}
+	n, err := ex.store.Snapshot(ctx, r.Owner, string(name))
+	switch {
+	case err == nil && n.State != store.SnapshotReady:
+		err = sandpit.Errorf(sandpit.NotFound, "there is no snapshot %.100s", string(name))
+	case err == nil && n.Problem != "":
+		err = sandpit.Errorf(sandpit.Unsupported, "snapshot %s: %s", string(name), n.Problem)
+	case errors.Is(err, sandpit.NotFound):
+		err = sandpit.WithHint(err, "see: sandpit snapshot ls")
+	}
+	if err != nil {
+		return r, err
+	}
+	if r.Provider != "" && r.Provider != n.Provider {
+		return r, sandpit.Errorf(sandpit.Invalid, "snapshot %s is kept by provider %s, and the sandbox is to be made by %s",
+			string(name), n.Provider, r.Provider)
+	}
+	r.Provider = n.Provider
+	r.Spec, err = begun(n, r.Spec.Clone(), r.Offline)
+	r.Offline = r.Offline || err == nil && !n.Spec.Network.Online // the server's default must not give it one
+	return r, err
+}
+
+// begun returns the spec of a sandbox that begins as a snapshot.
+func begun(n store.Snapshot, s sandpit.Spec, offline bool) (sandpit.Spec, error) {
+	fixed := n.Spec.Clone()
+	other := func(what string) error {
+		return sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "snapshot %s has other %s than the sandbox shall have, and that is fixed", n.ID, what),
+			"leave it out")
+	}
+	if len(s.Mounts) > 0 && !slices.Equal(s.Mounts, fixed.Mounts) {
+		return s, other("mounts")
+	}
+	if s.Resources != (sandpit.Resources{}) && s.Resources != fixed.Resources {
+		return s, other("limits")
+	}
+	if s.Network.Online && !fixed.Network.Online || offline && fixed.Network.Online {
+		return s, other("network")
+	}
+	if fixed.Network.Online && !s.Network.Online {
+		if s.Network.Equal(sandpit.NetworkPolicy{}) {
+			s.Network = fixed.Network
+		}
+		s.Network.Online = true
+	}
+	s.Image, s.Mounts, s.Resources, s.Template = sandpit.SnapshotImage(n.ID), fixed.Mounts, fixed.Resources, fixed.Template
+	for to, from := range map[*string]string{&s.User: fixed.User, &s.WorkDir: fixed.WorkDir, &s.Hostname: fixed.Hostname} {
+		if *to == "" {
+			*to = from
+		}
+	}
+	return s, nil
+}
+
 // expandTemplate completes a request for a sandbox of a template. It stays as it is if
 // nothing here is what it names.
-func (m *Manager) expandTemplate(ctx context.Context, r CreateRequest) (CreateRequest, error) {
-	t, b, err := m.findBuild(ctx, r.templateOwner(), r.Spec.Image)
+func (ex *expander) expandTemplate(ctx context.Context, r CreateRequest) (CreateRequest, error) {
+	t, b, err := ex.templates.findBuild(ctx, r.templateOwner(), r.Spec.Image)
 	if errors.Is(err, errNoTemplate) {
 		return r, nil
 	}
 	if err != nil {
 		return r, err
 	}
-	return m.spawn(ctx, r, t, b)
+	return ex.applyTemplate(ctx, r, t, b)
 }
 
 // templateOwner is the owner to whom the name of a template means something: "" if the
@@ -64,13 +146,13 @@ func (r CreateRequest) templateOwner() string {
 	return r.Owner
 }
 
-// spawn puts into a request what a template says.
-func (m *Manager) spawn(ctx context.Context, r CreateRequest, t sandpit.Template, b store.TemplateBuild) (CreateRequest, error) {
-	if r.Provider != "" && r.Provider != m.o.BuilderProvider {
+// applyTemplate puts into a request what a template says.
+func (ex *expander) applyTemplate(ctx context.Context, r CreateRequest, t sandpit.Template, b store.TemplateBuild) (CreateRequest, error) {
+	if r.Provider != "" && r.Provider != ex.o.BuilderProvider {
 		return r, sandpit.Errorf(sandpit.Invalid, "sandboxes of templates are made by provider %s, and this one is to be made by %s",
-			m.o.BuilderProvider, r.Provider)
+			ex.o.BuilderProvider, r.Provider)
 	}
-	r.Provider, r.Spec, r.start = m.o.BuilderProvider, r.Spec.Clone(), nil
+	r.Provider, r.Spec, r.start = ex.o.BuilderProvider, r.Spec.Clone(), nil
 	env, err := b.Recipe.Environment(r.Spec.Env)
 	if err != nil {
 		return r, err
@@ -80,11 +162,11 @@ func (m *Manager) spawn(ctx context.Context, r CreateRequest, t sandpit.Template
 		r.Spec.Network = b.Recipe.Network.Clone()
 	}
 	if b.Snapshot != "" {
-		n, err := m.o.Store.BuildSnapshot(ctx, b.Snapshot)
+		n, err := ex.store.BuildSnapshot(ctx, b.Snapshot)
 		if err != nil && !errors.Is(err, sandpit.NotFound) {
 			return r, err
 		}
-		if err == nil && m.begins(n, r) {
+		if err == nil && ex.canStartFrom(n, r) {
 			r.Spec.Resources = n.Spec.Resources
 			origin := r.Spec.Template
 			r.Spec, err = begun(n, r.Spec, r.Offline)
@@ -94,20 +176,20 @@ func (m *Manager) spawn(ctx context.Context, r CreateRequest, t sandpit.Template
 		}
 	}
 	r.Spec.Image, r.trusted = b.Image, true
-	fillResources(&r.Spec.Resources, m.o.Enforceable(r.Provider, b.Resources))
+	fillResources(&r.Spec.Resources, ex.o.Enforceable(r.Provider, b.Resources))
 	if b.Recipe.Start != "" {
 		r.start = &b.Recipe
 	}
 	return r, nil
 }
 
-// begins reports whether a sandbox can begin as the snapshot of its template: what that
+// canStartFrom reports whether a sandbox can begin as the snapshot of its template: what that
 // fixes is as it is asked for, or nobody asks.
-func (m *Manager) begins(n store.Snapshot, r CreateRequest) bool {
+func (ex *expander) canStartFrom(n store.Snapshot, r CreateRequest) bool {
 	asked, fixed := r.Spec.Resources, n.Spec.Resources
 	fillResources(&asked, fixed)
 	switch {
-	case m.o.Enforceable(n.Provider, fixed) != fixed: // it was saved where they could be
+	case ex.o.Enforceable(n.Provider, fixed) != fixed: // it was saved where they could be
 		return false
 	case n.State != store.SnapshotReady || n.Problem != "":
 		return false
@@ -135,11 +217,11 @@ func fillResources(to *sandpit.Resources, from sandpit.Resources) {
 
 // expandSnapshot is expandTemplate for a request that names the snapshot of a template,
 // as it does when it was completed before. It reports false if it does not.
-func (m *Manager) expandSnapshot(ctx context.Context, r CreateRequest, id sandpit.SnapshotID) (CreateRequest, bool, error) {
+func (ex *expander) expandSnapshot(ctx context.Context, r CreateRequest, id sandpit.SnapshotID) (CreateRequest, bool, error) {
 	if id.Validate() != nil {
 		return r, false, nil //nolint:nilerr // then it is a name
 	}
-	b, err := m.o.Store.BuildOfSnapshot(ctx, id)
+	b, err := ex.store.BuildOfSnapshot(ctx, id)
 	if errors.Is(err, sandpit.NotFound) {
 		return r, false, nil // it is one of an owner's
 	}
@@ -147,6 +229,6 @@ func (m *Manager) expandSnapshot(ctx context.Context, r CreateRequest, id sandpi
 		return r, false, err
 	}
 	r.Spec.Image = sandpit.Image(sandpit.TemplatePrefix + string(b.ID))
-	r, err = m.expandTemplate(ctx, r)
+	r, err = ex.expandTemplate(ctx, r)
 	return r, true, err
 }

@@ -8,15 +8,15 @@ import (
 // mustShare reports whether an owner has to leave room for others: it is no administrator's,
 // and others have keys or sandboxes. For administrators without sandboxes no room is left,
 // as they can make some. The server itself leaves none, because its pools give way.
-func (m *Manager) mustShare(owner string) bool {
+func (c *core) mustShare(owner string) bool {
 	if owner == "" {
 		return false
 	}
-	ctx, cancel := context.WithTimeout(m.loops.ctx, storeLimit)
+	ctx, cancel := context.WithTimeout(c.loops.ctx, storeLimit)
 	defer cancel()
-	owners, err := m.o.KeyOwners(ctx)
+	owners, err := c.o.KeyOwners(ctx)
 	if err != nil {
-		m.o.Log.WarnContext(ctx, "manager: cannot list owners of keys; assuming several owners", slog.Any("error", err))
+		c.log.WarnContext(ctx, "manager: cannot list owners of keys; assuming several owners", slog.Any("error", err))
 		return true
 	}
 	if owners[owner] {
@@ -27,5 +27,5 @@ func (m *Manager) mustShare(owner string) bool {
 			return true
 		}
 	}
-	return m.room.hasOthers(owner)
+	return c.quota.hasOthers(owner)
 }

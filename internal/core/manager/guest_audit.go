@@ -10,6 +10,12 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/store"
 )
 
+// guestAudit reports and admits what is done inside sandboxes.
+type guestAudit struct {
+	events *Events
+	o      *Options
+}
+
 type unobservedKey struct{}
 
 // unobserved returns a context whose commands are the manager's own way to look at a sandbox,
@@ -18,39 +24,39 @@ func unobserved(ctx context.Context) context.Context {
 	return context.WithValue(ctx, unobservedKey{}, true)
 }
 
-// observe has all that is done in a sandbox, by whichever way it comes, reported: every front
+// observeGuest has all that is done in a sandbox, by whichever way it comes, reported: every front
 // end reaches the guest through its Instance. It is called with each instance before anything
 // uses it.
-func (m *Manager) observe(b *box, i sandpit.Instance) {
+func (ga *guestAudit) observeGuest(b *box, i sandpit.Instance) {
 	guest, ok := sandpit.As[sandpit.ObservedGuest](i.Guest())
 	if !ok {
 		return // no provider of ours
 	}
 	guest.Observe(sandpit.GuestObserver{
-		Admit: m.admission(b),
+		Admit: ga.newAdmission(b),
 		Called: func(ctx context.Context, c sandpit.GuestCall) {
 			if row := b.look(); isObserved(ctx, row) {
-				m.recordCall(ctx, row, c)
+				ga.recordCall(ctx, row, c)
 			}
 		},
 		Ended: func(ctx context.Context, took time.Duration, status sandpit.ExitStatus, err error) {
 			if isObserved(ctx, b.look()) {
-				m.o.Observer.Ended(took, status, err)
+				ga.o.Observer.Ended(took, status, err)
 			}
 		},
 	})
 }
 
-// admission returns what decides about commands in a sandbox, nil if nothing does.
-func (m *Manager) admission(b *box) func(context.Context, []string, string) error {
-	if m.o.Admit == nil {
+// newAdmission returns what decides about commands in a sandbox, nil if nothing does.
+func (ga *guestAudit) newAdmission(b *box) func(context.Context, []string, string) error {
+	if ga.o.Admit == nil {
 		return nil
 	}
 	return func(ctx context.Context, args []string, dir string) error {
 		if !isObserved(ctx, b.look()) {
 			return nil
 		}
-		if err := m.o.Admit(ctx, args, dir); err != nil {
+		if err := ga.o.Admit(ctx, args, dir); err != nil {
 			return sandpit.WithHint(&refusedCommand{err}, sandpit.HintOf(err)) // clients of guests keep no other errors
 		}
 		return nil
@@ -79,8 +85,8 @@ func isObserved(ctx context.Context, row store.Row) bool {
 }
 
 // recordCall reports what was done in a sandbox.
-func (m *Manager) recordCall(ctx context.Context, row store.Row, c sandpit.GuestCall) {
-	m.add(Report{
+func (ga *guestAudit) recordCall(ctx context.Context, row store.Row, c sandpit.GuestCall) {
+	ga.events.addEvent(Report{
 		Request: RequestIDOf(ctx), Actor: actorOf(ctx, row.Lease.Owner), Action: string(c.Action), Sandbox: row.ID,
 		Args: callArgs(c), Err: c.Err, Took: c.Took,
 	}, row.Lease.Owner, classOf(c.Action))

@@ -25,7 +25,7 @@ type Handle struct {
 // NotFound: no such sandbox. Gone: it was deleted, or is about to be; the error
 // tells why. Conflict: it does not run. Unavailable: it cannot be reached.
 func (m *Manager) Use(ctx context.Context, id sandpit.ID) (*Handle, error) {
-	return m.use(ctx, id, false)
+	return m.useSandbox(ctx, id, false)
 }
 
 // Wake is Use that first resumes a paused sandbox or starts a stopped one; of
@@ -34,59 +34,59 @@ func (m *Manager) Use(ctx context.Context, id sandpit.ID) (*Handle, error) {
 // Unlike Use, it fails with Exhausted when there is no room for one more that
 // runs.
 func (m *Manager) Wake(ctx context.Context, id sandpit.ID) (*Handle, error) {
-	return m.use(ctx, id, true)
+	return m.useSandbox(ctx, id, true)
 }
 
 // OnEnd has f called whenever all that runs in a sandbox is about to be ended, or has
 // ended by itself, with the reason: when it is deleted or stopped, and when it is lost.
 // f must return at once, and not call the manager. It is called until Close.
 func (m *Manager) OnEnd(f func(id sandpit.ID, why error)) {
-	m.onEnd.mu.Lock()
-	defer m.onEnd.mu.Unlock()
-	m.onEnd.list = append(m.onEnd.list, f)
+	m.core.onEnd.mu.Lock()
+	defer m.core.onEnd.mu.Unlock()
+	m.core.onEnd.list = append(m.core.onEnd.list, f)
 }
 
-// ending takes a sandbox, in which nothing will run any more, from its users. It
+// notifyEnd takes a sandbox, in which nothing will run any more, from its users. It
 // reports whether they let go of it in time.
-func (m *Manager) ending(b *box, why error) bool {
-	m.onEnd.mu.Lock()
-	list := m.onEnd.list
-	m.onEnd.mu.Unlock()
+func (c *core) notifyEnd(b *box, why error) bool {
+	c.onEnd.mu.Lock()
+	list := c.onEnd.list
+	c.onEnd.mu.Unlock()
 	for _, f := range list {
 		f(b.id, why)
 	}
-	return b.evict(why, m.o.Drain)
+	return b.evict(why, c.o.Drain)
 }
 
-func (m *Manager) use(ctx context.Context, id sandpit.ID, wake bool) (*Handle, error) {
-	b, err := m.boxes.known(id)
+func (m *Manager) useSandbox(ctx context.Context, id sandpit.ID, wake bool) (*Handle, error) {
+	b, err := m.sandboxes.known(id)
 	if err != nil {
 		return nil, err
 	}
 	for {
-		h, err := m.grab(ctx, b, wake)
+		h, err := m.takeHandle(ctx, b, wake)
 		if err == nil && h == nil {
-			err = m.rouse(ctx, b, wake, b.attempts())
+			err = m.resumeForUse(ctx, b, wake, b.attempts())
 		}
 		if err != nil {
 			return nil, about(err, sandpit.Subject{Provider: b.look().Provider, Sandbox: id})
 		}
 		if h != nil {
-			m.touch(ctx, b)
+			m.wall.noteUse(ctx, b)
 			return h, nil
 		}
 	}
 }
 
-// grab takes a handle. It returns none and no error if the sandbox has to be
+// takeHandle takes a handle. It returns none and no error if the sandbox has to be
 // roused, or waited for.
-func (m *Manager) grab(ctx context.Context, b *box, wake bool) (*Handle, error) {
+func (m *Manager) takeHandle(ctx context.Context, b *box, wake bool) (*Handle, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if m.closing.Load() { // asked under the lock, so that Close finds all handles
+	if m.core.closing.Load() { // asked under the lock, so that Close finds all handles
 		return nil, errClosed
 	}
 	wake = wake || wakes(b.row)
@@ -117,17 +117,17 @@ func (m *Manager) grab(ctx context.Context, b *box, wake bool) (*Handle, error) 
 	return h, nil
 }
 
-// rouse waits for the turn and makes a sandbox ready to be used.
-func (m *Manager) rouse(ctx context.Context, b *box, wake bool, before int) error {
-	return m.run(ctx, b, func(ctx context.Context, b *box) error {
+// resumeForUse waits for the turn and makes a sandbox ready to be used.
+func (m *Manager) resumeForUse(ctx context.Context, b *box, wake bool, before int) error {
+	return m.core.runLocked(ctx, b, func(ctx context.Context, b *box) error {
 		row := b.look()
 		switch row.State {
 		case sandpit.StateRunning:
-			_, err := m.attached(ctx, b)
+			_, err := m.instances.ensureAttached(ctx, b)
 			return err
 		case sandpit.StatePaused, sandpit.StateStopped:
 			if wake || wakes(row) {
-				return m.awaken(ctx, b, before)
+				return m.lifecycle.resumeOnUse(ctx, b, before)
 			}
 		default:
 		}
@@ -159,9 +159,9 @@ func (h *Handle) Instance() sandpit.Instance { return h.instance }
 // Release gives the handle back. It is idempotent.
 func (h *Handle) Release() {
 	h.once.Do(func() {
-		h.manager.touch(h.manager.loops.ctx, h.box)
+		h.manager.wall.noteUse(h.manager.core.loops.ctx, h.box)
 		h.cancel(nil)
 		h.box.release(h)
-		h.manager.wake()
+		h.manager.core.triggerSweep()
 	})
 }

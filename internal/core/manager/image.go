@@ -47,18 +47,18 @@ type PreparedImage struct {
 
 // prepareImage returns a request whose image is ready, and the time. The sandbox does not
 // live while its image is fetched: its deadline moves. The caller calls release.
-func (m *Manager) prepareImage(ctx context.Context, r CreateRequest, now time.Time) (_ CreateRequest, later time.Time, release func(), err error) {
-	if _, saved := r.Spec.Image.Snapshot(); m.o.Images == nil || saved {
+func (cr *creator) prepareImage(ctx context.Context, r CreateRequest, now time.Time) (_ CreateRequest, later time.Time, release func(), err error) {
+	if _, saved := r.Spec.Image.Snapshot(); cr.o.Images == nil || saved {
 		return r, now, func() {}, nil
 	}
-	ctx, cancel := m.ops.join(ctx)
+	ctx, cancel := cr.core.ops.join(ctx)
 	defer cancel()
-	image, err := m.o.Images.PrepareImage(ctx, ImageRequest{Provider: r.Provider, Image: r.Spec.Image, Owner: r.Owner, Admin: r.isTrusted()})
+	image, err := cr.o.Images.PrepareImage(ctx, ImageRequest{Provider: r.Provider, Image: r.Spec.Image, Owner: r.Owner, Admin: r.isTrusted()})
 	if err != nil {
 		return r, now, nil, because(ctx, err)
 	}
 	r.prepared = image.Image
-	if later, err = m.now(ctx); err != nil {
+	if later, err = cr.wall.now(ctx); err != nil {
 		image.Release()
 		return r, now, nil, err
 	}
@@ -74,13 +74,13 @@ func (m *Manager) prepareImage(ctx context.Context, r CreateRequest, now time.Ti
 // image of a request: they may use every image.
 func (r CreateRequest) isTrusted() bool { return r.Admin || r.Configured || r.trusted }
 
-// prepareAgain returns the row of a sandbox that is created again, with its image ready.
+// prepareImageAgain returns the row of a sandbox that is created again, with its image ready.
 // Nothing is fetched: few workers create sandboxes again, and all owners need them.
-func (m *Manager) prepareAgain(ctx context.Context, row store.Row) (store.Row, func(), error) {
-	if _, saved := row.Spec.Image.Snapshot(); m.o.Images == nil || saved {
+func (cr *creator) prepareImageAgain(ctx context.Context, row store.Row) (store.Row, func(), error) {
+	if _, saved := row.Spec.Image.Snapshot(); cr.o.Images == nil || saved {
 		return row, func() {}, nil
 	}
-	image, err := m.o.Images.PrepareImage(ctx, ImageRequest{
+	image, err := cr.o.Images.PrepareImage(ctx, ImageRequest{
 		Provider: row.Provider, Image: row.Spec.Image, Owner: row.Lease.Owner, Admin: row.Admin, Again: true, Prepared: row.Prepared,
 	})
 	if err != nil {

@@ -18,14 +18,11 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/core/queue"
 	"github.com/sandpit-dev/sandpit/internal/core/store"
-	"github.com/sandpit-dev/sandpit/internal/files/diskspace"
 )
 
 // Label marks the sandboxes of a manager, at the provider: its value is the
@@ -38,37 +35,37 @@ const Label = "sandpit.manager"
 // or queue cannot be reached, Exhausted when the store's disk is full, the
 // context's error when that ended first, and what the methods say themselves.
 type Manager struct {
-	o        Options
-	identity string
-	boxes    *index
-	room     *ledger
-	space    *space
-	saves    *diskspace.Budget // where sandboxes are saved
-	archives *diskspace.Budget // where archived ones are
-	pools    map[string]*pool  // by their keys; never changed
-	slots    slots
-	wall     *wall
-	events   *journal
-	volumes  volumes
+	o         Options
+	identity  string
+	sandboxes *index
+	quota     *ledger
+	slots     slots
+	registry  *templates
 
-	snapshots snapshots
-	templates templates
-	builtins  builtins
-
-	worker *queue.Worker
-	nudge  chan struct{} // holds one: the sweep looks again
-
-	ops   *tasks // what is done to sandboxes
-	loops *tasks // what goes on until Close
-
-	onEnd struct { // who hears of ends
-		mu   sync.Mutex
-		list []func(sandpit.ID, error)
-	}
-
-	closing atomic.Bool
-	used    touches
-	shunned sync.Map // provider name -> true while it cannot be listed
+	events        *Events
+	messages      *Messages
+	core          *core
+	volumes       *Volumes
+	disk          *diskUse
+	instances     *instances
+	records       *recordStore
+	network       *Network
+	lifecycle     *lifecycle
+	remover       *remover
+	usage         *UsageMeter
+	templates     *templateRecords
+	expander      *expander
+	wall          *wallClock
+	snapshots     *Snapshots
+	creator       *creator
+	builds        *Builds
+	pools         *Pools
+	templateGroup *Templates
+	builtins      *Builtins
+	recreator     *recreator
+	handler       *messageHandler
+	reconciler    *reconciler
+	sweeper       *sweeper
 }
 
 // workerPoll is how often the worker looks at the queue though it knows of nothing
@@ -93,46 +90,37 @@ func Open(ctx context.Context, o Options) (*Manager, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &Manager{
-		o: o, identity: o.Store.Identity(), boxes: newIndex(),
-		space:    newSpace(o),
-		saves:    diskspace.NewBudget(diskspace.Options{Name: "saved sandboxes", Disk: o.Disk}),
-		archives: diskspace.NewBudget(diskspace.Options{Name: "archived sandboxes", Disk: o.ArchiveDisk}),
-		slots:    newSlots(o), nudge: make(chan struct{}, 1), wall: newWall(o.Clock),
-	}
-	m.room = newLedger(o.MaxSandboxes, o.Quotas, m.mustShare)
-	if m.pools, err = newPools(o); err != nil {
+	m, err := newManager(ctx, o)
+	if err != nil {
 		return nil, err
 	}
-	own := WithActor(ctx, actorManager)
-	m.ops, m.loops = newTasks(own), newTasks(own)
-	if err := errorsOf(m.load(ctx), m.failUnfinished(ctx)); err != nil {
+	if err := errorsOf(m.loadRecords(ctx), m.builds.failUnfinished(ctx)); err != nil {
 		return nil, err
 	}
-	m.events = startJournal(m.loops, o.Store, o.Log, o.Suspicion)
-	m.reconcile(m.loops.ctx, true)
-	m.loops.start(m.tidy)
-	m.ensure(m.loops.ctx, true)
-	m.worker, err = queue.StartWorker(m.ops.ctx, queue.WorkerOptions{
-		Queue: o.Queue, Topics: []string{m.identity}, Handler: m.handle, Clock: o.Clock, Log: o.Log,
+	m.events.journal = startJournal(m.core.loops, o.Store, o.Log, o.Suspicion)
+	m.reconciler.reconcileProviders(m.core.loops.ctx, true)
+	m.core.loops.start(m.reconciler.removeLeftovers)
+	m.messages.ensureScheduled(m.core.loops.ctx, true)
+	m.messages.worker, err = queue.StartWorker(m.core.ops.ctx, queue.WorkerOptions{
+		Queue: o.Queue, Topics: []string{m.identity}, Handler: m.handler.handleMessage, Clock: o.Clock, Log: o.Log,
 		Concurrency: maxHandlers, Backoff: o.Retry, MaxRetries: o.MaxRetries, Poll: workerPoll,
-		Jumped: func(ctx context.Context, _ time.Duration) error { _, err := m.settleClock(ctx); return err },
+		Jumped: func(ctx context.Context, _ time.Duration) error { _, err := m.wall.adjustForJump(ctx); return err },
 	})
 	if err != nil {
 		return nil, errors.Join(err, m.Close(ctx))
 	}
-	m.loops.start(m.clockLoop)
-	m.loops.start(m.sweepLoop)
-	m.loops.start(m.reconcileLoop)
-	m.loops.start(m.usageLoop)
-	for _, p := range m.pools {
-		m.loops.start(m.poolLoop(p))
+	m.core.loops.start(m.wall.watchForJumps)
+	m.core.loops.start(m.sweeper.runLoop)
+	m.core.loops.start(m.reconciler.runLoop)
+	m.core.loops.start(m.usage.runLoop)
+	for _, p := range m.pools.byKey {
+		m.core.loops.start(m.pools.newLoop(p))
 	}
 	return m, nil
 }
 
-// load reads the rows.
-func (m *Manager) load(ctx context.Context) error {
+// loadRecords reads the rows.
+func (m *Manager) loadRecords(ctx context.Context) error {
 	rows, err := m.o.Store.Sandboxes(ctx, store.Filter{})
 	if err != nil && len(rows) == 0 {
 		return err
@@ -143,11 +131,11 @@ func (m *Manager) load(ctx context.Context) error {
 	for _, row := range rows {
 		b := newBox(row, m.o.Providers[row.Provider])
 		close(b.made)
-		m.boxes.add(b)
+		m.sandboxes.add(b)
 		if takesRoom(row.State, row.Suspended) {
-			m.room.hold(row.Sandbox)
+			m.quota.hold(row.Sandbox)
 		}
-		m.countSaved(row)
+		m.disk.countRecord(row)
 	}
 	return nil
 }
@@ -157,28 +145,28 @@ func (m *Manager) load(ctx context.Context) error {
 // sandboxes stay, unless Options.DestroyOnClose is set; then an error names those
 // that could not be deleted. It must be called once.
 func (m *Manager) Close(ctx context.Context) error {
-	if m.closing.Swap(true) {
+	if m.core.closing.Swap(true) {
 		return nil
 	}
-	m.templates.stop(sandpit.Errorf(sandpit.Unavailable, "the server ended while it was building"))
+	m.registry.stop(sandpit.Errorf(sandpit.Unavailable, "the server ended while it was building"))
 	var errs []error
-	if m.worker != nil {
-		errs = append(errs, m.worker.Stop(ctx))
+	if m.messages.worker != nil {
+		errs = append(errs, m.messages.worker.Stop(ctx))
 	}
 	if m.o.DestroyOnClose {
-		errs = append(errs, m.destroyAll(ctx))
+		errs = append(errs, m.remover.deleteAll(ctx))
 	}
-	m.ops.more() // it is open still
-	for _, p := range m.pools {
-		m.emptyPool(p)
+	m.core.ops.more() // it is open still
+	for _, p := range m.pools.byKey {
+		m.pools.emptyPool(p)
 	}
-	m.ops.end()
-	m.evictAll()
-	m.ops.close()
-	if m.ops.wait(ctx) != nil {
-		errs = append(errs, sandpit.Errorf(sandpit.Timeout, "close the manager: %d operations were interrupted", m.ops.count()))
+	m.core.ops.end()
+	m.evictHandles()
+	m.core.ops.close()
+	if m.core.ops.wait(ctx) != nil {
+		errs = append(errs, sandpit.Errorf(sandpit.Timeout, "close the manager: %d operations were interrupted", m.core.ops.count()))
 	}
-	errs = append(errs, m.halt(ctx))
+	errs = append(errs, m.stopTasks(ctx))
 	return errors.Join(errs...)
 }
 
@@ -186,29 +174,29 @@ func (m *Manager) Close(ctx context.Context) error {
 // writes afterwards.
 const haltLimit = 10 * time.Second
 
-// halt ends all goroutines and writes what is left to be written.
-func (m *Manager) halt(ctx context.Context) error {
+// stopTasks ends all goroutines and writes what is left to be written.
+func (m *Manager) stopTasks(ctx context.Context) error {
 	ended, cancel := context.WithTimeout(context.WithoutCancel(ctx), haltLimit)
 	defer cancel()
-	m.ops.close()
-	m.ops.cancel(errClosed)
-	err := m.ops.wait(ended)
-	m.loops.close()
-	m.loops.cancel(errClosed)
-	err = errorsOf(err, m.loops.wait(ended))
+	m.core.ops.close()
+	m.core.ops.cancel(errClosed)
+	err := m.core.ops.wait(ended)
+	m.core.loops.close()
+	m.core.loops.cancel(errClosed)
+	err = errorsOf(err, m.core.loops.wait(ended))
 	if err != nil {
-		err = sandpit.Errorf(sandpit.Timeout, "close the manager: %d calls of providers have not returned", m.ops.count()+m.loops.count())
+		err = sandpit.Errorf(sandpit.Timeout, "close the manager: %d calls of providers have not returned", m.core.ops.count()+m.core.loops.count())
 	}
 	written, cancel := context.WithTimeout(context.WithoutCancel(ctx), haltLimit)
 	defer cancel()
-	m.flushSpawned(written)
-	m.events.enqueueOmitted(true)
-	return errors.Join(err, m.flushUsed(written), m.events.close(written))
+	m.templates.flushCounts(written)
+	m.events.journal.enqueueOmitted(true)
+	return errors.Join(err, m.records.flushUses(written), m.events.journal.close(written))
 }
 
-// evictAll ends all handles: who holds one hears that the manager closes.
-func (m *Manager) evictAll() {
-	for _, b := range m.boxes.all() {
+// evictHandles ends all handles: who holds one hears that the manager closes.
+func (m *Manager) evictHandles() {
+	for _, b := range m.sandboxes.all() {
 		b.mu.Lock()
 		for h := range b.handles {
 			h.cancel(errClosed)
@@ -220,7 +208,7 @@ func (m *Manager) evictAll() {
 // Get returns a sandbox, also one that was deleted a short while ago. NotFound, also for
 // one that waits in a pool: nobody has it yet.
 func (m *Manager) Get(id sandpit.ID) (sandpit.Sandbox, error) {
-	b, err := m.boxes.known(id)
+	b, err := m.sandboxes.known(id)
 	if err != nil {
 		return sandpit.Sandbox{}, err
 	}
@@ -244,7 +232,7 @@ type Filter struct {
 // List returns sandboxes in the order of their IDs.
 func (m *Manager) List(f Filter) []sandpit.Sandbox {
 	var list []sandpit.Sandbox
-	for _, b := range m.boxes.all() {
+	for _, b := range m.sandboxes.all() {
 		if f.Limit > 0 && len(list) == f.Limit {
 			break
 		}

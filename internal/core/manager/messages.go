@@ -2,45 +2,58 @@ package manager
 
 import (
 	"context"
+	"log/slog"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/clock"
 	"github.com/sandpit-dev/sandpit/internal/core/queue"
 )
 
-// Messages returns what this manager is to do later, or what it has given up, in
-// the order of the IDs. The topic of the filter is the manager's own.
-func (m *Manager) Messages(ctx context.Context, f queue.Filter) ([]queue.Message, error) {
-	f.Topic = m.identity
-	return m.o.Queue.List(ctx, f)
+// Messages are the scheduled actions of a manager in its queue. All methods may be called concurrently.
+type Messages struct {
+	clock     clock.Clock
+	events    *Events
+	identity  string
+	log       *slog.Logger
+	queue     queue.Queue
+	sandboxes *index
+	worker    *queue.Worker
 }
 
-// RetryMessage has something tried again at once that was given up.
+// List returns what this manager is to do later, or what it has given up, in
+// the order of the IDs. The topic of the filter is the manager's own.
+func (ms *Messages) List(ctx context.Context, f queue.Filter) ([]queue.Message, error) {
+	f.Topic = ms.identity
+	return ms.queue.List(ctx, f)
+}
+
+// Retry has something tried again at once that was given up.
 //
 // NotFound: this manager has given up nothing of that ID. Conflict: the same is to be
 // done already.
-func (m *Manager) RetryMessage(ctx context.Context, id string) error {
-	err := m.dead(ctx, id)
+func (ms *Messages) Retry(ctx context.Context, id string) error {
+	err := ms.findDead(ctx, id)
 	if err == nil {
-		err = m.o.Queue.Revive(ctx, id, m.o.Clock.Now())
+		err = ms.queue.Revive(ctx, id, ms.clock.Now())
 	}
-	m.record(Report{Request: RequestIDOf(ctx), Actor: actorOf(ctx, ""), Action: "retry", Args: map[string]string{"message": id}, Err: err})
-	m.wakeWorker()
+	ms.events.Record(Report{Request: RequestIDOf(ctx), Actor: actorOf(ctx, ""), Action: "retry", Args: map[string]string{"message": id}, Err: err})
+	ms.wakeWorker()
 	return err
 }
 
-// DropMessage forgets something that was given up. NotFound: as with RetryMessage.
-func (m *Manager) DropMessage(ctx context.Context, id string) error {
-	err := m.dead(ctx, id)
+// Drop forgets something that was given up. NotFound: as with RetryMessage.
+func (ms *Messages) Drop(ctx context.Context, id string) error {
+	err := ms.findDead(ctx, id)
 	if err == nil {
-		err = m.o.Queue.Drop(ctx, id)
+		err = ms.queue.Drop(ctx, id)
 	}
-	m.record(Report{Request: RequestIDOf(ctx), Actor: actorOf(ctx, ""), Action: "drop", Args: map[string]string{"message": id}, Err: err})
+	ms.events.Record(Report{Request: RequestIDOf(ctx), Actor: actorOf(ctx, ""), Action: "drop", Args: map[string]string{"message": id}, Err: err})
 	return err
 }
 
-// dead looks for a dead letter of this manager: a queue may be shared with others.
-func (m *Manager) dead(ctx context.Context, id string) error {
-	list, err := m.o.Queue.List(ctx, queue.Filter{Topic: m.identity, Dead: true, Limit: queue.MaxDead})
+// findDead looks for a dead letter of this manager: a queue may be shared with others.
+func (ms *Messages) findDead(ctx context.Context, id string) error {
+	list, err := ms.queue.List(ctx, queue.Filter{Topic: ms.identity, Dead: true, Limit: queue.MaxDead})
 	if err != nil {
 		return err
 	}

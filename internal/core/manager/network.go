@@ -11,18 +11,27 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/store"
 )
 
+// Network changes and inspects the networks of sandboxes. All methods may be called concurrently.
+type Network struct {
+	sandboxes *index
+	core      *core
+	instances *instances
+	o         *Options
+	records   *recordStore
+}
+
 // maxRuleArgs bounds how much of a policy is told in an event, in bytes of each kind.
 const maxRuleArgs = 2000
 
-// SetNetwork replaces what a running or paused sandbox may reach: connections that are
+// Set replaces what a running or paused sandbox may reach: connections that are
 // forbidden now are closed, all others go on. Secrets are added first; they are handed
 // on and kept nowhere here. They count even if the policy is refused then.
 //
 // Conflict: it does not run, or is not online as p says. Invalid: a rule or secret.
 // PermissionDenied: p asks for more than sandboxes may have. Unsupported: its provider
 // cannot do that.
-func (m *Manager) SetNetwork(ctx context.Context, id sandpit.ID, p sandpit.NetworkPolicy, secrets map[string]string) error {
-	p, err := m.o.BoundNetwork(p.Clone(), isAdministrator(ctx))
+func (nw *Network) Set(ctx context.Context, id sandpit.ID, p sandpit.NetworkPolicy, secrets map[string]string) error {
+	p, err := nw.o.BoundNetwork(p.Clone(), isAdministrator(ctx))
 	if err != nil {
 		return err
 	}
@@ -30,7 +39,7 @@ func (m *Manager) SetNetwork(ctx context.Context, id sandpit.ID, p sandpit.Netwo
 	if len(secrets) > 0 {
 		args["secrets"] = cut(strings.Join(slices.Sorted(maps.Keys(secrets)), " "), maxRuleArgs)
 	}
-	return m.operate(ctx, id, "set network", args, func(ctx context.Context, b *box) error {
+	return nw.core.runOperation(ctx, id, "set network", args, func(ctx context.Context, b *box) error {
 		row := b.look()
 		if row.State != sandpit.StateRunning && row.State != sandpit.StatePaused {
 			return stateError(row)
@@ -38,7 +47,7 @@ func (m *Manager) SetNetwork(ctx context.Context, id sandpit.ID, p sandpit.Netwo
 		if row.Spec.Network.Online != p.Online {
 			return sandpit.Errorf(sandpit.Conflict, "sandbox %s: whether it is online is fixed when it is made", id)
 		}
-		i, err := m.attached(ctx, b)
+		i, err := nw.instances.ensureAttached(ctx, b)
 		if err != nil {
 			return err
 		}
@@ -46,14 +55,14 @@ func (m *Manager) SetNetwork(ctx context.Context, id sandpit.ID, p sandpit.Netwo
 		if !ok {
 			return sandpit.Errorf(sandpit.Unsupported, "sandbox %s: its provider %q has no network rules", id, row.Provider)
 		}
-		if err := m.giveSecrets(ctx, i, secrets); err != nil {
+		if err := nw.setSecrets(ctx, i, secrets); err != nil {
 			return err
 		}
 		set := none(func(ctx context.Context) error { return policer.SetNetworkPolicy(ctx, p) })
-		if _, err := call(ctx, m.loops, m.remote("set the network of sandbox "+string(id)), set, nil); err != nil {
+		if _, err := call(ctx, nw.core.loops, nw.core.newCall("set the network of sandbox "+string(id)), set, nil); err != nil {
 			return err
 		}
-		return m.write(ctx, b, func(r *store.Row) { r.Spec.Network = p })
+		return nw.records.updateRow(ctx, b, func(r *store.Row) { r.Spec.Network = p })
 	})
 }
 
@@ -72,7 +81,7 @@ func NetworkSecrets(secrets map[string]string) func(context.Context, sandpit.Ins
 	}
 }
 
-func (m *Manager) giveSecrets(ctx context.Context, i sandpit.Instance, secrets map[string]string) error {
+func (nw *Network) setSecrets(ctx context.Context, i sandpit.Instance, secrets map[string]string) error {
 	if len(secrets) == 0 {
 		return nil
 	}
@@ -81,7 +90,7 @@ func (m *Manager) giveSecrets(ctx context.Context, i sandpit.Instance, secrets m
 		return sandpit.Errorf(sandpit.Unsupported, "sandbox %s: its provider sets no headers", i.ID())
 	}
 	give := none(func(ctx context.Context) error { return keeper.SetNetworkSecrets(ctx, secrets) })
-	_, err := call(ctx, m.loops, m.remote("give secrets to the network of sandbox "+string(i.ID())), give, nil)
+	_, err := call(ctx, nw.core.loops, nw.core.newCall("give secrets to the network of sandbox "+string(i.ID())), give, nil)
 	return err
 }
 
@@ -107,32 +116,32 @@ func policyArgs(p sandpit.NetworkPolicy) map[string]string {
 	return args
 }
 
-// NetworkStats counts what the network of a sandbox did. It is no use of the sandbox.
+// Stats counts what the network of a sandbox did. It is no use of the sandbox.
 // Errors as with Measure.
-func (m *Manager) NetworkStats(ctx context.Context, id sandpit.ID) (sandpit.NetworkStats, error) {
-	return inspect(ctx, m, id, sandpit.NetworkInspector.NetworkStats)
+func (nw *Network) Stats(ctx context.Context, id sandpit.ID) (sandpit.NetworkStats, error) {
+	return inspect(ctx, nw, id, sandpit.NetworkInspector.NetworkStats)
 }
 
-// TestNetwork tells what would become of a connection to "name:port" or
+// Test tells what would become of a connection to "name:port" or
 // "address:port"; see sandpit.NetworkInspector. It is no use of the sandbox.
-func (m *Manager) TestNetwork(ctx context.Context, id sandpit.ID, target string) ([]sandpit.NetworkDecision, error) {
-	return inspect(ctx, m, id, func(i sandpit.NetworkInspector, ctx context.Context) ([]sandpit.NetworkDecision, error) {
+func (nw *Network) Test(ctx context.Context, id sandpit.ID, target string) ([]sandpit.NetworkDecision, error) {
+	return inspect(ctx, nw, id, func(i sandpit.NetworkInspector, ctx context.Context) ([]sandpit.NetworkDecision, error) {
 		return i.TestNetwork(ctx, target)
 	})
 }
 
-// NetworkLog returns the decisions about a sandbox's connections whose Seq is higher
+// Log returns the decisions about a sandbox's connections whose Seq is higher
 // than after, oldest first. It is no use of the sandbox.
-func (m *Manager) NetworkLog(ctx context.Context, id sandpit.ID, after int64) ([]sandpit.NetworkDecision, error) {
-	return inspect(ctx, m, id, func(l sandpit.NetworkLogger, ctx context.Context) ([]sandpit.NetworkDecision, error) {
+func (nw *Network) Log(ctx context.Context, id sandpit.ID, after int64) ([]sandpit.NetworkDecision, error) {
+	return inspect(ctx, nw, id, func(l sandpit.NetworkLogger, ctx context.Context) ([]sandpit.NetworkDecision, error) {
 		return l.NetworkLog(ctx, after)
 	})
 }
 
 // inspect asks an ability of a running or paused sandbox.
-func inspect[A, T any](ctx context.Context, m *Manager, id sandpit.ID, ask func(A, context.Context) (T, error)) (T, error) {
+func inspect[A, T any](ctx context.Context, nw *Network, id sandpit.ID, ask func(A, context.Context) (T, error)) (T, error) {
 	var zero T
-	b, err := m.boxes.find(id)
+	b, err := nw.sandboxes.find(id)
 	if err != nil {
 		return zero, err
 	}
@@ -149,5 +158,5 @@ func inspect[A, T any](ctx context.Context, m *Manager, id sandpit.ID, ask func(
 		return zero, sandpit.Errorf(sandpit.Unsupported, "network of sandbox %s: its provider %q tells nothing of it", id, row.Provider)
 	}
 	asked := func(ctx context.Context) (T, error) { return ask(ability, ctx) }
-	return call(ctx, m.loops, m.remote("look at the network of sandbox "+string(id)), asked, nil)
+	return call(ctx, nw.core.loops, nw.core.newCall("look at the network of sandbox "+string(id)), asked, nil)
 }

@@ -37,7 +37,7 @@ func (nobody) Ended(time.Duration, sandpit.ExitStatus, error) {}
 // ones left out.
 func (m *Manager) CountStates() map[sandpit.State]int {
 	counts := make(map[sandpit.State]int)
-	for _, b := range m.boxes.all() {
+	for _, b := range m.sandboxes.all() {
 		b.mu.Lock()
 		if b.row.State != sandpit.StateDeleted && b.row.Pool == "" {
 			counts[b.row.State]++

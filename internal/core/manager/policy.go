@@ -14,27 +14,27 @@ import (
 // NotFound: no such sandbox. Gone: it was deleted. Invalid: the policy. Unsupported: the
 // provider cannot do what it asks for.
 func (m *Manager) SetPolicy(ctx context.Context, id sandpit.ID, p store.Policy) error {
-	p = m.withIdleTimeout(p)
+	p = m.core.completeIdleTimeout(p)
 	if err := checkPolicy(p); err != nil {
 		return err
 	}
 	args := make(map[string]string)
-	return m.operate(ctx, id, "set policy", args, func(ctx context.Context, b *box) error {
+	return m.core.runOperation(ctx, id, "set policy", args, func(ctx context.Context, b *box) error {
 		row := b.look()
 		if row.State == sandpit.StateDeleting || row.State == sandpit.StateDeleted {
 			return stateError(row)
 		}
-		i, err := m.attached(ctx, b)
+		i, err := m.instances.ensureAttached(ctx, b)
 		if err != nil {
 			return err
 		}
-		complete, err := m.completePolicy(i, p)
+		complete, err := m.core.completePolicy(i, p)
 		if err != nil {
 			return err
 		}
 		describePolicy(args, complete)
 		now := m.o.Clock.Now()
-		return m.write(ctx, b, func(r *store.Row) { r.Policy, r.LastUsedAt = complete, now })
+		return m.records.updateRow(ctx, b, func(r *store.Row) { r.Policy, r.LastUsedAt = complete, now })
 	})
 }
 

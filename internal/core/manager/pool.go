@@ -14,9 +14,29 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/clock"
 	"github.com/sandpit-dev/sandpit/internal/core/fairshare"
 	"github.com/sandpit-dev/sandpit/internal/core/store"
 )
+
+// Pools are the spare sandboxes of a manager. All methods may be called concurrently.
+type Pools struct {
+	byKey     map[string]*pool // never changed
+	clock     clock.Clock
+	core      *core
+	creator   *creator
+	expander  *expander
+	log       *slog.Logger
+	messages  *Messages
+	o         *Options
+	ports     *portPublisher
+	quota     *ledger
+	records   *recordStore
+	registry  *templates
+	sandboxes *index
+	secrets   *secretFiles
+	wall      *wallClock
+}
 
 // Pool is a stock of sandboxes that are made ahead, so that whoever asks for one
 // of the same kind gets it at once. Those that wait count as sandboxes, but give
@@ -232,14 +252,14 @@ func (p *pool) wake() {
 	}
 }
 
-// poolLoop keeps a pool at its size.
-func (m *Manager) poolLoop(p *pool) func(ctx context.Context) {
+// newLoop keeps a pool at its size.
+func (ps *Pools) newLoop(p *pool) func(ctx context.Context) {
 	return func(ctx context.Context) {
 		pause := poolFirstPause
 		for ctx.Err() == nil {
 			rest := demandPeriod
-			if err := m.fill(ctx, p); err != nil && ctx.Err() == nil {
-				m.o.Log.WarnContext(ctx, "a pool cannot be filled", slog.Any("error", err), slog.Duration("again in", pause))
+			if err := ps.fillPool(ctx, p); err != nil && ctx.Err() == nil {
+				ps.log.WarnContext(ctx, "a pool cannot be filled", slog.Any("error", err), slog.Duration("again in", pause))
 				rest, pause = pause, min(2*pause, poolLastPause)
 				_ = sleep(ctx, rest) // not even for who asks: all would fail alike
 				continue
@@ -259,30 +279,30 @@ func (m *Manager) poolLoop(p *pool) func(ctx context.Context) {
 	}
 }
 
-// fill makes what is missing, or removes what is too much. It takes at most half of
+// fillPool makes what is missing, or removes what is too much. It takes at most half of
 // the places of those who make.
-func (m *Manager) fill(ctx context.Context, p *pool) error {
-	if !m.ops.begin() {
+func (ps *Pools) fillPool(ctx context.Context, p *pool) error {
+	if !ps.core.ops.begin() {
 		return errClosed
 	}
-	defer m.ops.end()
-	if err := m.renew(ctx, p); err != nil {
+	defer ps.core.ops.end()
+	if err := ps.discardOutdated(ctx, p); err != nil {
 		return err
 	}
-	missing := p.missing(m.o.Clock.Now())
+	missing := p.missing(ps.clock.Now())
 	for ; missing < 0; missing++ {
 		if b := p.pop(); b != nil {
-			m.discard(b, "there are more than are asked for")
+			ps.discardSpare(b, "there are more than are asked for")
 		}
 	}
 	var mu sync.Mutex
 	var failed error
 	todo := make([]struct{}, missing)
-	each(max(1, m.o.Parallel/2), todo, func(struct{}) {
-		if ctx.Err() != nil || m.closing.Load() || m.room.full() {
+	each(max(1, ps.o.Parallel/2), todo, func(struct{}) {
+		if ctx.Err() != nil || ps.core.closing.Load() || ps.quota.full() {
 			return
 		}
-		if err := m.makeSpare(ctx, p); err != nil {
+		if err := ps.createSpare(ctx, p); err != nil {
 			mu.Lock()
 			defer mu.Unlock()
 			failed = err
@@ -294,25 +314,25 @@ func (m *Manager) fill(ctx context.Context, p *pool) error {
 	return failed
 }
 
-// spare is the request for one sandbox of a pool.
-func (m *Manager) spare(ctx context.Context, p *pool) (CreateRequest, error) {
-	now, err := m.now(ctx)
+// newSpareRequest is the request for one sandbox of a pool.
+func (ps *Pools) newSpareRequest(ctx context.Context, p *pool) (CreateRequest, error) {
+	now, err := ps.wall.now(ctx)
 	if err != nil {
 		return CreateRequest{}, err
 	}
-	r, err := m.Expand(ctx, CreateRequest{
+	r, err := ps.expander.expandRequest(ctx, CreateRequest{
 		Provider: p.Provider, Spec: p.Spec, Policy: store.Policy{IdleTimeout: -1}, Setup: p.Warm, Configured: true,
 	})
 	if err != nil {
 		return r, err
 	}
-	return m.prepare(ctx, r, now)
+	return ps.creator.prepareRequest(ctx, r, now)
 }
 
-// renew removes what a pool has of an image when the name of that means something else by
+// discardOutdated removes what a pool has of an image when the name of that means something else by
 // now. What a template means is looked up each time, what a registry has only if a request
 // found another image.
-func (m *Manager) renew(ctx context.Context, p *pool) error {
+func (ps *Pools) discardOutdated(ctx context.Context, p *pool) error {
 	p.mu.Lock()
 	stale := p.stale
 	p.stale = false
@@ -320,11 +340,11 @@ func (m *Manager) renew(ctx context.Context, p *pool) error {
 	if _, ok := p.Spec.Image.Template(); !ok && !stale {
 		return nil
 	}
-	r, err := m.spare(ctx, p)
+	r, err := ps.newSpareRequest(ctx, p)
 	if err != nil {
 		return err
 	}
-	r, _, release, err := m.prepareImage(ctx, r, m.o.Clock.Now())
+	r, _, release, err := ps.creator.prepareImage(ctx, r, ps.clock.Now())
 	if err != nil {
 		return err
 	}
@@ -338,17 +358,17 @@ func (m *Manager) renew(ctx context.Context, p *pool) error {
 		return row.Prepared != r.prepared || poolKey(row.Provider, row.Spec) != kind
 	}
 	for b := p.popIf(isOld); b != nil; b = p.popIf(isOld) {
-		m.discard(b, "its image name now means another image")
+		ps.discardSpare(b, "its image name now means another image")
 	}
 	return nil
 }
 
-// poolFor returns the pool that has sandboxes of a kind, nil if there is none.
-func (m *Manager) poolFor(kind string) *pool {
-	if p := m.pools[kind]; p != nil {
+// findPool returns the pool that has sandboxes of a kind, nil if there is none.
+func (ps *Pools) findPool(kind string) *pool {
+	if p := ps.byKey[kind]; p != nil {
 		return p
 	}
-	for _, p := range m.pools {
+	for _, p := range ps.byKey {
 		p.mu.Lock()
 		same := p.kind == kind
 		p.mu.Unlock()
@@ -359,9 +379,9 @@ func (m *Manager) poolFor(kind string) *pool {
 	return nil
 }
 
-// makeSpare makes one sandbox for a pool.
-func (m *Manager) makeSpare(ctx context.Context, p *pool) error {
-	r, err := m.spare(ctx, p)
+// createSpare makes one sandbox for a pool.
+func (ps *Pools) createSpare(ctx context.Context, p *pool) error {
+	r, err := ps.newSpareRequest(ctx, p)
 	if err != nil {
 		return err
 	}
@@ -374,36 +394,36 @@ func (m *Manager) makeSpare(ctx context.Context, p *pool) error {
 		defer p.mu.Unlock()
 		p.making--
 	}()
-	r, now, release, err := m.prepareImage(ctx, r, m.o.Clock.Now())
+	r, now, release, err := ps.creator.prepareImage(ctx, r, ps.clock.Now())
 	if err != nil {
 		return err
 	}
 	defer release()
-	b, _, err := m.reserve(ctx, r, now)
+	b, _, err := ps.creator.reserveSandbox(ctx, r, now)
 	if err != nil {
 		return err
 	}
-	if _, err := m.make(ctx, b, r); err != nil {
+	if _, err := ps.creator.createReserved(ctx, b, r); err != nil {
 		return err
 	}
 	if _, ok := as[sandpit.Claimer](b.placed()); !ok {
 		if b.take(ctx) == nil {
-			m.discard(b, "it cannot be claimed")
+			ps.discardSpare(b, "it cannot be claimed")
 		}
 		return sandpit.Errorf(sandpit.Unsupported, "sandboxes of provider %q cannot be made ahead", p.Provider)
 	}
 	p.push(b)
-	if m.closing.Load() {
-		m.emptyPool(p)
+	if ps.core.closing.Load() {
+		ps.emptyPool(p)
 	}
 	return nil
 }
 
-// inPool reports whether a sandbox waits in a pool of this manager, or is being made
+// hasSpare reports whether a sandbox waits in a pool of this manager, or is being made
 // for one.
-func (m *Manager) inPool(row store.Row, b *box) bool {
-	p := m.pools[row.Pool]
-	return p != nil && p.has(b) || row.Pool == poolBuilds && m.templates.has(b.id)
+func (ps *Pools) hasSpare(row store.Row, b *box) bool {
+	p := ps.byKey[row.Pool]
+	return p != nil && p.has(b) || row.Pool == poolBuilds && ps.registry.has(b.id)
 }
 
 // PoolStatus is how a pool is doing.
@@ -416,16 +436,16 @@ type PoolStatus struct {
 	Making   int          `json:"making"`
 }
 
-// Pools tells how the pools are doing, in the order of the options.
-func (m *Manager) Pools() []PoolStatus {
-	list := make([]PoolStatus, 0, len(m.o.Pools))
-	for _, o := range m.o.Pools {
+// List tells how the pools are doing, in the order of the options.
+func (ps *Pools) List() []PoolStatus {
+	list := make([]PoolStatus, 0, len(ps.o.Pools))
+	for _, o := range ps.o.Pools {
 		spec := o.Spec.Clone()
-		provider := cmp.Or(o.Provider, m.o.Provider)
+		provider := cmp.Or(o.Provider, ps.o.Provider)
 		if _, ok := spec.Image.Template(); !ok {
-			m.o.Fill(provider, &spec)
+			ps.o.Fill(provider, &spec)
 		}
-		p := m.pools[poolKey(provider, spec)]
+		p := ps.byKey[poolKey(provider, spec)]
 		p.mu.Lock()
 		list = append(list, PoolStatus{
 			Provider: p.Provider, Spec: p.Spec.Clone(), Size: p.Size, Max: max(p.Size, p.Max), Ready: len(p.ready), Making: p.making,

@@ -9,6 +9,15 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
+// portPublisher publishes the ports of sandboxes.
+type portPublisher struct {
+	core       *core
+	log        *slog.Logger
+	o          *Options
+	sandboxes  *index
+	useSandbox func(context.Context, sandpit.ID) (*Handle, error)
+}
+
 // Publisher opens addresses of the machine for ports of sandboxes.
 type Publisher interface {
 	// Publish opens the ports that a sandbox wants, all or none, and returns them with
@@ -28,8 +37,8 @@ func (noPublisher) Publish(context.Context, sandpit.ID, []sandpit.Port, func(con
 
 func (noPublisher) Withdraw(sandpit.ID) {}
 
-// publish opens the ports that a sandbox asks for, and returns which they are.
-func (m *Manager) publish(ctx context.Context, b *box, i sandpit.Instance, ports []sandpit.Port) ([]sandpit.Port, error) {
+// publishPorts opens the ports that a sandbox asks for, and returns which they are.
+func (pp *portPublisher) publishPorts(ctx context.Context, b *box, i sandpit.Instance, ports []sandpit.Port) ([]sandpit.Port, error) {
 	if len(ports) == 0 {
 		return nil, nil
 	}
@@ -37,26 +46,26 @@ func (m *Manager) publish(ctx context.Context, b *box, i sandpit.Instance, ports
 		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "this provider's sandboxes cannot have published ports"),
 			"sandpit url gives the URL of a port")
 	}
-	return m.o.Publisher.Publish(ctx, b.id, ports, m.dialer(b.id))
+	return pp.o.Publisher.Publish(ctx, b.id, ports, pp.newDialer(b.id))
 }
 
-// republish opens the ports of sandboxes again that were made by an earlier manager,
+// republishPorts opens the ports of sandboxes again that were made by an earlier manager,
 // and those that somebody else had then.
-func (m *Manager) republish(ctx context.Context) {
-	for _, b := range m.boxes.all() {
+func (pp *portPublisher) republishPorts(ctx context.Context) {
+	for _, b := range pp.sandboxes.all() {
 		if row := b.look(); len(row.Spec.Ports) == 0 || !published(row.State) {
 			continue
 		}
-		err := m.runIfFree(ctx, b, func(ctx context.Context, b *box) error {
+		err := pp.core.runIfUnlocked(ctx, b, func(ctx context.Context, b *box) error {
 			row := b.look()
 			if !published(row.State) {
 				return errNothing
 			}
-			_, err := m.o.Publisher.Publish(ctx, b.id, row.Spec.Ports, m.dialer(b.id))
+			_, err := pp.o.Publisher.Publish(ctx, b.id, row.Spec.Ports, pp.newDialer(b.id))
 			return err
 		})
 		if err != nil {
-			m.o.Log.WarnContext(ctx, "ports of a sandbox are not published", slog.String("sandbox", string(b.id)), slog.Any("error", err))
+			pp.log.WarnContext(ctx, "ports of a sandbox are not published", slog.String("sandbox", string(b.id)), slog.Any("error", err))
 		}
 	}
 }
@@ -72,10 +81,10 @@ func published(s sandpit.State) bool {
 	}
 }
 
-// dialer opens connections into a sandbox, which is used as long as they last.
-func (m *Manager) dialer(id sandpit.ID) func(ctx context.Context, port int) (net.Conn, error) {
+// newDialer opens connections into a sandbox, which is used as long as they last.
+func (pp *portPublisher) newDialer(id sandpit.ID) func(ctx context.Context, port int) (net.Conn, error) {
 	return func(ctx context.Context, port int) (net.Conn, error) {
-		h, err := m.Use(ctx, id)
+		h, err := pp.useSandbox(ctx, id)
 		if err != nil {
 			return nil, err
 		}

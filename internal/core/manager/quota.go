@@ -35,9 +35,9 @@ type claim struct {
 	labels []string
 }
 
-func newLedger(limit int, q Quotas, mustShare func(owner string) bool) *ledger {
+func newLedger(limit int, q Quotas) *ledger {
 	return &ledger{
-		max: limit, quotas: q, mustShare: mustShare,
+		max: limit, quotas: q,
 		claims: make(map[sandpit.ID]claim), owners: make(map[string]int), labels: make(map[string]int),
 	}
 }

@@ -3,19 +3,33 @@ package manager
 import (
 	"context"
 	"errors"
+	"sync"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/clock"
 	"github.com/sandpit-dev/sandpit/internal/core/store"
 )
 
-// become writes that a sandbox is in its next state. Only who has its turn may
+// recordStore changes the rows of sandboxes, in the store and in memory.
+type recordStore struct {
+	clock     clock.Clock
+	disk      *diskUse
+	o         *Options
+	quota     *ledger
+	sandboxes *index
+	shifting  sync.RWMutex // held for reading while a row is written, so that none is shifted between store and memory
+	store     *store.Store
+	used      touches // times of last use that are not written yet
+}
+
+// changeState writes that a sandbox is in its next state. Only who has its turn may
 // call it.
-func (m *Manager) become(ctx context.Context, b *box, next sandpit.State, edit func(*store.Row)) error {
+func (rs *recordStore) changeState(ctx context.Context, b *box, next sandpit.State, edit func(*store.Row)) error {
 	if now := b.state(); !now.CanBecome(next) {
 		return sandpit.Errorf(sandpit.Conflict, "sandbox %s is %s and cannot become %s", b.id, now, next)
 	}
-	err := m.write(ctx, b, func(r *store.Row) {
-		r.State, r.Reason, r.ChangedAt = next, "", m.o.Clock.Now()
+	err := rs.updateRow(ctx, b, func(r *store.Row) {
+		r.State, r.Reason, r.ChangedAt = next, "", rs.clock.Now()
 		if edit != nil {
 			edit(r)
 		}
@@ -24,28 +38,28 @@ func (m *Manager) become(ctx context.Context, b *box, next sandpit.State, edit f
 		return err
 	}
 	if !takesRoom(next, b.look().Suspended) {
-		m.room.give(b.id)
+		rs.quota.give(b.id)
 	}
-	m.countSaved(b.look())
+	rs.disk.countRecord(b.look())
 	if next == sandpit.StateDeleting || next == sandpit.StateDeleted {
-		m.o.Publisher.Withdraw(b.id)
+		rs.o.Publisher.Withdraw(b.id)
 	}
 	return nil
 }
 
-// write changes the row of a sandbox, in the store and in memory. Only who has
+// updateRow changes the row of a sandbox, in the store and in memory. Only who has
 // its turn may call it. The caller's end does not stop it: the world may have
 // changed already, and that must be known.
-func (m *Manager) write(ctx context.Context, b *box, edit func(*store.Row)) error {
+func (rs *recordStore) updateRow(ctx context.Context, b *box, edit func(*store.Row)) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeLimit)
 	defer cancel()
-	m.wall.shifting.RLock()
-	defer m.wall.shifting.RUnlock()
+	rs.shifting.RLock()
+	defer rs.shifting.RUnlock()
 	row := b.look()
 	edit(&row)
-	written, err := m.o.Store.UpdateSandbox(ctx, row)
+	written, err := rs.store.UpdateSandbox(ctx, row)
 	if errors.Is(err, sandpit.Conflict) {
-		written, err = m.overwrite(ctx, row)
+		written, err = rs.overwriteRow(ctx, row)
 	}
 	if err != nil {
 		return err
@@ -59,20 +73,20 @@ func (m *Manager) write(ctx context.Context, b *box, edit func(*store.Row)) erro
 	return nil
 }
 
-// overwrite writes a row whose version in the store is another: then an earlier
+// overwriteRow writes a row whose version in the store is another: then an earlier
 // write was done though its answer was lost. Nobody else writes to the store.
-func (m *Manager) overwrite(ctx context.Context, row store.Row) (store.Row, error) {
-	stored, err := m.o.Store.Sandbox(ctx, row.ID)
+func (rs *recordStore) overwriteRow(ctx context.Context, row store.Row) (store.Row, error) {
+	stored, err := rs.store.Sandbox(ctx, row.ID)
 	if err != nil {
 		return store.Row{}, err
 	}
 	row.Version = stored.Version
-	return m.o.Store.UpdateSandbox(ctx, row)
+	return rs.store.UpdateSandbox(ctx, row)
 }
 
-// insert writes a new row.
-func (m *Manager) insert(ctx context.Context, b *box) error {
-	row, err := m.o.Store.InsertSandbox(ctx, b.look())
+// insertRow writes a new row.
+func (rs *recordStore) insertRow(ctx context.Context, b *box) error {
+	row, err := rs.store.InsertSandbox(ctx, b.look())
 	if err != nil {
 		return err
 	}
@@ -82,15 +96,15 @@ func (m *Manager) insert(ctx context.Context, b *box) error {
 	return nil
 }
 
-// forget removes a row for good.
-func (m *Manager) forget(ctx context.Context, b *box) error {
+// deleteRow removes a row for good.
+func (rs *recordStore) deleteRow(ctx context.Context, b *box) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeLimit)
 	defer cancel()
-	if err := m.o.Store.DeleteSandbox(ctx, b.id); err != nil {
+	if err := rs.store.DeleteSandbox(ctx, b.id); err != nil {
 		return err
 	}
-	m.boxes.drop(b)
-	m.room.give(b.id)
-	m.space.drop(string(b.id))
+	rs.sandboxes.drop(b)
+	rs.quota.give(b.id)
+	rs.disk.space.drop(string(b.id))
 	return nil
 }

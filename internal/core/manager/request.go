@@ -67,31 +67,31 @@ type CreateRequest struct {
 	term time.Duration
 }
 
-// prepare checks a request and fills in what it leaves out.
-func (m *Manager) prepare(ctx context.Context, r CreateRequest, now time.Time) (CreateRequest, error) {
+// prepareRequest checks a request and fills in what it leaves out.
+func (cr *creator) prepareRequest(ctx context.Context, r CreateRequest, now time.Time) (CreateRequest, error) {
 	r.Spec = r.Spec.Clone()
 	r.Spec.Secrets = slices.Sorted(maps.Keys(r.Secrets))
 	if r.Provider == "" {
-		r.Provider = m.o.Provider
+		r.Provider = cr.o.Provider
 	}
-	if m.o.Providers[r.Provider] == nil {
-		known := slices.Sorted(maps.Keys(m.o.Providers))
+	if cr.o.Providers[r.Provider] == nil {
+		known := slices.Sorted(maps.Keys(cr.o.Providers))
 		return r, sandpit.Errorf(sandpit.Unsupported, "Unsupported provider type: %.100q. Available providers: %s",
 			r.Provider, strings.Join(known, ", "))
 	}
 	r.trusted = r.trusted || r.Spec.Image == "" // what is filled in is configured
 	asked := r.Spec.Network
-	m.o.Fill(r.Provider, &r.Spec)
+	cr.o.Fill(r.Provider, &r.Spec)
 	if r.Offline {
 		r.Spec.Network = asked // as it was asked for, which is checked below
 	}
-	bounded, err := m.o.BoundNetwork(r.Spec.Network, isAdministrator(ctx))
+	bounded, err := cr.o.BoundNetwork(r.Spec.Network, isAdministrator(ctx))
 	if err != nil {
 		return r, err
 	}
 	r.Spec.Network = bounded
 	if r.Timeout == 0 {
-		r.Timeout = m.o.CreateTimeout
+		r.Timeout = cr.o.CreateTimeout
 	}
 	r.Lease.Owner = r.Owner
 	lease, err := prepareLease(r.Lease, now)
@@ -99,19 +99,19 @@ func (m *Manager) prepare(ctx context.Context, r CreateRequest, now time.Time) (
 		return r, err
 	}
 	r.Lease = lease
-	r.Policy = m.withIdleTimeout(r.Policy)
+	r.Policy = cr.core.completeIdleTimeout(r.Policy)
 	return r, errorsOf(r.check(), checkSecrets(r.Secrets), checkPolicy(r.Policy), checkLabels(r.Spec.Labels),
-		sandpit.CheckPorts(r.Spec.Ports), m.checkTempDirs(r.Spec.Mounts), m.checkNewName(ctx, r))
+		sandpit.CheckPorts(r.Spec.Ports), cr.checkTempDirs(r.Spec.Mounts), cr.checkNewName(ctx, r))
 }
 
-// withIdleTimeout fills in the idle timeout of a policy in a request. One that has an idle
+// completeIdleTimeout fills in the idle timeout of a policy in a request. One that has an idle
 // sandbox suspended or stopped at another time has none by default.
-func (m *Manager) withIdleTimeout(p store.Policy) store.Policy {
+func (c *core) completeIdleTimeout(p store.Policy) store.Policy {
 	switch {
 	case p.IdleTimeout < 0:
 		p.IdleTimeout = 0
 	case p.IdleTimeout == 0 && p.AutoSuspend == 0 && p.AutoStop == 0:
-		p.IdleTimeout = m.o.IdleTimeout
+		p.IdleTimeout = c.o.IdleTimeout
 	default:
 	}
 	return p

@@ -17,6 +17,13 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/store"
 )
 
+// secretFiles stores the secrets of sandboxes and gives them to guests.
+type secretFiles struct {
+	core      *core
+	instances *instances
+	o         *Options
+}
+
 // The values of a sandbox's secrets are in a file of their own, and in its guest. The row
 // is written before the file, and removed after it: so no crash leaves one that nobody
 // knows.
@@ -51,20 +58,20 @@ func checkSecrets(secrets map[string]string) error {
 	return nil
 }
 
-// keepSecrets writes down what a sandbox that is being made is to be given.
-func (m *Manager) keepSecrets(id sandpit.ID, secrets map[string]string) error {
+// saveSecrets writes down what a sandbox that is being made is to be given.
+func (sf *secretFiles) saveSecrets(id sandpit.ID, secrets map[string]string) error {
 	if len(secrets) == 0 {
 		return nil
 	}
-	if m.o.SecretsDir == "" {
+	if sf.o.SecretsDir == "" {
 		return sandpit.Errorf(sandpit.Unsupported, "there is no place for secrets")
 	}
 	data, err := json.Marshal(secrets)
 	if err == nil {
-		err = os.MkdirAll(m.o.SecretsDir, 0o700)
+		err = os.MkdirAll(sf.o.SecretsDir, 0o700)
 	}
 	if err == nil {
-		err = writeSecrets(filepath.Join(m.o.SecretsDir, string(id)), data)
+		err = writeSecrets(filepath.Join(sf.o.SecretsDir, string(id)), data)
 	}
 	if err != nil {
 		return fmt.Errorf("keep the secrets: %w", err)
@@ -81,24 +88,24 @@ func writeSecrets(path string, data []byte) error {
 	return errors.Join(err, f.Sync(), f.Close())
 }
 
-// dropSecrets removes what keepSecrets has written of a sandbox that is gone.
-func (m *Manager) dropSecrets(row store.Row) error {
+// removeSecrets removes what keepSecrets has written of a sandbox that is gone.
+func (sf *secretFiles) removeSecrets(row store.Row) error {
 	if len(row.Spec.Secrets) == 0 && row.State != sandpit.StateCreating && row.Pool == "" {
 		return nil
 	}
-	if m.o.SecretsDir == "" {
+	if sf.o.SecretsDir == "" {
 		return nil
 	}
-	err := os.Remove(filepath.Join(m.o.SecretsDir, string(row.ID)))
+	err := os.Remove(filepath.Join(sf.o.SecretsDir, string(row.ID)))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove the secrets: %w", err)
 	}
 	return nil
 }
 
-// giveKept gives the guest of a sandbox its secrets, which it has lost whenever it was
+// giveSecrets gives the guest of a sandbox its secrets, which it has lost whenever it was
 // stopped, or its memory was on disk. NotFound: they are not there any more.
-func (m *Manager) giveKept(ctx context.Context, i sandpit.Instance, names []string) error {
+func (sf *secretFiles) giveSecrets(ctx context.Context, i sandpit.Instance, names []string) error {
 	if len(names) == 0 {
 		return nil
 	}
@@ -106,7 +113,7 @@ func (m *Manager) giveKept(ctx context.Context, i sandpit.Instance, names []stri
 	if !ok {
 		return sandpit.Errorf(sandpit.Unsupported, "sandbox %s: its guest takes no secrets", i.ID())
 	}
-	data, err := os.ReadFile(filepath.Join(m.o.SecretsDir, string(i.ID())))
+	data, err := os.ReadFile(filepath.Join(sf.o.SecretsDir, string(i.ID())))
 	if errors.Is(err, fs.ErrNotExist) {
 		return sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "the secrets of sandbox %s are not there any more", i.ID()),
 			"copy its files into a new one that is given them")
@@ -122,19 +129,19 @@ func (m *Manager) giveKept(ctx context.Context, i sandpit.Instance, names []stri
 		return sandpit.Errorf(sandpit.Internal, "the secrets of sandbox %s are %v, want %v", i.ID(), found, names)
 	}
 	give := none(func(ctx context.Context) error { return keeper.SetSecrets(ctx, secrets) })
-	_, err = call(ctx, m.loops, m.remote("give secrets to sandbox "+string(i.ID())), give, nil)
+	_, err = call(ctx, sf.core.loops, sf.core.newCall("give secrets to sandbox "+string(i.ID())), give, nil)
 	return err
 }
 
-// giveAgain is giveKept for a sandbox that goes on.
-func (m *Manager) giveAgain(ctx context.Context, b *box) error {
+// giveSecretsAgain is giveKept for a sandbox that goes on.
+func (sf *secretFiles) giveSecretsAgain(ctx context.Context, b *box) error {
 	names := b.look().Spec.Secrets
 	if len(names) == 0 {
 		return nil
 	}
-	i, err := m.attached(ctx, b)
+	i, err := sf.instances.ensureAttached(ctx, b)
 	if err != nil {
 		return err
 	}
-	return m.giveKept(ctx, i, names)
+	return sf.giveSecrets(ctx, i, names)
 }

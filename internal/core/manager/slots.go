@@ -61,40 +61,40 @@ const (
 // Shares returns how the slots are used, for figures.
 func (m *Manager) Shares() []fairshare.Status {
 	s := m.slots
-	list := []fairshare.Status{m.room.status(), m.space.status()}
+	list := []fairshare.Status{m.quota.status(), m.disk.space.status()}
 	for _, p := range []*fairshare.Pool{s.starts, s.saves, s.actions, s.forks, s.builds, s.diffs} {
 		list = append(list, p.Status())
 	}
 	return list
 }
 
-// slotsFor returns the pool of a transition, nil if that takes no time worth mentioning.
-func (m *Manager) slotsFor(row store.Row, v move) *fairshare.Pool {
+// findSlotPool returns the pool of a transition, nil if that takes no time worth mentioning.
+func (lc *lifecycle) findSlotPool(row store.Row, v move) *fairshare.Pool {
 	inMemory := row.State == sandpit.StatePaused && !row.Suspended
 	switch {
 	case v.to == sandpit.StateRunning && inMemory && v.verb == resuming.verb:
 		return nil
 	case v.to == sandpit.StateRunning:
-		return m.slots.starts
+		return lc.slots.starts
 	case v.disk || v.to == sandpit.StateStopped || v.to == sandpit.StateArchived:
-		return m.slots.saves
+		return lc.slots.saves
 	default:
 		return nil
 	}
 }
 
-// acquireMove takes the slots of a transition, as acquireFor does. To stop a sandbox that
+// acquireSlots takes the slots of a transition, as acquireFor does. To stop a sandbox that
 // is paused on disk, providers resume it first, which is a start as well.
-func (m *Manager) acquireMove(ctx context.Context, b *box, row store.Row, v move) (release func(), err error) {
-	pool := m.slotsFor(row, v)
+func (lc *lifecycle) acquireSlots(ctx context.Context, b *box, row store.Row, v move) (release func(), err error) {
+	pool := lc.findSlotPool(row, v)
 	if !row.Suspended || v.to != sandpit.StateStopped || row.State != sandpit.StatePaused {
-		return m.acquireFor(ctx, b, pool)
+		return lc.core.acquireSlot(ctx, b, pool)
 	}
-	endStart, err := m.acquireFor(ctx, b, m.slots.starts) // first, since no holder of the other waits for this one
+	endStart, err := lc.core.acquireSlot(ctx, b, lc.slots.starts) // first, since no holder of the other waits for this one
 	if err != nil {
 		return nil, err
 	}
-	endSave, err := m.acquireFor(ctx, b, pool)
+	endSave, err := lc.core.acquireSlot(ctx, b, pool)
 	if err != nil {
 		endStart()
 		return nil, err
@@ -105,11 +105,11 @@ func (m *Manager) acquireMove(ctx context.Context, b *box, row store.Row, v move
 	}, nil
 }
 
-// acquireFor takes a slot for what is done to a sandbox. The wait ends when the sandbox is
+// acquireSlot takes a slot for what is done to a sandbox. The wait ends when the sandbox is
 // deleted. The caller has its turn, and calls release.
 //
 // Gone: it was deleted. Otherwise as acquire.
-func (m *Manager) acquireFor(ctx context.Context, b *box, p *fairshare.Pool) (release func(), err error) {
+func (c *core) acquireSlot(ctx context.Context, b *box, p *fairshare.Pool) (release func(), err error) {
 	if p == nil {
 		return func() {}, nil
 	}

@@ -38,36 +38,36 @@ type DiffRequest struct {
 // NotFound: no such sandbox or snapshot. Invalid: both sides are the image, or they were
 // made of different images. Conflict: a sandbox does not run. Unsupported: its provider
 // cannot do that. Exhausted: there are more files than can be compared.
-func (m *Manager) Diff(ctx context.Context, r DiffRequest) (sandpit.FileDiff, error) {
+func (ss *Snapshots) Diff(ctx context.Context, r DiffRequest) (sandpit.FileDiff, error) {
 	begin := time.Now()
-	d, err := m.diff(ctx, r)
-	m.reportDiff(ctx, r, begin, err)
+	d, err := ss.compareSides(ctx, r)
+	ss.reportDiff(ctx, r, begin, err)
 	return d, err
 }
 
-func (m *Manager) diff(ctx context.Context, r DiffRequest) (sandpit.FileDiff, error) {
+func (ss *Snapshots) compareSides(ctx context.Context, r DiffRequest) (sandpit.FileDiff, error) {
 	if r.From == (Side{}) && r.To == (Side{}) {
 		return sandpit.FileDiff{}, sandpit.Errorf(sandpit.Invalid, "compare: neither side is a sandbox or a snapshot")
 	}
-	if m.closing.Load() || !m.ops.begin() {
+	if ss.core.closing.Load() || !ss.core.ops.begin() {
 		return sandpit.FileDiff{}, errClosed
 	}
-	defer m.ops.end()
-	ctx, leave := m.ops.join(ctx)
+	defer ss.core.ops.end()
+	ctx, leave := ss.core.ops.join(ctx)
 	defer leave()
-	ctx, cancel := context.WithTimeoutCause(ctx, m.o.CreateTimeout,
-		sandpit.Errorf(sandpit.Timeout, "compare: timed out after %v seconds", m.o.CreateTimeout.Seconds()))
+	ctx, cancel := context.WithTimeoutCause(ctx, ss.o.CreateTimeout,
+		sandpit.Errorf(sandpit.Timeout, "compare: timed out after %v seconds", ss.o.CreateTimeout.Seconds()))
 	defer cancel()
-	slot, err := acquire(ctx, m.slots.diffs, r.Owner)
+	slot, err := acquire(ctx, ss.slots.diffs, r.Owner)
 	if err != nil {
 		return sandpit.FileDiff{}, err
 	}
 	defer slot.Release()
-	from, image, err := m.readSide(ctx, r, r.From)
+	from, image, err := ss.readSide(ctx, r, r.From)
 	if err != nil {
 		return sandpit.FileDiff{}, because(ctx, err)
 	}
-	to, other, err := m.readSide(ctx, r, r.To)
+	to, other, err := ss.readSide(ctx, r, r.To)
 	if err != nil {
 		return sandpit.FileDiff{}, because(ctx, err)
 	}
@@ -83,19 +83,19 @@ func (m *Manager) diff(ctx context.Context, r DiffRequest) (sandpit.FileDiff, er
 
 // readSide returns the layer of a side, and its image if that is known. That of what was
 // made of a snapshot is the snapshot's, which may be gone.
-func (m *Manager) readSide(ctx context.Context, r DiffRequest, s Side) (*layer.Layer, sandpit.Image, error) {
+func (ss *Snapshots) readSide(ctx context.Context, r DiffRequest, s Side) (*layer.Layer, sandpit.Image, error) {
 	switch {
 	case s.Sandbox != "":
-		return m.readSandbox(ctx, s.Sandbox, r.Patch)
+		return ss.readSandbox(ctx, s.Sandbox, r.Patch)
 	case s.Snapshot != "":
-		return m.readSnapshot(ctx, r.Owner, s.Snapshot, r.Patch)
+		return ss.readSnapshot(ctx, r.Owner, s.Snapshot, r.Patch)
 	default:
 		return nil, "", nil
 	}
 }
 
-func (m *Manager) readSandbox(ctx context.Context, id sandpit.ID, texts bool) (*layer.Layer, sandpit.Image, error) {
-	h, err := m.Use(ctx, id)
+func (ss *Snapshots) readSandbox(ctx context.Context, id sandpit.ID, texts bool) (*layer.Layer, sandpit.Image, error) {
+	h, err := ss.useSandbox(ctx, id)
 	if err != nil {
 		return nil, "", err
 	}
@@ -108,13 +108,13 @@ func (m *Manager) readSandbox(ctx context.Context, id sandpit.ID, texts bool) (*
 	return l, rootImage(h.box.look().Spec), err
 }
 
-func (m *Manager) readSnapshot(ctx context.Context, owner, name string, texts bool) (*layer.Layer, sandpit.Image, error) {
-	n, release, err := m.held(ctx, owner, name)
+func (ss *Snapshots) readSnapshot(ctx context.Context, owner, name string, texts bool) (*layer.Layer, sandpit.Image, error) {
+	n, release, err := ss.holdReady(ctx, owner, name)
 	if err != nil {
 		return nil, "", err
 	}
 	defer release()
-	keeper, err := m.snapshotKeeper(n.Provider)
+	keeper, err := ss.findKeeper(n.Provider)
 	if err != nil {
 		return nil, "", err
 	}
@@ -162,8 +162,8 @@ func (s Side) String() string {
 }
 
 // reportDiff leaves an event: what is in a sandbox was shown to somebody.
-func (m *Manager) reportDiff(ctx context.Context, r DiffRequest, begin time.Time, err error) {
-	m.record(Report{
+func (ss *Snapshots) reportDiff(ctx context.Context, r DiffRequest, begin time.Time, err error) {
+	ss.events.Record(Report{
 		Request: RequestIDOf(ctx), Actor: actorOf(ctx, r.Owner), Action: "compare", Sandbox: r.To.Sandbox,
 		Args: map[string]string{"from": r.From.String(), "to": r.To.String()}, Err: err, Took: time.Since(begin),
 	})

@@ -8,16 +8,16 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/store"
 )
 
-// Rollback makes a running or paused sandbox what a snapshot of it was, by the
+// RollBack makes a running or paused sandbox what a snapshot of it was, by the
 // snapshot's ID or name; it runs then. Who uses it is told to stop. It goes on when the
 // caller gives up. After an error the sandbox is as it was before.
 //
 // NotFound: no such sandbox or snapshot. Invalid: a snapshot of another sandbox.
 // Conflict: it is neither running nor paused. Unsupported: its provider cannot do that.
-func (m *Manager) Rollback(ctx context.Context, id sandpit.ID, snapshot string) error {
-	return m.operate(ctx, id, "roll back", map[string]string{"snapshot": cut(snapshot, store.MaxName)}, func(ctx context.Context, b *box) error {
+func (ss *Snapshots) RollBack(ctx context.Context, id sandpit.ID, snapshot string) error {
+	return ss.core.runOperation(ctx, id, "roll back", map[string]string{"snapshot": cut(snapshot, store.MaxName)}, func(ctx context.Context, b *box) error {
 		row := b.look()
-		n, release, err := m.held(ctx, row.Lease.Owner, snapshot)
+		n, release, err := ss.holdReady(ctx, row.Lease.Owner, snapshot)
 		if err != nil {
 			return err
 		}
@@ -28,9 +28,9 @@ func (m *Manager) Rollback(ctx context.Context, id sandpit.ID, snapshot string) 
 		}
 		switch row.State {
 		case sandpit.StateRunning:
-			return m.rollBackRunning(ctx, b, n)
+			return ss.rollBackRunning(ctx, b, n)
 		case sandpit.StatePaused:
-			return m.move(ctx, b, move{"roll back", sandpit.StatePaused, sandpit.StateResuming, sandpit.StateRunning, false, false, rollback(n.ID)}, "")
+			return ss.lifecycle.runTransition(ctx, b, move{"roll back", sandpit.StatePaused, sandpit.StateResuming, sandpit.StateRunning, false, false, rollback(n.ID)}, "")
 		default:
 			return stateError(row)
 		}
@@ -49,8 +49,8 @@ func rollback(id sandpit.SnapshotID) func(sandpit.Instance) func(context.Context
 
 // rollBackRunning rolls back a sandbox that runs. All that runs in it ends, or becomes
 // what it was.
-func (m *Manager) rollBackRunning(ctx context.Context, b *box, n store.Snapshot) error {
-	i, err := m.attached(ctx, b)
+func (ss *Snapshots) rollBackRunning(ctx context.Context, b *box, n store.Snapshot) error {
+	i, err := ss.instances.ensureAttached(ctx, b)
 	if err != nil {
 		return err
 	}
@@ -58,36 +58,36 @@ func (m *Manager) rollBackRunning(ctx context.Context, b *box, n store.Snapshot)
 	if do == nil {
 		return sandpit.Errorf(sandpit.Unsupported, "roll back sandbox %s: its provider %q cannot do that", b.id, n.Provider)
 	}
-	release, err := m.acquireFor(ctx, b, m.slots.starts)
+	release, err := ss.core.acquireSlot(ctx, b, ss.slots.starts)
 	if err != nil {
 		return err
 	}
 	defer release()
-	room, err := m.saves.Reserve(b.look().Lease.Owner, m.estimateSave(ctx, i, true)) // it is suspended for a moment
+	room, err := ss.disk.saves.Reserve(b.look().Lease.Owner, ss.disk.estimateSave(ctx, i, true)) // it is suspended for a moment
 	if err != nil {
 		return err
 	}
 	defer room.Release()
 	why := sandpit.Errorf(sandpit.Unavailable, "sandbox %s is being rolled back to snapshot %s", b.id, n.ID)
 	b.refuse(why)
-	m.ending(b, why)
+	ss.core.notifyEnd(b, why)
 	// If the server breaks down now, the provider may have it on disk: who finds it
 	// resuming has it go on, whichever it is.
-	if err := m.become(ctx, b, sandpit.StateResuming, nil); err != nil {
+	if err := ss.records.changeState(ctx, b, sandpit.StateResuming, nil); err != nil {
 		return err
 	}
-	_, err = call(ctx, m.loops, remote{what: "roll back sandbox " + string(b.id), limit: m.o.CreateTimeout}, none(do), nil)
+	_, err = call(ctx, ss.core.loops, remote{what: "roll back sandbox " + string(b.id), limit: ss.o.CreateTimeout}, none(do), nil)
 	if err == nil {
-		err = m.giveAgain(ctx, b)
+		err = ss.secrets.giveSecretsAgain(ctx, b)
 	}
 	if err == nil {
-		return m.become(ctx, b, sandpit.StateRunning, func(r *store.Row) { r.LastUsedAt = m.o.Clock.Now() })
+		return ss.records.changeState(ctx, b, sandpit.StateRunning, func(r *store.Row) { r.LastUsedAt = ss.clock.Now() })
 	}
-	was, onDisk := sandpit.StateRunning, errors.Is(m.ask(ctx, b), sandpit.Conflict)
+	was, onDisk := sandpit.StateRunning, errors.Is(ss.instances.pingGuest(ctx, b), sandpit.Conflict)
 	if onDisk {
 		was = sandpit.StatePaused
 	}
-	return errors.Join(err, m.become(ctx, b, was, func(r *store.Row) {
+	return errors.Join(err, ss.records.changeState(ctx, b, was, func(r *store.Row) {
 		r.Reason, r.Suspended = cut("could not roll back: "+err.Error(), store.MaxReason), onDisk
 	}))
 }

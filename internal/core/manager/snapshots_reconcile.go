@@ -13,15 +13,15 @@ import (
 // reasonSnapshotGone is the problem of a snapshot whose provider has lost it.
 const reasonSnapshotGone = "it is gone: the provider has it no more"
 
-// tidySnapshots removes snapshots that were half made or half removed when the server
+// reconcileSnapshots removes snapshots that were half made or half removed when the server
 // ended, those that were there for an operation, and those without a row; and writes
 // down which of the others nothing can be made of.
-func (m *Manager) tidySnapshots(ctx context.Context) {
+func (ss *Snapshots) reconcileSnapshots(ctx context.Context) {
 	// What is ready before a provider is asked must be in its answer.
-	rows, err := m.o.Store.Snapshots(ctx, store.SnapshotFilter{All: true})
+	rows, err := ss.store.Snapshots(ctx, store.SnapshotFilter{All: true})
 	if err != nil {
 		if ctx.Err() == nil {
-			m.o.Log.WarnContext(ctx, "the snapshots cannot be looked through", slog.Any("error", err))
+			ss.log.WarnContext(ctx, "the snapshots cannot be looked through", slog.Any("error", err))
 		}
 		return
 	}
@@ -31,50 +31,50 @@ func (m *Manager) tidySnapshots(ctx context.Context) {
 			byProvider[n.Provider] = append(byProvider[n.Provider], n)
 			continue
 		}
-		m.tidySnapshot(ctx, n)
+		ss.removeIfUnused(ctx, n)
 	}
-	for name := range m.o.Providers {
-		m.compareSnapshots(ctx, name, byProvider[name])
+	for name := range ss.o.Providers {
+		ss.compareProvider(ctx, name, byProvider[name])
 	}
 }
 
-// tidySnapshot removes a snapshot, unless somebody uses it, or has come to the end with
+// removeIfUnused removes a snapshot, unless somebody uses it, or has come to the end with
 // it since it was listed.
-func (m *Manager) tidySnapshot(ctx context.Context, n store.Snapshot) {
-	if ctx.Err() != nil || !m.snapshots.begin(n.ID) {
+func (ss *Snapshots) removeIfUnused(ctx context.Context, n store.Snapshot) {
+	if ctx.Err() != nil || !ss.snapshotUses.begin(n.ID) {
 		return
 	}
-	defer m.snapshots.end(n.ID)
-	now, err := m.snapshotRow(ctx, n)
+	defer ss.snapshotUses.end(n.ID)
+	now, err := ss.findRow(ctx, n)
 	if errors.Is(err, sandpit.NotFound) || err == nil && now.State == store.SnapshotReady && !now.Brief {
 		return
 	}
-	keeper, bad := m.snapshotKeeper(n.Provider)
+	keeper, bad := ss.findKeeper(n.Provider)
 	if err = errorsOf(err, bad); err == nil {
-		err = m.dropSnapshot(ctx, keeper, n.ID)
+		err = ss.dropSnapshot(ctx, keeper, n.ID)
 	}
-	m.record(Report{Actor: actorManager, Action: "remove snapshot", Args: snapshotArgs(n), Err: err})
+	ss.events.Record(Report{Actor: actorManager, Action: "remove snapshot", Args: snapshotArgs(n), Err: err})
 }
 
-// snapshotRow returns the row of a snapshot as it is now.
-func (m *Manager) snapshotRow(ctx context.Context, n store.Snapshot) (store.Snapshot, error) {
+// findRow returns the row of a snapshot as it is now.
+func (ss *Snapshots) findRow(ctx context.Context, n store.Snapshot) (store.Snapshot, error) {
 	if n.Build != "" {
-		return m.o.Store.BuildSnapshot(ctx, n.ID)
+		return ss.store.BuildSnapshot(ctx, n.ID)
 	}
-	return m.o.Store.Snapshot(ctx, n.Owner, string(n.ID))
+	return ss.store.Snapshot(ctx, n.Owner, string(n.ID))
 }
 
-// compareSnapshots looks at what one provider has. One that does not answer is left out:
+// compareProvider looks at what one provider has. One that does not answer is left out:
 // its silence means nothing.
-func (m *Manager) compareSnapshots(ctx context.Context, provider string, rows []store.Snapshot) {
-	keeper, err := m.snapshotKeeper(provider)
+func (ss *Snapshots) compareProvider(ctx context.Context, provider string, rows []store.Snapshot) {
+	keeper, err := ss.findKeeper(provider)
 	if err != nil {
 		return // it has none
 	}
-	list, err := call(ctx, m.loops, m.remote("list snapshots"), keeper.ListSnapshots, nil)
+	list, err := call(ctx, ss.core.loops, ss.core.newCall("list snapshots"), keeper.ListSnapshots, nil)
 	if err != nil {
 		if ctx.Err() == nil {
-			m.o.Log.DebugContext(ctx, "the snapshots of a provider cannot be listed", slog.String("provider", provider), slog.Any("error", err))
+			ss.log.DebugContext(ctx, "the snapshots of a provider cannot be listed", slog.String("provider", provider), slog.Any("error", err))
 		}
 		return
 	}
@@ -88,52 +88,52 @@ func (m *Manager) compareSnapshots(ctx context.Context, provider string, rows []
 			problem, memory = cut(s.Unloadable, store.MaxReason), s.Memory
 		}
 		if problem != n.Problem || memory != n.Memory {
-			m.explainSnapshot(ctx, n, memory, problem)
+			ss.recordProblem(ctx, n, memory, problem)
 		}
 	}
-	m.removeStrange(ctx, provider, keeper, list)
+	ss.removeStrays(ctx, provider, keeper, list)
 }
 
-// explainSnapshot writes down, and tells, why nothing can be made of a snapshot, or only
+// recordProblem writes down, and tells, why nothing can be made of a snapshot, or only
 // what has its files, or that something can again.
-func (m *Manager) explainSnapshot(ctx context.Context, n store.Snapshot, memory bool, problem string) {
-	err := m.o.Store.SetSnapshotUse(ctx, n.ID, memory, problem)
+func (ss *Snapshots) recordProblem(ctx context.Context, n store.Snapshot, memory bool, problem string) {
+	err := ss.store.SetSnapshotUse(ctx, n.ID, memory, problem)
 	if errors.Is(err, sandpit.NotFound) {
 		return // it was removed meanwhile
 	}
 	args := snapshotArgs(n)
 	args["problem"], args["memory"] = problem, strconv.FormatBool(memory)
-	m.record(Report{Actor: actorManager, Action: "look at snapshot", Args: args, Err: err})
+	ss.events.Record(Report{Actor: actorManager, Action: "look at snapshot", Args: args, Err: err})
 }
 
-// removeStrange removes what is marked as ours, has no row, and had none the last time:
+// removeStrays removes what is marked as ours, has no row, and had none the last time:
 // one that is just being made or removed is not that old.
-func (m *Manager) removeStrange(ctx context.Context, provider string, keeper sandpit.SnapshotKeeper, list []sandpit.Snapshot) {
-	m.snapshots.mu.Lock()
-	before := m.snapshots.strange[provider]
-	m.snapshots.mu.Unlock()
+func (ss *Snapshots) removeStrays(ctx context.Context, provider string, keeper sandpit.SnapshotKeeper, list []sandpit.Snapshot) {
+	ss.snapshotUses.mu.Lock()
+	before := ss.snapshotUses.strange[provider]
+	ss.snapshotUses.mu.Unlock()
 	strange := make(map[sandpit.SnapshotID]bool)
 	for _, s := range list {
-		if s.ID.Validate() != nil || s.Spec.Labels[Label] != m.identity {
+		if s.ID.Validate() != nil || s.Spec.Labels[Label] != ss.identity {
 			continue
 		}
 		// What has a row is left alone: somebody may be about to use it.
-		known, err := m.o.Store.HasSnapshot(ctx, s.ID)
+		known, err := ss.store.HasSnapshot(ctx, s.ID)
 		switch {
 		case err != nil || known:
 		case !before[s.ID]:
 			strange[s.ID] = true
-		case m.snapshots.begin(s.ID):
+		case ss.snapshotUses.begin(s.ID):
 			remove := func(ctx context.Context) error { return keeper.RemoveSnapshot(ctx, s.ID) }
-			_, err := call(ctx, m.loops, m.remote("remove snapshot"), none(remove), nil)
-			m.record(Report{Actor: actorManager, Action: "remove stray snapshot", Args: map[string]string{"snapshot": string(s.ID)}, Err: err})
-			m.snapshots.end(s.ID)
+			_, err := call(ctx, ss.core.loops, ss.core.newCall("remove snapshot"), none(remove), nil)
+			ss.events.Record(Report{Actor: actorManager, Action: "remove stray snapshot", Args: map[string]string{"snapshot": string(s.ID)}, Err: err})
+			ss.snapshotUses.end(s.ID)
 		}
 	}
-	m.snapshots.mu.Lock()
-	defer m.snapshots.mu.Unlock()
-	if m.snapshots.strange == nil {
-		m.snapshots.strange = make(map[string]map[sandpit.SnapshotID]bool)
+	ss.snapshotUses.mu.Lock()
+	defer ss.snapshotUses.mu.Unlock()
+	if ss.snapshotUses.strange == nil {
+		ss.snapshotUses.strange = make(map[string]map[sandpit.SnapshotID]bool)
 	}
-	m.snapshots.strange[provider] = strange
+	ss.snapshotUses.strange[provider] = strange
 }

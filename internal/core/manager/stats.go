@@ -40,7 +40,7 @@ func (s Stats) MarshalJSON() ([]byte, error) {
 // Stats counts the sandboxes of all owners and what is done to them.
 func (m *Manager) Stats() Stats {
 	s := m.countStats(func(store.Row) bool { return true })
-	s.ActiveOperations += m.ops.count()
+	s.ActiveOperations += m.core.ops.count()
 	return s
 }
 
@@ -52,9 +52,9 @@ func (m *Manager) StatsOf(owner string) Stats {
 func (m *Manager) countStats(counts func(store.Row) bool) Stats {
 	s := Stats{
 		MaxSandboxes: m.o.MaxSandboxes,
-		IdleTimeout:  m.o.IdleTimeout, CleanupInterval: m.o.Sweep, IsShuttingDown: m.closing.Load(),
+		IdleTimeout:  m.o.IdleTimeout, CleanupInterval: m.o.Sweep, IsShuttingDown: m.core.closing.Load(),
 	}
-	for _, b := range m.boxes.all() {
+	for _, b := range m.sandboxes.all() {
 		b.mu.Lock()
 		if counts(b.row) {
 			if b.row.State != sandpit.StateDeleted && b.row.Pool == "" {
@@ -72,8 +72,8 @@ func (m *Manager) countStats(counts func(store.Row) bool) Stats {
 //
 // NotFound: no such sandbox. Gone: it was deleted. Conflict: it neither runs nor is
 // paused. Unsupported: its provider cannot tell. Unavailable: it cannot be reached.
-func (m *Manager) Measure(ctx context.Context, id sandpit.ID) (sandpit.Stats, error) {
-	b, err := m.boxes.known(id)
+func (us *UsageMeter) Measure(ctx context.Context, id sandpit.ID) (sandpit.Stats, error) {
+	b, err := us.sandboxes.known(id)
 	if err != nil {
 		return sandpit.Stats{}, err
 	}
@@ -89,7 +89,7 @@ func (m *Manager) Measure(ctx context.Context, id sandpit.ID) (sandpit.Stats, er
 	if !ok {
 		return sandpit.Stats{}, sandpit.Errorf(sandpit.Unsupported, "measure sandbox %s: its provider %q cannot do that", id, row.Provider)
 	}
-	stats, err := call(ctx, m.loops, m.remote("measure sandbox "+string(id)), s.Stats, nil)
+	stats, err := call(ctx, us.core.loops, us.core.newCall("measure sandbox "+string(id)), s.Stats, nil)
 	if row := b.look(); err != nil && row.State != sandpit.StateRunning && row.State != sandpit.StatePaused {
 		err = stateError(row) // what became of it meanwhile says more
 	}

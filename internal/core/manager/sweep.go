@@ -8,8 +8,35 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/clock"
 	"github.com/sandpit-dev/sandpit/internal/core/store"
 )
+
+// policyActions takes the actions that policies and deadlines ask for.
+type policyActions struct {
+	core      *core
+	instances *instances
+	lifecycle *lifecycle
+	records   *recordStore
+	remover   *remover
+	wall      *wallClock
+}
+
+// sweeper runs the actions of policies when they are due.
+type sweeper struct {
+	actions   *policyActions
+	clock     clock.Clock
+	core      *core
+	lifecycle *lifecycle
+	log       *slog.Logger
+	messages  *Messages
+	o         *Options
+	records   *recordStore
+	remover   *remover
+	sandboxes *index
+	slots     slots
+	wall      *wallClock
+}
 
 // The paces of the sweep.
 const (
@@ -20,59 +47,59 @@ const (
 	deafGuest  = 3                     // times that a guest may not answer whether it is busy
 )
 
-// sweepLoop does what is due by itself, when it is due.
-func (m *Manager) sweepLoop(ctx context.Context) {
+// runLoop does what is due by itself, when it is due.
+func (sw *sweeper) runLoop(ctx context.Context) {
 	ensured := time.Now()
 	for ctx.Err() == nil {
-		next := m.sweep(ctx)
-		if err := m.flushUsed(ctx); err != nil && ctx.Err() == nil {
-			m.o.Log.WarnContext(ctx, "times of last use cannot be written", slog.Any("error", err))
+		next := sw.sweepDue(ctx)
+		if err := sw.records.flushUses(ctx); err != nil && ctx.Err() == nil {
+			sw.log.WarnContext(ctx, "times of last use cannot be written", slog.Any("error", err))
 		}
-		if time.Since(ensured) >= m.o.Sweep {
-			m.ensure(ctx, false)
+		if time.Since(ensured) >= sw.o.Sweep {
+			sw.messages.ensureScheduled(ctx, false)
 			ensured = time.Now()
 		}
-		m.rest(ctx, min(next, m.o.Sweep))
+		sw.waitForWork(ctx, min(next, sw.o.Sweep))
 	}
 }
 
-// rest waits until there may be something to do, or something to write.
-func (m *Manager) rest(ctx context.Context, d time.Duration) {
+// waitForWork waits until there may be something to do, or something to write.
+func (sw *sweeper) waitForWork(ctx context.Context, d time.Duration) {
 	if sleep(ctx, min(d, sweepPause)) != nil {
 		return
 	}
-	m.used.mu.Lock()
-	if len(m.used.list) > 0 {
+	sw.records.used.mu.Lock()
+	if len(sw.records.used.list) > 0 {
 		d = min(d, flushPause)
 	}
-	m.used.mu.Unlock()
+	sw.records.used.mu.Unlock()
 	timer := time.NewTimer(d - min(d, sweepPause))
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-	case <-m.nudge:
+	case <-sw.core.sweepRequest:
 	case <-ctx.Done():
 	}
 }
 
-// sweep begins what is due and returns when the next thing is.
-func (m *Manager) sweep(ctx context.Context) time.Duration {
-	now, err := m.now(ctx)
+// sweepDue begins what is due and returns when the next thing is.
+func (sw *sweeper) sweepDue(ctx context.Context) time.Duration {
+	now, err := sw.wall.now(ctx)
 	if err != nil {
 		if ctx.Err() == nil {
-			m.o.Log.WarnContext(ctx, "nothing is done by itself until the time is settled", slog.Any("error", err))
+			sw.log.WarnContext(ctx, "nothing is done by itself until the time is settled", slog.Any("error", err))
 		}
 		return flushPause
 	}
-	next := m.o.Sweep
-	for _, b := range m.boxes.all() {
-		c, ok := b.chore(m.o.Remember)
+	next := sw.o.Sweep
+	for _, b := range sw.sandboxes.all() {
+		c, ok := b.chore(sw.o.Remember)
 		switch {
 		case !ok:
 		case c.at.After(now):
 			next = min(next, c.at.Sub(now))
 		default:
-			m.tend(b)
+			sw.startDue(b)
 		}
 	}
 	return next
@@ -202,29 +229,29 @@ func checkpointOf(r store.Row) (chore, bool) {
 	return chore{choreCheckpoint, since.Add(every)}, every > 0 && r.State == sandpit.StateRunning
 }
 
-// tend does a sandbox's chore, beside others, unless somebody else has its turn.
-func (m *Manager) tend(b *box) {
+// startDue does a sandbox's chore, beside others, unless somebody else has its turn.
+func (sw *sweeper) startDue(b *box) {
 	b.mu.Lock()
 	b.tended = true
 	b.mu.Unlock()
-	m.loops.start(func(ctx context.Context) {
-		slot, err := acquire(ctx, m.slots.actions, b.look().Lease.Owner)
+	sw.core.loops.start(func(ctx context.Context) {
+		slot, err := acquire(ctx, sw.slots.actions, b.look().Lease.Owner)
 		if ctx.Err() != nil {
 			return
 		}
 		if err == nil {
 			defer slot.Release()
-			err = m.runIfFree(ctx, b, m.doChore)
+			err = sw.core.runIfUnlocked(ctx, b, sw.runDue)
 		}
-		m.tried(ctx, b, err)
+		sw.recordOutcome(ctx, b, err)
 	})
 }
 
-// tried notes how a chore went. One that failed waits longer each time.
-func (m *Manager) tried(ctx context.Context, b *box, err error) {
+// recordOutcome notes how a chore went. One that failed waits longer each time.
+func (sw *sweeper) recordOutcome(ctx context.Context, b *box, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	defer m.wake()
+	defer sw.core.triggerSweep()
 	b.tended = false
 	if err == nil {
 		b.failures, b.retryAt = 0, time.Time{}
@@ -235,40 +262,40 @@ func (m *Manager) tried(ctx context.Context, b *box, err error) {
 		pause = min(choreRetry<<b.failures, choreLimit)
 	}
 	b.failures++
-	b.retryAt = m.o.Clock.Now().Add(pause)
-	m.o.Log.WarnContext(ctx, "what was due by itself was not done", slog.String("sandbox", string(b.id)),
+	b.retryAt = sw.clock.Now().Add(pause)
+	sw.log.WarnContext(ctx, "what was due by itself was not done", slog.String("sandbox", string(b.id)),
 		slog.Any("error", err), slog.Duration("again in", pause))
 }
 
-// doChore does what is due, if it still is.
-func (m *Manager) doChore(ctx context.Context, b *box) error {
-	now, err := m.now(ctx)
+// runDue does what is due, if it still is.
+func (sw *sweeper) runDue(ctx context.Context, b *box) error {
+	now, err := sw.wall.now(ctx)
 	if err != nil {
 		return err
 	}
 	row := b.look()
 	if c, due := checkpointOf(row); due && !c.at.After(now) {
-		return m.logged("checkpoint", nil, m.checkpoint)(ctx, b)
+		return sw.core.withEvent("checkpoint", nil, sw.lifecycle.checkpointFiles)(ctx, b)
 	}
-	c, ok := choreOf(row, m.o.Remember)
+	c, ok := choreOf(row, sw.o.Remember)
 	if !ok || c.at.After(now) {
 		return errNothing
 	}
 	switch c.what {
 	case choreIdle:
-		return m.endIdle(ctx, b, row.Policy.IdleAction, row.Policy.IdleTimeout, m.takeAction)
+		return sw.actions.endIdle(ctx, b, row.Policy.IdleAction, row.Policy.IdleTimeout, sw.actions.takeAction)
 	case choreStop:
-		return m.endIdle(ctx, b, sandpit.ActionStop, row.Policy.AutoStop, m.tryAction)
+		return sw.actions.endIdle(ctx, b, sandpit.ActionStop, row.Policy.AutoStop, sw.actions.tryAction)
 	case choreSuspend:
-		return m.freeze(ctx, b, row)
+		return sw.suspendIdle(ctx, b, row)
 	case choreArchive:
 		reason := fmt.Sprintf("stopped for %v", row.Policy.AutoArchive)
-		return m.logged("archive", map[string]string{"reason": reason}, m.moving(archiving, reason))(ctx, b)
+		return sw.core.withEvent("archive", map[string]string{"reason": reason}, sw.lifecycle.newTransition(archiving, reason))(ctx, b)
 	case choreDelete:
 		reason := fmt.Sprintf("%s for %v", row.State, row.Policy.AutoDelete)
-		return m.logged("delete", map[string]string{"reason": reason}, m.removing(reason))(ctx, b)
+		return sw.core.withEvent("delete", map[string]string{"reason": reason}, sw.remover.newRemoval(reason))(ctx, b)
 	default:
-		return m.forget(ctx, b)
+		return sw.records.deleteRow(ctx, b)
 	}
 }
 
@@ -277,8 +304,8 @@ type actor func(ctx context.Context, b *box, a sandpit.Action, reason string, id
 
 // endIdle has an action taken on a sandbox that has been idle for so long, unless it is used
 // meanwhile or a program runs in it.
-func (m *Manager) endIdle(ctx context.Context, b *box, a sandpit.Action, after time.Duration, take actor) error {
-	reason, err := m.claimIdle(ctx, b, after, a == sandpit.ActionKill)
+func (pa *policyActions) endIdle(ctx context.Context, b *box, a sandpit.Action, after time.Duration, take actor) error {
+	reason, err := pa.confirmIdle(ctx, b, after, a == sandpit.ActionKill)
 	if err != nil {
 		return err
 	}
@@ -288,20 +315,20 @@ func (m *Manager) endIdle(ctx context.Context, b *box, a sandpit.Action, after t
 // takeAction takes an action that no request asks for. One that a sandbox turns out to be unable
 // to take is replaced by another that keeps its files, in its policy or lease as well, so that
 // clients see what happens.
-func (m *Manager) takeAction(ctx context.Context, b *box, a sandpit.Action, reason string, idle bool) error {
+func (pa *policyActions) takeAction(ctx context.Context, b *box, a sandpit.Action, reason string, idle bool) error {
 	var tried []sandpit.Action
 	for {
-		err := m.tryAction(ctx, b, a, reason, idle)
+		err := pa.tryAction(ctx, b, a, reason, idle)
 		if a == sandpit.ActionKill || !errors.Is(err, sandpit.Unsupported) {
 			return err
 		}
-		i, located := m.attached(ctx, b)
+		i, located := pa.instances.ensureAttached(ctx, b)
 		if located != nil {
 			return errors.Join(err, located)
 		}
 		tried = append(tried, a)
 		a = keepingAction(i, tried...)
-		if replaced := m.replaceAction(ctx, b, a, idle); a == "" || replaced != nil {
+		if replaced := pa.replaceAction(ctx, b, a, idle); a == "" || replaced != nil {
 			return errors.Join(err, replaced)
 		}
 	}
@@ -309,8 +336,8 @@ func (m *Manager) takeAction(ctx context.Context, b *box, a sandpit.Action, reas
 
 // replaceAction has a sandbox's policy or lease name another action; "" means that there is none
 // that the sandbox can take.
-func (m *Manager) replaceAction(ctx context.Context, b *box, a sandpit.Action, idle bool) error {
-	return m.write(ctx, b, func(r *store.Row) {
+func (pa *policyActions) replaceAction(ctx context.Context, b *box, a sandpit.Action, idle bool) error {
+	return pa.records.updateRow(ctx, b, func(r *store.Row) {
 		switch {
 		case idle && a == "":
 			r.Policy.IdleTimeout = 0
@@ -323,7 +350,7 @@ func (m *Manager) replaceAction(ctx context.Context, b *box, a sandpit.Action, i
 }
 
 // tryAction takes an action once.
-func (m *Manager) tryAction(ctx context.Context, b *box, a sandpit.Action, reason string, idle bool) error {
+func (pa *policyActions) tryAction(ctx context.Context, b *box, a sandpit.Action, reason string, idle bool) error {
 	var v move
 	args := map[string]string{"reason": reason}
 	switch a {
@@ -334,24 +361,24 @@ func (m *Manager) tryAction(ctx context.Context, b *box, a sandpit.Action, reaso
 	case sandpit.ActionSuspend:
 		v, args = suspendingFrom(b.state()), onDisk(reason)
 	default:
-		return m.logged("delete", args, m.removing(reason))(ctx, b)
+		return pa.core.withEvent("delete", args, pa.remover.newRemoval(reason))(ctx, b)
 	}
 	v.idle = idle
-	return m.logged(v.verb, args, m.moving(v, reason))(ctx, b)
+	return pa.core.withEvent(v.verb, args, pa.lifecycle.newTransition(v, reason))(ctx, b)
 }
 
-// claimIdle returns the reason to end a sandbox that is idle, to which nobody comes any
+// confirmIdle returns the reason to end a sandbox that is idle, to which nobody comes any
 // more from here on. errNothing: it is not idle.
-func (m *Manager) claimIdle(ctx context.Context, b *box, after time.Duration, kill bool) (string, error) {
-	busy, err := m.busy(ctx, b)
+func (pa *policyActions) confirmIdle(ctx context.Context, b *box, after time.Duration, kill bool) (string, error) {
+	busy, err := pa.isBusy(ctx, b)
 	if err != nil {
 		return "", err
 	}
 	if busy {
-		m.touch(ctx, b)
+		pa.wall.noteUse(ctx, b)
 		return "", errNothing
 	}
-	now, err := m.now(ctx)
+	now, err := pa.wall.now(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -367,13 +394,13 @@ func (m *Manager) claimIdle(ctx context.Context, b *box, after time.Duration, ki
 	return reason, nil
 }
 
-// busy reports whether something runs in a sandbox that counts as use. A guest
+// isBusy reports whether something runs in a sandbox that counts as use. A guest
 // that does not say so again and again is one that nobody can use.
-func (m *Manager) busy(ctx context.Context, b *box) (bool, error) {
+func (pa *policyActions) isBusy(ctx context.Context, b *box) (bool, error) {
 	if b.look().Policy.IgnoreBackground {
 		return false, nil
 	}
-	list, err := m.processes(ctx, b)
+	list, err := pa.instances.listProcesses(ctx, b)
 	if err == nil {
 		return len(list) > 0, nil
 	}

@@ -17,13 +17,13 @@ import (
 
 // checkTempDirs refuses temporary directories that cannot be made. A request does not
 // say where they are.
-func (m *Manager) checkTempDirs(mounts []sandpit.Mount) error {
+func (cr *creator) checkTempDirs(mounts []sandpit.Mount) error {
 	for _, mount := range mounts {
 		switch {
 		case !mount.Temporary:
 		case mount.Source != "":
 			return sandpit.Errorf(sandpit.Invalid, "mount on %.200q: a temporary directory has no source that can be named", mount.Target)
-		case m.o.TempDir == "":
+		case cr.o.TempDir == "":
 			return sandpit.Errorf(sandpit.Unsupported, "mount on %.200q: there is no place for temporary directories", mount.Target)
 		}
 	}
@@ -31,14 +31,14 @@ func (m *Manager) checkTempDirs(mounts []sandpit.Mount) error {
 }
 
 // withTempDirs returns a spec that says where its temporary directories will be.
-func (m *Manager) withTempDirs(s sandpit.Spec) sandpit.Spec {
+func (cr *creator) withTempDirs(s sandpit.Spec) sandpit.Spec {
 	if !hasTempDir(s) {
 		return s
 	}
 	s = s.Clone()
 	for i, mount := range s.Mounts {
 		if mount.Temporary {
-			s.Mounts[i].Source = tempdir.Name(m.o.TempDir, mount.Target)
+			s.Mounts[i].Source = tempdir.Name(cr.o.TempDir, mount.Target)
 		}
 	}
 	return s
@@ -65,17 +65,17 @@ func makeTempDirs(s sandpit.Spec) error {
 // removeTempDirs removes the temporary directories of a sandbox that is gone, but those
 // that are to be kept. What this process may not remove would never be: that is told, and
 // does not keep the sandbox.
-func (m *Manager) removeTempDirs(ctx context.Context, b *box) error {
+func (rm *remover) removeTempDirs(ctx context.Context, b *box) error {
 	for _, mount := range b.look().Spec.Mounts {
 		if !mount.Temporary || mount.Keep {
 			continue
 		}
 		remove := func(ctx context.Context) error { return tempdir.Remove(ctx, mount.Source) }
-		_, err := call(ctx, m.loops, m.remote("remove the temporary directory of sandbox "+string(b.id)), none(remove), nil)
+		_, err := call(ctx, rm.core.loops, rm.core.newCall("remove the temporary directory of sandbox "+string(b.id)), none(remove), nil)
 		if errors.Is(err, fs.ErrPermission) || errors.Is(err, sandpit.PermissionDenied) {
-			m.o.Log.WarnContext(ctx, "a temporary directory is left", slog.String("sandbox", string(b.id)),
+			rm.log.WarnContext(ctx, "a temporary directory is left", slog.String("sandbox", string(b.id)),
 				slog.String("path", mount.Source), slog.Any("error", err))
-			m.record(Report{
+			rm.events.Record(Report{
 				Actor: actorManager, Action: "remove temporary directory", Sandbox: b.id,
 				Args: map[string]string{"path": cut(mount.Source, store.MaxName)}, Err: err,
 			})

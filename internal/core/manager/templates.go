@@ -10,8 +10,29 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/clock"
 	"github.com/sandpit-dev/sandpit/internal/core/store"
 )
+
+// Templates are the templates of all owners. All methods may be called concurrently.
+type Templates struct {
+	builds    *Builds
+	clock     clock.Clock
+	log       *slog.Logger
+	o         *Options
+	store     *store.Store
+	templates *templateRecords
+}
+
+// templateRecords finds templates and builds in the store.
+type templateRecords struct {
+	core     *core
+	events   *Events
+	log      *slog.Logger
+	o        *Options
+	registry *templates
+	store    *store.Store
+}
 
 // TemplateBuilder makes the images of templates. They are found under
 // "template:" and the ID of the build by the provider Options.BuilderProvider.
@@ -155,16 +176,16 @@ type TemplateRequest struct {
 	Resources sandpit.Resources
 }
 
-// CreateTemplate finds or makes a template, and makes a build of it, which waits for
+// Create finds or makes a template, and makes a build of it, which waits for
 // StartBuild. One that nobody starts within an hour is forgotten.
 //
 // Invalid: the name or a tag. Exhausted: the owner has as much as there may be.
 // Unsupported: templates cannot be built here.
-func (m *Manager) CreateTemplate(ctx context.Context, r TemplateRequest) (sandpit.Template, sandpit.TemplateBuild, error) {
+func (ts *Templates) Create(ctx context.Context, r TemplateRequest) (sandpit.Template, sandpit.TemplateBuild, error) {
 	var t sandpit.Template
 	var b store.TemplateBuild
-	err := m.withTemplate(ctx, "create template", r.Owner, r.Name, func(ctx context.Context) (err error) {
-		if m.o.Builder == nil {
+	err := ts.templates.withEvent(ctx, "create template", r.Owner, r.Name, func(ctx context.Context) (err error) {
+		if ts.o.Builder == nil {
 			return sandpit.Errorf(sandpit.Unsupported, "templates cannot be built by this server")
 		}
 		if len(r.Tags) == 0 {
@@ -177,72 +198,77 @@ func (m *Manager) CreateTemplate(ctx context.Context, r TemplateRequest) (sandpi
 				return err
 			}
 		}
-		now := m.o.Clock.Now()
-		t, err = m.o.Store.EnsureTemplate(ctx, sandpit.Template{
+		now := ts.clock.Now()
+		t, err = ts.store.EnsureTemplate(ctx, sandpit.Template{
 			ID: sandpit.NewTemplateID(), Owner: r.Owner, Name: r.Name, CreatedAt: now, UpdatedAt: now,
-		}, max(0, m.o.MaxTemplates))
+		}, max(0, ts.o.MaxTemplates))
 		if err != nil {
 			return err
 		}
 		b = store.TemplateBuild{Owner: r.Owner, TemplateBuild: sandpit.TemplateBuild{
 			ID: sandpit.NewBuildID(), Template: t.ID, Status: sandpit.BuildWaiting, Tags: r.Tags, Resources: r.Resources, CreatedAt: now,
 		}}
-		return m.o.Store.InsertBuild(ctx, b, m.templateLimits())
+		return ts.store.InsertBuild(ctx, b, ts.templates.newLimits())
 	})
-	return m.seenTemplate(t), b.TemplateBuild, err
+	return ts.templates.addCount(t), b.TemplateBuild, err
 }
 
 // maxPending is how many builds of an owner may be waiting or going on.
 const maxPending = 100
 
-func (m *Manager) templateLimits() store.TemplateLimits {
-	return store.TemplateLimits{Bytes: max(0, m.o.MaxTemplateBytes), Pending: maxPending}
+func (tr *templateRecords) newLimits() store.TemplateLimits {
+	return store.TemplateLimits{Bytes: max(0, tr.o.MaxTemplateBytes), Pending: maxPending}
 }
 
-// withTemplate does something for a caller, as one event.
-func (m *Manager) withTemplate(ctx context.Context, action, owner, name string, do func(context.Context) error) error {
+// withEvent does something for a caller, as one event.
+func (tr *templateRecords) withEvent(ctx context.Context, action, owner, name string, do func(context.Context) error) error {
 	begin := time.Now()
-	if m.closing.Load() || !m.ops.begin() {
+	if tr.core.closing.Load() || !tr.core.ops.begin() {
 		return errClosed
 	}
-	defer m.ops.end()
+	defer tr.core.ops.end()
 	actor := actorOf(ctx, owner)
-	detached, cancel := m.ops.detach(ctx)
+	detached, cancel := tr.core.ops.detach(ctx)
 	defer cancel()
 	err := do(detached)
-	m.record(Report{
+	tr.events.Record(Report{
 		Actor: actor, Action: action, Args: map[string]string{"template": name, "owner": owner}, Err: err, Took: time.Since(begin),
 	})
 	return err
 }
 
-// seenTemplate adds what is not written down yet.
-func (m *Manager) seenTemplate(t sandpit.Template) sandpit.Template {
-	m.templates.mu.Lock()
-	defer m.templates.mu.Unlock()
-	t.Spawned += m.templates.spawned[t.ID]
+// addCount adds what is not written down yet.
+func (tr *templateRecords) addCount(t sandpit.Template) sandpit.Template {
+	tr.registry.mu.Lock()
+	defer tr.registry.mu.Unlock()
+	t.Spawned += tr.registry.spawned[t.ID]
 	return t
 }
 
-// Templates returns templates in the order of their IDs.
-func (m *Manager) Templates(ctx context.Context, f store.TemplateFilter) ([]sandpit.Template, error) {
-	list, err := m.o.Store.Templates(ctx, f)
-	for i, t := range list {
-		list[i] = m.seenTemplate(t)
-	}
-	return list, err
-}
-
-// FindTemplate returns the template that an owner means by a sandpit.TemplateRef. A name
+// Get returns the template that an owner means by a sandpit.TemplateRef. A name
 // without an owner is the owner's own, else one that an administrator shares, else one that
 // is part of the program and was built, see PrepareBuiltin; a public one
 // of others is found by its full name, or by an ID. The owner "" has none of its own: what
 // it means by a name is what the administrator does.
 //
 // NotFound: there is none, or it is another owner's and not public.
-func (m *Manager) FindTemplate(ctx context.Context, owner, text string) (sandpit.Template, error) {
+func (ts *Templates) Get(ctx context.Context, owner, ref string) (sandpit.Template, error) {
+	return ts.templates.findTemplate(ctx, owner, ref)
+}
+
+// List returns templates in the order of their IDs.
+func (ts *Templates) List(ctx context.Context, f store.TemplateFilter) ([]sandpit.Template, error) {
+	list, err := ts.store.Templates(ctx, f)
+	for i, t := range list {
+		list[i] = ts.templates.addCount(t)
+	}
+	return list, err
+}
+
+// findTemplate is Templates.Get.
+func (tr *templateRecords) findTemplate(ctx context.Context, owner, text string) (sandpit.Template, error) {
 	ref := sandpit.ParseTemplateRef(text)
-	t, err := m.lookUpTemplate(ctx, owner, ref)
+	t, err := tr.lookUp(ctx, owner, ref)
 	isOthers := err == nil && t.Owner != owner && !t.Public || err == nil && ref.Owner != "" && t.Owner != ref.Owner
 	if isOthers || errors.Is(err, sandpit.NotFound) { // which look alike
 		return sandpit.Template{}, sandpit.Errorf(sandpit.NotFound, "template %.200s not found", text)
@@ -250,79 +276,79 @@ func (m *Manager) FindTemplate(ctx context.Context, owner, text string) (sandpit
 	if err != nil {
 		return sandpit.Template{}, err
 	}
-	return m.seenTemplate(t), nil
+	return tr.addCount(t), nil
 }
 
-// lookUpTemplate returns what a reference means, whether the owner may use it or not.
-func (m *Manager) lookUpTemplate(ctx context.Context, owner string, ref sandpit.TemplateRef) (sandpit.Template, error) {
+// lookUp returns what a reference means, whether the owner may use it or not.
+func (tr *templateRecords) lookUp(ctx context.Context, owner string, ref sandpit.TemplateRef) (sandpit.Template, error) {
 	if id := sandpit.TemplateID(ref.Name); id.Validate() == nil {
-		return m.o.Store.Template(ctx, id)
+		return tr.store.Template(ctx, id)
 	}
 	if id := sandpit.BuildID(ref.Name); id.Validate() == nil {
-		b, err := m.o.Store.Build(ctx, id)
+		b, err := tr.store.Build(ctx, id)
 		if err != nil {
 			return sandpit.Template{}, err
 		}
-		return m.o.Store.Template(ctx, b.Template)
+		return tr.store.Template(ctx, b.Template)
 	}
 	if ref.Owner != "" {
-		return m.o.Store.TemplateNamed(ctx, ref.Owner, ref.Name)
+		return tr.store.TemplateNamed(ctx, ref.Owner, ref.Name)
 	}
-	t, err := m.o.Store.TemplateNamed(ctx, owner, ref.Name)
+	t, err := tr.store.TemplateNamed(ctx, owner, ref.Name)
 	if errors.Is(err, sandpit.NotFound) {
-		t, err = m.o.Store.SharedTemplate(ctx, ref.Name)
+		t, err = tr.store.SharedTemplate(ctx, ref.Name)
 	}
-	if _, ok := m.o.Builtins[ref.Name]; ok && errors.Is(err, sandpit.NotFound) {
-		t, err = m.builtTemplate(ctx, ref.Name)
+	if _, ok := tr.o.Builtins[ref.Name]; ok && errors.Is(err, sandpit.NotFound) {
+		t, err = tr.findBuiltin(ctx, ref.Name)
 	}
 	return t, err
 }
 
-// builtTemplate returns a template that is part of the program. NotFound: it was not built
+// findBuiltin returns a template that is part of the program. NotFound: it was not built
 // yet.
-func (m *Manager) builtTemplate(ctx context.Context, name string) (sandpit.Template, error) {
-	t, err := m.o.Store.TemplateNamed(ctx, BuiltinOwner, name)
+func (tr *templateRecords) findBuiltin(ctx context.Context, name string) (sandpit.Template, error) {
+	t, err := tr.store.TemplateNamed(ctx, BuiltinOwner, name)
 	if err == nil && t.Tags[sandpit.DefaultTag] == "" {
 		err = sandpit.Errorf(sandpit.NotFound, "template %s has no build that is ready", name)
 	}
 	return t, err
 }
 
-// ownTemplate is FindTemplate for who wants to change it.
-func (m *Manager) ownTemplate(ctx context.Context, owner, ref string) (sandpit.Template, error) {
-	t, err := m.FindTemplate(ctx, owner, ref)
+// findOwn is FindTemplate for who wants to change it.
+func (tr *templateRecords) findOwn(ctx context.Context, owner, ref string) (sandpit.Template, error) {
+	t, err := tr.findTemplate(ctx, owner, ref)
 	if err == nil && t.Owner != owner {
 		err = sandpit.Errorf(sandpit.PermissionDenied, "template %.100s is another owner's", ref)
 	}
 	return t, err
 }
 
-// SetTemplatePublic says whether sandboxes of every owner may be made of a template, as
+// SetPublic says whether sandboxes of every owner may be made of a template, as
 // OWNER/NAME. With share, which is for administrators' own templates, the name alone means
 // it as well, until it is public no longer.
 //
 // Errors are those of FindTemplate. PermissionDenied: it is another's.
-func (m *Manager) SetTemplatePublic(ctx context.Context, owner, ref string, public, share bool) (sandpit.Template, error) {
+func (ts *Templates) SetPublic(ctx context.Context, owner, ref string, public, share bool) (sandpit.Template, error) {
 	var t sandpit.Template
-	err := m.withTemplate(ctx, "publish template", owner, ref, func(ctx context.Context) (err error) {
-		if t, err = m.ownTemplate(ctx, owner, ref); err != nil {
+	err := ts.templates.withEvent(ctx, "publish template", owner, ref, func(ctx context.Context) (err error) {
+		if t, err = ts.templates.findOwn(ctx, owner, ref); err != nil {
 			return err
 		}
 		t.Public, t.Shared = public, public && (share || t.Shared)
-		return m.o.Store.SetTemplatePublic(ctx, t.ID, t.Public, t.Shared)
+		return ts.store.SetTemplatePublic(ctx, t.ID, t.Public, t.Shared)
 	})
 	return t, err
 }
 
-// TagTemplate has tags mean the build that ref stands for: a build's ID, or a template's
+// Tag has tags mean the build that ref stands for: a build's ID, or a template's
 // name and tag.
 //
 // Errors are those of FindTemplate. NotFound: there is no such build, or it is not ready.
 // Invalid: a tag. Exhausted: there are too many.
-func (m *Manager) TagTemplate(ctx context.Context, owner, ref string, tags []string) (sandpit.Template, error) {
+func (ts *Templates) Tag(ctx context.Context, owner, ref string, tags []string) (sandpit.Template, error) {
 	var t sandpit.Template
-	err := m.withTemplate(ctx, "tag template", owner, ref, func(ctx context.Context) (err error) {
-		if t, err = m.ownTemplate(ctx, owner, ref); err != nil {
+	err := ts.templates.withEvent(ctx, "tag template", owner, ref, func(ctx context.Context) (err error) {
+		if t, err = ts.templates.findOwn(ctx, owner, ref); err != nil {
 			return err
 		}
 		id, err := buildOf(t, ref)
@@ -330,24 +356,24 @@ func (m *Manager) TagTemplate(ctx context.Context, owner, ref string, tags []str
 			return err
 		}
 		for _, tag := range tags {
-			if err := m.o.Store.SetTag(ctx, t.ID, tag, id, m.o.Clock.Now()); err != nil {
+			if err := ts.store.SetTag(ctx, t.ID, tag, id, ts.clock.Now()); err != nil {
 				return err
 			}
 		}
-		t, err = m.o.Store.Template(ctx, t.ID)
+		t, err = ts.store.Template(ctx, t.ID)
 		return err
 	})
-	return m.seenTemplate(t), err
+	return ts.templates.addCount(t), err
 }
 
-// UntagTemplate takes tags away from a template. A build without one is removed some time
+// Untag takes tags away from a template. A build without one is removed some time
 // later. NotFound: it has no such tag. Otherwise as TagTemplate.
-func (m *Manager) UntagTemplate(ctx context.Context, owner, ref string, tags []string) error {
-	return m.withTemplate(ctx, "untag template", owner, ref, func(ctx context.Context) error {
-		t, err := m.ownTemplate(ctx, owner, ref)
+func (ts *Templates) Untag(ctx context.Context, owner, ref string, tags []string) error {
+	return ts.templates.withEvent(ctx, "untag template", owner, ref, func(ctx context.Context) error {
+		t, err := ts.templates.findOwn(ctx, owner, ref)
 		for _, tag := range tags {
 			if err == nil {
-				err = m.o.Store.DeleteTag(ctx, t.ID, tag)
+				err = ts.store.DeleteTag(ctx, t.ID, tag)
 			}
 		}
 		return err
@@ -373,37 +399,37 @@ func buildOf(t sandpit.Template, ref string) (sandpit.BuildID, error) {
 	return "", sandpit.Errorf(sandpit.NotFound, "template %s has no tag %.100s", t.Name, tag)
 }
 
-// RemoveTemplate removes a template. Its builds are given up, or removed as soon as no
+// Delete removes a template. Its builds are given up, or removed as soon as no
 // sandbox needs them: sandboxes that were made of it go on, also when they are stopped
 // and started.
 //
 // Errors are those of FindTemplate; PermissionDenied also if it is another's.
-func (m *Manager) RemoveTemplate(ctx context.Context, owner, ref string) error {
-	return m.withTemplate(ctx, "remove template", owner, ref, func(ctx context.Context) error {
-		t, err := m.ownTemplate(ctx, owner, ref)
+func (ts *Templates) Delete(ctx context.Context, owner, ref string) error {
+	return ts.templates.withEvent(ctx, "remove template", owner, ref, func(ctx context.Context) error {
+		t, err := ts.templates.findOwn(ctx, owner, ref)
 		if err != nil {
 			return err
 		}
-		if err := m.o.Store.DeleteTemplate(ctx, t.ID); err != nil {
+		if err := ts.store.DeleteTemplate(ctx, t.ID); err != nil {
 			return err
 		}
-		builds, err := m.o.Store.Builds(ctx, store.BuildFilter{Template: t.ID, Brief: true})
+		builds, err := ts.store.Builds(ctx, store.BuildFilter{Template: t.ID, Brief: true})
 		if err != nil {
 			return err
 		}
 		for _, b := range builds {
-			m.giveUpBuild(ctx, b.ID)
-			if err := m.dropBuild(ctx, b); err != nil && !errors.Is(err, sandpit.Conflict) {
-				m.o.Log.WarnContext(ctx, "a build that nobody needs is left till later", slog.String("build", string(b.ID)), slog.Any("error", err))
+			ts.builds.cancelBuild(ctx, b.ID)
+			if err := ts.builds.dropBuild(ctx, b); err != nil && !errors.Is(err, sandpit.Conflict) {
+				ts.log.WarnContext(ctx, "a build that nobody needs is left till later", slog.String("build", string(b.ID)), slog.Any("error", err))
 			}
 		}
 		return nil
 	})
 }
 
-// giveUpBuild ends a build that goes on, and waits for that.
-func (m *Manager) giveUpBuild(ctx context.Context, id sandpit.BuildID) {
-	r := m.templates.find(id)
+// cancelBuild ends a build that goes on, and waits for that.
+func (bs *Builds) cancelBuild(ctx context.Context, id sandpit.BuildID) {
+	r := bs.registry.find(id)
 	if r == nil {
 		return
 	}
@@ -415,73 +441,73 @@ func (m *Manager) giveUpBuild(ctx context.Context, id sandpit.BuildID) {
 }
 
 // dropBuild removes a build with all that it has. Conflict: it is needed still.
-func (m *Manager) dropBuild(ctx context.Context, b store.TemplateBuild) error {
+func (bs *Builds) dropBuild(ctx context.Context, b store.TemplateBuild) error {
 	needed := sandpit.Errorf(sandpit.Conflict, "build %s is needed still", b.ID)
-	if m.templates.find(b.ID) != nil {
+	if bs.registry.find(b.ID) != nil {
 		return needed
 	}
-	for _, one := range m.boxes.all() {
+	for _, one := range bs.sandboxes.all() {
 		if row := one.look(); row.Spec.Template.Build == b.ID && row.State != sandpit.StateDeleted {
 			return needed
 		}
 	}
 	if b.Snapshot != "" {
-		if err := m.dropBuildSnapshot(ctx, b.Snapshot); err != nil {
+		if err := bs.dropSnapshot(ctx, b.Snapshot); err != nil {
 			return err
 		}
 	}
-	if m.o.Builder != nil {
-		if err := m.o.Builder.RemoveTemplate(ctx, b.ID); err != nil {
+	if bs.o.Builder != nil {
+		if err := bs.o.Builder.RemoveTemplate(ctx, b.ID); err != nil {
 			return err
 		}
 	}
-	return m.o.Store.DeleteBuild(ctx, b.ID)
+	return bs.store.DeleteBuild(ctx, b.ID)
 }
 
-func (m *Manager) dropBuildSnapshot(ctx context.Context, id sandpit.SnapshotID) error {
-	n, err := m.o.Store.BuildSnapshot(ctx, id)
+func (bs *Builds) dropSnapshot(ctx context.Context, id sandpit.SnapshotID) error {
+	n, err := bs.store.BuildSnapshot(ctx, id)
 	if errors.Is(err, sandpit.NotFound) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	if !m.snapshots.begin(id) {
+	if !bs.snapshotUses.begin(id) {
 		return sandpit.Errorf(sandpit.Conflict, "snapshot %s is being used", id)
 	}
-	defer m.snapshots.end(id)
-	keeper, err := m.snapshotKeeper(n.Provider)
+	defer bs.snapshotUses.end(id)
+	keeper, err := bs.snapshots.findKeeper(n.Provider)
 	if err != nil {
 		return err
 	}
-	return m.dropSnapshot(ctx, keeper, id)
+	return bs.snapshots.dropSnapshot(ctx, keeper, id)
 }
 
 // unstarted is how long a build may wait for StartBuild.
 const unstarted = time.Hour
 
-// tidyTemplates removes builds that no tag means, and writes down what was counted.
-func (m *Manager) tidyTemplates(ctx context.Context) {
-	m.flushSpawned(ctx)
-	builds, err := m.o.Store.Builds(ctx, store.BuildFilter{Loose: true, Brief: true})
+// removeUnused removes builds that no tag means, and writes down what was counted.
+func (bs *Builds) removeUnused(ctx context.Context) {
+	bs.templates.flushCounts(ctx)
+	builds, err := bs.store.Builds(ctx, store.BuildFilter{Loose: true, Brief: true})
 	if err != nil {
 		if ctx.Err() == nil {
-			m.o.Log.WarnContext(ctx, "the builds of templates cannot be looked through", slog.Any("error", err))
+			bs.log.WarnContext(ctx, "the builds of templates cannot be looked through", slog.Any("error", err))
 		}
 		return
 	}
 	for _, b := range builds {
-		if ctx.Err() != nil || !m.forgettable(ctx, b) {
+		if ctx.Err() != nil || !bs.isForgettable(ctx, b) {
 			continue
 		}
-		m.removeBuild(ctx, b)
+		bs.removeBuild(ctx, b)
 	}
 }
 
 // removeBuild removes a build unless it is in use, and records it.
-func (m *Manager) removeBuild(ctx context.Context, b store.TemplateBuild) {
-	if err := m.dropBuild(ctx, b); !errors.Is(err, sandpit.Conflict) {
-		m.record(Report{Actor: actorManager, Action: "remove build", Args: map[string]string{"build": string(b.ID), "owner": b.Owner}, Err: err})
+func (bs *Builds) removeBuild(ctx context.Context, b store.TemplateBuild) {
+	if err := bs.dropBuild(ctx, b); !errors.Is(err, sandpit.Conflict) {
+		bs.events.Record(Report{Actor: actorManager, Action: "remove build", Args: map[string]string{"build": string(b.ID), "owner": b.Owner}, Err: err})
 	}
 }
 
@@ -489,12 +515,12 @@ func (m *Manager) removeBuild(ctx context.Context, b store.TemplateBuild) {
 // their recipes and logs take space.
 const maxUntagged = 50
 
-// trimBuilds removes the oldest untagged builds of an owner beyond maxUntagged. Builds that
+// removeOldest removes the oldest untagged builds of an owner beyond maxUntagged. Builds that
 // wait or are being carried out do not count.
-func (m *Manager) trimBuilds(ctx context.Context, owner string) {
-	builds, err := m.o.Store.Builds(ctx, store.BuildFilter{Owner: owner, Loose: true, Brief: true})
+func (bs *Builds) removeOldest(ctx context.Context, owner string) {
+	builds, err := bs.store.Builds(ctx, store.BuildFilter{Owner: owner, Loose: true, Brief: true})
 	if err != nil {
-		m.o.Log.WarnContext(ctx, "manager: old builds not removed", slog.String("owner", owner), slog.Any("error", err))
+		bs.log.WarnContext(ctx, "manager: old builds not removed", slog.String("owner", owner), slog.Any("error", err))
 		return
 	}
 	ended := 0
@@ -503,35 +529,35 @@ func (m *Manager) trimBuilds(ctx context.Context, owner string) {
 			continue
 		}
 		if ended++; ended > maxUntagged {
-			m.removeBuild(ctx, b)
+			bs.removeBuild(ctx, b)
 		}
 	}
 }
 
-// forgettable reports whether nobody can ask for a build any more, or has for long.
-func (m *Manager) forgettable(ctx context.Context, b store.TemplateBuild) bool {
-	_, err := m.o.Store.Template(ctx, b.Template)
-	switch now := m.o.Clock.Now(); {
+// isForgettable reports whether nobody can ask for a build any more, or has for long.
+func (bs *Builds) isForgettable(ctx context.Context, b store.TemplateBuild) bool {
+	_, err := bs.store.Template(ctx, b.Template)
+	switch now := bs.clock.Now(); {
 	case errors.Is(err, sandpit.NotFound):
 		return true
 	case err != nil:
 		return false
 	case b.Status.Ended():
-		return now.Sub(b.FinishedAt) > m.o.Remember
+		return now.Sub(b.FinishedAt) > bs.o.Remember
 	default:
 		return now.Sub(b.CreatedAt) > unstarted
 	}
 }
 
-// flushSpawned writes down how many sandboxes were made of templates.
-func (m *Manager) flushSpawned(ctx context.Context) {
-	m.templates.mu.Lock()
-	counts := m.templates.spawned
-	m.templates.spawned = nil
-	m.templates.mu.Unlock()
+// flushCounts writes down how many sandboxes were made of templates.
+func (tr *templateRecords) flushCounts(ctx context.Context) {
+	tr.registry.mu.Lock()
+	counts := tr.registry.spawned
+	tr.registry.spawned = nil
+	tr.registry.mu.Unlock()
 	for id, n := range counts {
-		if err := m.o.Store.CountSpawned(ctx, id, n); err != nil && !errors.Is(err, sandpit.NotFound) && ctx.Err() == nil {
-			m.o.Log.WarnContext(ctx, "how many sandboxes were made of a template is not written down", slog.Any("error", err))
+		if err := tr.store.CountSpawned(ctx, id, n); err != nil && !errors.Is(err, sandpit.NotFound) && ctx.Err() == nil {
+			tr.log.WarnContext(ctx, "how many sandboxes were made of a template is not written down", slog.Any("error", err))
 		}
 	}
 }

@@ -9,9 +9,25 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/clock"
 	"github.com/sandpit-dev/sandpit/internal/core/queue"
 	"github.com/sandpit-dev/sandpit/internal/core/store"
 )
+
+// lifecycle moves sandboxes from one state to another.
+type lifecycle struct {
+	clock     clock.Clock
+	core      *core
+	disk      *diskUse
+	instances *instances
+	log       *slog.Logger
+	messages  *Messages
+	o         *Options
+	quota     *ledger
+	records   *recordStore
+	secrets   *secretFiles
+	slots     slots
+}
 
 // move is a way from one lasting state to another.
 type move struct {
@@ -44,14 +60,14 @@ var (
 // NotFound: no such sandbox. Gone: it was deleted. Conflict: it does not run.
 // Unsupported: its provider cannot do that.
 func (m *Manager) Pause(ctx context.Context, id sandpit.ID) error {
-	return m.operate(ctx, id, "pause", nil, m.moving(pausing, ""))
+	return m.core.runOperation(ctx, id, "pause", nil, m.lifecycle.newTransition(pausing, ""))
 }
 
 // Suspend pauses a sandbox on disk, which gives its room back; one that is paused in
 // memory may be suspended, too. Who uses it is told to stop. Errors as with Pause, and
 // Exhausted: no room on disk.
 func (m *Manager) Suspend(ctx context.Context, id sandpit.ID) error {
-	return m.operate(ctx, id, "pause", onDisk(""), m.suspendingNow(""))
+	return m.core.runOperation(ctx, id, "pause", onDisk(""), m.lifecycle.newSuspend(""))
 }
 
 // onDisk are the arguments of an event that tells of pausing on disk.
@@ -66,45 +82,45 @@ func onDisk(reason string) map[string]string {
 // Resume lets a paused sandbox go on, wherever its memory is. Errors as with
 // Pause, and Exhausted: there is no room for one more that runs.
 func (m *Manager) Resume(ctx context.Context, id sandpit.ID) error {
-	return m.operate(ctx, id, "resume", nil, m.moving(resuming, ""))
+	return m.core.runOperation(ctx, id, "resume", nil, m.lifecycle.newTransition(resuming, ""))
 }
 
 // Stop ends the processes of a running or paused sandbox, its files kept. Who
 // uses it is told to stop. Errors as with Pause.
 func (m *Manager) Stop(ctx context.Context, id sandpit.ID) error {
-	return m.operate(ctx, id, "stop", nil, m.stoppingNow(""))
+	return m.core.runOperation(ctx, id, "stop", nil, m.lifecycle.newStop(""))
 }
 
 // Start starts a stopped sandbox. Errors as with Pause, and Exhausted: there is
 // no room for one more that runs.
 func (m *Manager) Start(ctx context.Context, id sandpit.ID) error {
-	return m.operate(ctx, id, "start", nil, m.moving(starting, ""))
+	return m.core.runOperation(ctx, id, "start", nil, m.lifecycle.newTransition(starting, ""))
 }
 
 // Archive moves the files of a stopped sandbox to where they cost little. Errors
 // as with Pause.
 func (m *Manager) Archive(ctx context.Context, id sandpit.ID) error {
-	return m.operate(ctx, id, "archive", nil, m.moving(archiving, ""))
+	return m.core.runOperation(ctx, id, "archive", nil, m.lifecycle.newTransition(archiving, ""))
 }
 
 // Restore moves the files of an archived sandbox back; it is stopped then. Errors
 // as with Pause.
 func (m *Manager) Restore(ctx context.Context, id sandpit.ID) error {
-	return m.operate(ctx, id, "restore", nil, m.moving(restoring, ""))
+	return m.core.runOperation(ctx, id, "restore", nil, m.lifecycle.newTransition(restoring, ""))
 }
 
-func (m *Manager) moving(v move, reason string) step {
-	return func(ctx context.Context, b *box) error { return m.move(ctx, b, v, reason) }
+func (lc *lifecycle) newTransition(v move, reason string) step {
+	return func(ctx context.Context, b *box) error { return lc.runTransition(ctx, b, v, reason) }
 }
 
-// suspendingNow suspends a sandbox that runs, or one that is paused in memory.
-func (m *Manager) suspendingNow(reason string) step {
+// newSuspend suspends a sandbox that runs, or one that is paused in memory.
+func (lc *lifecycle) newSuspend(reason string) step {
 	return func(ctx context.Context, b *box) error {
 		row := b.look()
 		if row.State == sandpit.StatePaused && row.Suspended {
 			return sandpit.Errorf(sandpit.Conflict, "sandbox %s is paused on disk already", b.id)
 		}
-		return m.move(ctx, b, suspendingFrom(row.State), reason)
+		return lc.runTransition(ctx, b, suspendingFrom(row.State), reason)
 	}
 }
 
@@ -122,16 +138,16 @@ func stoppingFrom(s sandpit.State) move {
 	return stopping
 }
 
-// stoppingNow stops a sandbox that runs, or one that is paused.
-func (m *Manager) stoppingNow(reason string) step {
+// newStop stops a sandbox that runs, or one that is paused.
+func (lc *lifecycle) newStop(reason string) step {
 	return func(ctx context.Context, b *box) error {
-		return m.move(ctx, b, stoppingFrom(b.state()), reason)
+		return lc.runTransition(ctx, b, stoppingFrom(b.state()), reason)
 	}
 }
 
-// move takes a sandbox from one state to another. The reason stays with it, if
+// runTransition takes a sandbox from one state to another. The reason stays with it, if
 // there is one.
-func (m *Manager) move(ctx context.Context, b *box, v move, reason string) error {
+func (lc *lifecycle) runTransition(ctx context.Context, b *box, v move, reason string) error {
 	row := b.look()
 	if row.State != v.from {
 		if err := stateError(row); err != nil {
@@ -142,7 +158,7 @@ func (m *Manager) move(ctx context.Context, b *box, v move, reason string) error
 		}
 		return explained(row)
 	}
-	i, err := m.attached(ctx, b)
+	i, err := lc.instances.ensureAttached(ctx, b)
 	if err != nil {
 		return err
 	}
@@ -151,146 +167,146 @@ func (m *Manager) move(ctx context.Context, b *box, v move, reason string) error
 		return sandpit.Errorf(sandpit.Unsupported, "%s sandbox %s: its provider %q cannot do that", v.verb, b.id, row.Provider)
 	}
 	if takesRoom(v.via, false) {
-		if err := m.room.take(row.Sandbox); err != nil {
+		if err := lc.quota.take(row.Sandbox); err != nil {
 			return err
 		}
 	}
-	release, err := m.acquireMove(ctx, b, row, v)
+	release, err := lc.acquireSlots(ctx, b, row, v)
 	if err != nil {
-		m.keepRoom(b)
+		lc.releaseUnusedQuota(b)
 		return fmt.Errorf("%s sandbox %s: %w", v.verb, b.id, err)
 	}
 	defer release()
-	ctx, over, err := m.beginSaving(ctx, b, v, i)
+	ctx, over, err := lc.reserveDisk(ctx, b, v, i)
 	if err != nil {
-		m.keepRoom(b)
+		lc.releaseUnusedQuota(b)
 		return fmt.Errorf("%s sandbox %s: %w", v.verb, b.id, err)
 	}
 	defer over()
 	leaving := row
 	leaving.State, leaving.Reason = v.via, reason
 	b.refuse(stateError(leaving))
-	if err := m.become(ctx, b, v.via, v.setOut(reason)); err != nil {
-		m.keepRoom(b)
-		m.countSaved(b.look())
+	if err := lc.records.changeState(ctx, b, v.via, v.setOut(reason)); err != nil {
+		lc.releaseUnusedQuota(b)
+		lc.disk.countRecord(b.look())
 		return err
 	}
 	if v.to == sandpit.StateStopped {
-		m.ending(b, stateError(leaving))
+		lc.core.notifyEnd(b, stateError(leaving))
 	} else {
-		b.evict(stateError(leaving), m.o.Drain)
+		b.evict(stateError(leaving), lc.o.Drain)
 	}
-	return m.settle(ctx, b, v, m.perform(ctx, b, v, do))
+	return lc.finishTransition(ctx, b, v, lc.performTransition(ctx, b, v, do))
 }
 
-// beginSaving reserves what a transition writes to the disk, if it does. The returned context
+// reserveDisk reserves what a transition writes to the disk, if it does. The returned context
 // is for it, and over is called when it is over.
-func (m *Manager) beginSaving(ctx context.Context, b *box, v move, i sandpit.Instance) (saving context.Context, over func(), err error) {
+func (lc *lifecycle) reserveDisk(ctx context.Context, b *box, v move, i sandpit.Instance) (saving context.Context, over func(), err error) {
 	if !isSaved(v.to, v.disk) {
 		return ctx, func() {}, nil
 	}
-	on, bytes := m.saves, int64(0)
+	on, bytes := lc.disk.saves, int64(0)
 	switch row := b.look(); {
 	case v.to == sandpit.StateArchived:
-		on = m.archives
+		on = lc.disk.archives
 	case row.State == sandpit.StateRunning || !row.Suspended:
-		bytes = m.estimateSave(ctx, i, v.disk)
+		bytes = lc.disk.estimateSave(ctx, i, v.disk)
 	}
-	s, err := m.reserveSaving(ctx, savingPlan{id: string(b.id), owner: b.look().Lease.Owner, disk: on, bytes: bytes, stays: true})
+	s, err := lc.disk.reserveSave(ctx, savingPlan{id: string(b.id), owner: b.look().Lease.Owner, disk: on, bytes: bytes, stays: true})
 	if err != nil {
 		return ctx, nil, err
 	}
 	return s.within(ctx), s.release, nil
 }
 
-// perform asks the provider to do something. If that comes to an end only when
+// performTransition asks the provider to do something. If that comes to an end only when
 // nobody waits for it any more, the row follows.
-func (m *Manager) perform(ctx context.Context, b *box, v move, do func(context.Context) error) error {
-	_, err := call(ctx, m.loops, m.remoteFor(v, v.verb+" sandbox "+string(b.id)), none(do), func(_ struct{}, err error) {
+func (lc *lifecycle) performTransition(ctx context.Context, b *box, v move, do func(context.Context) error) error {
+	_, err := call(ctx, lc.core.loops, lc.newTransitionCall(v, v.verb+" sandbox "+string(b.id)), none(do), func(_ struct{}, err error) {
 		if err != nil {
 			return // as was believed
 		}
-		ctx, cancel := m.ops.detach(m.ops.ctx)
+		ctx, cancel := lc.core.ops.detach(lc.core.ops.ctx)
 		defer cancel()
-		if err := m.run(ctx, b, m.logged(v.verb, map[string]string{"late": "true"}, m.following(v))); err != nil {
-			m.o.Log.WarnContext(ctx, "a late answer cannot be written down", slog.String("sandbox", string(b.id)), slog.Any("error", err))
+		if err := lc.core.runLocked(ctx, b, lc.core.withEvent(v.verb, map[string]string{"late": "true"}, lc.recordLateSuccess(v))); err != nil {
+			lc.log.WarnContext(ctx, "a late answer cannot be written down", slog.String("sandbox", string(b.id)), slog.Any("error", err))
 		}
 	})
 	return err
 }
 
-// following writes that a move was made after all, unless the sandbox was moved
+// recordLateSuccess writes that a move was made after all, unless the sandbox was moved
 // elsewhere meanwhile.
-func (m *Manager) following(v move) step {
+func (lc *lifecycle) recordLateSuccess(v move) step {
 	return func(ctx context.Context, b *box) error {
 		if b.state() != v.from {
 			return errNothing
 		}
 		if takesRoom(v.to, v.disk) {
-			m.room.hold(b.look().Sandbox)
+			lc.quota.hold(b.look().Sandbox)
 		}
-		if err := m.become(ctx, b, v.via, v.setOut("")); err != nil {
+		if err := lc.records.changeState(ctx, b, v.via, v.setOut("")); err != nil {
 			return err
 		}
-		return m.arrive(ctx, b, v)
+		return lc.recordSuccess(ctx, b, v)
 	}
 }
 
-// settle writes where a move has led to. Of one that failed nobody may know: then
+// finishTransition writes where a move has led to. Of one that failed nobody may know: then
 // the guest is asked, which tells whether the sandbox runs.
-func (m *Manager) settle(ctx context.Context, b *box, v move, err error) error {
-	if err == nil || m.isThere(ctx, b, v, err) {
-		return m.arrive(ctx, b, v)
+func (lc *lifecycle) finishTransition(ctx context.Context, b *box, v move, err error) error {
+	if err == nil || lc.hasHappened(ctx, b, v, err) {
+		return lc.recordSuccess(ctx, b, v)
 	}
-	origin := m.origin(ctx, b, v)
-	back := m.become(ctx, b, origin, func(r *store.Row) {
+	origin := lc.stateAfterFailure(ctx, b, v)
+	back := lc.records.changeState(ctx, b, origin, func(r *store.Row) {
 		r.Reason = cut("could not "+v.verb+": "+err.Error(), store.MaxReason)
 		if v.disk || origin == sandpit.StateRunning {
 			r.Suspended = false
 		}
 		if origin != v.from {
-			r.LastUsedAt = m.o.Clock.Now() // it has not been idle, but paused
+			r.LastUsedAt = lc.clock.Now() // it has not been idle, but paused
 		}
 	})
-	m.keepRoom(b)
+	lc.releaseUnusedQuota(b)
 	return errors.Join(err, back)
 }
 
-// origin returns the state that a failed move leaves a sandbox in. What is paused
+// stateAfterFailure returns the state that a failed move leaves a sandbox in. What is paused
 // is resumed before it is stopped, and may have come no further.
-func (m *Manager) origin(ctx context.Context, b *box, v move) sandpit.State {
-	if v.from == sandpit.StatePaused && v.to == sandpit.StateStopped && m.ask(ctx, b) == nil {
+func (lc *lifecycle) stateAfterFailure(ctx context.Context, b *box, v move) sandpit.State {
+	if v.from == sandpit.StatePaused && v.to == sandpit.StateStopped && lc.instances.pingGuest(ctx, b) == nil {
 		return sandpit.StateRunning
 	}
 	return v.from
 }
 
-// arrive writes that a move was made. A sandbox that runs again after its deadline has a
+// recordSuccess writes that a move was made. A sandbox that runs again after its deadline has a
 // new one, as far away as that was when it was set.
-func (m *Manager) arrive(ctx context.Context, b *box, v move) error {
+func (lc *lifecycle) recordSuccess(ctx context.Context, b *box, v move) error {
 	before := b.look()
 	reason := before.Reason
 	if v.to == sandpit.StateRunning {
-		if err := m.giveAgain(ctx, b); err != nil {
+		if err := lc.secrets.giveSecretsAgain(ctx, b); err != nil {
 			return err
 		}
 	}
 	if isSaved(v.to, v.disk) {
-		m.finishSaving(string(b.id), before.Lease.Owner)
+		lc.disk.finishSave(string(b.id), before.Lease.Owner)
 	}
-	err := m.become(ctx, b, v.to, func(r *store.Row) {
+	err := lc.records.changeState(ctx, b, v.to, func(r *store.Row) {
 		r.Reason, r.Suspended = reason, v.disk
 		if v.to != sandpit.StateRunning {
 			return
 		}
-		now := m.o.Clock.Now()
+		now := lc.clock.Now()
 		r.Reason, r.LastUsedAt, r.Idled = "", now, false
 		if !r.Lease.Deadline.After(now) {
 			r.Lease = renewed(*r, now)
 		}
 	})
 	if lease := b.look().Lease; err == nil && !lease.Deadline.Equal(before.Lease.Deadline) && !lease.Deadline.IsZero() {
-		m.schedule(ctx, b, kindDeadline, lease.Deadline)
+		lc.messages.scheduleMessage(ctx, b, kindDeadline, lease.Deadline)
 	}
 	return err
 }
@@ -305,9 +321,9 @@ func renewed(r store.Row, now time.Time) sandpit.Lease {
 	return l
 }
 
-// isThere reports whether a move that failed has been made all the same: the
+// hasHappened reports whether a move that failed has been made all the same: the
 // answer was lost, or it had been made before.
-func (m *Manager) isThere(ctx context.Context, b *box, v move, err error) bool {
+func (lc *lifecycle) hasHappened(ctx context.Context, b *box, v move, err error) bool {
 	if refused(err) {
 		return false
 	}
@@ -316,36 +332,36 @@ func (m *Manager) isThere(ctx context.Context, b *box, v move, err error) bool {
 		return false
 	case sandpit.Conflict:
 		if v.to == sandpit.StateRunning || v.from == sandpit.StateRunning {
-			return (v.to == sandpit.StateRunning) == (m.ask(ctx, b) == nil)
+			return (v.to == sandpit.StateRunning) == (lc.instances.pingGuest(ctx, b) == nil)
 		}
 		return true
 	default:
 		if v.to == sandpit.StateRunning {
-			return m.ask(ctx, b) == nil
+			return lc.instances.pingGuest(ctx, b) == nil
 		}
-		return v.from == sandpit.StateRunning && errors.Is(m.ask(ctx, b), sandpit.Conflict)
+		return v.from == sandpit.StateRunning && errors.Is(lc.instances.pingGuest(ctx, b), sandpit.Conflict)
 	}
 }
 
-// ask returns nil if the guest answers. It is Conflict if the sandbox does not
+// pingGuest returns nil if the guest answers. It is Conflict if the sandbox does not
 // run.
-func (m *Manager) ask(ctx context.Context, b *box) error {
-	_, err := m.processes(ctx, b)
+func (is *instances) pingGuest(ctx context.Context, b *box) error {
+	_, err := is.listProcesses(ctx, b)
 	return err
 }
 
-func (m *Manager) processes(ctx context.Context, b *box) ([]sandpit.ProcessInfo, error) {
-	i, err := m.attached(ctx, b)
+func (is *instances) listProcesses(ctx context.Context, b *box) ([]sandpit.ProcessInfo, error) {
+	i, err := is.ensureAttached(ctx, b)
 	if err != nil {
 		return nil, err
 	}
-	return call(ctx, m.loops, remote{what: "ask the guest", limit: min(guestLimit, m.o.CallTimeout)}, i.Guest().ListProcesses, nil)
+	return call(ctx, is.core.loops, remote{what: "ask the guest", limit: min(guestLimit, is.o.CallTimeout)}, i.Guest().ListProcesses, nil)
 }
 
-// keepRoom frees what a sandbox takes up if its state takes none.
-func (m *Manager) keepRoom(b *box) {
+// releaseUnusedQuota frees what a sandbox takes up if its state takes none.
+func (lc *lifecycle) releaseUnusedQuota(b *box) {
 	if row := b.look(); !takesRoom(row.State, row.Suspended) {
-		m.room.give(b.id)
+		lc.quota.give(b.id)
 	}
 }
 
@@ -360,15 +376,15 @@ func (v move) setOut(reason string) func(*store.Row) {
 	}
 }
 
-// remoteFor allows more time for what reads or writes all of a sandbox.
-func (m *Manager) remoteFor(v move, what string) remote {
-	r := m.remote(what)
+// newTransitionCall allows more time for what reads or writes all of a sandbox.
+func (lc *lifecycle) newTransitionCall(v move, what string) remote {
+	r := lc.core.newCall(what)
 	switch v.via {
 	case sandpit.StateArchiving, sandpit.StateRestoring:
-		r.limit = max(r.limit, m.o.MoveTimeout)
+		r.limit = max(r.limit, lc.o.MoveTimeout)
 	case sandpit.StatePausing, sandpit.StateResuming:
 		if v.disk || v.verb == resuming.verb {
-			r.limit = max(r.limit, m.o.MoveTimeout)
+			r.limit = max(r.limit, lc.o.MoveTimeout)
 		}
 	default:
 	}
@@ -380,35 +396,35 @@ func withReason(reason string) func(*store.Row) {
 	return func(r *store.Row) { r.Reason = cut(reason, store.MaxReason) }
 }
 
-// finishing finishes a move that was interrupted. Conflict from the provider
+// recoverTransition finishes a move that was interrupted. Conflict from the provider
 // means that it had been made.
-func (m *Manager) finishing() step {
+func (lc *lifecycle) recoverTransition() step {
 	return func(ctx context.Context, b *box) error {
 		v, ok := interrupted(b.look())
 		if !ok {
 			return errNothing
 		}
-		i, err := m.attached(ctx, b)
+		i, err := lc.instances.ensureAttached(ctx, b)
 		if err != nil {
 			return err
 		}
 		do := v.do(i)
 		if do == nil {
-			return m.become(ctx, b, sandpit.StateError, withReason("its provider can no longer "+v.verb+" it"))
+			return lc.records.changeState(ctx, b, sandpit.StateError, withReason("its provider can no longer "+v.verb+" it"))
 		}
-		if p := m.slotsFor(b.look(), v); p != nil {
+		if p := lc.findSlotPool(b.look(), v); p != nil {
 			slot, err := acquire(ctx, p, "") // what the server owes after a crash counts as its own
 			if err != nil {
 				return err
 			}
 			defer slot.Release()
 		}
-		_, err = call(ctx, m.loops, m.remoteFor(v, v.verb), none(do), nil)
-		if err == nil || errors.Is(err, sandpit.Conflict) && m.isThere(ctx, b, v, err) {
-			return m.arrive(ctx, b, v)
+		_, err = call(ctx, lc.core.loops, lc.newTransitionCall(v, v.verb), none(do), nil)
+		if err == nil || errors.Is(err, sandpit.Conflict) && lc.hasHappened(ctx, b, v, err) {
+			return lc.recordSuccess(ctx, b, v)
 		}
 		if refused(err) {
-			return errors.Join(err, m.become(ctx, b, sandpit.StateError, withReason("could not "+v.verb+": "+err.Error())))
+			return errors.Join(err, lc.records.changeState(ctx, b, sandpit.StateError, withReason("could not "+v.verb+": "+err.Error())))
 		}
 		return err
 	}

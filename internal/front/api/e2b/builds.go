@@ -66,7 +66,7 @@ func (s *Server) requestBuild(c *call) (int, any, error) {
 	if tagged {
 		in.Tags = append(in.Tags, tag)
 	}
-	t, b, err := s.o.Manager.CreateTemplate(c.r.Context(), manager.TemplateRequest{
+	t, b, err := s.o.Manager.Templates().Create(c.r.Context(), manager.TemplateRequest{
 		Owner: c.who.Owner, Name: name, Tags: in.Tags,
 		Resources: sandpit.Resources{CPUs: float64(cmp.Or(in.CPUs, usualCPUs)), Memory: cmp.Or(in.Memory, usualMemory) << 20},
 	})
@@ -132,7 +132,7 @@ func (s *Server) startBuild(c *call) (int, any, error) {
 		files.close()
 		kept.Close()
 	}
-	return http.StatusAccepted, map[string]any{}, s.o.Manager.StartBuild(c.r.Context(), manager.BuildRequest{
+	return http.StatusAccepted, map[string]any{}, s.o.Manager.Builds().Start(c.r.Context(), manager.BuildRequest{
 		Owner: c.who.Owner, Build: b.ID, Recipe: planned, Files: files.dir, Release: release, Login: access, Fresh: in.Force,
 		Admin: c.who.Admin, Configured: base.configured,
 		Prepare: func(ctx context.Context) ([]sandpit.RecipeStep, map[string]string, error) {
@@ -144,7 +144,7 @@ func (s *Server) startBuild(c *call) (int, any, error) {
 
 // build returns the build that the path names. NotFound.
 func (s *Server) build(c *call) (sandpit.TemplateBuild, error) {
-	b, err := s.o.Manager.Build(c.r.Context(), c.who.Owner, sandpit.BuildID(c.r.PathValue("build")))
+	b, err := s.o.Manager.Builds().Get(c.r.Context(), c.who.Owner, sandpit.BuildID(c.r.PathValue("build")))
 	if err == nil && c.r.PathValue("id") != string(b.Template) {
 		t, err := s.ownTemplate(c, c.r.PathValue("id"))
 		if err != nil {
@@ -201,7 +201,7 @@ func (s *Server) buildLog(ctx context.Context, owner string, b sandpit.TemplateB
 	if limit == 0 {
 		return list, nil
 	}
-	entries, err := s.o.Manager.BuildLog(ctx, owner, b.ID, after, limit)
+	entries, err := s.o.Manager.Builds().Log(ctx, owner, b.ID, after, limit)
 	for _, e := range entries {
 		one := logEntry{At: e.At, Level: "info", Message: e.Text, Step: stepOf(b, e.Step)}
 		if e.Error {
@@ -260,7 +260,7 @@ func (s *Server) reason(ctx context.Context, owner string, b sandpit.TemplateBui
 // lastEntry is what a build has told last.
 func (s *Server) lastEntry(ctx context.Context, owner string, b sandpit.TemplateBuild) (last sandpit.BuildLog, err error) {
 	for {
-		entries, err := s.o.Manager.BuildLog(ctx, owner, b.ID, last.Seq, 10*maxBuildLogs)
+		entries, err := s.o.Manager.Builds().Log(ctx, owner, b.ID, last.Seq, 10*maxBuildLogs)
 		if err != nil || len(entries) == 0 {
 			return last, err
 		}

@@ -114,7 +114,7 @@ func (s *Server) create(ctx context.Context, who api.Principal, in created, time
 		timeout, err = span("timeout", in.Timeout, timeout, 1)
 	}
 	if err != nil {
-		s.o.Manager.Report(manager.Report{Actor: who.Owner, Action: "create", Err: err})
+		s.o.Manager.Events().Record(manager.Report{Actor: who.Owner, Action: "create", Err: err})
 		return sandpit.Sandbox{}, err
 	}
 	begin := time.Now()

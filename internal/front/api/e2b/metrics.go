@@ -114,7 +114,7 @@ func (s *Server) allMetrics(c *call) (int, any, error) {
 func (s *Server) measure(ctx context.Context, list []sandpit.Sandbox) (map[sandpit.ID]metric, error) {
 	before := make(map[sandpit.ID]sandpit.Stats, len(list))
 	for _, b := range list {
-		stats, err := s.o.Manager.Measure(ctx, b.ID)
+		stats, err := s.o.Manager.Usage().Measure(ctx, b.ID)
 		if err != nil && len(list) == 1 {
 			return nil, err
 		}
@@ -129,7 +129,7 @@ func (s *Server) measure(ctx context.Context, list []sandpit.Sandbox) (map[sandp
 	}
 	all := make(map[sandpit.ID]metric, len(before))
 	for id, first := range before {
-		last, err := s.o.Manager.Measure(ctx, id)
+		last, err := s.o.Manager.Usage().Measure(ctx, id)
 		if err != nil && len(list) == 1 {
 			return nil, err
 		}

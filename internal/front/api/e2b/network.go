@@ -183,5 +183,5 @@ func (s *Server) setNetwork(c *call) (int, any, error) {
 		p, secrets = sandpit.NetworkPolicy{Online: true, Deny: everything}, nil
 	}
 	p.Limits = b.Spec.Network.Limits
-	return http.StatusNoContent, nil, s.o.Manager.SetNetwork(c.r.Context(), b.ID, p, secrets)
+	return http.StatusNoContent, nil, s.o.Manager.Network().Set(c.r.Context(), b.ID, p, secrets)
 }

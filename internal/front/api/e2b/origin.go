@@ -51,7 +51,7 @@ func (s *Server) resolve(ctx context.Context, who api.Principal, name string) (o
 		return origin{}, err
 	}
 	ref := templateRef(who, name)
-	found, err := s.o.Manager.FindTemplate(ctx, who.Owner, ref)
+	found, err := s.o.Manager.Templates().Get(ctx, who.Owner, ref)
 	if err != nil && sandpit.CodeOf(err) != sandpit.NotFound {
 		return origin{}, err
 	}
@@ -94,7 +94,7 @@ func isUsualTag(tag string) bool { return tag == "" || tag == tagDefault || tag 
 // builtinName returns the built-in template that a reference means, or "".
 func (s *Server) builtinName(ref string) string {
 	parsed := sandpit.ParseTemplateRef(ref)
-	if parsed.Owner != "" || !isUsualTag(parsed.Tag) || !slices.Contains(s.o.Manager.BuiltinNames(), parsed.Name) {
+	if parsed.Owner != "" || !isUsualTag(parsed.Tag) || !slices.Contains(s.o.Manager.Builtins().Names(), parsed.Name) {
 		return ""
 	}
 	return parsed.Name
@@ -103,7 +103,7 @@ func (s *Server) builtinName(ref string) string {
 // startsProgram reports whether a built-in template has a program running, which only a
 // server's build of it has.
 func (s *Server) startsProgram(builtin string) bool {
-	return builtin != "" && s.o.Manager.StartsProgram(builtin)
+	return builtin != "" && s.o.Manager.Builtins().StartsProgram(builtin)
 }
 
 // ready returns the origin as soon as it can be used. A built-in template is built when it is
@@ -115,7 +115,7 @@ func (s *Server) ready(ctx context.Context, who api.Principal, o origin) (origin
 	if o.builtin == "" {
 		return o, nil
 	}
-	b, err := s.o.Manager.AwaitBuiltin(ctx, o.builtin, s.o.BuildPatience)
+	b, err := s.o.Manager.Builtins().Await(ctx, o.builtin, s.o.BuildPatience)
 	switch {
 	case err == nil && b.Status == sandpit.BuildReady:
 		o.template = o.builtin
@@ -179,7 +179,7 @@ func (s *Server) configured(template string) (sandpit.Image, bool) {
 // names returns the names of templates that every client finds: those of the configuration
 // and of the program, and "base".
 func (s *Server) names() []string {
-	all := append(slices.Collect(maps.Keys(s.o.Templates)), s.o.Manager.BuiltinNames()...)
+	all := append(slices.Collect(maps.Keys(s.o.Templates)), s.o.Manager.Builtins().Names()...)
 	all = append(all, baseTemplate)
 	slices.Sort(all)
 	return slices.Compact(all)

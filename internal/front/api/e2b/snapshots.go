@@ -54,7 +54,7 @@ func snapshotName(who api.Principal, name string) string {
 
 // snapshot returns a snapshot of who asks. NotFound.
 func (s *Server) snapshot(ctx context.Context, who api.Principal, name string) (sandpit.Snapshot, error) {
-	return s.o.Manager.FindSnapshot(ctx, who.Owner, snapshotName(who, name))
+	return s.o.Manager.Snapshots().Get(ctx, who.Owner, snapshotName(who, name))
 }
 
 // createSnapshot saves a sandbox, which goes on.
@@ -73,7 +73,7 @@ func (s *Server) createSnapshot(c *call) (int, any, error) {
 	if name != "" && !snapshotPattern.MatchString(name) {
 		return 0, nil, sandpit.Errorf(sandpit.Invalid, "name %.100q: want letters, digits, and inside also - and _, and maybe a tag after a colon", in.Name)
 	}
-	made, err := s.o.Manager.Snapshot(c.r.Context(), b.ID, snapshotName(c.who, name))
+	made, err := s.o.Manager.Snapshots().Create(c.r.Context(), b.ID, snapshotName(c.who, name))
 	if err != nil {
 		return 0, nil, err
 	}
@@ -104,7 +104,7 @@ func (s *Server) listSnapshots(c *call) (int, any, error) {
 		}
 		return http.StatusOK, list, nil
 	}
-	all, err := s.o.Manager.Snapshots(c.r.Context(), f)
+	all, err := s.o.Manager.Snapshots().List(c.r.Context(), f)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -151,7 +151,7 @@ func (s *Server) fork(c *call) (int, any, error) {
 	}
 	ctx := c.r.Context()
 	m, _ := markOf(b)
-	all, err := s.o.Manager.ForkEach(ctx, manager.ForkRequest{
+	all, err := s.o.Manager.Snapshots().ForkEach(ctx, manager.ForkRequest{
 		// They must not end while they are made.
 		Sandbox: b.ID, Count: int(count), Lease: sandpit.Lease{Deadline: time.Now().Add(timeout + makingLimit), Action: m.Timeout},
 	})

@@ -51,7 +51,7 @@ func (s *Server) administrator(c *call, action string) error {
 		return nil
 	}
 	err := sandpit.Errorf(sandpit.PermissionDenied, "%s: this is for administrators", action)
-	s.o.Manager.Report(manager.Report{Actor: c.who.Owner, Action: action, Err: err, Restricted: true})
+	s.o.Manager.Events().Record(manager.Report{Actor: c.who.Owner, Action: action, Err: err, Restricted: true})
 	return err
 }
 
@@ -154,5 +154,5 @@ func (s *Server) ownKey(c *call, id string) error {
 }
 
 func (s *Server) report(c *call, action, id string, err error) {
-	s.o.Manager.Report(manager.Report{Actor: c.who.Owner, Action: action, Args: map[string]string{"key": cmp.Or(id, "none")}, Err: err})
+	s.o.Manager.Events().Record(manager.Report{Actor: c.who.Owner, Action: action, Args: map[string]string{"key": cmp.Or(id, "none")}, Err: err})
 }

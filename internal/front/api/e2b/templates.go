@@ -60,7 +60,7 @@ func templateRef(who api.Principal, text string) string {
 
 // ownTemplate returns a template of who asks. NotFound, also if it is another's.
 func (s *Server) ownTemplate(c *call, ref string) (sandpit.Template, error) {
-	t, err := s.o.Manager.FindTemplate(c.r.Context(), c.who.Owner, templateRef(c.who, ref))
+	t, err := s.o.Manager.Templates().Get(c.r.Context(), c.who.Owner, templateRef(c.who, ref))
 	if sandpit.CodeOf(err) == sandpit.NotFound || err == nil && t.Owner != c.who.Owner {
 		return t, sandpit.Errorf(sandpit.NotFound, "template %.100q not found", ref)
 	}
@@ -84,7 +84,7 @@ func (s *Server) listTemplates(c *call) (int, any, error) {
 			Aliases: []string{name}, Names: []string{name}, Version: guestVersion, Status: status, Builds: 1,
 		})
 	}
-	all, err := s.o.Manager.Templates(c.r.Context(), store.TemplateFilter{Owner: c.who.Owner})
+	all, err := s.o.Manager.Templates().List(c.r.Context(), store.TemplateFilter{Owner: c.who.Owner})
 	if err != nil {
 		return 0, nil, err
 	}
@@ -103,7 +103,7 @@ func (s *Server) statusOf(ctx context.Context, name string) (string, error) {
 	if _, ok := s.configured(name); ok || s.builtinName(name) == "" {
 		return string(sandpit.BuildReady), nil
 	}
-	b, err := s.o.Manager.Builtin(ctx, name)
+	b, err := s.o.Manager.Builtins().Get(ctx, name)
 	if b.Status == sandpit.BuildFailed {
 		return statusError, err
 	}
@@ -116,7 +116,7 @@ func (s *Server) templateOf(ctx context.Context, t sandpit.Template) (template, 
 		ID: string(t.ID), Public: t.Public, Aliases: []string{t.Name}, Names: []string{t.Name}, CreatedAt: t.CreatedAt.UTC(), UpdatedAt: t.UpdatedAt.UTC(),
 		Count: t.Spawned, Version: guestVersion, Status: string(sandpit.BuildWaiting),
 	}
-	builds, err := s.o.Manager.Builds(ctx, t.Owner, string(t.ID), maxBuilds)
+	builds, err := s.o.Manager.Builds().List(ctx, t.Owner, string(t.ID), maxBuilds)
 	if out.Builds = len(builds); err != nil || len(builds) == 0 {
 		return out, err
 	}
@@ -147,7 +147,7 @@ func (s *Server) getTemplate(c *call) (int, any, error) {
 	if err != nil {
 		return 0, nil, err
 	}
-	builds, err := s.o.Manager.Builds(c.r.Context(), c.who.Owner, string(t.ID), maxBuilds)
+	builds, err := s.o.Manager.Builds().List(c.r.Context(), c.who.Owner, string(t.ID), maxBuilds)
 	list := make([]build, len(builds))
 	for i, b := range builds {
 		list[i] = s.buildOf(b)
@@ -192,7 +192,7 @@ func (s *Server) setTemplate(c *call) (int, any, error) {
 	}
 	t, err := s.ownTemplate(c, c.r.PathValue("id"))
 	if err == nil && in.Public != nil {
-		t, err = s.o.Manager.SetTemplatePublic(c.r.Context(), c.who.Owner, string(t.ID), *in.Public, c.who.Admin)
+		t, err = s.o.Manager.Templates().SetPublic(c.r.Context(), c.who.Owner, string(t.ID), *in.Public, c.who.Admin)
 	}
 	return http.StatusOK, map[string]any{"names": []string{t.Name}}, err
 }
@@ -206,13 +206,13 @@ func (s *Server) deleteTemplate(c *call) (int, any, error) {
 	case err != nil:
 		return 0, nil, err
 	case o.saved != nil:
-		return http.StatusNoContent, nil, s.o.Manager.RemoveSnapshot(ctx, c.who.Owner, string(o.saved.ID))
+		return http.StatusNoContent, nil, s.o.Manager.Snapshots().Delete(ctx, c.who.Owner, string(o.saved.ID))
 	case o.configured || o.builtin != "":
 		return 0, nil, sandpit.Errorf(sandpit.PermissionDenied, "template %.100q is one of the server's configuration", c.r.PathValue("id"))
 	}
 	t, err := s.ownTemplate(c, c.r.PathValue("id"))
 	if err == nil {
-		err = s.o.Manager.RemoveTemplate(ctx, c.who.Owner, string(t.ID))
+		err = s.o.Manager.Templates().Delete(ctx, c.who.Owner, string(t.ID))
 	}
 	return http.StatusNoContent, nil, err
 }
@@ -234,7 +234,7 @@ func (s *Server) assignTags(c *call) (int, any, error) {
 		return 0, nil, sandpit.Errorf(sandpit.Invalid, "tags are missing")
 	}
 	_, tag, _ := strings.Cut(templateRef(c.who, in.Target), ":")
-	t, err = s.o.Manager.TagTemplate(c.r.Context(), c.who.Owner, string(t.ID)+":"+cmp.Or(tag, tagDefault), in.Tags)
+	t, err = s.o.Manager.Templates().Tag(c.r.Context(), c.who.Owner, string(t.ID)+":"+cmp.Or(tag, tagDefault), in.Tags)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -252,7 +252,7 @@ func (s *Server) removeTags(c *call) (int, any, error) {
 	}
 	t, err := s.ownTemplate(c, in.Name)
 	if err == nil {
-		err = s.o.Manager.UntagTemplate(c.r.Context(), c.who.Owner, string(t.ID), in.Tags)
+		err = s.o.Manager.Templates().Untag(c.r.Context(), c.who.Owner, string(t.ID), in.Tags)
 	}
 	return http.StatusNoContent, nil, err
 }

@@ -60,7 +60,7 @@ func volumeMounts(b sandpit.Sandbox) []volumeMount {
 
 // volumes returns the volumes of an owner, of which there are few.
 func (s *Server) volumes(ctx context.Context, owner string) ([]volume, error) {
-	list, ids, err := s.o.Manager.Volumes(ctx, store.VolumeFilter{Owner: owner})
+	list, ids, err := s.o.Manager.Volumes().List(ctx, store.VolumeFilter{Owner: owner})
 	all := make([]volume, len(list))
 	for i, v := range list {
 		all[i] = volume{ids[i], v.Name}
@@ -99,7 +99,7 @@ func (s *Server) createVolume(c *call) (int, any, error) {
 	if err := c.read(&in); err != nil {
 		return 0, nil, err
 	}
-	if _, err := s.o.Manager.CreateVolume(c.r.Context(), manager.VolumeRequest{Owner: c.who.Owner, Name: in.Name}); err != nil {
+	if _, err := s.o.Manager.Volumes().Create(c.r.Context(), manager.VolumeRequest{Owner: c.who.Owner, Name: in.Name}); err != nil {
 		return 0, nil, err
 	}
 	all, err := s.volumes(c.r.Context(), c.who.Owner)
@@ -118,5 +118,5 @@ func (s *Server) deleteVolume(c *call) (int, any, error) {
 	if err != nil {
 		return 0, nil, err
 	}
-	return http.StatusNoContent, nil, s.o.Manager.DeleteVolume(c.r.Context(), c.who.Owner, v.Name)
+	return http.StatusNoContent, nil, s.o.Manager.Volumes().Delete(c.r.Context(), c.who.Owner, v.Name)
 }
