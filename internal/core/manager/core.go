@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/fairshare"
 )
 
 // core is what all parts of a manager share: its tasks, the lock of a sandbox, and how operations are
@@ -142,4 +143,51 @@ func (c *core) triggerSweep() {
 	case c.sweepRequest <- struct{}{}:
 	default:
 	}
+}
+
+// mustShare reports whether an owner has to leave room for others: it is no administrator's,
+// and others have keys or sandboxes. For administrators without sandboxes no room is left,
+// as they can make some. The server itself leaves none, because its pools give way.
+func (c *core) mustShare(owner string) bool {
+	if owner == "" {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(c.loops.ctx, storeLimit)
+	defer cancel()
+	owners, err := c.o.KeyOwners(ctx)
+	if err != nil {
+		c.log.WarnContext(ctx, "manager: cannot list owners of keys; assuming several owners", slog.Any("error", err))
+		return true
+	}
+	if owners[owner] {
+		return false
+	}
+	for other, admin := range owners {
+		if other != owner && !admin {
+			return true
+		}
+	}
+	return c.quota.hasOthers(owner)
+}
+
+// acquireSlot takes a slot for what is done to a sandbox. The wait ends when the sandbox is
+// deleted. The caller has its turn, and calls release.
+//
+// Gone: it was deleted. Otherwise as acquire.
+func (c *core) acquireSlot(ctx context.Context, b *box, p *fairshare.Pool) (release func(), err error) {
+	if p == nil {
+		return func() {}, nil
+	}
+	ctx, abort := context.WithCancelCause(ctx)
+	defer abort(nil)
+	b.making(abort)
+	defer b.making(nil)
+	slot, err := acquire(ctx, p, b.look().Lease.Owner)
+	switch {
+	case err != nil && b.isUnwanted():
+		return nil, sandpit.Errorf(sandpit.Gone, "sandbox %s was deleted while the request waited", b.id)
+	case err != nil:
+		return nil, err
+	}
+	return slot.Release, nil
 }

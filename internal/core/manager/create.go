@@ -3,6 +3,7 @@ package manager
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -391,4 +392,37 @@ func (cr *creator) undoCreation(ctx context.Context, b *box, cause error) error 
 	b.place(nil)
 	cr.markFailed(b, "could not be made")
 	return nil
+}
+
+// checkNewName refuses a request for a sandbox whose name is invalid or taken, before anything
+// is done for it. A request that is repeated by its key is the one that has the name.
+func (cr *creator) checkNewName(ctx context.Context, r CreateRequest) error {
+	if r.pool != "" {
+		return nil
+	}
+	holder, err := cr.checkName(ctx, r.Owner, r.Spec.Name)
+	if r.Key != "" && holder.Key == r.Key {
+		return nil
+	}
+	return err
+}
+
+// checkName refuses an invalid name and one that a sandbox of the owner has, which is returned
+// as well. Of two calls at the same time with the same name both may pass: the store refuses
+// the second one.
+func (cr *creator) checkName(ctx context.Context, owner, name string) (holder store.Row, err error) {
+	if name == "" {
+		return holder, nil
+	}
+	if err := sandpit.CheckName(name); err != nil {
+		return holder, err
+	}
+	holder, err = cr.store.SandboxByName(ctx, owner, name)
+	switch {
+	case errors.Is(err, sandpit.NotFound):
+		return holder, nil
+	case err != nil:
+		return holder, err
+	}
+	return holder, store.NameTaken(name, holder.ID)
 }

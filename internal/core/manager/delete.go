@@ -119,51 +119,6 @@ func (rm *remover) clearResources(ctx context.Context, b *box) error {
 	return rm.removeTempDirs(ctx, b)
 }
 
-// destroyInstance removes what a provider has of a sandbox. A provider that does not know it has
-// nothing of it.
-func (is *instances) destroyInstance(ctx context.Context, b *box) error {
-	i, err := is.locateInstance(ctx, b)
-	if errors.Is(err, sandpit.NotFound) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	_, err = call(ctx, is.core.loops, is.core.newCall("destroy sandbox "+string(b.id)), none(i.Destroy), nil)
-	if errors.Is(err, sandpit.NotFound) {
-		return nil
-	}
-	return err
-}
-
-// locateInstance finds the instance of a sandbox that may not have been made: then nobody
-// has been told its handle, but the provider lists it. NotFound: there is none.
-func (is *instances) locateInstance(ctx context.Context, b *box) (sandpit.Instance, error) {
-	if i := b.placed(); i != nil {
-		return i, nil
-	}
-	if row := b.look(); len(row.Handle) > 0 {
-		return is.attachHandle(ctx, b, row.Handle)
-	}
-	list, err := is.listPlacements(ctx, b.provider)
-	if err != nil {
-		return nil, err
-	}
-	for _, p := range list {
-		if p.ID == b.id && p.Spec.Labels[Label] == is.identity {
-			return is.attachHandle(ctx, b, p.Handle)
-		}
-	}
-	return nil, notFound(b.id)
-}
-
-func (is *instances) listPlacements(ctx context.Context, p sandpit.Provider) ([]sandpit.Placement, error) {
-	if p == nil {
-		return nil, sandpit.Errorf(sandpit.Unavailable, "list sandboxes: the provider is not configured")
-	}
-	return call(ctx, is.core.loops, is.core.newCall("list sandboxes"), p.List, nil)
-}
-
 // deleteAll deletes all sandboxes at the same time and says what is left.
 func (rm *remover) deleteAll(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(WithActor(ctx, actorManager), closeLimit)
@@ -185,4 +140,18 @@ func (rm *remover) deleteAll(ctx context.Context) error {
 	}
 	group.Wait()
 	return errors.Join(errs...)
+}
+
+// retryRemoval goes on with a deletion that failed.
+func (rm *remover) retryRemoval(ctx context.Context, b *box) error {
+	if b.state() != sandpit.StateDeleting {
+		return nil
+	}
+	return rm.core.withEvent("delete", map[string]string{"again": "true"}, func(ctx context.Context, b *box) error {
+		if err := rm.clearResources(ctx, b); err != nil {
+			return err
+		}
+		rm.messages.cancelMessages(ctx, b)
+		return rm.finishRemoval(ctx, b)
+	})(ctx, b)
 }

@@ -171,14 +171,6 @@ func (j *journal) batch() []store.Event {
 	return batch
 }
 
-// Status returns how many events wait to be written, and how many were lost since the
-// manager was opened, because too many waited.
-func (ev *Events) Status() (waiting int, lost int64) {
-	ev.journal.mu.Lock()
-	defer ev.journal.mu.Unlock()
-	return len(ev.journal.waiting), ev.journal.allLost
-}
-
 func (j *journal) giveBack(batch []store.Event) {
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -175,3 +175,11 @@ func (ev *Events) logReport(r Report) {
 	}
 	ev.log.LogAttrs(context.Background(), level, message, attrs...) //nolint:sloglint // the message is the action, of which there are few; the request is over, or is named above
 }
+
+// Status returns how many events wait to be written, and how many were lost since the
+// manager was opened, because too many waited.
+func (ev *Events) Status() (waiting int, lost int64) {
+	ev.journal.mu.Lock()
+	defer ev.journal.mu.Unlock()
+	return len(ev.journal.waiting), ev.journal.allLost
+}

@@ -2,10 +2,12 @@ package manager
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"sync"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/store"
 )
 
 // Handle is the right to use a sandbox for a while. While it is held the sandbox
@@ -164,4 +166,48 @@ func (h *Handle) Release() {
 		h.box.release(h)
 		h.manager.core.triggerSweep()
 	})
+}
+
+// wakes reports whether using a paused or stopped sandbox resumes it.
+func wakes(r store.Row) bool {
+	return r.Policy.WakeOnUse || r.Idled || r.Policy.AutoSuspend > 0 && r.Suspended
+}
+
+// isAsleep reports whether a sandbox in this state can be resumed by using it.
+func isAsleep(s sandpit.State) bool {
+	return s == sandpit.StatePaused || s == sandpit.StateStopped
+}
+
+// resumeOnUse has a sandbox go on. Of all who have waited while somebody tried in vain, nobody
+// tries again: they hear why it was in vain. before is how many tries had ended when the
+// waiting began.
+func (lc *lifecycle) resumeOnUse(ctx context.Context, b *box, before int) error {
+	b.mu.Lock()
+	tried, last := b.wakings != before, b.wakeErr
+	b.mu.Unlock()
+	if tried && last != nil {
+		return last
+	}
+	row := b.look()
+	var err error
+	if row.State == sandpit.StatePaused {
+		err = lc.core.withEvent(resuming.verb, nil, lc.newTransition(resuming, ""))(ctx, b)
+	} else {
+		err = lc.core.withEvent(starting.verb, nil, lc.newTransition(starting, ""))(ctx, b)
+	}
+	if err != nil {
+		err = fmt.Errorf("wake sandbox %s, which was %s: %w", b.id, row.State, err)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.wakings++
+	b.wakeErr = err
+	return err
+}
+
+// attempts is how many tries to wake a sandbox have ended.
+func (b *box) attempts() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.wakings
 }

@@ -103,47 +103,62 @@ func (is *instances) watchInstance(ctx context.Context, b *box, i sandpit.Instan
 	}
 }
 
-// handleEnd deals with an instance that has ended by itself.
-func (re *recreator) handleEnd(ctx context.Context, b *box, i sandpit.Instance, exit sandpit.Exit) error {
-	if b.placed() != i {
-		return nil // it was ended by us, or made again
-	}
-	reason := exit.Reason
-	if reason == "" {
-		reason = "it ended by itself"
-	}
-	if !exit.Known {
-		reason = "vanished: " + reason
-	}
-	return re.handleLoss(ctx, b, reason)
+// pingGuest returns nil if the guest answers. It is Conflict if the sandbox does not
+// run.
+func (is *instances) pingGuest(ctx context.Context, b *box) error {
+	_, err := is.listProcesses(ctx, b)
+	return err
 }
 
-// actionLost is the action of an event that says that a sandbox has ended without our doing.
-const actionLost = "lost"
-
-// handleLoss deals with a sandbox that has ended without our doing: it is made again if
-// its policy says so, else it is remembered as deleted.
-func (re *recreator) handleLoss(ctx context.Context, b *box, reason string) error {
-	row := b.look()
-	switch {
-	case row.State == sandpit.StateDeleting, row.State == sandpit.StateDeleted, row.State == sandpit.StateError:
-		return nil // and what is being deleted is the queue's business
-	case row.State == sandpit.StateRunning && row.Recreated < row.Policy.Recreate:
-		return re.core.withEvent(actionLost, map[string]string{"reason": reason}, func(ctx context.Context, b *box) error {
-			return re.markBroken(ctx, b, reason)
-		})(ctx, b)
+func (is *instances) listProcesses(ctx context.Context, b *box) ([]sandpit.ProcessInfo, error) {
+	i, err := is.ensureAttached(ctx, b)
+	if err != nil {
+		return nil, err
 	}
-	return re.core.withEvent(actionLost, map[string]string{"reason": reason}, re.remover.newRemoval(reason))(ctx, b)
+	return call(ctx, is.core.loops, remote{what: "ask the guest", limit: min(guestLimit, is.o.CallTimeout)}, i.Guest().ListProcesses, nil)
 }
 
-// markBroken leaves a sandbox in error, to be made again.
-func (re *recreator) markBroken(ctx context.Context, b *box, reason string) error {
-	cause := gone(b.id, reason)
-	b.refuse(cause)
-	if err := re.records.changeState(ctx, b, sandpit.StateError, withReason(reason)); err != nil {
+// destroyInstance removes what a provider has of a sandbox. A provider that does not know it has
+// nothing of it.
+func (is *instances) destroyInstance(ctx context.Context, b *box) error {
+	i, err := is.locateInstance(ctx, b)
+	if errors.Is(err, sandpit.NotFound) {
+		return nil
+	}
+	if err != nil {
 		return err
 	}
-	re.core.notifyEnd(b, cause)
-	re.messages.scheduleMessage(ctx, b, kindRecover, re.clock.Now())
-	return nil
+	_, err = call(ctx, is.core.loops, is.core.newCall("destroy sandbox "+string(b.id)), none(i.Destroy), nil)
+	if errors.Is(err, sandpit.NotFound) {
+		return nil
+	}
+	return err
+}
+
+// locateInstance finds the instance of a sandbox that may not have been made: then nobody
+// has been told its handle, but the provider lists it. NotFound: there is none.
+func (is *instances) locateInstance(ctx context.Context, b *box) (sandpit.Instance, error) {
+	if i := b.placed(); i != nil {
+		return i, nil
+	}
+	if row := b.look(); len(row.Handle) > 0 {
+		return is.attachHandle(ctx, b, row.Handle)
+	}
+	list, err := is.listPlacements(ctx, b.provider)
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range list {
+		if p.ID == b.id && p.Spec.Labels[Label] == is.identity {
+			return is.attachHandle(ctx, b, p.Handle)
+		}
+	}
+	return nil, notFound(b.id)
+}
+
+func (is *instances) listPlacements(ctx context.Context, p sandpit.Provider) ([]sandpit.Placement, error) {
+	if p == nil {
+		return nil, sandpit.Errorf(sandpit.Unavailable, "list sandboxes: the provider is not configured")
+	}
+	return call(ctx, is.core.loops, is.core.newCall("list sandboxes"), p.List, nil)
 }

@@ -3,10 +3,12 @@ package manager
 import (
 	"context"
 	"log/slog"
+	"time"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/core/clock"
 	"github.com/sandpit-dev/sandpit/internal/core/queue"
+	"github.com/sandpit-dev/sandpit/internal/core/store"
 )
 
 // Messages are the scheduled actions of a manager in its queue. All methods may be called concurrently.
@@ -63,4 +65,129 @@ func (ms *Messages) findDead(ctx context.Context, id string) error {
 		}
 	}
 	return sandpit.Errorf(sandpit.NotFound, "there is no dead letter %.64q", id)
+}
+
+// The kinds of messages.
+const (
+	kindDeadline queue.Kind = "deadline" // the lease's action is due
+	kindDelete   queue.Kind = "delete"   // what could not be removed is tried again
+	kindRecover  queue.Kind = "recover"  // a sandbox that is lost is made again
+)
+
+// scheduleDeadline makes the queue's message what the row says.
+func (ms *Messages) scheduleDeadline(ctx context.Context, b *box) error {
+	row := b.look()
+	if row.Lease.Deadline.IsZero() {
+		_, err := ms.queue.Cancel(ctx, b.id, kindDeadline)
+		return err
+	}
+	_, err := ms.queue.Schedule(ctx, ms.newMessage(b, kindDeadline, row.Lease.Deadline))
+	ms.wakeWorker()
+	return err
+}
+
+func (ms *Messages) newMessage(b *box, k queue.Kind, due time.Time) queue.Message {
+	return queue.Message{Topic: ms.identity, Sandbox: b.id, Kind: k, Due: due}
+}
+
+// scheduleMessage has something tried again that nobody waits for. What the queue does
+// not take is found by the sweep.
+func (ms *Messages) scheduleMessage(ctx context.Context, b *box, k queue.Kind, due time.Time) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeLimit)
+	defer cancel()
+	if _, err := ms.queue.Schedule(ctx, ms.newMessage(b, k, due)); err != nil {
+		ms.log.WarnContext(ctx, "an operation cannot be queued and waits for the sweep",
+			slog.String("sandbox", string(b.id)), slog.String("kind", string(k)), slog.Any("error", err))
+	}
+	ms.wakeWorker()
+}
+
+func (ms *Messages) wakeWorker() {
+	if ms.worker != nil {
+		ms.worker.Wake()
+	}
+}
+
+// cancelMessages removes a sandbox's messages. One that is left finds nothing to do.
+func (ms *Messages) cancelMessages(ctx context.Context, b *box) {
+	if _, err := ms.queue.Cancel(ctx, b.id); err != nil {
+		ms.log.InfoContext(ctx, "messages for a sandbox that is gone are left", slog.String("sandbox", string(b.id)), slog.Any("error", err))
+	}
+}
+
+// errand is a message that must be in the queue.
+type errand struct {
+	sandbox sandpit.ID
+	kind    queue.Kind
+}
+
+// ensureScheduled makes sure that the queue has what the rows ask for: a crash may have
+// come between both, and what was given up must not be forgotten. At the first
+// time a claim that is left is a dead server's, and nobody need wait for its end.
+func (ms *Messages) ensureScheduled(ctx context.Context, first bool) {
+	pending, err := ms.listAll(ctx, false)
+	var dead map[errand]queue.Message
+	if err == nil {
+		dead, err = ms.listAll(ctx, true)
+	}
+	if err != nil {
+		if ctx.Err() == nil {
+			ms.log.WarnContext(ctx, "the queue cannot be compared with the sandboxes", slog.Any("error", err))
+		}
+		return
+	}
+	now := ms.clock.Now()
+	for _, b := range ms.sandboxes.all() {
+		kind, due, ok := wanted(b.look(), now)
+		if !ok {
+			continue
+		}
+		e := errand{b.id, kind}
+		if first && !due.After(now) {
+			if _, err := ms.queue.Cancel(ctx, b.id, kind); err == nil {
+				delete(pending, e)
+			}
+		}
+		if msg, there := pending[e]; there && (kind != kindDeadline || msg.Attempts > 0 || msg.Due.Equal(queue.Millis(due))) {
+			continue
+		}
+		if msg, there := dead[e]; there && ms.queue.Revive(ctx, msg.ID, due) == nil {
+			continue
+		}
+		ms.scheduleMessage(ctx, b, kind, due)
+	}
+	ms.wakeWorker()
+}
+
+// wanted returns the message that a row asks for.
+func wanted(r store.Row, now time.Time) (queue.Kind, time.Time, bool) {
+	switch {
+	case r.State == sandpit.StateDeleting:
+		return kindDelete, now, true
+	case r.State == sandpit.StateError && r.Policy.Recreate > 0:
+		return kindRecover, now, true
+	case deadlineMatters(r):
+		return kindDeadline, r.Lease.Deadline, true
+	default:
+		return "", time.Time{}, false
+	}
+}
+
+// listAll returns the manager's messages.
+func (ms *Messages) listAll(ctx context.Context, dead bool) (map[errand]queue.Message, error) {
+	all := make(map[errand]queue.Message)
+	f := queue.Filter{Topic: ms.identity, Dead: dead, Limit: queue.MaxList}
+	for {
+		page, err := ms.queue.List(ctx, f)
+		if err != nil {
+			return nil, err
+		}
+		for _, msg := range page {
+			all[errand{msg.Sandbox, msg.Kind}] = msg
+		}
+		if len(page) < f.Limit {
+			return all, nil
+		}
+		f.After = page[len(page)-1].ID
+	}
 }

@@ -27,22 +27,10 @@ type Observer interface {
 // nobody observes.
 type nobody struct{}
 
-func (nobody) Done(Report)                       {}
+func (nobody) Done(Report) {}
+
 func (nobody) Asked(string, sandpit.Image, bool) {}
-func (nobody) Handled(queue.Kind, error)         {}
+
+func (nobody) Handled(queue.Kind, error) {}
 
 func (nobody) Ended(time.Duration, sandpit.ExitStatus, error) {}
-
-// CountStates counts sandboxes by their state, those that wait in pools and deleted
-// ones left out.
-func (m *Manager) CountStates() map[sandpit.State]int {
-	counts := make(map[sandpit.State]int)
-	for _, b := range m.sandboxes.all() {
-		b.mu.Lock()
-		if b.row.State != sandpit.StateDeleted && b.row.Pool == "" {
-			counts[b.row.State]++
-		}
-		b.mu.Unlock()
-	}
-	return counts
-}

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/core/queue"
 	"github.com/sandpit-dev/sandpit/internal/core/store"
 )
 
@@ -273,81 +272,4 @@ func (rc *reconciler) removeStray(ctx context.Context, p sandpit.Provider, place
 	}
 	rc.events.Record(Report{Actor: actorManager, Action: "destroy stranger", Sandbox: placement.ID, Err: err})
 	return err
-}
-
-// errand is a message that must be in the queue.
-type errand struct {
-	sandbox sandpit.ID
-	kind    queue.Kind
-}
-
-// ensureScheduled makes sure that the queue has what the rows ask for: a crash may have
-// come between both, and what was given up must not be forgotten. At the first
-// time a claim that is left is a dead server's, and nobody need wait for its end.
-func (ms *Messages) ensureScheduled(ctx context.Context, first bool) {
-	pending, err := ms.listAll(ctx, false)
-	var dead map[errand]queue.Message
-	if err == nil {
-		dead, err = ms.listAll(ctx, true)
-	}
-	if err != nil {
-		if ctx.Err() == nil {
-			ms.log.WarnContext(ctx, "the queue cannot be compared with the sandboxes", slog.Any("error", err))
-		}
-		return
-	}
-	now := ms.clock.Now()
-	for _, b := range ms.sandboxes.all() {
-		kind, due, ok := wanted(b.look(), now)
-		if !ok {
-			continue
-		}
-		e := errand{b.id, kind}
-		if first && !due.After(now) {
-			if _, err := ms.queue.Cancel(ctx, b.id, kind); err == nil {
-				delete(pending, e)
-			}
-		}
-		if msg, there := pending[e]; there && (kind != kindDeadline || msg.Attempts > 0 || msg.Due.Equal(queue.Millis(due))) {
-			continue
-		}
-		if msg, there := dead[e]; there && ms.queue.Revive(ctx, msg.ID, due) == nil {
-			continue
-		}
-		ms.scheduleMessage(ctx, b, kind, due)
-	}
-	ms.wakeWorker()
-}
-
-// wanted returns the message that a row asks for.
-func wanted(r store.Row, now time.Time) (queue.Kind, time.Time, bool) {
-	switch {
-	case r.State == sandpit.StateDeleting:
-		return kindDelete, now, true
-	case r.State == sandpit.StateError && r.Policy.Recreate > 0:
-		return kindRecover, now, true
-	case deadlineMatters(r):
-		return kindDeadline, r.Lease.Deadline, true
-	default:
-		return "", time.Time{}, false
-	}
-}
-
-// listAll returns the manager's messages.
-func (ms *Messages) listAll(ctx context.Context, dead bool) (map[errand]queue.Message, error) {
-	all := make(map[errand]queue.Message)
-	f := queue.Filter{Topic: ms.identity, Dead: dead, Limit: queue.MaxList}
-	for {
-		page, err := ms.queue.List(ctx, f)
-		if err != nil {
-			return nil, err
-		}
-		for _, msg := range page {
-			all[errand{msg.Sandbox, msg.Kind}] = msg
-		}
-		if len(page) < f.Limit {
-			return all, nil
-		}
-		f.After = page[len(page)-1].ID
-	}
 }

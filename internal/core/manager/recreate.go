@@ -167,3 +167,48 @@ func (re *recreator) rebuildInstance(ctx context.Context, b *box, left sandpit.R
 		}
 	})
 }
+
+// handleEnd deals with an instance that has ended by itself.
+func (re *recreator) handleEnd(ctx context.Context, b *box, i sandpit.Instance, exit sandpit.Exit) error {
+	if b.placed() != i {
+		return nil // it was ended by us, or made again
+	}
+	reason := exit.Reason
+	if reason == "" {
+		reason = "it ended by itself"
+	}
+	if !exit.Known {
+		reason = "vanished: " + reason
+	}
+	return re.handleLoss(ctx, b, reason)
+}
+
+// actionLost is the action of an event that says that a sandbox has ended without our doing.
+const actionLost = "lost"
+
+// handleLoss deals with a sandbox that has ended without our doing: it is made again if
+// its policy says so, else it is remembered as deleted.
+func (re *recreator) handleLoss(ctx context.Context, b *box, reason string) error {
+	row := b.look()
+	switch {
+	case row.State == sandpit.StateDeleting, row.State == sandpit.StateDeleted, row.State == sandpit.StateError:
+		return nil // and what is being deleted is the queue's business
+	case row.State == sandpit.StateRunning && row.Recreated < row.Policy.Recreate:
+		return re.core.withEvent(actionLost, map[string]string{"reason": reason}, func(ctx context.Context, b *box) error {
+			return re.markBroken(ctx, b, reason)
+		})(ctx, b)
+	}
+	return re.core.withEvent(actionLost, map[string]string{"reason": reason}, re.remover.newRemoval(reason))(ctx, b)
+}
+
+// markBroken leaves a sandbox in error, to be made again.
+func (re *recreator) markBroken(ctx context.Context, b *box, reason string) error {
+	cause := gone(b.id, reason)
+	b.refuse(cause)
+	if err := re.records.changeState(ctx, b, sandpit.StateError, withReason(reason)); err != nil {
+		return err
+	}
+	re.core.notifyEnd(b, cause)
+	re.messages.scheduleMessage(ctx, b, kindRecover, re.clock.Now())
+	return nil
+}

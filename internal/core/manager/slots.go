@@ -7,7 +7,6 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/core/fairshare"
-	"github.com/sandpit-dev/sandpit/internal/core/store"
 )
 
 // slotWait bounds how long anything waits for a slot.
@@ -66,65 +65,6 @@ func (m *Manager) Shares() []fairshare.Status {
 		list = append(list, p.Status())
 	}
 	return list
-}
-
-// findSlotPool returns the pool of a transition, nil if that takes no time worth mentioning.
-func (lc *lifecycle) findSlotPool(row store.Row, v move) *fairshare.Pool {
-	inMemory := row.State == sandpit.StatePaused && !row.Suspended
-	switch {
-	case v.to == sandpit.StateRunning && inMemory && v.verb == resuming.verb:
-		return nil
-	case v.to == sandpit.StateRunning:
-		return lc.slots.starts
-	case v.disk || v.to == sandpit.StateStopped || v.to == sandpit.StateArchived:
-		return lc.slots.saves
-	default:
-		return nil
-	}
-}
-
-// acquireSlots takes the slots of a transition, as acquireFor does. To stop a sandbox that
-// is paused on disk, providers resume it first, which is a start as well.
-func (lc *lifecycle) acquireSlots(ctx context.Context, b *box, row store.Row, v move) (release func(), err error) {
-	pool := lc.findSlotPool(row, v)
-	if !row.Suspended || v.to != sandpit.StateStopped || row.State != sandpit.StatePaused {
-		return lc.core.acquireSlot(ctx, b, pool)
-	}
-	endStart, err := lc.core.acquireSlot(ctx, b, lc.slots.starts) // first, since no holder of the other waits for this one
-	if err != nil {
-		return nil, err
-	}
-	endSave, err := lc.core.acquireSlot(ctx, b, pool)
-	if err != nil {
-		endStart()
-		return nil, err
-	}
-	return func() {
-		endSave()
-		endStart()
-	}, nil
-}
-
-// acquireSlot takes a slot for what is done to a sandbox. The wait ends when the sandbox is
-// deleted. The caller has its turn, and calls release.
-//
-// Gone: it was deleted. Otherwise as acquire.
-func (c *core) acquireSlot(ctx context.Context, b *box, p *fairshare.Pool) (release func(), err error) {
-	if p == nil {
-		return func() {}, nil
-	}
-	ctx, abort := context.WithCancelCause(ctx)
-	defer abort(nil)
-	b.making(abort)
-	defer b.making(nil)
-	slot, err := acquire(ctx, p, b.look().Lease.Owner)
-	switch {
-	case err != nil && b.isUnwanted():
-		return nil, sandpit.Errorf(sandpit.Gone, "sandbox %s was deleted while the request waited", b.id)
-	case err != nil:
-		return nil, err
-	}
-	return slot.Release, nil
 }
 
 // acquire takes a slot for an owner and waits for it, but no longer than slotWait. The

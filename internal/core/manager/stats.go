@@ -1,7 +1,6 @@
 package manager
 
 import (
-	"context"
 	"encoding/json"
 	"time"
 
@@ -67,31 +66,16 @@ func (m *Manager) countStats(counts func(store.Row) bool) Stats {
 	return s
 }
 
-// Measure says what a sandbox uses. It is no use of the sandbox, which may be idle
-// all the while.
-//
-// NotFound: no such sandbox. Gone: it was deleted. Conflict: it neither runs nor is
-// paused. Unsupported: its provider cannot tell. Unavailable: it cannot be reached.
-func (us *UsageMeter) Measure(ctx context.Context, id sandpit.ID) (sandpit.Stats, error) {
-	b, err := us.sandboxes.known(id)
-	if err != nil {
-		return sandpit.Stats{}, err
+// CountStates counts sandboxes by their state, those that wait in pools and deleted
+// ones left out.
+func (m *Manager) CountStates() map[sandpit.State]int {
+	counts := make(map[sandpit.State]int)
+	for _, b := range m.sandboxes.all() {
+		b.mu.Lock()
+		if b.row.State != sandpit.StateDeleted && b.row.Pool == "" {
+			counts[b.row.State]++
+		}
+		b.mu.Unlock()
 	}
-	row := b.look()
-	if row.State != sandpit.StateRunning && row.State != sandpit.StatePaused {
-		return sandpit.Stats{}, stateError(row)
-	}
-	i := b.placed()
-	if i == nil {
-		return sandpit.Stats{}, sandpit.Errorf(sandpit.Unavailable, "sandbox %s is not reached yet", id)
-	}
-	s, ok := as[sandpit.Statser](i)
-	if !ok {
-		return sandpit.Stats{}, sandpit.Errorf(sandpit.Unsupported, "measure sandbox %s: its provider %q cannot do that", id, row.Provider)
-	}
-	stats, err := call(ctx, us.core.loops, us.core.newCall("measure sandbox "+string(id)), s.Stats, nil)
-	if row := b.look(); err != nil && row.State != sandpit.StateRunning && row.State != sandpit.StatePaused {
-		err = stateError(row) // what became of it meanwhile says more
-	}
-	return stats, err
+	return counts
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/core/clock"
+	"github.com/sandpit-dev/sandpit/internal/core/fairshare"
 	"github.com/sandpit-dev/sandpit/internal/core/queue"
 	"github.com/sandpit-dev/sandpit/internal/core/store"
 )
@@ -55,21 +56,6 @@ var (
 	restoring       = move{"restore", sandpit.StateArchived, sandpit.StateRestoring, sandpit.StateStopped, false, false, restore}
 )
 
-// Pause holds a sandbox still, its memory kept. Who uses it is told to stop.
-//
-// NotFound: no such sandbox. Gone: it was deleted. Conflict: it does not run.
-// Unsupported: its provider cannot do that.
-func (m *Manager) Pause(ctx context.Context, id sandpit.ID) error {
-	return m.core.runOperation(ctx, id, "pause", nil, m.lifecycle.newTransition(pausing, ""))
-}
-
-// Suspend pauses a sandbox on disk, which gives its room back; one that is paused in
-// memory may be suspended, too. Who uses it is told to stop. Errors as with Pause, and
-// Exhausted: no room on disk.
-func (m *Manager) Suspend(ctx context.Context, id sandpit.ID) error {
-	return m.core.runOperation(ctx, id, "pause", onDisk(""), m.lifecycle.newSuspend(""))
-}
-
 // onDisk are the arguments of an event that tells of pausing on disk.
 func onDisk(reason string) map[string]string {
 	args := map[string]string{"on": "disk"}
@@ -77,36 +63,6 @@ func onDisk(reason string) map[string]string {
 		args["reason"] = reason
 	}
 	return args
-}
-
-// Resume lets a paused sandbox go on, wherever its memory is. Errors as with
-// Pause, and Exhausted: there is no room for one more that runs.
-func (m *Manager) Resume(ctx context.Context, id sandpit.ID) error {
-	return m.core.runOperation(ctx, id, "resume", nil, m.lifecycle.newTransition(resuming, ""))
-}
-
-// Stop ends the processes of a running or paused sandbox, its files kept. Who
-// uses it is told to stop. Errors as with Pause.
-func (m *Manager) Stop(ctx context.Context, id sandpit.ID) error {
-	return m.core.runOperation(ctx, id, "stop", nil, m.lifecycle.newStop(""))
-}
-
-// Start starts a stopped sandbox. Errors as with Pause, and Exhausted: there is
-// no room for one more that runs.
-func (m *Manager) Start(ctx context.Context, id sandpit.ID) error {
-	return m.core.runOperation(ctx, id, "start", nil, m.lifecycle.newTransition(starting, ""))
-}
-
-// Archive moves the files of a stopped sandbox to where they cost little. Errors
-// as with Pause.
-func (m *Manager) Archive(ctx context.Context, id sandpit.ID) error {
-	return m.core.runOperation(ctx, id, "archive", nil, m.lifecycle.newTransition(archiving, ""))
-}
-
-// Restore moves the files of an archived sandbox back; it is stopped then. Errors
-// as with Pause.
-func (m *Manager) Restore(ctx context.Context, id sandpit.ID) error {
-	return m.core.runOperation(ctx, id, "restore", nil, m.lifecycle.newTransition(restoring, ""))
 }
 
 func (lc *lifecycle) newTransition(v move, reason string) step {
@@ -343,21 +299,6 @@ func (lc *lifecycle) hasHappened(ctx context.Context, b *box, v move, err error)
 	}
 }
 
-// pingGuest returns nil if the guest answers. It is Conflict if the sandbox does not
-// run.
-func (is *instances) pingGuest(ctx context.Context, b *box) error {
-	_, err := is.listProcesses(ctx, b)
-	return err
-}
-
-func (is *instances) listProcesses(ctx context.Context, b *box) ([]sandpit.ProcessInfo, error) {
-	i, err := is.ensureAttached(ctx, b)
-	if err != nil {
-		return nil, err
-	}
-	return call(ctx, is.core.loops, remote{what: "ask the guest", limit: min(guestLimit, is.o.CallTimeout)}, i.Guest().ListProcesses, nil)
-}
-
 // releaseUnusedQuota frees what a sandbox takes up if its state takes none.
 func (lc *lifecycle) releaseUnusedQuota(b *box) {
 	if row := b.look(); !takesRoom(row.State, row.Suspended) {
@@ -453,4 +394,41 @@ func interrupted(r store.Row) (move, bool) {
 		return move{}, false
 	}
 	return moves[k], true
+}
+
+// findSlotPool returns the pool of a transition, nil if that takes no time worth mentioning.
+func (lc *lifecycle) findSlotPool(row store.Row, v move) *fairshare.Pool {
+	inMemory := row.State == sandpit.StatePaused && !row.Suspended
+	switch {
+	case v.to == sandpit.StateRunning && inMemory && v.verb == resuming.verb:
+		return nil
+	case v.to == sandpit.StateRunning:
+		return lc.slots.starts
+	case v.disk || v.to == sandpit.StateStopped || v.to == sandpit.StateArchived:
+		return lc.slots.saves
+	default:
+		return nil
+	}
+}
+
+// acquireSlots takes the slots of a transition, as acquireFor does. To stop a sandbox that
+// is paused on disk, providers resume it first, which is a start as well.
+func (lc *lifecycle) acquireSlots(ctx context.Context, b *box, row store.Row, v move) (release func(), err error) {
+	pool := lc.findSlotPool(row, v)
+	if !row.Suspended || v.to != sandpit.StateStopped || row.State != sandpit.StatePaused {
+		return lc.core.acquireSlot(ctx, b, pool)
+	}
+	endStart, err := lc.core.acquireSlot(ctx, b, lc.slots.starts) // first, since no holder of the other waits for this one
+	if err != nil {
+		return nil, err
+	}
+	endSave, err := lc.core.acquireSlot(ctx, b, pool)
+	if err != nil {
+		endStart()
+		return nil, err
+	}
+	return func() {
+		endSave()
+		endStart()
+	}, nil
 }

@@ -1,0 +1,133 @@
+package manager
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/store"
+)
+
+// cancelBuild ends a build that goes on, and waits for that.
+func (bs *Builds) cancelBuild(ctx context.Context, id sandpit.BuildID) {
+	r := bs.registry.find(id)
+	if r == nil {
+		return
+	}
+	r.cancel(sandpit.Errorf(sandpit.Canceled, "the template was removed"))
+	select {
+	case <-r.done:
+	case <-ctx.Done():
+	}
+}
+
+// dropBuild removes a build with all that it has. Conflict: it is needed still.
+func (bs *Builds) dropBuild(ctx context.Context, b store.TemplateBuild) error {
+	needed := sandpit.Errorf(sandpit.Conflict, "build %s is needed still", b.ID)
+	if bs.registry.find(b.ID) != nil {
+		return needed
+	}
+	for _, one := range bs.sandboxes.all() {
+		if row := one.look(); row.Spec.Template.Build == b.ID && row.State != sandpit.StateDeleted {
+			return needed
+		}
+	}
+	if b.Snapshot != "" {
+		if err := bs.dropSnapshot(ctx, b.Snapshot); err != nil {
+			return err
+		}
+	}
+	if bs.o.Builder != nil {
+		if err := bs.o.Builder.RemoveTemplate(ctx, b.ID); err != nil {
+			return err
+		}
+	}
+	return bs.store.DeleteBuild(ctx, b.ID)
+}
+
+func (bs *Builds) dropSnapshot(ctx context.Context, id sandpit.SnapshotID) error {
+	n, err := bs.store.BuildSnapshot(ctx, id)
+	if errors.Is(err, sandpit.NotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if !bs.snapshotUses.begin(id) {
+		return sandpit.Errorf(sandpit.Conflict, "snapshot %s is being used", id)
+	}
+	defer bs.snapshotUses.end(id)
+	keeper, err := bs.snapshots.findKeeper(n.Provider)
+	if err != nil {
+		return err
+	}
+	return bs.snapshots.dropSnapshot(ctx, keeper, id)
+}
+
+// removeUnused removes builds that no tag means, and writes down what was counted.
+func (bs *Builds) removeUnused(ctx context.Context) {
+	bs.templates.flushCounts(ctx)
+	builds, err := bs.store.Builds(ctx, store.BuildFilter{Loose: true, Brief: true})
+	if err != nil {
+		if ctx.Err() == nil {
+			bs.log.WarnContext(ctx, "the builds of templates cannot be looked through", slog.Any("error", err))
+		}
+		return
+	}
+	for _, b := range builds {
+		if ctx.Err() != nil || !bs.isForgettable(ctx, b) {
+			continue
+		}
+		bs.removeBuild(ctx, b)
+	}
+}
+
+// removeBuild removes a build unless it is in use, and records it.
+func (bs *Builds) removeBuild(ctx context.Context, b store.TemplateBuild) {
+	if err := bs.dropBuild(ctx, b); !errors.Is(err, sandpit.Conflict) {
+		bs.events.Record(Report{Actor: actorManager, Action: "remove build", Args: map[string]string{"build": string(b.ID), "owner": b.Owner}, Err: err})
+	}
+}
+
+// removeOldest removes the oldest untagged builds of an owner beyond maxUntagged. Builds that
+// wait or are being carried out do not count.
+func (bs *Builds) removeOldest(ctx context.Context, owner string) {
+	builds, err := bs.store.Builds(ctx, store.BuildFilter{Owner: owner, Loose: true, Brief: true})
+	if err != nil {
+		bs.log.WarnContext(ctx, "manager: old builds not removed", slog.String("owner", owner), slog.Any("error", err))
+		return
+	}
+	ended := 0
+	for _, b := range builds { // the newest first
+		if !b.Status.Ended() {
+			continue
+		}
+		if ended++; ended > maxUntagged {
+			bs.removeBuild(ctx, b)
+		}
+	}
+}
+
+// isForgettable reports whether nobody can ask for a build any more, or has for long.
+func (bs *Builds) isForgettable(ctx context.Context, b store.TemplateBuild) bool {
+	_, err := bs.store.Template(ctx, b.Template)
+	switch now := bs.clock.Now(); {
+	case errors.Is(err, sandpit.NotFound):
+		return true
+	case err != nil:
+		return false
+	case b.Status.Ended():
+		return now.Sub(b.FinishedAt) > bs.o.Remember
+	default:
+		return now.Sub(b.CreatedAt) > unstarted
+	}
+}
+
+// unstarted is how long a build may wait for StartBuild.
+const unstarted = time.Hour
+
+// maxUntagged is how many builds of an owner that have ended and have no tag are remembered:
+// their recipes and logs take space.
+const maxUntagged = 50

@@ -1,0 +1,75 @@
+package manager
+
+import (
+	"context"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/queue"
+)
+
+// messageHandler carries out the messages of the queue.
+type messageHandler struct {
+	actions   *policyActions
+	core      *core
+	messages  *Messages
+	o         *Options
+	recreator *recreator
+	remover   *remover
+	sandboxes *index
+	slots     slots
+	wall      *wallClock
+}
+
+// handleMessage does what a message says.
+func (mh *messageHandler) handleMessage(ctx context.Context, msg queue.Message) error {
+	err := mh.runMessage(ctx, msg)
+	mh.o.Observer.Handled(msg.Kind, err)
+	return err
+}
+
+// runMessage does what a message says.
+func (mh *messageHandler) runMessage(ctx context.Context, msg queue.Message) error {
+	b, err := mh.sandboxes.find(msg.Sandbox)
+	if err != nil {
+		return err
+	}
+	ctx = WithActor(ctx, actorManager)
+	switch msg.Kind {
+	case kindDeadline:
+		return mh.runWithSlot(ctx, b, mh.runDeadline)
+	case kindDelete:
+		return mh.runWithSlot(ctx, b, mh.remover.retryRemoval)
+	case kindRecover: // waits for a slot of another kind
+		return mh.core.runLocked(ctx, b, mh.recreator.recoverSandbox)
+	default:
+		return sandpit.Errorf(sandpit.Unsupported, "nobody knows how to do %q", string(msg.Kind))
+	}
+}
+
+// runWithSlot takes a step with a slot for actions of the sandbox's owner.
+func (mh *messageHandler) runWithSlot(ctx context.Context, b *box, do step) error {
+	slot, err := acquire(ctx, mh.slots.actions, b.look().Lease.Owner)
+	if err != nil {
+		return err
+	}
+	defer slot.Release()
+	return mh.core.runLocked(ctx, b, do)
+}
+
+// runDeadline does what is due at the deadline. The row knows when that is: the
+// message may be from before it was moved, or the clock was set.
+func (mh *messageHandler) runDeadline(ctx context.Context, b *box) error {
+	now, err := mh.wall.now(ctx)
+	if err != nil {
+		return err
+	}
+	row := b.look()
+	if !deadlineMatters(row) {
+		return nil
+	}
+	if row.Lease.Deadline.After(now) {
+		return mh.messages.scheduleDeadline(ctx, b)
+	}
+	const reason = "deadline"
+	return mh.actions.takeAction(ctx, b, row.Lease.Action, reason, false)
+}
