@@ -1,6 +1,7 @@
 package manager
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -11,36 +12,36 @@ import (
 
 // The functions below return what a provider does for a move, nil if it cannot.
 
-func pause(i sandpit.Instance) func(context.Context) error {
+func pauseFunc(i sandpit.Instance) func(context.Context) error {
 	if p, ok := as[sandpit.Pauser](i); ok {
 		return p.Pause
 	}
 	return nil
 }
 
-func suspend(i sandpit.Instance) func(context.Context) error {
+func suspendFunc(i sandpit.Instance) func(context.Context) error {
 	if s, ok := as[sandpit.Suspender](i); ok {
 		return s.Suspend
 	}
 	return nil
 }
 
-func checkpoint(i sandpit.Instance) func(context.Context) error {
+func checkpointFunc(i sandpit.Instance) func(context.Context) error {
 	if c, ok := as[sandpit.Checkpointer](i); ok {
 		return c.Checkpoint
 	}
 	return nil
 }
 
-func resume(i sandpit.Instance) func(context.Context) error {
+func resumeFunc(i sandpit.Instance) func(context.Context) error {
 	if p, ok := as[sandpit.Pauser](i); ok {
 		return p.Resume
 	}
 	return nil
 }
 
-// stop also stops what is paused, which providers do not: it is resumed first.
-func stop(i sandpit.Instance) func(context.Context) error {
+// stopFunc also stops what is paused, which providers do not: it is resumed first.
+func stopFunc(i sandpit.Instance) func(context.Context) error {
 	s, ok := as[sandpit.Stopper](i)
 	if !ok {
 		return nil
@@ -61,16 +62,16 @@ func stop(i sandpit.Instance) func(context.Context) error {
 	}
 }
 
-func start(i sandpit.Instance) func(context.Context) error {
+func startFunc(i sandpit.Instance) func(context.Context) error {
 	if s, ok := as[sandpit.Stopper](i); ok {
 		return s.Start
 	}
 	return nil
 }
 
-// wake resumes or starts, whatever it takes.
-func wake(i sandpit.Instance) func(context.Context) error {
-	p, s := resume(i), start(i)
+// resumeOrStartFunc resumes or starts, whatever it takes.
+func resumeOrStartFunc(i sandpit.Instance) func(context.Context) error {
+	p, s := resumeFunc(i), startFunc(i)
 	switch {
 	case p == nil:
 		return s
@@ -86,33 +87,33 @@ func wake(i sandpit.Instance) func(context.Context) error {
 	}
 }
 
-func archive(i sandpit.Instance) func(context.Context) error {
+func archiveFunc(i sandpit.Instance) func(context.Context) error {
 	if a, ok := as[sandpit.Archiver](i); ok {
 		return a.Archive
 	}
 	return nil
 }
 
-func restore(i sandpit.Instance) func(context.Context) error {
+func restoreFunc(i sandpit.Instance) func(context.Context) error {
 	if a, ok := as[sandpit.Archiver](i); ok {
 		return a.Restore
 	}
 	return nil
 }
 
-// able refuses an action that an instance cannot take.
-func able(i sandpit.Instance, a sandpit.Action) error {
+// checkAbility refuses an action that an instance cannot take.
+func checkAbility(i sandpit.Instance, a sandpit.Action) error {
 	switch a {
 	case sandpit.ActionStop:
-		if stop(i) == nil {
+		if stopFunc(i) == nil {
 			return sandpit.Errorf(sandpit.Unsupported, "this provider's sandboxes cannot be stopped, which is asked for later")
 		}
 	case sandpit.ActionPause:
-		if pause(i) == nil {
+		if pauseFunc(i) == nil {
 			return sandpit.Errorf(sandpit.Unsupported, "this provider's sandboxes cannot be paused, which is asked for later")
 		}
 	case sandpit.ActionSuspend:
-		if suspend(i) == nil {
+		if suspendFunc(i) == nil {
 			return sandpit.WithHint(
 				sandpit.Errorf(sandpit.Unsupported, "this provider's sandboxes cannot be suspended, which is asked for later"),
 				"choose stop or pause")
@@ -128,11 +129,11 @@ func keepingActions() []sandpit.Action {
 	return []sandpit.Action{sandpit.ActionSuspend, sandpit.ActionStop, sandpit.ActionPause}
 }
 
-// keepingAction returns the best action that an instance can take and that is not among the
+// bestKeepingAction returns the best action that an instance can take and that is not among the
 // refused ones, "" if there is none. It never returns one that deletes the sandbox.
-func keepingAction(i sandpit.Instance, refused ...sandpit.Action) sandpit.Action {
+func bestKeepingAction(i sandpit.Instance, refused ...sandpit.Action) sandpit.Action {
 	for _, a := range keepingActions() {
-		if !slices.Contains(refused, a) && able(i, a) == nil {
+		if !slices.Contains(refused, a) && checkAbility(i, a) == nil {
 			return a
 		}
 	}
@@ -143,14 +144,14 @@ func keepingAction(i sandpit.Instance, refused ...sandpit.Action) sandpit.Action
 // if the policy has none: the server's, or one that keeps the files where the instance cannot
 // take the server's. An instance that can keep nothing is never idle.
 func (c *core) completePolicy(i sandpit.Instance, p store.Policy) (store.Policy, error) {
-	if err := errorsOf(able(i, p.IdleAction), ableToKeep(i, p)); err != nil {
+	if err := cmp.Or(checkAbility(i, p.IdleAction), checkPolicyAbilities(i, p)); err != nil {
 		return p, err
 	}
 	if p.IdleAction != "" {
 		return p, nil
 	}
-	if p.IdleAction = c.o.IdleAction; able(i, p.IdleAction) != nil {
-		p.IdleAction = keepingAction(i)
+	if p.IdleAction = c.o.IdleAction; checkAbility(i, p.IdleAction) != nil {
+		p.IdleAction = bestKeepingAction(i)
 	}
 	if p.IdleAction == "" {
 		p.IdleTimeout = 0
@@ -158,10 +159,10 @@ func (c *core) completePolicy(i sandpit.Instance, p store.Policy) (store.Policy,
 	return p, nil
 }
 
-// ableToKeep refuses what a policy asks for and an instance cannot do.
-func ableToKeep(i sandpit.Instance, p store.Policy) error {
+// checkPolicyAbilities refuses what a policy asks for and an instance cannot do.
+func checkPolicyAbilities(i sandpit.Instance, p store.Policy) error {
 	if p.AutoStop > 0 {
-		if err := able(i, sandpit.ActionStop); err != nil {
+		if err := checkAbility(i, sandpit.ActionStop); err != nil {
 			return err
 		}
 	}
@@ -170,9 +171,9 @@ func ableToKeep(i sandpit.Instance, p store.Policy) error {
 		do    func(context.Context) error
 		what  string
 	}{
-		{p.AutoSuspend > 0, suspend(i), "paused on disk"},
-		{p.AutoArchive > 0, archive(i), "archived"},
-		{p.CheckpointEvery > 0, checkpoint(i), "saved while they run"},
+		{p.AutoSuspend > 0, suspendFunc(i), "paused on disk"},
+		{p.AutoArchive > 0, archiveFunc(i), "archived"},
+		{p.CheckpointEvery > 0, checkpointFunc(i), "saved while they run"},
 	} {
 		if want.asked && want.do == nil {
 			return sandpit.Errorf(sandpit.Unsupported, "this provider's sandboxes cannot be %s, which is asked for later", want.what)

@@ -17,16 +17,16 @@ import (
 // interruptedBuild is why a build has failed that a server was at which broke down.
 const interruptedBuild = "interrupted by a restart of the server"
 
-// keepEvery is the time between two writings of what a build has told. All of its log is
+// saveLogEvery is the time between two writings of what a build has told. All of its log is
 // written each time, which is why it is bounded.
-const keepEvery = 2 * time.Second
+const saveLogEvery = 2 * time.Second
 
 // startSavingLog writes down what a build tells while it goes on, until stop is called.
 func (bs *Builds) startSavingLog(ctx context.Context, id sandpit.BuildID, l *buildLog) (stop func()) {
 	done, ended := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)
-		tick := time.NewTicker(keepEvery)
+		tick := time.NewTicker(saveLogEvery)
 		defer tick.Stop()
 		saved := 0
 		for {
@@ -35,7 +35,7 @@ func (bs *Builds) startSavingLog(ctx context.Context, id sandpit.BuildID, l *bui
 				return
 			case <-tick.C:
 			}
-			entries := l.all()
+			entries := l.listEntries()
 			if len(entries) == saved {
 				continue
 			}
@@ -78,18 +78,18 @@ type buildLog struct {
 	now    func() time.Time
 	hidden []string
 
-	mu      sync.Mutex
-	entries []sandpit.BuildLog
-	bytes   int
-	step    int
-	doing   string // see progress
-	rest    []byte // of a line that has not ended
-	cut     bool
+	mu        sync.Mutex
+	entries   []sandpit.BuildLog
+	bytes     int
+	step      int
+	current   string // see progress
+	partial   []byte // of a line that has not ended
+	truncated bool
 }
 
-// hiddenIn are the texts that must not be told. Those of less than six bytes are found
+// findHidden are the texts that must not be told. Those of less than six bytes are found
 // everywhere.
-func hiddenIn(r BuildRequest) []string {
+func findHidden(r BuildRequest) []string {
 	var list []string
 	for _, value := range append(slices.Collect(maps.Values(r.Secrets)), r.Login.Password) {
 		for line := range strings.Lines(value) {
@@ -102,90 +102,90 @@ func hiddenIn(r BuildRequest) []string {
 	return list
 }
 
-// progress returns what begin was told last, which is no output of a command.
-func (l *buildLog) progress() string {
+// currentStep returns what begin was told last, which is no output of a command.
+func (l *buildLog) currentStep() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.doing
+	return l.current
 }
 
-func (l *buildLog) mask(text string) string {
+func (l *buildLog) maskSecrets(text string) string {
 	for _, value := range l.hidden {
 		text = strings.ReplaceAll(text, value, "***")
 	}
 	return text
 }
 
-func (l *buildLog) masked(err error) error {
+func (l *buildLog) maskError(err error) error {
 	if err == nil {
 		return nil
 	}
-	return sandpit.Errorf(sandpit.CodeOf(err), "%s", l.mask(err.Error()))
+	return sandpit.Errorf(sandpit.CodeOf(err), "%s", l.maskSecrets(err.Error()))
 }
 
-func (l *buildLog) all() []sandpit.BuildLog {
+func (l *buildLog) listEntries() []sandpit.BuildLog {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Clip(l.entries)
 }
 
-// begin tells that a step begins; the number is 0 for what comes after all steps.
-func (l *buildLog) begin(number int, step string) {
+// beginStep tells that a step begins; the number is 0 for what comes after all steps.
+func (l *buildLog) beginStep(number int, step string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.flush()
-	l.step, l.doing = number, step
-	l.add(step, false)
+	l.flushPartial()
+	l.step, l.current = number, step
+	l.addEntry(step, false)
 }
 
-// write takes what a command has put out.
-func (l *buildLog) write(p []byte) {
+// writeOutput takes what a command has put out.
+func (l *buildLog) writeOutput(p []byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.rest = append(l.rest, p...)
+	l.partial = append(l.partial, p...)
 	for {
-		line, after, ended := bytes.Cut(l.rest, []byte("\n"))
+		line, after, ended := bytes.Cut(l.partial, []byte("\n"))
 		if !ended && len(line) <= maxLogLine {
 			return
 		}
 		if !ended {
-			line, after = l.rest[:maxLogLine], l.rest[maxLogLine:]
+			line, after = l.partial[:maxLogLine], l.partial[maxLogLine:]
 		}
-		l.add(string(line), false)
-		l.rest = append(l.rest[:0], after...)
+		l.addEntry(string(line), false)
+		l.partial = append(l.partial[:0], after...)
 	}
 }
 
-// fail tells why the build has failed.
-func (l *buildLog) fail(text string) {
+// addFailure tells why the build has failed.
+func (l *buildLog) addFailure(text string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.flush()
-	l.cut, l.bytes = false, 0
-	l.add(text, true)
+	l.flushPartial()
+	l.truncated, l.bytes = false, 0
+	l.addEntry(text, true)
 }
 
-func (l *buildLog) end() {
+func (l *buildLog) endOutput() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.flush()
+	l.flushPartial()
 }
 
-func (l *buildLog) flush() {
-	if len(l.rest) > 0 {
-		l.add(string(l.rest), false)
-		l.rest = nil
+func (l *buildLog) flushPartial() {
+	if len(l.partial) > 0 {
+		l.addEntry(string(l.partial), false)
+		l.partial = nil
 	}
 }
 
-func (l *buildLog) add(text string, failed bool) {
-	if l.cut {
+func (l *buildLog) addEntry(text string, failed bool) {
+	if l.truncated {
 		return
 	}
 	if !failed && (len(l.entries) >= maxLogEntries || l.bytes > maxLogBytes) {
-		l.cut, text = true, "(the rest is left out: this log is too long)"
+		l.truncated, text = true, "(the rest is left out: this log is too long)"
 	}
-	text = strings.ToValidUTF8(l.mask(strings.TrimRight(text, "\r")), "\uFFFD")
+	text = strings.ToValidUTF8(l.maskSecrets(strings.TrimRight(text, "\r")), "\uFFFD")
 	l.bytes += len(text)
 	l.entries = append(l.entries, sandpit.BuildLog{
 		Seq: int64(len(l.entries) + 1), At: l.now().UTC(), Step: l.step, Error: failed, Text: text,

@@ -6,43 +6,43 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// templates orders what happens to builds.
-type templates struct {
-	mu      sync.Mutex
-	running map[sandpit.BuildID]*running
-	boxes   map[sandpit.ID]bool // in which builds do something
-	spawned map[sandpit.TemplateID]int64
-	closed  bool
+// buildRegistry orders what happens to builds.
+type buildRegistry struct {
+	mu        sync.Mutex
+	running   map[sandpit.BuildID]*runningBuild
+	sandboxes map[sandpit.ID]bool // in which builds do something
+	spawned   map[sandpit.TemplateID]int64
+	closed    bool
 }
 
-func (t *templates) find(id sandpit.BuildID) *running {
+func (t *buildRegistry) findRunning(id sandpit.BuildID) *runningBuild {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.running[id]
 }
 
-// begin enters a build, unless it is there, or all have been stopped.
-func (t *templates) begin(id sandpit.BuildID, r *running) bool {
+// addRunning enters a build, unless it is there, or all have been stopped.
+func (t *buildRegistry) addRunning(id sandpit.BuildID, r *runningBuild) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed || t.running[id] != nil {
 		return false
 	}
 	if t.running == nil {
-		t.running = make(map[sandpit.BuildID]*running)
+		t.running = make(map[sandpit.BuildID]*runningBuild)
 	}
 	t.running[id] = r
 	return true
 }
 
-func (t *templates) end(id sandpit.BuildID) {
+func (t *buildRegistry) removeRunning(id sandpit.BuildID) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.running, id)
 }
 
-// stop ends all builds, and lets none begin.
-func (t *templates) stop(why error) {
+// cancelAll ends all builds, and lets none begin.
+func (t *buildRegistry) cancelAll(why error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.closed = true
@@ -51,25 +51,25 @@ func (t *templates) stop(why error) {
 	}
 }
 
-// houses notes whether a build does something in a sandbox.
-func (t *templates) houses(id sandpit.ID, yes bool) {
+// setBuildSandbox notes whether a build does something in a sandbox.
+func (t *buildRegistry) setBuildSandbox(id sandpit.ID, yes bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.boxes == nil {
-		t.boxes = make(map[sandpit.ID]bool)
+	if t.sandboxes == nil {
+		t.sandboxes = make(map[sandpit.ID]bool)
 	}
-	if t.boxes[id] = yes; !yes {
-		delete(t.boxes, id)
+	if t.sandboxes[id] = yes; !yes {
+		delete(t.sandboxes, id)
 	}
 }
 
-func (t *templates) has(id sandpit.ID) bool {
+func (t *buildRegistry) isBuildSandbox(id sandpit.ID) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.boxes[id]
+	return t.sandboxes[id]
 }
 
-func (t *templates) count(id sandpit.TemplateID) {
+func (t *buildRegistry) countSpawned(id sandpit.TemplateID) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.spawned == nil {

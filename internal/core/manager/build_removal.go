@@ -12,7 +12,7 @@ import (
 
 // cancelBuild ends a build that goes on, and waits for that.
 func (bs *Builds) cancelBuild(ctx context.Context, id sandpit.BuildID) {
-	r := bs.registry.find(id)
+	r := bs.registry.findRunning(id)
 	if r == nil {
 		return
 	}
@@ -26,11 +26,11 @@ func (bs *Builds) cancelBuild(ctx context.Context, id sandpit.BuildID) {
 // dropBuild removes a build with all that it has. Conflict: it is needed still.
 func (bs *Builds) dropBuild(ctx context.Context, b store.TemplateBuild) error {
 	needed := sandpit.Errorf(sandpit.Conflict, "build %s is needed still", b.ID)
-	if bs.registry.find(b.ID) != nil {
+	if bs.registry.findRunning(b.ID) != nil {
 		return needed
 	}
 	for _, one := range bs.sandboxes.all() {
-		if row := one.look(); row.Spec.Template.Build == b.ID && row.State != sandpit.StateDeleted {
+		if row := one.currentRow(); row.Spec.Template.Build == b.ID && row.State != sandpit.StateDeleted {
 			return needed
 		}
 	}
@@ -55,10 +55,10 @@ func (bs *Builds) dropSnapshot(ctx context.Context, id sandpit.SnapshotID) error
 	if err != nil {
 		return err
 	}
-	if !bs.snapshotUses.begin(id) {
+	if !bs.snapshotUses.beginExclusive(id) {
 		return sandpit.Errorf(sandpit.Conflict, "snapshot %s is being used", id)
 	}
-	defer bs.snapshotUses.end(id)
+	defer bs.snapshotUses.endExclusive(id)
 	keeper, err := bs.snapshots.findKeeper(n.Provider)
 	if err != nil {
 		return err
@@ -121,12 +121,12 @@ func (bs *Builds) isForgettable(ctx context.Context, b store.TemplateBuild) bool
 	case b.Status.Ended():
 		return now.Sub(b.FinishedAt) > bs.o.Remember
 	default:
-		return now.Sub(b.CreatedAt) > unstarted
+		return now.Sub(b.CreatedAt) > maxUnstarted
 	}
 }
 
-// unstarted is how long a build may wait for StartBuild.
-const unstarted = time.Hour
+// maxUnstarted is how long a build may wait for StartBuild.
+const maxUnstarted = time.Hour
 
 // maxUntagged is how many builds of an owner that have ended and have no tag are remembered:
 // their recipes and logs take space.

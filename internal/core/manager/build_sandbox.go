@@ -13,7 +13,7 @@ const poolBuilds = "builds"
 
 // createSandbox makes a sandbox in which a build does something, and which counts for its
 // owner. Who calls removes it by leave.
-func (bs *Builds) createSandbox(ctx context.Context, owner string, spec sandpit.Spec, offline bool) (*box, error) {
+func (bs *Builds) createSandbox(ctx context.Context, owner string, spec sandpit.Spec, offline bool) (*sandboxRecord, error) {
 	now, err := bs.wall.now(ctx)
 	if err != nil {
 		return nil, err
@@ -25,48 +25,48 @@ func (bs *Builds) createSandbox(ctx context.Context, owner string, spec sandpit.
 		return nil, err
 	}
 	r.pool = poolBuilds
-	b, _, err := bs.creator.reserveSandbox(ctx, r, now)
+	rec, _, err := bs.creator.reserveSandbox(ctx, r, now)
 	if err != nil {
 		return nil, err
 	}
-	bs.registry.houses(b.id, true) // nobody else has its turn before it is made
-	if _, err := bs.creator.createReserved(ctx, b, r); err != nil {
-		bs.registry.houses(b.id, false)
+	bs.registry.setBuildSandbox(rec.id, true) // nobody else has its turn before it is made
+	if _, err := bs.creator.createReserved(ctx, rec, r); err != nil {
+		bs.registry.setBuildSandbox(rec.id, false)
 		return nil, err
 	}
-	return b, nil
+	return rec, nil
 }
 
 // removeSandbox removes what workroom has made, also when nobody waits any more. What it cannot
 // is removed by the reconciler.
-func (bs *Builds) removeSandbox(ctx context.Context, b *box) error {
+func (bs *Builds) removeSandbox(ctx context.Context, rec *sandboxRecord) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupLimit)
 	defer cancel()
-	defer bs.registry.houses(b.id, false)
-	if err := b.take(ctx); err != nil {
+	defer bs.registry.setBuildSandbox(rec.id, false)
+	if err := rec.lock(ctx); err != nil {
 		return err
 	}
-	defer b.yield()
-	if b.state() == sandpit.StateDeleted {
+	defer rec.unlock()
+	if rec.state() == sandpit.StateDeleted {
 		return nil
 	}
-	err := bs.creator.undoCreation(ctx, b, sandpit.Errorf(sandpit.Canceled, "the build needs it no more"))
+	err := bs.creator.undoCreation(ctx, rec, sandpit.Errorf(sandpit.Canceled, "the build needs it no more"))
 	if err != nil {
-		bs.messages.scheduleMessage(ctx, b, kindDelete, bs.clock.Now())
+		bs.messages.scheduleMessage(ctx, rec, kindDelete, bs.clock.Now())
 	}
 	return err
 }
 
-// workbox is a sandbox of a build that goes with its end.
-type workbox struct {
+// buildInstance is a sandbox of a build that goes with its end.
+type buildInstance struct {
 	sandpit.Instance
 
 	builds *Builds
-	b      *box
+	rec    *sandboxRecord
 }
 
 // Unwrap returns what has the abilities.
-func (w *workbox) Unwrap() any { return w.Instance }
+func (w *buildInstance) Unwrap() any { return w.Instance }
 
 // Destroy implements sandpit.Instance.
-func (w *workbox) Destroy(ctx context.Context) error { return w.builds.removeSandbox(ctx, w.b) }
+func (w *buildInstance) Destroy(ctx context.Context) error { return w.builds.removeSandbox(ctx, w.rec) }

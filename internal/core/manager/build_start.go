@@ -18,46 +18,46 @@ import (
 // saveStarted makes a sandbox of a build's image, starts its command, and saves it when
 // that is ready. If the recipe says so, or of a provider that cannot save it, an empty
 // snapshot is returned: then each sandbox starts the command itself.
-func (bs *Builds) saveStarted(ctx context.Context, build store.TemplateBuild, run *running) (n store.Snapshot, err error) {
+func (bs *Builds) saveStarted(ctx context.Context, build store.TemplateBuild, run *runningBuild) (n store.Snapshot, err error) {
 	spec := sandpit.Spec{Image: build.Image, Resources: bs.o.Enforceable(bs.o.BuilderProvider, build.Resources), Network: build.Recipe.Network.Clone()}
-	b, err := bs.createSandbox(ctx, build.Owner, spec, false)
+	rec, err := bs.createSandbox(ctx, build.Owner, spec, false)
 	if err != nil {
 		return n, err
 	}
-	defer func() { err = errors.Join(err, bs.removeSandbox(ctx, b)) }()
+	defer func() { err = errors.Join(err, bs.removeSandbox(ctx, rec)) }()
 	step := "start " + build.Recipe.Start
-	run.log.begin(0, step)
-	if err := bringUp(ctx, b.placed(), build.Recipe, run.log.write); err != nil {
+	run.log.beginStep(0, step)
+	if err := runStartCommand(ctx, rec.currentInstance(), build.Recipe, run.log.writeOutput); err != nil {
 		return n, &StepError{Step: step, Err: err}
 	}
 	if build.Recipe.StartAnew {
 		return n, nil
 	}
-	if err := b.take(ctx); err != nil {
+	if err := rec.lock(ctx); err != nil {
 		return n, err
 	}
-	defer b.yield()
-	n, err = bs.snapshots.saveSandbox(ctx, b, store.Snapshot{ID: build.Snapshot, Build: build.ID})
-	bs.snapshotUses.end(build.Snapshot)
+	defer rec.unlock()
+	n, err = bs.snapshots.saveSandbox(ctx, rec, store.Snapshot{ID: build.Snapshot, Build: build.ID})
+	bs.snapshotUses.endExclusive(build.Snapshot)
 	if errors.Is(err, sandpit.Unsupported) {
-		run.log.write([]byte("each sandbox starts the command itself, since this one cannot be saved: " + err.Error() + "\n"))
+		run.log.writeOutput([]byte("each sandbox starts the command itself, since this one cannot be saved: " + err.Error() + "\n"))
 		return store.Snapshot{}, nil
 	}
 	return n, err
 }
 
-// bringUp starts the command of a template in a sandbox and returns when it is ready.
+// runStartCommand starts the command of a template in a sandbox and returns when it is ready.
 //
 // Invalid: the command has failed. Timeout: it was not ready in time. Both tell what it
 // said last.
-func bringUp(ctx context.Context, i sandpit.Instance, r sandpit.Recipe, hear func(p []byte)) error {
+func runStartCommand(ctx context.Context, i sandpit.Instance, r sandpit.Recipe, hear func(p []byte)) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, r.Ready.Within(),
 		sandpit.Errorf(sandpit.Timeout, "the start command was not ready after %v", r.Ready.Within()))
 	defer cancel()
-	out := &lastWords{hear: hear}
+	out := &outputTail{forward: hear}
 	p, err := i.Guest().Start(ctx, sandpit.Command{Args: sandpit.ShellArgs(r.Start), Tag: "start", Stdout: out, Stderr: out})
 	if err != nil {
-		return because(ctx, err)
+		return causeOf(ctx, err)
 	}
 	failed, over := make(chan error, 1), make(chan struct{})
 	go func() {
@@ -70,7 +70,7 @@ func bringUp(ctx context.Context, i sandpit.Instance, r sandpit.Recipe, hear fun
 			failed <- err
 		}
 	}()
-	err = because(ctx, askUntilReady(ctx, i, r.Ready, failed))
+	err = causeOf(ctx, awaitReady(ctx, i, r.Ready, failed))
 	cancel() // the command outlives that, and nobody listens to it any more
 	<-over
 	if err == nil {
@@ -83,10 +83,10 @@ func bringUp(ctx context.Context, i sandpit.Instance, r sandpit.Recipe, hear fun
 	return sandpit.Errorf(sandpit.CodeOf(err), "%w; the last that it said: %s", err, words)
 }
 
-// askUntilReady returns when the answer is yes, or the command has failed.
-func askUntilReady(ctx context.Context, i sandpit.Instance, r sandpit.Ready, failed <-chan error) error {
+// awaitReady returns when the answer is yes, or the command has failed.
+func awaitReady(ctx context.Context, i sandpit.Instance, r sandpit.Ready, failed <-chan error) error {
 	for {
-		if answer(ctx, i, r) {
+		if isReady(ctx, i, r) {
 			return nil
 		}
 		timer := time.NewTimer(r.Every())
@@ -105,13 +105,13 @@ func askUntilReady(ctx context.Context, i sandpit.Instance, r sandpit.Ready, fai
 // probeLimit is how long one answer may take.
 const probeLimit = 5 * time.Second
 
-// answer asks once.
-func answer(ctx context.Context, i sandpit.Instance, r sandpit.Ready) bool {
+// isReady asks once.
+func isReady(ctx context.Context, i sandpit.Instance, r sandpit.Ready) bool {
 	ctx, cancel := context.WithTimeout(ctx, probeLimit)
 	defer cancel()
 	switch {
 	case r.Command != "":
-		ctx := unobserved(ctx) // it is asked again and again
+		ctx := withoutObservation(ctx) // it is asked again and again
 		p, err := i.Guest().Start(ctx, sandpit.Command{Args: sandpit.ShellArgs(r.Command), Timeout: probeLimit})
 		if err != nil {
 			return false
@@ -121,7 +121,7 @@ func answer(ctx context.Context, i sandpit.Instance, r sandpit.Ready) bool {
 	case r.Port != 0:
 		dialer, ok := as[sandpit.Dialer](i)
 		if !ok {
-			return answered(ctx, i, r.Port, "http://localhost/", 600)
+			return respondsBelow(ctx, i, r.Port, "http://localhost/", 600)
 		}
 		conn, err := dialer.Dial(ctx, r.Port)
 		if err == nil {
@@ -137,13 +137,13 @@ func answer(ctx context.Context, i sandpit.Instance, r sandpit.Ready) bool {
 		if text := u.Port(); text != "" {
 			port, err = strconv.Atoi(text)
 		}
-		return err == nil && answered(ctx, i, port, r.URL, http.StatusBadRequest)
+		return err == nil && respondsBelow(ctx, i, port, r.URL, http.StatusBadRequest)
 	}
 	return true
 }
 
-// answered reports whether a request is answered with a status below one.
-func answered(ctx context.Context, i sandpit.Instance, port int, target string, below int) bool {
+// respondsBelow reports whether a request is answered with a status below one.
+func respondsBelow(ctx context.Context, i sandpit.Instance, port int, target string, below int) bool {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, target, http.NoBody)
 	if err != nil {
 		return false
@@ -157,33 +157,33 @@ func answered(ctx context.Context, i sandpit.Instance, port int, target string, 
 	return resp.StatusCode < below
 }
 
-// lastWords keeps the end of what is written to it.
-type lastWords struct {
-	hear func(p []byte) // nil: nobody
+// outputTail keeps the end of what is written to it.
+type outputTail struct {
+	forward func(p []byte) // nil: nobody
 
 	mu   sync.Mutex
-	kept []byte
+	tail []byte
 }
 
-const maxLastWords = 2000 // bytes
+const maxOutputTail = 2000 // bytes
 
 // Write implements io.Writer.
-func (w *lastWords) Write(p []byte) (int, error) {
+func (w *outputTail) Write(p []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.kept = append(w.kept, p...)
-	if more := len(w.kept) - maxLastWords; more > 0 {
-		w.kept = append(w.kept[:0], w.kept[more:]...)
+	w.tail = append(w.tail, p...)
+	if more := len(w.tail) - maxOutputTail; more > 0 {
+		w.tail = append(w.tail[:0], w.tail[more:]...)
 	}
-	if w.hear != nil {
-		w.hear(p)
+	if w.forward != nil {
+		w.forward(p)
 	}
 	return len(p), nil
 }
 
 // String is the end of what was written.
-func (w *lastWords) String() string {
+func (w *outputTail) String() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return strings.ToValidUTF8(strings.TrimSpace(string(w.kept)), "\uFFFD")
+	return strings.ToValidUTF8(strings.TrimSpace(string(w.tail)), "\uFFFD")
 }

@@ -1,6 +1,7 @@
 package manager
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,10 +23,10 @@ type Builds struct {
 	log          *slog.Logger
 	messages     *Messages
 	o            *Options
-	registry     *templates
-	sandboxes    *index
+	registry     *buildRegistry
+	sandboxes    *recordIndex
 	slots        slots
-	snapshotUses *snapshots
+	snapshotUses *snapshotUses
 	snapshots    *Snapshots
 	store        *store.Store
 	templates    *templateRecords
@@ -60,8 +61,8 @@ type BuildRequest struct {
 	trusted bool
 }
 
-// running is a build that goes on, or waits for its turn.
-type running struct {
+// runningBuild is a build that goes on, or waits for its turn.
+type runningBuild struct {
 	cancel context.CancelCauseFunc
 	done   chan struct{} // closed when it is over
 	log    buildLog
@@ -83,23 +84,23 @@ func (bs *Builds) Start(ctx context.Context, r BuildRequest) error {
 			return err
 		}
 		work, cancel := context.WithCancelCause(WithAdministrator(bs.core.ops.ctx, isAdministrator(ctx)))
-		run := &running{cancel: cancel, done: make(chan struct{}), log: buildLog{now: bs.clock.Now, hidden: hiddenIn(r)}}
-		if !bs.registry.begin(b.ID, run) {
+		run := &runningBuild{cancel: cancel, done: make(chan struct{}), log: buildLog{now: bs.clock.Now, hidden: findHidden(r)}}
+		if !bs.registry.addRunning(b.ID, run) {
 			cancel(nil)
 			return sandpit.Errorf(sandpit.Conflict, "build %s was started before", b.ID)
 		}
 		// From now on a crash makes it one that has failed.
 		if err := bs.store.UpdateBuild(ctx, b, sandpit.BuildWaiting); err != nil {
-			bs.registry.end(b.ID)
+			bs.registry.removeRunning(b.ID)
 			cancel(nil)
 			return err
 		}
 		started = true
-		bs.core.ops.more()
+		bs.core.ops.addOne()
 		go func() {
 			defer bs.core.ops.end()
 			defer close(run.done)
-			defer bs.registry.end(b.ID)
+			defer bs.registry.removeRunning(b.ID)
 			defer r.Release()
 			defer cancel(nil)
 			bs.runBuild(work, b, r, run)
@@ -189,14 +190,14 @@ func (bs *Builds) Log(ctx context.Context, owner string, id sandpit.BuildID, aft
 	if _, err := bs.findOwn(ctx, owner, id); err != nil {
 		return nil, err
 	}
-	if run := bs.registry.find(id); run != nil {
-		return store.Page(run.log.all(), after, limit), nil
+	if run := bs.registry.findRunning(id); run != nil {
+		return store.Page(run.log.listEntries(), after, limit), nil
 	}
 	return bs.store.BuildLog(ctx, id, after, limit)
 }
 
 // runBuild is one build from the time it is started.
-func (bs *Builds) runBuild(ctx context.Context, b store.TemplateBuild, r BuildRequest, run *running) {
+func (bs *Builds) runBuild(ctx context.Context, b store.TemplateBuild, r BuildRequest, run *runningBuild) {
 	begin := time.Now()
 	kept := bs.startSavingLog(ctx, b.ID, &run.log)
 	err := bs.performBuild(ctx, &b, r, run)
@@ -205,15 +206,15 @@ func (bs *Builds) runBuild(ctx context.Context, b store.TemplateBuild, r BuildRe
 	if err != nil {
 		bs.markFailed(ctx, &b, err, run)
 	}
-	run.log.end()
+	run.log.endOutput()
 	// It is written also when the manager closes.
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeLimit)
 	defer cancel()
-	wrong := bs.store.FinishBuild(last, b, run.log.all(), bs.templates.newLimits())
+	wrong := bs.store.FinishBuild(last, b, run.log.listEntries(), bs.templates.newLimits())
 	if wrong != nil && err == nil { // too large, or the store is full
 		err = wrong
 		bs.markFailed(ctx, &b, err, run)
-		wrong = bs.store.FinishBuild(last, b, run.log.all(), bs.templates.newLimits())
+		wrong = bs.store.FinishBuild(last, b, run.log.listEntries(), bs.templates.newLimits())
 	}
 	if wrong != nil {
 		bs.log.WarnContext(last, "how a build has ended is not written down", slog.String("build", string(b.ID)), slog.Any("error", wrong))
@@ -224,18 +225,18 @@ func (bs *Builds) runBuild(ctx context.Context, b store.TemplateBuild, r BuildRe
 	}
 	bs.events.Record(Report{
 		Request: RequestIDOf(ctx), Actor: actorOf(ctx, r.Owner), Action: "build", Args: map[string]string{"build": string(b.ID), "owner": r.Owner},
-		Err: run.log.masked(err), Took: time.Since(begin),
+		Err: run.log.maskError(err), Took: time.Since(begin),
 	})
 }
 
 // markFailed makes a build one that has failed.
-func (bs *Builds) markFailed(ctx context.Context, b *store.TemplateBuild, err error, run *running) {
-	err = because(ctx, err)
-	b.Status, b.Reason.Message = sandpit.BuildFailed, run.log.mask(err.Error())
+func (bs *Builds) markFailed(ctx context.Context, b *store.TemplateBuild, err error, run *runningBuild) {
+	err = causeOf(ctx, err)
+	b.Status, b.Reason.Message = sandpit.BuildFailed, run.log.maskSecrets(err.Error())
 	if s, ok := errors.AsType[*StepError](err); ok {
-		b.Reason.Step = run.log.mask(s.Step)
+		b.Reason.Step = run.log.maskSecrets(s.Step)
 	}
-	run.log.fail(err.Error())
+	run.log.addFailure(err.Error())
 }
 
 // removeResults removes what a build has made that failed. What it cannot is tried again by
@@ -251,7 +252,7 @@ func (bs *Builds) removeResults(ctx context.Context, b store.TemplateBuild) {
 }
 
 // performBuild waits for its turn and builds.
-func (bs *Builds) performBuild(ctx context.Context, b *store.TemplateBuild, r BuildRequest, run *running) error {
+func (bs *Builds) performBuild(ctx context.Context, b *store.TemplateBuild, r BuildRequest, run *runningBuild) error {
 	job := bs.newJob(*b, r, run)
 	release, failed := bs.o.Builder.PrepareTemplate(ctx, job)
 	if failed == nil {
@@ -278,12 +279,12 @@ func (bs *Builds) performBuild(ctx context.Context, b *store.TemplateBuild, r Bu
 		return context.Cause(ctx)
 	}
 	if err := bs.prepareBuild(ctx, b, &r); err != nil {
-		return because(ctx, err)
+		return causeOf(ctx, err)
 	}
 	job.Recipe = r.Recipe
 	size, err := bs.o.Builder.BuildTemplate(ctx, job)
 	if err != nil {
-		return because(ctx, err)
+		return causeOf(ctx, err)
 	}
 	b.Image, b.Size = sandpit.Image(sandpit.TemplatePrefix+string(b.ID)), size
 	if r.Recipe.Start == "" {
@@ -291,11 +292,11 @@ func (bs *Builds) performBuild(ctx context.Context, b *store.TemplateBuild, r Bu
 	}
 	n, err := bs.saveStarted(ctx, *b, run)
 	b.Snapshot, b.Size = n.ID, b.Size+n.Size
-	return because(ctx, err)
+	return causeOf(ctx, err)
 }
 
 // newJob returns the job of the builder for a build.
-func (bs *Builds) newJob(b store.TemplateBuild, r BuildRequest, run *running) TemplateJob {
+func (bs *Builds) newJob(b store.TemplateBuild, r BuildRequest, run *runningBuild) TemplateJob {
 	return TemplateJob{
 		Build: b.ID, Recipe: r.Recipe, Dir: r.Files, Secrets: r.Secrets, Fresh: r.Fresh, Login: r.Login,
 		Owner: r.Owner, Trusted: r.Admin || r.Configured || r.trusted,
@@ -305,22 +306,22 @@ func (bs *Builds) newJob(b store.TemplateBuild, r BuildRequest, run *running) Te
 			if err != nil {
 				return nil, err
 			}
-			return &workbox{Instance: box.placed(), builds: bs, b: box}, nil
+			return &buildInstance{Instance: box.currentInstance(), builds: bs, rec: box}, nil
 		},
-		Output: run.log.write, Progress: func(text string) { run.log.begin(0, text) },
+		Output: run.log.writeOutput, Progress: func(text string) { run.log.beginStep(0, text) },
 		Begin: func(number, total int, step string) {
-			run.log.begin(number, fmt.Sprintf("[%d/%d] %s", number, total, step))
+			run.log.beginStep(number, fmt.Sprintf("[%d/%d] %s", number, total, step))
 		},
 	}
 }
 
 // awaitSlot waits for a slot as long as ctx allows. A build that has to wait says so
 // in its log.
-func (bs *Builds) awaitSlot(ctx context.Context, owner string, run *running) (*fairshare.Grant, error) {
+func (bs *Builds) awaitSlot(ctx context.Context, owner string, run *runningBuild) (*fairshare.Grant, error) {
 	if slot, err := bs.slots.builds.TryAcquire(owner, 1); err == nil {
 		return slot, nil
 	}
-	run.log.begin(0, "wait until other builds have finished")
+	run.log.beginStep(0, "wait until other builds have finished")
 	return bs.slots.builds.Acquire(ctx, owner, 1)
 }
 
@@ -353,7 +354,7 @@ func (bs *Builds) failUnfinished(ctx context.Context) error {
 				continue // nobody has started it
 			}
 			b.Status, b.FinishedAt, b.Reason.Message = sandpit.BuildFailed, bs.clock.Now(), interruptedBuild
-			if err := errorsOf(bs.recordInterruption(ctx, b), bs.store.UpdateBuild(ctx, b, status)); err != nil {
+			if err := cmp.Or(bs.recordInterruption(ctx, b), bs.store.UpdateBuild(ctx, b, status)); err != nil {
 				return err
 			}
 		}

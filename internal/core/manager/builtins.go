@@ -22,7 +22,7 @@ type Builtins struct {
 	builds        *Builds
 	clock         clock.Clock
 	o             *Options
-	registry      *templates
+	registry      *buildRegistry
 	store         *store.Store
 	templateGroup *Templates
 }
@@ -108,14 +108,14 @@ func (bi *Builtins) Await(ctx context.Context, name string, limit time.Duration)
 		if err != nil || seen.Status != sandpit.BuildBuilding {
 			return seen, err
 		}
-		run := bi.registry.find(seen.Build)
+		run := bi.registry.findRunning(seen.Build)
 		if run == nil { // it has ended meanwhile
 			continue
 		}
 		select {
 		case <-run.done:
 		case <-late.C:
-			seen.Progress = run.log.progress()
+			seen.Progress = run.log.currentStep()
 			return seen, nil
 		case <-ctx.Done():
 			return seen, context.Cause(ctx)
@@ -157,7 +157,7 @@ func (bi *Builtins) lookUp(ctx context.Context, name, version string) (seen Buil
 	}
 	if id, ok := t.Tags[sandpit.DefaultTag]; ok {
 		// A program of another version has built it. A build that replaces it is not awaited.
-		building := len(newest) > 0 && bi.registry.find(newest[0].ID) != nil
+		building := len(newest) > 0 && bi.registry.findRunning(newest[0].ID) != nil
 		failed := len(newest) > 0 && newest[0].Status == sandpit.BuildFailed && bi.clock.Now().Sub(newest[0].CreatedAt) < builtinRetry
 		seen.Status, seen.Build = sandpit.BuildReady, id
 		return seen, building || failed, nil
@@ -167,8 +167,8 @@ func (bi *Builtins) lookUp(ctx context.Context, name, version string) (seen Buil
 	}
 	b := newest[0]
 	seen.Begun, seen.Build, seen.Reason = b.CreatedAt, b.ID, b.Reason.Message
-	if run := bi.registry.find(b.ID); run != nil {
-		seen.Status, seen.Progress = sandpit.BuildBuilding, run.log.progress()
+	if run := bi.registry.findRunning(b.ID); run != nil {
+		seen.Status, seen.Progress = sandpit.BuildBuilding, run.log.currentStep()
 	} else if b.Status == sandpit.BuildFailed {
 		seen.Status = sandpit.BuildFailed
 	}

@@ -25,63 +25,63 @@ type core struct {
 		list []func(sandpit.ID, error)
 	}
 	ops          *tasks // operations on sandboxes
-	quota        *ledger
-	sandboxes    *index
+	quota        *sandboxQuota
+	sandboxes    *recordIndex
 	sweepRequest chan struct{} // holds one request to sweep at once
 }
 
-// step is what is done to a sandbox by who has its turn.
-type step func(ctx context.Context, b *box) error
+// operation is what is done to a sandbox by who has its turn.
+type operation func(ctx context.Context, b *sandboxRecord) error
 
-// errNothing is a step that found nothing to do.
-var errNothing = errors.New("nothing to do")
+// errNothingToDo is a step that found nothing to do.
+var errNothingToDo = errors.New("nothing to do")
 
 // runOperation does one thing for a caller, as one event.
-func (c *core) runOperation(ctx context.Context, id sandpit.ID, action string, args map[string]string, do step) error {
-	b, err := c.sandboxes.known(id)
+func (c *core) runOperation(ctx context.Context, id sandpit.ID, action string, args map[string]string, do operation) error {
+	rec, err := c.sandboxes.findVisible(id)
 	if err != nil {
 		return err
 	}
 	if c.closing.Load() {
 		return errClosed
 	}
-	err = c.runLocked(ctx, b, c.withEvent(action, args, do))
-	return about(err, sandpit.Subject{Provider: b.look().Provider, Sandbox: id, Operation: action})
+	err = c.runLocked(ctx, rec, c.withEvent(action, args, do))
+	return addSubject(err, sandpit.Subject{Provider: rec.currentRow().Provider, Sandbox: id, Operation: action})
 }
 
-// about says what a failure concerns. One that has no code is the server's own, whatever it
+// addSubject says what a failure concerns. One that has no code is the server's own, whatever it
 // looks like: a file of the server that is missing is nothing that the caller has not found.
-func about(err error, s sandpit.Subject) error {
+func addSubject(err error, s sandpit.Subject) error {
 	if err == nil {
 		return nil
 	}
 	_, coded := errors.AsType[sandpit.Code](err)
-	if _, explained := errors.AsType[*sandpit.Error](err); !coded && !explained && !isEnded(err) {
+	if _, explained := errors.AsType[*sandpit.Error](err); !coded && !explained && !isContextError(err) {
 		err = sandpit.Errorf(sandpit.Internal, "%w", err)
 	}
 	return sandpit.WithSubject(err, s)
 }
 
-// isEnded reports whether an error says that a context has ended.
-func isEnded(err error) bool {
+// isContextError reports whether an error says that a context has ended.
+func isContextError(err error) bool {
 	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }
 
 // runLocked waits for a sandbox's turn and takes a step. The step goes on when the
 // caller gives up; the caller hears of that.
-func (c *core) runLocked(ctx context.Context, b *box, do step) error {
+func (c *core) runLocked(ctx context.Context, rec *sandboxRecord, do operation) error {
 	if !c.ops.begin() {
 		return errClosed
 	}
-	if err := b.take(ctx); err != nil {
+	if err := rec.lock(ctx); err != nil {
 		c.ops.end()
 		return err
 	}
 	result := make(chan error, 1)
 	go func() {
 		defer c.ops.end()
-		defer b.yield()
-		result <- c.runStep(ctx, b, do)
+		defer rec.unlock()
+		result <- c.runStep(ctx, rec, do)
 	}()
 	select {
 	case err := <-result:
@@ -92,45 +92,45 @@ func (c *core) runLocked(ctx context.Context, b *box, do step) error {
 	case err := <-result:
 		return err
 	default:
-		return sandpit.Errorf(sandpit.CodeOf(ctx.Err()), "sandbox %s: nobody waits any more, but it goes on: %w", b.id, context.Cause(ctx))
+		return sandpit.Errorf(sandpit.CodeOf(ctx.Err()), "sandbox %s: nobody waits any more, but it goes on: %w", rec.id, context.Cause(ctx))
 	}
 }
 
 // runIfUnlocked takes a step unless somebody else has the turn.
-func (c *core) runIfUnlocked(ctx context.Context, b *box, do step) error {
+func (c *core) runIfUnlocked(ctx context.Context, rec *sandboxRecord, do operation) error {
 	if !c.ops.begin() {
 		return nil
 	}
 	defer c.ops.end()
-	if !b.tryTake() {
+	if !rec.tryLock() {
 		return nil
 	}
-	defer b.yield()
-	return c.runStep(ctx, b, do)
+	defer rec.unlock()
+	return c.runStep(ctx, rec, do)
 }
 
 // runStep takes a step with a context that ends with the manager only.
-func (c *core) runStep(ctx context.Context, b *box, do step) error {
+func (c *core) runStep(ctx context.Context, rec *sandboxRecord, do operation) error {
 	ctx, cancel := c.ops.detach(ctx)
 	defer cancel()
 	defer c.triggerSweep()
-	defer b.allow()
-	if err := do(ctx, b); !errors.Is(err, errNothing) {
+	defer rec.allowHandles()
+	if err := do(ctx, rec); !errors.Is(err, errNothingToDo) {
 		return err
 	}
 	return nil
 }
 
 // withEvent is a step that leaves an event, unless there was nothing to do.
-func (c *core) withEvent(action string, args map[string]string, do step) step {
-	return func(ctx context.Context, b *box) error {
+func (c *core) withEvent(action string, args map[string]string, do operation) operation {
+	return func(ctx context.Context, rec *sandboxRecord) error {
 		begin := time.Now()
-		err := do(ctx, b)
-		if errors.Is(err, errNothing) {
+		err := do(ctx, rec)
+		if errors.Is(err, errNothingToDo) {
 			return err
 		}
 		c.events.Record(Report{
-			Request: RequestIDOf(ctx), Actor: actorOf(ctx, b.look().Lease.Owner), Action: action, Sandbox: b.id, Args: args,
+			Request: RequestIDOf(ctx), Actor: actorOf(ctx, rec.currentRow().Lease.Owner), Action: action, Sandbox: rec.id, Args: args,
 			Err: err, Took: time.Since(begin),
 		})
 		return err
@@ -167,25 +167,25 @@ func (c *core) mustShare(owner string) bool {
 			return true
 		}
 	}
-	return c.quota.hasOthers(owner)
+	return c.quota.hasOtherOwners(owner)
 }
 
 // acquireSlot takes a slot for what is done to a sandbox. The wait ends when the sandbox is
 // deleted. The caller has its turn, and calls release.
 //
 // Gone: it was deleted. Otherwise as acquire.
-func (c *core) acquireSlot(ctx context.Context, b *box, p *fairshare.Pool) (release func(), err error) {
+func (c *core) acquireSlot(ctx context.Context, rec *sandboxRecord, p *fairshare.Pool) (release func(), err error) {
 	if p == nil {
 		return func() {}, nil
 	}
 	ctx, abort := context.WithCancelCause(ctx)
 	defer abort(nil)
-	b.making(abort)
-	defer b.making(nil)
-	slot, err := acquire(ctx, p, b.look().Lease.Owner)
+	rec.setAbort(abort)
+	defer rec.setAbort(nil)
+	slot, err := awaitSlot(ctx, p, rec.currentRow().Lease.Owner)
 	switch {
-	case err != nil && b.isUnwanted():
-		return nil, sandpit.Errorf(sandpit.Gone, "sandbox %s was deleted while the request waited", b.id)
+	case err != nil && rec.isCreationAborted():
+		return nil, sandpit.Errorf(sandpit.Gone, "sandbox %s was deleted while the request waited", rec.id)
 	case err != nil:
 		return nil, err
 	}

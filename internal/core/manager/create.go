@@ -26,13 +26,13 @@ type creator struct {
 	messages     *Messages
 	o            *Options
 	ports        *portPublisher
-	quota        *ledger
+	quota        *sandboxQuota
 	records      *recordStore
 	remover      *remover
-	sandboxes    *index
+	sandboxes    *recordIndex
 	secrets      *secretFiles
 	slots        slots
-	snapshotUses *snapshots
+	snapshotUses *snapshotUses
 	store        *store.Store
 	volumes      *Volumes
 	wall         *wallClock
@@ -53,13 +53,13 @@ func (m *Manager) Create(ctx context.Context, r CreateRequest) (sandpit.Sandbox,
 	}
 	defer m.core.ops.end()
 	s, err := m.createOrClaim(ctx, r)
-	err = about(err, sandpit.Subject{Provider: cmp.Or(r.Provider, m.o.Provider), Sandbox: s.ID, Operation: "create"})
+	err = addSubject(err, sandpit.Subject{Provider: cmp.Or(r.Provider, m.o.Provider), Sandbox: s.ID, Operation: "create"})
 	m.events.Record(Report{
-		Request: RequestIDOf(ctx), Actor: actorOf(ctx, r.Owner), Action: "create", Sandbox: s.ID, Args: r.args(), Err: err, Took: time.Since(begin),
+		Request: RequestIDOf(ctx), Actor: actorOf(ctx, r.Owner), Action: "create", Sandbox: s.ID, Args: r.eventArgs(), Err: err, Took: time.Since(begin),
 	})
 	m.core.triggerSweep()
 	if id := s.Spec.Template.Template; id != "" && err == nil {
-		m.registry.count(id)
+		m.registry.countSpawned(id)
 	}
 	if err != nil {
 		return sandpit.Sandbox{}, fmt.Errorf("create a sandbox: %w", err)
@@ -90,115 +90,115 @@ func (m *Manager) createOrClaim(ctx context.Context, r CreateRequest) (sandpit.S
 		return s, err
 	}
 	for {
-		b, other, err := m.creator.reserveSandbox(ctx, r, now)
+		rec, other, err := m.creator.reserveSandbox(ctx, r, now)
 		if err != nil {
 			return sandpit.Sandbox{}, err
 		}
 		if other == nil {
-			return m.creator.createReserved(ctx, b, r)
+			return m.creator.createReserved(ctx, rec, r)
 		}
 		select {
-		case <-other.made:
+		case <-other.created:
 		case <-ctx.Done():
 			return sandpit.Sandbox{}, context.Cause(ctx)
 		}
-		if err := other.take(ctx); err != nil { // it may be just being claimed
+		if err := other.lock(ctx); err != nil { // it may be just being claimed
 			return sandpit.Sandbox{}, err
 		}
-		other.yield()
-		switch row := other.look(); {
+		other.unlock()
+		switch row := other.currentRow(); {
 		case row.Key != r.Key: // it could not be made, or is gone again
 		case row.State == sandpit.StateCreating:
 			return sandpit.Sandbox{}, stateError(row)
 		default:
-			return other.view(), nil
+			return other.toSandbox(), nil
 		}
 	}
 }
 
 // reserveSandbox gives a sandbox its place and writes it down; who calls has its turn.
 // If its key is taken by the same request, that one's sandbox is returned.
-func (cr *creator) reserveSandbox(ctx context.Context, r CreateRequest, now time.Time) (b, other *box, err error) {
+func (cr *creator) reserveSandbox(ctx context.Context, r CreateRequest, now time.Time) (rec, other *sandboxRecord, err error) {
 	row := store.Row{
 		Sandbox:  sandpit.Sandbox{ID: sandpit.NewID(), Spec: cr.withTempDirs(r.Spec), Lease: r.Lease, State: sandpit.StateCreating, CreatedAt: now},
-		Provider: r.Provider, Term: cmp.Or(r.term, termOf(r.Lease, now)),
+		Provider: r.Provider, Term: cmp.Or(r.term, leaseTermFrom(r.Lease, now)),
 		Key: r.Key, Pool: r.pool, Prepared: r.prepared, Admin: r.isTrusted(),
 	}
 	row.Policy, row.LastUsedAt, row.ChangedAt = r.Policy, now, now
 	if r.Key != "" {
-		row.Digest = r.digest()
+		row.Digest = r.computeDigest()
 	}
-	b = newBox(row, cr.o.Providers[r.Provider])
-	b.turn <- struct{}{}
-	if other := cr.sandboxes.add(b); other != nil {
-		if other.look().Digest != row.Digest {
+	rec = newSandboxRecord(row, cr.o.Providers[r.Provider])
+	rec.locked <- struct{}{}
+	if other := cr.sandboxes.add(rec); other != nil {
+		if other.currentRow().Digest != row.Digest {
 			return nil, nil, sandpit.Errorf(sandpit.Conflict, "the key %.100q was used for another request", r.Key)
 		}
 		return nil, other, nil
 	}
-	err = errorsOf(cr.o.Disk.Check(), cr.volumes.checkVolumes(ctx, row))
-	for err == nil && (r.pool == "" || r.pool == poolBuilds) && cr.quota.full() && cr.evictSpare(ctx) {
+	err = cmp.Or(cr.o.Disk.Check(), cr.volumes.checkVolumes(ctx, row))
+	for err == nil && (r.pool == "" || r.pool == poolBuilds) && cr.quota.isFull() && cr.evictSpare(ctx) {
 		// until there is room, or no more to be had
 	}
 	if err == nil {
-		err = cr.quota.take(row.Sandbox)
+		err = cr.quota.reserve(row.Sandbox)
 	}
 	if err == nil {
-		err = cr.records.insertRow(ctx, b)
+		err = cr.records.insertRow(ctx, rec)
 	}
 	if err == nil {
-		return b, nil, nil
+		return rec, nil, nil
 	}
-	cr.sandboxes.drop(b)
-	cr.quota.give(b.id)
-	cr.markFailed(b, err.Error())
-	close(b.made)
-	b.yield()
+	cr.sandboxes.remove(rec)
+	cr.quota.release(rec.id)
+	cr.markFailed(rec, err.Error())
+	close(rec.created)
+	rec.unlock()
 	if ctx.Err() != nil {
-		cr.deleteStrayRow(b) // it may have been written all the same
+		cr.deleteStrayRow(rec) // it may have been written all the same
 	}
 	return nil, nil, err
 }
 
 // markFailed marks a sandbox that nobody can find any more, for those who have waited.
-func (cr *creator) markFailed(b *box, reason string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.row.State, b.row.Reason, b.row.Key = sandpit.StateDeleted, reason, ""
+func (cr *creator) markFailed(rec *sandboxRecord, reason string) {
+	rec.mu.Lock()
+	defer rec.mu.Unlock()
+	rec.row.State, rec.row.Reason, rec.row.Key = sandpit.StateDeleted, reason, ""
 }
 
 // deleteStrayRow removes a row that may have been written though nobody was told.
-func (cr *creator) deleteStrayRow(b *box) {
+func (cr *creator) deleteStrayRow(rec *sandboxRecord) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(cr.core.loops.ctx), storeLimit)
 	defer cancel()
-	if err := cr.store.DeleteSandbox(ctx, b.id); err != nil {
+	if err := cr.store.DeleteSandbox(ctx, rec.id); err != nil {
 		cr.log.WarnContext(ctx, "a row that nobody needs may be left till the next start", slog.Any("error", err))
 	}
 }
 
 // createReserved makes a sandbox that has its place.
-func (cr *creator) createReserved(ctx context.Context, b *box, r CreateRequest) (sandpit.Sandbox, error) {
+func (cr *creator) createReserved(ctx context.Context, rec *sandboxRecord, r CreateRequest) (sandpit.Sandbox, error) {
 	ctx, abort := context.WithCancelCause(ctx)
 	defer abort(nil)
 	stop := context.AfterFunc(cr.core.ops.ctx, func() { abort(context.Cause(cr.core.ops.ctx)) })
 	defer stop()
-	b.making(abort)
-	i, err := cr.startWithSlot(ctx, b, r)
-	b.making(nil)
+	rec.setAbort(abort)
+	i, err := cr.startWithSlot(ctx, rec, r)
+	rec.setAbort(nil)
 	if err == nil {
-		cr.instances.recordInstance(b, i)
-		close(b.made)
-		b.yield()
-		return b.view(), nil
+		cr.instances.recordInstance(rec, i)
+		close(rec.created)
+		rec.unlock()
+		return rec.toSandbox(), nil
 	}
-	cr.undoAndUnlock(b, i, err)
-	return sandpit.Sandbox{ID: b.id}, err
+	cr.undoAndUnlock(rec, i, err)
+	return sandpit.Sandbox{ID: rec.id}, err
 }
 
 // startWithSlot waits for a slot of the owner and makes the sandbox run. What programs inside
 // decide the duration of is awaited without the slot.
-func (cr *creator) startWithSlot(ctx context.Context, b *box, r CreateRequest) (sandpit.Instance, error) {
-	slot, err := acquire(ctx, cr.slots.starts, r.Owner)
+func (cr *creator) startWithSlot(ctx context.Context, rec *sandboxRecord, r CreateRequest) (sandpit.Instance, error) {
+	slot, err := awaitSlot(ctx, cr.slots.starts, r.Owner)
 	if err != nil {
 		return nil, err
 	}
@@ -206,7 +206,7 @@ func (cr *creator) startWithSlot(ctx context.Context, b *box, r CreateRequest) (
 	ctx, cancel := context.WithTimeoutCause(ctx, r.Timeout,
 		sandpit.Errorf(sandpit.Timeout, "timed out after %v seconds", r.Timeout.Seconds()))
 	defer cancel()
-	i, err := cr.createInstance(ctx, b, r)
+	i, err := cr.createInstance(ctx, rec, r)
 	if err != nil {
 		return i, err
 	}
@@ -214,59 +214,59 @@ func (cr *creator) startWithSlot(ctx context.Context, b *box, r CreateRequest) (
 	if err := cr.runSetup(ctx, i, r); err != nil {
 		return i, err
 	}
-	if err := cr.messages.scheduleDeadline(ctx, b); err != nil {
+	if err := cr.messages.scheduleDeadline(ctx, rec); err != nil {
 		return i, err
 	}
 	if ctx.Err() != nil {
 		return i, context.Cause(ctx)
 	}
-	return i, cr.records.changeState(ctx, b, sandpit.StateRunning, func(row *store.Row) {
+	return i, cr.records.changeState(ctx, rec, sandpit.StateRunning, func(row *store.Row) {
 		row.LastUsedAt = cr.clock.Now()
-		if r.image != nil { // what it was made of is there for its making only
-			row.Spec.Image = *r.image
+		if r.visibleImage != nil { // what it was made of is there for its making only
+			row.Spec.Image = *r.visibleImage
 		}
 	})
 }
 
 // createInstance has the provider create the sandbox, and gives it what it needs before
 // programs run in it.
-func (cr *creator) createInstance(ctx context.Context, b *box, r CreateRequest) (sandpit.Instance, error) {
-	if err := cr.secrets.saveSecrets(b.id, r.Secrets); err != nil {
+func (cr *creator) createInstance(ctx context.Context, rec *sandboxRecord, r CreateRequest) (sandpit.Instance, error) {
+	if err := cr.secrets.saveSecrets(rec.id, r.Secrets); err != nil {
 		return nil, err
 	}
-	i, err := cr.requestInstance(ctx, b)
+	i, err := cr.requestInstance(ctx, rec)
 	if err != nil {
-		return nil, because(ctx, err)
+		return nil, causeOf(ctx, err)
 	}
 	if err := cr.secrets.giveSecrets(ctx, i, r.Spec.Secrets); err != nil {
-		return i, because(ctx, err)
+		return i, causeOf(ctx, err)
 	}
 	policy, err := cr.core.completePolicy(i, r.Policy)
-	if err := errorsOf(able(i, r.Lease.Action), err); err != nil {
+	if err := cmp.Or(checkAbility(i, r.Lease.Action), err); err != nil {
 		return i, err
 	}
-	ports, err := cr.ports.publishPorts(ctx, b, i, r.Spec.Ports)
+	ports, err := cr.ports.publishPorts(ctx, rec, i, r.Spec.Ports)
 	if err != nil {
 		return i, err
 	}
-	return i, cr.records.updateRow(ctx, b, func(row *store.Row) { row.Handle, row.Spec.Ports, row.Policy = i.Handle(), ports, policy })
+	return i, cr.records.updateRow(ctx, rec, func(row *store.Row) { row.Handle, row.Spec.Ports, row.Policy = i.Handle(), ports, policy })
 }
 
 // runSetup starts what the template of a new sandbox starts, waits until that is ready, and
 // does what the request asks for.
 func (cr *creator) runSetup(ctx context.Context, i sandpit.Instance, r CreateRequest) error {
-	if r.start != nil {
-		bring := func(ctx context.Context) error { return bringUp(ctx, i, *r.start, nil) }
-		if _, err := call(ctx, cr.core.loops, remote{what: "start"}, none(bring), nil); err != nil {
-			return because(ctx, err)
+	if r.startRecipe != nil {
+		bring := func(ctx context.Context) error { return runStartCommand(ctx, i, *r.startRecipe, nil) }
+		if _, err := callProvider(ctx, cr.core.loops, providerCall{what: "start"}, withoutResult(bring), nil); err != nil {
+			return causeOf(ctx, err)
 		}
 	}
 	if r.Setup == nil {
 		return nil
 	}
-	_, err := call(ctx, cr.core.loops, remote{what: "set-up"}, none(func(ctx context.Context) error { return r.Setup(ctx, i) }), nil)
+	_, err := callProvider(ctx, cr.core.loops, providerCall{what: "set-up"}, withoutResult(func(ctx context.Context) error { return r.Setup(ctx, i) }), nil)
 	if err != nil {
-		return fmt.Errorf("set it up: %w", because(ctx, err))
+		return fmt.Errorf("set it up: %w", causeOf(ctx, err))
 	}
 	return nil
 }
@@ -300,12 +300,12 @@ func (cr *creator) newProviderSpec(r store.Row) sandpit.Spec {
 }
 
 // requestInstance returns the instance of a sandbox that is being made.
-func (cr *creator) requestInstance(ctx context.Context, b *box) (sandpit.Instance, error) {
-	return cr.requestInstanceAs(ctx, b, b.look())
+func (cr *creator) requestInstance(ctx context.Context, rec *sandboxRecord) (sandpit.Instance, error) {
+	return cr.requestInstanceAs(ctx, rec, rec.currentRow())
 }
 
 // requestInstanceAs is obtain of a row that says more than the sandbox's own.
-func (cr *creator) requestInstanceAs(ctx context.Context, b *box, row store.Row) (sandpit.Instance, error) {
+func (cr *creator) requestInstanceAs(ctx context.Context, rec *sandboxRecord, row store.Row) (sandpit.Instance, error) {
 	spec, err := cr.volumes.resolveMounts(ctx, row, cr.newProviderSpec(row))
 	if err != nil {
 		return nil, err
@@ -314,23 +314,23 @@ func (cr *creator) requestInstanceAs(ctx context.Context, b *box, row store.Row)
 		return nil, err
 	}
 	if id, ok := spec.Image.Snapshot(); ok {
-		if !cr.snapshotUses.hold(id) {
+		if !cr.snapshotUses.acquire(id) {
 			return nil, sandpit.Errorf(sandpit.NotFound, "snapshot %s is being removed", id)
 		}
 		defer cr.snapshotUses.release(id)
 	}
-	create := func(ctx context.Context) (sandpit.Instance, error) { return b.provider.Create(ctx, b.id, spec) }
-	i, err := call(ctx, cr.core.loops, remote{what: "create"}, create, func(i sandpit.Instance, err error) {
+	create := func(ctx context.Context) (sandpit.Instance, error) { return rec.provider.Create(ctx, rec.id, spec) }
+	i, err := callProvider(ctx, cr.core.loops, providerCall{what: "create"}, create, func(i sandpit.Instance, err error) {
 		if err == nil {
 			cr.destroyLate(i)
 		}
 	})
-	if err == nil && i.ID() != b.id {
+	if err == nil && i.ID() != rec.id {
 		cr.destroyLate(i)
 		return nil, sandpit.Errorf(sandpit.Internal, "the provider made %.64q instead", string(i.ID()))
 	}
 	if err == nil {
-		cr.audit.observeGuest(b, i)
+		cr.audit.observeGuest(rec, i)
 	}
 	return i, err
 }
@@ -346,22 +346,22 @@ func (cr *creator) destroyLate(i sandpit.Instance) {
 
 // undoAndUnlock takes back what was made of a sandbox, as far as it can within a short
 // while; the rest goes on without the caller. The turn is given back then.
-func (cr *creator) undoAndUnlock(b *box, i sandpit.Instance, cause error) {
+func (cr *creator) undoAndUnlock(rec *sandboxRecord, i sandpit.Instance, cause error) {
 	done := make(chan struct{})
-	cr.core.ops.more()
+	cr.core.ops.addOne()
 	go func() {
 		defer cr.core.ops.end()
 		defer close(done)
-		defer b.yield()
-		defer close(b.made)
+		defer rec.unlock()
+		defer close(rec.created)
 		// When the manager closes, what is left is left to the next one.
 		ctx, cancel := context.WithTimeout(cr.core.ops.ctx, cleanupLimit)
 		defer cancel()
-		b.place(i)
-		if err := cr.undoCreation(ctx, b, cause); err != nil {
-			cr.messages.scheduleMessage(ctx, b, kindDelete, cr.clock.Now())
+		rec.setInstance(i)
+		if err := cr.undoCreation(ctx, rec, cause); err != nil {
+			cr.messages.scheduleMessage(ctx, rec, kindDelete, cr.clock.Now())
 			cr.log.WarnContext(ctx, "what was made of a sandbox is left till later",
-				slog.String("sandbox", string(b.id)), slog.Any("error", err))
+				slog.String("sandbox", string(rec.id)), slog.Any("error", err))
 		}
 	}()
 	timer := time.NewTimer(cr.o.Drain)
@@ -373,24 +373,24 @@ func (cr *creator) undoAndUnlock(b *box, i sandpit.Instance, cause error) {
 }
 
 // undoCreation removes a sandbox that could not be made, and its row.
-func (cr *creator) undoCreation(ctx context.Context, b *box, cause error) error {
-	k := keyOf(b.look())
-	err := cr.records.changeState(ctx, b, sandpit.StateDeleting, func(r *store.Row) {
-		r.Reason, r.Key = cut("could not be made: "+cause.Error(), store.MaxReason), ""
+func (cr *creator) undoCreation(ctx context.Context, rec *sandboxRecord, cause error) error {
+	k := keyOf(rec.currentRow())
+	err := cr.records.changeState(ctx, rec, sandpit.StateDeleting, func(r *store.Row) {
+		r.Reason, r.Key = cutText("could not be made: "+cause.Error(), store.MaxReason), ""
 	})
 	if err == nil {
-		cr.sandboxes.freeKey(b, k)
+		cr.sandboxes.freeKey(rec, k)
 	}
-	err = errorsOf(cr.remover.clearResources(ctx, b), err)
+	err = cmp.Or(cr.remover.clearResources(ctx, rec), err)
 	if err != nil {
 		return err
 	}
-	cr.messages.cancelMessages(ctx, b)
-	if err := cr.records.deleteRow(ctx, b); err != nil {
+	cr.messages.cancelMessages(ctx, rec)
+	if err := cr.records.deleteRow(ctx, rec); err != nil {
 		return err
 	}
-	b.place(nil)
-	cr.markFailed(b, "could not be made")
+	rec.setInstance(nil)
+	cr.markFailed(rec, "could not be made")
 	return nil
 }
 

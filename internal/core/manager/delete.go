@@ -20,7 +20,7 @@ type remover struct {
 	log       *slog.Logger
 	messages  *Messages
 	records   *recordStore
-	sandboxes *index
+	sandboxes *recordIndex
 	secrets   *secretFiles
 }
 
@@ -31,77 +31,77 @@ type remover struct {
 //
 // A sandbox that is unknown or deleted already is no error.
 func (m *Manager) Delete(ctx context.Context, id sandpit.ID) error {
-	b, err := m.sandboxes.known(id)
+	rec, err := m.sandboxes.findVisible(id)
 	if err != nil {
 		return nil // there is nothing to delete
 	}
-	actor := actorOf(ctx, b.look().Lease.Owner)
+	actor := actorOf(ctx, rec.currentRow().Lease.Owner)
 	if m.core.closing.Load() {
 		return errClosed
 	}
-	b.giveUp(sandpit.Errorf(sandpit.Canceled, "it was deleted by %s while it was made", actor))
-	defer b.resumeMaking()
-	return m.core.runLocked(ctx, b, m.core.withEvent("delete", nil, m.remover.newRemoval("killed by "+actor)))
+	rec.abortCreation(sandpit.Errorf(sandpit.Canceled, "it was deleted by %s while it was made", actor))
+	defer rec.allowCreation()
+	return m.core.runLocked(ctx, rec, m.core.withEvent("delete", nil, m.remover.newRemoval("killed by "+actor)))
 }
 
 // newRemoval is the step that ends a sandbox.
-func (rm *remover) newRemoval(reason string) step {
-	return func(ctx context.Context, b *box) error { return rm.removeSandbox(ctx, b, reason) }
+func (rm *remover) newRemoval(reason string) operation {
+	return func(ctx context.Context, rec *sandboxRecord) error { return rm.removeSandbox(ctx, rec, reason) }
 }
 
 // removeSandbox ends a sandbox and leaves a row that tells why.
-func (rm *remover) removeSandbox(ctx context.Context, b *box, reason string) error {
-	switch b.state() {
+func (rm *remover) removeSandbox(ctx context.Context, rec *sandboxRecord, reason string) error {
+	switch rec.state() {
 	case sandpit.StateDeleted:
-		return errNothing
+		return errNothingToDo
 	case sandpit.StateDeleting:
 	default:
-		if err := rm.beginRemoval(ctx, b, reason); err != nil {
+		if err := rm.beginRemoval(ctx, rec, reason); err != nil {
 			return err
 		}
 	}
-	if err := rm.clearResources(ctx, b); err != nil {
-		rm.messages.scheduleMessage(ctx, b, kindDelete, rm.clock.Now())
+	if err := rm.clearResources(ctx, rec); err != nil {
+		rm.messages.scheduleMessage(ctx, rec, kindDelete, rm.clock.Now())
 		return err
 	}
-	rm.messages.cancelMessages(ctx, b)
-	return rm.finishRemoval(ctx, b)
+	rm.messages.cancelMessages(ctx, rec)
+	return rm.finishRemoval(ctx, rec)
 }
 
 // beginRemoval takes a sandbox from its users.
-func (rm *remover) beginRemoval(ctx context.Context, b *box, reason string) error {
-	cause := gone(b.id, reason)
-	b.refuse(cause)
-	k := keyOf(b.look())
-	err := rm.records.changeState(ctx, b, sandpit.StateDeleting, func(r *store.Row) {
-		r.Reason, r.Key = cut(reason, store.MaxReason), ""
+func (rm *remover) beginRemoval(ctx context.Context, rec *sandboxRecord, reason string) error {
+	cause := newGoneError(rec.id, reason)
+	rec.refuseHandles(cause)
+	k := keyOf(rec.currentRow())
+	err := rm.records.changeState(ctx, rec, sandpit.StateDeleting, func(r *store.Row) {
+		r.Reason, r.Key = cutText(reason, store.MaxReason), ""
 	})
 	if err != nil {
 		return err
 	}
-	rm.sandboxes.freeKey(b, k)
-	if !rm.core.notifyEnd(b, cause) {
-		rm.log.WarnContext(ctx, "a sandbox is deleted while it is used", slog.String("sandbox", string(b.id)))
+	rm.sandboxes.freeKey(rec, k)
+	if !rm.core.notifyEnd(rec, cause) {
+		rm.log.WarnContext(ctx, "a sandbox is deleted while it is used", slog.String("sandbox", string(rec.id)))
 	}
 	return nil
 }
 
 // finishRemoval leaves a row that tells why a sandbox is gone.
-func (rm *remover) finishRemoval(ctx context.Context, b *box) error {
-	reason := b.look().Reason
-	err := rm.records.changeState(ctx, b, sandpit.StateDeleted, func(r *store.Row) {
-		r.Reason, r.Handle, r.Spec = reason, nil, remembered(r.Spec)
+func (rm *remover) finishRemoval(ctx context.Context, rec *sandboxRecord) error {
+	reason := rec.currentRow().Reason
+	err := rm.records.changeState(ctx, rec, sandpit.StateDeleted, func(r *store.Row) {
+		r.Reason, r.Handle, r.Spec = reason, nil, shortSpec(r.Spec)
 	})
 	if err != nil {
 		return err
 	}
-	b.place(nil)
+	rec.setInstance(nil)
 	return nil
 }
 
-// remembered returns what is kept of a deleted sandbox's spec, without what may be large: an
+// shortSpec returns what is kept of a deleted sandbox's spec, without what may be large: an
 // owner can delete many sandboxes within Options.Remember.
-func remembered(s sandpit.Spec) sandpit.Spec {
+func shortSpec(s sandpit.Spec) sandpit.Spec {
 	return sandpit.Spec{
 		Name: s.Name, Image: s.Image, Template: s.Template, Labels: s.Labels, Resources: s.Resources,
 		User: s.User, WorkDir: s.WorkDir, Hostname: s.Hostname,
@@ -109,14 +109,14 @@ func remembered(s sandpit.Spec) sandpit.Spec {
 }
 
 // clearResources removes what there is of a sandbox, also what the provider knows nothing of.
-func (rm *remover) clearResources(ctx context.Context, b *box) error {
-	if err := rm.instances.destroyInstance(ctx, b); err != nil {
+func (rm *remover) clearResources(ctx context.Context, rec *sandboxRecord) error {
+	if err := rm.instances.destroyInstance(ctx, rec); err != nil {
 		return err
 	}
-	if err := rm.secrets.removeSecrets(b.look()); err != nil {
+	if err := rm.secrets.removeSecrets(rec.currentRow()); err != nil {
 		return err
 	}
-	return rm.removeTempDirs(ctx, b)
+	return rm.removeTempDirs(ctx, rec)
 }
 
 // deleteAll deletes all sandboxes at the same time and says what is left.
@@ -126,15 +126,15 @@ func (rm *remover) deleteAll(ctx context.Context) error {
 	var group sync.WaitGroup
 	var mu sync.Mutex
 	var errs []error
-	for _, b := range rm.sandboxes.all() {
-		if b.state() == sandpit.StateDeleted {
+	for _, rec := range rm.sandboxes.all() {
+		if rec.state() == sandpit.StateDeleted {
 			continue
 		}
 		group.Go(func() {
-			if err := rm.core.runLocked(ctx, b, rm.core.withEvent("delete", nil, rm.newRemoval("the manager was closed"))); err != nil {
+			if err := rm.core.runLocked(ctx, rec, rm.core.withEvent("delete", nil, rm.newRemoval("the manager was closed"))); err != nil {
 				mu.Lock()
 				defer mu.Unlock()
-				errs = append(errs, sandpit.Errorf(sandpit.CodeOf(err), "sandbox %s could not be deleted: %w", b.id, err))
+				errs = append(errs, sandpit.Errorf(sandpit.CodeOf(err), "sandbox %s could not be deleted: %w", rec.id, err))
 			}
 		})
 	}
@@ -143,15 +143,15 @@ func (rm *remover) deleteAll(ctx context.Context) error {
 }
 
 // retryRemoval goes on with a deletion that failed.
-func (rm *remover) retryRemoval(ctx context.Context, b *box) error {
-	if b.state() != sandpit.StateDeleting {
+func (rm *remover) retryRemoval(ctx context.Context, rec *sandboxRecord) error {
+	if rec.state() != sandpit.StateDeleting {
 		return nil
 	}
-	return rm.core.withEvent("delete", map[string]string{"again": "true"}, func(ctx context.Context, b *box) error {
-		if err := rm.clearResources(ctx, b); err != nil {
+	return rm.core.withEvent("delete", map[string]string{"again": "true"}, func(ctx context.Context, rec *sandboxRecord) error {
+		if err := rm.clearResources(ctx, rec); err != nil {
 			return err
 		}
-		rm.messages.cancelMessages(ctx, b)
-		return rm.finishRemoval(ctx, b)
-	})(ctx, b)
+		rm.messages.cancelMessages(ctx, rec)
+		return rm.finishRemoval(ctx, rec)
+	})(ctx, rec)
 }

@@ -18,21 +18,21 @@ type diskUse struct {
 	core     *core
 	log      *slog.Logger
 	o        *Options
-	space    *space
+	space    *savedSpace
 	store    *store.Store
 	saves    *diskspace.Budget // the disk that sandboxes are saved on
 	archives *diskspace.Budget // the disk that archived ones are on
 }
 
-// space counts what owners keep of sandboxes that do not run: how many there are, and how
+// savedSpace counts what owners keep of sandboxes that do not run: how many there are, and how
 // many bytes they take, with checkpoints and with snapshots that exist for a fork. It is
 // counted before it is written. What providers list corrects it.
-type space struct {
+type savedSpace struct {
 	maxCount int
 	maxBytes int64 // of each owner; 0: no limit
 
-	// deciding is held from the look at what an owner has until its claim is entered.
-	deciding sync.Mutex
+	// claimMu is held from the look at what an owner has until its claim is entered.
+	claimMu sync.Mutex
 
 	mu      sync.Mutex
 	claims  map[string]spaceClaim // by the ID of the sandbox or snapshot
@@ -64,8 +64,8 @@ func (c spaceClaim) use() spaceUse {
 	return u
 }
 
-func newSpace(o Options) *space {
-	return &space{
+func newSavedSpace(o Options) *savedSpace {
+	return &savedSpace{
 		maxCount: max(0, o.MaxSaved), maxBytes: max(0, o.MaxSavedBytes),
 		claims: make(map[string]spaceClaim), owners: make(map[string]spaceUse),
 	}
@@ -77,25 +77,25 @@ type diskShare struct {
 	other int64
 }
 
-// reserve changes a claim, or fails with Exhausted if it then were more than its owner may
+// reserveClaim changes a claim, or fails with Exhausted if it then were more than its owner may
 // have. One that does not grow is never refused.
-func (s *space) reserve(id, owner string, d diskShare, edit func(*spaceClaim)) error {
+func (s *savedSpace) reserveClaim(id, owner string, d diskShare, edit func(*spaceClaim)) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	before := s.claims[id]
 	after := before
 	after.owner = owner
 	edit(&after)
-	if err := s.check(before.use(), after.use(), owner, d); err != nil {
+	if err := s.checkLimits(before.use(), after.use(), owner, d); err != nil {
 		s.refused++
 		return err
 	}
-	s.set(id, after)
+	s.setClaim(id, after)
 	return nil
 }
 
-// check reports whether a claim may change so. The lock is held.
-func (s *space) check(before, after spaceUse, owner string, d diskShare) error {
+// checkLimits reports whether a claim may change so. The lock is held.
+func (s *savedSpace) checkLimits(before, after spaceUse, owner string, d diskShare) error {
 	const hint = "delete sandboxes, snapshots or templates that are no longer needed, or raise the limit"
 	has := s.owners[owner]
 	if after.count > before.count && has.count >= s.maxCount {
@@ -110,11 +110,11 @@ func (s *space) check(before, after spaceUse, owner string, d diskShare) error {
 		return sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "quota exceeded: saved sandboxes of owner %.100q take %s of %s, and %s more are needed",
 			owner, mebibytes(has.bytes), mebibytes(s.maxBytes), mebibytes(more)), hint)
 	}
-	return d.check(owner, has.bytes, more)
+	return d.checkShare(owner, has.bytes, more)
 }
 
-// check reports whether an owner may take more bytes of the disk.
-func (d diskShare) check(owner string, has, more int64) error {
+// checkShare reports whether an owner may take more bytes of the disk.
+func (d diskShare) checkShare(owner string, has, more int64) error {
 	if d.limit == 0 || d.other+has+more <= d.limit {
 		return nil
 	}
@@ -125,33 +125,33 @@ func (d diskShare) check(owner string, has, more int64) error {
 
 func mebibytes(bytes int64) string { return fmt.Sprintf("%.1f MiB", float64(bytes)/(1<<20)) }
 
-// change changes a claim, whatever the limits: it is so.
-func (s *space) change(id, owner string, edit func(*spaceClaim)) {
+// changeClaim changes a claim, whatever the limits: it is so.
+func (s *savedSpace) changeClaim(id, owner string, edit func(*spaceClaim)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c := s.claims[id]
 	c.owner = owner
 	edit(&c)
-	s.set(id, c)
+	s.setClaim(id, c)
 }
 
-// drop forgets a claim.
-func (s *space) drop(id string) {
+// dropClaim forgets a claim.
+func (s *savedSpace) dropClaim(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.set(id, spaceClaim{owner: s.claims[id].owner})
+	s.setClaim(id, spaceClaim{owner: s.claims[id].owner})
 }
 
-// set replaces a claim. The lock is held.
-func (s *space) set(id string, c spaceClaim) {
-	s.count(s.claims[id], -1)
-	s.count(c, 1)
+// setClaim replaces a claim. The lock is held.
+func (s *savedSpace) setClaim(id string, c spaceClaim) {
+	s.addUse(s.claims[id], -1)
+	s.addUse(c, 1)
 	if s.claims[id] = c; c == (spaceClaim{owner: c.owner}) {
 		delete(s.claims, id)
 	}
 }
 
-func (s *space) count(c spaceClaim, times int) {
+func (s *savedSpace) addUse(c spaceClaim, times int) {
 	use, has := c.use(), s.owners[c.owner]
 	has.count += times * use.count
 	has.bytes += int64(times) * use.bytes
@@ -162,13 +162,13 @@ func (s *space) count(c spaceClaim, times int) {
 	}
 }
 
-func (s *space) of(owner string) spaceUse {
+func (s *savedSpace) usedBy(owner string) spaceUse {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.owners[owner]
 }
 
-func (s *space) status() fairshare.Status {
+func (s *savedSpace) status() fairshare.Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return fairshare.Status{Name: "bytes of saved sandboxes", Used: s.all.bytes, Refused: s.refused}
@@ -192,9 +192,9 @@ func (du *diskUse) countRecord(row store.Row) {
 	id, owner := string(row.ID), row.Lease.Owner
 	switch {
 	case isSaved(row.State, row.Suspended):
-		du.space.change(id, owner, func(c *spaceClaim) { c.saved, c.pending = true, 0 })
+		du.space.changeClaim(id, owner, func(c *spaceClaim) { c.saved, c.pending = true, 0 })
 	case row.State == sandpit.StateRunning || row.State == sandpit.StatePaused:
-		du.space.change(id, owner, func(c *spaceClaim) {
+		du.space.changeClaim(id, owner, func(c *spaceClaim) {
 			if row.CheckpointedAt.IsZero() {
 				c.checkpoint = 0
 			} else if c.bytes > 0 { // the files of a stop are the checkpoint of what was started; a stop that failed has none
@@ -203,30 +203,30 @@ func (du *diskUse) countRecord(row store.Row) {
 			c.saved, c.bytes, c.pending = false, 0, 0
 		})
 	case row.State == sandpit.StateDeleted:
-		du.space.drop(id)
+		du.space.dropClaim(id)
 	default:
 	}
 }
 
 // correctCount corrects what is counted of a sandbox by what its provider lists. The caller
 // has its turn.
-func (du *diskUse) correctCount(b *box, p sandpit.Placement) {
-	row := b.look()
-	du.space.change(string(b.id), row.Lease.Owner, func(c *spaceClaim) {
+func (du *diskUse) correctCount(rec *sandboxRecord, p sandpit.Placement) {
+	row := rec.currentRow()
+	du.space.changeClaim(string(rec.id), row.Lease.Owner, func(c *spaceClaim) {
 		c.bytes, c.checkpoint = p.SavedBytes, p.CheckpointBytes
 	})
 }
 
-// saving is what an operation reserves that writes a sandbox to the disk.
-type saving struct {
+// saveReservation is what an operation reserves that writes a sandbox to the disk.
+type saveReservation struct {
 	id, owner string
 	space     *diskUse
 	disk      *diskspace.Reservation
-	over      atomic.Bool // it was released
+	released  atomic.Bool // it was released
 }
 
-// savingPlan is what is to be saved: about so many bytes of an owner's sandbox or snapshot.
-type savingPlan struct {
+// saveRequest is what is to be saved: about so many bytes of an owner's sandbox or snapshot.
+type saveRequest struct {
 	id, owner string
 	disk      *diskspace.Budget
 	bytes     int64
@@ -234,8 +234,8 @@ type savingPlan struct {
 }
 
 // reserveSave reserves what it takes to save something.
-func (du *diskUse) reserveSave(ctx context.Context, plan savingPlan) (*saving, error) {
-	s := &saving{space: du, id: plan.id, owner: plan.owner}
+func (du *diskUse) reserveSave(ctx context.Context, plan saveRequest) (*saveReservation, error) {
+	s := &saveReservation{space: du, id: plan.id, owner: plan.owner}
 	var err error
 	if s.disk, err = plan.disk.Reserve(plan.owner, plan.bytes); err != nil {
 		return nil, err
@@ -248,21 +248,21 @@ func (du *diskUse) reserveSave(ctx context.Context, plan savingPlan) (*saving, e
 	return s, nil
 }
 
-// claimSpace is space.reserve with what the owner may take of the disk.
+// claimSpace is savedSpace.reserveClaim with what the owner may take of the disk.
 func (du *diskUse) claimSpace(ctx context.Context, id, owner string, edit func(*spaceClaim)) error {
-	du.space.deciding.Lock()
-	defer du.space.deciding.Unlock()
+	du.space.claimMu.Lock()
+	defer du.space.claimMu.Unlock()
 	d, err := du.findShare(ctx, owner)
 	if err != nil {
 		return err
 	}
-	return du.space.reserve(id, owner, d, edit)
+	return du.space.reserveClaim(id, owner, d, edit)
 }
 
-// within returns a context in which a provider asks whether what it has written fits.
-func (s *saving) within(ctx context.Context) context.Context {
+// withAdmit returns a context in which a provider asks whether what it has written fits.
+func (s *saveReservation) withAdmit(ctx context.Context) context.Context {
 	return sandpit.WithAdmit(ctx, func(bytes int64) error {
-		if s.over.Load() {
+		if s.released.Load() {
 			return sandpit.Errorf(sandpit.Canceled, "the request that saves the sandbox has ended")
 		}
 		return s.space.claimSpace(ctx, s.id, s.owner, func(c *spaceClaim) { c.pending = bytes })
@@ -271,16 +271,16 @@ func (s *saving) within(ctx context.Context) context.Context {
 
 // release ends the reservation of the disk: what was written is there by now, or is gone.
 // What a provider still writes that nobody waits for any more is refused.
-func (s *saving) release() {
-	s.over.Store(true)
+func (s *saveReservation) release() {
+	s.released.Store(true)
 	s.disk.Release()
 }
 
-// end is release, and counts what was written unless there is an error.
-func (s *saving) end(err error) {
+// finish is release, and counts what was written unless there is an error.
+func (s *saveReservation) finish(err error) {
 	s.release()
 	if err != nil {
-		s.undo()
+		s.cancel()
 		return
 	}
 	s.space.finishSave(s.id, s.owner)
@@ -288,7 +288,7 @@ func (s *saving) end(err error) {
 
 // finishSave counts what was written in place of what was saved before.
 func (du *diskUse) finishSave(id, owner string) {
-	du.space.change(id, owner, func(c *spaceClaim) {
+	du.space.changeClaim(id, owner, func(c *spaceClaim) {
 		if c.pending > 0 { // else nobody has said how much it is
 			c.bytes, c.pending = c.pending, 0
 		}
@@ -296,13 +296,13 @@ func (du *diskUse) finishSave(id, owner string) {
 }
 
 // finishCheckpoint is finish for a checkpoint.
-func (s *saving) finishCheckpoint() {
-	s.space.space.change(s.id, s.owner, func(c *spaceClaim) { c.checkpoint, c.pending = c.pending, 0 })
+func (s *saveReservation) finishCheckpoint() {
+	s.space.space.changeClaim(s.id, s.owner, func(c *spaceClaim) { c.checkpoint, c.pending = c.pending, 0 })
 }
 
-// undo says that nothing was written.
-func (s *saving) undo() {
-	s.space.space.change(s.id, s.owner, func(c *spaceClaim) { c.pending = 0 })
+// cancel says that nothing was written.
+func (s *saveReservation) cancel() {
+	s.space.space.changeClaim(s.id, s.owner, func(c *spaceClaim) { c.pending = 0 })
 }
 
 // estimateSave returns about how many bytes it takes to save a sandbox, 0 if nobody can say.
@@ -312,7 +312,7 @@ func (du *diskUse) estimateSave(ctx context.Context, i sandpit.Instance, memory 
 		return 0
 	}
 	ask := func(ctx context.Context) (int64, error) { return e.EstimateSave(ctx, memory) }
-	bytes, err := call(ctx, du.core.loops, remote{what: "estimate", limit: min(guestLimit, du.o.CallTimeout)}, ask, nil)
+	bytes, err := callProvider(ctx, du.core.loops, providerCall{what: "estimate", limit: min(guestLimit, du.o.CallTimeout)}, ask, nil)
 	if err != nil { // then the provider asks when it knows
 		du.log.DebugContext(ctx, "manager: saved size unknown", slog.String("sandbox", string(i.ID())), slog.Any("error", err))
 		return 0
@@ -332,11 +332,11 @@ func (du *diskUse) findShare(ctx context.Context, owner string) (diskShare, erro
 }
 
 // checkShare reports whether an owner may take more bytes of the disk. The caller holds
-// space.deciding until they count.
+// savedSpace.claimMu until they count.
 func (du *diskUse) checkShare(ctx context.Context, owner string, more int64) error {
 	d, err := du.findShare(ctx, owner)
 	if err != nil || more <= 0 {
 		return err
 	}
-	return d.check(owner, du.space.of(owner).bytes, more)
+	return d.checkShare(owner, du.space.usedBy(owner).bytes, more)
 }

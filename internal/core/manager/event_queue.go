@@ -16,14 +16,14 @@ import (
 
 // The bounds of the journal.
 const (
-	journalSize  = 4096                   // events that wait to be written; more are lost and counted
-	journalBatch = 500                    // events written at once
-	journalPause = 200 * time.Millisecond // between two writes
-	journalRetry = 2 * time.Second        // after one that failed
+	eventQueueSize  = 4096                   // events that wait to be written; more are lost and counted
+	eventBatchSize  = 500                    // events written at once
+	eventWritePause = 200 * time.Millisecond // between two writes
+	eventRetryPause = 2 * time.Second        // after one that failed
 )
 
-// journal writes events in batches.
-type journal struct {
+// eventQueue writes events in batches.
+type eventQueue struct {
 	store    *store.Store
 	log      *slog.Logger
 	refusals refusals
@@ -36,22 +36,22 @@ type journal struct {
 	files   map[string]int // where in waiting the last event about a file is
 	lost    int            // since the last event that says so
 	allLost int64
-	more    chan struct{} // holds one: something waits
+	signal  chan struct{} // holds one: something waits
 }
 
-func startJournal(t *tasks, s *store.Store, log *slog.Logger, sus Suspicion) *journal {
-	j := &journal{
-		store: s, log: log, more: make(chan struct{}, 1),
+func startEventQueue(t *tasks, s *store.Store, log *slog.Logger, sus Suspicion) *eventQueue {
+	j := &eventQueue{
+		store: s, log: log, signal: make(chan struct{}, 1),
 		files: make(map[string]int), refusals: refusals{o: sus, actors: make(map[string]*offender)}, limiter: newEventLimiter(),
 	}
 	t.start(j.run)
 	return j
 }
 
-// add adds an event, and reports whether it is recorded by itself.
-func (j *journal) add(e store.Event, class eventClass) bool {
-	bound(&e)
-	if class == classFile && j.merge(e) {
+// addEvent adds an event, and reports whether it is recorded by itself.
+func (j *eventQueue) addEvent(e store.Event, class eventClass) bool {
+	limitText(&e)
+	if class == classFile && j.mergeFileEvent(e) {
 		return true
 	}
 	if !j.limiter.allow(e, class) {
@@ -67,18 +67,18 @@ func fileKey(e store.Event) string {
 	return string(e.Sandbox) + "\x00" + e.Action + "\x00" + e.Actor + "\x00" + e.Args["path"]
 }
 
-// merge adds an event about a file to one that waits, if there is one that says the same.
-func (j *journal) merge(e store.Event) bool {
+// mergeFileEvent adds an event about a file to one that waits, if there is one that says the same.
+func (j *eventQueue) mergeFileEvent(e store.Event) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	at, waits := j.files[fileKey(e)]
-	return waits && merge(&j.waiting[at], e)
+	return waits && mergeEvents(&j.waiting[at], e)
 }
 
-func (j *journal) enqueue(e store.Event, class eventClass) {
+func (j *eventQueue) enqueue(e store.Event, class eventClass) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if len(j.waiting) >= journalSize {
+	if len(j.waiting) >= eventQueueSize {
 		j.lost++
 		j.allLost++
 		return
@@ -88,28 +88,28 @@ func (j *journal) enqueue(e store.Event, class eventClass) {
 	}
 	j.waiting = append(j.waiting, e)
 	select {
-	case j.more <- struct{}{}:
+	case j.signal <- struct{}{}:
 	default:
 	}
 }
 
 // run writes what comes until ctx ends; flush writes the rest.
-func (j *journal) run(ctx context.Context) {
+func (j *eventQueue) run(ctx context.Context) {
 	omitted := time.NewTicker(omittedEvery)
 	defer omitted.Stop()
 	for {
 		select {
-		case <-j.more:
+		case <-j.signal:
 		case <-omitted.C:
 			j.enqueueOmitted(false)
 			continue
 		case <-ctx.Done():
 			return
 		}
-		pause := journalPause
+		pause := eventWritePause
 		if err := j.flush(ctx); err != nil && ctx.Err() == nil {
 			j.log.ErrorContext(ctx, "events cannot be written and wait", slog.Any("error", err))
-			pause = journalRetry
+			pause = eventRetryPause
 		}
 		if sleep(ctx, pause) != nil {
 			return
@@ -118,18 +118,18 @@ func (j *journal) run(ctx context.Context) {
 }
 
 // enqueueOmitted adds what stands for events that were omitted.
-func (j *journal) enqueueOmitted(all bool) {
+func (j *eventQueue) enqueueOmitted(all bool) {
 	for _, e := range j.limiter.takeOmitted(all) {
 		j.enqueue(e, classOperation)
 	}
 }
 
 // flush writes all that waits.
-func (j *journal) flush(ctx context.Context) error {
+func (j *eventQueue) flush(ctx context.Context) error {
 	j.writing.Lock()
 	defer j.writing.Unlock()
 	for {
-		batch := j.batch()
+		batch := j.takeBatch()
 		if len(batch) == 0 {
 			return nil
 		}
@@ -137,14 +137,14 @@ func (j *journal) flush(ctx context.Context) error {
 		err := j.store.AppendEvents(call, batch...)
 		cancel()
 		if err != nil {
-			j.giveBack(batch)
+			j.returnBatch(batch)
 			return err
 		}
 	}
 }
 
 // close is flush for the last time.
-func (j *journal) close(ctx context.Context) error {
+func (j *eventQueue) close(ctx context.Context) error {
 	err := j.flush(ctx)
 	if err == nil {
 		return nil
@@ -154,10 +154,10 @@ func (j *journal) close(ctx context.Context) error {
 	return fmt.Errorf("%d events were lost: %w", len(j.waiting)+j.lost, err)
 }
 
-func (j *journal) batch() []store.Event {
+func (j *eventQueue) takeBatch() []store.Event {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if j.lost > 0 && len(j.waiting) < journalBatch { // while nothing can be written, one stands for all
+	if j.lost > 0 && len(j.waiting) < eventBatchSize { // while nothing can be written, one stands for all
 		j.waiting = append(j.waiting, store.Event{
 			Actor: actorManager, Action: "events lost", Result: string(sandpit.Exhausted),
 			Args: map[string]string{"events": strconv.Itoa(j.lost)},
@@ -165,28 +165,28 @@ func (j *journal) batch() []store.Event {
 		j.lost = 0
 	}
 	clear(j.files) // what is written does not change
-	n := min(len(j.waiting), journalBatch)
+	n := min(len(j.waiting), eventBatchSize)
 	batch := j.waiting[:n:n]
 	j.waiting = j.waiting[n:]
 	return batch
 }
 
-func (j *journal) giveBack(batch []store.Event) {
+func (j *eventQueue) returnBatch(batch []store.Event) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	clear(j.files)
 	j.waiting = append(batch, j.waiting...)
 	select {
-	case j.more <- struct{}{}:
+	case j.signal <- struct{}{}:
 	default:
 	}
 }
 
-// bound keeps what a client says in bounds.
-func bound(e *store.Event) {
+// limitText keeps what a client says in bounds.
+func limitText(e *store.Event) {
 	const name = 200
-	e.Actor, e.Action = cut(e.Actor, name), cut(e.Action, name)
-	e.Message = cut(e.Message, store.MaxEventText)
+	e.Actor, e.Action = cutText(e.Actor, name), cutText(e.Action, name)
+	e.Message = cutText(e.Message, store.MaxEventText)
 	if e.Actor == "" {
 		e.Actor = actorManager
 	}
@@ -195,6 +195,6 @@ func bound(e *store.Event) {
 	}
 }
 
-func cut(s string, limit int) string {
+func cutText(s string, limit int) string {
 	return textlen.Cut(strings.ToValidUTF8(s, "?"), limit)
 }

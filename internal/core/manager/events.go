@@ -14,10 +14,10 @@ import (
 // Events is the audit trail of a manager. All methods may be called concurrently.
 type Events struct {
 	clock     clock.Clock
-	journal   *journal
+	queue     *eventQueue
 	log       *slog.Logger
 	o         *Options
-	sandboxes *index
+	sandboxes *recordIndex
 }
 
 // actorManager is who does what nobody has asked for.
@@ -97,11 +97,11 @@ const resultOK = "ok"
 // findOwner returns the owner whom a report concerns, who may read it. An actor that was
 // refused is not shown to the owner of the sandbox that it asked for.
 func (ev *Events) findOwner(r Report) string {
-	b, err := ev.sandboxes.find(r.Sandbox)
+	rec, err := ev.sandboxes.find(r.Sandbox)
 	if err != nil {
 		return r.Actor
 	}
-	owner := b.look().Lease.Owner
+	owner := rec.currentRow().Lease.Owner
 	switch sandpit.CodeOf(r.Err) {
 	case sandpit.PermissionDenied, sandpit.Unauthenticated, sandpit.NotFound:
 		if r.Actor != owner && r.Actor != actorManager {
@@ -139,9 +139,9 @@ func (ev *Events) addEvent(r Report, owner string, class eventClass) bool {
 	if r.Err != nil {
 		e.Result, e.Message = string(sandpit.CodeOf(r.Err)), r.Err.Error()
 	}
-	added := ev.journal.add(e, class)
-	if n := ev.journal.refusals.count(r); n > 0 {
-		ev.journal.add(store.Event{
+	added := ev.queue.addEvent(e, class)
+	if n := ev.queue.refusals.countRefusal(r); n > 0 {
+		ev.queue.addEvent(store.Event{
 			At: now, Actor: r.Actor, Owner: e.Owner, Action: "suspicious", Sandbox: r.Sandbox, Result: resultOK,
 			Message: "refused again and again", Args: map[string]string{"last": r.Action},
 		}, classOperation)
@@ -179,7 +179,7 @@ func (ev *Events) logReport(r Report) {
 // Status returns how many events wait to be written, and how many were lost since the
 // manager was opened, because too many waited.
 func (ev *Events) Status() (waiting int, lost int64) {
-	ev.journal.mu.Lock()
-	defer ev.journal.mu.Unlock()
-	return len(ev.journal.waiting), ev.journal.allLost
+	ev.queue.mu.Lock()
+	defer ev.queue.mu.Unlock()
+	return len(ev.queue.waiting), ev.queue.allLost
 }

@@ -88,13 +88,13 @@ func (ex *expander) expandRequest(ctx context.Context, r CreateRequest) (CreateR
 			string(name), n.Provider, r.Provider)
 	}
 	r.Provider = n.Provider
-	r.Spec, err = begun(n, r.Spec.Clone(), r.Offline)
+	r.Spec, err = mergeSnapshotSpec(n, r.Spec.Clone(), r.Offline)
 	r.Offline = r.Offline || err == nil && !n.Spec.Network.Online // the server's default must not give it one
 	return r, err
 }
 
-// begun returns the spec of a sandbox that begins as a snapshot.
-func begun(n store.Snapshot, s sandpit.Spec, offline bool) (sandpit.Spec, error) {
+// mergeSnapshotSpec returns the spec of a sandbox that begins as a snapshot.
+func mergeSnapshotSpec(n store.Snapshot, s sandpit.Spec, offline bool) (sandpit.Spec, error) {
 	fixed := n.Spec.Clone()
 	other := func(what string) error {
 		return sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "snapshot %s has other %s than the sandbox shall have, and that is fixed", n.ID, what),
@@ -152,7 +152,7 @@ func (ex *expander) applyTemplate(ctx context.Context, r CreateRequest, t sandpi
 		return r, sandpit.Errorf(sandpit.Invalid, "sandboxes of templates are made by provider %s, and this one is to be made by %s",
 			ex.o.BuilderProvider, r.Provider)
 	}
-	r.Provider, r.Spec, r.start = ex.o.BuilderProvider, r.Spec.Clone(), nil
+	r.Provider, r.Spec, r.startRecipe = ex.o.BuilderProvider, r.Spec.Clone(), nil
 	env, err := b.Recipe.Environment(r.Spec.Env)
 	if err != nil {
 		return r, err
@@ -169,7 +169,7 @@ func (ex *expander) applyTemplate(ctx context.Context, r CreateRequest, t sandpi
 		if err == nil && ex.canStartFrom(n, r) {
 			r.Spec.Resources = n.Spec.Resources
 			origin := r.Spec.Template
-			r.Spec, err = begun(n, r.Spec, r.Offline)
+			r.Spec, err = mergeSnapshotSpec(n, r.Spec, r.Offline)
 			r.Spec.Template = origin
 			r.Offline = r.Offline || !n.Spec.Network.Online
 			return r, err
@@ -178,7 +178,7 @@ func (ex *expander) applyTemplate(ctx context.Context, r CreateRequest, t sandpi
 	r.Spec.Image, r.trusted = b.Image, true
 	fillResources(&r.Spec.Resources, ex.o.Enforceable(r.Provider, b.Resources))
 	if b.Recipe.Start != "" {
-		r.start = &b.Recipe
+		r.startRecipe = &b.Recipe
 	}
 	return r, nil
 }

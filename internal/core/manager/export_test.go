@@ -19,7 +19,7 @@ func (m *Manager) Flush(ctx context.Context) error {
 	if err := m.records.flushUses(ctx); err != nil {
 		return err
 	}
-	return m.events.journal.flush(ctx)
+	return m.events.queue.flush(ctx)
 }
 
 // Reconcile compares with the providers now.

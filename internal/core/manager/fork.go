@@ -60,7 +60,7 @@ func (ss *Snapshots) ForkEach(ctx context.Context, r ForkRequest) (all []Copy, e
 		if err != nil {
 			return err
 		}
-		request := forkOf(r, n, parent, now)
+		request := newForkRequest(r, n, parent, now)
 		all = make([]Copy, r.Count)
 		var group sync.WaitGroup
 		for k := range all {
@@ -81,7 +81,7 @@ func (ss *Snapshots) forkSandbox(ctx context.Context, r ForkRequest, multiply fu
 	if r.Count > MaxForks {
 		return sandpit.Errorf(sandpit.Invalid, "fork: %d copies, want at most %d", r.Count, MaxForks)
 	}
-	b, err := ss.sandboxes.known(r.Sandbox)
+	rec, err := ss.sandboxes.findVisible(r.Sandbox)
 	if err != nil {
 		return err
 	}
@@ -89,29 +89,29 @@ func (ss *Snapshots) forkSandbox(ctx context.Context, r ForkRequest, multiply fu
 		return errClosed
 	}
 	defer ss.core.ops.end()
-	slot, err := acquire(ctx, ss.slots.forks, b.look().Lease.Owner)
+	slot, err := awaitSlot(ctx, ss.slots.forks, rec.currentRow().Lease.Owner)
 	if err != nil {
 		return err
 	}
 	defer slot.Release()
 	n := store.Snapshot{ID: sandpit.NewSnapshotID(), Brief: true}
-	if err := b.take(ctx); err != nil {
+	if err := rec.lock(ctx); err != nil {
 		return err
 	}
 	// The caller waits also after having given up: somebody must remove the snapshot.
 	args := map[string]string{"snapshot": string(n.ID), "count": strconv.Itoa(r.Count)}
 	var parent store.Row
-	err = ss.core.runStep(ctx, b, ss.core.withEvent("fork", args, func(ctx context.Context, b *box) error {
-		parent = b.look()
+	err = ss.core.runStep(ctx, rec, ss.core.withEvent("fork", args, func(ctx context.Context, rec *sandboxRecord) error {
+		parent = rec.currentRow()
 		var err error
-		if n, err = ss.saveSandbox(ctx, b, n); err != nil {
-			ss.snapshotUses.end(n.ID)
+		if n, err = ss.saveSandbox(ctx, rec, n); err != nil {
+			ss.snapshotUses.endExclusive(n.ID)
 			return err
 		}
-		ss.snapshotUses.keep(n.ID)
+		ss.snapshotUses.shareExclusive(n.ID)
 		return nil
 	}))
-	b.yield()
+	rec.unlock()
 	if err != nil {
 		return err
 	}
@@ -125,7 +125,7 @@ func (ss *Snapshots) createCopies(ctx context.Context, r ForkRequest, n store.Sn
 	if err != nil {
 		return nil, err
 	}
-	request := forkOf(r, n, parent, now)
+	request := newForkRequest(r, n, parent, now)
 	made := make([]sandpit.Sandbox, r.Count)
 	all, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -147,7 +147,7 @@ func (ss *Snapshots) createCopies(ctx context.Context, r ForkRequest, n store.Sn
 	made = slices.DeleteFunc(made, func(s sandpit.Sandbox) bool { return s.ID == "" })
 	away, end := ss.core.ops.detach(ctx)
 	defer end()
-	each(ss.o.Parallel, made, func(s sandpit.Sandbox) {
+	forEach(ss.o.Parallel, made, func(s sandpit.Sandbox) {
 		if err := ss.deleteSandbox(away, s.ID); err != nil { // it is tried again later, and told
 			ss.log.WarnContext(away, "a copy that nobody needs is left till later", slog.String("sandbox", string(s.ID)), slog.Any("error", err))
 		}
@@ -155,8 +155,8 @@ func (ss *Snapshots) createCopies(ctx context.Context, r ForkRequest, n store.Sn
 	return nil, err
 }
 
-// forkOf is the request for a copy of a sandbox.
-func forkOf(r ForkRequest, n store.Snapshot, parent store.Row, now time.Time) CreateRequest {
+// newForkRequest is the request for a copy of a sandbox.
+func newForkRequest(r ForkRequest, n store.Snapshot, parent store.Row, now time.Time) CreateRequest {
 	spec := parent.Spec.Clone()
 	spec.Name, spec.Ports, spec.Image = "", nil, sandpit.SnapshotImage(n.ID)
 	add := func(to *map[string]string, more map[string]string) {
@@ -177,12 +177,12 @@ func forkOf(r ForkRequest, n store.Snapshot, parent store.Row, now time.Time) Cr
 	case !r.Lease.Deadline.IsZero():
 		lease, term = r.Lease, 0
 	case !lease.Deadline.After(now): // it is paused because of it, and the copies run
-		again := renewed(parent, now)
+		again := renewLease(parent, now)
 		lease = sandpit.Lease{Deadline: again.Deadline, Action: again.Action}
 	}
 	return CreateRequest{
 		Owner: n.Owner, Provider: n.Provider, Spec: spec, Secrets: r.Secrets, Policy: policy, Lease: lease, Endless: lease.Deadline.IsZero(),
-		image: &parent.Spec.Image, prepared: parent.Prepared, trusted: parent.Admin, term: term,
+		visibleImage: &parent.Spec.Image, prepared: parent.Prepared, trusted: parent.Admin, term: term,
 	}
 }
 
@@ -192,10 +192,10 @@ func (ss *Snapshots) dropTemporary(ctx context.Context, n store.Snapshot) {
 	ctx, cancel := ss.core.ops.detach(ctx)
 	defer cancel()
 	ss.snapshotUses.release(n.ID)
-	if !ss.snapshotUses.begin(n.ID) {
+	if !ss.snapshotUses.beginExclusive(n.ID) {
 		return // somebody removes it already, or has found it: then the reconciler does it
 	}
-	defer ss.snapshotUses.end(n.ID)
+	defer ss.snapshotUses.endExclusive(n.ID)
 	keeper, err := ss.findKeeper(n.Provider)
 	if err == nil {
 		err = ss.dropSnapshot(ctx, keeper, n.ID)

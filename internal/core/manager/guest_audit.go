@@ -18,29 +18,29 @@ type guestAudit struct {
 
 type unobservedKey struct{}
 
-// unobserved returns a context whose commands are the manager's own way to look at a sandbox,
+// withoutObservation returns a context whose commands are the manager's own way to look at a sandbox,
 // and neither events nor figures.
-func unobserved(ctx context.Context) context.Context {
+func withoutObservation(ctx context.Context) context.Context {
 	return context.WithValue(ctx, unobservedKey{}, true)
 }
 
 // observeGuest has all that is done in a sandbox, by whichever way it comes, reported: every front
 // end reaches the guest through its Instance. It is called with each instance before anything
 // uses it.
-func (ga *guestAudit) observeGuest(b *box, i sandpit.Instance) {
+func (ga *guestAudit) observeGuest(rec *sandboxRecord, i sandpit.Instance) {
 	guest, ok := sandpit.As[sandpit.ObservedGuest](i.Guest())
 	if !ok {
 		return // no provider of ours
 	}
 	guest.Observe(sandpit.GuestObserver{
-		Admit: ga.newAdmission(b),
+		Admit: ga.newAdmission(rec),
 		Called: func(ctx context.Context, c sandpit.GuestCall) {
-			if row := b.look(); isObserved(ctx, row) {
+			if row := rec.currentRow(); isObserved(ctx, row) {
 				ga.recordCall(ctx, row, c)
 			}
 		},
 		Ended: func(ctx context.Context, took time.Duration, status sandpit.ExitStatus, err error) {
-			if isObserved(ctx, b.look()) {
+			if isObserved(ctx, rec.currentRow()) {
 				ga.o.Observer.Ended(took, status, err)
 			}
 		},
@@ -48,12 +48,12 @@ func (ga *guestAudit) observeGuest(b *box, i sandpit.Instance) {
 }
 
 // newAdmission returns what decides about commands in a sandbox, nil if nothing does.
-func (ga *guestAudit) newAdmission(b *box) func(context.Context, []string, string) error {
+func (ga *guestAudit) newAdmission(rec *sandboxRecord) func(context.Context, []string, string) error {
 	if ga.o.Admit == nil {
 		return nil
 	}
 	return func(ctx context.Context, args []string, dir string) error {
-		if !isObserved(ctx, b.look()) {
+		if !isObserved(ctx, rec.currentRow()) {
 			return nil
 		}
 		if err := ga.o.Admit(ctx, args, dir); err != nil {
@@ -129,7 +129,7 @@ func callArgs(c sandpit.GuestCall) map[string]string {
 	}
 	switch c.Action {
 	case sandpit.RunCommand, sandpit.OpenTerminal:
-		args["program"], args["args"] = cut(c.Program, maxPathArg), strconv.Itoa(c.Args)
+		args["program"], args["args"] = cutText(c.Program, maxPathArg), strconv.Itoa(c.Args)
 		set("sha256", c.Digest)
 		return args
 	case sandpit.AttachCommand, sandpit.SignalCommand:
@@ -138,8 +138,8 @@ func callArgs(c sandpit.GuestCall) map[string]string {
 		return args
 	default:
 	}
-	set("path", cut(c.Path, maxPathArg))
-	set("to", cut(c.To, maxPathArg))
+	set("path", cutText(c.Path, maxPathArg))
+	set("to", cutText(c.To, maxPathArg))
 	set("files", strconv.Itoa(c.Files))
 	switch c.Action {
 	case sandpit.ReadFile, sandpit.ReadTree:
@@ -154,9 +154,9 @@ func callArgs(c sandpit.GuestCall) map[string]string {
 // maxPathArg bounds a path or program in an event, in bytes.
 const maxPathArg = 1024
 
-// merge adds to an event another one of the same class that says the same but for how much it
+// mergeEvents adds to an event another one of the same class that says the same but for how much it
 // was, and reports whether it could: reading a file in a thousand pieces is one event.
-func merge(e *store.Event, other store.Event) bool {
+func mergeEvents(e *store.Event, other store.Event) bool {
 	if e.Actor != other.Actor || e.Action != other.Action || e.Sandbox != other.Sandbox || e.Result != other.Result ||
 		e.Args["path"] != other.Args["path"] || e.Args["to"] != other.Args["to"] || e.Args["request"] != other.Args["request"] || e.Args["path"] == "" {
 		return false

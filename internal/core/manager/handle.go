@@ -14,7 +14,7 @@ import (
 // is not idle. All methods may be called concurrently.
 type Handle struct {
 	manager  *Manager
-	box      *box
+	box      *sandboxRecord
 	instance sandpit.Instance
 	ctx      context.Context //nolint:containedctx // this is what a handle is about
 	cancel   context.CancelCauseFunc
@@ -50,31 +50,31 @@ func (m *Manager) OnEnd(f func(id sandpit.ID, why error)) {
 
 // notifyEnd takes a sandbox, in which nothing will run any more, from its users. It
 // reports whether they let go of it in time.
-func (c *core) notifyEnd(b *box, why error) bool {
+func (c *core) notifyEnd(rec *sandboxRecord, why error) bool {
 	c.onEnd.mu.Lock()
 	list := c.onEnd.list
 	c.onEnd.mu.Unlock()
 	for _, f := range list {
-		f(b.id, why)
+		f(rec.id, why)
 	}
-	return b.evict(why, c.o.Drain)
+	return rec.evictHandles(why, c.o.Drain)
 }
 
 func (m *Manager) useSandbox(ctx context.Context, id sandpit.ID, wake bool) (*Handle, error) {
-	b, err := m.sandboxes.known(id)
+	rec, err := m.sandboxes.findVisible(id)
 	if err != nil {
 		return nil, err
 	}
 	for {
-		h, err := m.takeHandle(ctx, b, wake)
+		h, err := m.takeHandle(ctx, rec, wake)
 		if err == nil && h == nil {
-			err = m.resumeForUse(ctx, b, wake, b.attempts())
+			err = m.resumeForUse(ctx, rec, wake, rec.countResumes())
 		}
 		if err != nil {
-			return nil, about(err, sandpit.Subject{Provider: b.look().Provider, Sandbox: id})
+			return nil, addSubject(err, sandpit.Subject{Provider: rec.currentRow().Provider, Sandbox: id})
 		}
 		if h != nil {
-			m.wall.noteUse(ctx, b)
+			m.wall.noteUse(ctx, rec)
 			return h, nil
 		}
 	}
@@ -82,25 +82,25 @@ func (m *Manager) useSandbox(ctx context.Context, id sandpit.ID, wake bool) (*Ha
 
 // takeHandle takes a handle. It returns none and no error if the sandbox has to be
 // roused, or waited for.
-func (m *Manager) takeHandle(ctx context.Context, b *box, wake bool) (*Handle, error) {
+func (m *Manager) takeHandle(ctx context.Context, rec *sandboxRecord, wake bool) (*Handle, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
+	rec.mu.Lock()
+	defer rec.mu.Unlock()
 	if m.core.closing.Load() { // asked under the lock, so that Close finds all handles
 		return nil, errClosed
 	}
-	wake = wake || wakes(b.row)
-	switch b.row.State {
+	wake = wake || resumesOnUse(rec.row)
+	switch rec.row.State {
 	case sandpit.StateRunning:
-		if b.refusal != nil && (wake || b.idling || b.row.Policy.AutoSuspend > 0) {
+		if rec.refusal != nil && (wake || rec.refusedIdle || rec.row.Policy.AutoSuspend > 0) {
 			return nil, nil // whoever has the turn now, it comes afterwards
 		}
-		if b.refusal != nil {
-			return nil, b.refusal
+		if rec.refusal != nil {
+			return nil, rec.refusal
 		}
-		if b.instance == nil {
+		if rec.instance == nil {
 			return nil, nil
 		}
 	case sandpit.StateCreating, sandpit.StateResuming:
@@ -109,27 +109,27 @@ func (m *Manager) takeHandle(ctx context.Context, b *box, wake bool) (*Handle, e
 		if wake {
 			return nil, nil
 		}
-		return nil, stateError(b.row)
+		return nil, stateError(rec.row)
 	default:
-		return nil, stateError(b.row)
+		return nil, stateError(rec.row)
 	}
-	h := &Handle{manager: m, box: b, instance: b.instance}
+	h := &Handle{manager: m, box: rec, instance: rec.instance}
 	h.ctx, h.cancel = context.WithCancelCause(ctx)
-	b.handles[h] = struct{}{}
+	rec.handles[h] = struct{}{}
 	return h, nil
 }
 
 // resumeForUse waits for the turn and makes a sandbox ready to be used.
-func (m *Manager) resumeForUse(ctx context.Context, b *box, wake bool, before int) error {
-	return m.core.runLocked(ctx, b, func(ctx context.Context, b *box) error {
-		row := b.look()
+func (m *Manager) resumeForUse(ctx context.Context, rec *sandboxRecord, wake bool, before int) error {
+	return m.core.runLocked(ctx, rec, func(ctx context.Context, rec *sandboxRecord) error {
+		row := rec.currentRow()
 		switch row.State {
 		case sandpit.StateRunning:
-			_, err := m.instances.ensureAttached(ctx, b)
+			_, err := m.instances.ensureAttached(ctx, rec)
 			return err
 		case sandpit.StatePaused, sandpit.StateStopped:
-			if wake || wakes(row) {
-				return m.lifecycle.resumeOnUse(ctx, b, before)
+			if wake || resumesOnUse(row) {
+				return m.lifecycle.resumeOnUse(ctx, rec, before)
 			}
 		default:
 		}
@@ -141,7 +141,7 @@ func (m *Manager) resumeForUse(ctx context.Context, b *box, wake bool, before in
 func (h *Handle) ID() sandpit.ID { return h.box.id }
 
 // Provider is the name of the sandbox's provider.
-func (h *Handle) Provider() string { return h.box.look().Provider }
+func (h *Handle) Provider() string { return h.box.currentRow().Provider }
 
 // Context ends when the handle is released, when the context of Use ends, or when
 // the sandbox is taken from its users; context.Cause tells why then. Who uses the
@@ -163,51 +163,51 @@ func (h *Handle) Release() {
 	h.once.Do(func() {
 		h.manager.wall.noteUse(h.manager.core.loops.ctx, h.box)
 		h.cancel(nil)
-		h.box.release(h)
+		h.box.releaseHandle(h)
 		h.manager.core.triggerSweep()
 	})
 }
 
-// wakes reports whether using a paused or stopped sandbox resumes it.
-func wakes(r store.Row) bool {
+// resumesOnUse reports whether using a paused or stopped sandbox resumes it.
+func resumesOnUse(r store.Row) bool {
 	return r.Policy.WakeOnUse || r.Idled || r.Policy.AutoSuspend > 0 && r.Suspended
 }
 
-// isAsleep reports whether a sandbox in this state can be resumed by using it.
-func isAsleep(s sandpit.State) bool {
+// isResumable reports whether a sandbox in this state can be resumed by using it.
+func isResumable(s sandpit.State) bool {
 	return s == sandpit.StatePaused || s == sandpit.StateStopped
 }
 
 // resumeOnUse has a sandbox go on. Of all who have waited while somebody tried in vain, nobody
 // tries again: they hear why it was in vain. before is how many tries had ended when the
 // waiting began.
-func (lc *lifecycle) resumeOnUse(ctx context.Context, b *box, before int) error {
-	b.mu.Lock()
-	tried, last := b.wakings != before, b.wakeErr
-	b.mu.Unlock()
+func (lc *lifecycle) resumeOnUse(ctx context.Context, rec *sandboxRecord, before int) error {
+	rec.mu.Lock()
+	tried, last := rec.resumeTries != before, rec.resumeErr
+	rec.mu.Unlock()
 	if tried && last != nil {
 		return last
 	}
-	row := b.look()
+	row := rec.currentRow()
 	var err error
 	if row.State == sandpit.StatePaused {
-		err = lc.core.withEvent(resuming.verb, nil, lc.newTransition(resuming, ""))(ctx, b)
+		err = lc.core.withEvent(resuming.verb, nil, lc.newTransition(resuming, ""))(ctx, rec)
 	} else {
-		err = lc.core.withEvent(starting.verb, nil, lc.newTransition(starting, ""))(ctx, b)
+		err = lc.core.withEvent(starting.verb, nil, lc.newTransition(starting, ""))(ctx, rec)
 	}
 	if err != nil {
-		err = fmt.Errorf("wake sandbox %s, which was %s: %w", b.id, row.State, err)
+		err = fmt.Errorf("wake sandbox %s, which was %s: %w", rec.id, row.State, err)
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.wakings++
-	b.wakeErr = err
+	rec.mu.Lock()
+	defer rec.mu.Unlock()
+	rec.resumeTries++
+	rec.resumeErr = err
 	return err
 }
 
-// attempts is how many tries to wake a sandbox have ended.
-func (b *box) attempts() int {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.wakings
+// countResumes is how many tries to wake a sandbox have ended.
+func (rec *sandboxRecord) countResumes() int {
+	rec.mu.Lock()
+	defer rec.mu.Unlock()
+	return rec.resumeTries
 }

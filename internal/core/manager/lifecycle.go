@@ -18,7 +18,7 @@ func (m *Manager) Pause(ctx context.Context, id sandpit.ID) error {
 // memory may be suspended, too. Who uses it is told to stop. Errors as with Pause, and
 // Exhausted: no room on disk.
 func (m *Manager) Suspend(ctx context.Context, id sandpit.ID) error {
-	return m.core.runOperation(ctx, id, "pause", onDisk(""), m.lifecycle.newSuspend(""))
+	return m.core.runOperation(ctx, id, "pause", newDiskArgs(""), m.lifecycle.newSuspend(""))
 }
 
 // Resume lets a paused sandbox go on, wherever its memory is. Errors as with

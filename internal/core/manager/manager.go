@@ -37,10 +37,10 @@ const Label = "sandpit.manager"
 type Manager struct {
 	o         Options
 	identity  string
-	sandboxes *index
-	quota     *ledger
+	sandboxes *recordIndex
+	quota     *sandboxQuota
 	slots     slots
-	registry  *templates
+	registry  *buildRegistry
 
 	events        *Events
 	messages      *Messages
@@ -94,10 +94,10 @@ func Open(ctx context.Context, o Options) (*Manager, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := errorsOf(m.loadRecords(ctx), m.builds.failUnfinished(ctx)); err != nil {
+	if err := cmp.Or(m.loadRecords(ctx), m.builds.failUnfinished(ctx)); err != nil {
 		return nil, err
 	}
-	m.events.journal = startJournal(m.core.loops, o.Store, o.Log, o.Suspicion)
+	m.events.queue = startEventQueue(m.core.loops, o.Store, o.Log, o.Suspicion)
 	m.reconciler.reconcileProviders(m.core.loops.ctx, true)
 	m.core.loops.start(m.reconciler.removeLeftovers)
 	m.messages.ensureScheduled(m.core.loops.ctx, true)
@@ -129,11 +129,11 @@ func (m *Manager) loadRecords(ctx context.Context) error {
 		m.o.Log.ErrorContext(ctx, "sandboxes that cannot be read are left alone", slog.Any("error", err))
 	}
 	for _, row := range rows {
-		b := newBox(row, m.o.Providers[row.Provider])
-		close(b.made)
-		m.sandboxes.add(b)
-		if takesRoom(row.State, row.Suspended) {
-			m.quota.hold(row.Sandbox)
+		rec := newSandboxRecord(row, m.o.Providers[row.Provider])
+		close(rec.created)
+		m.sandboxes.add(rec)
+		if usesQuota(row.State, row.Suspended) {
+			m.quota.addExisting(row.Sandbox)
 		}
 		m.disk.countRecord(row)
 	}
@@ -148,7 +148,7 @@ func (m *Manager) Close(ctx context.Context) error {
 	if m.core.closing.Swap(true) {
 		return nil
 	}
-	m.registry.stop(sandpit.Errorf(sandpit.Unavailable, "the server ended while it was building"))
+	m.registry.cancelAll(sandpit.Errorf(sandpit.Unavailable, "the server ended while it was building"))
 	var errs []error
 	if m.messages.worker != nil {
 		errs = append(errs, m.messages.worker.Stop(ctx))
@@ -156,7 +156,7 @@ func (m *Manager) Close(ctx context.Context) error {
 	if m.o.DestroyOnClose {
 		errs = append(errs, m.remover.deleteAll(ctx))
 	}
-	m.core.ops.more() // it is open still
+	m.core.ops.addOne() // it is open still
 	for _, p := range m.pools.byKey {
 		m.pools.emptyPool(p)
 	}
@@ -183,36 +183,36 @@ func (m *Manager) stopTasks(ctx context.Context) error {
 	err := m.core.ops.wait(ended)
 	m.core.loops.close()
 	m.core.loops.cancel(errClosed)
-	err = errorsOf(err, m.core.loops.wait(ended))
+	err = cmp.Or(err, m.core.loops.wait(ended))
 	if err != nil {
 		err = sandpit.Errorf(sandpit.Timeout, "close the manager: %d calls of providers have not returned", m.core.ops.count()+m.core.loops.count())
 	}
 	written, cancel := context.WithTimeout(context.WithoutCancel(ctx), haltLimit)
 	defer cancel()
 	m.templates.flushCounts(written)
-	m.events.journal.enqueueOmitted(true)
-	return errors.Join(err, m.records.flushUses(written), m.events.journal.close(written))
+	m.events.queue.enqueueOmitted(true)
+	return errors.Join(err, m.records.flushUses(written), m.events.queue.close(written))
 }
 
 // evictHandles ends all handles: who holds one hears that the manager closes.
 func (m *Manager) evictHandles() {
-	for _, b := range m.sandboxes.all() {
-		b.mu.Lock()
-		for h := range b.handles {
+	for _, rec := range m.sandboxes.all() {
+		rec.mu.Lock()
+		for h := range rec.handles {
 			h.cancel(errClosed)
 		}
-		b.mu.Unlock()
+		rec.mu.Unlock()
 	}
 }
 
 // Get returns a sandbox, also one that was deleted a short while ago. NotFound, also for
 // one that waits in a pool: nobody has it yet.
 func (m *Manager) Get(id sandpit.ID) (sandpit.Sandbox, error) {
-	b, err := m.sandboxes.known(id)
+	rec, err := m.sandboxes.findVisible(id)
 	if err != nil {
 		return sandpit.Sandbox{}, err
 	}
-	return b.view(), nil
+	return rec.toSandbox(), nil
 }
 
 // Filter chooses sandboxes. Fields that are zero choose everything but deleted
@@ -232,12 +232,12 @@ type Filter struct {
 // List returns sandboxes in the order of their IDs.
 func (m *Manager) List(f Filter) []sandpit.Sandbox {
 	var list []sandpit.Sandbox
-	for _, b := range m.sandboxes.all() {
+	for _, rec := range m.sandboxes.all() {
 		if f.Limit > 0 && len(list) == f.Limit {
 			break
 		}
-		if r := b.look(); compareIDs(r.ID, f.After) > 0 && f.holds(r) {
-			list = append(list, b.view())
+		if r := rec.currentRow(); compareIDs(r.ID, f.After) > 0 && f.holds(r) {
+			list = append(list, rec.toSandbox())
 		}
 	}
 	return list

@@ -15,7 +15,7 @@ type messageHandler struct {
 	o         *Options
 	recreator *recreator
 	remover   *remover
-	sandboxes *index
+	sandboxes *recordIndex
 	slots     slots
 	wall      *wallClock
 }
@@ -29,47 +29,47 @@ func (mh *messageHandler) handleMessage(ctx context.Context, msg queue.Message) 
 
 // runMessage does what a message says.
 func (mh *messageHandler) runMessage(ctx context.Context, msg queue.Message) error {
-	b, err := mh.sandboxes.find(msg.Sandbox)
+	rec, err := mh.sandboxes.find(msg.Sandbox)
 	if err != nil {
 		return err
 	}
 	ctx = WithActor(ctx, actorManager)
 	switch msg.Kind {
 	case kindDeadline:
-		return mh.runWithSlot(ctx, b, mh.runDeadline)
+		return mh.runWithSlot(ctx, rec, mh.runDeadline)
 	case kindDelete:
-		return mh.runWithSlot(ctx, b, mh.remover.retryRemoval)
+		return mh.runWithSlot(ctx, rec, mh.remover.retryRemoval)
 	case kindRecover: // waits for a slot of another kind
-		return mh.core.runLocked(ctx, b, mh.recreator.recoverSandbox)
+		return mh.core.runLocked(ctx, rec, mh.recreator.recoverSandbox)
 	default:
 		return sandpit.Errorf(sandpit.Unsupported, "nobody knows how to do %q", string(msg.Kind))
 	}
 }
 
 // runWithSlot takes a step with a slot for actions of the sandbox's owner.
-func (mh *messageHandler) runWithSlot(ctx context.Context, b *box, do step) error {
-	slot, err := acquire(ctx, mh.slots.actions, b.look().Lease.Owner)
+func (mh *messageHandler) runWithSlot(ctx context.Context, rec *sandboxRecord, do operation) error {
+	slot, err := awaitSlot(ctx, mh.slots.actions, rec.currentRow().Lease.Owner)
 	if err != nil {
 		return err
 	}
 	defer slot.Release()
-	return mh.core.runLocked(ctx, b, do)
+	return mh.core.runLocked(ctx, rec, do)
 }
 
 // runDeadline does what is due at the deadline. The row knows when that is: the
 // message may be from before it was moved, or the clock was set.
-func (mh *messageHandler) runDeadline(ctx context.Context, b *box) error {
+func (mh *messageHandler) runDeadline(ctx context.Context, rec *sandboxRecord) error {
 	now, err := mh.wall.now(ctx)
 	if err != nil {
 		return err
 	}
-	row := b.look()
+	row := rec.currentRow()
 	if !deadlineMatters(row) {
 		return nil
 	}
 	if row.Lease.Deadline.After(now) {
-		return mh.messages.scheduleDeadline(ctx, b)
+		return mh.messages.scheduleDeadline(ctx, rec)
 	}
 	const reason = "deadline"
-	return mh.actions.takeAction(ctx, b, row.Lease.Action, reason, false)
+	return mh.actions.takeAction(ctx, rec, row.Lease.Action, reason, false)
 }

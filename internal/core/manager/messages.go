@@ -18,7 +18,7 @@ type Messages struct {
 	identity  string
 	log       *slog.Logger
 	queue     queue.Queue
-	sandboxes *index
+	sandboxes *recordIndex
 	worker    *queue.Worker
 }
 
@@ -75,29 +75,29 @@ const (
 )
 
 // scheduleDeadline makes the queue's message what the row says.
-func (ms *Messages) scheduleDeadline(ctx context.Context, b *box) error {
-	row := b.look()
+func (ms *Messages) scheduleDeadline(ctx context.Context, rec *sandboxRecord) error {
+	row := rec.currentRow()
 	if row.Lease.Deadline.IsZero() {
-		_, err := ms.queue.Cancel(ctx, b.id, kindDeadline)
+		_, err := ms.queue.Cancel(ctx, rec.id, kindDeadline)
 		return err
 	}
-	_, err := ms.queue.Schedule(ctx, ms.newMessage(b, kindDeadline, row.Lease.Deadline))
+	_, err := ms.queue.Schedule(ctx, ms.newMessage(rec, kindDeadline, row.Lease.Deadline))
 	ms.wakeWorker()
 	return err
 }
 
-func (ms *Messages) newMessage(b *box, k queue.Kind, due time.Time) queue.Message {
-	return queue.Message{Topic: ms.identity, Sandbox: b.id, Kind: k, Due: due}
+func (ms *Messages) newMessage(rec *sandboxRecord, k queue.Kind, due time.Time) queue.Message {
+	return queue.Message{Topic: ms.identity, Sandbox: rec.id, Kind: k, Due: due}
 }
 
 // scheduleMessage has something tried again that nobody waits for. What the queue does
 // not take is found by the sweep.
-func (ms *Messages) scheduleMessage(ctx context.Context, b *box, k queue.Kind, due time.Time) {
+func (ms *Messages) scheduleMessage(ctx context.Context, rec *sandboxRecord, k queue.Kind, due time.Time) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeLimit)
 	defer cancel()
-	if _, err := ms.queue.Schedule(ctx, ms.newMessage(b, k, due)); err != nil {
+	if _, err := ms.queue.Schedule(ctx, ms.newMessage(rec, k, due)); err != nil {
 		ms.log.WarnContext(ctx, "an operation cannot be queued and waits for the sweep",
-			slog.String("sandbox", string(b.id)), slog.String("kind", string(k)), slog.Any("error", err))
+			slog.String("sandbox", string(rec.id)), slog.String("kind", string(k)), slog.Any("error", err))
 	}
 	ms.wakeWorker()
 }
@@ -109,14 +109,14 @@ func (ms *Messages) wakeWorker() {
 }
 
 // cancelMessages removes a sandbox's messages. One that is left finds nothing to do.
-func (ms *Messages) cancelMessages(ctx context.Context, b *box) {
-	if _, err := ms.queue.Cancel(ctx, b.id); err != nil {
-		ms.log.InfoContext(ctx, "messages for a sandbox that is gone are left", slog.String("sandbox", string(b.id)), slog.Any("error", err))
+func (ms *Messages) cancelMessages(ctx context.Context, rec *sandboxRecord) {
+	if _, err := ms.queue.Cancel(ctx, rec.id); err != nil {
+		ms.log.InfoContext(ctx, "messages for a sandbox that is gone are left", slog.String("sandbox", string(rec.id)), slog.Any("error", err))
 	}
 }
 
-// errand is a message that must be in the queue.
-type errand struct {
+// messageKey is a message that must be in the queue.
+type messageKey struct {
 	sandbox sandpit.ID
 	kind    queue.Kind
 }
@@ -126,7 +126,7 @@ type errand struct {
 // time a claim that is left is a dead server's, and nobody need wait for its end.
 func (ms *Messages) ensureScheduled(ctx context.Context, first bool) {
 	pending, err := ms.listAll(ctx, false)
-	var dead map[errand]queue.Message
+	var dead map[messageKey]queue.Message
 	if err == nil {
 		dead, err = ms.listAll(ctx, true)
 	}
@@ -137,14 +137,14 @@ func (ms *Messages) ensureScheduled(ctx context.Context, first bool) {
 		return
 	}
 	now := ms.clock.Now()
-	for _, b := range ms.sandboxes.all() {
-		kind, due, ok := wanted(b.look(), now)
+	for _, rec := range ms.sandboxes.all() {
+		kind, due, ok := wantedMessage(rec.currentRow(), now)
 		if !ok {
 			continue
 		}
-		e := errand{b.id, kind}
+		e := messageKey{rec.id, kind}
 		if first && !due.After(now) {
-			if _, err := ms.queue.Cancel(ctx, b.id, kind); err == nil {
+			if _, err := ms.queue.Cancel(ctx, rec.id, kind); err == nil {
 				delete(pending, e)
 			}
 		}
@@ -154,13 +154,13 @@ func (ms *Messages) ensureScheduled(ctx context.Context, first bool) {
 		if msg, there := dead[e]; there && ms.queue.Revive(ctx, msg.ID, due) == nil {
 			continue
 		}
-		ms.scheduleMessage(ctx, b, kind, due)
+		ms.scheduleMessage(ctx, rec, kind, due)
 	}
 	ms.wakeWorker()
 }
 
-// wanted returns the message that a row asks for.
-func wanted(r store.Row, now time.Time) (queue.Kind, time.Time, bool) {
+// wantedMessage returns the message that a row asks for.
+func wantedMessage(r store.Row, now time.Time) (queue.Kind, time.Time, bool) {
 	switch {
 	case r.State == sandpit.StateDeleting:
 		return kindDelete, now, true
@@ -174,8 +174,8 @@ func wanted(r store.Row, now time.Time) (queue.Kind, time.Time, bool) {
 }
 
 // listAll returns the manager's messages.
-func (ms *Messages) listAll(ctx context.Context, dead bool) (map[errand]queue.Message, error) {
-	all := make(map[errand]queue.Message)
+func (ms *Messages) listAll(ctx context.Context, dead bool) (map[messageKey]queue.Message, error) {
+	all := make(map[messageKey]queue.Message)
 	f := queue.Filter{Topic: ms.identity, Dead: dead, Limit: queue.MaxList}
 	for {
 		page, err := ms.queue.List(ctx, f)
@@ -183,7 +183,7 @@ func (ms *Messages) listAll(ctx context.Context, dead bool) (map[errand]queue.Me
 			return nil, err
 		}
 		for _, msg := range page {
-			all[errand{msg.Sandbox, msg.Kind}] = msg
+			all[messageKey{msg.Sandbox, msg.Kind}] = msg
 		}
 		if len(page) < f.Limit {
 			return all, nil

@@ -13,7 +13,7 @@ import (
 
 // Network changes and inspects the networks of sandboxes. All methods may be called concurrently.
 type Network struct {
-	sandboxes *index
+	sandboxes *recordIndex
 	core      *core
 	instances *instances
 	o         *Options
@@ -37,17 +37,17 @@ func (nw *Network) Set(ctx context.Context, id sandpit.ID, p sandpit.NetworkPoli
 	}
 	args := policyArgs(p)
 	if len(secrets) > 0 {
-		args["secrets"] = cut(strings.Join(slices.Sorted(maps.Keys(secrets)), " "), maxRuleArgs)
+		args["secrets"] = cutText(strings.Join(slices.Sorted(maps.Keys(secrets)), " "), maxRuleArgs)
 	}
-	return nw.core.runOperation(ctx, id, "set network", args, func(ctx context.Context, b *box) error {
-		row := b.look()
+	return nw.core.runOperation(ctx, id, "set network", args, func(ctx context.Context, rec *sandboxRecord) error {
+		row := rec.currentRow()
 		if row.State != sandpit.StateRunning && row.State != sandpit.StatePaused {
 			return stateError(row)
 		}
 		if row.Spec.Network.Online != p.Online {
 			return sandpit.Errorf(sandpit.Conflict, "sandbox %s: whether it is online is fixed when it is made", id)
 		}
-		i, err := nw.instances.ensureAttached(ctx, b)
+		i, err := nw.instances.ensureAttached(ctx, rec)
 		if err != nil {
 			return err
 		}
@@ -58,11 +58,11 @@ func (nw *Network) Set(ctx context.Context, id sandpit.ID, p sandpit.NetworkPoli
 		if err := nw.setSecrets(ctx, i, secrets); err != nil {
 			return err
 		}
-		set := none(func(ctx context.Context) error { return policer.SetNetworkPolicy(ctx, p) })
-		if _, err := call(ctx, nw.core.loops, nw.core.newCall("set the network of sandbox "+string(id)), set, nil); err != nil {
+		set := withoutResult(func(ctx context.Context) error { return policer.SetNetworkPolicy(ctx, p) })
+		if _, err := callProvider(ctx, nw.core.loops, nw.core.newCall("set the network of sandbox "+string(id)), set, nil); err != nil {
 			return err
 		}
-		return nw.records.updateRow(ctx, b, func(r *store.Row) { r.Spec.Network = p })
+		return nw.records.updateRow(ctx, rec, func(r *store.Row) { r.Spec.Network = p })
 	})
 }
 
@@ -89,21 +89,21 @@ func (nw *Network) setSecrets(ctx context.Context, i sandpit.Instance, secrets m
 	if !ok {
 		return sandpit.Errorf(sandpit.Unsupported, "sandbox %s: its provider sets no headers", i.ID())
 	}
-	give := none(func(ctx context.Context) error { return keeper.SetNetworkSecrets(ctx, secrets) })
-	_, err := call(ctx, nw.core.loops, nw.core.newCall("give secrets to the network of sandbox "+string(i.ID())), give, nil)
+	give := withoutResult(func(ctx context.Context) error { return keeper.SetNetworkSecrets(ctx, secrets) })
+	_, err := callProvider(ctx, nw.core.loops, nw.core.newCall("give secrets to the network of sandbox "+string(i.ID())), give, nil)
 	return err
 }
 
 // policyArgs say what a policy is, for an event. There are no secrets in one.
 func policyArgs(p sandpit.NetworkPolicy) map[string]string {
 	args := map[string]string{
-		"allow": cut(strings.Join(p.Allow, " "), maxRuleArgs), "deny": cut(strings.Join(p.Deny, " "), maxRuleArgs),
+		"allow": cutText(strings.Join(p.Allow, " "), maxRuleArgs), "deny": cutText(strings.Join(p.Deny, " "), maxRuleArgs),
 	}
 	var headers []string
 	for _, h := range p.Headers {
 		headers = append(headers, h.Host+":"+h.Name)
 	}
-	args["headers"] = cut(strings.Join(headers, " "), maxRuleArgs)
+	args["headers"] = cutText(strings.Join(headers, " "), maxRuleArgs)
 	for name, n := range map[string]int64{
 		"receive": p.Limits.Receive, "send": p.Limits.Send,
 		"connections": int64(p.Limits.Connections), "connection_rate": int64(p.Limits.ConnectionRate),
@@ -119,13 +119,13 @@ func policyArgs(p sandpit.NetworkPolicy) map[string]string {
 // Stats counts what the network of a sandbox did. It is no use of the sandbox.
 // Errors as with Measure.
 func (nw *Network) Stats(ctx context.Context, id sandpit.ID) (sandpit.NetworkStats, error) {
-	return inspect(ctx, nw, id, sandpit.NetworkInspector.NetworkStats)
+	return inspectNetwork(ctx, nw, id, sandpit.NetworkInspector.NetworkStats)
 }
 
 // Test tells what would become of a connection to "name:port" or
 // "address:port"; see sandpit.NetworkInspector. It is no use of the sandbox.
 func (nw *Network) Test(ctx context.Context, id sandpit.ID, target string) ([]sandpit.NetworkDecision, error) {
-	return inspect(ctx, nw, id, func(i sandpit.NetworkInspector, ctx context.Context) ([]sandpit.NetworkDecision, error) {
+	return inspectNetwork(ctx, nw, id, func(i sandpit.NetworkInspector, ctx context.Context) ([]sandpit.NetworkDecision, error) {
 		return i.TestNetwork(ctx, target)
 	})
 }
@@ -133,23 +133,23 @@ func (nw *Network) Test(ctx context.Context, id sandpit.ID, target string) ([]sa
 // Log returns the decisions about a sandbox's connections whose Seq is higher
 // than after, oldest first. It is no use of the sandbox.
 func (nw *Network) Log(ctx context.Context, id sandpit.ID, after int64) ([]sandpit.NetworkDecision, error) {
-	return inspect(ctx, nw, id, func(l sandpit.NetworkLogger, ctx context.Context) ([]sandpit.NetworkDecision, error) {
+	return inspectNetwork(ctx, nw, id, func(l sandpit.NetworkLogger, ctx context.Context) ([]sandpit.NetworkDecision, error) {
 		return l.NetworkLog(ctx, after)
 	})
 }
 
-// inspect asks an ability of a running or paused sandbox.
-func inspect[A, T any](ctx context.Context, nw *Network, id sandpit.ID, ask func(A, context.Context) (T, error)) (T, error) {
+// inspectNetwork asks an ability of a running or paused sandbox.
+func inspectNetwork[A, T any](ctx context.Context, nw *Network, id sandpit.ID, ask func(A, context.Context) (T, error)) (T, error) {
 	var zero T
-	b, err := nw.sandboxes.find(id)
+	rec, err := nw.sandboxes.find(id)
 	if err != nil {
 		return zero, err
 	}
-	row := b.look()
+	row := rec.currentRow()
 	if row.State != sandpit.StateRunning && row.State != sandpit.StatePaused {
 		return zero, stateError(row)
 	}
-	i := b.placed()
+	i := rec.currentInstance()
 	if i == nil {
 		return zero, sandpit.Errorf(sandpit.Unavailable, "sandbox %s is not reached yet", id)
 	}
@@ -158,5 +158,5 @@ func inspect[A, T any](ctx context.Context, nw *Network, id sandpit.ID, ask func
 		return zero, sandpit.Errorf(sandpit.Unsupported, "network of sandbox %s: its provider %q tells nothing of it", id, row.Provider)
 	}
 	asked := func(ctx context.Context) (T, error) { return ask(ability, ctx) }
-	return call(ctx, nw.core.loops, nw.core.newCall("look at the network of sandbox "+string(id)), asked, nil)
+	return callProvider(ctx, nw.core.loops, nw.core.newCall("look at the network of sandbox "+string(id)), asked, nil)
 }

@@ -24,13 +24,13 @@ type Observer interface {
 	Ended(took time.Duration, status sandpit.ExitStatus, err error)
 }
 
-// nobody observes.
-type nobody struct{}
+// noObserver observes.
+type noObserver struct{}
 
-func (nobody) Done(Report) {}
+func (noObserver) Done(Report) {}
 
-func (nobody) Asked(string, sandpit.Image, bool) {}
+func (noObserver) Asked(string, sandpit.Image, bool) {}
 
-func (nobody) Handled(queue.Kind, error) {}
+func (noObserver) Handled(queue.Kind, error) {}
 
-func (nobody) Ended(time.Duration, sandpit.ExitStatus, error) {}
+func (noObserver) Ended(time.Duration, sandpit.ExitStatus, error) {}

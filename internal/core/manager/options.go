@@ -233,23 +233,23 @@ func (o Options) withDefaults() (Options, error) {
 		return o, sandpit.Errorf(sandpit.Invalid, "open the manager: lifetime %v, want a positive one", o.Lifetime)
 	}
 	o.IdleAction = cmp.Or(o.IdleAction, sandpit.ActionSuspend)
-	return o, errorsOf(
+	return o, cmp.Or(
 		checkAction("open the manager: idle", o.IdleAction),
-		number("max sandboxes", &o.MaxSandboxes, 100),
-		number("parallel", &o.Parallel, 8),
-		number("max builds", &o.MaxBuilds, 4),
-		number("build timeout", &o.BuildTimeout, time.Hour),
-		number("refusals", &o.Suspicion.Refusals, 5),
-		number("window", &o.Suspicion.Window, time.Minute),
-		number("create timeout", &o.CreateTimeout, 2*time.Minute),
-		number("call timeout", &o.CallTimeout, 30*time.Second),
-		number("move timeout", &o.MoveTimeout, time.Hour),
-		number("drain", &o.Drain, 5*time.Second),
-		number("remember", &o.Remember, time.Hour),
-		number("idle timeout", &o.IdleTimeout, time.Hour),
-		number("sweep", &o.Sweep, 5*time.Minute),
-		number("reconcile", &o.Reconcile, time.Minute),
-		number("retry", &o.Retry, time.Minute),
+		checkPositive("max sandboxes", &o.MaxSandboxes, 100),
+		checkPositive("parallel", &o.Parallel, 8),
+		checkPositive("max builds", &o.MaxBuilds, 4),
+		checkPositive("build timeout", &o.BuildTimeout, time.Hour),
+		checkPositive("refusals", &o.Suspicion.Refusals, 5),
+		checkPositive("window", &o.Suspicion.Window, time.Minute),
+		checkPositive("create timeout", &o.CreateTimeout, 2*time.Minute),
+		checkPositive("call timeout", &o.CallTimeout, 30*time.Second),
+		checkPositive("move timeout", &o.MoveTimeout, time.Hour),
+		checkPositive("drain", &o.Drain, 5*time.Second),
+		checkPositive("remember", &o.Remember, time.Hour),
+		checkPositive("idle timeout", &o.IdleTimeout, time.Hour),
+		checkPositive("sweep", &o.Sweep, 5*time.Minute),
+		checkPositive("reconcile", &o.Reconcile, time.Minute),
+		checkPositive("retry", &o.Retry, time.Minute),
 	)
 }
 
@@ -299,30 +299,20 @@ func (o *Options) setCallbacks() {
 		o.Environ = func(sandpit.Sandbox) map[string]string { return nil }
 	}
 	if o.Observer == nil {
-		o.Observer = nobody{}
+		o.Observer = noObserver{}
 	}
 	if o.Publisher == nil {
 		o.Publisher = noPublisher{}
 	}
 }
 
-// number gives a field its default and refuses what is below zero.
-func number[T int | time.Duration](name string, field *T, value T) error {
+// checkPositive gives a field its default and refuses what is below zero.
+func checkPositive[T int | time.Duration](name string, field *T, value T) error {
 	if *field < 0 {
 		return sandpit.Errorf(sandpit.Invalid, "open the manager: %s %v, want a positive one", name, *field)
 	}
 	if *field == 0 {
 		*field = value
-	}
-	return nil
-}
-
-// errorsOf returns the first error.
-func errorsOf(list ...error) error {
-	for _, err := range list {
-		if err != nil {
-			return err
-		}
 	}
 	return nil
 }

@@ -14,9 +14,9 @@ func newManager(ctx context.Context, options Options) (*Manager, error) {
 	if err != nil {
 		return nil, err
 	}
-	own, o, uses, slots := WithActor(ctx, actorManager), &options, &snapshots{}, newSlots(options)
-	m := &Manager{o: options, identity: o.Store.Identity(), sandboxes: newIndex(), slots: slots, registry: &templates{}}
-	quota := newLedger(o.MaxSandboxes, o.Quotas)
+	own, o, uses, slots := WithActor(ctx, actorManager), &options, &snapshotUses{}, newSlots(options)
+	m := &Manager{o: options, identity: o.Store.Identity(), sandboxes: newIndex(), slots: slots, registry: &buildRegistry{}}
+	quota := newSandboxQuota(o.MaxSandboxes, o.Quotas)
 	m.quota = quota
 	m.events = &Events{
 		clock: o.Clock, log: o.Log, o: o, sandboxes: m.sandboxes,
@@ -32,7 +32,7 @@ func newManager(ctx context.Context, options Options) (*Manager, error) {
 		clock: o.Clock, core: m.core, events: m.events, log: o.Log, o: o, sandboxes: m.sandboxes, store: o.Store,
 	}
 	m.disk = &diskUse{
-		core: m.core, log: o.Log, o: o, space: newSpace(*o), store: o.Store,
+		core: m.core, log: o.Log, o: o, space: newSavedSpace(*o), store: o.Store,
 		saves:    diskspace.NewBudget(diskspace.Options{Name: "saved sandboxes", Disk: o.Disk}),
 		archives: diskspace.NewBudget(diskspace.Options{Name: "archived sandboxes", Disk: o.ArchiveDisk}),
 	}

@@ -20,36 +20,36 @@ type policyActions struct {
 	wall      *wallClock
 }
 
-// actor takes an action that no request asks for; idle says that the sandbox is idle.
-type actor func(ctx context.Context, b *box, a sandpit.Action, reason string, idle bool) error
+// actionFunc takes an action that no request asks for; idle says that the sandbox is idle.
+type actionFunc func(ctx context.Context, b *sandboxRecord, a sandpit.Action, reason string, idle bool) error
 
 // endIdle has an action taken on a sandbox that has been idle for so long, unless it is used
 // meanwhile or a program runs in it.
-func (pa *policyActions) endIdle(ctx context.Context, b *box, a sandpit.Action, after time.Duration, take actor) error {
-	reason, err := pa.confirmIdle(ctx, b, after, a == sandpit.ActionKill)
+func (pa *policyActions) endIdle(ctx context.Context, rec *sandboxRecord, a sandpit.Action, after time.Duration, take actionFunc) error {
+	reason, err := pa.confirmIdle(ctx, rec, after, a == sandpit.ActionKill)
 	if err != nil {
 		return err
 	}
-	return take(ctx, b, a, reason, true)
+	return take(ctx, rec, a, reason, true)
 }
 
 // takeAction takes an action that no request asks for. One that a sandbox turns out to be unable
 // to take is replaced by another that keeps its files, in its policy or lease as well, so that
 // clients see what happens.
-func (pa *policyActions) takeAction(ctx context.Context, b *box, a sandpit.Action, reason string, idle bool) error {
+func (pa *policyActions) takeAction(ctx context.Context, rec *sandboxRecord, a sandpit.Action, reason string, idle bool) error {
 	var tried []sandpit.Action
 	for {
-		err := pa.tryAction(ctx, b, a, reason, idle)
+		err := pa.tryAction(ctx, rec, a, reason, idle)
 		if a == sandpit.ActionKill || !errors.Is(err, sandpit.Unsupported) {
 			return err
 		}
-		i, located := pa.instances.ensureAttached(ctx, b)
+		i, located := pa.instances.ensureAttached(ctx, rec)
 		if located != nil {
 			return errors.Join(err, located)
 		}
 		tried = append(tried, a)
-		a = keepingAction(i, tried...)
-		if replaced := pa.replaceAction(ctx, b, a, idle); a == "" || replaced != nil {
+		a = bestKeepingAction(i, tried...)
+		if replaced := pa.replaceAction(ctx, rec, a, idle); a == "" || replaced != nil {
 			return errors.Join(err, replaced)
 		}
 	}
@@ -57,8 +57,8 @@ func (pa *policyActions) takeAction(ctx context.Context, b *box, a sandpit.Actio
 
 // replaceAction has a sandbox's policy or lease name another action; "" means that there is none
 // that the sandbox can take.
-func (pa *policyActions) replaceAction(ctx context.Context, b *box, a sandpit.Action, idle bool) error {
-	return pa.records.updateRow(ctx, b, func(r *store.Row) {
+func (pa *policyActions) replaceAction(ctx context.Context, rec *sandboxRecord, a sandpit.Action, idle bool) error {
+	return pa.records.updateRow(ctx, rec, func(r *store.Row) {
 		switch {
 		case idle && a == "":
 			r.Policy.IdleTimeout = 0
@@ -71,63 +71,63 @@ func (pa *policyActions) replaceAction(ctx context.Context, b *box, a sandpit.Ac
 }
 
 // tryAction takes an action once.
-func (pa *policyActions) tryAction(ctx context.Context, b *box, a sandpit.Action, reason string, idle bool) error {
-	var v move
+func (pa *policyActions) tryAction(ctx context.Context, rec *sandboxRecord, a sandpit.Action, reason string, idle bool) error {
+	var v transition
 	args := map[string]string{"reason": reason}
 	switch a {
 	case sandpit.ActionStop:
-		v = stoppingFrom(b.state())
+		v = stopFrom(rec.state())
 	case sandpit.ActionPause:
 		v = pausing
 	case sandpit.ActionSuspend:
-		v, args = suspendingFrom(b.state()), onDisk(reason)
+		v, args = suspendFrom(rec.state()), newDiskArgs(reason)
 	default:
-		return pa.core.withEvent("delete", args, pa.remover.newRemoval(reason))(ctx, b)
+		return pa.core.withEvent("delete", args, pa.remover.newRemoval(reason))(ctx, rec)
 	}
 	v.idle = idle
-	return pa.core.withEvent(v.verb, args, pa.lifecycle.newTransition(v, reason))(ctx, b)
+	return pa.core.withEvent(v.verb, args, pa.lifecycle.newTransition(v, reason))(ctx, rec)
 }
 
 // confirmIdle returns the reason to end a sandbox that is idle, to which nobody comes any
-// more from here on. errNothing: it is not idle.
-func (pa *policyActions) confirmIdle(ctx context.Context, b *box, after time.Duration, kill bool) (string, error) {
-	busy, err := pa.isBusy(ctx, b)
+// more from here on. errNothingToDo: it is not idle.
+func (pa *policyActions) confirmIdle(ctx context.Context, rec *sandboxRecord, after time.Duration, kill bool) (string, error) {
+	busy, err := pa.isBusy(ctx, rec)
 	if err != nil {
 		return "", err
 	}
 	if busy {
-		pa.wall.noteUse(ctx, b)
-		return "", errNothing
+		pa.wall.noteUse(ctx, rec)
+		return "", errNothingToDo
 	}
 	now, err := pa.wall.now(ctx)
 	if err != nil {
 		return "", err
 	}
 	reason := fmt.Sprintf("idle for %v", after)
-	why := sandpit.Errorf(sandpit.Conflict, "sandbox %s is about to be no longer running: %s", b.id, reason)
+	why := sandpit.Errorf(sandpit.Conflict, "sandbox %s is about to be no longer running: %s", rec.id, reason)
 	if kill {
-		why = gone(b.id, reason)
+		why = newGoneError(rec.id, reason)
 	}
 	// Who came meanwhile wins; who comes from here on is refused.
-	if !b.free(why, !kill, func(r store.Row) bool { return !r.LastUsedAt.Add(after).After(now) }) {
-		return "", errNothing
+	if !rec.refuseIfUnused(why, !kill, func(r store.Row) bool { return !r.LastUsedAt.Add(after).After(now) }) {
+		return "", errNothingToDo
 	}
 	return reason, nil
 }
 
 // isBusy reports whether something runs in a sandbox that counts as use. A guest
 // that does not say so again and again is one that nobody can use.
-func (pa *policyActions) isBusy(ctx context.Context, b *box) (bool, error) {
-	if b.look().Policy.IgnoreBackground {
+func (pa *policyActions) isBusy(ctx context.Context, rec *sandboxRecord) (bool, error) {
+	if rec.currentRow().Policy.IgnoreBackground {
 		return false, nil
 	}
-	list, err := pa.instances.listProcesses(ctx, b)
+	list, err := pa.instances.listProcesses(ctx, rec)
 	if err == nil {
 		return len(list) > 0, nil
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.failures < deafGuest && !errors.Is(err, sandpit.Conflict) {
+	rec.mu.Lock()
+	defer rec.mu.Unlock()
+	if rec.failures < maxGuestFailures && !errors.Is(err, sandpit.Conflict) {
 		return false, err
 	}
 	return false, nil

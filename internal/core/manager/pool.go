@@ -30,10 +30,10 @@ type Pools struct {
 	messages  *Messages
 	o         *Options
 	ports     *portPublisher
-	quota     *ledger
+	quota     *sandboxQuota
 	records   *recordStore
-	registry  *templates
-	sandboxes *index
+	registry  *buildRegistry
+	sandboxes *recordIndex
 	secrets   *secretFiles
 	wall      *wallClock
 }
@@ -63,7 +63,7 @@ type Pool struct {
 const (
 	demandPeriod   = 10 * time.Second
 	demandPeriods  = 30
-	poolCalm       = 100 * time.Millisecond // before a stock that is not empty is filled up
+	refillDelay    = 100 * time.Millisecond // before a stock that is not empty is filled up
 	poolFirstPause = time.Second            // after a failure; doubles
 	poolLastPause  = time.Minute
 )
@@ -71,17 +71,17 @@ const (
 // pool is a Pool at work.
 type pool struct {
 	Pool
-	key   string
-	nudge chan struct{} // holds one: the loop looks again
+	key         string
+	fillRequest chan struct{} // holds one: the loop looks again
 
-	mu     sync.Mutex
-	kind   string // key of the sandboxes that it has now
-	stale  bool   // a request found another image by the same name
-	ready  []*box
-	making int
-	claims map[string]time.Time // when each owner claimed one last
-	asked  [demandPeriods]int
-	period int64 // that of the newest count in asked
+	mu         sync.Mutex
+	currentKey string // key of the sandboxes that it has now
+	stale      bool   // a request found another image by the same name
+	ready      []*sandboxRecord
+	creating   int
+	claims     map[string]time.Time // when each owner claimed one last
+	demand     [demandPeriods]int
+	period     int64 // that of the newest count in asked
 }
 
 // poolKey is the same for sandboxes that could be one another.
@@ -123,98 +123,98 @@ func newPools(o Options) (map[string]*pool, error) {
 			Image: p.Spec.Image, Resources: p.Spec.Resources, Hostname: p.Spec.Hostname,
 			Network: sandpit.NetworkPolicy{Online: p.Spec.Network.Online},
 		}
-		pools[key] = &pool{Pool: p, key: key, kind: key, nudge: make(chan struct{}, 1), claims: make(map[string]time.Time)}
+		pools[key] = &pool{Pool: p, key: key, currentKey: key, fillRequest: make(chan struct{}, 1), claims: make(map[string]time.Time)}
 	}
 	return pools, nil
 }
 
-// count notes that one was asked for.
-func (p *pool) count(now time.Time) {
+// countRequest notes that one was asked for.
+func (p *pool) countRequest(now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.turn(now)
-	p.asked[p.period%demandPeriods]++
+	p.advancePeriod(now)
+	p.demand[p.period%demandPeriods]++
 }
 
-// turn forgets what is too long ago.
-func (p *pool) turn(now time.Time) {
+// advancePeriod forgets what is too long ago.
+func (p *pool) advancePeriod(now time.Time) {
 	period := now.UnixNano() / int64(demandPeriod)
 	if period < p.period || period-p.period >= demandPeriods { // a clock that was set, or a long quiet
-		p.asked, p.period = [demandPeriods]int{}, period
+		p.demand, p.period = [demandPeriods]int{}, period
 	}
 	for p.period < period {
 		p.period++
-		p.asked[p.period%demandPeriods] = 0
+		p.demand[p.period%demandPeriods] = 0
 	}
 }
 
-// missing returns how many more are to be made, or, below zero, are too many.
-func (p *pool) missing(now time.Time) int {
+// countMissing returns how many more are to be made, or, below zero, are too many.
+func (p *pool) countMissing(now time.Time) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.ready = slices.DeleteFunc(p.ready, func(b *box) bool { return b.state() != sandpit.StateRunning })
+	p.ready = slices.DeleteFunc(p.ready, func(rec *sandboxRecord) bool { return rec.state() != sandpit.StateRunning })
 	want := p.Size
 	if p.Max > p.Size {
-		p.turn(now)
-		want = min(max(p.Size, slices.Max(p.asked[:])), p.Max)
+		p.advancePeriod(now)
+		want = min(max(p.Size, slices.Max(p.demand[:])), p.Max)
 	}
-	return want - len(p.ready) - p.making
+	return want - len(p.ready) - p.creating
 }
 
-// pop takes one that is ready, and its turn; nil if there is none.
-func (p *pool) pop() *box { return p.popIf(func(*box) bool { return true }) }
+// takeAny takes one that is ready, and its turn; nil if there is none.
+func (p *pool) takeAny() *sandboxRecord { return p.takeIf(func(*sandboxRecord) bool { return true }) }
 
-// popImage is pop of a sandbox of an image. The same name may mean another image to another
+// takeImage is pop of a sandbox of an image. The same name may mean another image to another
 // owner, or may have changed its meaning.
-func (p *pool) popImage(prepared sandpit.Image) *box {
-	return p.popIf(func(b *box) bool { return b.look().Prepared == prepared })
+func (p *pool) takeImage(prepared sandpit.Image) *sandboxRecord {
+	return p.takeIf(func(rec *sandboxRecord) bool { return rec.currentRow().Prepared == prepared })
 }
 
 // noteImage notes if a request found another image by the name than the pool has.
 func (p *pool) noteImage(prepared sandpit.Image) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	hasImage := func(b *box) bool { return b.look().Prepared == prepared }
+	hasImage := func(rec *sandboxRecord) bool { return rec.currentRow().Prepared == prepared }
 	if len(p.ready) > 0 && !slices.ContainsFunc(p.ready, hasImage) {
 		p.stale = true
 	}
 }
 
-func (p *pool) popIf(suits func(*box) bool) *box {
+func (p *pool) takeIf(suits func(*sandboxRecord) bool) *sandboxRecord {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for i := 0; i < len(p.ready); {
-		b := p.ready[i]
-		if !suits(b) {
+		rec := p.ready[i]
+		if !suits(rec) {
 			i++
 			continue
 		}
 		p.ready = slices.Delete(p.ready, i, i+1)
-		if !b.tryTake() {
+		if !rec.tryLock() {
 			continue // it has just ended
 		}
-		if row := b.look(); row.State == sandpit.StateRunning && row.Pool == p.key && b.placed() != nil {
-			return b
+		if row := rec.currentRow(); row.State == sandpit.StateRunning && row.Pool == p.key && rec.currentInstance() != nil {
+			return rec
 		}
-		b.yield()
+		rec.unlock()
 	}
 	return nil
 }
 
-// popFor is popImage for an owner. One that has claimed a sandbox a moment ago leaves the last
+// takeFor is takeImage for an owner. One that has claimed a sandbox a moment ago leaves the last
 // ones to others who need some: taking those as fast as they are made would keep them from
 // everybody else.
-func (p *pool) popFor(owner string, prepared sandpit.Image, now time.Time, mustShare func(owner string) bool) *box {
+func (p *pool) takeFor(owner string, prepared sandpit.Image, now time.Time, mustShare func(owner string) bool) *sandboxRecord {
 	if p.isGreedy(owner, now) && mustShare(owner) {
 		return nil
 	}
-	b := p.popImage(prepared)
-	if b != nil {
+	rec := p.takeImage(prepared)
+	if rec != nil {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		p.claims[owner] = now
 	}
-	return b
+	return rec
 }
 
 // isGreedy reports whether an owner who has claimed a sandbox a moment ago would take one of
@@ -227,27 +227,27 @@ func (p *pool) isGreedy(owner string, now time.Time) bool {
 	return again && int64(len(p.ready)) <= fairshare.Half(int64(max(p.Size, 1)))
 }
 
-func (p *pool) push(b *box) {
+func (p *pool) addReady(rec *sandboxRecord) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.ready = append(p.ready, b)
+	p.ready = append(p.ready, rec)
 }
 
-func (p *pool) has(b *box) bool {
+func (p *pool) hasRecord(rec *sandboxRecord) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.making > 0 || slices.Contains(p.ready, b)
+	return p.creating > 0 || slices.Contains(p.ready, rec)
 }
 
-func (p *pool) stocked() bool {
+func (p *pool) hasReady() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.ready) > 0
 }
 
-func (p *pool) wake() {
+func (p *pool) triggerFill() {
 	select {
-	case p.nudge <- struct{}{}:
+	case p.fillRequest <- struct{}{}:
 	default:
 	}
 }
@@ -268,9 +268,9 @@ func (ps *Pools) newLoop(p *pool) func(ctx context.Context) {
 			timer := time.NewTimer(rest)
 			select {
 			case <-timer.C:
-			case <-p.nudge:
-				if p.stocked() { // who has just claimed one goes first
-					_ = sleep(ctx, poolCalm)
+			case <-p.fillRequest:
+				if p.hasReady() { // who has just claimed one goes first
+					_ = sleep(ctx, refillDelay)
 				}
 			case <-ctx.Done():
 			}
@@ -289,17 +289,17 @@ func (ps *Pools) fillPool(ctx context.Context, p *pool) error {
 	if err := ps.discardOutdated(ctx, p); err != nil {
 		return err
 	}
-	missing := p.missing(ps.clock.Now())
+	missing := p.countMissing(ps.clock.Now())
 	for ; missing < 0; missing++ {
-		if b := p.pop(); b != nil {
-			ps.discardSpare(b, "there are more than are asked for")
+		if rec := p.takeAny(); rec != nil {
+			ps.discardSpare(rec, "there are more than are asked for")
 		}
 	}
 	var mu sync.Mutex
 	var failed error
 	todo := make([]struct{}, missing)
-	each(max(1, ps.o.Parallel/2), todo, func(struct{}) {
-		if ctx.Err() != nil || ps.core.closing.Load() || ps.quota.full() {
+	forEach(max(1, ps.o.Parallel/2), todo, func(struct{}) {
+		if ctx.Err() != nil || ps.core.closing.Load() || ps.quota.isFull() {
 			return
 		}
 		if err := ps.createSpare(ctx, p); err != nil {
@@ -351,14 +351,14 @@ func (ps *Pools) discardOutdated(ctx context.Context, p *pool) error {
 	defer release()
 	kind := poolKey(r.Provider, r.Spec)
 	p.mu.Lock()
-	p.kind = kind
+	p.currentKey = kind
 	p.mu.Unlock()
-	isOld := func(b *box) bool {
-		row := b.look()
+	isOld := func(rec *sandboxRecord) bool {
+		row := rec.currentRow()
 		return row.Prepared != r.prepared || poolKey(row.Provider, row.Spec) != kind
 	}
-	for b := p.popIf(isOld); b != nil; b = p.popIf(isOld) {
-		ps.discardSpare(b, "its image name now means another image")
+	for rec := p.takeIf(isOld); rec != nil; rec = p.takeIf(isOld) {
+		ps.discardSpare(rec, "its image name now means another image")
 	}
 	return nil
 }
@@ -370,7 +370,7 @@ func (ps *Pools) findPool(kind string) *pool {
 	}
 	for _, p := range ps.byKey {
 		p.mu.Lock()
-		same := p.kind == kind
+		same := p.currentKey == kind
 		p.mu.Unlock()
 		if same {
 			return p
@@ -387,32 +387,32 @@ func (ps *Pools) createSpare(ctx context.Context, p *pool) error {
 	}
 	r.pool = p.key
 	p.mu.Lock()
-	p.making++
+	p.creating++
 	p.mu.Unlock()
 	defer func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		p.making--
+		p.creating--
 	}()
 	r, now, release, err := ps.creator.prepareImage(ctx, r, ps.clock.Now())
 	if err != nil {
 		return err
 	}
 	defer release()
-	b, _, err := ps.creator.reserveSandbox(ctx, r, now)
+	rec, _, err := ps.creator.reserveSandbox(ctx, r, now)
 	if err != nil {
 		return err
 	}
-	if _, err := ps.creator.createReserved(ctx, b, r); err != nil {
+	if _, err := ps.creator.createReserved(ctx, rec, r); err != nil {
 		return err
 	}
-	if _, ok := as[sandpit.Claimer](b.placed()); !ok {
-		if b.take(ctx) == nil {
-			ps.discardSpare(b, "it cannot be claimed")
+	if _, ok := as[sandpit.Claimer](rec.currentInstance()); !ok {
+		if rec.lock(ctx) == nil {
+			ps.discardSpare(rec, "it cannot be claimed")
 		}
 		return sandpit.Errorf(sandpit.Unsupported, "sandboxes of provider %q cannot be made ahead", p.Provider)
 	}
-	p.push(b)
+	p.addReady(rec)
 	if ps.core.closing.Load() {
 		ps.emptyPool(p)
 	}
@@ -421,9 +421,9 @@ func (ps *Pools) createSpare(ctx context.Context, p *pool) error {
 
 // hasSpare reports whether a sandbox waits in a pool of this manager, or is being made
 // for one.
-func (ps *Pools) hasSpare(row store.Row, b *box) bool {
+func (ps *Pools) hasSpare(row store.Row, rec *sandboxRecord) bool {
 	p := ps.byKey[row.Pool]
-	return p != nil && p.has(b) || row.Pool == poolBuilds && ps.registry.has(b.id)
+	return p != nil && p.hasRecord(rec) || row.Pool == poolBuilds && ps.registry.isBuildSandbox(rec.id)
 }
 
 // PoolStatus is how a pool is doing.
@@ -448,7 +448,7 @@ func (ps *Pools) List() []PoolStatus {
 		p := ps.byKey[poolKey(provider, spec)]
 		p.mu.Lock()
 		list = append(list, PoolStatus{
-			Provider: p.Provider, Spec: p.Spec.Clone(), Size: p.Size, Max: max(p.Size, p.Max), Ready: len(p.ready), Making: p.making,
+			Provider: p.Provider, Spec: p.Spec.Clone(), Size: p.Size, Max: max(p.Size, p.Max), Ready: len(p.ready), Making: p.creating,
 		})
 		p.mu.Unlock()
 	}

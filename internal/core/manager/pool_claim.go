@@ -1,6 +1,7 @@
 package manager
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -20,95 +21,95 @@ func (ps *Pools) claimSpare(ctx context.Context, r CreateRequest, now time.Time)
 	if err := ps.o.Disk.Check(); err != nil {
 		return sandpit.Sandbox{}, true, err
 	}
-	p.count(now)
+	p.countRequest(now)
 	p.noteImage(r.prepared)
-	defer p.wake()
-	b := p.popFor(r.Owner, r.prepared, now, ps.core.mustShare)
-	ps.o.Observer.Asked(p.Provider, p.Spec.Image, b != nil)
-	if b == nil {
+	defer p.triggerFill()
+	rec := p.takeFor(r.Owner, r.prepared, now, ps.core.mustShare)
+	ps.o.Observer.Asked(p.Provider, p.Spec.Image, rec != nil)
+	if rec == nil {
 		return sandpit.Sandbox{}, false, nil
 	}
-	if !ps.sandboxes.takeKey(b, r) { // the same request is under way
-		p.push(b)
-		b.yield()
+	if !ps.sandboxes.reserveKey(rec, r) { // the same request is under way
+		p.addReady(rec)
+		rec.unlock()
 		return sandpit.Sandbox{}, false, nil
 	}
-	claimed := b.look().Sandbox
+	claimed := rec.currentRow().Sandbox
 	claimed.Spec, claimed.Lease, claimed.CreatedAt = r.Spec, r.Lease, now
-	if err := ps.quota.change(claimed); err != nil {
-		ps.sandboxes.returnKey(b, r)
-		p.push(b)
-		b.yield()
+	if err := ps.quota.changeClaim(claimed); err != nil {
+		ps.sandboxes.releaseKey(rec, r)
+		p.addReady(rec)
+		rec.unlock()
 		return sandpit.Sandbox{}, true, err
 	}
-	if err := ps.convertSpare(ctx, b, r, claimed); err != nil {
-		ps.sandboxes.returnKey(b, r)
-		ps.log.WarnContext(ctx, "a sandbox of a pool could not be claimed", slog.String("sandbox", string(b.id)), slog.Any("error", err))
-		ps.discardSpare(b, "it could not be claimed")
-		return sandpit.Sandbox{}, false, because(ctx, err)
+	if err := ps.convertSpare(ctx, rec, r, claimed); err != nil {
+		ps.sandboxes.releaseKey(rec, r)
+		ps.log.WarnContext(ctx, "a sandbox of a pool could not be claimed", slog.String("sandbox", string(rec.id)), slog.Any("error", err))
+		ps.discardSpare(rec, "it could not be claimed")
+		return sandpit.Sandbox{}, false, causeOf(ctx, err)
 	}
-	b.yield()
-	return b.view(), true, nil
+	rec.unlock()
+	return rec.toSandbox(), true, nil
 }
 
 // convertSpare makes a sandbox of a pool the one that was asked for. Only when all is
 // done is it written down: until then it belongs to the pool, and nobody else ever
 // gets it.
-func (ps *Pools) convertSpare(ctx context.Context, b *box, r CreateRequest, claimed sandpit.Sandbox) error {
+func (ps *Pools) convertSpare(ctx context.Context, rec *sandboxRecord, r CreateRequest, claimed sandpit.Sandbox) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, r.Timeout,
 		sandpit.Errorf(sandpit.Timeout, "timed out after %v seconds", r.Timeout.Seconds()))
 	defer cancel()
-	i := b.placed()
+	i := rec.currentInstance()
 	claimer, ok := as[sandpit.Claimer](i)
 	if !ok {
-		return sandpit.Errorf(sandpit.Internal, "sandbox %s cannot be claimed", b.id)
+		return sandpit.Errorf(sandpit.Internal, "sandbox %s cannot be claimed", rec.id)
 	}
 	policy, err := ps.core.completePolicy(i, r.Policy)
-	if err := errorsOf(able(i, r.Lease.Action), err); err != nil {
+	if err := cmp.Or(checkAbility(i, r.Lease.Action), err); err != nil {
 		return err
 	}
-	if err := ps.secrets.saveSecrets(b.id, r.Secrets); err != nil {
+	if err := ps.secrets.saveSecrets(rec.id, r.Secrets); err != nil {
 		return err
 	}
-	given := b.look()
+	given := rec.currentRow()
 	given.Sandbox = claimed
 	spec := ps.creator.newProviderSpec(given)
-	_, err = call(ctx, ps.core.loops, ps.core.newCall("claim"), none(func(ctx context.Context) error { return claimer.Claim(ctx, spec) }), nil)
+	_, err = callProvider(ctx, ps.core.loops, ps.core.newCall("claim"), withoutResult(func(ctx context.Context) error { return claimer.Claim(ctx, spec) }), nil)
 	if err == nil {
 		err = ps.secrets.giveSecrets(ctx, i, spec.Secrets)
 	}
 	if err == nil && r.Setup != nil {
-		_, err = call(ctx, ps.core.loops, remote{what: "set-up"}, none(func(ctx context.Context) error { return r.Setup(ctx, i) }), nil)
+		_, err = callProvider(ctx, ps.core.loops, providerCall{what: "set-up"}, withoutResult(func(ctx context.Context) error { return r.Setup(ctx, i) }), nil)
 	}
 	if err != nil {
-		return because(ctx, err)
+		return causeOf(ctx, err)
 	}
-	if claimed.Spec.Ports, err = ps.ports.publishPorts(ctx, b, i, r.Spec.Ports); err != nil {
+	if claimed.Spec.Ports, err = ps.ports.publishPorts(ctx, rec, i, r.Spec.Ports); err != nil {
 		return err
 	}
-	err = ps.records.updateRow(ctx, b, func(row *store.Row) {
-		row.Sandbox, row.Policy, row.Pool, row.Term = claimed, policy, "", termOf(claimed.Lease, claimed.CreatedAt)
+	err = ps.records.updateRow(ctx, rec, func(row *store.Row) {
+		row.Sandbox, row.Policy, row.Pool, row.Term = claimed, policy, "", leaseTermFrom(claimed.Lease, claimed.CreatedAt)
 		row.LastUsedAt, row.ChangedAt, row.Admin = claimed.CreatedAt, claimed.CreatedAt, r.isTrusted()
 	})
 	if err != nil {
 		return err
 	}
-	return ps.messages.scheduleDeadline(ctx, b)
+	return ps.messages.scheduleDeadline(ctx, rec)
 }
 
 // discardSpare removes a sandbox that nobody has heard of. Who calls performs one of the
 // ops, and has the sandbox's turn, which is given back when it is gone.
-func (ps *Pools) discardSpare(b *box, why string) {
-	ps.core.ops.more()
+func (ps *Pools) discardSpare(rec *sandboxRecord, why string) {
+	ps.core.ops.addOne()
 	go func() {
 		defer ps.core.ops.end()
-		defer b.yield()
+		defer rec.unlock()
 		// When the manager closes, what is left is left to the next one.
 		ctx, cancel := context.WithTimeout(ps.core.ops.ctx, cleanupLimit)
 		defer cancel()
-		if err := ps.creator.undoCreation(ctx, b, errors.New(why)); err != nil {
-			ps.messages.scheduleMessage(ctx, b, kindDelete, ps.clock.Now())
-			ps.log.WarnContext(ctx, "a sandbox of a pool is left till later", slog.String("sandbox", string(b.id)), slog.Any("error", err))
+		if err := ps.creator.undoCreation(ctx, rec, errors.New(why)); err != nil {
+			ps.messages.scheduleMessage(ctx, rec, kindDelete, ps.clock.Now())
+			ps.log.WarnContext(ctx, "a sandbox of a pool is left till later", slog.String("sandbox", string(rec.id)), slog.Any("error", err))
 		}
 	}()
 }
@@ -116,16 +117,16 @@ func (ps *Pools) discardSpare(b *box, why string) {
 // evictSpare removes a sandbox that waits in a pool, and reports whether there was one.
 func (ps *Pools) evictSpare(ctx context.Context) bool {
 	for _, p := range ps.byKey {
-		b := p.pop()
-		if b == nil {
+		rec := p.takeAny()
+		if rec == nil {
 			continue
 		}
-		err := ps.creator.undoCreation(ctx, b, errors.New("its room is needed"))
-		b.yield()
+		err := ps.creator.undoCreation(ctx, rec, errors.New("its room is needed"))
+		rec.unlock()
 		if err == nil {
 			return true
 		}
-		ps.messages.scheduleMessage(ctx, b, kindDelete, ps.clock.Now())
+		ps.messages.scheduleMessage(ctx, rec, kindDelete, ps.clock.Now())
 	}
 	return false
 }
@@ -133,7 +134,7 @@ func (ps *Pools) evictSpare(ctx context.Context) bool {
 // emptyPool removes all sandboxes that wait in a pool, for who performs one of the
 // ops.
 func (ps *Pools) emptyPool(p *pool) {
-	for b := p.pop(); b != nil; b = p.pop() {
-		ps.discardSpare(b, "the manager closes")
+	for rec := p.takeAny(); rec != nil; rec = p.takeAny() {
+		ps.discardSpare(rec, "the manager closes")
 	}
 }

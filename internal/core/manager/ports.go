@@ -14,7 +14,7 @@ type portPublisher struct {
 	core       *core
 	log        *slog.Logger
 	o          *Options
-	sandboxes  *index
+	sandboxes  *recordIndex
 	useSandbox func(context.Context, sandpit.ID) (*Handle, error)
 }
 
@@ -38,7 +38,7 @@ func (noPublisher) Publish(context.Context, sandpit.ID, []sandpit.Port, func(con
 func (noPublisher) Withdraw(sandpit.ID) {}
 
 // publishPorts opens the ports that a sandbox asks for, and returns which they are.
-func (pp *portPublisher) publishPorts(ctx context.Context, b *box, i sandpit.Instance, ports []sandpit.Port) ([]sandpit.Port, error) {
+func (pp *portPublisher) publishPorts(ctx context.Context, rec *sandboxRecord, i sandpit.Instance, ports []sandpit.Port) ([]sandpit.Port, error) {
 	if len(ports) == 0 {
 		return nil, nil
 	}
@@ -46,33 +46,33 @@ func (pp *portPublisher) publishPorts(ctx context.Context, b *box, i sandpit.Ins
 		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "this provider's sandboxes cannot have published ports"),
 			"sandpit url gives the URL of a port")
 	}
-	return pp.o.Publisher.Publish(ctx, b.id, ports, pp.newDialer(b.id))
+	return pp.o.Publisher.Publish(ctx, rec.id, ports, pp.newDialer(rec.id))
 }
 
 // republishPorts opens the ports of sandboxes again that were made by an earlier manager,
 // and those that somebody else had then.
 func (pp *portPublisher) republishPorts(ctx context.Context) {
-	for _, b := range pp.sandboxes.all() {
-		if row := b.look(); len(row.Spec.Ports) == 0 || !published(row.State) {
+	for _, rec := range pp.sandboxes.all() {
+		if row := rec.currentRow(); len(row.Spec.Ports) == 0 || !hasOpenPorts(row.State) {
 			continue
 		}
-		err := pp.core.runIfUnlocked(ctx, b, func(ctx context.Context, b *box) error {
-			row := b.look()
-			if !published(row.State) {
-				return errNothing
+		err := pp.core.runIfUnlocked(ctx, rec, func(ctx context.Context, rec *sandboxRecord) error {
+			row := rec.currentRow()
+			if !hasOpenPorts(row.State) {
+				return errNothingToDo
 			}
-			_, err := pp.o.Publisher.Publish(ctx, b.id, row.Spec.Ports, pp.newDialer(b.id))
+			_, err := pp.o.Publisher.Publish(ctx, rec.id, row.Spec.Ports, pp.newDialer(rec.id))
 			return err
 		})
 		if err != nil {
-			pp.log.WarnContext(ctx, "ports of a sandbox are not published", slog.String("sandbox", string(b.id)), slog.Any("error", err))
+			pp.log.WarnContext(ctx, "ports of a sandbox are not published", slog.String("sandbox", string(rec.id)), slog.Any("error", err))
 		}
 	}
 }
 
-// published reports whether a sandbox in this state has its ports open. One that does
+// hasOpenPorts reports whether a sandbox in this state has its ports open. One that does
 // not run keeps them for itself.
-func published(s sandpit.State) bool {
+func hasOpenPorts(s sandpit.State) bool {
 	switch s {
 	case sandpit.StateCreating, sandpit.StateDeleting, sandpit.StateDeleted:
 		return false

@@ -27,7 +27,7 @@ type reconciler struct {
 	ports       *portPublisher
 	recreator   *recreator
 	remover     *remover
-	sandboxes   *index
+	sandboxes   *recordIndex
 	snapshots   *Snapshots
 	store       *store.Store
 	unreachable sync.Map // provider name -> true while it cannot be listed
@@ -92,14 +92,14 @@ func (rc *reconciler) reportProvider(ctx context.Context, name string, err error
 func (rc *reconciler) compareProvider(ctx context.Context, name string, first bool) error {
 	p := rc.o.Providers[name]
 	type known struct {
-		b       *box
+		b       *sandboxRecord
 		version int64
 	}
 	// What is written before the provider is asked must be in its answer.
 	var before []known
-	for _, b := range rc.sandboxes.all() {
-		if row := b.look(); row.Provider == name {
-			before = append(before, known{b, row.Version})
+	for _, rec := range rc.sandboxes.all() {
+		if row := rec.currentRow(); row.Provider == name {
+			before = append(before, known{rec, row.Version})
 		}
 	}
 	list, err := rc.instances.listPlacements(ctx, p)
@@ -110,27 +110,27 @@ func (rc *reconciler) compareProvider(ctx context.Context, name string, first bo
 	for _, placement := range list {
 		listed[placement.ID] = placement
 	}
-	each(rc.o.Parallel, before, func(k known) {
+	forEach(rc.o.Parallel, before, func(k known) {
 		if ctx.Err() != nil {
 			return // the next time
 		}
-		err := rc.core.runIfUnlocked(ctx, k.b, func(ctx context.Context, b *box) error {
-			if b.look().Version != k.version {
-				return errNothing
+		err := rc.core.runIfUnlocked(ctx, k.b, func(ctx context.Context, rec *sandboxRecord) error {
+			if rec.currentRow().Version != k.version {
+				return errNothingToDo
 			}
-			placement, isListed := listed[b.id]
+			placement, isListed := listed[rec.id]
 			if isListed {
-				rc.disk.correctCount(b, placement)
+				rc.disk.correctCount(rec, placement)
 			}
-			err := rc.matchRecord(ctx, b, isListed, first)
-			if errors.Is(err, errNothing) && isListed && placement.CheckpointedAt.IsZero() {
-				return rc.lifecycle.clearCheckpoint(ctx, b)
+			err := rc.matchRecord(ctx, rec, isListed, first)
+			if errors.Is(err, errNothingToDo) && isListed && placement.CheckpointedAt.IsZero() {
+				return rc.lifecycle.clearCheckpoint(ctx, rec)
 			}
 			return err
 		})
 		rc.core.logMismatch(ctx, k.b.id, err)
 	})
-	each(rc.o.Parallel, rc.findStrays(list), func(placement sandpit.Placement) {
+	forEach(rc.o.Parallel, rc.findStrays(list), func(placement sandpit.Placement) {
 		if ctx.Err() == nil {
 			rc.core.logMismatch(ctx, placement.ID, rc.removeStray(ctx, p, placement))
 		}
@@ -144,8 +144,8 @@ func (c *core) logMismatch(ctx context.Context, id sandpit.ID, err error) {
 	}
 }
 
-// each calls f for all of a list, so many at the same time.
-func each[T any](parallel int, list []T, f func(T)) {
+// forEach calls f for all of a list, so many at the same time.
+func forEach[T any](parallel int, list []T, f func(T)) {
 	var group sync.WaitGroup
 	slots := make(chan struct{}, parallel)
 	for _, one := range list {
@@ -159,73 +159,73 @@ func each[T any](parallel int, list []T, f func(T)) {
 }
 
 // matchRecord makes one sandbox what its row says, or the other way round.
-func (rc *reconciler) matchRecord(ctx context.Context, b *box, listed, first bool) error {
-	row := b.look()
-	if row.Pool != "" && row.State == sandpit.StateRunning && !rc.pools.hasSpare(row, b) {
-		return rc.core.withEvent("delete", map[string]string{"reason": reasonPool}, rc.remover.newRemoval(reasonPool))(ctx, b)
+func (rc *reconciler) matchRecord(ctx context.Context, rec *sandboxRecord, listed, first bool) error {
+	row := rec.currentRow()
+	if row.Pool != "" && row.State == sandpit.StateRunning && !rc.pools.hasSpare(row, rec) {
+		return rc.core.withEvent("delete", map[string]string{"reason": reasonPool}, rc.remover.newRemoval(reasonPool))(ctx, rec)
 	}
 	switch row.State {
 	case sandpit.StateDeleted, sandpit.StateError:
-		return errNothing
+		return errNothingToDo
 	case sandpit.StateDeleting:
 		if first {
-			return rc.remover.retryRemoval(ctx, b)
+			return rc.remover.retryRemoval(ctx, rec)
 		}
-		return errNothing
+		return errNothingToDo
 	case sandpit.StateCreating:
 		if row.Recreated > 0 {
-			return rc.recreator.markBroken(ctx, b, reasonCrash+" again")
+			return rc.recreator.markBroken(ctx, rec, reasonCrash+" again")
 		}
-		return rc.core.withEvent("delete", map[string]string{"reason": reasonCrash}, rc.remover.newRemoval(reasonCrash))(ctx, b)
+		return rc.core.withEvent("delete", map[string]string{"reason": reasonCrash}, rc.remover.newRemoval(reasonCrash))(ctx, rec)
 	case sandpit.StateRunning, sandpit.StatePaused, sandpit.StateStopped, sandpit.StateArchived:
-		return rc.verifyAttached(ctx, b, listed)
+		return rc.verifyAttached(ctx, rec, listed)
 	default:
-		return rc.recoverInterrupted(ctx, b)
+		return rc.recoverInterrupted(ctx, rec)
 	}
 }
 
 // recoverInterrupted finishes what was interrupted; a sandbox that is gone is lost.
-func (rc *reconciler) recoverInterrupted(ctx context.Context, b *box) error {
-	err := rc.core.withEvent("finish", map[string]string{"state": string(b.state())}, rc.lifecycle.recoverTransition())(ctx, b)
+func (rc *reconciler) recoverInterrupted(ctx context.Context, rec *sandboxRecord) error {
+	err := rc.core.withEvent("finish", map[string]string{"state": string(rec.state())}, rc.lifecycle.recoverTransition())(ctx, rec)
 	if errors.Is(err, sandpit.NotFound) || errors.Is(err, sandpit.Gone) {
-		return rc.recreator.handleLoss(ctx, b, vanishedWith(err))
+		return rc.recreator.handleLoss(ctx, rec, vanishedReason(err))
 	}
 	return err
 }
 
 // verifyAttached attaches to a sandbox that should be there. One that is not listed is
 // lost only if it cannot be attached to either.
-func (rc *reconciler) verifyAttached(ctx context.Context, b *box, listed bool) error {
-	i := b.placed()
+func (rc *reconciler) verifyAttached(ctx context.Context, rec *sandboxRecord, listed bool) error {
+	i := rec.currentInstance()
 	if listed && i != nil {
-		return errNothing
+		return errNothingToDo
 	}
 	var err error
 	if i == nil {
-		_, err = rc.instances.ensureAttached(ctx, b)
+		_, err = rc.instances.ensureAttached(ctx, rec)
 	} else {
-		_, err = rc.instances.attachHandle(ctx, b, b.look().Handle)
+		_, err = rc.instances.attachHandle(ctx, rec, rec.currentRow().Handle)
 	}
 	if !errors.Is(err, sandpit.NotFound) && !errors.Is(err, sandpit.Gone) {
 		return err
 	}
-	return rc.recreator.handleLoss(ctx, b, rc.findEndReason(ctx, i, err))
+	return rc.recreator.handleLoss(ctx, rec, rc.findEndReason(ctx, i, err))
 }
 
-// vanishedWith is the reason for the end of a sandbox that a provider does not find.
-func vanishedWith(err error) string {
-	return cut("vanished: the provider has it no more: "+err.Error(), store.MaxReason)
+// vanishedReason is the reason for the end of a sandbox that a provider does not find.
+func vanishedReason(err error) string {
+	return cutText("vanished: the provider has it no more: "+err.Error(), store.MaxReason)
 }
 
 // findEndReason returns how an instance has ended, if it can tell, else how its provider does
 // not find it.
 func (rc *reconciler) findEndReason(ctx context.Context, i sandpit.Instance, notFound error) string {
 	if i == nil {
-		return vanishedWith(notFound)
+		return vanishedReason(notFound)
 	}
-	exit, err := call(ctx, rc.core.loops, remote{what: "wait", limit: time.Second}, i.Wait, nil)
+	exit, err := callProvider(ctx, rc.core.loops, providerCall{what: "wait", limit: time.Second}, i.Wait, nil)
 	if err != nil || exit.Reason == "" {
-		return vanishedWith(notFound)
+		return vanishedReason(notFound)
 	}
 	if !exit.Known {
 		return "vanished: " + exit.Reason
@@ -242,7 +242,7 @@ func (rc *reconciler) findStrays(list []sandpit.Placement) []sandpit.Placement {
 			continue
 		}
 		seen[p.ID] = true
-		if b, err := rc.sandboxes.find(p.ID); err == nil && b.state() != sandpit.StateDeleted {
+		if rec, err := rc.sandboxes.find(p.ID); err == nil && rec.state() != sandpit.StateDeleted {
 			continue
 		}
 		strange = append(strange, p)
@@ -257,15 +257,15 @@ func (rc *reconciler) removeStray(ctx context.Context, p sandpit.Provider, place
 	if !errors.Is(err, sandpit.NotFound) && (err != nil || row.State != sandpit.StateDeleted) {
 		return err // a row that cannot be read, or one that has come meanwhile
 	}
-	for _, b := range rc.sandboxes.all() {
-		if bytes.Equal(b.look().Handle, placement.Handle) {
-			return sandpit.Errorf(sandpit.Internal, "the provider lists sandbox %s under another id", b.id)
+	for _, rec := range rc.sandboxes.all() {
+		if bytes.Equal(rec.currentRow().Handle, placement.Handle) {
+			return sandpit.Errorf(sandpit.Internal, "the provider lists sandbox %s under another id", rec.id)
 		}
 	}
-	stranger := newBox(store.Row{Sandbox: sandpit.Sandbox{ID: placement.ID}}, p)
+	stranger := newSandboxRecord(store.Row{Sandbox: sandpit.Sandbox{ID: placement.ID}}, p)
 	i, err := rc.instances.attachHandle(ctx, stranger, placement.Handle)
 	if err == nil {
-		_, err = call(ctx, rc.core.loops, rc.core.newCall("destroy"), none(i.Destroy), nil)
+		_, err = callProvider(ctx, rc.core.loops, rc.core.newCall("destroy"), withoutResult(i.Destroy), nil)
 	}
 	if errors.Is(err, sandpit.NotFound) {
 		return nil

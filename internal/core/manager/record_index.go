@@ -8,105 +8,105 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/store"
 )
 
-// index finds boxes. It is guarded by its own lock.
-type index struct {
+// recordIndex finds boxes. It is guarded by its own lock.
+type recordIndex struct {
 	mu    sync.Mutex
-	boxes map[sandpit.ID]*box
-	keys  map[requestKey]*box
+	byID  map[sandpit.ID]*sandboxRecord
+	byKey map[requestKey]*sandboxRecord
 }
 
 // requestKey is the idempotency key of an owner's request.
 type requestKey struct{ owner, key string }
 
-func newIndex() *index {
-	return &index{boxes: make(map[sandpit.ID]*box), keys: make(map[requestKey]*box)}
+func newIndex() *recordIndex {
+	return &recordIndex{byID: make(map[sandpit.ID]*sandboxRecord), byKey: make(map[requestKey]*sandboxRecord)}
 }
 
 func keyOf(r store.Row) requestKey { return requestKey{r.Lease.Owner, r.Key} }
 
 // add puts a box in, unless its key is taken: then it returns who has it.
-func (x *index) add(b *box) (taken *box) {
+func (x *recordIndex) add(rec *sandboxRecord) (taken *sandboxRecord) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if k := keyOf(b.row); k.key != "" {
-		if other := x.keys[k]; other != nil {
+	if k := keyOf(rec.row); k.key != "" {
+		if other := x.byKey[k]; other != nil {
 			return other
 		}
-		x.keys[k] = b
+		x.byKey[k] = rec
 	}
-	x.boxes[b.id] = b
+	x.byID[rec.id] = rec
 	return nil
 }
 
-// takeKey gives the key of a request to a box that is in already, and reports false
+// reserveKey gives the key of a request to a box that is in already, and reports false
 // if it is taken. No key is no matter.
-func (x *index) takeKey(b *box, r CreateRequest) bool {
+func (x *recordIndex) reserveKey(rec *sandboxRecord, r CreateRequest) bool {
 	if r.Key == "" {
 		return true
 	}
-	b.identify(r.Key, r.digest()) // who finds it compares
+	rec.setRequestKey(r.Key, r.computeDigest()) // who finds it compares
 	x.mu.Lock()
 	k := requestKey{r.Owner, r.Key}
-	taken := x.keys[k] != nil
+	taken := x.byKey[k] != nil
 	if !taken {
-		x.keys[k] = b
+		x.byKey[k] = rec
 	}
 	x.mu.Unlock()
 	if taken {
-		b.identify("", "")
+		rec.setRequestKey("", "")
 	}
 	return !taken
 }
 
-// returnKey undoes takeKey.
-func (x *index) returnKey(b *box, r CreateRequest) {
-	x.freeKey(b, requestKey{r.Owner, r.Key})
-	b.identify("", "")
+// releaseKey undoes reserveKey.
+func (x *recordIndex) releaseKey(rec *sandboxRecord, r CreateRequest) {
+	x.freeKey(rec, requestKey{r.Owner, r.Key})
+	rec.setRequestKey("", "")
 }
 
 // freeKey lets the key of a row be used again.
-func (x *index) freeKey(b *box, k requestKey) {
+func (x *recordIndex) freeKey(rec *sandboxRecord, k requestKey) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if x.keys[k] == b {
-		delete(x.keys, k)
+	if x.byKey[k] == rec {
+		delete(x.byKey, k)
 	}
 }
 
-func (x *index) drop(b *box) {
-	k := keyOf(b.look())
-	x.freeKey(b, k)
+func (x *recordIndex) remove(rec *sandboxRecord) {
+	k := keyOf(rec.currentRow())
+	x.freeKey(rec, k)
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	delete(x.boxes, b.id)
+	delete(x.byID, rec.id)
 }
 
-// known is find for callers: what waits in a pool is not theirs to find.
-func (x *index) known(id sandpit.ID) (*box, error) {
-	b, err := x.find(id)
-	if err == nil && b.look().Pool != "" {
-		return nil, notFound(id)
+// findVisible is find for callers: what waits in a pool is not theirs to find.
+func (x *recordIndex) findVisible(id sandpit.ID) (*sandboxRecord, error) {
+	rec, err := x.find(id)
+	if err == nil && rec.currentRow().Pool != "" {
+		return nil, newNotFoundError(id)
 	}
-	return b, err
+	return rec, err
 }
 
-func (x *index) find(id sandpit.ID) (*box, error) {
+func (x *recordIndex) find(id sandpit.ID) (*sandboxRecord, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if b := x.boxes[id]; b != nil {
-		return b, nil
+	if rec := x.byID[id]; rec != nil {
+		return rec, nil
 	}
-	return nil, notFound(id)
+	return nil, newNotFoundError(id)
 }
 
 // all returns the boxes in the order of their IDs.
-func (x *index) all() []*box {
+func (x *recordIndex) all() []*sandboxRecord {
 	x.mu.Lock()
-	list := make([]*box, 0, len(x.boxes))
-	for _, b := range x.boxes {
-		list = append(list, b)
+	list := make([]*sandboxRecord, 0, len(x.byID))
+	for _, rec := range x.byID {
+		list = append(list, rec)
 	}
 	x.mu.Unlock()
-	slices.SortFunc(list, func(a, b *box) int { return compareIDs(a.id, b.id) })
+	slices.SortFunc(list, func(a, rec *sandboxRecord) int { return compareIDs(a.id, rec.id) })
 	return list
 }

@@ -15,20 +15,20 @@ type recordStore struct {
 	clock     clock.Clock
 	disk      *diskUse
 	o         *Options
-	quota     *ledger
-	sandboxes *index
+	quota     *sandboxQuota
+	sandboxes *recordIndex
 	shifting  sync.RWMutex // held for reading while a row is written, so that none is shifted between store and memory
 	store     *store.Store
-	used      touches // times of last use that are not written yet
+	used      pendingUses // times of last use that are not written yet
 }
 
 // changeState writes that a sandbox is in its next state. Only who has its turn may
 // call it.
-func (rs *recordStore) changeState(ctx context.Context, b *box, next sandpit.State, edit func(*store.Row)) error {
-	if now := b.state(); !now.CanBecome(next) {
-		return sandpit.Errorf(sandpit.Conflict, "sandbox %s is %s and cannot become %s", b.id, now, next)
+func (rs *recordStore) changeState(ctx context.Context, rec *sandboxRecord, next sandpit.State, edit func(*store.Row)) error {
+	if now := rec.state(); !now.CanBecome(next) {
+		return sandpit.Errorf(sandpit.Conflict, "sandbox %s is %s and cannot become %s", rec.id, now, next)
 	}
-	err := rs.updateRow(ctx, b, func(r *store.Row) {
+	err := rs.updateRow(ctx, rec, func(r *store.Row) {
 		r.State, r.Reason, r.ChangedAt = next, "", rs.clock.Now()
 		if edit != nil {
 			edit(r)
@@ -37,12 +37,12 @@ func (rs *recordStore) changeState(ctx context.Context, b *box, next sandpit.Sta
 	if err != nil {
 		return err
 	}
-	if !takesRoom(next, b.look().Suspended) {
-		rs.quota.give(b.id)
+	if !usesQuota(next, rec.currentRow().Suspended) {
+		rs.quota.release(rec.id)
 	}
-	rs.disk.countRecord(b.look())
+	rs.disk.countRecord(rec.currentRow())
 	if next == sandpit.StateDeleting || next == sandpit.StateDeleted {
-		rs.o.Publisher.Withdraw(b.id)
+		rs.o.Publisher.Withdraw(rec.id)
 	}
 	return nil
 }
@@ -50,12 +50,12 @@ func (rs *recordStore) changeState(ctx context.Context, b *box, next sandpit.Sta
 // updateRow changes the row of a sandbox, in the store and in memory. Only who has
 // its turn may call it. The caller's end does not stop it: the world may have
 // changed already, and that must be known.
-func (rs *recordStore) updateRow(ctx context.Context, b *box, edit func(*store.Row)) error {
+func (rs *recordStore) updateRow(ctx context.Context, rec *sandboxRecord, edit func(*store.Row)) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeLimit)
 	defer cancel()
 	rs.shifting.RLock()
 	defer rs.shifting.RUnlock()
-	row := b.look()
+	row := rec.currentRow()
 	edit(&row)
 	written, err := rs.store.UpdateSandbox(ctx, row)
 	if errors.Is(err, sandpit.Conflict) {
@@ -64,12 +64,12 @@ func (rs *recordStore) updateRow(ctx context.Context, b *box, edit func(*store.R
 	if err != nil {
 		return err
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.row.LastUsedAt.After(written.LastUsedAt) {
-		written.LastUsedAt = b.row.LastUsedAt
+	rec.mu.Lock()
+	defer rec.mu.Unlock()
+	if rec.row.LastUsedAt.After(written.LastUsedAt) {
+		written.LastUsedAt = rec.row.LastUsedAt
 	}
-	b.row = written
+	rec.row = written
 	return nil
 }
 
@@ -85,26 +85,26 @@ func (rs *recordStore) overwriteRow(ctx context.Context, row store.Row) (store.R
 }
 
 // insertRow writes a new row.
-func (rs *recordStore) insertRow(ctx context.Context, b *box) error {
-	row, err := rs.store.InsertSandbox(ctx, b.look())
+func (rs *recordStore) insertRow(ctx context.Context, rec *sandboxRecord) error {
+	row, err := rs.store.InsertSandbox(ctx, rec.currentRow())
 	if err != nil {
 		return err
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.row = row
+	rec.mu.Lock()
+	defer rec.mu.Unlock()
+	rec.row = row
 	return nil
 }
 
 // deleteRow removes a row for good.
-func (rs *recordStore) deleteRow(ctx context.Context, b *box) error {
+func (rs *recordStore) deleteRow(ctx context.Context, rec *sandboxRecord) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeLimit)
 	defer cancel()
-	if err := rs.store.DeleteSandbox(ctx, b.id); err != nil {
+	if err := rs.store.DeleteSandbox(ctx, rec.id); err != nil {
 		return err
 	}
-	rs.sandboxes.drop(b)
-	rs.quota.give(b.id)
-	rs.disk.space.drop(string(b.id))
+	rs.sandboxes.remove(rec)
+	rs.quota.release(rec.id)
+	rs.disk.space.dropClaim(string(rec.id))
 	return nil
 }

@@ -29,37 +29,37 @@ type recreator struct {
 }
 
 // recoverSandbox makes a sandbox again that was lost, as often as its policy says.
-func (re *recreator) recoverSandbox(ctx context.Context, b *box) error {
-	row := b.look()
+func (re *recreator) recoverSandbox(ctx context.Context, rec *sandboxRecord) error {
+	row := rec.currentRow()
 	switch {
 	case row.State != sandpit.StateError || row.Policy.Recreate == 0:
 		return nil
 	case row.Recreated >= row.Policy.Recreate:
-		return re.core.withEvent("delete", map[string]string{"reason": row.Reason}, re.remover.newRemoval(row.Reason))(ctx, b)
+		return re.core.withEvent("delete", map[string]string{"reason": row.Reason}, re.remover.newRemoval(row.Reason))(ctx, rec)
 	}
 	args := map[string]string{"time": strconv.Itoa(row.Recreated + 1), "reason": row.Reason}
-	return re.core.withEvent("recreate", args, re.recreateSandbox)(ctx, b)
+	return re.core.withEvent("recreate", args, re.recreateSandbox)(ctx, rec)
 }
 
 // recreateSandbox makes a sandbox again from its spec, with the same ID.
-func (re *recreator) recreateSandbox(ctx context.Context, b *box) error {
-	release, err := re.core.acquireSlot(ctx, b, re.slots.starts)
+func (re *recreator) recreateSandbox(ctx context.Context, rec *sandboxRecord) error {
+	release, err := re.core.acquireSlot(ctx, rec, re.slots.starts)
 	if err != nil {
 		return err
 	}
 	defer release()
-	reason := b.look().Reason
-	left, err := re.findRevivable(ctx, b)
+	reason := rec.currentRow().Reason
+	left, err := re.findRevivable(ctx, rec)
 	if err != nil {
 		return err
 	}
 	if left == nil {
-		if err := re.instances.destroyInstance(ctx, b); err != nil {
+		if err := re.instances.destroyInstance(ctx, rec); err != nil {
 			return err
 		}
 	}
-	b.place(nil)
-	err = re.records.changeState(ctx, b, sandpit.StateCreating, func(r *store.Row) {
+	rec.setInstance(nil)
+	err = re.records.changeState(ctx, rec, sandpit.StateCreating, func(r *store.Row) {
 		r.Reason, r.Recreated = reason, r.Recreated+1
 		if left == nil {
 			r.Handle, r.CheckpointedAt = nil, time.Time{}
@@ -68,14 +68,14 @@ func (re *recreator) recreateSandbox(ctx context.Context, b *box) error {
 	if err != nil {
 		return err
 	}
-	i, err := re.rebuildInstance(ctx, b, left)
+	i, err := re.rebuildInstance(ctx, rec, left)
 	if err == nil {
-		re.instances.recordInstance(b, i)
+		re.instances.recordInstance(rec, i)
 		return nil
 	}
-	b.place(i) // what there is of it is destroyed before the next try
-	bad := re.records.changeState(ctx, b, sandpit.StateError, func(r *store.Row) {
-		r.Reason = cut(reason+"; "+err.Error(), store.MaxReason)
+	rec.setInstance(i) // what there is of it is destroyed before the next try
+	bad := re.records.changeState(ctx, rec, sandpit.StateError, func(r *store.Row) {
+		r.Reason = cutText(reason+"; "+err.Error(), store.MaxReason)
 		if len(r.Handle) > 0 && left != nil && sandpit.CodeOf(err) == sandpit.Unavailable {
 			r.Recreated-- // the provider is away, and what it keeps is still there
 		}
@@ -83,19 +83,19 @@ func (re *recreator) recreateSandbox(ctx context.Context, b *box) error {
 	if bad != nil {
 		return bad
 	}
-	if row := b.look(); row.Recreated >= row.Policy.Recreate {
-		return re.remover.removeSandbox(ctx, b, row.Reason)
+	if row := rec.currentRow(); row.Recreated >= row.Policy.Recreate {
+		return re.remover.removeSandbox(ctx, rec, row.Reason)
 	}
 	return err
 }
 
 // findRevivable returns what is left of a sandbox, if its provider can start that again; nil:
 // it must be made anew.
-func (re *recreator) findRevivable(ctx context.Context, b *box) (sandpit.Reviver, error) {
-	if len(b.look().Handle) == 0 {
+func (re *recreator) findRevivable(ctx context.Context, rec *sandboxRecord) (sandpit.Reviver, error) {
+	if len(rec.currentRow().Handle) == 0 {
 		return nil, nil
 	}
-	i, err := re.instances.locateInstance(ctx, b)
+	i, err := re.instances.locateInstance(ctx, rec)
 	if errors.Is(err, sandpit.NotFound) || errors.Is(err, sandpit.Gone) {
 		return nil, nil
 	}
@@ -108,69 +108,69 @@ func (re *recreator) findRevivable(ctx context.Context, b *box) (sandpit.Reviver
 
 // reviveInstance starts again what is left of a sandbox. If that cannot be, the sandbox is made
 // anew, without its files.
-func (re *recreator) reviveInstance(ctx context.Context, b *box, left sandpit.Reviver) (sandpit.Instance, error) {
-	i, err := call(ctx, re.core.loops, remote{what: "revive"}, left.Revive, nil)
+func (re *recreator) reviveInstance(ctx context.Context, rec *sandboxRecord, left sandpit.Reviver) (sandpit.Instance, error) {
+	i, err := callProvider(ctx, re.core.loops, providerCall{what: "revive"}, left.Revive, nil)
 	switch code := sandpit.CodeOf(err); {
-	case err == nil && i.ID() != b.id:
+	case err == nil && i.ID() != rec.id:
 		return nil, sandpit.Errorf(sandpit.Internal, "the provider revived %.64q instead", string(i.ID()))
 	case code == sandpit.Conflict: // somebody else has started it
-		return re.instances.attachHandle(ctx, b, b.look().Handle)
+		return re.instances.attachHandle(ctx, rec, rec.currentRow().Handle)
 	case code != sandpit.NotFound && code != sandpit.Gone:
 		return i, err
 	}
-	re.log.WarnContext(ctx, "a sandbox is made anew, without its files", slog.String("sandbox", string(b.id)), slog.Any("error", err))
-	if err := re.instances.destroyInstance(ctx, b); err != nil {
+	re.log.WarnContext(ctx, "a sandbox is made anew, without its files", slog.String("sandbox", string(rec.id)), slog.Any("error", err))
+	if err := re.instances.destroyInstance(ctx, rec); err != nil {
 		return nil, err
 	}
-	if err := re.records.updateRow(ctx, b, func(r *store.Row) { r.Handle, r.CheckpointedAt = nil, time.Time{} }); err != nil {
+	if err := re.records.updateRow(ctx, rec, func(r *store.Row) { r.Handle, r.CheckpointedAt = nil, time.Time{} }); err != nil {
 		return nil, err
 	}
-	return re.requestInstanceAgain(ctx, b)
+	return re.requestInstanceAgain(ctx, rec)
 }
 
 // requestInstanceAgain is obtain of a sandbox that existed before.
-func (re *recreator) requestInstanceAgain(ctx context.Context, b *box) (sandpit.Instance, error) {
-	row, release, err := re.creator.prepareImageAgain(ctx, b.look())
+func (re *recreator) requestInstanceAgain(ctx context.Context, rec *sandboxRecord) (sandpit.Instance, error) {
+	row, release, err := re.creator.prepareImageAgain(ctx, rec.currentRow())
 	if err != nil {
 		return nil, err
 	}
 	defer release()
-	return re.creator.requestInstanceAs(ctx, b, row)
+	return re.creator.requestInstanceAs(ctx, rec, row)
 }
 
-func (re *recreator) rebuildInstance(ctx context.Context, b *box, left sandpit.Reviver) (sandpit.Instance, error) {
-	ctx, cancel := limited(ctx, remote{what: "recreate", limit: re.o.CreateTimeout})
+func (re *recreator) rebuildInstance(ctx context.Context, rec *sandboxRecord, left sandpit.Reviver) (sandpit.Instance, error) {
+	ctx, cancel := withLimit(ctx, providerCall{what: "recreate", limit: re.o.CreateTimeout})
 	defer cancel()
 	var i sandpit.Instance
 	var err error
 	if left != nil {
-		i, err = re.reviveInstance(ctx, b, left)
+		i, err = re.reviveInstance(ctx, rec, left)
 	} else {
-		i, err = re.requestInstanceAgain(ctx, b)
+		i, err = re.requestInstanceAgain(ctx, rec)
 	}
 	if err != nil {
-		return nil, because(ctx, err)
+		return nil, causeOf(ctx, err)
 	}
-	re.audit.observeGuest(b, i)
-	err = re.records.updateRow(ctx, b, func(r *store.Row) { r.Handle = i.Handle() })
+	re.audit.observeGuest(rec, i)
+	err = re.records.updateRow(ctx, rec, func(r *store.Row) { r.Handle = i.Handle() })
 	if err == nil {
-		err = re.secrets.giveSecrets(ctx, i, b.look().Spec.Secrets)
+		err = re.secrets.giveSecrets(ctx, i, rec.currentRow().Spec.Secrets)
 	}
 	if err != nil {
 		return i, err
 	}
-	why := b.look().Reason
-	return i, re.records.changeState(ctx, b, sandpit.StateRunning, func(r *store.Row) {
+	why := rec.currentRow().Reason
+	return i, re.records.changeState(ctx, rec, sandpit.StateRunning, func(r *store.Row) {
 		r.LastUsedAt = re.clock.Now()
 		if !r.CheckpointedAt.IsZero() { // who has used it must know what is missing
-			r.Reason = cut("made again, with its files of "+r.CheckpointedAt.UTC().Format(time.RFC3339)+": "+why, store.MaxReason)
+			r.Reason = cutText("made again, with its files of "+r.CheckpointedAt.UTC().Format(time.RFC3339)+": "+why, store.MaxReason)
 		}
 	})
 }
 
 // handleEnd deals with an instance that has ended by itself.
-func (re *recreator) handleEnd(ctx context.Context, b *box, i sandpit.Instance, exit sandpit.Exit) error {
-	if b.placed() != i {
+func (re *recreator) handleEnd(ctx context.Context, rec *sandboxRecord, i sandpit.Instance, exit sandpit.Exit) error {
+	if rec.currentInstance() != i {
 		return nil // it was ended by us, or made again
 	}
 	reason := exit.Reason
@@ -180,7 +180,7 @@ func (re *recreator) handleEnd(ctx context.Context, b *box, i sandpit.Instance, 
 	if !exit.Known {
 		reason = "vanished: " + reason
 	}
-	return re.handleLoss(ctx, b, reason)
+	return re.handleLoss(ctx, rec, reason)
 }
 
 // actionLost is the action of an event that says that a sandbox has ended without our doing.
@@ -188,27 +188,27 @@ const actionLost = "lost"
 
 // handleLoss deals with a sandbox that has ended without our doing: it is made again if
 // its policy says so, else it is remembered as deleted.
-func (re *recreator) handleLoss(ctx context.Context, b *box, reason string) error {
-	row := b.look()
+func (re *recreator) handleLoss(ctx context.Context, rec *sandboxRecord, reason string) error {
+	row := rec.currentRow()
 	switch {
 	case row.State == sandpit.StateDeleting, row.State == sandpit.StateDeleted, row.State == sandpit.StateError:
 		return nil // and what is being deleted is the queue's business
 	case row.State == sandpit.StateRunning && row.Recreated < row.Policy.Recreate:
-		return re.core.withEvent(actionLost, map[string]string{"reason": reason}, func(ctx context.Context, b *box) error {
-			return re.markBroken(ctx, b, reason)
-		})(ctx, b)
+		return re.core.withEvent(actionLost, map[string]string{"reason": reason}, func(ctx context.Context, rec *sandboxRecord) error {
+			return re.markBroken(ctx, rec, reason)
+		})(ctx, rec)
 	}
-	return re.core.withEvent(actionLost, map[string]string{"reason": reason}, re.remover.newRemoval(reason))(ctx, b)
+	return re.core.withEvent(actionLost, map[string]string{"reason": reason}, re.remover.newRemoval(reason))(ctx, rec)
 }
 
 // markBroken leaves a sandbox in error, to be made again.
-func (re *recreator) markBroken(ctx context.Context, b *box, reason string) error {
-	cause := gone(b.id, reason)
-	b.refuse(cause)
-	if err := re.records.changeState(ctx, b, sandpit.StateError, withReason(reason)); err != nil {
+func (re *recreator) markBroken(ctx context.Context, rec *sandboxRecord, reason string) error {
+	cause := newGoneError(rec.id, reason)
+	rec.refuseHandles(cause)
+	if err := re.records.changeState(ctx, rec, sandpit.StateError, setReason(reason)); err != nil {
 		return err
 	}
-	re.core.notifyEnd(b, cause)
-	re.messages.scheduleMessage(ctx, b, kindRecover, re.clock.Now())
+	re.core.notifyEnd(rec, cause)
+	re.messages.scheduleMessage(ctx, rec, kindRecover, re.clock.Now())
 	return nil
 }

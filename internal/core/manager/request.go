@@ -59,10 +59,10 @@ type CreateRequest struct {
 	// trusted says that Spec.Image is of the manager's own making, or of the configuration's.
 	trusted bool
 	// prepared is its Row.Prepared.
-	prepared sandpit.Image
-	start    *sandpit.Recipe // what has to be started in it; nil: nothing
-	// image is what it has, seen from outside, if what it is made of is another. Default: that.
-	image *sandpit.Image
+	prepared    sandpit.Image
+	startRecipe *sandpit.Recipe // what has to be started in it; nil: nothing
+	// visibleImage is what it has, seen from outside, if what it is made of is another. Default: that.
+	visibleImage *sandpit.Image
 	// term is its Row.Term. Default: as long as its lease.
 	term time.Duration
 }
@@ -100,7 +100,7 @@ func (cr *creator) prepareRequest(ctx context.Context, r CreateRequest, now time
 	}
 	r.Lease = lease
 	r.Policy = cr.core.completeIdleTimeout(r.Policy)
-	return r, errorsOf(r.check(), checkSecrets(r.Secrets), checkPolicy(r.Policy), checkLabels(r.Spec.Labels),
+	return r, cmp.Or(r.checkFields(), checkSecrets(r.Secrets), checkPolicy(r.Policy), checkLabels(r.Spec.Labels),
 		sandpit.CheckPorts(r.Spec.Ports), cr.checkTempDirs(r.Spec.Mounts), cr.checkNewName(ctx, r))
 }
 
@@ -117,7 +117,7 @@ func (c *core) completeIdleTimeout(p store.Policy) store.Policy {
 	return p
 }
 
-func (r CreateRequest) check() error {
+func (r CreateRequest) checkFields() error {
 	for name, value := range map[string]string{"owner": r.Owner, "key": r.Key} {
 		if len(value) > store.MaxName {
 			return sandpit.Errorf(sandpit.Invalid, "%s of %d bytes, want at most %d", name, len(value), store.MaxName)
@@ -132,9 +132,9 @@ func (r CreateRequest) check() error {
 	return nil
 }
 
-// digest is of what a request asks for. Times are not in it: who asks again asks
+// computeDigest is of what a request asks for. Times are not in it: who asks again asks
 // later.
-func (r CreateRequest) digest() string {
+func (r CreateRequest) computeDigest() string {
 	// The field names and the idle action of a request that names none are those of earlier
 	// versions, so that a request sent again after an upgrade still finds its sandbox.
 	type policy store.Policy
@@ -153,8 +153,8 @@ func (r CreateRequest) digest() string {
 	return hex.EncodeToString(sum[:])
 }
 
-// args say what was asked for, without what may be secret.
-func (r CreateRequest) args() map[string]string {
+// eventArgs say what was asked for, without what may be secret.
+func (r CreateRequest) eventArgs() map[string]string {
 	args := map[string]string{"provider": r.Provider, "image": string(r.Spec.Image), "name": r.Spec.Name, "key": r.Key}
 	args["env"] = strings.Join(slices.Sorted(maps.Keys(r.Spec.Env)), " ")
 	args["secrets"] = strings.Join(slices.Sorted(maps.Keys(r.Secrets)), " ")
@@ -186,8 +186,8 @@ func prepareLease(l sandpit.Lease, now time.Time) (sandpit.Lease, error) {
 	return l, checkAction("deadline", l.Action)
 }
 
-// termOf is how long a lease lasts from now on, 0 for ever.
-func termOf(l sandpit.Lease, now time.Time) time.Duration {
+// leaseTermFrom is how long a lease lasts from now on, 0 for ever.
+func leaseTermFrom(l sandpit.Lease, now time.Time) time.Duration {
 	if l.Deadline.IsZero() {
 		return 0
 	}

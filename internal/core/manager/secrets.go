@@ -128,18 +128,18 @@ func (sf *secretFiles) giveSecrets(ctx context.Context, i sandpit.Instance, name
 	if found := slices.Sorted(maps.Keys(secrets)); !slices.Equal(found, names) {
 		return sandpit.Errorf(sandpit.Internal, "the secrets of sandbox %s are %v, want %v", i.ID(), found, names)
 	}
-	give := none(func(ctx context.Context) error { return keeper.SetSecrets(ctx, secrets) })
-	_, err = call(ctx, sf.core.loops, sf.core.newCall("give secrets to sandbox "+string(i.ID())), give, nil)
+	give := withoutResult(func(ctx context.Context) error { return keeper.SetSecrets(ctx, secrets) })
+	_, err = callProvider(ctx, sf.core.loops, sf.core.newCall("give secrets to sandbox "+string(i.ID())), give, nil)
 	return err
 }
 
 // giveSecretsAgain is giveKept for a sandbox that goes on.
-func (sf *secretFiles) giveSecretsAgain(ctx context.Context, b *box) error {
-	names := b.look().Spec.Secrets
+func (sf *secretFiles) giveSecretsAgain(ctx context.Context, rec *sandboxRecord) error {
+	names := rec.currentRow().Spec.Secrets
 	if len(names) == 0 {
 		return nil
 	}
-	i, err := sf.instances.ensureAttached(ctx, b)
+	i, err := sf.instances.ensureAttached(ctx, rec)
 	if err != nil {
 		return err
 	}

@@ -25,21 +25,21 @@ func (m *Manager) SetDeadline(ctx context.Context, id sandpit.ID, l sandpit.Leas
 		return err
 	}
 	args := map[string]string{"deadline": l.Deadline.Format(time.RFC3339Nano)}
-	return m.core.runOperation(ctx, id, "set deadline", args, func(ctx context.Context, b *box) error {
-		row := b.look()
+	return m.core.runOperation(ctx, id, "set deadline", args, func(ctx context.Context, rec *sandboxRecord) error {
+		row := rec.currentRow()
 		if row.State == sandpit.StateDeleting || row.State == sandpit.StateDeleted {
 			return stateError(row)
 		}
 		if keeps {
 			l.Action = cmp.Or(row.Lease.Action, l.Action)
-		} else if err := m.checkAction(ctx, b, l.Action); err != nil {
+		} else if err := m.checkAction(ctx, rec, l.Action); err != nil {
 			return err
 		}
 		l.Owner, args["action"] = row.Lease.Owner, string(l.Action)
-		if err := m.records.updateRow(ctx, b, func(r *store.Row) { r.Lease, r.Term = l, termOf(l, now) }); err != nil {
+		if err := m.records.updateRow(ctx, rec, func(r *store.Row) { r.Lease, r.Term = l, leaseTermFrom(l, now) }); err != nil {
 			return err
 		}
-		return m.messages.scheduleDeadline(ctx, b)
+		return m.messages.scheduleDeadline(ctx, rec)
 	})
 }
 
@@ -52,35 +52,35 @@ func (m *Manager) SetLabels(ctx context.Context, id sandpit.ID, labels map[strin
 	if err := checkLabels(labels); err != nil {
 		return err
 	}
-	return m.core.runOperation(ctx, id, "set labels", nil, func(ctx context.Context, b *box) error {
-		row := b.look()
+	return m.core.runOperation(ctx, id, "set labels", nil, func(ctx context.Context, rec *sandboxRecord) error {
+		row := rec.currentRow()
 		if row.State == sandpit.StateDeleting || row.State == sandpit.StateDeleted {
 			return stateError(row)
 		}
 		changed := row.Sandbox
 		changed.Spec = row.Spec.Clone()
 		changed.Spec.Labels = sandpit.Spec{Labels: labels}.Clone().Labels
-		if err := m.quota.change(changed); err != nil {
+		if err := m.quota.changeClaim(changed); err != nil {
 			return err
 		}
-		err := m.records.updateRow(ctx, b, func(r *store.Row) { r.Spec = changed.Spec })
+		err := m.records.updateRow(ctx, rec, func(r *store.Row) { r.Spec = changed.Spec })
 		if err != nil {
-			m.quota.revert(row.Sandbox)
+			m.quota.revertChange(row.Sandbox)
 		}
 		return err
 	})
 }
 
 // checkAction refuses an action that a sandbox cannot take.
-func (m *Manager) checkAction(ctx context.Context, b *box, a sandpit.Action) error {
+func (m *Manager) checkAction(ctx context.Context, rec *sandboxRecord, a sandpit.Action) error {
 	if a == sandpit.ActionKill {
 		return nil
 	}
-	i, err := m.instances.ensureAttached(ctx, b)
+	i, err := m.instances.ensureAttached(ctx, rec)
 	if err != nil {
 		return err
 	}
-	return able(i, a)
+	return checkAbility(i, a)
 }
 
 // deadlineMatters reports whether there is something to do at the deadline.
@@ -111,12 +111,12 @@ func (m *Manager) SetPolicy(ctx context.Context, id sandpit.ID, p store.Policy) 
 		return err
 	}
 	args := make(map[string]string)
-	return m.core.runOperation(ctx, id, "set policy", args, func(ctx context.Context, b *box) error {
-		row := b.look()
+	return m.core.runOperation(ctx, id, "set policy", args, func(ctx context.Context, rec *sandboxRecord) error {
+		row := rec.currentRow()
 		if row.State == sandpit.StateDeleting || row.State == sandpit.StateDeleted {
 			return stateError(row)
 		}
-		i, err := m.instances.ensureAttached(ctx, b)
+		i, err := m.instances.ensureAttached(ctx, rec)
 		if err != nil {
 			return err
 		}
@@ -126,7 +126,7 @@ func (m *Manager) SetPolicy(ctx context.Context, id sandpit.ID, p store.Policy) 
 		}
 		describePolicy(args, complete)
 		now := m.o.Clock.Now()
-		return m.records.updateRow(ctx, b, func(r *store.Row) { r.Policy, r.LastUsedAt = complete, now })
+		return m.records.updateRow(ctx, rec, func(r *store.Row) { r.Policy, r.LastUsedAt = complete, now })
 	})
 }
 
@@ -149,8 +149,8 @@ func describePolicy(args map[string]string, p store.Policy) {
 // NotFound: no such sandbox. Gone: it was deleted. Invalid: the name. AlreadyExists: another
 // sandbox of the owner has it.
 func (m *Manager) Rename(ctx context.Context, id sandpit.ID, name string) error {
-	return m.core.runOperation(ctx, id, "rename", map[string]string{"name": name}, func(ctx context.Context, b *box) error {
-		row := b.look()
+	return m.core.runOperation(ctx, id, "rename", map[string]string{"name": name}, func(ctx context.Context, rec *sandboxRecord) error {
+		row := rec.currentRow()
 		if row.State == sandpit.StateDeleting || row.State == sandpit.StateDeleted {
 			return stateError(row)
 		}
@@ -160,7 +160,7 @@ func (m *Manager) Rename(ctx context.Context, id sandpit.ID, name string) error 
 		if _, err := m.creator.checkName(ctx, row.Lease.Owner, name); err != nil {
 			return err
 		}
-		return m.records.updateRow(ctx, b, func(r *store.Row) {
+		return m.records.updateRow(ctx, rec, func(r *store.Row) {
 			r.Spec = r.Spec.Clone()
 			r.Spec.Name = name
 		})

@@ -67,11 +67,11 @@ func (m *Manager) Shares() []fairshare.Status {
 	return list
 }
 
-// acquire takes a slot for an owner and waits for it, but no longer than slotWait. The
+// awaitSlot takes a slot for an owner and waits for it, but no longer than slotWait. The
 // caller releases it.
 //
 // Exhausted: too many requests of the owner wait, or it took too long.
-func acquire(ctx context.Context, p *fairshare.Pool, owner string) (*fairshare.Grant, error) {
+func awaitSlot(ctx context.Context, p *fairshare.Pool, owner string) (*fairshare.Grant, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, slotWait, sandpit.WithHint(
 		sandpit.Errorf(sandpit.Exhausted, "the server has been busy with other requests for %v", slotWait), "try again later"))
 	defer cancel()

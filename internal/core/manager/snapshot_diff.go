@@ -58,18 +58,18 @@ func (ss *Snapshots) compareSides(ctx context.Context, r DiffRequest) (sandpit.F
 	ctx, cancel := context.WithTimeoutCause(ctx, ss.o.CreateTimeout,
 		sandpit.Errorf(sandpit.Timeout, "compare: timed out after %v seconds", ss.o.CreateTimeout.Seconds()))
 	defer cancel()
-	slot, err := acquire(ctx, ss.slots.diffs, r.Owner)
+	slot, err := awaitSlot(ctx, ss.slots.diffs, r.Owner)
 	if err != nil {
 		return sandpit.FileDiff{}, err
 	}
 	defer slot.Release()
 	from, image, err := ss.readSide(ctx, r, r.From)
 	if err != nil {
-		return sandpit.FileDiff{}, because(ctx, err)
+		return sandpit.FileDiff{}, causeOf(ctx, err)
 	}
 	to, other, err := ss.readSide(ctx, r, r.To)
 	if err != nil {
-		return sandpit.FileDiff{}, because(ctx, err)
+		return sandpit.FileDiff{}, causeOf(ctx, err)
 	}
 	if image != "" && other != "" && image != other {
 		return sandpit.FileDiff{}, sandpit.Errorf(sandpit.Invalid, "compare: one was made of image %.100q, the other of %.100q", image, other)
@@ -105,7 +105,7 @@ func (ss *Snapshots) readSandbox(ctx context.Context, id sandpit.ID, texts bool)
 		return nil, "", sandpit.Errorf(sandpit.Unsupported, "compare sandbox %s: its provider does not tell what was changed", id)
 	}
 	l, err := readLayer(h.Context(), texts, reader.ReadLayer)
-	return l, rootImage(h.box.look().Spec), err
+	return l, rootImage(h.box.currentRow().Spec), err
 }
 
 func (ss *Snapshots) readSnapshot(ctx context.Context, owner, name string, texts bool) (*layer.Layer, sandpit.Image, error) {
@@ -155,7 +155,7 @@ func (s Side) String() string {
 	case s.Sandbox != "":
 		return string(s.Sandbox)
 	case s.Snapshot != "":
-		return "snapshot:" + cut(s.Snapshot, store.MaxName)
+		return "snapshot:" + cutText(s.Snapshot, store.MaxName)
 	default:
 		return "image"
 	}

@@ -15,30 +15,30 @@ import (
 // NotFound: no such sandbox or snapshot. Invalid: a snapshot of another sandbox.
 // Conflict: it is neither running nor paused. Unsupported: its provider cannot do that.
 func (ss *Snapshots) RollBack(ctx context.Context, id sandpit.ID, snapshot string) error {
-	return ss.core.runOperation(ctx, id, "roll back", map[string]string{"snapshot": cut(snapshot, store.MaxName)}, func(ctx context.Context, b *box) error {
-		row := b.look()
+	return ss.core.runOperation(ctx, id, "roll back", map[string]string{"snapshot": cutText(snapshot, store.MaxName)}, func(ctx context.Context, rec *sandboxRecord) error {
+		row := rec.currentRow()
 		n, release, err := ss.holdReady(ctx, row.Lease.Owner, snapshot)
 		if err != nil {
 			return err
 		}
 		defer release()
-		if n.Sandbox != b.id {
-			return sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "snapshot %.100s is not of sandbox %s", snapshot, b.id),
+		if n.Sandbox != rec.id {
+			return sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "snapshot %.100s is not of sandbox %s", snapshot, rec.id),
 				"make a new sandbox of it: sandpit create snapshot:"+string(n.ID))
 		}
 		switch row.State {
 		case sandpit.StateRunning:
-			return ss.rollBackRunning(ctx, b, n)
+			return ss.rollBackRunning(ctx, rec, n)
 		case sandpit.StatePaused:
-			return ss.lifecycle.runTransition(ctx, b, move{"roll back", sandpit.StatePaused, sandpit.StateResuming, sandpit.StateRunning, false, false, rollback(n.ID)}, "")
+			return ss.lifecycle.runTransition(ctx, rec, transition{"roll back", sandpit.StatePaused, sandpit.StateResuming, sandpit.StateRunning, false, false, rollBackFunc(n.ID)}, "")
 		default:
 			return stateError(row)
 		}
 	})
 }
 
-// rollback returns what a provider does to make a sandbox a snapshot again.
-func rollback(id sandpit.SnapshotID) func(sandpit.Instance) func(context.Context) error {
+// rollBackFunc returns what a provider does to make a sandbox a snapshot again.
+func rollBackFunc(id sandpit.SnapshotID) func(sandpit.Instance) func(context.Context) error {
 	return func(i sandpit.Instance) func(context.Context) error {
 		if r, ok := as[sandpit.Rollbacker](i); ok {
 			return func(ctx context.Context) error { return r.Rollback(ctx, id) }
@@ -49,45 +49,45 @@ func rollback(id sandpit.SnapshotID) func(sandpit.Instance) func(context.Context
 
 // rollBackRunning rolls back a sandbox that runs. All that runs in it ends, or becomes
 // what it was.
-func (ss *Snapshots) rollBackRunning(ctx context.Context, b *box, n store.Snapshot) error {
-	i, err := ss.instances.ensureAttached(ctx, b)
+func (ss *Snapshots) rollBackRunning(ctx context.Context, rec *sandboxRecord, n store.Snapshot) error {
+	i, err := ss.instances.ensureAttached(ctx, rec)
 	if err != nil {
 		return err
 	}
-	do := rollback(n.ID)(i)
+	do := rollBackFunc(n.ID)(i)
 	if do == nil {
-		return sandpit.Errorf(sandpit.Unsupported, "roll back sandbox %s: its provider %q cannot do that", b.id, n.Provider)
+		return sandpit.Errorf(sandpit.Unsupported, "roll back sandbox %s: its provider %q cannot do that", rec.id, n.Provider)
 	}
-	release, err := ss.core.acquireSlot(ctx, b, ss.slots.starts)
+	release, err := ss.core.acquireSlot(ctx, rec, ss.slots.starts)
 	if err != nil {
 		return err
 	}
 	defer release()
-	room, err := ss.disk.saves.Reserve(b.look().Lease.Owner, ss.disk.estimateSave(ctx, i, true)) // it is suspended for a moment
+	room, err := ss.disk.saves.Reserve(rec.currentRow().Lease.Owner, ss.disk.estimateSave(ctx, i, true)) // it is suspended for a moment
 	if err != nil {
 		return err
 	}
 	defer room.Release()
-	why := sandpit.Errorf(sandpit.Unavailable, "sandbox %s is being rolled back to snapshot %s", b.id, n.ID)
-	b.refuse(why)
-	ss.core.notifyEnd(b, why)
+	why := sandpit.Errorf(sandpit.Unavailable, "sandbox %s is being rolled back to snapshot %s", rec.id, n.ID)
+	rec.refuseHandles(why)
+	ss.core.notifyEnd(rec, why)
 	// If the server breaks down now, the provider may have it on disk: who finds it
 	// resuming has it go on, whichever it is.
-	if err := ss.records.changeState(ctx, b, sandpit.StateResuming, nil); err != nil {
+	if err := ss.records.changeState(ctx, rec, sandpit.StateResuming, nil); err != nil {
 		return err
 	}
-	_, err = call(ctx, ss.core.loops, remote{what: "roll back sandbox " + string(b.id), limit: ss.o.CreateTimeout}, none(do), nil)
+	_, err = callProvider(ctx, ss.core.loops, providerCall{what: "roll back sandbox " + string(rec.id), limit: ss.o.CreateTimeout}, withoutResult(do), nil)
 	if err == nil {
-		err = ss.secrets.giveSecretsAgain(ctx, b)
+		err = ss.secrets.giveSecretsAgain(ctx, rec)
 	}
 	if err == nil {
-		return ss.records.changeState(ctx, b, sandpit.StateRunning, func(r *store.Row) { r.LastUsedAt = ss.clock.Now() })
+		return ss.records.changeState(ctx, rec, sandpit.StateRunning, func(r *store.Row) { r.LastUsedAt = ss.clock.Now() })
 	}
-	was, onDisk := sandpit.StateRunning, errors.Is(ss.instances.pingGuest(ctx, b), sandpit.Conflict)
+	was, onDisk := sandpit.StateRunning, errors.Is(ss.instances.pingGuest(ctx, rec), sandpit.Conflict)
 	if onDisk {
 		was = sandpit.StatePaused
 	}
-	return errors.Join(err, ss.records.changeState(ctx, b, was, func(r *store.Row) {
-		r.Reason, r.Suspended = cut("could not roll back: "+err.Error(), store.MaxReason), onDisk
+	return errors.Join(err, ss.records.changeState(ctx, rec, was, func(r *store.Row) {
+		r.Reason, r.Suspended = cutText("could not roll back: "+err.Error(), store.MaxReason), onDisk
 	}))
 }

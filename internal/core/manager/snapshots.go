@@ -30,71 +30,71 @@ type Snapshots struct {
 	log           *slog.Logger
 	o             *Options
 	records       *recordStore
-	sandboxes     *index
+	sandboxes     *recordIndex
 	secrets       *secretFiles
 	slots         slots
-	snapshotUses  *snapshots
+	snapshotUses  *snapshotUses
 	store         *store.Store
 	useSandbox    func(context.Context, sandpit.ID) (*Handle, error)
 	wall          *wallClock
 }
 
-// snapshots orders what happens to snapshots: they stay while somebody uses them.
-type snapshots struct {
-	mu      sync.Mutex
-	users   map[sandpit.SnapshotID]int             // making is whoever makes or removes it
-	strange map[string]map[sandpit.SnapshotID]bool // by provider: those without a row when it was asked last
+// snapshotUses orders what happens to snapshots: they stay while somebody uses them.
+type snapshotUses struct {
+	mu     sync.Mutex
+	users  map[sandpit.SnapshotID]int             // making is whoever makes or removes it
+	strays map[string]map[sandpit.SnapshotID]bool // by provider: those without a row when it was asked last
 }
 
-// making is the number of users of a snapshot that is being made or removed.
-const making = -1
+// exclusiveUse is the number of users of a snapshot that is being made or removed.
+const exclusiveUse = -1
 
-// begin takes a snapshot for its making or removal, unless somebody has it; who takes
+// beginExclusive takes a snapshot for its making or removal, unless somebody has it; who takes
 // it calls end.
-func (s *snapshots) begin(id sandpit.SnapshotID) bool {
+func (s *snapshotUses) beginExclusive(id sandpit.SnapshotID) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.users[id] != 0 {
 		return false
 	}
-	s.set(id, making)
+	s.setUsers(id, exclusiveUse)
 	return true
 }
 
-func (s *snapshots) end(id sandpit.SnapshotID) {
+func (s *snapshotUses) endExclusive(id sandpit.SnapshotID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.users[id] == making {
-		s.set(id, 0)
+	if s.users[id] == exclusiveUse {
+		s.setUsers(id, 0)
 	}
 }
 
-// keep makes of who has made a snapshot its first user.
-func (s *snapshots) keep(id sandpit.SnapshotID) {
+// shareExclusive makes of who has made a snapshot its first user.
+func (s *snapshotUses) shareExclusive(id sandpit.SnapshotID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.set(id, 1)
+	s.setUsers(id, 1)
 }
 
-// hold keeps a snapshot from being removed, unless that has begun; who holds it calls
+// acquire keeps a snapshot from being removed, unless that has begun; who holds it calls
 // release.
-func (s *snapshots) hold(id sandpit.SnapshotID) bool {
+func (s *snapshotUses) acquire(id sandpit.SnapshotID) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.users[id] == making {
+	if s.users[id] == exclusiveUse {
 		return false
 	}
-	s.set(id, s.users[id]+1)
+	s.setUsers(id, s.users[id]+1)
 	return true
 }
 
-func (s *snapshots) release(id sandpit.SnapshotID) {
+func (s *snapshotUses) release(id sandpit.SnapshotID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.set(id, s.users[id]-1)
+	s.setUsers(id, s.users[id]-1)
 }
 
-func (s *snapshots) set(id sandpit.SnapshotID, n int) {
+func (s *snapshotUses) setUsers(id sandpit.SnapshotID, n int) {
 	if n == 0 {
 		delete(s.users, id)
 		return
@@ -119,16 +119,16 @@ func (ss *Snapshots) Create(ctx context.Context, id sandpit.ID, name string) (sa
 		}
 	}
 	result := make(chan store.Snapshot, 1)
-	err := ss.core.runOperation(ctx, id, "snapshot", snapshotArgs(n), func(ctx context.Context, b *box) error {
-		made, err := ss.saveSandbox(ctx, b, n)
-		ss.snapshotUses.end(n.ID)
+	err := ss.core.runOperation(ctx, id, "snapshot", snapshotArgs(n), func(ctx context.Context, rec *sandboxRecord) error {
+		made, err := ss.saveSandbox(ctx, rec, n)
+		ss.snapshotUses.endExclusive(n.ID)
 		result <- made
 		return err
 	})
 	if err != nil {
 		return sandpit.Snapshot{}, err
 	}
-	return seenSnapshot(<-result), nil
+	return toSnapshot(<-result), nil
 }
 
 func snapshotArgs(n store.Snapshot) map[string]string {
@@ -140,33 +140,33 @@ func snapshotArgs(n store.Snapshot) map[string]string {
 // saveSandbox makes a snapshot of a sandbox. Who calls has the sandbox's turn, and ends the
 // making of the snapshot, also after an error. After one nothing of it is left, or will
 // be soon.
-func (ss *Snapshots) saveSandbox(ctx context.Context, b *box, n store.Snapshot) (store.Snapshot, error) {
-	row := b.look()
+func (ss *Snapshots) saveSandbox(ctx context.Context, rec *sandboxRecord, n store.Snapshot) (store.Snapshot, error) {
+	row := rec.currentRow()
 	if row.State != sandpit.StateRunning && row.State != sandpit.StatePaused {
 		return n, stateError(row)
 	}
 	if hasTempDir(row.Spec) {
-		return n, sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "snapshot sandbox %s: its temporary directory ends with it", b.id),
+		return n, sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "snapshot sandbox %s: its temporary directory ends with it", rec.id),
 			"a volume outlives its sandboxes")
 	}
 	keeper, err := ss.findKeeper(row.Provider)
 	if err != nil {
 		return n, err
 	}
-	i, err := ss.instances.ensureAttached(ctx, b)
+	i, err := ss.instances.ensureAttached(ctx, rec)
 	if err != nil {
 		return n, err
 	}
 	saver, ok := as[sandpit.Snapshotter](i)
 	if !ok {
-		return n, sandpit.Errorf(sandpit.Unsupported, "snapshot sandbox %s: its provider %q cannot do that", b.id, row.Provider)
+		return n, sandpit.Errorf(sandpit.Unsupported, "snapshot sandbox %s: its provider %q cannot do that", rec.id, row.Provider)
 	}
-	release, err := ss.core.acquireSlot(ctx, b, ss.slots.saves)
+	release, err := ss.core.acquireSlot(ctx, rec, ss.slots.saves)
 	if err != nil {
 		return n, err
 	}
 	defer release()
-	n.Owner, n.Sandbox, n.Provider, n.Spec = row.Lease.Owner, b.id, row.Provider, row.Spec.Clone()
+	n.Owner, n.Sandbox, n.Provider, n.Spec = row.Lease.Owner, rec.id, row.Provider, row.Spec.Clone()
 	n.Spec.Env, n.Spec.Ports, n.Spec.Secrets = nil, nil, nil
 	n.Size = ss.disk.estimateSave(ctx, i, len(row.Spec.Secrets) == 0)
 	ctx, over, err := ss.reserveDisk(ctx, n)
@@ -175,7 +175,7 @@ func (ss *Snapshots) saveSandbox(ctx context.Context, b *box, n store.Snapshot) 
 	}
 	made, err := ss.createSnapshot(ctx, keeper, n, func(ctx context.Context, n store.Snapshot) (store.Snapshot, error) {
 		take := func(ctx context.Context) (sandpit.Snapshot, error) { return saver.Snapshot(ctx, n.ID) }
-		made, err := call(ctx, ss.core.loops, remote{what: "snapshot sandbox " + string(b.id), limit: ss.o.CreateTimeout}, take,
+		made, err := callProvider(ctx, ss.core.loops, providerCall{what: "snapshot sandbox " + string(rec.id), limit: ss.o.CreateTimeout}, take,
 			func(_ sandpit.Snapshot, err error) {
 				if err == nil {
 					ss.removeLate(keeper, n.ID)
@@ -193,7 +193,7 @@ func (ss *Snapshots) createSnapshot(
 	ctx context.Context, keeper sandpit.SnapshotKeeper, n store.Snapshot, do func(context.Context, store.Snapshot) (store.Snapshot, error),
 ) (store.Snapshot, error) {
 	n.State, n.CreatedAt = store.SnapshotCreating, ss.clock.Now()
-	ss.snapshotUses.begin(n.ID) // nobody else knows it
+	ss.snapshotUses.beginExclusive(n.ID) // nobody else knows it
 	n, err := ss.insertSnapshot(ctx, n)
 	if err != nil {
 		return n, err
@@ -216,19 +216,19 @@ func (ss *Snapshots) createSnapshot(
 // what its owner has saved, until dropSnapshot.
 func (ss *Snapshots) reserveDisk(ctx context.Context, n store.Snapshot) (saving context.Context, over func(error), err error) {
 	if n.Brief {
-		s, err := ss.disk.reserveSave(ctx, savingPlan{id: string(n.ID), owner: n.Owner, disk: ss.disk.saves, bytes: n.Size})
+		s, err := ss.disk.reserveSave(ctx, saveRequest{id: string(n.ID), owner: n.Owner, disk: ss.disk.saves, bytes: n.Size})
 		if err != nil {
 			return ctx, nil, err
 		}
-		return s.within(ctx), s.end, nil
+		return s.withAdmit(ctx), s.finish, nil
 	}
 	room, err := ss.disk.saves.Reserve(n.Owner, n.Size)
 	if err != nil {
 		return ctx, nil, err
 	}
 	admit := func(bytes int64) error {
-		ss.disk.space.deciding.Lock()
-		defer ss.disk.space.deciding.Unlock()
+		ss.disk.space.claimMu.Lock()
+		defer ss.disk.space.claimMu.Unlock()
 		return ss.disk.checkShare(ctx, n.Owner, bytes-n.Size) // the row counts for so many already
 	}
 	return sandpit.WithAdmit(ctx, admit), func(error) { room.Release() }, nil
@@ -236,8 +236,8 @@ func (ss *Snapshots) reserveDisk(ctx context.Context, n store.Snapshot) (saving 
 
 // insertSnapshot adds the row of a snapshot that will have about n.Size bytes.
 func (ss *Snapshots) insertSnapshot(ctx context.Context, n store.Snapshot) (store.Snapshot, error) {
-	ss.disk.space.deciding.Lock()
-	defer ss.disk.space.deciding.Unlock()
+	ss.disk.space.claimMu.Lock()
+	defer ss.disk.space.claimMu.Unlock()
 	if !n.Brief {
 		if err := ss.disk.checkShare(ctx, n.Owner, n.Size); err != nil {
 			return n, err
@@ -269,10 +269,10 @@ func (ss *Snapshots) findKeeper(provider string) (sandpit.SnapshotKeeper, error)
 // dropSnapshot removes a snapshot and then its row. Who calls has taken it.
 func (ss *Snapshots) dropSnapshot(ctx context.Context, keeper sandpit.SnapshotKeeper, id sandpit.SnapshotID) error {
 	remove := func(ctx context.Context) error { return keeper.RemoveSnapshot(ctx, id) }
-	if _, err := call(ctx, ss.core.loops, ss.core.newCall("remove snapshot "+string(id)), none(remove), nil); err != nil {
+	if _, err := callProvider(ctx, ss.core.loops, ss.core.newCall("remove snapshot "+string(id)), withoutResult(remove), nil); err != nil {
 		return err
 	}
-	ss.disk.space.drop(string(id))
+	ss.disk.space.dropClaim(string(id))
 	err := ss.store.DeleteSnapshot(ctx, id)
 	if errors.Is(err, sandpit.NotFound) {
 		return nil
@@ -297,7 +297,7 @@ func (ss *Snapshots) holdReady(ctx context.Context, owner, name string) (n store
 	if err != nil {
 		return n, nil, err
 	}
-	if !ss.snapshotUses.hold(n.ID) {
+	if !ss.snapshotUses.acquire(n.ID) {
 		return n, nil, sandpit.Errorf(sandpit.Conflict, "snapshot %s is being made or removed", name)
 	}
 	release = func() { ss.snapshotUses.release(n.ID) }
@@ -321,7 +321,7 @@ func (ss *Snapshots) Get(ctx context.Context, owner, name string) (sandpit.Snaps
 	if err != nil {
 		return sandpit.Snapshot{}, err
 	}
-	return seenSnapshot(n), nil
+	return toSnapshot(n), nil
 }
 
 // List returns snapshots that are ready, in the order of their IDs.
@@ -333,13 +333,13 @@ func (ss *Snapshots) List(ctx context.Context, f store.SnapshotFilter) ([]sandpi
 	}
 	list := make([]sandpit.Snapshot, len(rows))
 	for i, n := range rows {
-		list[i] = seenSnapshot(n)
+		list[i] = toSnapshot(n)
 	}
 	return list, nil
 }
 
-// seenSnapshot returns what callers see of a row.
-func seenSnapshot(n store.Snapshot) sandpit.Snapshot {
+// toSnapshot returns what callers see of a row.
+func toSnapshot(n store.Snapshot) sandpit.Snapshot {
 	return sandpit.Snapshot{
 		ID: n.ID, Name: n.Name, Owner: n.Owner, Provider: n.Provider, Sandbox: n.Sandbox, Spec: n.Spec.Clone(),
 		Memory: n.Memory, Size: n.Size, Unloadable: n.Problem, CreatedAt: n.CreatedAt,
@@ -359,10 +359,10 @@ func (ss *Snapshots) Delete(ctx context.Context, owner, name string) error {
 		if err != nil {
 			return err
 		}
-		if !ss.snapshotUses.begin(n.ID) {
+		if !ss.snapshotUses.beginExclusive(n.ID) {
 			return sandpit.WithHint(sandpit.Errorf(sandpit.Conflict, "snapshot %s is being made, used or removed", name), "try again in a moment")
 		}
-		defer ss.snapshotUses.end(n.ID)
+		defer ss.snapshotUses.endExclusive(n.ID)
 		keeper, err := ss.findKeeper(n.Provider)
 		if err != nil {
 			return err
@@ -384,7 +384,7 @@ func (ss *Snapshots) withEvent(ctx context.Context, action string, n store.Snaps
 	defer ss.core.ops.end()
 	joined, cancel := ss.core.ops.join(ctx)
 	defer cancel()
-	err := because(joined, do(joined))
+	err := causeOf(joined, do(joined))
 	args := snapshotArgs(n)
 	args["owner"] = n.Owner
 	ss.events.Record(Report{Request: RequestIDOf(ctx), Actor: actorOf(ctx, n.Owner), Action: action, Args: args, Err: err, Took: time.Since(begin)})
@@ -436,7 +436,7 @@ func (ss *Snapshots) Import(ctx context.Context, r ImportRequest, from io.Reader
 		if err != nil {
 			return err
 		}
-		defer ss.snapshotUses.end(n.ID)
+		defer ss.snapshotUses.endExclusive(n.ID)
 		n, err = ss.createSnapshot(ctx, keeper, n, func(ctx context.Context, n store.Snapshot) (store.Snapshot, error) {
 			made, err := keeper.ImportSnapshot(ctx, n.ID, ss.limitStream(from))
 			if err != nil {
@@ -453,7 +453,7 @@ func (ss *Snapshots) Import(ctx context.Context, r ImportRequest, from io.Reader
 	if err != nil {
 		return sandpit.Snapshot{}, err
 	}
-	return seenSnapshot(n), nil
+	return toSnapshot(n), nil
 }
 
 // checkImported refuses what a stream must not ask for.
@@ -469,20 +469,20 @@ func (ss *Snapshots) limitStream(r io.Reader) io.Reader {
 	if ss.o.MaxSnapshotBytes <= 0 {
 		return r
 	}
-	return &boundedReader{r, ss.o.MaxSnapshotBytes}
+	return &limitedReader{r, ss.o.MaxSnapshotBytes}
 }
 
-type boundedReader struct {
-	r    io.Reader
-	left int64
+type limitedReader struct {
+	r         io.Reader
+	remaining int64
 }
 
 // Read implements io.Reader.
-func (b *boundedReader) Read(p []byte) (int, error) {
-	if b.left <= 0 {
+func (b *limitedReader) Read(p []byte) (int, error) {
+	if b.remaining <= 0 {
 		return 0, sandpit.Errorf(sandpit.Exhausted, "it is larger than the snapshots of one owner may be")
 	}
-	n, err := b.r.Read(p[:min(int64(len(p)), b.left)])
-	b.left -= int64(n)
+	n, err := b.r.Read(p[:min(int64(len(p)), b.remaining)])
+	b.remaining -= int64(n)
 	return n, err
 }

@@ -1,6 +1,7 @@
 package manager
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -41,16 +42,16 @@ func (ss *Snapshots) reconcileSnapshots(ctx context.Context) {
 // removeIfUnused removes a snapshot, unless somebody uses it, or has come to the end with
 // it since it was listed.
 func (ss *Snapshots) removeIfUnused(ctx context.Context, n store.Snapshot) {
-	if ctx.Err() != nil || !ss.snapshotUses.begin(n.ID) {
+	if ctx.Err() != nil || !ss.snapshotUses.beginExclusive(n.ID) {
 		return
 	}
-	defer ss.snapshotUses.end(n.ID)
+	defer ss.snapshotUses.endExclusive(n.ID)
 	now, err := ss.findRow(ctx, n)
 	if errors.Is(err, sandpit.NotFound) || err == nil && now.State == store.SnapshotReady && !now.Brief {
 		return
 	}
 	keeper, bad := ss.findKeeper(n.Provider)
-	if err = errorsOf(err, bad); err == nil {
+	if err = cmp.Or(err, bad); err == nil {
 		err = ss.dropSnapshot(ctx, keeper, n.ID)
 	}
 	ss.events.Record(Report{Actor: actorManager, Action: "remove snapshot", Args: snapshotArgs(n), Err: err})
@@ -71,7 +72,7 @@ func (ss *Snapshots) compareProvider(ctx context.Context, provider string, rows 
 	if err != nil {
 		return // it has none
 	}
-	list, err := call(ctx, ss.core.loops, ss.core.newCall("list snapshots"), keeper.ListSnapshots, nil)
+	list, err := callProvider(ctx, ss.core.loops, ss.core.newCall("list snapshots"), keeper.ListSnapshots, nil)
 	if err != nil {
 		if ctx.Err() == nil {
 			ss.log.DebugContext(ctx, "the snapshots of a provider cannot be listed", slog.String("provider", provider), slog.Any("error", err))
@@ -85,7 +86,7 @@ func (ss *Snapshots) compareProvider(ctx context.Context, provider string, rows 
 	for _, n := range rows {
 		problem, memory := reasonSnapshotGone, n.Memory
 		if s, ok := there[n.ID]; ok {
-			problem, memory = cut(s.Unloadable, store.MaxReason), s.Memory
+			problem, memory = cutText(s.Unloadable, store.MaxReason), s.Memory
 		}
 		if problem != n.Problem || memory != n.Memory {
 			ss.recordProblem(ctx, n, memory, problem)
@@ -110,7 +111,7 @@ func (ss *Snapshots) recordProblem(ctx context.Context, n store.Snapshot, memory
 // one that is just being made or removed is not that old.
 func (ss *Snapshots) removeStrays(ctx context.Context, provider string, keeper sandpit.SnapshotKeeper, list []sandpit.Snapshot) {
 	ss.snapshotUses.mu.Lock()
-	before := ss.snapshotUses.strange[provider]
+	before := ss.snapshotUses.strays[provider]
 	ss.snapshotUses.mu.Unlock()
 	strange := make(map[sandpit.SnapshotID]bool)
 	for _, s := range list {
@@ -123,17 +124,17 @@ func (ss *Snapshots) removeStrays(ctx context.Context, provider string, keeper s
 		case err != nil || known:
 		case !before[s.ID]:
 			strange[s.ID] = true
-		case ss.snapshotUses.begin(s.ID):
+		case ss.snapshotUses.beginExclusive(s.ID):
 			remove := func(ctx context.Context) error { return keeper.RemoveSnapshot(ctx, s.ID) }
-			_, err := call(ctx, ss.core.loops, ss.core.newCall("remove snapshot"), none(remove), nil)
+			_, err := callProvider(ctx, ss.core.loops, ss.core.newCall("remove snapshot"), withoutResult(remove), nil)
 			ss.events.Record(Report{Actor: actorManager, Action: "remove stray snapshot", Args: map[string]string{"snapshot": string(s.ID)}, Err: err})
-			ss.snapshotUses.end(s.ID)
+			ss.snapshotUses.endExclusive(s.ID)
 		}
 	}
 	ss.snapshotUses.mu.Lock()
 	defer ss.snapshotUses.mu.Unlock()
-	if ss.snapshotUses.strange == nil {
-		ss.snapshotUses.strange = make(map[string]map[sandpit.SnapshotID]bool)
+	if ss.snapshotUses.strays == nil {
+		ss.snapshotUses.strays = make(map[string]map[sandpit.SnapshotID]bool)
 	}
-	ss.snapshotUses.strange[provider] = strange
+	ss.snapshotUses.strays[provider] = strange
 }

@@ -53,15 +53,15 @@ func (m *Manager) countStats(counts func(store.Row) bool) Stats {
 		MaxSandboxes: m.o.MaxSandboxes,
 		IdleTimeout:  m.o.IdleTimeout, CleanupInterval: m.o.Sweep, IsShuttingDown: m.core.closing.Load(),
 	}
-	for _, b := range m.sandboxes.all() {
-		b.mu.Lock()
-		if counts(b.row) {
-			if b.row.State != sandpit.StateDeleted && b.row.Pool == "" {
+	for _, rec := range m.sandboxes.all() {
+		rec.mu.Lock()
+		if counts(rec.row) {
+			if rec.row.State != sandpit.StateDeleted && rec.row.Pool == "" {
 				s.TotalSandboxes++
 			}
-			s.ActiveOperations += len(b.handles)
+			s.ActiveOperations += len(rec.handles)
 		}
-		b.mu.Unlock()
+		rec.mu.Unlock()
 	}
 	return s
 }
@@ -70,12 +70,12 @@ func (m *Manager) countStats(counts func(store.Row) bool) Stats {
 // ones left out.
 func (m *Manager) CountStates() map[sandpit.State]int {
 	counts := make(map[sandpit.State]int)
-	for _, b := range m.sandboxes.all() {
-		b.mu.Lock()
-		if b.row.State != sandpit.StateDeleted && b.row.Pool == "" {
-			counts[b.row.State]++
+	for _, rec := range m.sandboxes.all() {
+		rec.mu.Lock()
+		if rec.row.State != sandpit.StateDeleted && rec.row.Pool == "" {
+			counts[rec.row.State]++
 		}
-		b.mu.Unlock()
+		rec.mu.Unlock()
 	}
 	return counts
 }

@@ -22,18 +22,18 @@ type sweeper struct {
 	o         *Options
 	records   *recordStore
 	remover   *remover
-	sandboxes *index
+	sandboxes *recordIndex
 	slots     slots
 	wall      *wallClock
 }
 
 // The paces of the sweep.
 const (
-	sweepPause = 50 * time.Millisecond // the least between two looks
-	flushPause = time.Second           // between two writes of times of last use
-	choreRetry = time.Minute           // after a chore that failed; doubles
-	choreLimit = time.Hour             // and is never longer
-	deafGuest  = 3                     // times that a guest may not answer whether it is busy
+	sweepPause       = 50 * time.Millisecond // the least between two looks
+	flushPause       = time.Second           // between two writes of times of last use
+	dueRetry         = time.Minute           // after a chore that failed; doubles
+	dueRetryLimit    = time.Hour             // and is never longer
+	maxGuestFailures = 3                     // times that a guest may not answer whether it is busy
 )
 
 // runLoop does what is due by itself, when it is due.
@@ -81,100 +81,100 @@ func (sw *sweeper) sweepDue(ctx context.Context) time.Duration {
 		return flushPause
 	}
 	next := sw.o.Sweep
-	for _, b := range sw.sandboxes.all() {
-		c, ok := b.chore(sw.o.Remember)
+	for _, rec := range sw.sandboxes.all() {
+		c, ok := rec.nextDue(sw.o.Remember)
 		switch {
 		case !ok:
 		case c.at.After(now):
 			next = min(next, c.at.Sub(now))
 		default:
-			sw.startDue(b)
+			sw.startDue(rec)
 		}
 	}
 	return next
 }
 
-// chore is what is to be done with a sandbox by itself.
-type chore struct {
-	what choreKind
+// dueAction is what is to be done with a sandbox by itself.
+type dueAction struct {
+	what dueKind
 	at   time.Time
 }
 
-type choreKind int
+type dueKind int
 
 const (
-	choreIdle choreKind = iota
-	choreStop
-	choreSuspend
-	choreCheckpoint
-	choreArchive
-	choreDelete
-	choreForget
+	dueIdle dueKind = iota
+	dueStop
+	dueSuspend
+	dueCheckpoint
+	dueArchive
+	dueDelete
+	dueForget
 )
 
-// chore returns the next one. While a sandbox is used there are checkpoints only.
-func (b *box) chore(remember time.Duration) (chore, bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.tended {
-		return chore{}, false
+// nextDue returns the next one. While a sandbox is used there are checkpoints only.
+func (rec *sandboxRecord) nextDue(remember time.Duration) (dueAction, bool) {
+	rec.mu.Lock()
+	defer rec.mu.Unlock()
+	if rec.hasDueRun {
+		return dueAction{}, false
 	}
-	c, ok := choreOf(b.row, remember)
-	if len(b.handles) > 0 { // it is not idle
-		c, ok = checkpointOf(b.row)
+	c, ok := findDue(rec.row, remember)
+	if len(rec.handles) > 0 { // it is not idle
+		c, ok = findCheckpoint(rec.row)
 	}
-	if ok && c.at.Before(b.retryAt) {
-		c.at = b.retryAt
+	if ok && c.at.Before(rec.retryAt) {
+		c.at = rec.retryAt
 	}
 	return c, ok
 }
 
-// choreOf returns the next chore of a sandbox that is not in use.
-func choreOf(r store.Row, remember time.Duration) (chore, bool) {
-	next, ok := agingOf(r, remember)
-	if c, due := checkpointOf(r); due && (!ok || c.at.Before(next.at)) {
+// findDue returns the next chore of a sandbox that is not in use.
+func findDue(r store.Row, remember time.Duration) (dueAction, bool) {
+	next, ok := findAging(r, remember)
+	if c, due := findCheckpoint(r); due && (!ok || c.at.Before(next.at)) {
 		return c, true
 	}
 	return next, ok
 }
 
-// agingOf returns the next chore of a sandbox that changes its state.
-func agingOf(r store.Row, remember time.Duration) (next chore, ok bool) {
-	plan := func(what choreKind, after time.Duration, since time.Time) {
+// findAging returns the next chore of a sandbox that changes its state.
+func findAging(r store.Row, remember time.Duration) (next dueAction, ok bool) {
+	plan := func(what dueKind, after time.Duration, since time.Time) {
 		if at := since.Add(after); after > 0 && (!ok || at.Before(next.at)) {
-			next, ok = chore{what, at}, true
+			next, ok = dueAction{what, at}, true
 		}
 	}
 	switch r.State {
 	case sandpit.StateRunning:
-		plan(choreIdle, r.Policy.IdleTimeout, r.LastUsedAt)
-		plan(choreStop, r.Policy.AutoStop, r.LastUsedAt)
-		plan(choreSuspend, r.Policy.AutoSuspend, r.LastUsedAt)
+		plan(dueIdle, r.Policy.IdleTimeout, r.LastUsedAt)
+		plan(dueStop, r.Policy.AutoStop, r.LastUsedAt)
+		plan(dueSuspend, r.Policy.AutoSuspend, r.LastUsedAt)
 	case sandpit.StatePaused:
 		if !r.Suspended {
-			plan(choreSuspend, r.Policy.AutoSuspend, r.ChangedAt)
+			plan(dueSuspend, r.Policy.AutoSuspend, r.ChangedAt)
 		}
 	case sandpit.StateStopped:
-		plan(choreDelete, r.Policy.AutoDelete, r.ChangedAt)
-		plan(choreArchive, r.Policy.AutoArchive, r.ChangedAt)
+		plan(dueDelete, r.Policy.AutoDelete, r.ChangedAt)
+		plan(dueArchive, r.Policy.AutoArchive, r.ChangedAt)
 	case sandpit.StateArchived:
-		plan(choreDelete, r.Policy.AutoDelete, r.ChangedAt)
+		plan(dueDelete, r.Policy.AutoDelete, r.ChangedAt)
 	case sandpit.StateDeleted:
-		plan(choreForget, remember, r.ChangedAt)
+		plan(dueForget, remember, r.ChangedAt)
 	default:
 	}
 	return next, ok
 }
 
-// upcoming returns what happens to a sandbox next without a request. While it is in use, only
+// nextAction returns what happens to a sandbox next without a request. While it is in use, only
 // its deadline counts. The lock is held.
-func (b *box) upcoming() sandpit.Upcoming {
-	r := b.row
+func (rec *sandboxRecord) nextAction() sandpit.Upcoming {
+	r := rec.row
 	var next sandpit.Upcoming
-	if c, ok := agingOf(r, 0); ok && len(b.handles) == 0 {
+	if c, ok := findAging(r, 0); ok && len(rec.handles) == 0 {
 		next = sandpit.Upcoming{Action: c.action(r), At: c.at, Cause: c.cause(r)}
-		if next.At.Before(b.retryAt) {
-			next.At = b.retryAt
+		if next.At.Before(rec.retryAt) {
+			next.At = rec.retryAt
 		}
 	}
 	if deadlineMatters(r) && (next.Action == "" || !r.Lease.Deadline.After(next.At)) {
@@ -184,15 +184,15 @@ func (b *box) upcoming() sandpit.Upcoming {
 }
 
 // action returns what a chore does to a sandbox.
-func (c chore) action(r store.Row) sandpit.Action {
+func (c dueAction) action(r store.Row) sandpit.Action {
 	switch c.what {
-	case choreIdle:
+	case dueIdle:
 		return r.Policy.IdleAction
-	case choreStop:
+	case dueStop:
 		return sandpit.ActionStop
-	case choreSuspend:
+	case dueSuspend:
 		return sandpit.ActionSuspend
-	case choreArchive:
+	case dueArchive:
 		return sandpit.ActionArchive
 	default:
 		return sandpit.ActionKill
@@ -200,100 +200,100 @@ func (c chore) action(r store.Row) sandpit.Action {
 }
 
 // cause returns why a chore is done.
-func (c chore) cause(r store.Row) string {
+func (c dueAction) cause(r store.Row) string {
 	if r.State == sandpit.StateRunning {
 		return sandpit.CauseIdle
 	}
 	return string(r.State)
 }
 
-// checkpointOf returns when the files of a sandbox are to be saved. What it has begun to
+// findCheckpoint returns when the files of a sandbox are to be saved. What it has begun to
 // run with is on disk already, or worth nothing.
-func checkpointOf(r store.Row) (chore, bool) {
+func findCheckpoint(r store.Row) (dueAction, bool) {
 	since := r.CheckpointedAt
 	if r.ChangedAt.After(since) {
 		since = r.ChangedAt
 	}
 	every := r.Policy.CheckpointEvery
-	return chore{choreCheckpoint, since.Add(every)}, every > 0 && r.State == sandpit.StateRunning
+	return dueAction{dueCheckpoint, since.Add(every)}, every > 0 && r.State == sandpit.StateRunning
 }
 
 // startDue does a sandbox's chore, beside others, unless somebody else has its turn.
-func (sw *sweeper) startDue(b *box) {
-	b.mu.Lock()
-	b.tended = true
-	b.mu.Unlock()
+func (sw *sweeper) startDue(rec *sandboxRecord) {
+	rec.mu.Lock()
+	rec.hasDueRun = true
+	rec.mu.Unlock()
 	sw.core.loops.start(func(ctx context.Context) {
-		slot, err := acquire(ctx, sw.slots.actions, b.look().Lease.Owner)
+		slot, err := awaitSlot(ctx, sw.slots.actions, rec.currentRow().Lease.Owner)
 		if ctx.Err() != nil {
 			return
 		}
 		if err == nil {
 			defer slot.Release()
-			err = sw.core.runIfUnlocked(ctx, b, sw.runDue)
+			err = sw.core.runIfUnlocked(ctx, rec, sw.runDue)
 		}
-		sw.recordOutcome(ctx, b, err)
+		sw.recordOutcome(ctx, rec, err)
 	})
 }
 
 // recordOutcome notes how a chore went. One that failed waits longer each time.
-func (sw *sweeper) recordOutcome(ctx context.Context, b *box, err error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+func (sw *sweeper) recordOutcome(ctx context.Context, rec *sandboxRecord, err error) {
+	rec.mu.Lock()
+	defer rec.mu.Unlock()
 	defer sw.core.triggerSweep()
-	b.tended = false
+	rec.hasDueRun = false
 	if err == nil {
-		b.failures, b.retryAt = 0, time.Time{}
+		rec.failures, rec.retryAt = 0, time.Time{}
 		return
 	}
-	pause := choreLimit
-	if b.failures < 6 {
-		pause = min(choreRetry<<b.failures, choreLimit)
+	pause := dueRetryLimit
+	if rec.failures < 6 {
+		pause = min(dueRetry<<rec.failures, dueRetryLimit)
 	}
-	b.failures++
-	b.retryAt = sw.clock.Now().Add(pause)
-	sw.log.WarnContext(ctx, "what was due by itself was not done", slog.String("sandbox", string(b.id)),
+	rec.failures++
+	rec.retryAt = sw.clock.Now().Add(pause)
+	sw.log.WarnContext(ctx, "what was due by itself was not done", slog.String("sandbox", string(rec.id)),
 		slog.Any("error", err), slog.Duration("again in", pause))
 }
 
 // runDue does what is due, if it still is.
-func (sw *sweeper) runDue(ctx context.Context, b *box) error {
+func (sw *sweeper) runDue(ctx context.Context, rec *sandboxRecord) error {
 	now, err := sw.wall.now(ctx)
 	if err != nil {
 		return err
 	}
-	row := b.look()
-	if c, due := checkpointOf(row); due && !c.at.After(now) {
-		return sw.core.withEvent("checkpoint", nil, sw.lifecycle.checkpointFiles)(ctx, b)
+	row := rec.currentRow()
+	if c, due := findCheckpoint(row); due && !c.at.After(now) {
+		return sw.core.withEvent("checkpoint", nil, sw.lifecycle.checkpointFiles)(ctx, rec)
 	}
-	c, ok := choreOf(row, sw.o.Remember)
+	c, ok := findDue(row, sw.o.Remember)
 	if !ok || c.at.After(now) {
-		return errNothing
+		return errNothingToDo
 	}
 	switch c.what {
-	case choreIdle:
-		return sw.actions.endIdle(ctx, b, row.Policy.IdleAction, row.Policy.IdleTimeout, sw.actions.takeAction)
-	case choreStop:
-		return sw.actions.endIdle(ctx, b, sandpit.ActionStop, row.Policy.AutoStop, sw.actions.tryAction)
-	case choreSuspend:
-		return sw.suspendIdle(ctx, b, row)
-	case choreArchive:
+	case dueIdle:
+		return sw.actions.endIdle(ctx, rec, row.Policy.IdleAction, row.Policy.IdleTimeout, sw.actions.takeAction)
+	case dueStop:
+		return sw.actions.endIdle(ctx, rec, sandpit.ActionStop, row.Policy.AutoStop, sw.actions.tryAction)
+	case dueSuspend:
+		return sw.suspendIdle(ctx, rec, row)
+	case dueArchive:
 		reason := fmt.Sprintf("stopped for %v", row.Policy.AutoArchive)
-		return sw.core.withEvent("archive", map[string]string{"reason": reason}, sw.lifecycle.newTransition(archiving, reason))(ctx, b)
-	case choreDelete:
+		return sw.core.withEvent("archive", map[string]string{"reason": reason}, sw.lifecycle.newTransition(archiving, reason))(ctx, rec)
+	case dueDelete:
 		reason := fmt.Sprintf("%s for %v", row.State, row.Policy.AutoDelete)
-		return sw.core.withEvent("delete", map[string]string{"reason": reason}, sw.remover.newRemoval(reason))(ctx, b)
+		return sw.core.withEvent("delete", map[string]string{"reason": reason}, sw.remover.newRemoval(reason))(ctx, rec)
 	default:
-		return sw.records.deleteRow(ctx, b)
+		return sw.records.deleteRow(ctx, rec)
 	}
 }
 
 // suspendIdle pauses a sandbox on disk that nobody has used for as long as its policy says,
 // whether it runs or is paused in memory.
-func (sw *sweeper) suspendIdle(ctx context.Context, b *box, row store.Row) error {
+func (sw *sweeper) suspendIdle(ctx context.Context, rec *sandboxRecord, row store.Row) error {
 	after := row.Policy.AutoSuspend
 	if row.State != sandpit.StateRunning {
-		return sw.actions.tryAction(ctx, b, sandpit.ActionSuspend, fmt.Sprintf("%s for %v", row.State, after), row.Idled)
+		return sw.actions.tryAction(ctx, rec, sandpit.ActionSuspend, fmt.Sprintf("%s for %v", row.State, after), row.Idled)
 	}
-	return sw.actions.endIdle(ctx, b, sandpit.ActionSuspend, after, sw.actions.tryAction)
+	return sw.actions.endIdle(ctx, rec, sandpit.ActionSuspend, after, sw.actions.tryAction)
 }

@@ -39,8 +39,8 @@ func (t *tasks) begin() bool {
 	return true
 }
 
-// more counts one more task for who performs one already.
-func (t *tasks) more() {
+// addOne counts one more task for who performs one already.
+func (t *tasks) addOne() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.n++
@@ -116,22 +116,22 @@ func (t *tasks) join(ctx context.Context) (context.Context, context.CancelFunc) 
 	return ctx, func() { stop(); cancel(nil) }
 }
 
-// patience is how long a call whose context has ended may take to return: by then
+// returnGrace is how long a call whose context has ended may take to return: by then
 // those that heed their context have told what they know.
-const patience = time.Second
+const returnGrace = time.Second
 
-// remote is a call of something that may ignore its context.
-type remote struct {
+// providerCall is a call of something that may ignore its context.
+type providerCall struct {
 	what  string
 	limit time.Duration // 0: none but the context's
 }
 
-// call runs f in a goroutine of t and returns when it does, or soon after the
+// callProvider runs f in a goroutine of t and returns when it does, or soon after the
 // context or the limit has ended, with Timeout in the latter case, whether f
 // heeds its context or not. A result that comes later goes to late, if there is
 // one.
-func call[T any](ctx context.Context, t *tasks, r remote, f func(context.Context) (T, error), late func(T, error)) (T, error) {
-	ctx, cancel := limited(ctx, r)
+func callProvider[T any](ctx context.Context, t *tasks, r providerCall, f func(context.Context) (T, error), late func(T, error)) (T, error) {
+	ctx, cancel := withLimit(ctx, r)
 	type answer struct {
 		value T
 		err   error
@@ -157,21 +157,21 @@ func call[T any](ctx context.Context, t *tasks, r remote, f func(context.Context
 		return a.value, a.err
 	case <-ctx.Done():
 	}
-	timer := time.NewTimer(patience)
+	timer := time.NewTimer(returnGrace)
 	defer timer.Stop()
 	select {
 	case a := <-answered:
-		return a.value, because(ctx, a.err)
+		return a.value, causeOf(ctx, a.err)
 	case <-timer.C:
 	}
 	if given.CompareAndSwap(false, true) {
-		return zero, because(ctx, ctx.Err())
+		return zero, causeOf(ctx, ctx.Err())
 	}
 	a := <-answered
-	return a.value, because(ctx, a.err)
+	return a.value, causeOf(ctx, a.err)
 }
 
-func limited(ctx context.Context, r remote) (context.Context, context.CancelFunc) {
+func withLimit(ctx context.Context, r providerCall) (context.Context, context.CancelFunc) {
 	if r.limit == 0 {
 		return context.WithCancel(ctx)
 	}
@@ -179,16 +179,16 @@ func limited(ctx context.Context, r remote) (context.Context, context.CancelFunc
 		sandpit.Errorf(sandpit.Timeout, "%s timed out after %v seconds", r.what, r.limit.Seconds()))
 }
 
-// because returns err, or why the context ended if that is all it tells.
-func because(ctx context.Context, err error) error {
+// causeOf returns err, or why the context ended if that is all it tells.
+func causeOf(ctx context.Context, err error) error {
 	if ctx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)) {
 		return context.Cause(ctx)
 	}
 	return err
 }
 
-// none makes a call without a result one with an empty result.
-func none(f func(context.Context) error) func(context.Context) (struct{}, error) {
+// withoutResult makes a call without a result one with an empty result.
+func withoutResult(f func(context.Context) error) func(context.Context) (struct{}, error) {
 	return func(ctx context.Context) (struct{}, error) { return struct{}{}, f(ctx) }
 }
 

@@ -65,19 +65,19 @@ func makeTempDirs(s sandpit.Spec) error {
 // removeTempDirs removes the temporary directories of a sandbox that is gone, but those
 // that are to be kept. What this process may not remove would never be: that is told, and
 // does not keep the sandbox.
-func (rm *remover) removeTempDirs(ctx context.Context, b *box) error {
-	for _, mount := range b.look().Spec.Mounts {
+func (rm *remover) removeTempDirs(ctx context.Context, rec *sandboxRecord) error {
+	for _, mount := range rec.currentRow().Spec.Mounts {
 		if !mount.Temporary || mount.Keep {
 			continue
 		}
 		remove := func(ctx context.Context) error { return tempdir.Remove(ctx, mount.Source) }
-		_, err := call(ctx, rm.core.loops, rm.core.newCall("remove the temporary directory of sandbox "+string(b.id)), none(remove), nil)
+		_, err := callProvider(ctx, rm.core.loops, rm.core.newCall("remove the temporary directory of sandbox "+string(rec.id)), withoutResult(remove), nil)
 		if errors.Is(err, fs.ErrPermission) || errors.Is(err, sandpit.PermissionDenied) {
-			rm.log.WarnContext(ctx, "a temporary directory is left", slog.String("sandbox", string(b.id)),
+			rm.log.WarnContext(ctx, "a temporary directory is left", slog.String("sandbox", string(rec.id)),
 				slog.String("path", mount.Source), slog.Any("error", err))
 			rm.events.Record(Report{
-				Actor: actorManager, Action: "remove temporary directory", Sandbox: b.id,
-				Args: map[string]string{"path": cut(mount.Source, store.MaxName)}, Err: err,
+				Actor: actorManager, Action: "remove temporary directory", Sandbox: rec.id,
+				Args: map[string]string{"path": cutText(mount.Source, store.MaxName)}, Err: err,
 			})
 			continue
 		}

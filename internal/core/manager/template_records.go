@@ -17,7 +17,7 @@ type templateRecords struct {
 	events   *Events
 	log      *slog.Logger
 	o        *Options
-	registry *templates
+	registry *buildRegistry
 	store    *store.Store
 }
 

@@ -15,7 +15,9 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/store"
 )
 
-// lifecycle moves sandboxes from one state to another.
+// lifecycle takes sandboxes from one state to another. Each transition begins (its reason and the
+// state on the way are written), is performed by the provider, and is finished (the state that was
+// reached is written). A transition that a crash interrupted is recovered by the next manager.
 type lifecycle struct {
 	clock     clock.Clock
 	core      *core
@@ -24,40 +26,73 @@ type lifecycle struct {
 	log       *slog.Logger
 	messages  *Messages
 	o         *Options
-	quota     *ledger
+	quota     *sandboxQuota
 	records   *recordStore
 	secrets   *secretFiles
 	slots     slots
 }
 
-// move is a way from one lasting state to another.
-type move struct {
+// transition is a change from one lasting state to another.
+type transition struct {
 	verb    string
 	from    sandpit.State
 	via, to sandpit.State
-	// disk says that the memory goes to disk.
+	// disk reports whether the memory is saved to disk.
 	disk bool
-	// idle says that the reason is that the sandbox is idle: its next use resumes it.
+	// idle reports whether the sandbox is idle, so that its next use resumes it.
 	idle bool
-	// do is what the provider does, nil if it cannot.
+	// do returns the provider's function, nil if the instance does not have it.
 	do func(sandpit.Instance) func(context.Context) error
 }
 
+// The transitions.
 var (
-	pausing    = move{"pause", sandpit.StateRunning, sandpit.StatePausing, sandpit.StatePaused, false, false, pause}
-	resuming   = move{"resume", sandpit.StatePaused, sandpit.StateResuming, sandpit.StateRunning, false, false, resume}
-	suspending = move{"pause", sandpit.StateRunning, sandpit.StatePausing, sandpit.StatePaused, true, false, suspend}
-	// suspendingStill is of what is paused in memory.
-	suspendingStill = move{"pause", sandpit.StatePaused, sandpit.StatePausing, sandpit.StatePaused, true, false, suspend}
-	stopping        = move{"stop", sandpit.StateRunning, sandpit.StateStopping, sandpit.StateStopped, false, false, stop}
-	stoppingStill   = move{"stop", sandpit.StatePaused, sandpit.StateStopping, sandpit.StateStopped, false, false, stop}
-	starting        = move{"start", sandpit.StateStopped, sandpit.StateResuming, sandpit.StateRunning, false, false, start}
-	archiving       = move{"archive", sandpit.StateStopped, sandpit.StateArchiving, sandpit.StateArchived, false, false, archive}
-	restoring       = move{"restore", sandpit.StateArchived, sandpit.StateRestoring, sandpit.StateStopped, false, false, restore}
+	pausing          = transition{"pause", sandpit.StateRunning, sandpit.StatePausing, sandpit.StatePaused, false, false, pauseFunc}
+	resuming         = transition{"resume", sandpit.StatePaused, sandpit.StateResuming, sandpit.StateRunning, false, false, resumeFunc}
+	suspending       = transition{"pause", sandpit.StateRunning, sandpit.StatePausing, sandpit.StatePaused, true, false, suspendFunc}
+	suspendingPaused = transition{"pause", sandpit.StatePaused, sandpit.StatePausing, sandpit.StatePaused, true, false, suspendFunc}
+	stopping         = transition{"stop", sandpit.StateRunning, sandpit.StateStopping, sandpit.StateStopped, false, false, stopFunc}
+	stoppingPaused   = transition{"stop", sandpit.StatePaused, sandpit.StateStopping, sandpit.StateStopped, false, false, stopFunc}
+	starting         = transition{"start", sandpit.StateStopped, sandpit.StateResuming, sandpit.StateRunning, false, false, startFunc}
+	archiving        = transition{"archive", sandpit.StateStopped, sandpit.StateArchiving, sandpit.StateArchived, false, false, archiveFunc}
+	restoring        = transition{"restore", sandpit.StateArchived, sandpit.StateRestoring, sandpit.StateStopped, false, false, restoreFunc}
+
+	// resumingOrStarting recovers a sandbox that was being resumed or started.
+	resumingOrStarting = transition{
+		"resume or start", sandpit.StateStopped, sandpit.StateResuming, sandpit.StateRunning, false, false, resumeOrStartFunc,
+	}
 )
 
-// onDisk are the arguments of an event that tells of pausing on disk.
-func onDisk(reason string) map[string]string {
+// findInterrupted returns the transition that a sandbox's state belongs to. For a sandbox that was
+// being paused, the row says whether to disk.
+func findInterrupted(r store.Row) (transition, bool) {
+	list := []transition{pausing, stoppingPaused, resumingOrStarting, archiving, restoring}
+	if r.Suspended {
+		list[0] = suspending
+	}
+	k := slices.IndexFunc(list, func(v transition) bool { return v.via == r.State })
+	if k < 0 {
+		return transition{}, false
+	}
+	return list[k], true
+}
+
+func suspendFrom(s sandpit.State) transition {
+	if s == sandpit.StatePaused {
+		return suspendingPaused
+	}
+	return suspending
+}
+
+func stopFrom(s sandpit.State) transition {
+	if s == sandpit.StatePaused {
+		return stoppingPaused
+	}
+	return stopping
+}
+
+// newDiskArgs returns the arguments of an event about suspending.
+func newDiskArgs(reason string) map[string]string {
 	args := map[string]string{"on": "disk"}
 	if reason != "" {
 		args["reason"] = reason
@@ -65,192 +100,218 @@ func onDisk(reason string) map[string]string {
 	return args
 }
 
-func (lc *lifecycle) newTransition(v move, reason string) step {
-	return func(ctx context.Context, b *box) error { return lc.runTransition(ctx, b, v, reason) }
+func (lc *lifecycle) newTransition(v transition, reason string) operation {
+	return func(ctx context.Context, rec *sandboxRecord) error { return lc.runTransition(ctx, rec, v, reason) }
 }
 
-// newSuspend suspends a sandbox that runs, or one that is paused in memory.
-func (lc *lifecycle) newSuspend(reason string) step {
-	return func(ctx context.Context, b *box) error {
-		row := b.look()
+// newSuspend returns the operation that suspends a running sandbox, or one that is paused in memory.
+func (lc *lifecycle) newSuspend(reason string) operation {
+	return func(ctx context.Context, rec *sandboxRecord) error {
+		row := rec.currentRow()
 		if row.State == sandpit.StatePaused && row.Suspended {
-			return sandpit.Errorf(sandpit.Conflict, "sandbox %s is paused on disk already", b.id)
+			return sandpit.Errorf(sandpit.Conflict, "sandbox %s is already suspended", rec.id)
 		}
-		return lc.runTransition(ctx, b, suspendingFrom(row.State), reason)
+		return lc.runTransition(ctx, rec, suspendFrom(row.State), reason)
 	}
 }
 
-func suspendingFrom(s sandpit.State) move {
-	if s == sandpit.StatePaused {
-		return suspendingStill
-	}
-	return suspending
-}
-
-func stoppingFrom(s sandpit.State) move {
-	if s == sandpit.StatePaused {
-		return stoppingStill
-	}
-	return stopping
-}
-
-// newStop stops a sandbox that runs, or one that is paused.
-func (lc *lifecycle) newStop(reason string) step {
-	return func(ctx context.Context, b *box) error {
-		return lc.runTransition(ctx, b, stoppingFrom(b.state()), reason)
+// newStop returns the operation that stops a running or paused sandbox.
+func (lc *lifecycle) newStop(reason string) operation {
+	return func(ctx context.Context, rec *sandboxRecord) error {
+		return lc.runTransition(ctx, rec, stopFrom(rec.state()), reason)
 	}
 }
 
-// runTransition takes a sandbox from one state to another. The reason stays with it, if
-// there is one.
-func (lc *lifecycle) runTransition(ctx context.Context, b *box, v move, reason string) error {
-	row := b.look()
-	if row.State != v.from {
-		if err := stateError(row); err != nil {
-			return err
-		}
-		if v.to == sandpit.StateArchived {
-			return sandpit.WithHint(explained(row), "first: sandpit stop "+string(row.ID))
-		}
-		return explained(row)
-	}
-	i, err := lc.instances.ensureAttached(ctx, b)
+// runTransition begins, performs and finishes a transition. The caller holds the lock. The reason,
+// if there is one, stays in the row.
+func (lc *lifecycle) runTransition(ctx context.Context, rec *sandboxRecord, v transition, reason string) error {
+	ctx, do, release, err := lc.beginTransition(ctx, rec, v, reason)
 	if err != nil {
 		return err
-	}
-	do := v.do(i)
-	if do == nil {
-		return sandpit.Errorf(sandpit.Unsupported, "%s sandbox %s: its provider %q cannot do that", v.verb, b.id, row.Provider)
-	}
-	if takesRoom(v.via, false) {
-		if err := lc.quota.take(row.Sandbox); err != nil {
-			return err
-		}
-	}
-	release, err := lc.acquireSlots(ctx, b, row, v)
-	if err != nil {
-		lc.releaseUnusedQuota(b)
-		return fmt.Errorf("%s sandbox %s: %w", v.verb, b.id, err)
 	}
 	defer release()
-	ctx, over, err := lc.reserveDisk(ctx, b, v, i)
-	if err != nil {
-		lc.releaseUnusedQuota(b)
-		return fmt.Errorf("%s sandbox %s: %w", v.verb, b.id, err)
-	}
-	defer over()
-	leaving := row
-	leaving.State, leaving.Reason = v.via, reason
-	b.refuse(stateError(leaving))
-	if err := lc.records.changeState(ctx, b, v.via, v.setOut(reason)); err != nil {
-		lc.releaseUnusedQuota(b)
-		lc.disk.countRecord(b.look())
-		return err
-	}
-	if v.to == sandpit.StateStopped {
-		lc.core.notifyEnd(b, stateError(leaving))
-	} else {
-		b.evict(stateError(leaving), lc.o.Drain)
-	}
-	return lc.finishTransition(ctx, b, v, lc.performTransition(ctx, b, v, do))
+	return lc.finishTransition(ctx, rec, v, lc.performTransition(ctx, rec, v, do))
 }
 
-// reserveDisk reserves what a transition writes to the disk, if it does. The returned context
-// is for it, and over is called when it is over.
-func (lc *lifecycle) reserveDisk(ctx context.Context, b *box, v move, i sandpit.Instance) (saving context.Context, over func(), err error) {
+// beginTransition checks that a transition is possible, takes the quota, slots and disk space that it
+// needs, writes the state on the way, and takes the sandbox from its users. It returns the
+// context and the provider's function for performTransition; the caller calls release at the end.
+func (lc *lifecycle) beginTransition(ctx context.Context, rec *sandboxRecord, v transition, reason string) (
+	performing context.Context, do func(context.Context) error, release func(), err error,
+) {
+	row, i, err := lc.checkTransition(ctx, rec, v)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	if do = v.do(i); do == nil {
+		err = sandpit.Errorf(sandpit.Unsupported, "%s sandbox %s: its provider %q cannot do that", v.verb, rec.id, row.Provider)
+		return nil, nil, nil, err
+	}
+	if usesQuota(v.via, false) {
+		if err := lc.quota.reserve(row.Sandbox); err != nil {
+			return nil, nil, nil, err
+		}
+	}
+	performing, release, err = lc.reserveFor(ctx, rec, row, v, i)
+	if err != nil {
+		lc.releaseUnusedQuota(rec)
+		return nil, nil, nil, fmt.Errorf("%s sandbox %s: %w", v.verb, rec.id, err)
+	}
+	leaving := row
+	leaving.State, leaving.Reason = v.via, reason
+	rec.refuseHandles(stateError(leaving))
+	if err := lc.records.changeState(performing, rec, v.via, v.editBegin(reason)); err != nil {
+		lc.releaseUnusedQuota(rec)
+		lc.disk.countRecord(rec.currentRow())
+		release()
+		return nil, nil, nil, err
+	}
+	if v.to == sandpit.StateStopped {
+		lc.core.notifyEnd(rec, stateError(leaving))
+	} else {
+		rec.evictHandles(stateError(leaving), lc.o.Drain)
+	}
+	return performing, do, release, nil
+}
+
+// checkTransition returns the row and instance of a sandbox that is in the state that a transition
+// starts from.
+func (lc *lifecycle) checkTransition(ctx context.Context, rec *sandboxRecord, v transition) (store.Row, sandpit.Instance, error) {
+	row := rec.currentRow()
+	if row.State != v.from {
+		if err := stateError(row); err != nil {
+			return row, nil, err
+		}
+		if v.to == sandpit.StateArchived {
+			return row, nil, sandpit.WithHint(newStateConflict(row), "first: sandpit stop "+string(row.ID))
+		}
+		return row, nil, newStateConflict(row)
+	}
+	i, err := lc.instances.ensureAttached(ctx, rec)
+	return row, i, err
+}
+
+// reserveFor takes the slots of a transition and the disk space for what it saves.
+func (lc *lifecycle) reserveFor(ctx context.Context, rec *sandboxRecord, row store.Row, v transition, i sandpit.Instance) (
+	performing context.Context, release func(), err error,
+) {
+	releaseSlots, err := lc.acquireSlots(ctx, rec, row, v)
+	if err != nil {
+		return nil, nil, err
+	}
+	performing, releaseDisk, err := lc.reserveDisk(ctx, rec, v, i)
+	if err != nil {
+		releaseSlots()
+		return nil, nil, err
+	}
+	return performing, func() {
+		releaseDisk()
+		releaseSlots()
+	}, nil
+}
+
+// reserveDisk reserves what a transition writes to the disk, if anything. The returned context is
+// for the provider's call; the caller calls release after it.
+func (lc *lifecycle) reserveDisk(ctx context.Context, rec *sandboxRecord, v transition, i sandpit.Instance) (
+	performing context.Context, release func(), err error,
+) {
 	if !isSaved(v.to, v.disk) {
 		return ctx, func() {}, nil
 	}
-	on, bytes := lc.disk.saves, int64(0)
-	switch row := b.look(); {
+	budget, bytes := lc.disk.saves, int64(0)
+	switch row := rec.currentRow(); {
 	case v.to == sandpit.StateArchived:
-		on = lc.disk.archives
+		budget = lc.disk.archives
 	case row.State == sandpit.StateRunning || !row.Suspended:
 		bytes = lc.disk.estimateSave(ctx, i, v.disk)
 	}
-	s, err := lc.disk.reserveSave(ctx, savingPlan{id: string(b.id), owner: b.look().Lease.Owner, disk: on, bytes: bytes, stays: true})
+	s, err := lc.disk.reserveSave(ctx, saveRequest{
+		id: string(rec.id), owner: rec.currentRow().Lease.Owner, disk: budget, bytes: bytes, stays: true,
+	})
 	if err != nil {
 		return ctx, nil, err
 	}
-	return s.within(ctx), s.release, nil
+	return s.withAdmit(ctx), s.release, nil
 }
 
-// performTransition asks the provider to do something. If that comes to an end only when
-// nobody waits for it any more, the row follows.
-func (lc *lifecycle) performTransition(ctx context.Context, b *box, v move, do func(context.Context) error) error {
-	_, err := call(ctx, lc.core.loops, lc.newTransitionCall(v, v.verb+" sandbox "+string(b.id)), none(do), func(_ struct{}, err error) {
+// performTransition calls the provider. If the call succeeds only after the caller has stopped
+// waiting, the success is recorded then.
+func (lc *lifecycle) performTransition(ctx context.Context, rec *sandboxRecord, v transition, do func(context.Context) error) error {
+	late := func(_ struct{}, err error) {
 		if err != nil {
-			return // as was believed
+			return // the transition was recorded as failed, which it was
 		}
 		ctx, cancel := lc.core.ops.detach(lc.core.ops.ctx)
 		defer cancel()
-		if err := lc.core.runLocked(ctx, b, lc.core.withEvent(v.verb, map[string]string{"late": "true"}, lc.recordLateSuccess(v))); err != nil {
-			lc.log.WarnContext(ctx, "a late answer cannot be written down", slog.String("sandbox", string(b.id)), slog.Any("error", err))
+		args := map[string]string{"late": "true"}
+		if err := lc.core.runLocked(ctx, rec, lc.core.withEvent(v.verb, args, lc.newLateSuccess(v))); err != nil {
+			lc.log.WarnContext(ctx, "manager: late transition not recorded", slog.String("sandbox", string(rec.id)), slog.Any("error", err))
 		}
-	})
+	}
+	_, err := callProvider(ctx, lc.core.loops, lc.newTransitionCall(v, v.verb+" sandbox "+string(rec.id)), withoutResult(do), late)
 	return err
 }
 
-// recordLateSuccess writes that a move was made after all, unless the sandbox was moved
-// elsewhere meanwhile.
-func (lc *lifecycle) recordLateSuccess(v move) step {
-	return func(ctx context.Context, b *box) error {
-		if b.state() != v.from {
-			return errNothing
+// newLateSuccess returns the operation that records a transition that succeeded late, unless the
+// sandbox has changed its state meanwhile.
+func (lc *lifecycle) newLateSuccess(v transition) operation {
+	return func(ctx context.Context, rec *sandboxRecord) error {
+		if rec.state() != v.from {
+			return errNothingToDo
 		}
-		if takesRoom(v.to, v.disk) {
-			lc.quota.hold(b.look().Sandbox)
+		if usesQuota(v.to, v.disk) {
+			lc.quota.addExisting(rec.currentRow().Sandbox)
 		}
-		if err := lc.records.changeState(ctx, b, v.via, v.setOut("")); err != nil {
+		if err := lc.records.changeState(ctx, rec, v.via, v.editBegin("")); err != nil {
 			return err
 		}
-		return lc.recordSuccess(ctx, b, v)
+		return lc.recordSuccess(ctx, rec, v)
 	}
 }
 
-// finishTransition writes where a move has led to. Of one that failed nobody may know: then
-// the guest is asked, which tells whether the sandbox runs.
-func (lc *lifecycle) finishTransition(ctx context.Context, b *box, v move, err error) error {
-	if err == nil || lc.hasHappened(ctx, b, v, err) {
-		return lc.recordSuccess(ctx, b, v)
+// finishTransition writes the state that a transition has led to, given the error of the provider's
+// call. Where the error leaves that open, the guest's answer decides: it shows whether the sandbox runs.
+func (lc *lifecycle) finishTransition(ctx context.Context, rec *sandboxRecord, v transition, err error) error {
+	if err == nil || lc.hasHappened(ctx, rec, v, err) {
+		return lc.recordSuccess(ctx, rec, v)
 	}
-	origin := lc.stateAfterFailure(ctx, b, v)
-	back := lc.records.changeState(ctx, b, origin, func(r *store.Row) {
-		r.Reason = cut("could not "+v.verb+": "+err.Error(), store.MaxReason)
-		if v.disk || origin == sandpit.StateRunning {
+	state := lc.stateAfterFailure(ctx, rec, v)
+	recorded := lc.records.changeState(ctx, rec, state, func(r *store.Row) {
+		r.Reason = cutText("could not "+v.verb+": "+err.Error(), store.MaxReason)
+		if v.disk || state == sandpit.StateRunning {
 			r.Suspended = false
 		}
-		if origin != v.from {
-			r.LastUsedAt = lc.clock.Now() // it has not been idle, but paused
+		if state != v.from {
+			r.LastUsedAt = lc.clock.Now() // the sandbox was paused, not idle
 		}
 	})
-	lc.releaseUnusedQuota(b)
-	return errors.Join(err, back)
+	lc.releaseUnusedQuota(rec)
+	return errors.Join(err, recorded)
 }
 
-// stateAfterFailure returns the state that a failed move leaves a sandbox in. What is paused
-// is resumed before it is stopped, and may have come no further.
-func (lc *lifecycle) stateAfterFailure(ctx context.Context, b *box, v move) sandpit.State {
-	if v.from == sandpit.StatePaused && v.to == sandpit.StateStopped && lc.instances.pingGuest(ctx, b) == nil {
+// stateAfterFailure returns the state that a failed transition leaves a sandbox in. A paused sandbox
+// is resumed before it is stopped, so it may be running.
+func (lc *lifecycle) stateAfterFailure(ctx context.Context, rec *sandboxRecord, v transition) sandpit.State {
+	if v.from == sandpit.StatePaused && v.to == sandpit.StateStopped && lc.instances.pingGuest(ctx, rec) == nil {
 		return sandpit.StateRunning
 	}
 	return v.from
 }
 
-// recordSuccess writes that a move was made. A sandbox that runs again after its deadline has a
-// new one, as far away as that was when it was set.
-func (lc *lifecycle) recordSuccess(ctx context.Context, b *box, v move) error {
-	before := b.look()
+// recordSuccess writes that a transition has succeeded. A sandbox that runs again after its deadline
+// gets a new deadline, as far away as the old one was when it was set.
+func (lc *lifecycle) recordSuccess(ctx context.Context, rec *sandboxRecord, v transition) error {
+	before := rec.currentRow()
 	reason := before.Reason
 	if v.to == sandpit.StateRunning {
-		if err := lc.secrets.giveSecretsAgain(ctx, b); err != nil {
+		if err := lc.secrets.giveSecretsAgain(ctx, rec); err != nil {
 			return err
 		}
 	}
 	if isSaved(v.to, v.disk) {
-		lc.disk.finishSave(string(b.id), before.Lease.Owner)
+		lc.disk.finishSave(string(rec.id), before.Lease.Owner)
 	}
-	err := lc.records.changeState(ctx, b, v.to, func(r *store.Row) {
+	err := lc.records.changeState(ctx, rec, v.to, func(r *store.Row) {
 		r.Reason, r.Suspended = reason, v.disk
 		if v.to != sandpit.StateRunning {
 			return
@@ -258,17 +319,17 @@ func (lc *lifecycle) recordSuccess(ctx context.Context, b *box, v move) error {
 		now := lc.clock.Now()
 		r.Reason, r.LastUsedAt, r.Idled = "", now, false
 		if !r.Lease.Deadline.After(now) {
-			r.Lease = renewed(*r, now)
+			r.Lease = renewLease(*r, now)
 		}
 	})
-	if lease := b.look().Lease; err == nil && !lease.Deadline.Equal(before.Lease.Deadline) && !lease.Deadline.IsZero() {
-		lc.messages.scheduleMessage(ctx, b, kindDeadline, lease.Deadline)
+	if lease := rec.currentRow().Lease; err == nil && !lease.Deadline.Equal(before.Lease.Deadline) && !lease.Deadline.IsZero() {
+		lc.messages.scheduleMessage(ctx, rec, kindDeadline, lease.Deadline)
 	}
 	return err
 }
 
-// renewed is the lease of a sandbox whose deadline has passed and that goes on.
-func renewed(r store.Row, now time.Time) sandpit.Lease {
+// renewLease returns the lease of a sandbox that continues after its deadline.
+func renewLease(r store.Row, now time.Time) sandpit.Lease {
 	l := r.Lease
 	l.Deadline = time.Time{}
 	if r.Term > 0 {
@@ -277,10 +338,10 @@ func renewed(r store.Row, now time.Time) sandpit.Lease {
 	return l
 }
 
-// hasHappened reports whether a move that failed has been made all the same: the
-// answer was lost, or it had been made before.
-func (lc *lifecycle) hasHappened(ctx context.Context, b *box, v move, err error) bool {
-	if refused(err) {
+// hasHappened reports whether a transition has happened although the provider's call failed: the
+// answer was lost, or the sandbox was in that state before.
+func (lc *lifecycle) hasHappened(ctx context.Context, rec *sandboxRecord, v transition, err error) bool {
+	if isPermanentError(err) {
 		return false
 	}
 	switch sandpit.CodeOf(err) {
@@ -288,28 +349,29 @@ func (lc *lifecycle) hasHappened(ctx context.Context, b *box, v move, err error)
 		return false
 	case sandpit.Conflict:
 		if v.to == sandpit.StateRunning || v.from == sandpit.StateRunning {
-			return (v.to == sandpit.StateRunning) == (lc.instances.pingGuest(ctx, b) == nil)
+			return (v.to == sandpit.StateRunning) == (lc.instances.pingGuest(ctx, rec) == nil)
 		}
 		return true
 	default:
 		if v.to == sandpit.StateRunning {
-			return lc.instances.pingGuest(ctx, b) == nil
+			return lc.instances.pingGuest(ctx, rec) == nil
 		}
-		return v.from == sandpit.StateRunning && errors.Is(lc.instances.pingGuest(ctx, b), sandpit.Conflict)
+		return v.from == sandpit.StateRunning && errors.Is(lc.instances.pingGuest(ctx, rec), sandpit.Conflict)
 	}
 }
 
-// releaseUnusedQuota frees what a sandbox takes up if its state takes none.
-func (lc *lifecycle) releaseUnusedQuota(b *box) {
-	if row := b.look(); !takesRoom(row.State, row.Suspended) {
-		lc.quota.give(b.id)
+// releaseUnusedQuota releases the quota of a sandbox whose state needs none.
+func (lc *lifecycle) releaseUnusedQuota(rec *sandboxRecord) {
+	if row := rec.currentRow(); !usesQuota(row.State, row.Suspended) {
+		lc.quota.release(rec.id)
 	}
 }
 
-// setOut writes why a move is made, and where it leads if the state does not tell.
-func (v move) setOut(reason string) func(*store.Row) {
+// editBegin returns the edit of a row when a transition begins: its reason, and what the state on the
+// way does not say.
+func (v transition) editBegin(reason string) func(*store.Row) {
 	return func(r *store.Row) {
-		withReason(reason)(r)
+		setReason(reason)(r)
 		r.Suspended = r.Suspended || v.disk
 		if v.via != sandpit.StateResuming {
 			r.Idled = v.idle
@@ -317,8 +379,8 @@ func (v move) setOut(reason string) func(*store.Row) {
 	}
 }
 
-// newTransitionCall allows more time for what reads or writes all of a sandbox.
-func (lc *lifecycle) newTransitionCall(v move, what string) remote {
+// newTransitionCall allows more time for a call that reads or writes all of a sandbox.
+func (lc *lifecycle) newTransitionCall(v transition, what string) providerCall {
 	r := lc.core.newCall(what)
 	switch v.via {
 	case sandpit.StateArchiving, sandpit.StateRestoring:
@@ -332,47 +394,47 @@ func (lc *lifecycle) newTransitionCall(v move, what string) remote {
 	return r
 }
 
-// withReason gives a row a reason.
-func withReason(reason string) func(*store.Row) {
-	return func(r *store.Row) { r.Reason = cut(reason, store.MaxReason) }
+// setReason returns the edit that sets the reason of a row.
+func setReason(reason string) func(*store.Row) {
+	return func(r *store.Row) { r.Reason = cutText(reason, store.MaxReason) }
 }
 
-// recoverTransition finishes a move that was interrupted. Conflict from the provider
-// means that it had been made.
-func (lc *lifecycle) recoverTransition() step {
-	return func(ctx context.Context, b *box) error {
-		v, ok := interrupted(b.look())
+// recoverTransition returns the operation that finishes a transition that a crash interrupted. A
+// Conflict from the provider means that the transition had happened before the crash.
+func (lc *lifecycle) recoverTransition() operation {
+	return func(ctx context.Context, rec *sandboxRecord) error {
+		v, ok := findInterrupted(rec.currentRow())
 		if !ok {
-			return errNothing
+			return errNothingToDo
 		}
-		i, err := lc.instances.ensureAttached(ctx, b)
+		i, err := lc.instances.ensureAttached(ctx, rec)
 		if err != nil {
 			return err
 		}
 		do := v.do(i)
 		if do == nil {
-			return lc.records.changeState(ctx, b, sandpit.StateError, withReason("its provider can no longer "+v.verb+" it"))
+			return lc.records.changeState(ctx, rec, sandpit.StateError, setReason("its provider can no longer "+v.verb+" it"))
 		}
-		if p := lc.findSlotPool(b.look(), v); p != nil {
-			slot, err := acquire(ctx, p, "") // what the server owes after a crash counts as its own
+		if p := lc.findSlotPool(rec.currentRow(), v); p != nil {
+			slot, err := awaitSlot(ctx, p, "") // recovery counts as the server's own work
 			if err != nil {
 				return err
 			}
 			defer slot.Release()
 		}
-		_, err = call(ctx, lc.core.loops, lc.newTransitionCall(v, v.verb), none(do), nil)
-		if err == nil || errors.Is(err, sandpit.Conflict) && lc.hasHappened(ctx, b, v, err) {
-			return lc.recordSuccess(ctx, b, v)
+		_, err = callProvider(ctx, lc.core.loops, lc.newTransitionCall(v, v.verb), withoutResult(do), nil)
+		if err == nil || errors.Is(err, sandpit.Conflict) && lc.hasHappened(ctx, rec, v, err) {
+			return lc.recordSuccess(ctx, rec, v)
 		}
-		if refused(err) {
-			return errors.Join(err, lc.records.changeState(ctx, b, sandpit.StateError, withReason("could not "+v.verb+": "+err.Error())))
+		if isPermanentError(err) {
+			return errors.Join(err, lc.records.changeState(ctx, rec, sandpit.StateError, setReason("could not "+v.verb+": "+err.Error())))
 		}
 		return err
 	}
 }
 
-// refused reports whether an error says that nothing was done, and never will be.
-func refused(err error) bool {
+// isPermanentError reports whether an error says that the provider did nothing and never will.
+func isPermanentError(err error) bool {
 	switch sandpit.CodeOf(err) {
 	case sandpit.Unsupported, sandpit.Invalid, sandpit.PermissionDenied, sandpit.Unauthenticated:
 		return true
@@ -381,23 +443,8 @@ func refused(err error) bool {
 	}
 }
 
-// interrupted returns the move that a sandbox is on. Of one that is being paused the row
-// says whether on disk.
-func interrupted(r store.Row) (move, bool) {
-	wakening := move{"wake", sandpit.StateStopped, sandpit.StateResuming, sandpit.StateRunning, false, false, wake}
-	moves := []move{pausing, stoppingStill, wakening, archiving, restoring}
-	if r.Suspended {
-		moves[0] = suspending
-	}
-	k := slices.IndexFunc(moves, func(v move) bool { return v.via == r.State })
-	if k < 0 {
-		return move{}, false
-	}
-	return moves[k], true
-}
-
 // findSlotPool returns the pool of a transition, nil if that takes no time worth mentioning.
-func (lc *lifecycle) findSlotPool(row store.Row, v move) *fairshare.Pool {
+func (lc *lifecycle) findSlotPool(row store.Row, v transition) *fairshare.Pool {
 	inMemory := row.State == sandpit.StatePaused && !row.Suspended
 	switch {
 	case v.to == sandpit.StateRunning && inMemory && v.verb == resuming.verb:
@@ -413,16 +460,16 @@ func (lc *lifecycle) findSlotPool(row store.Row, v move) *fairshare.Pool {
 
 // acquireSlots takes the slots of a transition, as acquireFor does. To stop a sandbox that
 // is paused on disk, providers resume it first, which is a start as well.
-func (lc *lifecycle) acquireSlots(ctx context.Context, b *box, row store.Row, v move) (release func(), err error) {
+func (lc *lifecycle) acquireSlots(ctx context.Context, rec *sandboxRecord, row store.Row, v transition) (release func(), err error) {
 	pool := lc.findSlotPool(row, v)
 	if !row.Suspended || v.to != sandpit.StateStopped || row.State != sandpit.StatePaused {
-		return lc.core.acquireSlot(ctx, b, pool)
+		return lc.core.acquireSlot(ctx, rec, pool)
 	}
-	endStart, err := lc.core.acquireSlot(ctx, b, lc.slots.starts) // first, since no holder of the other waits for this one
+	endStart, err := lc.core.acquireSlot(ctx, rec, lc.slots.starts) // first, since no holder of the other waits for this one
 	if err != nil {
 		return nil, err
 	}
-	endSave, err := lc.core.acquireSlot(ctx, b, pool)
+	endSave, err := lc.core.acquireSlot(ctx, rec, pool)
 	if err != nil {
 		endStart()
 		return nil, err

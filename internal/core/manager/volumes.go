@@ -18,22 +18,22 @@ type Volumes struct {
 	clock     clock.Clock
 	core      *core
 	events    *Events
-	locks     volumes
+	locks     volumeLocks
 	log       *slog.Logger
 	o         *Options
-	sandboxes *index
+	sandboxes *recordIndex
 	store     *store.Store
 }
 
-// volumes orders what happens to volumes: the decision to delete one, and that of a
+// volumeLocks orders what happens to volumes: the decision to delete one, and that of a
 // sandbox to have it.
-type volumes struct {
+type volumeLocks struct {
 	mu   sync.Mutex
 	busy map[sandpit.ID]bool // those that somebody makes or deletes
 }
 
-// begin marks a volume, unless it is marked; who marks it calls end.
-func (v *volumes) begin(id sandpit.ID) bool {
+// lockVolume marks a volume, unless it is marked; who marks it calls end.
+func (v *volumeLocks) lockVolume(id sandpit.ID) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.busy[id] {
@@ -46,7 +46,7 @@ func (v *volumes) begin(id sandpit.ID) bool {
 	return true
 }
 
-func (v *volumes) end(id sandpit.ID) {
+func (v *volumeLocks) unlockVolume(id sandpit.ID) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	delete(v.busy, id)
@@ -71,7 +71,7 @@ func (vs *Volumes) Create(ctx context.Context, r VolumeRequest) (sandpit.Volume,
 	var made sandpit.Volume
 	err := vs.withEvent(ctx, "create volume", r, func(ctx context.Context) error {
 		v, err := vs.createVolume(ctx, r)
-		made = told(v)
+		made = toVolume(v)
 		return err
 	})
 	return made, err
@@ -109,13 +109,13 @@ func (vs *Volumes) createVolume(ctx context.Context, r VolumeRequest) (store.Vol
 		ID: sandpit.NewID(), Owner: r.Owner, Name: r.Name, Provider: r.Provider,
 		State: store.VolumeCreating, CreatedAt: vs.clock.Now(),
 	}
-	vs.locks.begin(v.ID)
-	defer vs.locks.end(v.ID)
+	vs.locks.lockVolume(v.ID)
+	defer vs.locks.unlockVolume(v.ID)
 	if v, err = vs.store.InsertVolume(ctx, v, max(0, vs.o.MaxVolumes)); err != nil {
 		return v, err
 	}
 	make := func(ctx context.Context) error { return keeper.CreateVolume(ctx, string(v.ID)) }
-	_, err = call(ctx, vs.core.loops, vs.core.newCall("create volume "+v.Name), none(make), nil)
+	_, err = callProvider(ctx, vs.core.loops, vs.core.newCall("create volume "+v.Name), withoutResult(make), nil)
 	if err == nil {
 		v.State = store.VolumeReady
 		err = vs.store.SetVolumeState(ctx, v.ID, v.State)
@@ -146,7 +146,7 @@ func (vs *Volumes) dropVolume(ctx context.Context, v store.Volume) error {
 		return err
 	}
 	remove := func(ctx context.Context) error { return keeper.RemoveVolume(ctx, string(v.ID)) }
-	if _, err := call(ctx, vs.core.loops, vs.core.newCall("remove volume "+v.Name), none(remove), nil); err != nil {
+	if _, err := callProvider(ctx, vs.core.loops, vs.core.newCall("remove volume "+v.Name), withoutResult(remove), nil); err != nil {
 		return err
 	}
 	err = vs.store.DeleteVolume(ctx, v.ID)
@@ -163,14 +163,14 @@ func (vs *Volumes) Get(ctx context.Context, owner, name string) (sandpit.Volume,
 	if err != nil {
 		return sandpit.Volume{}, err
 	}
-	seen := told(v)
+	seen := toVolume(v)
 	seen.Sandboxes = vs.findUsers(owner, name)
 	keeper, err := vs.findKeeper(v.Provider)
 	if err != nil || v.State != store.VolumeReady {
 		return seen, nil //nolint:nilerr // a provider that is not there now has it all the same
 	}
 	count := func(ctx context.Context) (int64, error) { return keeper.VolumeSize(ctx, string(v.ID)) }
-	size, err := call(ctx, vs.core.loops, vs.core.newCall("count the bytes of volume "+name), count, nil)
+	size, err := callProvider(ctx, vs.core.loops, vs.core.newCall("count the bytes of volume "+name), count, nil)
 	switch {
 	case err == nil:
 		seen.Size = &size
@@ -192,12 +192,12 @@ func (vs *Volumes) List(ctx context.Context, f store.VolumeFilter) ([]sandpit.Vo
 	}
 	list, ids := make([]sandpit.Volume, len(rows)), make([]sandpit.ID, len(rows))
 	for i, v := range rows {
-		list[i], ids[i] = told(v), v.ID
+		list[i], ids[i] = toVolume(v), v.ID
 	}
 	return list, ids, nil
 }
 
-func told(v store.Volume) sandpit.Volume {
+func toVolume(v store.Volume) sandpit.Volume {
 	return sandpit.Volume{Name: v.Name, Owner: v.Owner, Provider: v.Provider, CreatedAt: v.CreatedAt}
 }
 
@@ -211,10 +211,10 @@ func (vs *Volumes) Delete(ctx context.Context, owner, name string) error {
 		if err != nil {
 			return err
 		}
-		if !vs.locks.begin(v.ID) {
+		if !vs.locks.lockVolume(v.ID) {
 			return sandpit.Errorf(sandpit.Conflict, "volume %s is being made or deleted", name)
 		}
-		defer vs.locks.end(v.ID)
+		defer vs.locks.unlockVolume(v.ID)
 		if err := vs.markDeleting(ctx, v); err != nil {
 			return err
 		}
@@ -236,13 +236,13 @@ func (vs *Volumes) markDeleting(ctx context.Context, v store.Volume) error {
 // findUsers returns the sandboxes that have a volume, or may get it yet.
 func (vs *Volumes) findUsers(owner, name string) []sandpit.ID {
 	var ids []sandpit.ID
-	for _, b := range vs.sandboxes.all() {
-		row := b.look()
+	for _, rec := range vs.sandboxes.all() {
+		row := rec.currentRow()
 		if row.Lease.Owner != owner || row.State == sandpit.StateDeleted {
 			continue
 		}
 		if slices.ContainsFunc(row.Spec.Mounts, func(m sandpit.Mount) bool { return m.Volume == name }) {
-			ids = append(ids, b.id)
+			ids = append(ids, rec.id)
 		}
 	}
 	return ids
@@ -289,7 +289,7 @@ func (vs *Volumes) resolveMounts(ctx context.Context, r store.Row, spec sandpit.
 func (vs *Volumes) removeIfUnfinished(ctx context.Context, v store.Volume) error {
 	now, err := vs.store.Volume(ctx, v.Owner, v.Name)
 	if errors.Is(err, sandpit.NotFound) || err == nil && (now.ID != v.ID || now.State == store.VolumeReady) {
-		return errNothing
+		return errNothingToDo
 	}
 	if err != nil {
 		return err
@@ -308,12 +308,12 @@ func (vs *Volumes) removeUnfinished(ctx context.Context) {
 		return
 	}
 	for _, v := range rows {
-		if ctx.Err() != nil || !vs.locks.begin(v.ID) {
+		if ctx.Err() != nil || !vs.locks.lockVolume(v.ID) {
 			continue
 		}
 		err := vs.removeIfUnfinished(ctx, v)
-		vs.locks.end(v.ID)
-		if errors.Is(err, errNothing) {
+		vs.locks.unlockVolume(v.ID)
+		if errors.Is(err, errNothingToDo) {
 			continue
 		}
 		vs.events.Record(Report{

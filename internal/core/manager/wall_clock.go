@@ -23,7 +23,7 @@ type wallClock struct {
 	events    *Events
 	messages  *Messages
 	records   *recordStore
-	sandboxes *index
+	sandboxes *recordIndex
 
 	mu         sync.Mutex
 	watch      *clock.Watch
@@ -103,32 +103,32 @@ func (w *wallClock) shiftRecords(ctx context.Context) error {
 	if err := w.store.ShiftDeadlines(ctx, w.storeShift); err != nil {
 		return err
 	}
-	for _, b := range w.sandboxes.all() {
-		b.shift(w.storeShift)
+	for _, rec := range w.sandboxes.all() {
+		rec.shiftTimes(w.storeShift)
 	}
 	w.storeShift = 0
 	return nil
 }
 
-// touches are the times of last use that are not written yet.
-type touches struct {
+// pendingUses are the times of last use that are not written yet.
+type pendingUses struct {
 	mu   sync.Mutex
 	list map[sandpit.ID]time.Time
 }
 
 // noteUse notes that a sandbox is used.
-func (w *wallClock) noteUse(ctx context.Context, b *box) {
+func (w *wallClock) noteUse(ctx context.Context, rec *sandboxRecord) {
 	now, err := w.now(ctx)
 	if err != nil {
 		now = w.clock.Now() // what fails is told by who decides something
 	}
-	b.touch(now)
+	rec.noteUse(now)
 	w.records.used.mu.Lock()
 	defer w.records.used.mu.Unlock()
 	if w.records.used.list == nil {
 		w.records.used.list = make(map[sandpit.ID]time.Time)
 	}
-	w.records.used.list[b.id] = now
+	w.records.used.list[rec.id] = now
 }
 
 // flushUses writes the times of last use.
