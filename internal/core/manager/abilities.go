@@ -10,7 +10,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/store"
 )
 
-// The functions below return what a provider does for a move, nil if it cannot.
+// The functions below return the provider's function for a transition, nil if it has none.
 
 func pauseFunc(i sandpit.Instance) func(context.Context) error {
 	if p, ok := as[sandpit.Pauser](i); ok {
@@ -40,7 +40,7 @@ func resumeFunc(i sandpit.Instance) func(context.Context) error {
 	return nil
 }
 
-// stopFunc also stops what is paused, which providers do not: it is resumed first.
+// stopFunc also stops a paused sandbox, which providers do not: it resumes the sandbox first.
 func stopFunc(i sandpit.Instance) func(context.Context) error {
 	s, ok := as[sandpit.Stopper](i)
 	if !ok {
@@ -54,7 +54,7 @@ func stopFunc(i sandpit.Instance) func(context.Context) error {
 		}
 		switch resumed := p.Resume(ctx); {
 		case errors.Is(resumed, sandpit.Conflict):
-			return err // it was not paused, so it is stopped already
+			return err // not paused, so already stopped
 		case resumed != nil:
 			return resumed
 		}
@@ -69,7 +69,7 @@ func startFunc(i sandpit.Instance) func(context.Context) error {
 	return nil
 }
 
-// resumeOrStartFunc resumes or starts, whatever it takes.
+// resumeOrStartFunc resumes a sandbox or starts it, whichever applies.
 func resumeOrStartFunc(i sandpit.Instance) func(context.Context) error {
 	p, s := resumeFunc(i), startFunc(i)
 	switch {
@@ -101,21 +101,21 @@ func restoreFunc(i sandpit.Instance) func(context.Context) error {
 	return nil
 }
 
-// checkAbility refuses an action that an instance cannot take.
+// checkAbility refuses an action that an instance does not support.
 func checkAbility(i sandpit.Instance, a sandpit.Action) error {
 	switch a {
 	case sandpit.ActionStop:
 		if stopFunc(i) == nil {
-			return sandpit.Errorf(sandpit.Unsupported, "this provider's sandboxes cannot be stopped, which is asked for later")
+			return sandpit.Errorf(sandpit.Unsupported, "this provider's sandboxes cannot be stopped, which the request asks for")
 		}
 	case sandpit.ActionPause:
 		if pauseFunc(i) == nil {
-			return sandpit.Errorf(sandpit.Unsupported, "this provider's sandboxes cannot be paused, which is asked for later")
+			return sandpit.Errorf(sandpit.Unsupported, "this provider's sandboxes cannot be paused, which the request asks for")
 		}
 	case sandpit.ActionSuspend:
 		if suspendFunc(i) == nil {
 			return sandpit.WithHint(
-				sandpit.Errorf(sandpit.Unsupported, "this provider's sandboxes cannot be suspended, which is asked for later"),
+				sandpit.Errorf(sandpit.Unsupported, "this provider's sandboxes cannot be suspended, which the request asks for"),
 				"choose stop or pause")
 		}
 	default: // everything can be deleted
@@ -123,14 +123,14 @@ func checkAbility(i sandpit.Instance, a sandpit.Action) error {
 	return nil
 }
 
-// keepingActions are the actions that keep a sandbox's files, best first: a suspended one loses
-// nothing and uses no memory, a stopped one has its files, a paused one keeps using memory.
+// keepingActions are the actions that keep a sandbox's files, best first: a suspended sandbox loses
+// nothing and uses no memory, a stopped one has its files, a paused one continues to use memory.
 func keepingActions() []sandpit.Action {
 	return []sandpit.Action{sandpit.ActionSuspend, sandpit.ActionStop, sandpit.ActionPause}
 }
 
-// bestKeepingAction returns the best action that an instance can take and that is not among the
-// refused ones, "" if there is none. It never returns one that deletes the sandbox.
+// bestKeepingAction returns the best action that an instance supports and that is not among the
+// refused ones, or "". It never returns one that deletes the sandbox.
 func bestKeepingAction(i sandpit.Instance, refused ...sandpit.Action) sandpit.Action {
 	for _, a := range keepingActions() {
 		if !slices.Contains(refused, a) && checkAbility(i, a) == nil {
@@ -140,9 +140,9 @@ func bestKeepingAction(i sandpit.Instance, refused ...sandpit.Action) sandpit.Ac
 	return ""
 }
 
-// completePolicy checks a policy against what an instance can do, and fills in the idle action
-// if the policy has none: the server's, or one that keeps the files where the instance cannot
-// take the server's. An instance that can keep nothing is never idle.
+// completePolicy checks a policy against what an instance supports, and fills in the idle action if
+// the policy has none: the server's, or one that keeps the files where the instance does not
+// support the server's. An instance that can keep nothing is never idle.
 func (c *core) completePolicy(i sandpit.Instance, p store.Policy) (store.Policy, error) {
 	if err := cmp.Or(checkAbility(i, p.IdleAction), checkPolicyAbilities(i, p)); err != nil {
 		return p, err
@@ -159,7 +159,7 @@ func (c *core) completePolicy(i sandpit.Instance, p store.Policy) (store.Policy,
 	return p, nil
 }
 
-// checkPolicyAbilities refuses what a policy asks for and an instance cannot do.
+// checkPolicyAbilities refuses what a policy asks for and an instance does not support.
 func checkPolicyAbilities(i sandpit.Instance, p store.Policy) error {
 	if p.AutoStop > 0 {
 		if err := checkAbility(i, sandpit.ActionStop); err != nil {
@@ -171,12 +171,12 @@ func checkPolicyAbilities(i sandpit.Instance, p store.Policy) error {
 		do    func(context.Context) error
 		what  string
 	}{
-		{p.AutoSuspend > 0, suspendFunc(i), "paused on disk"},
+		{p.AutoSuspend > 0, suspendFunc(i), "suspended"},
 		{p.AutoArchive > 0, archiveFunc(i), "archived"},
-		{p.CheckpointEvery > 0, checkpointFunc(i), "saved while they run"},
+		{p.CheckpointEvery > 0, checkpointFunc(i), "checkpointed"},
 	} {
 		if want.asked && want.do == nil {
-			return sandpit.Errorf(sandpit.Unsupported, "this provider's sandboxes cannot be %s, which is asked for later", want.what)
+			return sandpit.Errorf(sandpit.Unsupported, "this provider's sandboxes cannot be %s, which the request asks for", want.what)
 		}
 	}
 	return nil

@@ -14,14 +14,14 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/store"
 )
 
-// interruptedBuild is why a build has failed that a server was at which broke down.
+// interruptedBuild is the reason of a build that a crash of the server interrupted.
 const interruptedBuild = "interrupted by a restart of the server"
 
-// saveLogEvery is the time between two writings of what a build has told. All of its log is
-// written each time, which is why it is bounded.
+// saveLogEvery is the time between two writes of a build's log. All of the log is written each
+// time, which is why its size is bounded.
 const saveLogEvery = 2 * time.Second
 
-// startSavingLog writes down what a build tells while it goes on, until stop is called.
+// startSavingLog writes the log of a running build periodically, until stop is called.
 func (bs *Builds) startSavingLog(ctx context.Context, id sandpit.BuildID, l *buildLog) (stop func()) {
 	done, ended := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -41,9 +41,9 @@ func (bs *Builds) startSavingLog(ctx context.Context, id sandpit.BuildID, l *bui
 			}
 			if err := bs.store.SaveBuildLog(ctx, id, entries); err != nil {
 				if ctx.Err() != nil {
-					return // all of it is written when the build has ended
+					return // the whole log is written at the end of the build
 				}
-				bs.log.WarnContext(ctx, "what a build tells is not written down", slog.String("build", string(id)), slog.Any("error", err))
+				bs.log.WarnContext(ctx, "manager: build log not written", slog.String("build", string(id)), slog.Any("error", err))
 				continue
 			}
 			saved = len(entries)
@@ -55,7 +55,7 @@ func (bs *Builds) startSavingLog(ctx context.Context, id sandpit.BuildID, l *bui
 	}
 }
 
-// recordInterruption adds to what is kept of an interrupted build's log that it was.
+// recordInterruption adds the failure to the log of an interrupted build.
 func (bs *Builds) recordInterruption(ctx context.Context, b store.TemplateBuild) error {
 	entries, err := bs.store.BuildLog(ctx, b.ID, 0, maxLogEntries+1)
 	if err != nil {
@@ -65,15 +65,14 @@ func (bs *Builds) recordInterruption(ctx context.Context, b store.TemplateBuild)
 	return bs.store.SaveBuildLog(ctx, b.ID, append(entries, last))
 }
 
-// The bounds of a build's log. Of one that is longer the rest is left out, but for how it
-// ends.
+// The bounds of a build's log. The rest of a longer log is left out, except the failure.
 const (
 	maxLogEntries = 10_000
 	maxLogBytes   = 2 << 20
 	maxLogLine    = 4096
 )
 
-// buildLog is what a build tells, without its secrets.
+// buildLog is the log of a build, without its secrets.
 type buildLog struct {
 	now    func() time.Time
 	hidden []string
@@ -82,13 +81,13 @@ type buildLog struct {
 	entries   []sandpit.BuildLog
 	bytes     int
 	step      int
-	current   string // see progress
-	partial   []byte // of a line that has not ended
+	current   string // see currentStep
+	partial   []byte // the last line, while it is incomplete
 	truncated bool
 }
 
-// findHidden are the texts that must not be told. Those of less than six bytes are found
-// everywhere.
+// findHidden returns the texts that the log must not contain. Those of less than six bytes are not
+// hidden, because they would be found everywhere.
 func findHidden(r BuildRequest) []string {
 	var list []string
 	for _, value := range append(slices.Collect(maps.Values(r.Secrets)), r.Login.Password) {
@@ -102,7 +101,7 @@ func findHidden(r BuildRequest) []string {
 	return list
 }
 
-// currentStep returns what begin was told last, which is no output of a command.
+// currentStep returns the last text of beginStep, which is not output of a command.
 func (l *buildLog) currentStep() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -129,7 +128,7 @@ func (l *buildLog) listEntries() []sandpit.BuildLog {
 	return slices.Clip(l.entries)
 }
 
-// beginStep tells that a step begins; the number is 0 for what comes after all steps.
+// beginStep logs that a step begins; the number is 0 for what is not a step.
 func (l *buildLog) beginStep(number int, step string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -138,7 +137,7 @@ func (l *buildLog) beginStep(number int, step string) {
 	l.addEntry(step, false)
 }
 
-// writeOutput takes what a command has put out.
+// writeOutput logs output of a command.
 func (l *buildLog) writeOutput(p []byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -156,7 +155,7 @@ func (l *buildLog) writeOutput(p []byte) {
 	}
 }
 
-// addFailure tells why the build has failed.
+// addFailure logs why the build has failed.
 func (l *buildLog) addFailure(text string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

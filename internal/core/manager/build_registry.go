@@ -6,11 +6,11 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// buildRegistry orders what happens to builds.
+// buildRegistry has the running builds, their sandboxes, and the counts of created sandboxes.
 type buildRegistry struct {
 	mu        sync.Mutex
 	running   map[sandpit.BuildID]*runningBuild
-	sandboxes map[sandpit.ID]bool // in which builds do something
+	sandboxes map[sandpit.ID]bool // of running builds
 	spawned   map[sandpit.TemplateID]int64
 	closed    bool
 }
@@ -21,7 +21,7 @@ func (t *buildRegistry) findRunning(id sandpit.BuildID) *runningBuild {
 	return t.running[id]
 }
 
-// addRunning enters a build, unless it is there, or all have been stopped.
+// addRunning adds a build, and reports false if it runs already or cancelAll was called.
 func (t *buildRegistry) addRunning(id sandpit.BuildID, r *runningBuild) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -41,7 +41,7 @@ func (t *buildRegistry) removeRunning(id sandpit.BuildID) {
 	delete(t.running, id)
 }
 
-// cancelAll ends all builds, and lets none begin.
+// cancelAll cancels all builds, and lets none begin.
 func (t *buildRegistry) cancelAll(why error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -51,7 +51,7 @@ func (t *buildRegistry) cancelAll(why error) {
 	}
 }
 
-// setBuildSandbox notes whether a build does something in a sandbox.
+// setBuildSandbox records whether a sandbox belongs to a running build.
 func (t *buildRegistry) setBuildSandbox(id sandpit.ID, yes bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -10,22 +10,22 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/store"
 )
 
-// cancelBuild ends a build that goes on, and waits for that.
+// cancelBuild cancels a running build and waits for its end.
 func (bs *Builds) cancelBuild(ctx context.Context, id sandpit.BuildID) {
 	r := bs.registry.findRunning(id)
 	if r == nil {
 		return
 	}
-	r.cancel(sandpit.Errorf(sandpit.Canceled, "the template was removed"))
+	r.cancel(sandpit.Errorf(sandpit.Canceled, "the template was deleted"))
 	select {
 	case <-r.done:
 	case <-ctx.Done():
 	}
 }
 
-// dropBuild removes a build with all that it has. Conflict: it is needed still.
+// dropBuild removes a build with its snapshot and image. Conflict: it is still needed.
 func (bs *Builds) dropBuild(ctx context.Context, b store.TemplateBuild) error {
-	needed := sandpit.Errorf(sandpit.Conflict, "build %s is needed still", b.ID)
+	needed := sandpit.Errorf(sandpit.Conflict, "build %s is still needed", b.ID)
 	if bs.registry.findRunning(b.ID) != nil {
 		return needed
 	}
@@ -56,7 +56,7 @@ func (bs *Builds) dropSnapshot(ctx context.Context, id sandpit.SnapshotID) error
 		return err
 	}
 	if !bs.snapshotUses.beginExclusive(id) {
-		return sandpit.Errorf(sandpit.Conflict, "snapshot %s is being used", id)
+		return sandpit.Errorf(sandpit.Conflict, "snapshot %s is in use", id)
 	}
 	defer bs.snapshotUses.endExclusive(id)
 	keeper, err := bs.snapshots.findKeeper(n.Provider)
@@ -66,13 +66,13 @@ func (bs *Builds) dropSnapshot(ctx context.Context, id sandpit.SnapshotID) error
 	return bs.snapshots.dropSnapshot(ctx, keeper, id)
 }
 
-// removeUnused removes builds that no tag means, and writes down what was counted.
+// removeUnused removes builds without a tag, and writes the counts of created sandboxes.
 func (bs *Builds) removeUnused(ctx context.Context) {
 	bs.templates.flushCounts(ctx)
 	builds, err := bs.store.Builds(ctx, store.BuildFilter{Loose: true, Brief: true})
 	if err != nil {
 		if ctx.Err() == nil {
-			bs.log.WarnContext(ctx, "the builds of templates cannot be looked through", slog.Any("error", err))
+			bs.log.WarnContext(ctx, "manager: builds not listed", slog.Any("error", err))
 		}
 		return
 	}
@@ -84,15 +84,14 @@ func (bs *Builds) removeUnused(ctx context.Context) {
 	}
 }
 
-// removeBuild removes a build unless it is in use, and records it.
+// removeBuild removes a build unless it is in use, and records an event.
 func (bs *Builds) removeBuild(ctx context.Context, b store.TemplateBuild) {
 	if err := bs.dropBuild(ctx, b); !errors.Is(err, sandpit.Conflict) {
 		bs.events.Record(Report{Actor: actorManager, Action: "remove build", Args: map[string]string{"build": string(b.ID), "owner": b.Owner}, Err: err})
 	}
 }
 
-// removeOldest removes the oldest untagged builds of an owner beyond maxUntagged. Builds that
-// wait or are being carried out do not count.
+// removeOldest removes the oldest ended builds without a tag of an owner beyond maxUntagged.
 func (bs *Builds) removeOldest(ctx context.Context, owner string) {
 	builds, err := bs.store.Builds(ctx, store.BuildFilter{Owner: owner, Loose: true, Brief: true})
 	if err != nil {
@@ -100,7 +99,7 @@ func (bs *Builds) removeOldest(ctx context.Context, owner string) {
 		return
 	}
 	ended := 0
-	for _, b := range builds { // the newest first
+	for _, b := range builds { // newest first
 		if !b.Status.Ended() {
 			continue
 		}
@@ -110,7 +109,7 @@ func (bs *Builds) removeOldest(ctx context.Context, owner string) {
 	}
 }
 
-// isForgettable reports whether nobody can ask for a build any more, or has for long.
+// isForgettable reports whether a build can no longer be requested, or ended long ago.
 func (bs *Builds) isForgettable(ctx context.Context, b store.TemplateBuild) bool {
 	_, err := bs.store.Template(ctx, b.Template)
 	switch now := bs.clock.Now(); {
@@ -125,9 +124,9 @@ func (bs *Builds) isForgettable(ctx context.Context, b store.TemplateBuild) bool
 	}
 }
 
-// maxUnstarted is how long a build may wait for StartBuild.
+// maxUnstarted is how long a build may wait for Start.
 const maxUnstarted = time.Hour
 
-// maxUntagged is how many builds of an owner that have ended and have no tag are remembered:
-// their recipes and logs take space.
+// maxUntagged is how many ended builds without a tag are kept for an owner: their recipes and logs
+// take space.
 const maxUntagged = 50

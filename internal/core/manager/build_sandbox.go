@@ -7,12 +7,12 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/store"
 )
 
-// poolBuilds is the pool of sandboxes in which builds do something: they are nobody's to
-// find, and the next manager removes them.
+// poolBuilds is the pool of sandboxes that builds use: callers do not find them, and the next
+// manager removes them.
 const poolBuilds = "builds"
 
-// createSandbox makes a sandbox in which a build does something, and which counts for its
-// owner. Who calls removes it by leave.
+// createSandbox creates a sandbox for a build, which counts for the build's owner. The caller calls
+// removeSandbox.
 func (bs *Builds) createSandbox(ctx context.Context, owner string, spec sandpit.Spec, offline bool) (*sandboxRecord, error) {
 	now, err := bs.wall.now(ctx)
 	if err != nil {
@@ -29,7 +29,7 @@ func (bs *Builds) createSandbox(ctx context.Context, owner string, spec sandpit.
 	if err != nil {
 		return nil, err
 	}
-	bs.registry.setBuildSandbox(rec.id, true) // nobody else has its turn before it is made
+	bs.registry.setBuildSandbox(rec.id, true) // the sandbox is locked until it is created
 	if _, err := bs.creator.createReserved(ctx, rec, r); err != nil {
 		bs.registry.setBuildSandbox(rec.id, false)
 		return nil, err
@@ -37,8 +37,8 @@ func (bs *Builds) createSandbox(ctx context.Context, owner string, spec sandpit.
 	return rec, nil
 }
 
-// removeSandbox removes what workroom has made, also when nobody waits any more. What it cannot
-// is removed by the reconciler.
+// removeSandbox removes a sandbox of a build, also if ctx has ended. The reconciler removes what
+// cannot be removed here.
 func (bs *Builds) removeSandbox(ctx context.Context, rec *sandboxRecord) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupLimit)
 	defer cancel()
@@ -50,14 +50,14 @@ func (bs *Builds) removeSandbox(ctx context.Context, rec *sandboxRecord) error {
 	if rec.state() == sandpit.StateDeleted {
 		return nil
 	}
-	err := bs.creator.undoCreation(ctx, rec, sandpit.Errorf(sandpit.Canceled, "the build needs it no more"))
+	err := bs.creator.undoCreation(ctx, rec, sandpit.Errorf(sandpit.Canceled, "the build has finished with it"))
 	if err != nil {
 		bs.messages.scheduleMessage(ctx, rec, kindDelete, bs.clock.Now())
 	}
 	return err
 }
 
-// buildInstance is a sandbox of a build that goes with its end.
+// buildInstance is a sandbox of a build, which is removed with Destroy.
 type buildInstance struct {
 	sandpit.Instance
 
@@ -65,7 +65,7 @@ type buildInstance struct {
 	rec    *sandboxRecord
 }
 
-// Unwrap returns what has the abilities.
+// Unwrap returns the instance that has the abilities.
 func (w *buildInstance) Unwrap() any { return w.Instance }
 
 // Destroy implements sandpit.Instance.

@@ -15,9 +15,9 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/store"
 )
 
-// saveStarted makes a sandbox of a build's image, starts its command, and saves it when
-// that is ready. If the recipe says so, or of a provider that cannot save it, an empty
-// snapshot is returned: then each sandbox starts the command itself.
+// saveStarted creates a sandbox from a build's image, starts its command, and saves it when that is
+// ready. If the recipe says so, or the provider cannot save the sandbox, it returns an empty
+// snapshot: then each sandbox starts the command itself.
 func (bs *Builds) saveStarted(ctx context.Context, build store.TemplateBuild, run *runningBuild) (n store.Snapshot, err error) {
 	spec := sandpit.Spec{Image: build.Image, Resources: bs.o.Enforceable(bs.o.BuilderProvider, build.Resources), Network: build.Recipe.Network.Clone()}
 	rec, err := bs.createSandbox(ctx, build.Owner, spec, false)
@@ -48,8 +48,7 @@ func (bs *Builds) saveStarted(ctx context.Context, build store.TemplateBuild, ru
 
 // runStartCommand starts the command of a template in a sandbox and returns when it is ready.
 //
-// Invalid: the command has failed. Timeout: it was not ready in time. Both tell what it
-// said last.
+// Invalid: the command has failed. Timeout: it was not ready in time. Both contain the last output.
 func runStartCommand(ctx context.Context, i sandpit.Instance, r sandpit.Recipe, hear func(p []byte)) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, r.Ready.Within(),
 		sandpit.Errorf(sandpit.Timeout, "the start command was not ready after %v", r.Ready.Within()))
@@ -66,12 +65,12 @@ func runStartCommand(ctx context.Context, i sandpit.Instance, r sandpit.Recipe, 
 		if err == nil && status.Code != 0 {
 			err = sandpit.Errorf(sandpit.Invalid, "the start command ended with %v", status)
 		}
-		if err != nil { // else it has started something else
+		if err != nil { // a command that succeeds may have started a daemon
 			failed <- err
 		}
 	}()
 	err = causeOf(ctx, awaitReady(ctx, i, r.Ready, failed))
-	cancel() // the command outlives that, and nobody listens to it any more
+	cancel() // ends the wait; the command continues
 	<-over
 	if err == nil {
 		return nil
@@ -80,10 +79,10 @@ func runStartCommand(ctx context.Context, i sandpit.Instance, r sandpit.Recipe, 
 	if text := out.String(); text != "" {
 		words = text
 	}
-	return sandpit.Errorf(sandpit.CodeOf(err), "%w; the last that it said: %s", err, words)
+	return sandpit.Errorf(sandpit.CodeOf(err), "%w; last output: %s", err, words)
 }
 
-// awaitReady returns when the answer is yes, or the command has failed.
+// awaitReady returns when the ready check succeeds, or the command has failed.
 func awaitReady(ctx context.Context, i sandpit.Instance, r sandpit.Ready, failed <-chan error) error {
 	for {
 		if isReady(ctx, i, r) {
@@ -102,16 +101,16 @@ func awaitReady(ctx context.Context, i sandpit.Instance, r sandpit.Ready, failed
 	}
 }
 
-// probeLimit is how long one answer may take.
+// probeLimit bounds one ready check.
 const probeLimit = 5 * time.Second
 
-// isReady asks once.
+// isReady runs the ready check once.
 func isReady(ctx context.Context, i sandpit.Instance, r sandpit.Ready) bool {
 	ctx, cancel := context.WithTimeout(ctx, probeLimit)
 	defer cancel()
 	switch {
 	case r.Command != "":
-		ctx := withoutObservation(ctx) // it is asked again and again
+		ctx := withoutObservation(ctx) // repeated checks are not recorded
 		p, err := i.Guest().Start(ctx, sandpit.Command{Args: sandpit.ShellArgs(r.Command), Timeout: probeLimit})
 		if err != nil {
 			return false
@@ -142,7 +141,7 @@ func isReady(ctx context.Context, i sandpit.Instance, r sandpit.Ready) bool {
 	return true
 }
 
-// respondsBelow reports whether a request is answered with a status below one.
+// respondsBelow reports whether the response to a request has a status below one.
 func respondsBelow(ctx context.Context, i sandpit.Instance, port int, target string, below int) bool {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, target, http.NoBody)
 	if err != nil {
@@ -152,14 +151,14 @@ func respondsBelow(ctx context.Context, i sandpit.Instance, port int, target str
 	if err != nil {
 		return false
 	}
-	_, _ = io.CopyN(io.Discard, resp.Body, 64<<10) // so that it is no error for the server
-	_ = resp.Body.Close()                          // only read
+	_, _ = io.CopyN(io.Discard, resp.Body, 64<<10) // reads the body, so that the server sees no error
+	_ = resp.Body.Close()                          // only read from
 	return resp.StatusCode < below
 }
 
 // outputTail keeps the end of what is written to it.
 type outputTail struct {
-	forward func(p []byte) // nil: nobody
+	forward func(p []byte) // nil: none
 
 	mu   sync.Mutex
 	tail []byte
@@ -181,7 +180,7 @@ func (w *outputTail) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// String is the end of what was written.
+// String returns the end of what was written.
 func (w *outputTail) String() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -37,42 +37,41 @@ type Builds struct {
 type BuildRequest struct {
 	Owner string
 	Build sandpit.BuildID
-	// Recipe is what is done. Its base may be a template that the owner may use.
+	// Recipe is the recipe. Its base may be a template that the owner may use.
 	Recipe sandpit.Recipe
-	// Admin says that the client is an administrator: the base may be any image. Configured
-	// says that Recipe.From comes from the configuration of the server, not from the client.
+	// Admin reports whether the client is an administrator: the base may be any image. Configured
+	// reports whether Recipe.From comes from the server's configuration, not from the client.
 	Admin, Configured bool
-	// Files is a directory that steps copy from. Default: there is none.
+	// Files is the directory that steps copy files from. Default: none.
 	Files string
-	// Release is called once when Files is needed no more, also after an error. Default:
-	// nothing.
+	// Release is called once when Files is no longer needed, also after an error. Default: none.
 	Release func()
-	// Prepare is called when the build's turn has come, and returns the steps and labels
-	// that take the place of those in Recipe. Default: these stay as they are.
+	// Prepare is called when the build has its slot, and returns the steps and labels that replace
+	// those of Recipe. Default: they are not replaced.
 	Prepare func(ctx context.Context) (steps []sandpit.RecipeStep, labels map[string]string, err error)
-	// Secrets are values of those that steps name. They are kept in memory only.
+	// Secrets are the values of the secrets that steps name. They are kept in memory only.
 	Secrets map[string]string
-	// Login is for the registry of the base. Default: that of the configuration.
+	// Login is the login for the base's registry. Default: the configuration's.
 	Login RegistryLogin
-	// Fresh does every step again, also one that was done before.
+	// Fresh repeats every step, also cached ones.
 	Fresh bool
 
-	// trusted says that Recipe.From is a build that the owner may use.
+	// trusted reports whether Recipe.From is a build that the owner may use.
 	trusted bool
 }
 
-// runningBuild is a build that goes on, or waits for its turn.
+// runningBuild is a build that runs, or waits for its slot.
 type runningBuild struct {
 	cancel context.CancelCauseFunc
-	done   chan struct{} // closed when it is over
+	done   chan struct{} // closed at the end of the build
 	log    buildLog
 }
 
-// Start has a build begin, which waits; it returns at once. At most
-// Options.MaxBuilds go on at a time.
+// Start starts a build, which may have to wait for a slot, and returns at once. At most
+// Options.MaxBuilds run at a time.
 //
-// NotFound: there is no such build, or a secret is missing. Conflict: it was started
-// before. Invalid: the recipe.
+// NotFound: there is no such build, or a secret is missing. Conflict: it was started before.
+// Invalid: the recipe.
 func (bs *Builds) Start(ctx context.Context, r BuildRequest) error {
 	if r.Release == nil {
 		r.Release = func() {}
@@ -89,7 +88,7 @@ func (bs *Builds) Start(ctx context.Context, r BuildRequest) error {
 			cancel(nil)
 			return sandpit.Errorf(sandpit.Conflict, "build %s was started before", b.ID)
 		}
-		// From now on a crash makes it one that has failed.
+		// After a crash from now on, failUnfinished fails the build.
 		if err := bs.store.UpdateBuild(ctx, b, sandpit.BuildWaiting); err != nil {
 			bs.registry.removeRunning(b.ID)
 			cancel(nil)
@@ -113,7 +112,7 @@ func (bs *Builds) Start(ctx context.Context, r BuildRequest) error {
 	return err
 }
 
-// checkRequest checks a request, and says by its ID which template it is based on.
+// checkRequest checks a request, and resolves the template that it is based on.
 func (bs *Builds) checkRequest(ctx context.Context, r *BuildRequest) (store.TemplateBuild, error) {
 	b, err := bs.findOwn(ctx, r.Owner, r.Build)
 	if err != nil {
@@ -127,7 +126,7 @@ func (bs *Builds) checkRequest(ctx context.Context, r *BuildRequest) (store.Temp
 	}
 	for _, name := range r.Recipe.Secrets() {
 		if r.Secrets[name] == "" {
-			return b, sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "the secret %s is needed and not given", name), "--secret "+name)
+			return b, sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "secret %s is missing", name), "--secret "+name)
 		}
 	}
 	if _, ok := r.Recipe.From.Snapshot(); ok {
@@ -154,23 +153,23 @@ func (bs *Builds) checkRequest(ctx context.Context, r *BuildRequest) (store.Temp
 	return b, nil
 }
 
-// findOwn returns a build of a template of the owner's. NotFound, also for others'.
+// findOwn returns a build of an owner's template. NotFound, also for another owner's build.
 func (bs *Builds) findOwn(ctx context.Context, owner string, id sandpit.BuildID) (store.TemplateBuild, error) {
 	b, err := bs.store.Build(ctx, id)
 	if err == nil && b.Owner != owner {
-		err = sandpit.Errorf(sandpit.NotFound, "there is no build %.40s", string(id))
+		err = sandpit.Errorf(sandpit.NotFound, "build %.40s not found", string(id))
 	}
 	return b, err
 }
 
-// Get returns a build of an owner's. NotFound.
+// Get returns an owner's build. NotFound.
 func (bs *Builds) Get(ctx context.Context, owner string, id sandpit.BuildID) (sandpit.TemplateBuild, error) {
 	b, err := bs.findOwn(ctx, owner, id)
 	return b.TemplateBuild, err
 }
 
-// List returns the builds of a template without their recipes, the newest first, at most
-// limit. Errors are those of FindTemplate; PermissionDenied also if it is another's.
+// List returns the builds of a template without their recipes, newest first, at most limit. Errors
+// are those of Templates.Get; PermissionDenied also if it is another owner's.
 func (bs *Builds) List(ctx context.Context, owner, ref string, limit int) ([]sandpit.TemplateBuild, error) {
 	t, err := bs.templates.findOwn(ctx, owner, ref)
 	if err != nil {
@@ -184,8 +183,8 @@ func (bs *Builds) List(ctx context.Context, owner, ref string, limit int) ([]san
 	return list, err
 }
 
-// Log returns what a build of an owner's has told, from behind the entry with the
-// number after, at most limit entries. NotFound.
+// Log returns the log of an owner's build after the entry with the number after, at most limit
+// entries. NotFound.
 func (bs *Builds) Log(ctx context.Context, owner string, id sandpit.BuildID, after int64, limit int) ([]sandpit.BuildLog, error) {
 	if _, err := bs.findOwn(ctx, owner, id); err != nil {
 		return nil, err
@@ -196,7 +195,7 @@ func (bs *Builds) Log(ctx context.Context, owner string, id sandpit.BuildID, aft
 	return bs.store.BuildLog(ctx, id, after, limit)
 }
 
-// runBuild is one build from the time it is started.
+// runBuild runs one build from its start to its end.
 func (bs *Builds) runBuild(ctx context.Context, b store.TemplateBuild, r BuildRequest, run *runningBuild) {
 	begin := time.Now()
 	kept := bs.startSavingLog(ctx, b.ID, &run.log)
@@ -207,7 +206,7 @@ func (bs *Builds) runBuild(ctx context.Context, b store.TemplateBuild, r BuildRe
 		bs.markFailed(ctx, &b, err, run)
 	}
 	run.log.endOutput()
-	// It is written also when the manager closes.
+	// The result is written also when the manager closes.
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeLimit)
 	defer cancel()
 	wrong := bs.store.FinishBuild(last, b, run.log.listEntries(), bs.templates.newLimits())
@@ -217,7 +216,7 @@ func (bs *Builds) runBuild(ctx context.Context, b store.TemplateBuild, r BuildRe
 		wrong = bs.store.FinishBuild(last, b, run.log.listEntries(), bs.templates.newLimits())
 	}
 	if wrong != nil {
-		bs.log.WarnContext(last, "how a build has ended is not written down", slog.String("build", string(b.ID)), slog.Any("error", wrong))
+		bs.log.WarnContext(last, "manager: result of a build not written", slog.String("build", string(b.ID)), slog.Any("error", wrong))
 	}
 	bs.removeOldest(last, r.Owner)
 	if err != nil {
@@ -229,7 +228,7 @@ func (bs *Builds) runBuild(ctx context.Context, b store.TemplateBuild, r BuildRe
 	})
 }
 
-// markFailed makes a build one that has failed.
+// markFailed records that a build has failed.
 func (bs *Builds) markFailed(ctx context.Context, b *store.TemplateBuild, err error, run *runningBuild) {
 	err = causeOf(ctx, err)
 	b.Status, b.Reason.Message = sandpit.BuildFailed, run.log.maskSecrets(err.Error())
@@ -239,19 +238,19 @@ func (bs *Builds) markFailed(ctx context.Context, b *store.TemplateBuild, err er
 	run.log.addFailure(err.Error())
 }
 
-// removeResults removes what a build has made that failed. What it cannot is tried again by
-// tidyTemplates.
+// removeResults removes what a failed build has created. removeUnused retries what cannot be
+// removed.
 func (bs *Builds) removeResults(ctx context.Context, b store.TemplateBuild) {
 	var errs []error
 	if b.Snapshot != "" {
 		errs = append(errs, bs.dropSnapshot(ctx, b.Snapshot))
 	}
 	if err := errors.Join(append(errs, bs.o.Builder.RemoveTemplate(ctx, b.ID))...); err != nil {
-		bs.log.WarnContext(ctx, "what a build has made is left till later", slog.String("build", string(b.ID)), slog.Any("error", err))
+		bs.log.WarnContext(ctx, "manager: results of a failed build not removed; retried later", slog.String("build", string(b.ID)), slog.Any("error", err))
 	}
 }
 
-// performBuild waits for its turn and builds.
+// performBuild waits for a slot and builds.
 func (bs *Builds) performBuild(ctx context.Context, b *store.TemplateBuild, r BuildRequest, run *runningBuild) error {
 	job := bs.newJob(*b, r, run)
 	release, failed := bs.o.Builder.PrepareTemplate(ctx, job)
@@ -264,12 +263,12 @@ func (bs *Builds) performBuild(ctx context.Context, b *store.TemplateBuild, r Bu
 	}
 	b.Status, b.StartedAt = sandpit.BuildBuilding, bs.clock.Now()
 	if r.Recipe.Start != "" {
-		b.Snapshot = sandpit.NewSnapshotID() // written down before it is made
+		b.Snapshot = sandpit.NewSnapshotID() // recorded before it is created
 	}
 	if err := bs.store.UpdateBuild(context.WithoutCancel(ctx), *b, sandpit.BuildWaiting); err != nil {
 		return err
 	}
-	if failed != nil { // only a build that has begun can fail
+	if failed != nil { // the store accepts a failure only of a build that has begun
 		return failed
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, bs.o.BuildTimeout,
@@ -295,7 +294,7 @@ func (bs *Builds) performBuild(ctx context.Context, b *store.TemplateBuild, r Bu
 	return causeOf(ctx, err)
 }
 
-// newJob returns the job of the builder for a build.
+// newJob returns the builder's job for a build.
 func (bs *Builds) newJob(b store.TemplateBuild, r BuildRequest, run *runningBuild) TemplateJob {
 	return TemplateJob{
 		Build: b.ID, Recipe: r.Recipe, Dir: r.Files, Secrets: r.Secrets, Fresh: r.Fresh, Login: r.Login,
@@ -315,8 +314,7 @@ func (bs *Builds) newJob(b store.TemplateBuild, r BuildRequest, run *runningBuil
 	}
 }
 
-// awaitSlot waits for a slot as long as ctx allows. A build that has to wait says so
-// in its log.
+// awaitSlot waits for a slot as long as ctx allows. A build that has to wait logs it.
 func (bs *Builds) awaitSlot(ctx context.Context, owner string, run *runningBuild) (*fairshare.Grant, error) {
 	if slot, err := bs.slots.builds.TryAcquire(owner, 1); err == nil {
 		return slot, nil
@@ -325,7 +323,7 @@ func (bs *Builds) awaitSlot(ctx context.Context, owner string, run *runningBuild
 	return bs.slots.builds.Acquire(ctx, owner, 1)
 }
 
-// prepareBuild has a build that is to be prepared have its steps.
+// prepareBuild calls the request's Prepare for the steps of the build.
 func (bs *Builds) prepareBuild(ctx context.Context, b *store.TemplateBuild, r *BuildRequest) error {
 	if r.Prepare == nil {
 		return nil
@@ -342,7 +340,7 @@ func (bs *Builds) prepareBuild(ctx context.Context, b *store.TemplateBuild, r *B
 	return bs.store.UpdateBuild(context.WithoutCancel(ctx), *b, sandpit.BuildBuilding)
 }
 
-// failUnfinished says of builds that the last manager was at that they have failed.
+// failUnfinished records that the builds that the last manager was running have failed.
 func (bs *Builds) failUnfinished(ctx context.Context) error {
 	for _, status := range []sandpit.BuildStatus{sandpit.BuildWaiting, sandpit.BuildBuilding} {
 		list, err := bs.store.Builds(ctx, store.BuildFilter{Status: status})
@@ -351,7 +349,7 @@ func (bs *Builds) failUnfinished(ctx context.Context) error {
 		}
 		for _, b := range list {
 			if status == sandpit.BuildWaiting && b.Recipe.From == "" {
-				continue // nobody has started it
+				continue // not started
 			}
 			b.Status, b.FinishedAt, b.Reason.Message = sandpit.BuildFailed, bs.clock.Now(), interruptedBuild
 			if err := cmp.Or(bs.recordInterruption(ctx, b), bs.store.UpdateBuild(ctx, b, status)); err != nil {

@@ -27,31 +27,30 @@ type Builtins struct {
 	templateGroup *Templates
 }
 
-// BuiltinOwner owns the templates that are part of the program. It is not a name that an
-// API key can have.
+// BuiltinOwner owns the templates that are part of the program. An API key cannot have this name.
 const BuiltinOwner = "_builtin"
 
-// builtinRetry is how long a built-in template is not built again after its build failed:
-// every client may request one.
+// builtinRetry is how long a built-in template is not built again after its build failed: every
+// client may request one.
 const builtinRetry = 5 * time.Minute
 
 // Builtin is the state of a template that is part of the program.
 type Builtin struct {
 	Name string
-	// Status is BuildWaiting as long as no client has requested the template.
+	// Status is BuildWaiting until a client has requested the template.
 	Status sandpit.BuildStatus
 	// Begun is when its build was requested.
 	Begun time.Time
-	// Progress is what the build does now. It is the program's own text, for every client.
+	// Progress is the current step of the build, which every client may see.
 	Progress string
-	// Reason says why the build failed. It may name addresses, and is for administrators.
+	// Reason is why the build failed. It may name addresses, and is for administrators.
 	Reason string
-	// Build names the newest build, for its log. "" is none.
+	// Build is the ID of the newest build, for its log, or "".
 	Build sandpit.BuildID
 }
 
-// Prepare returns the state of a template that is part of the program, and has its
-// build begin unless it was built or is being built. It does not wait for the build.
+// Prepare returns the state of a template that is part of the program, and starts its build unless
+// it is built or being built. It does not wait for the build.
 //
 // NotFound: there is no such template. Unsupported: templates cannot be built here.
 func (bi *Builtins) Prepare(ctx context.Context, name string) (Builtin, error) {
@@ -75,16 +74,15 @@ func (bi *Builtins) Prepare(ctx context.Context, name string) (Builtin, error) {
 	if seen.Status == sandpit.BuildFailed && bi.clock.Now().Sub(seen.Begun) < builtinRetry && seen.Reason != interruptedBuild {
 		return seen, nil
 	}
-	// The client may give up: the build is for all.
+	// The build continues if the client disconnects, because it is for all clients.
 	id, err := bi.startBuild(context.WithoutCancel(ctx), name, version, recipe)
-	if err != nil || seen.Status == sandpit.BuildReady { // one of an older program does until then
+	if err != nil || seen.Status == sandpit.BuildReady { // the build of an older program is used until then
 		return seen, err
 	}
 	return Builtin{Name: name, Status: sandpit.BuildBuilding, Begun: bi.clock.Now(), Build: id}, nil
 }
 
-// Get returns the state of a template that is part of the program. Errors are those of
-// PrepareBuiltin.
+// Get returns the state of a template that is part of the program. Errors are those of Prepare.
 func (bi *Builtins) Get(ctx context.Context, name string) (Builtin, error) {
 	recipe, ok := bi.o.Builtins[name]
 	if !ok {
@@ -98,8 +96,8 @@ func (bi *Builtins) Get(ctx context.Context, name string) (Builtin, error) {
 	return seen, err
 }
 
-// Await is PrepareBuiltin, and waits for the build as long as limit says. A build
-// that takes longer is returned with the status building.
+// Await is Prepare, and waits for the build at most limit. A build that takes longer is returned
+// with the status building.
 func (bi *Builtins) Await(ctx context.Context, name string, limit time.Duration) (Builtin, error) {
 	late := time.NewTimer(limit)
 	defer late.Stop()
@@ -109,7 +107,7 @@ func (bi *Builtins) Await(ctx context.Context, name string, limit time.Duration)
 			return seen, err
 		}
 		run := bi.registry.findRunning(seen.Build)
-		if run == nil { // it has ended meanwhile
+		if run == nil { // ended meanwhile
 			continue
 		}
 		select {
@@ -136,8 +134,8 @@ func (bi *Builtins) Names() []string {
 // StartsProgram reports whether sandboxes of a built-in template have a program running.
 func (bi *Builtins) StartsProgram(name string) bool { return bi.o.Builtins[name].Start != "" }
 
-// lookUp returns the state of a built-in template, and whether it was built from the
-// recipe of this program.
+// lookUp returns the state of a built-in template, and whether it was built from the recipe of this
+// program.
 func (bi *Builtins) lookUp(ctx context.Context, name, version string) (seen Builtin, current bool, err error) {
 	seen = Builtin{Name: name, Status: sandpit.BuildWaiting}
 	t, err := bi.store.TemplateNamed(ctx, BuiltinOwner, name)
@@ -175,7 +173,7 @@ func (bi *Builtins) lookUp(ctx context.Context, name, version string) (seen Buil
 	return seen, false, nil
 }
 
-// startBuild starts the build of a built-in template, in the manager's own name.
+// startBuild starts the build of a built-in template, as the manager.
 func (bi *Builtins) startBuild(ctx context.Context, name, version string, recipe sandpit.Recipe) (sandpit.BuildID, error) {
 	ctx = WithAdministrator(WithActor(ctx, actorManager), true)
 	t, b, err := bi.templateGroup.Create(ctx, TemplateRequest{Owner: BuiltinOwner, Name: name, Tags: []string{sandpit.DefaultTag, version}})
@@ -188,7 +186,7 @@ func (bi *Builtins) startBuild(ctx context.Context, name, version string, recipe
 	return b.ID, bi.builds.Start(ctx, BuildRequest{Owner: BuiltinOwner, Build: b.ID, Recipe: recipe, Admin: true})
 }
 
-// recipeVersion returns a tag that stands for a recipe.
+// recipeVersion returns a tag that identifies a recipe.
 func recipeVersion(r sandpit.Recipe) (string, error) {
 	text, err := json.Marshal(r)
 	if err != nil {

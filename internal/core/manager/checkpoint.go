@@ -31,7 +31,7 @@ func (lc *lifecycle) checkpointFiles(ctx context.Context, rec *sandboxRecord) er
 		return err
 	}
 	defer s.release()
-	at := lc.clock.Now() // what is written from now on may be missing
+	at := lc.clock.Now() // files written from now on may be missing
 	limit := providerCall{what: "checkpoint sandbox " + string(rec.id), limit: max(lc.o.CallTimeout, lc.o.MoveTimeout)}
 	if _, err := callProvider(s.withAdmit(ctx), lc.core.loops, limit, withoutResult(do), nil); err != nil {
 		s.cancel()
@@ -41,8 +41,8 @@ func (lc *lifecycle) checkpointFiles(ctx context.Context, rec *sandboxRecord) er
 	return lc.records.updateRow(ctx, rec, func(r *store.Row) { r.CheckpointedAt = at })
 }
 
-// clearCheckpoint writes down that a sandbox has none any more: its provider has removed
-// it, because it was too old or too large.
+// clearCheckpoint records that a sandbox has no checkpoint any more: its provider has removed it,
+// because it was too old or too large.
 func (lc *lifecycle) clearCheckpoint(ctx context.Context, rec *sandboxRecord) error {
 	if rec.currentRow().CheckpointedAt.IsZero() {
 		return errNothingToDo

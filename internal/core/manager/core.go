@@ -12,8 +12,8 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/fairshare"
 )
 
-// core is what all parts of a manager share: its tasks, the lock of a sandbox, and how operations are
-// run and recorded.
+// core is what the parts of a manager share: its tasks, the lock of a sandbox, and how operations
+// run and are recorded.
 type core struct {
 	closing atomic.Bool // no operation begins any more
 	events  *Events
@@ -30,13 +30,13 @@ type core struct {
 	sweepRequest chan struct{} // holds one request to sweep at once
 }
 
-// operation is what is done to a sandbox by who has its turn.
+// operation is what is done to a sandbox by the holder of its lock.
 type operation func(ctx context.Context, b *sandboxRecord) error
 
-// errNothingToDo is a step that found nothing to do.
+// errNothingToDo is the error of an operation that found nothing to do.
 var errNothingToDo = errors.New("nothing to do")
 
-// runOperation does one thing for a caller, as one event.
+// runOperation runs one operation for a caller, as one event.
 func (c *core) runOperation(ctx context.Context, id sandpit.ID, action string, args map[string]string, do operation) error {
 	rec, err := c.sandboxes.findVisible(id)
 	if err != nil {
@@ -49,8 +49,8 @@ func (c *core) runOperation(ctx context.Context, id sandpit.ID, action string, a
 	return addSubject(err, sandpit.Subject{Provider: rec.currentRow().Provider, Sandbox: id, Operation: action})
 }
 
-// addSubject says what a failure concerns. One that has no code is the server's own, whatever it
-// looks like: a file of the server that is missing is nothing that the caller has not found.
+// addSubject adds to an error what it is about. An error without a code is the server's own,
+// whatever it wraps: a missing file of the server is not NotFound for the caller.
 func addSubject(err error, s sandpit.Subject) error {
 	if err == nil {
 		return nil
@@ -67,8 +67,8 @@ func isContextError(err error) bool {
 	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }
 
-// runLocked waits for a sandbox's turn and takes a step. The step goes on when the
-// caller gives up; the caller hears of that.
+// runLocked locks a sandbox and runs an operation. If the caller's context ends, the operation
+// continues and the caller gets an error that says so.
 func (c *core) runLocked(ctx context.Context, rec *sandboxRecord, do operation) error {
 	if !c.ops.begin() {
 		return errClosed
@@ -92,11 +92,11 @@ func (c *core) runLocked(ctx context.Context, rec *sandboxRecord, do operation) 
 	case err := <-result:
 		return err
 	default:
-		return sandpit.Errorf(sandpit.CodeOf(ctx.Err()), "sandbox %s: nobody waits any more, but it goes on: %w", rec.id, context.Cause(ctx))
+		return sandpit.Errorf(sandpit.CodeOf(ctx.Err()), "sandbox %s: the caller stopped waiting; the operation continues: %w", rec.id, context.Cause(ctx))
 	}
 }
 
-// runIfUnlocked takes a step unless somebody else has the turn.
+// runIfUnlocked runs an operation unless the sandbox is locked.
 func (c *core) runIfUnlocked(ctx context.Context, rec *sandboxRecord, do operation) error {
 	if !c.ops.begin() {
 		return nil
@@ -109,7 +109,7 @@ func (c *core) runIfUnlocked(ctx context.Context, rec *sandboxRecord, do operati
 	return c.runStep(ctx, rec, do)
 }
 
-// runStep takes a step with a context that ends with the manager only.
+// runStep runs an operation with a context that only the manager ends. The caller holds the lock.
 func (c *core) runStep(ctx context.Context, rec *sandboxRecord, do operation) error {
 	ctx, cancel := c.ops.detach(ctx)
 	defer cancel()
@@ -121,7 +121,7 @@ func (c *core) runStep(ctx context.Context, rec *sandboxRecord, do operation) er
 	return nil
 }
 
-// withEvent is a step that leaves an event, unless there was nothing to do.
+// withEvent returns an operation that also records an event, unless there was nothing to do.
 func (c *core) withEvent(action string, args map[string]string, do operation) operation {
 	return func(ctx context.Context, rec *sandboxRecord) error {
 		begin := time.Now()
@@ -137,7 +137,7 @@ func (c *core) withEvent(action string, args map[string]string, do operation) op
 	}
 }
 
-// triggerSweep lets the sweep look again.
+// triggerSweep starts the next sweep at once.
 func (c *core) triggerSweep() {
 	select {
 	case c.sweepRequest <- struct{}{}:
@@ -145,9 +145,9 @@ func (c *core) triggerSweep() {
 	}
 }
 
-// mustShare reports whether an owner has to leave room for others: it is no administrator's,
-// and others have keys or sandboxes. For administrators without sandboxes no room is left,
-// as they can make some. The server itself leaves none, because its pools give way.
+// mustShare reports whether an owner has to leave room for other owners: it is not an
+// administrator's, and others have keys or sandboxes. Administrators count only if they have
+// sandboxes. The server itself leaves no room, because its pools give way.
 func (c *core) mustShare(owner string) bool {
 	if owner == "" {
 		return false
@@ -156,7 +156,7 @@ func (c *core) mustShare(owner string) bool {
 	defer cancel()
 	owners, err := c.o.KeyOwners(ctx)
 	if err != nil {
-		c.log.WarnContext(ctx, "manager: cannot list owners of keys; assuming several owners", slog.Any("error", err))
+		c.log.WarnContext(ctx, "manager: owners of keys not listed; several owners assumed", slog.Any("error", err))
 		return true
 	}
 	if owners[owner] {
@@ -170,10 +170,10 @@ func (c *core) mustShare(owner string) bool {
 	return c.quota.hasOtherOwners(owner)
 }
 
-// acquireSlot takes a slot for what is done to a sandbox. The wait ends when the sandbox is
-// deleted. The caller has its turn, and calls release.
+// acquireSlot acquires a slot for an operation on a sandbox. The wait ends when the sandbox is
+// deleted. The caller holds the lock, and calls release.
 //
-// Gone: it was deleted. Otherwise as acquire.
+// Gone: the sandbox was deleted. Otherwise as awaitSlot.
 func (c *core) acquireSlot(ctx context.Context, rec *sandboxRecord, p *fairshare.Pool) (release func(), err error) {
 	if p == nil {
 		return func() {}, nil

@@ -38,14 +38,12 @@ type creator struct {
 	wall         *wallClock
 }
 
-// Create makes a sandbox and returns it when it runs. When it fails, or ctx ends,
-// what was made is taken back; what cannot be is tried again later, and keeps its
-// place till then.
+// Create creates a sandbox and returns it when it runs. If it fails, or ctx ends, what was created
+// is removed; what cannot be removed at once is retried later, and counts until then.
 //
-// Invalid: the request. Exhausted: no room, by the limits or the provider's.
-// Unsupported: no such provider, or it cannot do what is asked for, now or at the
-// deadline. Conflict: the key was used for another request. Timeout: it took too
-// long.
+// Invalid: the request. Exhausted: no room, by the limits or the provider's. Unsupported: no such
+// provider, or it cannot do what the request asks for, now or at the deadline. Conflict: the key
+// was used for another request. Timeout: it took too long.
 func (m *Manager) Create(ctx context.Context, r CreateRequest) (sandpit.Sandbox, error) {
 	begin := time.Now()
 	if m.core.closing.Load() || !m.core.ops.begin() {
@@ -102,12 +100,12 @@ func (m *Manager) createOrClaim(ctx context.Context, r CreateRequest) (sandpit.S
 		case <-ctx.Done():
 			return sandpit.Sandbox{}, context.Cause(ctx)
 		}
-		if err := other.lock(ctx); err != nil { // it may be just being claimed
+		if err := other.lock(ctx); err != nil { // it may be being claimed
 			return sandpit.Sandbox{}, err
 		}
 		other.unlock()
 		switch row := other.currentRow(); {
-		case row.Key != r.Key: // it could not be made, or is gone again
+		case row.Key != r.Key: // its creation failed, or it was deleted
 		case row.State == sandpit.StateCreating:
 			return sandpit.Sandbox{}, stateError(row)
 		default:
@@ -116,8 +114,8 @@ func (m *Manager) createOrClaim(ctx context.Context, r CreateRequest) (sandpit.S
 	}
 }
 
-// reserveSandbox gives a sandbox its place and writes it down; who calls has its turn.
-// If its key is taken by the same request, that one's sandbox is returned.
+// reserveSandbox reserves quota for a sandbox and writes its row; the caller gets it locked. If the
+// request's key belongs to a sandbox of the same request, that one is returned instead.
 func (cr *creator) reserveSandbox(ctx context.Context, r CreateRequest, now time.Time) (rec, other *sandboxRecord, err error) {
 	row := store.Row{
 		Sandbox:  sandpit.Sandbox{ID: sandpit.NewID(), Spec: cr.withTempDirs(r.Spec), Lease: r.Lease, State: sandpit.StateCreating, CreatedAt: now},
@@ -138,7 +136,7 @@ func (cr *creator) reserveSandbox(ctx context.Context, r CreateRequest, now time
 	}
 	err = cmp.Or(cr.o.Disk.Check(), cr.volumes.checkVolumes(ctx, row))
 	for err == nil && (r.pool == "" || r.pool == poolBuilds) && cr.quota.isFull() && cr.evictSpare(ctx) {
-		// until there is room, or no more to be had
+		// until there is room, or no spare is left
 	}
 	if err == nil {
 		err = cr.quota.reserve(row.Sandbox)
@@ -155,28 +153,28 @@ func (cr *creator) reserveSandbox(ctx context.Context, r CreateRequest, now time
 	close(rec.created)
 	rec.unlock()
 	if ctx.Err() != nil {
-		cr.deleteStrayRow(rec) // it may have been written all the same
+		cr.deleteStrayRow(rec) // the row may have been written
 	}
 	return nil, nil, err
 }
 
-// markFailed marks a sandbox that nobody can find any more, for those who have waited.
+// markFailed marks a sandbox that is no longer in the index, for callers that have waited for it.
 func (cr *creator) markFailed(rec *sandboxRecord, reason string) {
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
 	rec.row.State, rec.row.Reason, rec.row.Key = sandpit.StateDeleted, reason, ""
 }
 
-// deleteStrayRow removes a row that may have been written though nobody was told.
+// deleteStrayRow removes a row that may have been written although the write failed.
 func (cr *creator) deleteStrayRow(rec *sandboxRecord) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(cr.core.loops.ctx), storeLimit)
 	defer cancel()
 	if err := cr.store.DeleteSandbox(ctx, rec.id); err != nil {
-		cr.log.WarnContext(ctx, "a row that nobody needs may be left till the next start", slog.Any("error", err))
+		cr.log.WarnContext(ctx, "manager: stray row not deleted", slog.Any("error", err))
 	}
 }
 
-// createReserved makes a sandbox that has its place.
+// createReserved creates a sandbox that reserveSandbox has returned, and unlocks it.
 func (cr *creator) createReserved(ctx context.Context, rec *sandboxRecord, r CreateRequest) (sandpit.Sandbox, error) {
 	ctx, abort := context.WithCancelCause(ctx)
 	defer abort(nil)
@@ -195,8 +193,8 @@ func (cr *creator) createReserved(ctx context.Context, rec *sandboxRecord, r Cre
 	return sandpit.Sandbox{ID: rec.id}, err
 }
 
-// startWithSlot waits for a slot of the owner and makes the sandbox run. What programs inside
-// decide the duration of is awaited without the slot.
+// startWithSlot waits for a slot of the owner and creates the sandbox. The slot is released before
+// waiting for programs in the sandbox, which decide how long they take.
 func (cr *creator) startWithSlot(ctx context.Context, rec *sandboxRecord, r CreateRequest) (sandpit.Instance, error) {
 	slot, err := awaitSlot(ctx, cr.slots.starts, r.Owner)
 	if err != nil {
@@ -222,14 +220,14 @@ func (cr *creator) startWithSlot(ctx context.Context, rec *sandboxRecord, r Crea
 	}
 	return i, cr.records.changeState(ctx, rec, sandpit.StateRunning, func(row *store.Row) {
 		row.LastUsedAt = cr.clock.Now()
-		if r.visibleImage != nil { // what it was made of is there for its making only
+		if r.visibleImage != nil { // the snapshot that it was created from is temporary
 			row.Spec.Image = *r.visibleImage
 		}
 	})
 }
 
-// createInstance has the provider create the sandbox, and gives it what it needs before
-// programs run in it.
+// createInstance has the provider create the sandbox, and gives it what it needs before programs
+// run in it.
 func (cr *creator) createInstance(ctx context.Context, rec *sandboxRecord, r CreateRequest) (sandpit.Instance, error) {
 	if err := cr.secrets.saveSecrets(rec.id, r.Secrets); err != nil {
 		return nil, err
@@ -252,8 +250,8 @@ func (cr *creator) createInstance(ctx context.Context, rec *sandboxRecord, r Cre
 	return i, cr.records.updateRow(ctx, rec, func(row *store.Row) { row.Handle, row.Spec.Ports, row.Policy = i.Handle(), ports, policy })
 }
 
-// runSetup starts what the template of a new sandbox starts, waits until that is ready, and
-// does what the request asks for.
+// runSetup starts the program of a new sandbox's template, waits until it is ready, and runs the
+// request's Setup.
 func (cr *creator) runSetup(ctx context.Context, i sandpit.Instance, r CreateRequest) error {
 	if r.startRecipe != nil {
 		bring := func(ctx context.Context) error { return runStartCommand(ctx, i, *r.startRecipe, nil) }
@@ -266,12 +264,12 @@ func (cr *creator) runSetup(ctx context.Context, i sandpit.Instance, r CreateReq
 	}
 	_, err := callProvider(ctx, cr.core.loops, providerCall{what: "set-up"}, withoutResult(func(ctx context.Context) error { return r.Setup(ctx, i) }), nil)
 	if err != nil {
-		return fmt.Errorf("set it up: %w", causeOf(ctx, err))
+		return fmt.Errorf("run setup: %w", causeOf(ctx, err))
 	}
 	return nil
 }
 
-// addLabels returns a spec with the mark of this manager.
+// addLabels returns a spec with the labels that identify the manager and the owner.
 func (cr *creator) addLabels(s sandpit.Spec, owner string) sandpit.Spec {
 	s = s.Clone()
 	if s.Labels == nil {
@@ -284,7 +282,7 @@ func (cr *creator) addLabels(s sandpit.Spec, owner string) sandpit.Spec {
 	return s
 }
 
-// newProviderSpec is what a provider is told of a sandbox.
+// newProviderSpec returns the spec that the provider gets.
 func (cr *creator) newProviderSpec(r store.Row) sandpit.Spec {
 	spec := cr.addLabels(r.Spec, r.Lease.Owner)
 	if _, saved := spec.Image.Snapshot(); !saved && r.Prepared != "" {
@@ -299,12 +297,12 @@ func (cr *creator) newProviderSpec(r store.Row) sandpit.Spec {
 	return spec
 }
 
-// requestInstance returns the instance of a sandbox that is being made.
+// requestInstance has the provider create an instance.
 func (cr *creator) requestInstance(ctx context.Context, rec *sandboxRecord) (sandpit.Instance, error) {
 	return cr.requestInstanceAs(ctx, rec, rec.currentRow())
 }
 
-// requestInstanceAs is obtain of a row that says more than the sandbox's own.
+// requestInstanceAs is requestInstance with a row that has more than the sandbox's own.
 func (cr *creator) requestInstanceAs(ctx context.Context, rec *sandboxRecord, row store.Row) (sandpit.Instance, error) {
 	spec, err := cr.volumes.resolveMounts(ctx, row, cr.newProviderSpec(row))
 	if err != nil {
@@ -315,7 +313,7 @@ func (cr *creator) requestInstanceAs(ctx context.Context, rec *sandboxRecord, ro
 	}
 	if id, ok := spec.Image.Snapshot(); ok {
 		if !cr.snapshotUses.acquire(id) {
-			return nil, sandpit.Errorf(sandpit.NotFound, "snapshot %s is being removed", id)
+			return nil, sandpit.Errorf(sandpit.NotFound, "snapshot %s is being deleted", id)
 		}
 		defer cr.snapshotUses.release(id)
 	}
@@ -327,7 +325,7 @@ func (cr *creator) requestInstanceAs(ctx context.Context, rec *sandboxRecord, ro
 	})
 	if err == nil && i.ID() != rec.id {
 		cr.destroyLate(i)
-		return nil, sandpit.Errorf(sandpit.Internal, "the provider made %.64q instead", string(i.ID()))
+		return nil, sandpit.Errorf(sandpit.Internal, "create sandbox: the provider returned %.64q instead", string(i.ID()))
 	}
 	if err == nil {
 		cr.audit.observeGuest(rec, i)
@@ -335,8 +333,8 @@ func (cr *creator) requestInstanceAs(ctx context.Context, rec *sandboxRecord, ro
 	return i, err
 }
 
-// destroyLate destroys what nobody waits for. If it cannot, the reconciler finds
-// it.
+// destroyLate destroys an instance that was created after its caller had stopped waiting. If that
+// fails, the reconciler finds the instance.
 func (cr *creator) destroyLate(i sandpit.Instance) {
 	ctx, cancel := context.WithTimeout(cr.core.loops.ctx, cr.o.CallTimeout)
 	defer cancel()
@@ -344,8 +342,8 @@ func (cr *creator) destroyLate(i sandpit.Instance) {
 	cr.events.Record(Report{Actor: actorManager, Action: "destroy late", Sandbox: i.ID(), Err: err})
 }
 
-// undoAndUnlock takes back what was made of a sandbox, as far as it can within a short
-// while; the rest goes on without the caller. The turn is given back then.
+// undoAndUnlock undoes a creation and unlocks the sandbox. It waits at most Options.Drain; after
+// that the work continues in the background.
 func (cr *creator) undoAndUnlock(rec *sandboxRecord, i sandpit.Instance, cause error) {
 	done := make(chan struct{})
 	cr.core.ops.addOne()
@@ -354,13 +352,13 @@ func (cr *creator) undoAndUnlock(rec *sandboxRecord, i sandpit.Instance, cause e
 		defer close(done)
 		defer rec.unlock()
 		defer close(rec.created)
-		// When the manager closes, what is left is left to the next one.
+		// When the manager closes, the next one removes the rest.
 		ctx, cancel := context.WithTimeout(cr.core.ops.ctx, cleanupLimit)
 		defer cancel()
 		rec.setInstance(i)
 		if err := cr.undoCreation(ctx, rec, cause); err != nil {
 			cr.messages.scheduleMessage(ctx, rec, kindDelete, cr.clock.Now())
-			cr.log.WarnContext(ctx, "what was made of a sandbox is left till later",
+			cr.log.WarnContext(ctx, "manager: undo of a creation failed; retried later",
 				slog.String("sandbox", string(rec.id)), slog.Any("error", err))
 		}
 	}()
@@ -372,11 +370,11 @@ func (cr *creator) undoAndUnlock(rec *sandboxRecord, i sandpit.Instance, cause e
 	}
 }
 
-// undoCreation removes a sandbox that could not be made, and its row.
+// undoCreation removes what a failed creation left, and the row.
 func (cr *creator) undoCreation(ctx context.Context, rec *sandboxRecord, cause error) error {
 	k := keyOf(rec.currentRow())
 	err := cr.records.changeState(ctx, rec, sandpit.StateDeleting, func(r *store.Row) {
-		r.Reason, r.Key = cutText("could not be made: "+cause.Error(), store.MaxReason), ""
+		r.Reason, r.Key = cutText("creation failed: "+cause.Error(), store.MaxReason), ""
 	})
 	if err == nil {
 		cr.sandboxes.freeKey(rec, k)
@@ -390,12 +388,12 @@ func (cr *creator) undoCreation(ctx context.Context, rec *sandboxRecord, cause e
 		return err
 	}
 	rec.setInstance(nil)
-	cr.markFailed(rec, "could not be made")
+	cr.markFailed(rec, "creation failed")
 	return nil
 }
 
-// checkNewName refuses a request for a sandbox whose name is invalid or taken, before anything
-// is done for it. A request that is repeated by its key is the one that has the name.
+// checkNewName refuses a request whose name is invalid or taken, before anything is done for it. A
+// request that is repeated with its key has the name itself.
 func (cr *creator) checkNewName(ctx context.Context, r CreateRequest) error {
 	if r.pool != "" {
 		return nil
@@ -407,8 +405,8 @@ func (cr *creator) checkNewName(ctx context.Context, r CreateRequest) error {
 	return err
 }
 
-// checkName refuses an invalid name and one that a sandbox of the owner has, which is returned
-// as well. Of two calls at the same time with the same name both may pass: the store refuses
+// checkName refuses an invalid name and one that another sandbox of the owner has, which is
+// returned as well. Two concurrent calls with the same name may both pass: the store then refuses
 // the second one.
 func (cr *creator) checkName(ctx context.Context, owner, name string) (holder store.Row, err error) {
 	if name == "" {

@@ -24,32 +24,32 @@ type remover struct {
 	secrets   *secretFiles
 }
 
-// Delete ends a sandbox and removes everything of it. From its beginning nobody
-// gets a handle; who holds one hears of it and has Options.Drain to release it. A
-// sandbox that is being made is taken back. What cannot be removed is tried again
-// later, and the error tells what went wrong; who calls again tries at once.
+// Delete deletes a sandbox and all of its data. From its beginning no handle is given out; holders
+// of handles have Options.Drain to release them. The creation of a sandbox is aborted and undone.
+// What cannot be removed is retried later, and the error gives the cause; another call retries at
+// once.
 //
-// A sandbox that is unknown or deleted already is no error.
+// An unknown or deleted sandbox is not an error.
 func (m *Manager) Delete(ctx context.Context, id sandpit.ID) error {
 	rec, err := m.sandboxes.findVisible(id)
 	if err != nil {
-		return nil // there is nothing to delete
+		return nil // nothing to delete
 	}
 	actor := actorOf(ctx, rec.currentRow().Lease.Owner)
 	if m.core.closing.Load() {
 		return errClosed
 	}
-	rec.abortCreation(sandpit.Errorf(sandpit.Canceled, "it was deleted by %s while it was made", actor))
+	rec.abortCreation(sandpit.Errorf(sandpit.Canceled, "deleted by %s during its creation", actor))
 	defer rec.allowCreation()
 	return m.core.runLocked(ctx, rec, m.core.withEvent("delete", nil, m.remover.newRemoval("killed by "+actor)))
 }
 
-// newRemoval is the step that ends a sandbox.
+// newRemoval returns the operation that deletes a sandbox.
 func (rm *remover) newRemoval(reason string) operation {
 	return func(ctx context.Context, rec *sandboxRecord) error { return rm.removeSandbox(ctx, rec, reason) }
 }
 
-// removeSandbox ends a sandbox and leaves a row that tells why.
+// removeSandbox deletes a sandbox and leaves a row with the reason.
 func (rm *remover) removeSandbox(ctx context.Context, rec *sandboxRecord, reason string) error {
 	switch rec.state() {
 	case sandpit.StateDeleted:
@@ -68,7 +68,7 @@ func (rm *remover) removeSandbox(ctx context.Context, rec *sandboxRecord, reason
 	return rm.finishRemoval(ctx, rec)
 }
 
-// beginRemoval takes a sandbox from its users.
+// beginRemoval writes that a sandbox is being deleted and takes it from its users.
 func (rm *remover) beginRemoval(ctx context.Context, rec *sandboxRecord, reason string) error {
 	cause := newGoneError(rec.id, reason)
 	rec.refuseHandles(cause)
@@ -81,12 +81,12 @@ func (rm *remover) beginRemoval(ctx context.Context, rec *sandboxRecord, reason 
 	}
 	rm.sandboxes.freeKey(rec, k)
 	if !rm.core.notifyEnd(rec, cause) {
-		rm.log.WarnContext(ctx, "a sandbox is deleted while it is used", slog.String("sandbox", string(rec.id)))
+		rm.log.WarnContext(ctx, "manager: sandbox deleted while in use", slog.String("sandbox", string(rec.id)))
 	}
 	return nil
 }
 
-// finishRemoval leaves a row that tells why a sandbox is gone.
+// finishRemoval writes that a sandbox is deleted, and keeps the reason.
 func (rm *remover) finishRemoval(ctx context.Context, rec *sandboxRecord) error {
 	reason := rec.currentRow().Reason
 	err := rm.records.changeState(ctx, rec, sandpit.StateDeleted, func(r *store.Row) {
@@ -99,8 +99,8 @@ func (rm *remover) finishRemoval(ctx context.Context, rec *sandboxRecord) error 
 	return nil
 }
 
-// shortSpec returns what is kept of a deleted sandbox's spec, without what may be large: an
-// owner can delete many sandboxes within Options.Remember.
+// shortSpec returns what is kept of a deleted sandbox's spec, without what may be large: an owner
+// can delete many sandboxes within Options.Remember.
 func shortSpec(s sandpit.Spec) sandpit.Spec {
 	return sandpit.Spec{
 		Name: s.Name, Image: s.Image, Template: s.Template, Labels: s.Labels, Resources: s.Resources,
@@ -108,7 +108,7 @@ func shortSpec(s sandpit.Spec) sandpit.Spec {
 	}
 }
 
-// clearResources removes what there is of a sandbox, also what the provider knows nothing of.
+// clearResources removes the instance, the secrets and the temporary directories of a sandbox.
 func (rm *remover) clearResources(ctx context.Context, rec *sandboxRecord) error {
 	if err := rm.instances.destroyInstance(ctx, rec); err != nil {
 		return err
@@ -119,7 +119,7 @@ func (rm *remover) clearResources(ctx context.Context, rec *sandboxRecord) error
 	return rm.removeTempDirs(ctx, rec)
 }
 
-// deleteAll deletes all sandboxes at the same time and says what is left.
+// deleteAll deletes all sandboxes in parallel and returns an error for each that is left.
 func (rm *remover) deleteAll(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(WithActor(ctx, actorManager), closeLimit)
 	defer cancel()
@@ -134,7 +134,7 @@ func (rm *remover) deleteAll(ctx context.Context) error {
 			if err := rm.core.runLocked(ctx, rec, rm.core.withEvent("delete", nil, rm.newRemoval("the manager was closed"))); err != nil {
 				mu.Lock()
 				defer mu.Unlock()
-				errs = append(errs, sandpit.Errorf(sandpit.CodeOf(err), "sandbox %s could not be deleted: %w", rec.id, err))
+				errs = append(errs, sandpit.Errorf(sandpit.CodeOf(err), "delete sandbox %s: %w", rec.id, err))
 			}
 		})
 	}
@@ -142,7 +142,7 @@ func (rm *remover) deleteAll(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// retryRemoval goes on with a deletion that failed.
+// retryRemoval continues a deletion that failed.
 func (rm *remover) retryRemoval(ctx context.Context, rec *sandboxRecord) error {
 	if rec.state() != sandpit.StateDeleting {
 		return nil

@@ -24,14 +24,14 @@ type diskUse struct {
 	archives *diskspace.Budget // the disk that archived ones are on
 }
 
-// savedSpace counts what owners keep of sandboxes that do not run: how many there are, and how
-// many bytes they take, with checkpoints and with snapshots that exist for a fork. It is
-// counted before it is written. What providers list corrects it.
+// savedSpace counts the saved sandboxes of each owner and their bytes, with checkpoints and with
+// snapshots that exist for a fork. Bytes are counted before they are written; what providers list
+// corrects the counts.
 type savedSpace struct {
 	maxCount int
 	maxBytes int64 // of each owner; 0: no limit
 
-	// claimMu is held from the look at what an owner has until its claim is entered.
+	// claimMu is held from the check of an owner's use until its claim is recorded.
 	claimMu sync.Mutex
 
 	mu      sync.Mutex
@@ -44,13 +44,12 @@ type savedSpace struct {
 // spaceClaim is what one sandbox counts for.
 type spaceClaim struct {
 	owner string
-	saved bool // it is stopped, suspended or archived
-	// bytes are of what is saved, checkpoint of its checkpoint, and pending of what is being
-	// written.
+	saved bool // the sandbox is stopped, suspended or archived
+	// bytes counts what is saved, checkpoint its checkpoint, and pending what is being written.
 	bytes, checkpoint, pending int64
 }
 
-// spaceUse is what one owner keeps.
+// spaceUse is the use of one owner.
 type spaceUse struct {
 	count int
 	bytes int64
@@ -77,8 +76,8 @@ type diskShare struct {
 	other int64
 }
 
-// reserveClaim changes a claim, or fails with Exhausted if it then were more than its owner may
-// have. One that does not grow is never refused.
+// reserveClaim changes a claim, or fails with Exhausted if that exceeds the owner's limits. A claim
+// that does not grow is never refused.
 func (s *savedSpace) reserveClaim(id, owner string, d diskShare, edit func(*spaceClaim)) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -94,7 +93,7 @@ func (s *savedSpace) reserveClaim(id, owner string, d diskShare, edit func(*spac
 	return nil
 }
 
-// checkLimits reports whether a claim may change so. The lock is held.
+// checkLimits reports whether a claim may change. The lock is held.
 func (s *savedSpace) checkLimits(before, after spaceUse, owner string, d diskShare) error {
 	const hint = "delete sandboxes, snapshots or templates that are no longer needed, or raise the limit"
 	has := s.owners[owner]
@@ -125,7 +124,7 @@ func (d diskShare) checkShare(owner string, has, more int64) error {
 
 func mebibytes(bytes int64) string { return fmt.Sprintf("%.1f MiB", float64(bytes)/(1<<20)) }
 
-// changeClaim changes a claim, whatever the limits: it is so.
+// changeClaim changes a claim whatever the limits.
 func (s *savedSpace) changeClaim(id, owner string, edit func(*spaceClaim)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -135,7 +134,7 @@ func (s *savedSpace) changeClaim(id, owner string, edit func(*spaceClaim)) {
 	s.setClaim(id, c)
 }
 
-// dropClaim forgets a claim.
+// dropClaim removes a claim.
 func (s *savedSpace) dropClaim(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -174,7 +173,7 @@ func (s *savedSpace) status() fairshare.Status {
 	return fairshare.Status{Name: "bytes of saved sandboxes", Used: s.all.bytes, Refused: s.refused}
 }
 
-// isSaved reports whether a sandbox exists without running.
+// isSaved reports whether a sandbox in this state exists only on disk.
 func isSaved(state sandpit.State, suspended bool) bool {
 	switch state {
 	case sandpit.StatePaused:
@@ -186,8 +185,8 @@ func isSaved(state sandpit.State, suspended bool) bool {
 	}
 }
 
-// countRecord counts a sandbox as its row says it is. One that is on the way, or broken,
-// counts as before: what is on the disk is there still.
+// countRecord counts a sandbox according to its row. A sandbox in transition or in error counts as
+// before: its data is still on the disk.
 func (du *diskUse) countRecord(row store.Row) {
 	id, owner := string(row.ID), row.Lease.Owner
 	switch {
@@ -197,7 +196,7 @@ func (du *diskUse) countRecord(row store.Row) {
 		du.space.changeClaim(id, owner, func(c *spaceClaim) {
 			if row.CheckpointedAt.IsZero() {
 				c.checkpoint = 0
-			} else if c.bytes > 0 { // the files of a stop are the checkpoint of what was started; a stop that failed has none
+			} else if c.bytes > 0 { // a started sandbox keeps the files of its stop as its checkpoint; a stop that failed leaves none
 				c.checkpoint = c.bytes
 			}
 			c.saved, c.bytes, c.pending = false, 0, 0
@@ -208,8 +207,8 @@ func (du *diskUse) countRecord(row store.Row) {
 	}
 }
 
-// correctCount corrects what is counted of a sandbox by what its provider lists. The caller
-// has its turn.
+// correctCount corrects what is counted of a sandbox by what its provider lists. The caller holds
+// the sandbox's lock.
 func (du *diskUse) correctCount(rec *sandboxRecord, p sandpit.Placement) {
 	row := rec.currentRow()
 	du.space.changeClaim(string(rec.id), row.Lease.Owner, func(c *spaceClaim) {
@@ -217,7 +216,7 @@ func (du *diskUse) correctCount(rec *sandboxRecord, p sandpit.Placement) {
 	})
 }
 
-// saveReservation is what an operation reserves that writes a sandbox to the disk.
+// saveReservation is the disk space that an operation has reserved to save a sandbox.
 type saveReservation struct {
 	id, owner string
 	space     *diskUse
@@ -225,15 +224,15 @@ type saveReservation struct {
 	released  atomic.Bool // it was released
 }
 
-// saveRequest is what is to be saved: about so many bytes of an owner's sandbox or snapshot.
+// saveRequest asks for the space to save an owner's sandbox or snapshot.
 type saveRequest struct {
 	id, owner string
 	disk      *diskspace.Budget
 	bytes     int64
-	stays     bool // the sandbox will exist without running
+	stays     bool // the sandbox will exist only on disk
 }
 
-// reserveSave reserves what it takes to save something.
+// reserveSave reserves the space for a save.
 func (du *diskUse) reserveSave(ctx context.Context, plan saveRequest) (*saveReservation, error) {
 	s := &saveReservation{space: du, id: plan.id, owner: plan.owner}
 	var err error
@@ -248,7 +247,7 @@ func (du *diskUse) reserveSave(ctx context.Context, plan saveRequest) (*saveRese
 	return s, nil
 }
 
-// claimSpace is savedSpace.reserveClaim with what the owner may take of the disk.
+// claimSpace is savedSpace.reserveClaim with the owner's share of the disk.
 func (du *diskUse) claimSpace(ctx context.Context, id, owner string, edit func(*spaceClaim)) error {
 	du.space.claimMu.Lock()
 	defer du.space.claimMu.Unlock()
@@ -259,7 +258,8 @@ func (du *diskUse) claimSpace(ctx context.Context, id, owner string, edit func(*
 	return du.space.reserveClaim(id, owner, d, edit)
 }
 
-// withAdmit returns a context in which a provider asks whether what it has written fits.
+// withAdmit returns a context through which a provider asks whether the bytes that it has written
+// fit.
 func (s *saveReservation) withAdmit(ctx context.Context) context.Context {
 	return sandpit.WithAdmit(ctx, func(bytes int64) error {
 		if s.released.Load() {
@@ -269,14 +269,14 @@ func (s *saveReservation) withAdmit(ctx context.Context) context.Context {
 	})
 }
 
-// release ends the reservation of the disk: what was written is there by now, or is gone.
-// What a provider still writes that nobody waits for any more is refused.
+// release ends the reservation of the disk: what was written exists by now, or is gone. Bytes that
+// a provider still writes after it are refused.
 func (s *saveReservation) release() {
 	s.released.Store(true)
 	s.disk.Release()
 }
 
-// finish is release, and counts what was written unless there is an error.
+// finish is release, and counts what was written unless err is set.
 func (s *saveReservation) finish(err error) {
 	s.release()
 	if err != nil {
@@ -286,26 +286,26 @@ func (s *saveReservation) finish(err error) {
 	s.space.finishSave(s.id, s.owner)
 }
 
-// finishSave counts what was written in place of what was saved before.
+// finishSave counts what was written and no longer what was saved before.
 func (du *diskUse) finishSave(id, owner string) {
 	du.space.changeClaim(id, owner, func(c *spaceClaim) {
-		if c.pending > 0 { // else nobody has said how much it is
+		if c.pending > 0 { // 0: the size is unknown
 			c.bytes, c.pending = c.pending, 0
 		}
 	})
 }
 
-// finishCheckpoint is finish for a checkpoint.
+// finishCheckpoint is finishSave for a checkpoint.
 func (s *saveReservation) finishCheckpoint() {
 	s.space.space.changeClaim(s.id, s.owner, func(c *spaceClaim) { c.checkpoint, c.pending = c.pending, 0 })
 }
 
-// cancel says that nothing was written.
+// cancel records that nothing was written.
 func (s *saveReservation) cancel() {
 	s.space.space.changeClaim(s.id, s.owner, func(c *spaceClaim) { c.pending = 0 })
 }
 
-// estimateSave returns about how many bytes it takes to save a sandbox, 0 if nobody can say.
+// estimateSave returns about how many bytes it takes to save a sandbox, 0 if that is unknown.
 func (du *diskUse) estimateSave(ctx context.Context, i sandpit.Instance, memory bool) int64 {
 	e, ok := as[sandpit.SaveEstimator](i)
 	if !ok {
@@ -313,15 +313,15 @@ func (du *diskUse) estimateSave(ctx context.Context, i sandpit.Instance, memory 
 	}
 	ask := func(ctx context.Context) (int64, error) { return e.EstimateSave(ctx, memory) }
 	bytes, err := callProvider(ctx, du.core.loops, providerCall{what: "estimate", limit: min(guestLimit, du.o.CallTimeout)}, ask, nil)
-	if err != nil { // then the provider asks when it knows
+	if err != nil { // the provider calls the admit function when it knows the size
 		du.log.DebugContext(ctx, "manager: saved size unknown", slog.String("sandbox", string(i.ID())), slog.Any("error", err))
 		return 0
 	}
 	return max(0, bytes)
 }
 
-// findShare returns how much of the disk an owner may take: half of it while it has to leave
-// room for others.
+// findShare returns how much of the disk an owner may take: half of it while it has to leave room
+// for others.
 func (du *diskUse) findShare(ctx context.Context, owner string) (diskShare, error) {
 	size, err := du.o.Disk.Size()
 	if err != nil || size == 0 || !du.core.mustShare(owner) {
@@ -332,7 +332,7 @@ func (du *diskUse) findShare(ctx context.Context, owner string) (diskShare, erro
 }
 
 // checkShare reports whether an owner may take more bytes of the disk. The caller holds
-// savedSpace.claimMu until they count.
+// savedSpace.claimMu until they are counted.
 func (du *diskUse) checkShare(ctx context.Context, owner string, more int64) error {
 	d, err := du.findShare(ctx, owner)
 	if err != nil || more <= 0 {

@@ -14,9 +14,9 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/textlen"
 )
 
-// The bounds of the journal.
+// The bounds of the event queue.
 const (
-	eventQueueSize  = 4096                   // events that wait to be written; more are lost and counted
+	eventQueueSize  = 4096                   // waiting events; further ones are lost and counted
 	eventBatchSize  = 500                    // events written at once
 	eventWritePause = 200 * time.Millisecond // between two writes
 	eventRetryPause = 2 * time.Second        // after one that failed
@@ -33,10 +33,10 @@ type eventQueue struct {
 
 	mu      sync.Mutex
 	waiting []store.Event
-	files   map[string]int // where in waiting the last event about a file is
-	lost    int            // since the last event that says so
+	files   map[string]int // the index in waiting of the last event about a file
+	lost    int            // since the last event about it
 	allLost int64
-	signal  chan struct{} // holds one: something waits
+	signal  chan struct{} // holds one signal that events wait
 }
 
 func startEventQueue(t *tasks, s *store.Store, log *slog.Logger, sus Suspicion) *eventQueue {
@@ -48,7 +48,7 @@ func startEventQueue(t *tasks, s *store.Store, log *slog.Logger, sus Suspicion) 
 	return j
 }
 
-// addEvent adds an event, and reports whether it is recorded by itself.
+// addEvent adds an event, and reports whether it is recorded as an event of its own.
 func (j *eventQueue) addEvent(e store.Event, class eventClass) bool {
 	limitText(&e)
 	if class == classFile && j.mergeFileEvent(e) {
@@ -61,13 +61,13 @@ func (j *eventQueue) addEvent(e store.Event, class eventClass) bool {
 	return true
 }
 
-// fileKey is what events have in common that may be merged, and that others of the moment have
-// not: see merge.
+// fileKey is equal for events that may be merged; see mergeEvents.
 func fileKey(e store.Event) string {
 	return string(e.Sandbox) + "\x00" + e.Action + "\x00" + e.Actor + "\x00" + e.Args["path"]
 }
 
-// mergeFileEvent adds an event about a file to one that waits, if there is one that says the same.
+// mergeFileEvent merges an event about a file into a waiting one, if there is one for the same file
+// and action.
 func (j *eventQueue) mergeFileEvent(e store.Event) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -93,7 +93,7 @@ func (j *eventQueue) enqueue(e store.Event, class eventClass) {
 	}
 }
 
-// run writes what comes until ctx ends; flush writes the rest.
+// run writes events until ctx ends; flush writes the rest.
 func (j *eventQueue) run(ctx context.Context) {
 	omitted := time.NewTicker(omittedEvery)
 	defer omitted.Stop()
@@ -108,7 +108,7 @@ func (j *eventQueue) run(ctx context.Context) {
 		}
 		pause := eventWritePause
 		if err := j.flush(ctx); err != nil && ctx.Err() == nil {
-			j.log.ErrorContext(ctx, "events cannot be written and wait", slog.Any("error", err))
+			j.log.ErrorContext(ctx, "manager: events not written; retried later", slog.Any("error", err))
 			pause = eventRetryPause
 		}
 		if sleep(ctx, pause) != nil {
@@ -117,14 +117,14 @@ func (j *eventQueue) run(ctx context.Context) {
 	}
 }
 
-// enqueueOmitted adds what stands for events that were omitted.
+// enqueueOmitted adds the events that stand for omitted ones.
 func (j *eventQueue) enqueueOmitted(all bool) {
 	for _, e := range j.limiter.takeOmitted(all) {
 		j.enqueue(e, classOperation)
 	}
 }
 
-// flush writes all that waits.
+// flush writes all waiting events.
 func (j *eventQueue) flush(ctx context.Context) error {
 	j.writing.Lock()
 	defer j.writing.Unlock()
@@ -143,7 +143,7 @@ func (j *eventQueue) flush(ctx context.Context) error {
 	}
 }
 
-// close is flush for the last time.
+// close is the last flush. Its error says how many events were lost.
 func (j *eventQueue) close(ctx context.Context) error {
 	err := j.flush(ctx)
 	if err == nil {
@@ -151,20 +151,20 @@ func (j *eventQueue) close(ctx context.Context) error {
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return fmt.Errorf("%d events were lost: %w", len(j.waiting)+j.lost, err)
+	return fmt.Errorf("%d events lost: %w", len(j.waiting)+j.lost, err)
 }
 
 func (j *eventQueue) takeBatch() []store.Event {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if j.lost > 0 && len(j.waiting) < eventBatchSize { // while nothing can be written, one stands for all
+	if j.lost > 0 && len(j.waiting) < eventBatchSize { // one event stands for all that were lost
 		j.waiting = append(j.waiting, store.Event{
 			Actor: actorManager, Action: "events lost", Result: string(sandpit.Exhausted),
 			Args: map[string]string{"events": strconv.Itoa(j.lost)},
 		})
 		j.lost = 0
 	}
-	clear(j.files) // what is written does not change
+	clear(j.files) // written events do not change
 	n := min(len(j.waiting), eventBatchSize)
 	batch := j.waiting[:n:n]
 	j.waiting = j.waiting[n:]
@@ -182,7 +182,7 @@ func (j *eventQueue) returnBatch(batch []store.Event) {
 	}
 }
 
-// limitText keeps what a client says in bounds.
+// limitText bounds the texts of an event that come from a client.
 func limitText(e *store.Event) {
 	const name = 200
 	e.Actor, e.Action = cutText(e.Actor, name), cutText(e.Action, name)

@@ -16,15 +16,15 @@ type expander struct {
 	templates *templateRecords
 }
 
-// errNoTemplate says that an image is none of the templates here. It may be one that the
-// provider knows.
-var errNoTemplate = errors.New("there is no such template")
+// errNoTemplate is the error for an image that is not a template of this server. The provider may
+// know it.
+var errNoTemplate = errors.New("no such template")
 
-// findBuild returns the template and the build that an image stands for, to an owner who
-// may make sandboxes of it; see FindTemplate.
+// findBuild returns the template and the build that an image names, for an owner that may create
+// sandboxes from it; see Templates.Get.
 //
-// errNoTemplate: it is none, or the name, without an owner, means none. NotFound: there is
-// no such template, or it has no such build that is ready.
+// errNoTemplate: the image is not a template, or the name, without an owner, means none. NotFound:
+// there is no such template, or it has no such finished build.
 func (tr *templateRecords) findBuild(ctx context.Context, owner string, image sandpit.Image) (sandpit.Template, store.TemplateBuild, error) {
 	var b store.TemplateBuild
 	ref, ok := image.Template()
@@ -44,19 +44,17 @@ func (tr *templateRecords) findBuild(ctx context.Context, owner string, image sa
 	}
 	b, err = tr.store.Build(ctx, id)
 	if errors.Is(err, sandpit.NotFound) || err == nil && (b.Status != sandpit.BuildReady || b.Template != t.ID) {
-		err = sandpit.Errorf(sandpit.NotFound, "template %s has no build %s that is ready", t.Name, id)
+		err = sandpit.Errorf(sandpit.NotFound, "template %s has no build %s that has finished", t.Name, id)
 	}
 	return t, b, err
 }
 
-// Expand completes a request for a sandbox that shall begin as a snapshot, or be made of a
-// template: its image is "snapshot:" and the ID or name of one of the owner's, or
-// "template:" and what FindTemplate finds. What the snapshot fixes, and the template says,
-// is put in, so that others can look at it; Create does the same. Other requests stay as
-// they are.
+// Expand completes a request for a sandbox that starts from a snapshot or a template: its image is
+// "snapshot:" and the ID or name of an owner's snapshot, or "template:" and what Templates.Get
+// finds. What the snapshot or template determines is filled in, so that callers can check it;
+// Create does the same. Other requests are not changed.
 //
-// NotFound: there is no such snapshot or build. Invalid: the request wants something else than
-// the snapshot has.
+// NotFound: there is no such snapshot or build. Invalid: the request contradicts the snapshot.
 func (m *Manager) Expand(ctx context.Context, r CreateRequest) (CreateRequest, error) {
 	return m.expander.expandRequest(ctx, r)
 }
@@ -74,7 +72,7 @@ func (ex *expander) expandRequest(ctx context.Context, r CreateRequest) (CreateR
 	n, err := ex.store.Snapshot(ctx, r.Owner, string(name))
 	switch {
 	case err == nil && n.State != store.SnapshotReady:
-		err = sandpit.Errorf(sandpit.NotFound, "there is no snapshot %.100s", string(name))
+		err = sandpit.Errorf(sandpit.NotFound, "snapshot %.100s not found", string(name))
 	case err == nil && n.Problem != "":
 		err = sandpit.Errorf(sandpit.Unsupported, "snapshot %s: %s", string(name), n.Problem)
 	case errors.Is(err, sandpit.NotFound):
@@ -84,20 +82,20 @@ func (ex *expander) expandRequest(ctx context.Context, r CreateRequest) (CreateR
 		return r, err
 	}
 	if r.Provider != "" && r.Provider != n.Provider {
-		return r, sandpit.Errorf(sandpit.Invalid, "snapshot %s is kept by provider %s, and the sandbox is to be made by %s",
+		return r, sandpit.Errorf(sandpit.Invalid, "snapshot %s is kept by provider %s, but the sandbox uses provider %s",
 			string(name), n.Provider, r.Provider)
 	}
 	r.Provider = n.Provider
 	r.Spec, err = mergeSnapshotSpec(n, r.Spec.Clone(), r.Offline)
-	r.Offline = r.Offline || err == nil && !n.Spec.Network.Online // the server's default must not give it one
+	r.Offline = r.Offline || err == nil && !n.Spec.Network.Online // not even by the server's default
 	return r, err
 }
 
-// mergeSnapshotSpec returns the spec of a sandbox that begins as a snapshot.
+// mergeSnapshotSpec returns the spec of a sandbox that starts from a snapshot.
 func mergeSnapshotSpec(n store.Snapshot, s sandpit.Spec, offline bool) (sandpit.Spec, error) {
 	fixed := n.Spec.Clone()
 	other := func(what string) error {
-		return sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "snapshot %s has other %s than the sandbox shall have, and that is fixed", n.ID, what),
+		return sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "snapshot %s has other %s than the request; they cannot be changed", n.ID, what),
 			"leave it out")
 	}
 	if len(s.Mounts) > 0 && !slices.Equal(s.Mounts, fixed.Mounts) {
@@ -124,8 +122,8 @@ func mergeSnapshotSpec(n store.Snapshot, s sandpit.Spec, offline bool) (sandpit.
 	return s, nil
 }
 
-// expandTemplate completes a request for a sandbox of a template. It stays as it is if
-// nothing here is what it names.
+// expandTemplate completes a request for a sandbox of a template. A request whose image is not a
+// template is not changed.
 func (ex *expander) expandTemplate(ctx context.Context, r CreateRequest) (CreateRequest, error) {
 	t, b, err := ex.templates.findBuild(ctx, r.templateOwner(), r.Spec.Image)
 	if errors.Is(err, errNoTemplate) {
@@ -137,8 +135,8 @@ func (ex *expander) expandTemplate(ctx context.Context, r CreateRequest) (Create
 	return ex.applyTemplate(ctx, r, t, b)
 }
 
-// templateOwner is the owner to whom the name of a template means something: "" if the
-// configuration names the template, see FindTemplate.
+// templateOwner returns the owner whose names of templates the request uses: "" if the
+// configuration names the template, see Templates.Get.
 func (r CreateRequest) templateOwner() string {
 	if r.Configured {
 		return ""
@@ -146,10 +144,10 @@ func (r CreateRequest) templateOwner() string {
 	return r.Owner
 }
 
-// applyTemplate puts into a request what a template says.
+// applyTemplate fills in what a template determines.
 func (ex *expander) applyTemplate(ctx context.Context, r CreateRequest, t sandpit.Template, b store.TemplateBuild) (CreateRequest, error) {
 	if r.Provider != "" && r.Provider != ex.o.BuilderProvider {
-		return r, sandpit.Errorf(sandpit.Invalid, "sandboxes of templates are made by provider %s, and this one is to be made by %s",
+		return r, sandpit.Errorf(sandpit.Invalid, "sandboxes of templates use provider %s, but the request names %s",
 			ex.o.BuilderProvider, r.Provider)
 	}
 	r.Provider, r.Spec, r.startRecipe = ex.o.BuilderProvider, r.Spec.Clone(), nil
@@ -183,13 +181,13 @@ func (ex *expander) applyTemplate(ctx context.Context, r CreateRequest, t sandpi
 	return r, nil
 }
 
-// canStartFrom reports whether a sandbox can begin as the snapshot of its template: what that
-// fixes is as it is asked for, or nobody asks.
+// canStartFrom reports whether a sandbox can start from the snapshot of its template: the request
+// does not contradict what the snapshot determines.
 func (ex *expander) canStartFrom(n store.Snapshot, r CreateRequest) bool {
 	asked, fixed := r.Spec.Resources, n.Spec.Resources
 	fillResources(&asked, fixed)
 	switch {
-	case ex.o.Enforceable(n.Provider, fixed) != fixed: // it was saved where they could be
+	case ex.o.Enforceable(n.Provider, fixed) != fixed: // it was saved where they were enforced
 		return false
 	case n.State != store.SnapshotReady || n.Problem != "":
 		return false
@@ -199,7 +197,7 @@ func (ex *expander) canStartFrom(n store.Snapshot, r CreateRequest) bool {
 	return r.Spec.Network.Online == n.Spec.Network.Online || !r.Offline && !r.Spec.Network.Online
 }
 
-// fillResources gives limits that are not there their defaults.
+// fillResources sets limits that are zero.
 func fillResources(to *sandpit.Resources, from sandpit.Resources) {
 	if to.Memory == 0 {
 		to.Memory = from.Memory
@@ -215,15 +213,15 @@ func fillResources(to *sandpit.Resources, from sandpit.Resources) {
 	}
 }
 
-// expandSnapshot is expandTemplate for a request that names the snapshot of a template,
-// as it does when it was completed before. It reports false if it does not.
+// expandSnapshot is expandTemplate for a request that names the snapshot of a template, as a
+// completed request does. It reports false if the request does not.
 func (ex *expander) expandSnapshot(ctx context.Context, r CreateRequest, id sandpit.SnapshotID) (CreateRequest, bool, error) {
 	if id.Validate() != nil {
-		return r, false, nil //nolint:nilerr // then it is a name
+		return r, false, nil //nolint:nilerr // it is a name
 	}
 	b, err := ex.store.BuildOfSnapshot(ctx, id)
 	if errors.Is(err, sandpit.NotFound) {
-		return r, false, nil // it is one of an owner's
+		return r, false, nil // it is a snapshot of an owner
 	}
 	if err != nil || b.Status != sandpit.BuildReady {
 		return r, false, err

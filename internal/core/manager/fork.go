@@ -14,36 +14,36 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/store"
 )
 
-// MaxForks is how many sandboxes one fork makes at most.
+// MaxForks is how many sandboxes one fork creates at most.
 const MaxForks = 100
 
-// ForkRequest asks for copies of a sandbox. The zero value of a field means the default
-// stated with it.
+// ForkRequest asks for copies of a sandbox. The zero value of a field means the default stated with
+// it.
 type ForkRequest struct {
 	Sandbox sandpit.ID
-	// Count is how many. Default: 1. At most MaxForks.
+	// Count is the number of copies, at most MaxForks. Default: 1.
 	Count int
-	// Labels and Env are added to those of the sandbox, and go before them. Environment
-	// is for commands that are started from then on.
+	// Labels and Env are added to those of the sandbox and override them. Env applies to commands
+	// that start after the fork.
 	Labels, Env map[string]string
-	// Secrets are those of the copies, which do not have the sandbox's. Default: none.
+	// Secrets are the secrets of the copies, which do not get the sandbox's. Default: none.
 	Secrets map[string]string
-	// Lease is when they end, and how. Default: when the sandbox does.
+	// Lease is the lease of the copies. Default: the sandbox's.
 	Lease sandpit.Lease
 }
 
-// Copy is one sandbox that ForkEach was to make.
+// Copy is the result of one copy of ForkEach.
 type Copy struct {
 	Sandbox sandpit.Sandbox
-	// Err is why there is none.
+	// Err is set if the copy was not created.
 	Err error
 }
 
-// Fork makes copies of a running or paused sandbox, which goes on. They have its lease,
-// policy, labels and environment, and neither its name nor its published ports. Either
-// all are made, or those that were are deleted.
+// Fork creates copies of a running or paused sandbox, which continues. They have its lease, policy,
+// labels and environment, but neither its name nor its published ports. If one cannot be created,
+// all are deleted.
 //
-// Errors are those of Snapshot, and of Create.
+// Errors are those of Create, and of Manager.Create.
 func (ss *Snapshots) Fork(ctx context.Context, r ForkRequest) (made []sandpit.Sandbox, err error) {
 	err = ss.forkSandbox(ctx, r, func(r ForkRequest, n store.Snapshot, parent store.Row) (err error) {
 		made, err = ss.createCopies(ctx, r, n, parent)
@@ -52,8 +52,8 @@ func (ss *Snapshots) Fork(ctx context.Context, r ForkRequest) (made []sandpit.Sa
 	return made, err
 }
 
-// ForkEach is Fork, and each copy is made or not without regard to the others. The error
-// is why none was tried.
+// ForkEach is Fork, but creates each copy independently of the others. The error is set only if
+// none was tried.
 func (ss *Snapshots) ForkEach(ctx context.Context, r ForkRequest) (all []Copy, err error) {
 	err = ss.forkSandbox(ctx, r, func(r ForkRequest, n store.Snapshot, parent store.Row) error {
 		now, err := ss.wall.now(ctx)
@@ -72,7 +72,7 @@ func (ss *Snapshots) ForkEach(ctx context.Context, r ForkRequest) (all []Copy, e
 	return all, err
 }
 
-// forkSandbox saves a sandbox for as long as copies of it are made.
+// forkSandbox saves a sandbox for as long as copies of it are created.
 func (ss *Snapshots) forkSandbox(ctx context.Context, r ForkRequest, multiply func(ForkRequest, store.Snapshot, store.Row) error) error {
 	r.Count = max(r.Count, 0)
 	if r.Count == 0 {
@@ -98,7 +98,7 @@ func (ss *Snapshots) forkSandbox(ctx context.Context, r ForkRequest, multiply fu
 	if err := rec.lock(ctx); err != nil {
 		return err
 	}
-	// The caller waits also after having given up: somebody must remove the snapshot.
+	// This waits also if the caller's context ends, because it must remove the snapshot.
 	args := map[string]string{"snapshot": string(n.ID), "count": strconv.Itoa(r.Count)}
 	var parent store.Row
 	err = ss.core.runStep(ctx, rec, ss.core.withEvent("fork", args, func(ctx context.Context, rec *sandboxRecord) error {
@@ -119,7 +119,7 @@ func (ss *Snapshots) forkSandbox(ctx context.Context, r ForkRequest, multiply fu
 	return multiply(r, n, parent)
 }
 
-// createCopies makes sandboxes of a snapshot: all or none.
+// createCopies creates sandboxes from a snapshot: all or none.
 func (ss *Snapshots) createCopies(ctx context.Context, r ForkRequest, n store.Snapshot, parent store.Row) ([]sandpit.Sandbox, error) {
 	now, err := ss.wall.now(ctx)
 	if err != nil {
@@ -134,7 +134,7 @@ func (ss *Snapshots) createCopies(ctx context.Context, r ForkRequest, n store.Sn
 		group.Go(func() {
 			s, err := ss.createSandbox(all, request)
 			if err != nil {
-				cancel(err) // nobody wants the others either
+				cancel(err) // the others are not needed then
 				return
 			}
 			made[k] = s
@@ -148,14 +148,14 @@ func (ss *Snapshots) createCopies(ctx context.Context, r ForkRequest, n store.Sn
 	away, end := ss.core.ops.detach(ctx)
 	defer end()
 	forEach(ss.o.Parallel, made, func(s sandpit.Sandbox) {
-		if err := ss.deleteSandbox(away, s.ID); err != nil { // it is tried again later, and told
-			ss.log.WarnContext(away, "a copy that nobody needs is left till later", slog.String("sandbox", string(s.ID)), slog.Any("error", err))
+		if err := ss.deleteSandbox(away, s.ID); err != nil { // retried later
+			ss.log.WarnContext(away, "manager: copy of a failed fork not deleted; retried later", slog.String("sandbox", string(s.ID)), slog.Any("error", err))
 		}
 	})
 	return nil, err
 }
 
-// newForkRequest is the request for a copy of a sandbox.
+// newForkRequest returns the request for a copy of a sandbox.
 func newForkRequest(r ForkRequest, n store.Snapshot, parent store.Row, now time.Time) CreateRequest {
 	spec := parent.Spec.Clone()
 	spec.Name, spec.Ports, spec.Image = "", nil, sandpit.SnapshotImage(n.ID)
@@ -169,14 +169,14 @@ func newForkRequest(r ForkRequest, n store.Snapshot, parent store.Row, now time.
 	add(&spec.Env, r.Env)
 	policy := parent.Policy
 	if policy.IdleTimeout == 0 {
-		policy.IdleTimeout = -1 // never, which is not the default
+		policy.IdleTimeout = -1 // never; 0 would be the default
 	}
 	lease := sandpit.Lease{Deadline: parent.Lease.Deadline, Action: parent.Lease.Action}
 	term := parent.Term
 	switch {
 	case !r.Lease.Deadline.IsZero():
 		lease, term = r.Lease, 0
-	case !lease.Deadline.After(now): // it is paused because of it, and the copies run
+	case !lease.Deadline.After(now): // the sandbox is paused because of it, but the copies run
 		again := renewLease(parent, now)
 		lease = sandpit.Lease{Deadline: again.Deadline, Action: again.Action}
 	}
@@ -186,14 +186,13 @@ func newForkRequest(r ForkRequest, n store.Snapshot, parent store.Row, now time.
 	}
 }
 
-// dropTemporary removes a snapshot that was there for one operation. If it cannot, the
-// reconciler does.
+// dropTemporary removes the snapshot of a fork. If that fails, the reconciler does.
 func (ss *Snapshots) dropTemporary(ctx context.Context, n store.Snapshot) {
 	ctx, cancel := ss.core.ops.detach(ctx)
 	defer cancel()
 	ss.snapshotUses.release(n.ID)
 	if !ss.snapshotUses.beginExclusive(n.ID) {
-		return // somebody removes it already, or has found it: then the reconciler does it
+		return // in use, or being deleted: the reconciler removes it
 	}
 	defer ss.snapshotUses.endExclusive(n.ID)
 	keeper, err := ss.findKeeper(n.Provider)
@@ -201,6 +200,6 @@ func (ss *Snapshots) dropTemporary(ctx context.Context, n store.Snapshot) {
 		err = ss.dropSnapshot(ctx, keeper, n.ID)
 	}
 	if err != nil && !errors.Is(err, errClosed) {
-		ss.log.WarnContext(ctx, "a snapshot that nobody needs is left till later", slog.String("snapshot", string(n.ID)), slog.Any("error", err))
+		ss.log.WarnContext(ctx, "manager: temporary snapshot not deleted; retried later", slog.String("snapshot", string(n.ID)), slog.Any("error", err))
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/store"
 )
 
-// guestAudit reports and admits what is done inside sandboxes.
+// guestAudit admits and reports what is done inside sandboxes.
 type guestAudit struct {
 	events *Events
 	o      *Options
@@ -18,19 +18,19 @@ type guestAudit struct {
 
 type unobservedKey struct{}
 
-// withoutObservation returns a context whose commands are the manager's own way to look at a sandbox,
-// and neither events nor figures.
+// withoutObservation returns a context whose commands are the manager's own checks, which cause
+// neither events nor metrics.
 func withoutObservation(ctx context.Context) context.Context {
 	return context.WithValue(ctx, unobservedKey{}, true)
 }
 
-// observeGuest has all that is done in a sandbox, by whichever way it comes, reported: every front
-// end reaches the guest through its Instance. It is called with each instance before anything
+// observeGuest has everything that is done in a sandbox reported, whatever API it comes from: every
+// front end reaches the guest through its Instance. It is called with each instance before anything
 // uses it.
 func (ga *guestAudit) observeGuest(rec *sandboxRecord, i sandpit.Instance) {
 	guest, ok := sandpit.As[sandpit.ObservedGuest](i.Guest())
 	if !ok {
-		return // no provider of ours
+		return // the guest cannot be observed
 	}
 	guest.Observe(sandpit.GuestObserver{
 		Admit: ga.newAdmission(rec),
@@ -47,7 +47,7 @@ func (ga *guestAudit) observeGuest(rec *sandboxRecord, i sandpit.Instance) {
 	})
 }
 
-// newAdmission returns what decides about commands in a sandbox, nil if nothing does.
+// newAdmission returns the function that decides about commands in a sandbox, or nil.
 func (ga *guestAudit) newAdmission(rec *sandboxRecord) func(context.Context, []string, string) error {
 	if ga.o.Admit == nil {
 		return nil
@@ -57,20 +57,19 @@ func (ga *guestAudit) newAdmission(rec *sandboxRecord) func(context.Context, []s
 			return nil
 		}
 		if err := ga.o.Admit(ctx, args, dir); err != nil {
-			return sandpit.WithHint(&refusedCommand{err}, sandpit.HintOf(err)) // clients of guests keep no other errors
+			return sandpit.WithHint(&refusedCommand{err}, sandpit.HintOf(err)) // other errors do not pass the client of the guest
 		}
 		return nil
 	}
 }
 
 // refusedCommand is the error of a command that was not admitted. Its text, which is for the
-// caller, repeats the command, which may hold secrets.
+// caller, repeats the command, which may contain secrets.
 type refusedCommand struct{ error }
 
 func (r *refusedCommand) Unwrap() error { return r.error }
 
-// withoutCommand returns an error as events and the log have it: without the text of a command
-// that was refused.
+// withoutCommand returns an error for events and the log: without the text of a refused command.
 func withoutCommand(err error) error {
 	if _, refused := errors.AsType[*refusedCommand](err); refused {
 		return sandpit.NotAdmitted(err)
@@ -78,13 +77,12 @@ func withoutCommand(err error) error {
 	return err
 }
 
-// isObserved reports whether what is done in a sandbox counts. A sandbox of a pool is
-// nobody's, and has nothing run in it but what warms it up.
+// isObserved reports whether calls in a sandbox are reported. A spare runs only what warms it up.
 func isObserved(ctx context.Context, row store.Row) bool {
 	return ctx.Value(unobservedKey{}) == nil && (row.Pool == "" || row.Pool == poolBuilds)
 }
 
-// recordCall reports what was done in a sandbox.
+// recordCall records a call in a sandbox.
 func (ga *guestAudit) recordCall(ctx context.Context, row store.Row, c sandpit.GuestCall) {
 	ga.events.addEvent(Report{
 		Request: RequestIDOf(ctx), Actor: actorOf(ctx, row.Lease.Owner), Action: string(c.Action), Sandbox: row.ID,
@@ -92,8 +90,8 @@ func (ga *guestAudit) recordCall(ctx context.Context, row store.Row, c sandpit.G
 	}, row.Lease.Owner, classOf(c.Action))
 }
 
-// The classes of events. An actor may add so many events of each, so that it cannot hide one
-// kind behind another.
+// eventClass is a class of events. Each actor has an allowance for each class, so that it cannot
+// hide one kind of event behind another.
 type eventClass string
 
 const (
@@ -111,15 +109,14 @@ func classOf(a sandpit.GuestAction) eventClass {
 	}
 }
 
-// The arguments of events about files. Those that are sums are added up when the same is done
-// again before the event is written.
+// The arguments of events about files that are added up when the same call is repeated before the
+// event is written.
 const (
 	argBytes = "bytes"
 	argCalls = "calls"
 )
 
-// callArgs are the arguments of an event. They have no contents: those are secrets, as far as
-// anybody knows.
+// callArgs returns the arguments of an event. They have no contents, which may be secret.
 func callArgs(c sandpit.GuestCall) map[string]string {
 	args := make(map[string]string, 4)
 	set := func(name, value string) {
@@ -154,8 +151,8 @@ func callArgs(c sandpit.GuestCall) map[string]string {
 // maxPathArg bounds a path or program in an event, in bytes.
 const maxPathArg = 1024
 
-// mergeEvents adds to an event another one of the same class that says the same but for how much it
-// was, and reports whether it could: reading a file in a thousand pieces is one event.
+// mergeEvents adds to an event another one that differs only in amounts, and reports whether it
+// did: reading a file in a thousand pieces is one event.
 func mergeEvents(e *store.Event, other store.Event) bool {
 	if e.Actor != other.Actor || e.Action != other.Action || e.Sandbox != other.Sandbox || e.Result != other.Result ||
 		e.Args["path"] != other.Args["path"] || e.Args["to"] != other.Args["to"] || e.Args["request"] != other.Args["request"] || e.Args["path"] == "" {

@@ -10,8 +10,8 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/store"
 )
 
-// Handle is the right to use a sandbox for a while. While it is held the sandbox
-// is not idle. All methods may be called concurrently.
+// Handle is the right to use a sandbox. While a handle is held, the sandbox is not idle. All
+// methods may be called concurrently.
 type Handle struct {
 	manager  *Manager
 	box      *sandboxRecord
@@ -21,35 +21,34 @@ type Handle struct {
 	once     sync.Once
 }
 
-// Use returns a handle of a running sandbox, whose making or resuming it waits
-// for. The caller must Release it. Where the sandbox's policy says so it is Wake.
+// Use returns a handle of a running sandbox. It waits for a sandbox that is being created or
+// resumed. If the sandbox's policy resumes it on use, Use is Wake. The caller must call Release.
 //
-// NotFound: no such sandbox. Gone: it was deleted, or is about to be; the error
-// tells why. Conflict: it does not run. Unavailable: it cannot be reached.
+// NotFound: no such sandbox. Gone: it was deleted, or is about to be; the error gives the reason.
+// Conflict: it does not run. Unavailable: it cannot be reached.
 func (m *Manager) Use(ctx context.Context, id sandpit.ID) (*Handle, error) {
 	return m.useSandbox(ctx, id, false)
 }
 
-// Wake is Use that first resumes a paused sandbox or starts a stopped one; of
-// several callers one does. An archived one is a Conflict.
+// Wake is Use, and first resumes a paused sandbox or starts a stopped one. Of several callers, one
+// does it and the others wait. An archived sandbox is a Conflict.
 //
-// Unlike Use, it fails with Exhausted when there is no room for one more that
-// runs.
+// Unlike Use, it fails with Exhausted when there is no room for another running sandbox.
 func (m *Manager) Wake(ctx context.Context, id sandpit.ID) (*Handle, error) {
 	return m.useSandbox(ctx, id, true)
 }
 
-// OnEnd has f called whenever all that runs in a sandbox is about to be ended, or has
-// ended by itself, with the reason: when it is deleted or stopped, and when it is lost.
-// f must return at once, and not call the manager. It is called until Close.
+// OnEnd registers a function that is called, with the reason, whenever all processes of a sandbox
+// are about to be ended or have ended: when it is deleted or stopped, and when it is lost. The
+// function must return at once, and must not call the manager. It is called until Close.
 func (m *Manager) OnEnd(f func(id sandpit.ID, why error)) {
 	m.core.onEnd.mu.Lock()
 	defer m.core.onEnd.mu.Unlock()
 	m.core.onEnd.list = append(m.core.onEnd.list, f)
 }
 
-// notifyEnd takes a sandbox, in which nothing will run any more, from its users. It
-// reports whether they let go of it in time.
+// notifyEnd calls the functions of OnEnd and takes a sandbox, in which nothing will run any more,
+// from its users. It reports whether they released it in time.
 func (c *core) notifyEnd(rec *sandboxRecord, why error) bool {
 	c.onEnd.mu.Lock()
 	list := c.onEnd.list
@@ -80,22 +79,22 @@ func (m *Manager) useSandbox(ctx context.Context, id sandpit.ID, wake bool) (*Ha
 	}
 }
 
-// takeHandle takes a handle. It returns none and no error if the sandbox has to be
-// roused, or waited for.
+// takeHandle returns a new handle. It returns neither a handle nor an error if the sandbox has to
+// be resumed or waited for.
 func (m *Manager) takeHandle(ctx context.Context, rec *sandboxRecord, wake bool) (*Handle, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
-	if m.core.closing.Load() { // asked under the lock, so that Close finds all handles
+	if m.core.closing.Load() { // checked under the lock, so that Close finds all handles
 		return nil, errClosed
 	}
 	wake = wake || resumesOnUse(rec.row)
 	switch rec.row.State {
 	case sandpit.StateRunning:
 		if rec.refusal != nil && (wake || rec.refusedIdle || rec.row.Policy.AutoSuspend > 0) {
-			return nil, nil // whoever has the turn now, it comes afterwards
+			return nil, nil // resumed after the current holder of the lock has ended it
 		}
 		if rec.refusal != nil {
 			return nil, rec.refusal
@@ -119,7 +118,7 @@ func (m *Manager) takeHandle(ctx context.Context, rec *sandboxRecord, wake bool)
 	return h, nil
 }
 
-// resumeForUse waits for the turn and makes a sandbox ready to be used.
+// resumeForUse waits for the lock and makes a sandbox ready to be used.
 func (m *Manager) resumeForUse(ctx context.Context, rec *sandboxRecord, wake bool, before int) error {
 	return m.core.runLocked(ctx, rec, func(ctx context.Context, rec *sandboxRecord) error {
 		row := rec.currentRow()
@@ -137,28 +136,27 @@ func (m *Manager) resumeForUse(ctx context.Context, rec *sandboxRecord, wake boo
 	})
 }
 
-// ID names the sandbox.
+// ID returns the sandbox's ID.
 func (h *Handle) ID() sandpit.ID { return h.box.id }
 
-// Provider is the name of the sandbox's provider.
+// Provider returns the name of the sandbox's provider.
 func (h *Handle) Provider() string { return h.box.currentRow().Provider }
 
-// Context ends when the handle is released, when the context of Use ends, or when
-// the sandbox is taken from its users; context.Cause tells why then. Who uses the
-// sandbox stops at once and releases the handle.
+// Context ends when the handle is released, when the context of Use ends, or when the sandbox is
+// taken from its users; context.Cause gives the reason. The holder then stops using the sandbox at
+// once and releases the handle.
 func (h *Handle) Context() context.Context { return h.ctx }
 
-// Guest is the program inside.
+// Guest returns the sandbox's guest.
 func (h *Handle) Guest() sandpit.Guest { return h.instance.Guest() }
 
-// HTTP reaches a TCP port inside.
+// HTTP returns a transport to a TCP port of the sandbox.
 func (h *Handle) HTTP(port int) http.RoundTripper { return h.instance.HTTP(port) }
 
-// Instance is the sandbox as its provider has it. What changes its state is the
-// Manager's business.
+// Instance returns the provider's instance. Only the manager may change its state.
 func (h *Handle) Instance() sandpit.Instance { return h.instance }
 
-// Release gives the handle back. It is idempotent.
+// Release releases the handle. It is idempotent.
 func (h *Handle) Release() {
 	h.once.Do(func() {
 		h.manager.wall.noteUse(h.manager.core.loops.ctx, h.box)
@@ -178,9 +176,9 @@ func isResumable(s sandpit.State) bool {
 	return s == sandpit.StatePaused || s == sandpit.StateStopped
 }
 
-// resumeOnUse has a sandbox go on. Of all who have waited while somebody tried in vain, nobody
-// tries again: they hear why it was in vain. before is how many tries had ended when the
-// waiting began.
+// resumeOnUse resumes or starts a sandbox that is used. If an attempt by another caller failed
+// while this caller waited, it returns that error and does not try again. before is the number of
+// attempts that had ended when the wait began.
 func (lc *lifecycle) resumeOnUse(ctx context.Context, rec *sandboxRecord, before int) error {
 	rec.mu.Lock()
 	tried, last := rec.resumeTries != before, rec.resumeErr
@@ -196,7 +194,7 @@ func (lc *lifecycle) resumeOnUse(ctx context.Context, rec *sandboxRecord, before
 		err = lc.core.withEvent(starting.verb, nil, lc.newTransition(starting, ""))(ctx, rec)
 	}
 	if err != nil {
-		err = fmt.Errorf("wake sandbox %s, which was %s: %w", rec.id, row.State, err)
+		err = fmt.Errorf("resume sandbox %s, which was %s: %w", rec.id, row.State, err)
 	}
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
@@ -205,7 +203,7 @@ func (lc *lifecycle) resumeOnUse(ctx context.Context, rec *sandboxRecord, before
 	return err
 }
 
-// countResumes is how many tries to wake a sandbox have ended.
+// countResumes returns how many attempts to resume the sandbox on use have ended.
 func (rec *sandboxRecord) countResumes() int {
 	rec.mu.Lock()
 	defer rec.mu.Unlock()

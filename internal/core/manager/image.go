@@ -9,44 +9,44 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/store"
 )
 
-// Images decides which images the owners of a server may use, and makes them ready. All
-// methods may be called concurrently.
+// Images decides which images the owners of a server may use, and prepares them. All methods may be
+// called concurrently.
 type Images interface {
-	// PrepareImage returns when a provider can make sandboxes of an image without fetching
-	// anything. It may wait long: for its turn, and for a registry.
+	// PrepareImage returns when a provider can create sandboxes from an image without fetching
+	// anything. It may wait long, for other requests and for a registry.
 	//
 	// NotFound: there is no such image, or the owner may not use it. Exhausted: there is no
 	// room for it. Otherwise as sandpit.Provider.Create.
 	PrepareImage(ctx context.Context, r ImageRequest) (PreparedImage, error)
 }
 
-// ImageRequest asks for an image to be made ready.
+// ImageRequest asks for an image to be prepared.
 type ImageRequest struct {
-	// Provider makes the sandboxes.
+	// Provider is the name of the sandboxes' provider.
 	Provider string
-	// Image is what a request, or the configuration, calls it.
+	// Image is the name in a request or in the configuration.
 	Image sandpit.Image
-	// Owner is whose sandboxes they are.
+	// Owner is the owner of the sandboxes.
 	Owner string
-	// Admin says that an administrator, the configuration or the server itself names the
-	// image: every image can be used.
+	// Admin reports whether an administrator, the configuration or the server itself names the
+	// image: then every image can be used.
 	Admin bool
-	// Again says that the sandbox existed before: nothing is fetched. Prepared is what
-	// PrepareImage returned then, which counts before Image; "" if that is not known.
+	// Again reports whether the sandbox existed before: then nothing is fetched. Prepared is what
+	// PrepareImage returned then, which takes precedence over Image; "" if that is unknown.
 	Again    bool
 	Prepared sandpit.Image
 }
 
 // PreparedImage is an image that is ready.
 type PreparedImage struct {
-	// Image is what the provider is given. It means the same content for ever.
+	// Image is the image for the provider. Its content never changes.
 	Image sandpit.Image
-	// Release ends the hold, up to which the image stays ready. It is called once.
+	// Release allows the image to be removed. It is called once.
 	Release func()
 }
 
-// prepareImage returns a request whose image is ready, and the time. The sandbox does not
-// live while its image is fetched: its deadline moves. The caller calls release.
+// prepareImage returns a request whose image is ready, and the time. The time that fetching the
+// image takes does not count for the lease. The caller calls release.
 func (cr *creator) prepareImage(ctx context.Context, r CreateRequest, now time.Time) (_ CreateRequest, later time.Time, release func(), err error) {
 	if _, saved := r.Spec.Image.Snapshot(); cr.o.Images == nil || saved {
 		return r, now, func() {}, nil
@@ -70,12 +70,12 @@ func (cr *creator) prepareImage(ctx context.Context, r CreateRequest, now time.T
 	return r, now, image.Release, nil
 }
 
-// isTrusted reports whether an administrator, the configuration or the manager names the
-// image of a request: they may use every image.
+// isTrusted reports whether an administrator, the configuration or the manager names the image of a
+// request: they may use every image.
 func (r CreateRequest) isTrusted() bool { return r.Admin || r.Configured || r.trusted }
 
-// prepareImageAgain returns the row of a sandbox that is created again, with its image ready.
-// Nothing is fetched: few workers create sandboxes again, and all owners need them.
+// prepareImageAgain returns the row of a sandbox that is recreated, with its image ready. Nothing
+// is fetched: few workers recreate sandboxes, and all owners need them.
 func (cr *creator) prepareImageAgain(ctx context.Context, row store.Row) (store.Row, func(), error) {
 	if _, saved := row.Spec.Image.Snapshot(); cr.o.Images == nil || saved {
 		return row, func() {}, nil

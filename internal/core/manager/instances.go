@@ -10,7 +10,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// instances attaches to the instances of sandboxes and watches them.
+// instances attaches to the instances of sandboxes and watches for their end.
 type instances struct {
 	audit    *guestAudit
 	core     *core
@@ -20,22 +20,22 @@ type instances struct {
 	onEnd    func(context.Context, *sandboxRecord, sandpit.Instance, sandpit.Exit) error // handles the end of an instance
 }
 
-// as returns an ability of an instance, if it has it.
+// as returns an ability of an instance, if the instance has it.
 func as[T any](i sandpit.Instance) (T, bool) {
 	ability, ok := i.(T)
 	return ability, ok
 }
 
-// ensureAttached returns the instance of a sandbox, and attaches to it first if that has
-// not happened since the manager was opened. Only who has the turn may call it.
-// NotFound: the provider does not know it.
+// ensureAttached returns the instance of a sandbox, after attaching to it if that has not happened
+// since the manager was opened. The caller holds the lock. NotFound: the provider does not know the
+// sandbox.
 func (is *instances) ensureAttached(ctx context.Context, rec *sandboxRecord) (sandpit.Instance, error) {
 	if i := rec.currentInstance(); i != nil {
 		return i, nil
 	}
 	row := rec.currentRow()
 	if len(row.Handle) == 0 {
-		return nil, sandpit.Errorf(sandpit.NotFound, "sandbox %s was never made", rec.id)
+		return nil, sandpit.Errorf(sandpit.NotFound, "sandbox %s was never created", rec.id)
 	}
 	i, err := is.attachHandle(ctx, rec, row.Handle)
 	if err != nil {
@@ -45,7 +45,7 @@ func (is *instances) ensureAttached(ctx context.Context, rec *sandboxRecord) (sa
 	return i, nil
 }
 
-// attachHandle asks a provider for an instance and makes sure that it is the right one.
+// attachHandle attaches to an instance by its handle and checks that it is the right one.
 func (is *instances) attachHandle(ctx context.Context, rec *sandboxRecord, handle []byte) (sandpit.Instance, error) {
 	if rec.provider == nil {
 		return nil, sandpit.Errorf(sandpit.Unavailable, "sandbox %s: its provider %q is not configured", rec.id, rec.currentRow().Provider)
@@ -57,7 +57,7 @@ func (is *instances) attachHandle(ctx context.Context, rec *sandboxRecord, handl
 		return nil, fmt.Errorf("attach to sandbox %s: %w", rec.id, err)
 	}
 	if i.ID() != rec.id {
-		return nil, sandpit.Errorf(sandpit.Internal, "attach to sandbox %s: the provider answered with %.64q", rec.id, string(i.ID()))
+		return nil, sandpit.Errorf(sandpit.Internal, "attach to sandbox %s: the provider returned %.64q", rec.id, string(i.ID()))
 	}
 	is.audit.observeGuest(rec, i)
 	return i, nil
@@ -67,20 +67,20 @@ func (c *core) newCall(what string) providerCall {
 	return providerCall{what: what, limit: c.o.CallTimeout}
 }
 
-// recordInstance keeps an instance and watches for its end.
+// recordInstance sets the instance of a sandbox and starts to watch for its end.
 func (is *instances) recordInstance(rec *sandboxRecord, i sandpit.Instance) {
 	if rec.setInstance(i) {
 		is.core.loops.start(func(ctx context.Context) { is.watchInstance(ctx, rec, i) })
 	}
 }
 
-// The pauses between two tries to watch an instance.
+// The delays between two attempts to watch an instance.
 const (
 	firstPause = time.Second
 	lastPause  = 30 * time.Second
 )
 
-// watchInstance waits for the end of an instance.
+// watchInstance waits for the end of an instance and handles it.
 func (is *instances) watchInstance(ctx context.Context, rec *sandboxRecord, i sandpit.Instance) {
 	pause := firstPause
 	for ctx.Err() == nil && rec.currentInstance() == i {
@@ -95,9 +95,9 @@ func (is *instances) watchInstance(ctx context.Context, rec *sandboxRecord, i sa
 			}
 		}
 		if ctx.Err() != nil || errors.Is(err, errClosed) {
-			return // the manager ends, and the next one looks again
+			return // the next manager watches it again
 		}
-		is.log.WarnContext(ctx, "the end of a sandbox cannot be seen, or dealt with", slog.String("sandbox", string(rec.id)), slog.Any("error", err))
+		is.log.WarnContext(ctx, "manager: end of sandbox not handled", slog.String("sandbox", string(rec.id)), slog.Any("error", err))
 		if sleep(ctx, pause) != nil {
 			return
 		}
@@ -105,8 +105,7 @@ func (is *instances) watchInstance(ctx context.Context, rec *sandboxRecord, i sa
 	}
 }
 
-// pingGuest returns nil if the guest answers. It is Conflict if the sandbox does not
-// run.
+// pingGuest returns nil if the guest answers. Conflict: the sandbox does not run.
 func (is *instances) pingGuest(ctx context.Context, rec *sandboxRecord) error {
 	_, err := is.listProcesses(ctx, rec)
 	return err
@@ -120,8 +119,8 @@ func (is *instances) listProcesses(ctx context.Context, rec *sandboxRecord) ([]s
 	return callProvider(ctx, is.core.loops, providerCall{what: "ask the guest", limit: min(guestLimit, is.o.CallTimeout)}, i.Guest().ListProcesses, nil)
 }
 
-// destroyInstance removes what a provider has of a sandbox. A provider that does not know it has
-// nothing of it.
+// destroyInstance removes what a provider has of a sandbox. A sandbox that the provider does not
+// know is no error.
 func (is *instances) destroyInstance(ctx context.Context, rec *sandboxRecord) error {
 	i, err := is.locateInstance(ctx, rec)
 	if errors.Is(err, sandpit.NotFound) {
@@ -137,8 +136,8 @@ func (is *instances) destroyInstance(ctx context.Context, rec *sandboxRecord) er
 	return err
 }
 
-// locateInstance finds the instance of a sandbox that may not have been made: then nobody
-// has been told its handle, but the provider lists it. NotFound: there is none.
+// locateInstance finds the instance of a sandbox whose handle may not be recorded, because its
+// creation was interrupted: then the provider's list has it. NotFound: no provider has it.
 func (is *instances) locateInstance(ctx context.Context, rec *sandboxRecord) (sandpit.Instance, error) {
 	if i := rec.currentInstance(); i != nil {
 		return i, nil

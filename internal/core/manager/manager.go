@@ -1,15 +1,12 @@
-// Package manager answers for sandboxes: it makes them, keeps count of who uses
-// them, ends them when their time has come, and makes the world match what it
-// has written down, after any crash.
+// Package manager creates, runs and deletes sandboxes. It knows their users, ends sandboxes at their
+// deadlines and when they are idle, and after a crash makes the providers and its records agree.
 //
-// A sandbox goes through the states of sandpit.State and no others. Each change
-// is written to the store before the world is touched, as a state on the way, and
-// again when it is done. So whatever a crash interrupts is known, and the
-// reconciler finishes it, or takes it back.
+// A sandbox has one of the states of sandpit.State. Each transition is written to the store before
+// the provider is called, as a state on the way, and again when it is done. So what a crash
+// interrupts is known, and the reconciler finishes or undoes it.
 //
-// A sandbox has one operation at a time; other callers wait for their turn. An
-// operation that has begun goes on when its caller gives up, but for the making of
-// a sandbox, which is taken back.
+// A sandbox is locked while an operation runs; other operations wait. An operation that has begun
+// continues if its caller's context ends, except the creation of a sandbox, which is undone.
 package manager
 
 import (
@@ -25,15 +22,15 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/store"
 )
 
-// Label marks the sandboxes of a manager, at the provider: its value is the
-// identity of the manager's store.
+// Label is the label that a manager's sandboxes have at the provider. Its value is the identity of
+// the manager's store.
 const Label = "sandpit.manager"
 
-// Manager answers for sandboxes. All methods may be called concurrently.
+// Manager manages sandboxes. All methods may be called concurrently.
 //
-// Errors of all methods: Unavailable when the manager is closing or the store
-// or queue cannot be reached, Exhausted when the store's disk is full, the
-// context's error when that ended first, and what the methods say themselves.
+// Errors of all methods: Unavailable when the manager is closing or the store or queue cannot be
+// reached, Exhausted when the store's disk is full, the context's error when that ended first, and
+// what the methods document.
 type Manager struct {
 	o         Options
 	identity  string
@@ -68,23 +65,22 @@ type Manager struct {
 	sweeper       *sweeper
 }
 
-// workerPoll is how often the worker looks at the queue though it knows of nothing
-// new: its messages are all scheduled here, which wakes it.
+// workerPoll is how often the worker checks the queue without being woken. All messages are
+// scheduled here, which wakes it.
 const workerPoll = time.Minute
 
-// maxHandlers is how many messages are handled at a time. Handlers of one owner wait for
-// slots of its own, and must not keep those of others from being claimed meanwhile.
+// maxHandlers is how many messages are handled at a time. Handlers of one owner wait for slots of
+// that owner, and must not keep messages of others from being claimed meanwhile.
 const maxHandlers = 1000
 
 var errClosed = sandpit.Errorf(sandpit.Unavailable, "the manager is closed")
 
-// Open starts a manager: it loads what the store has, compares it with what the
-// providers have, finishes or takes back what was interrupted, and goes on where
-// the last one stopped. A provider that cannot be reached does not fail it, but
-// its sandboxes are adopted later.
+// Open starts a manager: it loads the store, compares it with the providers, finishes or undoes
+// what was interrupted, and continues the work of the last manager. A provider that cannot be
+// reached is not an error; its sandboxes are attached later.
 //
-// Invalid: the options. Internal: the store cannot be read at all; single rows
-// that cannot be read are reported and left alone.
+// Invalid: the options. Internal: the store cannot be read at all; single rows that cannot be read
+// are logged and ignored.
 func Open(ctx context.Context, o Options) (*Manager, error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -119,14 +115,14 @@ func Open(ctx context.Context, o Options) (*Manager, error) {
 	return m, nil
 }
 
-// loadRecords reads the rows.
+// loadRecords loads the rows of the store.
 func (m *Manager) loadRecords(ctx context.Context) error {
 	rows, err := m.o.Store.Sandboxes(ctx, store.Filter{})
 	if err != nil && len(rows) == 0 {
 		return err
 	}
 	if err != nil {
-		m.o.Log.ErrorContext(ctx, "sandboxes that cannot be read are left alone", slog.Any("error", err))
+		m.o.Log.ErrorContext(ctx, "manager: unreadable sandboxes ignored", slog.Any("error", err))
 	}
 	for _, row := range rows {
 		rec := newSandboxRecord(row, m.o.Providers[row.Provider])
@@ -140,15 +136,15 @@ func (m *Manager) loadRecords(ctx context.Context) error {
 	return nil
 }
 
-// Close ends the manager: it accepts nothing more, lets what is under way finish
-// until ctx ends, and interrupts the rest, which the next manager finishes. The
-// sandboxes stay, unless Options.DestroyOnClose is set; then an error names those
-// that could not be deleted. It must be called once.
+// Close ends the manager: it begins no operation any more, waits for the running ones until ctx
+// ends, and interrupts the rest, which the next manager finishes. Sandboxes keep running, unless
+// Options.DestroyOnClose is set; then an error names those that could not be deleted. It must be
+// called once.
 func (m *Manager) Close(ctx context.Context) error {
 	if m.core.closing.Swap(true) {
 		return nil
 	}
-	m.registry.cancelAll(sandpit.Errorf(sandpit.Unavailable, "the server ended while it was building"))
+	m.registry.cancelAll(sandpit.Errorf(sandpit.Unavailable, "the server ended during the build"))
 	var errs []error
 	if m.messages.worker != nil {
 		errs = append(errs, m.messages.worker.Stop(ctx))
@@ -156,7 +152,7 @@ func (m *Manager) Close(ctx context.Context) error {
 	if m.o.DestroyOnClose {
 		errs = append(errs, m.remover.deleteAll(ctx))
 	}
-	m.core.ops.addOne() // it is open still
+	m.core.ops.addOne() // operations may still begin
 	for _, p := range m.pools.byKey {
 		m.pools.emptyPool(p)
 	}
@@ -170,11 +166,10 @@ func (m *Manager) Close(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// haltLimit is how long Close waits for what it has interrupted, and how long it
-// writes afterwards.
+// haltLimit is how long Close waits for what it has interrupted, and how long it then writes.
 const haltLimit = 10 * time.Second
 
-// stopTasks ends all goroutines and writes what is left to be written.
+// stopTasks ends all goroutines and writes what is not written yet.
 func (m *Manager) stopTasks(ctx context.Context) error {
 	ended, cancel := context.WithTimeout(context.WithoutCancel(ctx), haltLimit)
 	defer cancel()
@@ -194,7 +189,7 @@ func (m *Manager) stopTasks(ctx context.Context) error {
 	return errors.Join(err, m.records.flushUses(written), m.events.queue.close(written))
 }
 
-// evictHandles ends all handles: who holds one hears that the manager closes.
+// evictHandles cancels all handles.
 func (m *Manager) evictHandles() {
 	for _, rec := range m.sandboxes.all() {
 		rec.mu.Lock()
@@ -205,8 +200,7 @@ func (m *Manager) evictHandles() {
 	}
 }
 
-// Get returns a sandbox, also one that was deleted a short while ago. NotFound, also for
-// one that waits in a pool: nobody has it yet.
+// Get returns a sandbox, also for some time after its deletion. NotFound, also for a spare.
 func (m *Manager) Get(id sandpit.ID) (sandpit.Sandbox, error) {
 	rec, err := m.sandboxes.findVisible(id)
 	if err != nil {
@@ -215,17 +209,17 @@ func (m *Manager) Get(id sandpit.ID) (sandpit.Sandbox, error) {
 	return rec.toSandbox(), nil
 }
 
-// Filter chooses sandboxes. Fields that are zero choose everything but deleted
-// ones. Those that wait in a pool are nobody's, and never chosen.
+// Filter selects sandboxes. Its zero value selects all that are not deleted. Spares are never
+// selected.
 type Filter struct {
 	Owner string
-	// Labels must all be there.
+	// Labels are labels that a sandbox must have.
 	Labels map[string]string
-	// States is any of these.
+	// States are the states that a sandbox may have. Default: all but deleted.
 	States []sandpit.State
-	// After is the ID of the last sandbox of the page before.
+	// After is the ID of the last sandbox of the previous page.
 	After sandpit.ID
-	// Limit is at most so many. Default: all.
+	// Limit bounds the number of results. Default: none.
 	Limit int
 }
 

@@ -20,14 +20,14 @@ type messageHandler struct {
 	wall      *wallClock
 }
 
-// handleMessage does what a message says.
+// handleMessage runs a message and reports it to the observer.
 func (mh *messageHandler) handleMessage(ctx context.Context, msg queue.Message) error {
 	err := mh.runMessage(ctx, msg)
 	mh.o.Observer.Handled(msg.Kind, err)
 	return err
 }
 
-// runMessage does what a message says.
+// runMessage carries out a message.
 func (mh *messageHandler) runMessage(ctx context.Context, msg queue.Message) error {
 	rec, err := mh.sandboxes.find(msg.Sandbox)
 	if err != nil {
@@ -39,14 +39,14 @@ func (mh *messageHandler) runMessage(ctx context.Context, msg queue.Message) err
 		return mh.runWithSlot(ctx, rec, mh.runDeadline)
 	case kindDelete:
 		return mh.runWithSlot(ctx, rec, mh.remover.retryRemoval)
-	case kindRecover: // waits for a slot of another kind
+	case kindRecover: // acquires a slot for starts
 		return mh.core.runLocked(ctx, rec, mh.recreator.recoverSandbox)
 	default:
-		return sandpit.Errorf(sandpit.Unsupported, "nobody knows how to do %q", string(msg.Kind))
+		return sandpit.Errorf(sandpit.Unsupported, "unknown message kind %q", string(msg.Kind))
 	}
 }
 
-// runWithSlot takes a step with a slot for actions of the sandbox's owner.
+// runWithSlot runs an operation with a slot for actions of the sandbox's owner.
 func (mh *messageHandler) runWithSlot(ctx context.Context, rec *sandboxRecord, do operation) error {
 	slot, err := awaitSlot(ctx, mh.slots.actions, rec.currentRow().Lease.Owner)
 	if err != nil {
@@ -56,8 +56,8 @@ func (mh *messageHandler) runWithSlot(ctx context.Context, rec *sandboxRecord, d
 	return mh.core.runLocked(ctx, rec, do)
 }
 
-// runDeadline does what is due at the deadline. The row knows when that is: the
-// message may be from before it was moved, or the clock was set.
+// runDeadline takes the lease's action if the row's deadline has passed. The message may be older
+// than the row, or the clock may have been set.
 func (mh *messageHandler) runDeadline(ctx context.Context, rec *sandboxRecord) error {
 	now, err := mh.wall.now(ctx)
 	if err != nil {

@@ -11,7 +11,8 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/store"
 )
 
-// Messages are the scheduled actions of a manager in its queue. All methods may be called concurrently.
+// Messages are the scheduled actions of a manager in its queue. All methods may be called
+// concurrently.
 type Messages struct {
 	clock     clock.Clock
 	events    *Events
@@ -22,17 +23,17 @@ type Messages struct {
 	worker    *queue.Worker
 }
 
-// List returns what this manager is to do later, or what it has given up, in
-// the order of the IDs. The topic of the filter is the manager's own.
+// List returns the scheduled actions of this manager, or those that were given up, in the order of
+// their IDs. The filter's topic is ignored.
 func (ms *Messages) List(ctx context.Context, f queue.Filter) ([]queue.Message, error) {
 	f.Topic = ms.identity
 	return ms.queue.List(ctx, f)
 }
 
-// Retry has something tried again at once that was given up.
+// Retry schedules an action that was given up, at once.
 //
-// NotFound: this manager has given up nothing of that ID. Conflict: the same is to be
-// done already.
+// NotFound: this manager has given up no action of that ID. Conflict: the same action is already
+// scheduled.
 func (ms *Messages) Retry(ctx context.Context, id string) error {
 	err := ms.findDead(ctx, id)
 	if err == nil {
@@ -43,7 +44,7 @@ func (ms *Messages) Retry(ctx context.Context, id string) error {
 	return err
 }
 
-// Drop forgets something that was given up. NotFound: as with RetryMessage.
+// Drop removes an action that was given up. NotFound: as with Retry.
 func (ms *Messages) Drop(ctx context.Context, id string) error {
 	err := ms.findDead(ctx, id)
 	if err == nil {
@@ -53,7 +54,7 @@ func (ms *Messages) Drop(ctx context.Context, id string) error {
 	return err
 }
 
-// findDead looks for a dead letter of this manager: a queue may be shared with others.
+// findDead checks that a dead letter belongs to this manager: several may share a queue.
 func (ms *Messages) findDead(ctx context.Context, id string) error {
 	list, err := ms.queue.List(ctx, queue.Filter{Topic: ms.identity, Dead: true, Limit: queue.MaxDead})
 	if err != nil {
@@ -64,17 +65,17 @@ func (ms *Messages) findDead(ctx context.Context, id string) error {
 			return nil
 		}
 	}
-	return sandpit.Errorf(sandpit.NotFound, "there is no dead letter %.64q", id)
+	return sandpit.Errorf(sandpit.NotFound, "dead letter %.64q not found", id)
 }
 
 // The kinds of messages.
 const (
-	kindDeadline queue.Kind = "deadline" // the lease's action is due
-	kindDelete   queue.Kind = "delete"   // what could not be removed is tried again
-	kindRecover  queue.Kind = "recover"  // a sandbox that is lost is made again
+	kindDeadline queue.Kind = "deadline" // take the lease's action
+	kindDelete   queue.Kind = "delete"   // retry a deletion
+	kindRecover  queue.Kind = "recover"  // recreate a lost sandbox
 )
 
-// scheduleDeadline makes the queue's message what the row says.
+// scheduleDeadline updates the message of a sandbox's deadline.
 func (ms *Messages) scheduleDeadline(ctx context.Context, rec *sandboxRecord) error {
 	row := rec.currentRow()
 	if row.Lease.Deadline.IsZero() {
@@ -90,13 +91,13 @@ func (ms *Messages) newMessage(rec *sandboxRecord, k queue.Kind, due time.Time) 
 	return queue.Message{Topic: ms.identity, Sandbox: rec.id, Kind: k, Due: due}
 }
 
-// scheduleMessage has something tried again that nobody waits for. What the queue does
-// not take is found by the sweep.
+// scheduleMessage schedules an action that no caller waits for. If the queue fails, ensureScheduled
+// repeats it.
 func (ms *Messages) scheduleMessage(ctx context.Context, rec *sandboxRecord, k queue.Kind, due time.Time) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeLimit)
 	defer cancel()
 	if _, err := ms.queue.Schedule(ctx, ms.newMessage(rec, k, due)); err != nil {
-		ms.log.WarnContext(ctx, "an operation cannot be queued and waits for the sweep",
+		ms.log.WarnContext(ctx, "manager: action not scheduled; retried by the sweep",
 			slog.String("sandbox", string(rec.id)), slog.String("kind", string(k)), slog.Any("error", err))
 	}
 	ms.wakeWorker()
@@ -108,22 +109,22 @@ func (ms *Messages) wakeWorker() {
 	}
 }
 
-// cancelMessages removes a sandbox's messages. One that is left finds nothing to do.
+// cancelMessages removes the messages of a sandbox. One that is left finds nothing to do.
 func (ms *Messages) cancelMessages(ctx context.Context, rec *sandboxRecord) {
 	if _, err := ms.queue.Cancel(ctx, rec.id); err != nil {
-		ms.log.InfoContext(ctx, "messages for a sandbox that is gone are left", slog.String("sandbox", string(rec.id)), slog.Any("error", err))
+		ms.log.InfoContext(ctx, "manager: messages of a deleted sandbox not removed", slog.String("sandbox", string(rec.id)), slog.Any("error", err))
 	}
 }
 
-// messageKey is a message that must be in the queue.
+// messageKey identifies a message of a sandbox.
 type messageKey struct {
 	sandbox sandpit.ID
 	kind    queue.Kind
 }
 
-// ensureScheduled makes sure that the queue has what the rows ask for: a crash may have
-// come between both, and what was given up must not be forgotten. At the first
-// time a claim that is left is a dead server's, and nobody need wait for its end.
+// ensureScheduled schedules the actions that the rows ask for and the queue does not have, after a
+// crash between both, and revives those that were given up. On the first run, the claims in the
+// queue are those of a server that has ended, and are not waited for.
 func (ms *Messages) ensureScheduled(ctx context.Context, first bool) {
 	pending, err := ms.listAll(ctx, false)
 	var dead map[messageKey]queue.Message
@@ -132,7 +133,7 @@ func (ms *Messages) ensureScheduled(ctx context.Context, first bool) {
 	}
 	if err != nil {
 		if ctx.Err() == nil {
-			ms.log.WarnContext(ctx, "the queue cannot be compared with the sandboxes", slog.Any("error", err))
+			ms.log.WarnContext(ctx, "manager: queue not compared with the records", slog.Any("error", err))
 		}
 		return
 	}
@@ -173,7 +174,7 @@ func wantedMessage(r store.Row, now time.Time) (queue.Kind, time.Time, bool) {
 	}
 }
 
-// listAll returns the manager's messages.
+// listAll returns all messages of this manager.
 func (ms *Messages) listAll(ctx context.Context, dead bool) (map[messageKey]queue.Message, error) {
 	all := make(map[messageKey]queue.Message)
 	f := queue.Filter{Topic: ms.identity, Dead: dead, Limit: queue.MaxList}

@@ -20,16 +20,16 @@ type Network struct {
 	records   *recordStore
 }
 
-// maxRuleArgs bounds how much of a policy is told in an event, in bytes of each kind.
+// maxRuleArgs bounds each kind of rule in an event, in bytes.
 const maxRuleArgs = 2000
 
-// Set replaces what a running or paused sandbox may reach: connections that are
-// forbidden now are closed, all others go on. Secrets are added first; they are handed
-// on and kept nowhere here. They count even if the policy is refused then.
+// Set replaces the network policy of a running or paused sandbox: connections that are now
+// forbidden are closed, all others continue. Secrets are added first; they are passed on and not
+// stored here. They take effect even if the policy is then refused.
 //
-// Conflict: it does not run, or is not online as p says. Invalid: a rule or secret.
-// PermissionDenied: p asks for more than sandboxes may have. Unsupported: its provider
-// cannot do that.
+// Conflict: the sandbox does not run, or differs from p in being online. Invalid: a rule or secret.
+// PermissionDenied: p asks for more than the ceiling allows. Unsupported: its provider cannot do
+// that.
 func (nw *Network) Set(ctx context.Context, id sandpit.ID, p sandpit.NetworkPolicy, secrets map[string]string) error {
 	p, err := nw.o.BoundNetwork(p.Clone(), isAdministrator(ctx))
 	if err != nil {
@@ -45,7 +45,7 @@ func (nw *Network) Set(ctx context.Context, id sandpit.ID, p sandpit.NetworkPoli
 			return stateError(row)
 		}
 		if row.Spec.Network.Online != p.Online {
-			return sandpit.Errorf(sandpit.Conflict, "sandbox %s: whether it is online is fixed when it is made", id)
+			return sandpit.Errorf(sandpit.Conflict, "sandbox %s: whether it is online cannot be changed after its creation", id)
 		}
 		i, err := nw.instances.ensureAttached(ctx, rec)
 		if err != nil {
@@ -66,8 +66,8 @@ func (nw *Network) Set(ctx context.Context, id sandpit.ID, p sandpit.NetworkPoli
 	})
 }
 
-// NetworkSecrets is a set-up that gives a new sandbox what headers of its network refer to; nil for
-// none. Unsupported: its provider sets no headers.
+// NetworkSecrets returns a CreateRequest.Setup that gives a new sandbox the secrets that headers of
+// its network refer to; nil for none. Unsupported: its provider sets no headers.
 func NetworkSecrets(secrets map[string]string) func(context.Context, sandpit.Instance) error {
 	if len(secrets) == 0 {
 		return nil
@@ -94,7 +94,7 @@ func (nw *Network) setSecrets(ctx context.Context, i sandpit.Instance, secrets m
 	return err
 }
 
-// policyArgs say what a policy is, for an event. There are no secrets in one.
+// policyArgs returns a policy as arguments of an event. A policy contains no secrets.
 func policyArgs(p sandpit.NetworkPolicy) map[string]string {
 	args := map[string]string{
 		"allow": cutText(strings.Join(p.Allow, " "), maxRuleArgs), "deny": cutText(strings.Join(p.Deny, " "), maxRuleArgs),
@@ -116,29 +116,29 @@ func policyArgs(p sandpit.NetworkPolicy) map[string]string {
 	return args
 }
 
-// Stats counts what the network of a sandbox did. It is no use of the sandbox.
-// Errors as with Measure.
+// Stats returns the counters of a sandbox's network. It does not count as activity. Errors as with
+// UsageMeter.Measure.
 func (nw *Network) Stats(ctx context.Context, id sandpit.ID) (sandpit.NetworkStats, error) {
 	return inspectNetwork(ctx, nw, id, sandpit.NetworkInspector.NetworkStats)
 }
 
-// Test tells what would become of a connection to "name:port" or
-// "address:port"; see sandpit.NetworkInspector. It is no use of the sandbox.
+// Test returns the decisions about a connection to "name:port" or "address:port"; see
+// sandpit.NetworkInspector. It does not count as activity.
 func (nw *Network) Test(ctx context.Context, id sandpit.ID, target string) ([]sandpit.NetworkDecision, error) {
 	return inspectNetwork(ctx, nw, id, func(i sandpit.NetworkInspector, ctx context.Context) ([]sandpit.NetworkDecision, error) {
 		return i.TestNetwork(ctx, target)
 	})
 }
 
-// Log returns the decisions about a sandbox's connections whose Seq is higher
-// than after, oldest first. It is no use of the sandbox.
+// Log returns the decisions about a sandbox's connections whose Seq is higher than after, oldest
+// first. It does not count as activity.
 func (nw *Network) Log(ctx context.Context, id sandpit.ID, after int64) ([]sandpit.NetworkDecision, error) {
 	return inspectNetwork(ctx, nw, id, func(l sandpit.NetworkLogger, ctx context.Context) ([]sandpit.NetworkDecision, error) {
 		return l.NetworkLog(ctx, after)
 	})
 }
 
-// inspectNetwork asks an ability of a running or paused sandbox.
+// inspectNetwork calls an ability of a running or paused sandbox.
 func inspectNetwork[A, T any](ctx context.Context, nw *Network, id sandpit.ID, ask func(A, context.Context) (T, error)) (T, error) {
 	var zero T
 	rec, err := nw.sandboxes.find(id)
@@ -151,12 +151,12 @@ func inspectNetwork[A, T any](ctx context.Context, nw *Network, id sandpit.ID, a
 	}
 	i := rec.currentInstance()
 	if i == nil {
-		return zero, sandpit.Errorf(sandpit.Unavailable, "sandbox %s is not reached yet", id)
+		return zero, sandpit.Errorf(sandpit.Unavailable, "sandbox %s is not attached yet", id)
 	}
 	ability, ok := as[A](i)
 	if !ok {
-		return zero, sandpit.Errorf(sandpit.Unsupported, "network of sandbox %s: its provider %q tells nothing of it", id, row.Provider)
+		return zero, sandpit.Errorf(sandpit.Unsupported, "network of sandbox %s: its provider %q has no information about it", id, row.Provider)
 	}
 	asked := func(ctx context.Context) (T, error) { return ask(ability, ctx) }
-	return callProvider(ctx, nw.core.loops, nw.core.newCall("look at the network of sandbox "+string(id)), asked, nil)
+	return callProvider(ctx, nw.core.loops, nw.core.newCall("inspect the network of sandbox "+string(id)), asked, nil)
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/files/diskspace"
 )
 
-// newManager returns a manager whose parts are connected and that does nothing yet. Each part
-// gets what it needs; none knows the manager.
+// newManager returns a manager whose parts are connected and that does nothing yet. Each part gets
+// what it needs; none of them knows the manager.
 func newManager(ctx context.Context, options Options) (*Manager, error) {
 	pools, err := newPools(options)
 	if err != nil {

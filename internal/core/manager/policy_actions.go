@@ -20,10 +20,10 @@ type policyActions struct {
 	wall      *wallClock
 }
 
-// actionFunc takes an action that no request asks for; idle says that the sandbox is idle.
+// actionFunc takes an action that no request asks for; idle reports whether the sandbox is idle.
 type actionFunc func(ctx context.Context, b *sandboxRecord, a sandpit.Action, reason string, idle bool) error
 
-// endIdle has an action taken on a sandbox that has been idle for so long, unless it is used
+// endIdle takes an action on a sandbox that has been idle for a time, unless the sandbox is used
 // meanwhile or a program runs in it.
 func (pa *policyActions) endIdle(ctx context.Context, rec *sandboxRecord, a sandpit.Action, after time.Duration, take actionFunc) error {
 	reason, err := pa.confirmIdle(ctx, rec, after, a == sandpit.ActionKill)
@@ -33,9 +33,9 @@ func (pa *policyActions) endIdle(ctx context.Context, rec *sandboxRecord, a sand
 	return take(ctx, rec, a, reason, true)
 }
 
-// takeAction takes an action that no request asks for. One that a sandbox turns out to be unable
-// to take is replaced by another that keeps its files, in its policy or lease as well, so that
-// clients see what happens.
+// takeAction takes an action that no request asks for. An action that the sandbox turns out not to
+// support is replaced by another that keeps its files, also in the policy or lease, so that clients
+// see it.
 func (pa *policyActions) takeAction(ctx context.Context, rec *sandboxRecord, a sandpit.Action, reason string, idle bool) error {
 	var tried []sandpit.Action
 	for {
@@ -55,8 +55,8 @@ func (pa *policyActions) takeAction(ctx context.Context, rec *sandboxRecord, a s
 	}
 }
 
-// replaceAction has a sandbox's policy or lease name another action; "" means that there is none
-// that the sandbox can take.
+// replaceAction sets another action in a sandbox's policy or lease; "" means that the sandbox
+// supports none.
 func (pa *policyActions) replaceAction(ctx context.Context, rec *sandboxRecord, a sandpit.Action, idle bool) error {
 	return pa.records.updateRow(ctx, rec, func(r *store.Row) {
 		switch {
@@ -88,8 +88,8 @@ func (pa *policyActions) tryAction(ctx context.Context, rec *sandboxRecord, a sa
 	return pa.core.withEvent(v.verb, args, pa.lifecycle.newTransition(v, reason))(ctx, rec)
 }
 
-// confirmIdle returns the reason to end a sandbox that is idle, to which nobody comes any
-// more from here on. errNothingToDo: it is not idle.
+// confirmIdle checks that a sandbox is idle, refuses further use, and returns the reason to end it.
+// errNothingToDo: it is not idle.
 func (pa *policyActions) confirmIdle(ctx context.Context, rec *sandboxRecord, after time.Duration, kill bool) (string, error) {
 	busy, err := pa.isBusy(ctx, rec)
 	if err != nil {
@@ -104,19 +104,19 @@ func (pa *policyActions) confirmIdle(ctx context.Context, rec *sandboxRecord, af
 		return "", err
 	}
 	reason := fmt.Sprintf("idle for %v", after)
-	why := sandpit.Errorf(sandpit.Conflict, "sandbox %s is about to be no longer running: %s", rec.id, reason)
+	why := sandpit.Errorf(sandpit.Conflict, "sandbox %s is being stopped: %s", rec.id, reason)
 	if kill {
 		why = newGoneError(rec.id, reason)
 	}
-	// Who came meanwhile wins; who comes from here on is refused.
+	// A use that has begun meanwhile wins; later ones are refused.
 	if !rec.refuseIfUnused(why, !kill, func(r store.Row) bool { return !r.LastUsedAt.Add(after).After(now) }) {
 		return "", errNothingToDo
 	}
 	return reason, nil
 }
 
-// isBusy reports whether something runs in a sandbox that counts as use. A guest
-// that does not say so again and again is one that nobody can use.
+// isBusy reports whether a process that counts as activity runs in a sandbox. A guest that
+// repeatedly fails to answer counts as not busy: nothing can use it.
 func (pa *policyActions) isBusy(ctx context.Context, rec *sandboxRecord) (bool, error) {
 	if rec.currentRow().Policy.IgnoreBackground {
 		return false, nil

@@ -19,7 +19,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/store"
 )
 
-// Pools are the spare sandboxes of a manager. All methods may be called concurrently.
+// Pools are the spares of a manager. All methods may be called concurrently.
 type Pools struct {
 	byKey     map[string]*pool // never changed
 	clock     clock.Clock
@@ -38,53 +38,53 @@ type Pools struct {
 	wall      *wallClock
 }
 
-// Pool is a stock of sandboxes that are made ahead, so that whoever asks for one
-// of the same kind gets it at once. Those that wait count as sandboxes, but give
-// way when there is no more room. A pool does not outlive its manager: nobody could
-// tell whether one of its sandboxes was just being given away.
+// Pool is a number of sandboxes that are created in advance, so that a request for a sandbox of
+// that kind gets one at once. Spares count as sandboxes, but are deleted when their room is needed.
+// A pool ends with its manager, because a later one could not know whether a spare was being
+// claimed.
 type Pool struct {
-	// Provider makes the sandboxes, which it must let be claimed (sandpit.Claimer).
-	// Default: Options.Provider.
+	// Provider is the provider of the sandboxes, which must be a sandpit.Claimer. Default:
+	// Options.Provider.
 	Provider string
-	// Spec is their kind, also as a template that everybody may use: what is fixed when a sandbox is made, which is its image,
-	// limits, host name and whether it has a network. Everything else in it is not looked at; mounts are Invalid.
+	// Spec is their kind: what cannot be changed by a claim, which is the image (also a template
+	// that every owner may use), limits, host name and whether there is a network. The rest of it is
+	// ignored; mounts are Invalid.
 	Spec sandpit.Spec
-	// Size is how many wait at least. Default: none.
+	// Size is the minimum number of spares. Default: none.
 	Size int
-	// Max, if above Size, has the pool learn from demand: there wait as many as were
-	// asked for in the busiest ten seconds of the last five minutes, at most Max.
+	// Max, if above Size, adapts the pool to demand: it has as many spares as were requested in the
+	// busiest ten seconds of the last five minutes, at most Max.
 	Max int
-	// Warm is done inside before a sandbox counts as ready, such as WarmUp. Default:
-	// nothing.
+	// Warm runs in a sandbox before it counts as ready, such as WarmUp. Default: none.
 	Warm func(ctx context.Context, i sandpit.Instance) error
 }
 
-// How pools learn, and try again.
+// The periods of demand, and the delays of pools.
 const (
 	demandPeriod   = 10 * time.Second
 	demandPeriods  = 30
-	refillDelay    = 100 * time.Millisecond // before a stock that is not empty is filled up
+	refillDelay    = 100 * time.Millisecond // before a pool that is not empty is filled
 	poolFirstPause = time.Second            // after a failure; doubles
 	poolLastPause  = time.Minute
 )
 
-// pool is a Pool at work.
+// pool is the state of a Pool.
 type pool struct {
 	Pool
 	key         string
-	fillRequest chan struct{} // holds one: the loop looks again
+	fillRequest chan struct{} // holds one request to fill the pool
 
 	mu         sync.Mutex
-	currentKey string // key of the sandboxes that it has now
-	stale      bool   // a request found another image by the same name
+	currentKey string // key of the current spares
+	stale      bool   // the image name means another image by now
 	ready      []*sandboxRecord
 	creating   int
-	claims     map[string]time.Time // when each owner claimed one last
+	claims     map[string]time.Time // time of each owner's last claim
 	demand     [demandPeriods]int
 	period     int64 // that of the newest count in asked
 }
 
-// poolKey is the same for sandboxes that could be one another.
+// poolKey is equal for sandboxes that can replace each other.
 func poolKey(provider string, s sandpit.Spec) string {
 	text, err := json.Marshal(struct {
 		Provider  string
@@ -93,7 +93,7 @@ func poolKey(provider string, s sandpit.Spec) string {
 		Hostname  string
 		Online    bool
 	}{provider, cmp.Or(s.Image, sandpit.HostImage), s.Resources, s.Hostname, s.Network.Online})
-	if err != nil { // a limit that is no number: there is no such sandbox
+	if err != nil { // a limit that is not a number
 		return ""
 	}
 	sum := sha256.Sum256(text)
@@ -105,7 +105,7 @@ func newPools(o Options) (map[string]*pool, error) {
 	pools := make(map[string]*pool, len(o.Pools))
 	for i, p := range o.Pools {
 		p.Provider, p.Spec = cmp.Or(p.Provider, o.Provider), p.Spec.Clone()
-		if _, ok := p.Spec.Image.Template(); !ok { // else the template says first what it is like
+		if _, ok := p.Spec.Image.Template(); !ok { // a template completes its spec itself
 			o.Fill(p.Provider, &p.Spec)
 		}
 		key := poolKey(p.Provider, p.Spec)
@@ -117,7 +117,7 @@ func newPools(o Options) (map[string]*pool, error) {
 		case p.Size < 0 || p.Max < 0:
 			return nil, sandpit.Errorf(sandpit.Invalid, "pool %d: sizes %d and %d, want none below zero", i, p.Size, p.Max)
 		case key == "" || pools[key] != nil:
-			return nil, sandpit.Errorf(sandpit.Invalid, "pool %d: its kind cannot be told from others", i)
+			return nil, sandpit.Errorf(sandpit.Invalid, "pool %d: another pool has the same kind", i)
 		}
 		p.Spec = sandpit.Spec{
 			Image: p.Spec.Image, Resources: p.Spec.Resources, Hostname: p.Spec.Hostname,
@@ -128,7 +128,7 @@ func newPools(o Options) (map[string]*pool, error) {
 	return pools, nil
 }
 
-// countRequest notes that one was asked for.
+// countRequest counts a request for a sandbox of the pool's kind.
 func (p *pool) countRequest(now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -136,10 +136,10 @@ func (p *pool) countRequest(now time.Time) {
 	p.demand[p.period%demandPeriods]++
 }
 
-// advancePeriod forgets what is too long ago.
+// advancePeriod removes the counts of periods that are too long ago. The lock is held.
 func (p *pool) advancePeriod(now time.Time) {
 	period := now.UnixNano() / int64(demandPeriod)
-	if period < p.period || period-p.period >= demandPeriods { // a clock that was set, or a long quiet
+	if period < p.period || period-p.period >= demandPeriods { // the clock was set, or there was no request for long
 		p.demand, p.period = [demandPeriods]int{}, period
 	}
 	for p.period < period {
@@ -148,7 +148,7 @@ func (p *pool) advancePeriod(now time.Time) {
 	}
 }
 
-// countMissing returns how many more are to be made, or, below zero, are too many.
+// countMissing returns how many spares are missing, or, below zero, too many.
 func (p *pool) countMissing(now time.Time) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -161,16 +161,16 @@ func (p *pool) countMissing(now time.Time) int {
 	return want - len(p.ready) - p.creating
 }
 
-// takeAny takes one that is ready, and its turn; nil if there is none.
+// takeAny removes a spare from the pool and returns it locked, or nil.
 func (p *pool) takeAny() *sandboxRecord { return p.takeIf(func(*sandboxRecord) bool { return true }) }
 
-// takeImage is pop of a sandbox of an image. The same name may mean another image to another
+// takeImage is takeAny for a prepared image. The same image name may mean another image to another
 // owner, or may have changed its meaning.
 func (p *pool) takeImage(prepared sandpit.Image) *sandboxRecord {
 	return p.takeIf(func(rec *sandboxRecord) bool { return rec.currentRow().Prepared == prepared })
 }
 
-// noteImage notes if a request found another image by the name than the pool has.
+// noteImage records whether a request's image differs from that of all spares.
 func (p *pool) noteImage(prepared sandpit.Image) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -191,7 +191,7 @@ func (p *pool) takeIf(suits func(*sandboxRecord) bool) *sandboxRecord {
 		}
 		p.ready = slices.Delete(p.ready, i, i+1)
 		if !rec.tryLock() {
-			continue // it has just ended
+			continue // it is ending
 		}
 		if row := rec.currentRow(); row.State == sandpit.StateRunning && row.Pool == p.key && rec.currentInstance() != nil {
 			return rec
@@ -201,9 +201,8 @@ func (p *pool) takeIf(suits func(*sandboxRecord) bool) *sandboxRecord {
 	return nil
 }
 
-// takeFor is takeImage for an owner. One that has claimed a sandbox a moment ago leaves the last
-// ones to others who need some: taking those as fast as they are made would keep them from
-// everybody else.
+// takeFor is takeImage for an owner. An owner that has claimed a spare a moment ago leaves the last
+// ones to other owners: otherwise it could take all spares as fast as they are created.
 func (p *pool) takeFor(owner string, prepared sandpit.Image, now time.Time, mustShare func(owner string) bool) *sandboxRecord {
 	if p.isGreedy(owner, now) && mustShare(owner) {
 		return nil
@@ -217,8 +216,8 @@ func (p *pool) takeFor(owner string, prepared sandpit.Image, now time.Time, must
 	return rec
 }
 
-// isGreedy reports whether an owner who has claimed a sandbox a moment ago would take one of
-// the last. Claims that are longer ago are forgotten.
+// isGreedy reports whether an owner that has claimed a spare a moment ago would take one of the
+// last. It removes older claims.
 func (p *pool) isGreedy(owner string, now time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -252,16 +251,16 @@ func (p *pool) triggerFill() {
 	}
 }
 
-// newLoop keeps a pool at its size.
+// newLoop returns the loop that keeps a pool at its size.
 func (ps *Pools) newLoop(p *pool) func(ctx context.Context) {
 	return func(ctx context.Context) {
 		pause := poolFirstPause
 		for ctx.Err() == nil {
 			rest := demandPeriod
 			if err := ps.fillPool(ctx, p); err != nil && ctx.Err() == nil {
-				ps.log.WarnContext(ctx, "a pool cannot be filled", slog.Any("error", err), slog.Duration("again in", pause))
+				ps.log.WarnContext(ctx, "manager: pool not filled", slog.Any("error", err), slog.Duration("retry_in", pause))
 				rest, pause = pause, min(2*pause, poolLastPause)
-				_ = sleep(ctx, rest) // not even for who asks: all would fail alike
+				_ = sleep(ctx, rest) // also if spares are requested: the next attempt would fail as well
 				continue
 			}
 			pause = poolFirstPause
@@ -269,7 +268,7 @@ func (ps *Pools) newLoop(p *pool) func(ctx context.Context) {
 			select {
 			case <-timer.C:
 			case <-p.fillRequest:
-				if p.hasReady() { // who has just claimed one goes first
+				if p.hasReady() { // requests have priority over the pool
 					_ = sleep(ctx, refillDelay)
 				}
 			case <-ctx.Done():
@@ -279,8 +278,8 @@ func (ps *Pools) newLoop(p *pool) func(ctx context.Context) {
 	}
 }
 
-// fillPool makes what is missing, or removes what is too much. It takes at most half of
-// the places of those who make.
+// fillPool creates missing spares, or removes those that are too many. It uses at most half of the
+// slots for creation.
 func (ps *Pools) fillPool(ctx context.Context, p *pool) error {
 	if !ps.core.ops.begin() {
 		return errClosed
@@ -292,7 +291,7 @@ func (ps *Pools) fillPool(ctx context.Context, p *pool) error {
 	missing := p.countMissing(ps.clock.Now())
 	for ; missing < 0; missing++ {
 		if rec := p.takeAny(); rec != nil {
-			ps.discardSpare(rec, "there are more than are asked for")
+			ps.discardSpare(rec, "the pool has too many")
 		}
 	}
 	var mu sync.Mutex
@@ -309,12 +308,12 @@ func (ps *Pools) fillPool(ctx context.Context, p *pool) error {
 		}
 	})
 	if errors.Is(failed, sandpit.Exhausted) {
-		return nil // when there is room again
+		return nil // filled when there is room again
 	}
 	return failed
 }
 
-// newSpareRequest is the request for one sandbox of a pool.
+// newSpareRequest returns the request for a spare.
 func (ps *Pools) newSpareRequest(ctx context.Context, p *pool) (CreateRequest, error) {
 	now, err := ps.wall.now(ctx)
 	if err != nil {
@@ -329,9 +328,8 @@ func (ps *Pools) newSpareRequest(ctx context.Context, p *pool) (CreateRequest, e
 	return ps.creator.prepareRequest(ctx, r, now)
 }
 
-// discardOutdated removes what a pool has of an image when the name of that means something else by
-// now. What a template means is looked up each time, what a registry has only if a request
-// found another image.
+// discardOutdated removes spares whose image name now means another image. Names of templates are
+// resolved each time, names in registries only after a request has found another image.
 func (ps *Pools) discardOutdated(ctx context.Context, p *pool) error {
 	p.mu.Lock()
 	stale := p.stale
@@ -363,7 +361,7 @@ func (ps *Pools) discardOutdated(ctx context.Context, p *pool) error {
 	return nil
 }
 
-// findPool returns the pool that has sandboxes of a kind, nil if there is none.
+// findPool returns the pool of a kind, or nil.
 func (ps *Pools) findPool(kind string) *pool {
 	if p := ps.byKey[kind]; p != nil {
 		return p
@@ -379,7 +377,7 @@ func (ps *Pools) findPool(kind string) *pool {
 	return nil
 }
 
-// createSpare makes one sandbox for a pool.
+// createSpare creates one spare.
 func (ps *Pools) createSpare(ctx context.Context, p *pool) error {
 	r, err := ps.newSpareRequest(ctx, p)
 	if err != nil {
@@ -410,7 +408,7 @@ func (ps *Pools) createSpare(ctx context.Context, p *pool) error {
 		if rec.lock(ctx) == nil {
 			ps.discardSpare(rec, "it cannot be claimed")
 		}
-		return sandpit.Errorf(sandpit.Unsupported, "sandboxes of provider %q cannot be made ahead", p.Provider)
+		return sandpit.Errorf(sandpit.Unsupported, "spares of provider %q cannot be claimed", p.Provider)
 	}
 	p.addReady(rec)
 	if ps.core.closing.Load() {
@@ -419,14 +417,13 @@ func (ps *Pools) createSpare(ctx context.Context, p *pool) error {
 	return nil
 }
 
-// hasSpare reports whether a sandbox waits in a pool of this manager, or is being made
-// for one.
+// hasSpare reports whether a sandbox is a spare of this manager, or is being created as one.
 func (ps *Pools) hasSpare(row store.Row, rec *sandboxRecord) bool {
 	p := ps.byKey[row.Pool]
 	return p != nil && p.hasRecord(rec) || row.Pool == poolBuilds && ps.registry.isBuildSandbox(rec.id)
 }
 
-// PoolStatus is how a pool is doing.
+// PoolStatus is the state of a pool.
 type PoolStatus struct {
 	Provider string       `json:"provider"`
 	Spec     sandpit.Spec `json:"spec"`
@@ -436,7 +433,7 @@ type PoolStatus struct {
 	Making   int          `json:"making"`
 }
 
-// List tells how the pools are doing, in the order of the options.
+// List returns the state of the pools, in the order of the options.
 func (ps *Pools) List() []PoolStatus {
 	list := make([]PoolStatus, 0, len(ps.o.Pools))
 	for _, o := range ps.o.Pools {

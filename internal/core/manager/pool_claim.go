@@ -11,8 +11,8 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/store"
 )
 
-// claimSpare gives a waiting sandbox to who asks for one of its kind. It reports false if
-// there is none to be had: then one must be made.
+// claimSpare gives a spare to a request of its kind. It reports false without one: then the
+// sandbox must be created.
 func (ps *Pools) claimSpare(ctx context.Context, r CreateRequest, now time.Time) (sandpit.Sandbox, bool, error) {
 	p := ps.findPool(poolKey(r.Provider, r.Spec))
 	if p == nil || len(r.Spec.Mounts) > 0 {
@@ -29,7 +29,7 @@ func (ps *Pools) claimSpare(ctx context.Context, r CreateRequest, now time.Time)
 	if rec == nil {
 		return sandpit.Sandbox{}, false, nil
 	}
-	if !ps.sandboxes.reserveKey(rec, r) { // the same request is under way
+	if !ps.sandboxes.reserveKey(rec, r) { // the same request is running
 		p.addReady(rec)
 		rec.unlock()
 		return sandpit.Sandbox{}, false, nil
@@ -44,17 +44,16 @@ func (ps *Pools) claimSpare(ctx context.Context, r CreateRequest, now time.Time)
 	}
 	if err := ps.convertSpare(ctx, rec, r, claimed); err != nil {
 		ps.sandboxes.releaseKey(rec, r)
-		ps.log.WarnContext(ctx, "a sandbox of a pool could not be claimed", slog.String("sandbox", string(rec.id)), slog.Any("error", err))
-		ps.discardSpare(rec, "it could not be claimed")
+		ps.log.WarnContext(ctx, "manager: spare not claimed", slog.String("sandbox", string(rec.id)), slog.Any("error", err))
+		ps.discardSpare(rec, "the claim failed")
 		return sandpit.Sandbox{}, false, causeOf(ctx, err)
 	}
 	rec.unlock()
 	return rec.toSandbox(), true, nil
 }
 
-// convertSpare makes a sandbox of a pool the one that was asked for. Only when all is
-// done is it written down: until then it belongs to the pool, and nobody else ever
-// gets it.
+// convertSpare makes a spare the requested sandbox. The row is written only when everything is
+// done: until then the sandbox belongs to the pool, and cannot be claimed again.
 func (ps *Pools) convertSpare(ctx context.Context, rec *sandboxRecord, r CreateRequest, claimed sandpit.Sandbox) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, r.Timeout,
 		sandpit.Errorf(sandpit.Timeout, "timed out after %v seconds", r.Timeout.Seconds()))
@@ -97,24 +96,24 @@ func (ps *Pools) convertSpare(ctx context.Context, rec *sandboxRecord, r CreateR
 	return ps.messages.scheduleDeadline(ctx, rec)
 }
 
-// discardSpare removes a sandbox that nobody has heard of. Who calls performs one of the
-// ops, and has the sandbox's turn, which is given back when it is gone.
+// discardSpare removes a spare in the background and then unlocks it. The caller runs an operation,
+// and holds the lock.
 func (ps *Pools) discardSpare(rec *sandboxRecord, why string) {
 	ps.core.ops.addOne()
 	go func() {
 		defer ps.core.ops.end()
 		defer rec.unlock()
-		// When the manager closes, what is left is left to the next one.
+		// When the manager closes, the next one removes the rest.
 		ctx, cancel := context.WithTimeout(ps.core.ops.ctx, cleanupLimit)
 		defer cancel()
 		if err := ps.creator.undoCreation(ctx, rec, errors.New(why)); err != nil {
 			ps.messages.scheduleMessage(ctx, rec, kindDelete, ps.clock.Now())
-			ps.log.WarnContext(ctx, "a sandbox of a pool is left till later", slog.String("sandbox", string(rec.id)), slog.Any("error", err))
+			ps.log.WarnContext(ctx, "manager: spare not removed; retried later", slog.String("sandbox", string(rec.id)), slog.Any("error", err))
 		}
 	}()
 }
 
-// evictSpare removes a sandbox that waits in a pool, and reports whether there was one.
+// evictSpare removes a spare of any pool, and reports whether there was one.
 func (ps *Pools) evictSpare(ctx context.Context) bool {
 	for _, p := range ps.byKey {
 		rec := p.takeAny()
@@ -131,8 +130,7 @@ func (ps *Pools) evictSpare(ctx context.Context) bool {
 	return false
 }
 
-// emptyPool removes all sandboxes that wait in a pool, for who performs one of the
-// ops.
+// emptyPool removes all spares of a pool. The caller runs an operation.
 func (ps *Pools) emptyPool(p *pool) {
 	for rec := p.takeAny(); rec != nil; rec = p.takeAny() {
 		ps.discardSpare(rec, "the manager closes")

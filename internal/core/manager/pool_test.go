@@ -228,7 +228,7 @@ func TestPoolWarms(t *testing.T) {
 	if got := inside(t, r, s.ID, "cat ~/warm"); got != "yes" {
 		t.Errorf("inside: %q", got)
 	}
-	if !strings.Contains(r.log.String(), "a pool cannot be filled") {
+	if !strings.Contains(r.log.String(), "manager: pool not filled") {
 		t.Error("nobody was told that it failed first")
 	}
 }

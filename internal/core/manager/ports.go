@@ -18,17 +18,17 @@ type portPublisher struct {
 	useSandbox func(context.Context, sandpit.ID) (*Handle, error)
 }
 
-// Publisher opens addresses of the machine for ports of sandboxes.
+// Publisher opens ports of the machine for ports of sandboxes.
 type Publisher interface {
-	// Publish opens the ports that a sandbox wants, all or none, and returns them with
-	// the addresses that they have. A sandbox that has its ports open keeps those.
+	// Publish opens all ports of a sandbox, or none, and returns them with their addresses. Ports
+	// that are open already stay open.
 	Publish(ctx context.Context, id sandpit.ID, ports []sandpit.Port,
 		dial func(ctx context.Context, port int) (net.Conn, error)) ([]sandpit.Port, error)
-	// Withdraw closes them. Who has none is left alone.
+	// Withdraw closes the ports of a sandbox, if it has any.
 	Withdraw(id sandpit.ID)
 }
 
-// noPublisher refuses.
+// noPublisher refuses to publish ports.
 type noPublisher struct{}
 
 func (noPublisher) Publish(context.Context, sandpit.ID, []sandpit.Port, func(context.Context, int) (net.Conn, error)) ([]sandpit.Port, error) {
@@ -37,7 +37,7 @@ func (noPublisher) Publish(context.Context, sandpit.ID, []sandpit.Port, func(con
 
 func (noPublisher) Withdraw(sandpit.ID) {}
 
-// publishPorts opens the ports that a sandbox asks for, and returns which they are.
+// publishPorts opens the ports that a sandbox asks for, and returns them with their addresses.
 func (pp *portPublisher) publishPorts(ctx context.Context, rec *sandboxRecord, i sandpit.Instance, ports []sandpit.Port) ([]sandpit.Port, error) {
 	if len(ports) == 0 {
 		return nil, nil
@@ -49,8 +49,8 @@ func (pp *portPublisher) publishPorts(ctx context.Context, rec *sandboxRecord, i
 	return pp.o.Publisher.Publish(ctx, rec.id, ports, pp.newDialer(rec.id))
 }
 
-// republishPorts opens the ports of sandboxes again that were made by an earlier manager,
-// and those that somebody else had then.
+// republishPorts opens ports of sandboxes that are not open: those of an earlier manager's
+// sandboxes, and those whose address was in use.
 func (pp *portPublisher) republishPorts(ctx context.Context) {
 	for _, rec := range pp.sandboxes.all() {
 		if row := rec.currentRow(); len(row.Spec.Ports) == 0 || !hasOpenPorts(row.State) {
@@ -65,13 +65,13 @@ func (pp *portPublisher) republishPorts(ctx context.Context) {
 			return err
 		})
 		if err != nil {
-			pp.log.WarnContext(ctx, "ports of a sandbox are not published", slog.String("sandbox", string(rec.id)), slog.Any("error", err))
+			pp.log.WarnContext(ctx, "manager: ports not published", slog.String("sandbox", string(rec.id)), slog.Any("error", err))
 		}
 	}
 }
 
-// hasOpenPorts reports whether a sandbox in this state has its ports open. One that does
-// not run keeps them for itself.
+// hasOpenPorts reports whether a sandbox in this state has its ports open. A sandbox that does not
+// run keeps them reserved.
 func hasOpenPorts(s sandpit.State) bool {
 	switch s {
 	case sandpit.StateCreating, sandpit.StateDeleting, sandpit.StateDeleted:
@@ -81,7 +81,8 @@ func hasOpenPorts(s sandpit.State) bool {
 	}
 }
 
-// newDialer opens connections into a sandbox, which is used as long as they last.
+// newDialer returns a function that opens connections into a sandbox. A connection counts as use of
+// the sandbox while it is open.
 func (pp *portPublisher) newDialer(id sandpit.ID) func(ctx context.Context, port int) (net.Conn, error) {
 	return func(ctx context.Context, port int) (net.Conn, error) {
 		h, err := pp.useSandbox(ctx, id)
@@ -99,7 +100,7 @@ func (pp *portPublisher) newDialer(id sandpit.ID) func(ctx context.Context, port
 			return nil, err
 		}
 		c := &heldConn{Conn: conn, handle: h}
-		context.AfterFunc(h.Context(), func() { _ = conn.Close() }) // who uses it hears of it
+		context.AfterFunc(h.Context(), func() { _ = conn.Close() }) // ends its users' reads and writes
 		return c, nil
 	}
 }
@@ -122,7 +123,7 @@ func (c *heldConn) Close() error {
 	return c.err
 }
 
-// CloseWrite ends one direction.
+// CloseWrite closes the write direction.
 func (c *heldConn) CloseWrite() error {
 	half, ok := c.Conn.(interface{ CloseWrite() error })
 	if !ok {

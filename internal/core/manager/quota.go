@@ -7,7 +7,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/fairshare"
 )
 
-// sandboxQuota counts the sandboxes that take up room.
+// sandboxQuota counts the sandboxes that use quota and enforces the limits of their number.
 type sandboxQuota struct {
 	max    int
 	quotas Quotas
@@ -22,7 +22,7 @@ type sandboxQuota struct {
 	refused int64
 }
 
-// status returns how many sandboxes there are.
+// status returns how many sandboxes use quota.
 func (l *sandboxQuota) status() fairshare.Status {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -42,8 +42,7 @@ func newSandboxQuota(limit int, q Quotas) *sandboxQuota {
 	}
 }
 
-// reserve makes room for a sandbox, or fails with Exhausted. One that has room keeps
-// it.
+// reserve adds a sandbox, or fails with Exhausted. A sandbox that was added before stays.
 func (l *sandboxQuota) reserve(s sandpit.Sandbox) error {
 	return l.countRefusal(l.runWithLimit(s.Lease.Owner, func(limit int) error {
 		if _, has := l.claims[s.ID]; has {
@@ -58,9 +57,9 @@ func (l *sandboxQuota) reserve(s sandpit.Sandbox) error {
 	}))
 }
 
-// runWithLimit does something, with the lock, for an owner who may have so many sandboxes: by its
-// quota, else half of all while others need room, else all. Whether others do takes a query
-// and is asked only if it matters.
+// runWithLimit calls do, with the lock held, with the number of sandboxes that an owner may have:
+// its quota, or half of all while other owners need room, or all. Whether others need room takes a
+// query, which is made only if it matters.
 func (l *sandboxQuota) runWithLimit(owner string, do func(limit int) error) error {
 	locked := func(limit int) error {
 		l.mu.Lock()
@@ -82,7 +81,7 @@ func (l *sandboxQuota) runWithLimit(owner string, do func(limit int) error) erro
 	return err
 }
 
-// countRefusal counts an error of take or change.
+// countRefusal counts an error of reserve or changeClaim.
 func (l *sandboxQuota) countRefusal(err error) error {
 	if err != nil {
 		l.mu.Lock()
@@ -104,14 +103,14 @@ func (l *sandboxQuota) hasOtherOwners(owner string) bool {
 	return false
 }
 
-// isFull reports whether there is no room for anybody.
+// isFull reports whether the server's limit is reached.
 func (l *sandboxQuota) isFull() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.claims) >= l.max
 }
 
-// addExisting makes room for a sandbox that is there already, whatever the limits.
+// addExisting adds a sandbox that exists already, whatever the limits.
 func (l *sandboxQuota) addExisting(s sandpit.Sandbox) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -119,7 +118,7 @@ func (l *sandboxQuota) addExisting(s sandpit.Sandbox) {
 	l.addClaim(s.ID, l.newClaim(s))
 }
 
-// changeClaim counts a sandbox that has room for other labels, or fails with Exhausted.
+// changeClaim counts a sandbox for its new labels and owner, or fails with Exhausted.
 func (l *sandboxQuota) changeClaim(s sandpit.Sandbox) error {
 	return l.countRefusal(l.runWithLimit(s.Lease.Owner, func(limit int) error {
 		old, has := l.claims[s.ID]
@@ -129,7 +128,7 @@ func (l *sandboxQuota) changeClaim(s sandpit.Sandbox) error {
 		l.dropClaim(s.ID)
 		c := l.newClaim(s)
 		if c.owner == old.owner {
-			limit = max(limit, l.owners[c.owner]+1) // it has a place among its owner's already
+			limit = max(limit, l.owners[c.owner]+1) // it is counted for its owner already
 		}
 		if err := l.checkLimits(c, limit); err != nil {
 			l.addClaim(s.ID, old)
@@ -140,7 +139,7 @@ func (l *sandboxQuota) changeClaim(s sandpit.Sandbox) error {
 	}))
 }
 
-// revertChange takes a change back.
+// revertChange undoes changeClaim.
 func (l *sandboxQuota) revertChange(s sandpit.Sandbox) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -150,7 +149,7 @@ func (l *sandboxQuota) revertChange(s sandpit.Sandbox) {
 	}
 }
 
-// release frees the room of a sandbox, if it has any.
+// release removes a sandbox, if it was added.
 func (l *sandboxQuota) release(id sandpit.ID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -167,8 +166,8 @@ func (l *sandboxQuota) newClaim(s sandpit.Sandbox) quotaClaim {
 	return c
 }
 
-// checkLimits reports whether one more sandbox fits, of an owner who may have so many. The lock
-// is held.
+// checkLimits reports whether one more sandbox fits, given the limit of its owner. The lock is
+// held.
 func (l *sandboxQuota) checkLimits(c quotaClaim, limit int) error {
 	const hint = "delete or stop sandboxes that are no longer needed, or raise the limit"
 	if len(l.claims) >= l.max {
@@ -207,8 +206,8 @@ func (l *sandboxQuota) dropClaim(id sandpit.ID) {
 	}
 }
 
-// usesQuota reports whether a sandbox in this state counts. One that is paused counts
-// unless its memory is on disk.
+// usesQuota reports whether a sandbox in this state counts. A paused sandbox counts unless it is
+// suspended.
 func usesQuota(s sandpit.State, suspended bool) bool {
 	switch s {
 	case sandpit.StatePaused:

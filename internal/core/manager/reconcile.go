@@ -12,7 +12,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/store"
 )
 
-// reconciler compares the records with what the providers have, and repairs the difference.
+// reconciler compares the records with what the providers have, and repairs differences.
 type reconciler struct {
 	builds      *Builds
 	core        *core
@@ -35,11 +35,11 @@ type reconciler struct {
 }
 
 const (
-	reasonCrash = "the server ended while it was made"
-	reasonPool  = "the pool it waited in is no more"
+	reasonCrash = "the server ended during its creation"
+	reasonPool  = "its pool no longer exists"
 )
 
-// runLoop compares again and again.
+// runLoop reconciles every Options.Reconcile.
 func (rc *reconciler) runLoop(ctx context.Context) {
 	for sleep(ctx, rc.o.Reconcile) == nil {
 		rc.reconcileProviders(ctx, false)
@@ -47,16 +47,16 @@ func (rc *reconciler) runLoop(ctx context.Context) {
 	}
 }
 
-// removeLeftovers makes what outlives sandboxes match the rows.
+// removeLeftovers reconciles volumes, snapshots and builds.
 func (rc *reconciler) removeLeftovers(ctx context.Context) {
 	rc.volumes.removeUnfinished(ctx)
 	rc.snapshots.reconcileSnapshots(ctx)
 	rc.builds.removeUnused(ctx)
 }
 
-// reconcileProviders makes the world match the rows. A provider that does not answer is
-// left out: its silence means nothing. At the first time what was being deleted is
-// tried at once; later that is the queue's business.
+// reconcileProviders makes sandboxes and rows agree. A provider that cannot be reached is skipped:
+// missing sandboxes are not lost then. On the first run deletions are retried at once; later the
+// queue retries them.
 func (rc *reconciler) reconcileProviders(ctx context.Context, first bool) {
 	ctx, cancel := context.WithTimeout(ctx, 2*rc.o.CallTimeout)
 	defer cancel()
@@ -71,31 +71,31 @@ func (rc *reconciler) reconcileProviders(ctx context.Context, first bool) {
 	rc.ports.republishPorts(ctx)
 }
 
-// reportProvider tells once that a provider cannot be reached, and once that it
-// can again.
+// reportProvider reports once that a provider cannot be reached, and once that it can be reached
+// again.
 func (rc *reconciler) reportProvider(ctx context.Context, name string, err error) {
 	_, silent := rc.unreachable.Load(name)
 	switch {
 	case err != nil && !silent && !rc.core.closing.Load():
 		rc.unreachable.Store(name, true)
-		rc.log.WarnContext(ctx, "a provider cannot be reached", slog.String("provider", name), slog.Any("error", err))
+		rc.log.WarnContext(ctx, "manager: provider unreachable", slog.String("provider", name), slog.Any("error", err))
 	case err == nil && silent:
 		rc.unreachable.Delete(name)
-		rc.log.InfoContext(ctx, "a provider can be reached again", slog.String("provider", name))
+		rc.log.InfoContext(ctx, "manager: provider reachable again", slog.String("provider", name))
 	default:
 		return
 	}
 	rc.events.Record(Report{Actor: actorManager, Action: "reconcile", Args: map[string]string{"provider": name}, Err: err})
 }
 
-// compareProvider looks at what one provider has.
+// compareProvider compares the records with what one provider lists.
 func (rc *reconciler) compareProvider(ctx context.Context, name string, first bool) error {
 	p := rc.o.Providers[name]
 	type known struct {
 		b       *sandboxRecord
 		version int64
 	}
-	// What is written before the provider is asked must be in its answer.
+	// A sandbox whose row is older than the list must be in the list.
 	var before []known
 	for _, rec := range rc.sandboxes.all() {
 		if row := rec.currentRow(); row.Provider == name {
@@ -112,7 +112,7 @@ func (rc *reconciler) compareProvider(ctx context.Context, name string, first bo
 	}
 	forEach(rc.o.Parallel, before, func(k known) {
 		if ctx.Err() != nil {
-			return // the next time
+			return // the next run continues
 		}
 		err := rc.core.runIfUnlocked(ctx, k.b, func(ctx context.Context, rec *sandboxRecord) error {
 			if rec.currentRow().Version != k.version {
@@ -138,13 +138,14 @@ func (rc *reconciler) compareProvider(ctx context.Context, name string, first bo
 	return nil
 }
 
+// logMismatch logs an error of a repair.
 func (c *core) logMismatch(ctx context.Context, id sandpit.ID, err error) {
 	if err != nil {
-		c.log.WarnContext(ctx, "a sandbox is not as it should be", slog.String("sandbox", string(id)), slog.Any("error", err))
+		c.log.WarnContext(ctx, "manager: unexpected sandbox state", slog.String("sandbox", string(id)), slog.Any("error", err))
 	}
 }
 
-// forEach calls f for all of a list, so many at the same time.
+// forEach calls f for each element of a list, at most parallel at a time.
 func forEach[T any](parallel int, list []T, f func(T)) {
 	var group sync.WaitGroup
 	slots := make(chan struct{}, parallel)
@@ -158,7 +159,7 @@ func forEach[T any](parallel int, list []T, f func(T)) {
 	group.Wait()
 }
 
-// matchRecord makes one sandbox what its row says, or the other way round.
+// matchRecord repairs the difference between one sandbox and its row.
 func (rc *reconciler) matchRecord(ctx context.Context, rec *sandboxRecord, listed, first bool) error {
 	row := rec.currentRow()
 	if row.Pool != "" && row.State == sandpit.StateRunning && !rc.pools.hasSpare(row, rec) {
@@ -184,7 +185,8 @@ func (rc *reconciler) matchRecord(ctx context.Context, rec *sandboxRecord, liste
 	}
 }
 
-// recoverInterrupted finishes what was interrupted; a sandbox that is gone is lost.
+// recoverInterrupted finishes an interrupted transition; a sandbox that the provider does not have
+// is lost.
 func (rc *reconciler) recoverInterrupted(ctx context.Context, rec *sandboxRecord) error {
 	err := rc.core.withEvent("finish", map[string]string{"state": string(rec.state())}, rc.lifecycle.recoverTransition())(ctx, rec)
 	if errors.Is(err, sandpit.NotFound) || errors.Is(err, sandpit.Gone) {
@@ -193,8 +195,8 @@ func (rc *reconciler) recoverInterrupted(ctx context.Context, rec *sandboxRecord
 	return err
 }
 
-// verifyAttached attaches to a sandbox that should be there. One that is not listed is
-// lost only if it cannot be attached to either.
+// verifyAttached attaches to a sandbox that should exist. A sandbox that the provider does not list
+// is lost only if attaching fails as well.
 func (rc *reconciler) verifyAttached(ctx context.Context, rec *sandboxRecord, listed bool) error {
 	i := rec.currentInstance()
 	if listed && i != nil {
@@ -212,13 +214,13 @@ func (rc *reconciler) verifyAttached(ctx context.Context, rec *sandboxRecord, li
 	return rc.recreator.handleLoss(ctx, rec, rc.findEndReason(ctx, i, err))
 }
 
-// vanishedReason is the reason for the end of a sandbox that a provider does not find.
+// vanishedReason is the reason for the end of a sandbox that the provider does not find.
 func vanishedReason(err error) string {
-	return cutText("vanished: the provider has it no more: "+err.Error(), store.MaxReason)
+	return cutText("vanished: the provider no longer has it: "+err.Error(), store.MaxReason)
 }
 
-// findEndReason returns how an instance has ended, if it can tell, else how its provider does
-// not find it.
+// findEndReason returns how an instance ended, or, if the instance does not know, why the provider
+// does not find it.
 func (rc *reconciler) findEndReason(ctx context.Context, i sandpit.Instance, notFound error) string {
 	if i == nil {
 		return vanishedReason(notFound)
@@ -233,7 +235,7 @@ func (rc *reconciler) findEndReason(ctx context.Context, i sandpit.Instance, not
 	return exit.Reason
 }
 
-// findStrays are what is marked as ours and has no row.
+// findStrays returns the listed sandboxes of this manager that have no row.
 func (rc *reconciler) findStrays(list []sandpit.Placement) []sandpit.Placement {
 	var strange []sandpit.Placement
 	seen := make(map[sandpit.ID]bool)
@@ -250,12 +252,12 @@ func (rc *reconciler) findStrays(list []sandpit.Placement) []sandpit.Placement {
 	return strange
 }
 
-// removeStray destroys what is marked as ours and has no row. A provider that
-// mixes handles up must not make us destroy something else.
+// removeStray destroys a sandbox of this manager that has no row. A provider that confuses handles
+// must not make it destroy another one.
 func (rc *reconciler) removeStray(ctx context.Context, p sandpit.Provider, placement sandpit.Placement) error {
 	row, err := rc.store.Sandbox(ctx, placement.ID)
 	if !errors.Is(err, sandpit.NotFound) && (err != nil || row.State != sandpit.StateDeleted) {
-		return err // a row that cannot be read, or one that has come meanwhile
+		return err // the row cannot be read, or was written meanwhile
 	}
 	for _, rec := range rc.sandboxes.all() {
 		if bytes.Equal(rec.currentRow().Handle, placement.Handle) {

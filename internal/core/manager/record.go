@@ -9,31 +9,29 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/store"
 )
 
-// sandboxRecord is one sandbox in memory.
-//
-// Whoever has the turn may change what the sandbox is; mu guards the fields and
-// is held for moments only.
+// sandboxRecord is one sandbox in memory. The holder of the lock may change what the sandbox is; mu
+// guards the fields and is held only briefly.
 type sandboxRecord struct {
 	id       sandpit.ID
-	provider sandpit.Provider // nil if it is not configured any more
-	locked   chan struct{}    // full while an operation is under way
-	created  chan struct{}    // closed when it has been made, or has not
+	provider sandpit.Provider // nil if it is no longer configured
+	locked   chan struct{}    // full while the sandbox is locked
+	created  chan struct{}    // closed when the creation has succeeded or failed
 
 	mu          sync.Mutex
-	row         store.Row // as the store has it; LastUsedAt may be ahead
+	row         store.Row // as in the store; LastUsedAt may be newer
 	instance    sandpit.Instance
-	stats       sandpit.Stats // of instance, when it was measured last
+	stats       sandpit.Stats // the last measurement of instance
 	handles     map[*Handle]struct{}
-	refusal     error                   // why there are no new handles, if there are none
-	refusedIdle bool                    // it is refused because it is idle, and resumes on use
-	drained     chan struct{}           // closed when the last handle is released; nil if nobody waits
-	abort       context.CancelCauseFunc // ends the making; nil if it is not being made
-	abortCause  error                   // why the making is to be ended
-	failures    int                     // of what it does by itself, in a row
-	retryAt     time.Time               // not by itself before; zero: at any time
-	hasDueRun   bool                    // something is about to be done by itself
-	resumeTries int                     // tries to wake it that have ended
-	resumeErr   error                   // how the last one has
+	refusal     error                   // the error for new handles; nil: they are allowed
+	refusedIdle bool                    // handles are refused because the sandbox is idle; it resumes on use
+	drained     chan struct{}           // closed when the last handle is released; nil: evictHandles does not wait
+	abort       context.CancelCauseFunc // ends the creation or the wait for a slot; or nil
+	abortCause  error                   // the cause of abortCreation
+	failures    int                     // consecutive failures of due actions
+	retryAt     time.Time               // no due action before; zero: at any time
+	hasDueRun   bool                    // a due action is about to run
+	resumeTries int                     // attempts to resume it on use that have ended
+	resumeErr   error                   // the error of the last attempt
 }
 
 func newSandboxRecord(row store.Row, p sandpit.Provider) *sandboxRecord {
@@ -43,7 +41,7 @@ func newSandboxRecord(row store.Row, p sandpit.Provider) *sandboxRecord {
 	}
 }
 
-// lock waits for the turn.
+// lock waits for exclusive use of the sandbox. It returns the context's cause if that ends first.
 func (rec *sandboxRecord) lock(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -56,7 +54,7 @@ func (rec *sandboxRecord) lock(ctx context.Context) error {
 	}
 }
 
-// tryLock takes the turn if it is free.
+// tryLock locks the sandbox if it is not locked.
 func (rec *sandboxRecord) tryLock() bool {
 	select {
 	case rec.locked <- struct{}{}:
@@ -68,7 +66,7 @@ func (rec *sandboxRecord) tryLock() bool {
 
 func (rec *sandboxRecord) unlock() { <-rec.locked }
 
-// currentRow returns the row as it is now. It shares maps with rec, which nobody changes.
+// currentRow returns a copy of the row. It shares maps with the record, which never change.
 func (rec *sandboxRecord) currentRow() store.Row {
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
@@ -81,7 +79,7 @@ func (rec *sandboxRecord) state() sandpit.State {
 	return rec.row.State
 }
 
-// toSandbox returns what callers see.
+// toSandbox returns the sandbox as callers see it.
 func (rec *sandboxRecord) toSandbox() sandpit.Sandbox {
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
@@ -94,7 +92,8 @@ func (rec *sandboxRecord) toSandbox() sandpit.Sandbox {
 	return s
 }
 
-// setRequestKey says which request a sandbox answers.
+// setRequestKey sets the idempotency key and digest of the request that the sandbox was created
+// for.
 func (rec *sandboxRecord) setRequestKey(key, digest string) {
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
@@ -107,7 +106,7 @@ func (rec *sandboxRecord) currentInstance() sandpit.Instance {
 	return rec.instance
 }
 
-// setInstance sets the instance and reports whether it is another than before.
+// setInstance sets the instance and reports whether it differs from the one before.
 func (rec *sandboxRecord) setInstance(i sandpit.Instance) bool {
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
@@ -119,7 +118,7 @@ func (rec *sandboxRecord) setInstance(i sandpit.Instance) bool {
 	return changed
 }
 
-// refuseHandles lets nobody take a new handle until allow.
+// refuseHandles refuses new handles until allowHandles.
 func (rec *sandboxRecord) refuseHandles(why error) {
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
@@ -132,9 +131,10 @@ func (rec *sandboxRecord) allowHandles() {
 	rec.refusal, rec.refusedIdle = nil, false
 }
 
-// refuseIfUnused reports whether nobody has a handle, and then refuses new ones: from here
-// on nothing comes between the decision to end a sandbox and its end. With resumes, a caller
-// waits instead of being refused, and has the sandbox resumed.
+// refuseIfUnused reports whether the sandbox has no handle and its row still fulfills a condition,
+// and then refuses new handles, so that no use begins between the decision to end a sandbox and its
+// end. With resumes, a caller that wants a handle waits and resumes the sandbox instead of getting
+// the error.
 func (rec *sandboxRecord) refuseIfUnused(why error, resumes bool, still func(store.Row) bool) bool {
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
@@ -145,8 +145,8 @@ func (rec *sandboxRecord) refuseIfUnused(why error, resumes bool, still func(sto
 	return true
 }
 
-// evictHandles tells all who have a handle why it ends, and waits until they have
-// released it, at most for d. It reports whether they did.
+// evictHandles cancels all handles with a cause and waits until they are released, at most for d.
+// It reports whether they were.
 func (rec *sandboxRecord) evictHandles(cause error, d time.Duration) bool {
 	rec.mu.Lock()
 	if len(rec.handles) == 0 {
@@ -169,7 +169,7 @@ func (rec *sandboxRecord) evictHandles(cause error, d time.Duration) bool {
 	}
 }
 
-// releaseHandle takes a handle back.
+// releaseHandle removes a handle.
 func (rec *sandboxRecord) releaseHandle(h *Handle) {
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
@@ -180,7 +180,8 @@ func (rec *sandboxRecord) releaseHandle(h *Handle) {
 	}
 }
 
-// abortCreation ends the making of the sandbox, if it is being made.
+// abortCreation ends the creation of the sandbox, if it is being created, and waits for slots,
+// until allowCreation.
 func (rec *sandboxRecord) abortCreation(cause error) {
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
@@ -190,21 +191,21 @@ func (rec *sandboxRecord) abortCreation(cause error) {
 	}
 }
 
-// allowCreation undoes abortCreation: what waits for a slot from now on is wanted again.
+// allowCreation undoes abortCreation for what waits for a slot from now on.
 func (rec *sandboxRecord) allowCreation() {
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
 	rec.abortCause = nil
 }
 
-// isCreationAborted reports whether the sandbox is being deleted.
+// isCreationAborted reports whether abortCreation is in force: the sandbox is being deleted.
 func (rec *sandboxRecord) isCreationAborted() bool {
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
 	return rec.abortCause != nil
 }
 
-// setAbort keeps how the making can be ended; nil when it is over.
+// setAbort sets the function that ends the creation or the wait for a slot; nil when that is over.
 func (rec *sandboxRecord) setAbort(abort context.CancelCauseFunc) {
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
@@ -214,7 +215,7 @@ func (rec *sandboxRecord) setAbort(abort context.CancelCauseFunc) {
 	}
 }
 
-// noteUse notes that the sandbox is used.
+// noteUse sets the time of last use, unless it is later already.
 func (rec *sandboxRecord) noteUse(now time.Time) {
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
@@ -223,7 +224,7 @@ func (rec *sandboxRecord) noteUse(now time.Time) {
 	}
 }
 
-// shiftTimes moves the times of a row as store.ShiftDeadlines does.
+// shiftTimes shifts the times of the row as store.ShiftDeadlines does.
 func (rec *sandboxRecord) shiftTimes(by time.Duration) {
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
@@ -234,7 +235,7 @@ func (rec *sandboxRecord) shiftTimes(by time.Duration) {
 	}
 }
 
-// stateError says why a sandbox in this state cannot be used, nil if it can.
+// stateError returns why a sandbox in this state cannot be used, nil if it can.
 func stateError(r store.Row) error {
 	switch r.State {
 	case sandpit.StateRunning:

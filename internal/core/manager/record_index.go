@@ -8,7 +8,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/store"
 )
 
-// recordIndex finds boxes. It is guarded by its own lock.
+// recordIndex finds records. All methods may be called concurrently.
 type recordIndex struct {
 	mu    sync.Mutex
 	byID  map[sandpit.ID]*sandboxRecord
@@ -24,7 +24,7 @@ func newIndex() *recordIndex {
 
 func keyOf(r store.Row) requestKey { return requestKey{r.Lease.Owner, r.Key} }
 
-// add puts a box in, unless its key is taken: then it returns who has it.
+// add adds a record, unless its request key is taken: then it returns the record that has it.
 func (x *recordIndex) add(rec *sandboxRecord) (taken *sandboxRecord) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -38,13 +38,13 @@ func (x *recordIndex) add(rec *sandboxRecord) (taken *sandboxRecord) {
 	return nil
 }
 
-// reserveKey gives the key of a request to a box that is in already, and reports false
-// if it is taken. No key is no matter.
+// reserveKey gives the request's key to a record that is in the index, and reports false if the key
+// is taken. A request without a key always succeeds.
 func (x *recordIndex) reserveKey(rec *sandboxRecord, r CreateRequest) bool {
 	if r.Key == "" {
 		return true
 	}
-	rec.setRequestKey(r.Key, r.computeDigest()) // who finds it compares
+	rec.setRequestKey(r.Key, r.computeDigest()) // before other requests can find it by the key
 	x.mu.Lock()
 	k := requestKey{r.Owner, r.Key}
 	taken := x.byKey[k] != nil
@@ -64,7 +64,7 @@ func (x *recordIndex) releaseKey(rec *sandboxRecord, r CreateRequest) {
 	rec.setRequestKey("", "")
 }
 
-// freeKey lets the key of a row be used again.
+// freeKey lets a key be used again, if the record has it.
 func (x *recordIndex) freeKey(rec *sandboxRecord, k requestKey) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -81,7 +81,7 @@ func (x *recordIndex) remove(rec *sandboxRecord) {
 	delete(x.byID, rec.id)
 }
 
-// findVisible is find for callers: what waits in a pool is not theirs to find.
+// findVisible is find for callers, which cannot find spares.
 func (x *recordIndex) findVisible(id sandpit.ID) (*sandboxRecord, error) {
 	rec, err := x.find(id)
 	if err == nil && rec.currentRow().Pool != "" {
@@ -99,7 +99,7 @@ func (x *recordIndex) find(id sandpit.ID) (*sandboxRecord, error) {
 	return nil, newNotFoundError(id)
 }
 
-// all returns the boxes in the order of their IDs.
+// all returns the records in the order of their IDs.
 func (x *recordIndex) all() []*sandboxRecord {
 	x.mu.Lock()
 	list := make([]*sandboxRecord, 0, len(x.byID))

@@ -22,8 +22,7 @@ type recordStore struct {
 	used      pendingUses // times of last use that are not written yet
 }
 
-// changeState writes that a sandbox is in its next state. Only who has its turn may
-// call it.
+// changeState writes that a sandbox is in its next state. The caller holds the lock.
 func (rs *recordStore) changeState(ctx context.Context, rec *sandboxRecord, next sandpit.State, edit func(*store.Row)) error {
 	if now := rec.state(); !now.CanBecome(next) {
 		return sandpit.Errorf(sandpit.Conflict, "sandbox %s is %s and cannot become %s", rec.id, now, next)
@@ -47,9 +46,9 @@ func (rs *recordStore) changeState(ctx context.Context, rec *sandboxRecord, next
 	return nil
 }
 
-// updateRow changes the row of a sandbox, in the store and in memory. Only who has
-// its turn may call it. The caller's end does not stop it: the world may have
-// changed already, and that must be known.
+// updateRow changes the row of a sandbox, in the store and in memory. The caller holds the lock.
+// The end of the caller's context does not stop it: the sandbox may have changed already, which
+// must be recorded.
 func (rs *recordStore) updateRow(ctx context.Context, rec *sandboxRecord, edit func(*store.Row)) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeLimit)
 	defer cancel()
@@ -73,8 +72,8 @@ func (rs *recordStore) updateRow(ctx context.Context, rec *sandboxRecord, edit f
 	return nil
 }
 
-// overwriteRow writes a row whose version in the store is another: then an earlier
-// write was done though its answer was lost. Nobody else writes to the store.
+// overwriteRow writes a row whose version in the store differs: an earlier write succeeded although
+// its result was lost. Only the manager writes to the store.
 func (rs *recordStore) overwriteRow(ctx context.Context, row store.Row) (store.Row, error) {
 	stored, err := rs.store.Sandbox(ctx, row.ID)
 	if err != nil {
@@ -96,7 +95,7 @@ func (rs *recordStore) insertRow(ctx context.Context, rec *sandboxRecord) error 
 	return nil
 }
 
-// deleteRow removes a row for good.
+// deleteRow removes a row from the store and the record from memory.
 func (rs *recordStore) deleteRow(ctx context.Context, rec *sandboxRecord) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeLimit)
 	defer cancel()

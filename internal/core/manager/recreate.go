@@ -28,7 +28,7 @@ type recreator struct {
 	slots     slots
 }
 
-// recoverSandbox makes a sandbox again that was lost, as often as its policy says.
+// recoverSandbox recreates a lost sandbox, at most as often as its policy allows.
 func (re *recreator) recoverSandbox(ctx context.Context, rec *sandboxRecord) error {
 	row := rec.currentRow()
 	switch {
@@ -41,7 +41,7 @@ func (re *recreator) recoverSandbox(ctx context.Context, rec *sandboxRecord) err
 	return re.core.withEvent("recreate", args, re.recreateSandbox)(ctx, rec)
 }
 
-// recreateSandbox makes a sandbox again from its spec, with the same ID.
+// recreateSandbox creates a sandbox again from its checkpoint or its spec, with the same ID.
 func (re *recreator) recreateSandbox(ctx context.Context, rec *sandboxRecord) error {
 	release, err := re.core.acquireSlot(ctx, rec, re.slots.starts)
 	if err != nil {
@@ -73,11 +73,11 @@ func (re *recreator) recreateSandbox(ctx context.Context, rec *sandboxRecord) er
 		re.instances.recordInstance(rec, i)
 		return nil
 	}
-	rec.setInstance(i) // what there is of it is destroyed before the next try
+	rec.setInstance(i) // destroyed before the next attempt
 	bad := re.records.changeState(ctx, rec, sandpit.StateError, func(r *store.Row) {
 		r.Reason = cutText(reason+"; "+err.Error(), store.MaxReason)
 		if len(r.Handle) > 0 && left != nil && sandpit.CodeOf(err) == sandpit.Unavailable {
-			r.Recreated-- // the provider is away, and what it keeps is still there
+			r.Recreated-- // the provider cannot be reached, and still has the files
 		}
 	})
 	if bad != nil {
@@ -89,8 +89,8 @@ func (re *recreator) recreateSandbox(ctx context.Context, rec *sandboxRecord) er
 	return err
 }
 
-// findRevivable returns what is left of a sandbox, if its provider can start that again; nil:
-// it must be made anew.
+// findRevivable returns the instance of a lost sandbox if its provider can start it again; nil: the
+// sandbox must be created anew.
 func (re *recreator) findRevivable(ctx context.Context, rec *sandboxRecord) (sandpit.Reviver, error) {
 	if len(rec.currentRow().Handle) == 0 {
 		return nil, nil
@@ -106,19 +106,19 @@ func (re *recreator) findRevivable(ctx context.Context, rec *sandboxRecord) (san
 	return r, nil
 }
 
-// reviveInstance starts again what is left of a sandbox. If that cannot be, the sandbox is made
-// anew, without its files.
+// reviveInstance starts the instance of a lost sandbox again. If the provider cannot, the sandbox
+// is created anew, without its files.
 func (re *recreator) reviveInstance(ctx context.Context, rec *sandboxRecord, left sandpit.Reviver) (sandpit.Instance, error) {
 	i, err := callProvider(ctx, re.core.loops, providerCall{what: "revive"}, left.Revive, nil)
 	switch code := sandpit.CodeOf(err); {
 	case err == nil && i.ID() != rec.id:
-		return nil, sandpit.Errorf(sandpit.Internal, "the provider revived %.64q instead", string(i.ID()))
-	case code == sandpit.Conflict: // somebody else has started it
+		return nil, sandpit.Errorf(sandpit.Internal, "revive sandbox: the provider returned %.64q instead", string(i.ID()))
+	case code == sandpit.Conflict: // it runs already
 		return re.instances.attachHandle(ctx, rec, rec.currentRow().Handle)
 	case code != sandpit.NotFound && code != sandpit.Gone:
 		return i, err
 	}
-	re.log.WarnContext(ctx, "a sandbox is made anew, without its files", slog.String("sandbox", string(rec.id)), slog.Any("error", err))
+	re.log.WarnContext(ctx, "manager: sandbox recreated without its files", slog.String("sandbox", string(rec.id)), slog.Any("error", err))
 	if err := re.instances.destroyInstance(ctx, rec); err != nil {
 		return nil, err
 	}
@@ -128,7 +128,7 @@ func (re *recreator) reviveInstance(ctx context.Context, rec *sandboxRecord, lef
 	return re.requestInstanceAgain(ctx, rec)
 }
 
-// requestInstanceAgain is obtain of a sandbox that existed before.
+// requestInstanceAgain has the provider create an instance for a sandbox that existed before.
 func (re *recreator) requestInstanceAgain(ctx context.Context, rec *sandboxRecord) (sandpit.Instance, error) {
 	row, release, err := re.creator.prepareImageAgain(ctx, rec.currentRow())
 	if err != nil {
@@ -162,20 +162,20 @@ func (re *recreator) rebuildInstance(ctx context.Context, rec *sandboxRecord, le
 	why := rec.currentRow().Reason
 	return i, re.records.changeState(ctx, rec, sandpit.StateRunning, func(r *store.Row) {
 		r.LastUsedAt = re.clock.Now()
-		if !r.CheckpointedAt.IsZero() { // who has used it must know what is missing
-			r.Reason = cutText("made again, with its files of "+r.CheckpointedAt.UTC().Format(time.RFC3339)+": "+why, store.MaxReason)
+		if !r.CheckpointedAt.IsZero() { // the user must know what is missing
+			r.Reason = cutText("recreated with its files of "+r.CheckpointedAt.UTC().Format(time.RFC3339)+": "+why, store.MaxReason)
 		}
 	})
 }
 
-// handleEnd deals with an instance that has ended by itself.
+// handleEnd handles an instance that has ended without the manager.
 func (re *recreator) handleEnd(ctx context.Context, rec *sandboxRecord, i sandpit.Instance, exit sandpit.Exit) error {
 	if rec.currentInstance() != i {
-		return nil // it was ended by us, or made again
+		return nil // the manager has ended or replaced it
 	}
 	reason := exit.Reason
 	if reason == "" {
-		reason = "it ended by itself"
+		reason = "the sandbox ended on its own"
 	}
 	if !exit.Known {
 		reason = "vanished: " + reason
@@ -183,16 +183,16 @@ func (re *recreator) handleEnd(ctx context.Context, rec *sandboxRecord, i sandpi
 	return re.handleLoss(ctx, rec, reason)
 }
 
-// actionLost is the action of an event that says that a sandbox has ended without our doing.
+// actionLost is the action of an event about a sandbox that ended unexpectedly.
 const actionLost = "lost"
 
-// handleLoss deals with a sandbox that has ended without our doing: it is made again if
-// its policy says so, else it is remembered as deleted.
+// handleLoss handles a sandbox that ended unexpectedly: it is recreated if its policy says so, and
+// otherwise recorded as deleted.
 func (re *recreator) handleLoss(ctx context.Context, rec *sandboxRecord, reason string) error {
 	row := rec.currentRow()
 	switch {
 	case row.State == sandpit.StateDeleting, row.State == sandpit.StateDeleted, row.State == sandpit.StateError:
-		return nil // and what is being deleted is the queue's business
+		return nil // the queue retries deletions
 	case row.State == sandpit.StateRunning && row.Recreated < row.Policy.Recreate:
 		return re.core.withEvent(actionLost, map[string]string{"reason": reason}, func(ctx context.Context, rec *sandboxRecord) error {
 			return re.markBroken(ctx, rec, reason)
@@ -201,7 +201,7 @@ func (re *recreator) handleLoss(ctx context.Context, rec *sandboxRecord, reason 
 	return re.core.withEvent(actionLost, map[string]string{"reason": reason}, re.remover.newRemoval(reason))(ctx, rec)
 }
 
-// markBroken leaves a sandbox in error, to be made again.
+// markBroken leaves a sandbox in the error state and schedules its recreation.
 func (re *recreator) markBroken(ctx context.Context, rec *sandboxRecord, reason string) error {
 	cause := newGoneError(rec.id, reason)
 	rec.refuseHandles(cause)

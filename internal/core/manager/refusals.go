@@ -15,17 +15,17 @@ type refusals struct {
 	actors map[string]*offender
 }
 
-// offender is the last refusals of one actor.
+// offender has the last refusals of one actor.
 type offender struct {
-	times      []time.Time // the last Suspicion.Refusals of them
+	times      []time.Time // of the last Suspicion.Refusals refusals
 	reportedAt time.Time   // of the last event
 }
 
 // maxActors bounds how many actors are watched.
 const maxActors = 10_000
 
-// countRefusal counts a refusal and returns how many there were of late if that is to be
-// told, else zero. It goes by time that nobody can set.
+// countRefusal counts a refusal. It returns the number of recent refusals if an event is due, else
+// zero. It uses monotonic time, which cannot be set.
 func (f *refusals) countRefusal(r Report) int {
 	if !isRefusal(r) {
 		return 0
@@ -56,7 +56,7 @@ func (f *refusals) countRefusal(r Report) int {
 	return len(a.times)
 }
 
-// forgetOld forgets who has not been refused for a while, if there are many.
+// forgetOld removes actors without recent refusals, if there are many.
 func (f *refusals) forgetOld(now time.Time) {
 	if len(f.actors) < maxActors {
 		return

@@ -9,12 +9,11 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/store"
 )
 
-// SetDeadline replaces the deadline of a sandbox and what happens then; the zero
-// time means never, and no action means that the sandbox keeps the one it has. The owner
-// stays. It is kept to the millisecond.
+// SetDeadline replaces the lease of a sandbox, except its owner. The zero deadline means never;
+// without an action, the action does not change. The deadline is rounded to milliseconds.
 //
-// NotFound: no such sandbox. Gone: it was deleted. Invalid: it has passed.
-// Unsupported: the provider cannot do what is asked for.
+// NotFound: no such sandbox. Gone: it was deleted. Invalid: the deadline has passed. Unsupported:
+// the provider cannot take the action.
 func (m *Manager) SetDeadline(ctx context.Context, id sandpit.ID, l sandpit.Lease) error {
 	now, err := m.wall.now(ctx)
 	if err != nil {
@@ -43,11 +42,10 @@ func (m *Manager) SetDeadline(ctx context.Context, id sandpit.ID, l sandpit.Leas
 	})
 }
 
-// SetLabels replaces the labels of a sandbox, as the manager knows it; the
-// provider keeps those it was made with.
+// SetLabels replaces the labels of a sandbox in the manager; the provider keeps the original ones.
 //
-// NotFound: no such sandbox. Gone: it was deleted. Invalid: the labels. Exhausted:
-// there are as many sandboxes with such a label as there may be.
+// NotFound: no such sandbox. Gone: it was deleted. Invalid: the labels. Exhausted: the limit of
+// sandboxes with such a label is reached.
 func (m *Manager) SetLabels(ctx context.Context, id sandpit.ID, labels map[string]string) error {
 	if err := checkLabels(labels); err != nil {
 		return err
@@ -71,7 +69,7 @@ func (m *Manager) SetLabels(ctx context.Context, id sandpit.ID, labels map[strin
 	})
 }
 
-// checkAction refuses an action that a sandbox cannot take.
+// checkAction refuses an action that a sandbox does not support.
 func (m *Manager) checkAction(ctx context.Context, rec *sandboxRecord, a sandpit.Action) error {
 	if a == sandpit.ActionKill {
 		return nil
@@ -83,7 +81,7 @@ func (m *Manager) checkAction(ctx context.Context, rec *sandboxRecord, a sandpit
 	return checkAbility(i, a)
 }
 
-// deadlineMatters reports whether there is something to do at the deadline.
+// deadlineMatters reports whether there is anything to do at the deadline.
 func deadlineMatters(r store.Row) bool {
 	if r.Lease.Deadline.IsZero() {
 		return false
@@ -100,11 +98,11 @@ func deadlineMatters(r store.Row) bool {
 	}
 }
 
-// SetPolicy replaces the policy of a sandbox. What p leaves out gets the defaults of a new
-// sandbox. It counts as a use, so that the sandbox is not idle at once.
+// SetPolicy replaces the policy of a sandbox. What p leaves out gets the defaults of a new sandbox.
+// The call counts as activity, so that the sandbox is not idle at once.
 //
-// NotFound: no such sandbox. Gone: it was deleted. Invalid: the policy. Unsupported: the
-// provider cannot do what it asks for.
+// NotFound: no such sandbox. Gone: it was deleted. Invalid: the policy. Unsupported: the provider
+// cannot do what the policy asks for.
 func (m *Manager) SetPolicy(ctx context.Context, id sandpit.ID, p store.Policy) error {
 	p = m.core.completeIdleTimeout(p)
 	if err := checkPolicy(p); err != nil {
@@ -130,7 +128,7 @@ func (m *Manager) SetPolicy(ctx context.Context, id sandpit.ID, p store.Policy) 
 	})
 }
 
-// describePolicy adds what a policy has happen to the arguments of an event.
+// describePolicy adds a policy to the arguments of an event.
 func describePolicy(args map[string]string, p store.Policy) {
 	args["idle_action"] = string(p.IdleAction)
 	for name, d := range map[string]time.Duration{
@@ -143,8 +141,8 @@ func describePolicy(args map[string]string, p store.Policy) {
 	}
 }
 
-// Rename gives a sandbox another name, or none if name is empty. It may be in any state. Its
-// provider keeps the name that it was made with.
+// Rename gives a sandbox another name, or none if name is empty. The sandbox may be in any state.
+// Its provider keeps the original name.
 //
 // NotFound: no such sandbox. Gone: it was deleted. Invalid: the name. AlreadyExists: another
 // sandbox of the owner has it.

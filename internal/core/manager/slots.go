@@ -9,15 +9,15 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/fairshare"
 )
 
-// slotWait bounds how long anything waits for a slot.
+// slotWait bounds every wait for a slot.
 const slotWait = 10 * time.Minute
 
-// slots divide between owners what the manager does a bounded number of at a time. What
-// belongs to no owner, such as filling a pool, counts for the owner "", which is the server
-// itself: no key has it.
+// slots divide between owners the work of which the manager does a bounded amount at a time. Work
+// that belongs to no owner, such as filling a pool, counts for the owner "", which is the server
+// itself and never has a key.
 //
-// A slot is held only for work that the server bounds. Waiting for a program of an owner,
-// for a registry or for another slot of the same kind happens outside.
+// A slot is held only for work that the server bounds. Waiting for a program of an owner, for a
+// registry or for another slot of the same kind happens without it.
 type slots struct {
 	// starts are sandboxes that are created or started, until the provider has returned them.
 	starts *fairshare.Pool
@@ -51,13 +51,13 @@ func newSlots(o Options) slots {
 	}
 }
 
-// How many requests of one owner may wait where a request has no place among the sandboxes.
+// How many requests of one owner may wait for slots that MaxSandboxes does not bound.
 const (
 	maxWaitingForks = 32
 	maxWaitingDiffs = 32
 )
 
-// Shares returns how the slots are used, for figures.
+// Shares returns how the slots and limits are used, for metrics.
 func (m *Manager) Shares() []fairshare.Status {
 	s := m.slots
 	list := []fairshare.Status{m.quota.status(), m.disk.space.status()}
@@ -67,10 +67,9 @@ func (m *Manager) Shares() []fairshare.Status {
 	return list
 }
 
-// awaitSlot takes a slot for an owner and waits for it, but no longer than slotWait. The
-// caller releases it.
+// awaitSlot acquires a slot for an owner, waiting at most slotWait. The caller releases it.
 //
-// Exhausted: too many requests of the owner wait, or it took too long.
+// Exhausted: too many requests of the owner wait, or the wait took too long.
 func awaitSlot(ctx context.Context, p *fairshare.Pool, owner string) (*fairshare.Grant, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, slotWait, sandpit.WithHint(
 		sandpit.Errorf(sandpit.Exhausted, "the server has been busy with other requests for %v", slotWait), "try again later"))

@@ -12,13 +12,13 @@ import (
 
 // The bounds of a comparison.
 const (
-	maxDiffs   = 2 // at a time: each keeps two lists of files in memory
+	maxDiffs   = 2 // at a time: each needs memory for two lists of files
 	maxChanges = 20_000
 	maxPatches = 4 << 20 // bytes
 )
 
-// Side is one side of a comparison: a sandbox, a snapshot by its ID or name, or, if it is
-// zero, the image that the other was made of.
+// Side is one side of a comparison: a sandbox, a snapshot by its ID or name, or, if zero, the image
+// that the other side was created from.
 type Side struct {
 	Sandbox  sandpit.ID
 	Snapshot string
@@ -26,18 +26,18 @@ type Side struct {
 
 // DiffRequest asks for a comparison of files.
 type DiffRequest struct {
-	// Owner is whose snapshots are meant. Whose the sandboxes are is the caller's business.
+	// Owner is the owner of the snapshots. The caller checks the owners of the sandboxes.
 	Owner    string
 	From, To Side
-	// Patch asks for the changes of small texts, too.
+	// Patch asks also for the changes of small texts.
 	Patch bool
 }
 
-// Diff tells which files have become others between two sides. Mounts are not looked at.
+// Diff returns the files that differ between two sides. Mounts are not compared.
 //
-// NotFound: no such sandbox or snapshot. Invalid: both sides are the image, or they were
-// made of different images. Conflict: a sandbox does not run. Unsupported: its provider
-// cannot do that. Exhausted: there are more files than can be compared.
+// NotFound: no such sandbox or snapshot. Invalid: both sides are the image, or they were created
+// from different images. Conflict: a sandbox does not run. Unsupported: its provider cannot do
+// that. Exhausted: there are more files than can be compared.
 func (ss *Snapshots) Diff(ctx context.Context, r DiffRequest) (sandpit.FileDiff, error) {
 	begin := time.Now()
 	d, err := ss.compareSides(ctx, r)
@@ -72,7 +72,7 @@ func (ss *Snapshots) compareSides(ctx context.Context, r DiffRequest) (sandpit.F
 		return sandpit.FileDiff{}, causeOf(ctx, err)
 	}
 	if image != "" && other != "" && image != other {
-		return sandpit.FileDiff{}, sandpit.Errorf(sandpit.Invalid, "compare: one was made of image %.100q, the other of %.100q", image, other)
+		return sandpit.FileDiff{}, sandpit.Errorf(sandpit.Invalid, "compare: created from different images %.100q and %.100q", image, other)
 	}
 	limits := layer.Limits{Changes: maxChanges}
 	if r.Patch {
@@ -81,8 +81,8 @@ func (ss *Snapshots) compareSides(ctx context.Context, r DiffRequest) (sandpit.F
 	return layer.Compare(from, to, limits), nil
 }
 
-// readSide returns the layer of a side, and its image if that is known. That of what was
-// made of a snapshot is the snapshot's, which may be gone.
+// readSide returns the layer of a side, and its image if that is known. A sandbox that was created
+// from a snapshot has no image here, because the snapshot may be deleted.
 func (ss *Snapshots) readSide(ctx context.Context, r DiffRequest, s Side) (*layer.Layer, sandpit.Image, error) {
 	switch {
 	case s.Sandbox != "":
@@ -102,7 +102,7 @@ func (ss *Snapshots) readSandbox(ctx context.Context, id sandpit.ID, texts bool)
 	defer h.Release()
 	reader, ok := as[sandpit.LayerReader](h.Instance())
 	if !ok {
-		return nil, "", sandpit.Errorf(sandpit.Unsupported, "compare sandbox %s: its provider does not tell what was changed", id)
+		return nil, "", sandpit.Errorf(sandpit.Unsupported, "compare sandbox %s: its provider cannot list changes", id)
 	}
 	l, err := readLayer(h.Context(), texts, reader.ReadLayer)
 	return l, rootImage(h.box.currentRow().Spec), err
@@ -122,7 +122,7 @@ func (ss *Snapshots) readSnapshot(ctx context.Context, owner, name string, texts
 	return l, rootImage(n.Spec), err
 }
 
-// rootImage is the image that a layer is about, "" if nobody knows.
+// rootImage returns the image that a layer is based on, "" if it is unknown.
 func rootImage(s sandpit.Spec) sandpit.Image {
 	if _, ok := s.Image.Snapshot(); ok {
 		return ""
@@ -135,21 +135,21 @@ func rootImage(s sandpit.Spec) sandpit.Image {
 
 // readLayer opens and reads a layer until its end, or the context's.
 func readLayer(ctx context.Context, texts bool, open func(context.Context) (io.ReadCloser, error)) (*layer.Layer, error) {
-	stream, err := open(ctx) // the context is the stream's, too
+	stream, err := open(ctx) // the stream ends with the context
 	if err != nil {
 		return nil, err
 	}
-	stop := context.AfterFunc(ctx, func() { _ = stream.Close() }) // a read that hangs ends with an error
+	stop := context.AfterFunc(ctx, func() { _ = stream.Close() }) // ends a blocked read
 	defer stop()
 	l, err := layer.Read(ctx, stream, texts)
 	if ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
-	_ = stream.Close() // it was only read
+	_ = stream.Close() // only read from
 	return l, err
 }
 
-// String names a side, for events.
+// String returns the name of a side for events.
 func (s Side) String() string {
 	switch {
 	case s.Sandbox != "":
@@ -161,7 +161,7 @@ func (s Side) String() string {
 	}
 }
 
-// reportDiff leaves an event: what is in a sandbox was shown to somebody.
+// reportDiff records an event: contents of a sandbox were read.
 func (ss *Snapshots) reportDiff(ctx context.Context, r DiffRequest, begin time.Time, err error) {
 	ss.events.Record(Report{
 		Request: RequestIDOf(ctx), Actor: actorOf(ctx, r.Owner), Action: "compare", Sandbox: r.To.Sandbox,

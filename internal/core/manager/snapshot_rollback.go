@@ -8,12 +8,12 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/store"
 )
 
-// RollBack makes a running or paused sandbox what a snapshot of it was, by the
-// snapshot's ID or name; it runs then. Who uses it is told to stop. It goes on when the
-// caller gives up. After an error the sandbox is as it was before.
+// RollBack returns a running or paused sandbox to one of its snapshots, by the snapshot's ID or
+// name; it runs then. Its users lose their handles. It continues if the caller's context ends.
+// After an error the sandbox is as before.
 //
-// NotFound: no such sandbox or snapshot. Invalid: a snapshot of another sandbox.
-// Conflict: it is neither running nor paused. Unsupported: its provider cannot do that.
+// NotFound: no such sandbox or snapshot. Invalid: a snapshot of another sandbox. Conflict: the
+// sandbox is neither running nor paused. Unsupported: its provider cannot do that.
 func (ss *Snapshots) RollBack(ctx context.Context, id sandpit.ID, snapshot string) error {
 	return ss.core.runOperation(ctx, id, "roll back", map[string]string{"snapshot": cutText(snapshot, store.MaxName)}, func(ctx context.Context, rec *sandboxRecord) error {
 		row := rec.currentRow()
@@ -23,8 +23,8 @@ func (ss *Snapshots) RollBack(ctx context.Context, id sandpit.ID, snapshot strin
 		}
 		defer release()
 		if n.Sandbox != rec.id {
-			return sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "snapshot %.100s is not of sandbox %s", snapshot, rec.id),
-				"make a new sandbox of it: sandpit create snapshot:"+string(n.ID))
+			return sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "snapshot %.100s is not a snapshot of sandbox %s", snapshot, rec.id),
+				"create a new sandbox from it: sandpit create snapshot:"+string(n.ID))
 		}
 		switch row.State {
 		case sandpit.StateRunning:
@@ -37,7 +37,7 @@ func (ss *Snapshots) RollBack(ctx context.Context, id sandpit.ID, snapshot strin
 	})
 }
 
-// rollBackFunc returns what a provider does to make a sandbox a snapshot again.
+// rollBackFunc returns the provider's function that rolls a sandbox back to a snapshot.
 func rollBackFunc(id sandpit.SnapshotID) func(sandpit.Instance) func(context.Context) error {
 	return func(i sandpit.Instance) func(context.Context) error {
 		if r, ok := as[sandpit.Rollbacker](i); ok {
@@ -47,8 +47,8 @@ func rollBackFunc(id sandpit.SnapshotID) func(sandpit.Instance) func(context.Con
 	}
 }
 
-// rollBackRunning rolls back a sandbox that runs. All that runs in it ends, or becomes
-// what it was.
+// rollBackRunning rolls back a running sandbox. All of its processes end or return to their earlier
+// state.
 func (ss *Snapshots) rollBackRunning(ctx context.Context, rec *sandboxRecord, n store.Snapshot) error {
 	i, err := ss.instances.ensureAttached(ctx, rec)
 	if err != nil {
@@ -63,7 +63,7 @@ func (ss *Snapshots) rollBackRunning(ctx context.Context, rec *sandboxRecord, n 
 		return err
 	}
 	defer release()
-	room, err := ss.disk.saves.Reserve(rec.currentRow().Lease.Owner, ss.disk.estimateSave(ctx, i, true)) // it is suspended for a moment
+	room, err := ss.disk.saves.Reserve(rec.currentRow().Lease.Owner, ss.disk.estimateSave(ctx, i, true)) // the provider suspends it for a moment
 	if err != nil {
 		return err
 	}
@@ -71,8 +71,8 @@ func (ss *Snapshots) rollBackRunning(ctx context.Context, rec *sandboxRecord, n 
 	why := sandpit.Errorf(sandpit.Unavailable, "sandbox %s is being rolled back to snapshot %s", rec.id, n.ID)
 	rec.refuseHandles(why)
 	ss.core.notifyEnd(rec, why)
-	// If the server breaks down now, the provider may have it on disk: who finds it
-	// resuming has it go on, whichever it is.
+	// If the server crashes now, the provider may have the sandbox on disk. Its recovery from the
+	// state resuming resumes either version.
 	if err := ss.records.changeState(ctx, rec, sandpit.StateResuming, nil); err != nil {
 		return err
 	}

@@ -39,18 +39,18 @@ type Snapshots struct {
 	wall          *wallClock
 }
 
-// snapshotUses orders what happens to snapshots: they stay while somebody uses them.
+// snapshotUses counts the users of snapshots, which cannot be deleted while they have any.
 type snapshotUses struct {
 	mu     sync.Mutex
-	users  map[sandpit.SnapshotID]int             // making is whoever makes or removes it
+	users  map[sandpit.SnapshotID]int             // exclusiveUse while it is created or deleted
 	strays map[string]map[sandpit.SnapshotID]bool // by provider: those without a row when it was asked last
 }
 
-// exclusiveUse is the number of users of a snapshot that is being made or removed.
+// exclusiveUse is the count of a snapshot that is being created or deleted.
 const exclusiveUse = -1
 
-// beginExclusive takes a snapshot for its making or removal, unless somebody has it; who takes
-// it calls end.
+// beginExclusive takes a snapshot for its creation or deletion, and reports false if it has users.
+// The caller calls endExclusive.
 func (s *snapshotUses) beginExclusive(id sandpit.SnapshotID) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -69,15 +69,15 @@ func (s *snapshotUses) endExclusive(id sandpit.SnapshotID) {
 	}
 }
 
-// shareExclusive makes of who has made a snapshot its first user.
+// shareExclusive turns exclusive use into shared use, which the caller ends with release.
 func (s *snapshotUses) shareExclusive(id sandpit.SnapshotID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.setUsers(id, 1)
 }
 
-// acquire keeps a snapshot from being removed, unless that has begun; who holds it calls
-// release.
+// acquire keeps a snapshot from being deleted, and reports false if it is being created or deleted.
+// The caller calls release.
 func (s *snapshotUses) acquire(id sandpit.SnapshotID) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -105,12 +105,12 @@ func (s *snapshotUses) setUsers(id sandpit.SnapshotID, n int) {
 	s.users[id] = n
 }
 
-// Create saves a running or paused sandbox, which goes on. The name is one that its
-// owner has not given yet, "" for none. It goes on when the caller gives up.
+// Create saves a running or paused sandbox, which continues. The name must be unused by the owner, and
+// may be empty. It continues if the caller's context ends.
 //
-// Invalid: the name. AlreadyExists: the owner has one of that name. Conflict: the
-// sandbox is neither running nor paused. Exhausted: the owner has as many, or as large
-// ones, as there may be. Unsupported: its provider cannot do that.
+// Invalid: the name. AlreadyExists: the owner has a snapshot of that name. Conflict: the sandbox is
+// neither running nor paused. Exhausted: the owner's limit is reached. Unsupported: its provider
+// cannot do that.
 func (ss *Snapshots) Create(ctx context.Context, id sandpit.ID, name string) (sandpit.Snapshot, error) {
 	n := store.Snapshot{ID: sandpit.NewSnapshotID(), Name: name}
 	if name != "" {
@@ -137,17 +137,17 @@ func snapshotArgs(n store.Snapshot) map[string]string {
 	return args
 }
 
-// saveSandbox makes a snapshot of a sandbox. Who calls has the sandbox's turn, and ends the
-// making of the snapshot, also after an error. After one nothing of it is left, or will
-// be soon.
+// saveSandbox creates a snapshot of a sandbox. The caller holds the sandbox's lock, and calls
+// endExclusive for the snapshot, also after an error. After an error nothing of the snapshot
+// remains, or it is removed later.
 func (ss *Snapshots) saveSandbox(ctx context.Context, rec *sandboxRecord, n store.Snapshot) (store.Snapshot, error) {
 	row := rec.currentRow()
 	if row.State != sandpit.StateRunning && row.State != sandpit.StatePaused {
 		return n, stateError(row)
 	}
 	if hasTempDir(row.Spec) {
-		return n, sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "snapshot sandbox %s: its temporary directory ends with it", rec.id),
-			"a volume outlives its sandboxes")
+		return n, sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "snapshot sandbox %s: it has a temporary directory, which is deleted with it", rec.id),
+			"use a volume instead")
 	}
 	keeper, err := ss.findKeeper(row.Provider)
 	if err != nil {
@@ -188,12 +188,12 @@ func (ss *Snapshots) saveSandbox(ctx context.Context, rec *sandboxRecord, n stor
 	return made, err
 }
 
-// createSnapshot writes down that a snapshot is made, and then makes it.
+// createSnapshot writes the row of a snapshot and then creates it.
 func (ss *Snapshots) createSnapshot(
 	ctx context.Context, keeper sandpit.SnapshotKeeper, n store.Snapshot, do func(context.Context, store.Snapshot) (store.Snapshot, error),
 ) (store.Snapshot, error) {
 	n.State, n.CreatedAt = store.SnapshotCreating, ss.clock.Now()
-	ss.snapshotUses.beginExclusive(n.ID) // nobody else knows it
+	ss.snapshotUses.beginExclusive(n.ID) // it is new, so no other caller has it
 	n, err := ss.insertSnapshot(ctx, n)
 	if err != nil {
 		return n, err
@@ -203,7 +203,7 @@ func (ss *Snapshots) createSnapshot(
 		made.State = store.SnapshotReady
 		err = ss.store.FinishSnapshot(ctx, made, ss.newLimits())
 	}
-	if err != nil { // what cannot be taken back now is tried again by tidySnapshots
+	if err != nil { // reconcileSnapshots retries what cannot be removed now
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeLimit)
 		defer cancel()
 		return n, errors.Join(err, ss.dropSnapshot(ctx, keeper, n.ID))
@@ -211,9 +211,9 @@ func (ss *Snapshots) createSnapshot(
 	return made, nil
 }
 
-// reserveDisk reserves the disk for a snapshot of about n.Size bytes. The returned context
-// is for its making, and over is called with how that ended. One that is brief counts as
-// what its owner has saved, until dropSnapshot.
+// reserveDisk reserves the disk for a snapshot of about n.Size bytes. The returned context is for
+// the provider's call, and over is called with its error. A temporary snapshot counts as saved data
+// of its owner until dropSnapshot.
 func (ss *Snapshots) reserveDisk(ctx context.Context, n store.Snapshot) (saving context.Context, over func(error), err error) {
 	if n.Brief {
 		s, err := ss.disk.reserveSave(ctx, saveRequest{id: string(n.ID), owner: n.Owner, disk: ss.disk.saves, bytes: n.Size})
@@ -229,12 +229,12 @@ func (ss *Snapshots) reserveDisk(ctx context.Context, n store.Snapshot) (saving 
 	admit := func(bytes int64) error {
 		ss.disk.space.claimMu.Lock()
 		defer ss.disk.space.claimMu.Unlock()
-		return ss.disk.checkShare(ctx, n.Owner, bytes-n.Size) // the row counts for so many already
+		return ss.disk.checkShare(ctx, n.Owner, bytes-n.Size) // the row counts n.Size already
 	}
 	return sandpit.WithAdmit(ctx, admit), func(error) { room.Release() }, nil
 }
 
-// insertSnapshot adds the row of a snapshot that will have about n.Size bytes.
+// insertSnapshot writes the row of a snapshot of about n.Size bytes.
 func (ss *Snapshots) insertSnapshot(ctx context.Context, n store.Snapshot) (store.Snapshot, error) {
 	ss.disk.space.claimMu.Lock()
 	defer ss.disk.space.claimMu.Unlock()
@@ -250,23 +250,23 @@ func (ss *Snapshots) newLimits() store.SnapshotLimits {
 	return store.SnapshotLimits{Count: max(0, ss.o.MaxSnapshots), Bytes: max(0, ss.o.MaxSnapshotBytes)}
 }
 
-// findKeeper returns the provider of a name that keeps snapshots.
+// findKeeper returns the named provider's ability to keep snapshots.
 func (ss *Snapshots) findKeeper(provider string) (sandpit.SnapshotKeeper, error) {
 	p := ss.o.Providers[provider]
 	if p == nil {
 		return nil, sandpit.Errorf(sandpit.Unsupported, "Unsupported provider type: %.100q", provider)
 	}
 	keeper, ok := sandpit.As[sandpit.SnapshotKeeper](p)
-	if around, is := keeper.(interface{ Unwrap() any }); is && around.Unwrap() != nil { // what is around can only hand on
+	if around, is := keeper.(interface{ Unwrap() any }); is && around.Unwrap() != nil { // a decorator has the ability only if what it decorates has it
 		_, ok = sandpit.As[sandpit.SnapshotKeeper](around.Unwrap())
 	}
 	if !ok {
-		return nil, sandpit.Errorf(sandpit.Unsupported, "provider %s keeps no snapshots", provider)
+		return nil, sandpit.Errorf(sandpit.Unsupported, "provider %s has no snapshots", provider)
 	}
 	return keeper, nil
 }
 
-// dropSnapshot removes a snapshot and then its row. Who calls has taken it.
+// dropSnapshot removes a snapshot and then its row. The caller has exclusive use of it.
 func (ss *Snapshots) dropSnapshot(ctx context.Context, keeper sandpit.SnapshotKeeper, id sandpit.SnapshotID) error {
 	remove := func(ctx context.Context) error { return keeper.RemoveSnapshot(ctx, id) }
 	if _, err := callProvider(ctx, ss.core.loops, ss.core.newCall("remove snapshot "+string(id)), withoutResult(remove), nil); err != nil {
@@ -280,8 +280,8 @@ func (ss *Snapshots) dropSnapshot(ctx context.Context, keeper sandpit.SnapshotKe
 	return err
 }
 
-// removeLate removes what came when nobody waited for it any more. If it cannot, the
-// reconciler finds it.
+// removeLate removes a snapshot that was created after its caller had stopped waiting. If that
+// fails, the reconciler finds it.
 func (ss *Snapshots) removeLate(keeper sandpit.SnapshotKeeper, id sandpit.SnapshotID) {
 	ctx, cancel := context.WithTimeout(ss.core.loops.ctx, ss.o.CallTimeout)
 	defer cancel()
@@ -289,21 +289,21 @@ func (ss *Snapshots) removeLate(keeper sandpit.SnapshotKeeper, id sandpit.Snapsh
 	ss.events.Record(Report{Actor: actorManager, Action: "remove late snapshot", Args: map[string]string{"snapshot": string(id)}, Err: err})
 }
 
-// holdReady returns an owner's snapshot that is ready, and stays so until release is called.
+// holdReady returns an owner's snapshot that is ready and remains so until release is called.
 //
-// NotFound: there is none. Conflict: it is being made or removed.
+// NotFound: no such snapshot. Conflict: it is being created or deleted.
 func (ss *Snapshots) holdReady(ctx context.Context, owner, name string) (n store.Snapshot, release func(), err error) {
 	n, err = ss.store.Snapshot(ctx, owner, name)
 	if err != nil {
 		return n, nil, err
 	}
 	if !ss.snapshotUses.acquire(n.ID) {
-		return n, nil, sandpit.Errorf(sandpit.Conflict, "snapshot %s is being made or removed", name)
+		return n, nil, sandpit.Errorf(sandpit.Conflict, "snapshot %s is being created or deleted", name)
 	}
 	release = func() { ss.snapshotUses.release(n.ID) }
-	now, err := ss.store.Snapshot(ctx, owner, string(n.ID)) // it may have been removed before it was held
+	now, err := ss.store.Snapshot(ctx, owner, string(n.ID)) // it may have been deleted before acquire
 	if err == nil && now.State != store.SnapshotReady {
-		err = sandpit.Errorf(sandpit.NotFound, "there is no snapshot %.100s", name)
+		err = sandpit.Errorf(sandpit.NotFound, "snapshot %.100s not found", name)
 	}
 	if err != nil {
 		release()
@@ -316,7 +316,7 @@ func (ss *Snapshots) holdReady(ctx context.Context, owner, name string) (n store
 func (ss *Snapshots) Get(ctx context.Context, owner, name string) (sandpit.Snapshot, error) {
 	n, err := ss.store.Snapshot(ctx, owner, name)
 	if err == nil && (n.State != store.SnapshotReady || n.Brief) {
-		err = sandpit.Errorf(sandpit.NotFound, "there is no snapshot %.100s", name)
+		err = sandpit.Errorf(sandpit.NotFound, "snapshot %.100s not found", name)
 	}
 	if err != nil {
 		return sandpit.Snapshot{}, err
@@ -338,7 +338,7 @@ func (ss *Snapshots) List(ctx context.Context, f store.SnapshotFilter) ([]sandpi
 	return list, nil
 }
 
-// toSnapshot returns what callers see of a row.
+// toSnapshot returns a snapshot as callers see it.
 func toSnapshot(n store.Snapshot) sandpit.Snapshot {
 	return sandpit.Snapshot{
 		ID: n.ID, Name: n.Name, Owner: n.Owner, Provider: n.Provider, Sandbox: n.Sandbox, Spec: n.Spec.Clone(),
@@ -346,11 +346,10 @@ func toSnapshot(n store.Snapshot) sandpit.Snapshot {
 	}
 }
 
-// Delete removes a snapshot; sandboxes that were made of it go on. It goes on
-// when the caller gives up. What cannot be removed is tried again later; who calls again
-// tries at once.
+// Delete removes a snapshot; sandboxes that were created from it continue. It continues if the
+// caller's context ends. What cannot be removed is retried later; another call retries at once.
 //
-// NotFound: there is none. Conflict: it is being used.
+// NotFound: there is no such snapshot. Conflict: it is in use.
 func (ss *Snapshots) Delete(ctx context.Context, owner, name string) error {
 	return ss.withEvent(ctx, "remove snapshot", store.Snapshot{Owner: owner, Name: name}, func(ctx context.Context) error {
 		ctx, cancel := ss.core.ops.detach(ctx)
@@ -360,7 +359,7 @@ func (ss *Snapshots) Delete(ctx context.Context, owner, name string) error {
 			return err
 		}
 		if !ss.snapshotUses.beginExclusive(n.ID) {
-			return sandpit.WithHint(sandpit.Errorf(sandpit.Conflict, "snapshot %s is being made, used or removed", name), "try again in a moment")
+			return sandpit.WithHint(sandpit.Errorf(sandpit.Conflict, "snapshot %s is being created, used or deleted", name), "try again in a moment")
 		}
 		defer ss.snapshotUses.endExclusive(n.ID)
 		keeper, err := ss.findKeeper(n.Provider)
@@ -374,8 +373,8 @@ func (ss *Snapshots) Delete(ctx context.Context, owner, name string) error {
 	})
 }
 
-// withEvent does something for a caller, as one event. The context ends with the
-// caller's, and with the manager.
+// withEvent runs an operation for a caller and records it as one event. The operation's context
+// ends with the caller's, and with the manager.
 func (ss *Snapshots) withEvent(ctx context.Context, action string, n store.Snapshot, do func(context.Context) error) error {
 	begin := time.Now()
 	if ss.core.closing.Load() || !ss.core.ops.begin() {
@@ -391,9 +390,8 @@ func (ss *Snapshots) withEvent(ctx context.Context, action string, n store.Snaps
 	return err
 }
 
-// Export writes a snapshot as one stream, which ImportSnapshot reads, also
-// elsewhere. After an error the stream is not complete. NotFound. Conflict: it is being
-// made or removed.
+// Export writes a snapshot as one stream, which Import reads, also on another server. After an
+// error the stream is incomplete. NotFound. Conflict: it is being created or deleted.
 func (ss *Snapshots) Export(ctx context.Context, owner, name string, to io.Writer) error {
 	return ss.withEvent(ctx, "export snapshot", store.Snapshot{Owner: owner, Name: name}, func(ctx context.Context) error {
 		n, release, err := ss.holdReady(ctx, owner, name)
@@ -409,21 +407,21 @@ func (ss *Snapshots) Export(ctx context.Context, owner, name string, to io.Write
 	})
 }
 
-// ImportRequest asks for a snapshot to be read.
+// ImportRequest asks for a snapshot to be imported.
 type ImportRequest struct {
 	Owner string
-	// Name is one that the owner has not given yet. Default: none.
+	// Name must be unused by the owner. Default: none.
 	Name string
 	// Provider keeps it. Default: Options.Provider.
 	Provider string
 }
 
-// Import adds what ExportSnapshot wrote. When it fails, or ctx ends, nothing of
-// it is left. What is read is not trusted: directories of a machine and volumes are
-// refused, and so is what is larger than the owner's snapshots may be.
+// Import adds a snapshot that Export wrote. If it fails, or ctx ends, nothing of it remains. The
+// stream is not trusted: mounts are refused, and so is a stream that exceeds the limit of the
+// owner's snapshots.
 //
-// Invalid: the name, or no such stream. AlreadyExists: the owner has one of that name.
-// Exhausted: no room. Unsupported: no such provider, or it keeps no snapshots.
+// Invalid: the name, or not such a stream. AlreadyExists: the owner has a snapshot of that name.
+// Exhausted: no room. Unsupported: no such provider, or it has no snapshots.
 func (ss *Snapshots) Import(ctx context.Context, r ImportRequest, from io.Reader) (sandpit.Snapshot, error) {
 	n := store.Snapshot{ID: sandpit.NewSnapshotID(), Owner: r.Owner, Name: r.Name, Provider: cmp.Or(r.Provider, ss.o.Provider)}
 	err := ss.withEvent(ctx, "import snapshot", n, func(ctx context.Context) error {
@@ -456,15 +454,15 @@ func (ss *Snapshots) Import(ctx context.Context, r ImportRequest, from io.Reader
 	return toSnapshot(n), nil
 }
 
-// checkImported refuses what a stream must not ask for.
+// checkImported refuses a spec that a stream must not contain.
 func checkImported(s sandpit.Spec) error {
 	if len(s.Mounts) > 0 {
-		return sandpit.Errorf(sandpit.Invalid, "a snapshot with directories of a machine, or volumes, cannot be imported")
+		return sandpit.Errorf(sandpit.Invalid, "a snapshot with mounts of directories or volumes cannot be imported")
 	}
 	return checkLabels(s.Labels)
 }
 
-// limitStream reads no more than all snapshots of an owner may have.
+// limitStream bounds a stream by the limit of an owner's snapshots.
 func (ss *Snapshots) limitStream(r io.Reader) io.Reader {
 	if ss.o.MaxSnapshotBytes <= 0 {
 		return r
@@ -480,7 +478,7 @@ type limitedReader struct {
 // Read implements io.Reader.
 func (b *limitedReader) Read(p []byte) (int, error) {
 	if b.remaining <= 0 {
-		return 0, sandpit.Errorf(sandpit.Exhausted, "it is larger than the snapshots of one owner may be")
+		return 0, sandpit.Errorf(sandpit.Exhausted, "the stream exceeds the limit of an owner's snapshots")
 	}
 	n, err := b.r.Read(p[:min(int64(len(p)), b.remaining)])
 	b.remaining -= int64(n)

@@ -11,18 +11,17 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/store"
 )
 
-// reasonSnapshotGone is the problem of a snapshot whose provider has lost it.
-const reasonSnapshotGone = "it is gone: the provider has it no more"
+// reasonSnapshotGone is the problem of a snapshot that its provider has lost.
+const reasonSnapshotGone = "gone: the provider no longer has it"
 
-// reconcileSnapshots removes snapshots that were half made or half removed when the server
-// ended, those that were there for an operation, and those without a row; and writes
-// down which of the others nothing can be made of.
+// reconcileSnapshots removes snapshots whose creation or deletion was interrupted, temporary ones
+// that are left, and those without a row; and records which of the others cannot be used.
 func (ss *Snapshots) reconcileSnapshots(ctx context.Context) {
-	// What is ready before a provider is asked must be in its answer.
+	// A snapshot that is ready before the provider is called must be in its list.
 	rows, err := ss.store.Snapshots(ctx, store.SnapshotFilter{All: true})
 	if err != nil {
 		if ctx.Err() == nil {
-			ss.log.WarnContext(ctx, "the snapshots cannot be looked through", slog.Any("error", err))
+			ss.log.WarnContext(ctx, "manager: snapshots not listed", slog.Any("error", err))
 		}
 		return
 	}
@@ -39,8 +38,8 @@ func (ss *Snapshots) reconcileSnapshots(ctx context.Context) {
 	}
 }
 
-// removeIfUnused removes a snapshot, unless somebody uses it, or has come to the end with
-// it since it was listed.
+// removeIfUnused removes a snapshot, unless it is in use, or was finished or deleted since it was
+// listed.
 func (ss *Snapshots) removeIfUnused(ctx context.Context, n store.Snapshot) {
 	if ctx.Err() != nil || !ss.snapshotUses.beginExclusive(n.ID) {
 		return
@@ -57,7 +56,7 @@ func (ss *Snapshots) removeIfUnused(ctx context.Context, n store.Snapshot) {
 	ss.events.Record(Report{Actor: actorManager, Action: "remove snapshot", Args: snapshotArgs(n), Err: err})
 }
 
-// findRow returns the row of a snapshot as it is now.
+// findRow returns the current row of a snapshot.
 func (ss *Snapshots) findRow(ctx context.Context, n store.Snapshot) (store.Snapshot, error) {
 	if n.Build != "" {
 		return ss.store.BuildSnapshot(ctx, n.ID)
@@ -65,17 +64,17 @@ func (ss *Snapshots) findRow(ctx context.Context, n store.Snapshot) (store.Snaps
 	return ss.store.Snapshot(ctx, n.Owner, string(n.ID))
 }
 
-// compareProvider looks at what one provider has. One that does not answer is left out:
-// its silence means nothing.
+// compareProvider compares the rows with what one provider lists. A provider that cannot be reached
+// is skipped: missing snapshots are not lost then.
 func (ss *Snapshots) compareProvider(ctx context.Context, provider string, rows []store.Snapshot) {
 	keeper, err := ss.findKeeper(provider)
 	if err != nil {
-		return // it has none
+		return // it has no snapshots
 	}
 	list, err := callProvider(ctx, ss.core.loops, ss.core.newCall("list snapshots"), keeper.ListSnapshots, nil)
 	if err != nil {
 		if ctx.Err() == nil {
-			ss.log.DebugContext(ctx, "the snapshots of a provider cannot be listed", slog.String("provider", provider), slog.Any("error", err))
+			ss.log.DebugContext(ctx, "manager: snapshots of a provider not listed", slog.String("provider", provider), slog.Any("error", err))
 		}
 		return
 	}
@@ -95,20 +94,20 @@ func (ss *Snapshots) compareProvider(ctx context.Context, provider string, rows 
 	ss.removeStrays(ctx, provider, keeper, list)
 }
 
-// recordProblem writes down, and tells, why nothing can be made of a snapshot, or only
-// what has its files, or that something can again.
+// recordProblem records why a snapshot cannot be used, or not with its memory, or that it can be
+// used again.
 func (ss *Snapshots) recordProblem(ctx context.Context, n store.Snapshot, memory bool, problem string) {
 	err := ss.store.SetSnapshotUse(ctx, n.ID, memory, problem)
 	if errors.Is(err, sandpit.NotFound) {
-		return // it was removed meanwhile
+		return // deleted meanwhile
 	}
 	args := snapshotArgs(n)
 	args["problem"], args["memory"] = problem, strconv.FormatBool(memory)
 	ss.events.Record(Report{Actor: actorManager, Action: "look at snapshot", Args: args, Err: err})
 }
 
-// removeStrays removes what is marked as ours, has no row, and had none the last time:
-// one that is just being made or removed is not that old.
+// removeStrays removes snapshots of this manager that have no row and had none at the last
+// comparison: a snapshot that is being created or deleted is not that old.
 func (ss *Snapshots) removeStrays(ctx context.Context, provider string, keeper sandpit.SnapshotKeeper, list []sandpit.Snapshot) {
 	ss.snapshotUses.mu.Lock()
 	before := ss.snapshotUses.strays[provider]
@@ -118,7 +117,7 @@ func (ss *Snapshots) removeStrays(ctx context.Context, provider string, keeper s
 		if s.ID.Validate() != nil || s.Spec.Labels[Label] != ss.identity {
 			continue
 		}
-		// What has a row is left alone: somebody may be about to use it.
+		// One with a row may be about to be used.
 		known, err := ss.store.HasSnapshot(ctx, s.ID)
 		switch {
 		case err != nil || known:

@@ -8,12 +8,11 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/store"
 )
 
-// Stats say what a manager is busy with. As JSON, durations are in seconds.
+// Stats are counts of what a manager manages. In JSON, durations are in seconds.
 type Stats struct {
-	// TotalSandboxes are those that exist, stopped ones included, and those that
-	// wait in pools left out.
+	// TotalSandboxes counts existing sandboxes, also stopped ones, but no spares.
 	TotalSandboxes int
-	// ActiveOperations are the handles that are held and the operations under way.
+	// ActiveOperations counts handles and running operations.
 	ActiveOperations int
 	MaxSandboxes     int
 	IdleTimeout      time.Duration
@@ -36,14 +35,14 @@ func (s Stats) MarshalJSON() ([]byte, error) {
 	})
 }
 
-// Stats counts the sandboxes of all owners and what is done to them.
+// Stats counts the sandboxes and operations of all owners.
 func (m *Manager) Stats() Stats {
 	s := m.countStats(func(store.Row) bool { return true })
 	s.ActiveOperations += m.core.ops.count()
 	return s
 }
 
-// StatsOf is Stats for an owner: only its own sandboxes and their use count.
+// StatsOf is Stats for one owner's sandboxes and their use.
 func (m *Manager) StatsOf(owner string) Stats {
 	return m.countStats(func(r store.Row) bool { return r.Lease.Owner == owner })
 }
@@ -66,8 +65,7 @@ func (m *Manager) countStats(counts func(store.Row) bool) Stats {
 	return s
 }
 
-// CountStates counts sandboxes by their state, those that wait in pools and deleted
-// ones left out.
+// CountStates counts sandboxes by their state, without spares and deleted ones.
 func (m *Manager) CountStates() map[sandpit.State]int {
 	counts := make(map[sandpit.State]int)
 	for _, rec := range m.sandboxes.all() {

@@ -27,22 +27,22 @@ type sweeper struct {
 	wall      *wallClock
 }
 
-// The paces of the sweep.
+// The times of the sweep.
 const (
-	sweepPause       = 50 * time.Millisecond // the least between two looks
+	sweepPause       = 50 * time.Millisecond // the shortest time between two sweeps
 	flushPause       = time.Second           // between two writes of times of last use
-	dueRetry         = time.Minute           // after a chore that failed; doubles
-	dueRetryLimit    = time.Hour             // and is never longer
-	maxGuestFailures = 3                     // times that a guest may not answer whether it is busy
+	dueRetry         = time.Minute           // after a failed action; doubles
+	dueRetryLimit    = time.Hour             // the longest delay
+	maxGuestFailures = 3                     // failed requests whether a guest is busy
 )
 
-// runLoop does what is due by itself, when it is due.
+// runLoop sweeps until ctx ends.
 func (sw *sweeper) runLoop(ctx context.Context) {
 	ensured := time.Now()
 	for ctx.Err() == nil {
 		next := sw.sweepDue(ctx)
 		if err := sw.records.flushUses(ctx); err != nil && ctx.Err() == nil {
-			sw.log.WarnContext(ctx, "times of last use cannot be written", slog.Any("error", err))
+			sw.log.WarnContext(ctx, "manager: times of last use not written", slog.Any("error", err))
 		}
 		if time.Since(ensured) >= sw.o.Sweep {
 			sw.messages.ensureScheduled(ctx, false)
@@ -52,7 +52,7 @@ func (sw *sweeper) runLoop(ctx context.Context) {
 	}
 }
 
-// waitForWork waits until there may be something to do, or something to write.
+// waitForWork waits at most d for due actions or for times of last use to write.
 func (sw *sweeper) waitForWork(ctx context.Context, d time.Duration) {
 	if sleep(ctx, min(d, sweepPause)) != nil {
 		return
@@ -71,12 +71,12 @@ func (sw *sweeper) waitForWork(ctx context.Context, d time.Duration) {
 	}
 }
 
-// sweepDue begins what is due and returns when the next thing is.
+// sweepDue starts the actions that are due and returns the time until the next one.
 func (sw *sweeper) sweepDue(ctx context.Context) time.Duration {
 	now, err := sw.wall.now(ctx)
 	if err != nil {
 		if ctx.Err() == nil {
-			sw.log.WarnContext(ctx, "nothing is done by itself until the time is settled", slog.Any("error", err))
+			sw.log.WarnContext(ctx, "manager: sweep skipped; clock jump not handled", slog.Any("error", err))
 		}
 		return flushPause
 	}
@@ -94,7 +94,7 @@ func (sw *sweeper) sweepDue(ctx context.Context) time.Duration {
 	return next
 }
 
-// dueAction is what is to be done with a sandbox by itself.
+// dueAction is an action of a sandbox's policy, and when it is due.
 type dueAction struct {
 	what dueKind
 	at   time.Time
@@ -112,7 +112,7 @@ const (
 	dueForget
 )
 
-// nextDue returns the next one. While a sandbox is used there are checkpoints only.
+// nextDue returns the next due action. While a sandbox is used, there are only checkpoints.
 func (rec *sandboxRecord) nextDue(remember time.Duration) (dueAction, bool) {
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
@@ -120,7 +120,7 @@ func (rec *sandboxRecord) nextDue(remember time.Duration) (dueAction, bool) {
 		return dueAction{}, false
 	}
 	c, ok := findDue(rec.row, remember)
-	if len(rec.handles) > 0 { // it is not idle
+	if len(rec.handles) > 0 { // not idle
 		c, ok = findCheckpoint(rec.row)
 	}
 	if ok && c.at.Before(rec.retryAt) {
@@ -129,7 +129,7 @@ func (rec *sandboxRecord) nextDue(remember time.Duration) (dueAction, bool) {
 	return c, ok
 }
 
-// findDue returns the next chore of a sandbox that is not in use.
+// findDue returns the next due action of a sandbox that is not in use.
 func findDue(r store.Row, remember time.Duration) (dueAction, bool) {
 	next, ok := findAging(r, remember)
 	if c, due := findCheckpoint(r); due && (!ok || c.at.Before(next.at)) {
@@ -138,7 +138,7 @@ func findDue(r store.Row, remember time.Duration) (dueAction, bool) {
 	return next, ok
 }
 
-// findAging returns the next chore of a sandbox that changes its state.
+// findAging returns the next due action that changes a sandbox's state.
 func findAging(r store.Row, remember time.Duration) (next dueAction, ok bool) {
 	plan := func(what dueKind, after time.Duration, since time.Time) {
 		if at := since.Add(after); after > 0 && (!ok || at.Before(next.at)) {
@@ -166,8 +166,8 @@ func findAging(r store.Row, remember time.Duration) (next dueAction, ok bool) {
 	return next, ok
 }
 
-// nextAction returns what happens to a sandbox next without a request. While it is in use, only
-// its deadline counts. The lock is held.
+// nextAction returns what happens to a sandbox next without a request. While the sandbox is in use,
+// only its deadline counts. The lock is held.
 func (rec *sandboxRecord) nextAction() sandpit.Upcoming {
 	r := rec.row
 	var next sandpit.Upcoming
@@ -183,7 +183,7 @@ func (rec *sandboxRecord) nextAction() sandpit.Upcoming {
 	return next
 }
 
-// action returns what a chore does to a sandbox.
+// action returns the action for clients.
 func (c dueAction) action(r store.Row) sandpit.Action {
 	switch c.what {
 	case dueIdle:
@@ -199,7 +199,7 @@ func (c dueAction) action(r store.Row) sandpit.Action {
 	}
 }
 
-// cause returns why a chore is done.
+// cause returns the cause for clients.
 func (c dueAction) cause(r store.Row) string {
 	if r.State == sandpit.StateRunning {
 		return sandpit.CauseIdle
@@ -207,8 +207,8 @@ func (c dueAction) cause(r store.Row) string {
 	return string(r.State)
 }
 
-// findCheckpoint returns when the files of a sandbox are to be saved. What it has begun to
-// run with is on disk already, or worth nothing.
+// findCheckpoint returns when the files of a sandbox are to be checkpointed. The files that it was
+// started with are on disk already.
 func findCheckpoint(r store.Row) (dueAction, bool) {
 	since := r.CheckpointedAt
 	if r.ChangedAt.After(since) {
@@ -218,7 +218,7 @@ func findCheckpoint(r store.Row) (dueAction, bool) {
 	return dueAction{dueCheckpoint, since.Add(every)}, every > 0 && r.State == sandpit.StateRunning
 }
 
-// startDue does a sandbox's chore, beside others, unless somebody else has its turn.
+// startDue runs a sandbox's due action in the background, unless the sandbox is locked.
 func (sw *sweeper) startDue(rec *sandboxRecord) {
 	rec.mu.Lock()
 	rec.hasDueRun = true
@@ -236,7 +236,7 @@ func (sw *sweeper) startDue(rec *sandboxRecord) {
 	})
 }
 
-// recordOutcome notes how a chore went. One that failed waits longer each time.
+// recordOutcome records how a due action ended. The delay after a failure doubles.
 func (sw *sweeper) recordOutcome(ctx context.Context, rec *sandboxRecord, err error) {
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
@@ -252,11 +252,11 @@ func (sw *sweeper) recordOutcome(ctx context.Context, rec *sandboxRecord, err er
 	}
 	rec.failures++
 	rec.retryAt = sw.clock.Now().Add(pause)
-	sw.log.WarnContext(ctx, "what was due by itself was not done", slog.String("sandbox", string(rec.id)),
-		slog.Any("error", err), slog.Duration("again in", pause))
+	sw.log.WarnContext(ctx, "manager: scheduled action failed", slog.String("sandbox", string(rec.id)),
+		slog.Any("error", err), slog.Duration("retry_in", pause))
 }
 
-// runDue does what is due, if it still is.
+// runDue runs the action that is due, if it still is.
 func (sw *sweeper) runDue(ctx context.Context, rec *sandboxRecord) error {
 	now, err := sw.wall.now(ctx)
 	if err != nil {
@@ -288,8 +288,8 @@ func (sw *sweeper) runDue(ctx context.Context, rec *sandboxRecord) error {
 	}
 }
 
-// suspendIdle pauses a sandbox on disk that nobody has used for as long as its policy says,
-// whether it runs or is paused in memory.
+// suspendIdle suspends a sandbox that has not been used for the time of its policy, whether it runs
+// or is paused in memory.
 func (sw *sweeper) suspendIdle(ctx context.Context, rec *sandboxRecord, row store.Row) error {
 	after := row.Policy.AutoSuspend
 	if row.State != sandpit.StateRunning {

@@ -10,7 +10,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// tasks owns goroutines. The zero value is not ready; see newTasks.
+// tasks owns goroutines. Use newTasks; the zero value is not ready.
 type tasks struct {
 	ctx    context.Context //nolint:containedctx // the life of the tasks, which is no caller's
 	cancel context.CancelCauseFunc
@@ -21,14 +21,13 @@ type tasks struct {
 	empty  chan struct{} // closed when the last one ends after close
 }
 
-// newTasks returns tasks whose contexts have the values of ctx and not its end.
+// newTasks returns tasks whose contexts have the values of ctx, but do not end with it.
 func newTasks(ctx context.Context) *tasks {
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	return &tasks{ctx: ctx, cancel: cancel, empty: make(chan struct{})}
 }
 
-// begin counts a task that the caller performs and ends. It reports false after
-// close.
+// begin counts a task that the caller runs and ends. It reports false after close.
 func (t *tasks) begin() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -39,7 +38,7 @@ func (t *tasks) begin() bool {
 	return true
 }
 
-// addOne counts one more task for who performs one already.
+// addOne counts one more task, for a caller that runs one already.
 func (t *tasks) addOne() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -55,7 +54,7 @@ func (t *tasks) end() {
 	}
 }
 
-// start runs f in a goroutine. It reports false, and does not, after close.
+// start runs f in a goroutine. After close it does not, and reports false.
 func (t *tasks) start(f func(ctx context.Context)) bool {
 	if !t.begin() {
 		return false
@@ -80,7 +79,7 @@ func (t *tasks) close() {
 	}
 }
 
-// wait returns when all tasks have ended after close, or ctx has.
+// wait returns when all tasks have ended after close, or when ctx ends.
 func (t *tasks) wait(ctx context.Context) error {
 	select {
 	case <-t.empty:
@@ -101,23 +100,22 @@ func (t *tasks) count() int {
 	return t.n
 }
 
-// detach returns a context with the values of ctx that ends with the tasks and
-// not with the caller.
+// detach returns a context with the values of ctx that ends with the tasks and not with ctx.
 func (t *tasks) detach(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(t.ctx, func() { cancel(context.Cause(t.ctx)) })
 	return ctx, func() { stop(); cancel(nil) }
 }
 
-// join returns a context that ends with ctx and with the tasks.
+// join returns a context that ends with ctx or with the tasks.
 func (t *tasks) join(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(t.ctx, func() { cancel(context.Cause(t.ctx)) })
 	return ctx, func() { stop(); cancel(nil) }
 }
 
-// returnGrace is how long a call whose context has ended may take to return: by then
-// those that heed their context have told what they know.
+// returnGrace is how long a call may take to return after its context has ended. A call that heeds
+// its context has returned by then.
 const returnGrace = time.Second
 
 // providerCall is a call of something that may ignore its context.
@@ -126,10 +124,9 @@ type providerCall struct {
 	limit time.Duration // 0: none but the context's
 }
 
-// callProvider runs f in a goroutine of t and returns when it does, or soon after the
-// context or the limit has ended, with Timeout in the latter case, whether f
-// heeds its context or not. A result that comes later goes to late, if there is
-// one.
+// callProvider runs f in a goroutine of t. It returns when f does, or soon after the context or the
+// limit ends, whether f heeds its context or not; at the limit the error is Timeout. A result that
+// comes later is passed to late, unless that is nil.
 func callProvider[T any](ctx context.Context, t *tasks, r providerCall, f func(context.Context) (T, error), late func(T, error)) (T, error) {
 	ctx, cancel := withLimit(ctx, r)
 	type answer struct {
@@ -137,7 +134,7 @@ func callProvider[T any](ctx context.Context, t *tasks, r providerCall, f func(c
 		err   error
 	}
 	var zero T
-	var given atomic.Bool // somebody has decided whether the result is late
+	var given atomic.Bool // set when it is decided whether the result is late
 	answered := make(chan answer, 1)
 	started := t.start(func(context.Context) {
 		defer cancel()
@@ -179,7 +176,7 @@ func withLimit(ctx context.Context, r providerCall) (context.Context, context.Ca
 		sandpit.Errorf(sandpit.Timeout, "%s timed out after %v seconds", r.what, r.limit.Seconds()))
 }
 
-// causeOf returns err, or why the context ended if that is all it tells.
+// causeOf returns err, or the cause of the context's end if err only says that it ended.
 func causeOf(ctx context.Context, err error) error {
 	if ctx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)) {
 		return context.Cause(ctx)
@@ -187,7 +184,7 @@ func causeOf(ctx context.Context, err error) error {
 	return err
 }
 
-// withoutResult makes a call without a result one with an empty result.
+// withoutResult adapts a function without a result for callProvider.
 func withoutResult(f func(context.Context) error) func(context.Context) (struct{}, error) {
 	return func(ctx context.Context) (struct{}, error) { return struct{}{}, f(ctx) }
 }

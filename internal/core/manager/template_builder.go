@@ -6,19 +6,19 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// TemplateBuilder makes the images of templates. They are found under
-// "template:" and the ID of the build by the provider Options.BuilderProvider.
+// TemplateBuilder builds the images of templates. The provider Options.BuilderProvider finds them
+// under "template:" and the ID of the build.
 type TemplateBuilder interface {
-	// PrepareTemplate fetches what a recipe starts from, as far as it does not need the
-	// job's Create, and holds it until release is called. It may wait long.
+	// PrepareTemplate fetches the base of a recipe, as far as that does not need the job's
+	// Create, and keeps it until release is called. It may wait long.
 	//
 	// Errors are those of Images.PrepareImage.
 	PrepareTemplate(ctx context.Context, j TemplateJob) (release func(), err error)
-	// BuildTemplate carries out a recipe. After an error no image of it is left.
+	// BuildTemplate carries out a recipe. After an error no image of it remains.
 	//
-	// Errors are told to whoever builds. One that a step is at fault for is a StepError.
+	// Its errors are shown to the client. An error that a step has caused is a StepError.
 	BuildTemplate(ctx context.Context, j TemplateJob) (size int64, err error)
-	// RemoveTemplate lets go of the image of a build. It is no error if there is none.
+	// RemoveTemplate removes the image of a build. A missing image is not an error.
 	RemoveTemplate(ctx context.Context, id sandpit.BuildID) error
 }
 
@@ -26,35 +26,35 @@ type TemplateBuilder interface {
 type TemplateJob struct {
 	Build  sandpit.BuildID
 	Recipe sandpit.Recipe
-	// Dir is where files are copied from. Default: there are none.
+	// Dir is the directory that steps copy files from. Default: none.
 	Dir string
-	// Secrets are values of those that steps name.
+	// Secrets are the values of the secrets that steps name.
 	Secrets map[string]string
-	// Fresh does every step again.
+	// Fresh repeats every step.
 	Fresh bool
-	// Login is for the registry of the base. Default: that of the configuration.
+	// Login is the login for the base's registry. Default: the configuration's.
 	Login RegistryLogin
-	// Owner owns the build, and what it fetches and makes.
+	// Owner owns the build, and what it fetches and creates.
 	Owner string
-	// Trusted says that an administrator, the configuration, or the manager (for a build that
-	// the owner may use) names Recipe.From: they may use every image.
+	// Trusted reports whether an administrator, the configuration, or the manager (for a build
+	// that the owner may use) names Recipe.From: they may use every image.
 	Trusted bool
-	// Create makes a sandbox in which a step runs.
+	// Create creates a sandbox for a step.
 	Create func(ctx context.Context, spec sandpit.Spec) (sandpit.Instance, error)
-	// Output takes what steps put out.
+	// Output is called with the output of steps.
 	Output func(p []byte)
-	// Begin hears of each step.
+	// Begin is called when a step begins.
 	Begin func(number, total int, step string)
-	// Progress hears, every few seconds, what is done before the steps, such as a download.
+	// Progress is called every few seconds during work before the steps, such as a download.
 	Progress func(text string)
 }
 
-// RegistryLogin is kept in memory only, and only as long as a build takes.
+// RegistryLogin is kept in memory only, for the duration of a build.
 type RegistryLogin struct{ User, Password string }
 
-// StepError is an error that one step of a recipe is at fault for.
+// StepError is an error that one step of a recipe has caused.
 type StepError struct {
-	// Step is as people write it.
+	// Step is the step as in the recipe.
 	Step string
 	Err  error
 }

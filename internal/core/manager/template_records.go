@@ -21,14 +21,14 @@ type templateRecords struct {
 	store    *store.Store
 }
 
-// maxPending is how many builds of an owner may be waiting or going on.
+// maxPending is how many builds of an owner may be waiting or running.
 const maxPending = 100
 
 func (tr *templateRecords) newLimits() store.TemplateLimits {
 	return store.TemplateLimits{Bytes: max(0, tr.o.MaxTemplateBytes), Pending: maxPending}
 }
 
-// withEvent does something for a caller, as one event.
+// withEvent runs an operation for a caller and records it as one event.
 func (tr *templateRecords) withEvent(ctx context.Context, action, owner, name string, do func(context.Context) error) error {
 	begin := time.Now()
 	if tr.core.closing.Load() || !tr.core.ops.begin() {
@@ -45,7 +45,7 @@ func (tr *templateRecords) withEvent(ctx context.Context, action, owner, name st
 	return err
 }
 
-// addCount adds what is not written down yet.
+// addCount adds the created sandboxes that are not written yet.
 func (tr *templateRecords) addCount(t sandpit.Template) sandpit.Template {
 	tr.registry.mu.Lock()
 	defer tr.registry.mu.Unlock()
@@ -58,7 +58,7 @@ func (tr *templateRecords) findTemplate(ctx context.Context, owner, text string)
 	ref := sandpit.ParseTemplateRef(text)
 	t, err := tr.lookUp(ctx, owner, ref)
 	isOthers := err == nil && t.Owner != owner && !t.Public || err == nil && ref.Owner != "" && t.Owner != ref.Owner
-	if isOthers || errors.Is(err, sandpit.NotFound) { // which look alike
+	if isOthers || errors.Is(err, sandpit.NotFound) { // both give the same error
 		return sandpit.Template{}, sandpit.Errorf(sandpit.NotFound, "template %.200s not found", text)
 	}
 	if err != nil {
@@ -67,7 +67,7 @@ func (tr *templateRecords) findTemplate(ctx context.Context, owner, text string)
 	return tr.addCount(t), nil
 }
 
-// lookUp returns what a reference means, whether the owner may use it or not.
+// lookUp returns the template that a reference names, whether the owner may use it or not.
 func (tr *templateRecords) lookUp(ctx context.Context, owner string, ref sandpit.TemplateRef) (sandpit.Template, error) {
 	if id := sandpit.TemplateID(ref.Name); id.Validate() == nil {
 		return tr.store.Template(ctx, id)
@@ -92,17 +92,16 @@ func (tr *templateRecords) lookUp(ctx context.Context, owner string, ref sandpit
 	return t, err
 }
 
-// findBuiltin returns a template that is part of the program. NotFound: it was not built
-// yet.
+// findBuiltin returns a template that is part of the program. NotFound: it is not built yet.
 func (tr *templateRecords) findBuiltin(ctx context.Context, name string) (sandpit.Template, error) {
 	t, err := tr.store.TemplateNamed(ctx, BuiltinOwner, name)
 	if err == nil && t.Tags[sandpit.DefaultTag] == "" {
-		err = sandpit.Errorf(sandpit.NotFound, "template %s has no build that is ready", name)
+		err = sandpit.Errorf(sandpit.NotFound, "template %s has no finished build", name)
 	}
 	return t, err
 }
 
-// findOwn is FindTemplate for who wants to change it.
+// findOwn is findTemplate for a caller that changes the template.
 func (tr *templateRecords) findOwn(ctx context.Context, owner, ref string) (sandpit.Template, error) {
 	t, err := tr.findTemplate(ctx, owner, ref)
 	if err == nil && t.Owner != owner {
@@ -111,7 +110,7 @@ func (tr *templateRecords) findOwn(ctx context.Context, owner, ref string) (sand
 	return t, err
 }
 
-// flushCounts writes down how many sandboxes were made of templates.
+// flushCounts writes how many sandboxes were created from templates.
 func (tr *templateRecords) flushCounts(ctx context.Context) {
 	tr.registry.mu.Lock()
 	counts := tr.registry.spawned
@@ -119,12 +118,12 @@ func (tr *templateRecords) flushCounts(ctx context.Context) {
 	tr.registry.mu.Unlock()
 	for id, n := range counts {
 		if err := tr.store.CountSpawned(ctx, id, n); err != nil && !errors.Is(err, sandpit.NotFound) && ctx.Err() == nil {
-			tr.log.WarnContext(ctx, "how many sandboxes were made of a template is not written down", slog.Any("error", err))
+			tr.log.WarnContext(ctx, "manager: count of a template's sandboxes not written", slog.Any("error", err))
 		}
 	}
 }
 
-// buildOf returns the build of a template that a ref stands for.
+// buildOf returns the build of a template that a ref names.
 func buildOf(t sandpit.Template, ref string) (sandpit.BuildID, error) {
 	parsed := sandpit.ParseTemplateRef(ref)
 	if id := sandpit.BuildID(parsed.Name); id.Validate() == nil {
@@ -138,7 +137,7 @@ func buildOf(t sandpit.Template, ref string) (sandpit.BuildID, error) {
 		return id, nil
 	}
 	if len(t.Tags) == 0 {
-		return "", sandpit.Errorf(sandpit.NotFound, "template %s has no build that is ready", t.Name)
+		return "", sandpit.Errorf(sandpit.NotFound, "template %s has no finished build", t.Name)
 	}
 	return "", sandpit.Errorf(sandpit.NotFound, "template %s has no tag %.100s", t.Name, tag)
 }

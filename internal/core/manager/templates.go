@@ -24,19 +24,19 @@ type Templates struct {
 // TemplateRequest asks for a build of a template.
 type TemplateRequest struct {
 	Owner string
-	// Name is what the owner calls the template, which is made if there is none.
+	// Name is the name of the template, which is created if it does not exist.
 	Name string
-	// Tags are what the build is called when it is ready. Default: sandpit.DefaultTag.
+	// Tags are set to the build when it is ready. Default: sandpit.DefaultTag.
 	Tags []string
-	// Resources are those of the template's sandboxes, where the recipe names none.
+	// Resources are the limits of the template's sandboxes, if the recipe has none.
 	Resources sandpit.Resources
 }
 
-// Create finds or makes a template, and makes a build of it, which waits for
-// StartBuild. One that nobody starts within an hour is forgotten.
+// Create creates a build of a template, and the template if the name is new. The build
+// waits for Builds.Start; if that is not called within an hour, it is removed.
 //
-// Invalid: the name or a tag. Exhausted: the owner has as much as there may be.
-// Unsupported: templates cannot be built here.
+// Invalid: the name or a tag. Exhausted: the owner's limit is reached. Unsupported: templates
+// cannot be built here.
 func (ts *Templates) Create(ctx context.Context, r TemplateRequest) (sandpit.Template, sandpit.TemplateBuild, error) {
 	var t sandpit.Template
 	var b store.TemplateBuild
@@ -69,13 +69,13 @@ func (ts *Templates) Create(ctx context.Context, r TemplateRequest) (sandpit.Tem
 	return ts.templates.addCount(t), b.TemplateBuild, err
 }
 
-// Get returns the template that an owner means by a sandpit.TemplateRef. A name
-// without an owner is the owner's own, else one that an administrator shares, else one that
-// is part of the program and was built, see PrepareBuiltin; a public one
-// of others is found by its full name, or by an ID. The owner "" has none of its own: what
-// it means by a name is what the administrator does.
+// Get returns the template that an owner means by a sandpit.TemplateRef. A name without an owner
+// means the owner's own template, or one that an administrator shares, or one that is part of the
+// program and was built, see Builtins.Prepare. A public template of another owner is found by its
+// full name, or by an ID. The owner "" has no templates: its names mean what they mean to the
+// administrator.
 //
-// NotFound: there is none, or it is another owner's and not public.
+// NotFound: no such template, or it is another owner's and not public.
 func (ts *Templates) Get(ctx context.Context, owner, ref string) (sandpit.Template, error) {
 	return ts.templates.findTemplate(ctx, owner, ref)
 }
@@ -89,11 +89,11 @@ func (ts *Templates) List(ctx context.Context, f store.TemplateFilter) ([]sandpi
 	return list, err
 }
 
-// SetPublic says whether sandboxes of every owner may be made of a template, as
-// OWNER/NAME. With share, which is for administrators' own templates, the name alone means
-// it as well, until it is public no longer.
+// SetPublic sets whether every owner may create sandboxes from a template, as OWNER/NAME. With
+// share, which is for administrators' own templates, the name alone means it as well while it is
+// public.
 //
-// Errors are those of FindTemplate. PermissionDenied: it is another's.
+// Errors are those of Get. PermissionDenied: it is another owner's.
 func (ts *Templates) SetPublic(ctx context.Context, owner, ref string, public, share bool) (sandpit.Template, error) {
 	var t sandpit.Template
 	err := ts.templates.withEvent(ctx, "publish template", owner, ref, func(ctx context.Context) (err error) {
@@ -106,11 +106,10 @@ func (ts *Templates) SetPublic(ctx context.Context, owner, ref string, public, s
 	return t, err
 }
 
-// Tag has tags mean the build that ref stands for: a build's ID, or a template's
-// name and tag.
+// Tag sets tags to the build that ref names: a build's ID, or a template's name and tag.
 //
-// Errors are those of FindTemplate. NotFound: there is no such build, or it is not ready.
-// Invalid: a tag. Exhausted: there are too many.
+// Errors are those of Get. NotFound: there is no such build, or it is not ready. Invalid: a tag.
+// Exhausted: there are too many.
 func (ts *Templates) Tag(ctx context.Context, owner, ref string, tags []string) (sandpit.Template, error) {
 	var t sandpit.Template
 	err := ts.templates.withEvent(ctx, "tag template", owner, ref, func(ctx context.Context) (err error) {
@@ -132,8 +131,8 @@ func (ts *Templates) Tag(ctx context.Context, owner, ref string, tags []string) 
 	return ts.templates.addCount(t), err
 }
 
-// Untag takes tags away from a template. A build without one is removed some time
-// later. NotFound: it has no such tag. Otherwise as TagTemplate.
+// Untag removes tags from a template. A build without a tag is removed some time later. NotFound:
+// it has no such tag. Otherwise as Tag.
 func (ts *Templates) Untag(ctx context.Context, owner, ref string, tags []string) error {
 	return ts.templates.withEvent(ctx, "untag template", owner, ref, func(ctx context.Context) error {
 		t, err := ts.templates.findOwn(ctx, owner, ref)
@@ -146,11 +145,11 @@ func (ts *Templates) Untag(ctx context.Context, owner, ref string, tags []string
 	})
 }
 
-// Delete removes a template. Its builds are given up, or removed as soon as no
-// sandbox needs them: sandboxes that were made of it go on, also when they are stopped
-// and started.
+// Delete removes a template. Its running builds are canceled, and the others are removed when no
+// sandbox needs them: sandboxes that were created from the template continue, also after a stop and
+// start.
 //
-// Errors are those of FindTemplate; PermissionDenied also if it is another's.
+// Errors are those of Get; PermissionDenied also if it is another owner's.
 func (ts *Templates) Delete(ctx context.Context, owner, ref string) error {
 	return ts.templates.withEvent(ctx, "remove template", owner, ref, func(ctx context.Context) error {
 		t, err := ts.templates.findOwn(ctx, owner, ref)
@@ -167,7 +166,7 @@ func (ts *Templates) Delete(ctx context.Context, owner, ref string) error {
 		for _, b := range builds {
 			ts.builds.cancelBuild(ctx, b.ID)
 			if err := ts.builds.dropBuild(ctx, b); err != nil && !errors.Is(err, sandpit.Conflict) {
-				ts.log.WarnContext(ctx, "a build that nobody needs is left till later", slog.String("build", string(b.ID)), slog.Any("error", err))
+				ts.log.WarnContext(ctx, "manager: build of a deleted template not removed; retried later", slog.String("build", string(b.ID)), slog.Any("error", err))
 			}
 		}
 		return nil

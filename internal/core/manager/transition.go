@@ -443,7 +443,8 @@ func isPermanentError(err error) bool {
 	}
 }
 
-// findSlotPool returns the pool of a transition, nil if that takes no time worth mentioning.
+// findSlotPool returns the slots that a transition needs, nil for a transition that takes little
+// time.
 func (lc *lifecycle) findSlotPool(row store.Row, v transition) *fairshare.Pool {
 	inMemory := row.State == sandpit.StatePaused && !row.Suspended
 	switch {
@@ -458,8 +459,8 @@ func (lc *lifecycle) findSlotPool(row store.Row, v transition) *fairshare.Pool {
 	}
 }
 
-// acquireSlots takes the slots of a transition, as acquireFor does. To stop a sandbox that
-// is paused on disk, providers resume it first, which is a start as well.
+// acquireSlots acquires the slots of a transition, as acquireSlot does. To stop a suspended
+// sandbox, providers resume it first, which is a start as well.
 func (lc *lifecycle) acquireSlots(ctx context.Context, rec *sandboxRecord, row store.Row, v transition) (release func(), err error) {
 	pool := lc.findSlotPool(row, v)
 	if !row.Suspended || v.to != sandpit.StateStopped || row.State != sandpit.StatePaused {

@@ -23,18 +23,18 @@ type UsageMeter struct {
 	sandboxes *recordIndex
 }
 
-// busyMeasurements is how often in a row processors must be busy: programs that compute
-// use all they get.
+// busyMeasurements is how many consecutive measurements must show busy processors: programs that
+// compute use all processor time for a while.
 const busyMeasurements = 3
 
-// watchedSandbox is a sandbox whose use is watched.
+// watchedSandbox is a sandbox whose use is measured.
 type watchedSandbox struct {
 	instance sandpit.Instance
 	judge    *usage.Judge
-	pending  atomic.Bool // somebody measures it, or waits for an answer that nobody expects any more
+	pending  atomic.Bool // a measurement has not returned yet
 }
 
-// runLoop measures the sandboxes that run.
+// runLoop measures running sandboxes every Usage.Every.
 func (us *UsageMeter) runLoop(ctx context.Context) {
 	if us.o.Usage.Every == 0 {
 		return
@@ -45,8 +45,8 @@ func (us *UsageMeter) runLoop(ctx context.Context) {
 	}
 }
 
-// measureAll measures all sandboxes once, a few at the same time, and returns those that
-// are to be measured again.
+// measureAll measures all sandboxes once, some at the same time, and returns those to measure
+// again.
 func (us *UsageMeter) measureAll(ctx context.Context, before map[sandpit.ID]*watchedSandbox) map[sandpit.ID]*watchedSandbox {
 	all := make(map[sandpit.ID]*watchedSandbox, len(before))
 	var boxes []*sandboxRecord
@@ -73,8 +73,8 @@ func (us *UsageMeter) measureAll(ctx context.Context, before map[sandpit.ID]*wat
 	return all
 }
 
-// judgeSandbox measures one sandbox and does what follows. One that does not answer is no reason
-// to ask it again before it has.
+// judgeSandbox measures one sandbox, warns about high use and ends it if that lasts. A sandbox that
+// has not answered the last measurement is skipped.
 func (us *UsageMeter) judgeSandbox(ctx context.Context, rec *sandboxRecord, w *watchedSandbox) {
 	statser, _ := as[sandpit.Statser](w.instance)
 	if !w.pending.CompareAndSwap(false, true) {
@@ -86,13 +86,13 @@ func (us *UsageMeter) judgeSandbox(ctx context.Context, rec *sandboxRecord, w *w
 	}
 	limit := us.core.newCall("measure sandbox " + string(rec.id))
 	stats, err := callProvider(ctx, us.core.loops, limit, measure, nil)
-	if err != nil { // what has ended, or is out of reach, is told elsewhere
-		us.log.DebugContext(ctx, "a sandbox cannot be measured", slog.String("sandbox", string(rec.id)), slog.Any("error", err))
+	if err != nil { // the end of a sandbox is reported elsewhere
+		us.log.DebugContext(ctx, "manager: sandbox not measured", slog.String("sandbox", string(rec.id)), slog.Any("error", err))
 		return
 	}
 	rec.setStats(w.instance, stats)
 	for _, warning := range w.judge.Look(stats) {
-		us.log.WarnContext(ctx, "a sandbox comes close to a limit", slog.String("sandbox", string(rec.id)), slog.String("warning", warning.String()))
+		us.log.WarnContext(ctx, "manager: sandbox close to a limit", slog.String("sandbox", string(rec.id)), slog.String("warning", warning.String()))
 		us.events.Record(Report{Actor: actorManager, Action: "usage warning", Sandbox: rec.id, Args: map[string]string{
 			"kind": string(warning.Kind), "percent": strconv.Itoa(int(100 * warning.Share)),
 		}})
@@ -105,11 +105,11 @@ func (us *UsageMeter) judgeSandbox(ctx context.Context, rec *sandboxRecord, w *w
 	}
 }
 
-// newUsageStop is the step that ends a sandbox that has used too much for too long.
+// newUsageStop returns the operation that ends a sandbox that has used too much for too long.
 func (us *UsageMeter) newUsageStop(i sandpit.Instance, w usage.Warning) operation {
 	return func(ctx context.Context, rec *sandboxRecord) error {
 		if rec.currentInstance() != i || rec.state() != sandpit.StateRunning {
-			return errNothingToDo // what was measured is over
+			return errNothingToDo // the measured instance has ended
 		}
 		reason := fmt.Sprintf("used too much: %s at %.0f %% of the limit for %v", w.Kind, 100*w.Share, us.o.Usage.Kill.Round(time.Second))
 		end := us.lifecycle.newStop(reason)
@@ -120,14 +120,14 @@ func (us *UsageMeter) newUsageStop(i sandpit.Instance, w usage.Warning) operatio
 	}
 }
 
-// Measurement is what a sandbox used when it was measured last.
+// Measurement is the last measurement of a sandbox.
 type Measurement struct {
 	ID              sandpit.ID
 	Owner, Provider string
 	Stats           sandpit.Stats
 }
 
-// setStats keeps the last measurement of an instance.
+// setStats sets the last measurement of an instance.
 func (rec *sandboxRecord) setStats(i sandpit.Instance, s sandpit.Stats) {
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
@@ -136,8 +136,8 @@ func (rec *sandboxRecord) setStats(i sandpit.Instance, s sandpit.Stats) {
 	}
 }
 
-// Latest returns what running sandboxes used when they were measured last: each
-// Options.Usage.Every. Those that wait in pools are left out.
+// Latest returns the last measurements of running sandboxes, without spares; see
+// Options.Usage.Every.
 func (us *UsageMeter) Latest() []Measurement {
 	var list []Measurement
 	for _, rec := range us.sandboxes.all() {
@@ -150,11 +150,10 @@ func (us *UsageMeter) Latest() []Measurement {
 	return list
 }
 
-// Measure says what a sandbox uses. It is no use of the sandbox, which may be idle
-// all the while.
+// Measure returns what a sandbox uses now. It does not count as activity.
 //
-// NotFound: no such sandbox. Gone: it was deleted. Conflict: it neither runs nor is
-// paused. Unsupported: its provider cannot tell. Unavailable: it cannot be reached.
+// NotFound: no such sandbox. Gone: it was deleted. Conflict: it is neither running nor paused.
+// Unsupported: its provider cannot measure it. Unavailable: it cannot be reached.
 func (us *UsageMeter) Measure(ctx context.Context, id sandpit.ID) (sandpit.Stats, error) {
 	rec, err := us.sandboxes.findVisible(id)
 	if err != nil {
@@ -166,7 +165,7 @@ func (us *UsageMeter) Measure(ctx context.Context, id sandpit.ID) (sandpit.Stats
 	}
 	i := rec.currentInstance()
 	if i == nil {
-		return sandpit.Stats{}, sandpit.Errorf(sandpit.Unavailable, "sandbox %s is not reached yet", id)
+		return sandpit.Stats{}, sandpit.Errorf(sandpit.Unavailable, "sandbox %s is not attached yet", id)
 	}
 	s, ok := as[sandpit.Statser](i)
 	if !ok {
@@ -174,7 +173,7 @@ func (us *UsageMeter) Measure(ctx context.Context, id sandpit.ID) (sandpit.Stats
 	}
 	stats, err := callProvider(ctx, us.core.loops, us.core.newCall("measure sandbox "+string(id)), s.Stats, nil)
 	if row := rec.currentRow(); err != nil && row.State != sandpit.StateRunning && row.State != sandpit.StatePaused {
-		err = stateError(row) // what became of it meanwhile says more
+		err = stateError(row) // its new state explains the error better
 	}
 	return stats, err
 }

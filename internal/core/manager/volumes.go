@@ -25,14 +25,13 @@ type Volumes struct {
 	store     *store.Store
 }
 
-// volumeLocks orders what happens to volumes: the decision to delete one, and that of a
-// sandbox to have it.
+// volumeLocks orders the deletion of a volume and the creation of sandboxes that mount it.
 type volumeLocks struct {
 	mu   sync.Mutex
-	busy map[sandpit.ID]bool // those that somebody makes or deletes
+	busy map[sandpit.ID]bool // volumes that are being created or deleted
 }
 
-// lockVolume marks a volume, unless it is marked; who marks it calls end.
+// lockVolume locks a volume and reports whether it was unlocked. The caller calls unlockVolume.
 func (v *volumeLocks) lockVolume(id sandpit.ID) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -55,18 +54,17 @@ func (v *volumeLocks) unlockVolume(id sandpit.ID) {
 // VolumeRequest asks for a volume.
 type VolumeRequest struct {
 	Owner string
-	// Name is one that the owner has not given yet.
+	// Name must be unused by the owner.
 	Name string
 	// Provider keeps it. Default: Options.Provider.
 	Provider string
 }
 
-// Create makes a volume, which stays until it is deleted. It goes on when the
-// caller gives up.
+// Create creates a volume, which exists until it is deleted. It continues if the caller's context
+// ends.
 //
-// Invalid: the name. AlreadyExists: the owner has one of that name. Exhausted: the
-// owner has as many as there may be. Unsupported: no such provider, or it keeps no
-// volumes.
+// Invalid: the name. AlreadyExists: the owner has a volume of that name. Exhausted: the owner's
+// limit is reached. Unsupported: no such provider, or it has no volumes.
 func (vs *Volumes) Create(ctx context.Context, r VolumeRequest) (sandpit.Volume, error) {
 	var made sandpit.Volume
 	err := vs.withEvent(ctx, "create volume", r, func(ctx context.Context) error {
@@ -77,7 +75,7 @@ func (vs *Volumes) Create(ctx context.Context, r VolumeRequest) (sandpit.Volume,
 	return made, err
 }
 
-// withEvent does something for a caller, as one event.
+// withEvent runs an operation for a caller and records it as one event.
 func (vs *Volumes) withEvent(ctx context.Context, action string, r VolumeRequest, do func(context.Context) error) error {
 	begin := time.Now()
 	if vs.core.closing.Load() || !vs.core.ops.begin() {
@@ -120,13 +118,13 @@ func (vs *Volumes) createVolume(ctx context.Context, r VolumeRequest) (store.Vol
 		v.State = store.VolumeReady
 		err = vs.store.SetVolumeState(ctx, v.ID, v.State)
 	}
-	if err != nil { // what cannot be taken back now is tried again by tidyVolumes
+	if err != nil { // removeUnfinished retries what cannot be removed now
 		return v, errors.Join(err, vs.dropVolume(ctx, v))
 	}
 	return v, nil
 }
 
-// findKeeper returns the provider of a name that keeps volumes.
+// findKeeper returns the named provider's ability to keep volumes.
 func (vs *Volumes) findKeeper(provider string) (sandpit.VolumeKeeper, error) {
 	p := vs.o.Providers[provider]
 	if p == nil {
@@ -134,12 +132,12 @@ func (vs *Volumes) findKeeper(provider string) (sandpit.VolumeKeeper, error) {
 	}
 	keeper, ok := sandpit.As[sandpit.VolumeKeeper](p)
 	if !ok {
-		return nil, sandpit.Errorf(sandpit.Unsupported, "provider %s keeps no volumes", provider)
+		return nil, sandpit.Errorf(sandpit.Unsupported, "provider %s has no volumes", provider)
 	}
 	return keeper, nil
 }
 
-// dropVolume removes a volume and then its row. Who calls has marked it.
+// dropVolume removes a volume and then its row. The caller has locked the volume.
 func (vs *Volumes) dropVolume(ctx context.Context, v store.Volume) error {
 	keeper, err := vs.findKeeper(v.Provider)
 	if err != nil {
@@ -156,8 +154,7 @@ func (vs *Volumes) dropVolume(ctx context.Context, v store.Volume) error {
 	return err
 }
 
-// Get returns an owner's volume, with its size if that is known, and who has it.
-// NotFound.
+// Get returns an owner's volume with its sandboxes, and with its size if that is known. NotFound.
 func (vs *Volumes) Get(ctx context.Context, owner, name string) (sandpit.Volume, error) {
 	v, err := vs.store.Volume(ctx, owner, name)
 	if err != nil {
@@ -167,7 +164,7 @@ func (vs *Volumes) Get(ctx context.Context, owner, name string) (sandpit.Volume,
 	seen.Sandboxes = vs.findUsers(owner, name)
 	keeper, err := vs.findKeeper(v.Provider)
 	if err != nil || v.State != store.VolumeReady {
-		return seen, nil //nolint:nilerr // a provider that is not there now has it all the same
+		return seen, nil //nolint:nilerr // the volume exists although its provider is not configured
 	}
 	count := func(ctx context.Context) (int64, error) { return keeper.VolumeSize(ctx, string(v.ID)) }
 	size, err := callProvider(ctx, vs.core.loops, vs.core.newCall("count the bytes of volume "+name), count, nil)
@@ -175,11 +172,11 @@ func (vs *Volumes) Get(ctx context.Context, owner, name string) (sandpit.Volume,
 	case err == nil:
 		seen.Size = &size
 	case errors.Is(err, sandpit.NotFound):
-		return seen, sandpit.Errorf(sandpit.Gone, "volume %s is gone: the provider has it no more", name)
+		return seen, sandpit.Errorf(sandpit.Gone, "volume %s is gone: the provider no longer has it", name)
 	case ctx.Err() != nil:
 		return seen, context.Cause(ctx)
 	default:
-		vs.log.DebugContext(ctx, "the size of a volume is not known", slog.String("volume", name), slog.Any("error", err))
+		vs.log.DebugContext(ctx, "manager: volume size unknown", slog.String("volume", name), slog.Any("error", err))
 	}
 	return seen, nil
 }
@@ -201,10 +198,11 @@ func toVolume(v store.Volume) sandpit.Volume {
 	return sandpit.Volume{Name: v.Name, Owner: v.Owner, Provider: v.Provider, CreatedAt: v.CreatedAt}
 }
 
-// Delete removes a volume with all of its files. It goes on when the caller
-// gives up. What cannot be removed is tried again later; who calls again tries at once.
+// Delete removes a volume with all of its files. It continues if the caller's context ends. What
+// cannot be removed is retried later; another call retries at once.
 //
-// NotFound: there is none. Conflict: a sandbox has it, or somebody is about it already.
+// NotFound: there is no such volume. Conflict: a sandbox mounts it, or it is being created or
+// deleted.
 func (vs *Volumes) Delete(ctx context.Context, owner, name string) error {
 	return vs.withEvent(ctx, "delete volume", VolumeRequest{Owner: owner, Name: name}, func(ctx context.Context) error {
 		v, err := vs.store.Volume(ctx, owner, name)
@@ -212,7 +210,7 @@ func (vs *Volumes) Delete(ctx context.Context, owner, name string) error {
 			return err
 		}
 		if !vs.locks.lockVolume(v.ID) {
-			return sandpit.Errorf(sandpit.Conflict, "volume %s is being made or deleted", name)
+			return sandpit.Errorf(sandpit.Conflict, "volume %s is being created or deleted", name)
 		}
 		defer vs.locks.unlockVolume(v.ID)
 		if err := vs.markDeleting(ctx, v); err != nil {
@@ -222,18 +220,18 @@ func (vs *Volumes) Delete(ctx context.Context, owner, name string) error {
 	})
 }
 
-// markDeleting decides that a volume is to be deleted: from now on no sandbox gets it.
+// markDeleting writes that a volume is being deleted; no new sandbox can mount it then.
 func (vs *Volumes) markDeleting(ctx context.Context, v store.Volume) error {
 	vs.locks.mu.Lock()
 	defer vs.locks.mu.Unlock()
 	if users := vs.findUsers(v.Owner, v.Name); len(users) > 0 {
-		return sandpit.WithHint(sandpit.Errorf(sandpit.Conflict, "volume %s: sandbox %s has it", v.Name, users[0]),
+		return sandpit.WithHint(sandpit.Errorf(sandpit.Conflict, "volume %s is mounted in sandbox %s", v.Name, users[0]),
 			"delete its sandboxes first")
 	}
 	return vs.store.SetVolumeState(ctx, v.ID, store.VolumeDeleting)
 }
 
-// findUsers returns the sandboxes that have a volume, or may get it yet.
+// findUsers returns the sandboxes that mount a volume, or may still mount it.
 func (vs *Volumes) findUsers(owner, name string) []sandpit.ID {
 	var ids []sandpit.ID
 	for _, rec := range vs.sandboxes.all() {
@@ -248,8 +246,8 @@ func (vs *Volumes) findUsers(owner, name string) []sandpit.ID {
 	return ids
 }
 
-// checkVolumes sees that a sandbox, which is in the index by now, may have its volumes.
-// From then on they stay.
+// checkVolumes checks that a sandbox, which is in the index already, may mount its volumes. From
+// then on they cannot be deleted.
 //
 // NotFound: there is no such volume. Invalid: another provider keeps it.
 func (vs *Volumes) checkVolumes(ctx context.Context, r store.Row) error {
@@ -259,7 +257,7 @@ func (vs *Volumes) checkVolumes(ctx context.Context, r store.Row) error {
 	return err
 }
 
-// resolveMounts returns the spec of a sandbox with the volumes as the provider calls them.
+// resolveMounts replaces the names of volumes in a spec by those that the provider knows.
 func (vs *Volumes) resolveMounts(ctx context.Context, r store.Row, spec sandpit.Spec) (sandpit.Spec, error) {
 	for i, mount := range spec.Mounts {
 		if err := mount.CheckSource(); err != nil {
@@ -271,12 +269,12 @@ func (vs *Volumes) resolveMounts(ctx context.Context, r store.Row, spec sandpit.
 		v, err := vs.store.Volume(ctx, r.Lease.Owner, mount.Volume)
 		switch {
 		case errors.Is(err, sandpit.NotFound), err == nil && v.State != store.VolumeReady:
-			return spec, sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "there is no volume %s", mount.Volume),
-				"make it first: sandpit volume create "+mount.Volume)
+			return spec, sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "volume %s not found", mount.Volume),
+				"create it first: sandpit volume create "+mount.Volume)
 		case err != nil:
 			return spec, err
 		case v.Provider != r.Provider:
-			return spec, sandpit.Errorf(sandpit.Invalid, "volume %s is kept by provider %s, and the sandbox is to be made by %s",
+			return spec, sandpit.Errorf(sandpit.Invalid, "volume %s is kept by provider %s, but the sandbox uses provider %s",
 				mount.Volume, v.Provider, r.Provider)
 		}
 		spec.Mounts[i].Volume = string(v.ID)
@@ -284,8 +282,8 @@ func (vs *Volumes) resolveMounts(ctx context.Context, r store.Row, spec sandpit.
 	return spec, nil
 }
 
-// removeIfUnfinished removes a volume, unless somebody has come to the end with it since it was
-// listed. Who calls has marked it.
+// removeIfUnfinished removes a volume, unless its creation or deletion was finished since it was
+// listed. The caller has locked the volume.
 func (vs *Volumes) removeIfUnfinished(ctx context.Context, v store.Volume) error {
 	now, err := vs.store.Volume(ctx, v.Owner, v.Name)
 	if errors.Is(err, sandpit.NotFound) || err == nil && (now.ID != v.ID || now.State == store.VolumeReady) {
@@ -297,13 +295,13 @@ func (vs *Volumes) removeIfUnfinished(ctx context.Context, v store.Volume) error
 	return vs.dropVolume(ctx, v)
 }
 
-// removeUnfinished removes volumes that were half made or half deleted when the server
-// ended, or whose provider did not answer.
+// removeUnfinished removes volumes whose creation or deletion was interrupted, by the end of the
+// server or an error of the provider.
 func (vs *Volumes) removeUnfinished(ctx context.Context) {
 	rows, err := vs.store.Volumes(ctx, store.VolumeFilter{All: true, Unfinished: true})
 	if err != nil {
 		if ctx.Err() == nil {
-			vs.log.WarnContext(ctx, "the volumes cannot be looked through", slog.Any("error", err))
+			vs.log.WarnContext(ctx, "manager: volumes not listed", slog.Any("error", err))
 		}
 		return
 	}

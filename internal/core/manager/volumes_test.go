@@ -151,7 +151,7 @@ func TestVolumesOfAnotherProvider(t *testing.T) {
 	wantText(t, err, "kept by provider two")
 	_, err = r.Volumes().Create(t.Context(), manager.VolumeRequest{Owner: "ann", Name: "other", Provider: "none"})
 	wantCode(t, err, sandpit.Unsupported)
-	wantText(t, err, "keeps no volumes")
+	wantText(t, err, "has no volumes")
 }
 
 // TestVolumesFail has the provider fail: nothing half made stays, and what could not be

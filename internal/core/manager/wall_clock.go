@@ -12,7 +12,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/store"
 )
 
-// wallClock is the time of day, and moves what relies on it when it is set.
+// wallClock is the time of day. When it is set, it shifts all times that were read from it.
 type wallClock struct {
 	identity  string
 	clock     clock.Clock
@@ -31,8 +31,7 @@ type wallClock struct {
 	queueShift time.Duration // by how much messages must still be moved
 }
 
-// now returns the time of day to decide by: nothing relies on a time from before
-// the clock was set.
+// now returns the time of day for a decision, after all stored times have been adjusted to it.
 func (w *wallClock) now(ctx context.Context) (time.Time, error) {
 	for {
 		now := w.clock.Now()
@@ -46,9 +45,9 @@ func (w *wallClock) now(ctx context.Context) (time.Time, error) {
 	}
 }
 
-// adjustForJump moves all deadlines, messages and times of last use if the clock
-// was set, so that a sandbox lives as long as was meant, and reports whether it
-// was. While it fails nothing must be decided by the time of day.
+// adjustForJump shifts all deadlines, messages and times of last use if the clock was set, so that
+// sandboxes live as long as intended, and reports whether it was set. While it fails, the time of
+// day must not be used for decisions.
 func (w *wallClock) adjustForJump(ctx context.Context) (bool, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -77,7 +76,7 @@ func (w *wallClock) adjustForJump(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
-// watchForJumps looks whether the clock was set, so that nothing is late for that.
+// watchForJumps checks once a second whether the clock was set.
 func (w *wallClock) watchForJumps(ctx context.Context) {
 	for sleep(ctx, time.Second) == nil {
 		if _, err := w.adjustForJump(ctx); err != nil && ctx.Err() == nil {
@@ -86,7 +85,7 @@ func (w *wallClock) watchForJumps(ctx context.Context) {
 	}
 }
 
-// shiftRecords moves the rows by what they are owed.
+// shiftRecords shifts the rows by storeShift.
 func (w *wallClock) shiftRecords(ctx context.Context) error {
 	if w.storeShift == 0 {
 		return nil
@@ -116,11 +115,11 @@ type pendingUses struct {
 	list map[sandpit.ID]time.Time
 }
 
-// noteUse notes that a sandbox is used.
+// noteUse records that a sandbox is used now.
 func (w *wallClock) noteUse(ctx context.Context, rec *sandboxRecord) {
 	now, err := w.now(ctx)
 	if err != nil {
-		now = w.clock.Now() // what fails is told by who decides something
+		now = w.clock.Now() // the error matters only for decisions
 	}
 	rec.noteUse(now)
 	w.records.used.mu.Lock()
