@@ -108,7 +108,7 @@ func constantFacts(t *testing.T) []fact {
 		{"docs/api.md", "at once, then {} a minute", counted("internal/front/api", "defaultFailedRate")},
 
 		{"docs/terminals.md", "any number of lines, up to {}, no NUL byte", sized("internal/reach/shell", "maxCommand")},
-		{"docs/terminals.md", "in nanoseconds | the session's: {} |", timed("internal/reach/shell", "defaultTimeout")},
+		{"docs/terminals.md", "when the command is stopped | the session's: {} |", timed("internal/reach/shell", "defaultTimeout")},
 		{"docs/terminals.md", "| its input, bytes, up to {} |", sized("internal/reach/shell", "maxStdin")},
 		{"docs/terminals.md", "is kept, in bytes, up to {} |", sized("internal/reach/shell", "mostOutput")},
 		{"docs/terminals.md", "MiB | the session's: {} |", sized("internal/reach/shell", "defaultMaxOutput")},
@@ -119,7 +119,7 @@ func constantFacts(t *testing.T) []fact {
 		{"docs/terminals.md", "has run for {} is closed", timed("internal/reach/shell", "defaultIdle")},
 
 		{"docs/aio.md", "files, up to {} in one piece", sized("internal/front/api/aio", "maxFile")},
-		{"docs/aio.md", "nobody has asked for {}.", timed("internal/front/api/aio", "rest")},
+		{"docs/aio.md", "The session ends {} after the last request.", timed("internal/front/api/aio", "rest")},
 
 		{"docs/mcp.md", "from the last {} and 64 answers", sized("internal/agents/mcp", "maxReplay")},
 		{"docs/mcp.md", "from the last 2 MiB and {} answers", counted("internal/agents/mcp", "maxReplayStreams")},
@@ -151,7 +151,7 @@ func constantFacts(t *testing.T) []fact {
 		{"docs/interpreter.md", "[-listen {}]", []string{s.text("internal/inside/interpreter", "DefaultListen")}},
 		{"docs/interpreter.md", "the last {} of each stream", sized("internal/inside/interpreter", "maxBacklog")},
 		{"docs/interpreter.md", "leaves a line unread for {},", timed("internal/inside/interpreter", "writeTime")},
-		{"docs/interpreter.md", "goes on for {} after it was interrupted", timed("internal/inside/interpreter", "Patience")},
+		{"docs/interpreter.md", "Code that runs for {} after it was interrupted", timed("internal/inside/interpreter", "Patience")},
 		{"docs/interpreter.md", "up to {} may wait", counted("internal/inside/interpreter", "maxWaiting")},
 		{"docs/interpreter.md", "There may be {} contexts", counted("internal/inside/interpreter", "maxContexts")},
 		{"docs/interpreter.md", "A request may have {}.", sized("internal/inside/interpreter", "maxBody")},

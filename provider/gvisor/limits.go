@@ -248,7 +248,7 @@ func (l *limits) unified(c controller) bool {
 // setMemory sets the limits described in memory.go.
 func (l *limits) setMemory(bytes int64) error {
 	l.enforced.Memory = bytes
-	if err := l.holdMemory(l.firstLimit(), l.firstLimit()+memoryReserve); err != nil {
+	if err := l.holdMemory(l.firstLimit() + memoryReserve); err != nil {
 		l.enforced.Memory = 0
 		return err
 	}

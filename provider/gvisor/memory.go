@@ -37,9 +37,10 @@ type memoryGuard struct {
 	limits  *limits
 	most    int64
 	asleep  atomic.Bool // nobody is to be killed
+	armed   bool        // see armAlarm
 	conduit *os.File
 	marked  []int    // processes that need no mark: they have one, or are not programs
-	events  *os.File // becomes readable when the limit is reached
+	events  *os.File // see memoryEvents
 	kills   atomic.Int64
 
 	// The last order to kill since the use was below the limit.
@@ -99,15 +100,15 @@ func (g *memoryGuard) run() {
 	defer close(g.done)
 	buf := make([]byte, 4096)
 	for {
-		if _, err := g.events.Read(buf); err != nil {
-			return // stopped
-		}
 		for wait := g.relieve(); wait > 0; wait = g.relieve() {
 			select {
 			case <-time.After(wait):
 			case <-g.quit:
 				return
 			}
+		}
+		if _, err := g.events.Read(buf); err != nil {
+			return // stopped
 		}
 	}
 }
@@ -116,9 +117,13 @@ func (g *memoryGuard) run() {
 // before the next event.
 func (g *memoryGuard) relieve() time.Duration {
 	used, kept, err := g.limits.memoryUse()
-	if err != nil || used <= g.most/2 {
-		return 0 // the sandbox is gone, or all is well
+	if err != nil {
+		return 0 // the sandbox is gone
 	}
+	if used <= g.most/2 {
+		return g.armAlarm()
+	}
+	g.disarmAlarm()
 	if kept <= g.most || g.asleep.Load() { // what lies above are copies of files, and gives way
 		g.mark()
 		g.ordered = time.Time{}
@@ -133,6 +138,28 @@ func (g *memoryGuard) relieve() time.Duration {
 	}
 	g.mark()
 	return killPeriod
+}
+
+// armAlarm sets memory.high of version 2 to half of the limit, so that an event comes
+// when more is used. It returns when to look again if that fails, and 0 otherwise.
+func (g *memoryGuard) armAlarm() time.Duration {
+	if g.armed {
+		return 0
+	}
+	if err := g.limits.setAlarm(strconv.FormatInt(g.most/2, 10)); err != nil {
+		return markPeriod // without events, look again and again
+	}
+	g.armed = true
+	return 0
+}
+
+// disarmAlarm lifts memory.high at once. Above it the machine's kernel puts each thread
+// that takes memory to sleep, for up to two seconds at a time. These are threads of the
+// sandbox's kernel: the guest could not kill in time, and what it has killed would not end.
+func (g *memoryGuard) disarmAlarm() {
+	if g.armed {
+		g.armed = g.limits.setAlarm("max") != nil // if not, it is tried again
+	}
 }
 
 // mark has the machine's kernel look at programs first. What has ended
@@ -185,9 +212,10 @@ func (l *limits) memoryUse() (used, kept int64, err error) {
 	return used, max(kept, 0), nil
 }
 
-// memoryEvents is a file that becomes readable each time a sandbox's limit is
-// reached. It is opened in the background: with version 1 that takes the machine's
-// kernel 20 ms and more, in which the sandbox can start.
+// memoryEvents is a file that becomes readable when the use of memory passes half of a
+// sandbox's limit, with version 2 only if the alarm is set. It is opened in the
+// background: with version 1 that takes the machine's kernel 20 ms and more, in which the
+// sandbox can start.
 type memoryEvents struct {
 	opened chan struct{} // closed when file or err is set
 	file   *os.File
@@ -237,7 +265,7 @@ func (l *limits) eventsV1() (*os.File, error) {
 		return nil, err
 	}
 	events := os.NewFile(uintptr(fd), "memory events")
-	for _, threshold := range []int64{l.enforced.Memory / 2, l.enforced.Memory} {
+	for _, threshold := range []int64{l.firstLimit() / 2, l.firstLimit()} {
 		order := fmt.Sprintf("%d %d %d", fd, usage.Fd(), threshold)
 		if err := writeGroup(filepath.Join(dir, "cgroup.event_control"), order); err != nil {
 			return nil, errors.Join(err, events.Close())
@@ -246,8 +274,13 @@ func (l *limits) eventsV1() (*os.File, error) {
 	return events, nil
 }
 
-// eventsV2 relies on memory.high being the sandbox's limit: whoever goes beyond
-// is slowed down, and memory.events changes.
+// setAlarm sets memory.high of version 2. When a group uses more, its memory.events
+// changes. Version 1 needs no alarm: see eventsV1.
+func (l *limits) setAlarm(bytes string) error {
+	return l.set(memoryController, "", "memory.high", bytes)
+}
+
+// eventsV2 returns the events that follow setAlarm.
 func (l *limits) eventsV2() (*os.File, error) {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {

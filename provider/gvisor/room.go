@@ -13,9 +13,9 @@ import (
 
 // While a layer is saved or brought back, the sandbox's kernel needs memory that no
 // program inside has asked for: some kilobytes for each file. It must not be killed
-// for that, so both limits are higher then. Nothing inside runs at that time but the
-// guest. Afterwards a kernel that was started with files keeps what it has read of
-// them, which is what limitsRequest.Kernel is for.
+// for that, so the second limit is higher then, and the guard of the first one sleeps.
+// Nothing inside runs at that time but the guest. Afterwards a kernel that was started
+// with files keeps what it has read of them, which is what limitsRequest.Kernel is for.
 const (
 	roomFactor   = 4
 	roomPatience = 20 * time.Second // for memory to be given back
@@ -49,7 +49,7 @@ func (l *limits) takeRoom() error {
 		}
 		err = unix.EBUSY
 		if kept <= l.firstLimit() {
-			err = l.holdMemory(l.firstLimit(), l.firstLimit()+memoryReserve)
+			err = l.holdMemory(l.firstLimit() + memoryReserve)
 		}
 		if !errors.Is(err, unix.EBUSY) {
 			l.roomy = err != nil
@@ -61,15 +61,13 @@ func (l *limits) takeRoom() error {
 	}
 }
 
-// holdMemory sets the second of the two limits described in memory.go, and for
-// version 2 the first one.
-func (l *limits) holdMemory(first, second int64) error {
+// holdMemory sets the second of the two limits described in memory.go.
+func (l *limits) holdMemory(second int64) error {
 	value := strconv.FormatInt(second, 10)
 	if l.unified(memoryController) {
-		err := errors.Join(
+		return errors.Join(
 			l.set(memoryController, "", "memory.max", value),
-			l.set(memoryController, "", "memory.high", strconv.FormatInt(first, 10)))
-		return errors.Join(err, ignoreMissing(l.set(memoryController, "", "memory.swap.max", "0")))
+			ignoreMissing(l.set(memoryController, "", "memory.swap.max", "0")))
 	}
 	// The limit with swap is never the lower one.
 	if err := l.set(memoryController, "memory.limit_in_bytes", "", value); err != nil {
@@ -78,10 +76,10 @@ func (l *limits) holdMemory(first, second int64) error {
 	return ignoreMissing(l.set(memoryController, "memory.memsw.limit_in_bytes", "", value))
 }
 
-// liftMemory raises both limits.
+// liftMemory raises the second limit.
 func (l *limits) liftMemory(most int64) error {
 	if l.unified(memoryController) {
-		return l.holdMemory(most, most)
+		return l.holdMemory(most)
 	}
 	value := strconv.FormatInt(most, 10)
 	if err := ignoreMissing(l.set(memoryController, "memory.memsw.limit_in_bytes", "", value)); err != nil {

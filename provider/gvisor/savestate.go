@@ -152,7 +152,7 @@ func (b *box) holdGuestLocked(ctx context.Context) error {
 		return err
 	}
 	defer conn.Close()
-	settings, err := guest.Hold(conn)
+	settings, err := guest.Quiesce(conn)
 	b.settings = settings // if there are any the guest has them no more, maybe
 	if err != nil {
 		return sandpit.Errorf(sandpit.Unavailable, "have the guest let go: %w", err)
@@ -167,7 +167,7 @@ func (b *box) letGoLocked(ctx context.Context, renew bool) error {
 		return err
 	}
 	defer conn.Close()
-	if err := guest.LetGo(conn, guest.Release{Settings: b.settings, Renew: renew}); err != nil {
+	if err := guest.Continue(conn, guest.Continuation{Settings: b.settings, Renew: renew}); err != nil {
 		return sandpit.Errorf(sandpit.Unavailable, "have the guest go on: %w", err)
 	}
 	b.settings = nil

@@ -110,7 +110,7 @@ func (f *finder) missing(ctx context.Context, name string) error {
 	if found := matching(gone, name); err == nil && len(found) == 1 {
 		return sandpit.Errorf(sandpit.Gone, "sandbox %s is gone: %s", name, orElse(found[0].Reason, "it was deleted"))
 	}
-	return sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "there is no sandbox %q", name), "see: sandpit ls")
+	return sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "sandbox %q not found", name), "see: sandpit ls")
 }
 
 func orElse(text, other string) string {

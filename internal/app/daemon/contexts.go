@@ -36,8 +36,8 @@ type contexts struct {
 // buildContext is what there is of one build.
 type buildContext struct {
 	space *diskspace.Reservation
-	busy  bool // somebody fills the directory, or copies from it
-	gone  bool // who is busy is to remove it
+	busy  bool // the directory is being filled or copied from
+	gone  bool // the current user of the directory must remove it
 }
 
 var _ native.Contexts = (*contexts)(nil)
@@ -62,7 +62,7 @@ func openContexts(stateDir string, space *diskspace.Budget) (*contexts, error) {
 
 func (c *contexts) dirOf(id sandpit.BuildID) string { return filepath.Join(c.dir, string(id)) }
 
-// beginUpload counts the files of a build, of which there are none yet.
+// beginUpload counts the files of a build that has none yet.
 func (c *contexts) beginUpload(owner string, id sandpit.BuildID) (*diskspace.Reservation, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -83,7 +83,7 @@ func (c *contexts) beginUpload(owner string, id sandpit.BuildID) (*diskspace.Res
 	return space, nil
 }
 
-// endUse removes the files of a build for who was busy with them, or keeps them.
+// endUse removes or keeps the files of a build at the end of a use.
 func (c *contexts) endUse(id sandpit.BuildID, keep bool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -130,7 +130,7 @@ func fillContext(ctx context.Context, dir string, from io.Reader, space *diskspa
 	if err != nil {
 		return err
 	}
-	// Links may lead anywhere: who copies follows none out of the directory.
+	// Links may lead anywhere: a copy follows none out of the directory.
 	_, err = tree.Unpack(ctx, from, root, tree.Options{
 		OutsideLinks: true, KeepTop: true, MaxBytes: maxContext, MaxEntries: maxContextEntries, Reserve: space.Write,
 	})
@@ -154,7 +154,7 @@ func (c *contexts) Take(id sandpit.BuildID) (dir string, release func(), err err
 	}, nil
 }
 
-// dropUnused removes the files of a build that nobody can start any more.
+// dropUnused removes the files of a build that can no longer start.
 func (c *contexts) dropUnused(id sandpit.BuildID) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -88,7 +88,7 @@ func writeProbe(path string) error {
 	return errors.Join(err, f.Close(), os.Remove(path))
 }
 
-// checkDisks reports whether the server can write its files, and has room for more.
+// checkDisks reports whether the server can write its files and has space for more.
 func (s *service) checkDisks(ctx context.Context) error {
 	for _, dir := range []struct {
 		name, path string

@@ -122,7 +122,7 @@ func openIfAnswering(ctx context.Context, o docker.Options) (*docker.Provider, e
 	return p, nil
 }
 
-// defaultImage is what a provider's sandboxes start from when nobody names an image.
+// defaultImage returns the default image of a provider.
 func defaultImage(cfg config.Config, provider string) sandpit.Image {
 	if provider == nameDocker && (cfg.Sandbox.Image == sandpit.HostImage || !cfg.Explicit(config.KeyImage)) {
 		return cfg.Docker.Image
@@ -130,5 +130,5 @@ func defaultImage(cfg config.Config, provider string) sandpit.Image {
 	return cfg.Sandbox.Image
 }
 
-// DefaultImage is what a sandbox starts from when nobody names an image.
+// DefaultImage returns the default image of the configured provider.
 func DefaultImage(cfg config.Config) sandpit.Image { return defaultImage(cfg, cfg.Provider) }

@@ -21,7 +21,7 @@ func (s *service) e2bOptions() e2b.Options {
 		Manager: s.manager, Store: s.store, Keys: s.keys, Tokens: s.gateway,
 		Templates: c.Templates, Cached: s.cachedTemplate, Default: s.cfg.Sandbox.Image, Files: filepath.Join(s.cfg.StateDir, "e2b"),
 		Log:      s.log,
-		Internet: c.Internet, Public: c.Public,
+		Internet: c.Internet, Public: c.Public, HostAccess: s.hostAccess(),
 		Limits: sandpit.Resources{
 			Memory: s.cfg.Sandbox.MemoryLimit, CPUs: s.cfg.Sandbox.CPULimit, Disk: s.cfg.Sandbox.DiskLimit, PIDs: s.cfg.Sandbox.PIDsLimit,
 		},
@@ -36,7 +36,7 @@ func previewRules(b sandpit.Sandbox) preview.Rules {
 	return preview.Rules{E2B: p.Made, Private: p.Private, Wakes: p.Wakes, Host: p.Host, HTTPS: p.HTTPS}
 }
 
-// writeRefusal answers a request that is not let in, as its client takes it.
+// writeRefusal writes the error of a refused request in the form its client expects.
 func writeRefusal(w http.ResponseWriter, r *http.Request, err error) {
 	if e2b.Is(r.URL.Path) {
 		e2b.WriteError(w, r, err)
@@ -45,8 +45,8 @@ func writeRefusal(w http.ResponseWriter, r *http.Request, err error) {
 	api.WriteError(w, r, err)
 }
 
-// serverNames are those that the server is reached by. Clients of E2B's put "api" before the
-// domain that they are told.
+// serverNames returns the host names of the server. E2B's clients put "api" before their
+// domain.
 func (s *service) serverNames() []string {
 	if s.cfg.Preview.Domain == config.None {
 		return s.cfg.Server.Names

@@ -25,7 +25,7 @@ func (s *service) openGateway(ctx context.Context) (err error) {
 		Frames: s.cfg.Preview.Frames,
 		// The edge is made with the handler, after the gateway and before any request.
 		Admit: func(w http.ResponseWriter, r *http.Request) (*http.Request, error) { return s.edge.Admit(w, r) },
-		Enter: func(r *http.Request, owner string) (func(), error) { return s.edge.EnterPreview(r, owner) },
+		Enter: func(r *http.Request, owner string) (func(), error) { return s.edge.CountPreview(r, owner) },
 		Rules: previewRules, Wake: func(ctx context.Context, id sandpit.ID) error { return s.e2b.Wake(ctx, id) },
 		Observe: s.observeAnswer, Log: s.log,
 	})
@@ -52,7 +52,7 @@ func previewName(domain string) string {
 	return u.Hostname()
 }
 
-// previewPlaces tells where previews are seen.
+// previewPlaces returns where previews are served.
 func (s *service) previewPlaces() preview.Places {
 	c := s.cfg.Preview
 	p := preview.Places{Paths: c.URL}
@@ -113,7 +113,7 @@ func reachableAddress(addr net.Addr) string {
 }
 
 // listenPaths opens the listener of previews by path, with the server's certificates, and
-// returns its URL; "" if there is none.
+// returns its URL, or "" if it is not configured.
 func (s *service) listenPaths(ctx context.Context, certificates *tls.Config) (string, error) {
 	c := s.cfg.Server
 	if s.cfg.Preview.Listen == config.None {

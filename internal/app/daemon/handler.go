@@ -89,8 +89,8 @@ func trustedProxies(c config.Server) (list api.Proxies) {
 	return list
 }
 
-// observeAnswer hears of each request that was answered.
-func (s *service) observeAnswer(r *http.Request, a api.Answer) {
+// observeAnswer records each answered request.
+func (s *service) observeAnswer(r *http.Request, a api.Outcome) {
 	if s.metrics != nil {
 		s.metrics.Request(r.Method, a.Route, a.Status, a.Took, a.Bytes)
 	}

@@ -168,7 +168,7 @@ type EngineImages struct{ p *docker.Provider }
 // OpenEngineImages returns the images of the provider that cfg names if it has some of
 // its own, else nil: then they are those of OpenImages. It does not connect yet.
 //
-// Unsupported: there is no such provider.
+// Unsupported: unknown provider.
 func OpenEngineImages(cfg config.Config) (*EngineImages, error) {
 	if !slices.Contains(ProviderNames(), cfg.Provider) {
 		return nil, unknownProvider(cfg.Provider, ProviderNames())
@@ -207,8 +207,8 @@ func listEngine(ctx context.Context, p *docker.Provider, admin bool) ([]wire.Ima
 	return list, err
 }
 
-// Pull has the engine fetch an image, unless it has it; always asks the registry all the
-// same. Progress, which may be nil, hears of bytes.
+// Pull has the engine fetch an image unless it has it; with always it asks the registry in
+// any case. Progress, which may be nil, is called with bytes.
 func (i EngineImages) Pull(ctx context.Context, name string, always bool, progress func(done, total int64)) (wire.Image, error) {
 	return pullEngine(ctx, i.p, api.Principal{Admin: true}, wire.Pull{Name: name, Always: always}, progress)
 }

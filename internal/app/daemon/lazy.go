@@ -12,10 +12,10 @@ import (
 // succeeds: what it needs may come later.
 type lazy struct {
 	open func(context.Context) (sandpit.Provider, error)
-	// used reports whether there may be sandboxes. Nobody is asked for any before.
+	// used reports whether there may be sandboxes. Until then the provider is not opened.
 	used func() bool
 
-	opening chan struct{} // full while somebody opens it
+	opening chan struct{} // full while it is being opened
 
 	mu     sync.Mutex
 	inner  sandpit.Provider // nil until it is open
@@ -111,7 +111,7 @@ func (l *lazy) Attach(ctx context.Context, handle []byte) (sandpit.Instance, err
 	return p.Attach(ctx, handle)
 }
 
-// Close implements sandpit.Provider. It waits for who opens it.
+// Close implements sandpit.Provider. It waits for a concurrent open.
 func (l *lazy) Close() error {
 	l.opening <- struct{}{}
 	defer func() { <-l.opening }()

@@ -69,8 +69,8 @@ func (l *Local) tempSession() (*tempdir.Session, error) {
 	return l.temp, err
 }
 
-// sweepTempDirs removes what programs have left that were killed. What cannot be removed
-// is told and tried again the next time.
+// sweepTempDirs removes temporary directories of killed programs. It reports those that it
+// cannot remove and tries again the next time.
 func (l *Local) sweepTempDirs() {
 	ctx, cancel := context.WithTimeout(context.Background(), destroyLimit)
 	defer cancel()

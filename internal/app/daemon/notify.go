@@ -11,8 +11,8 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/app/config"
 )
 
-// notifier tells systemd how the server is doing: sd_notify(3), which is one
-// datagram of text.
+// notifier reports the server's state to systemd by sd_notify(3), which is one datagram of
+// text.
 type notifier struct {
 	o   config.Systemd
 	log *slog.Logger
@@ -21,7 +21,7 @@ type notifier struct {
 // notifyLimit is how long systemd may take to listen.
 const notifyLimit = 5 * time.Second
 
-// sendState sends a state. Systemd not hearing of it is no reason to stop.
+// sendState sends a state. A failure does not stop the server.
 func (n notifier) sendState(ctx context.Context, state string) {
 	if n.o.Socket == "" {
 		return
@@ -32,17 +32,17 @@ func (n notifier) sendState(ctx context.Context, state string) {
 	}
 	conn, err := (&net.Dialer{Timeout: notifyLimit}).DialContext(ctx, "unixgram", name)
 	if err == nil {
-		_ = conn.SetWriteDeadline(time.Now().Add(notifyLimit)) // a full socket is no reason to wait for ever
+		_ = conn.SetWriteDeadline(time.Now().Add(notifyLimit)) // a full socket must not block for ever
 		_, err = conn.Write([]byte(state))
 		_ = conn.Close() // a datagram is gone already
 	}
 	if err != nil {
-		n.log.WarnContext(ctx, "systemd cannot be told", slog.String("state", state), slog.Any("error", err))
+		n.log.WarnContext(ctx, "server: systemd not notified", slog.String("state", state), slog.Any("error", err))
 	}
 }
 
-// notifyWatchdog tells systemd that the server lives, as often as it wants, as long as well
-// says so, until ctx ends.
+// notifyWatchdog notifies systemd's watchdog, as often as it requires, while well returns
+// nil, until ctx ends.
 func (n notifier) notifyWatchdog(ctx context.Context, well func(context.Context) error) {
 	if n.o.Watchdog <= 0 || n.o.PID != 0 && n.o.PID != os.Getpid() {
 		return
@@ -57,7 +57,7 @@ func (n notifier) notifyWatchdog(ctx context.Context, well func(context.Context)
 		case ctx.Err() != nil:
 			return
 		case err != nil:
-			n.log.ErrorContext(ctx, "the server is not well, and systemd is not told otherwise", slog.Any("error", err))
+			n.log.ErrorContext(ctx, "server: health check failed; watchdog not notified", slog.Any("error", err))
 		default:
 			n.sendState(ctx, "WATCHDOG=1")
 		}

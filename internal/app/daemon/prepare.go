@@ -96,7 +96,7 @@ func prepareEngine(ctx context.Context, p preparer, r manager.ImageRequest) (man
 	}
 	id := r.Prepared
 	switch {
-	case r.Again && id != "": // if the engine does not have it any more, it says so
+	case r.Again && id != "": // the engine reports it if the image is gone
 	case r.Admin || r.Owner == "":
 		id, err = engine.EngineImage(ctx, r.Image)
 	default:

@@ -19,7 +19,7 @@ const (
 	prePullAtOnce  = 2
 )
 
-// prePuller makes images ready in the background, and tells how far it is.
+// prePuller prepares images in the background and reports its progress.
 type prePuller struct {
 	log   *slog.Logger
 	pause time.Duration // after the first failure
@@ -38,7 +38,7 @@ func newPrePuller(images []string, prepare func(context.Context, sandpit.Image) 
 	return p
 }
 
-// listStatus tells of each image.
+// listStatus returns the status of each image.
 func (p *prePuller) listStatus() []wire.PrePull {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -19,7 +19,7 @@ import (
 	"github.com/sandpit-dev/sandpit/provider/gvisor"
 )
 
-// ProviderStatus tells whether a provider can make sandboxes here.
+// ProviderStatus says whether a provider can create sandboxes here.
 type ProviderStatus struct {
 	Name string
 	// Default says that it makes the sandboxes of requests that name no other.
@@ -38,10 +38,10 @@ type surroundings struct {
 	cfg    config.Config
 	images *image.Store
 	log    *slog.Logger
-	// identity is that of the server's store, by which sandboxes are marked; "" where
-	// there is no server, and providers are only looked at.
+	// identity is that of the server's store, which marks sandboxes; "" without a server,
+	// when providers are only checked.
 	identity string
-	// group is the server's control group; nil: it has none.
+	// group is the server's control group, or nil.
 	group *gvisor.ServerGroup
 }
 
@@ -130,7 +130,7 @@ func namesOf(list []kind) []string {
 	return names
 }
 
-// unknownProvider says that there is no provider of a name, and which there are.
+// unknownProvider returns the error for an unknown provider, with the known ones.
 func unknownProvider(name string, known []string) error {
 	return sandpit.Errorf(sandpit.Unsupported, "Unsupported provider type: %.100q. Available providers: %s", name, strings.Join(known, ", "))
 }
@@ -147,7 +147,7 @@ type providers struct {
 // when it is needed.
 func openProviders(ctx context.Context, s surroundings, list []kind) (*providers, error) {
 	all := &providers{cfg: s.cfg, kinds: list, byName: make(map[string]*lazy, len(list))}
-	var missing error // why there is no default one
+	var missing error // why the default provider is missing
 	for _, k := range list {
 		used := func() bool { return true }
 		if k.used != nil {
@@ -213,9 +213,8 @@ func (p *providers) closeAll() error {
 	return errors.Join(errs...)
 }
 
-// Providers tells of each provider whether it can make sandboxes here, without a
-// server. An error is about the directories that cfg names, or the default provider
-// being none that exists.
+// Providers returns whether each provider can create sandboxes here, without a server. An
+// error concerns the directories that cfg names, or an unknown default provider.
 func Providers(ctx context.Context, cfg config.Config) ([]ProviderStatus, error) {
 	if !slices.Contains(ProviderNames(), cfg.Provider) {
 		return nil, unknownProvider(cfg.Provider, ProviderNames())

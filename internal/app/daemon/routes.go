@@ -15,7 +15,7 @@ import (
 	"github.com/sandpit-dev/sandpit/provider/docker"
 )
 
-// addRoutes adds the API to a mux, and returns the paths that nobody needs a key for.
+// addRoutes adds the API to a mux, and returns the paths that need no key.
 func (s *service) addRoutes(mux api.Router) (public []string) {
 	document := native.Register(mux, s.nativeOptions())
 	s.data.Register(mux)
@@ -53,7 +53,7 @@ func (s *service) hostAccess() api.HostAccess {
 	}
 }
 
-// listProviders tells of the providers as they are now.
+// listProviders returns the current status of the providers.
 func (s *service) listProviders(ctx context.Context) []wire.Provider {
 	statuses := s.providers.checkStatuses(ctx)
 	list := make([]wire.Provider, len(statuses))
@@ -146,8 +146,7 @@ func (c cache) Remove(ctx context.Context, provider, id string) error {
 	return err
 }
 
-// imageOf leaves out what an image was made from: paths of the machine are nobody's
-// business.
+// imageOf omits the source of an image, because clients must not see paths of the machine.
 func imageOf(e image.Entry) wire.Image {
 	return wire.Image{
 		Name: e.Name, Owner: e.Owner, ID: e.ID, Kind: string(e.Kind), Digest: e.Digest, Platform: e.Platform,

@@ -17,9 +17,8 @@ const (
 	stepKeyBytes = 32
 )
 
-// loadSecretsKey returns the key by which builds know the values of secrets again, and
-// makes it if there is none. Without it, steps with secrets are done once more, and nothing
-// else is lost.
+// loadSecretsKey returns the key of the digests by which builds recognize values of secrets,
+// and creates it if it is missing. If it is lost, only steps with secrets run again.
 func loadSecretsKey(cfg config.Config) ([]byte, error) {
 	path := filepath.Join(cfg.StateDir, stepKeyFile)
 	for range 2 {

@@ -24,18 +24,18 @@ import (
 // Options are what a server needs besides its configuration. The zero value of a
 // field means the default stated with it.
 type Options struct {
-	// Out is told, in a few lines for people, where the server listens, as soon as it
-	// does. Default: nobody is.
+	// Out receives, in a few lines for people, where the server listens, as soon as it
+	// does. Default: none.
 	Out io.Writer
 	// Log is where the log goes; it must take concurrent calls. Default: nowhere.
 	Log io.Writer
 	// Terminal says that Log is a terminal.
 	Terminal bool
 	// ControlGroup moves this process into a control group of its own for as long as the
-	// server runs, where it may make one. It is for processes that are nothing but the
+	// server runs, where it may make one. It is for processes that run only the
 	// server.
 	ControlGroup bool
-	// Started is told the same as Out, for programs. Default: nobody is.
+	// Started is called with the same addresses, for programs. Default: none.
 	Started func(Addresses)
 }
 
@@ -56,14 +56,13 @@ type Addresses struct {
 // closeLimit is how long the manager has to finish what is under way.
 const closeLimit = time.Minute
 
-// Serve runs a server until ctx ends, and returns when everything it has begun is
-// over. Its sandboxes go on: the next server in the same state directory takes them
-// up again.
+// Serve runs a server until ctx ends, and returns when all of its work has ended. Its
+// sandboxes keep running: the next server in the same state directory takes them over.
 //
-// Conflict: somebody else has the state directory, or listens at the address.
-// PermissionDenied: it would be reached from elsewhere, and nobody has a key.
-// Unsupported: there is no such provider, or it cannot make sandboxes here. Others
-// are about the configuration, directories, and the queue's server.
+// Conflict: another server uses the state directory or the address. PermissionDenied: the
+// address is reachable from other machines and there is no API key. Unsupported: the provider
+// is unknown or cannot create sandboxes here. Other errors concern the configuration,
+// directories, and the queue's server.
 func Serve(ctx context.Context, cfg config.Config, o Options) error {
 	return serveWith(ctx, cfg, o, providerKinds())
 }
@@ -94,8 +93,8 @@ func consoleWanted(format string, terminal bool) bool {
 	return format == config.FormatConsole || format == config.FormatAuto && terminal
 }
 
-// openServerDirs makes the directories of a server and opens its cache of images, which
-// owners share as newSharing says; nil: there are none.
+// openServerDirs creates the directories of a server and opens its image cache, which owners
+// share as newSharing says.
 func openServerDirs(cfg config.Config, newSharing func(config.Config) (*image.Sharing, error)) (*image.Store, error) {
 	dirs := []string{
 		cfg.StateDir, cfg.CacheDir, cfg.RuntimeDir, filepath.Join(cfg.StateDir, "scratch"), filepath.Join(cfg.StateDir, "stopped"),
@@ -150,7 +149,7 @@ func (s *service) serveUntil(ctx context.Context, o Options) error {
 	go func() {
 		err := s.servePaths(serving)
 		if err != nil {
-			end() // half a server is none
+			end() // do not run half a server
 		}
 		paths <- err
 	}()
@@ -165,7 +164,7 @@ func (s *service) serveUntil(ctx context.Context, o Options) error {
 		}
 	default:
 	}
-	s.log.InfoContext(ctx, "the server has stopped; its sandboxes go on")
+	s.log.InfoContext(ctx, "server: stopped; its sandboxes keep running")
 	return err
 }
 
@@ -228,8 +227,8 @@ func ignoreClosed(err error) error {
 	return err
 }
 
-// refuseOpenDoor refuses to be reached from elsewhere while nobody has a key: then
-// nobody could use the address, and somebody is about to make a mistake.
+// refuseOpenDoor refuses to listen where other machines reach the server while there is no
+// API key: no client could use the address, so it is most likely a mistake.
 func (s *service) refuseOpenDoor(ctx context.Context) error {
 	addr, ok := s.server.Addr().(*net.TCPAddr)
 	if !ok || addr.IP.IsLoopback() {
@@ -240,11 +239,11 @@ func (s *service) refuseOpenDoor(ctx context.Context) error {
 		return err
 	}
 	return sandpit.WithHint(
-		sandpit.Errorf(sandpit.PermissionDenied, "%s is reached from other machines, and there is no API key yet", s.cfg.Server.Listen),
+		sandpit.Errorf(sandpit.PermissionDenied, "%s is reachable from other machines, and there is no API key", s.cfg.Server.Listen),
 		"make one first: start the server with SANDPIT_SERVER_LISTEN=none and run sandpit key create")
 }
 
-// announceReady tells everybody that the server can be used.
+// announceReady reports that the server is ready.
 func (s *service) announceReady(ctx context.Context, o Options, where Addresses) {
 	s.notify.sendState(ctx, "READY=1\nSTATUS=listening at "+where.listAll())
 	s.log.InfoContext(ctx, "listening", slog.String("url", where.URL), slog.String("socket", where.Socket),
@@ -259,7 +258,7 @@ func (s *service) announceReady(ctx context.Context, o Options, where Addresses)
 	if where.Socket == "" || where.Socket != s.usualSocket() {
 		try = "sandpit --server " + where.firstURL() + " create"
 	}
-	// Who is not there to read needs no words.
+	// A failed write is ignored: there is no reader.
 	_, _ = fmt.Fprintf(o.Out, "sandpit listens at %s\n", where.listAll())
 	if where.SSH != "" {
 		_, _ = fmt.Fprintf(o.Out, "SSH: %s\n", where.SSH)

@@ -45,7 +45,7 @@ type service struct {
 	log    *slog.Logger
 	notify notifier
 	kinds  []kind
-	// ownGroup says that the process is to have a control group of its own.
+	// ownGroup moves the process into a control group of its own.
 	ownGroup bool
 
 	store     *store.Store
@@ -81,14 +81,14 @@ type service struct {
 	secretsKey []byte
 
 	server          *api.Server
-	paths           *api.Server                 // of previews by path; nil: there is none
+	paths           *api.Server                 // of previews by path; nil if not configured
 	ssh             atomic.Pointer[sshd.Server] // nil: none, or not yet
 	metricsServer   *http.Server
 	metricsListener net.Listener // nil: none
 }
 
-// openParts opens all parts but the listeners. What was opened before an error is for
-// close.
+// openParts opens all parts except the listeners. After an error, closeParts closes the
+// opened ones.
 func (s *service) openParts(ctx context.Context) (err error) {
 	s.disks, s.pulls = diskspace.NewDisks(s.cfg.Server.MinFreeDisk), newPulls(s.cfg)
 	if s.images, err = openServerDirs(s.cfg, s.imageSharing); err != nil {
@@ -201,8 +201,8 @@ func (s *service) openQueue(ctx context.Context) error {
 	return q.Check(ctx)
 }
 
-// tempDir returns where temporary directories are made; "" is nowhere. A place that
-// nobody has chosen is no reason not to start.
+// tempDir returns where temporary directories are created, or "" if nowhere. An unusable
+// default directory does not prevent the start.
 func (s *service) tempDir(ctx context.Context) (string, error) {
 	dir, err := tempdir.Check(s.cfg.TempDir)
 	if err == nil || s.cfg.Explicit(config.KeyTempDir) {
@@ -403,8 +403,8 @@ func (s *service) closeParts(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// enterGroup moves the process into a control group of its own, and returns nil where it
-// may not have one.
+// enterGroup moves the process into a control group of its own, and returns nil without the
+// rights for one.
 func (s *service) enterGroup(ctx context.Context) *gvisor.ServerGroup {
 	if !s.ownGroup {
 		return nil

@@ -14,23 +14,23 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// LogOptions say what a log tells, and how.
+// LogOptions configure a log.
 type LogOptions struct {
-	// Level is the least that is told. Default: info.
+	// Level is the lowest level that is logged. Default: info.
 	Level slog.Level
 	// Console writes lines for people; otherwise each line is a JSON object.
 	Console bool
 	// Color uses the colors of terminals.
 	Color bool
-	// RequestID returns the name of the request that a context belongs to, or "".
-	// Default: there is none.
+	// RequestID returns the ID of the request that a context belongs to, or "".
+	// Default: none.
 	RequestID func(context.Context) string
 }
 
 // NewLog returns a log that writes to w, which must take concurrent calls. Times are
-// RFC 3339 with milliseconds, in UTC. What is told in a request carries its
-// request_id, and its trace_id if there is one. Attributes whose name says that they
-// hold a secret are hidden; so are passwords in URLs, and headers that hold one.
+// RFC 3339 with milliseconds, in UTC. An entry of a request has its
+// request_id, and its trace_id if it has one. Attributes whose names mark secrets are
+// hidden, as are passwords in URLs and in headers.
 func NewLog(w io.Writer, o LogOptions) *slog.Logger {
 	if o.RequestID == nil {
 		o.RequestID = func(context.Context) string { return "" }
@@ -127,7 +127,7 @@ func redactAttr(groups []string, a slog.Attr) slog.Attr {
 		if a.Value.Kind() != slog.KindGroup {
 			return slog.String(a.Key, hidden)
 		}
-		return a // its members come by themselves
+		return a // its members are handled one by one
 	}
 	if a.Value.Kind() != slog.KindAny {
 		return a

@@ -54,7 +54,7 @@ func NewMetrics(version string) *Metrics {
 	m := &Metrics{registry: prometheus.NewRegistry(), words: words{known: make(map[string]bool)}}
 	m.requests = m.newCounter("http_requests_total", "Requests that were answered.", "method", "route", "code")
 	m.requestTime = m.newHistogram("http_request_duration_seconds", "How long requests took, streams included.", quick, "method", "route")
-	m.operations = m.newCounter("operations_total", "What was done to sandboxes, or refused.", "action", "code")
+	m.operations = m.newCounter("operations_total", "Operations on sandboxes, including refused ones.", "action", "code")
 	m.operateTime = m.newHistogram("operation_duration_seconds", "How long it took to do something to a sandbox.", quick, "action")
 	m.commands = m.newCounter("commands_total", "Commands that ended, by how.", "result")
 	m.poolRequests = m.newCounter("pool_requests_total", "Requests for a sandbox of a pool's kind.", "provider", "image", "result")
@@ -74,7 +74,7 @@ func NewMetrics(version string) *Metrics {
 		Namespace: namespace, Name: "http_sent_bytes_total", Help: "Bytes of answers, heads left out.",
 	})
 	info := prometheus.NewGauge(prometheus.GaugeOpts{
-		Namespace: namespace, Name: "build_info", Help: "Always 1; the label tells the version.", ConstLabels: prometheus.Labels{"version": version},
+		Namespace: namespace, Name: "build_info", Help: "Always 1; the version is a label.", ConstLabels: prometheus.Labels{"version": version},
 	})
 	info.Set(1)
 	m.registry.MustRegister(m.commandTime, m.inFlight, m.received, m.sent, info,
@@ -94,21 +94,21 @@ func (m *Metrics) newHistogram(name, help string, buckets []float64, labels ...s
 	return h
 }
 
-// Gatherer is the registry, for tests and for those who want it in another form.
+// Gatherer returns the registry, for tests and other output formats.
 func (m *Metrics) Gatherer() prometheus.Gatherer { return m.registry }
 
 // maxScrapes is how many may ask at a time.
 const maxScrapes = 4
 
-// Handler answers with the figures. It asks nobody for a key.
+// Handler serves the metrics. It does not check a key.
 func (m *Metrics) Handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{
 		Registry: nil, MaxRequestsInFlight: maxScrapes, Timeout: sourceLimit + 5*time.Second, EnableOpenMetrics: true,
 	})
 }
 
-// Request counts one request that was answered: the pattern it was for, "" if there
-// is none, and how long it took.
+// Request counts one request that was answered: the pattern of its route, or "",
+// and its duration.
 func (m *Metrics) Request(method, pattern string, status int, took time.Duration, sent int64) {
 	method, route := methodOf(method), routeOf(pattern)
 	m.requests.WithLabelValues(method, route, formatInt(status)).Inc()

@@ -25,12 +25,12 @@ type exporter struct {
 	o      config.Traces
 	log    *slog.Logger
 	client *http.Client
-	failed atomic.Bool // the last batch was lost, and that was told
+	failed atomic.Bool // the last batch was lost, and that was logged
 }
 
 func newExporter(o config.Traces, log *slog.Logger) *exporter {
 	return &exporter{o: o, log: log, client: &http.Client{
-		// Whoever answers may not send the headers, which may be secret, elsewhere.
+		// A redirect must not send the headers, which may be secret, elsewhere.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		Transport:     &http.Transport{Proxy: http.ProxyFromEnvironment, MaxIdleConns: 1, IdleConnTimeout: time.Minute, ForceAttemptHTTP2: true},
 	}}
@@ -42,8 +42,8 @@ const (
 	exportPause = 500 * time.Millisecond
 )
 
-// ExportSpans implements sdktrace.SpanExporter. It tells the log of failures, once
-// until it works again, and returns none: the library would print them.
+// ExportSpans implements sdktrace.SpanExporter. It logs a failure once until it succeeds
+// again, and returns none: the library would print it.
 func (e *exporter) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan) error {
 	if len(spans) == 0 {
 		return nil
@@ -72,7 +72,7 @@ func (e *exporter) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpa
 	return nil
 }
 
-// sendBatch sends one batch, and tells whether it may be sent again.
+// sendBatch sends one batch, and reports whether it may be sent again.
 func (e *exporter) sendBatch(ctx context.Context, body []byte) (again bool, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, e.o.Endpoint, bytes.NewReader(body))
 	if err != nil {

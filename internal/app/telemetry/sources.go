@@ -15,11 +15,11 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/queue"
 )
 
-// Sources are asked when somebody wants the figures.
+// Sources provide values when the metrics are read.
 type Sources struct {
 	Manager *manager.Manager
 	Queue   queue.Queue
-	// Shares returns how the resources are used that owners share. Default: none are told.
+	// Shares returns the use of resources that owners share. Default: none.
 	Shares func() []fairshare.Status
 	// Sandboxes is how many sandboxes have figures of their own. Default: none.
 	Sandboxes int
@@ -107,7 +107,7 @@ func (w *watcher) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
 	}
 	stats, states := w.Manager.Stats(), w.Manager.CountStates()
-	for _, state := range []sandpit.State{ // each is there from the beginning
+	for _, state := range []sandpit.State{ // each exists from the beginning
 		sandpit.StateCreating, sandpit.StateRunning, sandpit.StatePausing, sandpit.StatePaused, sandpit.StateResuming,
 		sandpit.StateStopping, sandpit.StateStopped, sandpit.StateArchiving, sandpit.StateArchived, sandpit.StateRestoring,
 		sandpit.StateError, sandpit.StateDeleting,
@@ -152,8 +152,8 @@ func (w *watcher) collectShares(gauge func(*prometheus.Desc, float64, ...string)
 	}
 }
 
-// collectSandboxes tells what sandboxes use: of all together, and of those that use the most
-// memory. So the number of series has a bound, whatever owners do.
+// collectSandboxes reports the use of all sandboxes together, and of those that use the most
+// memory: the number of series is bounded.
 func (w *watcher) collectSandboxes(gauge func(*prometheus.Desc, float64, ...string), ch chan<- prometheus.Metric) {
 	list := w.Manager.Usage().Latest()
 	slices.SortFunc(list, func(a, b manager.Measurement) int {

@@ -18,10 +18,10 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// seenSuffix ends files that say how new a release was that was seen.
+// seenSuffix is the suffix of files that record the date of the newest release seen.
 const seenSuffix = ".seen"
 
-// maxUnpackedIndex bounds an index without its compression, in bytes.
+// maxUnpackedIndex bounds an uncompressed index, in bytes.
 const maxUnpackedIndex = 1 << 30
 
 // candidate is a version of a package that can be chosen.
@@ -29,27 +29,27 @@ type candidate struct {
 	Package
 	needs     []string // Pre-Depends and Depends, one relation each
 	provides  []string
-	essential bool // every system has it
-	rank      int  // the smaller, the rather it is taken of several that provide a thing
+	essential bool // every system needs it
+	rank      int  // among several providers the one with the smallest rank is chosen
 }
 
-// index is what there is in a suite.
+// index lists the packages in a suite.
 type index struct {
 	versions map[string][]*candidate // the newest first
 	provided map[string][]provider
 }
 
-// provider is a package that stands for another.
+// provider is a package that provides another one.
 type provider struct {
 	*candidate
-	version string // of the other; "" says nothing
+	version string // of the provided package; "" if not given
 }
 
-// releasePart is one release that belongs to a suite.
+// releasePart is one of the releases of a suite.
 type releasePart struct{ base, suite string }
 
-// releaseParts are the releases in which packages of a suite are. Those that are still
-// worked at are complete in themselves.
+// releaseParts returns the releases with packages of a suite. Suites in development have only
+// one.
 func releaseParts(suite string) []releasePart {
 	parts := []releasePart{{"debian", suite}}
 	if slices.Contains([]string{"sid", "unstable", "testing", "forky"}, suite) {
@@ -58,7 +58,7 @@ func releaseParts(suite string) []releasePart {
 	return append(parts, releasePart{"debian", suite + "-updates"}, releasePart{"debian-security", suite + "-security"})
 }
 
-// loadIndex asks what there is.
+// loadIndex reads the lists of packages of a suite.
 func (c *client) loadIndex(ctx context.Context, suite, arch string) (*index, error) {
 	x := &index{versions: map[string][]*candidate{}, provided: map[string][]provider{}}
 	for _, p := range releaseParts(suite) {
@@ -68,7 +68,7 @@ func (c *client) loadIndex(ctx context.Context, suite, arch string) (*index, err
 	}
 	for _, list := range x.versions {
 		slices.SortStableFunc(list, func(a, b *candidate) int { return compareVersions(b.Version, a.Version) })
-		for _, name := range list[0].provides { // older ones are not chosen for that
+		for _, name := range list[0].provides { // only the newest version is chosen as a provider
 			target, version := parseProvided(name)
 			x.provided[target] = append(x.provided[target], provider{list[0], version})
 		}
@@ -95,12 +95,12 @@ func (c *client) addRelease(ctx context.Context, x *index, p releasePart, arch s
 	name := "main/binary-" + arch + "/Packages.xz"
 	want, ok := r.files[name]
 	if !ok {
-		return sandpit.Errorf(sandpit.NotFound, "it has no packages for %s", arch)
+		return sandpit.Errorf(sandpit.NotFound, "the release has no packages for %s", arch)
 	}
 	if want.Size > maxIndex {
-		return sandpit.Errorf(sandpit.Exhausted, "its list of packages has %d bytes, more than %d", want.Size, maxIndex)
+		return sandpit.Errorf(sandpit.Exhausted, "the list of packages has %d bytes, more than %d", want.Size, maxIndex)
 	}
-	// By its digest, for the name may mean a newer one a moment later.
+	// By digest, because the file of that name may be replaced at any time.
 	f, err := c.File(ctx, root+path.Dir(name)+"/by-hash/SHA256/"+want.Digest, want)
 	if sandpit.CodeOf(err) == sandpit.NotFound {
 		f, err = c.File(ctx, root+name, want)
@@ -118,14 +118,14 @@ func (c *client) addRelease(ctx context.Context, x *index, p releasePart, arch s
 		return err
 	}
 	if limited.N == 0 {
-		return sandpit.Errorf(sandpit.Exhausted, "its list of packages is too long")
+		return sandpit.Errorf(sandpit.Exhausted, "the uncompressed list of packages is too large")
 	}
 	return unpacked.Close()
 }
 
-// contextReader ends reading with a context.
+// contextReader is a reader that fails when a context ends.
 type contextReader struct {
-	ctx context.Context //nolint:containedctx // a reader has no other way to hear of it
+	ctx context.Context //nolint:containedctx // Read has no context parameter
 	io.Reader
 }
 
@@ -136,13 +136,13 @@ func (e *contextReader) Read(p []byte) (int, error) {
 	return e.Reader.Read(p)
 }
 
-// releaseRecord is how new a release was.
+// releaseRecord records the date of a release.
 type releaseRecord struct {
 	Date time.Time `json:"date"`
 }
 
-// checkNotOlder refuses a release that is older than one that was seen before, by which
-// a mirror would bring known weaknesses back.
+// checkNotOlder returns an error for a release that is older than one seen before: a mirror
+// could otherwise serve packages with known vulnerabilities.
 func (c *client) checkNotOlder(p releasePart, date time.Time) error {
 	name := fileKey("seen", p.base, p.suite) + seenSuffix
 	var last releaseRecord
@@ -151,13 +151,13 @@ func (c *client) checkNotOlder(p releasePart, date time.Time) error {
 	}
 	if date.Before(last.Date) {
 		return sandpit.WithHint(
-			sandpit.Errorf(sandpit.PermissionDenied, "it is of %s, and one of %s was seen before", date.Format(time.RFC3339), last.Date.Format(time.RFC3339)),
-			"the mirror is behind: try again later, or another one")
+			sandpit.Errorf(sandpit.PermissionDenied, "the release is from %s, older than one from %s that was seen before", date.Format(time.RFC3339), last.Date.Format(time.RFC3339)),
+			"the mirror is out of date: try again later, or use another one")
 	}
 	return c.writeRecord(name, releaseRecord{date})
 }
 
-// newUnpacker removes the compression that the name tells of.
+// newUnpacker returns a reader of uncompressed bytes. The suffix of name selects the compression.
 func newUnpacker(name string, r io.Reader) (io.ReadCloser, error) {
 	switch path.Ext(name) {
 	case ".xz":
@@ -174,19 +174,19 @@ func newUnpacker(name string, r io.Reader) (io.ReadCloser, error) {
 	case ".tar":
 		return io.NopCloser(r), nil
 	}
-	return nil, errors.New("it is packed in a way that is not known")
+	return nil, errors.New("unknown compression")
 }
 
-// maxDictionary bounds the memory that unpacking takes, in bytes.
+// maxDictionary bounds the memory for decompression, in bytes.
 const maxDictionary = 128 << 20
 
 var ranks = map[string]int{"required": 0, "important": 1, "standard": 2, "optional": 3}
 
-// addPackage takes one paragraph of a list of packages.
+// addPackage adds a package from a paragraph of a list of packages.
 func (x *index) addPackage(from releasePart, p paragraph, text string) error {
 	name, file := p["package"], p["filename"]
 	if !packagePattern.MatchString(name+"="+p["version"]) || strings.Contains(name, "=") || !isBelow(file) {
-		return sandpit.Errorf(sandpit.Invalid, "it lists %.60q, version %.60q, at %.200q", name, p["version"], file)
+		return sandpit.Errorf(sandpit.Invalid, "invalid package %.60q, version %.60q, at %.200q", name, p["version"], file)
 	}
 	pin, err := newPin(p["size"], p["sha256"])
 	if err != nil {
@@ -211,13 +211,13 @@ func (x *index) addPackage(from releasePart, p paragraph, text string) error {
 	return nil
 }
 
-// isBelow is true of a path that leads nowhere else.
+// isBelow reports whether a path is clean, relative, and not outside of its directory.
 func isBelow(file string) bool {
 	return file != "" && path.Clean(file) == file && !path.IsAbs(file) && file != ".." && !strings.HasPrefix(file, "../") &&
 		!strings.ContainsAny(file, "?#%\\ \n")
 }
 
-// splitList splits a field at its commas.
+// splitList splits a field at commas.
 func splitList(field string) []string {
 	var items []string
 	for item := range strings.SplitSeq(field, ",") {

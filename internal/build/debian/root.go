@@ -4,7 +4,6 @@ import (
 	"archive/tar"
 	"context"
 	_ "embed"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -16,17 +15,17 @@ import (
 )
 
 const (
-	// maxRoot bounds what is fetched, and what is unpacked here, in bytes.
+	// maxRoot bounds the fetched packages, and the unpacked files, in bytes.
 	maxRoot = 16 << 30
-	// packageDir is where the image has packages that are still to be installed.
+	// packageDir is the directory of the image with the packages to install.
 	packageDir = "var/cache/sandpit-packages"
 )
 
-// Root returns an archive of the root file system to begin with: the files of the
-// first packages, and all packages as they are. The image is finished when what
-// Configure returns has run in it as root. Who calls Root closes the archive.
+// Root returns an archive of the initial root file system: the files of the first packages,
+// and all package files. The command that Configure returns must then run in it as root. The
+// caller closes the archive.
 //
-// NotFound: the mirror does not have a version any more. Otherwise as Source.Plan.
+// NotFound: the mirror no longer has a version of a package. Otherwise as Source.Plan.
 func (s Source) Root(ctx context.Context, plan Plan, p Progress) (io.ReadCloser, error) {
 	var total int64
 	list := make([]mirror.Wanted, len(plan.Packages))
@@ -41,32 +40,11 @@ func (s Source) Root(ctx context.Context, plan Plan, p Progress) (io.ReadCloser,
 		return nil, err
 	}
 	defer c.Close()
-	files, err := c.Files(ctx, list)
-	defer func() {
-		for _, f := range files {
-			if f != nil {
-				_ = f.Close() // only read
-			}
-		}
-	}()
-	if err != nil {
-		return nil, err
-	}
-	out, err := os.CreateTemp(c.dir, "*"+mirror.Unfinished)
-	if err == nil {
-		err = os.Remove(out.Name())
-	}
-	if err != nil {
-		return nil, err
-	}
-	if err := writeRoot(ctx, out, plan, files); err != nil {
-		return nil, errors.Join(err, out.Close())
-	}
-	_, err = out.Seek(0, io.SeekStart)
-	return out, err
+	return c.WriteArchive(ctx, list, func(out io.Writer, files []*os.File) error { return writeRoot(ctx, out, plan, files) })
 }
 
-// noDaemons keeps packages from starting programs in the middle of an installation.
+// noDaemons is a policy-rc.d that prevents packages from starting services while they are
+// installed.
 const noDaemons = "#!/bin/sh\nexit 101\n"
 
 // writeRoot writes the archive.
@@ -133,7 +111,7 @@ func addFile(w *tar.Writer, name string, mode, size int64, contents io.Reader) e
 	return err
 }
 
-// withFilename is what the archive says of a package that is somewhere else now.
+// withFilename returns a package's paragraph with another Filename field.
 func withFilename(control, path string) string {
 	var b strings.Builder
 	skip := false
@@ -148,8 +126,8 @@ func withFilename(control, path string) string {
 	return b.String() + "Filename: " + path + "\n"
 }
 
-// aptSources tells apt inside where packages come from, for those who install more. A mirror
-// of ours may not be theirs.
+// aptSources returns apt's list of sources in the image, for installing more packages. It uses
+// the default mirror, because the sandbox may not reach the configured one.
 func aptSources(suite string) string {
 	const keyring = "/usr/share/keyrings/debian-archive-keyring.gpg"
 	var b strings.Builder
@@ -159,13 +137,13 @@ func aptSources(suite string) string {
 	return b.String()
 }
 
-// configureScript is the script that finishes an image.
+// configureScript installs the packages in an image.
 //
 //go:embed configure.sh
 var configureScript string
 
-// Configure returns the command that finishes an image of Root. It runs as root, without
-// a network.
+// Configure returns the command that completes an image of Root. It runs as root and needs no
+// network.
 func Configure(plan Plan) []string {
 	args := []string{"/bin/sh", "-c", configureScript, "sh", "/" + packageDir}
 	return append(args, plan.Request.Packages...)

@@ -8,20 +8,19 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// basePackages are packages that make a system in which others can be installed, besides those
-// that every system has. The first keeps away what would merge directories that are merged.
+// basePackages are needed to install other packages, besides the essential ones. The first
+// prevents the installation of a package that merges directories, which are merged already.
 var basePackages = []string{"usr-is-merged", "apt"}
 
-// solver chooses packages: first what must be, then what that needs, always the first
-// alternative that there is. What excludes each other is left to apt, which looks at all
-// of it again.
+// solver chooses packages and their dependencies. Of several alternatives it takes the first
+// available one. It does not check conflicts: apt does that during the installation.
 type solver struct {
 	*index
 	chosen map[string]*candidate
 	queue  []*candidate
 }
 
-// solvePackages returns packages and all that they need, by name.
+// solvePackages returns the wanted packages with all dependencies, by name.
 func (x *index) solvePackages(wanted []string) ([]Package, error) {
 	s := &solver{index: x, chosen: map[string]*candidate{}}
 	for _, name := range slices.Sorted(maps.Keys(x.versions)) {
@@ -40,7 +39,7 @@ func (x *index) solvePackages(wanted []string) ([]Package, error) {
 	for _, c := range s.chosen {
 		c.First = true
 	}
-	for _, want := range wanted { // all, before anything is taken for what they need
+	for _, want := range wanted { // all, before their dependencies are chosen
 		if err := s.choosePinned(want); err != nil {
 			return nil, err
 		}
@@ -62,13 +61,13 @@ func (s *solver) choosePackage(c *candidate) {
 	}
 }
 
-// choosePinned chooses what somebody has asked for.
+// choosePinned chooses a requested package: NAME or NAME=VERSION.
 func (s *solver) choosePinned(text string) error {
 	name, version, pinned := strings.Cut(text, "=")
 	for _, c := range s.versions[name] {
 		if !pinned || c.Version == version {
 			if have := s.chosen[name]; have != nil && have != c {
-				return sandpit.Errorf(sandpit.Invalid, "%s is needed in version %s, and wanted in another", name, have.Version)
+				return sandpit.Errorf(sandpit.Invalid, "package %s: version %s is required, but another one is requested", name, have.Version)
 			}
 			s.choosePackage(c)
 			return nil
@@ -78,28 +77,29 @@ func (s *solver) choosePinned(text string) error {
 		s.choosePackage(s.provided[name][0].candidate)
 		return nil
 	}
-	err := sandpit.Errorf(sandpit.NotFound, "there is no package %s", text)
+	err := sandpit.Errorf(sandpit.NotFound, "package %s not found", text)
 	if len(s.versions[name]) > 0 {
 		err = sandpit.WithHint(err, "the newest version is "+s.versions[name][0].Version)
 	}
 	return err
 }
 
-// chooseNeeded chooses what the chosen ones need.
+// chooseNeeded chooses the dependencies of all chosen packages.
 func (s *solver) chooseNeeded() error {
 	for len(s.queue) > 0 {
 		c := s.queue[0]
 		s.queue = s.queue[1:]
 		for _, need := range c.needs {
 			if !s.meetNeed(need) {
-				return sandpit.Errorf(sandpit.Invalid, "%s needs %.200s, which is not there", c.Name, need)
+				return sandpit.Errorf(sandpit.Invalid, "package %s depends on %.200s, which does not exist", c.Name, need)
 			}
 		}
 	}
 	return nil
 }
 
-// meetNeed sees to it that one of several alternatives is chosen.
+// meetNeed chooses one of a dependency's alternatives, unless one is chosen. It returns false
+// if none is available.
 func (s *solver) meetNeed(need string) bool {
 	var relations []relation
 	for text := range strings.SplitSeq(need, "|") {
@@ -134,7 +134,7 @@ func (s *solver) isMet(r relation) bool {
 	})
 }
 
-// relation is what one package says about another: "libc6 (>= 2.36)".
+// relation is a dependency on another package: "libc6 (>= 2.36)".
 type relation struct{ name, operator, version string }
 
 func parseRelation(text string) relation {
@@ -146,13 +146,13 @@ func parseRelation(text string) relation {
 	return relation{name, operator, strings.TrimSpace(version)}
 }
 
-// parseProvided reads what a package provides: "python3-foo (= 1.2)".
+// parseProvided parses what a package provides: "python3-foo (= 1.2)".
 func parseProvided(text string) (name, version string) {
 	r := parseRelation(text)
 	return r.name, r.version
 }
 
-// isMetBy reports whether a version will do.
+// isMetBy reports whether a version satisfies the relation.
 func (r relation) isMetBy(version string) bool {
 	c := compareVersions(version, r.version)
 	switch r.operator {
@@ -172,7 +172,7 @@ func (r relation) isMetBy(version string) bool {
 	return false
 }
 
-// isMetByProvided is allows for what another package provides, maybe in no version.
+// isMetByProvided reports whether a provided package satisfies the relation; its version may be "".
 func (r relation) isMetByProvided(version string) bool {
 	return r.operator == "" || version != "" && r.isMetBy(version)
 }

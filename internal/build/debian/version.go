@@ -51,7 +51,7 @@ func compareParts(a, b string) int {
 func isDigit(r rune) bool    { return r >= '0' && r <= '9' }
 func isNotDigit(r rune) bool { return !isDigit(r) }
 
-// splitBefore cuts before the first rune that ends.
+// splitBefore splits s before the first rune for which ends is true.
 func splitBefore(s string, ends func(rune) bool) (before, rest string) {
 	if i := strings.IndexFunc(s, ends); i >= 0 {
 		return s[:i], s[i:]
@@ -59,8 +59,8 @@ func splitBefore(s string, ends func(rune) bool) (before, rest string) {
 	return s, ""
 }
 
-// compareText has a tilde before the end, the end before letters, and letters before
-// all else.
+// compareText orders a tilde before the end, the end before letters, and letters before
+// other runes.
 func compareText(a, b string) int {
 	for i := range max(len(a), len(b)) {
 		if c := cmp.Compare(runeWeight(a, i), runeWeight(b, i)); c != 0 {

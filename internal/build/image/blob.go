@@ -19,12 +19,12 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// Layers are kept, as the registry sent them, until their image is made: a pull
-// that was broken off goes on where it was. Each repository has its own: a pull neither
-// uses bytes that another repository has sent, nor waits for them.
+// Layers are kept compressed until their image is built, so that an interrupted pull
+// continues where it stopped. Each repository has its own layers: a pull neither
+// uses nor waits for bytes that another repository sends.
 const (
 	blobSuffix = ".blob" // complete
-	partSuffix = ".part" // the beginning of one; locked by who fetches it
+	partSuffix = ".part" // incomplete; locked while it is fetched
 	blobAge    = 24 * time.Hour
 )
 
@@ -36,8 +36,8 @@ func (c *cacheDir) blobPath(origin, layer string) string {
 	return filepath.Join(c.dir, cacheKey("blob", origin, layer)+blobSuffix)
 }
 
-// fetchLayer returns a complete layer, locked against removal. It is fetched by one
-// caller; others wait.
+// fetchLayer returns a complete layer, locked against removal. One caller fetches it; others
+// wait.
 func (m *remote) fetchLayer(ctx context.Context, d descriptor) (*os.File, error) {
 	path := m.puller.cache.blobPath(m.origin, d.Digest)
 	defer m.puller.space.trackFetch(path)()
@@ -54,7 +54,7 @@ func (m *remote) fetchLayer(ctx context.Context, d descriptor) (*os.File, error)
 		if err != nil {
 			return nil, err
 		}
-		if _, err := os.Lstat(path); err == nil { // another one came first
+		if _, err := os.Lstat(path); err == nil { // another process has fetched it
 			_, _ = os.Remove(part), f.Close()
 			continue
 		}
@@ -64,21 +64,21 @@ func (m *remote) fetchLayer(ctx context.Context, d descriptor) (*os.File, error)
 		if err == nil {
 			err = lockFile(ctx, f, path, unix.LOCK_SH)
 		}
-		if err != nil && !errors.Is(err, errReplaced) { // removed or not, it is open
+		if err != nil && !errors.Is(err, errReplaced) { // after a removal it is still open
 			return nil, m.puller.cache.hintDiskFull(errors.Join(err, f.Close()))
 		}
 		return f, nil
 	}
 }
 
-// openBlob returns a layer that is here, or nil.
+// openBlob opens a complete layer, or returns nil if it does not exist.
 func openBlob(ctx context.Context, path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|unix.O_NOFOLLOW, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("look into the image cache: %w", err)
+		return nil, fmt.Errorf("read the image cache: %w", err)
 	}
 	err = lockFile(ctx, f, path, unix.LOCK_SH)
 	if errors.Is(err, errReplaced) {
@@ -90,7 +90,7 @@ func openBlob(ctx context.Context, path string) (*os.File, error) {
 	return f, nil
 }
 
-// fetchBlob completes the file, of which a beginning may be there.
+// fetchBlob fetches the missing part of a layer into f.
 func (m *remote) fetchBlob(ctx context.Context, f *os.File, d descriptor) error {
 	var last error
 	for _, e := range m.endpoints {
@@ -111,12 +111,12 @@ func (m *remote) fetchBlob(ctx context.Context, f *os.File, d descriptor) error 
 	return last
 }
 
-// fetchRest makes one attempt to complete the file, and returns how far it came.
+// fetchRest makes one attempt to complete the file, and returns how many bytes it has then.
 func (m *remote) fetchRest(ctx context.Context, e *endpoint, f *os.File, d descriptor) (have int64, err error) {
 	t := &transfer{remote: m, endpoint: e, f: f, h: sha256.New(), want: d}
 	defer func() {
 		if err != nil {
-			m.progress.addBytes(-t.received) // the next attempt counts anew
+			m.progress.addBytes(-t.received) // the next attempt counts them again
 		}
 	}()
 	if err := t.readExisting(); err != nil {
@@ -135,7 +135,7 @@ func (m *remote) fetchRest(ctx context.Context, e *endpoint, f *os.File, d descr
 		return 0, err
 	}
 	if t.received > d.Size {
-		return 0, sandpit.Errorf(sandpit.Unavailable, "registry %s sends more than the %d bytes of %s", e.registry, d.Size, d.Digest)
+		return 0, sandpit.Errorf(sandpit.Unavailable, "registry %s sent more than the %d bytes of %s", e.registry, d.Size, d.Digest)
 	}
 	return 0, errWrongDigest(d.Digest, got)
 }
@@ -150,14 +150,14 @@ type transfer struct {
 	received int64
 }
 
-// readExisting reads what is there of the file.
+// readExisting reads and hashes the bytes that the file has.
 func (t *transfer) readExisting() error {
 	if _, err := t.f.Seek(0, io.SeekStart); err != nil {
-		return fmt.Errorf("look into the image cache: %w", err)
+		return fmt.Errorf("read the image cache: %w", err)
 	}
 	n, err := io.Copy(t.h, io.LimitReader(t.f, t.want.Size+1))
 	if err != nil {
-		return fmt.Errorf("look into the image cache: %w", err)
+		return fmt.Errorf("read the image cache: %w", err)
 	}
 	t.addProgress(n)
 	if n > t.want.Size {
@@ -177,7 +177,7 @@ func (t *transfer) restartFile() error {
 	return truncateFile(t.f)
 }
 
-// fetchMissing fetches what is missing.
+// fetchMissing fetches the missing bytes.
 func (t *transfer) fetchMissing(ctx context.Context) error {
 	idle, cancel := newIdleTimeout(ctx, t.endpoint)
 	defer cancel()
@@ -186,7 +186,7 @@ func (t *transfer) fetchMissing(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = resp.Body.Close() }()                // only read
-	if t.received > 0 && resp.StatusCode == http.StatusOK { // it begins at the beginning
+	if t.received > 0 && resp.StatusCode == http.StatusOK { // the response starts at the first byte
 		if err := t.restartFile(); err != nil {
 			return err
 		}
@@ -205,7 +205,7 @@ func (t *transfer) fetchMissing(ctx context.Context) error {
 	return nil
 }
 
-// Write takes bytes as they come.
+// Write writes received bytes to the file and the hash.
 func (t *transfer) Write(p []byte) (int, error) {
 	n, err := t.f.Write(p)
 	t.h.Write(p[:n])
@@ -221,8 +221,8 @@ func truncateFile(f *os.File) error {
 	return err
 }
 
-// getRange asks for what comes after the bytes that are here. A registry that
-// cannot do that sends all of it.
+// getRange requests the bytes after the first have. A registry that does not support ranges
+// sends all bytes.
 func (e *endpoint) getRange(ctx context.Context, path string, have int64) (*http.Response, error) {
 	if have == 0 {
 		return e.getOK(ctx, path, nil, http.StatusOK)
@@ -240,7 +240,7 @@ func (e *endpoint) getRange(ctx context.Context, path string, have int64) (*http
 	return e.getOK(ctx, path, nil, http.StatusOK)
 }
 
-// idleTimeout ends a request of which no byte comes for too long.
+// idleTimeout cancels a request when no byte arrives for the time limit.
 type idleTimeout struct {
 	ctx   context.Context //nolint:containedctx // lives as long as one request
 	limit time.Duration
@@ -253,7 +253,7 @@ func newIdleTimeout(ctx context.Context, e *endpoint) (*idleTimeout, func()) {
 	i := &idleTimeout{ctx: ctx, limit: e.times.idle}
 	i.timer = time.AfterFunc(4*i.limit, func() { // connecting and headers have limits of their own
 		cancel(&attemptError{retry: true, err: sandpit.WithHint(
-			sandpit.Errorf(sandpit.Timeout, "registry %s sends nothing for %s", e.registry, i.limit), offlineHint)})
+			sandpit.Errorf(sandpit.Timeout, "registry %s sent nothing for %s", e.registry, i.limit), offlineHint)})
 	})
 	return i, func() {
 		i.timer.Stop()

@@ -19,7 +19,7 @@ type builder struct {
 	limits  limits
 }
 
-// buildLayers returns the image of layers that are on this machine, made once.
+// buildLayers returns the image of layers that are on this machine. It is built once.
 func (b *builder) buildLayers(ctx context.Context, l *layeredImage, source string) (*os.File, string, error) {
 	key := l.key()
 	return b.makeOnce(ctx, makeJob{
@@ -31,7 +31,7 @@ func (b *builder) buildLayers(ctx context.Context, l *layeredImage, source strin
 	})
 }
 
-// convertLayers writes an image of layers, with a note of which the rest is filled in.
+// convertLayers writes an image of layers. It completes the note with what the layers determine.
 func (b *builder) convertLayers(ctx context.Context, f *os.File, l *layeredImage, n note, space reservation) error {
 	if err := mergeLayers(ctx, f, l, b.limits, space); err != nil {
 		return err
@@ -41,25 +41,25 @@ func (b *builder) convertLayers(ctx context.Context, f *os.File, l *layeredImage
 	return writeNote(f, n)
 }
 
-// makeJob is one image to be made once.
+// makeJob describes one image that is built once.
 type makeJob struct {
-	// lock names the job: whoever does the same job uses the same name.
+	// lock is the job's name: all callers with the same job use the same name.
 	lock string
 	// find returns the finished image's key, or "".
 	find func() (key string, err error)
-	// write fills an empty file and returns the image's key, or makes the image
-	// elsewhere and returns its key with done set.
+	// write fills an empty file and returns the image's key, or returns the key of an image
+	// in the cache with inCache set.
 	write func(f *os.File) (makeResult, error)
 }
 
-// makeResult is what a job came to.
+// makeResult is the result of a job.
 type makeResult struct {
 	key     string
 	inCache bool // the image is in the cache already; the file was not needed
 }
 
-// makeOnce returns the image that j makes, open. It is made by one caller; the
-// others wait, as long as ctx allows.
+// makeOnce returns the image of j, open, and its key. One caller builds it; the others wait
+// until ctx ends.
 func (b *builder) makeOnce(ctx context.Context, j makeJob) (*os.File, string, error) {
 	for range 5 {
 		key, err := b.makeImage(ctx, j)
@@ -70,7 +70,7 @@ func (b *builder) makeOnce(ctx context.Context, j makeJob) (*os.File, string, er
 			return f, key, err
 		}
 	}
-	return nil, "", sandpit.Errorf(sandpit.Unavailable, "somebody keeps removing the image from the cache")
+	return nil, "", sandpit.Errorf(sandpit.Unavailable, "the image was removed from the cache repeatedly")
 }
 
 func (b *builder) makeImage(ctx context.Context, j makeJob) (string, error) {
@@ -81,7 +81,7 @@ func (b *builder) makeImage(ctx context.Context, j makeJob) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer func() { _ = f.Close() }() // gives up the lock; the file was synced
+	defer func() { _ = f.Close() }() // releases the lock; the file was synced
 	key, err := j.find()
 	if err == nil && key == "" {
 		var m makeResult
@@ -90,7 +90,7 @@ func (b *builder) makeImage(ctx context.Context, j makeJob) (string, error) {
 			if err := b.cache.publishFile(f, m.key+imageSuffix); err != nil {
 				return "", err
 			}
-			_ = b.space.trimToSize(ctx) // the image is there; who prunes the cache hears of it
+			_ = b.space.trimToSize(ctx) // the image is complete; prune reports the error
 			return m.key, nil
 		}
 		key = m.key
@@ -101,8 +101,7 @@ func (b *builder) makeImage(ctx context.Context, j makeJob) (string, error) {
 	return key, b.cache.hintDiskFull(err)
 }
 
-// openTree returns the image of a tree whose contents are still with the
-// machine.
+// makeTree returns the image of a tree whose contents are still to be read from the machine.
 func (b *builder) makeTree(ctx context.Context, root *node, about note, p Progress) (*os.File, error) {
 	h := sha256.New()
 	root.hashInto(h)

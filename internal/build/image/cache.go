@@ -17,8 +17,8 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// format is part of every name in the cache. It changes when the same source
-// would no longer give the same file.
+// format is part of every name in the cache. It changes when the same source is converted
+// to a different file.
 const format = "sandpit image 2"
 
 const (
@@ -26,7 +26,7 @@ const (
 	tempSuffix  = ".tmp"
 )
 
-// cacheKey names what was made from the given parts.
+// cacheKey returns the name in the cache of what is built from the given parts.
 func cacheKey(parts ...string) string {
 	text := appendText(nil, format)
 	for _, p := range parts {
@@ -40,30 +40,30 @@ func cacheKey(parts ...string) string {
 // with their locks.
 type cacheDir struct{ dir string }
 
-// findKey makes find for an image whose key is known before it is made.
+// findKey returns a find function for an image whose key is known before it is built.
 func (c *cacheDir) findKey(key string) func() (string, error) {
 	return func() (string, error) { return c.existingKey(key) }
 }
 
-// existingKey returns key if its image is there, else "".
+// existingKey returns key if its image exists, else "".
 func (c *cacheDir) existingKey(key string) (string, error) {
 	_, err := os.Lstat(c.imagePath(key))
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", nil
 	}
 	if err != nil {
-		return "", fmt.Errorf("look into the image cache: %w", err)
+		return "", fmt.Errorf("read the image cache: %w", err)
 	}
 	return key, nil
 }
 
 func (c *cacheDir) imagePath(key string) string { return filepath.Join(c.dir, key+imageSuffix) }
 
-// usedStep is how exactly it is known when an image was used last.
+// usedStep is the precision of an image's time of last use.
 const usedStep = 10 * time.Second
 
-// openImage returns a finished image, or nil if there is none. While it is open
-// nobody makes room by removing it.
+// openImage opens a finished image, or returns nil if it does not exist. While it is open,
+// it is not removed to free space.
 func (c *cacheDir) openImage(ctx context.Context, key string) (*os.File, error) {
 	path := c.imagePath(key)
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW, 0)
@@ -71,7 +71,7 @@ func (c *cacheDir) openImage(ctx context.Context, key string) (*os.File, error) 
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("look into the image cache: %w", err)
+		return nil, fmt.Errorf("read the image cache: %w", err)
 	}
 	err = lockFile(ctx, f, path, unix.LOCK_SH)
 	if errors.Is(err, errReplaced) {
@@ -81,24 +81,24 @@ func (c *cacheDir) openImage(ctx context.Context, key string) (*os.File, error) 
 	if err == nil {
 		info, err = f.Stat()
 	}
-	if err == nil && info.Mode().Perm() != imageMode { // its maker never came so far
+	if err == nil && info.Mode().Perm() != imageMode { // its builder was killed before Chmod
 		err = f.Chmod(imageMode)
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("look into the image cache: %w", err), f.Close())
+		return nil, errors.Join(fmt.Errorf("read the image cache: %w", err), f.Close())
 	}
 	if now := time.Now(); now.Sub(info.ModTime()) > usedStep {
-		_ = os.Chtimes(path, now, now) // at worst it goes a little earlier
+		_ = os.Chtimes(path, now, now) // without it the image is only removed earlier
 	}
 	return f, nil
 }
 
-// imageMode is that of finished images: readable for everyone, because an
-// engine may be another user than the one that filled the cache. Who gets at
-// them is decided by the directory.
+// imageMode is the mode of finished images: readable for all users, because an
+// engine may run as another user than the one that filled the cache. The mode of the
+// directory controls access.
 const imageMode = 0o444
 
-// publishFile gives the file its final name.
+// publishFile renames an unfinished file to its final name.
 func (c *cacheDir) publishFile(f *os.File, name string) error {
 	err := f.Sync()
 	if err == nil {
@@ -107,11 +107,11 @@ func (c *cacheDir) publishFile(f *os.File, name string) error {
 	if err != nil {
 		return c.hintDiskFull(errors.Join(fmt.Errorf("finish the image: %w", err), os.Remove(f.Name())))
 	}
-	// Last, for under its old name others must be able to open and lock it.
+	// Chmod is last: other processes must be able to open and lock the file under its old name.
 	return f.Chmod(imageMode)
 }
 
-// lockNew returns the empty file NAME.tmp, locked for this caller alone.
+// lockNew returns the empty file NAME.tmp with an exclusive lock.
 func (c *cacheDir) lockNew(ctx context.Context, name string) (*os.File, error) {
 	path := filepath.Join(c.dir, name+tempSuffix)
 	for {
@@ -135,13 +135,13 @@ func (c *cacheDir) lockNew(ctx context.Context, name string) (*os.File, error) {
 	}
 }
 
-// errReplaced is a file that was finished or removed while its lock was waited for.
-var errReplaced = errors.New("the file is not there any more")
+// errReplaced reports that a file was finished or removed while the caller waited for its lock.
+var errReplaced = errors.New("the file no longer exists")
 
-// lockFile waits for the lock on f, which is at path, to be shared or not. The kernel
-// drops it when the process ends, in whatever way. A finished file keeps its locks
-// under its new name, held for as long as somebody uses it: so who waits for the
-// old name must not wait for those.
+// lockFile waits for a shared or exclusive lock on f, which is at path. The kernel
+// releases the lock when the process ends. A finished file keeps its locks under its new
+// name for as long as it is in use, so a caller that waits for the old name must not wait
+// for those.
 func lockFile(ctx context.Context, f *os.File, path string, how int) error {
 	const longest = 25 * time.Millisecond
 	wait := time.Millisecond
@@ -176,8 +176,8 @@ func isAt(f *os.File, path string) bool {
 	return err == nil && os.SameFile(own, there)
 }
 
-// removeAbandoned removes files in the making that nobody makes any more, and layers that
-// nobody has come back for.
+// removeAbandoned removes unfinished files that have no builder, and layers that were not
+// used for blobAge.
 func (c *cacheDir) removeAbandoned() error {
 	entries, err := os.ReadDir(c.dir)
 	if err != nil {
@@ -199,8 +199,8 @@ func (c *cacheDir) removeAbandoned() error {
 	return errors.Join(errs...)
 }
 
-// removeIfFree removes a file that nobody has locked and that was not changed
-// after a time, unless that is zero.
+// removeIfFree removes a file that is not locked and was not changed after the given time;
+// the zero time sets no such condition.
 func removeIfFree(path string, after time.Time) (removed bool, err error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW, 0)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -212,7 +212,7 @@ func removeIfFree(path string, after time.Time) (removed bool, err error) {
 	defer func() { _ = f.Close() }() // only read
 	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 	if errors.Is(err, unix.EWOULDBLOCK) {
-		return false, nil // somebody is at it
+		return false, nil // in use
 	}
 	if err != nil || !isAt(f, path) {
 		return false, err
@@ -224,17 +224,17 @@ func removeIfFree(path string, after time.Time) (removed bool, err error) {
 	return true, os.Remove(path)
 }
 
-// hintDiskFull adds what a person can do about a full disk.
+// hintDiskFull adds a hint to an error that a full disk causes.
 func (c *cacheDir) hintDiskFull(err error) error {
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
 		return sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "%w", err),
-			"make room on the disk of "+c.dir+"; sandpit image prune --all removes images that no sandbox uses")
+			"free space on the disk of "+c.dir+"; sandpit image prune --all removes images that no sandbox uses")
 	}
 	return err
 }
 
-// lockForAppend returns the file at path, made if missing, locked for this caller alone,
-// with what is in it.
+// lockForAppend opens or creates the file at path with an exclusive lock and keeps its
+// contents.
 func (c *cacheDir) lockForAppend(ctx context.Context, path string) (*os.File, error) {
 	for {
 		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
@@ -257,7 +257,7 @@ func (c *cacheDir) keyOf(f *os.File) string {
 	return strings.TrimSuffix(f.Name()[len(c.dir)+1:], imageSuffix)
 }
 
-// openID returns the image with an ID. NotFound.
+// openID returns the image with an ID. NotFound: no such image.
 func (c *cacheDir) openID(ctx context.Context, id string) (*os.File, error) {
 	var f *os.File
 	var err error

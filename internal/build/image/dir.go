@@ -16,8 +16,8 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// openDir returns the image of a directory. What decides whether it must be
-// made is what stat says about each file in it, not the contents.
+// openDir returns the image of a directory. The image is built again if stat returns
+// something else for any file in it; contents are not compared.
 func (s *Store) openDir(ctx context.Context, dir string, p Progress) (*os.File, error) {
 	root, err := s.walkDir(ctx, dir)
 	if err != nil {
@@ -42,7 +42,7 @@ func (w *writer) fetchContents(n *node, m *countingReader) error {
 		if err := w.fetchFile(n, m); err != nil {
 			return err
 		}
-		n.from = nil // its other names need nothing more
+		n.from = nil // hard links share the contents
 	}
 	for _, name := range n.childNames() {
 		if err := w.fetchContents(n.children[name], m); err != nil {
@@ -63,7 +63,7 @@ func (w *writer) fetchFile(n *node, m *countingReader) error {
 		n.block, _, err = w.writeData(m)
 		return err
 	}
-	// Whatever has become of the path: only the file that was looked at will do.
+	// The path may be another file by now, which checkUnchanged detects.
 	f, err := os.OpenFile(from.path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
 	if err != nil {
 		return readError(from.path, err)
@@ -79,7 +79,7 @@ func (w *writer) fetchFile(n *node, m *countingReader) error {
 	return from.checkUnchanged(f)
 }
 
-// checkUnchanged refuses another file than the one that was looked at, or a changed one.
+// checkUnchanged returns an error if f is another file than before, or has changed.
 func (s *source) checkUnchanged(f *os.File) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
@@ -94,7 +94,7 @@ func (s *source) checkUnchanged(f *os.File) error {
 func errChanged(path string) error {
 	return sandpit.WithHint(
 		sandpit.Errorf(sandpit.Unavailable, "%s changed while it was read", path),
-		"try again when nothing writes to it")
+		"try again when no program writes to it")
 }
 
 func readError(path string, err error) error {
@@ -104,24 +104,24 @@ func readError(path string, err error) error {
 	if errors.Is(err, fs.ErrPermission) {
 		return sandpit.WithHint(
 			sandpit.Errorf(sandpit.PermissionDenied, "%s cannot be read: %w", path, withoutPath(err)),
-			"make it readable, remove it, or run this as a user who may read it")
+			"make it readable, remove it, or run sandpit as a user with read permission")
 	}
 	return fmt.Errorf("read %s: %w", path, withoutPath(err))
 }
 
-// walker looks at every file in a directory.
+// walker reads the metadata of every file in a directory.
 type walker struct {
 	ctx     context.Context //nolint:containedctx // lives as long as one call
 	top     string
 	cache   identity // the store's own directory
 	left    limits
-	files   map[fileID]*node // those with more names than one
-	virtual map[uint64]bool  // by device: whether the kernel makes it up
+	files   map[fileID]*node // files with hard links
+	virtual map[uint64]bool  // by device: whether the file system is virtual
 }
 
 type fileID struct{ dev, ino uint64 }
 
-// walkDir returns the tree of a directory, contents still to be fetched.
+// walkDir returns the tree of a directory without contents.
 func (s *Store) walkDir(ctx context.Context, dir string) (*node, error) {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
@@ -145,7 +145,7 @@ func (s *Store) walkDir(ctx context.Context, dir string) (*node, error) {
 	return root, w.addDir(f, "", root)
 }
 
-// newNode returns what stat says about a file, without what is in it.
+// newNode returns a node with a file's metadata and no contents.
 func newNode(st *unix.Stat_t) *node {
 	n := &node{
 		mode: st.Mode, uid: st.Uid, gid: st.Gid, mtime: stampOf(st.Mtim),
@@ -157,7 +157,7 @@ func newNode(st *unix.Stat_t) *node {
 	return n
 }
 
-// addDir adds what is in the open directory f, which is path below the top.
+// addDir adds the entries of the open directory f, which is at path below the top.
 func (w *walker) addDir(f *os.File, path string, to *node) error {
 	if err := w.ctx.Err(); err != nil {
 		return err
@@ -166,10 +166,10 @@ func (w *walker) addDir(f *os.File, path string, to *node) error {
 	if err != nil {
 		return readError(w.fullPath(path), err)
 	}
-	slices.Sort(names) // so that an error is the same one each time
+	slices.Sort(names) // for deterministic errors
 	for _, name := range names {
 		full := filepath.Join(path, name)
-		if err := checkName(name); err != nil { // some file systems have longer ones
+		if err := checkName(name); err != nil { // some file systems have longer names
 			return fmt.Errorf("in %s: %w", w.fullPath(path), err)
 		}
 		var st unix.Stat_t
@@ -189,7 +189,7 @@ func (w *walker) addDir(f *os.File, path string, to *node) error {
 
 func (w *walker) fullPath(path string) string { return filepath.Join(w.top, path) }
 
-// newFileNode returns the node of one file, or nil if it is left out.
+// newFileNode returns the node of one file, or nil if images do not contain this type.
 func (w *walker) newFileNode(dir *os.File, path, name string, st *unix.Stat_t) (*node, error) {
 	if kind := st.Mode & unix.S_IFMT; kind == unix.S_IFSOCK || kind == unix.S_IFCHR || kind == unix.S_IFBLK {
 		return nil, nil // left out
@@ -221,11 +221,11 @@ func (w *walker) newFileNode(dir *os.File, path, name string, st *unix.Stat_t) (
 	return n, nil
 }
 
-// enterDir adds what is in a directory, unless it is one that stays empty.
+// enterDir adds the entries of a directory. Virtual file systems and the cache stay empty.
 func (w *walker) enterDir(dir *os.File, path, name string, n *node) error {
 	want := n.from.id
 	if want.dev == w.cache.dev && want.ino == w.cache.ino {
-		n.from, n.mtime = nil, stamp{} // or each image in the cache would make for a new one
+		n.from, n.mtime = nil, stamp{} // otherwise each image in the cache would change the result
 		return nil
 	}
 	fd, err := unix.Openat(int(dir.Fd()), name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
@@ -243,8 +243,7 @@ func (w *walker) enterDir(dir *os.File, path, name string, n *node) error {
 	return w.addDir(f, path, n)
 }
 
-// isVirtual reports whether a directory is on a file system whose files the
-// machine's kernel makes up.
+// isVirtual reports whether a directory is on a virtual file system such as proc.
 func (w *walker) isVirtual(f *os.File, dev uint64) (bool, error) {
 	stop, known := w.virtual[dev]
 	if known {
@@ -252,7 +251,7 @@ func (w *walker) isVirtual(f *os.File, dev uint64) (bool, error) {
 	}
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(int(f.Fd()), &st); err != nil {
-		return false, fmt.Errorf("look at the file system of %s: %w", f.Name(), err)
+		return false, fmt.Errorf("stat the file system of %s: %w", f.Name(), err)
 	}
 	stop = slices.Contains([]int64{
 		unix.PROC_SUPER_MAGIC, unix.SYSFS_MAGIC, unix.CGROUP_SUPER_MAGIC, unix.CGROUP2_SUPER_MAGIC,
@@ -263,7 +262,7 @@ func (w *walker) isVirtual(f *os.File, dev uint64) (bool, error) {
 	return stop, nil
 }
 
-// readLinkAt is os.Readlink below an open directory.
+// readLinkAt returns the target of a symbolic link in an open directory.
 func readLinkAt(dir int, name string) (string, error) {
 	var buf [maxPath + 1]byte
 	n, err := unix.Readlinkat(dir, name, buf[:])
@@ -276,7 +275,7 @@ func readLinkAt(dir int, name string) (string, error) {
 	return string(buf[:n]), nil
 }
 
-// countFile counts one more file of the given name against the limits.
+// countFile counts a file of the given name against the limits.
 func (l *limits) countFile(name string, n *node, size int64) error {
 	l.entries--
 	l.names -= int64(len(name) + len(n.target))
@@ -297,5 +296,5 @@ func (l *limits) countFile(name string, n *node, size int64) error {
 		return nil
 	}
 	return sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "%s, counted up to %s", what, quoteName(name)),
-		"leave out what the sandbox does not need, or show it a directory of the machine instead")
+		"remove files that the sandbox does not need, or mount a directory of the machine instead")
 }

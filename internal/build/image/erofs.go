@@ -12,15 +12,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The part of the EROFS format that is used here: a superblock, then the
-// contents of files in whole blocks, then the inodes, each with its short
-// directory or link target behind it. All numbers are little-endian.
+// The used part of the EROFS format: a superblock, then the contents of files in whole
+// blocks, then the inodes, each followed by its short directory or link target. All numbers
+// are little-endian.
 const (
 	blockBits   = 12
 	blockSize   = 1 << blockBits
 	superOffset = 1024
 	superMagic  = 0xE0F5E1E2
-	hasMtime    = 0x2 // times of inodes are those of modification
+	hasMtime    = 0x2 // inodes have modification times
 
 	slotBits  = 5 // an inode's number counts slots of 32 bytes
 	inodeSize = 64
@@ -30,30 +30,30 @@ const (
 	// The first number used. Programs take 0 for a deleted file.
 	firstSlot = inodeSize >> slotBits
 
-	layoutPlain  = 0 // contents in blocks of their own
-	layoutInline = 2 // contents behind the inode
+	layoutPlain  = 0 // contents in separate blocks
+	layoutInline = 2 // contents after the inode
 )
 
 const (
 	bufferSize = 1 << 20
-	// holeSize is the unit in which zeros are left out of the file.
+	// holeSize is the unit of holes: zeros of this size are not written.
 	holeSize = 64 << 10
 )
 
-// writer makes an EROFS file: first data for each regular file, then finish.
+// writer writes an EROFS file: call writeData for each regular file, then finishImage.
 type writer struct {
 	f     *os.File
-	at    int64  // where buf belongs in the file
+	at    int64  // offset of buf in the file
 	buf   []byte // not written yet
 	zeros []byte
-	space reservation // bounds what is written
+	space reservation // bounds the bytes written
 }
 
 func newWriter(f *os.File) *writer {
 	return &writer{f: f, at: blockSize, buf: make([]byte, 0, bufferSize), zeros: make([]byte, holeSize)}
 }
 
-// writeData copies r to its end, as the contents of one file.
+// writeData copies all of r as the contents of one file, and returns its first block and size.
 func (w *writer) writeData(r io.Reader) (block uint32, size int64, err error) {
 	block = w.nextBlock()
 	for {
@@ -76,8 +76,7 @@ func (w *writer) writeData(r io.Reader) (block uint32, size int64, err error) {
 
 func (w *writer) offset() int64 { return w.at + int64(len(w.buf)) }
 
-// nextBlock is the number of the block that comes next. Numbers have 32 bits, and
-// no image may be that large.
+// nextBlock returns the number of the next block. Limits keep it below 32 bits.
 func (w *writer) nextBlock() uint32 { return uint32(w.offset() >> blockBits) }
 
 func (w *writer) writeBytes(p []byte) error {
@@ -94,13 +93,12 @@ func (w *writer) writeBytes(p []byte) error {
 	return nil
 }
 
-// padTo adds zeros up to a multiple of unit, which is at most a block.
+// padTo writes zeros up to a multiple of unit, which is at most a block.
 func (w *writer) padTo(unit int64) error {
 	return w.writeBytes(w.zeros[:-w.offset()&(unit-1)])
 }
 
-// flushBuffer writes what is buffered, but for long runs of zeros, which the file has
-// where nothing was written.
+// flushBuffer writes the buffer to the file. It skips long runs of zeros, which become holes.
 func (w *writer) flushBuffer() error {
 	for start := 0; start < len(w.buf); {
 		end := start
@@ -129,15 +127,15 @@ func (w *writer) isHole(start int) bool {
 	return bytes.Equal(unit, w.zeros[:len(unit)])
 }
 
-// inodeEntry is a node with its place among the inodes.
+// inodeEntry is a node with the data for its inode.
 type inodeEntry struct {
 	*node
 	parent *node
 	names  []string // of a directory, sorted, with . and ..
-	tail   int      // bytes behind the inode
+	tail   int      // bytes after the inode
 }
 
-// finishImage writes the tree of inodes and what makes the file an image.
+// finishImage writes the inodes and the superblock.
 func (w *writer) finishImage(root *node) error {
 	var inodes []inodeEntry
 	listInodes(&inodes, root, root)
@@ -165,10 +163,10 @@ func (w *writer) finishImage(root *node) error {
 	return w.writeSuperblock(root, meta, len(inodes))
 }
 
-// listInodes lists the nodes, each directory before what is in it, and counts
-// their links.
+// listInodes appends the nodes below n, each directory before its entries, and counts their
+// links.
 func listInodes(list *[]inodeEntry, n, parent *node) {
-	if n.links++; n.links > 1 { // one more name for a file
+	if n.links++; n.links > 1 { // a hard link
 		return
 	}
 	p := inodeEntry{node: n, parent: parent}
@@ -189,8 +187,8 @@ func listInodes(list *[]inodeEntry, n, parent *node) {
 	}
 }
 
-// withDots adds . and .. where sorting puts them: names may begin with bytes
-// that come before the dot.
+// withDots adds . and .. to sorted names at their sorted position: names may begin with bytes
+// below the dot.
 func withDots(names []string) []string {
 	all := make([]string, 0, len(names)+2)
 	dots := []string{".", ".."}
@@ -204,8 +202,8 @@ func withDots(names []string) []string {
 	return append(all, dots...)
 }
 
-// numberInodes gives each node its inode number and returns the size of all inodes.
-// An inode and what is behind it are in one block.
+// numberInodes assigns inode numbers and returns the size of all inodes. An inode and its
+// inline contents are in one block.
 func numberInodes(inodes []inodeEntry) int64 {
 	off := int64(firstSlot << slotBits)
 	for i := range inodes {
@@ -229,7 +227,7 @@ func numberInodes(inodes []inodeEntry) int64 {
 	return off
 }
 
-// writeLarge writes directories and links that do not fit behind their inode.
+// writeLarge writes directories and link targets that do not fit after their inode.
 func (w *writer) writeLarge(p *inodeEntry) error {
 	if p.kind() == unix.S_IFREG || p.tail > 0 || p.size == 0 {
 		return nil
@@ -241,7 +239,7 @@ func (w *writer) writeLarge(p *inodeEntry) error {
 	return w.padTo(blockSize)
 }
 
-// contents are those of a directory or link.
+// contents returns the encoded directory or the link target.
 func (p *inodeEntry) contents() []byte {
 	if p.isDir() {
 		return p.encodeEntries()
@@ -249,8 +247,7 @@ func (p *inodeEntry) contents() []byte {
 	return []byte(p.target)
 }
 
-// writeInode writes one inode. Of the two forms it takes the long one, which has room
-// for every owner and time.
+// writeInode writes one inode in the extended form, which has fields for every owner and time.
 func (w *writer) writeInode(p *inodeEntry, meta int64, number uint32) error {
 	for start := meta + int64(p.nid<<slotBits); w.offset() < start; {
 		if err := w.writeBytes(w.zeros[:min(start-w.offset(), blockSize)]); err != nil {
@@ -263,7 +260,7 @@ func (w *writer) writeInode(p *inodeEntry, meta int64, number uint32) error {
 	}
 	var b [inodeSize]byte
 	le := binary.LittleEndian
-	le.PutUint16(b[0:], layout<<1|1) // the lowest bit says that it is the long form
+	le.PutUint16(b[0:], layout<<1|1) // the lowest bit selects the extended form
 	le.PutUint16(b[4:], uint16(p.mode))
 	le.PutUint64(b[8:], uint64(p.size))
 	le.PutUint32(b[16:], p.block)
@@ -282,8 +279,7 @@ func (w *writer) writeInode(p *inodeEntry, meta int64, number uint32) error {
 	return w.writeBytes(p.contents())
 }
 
-// countFitting returns how many of the names fit in one block of a directory, and how
-// many bytes they take.
+// countFitting returns how many names fit in one block of a directory, and their size in bytes.
 func countFitting(names []string) (count, size int) {
 	for _, name := range names {
 		next := size + entrySize + len(name)
@@ -308,8 +304,7 @@ func entriesSize(names []string) int64 {
 	return total
 }
 
-// encodeEntries lists a directory: in each block first the entries, then the names
-// they point to.
+// encodeEntries encodes a directory: each block has the entries first, then their names.
 func (p *inodeEntry) encodeEntries() []byte {
 	out := make([]byte, 0, p.size)
 	le := binary.LittleEndian
@@ -357,7 +352,7 @@ func fileType(kind uint32) byte {
 	return 0
 }
 
-// writeSuperblock writes the superblock, without which the file is no image.
+// writeSuperblock writes the superblock and sets the file's size.
 func (w *writer) writeSuperblock(root *node, meta int64, inodes int) error {
 	var b [128]byte
 	le := binary.LittleEndian

@@ -10,18 +10,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// reader reads the tree of an image that writer has made. The file lies in the cache,
-// where nobody else writes; it may be damaged all the same.
+// reader reads the tree of an image that writer has written. The file is in the cache,
+// where other users cannot write, but it may be damaged.
 type reader struct {
 	f    *os.File
 	size int64
-	meta int64 // where the inodes are
+	meta int64 // offset of the inodes
 	left limits
 	seen map[uint64]*node
 }
 
-// openTree returns the tree of a finished image, and where its contents end. Files keep
-// their place in it.
+// openTree returns the tree of a finished image and the offset where its contents end. Files
+// have their blocks in the image.
 func openTree(f *os.File, lim limits) (root *node, end int64, err error) {
 	info, err := f.Stat()
 	if err != nil {
@@ -44,7 +44,7 @@ func openTree(f *os.File, lim limits) (root *node, end int64, err error) {
 	return root, r.meta, err
 }
 
-// readAt returns a part of the file.
+// readAt reads size bytes at an offset.
 func (r *reader) readAt(at, size int64) ([]byte, error) {
 	const most = 256 << 20
 	if at < 0 || size < 0 || size > most || at+size > r.size {
@@ -55,7 +55,7 @@ func (r *reader) readAt(at, size int64) ([]byte, error) {
 	return data, err
 }
 
-// readInode reads a node and what is below it.
+// readInode reads a node and the tree below it.
 func (r *reader) readInode(nid uint64, depth int) (*node, error) {
 	if n := r.seen[nid]; n != nil {
 		if n.isDir() { // a directory has one name
@@ -96,7 +96,7 @@ func (r *reader) readInode(nid uint64, depth int) (*node, error) {
 	return n, r.decodeContents(n, data, depth)
 }
 
-// decodeContents gives a node what stands in its contents.
+// decodeContents decodes a link target or a directory into a node.
 func (r *reader) decodeContents(n *node, data []byte, depth int) error {
 	n.size = 0
 	switch n.kind() {
@@ -155,7 +155,7 @@ func (r *reader) readEntries(dir *node, block []byte, depth int) error {
 	return nil
 }
 
-// cString is the text before the first zero.
+// cString returns the text before the first zero byte.
 func cString(b []byte) string {
 	for i, c := range b {
 		if c == 0 {
@@ -165,13 +165,13 @@ func cString(b []byte) string {
 	return string(b)
 }
 
-// copyContents gives out the contents of an image, which end at end, at the same place.
-// Where the file system can, both have the same blocks on the disk.
+// copyContents copies the contents of an image up to the offset end to the same offsets of
+// out, without holes. Both share blocks if the file system supports it.
 func copyContents(out, from *os.File, end int64) error {
 	for at := int64(blockSize); at < end; {
 		data, err := from.Seek(at, unix.SEEK_DATA)
 		if errors.Is(err, unix.ENXIO) || err == nil && data >= end {
-			return nil // there is nothing but holes
+			return nil // only holes follow
 		}
 		if err != nil {
 			return err

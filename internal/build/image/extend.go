@@ -13,35 +13,34 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// Extension says what an image has more than the one that it is based on.
+// Extension describes an image that is built from another one.
 type Extension struct {
-	// Base is any image but the host's, as Resolve takes it, or Scratch.
+	// Base is any image except the host's, in a form that Resolve takes, or Scratch.
 	Base sandpit.Image
-	// Key stands for all that makes the image another one than its base: with the same
-	// base and key it is made once.
+	// Key identifies the difference from the base: for the same base and key the image is
+	// built once.
 	Key string
-	// Layer opens a layer as images of registries have it, packed or not, if the image is
-	// to be made. What it returns is closed. Nil changes no files.
+	// Layer opens the layer to add, compressed or not, in the format of registries. It is
+	// called only if the image must be built, and its result is closed. Nil changes no files.
 	Layer func(ctx context.Context) (io.ReadCloser, error)
-	// Config replaces what the base says about programs in it.
+	// Config replaces the base's configuration.
 	Config Config
-	// Template is kept with the image, for whoever has it built. Default: nothing.
+	// Template is stored with the image for its builder. Default: nothing.
 	Template json.RawMessage
-	// Source is what it is made from, for people.
+	// Source describes what the image is built from, for people.
 	Source string
-	// Owner is whose share of the cache it counts against while it has no name. Default:
-	// no owner's.
+	// Owner is the owner whose share of the cache the image uses while it has no name.
+	// Default: none.
 	Owner string
 }
 
-// Scratch is the base of an Extension that has none: nothing but an empty directory.
+// Scratch is the base of an Extension that starts with an empty directory.
 const Scratch sandpit.Image = "scratch"
 
-// Extend returns the image that e describes, as an entry without a name, making it
-// first if need be. Who wants the same one meanwhile waits.
+// Extend returns the image that e describes, as an entry without a name. It builds the image
+// if it does not exist; concurrent callers for the same image wait.
 //
-// Unsupported: the base is the host's image. Otherwise errors are those of Resolve, and
-// of Layer.
+// Unsupported: the base is the host's image. Otherwise it returns errors of Resolve and Layer.
 func (s *Store) Extend(ctx context.Context, e Extension, p Progress) (Entry, error) {
 	if e.Base == Scratch {
 		return s.builder.extendFrom(ctx, e, nil)
@@ -53,13 +52,13 @@ func (s *Store) Extend(ctx context.Context, e Extension, p Progress) (Entry, err
 	defer func() { _ = base.File.Close() }() // only read
 	if len(base.Mounts) > 0 {
 		return Entry{}, sandpit.WithHint(
-			sandpit.Errorf(sandpit.Unsupported, "image %s is this machine's programs, and nothing can be based on it", sandpit.HostImage),
+			sandpit.Errorf(sandpit.Unsupported, "image %s consists of this machine's programs and cannot be a base", sandpit.HostImage),
 			"start from an image of a registry, a directory or an archive")
 	}
 	return s.builder.extendFrom(ctx, e, base.File)
 }
 
-// extendFrom is Extend of an open image, or of nothing.
+// extendFrom builds the image of an Extension from an open base, or from nothing if base is nil.
 func (b *builder) extendFrom(ctx context.Context, e Extension, base *os.File) (Entry, error) {
 	config, err := json.Marshal(e.Config)
 	if err != nil {
@@ -71,7 +70,7 @@ func (b *builder) extendFrom(ctx context.Context, e Extension, base *os.File) (E
 	}
 	key := cacheKey("extend", baseKey, e.Key, string(config), string(e.Template))
 	var space reservation
-	defer func() { space.release() }() // from now on the image itself is counted
+	defer func() { space.release() }() // from now on the finished image counts
 	f, _, err := b.makeOnce(ctx, makeJob{
 		lock: key,
 		find: b.cache.findKey(key),
@@ -95,18 +94,18 @@ func (b *builder) extendFrom(ctx context.Context, e Extension, base *os.File) (E
 	return entry, errors.Join(err, f.Close())
 }
 
-// extensionJob is an image in the making.
+// extensionJob is an unfinished image of an Extension.
 type extensionJob struct {
 	Extension
 
-	base  *os.File      // nil: there is none
-	layer io.ReadCloser // the opened Extension.Layer; nil: there is none
+	base  *os.File      // nil: no base
+	layer io.ReadCloser // the opened Extension.Layer; nil: no layer
 	out   *os.File
 	space reservation
 }
 
-// writeExtension writes an image that begins with the contents of another one, or of none. It
-// closes the layer, if there is one.
+// writeExtension writes an image that begins with the contents of its base, if it has one. It
+// closes the layer.
 func (b *builder) writeExtension(ctx context.Context, x extensionJob) (err error) {
 	defer func() {
 		if x.layer != nil {
@@ -149,7 +148,7 @@ func (b *builder) writeExtension(ctx context.Context, x extensionJob) (err error
 	})
 }
 
-// addOpened adds a layer, and closes it.
+// addOpened adds a layer and closes it.
 func (a *archive) addOpened(ctx context.Context, r io.ReadCloser) error {
 	a.layer = newLayer()
 	defer func() { a.layer = nil }()

@@ -13,25 +13,25 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// etcSources are what programs need to find of the machine's /etc, as patterns.
-// Nothing else is looked at, and of these only what everybody may read.
+// etcSources are patterns of files in the machine's /etc that programs need. Only
+// world-readable files are copied.
 var etcSources = []string{
 	// Libraries.
 	"ld.so.cache", "ld.so.conf", "ld.so.conf.d", "ld-musl-*.path", "alternatives",
-	// Whom to trust. Never ssl/private.
+	// Certificate authorities. Never ssl/private.
 	"ssl/certs", "ssl/cert.pem", "ssl/ca-bundle.pem", "ssl/openssl.cnf", "ca-certificates.conf", "crypto-policies",
 	"pki/tls/certs", "pki/tls/cert.pem", "pki/tls/openssl.cnf", "pki/ca-trust/extracted",
-	// What things are called.
+	// Names and time zones.
 	"localtime", "timezone", "mime.types", "protocols", "services", "magic",
 	"os-release", "lsb-release", "debian_version", "alpine-release", "redhat-release",
 	// Languages and fonts.
 	"python3*", "java-*", "perl", "fonts",
 }
 
-// linksOnly is where a file that is no link has no business.
+// linksOnly is a directory from which only symbolic links are copied.
 const linksOnly = "/etc/alternatives"
 
-// Bounds for what is copied. What goes beyond is left out.
+// Bounds for copied files. Files beyond a bound are left out.
 const (
 	maxEtcFile    = 8 << 20
 	maxEtcBytes   = 64 << 20
@@ -53,7 +53,7 @@ func (c *collector) collectAll() error {
 		dir := path.Join("/etc", path.Dir(pattern))
 		real, st, err := c.machine.resolvePath(dir)
 		if err != nil || !isPublic(st.Mode) {
-			continue // this machine has none
+			continue // not on this machine
 		}
 		names := []string{path.Base(pattern)}
 		if strings.Contains(names[0], "*") {
@@ -83,8 +83,8 @@ func (c *collector) matchNames(dir, pattern string) ([]string, error) {
 	}), err
 }
 
-// copyEntry returns what is at the path real of the machine, whose directory is
-// public and no link, as it shall be at the path p; nil if it is left out.
+// copyEntry returns a node for the path p with a copy of the machine's file at the path real,
+// whose directory is public and not a link, or nil to leave it out.
 func (c *collector) copyEntry(p, real string, depth int) (*node, error) {
 	st, err := c.machine.statLink(real)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -107,14 +107,13 @@ func (c *collector) copyEntry(p, real string, depth int) (*node, error) {
 	return nil, nil // left out
 }
 
-// copyLink keeps a link to what is seen inside as well. Of any other it takes
-// what the link leads to.
+// copyLink copies a link if its target exists in the image, and else the target.
 func (c *collector) copyLink(p, real string, depth int) (*node, error) {
 	target, ok := c.machine.readLink(real)
 	if !ok {
 		return nil, errChanged(c.machine.hostPath(real))
 	}
-	// A neighbour in a directory that is copied is copied as well.
+	// A sibling in a copied directory is copied too.
 	if depth > 0 && !strings.Contains(target, "/") || c.canKeepLink(p, real, target) {
 		n := newLink(target)
 		n.mtime = c.layout.mtime
@@ -125,7 +124,7 @@ func (c *collector) copyLink(p, real string, depth int) (*node, error) {
 	}
 	final, st, err := c.machine.resolvePath(real)
 	if err != nil || !isPublic(st.Mode) {
-		return nil, nil //nolint:nilerr // it leads nowhere, or to what is not for everybody
+		return nil, nil //nolint:nilerr // the target is missing or not public
 	}
 	switch {
 	case st.Mode&unix.S_IFMT == unix.S_IFREG:
@@ -136,11 +135,11 @@ func (c *collector) copyLink(p, real string, depth int) (*node, error) {
 	return nil, nil // left out
 }
 
-// canKeepLink reports whether a link can stay one.
+// canKeepLink reports whether the target of a link exists in the image.
 func (c *collector) canKeepLink(p, real, target string) bool {
 	to := linkTarget(p, target)
 	if p != real && linkTarget(real, target) != to && strings.Contains(target, "/") {
-		return false // seen from p it names something else
+		return false // relative to p the target is another file
 	}
 	if c.layout.isShown(to) {
 		return true
@@ -192,8 +191,8 @@ func (c *collector) copyDir(p, real string, st *unix.Stat_t, depth int) (*node, 
 	return n, nil
 }
 
-// isPublic reports whether everybody may read a file, or list and enter a
-// directory.
+// isPublic reports whether a file is world-readable, or a directory world-readable and
+// world-executable.
 func isPublic(mode uint32) bool {
 	if mode&unix.S_IFMT == unix.S_IFDIR {
 		return mode&0o005 == 0o005
@@ -201,8 +200,7 @@ func isPublic(mode uint32) bool {
 	return mode&0o004 != 0
 }
 
-// machine is the root directory of a machine. Paths below it are absolute as
-// the machine sees them.
+// machine is the root directory of a machine. Paths are absolute within it.
 type machine string
 
 func (m machine) hostPath(p string) string {
@@ -212,7 +210,7 @@ func (m machine) hostPath(p string) string {
 	return string(m) + p
 }
 
-// listDir lists a directory, sorted.
+// listDir returns the sorted names in a directory.
 func (m machine) listDir(dir string) ([]string, error) {
 	f, err := os.Open(m.hostPath(dir))
 	if err != nil {
@@ -232,7 +230,7 @@ func (m machine) statLink(p string) (unix.Stat_t, error) {
 	return st, nil
 }
 
-// readLink returns the target of a symbolic link, and whether it is one.
+// readLink returns the target of a symbolic link. ok is false if p is not a link.
 func (m machine) readLink(p string) (target string, ok bool) {
 	var buf [maxPath]byte
 	n, err := unix.Readlink(m.hostPath(p), buf[:])
@@ -245,10 +243,9 @@ func (m machine) linksInto(p, dir string) bool {
 	return ok && isWithin(linkTarget(p, target), dir)
 }
 
-// resolvePath returns the path without symbolic links of what is at p, and what it
-// is.
+// resolvePath returns the path of p without symbolic links, and its metadata.
 //
-// PermissionDenied: not everybody may go there.
+// PermissionDenied: a directory on the way is not public.
 func (m machine) resolvePath(p string) (string, unix.Stat_t, error) {
 	at, links := "/", 0
 	st, err := m.statLink(at)
@@ -259,7 +256,7 @@ func (m machine) resolvePath(p string) (string, unix.Stat_t, error) {
 			continue
 		}
 		if st.Mode&0o001 == 0 {
-			return "", st, sandpit.Errorf(sandpit.PermissionDenied, "%s is not for everybody", at)
+			return "", st, sandpit.Errorf(sandpit.PermissionDenied, "%s is not public", at)
 		}
 		next := path.Join(at, name)
 		if st, err = m.statLink(next); err != nil || st.Mode&unix.S_IFMT != unix.S_IFLNK {

@@ -11,8 +11,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// resolveHost returns the machine's own programs, shown read only, under a small
-// root file system of their own.
+// resolveHost returns a small root file system with read-only mounts of the machine's programs.
 func (s *Store) resolveHost(ctx context.Context, p Progress) (Root, error) {
 	l, err := newHostFiles(s.machine)
 	if err != nil {
@@ -29,16 +28,16 @@ func (s *Store) resolveHost(ctx context.Context, p Progress) (Root, error) {
 	return Root{Path: f.Name(), File: f, Mounts: l.mounts, Config: Config{Env: l.env}}, nil
 }
 
-// hostFiles says what of a machine is shown, and where.
+// hostFiles describes which directories of a machine a sandbox sees, and where.
 type hostFiles struct {
 	mounts []sandpit.Mount
 	links  map[string]string // symbolic links, by path
 	env    map[string]string
 	shell  string
-	mtime  stamp // of what is made up
+	mtime  stamp // of generated files
 }
 
-// programDirs are where programs and libraries are besides /usr: directories on
+// programDirs are the directories of programs and libraries besides /usr: directories on
 // some machines, links into /usr on others.
 var programDirs = []string{"/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"}
 
@@ -47,14 +46,14 @@ const (
 	nixSystem = "/run/current-system"
 )
 
-// newHostFiles looks at the machine whose root directory is root.
+// newHostFiles inspects the machine whose root directory is root.
 //
-// Unsupported: it has no programs in any place known here.
+// Unsupported: it has no programs in any known directory.
 func newHostFiles(root string) (hostFiles, error) {
 	m := machine(root)
 	l := hostFiles{links: map[string]string{}, shell: "/bin/sh"}
 	dirs := append([]string{"/usr"}, programDirs...)
-	// On NixOS /usr and /bin hold little but links into the store.
+	// On NixOS /usr and /bin contain almost only links into the store.
 	if m.linksInto("/bin/sh", nixStore) || m.linksInto("/usr/bin/env", nixStore) {
 		dirs = append(dirs, nixStore)
 		if target, ok := m.readLink(nixSystem); ok {
@@ -69,7 +68,7 @@ func newHostFiles(root string) (hostFiles, error) {
 		}
 		real, st, err := m.resolvePath(dir)
 		if err != nil || st.Mode&unix.S_IFMT != unix.S_IFDIR {
-			continue // this kind of machine has none
+			continue // not on this machine
 		}
 		l.mounts = append(l.mounts, sandpit.Mount{Source: m.hostPath(real), Target: dir, ReadOnly: true})
 		if len(l.mounts) == 1 {
@@ -78,7 +77,7 @@ func newHostFiles(root string) (hostFiles, error) {
 	}
 	if len(l.mounts) == 0 {
 		return hostFiles{}, sandpit.WithHint(
-			sandpit.Errorf(sandpit.Unsupported, "this machine has no directory of programs in %s or %s",
+			sandpit.Errorf(sandpit.Unsupported, "this machine has no directory of programs: neither %s nor %s",
 				strings.Join(dirs, ", "), nixStore),
 			"use a directory or a tar file with a root file system")
 	}
@@ -88,7 +87,7 @@ func newHostFiles(root string) (hostFiles, error) {
 	return l, nil
 }
 
-// isShown reports whether the file at a path, links aside, is seen inside.
+// isShown reports whether a sandbox sees the file at a path, without resolving links.
 func (l hostFiles) isShown(p string) bool {
 	if slices.ContainsFunc(l.mounts, func(m sandpit.Mount) bool { return isWithin(p, m.Target) }) {
 		return true
@@ -101,13 +100,13 @@ func (l hostFiles) isShown(p string) bool {
 	return false
 }
 
-// isWithin reports whether p is dir or in it.
+// isWithin reports whether p is dir or below it.
 func isWithin(p, dir string) bool { return p == dir || strings.HasPrefix(p, dir+"/") }
 
 // ordinaryUser is the user inside besides root.
 const ordinaryUser = 1000
 
-// newSkeleton returns what is around the machine's programs.
+// newSkeleton returns the root file system around the machine's programs.
 func newSkeleton(m machine, l hostFiles) (*node, error) {
 	root := newDir(0o755)
 	root.mtime = l.mtime
@@ -148,7 +147,7 @@ func newSkeleton(m machine, l hostFiles) (*node, error) {
 
 func newLink(target string) *node { return &node{mode: unix.S_IFLNK | 0o777, target: target} }
 
-// etcFiles are the files of /etc that are made up.
+// etcFiles returns the generated files of /etc.
 func etcFiles(l hostFiles) map[string]string {
 	return map[string]string{
 		"passwd": "root:x:0:0:root:/root:" + l.shell + "\n" +
@@ -166,7 +165,7 @@ func etcFiles(l hostFiles) map[string]string {
 	}
 }
 
-// linkTarget returns the path that a link at a path names, both seen from the root.
+// linkTarget returns the absolute path of a link's target.
 func linkTarget(link, target string) string {
 	if path.IsAbs(target) {
 		return path.Clean(target)

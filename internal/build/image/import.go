@@ -13,11 +13,10 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// Import converts a directory or archive, as Resolve does, and gives the image a
-// name, or those that the archive has for it if name is "". The entries of all
-// its names are returned.
+// Import converts a directory or archive as Resolve does, and sets the image's name, or
+// the names in the archive if name is "". It returns an entry for each name.
 //
-// Invalid: there is no name, or it is none. Otherwise as Resolve.
+// Invalid: the name is missing or invalid. Otherwise as Resolve.
 func (s *Store) Import(ctx context.Context, path, name string, p Progress) ([]Entry, error) {
 	if !IsPath(path) {
 		path = "./" + path
@@ -25,7 +24,7 @@ func (s *Store) Import(ctx context.Context, path, name string, p Progress) ([]En
 	return s.importWith(ctx, path, name, func() (*os.File, indexEntry, error) { return s.openPath(ctx, path, p) })
 }
 
-// ImportFrom is Import of an archive that r reads.
+// ImportFrom imports an archive that it reads from r, as Import does.
 func (s *Store) ImportFrom(ctx context.Context, r io.Reader, name string, p Progress) ([]Entry, error) {
 	const source = "-"
 	return s.importWith(ctx, source, name, func() (*os.File, indexEntry, error) {
@@ -84,17 +83,17 @@ func (s *Store) importWith(
 	return list, nil
 }
 
-// isBareTag is true of a name that is only a tag, as some archives have it.
+// isBareTag reports whether a name in an archive is only a tag.
 func isBareTag(name string) bool { return !strings.Contains(name, ":") }
 
 func errNameless(err error) error {
 	if err == nil {
-		err = sandpit.Errorf(sandpit.Invalid, "it does not say what it is called")
+		err = sandpit.Errorf(sandpit.Invalid, "the archive contains no name for the image")
 	}
 	return sandpit.WithHint(err, "add --name NAME")
 }
 
-// importNames reads names, once each.
+// importNames parses names and removes duplicates.
 func importNames(names []string) ([]reference, error) {
 	var list []reference
 	for _, name := range names {
@@ -103,13 +102,13 @@ func importNames(names []string) ([]reference, error) {
 			return nil, err
 		}
 		if name == string(sandpit.HostImage) || IsPath(name) {
-			return nil, errReference("%s would mean something else", quoteName(name))
+			return nil, errReference("%s is not a name that an image can have", quoteName(name))
 		}
 		if r.digest != "" {
-			return nil, errReference("%s has a digest, which nobody can choose", quoteName(name))
+			return nil, errReference("%s has a digest, which cannot be chosen", quoteName(name))
 		}
 		if r.template != "" {
-			return nil, errReference("%s is for a template", quoteName(name))
+			return nil, errReference("%s is the name of a template", quoteName(name))
 		}
 		if !slices.Contains(list, r) {
 			list = append(list, r)

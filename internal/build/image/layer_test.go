@@ -208,13 +208,13 @@ func TestHostileLayers(t *testing.T) {
 		want sandpit.Code
 		text string
 	}{
-		"name above the root":      {of(file("../x", "")), sandpit.Invalid, "leads out"},
-		"mark above the root":      {of(file("../.wh.x", "")), sandpit.Invalid, "leads out"},
-		"mark with dots":           {of(file("a/.wh...", "")), sandpit.Invalid, "hides what is no file"},
-		"mark of the directory":    {of(file("a/.wh..", "")), sandpit.Invalid, "hides what is no file"},
-		"mark of nothing":          {of(file(".wh.", "")), sandpit.Invalid, "hides what is no file"},
+		"name above the root":      {of(file("../x", "")), sandpit.Invalid, "outside of the archive"},
+		"mark above the root":      {of(file("../.wh.x", "")), sandpit.Invalid, "outside of the archive"},
+		"mark with dots":           {of(file("a/.wh...", "")), sandpit.Invalid, "hides an invalid file name"},
+		"mark of the directory":    {of(file("a/.wh..", "")), sandpit.Invalid, "hides an invalid file name"},
+		"mark of nothing":          {of(file(".wh.", "")), sandpit.Invalid, "hides an invalid file name"},
 		"in a marked directory":    {of(file(".wh.a/b", "")), sandpit.Invalid, "marks"},
-		"hard link above the root": {of(link(tar.TypeLink, "a", "../../etc/passwd")), sandpit.Invalid, "leads out"},
+		"hard link above the root": {of(link(tar.TypeLink, "a", "../../etc/passwd")), sandpit.Invalid, "outside of the archive"},
 		"hard link to nothing":     {of(link(tar.TypeLink, "a", "/etc/passwd")), sandpit.Invalid, "hard link"},
 		"hard link to directory":   {of(dirItem("d", 0o755), link(tar.TypeLink, "a", "d")), sandpit.Invalid, "hard link"},
 		"hard link to itself":      {of(link(tar.TypeLink, "a", "a")), sandpit.Invalid, "hard link"},
@@ -231,9 +231,9 @@ func TestHostileLayers(t *testing.T) {
 		"zeros behind":             {append(of(file("a", "")), make([]byte, 3<<20)...), sandpit.Exhausted, "too many bytes"},
 		"sparse and huge":          {sparseTar(t, 1<<60), sandpit.Exhausted, "too many bytes"},
 		"endless links":            {of(loops...), sandpit.Exhausted, "too many links"},
-		"endless depth":            {of(deep...), sandpit.Invalid, "directories in each other"},
-		"nonsense":                 {[]byte(strings.Repeat("nonsense", 200)), sandpit.Invalid, "no tar archive"},
-		"cut off":                  {of(file("a", "text"))[:700], sandpit.Invalid, "cut off"},
+		"endless depth":            {of(deep...), sandpit.Invalid, "nested directories"},
+		"nonsense":                 {[]byte(strings.Repeat("nonsense", 200)), sandpit.Invalid, "not a tar archive"},
+		"truncated":                {of(file("a", "text"))[:700], sandpit.Invalid, "truncated"},
 		"owner":                    {of(item{Header: tar.Header{Name: "a", Typeflag: tar.TypeReg, Uid: 1 << 40, Format: tar.FormatPAX}}), sandpit.Invalid, "owner"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -19,21 +19,20 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// The files by which a directory or archive of layers is known.
+// The files that identify a directory or archive of layers.
 const (
 	ociMark     = "oci-layout"
 	ociIndex    = "index.json"
 	dockerIndex = "manifest.json"
 )
 
-// Where the index of a layout keeps the name of an image.
+// The annotations with the name of an image in the index of a layout.
 const (
 	ociName        = "org.opencontainers.image.ref.name"
 	containerdName = "io.containerd.image.name"
 )
 
-// fileSource are those of a directory or of an unpacked archive. The path has no
-// leading slash.
+// fileSource opens files of a directory or of an unpacked archive. Paths have no leading slash.
 type fileSource interface {
 	open(path string) (io.ReadCloser, error)
 }
@@ -102,7 +101,7 @@ func namesOf(d descriptor) []string {
 	return names
 }
 
-// pickName returns which image is meant, given the names of each.
+// pickName returns the index of the image with a tag, or of the only image if tag is "".
 func pickName(names [][]string, tag string) (int, error) {
 	var all []string
 	found := -1
@@ -124,27 +123,27 @@ func pickName(names [][]string, tag string) (int, error) {
 	}
 	if tag != "" {
 		return 0, sandpit.WithHint(
-			sandpit.Errorf(sandpit.NotFound, "it has no image with the tag %s", quoteName(tag)), "it has: "+strings.Join(all, ", "))
+			sandpit.Errorf(sandpit.NotFound, "no image has the tag %s", quoteName(tag)), "tags: "+strings.Join(all, ", "))
 	}
 	if len(names) > 1 {
 		return 0, sandpit.WithHint(
-			sandpit.Errorf(sandpit.Invalid, "it has %d images, and nothing says which one", len(names)),
-			"add a colon and the tag; it has: "+strings.Join(all, ", "))
+			sandpit.Errorf(sandpit.Invalid, "it contains %d images, and no tag selects one", len(names)),
+			"add a colon and the tag; tags: "+strings.Join(all, ", "))
 	}
 	if found < 0 {
-		return 0, sandpit.Errorf(sandpit.Invalid, "there is no image in it")
+		return 0, sandpit.Errorf(sandpit.Invalid, "it contains no image")
 	}
 	return found, nil
 }
 
-// ociFiles are a directory in the form that OCI defines.
+// ociFiles are the files of an OCI layout.
 type ociFiles struct{ fileSource }
 
 func (l ociFiles) openBlob(d descriptor) (io.ReadCloser, error) {
 	r, err := l.open("blobs/sha256/" + strings.TrimPrefix(d.Digest, "sha256:"))
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "%s is missing in it", d.Digest),
-			"save the image again, with all layers")
+		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "%s is missing", d.Digest),
+			"save the image again with all layers")
 	}
 	return r, err
 }
@@ -170,13 +169,13 @@ func (l ociFiles) openLayer(_ context.Context, d descriptor) (io.ReadCloser, err
 	return readCloser{io.LimitReader(r, d.Size+1), r}, nil
 }
 
-// readCloser reads from one and closes another.
+// readCloser combines a reader and a closer.
 type readCloser struct {
 	io.Reader
 	io.Closer
 }
 
-// dockerImage is one line of what docker save writes.
+// dockerImage is one image in the index of docker save.
 type dockerImage struct {
 	Config   string
 	RepoTags []string
@@ -190,7 +189,7 @@ func findDocker(f fileSource, tag string) (foundImage, error) {
 	}
 	var list []dockerImage
 	if err := json.Unmarshal(data, &list); err != nil || len(list) > maxManifests {
-		return foundImage{}, errManifest("%s is not what docker save writes", dockerIndex)
+		return foundImage{}, errManifest("%s is not an index of docker save", dockerIndex)
 	}
 	names := make([][]string, len(list))
 	for i, image := range list {
@@ -204,7 +203,7 @@ func findDocker(f fileSource, tag string) (foundImage, error) {
 	return foundImage{image: l, names: names[i]}, err
 }
 
-// loadLayers reads the image's configuration, which knows the digests of its layers.
+// loadLayers reads the image's configuration, which contains the digests of its layers.
 func (d dockerImage) loadLayers(f fileSource) (*layeredImage, error) {
 	data, err := readSmall(f, d.Config)
 	if err != nil {
@@ -216,7 +215,7 @@ func (d dockerImage) loadLayers(f fileSource) (*layeredImage, error) {
 		return nil, err
 	}
 	if len(d.Layers) > maxLayers || len(d.Layers) != len(l.raw.RootFS.DiffIDs) {
-		return nil, errConfig("it is about %d layers, and there are %d", len(l.raw.RootFS.DiffIDs), len(d.Layers))
+		return nil, errConfig("it lists %d layers, but the image has %d", len(l.raw.RootFS.DiffIDs), len(d.Layers))
 	}
 	for i, id := range l.raw.RootFS.DiffIDs {
 		if err := checkDigest(id); err != nil {
@@ -228,8 +227,8 @@ func (d dockerImage) loadLayers(f fileSource) (*layeredImage, error) {
 	return l, l.checkMachine()
 }
 
-// dockerFiles are what docker save writes. Its layers are named by the digests of what
-// they are without compression.
+// dockerFiles are the files of docker save. Layers are named by the digests of their
+// uncompressed bytes.
 type dockerFiles struct {
 	fileSource
 	paths map[string]string
@@ -260,8 +259,8 @@ func (d dockerFiles) openLayer(_ context.Context, l descriptor) (io.ReadCloser, 
 	return readCloser{z, f}, nil
 }
 
-// newUnpacker returns a reader of what r is without compression, told by its first
-// bytes. It needs no closing.
+// newUnpacker returns a reader of the uncompressed bytes of r. The magic bytes select the
+// compression. The result need not be closed.
 func newUnpacker(r io.Reader, magic string) (io.Reader, error) {
 	switch {
 	case strings.HasPrefix(magic, "\x1f\x8b"):
@@ -273,11 +272,10 @@ func newUnpacker(r io.Reader, magic string) (io.Reader, error) {
 	return r, nil
 }
 
-// maxWindow bounds the memory that unpacking takes, in bytes.
+// maxWindow bounds the memory for decompression, in bytes.
 const maxWindow = 64 << 20
 
-// dirFiles are those of a directory of the machine; links out of it are not
-// followed.
+// dirFiles are the files of a directory of the machine. Links out of it are not followed.
 type dirFiles struct{ root *os.Root }
 
 func (d dirFiles) open(path string) (io.ReadCloser, error) {
@@ -291,7 +289,7 @@ func (d dirFiles) open(path string) (io.ReadCloser, error) {
 	return f, nil
 }
 
-// isLayout reports whether a directory holds an image in layers.
+// isLayout reports whether a directory is an OCI layout.
 func isLayout(dir string) bool {
 	for _, name := range []string{ociMark, ociIndex} {
 		if info, err := os.Lstat(dir + "/" + name); err != nil || !info.Mode().IsRegular() {
@@ -301,7 +299,7 @@ func isLayout(dir string) bool {
 	return true
 }
 
-// openLayout returns the image in a directory of layers.
+// openLayout returns the image in an OCI layout.
 func (s *Store) openLayout(ctx context.Context, dir, tag string) (*os.File, indexEntry, error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -316,8 +314,8 @@ func (s *Store) openLayout(ctx context.Context, dir, tag string) (*os.File, inde
 	return f, indexEntry{Key: key, Names: image.names}, err
 }
 
-// holdsLayers reports whether an archive is of an image's layers, which is like
-// any other but holds no root file system.
+// holdsLayers reports whether an archive contains an image with layers instead of a root file
+// system.
 func (a *archive) holdsLayers() bool {
 	has := func(name string) bool { return a.root.children[name] != nil }
 	if has("usr") || has("bin") || has("etc") {
@@ -326,13 +324,12 @@ func (a *archive) holdsLayers() bool {
 	return has(ociMark) && has(ociIndex) || has(dockerIndex)
 }
 
-// buildUnpacked returns the image whose layers an archive holds. They are read
-// from the file that the archive has become.
+// buildUnpacked builds the image whose layers are in an unpacked archive.
 func (s *Store) buildUnpacked(ctx context.Context, a *archive, from archiveOrigin) (indexEntry, error) {
 	if err := a.w.flushBuffer(); err != nil {
 		return indexEntry{}, err
 	}
-	if err := a.w.f.Truncate(a.w.at); err != nil { // it may end in zeros that were left out
+	if err := a.w.f.Truncate(a.w.at); err != nil { // it may end with a hole
 		return indexEntry{}, fmt.Errorf("unpack the archive: %w", err)
 	}
 	image, err := findImage(ctx, a, from.tag)
@@ -346,7 +343,7 @@ func (s *Store) buildUnpacked(ctx context.Context, a *archive, from archiveOrigi
 	return indexEntry{Key: key, Names: image.names}, f.Close()
 }
 
-// open returns a file of the archive, links followed.
+// open opens a file of the archive. It follows links.
 func (a *archive) open(path string) (io.ReadCloser, error) {
 	parts := strings.Split(path, "/")
 	for range maxLinks {

@@ -18,30 +18,30 @@ import (
 
 // Entry is one image of the cache under one of its names.
 type Entry struct {
-	// Name is what Resolve finds it by: a reference. "" if it has none.
+	// Name is a reference that Resolve takes. "" if it has none.
 	Name string `json:"name,omitempty"`
-	// Owner is whose name that is; "" if it means the image to all owners.
+	// Owner owns the name; "" if it is shared by all owners.
 	Owner string `json:"owner,omitempty"`
-	// ID names it in the cache: 64 lower-case hexadecimal digits.
+	// ID identifies it in the cache: 64 lower-case hexadecimal digits.
 	ID   string `json:"id"`
 	Kind Kind   `json:"kind"`
-	// Source is what it was made from, for people.
+	// Source is what it was built from, for people.
 	Source string `json:"source,omitempty"`
-	// Digest is that of the manifest, if it has one.
+	// Digest is the digest of the manifest, if it has one.
 	Digest   string `json:"digest,omitempty"`
 	Platform string `json:"platform,omitempty"`
 	// Size is in bytes on disk.
 	Size int64 `json:"size"`
-	// Created is when the image was built, as far as it says so.
+	// Created is when the image was built, if its configuration has that.
 	Created time.Time `json:"created,omitzero"`
-	// Used is when a sandbox was last made from it, give or take ten seconds.
+	// Used is when a sandbox was last created from it, with a precision of ten seconds.
 	Used time.Time `json:"used"`
 
-	digest string // that the registry had under the name
-	maker  string // owner of the build that made it; "" if it was fetched, or the administrator's
+	digest string // of the registry's image under the name
+	maker  string // owner of its build; "" if it was fetched or belongs to the administrator
 }
 
-// List returns what is in the cache, by name, those without one last.
+// List returns the images in the cache by name, those without a name last.
 func (s *Store) List() ([]Entry, error) {
 	names, err := s.names.list()
 	if err != nil {
@@ -66,7 +66,7 @@ func (s *Store) List() ([]Entry, error) {
 	return list, nil
 }
 
-// sortEntries sorts by name, those without one last.
+// sortEntries sorts by name, those without a name last.
 func sortEntries(list []Entry) {
 	slices.SortFunc(list, func(a, b Entry) int {
 		if (a.Name == "") != (b.Name == "") {
@@ -109,7 +109,7 @@ func (c *cacheDir) listImages() ([]Entry, error) {
 	return list, nil
 }
 
-// readEntry describes a finished image, without using it.
+// readEntry returns the entry of a finished image without changing its time of last use.
 func (c *cacheDir) readEntry(key string) (Entry, error) {
 	f, err := os.OpenFile(c.imagePath(key), os.O_RDONLY|unix.O_NOFOLLOW, 0)
 	if err != nil {
@@ -129,7 +129,7 @@ func newEntry(f *os.File, key string) (Entry, error) {
 	switch {
 	case err == nil:
 		e.Kind, e.Source, e.Digest, e.Platform, e.Created, e.maker = n.Kind, n.Source, n.Digest, n.Platform, n.Created, n.Owner
-	case sandpit.CodeOf(err) == sandpit.Internal: // listed all the same, so that it can be removed
+	case sandpit.CodeOf(err) == sandpit.Internal: // listed, so that it can be removed
 		e.Source = "damaged"
 	default:
 		return e, err
@@ -137,12 +137,12 @@ func newEntry(f *os.File, key string) (Entry, error) {
 	return e, nil
 }
 
-// Remove takes a shared name, an ID or digest (at least six digits of it), or the path an
-// image was made from. A name is forgotten; its image goes with the last one, those of
-// owners included. The entries removed are returned. Sandboxes that run from an image go
-// on.
+// Remove removes an image by a shared name, an ID or digest (at least its first six digits),
+// or the path it was built from. Given a name, it removes the name, and the image only if it
+// has no other names, including owners' names. It returns the removed entries. Sandboxes that
+// run from an image keep running.
 //
-// NotFound: there is none. Invalid: what was given stands for several images.
+// NotFound: no such image. Invalid: the text matches several images.
 func (s *Store) Remove(ctx context.Context, text string) ([]Entry, error) {
 	list, err := s.List()
 	if err != nil {
@@ -153,12 +153,12 @@ func (s *Store) Remove(ctx context.Context, text string) ([]Entry, error) {
 		if gone, err := s.names.removeShared(ctx, text); gone || err != nil {
 			return nil, err
 		}
-		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "image %s: it is not in the cache", quoteName(text)), "see: sandpit image ls --all")
+		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "image %s: not in the cache", quoteName(text)), "see: sandpit image ls --all")
 	}
 	byName := found[0].Name != "" && len(found) == 1 && isName(text, found[0])
 	for _, e := range found[1:] {
 		if e.ID != found[0].ID {
-			return nil, sandpit.Errorf(sandpit.Invalid, "image %s: several images have an ID that begins so", quoteName(text))
+			return nil, sandpit.Errorf(sandpit.Invalid, "image %s: several images have an ID with this prefix", quoteName(text))
 		}
 	}
 	others := slices.ContainsFunc(list, func(e Entry) bool {
@@ -178,7 +178,7 @@ func isName(text string, e Entry) bool {
 	return err == nil && r.shortName() == e.Name && e.Owner == shared
 }
 
-// matchEntries returns the entries that a text stands for.
+// matchEntries returns the entries that a name, ID, digest or source matches.
 func matchEntries(list []Entry, text string) []Entry {
 	for _, e := range list {
 		if e.Name != "" && isName(text, e) {
@@ -197,20 +197,20 @@ func matchEntries(list []Entry, text string) []Entry {
 	return found
 }
 
-// Own reports whether e is an image that sandpit makes for itself.
+// Own reports whether e is an image that sandpit builds for its own use.
 func (e Entry) Own() bool { return e.Kind == KindHost || e.Kind == KindProgram }
 
 // Has reports whether the cache has an image under a shared name.
 func (s *Store) Has(name string) (bool, error) {
 	r, err := parseReference(name)
 	if err != nil {
-		return false, nil //nolint:nilerr // what is no name is not there
+		return false, nil //nolint:nilerr // an invalid name has no record
 	}
 	have, err := s.names.lookUp(shared, r)
 	return have.Key != "", err
 }
 
-// Fetched returns the shared names of all images that came from a registry by a tag.
+// Fetched returns the shared names of all images that were pulled by a tag.
 func (s *Store) Fetched() ([]string, error) {
 	list, err := s.List()
 	if err != nil {

@@ -11,12 +11,12 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// nameRecord is what is remembered of a name.
+// nameRecord is the record of a name in the cache.
 type nameRecord struct {
 	Name   string `json:"name"`
-	Owner  string `json:"owner,omitempty"` // whose name it is; "" if it is shared
+	Owner  string `json:"owner,omitempty"` // the owner of the name; "" if it is shared
 	Key    string `json:"key"`
-	Digest string `json:"digest,omitempty"` // that the registry had under the name; "" if it was imported
+	Digest string `json:"digest,omitempty"` // of the registry's image under the name; "" if it was imported
 }
 
 // nameTable are the records of names in a cache.
@@ -35,7 +35,7 @@ func nameFile(owner string, r reference) string {
 // ownPrefix begins the records of an owner's names, so that they can be counted.
 func ownPrefix(owner string) string { return cacheKey("owner", owner)[:16] + "." }
 
-// lookUpRecord returns what is remembered of a name, with a key if its image is there.
+// lookUp returns the record of a name, with a key if its image exists.
 func (n *nameTable) lookUp(owner string, r reference) (nameRecord, error) {
 	var p nameRecord
 	if err := n.cache.readRecord(nameFile(owner, r), &p); err != nil || p.Name != r.String() || p.Owner != owner || !isKey(p.Key) {
@@ -46,7 +46,7 @@ func (n *nameTable) lookUp(owner string, r reference) (nameRecord, error) {
 	return p, err
 }
 
-// isImported reports whether a name was given to an image that no registry has.
+// isImported reports whether the name was set by an import and not by a registry.
 func (p nameRecord) isImported(r reference) bool {
 	return p.Name != "" && p.Digest == "" && r.template == ""
 }
@@ -54,7 +54,7 @@ func (p nameRecord) isImported(r reference) bool {
 // isBuildName reports whether a name is that of a server's build.
 func isBuildName(r reference) bool { return sandpit.BuildID(r.template).Validate() == nil }
 
-// maxOwnNames is how many names an owner has at most; the oldest is forgotten for another.
+// maxOwnNames is the limit for one owner's names; above it the oldest is removed.
 const maxOwnNames = 200
 
 // isKey reports whether text can be the key of an image: keys become file names.
@@ -62,7 +62,7 @@ func isKey(text string) bool {
 	return len(text) == 64 && strings.Trim(text, "0123456789abcdef") == ""
 }
 
-// writeName finishes a record that was acquired.
+// write completes a record file that lockNew has returned.
 func (n *nameTable) write(f *os.File, name string, p nameRecord) error {
 	if err := json.NewEncoder(f).Encode(p); err != nil {
 		return n.cache.hintDiskFull(errors.Join(fmt.Errorf("write to the image cache: %w", err), os.Remove(f.Name())))
@@ -70,7 +70,7 @@ func (n *nameTable) write(f *os.File, name string, p nameRecord) error {
 	return n.cache.publishFile(f, name)
 }
 
-// listNames returns what is remembered of names, by image.
+// list returns the records of names, by image.
 func (n *nameTable) list() (map[string][]nameRecord, error) {
 	files, err := n.cache.listFiles(nameSuffix)
 	if err != nil {
@@ -90,11 +90,12 @@ func (n *nameTable) list() (map[string][]nameRecord, error) {
 	return names, nil
 }
 
-// removeSharedName forgets a shared name whose image is gone. It reports false if there is none.
+// removeShared removes a shared name whose image no longer exists. It returns false if there
+// is no such name.
 func (n *nameTable) removeShared(ctx context.Context, text string) (bool, error) {
 	r, err := parseReference(text)
 	if err != nil {
-		return false, nil //nolint:nilerr // what is no name is not there
+		return false, nil //nolint:nilerr // an invalid name has no record
 	}
 	have, err := n.lookUp(shared, r)
 	if err != nil || have.Name == "" {
@@ -103,8 +104,7 @@ func (n *nameTable) removeShared(ctx context.Context, text string) (bool, error)
 	return true, n.remove(ctx, func(p nameRecord) bool { return p.Owner == shared && p.Name == have.Name })
 }
 
-// removeNames removes the names that are to be dropped. One that somebody is about to
-// renew stays.
+// remove removes the names that drop selects, except those that are being written.
 func (n *nameTable) remove(ctx context.Context, drop func(nameRecord) bool) error {
 	files, err := n.cache.listFiles(nameSuffix)
 	if err != nil {
@@ -121,12 +121,12 @@ func (n *nameTable) remove(ctx context.Context, drop func(nameRecord) bool) erro
 	return errors.Join(errs...)
 }
 
-// setName remembers what a shared name means from now on.
+// set records the meaning of a shared name.
 func (n *nameTable) set(ctx context.Context, r reference, p nameRecord) error {
 	f, err := n.cache.lockNew(ctx, nameFile(shared, r))
 	if err != nil {
 		return err
 	}
-	defer func() { _ = f.Close() }() // gives up the lock; the file was synced
+	defer func() { _ = f.Close() }() // releases the lock; the file was synced
 	return n.write(f, nameFile(shared, r), p)
 }

@@ -11,19 +11,19 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// layerSource is where the parts of an image are: a registry, a directory, an archive.
+// layerSource provides the parts of an image: a registry, a directory, an archive.
 type layerSource interface {
-	// readManifest and config return small parts. Who calls them checks the digest.
+	// readManifest and readConfig return small parts. The caller checks the digest.
 	readManifest(ctx context.Context, d descriptor) ([]byte, error)
 	readConfig(ctx context.Context, d descriptor) ([]byte, error)
 	// openLayer opens one layer.
 	openLayer(ctx context.Context, d descriptor) (io.ReadCloser, error)
 }
 
-// layeredImage is an image that is still in layers.
+// layeredImage is an image whose layers are not merged yet.
 type layeredImage struct {
 	content layerSource
-	digest  string // of its manifest, or what stands for that
+	digest  string // of its manifest, or of its configuration if it has none
 	list    []descriptor
 	raw     rawConfig
 	config  Config
@@ -36,10 +36,10 @@ func (l *layeredImage) openLayer(ctx context.Context, i int) (io.ReadCloser, err
 	return l.content.openLayer(ctx, l.list[i])
 }
 
-// key names the image in the cache.
+// key returns the image's key in the cache.
 func (l *layeredImage) key() string { return cacheKey("oci", l.digest) }
 
-// thisMachine is what images must be made for.
+// thisMachine returns the platform that images must have.
 func thisMachine() platform { return platform{OS: "linux", Architecture: runtime.GOARCH} }
 
 func sha256Of(data []byte) string {
@@ -47,7 +47,7 @@ func sha256Of(data []byte) string {
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// checkContents returns data if it is what d names.
+// checkContents returns data if it has the digest of d.
 func checkContents(data []byte, err error, d descriptor) ([]byte, error) {
 	if err != nil {
 		return nil, err
@@ -58,8 +58,7 @@ func checkContents(data []byte, err error, d descriptor) ([]byte, error) {
 	return data, nil
 }
 
-// chooseImage goes from a manifest, or an index of several, to the image for this
-// machine.
+// chooseImage returns the image for this machine from a manifest or an index.
 func chooseImage(ctx context.Context, from layerSource, data []byte) (*layeredImage, error) {
 	const deepest = 4
 	for range deepest {
@@ -79,7 +78,7 @@ func chooseImage(ctx context.Context, from layerSource, data []byte) (*layeredIm
 			return nil, fmt.Errorf("manifest: %w", err)
 		}
 	}
-	return nil, errManifest("there are too many lists in each other")
+	return nil, errManifest("its indexes are nested too deeply")
 }
 
 func newLayeredImage(ctx context.Context, from layerSource, doc document, digest string) (*layeredImage, error) {
@@ -94,22 +93,22 @@ func newLayeredImage(ctx context.Context, from layerSource, doc document, digest
 	return l, l.checkMachine()
 }
 
-// checkMachine compares what the configuration says with the machine and the layers.
+// checkMachine checks the platform and the number of layers in the configuration.
 func (l *layeredImage) checkMachine() error {
 	if p := l.raw.toPlatform(); p != (platform{}) && !p.runsOn(thisMachine()) {
 		return errWrongPlatform(thisMachine(), []string{p.String()})
 	}
 	if n := len(l.raw.RootFS.DiffIDs); n > 0 && n != len(l.list) {
-		return errConfig("it is about %d layers, and there are %d", n, len(l.list))
+		return errConfig("it lists %d layers, but the image has %d", n, len(l.list))
 	}
 	return nil
 }
 
-// readDocument returns what r has, which must be small.
+// readDocument returns the contents of r, up to maxDocument bytes.
 func readDocument(r io.Reader) ([]byte, error) {
 	data, err := io.ReadAll(io.LimitReader(r, maxDocument+1))
 	if err == nil && len(data) > maxDocument {
-		err = sandpit.Errorf(sandpit.Exhausted, "it has more than %d bytes", maxDocument)
+		err = sandpit.Errorf(sandpit.Exhausted, "the document has more than %d bytes", maxDocument)
 	}
 	return data, err
 }

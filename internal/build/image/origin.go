@@ -8,24 +8,24 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// The digest of a manifest names an image, and a manifest names layers by their digests.
-// A registry that knows these can claim to have an image whose content it does not have.
-// The cache therefore records from which repositories it has received all layers of an
-// image. If a name leads to another repository, the layers are fetched from there and
-// compared, although the image exists. Whether a client may read a repository is decided
-// by its registry, which is asked for the manifest each time.
+// The digest of a manifest identifies an image, and a manifest identifies layers by their
+// digests. A registry that knows the digests can claim to have an image without having its
+// content. The cache therefore records the repositories from which it has received all layers
+// of an image. If a name refers to another repository, the layers are fetched from there and
+// compared although the image exists. The registry, which is asked for the manifest each
+// time, decides whether a client may read a repository.
 
-// originSuffix ends the records of the repositories of an image.
+// originSuffix is the file name suffix of records of the repositories of an image.
 const originSuffix = ".origin"
 
-// maxOrigins is how many repositories are recorded for an image. One that is forgotten is
-// fetched from again.
+// maxOrigins limits the repositories that are recorded for an image. The layers are fetched
+// again from one whose record was removed.
 const maxOrigins = 100
 
-// originOf returns the repository of a reference. Mirrors stand for it.
+// originOf returns the repository of a reference. Its mirrors count as the same repository.
 func originOf(r reference) string { return r.fullName() }
 
-// originRecord says that all layers of an image have come from a repository.
+// originRecord records that a repository has sent all layers of an image.
 type originRecord struct {
 	Key    string `json:"key"`
 	Origin string `json:"origin"`
@@ -37,7 +37,7 @@ func originFile(key, origin string) string {
 	return originPrefix(key) + cacheKey("origin", key, origin) + originSuffix
 }
 
-// finishedFrom returns key if its image exists and has come from a repository, else "".
+// finishedFrom returns key if its image exists and a repository has sent it, else "".
 func (pl *puller) finishedFrom(key, origin string) (string, error) {
 	if existing, err := pl.cache.existingKey(key); err != nil || existing == "" {
 		return "", err
@@ -53,7 +53,7 @@ func (pl *puller) finishedFrom(key, origin string) (string, error) {
 }
 
 // firstOrigin returns the repository that an image was converted from; "" if it was
-// imported, or if that is unknown.
+// imported or the repository is unknown.
 func (pl *puller) firstOrigin(key string) string {
 	f, err := os.Open(pl.cache.imagePath(key))
 	if err != nil {
@@ -65,28 +65,28 @@ func (pl *puller) firstOrigin(key string) string {
 		return ""
 	}
 	r, err := parseReference(n.Source)
-	if err != nil || r.String() != n.Source { // the source of an import is no complete name
+	if err != nil || r.String() != n.Source { // the source of an import is not a complete name
 		return ""
 	}
 	return originOf(r)
 }
 
-// addOrigin records that all layers of an image have come from a repository.
+// addOrigin records that a repository has sent all layers of an image.
 func (pl *puller) addOrigin(ctx context.Context, key, origin string) error {
 	pl.cache.limitRecords(originPrefix(key), originSuffix, maxOrigins)
 	return pl.cache.writeRecord(ctx, originFile(key, origin), originRecord{key, origin})
 }
 
-// fetchRequest is one image that is fetched: for an owner, by a name, from a repository.
+// fetchRequest is a request to fetch an image for an owner, by a name, from a repository.
 type fetchRequest struct{ owner, name, origin string }
 
-// buildFetched returns the image of layers in a registry. It is converted once. A fetch of
-// the same image from another repository downloads and compares the layers, and does not
-// wait for the first one.
+// buildFetched returns the image of layers in a registry, converted once. A fetch of the same
+// image from another repository downloads the layers and compares their digests, and does not
+// wait for the first fetch.
 func (pl *puller) buildFetched(ctx context.Context, l *layeredImage, from fetchRequest) (*os.File, string, error) {
 	key := l.key()
 	var rooms []reservation
-	defer func() { // from now on the image itself is counted
+	defer func() { // from now on the finished image counts
 		for _, r := range rooms {
 			r.release()
 		}
@@ -115,7 +115,7 @@ func (pl *puller) buildFetched(ctx context.Context, l *layeredImage, from fetchR
 				if space, err = reserve(unpackedFactor * packed); err == nil {
 					err = pl.builder.unpackWith(func() error { return pl.builder.convertLayers(ctx, f, l, note{Source: from.name}, space) })
 				}
-				if err == nil { // a fetch from elsewhere may have finished, and its note must stay
+				if err == nil { // a fetch from another repository may have finished; keep its note
 					existing, err = pl.cache.existingKey(key)
 				}
 			}
@@ -127,8 +127,8 @@ func (pl *puller) buildFetched(ctx context.Context, l *layeredImage, from fetchR
 	})
 }
 
-// unpackedFactor is how many times larger than its layers an image is expected to be. If
-// it is larger, the rest is reserved as it is unpacked.
+// unpackedFactor is the expected size of an image relative to its compressed layers. If the
+// image is larger, the rest is reserved while it is unpacked.
 const unpackedFactor = 2
 
 // packedSize returns how many bytes are downloaded for all layers.
@@ -144,7 +144,7 @@ func (l *layeredImage) packedSize() int64 {
 	return sum
 }
 
-// downloadLayers fetches all layers and checks their digests. Nothing of them is kept.
+// downloadLayers fetches all layers and checks their digests. It keeps nothing.
 func (l *layeredImage) downloadLayers(ctx context.Context) error {
 	for i := range l.countLayers() {
 		r, err := l.openLayer(ctx, i)
@@ -156,7 +156,7 @@ func (l *layeredImage) downloadLayers(ctx context.Context) error {
 	return nil
 }
 
-// errNoSuchID is the error for an ID that does not exist, or that the owner may not use.
+// errNoSuchID returns the error for an ID that does not exist or that the owner may not use.
 func errNoSuchID(id string) error {
 	return sandpit.Errorf(sandpit.NotFound, "no image in the cache has the ID %s", quoteName(id))
 }

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// prefetcher fetches layers while the ones before are unpacked.
+// prefetcher fetches layers while earlier ones are unpacked.
 type prefetcher struct {
 	cancel  context.CancelFunc
 	workers sync.WaitGroup
@@ -19,11 +19,11 @@ type prefetcher struct {
 	ctx     context.Context //nolint:containedctx // lives as long as one pull
 }
 
-// prefetched is a layer that is here, or will be.
+// prefetched is a layer that is fetched or being fetched.
 type prefetched struct {
 	descriptor
 	done chan struct{}
-	file *os.File // locked, so that nobody removes it
+	file *os.File // locked against removal
 	err  error
 }
 
@@ -41,8 +41,8 @@ func newPrefetcher(ctx context.Context, from *remote, list []descriptor) *prefet
 	return a
 }
 
-// start is called when the first layer is wanted: not at all if another has made
-// the image meanwhile.
+// start starts the workers. It is called for the first layer, and not at all if another
+// process has built the image meanwhile.
 func (a *prefetcher) start() {
 	next := make(chan *prefetched, len(a.order))
 	for _, l := range a.order {
@@ -55,7 +55,7 @@ func (a *prefetcher) start() {
 				l.file, l.err = a.from.fetchLayer(a.ctx, l.descriptor)
 				close(l.done)
 				if l.err != nil {
-					a.cancel() // the others are of no use
+					a.cancel() // the image cannot be built
 				}
 			}
 		})
@@ -70,7 +70,7 @@ func (a *prefetcher) waitLayer(ctx context.Context, d descriptor) (*os.File, err
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	if errors.Is(l.err, context.Canceled) && ctx.Err() == nil { // because of another one
+	if errors.Is(l.err, context.Canceled) && ctx.Err() == nil { // because another layer failed
 		for _, other := range a.order {
 			select {
 			case <-other.done:
@@ -87,7 +87,7 @@ func (a *prefetcher) waitLayer(ctx context.Context, d descriptor) (*os.File, err
 // stop waits for the workers and closes what they have fetched.
 func (a *prefetcher) stop() {
 	a.cancel()
-	a.begin.Do(func() {}) // from now on it starts no more
+	a.begin.Do(func() {}) // prevents a later start
 	a.workers.Wait()
 	for _, l := range a.order {
 		if l.file != nil {
@@ -96,14 +96,14 @@ func (a *prefetcher) stop() {
 	}
 }
 
-// removeLayers gives the room of the layers back, but for those that others need.
+// removeLayers removes the layers that no other pull uses.
 func (a *prefetcher) removeLayers() {
 	for _, l := range a.order {
 		if l.file != nil {
-			_ = l.file.Close() // gives up the lock
+			_ = l.file.Close() // releases the lock
 			l.file = nil
 		}
-		// What stays, because others use it or because of an error, is swept later.
+		// Layers that are in use or cannot be removed are swept later.
 		_, _ = removeIfFree(a.from.puller.cache.blobPath(a.from.origin, l.Digest), time.Time{})
 	}
 }

@@ -6,17 +6,15 @@ import (
 	"sync"
 )
 
-// Progress hears how many bytes of the source are fetched or converted. It is
-// called about once per MiB and at the end, by one goroutine at a time, and not at
-// all when the image is in the cache. The total of a directory is the sum of its
-// files, that of an archive the size of its file, that of an image of a registry
-// the size of its layers as they are sent.
+// Progress reports how many bytes of the source are fetched or converted. It is
+// called about once per MiB and at the end, by one goroutine at a time, but not
+// when the image is in the cache. The total is the sum of the files of a directory, the
+// size of an archive, or the sum of the compressed layers of an image of a registry.
 type Progress func(done, total int64)
 
-// countingReader passes bytes on, counts them for whoever wants to know, and ends with
-// the context.
+// countingReader reads from r, reports progress, and fails when the context ends.
 type countingReader struct {
-	ctx      context.Context //nolint:containedctx // a reader has no other way to hear of it
+	ctx      context.Context //nolint:containedctx // Read has no context parameter
 	r        io.Reader
 	total    int64
 	progress Progress
@@ -38,7 +36,7 @@ func (m *countingReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// reportProgress tells how far it is.
+// reportProgress calls progress with the bytes read so far.
 func (m *countingReader) reportProgress() {
 	m.reported = m.done
 	if m.progress != nil {
@@ -46,7 +44,7 @@ func (m *countingReader) reportProgress() {
 	}
 }
 
-// tally adds up what all workers have fetched.
+// tally sums the bytes that all workers have fetched.
 type tally struct {
 	mu          sync.Mutex
 	report      Progress

@@ -15,37 +15,35 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// PruneOptions say what may go. Without any, it is images that have no name.
+// PruneOptions select what Prune removes. Without options it removes images without a name.
 type PruneOptions struct {
-	// All is every image, named or not.
+	// All selects every image, with or without a name.
 	All bool
-	// OlderThan is every image that was not used for so long. 0 means no such
-	// rule.
+	// OlderThan selects images that were not used for this time. 0: no such rule.
 	OlderThan time.Duration
-	// MaxSize is how many bytes may stay, those used least recently going first.
-	// 0 means no such rule.
+	// MaxSize is the size in bytes to which the cache is reduced, least recently used
+	// images first. 0: no such rule.
 	MaxSize int64
-	// DryRun only tells what would go.
+	// DryRun removes nothing and returns what would be removed.
 	DryRun bool
 }
 
-// Pruned is what Prune removed, or would have.
+// Pruned is what Prune removed, or would remove.
 type Pruned struct {
 	Images []Entry `json:"images"`
-	// Size is in bytes on disk, half-fetched layers included.
+	// Size is in bytes on disk, including incomplete layers.
 	Size int64 `json:"size"`
 }
 
-// grace is how long an image is sure to stay after it was used, even if nobody
-// has it open.
+// grace is how long an image is kept after its last use, even if it is not open.
 const grace = time.Minute
 
-// Prune removes what o says, and layers that nobody is fetching. An image that a
-// sandbox uses stays, so do templates, and sandpit's own for a minute after their use.
+// Prune removes the images that o selects, and layers that are not being fetched. It keeps
+// images that a sandbox uses, templates, and sandpit's own programs for a minute after their use.
 func (s *Store) Prune(ctx context.Context, o PruneOptions) (Pruned, error) {
 	var p Pruned
 	if o.OlderThan < 0 || o.MaxSize < 0 {
-		return p, sandpit.Errorf(sandpit.Invalid, "prune: an age or size below zero")
+		return p, sandpit.Errorf(sandpit.Invalid, "prune: negative age or size")
 	}
 	images, err := s.cache.listImages()
 	if err != nil {
@@ -93,8 +91,7 @@ func (s *Store) Prune(ctx context.Context, o PruneOptions) (Pruned, error) {
 	return p, s.cache.removeOrphanRecords(ctx)
 }
 
-// removeUnlocked removes an image that nobody uses and that is as it was when it was looked
-// at.
+// removeUnlocked removes an image that is not in use and was not used since e was read.
 func (c *cacheDir) removeUnlocked(e Entry, dry bool) (bool, error) {
 	path := c.imagePath(e.ID)
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW, 0)
@@ -122,7 +119,7 @@ func (c *cacheDir) removeUnlocked(e Entry, dry bool) (bool, error) {
 	return true, os.Remove(path)
 }
 
-// pruneBlobs removes layers that nobody is fetching or unpacking.
+// pruneBlobs removes layers that are not being fetched or unpacked.
 func (c *cacheDir) pruneBlobs(dry bool) (int64, error) {
 	entries, err := os.ReadDir(c.dir)
 	if err != nil {
@@ -132,7 +129,7 @@ func (c *cacheDir) pruneBlobs(dry bool) (int64, error) {
 	for _, e := range entries {
 		info, err := e.Info()
 		if err != nil || !isBlob(e.Name()) || !info.Mode().IsRegular() {
-			continue // gone meanwhile, or none
+			continue // removed meanwhile, or not a layer
 		}
 		gone := dry
 		if !dry {

@@ -13,17 +13,17 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// pullers is how many layers are fetched at once.
+// pullers is how many layers are fetched at the same time.
 const pullers = 3
 
 // remote is an image in a registry and its mirrors.
 type remote struct {
 	*client
 	puller    *puller
-	endpoints []*endpoint // the one that had the manifest first
+	endpoints []*endpoint // the one that has the manifest comes first
 	progress  *tally
 	prefetch  *prefetcher
-	origin    string // the repository whose contents these are
+	origin    string // the repository of the image
 }
 
 // puller fetches images from registries and records where they came from.
@@ -36,12 +36,12 @@ type puller struct {
 	timeouts timeouts
 }
 
-// acceptManifest is what is understood of what a registry may have.
+// acceptManifest lists the supported media types of manifests and indexes.
 const acceptManifest = "application/vnd.oci.image.index.v1+json, application/vnd.docker.distribution.manifest.list.v2+json, " +
 	"application/vnd.oci.image.manifest.v1+json, application/vnd.docker.distribution.manifest.v2+json"
 
-// pullImage returns the image that r names in its registry now, and the digest that
-// the registry has under that name. It waits for a pull slot first.
+// pullImage fetches the image that r names in its registry, and returns it with its key and
+// the digest of the name's manifest. It waits for a pull slot first.
 func (pl *puller) pullImage(ctx context.Context, owner string, r reference, p Progress) (f *os.File, key, digest string, err error) {
 	release, err := pl.acquireSlot(ctx, owner)
 	if err != nil {
@@ -49,8 +49,8 @@ func (pl *puller) pullImage(ctx context.Context, owner string, r reference, p Pr
 	}
 	defer release()
 	ctx, cancel := context.WithTimeoutCause(ctx, pl.o.PullTimeout, sandpit.WithHint(
-		sandpit.Errorf(sandpit.Timeout, "fetching it took longer than %s", pl.o.PullTimeout),
-		"try again: what is here already is not fetched again; image.pull_timeout sets the time"))
+		sandpit.Errorf(sandpit.Timeout, "the pull took longer than %s", pl.o.PullTimeout),
+		"try again: complete layers are not fetched again; image.pull_timeout sets the limit"))
 	defer cancel()
 	c := pl.newClient(owner)
 	defer c.close()
@@ -73,7 +73,7 @@ func (pl *puller) pullImage(ctx context.Context, owner string, r reference, p Pr
 	return f, key, sha256Of(data), nil
 }
 
-// causeOf tells why ctx ended rather than that it did.
+// causeOf returns the cause of ctx's end if it has ended, else err.
 func causeOf(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
@@ -81,10 +81,10 @@ func causeOf(ctx context.Context, err error) error {
 	return err
 }
 
-// AcquirePull waits for one of the slots for pulls, as long as a pull may take. The caller
-// releases it.
+// AcquirePull waits for a slot for a pull, for at most Options.PullTimeout. The caller calls
+// release once.
 //
-// Exhausted: it takes too long, or too many requests of the owner wait already.
+// Exhausted: the wait timed out, or too many requests of the owner are waiting.
 func (s *Store) AcquirePull(ctx context.Context, owner string) (release func(), err error) {
 	return s.puller.acquireSlot(ctx, owner)
 }
@@ -104,7 +104,7 @@ func (pl *puller) acquireSlot(ctx context.Context, owner string) (release func()
 	return slot.Release, nil
 }
 
-// latestDigest returns the digest that a registry has under a name now.
+// latestDigest returns the digest of the registry's current image under a name.
 func (pl *puller) latestDigest(ctx context.Context, owner string, r reference) (string, error) {
 	release, err := pl.acquireSlot(ctx, owner)
 	if err != nil {
@@ -117,8 +117,7 @@ func (pl *puller) latestDigest(ctx context.Context, owner string, r reference) (
 	return sha256Of(data), err
 }
 
-// fetchTop returns the manifest or index that r names, from the first place that has
-// it.
+// fetchTop returns the manifest or index that r names, from the first endpoint that has it.
 func (m *remote) fetchTop(ctx context.Context, r reference) ([]byte, error) {
 	var data []byte
 	err := m.tryEach(ctx, func(e *endpoint) error {
@@ -132,8 +131,8 @@ func (m *remote) fetchTop(ctx context.Context, r reference) ([]byte, error) {
 	return data, err
 }
 
-// tryEach tries the places in order until one has what is wanted, and from then on
-// that one first. What the last one says is told: it is the registry itself.
+// tryEach calls f with the endpoints in order until one succeeds, and moves that one to the
+// front. If all fail, it returns the error of the last one, which is the registry itself.
 func (m *remote) tryEach(ctx context.Context, f func(*endpoint) error) error {
 	var err error
 	for i, e := range m.endpoints {
@@ -148,7 +147,7 @@ func (m *remote) tryEach(ctx context.Context, f func(*endpoint) error) error {
 	return err
 }
 
-// fetchDocument fetches a manifest or another small part.
+// fetchDocument fetches a manifest or configuration.
 func (m *remote) fetchDocument(ctx context.Context, e *endpoint, path string) ([]byte, error) {
 	var data []byte
 	err := m.retry(ctx, func() (bool, error) {
@@ -200,9 +199,9 @@ func (m *remote) openLayer(ctx context.Context, d descriptor) (io.ReadCloser, er
 }
 
 // Pull fetches the image of a registry if it is not in the cache, or, with always,
-// if the registry has another one by now. The name is shared.
+// if the registry has a newer one. The name is shared.
 //
-// Conflict: the name is that of an imported image, and always would replace that.
+// Conflict: the name belongs to an imported image, which always would replace.
 // PermissionDenied: the pull policy is PullNever. Otherwise as Resolve.
 func (s *Store) Pull(ctx context.Context, name string, always bool, p Progress) (Entry, error) {
 	return s.pullFor(ctx, shared, name, always, p)
@@ -223,7 +222,7 @@ func (s *Store) pullFor(ctx context.Context, owner, name string, always bool, p 
 	return e, err
 }
 
-// pullExplicitly is named for a request that is only about fetching.
+// pullExplicitly returns the image of a name for a pull request.
 func (s *Store) pullExplicitly(ctx context.Context, owner string, r reference, always bool, p Progress) (*os.File, error) {
 	if !always || r.digest != "" || r.template != "" {
 		return s.openNamed(ctx, owner, r, s.o.Pull, p)
@@ -237,7 +236,7 @@ func (s *Store) pullExplicitly(ctx context.Context, owner string, r reference, a
 	case err != nil:
 		return nil, err
 	case have.isImported(r):
-		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.Conflict, "the image was imported, and a registry does not replace it"),
+		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.Conflict, "the image was imported, and a pull does not replace it"),
 			"to use the registry's image, ask an administrator to remove this one: sandpit image rm "+r.shortName())
 	case owner != shared && have.Key != "":
 		return s.latestShared(ctx, owner, r, have)
@@ -247,7 +246,7 @@ func (s *Store) pullExplicitly(ctx context.Context, owner string, r reference, a
 
 // latestShared returns the image of a shared name, if the registry has no newer one.
 //
-// PermissionDenied: the registry has another one by now.
+// PermissionDenied: the registry has a newer one.
 func (s *Store) latestShared(ctx context.Context, owner string, r reference, have nameRecord) (*os.File, error) {
 	now, err := s.puller.latestDigest(ctx, owner, r)
 	if err != nil {
@@ -255,8 +254,8 @@ func (s *Store) latestShared(ctx context.Context, owner string, r reference, hav
 	}
 	if now != have.Digest {
 		return nil, sandpit.WithHint(
-			sandpit.Errorf(sandpit.PermissionDenied, "the registry has another version, and only an administrator can replace the shared one"),
-			"ask an administrator to pull it, or name the version itself: "+r.untaggedName()+"@"+now)
+			sandpit.Errorf(sandpit.PermissionDenied, "the registry has a newer version, and only an administrator can replace the shared one"),
+			"ask an administrator to pull it, or name the version by its digest: "+r.untaggedName()+"@"+now)
 	}
 	f, err := s.cache.openImage(ctx, have.Key)
 	if err == nil && f == nil {
@@ -265,20 +264,18 @@ func (s *Store) latestShared(ctx context.Context, owner string, r reference, hav
 	return f, err
 }
 
-// Update says how an image of the cache compares with that of its registry.
+// Update compares an image of the cache with that of its registry.
 type Update struct {
 	Name string `json:"name"`
-	// Have is the digest that the registry had when it was fetched; "" if it was
-	// imported.
+	// Have is the digest of the image in the cache; "" if it was imported.
 	Have string `json:"have,omitempty"`
-	// Latest is the digest that the registry has now.
+	// Latest is the digest of the registry's current image.
 	Latest string `json:"latest"`
 	// Newer is true if they differ.
 	Newer bool `json:"newer"`
 }
 
-// Check asks the registry whether a name means another image by now. Nothing is
-// changed.
+// Check asks the registry for the current image of a name. It changes nothing.
 //
 // NotFound: the name is not in the cache, or not in the registry. PermissionDenied: the
 // pull policy is PullNever. Otherwise as Resolve.
@@ -289,7 +286,7 @@ func (s *Store) Check(ctx context.Context, name string) (Update, error) {
 	}
 	have, err := s.names.lookUp(shared, r)
 	if err == nil && have.Key == "" {
-		err = sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "it is not in the cache"), "sandpit image pull "+r.shortName())
+		err = sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "the image is not in the cache"), "sandpit image pull "+r.shortName())
 	}
 	u := Update{Name: r.shortName(), Have: have.Digest}
 	if err == nil && s.o.Pull == PullNever {
@@ -298,7 +295,7 @@ func (s *Store) Check(ctx context.Context, name string) (Update, error) {
 	if err == nil && r.digest == "" && r.template == "" {
 		u.Latest, err = s.puller.latestDigest(ctx, shared, r)
 	} else {
-		u.Latest = have.Digest // a digest never means anything else
+		u.Latest = have.Digest // a digest always means the same image
 	}
 	if err != nil {
 		return Update{}, fmt.Errorf("image %s: %w", name, err)
@@ -307,8 +304,8 @@ func (s *Store) Check(ctx context.Context, name string) (Update, error) {
 	return u, nil
 }
 
-// pullNamed fetches the image of a name for an owner and remembers it. Concurrent calls for
-// the same name of the same owner fetch it once.
+// pullNamed fetches the image of a name for an owner and records the name. Concurrent calls
+// for the same name of the same owner fetch it once.
 func (pl *puller) pullNamed(ctx context.Context, owner string, r reference, policy PullPolicy, p Progress) (*os.File, error) {
 	file := nameFile(owner, r)
 	before, err := pl.cache.recordTime(file)
@@ -319,7 +316,7 @@ func (pl *puller) pullNamed(ctx context.Context, owner string, r reference, poli
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = record.Close() }() // gives up the lock; the file was synced
+	defer func() { _ = record.Close() }() // releases the lock; the file was synced
 	drop := func(err error) error {
 		if removeErr := os.Remove(record.Name()); removeErr != nil {
 			err = errors.Join(err, fmt.Errorf("clean the image cache: %w", removeErr))
@@ -350,7 +347,7 @@ func (pl *puller) pullNamed(ctx context.Context, owner string, r reference, poli
 	return f, nil
 }
 
-// newEndpoints are the mirrors of a reference's registry, and that itself.
+// newEndpoints returns the mirrors of a reference's registry, followed by the registry.
 func (pl *puller) newEndpoints(c *client, r reference) []*endpoint {
 	var list []*endpoint
 	for _, registry := range append(slices.Clone(pl.o.Mirrors[r.registry]), r.registry) {

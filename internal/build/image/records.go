@@ -13,15 +13,15 @@ import (
 	"time"
 )
 
-// readRecord reads a small file of the cache. One that is missing, or that a
-// crash of the machine cut off, changes nothing.
+// readRecord reads a small file of the cache into v. It leaves v unchanged if the file is
+// missing, or was truncated by a crash of the machine.
 func (c *cacheDir) readRecord(name string, v any) error {
 	data, err := os.ReadFile(filepath.Join(c.dir, name))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("look into the image cache: %w", err)
+		return fmt.Errorf("read the image cache: %w", err)
 	}
 	if !json.Valid(data) {
 		return nil
@@ -29,13 +29,13 @@ func (c *cacheDir) readRecord(name string, v any) error {
 	return json.Unmarshal(data, v)
 }
 
-// writeRecord writes a small file of the cache, in whole or not at all.
+// writeRecord writes a small file of the cache atomically.
 func (c *cacheDir) writeRecord(ctx context.Context, name string, v any) error {
 	f, err := c.lockNew(ctx, name)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = f.Close() }() // gives up the lock; the file was synced
+	defer func() { _ = f.Close() }() // releases the lock; the file was synced
 	if err := json.NewEncoder(f).Encode(v); err != nil {
 		return errors.Join(fmt.Errorf("write to the image cache: %w", err), os.Remove(f.Name()))
 	}
@@ -43,7 +43,7 @@ func (c *cacheDir) writeRecord(ctx context.Context, name string, v any) error {
 }
 
 // limitRecords removes the oldest records with a prefix and suffix until there are fewer
-// than most. A record that cannot be removed stays, which does no harm.
+// than most. It ignores errors: an extra record is harmless.
 func (c *cacheDir) limitRecords(prefix, suffix string, most int) {
 	files, err := c.listFiles(suffix)
 	if err != nil {
@@ -67,16 +67,16 @@ func (c *cacheDir) recordTime(name string) (time.Time, error) {
 		return time.Time{}, nil
 	}
 	if err != nil {
-		return time.Time{}, fmt.Errorf("look into the image cache: %w", err)
+		return time.Time{}, fmt.Errorf("read the image cache: %w", err)
 	}
 	return info.ModTime(), nil
 }
 
-// listFiles returns the names of the cache's files with an ending.
+// listFiles returns the names of the cache's files with a suffix.
 func (c *cacheDir) listFiles(suffix string) ([]string, error) {
 	entries, err := os.ReadDir(c.dir)
 	if err != nil {
-		return nil, fmt.Errorf("look into the image cache: %w", err)
+		return nil, fmt.Errorf("read the image cache: %w", err)
 	}
 	var names []string
 	for _, e := range entries {
@@ -87,7 +87,7 @@ func (c *cacheDir) listFiles(suffix string) ([]string, error) {
 	return names, nil
 }
 
-// removeRecord removes a record if it is to be dropped and nobody is writing it.
+// removeRecord removes a record if drop selects it and it is not being written.
 func (c *cacheDir) removeRecord(ctx context.Context, file string, drop func() (bool, error)) error {
 	if gone, err := drop(); err != nil || !gone {
 		return err
@@ -101,7 +101,7 @@ func (c *cacheDir) removeRecord(ctx context.Context, file string, drop func() (b
 	if err != nil {
 		return err
 	}
-	defer func() { _ = f.Close() }() // gives up the lock
+	defer func() { _ = f.Close() }() // releases the lock
 	gone, err := drop()
 	if err == nil && gone {
 		if err = os.Remove(filepath.Join(c.dir, file)); errors.Is(err, fs.ErrNotExist) {
@@ -111,7 +111,7 @@ func (c *cacheDir) removeRecord(ctx context.Context, file string, drop func() (b
 	return errors.Join(err, os.Remove(f.Name()))
 }
 
-// removeOrphanRecords removes the records of images that are not there.
+// removeOrphanRecords removes the records of images that do not exist.
 func (c *cacheDir) removeOrphanRecords(ctx context.Context) error {
 	missing := func(key string) (bool, error) {
 		if !isKey(key) {

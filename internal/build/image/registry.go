@@ -17,7 +17,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// client speaks to registries while one image is fetched.
+// client sends requests to registries for one pull.
 type client struct {
 	times       timeouts
 	insecure    []string
@@ -28,7 +28,7 @@ type client struct {
 
 const maxRedirects = 5
 
-// newClient returns a client for an owner; the administrator's reaches everything.
+// newClient returns a client for an owner. The guard does not apply to the administrator's.
 func (pl *puller) newClient(owner string) *client {
 	l := &guardedDialer{timeout: pl.timeouts.connect}
 	if owner != shared && pl.o.Sharing != nil {
@@ -42,7 +42,7 @@ func (pl *puller) newClient(owner string) *client {
 		ResponseHeaderTimeout:  pl.timeouts.idle,
 		MaxResponseHeaderBytes: 64 << 10,
 		MaxIdleConnsPerHost:    pullers,
-		DisableCompression:     true, // digests are of the bytes as they are
+		DisableCompression:     true, // digests are computed from the received bytes
 		ForceAttemptHTTP2:      true,
 	}
 	c.http = &http.Client{Transport: c, CheckRedirect: c.checkRedirect}
@@ -51,13 +51,13 @@ func (pl *puller) newClient(owner string) *client {
 
 func (c *client) close() { c.transport.CloseIdleConnections() }
 
-// RoundTrip refuses to speak without encryption to who was not named for it,
-// wherever a registry sends us.
+// RoundTrip rejects unencrypted requests to hosts that are not allowed for that, also after
+// redirects.
 func (c *client) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.URL.Scheme != "https" && (r.URL.Scheme != "http" || !c.canBePlain(r.URL.Host)) {
 		return nil, sandpit.WithHint(
-			sandpit.Errorf(sandpit.PermissionDenied, "%s wants to be spoken to without encryption", quoteName(r.URL.Host)),
-			"if that is all right, name it in image.insecure")
+			sandpit.Errorf(sandpit.PermissionDenied, "%s requires an unencrypted connection", quoteName(r.URL.Host)),
+			"to allow that, add it to image.insecure")
 	}
 	r.Header.Set("User-Agent", "sandpit")
 	return c.transport.RoundTrip(r)
@@ -77,16 +77,16 @@ func isLoopback(host string) bool {
 
 func (c *client) checkRedirect(r *http.Request, via []*http.Request) error {
 	if len(via) > maxRedirects {
-		return sandpit.Errorf(sandpit.Unavailable, "it leads to itself")
+		return sandpit.Errorf(sandpit.Unavailable, "too many redirects")
 	}
 	if r.URL.Host != via[0].URL.Host && !c.canBePlain(via[0].URL.Host) && isInside(r.URL) {
-		return sandpit.Errorf(sandpit.PermissionDenied, "it leads to %s, an address of this machine or network", quoteName(r.URL.Host))
+		return sandpit.Errorf(sandpit.PermissionDenied, "redirect to %s, an address of this machine or network", quoteName(r.URL.Host))
 	}
 	if r.URL.Host == via[0].URL.Host {
 		return nil
 	}
-	if r.GetBody != nil { // only what is exchanged for a token has one
-		return sandpit.Errorf(sandpit.PermissionDenied, "it passes logins on to %s", quoteName(r.URL.Host))
+	if r.GetBody != nil { // only token requests have one
+		return sandpit.Errorf(sandpit.PermissionDenied, "redirect of a login to %s", quoteName(r.URL.Host))
 	}
 	r.Header.Del("Authorization")
 	return nil
@@ -95,7 +95,7 @@ func (c *client) checkRedirect(r *http.Request, via []*http.Request) error {
 // endpoint is one repository in one registry or mirror.
 type endpoint struct {
 	*client
-	registry   string // as people write it
+	registry   string // for example docker.io
 	host       string
 	repository string
 
@@ -104,18 +104,18 @@ type endpoint struct {
 	auth   string // the header
 }
 
-// attemptError is an answer that is none, or none yet.
+// attemptError is the error of one attempt.
 type attemptError struct {
 	err   error
-	retry bool          // may help to ask again
-	wait  time.Duration // which is to be waited before
+	retry bool          // whether another attempt may succeed
+	wait  time.Duration // delay before the next attempt
 }
 
 func (f *attemptError) Error() string { return f.err.Error() }
 func (f *attemptError) Unwrap() error { return f.err }
 
-// getOK asks for what is below the repository. The caller closes the answer, whose
-// status is one of those wanted.
+// getOK requests a path below the repository. The response has one of the wanted status codes;
+// the caller closes it.
 func (e *endpoint) getOK(ctx context.Context, path string, header http.Header, wanted ...int) (*http.Response, error) {
 	for attempt := 0; ; attempt++ {
 		resp, auth, err := e.sendRequest(ctx, path, header)
@@ -136,7 +136,7 @@ func (e *endpoint) getOK(ctx context.Context, path string, header http.Header, w
 	}
 }
 
-// sendRequest sends one request, and says with which authorization.
+// sendRequest sends one request. It also returns the authorization that it used.
 func (e *endpoint) sendRequest(ctx context.Context, path string, header http.Header) (*http.Response, string, error) {
 	e.mu.Lock()
 	scheme, auth := e.scheme, e.auth
@@ -160,8 +160,8 @@ func (e *endpoint) sendRequest(ctx context.Context, path string, header http.Hea
 	return resp, auth, err
 }
 
-// networkError gives the code to an error of the network. The text of the standard
-// library repeats URLs, which may hold secrets after a redirect.
+// networkError adds a code to a network error. It omits the URLs in errors of the standard
+// library, which may contain secrets after a redirect.
 func (e *endpoint) networkError(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -173,7 +173,7 @@ func (e *endpoint) networkError(ctx context.Context, err error) error {
 	var netErr net.Error
 	if errors.As(err, &netErr) && netErr.Timeout() {
 		return &attemptError{retry: true, err: sandpit.WithHint(
-			sandpit.Errorf(sandpit.Timeout, "registry %s does not answer in time: %s", e.registry, text), offlineHint)}
+			sandpit.Errorf(sandpit.Timeout, "registry %s timed out: %s", e.registry, text), offlineHint)}
 	}
 	final := errors.Is(err, http.ErrSchemeMismatch)
 	if dns, ok := errors.AsType[*net.DNSError](err); ok {
@@ -190,7 +190,7 @@ const offlineHint = "without a registry: leave the image out for the programs of
 	"(sandpit template build builtin:base, or from = \"apt:bookworm\" in a sandpit.toml); or bring the image as a file (docker save -o x.tar IMAGE) and: " +
 	"sandpit image import x.tar"
 
-// networkText is what an error says, without any URL.
+// networkText returns the text of an error without its URL.
 func networkText(err error) string {
 	if u, ok := errors.AsType[*url.Error](err); ok {
 		err = u.Err
@@ -198,7 +198,7 @@ func networkText(err error) string {
 	return strings.Trim(quoteName(err.Error()), `"`)
 }
 
-// statusError gives the code to an answer that is not the one wanted.
+// statusError returns the error for a response with an unwanted status.
 func (e *endpoint) statusError(resp *http.Response, body []byte) error {
 	said := registryMessage(body)
 	login := "docker login " + e.registry
@@ -210,22 +210,22 @@ func (e *endpoint) statusError(resp *http.Response, body []byte) error {
 		return sandpit.Errorf(sandpit.NotFound, "registry %s has no such image or tag%s", e.registry, said)
 	case code == http.StatusUnauthorized || code == http.StatusForbidden:
 		return sandpit.WithHint(
-			sandpit.Errorf(sandpit.PermissionDenied, "registry %s refuses: there is no such image, or it wants a login%s", e.registry, said),
-			"check the name; if it is right, log in: "+login)
+			sandpit.Errorf(sandpit.PermissionDenied, "registry %s denies access: no such image, or a login is required%s", e.registry, said),
+			"check the name; if it is correct, log in: "+login)
 	case code == http.StatusTooManyRequests:
 		return &attemptError{retry: true, wait: retryAfter(resp.Header), err: sandpit.WithHint(
-			sandpit.Errorf(sandpit.Unavailable, "registry %s has had too many requests%s", e.registry, said),
+			sandpit.Errorf(sandpit.Unavailable, "registry %s: too many requests%s", e.registry, said),
 			"wait, or log in: "+login)}
 	case code >= 500 || code == http.StatusRequestTimeout:
 		return &attemptError{retry: true, wait: retryAfter(resp.Header), err: sandpit.WithHint(
-			sandpit.Errorf(sandpit.Unavailable, "registry %s is out of order: status %d%s", e.registry, code, said), "try again later")}
+			sandpit.Errorf(sandpit.Unavailable, "registry %s failed with status %d%s", e.registry, code, said), "try again later")}
 	default:
-		return sandpit.Errorf(sandpit.Unavailable, "registry %s answers with status %d%s", e.registry, code, said)
+		return sandpit.Errorf(sandpit.Unavailable, "registry %s: unexpected status %d%s", e.registry, code, said)
 	}
 }
 
-// retry does what f does until it succeeds, more attempts are of no use, or there
-// were too many. More says whether the last attempt came further.
+// retry calls f until it succeeds, returns a permanent error, or has failed too often in a row.
+// more reports whether an attempt made progress.
 func (c *client) retry(ctx context.Context, f func() (more bool, err error)) error {
 	pause := c.times.pause
 	for left := c.times.tries; ; {

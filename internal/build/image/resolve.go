@@ -12,8 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// openRegistry returns the image of a name: that of the cache, or what the
-// registry has.
+// openRegistry returns the image of a name, from the cache or from the registry.
 func (s *Store) openRegistry(ctx context.Context, text string, p Progress) (*os.File, error) {
 	r, err := parseReference(text)
 	if err != nil {
@@ -23,18 +22,18 @@ func (s *Store) openRegistry(ctx context.Context, text string, p Progress) (*os.
 	return f, hintPath(err, text)
 }
 
-// hintPath tells of a file that may be meant.
+// hintPath adds a hint to an error if text is also the name of a file.
 func hintPath(err error, text string) error {
 	if code := sandpit.CodeOf(err); err == nil || code == sandpit.Canceled {
 		return err
 	}
 	if _, statErr := os.Lstat(text); statErr == nil {
-		return sandpit.WithHint(err, "for the file or directory of that name write ./"+text)
+		return sandpit.WithHint(err, "to use the file or directory of that name: ./"+text)
 	}
 	return err
 }
 
-// openNamed returns the image that a name means to an owner.
+// openNamed returns the image that a name means for an owner.
 func (s *Store) openNamed(ctx context.Context, owner string, r reference, policy PullPolicy, p Progress) (*os.File, error) {
 	for range 5 {
 		have, err := s.lookUpName(owner, r, policy)
@@ -61,23 +60,23 @@ func (s *Store) openNamed(ctx context.Context, owner string, r reference, policy
 			return f, err
 		}
 	}
-	return nil, sandpit.Errorf(sandpit.Unavailable, "somebody keeps removing the image from the cache")
+	return nil, sandpit.Errorf(sandpit.Unavailable, "the image was removed from the cache repeatedly")
 }
 
-// lookUpName returns what a name means to an owner, without a key if a registry has to be
-// asked. A shared name comes before the owner's own, so that the administrator's cache
-// means the same to all owners.
+// lookUpName returns the record of a name for an owner, without a key if the registry has to
+// be asked. A shared name has precedence over the owner's own, so that names in the
+// administrator's cache mean the same to all owners.
 //
-// NotFound: it is the name of an imported image that is gone. The registry's image of that
-// name does not replace it, because its publisher would run code here under a name that the
-// administrator chose.
+// NotFound: the name belongs to an imported image that was removed. The registry's image of
+// that name does not replace it: its publisher could otherwise run code under a name that
+// the administrator chose.
 func (s *Store) lookUpName(owner string, r reference, policy PullPolicy) (nameRecord, error) {
 	have, err := s.names.lookUp(shared, r)
 	if err != nil {
 		return nameRecord{}, err
 	}
 	if owner != shared && isBuildName(r) {
-		return nameRecord{}, nil // builds have owners, and the manager knows them
+		return nameRecord{}, nil // only the manager knows the owners of builds
 	}
 	if have.isImported(r) {
 		if have.Key == "" {
@@ -97,41 +96,40 @@ func (s *Store) lookUpName(owner string, r reference, policy PullPolicy) (nameRe
 
 // Root is a root file system to start from.
 type Root struct {
-	// ID names it in the cache, see Entry.ID. "" for the host image.
+	// ID identifies it in the cache, see Entry.ID. "" for the host image.
 	ID string
 	// Path is the EROFS file.
 	Path string
-	// File is the same file, open for reading. While it, or a descriptor made
-	// from it, is open in any process, the cache does not make room by removing
-	// the image. Who asked for the Root closes it.
+	// File is the same file, open for reading. While it, or a duplicate of its
+	// descriptor, is open in any process, the cache does not remove the image to free
+	// space. The caller closes it.
 	File *os.File
-	// Mounts are directories of the machine that belong to it, all read only,
-	// sources without symbolic links. Only the host image has any.
+	// Mounts are directories of the machine that belong to it, all read only, with
+	// sources that contain no symbolic links. Only the host image has mounts.
 	Mounts []sandpit.Mount
-	// Config is what the image says about programs in it.
+	// Config is the image's configuration for programs.
 	Config
 }
 
-// Resolve returns the root file system that ref names, fetching and converting it
-// first if need be:
+// Resolve returns the root file system that ref names. It fetches and converts the image
+// first if the cache does not have it. Forms of ref:
 //
 //   - "" or "host": the machine's own programs;
-//   - a directory, as a path that starts with /, ./ or ../. What other file
-//     systems mounted in it hold is included, but for those that the machine's
-//     kernel makes up (proc, sysfs and the like), which become empty
-//     directories. If it is an OCI layout, the image in it is meant, and a colon
-//     and a tag after the path say which one;
+//   - a directory, as a path that starts with /, ./ or ../. Mounted file systems below
+//     it are included, except virtual ones (proc, sysfs and the like), which become empty
+//     directories. If the directory is an OCI layout, the image in it is used; a colon
+//     and a tag after the path select one of several;
 //   - a tar file, as a path that ends in .tar, .tar.gz, .tgz or .tar.zst: of a root
-//     file system, of an OCI layout, or of what docker save writes, again with a
-//     tag if it has several images;
-//   - "template:" and a name: what SetTemplate gave that name;
+//     file system, of an OCI layout, or the output of docker save, again with a
+//     tag if it contains several images;
+//   - "template:" and a name that SetTemplate has set;
 //   - an Entry's ID: that image of the cache;
-//   - anything else is an image of a registry, as docker pull takes it.
+//   - anything else is an image of a registry, as in docker pull.
 //
-// NotFound: no such file, image or tag. Unsupported: another form, or not made for
-// this machine. Invalid: the archive is damaged, cut off, or names what it must
-// not. Exhausted: too large, or the disk is full. PermissionDenied: a file cannot
-// be read, or the registry refuses. Unavailable: it changed while it was read, or
+// NotFound: no such file, image or tag. Unsupported: another form, or an image for another
+// machine. Invalid: the archive is damaged, truncated, or contains invalid names.
+// Exhausted: the image is too large, or the disk is full. PermissionDenied: a file cannot
+// be read, or the registry denies access. Unavailable: a file changed while it was read, or
 // the registry cannot be reached. Timeout: the registry is too slow.
 func (s *Store) Resolve(ctx context.Context, ref sandpit.Image, p Progress) (Root, error) {
 	root, err := s.resolveRoot(ctx, string(ref), p)
@@ -166,7 +164,7 @@ func (s *Store) resolveRoot(ctx context.Context, ref string, p Progress) (Root, 
 	return root, err
 }
 
-// newRoot describes a finished image by its note.
+// newRoot returns the Root of a finished image, with the configuration in its note.
 func newRoot(f *os.File) (Root, error) {
 	n, err := readNote(f)
 	if err != nil {
@@ -175,8 +173,7 @@ func newRoot(f *os.File) (Root, error) {
 	return Root{Path: f.Name(), File: f, Config: n.Config}, nil
 }
 
-// openPath returns the image of a directory or archive, and what else is known
-// of it.
+// openPath returns the image of a directory or archive, and its index entry if it has one.
 func (s *Store) openPath(ctx context.Context, ref string, p Progress) (*os.File, indexEntry, error) {
 	ref, tag := splitTag(ref)
 	info, err := os.Stat(ref)
@@ -188,7 +185,7 @@ func (s *Store) openPath(ctx context.Context, ref string, p Progress) (*os.File,
 	case info.IsDir() && isLayout(ref):
 		return s.openLayout(ctx, ref, tag)
 	case info.IsDir() && tag != "":
-		return nil, indexEntry{}, sandpit.Errorf(sandpit.NotFound, "%s is not a directory of images with tags", ref)
+		return nil, indexEntry{}, sandpit.Errorf(sandpit.NotFound, "%s is not an OCI layout, and only images in one have tags", ref)
 	case info.IsDir():
 		f, err := s.openDir(ctx, ref, p)
 		return f, indexEntry{}, err
@@ -197,10 +194,10 @@ func (s *Store) openPath(ctx context.Context, ref string, p Progress) (*os.File,
 	}
 	return nil, indexEntry{}, sandpit.WithHint(
 		sandpit.Errorf(sandpit.Unsupported, "neither a directory nor a .tar, .tar.gz, .tgz or .tar.zst file"),
-		"unpack it, and name the directory or the .tar file")
+		"unpack it, and pass the directory or a .tar file")
 }
 
-// splitTag tells a path from the tag behind it, if there is one.
+// splitTag splits a path and the optional tag after it.
 func splitTag(ref string) (path, tag string) {
 	if _, err := os.Lstat(ref); err == nil {
 		return ref, ""
@@ -215,7 +212,7 @@ func splitTag(ref string) (path, tag string) {
 	return ref[:i], ref[i+1:]
 }
 
-// withoutPath drops the path from an error that will be told with the image's name.
+// withoutPath removes the path from an error that is reported with the image's name.
 func withoutPath(err error) error {
 	if pathErr, ok := errors.AsType[*fs.PathError](err); ok {
 		return pathErr.Err
@@ -223,8 +220,8 @@ func withoutPath(err error) error {
 	return err
 }
 
-// IsPath reports whether ref, which Resolve takes, names something of the machine's
-// file system rather than an image of a registry.
+// IsPath reports whether Resolve takes ref as a path in the machine's file system rather
+// than as an image of a registry.
 func IsPath(ref string) bool {
 	first, _, more := strings.Cut(ref, "/")
 	if first == "" && more || first == "." || first == ".." || isTar(ref) {

@@ -9,10 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Single returns an EROFS file that holds one program of root's, which anybody
-// may run, under the given name. It is made once per key and name; open is
-// called only then, and what it returns is closed. The file stays for a minute at
-// least.
+// Single returns the path of an EROFS file that contains one program, owned by root and
+// executable by all users, under the given name. It is built once per key and name: only
+// then Single calls open, and closes what it returns. The file is kept for at least a minute.
 //
 // Invalid: name is not a file name. Exhausted: the disk is full.
 func (s *Store) Single(ctx context.Context, key, name string, open func() (io.ReadCloser, error)) (string, error) {

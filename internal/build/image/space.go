@@ -44,7 +44,7 @@ func newSpaceManager(cache *cacheDir, names *nameTable, o Options) *spaceManager
 	return m
 }
 
-// newBudget returns the bounds of the disk that images take, if the cache is shared.
+// newBudget returns the bounds of the disk space for images, or nil if the cache is not shared.
 func (m *spaceManager) newBudget() *diskspace.Budget {
 	if m.sharing == nil {
 		return nil
@@ -59,10 +59,10 @@ func (m *spaceManager) newBudget() *diskspace.Budget {
 	})
 }
 
-// reserveSpace reserves space for what an owner, or the administrator, fetches or builds. It
-// removes images that were used least recently if necessary.
+// reserve reserves space for an image that an owner, or the administrator, fetches or builds.
+// If necessary it removes the images that were used least recently.
 //
-// Exhausted: there is no room, for this owner or at all.
+// Exhausted: there is not enough space, for this owner or for all.
 func (m *spaceManager) reserve(owner string, bytes int64) (reservation, error) {
 	if m.budget == nil {
 		return reservation{}, nil
@@ -82,7 +82,7 @@ func (m *spaceManager) reserve(owner string, bytes int64) (reservation, error) {
 	return r, nil
 }
 
-// takeBytes is called before bytes are written. Exhausted: they may not be.
+// takeBytes counts bytes before they are written. Exhausted: they exceed a limit.
 func (m reservation) takeBytes(bytes int64) error {
 	if m.space == nil {
 		return nil
@@ -96,7 +96,7 @@ func (m reservation) release() {
 	}
 }
 
-// retryWithRoom tries to reserve bytes, and once more after having made room for them.
+// retryWithRoom calls reserve, and on Exhausted once more after it has freed space.
 func (m *spaceManager) retryWithRoom(owner string, bytes int64, reserve func() error) error {
 	err := reserve()
 	if !errors.Is(err, sandpit.Exhausted) {
@@ -116,16 +116,16 @@ type usage struct {
 	owners map[string]int64
 }
 
-// charged is an image that counts, with the owners whose share it counts against.
+// charged is an image that counts against the limits, with the owners whose share it uses.
 type charged struct {
 	Entry
 
 	owners []string
 }
 
-// measureUsage looks through the cache. Templates do not count. In a shared cache, imported
-// images do not count either: an owner must not be able to displace what cannot be fetched
-// again.
+// measureUsage measures the images in the cache. Templates do not count. In a shared cache,
+// imported images do not count either: an owner must not be able to displace images that
+// cannot be fetched again.
 func (m *spaceManager) measureUsage() (usage, error) {
 	u := usage{owners: make(map[string]int64)}
 	images, err := m.cache.listImages()
@@ -164,8 +164,8 @@ func isImported(names []nameRecord) bool {
 	})
 }
 
-// chargedOwners returns the owners whose share an image counts against: all that have a
-// name for it or have built it, but none if a shared name means it.
+// chargedOwners returns the owners whose share an image uses: all that have a name for it or
+// have built it, or none if it has a shared name.
 func chargedOwners(e Entry, names []nameRecord) []string {
 	var owners []string
 	if e.maker != shared {
@@ -181,8 +181,8 @@ func chargedOwners(e Entry, names []nameRecord) []string {
 	return slices.Compact(owners)
 }
 
-// makeRoom removes images until bytes fit, those used least recently first: if an owner is
-// at its share, that owner's, then all owners'.
+// makeRoom removes images until bytes fit, least recently used first: images of the owner if
+// its share is used up, then images of all owners.
 func (m *spaceManager) makeRoom(owner string, bytes int64) error {
 	m.clearing.Lock()
 	defer m.clearing.Unlock()
@@ -214,12 +214,12 @@ func (m *spaceManager) makeRoom(owner string, bytes int64) error {
 	return nil
 }
 
-// shortage is how many bytes are missing: of an owner's share, of the cache, of the disk.
+// shortage is how many bytes are missing in an owner's share, in the cache, and on the disk.
 type shortage struct{ own, all, disk int64 }
 
 func (l *shortage) isGeneral() bool { return l.all > 0 || l.disk > 0 }
 
-// measureShortage returns what is missing for bytes of an owner.
+// measureShortage returns the shortage for bytes of an owner.
 func (m *spaceManager) measureShortage(u usage, owner string, bytes int64) (shortage, error) {
 	own, all := m.budget.Reserved(owner)
 	disk, err := m.sharing.Disk.Missing(bytes)
@@ -233,8 +233,8 @@ func (m *spaceManager) measureShortage(u usage, owner string, bytes int64) (shor
 	return l, err
 }
 
-// removeForOwner frees what an image takes of an owner's share. The image is removed, or
-// only the owner's names for it if it counts for other owners too.
+// removeForOwner frees the part of an owner's share that an image uses. It removes the image,
+// or only the owner's names for it if other owners use it too.
 func (m *spaceManager) removeForOwner(c charged, owner string, l *shortage) error {
 	if len(c.owners) == 1 {
 		removed, err := m.removeUnused(c, l)
@@ -251,11 +251,11 @@ func (m *spaceManager) removeForOwner(c charged, owner string, l *shortage) erro
 	return m.names.remove(context.Background(), func(p nameRecord) bool { return p.Owner == owner && p.Key == c.ID })
 }
 
-// removeUnused removes an image that is not in use and whose removal frees its space. The
-// image of a stopped sandbox has a second name on the disk and would free nothing.
+// removeUnused removes an image that is not in use, if that frees its space. The image of a
+// stopped sandbox has a second hard link, so removing it would free nothing.
 func (m *spaceManager) removeUnused(c charged, l *shortage) (bool, error) {
 	if c.Kind == KindProgram && time.Since(c.Used) < grace {
-		return false, nil // it may be in use though it is not open
+		return false, nil // it may be in use although it is not open
 	}
 	var st unix.Stat_t
 	err := unix.Lstat(m.cache.imagePath(c.ID), &st)
@@ -279,7 +279,7 @@ type inFlight struct {
 	paths map[string]int
 }
 
-// trackFetch counts a layer as being fetched until done is called.
+// trackFetch marks a layer as being fetched until the caller calls done.
 func (m *spaceManager) trackFetch(path string) (done func()) {
 	add := func(n int) {
 		m.inFlight.mu.Lock()
@@ -293,14 +293,14 @@ func (m *spaceManager) trackFetch(path string) (done func()) {
 	return func() { add(-1) }
 }
 
-// blobName is the same for a layer and for its beginning.
+// blobName returns a name that a complete layer and its incomplete file have in common.
 func blobName(path string) string {
 	name := filepath.Base(path)
 	return name[:len(name)-len(filepath.Ext(name))]
 }
 
-// unusedBlobs returns layers that this process is not fetching: the beginnings that broken
-// pulls have left, and layers that wait for their image.
+// unusedBlobs returns layers that this process is not fetching: incomplete layers of
+// interrupted pulls, and complete layers whose image is not built yet.
 func (m *spaceManager) unusedBlobs() ([]fs.FileInfo, error) {
 	entries, err := os.ReadDir(m.cache.dir)
 	if err != nil {
@@ -313,15 +313,14 @@ func (m *spaceManager) unusedBlobs() ([]fs.FileInfo, error) {
 		if !isBlob(e.Name()) || m.inFlight.paths[blobName(e.Name())] > 0 {
 			continue
 		}
-		if info, err := e.Info(); err == nil && info.Mode().IsRegular() { // else it is just gone
+		if info, err := e.Info(); err == nil && info.Mode().IsRegular() { // else it was removed meanwhile
 			list = append(list, info)
 		}
 	}
 	return list, nil
 }
 
-// removeBlobs removes layers that no process fetches or unpacks, as far as space is
-// missing.
+// removeBlobs removes layers that no process fetches or unpacks until there is enough space.
 func (m *spaceManager) removeBlobs(l *shortage) error {
 	blobs, err := m.unusedBlobs()
 	if err != nil {
@@ -343,7 +342,7 @@ func (m *spaceManager) removeBlobs(l *shortage) error {
 	return nil
 }
 
-// sizeOnDisk returns how many bytes a file takes; 0 for nil.
+// sizeOnDisk returns how many bytes a file uses on the disk; 0 for nil.
 func sizeOnDisk(f *os.File) int64 {
 	if f == nil {
 		return 0
@@ -355,8 +354,8 @@ func sizeOnDisk(f *os.File) int64 {
 	return st.Blocks * 512
 }
 
-// trimToSize makes room when the cache has become larger than it may. What was used a
-// moment ago stays in any case.
+// trimToSize removes images while the cache exceeds its size. Images that were used within
+// the grace period are kept.
 func (m *spaceManager) trimToSize(ctx context.Context) error {
 	if m.cacheSize <= 0 {
 		return nil

@@ -27,8 +27,8 @@ const (
 // Store is a cache of images in a directory. All methods may be called
 // concurrently, and any number of processes may share the directory.
 //
-// Its own methods are the administrator's: they find every image and give shared names.
-// For returns what the users of a server may do.
+// Its methods have the administrator's rights: they find every image and set shared names.
+// For returns a view with the rights of an owner.
 type Store struct {
 	o       Options
 	machine string // root directory of the machine; only tests change it from "/"
@@ -41,11 +41,11 @@ type Store struct {
 }
 
 // shared is the owner of names that mean the same image to all owners: the administrator of
-// the cache has given them. Without a server there are no others.
+// the cache has set them. Without a server all names are shared.
 const shared = ""
 
-// Offline returns the same cache, which asks no registry: callers that have no time to wait
-// for one get NotFound instead.
+// Offline returns the same cache without access to registries, for callers that cannot wait:
+// an image that is not in the cache is NotFound.
 func (s *Store) Offline() *Store {
 	offline := *s
 	offline.o.Pull = pullOffline
@@ -62,8 +62,8 @@ type limits struct {
 
 var defaultLimits = limits{entries: 1_000_000, bytes: 20 << 30, names: 256 << 20, steps: 100_000_000}
 
-// Open returns the cache in dir, which is made if missing and closed to other
-// users. What killed processes left in it is removed.
+// Open returns the cache in dir. It creates dir if it is missing, denies other users
+// access to it, and removes what killed processes left in it.
 //
 // PermissionDenied: dir belongs to another user.
 func Open(dir string, o Options) (*Store, error) {

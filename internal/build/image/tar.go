@@ -23,10 +23,9 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// openTar returns the image of an archive: of a root file system, or of an image
-// with its layers, of which tag names one if there are several. The image's key
-// is a digest of what is in the archive; an index remembers it for as long as
-// the file is unchanged.
+// openTar returns the image of an archive: of a root file system, or of images with layers,
+// of which tag selects one if there are several. The image's key is a digest of the archive;
+// an index entry records it as long as the file is unchanged.
 func (s *Store) openTar(ctx context.Context, path, tag string, p Progress) (*os.File, indexEntry, error) {
 	var e indexEntry
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
@@ -57,19 +56,19 @@ func (s *Store) openTar(ctx context.Context, path, tag string, p Progress) (*os.
 				return makeResult{}, err
 			}
 			e.From = from.id.String()
-			// The index first: without its image it counts for nothing, but
-			// whoever waits for this lock must find it.
+			// The index is written first: without its image it is ignored, but
+			// the next holder of this lock must find it.
 			return result, s.cache.writeRecord(ctx, index+indexSuffix, e)
 		},
 	})
 	return out, e, err
 }
 
-// indexEntry says which image an archive gave.
+// indexEntry records the image of an archive.
 type indexEntry struct {
 	From  string   `json:"from"` // the archive's identity
 	Key   string   `json:"key"`
-	Names []string `json:"names,omitempty"` // of the image, as the archive has them
+	Names []string `json:"names,omitempty"` // of the image in the archive
 }
 
 const indexSuffix = ".index"
@@ -78,8 +77,8 @@ func (id identity) String() string {
 	return fmt.Sprintf("%d:%d:%o:%d:%v:%v", id.dev, id.ino, id.mode, id.size, id.mtime, id.ctime)
 }
 
-// lookUpIndex returns what is known of an archive, with a key if its image was made
-// and the archive is unchanged.
+// lookUpIndex returns the index entry of an archive if the archive is unchanged. The entry has
+// a key if the image exists.
 func (s *Store) lookUpIndex(index string, id identity) (indexEntry, error) {
 	var e indexEntry
 	if err := s.cache.readRecord(index+indexSuffix, &e); err != nil || e.From != id.String() || !isKey(e.Key) {
@@ -90,11 +89,11 @@ func (s *Store) lookUpIndex(index string, id identity) (indexEntry, error) {
 	return e, err
 }
 
-// archiveOrigin is where an archive comes from.
+// archiveOrigin is the path of an archive and the tag of an image in it.
 type archiveOrigin struct{ path, tag string }
 
-// convertTar writes the image of the archive that m reads, or, if the archive
-// holds layers, the image of those to where it belongs.
+// convertTar writes the image of the archive that m reads to out. If the archive contains
+// layers, it builds their image in the cache instead.
 func (s *Store) convertTar(m *countingReader, out *os.File, from archiveOrigin) (makeResult, indexEntry, error) {
 	h := sha256.New()
 	raw := bufio.NewReaderSize(io.TeeReader(m, h), 256<<10)
@@ -111,7 +110,7 @@ func (s *Store) convertTar(m *countingReader, out *os.File, from archiveOrigin) 
 		return makeResult{key: e.Key, inCache: true}, e, err
 	}
 	if from.tag != "" {
-		return makeResult{}, indexEntry{}, sandpit.Errorf(sandpit.NotFound, "the archive holds files and no image with the tag %s", quoteName(from.tag))
+		return makeResult{}, indexEntry{}, sandpit.Errorf(sandpit.NotFound, "the archive contains a root file system and no image with the tag %s", quoteName(from.tag))
 	}
 	key := cacheKey("tar", sumOf(h))
 	if err := a.w.finishImage(a.root); err != nil {
@@ -122,13 +121,13 @@ func (s *Store) convertTar(m *countingReader, out *os.File, from archiveOrigin) 
 
 func sumOf(h hash.Hash) string { return hex.EncodeToString(h.Sum(nil)) }
 
-// discardRest reads what may follow the archive, for the digest.
+// discardRest reads the bytes after the archive, for the digest.
 func discardRest(r io.Reader) error {
 	_, err := io.Copy(io.Discard, r)
 	return err
 }
 
-// archiveError gives the code to what a reader of archives says.
+// archiveError adds a code to an error of reading an archive.
 func archiveError(err error) error {
 	if _, ok := errors.AsType[*sandpit.Error](err); ok {
 		return err
@@ -139,24 +138,24 @@ func archiveError(err error) error {
 	if errors.Is(err, io.ErrUnexpectedEOF) {
 		return errCutOff()
 	}
-	return sandpit.Errorf(sandpit.Invalid, "damaged, or no tar archive: %w", err)
+	return sandpit.Errorf(sandpit.Invalid, "damaged, or not a tar archive: %w", err)
 }
 
 func errCutOff() error {
-	return sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "the archive is cut off"), "make or fetch it again")
+	return sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "the archive is truncated"), "create or fetch it again")
 }
 
-// archive is an image made from an archive, entry by entry.
+// archive builds an image from an archive, entry by entry.
 type archive struct {
 	w    *writer
 	root *node
 	left limits
 
 	in     io.Reader
-	stream int64 // bytes without compression that may still come
-	ended  bool  // in has nothing more
+	stream int64 // uncompressed bytes that may still be read
+	ended  bool  // in is at its end
 
-	layer *layer // what this archive changes in the ones before; nil for a root file system
+	layer *layer // the changes of this archive to lower layers; nil for a root file system
 }
 
 func newArchive(out *os.File, lim limits) *archive {
@@ -181,17 +180,17 @@ func (a *archive) readAll(r *bufio.Reader) error {
 	if err := a.readEntries(); err != nil || z == io.Reader(r) {
 		return err
 	}
-	// To the end, where the checksum is. What follows it is no part of it.
+	// Read to the end, where the checksum is. Data after it is ignored.
 	if err := discardRest(a); err != nil && !errors.Is(err, gzip.ErrHeader) && !errors.Is(err, zstd.ErrMagicMismatch) {
 		return err
 	}
 	return nil
 }
 
-// Read reads the archive without compression.
+// Read reads uncompressed bytes of the archive.
 func (a *archive) Read(p []byte) (int, error) {
 	if a.stream < 0 {
-		return 0, sandpit.Errorf(sandpit.Exhausted, "the archive holds too many bytes")
+		return 0, sandpit.Errorf(sandpit.Exhausted, "the archive has too many bytes")
 	}
 	n, err := a.in.Read(p)
 	a.stream -= int64(n)
@@ -209,7 +208,7 @@ func (a *archive) readEntries() error {
 			}
 			return nil
 		}
-		if err != nil && !errors.Is(err, tar.ErrInsecurePath) { // entry looks at names itself
+		if err != nil && !errors.Is(err, tar.ErrInsecurePath) { // addEntry checks names
 			return err
 		}
 		if err := a.addEntry(h, t); err != nil {
@@ -218,8 +217,7 @@ func (a *archive) readEntries() error {
 	}
 }
 
-// addEntry adds what one header describes. An entry replaces an earlier one of the
-// same name.
+// addEntry adds the file of one header. It replaces an earlier entry of the same name.
 func (a *archive) addEntry(h *tar.Header, contents io.Reader) error {
 	parts, err := splitName(h.Name)
 	if err != nil {
@@ -265,7 +263,7 @@ func (a *archive) addEntry(h *tar.Header, contents io.Reader) error {
 	return nil
 }
 
-// putNode gives n a name. A directory that is there already remains the same one.
+// putNode adds n to a directory. An existing directory keeps its entries.
 func (a *archive) putNode(dir *node, name string, n *node) {
 	old := dir.children[name]
 	if old != nil && old.isDir() && n.isDir() {
@@ -273,7 +271,7 @@ func (a *archive) putNode(dir *node, name string, n *node) {
 		*old = *n
 		n = old
 	} else {
-		dir.children[strings.Clone(name)] = n // not to keep the whole path in memory
+		dir.children[strings.Clone(name)] = n // a substring would keep the path in memory
 		old = nil
 	}
 	if a.layer != nil {
@@ -281,15 +279,15 @@ func (a *archive) putNode(dir *node, name string, n *node) {
 	}
 }
 
-// walkTo returns the directory at the given path components. It goes the way the
-// sandbox's kernel would: symbolic links on the way are followed, and above the
-// root is the root. Missing directories are made, if they shall be.
+// walkTo returns the directory at the given path components. It resolves them as the
+// sandbox's kernel does: it follows symbolic links, and the parent of the root is the root.
+// If create is true, it creates missing directories.
 func (a *archive) walkTo(parts []string, create bool) (*node, error) {
 	at := []*node{a.root}
 	links := 0
 	for len(parts) > 0 {
 		if a.left.steps--; a.left.steps < 0 {
-			return nil, sandpit.Errorf(sandpit.Exhausted, "the names lead over too many links and directories")
+			return nil, sandpit.Errorf(sandpit.Exhausted, "the names pass through too many links and directories")
 		}
 		name := parts[0]
 		parts = parts[1:]
@@ -304,7 +302,7 @@ func (a *archive) walkTo(parts []string, create bool) (*node, error) {
 		next := here.children[name]
 		switch {
 		case len(at) > maxPath/2:
-			return nil, sandpit.Errorf(sandpit.Invalid, "there are more than %d directories in each other", maxPath/2)
+			return nil, sandpit.Errorf(sandpit.Invalid, "more than %d nested directories", maxPath/2)
 		case next == nil && !create:
 			return nil, sandpit.Errorf(sandpit.Invalid, "there is no directory %s", quoteName(name))
 		case next == nil:
@@ -331,7 +329,7 @@ func (a *archive) walkTo(parts []string, create bool) (*node, error) {
 	return at[len(at)-1], nil
 }
 
-// findLinked returns the file that a hard link names.
+// findLinked returns the target of a hard link.
 func (a *archive) findLinked(h *tar.Header) (*node, error) {
 	parts, err := splitName(h.Linkname)
 	if err != nil {
@@ -344,13 +342,14 @@ func (a *archive) findLinked(h *tar.Header) (*node, error) {
 		}
 	}
 	if n == nil || n.isDir() {
-		return nil, sandpit.Errorf(sandpit.Invalid, "entry %s: hard link to %s, which is no file before it in the archive",
+		return nil, sandpit.Errorf(sandpit.Invalid, "entry %s: hard link to %s, which is not an earlier file in the archive",
 			quoteName(h.Name), quoteName(h.Linkname))
 	}
 	return n, nil
 }
 
-// toNode returns what a header says about a file, or nil if it is left out.
+// toNode returns a node with the metadata of a header, or nil if images do not contain this
+// type of file.
 func (a *archive) toNode(h *tar.Header) (*node, error) {
 	if h.Uid < 0 || h.Gid < 0 || int64(h.Uid) >= math.MaxUint32 || int64(h.Gid) >= math.MaxUint32 {
 		return nil, sandpit.Errorf(sandpit.Invalid, "entry %s: owner %d:%d", quoteName(h.Name), h.Uid, h.Gid)
@@ -384,8 +383,9 @@ func (a *archive) toNode(h *tar.Header) (*node, error) {
 // typeVolume is GNU tar's label of an archive.
 const typeVolume = 'V'
 
-// splitName cuts a name into plain path components, as seen from the root of the
-// image. One that leads above the root is refused.
+// splitName splits a name into clean path components below the root of the image.
+//
+// Invalid: the path is outside of the root.
 func splitName(name string) ([]string, error) {
 	var parts []string
 	for part := range strings.SplitSeq(name, "/") {
@@ -393,7 +393,7 @@ func splitName(name string) ([]string, error) {
 		case "", ".":
 		case "..":
 			if len(parts) == 0 {
-				return nil, sandpit.Errorf(sandpit.Invalid, "%s leads out of the archive", quoteName(name))
+				return nil, sandpit.Errorf(sandpit.Invalid, "%s is a path outside of the archive", quoteName(name))
 			}
 			parts = parts[:len(parts)-1]
 		default:

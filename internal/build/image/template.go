@@ -10,10 +10,10 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// SetTemplate gives an image the name of a template, "template:" and the name, which
-// holds it in the cache until it is removed by that name or another image gets it.
+// SetTemplate sets the name of a template, "template:" and a name, to an image. The image
+// stays in the cache until it is removed by that name or the name is set to another image.
 //
-// Invalid: that is no such name. NotFound: no image has this ID.
+// Invalid: not the name of a template. NotFound: no image has this ID.
 func (s *Store) SetTemplate(ctx context.Context, name sandpit.Image, id string) (Entry, error) {
 	r, ok, err := parseTemplate(string(name))
 	if err == nil && !ok {
@@ -35,7 +35,7 @@ func (s *Store) SetTemplate(ctx context.Context, name sandpit.Image, id string) 
 	return e, err
 }
 
-// Template returns what Extension.Template was for an image of the cache.
+// Template returns the Extension.Template that an image of the cache was built with.
 func (s *Store) Template(ctx context.Context, ref sandpit.Image) (json.RawMessage, error) {
 	root, err := s.Resolve(ctx, ref, nil)
 	if err != nil {
@@ -46,7 +46,7 @@ func (s *Store) Template(ctx context.Context, ref sandpit.Image) (json.RawMessag
 	return n.Template, err
 }
 
-// CheckTemplate returns an Invalid error unless SetTemplate takes the name.
+// CheckTemplate returns an Invalid error if SetTemplate does not accept the name.
 func CheckTemplate(name sandpit.Image) error {
 	_, ok, err := parseTemplate(string(name))
 	if err == nil && !ok {
@@ -55,7 +55,7 @@ func CheckTemplate(name sandpit.Image) error {
 	return err
 }
 
-// templateHint says how there can be a template of a name.
+// templateHint returns a hint how to build a template.
 func (s *Store) templateHint(name string) string {
 	if slices.Contains(s.o.Builtins, name) {
 		return "build it: sandpit template build builtin:" + name

@@ -1,4 +1,4 @@
-//nolint:gosec // times and sizes are summed up bit by bit, whatever their sign
+//nolint:gosec // times and sizes are hashed bit by bit, regardless of their sign
 package image
 
 import (
@@ -22,32 +22,31 @@ const (
 	maxLinks = 40   // symbolic links followed for one path
 )
 
-// node is a file of an image to be. A file with several names is one node in
-// several places.
+// node is a file of an image that is being built. A file with hard links is one node with
+// several names.
 type node struct {
-	mode     uint32 // type and permission bits, as stat tells them
+	mode     uint32 // type and permission bits, as in stat
 	uid, gid uint32
 	mtime    stamp
 	size     int64            // of a regular file
 	target   string           // of a symbolic link
 	children map[string]*node // of a directory
-	from     *source          // where the contents are still to be fetched; nil for none
+	from     *source          // where to read the contents; nil if they are written or empty
 
 	// Set while the image is written.
-	block uint32 // where the contents begin
-	nid   uint64 // where the inode is
+	block uint32 // first block of the contents
+	nid   uint64 // inode number
 	links uint32
 }
 
-// source is where the contents of a regular file, or what is known about
-// another one, come from.
+// source is the source of a regular file's contents or of another file's metadata.
 type source struct {
-	text string   // of a file that is made up
-	path string   // of a file of the machine
-	id   identity // what that file was when it was looked at
+	text string   // contents of a generated file
+	path string   // path of a file of the machine
+	id   identity // that file's identity when its metadata was read
 }
 
-// identity tells a file from another, and from itself after a change.
+// identity identifies a file and its version.
 type identity struct {
 	dev, ino     uint64
 	mode         uint32
@@ -55,7 +54,7 @@ type identity struct {
 	mtime, ctime stamp
 }
 
-// stamp is a time as file systems keep it.
+// stamp is a time as file systems store it.
 type stamp struct {
 	sec  int64
 	nsec uint32
@@ -75,12 +74,12 @@ func (n *node) kind() uint32         { return n.mode & unix.S_IFMT }
 func (n *node) isDir() bool          { return n.kind() == unix.S_IFDIR }
 func (n *node) childNames() []string { return slices.Sorted(maps.Keys(n.children)) }
 
-// newDir returns an empty directory of root's.
+// newDir returns an empty directory owned by root.
 func newDir(perm uint32) *node {
 	return &node{mode: unix.S_IFDIR | perm, children: map[string]*node{}}
 }
 
-// checkName refuses what no directory can hold.
+// checkName returns an Invalid error for an invalid file name.
 func checkName(name string) error {
 	if name == "" || name == "." || name == ".." || len(name) > maxName || strings.ContainsAny(name, "/\x00") {
 		return sandpit.Errorf(sandpit.Invalid, "%s is not a file name", quoteName(name))
@@ -88,8 +87,7 @@ func checkName(name string) error {
 	return nil
 }
 
-// addAt puts n at a path of plain names below n's directory, making the
-// directories above where they are missing.
+// addAt adds child at a clean path below n, and creates missing parent directories.
 func (n *node) addAt(path string, child *node) {
 	parts := strings.Split(strings.Trim(path, "/"), "/")
 	last := len(parts) - 1
@@ -108,7 +106,7 @@ func (n *node) addAt(path string, child *node) {
 	n.children[parts[last]] = child
 }
 
-// hashInto adds everything that decides what the image of n will be.
+// hashInto hashes everything that determines the image of n.
 func (n *node) hashInto(h hash.Hash) {
 	buf := make([]byte, 0, 256)
 	n.hashTree(h, "", &buf)
@@ -153,7 +151,7 @@ func appendText(b []byte, s string) []byte {
 	return append(binary.LittleEndian.AppendUint64(b, uint64(len(s))), s...)
 }
 
-// quoteName shows a name from outside in a message.
+// quoteName quotes and shortens an untrusted name for a message.
 func quoteName(name string) string {
 	const maxLength = 120
 	return strconv.Quote(textlen.Shorten(name, maxLength))

@@ -1,7 +1,7 @@
-// Package npm makes directories of npm's packages on this machine, from what a lock file
-// says: no script of a package runs, and nothing of npm is needed. Registries are not
-// trusted, since a lock file has the digest of every package; who gives us the lock file
-// decides what is in the directory and nothing else.
+// Package npm builds directories of npm packages on this machine from a lock file. It runs no
+// scripts of packages and does not use npm. Registries need not be trusted, because a lock
+// file has the digest of every package; the lock file determines only the contents of the
+// directory.
 package npm
 
 import (
@@ -22,36 +22,37 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/build/mirror"
 )
 
-// Name is what stands for npm's registry where registries have mirrors.
+// Name is the name of npm's registry in the configuration of mirrors.
 const Name = "npm"
 
-// Source is where packages come from. Its methods may be called concurrently, and any
+// Source fetches packages from registries. Its methods may be called concurrently, and any
 // number of processes may share the directory.
 type Source struct {
-	// Dir is where files are kept; it is made if missing. What was not used for a month
-	// is removed.
+	// Dir stores fetched files; it is created if missing. Files that were not used for a month
+	// are removed.
 	Dir string
-	// Registries are asked in this order: http or https URLs. Default: Configured.
+	// Registries are tried in this order: http or https URLs. Default: Configured.
 	Registries []string
-	// Bounds limit the disk that packages take. Default: only each package is limited.
+	// Bounds limit the disk space of packages. Default: only each package is limited.
 	Bounds Bounds
 }
 
-// Bounds limit the disk that packages take.
+// Bounds limit the disk space of packages.
 type Bounds = mirror.Bounds
 
 const (
-	maxPacked   = 1 << 30 // bytes of one package's file
+	maxPacked   = 1 << 30 // bytes of one package's archive
 	maxUnpacked = 8 << 30 // bytes of all packages
 	maxFiles    = 500_000 // of all packages
 )
 
-// Tree returns an archive of the directory that a lock file describes: node_modules, with
-// the commands of packages in .bin beside them, below the directory to. All is root's.
-// Who calls it closes the archive.
+// Tree returns an archive of the directory that a lock file describes: node_modules with the
+// commands of packages in .bin, below the directory to, owned by root. The caller closes the
+// archive.
 //
-// NotFound: no registry has a package. Invalid: a package is none. Exhausted: it is too
-// much. Unavailable, Timeout: no registry gives what the lock file promises.
+// NotFound: no registry has a package. Invalid: an archive is not a package. Exhausted: the
+// packages are too large. Unavailable, Timeout: no registry sends a package with the digest in
+// the lock file.
 func (s Source) Tree(ctx context.Context, l Lock, to string) (io.ReadCloser, error) {
 	registries := s.Registries
 	if len(registries) == 0 {
@@ -70,43 +71,23 @@ func (s Source) Tree(ctx context.Context, l Lock, to string) (io.ReadCloser, err
 	for i, p := range l.Packages {
 		list[i] = mirror.Wanted{Name: p.Name, Path: p.registryPath(), Pin: mirror.Pin{Digest: p.SHA512, Limit: maxPacked}}
 	}
-	files, err := c.Files(ctx, list)
-	defer func() {
-		for _, f := range files {
-			if f != nil {
-				_ = f.Close() // only read
-			}
-		}
-	}()
-	if err != nil {
-		return nil, err
-	}
-	out, err := os.CreateTemp(s.Dir, "*"+mirror.Unfinished)
-	if err == nil {
-		err = os.Remove(out.Name())
-	}
-	if err != nil {
-		return nil, err
-	}
-	w := &writer{Writer: tar.NewWriter(out), left: maxUnpacked, files: maxFiles, written: map[string]bool{}}
-	if err := w.writeAll(ctx, l.Packages, files, path.Clean(strings.Trim(to, "/"))); err != nil {
-		return nil, errors.Join(err, out.Close())
-	}
-	_, err = out.Seek(0, io.SeekStart)
-	return out, err
+	return c.WriteArchive(ctx, list, func(out io.Writer, files []*os.File) error {
+		w := &writer{Writer: tar.NewWriter(out), left: maxUnpacked, files: maxFiles, written: map[string]bool{}}
+		return w.writeAll(ctx, l.Packages, files, path.Clean(strings.Trim(to, "/")))
+	})
 }
 
-// writer is the archive in the making.
+// writer writes the archive of a directory.
 type writer struct {
 	*tar.Writer
 	left    int64 // bytes
 	files   int
-	written map[string]bool // directories and links that are there
+	written map[string]bool // directories and links in the archive
 }
 
 func (w *writer) writeAll(ctx context.Context, packages []Package, files []*os.File, to string) error {
 	for dir := to; dir != "."; dir = path.Dir(dir) {
-		w.written[dir] = true // what the image has there stays as it is
+		w.written[dir] = true // keep the image's directories
 	}
 	for i, p := range packages {
 		if err := ctx.Err(); err != nil {
@@ -124,7 +105,7 @@ func (w *writer) writeAll(ctx context.Context, packages []Package, files []*os.F
 	return w.Close()
 }
 
-// addPackage adds the files of one package. Its first directory has any name.
+// addPackage adds the files of one package. The top directory in its archive may have any name.
 func (w *writer) addPackage(p Package, f io.Reader, to string) error {
 	z, err := gzip.NewReader(f)
 	if err != nil {
@@ -140,11 +121,11 @@ func (w *writer) addPackage(p Package, f io.Reader, to string) error {
 			return errInvalidPackage(err)
 		}
 		if h.Typeflag != tar.TypeReg {
-			continue // npm knows nothing else, and makes directories itself
+			continue // packages contain only files; addParents creates directories
 		}
 		_, name, _ := strings.Cut(strings.TrimPrefix(h.Name, "./"), "/")
 		if name = path.Clean(name); !isBelow(name) {
-			return sandpit.Errorf(sandpit.Invalid, "a file has the name %.200q", h.Name)
+			return sandpit.Errorf(sandpit.Invalid, "invalid file name %.200q", h.Name)
 		}
 		mode := int64(0o644)
 		if h.Mode&0o111 != 0 || slices.Contains(programs, name) {
@@ -157,10 +138,10 @@ func (w *writer) addPackage(p Package, f io.Reader, to string) error {
 }
 
 func errInvalidPackage(err error) error {
-	return sandpit.Errorf(sandpit.Invalid, "it is no package: %w", err)
+	return sandpit.Errorf(sandpit.Invalid, "not an npm package: %w", err)
 }
 
-// packageReader says whose fault it is that a file cannot be read.
+// packageReader marks read errors as errors of the package.
 type packageReader struct{ io.Reader }
 
 func (c packageReader) Read(p []byte) (int, error) {
@@ -171,8 +152,8 @@ func (c packageReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// isBelow is true of a path that leads nowhere else, and has no meaning in layers of
-// images.
+// isBelow reports whether a path is clean, relative, not outside of its directory, and without
+// special meaning in layers of images.
 func isBelow(name string) bool {
 	return name != "." && path.Clean(name) == name && !path.IsAbs(name) && name != ".." && !strings.HasPrefix(name, "../") &&
 		!strings.ContainsAny(name, "\x00\\") && !slices.ContainsFunc(strings.Split(name, "/"), func(part string) bool { return strings.HasPrefix(part, ".wh.") })
@@ -192,7 +173,7 @@ func (w *writer) addFile(name string, mode, size int64, contents io.Reader) erro
 	return err
 }
 
-// addParents adds the directories that a name is below, once.
+// addParents adds the parent directories of a name, once.
 func (w *writer) addParents(name string) error {
 	dir := path.Dir(name)
 	if dir == "." || w.written[dir] {
@@ -205,13 +186,13 @@ func (w *writer) addParents(name string) error {
 	return w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: dir + "/", Mode: 0o755, ModTime: time.Unix(0, 0), Format: tar.FormatPAX})
 }
 
-// addCommands makes the commands of a package.
+// addCommands adds links for the commands of a package.
 func (w *writer) addCommands(p Package, to string) error {
 	modules := strings.TrimSuffix(to, "/"+p.installName())
 	for _, name := range slices.Sorted(maps.Keys(p.Bin)) {
 		at := path.Join(modules, ".bin", name)
 		if w.written[at] {
-			continue // the first one's
+			continue // the first package has precedence
 		}
 		if err := w.addParents(at); err != nil {
 			return err

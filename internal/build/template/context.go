@@ -7,10 +7,10 @@ import (
 	"io"
 )
 
-// WriteContext writes the files that a template copies from a directory as a tar stream,
-// under their paths there. What is ignored there is not in it.
+// WriteContext writes the files that a template copies from a directory as a tar stream, under
+// their paths in the directory, except ignored ones.
 //
-// NotFound: a file. Invalid: it leads out of the directory.
+// NotFound: a file does not exist. Invalid: a path is outside of the directory.
 func WriteContext(ctx context.Context, t Template, dir string, to io.Writer) (err error) {
 	from, err := openSource(dir)
 	if err != nil {

@@ -21,7 +21,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// IgnoreFile lists what of a directory is not copied, in the format of Docker.
+// IgnoreFile lists files of a directory that are not copied, in Docker's format.
 const IgnoreFile = ".dockerignore"
 
 // source is the directory that files are copied from.
@@ -30,11 +30,11 @@ type source struct {
 	ignored *patternmatcher.PatternMatcher
 }
 
-// openSource opens a directory. Who calls it closes the root.
+// openSource opens a directory. The caller closes the root.
 func openSource(dir string) (*source, error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
-		return nil, fmt.Errorf("open what is to be copied: %w", err)
+		return nil, fmt.Errorf("open the directory to copy from: %w", err)
 	}
 	s := &source{root: root}
 	if s.ignored, err = readIgnored(root); err != nil {
@@ -60,14 +60,13 @@ func readIgnored(root *os.Root) (*patternmatcher.PatternMatcher, error) {
 	return m, nil
 }
 
-// packedLayer is a layer in a file without a name, and the digest of what decides what it is.
+// packedLayer is a layer in an unnamed file, with a digest of its contents.
 type packedLayer struct {
 	*os.File
 	digest string
 }
 
-// packLayer makes a layer of what is to be copied. Times do not count for the digest: a file
-// that was only touched is the same.
+// packLayer writes a layer with the files to copy. The digest does not include times.
 func (s *source) packLayer(ctx context.Context, c Copy, workDir string) (*packedLayer, error) {
 	f, err := os.CreateTemp("", "sandpit-copy-*")
 	if err == nil {
@@ -98,7 +97,7 @@ func (s *source) packLayer(ctx context.Context, c Copy, workDir string) (*packed
 	return &packedLayer{File: f, digest: hex.EncodeToString(sum.Sum(nil))}, nil
 }
 
-// layerWriter is a layer in the making.
+// layerWriter writes a layer.
 type layerWriter struct {
 	ctx    context.Context //nolint:containedctx // of one call of pack
 	source *source
@@ -107,11 +106,11 @@ type layerWriter struct {
 	tar    *tar.Writer
 }
 
-// addPath adds one path with all that is below it.
+// addPath adds a file, or a directory with everything below it.
 func (p *layerWriter) addPath(from, to string, intoDir bool) error {
 	from = cleanPath(from)
 	if !fs.ValidPath(from) {
-		return sandpit.Errorf(sandpit.Invalid, "%q leads out of the directory", from)
+		return sandpit.Errorf(sandpit.Invalid, "%q is a path outside of the directory", from)
 	}
 	info, err := p.source.root.Stat(from)
 	if err != nil {
@@ -151,7 +150,7 @@ func (p *layerWriter) addPath(from, to string, intoDir bool) error {
 	})
 }
 
-// cleanPath is a path below the directory.
+// cleanPath returns the path relative to the directory.
 func cleanPath(from string) string {
 	return path.Clean(strings.TrimPrefix(filepath.ToSlash(from), "/"))
 }
@@ -163,7 +162,7 @@ func (s *source) isIgnored(name string) (bool, error) {
 	return s.ignored.MatchesOrParentMatches(name)
 }
 
-// addEntry adds one file. What is neither a directory, a file nor a link is left out.
+// addEntry adds one file, directory or link. It leaves out other types of files.
 func (p *layerWriter) addEntry(name, to string, info fs.FileInfo) error {
 	h := &tar.Header{Name: to, Uid: p.copy.UID, Gid: p.copy.GID, Mode: int64(info.Mode().Perm()), ModTime: info.ModTime(), Format: tar.FormatPAX}
 	if p.copy.Mode != 0 {

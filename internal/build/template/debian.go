@@ -9,7 +9,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/build/image"
 )
 
-// resolveBase returns the image that a template starts from.
+// resolveBase returns the base image of a template.
 func (b *Builder) resolveBase(ctx context.Context, t Template) (image.Root, error) {
 	request, isDebian, err := debian.ParseRequest(string(t.From))
 	if err != nil || !isDebian {
@@ -19,7 +19,7 @@ func (b *Builder) resolveBase(ctx context.Context, t Template) (image.Root, erro
 		return image.Root{}, err
 	}
 	if b.Debian == nil {
-		return image.Root{}, sandpit.Errorf(sandpit.Unsupported, "there is no mirror of Debian here")
+		return image.Root{}, sandpit.Errorf(sandpit.Unsupported, "Debian packages are not supported here")
 	}
 	e, err := b.buildDebian(ctx, request, t.Build.Resources)
 	if err != nil {
@@ -28,7 +28,7 @@ func (b *Builder) resolveBase(ctx context.Context, t Template) (image.Root, erro
 	return b.Images.Resolve(ctx, sandpit.Image(e.ID), nil)
 }
 
-// resolveImage returns an image by what the recipe calls it.
+// resolveImage returns the image that a recipe names.
 func (b *Builder) resolveImage(ctx context.Context, ref sandpit.Image) (image.Root, error) {
 	if b.Base != nil {
 		return b.Base(ctx, ref, b.Progress)
@@ -36,11 +36,11 @@ func (b *Builder) resolveImage(ctx context.Context, ref sandpit.Image) (image.Ro
 	return b.Images.Resolve(ctx, ref, b.Progress)
 }
 
-// buildDebian makes an image of Debian's packages, once for the same packages and limits. All
-// owners may share it: the packages are signed and have their digests in the plan, the
-// command is ours, and it runs without a network, secrets or other input of the owner that
-// builds first. The limits are part of the key, since the owner chooses them: with too
-// little memory or disk a script of a package could fail without the build noticing.
+// buildDebian builds an image of Debian's packages, once for the same packages and limits. All
+// owners share it: the packages are signed and the plan has their digests, and the command
+// is built in and runs without a network, secrets or other input of the first owner. The
+// limits are part of the key because an owner chooses them: with too little memory or disk a
+// script of a package could fail without the build detecting it.
 func (b *Builder) buildDebian(ctx context.Context, r debian.Request, limits sandpit.Resources) (image.Entry, error) {
 	b.reportPrepare("choose packages of Debian " + r.Suite)
 	plan, err := b.Debian.Plan(ctx, r, b.Fresh, debian.Progress(b.Progress))

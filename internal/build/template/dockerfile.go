@@ -11,10 +11,10 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// ParseDockerfile reads a Dockerfile with one stage. Args are values for its ARGs.
+// ParseDockerfile parses a Dockerfile with one stage. Args are values for its ARGs.
 //
-// Invalid: it is none; the error says where. Unsupported: an instruction or a form of
-// one that means nothing here.
+// Invalid: a syntax error; the error has the line. Unsupported: an instruction, or a form of
+// one.
 func ParseDockerfile(data []byte, args map[string]string) (Template, error) {
 	if len(data) > maxFile {
 		return Template{}, sandpit.Errorf(sandpit.Invalid, "a Dockerfile has at most %d bytes", maxFile)
@@ -36,7 +36,7 @@ type instructionLine struct {
 	text   string
 }
 
-// joinLines puts lines together that end in a backslash, and drops comments.
+// joinLines joins lines that end in a backslash, and removes comments.
 func joinLines(text string) []instructionLine {
 	var all []instructionLine
 	var open *instructionLine
@@ -60,29 +60,29 @@ func joinLines(text string) []instructionLine {
 	return all
 }
 
-// dockerfile is a Dockerfile that is being read.
+// dockerfile is the state of parsing a Dockerfile.
 type dockerfile struct {
 	t     Template
-	given map[string]string // values from outside
-	args  map[string]string // ARGs that commands are given
-	vars  map[string]string // ARG and ENV, for what follows
+	given map[string]string // values of the caller
+	args  map[string]string // ARGs in the environment of commands
+	vars  map[string]string // ARG and ENV, for the following instructions
 	shell []string
 	line  int
 }
 
 func (d *dockerfile) addInstruction(name, rest string) error {
 	if rest == "" {
-		return sandpit.Errorf(sandpit.Invalid, "nothing follows")
+		return sandpit.Errorf(sandpit.Invalid, "the instruction has no arguments")
 	}
 	if d.t.From == "" && name != "FROM" && name != "ARG" {
-		return sandpit.Errorf(sandpit.Invalid, "the first instruction is FROM")
+		return sandpit.Errorf(sandpit.Invalid, "the first instruction must be FROM")
 	}
 	run := map[string]func(string) error{
 		"FROM": d.setBase, "RUN": d.addRun, "COPY": d.addCopy, "ADD": d.addAdd, "ENV": d.addEnv, "ARG": d.addArgs, "WORKDIR": d.addWorkDir, "USER": d.addUser,
 		"EXPOSE": d.addPorts, "CMD": d.setCommand, "ENTRYPOINT": d.setEntrypoint, "LABEL": d.addLabels, "SHELL": d.setShell,
 	}[name]
 	if run == nil {
-		return sandpit.Errorf(sandpit.Unsupported, "there is no such instruction here")
+		return sandpit.Errorf(sandpit.Unsupported, "unsupported instruction")
 	}
 	return run(rest)
 }
@@ -94,14 +94,14 @@ func (d *dockerfile) addStep(s Step) {
 
 func (d *dockerfile) setBase(rest string) error {
 	if d.t.From != "" {
-		return sandpit.Errorf(sandpit.Unsupported, "there can be one stage only")
+		return sandpit.Errorf(sandpit.Unsupported, "only one stage is supported")
 	}
 	words, err := d.splitWords(rest)
 	if err != nil {
 		return err
 	}
 	if len(words) != 1 && (len(words) != 3 || !strings.EqualFold(words[1], "as")) || strings.HasPrefix(words[0], "--") {
-		return sandpit.Errorf(sandpit.Unsupported, "want the name of an image, and nothing else")
+		return sandpit.Errorf(sandpit.Unsupported, "want only the name of an image")
 	}
 	d.t.From = sandpit.Image(words[0])
 	d.vars = map[string]string{} // ARGs before FROM are for FROM
@@ -116,20 +116,20 @@ func (d *dockerfile) addRun(rest string) error {
 		flag, after, _ := strings.Cut(rest, " ")
 		m := secretMount.FindStringSubmatch(flag)
 		if m == nil || m[1] != m[2] {
-			return sandpit.Errorf(sandpit.Unsupported, "of flags there is only --mount=type=secret,env=NAME, not %s", flag)
+			return sandpit.Errorf(sandpit.Unsupported, "unsupported flag %s; only --mount=type=secret,env=NAME is supported", flag)
 		}
 		s.Secrets = append(s.Secrets, m[1]+m[3])
 		rest = strings.TrimSpace(after)
 	}
 	if strings.HasPrefix(rest, "<<") {
-		return sandpit.Errorf(sandpit.Unsupported, "texts that begin with << are not understood")
+		return sandpit.Errorf(sandpit.Unsupported, "here-documents (<<) are not supported")
 	}
 	s.Run = d.parseCommand(rest)
 	d.addStep(s)
 	return nil
 }
 
-// parseCommand reads either form of a command.
+// parseCommand parses the list form or the shell form of a command.
 func (d *dockerfile) parseCommand(rest string) []string {
 	var list []string
 	if strings.HasPrefix(rest, "[") && json.Unmarshal([]byte(rest), &list) == nil && len(list) > 0 {
@@ -141,7 +141,7 @@ func (d *dockerfile) parseCommand(rest string) []string {
 func (d *dockerfile) addAdd(rest string) error {
 	for word := range strings.FieldsSeq(rest) {
 		if strings.Contains(word, "://") || regexp.MustCompile(`\.(tar|tgz|tar\.[a-z0-9]+)"?,?$`).MatchString(word) {
-			return sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "%s would be fetched or unpacked", word), "COPY it, and unpack it with RUN")
+			return sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "fetching and unpacking are not supported: %s", word), "use COPY, and unpack it with RUN")
 		}
 	}
 	return d.addCopy(rest)
@@ -164,13 +164,13 @@ func (d *dockerfile) addCopy(rest string) error {
 		}
 	}
 	if len(words) < 2 {
-		return sandpit.Errorf(sandpit.Invalid, "want what to copy, and where to")
+		return sandpit.Errorf(sandpit.Invalid, "want a source and a destination")
 	}
 	last := len(words) - 1
 	c.From, c.To = words[:last], words[last]
 	for _, from := range c.From {
 		if strings.ContainsAny(from, "*?[") {
-			return sandpit.Errorf(sandpit.Unsupported, "%q is a pattern; name the files or their directory", from)
+			return sandpit.Errorf(sandpit.Unsupported, "patterns such as %q are not supported; list the files or their directory", from)
 		}
 	}
 	d.addStep(Step{Copy: &c})
@@ -192,7 +192,7 @@ func parseCopyFlag(c *Copy, flag string) error {
 		c.Mode, err = strconv.ParseInt(value, 8, 32)
 	case "--from":
 		return sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "--from: builds have one stage"),
-			"build the other stage as a template of its own, or do its steps in this one")
+			"build the other stage as another template, or add its steps to this one")
 	default:
 		return sandpit.Errorf(sandpit.Unsupported, "unknown flag %s", name)
 	}
@@ -202,7 +202,7 @@ func parseCopyFlag(c *Copy, flag string) error {
 	return nil
 }
 
-// parsePairs reads NAME=VALUE ..., or NAME VALUE.
+// parsePairs parses NAME=VALUE ..., or NAME VALUE.
 func (d *dockerfile) parsePairs(rest string) (map[string]string, error) {
 	words, err := d.splitWords(rest)
 	if err != nil {
@@ -257,7 +257,7 @@ func (d *dockerfile) addArgs(rest string) error {
 	for _, w := range words {
 		name, value, has := strings.Cut(w, "=")
 		if !sandpit.IsVariableName(name) {
-			return sandpit.Errorf(sandpit.Invalid, "%q is no name", name)
+			return sandpit.Errorf(sandpit.Invalid, "invalid name %q", name)
 		}
 		if given, ok := d.given[name]; ok {
 			value, has = given, true
@@ -273,7 +273,7 @@ func (d *dockerfile) addArgs(rest string) error {
 	return nil
 }
 
-// isEnv reports whether ENV has set a name, which goes before ARG.
+// isEnv reports whether ENV has set a name, which has precedence over ARG.
 func (d *dockerfile) isEnv(name string) bool {
 	return slices.ContainsFunc(d.t.Steps, func(s Step) bool { _, ok := s.Env[name]; return ok })
 }

@@ -8,14 +8,14 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// secrets are values that must not be found in an image or in what a build tells.
+// secrets are values that must not appear in an image or in a build's output.
 type secrets map[string]string
 
-// minSecret is how many bytes a secret must have to be looked for: shorter ones are found
-// everywhere.
+// minSecret is the length in bytes from which secrets are searched for: shorter ones match too
+// much.
 const minSecret = 6
 
-// longestValue is how many bytes the longest value has.
+// longestValue returns the length of the longest value in bytes.
 func (s secrets) longestValue() int {
 	n := 0
 	for _, v := range s {
@@ -34,11 +34,11 @@ func (s secrets) findSecret(data []byte) string {
 	return ""
 }
 
-// secretScanner passes a stream on and fails when a secret is in it.
+// secretScanner is a reader that fails when it reads a secret.
 type secretScanner struct {
 	io.ReadCloser
 	secrets secrets
-	tail    []byte // what was passed on last, shorter than the longest value
+	tail    []byte // the last bytes read, fewer than the longest value has
 }
 
 func (s *secretScanner) Read(p []byte) (int, error) {
@@ -46,8 +46,8 @@ func (s *secretScanner) Read(p []byte) (int, error) {
 	s.tail = append(s.tail, p[:n]...)
 	if name := s.secrets.findSecret(s.tail); name != "" {
 		return 0, sandpit.WithHint(
-			sandpit.Errorf(sandpit.PermissionDenied, "the step has written the secret %s to a file, and all who use the image could read it", name),
-			"have the command take it from its environment, and remove what it writes down")
+			sandpit.Errorf(sandpit.PermissionDenied, "the step has written the secret %s to a file, which every user of the image could read", name),
+			"let the command read it from its environment, and delete files that contain it")
 	}
 	if keep := max(0, s.secrets.longestValue()-1); len(s.tail) > keep {
 		s.tail = append(s.tail[:0], s.tail[len(s.tail)-keep:]...)
@@ -55,7 +55,7 @@ func (s *secretScanner) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// sharedWriter is a writer for two, or for nobody.
+// sharedWriter is a writer for concurrent use. It discards output if it has no target.
 type sharedWriter struct {
 	mu sync.Mutex
 	to io.Writer
@@ -70,20 +70,19 @@ func (s *sharedWriter) Write(p []byte) (int, error) {
 	return s.to.Write(p)
 }
 
-// stop has nothing written any more. When a command is given up, what it had put out may
-// still be on its way.
+// stop discards all later output. After a command is canceled, its output may still arrive.
 func (s *sharedWriter) stop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.to = nil
 }
 
-// redactor writes output on, with "***" where a secret was. Its owner flushes it.
+// redactor replaces secrets by "***" in output. The caller calls flush at the end.
 type redactor struct {
 	to      io.Writer
 	secrets secrets
 	mu      sync.Mutex
-	held    []byte // the end of what was written, which may be the beginning of a value
+	held    []byte // the last bytes, which may be the beginning of a secret
 }
 
 func (r *redactor) Write(p []byte) (int, error) {
@@ -103,7 +102,7 @@ func (r *redactor) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// partialSuffix is how many bytes at the end may be the beginning of a value.
+// partialSuffix returns how many bytes at the end may be the beginning of a secret.
 func (r *redactor) partialSuffix() int {
 	longest := 0
 	for _, value := range r.secrets {
@@ -116,7 +115,7 @@ func (r *redactor) partialSuffix() int {
 	return longest
 }
 
-// flush writes what was held back.
+// flush writes the retained bytes.
 func (r *redactor) flush() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -1,7 +1,7 @@
-// Package template builds images in sandboxes: it reads what a template file says,
-// carries out its steps in a sandbox each, and keeps what every step has changed, so
-// that a build goes on from the first step that is another one. Template files, and the
-// files that are copied, are whoever's who builds; what runs in a step is hostile.
+// Package template builds images in sandboxes: it parses a template file, runs each step in a
+// new sandbox, and caches the changes of every step, so that a build continues from the first
+// changed step. Template files and copied files come from the user who builds; the code that
+// runs in a step is hostile.
 package template
 
 import (
@@ -14,25 +14,25 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/build/image"
 )
 
-// Template says how an image is built.
+// Template is the recipe of an image.
 type Template = sandpit.Recipe
 
-// Step is one thing that is done for that.
+// Step is one step of a template.
 type Step = sandpit.RecipeStep
 
-// Copy is a Step that brings in files.
+// Copy is a Step that copies files.
 type Copy = sandpit.RecipeCopy
 
-// NPM is a Step that brings in packages of npm.
+// NPM is a Step that adds npm packages.
 type NPM = sandpit.RecipeNPM
 
-// Build says what sandboxes are like in which steps run.
+// Build configures the sandboxes in which steps run.
 type Build = sandpit.RecipeBuild
 
-// shellArgs is a command of the image's shell.
+// shellArgs returns the command that runs a script in the image's shell.
 func shellArgs(script string) []string { return sandpit.ShellArgs(script) }
 
-// applyStep is what a step says about programs from here on.
+// applyStep returns the configuration after a step.
 func applyStep(s Step, c image.Config) image.Config {
 	switch {
 	case len(s.Env) > 0:
@@ -52,7 +52,7 @@ func applyStep(s Step, c image.Config) image.Config {
 	return c
 }
 
-// imagePath is a path of the image, relative to its working directory.
+// imagePath returns the absolute path of p in the image, relative to its working directory.
 func imagePath(workDir, p string) string {
 	if path.IsAbs(p) {
 		return path.Clean(p)
@@ -60,7 +60,7 @@ func imagePath(workDir, p string) string {
 	return path.Join("/", workDir, p)
 }
 
-// withTemplate is what the whole template says about programs.
+// withTemplate returns the configuration of the template's final image.
 func withTemplate(t Template, c image.Config) image.Config {
 	if len(t.Entrypoint) > 0 {
 		c.Entrypoint, c.Cmd = t.Entrypoint, nil

@@ -11,9 +11,9 @@ type place int
 
 const (
 	elsewhere place = iota
-	// above is ".." and the like, from a directory that is not known.
+	// above is ".." and the like, from an unknown directory.
 	above
-	// home is somebody's home directory.
+	// home is a home directory.
 	home
 	// perhapsSystem would be a part of the system if something not known were
 	// empty.
@@ -22,8 +22,7 @@ const (
 	system
 )
 
-// systemRoots are the directories below / that are the system. Everything else below
-// / is somebody's work.
+// systemRoots returns the directories below / that belong to the system.
 func systemRoots() []string {
 	return []string{
 		"bin", "boot", "dev", "etc", "home", "lib", "lib32", "lib64", "libx32",

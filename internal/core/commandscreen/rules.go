@@ -103,7 +103,7 @@ func (s *state) makeFileSystem(args []string) {
 	if len(args) == 2 && p.hasOption("", "help", "version") {
 		return
 	}
-	f := finding{Deny, "mkfs", "it makes a new file system over what is there"}
+	f := finding{Deny, "mkfs", "it creates a new file system over the existing one"}
 	if n := len(p.operands); n > 0 && !slices.ContainsFunc(p.operands, func(o string) bool {
 		return strings.HasPrefix(o, "/dev/") || strings.ContainsFunc(o, isMark)
 	}) {

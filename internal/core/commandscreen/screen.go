@@ -5,8 +5,8 @@
 // reader would: quotes, options in any order and form, braces, variables, functions
 // and pipes of the same text, and programs that run other programs. It cannot see
 // what a program does (python3 -c, make, a script in a file), what a variable
-// holds that is set elsewhere, or what a server answers. Whoever means to get past
-// it will. What keeps a command from doing harm is the sandbox.
+// holds that is set elsewhere, or what a server answers. A program that tries
+// to evade it can. The sandbox is what prevents harm.
 //
 // A provider without isolation, whose commands run on the machine itself, should
 // be used with the screen set to deny.
@@ -62,8 +62,8 @@ type Verdict struct {
 	// Text is the part of the command that matched, on one line and at most 200
 	// bytes long. It is what the caller wrote, secrets included.
 	Text string
-	// Unclear means that a part of the command was not understood and was looked
-	// at word by word only. That alone is no reason to refuse it.
+	// Unclear means that a part of the command could not be parsed and was checked
+	// word by word only. That alone does not refuse it.
 	Unclear bool
 }
 

@@ -21,8 +21,7 @@ type Options struct {
 	// MaxWaiting is how many requests of one owner may wait at a time, 0 or more.
 	// Further ones fail at once.
 	MaxWaiting int
-	// Hint tells the owner what to do when there are no more units. Default: to try
-	// again later.
+	// Hint says what to do when no units are left. Default: try again later.
 	Hint string
 }
 
@@ -178,7 +177,7 @@ func (p *Pool) dropIfEmpty(owner string) {
 	}
 }
 
-// releaseUnits takes units back and gives them to whoever waits.
+// releaseUnits takes units back and grants waiting requests.
 func (p *Pool) releaseUnits(owner string, units int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -220,8 +219,8 @@ func (p *Pool) grantWaiting() {
 	}
 }
 
-// nextAccount returns the account whose first request is next, leaving aside owners that
-// hold as much as they may; nil if there is none. The lock is held.
+// nextAccount returns the account whose first request is next, skipping owners at
+// their limit; nil if no request can be granted. The lock is held.
 func (p *Pool) nextAccount() *account {
 	var next *account
 	for _, a := range p.accounts {

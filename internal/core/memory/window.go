@@ -35,8 +35,8 @@ func (t *pages) appendBytes(account *Account, cost int64, p []byte) (n int) {
 	return n
 }
 
-// growPage makes room for up to more bytes in a page, and reports false if the account
-// does not allow it.
+// growPage grows a page by up to more bytes, and returns false if the account does not
+// allow it.
 func growPage(account *Account, cost int64, page *[]byte, more int) bool {
 	size := min(max(2*cap(*page), len(*page)+more, firstPage), pageSize)
 	if account.Reserve(int64(size-cap(*page))*cost) != nil {
@@ -129,8 +129,8 @@ func (w *Window) Size() int64 { return w.size }
 // Omitted returns how many bytes were left out.
 func (w *Window) Omitted() int64 { return w.size - int64(w.head.size+w.tail.size) }
 
-// Each calls f with what was kept, in parts that are valid until the next Write. A line
-// in the place of what was left out says so.
+// Each calls f with the kept text, in parts that are valid until the next Write. A line
+// takes the place of the omitted part.
 func (w *Window) Each(f func([]byte) error) error {
 	if err := w.head.eachPart(0, w.head.size, f); err != nil {
 		return err

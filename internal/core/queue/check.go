@@ -20,7 +20,7 @@ var (
 	kindPattern  = regexp.MustCompile(`^[a-z][a-z0-9_-]{0,63}$`)
 )
 
-// The functions below are for those who write a queue: all of them check alike.
+// The functions below are for implementations of a queue, so that all of them check alike.
 
 // Prepare checks a message that is to be scheduled, and returns it as a queue
 // keeps it: with an ID, without attempts, its times in UTC and to the
@@ -182,7 +182,7 @@ func newID(now time.Time) string {
 	return hex.EncodeToString(raw)
 }
 
-// Lost is the answer to a claim that is no longer the caller's.
+// Lost returns the error for a claim that the caller no longer holds.
 func Lost(what string, c Claim) error {
 	return sandpit.Errorf(sandpit.Conflict, "%s %s of %s: the claim is no longer held", what, c.Kind, c.Sandbox)
 }
@@ -192,7 +192,7 @@ func NoLetter(id string) error {
 	return sandpit.Errorf(sandpit.NotFound, "dead letter %.40q not found", id)
 }
 
-// Taken is the answer to Revive while another message has its place.
+// Taken returns the error of Revive while another message takes its place.
 func Taken(id string) error {
 	return sandpit.Errorf(sandpit.Conflict, "revive %.40q: another operation of its kind is scheduled for its sandbox", id)
 }

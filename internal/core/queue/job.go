@@ -57,8 +57,8 @@ func (j *job) callHandler(ctx context.Context, result chan<- error) {
 	err = j.worker.options.Handler(ctx, j.currentClaim().Message)
 }
 
-// waitForResult extends the claim until the handler has returned, however long that is: a
-// message is nobody else's while this program works on it.
+// waitForResult extends the claim until the handler returns, however long that takes: no
+// other worker gets a message while this program works on it.
 func (j *job) waitForResult(ctx context.Context, result <-chan error) error {
 	every := j.worker.options.Visibility / 3
 	timer := j.worker.options.Clock.NewTimer(every)
@@ -74,8 +74,8 @@ func (j *job) waitForResult(ctx context.Context, result <-chan error) error {
 	}
 }
 
-// extendClaim keeps the claim. When the claim is lost the handler goes on all the
-// same: it may be the handler itself that cancelled the message.
+// extendClaim extends the claim. When the claim is lost the handler continues: it may
+// itself have canceled the message.
 func (j *job) extendClaim(ctx context.Context) {
 	call, end := context.WithTimeout(context.WithoutCancel(ctx), min(callLimit, j.worker.options.Visibility/3))
 	defer end()
@@ -94,9 +94,9 @@ func (j *job) extendClaim(ctx context.Context) {
 	}
 }
 
-// settleClaim tells the queue how it went. While the queue cannot be reached it
-// tries again, since what was done would be done once more otherwise; when the
-// worker's time is over it tries once more.
+// settleClaim reports the result to the queue. While the queue is unreachable it retries,
+// because otherwise the operation would run again; once the worker must stop it tries one
+// last time.
 func (j *job) settleClaim(ctx context.Context, result error) {
 	reply := j.chooseReply(ctx, result)
 	pause := firstPause
@@ -105,7 +105,7 @@ func (j *job) settleClaim(ctx context.Context, result error) {
 		err := reply(call, j.currentClaim())
 		end()
 		if errors.Is(err, sandpit.Conflict) {
-			return // cancelled, replaced, or somebody else's by now
+			return // canceled, replaced, or claimed by another worker
 		}
 		j.worker.health.reportHealth(ctx, err)
 		if err == nil {
@@ -186,9 +186,9 @@ const (
 	hopeless
 )
 
-// classifyResult goes by codes that somebody chose. A file that is missing somewhere is
-// no sandbox that is gone, so the codes that sandpit.CodeOf derives from errors
-// of the standard library do not count.
+// classifyResult uses only codes that were set explicitly. A missing file does not mean that
+// a sandbox is gone, so the codes that sandpit.CodeOf derives from errors of the standard
+// library do not count.
 func classifyResult(result error) verdict {
 	if result == nil {
 		return done

@@ -65,9 +65,8 @@ var prefixPattern = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
 // to standard error. What it says there comes back as errors too.
 var quiet sync.Once
 
-// NewRedis returns a queue that connects when it is used; Check tells whether it
-// can. Errors: Invalid for options that cannot work, and what reading CAFile
-// says.
+// NewRedis returns a queue that connects on first use; Check reports whether it can.
+// Errors: Invalid for options that cannot work, and those of reading CAFile.
 func NewRedis(o RedisOptions) (*Redis, error) {
 	if orDefault(&o.Prefix, "sandpit"); !prefixPattern.MatchString(o.Prefix) {
 		return nil, sandpit.Errorf(sandpit.Invalid, "redis prefix %.70q: want 1 to 64 letters, digits, '.', '-' and '_'", o.Prefix)
@@ -150,7 +149,7 @@ func (q *Redis) Check(ctx context.Context) error {
 	}
 	info, err := q.client.InfoMap(ctx, "memory").Result()
 	if err != nil {
-		// Some providers do not tell; then nothing is known against the server.
+		// Some providers do not report it; then the server is assumed to be fine.
 		return ignoreDenied(q.wrapError(ctx, "info", err))
 	}
 	memory := info["Memory"]

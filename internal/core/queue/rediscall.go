@@ -230,8 +230,8 @@ func appendTopics(topics []string, args ...any) []any {
 	return args
 }
 
-// parseMessages reads what the script tells of messages. Those that cannot be read
-// are left out, and the error names the first of them.
+// parseMessages parses the messages in a reply of the script. It omits those that it cannot
+// parse, and the error names the first of them.
 func parseMessages(reply any) ([]Message, error) {
 	rows, ok := reply.([]any)
 	if !ok {
@@ -311,5 +311,5 @@ func parseTexts(reply any, n int) ([]string, bool) {
 
 // unexpectedReply is a reply that the script does not give.
 func unexpectedReply(reply any) error {
-	return sandpit.Errorf(sandpit.Internal, "redis: strange reply %.100q", reply)
+	return sandpit.Errorf(sandpit.Internal, "redis: unexpected reply %.100q", reply)
 }

@@ -55,14 +55,14 @@ type WorkerOptions struct {
 	// MaxRetries is how often a message that failed is tried again before it
 	// becomes a dead letter. Negative: never. Default: 3.
 	MaxRetries int
-	// Clock tells when messages are due. Default: clock.System.
+	// Clock decides when messages are due. Default: clock.System.
 	Clock clock.Clock
 	// Jumped is called when the clock was set by so much (see clock.Watch), before
 	// anything is claimed by the new time, so that it can Shift what must not
 	// happen early. While it fails nothing is claimed, and it is called again.
 	// Default: nothing is done about it.
 	Jumped func(ctx context.Context, by time.Duration) error
-	// Log hears of failures. Default: nobody does.
+	// Log receives failures. Default: none.
 	Log *slog.Logger
 }
 
@@ -127,9 +127,8 @@ type Worker struct {
 	running map[string]*job // by message ID
 }
 
-// StartWorker starts a worker, which works until Stop. When ctx ends, it stops
-// as if Stop had been called with a context that has ended; Stop must be called
-// all the same.
+// StartWorker starts a worker, which runs until Stop. When ctx ends, it stops as if Stop
+// had been called with a context that has ended; Stop must still be called.
 func StartWorker(ctx context.Context, o WorkerOptions) (*Worker, error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -154,7 +153,7 @@ func StartWorker(ctx context.Context, o WorkerOptions) (*Worker, error) {
 	return w, nil
 }
 
-// Wake makes the worker look at the queue at once. Call it after Schedule,
+// Wake has the worker check the queue at once. Call it after Schedule,
 // Reschedule and Shift in the same process.
 func (w *Worker) Wake() {
 	select {
@@ -214,9 +213,9 @@ func (w *Worker) claimMessages(ctx context.Context, jump *jump, jobs *sync.WaitG
 	}
 	free := w.freeSlots()
 	if free == 0 {
-		return w.options.Poll, nil // the end of a handler wakes
+		return w.options.Poll, nil // the end of a handler wakes the worker
 	}
-	// An answer that nobody waits for would be messages that nobody does.
+	// Without a caller that waits for the answer, the claimed messages would be lost.
 	call, end := context.WithTimeout(context.WithoutCancel(ctx), callLimit)
 	defer end()
 	claims, err := w.options.Queue.Claim(call, now, w.options.Topics, free, w.options.Visibility)
@@ -297,7 +296,7 @@ func (w *Worker) waitForWork(ctx context.Context, d time.Duration) {
 	}
 }
 
-// waitAfterFailure waits for d, whoever calls Wake.
+// waitAfterFailure waits for d and ignores Wake.
 func (w *Worker) waitAfterFailure(ctx context.Context, d time.Duration) {
 	timer := w.options.Clock.NewTimer(d)
 	defer timer.Stop()
@@ -308,7 +307,7 @@ func (w *Worker) waitAfterFailure(ctx context.Context, d time.Duration) {
 	}
 }
 
-// jump remembers by how much the clock was set until somebody has dealt with it.
+// jump stores by how much the clock was set, until that is handled.
 type jump struct {
 	watch *clock.Watch
 	by    time.Duration

@@ -13,11 +13,11 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// Backup writes a copy of the state as it is now to path, with permissions 0600,
-// while everything goes on. The file appears when it is complete. To restore it,
-// make it the state.db of a state directory that nobody uses.
+// Backup writes a copy of the current state to path, with permissions 0600, while the store
+// is in use. The file appears when it is complete. To restore it, copy it as state.db into
+// a state directory that is not in use.
 //
-// AlreadyExists: there is something of that name. Exhausted: no room.
+// AlreadyExists: path exists. Exhausted: no space.
 func (s *Store) Backup(ctx context.Context, path string) error {
 	leave, err := s.enterStore(ctx)
 	if err != nil {
@@ -48,7 +48,7 @@ func (s *Store) Backup(ctx context.Context, path string) error {
 	return linkFile(f.Name(), path)
 }
 
-// copyTo reads by a connection of its own, so that nobody waits.
+// copyTo reads through a connection of its own, so no other caller waits.
 func (s *Store) copyTo(ctx context.Context, path string) error {
 	db, err := sql.Open("sqlite", s.dataSource(""))
 	if err != nil {

@@ -27,7 +27,7 @@ type BuildFilter struct {
 // Builds returns builds, the newest first. A row that cannot be read is an error. While it
 // reads, recipes are taken from the account of memory of ctx.
 //
-// Exhausted: there is no memory for them.
+// Exhausted: not enough memory.
 func (s *Store) Builds(ctx context.Context, f BuildFilter) ([]TemplateBuild, error) {
 	where, args := []string{"TRUE"}, []any{}
 	if f.Template != "" {
@@ -126,8 +126,8 @@ func decodeBuild(c *cells) TemplateBuild {
 	return b
 }
 
-// BuildLog returns what a build has told that has ended, from behind the entry with the
-// number after, at most limit entries. One that goes on has none here.
+// BuildLog returns the log of a build that has ended, from behind the entry with the number
+// after, at most limit entries. The log of a running build is not stored.
 func (s *Store) BuildLog(ctx context.Context, id sandpit.BuildID, after int64, limit int) ([]sandpit.BuildLog, error) {
 	var list []sandpit.BuildLog
 	var bad error
@@ -148,7 +148,7 @@ func (s *Store) BuildLog(ctx context.Context, id sandpit.BuildID, after int64, l
 	return Page(list, after, limit), nil
 }
 
-// SaveBuildLog writes what a build has told by now. That of one that is gone is not kept.
+// SaveBuildLog writes the log of a build. The log of a deleted build is discarded.
 func (s *Store) SaveBuildLog(ctx context.Context, id sandpit.BuildID, log []sandpit.BuildLog) error {
 	entries, err := json.Marshal(log)
 	if err != nil {
@@ -173,8 +173,7 @@ func Page(log []sandpit.BuildLog, after int64, limit int) []sandpit.BuildLog {
 	return log[:min(len(log), max(limit, 0))]
 }
 
-// DeleteBuild forgets a build, its log and the tags that mean it. It is no error if it is
-// gone.
+// DeleteBuild deletes a build, its log and its tags. A missing build is not an error.
 func (s *Store) DeleteBuild(ctx context.Context, id sandpit.BuildID) error {
 	err := s.writeAnyway(ctx, func(tx *writer) error {
 		for _, statement := range []string{
@@ -192,14 +191,14 @@ func (s *Store) DeleteBuild(ctx context.Context, id sandpit.BuildID) error {
 	return nil
 }
 
-// BuildSnapshot returns a snapshot that belongs to a build, whoever has that. NotFound.
+// BuildSnapshot returns a snapshot that belongs to a build of any owner. NotFound.
 func (s *Store) BuildSnapshot(ctx context.Context, id sandpit.SnapshotID) (Snapshot, error) {
 	list, err := s.querySnapshots(ctx, `WHERE id = ? AND build <> ''`, string(id))
 	if err != nil {
 		return Snapshot{}, s.wrapError(err, "look for a snapshot")
 	}
 	if len(list) == 0 {
-		return Snapshot{}, sandpit.Errorf(sandpit.NotFound, "there is no snapshot %.100s", string(id))
+		return Snapshot{}, sandpit.Errorf(sandpit.NotFound, "snapshot %.100s not found", string(id))
 	}
 	return list[0], nil
 }

@@ -21,8 +21,8 @@ type querier interface {
 	query(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }
 
-// dataSource is what the driver is told to open. The name is escaped: it may hold
-// anything.
+// dataSource returns the name for the driver. It escapes the path, which may contain any
+// character.
 func (s *Store) dataSource(options string) string {
 	name := url.URL{Scheme: "file", Path: s.filePath()}
 	return name.String() + "?_busy_timeout=5000&_synchronous=NORMAL&_dqs=0&_defensive=1&_error_rc=1" +
@@ -35,7 +35,7 @@ func (s *Store) dataSource(options string) string {
 type writer struct {
 	db       *sql.DB
 	conn     *sql.Conn
-	turn     chan struct{} // holds one token while nobody writes
+	turn     chan struct{} // holds one token while no write runs
 	prepared map[string]*sql.Stmt
 }
 
@@ -74,7 +74,7 @@ func (s *Store) openWriter(ctx context.Context) (*writer, error) {
 
 func (w *writer) closeWriter() error {
 	for _, stmt := range w.prepared {
-		_ = stmt.Close() // closing the connection tells what matters
+		_ = stmt.Close() // closing the connection returns the errors that matter
 	}
 	return errors.Join(w.conn.Close(), w.db.Close())
 }
@@ -142,8 +142,8 @@ func (s *Store) enterStore(ctx context.Context) (leave func(), err error) {
 	return s.gate.RUnlock, nil
 }
 
-// runTx is called by whoever has the turn. Beginning and ending are not
-// cancelled, so that it is always known whether the transaction happened.
+// runTx runs a transaction; the caller holds the turn. Begin and commit are not
+// canceled, so it is always known whether the transaction happened.
 func (w *writer) runTx(ctx context.Context, do func(*writer) error) error {
 	always := context.WithoutCancel(ctx)
 	if _, err := w.exec(always, `BEGIN IMMEDIATE`); err != nil {
@@ -160,7 +160,7 @@ func (w *writer) runTx(ctx context.Context, do func(*writer) error) error {
 	return nil
 }
 
-// preparedStmt is called by whoever has the turn.
+// preparedStmt returns a prepared statement; the caller holds the turn.
 func (w *writer) preparedStmt(ctx context.Context, query string) (*sql.Stmt, error) {
 	if stmt, ok := w.prepared[query]; ok {
 		return stmt, nil
@@ -192,7 +192,7 @@ func (w *writer) query(ctx context.Context, query string, args ...any) (*sql.Row
 	return stmt.QueryContext(ctx, args...)
 }
 
-// scanRow scans one row; sql.ErrNoRows if there is none.
+// scanRow scans one row. Without a row it returns sql.ErrNoRows.
 func (w *writer) scanRow(ctx context.Context, query string, args []any, dest ...any) error {
 	stmt, err := w.preparedStmt(ctx, query)
 	if err != nil {
@@ -221,7 +221,7 @@ func (s *Store) openReader() (*reader, error) {
 
 func (r *reader) close() error {
 	for _, stmt := range r.prepared {
-		_ = stmt.Close() // closing the connections tells what matters
+		_ = stmt.Close() // closing the connections returns the errors that matter
 	}
 	return r.db.Close()
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// makeDir makes the directory for its owner alone. One that is there may be read
-// by others, since the files in it may not.
+// makeDir creates the directory for its owner only. An existing one may be readable by
+// other users, because the files in it are not.
 func makeDir(dir string) error {
 	if err := os.MkdirAll(filepath.Dir(dir), 0o700); err != nil {
 		return diskError(err, "make the state directory")
@@ -89,8 +89,8 @@ func dropLock(f *os.File) {
 	_ = f.Close()                             // nothing of it is needed any more
 }
 
-// prepareFile makes an empty file with the right permissions if there is none, and
-// refuses what SQLite would take for nothing and overwrite.
+// prepareFile creates an empty file with the right permissions if it is missing, and
+// refuses a file that SQLite would take for empty and overwrite.
 func (s *Store) prepareFile() error {
 	f, err := os.OpenFile(s.filePath(), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -120,7 +120,7 @@ func (s *Store) prepareFile() error {
 	return nil
 }
 
-// readHead returns up to 4 bytes from the beginning of a file, none if there is no file.
+// readHead returns up to 4 bytes from the beginning of a file, none if it does not exist.
 func readHead(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {

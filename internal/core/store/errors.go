@@ -27,8 +27,8 @@ func diskError(err error, what string) error {
 	return sandpit.Errorf(sandpit.CodeOf(err), "%s: %w", what, err)
 }
 
-// wrapError gives an error of SQLite its code and says what was being done. An error
-// that has a code already stays as it is.
+// wrapError gives an error of SQLite a code and says what was being done. It returns an
+// error that has a code unchanged.
 func (s *Store) wrapError(err error, format string, args ...any) error {
 	if _, ok := errors.AsType[*sandpit.Error](err); ok {
 		return err
@@ -66,7 +66,7 @@ func (s *Store) classifyError(err error) (code sandpit.Code, hint string) {
 	return sandpit.Internal, ""
 }
 
-// isTaken reports whether err says that a unique value is there already.
+// isTaken reports whether err says that a unique value already exists.
 func isTaken(err error) bool {
 	e, ok := errors.AsType[*sqlite.Error](err)
 	return ok && (e.Code() == sqlite3.SQLITE_CONSTRAINT_UNIQUE || e.Code() == sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY)

@@ -32,11 +32,11 @@ type Event struct {
 	Seq int64
 	// At is when, to the microsecond. Default: now.
 	At time.Time
-	// Actor is who: an owner, or "manager".
+	// Actor is the owner that acted, or "manager".
 	Actor  string
 	Action string
-	// Owner is the owner whom the event concerns, who may see it. It is not part of the
-	// hash. Default: Actor.
+	// Owner is the owner that the event concerns and that may see it. It is not part of
+	// the hash. Default: Actor.
 	Owner string
 	// Sandbox is what it was done to, if to one.
 	Sandbox sandpit.ID
@@ -113,7 +113,7 @@ func (s *Store) AppendEvents(ctx context.Context, list ...Event) error {
 // Take it before looking, so that none is missed.
 func (s *Store) MoreEvents() <-chan struct{} { return s.news.nextChange() }
 
-// news tells all who wait that something has come.
+// news notifies waiting callers of new events.
 type news struct {
 	mu sync.Mutex
 	ch chan struct{}
@@ -293,8 +293,8 @@ func (f EventFilter) buildQuery(limit int) (string, []any) {
 // VerifyEvents checks that no event was changed, removed, inserted or moved since
 // it was appended. Internal: one was; the error names the first.
 //
-// It finds what goes past this package. It does not find somebody who may write the
-// file and computes the whole chain anew; against that, keep copies of hashes elsewhere.
+// It detects changes that bypass this package. It does not detect an attacker with write
+// access who computes the whole chain again; against that, keep copies of hashes elsewhere.
 func (s *Store) VerifyEvents(ctx context.Context) error {
 	var walk chain
 	err := s.readTx(ctx, func(r *reader) error {
@@ -361,16 +361,17 @@ func brokenChain(format string, args ...any) error {
 	return sandpit.WithHint(err, "compare it with a backup")
 }
 
-// DropEvents removes the oldest events up to one. What is left can be verified as before.
+// DropEvents removes the oldest events up to and including one. The remaining events can
+// still be verified.
 //
-// NotFound: there is no such event.
+// NotFound: no such event.
 func (s *Store) DropEvents(ctx context.Context, through int64) error {
 	err := s.writeAnyway(ctx, func(tx *writer) error {
 		n, err := tx.exec(ctx, `UPDATE event_chain SET (start_seq, start_hash, bytes) = (SELECT seq, hash,
 			max(0, event_chain.bytes - (SELECT sum(`+eventSize+`) FROM events WHERE seq <= ?1)) FROM events WHERE seq = ?1)
 			WHERE EXISTS (SELECT 1 FROM events WHERE seq = ?1)`, through)
 		if err == nil && n == 0 {
-			err = sandpit.Errorf(sandpit.NotFound, "there is no event %d", through)
+			err = sandpit.Errorf(sandpit.NotFound, "event %d not found", through)
 		}
 		if err == nil {
 			_, err = tx.exec(ctx, `DELETE FROM events WHERE seq <= ?`, through)

@@ -31,15 +31,14 @@ type Key struct {
 	CreatedAt time.Time
 	// ExpiresAt is from when on it is good for nothing. Zero: never.
 	ExpiresAt time.Time
-	// LastUsedAt is when it was last shown, as far as somebody said so. Zero: never.
+	// LastUsedAt is the last use that TouchKey recorded. Zero: never.
 	LastUsedAt time.Time
 }
 
 const keyColumns = `id, hash, name, owner, admin, created_at, expires_at, last_used_at`
 
-// InsertKey adds a key and returns it as it is kept. AlreadyExists: the ID or hash
-// is there. Invalid: it is out of bounds. Exhausted: there are as many as there
-// may be.
+// InsertKey adds a key and returns it as stored. AlreadyExists: the ID or hash exists.
+// Invalid: a field is out of bounds. Exhausted: too many keys.
 func (s *Store) InsertKey(ctx context.Context, k Key) (Key, error) {
 	k.CreatedAt, k.ExpiresAt, k.LastUsedAt = roundTime(k.CreatedAt), roundTime(k.ExpiresAt), roundTime(k.LastUsedAt)
 	if problem := k.describeProblem(); problem != "" {
@@ -56,7 +55,7 @@ func (s *Store) InsertKey(ctx context.Context, k Key) (Key, error) {
 		return err
 	})
 	if isTaken(err) {
-		return Key{}, sandpit.Errorf(sandpit.AlreadyExists, "key %s is there already", k.ID)
+		return Key{}, sandpit.Errorf(sandpit.AlreadyExists, "key %s already exists", k.ID)
 	}
 	if err != nil {
 		return Key{}, s.wrapError(err, "keep a key")
@@ -74,8 +73,8 @@ func (s *Store) Keys(ctx context.Context, after string, limit int) ([]Key, error
 	return list, nil
 }
 
-// KeyOwners returns the owners of the keys that have not expired at a time. Those of whom a
-// key is an administrator's are true.
+// KeyOwners returns the owners of the keys that have not expired at a time. The value is true
+// for an owner with an administrator's key.
 func (s *Store) KeyOwners(ctx context.Context, at time.Time) (map[string]bool, error) {
 	owners := make(map[string]bool)
 	var bad error
@@ -93,7 +92,7 @@ func (s *Store) KeyOwners(ctx context.Context, at time.Time) (map[string]bool, e
 	return owners, nil
 }
 
-// KeyByHash returns the key with this hash. NotFound: there is none.
+// KeyByHash returns the key with this hash. NotFound.
 func (s *Store) KeyByHash(ctx context.Context, hash string) (Key, error) {
 	list, err := s.queryKeys(ctx, `WHERE hash = ?`, hash)
 	if err != nil {
@@ -105,7 +104,7 @@ func (s *Store) KeyByHash(ctx context.Context, hash string) (Key, error) {
 	return list[0], nil
 }
 
-// Key returns the key with this ID. NotFound: there is none.
+// Key returns the key with this ID. NotFound.
 func (s *Store) Key(ctx context.Context, id string) (Key, error) {
 	list, err := s.queryKeys(ctx, `WHERE id = ?`, id)
 	if err != nil {
@@ -138,7 +137,7 @@ func (s *Store) queryKeys(ctx context.Context, where string, args ...any) ([]Key
 	return list, cmp.Or(err, bad)
 }
 
-// checkKey refuses something that depends on a key which does not exist; "" is none.
+// checkKey returns an error if a record depends on a key that does not exist; "" is no key.
 func checkKey(ctx context.Context, tx *writer, id string) error {
 	if id == "" {
 		return nil
@@ -151,8 +150,7 @@ func checkKey(ctx context.Context, tx *writer, id string) error {
 	return err
 }
 
-// DeleteKey removes a key, with the tokens and SSH keys that depend on it. NotFound: there
-// is none.
+// DeleteKey removes a key, with the tokens and SSH keys that depend on it. NotFound.
 func (s *Store) DeleteKey(ctx context.Context, id string) error {
 	var n int64
 	err := s.writeAnyway(ctx, func(tx *writer) (err error) {
@@ -163,13 +161,12 @@ func (s *Store) DeleteKey(ctx context.Context, id string) error {
 		return s.wrapError(err, "delete a key")
 	}
 	if n == 0 {
-		return sandpit.Errorf(sandpit.NotFound, "there is no key %.100q", id)
+		return sandpit.Errorf(sandpit.NotFound, "key %.100q not found", id)
 	}
 	return nil
 }
 
-// RenameKey gives a key another name. NotFound: there is no such key. Invalid: the name is out
-// of bounds.
+// RenameKey gives a key another name. NotFound. Invalid: the name is out of bounds.
 func (s *Store) RenameKey(ctx context.Context, id, name string) error {
 	if len(name) > MaxKeyText || !utf8.ValidString(name) {
 		return sandpit.Errorf(sandpit.Invalid, "key: its name is out of bounds")
@@ -183,12 +180,12 @@ func (s *Store) RenameKey(ctx context.Context, id, name string) error {
 		return s.wrapError(err, "rename a key")
 	}
 	if n == 0 {
-		return sandpit.Errorf(sandpit.NotFound, "there is no key %.100q", id)
+		return sandpit.Errorf(sandpit.NotFound, "key %.100q not found", id)
 	}
 	return nil
 }
 
-// TouchKey notes that a key was shown. One that is gone is no error.
+// TouchKey records a use of a key. A missing key is not an error.
 func (s *Store) TouchKey(ctx context.Context, id string, at time.Time) error {
 	err := s.writeAnyway(ctx, func(tx *writer) error {
 		_, err := tx.exec(ctx, `UPDATE api_keys SET last_used_at = ?2 WHERE id = ?1`, id, toMicros(roundTime(at)))

@@ -45,9 +45,8 @@ func loadMigrations(dir fs.FS) ([]migration, error) {
 	return list, nil
 }
 
-// inspectFile looks at the file without writing to it, and refuses one that is damaged,
-// of somebody else, or of a newer version. It returns the migrations that the file
-// lacks.
+// inspectFile checks the file without writing to it, and refuses one that is damaged, of
+// another program, or of a newer version. It returns the missing migrations.
 func (s *Store) inspectFile(ctx context.Context, known []migration) ([]migration, error) {
 	db, err := sql.Open("sqlite", s.dataSource("&mode=ro"))
 	if err != nil {
@@ -115,7 +114,7 @@ func (s *Store) checkPages(ctx context.Context, db *sql.DB) error {
 	return nil
 }
 
-// applyMigrations applies what the file lacks, each migration in a transaction of its own.
+// applyMigrations applies the missing migrations, each in a transaction of its own.
 func (s *Store) applyMigrations(ctx context.Context, list []migration) error {
 	if len(list) == 0 {
 		return nil // writes nothing, so that a state can be opened on a full disk

@@ -15,15 +15,15 @@ const MaxPreviews = 256
 type Preview struct {
 	Sandbox sandpit.ID
 	Port    int
-	// Public lets everybody see it.
+	// Public allows access without a token.
 	Public bool
-	// Epoch is how often everything was taken back that was signed for it.
+	// Epoch is how often all signatures for it were revoked.
 	Epoch int64
 }
 
-// SetPreview stores the settings of a port. Taking access back works on a full disk, too.
+// SetPreview stores the settings of a port. Revoking access works on a full disk, too.
 //
-// NotFound: there is no such sandbox. Exhausted: it has MaxPreviews ports with settings, or
+// NotFound: no such sandbox. Exhausted: it has MaxPreviews ports with settings, or
 // the port is to be public and the disk is full.
 func (s *Store) SetPreview(ctx context.Context, p Preview) error {
 	write := s.writeAnyway
@@ -55,8 +55,8 @@ func (s *Store) SetPreview(ctx context.Context, p Preview) error {
 	return nil
 }
 
-// Previews returns everything that was said of ports. Internal: something of it cannot
-// be read; then nothing is returned, since what was taken back must stay so.
+// Previews returns the settings of all ports. Internal: one of them cannot be read; then
+// none is returned, because a revoked access must stay revoked.
 func (s *Store) Previews(ctx context.Context) ([]Preview, error) {
 	var list []Preview
 	var bad []error

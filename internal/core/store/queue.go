@@ -127,7 +127,7 @@ func (q messages) Claim(ctx context.Context, now time.Time, topics []string, n i
 		if err != nil || len(bad) == 0 {
 			return err
 		}
-		// Nobody can do these, and they must not stand in the way of others.
+		// These can never be performed, and must not block others.
 		_, err = tx.exec(ctx, `UPDATE messages SET state = 'dead' WHERE id IN (SELECT value FROM json_each(?))`, toJSONList(bad))
 		return err
 	})
@@ -239,7 +239,7 @@ func (q messages) Revive(ctx context.Context, id string, due time.Time) error {
 		}
 		err = noLetter(id)
 		scanErr := scanRows(ctx, tx, `SELECT 1 FROM messages WHERE id = ? AND state = 'dead'`, []any{id}, func(*cells) bool {
-			err = sandpit.Errorf(sandpit.Conflict, "revive dead letter %.40q: another one for the same is pending or claimed", id)
+			err = sandpit.Errorf(sandpit.Conflict, "revive dead letter %.40q: another one of the same kind is pending or claimed", id)
 			return true
 		})
 		return cmp.Or(scanErr, err)

@@ -12,12 +12,12 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// SQLite cannot even delete on a full disk: what is written goes to the journal first, and may
-// need further pages of the file. So the journal has blocks of the disk that it does not use
-// yet, the file has pages that are free, nobody else can take either, and only what frees
-// space, or adds nothing, may use them: everything else is refused while the disk is almost
-// full. While no store is open a file of its own has the journal's blocks, because SQLite
-// removes the journal.
+// SQLite cannot even delete on a full disk: a write goes to the journal first, and may need
+// further pages of the file. So the journal has allocated blocks that it does not use yet,
+// and the file has free pages. No other program can take either. Only operations that free
+// space or add nothing may use them; all others are refused while the disk is almost full.
+// While no store is open, a separate file holds the journal's blocks, because SQLite removes
+// the journal.
 
 const reserveName = "state.reserve"
 
@@ -49,7 +49,8 @@ type reserve struct {
 	pageSize int64
 }
 
-// openReserve frees what was reserved while no store was open. The caller has the directory.
+// openReserve frees the blocks that were reserved while no store was open. The caller has
+// locked the directory.
 func openReserve(dir string) (*reserve, error) {
 	if err := os.Remove(filepath.Join(dir, reserveName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, diskError(err, "free the reserve of the state")
@@ -124,8 +125,8 @@ func (r *reserve) fillJournal(size int64) error {
 	return errors.Join(err, f.Close())
 }
 
-// allocateBlocks gives a file blocks behind its end. Where the file system cannot do that, there
-// is no reserve.
+// allocateBlocks allocates blocks behind the end of a file. Without support in the file system
+// there is no reserve.
 func allocateBlocks(f *os.File, from, bytes int64) error {
 	if bytes <= 0 {
 		return nil
@@ -160,9 +161,9 @@ func measureDisk(dir string) (size, free int64, err error) {
 	return int64(st.Blocks) * st.Bsize, int64(st.Bavail) * st.Bsize, nil //nolint:gosec // sizes of real disks
 }
 
-// CheckRoom reports whether there is room to keep more.
+// CheckRoom reports whether there is space for more records.
 //
-// Exhausted: the disk is almost full. What is there can be changed and deleted.
+// Exhausted: the disk is almost full. Existing records can be changed and deleted.
 func (s *Store) CheckRoom() error {
 	size, free, err := measureDisk(s.dir)
 	if err != nil || free >= min(minRoom, size/20) {

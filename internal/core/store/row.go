@@ -103,8 +103,8 @@ func checkRow(r Row) error {
 	return nil
 }
 
-// problemOf names what is wrong with a row, "" for nothing. It does not tell the
-// value: that may be a secret.
+// problemOf describes what is wrong with a row, "" for nothing. It omits the value, which
+// may be a secret.
 func problemOf(r Row) string {
 	texts := []struct{ name, text string }{
 		{"owner", r.Lease.Owner},

@@ -24,7 +24,7 @@ const (
 // ResumesOnUse follow from the rest, and are not kept.
 type Row struct {
 	sandpit.Sandbox
-	// Provider is who made it.
+	// Provider is the name of its provider.
 	Provider string
 	// Handle is what the provider attaches to it by.
 	Handle []byte
@@ -34,15 +34,15 @@ type Row struct {
 	Prepared sandpit.Image
 	// Admin says that its image was looked up with the rights of an administrator.
 	Admin bool
-	// Term is how long before its deadline that was set, 0 for none: one that goes on after
-	// its deadline has as long again.
+	// Term is the time between setting the deadline and the deadline, 0 without one: a
+	// sandbox that resumes after its deadline gets the same time again.
 	Term time.Duration
 	// Key is what the maker called the request, "" for nothing. While the row
 	// exists no other row of the same owner has it.
 	Key string
 	// Digest is of the request made with Key.
 	Digest string
-	// Pool is where it waits for somebody, "" if it is somebody's.
+	// Pool is the pool of a spare, "" for other sandboxes.
 	Pool string
 	// Recreated is how often it was made again.
 	Recreated int
@@ -133,7 +133,7 @@ func (s *Store) checkGrowth(ctx context.Context, tx *writer, r Row, values []any
 	err := tx.scanRow(ctx, `SELECT length(CAST(spec AS BLOB)) < ?2 FROM sandboxes WHERE id = ?1`, []any{r.ID, len(spec)}, &longer)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
-		return nil // which the update tells
+		return nil // the update reports it
 	case err != nil:
 		return err
 	case longer:
@@ -142,7 +142,7 @@ func (s *Store) checkGrowth(ctx context.Context, tx *writer, r Row, values []any
 	return nil
 }
 
-// conflictOf tells why a row could not be written.
+// conflictOf returns why a row could not be written.
 func conflictOf(ctx context.Context, q querier, r Row) error {
 	holder := ""
 	err := scanRows(ctx, q, `SELECT id FROM sandboxes WHERE owner = ? AND request_key = ? AND request_key <> '' AND id <> ?`,
@@ -171,7 +171,7 @@ func NameTaken(name string, holder sandpit.ID) error {
 		"choose another name, or first: sandpit rm "+string(holder))
 }
 
-// staleReason tells why no row was updated.
+// staleReason returns why no row was updated.
 func staleReason(ctx context.Context, q querier, id sandpit.ID, want int64) error {
 	err := missingSandbox(id)
 	scanErr := scanRows(ctx, q, `SELECT version FROM sandboxes WHERE id = ?`, []any{id}, func(c *cells) bool {
@@ -235,7 +235,7 @@ func (s *Store) SandboxByKey(ctx context.Context, owner, key string) (Row, error
 func (s *Store) SandboxByName(ctx context.Context, owner, name string) (Row, error) {
 	list, err := s.queryRows(ctx, Filter{}, `WHERE owner = ? AND name = ? AND name <> ''`, owner, name)
 	if err == nil && len(list) == 0 {
-		err = sandpit.Errorf(sandpit.NotFound, "there is no sandbox %q", name)
+		err = sandpit.Errorf(sandpit.NotFound, "sandbox %q not found", name)
 	}
 	if err != nil {
 		return Row{}, err
@@ -327,8 +327,8 @@ func (s *Store) TouchSandboxes(ctx context.Context, used map[sandpit.ID]time.Tim
 const maxShift = 100 * 365 * 24 * time.Hour
 
 // ShiftDeadlines moves Deadline, LastUsedAt, ChangedAt and CheckpointedAt of every row, because
-// the clock was set by so much. Versions stay: who has rows in memory moves them
-// alike. Times stay in the years 1970 to 9999. Invalid: more than a hundred years.
+// the clock was set by so much. Versions do not change: the caller shifts its rows in
+// memory itself. Times stay in the years 1970 to 9999. Invalid: more than a hundred years.
 func (s *Store) ShiftDeadlines(ctx context.Context, by time.Duration) error {
 	if by.Abs() > maxShift {
 		return sandpit.Errorf(sandpit.Invalid, "shift deadlines by %v", by)

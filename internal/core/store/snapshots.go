@@ -14,8 +14,7 @@ import (
 // SnapshotState is where a snapshot is in its life.
 type SnapshotState string
 
-// The states. What is on the way to another is taken back, or finished, by whoever
-// opens the store next.
+// The states. The next server that opens the store finishes or undoes a transition.
 const (
 	SnapshotCreating SnapshotState = "creating"
 	SnapshotReady    SnapshotState = "ready"
@@ -34,7 +33,7 @@ type Snapshot struct {
 	Sandbox  sandpit.ID
 	Provider string
 	State    SnapshotState
-	// Brief is one that is there for an operation only, and counts for no limit.
+	// Brief is a temporary snapshot of an operation, which does not count against limits.
 	Brief  bool
 	Size   int64 // in bytes
 	Memory bool
@@ -57,10 +56,10 @@ type SnapshotLimits struct {
 
 const snapshotColumns = `id, owner, name, sandbox, provider, state, brief, size, memory, spec, problem, created_at, build`
 
-// InsertSnapshot adds a snapshot and returns it as it is kept.
+// InsertSnapshot adds a snapshot and returns it as stored.
 //
-// AlreadyExists: the owner has one of that name, or the ID is there. Invalid: it is out
-// of bounds. Exhausted: the owner has as much as there may be.
+// AlreadyExists: the owner has one of that name, or the ID exists. Invalid: a field is out
+// of bounds. Exhausted: the owner has reached a limit.
 func (s *Store) InsertSnapshot(ctx context.Context, n Snapshot, most SnapshotLimits) (Snapshot, error) {
 	n.CreatedAt, n.Spec.Env = roundTime(n.CreatedAt), nil
 	spec, kept, err := encodeSpec(n.Spec)
@@ -94,7 +93,7 @@ func (s *Store) InsertSnapshot(ctx context.Context, n Snapshot, most SnapshotLim
 func (l SnapshotLimits) exceededError() error {
 	return sandpit.WithHint(
 		sandpit.Errorf(sandpit.Exhausted, "the snapshots of this owner are as many, or as large, as they may be (%d, %d bytes)", l.Count, l.Bytes),
-		"remove those that nobody needs: sandpit snapshot ls")
+		"remove unused ones: sandpit snapshot ls")
 }
 
 func toNullable(text string) any {
@@ -182,7 +181,7 @@ func (s *Store) changeSnapshot(ctx context.Context, id sandpit.SnapshotID, do fu
 		return s.wrapError(err, "change a snapshot")
 	}
 	if changed == 0 {
-		return sandpit.Errorf(sandpit.NotFound, "there is no snapshot %.40s", string(id))
+		return sandpit.Errorf(sandpit.NotFound, "snapshot %.40s not found", string(id))
 	}
 	return nil
 }
@@ -191,7 +190,7 @@ func (s *Store) changeSnapshot(ctx context.Context, id sandpit.SnapshotID, do fu
 type SnapshotFilter struct {
 	// Owner is whose, unless All is set.
 	Owner string
-	// All is everybody's.
+	// All includes every owner.
 	All bool
 	// Sandbox is what they were taken of.
 	Sandbox sandpit.ID
@@ -227,20 +226,19 @@ func (s *Store) Snapshots(ctx context.Context, f SnapshotFilter) ([]Snapshot, er
 	return list, nil
 }
 
-// Snapshot returns an owner's snapshot by its ID or name. NotFound: there is none.
+// Snapshot returns an owner's snapshot by its ID or name. NotFound.
 func (s *Store) Snapshot(ctx context.Context, owner, name string) (Snapshot, error) {
 	list, err := s.querySnapshots(ctx, `WHERE owner = ?1 AND (id = ?2 OR name = ?2) AND build = ''`, owner, name)
 	if err != nil {
 		return Snapshot{}, s.wrapError(err, "look for a snapshot")
 	}
 	if len(list) == 0 {
-		return Snapshot{}, sandpit.Errorf(sandpit.NotFound, "there is no snapshot %.100s", name)
+		return Snapshot{}, sandpit.Errorf(sandpit.NotFound, "snapshot %.100s not found", name)
 	}
 	return list[0], nil
 }
 
-// HasSnapshot reports whether there is a snapshot, whoever has it and whether it can be
-// read or not.
+// HasSnapshot reports whether a snapshot of any owner exists, readable or not.
 func (s *Store) HasSnapshot(ctx context.Context, id sandpit.SnapshotID) (bool, error) {
 	found := false
 	err := s.readTx(ctx, func(r *reader) error {

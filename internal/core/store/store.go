@@ -22,7 +22,7 @@ const (
 
 // Options are how a store is opened. The zero value is good.
 type Options struct {
-	// Now tells the time of day. Default: time.Now.
+	// Now returns the time of day. Default: time.Now.
 	Now func() time.Time
 }
 
@@ -52,7 +52,7 @@ type Store struct {
 // Internal: the file is damaged. Invalid: it is not a state of sandpit.
 // Unsupported: it is of a newer version, or on a file system that cannot hold it.
 // PermissionDenied: others may write to the directory. Exhausted: the disk is
-// full. A file that is refused is left as it was, and the hint tells what to do.
+// full. A refused file is not changed, and the hint says what to do.
 func Open(ctx context.Context, dir string, o Options) (*Store, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -70,7 +70,7 @@ func Open(ctx context.Context, dir string, o Options) (*Store, error) {
 		s.now = time.Now
 	}
 	if err := s.openFile(ctx); err != nil {
-		_ = s.Close() // what went wrong is told already
+		_ = s.Close() // the first error is returned
 		return nil, err
 	}
 	return s, nil

@@ -35,7 +35,7 @@ func (s *Store) EnsureTemplate(ctx context.Context, t sandpit.Template, most int
 			string(t.ID), t.Owner, t.Name, t.Public, toMicros(t.CreatedAt), toMicros(t.UpdatedAt), most)
 		if err == nil && n == 0 {
 			err = sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "there are %d templates of this owner already, and no more may be made", most),
-				"remove those that nobody needs")
+				"remove unused ones")
 		}
 		return err
 	})
@@ -45,7 +45,7 @@ func (s *Store) EnsureTemplate(ctx context.Context, t sandpit.Template, most int
 	return s.TemplateNamed(ctx, t.Owner, t.Name)
 }
 
-// Template returns a template, whoever has it. NotFound.
+// Template returns a template of any owner. NotFound.
 func (s *Store) Template(ctx context.Context, id sandpit.TemplateID) (sandpit.Template, error) {
 	return s.oneTemplate(ctx, string(id), `WHERE id = ?`, string(id))
 }
@@ -80,7 +80,7 @@ func noTemplate(name string) error {
 type TemplateFilter struct {
 	// Owner is whose, unless All is set.
 	Owner string
-	// All is everybody's.
+	// All includes every owner.
 	All bool
 	// Public adds those of others that are public.
 	Public bool
@@ -203,8 +203,7 @@ func (s *Store) DeleteTag(ctx context.Context, id sandpit.TemplateID, tag string
 	return s.changeTemplate(ctx, tag, `DELETE FROM template_tags WHERE template = ?1 AND tag = ?2`, string(id), tag)
 }
 
-// DeleteTemplate forgets a template and its tags. Its builds stay, for whoever removes
-// them. NotFound: it is gone.
+// DeleteTemplate deletes a template and its tags. The caller removes its builds. NotFound.
 func (s *Store) DeleteTemplate(ctx context.Context, id sandpit.TemplateID) error {
 	var n int64
 	err := s.writeAnyway(ctx, func(tx *writer) (err error) {
@@ -254,7 +253,7 @@ const (
 type TemplateLimits struct {
 	// Bytes of all builds together; 0 is without a limit.
 	Bytes int64
-	// Pending is how many builds may be waiting or going on.
+	// Pending is how many builds may be waiting or running.
 	Pending int
 }
 
@@ -276,7 +275,7 @@ func (s *Store) InsertBuild(ctx context.Context, b TemplateBuild, most TemplateL
 		case err != nil:
 			return err
 		case pending >= most.Pending:
-			return sandpit.Errorf(sandpit.Exhausted, "%d builds of this owner are waiting or going on, and no more may be", pending)
+			return sandpit.Errorf(sandpit.Exhausted, "quota exceeded: %d builds of this owner are waiting or running", pending)
 		case most.Bytes > 0 && bytes >= most.Bytes:
 			return most.exceededError(bytes)
 		}
@@ -296,7 +295,7 @@ func (s *Store) InsertBuild(ctx context.Context, b TemplateBuild, most TemplateL
 func (l TemplateLimits) exceededError(bytes int64) error {
 	return sandpit.WithHint(
 		sandpit.Errorf(sandpit.Exhausted, "the templates of this owner take %d bytes, and may take %d", bytes, l.Bytes),
-		"remove those that nobody needs")
+		"remove unused ones")
 }
 
 // UpdateBuild writes what is known of a build by now, if it is as it was: in the status
@@ -305,10 +304,10 @@ func (s *Store) UpdateBuild(ctx context.Context, b TemplateBuild, from sandpit.B
 	return s.finishBuild(ctx, b, from, nil, TemplateLimits{})
 }
 
-// FinishBuild writes how a build that was going on has ended, and its log. A ready one
-// gets its tags, unless its template is gone.
+// FinishBuild stores the result of a build, and its log. A ready build gets its tags unless
+// its template was deleted.
 //
-// NotFound: it is gone. Exhausted: all of the owner's are larger than they may be.
+// NotFound. Exhausted: the builds of the owner exceed their size limit.
 func (s *Store) FinishBuild(ctx context.Context, b TemplateBuild, log []sandpit.BuildLog, most TemplateLimits) error {
 	return s.finishBuild(ctx, b, sandpit.BuildBuilding, log, most)
 }
@@ -366,7 +365,7 @@ func (l TemplateLimits) checkLimits(ctx context.Context, tx *writer, b TemplateB
 }
 
 func noBuild(id sandpit.BuildID) error {
-	return sandpit.Errorf(sandpit.NotFound, "there is no build %.40s", string(id))
+	return sandpit.Errorf(sandpit.NotFound, "build %.40s not found", string(id))
 }
 
 // encodeBuild checks a build and returns its columns.

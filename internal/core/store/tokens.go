@@ -40,7 +40,7 @@ type Token struct {
 	Sandbox sandpit.ID
 	// Port is 0 for all ports.
 	Port int
-	// Owner is the owner of the sandbox, Creator the owner who asked for the token.
+	// Owner is the owner of the sandbox, Creator the owner that requested the token.
 	Owner, Creator string
 	// Key is the ID of the API key that asked for it; "" for a caller without a key.
 	Key string
@@ -340,7 +340,7 @@ func (s *Store) TokenEpochs(ctx context.Context) (map[sandpit.ID]int64, error) {
 	return all, nil
 }
 
-// TouchToken notes that a token was shown. A token that does not exist is no error.
+// TouchToken records a use of a token. A missing token is not an error.
 func (s *Store) TouchToken(ctx context.Context, id string, at time.Time) error {
 	err := s.writeAnyway(ctx, func(tx *writer) error {
 		_, err := tx.exec(ctx, `UPDATE tokens SET last_used_at = ?2 WHERE id = ?1`, id, toMicros(roundTime(at)))

@@ -13,8 +13,7 @@ import (
 // VolumeState is where a volume is in its life.
 type VolumeState string
 
-// The states. What is on the way to another is finished, or taken back, by whoever
-// opens the store next.
+// The states. The next server that opens the store finishes or undoes a transition.
 const (
 	VolumeCreating VolumeState = "creating"
 	VolumeReady    VolumeState = "ready"
@@ -38,10 +37,10 @@ type Volume struct {
 
 const volumeColumns = `id, owner, name, provider, state, created_at`
 
-// InsertVolume adds a volume and returns it as it is kept. An owner may have max.
+// InsertVolume adds a volume and returns it as stored. An owner may have max.
 //
-// AlreadyExists: the owner has one of that name, or the ID is there. Invalid: it is out
-// of bounds. Exhausted: the owner has as many as there may be.
+// AlreadyExists: the owner has one of that name, or the ID exists. Invalid: a field is out
+// of bounds. Exhausted: the owner has max volumes.
 func (s *Store) InsertVolume(ctx context.Context, v Volume, most int) (Volume, error) {
 	v.CreatedAt = roundTime(v.CreatedAt)
 	if problem := v.describeProblem(); problem != "" {
@@ -53,7 +52,7 @@ func (s *Store) InsertVolume(ctx context.Context, v Volume, most int) (Volume, e
 			string(v.ID), v.Owner, v.Name, v.Provider, string(v.State), toMicros(v.CreatedAt), most)
 		if err == nil && n == 0 {
 			err = sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "there are %d volumes of this owner already, and no more may be made", most),
-				"remove those that nobody needs")
+				"remove unused ones")
 		}
 		return err
 	})
@@ -70,7 +69,7 @@ func (s *Store) InsertVolume(ctx context.Context, v Volume, most int) (Volume, e
 type VolumeFilter struct {
 	// Owner is whose, unless All is set.
 	Owner string
-	// All is everybody's.
+	// All includes every owner.
 	All bool
 	// Unfinished are those that are not ready.
 	Unfinished bool
@@ -101,14 +100,14 @@ func (s *Store) Volumes(ctx context.Context, f VolumeFilter) ([]Volume, error) {
 	return list, nil
 }
 
-// Volume returns an owner's volume. NotFound: there is none of that name.
+// Volume returns an owner's volume by name. NotFound.
 func (s *Store) Volume(ctx context.Context, owner, name string) (Volume, error) {
 	list, err := s.queryVolumes(ctx, `WHERE owner = ? AND name = ?`, owner, name)
 	if err != nil {
 		return Volume{}, s.wrapError(err, "look for a volume")
 	}
 	if len(list) == 0 {
-		return Volume{}, sandpit.Errorf(sandpit.NotFound, "there is no volume %.100s", name)
+		return Volume{}, sandpit.Errorf(sandpit.NotFound, "volume %.100s not found", name)
 	}
 	return list[0], nil
 }
@@ -159,7 +158,7 @@ func (s *Store) changeVolume(ctx context.Context, id sandpit.ID, statement strin
 		return s.wrapError(err, "change a volume")
 	}
 	if n == 0 {
-		return sandpit.Errorf(sandpit.NotFound, "there is no such volume")
+		return sandpit.Errorf(sandpit.NotFound, "volume not found")
 	}
 	return nil
 }

@@ -38,8 +38,8 @@ func (t *Tokens) RevokePort(ctx context.Context, id sandpit.ID, port int) error 
 	return nil
 }
 
-// RevokeSandbox ends all tokens of a sandbox, what was signed with them, and what they have
-// opened. NotFound: the sandbox does not exist.
+// RevokeSandbox ends all tokens of a sandbox, the URLs signed with them, and the connections
+// they opened. NotFound: the sandbox does not exist.
 func (t *Tokens) RevokeSandbox(ctx context.Context, id sandpit.ID) error {
 	epoch, err := t.o.Store.RaiseTokenEpoch(ctx, id)
 	if err != nil {

@@ -84,8 +84,8 @@ func isSame(a, b string) bool { return subtle.ConstantTimeCompare([]byte(a), []b
 // keyFile holds the key, below a server's state directory.
 const keyFile = "preview.key"
 
-// loadKey returns the key in a directory, and makes it if there is none. Without it all
-// tokens stop working, and nothing else.
+// loadKey returns the key in a directory and creates it if it is missing. A lost key
+// invalidates all tokens and nothing else.
 func loadKey(dir string) (key [keyBytes]byte, err error) {
 	path := filepath.Join(dir, keyFile)
 	text, err := os.ReadFile(path)

@@ -47,7 +47,7 @@ type Options struct {
 	Keys  Keys
 	// Dir is a directory of the server's own, for the key that secrets are derived with.
 	Dir string
-	// Clock tells the time of day. Default: clock.System.
+	// Clock is the time of day. Default: clock.System.
 	Clock clock.Clock
 	// Log receives problems that no caller sees. Default: none does.
 	Log *slog.Logger
@@ -156,7 +156,7 @@ func (t *Tokens) pruneTokens(ctx context.Context) error {
 	epochs := maps.Clone(t.epochs)
 	t.mu.Unlock()
 	guests := t.guests.tokenIDs()
-	// What is added from here on stays, whether the store tells of it or not.
+	// Entries added from here on stay, whether or not the store returned them.
 	known, err := t.o.Store.TokenEpochs(ctx)
 	if err != nil {
 		return err
@@ -366,7 +366,7 @@ func (t *Tokens) admitRequest(ctx context.Context, id string, g Grant) (*Admissi
 	return &Admission{Expires: one.ExpiresAt, ctx: bound, release: func() { cutKey(); release() }}, nil
 }
 
-// orToken is what a caller is told of an error: nothing of what is wrong with the token.
+// orToken returns an error for the caller that does not say what is wrong with the token.
 func orToken(err error) error {
 	if err == nil || errors.Is(err, sandpit.Unauthenticated) {
 		return errToken
@@ -424,8 +424,8 @@ func (t *Tokens) recordUse(ctx context.Context, one store.Token) {
 	}
 }
 
-// GuestOf returns the sandbox whose guest a token opens that is shown without naming one, or
-// that a request was signed with; "" if there is none.
+// GuestOf returns the sandbox whose guest a token opens, for a request that names no sandbox
+// or was signed with the token; otherwise "".
 func (t *Tokens) GuestOf(ctx context.Context, secret string) sandpit.ID {
 	if id, _, ok := parseSecret(secret); ok {
 		one, err := t.findRecord(ctx, id)
@@ -437,8 +437,8 @@ func (t *Tokens) GuestOf(ctx context.Context, secret string) sandpit.ID {
 	return t.GuestOfSigned(func(other string) bool { return isSame(secret, other) })
 }
 
-// GuestOfSigned returns the sandbox whose guest a request is for that was signed with one of
-// its tokens, as AdmitSigned takes it; "" if there is none.
+// GuestOfSigned returns the sandbox whose token signed a request, as AdmitSigned takes it;
+// otherwise "".
 func (t *Tokens) GuestOfSigned(matches func(secret string) bool) sandpit.ID {
 	return t.guests.findSandbox(matches)
 }

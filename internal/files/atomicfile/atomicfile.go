@@ -106,8 +106,8 @@ func (f *File) syncContent() error {
 	return f.Sync()
 }
 
-// syncName syncs the directory. Some network file systems cannot do that and say so; a directory that this process may
-// write but not read cannot be opened for it.
+// syncName syncs the directory. It ignores the error of network file systems that cannot sync directories, and a
+// directory that this process may write but not read.
 func (f *File) syncName() error {
 	if f.noSync {
 		return nil
@@ -136,18 +136,18 @@ func Write(path string, mode fs.FileMode, data []byte, opts ...Option) error {
 
 // WriteFunc is [Write] with the content that fill writes. After an error of fill, which it returns, the old file stays.
 func WriteFunc(path string, mode fs.FileMode, fill func(io.Writer) error, opts ...Option) error {
-	return write(path, mode, fill, (*File).Rename, opts)
+	return writeAndPublish(path, mode, fill, (*File).Rename, opts)
 }
 
 // Create creates the file path, which must not exist: otherwise the error is [fs.ErrExist] and the file stays as it is.
 func Create(path string, mode fs.FileMode, data []byte, opts ...Option) error {
-	return write(path, mode, func(w io.Writer) error {
+	return writeAndPublish(path, mode, func(w io.Writer) error {
 		_, err := w.Write(data)
 		return err
 	}, (*File).Link, opts)
 }
 
-func write(path string, mode fs.FileMode, fill func(io.Writer) error, publish func(*File) error, opts []Option) error {
+func writeAndPublish(path string, mode fs.FileMode, fill func(io.Writer) error, publish func(*File) error, opts []Option) error {
 	f, err := New(path, mode, opts...)
 	if err != nil {
 		return err

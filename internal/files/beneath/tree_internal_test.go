@@ -24,7 +24,7 @@ func TestUnlockFollowsNoLinks(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer root.Close()
-	if err := unlock(root.FD(), "link"); err == nil {
+	if err := makeAccessible(root.FD(), "link"); err == nil {
 		t.Error("a link is unlocked")
 	}
 	if fd, err := openClosed(root.FD(), "link"); err == nil {

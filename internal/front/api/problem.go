@@ -49,13 +49,13 @@ func ProblemOf(ctx context.Context, err error) wire.Problem {
 		title = "Client Closed Request"
 	}
 	exchange := exchangeOf(ctx)
-	exchange.fail(err)
-	about := sandpit.SubjectOf(sandpit.WithSubject(err, exchange.subject()))
+	exchange.setFailure(err)
+	about := sandpit.SubjectOf(sandpit.WithSubject(err, exchange.toSubject()))
 	detail, hint := Redact(ctx, err.Error()), Redact(ctx, sandpit.HintOf(err))
 	return wire.Problem{
 		Type: "about:blank", Title: title, Status: status, Code: code,
-		Detail: clip(detail), Hint: clip(hint), RequestID: RequestID(ctx),
-		Retryable: sandpit.Retryable(err), Provider: about.Provider, Sandbox: about.Sandbox, Operation: clip(about.Operation),
+		Detail: truncate(detail), Hint: truncate(hint), RequestID: RequestID(ctx),
+		Retryable: sandpit.Retryable(err), Provider: about.Provider, Sandbox: about.Sandbox, Operation: truncate(about.Operation),
 	}
 }
 
@@ -65,7 +65,7 @@ func Redact(ctx context.Context, text string) string {
 	if p, err := PrincipalOf(ctx); err == nil && p.Admin {
 		return text
 	}
-	return exchangeOf(ctx).redact(text)
+	return exchangeOf(ctx).redactText(text)
 }
 
 // WriteError answers a request with err, unless the answer has begun.
@@ -108,7 +108,7 @@ func ProblemHeaders(p wire.Problem) http.Header {
 	return h
 }
 
-func clip(text string) string {
+func truncate(text string) string {
 	return strings.ToValidUTF8(textlen.Shorten(text, maxDetail), "\uFFFD")
 }
 

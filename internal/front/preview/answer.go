@@ -151,9 +151,9 @@ func (a *answer) drainBody() {
 	switch {
 	case b.ended.Load():
 	case b.keeps && a.status != 0 && a.status != http.StatusSwitchingProtocols:
-		api.ReadRest(a.ResponseWriter, b)
+		api.DrainBody(a.ResponseWriter, b)
 	default:
-		api.BoundRest(a.ResponseWriter)
+		api.LimitRest(a.ResponseWriter)
 	}
 }
 

@@ -29,7 +29,7 @@ type Options struct {
 	// Admit finds out who makes a request on the API's listener: api.Edge.Admit.
 	Admit func(http.ResponseWriter, *http.Request) (*http.Request, error)
 	// Enter counts a request for a sandbox of an owner until leave is called:
-	// api.Edge.EnterPreview. Default: nothing is counted.
+	// api.Edge.CountPreview. Default: nothing is counted.
 	Enter func(r *http.Request, owner string) (leave func(), err error)
 	// Domain is the name below which every port has a host name of its own, such as
 	// 8000-ID.localhost. In lower case, without a port. Default: none has.
@@ -46,7 +46,7 @@ type Options struct {
 	// it. Default: nobody can.
 	Wake func(context.Context, sandpit.ID) error
 	// Observe is told of each request when it has been answered. Default: nobody is.
-	Observe func(*http.Request, api.Answer)
+	Observe func(*http.Request, api.Outcome)
 	// Clock tells the time of day. Default: clock.System.
 	Clock clock.Clock
 	// Log hears of what programs inside do wrong, at the level debug. Default: nobody does.
@@ -97,7 +97,7 @@ func Open(ctx context.Context, o Options) (*Gateway, error) {
 		o.Enter = func(*http.Request, string) (func(), error) { return func() {}, nil }
 	}
 	if o.Observe == nil {
-		o.Observe = func(*http.Request, api.Answer) {}
+		o.Observe = func(*http.Request, api.Outcome) {}
 	}
 	list, err := o.Store.Previews(ctx)
 	if err != nil {

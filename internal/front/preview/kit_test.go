@@ -58,7 +58,7 @@ type rig struct {
 	paths   string            // HOST:PORT of previews by path
 
 	mu      sync.Mutex
-	answers []api.Answer
+	answers []api.Outcome
 }
 
 // setClock can be set.
@@ -155,7 +155,7 @@ func (r *rig) open(admit func(http.ResponseWriter, *http.Request) (*http.Request
 			return preview.Places{Scheme: "http", Host: r.domain + ":" + portOf(r.main), Paths: "http://" + r.paths}
 		},
 		Frames: []string{"https://app.example.org"},
-		Observe: func(_ *http.Request, a api.Answer) {
+		Observe: func(_ *http.Request, a api.Outcome) {
 			r.mu.Lock()
 			defer r.mu.Unlock()
 			r.answers = append(r.answers, a)

@@ -126,7 +126,7 @@ func (g *Gateway) serveObserved(w http.ResponseWriter, r *http.Request, serve fu
 	a := newAnswer(w, r)
 	defer func() {
 		a.drainBody()
-		g.o.Observe(r, api.Answer{Route: "preview", Status: a.status, Bytes: a.bytes, Took: time.Since(begin)})
+		g.o.Observe(r, api.Outcome{Route: "preview", Status: a.status, Bytes: a.bytes, Took: time.Since(begin)})
 	}()
 	serve(a)
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// Event is one line of the audit trail.
+// Event is an entry of the audit trail.
 type Event struct {
 	Seq      int64             `json:"seq"`
 	At       time.Time         `json:"at"`
@@ -17,22 +17,22 @@ type Event struct {
 	Result   string            `json:"result" doc:"ok, or the code of the error."`
 	Message  string            `json:"message,omitempty"`
 	Duration float64           `json:"duration_seconds"`
-	Hash     string            `json:"hash" doc:"SHA-256 over the hash before and this event."`
+	Hash     string            `json:"hash" doc:"SHA-256 of the previous hash and this event."`
 }
 
-// Verdict says whether the audit trail is whole.
+// Verdict is the result of verifying the audit trail.
 type Verdict struct {
 	OK     bool   `json:"ok"`
-	Events int64  `json:"events" doc:"How many were looked at."`
-	Reason string `json:"reason,omitempty" doc:"What is wrong, if something is."`
+	Events int64  `json:"events" doc:"Number of events that were checked."`
+	Reason string `json:"reason,omitempty" doc:"What is wrong; absent if nothing is."`
 }
 
-// Message is one operation that is to be done later, or that failed for good.
+// Message is a scheduled action of the queue, or one that failed for good.
 type Message struct {
 	ID        string            `json:"id"`
 	Sandbox   sandpit.ID        `json:"sandbox"`
 	Kind      string            `json:"kind"`
-	State     string            `json:"state" enum:"pending,dead" doc:"pending: to be done, or being done; dead: given up."`
+	State     string            `json:"state" enum:"pending,dead" doc:"pending: waiting or running; dead: failed for good."`
 	Due       time.Time         `json:"due"`
 	Attempts  int               `json:"attempts"`
 	LastError string            `json:"last_error,omitempty"`
@@ -42,29 +42,27 @@ type Message struct {
 
 // Key is an API key, without its secret.
 type Key struct {
-	ID    string `json:"id"`
-	Name  string `json:"name,omitempty" doc:"For people."`
-	Owner string `json:"owner" doc:"Whose sandboxes it reaches."`
-	// Admin reaches everything, also what belongs to the server itself.
-	Admin      bool      `json:"admin,omitempty"`
+	ID         string    `json:"id"`
+	Name       string    `json:"name,omitempty" doc:"A label for people."`
+	Owner      string    `json:"owner" doc:"The owner whose sandboxes the key reaches."`
+	Admin      bool      `json:"admin,omitempty" doc:"The key has the rights of an administrator."`
 	CreatedAt  time.Time `json:"created_at"`
 	ExpiresAt  time.Time `json:"expires_at,omitzero"`
-	LastUsedAt time.Time `json:"last_used_at,omitzero" doc:"Give or take a minute."`
+	LastUsedAt time.Time `json:"last_used_at,omitzero" doc:"Accurate to about a minute."`
 }
 
 // NewKey asks for an API key.
 type NewKey struct {
-	Name  string `json:"name,omitempty" maxLength:"100"`
-	Owner string `json:"owner" minLength:"1" maxLength:"100" doc:"Whose sandboxes it reaches."`
-	Admin bool   `json:"admin,omitempty" doc:"Reaches everything."`
-	// TTL is how many seconds it is good for. Default: for ever.
-	TTL float64 `json:"ttl_seconds,omitempty" minimum:"0" doc:"Seconds that it is good for. Default: for ever."`
+	Name  string  `json:"name,omitempty" maxLength:"100"`
+	Owner string  `json:"owner" minLength:"1" maxLength:"100" doc:"The owner whose sandboxes the key reaches."`
+	Admin bool    `json:"admin,omitempty" doc:"Gives the rights of an administrator."`
+	TTL   float64 `json:"ttl_seconds,omitempty" minimum:"0" doc:"Seconds until the key expires. Default: never."`
 }
 
-// MadeKey is a new key with its secret, which is never told again.
+// MadeKey is a new key with its secret, which no other response contains.
 type MadeKey struct {
 	Key
-	Secret string `json:"secret" doc:"e2b_ and 40 hexadecimal digits. It is not kept, and never told again."`
+	Secret string `json:"secret" doc:"e2b_ and 40 hexadecimal digits. The server does not keep it; no other response contains it."`
 }
 
 // Image is an image of the server's cache.
@@ -88,24 +86,22 @@ const (
 	PrePullFailed   = "failed"
 )
 
-// PrePull is an image that the server makes ready when it starts.
+// PrePull is an image that the server fetches when it starts.
 type PrePull struct {
 	Image string `json:"image"`
-	State string `json:"state" enum:"waiting,fetching,ready,failed" doc:"waiting: for its turn, or to be tried again; failed: given up."`
-	Tries int    `json:"tries" doc:"How often it was tried."`
-	Error string `json:"error,omitempty" doc:"Why the last try failed; for administrators."`
+	State string `json:"state" enum:"waiting,fetching,ready,failed" doc:"waiting: for its turn or the next attempt; failed: no more attempts."`
+	Tries int    `json:"tries" doc:"Number of attempts."`
+	Error string `json:"error,omitempty" doc:"Why the last attempt failed; for administrators."`
 }
 
 // Pull asks for an image to be fetched.
 type Pull struct {
-	Name string `json:"name" minLength:"1" doc:"A reference, such as python:3.12-slim."`
-	// Always asks the registry even if the image is there.
-	Always bool `json:"always,omitempty"`
-	// Provider is whose sandboxes it is for: docker has images of its own.
-	Provider string `json:"provider,omitempty" maxLength:"64" doc:"The provider whose sandboxes it is for. Default: the server's."`
+	Name     string `json:"name" minLength:"1" doc:"A reference, such as python:3.12-slim."`
+	Always   bool   `json:"always,omitempty" doc:"Ask the registry even if the image is in the cache."`
+	Provider string `json:"provider,omitempty" maxLength:"64" doc:"The provider whose sandboxes use the image; docker has images of its own. Default: the server's provider."`
 }
 
-// Progress is how far something has come, as the event "progress" has it.
+// Progress is the content of the event "progress".
 type Progress struct {
 	Done  int64 `json:"done" doc:"Bytes."`
 	Total int64 `json:"total" doc:"Bytes; 0 if unknown."`

@@ -91,28 +91,28 @@ func TestStartNamesTheCommand(t *testing.T) {
 func TestOldestCommandsAreForgotten(t *testing.T) {
 	t.Parallel()
 	g := newGuest(t.TempDir())
-	list := g.processes.journal
-	list.most = 10
+	list := g.processes.commands
+	list.maxEnded = 10
 	for i := range 25 {
-		c := list.add(fmt.Sprint("c", i), i+1, &process.StartRequest{Process: &process.ProcessConfig{Cmd: "x"}})
+		c := list.addCommand(fmt.Sprint("c", i), i+1, &process.StartRequest{Process: &process.ProcessConfig{Cmd: "x"}})
 		c.log.Append(0, []byte("output"))
-		c.finish(&process.ProcessEvent_EndEvent{ExitCode: int32(i)}, false)
-		list.retire(c)
+		c.setEnd(&process.ProcessEvent_EndEvent{ExitCode: int32(i)}, false)
+		list.addEnded(c)
 	}
-	running := list.add("running", 100, &process.StartRequest{})
+	running := list.addCommand("running", 100, &process.StartRequest{})
 	var ids []string
-	for _, c := range list.all() {
+	for _, c := range list.listCommands() {
 		ids = append(ids, c.id)
 	}
 	if len(ids) != 11 || ids[0] != "c15" || ids[10] != "running" {
 		t.Errorf("remembered: %q", ids)
 	}
-	running.finish(&process.ProcessEvent_EndEvent{}, false)
-	if err := list.forget("running"); err != nil { // between its end and its retirement
+	running.setEnd(&process.ProcessEvent_EndEvent{}, false)
+	if err := list.forgetCommand("running"); err != nil { // between its end and its retirement
 		t.Error(err)
 	}
-	list.retire(running)
-	if list.find("running") != nil || len(list.byTime) != 10 {
+	list.addEnded(running)
+	if list.findCommand("running") != nil || len(list.byTime) != 10 {
 		t.Errorf("%d are remembered", len(list.byTime))
 	}
 	g.Close()

@@ -35,7 +35,7 @@ func (f *content) Seek(offset int64, whence int) (int64, error) {
 		return 0, errSeek
 	}
 	if offset != f.offset {
-		f.close()
+		f.closeFile()
 	}
 	f.offset = offset
 	return offset, nil
@@ -63,7 +63,7 @@ func (f *content) Read(b []byte) (int, error) {
 	return n, err
 }
 
-func (f *content) close() {
+func (f *content) closeFile() {
 	if f.open != nil {
 		_ = f.open.Close() // it was only read
 		f.open = nil

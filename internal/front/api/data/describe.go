@@ -35,12 +35,12 @@ func (o operation) pattern() string { return o.method + " " + base + o.path }
 // Describe adds the calls to the description of the API.
 func Describe(doc huma.API) {
 	d := doc.OpenAPI()
-	for _, o := range operations() {
-		d.AddOperation(o.describe(d.Components.Schemas))
+	for _, o := range allOperations() {
+		d.AddOperation(o.toHuma(d.Components.Schemas))
 	}
 }
 
-func (o operation) describe(schemas huma.Registry) *huma.Operation {
+func (o operation) toHuma(schemas huma.Registry) *huma.Operation {
 	path := strings.Replace(base+o.path, "{path...}", "{path}", 1)
 	op := &huma.Operation{
 		Method: o.method, Path: path, OperationID: o.id, Summary: o.summary, Tags: []string{tagOf(o.path)},
@@ -109,17 +109,17 @@ func pathParams(path string) (params []*huma.Param) {
 	return params
 }
 
-func text(name, words string) *huma.Param {
+func textParam(name, words string) *huma.Param {
 	return &huma.Param{Name: name, In: "query", Description: words, Schema: &huma.Schema{Type: huma.TypeString}}
 }
 
-func number(name, words string, least float64) *huma.Param {
+func numberParam(name, words string, least float64) *huma.Param {
 	return &huma.Param{Name: name, In: "query", Description: words, Schema: &huma.Schema{Type: huma.TypeInteger, Format: "int64", Minimum: &least}}
 }
 
-// file are the parameters of a call on a file.
-func file(others ...*huma.Param) []*huma.Param {
-	path := text("path", "The file. Relative paths start at the user's home.")
+// fileParams are the parameters of a call on a file.
+func fileParams(others ...*huma.Param) []*huma.Param {
+	path := textParam("path", "The file. Relative paths start at the user's home.")
 	path.Required = true
-	return append([]*huma.Param{path, text("user", "Whose home it is, and whose file it becomes. Default: the sandbox's user.")}, others...)
+	return append([]*huma.Param{path, textParam("user", "Whose home it is, and whose file it becomes. Default: the sandbox's user.")}, others...)
 }

@@ -17,9 +17,9 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/front/wire"
 )
 
-// query reads the parameters of a request, of which only the known may be there, and
+// parseQuery reads the parameters of a request, of which only the known may be there, and
 // each once.
-func (c *call) query(known ...string) (url.Values, error) {
+func (c *call) parseQuery(known ...string) (url.Values, error) {
 	values, err := url.ParseQuery(c.r.URL.RawQuery)
 	if err != nil {
 		return nil, sandpit.Errorf(sandpit.Invalid, "query: %w", err)
@@ -39,16 +39,16 @@ func (c *call) query(known ...string) (url.Values, error) {
 	return values, nil
 }
 
-// place is the file that a request means.
-type place struct{ user, path string }
+// fileRef is the file that a request means.
+type fileRef struct{ user, path string }
 
-// file reads the parameters of a call on a file, besides which others may be there.
-func (c *call) file(others ...string) (place, url.Values, error) {
-	values, err := c.query(append([]string{"path", "user"}, others...)...)
+// parseFile reads the parameters of a call on a file, besides which others may be there.
+func (c *call) parseFile(others ...string) (fileRef, url.Values, error) {
+	values, err := c.parseQuery(append([]string{"path", "user"}, others...)...)
 	if err != nil {
-		return place{}, nil, err
+		return fileRef{}, nil, err
 	}
-	p := place{values.Get("user"), values.Get("path")}
+	p := fileRef{values.Get("user"), values.Get("path")}
 	return p, values, checkPath("path", p.path)
 }
 
@@ -67,8 +67,8 @@ func checkPath(name, p string) error {
 	return nil
 }
 
-// stat describes a file, following links: a link's own size is not its content's.
-func (c *call) stat(ctx context.Context, p place) (sandpit.File, error) {
+// statFile describes a file, following links: a link's own size is not its content's.
+func (c *call) statFile(ctx context.Context, p fileRef) (sandpit.File, error) {
 	const most = 40 // links, as Linux has it
 	for range most {
 		f, err := c.guest.Stat(ctx, p.user, p.path)
@@ -87,11 +87,11 @@ func (c *call) stat(ctx context.Context, p place) (sandpit.File, error) {
 const maxRanges = 8
 
 func (s *Server) readFile(ctx context.Context, c *call) error {
-	p, _, err := c.file()
+	p, _, err := c.parseFile()
 	if err != nil {
 		return err
 	}
-	f, err := c.stat(ctx, p)
+	f, err := c.statFile(ctx, p)
 	if err != nil {
 		return err
 	}
@@ -102,17 +102,17 @@ func (s *Server) readFile(ctx context.Context, c *call) error {
 		c.r.Header.Del("Range")
 	}
 	h := c.w.Header()
-	harmless(h)
+	setSafeHeaders(h)
 	h.Set("Content-Type", "application/octet-stream")
-	h.Set("Content-Disposition", attachment(path.Base(cmp.Or(f.Path, p.path))))
+	h.Set("Content-Disposition", attachmentHeader(path.Base(cmp.Or(f.Path, p.path))))
 	if f.Size == 0 { // perhaps one that the kernel makes up as it is read
-		return c.stream(func() (io.ReadCloser, error) { return c.guest.ReadFile(ctx, p.user, p.path) })
+		return c.streamFile(func() (io.ReadCloser, error) { return c.guest.ReadFile(ctx, p.user, p.path) })
 	}
 	if !f.ModifiedAt.IsZero() {
 		h.Set("ETag", fmt.Sprintf(`"%x-%x"`, f.ModifiedAt.UnixNano(), f.Size))
 	}
 	from := &content{ctx: ctx, guest: c.guest, user: p.user, path: p.path, size: f.Size}
-	defer from.close()
+	defer from.closeFile()
 	// The file is opened before anything is told of it: perhaps it cannot be. Of a
 	// part nobody knows yet where it begins.
 	if c.r.Method != http.MethodHead && c.r.Header.Get("Range") == "" {
@@ -124,8 +124,8 @@ func (s *Server) readFile(ctx context.Context, c *call) error {
 	return from.err
 }
 
-// stream answers with what open opens.
-func (c *call) stream(open func() (io.ReadCloser, error)) error {
+// streamFile answers with what open opens.
+func (c *call) streamFile(open func() (io.ReadCloser, error)) error {
 	if c.r.Method == http.MethodHead {
 		c.w.WriteHeader(http.StatusOK)
 		return nil
@@ -139,13 +139,13 @@ func (c *call) stream(open func() (io.ReadCloser, error)) error {
 	return err
 }
 
-// attachment says that an answer is to be saved under a name, not shown.
-func attachment(name string) string {
+// attachmentHeader says that an answer is to be saved under a name, not shown.
+func attachmentHeader(name string) string {
 	return cmp.Or(mime.FormatMediaType("attachment", map[string]string{"filename": name}), "attachment")
 }
 
 func (s *Server) writeFile(ctx context.Context, c *call) error {
-	p, values, err := c.file("mode")
+	p, values, err := c.parseFile("mode")
 	if err != nil {
 		return err
 	}
@@ -160,22 +160,22 @@ func (s *Server) writeFile(ctx context.Context, c *call) error {
 	if err := c.guest.WriteFile(ctx, p.user, p.path, c.r.Body, o); err != nil {
 		return err
 	}
-	return c.nothing()
+	return c.writeNoContent()
 }
 
 func (s *Server) removeFile(ctx context.Context, c *call) error {
-	p, _, err := c.file()
+	p, _, err := c.parseFile()
 	if err != nil {
 		return err
 	}
 	if err := c.guest.Remove(ctx, p.user, p.path); err != nil {
 		return err
 	}
-	return c.nothing()
+	return c.writeNoContent()
 }
 
 func (s *Server) statFile(ctx context.Context, c *call) error {
-	p, _, err := c.file()
+	p, _, err := c.parseFile()
 	if err != nil {
 		return err
 	}
@@ -183,14 +183,14 @@ func (s *Server) statFile(ctx context.Context, c *call) error {
 	if err != nil {
 		return err
 	}
-	return c.json(http.StatusOK, wire.EntryOf(f))
+	return c.writeJSON(http.StatusOK, wire.EntryOf(f))
 }
 
 // maxDepth is how deep a list can go.
 const maxDepth = 1000
 
 func (s *Server) listFiles(ctx context.Context, c *call) error {
-	p, values, err := c.file("depth")
+	p, values, err := c.parseFile("depth")
 	if err != nil {
 		return err
 	}
@@ -208,12 +208,12 @@ func (s *Server) listFiles(ctx context.Context, c *call) error {
 	for _, f := range files {
 		list.Items = append(list.Items, wire.EntryOf(f))
 	}
-	return c.json(http.StatusOK, list)
+	return c.writeJSON(http.StatusOK, list)
 }
 
 func (s *Server) makeDir(ctx context.Context, c *call) error {
 	var req wire.MakeDir
-	if err := c.body(&req); err != nil {
+	if err := c.readBody(&req); err != nil {
 		return err
 	}
 	if err := checkPath("body.path", req.Path); err != nil {
@@ -222,12 +222,12 @@ func (s *Server) makeDir(ctx context.Context, c *call) error {
 	if err := c.guest.MakeDir(ctx, req.User, req.Path); err != nil {
 		return err
 	}
-	return c.nothing()
+	return c.writeNoContent()
 }
 
 func (s *Server) moveFile(ctx context.Context, c *call) error {
 	var req wire.Move
-	if err := c.body(&req); err != nil {
+	if err := c.readBody(&req); err != nil {
 		return err
 	}
 	if err := cmp.Or(checkPath("body.from", req.From), checkPath("body.to", req.To)); err != nil {
@@ -236,28 +236,28 @@ func (s *Server) moveFile(ctx context.Context, c *call) error {
 	if err := c.guest.Move(ctx, req.User, req.From, req.To); err != nil {
 		return err
 	}
-	return c.nothing()
+	return c.writeNoContent()
 }
 
 func (s *Server) readTree(ctx context.Context, c *call) error {
-	p, _, err := c.file()
+	p, _, err := c.parseFile()
 	if err != nil {
 		return err
 	}
 	h := c.w.Header()
-	harmless(h)
+	setSafeHeaders(h)
 	h.Set("Content-Type", "application/x-tar")
-	h.Set("Content-Disposition", attachment(path.Base(path.Clean("/"+p.path))+".tar"))
-	return c.stream(func() (io.ReadCloser, error) { return c.guest.ReadTree(ctx, p.user, p.path) })
+	h.Set("Content-Disposition", attachmentHeader(path.Base(path.Clean("/"+p.path))+".tar"))
+	return c.streamFile(func() (io.ReadCloser, error) { return c.guest.ReadTree(ctx, p.user, p.path) })
 }
 
 func (s *Server) writeTree(ctx context.Context, c *call) error {
-	p, _, err := c.file()
+	p, _, err := c.parseFile()
 	if err != nil {
 		return err
 	}
 	if err := c.guest.WriteTree(ctx, p.user, p.path, c.r.Body); err != nil {
 		return err
 	}
-	return c.nothing()
+	return c.writeNoContent()
 }

@@ -16,15 +16,15 @@ const (
 	tarType = "application/x-tar"
 )
 
-// operations returns the table of all calls: Register serves them, Describe describes them.
-func operations() []operation {
+// allOperations returns the table of all calls: Register serves them, Describe describes them.
+func allOperations() []operation {
 	return slices.Concat(guestOperations(), runOperations(), fileOperations(), commandOperations(), sessionOperations(), jobOperations())
 }
 
 func guestOperations() (all []operation) {
 	for _, method := range guestMethods {
 		o := operation{
-			id: "forward" + method[:1] + strings.ToLower(method[1:]), serve: (*Server).proxy, summary: "Speak to the guest in the protocol of its own; its key is added.",
+			id: "forward" + method[:1] + strings.ToLower(method[1:]), serve: (*Server).forwardToGuest, summary: "Speak to the guest in the protocol of its own; its key is added.",
 			method: method, path: "/envd/{path...}", status: http.StatusOK, answers: "*/*",
 		}
 		if method != http.MethodGet && method != http.MethodDelete && method != http.MethodOptions {
@@ -37,38 +37,38 @@ func guestOperations() (all []operation) {
 
 func runOperations() []operation {
 	return []operation{{
-		id: "runCommand", serve: (*Server).run, summary: "Run a command. It is killed when the client goes away, unless it is detached.",
+		id: "runCommand", serve: (*Server).runCommand, summary: "Run a command. It is killed when the client goes away, unless it is detached.",
 		method: http.MethodPost, path: "/run", body: wire.Run{}, status: http.StatusOK, answer: wire.RunResult{}, accepted: wire.Started{}, answers: api.ContentTypeStream,
 	}, {
-		id: "announceCommand", serve: (*Server).announce, summary: "Announce a command that a shell reads from the client: the server screens and records it. Or say how one ended.",
+		id: "announceCommand", serve: (*Server).announceCommand, summary: "Announce a command that a shell reads from the client: the server screens and records it. Or say how one ended.",
 		method: http.MethodPost, path: "/announce", body: wire.Announcement{}, status: http.StatusNoContent,
 	}}
 }
 
 func fileOperations() []operation {
-	depth := number("depth", "How deep to go. Default: 1.", 1)
+	depth := numberParam("depth", "How deep to go. Default: 1.", 1)
 	return []operation{
-		{id: "readFile", serve: (*Server).readFile, summary: "Read a file, or ranges of it.", method: http.MethodGet, path: "/files", params: file(), status: http.StatusOK, answers: binary},
+		{id: "readFile", serve: (*Server).readFile, summary: "Read a file, or ranges of it.", method: http.MethodGet, path: "/files", params: fileParams(), status: http.StatusOK, answers: binary},
 		{
 			id: "writeFile", serve: (*Server).writeFile, summary: "Replace a file, all of it or nothing.", method: http.MethodPut, path: "/files",
-			params: file(text("mode", "Permissions in octal. Default: those it has, else 644.")), content: binary, status: http.StatusNoContent,
+			params: fileParams(textParam("mode", "Permissions in octal. Default: those it has, else 644.")), content: binary, status: http.StatusNoContent,
 		},
-		{id: "removeFile", serve: (*Server).removeFile, summary: "Remove a file or a whole tree.", method: http.MethodDelete, path: "/files", params: file(), status: http.StatusNoContent},
-		{id: "statFile", serve: (*Server).statFile, summary: "Describe a file.", method: http.MethodGet, path: "/files/stat", params: file(), status: http.StatusOK, answer: wire.Entry{}},
+		{id: "removeFile", serve: (*Server).removeFile, summary: "Remove a file or a whole tree.", method: http.MethodDelete, path: "/files", params: fileParams(), status: http.StatusNoContent},
+		{id: "statFile", serve: (*Server).statFile, summary: "Describe a file.", method: http.MethodGet, path: "/files/stat", params: fileParams(), status: http.StatusOK, answer: wire.Entry{}},
 		{
-			id: "listFiles", serve: (*Server).listFiles, summary: "List a directory.", method: http.MethodGet, path: "/files/list", params: file(depth),
+			id: "listFiles", serve: (*Server).listFiles, summary: "List a directory.", method: http.MethodGet, path: "/files/list", params: fileParams(depth),
 			status: http.StatusOK, answer: wire.Page[wire.Entry]{},
 		},
 		{id: "makeDirectory", serve: (*Server).makeDir, summary: "Make a directory with its parents.", method: http.MethodPost, path: "/files/mkdir", body: wire.MakeDir{}, status: http.StatusNoContent},
 		{id: "moveFile", serve: (*Server).moveFile, summary: "Rename a file or directory.", method: http.MethodPost, path: "/files/move", body: wire.Move{}, status: http.StatusNoContent},
-		{id: "readTree", serve: (*Server).readTree, summary: "Read a directory as a tar stream.", method: http.MethodGet, path: "/tree", params: file(), status: http.StatusOK, answers: tarType},
-		{id: "writeTree", serve: (*Server).writeTree, summary: "Unpack a tar stream into a directory.", method: http.MethodPut, path: "/tree", params: file(), content: tarType, status: http.StatusNoContent},
+		{id: "readTree", serve: (*Server).readTree, summary: "Read a directory as a tar stream.", method: http.MethodGet, path: "/tree", params: fileParams(), status: http.StatusOK, answers: tarType},
+		{id: "writeTree", serve: (*Server).writeTree, summary: "Unpack a tar stream into a directory.", method: http.MethodPut, path: "/tree", params: fileParams(), content: tarType, status: http.StatusNoContent},
 	}
 }
 
 func commandOperations() []operation {
 	output := []*huma.Param{
-		number("stdout", "The offset to begin at. Default: 0.", 0), number("stderr", "The offset to begin at. Default: 0.", 0),
+		numberParam("stdout", "The offset to begin at. Default: 0.", 0), numberParam("stderr", "The offset to begin at. Default: 0.", 0),
 		{Name: "follow", In: "query", Description: "Go on until it has ended. Default: true.", Schema: &huma.Schema{Type: huma.TypeBoolean}},
 		{Name: "Last-Event-ID", In: "header", Description: "Goes before the offsets.", Schema: &huma.Schema{Type: huma.TypeString}},
 	}
@@ -85,7 +85,7 @@ func commandOperations() []operation {
 }
 
 func sessionOperations() []operation {
-	cols, rows := number("cols", "Columns. Default: 80.", 1), number("rows", "Rows. Default: 24.", 1)
+	cols, rows := numberParam("cols", "Columns. Default: 80.", 1), numberParam("rows", "Rows. Default: 24.", 1)
 	return []operation{
 		{id: "openSession", serve: (*Server).openSession, summary: "Open a terminal session: a shell that remembers.", method: http.MethodPost, path: "/sessions", body: wire.NewSession{}, status: http.StatusCreated, answer: wire.Session{}},
 		{id: "listSessions", serve: (*Server).listSessions, summary: "List the terminal sessions that are open.", method: http.MethodGet, path: "/sessions", status: http.StatusOK, answer: wire.Page[wire.Session]{}},
@@ -96,29 +96,29 @@ func sessionOperations() []operation {
 			body: wire.SessionRun{}, status: http.StatusOK, answer: wire.SessionResult{},
 		},
 		{
-			id: "openTerminal", serve: (*Server).terminal, summary: "See a program at a terminal, by a WebSocket.", method: http.MethodGet, path: "/terminal",
-			params: []*huma.Param{cols, rows, text("command", "Text for a shell. Default: an interactive one."), text("user", "Default: the sandbox's."), text("dir", "Default: the sandbox's.")},
+			id: "openTerminal", serve: (*Server).openTerminal, summary: "See a program at a terminal, by a WebSocket.", method: http.MethodGet, path: "/terminal",
+			params: []*huma.Param{cols, rows, textParam("command", "Text for a shell. Default: an interactive one."), textParam("user", "Default: the sandbox's."), textParam("dir", "Default: the sandbox's.")},
 			status: http.StatusSwitchingProtocols,
 		},
 		{
-			id: "attachSession", serve: (*Server).attach, summary: "See a terminal beside the shell of a session, by a WebSocket.", method: http.MethodGet, path: "/sessions/{sid}/attach",
-			params: []*huma.Param{cols, rows, text("job", "A job of the session that has a terminal. Default: a new shell.")}, status: http.StatusSwitchingProtocols,
+			id: "attachSession", serve: (*Server).attachSession, summary: "See a terminal beside the shell of a session, by a WebSocket.", method: http.MethodGet, path: "/sessions/{sid}/attach",
+			params: []*huma.Param{cols, rows, textParam("job", "A job of the session that has a terminal. Default: a new shell.")}, status: http.StatusSwitchingProtocols,
 		},
 	}
 }
 
 func jobOperations() []operation {
-	offset := number("offset", "Where to begin. Default: 0.", 0)
+	offset := numberParam("offset", "Where to begin. Default: 0.", 0)
 	const one = "/sessions/{sid}/jobs/{jid}"
 	return []operation{
 		{id: "startJob", serve: (*Server).startJob, summary: "Start a program beside the shell of a session.", method: http.MethodPost, path: "/sessions/{sid}/jobs", body: wire.NewJob{}, status: http.StatusCreated, answer: wire.Job{}},
 		{id: "listJobs", serve: (*Server).listJobs, summary: "List the jobs of a session.", method: http.MethodGet, path: "/sessions/{sid}/jobs", status: http.StatusOK, answer: wire.Page[wire.Job]{}},
 		{id: "getJob", serve: (*Server).getJob, summary: "Describe a job.", method: http.MethodGet, path: one, status: http.StatusOK, answer: wire.Job{}},
 		{
-			id: "readJobOutput", serve: (*Server).jobOutput, summary: "Read what a job has put out, or follow it as events.", method: http.MethodGet, path: one + "/output",
+			id: "readJobOutput", serve: (*Server).readJobOutput, summary: "Read what a job has put out, or follow it as events.", method: http.MethodGet, path: one + "/output",
 			params: []*huma.Param{offset}, status: http.StatusOK, answer: wire.Chunk{}, answers: api.ContentTypeStream,
 		},
-		{id: "writeJobInput", serve: (*Server).jobInput, summary: "Give a job input.", method: http.MethodPost, path: one + "/stdin", body: wire.Input{}, status: http.StatusNoContent},
+		{id: "writeJobInput", serve: (*Server).writeJobInput, summary: "Give a job input.", method: http.MethodPost, path: one + "/stdin", body: wire.Input{}, status: http.StatusNoContent},
 		{id: "signalJob", serve: (*Server).signalJob, summary: "Send a signal to a job.", method: http.MethodPost, path: one + "/signal", body: wire.Signal{}, status: http.StatusNoContent},
 	}
 }

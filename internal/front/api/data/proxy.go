@@ -15,9 +15,9 @@ var guestMethods = []string{
 	http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions,
 }
 
-// proxy passes a request on to the guest, with the guest's key instead of the
+// forwardToGuest passes a request on to the guest, with the guest's key instead of the
 // caller's.
-func (s *Server) proxy(ctx context.Context, c *call) error {
+func (s *Server) forwardToGuest(ctx context.Context, c *call) error {
 	server, ok := c.guest.(sandpit.GuestServer)
 	if !ok {
 		return sandpit.Errorf(sandpit.Unsupported, "the provider of sandbox %s has no protocol of its own to pass on", c.id)
@@ -25,8 +25,8 @@ func (s *Server) proxy(ctx context.Context, c *call) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // whatever the guest still wants to read or say
 	// A guest may answer while it still reads, and fail early.
-	c.w.bothWays(c.r)
-	defer c.w.body.takeBack()
+	c.w.enableFullDuplex(c.r)
+	defer c.w.body.endReads()
 	out, err := http.NewRequestWithContext(ctx, c.r.Method, "http://guest/", c.w.body)
 	if err != nil {
 		return err
@@ -35,11 +35,11 @@ func (s *Server) proxy(ctx context.Context, c *call) error {
 	if out.ContentLength = c.r.ContentLength; out.ContentLength == 0 {
 		out.Body = http.NoBody
 	}
-	passOn(out.Header, c.r.Header, asked, askedPrefixes)
+	copyHeaders(out.Header, c.r.Header, requestHeaders, requestPrefixes)
 	if err := s.limitCommand(out.Header); err != nil {
 		return err
 	}
-	if user := guestUser(c.r.Header.Get("Authorization")); user != "" {
+	if user := guestUserHeader(c.r.Header.Get("Authorization")); user != "" {
 		out.Header.Set("Authorization", user)
 	}
 	if len(out.Header["User-Agent"]) == 0 {
@@ -50,7 +50,7 @@ func (s *Server) proxy(ctx context.Context, c *call) error {
 		return err
 	}
 	defer res.Body.Close()
-	return c.passBack(res)
+	return c.writeGuestResponse(res)
 }
 
 // limitCommand gives a command the server's time limit if its client asks for that.
@@ -66,16 +66,16 @@ func (s *Server) limitCommand(h http.Header) error {
 	return nil
 }
 
-// passBack answers with what a guest says.
-func (c *call) passBack(res *http.Response) error {
+// writeGuestResponse answers with what a guest says.
+func (c *call) writeGuestResponse(res *http.Response) error {
 	switch {
 	case res.StatusCode < 200 || res.StatusCode > 599,
 		res.StatusCode/100 == 3 && res.StatusCode != http.StatusNotModified: // a guest sends nobody anywhere
 		return sandpit.Errorf(sandpit.Internal, "the guest answers with status %d, which is not in its protocol", res.StatusCode)
 	}
 	h := c.w.Header()
-	passOn(h, res.Header, told, toldPrefixes)
-	harmless(h)
+	copyHeaders(h, res.Header, responseHeaders, responsePrefixes)
+	setSafeHeaders(h)
 	if h.Get("Content-Type") == "" {
 		h.Set("Content-Type", "application/octet-stream")
 	}
@@ -83,14 +83,14 @@ func (c *call) passBack(res *http.Response) error {
 		h.Del("Content-Length") // the body is bounded, and may be less
 	}
 	c.w.WriteHeader(res.StatusCode)
-	if err := c.w.flush(); err != nil {
+	if err := c.w.flushResponse(); err != nil {
 		return err
 	}
 	if _, err := c.w.ReadFrom(res.Body); err != nil {
 		return err
 	}
 	trailer := make(http.Header)
-	passOn(trailer, res.Trailer, nil, toldPrefixes)
+	copyHeaders(trailer, res.Trailer, nil, responsePrefixes)
 	for name, values := range trailer {
 		if len(values) > 0 { // one that was only announced would never end a stream of HTTP/2
 			h[http.TrailerPrefix+name] = values

@@ -41,9 +41,9 @@ const (
 
 	// copyBuffer is how much is moved at once, in bytes.
 	copyBuffer = 64 << 10
-	// lastWords is how long an answer may take to be sent when the sandbox has been
+	// finalTimeout is how long an answer may take to be sent when the sandbox has been
 	// taken away. Whoever ends the sandbox waits for it.
-	lastWords = 2 * time.Second
+	finalTimeout = 2 * time.Second
 	// callCost is how much memory a call takes besides what it keeps, in bytes: what is on
 	// its way between client and sandbox.
 	callCost = 256 << 10
@@ -66,13 +66,13 @@ func New(o Options) *Server {
 		sessions: sessionSets{manager: o.Manager, memory: o.Memory, sets: make(map[sandpit.ID]*sessionSet)},
 	}
 	if o.Manager != nil {
-		o.Manager.OnEnd(s.sessions.ended)
+		o.Manager.OnEnd(s.sessions.endSessions)
 	}
 	return s
 }
 
 // Close ends the terminal sessions of all sandboxes. It is idempotent.
-func (s *Server) Close() error { return s.sessions.close() }
+func (s *Server) Close() error { return s.sessions.closeAll() }
 
 // base is the path of everything that is served here.
 const base = wire.Prefix + "/sandboxes/{id}"
@@ -80,14 +80,14 @@ const base = wire.Prefix + "/sandboxes/{id}"
 // Register adds the calls to a mux, behind which requests have a principal. The mux
 // must not bound the bodies or the time of these calls.
 func (s *Server) Register(mux api.Router) {
-	for _, o := range operations() {
-		mux.Handle(o.pattern(), s.on(func(ctx context.Context, c *call) error { return o.serve(s, ctx, c) }))
+	for _, o := range allOperations() {
+		mux.Handle(o.pattern(), s.handle(func(ctx context.Context, c *call) error { return o.serve(s, ctx, c) }))
 	}
 }
 
 // call is one call on a sandbox that is held.
 type call struct {
-	w       *answer
+	w       *response
 	r       *http.Request
 	id      sandpit.ID
 	guest   sandpit.Guest
@@ -98,8 +98,8 @@ type call struct {
 // is broken off. ctx ends with the request, or when the sandbox is taken away.
 type handler func(ctx context.Context, c *call) error
 
-// on holds the sandbox that a request names while h answers.
-func (s *Server) on(h handler) http.Handler {
+// handle holds the sandbox that a request names while h answers.
+func (s *Server) handle(h handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		id := sandpit.ID(r.PathValue("id"))
 		err := memory.AccountOf(r.Context()).Reserve(callCost)
@@ -111,21 +111,21 @@ func (s *Server) on(h handler) http.Handler {
 			api.WriteError(w, r, err)
 			return
 		}
-		body := lend(w, r)
+		body := newRequestBody(w, r)
 		r.Body = body
-		c := &call{w: &answer{ResponseWriter: w, server: s, body: body}, r: r, id: id, guest: sandbox.Guest(), sandbox: sandbox}
-		c.answer(h)
-		c.w.finish() // nobody needs the sandbox for that
+		c := &call{w: &response{ResponseWriter: w, server: s, body: body}, r: r, id: id, guest: sandbox.Guest(), sandbox: sandbox}
+		c.serve(h)
+		c.w.drainBody() // nobody needs the sandbox for that
 	})
 }
 
-// answer lets h answer, and lets go of the sandbox.
-func (c *call) answer(h handler) {
+// serve lets h answer, and lets go of the sandbox.
+func (c *call) serve(h handler) {
 	defer c.sandbox.Release()
 	ctx := c.sandbox.Context()
-	unhurried := hurry(ctx, c.w)
+	stopLimit := limitEnd(ctx, c.w)
 	err := h(ctx, c)
-	unhurried()
+	stopLimit()
 	if err == nil {
 		return
 	}
@@ -135,30 +135,30 @@ func (c *call) answer(h handler) {
 	if c.w.begun {
 		panic(http.ErrAbortHandler) // it must not look whole
 	}
-	for _, name := range ofContent {
+	for _, name := range contentHeaders {
 		c.w.Header().Del(name)
 	}
 	api.WriteError(c.w, c.r, sandpit.WithSubject(err, sandpit.Subject{Provider: c.sandbox.Provider(), Sandbox: c.id}))
 }
 
-// ofContent are headers of an answer that do not fit an error in its place.
-var ofContent = []string{
+// contentHeaders are headers of an answer that do not fit an error in its place.
+var contentHeaders = []string{
 	"Accept-Ranges", "Content-Disposition", "Content-Encoding", "Content-Length", "Content-Range", "ETag", "Last-Modified",
 }
 
-// hurry makes reading and writing end soon once ctx has: else a client that does
+// limitEnd makes reading and writing end soon once ctx has: else a client that does
 // neither would keep a sandbox that is to go. What it returns is to be called when
 // the answer has been given.
-func hurry(ctx context.Context, w *answer) (unhurried func()) {
-	hurried := make(chan struct{})
+func limitEnd(ctx context.Context, w *response) (release func()) {
+	limited := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
-		defer close(hurried)
-		_ = w.body.interrupt() // a connection without deadlines ends by itself, or not at all
-		w.lastWords()
+		defer close(limited)
+		_ = w.body.interruptRead() // a connection without deadlines ends by itself, or not at all
+		w.setFinalDeadline()
 	})
 	return func() {
 		if !stop() {
-			<-hurried
+			<-limited
 		}
 	}
 }

@@ -23,7 +23,7 @@ type sessionSets struct {
 	manager *manager.Manager
 	memory  *memory.Budget
 
-	old sync.WaitGroup // of sets that are being closed
+	closing sync.WaitGroup // of sets that are being closed
 
 	mu     sync.Mutex
 	closed bool
@@ -36,9 +36,9 @@ type sessionSet struct {
 	guest sandpit.Guest
 }
 
-// find returns the sessions of a sandbox. If there are none that can be used, they are
+// findSessions returns the sessions of a sandbox. If there are none that can be used, they are
 // new ones if wanted; else those that have ended, which say why, or nil.
-func (all *sessionSets) find(c *call, wanted bool) (*shell.Sessions, error) {
+func (all *sessionSets) findSessions(c *call, wanted bool) (*shell.Sessions, error) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
 	if all.closed {
@@ -55,9 +55,9 @@ func (all *sessionSets) find(c *call, wanted bool) (*shell.Sessions, error) {
 		return set.Sessions, nil
 	}
 	for id, other := range all.sets {
-		if id == c.id || !all.lives(id) {
+		if id == c.id || !all.isUsable(id) {
 			delete(all.sets, id)
-			all.old.Go(func() {
+			all.closing.Go(func() {
 				_ = other.Close() // what is in it has ended with the sandbox, or with the guest that it had
 			})
 		}
@@ -73,8 +73,8 @@ func (all *sessionSets) find(c *call, wanted bool) (*shell.Sessions, error) {
 	return set.Sessions, nil
 }
 
-// ended hears that all that ran in a sandbox ends, and why.
-func (all *sessionSets) ended(id sandpit.ID, why error) {
+// endSessions hears that all that ran in a sandbox ends, and why.
+func (all *sessionSets) endSessions(id sandpit.ID, why error) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
 	if set := all.sets[id]; set != nil {
@@ -82,14 +82,14 @@ func (all *sessionSets) ended(id sandpit.ID, why error) {
 	}
 }
 
-// lives reports whether a sandbox may be used again.
-func (all *sessionSets) lives(id sandpit.ID) bool {
+// isUsable reports whether a sandbox may be used again.
+func (all *sessionSets) isUsable(id sandpit.ID) bool {
 	s, err := all.manager.Get(id)
 	return err == nil && s.State != sandpit.StateDeleted && s.State != sandpit.StateDeleting
 }
 
-// close ends all sessions. It is idempotent.
-func (all *sessionSets) close() error {
+// closeAll ends all sessions. It is idempotent.
+func (all *sessionSets) closeAll() error {
 	all.mu.Lock()
 	all.closed = true
 	sets := all.sets
@@ -99,13 +99,13 @@ func (all *sessionSets) close() error {
 	for _, set := range sets {
 		errs = append(errs, set.Close())
 	}
-	all.old.Wait()
+	all.closing.Wait()
 	return errors.Join(errs...)
 }
 
-// session is the one that a request names.
-func (s *Server) session(c *call) (*shell.Session, error) {
-	set, err := s.sessions.find(c, false)
+// findSession is the one that a request names.
+func (s *Server) findSession(c *call) (*shell.Session, error) {
+	set, err := s.sessions.findSessions(c, false)
 	if err != nil {
 		return nil, err
 	}
@@ -117,18 +117,18 @@ func (s *Server) session(c *call) (*shell.Session, error) {
 
 func (s *Server) openSession(ctx context.Context, c *call) error {
 	var req wire.NewSession
-	if err := c.body(&req); err != nil {
+	if err := c.readBody(&req); err != nil {
 		return err
 	}
-	timeout, err := limitOf(req.Timeout)
+	timeout, err := parseTimeout(req.Timeout)
 	if err != nil {
 		return err
 	}
-	most, err := bytesOf(req.MaxOutput)
+	most, err := parseMaxOutput(req.MaxOutput)
 	if err != nil {
 		return err
 	}
-	set, err := s.sessions.find(c, true)
+	set, err := s.sessions.findSessions(c, true)
 	if err != nil {
 		return err
 	}
@@ -138,26 +138,26 @@ func (s *Server) openSession(ctx context.Context, c *call) error {
 	if err != nil {
 		return err
 	}
-	return c.json(http.StatusCreated, sessionOf(session.Info()))
+	return c.writeJSON(http.StatusCreated, toSession(session.Info()))
 }
 
-// limitOf reads a number of seconds of which 0 means what is usual.
-func limitOf(seconds float64) (time.Duration, error) {
+// parseTimeout reads a number of seconds of which 0 means what is usual.
+func parseTimeout(seconds float64) (time.Duration, error) {
 	if seconds < 0 {
 		return 0, sandpit.Errorf(sandpit.Invalid, "timeout_seconds %v: want more than 0", seconds)
 	}
-	return timeoutOf(seconds, 0)
+	return parseTimeoutOr(seconds, 0)
 }
 
-// bytesOf reads a number of bytes.
-func bytesOf(n int64) (int, error) {
+// parseMaxOutput reads a number of bytes.
+func parseMaxOutput(n int64) (int, error) {
 	if n < 0 || n > math.MaxInt32 {
 		return 0, sandpit.Errorf(sandpit.Invalid, "max_output %d: no such number of bytes is possible", n)
 	}
 	return int(n), nil
 }
 
-func sessionOf(i shell.Info) wire.Session {
+func toSession(i shell.Info) wire.Session {
 	return wire.Session{
 		ID: i.ID, Shell: i.Shell, Cwd: i.Cwd, CreatedAt: i.CreatedAt, LastUsed: i.LastUsed, Runs: i.Runs, Waiting: i.Waiting, Jobs: i.Jobs,
 	}
@@ -165,28 +165,28 @@ func sessionOf(i shell.Info) wire.Session {
 
 func (s *Server) listSessions(_ context.Context, c *call) error {
 	page := wire.Page[wire.Session]{Items: []wire.Session{}}
-	set, err := s.sessions.find(c, false)
+	set, err := s.sessions.findSessions(c, false)
 	if err != nil {
 		return err
 	}
 	if set != nil {
 		for _, info := range set.List() {
-			page.Items = append(page.Items, sessionOf(info))
+			page.Items = append(page.Items, toSession(info))
 		}
 	}
-	return c.json(http.StatusOK, page)
+	return c.writeJSON(http.StatusOK, page)
 }
 
 func (s *Server) getSession(_ context.Context, c *call) error {
-	session, err := s.session(c)
+	session, err := s.findSession(c)
 	if err != nil {
 		return err
 	}
-	return c.json(http.StatusOK, sessionOf(session.Info()))
+	return c.writeJSON(http.StatusOK, toSession(session.Info()))
 }
 
 func (s *Server) closeSession(_ context.Context, c *call) error {
-	set, err := s.sessions.find(c, false)
+	set, err := s.sessions.findSessions(c, false)
 	if err != nil {
 		return err
 	}
@@ -196,28 +196,28 @@ func (s *Server) closeSession(_ context.Context, c *call) error {
 	if err := set.CloseSession(c.r.PathValue("sid")); err != nil {
 		return err
 	}
-	return c.nothing()
+	return c.writeNoContent()
 }
 
 // runInSession runs a command in the shell of a session. When the client goes away it
 // is interrupted.
 func (s *Server) runInSession(ctx context.Context, c *call) error {
 	var req wire.SessionRun
-	if err := c.body(&req); err != nil {
+	if err := c.readBody(&req); err != nil {
 		return err
 	}
-	session, err := s.session(c)
+	session, err := s.findSession(c)
 	if err != nil {
 		return err
 	}
-	timeout, err := limitOf(req.Timeout)
+	timeout, err := parseTimeout(req.Timeout)
 	if err != nil {
 		return err
 	}
 	if req.MaxOutput > s.o.MaxOutput {
 		return sandpit.Errorf(sandpit.Invalid, "max_output %d: want at most %d", req.MaxOutput, s.o.MaxOutput)
 	}
-	most, err := bytesOf(req.MaxOutput)
+	most, err := parseMaxOutput(req.MaxOutput)
 	if err != nil {
 		return err
 	}
@@ -227,16 +227,16 @@ func (s *Server) runInSession(ctx context.Context, c *call) error {
 	if err != nil && !r.TimedOut {
 		return err
 	}
-	harmless(c.w.Header())
+	setSafeHeaders(c.w.Header())
 	return api.WriteJSONTexts(c.w, http.StatusOK, wire.SessionResult{
 		StdoutSize: r.StdoutSize, StderrSize: r.StderrSize,
 		Truncated: r.Truncated, Late: strings.ToValidUTF8(string(r.Late), "\uFFFD"), ExitCode: r.ExitCode, Duration: r.Duration.Seconds(), TimedOut: r.TimedOut,
 		Outcome: string(r.Outcome), StateLost: r.StateLost, Fresh: r.Fresh, Cwd: strings.ToValidUTF8(r.Cwd, "\uFFFD"),
-	}, map[string]api.Text{"stdout": wholeText(r.Stdout), "stderr": wholeText(r.Stderr)})
+	}, map[string]api.Text{"stdout": textBytes(r.Stdout), "stderr": textBytes(r.Stderr)})
 }
 
-// wholeText is an api.Text of one part.
-type wholeText []byte
+// textBytes is an api.Text of one part.
+type textBytes []byte
 
 // Each implements api.Text.
-func (t wholeText) Each(f func([]byte) error) error { return f(t) }
+func (t textBytes) Each(f func([]byte) error) error { return f(t) }

@@ -27,16 +27,16 @@ const (
 	keysPart   = 16 << 10
 	// maxCommand is how long the command of a terminal may be, in bytes.
 	maxCommand = 64 << 10
-	// stall is how long a frame or an event may take to be sent.
-	stall = 60 * time.Second
-	// patience is how many heartbeats a client may take to answer that it lives. While
+	// sendTimeout is how long a frame or an event may take to be sent.
+	sendTimeout = 60 * time.Second
+	// maxMissedBeats is how many heartbeats a client may take to answer that it lives. While
 	// its program reads no keys it cannot.
-	patience = 4
-	// ending is how long a program that nobody sees any more may take to be killed, and
+	maxMissedBeats = 4
+	// endTimeout is how long a program that nobody sees any more may take to be killed, and
 	// the last frame to be sent.
-	ending = 10 * time.Second
+	endTimeout = 10 * time.Second
 
-	usualCols, usualRows = 80, 24
+	defaultCols, defaultRows = 80, 24
 )
 
 // program is what a person sees in a terminal.
@@ -45,9 +45,9 @@ type program interface {
 	Wait(ctx context.Context) (sandpit.ExitStatus, error)
 }
 
-// upgrade checks that a request is for a WebSocket, before anything is started for
+// checkUpgrade checks that a request is for a WebSocket, before anything is started for
 // it.
-func (c *call) upgrade() error {
+func (c *call) checkUpgrade() error {
 	if c.r.ProtoMajor != 1 || !strings.EqualFold(c.r.Header.Get("Upgrade"), "websocket") {
 		return sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "a terminal is a WebSocket"), "connect by HTTP/1.1 with a WebSocket client")
 	}
@@ -62,8 +62,8 @@ func (c *call) upgrade() error {
 	return nil
 }
 
-// size reads the size of a terminal.
-func size(values url.Values) (sandpit.TerminalSize, error) {
+// parseSize reads the size of a terminal.
+func parseSize(values url.Values) (sandpit.TerminalSize, error) {
 	read := func(name string, usual uint16) (uint16, error) {
 		text := values.Get(name)
 		if text == "" {
@@ -75,22 +75,22 @@ func size(values url.Values) (sandpit.TerminalSize, error) {
 		}
 		return uint16(n), nil
 	}
-	cols, colsErr := read("cols", usualCols)
-	rows, rowsErr := read("rows", usualRows)
+	cols, colsErr := read("cols", defaultCols)
+	rows, rowsErr := read("rows", defaultRows)
 	return sandpit.TerminalSize{Cols: cols, Rows: rows}, cmp.Or(colsErr, rowsErr)
 }
 
-// terminal shows a program of its own. It is killed when the client goes away.
-func (s *Server) terminal(ctx context.Context, c *call) error {
-	values, err := c.query("cols", "rows", "command", "user", "dir")
+// openTerminal shows a program of its own. It is killed when the client goes away.
+func (s *Server) openTerminal(ctx context.Context, c *call) error {
+	values, err := c.parseQuery("cols", "rows", "command", "user", "dir")
 	if err != nil {
 		return err
 	}
-	window, err := size(values)
+	window, err := parseSize(values)
 	if err != nil {
 		return err
 	}
-	if err := c.upgrade(); err != nil {
+	if err := c.checkUpgrade(); err != nil {
 		return err
 	}
 	text := cmp.Or(values.Get("command"), "if command -v bash >/dev/null; then exec bash -i; fi; exec sh -i")
@@ -99,77 +99,77 @@ func (s *Server) terminal(ctx context.Context, c *call) error {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	keys, typed := io.Pipe()
-	defer typed.Close()
-	shown, screen := io.Pipe()
-	defer shown.Close()
+	inputReader, input := io.Pipe()
+	defer input.Close()
+	output, outputWriter := io.Pipe()
+	defer output.Close()
 	process, err := c.guest.Start(ctx, sandpit.Command{
 		Args: []string{"/bin/sh", "-c", text}, Env: map[string]string{"TERM": "xterm-256color"},
-		User: values.Get("user"), Dir: values.Get("dir"), Terminal: &window, Stdin: keys, Stdout: screen,
+		User: values.Get("user"), Dir: values.Get("dir"), Terminal: &window, Stdin: inputReader, Stdout: outputWriter,
 	})
 	if err != nil {
 		return err
 	}
 	defer func() {
-		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), ending)
+		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
 		defer cancel()
 		_ = process.Signal(late, sandpit.SIGKILL) // it has ended, or its sandbox has
 	}()
 	show := func(ctx context.Context, w io.Writer) error {
-		stop := context.AfterFunc(ctx, func() { _ = shown.CloseWithError(ctx.Err()) })
+		stop := context.AfterFunc(ctx, func() { _ = output.CloseWithError(ctx.Err()) })
 		defer stop()
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
 			_, _ = process.Wait(ctx) // the end is told by whoever asks for it
-			_ = screen.Close()
+			_ = outputWriter.Close()
 		}()
-		_, err := io.Copy(w, shown)
-		_ = shown.CloseWithError(cmp.Or(err, io.ErrClosedPipe))
+		_, err := io.Copy(w, output)
+		_ = output.CloseWithError(cmp.Or(err, io.ErrClosedPipe))
 		<-ended
 		return err
 	}
-	return s.wire(ctx, c, terminalEnds{program: process, show: show, typed: writerTo(typed)})
+	return s.connectTerminal(ctx, c, terminalEnds{program: process, output: show, input: newInput(input)})
 }
 
-// attach shows a terminal beside the shell of a session: a new one, which is killed
+// attachSession shows a terminal beside the shell of a session: a new one, which is killed
 // when the client goes away, or one of the session's jobs, which goes on.
-func (s *Server) attach(ctx context.Context, c *call) error {
-	values, err := c.query("cols", "rows", "job")
+func (s *Server) attachSession(ctx context.Context, c *call) error {
+	values, err := c.parseQuery("cols", "rows", "job")
 	if err != nil {
 		return err
 	}
-	window, err := size(values)
+	window, err := parseSize(values)
 	if err != nil {
 		return err
 	}
-	if err := c.upgrade(); err != nil {
+	if err := c.checkUpgrade(); err != nil {
 		return err
 	}
-	session, err := s.session(c)
+	session, err := s.findSession(c)
 	if err != nil {
 		return err
 	}
-	job, err := s.attached(ctx, session, values.Get("job"), window)
+	job, err := s.findAttachable(ctx, session, values.Get("job"), window)
 	if err != nil {
 		return err
 	}
 	if values.Get("job") == "" {
 		defer func() {
-			late, cancel := context.WithTimeout(context.WithoutCancel(ctx), ending)
+			late, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
 			defer cancel()
 			_ = job.Kill(late) // it has ended, or its sandbox has
 		}()
 	}
-	return s.wire(ctx, c, terminalEnds{
+	return s.connectTerminal(ctx, c, terminalEnds{
 		program: job,
-		show:    func(ctx context.Context, w io.Writer) error { return job.Follow(ctx, 0, w) },
-		typed:   job.Write,
+		output:  func(ctx context.Context, w io.Writer) error { return job.Follow(ctx, 0, w) },
+		input:   job.Write,
 	})
 }
 
-// attached returns the job of a session that a person is to see.
-func (s *Server) attached(ctx context.Context, session *shell.Session, id string, window sandpit.TerminalSize) (*shell.Job, error) {
+// findAttachable returns the job of a session that a person is to see.
+func (s *Server) findAttachable(ctx context.Context, session *shell.Session, id string, window sandpit.TerminalSize) (*shell.Job, error) {
 	if id == "" {
 		return session.Attach(ctx, window)
 	}
@@ -180,8 +180,8 @@ func (s *Server) attached(ctx context.Context, session *shell.Session, id string
 	return job, err
 }
 
-// writerTo gives up when ctx ends: the program may have stopped reading.
-func writerTo(w *io.PipeWriter) func(context.Context, []byte) error {
+// newInput gives up when ctx ends: the program may have stopped reading.
+func newInput(w *io.PipeWriter) func(context.Context, []byte) error {
 	return func(ctx context.Context, b []byte) error {
 		stop := context.AfterFunc(ctx, func() { _ = w.CloseWithError(ctx.Err()) })
 		defer stop()
@@ -193,14 +193,14 @@ func writerTo(w *io.PipeWriter) func(context.Context, []byte) error {
 // terminalEnds are a program and its terminal.
 type terminalEnds struct {
 	program program
-	// show copies what the terminal shows until the program has ended, or ctx.
-	show func(ctx context.Context, w io.Writer) error
-	// typed gives it keys.
-	typed func(ctx context.Context, b []byte) error
+	// output copies what the terminal shows until the program has ended, or ctx.
+	output func(ctx context.Context, w io.Writer) error
+	// input gives it keys.
+	input func(ctx context.Context, b []byte) error
 }
 
-// wire connects a terminal to a WebSocket until either end has gone.
-func (s *Server) wire(ctx context.Context, c *call, t terminalEnds) error {
+// connectTerminal connects a terminal to a WebSocket until either end has gone.
+func (s *Server) connectTerminal(ctx context.Context, c *call, t terminalEnds) error {
 	c.w.begun = true // whatever goes wrong from here on is told by the library
 	conn, err := websocket.Accept(c.w.ResponseWriter, c.r, nil)
 	if err != nil {
@@ -222,20 +222,20 @@ func (s *Server) wire(ctx context.Context, c *call, t terminalEnds) error {
 	alive := make(chan struct{})
 	go func() {
 		defer close(alive)
-		s.askWhetherAlive(ctx, reading, conn, cancel)
+		s.pingClient(ctx, reading, conn, cancel)
 	}()
 	defer func() { <-gone; <-alive }()
 	defer stopReading()
 	defer cancel()
-	showErr := t.show(ctx, screenOf{ctx, conn})
+	showErr := t.output(ctx, frameWriter{ctx, conn})
 	if ctx.Err() != nil && c.sandbox.Context().Err() == nil {
 		return nil // the client has gone
 	}
-	return s.tellEnd(ctx, c, conn, t, showErr)
+	return s.sendEnd(ctx, c, conn, t, showErr)
 }
 
-// tellEnd sends the last frame.
-func (s *Server) tellEnd(ctx context.Context, c *call, conn *websocket.Conn, t terminalEnds, showErr error) error {
+// sendEnd sends the last frame.
+func (s *Server) sendEnd(ctx context.Context, c *call, conn *websocket.Conn, t terminalEnds, showErr error) error {
 	status, err := t.program.Wait(ctx)
 	err = cmp.Or(err, showErr)
 	if held := c.sandbox.Context(); held.Err() != nil {
@@ -252,7 +252,7 @@ func (s *Server) tellEnd(ctx context.Context, c *call, conn *websocket.Conn, t t
 	if err != nil {
 		return err
 	}
-	late, cancel := context.WithTimeout(context.WithoutCancel(ctx), ending)
+	late, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
 	defer cancel()
 	if conn.Write(late, websocket.MessageText, text) == nil {
 		_ = conn.Close(websocket.StatusNormalClosure, "") // it may have gone meanwhile
@@ -269,7 +269,7 @@ func (s *Server) readKeys(ctx, reading context.Context, conn *websocket.Conn, t 
 			return
 		}
 		if kind == websocket.MessageBinary {
-			if err := typeFrame(ctx, frame, t.typed); err != nil {
+			if err := typeFrame(ctx, frame, t.input); err != nil {
 				if sandpit.CodeOf(err) != sandpit.Canceled {
 					<-ctx.Done() // the program reads no more; what it shows still comes
 				}
@@ -281,7 +281,7 @@ func (s *Server) readKeys(ctx, reading context.Context, conn *websocket.Conn, t 
 		if err != nil {
 			return
 		}
-		if err := control(ctx, text, t.program); err != nil {
+		if err := handleControl(ctx, text, t.program); err != nil {
 			_ = conn.Close(websocket.StatusPolicyViolation, "want {\"resize\":{\"cols\":80,\"rows\":24}}") // it may have gone
 			return
 		}
@@ -309,8 +309,8 @@ func typeFrame(ctx context.Context, frame io.Reader, typed func(context.Context,
 
 var errControl = errors.New("not a control frame")
 
-// control does what a text frame says.
-func control(ctx context.Context, frame []byte, p program) error {
+// handleControl does what a text frame says.
+func handleControl(ctx context.Context, frame []byte, p program) error {
 	var c wire.Control
 	if err := json.Unmarshal(frame, &c); err != nil || c.Resize == nil || c.Resize.Cols == 0 || c.Resize.Rows == 0 {
 		return errControl
@@ -320,8 +320,8 @@ func control(ctx context.Context, frame []byte, p program) error {
 	return nil
 }
 
-// askWhetherAlive gives up on a client that answers no more.
-func (s *Server) askWhetherAlive(ctx, reading context.Context, conn *websocket.Conn, giveUp func()) {
+// pingClient gives up on a client that answers no more.
+func (s *Server) pingClient(ctx, reading context.Context, conn *websocket.Conn, giveUp func()) {
 	ticker := time.NewTicker(s.o.Heartbeat)
 	defer ticker.Stop()
 	for {
@@ -330,7 +330,7 @@ func (s *Server) askWhetherAlive(ctx, reading context.Context, conn *websocket.C
 			return
 		case <-ticker.C:
 		}
-		answered, cancel := context.WithTimeout(reading, patience*s.o.Heartbeat)
+		answered, cancel := context.WithTimeout(reading, maxMissedBeats*s.o.Heartbeat)
 		err := conn.Ping(answered)
 		cancel()
 		if err != nil {
@@ -340,21 +340,21 @@ func (s *Server) askWhetherAlive(ctx, reading context.Context, conn *websocket.C
 	}
 }
 
-// screenOf sends what is written to it as binary frames.
-type screenOf struct {
+// frameWriter sends what is written to it as binary frames.
+type frameWriter struct {
 	ctx  context.Context //nolint:containedctx // of the connection
 	conn *websocket.Conn
 }
 
 // Write implements io.Writer. What is being sent when the program's sandbox ends has a
 // while to go on: to give it up would end the connection.
-func (s screenOf) Write(b []byte) (int, error) {
+func (s frameWriter) Write(b []byte) (int, error) {
 	if err := s.ctx.Err(); err != nil {
 		return 0, err
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), stall)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), sendTimeout)
 	defer cancel()
-	stop := context.AfterFunc(s.ctx, func() { time.AfterFunc(ending, cancel) })
+	stop := context.AfterFunc(s.ctx, func() { time.AfterFunc(endTimeout, cancel) })
 	defer stop()
 	if err := s.conn.Write(ctx, websocket.MessageBinary, b); err != nil {
 		return 0, err

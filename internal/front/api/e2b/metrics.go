@@ -12,11 +12,12 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/manager"
 	"github.com/sandpit-dev/sandpit/internal/front/api"
 )
 
-// metric is one measurement.
-type metric struct {
+// measurement is one measurement.
+type measurement struct {
 	At        time.Time `json:"timestamp"`
 	Unix      int64     `json:"timestampUnix"`
 	CPUs      int       `json:"cpuCount"`
@@ -29,54 +30,57 @@ type metric struct {
 }
 
 const (
-	// between is how long it is looked what processors do.
-	between = 100 * time.Millisecond
+	// measureInterval is how long it is looked what processors do.
+	measureInterval = 100 * time.Millisecond
 	// maxMeasured is how many sandboxes are measured by one call.
 	maxMeasured = 100
 )
 
-// cpus is how many processors there are, of which a limit may leave a part.
-func cpus(limits sandpit.Resources) int {
+// countCPUs is how many processors there are, of which a limit may leave a part.
+func countCPUs(limits sandpit.Resources) int {
 	if limits.CPUs <= 0 {
 		return runtime.NumCPU()
 	}
 	return int(math.Ceil(limits.CPUs))
 }
 
-// metrics measures a sandbox. There is one measurement, of now: what was before is
+// metricHandlers measure sandboxes.
+type metricHandlers struct{ manager *manager.Manager }
+
+// getMetrics measures a sandbox. There is one measurement, of now: what was before is
 // kept nowhere.
-func (s *Server) metrics(c *call) (int, any, error) {
-	asked, err := within(c)
+func (h *metricHandlers) getMetrics(c *call) (int, any, error) {
+	asked, err := includesNow(c)
 	if err != nil {
 		return 0, nil, err
 	}
-	b, err := s.find(c)
+	b, err := findSandbox(c, h.manager)
 	if err != nil {
 		return 0, nil, err
 	}
 	if !asked || !isMeasured(b) {
-		return http.StatusOK, []metric{}, nil
+		return http.StatusOK, []measurement{}, nil
 	}
-	all, err := s.measure(c.r.Context(), []sandpit.Sandbox{b})
+	all, err := h.measureAll(c.r.Context(), []sandpit.Sandbox{b})
 	if err != nil {
 		return 0, nil, err
 	}
-	return http.StatusOK, []metric{all[b.ID]}, nil
+	return http.StatusOK, []measurement{all[b.ID]}, nil
 }
 
-// within reports whether a query asks for what is measured now.
-func within(c *call) (bool, error) {
+// includesNow reports whether a query asks for what is measured now.
+func includesNow(c *call) (bool, error) {
 	query := c.r.URL.Query()
-	start, err := unix(query, "start", math.MinInt64)
+	start, err := parseUnix(query, "start", math.MinInt64)
 	if err != nil {
 		return false, err
 	}
-	end, err := unix(query, "end", math.MaxInt64)
+	end, err := parseUnix(query, "end", math.MaxInt64)
 	now := time.Now().Unix()
 	return start <= now && now <= end, err
 }
 
-func unix(query url.Values, name string, usual int64) (int64, error) {
+func parseUnix(query url.Values, name string, usual int64) (int64, error) {
 	text := query.Get(name)
 	if text == "" {
 		return usual, nil
@@ -94,27 +98,27 @@ func isMeasured(b sandpit.Sandbox) bool {
 }
 
 // allMetrics measures several sandboxes. Those that there are not are left out.
-func (s *Server) allMetrics(c *call) (int, any, error) {
+func (h *metricHandlers) listMetrics(c *call) (int, any, error) {
 	ids := strings.Split(strings.Join(c.r.URL.Query()["sandbox_ids"], ","), ",")
 	if len(ids) > maxMeasured {
 		return 0, nil, sandpit.Errorf(sandpit.Invalid, "sandbox_ids: %d, want at most %d", len(ids), maxMeasured)
 	}
 	var list []sandpit.Sandbox
 	for _, id := range slices.Compact(slices.Sorted(slices.Values(ids))) {
-		if b, err := api.Find(c.r.Context(), s.o.Manager, sandpit.ID(id)); err == nil && isMeasured(b) {
+		if b, err := api.Find(c.r.Context(), h.manager, sandpit.ID(id)); err == nil && isMeasured(b) {
 			list = append(list, b)
 		}
 	}
-	all, err := s.measure(c.r.Context(), list)
+	all, err := h.measureAll(c.r.Context(), list)
 	return http.StatusOK, map[string]any{"sandboxes": all}, err
 }
 
 // measure measures sandboxes. One that ends meanwhile is an error if it is the only one,
 // and else left out.
-func (s *Server) measure(ctx context.Context, list []sandpit.Sandbox) (map[sandpit.ID]metric, error) {
+func (h *metricHandlers) measureAll(ctx context.Context, list []sandpit.Sandbox) (map[sandpit.ID]measurement, error) {
 	before := make(map[sandpit.ID]sandpit.Stats, len(list))
 	for _, b := range list {
-		stats, err := s.o.Manager.Usage().Measure(ctx, b.ID)
+		stats, err := h.manager.Usage().Measure(ctx, b.ID)
 		if err != nil && len(list) == 1 {
 			return nil, err
 		}
@@ -123,26 +127,26 @@ func (s *Server) measure(ctx context.Context, list []sandpit.Sandbox) (map[sandp
 		}
 	}
 	select {
-	case <-time.After(between):
+	case <-time.After(measureInterval):
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
-	all := make(map[sandpit.ID]metric, len(before))
+	all := make(map[sandpit.ID]measurement, len(before))
 	for id, first := range before {
-		last, err := s.o.Manager.Usage().Measure(ctx, id)
+		last, err := h.manager.Usage().Measure(ctx, id)
 		if err != nil && len(list) == 1 {
 			return nil, err
 		}
 		if err == nil {
-			all[id] = metricOf(first, last)
+			all[id] = newMeasurement(first, last)
 		}
 	}
 	return all, nil
 }
 
-func metricOf(first, last sandpit.Stats) metric {
-	m := metric{
-		At: last.At.UTC(), Unix: last.At.Unix(), CPUs: cpus(last.Limits), Memory: last.Memory, MemoryAll: last.Limits.Memory,
+func newMeasurement(first, last sandpit.Stats) measurement {
+	m := measurement{
+		At: last.At.UTC(), Unix: last.At.Unix(), CPUs: countCPUs(last.Limits), Memory: last.Memory, MemoryAll: last.Limits.Memory,
 		Disk: last.Disk, DiskAll: last.Limits.Disk,
 	}
 	if took := last.At.Sub(first.At); took > 0 && last.CPU > first.CPU {

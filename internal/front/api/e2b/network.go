@@ -26,22 +26,27 @@ type network struct {
 	Proxy map[string]any `json:"egressProxy,omitempty"`
 }
 
-// everything is what stands for all addresses.
-var everything = []string{"0.0.0.0/0", "::/0"}
+// allAddresses is what stands for all addresses.
+var allAddresses = []string{"0.0.0.0/0", "::/0"}
 
-// policy puts what is asked for into our own words. What these cannot say is refused.
-func (s *Server) policy(n *network, internet *bool) (p sandpit.NetworkPolicy, err error) {
+// egress converts what E2B's clients say about the network of a sandbox.
+type egress struct {
+	internet bool // sandboxes may have a network
+}
+
+// toPolicy converts a request to a policy. Requests that a policy cannot express are refused.
+func (e egress) toPolicy(n *network, internet *bool) (p sandpit.NetworkPolicy, err error) {
 	if n == nil {
 		n = &network{}
 	}
 	if len(n.Proxy) > 0 {
 		return p, sandpit.Errorf(sandpit.Unsupported, "network.egressProxy is not there in sandpit")
 	}
-	headers, err := n.headers()
+	headers, err := n.toHeaders()
 	if err != nil {
 		return p, err
 	}
-	if !s.o.Internet {
+	if !e.internet {
 		for name, there := range map[string]bool{"allowOut": len(n.Allow) > 0, "rules": len(headers) > 0} {
 			if there {
 				return p, sandpit.Errorf(sandpit.PermissionDenied, "network.%s: this server gives sandboxes of E2B's clients no network", name)
@@ -50,16 +55,16 @@ func (s *Server) policy(n *network, internet *bool) (p sandpit.NetworkPolicy, er
 		return p, nil
 	}
 	p.Online, p.Headers = true, policyHeaders(headers)
-	denied := slices.DeleteFunc(slices.Clone(n.Deny), func(rule string) bool { return slices.Contains(everything, rule) })
+	denied := slices.DeleteFunc(slices.Clone(n.Deny), func(rule string) bool { return slices.Contains(allAddresses, rule) })
 	closed := internet != nil && !*internet || len(denied) < len(n.Deny)
 	switch {
 	case closed && len(n.Allow) == 0:
-		p.Deny = slices.Clone(everything)
+		p.Deny = slices.Clone(allAddresses)
 	case closed:
 		p.Allow = n.Allow // and nothing else
 	case len(n.Allow) > 0 && len(denied) > 0:
 		// There allowing goes before denying, here the other way round.
-		if err := apart(n.Allow, denied); err != nil {
+		if err := checkDisjoint(n.Allow, denied); err != nil {
 			return p, err
 		}
 		p.Deny = denied
@@ -71,8 +76,8 @@ func (s *Server) policy(n *network, internet *bool) (p sandpit.NetworkPolicy, er
 
 // savedPolicy is what a sandbox may reach that begins as a snapshot, in which it is fixed
 // whether there is a network.
-func (s *Server) savedPolicy(n sandpit.Snapshot, in created) (sandpit.NetworkPolicy, error) {
-	p, err := s.policy(in.Network, in.Internet)
+func (e egress) savedPolicy(n sandpit.Snapshot, in createRequest) (sandpit.NetworkPolicy, error) {
+	p, err := e.toPolicy(in.Network, in.Internet)
 	if err != nil {
 		return p, err
 	}
@@ -81,7 +86,7 @@ func (s *Server) savedPolicy(n sandpit.Snapshot, in created) (sandpit.NetworkPol
 	case !closed && len(p.Allow)+len(p.Deny)+len(p.Headers) == 0: // which earlier clients say who want nothing of it
 		return sandpit.NetworkPolicy{}, nil // as the snapshot has it
 	case saved.Online && closed:
-		return sandpit.NetworkPolicy{Online: true, Deny: slices.Clone(everything)}, nil
+		return sandpit.NetworkPolicy{Online: true, Deny: slices.Clone(allAddresses)}, nil
 	case saved.Online:
 		p.Limits = saved.Limits
 		return p, nil
@@ -92,18 +97,18 @@ func (s *Server) savedPolicy(n sandpit.Snapshot, in created) (sandpit.NetworkPol
 }
 
 // isClosed reports whether nothing can be reached.
-func isClosed(p sandpit.NetworkPolicy) bool { return slices.Equal(p.Deny, everything) }
+func isClosed(p sandpit.NetworkPolicy) bool { return slices.Equal(p.Deny, allAddresses) }
 
-// apart refuses rules of which one allows what the other denies.
-func apart(allow, deny []string) error {
+// checkDisjoint refuses rules of which one allows what the other denies.
+func checkDisjoint(allow, deny []string) error {
 	for _, a := range allow {
-		allowed, err := rangeOf(a)
+		allowed, err := parseRange(a)
 		if err != nil {
 			return sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "network.allowOut %.100q: a name needs everything else to be denied", a),
 				"add 0.0.0.0/0 to denyOut")
 		}
 		for _, d := range deny {
-			denied, err := rangeOf(d)
+			denied, err := parseRange(d)
 			if err != nil {
 				return sandpit.Errorf(sandpit.Invalid, "network.denyOut %.100q: want an address or a range of them", d)
 			}
@@ -115,7 +120,7 @@ func apart(allow, deny []string) error {
 	return nil
 }
 
-func rangeOf(rule string) (netip.Prefix, error) {
+func parseRange(rule string) (netip.Prefix, error) {
 	if !strings.Contains(rule, "/") {
 		addr, err := netip.ParseAddr(rule)
 		if err != nil {
@@ -126,18 +131,18 @@ func rangeOf(rule string) (netip.Prefix, error) {
 	return netip.ParsePrefix(rule)
 }
 
-// networkOf tells what a sandbox may reach.
-func networkOf(b sandpit.Sandbox) network {
+// toNetwork tells what a sandbox may reach.
+func toNetwork(b sandpit.Sandbox) network {
 	m, made := markOf(b)
 	n := network{
 		Allow: b.Spec.Network.Allow, Deny: b.Spec.Network.Deny, Public: new(made && !m.Private),
 		MaskHost: m.Host, HTTPSPorts: m.HTTPS,
 	}
 	if !b.Spec.Network.Online || len(n.Allow) > 0 {
-		n.Deny = everything[:1]
+		n.Deny = allAddresses[:1]
 	}
 	if len(b.Spec.Network.Headers) > 0 {
-		n.Rules = rulesOf(b.Spec.Network.Headers)
+		n.Rules = toRules(b.Spec.Network.Headers)
 	}
 	if n.Allow == nil {
 		n.Allow = []string{}
@@ -149,27 +154,27 @@ func networkOf(b sandpit.Sandbox) network {
 }
 
 // setNetwork replaces what a sandbox may reach.
-func (s *Server) setNetwork(c *call) (int, any, error) {
+func (h *sandboxHandlers) setNetwork(c *call) (int, any, error) {
 	var in struct {
 		network
 
 		Internet *bool `json:"allow_internet_access"`
 	}
-	if err := c.read(&in); err != nil {
+	if err := c.readBody(&in); err != nil {
 		return 0, nil, err
 	}
 	if in.MaskHost != "" || len(in.HTTPSPorts) > 0 {
 		return 0, nil, sandpit.Errorf(sandpit.Unsupported, "network: maskRequestHost and httpsPorts are fixed when a sandbox is made")
 	}
-	b, err := s.find(c)
+	b, err := findSandbox(c, h.manager)
 	if err != nil {
 		return 0, nil, err
 	}
-	p, err := s.policy(&in.network, in.Internet)
+	p, err := h.egress.toPolicy(&in.network, in.Internet)
 	if err != nil {
 		return 0, nil, err
 	}
-	secrets, err := in.secrets()
+	secrets, err := in.toSecrets()
 	if err != nil {
 		return 0, nil, err
 	}
@@ -180,8 +185,8 @@ func (s *Server) setNetwork(c *call) (int, any, error) {
 		return http.StatusNoContent, nil, nil
 	}
 	if !p.Online {
-		p, secrets = sandpit.NetworkPolicy{Online: true, Deny: everything}, nil
+		p, secrets = sandpit.NetworkPolicy{Online: true, Deny: allAddresses}, nil
 	}
 	p.Limits = b.Spec.Network.Limits
-	return http.StatusNoContent, nil, s.o.Manager.Network().Set(c.r.Context(), b.ID, p, secrets)
+	return http.StatusNoContent, nil, h.manager.Network().Set(c.r.Context(), b.ID, p, secrets)
 }

@@ -14,10 +14,10 @@ type problem struct {
 	Message string `json:"message"`
 }
 
-// status returns the HTTP status of a failure. Clients make their errors of it: 404
+// toStatus returns the HTTP status of a failure. Clients make their errors of it: 404
 // has them say that there is no such sandbox, 409 that it was done before, 429 that
 // there is too much of something, and 503 that it may be tried again.
-func status(code sandpit.Code) int {
+func toStatus(code sandpit.Code) int {
 	switch code {
 	case sandpit.Gone:
 		return http.StatusNotFound
@@ -35,7 +35,7 @@ func WriteError(w http.ResponseWriter, r *http.Request, err error) {
 	if (p.Code == http.StatusServiceUnavailable || p.Code == http.StatusTooManyRequests) && w.Header().Get("Retry-After") == "" {
 		w.Header().Set("Retry-After", "1")
 	}
-	write(w, r, p.Code, p)
+	writeResponse(w, r, p.Code, p)
 }
 
 // problemOf says what went wrong.
@@ -45,5 +45,5 @@ func problemOf(ctx context.Context, err error) problem {
 	if p.Hint != "" {
 		text += "; " + p.Hint
 	}
-	return problem{status(p.Code), text}
+	return problem{toStatus(p.Code), text}
 }

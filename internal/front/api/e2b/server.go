@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"net/http"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
@@ -48,6 +47,9 @@ type Options struct {
 	// Internet lets sandboxes reach the network if their makers ask for it. Default: none
 	// does.
 	Internet bool
+	// HostAccess says which parts of the server's machine sandboxes may use. Clients can use
+	// them only by snapshots.
+	HostAccess api.HostAccess
 	// Public lets everybody reach the ports of sandboxes, unless their makers say
 	// otherwise. Default: nobody without a token.
 	Public bool
@@ -70,14 +72,21 @@ type Tokens interface {
 	AccessTokens(ctx context.Context, id sandpit.ID, wantTraffic bool) (guest, traffic string, err error)
 }
 
-// Server answers the calls. All methods may be called concurrently.
+// Server serves the calls. All methods may be called concurrently.
 type Server struct {
-	o       Options
-	uploads *uploads
+	maxBody int64
 
-	mu sync.Mutex
-	// userless are images that have no account as E2B's have one.
-	userless map[ownImage]bool
+	sandboxes *sandboxHandlers
+	metrics   *metricHandlers
+	logs      *logHandlers
+	snapshots *snapshotHandlers
+	templates *templateHandlers
+	builds    *buildHandlers
+	uploads   *uploadHandler
+	volumes   *volumeHandlers
+	keys      *keyHandlers
+	teams     *teamHandlers
+	nodes     *nodeHandlers
 }
 
 // New returns a Server.
@@ -86,7 +95,7 @@ func New(o Options) *Server {
 		o.Domain = func() string { return "" }
 	}
 	if o.BuildPatience <= 0 {
-		o.BuildPatience = buildPatience
+		o.BuildPatience = defaultBuildWait
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -94,7 +103,29 @@ func New(o Options) *Server {
 	if o.MaxBody <= 0 {
 		o.MaxBody = 1 << 20
 	}
-	return &Server{o: o, uploads: newUploads(o.Files, o.Space), userless: make(map[ownImage]bool)}
+	var (
+		m         = o.Manager
+		describer = &describer{tokens: o.Tokens, domain: o.Domain, limits: o.Limits}
+		resolver  = &templateResolver{manager: m, images: o.Templates, cached: o.Cached, patience: o.BuildPatience, log: o.Log}
+		uploads   = newUploads(o.Files, o.Space)
+		recipes   = recipeReader{resolver: resolver, uploads: uploads, image: o.Default, internet: o.Internet}
+	)
+	return &Server{
+		maxBody: o.MaxBody,
+		sandboxes: &sandboxHandlers{
+			manager: m, describer: describer, resolver: resolver, egress: egress{internet: o.Internet}, access: o.HostAccess, public: o.Public,
+		},
+		metrics:   &metricHandlers{manager: m},
+		logs:      &logHandlers{manager: m, store: o.Store},
+		snapshots: &snapshotHandlers{manager: m, resolver: resolver, describer: describer},
+		templates: &templateHandlers{manager: m, resolver: resolver, limits: o.Limits},
+		builds:    &buildHandlers{manager: m, resolver: resolver, recipes: recipes, uploads: uploads, memory: o.Memory},
+		uploads:   &uploadHandler{uploads: uploads, keys: o.Keys},
+		volumes:   &volumeHandlers{manager: m, describer: describer},
+		keys:      &keyHandlers{manager: m, keys: o.Keys},
+		teams:     &teamHandlers{manager: m},
+		nodes:     &nodeHandlers{manager: m, describer: describer},
+	}
 }
 
 // handler answers one call with a status and what is sent as JSON; nil is nothing.
@@ -102,59 +133,59 @@ type handler func(c *call) (status int, answer any, err error)
 
 // call is one call.
 type call struct {
-	r    *http.Request
-	w    http.ResponseWriter
-	who  api.Principal
-	most int64
-	size int64 // of the body, once it was read
+	r       *http.Request
+	w       http.ResponseWriter
+	client  api.Principal
+	maxBody int64
+	size    int64 // of the body, once it was read
 }
 
 // Register adds the calls to a mux, behind which requests have a principal.
 func (s *Server) Register(mux api.Router) {
-	for _, r := range s.routes() {
-		mux.Handle(r.method+" "+r.path, s.on(r.serve))
+	for _, r := range s.newRoutes() {
+		mux.Handle(r.method+" "+r.path, s.newHandler(r.serve))
 	}
 	mux.HandleFunc(http.MethodPut+" "+PathUpload, func(w http.ResponseWriter, r *http.Request) {
-		if err := s.upload(w, r); err != nil {
+		if err := s.uploads.receiveUpload(w, r); err != nil {
 			WriteError(w, r, err)
 			return
 		}
-		write(w, r, http.StatusOK, nil)
+		writeResponse(w, r, http.StatusOK, nil)
 	})
-	for _, r := range missing() {
-		mux.Handle(r.method+" "+r.path, s.on(notThere))
+	for _, r := range missingRoutes() {
+		mux.Handle(r.method+" "+r.path, s.newHandler(refuseMissing))
 	}
-	for _, prefix := range prefixes() {
+	for _, prefix := range pathPrefixes() {
 		for _, path := range []string{prefix, prefix + "/"} {
-			mux.Handle(path, s.on(unknown))
+			mux.Handle(path, s.newHandler(refuseUnknown))
 		}
 	}
 }
 
-// answerLimit is how long an answer may take to be sent.
-const answerLimit = 30 * time.Second
+// writeTimeout is how long an answer may take to be sent.
+const writeTimeout = 30 * time.Second
 
-// on has h answer.
-func (s *Server) on(h handler) http.Handler {
+// newHandler returns an HTTP handler that calls h.
+func (s *Server) newHandler(h handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		who, err := api.PrincipalOf(r.Context())
+		client, err := api.PrincipalOf(r.Context())
 		if err != nil {
 			WriteError(w, r, err)
 			return
 		}
-		status, answer, err := h(&call{r: r, w: w, who: who, most: s.o.MaxBody})
+		status, answer, err := h(&call{r: r, w: w, client: client, maxBody: s.maxBody})
 		if err != nil {
 			WriteError(w, r, err)
 			return
 		}
-		write(w, r, status, answer)
+		writeResponse(w, r, status, answer)
 	})
 }
 
-// write sends an answer.
-func write(w http.ResponseWriter, r *http.Request, status int, answer any) {
+// writeResponse sends a response.
+func writeResponse(w http.ResponseWriter, r *http.Request, status int, answer any) {
 	// The edge takes it away again before the next request.
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(answerLimit)) // what cannot have one needs none
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout)) // what cannot have one needs none
 	if answer == nil {
 		w.WriteHeader(status)
 		return
@@ -164,10 +195,10 @@ func write(w http.ResponseWriter, r *http.Request, status int, answer any) {
 	}
 }
 
-// read takes the body of a call; one that has none leaves to as it is. What is not
+// readBody takes the body of a call; one that has none leaves to as it is. What is not
 // known in it is left aside, since clients of later versions say more.
-func (c *call) read(to any) error {
-	text, err := api.Whole(c.w, c.r, c.most, api.BodyCost)
+func (c *call) readBody(to any) error {
+	text, err := api.ReadBody(c.w, c.r, c.maxBody, api.BodyCost)
 	c.size = int64(len(text))
 	switch {
 	case err != nil:
@@ -184,11 +215,11 @@ func (c *call) read(to any) error {
 	return nil
 }
 
-// find returns the sandbox that the path names, which is there still. NotFound.
-func (s *Server) find(c *call) (sandpit.Sandbox, error) {
+// findSandbox returns the sandbox in the path. NotFound: there is none, or it was deleted.
+func findSandbox(c *call, m *manager.Manager) (sandpit.Sandbox, error) {
 	// Clients of the first generation add the name of a node.
 	id, _, _ := strings.Cut(c.r.PathValue("id"), "-")
-	found, err := api.Find(c.r.Context(), s.o.Manager, sandpit.ID(id))
+	found, err := api.Find(c.r.Context(), m, sandpit.ID(id))
 	if err == nil && (found.State == sandpit.StateDeleting || found.State == sandpit.StateDeleted) {
 		err = sandpit.Errorf(sandpit.NotFound, "Sandbox %s not found: %s", id, found.Reason)
 	}

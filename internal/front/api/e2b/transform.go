@@ -22,12 +22,12 @@ type header struct {
 	host, name, value string
 }
 
-// secret is the name under which the value of the n-th header is kept.
-func secret(n int) string { return fmt.Sprintf("E2B_%d", n) }
+// secretName is the name under which the value of the n-th header is kept.
+func secretName(n int) string { return fmt.Sprintf("E2B_%d", n) }
 
-// headers returns what rules set, in a fixed order. Of a header that is set twice the last one
+// toHeaders returns what rules set, in a fixed order. Of a header that is set twice the last one
 // counts. Unsupported: a value refers to E2B's store of secrets. Invalid: there is no value.
-func (n *network) headers() ([]header, error) {
+func (n *network) toHeaders() ([]header, error) {
 	var all []header
 	for _, host := range slices.Sorted(maps.Keys(n.Rules)) {
 		set := map[string]header{} // by name, which has no case
@@ -54,31 +54,31 @@ func (n *network) headers() ([]header, error) {
 // policyHeaders are the headers as a policy has them, without their values.
 func policyHeaders(list []header) (headers []sandpit.NetworkHeader) {
 	for n, h := range list {
-		headers = append(headers, sandpit.NetworkHeader{Host: h.host, Name: h.name, Value: "${" + secret(n) + "}"})
+		headers = append(headers, sandpit.NetworkHeader{Host: h.host, Name: h.name, Value: "${" + secretName(n) + "}"})
 	}
 	return headers
 }
 
-// secrets are the values that policyHeaders refers to; nil if there are none. Errors are
+// toSecrets are the values that policyHeaders refers to; nil if there are none. Errors are
 // those of headers.
-func (n *network) secrets() (map[string]string, error) {
+func (n *network) toSecrets() (map[string]string, error) {
 	if n == nil {
 		return nil, nil //nolint:nilnil // nothing is asked for
 	}
-	list, err := n.headers()
+	list, err := n.toHeaders()
 	if err != nil || len(list) == 0 {
 		return nil, err
 	}
 	values := make(map[string]string, len(list))
 	for n, h := range list {
-		values[secret(n)] = h.value
+		values[secretName(n)] = h.value
 	}
 	return values, nil
 }
 
-// rulesOf tells of headers by their hosts. Values are told to nobody: in their place is how
+// toRules tells of headers by their hosts. Values are told to nobody: in their place is how
 // they are called.
-func rulesOf(headers []sandpit.NetworkHeader) map[string][]transform {
+func toRules(headers []sandpit.NetworkHeader) map[string][]transform {
 	rules := make(map[string][]transform)
 	for _, h := range headers {
 		if rules[h.Host] == nil {

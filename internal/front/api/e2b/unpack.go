@@ -29,7 +29,7 @@ const (
 // buildFiles are the archives that one build copies from, each unpacked once, in a directory
 // of the build's own. It is for one goroutine.
 type buildFiles struct {
-	uploads *uploads
+	uploads *uploadStore
 	owner   string
 	dir     string
 	space   *diskspace.Reservation
@@ -42,7 +42,7 @@ type buildFiles struct {
 const buildPrefix = "build-"
 
 // openFiles makes the directory of a build. The caller must close it.
-func (u *uploads) openFiles(owner string) (*buildFiles, error) {
+func (u *uploadStore) openFiles(owner string) (*buildFiles, error) {
 	space, err := u.space.Reserve(owner, 0)
 	if err != nil {
 		return nil, err
@@ -59,17 +59,17 @@ func (u *uploads) openFiles(owner string) (*buildFiles, error) {
 	return &buildFiles{uploads: u, owner: owner, dir: dir, space: space, bytes: maxUnpacked, entries: maxEntries, there: make(map[string]bool)}, nil
 }
 
-// close removes everything.
-func (b *buildFiles) close() {
+// removeAll removes everything.
+func (b *buildFiles) removeAll() {
 	if os.RemoveAll(b.dir) == nil { // otherwise the next server does it, and until then it counts
 		b.space.Release()
 	}
 }
 
-// place returns the directory of the archive with a hash, unpacked.
+// unpackOnce returns the directory of the archive with a hash, unpacked.
 //
 // NotFound: there is no such archive. Invalid: it is none. Exhausted: it is too large.
-func (b *buildFiles) place(ctx context.Context, hash string) (string, error) {
+func (b *buildFiles) unpackOnce(ctx context.Context, hash string) (string, error) {
 	dir := filepath.Join(b.dir, hash)
 	if b.there[hash] {
 		return dir, nil
@@ -77,7 +77,7 @@ func (b *buildFiles) place(ctx context.Context, hash string) (string, error) {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return "", err
 	}
-	if err := b.unpack(ctx, hash, dir); err != nil {
+	if err := b.unpackArchive(ctx, hash, dir); err != nil {
 		return "", err
 	}
 	b.there[hash] = true
@@ -88,13 +88,13 @@ func errNoFiles(hash string) error {
 	return sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "files with the hash %.20s… not found", hash), "upload them again with forceUpload")
 }
 
-// use opens an archive, which stays until done is called. NotFound.
-func (u *uploads) use(n archiveName) (f *os.File, done func(), err error) {
+// openArchive opens an archive, which stays until done is called. NotFound.
+func (u *uploadStore) openArchive(n archiveName) (f *os.File, done func(), err error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	a := u.archives[n]
 	if a != nil {
-		f, err = os.Open(u.file(n))
+		f, err = os.Open(u.archivePath(n))
 	}
 	if a == nil || errors.Is(err, fs.ErrNotExist) {
 		return nil, nil, errNoFiles(n.hash)
@@ -114,9 +114,9 @@ func (u *uploads) use(n archiveName) (f *os.File, done func(), err error) {
 	}, nil
 }
 
-// unpack writes what is in an archive below a directory, from which nothing leads out.
-func (b *buildFiles) unpack(ctx context.Context, hash, dir string) error {
-	f, done, err := b.uploads.use(archiveName{b.owner, hash})
+// unpackArchive writes what is in an archive below a directory, from which nothing leads out.
+func (b *buildFiles) unpackArchive(ctx context.Context, hash, dir string) error {
+	f, done, err := b.uploads.openArchive(archiveName{b.owner, hash})
 	if err != nil {
 		return err
 	}
@@ -156,12 +156,12 @@ func openPacked(f io.Reader) (io.Reader, error) {
 // maxPeek is how much of an archive peek reads.
 const maxPeek = 64 << 10
 
-// peek looks at the beginning of an archive, so that what is none is refused at once and
+// checkArchive looks at the beginning of an archive, so that what is none is refused at once and
 // not when the build's turn has come.
 //
 // NotFound: there is no such archive. Invalid: it is none.
-func (u *uploads) peek(owner, hash string) error {
-	f, done, err := u.use(archiveName{owner, hash})
+func (u *uploadStore) checkArchive(owner, hash string) error {
+	f, done, err := u.openArchive(archiveName{owner, hash})
 	if err != nil {
 		return err
 	}
@@ -228,18 +228,18 @@ func (b *buildFiles) unpackEntry(ctx context.Context, root *os.Root, h *tar.Head
 	if err != nil {
 		return err
 	}
-	_, err = io.Copy(reservedWriter{f, b.space}, endedReader{ctx, contents})
+	_, err = io.Copy(reservedWriter{f, b.space}, contextReader{ctx, contents})
 	return errors.Join(err, f.Close())
 }
 
-// endedReader ends with a context: an archive may be a bomb.
-type endedReader struct {
+// contextReader ends with a context: an archive may be a bomb.
+type contextReader struct {
 	ctx context.Context //nolint:containedctx // of one unpacking
 	r   io.Reader
 }
 
 // Read implements io.Reader.
-func (e endedReader) Read(p []byte) (int, error) {
+func (e contextReader) Read(p []byte) (int, error) {
 	if e.ctx.Err() != nil {
 		return 0, context.Cause(e.ctx)
 	}

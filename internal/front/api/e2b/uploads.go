@@ -50,9 +50,9 @@ const (
 
 var filesHashPattern = regexp.MustCompile(`^[0-9a-f]{32,128}$`)
 
-// uploads are files that clients have sent for builds, in a directory of their own: an
+// uploadStore are files that clients have sent for builds, in a directory of their own: an
 // archive for each owner and hash. All methods may be called concurrently.
-type uploads struct {
+type uploadStore struct {
 	dir   string
 	key   []byte            // signs links, which end with the server
 	space *diskspace.Budget // of archives, and of what is unpacked
@@ -60,7 +60,7 @@ type uploads struct {
 
 	mu       sync.Mutex
 	archives map[archiveName]*archive
-	coming   map[archiveName]*upload
+	coming   map[archiveName]*pendingUpload
 }
 
 // archiveName is whose archive it is, and of what.
@@ -73,44 +73,44 @@ type archive struct {
 	users int // builds that unpack it
 }
 
-// upload is one that comes, or waits for another one of the same archive.
-type upload struct {
+// pendingUpload is one that comes, or waits for another one of the same archive.
+type pendingUpload struct {
 	turn  chan struct{} // held by the one that comes
 	users int
 }
 
 // newUploads returns the uploads in a directory; "" takes none. A nil budget has no
 // bounds.
-func newUploads(dir string, space *diskspace.Budget) *uploads {
+func newUploads(dir string, space *diskspace.Budget) *uploadStore {
 	if space == nil {
 		space = diskspace.NewBudget(diskspace.Options{Name: "files of builds"})
 	}
-	u := &uploads{
-		dir: dir, key: make([]byte, 32), space: space, archives: make(map[archiveName]*archive), coming: make(map[archiveName]*upload),
+	u := &uploadStore{
+		dir: dir, key: make([]byte, 32), space: space, archives: make(map[archiveName]*archive), coming: make(map[archiveName]*pendingUpload),
 		slots: fairshare.NewPool(fairshare.Options{
 			Name: "uploads at a time", Total: maxUploading, PerOwner: maxUploadingOf, MaxWaiting: uploadsWaiting, Hint: "wait for earlier uploads",
 		}),
 	}
 	_, _ = rand.Read(u.key) // never fails: crypto/rand ends the program instead
 	if dir != "" {
-		u.load()
+		u.loadArchives()
 	}
 	return u
 }
 
 const archiveSuffix = ".tar"
 
-// place is where an owner's archives are.
-func (u *uploads) place(owner string) string {
+// ownerDir is where an owner's archives are.
+func (u *uploadStore) ownerDir(owner string) string {
 	return filepath.Join(u.dir, hex.EncodeToString([]byte(owner)))
 }
 
-func (u *uploads) file(n archiveName) string {
-	return filepath.Join(u.place(n.owner), n.hash+archiveSuffix)
+func (u *uploadStore) archivePath(n archiveName) string {
+	return filepath.Join(u.ownerDir(n.owner), n.hash+archiveSuffix)
 }
 
-// load finds the archives of an earlier server, and removes what else it has left.
-func (u *uploads) load() {
+// loadArchives finds the archives of an earlier server, and removes what else it has left.
+func (u *uploadStore) loadArchives() {
 	places, _ := os.ReadDir(u.dir) // without it there are none
 	for _, p := range places {
 		dir := filepath.Join(u.dir, p.Name())
@@ -138,21 +138,21 @@ func (u *uploads) load() {
 	}
 }
 
-// has reports whether an archive is there, which then stays for a while.
-func (u *uploads) has(owner, hash string) bool {
+// hasArchive reports whether an archive is there, which then stays for a while.
+func (u *uploadStore) hasArchive(owner, hash string) bool {
 	now := time.Now()
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	a := u.archives[archiveName{owner, hash}]
-	if a == nil || os.Chtimes(u.file(archiveName{owner, hash}), now, now) != nil {
+	if a == nil || os.Chtimes(u.archivePath(archiveName{owner, hash}), now, now) != nil {
 		return false
 	}
 	a.used = now
 	return true
 }
 
-// link is the right to send one archive without an API key.
-type link struct {
+// uploadLink is the right to send one archive without an API key.
+type uploadLink struct {
 	archiveName
 
 	// key is the ID of the API key that asked for the link, which ends with it; "" for a
@@ -162,39 +162,45 @@ type link struct {
 	until string
 }
 
-// sign returns the query of a link.
-func (u *uploads) sign(who api.Principal, hash string, until time.Time) string {
-	l := link{archiveName{who.Owner, hash}, who.KeyID, strconv.FormatInt(until.Unix(), 10)}
+// signLink returns the query of a link.
+func (u *uploadStore) signLink(client api.Principal, hash string, until time.Time) string {
+	l := uploadLink{archiveName{client.Owner, hash}, client.KeyID, strconv.FormatInt(until.Unix(), 10)}
 	return "owner=" + base64.RawURLEncoding.EncodeToString([]byte(l.owner)) + "&hash=" + l.hash +
-		"&key=" + base64.RawURLEncoding.EncodeToString([]byte(l.key)) + "&until=" + l.until + "&signature=" + u.signature(l)
+		"&key=" + base64.RawURLEncoding.EncodeToString([]byte(l.key)) + "&until=" + l.until + "&signature=" + u.linkSignature(l)
 }
 
-func (u *uploads) signature(l link) string {
+func (u *uploadStore) linkSignature(l uploadLink) string {
 	mac := hmac.New(sha256.New, u.key)
 	_, _ = mac.Write([]byte(l.owner + "\n" + l.hash + "\n" + l.key + "\n" + l.until)) // never fails
 	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
 }
 
-// check returns the link that a request was made with. Whether its API key still exists is
+// checkLink returns the link that a request was made with. Whether its API key still exists is
 // for the caller to check. Unauthenticated.
-func (u *uploads) check(r *http.Request, now time.Time) (link, error) {
+func (u *uploadStore) checkLink(r *http.Request, now time.Time) (uploadLink, error) {
 	query := r.URL.Query()
 	owner, ownerErr := base64.RawURLEncoding.DecodeString(query.Get("owner"))
 	key, keyErr := base64.RawURLEncoding.DecodeString(query.Get("key"))
-	l := link{archiveName{string(owner), query.Get("hash")}, string(key), query.Get("until")}
-	if ownerErr != nil || keyErr != nil || !hmac.Equal([]byte(query.Get("signature")), []byte(u.signature(l))) {
-		return link{}, sandpit.Errorf(sandpit.Unauthenticated, "invalid signature")
+	l := uploadLink{archiveName{string(owner), query.Get("hash")}, string(key), query.Get("until")}
+	if ownerErr != nil || keyErr != nil || !hmac.Equal([]byte(query.Get("signature")), []byte(u.linkSignature(l))) {
+		return uploadLink{}, sandpit.Errorf(sandpit.Unauthenticated, "invalid signature")
 	}
 	if seconds, err := strconv.ParseInt(l.until, 10, 64); err != nil || now.Unix() > seconds {
-		return link{}, sandpit.Errorf(sandpit.Unauthenticated, "signature is already expired")
+		return uploadLink{}, sandpit.Errorf(sandpit.Unauthenticated, "signature is already expired")
 	}
 	return l, nil
 }
 
+// uploadHandler receives the files of builds.
+type uploadHandler struct {
+	uploads *uploadStore
+	keys    *api.Keys
+}
+
 // upload takes an archive, which must come as a whole and be as long as was said. It counts
 // as a request of its owner's, whose link it is.
-func (s *Server) upload(w http.ResponseWriter, r *http.Request) error {
-	l, err := s.uploads.check(r, time.Now())
+func (h *uploadHandler) receiveUpload(w http.ResponseWriter, r *http.Request) error {
+	l, err := h.uploads.checkLink(r, time.Now())
 	switch {
 	case err != nil:
 		return err
@@ -204,12 +210,12 @@ func (s *Server) upload(w http.ResponseWriter, r *http.Request) error {
 		return sandpit.Errorf(sandpit.Invalid, "%d bytes, want at most %d", r.ContentLength, maxUpload)
 	}
 	n := l.archiveName
-	attached, release, err := s.o.Keys.Attach(r.Context(), l.key)
+	attached, release, err := h.keys.Attach(r.Context(), l.key)
 	if err != nil {
 		return err
 	}
 	defer release()
-	leave, err := api.EnterAs(r, n.owner)
+	leave, err := api.CountRequest(r, n.owner)
 	if err != nil {
 		return err
 	}
@@ -218,31 +224,31 @@ func (s *Server) upload(w http.ResponseWriter, r *http.Request) error {
 		sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "too many uploads"), "try again later"))
 	defer cancel()
 	// In this order: who waits for another upload of the same archive holds no slot.
-	done, err := s.uploads.enter(waiting, n)
+	done, err := h.uploads.waitForTurn(waiting, n)
 	if err != nil {
 		return err
 	}
 	defer done()
-	slot, err := s.uploads.slots.Acquire(waiting, n.owner, 1)
+	slot, err := h.uploads.slots.Acquire(waiting, n.owner, 1)
 	if err != nil {
 		return err
 	}
 	defer slot.Release()
-	body := &paced{
+	body := &pacedReader{
 		ctx: attached, r: http.MaxBytesReader(w, r.Body, r.ContentLength), control: http.NewResponseController(w), end: time.Now().Add(uploadTime),
 	}
-	defer body.stop()
-	interrupt := context.AfterFunc(attached, body.interrupt)
+	defer body.clearDeadline()
+	interrupt := context.AfterFunc(attached, body.interruptRead)
 	defer interrupt()
-	return s.uploads.keep(n, body, r.ContentLength)
+	return h.uploads.storeArchive(n, body, r.ContentLength)
 }
 
-// enter waits until no other upload of an archive comes, and has others wait until done.
-func (u *uploads) enter(ctx context.Context, n archiveName) (done func(), err error) {
+// waitForTurn waits until no other upload of an archive comes, and has others wait until done.
+func (u *uploadStore) waitForTurn(ctx context.Context, n archiveName) (done func(), err error) {
 	u.mu.Lock()
 	one := u.coming[n]
 	if one == nil {
-		one = &upload{turn: make(chan struct{}, 1)}
+		one = &pendingUpload{turn: make(chan struct{}, 1)}
 		u.coming[n] = one
 	}
 	one.users++
@@ -266,8 +272,8 @@ func (u *uploads) enter(ctx context.Context, n archiveName) (done func(), err er
 	}
 }
 
-// paced is a body that has to keep coming, until its context ends.
-type paced struct {
+// pacedReader is a body that has to keep coming, until its context ends.
+type pacedReader struct {
 	ctx     context.Context //nolint:containedctx // of the reading, which is all it is there for
 	r       io.Reader
 	control *http.ResponseController
@@ -276,7 +282,7 @@ type paced struct {
 }
 
 // Read implements io.Reader.
-func (p *paced) Read(b []byte) (int, error) {
+func (p *pacedReader) Read(b []byte) (int, error) {
 	if p.left <= 0 {
 		until := time.Now().Add(uploadPause)
 		if until.After(p.end) {
@@ -299,15 +305,15 @@ func (p *paced) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// interrupt ends a read that waits.
-func (p *paced) interrupt() { _ = p.control.SetReadDeadline(time.Unix(1, 0)) } // as above
+// interruptRead ends a read that waits.
+func (p *pacedReader) interruptRead() { _ = p.control.SetReadDeadline(time.Unix(1, 0)) } // as above
 
-// stop takes the deadline away, which is the connection's.
-func (p *paced) stop() { _ = p.control.SetReadDeadline(time.Time{}) }
+// clearDeadline takes the deadline away, which is the connection's.
+func (p *pacedReader) clearDeadline() { _ = p.control.SetReadDeadline(time.Time{}) }
 
-// keep writes an archive down, after others have made room for it.
-func (u *uploads) keep(n archiveName, from io.Reader, size int64) error {
-	dir := u.place(n.owner)
+// storeArchive writes an archive down, after others have made room for it.
+func (u *uploadStore) storeArchive(n archiveName, from io.Reader, size int64) error {
+	dir := u.ownerDir(n.owner)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return sandpit.Errorf(sandpit.CodeOf(err), "keep files: %w", err)
 	}
@@ -315,7 +321,7 @@ func (u *uploads) keep(n archiveName, from io.Reader, size int64) error {
 	if err != nil {
 		return err
 	}
-	if err := u.write(n, from, size, space); err != nil {
+	if err := u.writeArchive(n, from, size, space); err != nil {
 		space.Release()
 		return err
 	}
@@ -330,8 +336,8 @@ func (u *uploads) keep(n archiveName, from io.Reader, size int64) error {
 	return nil
 }
 
-func (u *uploads) write(n archiveName, from io.Reader, size int64, space *diskspace.Reservation) error {
-	f, err := atomicfile.New(u.file(n), 0o600, atomicfile.Pattern("part-*"))
+func (u *uploadStore) writeArchive(n archiveName, from io.Reader, size int64, space *diskspace.Reservation) error {
+	f, err := atomicfile.New(u.archivePath(n), 0o600, atomicfile.Pattern("part-*"))
 	if err != nil {
 		return sandpit.Errorf(sandpit.CodeOf(err), "keep files: %w", err)
 	}
@@ -368,12 +374,12 @@ func (w reservedWriter) Write(p []byte) (int, error) {
 // of the owner's until there is room.
 //
 // Exhausted: there is none all the same.
-func (u *uploads) makeRoom(owner string, size int64) (*diskspace.Reservation, error) {
+func (u *uploadStore) makeRoom(owner string, size int64) (*diskspace.Reservation, error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	for n, a := range u.archives {
 		if n.owner == owner && a.users == 0 && time.Since(a.used) >= uploadAge {
-			u.remove(n)
+			u.removeArchive(n)
 		}
 	}
 	for {
@@ -388,12 +394,12 @@ func (u *uploads) makeRoom(owner string, size int64) (*diskspace.Reservation, er
 		if !found {
 			return nil, err
 		}
-		u.remove(oldest)
+		u.removeArchive(oldest)
 	}
 }
 
 // sizeOf returns how many bytes an owner's archives have. The lock is held.
-func (u *uploads) sizeOf(owner string) (size int64) {
+func (u *uploadStore) sizeOf(owner string) (size int64) {
 	for n, a := range u.archives {
 		if n.owner == owner {
 			size += a.space.Bytes()
@@ -404,7 +410,7 @@ func (u *uploads) sizeOf(owner string) (size int64) {
 
 // oldestOf returns the archive of an owner that nobody has used for longest. The lock is
 // held.
-func (u *uploads) oldestOf(owner string) (oldest archiveName, found bool) {
+func (u *uploadStore) oldestOf(owner string) (oldest archiveName, found bool) {
 	for n, a := range u.archives {
 		if n.owner == owner && a.users == 0 && (!found || a.used.Before(u.archives[oldest].used)) {
 			oldest, found = n, true
@@ -413,9 +419,9 @@ func (u *uploads) oldestOf(owner string) (oldest archiveName, found bool) {
 	return oldest, found
 }
 
-// remove forgets an archive. The lock is held.
-func (u *uploads) remove(n archiveName) {
-	if err := os.Remove(u.file(n)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+// removeArchive forgets an archive. The lock is held.
+func (u *uploadStore) removeArchive(n archiveName) {
+	if err := os.Remove(u.archivePath(n)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return // it takes room, and counts
 	}
 	u.archives[n].space.Release()

@@ -20,16 +20,22 @@ type volume struct {
 // nothing: the calls for the files of volumes are missing.
 const volumeToken = "unsupported"
 
-// openVolume is one as it is told to who may use it.
-type openVolume struct {
+// volumeHandlers serve volumes.
+type volumeHandlers struct {
+	manager   *manager.Manager
+	describer *describer
+}
+
+// volumeWithToken is one as it is told to who may use it.
+type volumeWithToken struct {
 	volume
 
 	Token  string  `json:"token"`
 	Domain *string `json:"domain"`
 }
 
-func (s *Server) open(v volume) openVolume {
-	return openVolume{v, volumeToken, s.domain()}
+func (h *volumeHandlers) openVolume(v volume) volumeWithToken {
+	return volumeWithToken{v, volumeToken, h.describer.domainName()}
 }
 
 // volumeMount is a volume in a sandbox.
@@ -39,7 +45,7 @@ type volumeMount struct {
 }
 
 // mounts are those of a sandbox that is to be made.
-func mounts(asked []volumeMount) []sandpit.Mount {
+func toMounts(asked []volumeMount) []sandpit.Mount {
 	var all []sandpit.Mount
 	for _, m := range asked {
 		all = append(all, sandpit.Mount{Volume: m.Name, Target: m.Path})
@@ -59,8 +65,8 @@ func volumeMounts(b sandpit.Sandbox) []volumeMount {
 }
 
 // volumes returns the volumes of an owner, of which there are few.
-func (s *Server) volumes(ctx context.Context, owner string) ([]volume, error) {
-	list, ids, err := s.o.Manager.Volumes().List(ctx, store.VolumeFilter{Owner: owner})
+func (h *volumeHandlers) ownVolumes(ctx context.Context, owner string) ([]volume, error) {
+	list, ids, err := h.manager.Volumes().List(ctx, store.VolumeFilter{Owner: owner})
 	all := make([]volume, len(list))
 	for i, v := range list {
 		all[i] = volume{ids[i], v.Name}
@@ -69,8 +75,8 @@ func (s *Server) volumes(ctx context.Context, owner string) ([]volume, error) {
 }
 
 // findVolume returns the volume that the path names by its ID. NotFound.
-func (s *Server) findVolume(c *call) (volume, error) {
-	all, err := s.volumes(c.r.Context(), c.who.Owner)
+func (h *volumeHandlers) findVolume(c *call) (volume, error) {
+	all, err := h.ownVolumes(c.r.Context(), c.client.Owner)
 	if err != nil {
 		return volume{}, err
 	}
@@ -82,27 +88,27 @@ func (s *Server) findVolume(c *call) (volume, error) {
 	return all[i], nil
 }
 
-func (s *Server) listVolumes(c *call) (int, any, error) {
-	all, err := s.volumes(c.r.Context(), c.who.Owner)
+func (h *volumeHandlers) listVolumes(c *call) (int, any, error) {
+	all, err := h.ownVolumes(c.r.Context(), c.client.Owner)
 	return http.StatusOK, all, err
 }
 
-func (s *Server) getVolume(c *call) (int, any, error) {
-	v, err := s.findVolume(c)
-	return http.StatusOK, s.open(v), err
+func (h *volumeHandlers) getVolume(c *call) (int, any, error) {
+	v, err := h.findVolume(c)
+	return http.StatusOK, h.openVolume(v), err
 }
 
-func (s *Server) createVolume(c *call) (int, any, error) {
+func (h *volumeHandlers) createVolume(c *call) (int, any, error) {
 	var in struct {
 		Name string `json:"name"`
 	}
-	if err := c.read(&in); err != nil {
+	if err := c.readBody(&in); err != nil {
 		return 0, nil, err
 	}
-	if _, err := s.o.Manager.Volumes().Create(c.r.Context(), manager.VolumeRequest{Owner: c.who.Owner, Name: in.Name}); err != nil {
+	if _, err := h.manager.Volumes().Create(c.r.Context(), manager.VolumeRequest{Owner: c.client.Owner, Name: in.Name}); err != nil {
 		return 0, nil, err
 	}
-	all, err := s.volumes(c.r.Context(), c.who.Owner)
+	all, err := h.ownVolumes(c.r.Context(), c.client.Owner)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -110,13 +116,13 @@ func (s *Server) createVolume(c *call) (int, any, error) {
 	if i < 0 {
 		return 0, nil, sandpit.Errorf(sandpit.Gone, "volume %s is deleted already", in.Name)
 	}
-	return http.StatusCreated, s.open(all[i]), nil
+	return http.StatusCreated, h.openVolume(all[i]), nil
 }
 
-func (s *Server) deleteVolume(c *call) (int, any, error) {
-	v, err := s.findVolume(c)
+func (h *volumeHandlers) deleteVolume(c *call) (int, any, error) {
+	v, err := h.findVolume(c)
 	if err != nil {
 		return 0, nil, err
 	}
-	return http.StatusNoContent, nil, s.o.Manager.Volumes().Delete(c.r.Context(), c.who.Owner, v.Name)
+	return http.StatusNoContent, nil, h.manager.Volumes().Delete(c.r.Context(), c.client.Owner, v.Name)
 }

@@ -16,20 +16,19 @@ import (
 
 const pathEvents = wire.Prefix + "/events"
 
-// EventFilter chooses events. An ordinary owner sees what was done in the owner's name,
-// and to the owner's sandboxes.
+// EventFilter selects events. An owner sees its own actions and all events of its sandboxes.
 type EventFilter struct {
-	Sandbox sandpit.ID `query:"sandbox" maxLength:"100" doc:"What was done to this one."`
-	Actor   string     `query:"actor" maxLength:"200" doc:"What was done in this name."`
-	Action  string     `query:"action" maxLength:"200" doc:"What was done like this."`
+	Sandbox sandpit.ID `query:"sandbox" maxLength:"100" doc:"Only events of this sandbox."`
+	Actor   string     `query:"actor" maxLength:"200" doc:"Only events of this actor."`
+	Action  string     `query:"action" maxLength:"200" doc:"Only events of this action."`
 }
 
 type eventsIn struct {
 	EventFilter
 
-	After  int64 `query:"after" minimum:"0" doc:"The seq of an event: only later ones."`
-	Cursor int64 `query:"cursor" minimum:"0" doc:"That of the page before. The later of the two counts."`
-	Limit  int   `query:"limit" minimum:"1" maximum:"999" default:"100" doc:"At most so many."`
+	After  int64 `query:"after" minimum:"0" doc:"The seq of an event; only later events are returned."`
+	Cursor int64 `query:"cursor" minimum:"0" doc:"The cursor of the previous page. The later of after and cursor counts."`
+	Limit  int   `query:"limit" minimum:"1" maximum:"999" default:"100" doc:"The maximum number of items."`
 }
 
 type eventsOut struct {
@@ -39,8 +38,8 @@ type eventsOut struct {
 type eventStreamIn struct {
 	EventFilter
 
-	After int64 `query:"after" minimum:"-1" default:"-1" doc:"The seq of the event to go on after; -1: only what comes from now on."`
-	Last  int64 `header:"Last-Event-ID" minimum:"0" doc:"Goes before after: browsers send it."`
+	After int64 `query:"after" minimum:"-1" default:"-1" doc:"The seq of the event to continue after; -1: only new events."`
+	Last  int64 `header:"Last-Event-ID" minimum:"0" doc:"Takes precedence over after; browsers send it."`
 }
 
 type verdictOut struct {
@@ -54,13 +53,13 @@ type eventHandlers struct {
 	log    *slog.Logger
 }
 
-// register adds the operations on events.
-func (h *eventHandlers) register(r *registrar) {
+// addOperations adds the operations on events.
+func (h *eventHandlers) addOperations(r *registrar) {
 	addOperation(r, newOperation(http.MethodGet, pathEvents, "listEvents", "List events"), h.listEvents)
-	op := newOperation(http.MethodGet, pathEvents+"/stream", "streamEvents", "Be told of events")
-	op.Description = "Each message is an event; its id is the event's seq. The event \"error\" ends the stream, with a problem."
+	op := newOperation(http.MethodGet, pathEvents+"/stream", "streamEvents", "Stream events")
+	op.Description = "Each message is an event; its ID is the seq. The message \"error\" has a problem and ends the stream."
 	addStream(r, op, h.streamEvents)
-	addOperation(r, newOperation(http.MethodGet, pathEvents+"/verify", "verifyEvents", "See whether the trail of events is whole"), h.verifyEvents)
+	addOperation(r, newOperation(http.MethodGet, pathEvents+"/verify", "verifyEvents", "Verify that the audit trail is complete and unchanged"), h.verifyEvents)
 }
 
 // toEventFilter converts a filter, which it limits to the events that the client may see.
@@ -86,7 +85,7 @@ func (h *eventHandlers) listEvents(ctx context.Context, in *eventsIn) (*eventsOu
 	if err != nil {
 		return nil, err
 	}
-	page := paged(list, in.Limit, func(e store.Event) string { return strconv.FormatInt(e.Seq, 10) })
+	page := toPage(list, in.Limit, func(e store.Event) string { return strconv.FormatInt(e.Seq, 10) })
 	out := wire.Page[wire.Event]{Items: make([]wire.Event, 0, len(page.Items)), Next: page.Next}
 	for _, e := range page.Items {
 		out.Items = append(out.Items, toEvent(ctx, e))

@@ -28,12 +28,12 @@ type pullIn struct {
 }
 
 type imagesIn struct {
-	Provider string `query:"provider" maxLength:"64" doc:"The provider whose sandboxes they are for: docker has images of its own. Default: the server's."`
+	Provider string `query:"provider" maxLength:"64" doc:"The provider whose images to list; docker has images of its own. Default: the server's provider."`
 }
 
 type imageIn struct {
-	Provider string `query:"provider" maxLength:"64" doc:"The provider whose image it is. Default: the server's."`
-	ID       string `path:"id" maxLength:"200" doc:"The image, or its name."`
+	Provider string `query:"provider" maxLength:"64" doc:"The provider of the image. Default: the server's provider."`
+	ID       string `path:"id" maxLength:"200" doc:"ID or name of the image."`
 }
 
 // imageHandlers serve the cache of images.
@@ -44,10 +44,10 @@ type imageHandlers struct {
 	log      *slog.Logger
 }
 
-// register adds the operations on images.
-func (h *imageHandlers) register(r *registrar) {
+// addOperations adds the operations on images.
+func (h *imageHandlers) addOperations(r *registrar) {
 	op := newOperation(http.MethodGet, pathImages, "listImages", "List the images of the server's cache")
-	op.Description = "Lists the images that the client has names for: its own names and the names that all owners share. Administrators see all images."
+	op.Description = "Lists the images that have a name of the client or a name that all owners share. Administrators see all images."
 	addOperation(r, op,
 		func(ctx context.Context, in *imagesIn) (*imagesOut, error) {
 			if err := h.checkImages(); err != nil {
@@ -58,11 +58,11 @@ func (h *imageHandlers) register(r *registrar) {
 				return nil, err
 			}
 			list, err := h.images.List(ctx, p, in.Provider)
-			return &imagesOut{paged(list, len(list), func(wire.Image) string { return "" })}, err
+			return &imagesOut{toPage(list, len(list), func(wire.Image) string { return "" })}, err
 		})
-	addOperation(r, newOperation(http.MethodGet, pathImages+"/pre-pull", "listPrePulls", "List the images that the server makes ready when it starts"), h.listPrePulls)
-	op = newOperation(http.MethodPost, pathImages+"/pull", "pullImage", "Fetch an image of a registry")
-	op.Description = "Events: progress, with the bytes done and those in all; then either result, with the image, or error, with a problem."
+	addOperation(r, newOperation(http.MethodGet, pathImages+"/pre-pull", "listPrePulls", "List the images that the server fetches when it starts"), h.listPrePulls)
+	op = newOperation(http.MethodPost, pathImages+"/pull", "pullImage", "Fetch an image from a registry")
+	op.Description = "Events: progress, with the number of bytes done and in total; then either result, with the image, or error, with a problem."
 	addStream(r, op, h.beginPull)
 	op = newOperation(http.MethodDelete, pathImages+"/{id}", "deleteImage", "Remove an image from the cache")
 	op.DefaultStatus = http.StatusNoContent
@@ -98,12 +98,12 @@ func (h *imageHandlers) listPrePulls(ctx context.Context, _ *struct{}) (*prePull
 
 func (h *imageHandlers) checkImages() error {
 	if h.images == nil {
-		return sandpit.Errorf(sandpit.Unsupported, "this server keeps no images")
+		return sandpit.Errorf(sandpit.Unsupported, "this server has no image cache")
 	}
 	return nil
 }
 
-// progressEvery is how often it is told how far something has come.
+// progressEvery is the interval of progress events.
 const progressEvery = 250 * time.Millisecond
 
 func (h *imageHandlers) beginPull(ctx context.Context, in *pullIn) (func(*http.Request, *api.Stream), error) {
@@ -111,7 +111,7 @@ func (h *imageHandlers) beginPull(ctx context.Context, in *pullIn) (func(*http.R
 		return nil, err
 	}
 	if image.IsPath(in.Body.Name) || in.Body.Name == string(sandpit.HostImage) {
-		return nil, sandpit.Errorf(sandpit.Invalid, "image %.100q is of no registry", in.Body.Name)
+		return nil, sandpit.Errorf(sandpit.Invalid, "image %.100q: want an image of a registry", in.Body.Name)
 	}
 	p, err := api.PrincipalOf(ctx)
 	if err != nil {
@@ -124,12 +124,12 @@ func (h *imageHandlers) beginPull(ctx context.Context, in *pullIn) (func(*http.R
 			return
 		}
 		if err := st.Fail(r, err); err != nil {
-			h.log.DebugContext(r.Context(), "the end of a stream is not heard", slog.Any("error", err))
+			h.log.DebugContext(r.Context(), "api: cannot send the error that ends an event stream", slog.Any("error", err))
 		}
 	}, nil
 }
 
-// pulling fetches an image and tells of it. Who goes away ends it.
+// pullImage fetches an image and sends progress. It ends when the client disconnects.
 func (h *imageHandlers) pullImage(ctx context.Context, client api.Principal, p wire.Pull, st *api.Stream) error {
 	type result struct {
 		image wire.Image
@@ -139,16 +139,16 @@ func (h *imageHandlers) pullImage(ctx context.Context, client api.Principal, p w
 	defer cancel()
 	latest := make(chan wire.Progress, 1)
 	done := make(chan result)
-	go func() { // ends with the pull, which is waited for below
-		r := result{err: sandpit.Errorf(sandpit.Internal, "something went wrong in the server")}
+	go func() { // ends with the pull; the code below waits for it
+		r := result{err: sandpit.Errorf(sandpit.Internal, "internal error of the server")}
 		defer func() {
 			if p := recover(); p != nil {
-				h.log.ErrorContext(ctx, "a pull panicked", slog.Any("panic", p), slog.String("stack", string(debug.Stack())))
+				h.log.ErrorContext(ctx, "api: image pull panicked", slog.Any("panic", p), slog.String("stack", string(debug.Stack())))
 			}
 			done <- r
 		}()
 		r.image, r.err = h.images.Pull(ctx, client, p, func(p wire.Progress) {
-			select { // the last one counts
+			select { // only the latest progress is sent
 			case <-latest:
 			default:
 			}

@@ -13,8 +13,8 @@ import (
 const pathKeys = wire.Prefix + "/keys"
 
 type keysIn struct {
-	Cursor string `query:"cursor" maxLength:"200" doc:"That of the page before."`
-	Limit  int    `query:"limit" minimum:"1" maximum:"1000" default:"1000" doc:"At most so many."`
+	Cursor string `query:"cursor" maxLength:"200" doc:"The cursor of the previous page."`
+	Limit  int    `query:"limit" minimum:"1" maximum:"1000" default:"1000" doc:"The maximum number of items."`
 }
 
 type keysOut struct {
@@ -25,12 +25,12 @@ type newKeyIn struct {
 	Body wire.NewKey
 }
 
-type madeKeyOut struct {
+type createdKeyOut struct {
 	Body wire.MadeKey
 }
 
 type keyIn struct {
-	ID string `path:"id" maxLength:"200" doc:"The key; not its secret."`
+	ID string `path:"id" maxLength:"200" doc:"ID of the key, not its secret."`
 }
 
 // keyHandlers serve API keys.
@@ -39,14 +39,14 @@ type keyHandlers struct {
 	access access
 }
 
-// register adds the operations on API keys, which are for administrators.
-func (h *keyHandlers) register(r *registrar) {
+// addOperations adds the operations on API keys, which are for administrators.
+func (h *keyHandlers) addOperations(r *registrar) {
 	addOperation(r, newOperation(http.MethodGet, pathKeys, "listKeys", "List API keys"), h.listKeys)
-	op := newOperation(http.MethodPost, pathKeys, "createKey", "Make an API key")
+	op := newOperation(http.MethodPost, pathKeys, "createKey", "Create an API key")
 	op.DefaultStatus = http.StatusCreated
 	addOperation(r, op, h.createKey)
 	op = newOperation(http.MethodDelete, pathKeys+"/{id}", "deleteKey", "Delete an API key")
-	op.Description = "From then on it is good for nothing."
+	op.Description = "The key stops working at once, and everything attached to it is closed."
 	op.DefaultStatus = http.StatusNoContent
 	addOperation(r, op, func(ctx context.Context, in *keyIn) (*struct{}, error) {
 		if err := h.access.requireAdmin(ctx, "delete a key"); err != nil {
@@ -66,7 +66,7 @@ func (h *keyHandlers) listKeys(ctx context.Context, in *keysIn) (*keysOut, error
 	if err != nil {
 		return nil, err
 	}
-	page := paged(list, in.Limit, func(k store.Key) string { return k.ID })
+	page := toPage(list, in.Limit, func(k store.Key) string { return k.ID })
 	out := wire.Page[wire.Key]{Items: make([]wire.Key, 0, len(page.Items)), Next: page.Next}
 	for _, k := range page.Items {
 		out.Items = append(out.Items, toKey(k))
@@ -81,7 +81,7 @@ func toKey(k store.Key) wire.Key {
 	}
 }
 
-func (h *keyHandlers) createKey(ctx context.Context, in *newKeyIn) (*madeKeyOut, error) {
+func (h *keyHandlers) createKey(ctx context.Context, in *newKeyIn) (*createdKeyOut, error) {
 	if err := h.access.requireAdmin(ctx, "create a key"); err != nil {
 		return nil, err
 	}
@@ -94,7 +94,7 @@ func (h *keyHandlers) createKey(ctx context.Context, in *newKeyIn) (*madeKeyOut,
 	if err != nil {
 		return nil, err
 	}
-	return &madeKeyOut{wire.MadeKey{Key: toKey(made), Secret: secret}}, nil
+	return &createdKeyOut{wire.MadeKey{Key: toKey(made), Secret: secret}}, nil
 }
 
 func (h *keyHandlers) insertKey(ctx context.Context, n wire.NewKey) (store.Key, string, error) {

@@ -12,31 +12,31 @@ import (
 )
 
 type leaseIn struct {
-	One
+	SandboxPath
 
 	Body wire.Lease
 }
 
 type policyIn struct {
-	One
+	SandboxPath
 
 	Body wire.Policy
 }
 
 type pauseIn struct {
-	One
+	SandboxPath
 
-	Disk bool `query:"disk" doc:"Keep its memory on disk."`
+	Disk bool `query:"disk" doc:"Suspend: save the memory to disk."`
 }
 
 type nameIn struct {
-	One
+	SandboxPath
 
 	Body wire.Name
 }
 
 type labelsIn struct {
-	One
+	SandboxPath
 
 	Body wire.Labels
 }
@@ -47,32 +47,32 @@ func (h *sandboxHandlers) registerLifecycle(r *registrar) {
 		verb, id, summary string
 		do                func(context.Context, sandpit.ID) error
 	}{
-		{"stop", "stopSandbox", "End the processes of a sandbox, its files kept", h.manager.Stop},
+		{"stop", "stopSandbox", "Stop a sandbox: end its processes and keep its files", h.manager.Stop},
 		{"start", "startSandbox", "Start a stopped sandbox", h.manager.Start},
-		{"resume", "resumeSandbox", "Let a paused sandbox go on", h.manager.Resume},
-		{"checkpoint", "checkpointSandbox", "Save the files of a running sandbox, for when it breaks down", h.manager.Checkpoint},
-		{"archive", "archiveSandbox", "Move the files of a stopped sandbox to where they cost little", h.manager.Archive},
+		{"resume", "resumeSandbox", "Resume a paused sandbox", h.manager.Resume},
+		{"checkpoint", "checkpointSandbox", "Save the files of a running sandbox for recovery", h.manager.Checkpoint},
+		{"archive", "archiveSandbox", "Move the files of a stopped sandbox to cheaper storage", h.manager.Archive},
 		{"restore", "restoreSandbox", "Move the files of an archived sandbox back", h.manager.Restore},
 	} {
 		op := newOperation(http.MethodPost, pathSandbox+"/"+c.verb, c.id, c.summary)
 		op.DefaultStatus = http.StatusOK
-		addOperation(r, op, func(ctx context.Context, in *One) (*sandboxOut, error) {
+		addOperation(r, op, func(ctx context.Context, in *SandboxPath) (*sandboxOut, error) {
 			return changeSandbox(ctx, h.manager, in.ID, c.do)
 		})
 	}
-	op := newOperation(http.MethodPost, pathSandbox+"/pause", "pauseSandbox", "Hold a sandbox still, its memory kept")
-	op.Description = "On disk its memory takes up none of the machine's, and it survives the machine. " +
-		"One that is paused in memory may be paused on disk, too."
+	op := newOperation(http.MethodPost, pathSandbox+"/pause", "pauseSandbox", "Pause a sandbox in memory or on disk")
+	op.Description = "Paused on disk (suspended), a sandbox uses no memory and survives a restart of the machine. " +
+		"A sandbox that is paused in memory can also be paused on disk."
 	op.DefaultStatus = http.StatusOK
 	addOperation(r, op, h.pauseSandbox)
 	op = newOperation(http.MethodPut, pathSandbox+"/lease", "setLease", "Replace the deadline of a sandbox")
-	op.Description = "Either timeout_seconds or deadline is given. Without an action, the sandbox keeps the one it has."
+	op.Description = "Give either timeout_seconds or deadline. Without an action, the sandbox keeps its action."
 	addOperation(r, op, h.setLease)
 	op = newOperation(http.MethodPut, pathSandbox+"/policy", "setPolicy", "Replace the policy of a sandbox")
-	op.Description = "The policy of a sandbox is in each answer about it. What is left out gets the default of a new sandbox. It counts as a use."
+	op.Description = "Missing fields get the defaults of a new sandbox. The request counts as a use of the sandbox. Responses about a sandbox contain its policy."
 	addOperation(r, op, h.setPolicy)
 	op = newOperation(http.MethodPut, pathSandbox+"/name", "renameSandbox", "Replace the name of a sandbox")
-	op.Description = "No other sandbox of the owner may have it. A sandbox in any state can be renamed."
+	op.Description = "No other sandbox of the owner may have the same name. A sandbox in any state can be renamed."
 	addOperation(r, op, func(ctx context.Context, in *nameIn) (*sandboxOut, error) {
 		return changeSandbox(ctx, h.manager, in.ID, func(ctx context.Context, id sandpit.ID) error {
 			return h.manager.Rename(ctx, id, in.Body.Name)

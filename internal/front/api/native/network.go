@@ -17,22 +17,22 @@ type networkOut struct {
 }
 
 type setNetworkIn struct {
-	One
+	SandboxPath
 
 	Body wire.SetNetwork
 }
 
 type networkLogIn struct {
-	One
+	SandboxPath
 
-	After int64 `query:"after" minimum:"0" doc:"The seq of a decision: only what was decided, or decided again, later."`
-	Limit int   `query:"limit" minimum:"1" maximum:"2000" default:"100" doc:"At most so many, the latest."`
+	After int64 `query:"after" minimum:"0" doc:"The seq of a decision; only later decisions are returned."`
+	Limit int   `query:"limit" minimum:"1" maximum:"2000" default:"100" doc:"The maximum number of decisions; the latest are returned."`
 }
 
 type networkTestIn struct {
-	One
+	SandboxPath
 
-	Target string `query:"target" required:"true" maxLength:"300" doc:"name:port or address:port."`
+	Target string `query:"target" required:"true" maxLength:"300" doc:"The destination, as name:port or address:port."`
 }
 
 type decisionsOut struct {
@@ -42,19 +42,19 @@ type decisionsOut struct {
 // networkHandlers serve the network of sandboxes.
 type networkHandlers struct{ manager *manager.Manager }
 
-// register adds the operations on the network of a sandbox.
-func (h *networkHandlers) register(r *registrar) {
-	addOperation(r, newOperation(http.MethodGet, pathNetwork, "getNetwork", "See what a sandbox may reach"), func(ctx context.Context, in *One) (*networkOut, error) {
+// addOperations adds the operations on the network of a sandbox.
+func (h *networkHandlers) addOperations(r *registrar) {
+	addOperation(r, newOperation(http.MethodGet, pathNetwork, "getNetwork", "Get the network policy of a sandbox"), func(ctx context.Context, in *SandboxPath) (*networkOut, error) {
 		return h.getNetwork(ctx, in.ID)
 	})
-	op := newOperation(http.MethodPut, pathNetwork, "setNetwork", "Replace what a sandbox may reach")
-	op.Description = "Connections that are forbidden now are closed, all others go on. Whether it is online is fixed when it is made."
+	op := newOperation(http.MethodPut, pathNetwork, "setNetwork", "Replace the network policy of a sandbox")
+	op.Description = "Connections that the new policy denies are closed; all others continue. Whether a sandbox is online is fixed at its creation."
 	addOperation(r, op, h.setNetwork)
-	op = newOperation(http.MethodGet, pathNetwork+"/log", "listNetworkDecisions", "See what was decided about connections of a sandbox")
-	op.Description = "The last thousand different decisions are remembered."
+	op = newOperation(http.MethodGet, pathNetwork+"/log", "listNetworkDecisions", "List the network decisions about a sandbox")
+	op.Description = "The server keeps the last thousand different decisions."
 	addOperation(r, op, h.listDecisions)
-	op = newOperation(http.MethodGet, pathNetwork+"/test", "testNetwork", "See what would become of a connection of a sandbox")
-	op.Description = "Nothing is connected. For a name, the server's resolvers are asked, and each of its addresses is one answer."
+	op = newOperation(http.MethodGet, pathNetwork+"/test", "testNetwork", "Test what the network policy decides about a connection")
+	op.Description = "No connection is made. A name is resolved by the server's resolvers; there is one decision for each of its addresses."
 	addOperation(r, op, func(ctx context.Context, in *networkTestIn) (*decisionsOut, error) {
 		if _, err := api.Find(ctx, h.manager, in.ID); err != nil {
 			return nil, err
@@ -90,7 +90,7 @@ func (h *networkHandlers) setNetwork(ctx context.Context, in *setNetworkIn) (*ne
 	}
 	if !found.Spec.Network.Online {
 		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.Conflict, "sandbox %s is offline", in.ID),
-			"whether a sandbox is online is fixed when it is made")
+			"whether a sandbox is online is fixed at its creation")
 	}
 	p := sandpit.NetworkPolicy{Online: true, Allow: in.Body.Allow, Deny: in.Body.Deny, Headers: in.Body.Headers, Limits: in.Body.Limits}
 	if err := h.manager.Network().Set(ctx, in.ID, p, in.Body.Secrets); err != nil {

@@ -12,9 +12,9 @@ import (
 const pathQueue = wire.Prefix + "/queue"
 
 type queueIn struct {
-	State  string `query:"state" enum:"pending,dead" default:"pending" doc:"pending: to be done, or being done; dead: given up."`
-	Cursor string `query:"cursor" maxLength:"100" doc:"That of the page before."`
-	Limit  int    `query:"limit" minimum:"1" maximum:"999" default:"100" doc:"At most so many."`
+	State  string `query:"state" enum:"pending,dead" default:"pending" doc:"pending: waiting or running; dead: failed for good."`
+	Cursor string `query:"cursor" maxLength:"100" doc:"The cursor of the previous page."`
+	Limit  int    `query:"limit" minimum:"1" maximum:"999" default:"100" doc:"The maximum number of items."`
 }
 
 type queueOut struct {
@@ -22,7 +22,7 @@ type queueOut struct {
 }
 
 type messageIn struct {
-	ID string `path:"id" maxLength:"100" doc:"The message."`
+	ID string `path:"id" maxLength:"100" doc:"ID of the message."`
 }
 
 // queueHandlers serve the queue of scheduled actions.
@@ -31,10 +31,10 @@ type queueHandlers struct {
 	access  access
 }
 
-// register adds the operations on the queue, which are for administrators.
-func (h *queueHandlers) register(r *registrar) {
-	addOperation(r, newOperation(http.MethodGet, pathQueue, "listMessages", "List what is to be done later"), h.listMessages)
-	op := newOperation(http.MethodPost, pathQueue+"/{id}/retry", "retryMessage", "Try again at once what was given up")
+// addOperations adds the operations on the queue, which are for administrators.
+func (h *queueHandlers) addOperations(r *registrar) {
+	addOperation(r, newOperation(http.MethodGet, pathQueue, "listMessages", "List the scheduled actions"), h.listMessages)
+	op := newOperation(http.MethodPost, pathQueue+"/{id}/retry", "retryMessage", "Retry a failed action at once")
 	op.DefaultStatus = http.StatusNoContent
 	addOperation(r, op, func(ctx context.Context, in *messageIn) (*struct{}, error) {
 		if err := h.access.requireAdmin(ctx, "retry"); err != nil {
@@ -42,7 +42,7 @@ func (h *queueHandlers) register(r *registrar) {
 		}
 		return nil, h.manager.Messages().Retry(ctx, in.ID)
 	})
-	op = newOperation(http.MethodDelete, pathQueue+"/{id}", "dropMessage", "Forget what was given up")
+	op = newOperation(http.MethodDelete, pathQueue+"/{id}", "dropMessage", "Remove a failed action")
 	op.DefaultStatus = http.StatusNoContent
 	addOperation(r, op, func(ctx context.Context, in *messageIn) (*struct{}, error) {
 		if err := h.access.requireAdmin(ctx, "drop"); err != nil {
@@ -60,7 +60,7 @@ func (h *queueHandlers) listMessages(ctx context.Context, in *queueIn) (*queueOu
 	if err != nil {
 		return nil, err
 	}
-	page := paged(list, in.Limit, func(m queue.Message) string { return m.ID })
+	page := toPage(list, in.Limit, func(m queue.Message) string { return m.ID })
 	out := wire.Page[wire.Message]{Items: make([]wire.Message, 0, len(page.Items)), Next: page.Next}
 	for _, m := range page.Items {
 		out.Items = append(out.Items, wire.Message{

@@ -33,7 +33,7 @@ func newOperation(method, path, id, summary string) huma.Operation {
 
 // addOperation registers an operation. An error of f becomes a problem.
 func addOperation[I, O any](r *registrar, op huma.Operation, f func(context.Context, *I) (*O, error)) {
-	op.MaxBodyBytes, op.BodyReadTimeout = r.maxBody, bodyLimit
+	op.MaxBodyBytes, op.BodyReadTimeout = r.maxBody, bodyTimeout
 	if op.Responses == nil {
 		op.Responses = map[string]*huma.Response{}
 	}
@@ -41,10 +41,10 @@ func addOperation[I, O any](r *registrar, op huma.Operation, f func(context.Cont
 	huma.Register(r.api, op, func(ctx context.Context, in *I) (*O, error) {
 		out, err := f(ctx, in)
 		if err == nil {
-			err = api.ReserveAnswer(ctx, out)
+			err = api.ReserveResponse(ctx, out)
 		}
 		if err != nil {
-			return nil, &failure{Problem: api.ProblemOf(ctx, err)}
+			return nil, &problemError{Problem: api.ProblemOf(ctx, err)}
 		}
 		return out, nil
 	})
@@ -63,7 +63,7 @@ func (r *registrar) describeFailures(op *huma.Operation) {
 // addStream registers an operation that responds with events. The function that begin
 // returns sends them; its context is that of the request.
 func addStream[I any](r *registrar, op huma.Operation, begin func(context.Context, *I) (func(*http.Request, *api.Stream), error)) {
-	op.MaxBodyBytes, op.BodyReadTimeout = r.maxBody, bodyLimit
+	op.MaxBodyBytes, op.BodyReadTimeout = r.maxBody, bodyTimeout
 	op.Responses = map[string]*huma.Response{"200": {
 		Description: "Server-sent events.",
 		Content:     map[string]*huma.MediaType{api.ContentTypeStream: {Schema: &huma.Schema{Type: huma.TypeString}}},
@@ -72,18 +72,18 @@ func addStream[I any](r *registrar, op huma.Operation, begin func(context.Contex
 	huma.Register(r.api, op, func(ctx context.Context, in *I) (*huma.StreamResponse, error) {
 		p, err := api.PrincipalOf(ctx)
 		if err == nil {
-			err = r.streams.open(p.Owner)
+			err = r.streams.addStream(p.Owner)
 		}
 		if err != nil {
-			return nil, &failure{Problem: api.ProblemOf(ctx, err)}
+			return nil, &problemError{Problem: api.ProblemOf(ctx, err)}
 		}
 		send, err := begin(ctx, in)
 		if err != nil {
-			r.streams.leave(p.Owner)
-			return nil, &failure{Problem: api.ProblemOf(ctx, err)}
+			r.streams.removeStream(p.Owner)
+			return nil, &problemError{Problem: api.ProblemOf(ctx, err)}
 		}
 		return &huma.StreamResponse{Body: func(hc huma.Context) {
-			defer r.streams.leave(p.Owner)
+			defer r.streams.removeStream(p.Owner)
 			req, w := humago.Unwrap(hc)
 			st, err := api.NewStream(w)
 			if err != nil {
@@ -95,8 +95,8 @@ func addStream[I any](r *registrar, op huma.Operation, begin func(context.Contex
 	})
 }
 
-// bodyLimit is how long the body of a request may take to arrive.
-const bodyLimit = 30 * time.Second
+// bodyTimeout is how long the body of a request may take to arrive.
+const bodyTimeout = 30 * time.Second
 
 // maxStreams is how many streams each owner may have open at a time: each of them reads
 // the store.
@@ -108,9 +108,9 @@ type streams struct {
 	owners map[string]int
 }
 
-// open counts one more stream of an owner. The caller calls leave when it ends, unless there
+// addStream counts one more stream of an owner. The caller calls leave when it ends, unless there
 // was an error. Exhausted: the owner has too many.
-func (s *streams) open(owner string) error {
+func (s *streams) addStream(owner string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.owners[owner] >= maxStreams {
@@ -124,8 +124,8 @@ func (s *streams) open(owner string) error {
 	return nil
 }
 
-// leave counts one stream less.
-func (s *streams) leave(owner string) {
+// removeStream counts one stream less.
+func (s *streams) removeStream(owner string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.owners[owner]--; s.owners[owner] == 0 {

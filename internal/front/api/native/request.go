@@ -21,15 +21,15 @@ type requestBuilder struct {
 //
 // Invalid, NotFound, PermissionDenied: p cannot have that sandbox.
 func (o Options) Request(ctx context.Context, p api.Principal, w wire.Create) (manager.CreateRequest, error) {
-	return o.requests().build(ctx, p, w, "")
+	return o.newRequestBuilder().buildRequest(ctx, p, w, "")
 }
 
-func (o Options) requests() requestBuilder {
+func (o Options) newRequestBuilder() requestBuilder {
 	return requestBuilder{manager: o.Manager, access: o.HostAccess, lifetime: o.Lifetime}
 }
 
-// build converts a request. The key makes it one that can be repeated; "" for none.
-func (b requestBuilder) build(ctx context.Context, p api.Principal, w wire.Create, key string) (manager.CreateRequest, error) {
+// buildRequest converts a request. The key makes it one that can be repeated; "" for none.
+func (b requestBuilder) buildRequest(ctx context.Context, p api.Principal, w wire.Create, key string) (manager.CreateRequest, error) {
 	r := manager.CreateRequest{
 		Owner: p.Owner, Admin: p.Admin, Provider: w.Provider, Spec: w.Spec, Secrets: w.Secrets, Key: key, Offline: w.Offline,
 	}

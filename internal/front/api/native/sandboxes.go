@@ -18,9 +18,9 @@ const (
 	pathSandbox   = pathSandboxes + "/{id}"
 )
 
-// One names a sandbox. It is exported, as huma asks of what is embedded.
-type One struct {
-	ID sandpit.ID `path:"id" doc:"The sandbox."`
+// SandboxPath names a sandbox. It is exported because huma requires that of embedded types.
+type SandboxPath struct {
+	ID sandpit.ID `path:"id" doc:"ID of the sandbox."`
 }
 
 // sandboxOut is a sandbox.
@@ -29,7 +29,7 @@ type sandboxOut struct {
 }
 
 type createIn struct {
-	Key  string `header:"Idempotency-Key" maxLength:"200" doc:"Makes this a request that may be sent again: while the sandbox exists the same request returns it."`
+	Key  string `header:"Idempotency-Key" maxLength:"200" doc:"Makes this a request that can be repeated: while the sandbox exists, the same request returns it."`
 	Body wire.Create
 }
 
@@ -39,11 +39,11 @@ type createOut struct {
 }
 
 type listIn struct {
-	Cursor string   `query:"cursor" maxLength:"100" doc:"That of the page before."`
-	Limit  int      `query:"limit" minimum:"1" maximum:"1000" default:"100" doc:"At most so many."`
-	Labels []string `query:"label,explode" maxItems:"64" nullable:"false" doc:"key=value; all must be there."`
-	States []string `query:"state,explode" maxItems:"20" nullable:"false" doc:"Any of these. Default: all but deleted."`
-	Owner  string   `query:"owner" maxLength:"200" doc:"Whose; for administrators. Default: everybody's, to them."`
+	Cursor string   `query:"cursor" maxLength:"100" doc:"The cursor of the previous page."`
+	Limit  int      `query:"limit" minimum:"1" maximum:"1000" default:"100" doc:"The maximum number of items."`
+	Labels []string `query:"label,explode" maxItems:"64" nullable:"false" doc:"key=value; sandboxes must have all of these labels."`
+	States []string `query:"state,explode" maxItems:"20" nullable:"false" doc:"States of the sandboxes. Default: all except deleted."`
+	Owner  string   `query:"owner" maxLength:"200" doc:"The owner; only administrators may name another owner. Default: the client's own; for administrators, all owners."`
 }
 
 type listOut struct {
@@ -61,28 +61,28 @@ type sandboxHandlers struct {
 	access   access
 }
 
-// register adds the operations that create, find and delete sandboxes.
-func (h *sandboxHandlers) register(r *registrar) {
-	op := newOperation(http.MethodPost, pathSandboxes, "createSandbox", "Make a sandbox")
+// addOperations adds the operations that create, find and delete sandboxes.
+func (h *sandboxHandlers) addOperations(r *registrar) {
+	op := newOperation(http.MethodPost, pathSandboxes, "createSandbox", "Create a sandbox")
 	op.DefaultStatus = http.StatusCreated
-	op.Description = "Answers when it runs. If the client gives up before, what was made is taken back."
+	op.Description = "Responds when the sandbox runs. If the client disconnects before the response, the sandbox is deleted."
 	addOperation(r, op, h.createSandbox)
 	addOperation(r, newOperation(http.MethodGet, pathSandboxes, "listSandboxes", "List sandboxes"), h.listSandboxes)
-	addOperation(r, newOperation(http.MethodGet, pathSandbox, "getSandbox", "Look at a sandbox"), func(ctx context.Context, in *One) (*sandboxOut, error) {
+	addOperation(r, newOperation(http.MethodGet, pathSandbox, "getSandbox", "Get a sandbox"), func(ctx context.Context, in *SandboxPath) (*sandboxOut, error) {
 		return getSandbox(ctx, h.manager, in.ID)
 	})
 	op = newOperation(http.MethodDelete, pathSandbox, "deleteSandbox", "Delete a sandbox")
-	op.Description = "One that was deleted already is no error, as long as it is remembered."
+	op.Description = "Deleting a sandbox that was deleted recently is not an error."
 	op.DefaultStatus = http.StatusNoContent
-	addOperation(r, op, func(ctx context.Context, in *One) (*struct{}, error) {
+	addOperation(r, op, func(ctx context.Context, in *SandboxPath) (*struct{}, error) {
 		if _, err := api.Find(ctx, h.manager, in.ID); err != nil {
 			return nil, err
 		}
 		return nil, h.manager.Delete(ctx, in.ID)
 	})
 	op = newOperation(http.MethodGet, pathSandbox+"/stats", "measureSandbox", "Measure a sandbox")
-	op.Description = "It is no use of the sandbox, which may be idle all the while. cpu is in nanoseconds."
-	addOperation(r, op, func(ctx context.Context, in *One) (*statsOut, error) {
+	op.Description = "Does not count as a use of the sandbox. cpu is in nanoseconds."
+	addOperation(r, op, func(ctx context.Context, in *SandboxPath) (*statsOut, error) {
 		if _, err := api.Find(ctx, h.manager, in.ID); err != nil {
 			return nil, err
 		}
@@ -102,7 +102,7 @@ func (h *sandboxHandlers) createSandbox(ctx context.Context, in *createIn) (*cre
 	if err != nil {
 		return nil, err
 	}
-	r, err := h.requests.build(ctx, p, in.Body, in.Key)
+	r, err := h.requests.buildRequest(ctx, p, in.Body, in.Key)
 	if err != nil {
 		h.access.report(manager.Report{Actor: p.Owner, Action: "create", Err: err})
 		return nil, err
@@ -143,7 +143,7 @@ func (h *sandboxHandlers) listSandboxes(ctx context.Context, in *listIn) (*listO
 	}
 	f := manager.Filter{Owner: owner, After: sandpit.ID(in.Cursor), Limit: in.Limit + 1}
 	if in.Cursor != "" && f.After.Validate() != nil {
-		return nil, sandpit.Errorf(sandpit.Invalid, "cursor %.40q: it is none", in.Cursor)
+		return nil, sandpit.Errorf(sandpit.Invalid, "invalid cursor %.40q", in.Cursor)
 	}
 	for _, label := range in.Labels {
 		key, value, ok := strings.Cut(label, "=")
@@ -154,22 +154,23 @@ func (h *sandboxHandlers) listSandboxes(ctx context.Context, in *listIn) (*listO
 			f.Labels = make(map[string]string)
 		}
 		if other, twice := f.Labels[key]; twice && other != value {
-			return &listOut{wire.Page[sandpit.Sandbox]{Items: []sandpit.Sandbox{}}}, nil // none has both
+			return &listOut{wire.Page[sandpit.Sandbox]{Items: []sandpit.Sandbox{}}}, nil // a label has one value
 		}
 		f.Labels[key] = value
 	}
 	for _, state := range in.States {
 		if !sandpit.State(state).Valid() {
-			return nil, sandpit.Errorf(sandpit.Invalid, "state %.40q: there is no such state", state)
+			return nil, sandpit.Errorf(sandpit.Invalid, "unknown state %.40q", state)
 		}
 		f.States = append(f.States, sandpit.State(state))
 	}
-	page := paged(h.manager.List(f), in.Limit, func(b sandpit.Sandbox) string { return string(b.ID) })
+	page := toPage(h.manager.List(f), in.Limit, func(b sandpit.Sandbox) string { return string(b.ID) })
 	return &listOut{page}, nil
 }
 
-// paged makes a page of a list that has one more if there are more.
-func paged[T any](list []T, limit int, cursor func(T) string) wire.Page[T] {
+// toPage returns the first page of a list, which has one item more than the limit if there
+// is another page.
+func toPage[T any](list []T, limit int, cursor func(T) string) wire.Page[T] {
 	p := wire.Page[T]{Items: list}
 	if list == nil {
 		p.Items = []T{}

@@ -31,10 +31,10 @@ type serverHandlers struct {
 	url       func() string // nil: unknown
 }
 
-// register adds the operations that report about the server.
-func (h *serverHandlers) register(r *registrar) {
-	op := newOperation(http.MethodGet, wire.Prefix+"/stats", "getStats", "See what the server is busy with")
-	op.Description = "Counts the sandboxes of the client's owner and their use; for administrators, those of all owners."
+// addOperations adds the operations that report about the server.
+func (h *serverHandlers) addOperations(r *registrar) {
+	op := newOperation(http.MethodGet, wire.Prefix+"/stats", "getStats", "Get the counters of the server")
+	op.Description = "Counts the sandboxes of the client's owner; for administrators, those of all owners."
 	addOperation(r, op,
 		func(ctx context.Context, _ *struct{}) (*serverStatsOut, error) {
 			p, err := api.PrincipalOf(ctx)
@@ -50,9 +50,9 @@ func (h *serverHandlers) register(r *registrar) {
 				IdleTimeout: m.IdleTimeout.Seconds(), CleanupInterval: m.CleanupInterval.Seconds(), IsShuttingDown: m.IsShuttingDown,
 			}}, nil
 		})
-	addOperation(r, newOperation(http.MethodGet, wire.Prefix+"/pools", "listPools", "List the pools of sandboxes that are made ahead"), h.listPools)
-	op = newOperation(http.MethodGet, wire.Prefix+"/providers", "listProviders", "List the places that make sandboxes")
-	op.Description = "Only administrators see endpoints, and the reasons why providers are not available."
+	addOperation(r, newOperation(http.MethodGet, wire.Prefix+"/pools", "listPools", "List the pools of sandboxes that are created in advance"), h.listPools)
+	op = newOperation(http.MethodGet, wire.Prefix+"/providers", "listProviders", "List the providers of sandboxes")
+	op.Description = "Only administrators see endpoints and the reasons why providers are not available."
 	addOperation(r, op,
 		func(ctx context.Context, _ *struct{}) (*providersOut, error) {
 			p, err := api.PrincipalOf(ctx)
@@ -70,7 +70,7 @@ func (h *serverHandlers) register(r *registrar) {
 		})
 }
 
-// hideEndpoints removes what tells about the server's machine.
+// hideEndpoints removes details of the server's machine.
 func hideEndpoints(list []wire.Provider) {
 	for i, p := range list {
 		list[i].Endpoint, list[i].Hint = "", ""
@@ -80,8 +80,8 @@ func hideEndpoints(list []wire.Provider) {
 	}
 }
 
-// pools tells how pools are doing. What is in their specs is no secret: the manager
-// keeps no more of it than a pool needs.
+// listPools returns the state of the pools. Their specs have no secrets: the manager keeps
+// only what a pool needs.
 func (h *serverHandlers) listPools(context.Context, *struct{}) (*poolsOut, error) {
 	list := []wire.Pool{}
 	for _, pool := range h.manager.Pools().List() {

@@ -10,8 +10,8 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/reach/workspace"
 )
 
-// cloneTime is the time limit of a clone. Creating the sandbox as a whole has its own limit.
-const cloneTime = time.Hour
+// cloneTimeout is the time limit of a clone. Creating the sandbox as a whole has its own limit.
+const cloneTimeout = time.Hour
 
 // newSetup returns what prepares a new sandbox before it counts as running, or nil.
 func newSetup(c wire.Create, spec sandpit.Spec) func(context.Context, sandpit.Instance) error {
@@ -30,7 +30,7 @@ func newSetup(c wire.Create, spec sandpit.Spec) func(context.Context, sandpit.In
 }
 
 func cloneRepository(ctx context.Context, g sandpit.Guest, r wire.Repository, spec sandpit.Spec) error {
-	w, err := workspace.New(g, workspace.Options{User: spec.User, Dir: spec.WorkDir, Timeout: cloneTime})
+	w, err := workspace.New(g, workspace.Options{User: spec.User, Dir: spec.WorkDir, Timeout: cloneTimeout})
 	if err != nil {
 		return err
 	}

@@ -28,14 +28,14 @@ type newSnapshotIn struct {
 	Body wire.NewSnapshot
 }
 
-type madeSnapshotOut struct {
+type createdSnapshotOut struct {
 	Location string `header:"Location" doc:"The path of the snapshot."`
 	Body     sandpit.Snapshot
 }
 
 type snapshotIn struct {
-	Snapshot string `path:"snapshot" maxLength:"63" doc:"The snapshot, by its ID or name."`
-	Owner    string `query:"owner" maxLength:"200" doc:"Whose; for administrators. Default: the caller's own."`
+	Snapshot string `path:"snapshot" maxLength:"63" doc:"ID or name of the snapshot."`
+	Owner    string `query:"owner" maxLength:"200" doc:"The owner; only administrators may name another owner. Default: the client's own."`
 }
 
 type snapshotOut struct {
@@ -43,10 +43,10 @@ type snapshotOut struct {
 }
 
 type snapshotsIn struct {
-	Cursor  string     `query:"cursor" maxLength:"100" doc:"That of the page before."`
-	Limit   int        `query:"limit" minimum:"1" maximum:"1000" default:"100" doc:"At most so many."`
-	Owner   string     `query:"owner" maxLength:"200" doc:"Whose; for administrators. Default: everybody's, to them."`
-	Sandbox sandpit.ID `query:"sandbox" maxLength:"20" doc:"What they were taken of. Default: any."`
+	Cursor  string     `query:"cursor" maxLength:"100" doc:"The cursor of the previous page."`
+	Limit   int        `query:"limit" minimum:"1" maximum:"1000" default:"100" doc:"The maximum number of items."`
+	Owner   string     `query:"owner" maxLength:"200" doc:"The owner; only administrators may name another owner. Default: the client's own; for administrators, all owners."`
+	Sandbox sandpit.ID `query:"sandbox" maxLength:"20" doc:"The sandbox that was saved. Default: any."`
 }
 
 type snapshotsOut struct {
@@ -54,7 +54,7 @@ type snapshotsOut struct {
 }
 
 type forkIn struct {
-	One
+	SandboxPath
 
 	Body wire.Fork
 }
@@ -64,16 +64,16 @@ type forkOut struct {
 }
 
 type rollbackIn struct {
-	One
+	SandboxPath
 
 	Body wire.Rollback
 }
 
 type diffIn struct {
-	From  string `query:"from" maxLength:"100" doc:"sandbox:ID, or snapshot: and an ID or name. Default: the image of the other."`
-	To    string `query:"to" maxLength:"100" doc:"As from."`
-	Patch bool   `query:"patch" doc:"Tell how small texts differ, too."`
-	Owner string `query:"owner" maxLength:"200" doc:"Whose snapshots; for administrators. Default: the caller's own."`
+	From  string `query:"from" maxLength:"100" doc:"sandbox:ID, or snapshot: and an ID or name. Default: the image of the other side."`
+	To    string `query:"to" maxLength:"100" doc:"Like from."`
+	Patch bool   `query:"patch" doc:"Include the differences of small text files."`
+	Owner string `query:"owner" maxLength:"200" doc:"The owner of the snapshots; only administrators may name another owner. Default: the client's own."`
 }
 
 type diffOut struct {
@@ -87,15 +87,15 @@ type snapshotHandlers struct {
 	log     *slog.Logger
 }
 
-// register adds the operations on snapshots.
-func (h *snapshotHandlers) register(r *registrar) {
-	op := newOperation(http.MethodPost, pathSnapshots, "createSnapshot", "Save a sandbox, which goes on")
+// addOperations adds the operations on snapshots.
+func (h *snapshotHandlers) addOperations(r *registrar) {
+	op := newOperation(http.MethodPost, pathSnapshots, "createSnapshot", "Create a snapshot of a sandbox, which keeps running")
 	op.DefaultStatus = http.StatusCreated
-	op.Description = `Sandboxes with the image "snapshot:" and its ID or name begin as it is. It stays until it is deleted, also after its sandbox.`
+	op.Description = `A new sandbox with the image "snapshot:" and the ID or name starts from the snapshot. The snapshot exists until it is deleted, even after its sandbox.`
 	addOperation(r, op, h.createSnapshot)
 	op = newOperation(http.MethodGet, pathSnapshots, "listSnapshots", "List snapshots")
 	addOperation(r, op, h.listSnapshots)
-	addOperation(r, newOperation(http.MethodGet, pathSnapshot, "getSnapshot", "Look at a snapshot"), func(ctx context.Context, in *snapshotIn) (*snapshotOut, error) {
+	addOperation(r, newOperation(http.MethodGet, pathSnapshot, "getSnapshot", "Get a snapshot"), func(ctx context.Context, in *snapshotIn) (*snapshotOut, error) {
 		owner, err := h.access.actingOwner(ctx, in.Owner, "use snapshots of others")
 		if err != nil {
 			return nil, err
@@ -104,7 +104,7 @@ func (h *snapshotHandlers) register(r *registrar) {
 		return &snapshotOut{found}, err
 	})
 	op = newOperation(http.MethodDelete, pathSnapshot, "deleteSnapshot", "Delete a snapshot")
-	op.Description = "Sandboxes that were made of it go on. 409 while one is being made."
+	op.Description = "Sandboxes that were created from it keep running. 409 while one is being created."
 	op.DefaultStatus = http.StatusNoContent
 	addOperation(r, op, func(ctx context.Context, in *snapshotIn) (*struct{}, error) {
 		owner, err := h.access.actingOwner(ctx, in.Owner, "use snapshots of others")
@@ -113,26 +113,26 @@ func (h *snapshotHandlers) register(r *registrar) {
 		}
 		return nil, h.manager.Snapshots().Delete(ctx, owner, in.Snapshot)
 	})
-	op = newOperation(http.MethodPost, pathSandbox+"/fork", "forkSandbox", "Make copies of a sandbox, which goes on")
+	op = newOperation(http.MethodPost, pathSandbox+"/fork", "forkSandbox", "Fork a sandbox, which keeps running")
 	op.DefaultStatus = http.StatusCreated
-	op.Description = "All or none. If the client gives up before, those that were made are deleted."
+	op.Description = "Creates all forks or none. If the client disconnects before the response, they are deleted."
 	addOperation(r, op, h.forkSandbox)
-	op = newOperation(http.MethodPost, pathSandbox+"/rollback", "rollbackSandbox", "Make a sandbox what a snapshot of it was")
+	op = newOperation(http.MethodPost, pathSandbox+"/rollback", "rollbackSandbox", "Roll a sandbox back to one of its snapshots")
 	op.DefaultStatus = http.StatusOK
-	op.Description = "It runs then. What it has become since is lost."
+	op.Description = "The sandbox runs afterwards. Its later changes are lost."
 	addOperation(r, op, func(ctx context.Context, in *rollbackIn) (*sandboxOut, error) {
 		return changeSandbox(ctx, h.manager, in.ID, func(ctx context.Context, id sandpit.ID) error {
 			return h.manager.Snapshots().RollBack(ctx, id, in.Body.Snapshot)
 		})
 	})
-	op = newOperation(http.MethodGet, wire.Prefix+"/diff", "compareFiles", "Tell which files differ between sandboxes, snapshots and their image")
-	op.Description = "Sandboxes must run. Mounts are not looked at."
+	op = newOperation(http.MethodGet, wire.Prefix+"/diff", "compareFiles", "Compare the files of sandboxes, snapshots and their image")
+	op.Description = "Sandboxes must be running. Mounts are not compared."
 	addOperation(r, op, h.compareFiles)
 	h.registerExport(r)
 	h.registerImport(r)
 }
 
-func (h *snapshotHandlers) createSnapshot(ctx context.Context, in *newSnapshotIn) (*madeSnapshotOut, error) {
+func (h *snapshotHandlers) createSnapshot(ctx context.Context, in *newSnapshotIn) (*createdSnapshotOut, error) {
 	if _, err := api.Find(ctx, h.manager, in.Body.Sandbox); err != nil {
 		return nil, err
 	}
@@ -140,7 +140,7 @@ func (h *snapshotHandlers) createSnapshot(ctx context.Context, in *newSnapshotIn
 	if err != nil {
 		return nil, err
 	}
-	return &madeSnapshotOut{pathSnapshots + "/" + string(made.ID), made}, nil
+	return &createdSnapshotOut{pathSnapshots + "/" + string(made.ID), made}, nil
 }
 
 func (h *snapshotHandlers) listSnapshots(ctx context.Context, in *snapshotsIn) (*snapshotsOut, error) {
@@ -152,13 +152,13 @@ func (h *snapshotHandlers) listSnapshots(ctx context.Context, in *snapshotsIn) (
 		Owner: owner, All: all, Sandbox: in.Sandbox, After: sandpit.SnapshotID(in.Cursor), Limit: in.Limit + 1,
 	}
 	if in.Cursor != "" && f.After.Validate() != nil {
-		return nil, sandpit.Errorf(sandpit.Invalid, "cursor %.40q: it is none", in.Cursor)
+		return nil, sandpit.Errorf(sandpit.Invalid, "invalid cursor %.40q", in.Cursor)
 	}
 	list, err := h.manager.Snapshots().List(ctx, f)
 	if err != nil {
 		return nil, err
 	}
-	return &snapshotsOut{paged(list, in.Limit, func(n sandpit.Snapshot) string { return string(n.ID) })}, nil
+	return &snapshotsOut{toPage(list, in.Limit, func(n sandpit.Snapshot) string { return string(n.ID) })}, nil
 }
 
 func (h *snapshotHandlers) forkSandbox(ctx context.Context, in *forkIn) (*forkOut, error) {
@@ -185,13 +185,13 @@ func (h *snapshotHandlers) compareFiles(ctx context.Context, in *diffIn) (*diffO
 	}
 	d, err := h.manager.Snapshots().Diff(ctx, r)
 	if err == nil {
-		err = memory.AccountOf(ctx).Reserve(diffSize(d))
+		err = memory.AccountOf(ctx).Reserve(diffMemory(d))
 	}
 	return &diffOut{d}, err
 }
 
-// diffSize is how many bytes of memory a comparison takes, with what is sent of it.
-func diffSize(d sandpit.FileDiff) (size int64) {
+// diffMemory returns how many bytes of memory a comparison and its response take.
+func diffMemory(d sandpit.FileDiff) (size int64) {
 	const each, copies = 400, 2
 	for _, c := range d.Changes {
 		size += each + copies*int64(len(c.Path)+len(c.Patch))
@@ -199,7 +199,7 @@ func diffSize(d sandpit.FileDiff) (size int64) {
 	return size
 }
 
-// side reads what is to be compared.
+// parseSide reads one side of a comparison.
 func (h *snapshotHandlers) parseSide(ctx context.Context, text string) (manager.Side, error) {
 	if text == "" {
 		return manager.Side{}, nil
@@ -215,12 +215,12 @@ func (h *snapshotHandlers) parseSide(ctx context.Context, text string) (manager.
 	return manager.Side{}, sandpit.Errorf(sandpit.Invalid, "compare %.100q: want sandbox:ID, or snapshot: and an ID or name", text)
 }
 
-// exportSnapshot registers the stream of a snapshot. Its headers are sent with its first
-// bytes, so that what fails before is told; later the answer is broken off.
+// registerExport adds the export of snapshots. Headers are sent with the first bytes, so
+// that earlier errors become a problem; later errors cut the connection.
 func (h *snapshotHandlers) registerExport(r *registrar) {
-	op := newOperation(http.MethodGet, pathSnapshot+"/export", "exportSnapshot", "Read a snapshot as one stream, with all that it needs")
+	op := newOperation(http.MethodGet, pathSnapshot+"/export", "exportSnapshot", "Export a snapshot as one stream with everything that it needs")
 	op.Responses = map[string]*huma.Response{"200": {
-		Description: "What importSnapshot takes. One that ends early is broken off.",
+		Description: "The input of importSnapshot. If the export fails, the connection is cut.",
 		Content:     map[string]*huma.MediaType{wire.ContentTypeSnapshot: {Schema: &huma.Schema{Type: huma.TypeString, Format: "binary"}}},
 	}}
 	r.describeFailures(&op)
@@ -230,17 +230,17 @@ func (h *snapshotHandlers) registerExport(r *registrar) {
 			_, err = h.manager.Snapshots().Get(ctx, owner, in.Snapshot)
 		}
 		if err != nil {
-			return nil, &failure{Problem: api.ProblemOf(ctx, err)}
+			return nil, &problemError{Problem: api.ProblemOf(ctx, err)}
 		}
 		return &huma.StreamResponse{Body: func(hc huma.Context) {
 			req, w := humago.Unwrap(hc)
-			out := &late{ResponseWriter: w}
+			out := &lateHeaderWriter{ResponseWriter: w}
 			err := h.manager.Snapshots().Export(req.Context(), owner, in.Snapshot, out)
 			switch {
 			case err == nil:
 			case !out.begun:
 				api.WriteError(w, req, err)
-			default: // the manager has told of it; the client must not take this for the end
+			default: // the manager has reported it; the client must not take this for the end
 				h.log.DebugContext(req.Context(), "api: snapshot export aborted", slog.Any("error", err))
 				panic(http.ErrAbortHandler)
 			}
@@ -248,15 +248,15 @@ func (h *snapshotHandlers) registerExport(r *registrar) {
 	})
 }
 
-// late sends headers with the first bytes.
-type late struct {
+// lateHeaderWriter sets the content type with the first bytes.
+type lateHeaderWriter struct {
 	http.ResponseWriter
 
 	begun bool
 }
 
 // Write implements io.Writer.
-func (l *late) Write(p []byte) (int, error) {
+func (l *lateHeaderWriter) Write(p []byte) (int, error) {
 	if !l.begun {
 		l.begun = true
 		l.Header().Set("Content-Type", wire.ContentTypeSnapshot)
@@ -265,31 +265,31 @@ func (l *late) Write(p []byte) (int, error) {
 }
 
 type importIn struct {
-	Name     string `query:"name" maxLength:"63" doc:"What it shall be called. Default: nothing."`
-	Provider string `query:"provider" maxLength:"100" doc:"Who keeps it. Default: the server's own choice."`
-	Owner    string `query:"owner" maxLength:"200" doc:"Whose it shall be. Default: the caller's own."`
+	Name     string `query:"name" maxLength:"63" doc:"Name of the snapshot. Default: none."`
+	Provider string `query:"provider" maxLength:"100" doc:"The provider that stores the snapshot. Default: the server's."`
+	Owner    string `query:"owner" maxLength:"200" doc:"The owner of the snapshot. Default: the client's own."`
 
 	body io.Reader
 }
 
-// Resolve takes the body as it comes: it is too large to be kept.
+// Resolve implements huma.Resolver. The body is too large to be held in memory.
 func (i *importIn) Resolve(hc huma.Context) []error {
 	i.body = hc.BodyReader()
 	return nil
 }
 
-// importSnapshot registers what adds a snapshot from a stream.
+// registerImport adds the import of snapshots.
 func (h *snapshotHandlers) registerImport(r *registrar) {
-	op := newOperation(http.MethodPost, pathSnapshots+"/import", "importSnapshot", "Add a snapshot that exportSnapshot wrote")
+	op := newOperation(http.MethodPost, pathSnapshots+"/import", "importSnapshot", "Import a snapshot that exportSnapshot wrote")
 	op.DefaultStatus = http.StatusCreated
-	op.Description = "If the client gives up before the end, nothing of it stays. This is for administrators: a snapshot " +
-		"has the state of a sandbox's kernel, and one that was made up attacks the kernel from within."
+	op.Description = "If the client disconnects before the end, nothing is kept. Only administrators may import: a snapshot " +
+		"contains the state of a sandbox's kernel, and a forged one can attack the kernel."
 	op.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{
 		wire.ContentTypeSnapshot: {Schema: &huma.Schema{Type: huma.TypeString, Format: "binary"}},
 	}}
 	op.Responses = map[string]*huma.Response{}
 	r.describeFailures(&op)
-	huma.Register(r.api, op, func(ctx context.Context, in *importIn) (*madeSnapshotOut, error) {
+	huma.Register(r.api, op, func(ctx context.Context, in *importIn) (*createdSnapshotOut, error) {
 		p, err := api.PrincipalOf(ctx)
 		if err == nil {
 			err = h.access.requireAdmin(ctx, "import a snapshot")
@@ -299,8 +299,8 @@ func (h *snapshotHandlers) registerImport(r *registrar) {
 			made, err = h.manager.Snapshots().Import(ctx, manager.ImportRequest{Owner: cmp.Or(in.Owner, p.Owner), Name: in.Name, Provider: in.Provider}, in.body)
 		}
 		if err != nil {
-			return nil, &failure{Problem: api.ProblemOf(ctx, err)}
+			return nil, &problemError{Problem: api.ProblemOf(ctx, err)}
 		}
-		return &madeSnapshotOut{pathSnapshots + "/" + string(made.ID), made}, nil
+		return &createdSnapshotOut{pathSnapshots + "/" + string(made.ID), made}, nil
 	})
 }

@@ -13,18 +13,18 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/front/wire"
 )
 
-// SSH is how sandboxes are reached by SSH. The zero value means not at all.
+// SSH gives access to sandboxes by SSH. The zero value is a server without SSH.
 type SSH struct {
 	Keys   *sshkey.Keys
 	Tokens *sshkey.Tokens
-	// Where tells where. Unsupported: nowhere.
+	// Where returns the address of the SSH server. Unsupported: the server has no SSH.
 	Where func() (wire.SSHServer, error)
 }
 
 const pathSSHKeys = wire.Prefix + "/ssh-keys"
 
 type sshKeysIn struct {
-	Owner string `query:"owner" maxLength:"200" doc:"Whose keys; others than one's own are for administrators. Default: the caller's."`
+	Owner string `query:"owner" maxLength:"200" doc:"The owner of the keys; only administrators may name another owner. Default: the client's own."`
 }
 
 type sshKeysOut struct {
@@ -40,12 +40,12 @@ type sshKeyOut struct {
 }
 
 type sshKeyIn struct {
-	ID    string `path:"id" maxLength:"200" doc:"The key's ID."`
-	Owner string `query:"owner" maxLength:"200" doc:"Whose key; others than one's own are for administrators. Default: the caller's."`
+	ID    string `path:"id" maxLength:"200" doc:"ID of the key."`
+	Owner string `query:"owner" maxLength:"200" doc:"The owner of the key; only administrators may name another owner. Default: the client's own."`
 }
 
 type sshAccessIn struct {
-	ID   string `path:"id" doc:"The sandbox."`
+	ID   string `path:"id" doc:"ID of the sandbox."`
 	Body *wire.SSHAccess
 }
 
@@ -60,31 +60,31 @@ type sshHandlers struct {
 	access  access
 }
 
-// register adds the operations for SSH.
-func (h *sshHandlers) register(r *registrar) {
+// addOperations adds the operations for SSH.
+func (h *sshHandlers) addOperations(r *registrar) {
 	addOperation(r, newOperation(http.MethodGet, pathSSHKeys, "listSSHKeys", "List public keys for SSH"), h.listKeys)
 	op := newOperation(http.MethodPost, pathSSHKeys, "addSSHKey", "Register a public key for SSH")
-	op.Description = "The private half of the key opens all sandboxes of the owner by SSH. The key ends with the API key of this request, unless it is for another owner."
+	op.Description = "The private key opens all sandboxes of the owner by SSH. The SSH key ends with the API key of this request, unless it is for another owner."
 	op.DefaultStatus = http.StatusCreated
 	addOperation(r, op, h.addKey)
 	op = newOperation(http.MethodDelete, pathSSHKeys+"/{id}", "deleteSSHKey", "Remove a public key for SSH")
 	op.Description = "Closes the connections that the key has opened."
 	op.DefaultStatus = http.StatusNoContent
 	addOperation(r, op, h.deleteKey)
-	op = newOperation(http.MethodPost, pathSandbox+"/ssh", "openSSH", "Get a one-time token for SSH")
+	op = newOperation(http.MethodPost, pathSandbox+"/ssh", "openSSH", "Create a one-time token for SSH")
 	op.Description = "The token is the password of one connection to this sandbox."
 	op.DefaultStatus = http.StatusCreated
 	addOperation(r, op, h.createToken)
 }
 
-// sshKeysOf returns the keys of the server, and the owner whose keys are meant.
-func (h *sshHandlers) keysOf(ctx context.Context, action, owner string) (*sshkey.Keys, string, error) {
+// keysFor returns the keys of the server and the owner whose keys a request is about.
+func (h *sshHandlers) keysFor(ctx context.Context, action, owner string) (*sshkey.Keys, string, error) {
 	p, err := api.PrincipalOf(ctx)
 	if err != nil {
 		return nil, "", err
 	}
 	if owner != "" && owner != p.Owner {
-		if err := h.access.requireAdmin(ctx, action+" of somebody else"); err != nil {
+		if err := h.access.requireAdmin(ctx, action+" of another owner"); err != nil {
 			return nil, "", err
 		}
 	}
@@ -97,7 +97,7 @@ func (h *sshHandlers) keysOf(ctx context.Context, action, owner string) (*sshkey
 var errNoSSH = sandpit.Errorf(sandpit.Unsupported, "this server has no SSH")
 
 func (h *sshHandlers) listKeys(ctx context.Context, in *sshKeysIn) (*sshKeysOut, error) {
-	keys, owner, err := h.keysOf(ctx, "list SSH keys", in.Owner)
+	keys, owner, err := h.keysFor(ctx, "list SSH keys", in.Owner)
 	if err != nil {
 		return nil, err
 	}
@@ -120,7 +120,7 @@ func toSSHKey(k store.SSHKey) wire.SSHKey {
 }
 
 func (h *sshHandlers) addKey(ctx context.Context, in *newSSHKeyIn) (*sshKeyOut, error) {
-	keys, owner, err := h.keysOf(ctx, "add an SSH key", in.Body.Owner)
+	keys, owner, err := h.keysFor(ctx, "add an SSH key", in.Body.Owner)
 	if err != nil {
 		return nil, err
 	}
@@ -130,7 +130,7 @@ func (h *sshHandlers) addKey(ctx context.Context, in *newSSHKeyIn) (*sshKeyOut, 
 	}
 	apiKey := p.KeyID
 	if owner != p.Owner {
-		apiKey = "" // an administrator's key is not what others depend on
+		apiKey = "" // keys of other owners do not depend on an administrator's API key
 	}
 	added, err := keys.Add(ctx, owner, apiKey, in.Body.Name, in.Body.PublicKey)
 	args := map[string]string{"owner": owner}
@@ -145,7 +145,7 @@ func (h *sshHandlers) addKey(ctx context.Context, in *newSSHKeyIn) (*sshKeyOut, 
 }
 
 func (h *sshHandlers) deleteKey(ctx context.Context, in *sshKeyIn) (*struct{}, error) {
-	keys, owner, err := h.keysOf(ctx, "remove an SSH key", in.Owner)
+	keys, owner, err := h.keysFor(ctx, "remove an SSH key", in.Owner)
 	if err != nil {
 		return nil, err
 	}
@@ -170,11 +170,11 @@ func (h *sshHandlers) createToken(ctx context.Context, in *sshAccessIn) (*sshTok
 	if err != nil {
 		return nil, err
 	}
-	var asked wire.SSHAccess
+	var access wire.SSHAccess
 	if in.Body != nil {
-		asked = *in.Body
+		access = *in.Body
 	}
-	ttl, err := toDuration("ttl_seconds", asked.TTL)
+	ttl, err := toDuration("ttl_seconds", access.TTL)
 	if err != nil {
 		return nil, err
 	}

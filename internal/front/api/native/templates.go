@@ -23,14 +23,14 @@ const (
 	pathBuiltin   = wire.Prefix + "/builtins/{name}"
 )
 
-// Contexts keep the files that builds copy.
+// Contexts store the files that builds copy.
 type Contexts interface {
-	// Put reads a tar stream, which is hostile. What a build had before is replaced.
+	// Put reads an untrusted tar stream and replaces the files of a build.
 	//
-	// Invalid: no such stream. Conflict: another one is being read for the build. Exhausted:
-	// it is too large, or the owner's builds that were not started have too much.
+	// Invalid: not a tar stream. Conflict: another one is being read for the build. Exhausted:
+	// it is too large, or the files of the owner's waiting builds are.
 	Put(ctx context.Context, owner string, id sandpit.BuildID, from io.Reader) error
-	// Take returns the directory of a build, "" if it has none, and what removes it.
+	// Take returns the directory of a build, or "", and a function that removes it.
 	//
 	// Conflict: it is being filled.
 	Take(id sandpit.BuildID) (dir string, release func(), err error)
@@ -40,14 +40,14 @@ type newTemplateIn struct {
 	Body wire.NewTemplate
 }
 
-type madeTemplateOut struct {
+type createdTemplateOut struct {
 	Body wire.MadeTemplate
 }
 
 // TemplateIn names a template.
 type TemplateIn struct {
 	Template string `path:"template" maxLength:"200" doc:"The template: NAME, OWNER/NAME or an ID, each with an optional tag."`
-	Owner    string `query:"owner" maxLength:"200" doc:"In whose name; for administrators. Default: the caller's own."`
+	Owner    string `query:"owner" maxLength:"200" doc:"The owner that the request acts for; only administrators may name another owner. Default: the client's own."`
 }
 
 type templateOut struct {
@@ -55,10 +55,10 @@ type templateOut struct {
 }
 
 type templatesIn struct {
-	Cursor string `query:"cursor" maxLength:"100" doc:"That of the page before."`
-	Limit  int    `query:"limit" minimum:"1" maximum:"1000" default:"100" doc:"At most so many."`
-	Owner  string `query:"owner" maxLength:"200" doc:"Whose; for administrators. Default: everybody's, to them."`
-	Public bool   `query:"public" doc:"Those of others that are public, too."`
+	Cursor string `query:"cursor" maxLength:"100" doc:"The cursor of the previous page."`
+	Limit  int    `query:"limit" minimum:"1" maximum:"1000" default:"100" doc:"The maximum number of items."`
+	Owner  string `query:"owner" maxLength:"200" doc:"The owner; only administrators may name another owner. Default: the client's own; for administrators, all owners."`
+	Public bool   `query:"public" doc:"Include the public templates of other owners."`
 }
 
 type templatesOut struct {
@@ -85,8 +85,8 @@ type tagIn struct {
 
 // BuildIn names a build.
 type BuildIn struct {
-	Build sandpit.BuildID `path:"build" maxLength:"40" doc:"The build."`
-	Owner string          `query:"owner" maxLength:"200" doc:"Whose; for administrators. Default: the caller's own."`
+	Build sandpit.BuildID `path:"build" maxLength:"40" doc:"ID of the build."`
+	Owner string          `query:"owner" maxLength:"200" doc:"The owner; only administrators may name another owner. Default: the client's own."`
 }
 
 type buildOut struct {
@@ -106,8 +106,8 @@ type startBuildIn struct {
 type buildLogIn struct {
 	BuildIn
 
-	After int64 `query:"after" minimum:"0" doc:"The number of the last entry that is known."`
-	Limit int   `query:"limit" minimum:"1" maximum:"1000" default:"100" doc:"At most so many."`
+	After int64 `query:"after" minimum:"0" doc:"The number of the last known entry."`
+	Limit int   `query:"limit" minimum:"1" maximum:"1000" default:"100" doc:"The maximum number of items."`
 }
 
 type buildLogOut struct {
@@ -127,14 +127,14 @@ type buildHandlers struct {
 	access   access
 }
 
-// register adds the operations on templates.
-func (h *templateHandlers) register(r *registrar) {
-	op := newOperation(http.MethodPost, pathTemplates, "createTemplate", "Make a build of a template")
+// addOperations adds the operations on templates.
+func (h *templateHandlers) addOperations(r *registrar) {
+	op := newOperation(http.MethodPost, pathTemplates, "createTemplate", "Create a build of a template")
 	op.DefaultStatus = http.StatusAccepted
-	op.Description = "The template is made if there is none of this name. The build waits for its files, if it copies any, and for startBuild."
+	op.Description = "The template is created if it does not exist. The build waits for its files, if it copies any, and for startBuild."
 	addOperation(r, op, h.createTemplate)
 	addOperation(r, newOperation(http.MethodGet, pathTemplates, "listTemplates", "List templates"), h.listTemplates)
-	addOperation(r, newOperation(http.MethodGet, pathTemplate, "getTemplate", "Look at a template"), func(ctx context.Context, in *TemplateIn) (*templateOut, error) {
+	addOperation(r, newOperation(http.MethodGet, pathTemplate, "getTemplate", "Get a template"), func(ctx context.Context, in *TemplateIn) (*templateOut, error) {
 		owner, err := h.access.actingOwner(ctx, in.Owner, "use templates of others")
 		if err != nil {
 			return nil, err
@@ -149,8 +149,8 @@ func (h *templateHandlers) register(r *registrar) {
 		if err != nil {
 			return nil, err
 		}
-		// An administrator who acts for another owner shares nothing: that owner could
-		// replace it later.
+		// An administrator acting for another owner does not share the bare name: that owner
+		// could replace the template later.
 		p, err := api.PrincipalOf(ctx)
 		if err != nil {
 			return nil, err
@@ -159,7 +159,7 @@ func (h *templateHandlers) register(r *registrar) {
 		return &templateOut{t}, err
 	})
 	op = newOperation(http.MethodDelete, pathTemplate, "deleteTemplate", "Delete a template")
-	op.Description = "Sandboxes that were made of it go on."
+	op.Description = "Sandboxes that were created from it keep running."
 	op.DefaultStatus = http.StatusNoContent
 	addOperation(r, op, func(ctx context.Context, in *TemplateIn) (*struct{}, error) {
 		owner, err := h.access.actingOwner(ctx, in.Owner, "use templates of others")
@@ -180,10 +180,10 @@ type builtinOut struct {
 	Body wire.Builtin
 }
 
-// builtins registers the templates that are part of the program.
+// registerBuiltins adds the operation on built-in templates.
 func (h *templateHandlers) registerBuiltins(r *registrar) {
-	op := newOperation(http.MethodPost, pathBuiltin, "prepareBuiltin", "Have a built-in template built, unless it was")
-	op.Description = "It returns at once; send it again to see how the build is doing. All owners share the template, and E2B's clients request it by its name."
+	op := newOperation(http.MethodPost, pathBuiltin, "prepareBuiltin", "Build a built-in template, unless it is built")
+	op.Description = "Responds at once; repeat the request to get the progress. All owners share the template, and E2B clients request it by its name."
 	addOperation(r, op, func(ctx context.Context, in *builtinIn) (*builtinOut, error) {
 		p, err := api.PrincipalOf(ctx)
 		if err != nil {
@@ -199,7 +199,7 @@ func (h *templateHandlers) registerBuiltins(r *registrar) {
 }
 
 func (h *templateHandlers) registerTags(r *registrar) {
-	op := newOperation(http.MethodPost, pathTemplate+"/tags", "tagTemplate", "Call a build of a template by further tags")
+	op := newOperation(http.MethodPost, pathTemplate+"/tags", "tagTemplate", "Add tags to a build of a template")
 	addOperation(r, op, func(ctx context.Context, in *tagsIn) (*templateOut, error) {
 		owner, err := h.access.actingOwner(ctx, in.Owner, "use templates of others")
 		if err != nil {
@@ -208,8 +208,8 @@ func (h *templateHandlers) registerTags(r *registrar) {
 		t, err := h.manager.Templates().Tag(ctx, owner, in.Template, in.Body.Tags)
 		return &templateOut{t}, err
 	})
-	op = newOperation(http.MethodDelete, pathTemplate+"/tags/{tag}", "untagTemplate", "Take a tag away from a template")
-	op.Description = "A build without one is removed some time later."
+	op = newOperation(http.MethodDelete, pathTemplate+"/tags/{tag}", "untagTemplate", "Remove a tag from a template")
+	op.Description = "A build without tags is deleted some time later."
 	op.DefaultStatus = http.StatusNoContent
 	addOperation(r, op, func(ctx context.Context, in *tagIn) (*struct{}, error) {
 		owner, err := h.access.actingOwner(ctx, in.Owner, "use templates of others")
@@ -220,8 +220,8 @@ func (h *templateHandlers) registerTags(r *registrar) {
 	})
 }
 
-// builds registers how templates come to be.
-func (h *buildHandlers) register(r *registrar) {
+// addOperations adds the operations on builds.
+func (h *buildHandlers) addOperations(r *registrar) {
 	op := newOperation(http.MethodGet, pathTemplate+"/builds", "listBuilds", "List the builds of a template, the newest first")
 	op.Description = "At most 100, without their recipes, which getBuild returns."
 	addOperation(r, op,
@@ -235,11 +235,11 @@ func (h *buildHandlers) register(r *registrar) {
 			return &buildsOut{wire.Page[sandpit.TemplateBuild]{Items: list}}, err
 		})
 	h.registerFiles(r)
-	op = newOperation(http.MethodPost, pathBuild, "startBuild", "Have a build begin")
+	op = newOperation(http.MethodPost, pathBuild, "startBuild", "Start a build")
 	op.DefaultStatus = http.StatusAccepted
-	op.Description = "It goes on by itself; see getBuild and getBuildLog."
+	op.Description = "The build runs in the background; see getBuild and getBuildLog."
 	addOperation(r, op, h.startBuild)
-	addOperation(r, newOperation(http.MethodGet, pathBuild, "getBuild", "Look at a build"), func(ctx context.Context, in *BuildIn) (*buildOut, error) {
+	addOperation(r, newOperation(http.MethodGet, pathBuild, "getBuild", "Get a build"), func(ctx context.Context, in *BuildIn) (*buildOut, error) {
 		owner, err := h.access.actingOwner(ctx, in.Owner, "use templates of others")
 		if err != nil {
 			return nil, err
@@ -247,8 +247,8 @@ func (h *buildHandlers) register(r *registrar) {
 		b, err := h.manager.Builds().Get(ctx, owner, in.Build)
 		return &buildOut{b}, err
 	})
-	op = newOperation(http.MethodGet, pathBuild+"/log", "getBuildLog", "Read what a build tells")
-	op.Description = "Also while it goes on: an empty page of one whose status is ready or failed is the end."
+	op = newOperation(http.MethodGet, pathBuild+"/log", "getBuildLog", "Read the log of a build")
+	op.Description = "Works while the build runs. An empty page of a build whose status is ready or failed is the end."
 	addOperation(r, op, func(ctx context.Context, in *buildLogIn) (*buildLogOut, error) {
 		owner, err := h.access.actingOwner(ctx, in.Owner, "use templates of others")
 		if err != nil {
@@ -262,7 +262,7 @@ func (h *buildHandlers) register(r *registrar) {
 	})
 }
 
-func (h *templateHandlers) createTemplate(ctx context.Context, in *newTemplateIn) (*madeTemplateOut, error) {
+func (h *templateHandlers) createTemplate(ctx context.Context, in *newTemplateIn) (*createdTemplateOut, error) {
 	p, err := api.PrincipalOf(ctx)
 	if err != nil {
 		return nil, err
@@ -270,7 +270,7 @@ func (h *templateHandlers) createTemplate(ctx context.Context, in *newTemplateIn
 	t, b, err := h.manager.Templates().Create(ctx, manager.TemplateRequest{
 		Owner: p.Owner, Name: in.Body.Name, Tags: in.Body.Tags, Resources: in.Body.Resources,
 	})
-	return &madeTemplateOut{wire.MadeTemplate{Template: t, Build: b}}, err
+	return &createdTemplateOut{wire.MadeTemplate{Template: t, Build: b}}, err
 }
 
 func (h *templateHandlers) listTemplates(ctx context.Context, in *templatesIn) (*templatesOut, error) {
@@ -282,13 +282,13 @@ func (h *templateHandlers) listTemplates(ctx context.Context, in *templatesIn) (
 		Owner: owner, All: all, Public: in.Public, After: sandpit.TemplateID(in.Cursor), Limit: in.Limit + 1,
 	}
 	if in.Cursor != "" && f.After.Validate() != nil {
-		return nil, sandpit.Errorf(sandpit.Invalid, "cursor %.40q: it is none", in.Cursor)
+		return nil, sandpit.Errorf(sandpit.Invalid, "invalid cursor %.40q", in.Cursor)
 	}
 	list, err := h.manager.Templates().List(ctx, f)
 	if err != nil {
 		return nil, err
 	}
-	return &templatesOut{paged(list, in.Limit, func(t sandpit.Template) string { return string(t.ID) })}, nil
+	return &templatesOut{toPage(list, in.Limit, func(t sandpit.Template) string { return string(t.ID) })}, nil
 }
 
 func (h *buildHandlers) startBuild(ctx context.Context, in *startBuildIn) (*buildOut, error) {
@@ -325,19 +325,19 @@ type contextIn struct {
 	BuildIn
 
 	body  io.Reader
-	until func(time.Time) error // sets when the body must have come
+	until func(time.Time) error // sets the deadline of reading the body
 }
 
-// contextTime is how long the files of a build may take to come.
-const contextTime = time.Hour
+// filesTimeout is how long the files of a build may take to arrive.
+const filesTimeout = time.Hour
 
-// Resolve takes the body as it comes: it is too large to be kept.
+// Resolve implements huma.Resolver. The body is too large to be held in memory.
 func (i *contextIn) Resolve(hc huma.Context) []error {
 	i.body, i.until = hc.BodyReader(), hc.SetReadDeadline
 	return nil
 }
 
-// putContext registers the upload of files.
+// registerFiles adds the upload of files.
 func (h *buildHandlers) registerFiles(r *registrar) {
 	op := newOperation(http.MethodPut, pathBuild+"/files", "putBuildFiles", "Send the files that a build copies")
 	op.DefaultStatus = http.StatusNoContent
@@ -349,9 +349,9 @@ func (h *buildHandlers) registerFiles(r *registrar) {
 	r.describeFailures(&op)
 	huma.Register(r.api, op, func(ctx context.Context, in *contextIn) (*struct{}, error) {
 		if err := h.receiveFiles(ctx, in); err != nil {
-			return nil, &failure{Problem: api.ProblemOf(ctx, err)}
+			return nil, &problemError{Problem: api.ProblemOf(ctx, err)}
 		}
-		return nil, nil //nolint:nilnil // there is nothing to answer
+		return nil, nil //nolint:nilnil // the response has no body
 	})
 }
 
@@ -365,11 +365,11 @@ func (h *buildHandlers) receiveFiles(ctx context.Context, in *contextIn) error {
 	case err != nil:
 		return err
 	case b.Status != sandpit.BuildWaiting || b.Recipe.From != "":
-		return sandpit.Errorf(sandpit.Conflict, "build %s was started before", b.ID)
+		return sandpit.Errorf(sandpit.Conflict, "build %s has been started already", b.ID)
 	case h.contexts == nil:
-		return sandpit.Errorf(sandpit.Unsupported, "templates cannot be built by this server")
+		return sandpit.Errorf(sandpit.Unsupported, "this server cannot build templates")
 	}
-	_ = in.until(time.Now().Add(contextTime)) // what cannot have one needs none
+	_ = in.until(time.Now().Add(filesTimeout)) // connections without deadlines need none
 	defer func() { _ = in.until(time.Time{}) }()
 	return h.contexts.Put(ctx, owner, b.ID, in.body)
 }

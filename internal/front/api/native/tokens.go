@@ -27,7 +27,7 @@ type Tokens interface {
 const pathTokens = wire.Prefix + "/tokens"
 
 type tokensIn struct {
-	Owner   string     `query:"owner" maxLength:"200" doc:"Tokens of sandboxes of this owner; other owners are for administrators. Default: the caller; for administrators, all owners."`
+	Owner   string     `query:"owner" maxLength:"200" doc:"The owner of the sandboxes; only administrators may name another owner. Default: the client's own; for administrators, all owners."`
 	Sandbox sandpit.ID `query:"sandbox" maxLength:"64" doc:"Tokens of this sandbox."`
 	Cursor  string     `query:"cursor" maxLength:"200" doc:"The cursor that the previous page returned."`
 	Limit   int        `query:"limit" minimum:"1" maximum:"1000" default:"1000" doc:"The maximum number of tokens to return."`
@@ -48,8 +48,8 @@ type tokenHandlers struct {
 	access  access
 }
 
-// register adds the operations on tokens.
-func (h *tokenHandlers) register(r *registrar) {
+// addOperations adds the operations on tokens.
+func (h *tokenHandlers) addOperations(r *registrar) {
 	op := newOperation(http.MethodGet, pathTokens, "listTokens", "List the tokens that open sandboxes without an API key")
 	op.Description = "Lists the valid tokens without their secrets."
 	addOperation(r, op, h.listTokens)
@@ -61,7 +61,7 @@ func (h *tokenHandlers) register(r *registrar) {
 	op.Description = "Tokens, signed URLs, preview URLs, tickets and one-time tokens for SSH stop working at once. Everything that they have opened is closed. " +
 		"Public ports stay public."
 	op.DefaultStatus = http.StatusNoContent
-	addOperation(r, op, func(ctx context.Context, in *One) (*struct{}, error) { return nil, h.revokeTokens(ctx, in.ID) })
+	addOperation(r, op, func(ctx context.Context, in *SandboxPath) (*struct{}, error) { return nil, h.revokeTokens(ctx, in.ID) })
 }
 
 func (h *tokenHandlers) listTokens(ctx context.Context, in *tokensIn) (*tokensOut, error) {
@@ -83,7 +83,7 @@ func (h *tokenHandlers) listTokens(ctx context.Context, in *tokensIn) (*tokensOu
 	if err != nil {
 		return nil, err
 	}
-	page := paged(list, in.Limit, func(t store.Token) string { return t.ID })
+	page := toPage(list, in.Limit, func(t store.Token) string { return t.ID })
 	out := wire.Page[wire.Token]{Items: make([]wire.Token, 0, len(page.Items)), Next: page.Next}
 	for _, t := range page.Items {
 		out.Items = append(out.Items, toToken(t, p))
@@ -91,11 +91,11 @@ func (h *tokenHandlers) listTokens(ctx context.Context, in *tokensIn) (*tokensOu
 	return &tokensOut{out}, nil
 }
 
-// errNoTokens is what a server answers that has no previews.
+// errNoTokens is the error of a server without a preview proxy.
 var errNoTokens = sandpit.Errorf(sandpit.Unsupported, "this server has no tokens")
 
-// toToken returns a token as a caller sees it: an administrator's key is none of an owner's
-// business.
+// toToken converts a token for a client. Only administrators see which administrator
+// requested it.
 func toToken(t store.Token, to api.Principal) wire.Token {
 	out := wire.Token{
 		ID: t.ID, Kind: string(t.Kind), Sandbox: t.Sandbox, Port: t.Port, Owner: t.Owner, CreatedBy: t.Creator, Key: t.Key,

@@ -20,14 +20,14 @@ type newVolumeIn struct {
 	Body wire.NewVolume
 }
 
-type madeVolumeOut struct {
+type createdVolumeOut struct {
 	Location string `header:"Location" doc:"The path of the volume."`
 	Body     sandpit.Volume
 }
 
 type volumeIn struct {
-	Name  string `path:"name" maxLength:"63" doc:"The volume."`
-	Owner string `query:"owner" maxLength:"200" doc:"Whose; for administrators. Default: the caller's own."`
+	Name  string `path:"name" maxLength:"63" doc:"Name of the volume."`
+	Owner string `query:"owner" maxLength:"200" doc:"The owner; only administrators may name another owner. Default: the client's own."`
 }
 
 type volumeOut struct {
@@ -35,9 +35,9 @@ type volumeOut struct {
 }
 
 type volumesIn struct {
-	Cursor string `query:"cursor" maxLength:"100" doc:"That of the page before."`
-	Limit  int    `query:"limit" minimum:"1" maximum:"1000" default:"100" doc:"At most so many."`
-	Owner  string `query:"owner" maxLength:"200" doc:"Whose; for administrators. Default: everybody's, to them."`
+	Cursor string `query:"cursor" maxLength:"100" doc:"The cursor of the previous page."`
+	Limit  int    `query:"limit" minimum:"1" maximum:"1000" default:"100" doc:"The maximum number of items."`
+	Owner  string `query:"owner" maxLength:"200" doc:"The owner; only administrators may name another owner. Default: the client's own; for administrators, all owners."`
 }
 
 type volumesOut struct {
@@ -50,17 +50,17 @@ type volumeHandlers struct {
 	access  access
 }
 
-// register adds the operations on volumes.
-func (h *volumeHandlers) register(r *registrar) {
-	op := newOperation(http.MethodPost, pathVolumes, "createVolume", "Make a volume")
+// addOperations adds the operations on volumes.
+func (h *volumeHandlers) addOperations(r *registrar) {
+	op := newOperation(http.MethodPost, pathVolumes, "createVolume", "Create a volume")
 	op.DefaultStatus = http.StatusCreated
-	op.Description = "A directory that sandboxes of the same owner and provider can have as a mount, several at a time. It stays until it is deleted."
+	op.Description = "A volume is a directory that several sandboxes of the same owner and provider can mount. It exists until it is deleted."
 	addOperation(r, op, h.createVolume)
 	op = newOperation(http.MethodGet, pathVolumes, "listVolumes", "List volumes")
-	op.Description = "Without sizes, and without who has them."
+	op.Description = "Without their sizes and sandboxes."
 	addOperation(r, op, h.listVolumes)
-	op = newOperation(http.MethodGet, pathVolume, "getVolume", "Look at a volume")
-	op.Description = "With its size, if the provider can count that, and the sandboxes that have it."
+	op = newOperation(http.MethodGet, pathVolume, "getVolume", "Get a volume")
+	op.Description = "With its size, if the provider can measure it, and the sandboxes that mount it."
 	addOperation(r, op, func(ctx context.Context, in *volumeIn) (*volumeOut, error) {
 		owner, err := h.access.actingOwner(ctx, in.Owner, "use volumes of others")
 		if err != nil {
@@ -70,7 +70,7 @@ func (h *volumeHandlers) register(r *registrar) {
 		return &volumeOut{v}, err
 	})
 	op = newOperation(http.MethodDelete, pathVolume, "deleteVolume", "Delete a volume with all of its files")
-	op.Description = "409 while a sandbox has it, be that stopped."
+	op.Description = "409 while a sandbox mounts it, even a stopped one."
 	op.DefaultStatus = http.StatusNoContent
 	addOperation(r, op, func(ctx context.Context, in *volumeIn) (*struct{}, error) {
 		owner, err := h.access.actingOwner(ctx, in.Owner, "use volumes of others")
@@ -81,7 +81,7 @@ func (h *volumeHandlers) register(r *registrar) {
 	})
 }
 
-func (h *volumeHandlers) createVolume(ctx context.Context, in *newVolumeIn) (*madeVolumeOut, error) {
+func (h *volumeHandlers) createVolume(ctx context.Context, in *newVolumeIn) (*createdVolumeOut, error) {
 	p, err := api.PrincipalOf(ctx)
 	if err != nil {
 		return nil, err
@@ -90,7 +90,7 @@ func (h *volumeHandlers) createVolume(ctx context.Context, in *newVolumeIn) (*ma
 	if err != nil {
 		return nil, err
 	}
-	return &madeVolumeOut{pathVolumes + "/" + v.Name, v}, nil
+	return &createdVolumeOut{pathVolumes + "/" + v.Name, v}, nil
 }
 
 func (h *volumeHandlers) listVolumes(ctx context.Context, in *volumesIn) (*volumesOut, error) {
@@ -100,7 +100,7 @@ func (h *volumeHandlers) listVolumes(ctx context.Context, in *volumesIn) (*volum
 	}
 	f := store.VolumeFilter{Owner: owner, All: all, After: sandpit.ID(in.Cursor), Limit: in.Limit + 1}
 	if in.Cursor != "" && f.After.Validate() != nil {
-		return nil, sandpit.Errorf(sandpit.Invalid, "cursor %.40q: it is none", in.Cursor)
+		return nil, sandpit.Errorf(sandpit.Invalid, "invalid cursor %.40q", in.Cursor)
 	}
 	list, ids, err := h.manager.Volumes().List(ctx, f)
 	if err != nil {

@@ -56,7 +56,7 @@ func TestVolumes(t *testing.T) {
 		},
 		"mount both": {
 			ask{method: "POST", path: "/v1/sandboxes", key: r.admin, body: `{"spec":{"mounts":[{"volume":"data","source":"/tmp","target":"/v"}]}}`},
-			400, sandpit.Invalid, "one of them",
+			400, sandpit.Invalid, "want one of",
 		},
 		"mount out": {
 			ask{method: "POST", path: "/v1/sandboxes", key: r.ann, body: `{"spec":{"mounts":[{"volume":"../../etc","target":"/v"}]}}`}, 400, sandpit.Invalid, "letters",

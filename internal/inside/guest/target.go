@@ -13,15 +13,13 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/files/beneath"
 )
 
-// WithinHeader names a directory that a file call must stay in, symbolic links
-// followed. Given more than once, any of them will do. It is not part of E2B's
-// protocol.
+// WithinHeader names a directory that a file call must stay in, with symbolic links followed. With several values,
+// any of the directories is allowed. It is not part of E2B's protocol.
 const WithinHeader = "Sandpit-Within"
 
-// place is a file that a call means, whether it is there or not. It is reached
-// through a beneath.Root, so that whoever changes directories to links meanwhile
-// cannot lead a call elsewhere.
-type place struct {
+// target is the file that a call names; it need not exist. It is reached through a beneath.Root, so a program that
+// replaces directories by links meanwhile cannot lead a call elsewhere.
+type target struct {
 	user user
 	path string // as the client knows it: absolute and clean
 
@@ -30,21 +28,21 @@ type place struct {
 	rel  string // the same from root
 }
 
-// placeOf returns the place that a call means by p. If follow is false and the
-// last element is a symbolic link, the place is the link. The caller closes it.
-func placeOf(header http.Header, u user, p string, follow bool) (*place, error) {
+// resolveTarget returns the target for the path p. If follow is false and the last element is a symbolic link, the
+// target is the link. The caller closes it.
+func resolveTarget(header http.Header, u user, p string, follow bool) (*target, error) {
 	if strings.Contains(p, "\x00") {
 		return nil, fmt.Errorf("path %q: %w", p, syscall.EINVAL)
 	}
-	pl := &place{user: u, path: u.resolve(p)}
-	if len(pl.path) >= syscall.PathMax { // else one would get there name by name
+	pl := &target{user: u, path: u.resolvePath(p)}
+	if len(pl.path) >= syscall.PathMax { // longer paths could be reached element by element
 		return nil, &fs.PathError{Op: "resolve", Path: pl.path[:100] + "...", Err: syscall.ENAMETOOLONG}
 	}
 	var err error
 	if pl.real, err = realPath(pl.path, follow); err != nil {
 		return nil, err
 	}
-	base, err := confine(header.Values(WithinHeader), pl)
+	base, err := findConfinement(header.Values(WithinHeader), pl)
 	if err != nil {
 		return nil, err
 	}
@@ -57,24 +55,24 @@ func placeOf(header http.Header, u user, p string, follow bool) (*place, error) 
 	return pl, nil
 }
 
-// named gives an error about p the path that the client knows; without a place it keeps its
-// path. What does not exist is called not found.
-func (p *place) named(err error) error {
+// clientError replaces the path in an error about p by the path that the client knows; with a nil target the path
+// stays. A missing file is reported as "file not found".
+func (p *target) clientError(err error) error {
 	pathErr, ok := errors.AsType[*fs.PathError](err)
 	if !ok || p == nil && !errors.Is(pathErr.Err, fs.ErrNotExist) {
 		return err
 	}
-	named := &fs.PathError{Op: callName(pathErr.Op), Path: pathErr.Path, Err: pathErr.Err}
+	renamed := &fs.PathError{Op: callName(pathErr.Op), Path: pathErr.Path, Err: pathErr.Err}
 	if p != nil {
-		named.Path = p.path
+		renamed.Path = p.path
 	}
 	if errors.Is(pathErr.Err, fs.ErrNotExist) {
-		named.Err = errNotFound{pathErr.Err}
+		renamed.Err = errNotFound{pathErr.Err}
 	}
-	return named
+	return renamed
 }
 
-// callName is what clients know a system call by: openat is open, and lstat stays lstat.
+// callName returns the name of a system call that clients know: open for openat, but lstat stays lstat.
 func callName(op string) string {
 	if strings.HasSuffix(op, "stat") {
 		return op
@@ -89,20 +87,19 @@ func (errNotFound) Error() string { return "file not found" }
 
 func (e errNotFound) Unwrap() error { return e.error }
 
-func (p *place) close() { _ = p.root.Close() } // a directory that was only read
+func (p *target) closeRoot() { _ = p.root.Close() } // a directory that was only read
 
-// errOutside is a path that leads out of where it may go.
+// errOutside is the error for a path that leads out of the allowed directories.
 type errOutside struct{ path string }
 
 func (e errOutside) Error() string {
-	return fmt.Sprintf("path %s leads outside of where it may go", e.path)
+	return fmt.Sprintf("path %s leads outside the allowed directories", e.path)
 }
 
 func (e errOutside) Is(target error) bool { return target == fs.ErrPermission }
 
-// confine returns the directory of dirs that p is in, and the machine's root if
-// there are none.
-func confine(dirs []string, p *place) (string, error) {
+// findConfinement returns the directory of dirs that p is in, or the machine's root if dirs is empty.
+func findConfinement(dirs []string, p *target) (string, error) {
 	if len(dirs) == 0 {
 		return "/", nil
 	}
@@ -126,9 +123,8 @@ func isWithin(dir, p string) bool {
 // maxLinks is how many symbolic links a path may lead through, as in Linux.
 const maxLinks = 40
 
-// realPath returns the absolute and clean path p without symbolic links; its
-// last element is kept as it is unless follow is true. What is not there counts
-// as a name.
+// realPath returns the absolute and clean path p without symbolic links. It keeps a link in the last element unless
+// follow is true. Missing files count as plain names.
 func realPath(p string, follow bool) (string, error) {
 	done, rest := "/", strings.TrimPrefix(p, "/")
 	for links := 0; rest != ""; {
@@ -148,7 +144,7 @@ func realPath(p string, follow bool) (string, error) {
 		info, err := os.Lstat(next)
 		switch {
 		case errors.Is(err, fs.ErrNotExist) && !strings.Contains("/"+rest+"/", "/../"),
-			errors.Is(err, syscall.ENOTDIR): // whoever uses it hears of it
+			errors.Is(err, syscall.ENOTDIR): // using the path reports the error
 			return path.Join(next, rest), nil
 		case err != nil:
 			return "", err
@@ -173,8 +169,8 @@ func realPath(p string, follow bool) (string, error) {
 	return done, nil
 }
 
-// split returns the directory that p is in, opened, and p's name in it.
-func (p *place) split() (dir *beneath.Root, name string, err error) {
+// openParent opens the directory of p and returns p's name in it.
+func (p *target) openParent() (dir *beneath.Root, name string, err error) {
 	if p.rel == "." {
 		return nil, "", &fs.PathError{Op: "use", Path: p.path, Err: syscall.EBUSY}
 	}
@@ -182,15 +178,15 @@ func (p *place) split() (dir *beneath.Root, name string, err error) {
 	return dir, path.Base(p.rel), err
 }
 
-// makeParents makes the directories above p that are missing, owned by its user.
-func (p *place) makeParents() error {
+// makeParents creates the missing directories above p, owned by its user.
+func (p *target) makeParents() error {
 	if p.rel == "." {
 		return nil
 	}
 	return makeDirs(p.root, path.Dir(p.rel), p.user)
 }
 
-// makeDirs makes a directory and those above it that are missing, owned by u.
+// makeDirs creates a directory and the missing ones above it, owned by u.
 func makeDirs(root *beneath.Root, dir string, u user) error {
 	info, err := root.Lstat(dir)
 	if err == nil {

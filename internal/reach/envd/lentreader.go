@@ -36,8 +36,8 @@ type lent struct {
 	err     error // the content's own
 }
 
-// lend begins to read content. The caller must take it back.
-func lend(ctx context.Context, content io.Reader) *lent {
+// lendReader begins to read content. The caller must take it back.
+func lendReader(ctx context.Context, content io.Reader) *lent {
 	r, w := io.Pipe()
 	l := &lent{
 		PipeReader: r,
@@ -47,16 +47,16 @@ func lend(ctx context.Context, content io.Reader) *lent {
 	}
 	go func() {
 		defer close(l.ended)
-		_ = w.CloseWithError(l.copy(w)) // never fails; nil is the end
+		_ = w.CloseWithError(l.copyTo(w)) // never fails; nil is the end
 	}()
 	return l
 }
 
-// copy copies until either side ends.
-func (l *lent) copy(w io.Writer) error {
+// copyTo copies until either side ends.
+func (l *lent) copyTo(w io.Writer) error {
 	buf := make([]byte, lentBuffer)
 	for {
-		n, err := l.read(buf)
+		n, err := l.readLent(buf)
 		if n > 0 {
 			if _, err := w.Write(buf[:n]); err != nil {
 				return err
@@ -71,7 +71,7 @@ func (l *lent) copy(w io.Writer) error {
 	}
 }
 
-func (l *lent) read(buf []byte) (int, error) {
+func (l *lent) readLent(buf []byte) (int, error) {
 	l.mu.Lock()
 	over := l.over
 	l.reading = !over

@@ -13,55 +13,55 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/front/api"
 )
 
-// answer is an http.ResponseWriter that knows whether it has begun.
-type answer struct {
+// response is an http.ResponseWriter that knows whether it has begun.
+type response struct {
 	http.ResponseWriter
 
 	server *Server
-	body   *lent // of the request
-	duplex bool  // the body may be read after the answer has begun
+	body   *requestBody // of the request
+	duplex bool         // the body may be read after the answer has begun
 	begun  bool
 
-	mu      sync.Mutex
-	hurried bool // nothing may take long any more
+	mu     sync.Mutex
+	ending bool // nothing may take long any more
 }
 
-// allow gives what is written next a time to be sent, unless the call must end soon.
-func (a *answer) allow(d time.Duration) error {
+// setWriteDeadline gives what is written next a time to be sent, unless the call must end soon.
+func (a *response) setWriteDeadline(d time.Duration) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.hurried {
+	if a.ending {
 		return nil
 	}
 	return http.NewResponseController(a.ResponseWriter).SetWriteDeadline(time.Now().Add(d))
 }
 
-// lastWords leaves little time for what is still to be sent.
-func (a *answer) lastWords() {
+// setFinalDeadline leaves little time for what is still to be sent.
+func (a *response) setFinalDeadline() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.hurried = true
+	a.ending = true
 	// A connection without deadlines ends by itself, or not at all.
-	_ = http.NewResponseController(a.ResponseWriter).SetWriteDeadline(time.Now().Add(lastWords))
+	_ = http.NewResponseController(a.ResponseWriter).SetWriteDeadline(time.Now().Add(finalTimeout))
 }
 
-// bothWays lets the body be read while the answer is given. HTTP/2 knows nothing else.
-func (a *answer) bothWays(r *http.Request) {
+// enableFullDuplex lets the body be read while the answer is given. HTTP/2 knows nothing else.
+func (a *response) enableFullDuplex(r *http.Request) {
 	a.duplex = r.ProtoMajor == 1 && http.NewResponseController(a.ResponseWriter).EnableFullDuplex() == nil
 }
 
-// finish reads what is left of the body when the answer was given before its end.
-func (a *answer) finish() {
+// drainBody reads what is left of the body when the answer was given before its end.
+func (a *response) drainBody() {
 	if a.duplex && a.begun && !a.body.wasRead() {
-		api.ReadRest(a.ResponseWriter, a.body.body)
+		api.DrainBody(a.ResponseWriter, a.body.body)
 	}
 }
 
 // Unwrap lets an http.ResponseController find the connection.
-func (a *answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
+func (a *response) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 
 // WriteHeader implements http.ResponseWriter.
-func (a *answer) WriteHeader(status int) {
+func (a *response) WriteHeader(status int) {
 	if a.duplex && !a.body.wasRead() {
 		// What is left of the body must not be taken for the next request.
 		a.Header().Set("Connection", "close")
@@ -71,7 +71,7 @@ func (a *answer) WriteHeader(status int) {
 }
 
 // Write implements io.Writer.
-func (a *answer) Write(b []byte) (int, error) {
+func (a *response) Write(b []byte) (int, error) {
 	if !a.begun {
 		a.WriteHeader(http.StatusOK)
 	}
@@ -80,7 +80,7 @@ func (a *answer) Write(b []byte) (int, error) {
 
 // ReadFrom implements io.ReaderFrom with a buffer that is used again. What is read is
 // sent at once.
-func (a *answer) ReadFrom(r io.Reader) (sent int64, err error) {
+func (a *response) ReadFrom(r io.Reader) (sent int64, err error) {
 	buffer, ok := a.server.buffers.Get().(*[copyBuffer]byte)
 	if !ok {
 		buffer = new([copyBuffer]byte)
@@ -92,7 +92,7 @@ func (a *answer) ReadFrom(r io.Reader) (sent int64, err error) {
 			m, err := a.Write(buffer[:n])
 			sent += int64(m)
 			if err == nil {
-				err = a.flush()
+				err = a.flushResponse()
 			}
 			if err != nil {
 				return sent, err
@@ -107,30 +107,30 @@ func (a *answer) ReadFrom(r io.Reader) (sent int64, err error) {
 	}
 }
 
-// flush sends what was written.
-func (a *answer) flush() error {
+// flushResponse sends what was written.
+func (a *response) flushResponse() error {
 	if !a.begun {
 		a.WriteHeader(http.StatusOK)
 	}
 	return http.NewResponseController(a.ResponseWriter).Flush()
 }
 
-// harmless sets what keeps a browser from running an answer, or keeping it.
-func harmless(h http.Header) {
+// setSafeHeaders sets what keeps a browser from running an answer, or keeping it.
+func setSafeHeaders(h http.Header) {
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Content-Security-Policy", "default-src 'none'; sandbox")
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 	h.Set("Cache-Control", "no-store")
 }
 
-// json answers with a value.
-func (c *call) json(status int, value any) error {
-	harmless(c.w.Header())
+// writeJSON answers with a value.
+func (c *call) writeJSON(status int, value any) error {
+	setSafeHeaders(c.w.Header())
 	return api.WriteJSON(c.w, c.r, status, value)
 }
 
-// nothing answers that it is done.
-func (c *call) nothing() error {
+// writeNoContent answers that it is done.
+func (c *call) writeNoContent() error {
 	c.w.WriteHeader(http.StatusNoContent)
 	return nil
 }
@@ -138,10 +138,10 @@ func (c *call) nothing() error {
 // maxBody is how large the body of a call may be that is not a stream, in bytes.
 const maxBody = 16 << 20
 
-// body reads the JSON of a request into value. Fields that are not known are refused:
+// readBody reads the JSON of a request into value. Fields that are not known are refused:
 // a misspelt one would change what is done in silence.
-func (c *call) body(value any) error {
-	text, err := api.Whole(c.w, c.r, maxBody, api.BodyCost)
+func (c *call) readBody(value any) error {
+	text, err := api.ReadBody(c.w, c.r, maxBody, api.BodyCost)
 	if err != nil {
 		return err
 	}

@@ -12,12 +12,6 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/front/api"
 )
 
-// teams tells whom a key belongs to.
-func (s *Server) teams(c *call) (int, any, error) {
-	// No key is told again that was made once.
-	return http.StatusOK, []map[string]any{{"teamID": c.who.Owner, "name": c.who.Owner, "apiKey": "", "isDefault": true}}, nil
-}
-
 // key is an API key without its secret.
 type key struct {
 	ID        string     `json:"id"`
@@ -37,7 +31,7 @@ type mask struct {
 	End    string `json:"maskedValueSuffix"`
 }
 
-func keyOf(k store.Key, secret string) key {
+func toKey(k store.Key, secret string) key {
 	out := key{ID: k.ID, Name: k.Name, Secret: secret, Mask: mask{Prefix: "e2b_", Length: 40}, CreatedAt: k.CreatedAt.UTC()}
 	if !k.LastUsedAt.IsZero() {
 		out.UsedAt = new(k.LastUsedAt.UTC())
@@ -45,29 +39,35 @@ func keyOf(k store.Key, secret string) key {
 	return out
 }
 
-// administrator refuses everybody else, and tells of it.
-func (s *Server) administrator(c *call, action string) error {
-	if c.who.Admin {
+// requireAdmin returns an error, which it reports, unless the client is an administrator.
+func requireAdmin(c *call, m *manager.Manager, action string) error {
+	if c.client.Admin {
 		return nil
 	}
-	err := sandpit.Errorf(sandpit.PermissionDenied, "%s: this is for administrators", action)
-	s.o.Manager.Events().Record(manager.Report{Actor: c.who.Owner, Action: action, Err: err, Restricted: true})
+	err := sandpit.Errorf(sandpit.PermissionDenied, "%s: only administrators may do this", action)
+	m.Events().Record(manager.Report{Actor: c.client.Owner, Action: action, Err: err, Restricted: true})
 	return err
+}
+
+// keyHandlers serve API keys.
+type keyHandlers struct {
+	manager *manager.Manager
+	keys    *api.Keys
 }
 
 // keysAtOnce is how many keys are looked up at a time.
 const keysAtOnce = 1000
 
 // keys returns the keys of who asks.
-func (s *Server) keys(c *call) (own []store.Key, err error) {
+func (h *keyHandlers) ownKeys(c *call) (own []store.Key, err error) {
 	for after := ""; ; {
-		list, err := s.o.Keys.List(c.r.Context(), after, keysAtOnce)
+		list, err := h.keys.List(c.r.Context(), after, keysAtOnce)
 		if err != nil {
 			return nil, err
 		}
 		for _, k := range list {
 			after = k.ID
-			if k.Owner == c.who.Owner {
+			if k.Owner == c.client.Owner {
 				own = append(own, k)
 			}
 		}
@@ -78,81 +78,81 @@ func (s *Server) keys(c *call) (own []store.Key, err error) {
 }
 
 // listKeys tells of the keys of who asks.
-func (s *Server) listKeys(c *call) (int, any, error) {
-	if err := s.administrator(c, "list keys"); err != nil {
+func (h *keyHandlers) listKeys(c *call) (int, any, error) {
+	if err := requireAdmin(c, h.manager, "list keys"); err != nil {
 		return 0, nil, err
 	}
-	own, err := s.keys(c)
+	own, err := h.ownKeys(c)
 	list := []key{}
 	for _, k := range own {
-		list = append(list, keyOf(k, ""))
+		list = append(list, toKey(k, ""))
 	}
 	return http.StatusOK, list, err
 }
 
 // createKey makes another key of who asks, who is an administrator. The key is none of
 // an administrator.
-func (s *Server) createKey(c *call) (int, any, error) {
-	if err := s.administrator(c, "create a key"); err != nil {
+func (h *keyHandlers) createKey(c *call) (int, any, error) {
+	if err := requireAdmin(c, h.manager, "create a key"); err != nil {
 		return 0, nil, err
 	}
 	var in struct {
 		Name string `json:"name"`
 	}
-	if err := c.read(&in); err != nil {
+	if err := c.readBody(&in); err != nil {
 		return 0, nil, err
 	}
-	made, secret, err := s.o.Keys.Create(c.r.Context(), api.NewKey{Name: in.Name, Owner: c.who.Owner})
-	s.report(c, "create a key", made.ID, err)
-	return http.StatusCreated, keyOf(made, secret), err
+	made, secret, err := h.keys.Create(c.r.Context(), api.NewKey{Name: in.Name, Owner: c.client.Owner})
+	h.reportAction(c, "create a key", made.ID, err)
+	return http.StatusCreated, toKey(made, secret), err
 }
 
 // deleteKey makes a key of who asks useless. NotFound: it is none of theirs.
-func (s *Server) deleteKey(c *call) (int, any, error) {
-	if err := s.administrator(c, "delete a key"); err != nil {
+func (h *keyHandlers) deleteKey(c *call) (int, any, error) {
+	if err := requireAdmin(c, h.manager, "delete a key"); err != nil {
 		return 0, nil, err
 	}
 	id := c.r.PathValue("key")
-	err := s.ownKey(c, id)
+	err := h.checkOwnKey(c, id)
 	if err == nil {
-		err = s.o.Keys.Delete(c.r.Context(), id)
+		err = h.keys.Delete(c.r.Context(), id)
 	}
-	s.report(c, "delete a key", id, err)
+	h.reportAction(c, "delete a key", id, err)
 	return http.StatusNoContent, nil, err
 }
 
 // renameKey gives a key of who asks another name. NotFound: it is none of theirs.
-func (s *Server) renameKey(c *call) (int, any, error) {
-	if err := s.administrator(c, "rename a key"); err != nil {
+func (h *keyHandlers) renameKey(c *call) (int, any, error) {
+	if err := requireAdmin(c, h.manager, "rename a key"); err != nil {
 		return 0, nil, err
 	}
 	var in struct {
 		Name *string `json:"name"`
 	}
-	if err := c.read(&in); err != nil {
+	if err := c.readBody(&in); err != nil {
 		return 0, nil, err
 	}
 	if in.Name == nil {
 		return 0, nil, sandpit.Errorf(sandpit.Invalid, "name is missing")
 	}
 	id := c.r.PathValue("key")
-	err := s.ownKey(c, id)
+	err := h.checkOwnKey(c, id)
 	if err == nil {
-		err = s.o.Keys.Rename(c.r.Context(), id, *in.Name)
+		err = h.keys.Rename(c.r.Context(), id, *in.Name)
 	}
-	s.report(c, "rename a key", id, err)
+	h.reportAction(c, "rename a key", id, err)
 	return http.StatusOK, nil, err
 }
 
 // ownKey refuses a key that is none of who asks.
-func (s *Server) ownKey(c *call, id string) error {
-	own, err := s.keys(c)
+func (h *keyHandlers) checkOwnKey(c *call, id string) error {
+	own, err := h.ownKeys(c)
 	if err == nil && !slices.ContainsFunc(own, func(k store.Key) bool { return k.ID == id }) {
 		err = sandpit.Errorf(sandpit.NotFound, "API key %.100q not found", id)
 	}
 	return err
 }
 
-func (s *Server) report(c *call, action, id string, err error) {
-	s.o.Manager.Events().Record(manager.Report{Actor: c.who.Owner, Action: action, Args: map[string]string{"key": cmp.Or(id, "none")}, Err: err})
+func (h *keyHandlers) reportAction(c *call, action, id string, err error) {
+	h.manager.Events().Record(manager.Report{Actor: c.client.Owner, Action: action, Args: map[string]string{"key": cmp.Or(id, "none")}, Err: err})
 }

@@ -1,8 +1,7 @@
-// Package fileserver shows the files of a directory to browsers: what a web server of a
-// language's library is started for, without that language. It reads and never writes, and
-// only what is below the directory.
+// Package fileserver shows the files of a directory to browsers. It replaces the web server of a language's library
+// without needing that language. It only reads, and only below the directory.
 //
-// It runs inside a sandbox, as a process of its user, whose rights bound what it can read.
+// It runs inside a sandbox as a process of its user, whose rights bound what it can read.
 package fileserver
 
 import (
@@ -21,10 +20,10 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/files/beneath"
 )
 
-// index is the page that stands for its directory.
+// index is the page for a directory.
 const index = "index.html"
 
-// maxLinks is how many links one after the other a name may lead through, as in Linux.
+// maxLinks is how many symbolic links a name may lead through, as in Linux.
 const maxLinks = 40
 
 var (
@@ -32,12 +31,11 @@ var (
 	errSpecial = errors.New("not a file")
 )
 
-// Handler shows the files below a directory, which must stay open as long as it serves.
+// Handler shows the files below a directory, which must stay open while it serves.
 //
-// A directory is its index.html, or else a list of at most 1000 names. Names that begin
-// with a dot are not there, but for .well-known: they are where programs keep secrets and
-// histories. A link leads where it leads, as long as that is inside; what is neither file
-// nor directory is not there. Browsers ask again each time whether a file has changed.
+// For a directory it shows index.html, or else a list of at most 1000 names. Names that begin with a dot are not
+// found, except .well-known, because programs keep secrets and histories there. Links are followed within the
+// directory. Other kinds of files are not found. Browsers ask each time whether a file has changed.
 func Handler(root *beneath.Root) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
@@ -45,20 +43,20 @@ func Handler(root *beneath.Root) http.Handler {
 		h.Set("Cache-Control", "no-cache")
 		if r.Method != http.MethodGet && r.Method != http.MethodHead {
 			h.Set("Allow", "GET, HEAD")
-			refuse(w, http.StatusMethodNotAllowed)
+			writeStatus(w, http.StatusMethodNotAllowed)
 			return
 		}
-		if err := show(w, r, root); err != nil {
-			refuse(w, statusOf(err))
+		if err := serveName(w, r, root); err != nil {
+			writeStatus(w, statusOf(err))
 		}
 	})
 }
 
-func refuse(w http.ResponseWriter, status int) {
+func writeStatus(w http.ResponseWriter, status int) {
 	http.Error(w, http.StatusText(status), status)
 }
 
-// statusOf is what a browser is told. What leads outside is not there.
+// statusOf returns the HTTP status for an error. A name that leads out of the directory is not found.
 func statusOf(err error) int {
 	switch {
 	case errors.Is(err, beneath.ErrEscapes):
@@ -72,34 +70,34 @@ func statusOf(err error) int {
 	}
 }
 
-func show(w http.ResponseWriter, r *http.Request, root *beneath.Root) error {
+func serveName(w http.ResponseWriter, r *http.Request, root *beneath.Root) error {
 	name, err := nameOf(r.URL.Path)
 	if err != nil {
 		return err
 	}
-	name, info, err := follow(root, name)
+	name, info, err := followLinks(root, name)
 	if err != nil {
 		return err
 	}
 	slash := strings.HasSuffix(r.URL.Path, "/")
 	switch {
 	case info.IsDir() && !slash:
-		redirect(w, r)
+		redirectToDir(w, r)
 		return nil
 	case info.IsDir():
-		page, pageInfo, err := follow(root, path.Join(name, index))
+		page, pageInfo, err := followLinks(root, path.Join(name, index))
 		if err == nil && pageInfo.Mode().IsRegular() {
-			return file(w, r, root, page)
+			return serveFile(w, r, root, page)
 		}
-		return list(w, r, root, name)
+		return serveList(w, r, root, name)
 	case slash:
 		return fs.ErrNotExist
 	default:
-		return file(w, r, root, name)
+		return serveFile(w, r, root, name)
 	}
 }
 
-// nameOf is the name of what a path asks for.
+// nameOf returns the file name for a URL path.
 func nameOf(asked string) (string, error) {
 	name := strings.TrimPrefix(path.Clean("/"+asked), "/")
 	for element := range strings.SplitSeq(name, "/") {
@@ -112,8 +110,8 @@ func nameOf(asked string) (string, error) {
 
 func isHidden(name string) bool { return strings.HasPrefix(name, ".") && name != ".well-known" }
 
-// follow finds what a name stands for, links followed, and what that is.
-func follow(root *beneath.Root, name string) (string, fs.FileInfo, error) {
+// followLinks returns the name and description of a file with symbolic links followed.
+func followLinks(root *beneath.Root, name string) (string, fs.FileInfo, error) {
 	for range maxLinks {
 		info, err := root.Lstat(name)
 		if err != nil {
@@ -129,26 +127,25 @@ func follow(root *beneath.Root, name string) (string, fs.FileInfo, error) {
 		if path.IsAbs(target) {
 			return "", nil, beneath.ErrEscapes
 		}
-		// Not cleaned: what .. leads to, Root finds out.
+		// Not cleaned: Root resolves "..".
 		name = path.Dir(name) + "/" + target
 	}
 	return "", nil, unix.ELOOP
 }
 
-// redirect sends a browser to the directory's own name, by which its links are right.
-func redirect(w http.ResponseWriter, r *http.Request) {
+// redirectToDir redirects a browser to the directory's name with a slash, so that relative links work.
+func redirectToDir(w http.ResponseWriter, r *http.Request) {
 	to := path.Base(r.URL.EscapedPath()) + "/"
 	if r.URL.RawQuery != "" {
 		to += "?" + r.URL.RawQuery
 	}
-	w.Header().Set("Location", "./"+to) // relative, as the viewer may have another path
+	w.Header().Set("Location", "./"+to) // relative, because a proxy may use another path
 	w.WriteHeader(http.StatusTemporaryRedirect)
 }
 
-// file shows a file. Its name leads through no link any more, unless somebody exchanges it
-// just now; then it is refused.
-func file(w http.ResponseWriter, r *http.Request, root *beneath.Root, name string) error {
-	// To open what is no file may wait for ever, or do something.
+// serveFile sends a file. Its name has no links; if one takes the file's place meanwhile, the request is refused.
+func serveFile(w http.ResponseWriter, r *http.Request, root *beneath.Root, name string) error {
+	// Opening a special file may block or have effects.
 	if info, err := root.Lstat(name); err != nil || !info.Mode().IsRegular() {
 		return cmp.Or(err, errSpecial)
 	}
@@ -161,7 +158,7 @@ func file(w http.ResponseWriter, r *http.Request, root *beneath.Root, name strin
 	if err != nil || !info.Mode().IsRegular() {
 		return cmp.Or(err, errSpecial)
 	}
-	// A time in whole seconds would have a browser keep what changed within one.
+	// With a time in whole seconds a browser would miss a second change within a second.
 	if stat, ok := info.Sys().(*syscall.Stat_t); ok {
 		w.Header().Set("Etag", fmt.Sprintf(`"%x-%x-%x"`, stat.Ino, info.Size(), info.ModTime().UnixNano()))
 	}

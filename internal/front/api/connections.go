@@ -18,8 +18,8 @@ import (
 // heads are limited in number.
 const smallHead = 16 << 10
 
-// crowdLimits bound the connections of a listener.
-type crowdLimits struct {
+// connectionLimits bound the connections of a listener.
+type connectionLimits struct {
 	// total is how many there may be. unknown is how many of them may belong to no owner
 	// when there are no more left, because nothing has shown yet who uses them.
 	total, unknown int
@@ -34,55 +34,55 @@ type crowdLimits struct {
 	exempt func(netip.Addr) bool
 }
 
-// gate is a listener whose connections are counted.
-type gate struct {
+// limitedListener is a listener whose connections are counted.
+type limitedListener struct {
 	net.Listener
 
-	crowd *crowd
+	connections *connections
 }
 
 // Accept implements net.Listener.
-func (g *gate) Accept() (net.Conn, error) {
+func (g *limitedListener) Accept() (net.Conn, error) {
 	for {
 		c, err := g.Listener.Accept()
 		if err != nil {
 			return nil, err
 		}
-		if m := g.crowd.enter(c); m != nil {
+		if m := g.connections.add(c); m != nil {
 			return m, nil
 		}
 		_ = c.Close() // there is no room, and nobody to tell
 	}
 }
 
-// crowd is the connections of a listener. A new one is nearly always let in: when there
+// connections is the connections of a listener. A new one is nearly always let in: when there
 // are too many, another one makes way. That is one that belongs to no owner, as long as
 // these have more than their share, else one on which nothing is being done, else one of
 // no owner, else one of the owner that has the most.
-type crowd struct {
-	limits crowdLimits
+type connections struct {
+	limits connectionLimits
 
 	mu        sync.Mutex
 	heads     *fairshare.Pool // of heads that are longer than smallHead
-	all       map[*member]struct{}
+	all       map[*connection]struct{}
 	idle      *list.List // of *member that belong to an owner or are exempt; idle for longest first
 	unknown   int
-	addresses map[string]*party
-	owners    map[string]*party
+	addresses map[string]*connectionGroup
+	owners    map[string]*connectionGroup
 }
 
-// party is the connections from one address, or of one owner.
-type party struct {
+// connectionGroup is the connections from one address, or of one owner.
+type connectionGroup struct {
 	members *list.List // of *member; the oldest first
 	unknown *list.List // of those the ones of no owner, the first to make way first
 }
 
-// member is one connection.
-type member struct {
+// connection is one connection.
+type connection struct {
 	net.Conn
 
-	crowd *crowd
-	// What follows is guarded by crowd.mu.
+	set *connections
+	// What follows is guarded by connections.mu.
 	exempt  bool
 	address string // "" if exempt
 	// inHead is whether the bytes that are read now belong to the head of a request, of
@@ -96,22 +96,22 @@ type member struct {
 	ofAddress, ofUnknown, ofOwner *list.Element
 }
 
-func newCrowd(limits crowdLimits) *crowd {
+func newConnections(limits connectionLimits) *connections {
 	if limits.exempt == nil {
 		limits.exempt = func(netip.Addr) bool { return false }
 	}
 	heads := fairshare.NewPool(fairshare.Options{
 		Name: "long heads of requests", Total: int64(limits.largeHeads), PerOwner: int64(limits.largeHeadsPerAddress),
 	})
-	return &crowd{
-		limits: limits, heads: heads, all: make(map[*member]struct{}), idle: list.New(),
-		addresses: make(map[string]*party), owners: make(map[string]*party),
+	return &connections{
+		limits: limits, heads: heads, all: make(map[*connection]struct{}), idle: list.New(),
+		addresses: make(map[string]*connectionGroup), owners: make(map[string]*connectionGroup),
 	}
 }
 
-// enter lets a connection in, or returns nil if there is no room.
-func (c *crowd) enter(conn net.Conn) *member {
-	m := &member{Conn: conn, crowd: c, inHead: true}
+// add lets a connection in, or returns nil if there is no room.
+func (c *connections) add(conn net.Conn) *connection {
+	m := &connection{Conn: conn, set: c, inHead: true}
 	var address netip.Addr
 	if tcp, ok := conn.RemoteAddr().(*net.TCPAddr); ok {
 		address = tcp.AddrPort().Addr().Unmap()
@@ -120,7 +120,7 @@ func (c *crowd) enter(conn net.Conn) *member {
 	c.mu.Lock()
 	leaving, ok := c.makeRoom(m, address)
 	if ok {
-		c.add(m)
+		c.insert(m)
 	}
 	c.mu.Unlock()
 	for _, l := range leaving {
@@ -134,19 +134,19 @@ func (c *crowd) enter(conn net.Conn) *member {
 
 // makeRoom forgets connections until there is room for another one, which the caller
 // closes. The lock is held.
-func (c *crowd) makeRoom(m *member, address netip.Addr) (leaving []*member, ok bool) {
-	drop := func(victim *member) {
-		c.drop(victim)
+func (c *connections) makeRoom(m *connection, address netip.Addr) (leaving []*connection, ok bool) {
+	drop := func(victim *connection) {
+		c.remove(victim)
 		leaving = append(leaving, victim)
 	}
 	if !m.exempt {
 		m.address = addressName(address)
 		if p := c.addresses[m.address]; p != nil && p.members.Len() >= c.limits.perAddress {
-			drop(p.victim())
+			drop(p.pickVictim())
 		}
 	}
 	if len(c.all) >= c.limits.total {
-		victim := c.victim()
+		victim := c.pickVictim()
 		if victim == nil {
 			return leaving, false
 		}
@@ -155,19 +155,19 @@ func (c *crowd) makeRoom(m *member, address netip.Addr) (leaving []*member, ok b
 	return leaving, true
 }
 
-// victim returns the connection that makes way for another one; nil if there is none. The
+// pickVictim returns the connection that makes way for another one; nil if there is none. The
 // lock is held.
-func (c *crowd) victim() *member {
+func (c *connections) pickVictim() *connection {
 	if c.unknown > c.limits.unknown {
 		return c.firstUnknown()
 	}
 	if first := c.idle.Front(); first != nil {
-		return memberOf(first)
+		return toConnection(first)
 	}
 	if c.unknown > 0 {
 		return c.firstUnknown()
 	}
-	var most *party
+	var most *connectionGroup
 	for _, p := range c.owners {
 		if most == nil || p.members.Len() > most.members.Len() {
 			most = p
@@ -176,73 +176,73 @@ func (c *crowd) victim() *member {
 	if most == nil {
 		return nil
 	}
-	return memberOf(most.members.Back()) // what has been working for longest is worth most
+	return toConnection(most.members.Back()) // what has been working for longest is worth most
 }
 
 // firstUnknown returns the connection of no owner that makes way first, from the address
 // that has the most. There must be one. The lock is held.
-func (c *crowd) firstUnknown() *member {
-	var most *party
+func (c *connections) firstUnknown() *connection {
+	var most *connectionGroup
 	for _, p := range c.addresses {
 		if most == nil || p.unknown.Len() > most.unknown.Len() {
 			most = p
 		}
 	}
-	return memberOf(most.unknown.Front())
+	return toConnection(most.unknown.Front())
 }
 
-// victim returns the connection of an address that makes way for another one from there.
+// pickVictim returns the connection of an address that makes way for another one from there.
 // The lock is held.
-func (p *party) victim() *member {
+func (p *connectionGroup) pickVictim() *connection {
 	owners := make(map[string]int)
 	for e := p.members.Front(); e != nil; e = e.Next() {
-		m := memberOf(e)
+		m := toConnection(e)
 		if m.idle != nil {
 			return m
 		}
 		owners[m.owner]++
 	}
 	if first := p.unknown.Front(); first != nil {
-		return memberOf(first)
+		return toConnection(first)
 	}
-	victim := memberOf(p.members.Back())
+	victim := toConnection(p.members.Back())
 	for e := p.members.Back(); e != nil; e = e.Prev() {
-		if m := memberOf(e); owners[m.owner] > owners[victim.owner] {
+		if m := toConnection(e); owners[m.owner] > owners[victim.owner] {
 			victim = m
 		}
 	}
 	return victim
 }
 
-// memberOf returns what a list has in a place.
-func memberOf(e *list.Element) *member {
-	m, _ := e.Value.(*member) // the lists of this file have nothing else
+// toConnection returns what a list has in a place.
+func toConnection(e *list.Element) *connection {
+	m, _ := e.Value.(*connection) // the lists of this file have nothing else
 	return m
 }
 
-// add counts a connection. The lock is held.
-func (c *crowd) add(m *member) {
+// insert counts a connection. The lock is held.
+func (c *connections) insert(m *connection) {
 	c.all[m] = struct{}{}
 	if m.exempt {
 		m.idle = c.idle.PushBack(m)
 		return
 	}
-	p := partyOf(c.addresses, m.address)
+	p := groupOf(c.addresses, m.address)
 	m.ofAddress, m.ofUnknown = p.members.PushBack(m), p.unknown.PushBack(m)
 	c.unknown++
 }
 
-func partyOf(parties map[string]*party, name string) *party {
+func groupOf(parties map[string]*connectionGroup, name string) *connectionGroup {
 	p := parties[name]
 	if p == nil {
-		p = &party{list.New(), list.New()}
+		p = &connectionGroup{list.New(), list.New()}
 		parties[name] = p
 	}
 	return p
 }
 
-// drop forgets a connection. It is idempotent. The lock is held.
-func (c *crowd) drop(m *member) {
+// remove forgets a connection. It is idempotent. The lock is held.
+func (c *connections) remove(m *connection) {
 	if _, in := c.all[m]; !in {
 		return
 	}
@@ -261,7 +261,7 @@ func (c *crowd) drop(m *member) {
 }
 
 // leaveUnknown notes that a connection belongs to an owner, or is gone. The lock is held.
-func (c *crowd) leaveUnknown(m *member) {
+func (c *connections) leaveUnknown(m *connection) {
 	if m.ofUnknown != nil {
 		c.addresses[m.address].unknown.Remove(m.ofUnknown)
 		m.ofUnknown = nil
@@ -269,7 +269,7 @@ func (c *crowd) leaveUnknown(m *member) {
 	}
 }
 
-func (c *crowd) leaveOwner(m *member) {
+func (c *connections) leaveOwner(m *connection) {
 	if m.ofOwner == nil {
 		return
 	}
@@ -281,15 +281,15 @@ func (c *crowd) leaveOwner(m *member) {
 }
 
 // setBusy notes that something is being done. The lock is held.
-func (c *crowd) setBusy(m *member) {
+func (c *connections) setBusy(m *connection) {
 	if m.idle != nil {
 		c.idle.Remove(m.idle)
 		m.idle = nil
 	}
 }
 
-// changed notes a new state of a connection.
-func (c *crowd) changed(m *member, state http.ConnState) {
+// setState notes a new state of a connection.
+func (c *connections) setState(m *connection, state http.ConnState) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if _, in := c.all[m]; !in {
@@ -305,7 +305,7 @@ func (c *crowd) changed(m *member, state http.ConnState) {
 
 // endHead notes that the head of a request has been read, or will never be. The lock is
 // held.
-func (c *crowd) endHead(m *member) {
+func (c *connections) endHead(m *connection) {
 	if m.large != nil {
 		m.large.Release()
 	}
@@ -314,10 +314,10 @@ func (c *crowd) endHead(m *member) {
 
 // Read implements net.Conn. It fails when the head of a request becomes long while too
 // many others are: the server holds a head in memory before it can ask for a key.
-func (m *member) Read(p []byte) (int, error) {
+func (m *connection) Read(p []byte) (int, error) {
 	n, err := m.Conn.Read(p)
 	if n > 0 {
-		if refused := m.crowd.countHead(m, n); refused != nil {
+		if refused := m.set.countHead(m, n); refused != nil {
 			return 0, refused
 		}
 	}
@@ -327,7 +327,7 @@ func (m *member) Read(p []byte) (int, error) {
 // countHead counts bytes that were read.
 //
 // Exhausted: they make a head long, and there are too many long ones.
-func (c *crowd) countHead(m *member, n int) error {
+func (c *connections) countHead(m *connection, n int) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if _, in := c.all[m]; !in || !m.inHead || m.large != nil {
@@ -345,45 +345,45 @@ func (c *crowd) countHead(m *member, n int) error {
 	return err
 }
 
-// memberBelow returns the member that a connection of the HTTP server is, or has below
+// findConnection returns the member that a connection of the HTTP server is, or has below
 // TLS; nil if there is none.
-func memberBelow(conn net.Conn) *member {
+func findConnection(conn net.Conn) *connection {
 	if t, ok := conn.(*tls.Conn); ok {
 		conn = t.NetConn()
 	}
-	m, _ := conn.(*member)
+	m, _ := conn.(*connection)
 	return m
 }
 
-// claim notes that a connection carries a request of an owner.
+// assignOwner notes that a connection carries a request of an owner.
 //
 // Exhausted: the owner has too many others, and something is being done on all of them.
-func (m *member) claim(owner string) error {
+func (m *connection) assignOwner(owner string) error {
 	if m == nil || m.exempt {
 		return nil
 	}
-	idle, err := m.crowd.claim(m, owner)
+	idle, err := m.set.assignOwner(m, owner)
 	if idle != nil {
 		_ = idle.Conn.Close() // its client notices
 	}
 	return err
 }
 
-func (c *crowd) claim(m *member, owner string) (idle *member, err error) {
+func (c *connections) assignOwner(m *connection, owner string) (idle *connection, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if _, in := c.all[m]; !in || m.owner == owner {
 		return nil, nil
 	}
-	p := partyOf(c.owners, owner)
+	p := groupOf(c.owners, owner)
 	if p.members.Len() >= c.limits.perOwner {
-		if idle = p.idle(); idle == nil {
+		if idle = p.oldestIdle(); idle == nil {
 			return nil, sandpit.WithHint(
 				sandpit.Errorf(sandpit.Exhausted, "connection limit reached: owner %.100q has %d of %d connections", owner, p.members.Len(), c.limits.perOwner),
 				"close connections that are not needed, or use one for several requests")
 		}
-		c.drop(idle)
-		p = partyOf(c.owners, owner) // it may have been the last one
+		c.remove(idle)
+		p = groupOf(c.owners, owner) // it may have been the last one
 	}
 	c.leaveUnknown(m)
 	c.leaveOwner(m)
@@ -391,24 +391,24 @@ func (c *crowd) claim(m *member, owner string) (idle *member, err error) {
 	return idle, nil
 }
 
-// refuse notes that a request on a connection of no owner was refused. It makes way before
+// markRefused notes that a request on a connection of no owner was refused. It makes way before
 // those whose first request is still to come.
-func (m *member) refuse() {
+func (m *connection) markRefused() {
 	if m == nil {
 		return
 	}
-	m.crowd.mu.Lock()
-	defer m.crowd.mu.Unlock()
+	m.set.mu.Lock()
+	defer m.set.mu.Unlock()
 	if m.ofUnknown != nil {
-		m.crowd.addresses[m.address].unknown.MoveToFront(m.ofUnknown)
+		m.set.addresses[m.address].unknown.MoveToFront(m.ofUnknown)
 	}
 }
 
-// idle returns the oldest connection on which nothing is being done; nil if there is none.
+// oldestIdle returns the oldest connection on which nothing is being done; nil if there is none.
 // The lock is held.
-func (p *party) idle() *member {
+func (p *connectionGroup) oldestIdle() *connection {
 	for e := p.members.Front(); e != nil; e = e.Next() {
-		if m := memberOf(e); m.idle != nil {
+		if m := toConnection(e); m.idle != nil {
 			return m
 		}
 	}
@@ -416,15 +416,15 @@ func (p *party) idle() *member {
 }
 
 // Close implements net.Conn.
-func (m *member) Close() error {
-	m.crowd.mu.Lock()
-	m.crowd.drop(m)
-	m.crowd.mu.Unlock()
+func (m *connection) Close() error {
+	m.set.mu.Lock()
+	m.set.remove(m)
+	m.set.mu.Unlock()
 	return m.Conn.Close()
 }
 
 // CloseWrite ends one direction, as who copies between connections needs it.
-func (m *member) CloseWrite() error {
+func (m *connection) CloseWrite() error {
 	if c, ok := m.Conn.(interface{ CloseWrite() error }); ok {
 		return c.CloseWrite()
 	}
@@ -432,9 +432,9 @@ func (m *member) CloseWrite() error {
 }
 
 // closeAll closes all connections.
-func (c *crowd) closeAll() {
+func (c *connections) closeAll() {
 	c.mu.Lock()
-	all := make([]*member, 0, len(c.all))
+	all := make([]*connection, 0, len(c.all))
 	for m := range c.all {
 		all = append(all, m)
 	}
@@ -444,15 +444,15 @@ func (c *crowd) closeAll() {
 	}
 }
 
-type memberKey struct{}
+type connectionKey struct{}
 
-// withMember is http.Server.ConnContext.
-func withMember(ctx context.Context, conn net.Conn) context.Context {
-	return context.WithValue(ctx, memberKey{}, memberBelow(conn))
+// withConnection is http.Server.ConnContext.
+func withConnection(ctx context.Context, conn net.Conn) context.Context {
+	return context.WithValue(ctx, connectionKey{}, findConnection(conn))
 }
 
 // connectionOf returns the connection that a request came by; nil if it is not counted.
-func connectionOf(ctx context.Context) *member {
-	m, _ := ctx.Value(memberKey{}).(*member)
+func connectionOf(ctx context.Context) *connection {
+	m, _ := ctx.Value(connectionKey{}).(*connection)
 	return m
 }

@@ -9,10 +9,10 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// journal remembers the last decisions. Equal ones are one entry with a count,
+// decisionLog remembers the last decisions. Equal ones are one entry with a count,
 // which moves to the end each time: a sandbox that tries one thing for ever pushes
 // nothing else out.
-type journal struct {
+type decisionLog struct {
 	mu      sync.Mutex
 	next    int64
 	counts  map[bool]int64 // by whether it was allowed
@@ -22,18 +22,18 @@ type journal struct {
 
 // newJournal numbers entries upwards from a number that grows with time, so that
 // those of a gateway that was started again are higher.
-func newJournal(now time.Time) *journal {
-	return &journal{next: now.UnixMicro(), counts: make(map[bool]int64), entries: list.New(), known: make(map[sandpit.NetworkDecision]*list.Element)}
+func newJournal(now time.Time) *decisionLog {
+	return &decisionLog{next: now.UnixMicro(), counts: make(map[bool]int64), entries: list.New(), known: make(map[sandpit.NetworkDecision]*list.Element)}
 }
 
 // protocolGateway is of entries that are no decisions.
 const protocolGateway = "gateway"
 
-// add takes a decision without number, time and count.
-func (j *journal) add(d sandpit.NetworkDecision) {
+// addDecision takes a decision without number, time and count.
+func (j *decisionLog) addDecision(d sandpit.NetworkDecision) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	d.Name, d.Reason = printable(d.Name), printable(d.Reason)
+	d.Name, d.Reason = toPrintable(d.Name), toPrintable(d.Reason)
 	key := d
 	j.next++
 	if d.Protocol != protocolGateway {
@@ -47,16 +47,16 @@ func (j *journal) add(d sandpit.NetworkDecision) {
 	}
 	d.Seq, d.At, d.Count = j.next, time.Now(), d.Count+1
 	j.known[key] = j.entries.PushBack(&d)
-	j.forget()
+	j.dropOldest()
 }
 
-// recall takes decisions that another journal of the sandbox had, with their numbers, and
+// restoreDecisions takes decisions that another journal of the sandbox had, with their numbers, and
 // puts them where these belong.
-func (j *journal) recall(old []sandpit.NetworkDecision) {
+func (j *decisionLog) restoreDecisions(old []sandpit.NetworkDecision) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	for _, d := range old {
-		d.Name, d.Reason = printable(d.Name), printable(d.Reason)
+		d.Name, d.Reason = toPrintable(d.Name), toPrintable(d.Reason)
 		key := d
 		key.Seq, key.At, key.Count = 0, time.Time{}, 0
 		if e := j.known[key]; e != nil {
@@ -66,13 +66,13 @@ func (j *journal) recall(old []sandpit.NetworkDecision) {
 			continue
 		}
 		j.next = max(j.next, d.Seq)
-		j.known[key] = j.insert(&d)
+		j.known[key] = j.insertDecision(&d)
 	}
-	j.forget()
+	j.dropOldest()
 }
 
-// insert puts an entry behind the last one that has a lower number.
-func (j *journal) insert(d *sandpit.NetworkDecision) *list.Element {
+// insertDecision puts an entry behind the last one that has a lower number.
+func (j *decisionLog) insertDecision(d *sandpit.NetworkDecision) *list.Element {
 	for e := j.entries.Back(); e != nil; e = e.Prev() {
 		if other, ok := e.Value.(*sandpit.NetworkDecision); ok && other.Seq < d.Seq {
 			return j.entries.InsertAfter(d, e)
@@ -81,8 +81,8 @@ func (j *journal) insert(d *sandpit.NetworkDecision) *list.Element {
 	return j.entries.PushFront(d)
 }
 
-// forget removes the oldest entries of too many.
-func (j *journal) forget() {
+// dropOldest removes the oldest entries of too many.
+func (j *decisionLog) dropOldest() {
 	for j.entries.Len() > maxDecisions {
 		first := j.entries.Front()
 		if old, ok := j.entries.Remove(first).(*sandpit.NetworkDecision); ok {
@@ -96,9 +96,9 @@ func (j *journal) forget() {
 // maxWords bounds each text of a decision, in bytes.
 const maxWords = 253
 
-// printable makes text of a sandbox harmless to read: to people, and as JSON, where
+// toPrintable makes text of a sandbox harmless to read: to people, and as JSON, where
 // everything unusual takes more room.
-func printable(text string) string {
+func toPrintable(text string) string {
 	clean := []byte(text[:min(len(text), maxWords)])
 	for i, c := range clean {
 		if c < ' ' || c > '~' || strings.IndexByte("\"\\<>&", c) >= 0 {
@@ -108,15 +108,15 @@ func printable(text string) string {
 	return string(clean)
 }
 
-// decided counts decisions.
-func (j *journal) decided() (allowed, denied int64) {
+// countDecisions counts decisions.
+func (j *decisionLog) countDecisions() (allowed, denied int64) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.counts[true], j.counts[false]
 }
 
-// after returns up to limit decisions with higher numbers, oldest first.
-func (j *journal) after(seq int64, limit int) []sandpit.NetworkDecision {
+// decisionsAfter returns up to limit decisions with higher numbers, oldest first.
+func (j *decisionLog) decisionsAfter(seq int64, limit int) []sandpit.NetworkDecision {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	var found []sandpit.NetworkDecision

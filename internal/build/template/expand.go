@@ -7,7 +7,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// splitWords splits a line as a shell would, with variables replaced.
+// splitWords splits a line into words as a shell does, and expands variables.
 func (d *dockerfile) splitWords(line string) ([]string, error) {
 	var all []string
 	for rest := strings.TrimLeft(line, " "); rest != ""; rest = strings.TrimLeft(rest, " ") {
@@ -19,18 +19,18 @@ func (d *dockerfile) splitWords(line string) ([]string, error) {
 		rest = after
 	}
 	if len(all) == 0 {
-		return nil, sandpit.Errorf(sandpit.Invalid, "nothing follows")
+		return nil, sandpit.Errorf(sandpit.Invalid, "the instruction has no arguments")
 	}
 	return all, nil
 }
 
-// expandVariables is words without the splitting.
+// expandVariables expands variables and removes quotes, without splitting.
 func (d *dockerfile) expandVariables(line string) (string, error) {
 	word, _, err := d.nextWord(line, false)
 	return word, err
 }
 
-// nextWord reads up to the next space outside of quotes, or to the end.
+// nextWord returns the first word and the rest of a line. If one is false, it reads to the end.
 func (d *dockerfile) nextWord(line string, one bool) (word, rest string, err error) {
 	var b strings.Builder
 	quote := byte(0)
@@ -61,15 +61,15 @@ func (d *dockerfile) nextWord(line string, one bool) (word, rest string, err err
 		}
 	}
 	if quote != 0 {
-		return "", "", sandpit.Errorf(sandpit.Invalid, "a quote is not closed")
+		return "", "", sandpit.Errorf(sandpit.Invalid, "unterminated quote")
 	}
 	return b.String(), "", nil
 }
 
 var variablePattern = regexp.MustCompile(`^\$(?:([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*)(?:(:[-+])([^}$]*))?\})`)
 
-// expandVariable replaces one at the beginning of text, and tells how long it was. One that is
-// not known yet may be known to the base: it stays, for Step.apply.
+// expandVariable returns the value of the variable at the beginning of text, and its length in
+// text. It keeps an unknown variable, which the base may define, for applyStep.
 func (d *dockerfile) expandVariable(text string) (value string, length int, err error) {
 	m := variablePattern.FindStringSubmatch(text)
 	if m == nil {
@@ -95,10 +95,10 @@ func (d *dockerfile) expandVariable(text string) (value string, length int, err 
 
 var basePattern = regexp.MustCompile(`\$\{([A-Za-z_][A-Za-z0-9_]*)\}`)
 
-// defaultPath is what programs have in an image that says nothing.
+// defaultPath is the PATH in an image that does not set it.
 const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// expandEnv has ${NAME} replaced by what the image has so far.
+// expandEnv replaces ${NAME} by the value in the image's environment.
 func expandEnv(text string, env map[string]string) string {
 	return basePattern.ReplaceAllStringFunc(text, func(m string) string {
 		name := m[2 : len(m)-1]

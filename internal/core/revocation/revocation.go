@@ -1,5 +1,5 @@
-// Package revocation ends what was begun with a right as soon as the right ends: requests,
-// streams and connections that an API key or a token has opened.
+// Package revocation ends requests, streams and connections that an API key or a token opened
+// as soon as that key or token ends.
 package revocation
 
 import (

@@ -39,9 +39,9 @@ func Use(ctx context.Context, m *manager.Manager, id sandpit.ID) (*manager.Handl
 	return m.Use(ctx, id)
 }
 
-// Wake is Use that first resumes a sandbox that is paused and starts one that is stopped: for
+// UseResumed is Use that first resumes a sandbox that is paused and starts one that is stopped: for
 // tools, whose callers know of no states. Errors also as manager.Wake: Exhausted.
-func Wake(ctx context.Context, m *manager.Manager, id sandpit.ID) (*manager.Handle, error) {
+func UseResumed(ctx context.Context, m *manager.Manager, id sandpit.ID) (*manager.Handle, error) {
 	if _, err := Find(ctx, m, id); err != nil {
 		return nil, err
 	}

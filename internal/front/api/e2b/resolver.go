@@ -1,6 +1,7 @@
 package e2b
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -17,13 +18,13 @@ import (
 // baseTemplate is the template that E2B's clients use when they name none.
 const baseTemplate = "base"
 
-// buildPatience is how long a request waits for the first build of a built-in template:
+// defaultBuildWait is how long a request waits for the first build of a built-in template:
 // less than the minute after which E2B's clients give up, so that they hear why.
-const buildPatience = 45 * time.Second
+const defaultBuildWait = 45 * time.Second
 
-// origin is what a template of a client stands for. One of saved, template and image is
+// templateOrigin is what a template of a client stands for. One of saved, template and image is
 // set; the image "" is the default one.
-type origin struct {
+type templateOrigin struct {
 	saved *sandpit.Snapshot
 	// template is what comes after sandpit.TemplatePrefix. found describes it, if the server
 	// keeps it, and not the image cache.
@@ -36,43 +37,53 @@ type origin struct {
 	builtin string
 }
 
-// resolve returns what a client means by the name of a template, in this order: its owner's
+// templateResolver finds what clients mean by the names of templates.
+type templateResolver struct {
+	manager *manager.Manager
+	// images, cached and patience are Options.Templates, Cached and BuildPatience.
+	images   map[string]sandpit.Image
+	cached   func(ctx context.Context, who api.Principal, ref sandpit.Image) error
+	patience time.Duration
+	log      *slog.Logger
+}
+
+// resolveName returns what a client means by the name of a template, in this order: its owner's
 // snapshot or template; a public template; an image that the configuration gives the name;
 // a template that the administrator has built into the image cache; a template that is part
 // of the program; and for "base", the default image.
 //
 // NotFound: there is none, or it is another owner's and not public.
-func (s *Server) resolve(ctx context.Context, who api.Principal, name string) (origin, error) {
-	saved, err := s.snapshot(ctx, who, name)
+func (t *templateResolver) resolveName(ctx context.Context, client api.Principal, name string) (templateOrigin, error) {
+	saved, err := t.findSnapshot(ctx, client, name)
 	if err == nil {
-		return origin{saved: &saved}, nil
+		return templateOrigin{saved: &saved}, nil
 	}
 	if sandpit.CodeOf(err) != sandpit.NotFound {
-		return origin{}, err
+		return templateOrigin{}, err
 	}
-	ref := templateRef(who, name)
-	found, err := s.o.Manager.Templates().Get(ctx, who.Owner, ref)
+	ref := templateRef(client, name)
+	found, err := t.manager.Templates().Get(ctx, client.Owner, ref)
 	if err != nil && sandpit.CodeOf(err) != sandpit.NotFound {
-		return origin{}, err
+		return templateOrigin{}, err
 	}
 	if err == nil && !isBuiltin(found, ref) {
-		return origin{template: ref, found: found}, nil
+		return templateOrigin{template: ref, found: found}, nil
 	}
-	if image, ok := s.configured(name); ok {
-		return origin{image: image, configured: true}, nil
+	if image, ok := t.configuredImage(name); ok {
+		return templateOrigin{image: image, configured: true}, nil
 	}
-	builtin := s.builtinName(ref)
-	if !s.startsProgram(builtin) && s.isCached(ctx, who, ref) {
-		return origin{template: ref}, nil
+	builtin := t.builtinName(ref)
+	if !t.startsProgram(builtin) && t.isCached(ctx, client, ref) {
+		return templateOrigin{template: ref}, nil
 	}
 	if builtin != "" {
-		return origin{template: ref, builtin: builtin}, nil
+		return templateOrigin{template: ref, builtin: builtin}, nil
 	}
 	if isDefault(name) {
-		return origin{configured: true}, nil
+		return templateOrigin{configured: true}, nil
 	}
-	return origin{}, sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "template %.100q not found", name),
-		"there are "+strings.Join(s.names(), ", ")+"; build another one: sandpit template build -t NAME, or add an image to e2b.templates in the "+
+	return templateOrigin{}, sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "template %.100q not found", name),
+		"there are "+strings.Join(t.publicNames(), ", ")+"; build another one: sandpit template build -t NAME, or add an image to e2b.templates in the "+
 			"server's configuration; public templates of other owners are called OWNER/NAME")
 }
 
@@ -92,9 +103,9 @@ func isDefault(name string) bool {
 func isUsualTag(tag string) bool { return tag == "" || tag == tagDefault || tag == tagLatest }
 
 // builtinName returns the built-in template that a reference means, or "".
-func (s *Server) builtinName(ref string) string {
+func (t *templateResolver) builtinName(ref string) string {
 	parsed := sandpit.ParseTemplateRef(ref)
-	if parsed.Owner != "" || !isUsualTag(parsed.Tag) || !slices.Contains(s.o.Manager.Builtins().Names(), parsed.Name) {
+	if parsed.Owner != "" || !isUsualTag(parsed.Tag) || !slices.Contains(t.manager.Builtins().Names(), parsed.Name) {
 		return ""
 	}
 	return parsed.Name
@@ -102,8 +113,8 @@ func (s *Server) builtinName(ref string) string {
 
 // startsProgram reports whether a built-in template has a program running, which only a
 // server's build of it has.
-func (s *Server) startsProgram(builtin string) bool {
-	return builtin != "" && s.o.Manager.Builtins().StartsProgram(builtin)
+func (t *templateResolver) startsProgram(builtin string) bool {
+	return builtin != "" && t.manager.Builtins().StartsProgram(builtin)
 }
 
 // ready returns the origin as soon as it can be used. A built-in template is built when it is
@@ -111,11 +122,11 @@ func (s *Server) startsProgram(builtin string) bool {
 // default image.
 //
 // Unavailable: it is still being built, or cannot be built here.
-func (s *Server) ready(ctx context.Context, who api.Principal, o origin) (origin, error) {
+func (t *templateResolver) awaitBuiltin(ctx context.Context, client api.Principal, o templateOrigin) (templateOrigin, error) {
 	if o.builtin == "" {
 		return o, nil
 	}
-	b, err := s.o.Manager.Builtins().Await(ctx, o.builtin, s.o.BuildPatience)
+	b, err := t.manager.Builtins().Await(ctx, o.builtin, t.patience)
 	switch {
 	case err == nil && b.Status == sandpit.BuildReady:
 		o.template = o.builtin
@@ -123,7 +134,7 @@ func (s *Server) ready(ctx context.Context, who api.Principal, o origin) (origin
 	case err == nil && b.Status == sandpit.BuildBuilding:
 		return o, sandpit.WithHint(
 			sandpit.Errorf(sandpit.Unavailable, "template %s is being built, once for all who use it: %s, %v so far",
-				o.builtin, orElse(b.Progress, "it waits for its turn"), time.Since(b.Begun).Round(time.Second)),
+				o.builtin, cmp.Or(b.Progress, "it waits for its turn"), time.Since(b.Begun).Round(time.Second)),
 			"try again in a minute, or wait for it: sandpit env e2b")
 	case err == nil:
 		err = sandpit.Errorf(sandpit.Unavailable, "%s", b.Reason)
@@ -131,32 +142,25 @@ func (s *Server) ready(ctx context.Context, who api.Principal, o origin) (origin
 	if ctx.Err() != nil {
 		return o, context.Cause(ctx)
 	}
-	s.o.Log.WarnContext(ctx, "e2b: built-in template not available", slog.String("template", o.builtin), slog.Any("error", err))
+	t.log.WarnContext(ctx, "e2b: built-in template not available", slog.String("template", o.builtin), slog.Any("error", err))
 	if o.builtin == baseTemplate {
-		return origin{configured: true}, nil
+		return templateOrigin{configured: true}, nil
 	}
 	failed := fmt.Sprintf("the build of template %s failed", o.builtin)
-	if who.Admin {
+	if client.Admin {
 		failed += ": " + err.Error()
 	}
 	return o, sandpit.WithHint(sandpit.Errorf(sandpit.Unavailable, "%s", failed), "the server's log says why; sandpit template build builtin:"+o.builtin+" tries it with all of its output")
-}
-
-func orElse(text, other string) string {
-	if text == "" {
-		return other
-	}
-	return text
 }
 
 // origin returns what a sandbox of a template begins as: a snapshot, or an image, and
 // whether it is the configuration that names the image.
 //
 // Errors are those of resolve and ready.
-func (s *Server) origin(ctx context.Context, who api.Principal, name string) (saved *sandpit.Snapshot, image sandpit.Image, configured bool, err error) {
-	o, err := s.resolve(ctx, who, name)
+func (t *templateResolver) resolveImage(ctx context.Context, client api.Principal, name string) (saved *sandpit.Snapshot, image sandpit.Image, configured bool, err error) {
+	o, err := t.resolveName(ctx, client, name)
 	if err == nil {
-		o, err = s.ready(ctx, who, o)
+		o, err = t.awaitBuiltin(ctx, client, o)
 	}
 	switch {
 	case err != nil:
@@ -170,17 +174,40 @@ func (s *Server) origin(ctx context.Context, who api.Principal, name string) (sa
 }
 
 // configured returns the image that the configuration gives the name of a template.
-func (s *Server) configured(template string) (sandpit.Image, bool) {
+func (t *templateResolver) configuredImage(template string) (sandpit.Image, bool) {
 	name, tag, _ := strings.Cut(template, ":")
-	image, ok := s.o.Templates[name]
+	image, ok := t.images[name]
 	return image, ok && isUsualTag(tag)
 }
 
-// names returns the names of templates that every client finds: those of the configuration
+// publicNames returns the names of templates that every client finds: those of the configuration
 // and of the program, and "base".
-func (s *Server) names() []string {
-	all := append(slices.Collect(maps.Keys(s.o.Templates)), s.o.Manager.Builtins().Names()...)
+func (t *templateResolver) publicNames() []string {
+	all := append(slices.Collect(maps.Keys(t.images)), t.manager.Builtins().Names()...)
 	all = append(all, baseTemplate)
 	slices.Sort(all)
 	return slices.Compact(all)
+}
+
+// isCached reports whether a name means a template of the image cache, which the
+// administrator has built without the server.
+func (t *templateResolver) isCached(ctx context.Context, client api.Principal, name string) bool {
+	if ref := sandpit.ParseTemplateRef(name); ref.Owner != "" || ref.Tag != "" || ref.IsID() || t.cached == nil {
+		return false
+	}
+	return t.cached(ctx, client, sandpit.Image(sandpit.TemplatePrefix+name)) == nil
+}
+
+// snapshot returns a snapshot of who asks. NotFound.
+func (t *templateResolver) findSnapshot(ctx context.Context, client api.Principal, name string) (sandpit.Snapshot, error) {
+	return t.manager.Snapshots().Get(ctx, client.Owner, snapshotName(client, name))
+}
+
+// ownTemplate returns a template of who asks. NotFound, also if it is another's.
+func (t *templateResolver) ownTemplate(c *call, ref string) (sandpit.Template, error) {
+	found, err := t.manager.Templates().Get(c.r.Context(), c.client.Owner, templateRef(c.client, ref))
+	if sandpit.CodeOf(err) == sandpit.NotFound || err == nil && found.Owner != c.client.Owner {
+		return found, sandpit.Errorf(sandpit.NotFound, "template %.100q not found", ref)
+	}
+	return found, err
 }

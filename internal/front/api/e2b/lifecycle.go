@@ -8,18 +8,19 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/manager"
 )
 
 // The timeouts of those who say nothing of one.
 const (
 	defaultTimeoutV1 = 15 * time.Second
 	defaultTimeout   = 300 * time.Second
-	// wakeTime is how long a sandbox runs that a request has woken.
-	wakeTime = 300 * time.Second
+	// resumeTime is how long a sandbox runs that a request has woken.
+	resumeTime = 300 * time.Second
 )
 
-// span returns a number of seconds as a time, or what is usual.
-func span(name string, n *int64, usual time.Duration, least int64) (time.Duration, error) {
+// parseSeconds returns a number of seconds as a time, or what is usual.
+func parseSeconds(name string, n *int64, usual time.Duration, least int64) (time.Duration, error) {
 	if n == nil {
 		return usual, nil
 	}
@@ -29,33 +30,33 @@ func span(name string, n *int64, usual time.Duration, least int64) (time.Duratio
 	return time.Duration(*n) * time.Second, nil
 }
 
-// timed is what a call says about time and memory.
-type timed struct {
+// timeoutRequest is what a call says about time and memory.
+type timeoutRequest struct {
 	Timeout  *int64 `json:"timeout"`
 	Duration *int64 `json:"duration"`
 	Memory   *bool  `json:"memory"`
 }
 
 // timed reads a call on a sandbox.
-func (s *Server) timed(c *call) (in timed, b sandpit.Sandbox, err error) {
-	if err = c.read(&in); err == nil {
-		b, err = s.find(c)
+func (h *sandboxHandlers) readTimed(c *call) (in timeoutRequest, b sandpit.Sandbox, err error) {
+	if err = c.readBody(&in); err == nil {
+		b, err = findSandbox(c, h.manager)
 	}
 	return in, b, err
 }
 
 // lease has a sandbox end after a time.
-func (s *Server) lease(ctx context.Context, b sandpit.Sandbox, d time.Duration, action sandpit.Action) error {
-	return s.o.Manager.SetDeadline(ctx, b.ID, sandpit.Lease{Deadline: time.Now().Add(d), Action: action})
+func setLease(ctx context.Context, m *manager.Manager, b sandpit.Sandbox, d time.Duration, action sandpit.Action) error {
+	return m.SetDeadline(ctx, b.ID, sandpit.Lease{Deadline: time.Now().Add(d), Action: action})
 }
 
 // extend has a sandbox end after a time, but not earlier than it would.
-func (s *Server) extend(ctx context.Context, b sandpit.Sandbox, d time.Duration) error {
+func (h *sandboxHandlers) extendLease(ctx context.Context, b sandpit.Sandbox, d time.Duration) error {
 	if b.Lease.Deadline.IsZero() || b.Lease.Deadline.After(time.Now().Add(d)) {
 		return nil
 	}
 	m, _ := markOf(b)
-	return s.lease(ctx, b, d, m.Timeout)
+	return setLease(ctx, h.manager, b, d, m.Timeout)
 }
 
 func isRunning(b sandpit.Sandbox) bool {
@@ -63,55 +64,55 @@ func isRunning(b sandpit.Sandbox) bool {
 }
 
 // timeout has a sandbox end after a time, earlier or later than it would; 0 is now.
-func (s *Server) timeout(c *call) (int, any, error) {
-	in, b, err := s.timed(c)
+func (h *sandboxHandlers) setTimeout(c *call) (int, any, error) {
+	in, b, err := h.readTimed(c)
 	if err != nil {
 		return 0, nil, err
 	}
 	if in.Timeout == nil {
 		return 0, nil, sandpit.Errorf(sandpit.Invalid, "timeout is missing")
 	}
-	d, err := span("timeout", in.Timeout, 0, 0)
+	d, err := parseSeconds("timeout", in.Timeout, 0, 0)
 	switch {
 	case err != nil:
 	case !isRunning(b):
 		err = sandpit.Errorf(sandpit.Conflict, "sandbox %s does not run", b.ID)
 	default:
 		m, _ := markOf(b)
-		err = s.lease(c.r.Context(), b, max(d, time.Millisecond*100), m.Timeout)
+		err = setLease(c.r.Context(), h.manager, b, max(d, time.Millisecond*100), m.Timeout)
 	}
 	return http.StatusNoContent, nil, err
 }
 
 // refresh has a sandbox end later.
-func (s *Server) refresh(c *call) (int, any, error) {
-	in, b, err := s.timed(c)
+func (h *sandboxHandlers) extendTimeout(c *call) (int, any, error) {
+	in, b, err := h.readTimed(c)
 	if err != nil {
 		return 0, nil, err
 	}
-	d, err := span("duration", in.Duration, defaultTimeoutV1, 0)
+	d, err := parseSeconds("duration", in.Duration, defaultTimeoutV1, 0)
 	switch {
 	case err != nil:
 	case !isRunning(b):
 		err = sandpit.Errorf(sandpit.Conflict, "sandbox %s does not run", b.ID)
 	default:
-		err = s.extend(c.r.Context(), b, d)
+		err = h.extendLease(c.r.Context(), b, d)
 	}
 	return http.StatusNoContent, nil, err
 }
 
 // kill ends a sandbox.
-func (s *Server) kill(c *call) (int, any, error) {
-	b, err := s.find(c)
+func (h *sandboxHandlers) deleteSandbox(c *call) (int, any, error) {
+	b, err := findSandbox(c, h.manager)
 	if err != nil {
 		return 0, nil, err
 	}
-	return http.StatusNoContent, nil, s.o.Manager.Delete(c.r.Context(), b.ID)
+	return http.StatusNoContent, nil, h.manager.Delete(c.r.Context(), b.ID)
 }
 
 // pause holds a sandbox still; without its memory, its files are kept only.
-func (s *Server) pause(c *call) (int, any, error) {
-	in, b, err := s.timed(c)
+func (h *sandboxHandlers) pauseSandbox(c *call) (int, any, error) {
+	in, b, err := h.readTimed(c)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -119,92 +120,92 @@ func (s *Server) pause(c *call) (int, any, error) {
 		return 0, nil, sandpit.Errorf(sandpit.Conflict, "sandbox %s is %s", b.ID, b.State)
 	}
 	ctx := c.r.Context()
-	action, do := sandpit.ActionPause, s.o.Manager.Pause
+	action, do := sandpit.ActionPause, h.manager.Pause
 	if in.Memory != nil && !*in.Memory {
-		action, do = sandpit.ActionStop, s.o.Manager.Stop
+		action, do = sandpit.ActionStop, h.manager.Stop
 	}
 	// Who is paused is not to be killed at the deadline, whatever comes between.
 	held := sandpit.Lease{Deadline: b.Lease.Deadline, Action: action}
-	if err := s.o.Manager.SetDeadline(ctx, b.ID, held); err != nil {
+	if err := h.manager.SetDeadline(ctx, b.ID, held); err != nil {
 		return 0, nil, err
 	}
 	if err := do(ctx, b.ID); err != nil {
-		return 0, nil, errors.Join(err, s.o.Manager.SetDeadline(ctx, b.ID, b.Lease))
+		return 0, nil, errors.Join(err, h.manager.SetDeadline(ctx, b.ID, b.Lease))
 	}
 	return http.StatusNoContent, nil, nil
 }
 
 // connect gives a client what it needs to use a sandbox, which is resumed first if it
 // is paused. One that runs ends no earlier than it would.
-func (s *Server) connect(c *call) (int, any, error) {
-	in, b, err := s.timed(c)
+func (h *sandboxHandlers) connectSandbox(c *call) (int, any, error) {
+	in, b, err := h.readTimed(c)
 	if err != nil {
 		return 0, nil, err
 	}
-	d, err := span("timeout", in.Timeout, defaultTimeout, 0)
+	d, err := parseSeconds("timeout", in.Timeout, defaultTimeout, 0)
 	if err != nil {
 		return 0, nil, err
 	}
 	if isRunning(b) {
-		if err := s.extend(c.r.Context(), b, d); err != nil {
+		if err := h.extendLease(c.r.Context(), b, d); err != nil {
 			return 0, nil, err
 		}
-		return s.answer(c, http.StatusOK, b)
+		return h.respondWithSandbox(c, http.StatusOK, b)
 	}
 	if in.Memory != nil && !*in.Memory && b.State == sandpit.StatePaused {
-		if err := s.o.Manager.Stop(c.r.Context(), b.ID); err != nil {
+		if err := h.manager.Stop(c.r.Context(), b.ID); err != nil {
 			return 0, nil, err
 		}
 	}
-	if err := s.wake(c.r.Context(), b, d); err != nil {
+	if err := h.resumeFor(c.r.Context(), b, d); err != nil {
 		return 0, nil, err
 	}
-	return s.answer(c, http.StatusCreated, b)
+	return h.respondWithSandbox(c, http.StatusCreated, b)
 }
 
 // resume has a paused sandbox run again.
-func (s *Server) resume(c *call) (int, any, error) {
-	in, b, err := s.timed(c)
+func (h *sandboxHandlers) resumeSandbox(c *call) (int, any, error) {
+	in, b, err := h.readTimed(c)
 	if err != nil {
 		return 0, nil, err
 	}
 	if isRunning(b) {
 		return 0, nil, sandpit.Errorf(sandpit.Conflict, "sandbox %s is running", b.ID)
 	}
-	d, err := span("timeout", in.Timeout, defaultTimeoutV1, 1)
+	d, err := parseSeconds("timeout", in.Timeout, defaultTimeoutV1, 1)
 	if err != nil {
 		return 0, nil, err
 	}
-	if err := s.wake(c.r.Context(), b, d); err != nil {
+	if err := h.resumeFor(c.r.Context(), b, d); err != nil {
 		return 0, nil, err
 	}
-	return s.answer(c, http.StatusCreated, b)
+	return h.respondWithSandbox(c, http.StatusCreated, b)
 }
 
 // Wake has a paused sandbox run again for a while, because somebody wants to reach it.
 // Errors are those of manager.Wake.
 func (s *Server) Wake(ctx context.Context, id sandpit.ID) error {
-	b, err := s.o.Manager.Get(id)
+	b, err := s.sandboxes.manager.Get(id)
 	if err != nil {
 		return err
 	}
-	return s.wake(ctx, b, wakeTime)
+	return s.sandboxes.resumeFor(ctx, b, resumeTime)
 }
 
 // wake has a paused sandbox run again for a time.
-func (s *Server) wake(ctx context.Context, b sandpit.Sandbox, d time.Duration) error {
+func (h *sandboxHandlers) resumeFor(ctx context.Context, b sandpit.Sandbox, d time.Duration) error {
 	m, _ := markOf(b)
 	// Until it runs it is not to be killed at its new deadline.
-	if err := s.lease(ctx, b, max(d, time.Second), sandpit.ActionPause); err != nil {
+	if err := setLease(ctx, h.manager, b, max(d, time.Second), sandpit.ActionPause); err != nil {
 		return err
 	}
-	h, err := s.o.Manager.Wake(ctx, b.ID)
+	held, err := h.manager.Wake(ctx, b.ID)
 	if err != nil {
 		return err
 	}
-	defer h.Release()
+	defer held.Release()
 	if m.Timeout == sandpit.ActionPause {
 		return nil
 	}
-	return s.lease(ctx, b, max(d, time.Second), m.Timeout)
+	return setLease(ctx, h.manager, b, max(d, time.Second), m.Timeout)
 }

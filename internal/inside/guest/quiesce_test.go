@@ -54,7 +54,7 @@ func holdable(t *testing.T) (*Guest, *os.File) {
 	}
 	t.Cleanup(func() {
 		_ = outside.Close()
-		c.wait()
+		c.waitForRelays()
 		g.Close()
 	})
 	return g, outside
@@ -69,10 +69,10 @@ func TestHoldClosesAndForgets(t *testing.T) {
 	if _, err := io.ReadFull(waiting, make([]byte, 1)); err != nil {
 		t.Fatal(err)
 	}
-	before := g.current()
+	before := g.currentSettings()
 
 	order := orderTo(t, outside)
-	kept, err := Hold(order)
+	kept, err := Quiesce(order)
 	_ = order.Close()
 	if err != nil {
 		t.Fatal(err)
@@ -81,15 +81,15 @@ func TestHoldClosesAndForgets(t *testing.T) {
 	if n, err := waiting.Read(make([]byte, 1)); n != 0 || !errors.Is(err, io.EOF) {
 		t.Errorf("a connection is still open: %d, %v", n, err)
 	}
-	if diff := cmp.Diff(settings{}, g.current(), cmp.AllowUnexported(settings{})); diff != "" {
+	if diff := cmp.Diff(settings{}, g.currentSettings(), cmp.AllowUnexported(settings{})); diff != "" {
 		t.Errorf("not forgotten:\n%s", diff)
 	}
 	order = orderTo(t, outside)
 	defer order.Close()
-	if err := LetGo(order, Release{Settings: kept}); err != nil {
+	if err := Continue(order, Continuation{Settings: kept}); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(before, g.current(), cmp.AllowUnexported(settings{})); diff != "" {
+	if diff := cmp.Diff(before, g.currentSettings(), cmp.AllowUnexported(settings{})); diff != "" {
 		t.Errorf("what has changed:\n%s", diff)
 	}
 }
@@ -98,7 +98,7 @@ func TestHoldClosesAndForgets(t *testing.T) {
 func TestHoldBrokenOff(t *testing.T) {
 	t.Parallel()
 	g, outside := holdable(t)
-	before := g.current()
+	before := g.currentSettings()
 	for _, said := range []string{"", "h", "r", "r\xff\xff\xff\xff", "r\x00\x00\x00\x02{]", "x"} {
 		order := orderTo(t, outside)
 		if _, err := io.WriteString(order, said); err != nil {
@@ -112,7 +112,7 @@ func TestHoldBrokenOff(t *testing.T) {
 		}
 		_ = order.Close()
 	}
-	if diff := cmp.Diff(before, g.current(), cmp.AllowUnexported(settings{})); diff != "" {
+	if diff := cmp.Diff(before, g.currentSettings(), cmp.AllowUnexported(settings{})); diff != "" {
 		t.Errorf("what has changed:\n%s", diff)
 	}
 }
