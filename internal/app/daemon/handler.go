@@ -36,7 +36,7 @@ func (s *service) newHandler() http.Handler {
 	}
 	c := s.cfg.Server
 	s.edge = api.NewEdge(api.EdgeOptions{
-		Keys: s.keys, Report: s.manager.Report, Keyless: c.Keyless, Names: s.serverNames(), Public: public, Refuse: writeRefusal,
+		Keys: s.keys, Report: s.manager.Events().Record, Keyless: c.Keyless, Names: s.serverNames(), Public: public, Refuse: writeRefusal,
 		Rate: float64(c.Rate), Burst: c.Burst, Observe: s.observeAnswer, Log: s.log,
 		MaxRequests: maxRequests(c), MaxRequestsPerOwner: c.MaxRequestsPerOwner, Proxies: trustedProxies(c), Memory: s.memory,
 		Private: api.NewRedactor(s.cfg.StateDir, s.cfg.CacheDir, s.cfg.RuntimeDir, s.cfg.Docker.RuntimeDir, c.Socket),

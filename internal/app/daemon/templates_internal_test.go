@@ -248,8 +248,8 @@ func TestTemplateNeverReady(t *testing.T) {
 		ready sandpit.Ready
 		want  string
 	}{
-		"late":  {"echo not yet; sleep 60", sandpit.Ready{Port: 8000, Timeout: 1}, "the start command was not ready after 1s; the last that it said: not yet"},
-		"fails": {"echo broken >&2; exit 3", sandpit.Ready{Command: "false"}, "the start command ended with exit status 3; the last that it said: broken"},
+		"late":  {"echo not yet; sleep 60", sandpit.Ready{Port: 8000, Timeout: 1}, "the start command was not ready after 1s; last output: not yet"},
+		"fails": {"echo broken >&2; exit 3", sandpit.Ready{Command: "false"}, "the start command ended with exit status 3; last output: broken"},
 	} {
 		b, log := buildTemplate(t, c, client.TemplateRequest{Name: name, Recipe: sandpit.Recipe{From: from, Start: tc.start, Ready: tc.ready}})
 		if b.Status != sandpit.BuildFailed || b.Reason.Message != tc.want || b.Reason.Step != "start "+tc.start {

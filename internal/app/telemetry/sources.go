@@ -119,7 +119,7 @@ func (w *watcher) Collect(ch chan<- prometheus.Metric) {
 	w.collectPools(gauge)
 	w.collectShares(gauge, ch)
 	w.collectSandboxes(gauge, ch)
-	waiting, lost := w.Manager.EventStatus()
+	waiting, lost := w.Manager.Events().Status()
 	gauge(w.eventsWaiting, float64(waiting))
 	ch <- prometheus.MustNewConstMetric(w.eventsLost, prometheus.CounterValue, float64(lost))
 	ctx, cancel := context.WithTimeout(context.Background(), sourceLimit)
@@ -155,7 +155,7 @@ func (w *watcher) collectShares(gauge func(*prometheus.Desc, float64, ...string)
 // collectSandboxes reports the use of all sandboxes together, and of those that use the most
 // memory: the number of series is bounded.
 func (w *watcher) collectSandboxes(gauge func(*prometheus.Desc, float64, ...string), ch chan<- prometheus.Metric) {
-	list := w.Manager.Measurements()
+	list := w.Manager.Usage().Latest()
 	slices.SortFunc(list, func(a, b manager.Measurement) int {
 		return cmp.Or(cmp.Compare(b.Stats.Memory, a.Stats.Memory), cmp.Compare(a.ID, b.ID))
 	})
@@ -186,7 +186,7 @@ func (w *watcher) collectPools(gauge func(*prometheus.Desc, float64, ...string))
 	type kind struct{ provider, image string }
 	type counts struct{ ready, making, size int }
 	sums := make(map[kind]counts)
-	for _, p := range w.Manager.Pools() {
+	for _, p := range w.Manager.Pools().List() {
 		k := kind{p.Provider, imageName(p.Spec.Image)}
 		c := sums[k]
 		sums[k] = counts{c.ready + p.Ready, c.making + p.Making, c.size + p.Size}

@@ -281,7 +281,7 @@ func (g *Gateway) reportEvent(ctx context.Context, action string, id sandpit.ID,
 	if p, unknown := api.PrincipalOf(ctx); unknown == nil {
 		actor = p.Owner
 	}
-	g.o.Manager.Report(manager.Report{
+	g.o.Manager.Events().Record(manager.Report{
 		Actor: actor, Action: action, Sandbox: id, Args: map[string]string{"port": strconv.Itoa(port)}, Err: err,
 	})
 }

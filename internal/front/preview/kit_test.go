@@ -124,7 +124,7 @@ func rigOn(tb testing.TB, domain string, p sandpit.Provider, keyless bool) *rig 
 		}
 		r.keyIDs[owner] = key.ID
 	}
-	edge := api.NewEdge(api.EdgeOptions{Keys: keys, Report: r.manager.Report, Keyless: keyless, Public: native.Public()})
+	edge := api.NewEdge(api.EdgeOptions{Keys: keys, Report: r.manager.Events().Record, Keyless: keyless, Public: native.Public()})
 	r.open(edge.Admit)
 	mux := http.NewServeMux()
 	native.Register(mux, native.Options{Manager: r.manager, Store: r.store, Keys: keys, Previews: r.gateway})

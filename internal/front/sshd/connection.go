@@ -54,7 +54,7 @@ func newConnection(s *Server, conn *ssh.ServerConn, l *login) *connection {
 
 // reportEvent adds to the trail of events what the client does.
 func (c *connection) reportEvent(action string, args map[string]string, err error, took time.Duration) {
-	c.server.o.Manager.Report(manager.Report{Actor: c.actor, Action: action, Sandbox: c.sandbox.ID(), Args: args, Err: err, Took: took})
+	c.server.o.Manager.Events().Record(manager.Report{Actor: c.actor, Action: action, Sandbox: c.sandbox.ID(), Args: args, Err: err, Took: took})
 }
 
 // idleTime returns how long nothing was carried.

@@ -234,7 +234,7 @@ func (s *Server) logRefusal(ctx context.Context, l *login, err error) {
 	if errors.Is(err, errSlow) {
 		report.Err = errSlow
 	}
-	s.o.Manager.Report(report)
+	s.o.Manager.Events().Record(report)
 }
 
 // patient is a connection whose client may not stop taking what it is sent.

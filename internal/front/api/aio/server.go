@@ -405,6 +405,6 @@ func (s *Server) newAuditor(client api.Principal) func(tool.Call) {
 		case c.Failed:
 			r.Args["failed"] = "true"
 		}
-		s.o.Manager.Report(r)
+		s.o.Manager.Events().Record(r)
 	}
 }

@@ -76,7 +76,7 @@ func (h *buildHandlers) createBuild(c *call) (int, any, error) {
 	if tagged {
 		in.Tags = append(in.Tags, tag)
 	}
-	t, b, err := h.manager.CreateTemplate(c.r.Context(), manager.TemplateRequest{
+	t, b, err := h.manager.Templates().Create(c.r.Context(), manager.TemplateRequest{
 		Owner: c.client.Owner, Name: name, Tags: in.Tags,
 		Resources: sandpit.Resources{CPUs: float64(cmp.Or(in.CPUs, defaultCPUs)), Memory: cmp.Or(in.Memory, defaultMemory) << 20},
 	})
@@ -142,7 +142,7 @@ func (h *buildHandlers) startBuild(c *call) (int, any, error) {
 		files.removeAll()
 		waiting.Close()
 	}
-	return http.StatusAccepted, map[string]any{}, h.manager.StartBuild(c.r.Context(), manager.BuildRequest{
+	return http.StatusAccepted, map[string]any{}, h.manager.Builds().Start(c.r.Context(), manager.BuildRequest{
 		Owner: c.client.Owner, Build: b.ID, Recipe: planned, Files: files.dir, Release: release, Login: access, Fresh: in.Force,
 		Admin: c.client.Admin, Configured: base.configured,
 		Prepare: func(ctx context.Context) ([]sandpit.RecipeStep, map[string]string, error) {
@@ -154,7 +154,7 @@ func (h *buildHandlers) startBuild(c *call) (int, any, error) {
 
 // findBuild returns the build in the path. NotFound.
 func (h *buildHandlers) findBuild(c *call) (sandpit.TemplateBuild, error) {
-	b, err := h.manager.Build(c.r.Context(), c.client.Owner, sandpit.BuildID(c.r.PathValue("build")))
+	b, err := h.manager.Builds().Get(c.r.Context(), c.client.Owner, sandpit.BuildID(c.r.PathValue("build")))
 	if err == nil && c.r.PathValue("id") != string(b.Template) {
 		t, err := h.resolver.ownTemplate(c, c.r.PathValue("id"))
 		if err != nil {
@@ -211,7 +211,7 @@ func (h *buildHandlers) readLog(ctx context.Context, owner string, b sandpit.Tem
 	if limit == 0 {
 		return list, nil
 	}
-	entries, err := h.manager.BuildLog(ctx, owner, b.ID, after, limit)
+	entries, err := h.manager.Builds().Log(ctx, owner, b.ID, after, limit)
 	for _, e := range entries {
 		one := logEntry{At: e.At, Level: "info", Message: e.Text, Step: stepOf(b, e.Step)}
 		if e.Error {
@@ -270,7 +270,7 @@ func (h *buildHandlers) failureReason(ctx context.Context, owner string, b sandp
 // lastEntry returns the last entry of the log of a build.
 func (h *buildHandlers) lastEntry(ctx context.Context, owner string, b sandpit.TemplateBuild) (last sandpit.BuildLog, err error) {
 	for {
-		entries, err := h.manager.BuildLog(ctx, owner, b.ID, last.Seq, 10*maxBuildLogs)
+		entries, err := h.manager.Builds().Log(ctx, owner, b.ID, last.Seq, 10*maxBuildLogs)
 		if err != nil || len(entries) == 0 {
 			return last, err
 		}

@@ -105,7 +105,7 @@ func (h *sandboxHandlers) createSandbox(ctx context.Context, client api.Principa
 		timeout, err = parseSeconds("timeout", in.Timeout, timeout, 1)
 	}
 	if err != nil {
-		h.manager.Report(manager.Report{Actor: client.Owner, Action: "create", Err: err})
+		h.manager.Events().Record(manager.Report{Actor: client.Owner, Action: "create", Err: err})
 		return sandpit.Sandbox{}, err
 	}
 	begin := time.Now()

@@ -45,7 +45,7 @@ func requireAdmin(c *call, m *manager.Manager, action string) error {
 		return nil
 	}
 	err := sandpit.Errorf(sandpit.PermissionDenied, "%s: only administrators may do this", action)
-	m.Report(manager.Report{Actor: c.client.Owner, Action: action, Err: err, Restricted: true})
+	m.Events().Record(manager.Report{Actor: c.client.Owner, Action: action, Err: err, Restricted: true})
 	return err
 }
 
@@ -155,5 +155,5 @@ func (h *keyHandlers) checkOwnKey(c *call, id string) error {
 
 // reportAction records an action on a key in the audit trail.
 func (h *keyHandlers) reportAction(c *call, action, id string, err error) {
-	h.manager.Report(manager.Report{Actor: c.client.Owner, Action: action, Args: map[string]string{"key": cmp.Or(id, "none")}, Err: err})
+	h.manager.Events().Record(manager.Report{Actor: c.client.Owner, Action: action, Args: map[string]string{"key": cmp.Or(id, "none")}, Err: err})
 }

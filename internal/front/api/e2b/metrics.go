@@ -118,7 +118,7 @@ func (h *metricHandlers) listMetrics(c *call) (int, any, error) {
 func (h *metricHandlers) measureAll(ctx context.Context, list []sandpit.Sandbox) (map[sandpit.ID]measurement, error) {
 	before := make(map[sandpit.ID]sandpit.Stats, len(list))
 	for _, b := range list {
-		stats, err := h.manager.Measure(ctx, b.ID)
+		stats, err := h.manager.Usage().Measure(ctx, b.ID)
 		if err != nil && len(list) == 1 {
 			return nil, err
 		}
@@ -133,7 +133,7 @@ func (h *metricHandlers) measureAll(ctx context.Context, list []sandpit.Sandbox)
 	}
 	all := make(map[sandpit.ID]measurement, len(before))
 	for id, first := range before {
-		last, err := h.manager.Measure(ctx, id)
+		last, err := h.manager.Usage().Measure(ctx, id)
 		if err != nil && len(list) == 1 {
 			return nil, err
 		}

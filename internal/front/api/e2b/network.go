@@ -188,5 +188,5 @@ func (h *sandboxHandlers) setNetwork(c *call) (int, any, error) {
 		p, secrets = sandpit.NetworkPolicy{Online: true, Deny: allAddresses}, nil
 	}
 	p.Limits = b.Spec.Network.Limits
-	return http.StatusNoContent, nil, h.manager.SetNetwork(c.r.Context(), b.ID, p, secrets)
+	return http.StatusNoContent, nil, h.manager.Network().Set(c.r.Context(), b.ID, p, secrets)
 }

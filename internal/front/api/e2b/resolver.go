@@ -62,7 +62,7 @@ func (t *templateResolver) resolveName(ctx context.Context, client api.Principal
 		return templateOrigin{}, err
 	}
 	ref := templateRef(client, name)
-	found, err := t.manager.FindTemplate(ctx, client.Owner, ref)
+	found, err := t.manager.Templates().Get(ctx, client.Owner, ref)
 	if err != nil && sandpit.CodeOf(err) != sandpit.NotFound {
 		return templateOrigin{}, err
 	}
@@ -105,7 +105,7 @@ func isUsualTag(tag string) bool { return tag == "" || tag == tagDefault || tag 
 // builtinName returns the built-in template that a reference means, or "".
 func (t *templateResolver) builtinName(ref string) string {
 	parsed := sandpit.ParseTemplateRef(ref)
-	if parsed.Owner != "" || !isUsualTag(parsed.Tag) || !slices.Contains(t.manager.BuiltinNames(), parsed.Name) {
+	if parsed.Owner != "" || !isUsualTag(parsed.Tag) || !slices.Contains(t.manager.Builtins().Names(), parsed.Name) {
 		return ""
 	}
 	return parsed.Name
@@ -114,7 +114,7 @@ func (t *templateResolver) builtinName(ref string) string {
 // startsProgram reports whether a built-in template has a running program. Only a build of the
 // server has that.
 func (t *templateResolver) startsProgram(builtin string) bool {
-	return builtin != "" && t.manager.StartsProgram(builtin)
+	return builtin != "" && t.manager.Builtins().StartsProgram(builtin)
 }
 
 // awaitBuiltin returns the origin when it can be used. The first request for a built-in
@@ -126,7 +126,7 @@ func (t *templateResolver) awaitBuiltin(ctx context.Context, client api.Principa
 	if o.builtin == "" {
 		return o, nil
 	}
-	b, err := t.manager.AwaitBuiltin(ctx, o.builtin, t.patience)
+	b, err := t.manager.Builtins().Await(ctx, o.builtin, t.patience)
 	switch {
 	case err == nil && b.Status == sandpit.BuildReady:
 		o.template = o.builtin
@@ -183,7 +183,7 @@ func (t *templateResolver) configuredImage(template string) (sandpit.Image, bool
 // publicNames returns the names of templates that all clients can use: those of the
 // configuration, the built-in ones and "base".
 func (t *templateResolver) publicNames() []string {
-	all := append(slices.Collect(maps.Keys(t.images)), t.manager.BuiltinNames()...)
+	all := append(slices.Collect(maps.Keys(t.images)), t.manager.Builtins().Names()...)
 	all = append(all, baseTemplate)
 	slices.Sort(all)
 	return slices.Compact(all)
@@ -200,13 +200,13 @@ func (t *templateResolver) isCached(ctx context.Context, client api.Principal, n
 
 // findSnapshot returns a snapshot of the client's owner. NotFound.
 func (t *templateResolver) findSnapshot(ctx context.Context, client api.Principal, name string) (sandpit.Snapshot, error) {
-	return t.manager.FindSnapshot(ctx, client.Owner, snapshotName(client, name))
+	return t.manager.Snapshots().Get(ctx, client.Owner, snapshotName(client, name))
 }
 
 // ownTemplate returns a template of the client's owner. NotFound: no such template, or it
 // belongs to another owner.
 func (t *templateResolver) ownTemplate(c *call, ref string) (sandpit.Template, error) {
-	found, err := t.manager.FindTemplate(c.r.Context(), c.client.Owner, templateRef(c.client, ref))
+	found, err := t.manager.Templates().Get(c.r.Context(), c.client.Owner, templateRef(c.client, ref))
 	if sandpit.CodeOf(err) == sandpit.NotFound || err == nil && found.Owner != c.client.Owner {
 		return found, sandpit.Errorf(sandpit.NotFound, "template %.100q not found", ref)
 	}

@@ -74,7 +74,7 @@ func (h *snapshotHandlers) createSnapshot(c *call) (int, any, error) {
 	if name != "" && !snapshotPattern.MatchString(name) {
 		return 0, nil, sandpit.Errorf(sandpit.Invalid, "name %.100q: want letters and digits, in between also - and _, and an optional tag after a colon", in.Name)
 	}
-	made, err := h.manager.Snapshot(c.r.Context(), b.ID, snapshotName(c.client, name))
+	made, err := h.manager.Snapshots().Create(c.r.Context(), b.ID, snapshotName(c.client, name))
 	if err != nil {
 		return 0, nil, err
 	}
@@ -105,7 +105,7 @@ func (h *snapshotHandlers) listSnapshots(c *call) (int, any, error) {
 		}
 		return http.StatusOK, list, nil
 	}
-	all, err := h.manager.Snapshots(c.r.Context(), f)
+	all, err := h.manager.Snapshots().List(c.r.Context(), f)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -151,7 +151,7 @@ func (h *snapshotHandlers) forkSandbox(c *call) (int, any, error) {
 	}
 	ctx := c.r.Context()
 	m, _ := markOf(b)
-	all, err := h.manager.ForkEach(ctx, manager.ForkRequest{
+	all, err := h.manager.Snapshots().ForkEach(ctx, manager.ForkRequest{
 		// They must not end while they are being created.
 		Sandbox: b.ID, Count: int(count), Lease: sandpit.Lease{Deadline: time.Now().Add(timeout + createTime), Action: m.Timeout},
 	})

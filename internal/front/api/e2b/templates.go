@@ -83,7 +83,7 @@ func (h *templateHandlers) listTemplates(c *call) (int, any, error) {
 			Aliases: []string{name}, Names: []string{name}, Version: guestVersion, Status: status, Builds: 1,
 		})
 	}
-	all, err := h.manager.Templates(c.r.Context(), store.TemplateFilter{Owner: c.client.Owner})
+	all, err := h.manager.Templates().List(c.r.Context(), store.TemplateFilter{Owner: c.client.Owner})
 	if err != nil {
 		return 0, nil, err
 	}
@@ -102,7 +102,7 @@ func (h *templateHandlers) builtinStatus(ctx context.Context, name string) (stri
 	if _, ok := h.resolver.configuredImage(name); ok || h.resolver.builtinName(name) == "" {
 		return string(sandpit.BuildReady), nil
 	}
-	b, err := h.manager.Builtin(ctx, name)
+	b, err := h.manager.Builtins().Get(ctx, name)
 	if b.Status == sandpit.BuildFailed {
 		return statusError, err
 	}
@@ -115,7 +115,7 @@ func (h *templateHandlers) toTemplate(ctx context.Context, t sandpit.Template) (
 		ID: string(t.ID), Public: t.Public, Aliases: []string{t.Name}, Names: []string{t.Name}, CreatedAt: t.CreatedAt.UTC(), UpdatedAt: t.UpdatedAt.UTC(),
 		Count: t.Spawned, Version: guestVersion, Status: string(sandpit.BuildWaiting),
 	}
-	builds, err := h.manager.Builds(ctx, t.Owner, string(t.ID), maxBuilds)
+	builds, err := h.manager.Builds().List(ctx, t.Owner, string(t.ID), maxBuilds)
 	if out.Builds = len(builds); err != nil || len(builds) == 0 {
 		return out, err
 	}
@@ -146,7 +146,7 @@ func (h *templateHandlers) getTemplate(c *call) (int, any, error) {
 	if err != nil {
 		return 0, nil, err
 	}
-	builds, err := h.manager.Builds(c.r.Context(), c.client.Owner, string(t.ID), maxBuilds)
+	builds, err := h.manager.Builds().List(c.r.Context(), c.client.Owner, string(t.ID), maxBuilds)
 	list := make([]build, len(builds))
 	for i, b := range builds {
 		list[i] = h.toBuild(b)
@@ -182,7 +182,7 @@ func (h *templateHandlers) setTemplate(c *call) (int, any, error) {
 	}
 	t, err := h.resolver.ownTemplate(c, c.r.PathValue("id"))
 	if err == nil && in.Public != nil {
-		t, err = h.manager.SetTemplatePublic(c.r.Context(), c.client.Owner, string(t.ID), *in.Public, c.client.Admin)
+		t, err = h.manager.Templates().SetPublic(c.r.Context(), c.client.Owner, string(t.ID), *in.Public, c.client.Admin)
 	}
 	return http.StatusOK, map[string]any{"names": []string{t.Name}}, err
 }
@@ -196,13 +196,13 @@ func (h *templateHandlers) deleteTemplate(c *call) (int, any, error) {
 	case err != nil:
 		return 0, nil, err
 	case o.saved != nil:
-		return http.StatusNoContent, nil, h.manager.RemoveSnapshot(ctx, c.client.Owner, string(o.saved.ID))
+		return http.StatusNoContent, nil, h.manager.Snapshots().Delete(ctx, c.client.Owner, string(o.saved.ID))
 	case o.configured || o.builtin != "":
 		return 0, nil, sandpit.Errorf(sandpit.PermissionDenied, "template %.100q belongs to the server's configuration", c.r.PathValue("id"))
 	}
 	t, err := h.resolver.ownTemplate(c, c.r.PathValue("id"))
 	if err == nil {
-		err = h.manager.RemoveTemplate(ctx, c.client.Owner, string(t.ID))
+		err = h.manager.Templates().Delete(ctx, c.client.Owner, string(t.ID))
 	}
 	return http.StatusNoContent, nil, err
 }
@@ -224,7 +224,7 @@ func (h *templateHandlers) assignTags(c *call) (int, any, error) {
 		return 0, nil, sandpit.Errorf(sandpit.Invalid, "tags are missing")
 	}
 	_, tag, _ := strings.Cut(templateRef(c.client, in.Target), ":")
-	t, err = h.manager.TagTemplate(c.r.Context(), c.client.Owner, string(t.ID)+":"+cmp.Or(tag, tagDefault), in.Tags)
+	t, err = h.manager.Templates().Tag(c.r.Context(), c.client.Owner, string(t.ID)+":"+cmp.Or(tag, tagDefault), in.Tags)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -242,7 +242,7 @@ func (h *templateHandlers) removeTags(c *call) (int, any, error) {
 	}
 	t, err := h.resolver.ownTemplate(c, in.Name)
 	if err == nil {
-		err = h.manager.UntagTemplate(c.r.Context(), c.client.Owner, string(t.ID), in.Tags)
+		err = h.manager.Templates().Untag(c.r.Context(), c.client.Owner, string(t.ID), in.Tags)
 	}
 	return http.StatusNoContent, nil, err
 }

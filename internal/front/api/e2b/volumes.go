@@ -66,7 +66,7 @@ func volumeMounts(b sandpit.Sandbox) []volumeMount {
 
 // ownVolumes returns all volumes of an owner.
 func (h *volumeHandlers) ownVolumes(ctx context.Context, owner string) ([]volume, error) {
-	list, ids, err := h.manager.Volumes(ctx, store.VolumeFilter{Owner: owner})
+	list, ids, err := h.manager.Volumes().List(ctx, store.VolumeFilter{Owner: owner})
 	all := make([]volume, len(list))
 	for i, v := range list {
 		all[i] = volume{ids[i], v.Name}
@@ -105,7 +105,7 @@ func (h *volumeHandlers) createVolume(c *call) (int, any, error) {
 	if err := c.readBody(&in); err != nil {
 		return 0, nil, err
 	}
-	if _, err := h.manager.CreateVolume(c.r.Context(), manager.VolumeRequest{Owner: c.client.Owner, Name: in.Name}); err != nil {
+	if _, err := h.manager.Volumes().Create(c.r.Context(), manager.VolumeRequest{Owner: c.client.Owner, Name: in.Name}); err != nil {
 		return 0, nil, err
 	}
 	all, err := h.ownVolumes(c.r.Context(), c.client.Owner)
@@ -124,5 +124,5 @@ func (h *volumeHandlers) deleteVolume(c *call) (int, any, error) {
 	if err != nil {
 		return 0, nil, err
 	}
-	return http.StatusNoContent, nil, h.manager.DeleteVolume(c.r.Context(), c.client.Owner, v.Name)
+	return http.StatusNoContent, nil, h.manager.Volumes().Delete(c.r.Context(), c.client.Owner, v.Name)
 }

@@ -282,7 +282,7 @@ func (s *Server) newAuditor(client api.Principal) func(tool.Call) {
 		case c.Failed:
 			r.Args["failed"] = "true"
 		}
-		s.o.Manager.Report(r)
+		s.o.Manager.Events().Record(r)
 	}
 }
 

@@ -113,7 +113,7 @@ func Register(mux api.Router, o Options) huma.API {
 
 // addHandlers registers the operations of all resources.
 func (o Options) addHandlers(r *registrar) {
-	access := access{report: o.Manager.Report}
+	access := access{report: o.Manager.Events().Record}
 	sandboxes := &sandboxHandlers{manager: o.Manager, requests: o.newRequestBuilder(), access: access}
 	sandboxes.addOperations(r)
 	sandboxes.registerLifecycle(r)

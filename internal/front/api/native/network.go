@@ -59,7 +59,7 @@ func (h *networkHandlers) addOperations(r *registrar) {
 		if _, err := api.Find(ctx, h.manager, in.ID); err != nil {
 			return nil, err
 		}
-		list, err := h.manager.TestNetwork(ctx, in.ID, in.Target)
+		list, err := h.manager.Network().Test(ctx, in.ID, in.Target)
 		return toDecisions(list), err
 	})
 }
@@ -78,7 +78,7 @@ func (h *networkHandlers) getNetwork(ctx context.Context, id sandpit.ID) (*netwo
 	}
 	out := &networkOut{wire.Network{Policy: found.Spec.Network}}
 	if found.Spec.Network.Online {
-		out.Body.Stats, err = h.manager.NetworkStats(ctx, id)
+		out.Body.Stats, err = h.manager.Network().Stats(ctx, id)
 	}
 	return out, err
 }
@@ -93,7 +93,7 @@ func (h *networkHandlers) setNetwork(ctx context.Context, in *setNetworkIn) (*ne
 			"whether a sandbox is online is fixed at its creation")
 	}
 	p := sandpit.NetworkPolicy{Online: true, Allow: in.Body.Allow, Deny: in.Body.Deny, Headers: in.Body.Headers, Limits: in.Body.Limits}
-	if err := h.manager.SetNetwork(ctx, in.ID, p, in.Body.Secrets); err != nil {
+	if err := h.manager.Network().Set(ctx, in.ID, p, in.Body.Secrets); err != nil {
 		return nil, err
 	}
 	return h.getNetwork(ctx, in.ID)
@@ -103,7 +103,7 @@ func (h *networkHandlers) listDecisions(ctx context.Context, in *networkLogIn) (
 	if _, err := api.Find(ctx, h.manager, in.ID); err != nil {
 		return nil, err
 	}
-	list, err := h.manager.NetworkLog(ctx, in.ID, in.After)
+	list, err := h.manager.Network().Log(ctx, in.ID, in.After)
 	if err != nil {
 		return nil, err
 	}

@@ -40,7 +40,7 @@ func (h *queueHandlers) addOperations(r *registrar) {
 		if err := h.access.requireAdmin(ctx, "retry"); err != nil {
 			return nil, err
 		}
-		return nil, h.manager.RetryMessage(ctx, in.ID)
+		return nil, h.manager.Messages().Retry(ctx, in.ID)
 	})
 	op = newOperation(http.MethodDelete, pathQueue+"/{id}", "dropMessage", "Remove a failed action")
 	op.DefaultStatus = http.StatusNoContent
@@ -48,7 +48,7 @@ func (h *queueHandlers) addOperations(r *registrar) {
 		if err := h.access.requireAdmin(ctx, "drop"); err != nil {
 			return nil, err
 		}
-		return nil, h.manager.DropMessage(ctx, in.ID)
+		return nil, h.manager.Messages().Drop(ctx, in.ID)
 	})
 }
 
@@ -56,7 +56,7 @@ func (h *queueHandlers) listMessages(ctx context.Context, in *queueIn) (*queueOu
 	if err := h.access.requireAdmin(ctx, "list the queue"); err != nil {
 		return nil, err
 	}
-	list, err := h.manager.Messages(ctx, queue.Filter{Dead: in.State == "dead", After: in.Cursor, Limit: in.Limit + 1})
+	list, err := h.manager.Messages().List(ctx, queue.Filter{Dead: in.State == "dead", After: in.Cursor, Limit: in.Limit + 1})
 	if err != nil {
 		return nil, err
 	}

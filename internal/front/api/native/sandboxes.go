@@ -86,7 +86,7 @@ func (h *sandboxHandlers) addOperations(r *registrar) {
 		if _, err := api.Find(ctx, h.manager, in.ID); err != nil {
 			return nil, err
 		}
-		stats, err := h.manager.Measure(ctx, in.ID)
+		stats, err := h.manager.Usage().Measure(ctx, in.ID)
 		return &statsOut{stats}, err
 	})
 }

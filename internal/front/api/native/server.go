@@ -84,7 +84,7 @@ func hideEndpoints(list []wire.Provider) {
 // only what a pool needs.
 func (h *serverHandlers) listPools(context.Context, *struct{}) (*poolsOut, error) {
 	list := []wire.Pool{}
-	for _, pool := range h.manager.Pools() {
+	for _, pool := range h.manager.Pools().List() {
 		list = append(list, wire.Pool{
 			Provider: pool.Provider, Spec: pool.Spec, Size: pool.Size, Max: pool.Max, Ready: pool.Ready, Making: pool.Making,
 		})

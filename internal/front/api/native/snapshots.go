@@ -100,7 +100,7 @@ func (h *snapshotHandlers) addOperations(r *registrar) {
 		if err != nil {
 			return nil, err
 		}
-		found, err := h.manager.FindSnapshot(ctx, owner, in.Snapshot)
+		found, err := h.manager.Snapshots().Get(ctx, owner, in.Snapshot)
 		return &snapshotOut{found}, err
 	})
 	op = newOperation(http.MethodDelete, pathSnapshot, "deleteSnapshot", "Delete a snapshot")
@@ -111,7 +111,7 @@ func (h *snapshotHandlers) addOperations(r *registrar) {
 		if err != nil {
 			return nil, err
 		}
-		return nil, h.manager.RemoveSnapshot(ctx, owner, in.Snapshot)
+		return nil, h.manager.Snapshots().Delete(ctx, owner, in.Snapshot)
 	})
 	op = newOperation(http.MethodPost, pathSandbox+"/fork", "forkSandbox", "Fork a sandbox, which keeps running")
 	op.DefaultStatus = http.StatusCreated
@@ -121,7 +121,9 @@ func (h *snapshotHandlers) addOperations(r *registrar) {
 	op.DefaultStatus = http.StatusOK
 	op.Description = "The sandbox runs afterwards. Its later changes are lost."
 	addOperation(r, op, func(ctx context.Context, in *rollbackIn) (*sandboxOut, error) {
-		return changeSandbox(ctx, h.manager, in.ID, func(ctx context.Context, id sandpit.ID) error { return h.manager.Rollback(ctx, id, in.Body.Snapshot) })
+		return changeSandbox(ctx, h.manager, in.ID, func(ctx context.Context, id sandpit.ID) error {
+			return h.manager.Snapshots().RollBack(ctx, id, in.Body.Snapshot)
+		})
 	})
 	op = newOperation(http.MethodGet, wire.Prefix+"/diff", "compareFiles", "Compare the files of sandboxes, snapshots and their image")
 	op.Description = "Sandboxes must be running. Mounts are not compared."
@@ -134,7 +136,7 @@ func (h *snapshotHandlers) createSnapshot(ctx context.Context, in *newSnapshotIn
 	if _, err := api.Find(ctx, h.manager, in.Body.Sandbox); err != nil {
 		return nil, err
 	}
-	made, err := h.manager.Snapshot(ctx, in.Body.Sandbox, in.Body.Name)
+	made, err := h.manager.Snapshots().Create(ctx, in.Body.Sandbox, in.Body.Name)
 	if err != nil {
 		return nil, err
 	}
@@ -152,7 +154,7 @@ func (h *snapshotHandlers) listSnapshots(ctx context.Context, in *snapshotsIn) (
 	if in.Cursor != "" && f.After.Validate() != nil {
 		return nil, sandpit.Errorf(sandpit.Invalid, "invalid cursor %.40q", in.Cursor)
 	}
-	list, err := h.manager.Snapshots(ctx, f)
+	list, err := h.manager.Snapshots().List(ctx, f)
 	if err != nil {
 		return nil, err
 	}
@@ -163,7 +165,7 @@ func (h *snapshotHandlers) forkSandbox(ctx context.Context, in *forkIn) (*forkOu
 	if _, err := api.Find(ctx, h.manager, in.ID); err != nil {
 		return nil, err
 	}
-	made, err := h.manager.Fork(ctx, manager.ForkRequest{
+	made, err := h.manager.Snapshots().Fork(ctx, manager.ForkRequest{
 		Sandbox: in.ID, Count: in.Body.Count, Labels: in.Body.Labels, Env: in.Body.Env, Secrets: in.Body.Secrets,
 	})
 	return &forkOut{wire.Page[sandpit.Sandbox]{Items: made}}, err
@@ -181,7 +183,7 @@ func (h *snapshotHandlers) compareFiles(ctx context.Context, in *diffIn) (*diffO
 	if r.To, err = h.parseSide(ctx, in.To); err != nil {
 		return nil, err
 	}
-	d, err := h.manager.Diff(ctx, r)
+	d, err := h.manager.Snapshots().Diff(ctx, r)
 	if err == nil {
 		err = memory.AccountOf(ctx).Reserve(diffMemory(d))
 	}
@@ -225,7 +227,7 @@ func (h *snapshotHandlers) registerExport(r *registrar) {
 	huma.Register(r.api, op, func(ctx context.Context, in *snapshotIn) (*huma.StreamResponse, error) {
 		owner, err := h.access.actingOwner(ctx, in.Owner, "use snapshots of others")
 		if err == nil {
-			_, err = h.manager.FindSnapshot(ctx, owner, in.Snapshot)
+			_, err = h.manager.Snapshots().Get(ctx, owner, in.Snapshot)
 		}
 		if err != nil {
 			return nil, &problemError{Problem: api.ProblemOf(ctx, err)}
@@ -233,7 +235,7 @@ func (h *snapshotHandlers) registerExport(r *registrar) {
 		return &huma.StreamResponse{Body: func(hc huma.Context) {
 			req, w := humago.Unwrap(hc)
 			out := &lateHeaderWriter{ResponseWriter: w}
-			err := h.manager.ExportSnapshot(req.Context(), owner, in.Snapshot, out)
+			err := h.manager.Snapshots().Export(req.Context(), owner, in.Snapshot, out)
 			switch {
 			case err == nil:
 			case !out.begun:
@@ -294,7 +296,7 @@ func (h *snapshotHandlers) registerImport(r *registrar) {
 		}
 		var made sandpit.Snapshot
 		if err == nil {
-			made, err = h.manager.ImportSnapshot(ctx, manager.ImportRequest{Owner: cmp.Or(in.Owner, p.Owner), Name: in.Name, Provider: in.Provider}, in.body)
+			made, err = h.manager.Snapshots().Import(ctx, manager.ImportRequest{Owner: cmp.Or(in.Owner, p.Owner), Name: in.Name, Provider: in.Provider}, in.body)
 		}
 		if err != nil {
 			return nil, &problemError{Problem: api.ProblemOf(ctx, err)}

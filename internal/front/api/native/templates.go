@@ -139,7 +139,7 @@ func (h *templateHandlers) addOperations(r *registrar) {
 		if err != nil {
 			return nil, err
 		}
-		t, err := h.manager.FindTemplate(ctx, owner, in.Template)
+		t, err := h.manager.Templates().Get(ctx, owner, in.Template)
 		return &templateOut{t}, err
 	})
 	op = newOperation(http.MethodPatch, pathTemplate, "changeTemplate", "Change a template")
@@ -155,7 +155,7 @@ func (h *templateHandlers) addOperations(r *registrar) {
 		if err != nil {
 			return nil, err
 		}
-		t, err := h.manager.SetTemplatePublic(ctx, owner, in.Template, in.Body.Public, p.Admin && owner == p.Owner)
+		t, err := h.manager.Templates().SetPublic(ctx, owner, in.Template, in.Body.Public, p.Admin && owner == p.Owner)
 		return &templateOut{t}, err
 	})
 	op = newOperation(http.MethodDelete, pathTemplate, "deleteTemplate", "Delete a template")
@@ -166,7 +166,7 @@ func (h *templateHandlers) addOperations(r *registrar) {
 		if err != nil {
 			return nil, err
 		}
-		return nil, h.manager.RemoveTemplate(ctx, owner, in.Template)
+		return nil, h.manager.Templates().Delete(ctx, owner, in.Template)
 	})
 	h.registerTags(r)
 	h.registerBuiltins(r)
@@ -189,7 +189,7 @@ func (h *templateHandlers) registerBuiltins(r *registrar) {
 		if err != nil {
 			return nil, err
 		}
-		b, err := h.manager.PrepareBuiltin(ctx, in.Name)
+		b, err := h.manager.Builtins().Prepare(ctx, in.Name)
 		out := wire.Builtin{Name: in.Name, Status: b.Status, Progress: b.Progress}
 		if p.Admin && b.Status == sandpit.BuildFailed {
 			out.Reason = b.Reason
@@ -205,7 +205,7 @@ func (h *templateHandlers) registerTags(r *registrar) {
 		if err != nil {
 			return nil, err
 		}
-		t, err := h.manager.TagTemplate(ctx, owner, in.Template, in.Body.Tags)
+		t, err := h.manager.Templates().Tag(ctx, owner, in.Template, in.Body.Tags)
 		return &templateOut{t}, err
 	})
 	op = newOperation(http.MethodDelete, pathTemplate+"/tags/{tag}", "untagTemplate", "Remove a tag from a template")
@@ -216,7 +216,7 @@ func (h *templateHandlers) registerTags(r *registrar) {
 		if err != nil {
 			return nil, err
 		}
-		return nil, h.manager.UntagTemplate(ctx, owner, in.Template, []string{in.Tag})
+		return nil, h.manager.Templates().Untag(ctx, owner, in.Template, []string{in.Tag})
 	})
 }
 
@@ -231,7 +231,7 @@ func (h *buildHandlers) addOperations(r *registrar) {
 				return nil, err
 			}
 			const most = 100
-			list, err := h.manager.Builds(ctx, owner, in.Template, most)
+			list, err := h.manager.Builds().List(ctx, owner, in.Template, most)
 			return &buildsOut{wire.Page[sandpit.TemplateBuild]{Items: list}}, err
 		})
 	h.registerFiles(r)
@@ -244,7 +244,7 @@ func (h *buildHandlers) addOperations(r *registrar) {
 		if err != nil {
 			return nil, err
 		}
-		b, err := h.manager.Build(ctx, owner, in.Build)
+		b, err := h.manager.Builds().Get(ctx, owner, in.Build)
 		return &buildOut{b}, err
 	})
 	op = newOperation(http.MethodGet, pathBuild+"/log", "getBuildLog", "Read the log of a build")
@@ -254,7 +254,7 @@ func (h *buildHandlers) addOperations(r *registrar) {
 		if err != nil {
 			return nil, err
 		}
-		list, err := h.manager.BuildLog(ctx, owner, in.Build, in.After, in.Limit)
+		list, err := h.manager.Builds().Log(ctx, owner, in.Build, in.After, in.Limit)
 		if list == nil {
 			list = []sandpit.BuildLog{}
 		}
@@ -267,7 +267,7 @@ func (h *templateHandlers) createTemplate(ctx context.Context, in *newTemplateIn
 	if err != nil {
 		return nil, err
 	}
-	t, b, err := h.manager.CreateTemplate(ctx, manager.TemplateRequest{
+	t, b, err := h.manager.Templates().Create(ctx, manager.TemplateRequest{
 		Owner: p.Owner, Name: in.Body.Name, Tags: in.Body.Tags, Resources: in.Body.Resources,
 	})
 	return &createdTemplateOut{wire.MadeTemplate{Template: t, Build: b}}, err
@@ -284,7 +284,7 @@ func (h *templateHandlers) listTemplates(ctx context.Context, in *templatesIn) (
 	if in.Cursor != "" && f.After.Validate() != nil {
 		return nil, sandpit.Errorf(sandpit.Invalid, "invalid cursor %.40q", in.Cursor)
 	}
-	list, err := h.manager.Templates(ctx, f)
+	list, err := h.manager.Templates().List(ctx, f)
 	if err != nil {
 		return nil, err
 	}
@@ -301,7 +301,7 @@ func (h *buildHandlers) startBuild(ctx context.Context, in *startBuildIn) (*buil
 			return nil, err
 		}
 	}
-	before, err := h.manager.Build(ctx, p.Owner, in.Build)
+	before, err := h.manager.Builds().Get(ctx, p.Owner, in.Build)
 	if err != nil {
 		return nil, err
 	}
@@ -314,10 +314,10 @@ func (h *buildHandlers) startBuild(ctx context.Context, in *startBuildIn) (*buil
 			return nil, err
 		}
 	}
-	if err := h.manager.StartBuild(ctx, request); err != nil {
+	if err := h.manager.Builds().Start(ctx, request); err != nil {
 		return nil, err
 	}
-	b, err := h.manager.Build(ctx, p.Owner, in.Build)
+	b, err := h.manager.Builds().Get(ctx, p.Owner, in.Build)
 	return &buildOut{b}, err
 }
 
@@ -360,7 +360,7 @@ func (h *buildHandlers) receiveFiles(ctx context.Context, in *contextIn) error {
 	if err != nil {
 		return err
 	}
-	b, err := h.manager.Build(ctx, owner, in.Build)
+	b, err := h.manager.Builds().Get(ctx, owner, in.Build)
 	switch {
 	case err != nil:
 		return err

@@ -66,7 +66,7 @@ func (h *volumeHandlers) addOperations(r *registrar) {
 		if err != nil {
 			return nil, err
 		}
-		v, err := h.manager.Volume(ctx, owner, in.Name)
+		v, err := h.manager.Volumes().Get(ctx, owner, in.Name)
 		return &volumeOut{v}, err
 	})
 	op = newOperation(http.MethodDelete, pathVolume, "deleteVolume", "Delete a volume with all of its files")
@@ -77,7 +77,7 @@ func (h *volumeHandlers) addOperations(r *registrar) {
 		if err != nil {
 			return nil, err
 		}
-		return nil, h.manager.DeleteVolume(ctx, owner, in.Name)
+		return nil, h.manager.Volumes().Delete(ctx, owner, in.Name)
 	})
 }
 
@@ -86,7 +86,7 @@ func (h *volumeHandlers) createVolume(ctx context.Context, in *newVolumeIn) (*cr
 	if err != nil {
 		return nil, err
 	}
-	v, err := h.manager.CreateVolume(ctx, manager.VolumeRequest{Owner: p.Owner, Name: in.Body.Name, Provider: in.Body.Provider})
+	v, err := h.manager.Volumes().Create(ctx, manager.VolumeRequest{Owner: p.Owner, Name: in.Body.Name, Provider: in.Body.Provider})
 	if err != nil {
 		return nil, err
 	}
@@ -102,7 +102,7 @@ func (h *volumeHandlers) listVolumes(ctx context.Context, in *volumesIn) (*volum
 	if in.Cursor != "" && f.After.Validate() != nil {
 		return nil, sandpit.Errorf(sandpit.Invalid, "invalid cursor %.40q", in.Cursor)
 	}
-	list, ids, err := h.manager.Volumes(ctx, f)
+	list, ids, err := h.manager.Volumes().List(ctx, f)
 	if err != nil {
 		return nil, err
 	}

@@ -15,18 +15,18 @@ type refusals struct {
 	actors map[string]*offender
 }
 
-// offender is the last refusals of one actor.
+// offender has the last refusals of one actor.
 type offender struct {
-	times []time.Time // the last Suspicion.Refusals of them
-	told  time.Time   // of the last event
+	times      []time.Time // of the last Suspicion.Refusals refusals
+	reportedAt time.Time   // of the last event
 }
 
 // maxActors bounds how many actors are watched.
 const maxActors = 10_000
 
-// count counts a refusal and returns how many there were of late if that is to be
-// told, else zero. It goes by time that nobody can set.
-func (f *refusals) count(r Report) int {
+// countRefusal counts a refusal. It returns the number of recent refusals if an event is due, else
+// zero. It uses monotonic time, which cannot be set.
+func (f *refusals) countRefusal(r Report) int {
 	if !isRefusal(r) {
 		return 0
 	}
@@ -35,7 +35,7 @@ func (f *refusals) count(r Report) int {
 	now := time.Now()
 	a := f.actors[r.Actor]
 	if a == nil {
-		f.prune(now)
+		f.forgetOld(now)
 		if len(f.actors) >= maxActors {
 			return 0
 		}
@@ -49,15 +49,15 @@ func (f *refusals) count(r Report) int {
 	if len(a.times) < f.o.Refusals || now.Sub(a.times[0]) > f.o.Window {
 		return 0
 	}
-	if !a.told.IsZero() && now.Sub(a.told) < f.o.Window {
+	if !a.reportedAt.IsZero() && now.Sub(a.reportedAt) < f.o.Window {
 		return 0
 	}
-	a.told = now
+	a.reportedAt = now
 	return len(a.times)
 }
 
-// prune forgets who has not been refused for a while, if there are many.
-func (f *refusals) prune(now time.Time) {
+// forgetOld removes actors without recent refusals, if there are many.
+func (f *refusals) forgetOld(now time.Time) {
 	if len(f.actors) < maxActors {
 		return
 	}

@@ -11,8 +11,8 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/store"
 )
 
-// The bounds of what one actor may add to the audit trail. An actor that does more, or is
-// refused more, is still recorded: as a number of omitted events each minute.
+// The bounds of what one actor may add to the audit trail. Further events are recorded only as a
+// number of omitted events each minute.
 const (
 	eventRate    = 20   // events of a class a second
 	eventBurst   = 1200 // events of a class at once
@@ -24,7 +24,7 @@ const (
 // actionOmitted is the action of an event that stands for others.
 const actionOmitted = "events omitted"
 
-// eventLimiter keeps one actor from filling the audit trail, which all owners share.
+// eventLimiter prevents one actor from filling the audit trail, which all owners share.
 type eventLimiter struct {
 	mu     sync.Mutex
 	actors map[eventSource]*eventAllowance
@@ -42,10 +42,10 @@ func newEventLimiter() *eventLimiter {
 	return &eventLimiter{actors: make(map[eventSource]*eventAllowance)}
 }
 
-// allow reports whether an event is to be recorded by itself. If not, it is counted.
+// allow reports whether an event is recorded as an event of its own. If not, it is counted.
 func (l *eventLimiter) allow(e store.Event, class eventClass) bool {
 	if e.Actor == actorManager {
-		return true // the manager acts by itself at a bounded rate
+		return true // the manager's own events have a bounded rate
 	}
 	now := time.Now()
 	l.mu.Lock()
@@ -62,13 +62,13 @@ func (l *eventLimiter) allow(e store.Event, class eventClass) bool {
 	return false
 }
 
-// eventSource is where events come from that have an allowance to themselves.
+// eventSource is an actor and a class of events, which have an allowance of their own.
 type eventSource struct {
 	actor string
 	class eventClass
 }
 
-// allowance returns that of an actor. When there are too many actors, new ones share one.
+// allowance returns the allowance of a source. When there are too many actors, new ones share one.
 // The lock is held.
 func (l *eventLimiter) allowance(actor eventSource, now time.Time) *eventAllowance {
 	if a := l.actors[actor]; a != nil {
@@ -88,7 +88,7 @@ func (l *eventLimiter) allowance(actor eventSource, now time.Time) *eventAllowan
 	return a
 }
 
-// forgetIdle removes the actors whose allowance is whole. The lock is held.
+// forgetIdle removes the sources whose allowance is unused. The lock is held.
 func (l *eventLimiter) forgetIdle(now time.Time) {
 	for actor, a := range l.actors {
 		if a.omitted == 0 && a.events.TokensAt(now) >= eventBurst && a.refusals.TokensAt(now) >= refusalBurst {
@@ -97,7 +97,7 @@ func (l *eventLimiter) forgetIdle(now time.Time) {
 	}
 }
 
-// takeOmitted returns an event for each actor whose events were omitted, for a minute or,
+// takeOmitted returns an event for each source whose events have been omitted for a minute, or,
 // with all, for any time.
 func (l *eventLimiter) takeOmitted(all bool) (events []store.Event) {
 	now := time.Now()

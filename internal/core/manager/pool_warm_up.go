@@ -6,10 +6,9 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// WarmUp runs the smallest program in a sandbox, for Pool.Warm: its kernel, its guest
-// and the libraries of its programs have then been used once, which makes a program
-// take longer the first time. A sandbox without such a program, or a default user who
-// may not run it, is as good as another that was not warmed up.
+// WarmUp runs the smallest program in a sandbox, for Pool.Warm: the first program takes longer,
+// because kernel, guest and libraries are used for the first time. A sandbox without such a
+// program, or whose default user may not run it, is left as it is.
 func WarmUp(ctx context.Context, i sandpit.Instance) error {
 	p, err := i.Guest().Start(ctx, sandpit.Command{Args: []string{"true"}})
 	switch sandpit.CodeOf(err) {

@@ -10,61 +10,66 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/store"
 )
 
+// guestAudit admits and reports what is done inside sandboxes.
+type guestAudit struct {
+	events *Events
+	o      *Options
+}
+
 type unobservedKey struct{}
 
-// unobserved returns a context whose commands are the manager's own way to look at a sandbox,
-// and neither events nor figures.
-func unobserved(ctx context.Context) context.Context {
+// withoutObservation returns a context whose commands are the manager's own checks, which cause
+// neither events nor metrics.
+func withoutObservation(ctx context.Context) context.Context {
 	return context.WithValue(ctx, unobservedKey{}, true)
 }
 
-// observe has all that is done in a sandbox, by whichever way it comes, reported: every front
-// end reaches the guest through its Instance. It is called with each instance before anything
+// observeGuest has everything that is done in a sandbox reported, whatever API it comes from: every
+// front end reaches the guest through its Instance. It is called with each instance before anything
 // uses it.
-func (m *Manager) observe(b *box, i sandpit.Instance) {
+func (ga *guestAudit) observeGuest(rec *sandboxRecord, i sandpit.Instance) {
 	guest, ok := sandpit.As[sandpit.ObservedGuest](i.Guest())
 	if !ok {
-		return // no provider of ours
+		return // the guest cannot be observed
 	}
 	guest.Observe(sandpit.GuestObserver{
-		Admit: m.admission(b),
+		Admit: ga.newAdmission(rec),
 		Called: func(ctx context.Context, c sandpit.GuestCall) {
-			if row := b.look(); isObserved(ctx, row) {
-				m.recordCall(ctx, row, c)
+			if row := rec.currentRow(); isObserved(ctx, row) {
+				ga.recordCall(ctx, row, c)
 			}
 		},
 		Ended: func(ctx context.Context, took time.Duration, status sandpit.ExitStatus, err error) {
-			if isObserved(ctx, b.look()) {
-				m.o.Observer.Ended(took, status, err)
+			if isObserved(ctx, rec.currentRow()) {
+				ga.o.Observer.Ended(took, status, err)
 			}
 		},
 	})
 }
 
-// admission returns what decides about commands in a sandbox, nil if nothing does.
-func (m *Manager) admission(b *box) func(context.Context, []string, string) error {
-	if m.o.Admit == nil {
+// newAdmission returns the function that decides about commands in a sandbox, or nil.
+func (ga *guestAudit) newAdmission(rec *sandboxRecord) func(context.Context, []string, string) error {
+	if ga.o.Admit == nil {
 		return nil
 	}
 	return func(ctx context.Context, args []string, dir string) error {
-		if !isObserved(ctx, b.look()) {
+		if !isObserved(ctx, rec.currentRow()) {
 			return nil
 		}
-		if err := m.o.Admit(ctx, args, dir); err != nil {
-			return sandpit.WithHint(&refusedCommand{err}, sandpit.HintOf(err)) // clients of guests keep no other errors
+		if err := ga.o.Admit(ctx, args, dir); err != nil {
+			return sandpit.WithHint(&refusedCommand{err}, sandpit.HintOf(err)) // other errors do not pass the client of the guest
 		}
 		return nil
 	}
 }
 
 // refusedCommand is the error of a command that was not admitted. Its text, which is for the
-// caller, repeats the command, which may hold secrets.
+// caller, repeats the command, which may contain secrets.
 type refusedCommand struct{ error }
 
 func (r *refusedCommand) Unwrap() error { return r.error }
 
-// withoutCommand returns an error as events and the log have it: without the text of a command
-// that was refused.
+// withoutCommand returns an error for events and the log: without the text of a refused command.
 func withoutCommand(err error) error {
 	if _, refused := errors.AsType[*refusedCommand](err); refused {
 		return sandpit.NotAdmitted(err)
@@ -72,22 +77,21 @@ func withoutCommand(err error) error {
 	return err
 }
 
-// isObserved reports whether what is done in a sandbox counts. A sandbox of a pool is
-// nobody's, and has nothing run in it but what warms it up.
+// isObserved reports whether calls in a sandbox are reported. A spare runs only what warms it up.
 func isObserved(ctx context.Context, row store.Row) bool {
 	return ctx.Value(unobservedKey{}) == nil && (row.Pool == "" || row.Pool == poolBuilds)
 }
 
-// recordCall reports what was done in a sandbox.
-func (m *Manager) recordCall(ctx context.Context, row store.Row, c sandpit.GuestCall) {
-	m.add(Report{
+// recordCall records a call in a sandbox.
+func (ga *guestAudit) recordCall(ctx context.Context, row store.Row, c sandpit.GuestCall) {
+	ga.events.addEvent(Report{
 		Request: RequestIDOf(ctx), Actor: actorOf(ctx, row.Lease.Owner), Action: string(c.Action), Sandbox: row.ID,
 		Args: callArgs(c), Err: c.Err, Took: c.Took,
 	}, row.Lease.Owner, classOf(c.Action))
 }
 
-// The classes of events. An actor may add so many events of each, so that it cannot hide one
-// kind behind another.
+// eventClass is a class of events. Each actor has an allowance for each class, so that it cannot
+// hide one kind of event behind another.
 type eventClass string
 
 const (
@@ -105,15 +109,14 @@ func classOf(a sandpit.GuestAction) eventClass {
 	}
 }
 
-// The arguments of events about files. Those that are sums are added up when the same is done
-// again before the event is written.
+// The arguments of events about files that are added up when the same call is repeated before the
+// event is written.
 const (
 	argBytes = "bytes"
 	argCalls = "calls"
 )
 
-// callArgs are the arguments of an event. They have no contents: those are secrets, as far as
-// anybody knows.
+// callArgs returns the arguments of an event. They have no contents, which may be secret.
 func callArgs(c sandpit.GuestCall) map[string]string {
 	args := make(map[string]string, 4)
 	set := func(name, value string) {
@@ -123,7 +126,7 @@ func callArgs(c sandpit.GuestCall) map[string]string {
 	}
 	switch c.Action {
 	case sandpit.RunCommand, sandpit.OpenTerminal:
-		args["program"], args["args"] = cut(c.Program, maxPathArg), strconv.Itoa(c.Args)
+		args["program"], args["args"] = cutText(c.Program, maxPathArg), strconv.Itoa(c.Args)
 		set("sha256", c.Digest)
 		return args
 	case sandpit.AttachCommand, sandpit.SignalCommand:
@@ -132,8 +135,8 @@ func callArgs(c sandpit.GuestCall) map[string]string {
 		return args
 	default:
 	}
-	set("path", cut(c.Path, maxPathArg))
-	set("to", cut(c.To, maxPathArg))
+	set("path", cutText(c.Path, maxPathArg))
+	set("to", cutText(c.To, maxPathArg))
 	set("files", strconv.Itoa(c.Files))
 	switch c.Action {
 	case sandpit.ReadFile, sandpit.ReadTree:
@@ -148,9 +151,9 @@ func callArgs(c sandpit.GuestCall) map[string]string {
 // maxPathArg bounds a path or program in an event, in bytes.
 const maxPathArg = 1024
 
-// merge adds to an event another one of the same class that says the same but for how much it
-// was, and reports whether it could: reading a file in a thousand pieces is one event.
-func merge(e *store.Event, other store.Event) bool {
+// mergeEvents adds to an event another one that differs only in amounts, and reports whether it
+// did: reading a file in a thousand pieces is one event.
+func mergeEvents(e *store.Event, other store.Event) bool {
 	if e.Actor != other.Actor || e.Action != other.Action || e.Sandbox != other.Sandbox || e.Result != other.Result ||
 		e.Args["path"] != other.Args["path"] || e.Args["to"] != other.Args["to"] || e.Args["request"] != other.Args["request"] || e.Args["path"] == "" {
 		return false
