@@ -197,16 +197,16 @@ func problemError(res *http.Response) error {
 	if err := json.Unmarshal(data, &p); err != nil || p.Code == "" {
 		return notSandpit(res, err)
 	}
-	err = ErrorOf(p)
+	err = toError(p)
 	if after := retryAfterOf(res.Header, time.Now()); after > 0 && sandpit.Retryable(err) {
 		err = sandpit.WithRetry(err, after)
 	}
 	return err
 }
 
-// ErrorOf is the error that a problem tells of: sandpit.Retryable, sandpit.SubjectOf and
+// toError is the error that a problem tells of: sandpit.Retryable, sandpit.SubjectOf and
 // sandpit.RequestIDOf say what the problem says.
-func ErrorOf(p wire.Problem) error {
+func toError(p wire.Problem) error {
 	text := p.Detail
 	if text == "" {
 		text = p.Title

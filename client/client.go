@@ -51,6 +51,20 @@ type Options struct {
 
 // Client talks to one server. All methods may be called concurrently.
 type Client struct {
+	Sandboxes Sandboxes
+	Networks  Networks
+	Ports     Ports
+	Snapshots Snapshots
+	Volumes   Volumes
+	Templates Templates
+	Builds    Builds
+	Images    Images
+	Events    Events
+	Queue     Queue
+	Keys      Keys
+	SSHKeys   SSHKeys
+	Tokens    Tokens
+
 	base  *url.URL
 	o     Options
 	http  *http.Client
@@ -103,6 +117,10 @@ func New(o Options) (*Client, error) {
 		Transport:     patient{authorized{transport, o}},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
+	c.Sandboxes, c.Networks, c.Ports = Sandboxes{c}, Networks{c}, Ports{c}
+	c.Snapshots, c.Volumes, c.Templates, c.Builds = Snapshots{c}, Volumes{c}, Templates{c}, Builds{c}
+	c.Images, c.Events, c.Queue = Images{c}, Events{c}, Queue{c}
+	c.Keys, c.SSHKeys, c.Tokens = Keys{c}, SSHKeys{c}, Tokens{c}
 	return c, nil
 }
 

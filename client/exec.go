@@ -145,7 +145,7 @@ func (e *execution) lost(ctx context.Context, err error) bool {
 		return e.known || sandpit.CodeOf(err) == sandpit.Unavailable
 	case sandpit.Gone:
 		// A stream that ends too early looks like the end of a sandbox.
-		now, askErr := e.sandbox.client.Get(ctx, e.sandbox.ID)
+		now, askErr := e.sandbox.client.Sandboxes.Get(ctx, e.sandbox.ID)
 		return sandpit.CodeOf(askErr) == sandpit.Unavailable || askErr == nil && now.State == sandpit.StateRunning
 	default:
 		return false
@@ -155,7 +155,7 @@ func (e *execution) lost(ctx context.Context, err error) bool {
 // sandboxEnd returns why no command of the sandbox can keep running, nil if one may: the stream
 // of a sandbox that is deleted or stopped ends before its record is gone.
 func (e *execution) sandboxEnd(ctx context.Context) error {
-	now, err := e.sandbox.client.Get(ctx, e.sandbox.ID)
+	now, err := e.sandbox.client.Sandboxes.Get(ctx, e.sandbox.ID)
 	switch {
 	case isRemoved(err):
 		return err
@@ -177,7 +177,7 @@ func (e *execution) sandboxEnd(ctx context.Context) error {
 // sandbox is to blame.
 func (e *execution) explainUnavailable(ctx context.Context, id string, err error) error {
 	if sandpit.HintOf(err) != "" {
-		if _, askErr := e.sandbox.client.Get(ctx, e.sandbox.ID); askErr == nil {
+		if _, askErr := e.sandbox.client.Sandboxes.Get(ctx, e.sandbox.ID); askErr == nil {
 			return sandpit.Errorf(sandpit.Unavailable, "the end of command %s is not known: %w", id, err)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/api"
 	"github.com/sandpit-dev/sandpit/internal/front/wire"
 	"github.com/sandpit-dev/sandpit/internal/reach/envd"
 )
@@ -23,7 +24,7 @@ type Sandbox struct {
 }
 
 // Open returns a sandbox by its ID without asking the server whether it is there.
-func (c *Client) Open(id sandpit.ID) *Sandbox { return c.sandbox(sandpit.Sandbox{ID: id}) }
+func (g Sandboxes) Open(id sandpit.ID) *Sandbox { return g.client.sandbox(sandpit.Sandbox{ID: id}) }
 
 func (c *Client) sandbox(s sandpit.Sandbox) *Sandbox {
 	return &Sandbox{Sandbox: s, client: c, guest: &remoteGuest{Client: envd.New(inside{c, s.ID}, ""), client: c, id: s.ID}}
@@ -34,7 +35,7 @@ func (s *Sandbox) Guest() sandpit.Guest { return s.guest }
 
 // Delete ends the sandbox and removes everything of it. It is idempotent.
 func (s *Sandbox) Delete(ctx context.Context) error {
-	err := s.client.Delete(ctx, s.ID)
+	err := s.client.Sandboxes.Delete(ctx, s.ID)
 	if code := sandpit.CodeOf(err); code == sandpit.NotFound || code == sandpit.Gone {
 		return nil
 	}
@@ -57,17 +58,14 @@ type RunOptions struct {
 	MaxOutput int64
 }
 
-// RunResult is how a command went.
-type RunResult = wire.RunResult
-
 // Run runs text in a shell inside and returns when it has ended. A command that fails
 // or takes too long is no error: the result tells.
-func (s *Sandbox) Run(ctx context.Context, command string) (RunResult, error) {
+func (s *Sandbox) Run(ctx context.Context, command string) (api.RunResult, error) {
 	return s.RunWith(ctx, RunOptions{}, "sh", "-c", command)
 }
 
 // RunWith runs a program with its arguments, with no shell between.
-func (s *Sandbox) RunWith(ctx context.Context, o RunOptions, args ...string) (RunResult, error) {
+func (s *Sandbox) RunWith(ctx context.Context, o RunOptions, args ...string) (api.RunResult, error) {
 	var res wire.RunResult
 	err := s.client.do(ctx, call{
 		method: http.MethodPost, path: path("sandboxes", string(s.ID), "run"), out: &res, untimed: true,
@@ -81,7 +79,7 @@ func (s *Sandbox) RunWith(ctx context.Context, o RunOptions, args ...string) (Ru
 
 // Stats measures the sandbox.
 func (s *Sandbox) Stats(ctx context.Context) (sandpit.Stats, error) {
-	return s.client.SandboxStats(ctx, s.ID)
+	return s.client.Sandboxes.Stats(ctx, s.ID)
 }
 
 // goodbye is how long WithSandbox takes to delete.
@@ -90,7 +88,7 @@ const goodbye = 30 * time.Second
 // WithSandbox makes a sandbox, gives it to fn and deletes it, however fn ends. The
 // error is that of fn, joined with one of the deletion.
 func (c *Client) WithSandbox(ctx context.Context, r CreateRequest, fn func(ctx context.Context, s *Sandbox) error) (err error) {
-	s, err := c.Create(ctx, r)
+	s, err := c.Sandboxes.Create(ctx, r)
 	if err != nil {
 		return fmt.Errorf("create a sandbox: %w", err)
 	}

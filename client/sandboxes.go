@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/api"
 	"github.com/sandpit-dev/sandpit/internal/front/wire"
 )
 
@@ -27,7 +28,7 @@ type CreateRequest struct {
 	OnTimeout sandpit.Action
 	// Policy says what happens when nobody uses it, or when it is lost. Default: an idle one is
 	// suspended (paused on disk), and resumes when it is used.
-	Policy Policy
+	Policy sandpit.Policy
 	// Offline keeps a network from it, whatever the server's default is.
 	Offline bool
 	// NetworkSecrets are what headers of the spec's network refer to. The server keeps
@@ -42,19 +43,13 @@ type CreateRequest struct {
 	AllowPaths []string
 	// Repository is cloned into it, by its own git and network, before it counts as
 	// running. If that fails, there is no sandbox. Default: none.
-	Repository *Repository
+	Repository *api.Repository
 	// CreateTimeout is how long the making may take, cloning included. Default: the server's.
 	CreateTimeout time.Duration
 	// Key makes this a request that may be sent again, also later and by another
 	// process. Default: a new one, so that it is sent again only by this call.
 	Key string
 }
-
-// Repository is what a new sandbox has cloned.
-type Repository = wire.Repository
-
-// Policy says what happens to a sandbox when nobody uses it, or when it is lost.
-type Policy = sandpit.Policy
 
 // Filter chooses sandboxes. Fields that are zero choose everything but deleted ones.
 type Filter struct {
@@ -68,17 +63,20 @@ type Filter struct {
 	Limit int
 }
 
+// Sandboxes manages the sandboxes of the server.
+type Sandboxes struct{ client *Client }
+
 // Create makes a sandbox and returns it when it runs.
 //
 // Invalid, Unsupported: the request. Exhausted: no room. PermissionDenied: a
 // directory that may not be shown. Conflict: the key was used for another request.
-func (c *Client) Create(ctx context.Context, r CreateRequest) (*Sandbox, error) {
+func (g Sandboxes) Create(ctx context.Context, r CreateRequest) (*Sandbox, error) {
 	key := r.Key
 	if key == "" {
 		key = rand.Text()
 	}
 	var s sandpit.Sandbox
-	err := c.do(ctx, call{
+	err := g.client.do(ctx, call{
 		method: http.MethodPost, path: path("sandboxes"), out: &s, again: true, untimed: true,
 		header: http.Header{wire.HeaderIdempotencyKey: {key}},
 		in: wire.Create{
@@ -91,23 +89,23 @@ func (c *Client) Create(ctx context.Context, r CreateRequest) (*Sandbox, error) 
 	if err != nil {
 		return nil, err
 	}
-	return c.sandbox(s), nil
+	return g.client.sandbox(s), nil
 }
 
 // Get returns a sandbox, also one that was deleted a short while ago. NotFound.
-func (c *Client) Get(ctx context.Context, id sandpit.ID) (*Sandbox, error) {
+func (g Sandboxes) Get(ctx context.Context, id sandpit.ID) (*Sandbox, error) {
 	var s sandpit.Sandbox
-	if err := c.do(ctx, call{method: http.MethodGet, path: path("sandboxes", string(id)), out: &s, again: true}); err != nil {
+	if err := g.client.do(ctx, call{method: http.MethodGet, path: path("sandboxes", string(id)), out: &s, again: true}); err != nil {
 		return nil, err
 	}
-	return c.sandbox(s), nil
+	return g.client.sandbox(s), nil
 }
 
 // pageSize is how many are asked for at once.
 const pageSize = 500
 
 // List returns sandboxes in the order of their IDs.
-func (c *Client) List(ctx context.Context, f Filter) ([]sandpit.Sandbox, error) {
+func (g Sandboxes) List(ctx context.Context, f Filter) ([]sandpit.Sandbox, error) {
 	query := url.Values{}
 	for _, name := range slices.Sorted(maps.Keys(f.Labels)) {
 		query.Add("label", name+"="+f.Labels[name])
@@ -118,7 +116,7 @@ func (c *Client) List(ctx context.Context, f Filter) ([]sandpit.Sandbox, error) 
 	if f.Owner != "" {
 		query.Set("owner", f.Owner)
 	}
-	return pages[sandpit.Sandbox](ctx, c, path("sandboxes"), query, f.Limit)
+	return pages[sandpit.Sandbox](ctx, g.client, path("sandboxes"), query, f.Limit)
 }
 
 // The bounds of a list: one that never comes to an end is none.
@@ -158,72 +156,80 @@ func pages[T any](ctx context.Context, c *Client, at string, query url.Values, l
 }
 
 // Delete ends a sandbox and removes everything of it. One that is unknown is NotFound.
-func (c *Client) Delete(ctx context.Context, id sandpit.ID) error {
-	return c.do(ctx, call{method: http.MethodDelete, path: path("sandboxes", string(id)), untimed: true})
+func (g Sandboxes) Delete(ctx context.Context, id sandpit.ID) error {
+	return g.client.do(ctx, call{method: http.MethodDelete, path: path("sandboxes", string(id)), untimed: true})
 }
 
 // Stop ends the processes of a sandbox, its files kept.
 //
 // NotFound: no such sandbox. Gone: it was deleted. Conflict: its state forbids it.
 // Unsupported: its provider cannot do that.
-func (c *Client) Stop(ctx context.Context, id sandpit.ID) error { return c.change(ctx, id, "stop") }
+func (g Sandboxes) Stop(ctx context.Context, id sandpit.ID) error {
+	return g.client.Sandboxes.post(ctx, id, "stop")
+}
 
 // Start starts a stopped sandbox. Errors as with Stop, and Exhausted: no room.
-func (c *Client) Start(ctx context.Context, id sandpit.ID) error { return c.change(ctx, id, "start") }
+func (g Sandboxes) Start(ctx context.Context, id sandpit.ID) error {
+	return g.client.Sandboxes.post(ctx, id, "start")
+}
 
 // Pause holds a sandbox still, its memory kept. Errors as with Stop.
-func (c *Client) Pause(ctx context.Context, id sandpit.ID) error { return c.change(ctx, id, "pause") }
+func (g Sandboxes) Pause(ctx context.Context, id sandpit.ID) error {
+	return g.client.Sandboxes.post(ctx, id, "pause")
+}
 
 // Suspend pauses a sandbox on disk, whether it runs or is paused in memory. Errors as
 // with Stop, and Exhausted: no room on disk.
-func (c *Client) Suspend(ctx context.Context, id sandpit.ID) error {
-	return c.do(ctx, call{
+func (g Sandboxes) Suspend(ctx context.Context, id sandpit.ID) error {
+	return g.client.do(ctx, call{
 		method: http.MethodPost, path: path("sandboxes", string(id), "pause"), query: url.Values{"disk": {"true"}}, untimed: true,
 	})
 }
 
 // Checkpoint saves the files of a running sandbox, which it begins with if it is made
 // again after a crash. Errors as with Stop, and Exhausted: no room on disk.
-func (c *Client) Checkpoint(ctx context.Context, id sandpit.ID) error {
-	return c.change(ctx, id, "checkpoint")
+func (g Sandboxes) Checkpoint(ctx context.Context, id sandpit.ID) error {
+	return g.client.Sandboxes.post(ctx, id, "checkpoint")
 }
 
 // Resume lets a paused sandbox go on. Errors as with Stop.
-func (c *Client) Resume(ctx context.Context, id sandpit.ID) error { return c.change(ctx, id, "resume") }
+func (g Sandboxes) Resume(ctx context.Context, id sandpit.ID) error {
+	return g.client.Sandboxes.post(ctx, id, "resume")
+}
 
 // Archive moves the files of a stopped sandbox to where they cost little. Errors as
 // with Stop.
-func (c *Client) Archive(ctx context.Context, id sandpit.ID) error {
-	return c.change(ctx, id, "archive")
+func (g Sandboxes) Archive(ctx context.Context, id sandpit.ID) error {
+	return g.client.Sandboxes.post(ctx, id, "archive")
 }
 
 // Restore moves the files of an archived sandbox back. Errors as with Stop.
-func (c *Client) Restore(ctx context.Context, id sandpit.ID) error {
-	return c.change(ctx, id, "restore")
+func (g Sandboxes) Restore(ctx context.Context, id sandpit.ID) error {
+	return g.client.Sandboxes.post(ctx, id, "restore")
 }
 
-func (c *Client) change(ctx context.Context, id sandpit.ID, verb string) error {
-	return c.do(ctx, call{method: http.MethodPost, path: path("sandboxes", string(id), verb), untimed: true})
+func (g Sandboxes) post(ctx context.Context, id sandpit.ID, verb string) error {
+	return g.client.do(ctx, call{method: http.MethodPost, path: path("sandboxes", string(id), verb), untimed: true})
 }
 
 // SetTimeout replaces the deadline of a sandbox: timeout from now, below zero never.
 // Without an action, it keeps the one it has, at first sandpit.ActionKill.
-func (c *Client) SetTimeout(ctx context.Context, id sandpit.ID, timeout time.Duration, action sandpit.Action) error {
-	return c.setLease(ctx, id, wire.Lease{Timeout: timeout.Seconds(), Action: action})
+func (g Sandboxes) SetTimeout(ctx context.Context, id sandpit.ID, timeout time.Duration, action sandpit.Action) error {
+	return g.client.Sandboxes.setLease(ctx, id, wire.Lease{Timeout: timeout.Seconds(), Action: action})
 }
 
 // SetDeadline replaces the deadline of a sandbox; the zero time means never. It is
 // kept to the millisecond. Without an action, the sandbox keeps the one it has.
-func (c *Client) SetDeadline(ctx context.Context, id sandpit.ID, l sandpit.Lease) error {
+func (g Sandboxes) SetDeadline(ctx context.Context, id sandpit.ID, l sandpit.Lease) error {
 	lease := wire.Lease{Deadline: l.Deadline, Action: l.Action}
 	if l.Deadline.IsZero() {
 		lease.Timeout = -1
 	}
-	return c.setLease(ctx, id, lease)
+	return g.client.Sandboxes.setLease(ctx, id, lease)
 }
 
-func (c *Client) setLease(ctx context.Context, id sandpit.ID, l wire.Lease) error {
-	return c.do(ctx, call{method: http.MethodPut, path: path("sandboxes", string(id), "lease"), in: l, again: true})
+func (g Sandboxes) setLease(ctx context.Context, id sandpit.ID, l wire.Lease) error {
+	return g.client.do(ctx, call{method: http.MethodPut, path: path("sandboxes", string(id), "lease"), in: l, again: true})
 }
 
 // SetPolicy replaces the policy of a sandbox: to change one field, begin with its
@@ -231,26 +237,26 @@ func (c *Client) setLease(ctx context.Context, id sandpit.ID, l wire.Lease) erro
 //
 // NotFound: no such sandbox. Gone: it was deleted. Invalid: the policy. Unsupported: its
 // provider cannot do what it asks for.
-func (c *Client) SetPolicy(ctx context.Context, id sandpit.ID, p Policy) error {
-	return c.do(ctx, call{method: http.MethodPut, path: path("sandboxes", string(id), "policy"), in: wire.PolicyOf(p), again: true})
+func (g Sandboxes) SetPolicy(ctx context.Context, id sandpit.ID, p sandpit.Policy) error {
+	return g.client.do(ctx, call{method: http.MethodPut, path: path("sandboxes", string(id), "policy"), in: wire.PolicyOf(p), again: true})
 }
 
 // SetLabels replaces the labels of a sandbox.
-func (c *Client) SetLabels(ctx context.Context, id sandpit.ID, labels map[string]string) error {
-	return c.do(ctx, call{method: http.MethodPut, path: path("sandboxes", string(id), "labels"), in: wire.Labels{Labels: labels}, again: true})
+func (g Sandboxes) SetLabels(ctx context.Context, id sandpit.ID, labels map[string]string) error {
+	return g.client.do(ctx, call{method: http.MethodPut, path: path("sandboxes", string(id), "labels"), in: wire.Labels{Labels: labels}, again: true})
 }
 
 // Rename gives a sandbox another name, or none if name is empty.
 //
 // Invalid: the name is not as sandpit.CheckName wants it. AlreadyExists: another sandbox of
 // the owner has it.
-func (c *Client) Rename(ctx context.Context, id sandpit.ID, name string) error {
-	return c.do(ctx, call{method: http.MethodPut, path: path("sandboxes", string(id), "name"), in: wire.Name{Name: name}, again: true})
+func (g Sandboxes) Rename(ctx context.Context, id sandpit.ID, name string) error {
+	return g.client.do(ctx, call{method: http.MethodPut, path: path("sandboxes", string(id), "name"), in: wire.Name{Name: name}, again: true})
 }
 
 // SandboxStats measures a running sandbox.
-func (c *Client) SandboxStats(ctx context.Context, id sandpit.ID) (sandpit.Stats, error) {
+func (g Sandboxes) Stats(ctx context.Context, id sandpit.ID) (sandpit.Stats, error) {
 	var s sandpit.Stats
-	err := c.do(ctx, call{method: http.MethodGet, path: path("sandboxes", string(id), "stats"), out: &s, again: true})
+	err := g.client.do(ctx, call{method: http.MethodGet, path: path("sandboxes", string(id), "stats"), out: &s, again: true})
 	return s, err
 }

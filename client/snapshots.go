@@ -10,15 +10,18 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/front/wire"
 )
 
-// CreateSnapshot saves a running or paused sandbox, which goes on. The name "" is none.
+// Snapshots manages saved states of sandboxes.
+type Snapshots struct{ client *Client }
+
+// Create saves a running or paused sandbox, which goes on. The name "" is none.
 // Sandboxes with the image "snapshot:" and its ID or name begin as it is.
 //
 // Invalid: the name. AlreadyExists: it is taken. Conflict: the sandbox is neither running
 // nor paused. Exhausted: there are as many snapshots, or as large ones, as there may be.
 // Unsupported: its provider cannot do that.
-func (c *Client) CreateSnapshot(ctx context.Context, id sandpit.ID, name string) (sandpit.Snapshot, error) {
+func (g Snapshots) Create(ctx context.Context, id sandpit.ID, name string) (sandpit.Snapshot, error) {
 	var s sandpit.Snapshot
-	err := c.do(ctx, call{
+	err := g.client.do(ctx, call{
 		method: http.MethodPost, path: path("snapshots"), in: wire.NewSnapshot{Sandbox: id, Name: name}, out: &s, untimed: true,
 	})
 	return s, err
@@ -33,25 +36,25 @@ type SnapshotFilter struct {
 }
 
 // Snapshots lists snapshots in the order of their IDs.
-func (c *Client) Snapshots(ctx context.Context, f SnapshotFilter) ([]sandpit.Snapshot, error) {
+func (g Snapshots) List(ctx context.Context, f SnapshotFilter) ([]sandpit.Snapshot, error) {
 	query := ownerQuery(f.Owner)
 	if f.Sandbox != "" {
 		query.Set("sandbox", string(f.Sandbox))
 	}
-	return pages[sandpit.Snapshot](ctx, c, path("snapshots"), query, f.Limit)
+	return pages[sandpit.Snapshot](ctx, g.client, path("snapshots"), query, f.Limit)
 }
 
 // Snapshot returns a snapshot by its ID or name. The owner "" is the caller. NotFound.
-func (c *Client) Snapshot(ctx context.Context, owner, name string) (sandpit.Snapshot, error) {
-	return get[sandpit.Snapshot](ctx, c, path("snapshots", name), ownerQuery(owner))
+func (g Snapshots) Get(ctx context.Context, owner, name string) (sandpit.Snapshot, error) {
+	return get[sandpit.Snapshot](ctx, g.client, path("snapshots", name), ownerQuery(owner))
 }
 
 // DeleteSnapshot removes a snapshot; sandboxes that were made of it go on. The owner "" is
 // the caller.
 //
 // NotFound: there is none. Conflict: it is being used.
-func (c *Client) DeleteSnapshot(ctx context.Context, owner, name string) error {
-	return c.do(ctx, call{method: http.MethodDelete, path: path("snapshots", name), query: ownerQuery(owner), untimed: true})
+func (g Snapshots) Delete(ctx context.Context, owner, name string) error {
+	return g.client.do(ctx, call{method: http.MethodDelete, path: path("snapshots", name), query: ownerQuery(owner), untimed: true})
 }
 
 // ForkRequest says what copies of a sandbox shall be. The zero value of a field means the
@@ -67,9 +70,9 @@ type ForkRequest struct {
 
 // Fork makes copies of a running or paused sandbox, which goes on: all or none. Errors are
 // those of CreateSnapshot and Create.
-func (c *Client) Fork(ctx context.Context, id sandpit.ID, r ForkRequest) ([]*Sandbox, error) {
+func (g Sandboxes) Fork(ctx context.Context, id sandpit.ID, r ForkRequest) ([]*Sandbox, error) {
 	var page wire.Page[sandpit.Sandbox]
-	err := c.do(ctx, call{
+	err := g.client.do(ctx, call{
 		method: http.MethodPost, path: path("sandboxes", string(id), "fork"), out: &page, untimed: true,
 		in: wire.Fork{Count: r.Count, Labels: r.Labels, Env: r.Env, Secrets: r.Secrets},
 	})
@@ -78,7 +81,7 @@ func (c *Client) Fork(ctx context.Context, id sandpit.ID, r ForkRequest) ([]*San
 	}
 	list := make([]*Sandbox, len(page.Items))
 	for i, s := range page.Items {
-		list[i] = c.sandbox(s)
+		list[i] = g.client.sandbox(s)
 	}
 	return list, nil
 }
@@ -87,8 +90,8 @@ func (c *Client) Fork(ctx context.Context, id sandpit.ID, r ForkRequest) ([]*San
 //
 // NotFound: there is no such snapshot. Invalid: it is of another sandbox. Conflict: the
 // sandbox is neither running nor paused. Unsupported: its provider cannot do that.
-func (c *Client) Rollback(ctx context.Context, id sandpit.ID, snapshot string) error {
-	return c.do(ctx, call{
+func (g Sandboxes) Rollback(ctx context.Context, id sandpit.ID, snapshot string) error {
+	return g.client.do(ctx, call{
 		method: http.MethodPost, path: path("sandboxes", string(id), "rollback"), in: wire.Rollback{Snapshot: snapshot}, untimed: true,
 	})
 }
@@ -124,7 +127,7 @@ type DiffRequest struct {
 //
 // Invalid: both are the image, or they were made of different images. Conflict: a sandbox
 // does not run. Unsupported: its provider cannot do that. Exhausted: too many files.
-func (c *Client) Diff(ctx context.Context, r DiffRequest) (sandpit.FileDiff, error) {
+func (g Sandboxes) Diff(ctx context.Context, r DiffRequest) (sandpit.FileDiff, error) {
 	query := ownerQuery(r.Owner)
 	for name, side := range map[string]Side{"from": r.From, "to": r.To} {
 		if side != (Side{}) {
@@ -135,18 +138,18 @@ func (c *Client) Diff(ctx context.Context, r DiffRequest) (sandpit.FileDiff, err
 		query.Set("patch", "true")
 	}
 	var d sandpit.FileDiff
-	err := c.do(ctx, call{method: http.MethodGet, path: path("diff"), query: query, out: &d, untimed: true})
+	err := g.client.do(ctx, call{method: http.MethodGet, path: path("diff"), query: query, out: &d, untimed: true})
 	return d, err
 }
 
 // ExportSnapshot writes a snapshot as one stream, with all that it needs. After an error
 // the stream is not complete. The owner "" is the caller. NotFound.
-func (c *Client) ExportSnapshot(ctx context.Context, owner, name string, to io.Writer) error {
-	r, err := c.request(ctx, http.MethodGet, path("snapshots", name, "export"), ownerQuery(owner), nil)
+func (g Snapshots) Export(ctx context.Context, owner, name string, to io.Writer) error {
+	r, err := g.client.request(ctx, http.MethodGet, path("snapshots", name, "export"), ownerQuery(owner), nil)
 	if err != nil {
 		return err
 	}
-	res, err := c.send(r)
+	res, err := g.client.send(r)
 	if err != nil {
 		return err
 	}
@@ -170,19 +173,19 @@ type ImportRequest struct {
 //
 // PermissionDenied: the caller is none. Invalid: the name, or no such stream. AlreadyExists: the name is taken. Exhausted: no
 // room. Unsupported: no such provider, or it keeps no snapshots.
-func (c *Client) ImportSnapshot(ctx context.Context, req ImportRequest, from io.Reader) (sandpit.Snapshot, error) {
+func (g Snapshots) Import(ctx context.Context, req ImportRequest, from io.Reader) (sandpit.Snapshot, error) {
 	query := url.Values{}
 	for key, value := range map[string]string{"name": req.Name, "provider": req.Provider, "owner": req.Owner} {
 		if value != "" {
 			query.Set(key, value)
 		}
 	}
-	r, err := c.request(ctx, http.MethodPost, path("snapshots", "import"), query, from)
+	r, err := g.client.request(ctx, http.MethodPost, path("snapshots", "import"), query, from)
 	if err != nil {
 		return sandpit.Snapshot{}, err
 	}
 	r.Header.Set("Content-Type", wire.ContentTypeSnapshot)
-	res, err := c.send(r)
+	res, err := g.client.send(r)
 	if err != nil {
 		return sandpit.Snapshot{}, err
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/tmaxmax/go-sse"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/api"
 	"github.com/sandpit-dev/sandpit/internal/front/wire"
 )
 
@@ -28,11 +29,11 @@ var errStop = errors.New("stop")
 // chooses on, and then as they happen, until fn returns an error, which it returns, or
 // ctx ends. When the connection breaks it goes on where it was, for as long as the
 // server can be reached again within Options.Timeout.
-func (c *Client) FollowEvents(ctx context.Context, f EventFilter, fn func(Event) error) error {
+func (g Events) Follow(ctx context.Context, f EventFilter, fn func(api.Event) error) error {
 	lost := time.Time{}
 	pause := pauses()
 	for {
-		err := c.followOnce(ctx, &f, func(e Event) error {
+		err := g.client.Events.followOnce(ctx, &f, func(e api.Event) error {
 			lost = time.Time{}
 			pause.Reset()
 			return fn(e)
@@ -46,7 +47,7 @@ func (c *Client) FollowEvents(ctx context.Context, f EventFilter, fn func(Event)
 		if lost.IsZero() {
 			lost = time.Now()
 		}
-		if err != nil && time.Since(lost) > c.o.Timeout {
+		if err != nil && time.Since(lost) > g.client.o.Timeout {
 			return err
 		}
 		select {
@@ -57,7 +58,7 @@ func (c *Client) FollowEvents(ctx context.Context, f EventFilter, fn func(Event)
 	}
 }
 
-func (c *Client) followOnce(ctx context.Context, f *EventFilter, fn func(Event) error) error {
+func (g Events) followOnce(ctx context.Context, f *EventFilter, fn func(api.Event) error) error {
 	query := f.query()
 	query.Set("after", strconv.FormatInt(f.After, 10)) // without, a server begins with what happens next
 	var refused error
@@ -65,11 +66,11 @@ func (c *Client) followOnce(ctx context.Context, f *EventFilter, fn func(Event) 
 		method: http.MethodGet, path: path("events", "stream"), query: query,
 		header: http.Header{"Last-Event-Id": {strconv.FormatInt(f.After, 10)}},
 	}
-	err := c.stream(ctx, r, func(name string, data []byte) error {
+	err := g.client.stream(ctx, r, func(name string, data []byte) error {
 		if name != "" && name != "event" {
 			return nil
 		}
-		var e Event
+		var e api.Event
 		if err := json.Unmarshal(data, &e); err != nil {
 			return sandpit.Errorf(sandpit.Internal, "an event that cannot be read: %w", err)
 		}
@@ -85,20 +86,15 @@ func (c *Client) followOnce(ctx context.Context, f *EventFilter, fn func(Event) 
 	return err
 }
 
-// PullRequest asks for an image. Its fields are described with wire.Pull's: Provider is
-// whose sandboxes it is for, by default the server's usual one, and with Always the
-// registry is asked even if the image is there.
-type PullRequest = wire.Pull
-
 // PullImage fetches an image for the server's sandboxes. Progress hears of bytes, total
 // being 0 where it is not known; it may be nil.
-func (c *Client) PullImage(ctx context.Context, p PullRequest, progress func(done, total int64)) (Image, error) {
+func (g Images) Pull(ctx context.Context, p api.Pull, progress func(done, total int64)) (api.Image, error) {
 	var (
-		image Image
+		image api.Image
 		done  bool
 	)
 	r := call{method: http.MethodPost, path: path("images", "pull"), in: p}
-	err := c.stream(ctx, r, func(name string, data []byte) error {
+	err := g.client.stream(ctx, r, func(name string, data []byte) error {
 		switch name {
 		case "progress":
 			var p wire.Progress
@@ -159,7 +155,7 @@ func (c *Client) stream(ctx context.Context, r call, fn func(name string, data [
 			if err := json.Unmarshal([]byte(e.Data), &p); err != nil {
 				return notSandpit(res, err)
 			}
-			return ErrorOf(p)
+			return toError(p)
 		}
 		if err := fn(e.Type, []byte(e.Data)); err != nil {
 			if errors.Is(err, errStop) {

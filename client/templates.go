@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/api"
 	"github.com/sandpit-dev/sandpit/internal/front/wire"
 )
 
@@ -31,18 +32,24 @@ type TemplateRequest struct {
 	Fresh bool
 }
 
-// BuildTemplate starts a build, which goes on by itself. See WaitBuild.
+// Templates manages the templates of the server.
+type Templates struct{ client *Client }
+
+// Builds reads builds of templates and their logs.
+type Builds struct{ client *Client }
+
+// Build starts a build, which goes on by itself. See WaitBuild.
 //
 // Invalid: the name, a tag or the recipe. NotFound: a secret. Exhausted: the owner has as
 // much as there may be. Unsupported: the server builds no templates.
-func (c *Client) BuildTemplate(ctx context.Context, r TemplateRequest) (sandpit.Template, sandpit.TemplateBuild, error) {
+func (g Templates) Build(ctx context.Context, r TemplateRequest) (sandpit.Template, sandpit.TemplateBuild, error) {
 	var made wire.MadeTemplate
-	err := c.do(ctx, call{method: http.MethodPost, path: path("templates"), in: wire.NewTemplate{Name: r.Name, Tags: r.Tags}, out: &made})
+	err := g.client.do(ctx, call{method: http.MethodPost, path: path("templates"), in: wire.NewTemplate{Name: r.Name, Tags: r.Tags}, out: &made})
 	if err == nil && r.Files != nil {
-		err = c.sendFiles(ctx, made.Build.ID, r.Files)
+		err = g.client.sendFiles(ctx, made.Build.ID, r.Files)
 	}
 	if err == nil {
-		err = c.do(ctx, call{
+		err = g.client.do(ctx, call{
 			method: http.MethodPost, path: path("builds", string(made.Build.ID)), out: &made.Build,
 			in: wire.StartBuild{Recipe: r.Recipe, Secrets: r.Secrets, Fresh: r.Fresh, Login: wire.Login{User: r.User, Password: r.Password}},
 		})
@@ -82,15 +89,15 @@ func (c *Client) put(ctx context.Context, p, contentType string, from io.Reader)
 }
 
 // Build returns a build of the caller's. NotFound.
-func (c *Client) Build(ctx context.Context, id sandpit.BuildID) (sandpit.TemplateBuild, error) {
-	return get[sandpit.TemplateBuild](ctx, c, path("builds", string(id)), nil)
+func (g Builds) Get(ctx context.Context, id sandpit.BuildID) (sandpit.TemplateBuild, error) {
+	return get[sandpit.TemplateBuild](ctx, g.client, path("builds", string(id)), nil)
 }
 
 // BuildLog returns what a build has told, from behind the entry with the number after, at
 // most 1000 entries. NotFound.
-func (c *Client) BuildLog(ctx context.Context, id sandpit.BuildID, after int64) ([]sandpit.BuildLog, error) {
+func (g Builds) Log(ctx context.Context, id sandpit.BuildID, after int64) ([]sandpit.BuildLog, error) {
 	query := url.Values{"after": {strconv.FormatInt(after, 10)}, "limit": {"1000"}}
-	page, err := get[wire.Page[sandpit.BuildLog]](ctx, c, path("builds", string(id), "log"), query)
+	page, err := get[wire.Page[sandpit.BuildLog]](ctx, g.client, path("builds", string(id), "log"), query)
 	return page.Items, err
 }
 
@@ -99,15 +106,15 @@ const pollBuild = 200 * time.Millisecond
 
 // WaitBuild returns a build that has ended, ready or not. Meanwhile hear is called with
 // each line of its log.
-func (c *Client) WaitBuild(ctx context.Context, id sandpit.BuildID, hear func(sandpit.BuildLog)) (sandpit.TemplateBuild, error) {
+func (g Builds) Wait(ctx context.Context, id sandpit.BuildID, hear func(sandpit.BuildLog)) (sandpit.TemplateBuild, error) {
 	var after int64
 	for {
-		b, err := c.Build(ctx, id) // before the log, so that nothing is missed
+		b, err := g.client.Builds.Get(ctx, id) // before the log, so that nothing is missed
 		if err != nil {
 			return b, err
 		}
 		for {
-			list, err := c.BuildLog(ctx, id, after)
+			list, err := g.client.Builds.Log(ctx, id, after)
 			if err != nil {
 				return b, err
 			}
@@ -130,60 +137,57 @@ func (c *Client) WaitBuild(ctx context.Context, id sandpit.BuildID, hear func(sa
 	}
 }
 
-// Builtin is a template that is part of the server's program.
-type Builtin = wire.Builtin
-
 // PrepareBuiltin returns the state of a template that is part of the server's program, and
 // has its build begin unless it was built or is being built. It does not wait for the build.
 //
 // NotFound: there is no such template. Unsupported: the server builds no templates.
-func (c *Client) PrepareBuiltin(ctx context.Context, name string) (Builtin, error) {
-	var b Builtin
-	return b, c.do(ctx, call{method: http.MethodPost, path: path("builtins", name), out: &b})
+func (g Templates) PrepareBuiltin(ctx context.Context, name string) (api.Builtin, error) {
+	var b api.Builtin
+	return b, g.client.do(ctx, call{method: http.MethodPost, path: path("builtins", name), out: &b})
 }
 
 // Templates lists templates, with public ones of others if asked for. The owner "" is
 // everybody that can be seen.
-func (c *Client) Templates(ctx context.Context, owner string, public bool) ([]sandpit.Template, error) {
+func (g Templates) List(ctx context.Context, owner string, public bool) ([]sandpit.Template, error) {
 	query := ownerQuery(owner)
 	if public {
 		query.Set("public", "true")
 	}
-	return pages[sandpit.Template](ctx, c, path("templates"), query, 0)
+	return pages[sandpit.Template](ctx, g.client, path("templates"), query, 0)
 }
 
 // Template returns a template by its ID or name. NotFound. PermissionDenied: it is
 // another's, and not public.
-func (c *Client) Template(ctx context.Context, ref string) (sandpit.Template, error) {
-	return get[sandpit.Template](ctx, c, path("templates", ref), nil)
+func (g Templates) Get(ctx context.Context, ref string) (sandpit.Template, error) {
+	return get[sandpit.Template](ctx, g.client, path("templates", ref), nil)
 }
 
 // Builds lists the builds of a template of the caller's without their recipes, the newest
 // first, at most 100.
-func (c *Client) Builds(ctx context.Context, ref string) ([]sandpit.TemplateBuild, error) {
-	page, err := get[wire.Page[sandpit.TemplateBuild]](ctx, c, path("templates", ref, "builds"), nil)
+func (g Builds) List(ctx context.Context, ref string) ([]sandpit.TemplateBuild, error) {
+	page, err := get[wire.Page[sandpit.TemplateBuild]](ctx, g.client, path("templates", ref, "builds"), nil)
 	return page.Items, err
 }
 
 // SetTemplatePublic says whether sandboxes of every owner can be made of a template of
 // the caller's. Errors are those of Template.
-func (c *Client) SetTemplatePublic(ctx context.Context, ref string, public bool) error {
-	return c.do(ctx, call{method: http.MethodPatch, path: path("templates", ref), in: wire.ChangeTemplate{Public: public}})
+func (g Templates) SetPublic(ctx context.Context, ref string, public bool) error {
+	return g.client.do(ctx, call{method: http.MethodPatch, path: path("templates", ref), in: wire.ChangeTemplate{Public: public}})
 }
 
 // TagTemplate has tags mean the build that a template's name and tag stand for. Errors are
 // those of Template.
-func (c *Client) TagTemplate(ctx context.Context, ref string, tags ...string) error {
-	return c.do(ctx, call{method: http.MethodPost, path: path("templates", ref, "tags"), in: wire.Tags{Tags: tags}})
+func (g Templates) Tag(ctx context.Context, ref string, tags ...string) error {
+	return g.client.do(ctx, call{method: http.MethodPost, path: path("templates", ref, "tags"), in: wire.Tags{Tags: tags}})
 }
 
 // UntagTemplate takes a tag away. Errors are those of Template.
-func (c *Client) UntagTemplate(ctx context.Context, ref, tag string) error {
-	return c.do(ctx, call{method: http.MethodDelete, path: path("templates", ref, "tags", tag)})
+func (g Templates) Untag(ctx context.Context, ref, tag string) error {
+	return g.client.do(ctx, call{method: http.MethodDelete, path: path("templates", ref, "tags", tag)})
 }
 
 // DeleteTemplate removes a template of the caller's; sandboxes that were made of it go on.
 // Errors are those of Template.
-func (c *Client) DeleteTemplate(ctx context.Context, ref string) error {
-	return c.do(ctx, call{method: http.MethodDelete, path: path("templates", ref), untimed: true})
+func (g Templates) Delete(ctx context.Context, ref string) error {
+	return g.client.do(ctx, call{method: http.MethodDelete, path: path("templates", ref), untimed: true})
 }

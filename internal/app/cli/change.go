@@ -24,11 +24,11 @@ func changes() []change {
 	return []change{
 		{
 			"stop", "End the processes of sandboxes and keep their files", "",
-			func(c *client.Client) func(context.Context, sandpit.ID) error { return c.Stop },
+			func(c *client.Client) func(context.Context, sandpit.ID) error { return c.Sandboxes.Stop },
 		},
 		{
 			"start", "Start sandboxes that were stopped", "",
-			func(c *client.Client) func(context.Context, sandpit.ID) error { return c.Start },
+			func(c *client.Client) func(context.Context, sandpit.ID) error { return c.Sandboxes.Start },
 		},
 		{
 			"restart", "Stop sandboxes and start them again, with their files",
@@ -37,21 +37,21 @@ func changes() []change {
 		},
 		{
 			"resume", "Let paused sandboxes go on", "",
-			func(c *client.Client) func(context.Context, sandpit.ID) error { return c.Resume },
+			func(c *client.Client) func(context.Context, sandpit.ID) error { return c.Sandboxes.Resume },
 		},
 		{
 			"checkpoint", "Save the files of running sandboxes, for when they break down",
 			"A sandbox that was created with --recreate begins with the last files that were saved\nwhen what it runs in breaks down. See also create --checkpoint-every.",
-			func(c *client.Client) func(context.Context, sandpit.ID) error { return c.Checkpoint },
+			func(c *client.Client) func(context.Context, sandpit.ID) error { return c.Sandboxes.Checkpoint },
 		},
 		{
 			"archive", "Move the files of stopped sandboxes to where they cost little",
 			"Until it is restored, an archived sandbox cannot be started.",
-			func(c *client.Client) func(context.Context, sandpit.ID) error { return c.Archive },
+			func(c *client.Client) func(context.Context, sandpit.ID) error { return c.Sandboxes.Archive },
 		},
 		{
 			"restore", "Move the files of archived sandboxes back", "The sandbox is stopped then, and can be started.",
-			func(c *client.Client) func(context.Context, sandpit.ID) error { return c.Restore },
+			func(c *client.Client) func(context.Context, sandpit.ID) error { return c.Sandboxes.Restore },
 		},
 	}
 }
@@ -84,9 +84,9 @@ func (a *app) newPause() *cobra.Command {
 		"With --disk the memory goes to disk, takes up none of the machine's any more, and\nsurvives the machine. One that is paused already may be put on disk as well.",
 		func(c *client.Client) func(context.Context, sandpit.ID) error {
 			if disk {
-				return c.Suspend
+				return c.Sandboxes.Suspend
 			}
-			return c.Pause
+			return c.Sandboxes.Pause
 		},
 	})
 	cmd.Example += "\n  sandpit pause --disk work"
@@ -120,7 +120,7 @@ chosen before, unless --action changes it. A new sandbox is removed then (kill).
 				return sandpit.Errorf(sandpit.Invalid, "the time is empty: want a time such as 30m, 12h or 2d, or %s", never)
 			}
 			return a.each(ctx, c, args[:1], func(ctx context.Context, id sandpit.ID) error {
-				return c.SetTimeout(ctx, id, d, sandpit.Action(action))
+				return c.Sandboxes.SetTimeout(ctx, id, d, sandpit.Action(action))
 			})
 		}),
 	}
@@ -145,7 +145,7 @@ NAME=VALUE sets a label, NAME- takes it off. All labels are printed then.`,
 			if err != nil {
 				return err
 			}
-			s, err := c.Get(ctx, id)
+			s, err := c.Sandboxes.Get(ctx, id)
 			if err != nil {
 				return err
 			}
@@ -157,7 +157,7 @@ NAME=VALUE sets a label, NAME- takes it off. All labels are printed then.`,
 				return err
 			}
 			if len(args) > 1 {
-				if err := c.SetLabels(ctx, id, labels); err != nil {
+				if err := c.Sandboxes.SetLabels(ctx, id, labels); err != nil {
 					return err
 				}
 			}

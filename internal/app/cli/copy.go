@@ -134,7 +134,7 @@ func (a *app) copyOne(ctx context.Context, c *client.Client, f *finder, x copied
 	if err != nil {
 		return err
 	}
-	s, err := c.Get(ctx, id)
+	s, err := c.Sandboxes.Get(ctx, id)
 	if err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/api"
 	"github.com/sandpit-dev/sandpit/client"
 	"github.com/sandpit-dev/sandpit/internal/app/config"
 )
@@ -71,7 +72,7 @@ Directories that -v names are the server machine's, which must allow it.`,
 			if err != nil {
 				return err
 			}
-			s, err := c.Create(ctx, r)
+			s, err := c.Sandboxes.Create(ctx, r)
 			if err != nil {
 				return err
 			}
@@ -121,14 +122,14 @@ func (g *gitFlags) add(f *pflag.FlagSet) {
 	f.StringVar(&g.password, "git-password", "", "password or token for --git: the `NAME` of a variable of this shell, or NAME=@FILE")
 }
 
-func (a *app) repository(g gitFlags) (*client.Repository, error) {
+func (a *app) repository(g gitFlags) (*api.Repository, error) {
 	if g.url == "" {
 		if g != (gitFlags{}) {
 			return nil, sandpit.Errorf(sandpit.Invalid, "--git-dir, --git-depth and --git-password go with --git URL")
 		}
 		return nil, nil //nolint:nilnil // none is asked for
 	}
-	r := client.Repository{Dir: g.dir, Depth: g.depth}
+	r := api.Repository{Dir: g.dir, Depth: g.depth}
 	r.URL, r.Ref, _ = strings.Cut(g.url, "#")
 	if g.password == "" {
 		return &r, nil
@@ -160,14 +161,14 @@ func (p *policyFlags) add(cmd *cobra.Command, f *pflag.FlagSet) {
 	f.BoolVar(&p.ignoreBackground, "ignore-background", false, "let it be idle while programs run in it")
 }
 
-func (p *policyFlags) policy() (client.Policy, error) {
+func (p *policyFlags) policy() (sandpit.Policy, error) {
 	var errs []error
 	at := func(flag, text string) time.Duration {
 		d, err := parseSpan(flag, text)
 		errs = append(errs, err)
 		return d
 	}
-	policy := client.Policy{
+	policy := sandpit.Policy{
 		IdleTimeout: at("--idle-timeout", p.idle), IdleAction: sandpit.Action(p.action),
 		AutoStop: max(0, at("--auto-stop", p.autoStop)), AutoArchive: max(0, at("--auto-archive", p.autoArchive)),
 		AutoDelete: max(0, at("--auto-delete", p.autoDelete)), Recreate: p.recreate, IgnoreBackground: p.ignoreBackground,

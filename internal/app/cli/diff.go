@@ -40,7 +40,7 @@ Mounts are left out.`,
 			if len(sides) > 1 {
 				r.From = sides[0]
 			}
-			d, err := c.Diff(ctx, r)
+			d, err := c.Sandboxes.Diff(ctx, r)
 			if err != nil {
 				return err
 			}

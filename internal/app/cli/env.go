@@ -133,7 +133,7 @@ func (o envOptions) builtins(cfg config.Config) []string {
 // set, else one of this user's own server.
 func (a *app) keyE2B(ctx context.Context, c *client.Client, cfg config.Config, owner string, ttl time.Duration) (string, error) {
 	if owner != "" {
-		made, err := c.CreateKey(ctx, owner, "E2B", ttl, false)
+		made, err := c.Keys.Create(ctx, owner, "E2B", ttl, false)
 		return made.Secret, err
 	}
 	if key := cfg.APIKey.Reveal(); key != "" {
@@ -143,7 +143,7 @@ func (a *app) keyE2B(ctx context.Context, c *client.Client, cfg config.Config, o
 	if key := savedKey(ctx, cfg, file); key != "" && ttl == 0 {
 		return key, nil
 	}
-	made, err := c.CreateKey(ctx, daemon.LocalOwner, "E2B", ttl, false)
+	made, err := c.Keys.Create(ctx, daemon.LocalOwner, "E2B", ttl, false)
 	if code := sandpit.CodeOf(err); code == sandpit.Unauthenticated || code == sandpit.PermissionDenied {
 		return "", sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "E2B's SDK shows a key, and there is none"),
 			"set SANDPIT_API_KEY, or add --owner NAME to make a key; on the server's machine and as its user leave --server and SANDPIT_URL out")
@@ -181,7 +181,7 @@ func savedKey(ctx context.Context, cfg config.Config, file string) string {
 		return ""
 	}
 	defer c.Close()
-	if _, err := c.List(ctx, client.Filter{Limit: 1}); err != nil {
+	if _, err := c.Sandboxes.List(ctx, client.Filter{Limit: 1}); err != nil {
 		return ""
 	}
 	return key
@@ -265,7 +265,7 @@ func (a *app) prepareBuiltins(ctx context.Context, c *client.Client, names []str
 	for waiting := names; len(waiting) > 0; {
 		var left, words []string
 		for _, name := range waiting {
-			b, err := c.PrepareBuiltin(ctx, name)
+			b, err := c.Templates.PrepareBuiltin(ctx, name)
 			switch code := sandpit.CodeOf(err); {
 			case ctx.Err() != nil:
 				return a.interrupted(ctx, ctx.Err())

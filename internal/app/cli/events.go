@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/sandpit-dev/sandpit/api"
 	"github.com/sandpit-dev/sandpit/client"
 )
 
@@ -48,7 +49,7 @@ line of JSON. -f goes on after the connection broke.`,
 			if o.follow {
 				return a.followEvents(ctx, c, o)
 			}
-			list, err := c.Events(ctx, o.filter)
+			list, err := c.Events.List(ctx, o.filter)
 			if err != nil {
 				return err
 			}
@@ -74,7 +75,7 @@ func (a *app) followEvents(ctx context.Context, c *client.Client, o eventOptions
 	n := 0
 	limit := o.filter.Limit
 	enc := json.NewEncoder(a.Out)
-	err := c.FollowEvents(ctx, o.filter, func(e client.Event) error {
+	err := c.Events.Follow(ctx, o.filter, func(e api.Event) error {
 		if o.json() {
 			if err := enc.Encode(e); err != nil {
 				return err
@@ -94,7 +95,7 @@ func (a *app) followEvents(ctx context.Context, c *client.Client, o eventOptions
 }
 
 // eventLine is one event for people who watch.
-func eventLine(e client.Event) string {
+func eventLine(e api.Event) string {
 	text := e.At.Local().Format(time.DateTime) + "  " + safe(e.Action) + "  " + safe(orElse(string(e.Sandbox), "-")) +
 		"  by " + safe(orElse(e.Actor, "-")) + "  " + safe(e.Result)
 	if details := eventDetails(e); details != "" {
@@ -104,7 +105,7 @@ func eventLine(e client.Event) string {
 }
 
 // eventDetails returns the message of an event, or its arguments if it has none.
-func eventDetails(e client.Event) string {
+func eventDetails(e api.Event) string {
 	if e.Message != "" {
 		return e.Message
 	}
@@ -119,9 +120,9 @@ func eventDetails(e client.Event) string {
 	return strings.Join(words, " ")
 }
 
-func eventListing(list []client.Event) listing {
+func eventListing(list []api.Event) listing {
 	if list == nil {
-		list = []client.Event{}
+		list = []api.Event{}
 	}
 	l := listing{document: list, rows: [][]string{{"NUMBER", "TIME", "ACTION", "SANDBOX", "ACTOR", "RESULT", "DETAILS"}}}
 	for _, e := range list {
@@ -157,7 +158,7 @@ audit.export_dir.`,
 			out := bufio.NewWriter(a.Out)
 			lines := json.NewEncoder(out)
 			for {
-				page, err := c.Events(ctx, client.EventFilter{After: after, Limit: exportPage})
+				page, err := c.Events.List(ctx, client.EventFilter{After: after, Limit: exportPage})
 				if err != nil {
 					return err
 				}
@@ -192,7 +193,7 @@ administrator.`,
 		Args:              wantArgs(0, 0, ""),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: a.verb(func(ctx context.Context, c *client.Client, _ []string) error {
-			v, err := c.VerifyEvents(ctx)
+			v, err := c.Events.Verify(ctx)
 			if err != nil {
 				return err
 			}
@@ -236,7 +237,7 @@ of it wants a key of an administrator.`, "  sandpit queue ls --dead\n  sandpit q
 		Args:              wantArgs(0, 0, ""),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: a.verb(func(ctx context.Context, c *client.Client, _ []string) error {
-			messages, err := c.Queue(ctx, dead)
+			messages, err := c.Queue.List(ctx, dead)
 			if err != nil {
 				return err
 			}
@@ -247,15 +248,15 @@ of it wants a key of an administrator.`, "  sandpit queue ls --dead\n  sandpit q
 	list.Flags().BoolVar(&dead, "dead", false, "what failed for good")
 	cmd.AddCommand(list,
 		a.newMessageVerb("retry", "Have something that failed for good tried again",
-			func(c *client.Client) func(context.Context, string) error { return c.RetryMessage }),
+			func(c *client.Client) func(context.Context, string) error { return c.Queue.Retry }),
 		a.newMessageVerb("drop", "Forget something that failed for good",
-			func(c *client.Client) func(context.Context, string) error { return c.DropMessage }))
+			func(c *client.Client) func(context.Context, string) error { return c.Queue.Drop }))
 	return cmd
 }
 
-func messageListing(list []client.Message) listing {
+func messageListing(list []api.Message) listing {
 	if list == nil {
-		list = []client.Message{}
+		list = []api.Message{}
 	}
 	l := listing{document: list, rows: [][]string{{"ID", "SANDBOX", "WHAT", "STATE", "DUE", "ATTEMPTS", "ERROR"}}}
 	for _, m := range list {
@@ -302,7 +303,7 @@ administrator, or the server's own socket.`, "  sandpit key create --owner alice
 		Args:              wantArgs(1, -1, "the ID of a key"),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: a.verb(func(ctx context.Context, c *client.Client, args []string) error {
-			return a.eachName(ctx, args, c.DeleteKey)
+			return a.eachName(ctx, args, c.Keys.Delete)
 		}),
 	})
 	return cmd
@@ -331,7 +332,7 @@ the sandboxes of OWNER.`,
 			if err != nil {
 				return err
 			}
-			key, err := c.CreateKey(ctx, owner, name, max(0, d), admin)
+			key, err := c.Keys.Create(ctx, owner, name, max(0, d), admin)
 			if err != nil {
 				return err
 			}
@@ -363,12 +364,12 @@ func (a *app) newKeyList() *cobra.Command {
 		Args:              wantArgs(0, 0, ""),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: a.verb(func(ctx context.Context, c *client.Client, _ []string) error {
-			list, err := c.Keys(ctx)
+			list, err := c.Keys.List(ctx)
 			if err != nil {
 				return err
 			}
 			if list == nil {
-				list = []client.Key{}
+				list = []api.Key{}
 			}
 			l := listing{document: list, rows: [][]string{{"ID", "NAME", "OWNER", "ADMIN", "CREATED", "USED", "EXPIRES"}}}
 			for _, k := range list {

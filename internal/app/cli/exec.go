@@ -121,7 +121,7 @@ func (a *app) exec(ctx context.Context, o execOptions, name string, args []strin
 	if command.Env, err = a.parseEnv(o.env); err != nil {
 		return err
 	}
-	box := c.Open(id)
+	box := c.Sandboxes.Open(id)
 	if o.detach {
 		err := a.detach(ctx, box.Guest(), command)
 		return a.interrupted(ctx, a.explainExec(ctx, executed{c, id, name, command}, err))
@@ -176,7 +176,7 @@ func (a *app) explainExec(ctx context.Context, x executed, err error) error {
 		fmt.Fprintf(a.Err, "sandpit: timeout: the command was killed after %s, as --timeout says\n", x.command.Timeout)
 		return exitStatus(statusTimeout)
 	case sandpit.PermissionDenied, sandpit.NotFound:
-		s, e := x.client.Get(context.WithoutCancel(ctx), x.id)
+		s, e := x.client.Sandboxes.Get(context.WithoutCancel(ctx), x.id)
 		if e != nil {
 			return e
 		}

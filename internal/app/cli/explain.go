@@ -15,7 +15,7 @@ import (
 // explainState says what to do about a sandbox that does not run, by the name that the user
 // gave it.
 func explainState(ctx context.Context, c *client.Client, id sandpit.ID, name string, err error) error {
-	s, getErr := c.Get(context.WithoutCancel(ctx), id)
+	s, getErr := c.Sandboxes.Get(context.WithoutCancel(ctx), id)
 	if getErr == nil {
 		verb := map[sandpit.State]string{
 			sandpit.StateStopped: "start", sandpit.StatePaused: "resume", sandpit.StateArchived: "restore", sandpit.StateError: "rm",

@@ -39,7 +39,7 @@ secrets, name nor its published ports. Either all are made or none.`,
 			if err != nil {
 				return err
 			}
-			made, err := c.Fork(ctx, id, r)
+			made, err := c.Sandboxes.Fork(ctx, id, r)
 			if err != nil {
 				return err
 			}

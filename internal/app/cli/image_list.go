@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/sandpit-dev/sandpit/client"
+	"github.com/sandpit-dev/sandpit/api"
 	"github.com/sandpit-dev/sandpit/internal/app/config"
 	"github.com/sandpit-dev/sandpit/internal/app/daemon"
 )
@@ -31,7 +31,7 @@ engine.`,
 				if err != nil {
 					return err
 				}
-				return a.showShelf(slices.DeleteFunc(list, func(i client.Image) bool {
+				return a.showShelf(slices.DeleteFunc(list, func(i api.Image) bool {
 					return !all && daemon.ImageEntry{Kind: daemon.ImageKind(i.Kind)}.Own()
 				}), asJSON)
 			}, func(store *daemon.Images) error {

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/api"
 	"github.com/sandpit-dev/sandpit/client"
 	"github.com/sandpit-dev/sandpit/internal/app/config"
 	"github.com/sandpit-dev/sandpit/internal/app/daemon"
@@ -15,8 +16,8 @@ import (
 
 // shelf is where images are that are not in this machine's cache.
 type shelf interface {
-	Pull(ctx context.Context, name string, always bool, progress func(done, total int64)) (client.Image, error)
-	List(ctx context.Context) ([]client.Image, error)
+	Pull(ctx context.Context, name string, always bool, progress func(done, total int64)) (api.Image, error)
+	List(ctx context.Context) ([]api.Image, error)
 	Remove(ctx context.Context, name string) error
 	Close() error
 }
@@ -37,16 +38,16 @@ func chosenProvider(cfg config.Config, flag string) string {
 	return flag
 }
 
-func (s serverShelf) Pull(ctx context.Context, name string, always bool, progress func(done, total int64)) (client.Image, error) {
-	return s.client.PullImage(ctx, client.PullRequest{Name: name, Always: always, Provider: s.provider}, progress)
+func (s serverShelf) Pull(ctx context.Context, name string, always bool, progress func(done, total int64)) (api.Image, error) {
+	return s.client.Images.Pull(ctx, api.Pull{Name: name, Always: always, Provider: s.provider}, progress)
 }
 
-func (s serverShelf) List(ctx context.Context) ([]client.Image, error) {
-	return s.client.Images(ctx, s.provider)
+func (s serverShelf) List(ctx context.Context) ([]api.Image, error) {
+	return s.client.Images.List(ctx, s.provider)
 }
 
 func (s serverShelf) Remove(ctx context.Context, name string) error {
-	return s.client.RemoveImage(ctx, s.provider, name)
+	return s.client.Images.Remove(ctx, s.provider, name)
 }
 
 func (s serverShelf) Close() error {
@@ -128,10 +129,10 @@ func addImageProvider(cmd *cobra.Command, provider *string) {
 }
 
 // showShelf lists images that are elsewhere.
-func (a *app) showShelf(list []client.Image, asJSON bool) error {
+func (a *app) showShelf(list []api.Image, asJSON bool) error {
 	if asJSON {
 		if list == nil {
-			list = []client.Image{}
+			list = []api.Image{}
 		}
 		return printJSON(a.Out, list)
 	}

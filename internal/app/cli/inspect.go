@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/api"
 	"github.com/sandpit-dev/sandpit/client"
 )
 
@@ -22,7 +23,7 @@ type inspected struct {
 	// Stats are there while it runs or is paused, and its provider can measure it.
 	Stats *sandpit.Stats `json:"stats,omitempty"`
 	// Pool is where another sandbox of its kind would come from.
-	Pool *client.Pool `json:"pool,omitempty"`
+	Pool *api.Pool `json:"pool,omitempty"`
 }
 
 func (a *app) newInspect() *cobra.Command {
@@ -77,14 +78,14 @@ func indices[T any](list []T) []int {
 	return all
 }
 
-func inspect(ctx context.Context, c *client.Client, id sandpit.ID, pools []client.Pool) (inspected, error) {
-	s, err := c.Get(ctx, id)
+func inspect(ctx context.Context, c *client.Client, id sandpit.ID, pools []api.Pool) (inspected, error) {
+	s, err := c.Sandboxes.Get(ctx, id)
 	if err != nil {
 		return inspected{}, err
 	}
 	i := inspected{Sandbox: s.Sandbox}
 	if s.State == sandpit.StateRunning || s.State == sandpit.StatePaused && !s.Suspended {
-		if stats, err := c.SandboxStats(ctx, id); err == nil {
+		if stats, err := c.Sandboxes.Stats(ctx, id); err == nil {
 			i.Stats = &stats
 		}
 	}

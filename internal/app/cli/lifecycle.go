@@ -30,7 +30,7 @@ an ID, and belongs to one sandbox of an owner. An empty NAME takes the name off.
 					return err
 				}
 			}
-			return a.each(ctx, c, args[:1], func(ctx context.Context, id sandpit.ID) error { return c.Rename(ctx, id, args[1]) })
+			return a.each(ctx, c, args[:1], func(ctx context.Context, id sandpit.ID) error { return c.Sandboxes.Rename(ctx, id, args[1]) })
 		}),
 	}
 }
@@ -38,16 +38,16 @@ an ID, and belongs to one sandbox of an owner. An empty NAME takes the name off.
 // restart stops a sandbox unless that has happened, and starts it.
 func restart(c *client.Client) func(context.Context, sandpit.ID) error {
 	return func(ctx context.Context, id sandpit.ID) error {
-		s, err := c.Get(ctx, id)
+		s, err := c.Sandboxes.Get(ctx, id)
 		if err != nil {
 			return err
 		}
 		if s.State != sandpit.StateStopped {
-			if err := c.Stop(ctx, id); err != nil {
+			if err := c.Sandboxes.Stop(ctx, id); err != nil {
 				return err
 			}
 		}
-		return c.Start(ctx, id)
+		return c.Sandboxes.Start(ctx, id)
 	}
 }
 
@@ -103,7 +103,7 @@ prints, or the beginning of the ID.`,
 				return sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "--signal %s: name the commands that it is for", name),
 					"see: sandpit ps "+shellQuote(args[0]))
 			}
-			return a.each(ctx, c, args, c.Stop)
+			return a.each(ctx, c, args, c.Sandboxes.Stop)
 		}),
 	}
 	cmd.Flags().StringVarP(&name, "signal", "s", "KILL", "`SIGNAL` for the commands, by its name or number")
@@ -115,7 +115,7 @@ func (a *app) signalCommands(ctx context.Context, c *client.Client, sandbox stri
 	if err != nil {
 		return err
 	}
-	box := c.Open(id)
+	box := c.Sandboxes.Open(id)
 	list, err := commands(ctx, box.Guest(), false)
 	if err != nil {
 		return err
@@ -176,7 +176,7 @@ is the command that was started last.`,
 			if err != nil {
 				return err
 			}
-			journal := journalOf(c.Open(id).Guest())
+			journal := journalOf(c.Sandboxes.Open(id).Guest())
 			name := ""
 			if len(args) > 1 {
 				name = args[1]

@@ -37,7 +37,7 @@ func (a *app) newList() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			list, err := c.List(ctx, filter)
+			list, err := c.Sandboxes.List(ctx, filter)
 			if err != nil {
 				return err
 			}
@@ -170,7 +170,7 @@ func (a *app) remove(ctx context.Context, c *client.Client, o removeOptions, arg
 		if err != nil {
 			return err
 		}
-		list, err := c.List(ctx, client.Filter{Labels: labels})
+		list, err := c.Sandboxes.List(ctx, client.Filter{Labels: labels})
 		if err != nil {
 			return err
 		}
@@ -182,7 +182,7 @@ func (a *app) remove(ctx context.Context, c *client.Client, o removeOptions, arg
 		}
 	}
 	err := a.eachID(ctx, ids, func(ctx context.Context, id sandpit.ID) error {
-		err := c.Delete(ctx, id)
+		err := c.Sandboxes.Delete(ctx, id)
 		if o.force && isMissing(err) {
 			return nil
 		}

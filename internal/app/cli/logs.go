@@ -46,7 +46,7 @@ sandbox's clock, and all of it is what the sandbox says.`,
 			if err != nil {
 				return err
 			}
-			list, err := commands(ctx, c.Open(id).Guest(), all)
+			list, err := commands(ctx, c.Sandboxes.Open(id).Guest(), all)
 			if err != nil {
 				return err
 			}
@@ -183,7 +183,7 @@ status.`,
 			if err != nil {
 				return err
 			}
-			journal := journalOf(c.Open(id).Guest())
+			journal := journalOf(c.Sandboxes.Open(id).Guest())
 			name := ""
 			if len(args) > 1 {
 				name = args[1]
@@ -287,7 +287,7 @@ func (a *app) commandNames(ctx context.Context, sandbox, begun string) []string 
 	if err != nil {
 		return nil
 	}
-	list, err := journalOf(c.Open(id).Guest()).ListCommands(ctx)
+	list, err := journalOf(c.Sandboxes.Open(id).Guest()).ListCommands(ctx)
 	if err != nil {
 		return nil
 	}

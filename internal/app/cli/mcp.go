@@ -192,9 +192,9 @@ func (a *app) mcpRemote(ctx context.Context, o mcpOptions, cfg config.Config, se
 		return a.mcpShared(ctx, o, c, serve)
 	}
 	serve.Open = func(ctx context.Context) (mcp.Place, error) {
-		s, err := c.Create(ctx, client.CreateRequest{
+		s, err := c.Sandboxes.Create(ctx, client.CreateRequest{
 			Spec: spec, Secrets: secrets.programs, NetworkSecrets: secrets.network, Provider: chosenProvider(cfg, o.provider), Offline: o.networkSet && !o.network,
-			Policy: client.Policy{IdleTimeout: o.idle, IdleAction: sandpit.ActionKill},
+			Policy: sandpit.Policy{IdleTimeout: o.idle, IdleAction: sandpit.ActionKill},
 		})
 		if err != nil {
 			return mcp.Place{}, err
@@ -243,28 +243,28 @@ func (p *remotePlace) hold(ctx context.Context) (mcp.Held, error) {
 		return nil, err
 	}
 	if started {
-		p.guest = p.client.Open(p.id).Guest()
+		p.guest = p.client.Sandboxes.Open(p.id).Guest()
 	}
 	return remoteCall{ctx: ctx, guest: p.guest}, nil
 }
 
 // wake has a server's sandbox run, and reports whether it was started anew.
 func wake(ctx context.Context, c *client.Client, id sandpit.ID) (started bool, err error) {
-	s, err := c.Get(ctx, id)
+	s, err := c.Sandboxes.Get(ctx, id)
 	if err != nil {
 		return false, err
 	}
 	switch s.State {
 	case sandpit.StatePaused, sandpit.StatePausing:
-		err = c.Resume(ctx, id)
+		err = c.Sandboxes.Resume(ctx, id)
 	case sandpit.StateStopped, sandpit.StateStopping:
-		started, err = true, c.Start(ctx, id)
+		started, err = true, c.Sandboxes.Start(ctx, id)
 	default: // it runs, or the call says why it cannot
 	}
 	if sandpit.CodeOf(err) != sandpit.Conflict {
 		return started, err
 	}
-	if now, e := c.Get(ctx, id); e == nil && now.State == sandpit.StateRunning { // another client was faster
+	if now, e := c.Sandboxes.Get(ctx, id); e == nil && now.State == sandpit.StateRunning { // another client was faster
 		return started, nil
 	}
 	return false, err
@@ -288,7 +288,7 @@ func holdSession(sessions *tool.Sessions, p *remotePlace, id string) func(contex
 // previews returns what tells where the ports of a server's sandbox are seen.
 func previews(c *client.Client, id sandpit.ID) func(context.Context, int) (string, error) {
 	return func(ctx context.Context, port int) (string, error) {
-		u, err := c.PreviewURL(ctx, id, port, 0)
+		u, err := c.Ports.URL(ctx, id, port, 0)
 		if err != nil {
 			return "", err
 		}
@@ -309,7 +309,7 @@ func (a *app) mcpShared(ctx context.Context, o mcpOptions, c *client.Client, ser
 	if err != nil {
 		return err
 	}
-	box, err := c.Get(ctx, id)
+	box, err := c.Sandboxes.Get(ctx, id)
 	if err != nil {
 		return err
 	}

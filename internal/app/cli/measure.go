@@ -48,7 +48,7 @@ list, and without a SANDBOX one document about the server.`,
 			ids, missing := (&finder{client: c}).findAll(ctx, args)
 			list := make([]measured, len(ids))
 			errs := parallel(indices(ids), func(i int) error {
-				box, err := c.Get(ctx, ids[i])
+				box, err := c.Sandboxes.Get(ctx, ids[i])
 				if err != nil {
 					return err
 				}
@@ -242,7 +242,7 @@ func pressed(ctx context.Context, fd int, in io.Reader, wait time.Duration) (qui
 // measureAll measures what runs, the busiest first. Those that end meanwhile are
 // left out.
 func measureAll(ctx context.Context, c *client.Client, before []measured) ([]measured, error) {
-	running, err := c.List(ctx, client.Filter{States: []sandpit.State{sandpit.StateRunning}})
+	running, err := c.Sandboxes.List(ctx, client.Filter{States: []sandpit.State{sandpit.StateRunning}})
 	if err != nil {
 		return nil, err
 	}
@@ -253,7 +253,7 @@ func measureAll(ctx context.Context, c *client.Client, before []measured) ([]mea
 	all := make([]measured, len(running))
 	errs := parallel(indices(running), func(i int) error {
 		id := running[i].ID
-		s, err := c.SandboxStats(ctx, id)
+		s, err := c.Sandboxes.Stats(ctx, id)
 		all[i] = measured{ID: id, Name: running[i].Spec.Name, Stats: s, cpus: busy(old[id], s)}
 		return err
 	})

@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/api"
 	"github.com/sandpit-dev/sandpit/client"
 	"github.com/sandpit-dev/sandpit/internal/app/config"
 )
@@ -169,7 +170,7 @@ never shown.`,
 			if err != nil {
 				return err
 			}
-			n, err := c.Network(ctx, id)
+			n, err := c.Networks.Get(ctx, id)
 			if err != nil {
 				return err
 			}
@@ -180,7 +181,7 @@ never shown.`,
 	return cmd
 }
 
-func networkListing(n client.Network) listing {
+func networkListing(n api.Network) listing {
 	l := listing{document: n, rows: [][]string{{"WHAT", "VALUE"}}}
 	add := func(what, value string) { l.rows = append(l.rows, []string{what, value}) }
 	if !n.Policy.Online {
@@ -252,12 +253,12 @@ that are known.`,
 		if err != nil {
 			return err
 		}
-		old, err := c.Network(ctx, id)
+		old, err := c.Networks.Get(ctx, id)
 		if err != nil {
 			return err
 		}
 		p := changed(old.Policy, given, cmd.Flags().Changed)
-		set, err := c.SetNetwork(ctx, id, client.SetNetwork{
+		set, err := c.Networks.Set(ctx, id, api.SetNetwork{
 			Allow: p.Allow, Deny: p.Deny, Headers: p.Headers, Limits: p.Limits, Secrets: secrets,
 		})
 		if err != nil {
@@ -317,7 +318,7 @@ of JSON with -o json.`,
 			if err != nil {
 				return err
 			}
-			list, err := c.NetworkLog(ctx, id, 0, limit)
+			list, err := c.Networks.Log(ctx, id, 0, limit)
 			if err != nil {
 				return err
 			}
@@ -349,7 +350,7 @@ func (a *app) followNetwork(ctx context.Context, c *client.Client, id sandpit.ID
 		}
 		after = max(after, d.Seq)
 	}
-	return c.FollowNetworkLog(ctx, id, after, tell)
+	return c.Networks.FollowLog(ctx, id, after, tell)
 }
 
 func decisionListing(list []sandpit.NetworkDecision) listing {
@@ -390,7 +391,7 @@ may be reached.`,
 			if err != nil {
 				return err
 			}
-			list, err := c.TestNetwork(ctx, id, args[1])
+			list, err := c.Networks.Test(ctx, id, args[1])
 			if err != nil {
 				return err
 			}

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/api"
 	"github.com/sandpit-dev/sandpit/client"
 	"github.com/sandpit-dev/sandpit/internal/app/daemon"
 )
@@ -35,7 +36,7 @@ machine, for run.`,
 				return err
 			}
 			if list == nil {
-				list = []client.Provider{}
+				list = []api.Provider{}
 			}
 			l := listing{document: list, rows: [][]string{{"NAME", "DEFAULT", "AVAILABLE", "ENDPOINT", "CAN", "REASON", "HINT"}}}
 			for _, p := range list {
@@ -54,7 +55,7 @@ machine, for run.`,
 
 // localProviders tells of this machine, unless somebody has named a server, who then
 // wants to know why it does not answer.
-func (a *app) localProviders(ctx context.Context, why error) ([]client.Provider, error) {
+func (a *app) localProviders(ctx context.Context, why error) ([]api.Provider, error) {
 	cfg, err := a.loadConfig(a.serverOverride()...)
 	if err != nil {
 		return nil, err
@@ -63,9 +64,9 @@ func (a *app) localProviders(ctx context.Context, why error) ([]client.Provider,
 		return nil, why
 	}
 	statuses, err := daemon.Providers(ctx, cfg)
-	list := make([]client.Provider, len(statuses))
+	list := make([]api.Provider, len(statuses))
 	for i, p := range statuses {
-		list[i] = client.Provider{Name: p.Name, Default: p.Default, Available: p.Err == nil, Endpoint: p.Endpoint, Abilities: p.Abilities}
+		list[i] = api.Provider{Name: p.Name, Default: p.Default, Available: p.Err == nil, Endpoint: p.Endpoint, Abilities: p.Abilities}
 		if p.Err != nil {
 			list[i].Reason, list[i].Hint = p.Err.Error(), sandpit.HintOf(p.Err)
 		}
@@ -87,7 +88,7 @@ func (a *app) newPools() *cobra.Command {
 				return err
 			}
 			if list == nil {
-				list = []client.Pool{}
+				list = []api.Pool{}
 			}
 			l := listing{document: list, rows: [][]string{{"PROVIDER", "IMAGE", "LIMITS", "READY", "MAKING", "SIZE", "MAX"}}}
 			for _, p := range list {
@@ -108,7 +109,7 @@ type checked struct {
 	Endpoint string `json:"endpoint"`
 	OK       bool   `json:"ok"`
 	// Version is the server's.
-	Version *client.Version `json:"version,omitempty"`
+	Version *api.Version `json:"version,omitempty"`
 	// Home is the home directory in a sandbox, System what uname -a says there.
 	Home   string `json:"home,omitempty"`
 	System string `json:"system,omitempty"`

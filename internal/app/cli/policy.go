@@ -38,15 +38,15 @@ then, by the names of the flags. A change counts as a use.`,
 		if err != nil {
 			return err
 		}
-		s, err := c.Get(ctx, id)
+		s, err := c.Sandboxes.Get(ctx, id)
 		if err != nil {
 			return err
 		}
 		if changed := cmd.Flags().Changed; mergePolicy(&s.Policy, change, changed) {
-			if err := c.SetPolicy(ctx, id, s.Policy); err != nil {
+			if err := c.Sandboxes.SetPolicy(ctx, id, s.Policy); err != nil {
 				return err
 			}
-			if s, err = c.Get(ctx, id); err != nil {
+			if s, err = c.Sandboxes.Get(ctx, id); err != nil {
 				return err
 			}
 		}
@@ -59,7 +59,7 @@ then, by the names of the flags. A change counts as a use.`,
 
 // mergePolicy sets the fields of a policy whose flags were given, and reports whether there are
 // any.
-func mergePolicy(p *client.Policy, change client.Policy, given func(flag string) bool) bool {
+func mergePolicy(p *sandpit.Policy, change sandpit.Policy, given func(flag string) bool) bool {
 	merged := false
 	for flag, set := range map[string]func(){
 		"idle-timeout":      func() { p.IdleTimeout = change.IdleTimeout },
@@ -81,7 +81,7 @@ func mergePolicy(p *client.Policy, change client.Policy, given func(flag string)
 	return merged
 }
 
-func policyListing(p client.Policy) listing {
+func policyListing(p sandpit.Policy) listing {
 	return listing{document: p, rows: [][]string{
 		{"NAME", "VALUE"},
 		{"idle-timeout", spanOrNever(p.IdleTimeout)},

@@ -49,9 +49,9 @@ func (a *app) runDetached(ctx context.Context, o runOptions) error {
 		AllowPaths: o.allowed,
 	}
 	if o.remove {
-		request.Policy = client.Policy{IdleTimeout: abandoned, IdleAction: sandpit.ActionKill}
+		request.Policy = sandpit.Policy{IdleTimeout: abandoned, IdleAction: sandpit.ActionKill}
 	}
-	s, err := c.Create(ctx, request)
+	s, err := c.Sandboxes.Create(ctx, request)
 	if err != nil {
 		return a.interrupted(ctx, explainDetach(o.explainImage(err)))
 	}

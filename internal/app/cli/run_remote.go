@@ -65,10 +65,10 @@ func (a *app) runRemote(ctx context.Context, o runOptions, cfg config.Config) er
 	if err != nil {
 		return err
 	}
-	s, err := c.Create(ctx, client.CreateRequest{
+	s, err := c.Sandboxes.Create(ctx, client.CreateRequest{
 		Spec: spec, Secrets: secrets.programs, NetworkSecrets: secrets.network, Provider: chosenProvider(cfg, o.provider), Offline: o.networkSet && !o.network,
 		AllowPaths: o.allowed,
-		Policy:     client.Policy{IdleTimeout: abandoned, IdleAction: sandpit.ActionKill, IgnoreBackground: true},
+		Policy:     sandpit.Policy{IdleTimeout: abandoned, IdleAction: sandpit.ActionKill, IgnoreBackground: true},
 	})
 	if err != nil {
 		return a.interrupted(ctx, o.explainImage(err))
@@ -86,7 +86,7 @@ func (a *app) runRemote(ctx context.Context, o runOptions, cfg config.Config) er
 	err = a.runIn(ctx, o, cfg, runPlace{guest: s.Guest(), starter: s, statser: s, spec: spec})
 	if code := sandpit.CodeOf(err); code == sandpit.NotFound || code == sandpit.PermissionDenied {
 		// Of the program, or of the sandbox as a whole?
-		if _, e := c.Get(context.WithoutCancel(ctx), s.ID); e != nil {
+		if _, e := c.Sandboxes.Get(context.WithoutCancel(ctx), s.ID); e != nil {
 			return e
 		}
 	}

@@ -86,7 +86,7 @@ func (f *finder) find(ctx context.Context, name string) (sandpit.ID, error) {
 		return "", sandpit.Errorf(sandpit.Invalid, "the name of a sandbox is empty")
 	}
 	if !f.asked {
-		list, err := f.client.List(ctx, client.Filter{})
+		list, err := f.client.Sandboxes.List(ctx, client.Filter{})
 		if err != nil {
 			return "", err
 		}
@@ -106,7 +106,7 @@ func (f *finder) find(ctx context.Context, name string) (sandpit.ID, error) {
 
 // missing tells why there is nothing of a name, if that is known.
 func (f *finder) missing(ctx context.Context, name string) error {
-	gone, err := f.client.List(ctx, client.Filter{States: []sandpit.State{sandpit.StateDeleted}})
+	gone, err := f.client.Sandboxes.List(ctx, client.Filter{States: []sandpit.State{sandpit.StateDeleted}})
 	if found := matching(gone, name); err == nil && len(found) == 1 {
 		return sandpit.Errorf(sandpit.Gone, "sandbox %s is gone: %s", name, orElse(found[0].Reason, "it was deleted"))
 	}
@@ -243,7 +243,7 @@ func (a *app) sandboxNames(ctx context.Context, given []string, begun string) []
 	ctx, cancel := context.WithTimeout(ctx, completionTime)
 	defer cancel()
 	const most = 1000
-	list, err := c.List(ctx, client.Filter{Limit: most})
+	list, err := c.Sandboxes.List(ctx, client.Filter{Limit: most})
 	if err != nil {
 		return nil
 	}

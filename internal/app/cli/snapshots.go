@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -13,7 +14,6 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/client"
-	"github.com/sandpit-dev/sandpit/internal/files/atomicfile"
 )
 
 // snapshotPrefix begins an image that is a snapshot, and a snapshot where a sandbox could
@@ -45,7 +45,7 @@ has letters, digits, and inside also "-", "_" and dots.`,
 			if err != nil {
 				return err
 			}
-			s, err := c.CreateSnapshot(ctx, id, second(args))
+			s, err := c.Snapshots.Create(ctx, id, second(args))
 			if err != nil {
 				return err
 			}
@@ -85,7 +85,7 @@ func (a *app) newSnapshotRemove() *cobra.Command {
 		ValidArgsFunction: a.completeSnapshots(0),
 		RunE: a.verb(func(ctx context.Context, c *client.Client, args []string) error {
 			return a.eachName(ctx, args, func(ctx context.Context, name string) error {
-				return c.DeleteSnapshot(ctx, owner, strings.TrimPrefix(name, snapshotPrefix))
+				return c.Snapshots.Delete(ctx, owner, strings.TrimPrefix(name, snapshotPrefix))
 			})
 		}),
 	}
@@ -110,7 +110,7 @@ func (a *app) newSnapshotList() *cobra.Command {
 					return err
 				}
 			}
-			list, err := c.Snapshots(ctx, f)
+			list, err := c.Snapshots.List(ctx, f)
 			if err != nil {
 				return err
 			}
@@ -158,7 +158,7 @@ func (a *app) newSnapshotInspect() *cobra.Command {
 		RunE: a.verb(func(ctx context.Context, c *client.Client, args []string) error {
 			list := make([]sandpit.Snapshot, len(args))
 			errs := parallel(indices(args), func(i int) (err error) {
-				list[i], err = c.Snapshot(ctx, owner, strings.TrimPrefix(args[i], snapshotPrefix))
+				list[i], err = c.Snapshots.Get(ctx, owner, strings.TrimPrefix(args[i], snapshotPrefix))
 				if err != nil && len(args) > 1 {
 					err = fmt.Errorf("%s: %w", args[i], err)
 				}
@@ -224,7 +224,7 @@ Whoever uses it is told to stop.`,
 		},
 		RunE: a.verb(func(ctx context.Context, c *client.Client, args []string) error {
 			return a.each(ctx, c, args[:1], func(ctx context.Context, id sandpit.ID) error {
-				return c.Rollback(ctx, id, strings.TrimPrefix(args[1], snapshotPrefix))
+				return c.Sandboxes.Rollback(ctx, id, strings.TrimPrefix(args[1], snapshotPrefix))
 			})
 		}),
 	}
@@ -247,13 +247,32 @@ so only its owner may read it. "sandpit import" reads it, also on another machin
 				return sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "a snapshot is nothing for a terminal"), "name a file, or send it to a program")
 			}
 			if args[1] == stream {
-				return c.ExportSnapshot(ctx, owner, name, a.Out)
+				return c.Snapshots.Export(ctx, owner, name, a.Out)
 			}
-			return atomicfile.WriteFunc(args[1], 0o600, func(f io.Writer) error { return c.ExportSnapshot(ctx, owner, name, f) })
+			return replaceFile(args[1], func(f io.Writer) error { return c.Snapshots.Export(ctx, owner, name, f) })
 		}),
 	}
 	addOwner(cmd, &owner)
 	return cmd
+}
+
+// replaceFile writes a file that only its owner may read, as a whole or not at all.
+func replaceFile(name string, fill func(io.Writer) error) error {
+	f, err := os.CreateTemp(filepath.Dir(name), "."+filepath.Base(name)+".*")
+	if err != nil {
+		return err
+	}
+	err = fill(f)
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(f.Name(), name)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(f.Name()))
+	}
+	return nil
 }
 
 func (a *app) newImport() *cobra.Command {
@@ -279,7 +298,7 @@ the state of a sandbox's kernel, and one that was made up attacks that kernel fr
 				defer f.Close()
 				from = f
 			}
-			s, err := c.ImportSnapshot(ctx, req, from)
+			s, err := c.Snapshots.Import(ctx, req, from)
 			if err != nil {
 				return err
 			}
@@ -322,7 +341,7 @@ func (a *app) snapshotNames(ctx context.Context, begun string) []string {
 	ctx, cancel := context.WithTimeout(ctx, completionTime)
 	defer cancel()
 	const most = 1000
-	list, err := c.Snapshots(ctx, client.SnapshotFilter{Limit: most})
+	list, err := c.Snapshots.List(ctx, client.SnapshotFilter{Limit: most})
 	if err != nil {
 		return nil
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/api"
 	"github.com/sandpit-dev/sandpit/client"
 )
 
@@ -51,7 +52,7 @@ The exit status is ssh's, which is the command's, or 255.`,
 				return sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "there is no program ssh on this machine"),
 					"install OpenSSH's client, or use: sandpit shell")
 			}
-			token, err := c.OpenSSH(ctx, id, 0)
+			token, err := c.Sandboxes.OpenSSH(ctx, id, 0)
 			if err != nil {
 				return err
 			}
@@ -64,7 +65,7 @@ The exit status is ssh's, which is the command's, or 255.`,
 
 // sshCall is what ssh is to do.
 type sshCall struct {
-	token  client.SSHToken
+	token  api.SSHToken
 	server string // where the token is from
 	args   []string
 }
@@ -165,7 +166,7 @@ sandboxes of the owner: ssh -p 2222 ID@HOST. An administrator may do it for othe
 		Args:              wantArgs(1, -1, "the ID of a key"),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: a.verb(func(ctx context.Context, c *client.Client, args []string) error {
-			return a.eachName(ctx, args, func(ctx context.Context, id string) error { return c.RemoveSSHKey(ctx, owner, id) })
+			return a.eachName(ctx, args, func(ctx context.Context, id string) error { return c.SSHKeys.Remove(ctx, owner, id) })
 		}),
 	}
 	addOwner(remove, &owner)
@@ -195,11 +196,11 @@ func (a *app) newSSHKeyAdd() *cobra.Command {
 				return sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "%s is a private key, which is nobody else's business", args[0]),
 					"give the public key: the file of the same name that ends in .pub")
 			}
-			key, err := c.AddSSHKey(ctx, owner, name, text)
+			key, err := c.SSHKeys.Add(ctx, owner, name, text)
 			if err != nil {
 				return err
 			}
-			return a.show(o, listing{document: key, ids: []string{key.ID}, rows: sshKeyRows([]client.SSHKey{key})})
+			return a.show(o, listing{document: key, ids: []string{key.ID}, rows: sshKeyRows([]api.SSHKey{key})})
 		}),
 	}
 	o.add(cmd, "print the ID only")
@@ -218,12 +219,12 @@ func (a *app) newSSHKeyList() *cobra.Command {
 		Args:              wantArgs(0, 0, ""),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: a.verb(func(ctx context.Context, c *client.Client, _ []string) error {
-			list, err := c.SSHKeys(ctx, owner)
+			list, err := c.SSHKeys.List(ctx, owner)
 			if err != nil {
 				return err
 			}
 			if list == nil {
-				list = []client.SSHKey{}
+				list = []api.SSHKey{}
 			}
 			l := listing{document: list, rows: sshKeyRows(list)}
 			for _, k := range list {
@@ -237,7 +238,7 @@ func (a *app) newSSHKeyList() *cobra.Command {
 	return cmd
 }
 
-func sshKeyRows(list []client.SSHKey) [][]string {
+func sshKeyRows(list []api.SSHKey) [][]string {
 	rows := [][]string{{"ID", "NAME", "OWNER", "TYPE", "FINGERPRINT", "CREATED", "USED"}}
 	for _, k := range list {
 		rows = append(rows, []string{

@@ -298,7 +298,7 @@ stay in the cache of images, as long as there is room.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withTemplates(cmd, func(ctx context.Context, c *client.Client) error {
 				for _, name := range args {
-					if err := c.DeleteTemplate(ctx, strings.TrimPrefix(name, daemon.TemplatePrefix)); err != nil {
+					if err := c.Templates.Delete(ctx, strings.TrimPrefix(name, daemon.TemplatePrefix)); err != nil {
 						return err
 					}
 					fmt.Fprintln(a.Out, templateRef(name))

@@ -90,11 +90,11 @@ func (a *app) buildRemote(ctx context.Context, c *client.Client, o templateOptio
 	if daemon.CopiesFiles(t) {
 		r.Files = func(to io.Writer) error { return daemon.WriteContext(ctx, t, dir, to) }
 	}
-	_, b, err := c.BuildTemplate(ctx, r)
+	_, b, err := c.Templates.Build(ctx, r)
 	if err != nil {
 		return err
 	}
-	if b, err = c.WaitBuild(ctx, b.ID, func(l sandpit.BuildLog) { fmt.Fprintln(a.Err, safe(l.Text)) }); err != nil {
+	if b, err = c.Builds.Wait(ctx, b.ID, func(l sandpit.BuildLog) { fmt.Fprintln(a.Err, safe(l.Text)) }); err != nil {
 		return err
 	}
 	if b.Status != sandpit.BuildReady {
@@ -113,7 +113,7 @@ func (a *app) buildRemote(ctx context.Context, c *client.Client, o templateOptio
 
 // listRemote lists the templates of a server.
 func (a *app) listRemote(ctx context.Context, c *client.Client, asJSON bool) error {
-	list, err := c.Templates(ctx, "", true)
+	list, err := c.Templates.List(ctx, "", true)
 	if err != nil {
 		return err
 	}
@@ -152,11 +152,11 @@ type shownTemplate struct {
 // showRemote shows a template of a server, and its builds if it is the caller's own.
 func (a *app) showRemote(ctx context.Context, c *client.Client, name string) error {
 	name = strings.TrimPrefix(name, daemon.TemplatePrefix)
-	t, err := c.Template(ctx, name)
+	t, err := c.Templates.Get(ctx, name)
 	if err != nil {
 		return err
 	}
-	builds, err := c.Builds(ctx, name)
+	builds, err := c.Builds.List(ctx, name)
 	if err != nil && !errors.Is(err, sandpit.PermissionDenied) {
 		return err
 	}
@@ -177,10 +177,10 @@ more. A build without a tag is removed some time later.`,
 		RunE: a.verb(func(ctx context.Context, c *client.Client, args []string) error {
 			name := strings.TrimPrefix(args[0], daemon.TemplatePrefix)
 			if !remove {
-				return c.TagTemplate(ctx, name, args[1:]...)
+				return c.Templates.Tag(ctx, name, args[1:]...)
 			}
 			for _, tag := range args[1:] {
-				if err := c.UntagTemplate(ctx, name, tag); err != nil {
+				if err := c.Templates.Untag(ctx, name, tag); err != nil {
 					return err
 				}
 			}
@@ -203,7 +203,7 @@ that has no template of that name.`,
 		Args:              wantArgs(1, 1, "the name of a template"),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: a.verb(func(ctx context.Context, c *client.Client, args []string) error {
-			return c.SetTemplatePublic(ctx, strings.TrimPrefix(args[0], daemon.TemplatePrefix), !private)
+			return c.Templates.SetPublic(ctx, strings.TrimPrefix(args[0], daemon.TemplatePrefix), !private)
 		}),
 	}
 	cmd.Flags().BoolVar(&private, "private", false, "let nobody else do so any more")

@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/api"
 	"github.com/sandpit-dev/sandpit/client"
 )
 
@@ -23,7 +24,7 @@ opened is then closed.`,
 		Args:              wantArgs(1, -1, "the ID of a token"),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: a.verb(func(ctx context.Context, c *client.Client, args []string) error {
-			return a.eachName(ctx, args, c.RevokeToken)
+			return a.eachName(ctx, args, c.Tokens.Revoke)
 		}),
 	}
 	cmd.AddCommand(a.newTokenList(), remove, a.newTokenRevoke())
@@ -47,7 +48,7 @@ func (a *app) newTokenList() *cobra.Command {
 					return err
 				}
 			}
-			list, err := c.Tokens(ctx, owner, id)
+			list, err := c.Tokens.List(ctx, owner, id)
 			if err != nil {
 				return err
 			}
@@ -60,9 +61,9 @@ func (a *app) newTokenList() *cobra.Command {
 	return cmd
 }
 
-func tokenListing(list []client.Token) listing {
+func tokenListing(list []api.Token) listing {
 	if list == nil {
-		list = []client.Token{}
+		list = []api.Token{}
 	}
 	l := listing{document: list, rows: [][]string{{"ID", "KIND", "SANDBOX", "PORT", "KEY", "NOTE", "CREATED", "USED", "EXPIRES"}}}
 	for _, t := range list {
@@ -99,7 +100,7 @@ Public ports stay public; API keys and SSH keys keep working.`,
 			if err != nil {
 				return err
 			}
-			return c.RevokeTokens(ctx, id)
+			return c.Tokens.RevokeAll(ctx, id)
 		}),
 	}
 	cmd.Flags().StringVar(&sandbox, "sandbox", "", "revoke the tokens of this `sandbox`")

@@ -180,14 +180,14 @@ func (a *app) callTool(ctx context.Context, c *client.Client, sandbox string, ca
 	if err != nil {
 		return result, err
 	}
-	s, err := c.Get(ctx, id)
+	s, err := c.Sandboxes.Get(ctx, id)
 	if err != nil {
 		return result, err
 	}
 	if _, err := wake(ctx, c, id); err != nil {
 		return result, err
 	}
-	session, err := tool.NewSession(ctx, c.Open(id).Guest(), tool.SessionOptions{
+	session, err := tool.NewSession(ctx, c.Sandboxes.Open(id).Guest(), tool.SessionOptions{
 		ID: string(id), User: s.Spec.User, Preview: previews(c, id),
 	})
 	if err != nil {

@@ -79,7 +79,7 @@ func (a *app) printURL(ctx context.Context, c *client.Client, o urlOptions, args
 		return err
 	}
 	if o.files != "" {
-		if err := workspace.ShowFiles(ctx, c.Open(id).Guest(), o.files, port); err != nil {
+		if err := workspace.ShowFiles(ctx, c.Sandboxes.Open(id).Guest(), o.files, port); err != nil {
 			return err
 		}
 	}
@@ -109,17 +109,17 @@ func (a *app) printURL(ctx context.Context, c *client.Client, o urlOptions, args
 func (o urlOptions) url(ctx context.Context, c *client.Client, id sandpit.ID, port int, expires time.Duration) (document any, byName, byPath string, err error) {
 	switch {
 	case o.public:
-		err = c.SetPublic(ctx, id, port, true)
+		err = c.Ports.SetPublic(ctx, id, port, true)
 	case o.private:
-		err = c.ClosePort(ctx, id, port)
+		err = c.Ports.Close(ctx, id, port)
 	}
 	if err != nil {
 		return nil, "", "", err
 	}
 	if o.ticket {
-		t, err := c.PreviewTicket(ctx, id, port, expires, 0)
+		t, err := c.Ports.Ticket(ctx, id, port, expires, 0)
 		return t, t.URL, t.PathURL, err
 	}
-	u, err := c.PreviewURLWithNote(ctx, id, port, expires, o.note)
+	u, err := c.Ports.URLWithNote(ctx, id, port, expires, o.note)
 	return u, u.URL, u.PathURL, err
 }

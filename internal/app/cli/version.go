@@ -9,14 +9,14 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/client"
+	"github.com/sandpit-dev/sandpit/api"
 	"github.com/sandpit-dev/sandpit/internal/app/daemon"
 )
 
 // versions are this program's and the server's.
 type versions struct {
-	Client client.Version  `json:"client"`
-	Server *client.Version `json:"server,omitempty"`
+	Client api.Version  `json:"client"`
+	Server *api.Version `json:"server,omitempty"`
 }
 
 func (a *app) newVersion() *cobra.Command {
@@ -31,7 +31,7 @@ environment, the configuration or --server names.`,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			own := daemon.ReadVersions()
-			v := versions{Client: client.Version{
+			v := versions{Client: api.Version{
 				Sandpit: own.Sandpit, GVisor: own.GVisor, Guest: own.Guest, Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH,
 			}}
 			server, problem := a.serverVersion(cmd.Context())
@@ -47,7 +47,7 @@ environment, the configuration or --server names.`,
 }
 
 // serverVersion asks the server if one is named.
-func (a *app) serverVersion(ctx context.Context) (*client.Version, error) {
+func (a *app) serverVersion(ctx context.Context) (*api.Version, error) {
 	cfg, err := a.loadConfig(a.serverOverride()...)
 	if err != nil {
 		return nil, err

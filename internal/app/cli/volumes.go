@@ -34,7 +34,7 @@ func (a *app) newVolumeCreate() *cobra.Command {
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: a.verb(func(ctx context.Context, c *client.Client, args []string) error {
 			return a.eachName(ctx, args, func(ctx context.Context, name string) error {
-				_, err := c.CreateVolume(ctx, name, provider)
+				_, err := c.Volumes.Create(ctx, name, provider)
 				return err
 			})
 		}),
@@ -54,7 +54,7 @@ func (a *app) newVolumeRemove() *cobra.Command {
 		Args:              wantArgs(1, -1, "the name of a volume"),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: a.verb(func(ctx context.Context, c *client.Client, args []string) error {
-			return a.eachName(ctx, args, func(ctx context.Context, name string) error { return c.DeleteVolume(ctx, owner, name) })
+			return a.eachName(ctx, args, func(ctx context.Context, name string) error { return c.Volumes.Delete(ctx, owner, name) })
 		}),
 	}
 	addOwner(cmd, &owner)
@@ -75,7 +75,7 @@ func (a *app) newVolumeList() *cobra.Command {
 		Args:              wantArgs(0, 0, ""),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: a.verb(func(ctx context.Context, c *client.Client, _ []string) error {
-			list, err := c.Volumes(ctx, owner)
+			list, err := c.Volumes.List(ctx, owner)
 			if err != nil {
 				return err
 			}
@@ -111,7 +111,7 @@ func (a *app) newVolumeInspect() *cobra.Command {
 		RunE: a.verb(func(ctx context.Context, c *client.Client, args []string) error {
 			list := make([]sandpit.Volume, len(args))
 			errs := parallel(indices(args), func(i int) (err error) {
-				list[i], err = c.Volume(ctx, owner, args[i])
+				list[i], err = c.Volumes.Get(ctx, owner, args[i])
 				if err != nil && len(args) > 1 {
 					err = fmt.Errorf("%s: %w", args[i], err)
 				}
