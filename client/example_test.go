@@ -58,7 +58,7 @@ func ExampleSandbox_Guest() {
 }
 
 // Follow what happens on a server until something in particular does.
-func ExampleClient_FollowEvents() {
+func ExampleEvents_Follow() {
 	c, err := client.FromEnv()
 	if err != nil {
 		fmt.Println(err)

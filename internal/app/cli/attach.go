@@ -25,7 +25,7 @@ type attachment struct {
 	ends        bool // the command ends with this program, which does not wait for long after SIGTERM
 }
 
-func (t *attachment) add(f *pflag.FlagSet) {
+func (t *attachment) addFlags(f *pflag.FlagSet) {
 	f.BoolVarP(&t.interactive, "interactive", "i", false, "pass standard input on")
 	f.BoolVarP(&t.terminal, "tty", "t", false, "give the command a terminal")
 }
@@ -37,18 +37,18 @@ type starter interface {
 }
 
 // execute runs the command with this program's streams and waits for its end.
-func (a *app) execute(ctx context.Context, t attachment, guest starter, command sandpit.Command) (sandpit.ExitStatus, error) {
+func (t attachment) execute(ctx context.Context, a *app, guest starter, command sandpit.Command) (sandpit.ExitStatus, error) {
 	if t.interactive {
 		command.Stdin = a.In
 	}
 	if t.terminal {
-		size := a.size()
+		size := a.terminalSize()
 		command.Terminal = &size
-		env := map[string]string{"TERM": a.term()}
+		env := map[string]string{"TERM": a.terminalType()}
 		maps.Copy(env, command.Env)
 		command.Env = env
 		if t.interactive {
-			restore, err := a.takeTerminal(t)
+			restore, err := t.takeTerminal(a)
 			if err != nil {
 				return sandpit.ExitStatus{}, err
 			}
@@ -56,7 +56,7 @@ func (a *app) execute(ctx context.Context, t attachment, guest starter, command 
 		}
 	}
 	if t.signals {
-		return a.executeSignaled(ctx, t, guest, command)
+		return t.executeWithSignals(ctx, a, guest, command)
 	}
 	process, err := startInTime(ctx, guest, command)
 	if err != nil {
@@ -68,9 +68,9 @@ func (a *app) execute(ctx context.Context, t attachment, guest starter, command 
 	return waitAtMost(ctx, process, command.Timeout)
 }
 
-// executeSignaled is execute for a command that outlives this program: what would end
+// executeWithSignals is execute for a command that outlives this program: what would end
 // this program is passed on, and the command decides.
-func (a *app) executeSignaled(ctx context.Context, t attachment, guest starter, command sandpit.Command) (sandpit.ExitStatus, error) {
+func (t attachment) executeWithSignals(ctx context.Context, a *app, guest starter, command sandpit.Command) (sandpit.ExitStatus, error) {
 	got := make(chan os.Signal, 8)
 	signal.Notify(got, syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2)
 	defer signal.Stop(got)
@@ -81,7 +81,7 @@ func (a *app) executeSignaled(ctx context.Context, t attachment, guest starter, 
 	defer leave(nil)
 	process, err := startUnlessSignaled(life, got, guest, command, leave)
 	if err != nil {
-		if cause, ok := errors.AsType[errSignal](context.Cause(life)); ok {
+		if cause, ok := errors.AsType[signalError](context.Cause(life)); ok {
 			return sandpit.ExitStatus{Code: statusSignal + int(cause.sig), Signaled: true}, nil
 		}
 		return sandpit.ExitStatus{}, err
@@ -93,12 +93,12 @@ func (a *app) executeSignaled(ctx context.Context, t attachment, guest starter, 
 	passed := make(chan struct{})
 	go func() {
 		defer close(passed)
-		passSignals(life, got, done, signaled{guest, process, command.User, t.ends}, leave)
+		passSignals(life, got, done, signalTarget{guest, process, command.User, t.ends}, leave)
 	}()
 	status, err := waitAtMost(life, process, command.Timeout)
 	close(done)
 	<-passed
-	if cause, ok := errors.AsType[errSignal](context.Cause(life)); ok {
+	if cause, ok := errors.AsType[signalError](context.Cause(life)); ok {
 		return sandpit.ExitStatus{Code: statusSignal + int(cause.sig), Signaled: true}, nil
 	}
 	return status, err
@@ -114,7 +114,7 @@ func startUnlessSignaled(life context.Context, got <-chan os.Signal, guest start
 		select {
 		case s := <-got:
 			sig, _ := s.(syscall.Signal) // always is, on Linux
-			leave(errSignal{sig})
+			leave(signalError{sig})
 		case <-started:
 		}
 	}()
@@ -143,33 +143,33 @@ func startInTime(ctx context.Context, guest starter, command sandpit.Command) (s
 	return process, err
 }
 
-// patience is how many signals a command may have that do not end it before this
+// maxPassedSignals is how many signals a command may have that do not end it before this
 // program leaves it alone, and ends itself.
-const patience = 3
+const maxPassedSignals = 3
 
-// endTime is how long a command that ends with this program has after SIGTERM or SIGHUP.
+// commandEndTime is how long a command that ends with this program has after SIGTERM or SIGHUP.
 // The service manager or terminal that sends them does not wait for ever.
-const endTime = 10 * time.Second
+const commandEndTime = 10 * time.Second
 
-func passSignals(ctx context.Context, got <-chan os.Signal, done <-chan struct{}, to signaled, leave func(error)) {
+func passSignals(ctx context.Context, got <-chan os.Signal, done <-chan struct{}, to signalTarget, leave func(error)) {
 	var last syscall.Signal
 	var overdue <-chan time.Time
 	for n := 1; ; n++ {
 		select {
 		case s := <-got:
 			last, _ = s.(syscall.Signal) // always is, on Linux
-			if n >= patience {
-				leave(errSignal{last})
+			if n >= maxPassedSignals {
+				leave(signalError{last})
 				return
 			}
-			_ = to.pass(ctx, last) // one that has ended needs no signal, and its end is seen elsewhere
+			_ = to.sendSignal(ctx, last) // one that has ended needs no signal, and its end is seen elsewhere
 			if to.ends && overdue == nil && (last == syscall.SIGTERM || last == syscall.SIGHUP) {
-				timer := time.NewTimer(endTime)
+				timer := time.NewTimer(commandEndTime)
 				defer timer.Stop()
 				overdue = timer.C
 			}
 		case <-overdue:
-			leave(errSignal{last})
+			leave(signalError{last})
 			return
 		case <-done:
 			return
@@ -177,17 +177,17 @@ func passSignals(ctx context.Context, got <-chan os.Signal, done <-chan struct{}
 	}
 }
 
-// signaled is a process that is sent signals.
-type signaled struct {
+// signalTarget is a process that is sent signals.
+type signalTarget struct {
 	guest   starter
 	process sandpit.Process
 	user    string
 	ends    bool // attachment.ends
 }
 
-// pass sends the signal. Guests need not know others than two: then a shell beside
+// sendSignal sends the signal. Guests need not know others than two: then a shell beside
 // the process sends it, by the process group that each command has.
-func (s signaled) pass(ctx context.Context, sig syscall.Signal) error {
+func (s signalTarget) sendSignal(ctx context.Context, sig syscall.Signal) error {
 	const limit = 10 * time.Second
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -208,7 +208,7 @@ func (s signaled) pass(ctx context.Context, sig syscall.Signal) error {
 	return nil
 }
 
-func (a *app) takeTerminal(t attachment) (restore func(), err error) {
+func (t attachment) takeTerminal(a *app) (restore func(), err error) {
 	if _, ok := terminalOf(a.In); !ok && t.shell {
 		return nil, sandpit.WithHint(
 			sandpit.Errorf(sandpit.Invalid, "shell needs a terminal, and standard input is not one"),
@@ -218,11 +218,11 @@ func (a *app) takeTerminal(t attachment) (restore func(), err error) {
 			sandpit.Errorf(sandpit.Invalid, "-t wants a terminal, but standard input is none"),
 			"leave -t out to pass the input on as it is")
 	}
-	return makeRaw(a.In)
+	return setTerminalRaw(a.In)
 }
 
-func (a *app) term() string {
-	if t, ok := lookup(a.options.Environ, "TERM"); ok {
+func (a *app) terminalType() string {
+	if t, ok := lookupEnv(a.options.Environ, "TERM"); ok {
 		return t
 	}
 	return "xterm"
@@ -252,14 +252,14 @@ var (
 		"if it stays so, end its processes and keep its files with: sandpit stop ID && sandpit start ID")
 )
 
-// counting counts what is read.
-type counting struct {
+// countingReader counts what is read.
+type countingReader struct {
 	io.Reader
 	read func(n int)
 }
 
 // Read implements io.Reader.
-func (c counting) Read(p []byte) (int, error) {
+func (c countingReader) Read(p []byte) (int, error) {
 	n, err := c.Reader.Read(p)
 	c.read(n)
 	return n, err

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -39,7 +38,7 @@ func Main(ctx context.Context, args []string) int {
 // Run is Main with other streams and another environment.
 func Run(ctx context.Context, args []string, streams Streams, options config.Options) int {
 	a := &app{Streams: streams, options: options}
-	root := a.newCommand()
+	root := newCommand(a)
 	root.SetArgs(args)
 	root.SetIn(streams.In)
 	root.SetOut(streams.Out)
@@ -52,10 +51,10 @@ func Run(ctx context.Context, args []string, streams Streams, options config.Opt
 		return 0
 	}
 	printError(streams.Err, err)
-	return exitCode(err)
+	return exitCodeOf(err)
 }
 
-func (a *app) newCommand() *cobra.Command {
+func newCommand(a *app) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "sandpit",
 		Short: "Safe computers for AI agents",
@@ -99,19 +98,19 @@ func (a *app) addCommands(root *cobra.Command) {
 		commands  []*cobra.Command
 	}{
 		{"local", "Commands of this machine:", []*cobra.Command{
-			a.newRun(), a.newMCP(), a.newImage(), a.newTemplate(), a.newDoctor(), a.newServe(), a.newTLS(), a.newUpgradeState(),
+			newRun(a), newMCP(a), newImage(a), newTemplate(a), newDoctor(a), newServe(a), newTLS(a), newUpgradeState(a),
 		}},
 		{"sandbox", "Sandboxes of a server:", []*cobra.Command{
-			a.newCreate(), a.newList(), a.newInspect(), a.newExec(), a.newShell(), a.newTool(), a.newSSH(), a.newCopy(), a.newProcesses(), a.newLogs(),
-			a.newStats(), a.newTop(), a.newNetwork(), a.newTimeout(), a.newPolicy(), a.newLabel(), a.newURL(), a.newPause(), a.newSnapshot(), a.newFork(),
-			a.newRollback(), a.newDiff(), a.newExport(), a.newImport(), a.newRename(), a.newKill(), a.newWait(), a.newRemove(),
+			newCreate(a), newList(a), newInspect(a), newExec(a), newShell(a), newTool(a), newSSH(a), newCopy(a), newProcesses(a), newLogs(a),
+			newStats(a), newTop(a), newNetwork(a), newTimeout(a), newPolicy(a), newLabel(a), newURL(a), newPause(a), newSnapshot(a), newFork(a),
+			newRollback(a), newDiff(a), newExport(a), newImport(a), newRename(a), newKill(a), newWait(a), newRemove(a),
 		}},
 		{"server", "The server itself:", []*cobra.Command{
-			a.newCheck(), a.newEnv(), a.newVolume(), a.newEvents(), a.newAudit(), a.newQueue(), a.newKey(), a.newToken(), a.newSSHKey(), a.newProviders(), a.newPools(),
+			newCheck(a), newEnv(a), newVolume(a), newEvents(a), newAudit(a), newQueue(a), newKey(a), newToken(a), newSSHKey(a), newProviders(a), newPools(a),
 		}},
 	}
-	for _, ch := range changes() {
-		groups[1].commands = append(groups[1].commands, a.newChange(ch))
+	for _, ch := range stateChanges() {
+		groups[1].commands = append(groups[1].commands, newChange(a, ch))
 	}
 	for _, g := range groups {
 		root.AddGroup(&cobra.Group{ID: g.id, Title: g.title})
@@ -120,23 +119,11 @@ func (a *app) addCommands(root *cobra.Command) {
 			root.AddCommand(cmd)
 		}
 	}
-	root.AddCommand(a.newVersion(), a.newDocs())
+	root.AddCommand(newVersion(a), newDocs(a))
 	root.InitDefaultHelpCmd()
 	if help, _, err := root.Find([]string{"help"}); err == nil {
 		help.Run, help.RunE = nil, showHelp
 	}
-}
-
-// noSuchCommand is cobra's own message, with our exit status.
-func noSuchCommand(cmd *cobra.Command, args []string) error {
-	if len(args) == 0 {
-		return nil
-	}
-	err := usageError(cmd, fmt.Sprintf("there is no command %q", args[0]))
-	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
-		return sandpit.WithHint(err, "did you mean: "+strings.Join(near, ", ")+"?")
-	}
-	return err
 }
 
 // showHelp is cobra's help command, which fails for a command that does not exist.
@@ -161,16 +148,11 @@ func (a *app) loadConfig(overrides ...config.Override) (config.Config, error) {
 	return config.Load(o)
 }
 
-// usageError is for a command line that makes no sense.
-func usageError(cmd *cobra.Command, text string) error {
-	return sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "%s", text), "see: "+cmd.CommandPath()+" --help")
-}
-
 // printError shows an error and, apart from it, what to do about it.
 func printError(w io.Writer, err error) {
 	// A server or a sandbox may have had a say in it.
-	fmt.Fprintf(w, "sandpit: %s\n", safeLines(err.Error()))
+	fmt.Fprintf(w, "sandpit: %s\n", escapeLines(err.Error()))
 	if hint := sandpit.HintOf(err); hint != "" {
-		fmt.Fprintf(w, "hint: %s\n", safeLines(hint))
+		fmt.Fprintf(w, "hint: %s\n", escapeLines(hint))
 	}
 }

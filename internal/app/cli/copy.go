@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,21 +19,21 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/reach/workspace"
 )
 
-type copyOptions struct {
+type copyCommand struct {
 	user  string
 	quiet bool
 }
 
-// place is one end of a copy.
-type place struct {
+// copyEnd is one end of a copy.
+type copyEnd struct {
 	sandbox string // "" is this machine
 	path    string
 }
 
-const stream = "-"
+const stdioName = "-"
 
-func (a *app) newCopy() *cobra.Command {
-	var o copyOptions
+func newCopy(a *app) *cobra.Command {
+	var o copyCommand
 	cmd := &cobra.Command{
 		Use:   "cp [flags] SOURCE... SANDBOX:PATH\n  sandpit cp [flags] SANDBOX:PATH... TARGET",
 		Short: "Copy files and directories into a sandbox of a server, or out of it",
@@ -62,7 +63,7 @@ that lead out of it are left out, and said.`,
 			}
 			return names, cobra.ShellCompDirectiveNoSpace
 		},
-		RunE: a.verb(func(ctx context.Context, c *client.Client, args []string) error { return a.copy(ctx, c, o, args) }),
+		RunE: a.withClient(o.run),
 	}
 	f := cmd.Flags()
 	f.StringVarP(&o.user, "user", "u", "", "`user` inside who reads or writes (default the sandbox's)")
@@ -71,28 +72,28 @@ that lead out of it are left out, and said.`,
 	return cmd
 }
 
-// parsePlace reads SANDBOX:PATH or a path of this machine.
-func parsePlace(text string) place {
+// parseCopyEnd reads SANDBOX:PATH or a path of this machine.
+func parseCopyEnd(text string) copyEnd {
 	name, p, ok := strings.Cut(text, ":")
 	if !ok || name == "" || strings.Contains(name, "/") || strings.HasPrefix(name, ".") {
-		return place{path: text}
+		return copyEnd{path: text}
 	}
-	return place{sandbox: name, path: p}
+	return copyEnd{sandbox: name, path: p}
 }
 
-func (a *app) copy(ctx context.Context, c *client.Client, o copyOptions, args []string) error {
-	target := parsePlace(args[len(args)-1])
-	sources := make([]place, len(args)-1)
+func (o *copyCommand) run(ctx context.Context, a *app, c *client.Client, args []string) error {
+	target := parseCopyEnd(args[len(args)-1])
+	sources := make([]copyEnd, len(args)-1)
 	name := target.sandbox
 	for i, arg := range args[:len(args)-1] {
-		sources[i] = parsePlace(arg)
-		if err := oneSide(sources[i], target); err != nil {
+		sources[i] = parseCopyEnd(arg)
+		if err := checkCopyEnds(sources[i], target); err != nil {
 			return err
 		}
-		if len(sources) > 1 && (sources[i] == place{path: stream} || target == place{path: stream}) {
+		if len(sources) > 1 && (sources[i] == copyEnd{path: stdioName} || target == copyEnd{path: stdioName}) {
 			return sandpit.Errorf(sandpit.Invalid, "a stream has one source: - goes with one other place only")
 		}
-		name = orElse(name, sources[i].sandbox)
+		name = cmp.Or(name, sources[i].sandbox)
 	}
 	if len(sources) > 1 && !strings.HasSuffix(target.path, "/") {
 		target.path += "/" // several need a directory
@@ -100,7 +101,7 @@ func (a *app) copy(ctx context.Context, c *client.Client, o copyOptions, args []
 	finder := &finder{client: c}
 	for _, s := range sources {
 		p := newCopyProgress(a, o)
-		err := a.copyOne(ctx, c, finder, copied{s, target, o.user, p})
+		err := copyJob{s, target, o.user, p}.copyFiles(ctx, a, c, finder)
 		p.clear()
 		if err != nil {
 			return err
@@ -109,8 +110,8 @@ func (a *app) copy(ctx context.Context, c *client.Client, o copyOptions, args []
 	return nil
 }
 
-// oneSide checks that a copy is between this machine and one sandbox.
-func oneSide(source, target place) error {
+// checkCopyEnds checks that a copy is between this machine and one sandbox.
+func checkCopyEnds(source, target copyEnd) error {
 	switch {
 	case source.sandbox == "" && target.sandbox == "":
 		return sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "neither %q nor %q is in a sandbox", source.path, target.path),
@@ -122,15 +123,15 @@ func oneSide(source, target place) error {
 	return nil
 }
 
-// copied is one copy.
-type copied struct {
-	source, target place
+// copyJob is one copy.
+type copyJob struct {
+	source, target copyEnd
 	user           string
 	progress       *copyProgress
 }
 
-func (a *app) copyOne(ctx context.Context, c *client.Client, f *finder, x copied) error {
-	id, err := f.find(ctx, orElse(x.target.sandbox, x.source.sandbox))
+func (x copyJob) copyFiles(ctx context.Context, a *app, c *client.Client, f *finder) error {
+	id, err := f.findID(ctx, cmp.Or(x.target.sandbox, x.source.sandbox))
 	if err != nil {
 		return err
 	}
@@ -138,8 +139,8 @@ func (a *app) copyOne(ctx context.Context, c *client.Client, f *finder, x copied
 	if err != nil {
 		return err
 	}
-	guest := watchedFiles{s.Guest(), x.progress}
-	w, err := workspace.New(guest, workspace.Options{User: x.user, Dir: orElse(s.Spec.WorkDir, sandpit.DefaultWorkDir)})
+	guest := countedFiles{s.Guest(), x.progress}
+	w, err := workspace.New(guest, workspace.Options{User: x.user, Dir: cmp.Or(s.Spec.WorkDir, sandpit.DefaultWorkDir)})
 	if err != nil {
 		return err
 	}
@@ -147,24 +148,24 @@ func (a *app) copyOne(ctx context.Context, c *client.Client, f *finder, x copied
 		if path.IsAbs(p) {
 			return p
 		}
-		kept := path.Join(orElse(s.Spec.WorkDir, sandpit.DefaultWorkDir), p)
+		kept := path.Join(cmp.Or(s.Spec.WorkDir, sandpit.DefaultWorkDir), p)
 		if strings.HasSuffix(p, "/") {
 			kept += "/"
 		}
 		return kept
 	}
 	switch {
-	case x.source == place{path: stream}:
+	case x.source == copyEnd{path: stdioName}:
 		return copyStreamIn(ctx, guest, x.user, inside(x.target.path), a.In)
-	case x.target == place{path: stream}:
+	case x.target == copyEnd{path: stdioName}:
 		return copyStreamOut(ctx, guest, x.user, inside(x.source.path), a.Out)
 	case x.target.sandbox != "":
-		x.progress.expect(x.source.path)
+		x.progress.measureSource(x.source.path)
 		return w.CopyTo(ctx, x.source.path, inside(x.target.path))
 	}
 	skipped, err := w.CopyFrom(ctx, inside(x.source.path), x.target.path)
 	for _, name := range skipped {
-		fmt.Fprintf(a.Err, "sandpit: left out: %s\n", safe(name))
+		fmt.Fprintf(a.Err, "sandpit: left out: %s\n", escapeText(name))
 	}
 	return err
 }
@@ -203,7 +204,7 @@ type copyProgress struct {
 	total atomic.Int64
 }
 
-func newCopyProgress(a *app, o copyOptions) *copyProgress {
+func newCopyProgress(a *app, o *copyCommand) *copyProgress {
 	p := &copyProgress{clear: func() {}}
 	if !o.quiet {
 		p.draw, p.clear = newProgress(a.Err, "Copying")
@@ -211,8 +212,8 @@ func newCopyProgress(a *app, o copyOptions) *copyProgress {
 	return p
 }
 
-// expect finds out how much there is to be copied.
-func (p *copyProgress) expect(source string) {
+// measureSource finds out how much there is to be copied.
+func (p *copyProgress) measureSource(source string) {
 	if p.draw == nil {
 		return
 	}
@@ -234,44 +235,44 @@ func (p *copyProgress) expect(source string) {
 	p.total.Store(sum)
 }
 
-func (p *copyProgress) add(n int) {
+func (p *copyProgress) addBytes(n int) {
 	if p.draw != nil {
 		p.draw(p.done.Add(int64(n)), p.total.Load())
 	}
 }
 
-// watchedFiles is a guest whose copies are counted.
-type watchedFiles struct {
+// countedFiles is a guest whose copies are counted.
+type countedFiles struct {
 	sandpit.Guest
 	progress *copyProgress
 }
 
 // WriteFile implements sandpit.Files.
-func (w watchedFiles) WriteFile(ctx context.Context, user, name string, content io.Reader, o sandpit.WriteOptions) error {
-	return w.Guest.WriteFile(ctx, user, name, counting{content, w.progress.add}, o)
+func (w countedFiles) WriteFile(ctx context.Context, user, name string, content io.Reader, o sandpit.WriteOptions) error {
+	return w.Guest.WriteFile(ctx, user, name, countingReader{content, w.progress.addBytes}, o)
 }
 
 // WriteTree implements sandpit.Files.
-func (w watchedFiles) WriteTree(ctx context.Context, user, name string, tar io.Reader) error {
-	return w.Guest.WriteTree(ctx, user, name, counting{tar, w.progress.add})
+func (w countedFiles) WriteTree(ctx context.Context, user, name string, tar io.Reader) error {
+	return w.Guest.WriteTree(ctx, user, name, countingReader{tar, w.progress.addBytes})
 }
 
 // ReadFile implements sandpit.Files.
-func (w watchedFiles) ReadFile(ctx context.Context, user, name string) (io.ReadCloser, error) {
-	return w.watch(w.Guest.ReadFile(ctx, user, name))
+func (w countedFiles) ReadFile(ctx context.Context, user, name string) (io.ReadCloser, error) {
+	return w.countReads(w.Guest.ReadFile(ctx, user, name))
 }
 
 // ReadTree implements sandpit.Files.
-func (w watchedFiles) ReadTree(ctx context.Context, user, name string) (io.ReadCloser, error) {
-	return w.watch(w.Guest.ReadTree(ctx, user, name))
+func (w countedFiles) ReadTree(ctx context.Context, user, name string) (io.ReadCloser, error) {
+	return w.countReads(w.Guest.ReadTree(ctx, user, name))
 }
 
-func (w watchedFiles) watch(r io.ReadCloser, err error) (io.ReadCloser, error) {
+func (w countedFiles) countReads(r io.ReadCloser, err error) (io.ReadCloser, error) {
 	if err != nil {
 		return nil, err
 	}
 	return struct {
 		io.Reader
 		io.Closer
-	}{counting{r, w.progress.add}, r}, nil
+	}{countingReader{r, w.progress.addBytes}, r}, nil
 }

@@ -14,8 +14,8 @@ import (
 //go:generate go run ../../../cmd/sandpit docs markdown ../../../docs/cli
 
 // newDocs writes pages about all commands, for the repository and for packagers.
-func (a *app) newDocs() *cobra.Command {
-	cmd := group("docs", "Write manual pages", `Write pages about all commands into a directory, which is emptied of other pages
+func newDocs(a *app) *cobra.Command {
+	cmd := newGroup("docs", "Write manual pages", `Write pages about all commands into a directory, which is emptied of other pages
 of the kind.`, "  sandpit docs man /usr/local/share/man/man1")
 	cmd.Hidden = true
 	for _, kind := range []struct {

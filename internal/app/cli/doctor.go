@@ -14,7 +14,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/files/hostpath"
 )
 
-func (a *app) newDoctor() *cobra.Command {
+func newDoctor(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "doctor",
 		Short: "Find out whether sandboxes work on this machine, and what to do if not",
@@ -23,11 +23,11 @@ func (a *app) newDoctor() *cobra.Command {
 It looks at what usually stands in the way, and then makes a real sandbox. The
 exit status is 0 if that worked.`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.doctor(cmd.Context()) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return runDoctor(cmd.Context(), a) },
 	}
 }
 
-func (a *app) doctor(ctx context.Context) error {
+func runDoctor(ctx context.Context, a *app) error {
 	cfg, err := a.loadConfig()
 	if err != nil {
 		return err
@@ -35,7 +35,7 @@ func (a *app) doctor(ctx context.Context) error {
 	for _, f := range configFindings(cfg) {
 		a.showFinding(f)
 	}
-	path, _ := lookup(a.options.Environ, "PATH")
+	path, _ := lookupEnv(a.options.Environ, "PATH")
 	rules, _ := mountRules(cfg, nil) // fails for allowed paths only
 	a.showFinding(findPython(path, rules))
 	if !daemon.Examine(ctx, cfg, a.showFinding) {

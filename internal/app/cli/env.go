@@ -26,8 +26,8 @@ const (
 	shellFish = "fish"
 )
 
-// envOptions are the flags of env e2b.
-type envOptions struct {
+// envCommand are the flags of env e2b.
+type envCommand struct {
 	json         bool
 	shell        string
 	owner, until string
@@ -36,17 +36,16 @@ type envOptions struct {
 	templatesSet bool
 }
 
-func (a *app) newEnv() *cobra.Command {
-	cmd := group("env", "Print the variables that programs written for others need", "Print the variables that programs written for others need, to use this server.",
+func newEnv(a *app) *cobra.Command {
+	cmd := newGroup("env", "Print the variables that programs written for others need", "Print the variables that programs written for others need, to use this server.",
 		"  eval \"$(sandpit env e2b)\"")
-	cmd.AddCommand(a.newEnvE2B())
+	cmd.AddCommand(newEnvE2B(a))
 	return cmd
 }
 
-func (a *app) newEnvE2B() *cobra.Command {
-	var o envOptions
-	var cmd *cobra.Command
-	cmd = &cobra.Command{
+func newEnvE2B(a *app) *cobra.Command {
+	var o envCommand
+	cmd := &cobra.Command{
 		Use:   "e2b [flags]",
 		Short: "Print the variables that make a program that uses E2B's SDK use this server",
 		Long: `Print the variables that make a program that uses E2B's SDK, or E2B's command line,
@@ -69,10 +68,8 @@ the server, over HTTPS; otherwise one address is all that it needs. See docs/fro
   sandpit env e2b --domain sandpit.example.org`,
 		Args:              wantArgs(0, 0, ""),
 		ValidArgsFunction: cobra.NoFileCompletions,
-		RunE: a.verb(func(ctx context.Context, c *client.Client, _ []string) error {
-			o.templatesSet = cmd.Flags().Changed("template")
-			return a.printEnv(ctx, c, o)
-		}),
+		PreRun:            func(cmd *cobra.Command, _ []string) { o.templatesSet = cmd.Flags().Changed("template") },
+		RunE:              a.withClient(o.run),
 	}
 	o.shell = shellSh
 	addChoice(cmd, &o.shell, "shell", "`NAME` of the shell that reads it: sh or fish (default sh)", shellSh, shellFish)
@@ -91,8 +88,8 @@ type variable struct {
 	value *string
 }
 
-func (a *app) printEnv(ctx context.Context, c *client.Client, o envOptions) error {
-	ttl, err := parseSpan("--ttl", o.until)
+func (o *envCommand) run(ctx context.Context, a *app, c *client.Client, _ []string) error {
+	ttl, err := parseDurationOrNever("--ttl", o.until)
 	if err != nil {
 		return err
 	}
@@ -100,24 +97,24 @@ func (a *app) printEnv(ctx context.Context, c *client.Client, o envOptions) erro
 	if err != nil {
 		return err
 	}
-	vars, err := whereE2B(ctx, c, cfg, o.domain)
+	vars, err := serverVariables(ctx, c, cfg, o.domain)
 	if err != nil {
 		return err
 	}
-	key, err := a.keyE2B(ctx, c, cfg, o.owner, max(0, ttl))
+	key, err := findAPIKey(ctx, a, c, cfg, o.owner, max(0, ttl))
 	if err != nil {
 		return err
 	}
 	vars = append(vars, variable{"E2B_API_KEY", &key}, variable{"E2B_DEBUG", nil})
-	if err := a.showEnv(o, vars); err != nil {
+	if err := o.showVariables(a, vars); err != nil {
 		return err
 	}
-	return a.prepareBuiltins(ctx, c, o.builtins(cfg), o.templatesSet)
+	return prepareBuiltins(ctx, a, c, o.builtinTemplates(cfg), o.templatesSet)
 }
 
-// builtins returns the built-in templates to be built: without a word of them, what E2B's
+// builtinTemplates returns the built-in templates to be built: without a word of them, what E2B's
 // two SDKs start with, on one's own server.
-func (o envOptions) builtins(cfg config.Config) []string {
+func (o envCommand) builtinTemplates(cfg config.Config) []string {
 	switch {
 	case slices.Equal(o.templates, []string{config.None}):
 		return nil
@@ -129,9 +126,9 @@ func (o envOptions) builtins(cfg config.Config) []string {
 	return []string{"base", "code-interpreter-v1"}
 }
 
-// keyE2B returns the API key for E2B's SDK: a new one for an owner, else the one that is
+// findAPIKey returns the API key for E2B's SDK: a new one for an owner, else the one that is
 // set, else one of this user's own server.
-func (a *app) keyE2B(ctx context.Context, c *client.Client, cfg config.Config, owner string, ttl time.Duration) (string, error) {
+func findAPIKey(ctx context.Context, a *app, c *client.Client, cfg config.Config, owner string, ttl time.Duration) (string, error) {
 	if owner != "" {
 		made, err := c.Keys.Create(ctx, owner, "E2B", ttl, false)
 		return made.Secret, err
@@ -140,7 +137,7 @@ func (a *app) keyE2B(ctx context.Context, c *client.Client, cfg config.Config, o
 		return key, nil
 	}
 	file := filepath.Join(cfg.StateDir, "e2b.key")
-	if key := savedKey(ctx, cfg, file); key != "" && ttl == 0 {
+	if key := readSavedKey(ctx, cfg, file); key != "" && ttl == 0 {
 		return key, nil
 	}
 	made, err := c.Keys.Create(ctx, daemon.LocalOwner, "E2B", ttl, false)
@@ -161,8 +158,8 @@ func (a *app) keyE2B(ctx context.Context, c *client.Client, cfg config.Config, o
 // maxKeyFile is more than a key has bytes.
 const maxKeyFile = 1 << 10
 
-// savedKey returns the key that saveKey has saved, if this user's own server knows it, or "".
-func savedKey(ctx context.Context, cfg config.Config, file string) string {
+// readSavedKey returns the key that saveKey has saved, if this user's own server knows it, or "".
+func readSavedKey(ctx context.Context, cfg config.Config, file string) string {
 	if cfg.URL != "" {
 		return ""
 	}
@@ -200,11 +197,11 @@ func saveKey(file, key string) error {
 	return errors.Join(err, f.Close())
 }
 
-// whereE2B returns the variables that say where the server is.
-func whereE2B(ctx context.Context, c *client.Client, cfg config.Config, domain string) (vars []variable, err error) {
+// serverVariables returns the variables that say where the server is.
+func serverVariables(ctx context.Context, c *client.Client, cfg config.Config, domain string) (vars []variable, err error) {
 	url := ""
 	if domain == "" || cfg.URL == "" {
-		if url, err = urlOf(ctx, c, cfg); err != nil {
+		if url, err = httpURL(ctx, c, cfg); err != nil {
 			return nil, err
 		}
 	}
@@ -227,9 +224,9 @@ func whereE2B(ctx context.Context, c *client.Client, cfg config.Config, domain s
 	return vars, nil
 }
 
-// urlOf returns the HTTP address of a server, which answers. By its socket, which E2B's SDK
+// httpURL returns the HTTP address of a server, which answers. By its socket, which E2B's SDK
 // cannot use, it says where it listens.
-func urlOf(ctx context.Context, c *client.Client, cfg config.Config) (string, error) {
+func httpURL(ctx context.Context, c *client.Client, cfg config.Config) (string, error) {
 	v, err := c.Version(ctx)
 	if err != nil {
 		return "", sandpit.WithHint(sandpit.Errorf(sandpit.CodeOf(err), "there is no server at %s: %w", c.URL(), err),
@@ -249,17 +246,17 @@ func urlOf(ctx context.Context, c *client.Client, cfg config.Config) (string, er
 	return url, err
 }
 
-// builtinPoll is how often the state of a build is requested, and builtinWord how often it
+// builtinPollTime is how often the state of a build is requested, and builtinReportTime how often it
 // is shown while it stays the same.
 const (
-	builtinPoll = time.Second
-	builtinWord = 15 * time.Second
+	builtinPollTime   = time.Second
+	builtinReportTime = 15 * time.Second
 )
 
 // prepareBuiltins waits until a server has built templates, and shows what it does. Where a
 // template cannot be built, programs hear of that when they use it; only a template that was
 // requested by name is an error.
-func (a *app) prepareBuiltins(ctx context.Context, c *client.Client, names []string, requested bool) error {
+func prepareBuiltins(ctx context.Context, a *app, c *client.Client, names []string, requested bool) error {
 	var errs []error
 	begin, shown, last := time.Now(), time.Time{}, ""
 	for waiting := names; len(waiting) > 0; {
@@ -268,7 +265,7 @@ func (a *app) prepareBuiltins(ctx context.Context, c *client.Client, names []str
 			b, err := c.Templates.PrepareBuiltin(ctx, name)
 			switch code := sandpit.CodeOf(err); {
 			case ctx.Err() != nil:
-				return a.interrupted(ctx, ctx.Err())
+				return a.signalOr(ctx, ctx.Err())
 			case err != nil && !requested && (code == sandpit.NotFound || code == sandpit.Unsupported):
 				continue // a server without them
 			case err != nil:
@@ -276,34 +273,34 @@ func (a *app) prepareBuiltins(ctx context.Context, c *client.Client, names []str
 				continue
 			case b.Status == sandpit.BuildFailed:
 				errs = append(errs, sandpit.WithHint(
-					sandpit.Errorf(sandpit.Unavailable, "the server cannot build template %s: %s", name, orElse(b.Reason, "see its log")),
+					sandpit.Errorf(sandpit.Unavailable, "the server cannot build template %s: %s", name, cmp.Or(b.Reason, "see its log")),
 					"the other variables and templates are good; try again later, or: sandpit template build builtin:"+name))
 				continue
 			case b.Status == sandpit.BuildReady:
 				continue
 			}
 			left = append(left, name)
-			words = append(words, name+": "+orElse(b.Progress, "waits for its turn"))
+			words = append(words, name+": "+cmp.Or(b.Progress, "waits for its turn"))
 		}
 		waiting = left
 		if len(waiting) == 0 {
 			break
 		}
-		if text := strings.Join(words, "; "); text != last || time.Since(shown) > builtinWord {
-			fmt.Fprintf(a.Err, "sandpit: building templates, once (%v so far): %s\n", time.Since(begin).Round(time.Second), printable(text))
+		if text := strings.Join(words, "; "); text != last || time.Since(shown) > builtinReportTime {
+			fmt.Fprintf(a.Err, "sandpit: building templates, once (%v so far): %s\n", time.Since(begin).Round(time.Second), toPrintableLine(text))
 			shown, last = time.Now(), text
 		}
 		select {
-		case <-time.After(builtinPoll):
+		case <-time.After(builtinPollTime):
 		case <-ctx.Done():
-			return a.interrupted(ctx, ctx.Err())
+			return a.signalOr(ctx, ctx.Err())
 		}
 	}
 	if requested {
 		return errors.Join(errs...)
 	}
 	for _, err := range errs {
-		fmt.Fprintf(a.Err, "sandpit: %s\n", safeLines(err.Error()))
+		fmt.Fprintf(a.Err, "sandpit: %s\n", escapeLines(err.Error()))
 	}
 	return nil
 }
@@ -314,7 +311,7 @@ func isFile(path string) bool {
 }
 
 // showEnv prints variables for who wants to have them.
-func (a *app) showEnv(o envOptions, vars []variable) error {
+func (o *envCommand) showVariables(a *app, vars []variable) error {
 	slices.SortStableFunc(vars, func(a, b variable) int { return cmp.Compare(a.name, b.name) })
 	if o.json {
 		all := make(map[string]*string, len(vars))
@@ -324,15 +321,15 @@ func (a *app) showEnv(o envOptions, vars []variable) error {
 		return printJSON(a.Out, all)
 	}
 	for _, v := range vars {
-		if _, err := fmt.Fprintln(a.Out, v.line(o.shell)); err != nil {
+		if _, err := fmt.Fprintln(a.Out, v.shellLine(o.shell)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// line is what a shell reads.
-func (v variable) line(shell string) string {
+// shellLine is what a shell reads.
+func (v variable) shellLine(shell string) string {
 	switch {
 	case v.value == nil && shell == shellFish:
 		return "set -e " + v.name

@@ -55,8 +55,8 @@ type verbError struct{ err error }
 func (e verbError) Error() string { return e.err.Error() }
 func (e verbError) Unwrap() error { return e.err }
 
-// exitCode is the one place that turns an error into an exit status.
-func exitCode(err error) int {
+// exitCodeOf is the one place that turns an error into an exit status.
+func exitCodeOf(err error) int {
 	code := sandpit.CodeOf(err)
 	if code == sandpit.Invalid {
 		return statusUsage

@@ -24,8 +24,8 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/app/daemon"
 )
 
-type mcpOptions struct {
-	runOptions
+type mcpCommand struct {
+	runCommand
 
 	tools   []string
 	servers string
@@ -35,8 +35,8 @@ type mcpOptions struct {
 	idle    time.Duration
 }
 
-func (a *app) newMCP() *cobra.Command {
-	var o mcpOptions
+func newMCP(a *app) *cobra.Command {
+	var o mcpCommand
 	cmd := &cobra.Command{
 		Use:   "mcp [flags] [IMAGE]",
 		Short: "Give an agent a sandbox over the Model Context Protocol",
@@ -57,13 +57,7 @@ runs ends with the connection; the files stay in the sandbox unless --remove-ses
   sandpit mcp --mcp-config mcp.json
   sandpit mcp --sandbox team --session alice`,
 		Args: wantArgs(0, 1, "an image"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			o.networkSet = cmd.Flags().Changed("network")
-			if len(args) == 1 {
-				o.image = args[0]
-			}
-			return a.serveMCP(cmd.Context(), o)
-		},
+		RunE: a.withoutClient(o.run),
 	}
 	f := cmd.Flags()
 	f.StringSliceVar(&o.tools, "tools", nil, "`tools` to offer: default, all, categories ("+strings.Join(categoryNames(), ", ")+") or names of tools (default server.mcp_tools of the configuration, else default)")
@@ -79,11 +73,19 @@ runs ends with the connection; the files stay in the sandbox unless --remove-ses
 	addAllowVolume(f, &o.allowed)
 	f.StringVar(&o.name, "name", "mcp", "`name` of the sandbox, for people")
 	f.StringArrayVar(&o.labels, "label", nil, "`NAME=VALUE` to find the sandbox by")
-	o.limits.add(f)
+	o.limits.addFlags(f)
 	f.StringVar(&o.provider, "provider", "", "`name` of who makes the sandbox: gvisor or docker (default gvisor, or the server's choice)")
 	f.BoolVar(&o.network, "network", false, "let the sandbox reach the internet, but neither this machine nor private networks")
-	o.rules.add(f)
+	o.rules.addFlags(f)
 	return cmd
+}
+
+func (o *mcpCommand) run(cmd *cobra.Command, a *app, args []string) error {
+	o.networkSet = cmd.Flags().Changed("network")
+	if len(args) == 1 {
+		o.image = args[0]
+	}
+	return o.serveTools(cmd.Context(), a)
 }
 
 func categoryNames() []string {
@@ -94,16 +96,16 @@ func categoryNames() []string {
 	return names
 }
 
-func (a *app) serveMCP(ctx context.Context, o mcpOptions) (err error) {
-	cfg, err := a.loadConfig(slices.Concat(o.overrides(), a.serverOverride())...)
+func (o *mcpCommand) serveTools(ctx context.Context, a *app) (err error) {
+	cfg, err := a.loadConfig(slices.Concat(o.toOverrides(), a.serverOverride())...)
 	if err != nil {
 		return err
 	}
-	tools, err := o.offered(cfg)
+	tools, err := o.chooseTools(cfg)
 	if err != nil {
 		return err
 	}
-	serve := mcp.Options{Tools: tools.Audited(a.newCallLog(cfg, "mcp").write).WithCommandTimeout(cfg.CommandTimeout(0)), Version: daemon.ReadVersions().Sandpit}
+	serve := mcp.Options{Tools: tools.Audited(newCallLog(a, cfg, "mcp").record).WithCommandTimeout(cfg.CommandTimeout(0)), Version: daemon.ReadVersions().Sandpit}
 	if serve.Servers, err = readServers(o.servers); err != nil {
 		return err
 	}
@@ -113,10 +115,10 @@ func (a *app) serveMCP(ctx context.Context, o mcpOptions) (err error) {
 	if o.remove && o.sandbox == "" {
 		return sandpit.Errorf(sandpit.Invalid, "--remove-session is for sandboxes that are shared: name one with --sandbox")
 	}
-	if there, ok := o.onServer(cfg); ok || o.sandbox != "" {
-		return a.mcpRemote(ctx, o, there, serve)
+	if there, ok := o.chooseServer(cfg); ok || o.sandbox != "" {
+		return o.serveRemote(ctx, a, there, serve)
 	}
-	spec, err := a.newSpec(o.runOptions, cfg)
+	spec, err := o.runCommand.toSpec(a, cfg)
 	if err != nil {
 		return err
 	}
@@ -124,7 +126,7 @@ func (a *app) serveMCP(ctx context.Context, o mcpOptions) (err error) {
 	for _, text := range cfg.Notices {
 		log.WarnContext(ctx, "configuration", slog.String("notice", text))
 	}
-	local, err := daemon.OpenLocal(cfg, daemon.Listeners{Notice: a.noticeOnce(cfg), Admit: daemon.Admission(cfg, log)})
+	local, err := daemon.OpenLocal(cfg, daemon.Listeners{Notice: a.newNoticeOnce(cfg), Admit: daemon.Admission(cfg, log)})
 	if err != nil {
 		return err
 	}
@@ -135,7 +137,7 @@ func (a *app) serveMCP(ctx context.Context, o mcpOptions) (err error) {
 			return mcp.Place{}, err
 		}
 		place := mcp.Place{Guest: box.Guest(), ID: "local", User: spec.User, Close: box.Destroy}
-		if err := a.giveSecrets(ctx, o.rules, box); err != nil {
+		if err := o.rules.giveSecrets(ctx, a, box); err != nil {
 			return place, errors.Join(err, box.Destroy(context.WithoutCancel(ctx)))
 		}
 		return place, nil
@@ -143,9 +145,9 @@ func (a *app) serveMCP(ctx context.Context, o mcpOptions) (err error) {
 	return mcp.Serve(ctx, serve, io.NopCloser(a.In), nopWriteCloser{a.Out})
 }
 
-// offered are the tools that the client sees. Those for other MCP servers are among them by
+// chooseTools are the tools that the client sees. Those for other MCP servers are among them by
 // default when there are such servers.
-func (o mcpOptions) offered(cfg config.Config) (*tool.Registry, error) {
+func (o mcpCommand) chooseTools(cfg config.Config) (*tool.Registry, error) {
 	words := o.tools
 	if len(words) == 0 {
 		words = cfg.Server.MCPTools
@@ -174,22 +176,22 @@ func readServers(name string) (mcpclient.Config, error) {
 
 // mcpRemote has a server make the sandbox. Should this program be killed, the server
 // removes it when nobody has used it for a while.
-func (a *app) mcpRemote(ctx context.Context, o mcpOptions, cfg config.Config, serve mcp.Options) error {
-	spec, err := a.newRemoteSpec(o.runOptions, cfg)
+func (o *mcpCommand) serveRemote(ctx context.Context, a *app, cfg config.Config, serve mcp.Options) error {
+	spec, err := o.runCommand.toRemoteSpec(a, cfg)
 	if err != nil {
 		return err
 	}
-	secrets, err := a.newSecrets(o.rules)
+	secrets, err := o.rules.readSecrets(a)
 	if err != nil {
 		return err
 	}
-	c, err := dialConfigured(cfg)
+	c, err := newConfiguredClient(cfg)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
 	if o.sandbox != "" {
-		return a.mcpShared(ctx, o, c, serve)
+		return o.serveShared(ctx, a, c, serve)
 	}
 	serve.Open = func(ctx context.Context) (mcp.Place, error) {
 		s, err := c.Sandboxes.Create(ctx, client.CreateRequest{
@@ -199,14 +201,14 @@ func (a *app) mcpRemote(ctx context.Context, o mcpOptions, cfg config.Config, se
 		if err != nil {
 			return mcp.Place{}, err
 		}
-		place := newRemotePlace(c, s)
-		return mcp.Place{Hold: place.hold, ID: s.ID, User: s.Spec.User, Close: s.Delete, Preview: previews(c, s.ID)}, nil
+		place := newRemoteSandbox(c, s)
+		return mcp.Place{Hold: place.holdSandbox, ID: s.ID, User: s.Spec.User, Close: s.Delete, Preview: previewURLs(c, s.ID)}, nil
 	}
 	return mcp.Serve(ctx, serve, io.NopCloser(a.In), nopWriteCloser{a.Out})
 }
 
-// remotePlace is a sandbox of a server's that calls of tools resume when they need it.
-type remotePlace struct {
+// remoteSandbox is a sandbox of a server's that calls of tools resume when they need it.
+type remoteSandbox struct {
 	client *client.Client
 	id     sandpit.ID
 
@@ -214,8 +216,8 @@ type remotePlace struct {
 	guest sandpit.Guest
 }
 
-func newRemotePlace(c *client.Client, s *client.Sandbox) *remotePlace {
-	return &remotePlace{client: c, id: s.ID, guest: s.Guest()}
+func newRemoteSandbox(c *client.Client, s *client.Sandbox) *remoteSandbox {
+	return &remoteSandbox{client: c, id: s.ID, guest: s.Guest()}
 }
 
 // remoteCall is a sandbox during a call.
@@ -233,12 +235,12 @@ func (r remoteCall) Release() {
 	}
 }
 
-// hold resumes the sandbox if it is paused and starts it if it is stopped. One that was
+// holdSandbox resumes the sandbox if it is paused and starts it if it is stopped. One that was
 // started has another guest than before: what ran in it has ended.
-func (p *remotePlace) hold(ctx context.Context) (mcp.Held, error) {
+func (p *remoteSandbox) holdSandbox(ctx context.Context) (mcp.Held, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	started, err := wake(ctx, p.client, p.id)
+	started, err := ensureRunning(ctx, p.client, p.id)
 	if err != nil {
 		return nil, err
 	}
@@ -248,8 +250,8 @@ func (p *remotePlace) hold(ctx context.Context) (mcp.Held, error) {
 	return remoteCall{ctx: ctx, guest: p.guest}, nil
 }
 
-// wake has a server's sandbox run, and reports whether it was started anew.
-func wake(ctx context.Context, c *client.Client, id sandpit.ID) (started bool, err error) {
+// ensureRunning has a server's sandbox run, and reports whether it was started anew.
+func ensureRunning(ctx context.Context, c *client.Client, id sandpit.ID) (started bool, err error) {
 	s, err := c.Sandboxes.Get(ctx, id)
 	if err != nil {
 		return false, err
@@ -271,9 +273,9 @@ func wake(ctx context.Context, c *client.Client, id sandpit.ID) (started bool, e
 }
 
 // holdSession keeps a session of several in a sandbox for a call.
-func holdSession(sessions *tool.Sessions, p *remotePlace, id string) func(context.Context) (mcp.Held, error) {
+func holdSession(sessions *tool.Sessions, p *remoteSandbox, id string) func(context.Context) (mcp.Held, error) {
 	return func(ctx context.Context) (mcp.Held, error) {
-		held, err := p.hold(ctx)
+		held, err := p.holdSandbox(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -285,8 +287,8 @@ func holdSession(sessions *tool.Sessions, p *remotePlace, id string) func(contex
 	}
 }
 
-// previews returns what tells where the ports of a server's sandbox are seen.
-func previews(c *client.Client, id sandpit.ID) func(context.Context, int) (string, error) {
+// previewURLs returns what tells where the ports of a server's sandbox are seen.
+func previewURLs(c *client.Client, id sandpit.ID) func(context.Context, int) (string, error) {
 	return func(ctx context.Context, port int) (string, error) {
 		u, err := c.Ports.URL(ctx, id, port, 0)
 		if err != nil {
@@ -304,8 +306,8 @@ func previews(c *client.Client, id sandpit.ID) func(context.Context, int) (strin
 const sessionsEnd = 30 * time.Second
 
 // mcpShared has the client work in a sandbox that is there, as one of several.
-func (a *app) mcpShared(ctx context.Context, o mcpOptions, c *client.Client, serve mcp.Options) error {
-	id, err := (&finder{client: c}).find(ctx, o.sandbox)
+func (o *mcpCommand) serveShared(ctx context.Context, a *app, c *client.Client, serve mcp.Options) error {
+	id, err := (&finder{client: c}).findID(ctx, o.sandbox)
 	if err != nil {
 		return err
 	}
@@ -320,9 +322,9 @@ func (a *app) mcpShared(ctx context.Context, o mcpOptions, c *client.Client, ser
 		},
 	})
 	serve.Shared = true
-	remote := newRemotePlace(c, box)
+	remote := newRemoteSandbox(c, box)
 	serve.Open = func(ctx context.Context) (mcp.Place, error) {
-		if _, err := remote.hold(ctx); err != nil {
+		if _, err := remote.holdSandbox(ctx); err != nil {
 			return mcp.Place{}, err
 		}
 		info, err := sessions.Create(ctx, tool.SessionRequest{ID: o.session, Shared: string(id)})

@@ -22,7 +22,7 @@ func explainMissing(err error, name, path string, rules hostpath.Rules) error {
 			continue
 		}
 		var mounts []string
-		for _, shown := range shownFor(program, rules) {
+		for _, shown := range directoriesFor(program, rules) {
 			mounts = append(mounts, "-v", shellQuote(shown+":"+shown))
 		}
 		return sandpit.WithHint(
@@ -32,10 +32,10 @@ func explainMissing(err error, name, path string, rules hostpath.Rules) error {
 	return sandpit.WithHint(err, "the image host has the programs in /usr of this machine; name another image with: sandpit run IMAGE "+shellQuote(name))
 }
 
-// shownFor returns the directories that a program needs: its installation, or where that
+// directoriesFor returns the directories that a program needs: its installation, or where that
 // may not be shown, as ~/.local with sandpit's own state in it, its parts.
-func shownFor(program string, rules hostpath.Rules) []string {
-	tree := installationOf(program)
+func directoriesFor(program string, rules hostpath.Rules) []string {
+	tree := installationDir(program)
 	if resolved, err := hostpath.Resolve(tree); err != nil || rules.Check(resolved) == nil {
 		return []string{tree}
 	}
@@ -56,9 +56,9 @@ func isExecutable(program string) bool {
 	return err == nil && !info.IsDir() && info.Mode()&0o111 != 0
 }
 
-// installationOf guesses the directory that holds all a program needs: the one
+// installationDir guesses the directory that holds all a program needs: the one
 // above bin, sbin or shims, links resolved when they lead elsewhere.
-func installationOf(program string) string {
+func installationDir(program string) string {
 	dir := filepath.Dir(program)
 	switch filepath.Base(dir) {
 	case "bin", "sbin", "shims":

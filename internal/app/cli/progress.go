@@ -52,10 +52,10 @@ func newLineProgress(w io.Writer, what string, now func() time.Time) func(done, 
 			return
 		}
 		last = now()
-		text := showSize(done)
+		text := formatDecimalBytes(done)
 		if total > 0 {
-			text += " of " + showSize(total)
+			text += " of " + formatDecimalBytes(total)
 		}
-		fmt.Fprintf(w, "%s: %s\n", printable(what), text)
+		fmt.Fprintf(w, "%s: %s\n", toPrintableLine(what), text)
 	}
 }

@@ -19,12 +19,12 @@ import (
 
 // screenCommand looks at the command before a sandbox is made for it, as the
 // configuration says. An image's own command is not looked at.
-func (a *app) screenCommand(ctx context.Context, o runOptions, cfg config.Config) error {
+func (o *runCommand) screenCommand(ctx context.Context, a *app, cfg config.Config) error {
 	mode := cfg.Sandbox.CommandScreen
 	if mode == config.ScreenOff || (o.script == nil && len(o.command) == 0) {
 		return nil
 	}
-	verdict, err := weigh(o, cfg.Sandbox.WorkDir)
+	verdict, err := screenScript(o, cfg.Sandbox.WorkDir)
 	if err != nil {
 		return err
 	}
@@ -35,14 +35,14 @@ func (a *app) screenCommand(ctx context.Context, o runOptions, cfg config.Config
 		fmt.Fprintf(a.Err, "sandpit: warning: %v\n", verdict.Err())
 		return nil
 	case commandscreen.Ask:
-		return a.askWhether(ctx, verdict)
+		return askWhether(ctx, a, verdict)
 	default:
 		return verdict.Err()
 	}
 }
 
-// weigh looks at a script's text if a shell will run it, else at the command.
-func weigh(o runOptions, dir string) (commandscreen.Verdict, error) {
+// screenScript looks at a script's text if a shell will run it, else at the command.
+func screenScript(o *runCommand, dir string) (commandscreen.Verdict, error) {
 	policy := commandscreen.Default()
 	policy.Dir = dir
 	if o.script == nil {
@@ -69,25 +69,25 @@ func weigh(o runOptions, dir string) (commandscreen.Verdict, error) {
 
 // askWhether lets the person at the terminal decide. Where there is none, the
 // verdict stands.
-func (a *app) askWhether(ctx context.Context, verdict commandscreen.Verdict) error {
-	yes, err := a.ask(ctx, fmt.Sprintf("sandpit: %v\nRun it all the same?", verdict.Err()))
+func askWhether(ctx context.Context, a *app, verdict commandscreen.Verdict) error {
+	yes, err := a.askYesNo(ctx, fmt.Sprintf("sandpit: %v\nRun it all the same?", verdict.Err()))
 	switch {
 	case err != nil:
-		return a.interrupted(ctx, err)
+		return a.signalOr(ctx, err)
 	case !yes:
 		return verdict.Err()
 	}
 	return nil
 }
 
-// ask has the person at the terminal answer yes or no. Where there is none, and when
+// askYesNo has the person at the terminal answer yes or no. Where there is none, and when
 // they say nothing, it is no.
-func (a *app) ask(ctx context.Context, question string) (yes bool, err error) {
+func (a *app) askYesNo(ctx context.Context, question string) (yes bool, err error) {
 	fd, ok := terminalOf(a.In)
 	if _, seen := terminalOf(a.Err); !ok || !seen {
 		return false, nil
 	}
-	fmt.Fprintf(a.Err, "%s [y/N] ", safeLines(question))
+	fmt.Fprintf(a.Err, "%s [y/N] ", escapeLines(question))
 	answer, err := readLine(ctx, fd, a.In)
 	if err != nil {
 		return false, err

@@ -21,9 +21,9 @@ func terminalOf(stream any) (fd int, ok bool) {
 	return int(f.Fd()), true
 }
 
-// size returns the size of the terminal behind any of the streams, or the
+// terminalSize returns the size of the terminal behind any of the streams, or the
 // usual one.
-func (a *app) size() sandpit.TerminalSize {
+func (a *app) terminalSize() sandpit.TerminalSize {
 	for _, stream := range []any{a.Out, a.In, a.Err} {
 		fd, ok := terminalOf(stream)
 		if !ok {
@@ -36,8 +36,8 @@ func (a *app) size() sandpit.TerminalSize {
 	return sandpit.TerminalSize{Cols: 80, Rows: 24}
 }
 
-// makeRaw hands the keyboard over. The returned function takes it back.
-func makeRaw(in io.Reader) (restore func(), err error) {
+// setTerminalRaw hands the keyboard over. The returned function takes it back.
+func setTerminalRaw(in io.Reader) (restore func(), err error) {
 	fd, ok := terminalOf(in)
 	if !ok {
 		return func() {}, nil
@@ -60,7 +60,7 @@ func (a *app) followSize(ctx context.Context, p sandpit.Process) (stop func()) {
 		for {
 			select {
 			case <-changed:
-				_ = p.Resize(ctx, a.size()) // it may just have ended; a wrong size is no reason to stop
+				_ = p.Resize(ctx, a.terminalSize()) // it may just have ended; a wrong size is no reason to stop
 			case <-ctx.Done():
 				return
 			}

@@ -11,10 +11,15 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/app/daemon"
 )
 
-func (a *app) newTLS() *cobra.Command {
-	cmd := group("tls", "Deal with the certificates of this machine's server", "Deal with the certificates of this machine's server.",
+func newTLS(a *app) *cobra.Command {
+	cmd := newGroup("tls", "Deal with the certificates of this machine's server", "Deal with the certificates of this machine's server.",
 		"  sandpit tls ca > ca.pem")
-	cmd.AddCommand(&cobra.Command{
+	cmd.AddCommand(newTLSCA(a))
+	return cmd
+}
+
+func newTLSCA(a *app) *cobra.Command {
+	return &cobra.Command{
 		Use:   "ca",
 		Short: "Print the certificate of the server's own authority",
 		Long: `Print the certificate of the authority that a server has which was started with
@@ -28,22 +33,23 @@ could pretend to be any server.`,
   curl --cacert ca.pem https://localhost:8090/healthz`,
 		Args:              wantArgs(0, 0, ""),
 		ValidArgsFunction: cobra.NoFileCompletions,
-		RunE: func(*cobra.Command, []string) error {
-			cfg, err := a.loadConfig()
-			if err != nil {
-				return err
-			}
-			text, err := os.ReadFile(daemon.AuthorityFile(cfg))
-			if errors.Is(err, fs.ErrNotExist) {
-				return sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "the server of this machine has no authority of its own"),
-					"it has one once it was started with: sandpit serve --tls=local")
-			}
-			if err != nil {
-				return sandpit.Errorf(sandpit.CodeOf(err), "read the certificate: %w", err)
-			}
-			_, err = a.Out.Write(text)
-			return err
-		},
-	})
-	return cmd
+		RunE:              a.withoutClient(runTLSCA),
+	}
+}
+
+func runTLSCA(_ *cobra.Command, a *app, _ []string) error {
+	cfg, err := a.loadConfig()
+	if err != nil {
+		return err
+	}
+	text, err := os.ReadFile(daemon.AuthorityFile(cfg))
+	if errors.Is(err, fs.ErrNotExist) {
+		return sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "the server of this machine has no authority of its own"),
+			"it has one once it was started with: sandpit serve --tls=local")
+	}
+	if err != nil {
+		return sandpit.Errorf(sandpit.CodeOf(err), "read the certificate: %w", err)
+	}
+	_, err = a.Out.Write(text)
+	return err
 }

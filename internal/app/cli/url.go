@@ -12,14 +12,14 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/reach/workspace"
 )
 
-type urlOptions struct {
+type urlCommand struct {
 	output
 	public, private, path, ticket bool
 	expires, files, note          string
 }
 
-func (a *app) newURL() *cobra.Command {
-	var o urlOptions
+func newURL(a *app) *cobra.Command {
+	var o urlCommand
 	cmd := &cobra.Command{
 		Use:   "url [flags] SANDBOX PORT",
 		Short: "Print the URL at which a port of a sandbox is seen",
@@ -43,17 +43,9 @@ What listens at the port speaks HTTP; it may listen at 127.0.0.1 only.`,
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
 			return a.completeSandboxes(1)(cmd, args, begun)
 		},
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if o.public && o.private {
-				return usageError(cmd, "--public and --private exclude each other")
-			}
-			if o.note != "" && (o.ticket || o.public) {
-				return usageError(cmd, "--note needs a URL with its own token; it cannot be used with --ticket or --public")
-			}
-			return a.verb(func(ctx context.Context, c *client.Client, args []string) error { return a.printURL(ctx, c, o, args) })(cmd, args)
-		},
+		RunE: a.withoutClient(o.run),
 	}
-	o.add(cmd, "print the URL only, which is also the default")
+	o.addFlags(cmd, "print the URL only, which is also the default")
 	f := cmd.Flags()
 	f.BoolVar(&o.public, "public", false, "let everybody see the port from now on")
 	f.BoolVar(&o.private, "private", false, "let nobody see the port but by the URL that is printed now")
@@ -65,7 +57,17 @@ What listens at the port speaks HTTP; it may listen at 127.0.0.1 only.`,
 	return cmd
 }
 
-func (a *app) printURL(ctx context.Context, c *client.Client, o urlOptions, args []string) error {
+func (o *urlCommand) run(cmd *cobra.Command, a *app, args []string) error {
+	if o.public && o.private {
+		return usageError(cmd, "--public and --private exclude each other")
+	}
+	if o.note != "" && (o.ticket || o.public) {
+		return usageError(cmd, "--note needs a URL with its own token; it cannot be used with --ticket or --public")
+	}
+	return a.withClient(o.printURL)(cmd, args)
+}
+
+func (o *urlCommand) printURL(ctx context.Context, a *app, c *client.Client, args []string) error {
 	port, ok := portNumber(args[1], 1)
 	if !ok {
 		return sandpit.Errorf(sandpit.Invalid, "port %.20q: want 1 to 65535", args[1])
@@ -74,7 +76,7 @@ func (a *app) printURL(ctx context.Context, c *client.Client, o urlOptions, args
 	if err != nil {
 		return err
 	}
-	id, err := find(ctx, c, args[0])
+	id, err := findSandbox(ctx, c, args[0])
 	if err != nil {
 		return err
 	}
@@ -83,7 +85,7 @@ func (a *app) printURL(ctx context.Context, c *client.Client, o urlOptions, args
 			return err
 		}
 	}
-	document, byName, byPath, err := o.url(ctx, c, id, port, expires)
+	document, byName, byPath, err := o.openPort(ctx, c, id, port, expires)
 	if err != nil {
 		return err
 	}
@@ -92,21 +94,21 @@ func (a *app) printURL(ctx context.Context, c *client.Client, o urlOptions, args
 		text = byPath
 	}
 	switch {
-	case o.json():
-		return a.show(o.output, listing{document: document})
+	case o.isJSON():
+		return a.showListing(o.output, listing{document: document})
 	case text == "" && o.path:
 		return sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "the server shows no previews by path"), "set preview.listen in the server's configuration")
 	case text == "":
 		return sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "the server has no address for previews"),
 			"have it listen at an address, or set preview.domain in its configuration; --path may work")
 	}
-	_, err = fmt.Fprintln(a.Out, safe(text))
+	_, err = fmt.Fprintln(a.Out, escapeText(text))
 	return err
 }
 
-// url changes who may see the port, if that is asked for, and asks for its URL, or one with
+// openPort changes who may see the port, if that is asked for, and asks for its URL, or one with
 // a ticket: what the server says, and the URL by host name and by path.
-func (o urlOptions) url(ctx context.Context, c *client.Client, id sandpit.ID, port int, expires time.Duration) (document any, byName, byPath string, err error) {
+func (o urlCommand) openPort(ctx context.Context, c *client.Client, id sandpit.ID, port int, expires time.Duration) (document any, byName, byPath string, err error) {
 	switch {
 	case o.public:
 		err = c.Ports.SetPublic(ctx, id, port, true)

@@ -19,8 +19,13 @@ type versions struct {
 	Server *api.Version `json:"server,omitempty"`
 }
 
-func (a *app) newVersion() *cobra.Command {
-	var o output
+// versionCommand has the options of sandpit version.
+type versionCommand struct {
+	output
+}
+
+func newVersion(a *app) *cobra.Command {
+	var o versionCommand
 	cmd := &cobra.Command{
 		Use:   "version [flags]",
 		Short: "Show the version of this program and its parts, and of the server",
@@ -29,25 +34,27 @@ environment, the configuration or --server names.`,
 		Example:           "  sandpit version",
 		Args:              wantArgs(0, 0, ""),
 		ValidArgsFunction: cobra.NoFileCompletions,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			own := daemon.ReadVersions()
-			v := versions{Client: api.Version{
-				Sandpit: own.Sandpit, GVisor: own.GVisor, Guest: own.Guest, Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH,
-			}}
-			server, problem := a.serverVersion(cmd.Context())
-			v.Server = server
-			if err := a.showVersions(o, v); err != nil {
-				return err
-			}
-			return a.verbFailed(cmd.Context(), problem)
-		},
+		RunE:              a.withoutClient(o.run),
 	}
-	o.add(cmd, "")
+	o.addFlags(cmd, "")
 	return cmd
 }
 
+func (o *versionCommand) run(cmd *cobra.Command, a *app, _ []string) error {
+	own := daemon.ReadVersions()
+	v := versions{Client: api.Version{
+		Sandpit: own.Sandpit, GVisor: own.GVisor, Guest: own.Guest, Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH,
+	}}
+	server, problem := serverVersion(cmd.Context(), a)
+	v.Server = server
+	if err := showVersions(a, o.output, v); err != nil {
+		return err
+	}
+	return a.toVerbError(cmd.Context(), problem)
+}
+
 // serverVersion asks the server if one is named.
-func (a *app) serverVersion(ctx context.Context) (*api.Version, error) {
+func serverVersion(ctx context.Context, a *app) (*api.Version, error) {
 	cfg, err := a.loadConfig(a.serverOverride()...)
 	if err != nil {
 		return nil, err
@@ -55,7 +62,7 @@ func (a *app) serverVersion(ctx context.Context) (*api.Version, error) {
 	if _, runs := cfg.LocalServer(); cfg.URL == "" && !runs {
 		return nil, nil //nolint:nilnil // there is none, which is no failure
 	}
-	c, err := dialConfigured(cfg)
+	c, err := newConfiguredClient(cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -70,8 +77,8 @@ func (a *app) serverVersion(ctx context.Context) (*api.Version, error) {
 	return &v, nil
 }
 
-func (a *app) showVersions(o output, v versions) error {
-	if o.json() {
+func showVersions(a *app, o output, v versions) error {
+	if o.isJSON() {
 		return printJSON(a.Out, v)
 	}
 	c := v.Client
@@ -79,7 +86,7 @@ func (a *app) showVersions(o output, v versions) error {
 		return err
 	}
 	if s := v.Server; s != nil {
-		_, err := fmt.Fprintf(a.Out, "server  %s, gVisor %s, %s %s/%s\n", safe(s.Sandpit), safe(s.GVisor), safe(s.Go), safe(s.OS), safe(s.Arch))
+		_, err := fmt.Fprintf(a.Out, "server  %s, gVisor %s, %s %s/%s\n", escapeText(s.Sandpit), escapeText(s.GVisor), escapeText(s.Go), escapeText(s.OS), escapeText(s.Arch))
 		return err
 	}
 	return nil

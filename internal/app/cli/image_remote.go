@@ -14,16 +14,16 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/app/daemon"
 )
 
-// shelf is where images are that are not in this machine's cache.
-type shelf interface {
+// remoteImages is where images are that are not in this machine's cache.
+type remoteImages interface {
 	Pull(ctx context.Context, name string, always bool, progress func(done, total int64)) (api.Image, error)
 	List(ctx context.Context) ([]api.Image, error)
 	Remove(ctx context.Context, name string) error
 	Close() error
 }
 
-// serverShelf has the images of a server.
-type serverShelf struct {
+// serverImages has the images of a server.
+type serverImages struct {
 	client   *client.Client
 	provider string // whose sandboxes they are for; "": the server's usual one
 }
@@ -38,26 +38,26 @@ func chosenProvider(cfg config.Config, flag string) string {
 	return flag
 }
 
-func (s serverShelf) Pull(ctx context.Context, name string, always bool, progress func(done, total int64)) (api.Image, error) {
+func (s serverImages) Pull(ctx context.Context, name string, always bool, progress func(done, total int64)) (api.Image, error) {
 	return s.client.Images.Pull(ctx, api.Pull{Name: name, Always: always, Provider: s.provider}, progress)
 }
 
-func (s serverShelf) List(ctx context.Context) ([]api.Image, error) {
+func (s serverImages) List(ctx context.Context) ([]api.Image, error) {
 	return s.client.Images.List(ctx, s.provider)
 }
 
-func (s serverShelf) Remove(ctx context.Context, name string) error {
+func (s serverImages) Remove(ctx context.Context, name string) error {
 	return s.client.Images.Remove(ctx, s.provider, name)
 }
 
-func (s serverShelf) Close() error {
+func (s serverImages) Close() error {
 	s.client.Close()
 	return nil
 }
 
-// openShelf returns where the images are that a command is about: with a server, if uses
+// openRemoteImages returns where the images are that a command is about: with a server, if uses
 // says so, or in the engine of the provider; nil means this machine's cache.
-func (a *app) openShelf(provider string, uses func(config.Config) bool) (shelf, error) {
+func (a *app) openRemoteImages(provider string, uses func(config.Config) bool) (remoteImages, error) {
 	overrides := a.serverOverride()
 	if provider != "" {
 		overrides = append(overrides, config.Override{Flag: "--provider", Key: config.KeyProvider, Value: provider})
@@ -67,11 +67,11 @@ func (a *app) openShelf(provider string, uses func(config.Config) bool) (shelf, 
 		return nil, err
 	}
 	if uses(cfg) {
-		c, err := dialConfigured(cfg)
+		c, err := newConfiguredClient(cfg)
 		if err != nil {
 			return nil, err
 		}
-		return serverShelf{c, provider}, nil
+		return serverImages{c, provider}, nil
 	}
 	own, err := daemon.OpenEngineImages(cfg)
 	if own == nil || err != nil {
@@ -80,44 +80,44 @@ func (a *app) openShelf(provider string, uses func(config.Config) bool) (shelf, 
 	return own, nil
 }
 
-// imagesOnServer is usesServer for images: a provider that is named here need not be the
+// areImagesOnServer is canUseServer for images: a provider that is named here need not be the
 // one of this user's own server.
-func imagesOnServer(cfg config.Config) bool {
-	return namesServer(cfg) || !cfg.Explicit(config.KeyProvider) && usesServer(cfg)
+func areImagesOnServer(cfg config.Config) bool {
+	return isServerNamed(cfg) || !cfg.Explicit(config.KeyProvider) && canUseServer(cfg)
 }
 
-// withShelf runs one of two: remote for images that are elsewhere, local for the cache.
-func (a *app) withShelf(cmd *cobra.Command, provider string, remote func(shelf) error, local func(*daemon.Images) error) error {
-	return a.withShelfOf(cmd, provider, imagesOnServer, remote, local)
+// withImages runs one of two: remote for images that are elsewhere, local for the cache.
+func (a *app) withImages(cmd *cobra.Command, provider string, remote func(remoteImages) error, local func(*daemon.Images) error) error {
+	return a.withImagesOf(cmd, provider, areImagesOnServer, remote, local)
 }
 
-func (a *app) withShelfOf(
-	cmd *cobra.Command, provider string, uses func(config.Config) bool, remote func(shelf) error, local func(*daemon.Images) error,
+func (a *app) withImagesOf(
+	cmd *cobra.Command, provider string, uses func(config.Config) bool, remote func(remoteImages) error, local func(*daemon.Images) error,
 ) error {
-	s, err := a.openShelf(provider, uses)
+	s, err := a.openRemoteImages(provider, uses)
 	if err != nil {
 		return err
 	}
 	if s != nil {
 		err := errors.Join(remote(s), s.Close())
-		if _, isServer := s.(serverShelf); isServer {
-			return a.verbFailed(cmd.Context(), err)
+		if _, isServer := s.(serverImages); isServer {
+			return a.toVerbError(cmd.Context(), err)
 		}
-		return a.interrupted(cmd.Context(), err)
+		return a.signalOr(cmd.Context(), err)
 	}
 	images, err := a.openImages()
 	if err != nil {
 		return err
 	}
-	return a.interrupted(cmd.Context(), local(images))
+	return a.signalOr(cmd.Context(), local(images))
 }
 
-// onlyCache is withShelf for what the cache of this machine alone can do, which this user's
+// withLocalImages is withImages for what the cache of this machine alone can do, which this user's
 // own server uses as well.
-func (a *app) onlyCache(cmd *cobra.Command, local func(*daemon.Images) error) error {
-	return a.withShelfOf(cmd, "", namesServer, func(s shelf) error {
+func (a *app) withLocalImages(cmd *cobra.Command, local func(*daemon.Images) error) error {
+	return a.withImagesOf(cmd, "", isServerNamed, func(s remoteImages) error {
 		hint := "run this on the server's machine, as its user and without --server"
-		if _, isServer := s.(serverShelf); !isServer {
+		if _, isServer := s.(serverImages); !isServer {
 			hint = "use docker for images of its engine, or name the other provider: SANDPIT_PROVIDER=gvisor"
 		}
 		return sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "%s is for the cache of this machine", cmd.CommandPath()), hint)
@@ -128,8 +128,8 @@ func addImageProvider(cmd *cobra.Command, provider *string) {
 	cmd.Flags().StringVar(provider, "provider", "", "`NAME` of whose images: those of docker are its engine's (default: the usual one)")
 }
 
-// showShelf lists images that are elsewhere.
-func (a *app) showShelf(list []api.Image, asJSON bool) error {
+// showRemoteImages lists images that are elsewhere.
+func showRemoteImages(a *app, list []api.Image, asJSON bool) error {
 	if asJSON {
 		if list == nil {
 			list = []api.Image{}
@@ -139,7 +139,7 @@ func (a *app) showShelf(list []api.Image, asJSON bool) error {
 	rows := [][]string{{"NAME", "DIGEST", "SIZE", "CREATED", "USED"}}
 	for _, i := range list {
 		rows = append(rows, []string{
-			cmp.Or(ownedName(i.Name, i.Owner), "("+i.Kind+")"), shortDigest(cmp.Or(i.Digest, i.ID)), showSize(i.Size), showAge(i.Created), showAge(i.Used),
+			cmp.Or(ownedName(i.Name, i.Owner), "("+i.Kind+")"), shortDigest(cmp.Or(i.Digest, i.ID)), formatDecimalBytes(i.Size), formatAge(i.Created), formatAge(i.Used),
 		})
 	}
 	return printTable(a.Out, rows)

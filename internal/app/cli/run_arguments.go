@@ -18,7 +18,7 @@ import (
 
 // parseRun tells image, script and command apart. Flags end at the first
 // argument, so that a command's own flags are left alone.
-func (a *app) parseRun(cmd *cobra.Command, o *runOptions, args []string) error {
+func (o *runCommand) parseArgs(a *app, cmd *cobra.Command, args []string) error {
 	switch {
 	case cmd.ArgsLenAtDash() == 0: // run -- COMMAND
 		o.command = args
@@ -27,7 +27,7 @@ func (a *app) parseRun(cmd *cobra.Command, o *runOptions, args []string) error {
 	case len(args) == 0:
 		return usageError(cmd, "there is nothing to run")
 	default:
-		return a.parseScript(o, args)
+		return o.parseScript(a, args)
 	}
 	if len(o.command) == 0 {
 		return usageError(cmd, "there is no command after --")
@@ -36,7 +36,7 @@ func (a *app) parseRun(cmd *cobra.Command, o *runOptions, args []string) error {
 }
 
 // parseScript is parseRun without two dashes: SCRIPT [ARG...] or IMAGE [COMMAND...].
-func (a *app) parseScript(o *runOptions, args []string) error {
+func (o *runCommand) parseScript(a *app, args []string) error {
 	if s, ok := findScript(args[0]); ok {
 		o.script, o.command = &s, args[1:]
 		return nil
@@ -48,13 +48,13 @@ func (a *app) parseScript(o *runOptions, args []string) error {
 	}
 	may, isWord := mayBeImage(args[0])
 	if len(args) > 1 {
-		path, _ := lookup(a.options.Environ, "PATH")
+		path, _ := lookupEnv(a.options.Environ, "PATH")
 		may = may && (!isWord || !isOnPath(args[0], path)) || args[0] == string(sandpit.HostImage)
 	}
 	if !may || isProgramFile(args[0]) {
 		return notRunnable(args)
 	}
-	o.image, o.word, o.command = args[0], isWord, args[1:]
+	o.image, o.isPlainWord, o.command = args[0], isWord, args[1:]
 	return nil
 }
 
@@ -64,7 +64,7 @@ func mayBeImage(name string) (may, isWord bool) {
 	if name == string(sandpit.HostImage) || strings.HasPrefix(name, "-") {
 		return false, false
 	}
-	if interpreters()[filepath.Ext(name)] != nil {
+	if scriptInterpreters()[filepath.Ext(name)] != nil {
 		return false, false // a script that is not there
 	}
 	return true, !strings.ContainsAny(name, ":/@")
@@ -94,8 +94,8 @@ const elfMagic = "\x7fELF"
 
 // explainImage adds to an error about an image that was a plain word that it may have been
 // meant as a command.
-func (o *runOptions) explainImage(err error) error {
-	if !o.word || len(o.command) == 0 {
+func (o *runCommand) explainImage(err error) error {
+	if !o.isPlainWord || len(o.command) == 0 {
 		return err
 	}
 	hint := "if " + shellQuote(o.image) + " is a program: sandpit run -- " + shellCommand(append([]string{o.image}, o.command...)...)
@@ -114,13 +114,13 @@ func chosenWorkDir(cfg config.Config) string {
 	return ""
 }
 
-// askImage fills in what run leaves to the image.
-func (o *runOptions) askImage(ctx context.Context, local *daemon.Local, spec *sandpit.Spec) error {
+// readImageConfig fills in what run leaves to the image.
+func (o *runCommand) readImageConfig(ctx context.Context, local *daemon.Local, spec *sandpit.Spec) error {
 	isScript := o.script != nil
 	if len(o.command) > 0 && !isScript {
 		return nil
 	}
-	if o.word {
+	if o.isPlainWord {
 		known, err := local.HasImage(ctx, string(spec.Image))
 		if err != nil {
 			return err
@@ -153,7 +153,7 @@ func (o *runOptions) askImage(ctx context.Context, local *daemon.Local, spec *sa
 func notRunnable(args []string) error {
 	name := args[0]
 	switch _, err := os.Stat(name); {
-	case err != nil && interpreters()[filepath.Ext(name)] != nil:
+	case err != nil && scriptInterpreters()[filepath.Ext(name)] != nil:
 		return sandpit.Errorf(sandpit.Invalid, "there is no script %s", name)
 	case err == nil && isProgramFile(name):
 		inside := "/workspace/" + filepath.Base(name)

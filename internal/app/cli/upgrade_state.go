@@ -10,7 +10,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/app/daemon"
 )
 
-func (a *app) newUpgradeState() *cobra.Command {
+func newUpgradeState(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "upgrade-state",
 		Short: "Prepare sandboxes that are paused on disk for another version of the engine",
@@ -25,11 +25,11 @@ It takes as long as to resume and to pause each of them, and room for their file
 The exit status is 1 if one could not be prepared.`,
 		Example: "  sandpit upgrade-state && systemctl restart sandpit",
 		Args:    cobra.NoArgs,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return a.upgradeState(cmd.Context()) },
+		RunE:    func(cmd *cobra.Command, _ []string) error { return runUpgradeState(cmd.Context(), a) },
 	}
 }
 
-func (a *app) upgradeState(ctx context.Context) error {
+func runUpgradeState(ctx context.Context, a *app) error {
 	cfg, err := a.loadConfig()
 	if err != nil {
 		return err

@@ -37,22 +37,22 @@ type callEvent struct {
 
 // callLog writes calls of tools down that no server does.
 type callLog struct {
-	file string
-	by   string // the command
-	told func(error)
+	file      string
+	by        string // the command
+	onFailure func(error)
 
 	once sync.Once
 }
 
 // newCallLog returns one that tells the user when it fails for the first time.
-func (a *app) newCallLog(cfg config.Config, by string) *callLog {
-	return &callLog{file: filepath.Join(cfg.StateDir, callsName), by: by, told: func(err error) {
+func newCallLog(a *app, cfg config.Config, by string) *callLog {
+	return &callLog{file: filepath.Join(cfg.StateDir, callsName), by: by, onFailure: func(err error) {
 		_, _ = fmt.Fprintf(a.Err, "warning: calls of tools are not written down: %v\n", err) // nothing else is left to be told
 	}}
 }
 
-// write is an audit of tool.Registry.
-func (l *callLog) write(c tool.Call) {
+// record is an audit of tool.Registry.
+func (l *callLog) record(c tool.Call) {
 	e := callEvent{
 		At: time.Now().UTC(), Actor: "uid " + strconv.Itoa(os.Getuid()), Action: "tool", Sandbox: c.Session, Result: "ok", Duration: c.Took.Seconds(),
 		Args: map[string]string{
@@ -70,29 +70,29 @@ func (l *callLog) write(c tool.Call) {
 		err = config.MakePrivate(filepath.Dir(l.file), os.Geteuid())
 	}
 	if err == nil {
-		err = l.append(append(line, '\n'))
+		err = l.appendLine(append(line, '\n'))
 	}
 	if err != nil {
-		l.once.Do(func() { l.told(err) })
+		l.once.Do(func() { l.onFailure(err) })
 	}
 }
 
-// append adds a line to the file, which other programs of the user's write too.
-func (l *callLog) append(line []byte) error {
+// appendLine adds a line to the file, which other programs of the user's write too.
+func (l *callLog) appendLine(line []byte) error {
 	for {
 		f, err := os.OpenFile(l.file, os.O_APPEND|os.O_CREATE|os.O_WRONLY|unix.O_NOFOLLOW, 0o600)
 		if err != nil {
 			return err
 		}
-		again, err := l.appendTo(f, line)
+		again, err := l.appendLineTo(f, line)
 		if err = errors.Join(err, f.Close()); err != nil || !again { // closing gives the lock back
 			return err
 		}
 	}
 }
 
-// appendTo adds a line, unless the file has to be, or was, made the older one.
-func (l *callLog) appendTo(f *os.File, line []byte) (again bool, err error) {
+// appendLineTo adds a line, unless the file has to be, or was, made the older one.
+func (l *callLog) appendLineTo(f *os.File, line []byte) (again bool, err error) {
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
 		return false, fmt.Errorf("lock %s: %w", l.file, err)
 	}

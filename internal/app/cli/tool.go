@@ -17,7 +17,7 @@ import (
 // maxToolInput bounds what is read of an input, in bytes.
 const maxToolInput = 16 << 20
 
-func (a *app) newTool() *cobra.Command {
+func newTool(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "tool",
 		Short: "Call the tools of agents by hand",
@@ -26,13 +26,18 @@ with ls, what input one takes with show, and call one in a sandbox of a server.`
 		Args: noSuchCommand,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.newToolList(), a.newToolShow(), a.newToolCall())
+	cmd.AddCommand(newToolList(a), newToolShow(a), newToolCall(a))
 	return cmd
 }
 
-func (a *app) newToolList() *cobra.Command {
-	var o output
-	var chosen []string
+// toolListCommand has the options of sandpit tool ls.
+type toolListCommand struct {
+	output
+	chosen []string
+}
+
+func newToolList(a *app) *cobra.Command {
+	var o toolListCommand
 	cmd := &cobra.Command{
 		Use:               "ls [flags]",
 		Aliases:           []string{"list"},
@@ -40,33 +45,40 @@ func (a *app) newToolList() *cobra.Command {
 		Example:           "  sandpit tool ls --tools file,shell",
 		Args:              wantArgs(0, 0, ""),
 		ValidArgsFunction: cobra.NoFileCompletions,
-		RunE: func(*cobra.Command, []string) error {
-			if len(chosen) == 0 {
-				chosen = []string{tool.ChooseAll}
-			}
-			tools, err := tool.Choose(nil, chosen...)
-			if err != nil {
-				return err
-			}
-			l := listing{document: tools.Tools(), rows: [][]string{{"NAME", "CATEGORY", "DEFAULT", "TITLE"}}}
-			for _, t := range tools.Tools() {
-				l.ids = append(l.ids, t.Name)
-				byDefault := ""
-				if t.IsDefault() {
-					byDefault = "yes"
-				}
-				l.rows = append(l.rows, []string{t.Name, string(t.Category), byDefault, t.Title})
-			}
-			return a.show(o, l)
-		},
+		RunE:              a.withoutClient(o.run),
 	}
-	o.add(cmd, "print names only")
-	cmd.Flags().StringSliceVar(&chosen, "tools", nil, "`tools` to list: default, all, categories ("+strings.Join(categoryNames(), ", ")+") or names of tools (default all)")
+	o.addFlags(cmd, "print names only")
+	cmd.Flags().StringSliceVar(&o.chosen, "tools", nil, "`tools` to list: default, all, categories ("+strings.Join(categoryNames(), ", ")+") or names of tools (default all)")
 	return cmd
 }
 
-func (a *app) newToolShow() *cobra.Command {
-	var function bool
+func (o *toolListCommand) run(_ *cobra.Command, a *app, _ []string) error {
+	if len(o.chosen) == 0 {
+		o.chosen = []string{tool.ChooseAll}
+	}
+	tools, err := tool.Choose(nil, o.chosen...)
+	if err != nil {
+		return err
+	}
+	l := listing{document: tools.Tools(), rows: [][]string{{"NAME", "CATEGORY", "DEFAULT", "TITLE"}}}
+	for _, t := range tools.Tools() {
+		l.ids = append(l.ids, t.Name)
+		byDefault := ""
+		if t.IsDefault() {
+			byDefault = "yes"
+		}
+		l.rows = append(l.rows, []string{t.Name, string(t.Category), byDefault, t.Title})
+	}
+	return a.showListing(o.output, l)
+}
+
+// toolShowCommand has the options of sandpit tool show.
+type toolShowCommand struct {
+	function bool
+}
+
+func newToolShow(a *app) *cobra.Command {
+	var o toolShowCommand
 	cmd := &cobra.Command{
 		Use:               "show [flags] NAME",
 		Short:             "Describe a tool, with the schema of its input",
@@ -74,31 +86,38 @@ func (a *app) newToolShow() *cobra.Command {
 		Example:           "  sandpit tool show python_exec",
 		Args:              wantArgs(1, 1, "the name of a tool"),
 		ValidArgsFunction: completeTools(0),
-		RunE: func(_ *cobra.Command, args []string) error {
-			tools, err := tool.New(nil)
-			if err != nil {
-				return err
-			}
-			t, err := tools.Tool(args[0])
-			if err != nil {
-				return verbError{err}
-			}
-			if function {
-				return printJSON(a.Out, t.Function())
-			}
-			return printJSON(a.Out, struct {
-				tool.Tool
-
-				Input any `json:"input_schema"`
-			}{t, t.Schema()})
-		},
+		RunE:              a.withoutClient(o.run),
 	}
-	cmd.Flags().BoolVar(&function, "function", false, "in the form in which APIs of models take functions")
+	cmd.Flags().BoolVar(&o.function, "function", false, "in the form in which APIs of models take functions")
 	return cmd
 }
 
-func (a *app) newToolCall() *cobra.Command {
-	var o output
+func (o *toolShowCommand) run(_ *cobra.Command, a *app, args []string) error {
+	tools, err := tool.New(nil)
+	if err != nil {
+		return err
+	}
+	t, err := tools.Tool(args[0])
+	if err != nil {
+		return verbError{err}
+	}
+	if o.function {
+		return printJSON(a.Out, t.Function())
+	}
+	return printJSON(a.Out, struct {
+		tool.Tool
+
+		Input any `json:"input_schema"`
+	}{t, t.Schema()})
+}
+
+// toolCallCommand has the options of sandpit tool call.
+type toolCallCommand struct {
+	output
+}
+
+func newToolCall(a *app) *cobra.Command {
+	var o toolCallCommand
 	cmd := &cobra.Command{
 		Use:   "call [flags] SANDBOX NAME [JSON]",
 		Short: "Call a tool in a sandbox of a server",
@@ -115,39 +134,25 @@ with the call. The exit status is 1 if what the tool ran has failed.`,
 			}
 			return completeTools(1)(cmd, args, begun)
 		},
-		RunE: a.verb(func(ctx context.Context, c *client.Client, args []string) error {
-			input, err := a.toolInput(args[2:])
-			if err != nil {
-				return err
-			}
-			result, err := a.callTool(ctx, c, args[0], toolCall{args[1], input})
-			if err != nil {
-				return err
-			}
-			return a.showResult(o, result)
-		}),
+		RunE: a.withClient(o.run),
 	}
-	o.add(cmd, "")
+	o.addFlags(cmd, "")
 	return cmd
 }
 
-// completeTools offers the names of tools for an argument.
-func completeTools(place int) cobra.CompletionFunc {
-	return func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-		const none = cobra.ShellCompDirectiveNoFileComp
-		tools, err := tool.New(nil)
-		if err != nil || len(args) != place {
-			return nil, none
-		}
-		var names []string
-		for _, t := range tools.Tools() {
-			names = append(names, t.Name)
-		}
-		return names, none
+func (o *toolCallCommand) run(ctx context.Context, a *app, c *client.Client, args []string) error {
+	input, err := readToolInput(a, args[2:])
+	if err != nil {
+		return err
 	}
+	result, err := callTool(ctx, a, c, args[0], toolCall{args[1], input})
+	if err != nil {
+		return err
+	}
+	return showToolResult(a, o.output, result)
 }
 
-func (a *app) toolInput(args []string) ([]byte, error) {
+func readToolInput(a *app, args []string) ([]byte, error) {
 	if len(args) == 0 {
 		return nil, nil
 	}
@@ -164,19 +169,19 @@ type toolCall struct {
 }
 
 // callTool calls a tool in a session that lasts as long as the call.
-func (a *app) callTool(ctx context.Context, c *client.Client, sandbox string, call toolCall) (result tool.Result, err error) {
+func callTool(ctx context.Context, a *app, c *client.Client, sandbox string, call toolCall) (result tool.Result, err error) {
 	cfg, err := a.loadConfig(a.serverOverride()...)
 	if err != nil {
 		return result, err
 	}
-	tools, err := tool.New(a.newCallLog(cfg, "tool call").write)
+	tools, err := tool.New(newCallLog(a, cfg, "tool call").record)
 	if err != nil {
 		return result, err
 	}
 	if _, err := tools.Tool(call.name); err != nil {
 		return result, err
 	}
-	id, err := find(ctx, c, sandbox)
+	id, err := findSandbox(ctx, c, sandbox)
 	if err != nil {
 		return result, err
 	}
@@ -184,11 +189,11 @@ func (a *app) callTool(ctx context.Context, c *client.Client, sandbox string, ca
 	if err != nil {
 		return result, err
 	}
-	if _, err := wake(ctx, c, id); err != nil {
+	if _, err := ensureRunning(ctx, c, id); err != nil {
 		return result, err
 	}
 	session, err := tool.NewSession(ctx, c.Sandboxes.Open(id).Guest(), tool.SessionOptions{
-		ID: string(id), User: s.Spec.User, Preview: previews(c, id),
+		ID: string(id), User: s.Spec.User, Preview: previewURLs(c, id),
 	})
 	if err != nil {
 		return result, err
@@ -198,13 +203,13 @@ func (a *app) callTool(ctx context.Context, c *client.Client, sandbox string, ca
 }
 
 // showResult prints what came of a call. What comes out of a sandbox cannot talk to the terminal.
-func (a *app) showResult(o output, r tool.Result) error {
-	if o.json() {
+func showToolResult(a *app, o output, r tool.Result) error {
+	if o.isJSON() {
 		if err := printJSON(a.Out, r); err != nil {
 			return err
 		}
 	} else if r.Problem == nil {
-		if _, err := fmt.Fprintln(a.Out, strings.TrimSuffix(safeLines(r.Text), "\n")); err != nil {
+		if _, err := fmt.Fprintln(a.Out, strings.TrimSuffix(escapeLines(r.Text), "\n")); err != nil {
 			return err
 		}
 	}
