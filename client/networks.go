@@ -15,40 +15,40 @@ import (
 // Networks reads and changes the network rules of sandboxes.
 type Networks struct{ client *Client }
 
-// Network returns what a sandbox may reach. NotFound.
+// Get returns the network rules and counters of a sandbox. NotFound.
 func (g Networks) Get(ctx context.Context, id sandpit.ID) (api.Network, error) {
-	return get[api.Network](ctx, g.client, path("sandboxes", string(id), "network"), nil)
+	return getJSON[api.Network](ctx, g.client, apiPath("sandboxes", string(id), "network"), nil)
 }
 
-// SetNetwork replaces what an online sandbox may reach: connections that are forbidden
-// now are closed, all others go on.
+// Set replaces the network rules of an online sandbox. Connections that are forbidden now are
+// closed, all others stay open.
 //
-// Conflict: it is offline, or does not run. Invalid: a rule; the old ones stay.
+// Conflict: the sandbox is offline, or does not run. Invalid: a rule; the old rules stay.
 func (g Networks) Set(ctx context.Context, id sandpit.ID, n api.SetNetwork) (api.Network, error) {
 	var out api.Network
-	err := g.client.do(ctx, call{method: http.MethodPut, path: path("sandboxes", string(id), "network"), in: n, out: &out, again: true})
+	err := g.client.doCall(ctx, call{method: http.MethodPut, path: apiPath("sandboxes", string(id), "network"), in: n, out: &out, idempotent: true})
 	return out, err
 }
 
-// NetworkLog returns the latest decisions about connections of a sandbox whose Seq is
-// higher than after, oldest first. A limit of zero means all that are remembered.
+// Log returns the latest decisions about connections of a sandbox whose Seq is higher than after,
+// oldest first. A limit of zero means all that the server has.
 func (g Networks) Log(ctx context.Context, id sandpit.ID, after int64, limit int) ([]sandpit.NetworkDecision, error) {
 	const all = 2000
 	if limit <= 0 || limit > all {
 		limit = all
 	}
 	query := url.Values{"after": {strconv.FormatInt(after, 10)}, "limit": {strconv.Itoa(limit)}}
-	d, err := get[wire.NetworkDecisions](ctx, g.client, path("sandboxes", string(id), "network", "log"), query)
+	d, err := getJSON[wire.NetworkDecisions](ctx, g.client, apiPath("sandboxes", string(id), "network", "log"), query)
 	return d.Items, err
 }
 
-// followPause is how long FollowNetworkLog waits before it asks again.
-const followPause = time.Second
+// networkLogInterval is how often FollowLog sends a request.
+const networkLogInterval = time.Second
 
-// FollowNetworkLog gives fn what was decided after a Seq, and what is decided from then
-// on, until ctx ends or fn returns an error. It asks each second.
+// FollowLog calls fn with the decisions after a Seq and with each new one, until ctx ends or fn
+// returns an error. It sends a request each second.
 func (g Networks) FollowLog(ctx context.Context, id sandpit.ID, after int64, fn func(sandpit.NetworkDecision) error) error {
-	ticker := time.NewTicker(followPause)
+	ticker := time.NewTicker(networkLogInterval)
 	defer ticker.Stop()
 	for {
 		list, err := g.client.Networks.Log(ctx, id, after, 0)
@@ -69,9 +69,9 @@ func (g Networks) FollowLog(ctx context.Context, id sandpit.ID, after int64, fn 
 	}
 }
 
-// TestNetwork tells what would become of a connection of a sandbox to "name:port" or
-// "address:port", by each address that the target stands for. Nothing is connected.
+// Test returns the decisions about a connection from a sandbox to "name:port" or "address:port",
+// one for each address of the target. Nothing is connected.
 func (g Networks) Test(ctx context.Context, id sandpit.ID, target string) ([]sandpit.NetworkDecision, error) {
-	d, err := get[wire.NetworkDecisions](ctx, g.client, path("sandboxes", string(id), "network", "test"), url.Values{"target": {target}})
+	d, err := getJSON[wire.NetworkDecisions](ctx, g.client, apiPath("sandboxes", string(id), "network", "test"), url.Values{"target": {target}})
 	return d.Items, err
 }
