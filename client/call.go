@@ -17,6 +17,7 @@ import (
 	"github.com/cenkalti/backoff/v5"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/textlen"
 	"github.com/sandpit-dev/sandpit/internal/front/wire"
 )
 
@@ -232,11 +233,8 @@ func newProblemError(p wire.Problem) error {
 
 // truncateText bounds a text of the server that becomes a part of an error.
 func truncateText(text string) string {
-	const most = 4 << 10
-	if len(text) <= most {
-		return text
-	}
-	return strings.ToValidUTF8(text[:most], "") + "..."
+	const maxLength = 4 << 10
+	return textlen.Shorten(text, maxLength)
 }
 
 // newForeignResponseError returns the error for a response that no sandpit server sends. The

@@ -16,27 +16,31 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// attachment says which of this program's streams a command inside has.
+// attachment says which streams of this program a command in a sandbox uses.
 type attachment struct {
-	interactive bool // standard input
+	// interactive commands read standard input.
+	interactive bool
 	terminal    bool
-	shell       bool // the terminal was not asked for by -t: it is what shell is for
-	signals     bool // those that this program gets are the command's
-	ends        bool // the command ends with this program, which does not wait for long after SIGTERM
+	// shell means that the command shell needs the terminal; it was not requested with -t.
+	shell bool
+	// signals are passed on to the command.
+	signals bool
+	// ends means that the command ends with this program, which waits only briefly after SIGTERM.
+	ends bool
 }
 
 func (t *attachment) addFlags(f *pflag.FlagSet) {
-	f.BoolVarP(&t.interactive, "interactive", "i", false, "pass standard input on")
+	f.BoolVarP(&t.interactive, "interactive", "i", false, "pass standard input to the command")
 	f.BoolVarP(&t.terminal, "tty", "t", false, "give the command a terminal")
 }
 
-// starter starts commands: a guest, or a client's sandbox, whose commands survive a
-// broken connection.
+// starter starts commands: a guest, or a client's sandbox, whose commands survive a broken
+// connection.
 type starter interface {
 	Start(ctx context.Context, cmd sandpit.Command) (sandpit.Process, error)
 }
 
-// execute runs the command with this program's streams and waits for its end.
+// execute runs a command with this program's streams and waits for its end.
 func (t attachment) execute(ctx context.Context, a *app, guest starter, command sandpit.Command) (sandpit.ExitStatus, error) {
 	if t.interactive {
 		command.Stdin = a.In
@@ -68,14 +72,14 @@ func (t attachment) execute(ctx context.Context, a *app, guest starter, command 
 	return waitAtMost(ctx, process, command.Timeout)
 }
 
-// executeWithSignals is execute for a command that outlives this program: what would end
-// this program is passed on, and the command decides.
+// executeWithSignals is execute for a command that decides itself about signals: those that would
+// end this program are passed on.
 func (t attachment) executeWithSignals(ctx context.Context, a *app, guest starter, command sandpit.Command) (sandpit.ExitStatus, error) {
 	got := make(chan os.Signal, 8)
 	signal.Notify(got, syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2)
 	defer signal.Stop(got)
 	if err := ctx.Err(); err != nil {
-		return sandpit.ExitStatus{}, err // the signal was quicker
+		return sandpit.ExitStatus{}, err // a signal came first
 	}
 	life, leave := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer leave(nil)
@@ -104,8 +108,8 @@ func (t attachment) executeWithSignals(ctx context.Context, a *app, guest starte
 	return status, err
 }
 
-// startUnlessSignaled starts the command. A signal that comes before it has started is not
-// the command's: it ends the attempt.
+// startUnlessSignaled starts a command. A signal that arrives before the command has started ends
+// the attempt.
 func startUnlessSignaled(life context.Context, got <-chan os.Signal, guest starter, command sandpit.Command, leave func(error)) (sandpit.Process, error) {
 	started := make(chan struct{})
 	watched := make(chan struct{})
@@ -124,13 +128,13 @@ func startUnlessSignaled(life context.Context, got <-chan os.Signal, guest start
 	return process, err
 }
 
-// startInTime starts the command. A sandbox that does not get that far within the command's
-// own time limit, and a little more, does not answer.
+// startInTime starts a command. It fails if the sandbox does not start the command within the
+// command's own time limit and a grace period.
 func startInTime(ctx context.Context, guest starter, command sandpit.Command) (sandpit.Process, error) {
 	if command.Timeout <= 0 {
 		return guest.Start(ctx, command)
 	}
-	ctx, cancel := context.WithCancelCause(ctx) // it is also the process's: it does not end with this function
+	ctx, cancel := context.WithCancelCause(ctx) // the process uses it after this function has returned
 	late := time.AfterFunc(command.Timeout+overdueGrace, func() { cancel(errNotStarted) })
 	defer late.Stop()
 	process, err := guest.Start(ctx, command)
@@ -143,14 +147,16 @@ func startInTime(ctx context.Context, guest starter, command sandpit.Command) (s
 	return process, err
 }
 
-// maxPassedSignals is how many signals a command may have that do not end it before this
-// program leaves it alone, and ends itself.
+// maxPassedSignals is how many signals are passed on to a command before this program ends and
+// leaves the command running.
 const maxPassedSignals = 3
 
-// commandEndTime is how long a command that ends with this program has after SIGTERM or SIGHUP.
-// The service manager or terminal that sends them does not wait for ever.
+// commandEndTime is how long a command that ends with this program has after SIGTERM or SIGHUP:
+// the service manager or terminal that sends them does not wait indefinitely.
 const commandEndTime = 10 * time.Second
 
+// passSignals sends signals to a command until it ends, the number of signals reaches its limit,
+// or the command does not end in time.
 func passSignals(ctx context.Context, got <-chan os.Signal, done <-chan struct{}, to signalTarget, leave func(error)) {
 	var last syscall.Signal
 	var overdue <-chan time.Time
@@ -162,7 +168,7 @@ func passSignals(ctx context.Context, got <-chan os.Signal, done <-chan struct{}
 				leave(signalError{last})
 				return
 			}
-			_ = to.sendSignal(ctx, last) // one that has ended needs no signal, and its end is seen elsewhere
+			_ = to.sendSignal(ctx, last) // a command that has ended needs no signal
 			if to.ends && overdue == nil && (last == syscall.SIGTERM || last == syscall.SIGHUP) {
 				timer := time.NewTimer(commandEndTime)
 				defer timer.Stop()
@@ -177,16 +183,17 @@ func passSignals(ctx context.Context, got <-chan os.Signal, done <-chan struct{}
 	}
 }
 
-// signalTarget is a process that is sent signals.
+// signalTarget is a process that receives signals.
 type signalTarget struct {
 	guest   starter
 	process sandpit.Process
 	user    string
-	ends    bool // attachment.ends
+	// ends is attachment.ends.
+	ends bool
 }
 
-// sendSignal sends the signal. Guests need not know others than two: then a shell beside
-// the process sends it, by the process group that each command has.
+// sendSignal sends a signal. Guests must support SIGTERM and SIGKILL only: for others, a shell
+// beside the process sends the signal to its process group.
 func (s signalTarget) sendSignal(ctx context.Context, sig syscall.Signal) error {
 	const limit = 10 * time.Second
 	ctx, cancel := context.WithTimeout(ctx, limit)
@@ -202,7 +209,7 @@ func (s signalTarget) sendSignal(ctx context.Context, sig syscall.Signal) error 
 	if err == nil {
 		_, err = kill.Wait(ctx)
 	}
-	if err != nil { // no shell: then what every guest knows
+	if err != nil { // without a shell, use a signal that every guest supports
 		return s.process.Signal(ctx, sandpit.SIGTERM)
 	}
 	return nil
@@ -215,8 +222,8 @@ func (t attachment) takeTerminal(a *app) (restore func(), err error) {
 			"run commands from standard input with: sandpit exec -i SANDBOX sh")
 	} else if !ok {
 		return nil, sandpit.WithHint(
-			sandpit.Errorf(sandpit.Invalid, "-t wants a terminal, but standard input is none"),
-			"leave -t out to pass the input on as it is")
+			sandpit.Errorf(sandpit.Invalid, "-t wants a terminal, but standard input is not one"),
+			"leave -t out to pass the input on unchanged")
 	}
 	return setTerminalRaw(a.In)
 }
@@ -228,8 +235,8 @@ func (a *app) terminalType() string {
 	return "xterm"
 }
 
-// waitAtMost waits for the process. The sandbox keeps the clock of a time
-// limit; a little later this program does too, because a sandbox may lie.
+// waitAtMost waits for a process. The sandbox enforces the time limit; this program gives up a
+// little later, because a sandbox may misbehave.
 func waitAtMost(ctx context.Context, p sandpit.Process, limit time.Duration) (sandpit.ExitStatus, error) {
 	if limit > 0 {
 		var cancel context.CancelFunc
@@ -243,7 +250,7 @@ func waitAtMost(ctx context.Context, p sandpit.Process, limit time.Duration) (sa
 	return status, err
 }
 
-// overdueGrace is how long after a command's time limit this program waits for the sandbox.
+// overdueGrace is how long this program waits for the sandbox after a command's time limit.
 const overdueGrace = 5 * time.Second
 
 var (
@@ -252,7 +259,7 @@ var (
 		"if it stays so, end its processes and keep its files with: sandpit stop ID && sandpit start ID")
 )
 
-// countingReader counts what is read.
+// countingReader reports the number of bytes that are read.
 type countingReader struct {
 	io.Reader
 	read func(n int)

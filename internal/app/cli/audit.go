@@ -23,7 +23,7 @@ type auditExportCommand struct {
 	after int64
 }
 
-// newAuditExport writes pages of events until there are no more.
+// newAuditExport returns the command that writes all events, page by page.
 func newAuditExport(a *app) *cobra.Command {
 	var o auditExportCommand
 	cmd := &cobra.Command{
@@ -38,7 +38,7 @@ audit.export_dir.`,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE:              a.withClient(o.run),
 	}
-	cmd.Flags().Int64Var(&o.after, "after", 0, "only what comes after the event of this `number`")
+	cmd.Flags().Int64Var(&o.after, "after", 0, "only events after the one with this `number`")
 	return cmd
 }
 
@@ -62,7 +62,7 @@ func (o *auditExportCommand) run(ctx context.Context, a *app, c *client.Client, 
 	}
 }
 
-// exportPage is how many events are asked for at a time.
+// exportPage is the number of events in one request.
 const exportPage = 500
 
 // auditVerifyCommand has the options of sandpit audit verify.
@@ -74,10 +74,9 @@ func newAuditVerify(a *app) *cobra.Command {
 	var o auditVerifyCommand
 	cmd := &cobra.Command{
 		Use:   "verify [flags]",
-		Short: "Find out whether anybody has changed the audit trail",
-		Long: `Find out whether anybody has changed the audit trail: each event carries a digest
-over all before it. The exit status is 1 if it is not whole. It wants a key of an
-administrator.`,
+		Short: "Check that the audit trail was not changed",
+		Long: `Check that the audit trail was not changed: each event contains a digest of all events
+before it. The exit status is 1 if it was changed. It needs an administrator's key.`,
 		Example:           "  sandpit audit verify",
 		Args:              wantArgs(0, 0, ""),
 		ValidArgsFunction: cobra.NoFileCompletions,
@@ -96,7 +95,7 @@ func (o *auditVerifyCommand) run(ctx context.Context, a *app, c *client.Client, 
 	case o.isJSON():
 		err = printJSON(a.Out, v)
 	case v.OK:
-		_, err = fmt.Fprintf(a.Out, "The audit trail is whole: %s.\n", formatCount(int(v.Events), "event", "events"))
+		_, err = fmt.Fprintf(a.Out, "The audit trail is unchanged: %s.\n", formatCount(int(v.Events), "event", "events"))
 	default:
 		_, err = fmt.Fprintf(a.Out, "The audit trail was changed: %s\n", escapeText(v.Reason))
 	}

@@ -18,40 +18,43 @@ import (
 )
 
 const (
-	// callsName is the file of the state directory in which calls of tools are written down.
+	// callsName is the file in the state directory that records calls of tools.
 	callsName = "tool-calls.jsonl"
-	// maxCalls is how large it grows, in bytes, until it becomes the older one, of which there is one.
+	// maxCalls is the size in bytes at which the file is renamed; one renamed file is kept.
 	maxCalls = 8 << 20
 )
 
-// callEvent is a line of that file. Like the events of a server it has nothing of what was said.
+// callEvent is a line of that file. Like the events of a server it contains no input or output.
 type callEvent struct {
-	At       time.Time         `json:"at"`
-	Actor    string            `json:"actor"` // a user of this machine
-	Action   string            `json:"action"`
-	Sandbox  string            `json:"sandbox,omitempty"`
-	Args     map[string]string `json:"args"`
-	Result   string            `json:"result"` // ok, or the code of the error
-	Duration float64           `json:"duration_seconds"`
+	At time.Time `json:"at"`
+	// Actor is a user of this machine.
+	Actor   string            `json:"actor"`
+	Action  string            `json:"action"`
+	Sandbox string            `json:"sandbox,omitempty"`
+	Args    map[string]string `json:"args"`
+	// Result is ok, or the code of the error.
+	Result   string  `json:"result"`
+	Duration float64 `json:"duration_seconds"`
 }
 
-// callLog writes calls of tools down that no server does.
+// callLog records calls of tools that no server records.
 type callLog struct {
-	file      string
-	by        string // the command
+	file string
+	// by is the command that calls tools.
+	by        string
 	onFailure func(error)
 
 	once sync.Once
 }
 
-// newCallLog returns one that tells the user when it fails for the first time.
+// newCallLog returns a log that prints a warning when it fails for the first time.
 func newCallLog(a *app, cfg config.Config, by string) *callLog {
 	return &callLog{file: filepath.Join(cfg.StateDir, callsName), by: by, onFailure: func(err error) {
-		_, _ = fmt.Fprintf(a.Err, "warning: calls of tools are not written down: %v\n", err) // nothing else is left to be told
+		_, _ = fmt.Fprintf(a.Err, "warning: calls of tools are not recorded: %v\n", err) // the warning cannot be reported elsewhere
 	}}
 }
 
-// record is an audit of tool.Registry.
+// record writes a line for a call. It is the audit function of a tool.Registry.
 func (l *callLog) record(c tool.Call) {
 	e := callEvent{
 		At: time.Now().UTC(), Actor: "uid " + strconv.Itoa(os.Getuid()), Action: "tool", Sandbox: c.Session, Result: "ok", Duration: c.Took.Seconds(),
@@ -77,7 +80,7 @@ func (l *callLog) record(c tool.Call) {
 	}
 }
 
-// appendLine adds a line to the file, which other programs of the user's write too.
+// appendLine adds a line to the file, which other programs of the user write as well.
 func (l *callLog) appendLine(line []byte) error {
 	for {
 		f, err := os.OpenFile(l.file, os.O_APPEND|os.O_CREATE|os.O_WRONLY|unix.O_NOFOLLOW, 0o600)
@@ -85,13 +88,14 @@ func (l *callLog) appendLine(line []byte) error {
 			return err
 		}
 		again, err := l.appendLineTo(f, line)
-		if err = errors.Join(err, f.Close()); err != nil || !again { // closing gives the lock back
+		if err = errors.Join(err, f.Close()); err != nil || !again { // closing releases the lock
 			return err
 		}
 	}
 }
 
-// appendLineTo adds a line, unless the file has to be, or was, made the older one.
+// appendLineTo adds a line, unless the file must be renamed or was renamed: then the caller tries
+// again.
 func (l *callLog) appendLineTo(f *os.File, line []byte) (again bool, err error) {
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
 		return false, fmt.Errorf("lock %s: %w", l.file, err)
@@ -104,7 +108,7 @@ func (l *callLog) appendLineTo(f *os.File, line []byte) (again bool, err error) 
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return false, err
 		}
-		return true, nil // somebody else was first
+		return true, nil // another program renamed it first
 	}
 	if about.Size() > 0 && about.Size()+int64(len(line)) > maxCalls {
 		return true, os.Rename(l.file, l.file+".1")

@@ -13,13 +13,13 @@ import (
 	"github.com/sandpit-dev/sandpit/client"
 )
 
-// checkResult is what check found out.
+// checkResult is the result of check.
 type checkResult struct {
 	Endpoint string `json:"endpoint"`
 	OK       bool   `json:"ok"`
-	// Version is the server's.
+	// Version is the server's version.
 	Version *api.Version `json:"version,omitempty"`
-	// Home is the home directory in a sandbox, System what uname -a says there.
+	// Home is the home directory in a sandbox, System the output of uname -a.
 	Home   string `json:"home,omitempty"`
 	System string `json:"system,omitempty"`
 	Error  string `json:"error,omitempty"`
@@ -37,17 +37,17 @@ func newCheck(a *app) *cobra.Command {
 	var o checkCommand
 	cmd := &cobra.Command{
 		Use:   "check [flags]",
-		Short: "Find out whether a server is up and makes sandboxes",
-		Long: `Find out whether a server is up and makes sandboxes. It makes one, runs two
-commands in it and removes it. The exit status is 0 if that worked, else 1.`,
+		Short: "Check that a server runs and can create sandboxes",
+		Long: `Check that a server runs and can create sandboxes. It creates one, runs two commands in it
+and deletes it. The exit status is 0 if that worked, otherwise 1.`,
 		Example:           "  sandpit check\n  sandpit check --wait 2m",
 		Args:              wantArgs(0, 0, ""),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE:              a.withoutClient(o.run),
 	}
 	o.addFlags(cmd, "print nothing")
-	cmd.Flags().DurationVar(&o.wait, "wait", 0, "`time` to wait for a server that is not up yet")
-	cmd.Flags().BoolVar(&o.quick, "no-sandbox", false, "make no sandbox: only ask the server whether it could")
+	cmd.Flags().DurationVar(&o.wait, "wait", 0, "`time` to wait for a server that does not run yet")
+	cmd.Flags().BoolVar(&o.quick, "no-sandbox", false, "create no sandbox: only ask the server whether it is ready")
 	return cmd
 }
 
@@ -107,7 +107,7 @@ func printCheckResult(a *app, r checkResult, err error) error {
 		printError(a.Err, err)
 		return nil
 	}
-	_, e := fmt.Fprintln(a.Out, "The server is up.")
+	_, e := fmt.Fprintln(a.Out, "The server works.")
 	return e
 }
 
@@ -123,7 +123,7 @@ func testServer(ctx context.Context, a *app, c *client.Client, wait time.Duratio
 	if quick {
 		return nil
 	}
-	// Nobody waits for this sandbox: should the deletion be lost, its time is short.
+	// If the deletion is lost, the deadline deletes the sandbox soon.
 	const life = 5 * time.Minute
 	return c.WithSandbox(ctx, client.CreateRequest{Timeout: life}, func(ctx context.Context, s *client.Sandbox) error {
 		if r.Home, err = commandOutput(ctx, s, `printf '%s\n' "$HOME"`); err != nil {
@@ -134,7 +134,7 @@ func testServer(ctx context.Context, a *app, c *client.Client, wait time.Duratio
 	})
 }
 
-// commandOutput returns what a command prints.
+// commandOutput returns the output of a command.
 func commandOutput(ctx context.Context, s *client.Sandbox, command string) (string, error) {
 	res, err := s.Run(ctx, command)
 	if err == nil && res.ExitCode != 0 {
@@ -143,7 +143,7 @@ func commandOutput(ctx context.Context, s *client.Sandbox, command string) (stri
 	return strings.TrimSpace(res.Stdout), err
 }
 
-// awaitReady asks until the server says that it is ready, or the time is up.
+// awaitReady sends requests until the server is ready or the time has passed.
 func awaitReady(ctx context.Context, c *client.Client, wait time.Duration) error {
 	const pause = 250 * time.Millisecond
 	end := time.Now().Add(wait)

@@ -6,7 +6,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// hasColours reports whether the output is for somebody who sees colours.
+// hasColours reports whether the output is a terminal with colors.
 func (a *app) hasColours() bool {
 	if v, _ := lookupEnv(a.options.Environ, "NO_COLOR"); v != "" {
 		return false
@@ -26,7 +26,7 @@ const (
 	colourOff    = "\x1b[0m"
 )
 
-// paintState colours the states of sandboxes, wherever they stand.
+// paintState returns the color of a cell with a state.
 func paintState(row []string, column int) string {
 	switch state, _, _ := strings.Cut(row[column], " "); sandpit.State(state) {
 	case sandpit.StateRunning:

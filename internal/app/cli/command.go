@@ -12,7 +12,7 @@ import (
 	"github.com/sandpit-dev/sandpit/client"
 )
 
-// newGroup is a command that only has others below it.
+// newGroup returns a command that only has subcommands.
 func newGroup(name, short, long, example string) *cobra.Command {
 	return &cobra.Command{
 		Use: name, Short: short, Long: long, Example: example,
@@ -21,7 +21,8 @@ func newGroup(name, short, long, example string) *cobra.Command {
 	}
 }
 
-// wantArgs is cobra's MinimumNArgs or ExactArgs with our exit status.
+// wantArgs checks the number of arguments; most below zero means no maximum. The text names a
+// missing argument.
 func wantArgs(least, most int, what string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) < least {
@@ -51,7 +52,7 @@ func (a *app) withoutClient(run func(cmd *cobra.Command, a *app, args []string) 
 	return func(cmd *cobra.Command, args []string) error { return run(cmd, a, args) }
 }
 
-// toVerbError gives an error the exit status that such commands have.
+// toVerbError gives an error the exit status of commands that send requests to a server.
 func (a *app) toVerbError(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
@@ -63,30 +64,31 @@ func (a *app) toVerbError(ctx context.Context, err error) error {
 		return status
 	}
 	if sandpit.CodeOf(err) == sandpit.Unauthenticated {
-		err = sandpit.WithHint(err, "set SANDPIT_API_KEY (make a key where the server runs: sandpit key create); "+
-			"on the server's machine and as its user no key is needed: leave --server and SANDPIT_URL out")
+		err = sandpit.WithHint(err, "set SANDPIT_API_KEY (create a key on the server's machine: sandpit key create); "+
+			"as the server's user on its machine, no key is needed: leave --server and SANDPIT_URL out")
 	}
 	return verbError{err}
 }
 
-// noSuchCommand is cobra's own message, with our exit status.
+// noSuchCommand returns a usage error for an unknown command: cobra's own would have another exit
+// status.
 func noSuchCommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
-	err := usageError(cmd, fmt.Sprintf("there is no command %q", args[0]))
+	err := usageError(cmd, fmt.Sprintf("unknown command %q", args[0]))
 	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
 		return sandpit.WithHint(err, "did you mean: "+strings.Join(near, ", ")+"?")
 	}
 	return err
 }
 
-// usageError is for a command line that makes no sense.
+// usageError returns an error for an invalid command line.
 func usageError(cmd *cobra.Command, text string) error {
 	return sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "%s", text), "see: "+cmd.CommandPath()+" --help")
 }
 
-// secondArgument returns the second argument, "" if there is none.
+// secondArgument returns the second argument, or "".
 func secondArgument(args []string) string {
 	if len(args) < 2 {
 		return ""
@@ -95,10 +97,11 @@ func secondArgument(args []string) string {
 }
 
 func addOwner(cmd *cobra.Command, owner *string) {
-	cmd.Flags().StringVar(owner, "owner", "", "`name` of whose, for administrators (default one's own)")
+	cmd.Flags().StringVar(owner, "owner", "", "`name` of the owner, for administrators (default yourself)")
 }
 
-// signalOr lets a signal decide the exit status when it is the cause.
+// signalOr returns the exit status of the signal that ended ctx, if one did, and otherwise the
+// error.
 func (a *app) signalOr(ctx context.Context, err error) error {
 	if status, ok := signalStatus(ctx); ok {
 		return status

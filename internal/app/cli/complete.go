@@ -122,7 +122,7 @@ func (a *app) snapshotNames(ctx context.Context, begun string) []string {
 	})
 }
 
-// completeFirstFile offers files as the first argument only.
+// completeFirstFile offers files for the first argument only.
 func completeFirstFile(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	if len(args) == 0 {
 		return nil, cobra.ShellCompDirectiveDefault
@@ -130,7 +130,7 @@ func completeFirstFile(_ *cobra.Command, args []string, _ string) ([]string, cob
 	return nil, cobra.ShellCompDirectiveNoFileComp
 }
 
-// completeImage offers the images that are snapshots; a registry is not asked.
+// completeImage offers the images that are snapshots; registries are not queried.
 func (a *app) completeImage(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 || !strings.HasPrefix(begun, snapshotPrefix) {
 		return nil, cobra.ShellCompDirectiveNoFileComp
@@ -184,8 +184,8 @@ func (a *app) commandNames(ctx context.Context, sandbox, begun string) []string 
 	})
 }
 
-// completeImages offers the names of images in the cache, or where else they would be
-// taken from.
+// completeImages offers the names of images in the image cache, or in the engine or server that
+// is used instead.
 func (a *app) completeImages(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
 	known, err := a.imageNames(cmd.Context())
 	if err != nil {
@@ -225,12 +225,12 @@ func (a *app) imageNames(ctx context.Context) (names []string, err error) {
 	return names, err
 }
 
-// completeRunnable offers images besides files.
+// completeRunnable offers images and files.
 func (a *app) completeRunnable(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveDefault
 	}
-	names, _ := a.completeImages(cmd, nil, begun) // without any, files are still offered
+	names, _ := a.completeImages(cmd, nil, begun) // files are offered anyway
 	return names, cobra.ShellCompDirectiveDefault
 }
 
@@ -253,7 +253,7 @@ func (a *app) completeTemplates(_ *cobra.Command, _ []string, begun string) ([]s
 	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
-// completeTools offers the names of tools for an argument.
+// completeTools offers the names of tools for the argument at an index.
 func completeTools(place int) cobra.CompletionFunc {
 	return func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 		const none = cobra.ShellCompDirectiveNoFileComp

@@ -24,9 +24,10 @@ type copyCommand struct {
 	quiet bool
 }
 
-// copyEnd is one end of a copy.
+// copyEnd is the source or the target of a copy.
 type copyEnd struct {
-	sandbox string // "" is this machine
+	// sandbox is "" for this machine.
+	sandbox string
 	path    string
 }
 
@@ -39,14 +40,14 @@ func newCopy(a *app) *cobra.Command {
 		Short: "Copy files and directories into a sandbox of a server, or out of it",
 		Long: `Copy files and directories into a sandbox of a server, or out of it.
 
-A directory is copied with all that is in it. If the target is a directory, or
-ends in a slash, the copy goes into it under its own name; else the target is the
-copy's name. Relative paths inside start at the sandbox's working directory.
-"-" is standard input or output: into a directory a tar stream is unpacked, and a
-directory comes out as one; a file is copied as it is.
-A path of this machine that has a colon in it is written with ./ before it.
-Whatever the sandbox sends, nothing but the target is written. Symbolic links
-that lead out of it are left out, and said.`,
+A directory is copied with all its contents. If the target is a directory, or ends in
+a slash, the copy goes into it under its own name; otherwise the target is the copy's
+name. Relative paths in the sandbox start at its working directory.
+"-" is standard input or output: a tar stream is unpacked into a directory, a directory
+is written as a tar stream, and a file is copied unchanged.
+Write ./ before a path of this machine that contains a colon.
+Whatever the sandbox sends, only the target is written. Symbolic links that lead out of
+it are left out and reported.`,
 		Example: `  sandpit cp ./project work:/workspace
   sandpit cp work:result.json .
   tar c src | sandpit cp - work:/workspace/
@@ -66,13 +67,13 @@ that lead out of it are left out, and said.`,
 		RunE: a.withClient(o.run),
 	}
 	f := cmd.Flags()
-	f.StringVarP(&o.user, "user", "u", "", "`user` inside who reads or writes (default the sandbox's)")
-	f.BoolP("recursive", "r", false, "accepted out of habit: a directory is copied with all that is in it")
-	f.BoolVarP(&o.quiet, "quiet", "q", false, "draw no progress")
+	f.StringVarP(&o.user, "user", "u", "", "`user` in the sandbox that reads or writes (default the sandbox's)")
+	f.BoolP("recursive", "r", false, "accepted for compatibility: a directory is always copied with its contents")
+	f.BoolVarP(&o.quiet, "quiet", "q", false, "show no progress")
 	return cmd
 }
 
-// parseCopyEnd reads SANDBOX:PATH or a path of this machine.
+// parseCopyEnd parses SANDBOX:PATH or a path of this machine.
 func parseCopyEnd(text string) copyEnd {
 	name, p, ok := strings.Cut(text, ":")
 	if !ok || name == "" || strings.Contains(name, "/") || strings.HasPrefix(name, ".") {
@@ -91,12 +92,12 @@ func (o *copyCommand) run(ctx context.Context, a *app, c *client.Client, args []
 			return err
 		}
 		if len(sources) > 1 && (sources[i] == copyEnd{path: stdioName} || target == copyEnd{path: stdioName}) {
-			return sandpit.Errorf(sandpit.Invalid, "a stream has one source: - goes with one other place only")
+			return sandpit.Errorf(sandpit.Invalid, "\"-\" can be combined with one source or target only")
 		}
 		name = cmp.Or(name, sources[i].sandbox)
 	}
 	if len(sources) > 1 && !strings.HasSuffix(target.path, "/") {
-		target.path += "/" // several need a directory
+		target.path += "/" // several sources need a directory
 	}
 	finder := &finder{client: c}
 	for _, s := range sources {
@@ -110,14 +111,14 @@ func (o *copyCommand) run(ctx context.Context, a *app, c *client.Client, args []
 	return nil
 }
 
-// checkCopyEnds checks that a copy is between this machine and one sandbox.
+// checkCopyEnds checks that a copy is between this machine and a sandbox.
 func checkCopyEnds(source, target copyEnd) error {
 	switch {
 	case source.sandbox == "" && target.sandbox == "":
 		return sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "neither %q nor %q is in a sandbox", source.path, target.path),
-			"a path inside is written SANDBOX:PATH")
+			"write SANDBOX:PATH for a path in a sandbox")
 	case source.sandbox != "" && target.sandbox != "":
-		return sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "a copy from one sandbox to another goes by way of this machine"),
+		return sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "cannot copy from one sandbox to another directly"),
 			"for example: sandpit cp A:PATH - | sandpit cp - B:PATH/")
 	}
 	return nil
@@ -175,7 +176,7 @@ func copyStreamIn(ctx context.Context, files sandpit.Files, user, target string,
 	into := strings.HasSuffix(target, "/")
 	if !into {
 		_, err := files.ListDir(ctx, user, target, 1)
-		into = err == nil || sandpit.CodeOf(err) == sandpit.Exhausted // so many entries
+		into = err == nil || sandpit.CodeOf(err) == sandpit.Exhausted // the directory has many entries
 	}
 	if into {
 		return files.WriteTree(ctx, user, target, from)
@@ -183,7 +184,7 @@ func copyStreamIn(ctx context.Context, files sandpit.Files, user, target string,
 	return files.WriteFile(ctx, user, target, from, sandpit.WriteOptions{})
 }
 
-// copyStreamOut writes a file as it is, and a directory as a tar stream.
+// copyStreamOut writes a file unchanged, and a directory as a tar stream.
 func copyStreamOut(ctx context.Context, files sandpit.Files, user, source string, to io.Writer) error {
 	r, err := files.ReadFile(ctx, user, source)
 	if sandpit.CodeOf(err) == sandpit.Invalid {
@@ -196,7 +197,7 @@ func copyStreamOut(ctx context.Context, files sandpit.Files, user, source string
 	return errors.Join(err, r.Close())
 }
 
-// copyProgress draws how far a copy is, on a terminal.
+// copyProgress shows the progress of a copy on a terminal.
 type copyProgress struct {
 	draw  func(done, total int64)
 	clear func()
@@ -212,12 +213,12 @@ func newCopyProgress(a *app, o *copyCommand) *copyProgress {
 	return p
 }
 
-// measureSource finds out how much there is to be copied.
+// measureSource determines the size of the source.
 func (p *copyProgress) measureSource(source string) {
 	if p.draw == nil {
 		return
 	}
-	const most = 100_000 // files that are looked at: a bar need not be exact
+	const most = 100_000 // files: a progress bar need not be exact
 	n, sum := 0, int64(0)
 	_ = filepath.WalkDir(source, func(_ string, entry fs.DirEntry, err error) error {
 		if n++; n > most {
@@ -225,7 +226,7 @@ func (p *copyProgress) measureSource(source string) {
 			return fs.SkipAll
 		}
 		if err != nil || !entry.Type().IsRegular() {
-			return nil //nolint:nilerr // the copy itself tells of it
+			return nil //nolint:nilerr // the copy itself reports it
 		}
 		if info, err := entry.Info(); err == nil {
 			sum += info.Size()
@@ -241,7 +242,7 @@ func (p *copyProgress) addBytes(n int) {
 	}
 }
 
-// countedFiles is a guest whose copies are counted.
+// countedFiles is a guest whose file transfers are counted.
 type countedFiles struct {
 	sandpit.Guest
 	progress *copyProgress

@@ -30,16 +30,16 @@ func newCreate(a *app) *cobra.Command {
 	var o createCommand
 	cmd := &cobra.Command{
 		Use:   "create [flags] [IMAGE]",
-		Short: "Make a sandbox that stays until it is removed",
-		Long: `Make a sandbox that stays until it is removed, or until a time is up, and print
-its ID. After an hour without use it is suspended: its memory and files are kept on
-disk, and its next use resumes it. --idle-timeout and --on-idle change that.
+		Short: "Create a sandbox",
+		Long: `Create a sandbox and print its ID. It exists until it is deleted or its deadline passes.
+After an hour without use it is suspended: its memory and files are saved to disk, and
+its next use resumes it. --idle-timeout and --on-idle change that.
 
-IMAGE is what its files start from, as the server knows it: "host" (the server
+IMAGE is the sandbox's root file system, as the server knows it: "host" (the server
 machine's own programs), an image of a registry such as python:3.12-slim, or
 snapshot:NAME, which is a saved sandbox (see sandpit snapshot). The default is the
 server's.
-Directories that -v names are the server machine's, which must allow it.`,
+Directories that -v names are on the server's machine; the server must allow them.`,
 		Example: `  sandpit create --name work
   sandpit create -q --timeout 2h --label project=x python:3.12-slim
   sandpit create --idle-timeout 10m --on-idle stop --auto-delete 7d
@@ -52,23 +52,23 @@ Directories that -v names are the server machine's, which must allow it.`,
 		ValidArgsFunction: a.completeImage,
 		RunE:              a.withClient(o.run),
 	}
-	o.addFlags(cmd, "print the ID only, which is also the default")
+	o.addFlags(cmd, "print the ID only (the default)")
 	f := cmd.Flags()
-	f.StringVar(&o.name, "name", "", "`name`, by which it can be called")
+	f.StringVar(&o.name, "name", "", "`name` of the sandbox, usable in place of its ID")
 	f.StringArrayVar(&o.labels, "label", nil, "`NAME=VALUE` to find it by")
 	f.StringArrayVarP(&o.env, "env", "e", nil, "environment `NAME=VALUE` of all commands, or NAME to pass this shell's value")
 	f.StringVarP(&o.workDir, "workdir", "w", "", "`directory` where commands start (default the image's, else \"/workspace\")")
 	f.StringVarP(&o.user, "user", "u", "", "`user` of commands (default the image's, else root of the sandbox)")
-	f.StringVar(&o.hostname, "hostname", "", "`name` that it has inside (default \"sandpit\")")
-	f.StringArrayVarP(&o.volumes, "volume", "v", nil, "show a directory of the server's machine, read only without :rw, or a volume by its name: `HOST:SANDBOX[:ro|rw]`")
+	f.StringVar(&o.hostname, "hostname", "", "host `name` inside the sandbox (default \"sandpit\")")
+	f.StringArrayVarP(&o.volumes, "volume", "v", nil, "mount a directory of the server's machine, read-only without :rw, or a volume by its name: `HOST:SANDBOX[:ro|rw]`")
 	addAllowVolume(f, &o.allowed)
-	f.StringArrayVar(&o.temps, "temporary", nil, "show a new directory of the server's machine inside, which is removed with the sandbox: `SANDBOX[:keep]`")
+	f.StringArrayVar(&o.temps, "temporary", nil, "mount a new directory of the server's machine, which is deleted with the sandbox: `SANDBOX[:keep]`")
 	addPublish(f, &o.ports)
-	f.StringVar(&o.provider, "provider", "", "`name` of who makes it, see sandpit providers (default the server's choice)")
-	f.StringVar(&o.key, "idempotency-key", "", "`text` that makes it safe to repeat this command: the same text gives the same sandbox")
-	f.StringVar(&o.timeout, "timeout", "", "`time` until its end, such as 30m or 2d, or never (default the server's)")
-	addChoice(cmd, &o.onTimeout, "on-timeout", "what happens then: `ACTION` kill, stop, pause or suspend (default kill)", actionNames()...)
-	f.DurationVar(&o.createTimeout, "create-timeout", 0, "`time` that the making may take (default the server's)")
+	f.StringVar(&o.provider, "provider", "", "`name` of the provider, see sandpit providers (default the server's)")
+	f.StringVar(&o.key, "idempotency-key", "", "`text` that makes it safe to repeat this command: the same text returns the same sandbox")
+	f.StringVar(&o.timeout, "timeout", "", "`time` until the deadline, such as 30m or 2d, or never (default the server's)")
+	addChoice(cmd, &o.onTimeout, "on-timeout", "`ACTION` at the deadline: kill, stop, pause or suspend (default kill)", actionNames()...)
+	f.DurationVar(&o.createTimeout, "create-timeout", 0, "`time` that the creation may take (default the server's)")
 	o.limits.addFlags(f)
 	f.BoolVar(&o.network, "network", false, "let the sandbox reach the internet, but neither the server's machine nor private networks")
 	o.rules.addFlags(f)

@@ -23,18 +23,18 @@ func newDiff(a *app) *cobra.Command {
 		Use:   "diff [flags] A [B]",
 		Short: "Show which files differ between sandboxes, snapshots and their image",
 		Long: `Show which files differ between A and B, each a running sandbox, or a snapshot as
-snapshot:NAME or by its ID. With A alone, show what differs in it from its image.
+snapshot:NAME or by its ID. With A alone, show its differences from its image.
 
-A is added, C changed, D removed. The image itself is not looked at: W is written, which
-is added or changed compared with it; R is restored, which is as in the image again.
-Mounts are left out.`,
+A means added, C changed, D removed. W (written: added or changed compared with the
+image) and R (restored: the same as in the image again) stand where the image itself was
+not compared. Mounts are left out.`,
 		Example:           "  sandpit diff work\n  sandpit diff snapshot:before work\n  sandpit diff --patch snapshot:before work > changes.patch",
 		Args:              wantArgs(1, 2, "a sandbox or a snapshot"),
 		ValidArgsFunction: a.completeSides,
 		RunE:              a.withClient(o.run),
 	}
 	o.addFlags(cmd, "print paths only")
-	cmd.Flags().BoolVarP(&o.patch, "patch", "p", false, "show how small texts differ, as a unified diff")
+	cmd.Flags().BoolVarP(&o.patch, "patch", "p", false, "show the differences of small text files, as a unified diff")
 	return cmd
 }
 
@@ -59,7 +59,7 @@ func (o *diffCommand) run(ctx context.Context, a *app, c *client.Client, args []
 	return showDiff(a, o.output, d, o.patch)
 }
 
-// parseSide turns what people name into a side of a comparison.
+// parseSide parses one side of a comparison.
 func parseSide(ctx context.Context, f *finder, name string) (client.Side, error) {
 	if rest, ok := strings.CutPrefix(name, snapshotPrefix); ok {
 		return client.Side{Snapshot: rest}, nil
@@ -71,8 +71,8 @@ func parseSide(ctx context.Context, f *finder, name string) (client.Side, error)
 	return client.Side{Sandbox: id}, err
 }
 
-// showDiff prints a comparison. What a terminal would obey is escaped; in a patch that goes
-// elsewhere everything stands as it is, so that it can be applied.
+// showDiff prints a comparison. Control characters are escaped, except in a patch that does not
+// go to a terminal, so that it can be applied.
 func showDiff(a *app, o output, d sandpit.FileDiff, patch bool) error {
 	l := listing{document: d, rows: [][]string{{"", "SIZE", "PATH"}}}
 	for _, c := range d.Changes {
@@ -80,7 +80,7 @@ func showDiff(a *app, o output, d sandpit.FileDiff, patch bool) error {
 		l.rows = append(l.rows, []string{kindLetter(c.Kind), formatChangeSize(c), c.Path})
 	}
 	if d.Truncated {
-		defer fmt.Fprintln(a.Err, "sandpit: there are more changes than are shown")
+		defer fmt.Fprintln(a.Err, "sandpit: more files differ than are shown")
 	}
 	if !patch || o.quiet || o.isJSON() {
 		return a.showListing(o, l)

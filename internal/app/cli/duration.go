@@ -9,11 +9,11 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// never is what people write where a time could be.
+// never is the word for an unlimited time.
 const never = "never"
 
-// parseDurationOrNever reads a time that may be in days, or never, which is below zero. None is
-// zero.
+// parseDurationOrNever parses a duration that may be in days, or "never", which is below zero.
+// Empty is zero.
 func parseDurationOrNever(flag, text string) (time.Duration, error) {
 	if text == never {
 		return -time.Second, nil
@@ -25,7 +25,7 @@ func parseDurationOrNever(flag, text string) (time.Duration, error) {
 	return d, nil
 }
 
-// parseAge reads a duration that may also be in days.
+// parseAge parses a duration that may also be in days.
 func parseAge(flag, text string) (time.Duration, error) {
 	if text == "" {
 		return 0, nil
@@ -40,7 +40,7 @@ func parseAge(flag, text string) (time.Duration, error) {
 	return 0, sandpit.Errorf(sandpit.Invalid, "%s %q: want a time such as 30d or 12h", flag, text)
 }
 
-// formatDuration writes a duration as flags take it, such as 2d, 1h or 1h30m.
+// formatDuration returns a duration as flags accept it, such as 2d, 1h or 1h30m.
 func formatDuration(d time.Duration) string {
 	const day = 24 * time.Hour
 	if d >= day && d%day == 0 {

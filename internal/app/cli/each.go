@@ -12,16 +12,17 @@ import (
 	"github.com/sandpit-dev/sandpit/client"
 )
 
-// maxParallel is how many sandboxes one command line changes at a time.
+// maxParallel is the number of requests that one command sends at a time.
 const maxParallel = 8
 
-// forEachSandbox does something to every sandbox that is named, also when it fails for
-// others, and prints the IDs of those it was done to, in their order.
+// forEachSandbox calls do for every named sandbox, also after failures, and prints the IDs of
+// those that succeeded, in order.
 func (a *app) forEachSandbox(ctx context.Context, c *client.Client, names []string, do func(context.Context, sandpit.ID) error) error {
 	ids, err := (&finder{client: c}).findIDs(ctx, names)
 	return errors.Join(err, a.forEachID(ctx, ids, do))
 }
 
+// forEachID calls do for every ID, a few at a time, and prints those that succeeded.
 func (a *app) forEachID(ctx context.Context, ids []sandpit.ID, do func(context.Context, sandpit.ID) error) error {
 	errs := runParallel(len(ids), func(i int) error { return do(ctx, ids[i]) })
 	for i, id := range ids {
@@ -37,7 +38,7 @@ func (a *app) forEachID(ctx context.Context, ids []sandpit.ID, do func(context.C
 	return errors.Join(errs...)
 }
 
-// forEachName does something for every name, also when it fails for others.
+// forEachName calls do for every name, also after failures, and prints the names that succeeded.
 func (a *app) forEachName(ctx context.Context, names []string, do func(context.Context, string) error) error {
 	var errs []error
 	for _, name := range names {

@@ -7,8 +7,8 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// parseEnv reads NAME=VALUE, and NAME for the value of this program's own
-// environment; a NAME that is not set is left out.
+// parseEnv parses NAME=VALUE, and NAME for the value of this program's environment; an unset NAME
+// is left out with a warning.
 func (a *app) parseEnv(list []string) (map[string]string, error) {
 	env := make(map[string]string, len(list))
 	for _, e := range list {
@@ -18,7 +18,7 @@ func (a *app) parseEnv(list []string) (map[string]string, error) {
 		}
 		if !ok {
 			if value, ok = lookupEnv(a.options.Environ, name); !ok {
-				fmt.Fprintf(a.Err, "sandpit: warning: -e %s: this shell has no such variable\n", escapeText(name))
+				fmt.Fprintf(a.Err, "sandpit: warning: -e %s: no such variable in this shell\n", escapeText(name))
 				continue
 			}
 		}

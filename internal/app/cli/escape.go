@@ -5,13 +5,15 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/sandpit-dev/sandpit/internal/core/textlen"
 )
 
-// escapeText makes visible what a terminal or an eye would take for something else:
-// control characters, invisible and reordering ones, and what is not UTF-8.
+// escapeText escapes what a terminal would interpret or a reader would misread: control
+// characters, invisible and reordering characters, and invalid UTF-8.
 func escapeText(text string) string { return escapeRunes(text, false) }
 
-// escapeLines is safe for text of several lines.
+// escapeLines is escapeText for several lines.
 func escapeLines(text string) string { return escapeRunes(text, true) }
 
 func escapeRunes(text string, lines bool) string {
@@ -36,17 +38,13 @@ func escapeRunes(text string, lines bool) string {
 	return b.String()
 }
 
-// toPrintableLine is one line without what could move a terminal's cursor.
+// toPrintableLine returns one line without control characters, shortened.
 func toPrintableLine(text string) string {
-	const longest = 200
-	text = strings.Map(func(r rune) rune {
+	const maxLength = 200
+	return textlen.Shorten(strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f {
 			return ' '
 		}
 		return r
-	}, text)
-	if len(text) > longest {
-		text = strings.ToValidUTF8(text[:longest], "") + "..."
-	}
-	return text
+	}, text), maxLength)
 }

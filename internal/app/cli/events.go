@@ -30,10 +30,10 @@ func newEvents(a *app) *cobra.Command {
 	var o eventsCommand
 	cmd := &cobra.Command{
 		Use:   "events [flags]",
-		Short: "Show what was done on a server, by whom and how it went",
-		Long: `Show what was done on a server, by whom and how it went: the audit trail, as far
-as it concerns this key's sandboxes. As JSON it is a list; with -f each event is a
-line of JSON. -f goes on after the connection broke.`,
+		Short: "Show the audit trail of a server",
+		Long: `Show the audit trail of a server: what was done, by which actor and with which result, as
+far as it concerns this key's sandboxes. As JSON it is a list; with -f each event is a
+line of JSON. -f reconnects after the connection broke.`,
 		Example: `  sandpit events --sandbox work
   sandpit events -f -o json | jq .action`,
 		Args:              wantArgs(0, 0, ""),
@@ -42,13 +42,13 @@ line of JSON. -f goes on after the connection broke.`,
 	}
 	o.addFlags(cmd, "")
 	f := cmd.Flags()
-	f.BoolVarP(&o.follow, "follow", "f", false, "go on as things happen")
-	f.StringVar(&o.sandbox, "sandbox", "", "only what concerns this `SANDBOX`")
-	f.StringVar(&o.filter.Actor, "actor", "", "only what this `actor` did")
+	f.BoolVarP(&o.follow, "follow", "f", false, "keep printing new events")
+	f.StringVar(&o.sandbox, "sandbox", "", "only events of this `SANDBOX`")
+	f.StringVar(&o.filter.Actor, "actor", "", "only actions of this `actor`")
 	f.StringVar(&o.filter.Action, "action", "", "only this `action`")
-	f.Int64Var(&o.filter.After, "after", 0, "only what comes after the event of this `number`")
+	f.Int64Var(&o.filter.After, "after", 0, "only events after the one with this `number`")
 	f.IntVar(&o.filter.Limit, "limit", 0, "at most this `number` of events")
-	_ = cmd.RegisterFlagCompletionFunc("sandbox", a.completeSandboxes(0)) // the flag is there
+	_ = cmd.RegisterFlagCompletionFunc("sandbox", a.completeSandboxes(0)) // the flag exists
 	return cmd
 }
 
@@ -70,7 +70,7 @@ func (o *eventsCommand) run(ctx context.Context, a *app, c *client.Client, _ []s
 	return a.showListing(o.output, eventListing(list))
 }
 
-// errEnough ends following events.
+// errEnough ends following events at the limit.
 var errEnough = errors.New("enough")
 
 func (o *eventsCommand) followEvents(ctx context.Context, a *app, c *client.Client) error {
@@ -96,7 +96,7 @@ func (o *eventsCommand) followEvents(ctx context.Context, a *app, c *client.Clie
 	return err
 }
 
-// eventLine is one event for people who watch.
+// eventLine returns one event as a line of text.
 func eventLine(e api.Event) string {
 	text := e.At.Local().Format(time.DateTime) + "  " + escapeText(e.Action) + "  " + escapeText(cmp.Or(string(e.Sandbox), "-")) +
 		"  by " + escapeText(cmp.Or(e.Actor, "-")) + "  " + escapeText(e.Result)

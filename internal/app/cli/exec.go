@@ -28,8 +28,8 @@ func (o *execCommand) addFlags(cmd *cobra.Command) {
 	f.StringVarP(&o.user, "user", "u", "", "`user` inside: a name, a uid or uid:gid (default the sandbox's)")
 }
 
-// commandTimeout is the time limit of the command. Nobody waits for one that is left alone, and a person
-// ends what has a terminal: these have none.
+// commandTimeout returns the time limit of the command. Detached commands and commands with a
+// terminal have none by default.
 func (o *execCommand) commandTimeout() time.Duration {
 	if o.timeout == client.DefaultTimeout && (o.detach || o.terminal) {
 		return 0
@@ -44,14 +44,13 @@ func newExec(a *app) *cobra.Command {
 		Short: "Run a command in a sandbox of a server",
 		Long: `Run a command in a sandbox of a server.
 
-The exit status is the command's; 124 means that it took too long, 125 that
-sandpit failed, 127 that there is no such program. Signals that this program gets
-are passed on to the command; at the third one this program ends and leaves the
-command alone. A command goes on when the connection breaks or this program is
-killed. After a broken connection this program goes on too, where it was, without
-a byte lost, unless there was input that may not have arrived.
-With --detach it is started and left alone, and its ID is printed: see
-sandpit logs.`,
+The exit status is the command's; 124 means that it timed out, 125 that sandpit failed,
+127 that there is no such program. Signals are passed on to the command; after the third
+one this program ends and the command keeps running. The command also keeps running when
+the connection breaks or this program is killed. After a broken connection this program
+reconnects and continues without losing output, unless there was input that may not have
+arrived.
+With --detach the command is started and its ID printed: see sandpit logs.`,
 		Example: `  sandpit exec work -- python3 -V
   sandpit exec -it work bash
   tar c . | sandpit exec -i work tar x -C /workspace
@@ -64,7 +63,7 @@ sandpit logs.`,
 	f.SetInterspersed(false)
 	o.attachment.addFlags(f)
 	o.addFlags(cmd)
-	f.BoolVarP(&o.detach, "detach", "d", false, "start it, print its ID and leave it alone")
+	f.BoolVarP(&o.detach, "detach", "d", false, "start the command, print its ID and exit")
 	f.DurationVar(&o.timeout, "timeout", 0, "kill it after this `time`; 0 means never (default the server's sandbox.timeout; none with -d or -t)")
 	return cmd
 }
@@ -76,7 +75,7 @@ func (o *execCommand) run(cmd *cobra.Command, a *app, args []string) error {
 		return sandpit.Errorf(sandpit.Invalid, "--timeout %s: want a positive time, or 0 for none", o.timeout)
 	}
 	if o.detach && (o.interactive || o.terminal) {
-		return usageError(cmd, "--detach goes with neither -i nor -t: nobody would be there")
+		return usageError(cmd, "--detach cannot be combined with -i or -t")
 	}
 	if args[1] == "--" && len(args) > 2 {
 		args = append(args[:1:1], args[2:]...)
@@ -84,8 +83,8 @@ func (o *execCommand) run(cmd *cobra.Command, a *app, args []string) error {
 	return o.runCommand(cmd.Context(), a, args[0], args[1:])
 }
 
-// runCommand runs a command. What goes wrong has the exit status of sandpit itself, since
-// the others may be the command's.
+// runCommand runs a command in a sandbox. A failure of sandpit itself has its own exit status,
+// because other statuses may be the command's.
 func (o *execCommand) runCommand(ctx context.Context, a *app, name string, args []string) error {
 	c, err := a.newClient()
 	if err != nil {
@@ -120,7 +119,7 @@ func (o *execCommand) runCommand(ctx context.Context, a *app, name string, args 
 	return nil
 }
 
-// detach starts a command that nobody follows.
+// startUnattended starts a command and prints its ID without waiting for it.
 func startUnattended(ctx context.Context, a *app, guest sandpit.Guest, command sandpit.Command) error {
 	command.Stdout, command.Stderr = nil, nil
 	command.ID = newCommandID()
@@ -131,10 +130,10 @@ func startUnattended(ctx context.Context, a *app, guest sandpit.Guest, command s
 	return err
 }
 
-// newCommandID returns an ID by which a command that is left alone is found again.
+// newCommandID returns a random ID for a command that is found again by it.
 func newCommandID() string { return strings.ToLower(rand.Text()) }
 
-// executedCommand is a command, and the sandbox that it was to run in.
+// executedCommand is a command and the sandbox that should run it.
 type executedCommand struct {
 	client  *client.Client
 	id      sandpit.ID
@@ -142,7 +141,7 @@ type executedCommand struct {
 	command sandpit.Command
 }
 
-// explainExec tells a sandbox that cannot be used from a program that cannot be run.
+// explainError tells a sandbox that cannot be used from a program that cannot be executed.
 func (x executedCommand) explainError(ctx context.Context, a *app, err error) error {
 	switch sandpit.CodeOf(err) {
 	case sandpit.Timeout:
@@ -150,11 +149,11 @@ func (x executedCommand) explainError(ctx context.Context, a *app, err error) er
 		case 0:
 			return err
 		case client.DefaultTimeout:
-			fmt.Fprintln(a.Err, "sandpit: timeout: the command was killed after the server's time limit of commands (sandbox.timeout)")
-			fmt.Fprintln(a.Err, "hint: sandpit exec --timeout 0 "+shellQuote(x.name)+" COMMAND has no limit")
+			fmt.Fprintln(a.Err, "sandpit: timeout: the command was killed after the server's time limit (sandbox.timeout)")
+			fmt.Fprintln(a.Err, "hint: run it without a limit: sandpit exec --timeout 0 "+shellQuote(x.name)+" COMMAND")
 			return exitStatus(statusTimeout)
 		}
-		fmt.Fprintf(a.Err, "sandpit: timeout: the command was killed after %s, as --timeout says\n", x.command.Timeout)
+		fmt.Fprintf(a.Err, "sandpit: timeout: the command was killed after %s (--timeout)\n", x.command.Timeout)
 		return exitStatus(statusTimeout)
 	case sandpit.PermissionDenied, sandpit.NotFound:
 		s, e := x.client.Sandboxes.Get(context.WithoutCancel(ctx), x.id)

@@ -11,16 +11,17 @@ import (
 	"github.com/sandpit-dev/sandpit/client"
 )
 
-// finder turns what people call a sandbox into its ID.
+// finder turns names of sandboxes into IDs.
 type finder struct {
-	client  *client.Client
-	known   []sandpit.Sandbox // fetched when first needed
+	client *client.Client
+	// known is fetched when it is first needed.
+	known   []sandpit.Sandbox
 	fetched bool
 }
 
-// findID accepts an ID, a name, or the beginning of an ID that only one has.
+// findID returns the ID for an ID, a name, or the beginning of an ID that is unique.
 //
-// NotFound: nobody has it. Conflict: several have.
+// NotFound: no sandbox matches. Conflict: several do.
 func (f *finder) findID(ctx context.Context, name string) (sandpit.ID, error) {
 	if sandpit.ID(name).Validate() == nil {
 		return sandpit.ID(name), nil
@@ -43,20 +44,20 @@ func (f *finder) findID(ctx context.Context, name string) (sandpit.ID, error) {
 		return "", f.explainMissing(ctx, name)
 	}
 	return "", sandpit.WithHint(
-		sandpit.Errorf(sandpit.Conflict, "%q may be any of %d sandboxes: %s", name, len(found), joinNames(found)),
-		"give more of the ID")
+		sandpit.Errorf(sandpit.Conflict, "%q matches %d sandboxes: %s", name, len(found), joinNames(found)),
+		"use more characters of the ID")
 }
 
-// explainMissing tells why there is nothing of a name, if that is known.
+// explainMissing returns why no sandbox has a name.
 func (f *finder) explainMissing(ctx context.Context, name string) error {
 	gone, err := f.client.Sandboxes.List(ctx, client.Filter{States: []sandpit.State{sandpit.StateDeleted}})
 	if found := matchSandboxes(gone, name); err == nil && len(found) == 1 {
-		return sandpit.Errorf(sandpit.Gone, "sandbox %s is gone: %s", name, cmp.Or(found[0].Reason, "it was deleted"))
+		return sandpit.Errorf(sandpit.Gone, "sandbox %s was deleted: %s", name, cmp.Or(found[0].Reason, "by request"))
 	}
-	return sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "there is no sandbox %q", name), "see: sandpit ls")
+	return sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "sandbox %q not found", name), "see: sandpit ls")
 }
 
-// findIDs finds each; the errors of those that cannot be found come beside.
+// findIDs finds each name. It returns the IDs found, and the errors of the others.
 func (f *finder) findIDs(ctx context.Context, names []string) ([]sandpit.ID, error) {
 	var ids []sandpit.ID
 	var errs []error
@@ -72,7 +73,7 @@ func (f *finder) findIDs(ctx context.Context, names []string) ([]sandpit.ID, err
 	return ids, errors.Join(errs...)
 }
 
-// matchSandboxes returns those of the name, else those whose ID begins so.
+// matchSandboxes returns the sandboxes with a name, else those whose ID begins with it.
 func matchSandboxes(list []sandpit.Sandbox, name string) []sandpit.Sandbox {
 	var named, begun []sandpit.Sandbox
 	for _, s := range list {
@@ -89,7 +90,7 @@ func matchSandboxes(list []sandpit.Sandbox, name string) []sandpit.Sandbox {
 	return begun
 }
 
-// joinNames names a few sandboxes.
+// joinNames names up to ten sandboxes.
 func joinNames(list []sandpit.Sandbox) string {
 	const most = 10
 	names := make([]string, 0, most)
@@ -106,7 +107,7 @@ func joinNames(list []sandpit.Sandbox) string {
 	return strings.Join(names, ", ")
 }
 
-// findSandbox is for a command that wants one sandbox.
+// findSandbox finds one sandbox.
 func findSandbox(ctx context.Context, c *client.Client, name string) (sandpit.ID, error) {
 	return (&finder{client: c}).findID(ctx, name)
 }

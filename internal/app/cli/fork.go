@@ -10,7 +10,7 @@ import (
 	"github.com/sandpit-dev/sandpit/client"
 )
 
-// maxForks is how many copies a server makes at once.
+// maxForks is how many forks a server creates at once.
 const maxForks = 100
 
 // forkCommand has the options of sandpit fork.
@@ -24,22 +24,22 @@ func newFork(a *app) *cobra.Command {
 	var o forkCommand
 	cmd := &cobra.Command{
 		Use:   "fork [flags] SANDBOX",
-		Short: "Make copies of a sandbox, which goes on",
-		Long: `Make copies of a running or paused sandbox, which goes on, and print their IDs. They
-begin as it is now: with its files, and with the programs that run if its provider
-saves memory, too. They have its deadline, policy, labels and environment, and neither its
-secrets, name nor its published ports. Either all are made or none.`,
+		Short: "Fork a sandbox",
+		Long: `Create new sandboxes from the current state of a running or paused one, which keeps
+running, and print their IDs. They begin with its files and, if its provider saves memory,
+with its running programs. They have its deadline, policy, labels and environment, but
+neither its secrets, its name nor its published ports. Either all are created or none.`,
 		Example:           "  sandpit fork work\n  sandpit fork -n 5 --label try=1 -e SEED=1 work",
 		Args:              wantArgs(1, 1, "the name of a sandbox"),
 		ValidArgsFunction: a.completeSandboxes(1),
 		RunE:              a.withClient(o.run),
 	}
-	o.addFlags(cmd, "print IDs only, which is also the default")
+	o.addFlags(cmd, "print IDs only (the default)")
 	f := cmd.Flags()
-	f.IntVarP(&o.count, "count", "n", 1, "`number` of copies, up to 100")
-	f.StringArrayVar(&o.labels, "label", nil, "`NAME=VALUE` that the copies have besides")
-	f.StringArrayVarP(&o.env, "env", "e", nil, "environment `NAME=VALUE` of commands that are started in them, or NAME to pass this shell's value")
-	f.StringArrayVar(&o.secrets, "secret", nil, "secret of the copies, which do not have the sandbox's: `NAME` of a variable of this shell, or NAME=@FILE")
+	f.IntVarP(&o.count, "count", "n", 1, "`number` of forks, up to 100")
+	f.StringArrayVar(&o.labels, "label", nil, "additional label `NAME=VALUE` of the forks")
+	f.StringArrayVarP(&o.env, "env", "e", nil, "environment `NAME=VALUE` of commands started in the forks, or NAME to pass this shell's value")
+	f.StringArrayVar(&o.secrets, "secret", nil, "secret of the forks, which do not get the sandbox's: `NAME` of a variable of this shell, or NAME=@FILE")
 	return cmd
 }
 

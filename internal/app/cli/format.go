@@ -26,13 +26,14 @@ func formatYesNo(yes bool) string {
 	return "no"
 }
 
-// shortDigest is as much of a digest as people compare.
+// shortDigest returns the beginning of a digest, as tables show it.
 func shortDigest(digest string) string {
 	const enough = 12
 	hex := strings.TrimPrefix(digest, "sha256:")
 	return hex[:min(len(hex), enough)]
 }
 
+// formatDecimalBytes returns a size in kB, MB and so on, as Docker prints the sizes of images.
 func formatDecimalBytes(bytes int64) string {
 	const unit = 1000
 	if bytes < unit {
@@ -47,7 +48,7 @@ func formatDecimalBytes(bytes int64) string {
 	return fmt.Sprintf("%.3g %cB", value, names[i])
 }
 
-// formatAge says how long ago something was.
+// formatAge returns how long ago a time was.
 func formatAge(at time.Time) string {
 	const day = 24 * time.Hour
 	if at.IsZero() {
@@ -67,7 +68,7 @@ func formatAge(at time.Time) string {
 	}
 }
 
-// formatWhen says when something will be, or was.
+// formatWhen returns the distance of a time from now.
 func formatWhen(at time.Time) string {
 	const day = 24 * time.Hour
 	left := time.Until(at)
@@ -89,7 +90,7 @@ func formatWhen(at time.Time) string {
 	}
 }
 
-// formatTime is a time, and how far it is.
+// formatTime returns a time and its distance from now.
 func formatTime(at time.Time) string {
 	if at.IsZero() {
 		return ""
@@ -97,7 +98,7 @@ func formatTime(at time.Time) string {
 	return at.Local().Format(time.DateTime) + " (" + formatWhen(at) + ")"
 }
 
-// formatLabels writes labels as they are given, in order.
+// formatLabels returns labels in order, as flags accept them.
 func formatLabels(labels map[string]string) string {
 	list := make([]string, 0, len(labels))
 	for name, value := range labels {
@@ -107,7 +108,7 @@ func formatLabels(labels map[string]string) string {
 	return strings.Join(list, ",")
 }
 
-// formatLimit says what the limit is.
+// formatLimit returns a text about a limit.
 func formatLimit(limit int64, show func(int64) string) string {
 	if limit == 0 {
 		return " (no limit)"
@@ -129,7 +130,7 @@ func formatPeak(bytes int64) string {
 	return " (at most " + formatBytes(bytes) + ")"
 }
 
-// formatBytes shows bytes as a person would write them.
+// formatBytes returns a size in KiB, MiB and so on.
 func formatBytes(bytes int64) string {
 	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
 	value, i := float64(bytes), 0
@@ -139,7 +140,7 @@ func formatBytes(bytes int64) string {
 	return strconv.FormatFloat(math.Round(value*10)/10, 'f', -1, 64) + " " + units[i]
 }
 
-// formatState is a state, and where what is paused is.
+// formatState returns a state, and whether a paused sandbox is suspended.
 func formatState(s sandpit.Sandbox) string {
 	if s.State == sandpit.StatePaused && s.Suspended {
 		return string(s.State) + " on disk"

@@ -9,14 +9,14 @@ import (
 	"github.com/sandpit-dev/sandpit/api"
 )
 
-// gitFlags say what a new sandbox has cloned.
+// gitFlags describe the repository that is cloned into a new sandbox.
 type gitFlags struct {
 	url, dir, password string
 	depth              int
 }
 
 func (g *gitFlags) addFlags(f *pflag.FlagSet) {
-	f.StringVar(&g.url, "git", "", "clone a repository into it, by its own git and network: `URL[#REF]`, REF being a branch, tag or whole commit")
+	f.StringVar(&g.url, "git", "", "clone a repository into the sandbox, with its own git and network: `URL[#REF]`, where REF is a branch, tag or full commit hash")
 	f.StringVar(&g.dir, "git-dir", "", "`directory` to clone into (default the repository's name, in the working directory)")
 	f.IntVar(&g.depth, "git-depth", 0, "clone this `number` of commits of history (default all)")
 	f.StringVar(&g.password, "git-password", "", "password or token for --git: the `NAME` of a variable of this shell, or NAME=@FILE")
@@ -25,9 +25,9 @@ func (g *gitFlags) addFlags(f *pflag.FlagSet) {
 func (g gitFlags) toRepository(a *app) (*api.Repository, error) {
 	if g.url == "" {
 		if g != (gitFlags{}) {
-			return nil, sandpit.Errorf(sandpit.Invalid, "--git-dir, --git-depth and --git-password go with --git URL")
+			return nil, sandpit.Errorf(sandpit.Invalid, "--git-dir, --git-depth and --git-password go with --git")
 		}
-		return nil, nil //nolint:nilnil // none is asked for
+		return nil, nil //nolint:nilnil // no repository is requested
 	}
 	r := api.Repository{Dir: g.dir, Depth: g.depth}
 	r.URL, r.Ref, _ = strings.Cut(g.url, "#")

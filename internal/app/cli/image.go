@@ -13,13 +13,13 @@ func newImage(a *app) *cobra.Command {
 		Short:   "Fetch, import, list and remove images",
 		Long: `Fetch, import, list and remove images.
 
-An image is what the files of a sandbox start from. Those of registries are
-fetched once and then used from the cache, without asking the network. The cache
-removes what was used least recently when it grows beyond image.cache_size.
+An image is the root file system that a sandbox starts from. Images of registries are
+fetched once and then used from the image cache, without network access. The cache removes
+what was used least recently when it grows beyond image.cache_size.
 
-pull, ls and rm are about the images of a server when --server, SANDPIT_URL or the
-configuration names one or your own server runs, and of provider docker's engine when
-that is the provider; else all are about the cache of this machine.`,
+pull, ls and rm use the images of a server when --server, SANDPIT_URL or the
+configuration names one or your own server runs, and those of the engine of provider
+docker when that is the provider; otherwise they use the image cache of this machine.`,
 		Example: `  sandpit image pull python:3.12-slim
   sandpit image ls
   sandpit image prune --older-than 30d`,

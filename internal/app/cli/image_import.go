@@ -16,13 +16,12 @@ func newImageImport(a *app) *cobra.Command {
 	var o imageImportCommand
 	cmd := &cobra.Command{
 		Use:   "import [flags] FILE|DIRECTORY|-",
-		Short: "Take an image from a file, a directory or standard input",
-		Long: `Take an image from a file, a directory or standard input.
+		Short: "Import an image from a file, a directory or standard input",
+		Long: `Import an image from a file, a directory or standard input.
 
-It may be what "docker save" writes, an OCI layout (a directory or a tar of one),
-or a root file system (a directory, or a tar such as "docker export" writes).
-Archives may be packed with gzip or zstd. If there are several images in it, add
-a colon and the tag.`,
+It may be the output of "docker save", an OCI layout (a directory or a tar of one), or a
+root file system (a directory, or a tar such as "docker export" writes). Archives may be
+compressed with gzip or zstd. If it contains several images, add a colon and the tag.`,
 		Example: `  docker save python:3.12-slim | sandpit image import -
   sandpit image import ./layout:v1 --name tool:v1
   sandpit image import rootfs.tar.gz --name my-system`,

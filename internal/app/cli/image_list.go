@@ -32,7 +32,7 @@ engine.`,
 		RunE: a.withoutClient(o.run),
 	}
 	addImageProvider(cmd, &o.provider)
-	cmd.Flags().BoolVarP(&o.all, "all", "a", false, "also sandpit's own: the host image and its guest")
+	cmd.Flags().BoolVarP(&o.all, "all", "a", false, "include sandpit's own images: the host image and its guest")
 	cmd.Flags().BoolVar(&o.asJSON, "json", false, "print JSON")
 	return cmd
 }

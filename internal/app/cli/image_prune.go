@@ -20,9 +20,9 @@ func newImagePrune(a *app) *cobra.Command {
 	var o imagePruneCommand
 	cmd := &cobra.Command{
 		Use:   "prune [flags]",
-		Short: "Make room in the cache",
-		Long: `Make room in the cache: remove images that have no name, or others as the flags
-say, and half-fetched layers. An image that a sandbox uses stays.`,
+		Short: "Free space in the image cache",
+		Long: `Free space in the image cache: remove images without a name, or those that the flags
+select, and partially fetched layers. Images that a sandbox uses stay.`,
 		Example: `  sandpit image prune
   sandpit image prune --older-than 30d
   sandpit image prune --max-size 5g --dry-run`,
@@ -30,10 +30,10 @@ say, and half-fetched layers. An image that a sandbox uses stays.`,
 		RunE: a.withoutClient(o.run),
 	}
 	f := cmd.Flags()
-	f.BoolVarP(&o.prune.All, "all", "a", false, "every image that no sandbox uses")
+	f.BoolVarP(&o.prune.All, "all", "a", false, "all images that no sandbox uses")
 	f.StringVar(&o.age, "older-than", "", "images not used for this `time`, such as 30d or 12h")
-	f.StringVar(&o.size, "max-size", "", "those used least recently, until the cache has no more than this `size`")
-	f.BoolVar(&o.prune.DryRun, "dry-run", false, "only say what would go")
+	f.StringVar(&o.size, "max-size", "", "the least recently used images, until the cache has at most this `size`")
+	f.BoolVar(&o.prune.DryRun, "dry-run", false, "only print what would be removed")
 	f.BoolVar(&o.asJSON, "json", false, "print JSON")
 	return cmd
 }

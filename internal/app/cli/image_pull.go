@@ -20,13 +20,12 @@ func newImagePull(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "pull [flags] REF...",
 		Short: "Fetch images from a registry",
-		Long: `Fetch images from a registry, unless they are there: into the cache of this
-machine, or into that of the server which --server, SANDPIT_URL or the
-configuration names, or, for provider docker, into its engine.
+		Long: `Fetch images from a registry, unless they are cached: into the image cache of this
+machine, or into that of the server which --server, SANDPIT_URL or the configuration
+names, or, for provider docker, into its engine.
 
-REF is written as for docker pull: docker.io and the tag latest go without
-saying. Logins are those of "docker login". A fetch that was broken off goes on
-where it was.`,
+REF is written as for docker pull: docker.io and the tag latest may be omitted. Logins are
+those of "docker login". An interrupted fetch continues where it stopped.`,
 		Example: `  sandpit image pull python:3.12-slim
   sandpit image pull ghcr.io/owner/name@sha256:0123...
   sandpit image pull --always alpine
@@ -36,7 +35,7 @@ where it was.`,
 		RunE:              a.withoutClient(o.run),
 	}
 	addImageProvider(cmd, &o.provider)
-	cmd.Flags().BoolVar(&o.always, "always", false, "ask the registry whether the tag means another image by now")
+	cmd.Flags().BoolVar(&o.always, "always", false, "check whether the tag refers to another image now")
 	cmd.Flags().BoolVar(&o.asJSON, "json", false, "print JSON")
 	return cmd
 }
@@ -57,7 +56,7 @@ func (o *imagePullCommand) run(cmd *cobra.Command, a *app, args []string) error 
 	})
 }
 
-// pullAll fetches one after the other, and returns those that came before an error.
+// pullAll fetches images one after the other, and returns those fetched before an error.
 func pullAll[E any, P ~func(done, total int64)](
 	ctx context.Context, out io.Writer, names []string, always bool, pull func(context.Context, string, bool, P) (E, error),
 ) ([]E, error) {

@@ -14,7 +14,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/app/daemon"
 )
 
-// remoteImages is where images are that are not in this machine's cache.
+// remoteImages are images that are not in this machine's image cache.
 type remoteImages interface {
 	Pull(ctx context.Context, name string, always bool, progress func(done, total int64)) (api.Image, error)
 	List(ctx context.Context) ([]api.Image, error)
@@ -22,15 +22,16 @@ type remoteImages interface {
 	Close() error
 }
 
-// serverImages has the images of a server.
+// serverImages are the images of a server.
 type serverImages struct {
-	client   *client.Client
-	provider string // whose sandboxes they are for; "": the server's usual one
+	client *client.Client
+	// provider is the provider whose sandboxes they are for; "" is the server's default.
+	provider string
 }
 
-// chosenProvider is the provider that a request to a server names: that of the flag, else the
-// one that this machine's configuration or environment names explicitly. "" leaves the choice
-// to the server.
+// chosenProvider returns the provider to request from a server: that of the flag, else the one
+// that this machine's configuration or environment sets explicitly. "" leaves the choice to the
+// server.
 func chosenProvider(cfg config.Config, flag string) string {
 	if flag == "" && cfg.Explicit(config.KeyProvider) {
 		return cfg.Provider
@@ -55,8 +56,8 @@ func (s serverImages) Close() error {
 	return nil
 }
 
-// openRemoteImages returns where the images are that a command is about: with a server, if uses
-// says so, or in the engine of the provider; nil means this machine's cache.
+// openRemoteImages returns the images of a server, if uses reports so, or of the provider's
+// engine; nil means this machine's image cache.
 func (a *app) openRemoteImages(provider string, uses func(config.Config) bool) (remoteImages, error) {
 	overrides := a.serverOverride()
 	if provider != "" {
@@ -75,22 +76,23 @@ func (a *app) openRemoteImages(provider string, uses func(config.Config) bool) (
 	}
 	own, err := daemon.OpenEngineImages(cfg)
 	if own == nil || err != nil {
-		return nil, err // and not an interface with nothing in it
+		return nil, err // not an interface with a nil pointer
 	}
 	return own, nil
 }
 
-// areImagesOnServer is canUseServer for images: a provider that is named here need not be the
-// one of this user's own server.
+// areImagesOnServer is canUseServer for images: an explicitly configured provider need not be
+// that of this user's own server.
 func areImagesOnServer(cfg config.Config) bool {
 	return isServerNamed(cfg) || !cfg.Explicit(config.KeyProvider) && canUseServer(cfg)
 }
 
-// withImages runs one of two: remote for images that are elsewhere, local for the cache.
+// withImages calls remote for images elsewhere, or local for the image cache.
 func (a *app) withImages(cmd *cobra.Command, provider string, remote func(remoteImages) error, local func(*daemon.Images) error) error {
 	return a.withImagesOf(cmd, provider, areImagesOnServer, remote, local)
 }
 
+// withImagesOf is withImages with another rule for the use of a server.
 func (a *app) withImagesOf(
 	cmd *cobra.Command, provider string, uses func(config.Config) bool, remote func(remoteImages) error, local func(*daemon.Images) error,
 ) error {
@@ -112,23 +114,23 @@ func (a *app) withImagesOf(
 	return a.signalOr(cmd.Context(), local(images))
 }
 
-// withLocalImages is withImages for what the cache of this machine alone can do, which this user's
-// own server uses as well.
+// withLocalImages is withImages for operations on this machine's image cache only, which this
+// user's own server uses as well.
 func (a *app) withLocalImages(cmd *cobra.Command, local func(*daemon.Images) error) error {
 	return a.withImagesOf(cmd, "", isServerNamed, func(s remoteImages) error {
 		hint := "run this on the server's machine, as its user and without --server"
 		if _, isServer := s.(serverImages); !isServer {
-			hint = "use docker for images of its engine, or name the other provider: SANDPIT_PROVIDER=gvisor"
+			hint = "use docker for images of its engine, or set the other provider: SANDPIT_PROVIDER=gvisor"
 		}
-		return sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "%s is for the cache of this machine", cmd.CommandPath()), hint)
+		return sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "%s works on the image cache of this machine only", cmd.CommandPath()), hint)
 	}, local)
 }
 
 func addImageProvider(cmd *cobra.Command, provider *string) {
-	cmd.Flags().StringVar(provider, "provider", "", "`NAME` of whose images: those of docker are its engine's (default: the usual one)")
+	cmd.Flags().StringVar(provider, "provider", "", "`NAME` of the provider: the images of docker are those of its engine (default: the configured one)")
 }
 
-// showRemoteImages lists images that are elsewhere.
+// showRemoteImages prints images that are not in this machine's image cache.
 func showRemoteImages(a *app, list []api.Image, asJSON bool) error {
 	if asJSON {
 		if list == nil {

@@ -20,11 +20,11 @@ func newImageRemove(a *app) *cobra.Command {
 		Use:     "rm NAME|DIGEST...",
 		Aliases: []string{"remove"},
 		Short:   "Remove images from the cache",
-		Long: `Remove images from the cache of this machine, or from that of the server which
+		Long: `Remove images from the image cache of this machine, or from that of the server which
 --server, SANDPIT_URL or the configuration names, by name or by the beginning of the
-digest. Those of a docker engine are removed by docker image rm.
+digest. Remove those of a docker engine with docker image rm.
 
-An image goes with its last name. Sandboxes that run from it go on.`,
+An image is deleted with its last name. Sandboxes that run from it keep running.`,
 		Example: `  sandpit image rm python:3.12-slim
   sandpit image rm 3f5a2c81d0b7`,
 		Args:              wantArgs(1, -1, "the name of an image"),

@@ -18,17 +18,17 @@ func newImageUpdate(a *app) *cobra.Command {
 	var o imageUpdateCommand
 	cmd := &cobra.Command{
 		Use:   "update [flags] [REF...]",
-		Short: "Find out whether registries have newer images",
-		Long: `Find out whether registries have newer images under the names in the cache.
+		Short: "Check whether registries have newer images",
+		Long: `Check whether registries have newer images under the names in the image cache.
 
-Without names, all that were fetched from a registry are looked at. Nothing is
-changed unless --pull is given.`,
+Without names, all images from registries are checked. Nothing is changed unless --pull is
+given.`,
 		Example: `  sandpit image update
   sandpit image update --pull python:3.12-slim`,
 		ValidArgsFunction: a.completeImages,
 		RunE:              a.withoutClient(o.run),
 	}
-	cmd.Flags().BoolVar(&o.pull, "pull", false, "fetch those that are newer")
+	cmd.Flags().BoolVar(&o.pull, "pull", false, "fetch the newer images")
 	cmd.Flags().BoolVar(&o.asJSON, "json", false, "print JSON")
 	return cmd
 }
@@ -44,7 +44,7 @@ func (o *imageUpdateCommand) run(cmd *cobra.Command, a *app, args []string) erro
 	})
 }
 
-// update looks at each name, also when another one fails.
+// updateImages checks each name, also after failures.
 func updateImages(a *app, cmd *cobra.Command, store *daemon.Images, names []string, pull, asJSON bool) error {
 	list := []daemon.ImageUpdate{}
 	rows := [][]string{{"NAME", "HAVE", "REGISTRY", ""}}

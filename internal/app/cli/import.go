@@ -19,18 +19,19 @@ func newImport(a *app) *cobra.Command {
 	var o importCommand
 	cmd := &cobra.Command{
 		Use:   "import [flags] FILE|- [NAME]",
-		Short: "Add a snapshot that export wrote",
-		Long: `Add a snapshot that "sandpit export" wrote, maybe on another machine, and print its new ID;
-"-" is standard input. It is for administrators, and for what you trust: with its memory comes
-the state of a sandbox's kernel, and one that was made up attacks that kernel from within.`,
+		Short: "Import a snapshot from a file",
+		Long: `Import a snapshot that "sandpit export" wrote, possibly on another machine, and print its
+new ID; "-" is standard input. It is for administrators. Import only files that you trust:
+a snapshot with memory contains the state of a sandbox's kernel, and a forged one attacks
+that kernel from within.`,
 		Example:           "  sandpit import work.snapshot work\n  sandpit create snapshot:work",
 		Args:              wantArgs(1, 2, "the name of a file"),
 		ValidArgsFunction: completeFirstFile,
 		RunE:              a.withClient(o.run),
 	}
-	o.addFlags(cmd, "print the ID only, which is also the default")
-	cmd.Flags().StringVar(&o.request.Provider, "provider", "", "`name` of who keeps it, see sandpit providers (default the server's choice)")
-	cmd.Flags().StringVar(&o.request.Owner, "owner", "", "whose it shall be (default your own)")
+	o.addFlags(cmd, "print the ID only (the default)")
+	cmd.Flags().StringVar(&o.request.Provider, "provider", "", "`name` of the provider that stores it, see sandpit providers (default the server's)")
+	cmd.Flags().StringVar(&o.request.Owner, "owner", "", "`name` of its owner (default your own)")
 	return cmd
 }
 

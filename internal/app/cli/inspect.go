@@ -17,12 +17,12 @@ import (
 	"github.com/sandpit-dev/sandpit/client"
 )
 
-// inspected is everything that is known about a sandbox.
+// inspected has all details of a sandbox.
 type inspected struct {
 	sandpit.Sandbox
-	// Stats are there while it runs or is paused, and its provider can measure it.
+	// Stats are present while it runs or is paused, and its provider can measure it.
 	Stats *sandpit.Stats `json:"stats,omitempty"`
-	// Pool is where another sandbox of its kind would come from.
+	// Pool is the pool from which another sandbox of this kind would be claimed.
 	Pool *api.Pool `json:"pool,omitempty"`
 }
 
@@ -35,9 +35,9 @@ func newInspect(a *app) *cobra.Command {
 	var o inspectCommand
 	cmd := &cobra.Command{
 		Use:   "inspect [flags] SANDBOX...",
-		Short: "Show everything that is known about sandboxes",
-		Long: `Show everything that is known about sandboxes, also of those that were deleted a
-short while ago. As JSON it is a list, also for one.`,
+		Short: "Show all details of sandboxes",
+		Long: `Show all details of sandboxes, also of those that were deleted a short while ago. As JSON
+it is always a list.`,
 		Example: `  sandpit inspect work
   sandpit inspect -o json work | jq '.[0].lease'`,
 		Args:              wantArgs(1, -1, "the name of a sandbox"),
@@ -50,7 +50,7 @@ short while ago. As JSON it is a list, also for one.`,
 
 func (o *inspectCommand) run(ctx context.Context, a *app, c *client.Client, args []string) error {
 	ids, missing := (&finder{client: c}).findIDs(ctx, args)
-	pools, _ := c.Pools(ctx) // they are an extra
+	pools, _ := c.Pools(ctx) // optional
 	list := make([]inspected, len(ids))
 	errs := runParallel(len(ids), func(i int) error {
 		var err error
@@ -107,7 +107,7 @@ func showInspected(a *app, o output, list []inspected) error {
 	return nil
 }
 
-// detailRows are for people: what is not known, or not said, is left out.
+// detailRows returns the table of details without unknown and empty ones.
 func (i inspected) detailRows() [][]string {
 	spec := i.Spec
 	rows := [][]string{
@@ -167,7 +167,7 @@ func (i inspected) formatDeadline() string {
 	return formatTime(i.Lease.Deadline) + ", " + string(cmp.Or(i.Lease.Action, sandpit.ActionKill))
 }
 
-// formatNext says what happens to a sandbox next without a request.
+// formatNext returns what happens to a sandbox next without a request.
 func (i inspected) formatNext() string {
 	if i.Next.Action == "" {
 		return formatNext(i.Sandbox)
@@ -179,8 +179,8 @@ func (i inspected) formatNext() string {
 	return text
 }
 
-// networkRows say what a sandbox may reach. The values of headers are left out: beside the
-// names of secrets they may hold text that is meant for the host only.
+// networkRows returns what a sandbox may reach. The values of headers are left out: they may
+// contain text that is meant for the host only.
 func networkRows(p sandpit.NetworkPolicy) [][]string {
 	if !p.Online {
 		return [][]string{{"Network", "offline"}}

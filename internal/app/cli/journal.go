@@ -8,7 +8,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// journalOf returns what a guest keeps of its commands.
+// journalOf returns the command log of a guest.
 func journalOf(guest sandpit.Guest) sandpit.Journal {
 	if j, ok := guest.(sandpit.Journal); ok {
 		return j
@@ -16,10 +16,10 @@ func journalOf(guest sandpit.Guest) sandpit.Journal {
 	return noJournal{}
 }
 
-// noJournal is for guests that keep nothing.
+// noJournal is for guests without a command log.
 type noJournal struct{}
 
-var errNoJournal = sandpit.Errorf(sandpit.Unsupported, "this sandbox keeps nothing of its commands")
+var errNoJournal = sandpit.Errorf(sandpit.Unsupported, "this sandbox has no command log")
 
 func (noJournal) ListCommands(context.Context) ([]sandpit.CommandInfo, error) {
 	return nil, errNoJournal
@@ -35,7 +35,7 @@ func (noJournal) Follow(context.Context, string, sandpit.FollowOptions) (sandpit
 
 func (noJournal) ForgetCommand(context.Context, string) error { return errNoJournal }
 
-// findCommand finds a command by its ID or the beginning of it, or the newest.
+// findCommand finds a command by its ID or the beginning of it; "" is the newest.
 func findCommand(ctx context.Context, j sandpit.Journal, name string) (string, error) {
 	list, err := j.ListCommands(ctx)
 	if err != nil {
@@ -54,11 +54,11 @@ func findCommand(ctx context.Context, j sandpit.Journal, name string) (string, e
 	case len(found) == 0 && name == "":
 		return "", sandpit.Errorf(sandpit.NotFound, "no command was started in this sandbox")
 	case len(found) == 0:
-		return "", sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "there is no command %q", name), "see: sandpit ps -a SANDBOX")
+		return "", sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "no command %q", name), "see: sandpit ps -a SANDBOX")
 	case len(found) > 1 && name != "":
 		return "", sandpit.WithHint(
-			sandpit.Errorf(sandpit.Conflict, "%q may be any of %d commands: %s", name, len(found), strings.Join(found[:min(len(found), 10)], ", ")),
-			"give more of the ID")
+			sandpit.Errorf(sandpit.Conflict, "%q matches %d commands: %s", name, len(found), strings.Join(found[:min(len(found), 10)], ", ")),
+			"use more characters of the ID")
 	}
 	return found[len(found)-1], nil
 }
@@ -66,8 +66,7 @@ func findCommand(ctx context.Context, j sandpit.Journal, name string) (string, e
 // followRetryTime is how long logs -f tries to reach a server again.
 const followRetryTime = time.Minute
 
-// followWithRetry is Follow, which continues after the connection broke if it waits for the
-// end of the command.
+// followWithRetry is Follow, which reconnects if it waits for the end of the command.
 func followWithRetry(ctx context.Context, j sandpit.Journal, id string, o sandpit.FollowOptions) (sandpit.CommandInfo, error) {
 	var lost time.Time
 	for {

@@ -12,8 +12,8 @@ import (
 )
 
 func newKey(a *app) *cobra.Command {
-	cmd := newGroup("key", "Make, list and take back the API keys of a server", `Make, list and take back the API keys of a server. It wants a key of an
-administrator, or the server's own socket.`, "  sandpit key create --owner alice\n  sandpit key ls")
+	cmd := newGroup("key", "Create, list and delete the API keys of a server", `Create, list and delete the API keys of a server. It needs an administrator's key or the
+server's own socket.`, "  sandpit key create --owner alice\n  sandpit key ls")
 	cmd.AddCommand(newKeyCreate(a), newKeyList(a), newKeyRemove(a))
 	return cmd
 }
@@ -29,9 +29,9 @@ func newKeyCreate(a *app) *cobra.Command {
 	var o keyCreateCommand
 	cmd := &cobra.Command{
 		Use:   "create [flags] --owner OWNER",
-		Short: "Make an API key",
-		Long: `Make an API key and print its secret, which is never told again. Who has it reaches
-the sandboxes of OWNER.`,
+		Short: "Create an API key",
+		Long: `Create an API key and print its secret, which cannot be shown again. The secret opens the
+sandboxes of OWNER.`,
 		Example: `  sandpit key create --owner alice --name laptop
   SANDPIT_API_KEY=$(sandpit key create -q --owner ci --ttl 30d)`,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -43,12 +43,12 @@ the sandboxes of OWNER.`,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE:              a.withClient(o.run),
 	}
-	o.addFlags(cmd, "print the secret and nothing else")
+	o.addFlags(cmd, "print the secret only")
 	f := cmd.Flags()
-	f.StringVar(&o.owner, "owner", "", "`name` of whose sandboxes it reaches")
-	f.StringVar(&o.name, "name", "", "`name` of the key, for people")
-	f.StringVar(&o.ttl, "ttl", "", "`time` that it is good for, such as 30d (default for ever)")
-	f.BoolVar(&o.admin, "admin", false, "let it reach everything, also what belongs to the server itself")
+	f.StringVar(&o.owner, "owner", "", "`name` of the owner whose sandboxes it opens")
+	f.StringVar(&o.name, "name", "", "`name` of the key, a comment")
+	f.StringVar(&o.ttl, "ttl", "", "`time` that it is valid, such as 30d (default unlimited)")
+	f.BoolVar(&o.admin, "admin", false, "give it all rights, including those over the server itself")
 	return cmd
 }
 
@@ -67,7 +67,7 @@ func (o *keyCreateCommand) run(ctx context.Context, a *app, c *client.Client, _ 
 	if _, err := fmt.Fprintln(a.Out, escapeText(key.Secret)); err != nil {
 		return err
 	}
-	fmt.Fprintf(a.Err, "sandpit: key %s of %s; the secret above is not told again\n", escapeText(key.ID), escapeText(key.Owner))
+	fmt.Fprintf(a.Err, "sandpit: key %s of %s; the secret above cannot be shown again\n", escapeText(key.ID), escapeText(key.Owner))
 	return nil
 }
 
@@ -112,7 +112,7 @@ func newKeyRemove(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:     "rm ID...",
 		Aliases: []string{"remove"},
-		Short:   "Take API keys back", Example: "  sandpit key rm k3x9",
+		Short:   "Delete API keys", Example: "  sandpit key rm k3x9",
 		Args:              wantArgs(1, -1, "the ID of a key"),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE:              a.withClient(runKeyRemove),

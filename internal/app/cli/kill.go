@@ -15,7 +15,7 @@ import (
 	"github.com/sandpit-dev/sandpit/client"
 )
 
-// knownSignals are those that kill can send.
+// knownSignals returns the signals that kill can send.
 func knownSignals() map[string]syscall.Signal {
 	return map[string]syscall.Signal{
 		"HUP": syscall.SIGHUP, "INT": syscall.SIGINT, "QUIT": syscall.SIGQUIT, "KILL": syscall.SIGKILL, "USR1": syscall.SIGUSR1,
@@ -23,7 +23,7 @@ func knownSignals() map[string]syscall.Signal {
 	}
 }
 
-// parseSignal reads a signal by its name, with or without SIG, or by its number.
+// parseSignal parses a signal by name, with or without SIG, or by number.
 func parseSignal(text string) (syscall.Signal, error) {
 	known := knownSignals()
 	if sig, ok := known[strings.TrimPrefix(strings.ToUpper(text), "SIG")]; ok {
@@ -54,15 +54,15 @@ func newKill(a *app) *cobra.Command {
 		Use:   "kill [flags] SANDBOX [COMMAND...]",
 		Short: "End all processes of a sandbox, or send a signal to commands in it",
 		Long: `End all processes of a sandbox at once, and keep its files, as sandpit stop does. With
-COMMANDs it sends them a signal instead: each is the ID or PID that sandpit ps
-prints, or the beginning of the ID.`,
+COMMANDs, send a signal to them instead: each is the ID or PID that sandpit ps prints, or
+the beginning of the ID.`,
 		Example: `  sandpit kill work
   sandpit kill -s INT work $id`,
 		Args:              wantArgs(1, -1, "the name of a sandbox"),
 		ValidArgsFunction: a.completeCommands,
 		RunE:              a.withClient(o.run),
 	}
-	cmd.Flags().StringVarP(&o.signal, "signal", "s", "KILL", "`SIGNAL` for the commands, by its name or number")
+	cmd.Flags().StringVarP(&o.signal, "signal", "s", "KILL", "`SIGNAL` for the commands, by name or number")
 	return cmd
 }
 
@@ -110,8 +110,7 @@ func sendSignals(ctx context.Context, a *app, c *client.Client, sandbox string, 
 	return nil
 }
 
-// runningCommand finds one of the commands that run, by its ID, the beginning of it, or its
-// PID.
+// runningCommand finds a running command by its ID, the beginning of it, or its PID.
 func runningCommand(list []commandInfo, name string) (commandInfo, error) {
 	var found []commandInfo
 	for _, c := range list {
@@ -124,9 +123,9 @@ func runningCommand(list []commandInfo, name string) (commandInfo, error) {
 	}
 	switch len(found) {
 	case 0:
-		return commandInfo{}, sandpit.Errorf(sandpit.NotFound, "no command %.80q runs", name)
+		return commandInfo{}, sandpit.Errorf(sandpit.NotFound, "no running command %.80q", name)
 	case 1:
 		return found[0], nil
 	}
-	return commandInfo{}, sandpit.Errorf(sandpit.Conflict, "%.80q may be any of %d commands", name, len(found))
+	return commandInfo{}, sandpit.Errorf(sandpit.Conflict, "%.80q matches %d commands", name, len(found))
 }

@@ -21,10 +21,10 @@ func newLabel(a *app) *cobra.Command {
 	var o labelCommand
 	cmd := &cobra.Command{
 		Use:   "label [flags] SANDBOX [NAME=VALUE...] [NAME-...]",
-		Short: "Show, set and take off the labels of a sandbox",
-		Long: `Show, set and take off the labels of a sandbox.
+		Short: "Show, set and remove the labels of a sandbox",
+		Long: `Show, set and remove the labels of a sandbox.
 
-NAME=VALUE sets a label, NAME- takes it off. All labels are printed then.`,
+NAME=VALUE sets a label, NAME- removes it. All labels are printed afterwards.`,
 		Example: `  sandpit label work
   sandpit label work project=x stage-`,
 		Args:              wantArgs(1, -1, "the name of a sandbox"),

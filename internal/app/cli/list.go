@@ -37,11 +37,11 @@ func newList(a *app) *cobra.Command {
 	f := cmd.Flags()
 	f.StringArrayVar(&o.labels, "label", nil, "only those with this `NAME=VALUE`; may be repeated")
 	f.StringArrayVar(&o.states, "state", nil, "only those in this `STATE`; may be repeated")
-	f.StringVar(&o.owner, "owner", "", "only those of this `owner`, for who may see everybody's")
+	f.StringVar(&o.owner, "owner", "", "only those of this `owner`; other owners are for administrators")
 	f.IntVar(&o.limit, "limit", 0, "at most this `number`")
-	f.BoolVarP(&o.all, "all", "a", false, "also those that were deleted a short while ago")
-	f.BoolVar(&o.wide, "wide", false, "more columns")
-	_ = cmd.RegisterFlagCompletionFunc("state", cobra.FixedCompletions(stateNames(), cobra.ShellCompDirectiveNoFileComp)) // the flag is there
+	f.BoolVarP(&o.all, "all", "a", false, "include those that were deleted a short while ago")
+	f.BoolVar(&o.wide, "wide", false, "show more columns")
+	_ = cmd.RegisterFlagCompletionFunc("state", cobra.FixedCompletions(stateNames(), cobra.ShellCompDirectiveNoFileComp)) // the flag exists
 	return cmd
 }
 
@@ -57,7 +57,7 @@ func (o *listCommand) run(ctx context.Context, a *app, c *client.Client, _ []str
 	return a.showListing(o.output, o.toListing(list))
 }
 
-// stateNames are all that a sandbox can be in.
+// stateNames returns all states of sandboxes.
 func stateNames() []string {
 	var names []string
 	for _, s := range allStates() {
@@ -85,8 +85,8 @@ func (o *listCommand) toFilter() (client.Filter, error) {
 	}
 	for _, name := range o.states {
 		if !sandpit.State(name).Valid() {
-			return f, sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "--state %q: there is no such state", name),
-				"there are: "+strings.Join(stateNames(), ", "))
+			return f, sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "--state %q: unknown state", name),
+				"valid states: "+strings.Join(stateNames(), ", "))
 		}
 		f.States = append(f.States, sandpit.State(name))
 	}

@@ -19,12 +19,12 @@ func newLogs(a *app) *cobra.Command {
 	var o logsCommand
 	cmd := &cobra.Command{
 		Use:   "logs [flags] SANDBOX [COMMAND]",
-		Short: "Show what a command in a sandbox has put out",
-		Long: `Show what a command in a sandbox has put out, each stream on its own. COMMAND is
-the ID that sandpit exec --detach or sandpit ps -a prints, or the beginning of it;
-the default is the command that was started last.
-Of very much output the oldest is dropped, which is said. With -f it goes on until
-the command ends, also when the connection breaks meanwhile, and ends with its exit
+		Short: "Show the output of a command in a sandbox",
+		Long: `Show the output of a command in a sandbox, each stream separately. COMMAND is the ID that
+sandpit exec --detach or sandpit ps -a prints, or the beginning of it; the default is the
+command that was started last.
+The oldest part of very long output is dropped, which is reported. -f waits for more output
+until the command ends, also if the connection breaks meanwhile, and exits with its exit
 status.`,
 		Example: `  id=$(sandpit exec --detach work make)
   sandpit logs -f work $id`,
@@ -32,7 +32,7 @@ status.`,
 		ValidArgsFunction: a.completeCommands,
 		RunE:              a.withClient(o.run),
 	}
-	cmd.Flags().BoolVarP(&o.follow, "follow", "f", false, "go on until the command ends")
+	cmd.Flags().BoolVarP(&o.follow, "follow", "f", false, "keep printing output until the command ends")
 	return cmd
 }
 
@@ -60,7 +60,7 @@ func showLogs(ctx context.Context, a *app, j sandpit.Journal, id string, follow 
 		if stderr {
 			stream = "error output"
 		}
-		fmt.Fprintf(a.Err, "sandpit: %d bytes of %s are missing here: there was too much\n", n, stream)
+		fmt.Fprintf(a.Err, "sandpit: %d bytes of %s were dropped here\n", n, stream)
 	}
 	info, err := followWithRetry(ctx, j, id, o)
 	if err == nil && follow && info.Status.Code != 0 {

@@ -31,8 +31,9 @@ type mcpCommand struct {
 	servers string
 	sandbox string
 	session string
-	remove  bool // the session's files at the end
-	idle    time.Duration
+	// remove deletes the session's files at the end.
+	remove bool
+	idle   time.Duration
 }
 
 func newMCP(a *app) *cobra.Command {
@@ -40,17 +41,16 @@ func newMCP(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "mcp [flags] [IMAGE]",
 		Short: "Give an agent a sandbox over the Model Context Protocol",
-		Long: `Give an agent tools in a sandbox over the Model Context Protocol, by this
-program's input and output: the client starts it.
+		Long: `Give an agent tools in a sandbox over the Model Context Protocol, on this program's
+standard input and output: the agent's client starts it.
 
-The sandbox is made with the first call of a tool and removed when the client
-closes the connection. It has no network unless --network gives it one, and sees
-nothing of this machine but what IMAGE and -v bring in. With a server (--server,
-SANDPIT_URL) it is made there.
+The sandbox is created with the first call of a tool and deleted when the client closes
+the connection. It has no network without --network, and sees nothing of this machine
+except IMAGE and -v. With a server (--server, SANDPIT_URL) it is created there.
 
-With --sandbox several agents share a sandbox of a server's. Each is a session with
-a user, a directory and programs of its own, which the others cannot get at. What
-runs ends with the connection; the files stay in the sandbox unless --remove-session is given.`,
+With --sandbox several agents share a sandbox of a server. Each is a session with a user,
+a directory and programs of its own, which the other sessions cannot access. Programs end
+with the connection; files stay in the sandbox unless --remove-session is given.`,
 		Example: `  claude mcp add sandpit -- sandpit mcp
   sandpit mcp --tools file,shell,git -v ./project:/workspace:rw
   sandpit mcp --network python:3.12-slim
@@ -62,19 +62,19 @@ runs ends with the connection; the files stay in the sandbox unless --remove-ses
 	f := cmd.Flags()
 	f.StringSliceVar(&o.tools, "tools", nil, "`tools` to offer: default, all, categories ("+strings.Join(categoryNames(), ", ")+") or names of tools (default server.mcp_tools of the configuration, else default)")
 	f.StringVar(&o.servers, "mcp-config", "", "`file` of MCP servers whose tools can be called from the sandbox: {\"mcpServers\": {…}}")
-	f.StringVar(&o.sandbox, "sandbox", "", "work in this `sandbox` of the server's, beside other sessions")
-	f.StringVar(&o.session, "session", "", "`name` of the session in the sandbox, to come back to its files (default a new one)")
+	f.StringVar(&o.sandbox, "sandbox", "", "work in this `sandbox` of the server, beside other sessions")
+	f.StringVar(&o.session, "session", "", "`name` of the session in the sandbox, to use its files again (default a new one)")
 	f.BoolVar(&o.remove, "remove-session", false, "remove the session with its files when the connection ends")
-	f.DurationVar(&o.idle, "idle", 30*time.Minute, "`time` without a call after which a server removes the sandbox; the next call gets a new one")
+	f.DurationVar(&o.idle, "idle", 30*time.Minute, "`time` without a call after which a server deletes the sandbox; the next call gets a new one")
 	f.StringArrayVarP(&o.env, "env", "e", nil, "environment `NAME=VALUE`, or NAME to pass this shell's value")
-	f.StringVarP(&o.workDir, "workdir", "w", "", "working `directory` inside, made if missing (default the image's, else \"/workspace\"; the user's home if the user cannot enter it)")
-	f.StringVarP(&o.user, "user", "u", "", "`user` inside: a name, a uid or uid:gid (default the image's, else root of the sandbox)")
-	f.StringArrayVarP(&o.volumes, "volume", "v", nil, "show a directory or file inside, read only without :rw: `HOST:SANDBOX[:rw]`")
+	f.StringVarP(&o.workDir, "workdir", "w", "", "working `directory` in the sandbox, created if missing (default the image's, else \"/workspace\"; the user's home if the user cannot enter it)")
+	f.StringVarP(&o.user, "user", "u", "", "`user` in the sandbox: a name, a uid or uid:gid (default the image's, else root)")
+	f.StringArrayVarP(&o.volumes, "volume", "v", nil, "mount a directory or file, read-only without :rw: `HOST:SANDBOX[:rw]`")
 	addAllowVolume(f, &o.allowed)
-	f.StringVar(&o.name, "name", "mcp", "`name` of the sandbox, for people")
-	f.StringArrayVar(&o.labels, "label", nil, "`NAME=VALUE` to find the sandbox by")
+	f.StringVar(&o.name, "name", "mcp", "`name` of the sandbox")
+	f.StringArrayVar(&o.labels, "label", nil, "label `NAME=VALUE` of the sandbox")
 	o.limits.addFlags(f)
-	f.StringVar(&o.provider, "provider", "", "`name` of who makes the sandbox: gvisor or docker (default gvisor, or the server's choice)")
+	f.StringVar(&o.provider, "provider", "", "`name` of the provider: gvisor or docker (default gvisor, or the server's)")
 	f.BoolVar(&o.network, "network", false, "let the sandbox reach the internet, but neither this machine nor private networks")
 	o.rules.addFlags(f)
 	return cmd
@@ -110,10 +110,10 @@ func (o *mcpCommand) serveTools(ctx context.Context, a *app) (err error) {
 		return err
 	}
 	if o.session != "" && o.sandbox == "" {
-		return sandpit.Errorf(sandpit.Invalid, "--session is for sandboxes that are shared: name one with --sandbox")
+		return sandpit.Errorf(sandpit.Invalid, "--session needs a shared sandbox: name one with --sandbox")
 	}
 	if o.remove && o.sandbox == "" {
-		return sandpit.Errorf(sandpit.Invalid, "--remove-session is for sandboxes that are shared: name one with --sandbox")
+		return sandpit.Errorf(sandpit.Invalid, "--remove-session needs a shared sandbox: name one with --sandbox")
 	}
 	if there, ok := o.chooseServer(cfg); ok || o.sandbox != "" {
 		return o.serveRemote(ctx, a, there, serve)
@@ -145,8 +145,8 @@ func (o *mcpCommand) serveTools(ctx context.Context, a *app) (err error) {
 	return mcp.Serve(ctx, serve, io.NopCloser(a.In), nopWriteCloser{a.Out})
 }
 
-// chooseTools are the tools that the client sees. Those for other MCP servers are among them by
-// default when there are such servers.
+// chooseTools returns the tools that the client sees. Those for other MCP servers are included by
+// default when such servers are configured.
 func (o mcpCommand) chooseTools(cfg config.Config) (*tool.Registry, error) {
 	words := o.tools
 	if len(words) == 0 {
@@ -158,7 +158,7 @@ func (o mcpCommand) chooseTools(cfg config.Config) (*tool.Registry, error) {
 	return tool.Choose(nil, words...)
 }
 
-// readServers reads the list of MCP servers in a file; "" is none.
+// readServers reads the list of MCP servers in a file; "" means no servers.
 func readServers(name string) (mcpclient.Config, error) {
 	if name == "" {
 		return nil, nil
@@ -174,8 +174,8 @@ func readServers(name string) (mcpclient.Config, error) {
 	return servers, nil
 }
 
-// mcpRemote has a server make the sandbox. Should this program be killed, the server
-// removes it when nobody has used it for a while.
+// serveRemote serves tools in a sandbox that a server creates. If this program is killed, the
+// server deletes the sandbox when it is idle.
 func (o *mcpCommand) serveRemote(ctx context.Context, a *app, cfg config.Config, serve mcp.Options) error {
 	spec, err := o.runCommand.toRemoteSpec(a, cfg)
 	if err != nil {
@@ -207,7 +207,7 @@ func (o *mcpCommand) serveRemote(ctx context.Context, a *app, cfg config.Config,
 	return mcp.Serve(ctx, serve, io.NopCloser(a.In), nopWriteCloser{a.Out})
 }
 
-// remoteSandbox is a sandbox of a server's that calls of tools resume when they need it.
+// remoteSandbox is a sandbox of a server that calls of tools resume or start when they need it.
 type remoteSandbox struct {
 	client *client.Client
 	id     sandpit.ID
@@ -235,8 +235,8 @@ func (r remoteCall) Release() {
 	}
 }
 
-// holdSandbox resumes the sandbox if it is paused and starts it if it is stopped. One that was
-// started has another guest than before: what ran in it has ended.
+// holdSandbox resumes the sandbox if it is paused and starts it if it is stopped. A started
+// sandbox gets a new guest: its earlier processes have ended.
 func (p *remoteSandbox) holdSandbox(ctx context.Context) (mcp.Held, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -250,7 +250,7 @@ func (p *remoteSandbox) holdSandbox(ctx context.Context) (mcp.Held, error) {
 	return remoteCall{ctx: ctx, guest: p.guest}, nil
 }
 
-// ensureRunning has a server's sandbox run, and reports whether it was started anew.
+// ensureRunning resumes or starts a server's sandbox, and reports whether it was started.
 func ensureRunning(ctx context.Context, c *client.Client, id sandpit.ID) (started bool, err error) {
 	s, err := c.Sandboxes.Get(ctx, id)
 	if err != nil {
@@ -261,18 +261,18 @@ func ensureRunning(ctx context.Context, c *client.Client, id sandpit.ID) (starte
 		err = c.Sandboxes.Resume(ctx, id)
 	case sandpit.StateStopped, sandpit.StateStopping:
 		started, err = true, c.Sandboxes.Start(ctx, id)
-	default: // it runs, or the call says why it cannot
+	default: // it runs, or the call returns why it cannot
 	}
 	if sandpit.CodeOf(err) != sandpit.Conflict {
 		return started, err
 	}
-	if now, e := c.Sandboxes.Get(ctx, id); e == nil && now.State == sandpit.StateRunning { // another client was faster
+	if now, e := c.Sandboxes.Get(ctx, id); e == nil && now.State == sandpit.StateRunning { // another client started it
 		return started, nil
 	}
 	return false, err
 }
 
-// holdSession keeps a session of several in a sandbox for a call.
+// holdSession returns a function that holds a session in a shared sandbox during a call.
 func holdSession(sessions *tool.Sessions, p *remoteSandbox, id string) func(context.Context) (mcp.Held, error) {
 	return func(ctx context.Context) (mcp.Held, error) {
 		held, err := p.holdSandbox(ctx)
@@ -287,7 +287,7 @@ func holdSession(sessions *tool.Sessions, p *remoteSandbox, id string) func(cont
 	}
 }
 
-// previewURLs returns what tells where the ports of a server's sandbox are seen.
+// previewURLs returns a function that returns the preview URL of a port.
 func previewURLs(c *client.Client, id sandpit.ID) func(context.Context, int) (string, error) {
 	return func(ctx context.Context, port int) (string, error) {
 		u, err := c.Ports.URL(ctx, id, port, 0)
@@ -296,16 +296,16 @@ func previewURLs(c *client.Client, id sandpit.ID) func(context.Context, int) (st
 		}
 		at := cmp.Or(u.URL, u.PathURL)
 		if at == "" {
-			return "", sandpit.Errorf(sandpit.Unsupported, "this server shows no ports")
+			return "", sandpit.Errorf(sandpit.Unsupported, "this server has no previews")
 		}
 		return at, nil
 	}
 }
 
-// sessionsEnd bounds the end of a session that shares a sandbox.
+// sessionsEnd bounds the time to end a session in a shared sandbox.
 const sessionsEnd = 30 * time.Second
 
-// mcpShared has the client work in a sandbox that is there, as one of several.
+// serveShared serves tools in an existing sandbox, as one of several sessions.
 func (o *mcpCommand) serveShared(ctx context.Context, a *app, c *client.Client, serve mcp.Options) error {
 	id, err := (&finder{client: c}).findID(ctx, o.sandbox)
 	if err != nil {
@@ -344,7 +344,7 @@ func (o *mcpCommand) serveShared(ctx context.Context, a *app, c *client.Client, 
 	return errors.Join(err, sessions.Close(ctx))
 }
 
-// nopWriteCloser leaves the stream open for who owns it.
+// nopWriteCloser is a writer whose Close does nothing: the stream belongs to the caller.
 type nopWriteCloser struct{ io.Writer }
 
 func (nopWriteCloser) Close() error { return nil }

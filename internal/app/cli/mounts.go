@@ -13,8 +13,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/files/hostpath"
 )
 
-// mountRules say what of this machine -v may show. Allowed are the paths that the user has
-// named a second time.
+// mountRules returns what -v may mount of this machine. Allowed are the paths of --allow-volume.
 func mountRules(cfg config.Config, allowed []string) (hostpath.Rules, error) {
 	rules := hostpath.Rules{Own: cfg.OwnPaths(), Homes: []string{cfg.Home}}
 	for _, a := range allowed {
@@ -27,8 +26,7 @@ func mountRules(cfg config.Config, allowed []string) (hostpath.Rules, error) {
 	return rules, nil
 }
 
-// parseVolumes turns the -v flags into mounts. It warns of what was probably meant to be
-// something else.
+// parseVolumes turns the -v flags into mounts. It warns of probable mistakes.
 func parseVolumes(volumes []string, rules hostpath.Rules, warn io.Writer) ([]sandpit.Mount, error) {
 	var mounts []sandpit.Mount
 	for _, v := range volumes {
@@ -37,11 +35,11 @@ func parseVolumes(volumes []string, rules hostpath.Rules, warn io.Writer) ([]san
 			return nil, err
 		}
 		if m.Volume != "" && isDirectory(m.Volume) {
-			fmt.Fprintf(warn, "sandpit: warning: -v %s is the volume %s of a server; the directory is -v ./%s\n", escapeText(v), escapeText(m.Volume), escapeText(v))
+			fmt.Fprintf(warn, "sandpit: warning: -v %s is the volume %s of a server; use -v ./%s for the directory\n", escapeText(v), escapeText(m.Volume), escapeText(v))
 		}
 		if m.Volume == "" {
 			if err := rules.Check(m.Source); err != nil {
-				return nil, sandpit.WithHint(err, "show a directory in it, or allow it nevertheless: --allow-volume "+shellQuote(m.Source))
+				return nil, sandpit.WithHint(err, "mount a directory in it, or allow it: --allow-volume "+shellQuote(m.Source))
 			}
 		}
 		mounts = append(mounts, m)
@@ -49,8 +47,8 @@ func parseVolumes(volumes []string, rules hostpath.Rules, warn io.Writer) ([]san
 	return mounts, nil
 }
 
-// parseVolume reads HOST:BOX[:ro|rw], HOST being a path of this machine or the name of
-// a volume.
+// parseVolume parses HOST:SANDBOX[:ro|rw], where HOST is a path of this machine or the name of a
+// volume.
 func parseVolume(v string) (sandpit.Mount, error) {
 	m, err := splitVolume(v)
 	if err != nil || m.Volume != "" {
@@ -60,9 +58,9 @@ func parseVolume(v string) (sandpit.Mount, error) {
 	return m, err
 }
 
-// splitVolume reads HOST:BOX[:ro|rw]. A HOST without a slash, other than . and .., is
-// the name of a volume, as it is to Docker. A volume can be written unless it says ro, a
-// path only if it says rw.
+// splitVolume parses HOST:SANDBOX[:ro|rw]. A HOST without a slash, other than . and .., is the
+// name of a volume, as in Docker. A volume is writable unless it has ro, a path only if it has
+// rw.
 func splitVolume(v string) (sandpit.Mount, error) {
 	parts := strings.Split(v, ":")
 	var m sandpit.Mount
@@ -85,7 +83,7 @@ func splitVolume(v string) (sandpit.Mount, error) {
 	return m, nil
 }
 
-// parseTemporary reads BOX[:keep] of the --temporary flags.
+// parseTemporary parses SANDBOX[:keep] of the --temporary flags.
 func parseTemporary(list []string) ([]sandpit.Mount, error) {
 	var mounts []sandpit.Mount
 	for _, text := range list {
@@ -104,8 +102,8 @@ func volumeError(v string) error {
 		"for example -v ./data:/data, -v ./data:/data:rw to let the sandbox write, or with the name of a volume -v data:/data")
 }
 
-// addAllowVolume adds the flag that overrides hostpath.Rules.
+// addAllowVolume adds the flag that permits mounts that are refused otherwise.
 func addAllowVolume(f *pflag.FlagSet, allowed *[]string) {
 	f.StringArrayVar(allowed, "allow-volume", nil,
-		"`path` that -v may show although it is refused otherwise, as /, /etc, home directories, credentials, sockets and sandpit's own files are")
+		"`path` that -v may mount although it is refused otherwise: /, /etc, home directories, credentials, sockets and sandpit's own files")
 }

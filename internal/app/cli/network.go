@@ -10,7 +10,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/app/config"
 )
 
-// networkFlags say what a sandbox may reach.
+// networkFlags are the flags of network rules.
 type networkFlags struct {
 	allow, deny, headers, secrets []string
 	receive, send                 string
@@ -18,22 +18,22 @@ type networkFlags struct {
 }
 
 func (n *networkFlags) addFlags(f *pflag.FlagSet) {
-	f.StringArrayVar(&n.allow, "allow", nil, "with a network, reach nothing but this `RULE`: an address, a range, a name or *.name, with or without :port")
-	f.StringArrayVar(&n.deny, "deny", nil, "with a network, do not reach what this `RULE` names, whatever --allow says")
-	f.StringArrayVar(&n.headers, "header", nil, "set a header in requests by HTTPS, outside of the sandbox: `HOST:NAME=VALUE`, where ${SECRET} in the value stands for a --secret")
-	f.StringArrayVar(&n.secrets, "secret", nil, "secret for --header, or else in the environment of commands and told to nobody else: `NAME` of a variable of this shell, or NAME=@FILE; NAME=VALUE is seen by this machine's users")
-	f.StringVar(&n.receive, "receive", "", "`SIZE` that may come from the network each second, such as 10m (default no limit)")
-	f.StringVar(&n.send, "send", "", "`SIZE` that may go to the network each second (default no limit)")
-	f.IntVar(&n.connections, "connections", 0, "`number` of connections at a time (default 4096)")
-	f.IntVar(&n.rate, "connection-rate", 0, "`number` of connections that may begin each second (default no limit)")
+	f.StringArrayVar(&n.allow, "allow", nil, "with a network, allow only this `RULE`: an address, a range, a name or *.name, with or without :port")
+	f.StringArrayVar(&n.deny, "deny", nil, "with a network, deny this `RULE`, whatever --allow says")
+	f.StringArrayVar(&n.headers, "header", nil, "set a header in HTTPS requests, outside the sandbox: `HOST:NAME=VALUE`, where ${SECRET} in the value stands for a --secret")
+	f.StringArrayVar(&n.secrets, "secret", nil, "secret for --header, otherwise for the environment of commands only: `NAME` of a variable of this shell, or NAME=@FILE; NAME=VALUE is visible to this machine's users")
+	f.StringVar(&n.receive, "receive", "", "`SIZE` that may be received each second, such as 10m (default no limit)")
+	f.StringVar(&n.send, "send", "", "`SIZE` that may be sent each second (default no limit)")
+	f.IntVar(&n.connections, "connections", 0, "`number` of simultaneous connections (default 4096)")
+	f.IntVar(&n.rate, "connection-rate", 0, "`number` of new connections each second (default no limit)")
 }
 
-// isSet reports whether any of them is there.
+// isSet reports whether a flag is set.
 func (n *networkFlags) isSet() bool {
 	return len(n.allow)+len(n.deny)+len(n.headers) > 0 || n.receive+n.send != "" || n.connections != 0 || n.rate != 0
 }
 
-// toPolicy is what the flags say, for a sandbox that is online or not.
+// toPolicy returns the network rules for a sandbox that is online or not.
 func (n *networkFlags) toPolicy(online bool) (sandpit.NetworkPolicy, error) {
 	p := sandpit.NetworkPolicy{
 		Online: online, Allow: n.allow, Deny: n.deny,
@@ -42,7 +42,7 @@ func (n *networkFlags) toPolicy(online bool) (sandpit.NetworkPolicy, error) {
 	if !online && n.isSet() {
 		text := "--allow and --deny are for sandboxes with a network"
 		if len(n.allow)+len(n.deny) == 0 {
-			text = "--header and limits of the network are for sandboxes with a network"
+			text = "--header and network limits are for sandboxes with a network"
 		}
 		return p, sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "%s", text), "add --network")
 	}
@@ -55,7 +55,7 @@ func (n *networkFlags) toPolicy(online bool) (sandpit.NetworkPolicy, error) {
 	}
 	for _, text := range n.headers {
 		if text == "" {
-			continue // of network set: take them away
+			continue // network set removes all headers
 		}
 		h, err := parseHeader(text)
 		if err != nil {
@@ -77,8 +77,8 @@ func parseRate(flag, text string) (int64, error) {
 	return n, nil
 }
 
-// parseHeader reads HOST:NAME=VALUE, where HOST may have a port. The text is in no
-// error: somebody may have written a secret there.
+// parseHeader parses HOST:NAME=VALUE, where HOST may have a port. Errors do not quote the text:
+// it may contain a secret.
 func parseHeader(text string) (sandpit.NetworkHeader, error) {
 	where, value, ok := strings.Cut(text, "=")
 	i := strings.LastIndex(where, ":")
@@ -90,8 +90,8 @@ func parseHeader(text string) (sandpit.NetworkHeader, error) {
 }
 
 func newNetwork(a *app) *cobra.Command {
-	cmd := newGroup("network", "See and set what sandboxes reach", `See and set what sandboxes reach. Whether one has a network is fixed when it is
-made; the rules may be replaced while it runs.`,
+	cmd := newGroup("network", "Show and set the network rules of sandboxes", `Show and set the network rules of sandboxes. Whether a sandbox has a network is decided
+when it is created; the rules may be replaced while it runs.`,
 		`  sandpit network show work
   sandpit network set work --allow '*.python.org:443'
   sandpit network log -f work

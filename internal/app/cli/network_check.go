@@ -19,10 +19,9 @@ func newNetworkTest(a *app) *cobra.Command {
 	var o networkTestCommand
 	cmd := &cobra.Command{
 		Use:   "test [flags] SANDBOX HOST:PORT",
-		Short: "Find out whether a sandbox may reach something, and by which rule",
-		Long: `Find out whether a sandbox may reach something, and by which rule. Nothing is connected;
-a name is asked for, and each of its addresses is one line. The exit status is 1 if none
-may be reached.`,
+		Short: "Check whether a sandbox may reach a target, and by which rule",
+		Long: `Check whether a sandbox may reach a target, and by which rule. Nothing is connected; a name
+is resolved, and each of its addresses is one line. The exit status is 1 if none is allowed.`,
 		Example: `  sandpit network test work pypi.org:443
   sandpit network test work 169.254.169.254:80`,
 		Args:              wantArgs(2, 2, "the name of a sandbox, and HOST:PORT"),

@@ -25,10 +25,10 @@ func newNetworkLog(a *app) *cobra.Command {
 	var o networkLogCommand
 	cmd := &cobra.Command{
 		Use:   "log [flags] SANDBOX",
-		Short: "Show what a sandbox tried to reach, and what was decided",
-		Long: `Show what a sandbox tried to reach, and what was decided by which rule. Equal decisions
-are one line with a count. With -f, each is told again when it is made again, as a line
-of JSON with -o json.`,
+		Short: "Show the network log of a sandbox",
+		Long: `Show the network log of a sandbox: its connections, the decisions about them and the rules.
+Equal decisions are one line with a count. -f prints each again when it is repeated, as a
+line of JSON with -o json.`,
 		Example: `  sandpit network log work
   sandpit network log -f -o json work | jq 'select(.allowed | not)'`,
 		Args:              wantArgs(1, 1, "the name of a sandbox"),
@@ -36,7 +36,7 @@ of JSON with -o json.`,
 		RunE:              a.withClient(o.run),
 	}
 	o.addFlags(cmd, "")
-	cmd.Flags().BoolVarP(&o.follow, "follow", "f", false, "go on as things happen")
+	cmd.Flags().BoolVarP(&o.follow, "follow", "f", false, "keep printing new decisions")
 	cmd.Flags().IntVar(&o.limit, "limit", 100, "the last `number` of decisions")
 	return cmd
 }

@@ -22,11 +22,11 @@ func newNetworkSet(a *app) *cobra.Command {
 	var o networkSetCommand
 	cmd := &cobra.Command{
 		Use:   "set [flags] SANDBOX",
-		Short: "Replace what a sandbox may reach while it runs",
-		Long: `Replace what a sandbox may reach while it runs. Connections that are forbidden now are
-closed, all others go on. What no flag is given for stays as it is; an empty value, as
-in --allow '' or --connections 0, takes away all of its kind. Secrets are added to those
-that are known.`,
+		Short: "Replace the network rules of a running sandbox",
+		Long: `Replace the network rules of a running sandbox. Connections that are forbidden now are
+closed, all others stay open. Rules without a flag stay as they are; an empty value, as in
+--allow '' or --connections 0, removes all rules of its kind. Secrets are added to the known
+ones.`,
 		Example: `  sandpit network set work --allow '*.python.org:443' --allow '*.pythonhosted.org:443'
   sandpit network set work --header 'api.example.org:Authorization=Bearer ${TOKEN}' --secret TOKEN
   sandpit network set work --allow '' --deny 203.0.113.0/24`,

@@ -19,9 +19,9 @@ func newNetworkShow(a *app) *cobra.Command {
 	var o networkShowCommand
 	cmd := &cobra.Command{
 		Use:   "show [flags] SANDBOX",
-		Short: "Show what a sandbox may reach, and how much it did",
-		Long: `Show what a sandbox may reach, and how much it did. Secrets that headers refer to are
-never shown.`,
+		Short: "Show the network rules and traffic of a sandbox",
+		Long: `Show the network rules and traffic of a sandbox. The secrets that headers refer to are never
+shown.`,
 		Example:           "  sandpit network show work",
 		Args:              wantArgs(1, 1, "the name of a sandbox"),
 		ValidArgsFunction: a.completeSandboxes(1),

@@ -16,7 +16,7 @@ const (
 	formatJSON  = "json"
 )
 
-// choice is a flag with a few values.
+// choice is the value of a flag that accepts a few words.
 type choice struct {
 	value *string
 	from  []string
@@ -37,27 +37,27 @@ func (c choice) Set(text string) error {
 // Type implements pflag.Value.
 func (c choice) Type() string { return strings.Join(c.from, "|") }
 
-// completeValues offers the values.
+// completeValues offers the words.
 func (c choice) completeValues(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 	return c.from, cobra.ShellCompDirectiveNoFileComp
 }
 
-// addChoice adds a flag that has one of a few values. Its name may have a letter behind
-// a comma.
+// addChoice adds a flag that accepts a few words. Its name may contain its shorthand after a
+// comma.
 func addChoice(cmd *cobra.Command, value *string, name, usage string, from ...string) {
 	c := choice{value, from}
 	name, short, _ := strings.Cut(name, ",")
 	cmd.Flags().VarP(c, name, short, usage)
-	_ = cmd.RegisterFlagCompletionFunc(name, c.completeValues) // fails only for a flag that is not there
+	_ = cmd.RegisterFlagCompletionFunc(name, c.completeValues) // the flag exists
 }
 
-// output says in which form a command tells what it found.
+// output is the form in which a command prints its result.
 type output struct {
 	format string
 	quiet  bool
 }
 
-// addFlags adds the flags. What -q leaves is the caller's to say; "" has no such flag.
+// addFlags adds the flags. The text describes -q; "" means that there is no such flag.
 func (o *output) addFlags(cmd *cobra.Command, quiet string) {
 	o.format = formatTable
 	addChoice(cmd, &o.format, "output,o", "`FORMAT`: table for people, or json, which is one document", formatTable, formatJSON)
@@ -68,15 +68,18 @@ func (o *output) addFlags(cmd *cobra.Command, quiet string) {
 
 func (o *output) isJSON() bool { return o.format == formatJSON }
 
-// listing is what a command found, in all its forms.
+// listing is the result of a command in all forms.
 type listing struct {
-	document any        // as JSON
-	ids      []string   // for -q
-	rows     [][]string // the first is the heading
-	paint    func(row []string, column int) string
+	// document is the result as JSON.
+	document any
+	// ids are printed with -q.
+	ids []string
+	// rows are the table; the first is the heading.
+	rows  [][]string
+	paint func(row []string, column int) string
 }
 
-// showListing prints a listing as the flags say.
+// showListing prints a listing as the flags request.
 func (a *app) showListing(o output, l listing) error {
 	switch {
 	case o.quiet:

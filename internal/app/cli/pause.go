@@ -12,8 +12,8 @@ import (
 func newPause(a *app) *cobra.Command {
 	var disk bool
 	cmd := newChange(a, stateChange{
-		"pause", "Hold sandboxes still, with their memory",
-		"With --disk the memory goes to disk, takes up none of the machine's any more, and\nsurvives the machine. One that is paused already may be put on disk as well.",
+		"pause", "Freeze sandboxes in memory",
+		"With --disk they are suspended: their memory is saved to disk and freed, and survives a\nrestart of the machine. A paused sandbox can be suspended as well.",
 		func(c *client.Client) func(context.Context, sandpit.ID) error {
 			if disk {
 				return c.Sandboxes.Suspend
@@ -22,6 +22,6 @@ func newPause(a *app) *cobra.Command {
 		},
 	})
 	cmd.Example += "\n  sandpit pause --disk work"
-	cmd.Flags().BoolVar(&disk, "disk", false, "keep the memory on disk")
+	cmd.Flags().BoolVar(&disk, "disk", false, "save the memory to disk and free it (suspend)")
 	return cmd
 }

@@ -26,11 +26,11 @@ func newPolicy(a *app) *cobra.Command {
 	var o policyCommand
 	cmd := &cobra.Command{
 		Use:   "policy [flags] SANDBOX",
-		Short: "Show and change what happens to a sandbox when nobody uses it",
-		Long: `Show and change what happens to a sandbox when nobody uses it, or when it is lost.
+		Short: "Show and change the policy of a sandbox",
+		Long: `Show and change the policy of a sandbox: what happens when it is idle or lost.
 
-Flags change the policy, and what they do not name stays. The policy is printed
-then, by the names of the flags. A change counts as a use.`,
+Flags change the policy; the rest stays. The policy is printed afterwards, by the names of
+the flags. A change counts as activity.`,
 		Example: `  sandpit policy work
   sandpit policy work --idle-timeout never
   sandpit policy work --idle-timeout 2h --on-idle stop --auto-delete 7d`,
@@ -108,7 +108,7 @@ func policyListing(p sandpit.Policy) listing {
 	}}
 }
 
-// describePolicy say what a policy has happen, one line for each.
+// describePolicy returns the actions of a policy, one line for each.
 func describePolicy(p sandpit.Policy) []string {
 	var lines []string
 	add := func(d time.Duration, format string) {
@@ -134,21 +134,22 @@ func describePolicy(p sandpit.Policy) []string {
 	return lines
 }
 
-// formatNext says in few words what happens to a sandbox next without a request, "" for nothing.
+// formatNext returns a short text about what happens to a sandbox next without a request; ""
+// means nothing.
 func formatNext(s sandpit.Sandbox) string {
 	switch {
 	case s.Next.Action != "":
 		return string(s.Next.Action) + " " + formatWhen(s.Next.At)
 	case s.ResumesOnUse:
 		return "resume on use"
-	case s.State == sandpit.StateRunning && s.Policy.IdleTimeout > 0: // it is in use
+	case s.State == sandpit.StateRunning && s.Policy.IdleTimeout > 0: // the sandbox is in use
 		return string(s.Policy.IdleAction) + " " + formatDuration(s.Policy.IdleTimeout) + " after use"
 	default:
 		return ""
 	}
 }
 
-// policyFlags say what happens to a sandbox by itself.
+// policyFlags are the flags of a sandbox's policy.
 type policyFlags struct {
 	idle, action                      string
 	autoStop, autoArchive, autoDelete string
@@ -159,15 +160,15 @@ type policyFlags struct {
 
 func (p *policyFlags) addFlags(cmd *cobra.Command, f *pflag.FlagSet) {
 	f.StringVar(&p.idle, "idle-timeout", "", "`time` without use until --on-idle happens, or never (default the server's)")
-	addChoice(cmd, &p.action, "on-idle", "what happens to it when it is idle: `ACTION` suspend, stop, pause or kill; all but kill keep its files, and its next use resumes it (default the server's, which is suspend where that is possible)", actionNames()...)
+	addChoice(cmd, &p.action, "on-idle", "`ACTION` when the sandbox is idle: suspend, stop, pause or kill; all but kill keep its files, and its next use resumes it (default the server's, which is suspend where that is possible)", actionNames()...)
 	f.StringVar(&p.autoStop, "auto-stop", "", "`time` without use until it is stopped (default never)")
 	f.StringVar(&p.freeze, "freeze", "", "`time` without use, or paused in memory, until it is suspended (default never)")
-	f.BoolVar(&p.wakeOnUse, "wake-on-use", false, "resume it when it is used while it is paused or stopped, whatever paused or stopped it")
-	f.StringVar(&p.checkpointEvery, "checkpoint-every", "", "`time` between two times that its files are saved, for --recreate (default never)")
+	f.BoolVar(&p.wakeOnUse, "wake-on-use", false, "resume on use, whatever paused or stopped the sandbox")
+	f.StringVar(&p.checkpointEvery, "checkpoint-every", "", "`time` between two checkpoints of its files, for --recreate (default never)")
 	f.StringVar(&p.autoArchive, "auto-archive", "", "`time` stopped until it is archived (default never)")
 	f.StringVar(&p.autoDelete, "auto-delete", "", "`time` stopped or archived until it is deleted (default never)")
-	f.IntVar(&p.recreate, "recreate", 0, "`number` of times that it is made again after it vanished, with its files where there is still something of it")
-	f.BoolVar(&p.ignoreBackground, "ignore-background", false, "let it be idle while programs run in it")
+	f.IntVar(&p.recreate, "recreate", 0, "`number` of times that the sandbox is recreated after it was lost, with its files if some are left")
+	f.BoolVar(&p.ignoreBackground, "ignore-background", false, "count the sandbox as idle even while programs run in it")
 }
 
 func (p *policyFlags) toPolicy() (sandpit.Policy, error) {
@@ -187,7 +188,7 @@ func (p *policyFlags) toPolicy() (sandpit.Policy, error) {
 	return policy, errors.Join(errs...)
 }
 
-// actionNames are what can happen to a sandbox by itself.
+// actionNames returns the actions of deadlines and idle policies.
 func actionNames() []string {
 	return []string{
 		string(sandpit.ActionKill), string(sandpit.ActionStop), string(sandpit.ActionPause), string(sandpit.ActionSuspend),

@@ -21,7 +21,7 @@ func newPools(a *app) *cobra.Command {
 	var o poolsCommand
 	cmd := &cobra.Command{
 		Use:               "pools [flags]",
-		Short:             "Show the sandboxes that a server has made ahead",
+		Short:             "Show the pools of a server",
 		Example:           "  sandpit pools",
 		Args:              wantArgs(0, 0, ""),
 		ValidArgsFunction: cobra.NoFileCompletions,

@@ -13,7 +13,7 @@ import (
 // addPublish adds the flag that publishes ports.
 func addPublish(f *pflag.FlagSet, ports *[]string) {
 	f.StringArrayVarP(ports, "publish", "p", nil,
-		"let this machine, or at another IP also others, reach a port inside: `[[IP:]HOST:]PORT` (default IP 127.0.0.1, HOST a free one)")
+		"publish a port of the sandbox on this machine, or at another IP: `[[IP:]HOST:]PORT` (default IP 127.0.0.1, HOST any free port)")
 }
 
 // parsePorts reads [[IP:]HOST:]PORT.
@@ -51,7 +51,7 @@ func parsePort(text string) (p sandpit.Port, ok bool) {
 	return p, ok
 }
 
-// cutLastColon cuts at the last colon.
+// cutLastColon cuts a text at its last colon.
 func cutLastColon(text string) (before, after string, found bool) {
 	i := strings.LastIndexByte(text, ':')
 	if i < 0 {
@@ -65,7 +65,7 @@ func portNumber(text string, least int) (int, bool) {
 	return int(n), err == nil && int(n) >= least
 }
 
-// printPublishedPorts tells which ports were chosen for those who did not say.
+// printPublishedPorts prints the addresses of ports for which the user chose none.
 func (a *app) printPublishedPorts(asked, got []sandpit.Port) {
 	for i, p := range got {
 		if i < len(asked) && asked[i].HostPort == 0 {

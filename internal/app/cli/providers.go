@@ -22,10 +22,9 @@ func newProviders(a *app) *cobra.Command {
 	var o providersCommand
 	cmd := &cobra.Command{
 		Use:   "providers [flags]",
-		Short: "Show which places make sandboxes, what they can do, and why one cannot be used",
-		Long: `Show which places make the sandboxes of a server, what they can do, and why one
-cannot be used. Where no server is named and none is up, it is told of this
-machine, for run.`,
+		Short: "Show the providers of a server",
+		Long: `Show the providers of a server, their abilities, and why one is not available. If no server
+is configured and none runs, show those of this machine, which run uses.`,
 		Example:           "  sandpit providers",
 		Args:              wantArgs(0, 0, ""),
 		ValidArgsFunction: cobra.NoFileCompletions,
@@ -57,8 +56,8 @@ func (o *providersCommand) run(ctx context.Context, a *app, c *client.Client, _ 
 	return a.showListing(o.output, l)
 }
 
-// localProviders tells of this machine, unless somebody has named a server, who then
-// wants to know why it does not answer.
+// localProviders returns the providers of this machine, unless a server is configured: then the
+// error of that server is returned.
 func localProviders(ctx context.Context, a *app, why error) ([]api.Provider, error) {
 	cfg, err := a.loadConfig(a.serverOverride()...)
 	if err != nil {

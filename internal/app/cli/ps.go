@@ -39,17 +39,17 @@ func newProcesses(a *app) *cobra.Command {
 	var o processesCommand
 	cmd := &cobra.Command{
 		Use:   "ps [flags] SANDBOX",
-		Short: "List the commands that run in a sandbox",
-		Long: `List the commands that were started in a sandbox from outside and still run. With
--a it lists those that have ended too, with their exit codes. Times are by the
-sandbox's clock, and all of it is what the sandbox says.`,
+		Short: "List the running commands of a sandbox",
+		Long: `List the commands that clients started in a sandbox and that still run. -a includes those
+that have ended, with their exit codes. Times are by the sandbox's clock; the list is the
+sandbox's own information and not verified.`,
 		Example:           "  sandpit ps work\n  sandpit ps -a -o json work",
 		Args:              wantArgs(1, 1, "the name of a sandbox"),
 		ValidArgsFunction: a.completeSandboxes(1),
 		RunE:              a.withClient(o.run),
 	}
 	o.addFlags(cmd, "print the IDs of commands only")
-	cmd.Flags().BoolVarP(&o.all, "all", "a", false, "also those that have ended")
+	cmd.Flags().BoolVarP(&o.all, "all", "a", false, "include those that have ended")
 	return cmd
 }
 
@@ -65,7 +65,8 @@ func (o *processesCommand) run(ctx context.Context, a *app, c *client.Client, ar
 	return a.showListing(o.output, commandListing(list))
 }
 
-// listCommands lists what the guest knows. One that keeps no journal knows only what runs.
+// listCommands returns the commands that the guest reports. A guest without a command log reports
+// running ones only.
 func listCommands(ctx context.Context, guest sandpit.Guest, all bool) ([]commandInfo, error) {
 	list := []commandInfo{}
 	journaled, err := journalOf(guest).ListCommands(ctx)
@@ -126,7 +127,7 @@ func (c commandInfo) formatStatus() string {
 	return "exit " + strconv.Itoa(*c.ExitCode)
 }
 
-// formatCommandLine is as much of a command as fits into a table.
+// formatCommandLine returns a command, shortened for a table.
 func formatCommandLine(args []string) string {
 	const most = 80
 	words := make([]string, len(args))

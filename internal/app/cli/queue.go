@@ -12,9 +12,9 @@ import (
 )
 
 func newQueue(a *app) *cobra.Command {
-	cmd := newGroup("queue", "See and repair what a server is to do later", `See and repair what a server is to do later: deadlines, deletions and retries.
-What has failed too often is dead, and waits for somebody to retry or drop it. All
-of it wants a key of an administrator.`, "  sandpit queue ls --dead\n  sandpit queue retry 17")
+	cmd := newGroup("queue", "Show and repair the queue of a server", `Show and repair the queue of a server: the operations that it performs later, such as
+deadlines, deletions and retries. An operation that failed too often is dead until it is
+retried or dropped. All of it needs an administrator's key.`, "  sandpit queue ls --dead\n  sandpit queue retry 17")
 	cmd.AddCommand(newQueueList(a),
 		newMessageVerb(a, "retry", "Have something that failed for good tried again",
 			func(c *client.Client) func(context.Context, string) error { return c.Queue.Retry }),
@@ -34,13 +34,13 @@ func newQueueList(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "ls [flags]",
 		Aliases: []string{"list"},
-		Short:   "List what is to be done", Example: "  sandpit queue ls\n  sandpit queue ls --dead",
+		Short:   "List the operations in the queue", Example: "  sandpit queue ls\n  sandpit queue ls --dead",
 		Args:              wantArgs(0, 0, ""),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE:              a.withClient(o.run),
 	}
 	o.addFlags(cmd, "print IDs only")
-	cmd.Flags().BoolVar(&o.dead, "dead", false, "what failed for good")
+	cmd.Flags().BoolVar(&o.dead, "dead", false, "only operations that failed permanently")
 	return cmd
 }
 

@@ -5,7 +5,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/app/config"
 )
 
-// remoteFlags are those that say what a server's sandbox shall be.
+// remoteFlags are the flags that describe a sandbox of a server.
 type remoteFlags struct {
 	name, user, workDir         string
 	env, labels, volumes, ports []string
@@ -13,8 +13,8 @@ type remoteFlags struct {
 	limits                      limitFlags
 }
 
-// remoteSpec is what a server is asked for. Nothing of it is looked up on this
-// machine, and nothing of this machine's configuration is a limit there.
+// toSpec returns the sandbox to request from a server. Paths are not resolved on this machine,
+// and this machine's configuration limits nothing there.
 func (f remoteFlags) toSpec(a *app) (sandpit.Spec, error) {
 	spec := sandpit.Spec{Name: f.name, User: f.user, WorkDir: f.workDir}
 	var err error
@@ -43,7 +43,7 @@ func (f remoteFlags) toSpec(a *app) (sandpit.Spec, error) {
 	return spec, err
 }
 
-// flagLimits are the limits that flags give, and only those.
+// toResources returns the limits that flags set.
 func (l limitFlags) toResources(a *app) (sandpit.Resources, error) {
 	given := l.toOverrides()
 	cfg, err := a.loadConfig(given...)
@@ -61,7 +61,7 @@ func (l limitFlags) toResources(a *app) (sandpit.Resources, error) {
 			r.Disk = cfg.Sandbox.DiskLimit
 		case config.KeyPIDsLimit:
 			r.PIDs = cfg.Sandbox.PIDsLimit
-		default: // there are no other flags for limits
+		default: // there are no other limits
 		}
 	}
 	return r, nil

@@ -21,10 +21,10 @@ func newRemove(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "rm [flags] SANDBOX...\n  sandpit rm [flags] --all|--label NAME=VALUE",
 		Aliases: []string{"remove", "delete"},
-		Short:   "Remove sandboxes with everything in them",
-		Long: `Remove sandboxes with everything in them, whether they run or not.
+		Short:   "Delete sandboxes",
+		Long: `Delete sandboxes with all their data, running or not.
 
---all and --label ask first, and without a terminal they want -f.`,
+--all and --label ask for confirmation; without a terminal they need -f.`,
 		Example: `  sandpit rm work
   sandpit rm -f --label project=x`,
 		ValidArgsFunction: a.completeSandboxes(0),
@@ -37,9 +37,9 @@ func newRemove(a *app) *cobra.Command {
 		RunE: a.withClient(o.run),
 	}
 	f := cmd.Flags()
-	f.BoolP("recursive", "r", false, "accepted out of habit: a sandbox is removed with everything in it")
-	f.BoolVarP(&o.force, "force", "f", false, "do not ask, and say nothing of those that are not there")
-	f.BoolVar(&o.all, "all", false, "all sandboxes that this key reaches")
+	f.BoolP("recursive", "r", false, "accepted for compatibility: a sandbox is always deleted with all its data")
+	f.BoolVarP(&o.force, "force", "f", false, "do not ask for confirmation, and ignore missing sandboxes")
+	f.BoolVar(&o.all, "all", false, "all sandboxes that this key can use")
 	f.StringArrayVar(&o.labels, "label", nil, "those with this `NAME=VALUE`; may be repeated")
 	return cmd
 }
@@ -83,13 +83,13 @@ func (o *removeCommand) run(ctx context.Context, a *app, c *client.Client, args 
 	return errors.Join(append(errs, err)...)
 }
 
-// confirmRemoval has a person say yes.
+// confirmRemoval asks for confirmation unless --force is set.
 func (o *removeCommand) confirmRemoval(ctx context.Context, a *app, list []sandpit.Sandbox) error {
 	if o.force || len(list) == 0 {
 		return nil
 	}
 	refused := sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "not confirmed; nothing removed (%s selected)", formatCount(len(list), "sandbox", "sandboxes")),
-		"-f skips the question")
+		"use -f to skip the question")
 	ok, err := a.askYesNo(ctx, "Remove "+joinNames(list)+"?")
 	switch {
 	case err != nil:

@@ -13,9 +13,9 @@ func newRename(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "rename SANDBOX NAME",
 		Short: "Give a sandbox another name",
-		Long: `Give a sandbox another name, in whatever state it is. A name has at most 63
-letters, digits, and after the first one also "-", "_" and dots, does not look like
-an ID, and belongs to one sandbox of an owner. An empty NAME takes the name off.`,
+		Long: `Give a sandbox another name, in any state. A name has at most 63 letters, digits and, after
+the first character, also "-", "_" and dots. It must not look like an ID, and each owner can
+use it once. An empty NAME removes the name.`,
 		Example:           "  sandpit rename work old-work",
 		Args:              wantArgs(2, 2, "the name of a sandbox or its new name"),
 		ValidArgsFunction: a.completeSandboxes(1),

@@ -13,10 +13,10 @@ import (
 func newRollback(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "rollback SANDBOX SNAPSHOT",
-		Short: "Make a sandbox what a snapshot of it was",
-		Long: `Make a running or paused sandbox what a snapshot of it was. It keeps its ID, and runs
-then. What it has become since is lost; take another snapshot first to keep that.
-Whoever uses it is told to stop.`,
+		Short: "Roll a sandbox back to one of its snapshots",
+		Long: `Roll a running or paused sandbox back to one of its snapshots. It keeps its ID, and runs
+afterwards. Changes since then are lost; create another snapshot first to keep them.
+Its open connections are closed.`,
 		Example: "  sandpit snapshot create work before\n  sandpit exec work -- make upgrade\n  sandpit rollback work before",
 		Args:    wantArgs(2, 2, "the name of a sandbox or a snapshot"),
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {

@@ -37,11 +37,13 @@ type runCommand struct {
 	ports    []string
 
 	detach bool
-	remove bool // --rm, which is what run does unless it detaches
+	// remove is --rm, which run does unless it detaches.
+	remove bool
 
-	timeoutSet  bool
-	networkSet  bool
-	isPlainWord bool // image is a plain word, which may be meant as a command
+	timeoutSet bool
+	networkSet bool
+	// isPlainWord means that image is a plain word, which may have been meant as a command.
+	isPlainWord bool
 	script      *script
 	command     []string
 }
@@ -53,26 +55,26 @@ func newRun(a *app) *cobra.Command {
 		Short: "Run a command or a script in a new sandbox and remove the sandbox",
 		Long: `Run a command or a script in a new sandbox and remove the sandbox.
 
-IMAGE is what the sandbox's files start from: "host" (the default: this machine's
-own programs, read only), a directory, a tar file of a root file system or of
-"docker save", or an image of a registry such as python:3.12-slim, which is
-fetched once. Without a command the image's own runs. A first word that is a
-program of this machine is no image: a command alone goes after two dashes.
-A SCRIPT is copied in and run by what its ending or its first line names.
+IMAGE is the sandbox's root file system: "host" (the default: this machine's own programs,
+read-only), a directory, a tar file of a root file system or of "docker save", or an image
+of a registry such as python:3.12-slim, which is fetched once. Without a command, the
+image's default command runs. A first word that is a program of this machine is not an
+image: write two dashes before a command without an image.
+A SCRIPT is copied into the sandbox and run by the interpreter that its extension or its
+first line names.
 
-The sandbox has no network unless --network gives it one, and sees nothing of this
-machine but what IMAGE and -v bring in. It is gone when the command ends, and also when this program is
-killed. The exit status is the command's; 124 means that it took too long,
-125 that sandpit failed, 127 that there is no such program, 130 Ctrl-C.
+The sandbox has no network without --network, and sees nothing of this machine except IMAGE
+and -v. It is removed when the command ends, and also when this program is killed. The exit
+status is the command's; 124 means that it timed out, 125 that sandpit failed, 127 that
+there is no such program, 130 Ctrl-C.
 
-With --provider docker the sandbox is a container of a docker engine, and IMAGE one of
-the engine's, never "host".
+With --provider docker the sandbox is a container of a docker engine, and IMAGE is one of
+the engine's images, never "host".
 
-When --server, SANDPIT_URL or "url" in the configuration names a server, the
-sandbox is made there, and IMAGE and the directories of -v are the server's; a
-server that is not named is used for template:NAME only, if it is your own and runs,
-since it builds templates then. Should this program be killed, the
-server removes the sandbox after a minute.`,
+When --server, SANDPIT_URL or "url" in the configuration names a server, the sandbox is
+created there, and IMAGE and the directories of -v are the server's. Your own server is used
+without being named for template:NAME only, if it runs, because it builds the templates
+then. If this program is killed, the server removes the sandbox after a minute.`,
 		Example: `  sandpit run -- sh -c 'uname -a'
   sandpit run -it -- bash
   sandpit run -v ./project:/workspace:rw -- make test
@@ -89,24 +91,24 @@ server removes the sandbox after a minute.`,
 	f.SetInterspersed(false)
 	f.StringVar(&o.image, "image", "", "`IMAGE`, for use with a script")
 	f.StringArrayVarP(&o.env, "env", "e", nil, "environment `NAME=VALUE`, or NAME to pass this shell's value")
-	f.StringVarP(&o.workDir, "workdir", "w", "", "working `directory` inside, made if missing (default the image's, else \"/workspace\")")
-	f.StringVarP(&o.user, "user", "u", "", "`user` inside: a name, a uid or uid:gid (default the image's, else root of the sandbox)")
+	f.StringVarP(&o.workDir, "workdir", "w", "", "working `directory` in the sandbox, created if missing (default the image's, else \"/workspace\")")
+	f.StringVarP(&o.user, "user", "u", "", "`user` in the sandbox: a name, a uid or uid:gid (default the image's, else root)")
 	o.addFlags(f)
-	f.StringArrayVarP(&o.volumes, "volume", "v", nil, "show a directory or file inside, read only without :rw: `HOST:SANDBOX[:rw]`")
-	f.StringArrayVar(&o.temps, "temporary", nil, "show a new directory of this machine inside, which is removed with the sandbox: `SANDBOX[:keep]`")
+	f.StringArrayVarP(&o.volumes, "volume", "v", nil, "mount a directory or file, read-only without :rw: `HOST:SANDBOX[:rw]`")
+	f.StringArrayVar(&o.temps, "temporary", nil, "mount a new directory of this machine, which is deleted with the sandbox: `SANDBOX[:keep]`")
 	addAllowVolume(f, &o.allowed)
 	f.DurationVar(&o.timeout, "timeout", 0, "kill the command after this `time`; 0 means never (default 5m, with -t never)")
-	f.StringVar(&o.name, "name", "", "`name` of the sandbox, for people")
-	f.StringArrayVar(&o.labels, "label", nil, "`NAME=VALUE` to find the sandbox by")
+	f.StringVar(&o.name, "name", "", "`name` of the sandbox")
+	f.StringArrayVar(&o.labels, "label", nil, "label `NAME=VALUE` of the sandbox")
 	o.limits.addFlags(f)
-	f.StringVar(&o.provider, "provider", "", "`name` of who makes the sandbox: gvisor or docker (default gvisor, or the server's choice)")
+	f.StringVar(&o.provider, "provider", "", "`name` of the provider: gvisor or docker (default gvisor, or the server's)")
 	f.BoolVar(&o.network, "network", false, "let the sandbox reach the internet, but neither this machine nor private networks")
 	o.rules.addFlags(f)
 	addPublish(f, &o.ports)
-	f.StringVar(&o.screen, "screen", "", "`MODE` of the look for dangerous commands before they run: off, warn, ask or deny (default off)")
+	f.StringVar(&o.screen, "screen", "", "`MODE` of the check for dangerous commands: off, warn, ask or deny (default off)")
 	f.BoolVarP(&o.detach, "detach", "d", false, "leave the command running in a sandbox of a server, and print the sandbox's ID")
-	f.BoolVar(&o.remove, "rm", false, "remove the sandbox, as run always does; with --detach when it is idle")
-	f.BoolVar(&o.stats, "stats", false, "tell at the end what the sandbox used, and warn when it comes close to a limit")
+	f.BoolVar(&o.remove, "rm", false, "remove the sandbox, as run always does; with --detach, when it is idle")
+	f.BoolVar(&o.stats, "stats", false, "print the resource usage at the end, and warn when it comes close to a limit")
 	return cmd
 }
 
@@ -122,7 +124,7 @@ func (o *runCommand) run(cmd *cobra.Command, a *app, args []string) error {
 	return o.runAttached(cmd.Context(), a)
 }
 
-// toOverrides are the flags that stand for a setting.
+// toOverrides returns the flags that override settings.
 func (o *runCommand) toOverrides() []config.Override {
 	list := o.limits.toOverrides()
 	if o.image != "" {
@@ -170,7 +172,7 @@ func (o *runCommand) runLocal(ctx context.Context, a *app, cfg config.Config, sp
 	if err != nil {
 		return err
 	}
-	// However the command ends, the engine and all in it end here.
+	// The engine ends here, however the command ends.
 	defer func() { err = errors.Join(err, local.Close()) }()
 
 	if err := o.readImageConfig(ctx, local, &spec); err != nil {
@@ -189,7 +191,7 @@ func (o *runCommand) runLocal(ctx context.Context, a *app, cfg config.Config, sp
 	err = o.runIn(ctx, a, cfg, runSandbox{guest: box.Guest(), starter: box.Guest(), statser: statser, spec: spec})
 	if spec.Image == sandpit.HostImage && sandpit.CodeOf(err) == sandpit.NotFound && len(o.command) > 0 {
 		path, _ := lookupEnv(a.options.Environ, "PATH")
-		rules, _ := mountRules(cfg, nil) // fails for allowed paths only
+		rules, _ := mountRules(cfg, nil) // only allowed paths can fail
 		if err = explainProgram(err, "sandpit run", o.command); sandpit.HintOf(err) == "" {
 			err = explainMissing(err, o.command[0], path, rules)
 		}
@@ -197,15 +199,16 @@ func (o *runCommand) runLocal(ctx context.Context, a *app, cfg config.Config, sp
 	return toRunError(a, err)
 }
 
-// runSandbox is the sandbox that run has made.
+// runSandbox is the sandbox of a run.
 type runSandbox struct {
 	guest   sandpit.Guest
 	starter starter
-	statser sandpit.Statser // nil if it cannot be measured
+	// statser is nil if the sandbox cannot be measured.
+	statser sandpit.Statser
 	spec    sandpit.Spec
 }
 
-// runIn runs the command in a sandbox that is there. An exitStatus is the command's.
+// runIn runs the command in an existing sandbox. An exitStatus is the command's.
 func (o *runCommand) runIn(ctx context.Context, a *app, cfg config.Config, p runSandbox) error {
 	command := sandpit.Command{Args: o.command, Timeout: cfg.Sandbox.Timeout, Stdout: a.Out, Stderr: a.Err}
 	if o.timeoutSet || o.terminal {
@@ -233,16 +236,16 @@ func (o *runCommand) runIn(ctx context.Context, a *app, cfg config.Config, p run
 	return nil
 }
 
-// explainReadOnly says why a script cannot be copied to a working directory that is a mount.
+// explainReadOnly explains why a script cannot be copied to a working directory that is a mount.
 func explainReadOnly(err error, spec sandpit.Spec) error {
 	dir := cmp.Or(spec.WorkDir, sandpit.DefaultWorkDir)
 	if !slices.ContainsFunc(spec.Mounts, func(m sandpit.Mount) bool { return m.ReadOnly && m.Target == dir }) {
 		return err
 	}
-	return sandpit.WithHint(err, "-v shows "+dir+" read only: add :rw to it, or run the script that is there: -- INTERPRETER "+dir+"/SCRIPT")
+	return sandpit.WithHint(err, "-v mounts "+dir+" read-only: add :rw to it, or run the script in it: -- INTERPRETER "+dir+"/SCRIPT")
 }
 
-// chosenImage is the image that was asked for, else the provider's usual one.
+// chosenImage returns the image of the command line, else the provider's default.
 func (o *runCommand) chosenImage(cfg config.Config) sandpit.Image {
 	if o.image != "" {
 		return cfg.Sandbox.Image
@@ -285,7 +288,7 @@ func (o *runCommand) toSpec(a *app, cfg config.Config) (sandpit.Spec, error) {
 	return spec, err
 }
 
-// explainStart says what became of a command that took too long.
+// explainStart explains a command that timed out.
 func explainStart(a *app, err error, cfg config.Config, command sandpit.Command) error {
 	if sandpit.CodeOf(err) != sandpit.Timeout {
 		return err
@@ -300,13 +303,13 @@ func explainStart(a *app, err error, cfg config.Config, command sandpit.Command)
 	return exitStatus(statusTimeout)
 }
 
-// setupError is a failure beside the command, whose code says nothing of the command.
+// setupError is a failure before the command starts, whose code does not describe the command.
 type setupError struct{ error }
 
 // Unwrap returns the failure.
 func (e setupError) Unwrap() error { return e.error }
 
-// toRunError gives a command that could not be run its exit status.
+// toRunError gives a command that could not be executed its exit status.
 func toRunError(a *app, err error) error {
 	if _, ok := errors.AsType[setupError](err); ok {
 		return err

@@ -16,8 +16,8 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/app/daemon"
 )
 
-// parseRun tells image, script and command apart. Flags end at the first
-// argument, so that a command's own flags are left alone.
+// parseArgs distinguishes image, script and command. Flags end at the first argument, so that the
+// flags of a command are not parsed.
 func (o *runCommand) parseArgs(a *app, cmd *cobra.Command, args []string) error {
 	switch {
 	case cmd.ArgsLenAtDash() == 0: // run -- COMMAND
@@ -25,17 +25,17 @@ func (o *runCommand) parseArgs(a *app, cmd *cobra.Command, args []string) error 
 	case len(args) > 1 && args[1] == "--": // run IMAGE -- COMMAND
 		o.image, o.command = args[0], args[2:]
 	case len(args) == 0:
-		return usageError(cmd, "there is nothing to run")
+		return usageError(cmd, "nothing to run")
 	default:
 		return o.parseScript(a, args)
 	}
 	if len(o.command) == 0 {
-		return usageError(cmd, "there is no command after --")
+		return usageError(cmd, "no command after --")
 	}
 	return nil
 }
 
-// parseScript is parseRun without two dashes: SCRIPT [ARG...] or IMAGE [COMMAND...].
+// parseScript is parseArgs without two dashes: SCRIPT [ARG...] or IMAGE [COMMAND...].
 func (o *runCommand) parseScript(a *app, args []string) error {
 	if s, ok := findScript(args[0]); ok {
 		o.script, o.command = &s, args[1:]
@@ -44,7 +44,7 @@ func (o *runCommand) parseScript(a *app, args []string) error {
 	if o.image != "" {
 		return sandpit.WithHint(
 			sandpit.Errorf(sandpit.Invalid, "%s is not a script on this machine", args[0]),
-			"a command goes after two dashes: sandpit run "+shellQuote(o.image)+" -- "+shellCommand(args...))
+			"write two dashes before a command: sandpit run "+shellQuote(o.image)+" -- "+shellCommand(args...))
 	}
 	may, isWord := mayBeImage(args[0])
 	if len(args) > 1 {
@@ -58,14 +58,14 @@ func (o *runCommand) parseScript(a *app, args []string) error {
 	return nil
 }
 
-// mayBeImage reports whether the first argument of run can be meant as an image. A plain
-// word that stands alone is one only if it is in the cache.
+// mayBeImage reports whether the first argument of run can be an image. A plain word alone is an
+// image only if it is in the cache.
 func mayBeImage(name string) (may, isWord bool) {
 	if name == string(sandpit.HostImage) || strings.HasPrefix(name, "-") {
 		return false, false
 	}
 	if scriptInterpreters()[filepath.Ext(name)] != nil {
-		return false, false // a script that is not there
+		return false, false // a script that does not exist
 	}
 	return true, !strings.ContainsAny(name, ":/@")
 }
@@ -92,7 +92,7 @@ func isProgramFile(name string) bool {
 // elfMagic begins programs of Linux.
 const elfMagic = "\x7fELF"
 
-// explainImage adds to an error about an image that was a plain word that it may have been
+// explainImage adds a hint to an error about an image that was a plain word: it may have been
 // meant as a command.
 func (o *runCommand) explainImage(err error) error {
 	if !o.isPlainWord || len(o.command) == 0 {
@@ -105,8 +105,8 @@ func (o *runCommand) explainImage(err error) error {
 	return sandpit.WithHint(err, hint)
 }
 
-// chosenWorkDir is the working directory that somebody has chosen, or "": an
-// image's own goes before the default.
+// chosenWorkDir returns the working directory that was configured explicitly, or "": an image's
+// own takes precedence over the default.
 func chosenWorkDir(cfg config.Config) string {
 	if cfg.Explicit(config.KeyWorkDir) {
 		return cfg.Sandbox.WorkDir
@@ -114,7 +114,8 @@ func chosenWorkDir(cfg config.Config) string {
 	return ""
 }
 
-// readImageConfig fills in what run leaves to the image.
+// readImageConfig takes the command, user and working directory from the image where they were
+// not given.
 func (o *runCommand) readImageConfig(ctx context.Context, local *daemon.Local, spec *sandpit.Spec) error {
 	isScript := o.script != nil
 	if len(o.command) > 0 && !isScript {
@@ -136,32 +137,32 @@ func (o *runCommand) readImageConfig(ctx context.Context, local *daemon.Local, s
 			return err
 		}
 	}
-	if isScript { // it is copied there first
+	if isScript { // the script is copied there first
 		spec.WorkDir = cmp.Or(spec.WorkDir, c.WorkDir, sandpit.DefaultWorkDir)
 		spec.User = cmp.Or(spec.User, c.User)
 		return nil
 	}
 	if o.command = c.Command(); len(o.command) == 0 {
 		return sandpit.WithHint(
-			sandpit.Errorf(sandpit.Invalid, "image %s does not say what to run", spec.Image),
-			"give one: sandpit run "+shellQuote(string(spec.Image))+" COMMAND")
+			sandpit.Errorf(sandpit.Invalid, "image %s has no default command", spec.Image),
+			"add a command: sandpit run "+shellQuote(string(spec.Image))+" COMMAND")
 	}
 	return nil
 }
 
-// notRunnable is for arguments that are neither a script nor an image.
+// notRunnable returns the error for arguments that are neither a script nor an image.
 func notRunnable(args []string) error {
 	name := args[0]
 	switch _, err := os.Stat(name); {
 	case err != nil && scriptInterpreters()[filepath.Ext(name)] != nil:
-		return sandpit.Errorf(sandpit.Invalid, "there is no script %s", name)
+		return sandpit.Errorf(sandpit.Invalid, "no script %s", name)
 	case err == nil && isProgramFile(name):
 		inside := "/workspace/" + filepath.Base(name)
 		return sandpit.WithHint(
-			sandpit.Errorf(sandpit.Invalid, "%s is a program of this machine, and neither a script nor an image", name),
-			"show it inside: sandpit run -v "+shellQuote(name+":"+inside)+" -- "+shellCommand(append([]string{inside}, args[1:]...)...))
+			sandpit.Errorf(sandpit.Invalid, "%s is a program of this machine, not a script or an image", name),
+			"mount it: sandpit run -v "+shellQuote(name+":"+inside)+" -- "+shellCommand(append([]string{inside}, args[1:]...)...))
 	}
 	return sandpit.WithHint(
 		sandpit.Errorf(sandpit.Invalid, "%s is not a script on this machine", name),
-		"a command goes after two dashes: sandpit run -- "+shellCommand(args...))
+		"write two dashes before a command: sandpit run -- "+shellCommand(args...))
 }

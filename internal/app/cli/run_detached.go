@@ -11,8 +11,8 @@ import (
 	"github.com/sandpit-dev/sandpit/client"
 )
 
-// runDetached creates a sandbox that stays, starts the command in it, and prints the ID of
-// the sandbox. Only a server can keep one.
+// runDetached creates a sandbox that stays, starts the command in it, and prints the ID of the
+// sandbox. It needs a server.
 func (o *runCommand) runDetached(ctx context.Context, a *app) error {
 	if o.interactive || o.terminal || o.stats {
 		return sandpit.WithHint(
@@ -32,8 +32,8 @@ func (o *runCommand) runDetached(ctx context.Context, a *app) error {
 		return err
 	}
 	if o.script == nil && len(o.command) == 0 {
-		return sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "--detach needs a command: the server does not say what image %s runs", o.image),
-			"give one: sandpit run --detach "+shellQuote(o.image)+" COMMAND")
+		return sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "--detach needs a command: with a server, the default command of image %s is unknown here", o.image),
+			"add a command: sandpit run --detach "+shellQuote(o.image)+" COMMAND")
 	}
 	c, err := newConfiguredClient(cfg)
 	if err != nil {
@@ -60,8 +60,8 @@ func (o *runCommand) runDetached(ctx context.Context, a *app) error {
 		const limit = 30 * time.Second
 		cleanup, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 		defer cancel()
-		if e := s.Delete(cleanup); e != nil { // the reason is worth more
-			fmt.Fprintf(a.Err, "sandpit: sandbox %s is not removed: %s\n", s.ID, escapeLines(e.Error()))
+		if e := s.Delete(cleanup); e != nil { // the first error is more important
+			fmt.Fprintf(a.Err, "sandpit: sandbox %s was not removed: %s\n", s.ID, escapeLines(e.Error()))
 		}
 		return a.signalOr(ctx, toRunError(a, err))
 	}
@@ -69,7 +69,7 @@ func (o *runCommand) runDetached(ctx context.Context, a *app) error {
 	return err
 }
 
-// startDetached starts the command of run in a sandbox that stays.
+// startDetached starts the command in a sandbox that stays.
 func (o *runCommand) startDetached(ctx context.Context, a *app, s *client.Sandbox) error {
 	command := sandpit.Command{ID: newCommandID(), Args: o.command, Timeout: o.timeout}
 	if o.script != nil {
@@ -84,11 +84,11 @@ func (o *runCommand) startDetached(ctx context.Context, a *app, s *client.Sandbo
 	return err
 }
 
-// explainDetach says what to do where there is no server to keep a sandbox.
+// explainDetach adds what to do if there is no server.
 func explainDetach(err error) error {
 	if sandpit.CodeOf(err) != sandpit.Unavailable {
 		return err
 	}
-	return sandpit.WithHint(sandpit.Errorf(sandpit.Unavailable, "--detach needs a server, which keeps the sandbox: %w", err),
-		"start one with: sandpit serve; without a server, leave --detach out and let the shell do it: sandpit run ... &")
+	return sandpit.WithHint(sandpit.Errorf(sandpit.Unavailable, "--detach needs a server: %w", err),
+		"start one with: sandpit serve; or leave --detach out and run it in the background of the shell: sandpit run ... &")
 }

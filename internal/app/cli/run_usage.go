@@ -13,7 +13,7 @@ import (
 // statsTime bounds the last measurement.
 const statsTime = 5 * time.Second
 
-// watchUsage warns while the command runs, until stop is called.
+// watchUsage prints warnings while the command runs, until stop is called.
 func watchUsage(ctx context.Context, a *app, statser sandpit.Statser) (stop func()) {
 	if statser == nil {
 		return func() {}
@@ -23,7 +23,7 @@ func watchUsage(ctx context.Context, a *app, statser sandpit.Statser) (stop func
 	go func() {
 		defer close(done)
 		watch := usage.Watch{Sandbox: statser, Warn: func(w usage.Warning) { fmt.Fprintln(a.Err, "sandpit:", w) }}
-		_, _ = watch.Run(ctx) // a sandbox that cannot be measured has ended, and that is told elsewhere
+		_, _ = watch.Run(ctx) // a sandbox that cannot be measured has ended, which is reported elsewhere
 	}()
 	return func() {
 		cancel()
@@ -31,8 +31,8 @@ func watchUsage(ctx context.Context, a *app, statser sandpit.Statser) (stop func
 	}
 }
 
-// printUsage says what the sandbox used, if that was asked for, and why something
-// was killed.
+// printUsage prints the resource usage if requested, and whether a process was killed for lack of
+// memory.
 func (o *runCommand) printUsage(ctx context.Context, a *app, statser sandpit.Statser, begin time.Time, status sandpit.ExitStatus) {
 	if statser == nil || !o.stats && status.Code == 0 {
 		return

@@ -12,7 +12,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// scriptInterpreters say how a script is run, by its kind.
+// scriptInterpreters returns the interpreters of scripts by their file extension.
 func scriptInterpreters() map[string][]string {
 	return map[string][]string{
 		".py":   {"python3"},
@@ -31,14 +31,13 @@ func scriptInterpreters() map[string][]string {
 	}
 }
 
-// script is a file of the machine to be copied into the sandbox and run there.
+// script is a file of this machine that is copied into the sandbox and run there.
 type script struct {
 	source string
 	runner []string
 }
 
-// findScript reports whether name is a script: a file that says by its ending
-// or its first line what runs it.
+// findScript reports whether a file is a script, by its extension or its first line.
 func findScript(name string) (script, bool) {
 	info, err := os.Stat(name)
 	if err != nil || !info.Mode().IsRegular() {
@@ -77,8 +76,7 @@ func readShebang(name string) []string {
 	return fields
 }
 
-// copyInto copies the script to the working directory of the sandbox and
-// returns the command that runs it.
+// copyInto copies the script to a directory of the sandbox and returns the command that runs it.
 func (s script) copyInto(ctx context.Context, files sandpit.Files, user, dir string) ([]string, error) {
 	f, err := os.Open(s.source)
 	if err != nil {

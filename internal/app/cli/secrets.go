@@ -12,11 +12,11 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// maxSecretFile bounds what is read of a file that holds a secret, in bytes.
+// maxSecretFile bounds a file with a secret, in bytes.
 const maxSecretFile = 64 << 10
 
-// parseSecrets reads NAME, of this program's environment, and NAME=@FILE. A value on
-// the command line could be seen by everybody on the machine.
+// parseSecrets reads the values of NAME, from this program's environment, and NAME=@FILE. Other
+// users of the machine could read a value on the command line.
 func (a *app) parseSecrets(list []string) (map[string]string, error) {
 	if len(list) == 0 {
 		return nil, nil
@@ -31,7 +31,7 @@ func (a *app) parseSecrets(list []string) (map[string]string, error) {
 		case !ok:
 			value, set := lookupEnv(a.options.Environ, name)
 			if !set {
-				return nil, sandpit.Errorf(sandpit.Invalid, "--secret %s: this shell has no such variable", name)
+				return nil, sandpit.Errorf(sandpit.Invalid, "--secret %s: no such variable in this shell", name)
 			}
 			secrets[name] = value
 		default:
@@ -45,7 +45,7 @@ func (a *app) parseSecrets(list []string) (map[string]string, error) {
 	return secrets, nil
 }
 
-// readSecret reads a file without the end of its last line.
+// readSecret returns the content of a file without the end of its last line.
 func readSecret(path string) (string, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -56,8 +56,8 @@ func readSecret(path string) (string, error) {
 	return strings.TrimRight(string(data), "\r\n"), err
 }
 
-// sandboxSecrets are those of a new sandbox. What headers refer to never enters it; the others
-// are for its programs.
+// sandboxSecrets are the secrets of a new sandbox: those that headers refer to never enter it;
+// the others are for its programs.
 type sandboxSecrets struct{ network, programs map[string]string }
 
 func (n networkFlags) readSecrets(a *app) (sandboxSecrets, error) {
@@ -80,7 +80,7 @@ func (n networkFlags) readSecrets(a *app) (sandboxSecrets, error) {
 	return s, nil
 }
 
-// giveSecrets gives them to a new sandbox of this machine's own.
+// giveSecrets gives the secrets to a new sandbox on this machine.
 func (n networkFlags) giveSecrets(ctx context.Context, a *app, box sandpit.Instance) error {
 	secrets, err := n.readSecrets(a)
 	if err != nil {
@@ -89,7 +89,7 @@ func (n networkFlags) giveSecrets(ctx context.Context, a *app, box sandpit.Insta
 	if len(secrets.programs) > 0 {
 		keeper, ok := sandpit.As[sandpit.Secreter](box.Guest())
 		if !ok {
-			return sandpit.Errorf(sandpit.Unsupported, "--secret: this sandbox's guest takes none")
+			return sandpit.Errorf(sandpit.Unsupported, "--secret: this sandbox's guest does not support secrets")
 		}
 		if err := keeper.SetSecrets(ctx, secrets.programs); err != nil {
 			return err
@@ -100,12 +100,12 @@ func (n networkFlags) giveSecrets(ctx context.Context, a *app, box sandpit.Insta
 	}
 	keeper, ok := sandpit.As[sandpit.NetworkSecreter](box)
 	if !ok {
-		return sandpit.Errorf(sandpit.Unsupported, "--secret: this sandbox's network sets no headers")
+		return sandpit.Errorf(sandpit.Unsupported, "--secret: this sandbox's network does not support headers")
 	}
 	return keeper.SetNetworkSecrets(ctx, secrets.network)
 }
 
-// buildSecrets reads the values of secrets, which are never arguments.
+// readBuildSecrets reads the values of secrets, which are never arguments.
 func readBuildSecrets(a *app, list []string) (map[string]string, error) {
 	const longest = 64 << 10
 	values := map[string]string{}
@@ -120,7 +120,7 @@ func readBuildSecrets(a *app, list []string) (map[string]string, error) {
 			value, found = strings.TrimSuffix(string(data), "\n"), true
 		}
 		if !found || value == "" || len(value) > longest {
-			return nil, sandpit.Errorf(sandpit.Invalid, "--secret %s: it has no value, or more than %d bytes", name, longest)
+			return nil, sandpit.Errorf(sandpit.Invalid, "--secret %s: it has no value, or one of more than %d bytes", name, longest)
 		}
 		values[name] = value
 	}

@@ -16,14 +16,14 @@ func newServe(a *app) *cobra.Command {
 	var o serveCommand
 	cmd := &cobra.Command{
 		Use:   "serve [flags]",
-		Short: "Be a server that keeps sandboxes",
-		Long: `Be a server that keeps sandboxes, until it is sent SIGINT or SIGTERM. Then it lets
-requests finish and ends; its sandboxes go on, and the next server in the same state
-directory takes them up again.
+		Short: "Run the sandbox server",
+		Long: `Run the sandbox server until SIGINT or SIGTERM. It then finishes open requests and exits; its
+sandboxes keep running, and the next server with the same state directory manages them
+again.
 
-It listens on 127.0.0.1:8090 and on a socket that only this user can open. From
-elsewhere it can be reached when it is told to listen there, and only with a key: see
-sandpit key create. All settings are in docs/configuration.md.`,
+It listens at 127.0.0.1:8090 and at a socket that only this user can open. To reach it from
+elsewhere, set another address; requests need an API key then: see sandpit key create. All
+settings are in docs/configuration.md.`,
 		Example: `  sandpit serve
   sandpit serve --listen 127.0.0.1:9000
   sandpit serve --listen none
@@ -33,13 +33,13 @@ sandpit key create. All settings are in docs/configuration.md.`,
 		RunE:              a.withoutClient(o.run),
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.listen, "listen", "", "`ADDRESS` to listen at, port 0 being any free one, or none (default 127.0.0.1:8090)")
-	f.StringVar(&o.socket, "socket", "", "`PATH` of the socket of this user's own, or none (default sandpit.sock in the runtime directory)")
+	f.StringVar(&o.listen, "listen", "", "`ADDRESS` to listen at, with port 0 for any free port, or none (default 127.0.0.1:8090)")
+	f.StringVar(&o.socket, "socket", "", "`PATH` of the server's socket for this user, or none (default sandpit.sock in the runtime directory)")
 	addChoice(cmd, &o.tls, "tls", "`KIND` of certificates: off, files (server.tls_cert), local or auto (default off); see docs/tls.md",
 		config.TLSOff, config.TLSFiles, config.TLSLocal, config.TLSAuto)
-	f.StringVar(&o.ssh, "ssh", "", "`ADDRESS` where sandboxes are reached by SSH, such as 127.0.0.1:2222, or none (default none); see docs/ssh.md")
-	addChoice(cmd, &o.level, "log-level", "`LEVEL`: the least that is logged (default info)", "debug", "info", "warn", "error")
-	addChoice(cmd, &o.format, "log-format", "`FORMAT`: console for people, json for machines, or auto (default auto)", config.FormatAuto, config.FormatConsole, config.FormatJSON)
+	f.StringVar(&o.ssh, "ssh", "", "`ADDRESS` to listen at for SSH, such as 127.0.0.1:2222, or none (default none); see docs/ssh.md")
+	addChoice(cmd, &o.level, "log-level", "`LEVEL` of the log (default info)", "debug", "info", "warn", "error")
+	addChoice(cmd, &o.format, "log-format", "`FORMAT` of the log: console is for terminals, json for programs (default auto)", config.FormatAuto, config.FormatConsole, config.FormatJSON)
 	return cmd
 }
 

@@ -5,8 +5,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/app/config"
 )
 
-// newClient returns a client for the server that the flag, the environment or the
-// configuration names. It does not talk to it yet.
+// newClient returns a client for the configured server. It sends no request.
 func (a *app) newClient() (*client.Client, error) {
 	cfg, err := a.loadConfig(a.serverOverride()...)
 	if err != nil {
@@ -15,7 +14,7 @@ func (a *app) newClient() (*client.Client, error) {
 	return newConfiguredClient(cfg)
 }
 
-// serverOverride is the --server flag as a setting.
+// serverOverride returns the --server flag as a setting.
 func (a *app) serverOverride() []config.Override {
 	if a.server == "" {
 		return nil
@@ -23,6 +22,7 @@ func (a *app) serverOverride() []config.Override {
 	return []config.Override{{Flag: "--server", Key: config.KeyURL, Value: a.server}}
 }
 
+// newConfiguredClient returns a client for the server of a configuration.
 func newConfiguredClient(cfg config.Config) (*client.Client, error) {
 	return client.New(client.Options{URL: cfg.ServerURL(), Key: cfg.APIKey.Reveal(), CAFile: cfg.CA, UserAgent: "sandpit-cli"})
 }

@@ -8,10 +8,10 @@ func newShell(a *app) *cobra.Command {
 	o := execCommand{attachment: attachment{interactive: true, terminal: true, shell: true, signals: true}}
 	cmd := &cobra.Command{
 		Use:   "shell [flags] SANDBOX",
-		Short: "Work in a sandbox of a server with a shell",
-		Long: `Work in a sandbox of a server with a shell: bash if it has one, else sh. The exit
-status is the shell's. When the connection breaks this program ends, since nobody
-knows which keys have arrived; the shell goes on, as sandpit ps shows.`,
+		Short: "Open an interactive shell in a sandbox of a server",
+		Long: `Open an interactive shell in a sandbox of a server: bash if it has one, otherwise sh. The
+exit status is the shell's. When the connection breaks, this program ends, because it is not
+known which keys have arrived; the shell keeps running, as sandpit ps shows.`,
 		Example:           "  sandpit shell work",
 		Args:              wantArgs(1, 1, "the name of a sandbox"),
 		ValidArgsFunction: a.completeSandboxes(1),

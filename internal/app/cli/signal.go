@@ -8,14 +8,14 @@ import (
 	"syscall"
 )
 
-// signalError is why a context ended when a signal ended it.
+// signalError is the cause of a context that a signal ended.
 type signalError struct{ sig syscall.Signal }
 
 // Error names the signal.
 func (e signalError) Error() string { return e.sig.String() }
 
-// WithSignals returns a context that ends at the first signal that asks this
-// program to end. A second one ends it at once. Stop gives the signals back.
+// WithSignals returns a context that ends at the first signal that asks this program to end. A
+// second one ends the program at once. Stop stops the handling of signals.
 func WithSignals(ctx context.Context) (_ context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	signals := make(chan os.Signal, 1)

@@ -14,15 +14,15 @@ import (
 	"github.com/sandpit-dev/sandpit/client"
 )
 
-// snapshotPrefix begins an image that is a snapshot, and a snapshot where a sandbox could
-// be named as well.
+// snapshotPrefix begins an image that is a snapshot, and a snapshot where sandboxes can be named
+// as well.
 const snapshotPrefix = "snapshot:"
 
 func newSnapshot(a *app) *cobra.Command {
-	cmd := newGroup("snapshot", "Save sandboxes, and list and remove what was saved", `Save sandboxes, and list and remove what was saved. A sandbox goes on when it is saved, and
-its snapshots stay when it is removed. Sandboxes with the image snapshot:NAME, or
-snapshot:ID, begin as it was: with its files, and with the programs that ran if its
-provider saves memory, too. What was mounted is not part of it.`,
+	cmd := newGroup("snapshot", "Create, list and remove snapshots of sandboxes", `Create, list and remove snapshots of sandboxes. A sandbox keeps running when it is saved,
+and its snapshots stay when it is deleted. Sandboxes with the image snapshot:NAME, or
+snapshot:ID, begin in the saved state: with its files and, if its provider saves memory,
+with its running programs. Mounts are not part of it.`,
 		"  sandpit snapshot create work before-upgrade\n  sandpit create snapshot:before-upgrade\n  sandpit rollback work before-upgrade")
 	cmd.AddCommand(newSnapshotCreate(a), newSnapshotList(a), newSnapshotInspect(a), newSnapshotRemove(a))
 	return cmd
@@ -37,15 +37,15 @@ func newSnapshotCreate(a *app) *cobra.Command {
 	var o snapshotCreateCommand
 	cmd := &cobra.Command{
 		Use:   "create [flags] SANDBOX [NAME]",
-		Short: "Save a sandbox, which goes on",
-		Long: `Save a running or paused sandbox, which goes on, and print the ID of the snapshot. A name
-has letters, digits, and inside also "-", "_" and dots.`,
+		Short: "Create a snapshot of a sandbox",
+		Long: `Create a snapshot of a running or paused sandbox, which keeps running, and print its ID. A
+name has letters, digits and, except at its ends, also "-", "_" and dots.`,
 		Example:           "  sandpit snapshot create work\n  sandpit snapshot create work before-upgrade",
 		Args:              wantArgs(1, 2, "the name of a sandbox"),
 		ValidArgsFunction: a.completeSandboxes(1),
 		RunE:              a.withClient(o.run),
 	}
-	o.addFlags(cmd, "print the ID only, which is also the default")
+	o.addFlags(cmd, "print the ID only (the default)")
 	return cmd
 }
 
@@ -61,7 +61,7 @@ func (o *snapshotCreateCommand) run(ctx context.Context, a *app, c *client.Clien
 	return printSnapshot(a, o.output, s)
 }
 
-// printSnapshot tells of one that was made.
+// printSnapshot prints a new snapshot.
 func printSnapshot(a *app, o output, s sandpit.Snapshot) error {
 	if o.isJSON() {
 		return a.showListing(o, listing{document: s})
@@ -81,7 +81,7 @@ func newSnapshotRemove(a *app) *cobra.Command {
 		Use:               "rm [flags] SNAPSHOT...",
 		Aliases:           []string{"remove"},
 		Short:             "Remove snapshots",
-		Long:              "Remove snapshots, by their IDs or names. Sandboxes that were made of them go on.",
+		Long:              `Remove snapshots, by ID or name. Sandboxes created from them keep running.`,
 		Example:           "  sandpit snapshot rm before-upgrade",
 		Args:              wantArgs(1, -1, "the name of a snapshot"),
 		ValidArgsFunction: a.completeSnapshots(0),
@@ -114,8 +114,8 @@ func newSnapshotList(a *app) *cobra.Command {
 		RunE:              a.withClient(o.run),
 	}
 	o.addFlags(cmd, "print IDs only")
-	cmd.Flags().StringVar(&o.owner, "owner", "", "`name` of whose, for administrators (default everybody's)")
-	cmd.Flags().StringVar(&o.sandbox, "sandbox", "", "`SANDBOX` that they were taken of (default any)")
+	cmd.Flags().StringVar(&o.owner, "owner", "", "`name` of the owner, for administrators (default all owners)")
+	cmd.Flags().StringVar(&o.sandbox, "sandbox", "", "only snapshots of this `SANDBOX`")
 	return cmd
 }
 
@@ -166,8 +166,8 @@ func newSnapshotInspect(a *app) *cobra.Command {
 	var o snapshotInspectCommand
 	cmd := &cobra.Command{
 		Use:               "inspect [flags] SNAPSHOT...",
-		Short:             "Show what is known of snapshots",
-		Long:              "Show what is known of snapshots. As JSON it is a list, also for one.",
+		Short:             "Show all details of snapshots",
+		Long:              `Show all details of snapshots. As JSON it is always a list.`,
 		Example:           "  sandpit snapshot inspect before-upgrade",
 		Args:              wantArgs(1, -1, "the name of a snapshot"),
 		ValidArgsFunction: a.completeSnapshots(0),

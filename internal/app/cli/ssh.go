@@ -25,14 +25,14 @@ import (
 func newSSH(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ssh SANDBOX [SSH-ARGUMENT...]",
-		Short: "Work in a sandbox of a server with this machine's ssh",
-		Long: `Work in a sandbox of a server with this machine's ssh. What follows the name of the
-sandbox is ssh's own: options and a command. The server must listen for SSH: see the
-option --ssh of sandpit serve.
+		Short: "Connect to a sandbox of a server with ssh",
+		Long: `Connect to a sandbox of a server with this machine's ssh. The arguments after the name of the
+sandbox are ssh's own: options and a command. The server must listen for SSH: see the option
+--ssh of sandpit serve.
 
-ssh logs in with a token that is good for this connection only, and knows the server by
-the key that it tells here: nothing is asked, and nothing is written to ~/.ssh. Who
-registers a key (see sandpit ssh-key) needs no sandpit to come in:
+ssh logs in with a token that is valid for this connection only, and verifies the server by
+the host key that the server reports here: it asks no questions, and writes nothing to
+~/.ssh. After registering a key (see sandpit ssh-key), connect without sandpit:
 ssh -p 2222 ID@HOST.
 
 The exit status is ssh's, which is the command's, or 255.`,
@@ -54,8 +54,8 @@ func runSSH(ctx context.Context, a *app, c *client.Client, args []string) error 
 	}
 	program, err := exec.LookPath("ssh")
 	if err != nil {
-		return sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "there is no program ssh on this machine"),
-			"install OpenSSH's client, or use: sandpit shell")
+		return sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "no program ssh on this machine"),
+			"install the OpenSSH client, or use: sandpit shell")
 	}
 	token, err := c.Sandboxes.OpenSSH(ctx, id, 0)
 	if err != nil {
@@ -64,19 +64,20 @@ func runSSH(ctx context.Context, a *app, c *client.Client, args []string) error 
 	return sshCall{token: token, server: c.URL(), args: args[1:]}.runSSH(ctx, a, program)
 }
 
-// sshCall is what ssh is to do.
+// sshCall is a call of ssh.
 type sshCall struct {
-	token  api.SSHToken
-	server string // where the token is from
+	token api.SSHToken
+	// server is the address of the server that issued the token.
+	server string
 	args   []string
 }
 
-// runSSH runs this machine's ssh. The token is in a file that only this user can read, and
-// that is gone as soon as ssh is.
+// runSSH runs this machine's ssh. The token is in a file that only this user can read, and that
+// is removed when ssh ends.
 func (call sshCall) runSSH(ctx context.Context, a *app, program string) (err error) {
 	dir, err := os.MkdirTemp("", "sandpit-ssh-") // with permissions 0700
 	if err != nil {
-		return sandpit.Errorf(sandpit.CodeOf(err), "make a directory for ssh: %w", err)
+		return sandpit.Errorf(sandpit.CodeOf(err), "create a directory for ssh: %w", err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	args, err := call.writeFiles(dir)
@@ -105,15 +106,15 @@ var (
 	userPattern    = regexp.MustCompile(`^[a-z0-9]+$`)
 )
 
-// writeFiles writes what ssh needs into a directory, and returns its arguments.
+// writeFiles writes the files that ssh needs into a directory, and returns the arguments of ssh.
 func (s sshCall) writeFiles(dir string) ([]string, error) {
 	host, err := s.serverHost()
 	if err != nil {
 		return nil, err
 	}
-	// They go to a program that would take them for more than they are.
+	// ssh would interpret other characters in its arguments and files.
 	if !hostKeyPattern.MatchString(s.token.HostKey) || !hostPattern.MatchString(host) || !userPattern.MatchString(s.token.User) {
-		return nil, sandpit.Errorf(sandpit.Internal, "the server tells of an SSH server that cannot be")
+		return nil, sandpit.Errorf(sandpit.Internal, "the server returned an invalid SSH address, host key or user")
 	}
 	for _, f := range []struct {
 		name, text string
@@ -124,7 +125,7 @@ func (s sshCall) writeFiles(dir string) ([]string, error) {
 		{"askpass", "#!/bin/sh\nexec cat " + "'" + strings.ReplaceAll(filepath.Join(dir, "token"), "'", `'\''`) + "'" + "\n", 0o700},
 	} {
 		if err := os.WriteFile(filepath.Join(dir, f.name), []byte(f.text), f.mode); err != nil {
-			return nil, sandpit.Errorf(sandpit.CodeOf(err), "write down what ssh needs: %w", err)
+			return nil, sandpit.Errorf(sandpit.CodeOf(err), "write the files for ssh: %w", err)
 		}
 	}
 	args := []string{"-l", s.token.User, "-p", strconv.Itoa(s.token.Port)}
@@ -139,17 +140,17 @@ func (s sshCall) writeFiles(dir string) ([]string, error) {
 	return append(append(args, host), s.args...), nil
 }
 
-// serverHost is where the SSH server is: where it says, or where its API is.
+// serverHost returns the host of the SSH server: the one it reports, or that of its API.
 func (s sshCall) serverHost() (string, error) {
 	if s.token.Host != "" {
 		return s.token.Host, nil
 	}
 	u, err := url.Parse(s.server)
 	if err != nil {
-		return "", sandpit.Errorf(sandpit.Internal, "the server's address is no URL")
+		return "", sandpit.Errorf(sandpit.Internal, "the server's address is not a valid URL")
 	}
 	if host := u.Hostname(); host != "" {
 		return host, nil
 	}
-	return net.IPv4(127, 0, 0, 1).String(), nil // its socket is on this machine
+	return net.IPv4(127, 0, 0, 1).String(), nil // a socket is on this machine
 }

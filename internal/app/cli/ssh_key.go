@@ -15,8 +15,8 @@ import (
 )
 
 func newSSHKey(a *app) *cobra.Command {
-	cmd := newGroup("ssh-key", "Register public keys for SSH with a server", `Register public keys for SSH with a server. Who has the private half reaches all
-sandboxes of the owner: ssh -p 2222 ID@HOST. An administrator may do it for others.`,
+	cmd := newGroup("ssh-key", "Register public keys for SSH with a server", `Register public keys for SSH with a server. The private key then opens all sandboxes of the
+owner: ssh -p 2222 ID@HOST. Administrators can register keys for other owners.`,
 		"  sandpit ssh-key add ~/.ssh/id_ed25519.pub\n  sandpit ssh-key ls")
 	cmd.AddCommand(newSSHKeyAdd(a), newSSHKeyList(a), newSSHKeyRemove(a))
 	return cmd
@@ -33,7 +33,7 @@ func newSSHKeyAdd(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "add [flags] FILE",
 		Short: "Register a public key",
-		Long:  `Register the public key of a .pub file; "-" is standard input. ssh-keygen makes one.`,
+		Long:  `Register the public key of a .pub file; "-" is standard input. ssh-keygen creates one.`,
 		Example: `  sandpit ssh-key add ~/.ssh/id_ed25519.pub
   ssh-add -L | head -1 | sandpit ssh-key add --name yubikey -`,
 		Args: wantArgs(1, 1, "the file of a public key"),
@@ -41,7 +41,7 @@ func newSSHKeyAdd(a *app) *cobra.Command {
 	}
 	o.addFlags(cmd, "print the ID only")
 	addOwner(cmd, &o.owner)
-	cmd.Flags().StringVar(&o.name, "name", "", "`name` of the key, for people (default its comment)")
+	cmd.Flags().StringVar(&o.name, "name", "", "`name` of the key (default its comment)")
 	return cmd
 }
 
@@ -50,9 +50,9 @@ func (o *sshKeyAddCommand) run(ctx context.Context, a *app, c *client.Client, ar
 	if err != nil {
 		return err
 	}
-	if strings.Contains(text, "PRIVATE KEY") { // it shall not leave this machine
-		return sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "%s is a private key, which is nobody else's business", args[0]),
-			"give the public key: the file of the same name that ends in .pub")
+	if strings.Contains(text, "PRIVATE KEY") { // it must not leave this machine
+		return sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "%s is a private key; it must stay on this machine", args[0]),
+			"use the public key: the file of the same name with .pub at its end")
 	}
 	key, err := c.SSHKeys.Add(ctx, o.owner, o.name, text)
 	if err != nil {
@@ -121,7 +121,7 @@ func newSSHKeyRemove(a *app) *cobra.Command {
 		Use:     "rm [flags] ID...",
 		Aliases: []string{"remove"},
 		Short:   "Remove public keys", Example: "  sandpit ssh-key rm 3fe1",
-		Long:              "Remove public keys and close the connections that they have opened.",
+		Long:              `Remove public keys and close the connections opened with them.`,
 		Args:              wantArgs(1, -1, "the ID of a key"),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE:              a.withClient(o.run),

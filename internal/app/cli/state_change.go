@@ -9,13 +9,13 @@ import (
 	"github.com/sandpit-dev/sandpit/client"
 )
 
-// stateChange is a command that brings sandboxes into another state.
+// stateChange is a command that changes the state of sandboxes.
 type stateChange struct {
 	name, short, long string
 	do                func(*client.Client) func(context.Context, sandpit.ID) error
 }
 
-// stateChanges lists them.
+// stateChanges returns the commands that change the state of sandboxes and have no options.
 func stateChanges() []stateChange {
 	return []stateChange{
 		{
@@ -23,30 +23,30 @@ func stateChanges() []stateChange {
 			func(c *client.Client) func(context.Context, sandpit.ID) error { return c.Sandboxes.Stop },
 		},
 		{
-			"start", "Start sandboxes that were stopped", "",
+			"start", "Start stopped sandboxes", "",
 			func(c *client.Client) func(context.Context, sandpit.ID) error { return c.Sandboxes.Start },
 		},
 		{
 			"restart", "Stop sandboxes and start them again, with their files",
-			"All processes end, also where the sandbox does not answer any more. A stopped sandbox is\nstarted.",
+			"All processes end, even if the sandbox does not respond any more. A stopped sandbox is\nstarted.",
 			restartSandbox,
 		},
 		{
-			"resume", "Let paused sandboxes go on", "",
+			"resume", "Resume paused or suspended sandboxes", "",
 			func(c *client.Client) func(context.Context, sandpit.ID) error { return c.Sandboxes.Resume },
 		},
 		{
-			"checkpoint", "Save the files of running sandboxes, for when they break down",
-			"A sandbox that was created with --recreate begins with the last files that were saved\nwhen what it runs in breaks down. See also create --checkpoint-every.",
+			"checkpoint", "Save the files of running sandboxes for recovery",
+			"A sandbox that was created with --recreate and ends unexpectedly is recreated with the\nfiles that were saved last. See also create --checkpoint-every.",
 			func(c *client.Client) func(context.Context, sandpit.ID) error { return c.Sandboxes.Checkpoint },
 		},
 		{
-			"archive", "Move the files of stopped sandboxes to where they cost little",
-			"Until it is restored, an archived sandbox cannot be started.",
+			"archive", "Move the files of stopped sandboxes to other storage",
+			"An archived sandbox cannot be started until it is restored.",
 			func(c *client.Client) func(context.Context, sandpit.ID) error { return c.Sandboxes.Archive },
 		},
 		{
-			"restore", "Move the files of archived sandboxes back", "The sandbox is stopped then, and can be started.",
+			"restore", "Move the files of archived sandboxes back", "The sandbox is stopped afterwards, and can be started.",
 			func(c *client.Client) func(context.Context, sandpit.ID) error { return c.Sandboxes.Restore },
 		},
 	}
@@ -62,8 +62,8 @@ func newChange(a *app, ch stateChange) *cobra.Command {
 		Short: ch.short,
 		Long: long + `
 
-A SANDBOX is called by its ID, the beginning of it, or its name. The IDs of those
-that could be changed are printed.`,
+A SANDBOX is an ID, the beginning of one, or a name. The IDs of the changed sandboxes are
+printed.`,
 		Example:           "  sandpit " + ch.name + " work",
 		Args:              wantArgs(1, -1, "the name of a sandbox"),
 		ValidArgsFunction: a.completeSandboxes(0),
@@ -73,7 +73,7 @@ that could be changed are printed.`,
 	}
 }
 
-// restartSandbox stops a sandbox unless that has happened, and starts it.
+// restartSandbox stops a sandbox unless it is stopped, and starts it.
 func restartSandbox(c *client.Client) func(context.Context, sandpit.ID) error {
 	return func(ctx context.Context, id sandpit.ID) error {
 		s, err := c.Sandboxes.Get(ctx, id)

@@ -22,9 +22,9 @@ func newStats(a *app) *cobra.Command {
 	var o statsCommand
 	cmd := &cobra.Command{
 		Use:   "stats [flags] [SANDBOX...]",
-		Short: "Show what sandboxes use, or what the server is busy with",
-		Long: `Show what sandboxes use. CPU is the time used since the start. As JSON it is a
-list, and without a SANDBOX one document about the server.`,
+		Short: "Show the resource usage of sandboxes, or the load of the server",
+		Long: `Show the resource usage of sandboxes. CPU is the time used since the start. As JSON it is
+a list, and without a SANDBOX one document about the server.`,
 		Example: `  sandpit stats
   sandpit stats work
   sandpit stats -o json $(sandpit ls -q --state running)`,
@@ -77,14 +77,14 @@ func showServerStats(ctx context.Context, a *app, c *client.Client, o output) er
 	}})
 }
 
-// sandboxUsage is a sandbox and what it uses.
+// sandboxUsage is the resource usage of a sandbox.
 type sandboxUsage struct {
 	ID   sandpit.ID `json:"id"`
 	Name string     `json:"name,omitempty"`
 	sandpit.Stats
 
-	// cpus is how many processors it kept busy since the measurement before; below
-	// zero is unknown.
+	// cpus is the number of CPUs that were busy since the previous measurement; below zero is
+	// unknown.
 	cpus float64
 }
 

@@ -11,8 +11,8 @@ import (
 // printTable writes rows of equal length under a heading.
 func printTable(w io.Writer, rows [][]string) error { return writeTable(w, rows, nil) }
 
-// writeTable writes rows under a heading. Whatever is in a cell stays in it: what a
-// sandbox or somebody else has named cannot talk to the terminal.
+// writeTable writes rows under a heading. Cells are escaped: names of sandboxes and other owners
+// must not control the terminal.
 func writeTable(w io.Writer, rows [][]string, paint func(row []string, column int) string) error {
 	const gap = 3
 	var widths []int

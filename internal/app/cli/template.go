@@ -8,15 +8,14 @@ func newTemplate(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "template",
 		Aliases: []string{"templates"},
-		Short:   "Build images in sandboxes, and list and remove them",
-		Long: `Build images in sandboxes, and list and remove them.
+		Short:   "Build, list and remove templates",
+		Long: `Build, list and remove templates.
 
-A template is an image that is built on this machine, without Docker: from a
-sandpit.toml or a Dockerfile, each step in a sandbox. A step that was done before,
-from the same base and with the same files, is not done again. Sandboxes are made of it
-by the name template:NAME. With --server, or SANDPIT_URL, the server builds and keeps
-templates, and those can have programs running from the beginning. Without either, your
-own server does so if it runs.`,
+A template is an image that is built on this machine, without Docker: from a sandpit.toml
+or a Dockerfile, each step in a sandbox. A step is not repeated if its base and files have
+not changed. Create sandboxes from it with the image template:NAME. With --server, or
+SANDPIT_URL, the server builds and stores templates, and their sandboxes can begin with
+running programs. Otherwise your own server does so if it runs.`,
 		Example: `  sandpit template build -t tools .
   sandpit run template:tools -- make
   sandpit template ls`,

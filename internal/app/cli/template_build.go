@@ -47,10 +47,10 @@ shown, and a step that writes it to a file fails.`,
 		RunE: func(cmd *cobra.Command, args []string) error { return o.buildTemplate(a, cmd, args) },
 	}
 	f := cmd.Flags()
-	f.StringVarP(&o.name, "tag", "t", "", "`NAME` of the template (default: what the file says)")
-	f.StringArrayVar(&o.secrets, "secret", nil, "give steps the secret `NAME`, from this environment, or NAME=FILE from a file")
-	f.StringArrayVar(&o.args, "build-arg", nil, "`NAME=VALUE` of an ARG of a Dockerfile")
-	f.BoolVar(&o.fresh, "no-cache", false, "do every step again")
+	f.StringVarP(&o.name, "tag", "t", "", "`NAME` of the template (default: the name in the file)")
+	f.StringArrayVar(&o.secrets, "secret", nil, "pass the secret `NAME` to steps, from this environment, or NAME=FILE from a file")
+	f.StringArrayVar(&o.args, "build-arg", nil, "`NAME=VALUE` for an ARG of a Dockerfile")
+	f.BoolVar(&o.fresh, "no-cache", false, "repeat every step")
 	f.BoolVar(&o.network, "network", false, "let steps reach the internet, but neither this machine nor private networks")
 	f.BoolVar(&o.json, "json", false, "print JSON")
 	o.running.addFlags(f)
@@ -83,7 +83,7 @@ func (o *templateBuildCommand) buildLocal(a *app, cmd *cobra.Command, t daemon.T
 		return err
 	}
 	if t.Start != "" {
-		fmt.Fprintln(a.Err, "sandpit: the start command runs in sandboxes of a server only; build the template with --server for that")
+		fmt.Fprintln(a.Err, "sandpit: the start command runs only in sandboxes of a server; build the template with --server for that")
 	}
 	secrets, err := readBuildSecrets(a, o.secrets)
 	if err != nil {
@@ -130,7 +130,7 @@ func (o templateBuildCommand) parseBuildArgs() (map[string]string, error) {
 	return given, nil
 }
 
-// buildRemote has a server build a template, and shows what it tells.
+// buildRemote lets a server build a template, and prints its log.
 func (o *templateBuildCommand) buildRemote(ctx context.Context, a *app, c *client.Client, t sandpit.Recipe, dir string) error {
 	secrets, err := readBuildSecrets(a, o.secrets)
 	if err != nil {
@@ -175,7 +175,7 @@ func directoryArgument(args []string) string {
 	return args[0]
 }
 
-// startFlags say which program a template has running.
+// startFlags describe the program that sandboxes of a template start with.
 type startFlags struct {
 	start, command, url string
 	port                int
@@ -183,14 +183,14 @@ type startFlags struct {
 }
 
 func (s *startFlags) addFlags(f *pflag.FlagSet) {
-	f.StringVar(&s.start, "start", "", "`COMMAND` that runs in every sandbox of the template from the beginning, with --server")
+	f.StringVar(&s.start, "start", "", "`COMMAND` that runs in every sandbox of the template from the start, with --server")
 	f.IntVar(&s.port, "ready-port", 0, "`PORT` that --start listens on when it is ready")
-	f.StringVar(&s.url, "ready-url", "", "`URL` such as http://localhost:8000/ that is answered when --start is ready")
+	f.StringVar(&s.url, "ready-url", "", "`URL` such as http://localhost:8000/ that responds when --start is ready")
 	f.StringVar(&s.command, "ready-cmd", "", "`COMMAND` that succeeds when --start is ready")
 	f.DurationVar(&s.timeout, "ready-timeout", 0, "`time` that --start may take until it is ready (default 1m)")
 }
 
-// applyTo puts what the flags say before what the file says.
+// applyTo sets the values of flags in a recipe.
 func (s startFlags) applyTo(r *sandpit.Recipe) {
 	r.Start = cmp.Or(s.start, r.Start)
 	if s.port != 0 || s.url != "" || s.command != "" {

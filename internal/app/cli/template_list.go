@@ -57,7 +57,7 @@ func (o *templateListCommand) run(cmd *cobra.Command, a *app, _ []string) error 
 	})
 }
 
-// showBuiltins prints what "template build builtin:NAME" takes.
+// showBuiltins prints the names for "template build builtin:NAME".
 func showBuiltins(a *app, asJSON bool) error {
 	names := daemon.BuiltinTemplates()
 	if asJSON {
@@ -89,7 +89,7 @@ func listRemoteTemplates(ctx context.Context, a *app, c *client.Client, asJSON b
 		slices.Sort(tags)
 		name := t.Name
 		if t.Public && !t.Shared {
-			name = t.FullName() // by which other owners find it
+			name = t.FullName() // the name for other owners
 		}
 		rows = append(rows, []string{
 			name, cmp.Or(strings.Join(tags, " "), "-"), cmp.Or(t.Owner, "-"), formatYesNo(t.Public), strconv.FormatInt(t.Spawned, 10), t.UpdatedAt.Format(time.DateTime),

@@ -28,7 +28,7 @@ that has no template of that name.`,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE:              a.withClient(o.run),
 	}
-	cmd.Flags().BoolVar(&o.private, "private", false, "let nobody else do so any more")
+	cmd.Flags().BoolVar(&o.private, "private", false, "allow only its owner to use it again")
 	return cmd
 }
 

@@ -16,8 +16,8 @@ func newTemplateRemove(a *app) *cobra.Command {
 		Use:     "rm NAME...",
 		Aliases: []string{"remove"},
 		Short:   "Remove templates",
-		Long: `Remove templates. Sandboxes that were made of them go on. The steps of their builds
-stay in the cache of images, as long as there is room.`,
+		Long: `Remove templates. Sandboxes created from them keep running. The steps of their builds stay
+in the image cache while there is space.`,
 		Example:           `  sandpit template rm tools`,
 		Args:              wantArgs(1, -1, "the name of a template"),
 		ValidArgsFunction: a.completeTemplates,

@@ -9,8 +9,8 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/app/config"
 )
 
-// canUseServer reports whether a command that can do without a server uses one: the one that
-// is named, else this user's own if it runs.
+// canUseServer reports whether a command that needs no server uses one: a named server, else this
+// user's own if it runs.
 func canUseServer(cfg config.Config) bool {
 	if isServerNamed(cfg) {
 		return true
@@ -19,7 +19,7 @@ func canUseServer(cfg config.Config) bool {
 	return cfg.URL == "" && runs
 }
 
-// withTemplates runs one of two: remote with the server if there is one, else local.
+// withTemplates calls remote with the server's client if a server is used, otherwise local.
 func (a *app) withTemplates(cmd *cobra.Command, remote func(ctx context.Context, c *client.Client) error, local func() error) error {
 	cfg, err := a.loadConfig(a.serverOverride()...)
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 func newTemplateShow(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:               "show NAME",
-		Short:             "Show what a template was built from, as JSON",
+		Short:             "Show how a template was built, as JSON",
 		Example:           `  sandpit template show tools`,
 		Args:              wantArgs(1, 1, "the name of a template"),
 		ValidArgsFunction: a.completeTemplates,
@@ -39,7 +39,7 @@ func runTemplateShow(cmd *cobra.Command, a *app, args []string) error {
 	})
 }
 
-// templateRef is the image's name, whether it was given with the prefix or not.
+// templateRef returns the image's name for a template's name with or without the prefix.
 func templateRef(name string) sandpit.Image {
 	return sandpit.Image(daemon.TemplatePrefix + strings.TrimPrefix(name, daemon.TemplatePrefix))
 }

@@ -19,16 +19,16 @@ func newTemplateTag(a *app) *cobra.Command {
 	var o templateTagCommand
 	cmd := &cobra.Command{
 		Use:   "tag [flags] NAME[:TAG] TAG...",
-		Short: "Call a build of a server's template by further tags",
-		Long: `Call a build of a server's template by further tags, or, with --remove, by these no
-more. A build without a tag is removed some time later.`,
+		Short: "Add tags to a build of a server's template",
+		Long: `Add tags to a build of a server's template or, with --remove, remove them. A build without
+a tag is removed some time later.`,
 		Example: `  sandpit --server https://host:8090 template tag tools:v2 stable
   sandpit template tag --remove tools v1`,
 		Args:              wantArgs(2, -1, "a template and a tag"),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE:              a.withClient(o.run),
 	}
-	cmd.Flags().BoolVar(&o.remove, "remove", false, "take the tags away")
+	cmd.Flags().BoolVar(&o.remove, "remove", false, "remove the tags")
 	return cmd
 }
 

@@ -11,7 +11,7 @@ import (
 func newTemplateValidate(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "validate [DIRECTORY|FILE]",
-		Short: "Tell whether a template file is understood",
+		Short: "Check a template file",
 		Example: `  sandpit template validate
   sandpit template validate ./Dockerfile`,
 		Args: wantArgs(0, 1, ""),

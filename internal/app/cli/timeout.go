@@ -18,9 +18,9 @@ func newTimeout(a *app) *cobra.Command {
 	var o timeoutCommand
 	cmd := &cobra.Command{
 		Use:   "timeout [flags] SANDBOX DURATION|never",
-		Short: "Say how long a sandbox may go on from now",
-		Long: `Say how long a sandbox may go on from now. What happens to it then stays what was
-chosen before, unless --action changes it. A new sandbox is removed then (kill).`,
+		Short: "Set how long a sandbox may exist from now on",
+		Long: `Set how long a sandbox may exist from now on. The action at the deadline stays as it was
+chosen before, unless --action changes it; for a new sandbox it is kill, which deletes it.`,
 		Example: `  sandpit timeout work 2h
   sandpit timeout --action pause work 30m
   sandpit timeout work never`,
@@ -33,7 +33,7 @@ chosen before, unless --action changes it. A new sandbox is removed then (kill).
 		},
 		RunE: a.withClient(o.run),
 	}
-	addChoice(cmd, &o.action, "action", "what happens then: `ACTION` kill, stop, pause or suspend (default what was chosen before)", actionNames()...)
+	addChoice(cmd, &o.action, "action", "`ACTION` at the deadline: kill, stop, pause or suspend (default as before)", actionNames()...)
 	return cmd
 }
 

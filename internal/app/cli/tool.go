@@ -14,15 +14,15 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/agents/tool"
 )
 
-// maxToolInput bounds what is read of an input, in bytes.
+// maxToolInput bounds an input, in bytes.
 const maxToolInput = 16 << 20
 
 func newTool(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "tool",
-		Short: "Call the tools of agents by hand",
-		Long: `Call the tools of agents by hand: those that "sandpit mcp" can offer. See what there is
-with ls, what input one takes with show, and call one in a sandbox of a server.`,
+		Short: "List and call the tools for agents",
+		Long: `List and call the tools for agents, which "sandpit mcp" offers. ls lists them, show
+describes the input of one, and call calls one in a sandbox of a server.`,
 		Args: noSuchCommand,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -88,7 +88,7 @@ func newToolShow(a *app) *cobra.Command {
 		ValidArgsFunction: completeTools(0),
 		RunE:              a.withoutClient(o.run),
 	}
-	cmd.Flags().BoolVar(&o.function, "function", false, "in the form in which APIs of models take functions")
+	cmd.Flags().BoolVar(&o.function, "function", false, "print it in the form that APIs of models use for functions")
 	return cmd
 }
 
@@ -121,9 +121,9 @@ func newToolCall(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "call [flags] SANDBOX NAME [JSON]",
 		Short: "Call a tool in a sandbox of a server",
-		Long: `Call a tool in a sandbox of a server. Its input is a JSON object; "-" reads it from
-this program's input. Files stay; shells, kernels and programs in the background end
-with the call. The exit status is 1 if what the tool ran has failed.`,
+		Long: `Call a tool in a sandbox of a server. Its input is a JSON object; "-" reads it from standard
+input. Files stay; shells, kernels and background programs end with the call. The exit
+status is 1 if the tool reports a failure.`,
 		Example: `  sandpit tool call work file_list
   sandpit tool call work python_exec '{"code": "6 * 7"}'
   sandpit tool call work file_write - < input.json`,
@@ -159,10 +159,10 @@ func readToolInput(a *app, args []string) ([]byte, error) {
 	if args[0] != "-" {
 		return []byte(args[0]), nil
 	}
-	return io.ReadAll(io.LimitReader(a.In, maxToolInput+1)) // a longer one is refused as any other is
+	return io.ReadAll(io.LimitReader(a.In, maxToolInput+1)) // longer input is rejected like any other
 }
 
-// toolCall is what is called.
+// toolCall is the name of a tool and its input.
 type toolCall struct {
 	name  string
 	input []byte
@@ -202,7 +202,7 @@ func callTool(ctx context.Context, a *app, c *client.Client, sandbox string, cal
 	return tools.Invoke(ctx, session, call.name, call.input), nil
 }
 
-// showResult prints what came of a call. What comes out of a sandbox cannot talk to the terminal.
+// showToolResult prints the result of a call. The sandbox's output is escaped.
 func showToolResult(a *app, o output, r tool.Result) error {
 	if o.isJSON() {
 		if err := printJSON(a.Out, r); err != nil {

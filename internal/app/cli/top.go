@@ -28,9 +28,9 @@ func newTop(a *app) *cobra.Command {
 	var o topCommand
 	cmd := &cobra.Command{
 		Use:   "top [flags]",
-		Short: "Watch what the running sandboxes of a server use",
-		Long: `Watch what the running sandboxes of a server use, the busiest first. 100 % is one
-processor. q ends it. Without a terminal, and as JSON, it measures once, over the
+		Short: "Watch the resource usage of the running sandboxes of a server",
+		Long: `Watch the resource usage of the running sandboxes of a server, the busiest first. 100 % is
+one CPU. Press q to quit. Without a terminal, and as JSON, it measures once, over the
 interval.`,
 		Example:           "  sandpit top\n  sandpit top --interval 5s",
 		Args:              wantArgs(0, 0, ""),
@@ -72,18 +72,18 @@ func topOnce(ctx context.Context, a *app, c *client.Client, o output, interval t
 	return a.showListing(o, measuredListing(list, true))
 }
 
-// topLive draws again and again until q, escape or Ctrl-C is pressed.
+// topLive draws the table repeatedly until q, Escape or Ctrl-C is pressed.
 func topLive(ctx context.Context, a *app, c *client.Client, fd int, interval time.Duration) error {
 	restore, err := setTerminalRaw(a.In)
 	if err != nil {
 		return err
 	}
 	defer restore()
-	const screen, back = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l" // a screen of its own without a cursor
+	const screen, back = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l" // the alternate screen without a cursor
 	if _, err := io.WriteString(a.Out, screen); err != nil {
 		return err
 	}
-	defer func() { _, _ = io.WriteString(a.Out, back) }() // a terminal that is gone needs nothing back
+	defer func() { _, _ = io.WriteString(a.Out, back) }() // a terminal that is gone cannot be restored
 	var list []sandboxUsage
 	for {
 		if list, err = measureAll(ctx, c, list); err != nil {
@@ -98,12 +98,12 @@ func topLive(ctx context.Context, a *app, c *client.Client, fd int, interval tim
 	}
 }
 
-// topScreen is one drawing, as large as the terminal.
+// topScreen returns one drawing in the size of the terminal.
 func topScreen(a *app, c *client.Client, list []sandboxUsage) []byte {
 	var table bytes.Buffer
 	fmt.Fprintf(&table, "%s on %s, %s (q quits)\n\n", formatCount(len(list), "sandbox", "sandboxes"),
 		escapeText(c.URL()), time.Now().Format(time.TimeOnly))
-	_ = writeTable(&table, measuredListing(list, true).rows, nil) // memory does not fail
+	_ = writeTable(&table, measuredListing(list, true).rows, nil) // writes to memory do not fail
 	lines := strings.Split(strings.TrimSuffix(table.String(), "\n"), "\n")
 	at := a.terminalSize()
 	const home, clearLine, clearRest = "\x1b[H", "\x1b[K", "\x1b[J"
@@ -121,7 +121,7 @@ func topScreen(a *app, c *client.Client, list []sandboxUsage) []byte {
 	return []byte(text.String() + clearRest)
 }
 
-// waitForQuitKey waits for a while, or for a key that means the end.
+// waitForQuitKey waits for a while, and reports whether a key was pressed that quits.
 func waitForQuitKey(ctx context.Context, fd int, in io.Reader, wait time.Duration) (quit bool, err error) {
 	const slice = 100 * time.Millisecond
 	for end := time.Now().Add(wait); time.Now().Before(end); {
@@ -138,7 +138,7 @@ func waitForQuitKey(ctx context.Context, fd int, in io.Reader, wait time.Duratio
 		keys := make([]byte, 32)
 		n, err = in.Read(keys)
 		if err != nil && n == 0 {
-			return true, nil // the terminal is gone: nobody watches
+			return true, nil // the terminal is gone
 		}
 		if bytes.ContainsAny(keys[:n], "qQ\x1b\x03\x04") {
 			return true, nil
@@ -147,7 +147,7 @@ func waitForQuitKey(ctx context.Context, fd int, in io.Reader, wait time.Duratio
 	return false, nil
 }
 
-// measureAll measures what runs, the busiest first. Those that end meanwhile are
+// measureAll measures the running sandboxes, the busiest first. Sandboxes that end meanwhile are
 // left out.
 func measureAll(ctx context.Context, c *client.Client, before []sandboxUsage) ([]sandboxUsage, error) {
 	running, err := c.Sandboxes.List(ctx, client.Filter{States: []sandpit.State{sandpit.StateRunning}})
@@ -181,7 +181,8 @@ func measureAll(ctx context.Context, c *client.Client, before []sandboxUsage) ([
 	return list, nil
 }
 
-// busyCPUs is how many processors were kept busy between two measurements.
+// busyCPUs returns the number of CPUs that were busy between two measurements; below zero is
+// unknown.
 func busyCPUs(before, now sandpit.Stats) float64 {
 	span := now.At.Sub(before.At)
 	if before.At.IsZero() || span <= 0 || now.CPU < before.CPU {

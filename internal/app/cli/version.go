@@ -13,7 +13,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/app/daemon"
 )
 
-// versions are this program's and the server's.
+// versions are the versions of this program and of the server.
 type versions struct {
 	Client api.Version  `json:"client"`
 	Server *api.Version `json:"server,omitempty"`
@@ -27,10 +27,9 @@ type versionCommand struct {
 func newVersion(a *app) *cobra.Command {
 	var o versionCommand
 	cmd := &cobra.Command{
-		Use:   "version [flags]",
-		Short: "Show the version of this program and its parts, and of the server",
-		Long: `Show the version of this program and its parts, and of the server that the
-environment, the configuration or --server names.`,
+		Use:               "version [flags]",
+		Short:             "Show the version of this program and its parts, and of the server",
+		Long:              `Show the version of this program and its parts, and of the configured server.`,
 		Example:           "  sandpit version",
 		Args:              wantArgs(0, 0, ""),
 		ValidArgsFunction: cobra.NoFileCompletions,
@@ -53,14 +52,14 @@ func (o *versionCommand) run(cmd *cobra.Command, a *app, _ []string) error {
 	return a.toVerbError(cmd.Context(), problem)
 }
 
-// serverVersion asks the server if one is named.
+// serverVersion returns the server's version, nil without a server.
 func serverVersion(ctx context.Context, a *app) (*api.Version, error) {
 	cfg, err := a.loadConfig(a.serverOverride()...)
 	if err != nil {
 		return nil, err
 	}
 	if _, runs := cfg.LocalServer(); cfg.URL == "" && !runs {
-		return nil, nil //nolint:nilnil // there is none, which is no failure
+		return nil, nil //nolint:nilnil // no server is not an error
 	}
 	c, err := newConfiguredClient(cfg)
 	if err != nil {
@@ -72,7 +71,7 @@ func serverVersion(ctx context.Context, a *app) (*api.Version, error) {
 	defer cancel()
 	v, err := c.Version(ctx)
 	if err != nil {
-		return nil, sandpit.Errorf(sandpit.CodeOf(err), "the server's version: %w", err)
+		return nil, sandpit.Errorf(sandpit.CodeOf(err), "get the server's version: %w", err)
 	}
 	return &v, nil
 }

@@ -15,9 +15,9 @@ import (
 )
 
 func newVolume(a *app) *cobra.Command {
-	cmd := newGroup("volume", "Make, list and remove the volumes of a server", `Make, list and remove the volumes of a server: directories that several sandboxes
-of one owner can have at the same time, and that outlive them. "-v NAME:/path" of create and
-run shows one in a sandbox, "-v NAME:/path:ro" without letting it write.`,
+	cmd := newGroup("volume", "Create, list and remove the volumes of a server", `Create, list and remove the volumes of a server: directories that several sandboxes of one
+owner can mount at the same time, and that outlive them. "-v NAME:/path" of create and run
+mounts one, "-v NAME:/path:ro" read-only.`,
 		"  sandpit volume create data\n  sandpit create --name work -v data:/data\n  sandpit volume rm data")
 	cmd.AddCommand(newVolumeCreate(a), newVolumeList(a), newVolumeInspect(a), newVolumeRemove(a))
 	return cmd
@@ -32,15 +32,15 @@ func newVolumeCreate(a *app) *cobra.Command {
 	var o volumeCreateCommand
 	cmd := &cobra.Command{
 		Use:   "create [flags] NAME...",
-		Short: "Make volumes",
-		Long: `Make volumes and print their names. A name has letters, digits, and inside also
-"-", "_" and dots.`,
+		Short: "Create volumes",
+		Long: `Create volumes and print their names. A name has letters, digits and, except at its ends,
+also "-", "_" and dots.`,
 		Example:           "  sandpit volume create data\n  sandpit volume create --provider docker cache",
 		Args:              wantArgs(1, -1, "the name of a volume"),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE:              a.withClient(o.run),
 	}
-	cmd.Flags().StringVar(&o.provider, "provider", "", "`name` of who keeps them, see sandpit providers (default the server's choice)")
+	cmd.Flags().StringVar(&o.provider, "provider", "", "`name` of the provider that stores them, see sandpit providers (default the server's)")
 	return cmd
 }
 
@@ -59,10 +59,11 @@ type volumeRemoveCommand struct {
 func newVolumeRemove(a *app) *cobra.Command {
 	var o volumeRemoveCommand
 	cmd := &cobra.Command{
-		Use:               "rm [flags] NAME...",
-		Aliases:           []string{"remove"},
-		Short:             "Remove volumes with all of their files",
-		Long:              "Remove volumes with all of their files. One that a sandbox has, be that stopped, stays.",
+		Use:     "rm [flags] NAME...",
+		Aliases: []string{"remove"},
+		Short:   "Remove volumes with all their files",
+		Long: `Remove volumes with all their files. A volume that a sandbox mounts, even a stopped one,
+is not removed.`,
 		Example:           "  sandpit volume rm data",
 		Args:              wantArgs(1, -1, "the name of a volume"),
 		ValidArgsFunction: cobra.NoFileCompletions,
@@ -93,7 +94,7 @@ func newVolumeList(a *app) *cobra.Command {
 		RunE:              a.withClient(o.run),
 	}
 	o.addFlags(cmd, "print names only")
-	cmd.Flags().StringVar(&o.owner, "owner", "", "`name` of whose, for administrators (default everybody's)")
+	cmd.Flags().StringVar(&o.owner, "owner", "", "`name` of the owner, for administrators (default all owners)")
 	return cmd
 }
 
@@ -126,8 +127,8 @@ func newVolumeInspect(a *app) *cobra.Command {
 	var o volumeInspectCommand
 	cmd := &cobra.Command{
 		Use:               "inspect [flags] NAME...",
-		Short:             "Show how large volumes are, and which sandboxes have them",
-		Long:              "Show how large volumes are, and which sandboxes have them. As JSON it is a list, also for one.",
+		Short:             "Show the sizes of volumes and the sandboxes that mount them",
+		Long:              `Show the sizes of volumes and the sandboxes that mount them. As JSON it is always a list.`,
 		Example:           "  sandpit volume inspect data",
 		Args:              wantArgs(1, -1, "the name of a volume"),
 		ValidArgsFunction: cobra.NoFileCompletions,
@@ -162,7 +163,7 @@ func showVolumes(a *app, o output, list []sandpit.Volume) error {
 			fmt.Fprintln(a.Out)
 		}
 		rows := [][]string{
-			{"Name", v.Name}, {"Owner", v.Owner}, {"Provider", v.Provider}, {"Created", formatTime(v.CreatedAt)}, {"Size", "not known"},
+			{"Name", v.Name}, {"Owner", v.Owner}, {"Provider", v.Provider}, {"Created", formatTime(v.CreatedAt)}, {"Size", "unknown"},
 		}
 		if v.Size != nil {
 			rows[len(rows)-1][1] = formatBytes(*v.Size)
