@@ -94,7 +94,7 @@ func constantFacts(t *testing.T) []fact {
 		{"docs/api.md", "at most {} preview tokens together", counted("internal/core/store", "MaxOwnerTokens")},
 		{"docs/api.md", "up to {} times and for a minute", counted("client", "maxBusyTries")},
 		{"docs/api.md", "10 times and for {}, unless", timed("client", "maxBusyWait")},
-		{"docs/api.md", "the deletion outlives by up to {}.", timed("client", "goodbye")},
+		{"docs/api.md", "the deletion outlives by up to {}.", timed("client", "deletionTimeout")},
 		{"docs/api.md", "Every {} of silence", timed("internal/front/api", "HeartbeatEvery")},
 		{"docs/api.md", "may listen to {} streams", counted("internal/front/api/native", "maxStreams")},
 		{"docs/api.md", "| head of a request | {}, within", sized("internal/front/api", "usualHeader")},

@@ -19,7 +19,7 @@ func TestClientFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	ctx, box := t.Context(), c.Open(sandpit.ID(w.ids["sandbox"]))
+	ctx, box := t.Context(), c.Sandboxes.Open(sandpit.ID(w.ids["sandbox"]))
 	if err := box.WriteFile(ctx, "a dir/b", []byte("one\xff")); err != nil {
 		t.Fatal(err)
 	}

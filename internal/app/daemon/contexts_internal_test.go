@@ -146,7 +146,7 @@ func TestContextsGo(t *testing.T) {
 		}
 	}
 	expect(2, "while more come")
-	if err := c.DeleteTemplate(t.Context(), "web"); err != nil {
+	if err := c.Templates.Delete(t.Context(), "web"); err != nil {
 		t.Fatal(err)
 	}
 	expect(1, "the template is removed")

@@ -1,21 +1,9 @@
 package wire
 
-import "time"
-
 // NewPreviewURL is a request for the URL of a port.
 type NewPreviewURL struct {
 	Expires float64 `json:"expires_seconds,omitempty" minimum:"0" doc:"Seconds until the URL expires, at most 30 days. Default: an hour."`
 	Note    string  `json:"note,omitempty" maxLength:"200" doc:"A comment that lists of tokens show, at most 200 bytes."`
-}
-
-// PreviewURL has the addresses at which a port of a sandbox can be seen.
-type PreviewURL struct {
-	Port      int       `json:"port"`
-	URL       string    `json:"url,omitempty" doc:"The URL with a host name of the port's own; absent if the server has no preview domain."`
-	PathURL   string    `json:"path_url,omitempty" doc:"The URL with a path at an address that all previews share; absent if the server has no such address."`
-	Token     string    `json:"token,omitempty" doc:"The token that opens the port, as part of the URLs or as the header Sandpit-Preview-Token; absent if the port is public."`
-	Public    bool      `json:"public" doc:"Whether the port needs no token."`
-	ExpiresAt time.Time `json:"expires_at,omitzero" doc:"When the token expires."`
 }
 
 // NewPreviewTicket is a request for a ticket of a port.
@@ -24,24 +12,7 @@ type NewPreviewTicket struct {
 	Session float64 `json:"session_seconds,omitempty" minimum:"0" doc:"Seconds for which the browser that used the ticket can see the port, at most 30 days. Default: an hour."`
 }
 
-// PreviewTicket has the addresses at which one browser can see a port of a sandbox.
-type PreviewTicket struct {
-	Port      int       `json:"port"`
-	URL       string    `json:"url,omitempty" doc:"The URL with a host name of the port's own; absent if the server has no preview domain."`
-	PathURL   string    `json:"path_url,omitempty" doc:"The URL with a path at an address that all previews share; absent if the server has no such address."`
-	Ticket    string    `json:"ticket,omitempty" doc:"The ticket that opens the port once, as part of either URL; absent if the port is public."`
-	Public    bool      `json:"public" doc:"Whether the port needs no token."`
-	ExpiresAt time.Time `json:"expires_at,omitzero" doc:"When the ticket expires."`
-}
-
 // PortAccess is a request to make a port public or private.
 type PortAccess struct {
 	Public bool `json:"public" doc:"Whether everyone with the URL may see the port."`
-}
-
-// SharedPort is a port of a sandbox that needs no key.
-type SharedPort struct {
-	Port    int    `json:"port"`
-	Public  bool   `json:"public,omitempty" doc:"Everyone with the URL may see the port."`
-	Address string `json:"address,omitempty" doc:"The address on the server's machine at which the port is published; absent if it is not."`
 }

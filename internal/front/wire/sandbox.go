@@ -38,17 +38,6 @@ type Create struct {
 	CreateTimeout  float64           `json:"create_timeout_seconds,omitempty" minimum:"0" doc:"Seconds that creating the sandbox may take, once its image is available and its turn has come. Default: the server's."`
 }
 
-// Repository is a repository that the sandbox clones before it counts as running, with its
-// own git and network.
-type Repository struct {
-	URL      string `json:"url" minLength:"1" doc:"A URL for https, http, ssh or git, or a path inside the sandbox. A user and password in it are not stored."`
-	Ref      string `json:"ref,omitempty" doc:"A branch, a tag, or the full hash of a commit. Default: the default branch of the remote."`
-	Dir      string `json:"dir,omitempty" doc:"The target directory, relative to the working directory. Default: the name of the repository."`
-	Depth    int    `json:"depth,omitempty" minimum:"0" doc:"Number of commits of history. Default: all."`
-	Username string `json:"username,omitempty" doc:"User name for http and https. Default: one that suits tokens."`
-	Password string `json:"password,omitempty" writeOnly:"true" doc:"A password or token for http and https. It is used for the clone and not stored."`
-}
-
 // Policy is a sandpit.Policy. Zero means never, except for IdleTimeout, where zero means the
 // server's default and a negative value means never.
 type Policy struct {
@@ -123,46 +112,4 @@ type Rollback struct {
 type Page[T any] struct {
 	Items []T    `json:"items" nullable:"false" doc:"The items in order."`
 	Next  string `json:"next_cursor,omitempty" doc:"The cursor of the next page; absent on the last one."`
-}
-
-// Pool is the state of a pool.
-type Pool struct {
-	Provider string       `json:"provider"`
-	Spec     sandpit.Spec `json:"spec"`
-	Size     int          `json:"size" doc:"Minimum number of spares."`
-	Max      int          `json:"max" doc:"Maximum number of spares, if the pool adapts to demand."`
-	Ready    int          `json:"ready"`
-	Making   int          `json:"making"`
-}
-
-// Provider is the state of a provider.
-type Provider struct {
-	Name      string   `json:"name"`
-	Default   bool     `json:"default,omitempty" doc:"Requests that name no provider use this one."`
-	Available bool     `json:"available"`
-	Abilities []string `json:"abilities,omitempty" doc:"What the provider can do besides creating sandboxes."`
-	Reason    string   `json:"reason,omitempty" doc:"Why the provider is not available."`
-	Endpoint  string   `json:"endpoint,omitempty" doc:"Where the server looked for the provider; for administrators."`
-	Hint      string   `json:"hint,omitempty" doc:"What to do about it; for administrators."`
-}
-
-// Stats are the counters of the server. The keys are those of the manager.
-type Stats struct {
-	TotalSandboxes   int     `json:"total_sandboxes"`
-	ActiveOperations int     `json:"active_operations"`
-	MaxSandboxes     int     `json:"max_sandboxes"`
-	IdleTimeout      float64 `json:"idle_timeout" doc:"Seconds."`
-	CleanupInterval  float64 `json:"cleanup_interval" doc:"Seconds."`
-	IsShuttingDown   bool    `json:"is_shutting_down"`
-}
-
-// Version has the versions of the server and its parts.
-type Version struct {
-	Sandpit string `json:"sandpit"`
-	GVisor  string `json:"gvisor,omitempty"`
-	Guest   string `json:"guest,omitempty"`
-	Go      string `json:"go"`
-	OS      string `json:"os"`
-	Arch    string `json:"arch"`
-	URL     string `json:"url,omitempty" doc:"The address at which the server listens, from its machine; for administrators."`
 }
