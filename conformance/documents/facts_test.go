@@ -97,9 +97,9 @@ func constantFacts(t *testing.T) []fact {
 		{"docs/api.md", "the deletion outlives by up to {}.", timed("client", "deletionTimeout")},
 		{"docs/api.md", "Every {} of silence", timed("internal/front/api", "HeartbeatEvery")},
 		{"docs/api.md", "may listen to {} streams", counted("internal/front/api/native", "maxStreams")},
-		{"docs/api.md", "| head of a request | {}, within", sized("internal/front/api", "usualHeader")},
+		{"docs/api.md", "| head of a request | {}, within", sized("internal/front/api", "defaultMaxHeader")},
 		{"docs/api.md", "64 KiB, within {} |", timed("internal/front/api", "headerTimeout")},
-		{"docs/api.md", "(`server.max_body`), within {} |", timed("internal/front/api/native", "bodyLimit")},
+		{"docs/api.md", "(`server.max_body`), within {} |", timed("internal/front/api/native", "bodyTimeout")},
 		{"docs/api.md", "one for each {} of the server's memory", sized("internal/app/daemon", "requestMemory")},
 		{"docs/api.md", "a quarter of the server's memory, up to {};", sized("internal/core/memory", "maxDefault")},
 		{"docs/api.md", "cannot send the next {} for a minute", sized("internal/front/api", "guardedPiece")},
@@ -119,7 +119,7 @@ func constantFacts(t *testing.T) []fact {
 		{"docs/terminals.md", "has run for {} is closed", timed("internal/reach/shell", "defaultIdle")},
 
 		{"docs/aio.md", "files, up to {} in one piece", sized("internal/front/api/aio", "maxFile")},
-		{"docs/aio.md", "The session ends {} after the last request.", timed("internal/front/api/aio", "rest")},
+		{"docs/aio.md", "The session ends {} after the last request.", timed("internal/front/api/aio", "idleTimeout")},
 
 		{"docs/mcp.md", "from the last {} and 64 answers", sized("internal/agents/mcp", "maxReplay")},
 		{"docs/mcp.md", "from the last 2 MiB and {} answers", counted("internal/agents/mcp", "maxReplayStreams")},
