@@ -311,7 +311,7 @@ func TestEventsOfHostileServers(t *testing.T) {
 		"no JSON": {func(w io.Writer) error {
 			_, err := io.WriteString(w, "event: event\ndata: {\n\n")
 			return err
-		}, sandpit.Internal, "an event that cannot be read"},
+		}, sandpit.Internal, "decode an event"},
 		"a problem that is none": {func(w io.Writer) error {
 			_, err := io.WriteString(w, "event: error\ndata: {\n\n")
 			return err

@@ -148,7 +148,7 @@ func TestCutConnections(t *testing.T) {
 	c.Close()
 	calls.Store(0)
 	_, err = c.Sandboxes.Open(id).Run(t.Context(), "true")
-	wantError(t, err, sandpit.Unavailable, "broke")
+	wantError(t, err, sandpit.Unavailable, "lost")
 	if n := calls.Load(); n != 1 {
 		t.Errorf("a command was sent %d times", n)
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/api"
 	"github.com/sandpit-dev/sandpit/internal/front/wire"
+	"github.com/sandpit-dev/sandpit/internal/inside/interpreter"
 	"github.com/sandpit-dev/sandpit/internal/reach/envd"
 )
 
@@ -18,8 +19,9 @@ import (
 type Sandbox struct {
 	sandpit.Sandbox
 
-	client *Client
-	guest  *remoteGuest
+	client      *Client
+	guest       *remoteGuest
+	interpreter *interpreter.Remote
 }
 
 // Open returns a sandbox by its ID without a request: it is not checked that the sandbox exists.
@@ -27,7 +29,11 @@ func (g Sandboxes) Open(id sandpit.ID) *Sandbox { return g.client.newSandbox(san
 
 // newSandbox returns a sandbox whose guest is reached through the server.
 func (c *Client) newSandbox(s sandpit.Sandbox) *Sandbox {
-	return &Sandbox{Sandbox: s, client: c, guest: &remoteGuest{Client: envd.New(guestTransport{c, s.ID}, ""), client: c, id: s.ID}}
+	guest := &remoteGuest{Client: envd.New(guestTransport{c, s.ID}, ""), client: c, id: s.ID}
+	return &Sandbox{
+		Sandbox: s, client: c, guest: guest,
+		interpreter: interpreter.NewRemote(guest, interpreter.RemoteOptions{User: s.Spec.User}),
+	}
 }
 
 // Guest returns the guest of the sandbox, reached through the server.

@@ -22,6 +22,8 @@ type (
 	SSHKey        = api.SSHKey
 	SSHServer     = api.SSHServer
 	SSHToken      = api.SSHToken
+	Session       = api.Session
+	SessionResult = api.SessionResult
 	SetNetwork    = api.SetNetwork
 	SharedPort    = api.SharedPort
 	Stats         = api.Stats

@@ -13,18 +13,6 @@ type NewSession struct {
 	RefuseBusy bool              `json:"refuse_busy,omitempty" doc:"Refuse a command while another one runs. Default: the command waits."`
 }
 
-// Session is the state of a terminal session.
-type Session struct {
-	ID        string    `json:"id"`
-	Shell     string    `json:"shell" doc:"bash or sh."`
-	Cwd       string    `json:"cwd,omitempty"`
-	CreatedAt time.Time `json:"created_at"`
-	LastUsed  time.Time `json:"last_used"`
-	Runs      int       `json:"runs" doc:"Number of commands that have run."`
-	Waiting   int       `json:"waiting" doc:"Number of commands that run or wait."`
-	Jobs      int       `json:"jobs" doc:"Number of running jobs."`
-}
-
 // SessionRun is a request to run a command in the shell of a session.
 type SessionRun struct {
 	Command        string  `json:"command" doc:"A piece of a shell script."`
@@ -32,25 +20,6 @@ type SessionRun struct {
 	Stdin          string  `json:"stdin,omitempty" doc:"The complete input. Default: empty."`
 	SeparateStderr bool    `json:"separate_stderr,omitempty" doc:"Return stderr separately. Default: stdout has all output in order."`
 	MaxOutput      int64   `json:"max_output,omitempty" minimum:"0" doc:"Maximum number of bytes of each output in the response. Default: the session's."`
-}
-
-// SessionResult is the result of a SessionRun.
-type SessionResult struct {
-	Stdout      string  `json:"stdout" doc:"The output. Bytes that are not UTF-8 are replaced by U+FFFD."`
-	Stderr      string  `json:"stderr" doc:"The output. Bytes that are not UTF-8 are replaced by U+FFFD."`
-	StdoutBytes []byte  `json:"stdout_base64,omitempty" doc:"The exact output as base64; absent if the output is UTF-8."`
-	StderrBytes []byte  `json:"stderr_base64,omitempty" doc:"The exact output as base64; absent if the output is UTF-8."`
-	StdoutSize  int64   `json:"stdout_size" doc:"Number of bytes that the command wrote, including those left out."`
-	StderrSize  int64   `json:"stderr_size"`
-	Truncated   bool    `json:"truncated" doc:"The middle of a stream is missing."`
-	Late        string  `json:"late,omitempty" doc:"Output of background processes of earlier commands while no command ran."`
-	ExitCode    int     `json:"exit_code"`
-	Duration    float64 `json:"duration_seconds" doc:"By the clock of the server."`
-	TimedOut    bool    `json:"timed_out"`
-	Outcome     string  `json:"outcome" enum:"completed,interrupted,killed,lost,ended" doc:"How the command ended, and whether the shell still runs."`
-	StateLost   bool    `json:"state_lost,omitempty" doc:"The shell has ended; the next command gets a new one."`
-	Fresh       bool    `json:"fresh,omitempty" doc:"The command got a new shell."`
-	Cwd         string  `json:"cwd,omitempty" doc:"The working directory after the command."`
 }
 
 // NewJob is a request for a program in the background of a session, in its directory and
