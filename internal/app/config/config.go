@@ -2,9 +2,8 @@
 // environment variables, then flags, each layer over the one before, into one
 // Config. Nothing is global: two configurations can live in one process.
 //
-// Loading is strict. A key that does not exist, a value that makes no sense
-// and a variable nobody knows are problems, and all of them are reported at
-// once, each with its place (see Problems). Sections of other programs in the
+// Loading is strict. An unknown key, an invalid value and an unknown variable are
+// problems, and all of them are reported at once, each with its position (see Problems). Sections of other programs in the
 // same file are left alone, so that an OpenManus configuration can be used as
 // it is; their names are kept in Config.Ignored and their contents are never
 // shown.
@@ -82,10 +81,10 @@ type Config struct {
 	// that is absolute, else /tmp.
 	TempDir string
 
-	// Home is the home directory of the user, "" if there is none.
+	// Home is the home directory of the user, or "".
 	Home string
 
-	// Systemd is what the service manager wants to hear.
+	// Systemd is what the service manager expects.
 	Systemd Systemd
 
 	// File is the configuration file that was read, or "" if there was none.
@@ -93,8 +92,8 @@ type Config struct {
 	// Ignored names the sections of File that belong to other programs, in
 	// file order.
 	Ignored []string
-	// Notices are things that look wrong and are no reason to stop: variables that
-	// nobody knows, and values of other programs' variables that make no sense here.
+	// Notices are oddities that do not prevent a start: unknown variables, and values of
+	// other programs' variables that are invalid here.
 	Notices []string
 	// Sources says where each value that is not a default came from, in words
 	// fit for a message: "config.toml:7", "SANDPIT_SANDBOX_IMAGE", "--memory".
@@ -115,8 +114,8 @@ func (c Config) CommandTimeout(usual time.Duration) time.Duration {
 // explicit one is refused.
 func (c Config) Explicit(key Key) bool { return c.Sources[key] != "" }
 
-// OwnPaths returns what sandboxes are not shown unless someone insists: directories with
-// sandpit's own files, and the socket of Docker's engine.
+// OwnPaths returns the paths that are not mounted in sandboxes without an explicit override:
+// directories with sandpit's own files, and the socket of Docker's engine.
 func (c Config) OwnPaths() []string {
 	paths := []string{c.StateDir, c.CacheDir, c.RuntimeDir}
 	if socket, ok := strings.CutPrefix(c.Docker.Host, "unix://"); ok {

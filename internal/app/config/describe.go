@@ -20,14 +20,14 @@ type Description struct {
 	Variables []string
 	// About is one sentence that says what it is for.
 	About string
-	// Default is what holds when nobody says anything.
+	// Default is the default value.
 	Default string
-	// Value is what holds, with secrets hidden; Source says who said so, and is "" for
-	// a default.
+	// Value is the value in effect, with secrets hidden; Source says where it comes from,
+	// and is "" for a default.
 	Value, Source string
 }
 
-// Describe tells all settings and their values, in the order of the sections.
+// Describe returns all settings and their values, in the order of the sections.
 func Describe(c Config) []Description {
 	usual := Default()
 	var list []Description

@@ -10,12 +10,11 @@ import (
 )
 
 // MakePrivate makes the directory and those above it that are missing, all
-// with mode 0700, and makes sure that it belongs to uid and that nobody else
-// may look into it. It changes nothing about a directory that exists.
+// with mode 0700, and checks that it belongs to uid and that no other
+// user can read it. It does not change an existing directory.
 //
-// PermissionDenied: it belongs to somebody else, is open to others, is a
-// symbolic link, or may not be made; the hint names the remedy. Invalid:
-// something that is no directory has the name.
+// PermissionDenied: it belongs to another user, is accessible to others, is a symbolic
+// link, or cannot be created; the hint names the remedy. Invalid: it is not a directory.
 func MakePrivate(dir string, uid int) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil && !isThere(dir) {
 		return sandpit.WithHint(fmt.Errorf("make the directory %s: %w", dir, err), elsewhere)
@@ -32,8 +31,8 @@ func isThere(name string) bool {
 	return err == nil
 }
 
-// checkPrivate does not follow a link in the last place: whoever owns the
-// directory above could turn it around after the check.
+// checkPrivate does not follow a link in the last element: the owner of the directory above
+// could change it after the check.
 func checkPrivate(dir string, uid int) error {
 	info, err := os.Lstat(dir)
 	if err != nil {

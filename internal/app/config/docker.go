@@ -16,8 +16,8 @@ import (
 // its sandboxes are like.
 type Docker struct {
 	// Host is the engine's address: unix://, tcp://, http:// or https://. Default: that
-	// of Context, else of the context that is chosen in Docker's own configuration,
-	// else the first socket there is of Docker, Docker without root, and Podman.
+	// of Context, else of the current context in Docker's configuration, else the first
+	// existing socket of Docker, rootless Docker and Podman.
 	Host string
 	// Context is one of Docker's command line. Default: none.
 	Context string
@@ -31,8 +31,8 @@ type Docker struct {
 	// XDG_RUNTIME_DIR only.
 	RuntimeDir string
 
-	// Image is what a sandbox starts from when nobody names an image: there is no
-	// "host" in an engine. Default: python:3.12-slim.
+	// Image is the default image of a sandbox, because an engine has no "host" image.
+	// Default: python:3.12-slim.
 	Image sandpit.Image
 	// Network is the engine's network of sandboxes that are online. Default: none, and
 	// no sandbox is.
@@ -77,7 +77,7 @@ func dockerSettings() []setting {
 	return []setting{
 		defineSetting(KeyDockerHost, func(c *Config) *string { return &c.Docker.Host }, setDockerHost,
 			"The engine's address: unix://, tcp://, http:// or https://.").
-			describedBy("that of `context`, else of the context that is chosen in Docker's configuration, else the first socket there is of Docker, Docker without root, and Podman").
+			describedBy("that of `context`, else of the current context in Docker's configuration, else the first existing socket of Docker, rootless Docker and Podman").
 			orVariable("DOCKER_HOST", readDockerHost),
 		defineSetting(KeyDockerContext, func(c *Config) *string { return &c.Docker.Context }, setName,
 			"A context of Docker's command line, for when there is no `host`.").orVariable("DOCKER_CONTEXT", readName),
@@ -97,7 +97,7 @@ func dockerSettings() []setting {
 		defineSetting(KeyDockerUserns, func(c *Config) *string { return &c.Docker.Userns }, setWord,
 			"The mode of user namespaces, for example Podman's auto. The machine's is refused.").describedBy("the engine's own"),
 		defineSetting(KeyDockerUser, func(c *Config) *string { return &c.Docker.User }, setWord,
-			"Who runs the programs of images that name no user: a name, a uid or uid:gid.").describedBy("root of the sandbox"),
+			"The user for programs of images that name none: a name, a uid or uid:gid.").describedBy("root of the sandbox"),
 		defineSetting(KeyDockerCapabilities, func(c *Config) *[]string { return &c.Docker.Capabilities }, setCapabilities,
 			"What root of a sandbox may do besides the usual (docs/docker.md), for example SYS_PTRACE."),
 		defineSetting(KeyDockerReadOnlyRoot, func(c *Config) *bool { return &c.Docker.ReadOnlyRoot }, setBool,
@@ -127,8 +127,8 @@ func setDockerHost(field *string, v any) error {
 	return nil
 }
 
-// readDockerHost also takes what Docker can reach and we cannot: the provider says so
-// when it is wanted.
+// readDockerHost also accepts addresses that only Docker can reach: the provider refuses them
+// when it is used.
 func readDockerHost(value string) (word, bool) {
 	var field string
 	return word(value), setDockerHost(&field, word(value)) == nil

@@ -12,30 +12,30 @@ import (
 
 // E2B is the [e2b] section: what clients of E2B's API find here.
 type E2B struct {
-	// Templates are the images that their templates stand for, by name, unless an owner or an
-	// administrator has a template of that name. Default: the templates of the program.
+	// Templates maps names of their templates to images, unless an owner or an administrator
+	// has a template of that name. Default: the built-in templates.
 	Templates map[string]sandpit.Image
-	// Internet lets their sandboxes reach the network where they ask for it, which they
-	// do unless they say otherwise. Default: true.
+	// Internet lets their sandboxes reach the network if they request it, which they do by
+	// default. Default: true.
 	Internet bool
-	// Public lets everybody reach the ports of their sandboxes who knows the name, unless
-	// their clients say otherwise. Default: true.
+	// Public makes the ports of their sandboxes public, unless their clients say otherwise.
+	// Default: true.
 	Public bool
 }
 
-// defaultE2B is what E2B is if nobody says otherwise.
+// defaultE2B returns the default section.
 func defaultE2B() E2B { return E2B{Internet: true, Public: true} }
 
 func e2bSettings() []setting {
 	return []setting{
 		defineSetting(KeyE2BTemplates, func(c *Config) *map[string]sandpit.Image { return &c.E2B.Templates }, setTemplates,
-			"The images that templates of E2B's clients stand for: `{ base = \"debian:12\" }`. The variable: `base=debian:12 python=python:3.12`. "+
+			"The images of templates of E2B's clients: `{ base = \"debian:12\" }`. The variable: `base=debian:12 python=python:3.12`. "+
 				"In an image that has a user called `user`, programs run as that user. An owner's template of the name, and one that an administrator has "+
 				"published, come before.").describedBy("the built-in templates; see [from-e2b.md](from-e2b.md#what-a-template-name-means)"),
 		defineSetting(KeyE2BInternet, func(c *Config) *bool { return &c.E2B.Internet }, setBool,
-			"Whether sandboxes of E2B's clients reach the network when their clients ask for it, which E2B's do unless they are told not to."),
+			"Whether sandboxes of E2B's clients reach the network if their clients request it, which E2B's SDK does by default."),
 		defineSetting(KeyE2BPublic, func(c *Config) *bool { return &c.E2B.Public }, setBool,
-			"Whether everybody who knows the host name of a port reaches it, as with E2B, in sandboxes whose clients do not forbid it. "+
+			"Whether ports are public, as with E2B, in sandboxes whose clients do not forbid it. "+
 				"If not, clients need the traffic token that they get with the sandbox."),
 	}
 }

@@ -11,12 +11,12 @@ import (
 	"time"
 )
 
-// alias is a variable of somebody else that stands for one of ours.
+// alias is a variable of another program that stands for one of sandpit's.
 type alias struct {
 	name string
-	// read turns its value into ours. False: it makes no sense here, which is told
-	// and no reason to stop, since the variable may be meant for others. Nil: the
-	// value is taken, and refused, as ours would be.
+	// read converts its value. False: the value is invalid here, which is reported but
+	// does not prevent a start, because the variable may be meant for other programs. Nil:
+	// the value is treated like that of sandpit's own variable.
 	read func(value string) (word, bool)
 }
 

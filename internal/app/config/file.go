@@ -99,8 +99,8 @@ type file struct {
 	meta toml.MetaData
 }
 
-// table is a TOML table whose values are decoded one by one, since only then
-// does the decoder tell their lines.
+// table is a TOML table whose values are decoded one by one, because only then does the
+// decoder report their lines.
 type table map[string]toml.Primitive
 
 // entry is one line of a table.
@@ -126,8 +126,8 @@ func (f *file) listEntries(t table) []entry {
 	return list
 }
 
-// locateValue returns a value and where it is. The decoder tells positions only in
-// errors, so the value is received by a type that always answers with one.
+// locateValue returns a value and its position. The decoder reports positions only in errors,
+// so the value is decoded into a type that always returns an error.
 func (f *file) locateValue(raw toml.Primitive) (value any, line, start int) {
 	var c catcher
 	err := f.meta.PrimitiveDecode(raw, &c)
@@ -141,7 +141,7 @@ type catcher struct{ value any }
 
 var errCaught = errors.New("caught")
 
-// UnmarshalTOML keeps the value and fails, so that the position is told.
+// UnmarshalTOML stores the value and fails, so that the decoder reports the position.
 func (c *catcher) UnmarshalTOML(value any) error {
 	c.value = value
 	return errCaught
@@ -232,9 +232,8 @@ var quoted = regexp.MustCompile(`'''|"[^"]*"|'[^']*'|\d{4,}`)
 // harmless is a single character, or the escape of one.
 var harmless = regexp.MustCompile(`^['"]\\?.['"]$|^['"]{2}$`)
 
-// redactMessage removes pieces of the file from a message of the decoder: the line at
-// fault may be the key of a model in a section that is none of our business.
-// The name of a key that stands twice is no secret.
+// redactMessage removes pieces of the file from a message of the decoder: the line may contain
+// an API key in a section of another program. The name of a duplicate key is not a secret.
 func redactMessage(message string) string {
 	if strings.HasPrefix(message, "Key '") && !hasControl(message) {
 		return message

@@ -15,9 +15,8 @@ import (
 const socketTimeout = 2 * time.Second
 
 // ServerURL returns the address of the server that commands and the Go client use: the one
-// that is named (by a flag, SANDPIT_URL or the configuration), else the socket of this
-// user's own server if one answers there, else the address at which the configuration has a
-// server listen.
+// that a flag, SANDPIT_URL or the configuration names, else the socket of this user's own
+// server if it responds, else the address in the configuration of the server.
 func (c Config) ServerURL() string {
 	if c.URL != "" {
 		return c.URL
@@ -58,7 +57,7 @@ func (c Config) LocalServer() (url string, ok bool) {
 func (c Config) ListenURL() (string, error) {
 	host, port, err := net.SplitHostPort(c.Server.Listen)
 	if err != nil || port == "0" {
-		return "", sandpit.Errorf(sandpit.Unsupported, "the configuration does not tell at which address the server listens (server.listen is %s)", c.Server.Listen)
+		return "", sandpit.Errorf(sandpit.Unsupported, "the configuration does not name the server's address (server.listen is %s)", c.Server.Listen)
 	}
 	if ip, err := netip.ParseAddr(host); host == "" || err == nil && ip.IsUnspecified() {
 		host = "localhost"

@@ -70,7 +70,7 @@ func TestImageProblems(t *testing.T) {
 		`cache_size = 1`:                  `image.cache_size: 1 is too small; use at least 64m`,
 		`owner_cache_size = 1`:            `image.owner_cache_size: 1 is too small; use at least 64m`,
 		`max_pulls = 0`:                   `image.max_pulls: 0 is not a number of images; use 1 to 1000`,
-		`pull_timeout = 0`:                `image.pull_timeout: 0 is no time at all; use at least 1, or leave it out for 1800`,
+		`pull_timeout = 0`:                `image.pull_timeout: 0 is too short; use at least 1, or omit it for 1800`,
 		`chache_size = "1g"`:              `image.chache_size: unknown key; did you mean cache_size?`,
 	} {
 		if diff := cmp.Diff([]string{file + want}, problems(t, user("[image]\n"+line+"\n"))); diff != "" {

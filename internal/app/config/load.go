@@ -10,8 +10,8 @@ import (
 // itself; FromProcess makes Options that describe it.
 type Options struct {
 	// File is the configuration file named by --config; it must exist. Default:
-	// the file SANDPIT_CONFIG names, which must exist too, else the usual one
-	// (see DefaultFile), which need not.
+	// the file SANDPIT_CONFIG names, which must exist too, else the default
+	// one (see DefaultFile), which need not exist.
 	File string
 	// Environ is the environment as os.Environ gives it. A variable that is
 	// set to nothing counts as not set.
@@ -116,7 +116,7 @@ func (l *loader) applyValue(key Key, value any, source string, line int) bool {
 func (l *loader) loadOverrides() {
 	for _, o := range l.opts.Overrides {
 		if !l.applyWord(o.Key, o.Value, o.Flag) {
-			l.problems.addProblem(Problem{Source: o.Flag, Text: fmt.Sprintf("there is no setting %q", string(o.Key))})
+			l.problems.addProblem(Problem{Source: o.Flag, Text: fmt.Sprintf("unknown setting %q", string(o.Key))})
 		}
 	}
 }

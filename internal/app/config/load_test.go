@@ -237,9 +237,9 @@ func TestValues(t *testing.T) {
 		`cpu_limit = inf`:           `sandbox.cpu_limit: +Inf is out of range; use 0.01 to 1024`,
 		`cpu_limit = nan`:           `sandbox.cpu_limit: NaN is out of range; use 0.01 to 1024`,
 		`cpu_limit = "1"`:           `sandbox.cpu_limit: "1" is not a number of CPUs; use for example 0.5 or 2`,
-		`timeout = 0`:               `sandbox.timeout: 0 is no time at all; use at least 1, or leave it out for 300`,
-		`timeout = -9223372036854775808`: `sandbox.timeout: -9223372036854775808 is no time at all; ` +
-			`use at least 1, or leave it out for 300`,
+		`timeout = 0`:               `sandbox.timeout: 0 is too short; use at least 1, or omit it for 300`,
+		`timeout = -9223372036854775808`: `sandbox.timeout: -9223372036854775808 is too short; ` +
+			`use at least 1, or omit it for 300`,
 		`timeout = 9223372037`:     `sandbox.timeout: 9223372037 is too long; use at most 9223372036 seconds`,
 		`timeout = 1.5`:            `sandbox.timeout: 1.5 is not a time; use a number of seconds like 300, or text like "5m"`,
 		`timeout = 2026-01-01`:     `sandbox.timeout: a date is not a time; use a number of seconds like 300, or text like "5m"`,

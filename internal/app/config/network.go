@@ -11,23 +11,22 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/reach/network/policy"
 )
 
-// Network is the [network] section: what online sandboxes reach if nobody says, and
-// what none of them reaches whoever asks.
+// Network is the [network] section: what online sandboxes reach by default, and what no
+// sandbox may reach.
 type Network struct {
 	// Forbid keeps every sandbox offline. Default: false.
 	Forbid bool
 	// Allow and Deny are the rules of an online sandbox whose request has none.
 	// Default: none, which allows every public address.
 	Allow, Deny []string
-	// CeilingAllow, if there are any, are rules within one of which each allow rule of
-	// a sandbox must lie, and by which everybody may open addresses that are not public.
-	// Default: none.
+	// CeilingAllow, if not empty, are rules that must contain each allow rule of a sandbox,
+	// and within which every owner may open addresses that are not public. Default: none.
 	CeilingAllow []string
 	// CeilingDeny are deny rules of every online sandbox. Default: none.
 	CeilingDeny []string
-	// CeilingReceive and CeilingSend are the most bytes a second, CeilingConnections
-	// the most connections at a time, CeilingConnectionRate the most that begin each
-	// second. Default: 0, which is no bound.
+	// CeilingReceive and CeilingSend are the maximum bytes per second, CeilingConnections
+	// the maximum concurrent connections, CeilingConnectionRate the maximum new connections
+	// per second. Default: 0, which is unlimited.
 	CeilingReceive, CeilingSend               int64
 	CeilingConnections, CeilingConnectionRate int
 }
@@ -40,8 +39,8 @@ func (n Network) ceilingPolicy() sandpit.NetworkPolicy {
 	}}
 }
 
-// Ceiling returns what no sandbox goes beyond. Invalid: it cannot be understood, which
-// Load has told already.
+// Ceiling returns the ceiling of every sandbox. Invalid: a rule is invalid, which Load has
+// reported already.
 func (n Network) Ceiling() (*policy.Ceiling, error) {
 	return policy.NewCeiling(n.Forbid, n.ceilingPolicy(), n.Allow)
 }
@@ -73,7 +72,7 @@ func (n Network) String() string {
 	add("connections at most", strconv.Itoa(n.CeilingConnections))
 	add("new connections a second at most", strconv.Itoa(n.CeilingConnectionRate))
 	if len(parts) == 0 {
-		return "an online sandbox reaches public addresses, unless its request says otherwise; there is no ceiling"
+		return "an online sandbox reaches public addresses unless its request says otherwise; no ceiling is set"
 	}
 	return "online sandboxes: " + strings.Join(parts, "; ")
 }
@@ -81,7 +80,7 @@ func (n Network) String() string {
 func networkSettings() []setting {
 	return []setting{
 		defineSetting(KeyNetworkForbid, func(c *Config) *bool { return &c.Network.Forbid }, setBool,
-			"Whether every sandbox is offline, whoever asks."),
+			"Whether every sandbox is offline, whatever its request says."),
 		defineSetting(KeyNetworkAllow, func(c *Config) *[]string { return &c.Network.Allow }, setRules,
 			"What an online sandbox may reach whose request has no rules. The variable has commas or spaces between rules.").describedBy("every public address"),
 		defineSetting(KeyNetworkDeny, func(c *Config) *[]string { return &c.Network.Deny }, setRules,

@@ -51,8 +51,8 @@ func (l *loader) fillDirs() {
 		l.fillFromHome(&l.cfg.StateDir, KeyStateDir, "XDG_STATE_HOME", ".local/state")
 		l.fillFromHome(&l.cfg.CacheDir, KeyCacheDir, "XDG_CACHE_HOME", ".cache")
 	}
-	// Whoever moves the state moves the sockets with it: two state directories
-	// must not meet in one runtime directory.
+	// Another state directory also means another runtime directory: two servers must not
+	// share one.
 	if stateIsUsual {
 		setIfEmpty(&l.cfg.RuntimeDir, l.usualRuntime())
 	}

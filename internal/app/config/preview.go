@@ -9,9 +9,9 @@ import (
 
 // Preview is the [preview] section: where people see what programs in sandboxes serve.
 type Preview struct {
-	// Domain is the name below which every port has a host name of its own, at the
-	// server's own address: 8000-ID.localhost. It may be a URL, if viewers come by
-	// another scheme or port than the server listens at; or None. Default: localhost.
+	// Domain is the parent of the host names of ports, at the server's own address:
+	// 8000-ID.localhost. It may be a URL, if viewers use another scheme or port than the
+	// server's listener; or None. Default: localhost.
 	Domain string
 	// Listen is a TCP address where ports are seen by a path, /p/ID/8000/, and nothing
 	// else is; or None. Default: None.
@@ -24,13 +24,13 @@ type Preview struct {
 	Frames []string
 }
 
-// defaultPreview is what Preview is if nobody says otherwise.
+// defaultPreview returns the default section.
 func defaultPreview() Preview { return Preview{Domain: "localhost", Listen: None} }
 
 func previewSettings() []setting {
 	return []setting{
 		defineSetting(KeyPreviewDomain, func(c *Config) *string { return &c.Preview.Domain }, setDomain,
-			"The name below which each port of a sandbox has a host name of its own, `8000-ID.localhost`; browsers find the names below localhost by themselves. "+
+			"The parent of the host names of ports, such as `8000-ID.localhost`; browsers resolve names below localhost to this machine. "+
 				"A URL such as `https://preview.example.org` if viewers come through another server; or none."),
 		defineSetting(KeyPreviewListen, func(c *Config) *string { return &c.Preview.Listen }, setListen,
 			"A TCP address where ports are seen by a path instead, `/p/ID/8000/`, or none. All previews share one origin there."),
@@ -86,7 +86,7 @@ func setDomain(field *string, v any) error {
 	return nil
 }
 
-// maxDomain is how long a domain may be, so that there is room for a label before it.
+// maxDomain is the maximum length of a domain, which leaves space for a label before it.
 const maxDomain = 220
 
 // setWebURL takes a URL without a path.

@@ -12,7 +12,7 @@ import (
 type Problem struct {
 	// Source is where it is: the file's path, the variable or the flag.
 	Source string
-	// Line is the line in the file, from 1; 0 if it is no file or not known.
+	// Line is the line in the file, from 1; 0 without a file, or if unknown.
 	Line int
 	// Key is the setting or section meant; "" if it is not about one.
 	Key Key
@@ -80,8 +80,7 @@ func (p *Problems) errorOrNil() error {
 	return p
 }
 
-// toPrintable keeps a name that somebody else chose from breaking the line it is
-// shown on.
+// toPrintable replaces characters of an untrusted name that would break the line.
 func toPrintable(name string) string {
 	if hasControl(name) || len(name) > 80 {
 		return quoteText(name)

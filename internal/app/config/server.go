@@ -31,7 +31,7 @@ func (s Secret) Reveal() string { return string(s) }
 // None turns off what a setting would otherwise open: Server.Listen, Server.Socket.
 const None = "none"
 
-// Server is the [server] section: who reaches the server, and how.
+// Server is the [server] section: the listener, its limits and access.
 type Server struct {
 	// Listen is the TCP address: a host and a port, 0 being any free one, or None.
 	// Default: 127.0.0.1:8090.
@@ -56,7 +56,7 @@ type Server struct {
 	// from this machine to a loopback address in without a key, as the administrator
 	// "local". Default: true; for root false, since its programs have the socket.
 	Keyless bool
-	// MaxBody is how many bytes a request that is no file may have. At least 4 KiB.
+	// MaxBody is the maximum size of a request body, except files, in bytes. At least 4 KiB.
 	// Default: 4 MiB.
 	MaxBody int64
 	// MaxConnections is how many there may be at a time. From 1 to 1048576.
@@ -78,20 +78,18 @@ type Server struct {
 	// quarter of the memory that the server may use, up to 1 GiB, and a quarter of Memory.
 	Memory, MemoryPerOwner int64
 	// TrustedProxies are ranges of addresses of reverse proxies, such as 10.0.0.5/32, whose
-	// X-Forwarded-For tells from whom a request comes. Default: none.
+	// X-Forwarded-For is trusted. Default: none.
 	TrustedProxies []string
 	// Rate is how many requests a second each key may make, on average; Burst how
 	// many at once. From 1 to 1000000. Default: 100 and 200.
 	Rate, Burst int
 	// Drain is how long requests have to finish when the server ends. Default: 30 s.
 	Drain time.Duration
-	// MountRoots are directories of this machine that clients who are no
-	// administrators may have shown in their sandboxes, with what is below them.
-	// Default: none.
+	// MountRoots are directories of this machine that ordinary clients may mount in their
+	// sandboxes, with everything below them. Default: none.
 	MountRoots []string
-	// TemporaryMounts lets clients who are no administrators have temporary directories
-	// of this machine in their sandboxes. What they write there is not limited. Default:
-	// false.
+	// TemporaryMounts lets ordinary clients have temporary directories of this machine in
+	// their sandboxes. The size of these is not limited. Default: false.
 	TemporaryMounts bool
 	// MCPSessions is how many sessions of agents each owner may have at a time at /mcp.
 	// From 1 to 100000. Default: 100.
@@ -150,14 +148,14 @@ type Manager struct {
 	Lifetime time.Duration
 	// Remember is how long a deleted sandbox is remembered. Default: 1 h.
 	Remember time.Duration
-	// MaxVolumes is how many volumes each owner may have; 0 is none. Default: 20.
+	// MaxVolumes is how many volumes each owner may have; 0 forbids them. Default: 20.
 	MaxVolumes int
-	// MaxSaved is how many sandboxes each owner may have that are stopped, paused on disk or
-	// archived, 0 is none, and MaxSavedBytes how much disk they may take together, with
-	// checkpoints. Default: 1000 and 100 GiB.
+	// MaxSaved is how many stopped, suspended or archived sandboxes each owner may have, 0
+	// forbids them, and MaxSavedBytes how much disk they may take together, with checkpoints.
+	// Default: 1000 and 100 GiB.
 	MaxSaved      int
 	MaxSavedBytes int64
-	// MaxSnapshots is how many snapshots each owner may have, 0 is none, and
+	// MaxSnapshots is how many snapshots each owner may have, 0 forbids them, and
 	// MaxSnapshotBytes how large they may be together. Default: 50 and 100 GiB.
 	MaxSnapshots     int
 	MaxSnapshotBytes int64
@@ -166,10 +164,10 @@ type Manager struct {
 	// and 0.
 	MaxCheckpointBytes int64
 	MaxCheckpointAge   time.Duration
-	// MaxTemplates is how many templates each owner may have, 0 is none, and
+	// MaxTemplates is how many templates each owner may have, 0 forbids them, and
 	// MaxTemplateBytes how large their builds may be together. MaxBuilds is how many builds
-	// go on at a time, of one owner at most half, rounded up, and BuildTimeout how long one
-	// may take. Default: 50, 100 GiB, 4 and an hour.
+	// run at the same time, of one owner at most half, rounded up, and BuildTimeout how long
+	// one may take. Default: 50, 100 GiB, 4 and an hour.
 	MaxTemplates     int
 	MaxTemplateBytes int64
 	MaxBuilds        int
@@ -192,7 +190,7 @@ type Manager struct {
 const (
 	// UsageWarn raises an event.
 	UsageWarn = "warn"
-	// UsageKill raises one, and stops the sandbox if it goes on.
+	// UsageKill raises one, and stops the sandbox if the use stays high.
 	UsageKill = "kill"
 )
 
@@ -221,8 +219,7 @@ type Archive struct {
 	// S3CA is a file of certificates that one must have signed the store's. Default:
 	// those the machine trusts.
 	S3CA string
-	// S3AccessKey and S3SecretKey are of somebody who may read and write there. S3
-	// needs them.
+	// S3AccessKey and S3SecretKey give read and write access. S3 requires them.
 	S3AccessKey, S3SecretKey Secret
 }
 
@@ -286,21 +283,21 @@ const (
 	FormatJSON    = "json"
 )
 
-// Log is the [log] section: what the server tells while it runs.
+// Log is the [log] section: the server's log.
 type Log struct {
-	// Level is the least that is told: debug, info, warn or error. Default: info.
+	// Level is the lowest level that is logged: debug, info, warn or error. Default: info.
 	Level slog.Level
 	// Format is FormatConsole for people, FormatJSON for machines, or FormatAuto,
 	// which is FormatConsole on a terminal. Default: FormatAuto.
 	Format string
 }
 
-// Telemetry is the [telemetry] section: figures for those who run a server.
+// Telemetry is the [telemetry] section: metrics and traces for operators.
 type Telemetry struct {
-	// Metrics has the server count, and tell at /metrics. Default: true.
+	// Metrics enables metrics at /metrics. Default: true.
 	Metrics bool
-	// MetricsListen is a TCP address where /metrics, and nothing else, is told to
-	// everybody without a key; or None. Default: None.
+	// MetricsListen is a TCP address that serves only /metrics, without a key; or None.
+	// Default: None.
 	MetricsListen string
 	// MetricsToken is what has to be shown there as "Authorization: Bearer". Default: none.
 	MetricsToken Secret
@@ -334,9 +331,9 @@ func defaultServer(c *Config) {
 
 // Systemd says where systemd listens. It comes from the variables that systemd sets.
 type Systemd struct {
-	// Socket is where it hears of the server's state. "": it does not want to.
+	// Socket receives the server's state. "": not wanted.
 	Socket string
-	// Watchdog is how often it must hear that the server lives. 0: never.
+	// Watchdog is how often the server must notify the watchdog. 0: never.
 	Watchdog time.Duration
 	// PID is the process that Watchdog is for; 0 is any.
 	PID int

@@ -187,7 +187,7 @@ func setProxies(field *[]string, v any) error {
 	return nil
 }
 
-// minToken is how long a token is at least, in bytes, so that nobody guesses it.
+// minToken is the minimum length of a token, in bytes, so that it cannot be guessed.
 const minToken = 16
 
 // setToken never shows what is wrong.

@@ -189,7 +189,7 @@ func (k Key) splitKey() (section, name string) {
 type setting struct {
 	key   Key
 	about string // one sentence for people
-	usual string // the default in words, where it is no fixed value
+	usual string // the default in words, if it is not a fixed value
 	also  []alias
 	set   func(c *Config, value any) error
 	show  func(c *Config) string
@@ -210,8 +210,8 @@ func defineSetting[T any](key Key, field func(*Config) *T, set func(*T, any) err
 // describedBy says in words what the default is.
 func (s setting) describedBy(usual string) setting { s.usual = usual; return s }
 
-// orVariable names a variable of somebody else that is read when ours is not set. read
-// turns its value into ours; nil takes it as it is.
+// orVariable names a variable of another program that is read when sandpit's is not set. read
+// converts its value; nil takes it unchanged.
 func (s setting) orVariable(variable string, read func(string) (word, bool)) setting {
 	s.also = append(s.also, alias{name: variable, read: read})
 	return s

@@ -23,7 +23,7 @@ func (l *loader) checkTogether() {
 	l.checkTLS(s)
 	l.checkNetwork()
 	if s.Listen == None && s.Socket == None {
-		l.addConflict(KeyListen, "is none, and so is server.socket; nobody could reach the server")
+		l.addConflict(KeyListen, "is none, and so is server.socket; no client could reach the server")
 	}
 	if q.Provider == QueueRedis && q.RedisURL == "" {
 		l.addConflict(KeyQueueProvider, "is redis; say where it is with queue.redis_url")
@@ -49,11 +49,11 @@ func (l *loader) checkTLS(s Server) {
 		l.addConflict(KeyTLS, "is auto; name the server in server.names, without \"*\"")
 	}
 	if s.TLS != "" && s.TLS != TLSOff && s.Listen == None {
-		l.addConflict(KeyTLS, "is "+s.TLS+", and server.listen is none; there is nothing to encrypt")
+		l.addConflict(KeyTLS, "is "+s.TLS+", but server.listen is none, so there is nothing to encrypt")
 	}
 }
 
-// addConflict is a problem of a setting that somebody has made.
+// addConflict adds a problem of an explicit setting.
 func (l *loader) addConflict(key Key, text string) {
 	l.problems.addProblem(Problem{Source: l.cfg.Sources[key], Key: key, Text: text})
 }

@@ -23,9 +23,9 @@ type Traces struct {
 // tracesPath is where a collector takes spans, below its address.
 const tracesPath = "/v1/traces"
 
-// loadTraces reads the variables of OpenTelemetry. Tracing is a help only, and the
-// variables are shared with other programs: what is wrong with them turns it off,
-// and is told.
+// loadTraces reads the variables of OpenTelemetry. Tracing is optional, and the
+// variables are shared with other programs: an invalid one turns tracing off and is
+// reported.
 func (l *loader) loadTraces() {
 	t := Traces{Timeout: 10 * time.Second, Service: "sandpit"}
 	switch {

@@ -178,7 +178,7 @@ func timeOf(usual string) func(*time.Duration, any) error {
 		case err != nil:
 			return fmt.Errorf("%s %w", shortValue(v), err)
 		case limit <= 0:
-			return fmt.Errorf("%s is no time at all; use at least 1, or leave it out for %s", shortValue(v), usual)
+			return fmt.Errorf("%s is too short; use at least 1, or omit it for %s", shortValue(v), usual)
 		}
 		*field = limit
 		return nil
