@@ -144,7 +144,7 @@ func aioFiles(a aio) {
 	a.ask(`POST /v1/file/read {"file": "/workspace/empty"}`, 200, `"content":""`)
 	a.ask(`POST /v1/file/read {"file": "/workspace/none"}`, 200, `"success":false`, "not found")
 	a.ask(`POST /v1/file/str_replace_editor {"command": "insert", "path": "/workspace/d/a.txt", "insert_line": 0, "new_str": "zero"}`, 200, `"success":true`, "zero")
-	a.ask(`POST /v1/file/str_replace_editor {"command": "undo_edit", "path": "d"}`, 422, "no absolute path")
+	a.ask(`POST /v1/file/str_replace_editor {"command": "undo_edit", "path": "d"}`, 422, "not an absolute path")
 	a.ask(`POST /v1/file/write {"file": "/workspace/x"}`, 422) // nothing to write is not the same as nothing said
 	var form bytes.Buffer
 	w := multipart.NewWriter(&form)

@@ -107,7 +107,7 @@ func testLife(t *testing.T, s *server) {
 	}
 	s.awaitBoxes(t, "life", 1)
 	text := call(t, session, "sandbox_files", map[string]any{"action": "create_file", "file_path": "index.html", "file_contents": "<p>seen by people"})
-	if where := regexp.MustCompile(`It is seen at (http\S+)`).FindStringSubmatch(text); where == nil {
+	if where := regexp.MustCompile(`The page has the URL (http\S+)`).FindStringSubmatch(text); where == nil {
 		t.Errorf("a page: %s", text)
 	} else if page := fetch(t, where[1]); page != "<p>seen by people" {
 		t.Errorf("%s: %.300s", where[1], page)

@@ -15,13 +15,12 @@ import (
 )
 
 const (
-	// startTimeout is how long a browser may take to start, stopTimeout how long to end by
-	// itself.
+	// startTimeout bounds the start of a browser, stopTimeout its orderly end.
 	startTimeout = 60 * time.Second
 	stopTimeout  = 5 * time.Second
-	// maxTabs is how many pages are open at most; more are closed as they come.
+	// maxTabs limits the open pages; further ones are closed immediately.
 	maxTabs = 20
-	// maxNotes is how many notes are kept, maxNote how long one is, in bytes.
+	// maxNotes limits the stored notes, maxNote the length of one in bytes.
 	maxNotes = 10
 	maxNote  = 500
 )
@@ -32,23 +31,23 @@ type View struct {
 	Height int `json:"height"`
 }
 
-// Options are what a browser is like.
+// Options configure a browser.
 type Options struct {
-	// User runs it. Default: the sandbox's.
+	// User runs the browser. Default: the sandbox's user.
 	User string
-	// Profile is an absolute path: the directory for all that the browser keeps, made if
-	// it is missing. Another browser that was started with it is ended.
+	// Profile is the absolute path of the browser's data directory, created if it is missing.
+	// Another browser that was started with it is ended.
 	Profile string
 	// Env is added to the environment.
 	Env map[string]string
 	// View is the size of the window.
 	View View
-	// Memory is what the browser's messages are kept in. Default: there is no limit.
+	// Memory is the account for the browser's messages. Default: no limit.
 	Memory *memory.Account
 }
 
-// Browser is a browser that runs. Its methods may be called concurrently, but what is done
-// to pages should be one thing at a time.
+// Browser is a running browser. Its methods may be called concurrently, but actions on pages
+// should be sequential.
 type Browser struct {
 	conn      *protocolConn
 	process   sandpit.Process
@@ -59,7 +58,7 @@ type Browser struct {
 	userAgent string
 
 	mu      sync.Mutex
-	changed chan struct{} // closed with each change of what follows
+	changed chan struct{} // closed at each change of the following fields
 	view    View
 	accept  bool
 	tabs    []*Tab
@@ -68,19 +67,19 @@ type Browser struct {
 	notes   []string
 }
 
-// launchScript starts the first browser that there is. Debian's wrapper is passed over, for it
-// needs files that not every image has. Chromium's own sandbox cannot be had by root,
-// nor where user namespaces are forbidden.
+// launchScript starts the first browser that it finds. It skips Debian's wrapper, which
+// needs files that not every image has. Chromium's own sandbox does not work for root or without
+// user namespaces.
 //
 //go:embed launch.sh
 var launchScript string
 
-// browserFlags are how a browser is started: without a window, spoken to by its descriptors 3
-// and 4, and with nothing that asks the network for more than pages do.
+// browserFlags returns the browser's arguments: without a window, controlled over descriptors 3
+// and 4, and without network requests besides those of pages.
 func browserFlags(v View) []string {
 	return []string{
 		"--headless", "--remote-debugging-pipe", fmt.Sprintf("--window-size=%d,%d", v.Width, v.Height),
-		// Nobody has a GPU inside, and /dev/shm may be too small for a page.
+		// A sandbox has no GPU, and its /dev/shm may be too small for a page.
 		"--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars", "--mute-audio", "--force-color-profile=srgb",
 		"--no-first-run", "--no-default-browser-check", "--no-service-autorun", "--password-store=basic", "--use-mock-keychain",
 		"--disable-background-networking", "--disable-component-update", "--disable-default-apps", "--disable-domain-reliability",
@@ -93,8 +92,8 @@ func browserFlags(v View) []string {
 
 // Start starts a browser, which outlives ctx. The caller must Close it.
 //
-// Unsupported: the sandbox has none. Unavailable or Timeout: it does not start. Exhausted:
-// it needs more memory.
+// Unsupported: the image has no browser. Unavailable or Timeout: it does not start. Exhausted:
+// not enough memory.
 func Start(ctx context.Context, g sandpit.Processes, o Options) (*Browser, error) {
 	tag := "sandpit-browser " + o.Profile
 	if err := endOthers(ctx, g, tag); err != nil {
@@ -112,10 +111,10 @@ func Start(ctx context.Context, g sandpit.Processes, o Options) (*Browser, error
 		err = ctx.Err()
 	}
 	if err != nil {
-		if process != nil { // nobody follows it any more
+		if process != nil { // it started after the cancellation
 			kill, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
 			defer cancel()
-			_ = process.Signal(kill, sandpit.SIGKILL) // else the next start ends it
+			_ = process.Signal(kill, sandpit.SIGKILL) // on failure the next start ends it
 		}
 		stop()
 		b.conn.in.close()
@@ -139,7 +138,7 @@ func startError(err, closing error) error {
 	return err
 }
 
-// endOthers ends what an earlier program of ours has left with the same profile.
+// endOthers ends browsers that an earlier process has left with the same profile.
 func endOthers(ctx context.Context, g sandpit.Processes, tag string) error {
 	list, err := g.ListProcesses(ctx)
 	if err != nil {
@@ -153,7 +152,7 @@ func endOthers(ctx context.Context, g sandpit.Processes, tag string) error {
 		if err != nil {
 			continue // it has just ended
 		}
-		_ = p.Signal(ctx, sandpit.SIGKILL) // it has just ended, or Wait tells
+		_ = p.Signal(ctx, sandpit.SIGKILL) // Wait reports a failure
 		if _, err := p.Wait(ctx); ctx.Err() != nil {
 			return err
 		}
@@ -161,7 +160,7 @@ func endOthers(ctx context.Context, g sandpit.Processes, tag string) error {
 	return nil
 }
 
-// awaitReady waits until the browser answers, and sets it up.
+// awaitReady waits until the browser responds, and configures it.
 func (b *Browser) awaitReady(ctx context.Context) error {
 	limited, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
@@ -186,7 +185,7 @@ func (b *Browser) awaitReady(ctx context.Context) error {
 		}
 	}
 	if limited.Err() != nil && ctx.Err() == nil {
-		return sandpit.Errorf(sandpit.Timeout, "the browser has not started within %s: %s", startTimeout, b.errors)
+		return sandpit.Errorf(sandpit.Timeout, "the browser did not start within %s: %s", startTimeout, b.errors)
 	}
 	return err
 }
@@ -201,47 +200,47 @@ func (b *Browser) waitExit(ctx context.Context) {
 	close(b.ended)
 }
 
-// statusNoBrowser is the status of launch.sh if there is no browser.
+// statusNoBrowser is the exit status of launch.sh without a browser.
 const statusNoBrowser = 127
 
 func (b *Browser) endError(status sandpit.ExitStatus, err error) error {
 	switch {
 	case err != nil:
-		return sandpit.Errorf(sandpit.Unavailable, "the browser has ended: %s", truncate(err.Error(), maxNote)) // not its code: the sandbox may well be there
+		return sandpit.Errorf(sandpit.Unavailable, "the browser exited: %s", truncate(err.Error(), maxNote)) // without its code, which may be about the sandbox
 	case status.Code == statusNoBrowser:
 		return errNoBrowser()
 	case status.OutOfMemory:
-		return sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "the browser was ended, for the sandbox's memory had run out"), "give the sandbox 1 GB or more, or close pages")
+		return sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "the browser was killed because the sandbox ran out of memory"), "give the sandbox 1 GB or more, or close pages")
 	}
-	return sandpit.WithHint(sandpit.Errorf(sandpit.Unavailable, "the browser has ended (%s): %s", status, b.errors), "the next call starts it again")
+	return sandpit.WithHint(sandpit.Errorf(sandpit.Unavailable, "the browser exited (%s): %s", status, b.errors), "the next call starts it again")
 }
 
 func errNoBrowser() error {
-	return sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "there is no browser in this image"),
-		"use an image with Chromium, such as one built from the template builtin:browser, or install it inside (apt-get install chromium)")
+	return sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "this image has no browser"),
+		"use an image with Chromium, such as the template builtin:browser, or install it (apt-get install chromium)")
 }
 
-// Alive reports whether the browser can be spoken to.
+// Alive reports whether the browser is usable.
 func (b *Browser) Alive() bool { return b.conn.isAlive() }
 
-// Product is the browser's name and version.
+// Product returns the browser's name and version.
 func (b *Browser) Product() string { return b.product }
 
-// Agent is what the browser tells servers that it is.
+// Agent returns the browser's User-Agent header.
 func (b *Browser) Agent() string { return b.userAgent }
 
-// Close ends the browser, which first writes down what it keeps. It is idempotent.
+// Close ends the browser, which saves its data first. It is idempotent.
 func (b *Browser) Close(ctx context.Context) error {
 	defer b.stop()
 	b.conn.in.close()
 	if b.endsWithin(ctx, stopTimeout) {
 		return nil
 	}
-	kill, cancel := context.WithTimeout(ctx, stopTimeout) // the sandbox may not answer
+	kill, cancel := context.WithTimeout(ctx, stopTimeout) // the sandbox may not respond
 	defer cancel()
 	err := b.process.Signal(kill, sandpit.SIGKILL)
 	if b.endsWithin(ctx, stopTimeout) {
-		return nil // whatever became of the signal
+		return nil // even if the signal failed
 	}
 	b.stop()
 	<-b.ended
@@ -277,7 +276,7 @@ func (t *tailBuffer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// String is the line that says why a browser has ended, or else the last one.
+// String returns the line with the reason why the browser exited, or the last line.
 func (t *tailBuffer) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -15,39 +15,38 @@ import (
 )
 
 const (
-	// maxMessage is the largest message in either direction, in bytes. A larger one is
-	// passed over, and the call that it answers fails.
+	// maxMessage bounds a message in either direction, in bytes. A larger one is discarded, and
+	// its call fails.
 	maxMessage = 32 << 20
-	// maxDiscarded is how much of one message is passed over until the browser counts as
+	// maxDiscarded is how many bytes of one message are discarded before the browser counts as
 	// broken.
 	maxDiscarded = 1 << 30
 )
 
-// protocolConn is the protocol: JSON messages, each ended by a NUL. It is the writer that takes
-// the browser's output, and its methods may be called concurrently.
+// protocolConn is a connection of the DevTools protocol: JSON messages, each terminated by a NUL
+// byte. The browser's output is written to it. Its methods may be called concurrently.
 type protocolConn struct {
 	in *inputBuffer
-	// event is told of events, one after the other. It must not wait.
+	// event is called with each event, sequentially. It must not block.
 	event func(event)
 
 	mu      sync.Mutex
 	last    int
 	waiting map[int]pendingCall
-	broken  error // why nothing more can be called
+	broken  error // the error of all later calls
 
-	// What follows belongs to who writes.
+	// The following fields are used only by Write.
 	message   []byte
-	discarded int // bytes of a message that is too large
-	// memory is what messages are kept in, reserved how much of it this one has.
+	discarded int // discarded bytes of a message that is too large
+	// memory is the account for messages, reserved the memory of the current message.
 	memory   *memory.Account
 	reserved int64
 }
 
-// messageCost is how many bytes each byte of a message takes: as it comes, as an answer, and
-// as what is made of that.
+// messageCost is the memory for each byte of a message: raw, as a response, and decoded.
 const messageCost = 3
 
-// headSize is how much of a message is always kept: its number is in it.
+// headSize is how many bytes of a message are always kept: they contain its ID.
 const headSize = 64
 
 type pendingCall struct {
@@ -73,7 +72,7 @@ type request struct {
 	Params  any    `json:"params,omitempty"`
 }
 
-// protocolError is the browser's answer to a call that it does not carry out.
+// protocolError is the browser's error response to a call.
 type protocolError struct {
 	Code    int    `json:"code"`
 	Message string `json:"message"`
@@ -87,8 +86,8 @@ func newConn(event func(event), account *memory.Account) *protocolConn {
 
 // call calls a method of a session ("": of the browser) and returns its result.
 //
-// Unavailable: the browser or the page has ended. Exhausted: the answer is too large.
-// What the browser refuses is a *refusal.
+// Unavailable: the browser or the page has ended. Exhausted: the response is too large. An error
+// response of the browser is a *protocolError.
 func (c *protocolConn) call(ctx context.Context, session, method string, params any) (json.RawMessage, error) {
 	id, came, err := c.sendRequest(session, method, params)
 	if err != nil {
@@ -103,9 +102,9 @@ func (c *protocolConn) call(ctx context.Context, session, method string, params 
 	}
 }
 
-// callAsync calls a method and does not wait for its result.
+// callAsync calls a method without waiting for its result.
 func (c *protocolConn) callAsync(session, method string, params any) {
-	if id, _, err := c.sendRequest(session, method, params); err == nil { // else the browser has ended, which others notice
+	if id, _, err := c.sendRequest(session, method, params); err == nil { // otherwise the browser has ended
 		c.forgetCall(id)
 	}
 }
@@ -125,7 +124,7 @@ func (c *protocolConn) sendRequest(session, method string, params any) (int, <-c
 	c.waiting[c.last] = pendingCall{session, came}
 	if !c.in.putMessage(append(data, 0)) {
 		delete(c.waiting, c.last)
-		return 0, nil, sandpit.Errorf(sandpit.Unavailable, "the browser does not read what it is told")
+		return 0, nil, sandpit.Errorf(sandpit.Unavailable, "the browser does not read its input")
 	}
 	return c.last, came, nil
 }
@@ -136,7 +135,7 @@ func (c *protocolConn) forgetCall(id int) {
 	delete(c.waiting, id)
 }
 
-// failAll ends all calls, and those to come.
+// failAll fails all running and later calls.
 func (c *protocolConn) failAll(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -155,7 +154,7 @@ func (c *protocolConn) isAlive() bool {
 	return c.broken == nil
 }
 
-// failSession ends the calls of a session.
+// failSession fails the running calls of a session.
 func (c *protocolConn) failSession(session string, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -167,7 +166,7 @@ func (c *protocolConn) failSession(session string, err error) {
 	}
 }
 
-var errOutputTooLarge = errors.New("the browser says more than anybody can take")
+var errOutputTooLarge = errors.New("the browser sent a message that is too large")
 
 // Write implements io.Writer, for one goroutine.
 func (c *protocolConn) Write(p []byte) (int, error) {
@@ -185,7 +184,7 @@ func (c *protocolConn) Write(p []byte) (int, error) {
 	}
 }
 
-// addPiece takes a piece of a message.
+// addPiece adds a part of a message.
 func (c *protocolConn) addPiece(piece []byte) error {
 	room := maxMessage - len(c.message)
 	if cost := int64(min(len(piece), room)) * messageCost; c.discarded > 0 || c.memory.Reserve(cost) != nil {
@@ -205,17 +204,17 @@ func (c *protocolConn) addPiece(piece []byte) error {
 	return nil
 }
 
-// idPattern finds the number of the call that a message answers, which comes first.
+// idPattern matches the call ID at the beginning of a response.
 var idPattern = regexp.MustCompile(`^\{"id":(\d{1,9}),`)
 
-// endMessage takes the message that has ended.
+// endMessage handles a complete message.
 func (c *protocolConn) endMessage() {
 	message, passed, reserved := c.message, c.discarded, c.reserved
 	c.message, c.discarded, c.reserved = nil, 0, 0
 	defer c.memory.Return(reserved)
 	if passed > 0 {
 		if m := idPattern.FindSubmatch(message[:min(len(message), headSize)]); m != nil {
-			id, _ := strconv.Atoi(string(m[1])) // nine digits are a number
+			id, _ := strconv.Atoi(string(m[1])) // nine digits always parse
 			c.deliverAnswer(id, answer{err: sandpit.Errorf(sandpit.Exhausted, "the browser's response has %d bytes; the limit is %d bytes, or less when memory is short", len(message)+passed, maxMessage)})
 		}
 		return
@@ -228,7 +227,7 @@ func (c *protocolConn) endMessage() {
 		Error  *protocolError  `json:"error"`
 	}
 	if json.Unmarshal(message, &m) != nil {
-		return // a browser that talks nonsense is one that does not answer
+		return // an invalid message counts as no response
 	}
 	switch {
 	case m.ID == 0:
@@ -240,7 +239,7 @@ func (c *protocolConn) endMessage() {
 	}
 }
 
-// deliverAnswer ends a call. One that nobody waits for is dropped.
+// deliverAnswer delivers the response of a call. It discards responses without a waiting call.
 func (c *protocolConn) deliverAnswer(id int, a answer) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -250,7 +249,8 @@ func (c *protocolConn) deliverAnswer(id int, a answer) {
 	}
 }
 
-// truncate is a text from the browser as it may be told: of a length in bytes, and UTF-8.
+// truncate returns at most limit bytes of a text from the browser as valid UTF-8, and "…" if it was
+// longer.
 func truncate(text string, limit int) string {
 	return textlen.Shorten(text, limit)
 }

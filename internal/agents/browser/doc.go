@@ -1,14 +1,13 @@
-// Package browser drives a Chromium inside a sandbox, for tools of agents: it opens
-// pages, tells what is on them, clicks, types, and takes pictures.
+// Package browser controls a Chromium in a sandbox, for tools of agents: it opens
+// pages, returns their contents, clicks, types, and takes screenshots.
 //
-// The browser is a program of the sandbox like any other, with the rights of the user
-// who runs it and the sandbox's network. It is spoken to in Chrome's DevTools protocol
-// over its input and output (--remote-debugging-pipe): nothing listens, so no page and no
-// other program can drive it, and it ends when its input does.
+// The browser is an ordinary program of the sandbox, with its user's rights and the sandbox's
+// network. It is controlled with Chrome's DevTools protocol over its standard streams
+// (--remote-debugging-pipe): it does not listen, so neither a page nor another program can
+// control it, and it ends with its input.
 //
-// All that comes from it is hostile, for pages are, and so may be the browser itself:
-// messages, texts and pictures are bounded and checked here. What a page must not
-// influence, such as which element a number stands for, is worked out by a script of
-// ours in a world of its own (page.js), which sees the page's elements but not the page's
-// code.
+// All data from it is untrusted, because pages are hostile and the browser may be compromised:
+// messages, texts and images are bounded and checked. Decisions that a page must not
+// influence, such as which element a number means, are made by a script in an isolated
+// world (page.js), which sees the page's elements but not its code.
 package browser

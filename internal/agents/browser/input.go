@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// inputBuffer is the input of a process: what is put is read, in order. It never keeps who puts
-// waiting, so that an answer can be given from where messages arrive.
+// inputBuffer is the input of a process. putMessage never blocks, so that the goroutine that
+// receives messages can also send them.
 type inputBuffer struct {
 	mu     sync.Mutex
 	more   sync.Cond
@@ -20,7 +20,7 @@ func newInputBuffer() *inputBuffer {
 	return f
 }
 
-// putMessage reports whether there was room for a message.
+// putMessage adds a message. It returns false if the buffer is full or closed.
 func (f *inputBuffer) putMessage(message []byte) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -47,7 +47,7 @@ func (f *inputBuffer) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// close ends the input after what has been put. It is idempotent.
+// close ends the input after the buffered messages. It is idempotent.
 func (f *inputBuffer) close() {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -10,20 +10,20 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// key is what a key of a keyboard is to a page.
+// key is a key of a keyboard as pages see it.
 type key struct {
-	name string // as pages know it: KeyboardEvent.key
+	name string // KeyboardEvent.key
 	code string // KeyboardEvent.code
 	id   int    // KeyboardEvent.keyCode
-	text string // what it writes
+	text string // the text that it inserts
 }
 
-// modifierBits are keys that change what others do, with their bits in the protocol.
+// modifierBits returns the modifier keys with their bits in the protocol.
 func modifierBits() map[string]int {
 	return map[string]int{"Alt": 1, "Control": 2, "Meta": 4, "Shift": 8}
 }
 
-// names of keys, in lower case, as people write them.
+// namedKeys returns keys by their usual names in lower case.
 func namedKeys() map[string]key {
 	named := map[string]key{
 		"enter": {"Enter", "Enter", 13, "\r"}, "tab": {"Tab", "Tab", 9, ""}, "backspace": {"Backspace", "Backspace", 8, ""},
@@ -47,14 +47,14 @@ func namedKeys() map[string]key {
 	return named
 }
 
-// findKey finds a key: by its name, or the character that it writes. Invalid.
+// findKey returns a key by its name or by the character that it inserts. Invalid: unknown key.
 func findKey(name string) (key, error) {
 	if k, known := namedKeys()[strings.ToLower(name)]; known {
 		return k, nil
 	}
 	r, size := utf8.DecodeRuneInString(name)
 	if size == 0 || size != len(name) || r == utf8.RuneError {
-		return key{}, sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "there is no key %.40q", name), "keys are named Enter, Tab, ArrowDown, F5, a …; several at once Control+a")
+		return key{}, sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "unknown key %.40q", name), "use names such as Enter, Tab, ArrowDown, F5 or a; combine keys as in Control+a")
 	}
 	k := key{name: name, text: name}
 	switch upper := unicode.ToUpper(r); {
@@ -66,7 +66,7 @@ func findKey(name string) (key, error) {
 	return k, nil
 }
 
-// splitChord takes Control+Shift+a apart.
+// splitChord splits a combination such as Control+Shift+a.
 func splitChord(text string) ([]string, error) {
 	if text == "+" {
 		return []string{"+"}, nil
@@ -76,14 +76,14 @@ func splitChord(text string) ([]string, error) {
 		names = append(names[:len(names)-2], "+")
 	}
 	if len(names) > 5 {
-		return nil, sandpit.Errorf(sandpit.Invalid, "%d keys at once are too many", len(names))
+		return nil, sandpit.Errorf(sandpit.Invalid, "%d keys in one combination; the limit is 5", len(names))
 	}
 	return names, nil
 }
 
-// Press presses keys at once and releases them: "Enter", "Control+a".
+// Press presses and releases a key or a combination: "Enter", "Control+a".
 //
-// Invalid: there is no such key.
+// Invalid: unknown key.
 func (t *Tab) Press(ctx context.Context, text string) error {
 	names, err := splitChord(text)
 	if err != nil {
@@ -92,9 +92,9 @@ func (t *Tab) Press(ctx context.Context, text string) error {
 	return t.Hotkey(ctx, names)
 }
 
-// Hotkey presses keys one after the other and releases them in the opposite order.
+// Hotkey presses keys in order and releases them in the reverse order.
 //
-// Invalid: there is no such key.
+// Invalid: unknown key.
 func (t *Tab) Hotkey(ctx context.Context, names []string) error {
 	if len(names) == 0 {
 		return sandpit.Errorf(sandpit.Invalid, "no keys are given")
@@ -116,7 +116,7 @@ func (t *Tab) Hotkey(ctx context.Context, names []string) error {
 	}
 	for _, k := range slices.Backward(pressed) {
 		if t.heldKeys()&modifierBits()[k.name] != 0 {
-			continue // Hold has pressed it, and only Release releases it
+			continue // pressed by Hold; only Release releases it
 		}
 		held &^= modifierBits()[k.name]
 		if err := t.releaseKey(ctx, k, held); err != nil {
@@ -126,8 +126,8 @@ func (t *Tab) Hotkey(ctx context.Context, names []string) error {
 	return t.Settle(ctx)
 }
 
-// Hold presses a key and does not release it: Alt, Control, Meta and Shift then count for all
-// keys and clicks in this tab. Invalid.
+// Hold presses a key without releasing it: Alt, Control, Meta and Shift then apply to all keys and
+// clicks in this tab. Invalid: unknown key.
 func (t *Tab) Hold(ctx context.Context, name string) error {
 	k, err := findKey(name)
 	if err != nil {
@@ -136,7 +136,7 @@ func (t *Tab) Hold(ctx context.Context, name string) error {
 	return t.pressKey(ctx, k, t.updateHeld(func(held int) int { return held | modifierBits()[k.name] }))
 }
 
-// Release releases a key. Invalid.
+// Release releases a key. Invalid: unknown key.
 func (t *Tab) Release(ctx context.Context, name string) error {
 	k, err := findKey(name)
 	if err != nil {
@@ -145,7 +145,7 @@ func (t *Tab) Release(ctx context.Context, name string) error {
 	return t.releaseKey(ctx, k, t.updateHeld(func(held int) int { return held &^ modifierBits()[k.name] }))
 }
 
-// heldKeys are the bits of the modifiers that Hold has pressed.
+// heldKeys returns the bits of the modifiers that Hold has pressed.
 func (t *Tab) heldKeys() int { return t.updateHeld(func(held int) int { return held }) }
 
 func (t *Tab) updateHeld(change func(held int) int) int {
@@ -161,8 +161,8 @@ const (
 	capitalOffset = 'a' - 'A'
 )
 
-// withModifiers is what a key writes while modifiers are held. With another modifier than Shift it is
-// a command and writes nothing. The layout of other keys than letters is not known here.
+// withModifiers returns the key with the text that it inserts while modifiers are pressed. With a
+// modifier other than Shift it inserts nothing. Shift changes only letters.
 func (k key) withModifiers(held int) key {
 	switch {
 	case held&^shift != 0:

@@ -13,12 +13,12 @@ import (
 )
 
 const (
-	// pageTimeout is how long a page may take to answer, loadTimeout to load what follows from
-	// what was done to it, reactDelay to begin with that.
+	// pageTimeout bounds the response of a page, loadTimeout the loading after an action, and
+	// reactDelay is how long Settle waits for an action to start loading.
 	pageTimeout = 20 * time.Second
 	loadTimeout = 10 * time.Second
 	reactDelay  = 150 * time.Millisecond
-	// scriptWorld names the world of our script.
+	// scriptWorld is the name of the isolated world of page.js.
 	scriptWorld = "sandpit"
 )
 
@@ -27,7 +27,7 @@ var pageScript string
 
 // callPage calls a method of the page.
 //
-// Timeout: it does not answer, and is closed. Unavailable: it has ended.
+// Timeout: it does not respond, and is closed. Unavailable: it has ended.
 func (t *Tab) callPage(ctx context.Context, method string, params any) (json.RawMessage, error) {
 	return t.callPageWithin(ctx, pageTimeout, method, params)
 }
@@ -38,7 +38,7 @@ func (t *Tab) callPageWithin(ctx context.Context, limit time.Duration, method st
 	raw, err := t.callOpen(limited, method, params)
 	if errors.Is(err, context.DeadlineExceeded) {
 		t.closeUnresponsive()
-		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.Timeout, "the page did not answer within %s and was closed", limit), "open another one")
+		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.Timeout, "the page did not respond within %s and was closed", limit), "open another page")
 	}
 	return raw, err
 }
@@ -54,7 +54,7 @@ func (t *Tab) callOpen(ctx context.Context, method string, params any) (json.Raw
 	return t.b.conn.call(ctx, t.session, method, params)
 }
 
-// closeUnresponsive closes a page that does not answer.
+// closeUnresponsive closes a page that does not respond.
 func (t *Tab) closeUnresponsive() {
 	t.b.mu.Lock()
 	defer t.b.mu.Unlock()
@@ -62,21 +62,21 @@ func (t *Tab) closeUnresponsive() {
 	t.b.conn.callAsync("", "Target.closeTarget", object{"targetId": t.target})
 }
 
-// Navigate opens a URL and waits until the page has loaded, for limit at most. It reports
-// whether it has.
+// Navigate opens a URL and waits up to limit until the page has loaded. It returns false if the page
+// is still loading.
 //
-// Unavailable: there is nothing, or it cannot be reached. Timeout: nothing came within
-// limit. Unsupported: it is something to download.
+// Unavailable: the server cannot be reached. Timeout: no response within limit. Unsupported: the
+// URL is a download.
 func (t *Tab) Navigate(ctx context.Context, address string, limit time.Duration) (bool, error) {
 	limited, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	raw, err := t.callOpen(limited, "Page.navigate", object{"url": address})
 	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
 		t.b.conn.callAsync(t.session, "Page.stopLoading", nil)
-		return false, sandpit.Errorf(sandpit.Timeout, "nothing came from %s within %s", urlHost(address), limit)
+		return false, sandpit.Errorf(sandpit.Timeout, "%s did not respond within %s", urlHost(address), limit)
 	}
 	if refused, ok := errors.AsType[*protocolError](err); ok {
-		return false, sandpit.Errorf(sandpit.Invalid, "the browser does not open this: %w", refused)
+		return false, sandpit.Errorf(sandpit.Invalid, "the browser cannot open this address: %w", refused)
 	}
 	if err != nil {
 		return false, err
@@ -86,18 +86,18 @@ func (t *Tab) Navigate(ctx context.Context, address string, limit time.Duration)
 		Download bool   `json:"isDownload"`
 	}
 	if err := json.Unmarshal(raw, &came); err != nil {
-		return false, sandpit.Errorf(sandpit.Internal, "the browser's answer: %w", err)
+		return false, sandpit.Errorf(sandpit.Internal, "decode the browser's response: %w", err)
 	}
 	if came.Download {
-		return false, sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "this is a file to download, which the browser does not do"), "get it with http_request or curl")
+		return false, sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "the address is a download, which the browser does not support"), "fetch it with http_request or curl")
 	}
 	if came.Error != "" {
-		return false, sandpit.Errorf(sandpit.Unavailable, "%s cannot be opened: %s", urlHost(address), truncate(came.Error, 100))
+		return false, sandpit.Errorf(sandpit.Unavailable, "open %s: %s", urlHost(address), truncate(came.Error, 100))
 	}
 	return t.waitLoaded(limited, ctx)
 }
 
-// urlHost is what an error tells of an address: no secrets that may be in it.
+// urlHost returns the host of an address for an error, without secrets in the address.
 func urlHost(address string) string {
 	u, err := url.Parse(address)
 	if err != nil || u.Host == "" {
@@ -106,7 +106,8 @@ func urlHost(address string) string {
 	return u.Host
 }
 
-// waitLoaded waits for the end of loading while limited lasts.
+// waitLoaded waits for the end of loading until limited ends. It returns false if the page is still
+// loading.
 func (t *Tab) waitLoaded(limited, ctx context.Context) (bool, error) {
 	var closed error
 	err := t.b.waitUntil(limited, func() bool {
@@ -122,8 +123,8 @@ func (t *Tab) waitLoaded(limited, ctx context.Context) (bool, error) {
 	return err == nil, err
 }
 
-// Settle waits until the page has reacted to what was done to it: a moment, and while it
-// loads, but not longer than some seconds.
+// Settle waits until the page has reacted to an action: for reactDelay, and then while it loads, up
+// to loadTimeout.
 func (t *Tab) Settle(ctx context.Context) error {
 	select {
 	case <-time.After(reactDelay):
@@ -136,7 +137,7 @@ func (t *Tab) Settle(ctx context.Context) error {
 	return err
 }
 
-// Back goes to the page before (-1) or after (1) in the history. Conflict: there is none.
+// Back goes to the previous (-1) or next (1) page in the history. Conflict: no such page.
 func (t *Tab) Back(ctx context.Context, step int) error {
 	raw, err := t.callPage(ctx, "Page.getNavigationHistory", nil)
 	if err != nil {
@@ -149,11 +150,11 @@ func (t *Tab) Back(ctx context.Context, step int) error {
 		} `json:"entries"`
 	}
 	if err := json.Unmarshal(raw, &history); err != nil {
-		return sandpit.Errorf(sandpit.Internal, "the browser's history: %w", err)
+		return sandpit.Errorf(sandpit.Internal, "decode the browser's history: %w", err)
 	}
 	at := history.Current + step
 	if at < 0 || at >= len(history.Entries) {
-		return sandpit.Errorf(sandpit.Conflict, "there is no page to go to")
+		return sandpit.Errorf(sandpit.Conflict, "the history has no such page")
 	}
 	if _, err := t.callPage(ctx, "Page.navigateToHistoryEntry", object{"entryId": history.Entries[at].ID}); err != nil {
 		return err
@@ -161,7 +162,7 @@ func (t *Tab) Back(ctx context.Context, step int) error {
 	return t.Settle(ctx)
 }
 
-// Reload loads the page anew.
+// Reload reloads the page.
 func (t *Tab) Reload(ctx context.Context) error {
 	if _, err := t.callPage(ctx, "Page.reload", nil); err != nil {
 		return err
@@ -169,7 +170,7 @@ func (t *Tab) Reload(ctx context.Context) error {
 	return t.Settle(ctx)
 }
 
-// remoteValue is a value of the page.
+// remoteValue is a JavaScript value of the page.
 type remoteValue struct {
 	Type        string          `json:"type"`
 	Value       json.RawMessage `json:"value"`
@@ -193,23 +194,23 @@ func (e evaluation) thrownText() string {
 	return text
 }
 
-// Value is what an expression is.
+// Value is the value of an expression.
 type Value struct {
-	// JSON is the value, "" for undefined and what JSON cannot say.
+	// JSON is the value, "" for undefined and values that JSON cannot represent.
 	JSON json.RawMessage
-	// Text is the value as a person reads it, or what was thrown.
+	// Text is the value as text, or the exception.
 	Text   string
 	Thrown bool
 }
 
-// codeStopped is the browser's code for an expression that took too long: "internal error".
+// codeStopped is the browser's error code for an expression that timed out: "internal error".
 const codeStopped = -32603
 
-// Evaluate has the page evaluate an expression and waits for it if it is a promise. What
-// comes is the page's own word.
+// Evaluate evaluates an expression in the page and awaits a promise. The result is untrusted data
+// of the page.
 //
 // Timeout: it took longer than limit, and was stopped. Exhausted: the value is too large.
-// Unsupported: it cannot be told as JSON, such as an element.
+// Unsupported: JSON cannot represent the value, for example an element.
 func (t *Tab) Evaluate(ctx context.Context, expression string, limit time.Duration) (Value, error) {
 	raw, err := t.callPageWithin(ctx, limit+pageTimeout/4, "Runtime.evaluate", object{
 		"expression": expression, "returnByValue": true, "awaitPromise": true, "userGesture": true, "replMode": true, "timeout": limit.Milliseconds(),
@@ -219,14 +220,14 @@ func (t *Tab) Evaluate(ctx context.Context, expression string, limit time.Durati
 		return Value{}, sandpit.Errorf(sandpit.Timeout, "the expression took longer than %s and was stopped", limit)
 	}
 	if ok {
-		return Value{}, sandpit.Errorf(sandpit.Unsupported, "the value cannot be told: %w", refused)
+		return Value{}, sandpit.Errorf(sandpit.Unsupported, "the value cannot be returned as JSON: %w", refused)
 	}
 	if err != nil {
 		return Value{}, err
 	}
 	var e evaluation
 	if err := json.Unmarshal(raw, &e); err != nil {
-		return Value{}, sandpit.Errorf(sandpit.Internal, "the browser's answer: %w", err)
+		return Value{}, sandpit.Errorf(sandpit.Internal, "decode the browser's response: %w", err)
 	}
 	if e.Exception != nil {
 		return Value{Text: e.thrownText(), Thrown: true}, nil
@@ -244,7 +245,7 @@ func (t *Tab) Evaluate(ctx context.Context, expression string, limit time.Durati
 	return v, nil
 }
 
-// callScript calls a function of our script, whose answer is put into out.
+// callScript calls a function of page.js and decodes its result into out.
 func (t *Tab) callScript(ctx context.Context, out any, function string, arguments ...any) error {
 	var raw json.RawMessage
 	for attempt := 0; ; attempt++ {
@@ -260,7 +261,7 @@ func (t *Tab) callScript(ctx context.Context, out any, function string, argument
 			"functionDeclaration": "function(...rest) { return sandpit." + function + "(...rest); }",
 			"executionContextId":  world, "arguments": values, "returnByValue": true,
 		})
-		if _, refused := errors.AsType[*protocolError](err); refused && attempt < 2 { // the page has changed meanwhile
+		if _, refused := errors.AsType[*protocolError](err); refused && attempt < 2 { // the page has changed
 			t.resetWorld()
 			continue
 		}
@@ -271,10 +272,10 @@ func (t *Tab) callScript(ctx context.Context, out any, function string, argument
 	}
 	var e evaluation
 	if err := json.Unmarshal(raw, &e); err != nil {
-		return sandpit.Errorf(sandpit.Internal, "the page's answer: %w", err)
+		return sandpit.Errorf(sandpit.Internal, "decode the page's response: %w", err)
 	}
 	if e.Exception != nil {
-		return sandpit.Errorf(sandpit.Internal, "the page cannot be looked at: %s", truncate(e.thrownText(), maxNote))
+		return sandpit.Errorf(sandpit.Internal, "the page cannot be inspected: %s", truncate(e.thrownText(), maxNote))
 	}
 	var problem struct {
 		Problem *struct {
@@ -286,7 +287,7 @@ func (t *Tab) callScript(ctx context.Context, out any, function string, argument
 		return pageError(problem.Problem.Code, truncate(problem.Problem.Message, maxNote))
 	}
 	if err := json.Unmarshal(e.Result.Value, out); err != nil {
-		return sandpit.Errorf(sandpit.Internal, "the page's answer: %w", err)
+		return sandpit.Errorf(sandpit.Internal, "decode the page's response: %w", err)
 	}
 	return nil
 }
@@ -294,14 +295,14 @@ func (t *Tab) callScript(ctx context.Context, out any, function string, argument
 func pageError(code, message string) error {
 	switch code {
 	case "not_found":
-		return sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "%s", message), "browser_state tells what is there, with new numbers")
+		return sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "%s", message), "call browser_state to see the page with current numbers")
 	case "conflict":
-		return sandpit.WithHint(sandpit.Errorf(sandpit.Conflict, "%s", message), "look at browser_screenshot")
+		return sandpit.WithHint(sandpit.Errorf(sandpit.Conflict, "%s", message), "call browser_screenshot to see the page")
 	}
 	return sandpit.Errorf(sandpit.Invalid, "%s", message)
 }
 
-// ensureWorld returns the world of our script in the page.
+// ensureWorld returns the isolated world of page.js in the page. It creates the world if necessary.
 func (t *Tab) ensureWorld(ctx context.Context) (int, error) {
 	t.b.mu.Lock()
 	world := t.world
@@ -317,7 +318,7 @@ func (t *Tab) ensureWorld(ctx context.Context) (int, error) {
 		World int `json:"executionContextId"`
 	}
 	if err := json.Unmarshal(raw, &made); err != nil {
-		return 0, sandpit.Errorf(sandpit.Internal, "the browser's answer: %w", err)
+		return 0, sandpit.Errorf(sandpit.Internal, "decode the browser's response: %w", err)
 	}
 	if _, err := t.callPage(ctx, "Runtime.evaluate", object{"expression": pageScript, "contextId": made.World}); err != nil {
 		return 0, err
@@ -334,7 +335,7 @@ func (t *Tab) resetWorld() {
 	t.world = 0
 }
 
-// cleanText is a text of a page without what terminals or readers could take for more.
+// cleanText removes control characters from a text of a page and truncates it.
 func cleanText(text string, limit int) string {
 	return truncate(strings.Map(func(r rune) rune {
 		if r < ' ' && r != '\n' && r != '\t' || r == 0x7f {

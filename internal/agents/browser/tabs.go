@@ -9,20 +9,20 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// Tab is a page that is open. Its methods may be called concurrently, but should not.
+// Tab is an open page. Its methods are safe for concurrent use, but actions should be sequential.
 type Tab struct {
 	b       *Browser
 	target  string
 	session string
 	number  int
 
-	// What follows is guarded by the browser's mu.
+	// The browser's mu guards the following fields.
 	url, title    string
 	loading       bool
 	dialogs       int
-	world         int   // where our script is, 0 if nowhere
+	world         int   // the isolated world of page.js, 0 for none
 	heldModifiers int   // bits of the modifiers that Hold has pressed
-	closed        error // why nothing can be done any more
+	closed        error // the error of all calls after the end of the page
 }
 
 // TabInfo describes a page.
@@ -37,11 +37,11 @@ const (
 	maxURL   = 2000
 	maxTitle = 300
 	maxID    = 200
-	// maxDialogs is how many dialogs a page may open during one call.
+	// maxDialogs bounds the dialogs that a page may open during one call.
 	maxDialogs = 50
 )
 
-// handleEvent takes an event. It must not wait.
+// handleEvent handles an event. It must not block.
 func (b *Browser) handleEvent(e event) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -64,7 +64,7 @@ func (b *Browser) handleEvent(e event) {
 	b.changed = make(chan struct{})
 }
 
-// addNote keeps something that the next answer should tell. The caller holds mu.
+// addNote stores a note for Notes. The caller holds mu.
 func (b *Browser) addNote(text string) {
 	if len(b.notes) < maxNotes {
 		b.notes = append(b.notes, truncate(text, maxNote))
@@ -88,7 +88,7 @@ func (b *Browser) addTab(params json.RawMessage) {
 		return
 	}
 	if len(b.tabs) >= maxTabs {
-		b.addNote("a page was closed at once, for too many are open")
+		b.addNote("a new page was closed because too many pages are open")
 		b.resumePage(p.Session)
 		b.conn.callAsync("", "Target.closeTarget", object{"targetId": p.Info.ID})
 		return
@@ -108,18 +108,17 @@ func (b *Browser) addTab(params json.RawMessage) {
 	b.resumePage(t.session)
 }
 
-// resumePage lets a page go on that has been opened by another one, which stands still until
-// then.
+// resumePage starts a page that another page has opened; the browser pauses such pages.
 func (b *Browser) resumePage(session string) {
 	b.conn.callAsync(session, "Runtime.runIfWaitingForDebugger", nil)
 }
 
-// setSize gives the page's window a size.
+// setSize sets the size of the page's window.
 func (t *Tab) setSize(v View) {
 	t.b.conn.callAsync(t.session, "Emulation.setDeviceMetricsOverride", object{"width": v.Width, "height": v.Height, "deviceScaleFactor": 1, "mobile": false})
 }
 
-// updateTab takes what the browser says of pages.
+// updateTab handles an event about a page.
 func (b *Browser) updateTab(e event) {
 	var p struct {
 		Session string     `json:"sessionId"`
@@ -134,17 +133,17 @@ func (b *Browser) updateTab(e event) {
 		case e.Method == "Target.targetInfoChanged" && p.Info.ID == t.target:
 			t.url, t.title = truncate(p.Info.URL, maxURL), truncate(p.Info.Title, maxTitle)
 		case e.Method == "Target.detachedFromTarget" && p.Session == t.session:
-			b.dropTab(t, sandpit.WithHint(sandpit.Errorf(sandpit.Unavailable, "the page has been closed"), "open another one"))
+			b.dropTab(t, sandpit.WithHint(sandpit.Errorf(sandpit.Unavailable, "the page has been closed"), "open another page"))
 			return
 		case e.Method == "Target.targetCrashed" && p.Target == t.target:
-			b.dropTab(t, sandpit.WithHint(sandpit.Errorf(sandpit.Unavailable, "the page has crashed"), "open another one; pages that need much memory may crash in a small sandbox"))
+			b.dropTab(t, sandpit.WithHint(sandpit.Errorf(sandpit.Unavailable, "the page has crashed"), "open another page; large pages may crash in a sandbox with little memory"))
 			b.conn.callAsync("", "Target.closeTarget", object{"targetId": t.target})
 			return
 		}
 	}
 }
 
-// dropTab forgets a page, whose calls end with an error. The caller holds mu.
+// dropTab removes a page and fails its calls with err. The caller holds mu.
 func (b *Browser) dropTab(t *Tab, err error) {
 	b.tabs = slices.DeleteFunc(b.tabs, func(other *Tab) bool { return other == t })
 	if b.current == t {
@@ -157,7 +156,7 @@ func (b *Browser) dropTab(t *Tab, err error) {
 	b.conn.failSession(t.session, err)
 }
 
-// handlePageEvent takes what a page says.
+// handlePageEvent handles an event of a page.
 func (b *Browser) handlePageEvent(e event) {
 	at := slices.IndexFunc(b.tabs, func(t *Tab) bool { return t.session == e.Session })
 	if at < 0 {
@@ -175,7 +174,7 @@ func (b *Browser) handlePageEvent(e event) {
 	if json.Unmarshal(e.Params, &p) != nil {
 		return
 	}
-	// The main frame has the name of the page.
+	// The main frame has the ID of the page.
 	switch {
 	case e.Method == "Page.frameStartedLoading" && p.FrameID == t.target:
 		t.loading = true
@@ -188,11 +187,11 @@ func (b *Browser) handlePageEvent(e event) {
 	}
 }
 
-// answerDialog answers a dialog, since nobody else can.
+// answerDialog answers a dialog as SetDialogs has configured.
 func (b *Browser) answerDialog(t *Tab, kind, message string) {
 	t.dialogs++
 	if t.dialogs > maxDialogs {
-		b.dropTab(t, sandpit.WithHint(sandpit.Errorf(sandpit.Unavailable, "the page opens dialogs without end and was closed"), "open another one"))
+		b.dropTab(t, sandpit.WithHint(sandpit.Errorf(sandpit.Unavailable, "the page opened too many dialogs and was closed"), "open another page"))
 		b.conn.callAsync("", "Target.closeTarget", object{"targetId": t.target})
 		return
 	}
@@ -205,8 +204,7 @@ func (b *Browser) answerDialog(t *Tab, kind, message string) {
 	b.conn.callAsync(t.session, "Page.handleJavaScriptDialog", object{"accept": accept})
 }
 
-// Notes are what has happened beside since they were last asked for: dialogs, downloads,
-// new pages.
+// Notes returns and clears the notes about dialogs, downloads and new pages since the last call.
 func (b *Browser) Notes() []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -218,7 +216,7 @@ func (b *Browser) Notes() []string {
 	return notes
 }
 
-// SetDialogs says whether questions of pages are answered by yes. Default: no.
+// SetDialogs sets whether dialogs of pages are accepted. Default: they are dismissed.
 func (b *Browser) SetDialogs(accept bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -235,14 +233,14 @@ func (b *Browser) SetView(v View) {
 	}
 }
 
-// View is the size of windows.
+// View returns the size of windows.
 func (b *Browser) View() View {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.view
 }
 
-// Tabs lists the pages that are open.
+// Tabs returns the open pages.
 func (b *Browser) Tabs() []TabInfo {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -253,7 +251,7 @@ func (b *Browser) Tabs() []TabInfo {
 	return list
 }
 
-// Tab returns the page that things are done to. One is opened if there is none.
+// Tab returns the current page. It opens one if necessary.
 func (b *Browser) Tab(ctx context.Context) (*Tab, error) {
 	b.mu.Lock()
 	current := b.current
@@ -264,7 +262,7 @@ func (b *Browser) Tab(ctx context.Context) (*Tab, error) {
 	return b.NewTab(ctx)
 }
 
-// waitUntil waits for a condition, which is asked while mu is held. The browser may end first.
+// waitUntil waits for a condition, which it checks while it holds mu. It fails if the browser ends.
 func (b *Browser) waitUntil(ctx context.Context, condition func() bool) error {
 	for {
 		b.mu.Lock()
@@ -276,7 +274,7 @@ func (b *Browser) waitUntil(ctx context.Context, condition func() bool) error {
 		select {
 		case <-changed:
 		case <-b.ended:
-			_, _, err := b.conn.sendRequest("", "Browser.getVersion", nil) // which says why
+			_, _, err := b.conn.sendRequest("", "Browser.getVersion", nil) // returns the reason
 			return err
 		case <-ctx.Done():
 			return ctx.Err()
@@ -284,18 +282,18 @@ func (b *Browser) waitUntil(ctx context.Context, condition func() bool) error {
 	}
 }
 
-// findTab finds a page by its number. NotFound.
+// findTab returns a page by its number. NotFound: no such page.
 func (b *Browser) findTab(number int) (*Tab, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	at := slices.IndexFunc(b.tabs, func(t *Tab) bool { return t.number == number })
 	if at < 0 {
-		return nil, sandpit.Errorf(sandpit.NotFound, "there is no page %d", number)
+		return nil, sandpit.Errorf(sandpit.NotFound, "no open page has the number %d", number)
 	}
 	return b.tabs[at], nil
 }
 
-// Switch makes another page the one that things are done to. NotFound.
+// Switch sets the current page. NotFound: no such page.
 func (b *Browser) Switch(ctx context.Context, number int) error {
 	t, err := b.findTab(number)
 	if err != nil {
@@ -308,7 +306,7 @@ func (b *Browser) Switch(ctx context.Context, number int) error {
 	return err
 }
 
-// CloseTab closes a page. NotFound.
+// CloseTab closes a page. NotFound: no such page.
 func (b *Browser) CloseTab(ctx context.Context, number int) error {
 	t, err := b.findTab(number)
 	if err != nil {
@@ -320,12 +318,12 @@ func (b *Browser) CloseTab(ctx context.Context, number int) error {
 	return b.waitUntil(ctx, func() bool { return !slices.Contains(b.tabs, t) })
 }
 
-// NewTab opens an empty page and makes it the one that things are done to.
+// NewTab opens an empty page and makes it the current one.
 //
-// Exhausted: too many are open.
+// Exhausted: too many pages are open.
 func (b *Browser) NewTab(ctx context.Context) (*Tab, error) {
 	if len(b.Tabs()) >= maxTabs {
-		return nil, sandpit.Errorf(sandpit.Exhausted, "%d pages are open, and no more can be: close some", maxTabs)
+		return nil, sandpit.Errorf(sandpit.Exhausted, "%d pages are open, the maximum: close some", maxTabs)
 	}
 	raw, err := b.conn.call(ctx, "", "Target.createTarget", object{"url": "about:blank"})
 	if err != nil {
@@ -335,7 +333,7 @@ func (b *Browser) NewTab(ctx context.Context) (*Tab, error) {
 		ID string `json:"targetId"`
 	}
 	if err := json.Unmarshal(raw, &made); err != nil {
-		return nil, sandpit.Errorf(sandpit.Internal, "the browser's answer: %w", err)
+		return nil, sandpit.Errorf(sandpit.Internal, "decode the browser's response: %w", err)
 	}
 	var t *Tab
 	err = b.waitUntil(ctx, func() bool {

@@ -32,7 +32,7 @@ func TestNames(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if about := client.InitializeResult().Instructions; strings.Contains(about, "belongs to this connection alone") == shared {
+		if about := client.InitializeResult().Instructions; strings.Contains(about, "for this connection only") == shared {
 			t.Errorf("%s: %s", name, about)
 		}
 		for called, want := range map[string]string{

@@ -7,11 +7,11 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// errEnded is what calls hear that go on, or come, when the connection has ended.
+// errEnded is the error of calls that are running when the connection ends, or begin later.
 var errEnded = sandpit.Errorf(sandpit.Canceled, "the connection has ended")
 
-// openCalls are those that go on: the protocol's own end of a connection waits for them, and
-// does not end them.
+// openCalls tracks the running calls of a connection. The SDK waits for them at the end of the
+// connection but does not cancel them.
 type openCalls struct {
 	mu    sync.Mutex
 	ended bool
@@ -19,8 +19,8 @@ type openCalls struct {
 	stops map[int]context.CancelCauseFunc
 }
 
-// beginCall returns a context of a call that ends when all are to end, and what is to be
-// called when it is done. Canceled: they have ended.
+// beginCall registers a call. It returns a context that endAll cancels, and a function to call
+// at the end of the call. Canceled: the connection has ended.
 func (c *openCalls) beginCall(ctx context.Context) (context.Context, func(), error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -42,7 +42,7 @@ func (c *openCalls) beginCall(ctx context.Context) (context.Context, func(), err
 	}, nil
 }
 
-// endAll ends all calls, and lets no more begin. It does not wait.
+// endAll cancels all calls and refuses new ones. It does not wait.
 func (c *openCalls) endAll() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -12,15 +12,14 @@ import (
 )
 
 const (
-	// progressInterval is how often a client that wants progress hears of a call that takes long
-	// and says nothing.
+	// progressInterval is the interval of progress notifications for a call without output.
 	progressInterval = 5 * time.Second
-	// outputInterval is how often it hears of new output at most.
+	// outputInterval is the minimum interval of notifications about new output.
 	outputInterval = time.Second
 )
 
-// reportProgress tells a client that asked for it that a call goes on, and what its command has
-// put out last, until it is stopped.
+// reportProgress sends progress notifications with the last output of a call's command, if the
+// client has requested them, until stop is called.
 func (c *connection) reportProgress(ctx context.Context, r *sdk.CallToolRequest, live *tool.Live) (stop func()) {
 	token := r.Params.GetProgressToken()
 	if token == nil {
@@ -43,7 +42,7 @@ func (c *connection) reportProgress(ctx context.Context, r *sdk.CallToolRequest,
 					continue
 				}
 				told, last = now, lines
-				// A client that has gone is noticed by who serves it.
+				// The server detects a closed connection.
 				_ = r.Session.NotifyProgress(ctx, progressParams(r, token, now.Sub(begun), lines))
 			}
 		}
@@ -54,10 +53,11 @@ func (c *connection) reportProgress(ctx context.Context, r *sdk.CallToolRequest,
 	}
 }
 
-// progressParams says how long a call goes on. Its count goes up each time, as the protocol asks.
+// progressParams returns a notification with the duration of a call. The progress value increases
+// each time, as the protocol requires.
 func progressParams(r *sdk.CallToolRequest, token any, took time.Duration, lines string) *sdk.ProgressNotificationParams {
 	seconds := took.Round(100 * time.Millisecond).Seconds()
-	message := fmt.Sprintf("%s runs for %.0f s", r.Params.Name, seconds)
+	message := fmt.Sprintf("%s has been running for %.0f s", r.Params.Name, seconds)
 	if lines != "" {
 		message += "\n" + lines
 	}

@@ -13,17 +13,17 @@ import (
 )
 
 const (
-	// maxReplay is how much of what a session has said is kept for a client that lost its
-	// connection, in bytes, and maxReplayStreams in answers.
+	// maxReplay and maxReplayStreams bound the messages that a session stores for a client that
+	// reconnects: in bytes, and in responses.
 	maxReplay        = 2 << 20
 	maxReplayStreams = 64
 )
 
-// replayStore keeps the newest messages of a session, so that a client whose connection broke
-// gets the rest of an answer. What is too old goes by whole answers. The store of the SDK
-// would take the first message of every answer instead, and never forget an answer.
+// replayStore stores the newest messages of a session, so that a client that reconnects gets the
+// rest of a response. It removes the oldest responses as a whole. The store of the SDK would
+// remove the first message of every response instead, and never a response.
 type replayStore struct {
-	memory *memory.Account // of what is kept
+	memory *memory.Account // for the stored messages
 
 	mu      sync.Mutex
 	size    int
@@ -32,11 +32,11 @@ type replayStore struct {
 
 var _ sdk.EventStore = (*replayStore)(nil)
 
-// replayStream is an answer.
+// replayStream is the messages of one response.
 type replayStream struct {
 	id       string
 	messages [][]byte
-	lost     bool // a message was too large to be kept
+	lost     bool // a message was too large to be stored
 }
 
 // Open implements sdk.EventStore.
@@ -53,7 +53,7 @@ func (p *replayStore) Open(_ context.Context, _, stream string) error {
 	return nil
 }
 
-// findStream returns the answer of a name, or nil.
+// findStream returns a response by its ID, or nil.
 func (p *replayStore) findStream(id string) *replayStream {
 	for _, s := range p.streams {
 		if s.id == id {
@@ -63,8 +63,8 @@ func (p *replayStore) findStream(id string) *replayStream {
 	return nil
 }
 
-// evictOldest forgets the oldest answer. What belongs to none, whose name is "", stays, since
-// clients may listen to that at any time.
+// evictOldest removes the oldest response. Messages outside of responses, with the ID "", are kept
+// because clients may listen to them at any time.
 func (p *replayStore) evictOldest() {
 	i := slices.IndexFunc(p.streams, func(s *replayStream) bool { return s.id != "" })
 	if i < 0 {
@@ -78,7 +78,7 @@ func (p *replayStore) evictOldest() {
 	p.streams = slices.Delete(p.streams, i, i+1)
 }
 
-// Append implements sdk.EventStore. What belongs to an answer that is forgotten is too.
+// Append implements sdk.EventStore. It ignores messages of a removed response.
 func (p *replayStore) Append(_ context.Context, _, stream string, data []byte) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -97,7 +97,7 @@ func (p *replayStore) Append(_ context.Context, _, stream string, data []byte) e
 		}
 		p.evictOldest()
 	}
-	if p.findStream(stream) == nil { // it was the oldest itself
+	if p.findStream(stream) == nil { // it was the oldest
 		p.memory.Return(int64(len(data)))
 		return nil
 	}
@@ -109,7 +109,7 @@ func (p *replayStore) Append(_ context.Context, _, stream string, data []byte) e
 	return nil
 }
 
-// After implements sdk.EventStore. NotFound: the answer is not kept, or not all of it.
+// After implements sdk.EventStore. NotFound: the response is not stored completely.
 func (p *replayStore) After(_ context.Context, _, stream string, index int) iter.Seq2[[]byte, error] {
 	messages, err := p.messagesAfter(stream, index)
 	return func(yield func([]byte, error) bool) {
@@ -131,7 +131,7 @@ func (p *replayStore) messagesAfter(stream string, index int) ([][]byte, error) 
 	if s := p.findStream(stream); s != nil && !s.lost {
 		return slices.Clone(s.messages[min(max(index+1, 0), len(s.messages)):]), nil
 	}
-	return nil, sandpit.Errorf(sandpit.NotFound, "the answer is not kept any more")
+	return nil, sandpit.Errorf(sandpit.NotFound, "the response is no longer stored")
 }
 
 // SessionClosed implements sdk.EventStore.

@@ -13,18 +13,18 @@ import (
 // HeaderSession is the header in which a client names its session.
 const HeaderSession = "Mcp-Session-Id"
 
-// Session is a connection of a client that speaks by requests of HTTP (the protocol's
-// "streamable HTTP"). All methods may be called concurrently.
+// Session is a connection of a client over HTTP (the protocol's "streamable HTTP"). All methods
+// may be called concurrently.
 type Session struct {
 	connection *connection
 	server     *sdk.Server
 	handler    *sdk.StreamableHTTPHandler
 }
 
-// NewSession returns a session of a client that is called id, which nobody can guess. It
-// begins with the client's first request, and ends when there was none for the time idle.
+// NewSession returns a session with an ID, which must be unguessable. It begins with the client's
+// first request, and ends when there was no request for the time idle.
 //
-// Hosts and origins of requests, and the sizes and times of bodies, are the caller's to check.
+// The caller checks hosts and origins of requests, and bounds the size and duration of bodies.
 func NewSession(o Options, id string, idle time.Duration) *Session {
 	s := &Session{connection: &connection{Options: o}}
 	var account *memory.Account
@@ -34,16 +34,16 @@ func NewSession(o Options, id string, idle time.Duration) *Session {
 	s.server = s.connection.newServer(id)
 	s.handler = sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return s.server }, &sdk.StreamableHTTPOptions{
 		EventStore: &replayStore{memory: account}, SessionTimeout: idle, MaxRequestBodyBytes: MaxMessage,
-		DisableLocalhostProtection: true, // the caller knows more names
+		DisableLocalhostProtection: true, // the caller checks hosts
 		Logger:                     o.Log,
 	})
 	return s
 }
 
-// ServeHTTP answers a request. One that ends the session is for Close.
+// ServeHTTP serves a request. For a request that ends the session, the caller uses Close instead.
 func (s *Session) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.handler.ServeHTTP(w, r) }
 
-// Begun reports whether the client has said hello and the session goes on.
+// Begun reports whether the client has initialized the session and it has not ended.
 func (s *Session) Begun() bool { return s.serverSession() != nil }
 
 func (s *Session) serverSession() *sdk.ServerSession {
@@ -53,19 +53,19 @@ func (s *Session) serverSession() *sdk.ServerSession {
 	return nil
 }
 
-// Wait waits until the session ends, and gives its sandbox back, also when ctx has ended. An error is
-// about the sandbox.
+// Wait waits until the session ends and releases its sandbox, even if ctx has ended. It returns the
+// error of the release.
 func (s *Session) Wait(ctx context.Context) error {
 	if inner := s.serverSession(); inner != nil {
-		_ = inner.Wait() // how a client goes is its own business
+		_ = inner.Wait() // the client's error does not matter
 	}
 	return s.connection.close(ctx)
 }
 
-// Close ends the session with all its calls. Who waits gives the sandbox back.
+// Close ends the session with all its calls. The caller of Wait releases the sandbox.
 func (s *Session) Close() {
 	s.connection.calls.endAll()
 	if inner := s.serverSession(); inner != nil {
-		_ = inner.Close() // how a client goes is its own business
+		_ = inner.Close() // the client's error does not matter
 	}
 }

@@ -1,11 +1,10 @@
-// Package mcpclient uses servers of the Model Context Protocol for a session in a
-// sandbox. Those that are programs run inside, as the session's user; those that have a
-// URL are reached from inside, as far as the sandbox's network policy allows, and never
-// from this machine. A server is started with the first call that needs it, and again
-// after it has died.
+// Package mcpclient is a client of MCP servers for a session in a sandbox. Servers that are
+// programs run in the sandbox as the session's user; servers with a URL are contacted from
+// the sandbox, as far as its network policy allows, and never from this machine. A server is
+// started by the first call that needs it, and again after it has ended.
 //
-// What servers say is bounded and checked: they may be hostile, and are when the sandbox
-// is. They are offered nothing in return: no sampling, no questions to people, no roots.
+// Messages of servers are bounded and checked, because servers may be hostile. The client
+// offers them no capabilities: no sampling, no elicitation, no roots.
 package mcpclient
 
 import (
@@ -25,34 +24,33 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// Type is how a server is spoken to.
+// Type is the transport of a server.
 type Type string
 
 // The types.
 const (
-	Stdio Type = "stdio" // a program, by its input and output
+	Stdio Type = "stdio" // a program with messages on its standard streams
 	HTTP  Type = "http"  // streamable HTTP
-	SSE   Type = "sse"   // HTTP with server-sent events, as servers of 2024 have it
+	SSE   Type = "sse"   // HTTP with server-sent events, the transport of 2024
 )
 
-// Server is how one server is started or reached.
+// Server configures one server.
 type Server struct {
-	// Type is by default stdio for a command; for a URL, HTTP is tried first and then SSE.
+	// Type is the transport. Default: stdio for a command; for a URL, HTTP and then SSE are tried.
 	Type Type `json:"type,omitempty"`
-	// Command is the program, with Args, Env and the directory Dir: by default that of the
-	// session.
+	// Command is the program, with Args, Env and the directory Dir (default: the session's).
 	Command string            `json:"command,omitempty"`
 	Args    []string          `json:"args,omitempty"`
 	Env     map[string]string `json:"env,omitempty"`
 	Dir     string            `json:"cwd,omitempty"`
-	// URL is http or https, with Headers sent to it and to nobody else.
+	// URL is an http or https URL. Headers are sent only to it.
 	URL     string            `json:"url,omitempty"`
 	Headers map[string]string `json:"headers,omitempty"`
-	// Disabled servers are not there.
+	// Disabled servers are ignored.
 	Disabled bool `json:"disabled,omitempty"`
 }
 
-// Config are servers by name.
+// Config maps names to servers.
 type Config map[string]Server
 
 const (
@@ -61,10 +59,10 @@ const (
 	maxName     = 64 // bytes
 )
 
-// Parse reads a configuration in the form that clients of the protocol have in common:
+// Parse parses a configuration in the common form of MCP clients:
 // {"mcpServers": {"NAME": {"command": "…", "args": ["…"], "env": {}}}}.
 //
-// Invalid.
+// Invalid: the configuration has an error.
 func Parse(data []byte) (Config, error) {
 	if len(data) > maxConfig {
 		return nil, sandpit.Errorf(sandpit.Invalid, "the list of MCP servers has more than %d bytes", maxConfig)
@@ -107,7 +105,7 @@ func checkName(name string) error {
 	return nil
 }
 
-// withType checks a server and says of which type it is: "" for a URL of either.
+// withType checks a server and sets its type: "" for a URL whose type is unknown.
 func (s Server) withType() (Server, error) {
 	switch s.Type {
 	case "streamable-http", "streamable_http", "streamableHttp":
@@ -118,7 +116,7 @@ func (s Server) withType() (Server, error) {
 			s.Type = Stdio
 		}
 	default:
-		return s, sandpit.Errorf(sandpit.Invalid, "there is no type %.100q; there are stdio, http and sse", string(s.Type))
+		return s, sandpit.Errorf(sandpit.Invalid, "unknown type %.100q; want stdio, http or sse", string(s.Type))
 	}
 	if s.Type == Stdio {
 		return s, s.checkProgram()
@@ -135,11 +133,11 @@ func (s Server) checkProgram() error {
 	}
 	for name, value := range s.Env {
 		if name == "" || strings.ContainsAny(name, "=\x00") || strings.Contains(value, "\x00") {
-			return sandpit.Errorf(sandpit.Invalid, "env %.100q: not a name and value", name)
+			return sandpit.Errorf(sandpit.Invalid, "invalid env %.100q", name)
 		}
 	}
 	if strings.Contains(s.Command+strings.Join(s.Args, ""), "\x00") {
-		return sandpit.Errorf(sandpit.Invalid, "the command has a zero byte in it")
+		return sandpit.Errorf(sandpit.Invalid, "the command contains a zero byte")
 	}
 	return nil
 }
@@ -154,7 +152,7 @@ func (s Server) checkURL() error {
 	}
 	for name, value := range s.Headers {
 		if !headerPattern.MatchString(name) || strings.ContainsAny(value, "\r\n\x00") {
-			return sandpit.Errorf(sandpit.Invalid, "header %.100q: not a name and value", name)
+			return sandpit.Errorf(sandpit.Invalid, "invalid header %.100q", name)
 		}
 	}
 	return nil
@@ -165,8 +163,8 @@ var (
 	secretPattern = regexp.MustCompile(`(?i)key|token|secret|passw|credential|auth|cookie|session|signature|pat$`)
 )
 
-// Secrets are the values that nobody shall read: those of variables and headers whose
-// names say so.
+// Secrets returns the values to hide from output: those of variables and headers with names
+// such as key or token.
 func (c Config) Secrets() []string {
 	var found []string
 	for _, name := range slices.Sorted(maps.Keys(c)) {

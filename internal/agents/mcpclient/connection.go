@@ -17,28 +17,28 @@ import (
 )
 
 const (
-	// connectTimeout is how long a server may take to be ready; npx may have to fetch it first.
+	// connectTimeout bounds the start of a server, which npx may have to fetch first.
 	connectTimeout = time.Minute
-	// unblockTimeout is how long a call may go on that nobody waits for any more, before its server
-	// counts as dead: one that does not read holds the call up.
+	// unblockTimeout is how long a canceled call may take to return. After that the server counts
+	// as dead, because a server that does not read blocks the call.
 	unblockTimeout = 2 * time.Second
 	// maxMessage bounds one message of a server, in bytes.
 	maxMessage = 8 << 20
-	// closeTimeout is how long the end of a session may take that is being said goodbye to.
+	// closeTimeout bounds the orderly end of a session.
 	closeTimeout = 2 * time.Second
 )
 
-// connection is one server that runs or is reached.
+// connection is a connection to a server.
 type connection struct {
 	session *sdk.ClientSession
 	budget  *receiveBudget
-	program *program    // nil for one that has a URL
-	web     *httpClient // nil for one that is a program
+	program *program    // nil for a server with a URL
+	web     *httpClient // nil for a server that is a program
 	release context.CancelFunc
-	ended   chan struct{} // closed when nothing can be asked any more
+	ended   chan struct{} // closed when the session has ended
 }
 
-// connectServer starts or reaches a server.
+// connectServer starts or connects to a server.
 func connectServer(ctx context.Context, o Options, s Server) (*connection, error) {
 	if s.Type != "" {
 		return connectAs(ctx, o, s)
@@ -66,7 +66,7 @@ func connectAs(ctx context.Context, o Options, s Server) (*connection, error) {
 	client := sdk.NewClient(&sdk.Implementation{Name: "sandpit", Version: o.Version}, &sdk.ClientOptions{
 		Logger: slog.New(slog.DiscardHandler), Capabilities: &sdk.ClientCapabilities{},
 	})
-	// A stream of events lives as long as what it was asked for with.
+	// A stream of events ends with the context of its request.
 	life, release := context.WithCancel(context.WithoutCancel(ctx))
 	c.release = release
 	limited, cancel := context.WithTimeout(ctx, connectTimeout)
@@ -78,7 +78,7 @@ func connectAs(ctx context.Context, o Options, s Server) (*connection, error) {
 	})
 	if err != nil {
 		if limited.Err() != nil && ctx.Err() == nil {
-			err = sandpit.Errorf(sandpit.Timeout, "it was not ready within %s: %w", connectTimeout, err)
+			err = sandpit.Errorf(sandpit.Timeout, "the server was not ready within %s: %w", connectTimeout, err)
 		}
 		err = c.withProgramError(err)
 		c.close(ctx)
@@ -86,7 +86,7 @@ func connectAs(ctx context.Context, o Options, s Server) (*connection, error) {
 	}
 	go func() {
 		defer close(c.ended)
-		_ = c.session.Wait() // how it ended, the program's status tells better
+		_ = c.session.Wait() // the program's status is more specific
 	}()
 	return c, nil
 }
@@ -113,13 +113,13 @@ func (c *connection) newTransport(ctx context.Context, o Options, s Server) (sdk
 	if s.Type == SSE {
 		return &sdk.SSEClientTransport{Endpoint: s.URL, HTTPClient: c.web.newClient(), MaxEventSize: maxMessage}, nil
 	}
-	// What a server says unasked is of no use here: tools are listed anew each time.
+	// Notifications are not needed: tools are listed again each time.
 	return &sdk.StreamableClientTransport{
 		Endpoint: s.URL, HTTPClient: c.web.newClient(), MaxRetries: 1, DisableStandaloneSSE: true, MaxEventSize: maxMessage,
 	}, nil
 }
 
-// runBounded calls f, and breaks the connection if it does not return soon after ctx has ended.
+// runBounded calls f, and disconnects if f does not return soon after ctx has ended.
 func (c *connection) runBounded(ctx context.Context, f func(context.Context) error) error {
 	done := make(chan struct{})
 	var err error
@@ -138,16 +138,16 @@ func (c *connection) runBounded(ctx context.Context, f func(context.Context) err
 		c.disconnect(ctx)
 		<-done
 	}
-	return ctx.Err() // whatever came of it comes too late
+	return ctx.Err() // the result is too late
 }
 
-// runRequest does something with the server.
+// runRequest calls f with the limits of one request, and adds the program's error to its error.
 func (c *connection) runRequest(ctx context.Context, f func(context.Context) error) error {
 	c.budget.resetFor(memory.AccountOf(ctx))
 	return c.withProgramError(c.runBounded(ctx, f))
 }
 
-// disconnect takes the connection away from who uses it.
+// disconnect breaks the connection, which unblocks running calls.
 func (c *connection) disconnect(ctx context.Context) {
 	c.release()
 	if c.program != nil {
@@ -158,13 +158,13 @@ func (c *connection) disconnect(ctx context.Context) {
 	}
 }
 
-// close ends the server, politely at first, and returns when nothing of it is left.
+// close ends the session and the server's program, by force after a timeout, and waits for them.
 func (c *connection) close(ctx context.Context) {
 	if c.session != nil {
 		closing := make(chan struct{})
 		go func() {
 			defer close(closing)
-			_ = c.session.Close() // a server that ends badly has ended
+			_ = c.session.Close() // the server has ended in any case
 		}()
 		select {
 		case <-closing:
@@ -180,10 +180,11 @@ func (c *connection) close(ctx context.Context) {
 	c.disconnect(ctx)
 }
 
-// exitWait is how much later than its output a program's end may be known.
+// exitWait bounds the time from the end of a program's output to its exit status.
 const exitWait = time.Second
 
-// withProgramError adds to an error what the server's program has to say, if it has ended.
+// withProgramError adds the program's status and standard error output to an error, if the program
+// has ended.
 func (c *connection) withProgramError(err error) error {
 	_, answered := errors.AsType[*jsonrpc.Error](err)
 	if err == nil || c.program == nil || answered || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
@@ -197,14 +198,14 @@ func (c *connection) withProgramError(err error) error {
 	if c.program.status == "" {
 		return err
 	}
-	text := "its program has ended: " + c.program.status
+	text := "its program has exited: " + c.program.status
 	if said := strings.TrimSpace(strings.ToValidUTF8(c.program.stderr.String(), "?")); said != "" {
-		text += "; it said: " + said
+		text += "; its last output: " + said
 	}
 	return fmt.Errorf("%w (%s)", err, text)
 }
 
-// isAlive reports whether the connection can be used.
+// isAlive reports whether the connection is usable.
 func (c *connection) isAlive() bool {
 	select {
 	case <-c.ended:

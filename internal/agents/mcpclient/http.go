@@ -19,13 +19,13 @@ import (
 )
 
 const (
-	// maxHead bounds the head of an HTTP answer, and the first line of a dialer, in bytes.
+	// maxHead bounds the headers of an HTTP response, and the first line of a dialer, in bytes.
 	maxHead = 64 << 10
-	// mostConns is how many connections a server is given.
+	// mostConns limits the connections to a server.
 	mostConns = 8
 )
 
-// httpClient reaches one server by HTTP from inside a sandbox.
+// httpClient sends HTTP requests to one server from inside a sandbox.
 type httpClient struct {
 	options Options
 	origin  *url.URL
@@ -52,22 +52,22 @@ func newHTTPClient(o Options, s Server, m *receiveBudget) (*httpClient, error) {
 	}
 	w.http = &http.Transport{
 		DialContext: dial(false), DialTLSContext: dial(true), MaxConnsPerHost: mostConns, MaxResponseHeaderBytes: maxHead,
-		DisableCompression: true, // the meter counts what comes, and not what it becomes
+		DisableCompression: true, // the budget counts received bytes
 	}
 	return w, nil
 }
 
-// newClient has no limit of time: a stream lasts as long as the server is used.
+// newClient returns an http.Client without a timeout, because streams may last long.
 func (w *httpClient) newClient() *http.Client {
 	return &http.Client{Transport: w, CheckRedirect: func(*http.Request, []*http.Request) error {
-		return sandpit.Errorf(sandpit.PermissionDenied, "the server sends its client elsewhere, which is not followed")
+		return sandpit.Errorf(sandpit.PermissionDenied, "the server redirects, which is not allowed")
 	}}
 }
 
-// RoundTrip asks the server, and nobody else: what it names as its address may be anybody's.
+// RoundTrip sends a request to the server. It rejects other hosts, which a hostile server may name.
 func (w *httpClient) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.URL.Scheme != w.origin.Scheme || !strings.EqualFold(r.URL.Host, w.origin.Host) {
-		return nil, sandpit.Errorf(sandpit.PermissionDenied, "the server has its client ask %s://%s, which is not where it is", r.URL.Scheme, r.URL.Host)
+		return nil, sandpit.Errorf(sandpit.PermissionDenied, "the server names another host: %s://%s", r.URL.Scheme, r.URL.Host)
 	}
 	r = r.Clone(r.Context())
 	for name, value := range w.headers {
@@ -81,7 +81,7 @@ func (w *httpClient) RoundTrip(r *http.Request) (*http.Response, error) {
 	return answer, nil
 }
 
-// dialInside starts a program in the sandbox that connects.
+// dialInside starts a program in the sandbox that connects to an address.
 func (w *httpClient) dialInside(ctx context.Context, address string, secure bool) (net.Conn, error) {
 	request, err := json.Marshal(applet.DialRequest{Address: address, TLS: secure})
 	if err != nil {
@@ -105,13 +105,13 @@ func (w *httpClient) dialInside(ctx context.Context, address string, secure bool
 	stop := context.AfterFunc(ctx, func() { _ = c.Close() })
 	defer stop()
 	if err := c.awaitConnected(); err != nil {
-		_ = c.Close() // there is nothing in it
+		_ = c.Close() // nothing was sent
 		return nil, errors.Join(err, ctx.Err())
 	}
 	return c, nil
 }
 
-// beginDial has close wait for who dials, until it is told that they have.
+// beginDial registers a dial, for which close waits until wg.Done.
 func (w *httpClient) beginDial() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -145,7 +145,7 @@ func (w *httpClient) close() {
 	w.wg.Wait()
 }
 
-// dialedConn is a connection that a program in the sandbox has made.
+// dialedConn is a connection that a program in the sandbox has opened.
 type dialedConn struct {
 	program *program
 	client  *httpClient
@@ -153,15 +153,15 @@ type dialedConn struct {
 	once    sync.Once
 }
 
-// awaitConnected reads how it went.
+// awaitConnected reads the result of the dial.
 func (c *dialedConn) awaitConnected() error {
 	line, err := c.reader.ReadSlice('\n')
 	if err != nil {
-		return sandpit.Errorf(sandpit.Unavailable, "the sandbox does not connect: %w", err)
+		return sandpit.Errorf(sandpit.Unavailable, "connect from the sandbox: %w", err)
 	}
 	var answer applet.DialAnswer
 	if err := json.Unmarshal(line, &answer); err != nil {
-		return sandpit.Errorf(sandpit.Internal, "the sandbox's own program gives no answer: %w", err)
+		return sandpit.Errorf(sandpit.Internal, "connect from the sandbox: invalid response of the dialer: %w", err)
 	}
 	if answer.Error != nil {
 		return sandpit.Errorf(answer.Error.Code, "%.1000s", answer.Error.Message)
@@ -175,7 +175,7 @@ func (c *dialedConn) Read(b []byte) (int, error) { return c.reader.Read(b) }
 // Write implements net.Conn.
 func (c *dialedConn) Write(b []byte) (int, error) { return c.program.input.Write(b) }
 
-// Close implements net.Conn. The program is ended beside.
+// Close implements net.Conn. It ends the program in the background.
 func (c *dialedConn) Close() error {
 	c.once.Do(func() {
 		_, _ = c.program.input.Close(), c.program.output.Close() // never fail
@@ -187,7 +187,7 @@ func (c *dialedConn) Close() error {
 	return nil
 }
 
-// sandboxAddr is where a conn is as net.Conn wants it told.
+// sandboxAddr is the address of both ends of a dialedConn.
 type sandboxAddr struct{}
 
 func (sandboxAddr) Network() string { return "sandbox" }
@@ -199,11 +199,11 @@ func (*dialedConn) LocalAddr() net.Addr { return sandboxAddr{} }
 // RemoteAddr implements net.Conn.
 func (*dialedConn) RemoteAddr() net.Addr { return sandboxAddr{} }
 
-// SetDeadline implements net.Conn: there are none.
+// SetDeadline implements net.Conn: deadlines are not supported.
 func (*dialedConn) SetDeadline(time.Time) error { return errors.ErrUnsupported }
 
-// SetReadDeadline implements net.Conn: there are none.
+// SetReadDeadline implements net.Conn: deadlines are not supported.
 func (*dialedConn) SetReadDeadline(time.Time) error { return errors.ErrUnsupported }
 
-// SetWriteDeadline implements net.Conn: there are none.
+// SetWriteDeadline implements net.Conn: deadlines are not supported.
 func (*dialedConn) SetWriteDeadline(time.Time) error { return errors.ErrUnsupported }

@@ -15,15 +15,14 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// Options are what Servers need.
+// Options configure Servers.
 type Options struct {
-	// Guest starts what is needed in the sandbox, as User, in the directory Dir.
+	// Guest starts programs in the sandbox, as User, in the directory Dir.
 	Guest     sandpit.Processes
 	User, Dir string
-	// Env is what programs find in their environment, besides what their server is given.
-	// Nil: nothing.
+	// Env returns the environment of programs, to which a server's own is added. Nil: empty.
 	Env func() map[string]string
-	// Version is told to servers.
+	// Version is the client version that servers see.
 	Version string
 	// Config are the servers.
 	Config Config
@@ -43,12 +42,12 @@ type Servers struct {
 	byName  map[string]*server
 }
 
-// server is one of them.
+// server is one server and its connection.
 type server struct {
 	name   string
 	config Server
 
-	starting chan struct{} // holds one while it is started or ended
+	starting chan struct{} // full while the server is started or ended
 	mu       sync.Mutex    // guards the following
 	conn     *connection
 	closed   bool
@@ -58,11 +57,11 @@ type server struct {
 type Info struct {
 	Name string `json:"name"`
 	Type Type   `json:"type,omitempty"`
-	// Running is true once it was needed and until it ends.
+	// Running is true from the first call that needs it until it ends.
 	Running bool `json:"running"`
 }
 
-// New returns servers of which none runs yet. The caller must Close them.
+// New returns servers without starting them. The caller must Close them.
 func New(o Options) *Servers {
 	s := &Servers{options: o, byName: map[string]*server{}}
 	for name, config := range o.Config {
@@ -71,7 +70,7 @@ func New(o Options) *Servers {
 	return s
 }
 
-// List returns all servers in the order of their names.
+// List returns all servers by name.
 func (s *Servers) List() []Info {
 	list := []Info{}
 	for _, name := range slices.Sorted(maps.Keys(s.byName)) {
@@ -83,7 +82,7 @@ func (s *Servers) List() []Info {
 	return list
 }
 
-// Close ends all servers and waits for their ends. It is idempotent.
+// Close ends all servers and waits for them. It is idempotent.
 func (s *Servers) Close(ctx context.Context) {
 	var all sync.WaitGroup
 	for _, v := range s.byName {
@@ -101,15 +100,15 @@ func (v *server) close(ctx context.Context) {
 	if conn != nil {
 		conn.close(ctx)
 	}
-	v.starting <- struct{}{} // whoever starts it just now ends it again
+	v.starting <- struct{}{} // wait for a concurrent start, which then ends the server
 	<-v.starting
 }
 
-// ensureConnected returns the connection to a server, which is made if there is none.
+// ensureConnected returns the connection to a server. It connects if necessary.
 func (s *Servers) ensureConnected(ctx context.Context, name string) (*connection, error) {
 	v := s.byName[name]
 	if v == nil {
-		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "there is no MCP server %.100q", name), "mcp_list_servers tells which there are")
+		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "MCP server %.100q not found", name), "list the servers with mcp_list_servers")
 	}
 	select {
 	case v.starting <- struct{}{}:
@@ -126,7 +125,7 @@ func (s *Servers) ensureConnected(ctx context.Context, name string) (*connection
 	case conn != nil && conn.isAlive():
 		return conn, nil
 	case conn != nil:
-		conn.close(ctx) // it has died
+		conn.close(ctx) // it has ended
 	}
 	conn, err := connectServer(ctx, s.options, v.config)
 	if err != nil {
@@ -156,16 +155,18 @@ const (
 	maxListed      = 512 << 10 // bytes of descriptions and schemas together
 )
 
-// Listing is what a server offers.
+// Listing is the list of a server's tools.
 type Listing struct {
 	Tools []Tool
-	// Omitted is how many tools are left out, since their names are taken or cannot be, or
-	// there are too many. More is true if the server had not named all.
+	// Omitted is how many tools are left out, because of duplicate or invalid names or because
+	// there are too many. More is true if the server has further pages.
 	Omitted int
 	More    bool
 }
 
-// Tools asks a server for its tools. NotFound, Unavailable, Timeout.
+// Tools returns the tools of a server.
+//
+// NotFound: no such server. Unavailable, Timeout: it does not respond.
 func (s *Servers) Tools(ctx context.Context, name string) (Listing, error) {
 	conn, err := s.ensureConnected(ctx, name)
 	if err != nil {
@@ -176,7 +177,7 @@ func (s *Servers) Tools(ctx context.Context, name string) (Listing, error) {
 	return l.Listing, serverError(name, err)
 }
 
-// listAll asks for one page after the other.
+// listAll requests all pages, up to mostPages.
 func (l *toolList) listAll(ctx context.Context, session *sdk.ClientSession) error {
 	cursor := ""
 	for range mostPages {
@@ -199,9 +200,11 @@ func (l *toolList) listAll(ctx context.Context, session *sdk.ClientSession) erro
 	return nil
 }
 
-// Call calls a tool, which is named as its server does or as Tools does, and gives a server
-// that runs the limit's time to answer. NotFound, Unavailable; context.DeadlineExceeded if
-// it takes longer. A tool that fails is no error.
+// Call calls a tool, by its name on the server or in Tools. The limit bounds the call, without the
+// start of the server. An error of the tool is in the Answer.
+//
+// NotFound: no such server. Unavailable: it does not respond. context.DeadlineExceeded: the call
+// takes longer than limit.
 func (s *Servers) Call(ctx context.Context, server, tool string, arguments map[string]any, limit time.Duration) (Answer, error) {
 	if strings.HasPrefix(tool, namePrefix(server)) {
 		listing, err := s.Tools(ctx, server)
@@ -234,7 +237,7 @@ func (s *Servers) Call(ctx context.Context, server, tool string, arguments map[s
 	return toAnswer(result), nil
 }
 
-// serverError gives an error of a server its name and, if it has none, a code.
+// serverError adds the server's name to an error, and a code if it has none.
 func serverError(server string, err error) error {
 	switch {
 	case err == nil, errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):

@@ -14,25 +14,24 @@ import (
 )
 
 const (
-	// browserDir is where browsers keep their profiles: see Session.statePath.
+	// browserDir is the directory of browser profiles: see Session.statePath.
 	browserDir = ".browser"
-	// browserTimeout is how long a call may take: a browser may have to start first.
+	// browserTimeout bounds a call, including the start of the browser.
 	browserTimeout = 120 * time.Second
-	// tabTimeout is how long a browser may take to have a page, browserStopTimeout how long its
-	// end may take.
+	// tabTimeout bounds opening a page, browserStopTimeout the end of a browser.
 	tabTimeout         = 30 * time.Second
 	browserStopTimeout = 15 * time.Second
-	// maxAddress is the longest address, in bytes: data: URLs may be long.
+	// maxAddress bounds an address in bytes; data: URLs may be long.
 	maxAddress = 1 << 20
-	// briefSize is how much of a page an answer tells that was not asked for it, in bytes.
+	// briefSize bounds the text of a page in results of actions, in bytes.
 	briefSize = 6000
-	// navigateTimeout is how long a page may take to come if nobody says.
+	// navigateTimeout is the default time for loading a page.
 	navigateTimeout = 30 * time.Second
 )
 
-// browserHolder is the browser of a session, which is started by the first call that needs it.
+// browserHolder holds the browser of a session, which the first call that needs it starts.
 type browserHolder struct {
-	token   chan struct{} // holds the one token of who uses what follows
+	token   chan struct{} // has one token, whose holder may use the following fields
 	browser *browser.Browser
 	view    browser.View
 	accept  bool
@@ -45,7 +44,7 @@ func newBrowserHolder() *browserHolder {
 	return w
 }
 
-// acquire takes the browser for one call. The caller must leave.
+// acquire reserves the browser for one call. The caller must call release.
 func (w *browserHolder) acquire(ctx context.Context) error {
 	select {
 	case <-w.token:
@@ -57,7 +56,7 @@ func (w *browserHolder) acquire(ctx context.Context) error {
 
 func (w *browserHolder) release() { w.token <- struct{}{} }
 
-// closeBrowser ends the browser, if there is one. The caller has entered.
+// closeBrowser ends the browser if it runs. The caller has called acquire.
 func (w *browserHolder) closeBrowser(ctx context.Context) error {
 	if w.browser == nil {
 		return nil
@@ -69,7 +68,7 @@ func (w *browserHolder) closeBrowser(ctx context.Context) error {
 	return err
 }
 
-// closeBrowser ends the browser after the call that uses it, if there is one.
+// closeBrowser ends the browser if it runs, after the current call.
 func (s *Session) closeBrowser() error {
 	ctx, cancel := context.WithTimeout(context.Background(), browserTimeout)
 	defer cancel()
@@ -80,8 +79,8 @@ func (s *Session) closeBrowser() error {
 	return s.browsing.closeBrowser(ctx)
 }
 
-// withBrowser does something with the browser and its present page, and adds to the result
-// what has happened beside.
+// withBrowser calls do with the browser and its current page, and adds the browser's notes to the
+// result.
 func (s *Session) withBrowser(ctx context.Context, do func(*browser.Browser, *browser.Tab) (Result, error)) (Result, error) {
 	if err := s.browsing.acquire(ctx); err != nil {
 		return Result{}, err
@@ -95,7 +94,7 @@ func (s *Session) withBrowser(ctx context.Context, do func(*browser.Browser, *br
 	defer cancel()
 	tab, err := b.Tab(limited)
 	if errors.Is(err, context.DeadlineExceeded) {
-		err = errors.Join(sandpit.Errorf(sandpit.Timeout, "the browser did not answer and was ended"), s.browsing.closeBrowser(ctx))
+		err = errors.Join(sandpit.Errorf(sandpit.Timeout, "the browser did not respond and was ended"), s.browsing.closeBrowser(ctx))
 	}
 	if err != nil {
 		return Result{}, err
@@ -107,7 +106,7 @@ func (s *Session) withBrowser(ctx context.Context, do func(*browser.Browser, *br
 	return result, err
 }
 
-// ensureBrowser is the browser of the session, which is started if it does not run.
+// ensureBrowser returns the browser of the session. It starts the browser if necessary.
 func (s *Session) ensureBrowser(ctx context.Context) (*browser.Browser, error) {
 	w := s.browsing
 	if w.browser != nil && w.browser.Alive() {
@@ -128,14 +127,13 @@ func (s *Session) ensureBrowser(ctx context.Context) (*browser.Browser, error) {
 	return b, nil
 }
 
-// checkAddress checks what a browser is to open.
+// checkAddress checks and completes an address to open.
 //
-// PermissionDenied: it is of a kind that is not opened, or a file outside of where the
-// session is confined to.
+// PermissionDenied: an unsupported scheme, or a file outside of the confined session's directory.
 func (s *Session) checkAddress(ctx context.Context, text string) (string, error) {
 	text = strings.TrimSpace(text)
 	if text == "" || len(text) > maxAddress {
-		return "", sandpit.Errorf(sandpit.Invalid, "an address has 1 to %d bytes", maxAddress)
+		return "", sandpit.Errorf(sandpit.Invalid, "invalid address: want 1 to %d bytes", maxAddress)
 	}
 	scheme, rest, _ := strings.Cut(text, ":")
 	switch scheme = strings.ToLower(scheme); {
@@ -150,7 +148,7 @@ func (s *Session) checkAddress(ctx context.Context, text string) (string, error)
 	}
 	u, err := url.Parse(text)
 	if err != nil || u.Host == "" {
-		return "", sandpit.Errorf(sandpit.Invalid, "%.200q is no address", text)
+		return "", sandpit.Errorf(sandpit.Invalid, "invalid address %.200q", text)
 	}
 	return u.String(), nil
 }
@@ -158,44 +156,44 @@ func (s *Session) checkAddress(ctx context.Context, text string) (string, error)
 func (s *Session) checkFileAddress(ctx context.Context, text string) (string, error) {
 	u, err := url.Parse(text)
 	if err != nil || u.Host != "" || !path.IsAbs(u.Path) {
-		return "", sandpit.Errorf(sandpit.Invalid, "the address of a file is file:///path")
+		return "", sandpit.Errorf(sandpit.Invalid, "invalid file address: want file:///path")
 	}
-	f, err := s.files.Stat(ctx, u.Path) // which knows to what the session is confined
+	f, err := s.files.Stat(ctx, u.Path) // also checks that a confined session may access it
 	if err != nil {
 		return "", err
 	}
 	return (&url.URL{Scheme: "file", Path: f.Path}).String(), nil
 }
 
-// parseSize reads a resolution: 1280x720. Invalid.
+// parseSize parses a resolution such as 1280x720. Invalid: malformed or out of range.
 func parseSize(text string) (browser.View, error) {
 	var v browser.View
 	var rest string
-	n, _ := fmt.Sscanf(text+" .", "%dx%d %s", &v.Width, &v.Height, &rest) // what it could not read it does not count
+	n, _ := fmt.Sscanf(text+" .", "%dx%d %s", &v.Width, &v.Height, &rest) // n is the number of parsed values
 	if n != 3 || rest != "." || v.Width < 320 || v.Height < 240 || v.Width > 2560 || v.Height > 1600 {
-		return v, sandpit.Errorf(sandpit.Invalid, "the resolution %.40q: want one from 320x240 to 2560x1600, such as 1280x720", text)
+		return v, sandpit.Errorf(sandpit.Invalid, "invalid resolution %.40q: want 320x240 to 2560x1600, such as 1280x720", text)
 	}
 	return v, nil
 }
 
-// takePicture is a result's picture of the page.
+// takePicture returns a screenshot of the page.
 func takePicture(ctx context.Context, t *browser.Tab, full bool) (Image, error) {
 	p, err := t.Screenshot(ctx, full)
 	return Image{MIME: p.MIME, Data: p.Data}, err
 }
 
-// pageText is how the state of a page reads.
+// pageText returns the state of a page as text.
 func pageText(state browser.State, limit int) string {
 	var b strings.Builder
 	b.WriteString(whereText(state.About) + "\n")
 	if state.Above > 0 || state.Below > 0 {
-		fmt.Fprintf(&b, "%d pixels above, %d below of what is shown\n", state.Above, state.Below)
+		fmt.Fprintf(&b, "%d pixels above and %d below the visible part\n", state.Above, state.Below)
 	}
 	text := strings.TrimSpace(state.Text)
 	if len(text) > limit {
-		text = strings.ToValidUTF8(text[:limit], "") + "\n(there is more on this page: see browser_state)"
+		text = strings.ToValidUTF8(text[:limit], "") + "\n(the page has more text: see browser_state)"
 	} else if state.Cut {
-		text += "\n(there is more on this page)"
+		text += "\n(the page has more text)"
 	}
 	if text == "" {
 		text = "(the page is empty)"
@@ -203,7 +201,7 @@ func pageText(state browser.State, limit int) string {
 	return b.String() + "\n" + text
 }
 
-// whereText is a page's title and address.
+// whereText returns a page's title and address.
 func whereText(a browser.About) string {
 	title := strings.TrimSpace(a.Title)
 	if title == "" {
@@ -211,15 +209,15 @@ func whereText(a browser.About) string {
 	}
 	text := title + "\n" + a.URL
 	if a.Status >= 400 {
-		text += fmt.Sprintf("\nthe server has answered with status %d", a.Status)
+		text += fmt.Sprintf("\nthe server responded with status %d", a.Status)
 	}
 	return text
 }
 
-// actionResult is the result of something that was done to a page: what, and where that has led.
+// actionResult returns the result of an action on a page, with the page's address afterwards.
 func actionResult(ctx context.Context, t *browser.Tab, text string) (Result, error) {
 	about, err := t.About(ctx)
-	if sandpit.CodeOf(err) == sandpit.Unavailable { // it has closed itself
+	if sandpit.CodeOf(err) == sandpit.Unavailable { // the page has closed itself
 		return Result{Text: text + "\nthe page is no longer open"}, nil
 	}
 	if err != nil {

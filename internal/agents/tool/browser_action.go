@@ -11,11 +11,11 @@ import (
 
 type actionInput struct {
 	Action   string   `json:"action_type" jsonschema:"what to do" enum:"click,double_click,right_click,move_to,move_rel,drag_to,drag_rel,scroll,typing,press,key_down,key_up,hotkey,wait"`
-	X        *float64 `json:"x,omitempty" jsonschema:"pixels from the left; default: where the mouse is"`
-	Y        *float64 `json:"y,omitempty" jsonschema:"pixels from the top; default: where the mouse is"`
+	X        *float64 `json:"x,omitempty" jsonschema:"pixels from the left; default: the mouse position"`
+	Y        *float64 `json:"y,omitempty" jsonschema:"pixels from the top; default: the mouse position"`
 	DeltaX   float64  `json:"delta_x,omitempty" jsonschema:"pixels to the right, for move_rel, drag_rel and scroll" default:"0"`
 	DeltaY   float64  `json:"delta_y,omitempty" jsonschema:"pixels down, for move_rel, drag_rel and scroll" default:"0"`
-	Text     string   `json:"text,omitempty" jsonschema:"what to type"`
+	Text     string   `json:"text,omitempty" jsonschema:"text to type"`
 	Key      string   `json:"key,omitempty" jsonschema:"the key, for press, key_down and key_up"`
 	Keys     []string `json:"keys,omitempty" jsonschema:"the keys, for hotkey"`
 	Duration float64  `json:"duration,omitempty" jsonschema:"seconds, for wait" default:"1" range:"0,60"`
@@ -30,7 +30,7 @@ func browserAction(ctx context.Context, s *Session, in actionInput) (Result, err
 	})
 }
 
-// performAction does one thing with the mouse or the keyboard.
+// performAction performs one action of the mouse or the keyboard.
 func (s *Session) performAction(ctx context.Context, t *browser.Tab, in actionInput) error {
 	switch in.Action {
 	case "typing":
@@ -54,7 +54,7 @@ func (s *Session) performAction(ctx context.Context, t *browser.Tab, in actionIn
 	return s.pointMouse(ctx, t, in)
 }
 
-// pointMouse does one thing with the mouse, which remembers where it is.
+// pointMouse performs one action of the mouse and records its position.
 func (s *Session) pointMouse(ctx context.Context, t *browser.Tab, in actionInput) error {
 	if (in.X == nil) != (in.Y == nil) {
 		return errMissing("x and y", in.Action)
@@ -95,8 +95,8 @@ func (s *Session) moveOrClick(ctx context.Context, t *browser.Tab, in actionInpu
 func sandboxBrowser() Tool {
 	return Tool{
 		Name: "sandbox_browser", Title: "Use the browser", Hints: Hints{Destructive: true, OpenWorld: true},
-		Description: "Everything that the browser does as one tool: open pages, click and fill in elements by their numbers, scroll, switch pages. " +
-			"Each answer tells what is on the page then, with a picture.",
+		Description: "Control the browser with one tool: open pages, click and fill in elements by number, scroll, switch pages. " +
+			"Each result has the page's contents and a screenshot.",
 		function: newFunction(compoundBrowser),
 	}
 }
@@ -106,15 +106,15 @@ type compoundInput struct {
 	URL        string   `json:"url,omitempty" jsonschema:"address, for navigate_to"`
 	Index      *int     `json:"index,omitempty" jsonschema:"number of the element" range:"0,"`
 	Text       *string  `json:"text,omitempty" jsonschema:"for input_text (empty clears the field), scroll_to_text and select_dropdown_option"`
-	Amount     int      `json:"amount,omitempty" jsonschema:"pixels to scroll; default: nearly what the window shows" range:"0,1000000"`
+	Amount     int      `json:"amount,omitempty" jsonschema:"pixels to scroll; default: almost the height of the window" range:"0,1000000"`
 	Page       *int     `json:"page_id,omitempty" jsonschema:"number of the page, for switch_tab and close_tab" range:"0,"`
 	Keys       string   `json:"keys,omitempty" jsonschema:"for send_keys: Enter, Control+a"`
 	Seconds    float64  `json:"seconds,omitempty" jsonschema:"for wait" default:"3" range:"0,300"`
 	X          *float64 `json:"x,omitempty" jsonschema:"for click_coordinates: pixels from the left"`
 	Y          *float64 `json:"y,omitempty" jsonschema:"for click_coordinates: pixels from the top"`
-	Source     string   `json:"element_source,omitempty" jsonschema:"for drag_drop: number or CSS selector of what is dragged"`
-	Target     string   `json:"element_target,omitempty" jsonschema:"for drag_drop: number or CSS selector of where it is dropped"`
-	Screenshot *bool    `json:"screenshot,omitempty" jsonschema:"add a picture of the page" default:"true"`
+	Source     string   `json:"element_source,omitempty" jsonschema:"for drag_drop: number or CSS selector of the element to drag"`
+	Target     string   `json:"element_target,omitempty" jsonschema:"for drag_drop: number or CSS selector of the target element"`
+	Screenshot *bool    `json:"screenshot,omitempty" jsonschema:"add a screenshot" default:"true"`
 }
 
 type compoundData struct {
@@ -145,7 +145,7 @@ func compoundBrowser(ctx context.Context, s *Session, in compoundInput) (Result,
 		if err != nil {
 			return Result{}, err
 		}
-		if t, err = b.Tab(ctx); err != nil { // which may be another one now
+		if t, err = b.Tab(ctx); err != nil { // the action may have switched pages
 			return Result{}, err
 		}
 		r, state, err := pageResult(ctx, t, briefSize, in.Screenshot == nil || *in.Screenshot)
@@ -164,7 +164,7 @@ func compoundBrowser(ctx context.Context, s *Session, in compoundInput) (Result,
 	})
 }
 
-// missingField is the field that the action needs and has not.
+// missingField returns a field that the action requires and the input lacks, or "".
 func (in compoundInput) missingField() string {
 	given := map[string]bool{
 		"url": in.URL != "", "index": in.Index != nil, "text": in.Text != nil, "page_id": in.Page != nil, "keys": in.Keys != "",
@@ -183,7 +183,7 @@ func (in compoundInput) missingField() string {
 	return ""
 }
 
-// perform does what is asked for and tells what it was.
+// perform performs the action and returns a description of it.
 func (in compoundInput) perform(ctx context.Context, b *browser.Browser, t *browser.Tab) (string, []browser.Option, error) {
 	target := browser.Target{Index: in.Index}
 	switch in.Action {
@@ -207,7 +207,7 @@ func (in compoundInput) perform(ctx context.Context, b *browser.Browser, t *brow
 		return "Closed page " + strconv.Itoa(*in.Page), nil, b.CloseTab(ctx, *in.Page)
 	case "get_dropdown_options":
 		r, err := listOptions(ctx, t, target)
-		data, _ := r.Data.(optionsData) // there is none with an error
+		data, _ := r.Data.(optionsData) // nil after an error
 		return r.Text, data.Options, err
 	case "select_dropdown_option":
 		return "Selected " + *in.Text, nil, t.Select(ctx, target, *in.Text)
@@ -223,10 +223,10 @@ func (in compoundInput) perform(ctx context.Context, b *browser.Browser, t *brow
 		r, err := scrollPage(ctx, t, move)
 		return r.Text, nil, err
 	}
-	return "The page now", nil, nil // get_current_state
+	return "Current page", nil, nil // get_current_state
 }
 
-// toTarget is the element that a number or a selector names.
+// toTarget returns the target for a number or a selector.
 func toTarget(text string) browser.Target {
 	if index, err := strconv.Atoi(text); err == nil {
 		return browser.Target{Index: &index}

@@ -11,24 +11,24 @@ func browserTools() []Tool {
 	return tools
 }
 
-// pageTools bring a page and tell what is on it.
+// pageTools returns the tools that open and read pages.
 func pageTools(acts, looks Hints) []Tool {
 	return []Tool{
 		{
 			Name: "browser_open", Title: "Open a page", Aliases: []string{"browser_navigate", "browser_goto"}, Hints: acts,
-			Description: "Open an address in the sandbox's browser, and tell what is on the page: its text, with numbers for what can be clicked and filled in.",
+			Description: "Open an address in the sandbox's browser and return the page's text, with numbers for elements that can be clicked or filled in.",
 			function:    newFunction(browserOpen),
 		}, {
-			Name: "browser_state", Title: "See a page", Aliases: []string{"browser_snapshot"}, Hints: looks,
-			Description: "What is on the page as text, with numbers for what can be clicked and filled in, which hold until the page changes; and the open pages.",
+			Name: "browser_state", Title: "Show a page", Aliases: []string{"browser_snapshot"}, Hints: looks,
+			Description: "Return the page's text, with numbers for elements that can be clicked or filled in, and the open pages. Numbers are valid until the page changes.",
 			function:    newFunction(browserState),
 		}, {
-			Name: "browser_screenshot", Title: "Take a picture of a page", Hints: looks,
-			Description: "A picture of what the page shows, or of all of it.",
+			Name: "browser_screenshot", Title: "Take a screenshot", Hints: looks,
+			Description: "Take a screenshot of the visible part of the page, or of the full page.",
 			function:    newFunction(browserScreenshot),
 		}, {
 			Name: "browser_text", Title: "Read a page", Aliases: []string{"browser_get_text", "browser_content", "browser_get_content"}, Hints: looks,
-			Description: "The text or the HTML of the page, or of an element.",
+			Description: "Return the text or the HTML of the page or an element.",
 			function:    newFunction(browserText),
 		}, {
 			Name: "browser_scroll", Title: "Scroll a page", Hints: looks,
@@ -36,22 +36,22 @@ func pageTools(acts, looks Hints) []Tool {
 			function:    newFunction(browserScroll),
 		}, {
 			Name: "browser_wait", Title: "Wait for a page", Hints: looks,
-			Description: "Wait until something matches a selector, or until the page has a text, or just some seconds.",
+			Description: "Wait until a visible element matches a selector, until the page contains a text, or for some seconds.",
 			function:    newFunction(browserWait), synonyms: map[string]string{"timeout": "seconds"},
 		},
 	}
 }
 
-// inputTools do something to a page.
+// inputTools returns the tools that act on pages.
 func inputTools(acts Hints) []Tool {
 	return []Tool{
 		{
 			Name: "browser_click", Title: "Click an element", Hints: acts,
-			Description: "Click an element of the page: by its number, by a CSS selector, or by its text. It is scrolled to.",
+			Description: "Scroll to an element of the page and click it, by its number, by a CSS selector, or by its text.",
 			function:    newFunction(browserClick),
 		}, {
 			Name: "browser_fill", Title: "Fill in a field", Aliases: []string{"browser_type", "browser_input"}, Hints: acts,
-			Description: "Replace what a field of the page holds.",
+			Description: "Replace the text of a field.",
 			function:    newFunction(browserFill),
 		}, {
 			Name: "browser_select", Title: "Select from a list", Hints: acts,
@@ -59,26 +59,26 @@ func inputTools(acts Hints) []Tool {
 			function:    newFunction(browserSelect),
 		}, {
 			Name: "browser_press", Title: "Press keys", Aliases: []string{"browser_press_key"}, Hints: acts,
-			Description: "Press a key, or several at once, where the page's focus is: Enter, Escape, Control+a.",
+			Description: "Press a key or a combination at the page's focus: Enter, Escape, Control+a.",
 			function:    newFunction(browserPress),
 		}, {
 			Name: "browser_evaluate", Title: "Run JavaScript in a page", Hints: acts,
-			Description: "Evaluate JavaScript in the page and return its value. Promises are waited for.",
+			Description: "Evaluate JavaScript in the page and return its value. Promises are awaited.",
 			function:    newFunction(browserEvaluate), synonyms: map[string]string{"script": "expression", "code": "expression"},
 		}, {
 			Name: "browser_action", Title: "Use mouse and keyboard", Hints: acts,
-			Description: "Use the mouse and the keyboard at places of the picture, for what has no number: click, move, drag, scroll, type, press keys.",
+			Description: "Use the mouse and the keyboard at positions of the screenshot, for elements without a number: click, move, drag, scroll, type, press keys.",
 			function:    newFunction(browserAction),
 		},
 	}
 }
 
-// windowTools are about the browser and its pages as such.
+// windowTools returns the tools that control the browser and its pages.
 func windowTools(acts, looks Hints) []Tool {
 	return []Tool{
 		{
 			Name: "browser_back", Title: "Go back", Hints: acts,
-			Description: "Go back or forward in the page's history, or load the page anew.",
+			Description: "Go back or forward in the page's history, or reload the page.",
 			function:    newFunction(browserBack),
 		}, {
 			Name: "browser_tabs", Title: "Open pages", Hints: acts,
@@ -86,15 +86,15 @@ func windowTools(acts, looks Hints) []Tool {
 			function:    newFunction(browserTabs),
 		}, {
 			Name: "browser_config", Title: "Set up the browser", Hints: Hints{Idempotent: true},
-			Description: "Set the size of the browser's window, and how it answers questions of pages.",
+			Description: "Set the size of the browser's window, and whether dialogs of pages are accepted.",
 			function:    newFunction(browserConfig),
 		}, {
 			Name: "browser_info", Title: "About the browser", Hints: looks,
-			Description: "Which browser there is, the size of its window and what is open. It is started if it does not run.",
+			Description: "Return the browser's version, the size of its window and the open pages. Starts the browser if necessary.",
 			function:    newFunction(browserInfo),
 		}, {
 			Name: "browser_close", Title: "Close the browser", Hints: Hints{Idempotent: true},
-			Description: "Close the browser and its pages. Logins are kept; the next call of a browser tool starts it again.",
+			Description: "Close the browser and its pages. Logins are kept; the next call of a browser tool restarts it.",
 			function:    newFunction(browserClose),
 		},
 	}

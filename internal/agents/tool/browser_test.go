@@ -184,7 +184,7 @@ func testFields(k kit) {
 	k.want("browser_fill", fields{"element_text": "Note", "text": "first"})
 	k.want("browser_fill", fields{"element_text": "Note", "text": "a note"})
 	k.want("browser_text", fields{"selector": "[contenteditable]"}, "a note")
-	k.want("browser_select", fields{"selector": "select"}, "0: Small (selected)", "1: Large", "3 in all")
+	k.want("browser_select", fields{"selector": "select"}, "0: Small (selected)", "1: Large", "3 options")
 	k.want("browser_select", fields{"selector": "select", "option": "Large"})
 	k.refused("browser_select", fields{"selector": "select", "option": "None"}, sandpit.NotFound)
 	k.refused("browser_select", fields{"selector": "select", "option": "Huge"}, sandpit.Conflict)
@@ -285,7 +285,7 @@ func testCompound(t *testing.T, k kit) {
 	do(fields{"action": "click_coordinates", "x": 1, "y": 1}, "Clicked")
 	do(fields{"action": "send_keys", "keys": "End"}, "Pressed")
 	do(fields{"action": "wait", "seconds": 0.1}, "Waited")
-	do(fields{"action": "get_current_state"}, "The page now")
+	do(fields{"action": "get_current_state"}, "Current page")
 	do(fields{"action": "switch_tab", "page_id": 1}, "Switched")
 	for action, field := range map[string]string{
 		"navigate_to": "url", "click_element": "index", "input_text": "index", "send_keys": "keys", "switch_tab": "page_id", "close_tab": "page_id",
@@ -308,7 +308,7 @@ func testAddresses(k kit) {
 	}
 	k.refused("browser_open", fields{"url": "http://127.0.0.1:1/"}, sandpit.Unavailable, "ERR_UNSAFE_PORT")
 	k.refused("browser_open", fields{"url": "http://127.0.0.1:8299/"}, sandpit.Unavailable, "ERR_CONNECTION_REFUSED")
-	k.refused("browser_open", fields{"url": "http://sandpit.invalid/"}, sandpit.Unavailable, "sandpit.invalid cannot be opened")
+	k.refused("browser_open", fields{"url": "http://sandpit.invalid/"}, sandpit.Unavailable, "open sandpit.invalid")
 	k.refused("browser_open", fields{"url": shop + "loop"}, sandpit.Unavailable, "ERR_TOO_MANY_REDIRECTS")
 	k.refused("browser_open", fields{"url": shop + "to-file"}, sandpit.Unavailable)
 	k.refused("browser_open", fields{"url": shop + "slow", "timeout": 1}, sandpit.Timeout)
@@ -338,7 +338,7 @@ func TestBrowserHostile(t *testing.T) {
 		k.refused("browser_open", fields{"url": "file://" + file}, sandpit.PermissionDenied)
 	}
 	// Dialogs without end, at once and later.
-	k.refused("browser_open", page("<script>for (;;) alert(1)</script>"), sandpit.Unavailable, "dialogs without end")
+	k.refused("browser_open", page("<script>for (;;) alert(1)</script>"), sandpit.Unavailable, "too many dialogs")
 	k.want("browser_open", page("<p>after dialogs"), "after dialogs")
 	// A page that never does anything else any more.
 	k.refused("browser_evaluate", fields{"expression": "for (;;);", "timeout": 1}, sandpit.Timeout)
@@ -361,7 +361,7 @@ func TestBrowserHostile(t *testing.T) {
 	}
 	k.want("browser_open", page("<p>after much"), "after much")
 	k.refused("browser_evaluate", fields{"expression": "'x'.repeat(40 * 1024 * 1024)"}, sandpit.Exhausted)
-	if r := k.want("browser_evaluate", fields{"expression": "'y'.repeat(1024 * 1024)"}, "1048576 bytes in all"); len(r.Text) > 40_000 {
+	if r := k.want("browser_evaluate", fields{"expression": "'y'.repeat(1024 * 1024)"}, "1048576 bytes in total"); len(r.Text) > 40_000 {
 		t.Errorf("%d bytes of a value", len(r.Text))
 	}
 	// A picture of 100 million pixels.
@@ -419,7 +419,7 @@ func TestNoBrowser(t *testing.T) {
 		t.Fatal(err)
 	}
 	k := newKit(t, newBoxOf(t, sandpit.Spec{Image: sandpit.Image(root)}), tool.SessionOptions{})
-	k.refused("browser_open", fields{"url": shop}, sandpit.Unsupported, "no browser in this image", "builtin:browser")
+	k.refused("browser_open", fields{"url": shop}, sandpit.Unsupported, "this image has no browser", "builtin:browser")
 	k.refused("sandbox_browser", fields{"action": "get_current_state"}, sandpit.Unsupported)
 	testVision(t, k)
 }
@@ -458,7 +458,7 @@ func testVision(t *testing.T, k kit) {
 		binary.BigEndian.PutUint32(b.Bytes()[29:], sum)
 		return err
 	})
-	k.pictured(k.want("sandbox_vision", fields{"action": "see_image", "file_path": "wide.png"}, "4000 x 1000", "shown with 1920 x 480"), "image/png", 1920, 480)
+	k.pictured(k.want("sandbox_vision", fields{"action": "see_image", "file_path": "wide.png"}, "4000 x 1000", "scaled to 1920 x 480"), "image/png", 1920, 480)
 	k.pictured(k.want("sandbox_vision", fields{"file_path": "wide.jpg"}), "image/jpeg", 1920, 480)
 	r := k.want("sandbox_vision", fields{"file_path": "small.gif"})
 	k.pictured(r, "image/jpeg", 30, 20)

@@ -11,14 +11,14 @@ import (
 
 type openInput struct {
 	URL        string  `json:"url" jsonschema:"address: http, https, data or file"`
-	NewTab     bool    `json:"new_tab,omitempty" jsonschema:"open it beside the present page" default:"false"`
-	Screenshot bool    `json:"screenshot,omitempty" jsonschema:"add a picture" default:"false"`
-	Timeout    float64 `json:"timeout,omitempty" jsonschema:"seconds in which the page must come" default:"30" range:"1,300"`
+	NewTab     bool    `json:"new_tab,omitempty" jsonschema:"open it in a new page" default:"false"`
+	Screenshot bool    `json:"screenshot,omitempty" jsonschema:"add a screenshot" default:"false"`
+	Timeout    float64 `json:"timeout,omitempty" jsonschema:"seconds to wait for the page" default:"30" range:"1,300"`
 }
 
 type openData struct {
 	browser.State
-	// Loaded is false if the page still loads.
+	// Loaded is false if the page is still loading.
 	Loaded bool `json:"loaded"`
 }
 
@@ -39,14 +39,14 @@ func browserOpen(ctx context.Context, s *Session, in openInput) (Result, error) 
 		}
 		r, state, err := pageResult(ctx, t, briefSize, in.Screenshot)
 		if !loaded {
-			r.Text += "\n(the page still loads)"
+			r.Text += "\n(the page is still loading)"
 		}
 		r.Data = openData{state, loaded}
 		return r, err
 	})
 }
 
-// pageResult is what a page looks like.
+// pageResult returns the contents of a page.
 func pageResult(ctx context.Context, t *browser.Tab, limit int, withPicture bool) (Result, browser.State, error) {
 	state, err := t.State(ctx)
 	if err != nil {
@@ -64,7 +64,7 @@ func pageResult(ctx context.Context, t *browser.Tab, limit int, withPicture bool
 }
 
 type stateInput struct {
-	Screenshot bool `json:"screenshot,omitempty" jsonschema:"add a picture" default:"false"`
+	Screenshot bool `json:"screenshot,omitempty" jsonschema:"add a screenshot" default:"false"`
 }
 
 type stateData struct {
@@ -100,7 +100,7 @@ func tabsText(tabs []browser.TabInfo) string {
 }
 
 type screenshotInput struct {
-	Full bool `json:"full_page,omitempty" jsonschema:"all of the page, up to 8192 pixels high, and not only what is shown" default:"false"`
+	Full bool `json:"full_page,omitempty" jsonschema:"the full page, up to 8192 pixels high, instead of the visible part" default:"false"`
 }
 
 type screenshotData struct {
@@ -117,14 +117,14 @@ func browserScreenshot(ctx context.Context, s *Session, in screenshotInput) (Res
 			return Result{}, err
 		}
 		return Result{
-			Text: fmt.Sprintf("A picture of %d x %d pixels", p.Width, p.Height), Images: []Image{{MIME: p.MIME, Data: p.Data}},
+			Text: fmt.Sprintf("A screenshot of %d x %d pixels", p.Width, p.Height), Images: []Image{{MIME: p.MIME, Data: p.Data}},
 			Data: screenshotData{p.Width, p.Height, p.MIME, len(p.Data)},
 		}, nil
 	})
 }
 
 type textInput struct {
-	Selector string `json:"selector,omitempty" jsonschema:"CSS selector of an element; default: all of the page"`
+	Selector string `json:"selector,omitempty" jsonschema:"CSS selector of an element; default: the whole page"`
 	Index    *int   `json:"index,omitempty" jsonschema:"number of an element" range:"0,"`
 	Format   string `json:"format,omitempty" jsonschema:"what to return" enum:"text,html" default:"text"`
 }
@@ -142,7 +142,7 @@ func browserText(ctx context.Context, s *Session, in textInput) (Result, error) 
 		}
 		data := textData{len(text), cut}
 		if cut {
-			text += "\n(there is more)"
+			text += "\n(truncated)"
 		}
 		if strings.TrimSpace(text) == "" {
 			text = "(empty)"
@@ -151,11 +151,11 @@ func browserText(ctx context.Context, s *Session, in textInput) (Result, error) 
 	})
 }
 
-// elementInput says which element is meant.
+// elementInput selects an element.
 type elementInput struct {
-	Index    *int   `json:"index,omitempty" jsonschema:"number of the element, as browser_state and browser_open tell it" range:"0,"`
-	Selector string `json:"selector,omitempty" jsonschema:"CSS selector of the element, in place of a number"`
-	Name     string `json:"element_text,omitempty" jsonschema:"text of the element, in place of a number"`
+	Index    *int   `json:"index,omitempty" jsonschema:"number of the element in browser_state or browser_open" range:"0,"`
+	Selector string `json:"selector,omitempty" jsonschema:"CSS selector of the element, instead of a number"`
+	Name     string `json:"element_text,omitempty" jsonschema:"text of the element, instead of a number"`
 }
 
 func (in elementInput) toTarget() browser.Target {
@@ -163,10 +163,10 @@ func (in elementInput) toTarget() browser.Target {
 }
 
 type clickInput struct {
-	Index    *int   `json:"index,omitempty" jsonschema:"number of the element, as browser_state and browser_open tell it" range:"0,"`
-	Selector string `json:"selector,omitempty" jsonschema:"CSS selector of the element, in place of a number"`
-	Name     string `json:"text,omitempty" jsonschema:"text of the element, in place of a number"`
-	Button   string `json:"button,omitempty" jsonschema:"the button of the mouse" enum:"left,middle,right" default:"left"`
+	Index    *int   `json:"index,omitempty" jsonschema:"number of the element in browser_state or browser_open" range:"0,"`
+	Selector string `json:"selector,omitempty" jsonschema:"CSS selector of the element, instead of a number"`
+	Name     string `json:"text,omitempty" jsonschema:"text of the element, instead of a number"`
+	Button   string `json:"button,omitempty" jsonschema:"mouse button" enum:"left,middle,right" default:"left"`
 	Count    int    `json:"count,omitempty" jsonschema:"2 for a double click" default:"1" range:"1,3"`
 }
 
@@ -181,10 +181,10 @@ func browserClick(ctx context.Context, s *Session, in clickInput) (Result, error
 }
 
 type fillInput struct {
-	Index    *int   `json:"index,omitempty" jsonschema:"number of the field, as browser_state and browser_open tell it" range:"0,"`
-	Selector string `json:"selector,omitempty" jsonschema:"CSS selector of the field, in place of a number"`
-	Name     string `json:"element_text,omitempty" jsonschema:"label of the field, in place of a number"`
-	Text     string `json:"text" jsonschema:"what the field shall hold; empty clears it"`
+	Index    *int   `json:"index,omitempty" jsonschema:"number of the field in browser_state or browser_open" range:"0,"`
+	Selector string `json:"selector,omitempty" jsonschema:"CSS selector of the field, instead of a number"`
+	Name     string `json:"element_text,omitempty" jsonschema:"label of the field, instead of a number"`
+	Text     string `json:"text" jsonschema:"new text of the field; empty clears it"`
 	Submit   bool   `json:"submit,omitempty" jsonschema:"press Enter after it" default:"false"`
 }
 
@@ -202,9 +202,9 @@ func browserFill(ctx context.Context, s *Session, in fillInput) (Result, error) 
 }
 
 type selectInput struct {
-	Index    *int   `json:"index,omitempty" jsonschema:"number of the list, as browser_state and browser_open tell it" range:"0,"`
-	Selector string `json:"selector,omitempty" jsonschema:"CSS selector of the list, in place of a number"`
-	Name     string `json:"element_text,omitempty" jsonschema:"label of the list, in place of a number"`
+	Index    *int   `json:"index,omitempty" jsonschema:"number of the list in browser_state or browser_open" range:"0,"`
+	Selector string `json:"selector,omitempty" jsonschema:"CSS selector of the list, instead of a number"`
+	Name     string `json:"element_text,omitempty" jsonschema:"label of the list, instead of a number"`
 	Option   string `json:"option,omitempty" jsonschema:"text or value of the option; default: list the options"`
 }
 
@@ -225,7 +225,7 @@ func browserSelect(ctx context.Context, s *Session, in selectInput) (Result, err
 	})
 }
 
-// listOptions lists what can be selected.
+// listOptions returns the options of a drop-down list.
 func listOptions(ctx context.Context, t *browser.Tab, target browser.Target) (Result, error) {
 	options, err := t.Options(ctx, target)
 	if err != nil {
@@ -239,7 +239,7 @@ func listOptions(ctx context.Context, t *browser.Tab, target browser.Target) (Re
 		}
 		b.WriteString("\n")
 	}
-	fmt.Fprintf(&b, "%d in all", len(options))
+	fmt.Fprintf(&b, "%d options", len(options))
 	return Result{Text: b.String(), Data: optionsData{options}}, nil
 }
 
@@ -257,8 +257,8 @@ func browserPress(ctx context.Context, s *Session, in pressInput) (Result, error
 }
 
 type scrollInput struct {
-	Direction string `json:"direction,omitempty" jsonschema:"where to" enum:"down,up" default:"down"`
-	Amount    int    `json:"amount,omitempty" jsonschema:"how many pixels; default: nearly what the window shows" range:"0,1000000"`
+	Direction string `json:"direction,omitempty" jsonschema:"direction" enum:"down,up" default:"down"`
+	Amount    int    `json:"amount,omitempty" jsonschema:"pixels; default: almost the height of the window" range:"0,1000000"`
 	Text      string `json:"text,omitempty" jsonschema:"scroll to this text instead"`
 }
 
@@ -283,13 +283,13 @@ func scrollPage(ctx context.Context, t *browser.Tab, in scrollInput) (Result, er
 	if err != nil {
 		return Result{}, err
 	}
-	return Result{Text: fmt.Sprintf("Scrolled: %d pixels above, %d below of what is shown", at.Above, at.Below), Data: at}, nil
+	return Result{Text: fmt.Sprintf("Scrolled: %d pixels above and %d below the visible part", at.Above, at.Below), Data: at}, nil
 }
 
 type browserWaitInput struct {
-	Selector string  `json:"selector,omitempty" jsonschema:"wait until this CSS selector matches something visible"`
-	Text     string  `json:"text,omitempty" jsonschema:"wait until the page has this text"`
-	Seconds  float64 `json:"seconds,omitempty" jsonschema:"how long to wait at most, or if nothing else is given" default:"3" range:"0,300"`
+	Selector string  `json:"selector,omitempty" jsonschema:"wait until a visible element matches this CSS selector"`
+	Text     string  `json:"text,omitempty" jsonschema:"wait until the page contains this text"`
+	Seconds  float64 `json:"seconds,omitempty" jsonschema:"maximum seconds to wait; without selector and text, seconds to wait" default:"3" range:"0,300"`
 }
 
 func browserWait(ctx context.Context, s *Session, in browserWaitInput) (Result, error) {
@@ -307,7 +307,7 @@ func browserWait(ctx context.Context, s *Session, in browserWaitInput) (Result, 
 	})
 }
 
-// sleep waits.
+// sleep waits for a number of seconds, or until ctx ends.
 func sleep(ctx context.Context, seconds float64) error {
 	timer := time.NewTimer(toDuration(seconds))
 	defer timer.Stop()
@@ -370,7 +370,7 @@ func browserBack(ctx context.Context, s *Session, in backInput) (Result, error) 
 
 type tabsInput struct {
 	Action string `json:"action,omitempty" jsonschema:"what to do" enum:"list,switch,close" default:"list"`
-	Page   int    `json:"page_id,omitempty" jsonschema:"number of the page, as list tells it" range:"0,"`
+	Page   int    `json:"page_id,omitempty" jsonschema:"number of the page in the list" range:"0,"`
 }
 
 type tabsData struct {
@@ -400,7 +400,7 @@ func browserTabs(ctx context.Context, s *Session, in tabsInput) (Result, error) 
 
 type configInput struct {
 	Resolution string `json:"resolution,omitempty" jsonschema:"size of the window in pixels, from 320x240 to 2560x1600" default:"1280x720"`
-	Dialogs    string `json:"dialogs,omitempty" jsonschema:"the answer to questions that pages ask by a dialog" enum:"dismiss,accept" default:"dismiss"`
+	Dialogs    string `json:"dialogs,omitempty" jsonschema:"how to answer dialogs of pages" enum:"dismiss,accept" default:"dismiss"`
 }
 
 func browserConfig(ctx context.Context, s *Session, in configInput) (Result, error) {
@@ -417,7 +417,7 @@ func browserConfig(ctx context.Context, s *Session, in configInput) (Result, err
 		b.SetView(view)
 		b.SetDialogs(s.browsing.accept)
 	}
-	return Result{Text: fmt.Sprintf("The window has %d x %d pixels, questions are answered by: %s", view.Width, view.Height, in.Dialogs), Data: view}, nil
+	return Result{Text: fmt.Sprintf("The window has %d x %d pixels; dialogs: %s", view.Width, view.Height, in.Dialogs), Data: view}, nil
 }
 
 type infoData struct {
@@ -441,7 +441,7 @@ func browserClose(ctx context.Context, s *Session, _ nothing) (Result, error) {
 	}
 	defer s.browsing.release()
 	if s.browsing.browser == nil {
-		return Result{Text: "The browser does not run"}, nil
+		return Result{Text: "The browser is not running"}, nil
 	}
-	return Result{Text: "The browser is closed"}, s.browsing.closeBrowser(ctx)
+	return Result{Text: "Closed the browser"}, s.browsing.closeBrowser(ctx)
 }

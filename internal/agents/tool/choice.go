@@ -9,10 +9,10 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// Words that choose tools, beside the names of categories and of tools.
+// Words that select tools, besides the names of categories and tools.
 const (
-	// ChooseDefault is the default set: what a model needs for most work, in a list that costs
-	// it little. Other tools do the same in other ways, or what a shell command does too.
+	// ChooseDefault is the default set: a short list for most work. The other tools have the same
+	// effects in other ways, or could be replaced by shell commands.
 	ChooseDefault = "default"
 	// ChooseAll is every tool.
 	ChooseAll = "all"
@@ -28,21 +28,21 @@ func defaultTools() []string {
 	}
 }
 
-// Exists reports whether there is a tool of a name or alias, offered or not.
+// Exists reports whether a tool with a name or alias exists, offered or not.
 func Exists(name string) bool {
 	return slices.ContainsFunc(allTools(), func(t Tool) bool { return t.Name == name || slices.Contains(t.Aliases, name) })
 }
 
-// CheckChoice refuses words that Choose does not know. Invalid.
+// CheckChoice returns an Invalid error for words that Choose does not know.
 func CheckChoice(words []string) error {
 	_, err := Choose(nil, words...)
 	return err
 }
 
-// Choose returns a registry of the tools that any of the words names: ChooseDefault,
-// ChooseAll, a category, or a tool. Without words it is the default set.
+// Choose returns a registry of the tools that any of the words selects: ChooseDefault,
+// ChooseAll, a category, or a tool. Without words it selects the default set.
 //
-// Invalid: a word names nothing.
+// Invalid: an unknown word.
 func Choose(audit func(Call), words ...string) (*Registry, error) {
 	if len(words) == 0 {
 		words = []string{ChooseDefault}
@@ -61,7 +61,7 @@ func Choose(audit func(Call), words ...string) (*Registry, error) {
 	return newRegistry(audit, func(t Tool) bool { return wanted[t.Name] })
 }
 
-// namesFor returns the names of the tools that a word chooses.
+// namesFor returns the names of the tools that a word selects.
 func namesFor(word string) []string {
 	if word == ChooseDefault {
 		return defaultTools()
@@ -75,11 +75,11 @@ func namesFor(word string) []string {
 	return names
 }
 
-// IsDefault reports whether a tool is of the default set.
+// IsDefault reports whether a tool is in the default set.
 func (t Tool) IsDefault() bool { return slices.Contains(defaultTools(), t.Name) }
 
-// hiddenNames matches the names of tools that are not offered, nil if there are none. Names of
-// one word are left out: they are words of other meanings too.
+// hiddenNames returns a pattern for the names of tools that are not offered, or nil if all are.
+// It leaves out names of one word, because they also have other meanings.
 func hiddenNames(offered func(Tool) bool) *regexp.Regexp {
 	var names []string
 	for _, t := range allTools() {
@@ -103,8 +103,8 @@ func (r *Registry) namesHidden(text string) bool {
 	return r.hidden != nil && r.hidden.MatchString(text)
 }
 
-// withoutHidden returns a description without the sentences and clauses that name tools which
-// are not offered: a model would call them.
+// withoutHidden returns a description without sentences and clauses that name tools which are not
+// offered, because a model would call those.
 func (r *Registry) withoutHidden(text string) string {
 	if !r.namesHidden(text) {
 		return text
@@ -121,8 +121,8 @@ func (r *Registry) withoutHidden(text string) string {
 
 type registryKey struct{}
 
-// firstAllowed returns the first text that names no tool which this call's client is not offered, ""
-// if there is none.
+// firstAllowed returns the first text that names only tools which are offered to the client of this
+// call, or "".
 func firstAllowed(ctx context.Context, texts ...string) string {
 	r, ok := ctx.Value(registryKey{}).(*Registry)
 	for _, text := range texts {

@@ -10,8 +10,8 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/inside/interpreter"
 )
 
-// codeTimeout is what may come on top of the time that code is given: the start of a kernel, and the end of code that
-// is interrupted.
+// codeTimeout bounds the start of an interpreter and the end of interrupted code, in addition to the
+// timeout of the code.
 const codeTimeout = 3 * time.Minute
 
 func pythonTools() []Tool {
@@ -19,17 +19,17 @@ func pythonTools() []Tool {
 	return []Tool{
 		{
 			Name: "python_exec", Title: "Run Python", Category: Python, Hints: run, Timeout: codeTimeout, Aliases: []string{"python_execute"},
-			Description: "Run Python code. Variables, functions and imports stay from one call to the next, the value of the last expression is shown, " +
-				"and so are pictures of matplotlib. Code that takes too long is interrupted and keeps its variables.",
+			Description: "Run Python code. Variables, functions and imports persist between calls. The result includes the value of the last expression " +
+				"and matplotlib figures. Code that takes too long is interrupted and keeps its variables.",
 			function: newFunction(pythonExec),
 		}, {
-			Name: "jupyter_execute", Title: "Run code in a kernel", Category: Python, Hints: run, Timeout: codeTimeout,
-			Description: "Run code as a cell of a notebook does: each session_id has variables of its own, the one named main those of python_exec. " +
-				"Others end after 30 minutes without a call.",
+			Name: "jupyter_execute", Title: "Run a notebook cell", Category: Python, Hints: run, Timeout: codeTimeout,
+			Description: "Run code like a notebook cell. Each session_id has its own variables; main shares those of python_exec. " +
+				"Other sessions end after 30 minutes without a call.",
 			function: newFunction(jupyterExecute),
 		}, {
 			Name: "pip_install", Title: "Install Python packages", Category: Python, Hints: Hints{Idempotent: true, OpenWorld: true}, Timeout: 10 * time.Minute,
-			Description: "Install Python packages with pip, as far as the sandbox's network policy lets it reach an index. They can be imported at once.",
+			Description: "Install Python packages with pip. The sandbox's network policy must allow access to a package index. They can be imported immediately.",
 			function:    newFunction(pipInstall), synonyms: map[string]string{"package": "packages", "requirements": "requirements_file"},
 		},
 	}
@@ -40,15 +40,15 @@ func codeTools() []Tool {
 	return []Tool{
 		{
 			Name: "javascript_execute", Title: "Run JavaScript", Category: Code, Hints: run, Timeout: codeTimeout,
-			Description: "Run JavaScript in Node.js. Variables stay from one call to the next, await works, and the value of the last expression is shown.",
+			Description: "Run JavaScript in Node.js. Variables persist between calls, await is supported, and the result includes the value of the last expression.",
 			function:    newFunction(javascriptExecute),
 		}, {
 			Name: "nodejs_execute", Title: "Run a program in Node.js", Category: Code, Hints: run, Timeout: codeTimeout,
-			Description: "Run a JavaScript program in a Node.js of its own, with an input and files beside it, which are removed afterwards. Nothing stays from one call to the next.",
+			Description: "Run a JavaScript program in a new Node.js process, with optional input and files, which are removed afterwards. Nothing persists between calls.",
 			function:    newFunction(nodeExecute),
 		}, {
 			Name: "code_execute", Title: "Run code", Category: Code, Hints: run, Timeout: codeTimeout,
-			Description: "Run code in a language. Variables stay from one call to the next, but those of nodejs.",
+			Description: "Run code in a language. Variables persist between calls, except with nodejs.",
 			function:    newFunction(codeExecute),
 		},
 	}
@@ -57,7 +57,7 @@ func codeTools() []Tool {
 type pythonInput struct {
 	Code    string  `json:"code" jsonschema:"the code"`
 	Timeout float64 `json:"timeout,omitempty" jsonschema:"seconds after which it is interrupted" default:"30" range:"0,3600"`
-	Reset   bool    `json:"reset,omitempty" jsonschema:"forget all variables first; also ends what runs" default:"false"`
+	Reset   bool    `json:"reset,omitempty" jsonschema:"reset all variables first; also stops running code" default:"false"`
 }
 
 func pythonExec(ctx context.Context, s *Session, in pythonInput) (Result, error) {
@@ -67,7 +67,7 @@ func pythonExec(ctx context.Context, s *Session, in pythonInput) (Result, error)
 type javascriptInput struct {
 	Code    string  `json:"code" jsonschema:"the code"`
 	Timeout float64 `json:"timeout,omitempty" jsonschema:"seconds after which it is interrupted" default:"30" range:"0,3600"`
-	Reset   bool    `json:"reset,omitempty" jsonschema:"forget all variables first; also ends what runs" default:"false"`
+	Reset   bool    `json:"reset,omitempty" jsonschema:"reset all variables first; also stops running code" default:"false"`
 }
 
 func javascriptExecute(ctx context.Context, s *Session, in javascriptInput) (Result, error) {
@@ -75,7 +75,7 @@ func javascriptExecute(ctx context.Context, s *Session, in javascriptInput) (Res
 }
 
 type codeInput struct {
-	Language string  `json:"language" jsonschema:"its language" enum:"python,javascript,typescript,bash,nodejs"`
+	Language string  `json:"language" jsonschema:"the language" enum:"python,javascript,typescript,bash,nodejs"`
 	Code     string  `json:"code" jsonschema:"the code"`
 	Timeout  float64 `json:"timeout,omitempty" jsonschema:"seconds after which it is interrupted" default:"30" range:"0,3600"`
 }
@@ -90,13 +90,13 @@ func codeExecute(ctx context.Context, s *Session, in codeInput) (Result, error) 
 type jupyterInput struct {
 	Code    string  `json:"code" jsonschema:"the code of a cell"`
 	Timeout float64 `json:"timeout,omitempty" jsonschema:"seconds after which it is interrupted" default:"30" range:"0,3600"`
-	Kernel  string  `json:"kernel_name,omitempty" jsonschema:"what runs it; python3.11 and the like insist on a version" enum:"python3,python3.9,python3.10,python3.11,python3.12,python3.13,python3.14,javascript,typescript,bash" default:"python3"`
-	Session string  `json:"session_id,omitempty" jsonschema:"name of the variables to be used; new for a name that is new" default:"main"`
+	Kernel  string  `json:"kernel_name,omitempty" jsonschema:"the language; values such as python3.11 require that version" enum:"python3,python3.9,python3.10,python3.11,python3.12,python3.13,python3.14,javascript,typescript,bash" default:"python3"`
+	Session string  `json:"session_id,omitempty" jsonschema:"name of the set of variables; a new name starts an empty one" default:"main"`
 }
 
 func jupyterExecute(ctx context.Context, s *Session, in jupyterInput) (Result, error) {
 	if !sessionPattern.MatchString(in.Session) {
-		return Result{}, sandpit.Errorf(sandpit.Invalid, "session_id %.100q: want letters, digits, and inside also - _ and dots, at most 64", in.Session)
+		return Result{}, sandpit.Errorf(sandpit.Invalid, "invalid session_id %.100q: want 1 to 64 letters and digits, and - _ . except at the beginning", in.Session)
 	}
 	version, isPython := strings.CutPrefix(in.Kernel, "python")
 	language := in.Kernel
@@ -111,10 +111,10 @@ func jupyterExecute(ctx context.Context, s *Session, in jupyterInput) (Result, e
 	return s.kernels.runCell(ctx, cellRequest{language: language, session: in.Session, code: in.Code, seconds: in.Timeout})
 }
 
-// mainKernel is the session_id of the kernels that all tools for code share.
+// mainKernel is the session_id of the interpreters that all code tools share.
 const mainKernel = "main"
 
-// cellRequest is code for a kernel.
+// cellRequest is code to run in an interpreter.
 type cellRequest struct {
 	language, session, code string
 	seconds                 float64
@@ -123,7 +123,7 @@ type cellRequest struct {
 
 func (r cellRequest) contextName() string { return r.language + "/" + r.session }
 
-// runCell runs code and tells what came of it.
+// runCell runs code and returns its result.
 func (k *kernels) runCell(ctx context.Context, r cellRequest) (Result, error) {
 	if err := k.endIdle(ctx, r.contextName()); err != nil {
 		return Result{}, err
@@ -133,7 +133,7 @@ func (k *kernels) runCell(ctx context.Context, r cellRequest) (Result, error) {
 			return Result{}, err
 		}
 		if strings.TrimSpace(r.code) == "" {
-			return Result{Text: "All variables are forgotten"}, nil
+			return Result{Text: "All variables were reset"}, nil
 		}
 	}
 	out := newCellOutput(ctx, k.session, r)
@@ -146,7 +146,7 @@ func (k *kernels) runCell(ctx context.Context, r cellRequest) (Result, error) {
 		out.data.TimedOut, err = true, nil
 	}
 	if sandpit.CodeOf(err) == sandpit.Unsupported {
-		err = sandpit.WithHint(err, firstAllowed(ctx, "use an image that has it, or install it with shell_exec", "use an image that has it"))
+		err = sandpit.WithHint(err, firstAllowed(ctx, "use an image with it, or install it with shell_exec", "use an image with it"))
 	}
 	result := out.toResult()
 	if err != nil {
@@ -155,7 +155,7 @@ func (k *kernels) runCell(ctx context.Context, r cellRequest) (Result, error) {
 	return result, nil
 }
 
-// checkVersion refuses a version of Python that is not the image's.
+// checkVersion returns an Unsupported error if the image has another version of Python.
 func (k *kernels) checkVersion(ctx context.Context, session, version string) error {
 	r := cellRequest{language: interpreter.Python, session: session, seconds: 60, code: `"%d.%d" % __import__("sys").version_info[:2]`}
 	result, err := k.runCell(ctx, r)
@@ -164,15 +164,15 @@ func (k *kernels) checkVersion(ctx context.Context, session, version string) err
 	}
 	data, ok := result.Data.(cellData)
 	if !ok || len(data.Results) != 1 || data.Results[0].Text != version {
-		return sandpit.Errorf(sandpit.Unsupported, "this image has no Python %s but another: %.100s", version, result.Text)
+		return sandpit.Errorf(sandpit.Unsupported, "this image has another version of Python than %s: %.100s", version, result.Text)
 	}
 	return nil
 }
 
-// kernelIdleTimeout is how long a kernel other than the main ones lives without a call.
+// kernelIdleTimeout is the time without a call after which interpreters end, except the main ones.
 const kernelIdleTimeout = 30 * time.Minute
 
-// endIdle ends kernels that no call has used for long.
+// endIdle ends idle interpreters, and records the use of one.
 func (k *kernels) endIdle(ctx context.Context, name string) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -78,7 +78,7 @@ func testPython(t *testing.T, k kit) {
 	k.lacks(k.want("python_exec", fields{"code": "raise ValueError(os.environ['KEY'])"}, "***"), "s3cret")
 	k.want("python_exec", fields{"code": "import time; print('begun'); time.sleep(60)", "timeout": 1}, "[FAILED (timeout; interrupted, the variables are kept)]", "begun")
 	k.want("python_exec", fields{"code": "x"}, "40")
-	r = k.want("python_exec", fields{"code": "for i in range(100000): print(i)"}, "0\n1\n", "99999", "bytes in all")
+	r = k.want("python_exec", fields{"code": "for i in range(100000): print(i)"}, "0\n1\n", "99999", "bytes in total")
 	if len(r.Text) > 31_000 || r.SavedTo == "" {
 		t.Errorf("%d bytes, saved to %q", len(r.Text), r.SavedTo)
 	}
@@ -87,7 +87,7 @@ func testPython(t *testing.T, k kit) {
 	k.refused("python_exec", fields{"code": "import os; os.kill(os.getppid(), 9); import time; time.sleep(60)"}, sandpit.Unavailable, "the interpreter has ended")
 	k.want("python_exec", fields{"code": "y = 1"}, "(no output)")
 	k.want("python_exec", fields{"code": "'y' in globals()", "reset": true}, "False")
-	k.want("python_exec", fields{"code": "", "reset": true}, "All variables are forgotten")
+	k.want("python_exec", fields{"code": "", "reset": true}, "All variables were reset")
 	k.want("python_exec", fields{"code": "input()"}, "nobody to answer")
 	k.refused("python_exec", fields{}, sandpit.Invalid, "code")
 	k.refused("python_exec", fields{"code": "1", "timeout": -1}, sandpit.Invalid)
@@ -125,7 +125,7 @@ func testImages(t *testing.T, k kit) {
 	t.Helper()
 	needs(t, "python3", "--version")
 	k.want("python_exec", fields{"code": drawing})
-	r := k.want("python_exec", fields{"code": "Picture(png(3, 2))"}, "<picture>", "[picture 1]")
+	r := k.want("python_exec", fields{"code": "Picture(png(3, 2))"}, "<picture>", "[image 1]")
 	if len(r.Images) != 1 || r.Images[0].MIME != "image/png" {
 		t.Fatalf("%+v", r)
 	}
@@ -133,7 +133,7 @@ func testImages(t *testing.T, k kit) {
 		t.Errorf("%+v, %v", about, err)
 	}
 	for code, want := range map[string]string{
-		"Picture(b'<script>')":                "it is no image/png",
+		"Picture(b'<script>')":                "not a valid image/png",
 		"Picture(png(8193, 1))":               "8193 × 1 pixels",
 		"Picture(png(1, 1) + b'x' * (6<<20))": "left out: a result may have",
 	} {
@@ -141,7 +141,7 @@ func testImages(t *testing.T, k kit) {
 			t.Errorf("%s: %d pictures", code, len(r.Images))
 		}
 	}
-	r = k.want("python_exec", fields{"code": "for i in range(20): display(Picture(png(1, 1)))"}, "[picture 8]", "there may be 8")
+	r = k.want("python_exec", fields{"code": "for i in range(20): display(Picture(png(1, 1)))"}, "[image 8]", "the limit is 8")
 	if len(r.Images) != 8 {
 		t.Errorf("%d pictures", len(r.Images))
 	}
@@ -166,7 +166,7 @@ func testJupyter(t *testing.T, k kit) {
 		t.Errorf("%+v", r.Data)
 	}
 	k.want("jupyter_execute", fields{"code": "echo $((6 * 7))", "kernel_name": "bash"}, "42")
-	k.refused("jupyter_execute", fields{"code": "1", "kernel_name": "python3.9"}, sandpit.Unsupported, "no Python 3.9")
+	k.refused("jupyter_execute", fields{"code": "1", "kernel_name": "python3.9"}, sandpit.Unsupported, "another version of Python than 3.9")
 	version := strings.TrimSpace(k.want("shell_exec", fields{"command": `python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])'`}).Text)
 	k.want("jupyter_execute", fields{"code": "x", "kernel_name": "python" + strings.TrimPrefix(version, "[SUCCESS]\n")}, "1")
 	k.refused("jupyter_execute", fields{"code": "1", "kernel_name": "cobol"}, sandpit.Invalid)
@@ -194,7 +194,7 @@ func testJavaScript(t *testing.T, k kit) {
 	k.want("code_execute", fields{"code": "console.log(process.argv.length)", "language": "nodejs"}, "[SUCCESS]\n2")
 	k.refused("code_execute", fields{"code": "1", "language": "cobol"}, sandpit.Invalid)
 	k.want("env_set", fields{"name": "PATH", "value": "/nothing"})
-	k.refused("nodejs_execute", fields{"code": "1"}, sandpit.Unsupported, "no node")
+	k.refused("nodejs_execute", fields{"code": "1"}, sandpit.Unsupported, "no Node.js")
 	k.refused("javascript_execute", fields{"code": "1", "reset": true}, sandpit.Unsupported, "this sandbox's image has no node")
 }
 

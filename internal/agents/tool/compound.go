@@ -12,26 +12,26 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// compoundTools are tools that older agents know: one for a whole subject, with an action as its input. Each hands its
-// work to the tool for that action, so that both do the same.
+// compoundTools returns tools for older agents: one for each subject, with an action as input. Each
+// calls the tool for that action, so that both behave the same.
 func compoundTools() []Tool {
 	run := Hints{Destructive: true, OpenWorld: true}
 	return []Tool{
 		{
 			Name: "bash", Title: "Run a command in bash", Category: Compound, Hints: run, Timeout: stopTimeout, commandTimeout: bashTimeout,
-			Description: "Run a command in the session's shell. What takes longer than two minutes is stopped: sandbox_shell can run it in the background. " +
-				"An empty command shows what the newest program in the background has put out, ctrl+c ends it.",
+			Description: "Run a command in the session's shell. It is stopped after two minutes; use sandbox_shell to run longer commands in the background. " +
+				"An empty command shows the output of the newest background program; ctrl+c ends it.",
 			function: newFunction(bashTool),
 		},
 		{
-			Name: "sandbox_shell", Title: "Run commands and look after them", Category: Compound, Hints: run, Timeout: stopTimeout, commandTimeout: shellTimeout,
-			Description: "Run commands in shells: execute_command starts one in the background, or waits for its end if it is to block; " +
-				"check_command_output, terminate_command and list_commands deal with those in the background.",
+			Name: "sandbox_shell", Title: "Run and manage commands", Category: Compound, Hints: run, Timeout: stopTimeout, commandTimeout: shellTimeout,
+			Description: "Run commands in shells: execute_command starts a command in the background, or waits for its end if blocking is true; " +
+				"check_command_output, terminate_command and list_commands manage background commands.",
 			function: newFunction(sandboxShell), synonyms: map[string]string{"session_id": "session_name"},
 		},
 		{
-			Name: "sandbox_files", Title: "Make and change files", Category: Compound, Hints: Hints{Destructive: true},
-			Description: "Make, rewrite, edit, delete, read and list files: create_file makes one that is not there yet, full_file_rewrite replaces one that is, " +
+			Name: "sandbox_files", Title: "Create and change files", Category: Compound, Hints: Hints{Destructive: true},
+			Description: "Create, rewrite, edit, delete, read and list files: create_file creates a new file, full_file_rewrite overwrites an existing one, " +
 				"str_replace replaces a text that occurs exactly once.",
 			function: newFunction(sandboxFiles), synonyms: map[string]string{"path": "file_path", "content": "file_contents"},
 		},
@@ -39,17 +39,17 @@ func compoundTools() []Tool {
 	}
 }
 
-// errMissing is a field that an action needs.
+// errMissing returns the error for a missing field that an action requires.
 func errMissing(field, action string) error {
 	return sandpit.Errorf(sandpit.Invalid, "%s is required for %s", field, action)
 }
 
 type bashInput struct {
-	Command string `json:"command,omitempty" jsonschema:"the command; empty to see more output, ctrl+c to end the newest program in the background"`
-	Restart bool   `json:"restart,omitempty" jsonschema:"give the session a new shell, which remembers nothing" default:"false"`
+	Command string `json:"command,omitempty" jsonschema:"the command; empty to see more output, ctrl+c to end the newest background program"`
+	Restart bool   `json:"restart,omitempty" jsonschema:"replace the shell by a new one without its state" default:"false"`
 }
 
-// bashTimeout is how long a command of the tool bash may take.
+// bashTimeout bounds a command of the tool bash.
 const bashTimeout = 2 * time.Minute
 
 func bashTool(ctx context.Context, s *Session, in bashInput) (Result, error) {
@@ -59,7 +59,7 @@ func bashTool(ctx context.Context, s *Session, in bashInput) (Result, error) {
 			err = sh.Restart(ctx)
 		}
 		if err != nil || strings.TrimSpace(in.Command) == "" {
-			return Result{Text: "The shell is new"}, err
+			return Result{Text: "The shell was restarted"}, err
 		}
 	}
 	switch strings.TrimSpace(in.Command) {
@@ -75,10 +75,10 @@ type shellInput struct {
 	Action   string  `json:"action" jsonschema:"what to do" enum:"execute_command,check_command_output,terminate_command,list_commands"`
 	Command  string  `json:"command,omitempty" jsonschema:"the command, for execute_command"`
 	Folder   string  `json:"folder,omitempty" jsonschema:"directory for execute_command; default: the shell's"`
-	Session  string  `json:"session_name,omitempty" jsonschema:"name of the shell for execute_command, default main; else the program, as execute_command has named it"`
+	Session  string  `json:"session_name,omitempty" jsonschema:"name of the shell for execute_command, default main; for other actions the name that execute_command returned"`
 	Blocking bool    `json:"blocking,omitempty" jsonschema:"wait for the end of the command" default:"false"`
-	Timeout  float64 `json:"timeout,omitempty" jsonschema:"seconds after which a command that blocks is stopped; default 60" range:"0,3600"`
-	Kill     bool    `json:"kill_session,omitempty" jsonschema:"end the program once its output was looked at" default:"false"`
+	Timeout  float64 `json:"timeout,omitempty" jsonschema:"seconds after which a blocking command is stopped; default 60" range:"0,3600"`
+	Kill     bool    `json:"kill_session,omitempty" jsonschema:"end the program after returning its output" default:"false"`
 }
 
 func sandboxShell(ctx context.Context, s *Session, in shellInput) (Result, error) {
@@ -116,12 +116,12 @@ func sandboxShell(ctx context.Context, s *Session, in shellInput) (Result, error
 type filesInput struct {
 	Action      string  `json:"action" jsonschema:"what to do" enum:"create_file,str_replace,full_file_rewrite,delete_file,read_file,list_files"`
 	Path        string  `json:"file_path,omitempty" jsonschema:"path of the file, or of the directory to list"`
-	Contents    *string `json:"file_contents,omitempty" jsonschema:"what the file shall hold, for create_file and full_file_rewrite"`
-	Old         string  `json:"old_str,omitempty" jsonschema:"the text to be replaced, for str_replace"`
-	New         *string `json:"new_str,omitempty" jsonschema:"the text in its place; empty removes it"`
-	Permissions string  `json:"permissions,omitempty" jsonschema:"such as 644 or 755; default: 644 for a new file, and those that it has for another"`
-	Start       *int    `json:"start_line,omitempty" jsonschema:"first line for read_file, counted from 0" range:"0,"`
-	End         *int    `json:"end_line,omitempty" jsonschema:"line before which read_file stops, counted from 0" range:"0,"`
+	Contents    *string `json:"file_contents,omitempty" jsonschema:"new contents of the file, for create_file and full_file_rewrite"`
+	Old         string  `json:"old_str,omitempty" jsonschema:"text to replace, for str_replace"`
+	New         *string `json:"new_str,omitempty" jsonschema:"replacement text; empty removes old_str"`
+	Permissions string  `json:"permissions,omitempty" jsonschema:"octal mode such as 644 or 755; default: 644 for a new file, unchanged for an existing one"`
+	Start       *int    `json:"start_line,omitempty" jsonschema:"first line for read_file, starting at 0" range:"0,"`
+	End         *int    `json:"end_line,omitempty" jsonschema:"end line for read_file, exclusive, starting at 0" range:"0,"`
 }
 
 func sandboxFiles(ctx context.Context, s *Session, in filesInput) (Result, error) {
@@ -151,7 +151,7 @@ func sandboxFiles(ctx context.Context, s *Session, in filesInput) (Result, error
 	return s.writeOrCreate(ctx, in)
 }
 
-// writeOrCreate makes a file that is not there yet, or rewrites one that is.
+// writeOrCreate creates a new file, or rewrites an existing one, depending on the action.
 func (s *Session) writeOrCreate(ctx context.Context, in filesInput) (Result, error) {
 	o := sandpit.WriteOptions{}
 	if in.Permissions != "" {
@@ -161,22 +161,22 @@ func (s *Session) writeOrCreate(ctx context.Context, in filesInput) (Result, err
 		}
 		o.Mode = fs.FileMode(mode)
 	}
-	s.editing.Lock() // so that of two who make a file one is told that it is there
+	s.editing.Lock() // so that only one of two concurrent creations succeeds
 	defer s.editing.Unlock()
 	exists, err := s.files.Exists(ctx, in.Path)
 	switch create := in.Action == "create_file"; {
 	case err != nil:
 		return Result{}, err
 	case create && exists:
-		return Result{}, sandpit.WithHint(sandpit.Errorf(sandpit.AlreadyExists, "%s is there already", in.Path), "full_file_rewrite replaces what a file holds")
+		return Result{}, sandpit.WithHint(sandpit.Errorf(sandpit.AlreadyExists, "%s exists already", in.Path), "use full_file_rewrite to replace its contents")
 	case !create && !exists:
-		return Result{}, sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "there is no file %s", in.Path), "create_file makes it")
+		return Result{}, sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "file %s does not exist", in.Path), "use create_file to create it")
 	}
 	if err := s.files.Write(ctx, in.Path, strings.NewReader(*in.Contents), o); err != nil {
 		return Result{}, err
 	}
 	return Result{
-		Text: fmt.Sprintf("%s holds %d bytes now", path.Clean(in.Path), len(*in.Contents)) + s.showPage(ctx, in.Path),
+		Text: fmt.Sprintf("%s now has %d bytes", path.Clean(in.Path), len(*in.Contents)) + s.showPage(ctx, in.Path),
 		Data: writeData{File: s.absPath(in.Path), Bytes: len(*in.Contents)},
 	}, nil
 }

@@ -39,7 +39,7 @@ func testBash(t *testing.T, k kit) {
 	k.want("bash", fields{"command": ""}, "[RUNNING]", "on")
 	k.want("bash", fields{"command": "ctrl+c"}, "Process terminated")
 	k.want("bash", fields{"command": "Y=1"})
-	k.want("bash", fields{"restart": true}, "The shell is new")
+	k.want("bash", fields{"restart": true}, "The shell was restarted")
 	k.want("bash", fields{"command": "echo .$Y", "restart": true}, "[SUCCESS]\n.")
 	k.refused("bash", fields{"cmd": "x"}, sandpit.Invalid)
 }
@@ -69,7 +69,7 @@ func testSandboxShell(t *testing.T, k kit) {
 
 func testSandboxFiles(t *testing.T, k kit) {
 	t.Helper()
-	k.want("sandbox_files", fields{"action": "create_file", "file_path": "d/run.sh", "file_contents": "\techo one\n", "permissions": "755"}, "d/run.sh holds 10 bytes")
+	k.want("sandbox_files", fields{"action": "create_file", "file_path": "d/run.sh", "file_contents": "\techo one\n", "permissions": "755"}, "d/run.sh now has 10 bytes")
 	k.want("shell_exec", fields{"command": "stat -c %a d/run.sh"}, "755")
 	k.refused("sandbox_files", fields{"action": "create_file", "file_path": "d/run.sh", "file_contents": "x"}, sandpit.AlreadyExists, "full_file_rewrite")
 	k.refused("sandbox_files", fields{"action": "full_file_rewrite", "file_path": "none", "file_contents": "x"}, sandpit.NotFound, "create_file")
@@ -81,7 +81,7 @@ func testSandboxFiles(t *testing.T, k kit) {
 		t.Errorf("%q", r.Text)
 	}
 	k.want("sandbox_files", fields{"action": "create_file", "path": "empty", "file_contents": ""}, "0 bytes")
-	k.want("sandbox_files", fields{"action": "list_files"}, "d/", "empty", "2 in all")
+	k.want("sandbox_files", fields{"action": "list_files"}, "d/", "empty", "2 entries")
 	k.want("sandbox_files", fields{"action": "delete_file", "file_path": "empty"}, "Deleted")
 	k.refused("sandbox_files", fields{"action": "delete_file", "file_path": "empty"}, sandpit.NotFound)
 	k.refused("sandbox_files", fields{"action": "delete_file", "file_path": "d"}, sandpit.Conflict)

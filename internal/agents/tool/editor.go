@@ -13,21 +13,21 @@ import (
 )
 
 const (
-	// maxShownText is how much the editor shows of a file, in characters.
+	// maxShownText bounds the shown text of a file, in characters.
 	maxShownText = 16_000
-	// aroundEdit is how many lines are shown on each side of an edit.
+	// aroundEdit is how many lines are shown before and after an edit.
 	aroundEdit = 4
-	// maxEditCount and maxEditBytes bound what can be undone, the latter in bytes.
+	// maxEditCount and maxEditBytes bound the edits that can be undone, the latter in bytes.
 	maxEditCount = 100
 	maxEditBytes = 16 << 20
 )
 
-// editorTool is the editor that agents of several makers know, with lines counted from 1.
+// editorTool returns the str_replace_editor tool that several agents use. Lines start at 1.
 func editorTool() Tool {
 	return Tool{
 		Name: "str_replace_editor", Title: "View and edit files", Category: Compound, Hints: Hints{Destructive: true},
-		Description: "View files with numbered lines, and directories; create files, replace a text that occurs exactly once, insert lines, " +
-			"and undo the last edit of a file. Paths are absolute. What is longer than 16000 characters is clipped.",
+		Description: "View files with line numbers, and directories; create files, replace a text that occurs exactly once, insert lines, " +
+			"and undo the last edit of a file. Paths must be absolute. Output above 16000 characters is truncated.",
 		function: newFunction(strReplaceEditor),
 	}
 }
@@ -35,16 +35,16 @@ func editorTool() Tool {
 type editorInput struct {
 	Command string  `json:"command" jsonschema:"what to do" enum:"view,create,str_replace,insert,undo_edit"`
 	Path    string  `json:"path" jsonschema:"absolute path of a file, or of a directory to view"`
-	Text    *string `json:"file_text,omitempty" jsonschema:"what the file shall hold, for create"`
-	Old     string  `json:"old_str,omitempty" jsonschema:"the text to be replaced, for str_replace"`
-	New     *string `json:"new_str,omitempty" jsonschema:"the text in its place, or for insert the lines to add; str_replace without it removes old_str"`
-	Line    *int    `json:"insert_line,omitempty" jsonschema:"line after which to insert; 0 is before the first" range:"0,"`
-	Range   []int   `json:"view_range,omitempty" jsonschema:"first and last line to view, counted from 1; -1 as the last is the end of the file"`
+	Text    *string `json:"file_text,omitempty" jsonschema:"contents of the new file, for create"`
+	Old     string  `json:"old_str,omitempty" jsonschema:"text to replace, for str_replace"`
+	New     *string `json:"new_str,omitempty" jsonschema:"replacement text, or the lines to add for insert; str_replace without it removes old_str"`
+	Line    *int    `json:"insert_line,omitempty" jsonschema:"line after which to insert; 0 inserts before the first line" range:"0,"`
+	Range   []int   `json:"view_range,omitempty" jsonschema:"first and last line to view, starting at 1; -1 as the last line means the end of the file"`
 }
 
 func strReplaceEditor(ctx context.Context, s *Session, in editorInput) (Result, error) {
 	if !path.IsAbs(in.Path) {
-		return Result{}, sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "%.200q is no absolute path", in.Path), "did you mean "+s.absPath(in.Path)+"?")
+		return Result{}, sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "%.200q is not an absolute path", in.Path), "did you mean "+s.absPath(in.Path)+"?")
 	}
 	in.Path = path.Clean(in.Path)
 	if in.Command == "view" {
@@ -79,12 +79,12 @@ func strReplaceEditor(ctx context.Context, s *Session, in editorInput) (Result, 
 	}
 	first, last = max(0, first), min(last, len(lines))
 	return Result{
-		Text: fmt.Sprintf("%s is edited. What it holds there now:\n%s", in.Path, clipText(numberLines(lines[first:last], first+1))),
+		Text: fmt.Sprintf("Edited %s. The lines are now:\n%s", in.Path, clipText(numberLines(lines[first:last], first+1))),
 		Data: editData{File: in.Path, Replaced: 1},
 	}, nil
 }
 
-// applyEdit is what a text becomes, and the first line, counted from 0, that shows it.
+// applyEdit returns the edited text, and the first line to show, starting at 0.
 func (in editorInput) applyEdit(text string) (after string, first int, err error) {
 	if in.Command == "insert" {
 		if in.Line == nil || in.New == nil {
@@ -93,7 +93,7 @@ func (in editorInput) applyEdit(text string) (after string, first int, err error
 		lines := splitLines(text)
 		at := *in.Line
 		if at > len(lines) {
-			return "", 0, sandpit.Errorf(sandpit.Invalid, "there is no line %d: the file has %d", at, len(lines))
+			return "", 0, sandpit.Errorf(sandpit.Invalid, "line %d does not exist: the file has %d lines", at, len(lines))
 		}
 		head := strings.Join(lines[:at], "")
 		if head != "" && !strings.HasSuffix(head, "\n") {
@@ -110,10 +110,10 @@ func (in editorInput) applyEdit(text string) (after string, first int, err error
 	}
 	switch count := strings.Count(text, in.Old); {
 	case count == 0:
-		return "", 0, sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "old_str does not occur in %s", in.Path), "it must be exactly as in the file, spaces and tabs included")
+		return "", 0, sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "old_str does not occur in %s", in.Path), "it must match the file exactly, including spaces and tabs")
 	case count > 1:
 		return "", 0, sandpit.WithHint(
-			sandpit.Errorf(sandpit.Conflict, "old_str occurs %d times in %s, in the lines %s", count, in.Path, linesOf(text, in.Old)), "add more of what stands around it")
+			sandpit.Errorf(sandpit.Conflict, "old_str occurs %d times in %s, in the lines %s", count, in.Path, linesOf(text, in.Old)), "add more of the surrounding text")
 	}
 	added := ""
 	if in.New != nil {
@@ -129,15 +129,15 @@ func (s *Session) createFile(ctx context.Context, in editorInput) (Result, error
 		return Result{}, err
 	}
 	if exists {
-		return Result{}, sandpit.WithHint(sandpit.Errorf(sandpit.AlreadyExists, "%s is there already", in.Path), "str_replace and insert change it")
+		return Result{}, sandpit.WithHint(sandpit.Errorf(sandpit.AlreadyExists, "%s exists already", in.Path), "use str_replace or insert to change it")
 	}
 	if err := s.saveEdit(ctx, in.Path, nil, *in.Text); err != nil {
 		return Result{}, err
 	}
-	return Result{Text: in.Path + " is created", Data: writeData{File: in.Path, Bytes: len(*in.Text)}}, nil
+	return Result{Text: "Created " + in.Path, Data: writeData{File: in.Path, Bytes: len(*in.Text)}}, nil
 }
 
-// viewFile shows a file, or what is in a directory and in those below it.
+// viewFile shows a file, or the entries of a directory, two levels deep.
 func (s *Session) viewFile(ctx context.Context, in editorInput) (Result, error) {
 	f, err := s.files.Stat(ctx, in.Path)
 	if err != nil {
@@ -166,7 +166,7 @@ func (s *Session) viewFile(ctx context.Context, in editorInput) (Result, error) 
 			last = in.Range[1]
 		}
 		if first < 1 || last < first || last > len(lines) {
-			return Result{}, sandpit.Errorf(sandpit.Invalid, "there are no lines %d to %d: the file has %d", first, in.Range[1], len(lines))
+			return Result{}, sandpit.Errorf(sandpit.Invalid, "lines %d to %d do not exist: the file has %d lines", first, in.Range[1], len(lines))
 		}
 	}
 	shown := "(empty)"
@@ -176,7 +176,7 @@ func (s *Session) viewFile(ctx context.Context, in editorInput) (Result, error) 
 	return Result{Text: shown, Data: readData{File: in.Path, Lines: len(lines), Start: first, End: last}}, nil
 }
 
-// splitLines returns the lines of a text with their ends.
+// splitLines returns the lines of a text with their line ends.
 func splitLines(text string) []string {
 	lines := strings.SplitAfter(text, "\n")
 	if lines[len(lines)-1] == "" {
@@ -185,7 +185,7 @@ func splitLines(text string) []string {
 	return lines
 }
 
-// numberLines are lines as cat -n shows them.
+// numberLines formats lines as cat -n does.
 func numberLines(lines []string, first int) string {
 	var b strings.Builder
 	for i, line := range lines {
@@ -194,18 +194,18 @@ func numberLines(lines []string, first int) string {
 	return b.String()
 }
 
-// clipText is as much of a text as the editor shows.
+// clipText truncates a text to maxShownText.
 func clipText(text string) string {
 	if utf8.RuneCountInString(text) <= maxShownText {
 		return text
 	}
-	return string([]rune(text)[:maxShownText]) + "\n<response clipped> (only a part is shown: search with grep for the lines that matter, and view them with view_range)"
+	return string([]rune(text)[:maxShownText]) + "\n<response clipped> (output is truncated: find the relevant lines with grep, and view them with view_range)"
 }
 
-// fileEdit is one that can be undone.
+// fileEdit is an edit that can be undone.
 type fileEdit struct {
 	path   string
-	before *string // nil: the file was not there
+	before *string // nil: the file did not exist
 	after  [sha256.Size]byte
 }
 
@@ -216,7 +216,7 @@ func (e fileEdit) size() int {
 	return len(*e.before)
 }
 
-// saveEdit writes a file and remembers what it held. The caller holds s.editing.
+// saveEdit writes a file and records its previous contents. The caller holds s.editing.
 func (s *Session) saveEdit(ctx context.Context, name string, before *string, after string) error {
 	if err := s.files.WriteFile(ctx, name, strings.NewReader(after)); err != nil {
 		return err
@@ -225,7 +225,7 @@ func (s *Session) saveEdit(ctx context.Context, name string, before *string, aft
 	return nil
 }
 
-// recordEdit keeps an edit, in place of older ones if it must. The caller holds s.editing.
+// recordEdit records an edit, and removes older ones above the limits. The caller holds s.editing.
 func (s *Session) recordEdit(e fileEdit) {
 	size := e.size()
 	for _, older := range s.edits {
@@ -244,20 +244,20 @@ func (s *Session) recordEdit(e fileEdit) {
 	s.edits = append(s.edits, e)
 }
 
-// forgetEdit has an edit no longer be undone. The caller holds s.editing.
+// forgetEdit removes the record of an edit. The caller holds s.editing.
 func (s *Session) forgetEdit(i int) {
 	s.memory.Return(int64(s.edits[i].size()))
 	s.edits = slices.Delete(s.edits, i, i+1)
 }
 
-// undoEdit takes the last edit of a file back, unless somebody else has changed the file since.
+// undoEdit undoes the last edit of a file. Conflict: the file has changed since.
 func (s *Session) undoEdit(ctx context.Context, name string) (Result, error) {
 	last := len(s.edits) - 1
 	for last >= 0 && s.edits[last].path != name {
 		last--
 	}
 	if last < 0 {
-		return Result{}, sandpit.Errorf(sandpit.NotFound, "no edit of %s is remembered", name)
+		return Result{}, sandpit.Errorf(sandpit.NotFound, "%s has no edit to undo", name)
 	}
 	e := s.edits[last]
 	now, err := s.files.ReadFile(ctx, name)
@@ -267,12 +267,12 @@ func (s *Session) undoEdit(ctx context.Context, name string) (Result, error) {
 	if sha256.Sum256(now) != e.after {
 		return Result{}, sandpit.Errorf(sandpit.Conflict, "%s has changed since it was edited", name)
 	}
-	text := name + " is removed: it was not there before"
+	text := "Removed " + name + ", which the edit had created"
 	if e.before == nil {
 		err = s.files.Remove(ctx, name)
 	} else {
 		err = s.files.WriteFile(ctx, name, strings.NewReader(*e.before))
-		text = "The last edit of " + name + " is undone. It holds now:\n" + clipText(numberLines(splitLines(*e.before), 1))
+		text = "Undid the last edit of " + name + ". The file is now:\n" + clipText(numberLines(splitLines(*e.before), 1))
 	}
 	if err != nil {
 		return Result{}, err

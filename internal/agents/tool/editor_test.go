@@ -29,7 +29,7 @@ func testEditor(t *testing.T, k kit) {
 	}
 	k.refused(name, edit("undo_edit", nil), sandpit.NotFound, "no edit")
 	k.refused(name, edit("view", nil), sandpit.NotFound)
-	k.refused(name, edit("view", fields{"path": "a.txt"}), sandpit.Invalid, "no absolute path", "did you mean "+file+"?")
+	k.refused(name, edit("view", fields{"path": "a.txt"}), sandpit.Invalid, "not an absolute path", "did you mean "+file+"?")
 	k.refused(name, edit("create", nil), sandpit.Invalid, "file_text is required for create")
 	k.want(name, edit("create", fields{"file_text": "one\n\ttwo\nthree"}), file+" is created")
 	k.refused(name, edit("create", fields{"file_text": ""}), sandpit.AlreadyExists)
@@ -39,14 +39,14 @@ func testEditor(t *testing.T, k kit) {
 	for _, r := range [][]int{{0, 1}, {2, 1}, {1, 4}, {4, -1}, {1, -2}, {1}, {1, 2, 3}} {
 		k.refused(name, edit("view", fields{"view_range": r}), sandpit.Invalid)
 	}
-	k.want(name, edit("view", fields{"path": "/workspace/editor"}), "a.txt", "1 in all")
+	k.want(name, edit("view", fields{"path": "/workspace/editor"}), "a.txt", "1 entries")
 	k.refused(name, edit("view", fields{"path": "/workspace/editor", "view_range": []int{1, 2}}), sandpit.Invalid, "is a directory")
 
 	k.want(name, edit("str_replace", fields{"old_str": "\ttwo\n", "new_str": "2\n"}), "     2\t2\n")
 	k.want(name, edit("insert", fields{"insert_line": 0, "new_str": "zero"}), "     1\tzero\n     2\tone")
 	k.want(name, edit("insert", fields{"insert_line": 4, "new_str": "four\n"}), "     5\tfour")
 	holds("zero\none\n2\nthree\nfour\n")
-	k.want(name, edit("str_replace", fields{"old_str": "2\n"}), "is edited")
+	k.want(name, edit("str_replace", fields{"old_str": "2\n"}), "Edited ")
 	k.refused(name, edit("str_replace", fields{"old_str": "e", "new_str": "E"}), sandpit.Conflict, "lines 1, 2, 3")
 	k.refused(name, edit("str_replace", fields{"old_str": "none", "new_str": "E"}), sandpit.NotFound)
 	k.refused(name, edit("str_replace", fields{"new_str": "E"}), sandpit.Invalid, "old_str is required")
@@ -55,15 +55,15 @@ func testEditor(t *testing.T, k kit) {
 	k.refused(name, edit("dance", nil), sandpit.Invalid)
 
 	for _, want := range []string{"zero\none\n2\nthree\nfour\n", "zero\none\n2\nthree", "one\n2\nthree", "one\n\ttwo\nthree"} {
-		k.want(name, edit("undo_edit", nil), "is undone")
+		k.want(name, edit("undo_edit", nil), "Undid the last edit")
 		holds(want)
 	}
 	k.want(name, edit("str_replace", fields{"old_str": "one", "new_str": "1"}))
 	k.want("file_write", fields{"file": file, "content": "of somebody else"})
 	k.refused(name, edit("undo_edit", nil), sandpit.Conflict, "has changed since")
 	k.want("file_write", fields{"file": file, "content": "1\n\ttwo\nthree"})
-	k.want(name, edit("undo_edit", nil), "is undone")
-	k.want(name, edit("undo_edit", nil), "is removed")
+	k.want(name, edit("undo_edit", nil), "Undid the last edit")
+	k.want(name, edit("undo_edit", nil), "Removed ")
 	k.refused(name, edit("undo_edit", nil), sandpit.NotFound)
 
 	k.want(name, edit("create", fields{"file_text": strings.Repeat("x", 20_000)}))
@@ -88,7 +88,7 @@ func testOverview(t *testing.T, k kit) {
 		mkdir -p src mybuild build node_modules .git; echo text > a.txt; echo x > src/deep.txt; head -c 20000 /dev/zero | tr '\0' y > long
 		touch empty pic.PNG data.sql package-lock.json .gitignore; printf 'a\0b' > binary; printf '%9995s%s' '' s3cret-value > half`})
 	k.want("env_set", fields{"name": "TOKEN", "value": "s3cret-value", "secret": true})
-	r := k.want("get_workspace_state", nil, "a.txt  5 bytes:\ntext\n", "src/\n", "mybuild/\n", "long  20000 bytes, which begin:\nyyy", "binary  3 bytes\n", "empty  0 bytes\n")
+	r := k.want("get_workspace_state", nil, "a.txt  5 bytes:\ntext\n", "src/\n", "mybuild/\n", "long  20000 bytes, beginning with:\nyyy", "binary  3 bytes\n", "empty  0 bytes\n")
 	files, ok := field(t, r, "files").(map[string]any)
 	if !ok || len(files) != 7 {
 		t.Errorf("%d files: %s", len(files), r.Text)
@@ -121,19 +121,19 @@ func testPage(t *testing.T, box sandpit.Instance) {
 		return fmt.Sprintf("http://%d.example/", port), nil
 	}})
 	page := fields{"action": "create_file", "file_path": "index.html", "file_contents": "<p>hello page"}
-	k.want("sandbox_files", page, "It is seen at http://8080.example/", "start no other server")
+	k.want("sandbox_files", page, "The page has the URL http://8080.example/", "do not start another server")
 	k.want("http_request", fields{"url": "http://127.0.0.1:8080/"}, "200", "hello page")
 	page["action"], page["file_contents"] = "full_file_rewrite", "<p>new page"
-	k.want("sandbox_files", page, "It is seen at http://8080.example/")
+	k.want("sandbox_files", page, "The page has the URL http://8080.example/")
 	k.want("http_request", fields{"url": "http://127.0.0.1:8080/"}, "new page")
-	k.want("sandbox_files", page, "bytes now\n(the page cannot be shown: no ports today)")
+	k.want("sandbox_files", page, "bytes\n(the page cannot be shown: no ports today)")
 	page["action"], page["file_path"] = "create_file", "below/index.html"
 	if r := k.want("sandbox_files", page); strings.Contains(r.Text, "seen") {
 		t.Errorf("a page below: %s", r.Text)
 	}
 	other := newKit(t, box, tool.SessionOptions{ID: "page2", Dir: "/workspace/page2", Preview: func(context.Context, int) (string, error) { return "http://x/", nil }})
 	page["file_path"] = "index.html"
-	other.want("sandbox_files", page, "Port 8080, where a server runs already, is seen at http://x/")
+	other.want("sandbox_files", page, "Port 8080, which another server uses, has the URL http://x/")
 	hidden := newKit(t, box, tool.SessionOptions{ID: "page3", Dir: "/workspace/page3"})
 	if r := hidden.want("sandbox_files", page); strings.Contains(r.Text, "8080") {
 		t.Errorf("where nobody can see it: %s", r.Text)

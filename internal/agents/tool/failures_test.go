@@ -52,7 +52,7 @@ func testFailures(t *testing.T, k kit) {
 	}
 	k.want("shell_exec", fields{"command": "cat file; ls dir | wc -l"}, "text\n3000")
 
-	if r := k.want("file_list", fields{"path": "dir"}, "3000 in all"); len(entries(t, field(t, r, "files"))) != 2000 {
+	if r := k.want("file_list", fields{"path": "dir"}, "3000 entries"); len(entries(t, field(t, r, "files"))) != 2000 {
 		t.Errorf("%d files are listed", len(entries(t, field(t, r, "files"))))
 	}
 	if r := k.want("glob", fields{"pattern": "dir/*"}, "there are more"); len(entries(t, field(t, r, "files"))) != 2000 {

@@ -19,31 +19,31 @@ func fileTools() []Tool {
 	return []Tool{
 		{
 			Name: "file_read", Title: "Read a file", Category: File, Hints: Hints{ReadOnly: true, Idempotent: true},
-			Description: "Read a text file of the sandbox, all of it or some lines.",
+			Description: "Read a text file, or some of its lines.",
 			function:    newFunction(readFile), synonyms: file,
 		}, {
 			Name: "file_write", Title: "Write a file", Category: File, Hints: Hints{Destructive: true, Idempotent: true},
-			Description: "Write a file, replacing what it held or adding to it. Missing directories are made.",
+			Description: "Write a file, replacing its contents or appending to them. Missing directories are created.",
 			function:    newFunction(writeFile), synonyms: file,
 		}, {
 			Name: "file_edit", Title: "Edit a file", Category: File, Hints: Hints{Destructive: true},
-			Description: "Replace a piece of text in a file. It must occur exactly once, unless all occurrences shall be replaced.",
+			Description: "Replace a text in a file. It must occur exactly once, unless replace_all is true.",
 			function:    newFunction(editFile), synonyms: file,
 		}, {
 			Name: "file_delete", Title: "Delete a file", Category: File, Hints: Hints{Destructive: true, Idempotent: true},
-			Description: "Delete a file, or a directory with all that is in it.",
+			Description: "Delete a file, or a directory with its contents.",
 			function:    newFunction(deleteFile), synonyms: map[string]string{"file": "path", "file_path": "path"},
 		}, {
 			Name: "file_list", Title: "List a directory", Category: File, Hints: Hints{ReadOnly: true, Idempotent: true},
-			Description: "List what is in a directory, with types and sizes.",
+			Description: "List the entries of a directory with types and sizes.",
 			function:    newFunction(listFiles), synonyms: map[string]string{"directory": "path", "dir": "path"},
 		}, {
 			Name: "file_download", Title: "Get a file", Category: File, Hints: Hints{ReadOnly: true, Idempotent: true},
-			Description: "Get what a file holds: as text, or in Base64 after the mark [BASE64] if it is not text.",
+			Description: "Return the contents of a file: text as is, other data in Base64 after the mark [BASE64].",
 			function:    newFunction(downloadFile), synonyms: map[string]string{"file": "path", "file_path": "path"},
 		}, {
 			Name: "file_upload", Title: "Put a file", Category: File, Hints: Hints{Destructive: true, Idempotent: true},
-			Description: "Put a file into the sandbox whose contents are given in Base64, or as text.",
+			Description: "Write a file with contents in Base64 or as text.",
 			function:    newFunction(uploadFile), synonyms: map[string]string{"file": "path", "file_path": "path"},
 		},
 	}
@@ -51,8 +51,8 @@ func fileTools() []Tool {
 
 type readInput struct {
 	File  string `json:"file" jsonschema:"path of the file, relative to the working directory or absolute"`
-	Start *int   `json:"start_line,omitempty" jsonschema:"first line, counted from 0" range:"0,"`
-	End   *int   `json:"end_line,omitempty" jsonschema:"line before which to stop, counted from 0" range:"0,"`
+	Start *int   `json:"start_line,omitempty" jsonschema:"first line, starting at 0" range:"0,"`
+	End   *int   `json:"end_line,omitempty" jsonschema:"end line, exclusive, starting at 0" range:"0,"`
 	Sudo  bool   `json:"sudo,omitempty" jsonschema:"read as root of the sandbox" default:"false"`
 }
 
@@ -74,7 +74,7 @@ func readFile(ctx context.Context, s *Session, in readInput) (Result, error) {
 	}
 	if !isText(data) {
 		return Result{}, sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "%s is not a text file", in.File),
-			firstAllowed(ctx, "file_download gives it in Base64", "a command can show it: base64, file, strings"))
+			firstAllowed(ctx, "use file_download to get it in Base64", "use a command such as base64, file or strings"))
 	}
 	lines := splitLines(string(data))
 	start, end := 0, len(lines)
@@ -85,7 +85,7 @@ func readFile(ctx context.Context, s *Session, in readInput) (Result, error) {
 		end = min(*in.End, len(lines))
 	}
 	if start > len(lines) || start > end {
-		return Result{}, sandpit.Errorf(sandpit.Invalid, "there are no lines %d to %d: the file has %d", start, end, len(lines))
+		return Result{}, sandpit.Errorf(sandpit.Invalid, "lines %d to %d do not exist: the file has %d lines", start, end, len(lines))
 	}
 	text := strings.Join(lines[start:end], "")
 	if text == "" {
@@ -98,8 +98,8 @@ func isText(data []byte) bool { return utf8.Valid(data) && bytes.IndexByte(data,
 
 type writeInput struct {
 	File     string `json:"file" jsonschema:"path of the file, relative to the working directory or absolute"`
-	Content  string `json:"content" jsonschema:"what the file shall hold"`
-	Encoding string `json:"encoding,omitempty" jsonschema:"how content is written" enum:"utf-8,base64" default:"utf-8"`
+	Content  string `json:"content" jsonschema:"the contents"`
+	Encoding string `json:"encoding,omitempty" jsonschema:"encoding of content" enum:"utf-8,base64" default:"utf-8"`
 	Append   bool   `json:"append,omitempty" jsonschema:"add to the end of the file" default:"false"`
 	Sudo     bool   `json:"sudo,omitempty" jsonschema:"write as root of the sandbox" default:"false"`
 }
@@ -150,8 +150,8 @@ func decodeContent(content string, base bool) ([]byte, error) {
 
 type editInput struct {
 	File string `json:"file" jsonschema:"path of the file, relative to the working directory or absolute"`
-	Old  string `json:"old_str" jsonschema:"the text to be replaced, exactly as it stands in the file"`
-	New  string `json:"new_str" jsonschema:"the text in its place; empty removes it"`
+	Old  string `json:"old_str" jsonschema:"text to replace, exactly as in the file"`
+	New  string `json:"new_str" jsonschema:"replacement text; empty removes old_str"`
 	All  bool   `json:"replace_all,omitempty" jsonschema:"replace every occurrence" default:"false"`
 	Sudo bool   `json:"sudo,omitempty" jsonschema:"edit as root of the sandbox" default:"false"`
 }
@@ -179,22 +179,22 @@ func editFile(ctx context.Context, s *Session, in editInput) (Result, error) {
 	switch {
 	case count == 0:
 		return Result{}, sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "old_str does not occur in %s", in.File),
-			"it must be exactly as in the file, spaces and tabs included")
+			"it must match the file exactly, including spaces and tabs")
 	case count > 1 && !in.All:
 		return Result{}, sandpit.WithHint(
 			sandpit.Errorf(sandpit.Conflict, "old_str occurs %d times in %s, in the lines %s", count, in.File, linesOf(text, in.Old)),
-			"add more of what stands around it, or replace all")
+			"add more of the surrounding text, or set replace_all")
 	}
 	if err := files.WriteFile(ctx, in.File, strings.NewReader(strings.ReplaceAll(text, in.Old, in.New))); err != nil {
 		return Result{}, err
 	}
 	return Result{
-		Text: fmt.Sprintf("Replaced %d in %s", count, in.File),
+		Text: fmt.Sprintf("Replaced %d occurrences in %s", count, in.File),
 		Data: editData{File: s.absPath(in.File), Replaced: count},
 	}, nil
 }
 
-// linesOf tells in which lines, counted from 1, a piece begins; at most 20 of them.
+// linesOf lists the lines, starting at 1, in which a text begins, up to 20.
 func linesOf(text, piece string) string {
 	var lines []string
 	line, rest := 1, text
@@ -213,20 +213,20 @@ func linesOf(text, piece string) string {
 
 type deleteInput struct {
 	Path      string `json:"path" jsonschema:"path of the file or directory"`
-	Recursive bool   `json:"recursive,omitempty" jsonschema:"delete a directory with all that is in it" default:"false"`
+	Recursive bool   `json:"recursive,omitempty" jsonschema:"delete a directory with its contents" default:"false"`
 }
 
 func deleteFile(ctx context.Context, s *Session, in deleteInput) (Result, error) {
 	p := s.absPath(in.Path)
 	if p == "/" || p == s.o.Dir || strings.HasPrefix(s.o.Dir, p+"/") {
-		return Result{}, sandpit.Errorf(sandpit.PermissionDenied, "%s is the working directory, or holds it", in.Path)
+		return Result{}, sandpit.Errorf(sandpit.PermissionDenied, "%s is the working directory or contains it", in.Path)
 	}
 	f, err := s.files.Stat(ctx, p)
 	if err != nil {
 		return Result{}, err
 	}
 	if f.Mode.IsDir() && !in.Recursive {
-		return Result{}, sandpit.WithHint(sandpit.Errorf(sandpit.Conflict, "%s is a directory", in.Path), "say recursive to delete it with all that is in it")
+		return Result{}, sandpit.WithHint(sandpit.Errorf(sandpit.Conflict, "%s is a directory", in.Path), "set recursive to delete it with its contents")
 	}
 	if err := s.files.Remove(ctx, p); err != nil {
 		return Result{}, err
@@ -236,10 +236,10 @@ func deleteFile(ctx context.Context, s *Session, in deleteInput) (Result, error)
 
 type listInput struct {
 	Path      string `json:"path,omitempty" jsonschema:"the directory" default:"."`
-	Recursive bool   `json:"recursive,omitempty" jsonschema:"list the directories below too" default:"false"`
-	Hidden    bool   `json:"show_hidden,omitempty" jsonschema:"list names that begin with a dot" default:"false"`
-	Depth     int    `json:"max_depth,omitempty" jsonschema:"how many directories deep, if recursive" default:"3" range:"1,20"`
-	Sort      string `json:"sort_by,omitempty" jsonschema:"the order" enum:"name,size,modified,type" default:"name"`
+	Recursive bool   `json:"recursive,omitempty" jsonschema:"include subdirectories" default:"false"`
+	Hidden    bool   `json:"show_hidden,omitempty" jsonschema:"include names that begin with a dot" default:"false"`
+	Depth     int    `json:"max_depth,omitempty" jsonschema:"depth of a recursive list" default:"3" range:"1,20"`
+	Sort      string `json:"sort_by,omitempty" jsonschema:"sort order" enum:"name,size,modified,type" default:"name"`
 }
 
 type listData struct {
@@ -255,7 +255,7 @@ type fileEntry struct {
 	Modified string `json:"modified"`
 }
 
-// maxEntries bounds what a list tells.
+// maxEntries limits the entries of a list.
 const maxEntries = 2000
 
 func listFiles(ctx context.Context, s *Session, in listInput) (Result, error) {
@@ -327,7 +327,7 @@ func (d listData) toText() string {
 	if d.Total == 0 {
 		return path.Base(d.Path) + " is empty"
 	}
-	fmt.Fprintf(&b, "%d in all", d.Total)
+	fmt.Fprintf(&b, "%d entries", d.Total)
 	return b.String()
 }
 
@@ -353,17 +353,17 @@ func downloadFile(ctx context.Context, s *Session, in pathInput) (Result, error)
 	told.Encoding = "base64"
 	if encoded := base64.StdEncoding.EncodedLen(len(data)); encoded > maxText {
 		return Result{}, sandpit.WithHint(
-			sandpit.Errorf(sandpit.Exhausted, "%s has %d bytes and is not text: a tool hands out at most %d", in.Path, len(data), maxText/4*3),
-			"let a command look at it inside, or copy it out with sandpit cp")
+			sandpit.Errorf(sandpit.Exhausted, "%s has %d bytes and is not text: the limit is %d bytes", in.Path, len(data), maxText/4*3),
+			"inspect it with a command, or copy it out with sandpit cp")
 	}
 	return Result{Text: "[BASE64]" + base64.StdEncoding.EncodeToString(data), Data: told}, nil
 }
 
 type uploadInput struct {
-	Path    string `json:"path" jsonschema:"where to put it"`
-	Content string `json:"content" jsonschema:"what the file holds"`
-	// Base64 is what binary files need.
-	Encoding string `json:"encoding,omitempty" jsonschema:"how content is written" enum:"utf-8,base64" default:"base64"`
+	Path    string `json:"path" jsonschema:"path of the file to write"`
+	Content string `json:"content" jsonschema:"the contents"`
+	// Encoding is base64 by default, for binary files.
+	Encoding string `json:"encoding,omitempty" jsonschema:"encoding of content" enum:"utf-8,base64" default:"base64"`
 }
 
 func uploadFile(ctx context.Context, s *Session, in uploadInput) (Result, error) {

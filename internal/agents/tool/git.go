@@ -17,30 +17,30 @@ func gitTools() []Tool {
 	return []Tool{
 		{
 			Name: "git_clone", Title: "Clone a repository", Category: Git, Hints: Hints{OpenWorld: true}, Timeout: 10 * time.Minute,
-			Description: "Clone a git repository into the sandbox. Credentials are used for this call alone and are written nowhere.",
+			Description: "Clone a git repository into the sandbox. Credentials are used only for this call and are not stored.",
 			function:    newFunction(gitClone), synonyms: map[string]string{"repo_url": "url", "target_path": "destination", "path": "destination"},
 		}, {
-			Name: "git_status", Title: "See the state of a repository", Category: Git, Hints: Hints{ReadOnly: true, Idempotent: true},
-			Description: "The branch, how far it is ahead or behind, and what is staged, changed and untracked.",
+			Name: "git_status", Title: "Show the state of a repository", Category: Git, Hints: Hints{ReadOnly: true, Idempotent: true},
+			Description: "Return the branch, how far it is ahead or behind, and the staged, changed and untracked files.",
 			function:    newFunction(gitStatus), synonyms: repo,
 		}, {
 			Name: "git_commit", Title: "Commit", Category: Git, Hints: Hints{},
-			Description: "Commit files, by default all that have changed.",
+			Description: "Commit files, by default all changed files.",
 			function:    newFunction(gitCommit), synonyms: repo,
 		}, {
 			Name: "git_push", Title: "Push", Category: Git, Hints: Hints{OpenWorld: true}, Timeout: 10 * time.Minute,
-			Description: "Push a branch to a remote, never by force. Credentials are used for this call alone and are written nowhere.",
+			Description: "Push a branch to a remote, never by force. Credentials are used only for this call and are not stored.",
 			function:    newFunction(gitPush), synonyms: repo,
 		},
 	}
 }
 
 type credentials struct {
-	Username string `json:"username,omitempty" jsonschema:"default: the one that tokens go with"`
+	Username string `json:"username,omitempty" jsonschema:"default: the user name for tokens"`
 	Password string `json:"password,omitempty" jsonschema:"password or token"`
 }
 
-// gitTimeout is how long one command of git may take.
+// gitTimeout bounds one git command.
 const gitTimeout = 9 * time.Minute
 
 // runGit runs git in a directory with the environment of the session.
@@ -50,7 +50,7 @@ func (s *Session) runGit(ctx context.Context, dir string, env map[string]string,
 	return s.gitFiles.Git(ctx, dir, all, args...)
 }
 
-// credentialEnv hands git credentials, which no answer shows from then on.
+// credentialEnv returns an environment with credentials for git, and masks them in all results.
 func (s *Session) credentialEnv(remote string, c *credentials) (map[string]string, error) {
 	if c == nil {
 		return map[string]string{}, nil
@@ -63,10 +63,10 @@ func (s *Session) credentialEnv(remote string, c *credentials) (map[string]strin
 }
 
 type cloneInput struct {
-	URL         string       `json:"url" jsonschema:"address of the repository: https://, http://, ssh://, git:// or a path inside"`
+	URL         string       `json:"url" jsonschema:"address of the repository: https://, http://, ssh://, git:// or a path in the sandbox"`
 	Destination string       `json:"destination,omitempty" jsonschema:"directory to clone into; default: the repository's name"`
 	Branch      string       `json:"branch,omitempty" jsonschema:"branch or tag; default: the remote's"`
-	Depth       int          `json:"depth,omitempty" jsonschema:"how many commits of history; 0 is all" default:"0" range:"0,"`
+	Depth       int          `json:"depth,omitempty" jsonschema:"number of commits of history; 0 means all" default:"0" range:"0,"`
 	Credentials *credentials `json:"credentials,omitempty" jsonschema:"for private repositories"`
 }
 
@@ -85,7 +85,7 @@ func gitClone(ctx context.Context, s *Session, in cloneInput) (Result, error) {
 	}
 	if c := in.Credentials; c != nil {
 		r.Username, r.Password = c.Username, c.Password
-		if _, err := s.credentialEnv(in.URL, c); err != nil { // for what it hides
+		if _, err := s.credentialEnv(in.URL, c); err != nil { // to mask the credentials
 			return Result{}, err
 		}
 	}
@@ -146,7 +146,7 @@ func gitStatus(ctx context.Context, s *Session, in repoInput) (Result, error) {
 	return Result{Text: data.toText(), Data: data}, nil
 }
 
-// parseStatus reads what git writes with --porcelain=v2 --branch -z.
+// parseStatus parses the output of git status --porcelain=v2 --branch -z.
 func parseStatus(out string) statusData {
 	data := statusData{Staged: []string{}, Unstaged: []string{}, Untracked: []string{}}
 	records := strings.Split(out, "\x00")
@@ -170,7 +170,7 @@ func parseStatus(out string) statusData {
 	return data
 }
 
-// fieldAfter is what follows after n words.
+// fieldAfter returns the text after n words.
 func fieldAfter(rest string, n int) string {
 	for range n {
 		_, after, found := strings.Cut(rest, " ")
@@ -190,7 +190,7 @@ func (d *statusData) addHeader(line string) {
 	case "branch.upstream":
 		d.Upstream = value
 	case "branch.ab":
-		_, _ = fmt.Sscanf(value, "+%d -%d", &d.Ahead, &d.Behind) // 0 for what git never writes
+		_, _ = fmt.Sscanf(value, "+%d -%d", &d.Ahead, &d.Behind) // 0 if git writes something else
 	}
 }
 
@@ -228,9 +228,9 @@ func (d statusData) toText() string {
 
 type commitInput struct {
 	Repo    string   `json:"repo_path,omitempty" jsonschema:"directory of the repository" default:"."`
-	Message string   `json:"message" jsonschema:"the message of the commit"`
-	Files   []string `json:"files,omitempty" jsonschema:"what to commit; default: all that has changed"`
-	Author  string   `json:"author,omitempty" jsonschema:"who has written it: Name <address>; default: the repository's setting, else an agent"`
+	Message string   `json:"message" jsonschema:"commit message"`
+	Files   []string `json:"files,omitempty" jsonschema:"files to commit; default: all changed files"`
+	Author  string   `json:"author,omitempty" jsonschema:"author as Name <address>; default: the repository's setting, else Agent"`
 }
 
 type commitData struct {
@@ -279,7 +279,7 @@ func gitError(err error, what string, r workspace.Result) error {
 	return workspace.GitError(what, r)
 }
 
-// authorEnv says who commits, if the repository does not.
+// authorEnv returns an environment with the author, unless the repository configures one.
 func (s *Session) authorEnv(ctx context.Context, dir, author string) (map[string]string, error) {
 	name, address := "Agent", "agent@localhost"
 	if author != "" {
@@ -303,7 +303,7 @@ type pushInput struct {
 	Repo        string       `json:"repo_path,omitempty" jsonschema:"directory of the repository" default:"."`
 	Remote      string       `json:"remote,omitempty" jsonschema:"name of the remote" default:"origin"`
 	Branch      string       `json:"branch,omitempty" jsonschema:"the branch; default: the current one"`
-	Credentials *credentials `json:"credentials,omitempty" jsonschema:"for remotes that ask for them"`
+	Credentials *credentials `json:"credentials,omitempty" jsonschema:"for remotes that require them"`
 }
 
 type pushData struct {
@@ -313,7 +313,7 @@ type pushData struct {
 
 func gitPush(ctx context.Context, s *Session, in pushInput) (Result, error) {
 	if strings.HasPrefix(in.Remote, "-") || strings.ContainsAny(in.Branch, ":+ ") || strings.HasPrefix(in.Branch, "-") {
-		return Result{}, sandpit.Errorf(sandpit.Invalid, "remote or branch cannot be a name")
+		return Result{}, sandpit.Errorf(sandpit.Invalid, "invalid name of a remote or branch")
 	}
 	dir := s.absPath(in.Repo)
 	r, err := s.runGit(ctx, dir, nil, "remote", "get-url", "--push", "--", in.Remote)

@@ -17,14 +17,14 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/reach/workspace"
 )
 
-// kernels keep the variables of a session's code, in programs of the session's user.
+// kernels are the interpreters of a session. They run as the session's user and keep variables.
 type kernels struct {
 	session     *Session
 	remote      *interpreter.Remote
 	idleTimeout time.Duration
 
 	mu   sync.Mutex
-	used map[string]time.Time // when which context was used last
+	used map[string]time.Time // last use of each context
 }
 
 func newKernels(s *Session) *kernels {
@@ -34,10 +34,10 @@ func newKernels(s *Session) *kernels {
 
 func (k *kernels) close() error { return k.remote.Close() }
 
-// Bounds of what code may show.
+// Bounds of the results of code.
 const (
 	maxResultCount = 50
-	// maxResults bounds all representations of results that are told together, in bytes.
+	// maxResults bounds all representations of results together, in bytes.
 	maxResults    = 4 * maxText
 	maxImageCount = 8
 	maxImage      = 10 << 20 // bytes
@@ -51,14 +51,14 @@ type cellData struct {
 	Stdout   string       `json:"stdout"`
 	Stderr   string       `json:"stderr"`
 	Results  []cellResult `json:"results"`
-	// Error is how the code failed.
+	// Error is the exception of failed code.
 	Error    *cellError `json:"error,omitempty"`
 	Count    int        `json:"execution_count"`
 	TimedOut bool       `json:"timed_out,omitempty"`
 	Duration float64    `json:"duration_seconds"`
 }
 
-// cellResult is a value that code has shown; pictures are in Result.Images.
+// cellResult is a displayed value; images are in Result.Images.
 type cellResult struct {
 	Text     string          `json:"text,omitempty"`
 	HTML     string          `json:"html,omitempty"`
@@ -75,11 +75,11 @@ type cellError struct {
 	Traceback string `json:"traceback"`
 }
 
-// cellOutput collects what a run tells.
+// cellOutput collects the output of a run.
 type cellOutput struct {
 	session        *Session
 	data           cellData
-	printed, shown *workspace.Window // as a person reads it; they come by ways of their own, so nobody knows which was first
+	printed, shown *workspace.Window // as text; their relative order is unknown, because they arrive separately
 	stdout, stderr *workspace.Window
 	images         []Image
 	imageBytes     int
@@ -96,12 +96,12 @@ func newCellOutput(ctx context.Context, s *Session, r cellRequest) *cellOutput {
 	}
 }
 
-// addLine shows a line, or several.
+// addLine adds one or several lines to the shown text.
 func (o *cellOutput) addLine(text string) {
 	_, _ = o.shown.Write([]byte(strings.TrimRight(text, "\n") + "\n")) // never fails
 }
 
-// handleEvent takes one event.
+// handleEvent handles one event.
 func (o *cellOutput) handleEvent(e interpreter.Event) error {
 	switch e := e.(type) {
 	case interpreter.Output:
@@ -146,16 +146,16 @@ func (o *cellOutput) addResult(e interpreter.Result) {
 	o.data.Results = append(o.data.Results, r)
 }
 
-// textOf is a representation that is text.
+// textOf returns a representation that is text.
 func textOf(raw json.RawMessage) string {
 	var text string
 	if json.Unmarshal(raw, &text) != nil {
-		return "" // a kernel of ours gives text as text
+		return "" // interpreters encode text as JSON strings
 	}
 	return text
 }
 
-// description says what there is of a result that has no text.
+// description describes a result without text.
 func (r cellResult) description() string {
 	for _, kind := range []struct {
 		name string
@@ -168,7 +168,7 @@ func (r cellResult) description() string {
 	return ""
 }
 
-// addImage takes a picture, if it is one and there is room for it.
+// addImage adds an image if it is valid and within the limits.
 func (o *cellOutput) addImage(mime string, raw json.RawMessage) {
 	if len(raw) == 0 {
 		return
@@ -179,35 +179,35 @@ func (o *cellOutput) addImage(mime string, raw json.RawMessage) {
 	}
 	switch {
 	case err != nil:
-		o.addLine(fmt.Sprintf("[a picture is left out: %v]", err))
+		o.addLine(fmt.Sprintf("[an image was left out: %v]", err))
 	case len(o.images) == maxImageCount || o.imageBytes+len(data) > maxImages:
-		o.addLine(fmt.Sprintf("[a picture is left out: there may be %d of %d MiB together]", maxImageCount, maxImages>>20))
+		o.addLine(fmt.Sprintf("[an image was left out: the limit is %d images of %d MiB together]", maxImageCount, maxImages>>20))
 	default:
-		o.addLine(fmt.Sprintf("[picture %d]", len(o.images)+1))
+		o.addLine(fmt.Sprintf("[image %d]", len(o.images)+1))
 		o.imageBytes += len(data)
 		o.images = append(o.images, Image{MIME: mime, Data: data})
 	}
 }
 
-// checkImage refuses what is no picture of a kind, or a larger one than clients should be given.
+// checkImage returns an error if data is not an image of a type, or is too large.
 func checkImage(mime string, data []byte) error {
 	if len(data) > maxImage {
-		return fmt.Errorf("it has %d bytes, more than %d", len(data), maxImage)
+		return fmt.Errorf("%d bytes, more than %d", len(data), maxImage)
 	}
 	about, kind, err := image.DecodeConfig(bytes.NewReader(data))
 	switch {
 	case err != nil || "image/"+kind != mime:
-		return fmt.Errorf("it is no %s", mime)
+		return fmt.Errorf("not a valid %s", mime)
 	case about.Width > maxSide || about.Height > maxSide:
-		return fmt.Errorf("it has %d × %d pixels, more than %d a side", about.Width, about.Height, maxSide)
+		return fmt.Errorf("%d × %d pixels, more than %d a side", about.Width, about.Height, maxSide)
 	}
 	return nil
 }
 
-// toResult is what came of the run.
+// toResult returns the result of the run.
 func (o *cellOutput) toResult() Result {
 	if o.omitted > 0 {
-		o.addLine(fmt.Sprintf("(%d more results are not in the data)", o.omitted))
+		o.addLine(fmt.Sprintf("(%d more results were left out of the data)", o.omitted))
 	}
 	o.data.Stdout, o.data.Stderr = o.session.shortenMiddle(o.stdout.String()), o.session.shortenMiddle(o.stderr.String())
 	e := o.data.Error

@@ -8,32 +8,32 @@ import (
 )
 
 const (
-	// maxLive is how much of the newest output is kept, in bytes.
+	// maxLive bounds the stored output, in bytes.
 	maxLive = 16 << 10
-	// maxLines and maxLinesText bound what Lines returns, the latter in bytes.
+	// maxLines and maxLinesText bound the result of Lines, the latter in bytes.
 	maxLines     = 10
 	maxLinesText = 2 << 10
 )
 
-// Live is the newest output of the command of a call that goes on. All methods may be
-// called concurrently.
+// Live is the newest output of the command of a running call. All methods may be called
+// concurrently.
 type Live struct {
 	mu      sync.Mutex
 	session *Session // nil: nothing writes to it
 	text    []byte
-	cut     bool // text begins in the middle
+	cut     bool // the beginning of text was dropped
 }
 
 type liveKey struct{}
 
-// WithLive returns a context of a call whose output can be looked at while it goes on. Not
-// all tools have one.
+// WithLive returns a context for a call, and the Live output of its command. Only some tools write to
+// it.
 func WithLive(ctx context.Context) (context.Context, *Live) {
 	l := &Live{}
 	return context.WithValue(ctx, liveKey{}, l), l
 }
 
-// liveOutput returns what takes the output of a command of the session; nil if nobody looks.
+// liveOutput returns a function for the output of a command, or nil if the context has no Live.
 func (s *Session) liveOutput(ctx context.Context) func([]byte) {
 	l, ok := ctx.Value(liveKey{}).(*Live)
 	if !ok {
@@ -55,8 +55,7 @@ func (l *Live) writeOutput(p []byte) {
 	}
 }
 
-// Lines returns the last lines that are complete, up to 10 lines and 2 KiB, as valid UTF-8
-// without secrets.
+// Lines returns the last complete lines, up to 10 lines and 2 KiB, as valid UTF-8 without secrets.
 func (l *Live) Lines() string {
 	l.mu.Lock()
 	session, text, cut := l.session, string(l.text[:1+bytes.LastIndexByte(l.text, '\n')]), l.cut
@@ -64,7 +63,7 @@ func (l *Live) Lines() string {
 	if session == nil {
 		return ""
 	}
-	if cut { // what is before the first end of a line may be the rest of a secret
+	if cut { // the first line may end with a part of a secret
 		_, text, _ = strings.Cut(text, "\n")
 	}
 	lines := strings.Split(strings.TrimRight(session.maskLines(text), "\n"), "\n")

@@ -88,7 +88,7 @@ func testServer(t *testing.T, box sandpit.Instance) {
 	k.refused("mcp_execute", fields{"server_name": "test", "tool_name": "unknown"}, sandpit.Unavailable, "unknown")
 
 	r := k.want("mcp_execute", fields{"server_name": "test", "tool_name": "kinds"},
-		"some text", "[IMAGE: image/png]", "not a picture", "broken, or with more than 8000 pixels",
+		"some text", "[IMAGE: image/png]", "unknown image format", "damaged, or more than 8000 pixels",
 		"[AUDIO 1: audio/wav ,", "[RESOURCE: test://a]\nresource text", "[RESOURCE 2: application/zip test://b, 2 bytes]", "[RESOURCE LINK: a link test://c text/html]", "use-mcp-2.zip")
 	if len(r.Images) != 1 || r.Images[0].MIME != "image/png" {
 		t.Errorf("images: %+v", r.Images)
@@ -150,7 +150,7 @@ func testHTTP(t *testing.T, box sandpit.Instance, setup kit) {
 	} {
 		k.refused("mcp_execute", fields{"server_name": name, "tool_name": "kinds"}, sandpit.Unavailable, text)
 	}
-	k.refused("mcp_execute", fields{"server_name": "away", "tool_name": "kinds"}, sandpit.PermissionDenied, "which is not followed")
+	k.refused("mcp_execute", fields{"server_name": "away", "tool_name": "kinds"}, sandpit.PermissionDenied, "which is not allowed")
 	k.want("http_request", fields{"url": "http://127.0.0.1:8811/stolen"}, "stolen: 0")
 	r := k.want("shell_exec", fields{"command": "echo open-sesame-1234"})
 	k.lacks(r, "open-sesame")
@@ -192,10 +192,10 @@ func testHostile(t *testing.T, box sandpit.Instance) {
 					t.Errorf("a server that never answers: %s after %s", r.Text, time.Since(begun))
 				}
 			},
-			"many":  func(k kit) { k.want("mcp_list_tools", tools("many"), "(the server has more)", "many__tool499") },
-			"large": func(k kit) { k.want("mcp_list_tools", tools("large"), "tools are left out") },
+			"many":  func(k kit) { k.want("mcp_list_tools", tools("many"), "(the server has more tools)", "many__tool499") },
+			"large": func(k kit) { k.want("mcp_list_tools", tools("large"), "tools were left out") },
 			"circle": func(k kit) {
-				k.want("mcp_list_tools", tools("circle"), "(the server has more)", "(1 tools are left out")
+				k.want("mcp_list_tools", tools("circle"), "(the server has more tools)", "(1 tools were left out")
 			},
 			"names": testNames,
 			"dies": func(k kit) {
@@ -238,7 +238,7 @@ func testHostile(t *testing.T, box sandpit.Instance) {
 
 // testNames wants names that every client takes and no two the same.
 func testNames(k kit) {
-	r := k.want("mcp_list_tools", fields{"server_name": "names"}, "(3 tools are left out")
+	r := k.want("mcp_list_tools", fields{"server_name": "names"}, "(3 tools were left out")
 	seen := map[string]bool{}
 	for line := range strings.SplitSeq(strings.TrimSpace(r.Text), "\n") {
 		name, _, isTool := strings.Cut(line, " (tool_name ")

@@ -11,23 +11,22 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/reach/workspace"
 )
 
-// sessionGuest is the guest of a sandbox as one of several sessions has it: whatever is started
-// or done with files is its own user's doing, and finds that user's directories in its
-// environment.
+// sessionGuest is a sandbox's guest for one of several sessions. Commands and file operations run as
+// the session's user, with that user's directories in the environment.
 type sessionGuest struct {
 	sandpit.Guest
 
 	user applet.SessionUser
 }
 
-// sessionVariable is environment that says which session has started a program. The guest
-// remembers what each was started with.
+// sessionVariable is an environment variable that identifies the session of a program. The guest
+// records the environment of each program.
 const sessionVariable = "SANDPIT_SESSION"
 
-// userName is the user's, as the guest understands it: there is no list with it.
+// userName returns the user as UID:GID, because the image has no entry for it.
 func (m sessionGuest) userName() string { return fmt.Sprintf("%d:%d", m.user.UID, m.user.UID) }
 
-// Start starts a command as the session's user, whoever it names.
+// Start starts a command as the session's user, regardless of its User.
 func (m sessionGuest) Start(ctx context.Context, cmd sandpit.Command) (sandpit.Process, error) {
 	temp := applet.SessionTemp(m.user.Dir)
 	env := map[string]string{
@@ -35,7 +34,7 @@ func (m sessionGuest) Start(ctx context.Context, cmd sandpit.Command) (sandpit.P
 		"TMPDIR": temp, "TMP": temp, "TEMP": temp, "XDG_RUNTIME_DIR": temp,
 	}
 	maps.Copy(env, cmd.Env)
-	env[sessionVariable] = m.userName() // last: nobody can have started what another has
+	env[sessionVariable] = m.userName() // last, so that the command cannot override it
 	cmd.Env, cmd.User = env, m.userName()
 	if cmd.Dir == "" {
 		cmd.Dir = m.user.Dir
@@ -46,25 +45,25 @@ func (m sessionGuest) Start(ctx context.Context, cmd sandpit.Command) (sandpit.P
 // Observer implements sandpit.CallObserver.
 func (m sessionGuest) Observer() sandpit.GuestObserver { return sandpit.ObserverOf(m.Guest) }
 
-// ListProcesses returns those that the session has started.
+// ListProcesses returns the processes that the session has started.
 func (m sessionGuest) ListProcesses(ctx context.Context) ([]sandpit.ProcessInfo, error) {
 	all, err := m.Guest.ListProcesses(ctx)
 	return slices.DeleteFunc(all, func(p sandpit.ProcessInfo) bool { return p.Env[sessionVariable] != m.userName() }), err
 }
 
-// Connect follows a process that the session has started. One of others is NotFound.
+// Connect connects to a process of the session. NotFound: no such process, or one of another session.
 func (m sessionGuest) Connect(ctx context.Context, pid int, s sandpit.Streams) (sandpit.Process, error) {
 	own, err := m.ListProcesses(ctx)
 	if err != nil {
 		return nil, err
 	}
 	if !slices.ContainsFunc(own, func(p sandpit.ProcessInfo) bool { return p.PID == pid }) {
-		return nil, sandpit.Errorf(sandpit.NotFound, "this session has no process %d", pid)
+		return nil, sandpit.Errorf(sandpit.NotFound, "process %d not found in this session", pid)
 	}
-	return m.Guest.Connect(ctx, pid, s) // numbers are given again only after all others were
+	return m.Guest.Connect(ctx, pid, s) // the kernel reuses a PID only after all others
 }
 
-// Within makes a member a sandpit.Confiner.
+// Within implements sandpit.Confiner.
 func (m sessionGuest) Within(dirs ...string) (sandpit.Files, error) {
 	confiner, ok := m.Guest.(sandpit.Confiner)
 	if !ok {
@@ -73,8 +72,8 @@ func (m sessionGuest) Within(dirs ...string) (sandpit.Files, error) {
 	return confiner.Within(dirs...)
 }
 
-// openShared returns the session of an ID in a sandbox that others share, made if it was not
-// there before.
+// openShared returns the session with an ID in a shared sandbox. It creates the session if it does
+// not exist.
 func openShared(ctx context.Context, g sandpit.Guest, o SessionOptions, r applet.SessionsRequest) (*Session, error) {
 	r.Action = applet.SessionMake
 	user, err := manageSession(ctx, g, r)
@@ -84,7 +83,7 @@ func openShared(ctx context.Context, g sandpit.Guest, o SessionOptions, r applet
 	}
 	if sandpit.CodeOf(err) == sandpit.Conflict {
 		err = sandpit.WithHint(sandpit.Errorf(sandpit.AlreadyExists, "%w", err),
-			fmt.Sprintf("choose another name, or end that connection; if it was killed, the name is free %.0f s after its last call", claimLease.Seconds()))
+			fmt.Sprintf("choose another name, or end the other connection; if it was killed, the name becomes available %.0f s after its last call", claimLease.Seconds()))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("session %s: %w", o.ID, err)
@@ -94,7 +93,7 @@ func openShared(ctx context.Context, g sandpit.Guest, o SessionOptions, r applet
 	return NewSession(ctx, m, o)
 }
 
-// manageSession has root of a sandbox do something about the users of sessions.
+// manageSession runs a request about the users of sessions as root of a sandbox.
 func manageSession(ctx context.Context, g sandpit.Guest, r applet.SessionsRequest) (applet.SessionUser, error) {
 	root, err := workspace.New(g, workspace.Options{User: "root", Dir: "/", MaxOutput: maxAnswer})
 	if err != nil {
@@ -105,11 +104,11 @@ func manageSession(ctx context.Context, g sandpit.Guest, r applet.SessionsReques
 		return applet.SessionUser{}, err
 	}
 	if len(answer.Sessions) != 1 {
-		return applet.SessionUser{}, sandpit.Errorf(sandpit.Internal, "the sandbox names %d users for session %s", len(answer.Sessions), r.ID)
+		return applet.SessionUser{}, sandpit.Errorf(sandpit.Internal, "the sandbox returned %d users for session %s", len(answer.Sessions), r.ID)
 	}
 	user := answer.Sessions[0]
 	if user.UID < sandpit.FirstSessionUID || user.UID > sandpit.LastSessionUID {
-		return applet.SessionUser{}, sandpit.Errorf(sandpit.Internal, "the sandbox gives session %s the user %d", r.ID, user.UID)
+		return applet.SessionUser{}, sandpit.Errorf(sandpit.Internal, "session %s: the sandbox returned the invalid user %d", r.ID, user.UID)
 	}
 	return user, nil
 }

@@ -17,7 +17,7 @@ type nodeInput struct {
 	Code    string            `json:"code" jsonschema:"the program"`
 	Timeout float64           `json:"timeout,omitempty" jsonschema:"seconds after which it is stopped" default:"30" range:"0,3600"`
 	Stdin   string            `json:"stdin,omitempty" jsonschema:"its standard input"`
-	Files   map[string]string `json:"files,omitempty" jsonschema:"files by name that lie beside it, where it then works; without any it works in the working directory"`
+	Files   map[string]string `json:"files,omitempty" jsonschema:"files by name in the program's directory, which is then its working directory; default: no files, and the session's working directory"`
 }
 
 type nodeData struct {
@@ -28,7 +28,7 @@ type nodeData struct {
 	Duration float64 `json:"duration_seconds"`
 }
 
-// moduleSyntax is what only modules may hold.
+// moduleSyntax matches statements that are valid only in modules.
 var moduleSyntax = regexp.MustCompile(`(?m)^\s*(import\s+[\w{*"']|export\s+[\w{*])`)
 
 func nodeExecute(ctx context.Context, s *Session, in nodeInput) (result Result, err error) {
@@ -61,12 +61,12 @@ func nodeExecute(ctx context.Context, s *Session, in nodeInput) (result Result, 
 	cmd := sandpit.Command{Args: []string{"node", file}, Dir: where, Stdin: strings.NewReader(in.Stdin), Timeout: max(toDuration(in.Timeout), 1)}
 	r, err := s.runProgram(ctx, cmd)
 	if sandpit.CodeOf(err) == sandpit.NotFound {
-		return Result{}, sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "this image has no node: %w", err), "use an image that has, such as node:22-slim")
+		return Result{}, sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "this image has no Node.js: %w", err), "use an image with Node.js, such as node:22-slim")
 	}
 	return s.nodeResult(r, err)
 }
 
-// checkFiles refuses files that would lie elsewhere.
+// checkFiles returns an Invalid error for files outside of the program's directory.
 func (in nodeInput) checkFiles(program string) error {
 	if len(in.Files) > maxNodeFiles {
 		return sandpit.Errorf(sandpit.Invalid, "%d files: want at most %d", len(in.Files), maxNodeFiles)
@@ -94,7 +94,7 @@ func (s *Session) nodeResult(r workspace.Result, err error) (Result, error) {
 	data := nodeData{s.truncateText(r.Stdout), s.truncateText(r.Stderr), r.ExitCode, r.TimedOut, r.Duration.Seconds()}
 	text := commandText(r.ExitCode, output)
 	if r.TimedOut {
-		text = "[FAILED (timeout; it was stopped)]\n" + output
+		text = "[FAILED (timeout; the program was stopped)]\n" + output
 	}
 	return Result{Text: text, Data: data, Failed: r.ExitCode != 0 || r.TimedOut}, nil
 }

@@ -17,10 +17,10 @@ const (
 )
 
 type pipInput struct {
-	Packages     []string `json:"packages,omitempty" jsonschema:"what to install, such as requests or numpy==1.26.4"`
-	Upgrade      bool     `json:"upgrade,omitempty" jsonschema:"take the newest version of what is installed already" default:"false"`
-	Requirements string   `json:"requirements_file,omitempty" jsonschema:"a file of requirements to install"`
-	Index        string   `json:"index_url,omitempty" jsonschema:"address of the index; default: the image's, or the variable PIP_INDEX_URL"`
+	Packages     []string `json:"packages,omitempty" jsonschema:"packages to install, such as requests or numpy==1.26.4"`
+	Upgrade      bool     `json:"upgrade,omitempty" jsonschema:"upgrade installed packages to the newest version" default:"false"`
+	Requirements string   `json:"requirements_file,omitempty" jsonschema:"path of a requirements file to install"`
+	Index        string   `json:"index_url,omitempty" jsonschema:"URL of the package index; default: the image's, or the variable PIP_INDEX_URL"`
 }
 
 type pipData struct {
@@ -28,10 +28,10 @@ type pipData struct {
 	Output    string        `json:"output"`
 }
 
-// toArgs are pip's. Nothing of the input can become an option.
+// toArgs returns the arguments of pip. Input cannot become an option.
 func (in pipInput) toArgs(s *Session) ([]string, error) {
 	if len(in.Packages) == 0 && in.Requirements == "" {
-		return nil, sandpit.Errorf(sandpit.Invalid, "packages or requirements_file: want one at least")
+		return nil, sandpit.Errorf(sandpit.Invalid, "packages or requirements_file is required")
 	}
 	if len(in.Packages) > maxPackages {
 		return nil, sandpit.Errorf(sandpit.Invalid, "%d packages: want at most %d", len(in.Packages), maxPackages)
@@ -45,7 +45,7 @@ func (in pipInput) toArgs(s *Session) ([]string, error) {
 	if in.Index != "" {
 		u, err := url.Parse(in.Index)
 		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-			return nil, sandpit.Errorf(sandpit.Invalid, "index_url: want an address that begins with http:// or https://")
+			return nil, sandpit.Errorf(sandpit.Invalid, "index_url: want a URL that begins with http:// or https://")
 		}
 		if password, given := u.User.Password(); given {
 			s.hideSecret(password)
@@ -68,11 +68,11 @@ func pipInstall(ctx context.Context, s *Session, in pipInput) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	// A sandbox's Python is nobody else's to be kept as the distribution has it.
+	// In a sandbox pip may change the distribution's Python.
 	env := map[string]string{"PIP_BREAK_SYSTEM_PACKAGES": "1", "PIP_ROOT_USER_ACTION": "ignore", "PIP_NO_PYTHON_VERSION_WARNING": "1"}
 	r, err := s.runProgram(ctx, sandpit.Command{Args: args, Env: env, Timeout: pipTimeout})
 	if sandpit.CodeOf(err) == sandpit.NotFound {
-		return Result{}, sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "this image has no Python: %w", err), "use an image that has, such as python:3.12-slim")
+		return Result{}, sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "this image has no Python: %w", err), "use an image with Python, such as python:3.12-slim")
 	}
 	said := strings.TrimSpace(r.Stdout + r.Stderr)
 	if err != nil {
@@ -82,7 +82,7 @@ func pipInstall(ctx context.Context, s *Session, in pipInput) (Result, error) {
 		return Result{Text: said}, pipError(r)
 	}
 	data := pipData{Installed: parseInstalled(r.Stdout), Output: s.tailText(said)}
-	text := "Nothing to install: all of it is there"
+	text := "Nothing to install: everything is installed already"
 	if len(data.Installed) > 0 {
 		var names []string
 		for _, p := range data.Installed {
@@ -93,7 +93,7 @@ func pipInstall(ctx context.Context, s *Session, in pipInput) (Result, error) {
 	return Result{Text: text + "\n" + said, Data: data}, nil
 }
 
-// parseInstalled reads the line in which pip tells what it has done: names and versions with a dash between.
+// parseInstalled parses pip's list of installed packages: NAME-VERSION, separated by spaces.
 func parseInstalled(output string) []packageInfo {
 	found := []packageInfo{}
 	for line := range strings.Lines(output) {
@@ -110,7 +110,7 @@ func parseInstalled(output string) []packageInfo {
 	return found
 }
 
-// pipError is why pip has ended with another exit code than 0; all that it said is told beside.
+// pipError returns the error for a failed pip. The result also has pip's output.
 func pipError(r workspace.Result) error {
 	said := r.Stdout + r.Stderr
 	for _, known := range []struct {
@@ -118,28 +118,28 @@ func pipError(r workspace.Result) error {
 		err  error
 		hint string
 	}{
-		{"No module named pip", sandpit.Errorf(sandpit.Unsupported, "this image has no pip"), "use an image that has, such as python:3.12-slim, or install python3-pip"},
+		{"No module named pip", sandpit.Errorf(sandpit.Unsupported, "this image has no pip"), "use an image with pip, such as python:3.12-slim, or install python3-pip"},
 		{"Failed to establish a new connection", errNoIndex(), hintNoIndex},
 		{"Temporary failure in name resolution", errNoIndex(), hintNoIndex},
 		{"NameResolutionError", errNoIndex(), hintNoIndex},
 		{"Connection refused", errNoIndex(), hintNoIndex},
 		{"ConnectTimeoutError", errNoIndex(), hintNoIndex},
 		{"Network is unreachable", errNoIndex(), hintNoIndex},
-		{"Could not open requirements file", sandpit.Errorf(sandpit.NotFound, "the file of requirements cannot be read"), ""},
+		{"Could not open requirements file", sandpit.Errorf(sandpit.NotFound, "the requirements file cannot be read"), ""},
 		{"No matching distribution found", sandpit.Errorf(sandpit.NotFound, "the index has no such package, or none for this Python"), ""},
-		{"Invalid requirement", sandpit.Errorf(sandpit.Invalid, "pip does not understand a requirement"), "give names, with versions as in name==1.2"},
+		{"Invalid requirement", sandpit.Errorf(sandpit.Invalid, "invalid requirement"), "use names, with versions as in name==1.2"},
 	} {
 		if strings.Contains(said, known.mark) {
 			return withHint(known.err, known.hint)
 		}
 	}
-	return sandpit.Errorf(sandpit.Conflict, "pip has failed with exit status %d", r.ExitCode)
+	return sandpit.Errorf(sandpit.Conflict, "pip failed with exit status %d", r.ExitCode)
 }
 
-const hintNoIndex = "the sandbox's network policy says what it may reach: the index, by default pypi.org and files.pythonhosted.org, must be among that; or give index_url"
+const hintNoIndex = "the sandbox's network policy must allow the index, by default pypi.org and files.pythonhosted.org; or set index_url"
 
 func errNoIndex() error {
-	return sandpit.Errorf(sandpit.Unavailable, "pip cannot reach its index from inside the sandbox")
+	return sandpit.Errorf(sandpit.Unavailable, "pip cannot reach its index from the sandbox")
 }
 
 func withHint(err error, hint string) error {

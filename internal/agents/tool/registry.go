@@ -17,43 +17,43 @@ import (
 // maxInput bounds the input of a call, in bytes.
 const maxInput = 16 << 20
 
-// Call is what is told of a call afterwards: for an audit, so without input or output.
+// Call describes a finished call for the audit trail, without input and output.
 type Call struct {
 	Tool    string
 	Session string
 	Took    time.Duration
-	// Code is "" if the call went well, Failed true also for a command with another
-	// status than 0.
+	// Code is "" if the call succeeded. Failed is also true for a command with an exit status
+	// other than 0.
 	Code   sandpit.Code
 	Failed bool
 	// Input and Output are sizes in bytes.
 	Input, Output int
 }
 
-// Registry knows tools by name. It does not change and may be used concurrently.
+// Registry is a set of tools. It is immutable and may be used concurrently.
 type Registry struct {
 	tools  []Tool
 	names  map[string]Tool // aliases too
 	hidden *regexp.Regexp  // names of tools that are not offered
 	audit  func(Call)
-	// commandTimeout is as WithCommandTimeout says.
+	// commandTimeout is set by WithCommandTimeout.
 	commandTimeout time.Duration
 }
 
-// New returns a registry of all tools, or of those in the categories. Audit is told of
-// each call when it has ended; nil: nobody is.
+// New returns a registry of all tools, or of those in the categories. It calls audit, unless that is
+// nil, after each call.
 //
 // Invalid: no such category.
 func New(audit func(Call), categories ...Category) (*Registry, error) {
 	for _, c := range categories {
 		if !slices.Contains(Categories(), c) {
-			return nil, sandpit.Errorf(sandpit.Invalid, "there is no category of tools %.100q; there are %s", string(c), strings.Join(categoryNames(), ", "))
+			return nil, sandpit.Errorf(sandpit.Invalid, "unknown category of tools %.100q; want one of %s", string(c), strings.Join(categoryNames(), ", "))
 		}
 	}
 	return newRegistry(audit, func(t Tool) bool { return len(categories) == 0 || slices.Contains(categories, t.Category) })
 }
 
-// newRegistry returns a registry of the tools that offered accepts.
+// newRegistry returns a registry of the tools for which offered is true.
 func newRegistry(audit func(Call), offered func(Tool) bool) (*Registry, error) {
 	r := &Registry{names: map[string]Tool{}, hidden: hiddenNames(offered), audit: audit}
 	for _, t := range allTools() {
@@ -76,7 +76,7 @@ func newRegistry(audit func(Call), offered func(Tool) bool) (*Registry, error) {
 	return r, nil
 }
 
-// allTools are the definitions, in the order of categories.
+// allTools returns all definitions, in the order of categories.
 func allTools() []Tool {
 	return slices.Concat(fileTools(), searchTools(), shellTools(), gitTools(), webTools(), systemTools(), pythonTools(), codeTools(), browserTools(), mcpTools(), compoundTools())
 }
@@ -94,35 +94,35 @@ func categoryNames() []string {
 	return names
 }
 
-// Audited returns a registry of the same tools that tells audit of each call.
+// Audited returns a registry of the same tools that calls audit after each call.
 func (r *Registry) Audited(audit func(Call)) *Registry {
 	other := *r
 	other.audit = audit
 	return &other
 }
 
-// Tools returns the tools in a fixed order, those of a category together.
+// Tools returns the tools in a fixed order, by category.
 func (r *Registry) Tools() []Tool { return slices.Clone(r.tools) }
 
-// Tool returns a tool by its name or an alias. NotFound.
+// Tool returns a tool by its name or an alias. NotFound: no such tool, or it is not offered.
 func (r *Registry) Tool(name string) (Tool, error) {
 	t, ok := r.names[name]
 	switch {
 	case ok:
 		return t, nil
 	case Exists(name):
-		return Tool{}, sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "the tool %.100q is not among those that this connection offers", name),
-			"use one of those in the list; the user can add it: sandpit mcp --tools default,"+namesFor(name)[0]+", or /mcp?tools=default,"+namesFor(name)[0])
+		return Tool{}, sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "this connection does not offer the tool %.100q", name),
+			"use a tool from the list; the user can add this one: sandpit mcp --tools default,"+namesFor(name)[0]+", or /mcp?tools=default,"+namesFor(name)[0])
 	}
-	return Tool{}, sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "there is no tool %.100q", name), "list the tools to see their names")
+	return Tool{}, sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "unknown tool %.100q", name), "use a tool from the list")
 }
 
-// Invoke calls a tool with a JSON object as its input. What goes wrong, a panic
-// included, is in the Result, and the session goes on.
+// Invoke calls a tool with a JSON object as its input. Errors, including panics, are in the Result;
+// the session remains usable.
 func (r *Registry) Invoke(ctx context.Context, s *Session, name string, input []byte) Result {
 	begun := time.Now()
 	if t, known := r.names[name]; known {
-		name = t.Name // what is kept and reported has one name
+		name = t.Name // files and reports use the tool's name, not an alias
 	}
 	result, err := r.invokeTool(context.WithValue(ctx, registryKey{}, r), s, name, input)
 	if err != nil {
@@ -146,11 +146,11 @@ func (r *Registry) invokeTool(ctx context.Context, s *Session, name string, inpu
 	}
 	defer func() {
 		if cause := recover(); cause != nil {
-			err = sandpit.Errorf(sandpit.Internal, "the tool %s has failed: %v", t.Name, cause)
+			err = sandpit.Errorf(sandpit.Internal, "tool %s: panic: %v", t.Name, cause)
 		}
 	}()
 	if len(input) > maxInput {
-		return Result{}, sandpit.Errorf(sandpit.Invalid, "the input of a tool has at most %d bytes", maxInput)
+		return Result{}, sandpit.Errorf(sandpit.Invalid, "the input exceeds %d bytes", maxInput)
 	}
 	decoded, err := t.decodeInput(input)
 	if err != nil {
@@ -161,20 +161,20 @@ func (r *Registry) invokeTool(ctx context.Context, s *Session, name string, inpu
 	defer cancel()
 	result, err = t.function.invoke(limited, s, decoded)
 	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
-		err = sandpit.Errorf(sandpit.Timeout, "the tool %s took too long and was stopped: %w", t.Name, err)
+		err = sandpit.Errorf(sandpit.Timeout, "tool %s timed out and was stopped: %w", t.Name, err)
 	}
 	return result, err
 }
 
-// WithCommandTimeout returns a registry of the same tools, whose commands may take so long if
-// their input names no time. Zero leaves each tool its own default.
+// WithCommandTimeout returns a registry of the same tools with a timeout for commands whose input has
+// none. Zero keeps each tool's default.
 func (r *Registry) WithCommandTimeout(limit time.Duration) *Registry {
 	limited := *r
 	limited.commandTimeout = limit
 	return &limited
 }
 
-// defaultCommandTimeout is how long a command of a tool may take for which its input names no time.
+// defaultCommandTimeout returns the timeout of a tool's command whose input has none.
 func (r *Registry) defaultCommandTimeout(t Tool) time.Duration {
 	if t.commandTimeout > 0 && r.commandTimeout > 0 {
 		return r.commandTimeout
@@ -193,14 +193,14 @@ func commandSeconds(ctx context.Context) float64 {
 	return usual.Seconds()
 }
 
-// requestedTime is how long the input itself says that the call may take.
+// requestedTime returns the timeout or waiting time in the input.
 func requestedTime(input []byte) time.Duration {
 	var in struct {
 		Timeout float64 `json:"timeout"`
 		Seconds float64 `json:"seconds"`
 	}
 	if json.Unmarshal(input, &in) != nil {
-		return 0 // fields of these names that are no numbers ask for nothing
+		return 0 // not numbers: no timeout
 	}
 	return time.Duration(max(in.Timeout, in.Seconds, 0) * float64(time.Second))
 }

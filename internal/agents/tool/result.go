@@ -7,37 +7,37 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// Result is what came of a call.
+// Result is the result of a call.
 type Result struct {
-	// Text is what a model reads: bounded, valid UTF-8, without secrets.
+	// Text is the result for a model: bounded, valid UTF-8, without secrets.
 	Text string `json:"text"`
-	// Data is the same for programs, nil if there is nothing to add.
+	// Data is the result for programs, nil if there is nothing to add.
 	Data any `json:"data,omitempty"`
-	// Images are pictures that belong to it.
+	// Images are images of the result.
 	Images []Image `json:"images,omitempty"`
-	// Failed is true if a command ended with another status than 0, or Problem is set.
+	// Failed is true if a command exited with a status other than 0, or if Problem is set.
 	Failed bool `json:"failed,omitempty"`
-	// Problem is why the call did not happen, or not to its end.
+	// Problem is the error of a call that did not complete.
 	Problem *Problem `json:"problem,omitempty"`
-	// SavedTo is the file in the sandbox with the whole text, if Text is cut.
+	// SavedTo is the file in the sandbox with the complete text, if Text is truncated.
 	SavedTo string `json:"saved_to,omitempty"`
 }
 
-// Image is a picture.
+// Image is an encoded image.
 type Image struct {
 	MIME string `json:"mime"`
 	Data []byte `json:"data"`
 }
 
-// Problem is an error as a client gets it.
+// Problem is an error for a client.
 type Problem struct {
 	Code    sandpit.Code `json:"code"`
 	Message string       `json:"message"`
 	Hint    string       `json:"hint,omitempty"`
 }
 
-// withProblem is a Result for an error, whose message may quote the beginning of what a program has said. What the result
-// held so far stays, below.
+// withProblem adds an error to a result, before its text. The message may quote the beginning of a
+// program's output.
 func (s *Session) withProblem(r Result, err error, hint string) Result {
 	p := &Problem{Code: sandpit.CodeOf(err), Message: s.maskCut(err.Error(), false, true), Hint: hint}
 	text := "ERROR: " + p.Message
@@ -53,7 +53,7 @@ func (s *Session) withProblem(r Result, err error, hint string) Result {
 
 const noOutput = "(no output)"
 
-// commandText is how the end of a command reads.
+// commandText returns the text for a finished command.
 func commandText(exit int, output string) string {
 	if strings.TrimSpace(output) == "" {
 		output = noOutput

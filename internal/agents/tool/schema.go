@@ -10,10 +10,10 @@ import (
 	"github.com/google/jsonschema-go/jsonschema"
 )
 
-// schemaOf is the schema of a struct. Its fields' tags say more than Go's types can:
+// schemaOf returns the schema of a struct. Tags of its fields add to the Go types:
 //
 //	jsonschema  the description
-//	default     the value of a field that is left out, as JSON or plain text
+//	default     the value of a missing field, as JSON or plain text
 //	enum        the allowed values, separated by commas
 //	range       the least and the largest number: "0,600"; either may be missing
 func schemaOf[In any]() (*jsonschema.Schema, error) {
@@ -36,7 +36,7 @@ func schemaOf[In any]() (*jsonschema.Schema, error) {
 }
 
 func applyTags(p *jsonschema.Schema, tag reflect.StructTag) error {
-	// A pointer allows null, which no caller needs: it leaves the field out.
+	// A pointer would allow null, but callers omit the field instead.
 	if len(p.Types) == 2 && p.Types[0] == "null" {
 		p.Type, p.Types = p.Types[1], nil
 	}

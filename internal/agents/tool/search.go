@@ -25,17 +25,17 @@ func searchTools() []Tool {
 			function:    newFunction(globFiles), synonyms: map[string]string{"glob": "pattern"},
 		}, {
 			Name: "grep", Title: "Search in files", Category: Search, Hints: only,
-			Description: "Search the files of a directory by a regular expression (RE2), with lines around what is found. " +
-				"Files that are not text are passed over, and so are .git, node_modules and the like unless they are named.",
+			Description: "Search the files of a directory with a regular expression (RE2), with optional context lines. " +
+				"Binary files are skipped, and so are .git, node_modules and similar directories unless they are named.",
 			function: newFunction(grepFiles),
 		},
 	}
 }
 
 type searchInput struct {
-	File  string `json:"file" jsonschema:"a file, or a directory with all below it"`
+	File  string `json:"file" jsonschema:"a file, or a directory to search recursively"`
 	Regex string `json:"regex" jsonschema:"regular expression in RE2 syntax"`
-	Sudo  bool   `json:"sudo,omitempty" jsonschema:"accepted for older clients; nothing is searched as root" default:"false"`
+	Sudo  bool   `json:"sudo,omitempty" jsonschema:"ignored; accepted for older clients" default:"false"`
 }
 
 type lineMatch struct {
@@ -58,7 +58,7 @@ func searchFiles(ctx context.Context, s *Session, in searchInput) (Result, error
 // runSearch runs a search as the user of the session, within its directory if it is confined.
 func (s *Session) runSearch(ctx context.Context, r applet.SearchRequest) (applet.SearchResult, error) {
 	r.Path = s.absPath(r.Path)
-	if _, err := s.files.Stat(ctx, r.Path); err != nil { // which also keeps a confined session where it belongs
+	if _, err := s.files.Stat(ctx, r.Path); err != nil { // also checks that a confined session may access it
 		return applet.SearchResult{}, err
 	}
 	return callApplet[applet.SearchResult](ctx, s, applet.Search, r)
@@ -88,11 +88,11 @@ func (s *Session) searchLines(ctx context.Context, r applet.SearchRequest) (Resu
 	return Result{Text: b.String() + moreText(found), Data: data}, nil
 }
 
-// moreText says what a search left out.
+// moreText returns a note about results that a search left out.
 func moreText(found applet.SearchResult) string {
 	var notes []string
 	if found.More {
-		notes = append(notes, "there are more matches: narrow the search")
+		notes = append(notes, "there are more matches: refine the search")
 	}
 	if found.Unread > 0 {
 		notes = append(notes, fmt.Sprintf("%d files or directories could not be read", found.Unread))
@@ -104,8 +104,8 @@ func moreText(found applet.SearchResult) string {
 }
 
 type findInput struct {
-	Glob string `json:"glob" jsonschema:"pattern of file names; without a slash it counts in every directory"`
-	Path string `json:"path,omitempty" jsonschema:"where to look" default:"."`
+	Glob string `json:"glob" jsonschema:"pattern of file names; without a slash it matches in every directory"`
+	Path string `json:"path,omitempty" jsonschema:"directory to search" default:"."`
 }
 
 func findFiles(ctx context.Context, s *Session, in findInput) (Result, error) {
@@ -114,7 +114,7 @@ func findFiles(ctx context.Context, s *Session, in findInput) (Result, error) {
 
 type globInput struct {
 	Pattern string `json:"pattern" jsonschema:"pattern of paths, such as **/*.go"`
-	Path    string `json:"path,omitempty" jsonschema:"where to look" default:"."`
+	Path    string `json:"path,omitempty" jsonschema:"directory to search" default:"."`
 }
 
 func globFiles(ctx context.Context, s *Session, in globInput) (Result, error) {
@@ -159,14 +159,14 @@ type grepInput struct {
 	Pattern    string `json:"pattern" jsonschema:"regular expression in RE2 syntax"`
 	Path       string `json:"path,omitempty" jsonschema:"a directory or a file" default:"."`
 	Glob       string `json:"file_glob,omitempty" jsonschema:"only in files whose names match this pattern, such as *.go"`
-	Type       string `json:"file_type,omitempty" jsonschema:"only in files with this ending, such as py; with file_glob, both must match"`
-	IgnoreCase bool   `json:"case_insensitive,omitempty" jsonschema:"upper and lower case are the same" default:"false"`
+	Type       string `json:"file_type,omitempty" jsonschema:"only in files with this extension, such as py; with file_glob, both must match"`
+	IgnoreCase bool   `json:"case_insensitive,omitempty" jsonschema:"ignore case" default:"false"`
 	Context    int    `json:"context,omitempty" jsonschema:"lines before and after each match" default:"0" range:"0,20"`
 	Before     int    `json:"before_context,omitempty" jsonschema:"lines before each match" default:"0" range:"0,20"`
 	After      int    `json:"after_context,omitempty" jsonschema:"lines after each match" default:"0" range:"0,20"`
-	Mode       string `json:"output_mode,omitempty" jsonschema:"what is told" enum:"content,files_with_matches,count" default:"content"`
-	Most       int    `json:"max_results,omitempty" jsonschema:"how many lines at most, or files if output_mode is another than content" default:"50" range:"1,1000"`
-	All        bool   `json:"all,omitempty" jsonschema:"search hidden files, .git, node_modules and the like too" default:"false"`
+	Mode       string `json:"output_mode,omitempty" jsonschema:"what to return" enum:"content,files_with_matches,count" default:"content"`
+	Most       int    `json:"max_results,omitempty" jsonschema:"maximum number of lines, or of files if output_mode is not content" default:"50" range:"1,1000"`
+	All        bool   `json:"all,omitempty" jsonschema:"include hidden files, .git, node_modules and similar directories" default:"false"`
 }
 
 func grepFiles(ctx context.Context, s *Session, in grepInput) (Result, error) {
@@ -201,7 +201,7 @@ type fileCount struct {
 	Count int    `json:"count"`
 }
 
-// countText names each file once, with the number of its lines that match if that is asked for.
+// countText lists each file once, with the number of matching lines if counts is true.
 func countText(found applet.SearchResult, counts bool) Result {
 	data := countData{Files: []fileCount{}, More: found.More}
 	for _, m := range found.Matches {

@@ -14,13 +14,14 @@ import (
 
 const (
 	mask = "***"
-	// minSecret is how long a value must be to be looked for in outputs.
+	// minSecret is the length from which a value is searched for in output.
 	minSecret = 6
-	// minRest is how much of a secret must be left at the edge of a text that was cut to be looked for.
+	// minRest is the length from which a part of a secret is searched for at the edge of a truncated
+	// text.
 	minRest = 3
 )
 
-// hideSecret has a value taken out of all that a model gets from now on.
+// hideSecret masks a value in all later results.
 func (s *Session) hideSecret(value string) {
 	if len(value) < minSecret {
 		return
@@ -30,7 +31,7 @@ func (s *Session) hideSecret(value string) {
 	s.secrets[value] = true
 }
 
-// secretValues are the secrets, the longest first: one can be the beginning of another.
+// secretValues returns the secrets, longest first, because one may be the beginning of another.
 func (s *Session) secretValues() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -46,7 +47,7 @@ func (s *Session) maskSecrets(text string) string {
 	return text
 }
 
-// maskData is data without secrets.
+// maskData masks secrets in data.
 func (s *Session) maskData(data any) any {
 	secrets := s.secretValues()
 	if data == nil || len(secrets) == 0 {
@@ -54,18 +55,18 @@ func (s *Session) maskData(data any) any {
 	}
 	encoded, err := json.Marshal(data)
 	if err != nil {
-		return nil // what cannot be written as JSON nobody could have read
+		return nil // data that JSON cannot represent is left out
 	}
 	for _, value := range secrets {
 		quoted, err := json.Marshal(value)
-		if err == nil { // a string always can be
+		if err == nil { // a string never fails
 			encoded = bytes.ReplaceAll(encoded, quoted[1:len(quoted)-1], []byte(mask))
 		}
 	}
 	return json.RawMessage(encoded)
 }
 
-// maskLines is a text without secrets, of which it may hold some lines only.
+// maskLines masks secrets, also single lines of a secret with several lines.
 func (s *Session) maskLines(text string) string {
 	text = s.maskSecrets(text)
 	s.mu.Lock()
@@ -80,8 +81,8 @@ func (s *Session) maskLines(text string) string {
 	return text
 }
 
-// maskCut is masked for a text that was cut already, and takes out what the cuts have left of a secret: at the front
-// of the text, at its back or at both.
+// maskCut masks secrets in a text that was truncated, including parts of secrets at its front or
+// back.
 func (s *Session) maskCut(text string, front, back bool) string {
 	text = s.maskSecrets(text)
 	for _, value := range s.secretValues() {
@@ -101,14 +102,14 @@ func (s *Session) maskCut(text string, front, back bool) string {
 	return text
 }
 
-// truncateText is the beginning of a text for Result.Data, which is as long as Result.Text may be. Secrets are taken out
-// first: a half of one would not be found.
+// truncateText masks secrets and returns the beginning of a text for Result.Data, with the limit of
+// Result.Text.
 func (s *Session) truncateText(text string) string {
 	text = s.maskSecrets(text)
 	return strings.ToValidUTF8(text[:min(len(text), maxText)], "?")
 }
 
-// tailText is the end of a text, as bounded is its beginning.
+// tailText masks secrets and returns the end of a text, with the limit of Result.Text.
 func (s *Session) tailText(text string) string {
 	text = s.maskSecrets(text)
 	text = text[max(0, len(text)-maxText):]
@@ -118,7 +119,8 @@ func (s *Session) tailText(text string) string {
 	return strings.ToValidUTF8(text, "?")
 }
 
-// shortenMiddle are the beginning and the end of a text, as bounded is its beginning.
+// shortenMiddle masks secrets and returns the beginning and the end of a text, with the limit of
+// Result.Text.
 func (s *Session) shortenMiddle(text string) string {
 	window := workspace.NewWindow(maxText)
 	_, _ = window.Write([]byte(s.maskSecrets(text))) // never fails

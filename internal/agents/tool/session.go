@@ -24,57 +24,56 @@ import (
 )
 
 const (
-	// maxText is how much of a result a model gets, in bytes.
+	// maxText bounds the text of a result, in bytes.
 	maxText = 30_000
-	// maxCommandOutput is how much is kept of the output of a command, in bytes.
+	// maxCommandOutput bounds the stored output of a command, in bytes.
 	maxCommandOutput = 4 << 20
-	// outputCost is how many bytes each byte of an output takes: in a window, as text, and
-	// in what is made of that.
+	// outputCost is the memory for each byte of output: in a window, as text, and in results.
 	outputCost = 3
-	// maxAnswer is how much the guest's own programs may answer, in bytes.
+	// maxAnswer bounds the response of an applet, in bytes.
 	maxAnswer = 64 << 20
-	// maxReadFile is the largest file that tools look into, in bytes.
+	// maxReadFile bounds a file that tools read, in bytes.
 	maxReadFile = 32 << 20
-	// outputDir is where whole outputs are kept: see Session.statePath.
+	// outputDir is the directory of complete outputs: see Session.statePath.
 	outputDir = ".tool-output"
-	// cleanupTimeout is how long removing or keeping a file of ours may take.
+	// cleanupTimeout bounds removing or writing an internal file.
 	cleanupTimeout = 10 * time.Second
 )
 
-// SessionOptions are what a session is like.
+// SessionOptions configure a session.
 type SessionOptions struct {
-	// ID names it. Default: "session_" and 8 hexadecimal digits.
+	// ID identifies the session. Default: "session_" and 8 hexadecimal digits.
 	ID string
-	// Dir is where it works, an absolute path; it is made if missing. Default: what
-	// workspace.Locate finds.
+	// Dir is the absolute path of the working directory, created if missing. Default: the result
+	// of workspace.Locate.
 	Dir string
-	// User runs its commands and owns its files. Default: the sandbox's.
+	// User runs its commands and owns its files. Default: the sandbox's user.
 	User string
-	// Confine keeps the file tools within Dir: for sessions that share a sandbox with
-	// others. Each needs a User of its own for that, or its commands are not kept apart.
-	// Default: they see the whole sandbox, which is theirs alone.
+	// Confine restricts file tools to Dir, for sessions that share a sandbox. Each session then
+	// needs its own User, otherwise its commands are not isolated. Default: file tools can
+	// access the whole sandbox.
 	Confine bool
-	// CreatedAt is told by workspace_info. Default: now.
+	// CreatedAt is the time that workspace_info reports. Default: now.
 	CreatedAt time.Time
-	// Servers are the MCP servers whose tools can be called. Default: none.
+	// Servers are the MCP servers with callable tools. Default: none.
 	Servers mcpclient.Config
-	// Preview returns a URL at which people see a port of the sandbox. Default: there is none.
+	// Preview returns the preview URL of a port of the sandbox. Default: there are no previews.
 	Preview func(ctx context.Context, port int) (string, error)
-	// Memory opens an account for what the session keeps. Default: there is no limit.
+	// Memory opens an account for the memory of the session. Default: no limit.
 	Memory func() *memory.Account
 }
 
-// Session is a place in a sandbox in which tools work: a directory, an environment,
-// shells and programs in the background. All methods may be called concurrently.
+// Session is the context of tools in a sandbox: a directory, an environment, shells and background
+// programs. All methods may be called concurrently.
 type Session struct {
 	o           SessionOptions
 	location    workspace.Place
 	guest       sandpit.Guest
 	files       *workspace.Workspace
-	gitFiles    *workspace.Workspace // for git, which takes longer
-	appletFiles *workspace.Workspace // for the guest's own programs, which have much to say
+	gitFiles    *workspace.Workspace // with a longer timeout for git
+	appletFiles *workspace.Workspace // with a larger output limit for applets
 	shells      *shell.Sessions
-	// servers are those of MCP.
+	// servers are the MCP servers.
 	servers  *mcpclient.Servers
 	browsing *browserHolder
 	kernels  *kernels
@@ -84,17 +83,17 @@ type Session struct {
 	env     map[string]string
 	secrets map[string]bool
 	outputs int
-	opening sync.Mutex // one at a time makes a shell
-	editing sync.Mutex // one at a time reads a file and writes it again
-	edits   []fileEdit // those that can be undone, the oldest first; guarded by editing
+	opening sync.Mutex // held while a shell is created
+	editing sync.Mutex // held while a file is read and rewritten
+	edits   []fileEdit // edits that can be undone, the oldest first; guarded by editing
 }
 
 var sessionPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$`)
 
-// locateTimeout bounds how long the guest may take to say where a session works.
+// locateTimeout bounds finding the working directory of a session.
 const locateTimeout = 30 * time.Second
 
-// locateWorkspace returns where a session works.
+// locateWorkspace returns the location of a session's workspace.
 func (o SessionOptions) locateWorkspace(ctx context.Context, g sandpit.Guest) (workspace.Place, error) {
 	ctx, cancel := context.WithTimeout(ctx, locateTimeout)
 	defer cancel()
@@ -105,17 +104,17 @@ func (o SessionOptions) locateWorkspace(ctx context.Context, g sandpit.Guest) (w
 	return place, nil
 }
 
-// NewSession begins a session in the sandbox of a guest, whose working directory exists
-// from then on. The caller must Close it.
+// NewSession starts a session in the sandbox of a guest and creates its working directory. The caller
+// must Close it.
 //
-// Invalid: the options can never work. Unsupported: this sandbox cannot confine. Errors of
+// Invalid: invalid options. Unsupported: this sandbox cannot confine. Otherwise errors of
 // workspace.Locate.
 func NewSession(ctx context.Context, g sandpit.Guest, o SessionOptions) (*Session, error) {
 	if o.ID == "" {
 		o.ID = newSessionID()
 	}
 	if !sessionPattern.MatchString(o.ID) {
-		return nil, sandpit.Errorf(sandpit.Invalid, "session %.100q: want letters, digits, and inside also - _ and dots, at most 64", o.ID)
+		return nil, sandpit.Errorf(sandpit.Invalid, "invalid session %.100q: want 1 to 64 letters and digits, and - _ . except at the beginning", o.ID)
 	}
 	if o.CreatedAt.IsZero() {
 		o.CreatedAt = time.Now()
@@ -163,21 +162,21 @@ func newSessionID() string {
 	return "session_" + hex.EncodeToString(raw)
 }
 
-// ID names the session.
+// ID returns the session's ID.
 func (s *Session) ID() string { return s.o.ID }
 
-// Dir is where it works.
+// Dir returns the working directory.
 func (s *Session) Dir() string { return s.o.Dir }
 
-// Close ends its shells, kernels, programs and browser. Files stay, and so does the sandbox.
-// It is idempotent.
+// Close ends the session's shells, interpreters, programs and browser. It keeps the files and the
+// sandbox. It is idempotent.
 func (s *Session) Close() error {
 	defer s.memory.Close()
-	s.servers.Close(context.Background()) // which has limits of its own
+	s.servers.Close(context.Background()) // it has its own timeouts
 	return errors.Join(s.shells.Close(), s.kernels.close(), s.closeBrowser())
 }
 
-// absPath is an absolute path inside.
+// absPath returns the absolute path of p in the sandbox.
 func (s *Session) absPath(p string) string {
 	if path.IsAbs(p) {
 		return path.Clean(p)
@@ -185,18 +184,18 @@ func (s *Session) absPath(p string) string {
 	return path.Join(s.o.Dir, p)
 }
 
-// statePath is where files of the session's own are: outputs that were cut, the profile of
-// its browser. The user of an image need not be able to write in the working directory.
+// statePath returns the path of an internal file of the session: complete outputs, the browser's
+// profile. They are not in the working directory, where the user may lack write permission.
 func (s *Session) statePath(name string) string { return path.Join(s.location.State, name) }
 
-// environment is what commands of the session get.
+// environment returns the environment of the session's commands.
 func (s *Session) environment() map[string]string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return maps.Clone(s.env)
 }
 
-// runProgram runs a program, without a shell. The outputs of a command that fails are no error.
+// runProgram runs a program without a shell. A failed exit status is not an error.
 func (s *Session) runProgram(ctx context.Context, cmd sandpit.Command) (workspace.Result, error) {
 	env := s.environment()
 	maps.Copy(env, cmd.Env)
@@ -204,12 +203,12 @@ func (s *Session) runProgram(ctx context.Context, cmd sandpit.Command) (workspac
 	return s.files.Run(ctx, cmd)
 }
 
-// callApplet has the guest's own program do something as the user of the session.
+// callApplet runs an applet as the session's user.
 func callApplet[Answer any](ctx context.Context, s *Session, name string, request any) (Answer, error) {
 	return callAppletIn[Answer](ctx, s.appletFiles, name, request, s.environment())
 }
 
-// callAppletIn has the guest's own program do something.
+// callAppletIn runs an applet in a workspace and decodes its response.
 func callAppletIn[Answer any](ctx context.Context, w *workspace.Workspace, name string, request any, env map[string]string) (Answer, error) {
 	var answer struct {
 		Error *applet.Failure `json:"error"`
@@ -227,7 +226,7 @@ func callAppletIn[Answer any](ctx context.Context, w *workspace.Workspace, name 
 		return answer.Value, sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "the response exceeds the memory limit"), "request less at a time")
 	}
 	if err := json.Unmarshal([]byte(result.Stdout), &answer); err != nil {
-		return answer.Value, sandpit.Errorf(sandpit.Internal, "the sandbox's own program has ended with status %d and no answer: %.400s", result.ExitCode, result.Stderr)
+		return answer.Value, sandpit.Errorf(sandpit.Internal, "the guest's applet exited with status %d without a valid response: %.400s", result.ExitCode, result.Stderr)
 	}
 	if answer.Error != nil {
 		return answer.Value, sandpit.Errorf(allowedCode(answer.Error.Code), "%s", answer.Error.Message)
@@ -235,8 +234,8 @@ func callAppletIn[Answer any](ctx context.Context, w *workspace.Workspace, name 
 	return answer.Value, nil
 }
 
-// allowedCode is the code of a failure as a sandbox may tell it: what is said in one decides about no credential and
-// no sandbox.
+// allowedCode returns the code of a failure that a sandbox reports, or Internal for codes that a
+// sandbox must not report, because they concern credentials or the sandbox itself.
 func allowedCode(code sandpit.Code) sandpit.Code {
 	switch code {
 	case sandpit.Invalid, sandpit.PermissionDenied, sandpit.NotFound, sandpit.AlreadyExists, sandpit.Conflict, sandpit.Exhausted,
@@ -247,8 +246,8 @@ func allowedCode(code sandpit.Code) sandpit.Code {
 	}
 }
 
-// Ended reports whether the sandbox is no more. An error of the code Gone says less: it may be about a program, or
-// a connection that the sandbox has cut.
+// Ended reports whether the sandbox has ended. An error with the code Gone is not sufficient: it may
+// be about a program or a connection that the sandbox has closed.
 func (s *Session) Ended(ctx context.Context) bool { return hasEnded(ctx, s.guest) }
 
 func hasEnded(ctx context.Context, g sandpit.Guest) bool {
@@ -256,8 +255,8 @@ func hasEnded(ctx context.Context, g sandpit.Guest) bool {
 	return sandpit.CodeOf(err) == sandpit.Gone
 }
 
-// boundResult cuts what is too long for a model, takes secrets out, and keeps the whole of it
-// in a file of the sandbox.
+// boundResult masks secrets, truncates a text that is too long for a model, and writes the complete
+// text to a file of the sandbox.
 func (s *Session) boundResult(ctx context.Context, tool string, r Result) Result {
 	r.Text, r.Data = s.maskSecrets(strings.ToValidUTF8(r.Text, "?")), s.maskData(r.Data)
 	if p := r.Problem; p != nil {
@@ -272,15 +271,15 @@ func (s *Session) boundResult(ctx context.Context, tool string, r Result) Result
 	r.Text = strings.ToValidUTF8(window.String(), "")
 	saved, err := s.saveOutput(ctx, tool, whole)
 	if err != nil {
-		r.Text += fmt.Sprintf("\n(%d bytes in all; they could not be kept: %v)", len(whole), err)
+		r.Text += fmt.Sprintf("\n(%d bytes in total; the complete output could not be saved: %v)", len(whole), err)
 		return r
 	}
 	r.SavedTo = saved
-	r.Text += fmt.Sprintf("\n(%d bytes in all, in the file %s)", len(whole), saved)
+	r.Text += fmt.Sprintf("\n(%d bytes in total; the complete output is in the file %s)", len(whole), saved)
 	return r
 }
 
-// saveOutput writes an output to a file that version control passes over.
+// saveOutput writes a complete output to a file that version control ignores.
 func (s *Session) saveOutput(ctx context.Context, tool, text string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 	defer cancel()
@@ -294,28 +293,29 @@ func (s *Session) saveOutput(ctx context.Context, tool, text string) (string, er
 	return file, errors.Join(ignore, s.files.WriteFile(ctx, file, strings.NewReader(text)))
 }
 
-// filesAs is the session's view of files, or that of the sandbox's root.
+// filesAs returns the workspace of the session's user, or of root.
 //
-// PermissionDenied: root of a sandbox that others share.
+// PermissionDenied: root in a shared sandbox.
 func (s *Session) filesAs(root bool) (*workspace.Workspace, error) {
 	if !root {
 		return s.files, nil
 	}
 	if s.o.Confine {
-		return nil, sandpit.Errorf(sandpit.PermissionDenied, "this session shares its sandbox with others and has no root")
+		return nil, sandpit.Errorf(sandpit.PermissionDenied, "root access is not available in a shared sandbox")
 	}
 	return workspace.New(s.guest, workspace.Options{User: "root", Dir: s.o.Dir, MaxOutput: maxCommandOutput, MaxFile: maxReadFile})
 }
 
-// ReadFile returns a file of up to limit bytes, as the tools would see it. Errors as of
-// workspace.Workspace.ReadFile.
+// ReadFile returns a file of up to limit bytes with the rights of the tools.
+//
+// Exhausted: the file is larger. Otherwise errors of workspace.Workspace.ReadFile.
 func (s *Session) ReadFile(ctx context.Context, name string, limit int64) ([]byte, error) {
 	f, err := s.files.Stat(ctx, name)
 	if err != nil {
 		return nil, err
 	}
 	if f.Size > limit {
-		return nil, sandpit.Errorf(sandpit.Exhausted, "%s has %d bytes; at most %d are handed out", name, f.Size, limit)
+		return nil, sandpit.Errorf(sandpit.Exhausted, "%s has %d bytes, more than the limit of %d", name, f.Size, limit)
 	}
 	return s.files.ReadFile(ctx, name)
 }

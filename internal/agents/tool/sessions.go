@@ -19,80 +19,75 @@ import (
 // Box is a sandbox for sessions.
 type Box struct {
 	Guest sandpit.Guest
-	// Dir and User as in SessionOptions, for a session that has the sandbox alone.
+	// Dir and User as in SessionOptions, for a session that does not share the sandbox.
 	Dir, User string
-	// Close gives the sandbox back. It is called once.
+	// Close releases the sandbox. It is called once.
 	Close func(ctx context.Context) error
 }
 
-// SessionsOptions are what Sessions are like.
+// SessionsOptions configure Sessions.
 type SessionsOptions struct {
-	// Open makes or finds a sandbox: the one that sessions share by a name, or for "" a new
-	// one for a session alone.
+	// Open creates or finds a sandbox: the shared sandbox of a name, or a new one for "".
 	Open func(ctx context.Context, shared string) (Box, error)
-	// Most is how many sessions there may be at a time, with those whose files are kept.
-	// Default: 100.
+	// Most limits the sessions, including ended ones whose files are kept. Default: 100.
 	Most int
-	// Idle is how long a session may be without a call before it is cleaned up; its files
-	// are kept. Default: for ever.
+	// Idle is the time without a call after which a session is cleaned up; its files are kept.
+	// Default: never.
 	Idle time.Duration
 	// Servers as in SessionOptions.
 	Servers mcpclient.Config
-	// Expired is told of what went wrong when an idle session was cleaned up. Default:
-	// nobody.
+	// Expired, if set, is called when the cleanup of an idle session has failed.
 	Expired func(id string, err error)
 }
 
 const (
 	defaultSessions = 100
-	// endTimeout bounds the end of a session that nobody waits for.
+	// endTimeout bounds ending a session in the background.
 	endTimeout = time.Minute
 )
 
-// Sessions are sessions by ID, each in a sandbox of its own or in one that several share.
-// Those that share one have a user and a directory each, and are kept apart by what that
-// gives: see docs/mcp.md for what stays common. All methods may be called concurrently.
+// Sessions are sessions by ID, each in its own sandbox or in a shared one. Sessions in a shared
+// sandbox have separate users and directories, which isolate them: see docs/mcp.md for what
+// they have in common. All methods may be called concurrently.
 type Sessions struct {
 	o     SessionsOptions
-	claim string // what tells its sessions in a sandbox from those of other processes
+	claim string // identifies the sessions of this process in a shared sandbox
 	stop  chan struct{}
 	wg    sync.WaitGroup
-	// creating are calls of Create that have begun.
+	// creating counts running calls of Create.
 	creating sync.WaitGroup
 
 	mu     sync.Mutex
 	byID   map[string]*sessionEntry
 	shared map[string]*sandboxUse
-	empty  []*sandboxUse // to be given back
+	empty  []*sandboxUse // to be closed
 	closed bool
 }
 
-// sessionEntry is a session and where it is.
+// sessionEntry is a session and its sandbox.
 type sessionEntry struct {
 	id      string
 	sandbox *sandboxUse
-	session *Session // nil while it is made, while it ends, and when only its files are kept
-	busy    bool     // it is being made or ended
+	session *Session // nil while it is created or ended, and when only its files are kept
+	busy    bool     // it is being created or ended
 	calls   int
 	used    time.Time
-	renewed atomic.Int64 // when its claim was renewed, in nanoseconds since 1970
+	renewed atomic.Int64 // last renewal of its claim, in Unix nanoseconds
 }
 
-// sandboxUse is a sandbox and how many tenancies are in it.
+// sandboxUse is a sandbox and the number of its sessions.
 type sandboxUse struct {
-	name    string // "" for one of one session
+	name    string // "" if it is not shared
 	opening sync.Mutex
 	sandbox *Box // nil until it is open; guarded by opening
 	tenants int  // guarded by Sessions.mu
 }
 
-// SessionRequest says what session is wanted.
+// SessionRequest selects the session to create.
 type SessionRequest struct {
-	// ID names it: letters, digits, and inside also - _ and dots, at most 64. Default: a
-	// new one.
+	// ID is 1 to 64 letters and digits, and - _ . except at the beginning. Default: a new ID.
 	ID string
-	// Shared names the sandbox that it shares with others who name it. Default: it has one
-	// of its own.
+	// Shared is the name of a shared sandbox. Default: the session has its own sandbox.
 	Shared string
 }
 
@@ -102,11 +97,11 @@ type SessionInfo struct {
 	Dir       string    `json:"workspace_path,omitempty"`
 	Shared    string    `json:"shared,omitempty"`
 	CreatedAt time.Time `json:"created_at,omitzero"`
-	// Active is false for one that was cleaned up and whose files are kept.
+	// Active is false for a session that was cleaned up and whose files are kept.
 	Active bool `json:"active"`
 }
 
-// NewSessions returns none yet. The caller must Close it.
+// NewSessions returns an empty set of sessions. The caller must Close it.
 func NewSessions(o SessionsOptions) *Sessions {
 	if o.Most <= 0 {
 		o.Most = defaultSessions
@@ -118,16 +113,16 @@ func NewSessions(o SessionsOptions) *Sessions {
 	return s
 }
 
-// Create makes a session, or takes up one again whose files were kept.
+// Create creates a session, or restarts one whose files were kept.
 //
-// Invalid: the ID. AlreadyExists: there is one. Conflict: the files of that ID are in
-// another sandbox. Exhausted: there are too many. The errors of opening a sandbox.
+// Invalid: the ID. AlreadyExists: the session exists. Conflict: the files of that ID are in
+// another sandbox. Exhausted: too many sessions. Otherwise errors of opening a sandbox.
 func (s *Sessions) Create(ctx context.Context, r SessionRequest) (SessionInfo, error) {
 	if r.ID == "" {
 		r.ID = newSessionID()
 	}
 	if !sessionPattern.MatchString(r.ID) || r.Shared != "" && !sessionPattern.MatchString(r.Shared) {
-		return SessionInfo{}, sandpit.Errorf(sandpit.Invalid, "session %.100q in %.100q: want letters, digits, and inside also - _ and dots, at most 64", r.ID, r.Shared)
+		return SessionInfo{}, sandpit.Errorf(sandpit.Invalid, "invalid session %.100q in %.100q: want 1 to 64 letters and digits, and - _ . except at the beginning", r.ID, r.Shared)
 	}
 	t, fresh, err := s.reserveID(r)
 	if err != nil {
@@ -148,10 +143,10 @@ func (s *Sessions) Create(ctx context.Context, r SessionRequest) (SessionInfo, e
 	return info, nil
 }
 
-// reserveID takes an ID, and a place in a sandbox that need not be open.
+// reserveID reserves an ID, and a place in a sandbox that need not be open.
 //
-// If it succeeds, creating is to be told when the session is made or not. Fresh is false
-// for a session whose files were kept.
+// If it succeeds, the caller calls s.creating.Done after the creation. Fresh is false for a
+// session whose files were kept.
 func (s *Sessions) reserveID(r SessionRequest) (t *sessionEntry, fresh bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -160,7 +155,7 @@ func (s *Sessions) reserveID(r SessionRequest) (t *sessionEntry, fresh bool, err
 	}
 	if t, there := s.byID[r.ID]; there {
 		if t.busy || t.session != nil {
-			return nil, false, sandpit.Errorf(sandpit.AlreadyExists, "there is a session %s already", r.ID)
+			return nil, false, sandpit.Errorf(sandpit.AlreadyExists, "session %s exists already", r.ID)
 		}
 		if t.sandbox.name != r.Shared {
 			return nil, false, sandpit.Errorf(sandpit.Conflict, "the files of session %s are in another sandbox", r.ID)
@@ -170,7 +165,7 @@ func (s *Sessions) reserveID(r SessionRequest) (t *sessionEntry, fresh bool, err
 		return t, false, nil
 	}
 	if len(s.byID) >= s.o.Most {
-		return nil, false, sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "there are %d sessions, which is all there may be", s.o.Most), "clean up one with its files")
+		return nil, false, sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "quota exceeded: %d sessions, the maximum", s.o.Most), "clean up a session with its files")
 	}
 	box := s.shared[r.Shared]
 	if r.Shared == "" || box == nil {
@@ -186,7 +181,7 @@ func (s *Sessions) reserveID(r SessionRequest) (t *sessionEntry, fresh bool, err
 	return t, true, nil
 }
 
-// openSession opens the sandbox, if nobody has, and begins the session in it.
+// openSession opens the sandbox if it is not open, and starts the session in it.
 func (s *Sessions) openSession(ctx context.Context, t *sessionEntry) (*Session, error) {
 	b := t.sandbox
 	b.opening.Lock()
@@ -209,8 +204,8 @@ func (s *Sessions) openSession(ctx context.Context, t *sessionEntry) (*Session, 
 	return session, err
 }
 
-// dropEntry forgets a session, and its sandbox if nobody else is in it. The caller holds the
-// lock, which is not held while the sandbox is given back.
+// dropEntry removes a session, and marks its sandbox for closeEmpty if it has no other sessions. The
+// caller holds mu.
 func (s *Sessions) dropEntry(t *sessionEntry) {
 	delete(s.byID, t.id)
 	t.sandbox.tenants--
@@ -223,7 +218,7 @@ func (s *Sessions) dropEntry(t *sessionEntry) {
 	s.empty = append(s.empty, t.sandbox)
 }
 
-// closeEmpty gives back sandboxes in which nobody is any more.
+// closeEmpty closes sandboxes without sessions.
 func (s *Sessions) closeEmpty(ctx context.Context) error {
 	s.mu.Lock()
 	empty := s.empty
@@ -242,7 +237,9 @@ func (s *Sessions) closeEmpty(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Use calls f with a session, which stays while f runs. NotFound. Gone: it was cleaned up.
+// Use calls f with a session and keeps it active while f runs.
+//
+// NotFound: no such session. Gone: it was cleaned up.
 func (s *Sessions) Use(id string, f func(*Session) error) error {
 	s.mu.Lock()
 	t, there := s.byID[id]
@@ -263,22 +260,21 @@ func (s *Sessions) Use(id string, f func(*Session) error) error {
 }
 
 const (
-	// claimLease is how long the session of a connection that was killed stays its own.
+	// claimLease is how long the claim on a session lasts after its connection was killed.
 	claimLease = 2 * time.Minute
-	// claimRenewal is how often a session that is used renews its claim.
+	// claimRenewal is the interval at which a session in use renews its claim.
 	claimRenewal = claimLease / 4
 )
 
-// newRequest asks for something about a session in a shared sandbox, as this process.
+// newRequest returns a request about a session in a shared sandbox, with this process's claim.
 func (s *Sessions) newRequest(action applet.SessionsAction, id string) applet.SessionsRequest {
 	return applet.SessionsRequest{Action: action, ID: id, Most: s.o.Most, Claim: s.claim, Lease: claimLease.Seconds()}
 }
 
-// Hold keeps a session for a call, so that no other process takes it over: a session in a
-// shared sandbox has a claim there that ends unless it is renewed. The caller calls release
-// once.
+// Hold keeps a session active during a call and renews its claim in a shared sandbox, so that no
+// other process takes it over. The caller calls release once.
 //
-// NotFound. Gone: it was cleaned up. Conflict: another process has taken it over meanwhile.
+// NotFound: no such session. Gone: it was cleaned up. Conflict: another process has taken it over.
 func (s *Sessions) Hold(ctx context.Context, id string) (release func(), err error) {
 	s.mu.Lock()
 	t, there := s.byID[id]
@@ -312,7 +308,7 @@ func (s *Sessions) Hold(ctx context.Context, id string) (release func(), err err
 				return
 			case <-ticker.C:
 			}
-			_ = s.renewClaim(ctx, t) // the next call reports what is wrong
+			_ = s.renewClaim(ctx, t) // the next call reports the error
 		}
 	})
 	return func() {
@@ -322,31 +318,31 @@ func (s *Sessions) Hold(ctx context.Context, id string) (release func(), err err
 	}, nil
 }
 
-// renewClaim renews the claim of a session, unless that was done a short while ago.
+// renewClaim renews the claim of a session, unless it was renewed recently.
 func (s *Sessions) renewClaim(ctx context.Context, t *sessionEntry) error {
 	if time.Since(time.Unix(0, t.renewed.Load())) < claimRenewal/2 {
 		return nil
 	}
 	_, err := manageSession(ctx, t.sandbox.sandbox.Guest, s.newRequest(applet.SessionRenew, t.id))
 	if sandpit.CodeOf(err) == sandpit.Conflict {
-		return sandpit.WithHint(err, "this connection made no call for too long; choose another name for one of the two")
+		return sandpit.WithHint(err, "this connection was idle for too long; choose another name for one of the two")
 	}
-	if err != nil && sandpit.CodeOf(err) != sandpit.Invalid { // which a guest of an earlier version says, that knows no claims
+	if err != nil && sandpit.CodeOf(err) != sandpit.Invalid { // guests of earlier versions, which do not support claims, return Invalid
 		return err
 	}
 	t.renewed.Store(time.Now().UnixNano())
 	return nil
 }
 
-// errNoSession is why a session cannot be used.
+// errNoSession returns the error for a session that cannot be used.
 func errNoSession(id string, there bool) error {
 	if there {
-		return sandpit.WithHint(sandpit.Errorf(sandpit.Gone, "session %.100s has ended", id), "create it again to have its files")
+		return sandpit.WithHint(sandpit.Errorf(sandpit.Gone, "session %.100s has ended", id), "create it again to access its files")
 	}
 	return sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "session %.100q is not initialized", id), "create it first")
 }
 
-// List returns all sessions in the order of their IDs, those with it whose files are kept.
+// List returns all sessions by ID, including those of which only files are kept.
 func (s *Sessions) List() []SessionInfo {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -366,15 +362,17 @@ func (t *sessionEntry) toInfo() SessionInfo {
 	return info
 }
 
-// Cleanup ends a session: its shells and programs, and what else its user runs. Calls that
-// go on fail. With files they are removed too, else they are kept for who creates the
-// session again; a sandbox goes when nobody's files are in it. NotFound.
+// Cleanup ends a session: its shells and all processes of its user. Running calls fail. If files is
+// true it removes the files too; otherwise they are kept until the session is created again. A
+// sandbox is closed when it has no files of sessions.
+//
+// NotFound: no such session.
 func (s *Sessions) Cleanup(ctx context.Context, id string, files bool) error {
 	s.mu.Lock()
 	t, there := s.byID[id]
 	if !there || t.busy {
 		s.mu.Unlock()
-		return sandpit.Errorf(sandpit.NotFound, "there is no session %.100q", id)
+		return sandpit.Errorf(sandpit.NotFound, "session %.100q not found", id)
 	}
 	session := t.session
 	t.session, t.busy = nil, true
@@ -384,7 +382,7 @@ func (s *Sessions) Cleanup(ctx context.Context, id string, files bool) error {
 	gone := sandpit.CodeOf(err) == sandpit.Gone && hasEnded(ctx, t.sandbox.sandbox.Guest)
 	s.mu.Lock()
 	t.busy = false
-	if gone { // the sandbox, and so all of it
+	if gone { // the sandbox has ended, with the files
 		files, err = true, nil
 	}
 	if files && err == nil {
@@ -394,8 +392,8 @@ func (s *Sessions) Cleanup(ctx context.Context, id string, files bool) error {
 	return errors.Join(err, s.closeEmpty(ctx))
 }
 
-// endSession ends what a session runs. One that has its sandbox alone takes it along with its
-// files.
+// endSession ends the processes of a session. The files of a session with its own sandbox are removed
+// with the sandbox.
 func (s *Sessions) endSession(ctx context.Context, t *sessionEntry, session *Session, files bool) error {
 	var err error
 	if session != nil {
@@ -410,7 +408,7 @@ func (s *Sessions) endSession(ctx context.Context, t *sessionEntry, session *Ses
 	}
 	_, manageErr := manageSession(ctx, t.sandbox.sandbox.Guest, s.newRequest(action, t.id))
 	if sandpit.CodeOf(manageErr) == sandpit.Conflict && !files {
-		return err // another connection has taken the session over, and its programs with it
+		return err // another connection has taken over the session and its programs
 	}
 	if manageErr != nil {
 		return fmt.Errorf("end session %s: %w", t.id, errors.Join(manageErr, err))
@@ -418,7 +416,7 @@ func (s *Sessions) endSession(ctx context.Context, t *sessionEntry, session *Ses
 	return err
 }
 
-// runExpiry cleans up what nobody uses.
+// runExpiry cleans up idle sessions until stop is closed.
 func (s *Sessions) runExpiry() {
 	ticker := time.NewTicker(max(s.o.Idle/4, time.Millisecond))
 	defer ticker.Stop()
@@ -450,7 +448,7 @@ func (s *Sessions) idleIDs() []string {
 	return ids
 }
 
-// Close ends all sessions and gives their sandboxes back. It is idempotent.
+// Close ends all sessions and closes their sandboxes. It is idempotent.
 func (s *Sessions) Close(ctx context.Context) error {
 	s.mu.Lock()
 	if s.closed {

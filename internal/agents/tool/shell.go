@@ -16,32 +16,32 @@ func shellTools() []Tool {
 		{
 			Name: "shell_exec", Title: "Run a shell command", Category: Shell, Hints: Hints{Destructive: true, OpenWorld: true},
 			Description: "Run a command in a shell that keeps its directory, variables and functions from one call to the next. " +
-				"In the background it goes on after the call; shell_view, shell_wait, shell_write and shell_kill then deal with it.",
+				"With background it keeps running after the call; use shell_view, shell_wait, shell_write and shell_kill to control it.",
 			Timeout: stopTimeout, commandTimeout: shellTimeout,
 			function: newFunction(shellExec), synonyms: map[string]string{"async_mode": "background", "cmd": "command", "id": "session_id", "session_name": "session_id"},
 		}, {
 			Name: "shell_interactive", Title: "Use an interactive program", Category: Shell, Hints: Hints{Destructive: true, OpenWorld: true},
-			Description: "Start a program at a terminal (an editor, a REPL, an installer that asks), send it keys, read its screen, resize or close it.",
+			Description: "Start a program in a terminal (an editor, a REPL, an interactive installer), send keys, read its screen, resize or close it.",
 			function:    newFunction(shellInteractive), synonyms: session,
 		}, {
-			Name: "shell_view", Title: "See a program's output", Category: Shell, Hints: Hints{ReadOnly: true, Idempotent: true},
-			Description: "What a program in the background has put out, the newest at the end.",
+			Name: "shell_view", Title: "Show a program's output", Category: Shell, Hints: Hints{ReadOnly: true, Idempotent: true},
+			Description: "Return the output of a background program, newest last.",
 			function:    newFunction(shellView), synonyms: session,
 		}, {
 			Name: "shell_write", Title: "Send input", Category: Shell, Hints: Hints{Destructive: true},
-			Description: "Send input to a program in the background, by default with Enter after it.",
+			Description: "Send input to a background program, followed by Enter by default.",
 			function:    newFunction(shellWrite), synonyms: map[string]string{"id": "session_id", "session_name": "session_id", "text": "input"},
 		}, {
 			Name: "shell_wait", Title: "Wait for a program", Category: Shell, Hints: Hints{ReadOnly: true},
-			Description: "Wait until a program in the background has ended, and return its output.",
+			Description: "Wait until a background program ends, and return its output.",
 			function:    newFunction(shellWait), synonyms: session,
 		}, {
 			Name: "shell_kill", Title: "End a program", Category: Shell, Hints: Hints{Destructive: true, Idempotent: true},
-			Description: "End a program in the background and all that it started.",
+			Description: "End a background program and all processes that it started.",
 			function:    newFunction(shellKill), synonyms: session,
 		}, {
 			Name: "shell_sessions", Title: "List shells and programs", Category: Shell, Hints: Hints{ReadOnly: true, Idempotent: true},
-			Description: "List the shells of this session and the programs that were started in the background.",
+			Description: "List the shells of this session and their background programs.",
 			function:    newFunction(shellSessions),
 		},
 	}
@@ -49,16 +49,16 @@ func shellTools() []Tool {
 
 const (
 	mainShell = "main"
-	// stopTimeout is how long the end of a command may take that is stopped.
+	// stopTimeout bounds the end of a command after it is stopped.
 	stopTimeout = 90 * time.Second
 )
 
 type execInput struct {
-	Command    string  `json:"command" jsonschema:"the command, a piece of a shell script"`
-	Timeout    float64 `json:"timeout,omitempty" jsonschema:"seconds after which it is stopped; in the background there is no limit unless this is given" range:"0,3600"`
-	Background bool    `json:"background,omitempty" jsonschema:"do not wait for its end" default:"false"`
-	Dir        string  `json:"exec_dir,omitempty" jsonschema:"run in this directory; the shell's own stays as it is"`
-	Session    string  `json:"session_id,omitempty" jsonschema:"name of the shell; one that does not exist is made" default:"main"`
+	Command    string  `json:"command" jsonschema:"the shell command"`
+	Timeout    float64 `json:"timeout,omitempty" jsonschema:"seconds after which it is stopped; background commands have no limit by default" range:"0,3600"`
+	Background bool    `json:"background,omitempty" jsonschema:"run in the background without waiting for the end" default:"false"`
+	Dir        string  `json:"exec_dir,omitempty" jsonschema:"run in this directory without changing the shell's directory"`
+	Session    string  `json:"session_id,omitempty" jsonschema:"name of the shell; created if it does not exist" default:"main"`
 }
 
 type execData struct {
@@ -66,13 +66,13 @@ type execData struct {
 	ExitCode int    `json:"exit_code"`
 	Output   string `json:"output"`
 	Cwd      string `json:"cwd,omitempty"`
-	// Outcome is completed, interrupted, killed, lost or ended: see the docs on terminals.
+	// Outcome is completed, interrupted, killed, lost or ended: see docs on terminals.
 	Outcome  shell.Outcome `json:"outcome"`
 	TimedOut bool          `json:"timed_out,omitempty"`
 	Duration float64       `json:"duration_seconds"`
 }
 
-// shellTimeout is how long a command may take whose call names no time.
+// shellTimeout is the default timeout of a command.
 const shellTimeout = 60 * time.Second
 
 func shellExec(ctx context.Context, s *Session, in execInput) (Result, error) {
@@ -81,7 +81,7 @@ func shellExec(ctx context.Context, s *Session, in execInput) (Result, error) {
 		return Result{}, err
 	}
 	command := in.Command
-	if in.Dir != "" { // in a subshell, so that the shell stays where it is
+	if in.Dir != "" { // in a subshell, so that the shell keeps its directory
 		command = "(cd -- " + quoteWord(s.absPath(in.Dir)) + " && { " + command + "\n})"
 	}
 	if in.Background {
@@ -94,7 +94,7 @@ func shellExec(ctx context.Context, s *Session, in execInput) (Result, error) {
 	r, err := sh.Run(ctx, shell.RunRequest{Command: command, Timeout: toDuration(seconds), MaxOutput: maxCommandOutput, Output: s.liveOutput(ctx)})
 	output := string(r.Stdout)
 	if len(r.Late) > 0 {
-		output = "(from earlier commands in the background:)\n" + string(r.Late) + "\n" + output
+		output = "(output of earlier background commands:)\n" + string(r.Late) + "\n" + output
 	}
 	data := execData{in.Session, r.ExitCode, s.truncateText(output), r.Cwd, r.Outcome, r.TimedOut, r.Duration.Seconds()}
 	if err != nil && !r.TimedOut {
@@ -105,33 +105,33 @@ func shellExec(ctx context.Context, s *Session, in execInput) (Result, error) {
 		text = fmt.Sprintf("[FAILED (timeout after %g s; %s)]\n%s", seconds, r.Outcome, output)
 	}
 	if r.Fresh {
-		text += "\n(in a new shell, which remembers nothing: the one before has ended)"
+		text += "\n(this ran in a new shell without earlier state, because the previous shell had ended)"
 	}
 	if r.StateLost {
-		text += "\n(the shell has ended; the next command gets a new one, which remembers nothing)"
+		text += "\n(the shell has ended; the next command runs in a new shell without earlier state)"
 	}
 	return Result{Text: text, Data: data, Failed: r.ExitCode != 0 || r.TimedOut}, nil
 }
 
 func toDuration(seconds float64) time.Duration { return time.Duration(seconds * float64(time.Second)) }
 
-// noProgramText says that no program in the background belongs to a shell; "" stands for any.
+// noProgramText returns the error text for a shell without background programs; "" means any shell.
 func noProgramText(name string) string {
 	if name == "" {
-		return "no program runs in the background here"
+		return "there is no background program"
 	}
-	return fmt.Sprintf("session_id %.80q: no program runs in the background there", name)
+	return fmt.Sprintf("session_id %.80q has no background program", name)
 }
 
-// quoteWord is a word of a shell.
+// quoteWord quotes a word for a shell.
 func quoteWord(word string) string { return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'" }
 
-// openShell is the one of a name, made if there is none.
+// openShell returns the shell with a name. It creates the shell if necessary.
 func (s *Session) openShell(ctx context.Context, name string) (*shell.Session, error) {
 	if name == "" {
 		name = mainShell
 	}
-	s.opening.Lock() // who comes while a shell is made waits for it
+	s.opening.Lock() // concurrent calls wait for the new shell
 	defer s.opening.Unlock()
 	sh, err := s.shells.Get(name)
 	if code := sandpit.CodeOf(err); code != sandpit.NotFound && code != sandpit.Gone {
@@ -145,7 +145,7 @@ type jobData struct {
 	Job     string `json:"job_id"`
 	PID     int    `json:"pid"`
 	Running bool   `json:"running"`
-	// ExitCode is that of a job that has ended.
+	// ExitCode is the exit code of a job that has ended.
 	ExitCode *int   `json:"exit_code,omitempty"`
 	Output   string `json:"output,omitempty"`
 }
@@ -156,15 +156,15 @@ func (s *Session) startBackground(ctx context.Context, sh *shell.Session, in exe
 		return Result{}, err
 	}
 	id := jobName(in.Session, job)
-	look := firstAllowed(ctx, fmt.Sprintf("; look at it with shell_view, session_id %q", id),
-		fmt.Sprintf("; look at it with sandbox_shell: check_command_output, session_name %q", id))
+	look := firstAllowed(ctx, fmt.Sprintf("; see its output with shell_view, session_id %q", id),
+		fmt.Sprintf("; see its output with sandbox_shell: check_command_output, session_name %q", id))
 	return Result{
 		Text: fmt.Sprintf("[STARTED]\n%s runs in the background (pid %d)%s", id, job.Info().PID, look),
 		Data: jobData{Session: id, Job: job.ID(), PID: job.Info().PID, Running: true},
 	}, nil
 }
 
-// jobName is how callers name a job: by its shell and its own name.
+// jobName returns the name of a job for callers: SHELL/JOB.
 func jobName(shellName string, job *shell.Job) string {
 	if shellName == "" {
 		shellName = mainShell
@@ -201,13 +201,13 @@ func (s *Session) findJob(ctx context.Context, name string) (*shell.Job, string,
 	}
 	if newest == nil {
 		return nil, "", sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "%s", noProgramText(name)),
-			firstAllowed(ctx, "shell_exec with background starts one", "execute_command of sandbox_shell starts one"))
+			firstAllowed(ctx, "start one with shell_exec and background", "start one with execute_command of sandbox_shell"))
 	}
 	return newest, found, nil
 }
 
 type sessionInput struct {
-	Session string `json:"session_id,omitempty" jsonschema:"the program, as shell_exec has named it; default: the newest"`
+	Session string `json:"session_id,omitempty" jsonschema:"the name that shell_exec returned; default: the newest program"`
 }
 
 func shellView(ctx context.Context, s *Session, in sessionInput) (Result, error) {
@@ -218,7 +218,7 @@ func shellView(ctx context.Context, s *Session, in sessionInput) (Result, error)
 	return s.jobResult(name, job, ""), nil
 }
 
-// jobResult tells what a job has put out and whether it runs.
+// jobResult returns the output and the state of a job.
 func (s *Session) jobResult(name string, job *shell.Job, running string) Result {
 	info := job.Info()
 	chunk := job.Peek(max(0, info.Output-maxCommandOutput), maxCommandOutput)
@@ -242,9 +242,9 @@ func (s *Session) jobResult(name string, job *shell.Job, running string) Result 
 }
 
 type inputInput struct {
-	Input   string `json:"input" jsonschema:"what to send"`
+	Input   string `json:"input" jsonschema:"the input to send"`
 	Enter   *bool  `json:"press_enter,omitempty" jsonschema:"send Enter after it" default:"true"`
-	Session string `json:"session_id,omitempty" jsonschema:"the program, as shell_exec has named it; default: the newest"`
+	Session string `json:"session_id,omitempty" jsonschema:"the name that shell_exec returned; default: the newest program"`
 }
 
 func shellWrite(ctx context.Context, s *Session, in inputInput) (Result, error) {
@@ -271,7 +271,7 @@ func toKeys(input string, enter bool, job *shell.Job) []byte {
 
 type waitInput struct {
 	Seconds float64 `json:"seconds,omitempty" jsonschema:"how long to wait" default:"30" range:"0,3600"`
-	Session string  `json:"session_id,omitempty" jsonschema:"the program, as shell_exec has named it; default: the newest"`
+	Session string  `json:"session_id,omitempty" jsonschema:"the name that shell_exec returned; default: the newest program"`
 }
 
 func shellWait(ctx context.Context, s *Session, in waitInput) (Result, error) {
@@ -281,7 +281,7 @@ func shellWait(ctx context.Context, s *Session, in waitInput) (Result, error) {
 	}
 	waiting, cancel := context.WithTimeout(ctx, toDuration(in.Seconds))
 	defer cancel()
-	// How it ended is in its Info, and a wait that was too short is no error.
+	// Info has the exit status, and the end of the waiting time is not an error.
 	if _, _ = job.Wait(waiting); ctx.Err() != nil {
 		return Result{}, ctx.Err()
 	}
@@ -336,10 +336,10 @@ type interactiveInput struct {
 	Command string  `json:"command,omitempty" jsonschema:"the program, for start; default: a shell"`
 	Input   string  `json:"input,omitempty" jsonschema:"keys, for send: \\u0003 is Ctrl-C, \\u001b is Escape"`
 	Enter   *bool   `json:"press_enter,omitempty" jsonschema:"send Enter after input" default:"true"`
-	Wait    float64 `json:"wait,omitempty" jsonschema:"seconds in which the program may answer" default:"1" range:"0,60"`
+	Wait    float64 `json:"wait,omitempty" jsonschema:"seconds to wait for output" default:"1" range:"0,60"`
 	Cols    uint16  `json:"cols,omitempty" jsonschema:"width of the terminal" default:"80" range:"1,1000"`
 	Rows    uint16  `json:"rows,omitempty" jsonschema:"height of the terminal" default:"24" range:"1,1000"`
-	Session string  `json:"session_id,omitempty" jsonschema:"the program, as start has named it; default: the newest"`
+	Session string  `json:"session_id,omitempty" jsonschema:"the name that start returned; default: the newest program"`
 }
 
 func shellInteractive(ctx context.Context, s *Session, in interactiveInput) (Result, error) {
@@ -379,11 +379,11 @@ func (s *Session) startInteractive(ctx context.Context, in interactiveInput, siz
 	return s.readScreen(ctx, jobName(name, job), job, 0, in.Wait)
 }
 
-// settleTime is how long a program must say nothing before it counts as having answered.
+// settleTime is how long a program must be silent before its output counts as complete.
 const settleTime = 200 * time.Millisecond
 
-// readScreen returns what a program has put out since an offset, when it has answered, or
-// after a while.
+// readScreen waits for the output of a program since an offset, up to a number of seconds, and returns
+// it.
 func (s *Session) readScreen(ctx context.Context, name string, job *shell.Job, from int64, seconds float64) (Result, error) {
 	until := time.Now().Add(toDuration(seconds))
 	for offset := from; time.Now().Before(until); {

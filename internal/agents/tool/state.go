@@ -12,7 +12,8 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/reach/workspace"
 )
 
-// What is no work of an agent's: version control, what is built and installed, pictures and databases.
+// Files that workspace_state omits: version control, build output, installed packages, images and
+// databases.
 var (
 	excludedFiles = []string{
 		".DS_Store", ".gitignore", "package-lock.json", "postcss.config.js", "postcss.config.mjs", "jsconfig.json", "components.json", "tsconfig.json",
@@ -23,7 +24,8 @@ var (
 )
 
 const (
-	// maxStateFiles is how many files of the workspace are told of, maxState how much of each and maxStates of all, in bytes.
+	// maxStateFiles limits the listed files, maxState the content of each and maxStates of all files,
+	// in bytes.
 	maxStateFiles = 200
 	maxState      = 10_000
 	maxStates     = 100_000
@@ -32,11 +34,11 @@ const (
 type overviewData struct {
 	Path    string               `json:"workspace_path"`
 	Files   map[string]fileState `json:"files"`
-	Omitted int                  `json:"omitted,omitempty"` // files beyond the bound
+	Omitted int                  `json:"omitted,omitempty"` // files beyond the limit
 }
 
 type fileState struct {
-	// Content is that of a text, its beginning if Truncated is true.
+	// Content is the content of a text file, only its beginning if Truncated is true.
 	Content   string `json:"content"`
 	Truncated bool   `json:"truncated,omitempty"`
 	IsDir     bool   `json:"is_dir"`
@@ -44,7 +46,7 @@ type fileState struct {
 	Modified  string `json:"modified"`
 }
 
-// workspaceState tells what lies at the top of the working directory.
+// workspaceState returns the files at the top level of the working directory.
 func workspaceState(ctx context.Context, s *Session, _ nothing) (Result, error) {
 	found, err := s.files.ListDir(ctx, s.o.Dir, 1)
 	if err != nil {
@@ -97,22 +99,22 @@ func (f fileState) toText(name string) string {
 	case f.Content == "":
 		return fmt.Sprintf("%s  %d bytes\n", name, f.Size)
 	case f.Truncated:
-		return fmt.Sprintf("%s  %d bytes, which begin:\n%s\n", name, f.Size, f.Content)
+		return fmt.Sprintf("%s  %d bytes, beginning with:\n%s\n", name, f.Size, f.Content)
 	}
 	return fmt.Sprintf("%s  %d bytes:\n%s\n", name, f.Size, f.Content)
 }
 
-// readBeginning is the beginning of a file, "" if that is no text.
+// readBeginning returns the beginning of a file, or "" if it is not text.
 func (s *Session) readBeginning(ctx context.Context, f sandpit.File, limit int) (string, error) {
 	if limit == 0 || f.Size == 0 {
 		return "", nil
 	}
-	// More than is told, so that no secret is cut before it is found.
+	// Read more than is returned, so that a secret at the end is found before it is truncated.
 	data, err := s.files.ReadRange(ctx, f.Path, 0, int64(limit+maxVariable))
 	if code := sandpit.CodeOf(err); code == sandpit.NotFound || code == sandpit.PermissionDenied {
-		return "", nil // it has gone, or is somebody else's
+		return "", nil // removed meanwhile, or not readable
 	}
-	for range utf8.UTFMax - 1 { // the last letter may be cut
+	for range utf8.UTFMax - 1 { // the last character may be truncated
 		if len(data) > 0 && !utf8.Valid(data) {
 			data = data[:len(data)-1]
 		}
@@ -125,18 +127,19 @@ func (s *Session) readBeginning(ctx context.Context, f sandpit.File, limit int) 
 }
 
 const (
-	// pagePort is where the files of the workspace are seen once it has a page.
+	// pagePort is the port that serves the files of the workspace once it has a page.
 	pagePort = 8080
 	pageName = "index.html"
 )
 
-// showPage tells where people see a page that was written, if it is the first one of the workspace and anybody can see it.
+// showPage serves the workspace when its first page was written, and returns a text with the URL, or
+// "" if the file is not the page or there are no previews.
 func (s *Session) showPage(ctx context.Context, name string) string {
 	if s.o.Preview == nil || s.absPath(name) != path.Join(s.o.Dir, pageName) {
 		return ""
 	}
 	err := workspace.ShowFiles(ctx, s.guest, s.o.Dir, pagePort)
-	taken := sandpit.CodeOf(err) == sandpit.Conflict // by a server of the agent's own
+	taken := sandpit.CodeOf(err) == sandpit.Conflict // by a server of the agent
 	if err != nil && !taken {
 		return fmt.Sprintf("\n(the page cannot be shown: %v)", err)
 	}
@@ -145,7 +148,7 @@ func (s *Session) showPage(ctx context.Context, name string) string {
 	case err != nil:
 		return fmt.Sprintf("\n(the page cannot be shown: %v)", err)
 	case taken:
-		return fmt.Sprintf("\nPort %d, where a server runs already, is seen at %s", pagePort, url)
+		return fmt.Sprintf("\nPort %d, which another server uses, has the URL %s", pagePort, url)
 	}
-	return fmt.Sprintf("\nIt is seen at %s\n(the files of the workspace are served at port %d: start no other server for them)", url, pagePort)
+	return fmt.Sprintf("\nThe page has the URL %s\n(port %d serves the files of the workspace: do not start another server for them)", url, pagePort)
 }

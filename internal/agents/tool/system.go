@@ -21,39 +21,39 @@ func systemTools() []Tool {
 	return []Tool{
 		{
 			Name: "env_get", Title: "Get environment variables", Category: System, Hints: only,
-			Description: "The environment variables that env_set has set, or the value of one. Those marked as secret are masked.",
+			Description: "Return the environment variables set with env_set, or the value of one. Secret values are masked.",
 			function:    newFunction(envGet),
 		}, {
 			Name: "env_set", Title: "Set an environment variable", Category: System, Hints: Hints{Idempotent: true},
-			Description: "Set an environment variable for all later commands of this session, in shells that are open too.",
+			Description: "Set an environment variable for all later commands of this session, including open shells.",
 			function:    newFunction(envSet),
 		}, {
 			Name: "process_list", Title: "List processes", Category: System, Hints: only,
-			Description: "List the processes of this session's user. It needs no ps in the image.",
+			Description: "List the processes of this session's user. The image need not have ps.",
 			function:    newFunction(processList),
 		}, {
 			Name: "workspace_info", Title: "Describe the workspace", Category: System, Hints: only,
-			Description: "The working directory, the session and when it was made.",
+			Description: "Return the working directory, the session ID and its creation time.",
 			function:    newFunction(workspaceInfo),
 		}, {
 			Name: "workspace_state", Title: "Show the workspace", Category: System, Hints: only, Aliases: []string{"get_workspace_state"},
-			Description: "What lies at the top of the working directory, with the contents of texts, but for what is built, installed or no text.",
+			Description: "Return the files at the top level of the working directory with the contents of text files. Build output and installed packages are left out.",
 			function:    newFunction(workspaceState),
 		}, {
 			Name: "workspace_health", Title: "Check the workspace", Category: System, Hints: only,
-			Description: "Whether commands run and files can be written in the workspace, and how fast.",
+			Description: "Check whether commands run and files can be written in the workspace, and measure the time.",
 			function:    newFunction(checkHealth),
 		}, {
 			Name: "sandbox_health", Title: "Check the sandbox", Category: System, Hints: only,
-			Description: "Whether the sandbox answers, and how fast.",
+			Description: "Check whether the sandbox responds, and measure the time.",
 			function:    newFunction(checkHealth),
 		}, {
 			Name: "sandbox_context", Title: "Describe the sandbox", Category: System, Hints: only,
-			Description: "Operating system, home directory and the languages that are installed.",
+			Description: "Return the operating system, home directory and installed languages.",
 			function:    newFunction(sandboxContext),
 		}, {
 			Name: "sandbox_packages", Title: "List packages", Category: System, Hints: only,
-			Description: "The packages that are installed for Python or Node.js, the first 50 of them unless more are asked for.",
+			Description: "List the installed packages of Python or Node.js, by default the first 50.",
 			function:    newFunction(sandboxPackages),
 		},
 	}
@@ -74,7 +74,7 @@ func envGet(_ context.Context, s *Session, in envGetInput) (Result, error) {
 	if in.Name != "" {
 		value, set := env[in.Name]
 		if !set {
-			return Result{}, sandpit.Errorf(sandpit.NotFound, "the variable %.100q was not set by env_set", in.Name)
+			return Result{}, sandpit.Errorf(sandpit.NotFound, "variable %.100q was not set with env_set", in.Name)
 		}
 		env = map[string]string{in.Name: value}
 	}
@@ -100,7 +100,7 @@ func (s *Session) isSecret(value string) bool {
 type envSetInput struct {
 	Name   string `json:"name" jsonschema:"the variable"`
 	Value  string `json:"value" jsonschema:"its value"`
-	Secret bool   `json:"secret,omitempty" jsonschema:"mask the value in all that tools return" default:"false"`
+	Secret bool   `json:"secret,omitempty" jsonschema:"mask the value in all results of tools" default:"false"`
 }
 
 const (
@@ -110,14 +110,14 @@ const (
 
 func envSet(ctx context.Context, s *Session, in envSetInput) (Result, error) {
 	if !envPattern.MatchString(in.Name) || len(in.Name) > 256 {
-		return Result{}, sandpit.Errorf(sandpit.Invalid, "%.100q is not the name of an environment variable", in.Name)
+		return Result{}, sandpit.Errorf(sandpit.Invalid, "invalid environment variable name %.100q", in.Name)
 	}
 	if len(in.Value) > maxVariable || strings.IndexByte(in.Value, 0) >= 0 {
-		return Result{}, sandpit.Errorf(sandpit.Invalid, "the value of %s: want at most %d bytes, none of them 0", in.Name, maxVariable)
+		return Result{}, sandpit.Errorf(sandpit.Invalid, "invalid value of %s: want at most %d bytes without zero bytes", in.Name, maxVariable)
 	}
 	if in.Secret {
 		if len(in.Value) < minSecret {
-			return Result{}, sandpit.Errorf(sandpit.Invalid, "a secret of less than %d characters cannot be masked", minSecret)
+			return Result{}, sandpit.Errorf(sandpit.Invalid, "a secret needs at least %d characters to be masked", minSecret)
 		}
 		s.hideSecret(in.Value)
 	}
@@ -125,7 +125,7 @@ func envSet(ctx context.Context, s *Session, in envSetInput) (Result, error) {
 	_, known := s.env[in.Name]
 	if full := !known && len(s.env) == maxVariables; full {
 		s.mu.Unlock()
-		return Result{}, sandpit.Errorf(sandpit.Exhausted, "%d variables are set, which is all there can be", maxVariables)
+		return Result{}, sandpit.Errorf(sandpit.Exhausted, "%d variables are set, the maximum", maxVariables)
 	}
 	s.env[in.Name] = in.Value
 	s.mu.Unlock()
@@ -143,7 +143,7 @@ func envSet(ctx context.Context, s *Session, in envSetInput) (Result, error) {
 }
 
 type processInput struct {
-	All bool `json:"all,omitempty" jsonschema:"those of all users too" default:"false"`
+	All bool `json:"all,omitempty" jsonschema:"include processes of all users" default:"false"`
 }
 
 func processList(ctx context.Context, s *Session, in processInput) (Result, error) {
@@ -230,10 +230,10 @@ func sandboxContext(ctx context.Context, s *Session, _ nothing) (Result, error) 
 	} {
 		r, err := s.runProgram(ctx, sandpit.Command{Args: args, Timeout: 20 * time.Second})
 		if code := sandpit.CodeOf(err); code == sandpit.NotFound || code == sandpit.PermissionDenied {
-			continue // the image does not have it, or not for this user
+			continue // not in the image, or not for this user
 		}
 		if err != nil {
-			return Result{}, fmt.Errorf("ask for %s: %w", name, err)
+			return Result{}, fmt.Errorf("get the version of %s: %w", name, err)
 		}
 		if r.ExitCode == 0 {
 			line, _, _ := strings.Cut(strings.TrimSpace(r.Stdout), "\n")
@@ -249,8 +249,8 @@ func sandboxContext(ctx context.Context, s *Session, _ nothing) (Result, error) 
 }
 
 type packagesInput struct {
-	Language string `json:"language" jsonschema:"whose packages" enum:"python,nodejs"`
-	Most     int    `json:"limit,omitempty" jsonschema:"how many at most" default:"50" range:"1,2000"`
+	Language string `json:"language" jsonschema:"language of the packages" enum:"python,nodejs"`
+	Most     int    `json:"limit,omitempty" jsonschema:"maximum number of packages" default:"50" range:"1,2000"`
 }
 
 type packageInfo struct {
@@ -263,7 +263,7 @@ type packagesData struct {
 	Total    int           `json:"total"`
 }
 
-// pythonPackages lists packages without pip, which need not be there.
+// pythonPackages lists packages without pip, which an image may lack.
 const pythonPackages = `import importlib.metadata as m, json
 print(json.dumps(sorted({(d.metadata["Name"], d.version) for d in m.distributions() if d.metadata["Name"]})))`
 
@@ -288,7 +288,7 @@ func sandboxPackages(ctx context.Context, s *Session, in packagesInput) (Result,
 	for _, p := range data.Packages {
 		fmt.Fprintf(&b, "%s %s\n", p.Name, p.Version)
 	}
-	b.WriteString(strconv.Itoa(data.Total) + " in all")
+	b.WriteString(strconv.Itoa(data.Total) + " packages")
 	return Result{Text: b.String(), Data: data}, nil
 }
 
@@ -297,7 +297,7 @@ func parsePackages(language, out string) ([]packageInfo, error) {
 	if language == "python" {
 		var pairs [][2]string
 		if err := json.Unmarshal([]byte(out), &pairs); err != nil {
-			return nil, sandpit.Errorf(sandpit.Internal, "python does not tell its packages: %w", err)
+			return nil, sandpit.Errorf(sandpit.Internal, "list the packages of python: %w", err)
 		}
 		for _, p := range pairs {
 			found = append(found, packageInfo{p[0], p[1]})
@@ -310,7 +310,7 @@ func parsePackages(language, out string) ([]packageInfo, error) {
 		} `json:"dependencies"`
 	}
 	if err := json.Unmarshal([]byte(out), &tree); err != nil {
-		return nil, sandpit.Errorf(sandpit.Internal, "npm does not tell its packages: %w", err)
+		return nil, sandpit.Errorf(sandpit.Internal, "list the packages of npm: %w", err)
 	}
 	for _, name := range slices.Sorted(maps.Keys(tree.Dependencies)) {
 		found = append(found, packageInfo{name, tree.Dependencies[name].Version})

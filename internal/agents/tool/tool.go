@@ -1,13 +1,11 @@
-// Package tool is what agents do in a sandbox: each tool is defined once, with a name, a
-// JSON schema of its input and a function, and is the same for every front end (MCP,
-// command line, an agent of ours).
+// Package tool defines the tools of agents in a sandbox. Each tool is defined once, with a name, a
+// JSON schema of its input and a function, for every front end (MCP, command line, agents).
 //
-// A Registry knows the tools; a Session is the place in which they work. What a model
-// sends is checked against the schema before anything happens, what it gets back is
-// bounded: the beginning and the end stay, all of it is kept in a file of the sandbox.
-// No input passes through a shell but that of the shell tools. What comes back from the
-// sandbox is data that somebody else may have written (web pages, files, programs);
-// whoever shows it to a model must not take it for instructions.
+// A Registry contains the tools; a Session is the working context in a sandbox. Input of a
+// model is checked against the schema before the tool runs. Output is bounded: the model gets
+// the beginning and the end, and a file of the sandbox has the complete output. Only shell
+// tools pass input to a shell. Output is data that others may have written (web pages, files,
+// programs); a front end must not treat it as instructions.
 package tool
 
 import (
@@ -21,7 +19,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// Category groups tools, so that a client need not be given all of them.
+// Category groups tools, so that a client can be offered a subset.
 type Category string
 
 // The categories.
@@ -34,17 +32,17 @@ const (
 	System Category = "system"
 	Python Category = "python"
 	Code   Category = "code"
-	// Browser is pages, and pictures of any kind.
+	// Browser are tools for pages, and for images of any kind.
 	Browser Category = "browser"
 	MCP     Category = "mcp"
-	// Compound are tools for a whole subject each, which do what others do too.
+	// Compound are tools that combine several other tools.
 	Compound Category = "compound"
 )
 
-// Hints tell a client what calls of a tool may do.
+// Hints describe the effects of a tool.
 type Hints struct {
-	// ReadOnly changes nothing. Destructive may remove what was there. Idempotent can be
-	// called again with the same input without further effect. OpenWorld reaches things
+	// ReadOnly: it changes nothing. Destructive: it may delete or overwrite data. Idempotent: a
+	// repeated call with the same input has no further effect. OpenWorld: it accesses systems
 	// outside of the sandbox.
 	ReadOnly    bool `json:"read_only,omitempty"`
 	Destructive bool `json:"destructive,omitempty"`
@@ -52,32 +50,31 @@ type Hints struct {
 	OpenWorld   bool `json:"open_world,omitempty"`
 }
 
-// Tool is one thing that agents can do.
+// Tool is a tool that agents can call.
 type Tool struct {
 	Name        string   `json:"name"`
 	Title       string   `json:"title"`
 	Category    Category `json:"category"`
 	Description string   `json:"description"`
-	// Aliases are other names by which it can be called.
+	// Aliases are alternative names.
 	Aliases []string `json:"aliases,omitempty"`
 	Hints   Hints    `json:"hints"`
-	// Timeout is how long a call may take at most, in addition to a time that the input
-	// itself asks for.
+	// Timeout bounds a call, in addition to a timeout in the input.
 	Timeout time.Duration `json:"timeout"`
 
-	// commandTimeout is how long a command may take that the tool runs and for which the input names
-	// no time, in addition. Zero: it runs none.
+	// commandTimeout bounds the tool's command, in addition to Timeout, if the input has no
+	// timeout. Zero: the tool runs no command.
 	commandTimeout time.Duration
-	// synonyms are other names of fields of the input.
+	// synonyms map alternative names of input fields to their names.
 	synonyms map[string]string
 	function toolFunction
 	schema   *jsonschema.Resolved
 }
 
-// Schema describes the input as JSON schema.
+// Schema returns the JSON schema of the input.
 func (t Tool) Schema() *jsonschema.Schema { return t.schema.Schema() }
 
-// Function is a tool as the APIs of models take it, in the form that OpenAI's began with.
+// Function is a tool in the format of OpenAI's API, which other model APIs accept too.
 type Function struct {
 	Type     string `json:"type"` // "function"
 	Function struct {
@@ -87,20 +84,20 @@ type Function struct {
 	} `json:"function"`
 }
 
-// Function describes the tool for a model.
+// Function returns the description of the tool for a model.
 func (t Tool) Function() Function {
 	f := Function{Type: "function"}
 	f.Function.Name, f.Function.Description, f.Function.Parameters = t.Name, t.Description, t.Schema()
 	return f
 }
 
-// toolFunction is what a tool does with an input of a type.
+// toolFunction is the function of a tool with the type of its input.
 type toolFunction interface {
 	inputSchema() (*jsonschema.Schema, error)
 	invoke(ctx context.Context, s *Session, input []byte) (Result, error)
 }
 
-// typedFunction is a body whose input is an In.
+// typedFunction is a toolFunction with input of type In.
 type typedFunction[In any] func(ctx context.Context, s *Session, in In) (Result, error)
 
 func (f typedFunction[In]) inputSchema() (*jsonschema.Schema, error) { return schemaOf[In]() }
@@ -113,15 +110,15 @@ func (f typedFunction[In]) invoke(ctx context.Context, s *Session, input []byte)
 	return f(ctx, s, in)
 }
 
-// newFunction is shorter to write for a function, whose type then need not be said.
+// newFunction converts a function to a toolFunction. It infers the type of the input.
 func newFunction[In any](f func(context.Context, *Session, In) (Result, error)) toolFunction {
 	return typedFunction[In](f)
 }
 
-// defaultTimeout is for tools that say nothing.
+// defaultTimeout is the Timeout of tools that do not set one.
 const defaultTimeout = 60 * time.Second
 
-// withSchema completes a tool.
+// withSchema sets the tool's schema and default timeout.
 func (t Tool) withSchema() (Tool, error) {
 	if t.Timeout == 0 {
 		t.Timeout = defaultTimeout
@@ -136,7 +133,7 @@ func (t Tool) withSchema() (Tool, error) {
 	return t, nil
 }
 
-// decodeInput checks an input and adds what it leaves out.
+// decodeInput checks an input, renames synonyms, and adds default values.
 func (t Tool) decodeInput(raw []byte) ([]byte, error) {
 	fields := map[string]any{}
 	if len(raw) > 0 {
@@ -158,7 +155,7 @@ func (t Tool) decodeInput(raw []byte) ([]byte, error) {
 		return nil, sandpit.Errorf(sandpit.Invalid, "%w", err)
 	}
 	if err := t.schema.Validate(fields); err != nil {
-		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "the input does not fit: %w", err), "see the schema of "+t.Name)
+		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "invalid input: %w", err), "see the schema of "+t.Name)
 	}
 	return json.Marshal(fields)
 }

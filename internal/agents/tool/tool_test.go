@@ -123,10 +123,10 @@ func testFiles(t *testing.T, k kit) {
 	k.want("shell_exec", fields{"command": "ls workspacefoo c"}, "c\n", "workspacefoo:\na")
 	k.want("file_write", fields{"file": "d/e/f.txt", "content": "x"})
 	k.want("file_write", fields{"file": "d/.hidden", "content": "x"})
-	if r := k.want("file_list", fields{"path": "d", "recursive": true}, "e/\n", "e/f.txt  1 bytes", "2 in all"); strings.Contains(r.Text, "hidden") {
+	if r := k.want("file_list", fields{"path": "d", "recursive": true}, "e/\n", "e/f.txt  1 bytes", "2 entries"); strings.Contains(r.Text, "hidden") {
 		t.Errorf("hidden files are listed: %s", r.Text)
 	}
-	k.want("file_list", fields{"path": "d", "show_hidden": true}, ".hidden", "2 in all")
+	k.want("file_list", fields{"path": "d", "show_hidden": true}, ".hidden", "2 entries")
 	k.refused("file_list", fields{"path": "none"}, sandpit.NotFound)
 	k.refused("file_list", fields{"sort_by": "luck"}, sandpit.Invalid)
 	k.refused("file_delete", fields{"path": "d"}, sandpit.Conflict, "recursive")
@@ -284,7 +284,7 @@ func testSystem(t *testing.T, k kit) {
 	k.want("workspace_health", nil, "healthy")
 	k.want("sandbox_health", nil, "healthy")
 	k.want("sandbox_context", nil, "python: Python 3", "git: git version")
-	k.want("sandbox_packages", fields{"language": "python", "limit": 1}, "in all")
+	k.want("sandbox_packages", fields{"language": "python", "limit": 1}, " packages")
 	k.refused("sandbox_packages", fields{"language": "cobol"}, sandpit.Invalid)
 	k.refused("no_such_tool", nil, sandpit.NotFound)
 	if r := k.tools.Invoke(t.Context(), k.session, "env_get", []byte("[1]")); r.Problem == nil || r.Problem.Code != sandpit.Invalid {
@@ -299,7 +299,7 @@ func testSystem(t *testing.T, k kit) {
 
 func testBounds(t *testing.T, k kit) {
 	t.Helper()
-	r := k.want("shell_exec", fields{"command": "seq 100000"}, "[SUCCESS]\n1\n2\n", "\n100000\n", "bytes in all")
+	r := k.want("shell_exec", fields{"command": "seq 100000"}, "[SUCCESS]\n1\n2\n", "\n100000\n", "bytes in total")
 	if len(r.Text) > 31_000 || r.SavedTo == "" {
 		t.Errorf("%d bytes, saved to %q", len(r.Text), r.SavedTo)
 	}

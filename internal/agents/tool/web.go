@@ -13,19 +13,19 @@ import (
 
 func webTools() []Tool {
 	return []Tool{{
-		Name: "http_request", Title: "Make an HTTP request", Category: Web, Hints: Hints{Destructive: true, OpenWorld: true},
-		Description: "Make an HTTP request from inside the sandbox, as far as its network policy allows.",
+		Name: "http_request", Title: "Send an HTTP request", Category: Web, Hints: Hints{Destructive: true, OpenWorld: true},
+		Description: "Send an HTTP request from the sandbox, as far as its network policy allows.",
 		function:    newFunction(httpRequest), synonyms: map[string]string{"body": "data"},
 	}}
 }
 
 type httpInput struct {
-	URL     string            `json:"url" jsonschema:"address, http:// or https://"`
-	Method  string            `json:"method,omitempty" jsonschema:"the method" default:"GET"`
+	URL     string            `json:"url" jsonschema:"URL, http:// or https://"`
+	Method  string            `json:"method,omitempty" jsonschema:"request method" default:"GET"`
 	Headers map[string]string `json:"headers,omitempty" jsonschema:"headers to send"`
-	Data    string            `json:"data,omitempty" jsonschema:"what to send as the body"`
-	Params  map[string]string `json:"params,omitempty" jsonschema:"values to add to the query"`
-	Timeout float64           `json:"timeout,omitempty" jsonschema:"seconds for all of it" default:"30" range:"0,600"`
+	Data    string            `json:"data,omitempty" jsonschema:"request body"`
+	Params  map[string]string `json:"params,omitempty" jsonschema:"query parameters to add"`
+	Timeout float64           `json:"timeout,omitempty" jsonschema:"seconds for the whole request" default:"30" range:"0,600"`
 }
 
 type httpData struct {
@@ -64,7 +64,7 @@ func httpRequest(ctx context.Context, s *Session, in httpInput) (Result, error) 
 	}
 	fmt.Fprintf(&b, "\n%s", content)
 	if answer.More {
-		b.WriteString("\n(cut)")
+		b.WriteString("\n(truncated)")
 	}
 	data.Content = s.truncateText(content)
 	return Result{Text: b.String(), Data: data, Failed: !data.Success}, nil

@@ -7,26 +7,26 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// Point is a place in the window, in pixels from its upper left corner.
+// Point is a position in the window, in pixels from its upper left corner.
 type Point struct {
 	X float64 `json:"x"`
 	Y float64 `json:"y"`
 }
 
-// Click is how an element is clicked.
+// Click describes a mouse click.
 type Click struct {
-	// Button is left, middle or right, Count how often.
+	// Button is left, middle or right; Count is 2 for a double click.
 	Button string
 	Count  int
 }
 
-// LeftClick is the usual one.
+// LeftClick returns a single click with the left button.
 func LeftClick() Click { return Click{Button: "left", Count: 1} }
 
-// Click clicks an element, which is scrolled to, and returns what it is. The text that it
-// returns is the page's.
+// Click scrolls to an element, clicks it, and returns its description, which is untrusted text of
+// the page.
 //
-// NotFound. Conflict: it is not visible, or covered by another one.
+// NotFound: no such element. Conflict: it is not visible, or covered by another element.
 func (t *Tab) Click(ctx context.Context, target Target, c Click) (string, error) {
 	p, told, err := t.scrollTo(ctx, target)
 	if err != nil {
@@ -35,7 +35,7 @@ func (t *Tab) Click(ctx context.Context, target Target, c Click) (string, error)
 	return told, t.ClickAt(ctx, p, c)
 }
 
-// scrollTo scrolls to an element and tells where it is.
+// scrollTo scrolls to an element and returns its position and description.
 func (t *Tab) scrollTo(ctx context.Context, target Target) (Point, string, error) {
 	if err := target.checkTarget(); err != nil {
 		return Point{}, "", err
@@ -49,7 +49,7 @@ func (t *Tab) scrollTo(ctx context.Context, target Target) (Point, string, error
 	return raw.Point, cleanText(raw.Told, maxName), err
 }
 
-// ClickAt clicks at a place. Invalid: it is outside of the window.
+// ClickAt clicks at a position. Invalid: it is outside of the window.
 func (t *Tab) ClickAt(ctx context.Context, at Point, c Click) error {
 	if err := t.Move(ctx, at); err != nil {
 		return err
@@ -64,14 +64,14 @@ func (t *Tab) ClickAt(ctx context.Context, at Point, c Click) error {
 	return t.Settle(ctx)
 }
 
-// Move moves the mouse. Invalid: the place is outside of the window.
+// Move moves the mouse. Invalid: the position is outside of the window.
 func (t *Tab) Move(ctx context.Context, at Point) error {
 	return t.dispatchMouse(ctx, "mouseMoved", at, nil)
 }
 
 func (t *Tab) dispatchMouse(ctx context.Context, kind string, at Point, more object) error {
 	if v := t.b.View(); at.X < 0 || at.Y < 0 || at.X >= float64(v.Width) || at.Y >= float64(v.Height) {
-		return sandpit.Errorf(sandpit.Invalid, "the place %g, %g is outside of the window, which has %d x %d pixels", at.X, at.Y, v.Width, v.Height)
+		return sandpit.Errorf(sandpit.Invalid, "position %g, %g is outside of the window of %d x %d pixels", at.X, at.Y, v.Width, v.Height)
 	}
 	params := object{"type": kind, "x": at.X, "y": at.Y, "modifiers": t.heldKeys()}
 	maps.Copy(params, more)
@@ -79,10 +79,10 @@ func (t *Tab) dispatchMouse(ctx context.Context, kind string, at Point, more obj
 	return err
 }
 
-// dragSteps is in how many moves something is dragged: pages look at those between.
+// dragSteps is the number of mouse moves of a drag: pages react to intermediate moves.
 const dragSteps = 10
 
-// Drag presses the left button at one place and releases it at another.
+// Drag presses the left button at one position and releases it at another.
 func (t *Tab) Drag(ctx context.Context, from, to Point) error {
 	if err := t.Move(ctx, from); err != nil {
 		return err
@@ -119,7 +119,7 @@ func (t *Tab) DragElement(ctx context.Context, source, target Target) error {
 	return t.Drag(ctx, from, to)
 }
 
-// Wheel turns the mouse's wheel at a place.
+// Wheel turns the mouse wheel at a position.
 func (t *Tab) Wheel(ctx context.Context, at Point, dx, dy float64) error {
 	if err := t.dispatchMouse(ctx, "mouseWheel", at, object{"deltaX": dx, "deltaY": dy}); err != nil {
 		return err
@@ -127,23 +127,24 @@ func (t *Tab) Wheel(ctx context.Context, at Point, dx, dy float64) error {
 	return t.Settle(ctx)
 }
 
-// Scroll scrolls by an amount of pixels, or, if it is 0, by pages. Negative is up.
+// Scroll scrolls by an amount of pixels, or by pages if amount is 0. Negative values scroll up.
 func (t *Tab) Scroll(ctx context.Context, amount, pages float64) (Scroll, error) {
 	var raw rawScroll
 	err := t.callScript(ctx, &raw, "scroll", amount, pages)
 	return Scroll(raw), err
 }
 
-// ScrollTo scrolls to a text. NotFound.
+// ScrollTo scrolls to a text. NotFound: the page does not contain it.
 func (t *Tab) ScrollTo(ctx context.Context, text string) (Scroll, error) {
 	var raw rawScroll
 	err := t.callScript(ctx, &raw, "toText", text)
 	return Scroll(raw), err
 }
 
-// Fill replaces what a field holds.
+// Fill replaces the text of a field.
 //
-// NotFound. Invalid: it is no field, or takes no such text. Conflict: it cannot be changed.
+// NotFound: no such element. Invalid: it is not a field, or does not accept the text. Conflict: it
+// is read-only or disabled.
 func (t *Tab) Fill(ctx context.Context, target Target, text string) error {
 	if err := target.checkTarget(); err != nil {
 		return err
@@ -164,13 +165,13 @@ func (t *Tab) Fill(ctx context.Context, target Target, text string) error {
 	return t.Press(ctx, "Delete")
 }
 
-// Type puts text where the page's focus is.
+// Type inserts text at the page's focus.
 func (t *Tab) Type(ctx context.Context, text string) error {
 	_, err := t.callPage(ctx, "Input.insertText", object{"text": text})
 	return err
 }
 
-// Option is one of a list to select from.
+// Option is an option of a drop-down list.
 type Option struct {
 	Index    int    `json:"index"`
 	Text     string `json:"text"`
@@ -178,7 +179,9 @@ type Option struct {
 	Selected bool   `json:"selected,omitempty"`
 }
 
-// Options lists what can be selected. NotFound. Invalid: the element is no list.
+// Options returns the options of a drop-down list.
+//
+// NotFound: no such element. Invalid: it is not a drop-down list.
 func (t *Tab) Options(ctx context.Context, target Target) ([]Option, error) {
 	if err := target.checkTarget(); err != nil {
 		return nil, err
@@ -194,8 +197,10 @@ func (t *Tab) Options(ctx context.Context, target Target) ([]Option, error) {
 	return options, err
 }
 
-// Select selects an option by its text or value. NotFound. Invalid: the element is no
-// list. Conflict: it cannot be selected.
+// Select selects an option by its text or value.
+//
+// NotFound: no such element or option. Invalid: it is not a drop-down list. Conflict: the option
+// is disabled.
 func (t *Tab) Select(ctx context.Context, target Target, option string) error {
 	if err := target.checkTarget(); err != nil {
 		return err

@@ -5,7 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"image"
-	_ "image/jpeg" // pictures that are too large as PNG
+	_ "image/jpeg" // for screenshots that are too large as PNG
 	_ "image/png"
 	"time"
 
@@ -13,19 +13,18 @@ import (
 )
 
 const (
-	// maxContent is how much of a page's text is taken, in bytes or so.
+	// maxContent bounds the text of a page, in bytes.
 	maxContent = 1 << 20
-	// maxElements and maxName bound what is told of a page.
+	// maxElements and maxName bound the state of a page.
 	maxElements = 500
 	maxName     = 400
-	// maxPicture is the largest picture, in bytes, maxSide and maxPixels in pixels.
+	// maxPicture bounds a screenshot in bytes, maxSide and maxPixels in pixels.
 	maxPicture = 10 << 20
 	maxSide    = 8192
 	maxPixels  = 16 << 20
 )
 
-// Target says which element is meant: by its number in the last State, by a CSS selector,
-// or by its text.
+// Target selects an element: by its number in the last State, by a CSS selector, or by its text.
 type Target struct {
 	Index    *int   `json:"index,omitempty"`
 	Selector string `json:"selector,omitempty"`
@@ -40,29 +39,29 @@ func (t Target) checkTarget() error {
 		}
 	}
 	if given != 1 {
-		return sandpit.Errorf(sandpit.Invalid, "say which element: by one of index, selector and text")
+		return sandpit.Errorf(sandpit.Invalid, "select the element by exactly one of index, selector and text")
 	}
 	return nil
 }
 
-// About is where a page is.
+// About describes a page.
 type About struct {
 	URL   string `json:"url"`
 	Title string `json:"title"`
-	// Status is what the server has answered, 0 if that is not known.
+	// Status is the HTTP status, 0 if unknown.
 	Status int `json:"status,omitempty"`
 	Width  int `json:"width"`
 	Height int `json:"height"`
 	Scroll
 }
 
-// Scroll is how much there is above and below of what is shown, in pixels.
+// Scroll is how many pixels are above and below the visible part.
 type Scroll struct {
 	Above int `json:"pixels_above"`
 	Below int `json:"pixels_below"`
 }
 
-// Element is something on a page that can be acted on.
+// Element is an interactive element of a page.
 type Element struct {
 	Index    int      `json:"index"`
 	Role     string   `json:"role"`
@@ -74,13 +73,13 @@ type Element struct {
 	Disabled bool     `json:"disabled,omitempty"`
 }
 
-// State is what is on a page.
+// State is the contents of a page.
 type State struct {
 	About
-	// Text is the page as it reads, with the numbers of elements.
+	// Text is the page's text with the numbers of elements.
 	Text     string    `json:"-"`
 	Elements []Element `json:"elements"`
-	// Cut is true if there is more.
+	// Cut is true if the page has more text or elements.
 	Cut bool `json:"truncated,omitempty"`
 }
 
@@ -104,14 +103,14 @@ func (r rawAbout) toAbout() About {
 	}
 }
 
-// About tells where the page is.
+// About returns the page's address, title and scroll position.
 func (t *Tab) About(ctx context.Context) (About, error) {
 	var raw rawAbout
 	err := t.callScript(ctx, &raw, "about")
 	return raw.toAbout(), err
 }
 
-// State tells what is on the page. Its elements have numbers until the next State.
+// State returns the contents of the page. The numbers of elements are valid until the next State.
 func (t *Tab) State(ctx context.Context) (State, error) {
 	var raw struct {
 		rawAbout
@@ -135,7 +134,7 @@ func (t *Tab) State(ctx context.Context) (State, error) {
 	return s, nil
 }
 
-// Content is the text of the page or of an element, or its HTML, and whether there is more.
+// Content returns the text or HTML of the page or an element, and whether it was truncated.
 func (t *Tab) Content(ctx context.Context, target Target, html bool) (string, bool, error) {
 	var raw struct {
 		Text string `json:"text"`
@@ -145,13 +144,13 @@ func (t *Tab) Content(ctx context.Context, target Target, html bool) (string, bo
 	return cleanText(raw.Text, maxContent), raw.Cut, err
 }
 
-// pollInterval is how often a page is asked whether something is there.
+// pollInterval is the interval at which WaitFor checks the page.
 const pollInterval = 200 * time.Millisecond
 
-// WaitFor waits until something on the page matches a selector and is visible, or, if it
-// is "", until the page has a text.
+// WaitFor waits until a visible element matches a selector, or, if selector is "", until the page
+// contains a text.
 //
-// Timeout: that was not so within limit.
+// Timeout: the condition was not met within limit.
 func (t *Tab) WaitFor(ctx context.Context, selector, text string, limit time.Duration) error {
 	for end := time.Now().Add(limit); ; {
 		var raw struct {
@@ -161,7 +160,7 @@ func (t *Tab) WaitFor(ctx context.Context, selector, text string, limit time.Dur
 			return err
 		}
 		if time.Now().After(end) {
-			return sandpit.WithHint(sandpit.Errorf(sandpit.Timeout, "it has not come within %s", limit), "browser_state tells what is there")
+			return sandpit.WithHint(sandpit.Errorf(sandpit.Timeout, "the element or text did not appear within %s", limit), "call browser_state to see the page")
 		}
 		select {
 		case <-time.After(pollInterval):
@@ -171,7 +170,7 @@ func (t *Tab) WaitFor(ctx context.Context, selector, text string, limit time.Dur
 	}
 }
 
-// Picture is a picture of a page.
+// Picture is a screenshot of a page.
 type Picture struct {
 	MIME   string
 	Data   []byte
@@ -179,10 +178,10 @@ type Picture struct {
 	Height int
 }
 
-// Screenshot takes a picture of what is shown, or of the full page as far as 8192 pixels
-// and 16 million of them in all go. It is a PNG, or a JPEG if that would be too large.
+// Screenshot takes a screenshot of the visible part, or of the full page up to 8192 pixels a side
+// and 16 million pixels. The format is PNG, or JPEG if the PNG is too large.
 //
-// Exhausted: it is too large in every form.
+// Exhausted: both formats are too large.
 func (t *Tab) Screenshot(ctx context.Context, full bool) (Picture, error) {
 	view := t.b.View()
 	width, height := view.Width, view.Height
@@ -209,7 +208,7 @@ func (t *Tab) Screenshot(ctx context.Context, full bool) (Picture, error) {
 			return p, err
 		}
 	}
-	return Picture{}, sandpit.Errorf(sandpit.Exhausted, "a picture of the page has more than %d bytes", maxPicture)
+	return Picture{}, sandpit.Errorf(sandpit.Exhausted, "the screenshot has more than %d bytes", maxPicture)
 }
 
 func (t *Tab) captureImage(ctx context.Context, format string, width, height int) (Picture, error) {
@@ -230,22 +229,22 @@ func (t *Tab) captureImage(ctx context.Context, format string, width, height int
 		Data []byte `json:"data"` // Base64
 	}
 	if err := json.Unmarshal(raw, &came); err != nil {
-		return Picture{}, sandpit.Errorf(sandpit.Internal, "the browser's picture: %w", err)
+		return Picture{}, sandpit.Errorf(sandpit.Internal, "decode the browser's screenshot: %w", err)
 	}
 	return checkPicture(came.Data, format)
 }
 
-// checkPicture is a picture that is one: of the format, as large as is allowed, and complete.
+// checkPicture checks the format, the size and the completeness of a screenshot.
 func checkPicture(data []byte, format string) (Picture, error) {
 	if len(data) > maxPicture {
-		return Picture{}, sandpit.Errorf(sandpit.Exhausted, "the picture has %d bytes", len(data))
+		return Picture{}, sandpit.Errorf(sandpit.Exhausted, "the screenshot has %d bytes", len(data))
 	}
 	head, kind, err := image.DecodeConfig(bytes.NewReader(data))
 	if err != nil || kind != format || head.Width > maxSide || head.Height > maxSide || head.Width*head.Height > maxPixels {
-		return Picture{}, sandpit.Errorf(sandpit.Internal, "the browser's picture is no %s of an allowed size (%v)", format, err)
+		return Picture{}, sandpit.Errorf(sandpit.Internal, "the browser's screenshot is not a %s of an allowed size (%v)", format, err)
 	}
 	if _, _, err := image.Decode(bytes.NewReader(data)); err != nil {
-		return Picture{}, sandpit.Errorf(sandpit.Internal, "the browser's picture: %w", err)
+		return Picture{}, sandpit.Errorf(sandpit.Internal, "decode the browser's screenshot: %w", err)
 	}
 	return Picture{MIME: "image/" + format, Data: data, Width: head.Width, Height: head.Height}, nil
 }

@@ -19,19 +19,19 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/textlen"
 )
 
-// Tool is one that a server offers.
+// Tool is a tool that a server offers.
 type Tool struct {
-	// Name is one that every client takes: letters, digits, - and _, at most 64. It begins
-	// with the server's name.
+	// Name is valid for every client: letters, digits, - and _, at most 64. It begins with the
+	// server's name.
 	Name string `json:"name"`
-	// Tool is what the server calls it.
+	// Tool is its name on the server.
 	Tool        string          `json:"tool"`
 	Title       string          `json:"title,omitempty"`
 	Description string          `json:"description,omitempty"`
 	Schema      json.RawMessage `json:"input_schema,omitempty"`
 }
 
-// toolList takes tools within bounds.
+// toolList collects tools within bounds.
 type toolList struct {
 	Listing
 
@@ -48,7 +48,7 @@ func (l *toolList) addTool(t *sdk.Tool) {
 		return
 	}
 	tool := Tool{Name: qualifiedName(l.server, t.Name), Tool: t.Name, Title: truncate(t.Title, maxToolName), Description: truncate(t.Description, maxDescription)}
-	if schema, err := json.Marshal(t.InputSchema); err == nil && len(schema) <= maxSchema { // else the server checks what it gets
+	if schema, err := json.Marshal(t.InputSchema); err == nil && len(schema) <= maxSchema { // without a schema only the server checks the input
 		tool.Schema = schema
 	}
 	l.size += len(tool.Description) + len(tool.Schema) + len(tool.Title)
@@ -60,7 +60,7 @@ func (l *toolList) addTool(t *sdk.Tool) {
 	l.Tools = append(l.Tools, tool)
 }
 
-// truncate is at most size bytes of a text, in valid UTF-8.
+// truncate returns at most size bytes of a text, and "…" if it was longer, as valid UTF-8.
 func truncate(text string, size int) string {
 	return textlen.Shorten(strings.ToValidUTF8(text, ""), size)
 }
@@ -74,18 +74,18 @@ const (
 	hashSize     = 10 // digits
 )
 
-// namePrefix is what the names of a server's tools begin with.
+// namePrefix returns the prefix of the names of a server's tools.
 func namePrefix(server string) string {
 	name := uncleanPattern.ReplaceAllString(server, "_")
 	return name[:min(len(name), maxPrefix)] + separator
 }
 
-// qualifiedName is a name for a tool of a server. Names that had to be changed for it end in a
-// number that is made of what they were, so that two do not become one.
+// qualifiedName returns a name for a tool of a server. A name that had to be changed ends with a
+// hash of the original one, so that two tools do not get the same name.
 func qualifiedName(server, tool string) string {
 	plain := server + separator + tool
 	name := namePrefix(server) + uncleanPattern.ReplaceAllString(tool, "_")
-	// With one separator there is one way to read it.
+	// With exactly one separator the name is unambiguous.
 	if name == plain && len(name) <= maxQualified && strings.Count(name, separator) == 1 && !strings.Contains(name, separator+"_") {
 		return name
 	}
@@ -93,26 +93,26 @@ func qualifiedName(server, tool string) string {
 	return name[:min(len(name), maxQualified-hashSize-1)] + "_" + hex.EncodeToString(sum[:])[:hashSize]
 }
 
-// Answer is what a tool has answered.
+// Answer is the result of a tool call.
 type Answer struct {
-	// Text is its texts, with a note in brackets for all else.
+	// Text is its text parts, with notes in brackets for other parts.
 	Text   string
 	Images []Image
 	// Files are recordings and other data.
 	Files []File
 	// Structured is nil or JSON.
 	Structured json.RawMessage
-	// Failed is true if the tool says so.
+	// Failed is true if the tool reports an error.
 	Failed bool
 }
 
-// Image is a picture: PNG, JPEG or GIF, or WebP, whose size nobody has checked.
+// Image is an image: PNG, JPEG or GIF with a checked size, or WebP without.
 type Image struct {
 	MIME string
 	Data []byte
 }
 
-// File is data that is neither text nor a picture.
+// File is data that is neither text nor an image.
 type File struct {
 	// Suffix is how a file name for it ends, with the dot.
 	Suffix string
@@ -163,7 +163,7 @@ func toAnswer(r *sdk.CallToolResult) Answer {
 	return a
 }
 
-// addPart takes one part of an answer, and returns what is to be read of it.
+// addPart adds one part of a result, and returns its text or a note about it.
 func (a *Answer) addPart(c sdk.Content) string {
 	switch c := c.(type) {
 	case *sdk.TextContent:
@@ -183,28 +183,28 @@ func (a *Answer) addPart(c sdk.Content) string {
 		}
 		return fmt.Sprintf("[RESOURCE: %s]\n%s", truncate(c.Resource.URI, 2000), c.Resource.Text)
 	}
-	return fmt.Sprintf("[CONTENT of a kind that is not known: %T]", c)
+	return fmt.Sprintf("[CONTENT of unknown type: %T]", c)
 }
 
-// addImage takes a picture that is what it says and not too large to be looked at.
+// addImage adds an image if its format is supported and it is not too large.
 func (a *Answer) addImage(mime string, data []byte) string {
 	mime = truncate(mime, 100)
 	refused := func(why string) string {
 		return fmt.Sprintf("[IMAGE left out: %s, %d bytes: %s]", mime, len(data), why)
 	}
 	if len(a.Images) == mostImages || len(data) > maxImage {
-		return refused(fmt.Sprintf("at most %d of %d bytes", mostImages, maxImage))
+		return refused(fmt.Sprintf("the limit is %d images of %d bytes", mostImages, maxImage))
 	}
 	kind := http.DetectContentType(data)
 	switch kind {
 	case "image/png", "image/jpeg", "image/gif":
 		config, _, err := image.DecodeConfig(bytes.NewReader(data))
 		if err != nil || config.Width > maxSide || config.Height > maxSide {
-			return refused(fmt.Sprintf("broken, or with more than %d pixels on a side", maxSide))
+			return refused(fmt.Sprintf("damaged, or more than %d pixels wide or high", maxSide))
 		}
 	case "image/webp":
 	default:
-		return refused("not a picture of a kind that is known")
+		return refused("unknown image format")
 	}
 	a.Images = append(a.Images, Image{MIME: kind, Data: data})
 	return "[IMAGE: " + kind + "]"
@@ -213,7 +213,7 @@ func (a *Answer) addImage(mime string, data []byte) string {
 func (a *Answer) addFile(what, mime, uri string, data []byte) string {
 	mime, uri = truncate(mime, 100), truncate(uri, 2000)
 	if len(a.Files) == mostFiles || len(data) > maxFile {
-		return fmt.Sprintf("[%s left out: %s %s, %d bytes: at most %d of %d]", what, mime, uri, len(data), mostFiles, maxFile)
+		return fmt.Sprintf("[%s left out: %s %s, %d bytes: the limit is %d of %d bytes]", what, mime, uri, len(data), mostFiles, maxFile)
 	}
 	_, kind, _ := strings.Cut(mime, "/")
 	suffix := ".bin"

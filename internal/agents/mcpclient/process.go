@@ -12,17 +12,17 @@ import (
 )
 
 const (
-	// startTimeout is how long the sandbox may take to start one.
+	// startTimeout bounds the start of a program.
 	startTimeout = 30 * time.Second
-	// exitTimeout is how long a program may take to end by itself once its input has.
+	// exitTimeout is how long a program may run after the end of its input.
 	exitTimeout = 2 * time.Second
-	// killTimeout bounds the killing of one.
+	// killTimeout bounds the killing of a program.
 	killTimeout = 10 * time.Second
-	// maxStderr is how much is kept of the end of a program's second output, in bytes.
+	// maxStderr is how many of the last bytes of standard error are kept.
 	maxStderr = 2000
 )
 
-// program is a process in the sandbox whose streams are ours. Its owner must stop it.
+// program is a process in the sandbox with its streams. The caller must stop it.
 type program struct {
 	process sandpit.Process
 	input   *io.PipeWriter
@@ -31,25 +31,25 @@ type program struct {
 	stderr  *tailBuffer
 	release context.CancelFunc
 	ended   chan struct{}
-	// status is how it ended, "" if nobody has heard; set before ended is closed.
+	// status is the exit status, "" if unknown; set before ended is closed.
 	status string
 }
 
 // startProgram starts a program. It outlives ctx.
 //
-// Unavailable: the sandbox does not answer.
+// Unavailable: the sandbox does not respond.
 func startProgram(ctx context.Context, g sandpit.Processes, cmd sandpit.Command) (*program, error) {
 	stdin, input := io.Pipe()
 	output, stdout := io.Pipe()
 	life, release := context.WithCancel(context.WithoutCancel(ctx))
 	p := &program{input: input, output: output, stderr: &tailBuffer{}, release: release, ended: make(chan struct{})}
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, stdout, p.stderr
-	// A start that is given up half way might leave a process that nobody knows: so that is
-	// not done when ctx ends, but only to a sandbox that does not answer.
+	// Canceling a start could leave an unknown process. The start therefore ignores the end of
+	// ctx, and is canceled only if the sandbox does not respond.
 	impatient := time.AfterFunc(startTimeout, release)
 	process, err := g.Start(life, cmd)
 	if !impatient.Stop() && err != nil {
-		err = sandpit.Errorf(sandpit.Unavailable, "the sandbox has not started the program within %s", startTimeout)
+		err = sandpit.Errorf(sandpit.Unavailable, "the program did not start within %s", startTimeout)
 	}
 	if err != nil {
 		release()
@@ -68,8 +68,7 @@ func startProgram(ctx context.Context, g sandpit.Processes, cmd sandpit.Command)
 	return p, nil
 }
 
-// stopProgram ends the input and, should that not end the program, kills it with all that it has
-// started.
+// stopProgram closes the input, waits for grace, and kills the program with its session.
 func (p *program) stopProgram(ctx context.Context, grace time.Duration) {
 	_, _ = p.input.Close(), p.output.Close() // never fail
 	select {
@@ -78,8 +77,8 @@ func (p *program) stopProgram(ctx context.Context, grace time.Duration) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), killTimeout)
 	defer cancel()
-	// It may have ended, with others left in its session; and a sandbox that does not
-	// answer is ending itself.
+	// The program may have ended and left others in its session. An error means that the
+	// sandbox does not respond, which ends the program too.
 	_ = p.process.Signal(ctx, sandpit.SIGKILL)
 	select {
 	case <-p.ended:
@@ -109,19 +108,17 @@ func (t *tailBuffer) String() string {
 	return string(t.data)
 }
 
-// receiveBudget bounds what a server may send until it is asked again, and takes it from the
-// account of memory of the request that has come last.
+// receiveBudget bounds how many bytes a server may send per request, and reserves their memory in
+// the account of the last request.
 type receiveBudget struct {
 	left    atomic.Int64
 	account atomic.Pointer[memory.Account]
 }
 
-// receivedCost is how many bytes each byte of a server takes: as it comes, as a message, and as
-// what is made of that.
+// receivedCost is the memory for each received byte: raw, as a message, and decoded.
 const receivedCost = 3
 
-// maxReceived is how much a server may send for one request, in bytes, with what it sends
-// unasked.
+// maxReceived bounds the bytes that a server may send for one request, including notifications.
 const maxReceived = 24 << 20
 
 func (m *receiveBudget) resetFor(account *memory.Account) {
@@ -129,7 +126,7 @@ func (m *receiveBudget) resetFor(account *memory.Account) {
 	m.account.Store(account)
 }
 
-// meterReader is a reader that is metered.
+// meterReader returns a reader that counts against the budget.
 func (m *receiveBudget) meterReader(r io.ReadCloser) io.ReadCloser { return &meteredReader{r, m} }
 
 type meteredReader struct {
@@ -143,7 +140,7 @@ func (r *meteredReader) Read(b []byte) (int, error) {
 	if r.meter.left.Add(-int64(n)) < 0 {
 		return 0, sandpit.Errorf(sandpit.Exhausted, "the server has sent more than %d bytes for one request", maxReceived)
 	}
-	// What comes when the request has ended is read at once and dropped.
+	// Bytes that arrive after the end of the request are read and discarded.
 	if reserveErr := r.meter.account.Load().Reserve(int64(n) * receivedCost); sandpit.CodeOf(reserveErr) == sandpit.Exhausted {
 		return 0, reserveErr
 	}
