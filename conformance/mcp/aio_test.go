@@ -175,7 +175,7 @@ func aioCode(a aio) {
 	a.ask(`POST /v1/jupyter/sessions/create {"kernel_name": "python3"}`, 200, `"session_id":"jupyter-`)
 	a.ask(`POST /v1/code/execute {"language": "python", "code": "print(6 * 7)"}`, 200, `"stdout":"42\n"`, `"exit_code":0`)
 	a.ask(`POST /v1/code/execute {"language": "cobol", "code": "x"}`, 422)
-	a.ask(`POST /v1/code/execute {"language": "python", "code": "x", "cwd": "/"}`, 422, "cwd cannot be chosen")
+	a.ask(`POST /v1/code/execute {"language": "python", "code": "x", "cwd": "/"}`, 422, "cwd is not supported")
 	a.ask(`GET /v1/code/info`, 200, `"language":"python"`)
 	a.ask(`POST /v1/nodejs/execute {"code": "console.log(require('fs').readFileSync(0, 'utf8') + 1); process.exit(3)", "stdin": "in"}`, 200, `"stdout":"in1\n"`, `"exit_code":3`, `"status":"error"`)
 }
@@ -184,7 +184,7 @@ func aioRest(a aio) {
 	a.ask("GET /v1/mcp/servers", 200, `"success":true`, `"data":[]`)
 	a.ask("GET /v1/mcp/none/tools", 200, `"success":false`)
 	a.ask(`POST /v1/mcp/none/tools/x {"a": 1}`, 200, `"success":false`)
-	a.ask(`POST /v1/browser/actions {"action_type": "MOUSE_DOWN"}`, 422, "no action")
+	a.ask(`POST /v1/browser/actions {"action_type": "MOUSE_DOWN"}`, 422, "unknown action")
 	if _, err := exec.LookPath("chromium"); err != nil {
 		testengine.Skip(a, "this machine has no chromium")
 	}

@@ -204,11 +204,11 @@ func testChoice(t *testing.T, s *server) {
 	}
 	for query, want := range map[string]string{
 		"?tools=none":            "400 unknown tool or category",
-		"?colour=red":            "400 there is no choice",
+		"?colour=red":            "400 unknown parameter",
 		"?network=maybe":         "400 network",
 		"?image=host&template=x": "400 image and template exclude each other",
-		"?image=a&image=b":       "400 image is said twice",
-		"?image=%zz":             "400 the query",
+		"?image=a&image=b":       "400 image has two different values",
+		"?image=%zz":             "400 invalid query",
 		"?image=/etc":            "403 image",
 		"?image=../../etc":       "403 image",
 		"?template=nobody-has":   "400 nobody-has",

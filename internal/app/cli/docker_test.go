@@ -171,7 +171,7 @@ func TestImagesElsewhere(t *testing.T) {
 		{"image ls --json --provider gvisor " + socket, 0, `"kind": "layers"`},
 		{"image rm --provider gvisor " + socket + " " + tagged, 0, tagged},
 		{"image rm --provider gvisor " + socket + " " + tagged, 3, "not in the cache"},
-		{"image pull " + socket + " /etc", 2, "want an image of a registry"},
+		{"image pull " + socket + " /etc", 2, "image of a registry"},
 		{"image import " + socket + " " + dir, 125, "hint: run this on the server's machine"},
 		{"image prune " + socket, 125, "the image cache of this machine"},
 		{"image update " + socket, 125, "the image cache of this machine"},

@@ -62,7 +62,7 @@ func (h HostAccess) AuthorizeSpec(p Principal, spec *sandpit.Spec, c Consent) er
 }
 
 // AuthorizeImage refuses files and directories of the server's machine as images, except to
-// administrators, who must give absolute paths.
+// administrators, which must give absolute paths.
 func AuthorizeImage(p Principal, name sandpit.Image) error {
 	switch {
 	case !image.IsPath(string(name)):
@@ -139,7 +139,7 @@ func (h HostAccess) resolveSource(p Principal, rules hostpath.Rules, source stri
 		"ask an administrator of the server for the directories that clients may mount")
 }
 
-// mountRules returns the rules for mounts of p, who names some paths explicitly.
+// mountRules returns the rules for mounts of p. named are the paths that p names explicitly.
 func (h HostAccess) mountRules(p Principal, named []string) (hostpath.Rules, error) {
 	rules := hostpath.Rules{Own: h.OwnPaths, Homes: h.Homes, Allowed: h.resolvedRoots()}
 	if len(named) == 0 {

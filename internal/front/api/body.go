@@ -11,45 +11,46 @@ import (
 )
 
 const (
-	// restTimeout is how long the rest of a body may take that nobody has asked for, and
-	// refusedTimeout that of a request that the edge has refused.
+	// restTimeout is how long reading the unused rest of a body may take, and refusedTimeout
+	// that of a request that the edge has refused.
 	restTimeout    = 5 * time.Second
 	refusedTimeout = time.Second
-	// maxRest is how many bytes of it are read.
+	// maxRest is how many bytes of it are read at most.
 	maxRest = 256 << 20
-	// bodyTimeout is how long a body may take that is read as a whole.
+	// bodyTimeout is how long reading a complete body may take.
 	bodyTimeout = 60 * time.Second
 )
 
-// BodyCost is how many bytes of memory each byte of a JSON body usually takes: as it comes,
-// as values, and as what is made of these.
+// BodyCost is how many bytes of memory each byte of a JSON body usually takes: as text, as
+// values, and as what these are converted to.
 const BodyCost = 4
 
-// ReadBody reads the body of a request of up to most bytes, which must come within a minute, so that nobody else has to:
-// a limit of reading that is left while the request goes on would end it. It takes cost bytes of the request's
-// account for each byte. Invalid: it is larger, or breaks off. Exhausted: there is no memory for it.
+// ReadBody reads the body of a request of up to most bytes, which must arrive within a minute.
+// Read deadlines of a connection end requests, so callers must not set their own. ReadBody
+// reserves cost bytes of the request's account for each byte. Invalid: the body is larger or
+// incomplete. Exhausted: there is not enough memory.
 func ReadBody(w http.ResponseWriter, r *http.Request, most, cost int64) ([]byte, error) {
 	if r.Body == nil || r.Body == http.NoBody {
 		return nil, nil
 	}
 	control := http.NewResponseController(w)
-	_ = control.SetReadDeadline(time.Now().Add(bodyTimeout)) // what cannot have one needs none
+	_ = control.SetReadDeadline(time.Now().Add(bodyTimeout)) // connections without deadlines need none
 	text, err := memory.ReadAll(r.Context(), http.MaxBytesReader(w, r.Body, most), most, cost)
 	_ = control.SetReadDeadline(time.Time{})
 	if sandpit.CodeOf(err) == sandpit.Exhausted {
 		return nil, err
 	}
 	if large, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		return nil, sandpit.Errorf(sandpit.Invalid, "the request is larger than %d bytes", large.Limit)
+		return nil, sandpit.Errorf(sandpit.Invalid, "the request body is larger than %d bytes", large.Limit)
 	}
 	if err != nil {
-		return nil, sandpit.Errorf(sandpit.Invalid, "the request does not come as a whole")
+		return nil, sandpit.Errorf(sandpit.Invalid, "the request body is incomplete")
 	}
 	return text, nil
 }
 
-// LimitRest has what is left of a body come soon, or never: who reads it after the answer,
-// if only the HTTP server itself, waits for 5 seconds.
+// LimitRest limits the time for reading the rest of a body to 5 seconds, also for the HTTP
+// server itself, which reads it after the response.
 func LimitRest(w http.ResponseWriter) { limitRest(w, false) }
 
 func limitRest(w http.ResponseWriter, refused bool) {
@@ -57,16 +58,16 @@ func limitRest(w http.ResponseWriter, refused bool) {
 	if refused {
 		limit = refusedTimeout
 	}
-	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(limit)) // what cannot have one needs none
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(limit)) // connections without deadlines need none
 }
 
-// DrainBody reads what is left of the body of a request that was answered before its end, of
-// 256 MiB for 5 seconds at most: to close a connection while something is on its way has the
-// other side lose the answer. It is for a connection of HTTP/1.1 in full duplex, which is to
-// be closed, and the answer must be complete.
+// DrainBody reads the rest of a body after the response, up to 256 MiB for up to 5 seconds:
+// closing a connection with unread data can make the client lose the response. It is for
+// HTTP/1.1 in full duplex; the response must be complete, and the connection must be closed
+// afterwards.
 func DrainBody(w http.ResponseWriter, body io.Reader) {
 	LimitRest(w)
 	if http.NewResponseController(w).Flush() == nil {
-		_, _ = io.CopyN(io.Discard, body, maxRest) // that it breaks is nobody's business any more
+		_, _ = io.CopyN(io.Discard, body, maxRest) // the response is complete anyway
 	}
 }

@@ -14,27 +14,26 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/fairshare"
 )
 
-// smallHead is how many bytes of the head of a request every connection may send. Longer
-// heads are limited in number.
+// smallHead is how many bytes the head of any request may have. The number of longer heads
+// is limited.
 const smallHead = 16 << 10
 
-// connectionLimits bound the connections of a listener.
+// connectionLimits are the limits of a listener's connections.
 type connectionLimits struct {
-	// total is how many there may be. unknown is how many of them may belong to no owner
-	// when there are no more left, because nothing has shown yet who uses them.
+	// total is the maximum number. unknown is how many of them may have no owner when the
+	// maximum is reached, because they have not sent a key yet.
 	total, unknown int
-	// perAddress and perOwner are how many may come from one address and belong to one
-	// owner.
+	// perAddress and perOwner are the maximum numbers of one address and of one owner.
 	perAddress, perOwner int
-	// largeHeads is how many connections may at a time send a request whose head is longer
-	// than smallHead, and largeHeadsPerAddress how many of one address.
+	// largeHeads is how many heads longer than smallHead may be received at a time, and
+	// largeHeadsPerAddress how many from one address.
 	largeHeads, largeHeadsPerAddress int
-	// exempt reports whether connections from an address carry the requests of many
-	// clients, so that only total bounds them. An invalid address is a unix socket.
+	// exempt reports whether connections from an address carry requests of many clients, so
+	// that only total limits them. An invalid address is a Unix socket.
 	exempt func(netip.Addr) bool
 }
 
-// limitedListener is a listener whose connections are counted.
+// limitedListener is a listener that limits its connections.
 type limitedListener struct {
 	net.Listener
 
@@ -51,27 +50,27 @@ func (g *limitedListener) Accept() (net.Conn, error) {
 		if m := g.connections.add(c); m != nil {
 			return m, nil
 		}
-		_ = c.Close() // there is no room, and nobody to tell
+		_ = c.Close() // there is no room
 	}
 }
 
-// connections is the connections of a listener. A new one is nearly always let in: when there
-// are too many, another one makes way. That is one that belongs to no owner, as long as
-// these have more than their share, else one on which nothing is being done, else one of
-// no owner, else one of the owner that has the most.
+// connections are the open connections of a listener. A new connection is nearly always
+// accepted; if there are too many, another one is closed. That is one without an owner as long
+// as these exceed their share, otherwise an idle one, otherwise one without an owner,
+// otherwise one of the owner with the most connections.
 type connections struct {
 	limits connectionLimits
 
 	mu        sync.Mutex
 	heads     *fairshare.Pool // of heads that are longer than smallHead
 	all       map[*connection]struct{}
-	idle      *list.List // of *member that belong to an owner or are exempt; idle for longest first
+	idle      *list.List // of *connection that have an owner or are exempt; idle for longest first
 	unknown   int
 	addresses map[string]*connectionGroup
 	owners    map[string]*connectionGroup
 }
 
-// connectionGroup is the connections from one address, or of one owner.
+// connectionGroup is the connections from one address or of one owner.
 type connectionGroup struct {
 	members *list.List // of *member; the oldest first
 	unknown *list.List // of those the ones of no owner, the first to make way first
@@ -85,14 +84,14 @@ type connection struct {
 	// What follows is guarded by connections.mu.
 	exempt  bool
 	address string // "" if exempt
-	// inHead is whether the bytes that are read now belong to the head of a request, of
-	// which head have been read. A long one has a grant.
+	// inHead says that the bytes being read belong to the head of a request, of which head
+	// bytes have been read. A long one has a grant.
 	inHead bool
 	head   int
 	large  *fairshare.Grant
-	owner  string // "": nobody has shown a key yet
+	owner  string // "": no key was sent yet
 	idle   *list.Element
-	// The places in the lists of the address and the owner.
+	// The elements in the lists of the address and the owner.
 	ofAddress, ofUnknown, ofOwner *list.Element
 }
 
@@ -109,7 +108,7 @@ func newConnections(limits connectionLimits) *connections {
 	}
 }
 
-// add lets a connection in, or returns nil if there is no room.
+// add adds a connection, or returns nil if there is no room.
 func (c *connections) add(conn net.Conn) *connection {
 	m := &connection{Conn: conn, set: c, inHead: true}
 	var address netip.Addr
@@ -132,8 +131,8 @@ func (c *connections) add(conn net.Conn) *connection {
 	return m
 }
 
-// makeRoom forgets connections until there is room for another one, which the caller
-// closes. The lock is held.
+// makeRoom removes connections until there is room for another one. The caller closes them.
+// The lock is held.
 func (c *connections) makeRoom(m *connection, address netip.Addr) (leaving []*connection, ok bool) {
 	drop := func(victim *connection) {
 		c.remove(victim)
@@ -155,8 +154,7 @@ func (c *connections) makeRoom(m *connection, address netip.Addr) (leaving []*co
 	return leaving, true
 }
 
-// pickVictim returns the connection that makes way for another one; nil if there is none. The
-// lock is held.
+// pickVictim returns the connection to close for a new one, or nil. The lock is held.
 func (c *connections) pickVictim() *connection {
 	if c.unknown > c.limits.unknown {
 		return c.firstUnknown()
@@ -176,11 +174,11 @@ func (c *connections) pickVictim() *connection {
 	if most == nil {
 		return nil
 	}
-	return toConnection(most.members.Back()) // what has been working for longest is worth most
+	return toConnection(most.members.Back()) // the newest: long-running requests are worth most
 }
 
-// firstUnknown returns the connection of no owner that makes way first, from the address
-// that has the most. There must be one. The lock is held.
+// firstUnknown returns the first connection to close of those without an owner, from the
+// address with the most of them. There must be one. The lock is held.
 func (c *connections) firstUnknown() *connection {
 	var most *connectionGroup
 	for _, p := range c.addresses {
@@ -191,8 +189,8 @@ func (c *connections) firstUnknown() *connection {
 	return toConnection(most.unknown.Front())
 }
 
-// pickVictim returns the connection of an address that makes way for another one from there.
-// The lock is held.
+// pickVictim returns the connection of an address to close for a new one from there. The lock
+// is held.
 func (p *connectionGroup) pickVictim() *connection {
 	owners := make(map[string]int)
 	for e := p.members.Front(); e != nil; e = e.Next() {
@@ -214,9 +212,9 @@ func (p *connectionGroup) pickVictim() *connection {
 	return victim
 }
 
-// toConnection returns what a list has in a place.
+// toConnection returns the connection of a list element.
 func toConnection(e *list.Element) *connection {
-	m, _ := e.Value.(*connection) // the lists of this file have nothing else
+	m, _ := e.Value.(*connection) // the lists contain nothing else
 	return m
 }
 
@@ -241,7 +239,7 @@ func groupOf(parties map[string]*connectionGroup, name string) *connectionGroup 
 	return p
 }
 
-// remove forgets a connection. It is idempotent. The lock is held.
+// remove removes a connection. It is idempotent. The lock is held.
 func (c *connections) remove(m *connection) {
 	if _, in := c.all[m]; !in {
 		return
@@ -260,7 +258,7 @@ func (c *connections) remove(m *connection) {
 	}
 }
 
-// leaveUnknown notes that a connection belongs to an owner, or is gone. The lock is held.
+// leaveUnknown removes a connection from those without an owner. The lock is held.
 func (c *connections) leaveUnknown(m *connection) {
 	if m.ofUnknown != nil {
 		c.addresses[m.address].unknown.Remove(m.ofUnknown)
@@ -280,7 +278,7 @@ func (c *connections) leaveOwner(m *connection) {
 	m.ofOwner, m.owner = nil, ""
 }
 
-// setBusy notes that something is being done. The lock is held.
+// setBusy removes a connection from the idle ones. The lock is held.
 func (c *connections) setBusy(m *connection) {
 	if m.idle != nil {
 		c.idle.Remove(m.idle)
@@ -288,7 +286,7 @@ func (c *connections) setBusy(m *connection) {
 	}
 }
 
-// setState notes a new state of a connection.
+// setState records a new state of a connection.
 func (c *connections) setState(m *connection, state http.ConnState) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -303,8 +301,7 @@ func (c *connections) setState(m *connection, state http.ConnState) {
 	}
 }
 
-// endHead notes that the head of a request has been read, or will never be. The lock is
-// held.
+// endHead records that the head of a request was read, or never will be. The lock is held.
 func (c *connections) endHead(m *connection) {
 	if m.large != nil {
 		m.large.Release()
@@ -338,15 +335,15 @@ func (c *connections) countHead(m *connection, n int) error {
 	}
 	address := m.address
 	if m.exempt {
-		address = m.Conn.RemoteAddr().String() // other clients come from the same address
+		address = m.Conn.RemoteAddr().String() // other clients have the same address
 	}
 	grant, err := c.heads.TryAcquire(address, 1)
 	m.large = grant
 	return err
 }
 
-// findConnection returns the member that a connection of the HTTP server is, or has below
-// TLS; nil if there is none.
+// findConnection returns the counted connection of a connection of the HTTP server, also below
+// TLS, or nil.
 func findConnection(conn net.Conn) *connection {
 	if t, ok := conn.(*tls.Conn); ok {
 		conn = t.NetConn()
@@ -355,9 +352,9 @@ func findConnection(conn net.Conn) *connection {
 	return m
 }
 
-// assignOwner notes that a connection carries a request of an owner.
+// assignOwner records that a connection carries a request of an owner.
 //
-// Exhausted: the owner has too many others, and something is being done on all of them.
+// Exhausted: the owner has too many other connections, and all of them are busy.
 func (m *connection) assignOwner(owner string) error {
 	if m == nil || m.exempt {
 		return nil
@@ -391,8 +388,8 @@ func (c *connections) assignOwner(m *connection, owner string) (idle *connection
 	return idle, nil
 }
 
-// markRefused notes that a request on a connection of no owner was refused. It makes way before
-// those whose first request is still to come.
+// markRefused records that a request on a connection without an owner was refused. The
+// connection is closed before those whose first request has not come yet.
 func (m *connection) markRefused() {
 	if m == nil {
 		return
@@ -404,8 +401,7 @@ func (m *connection) markRefused() {
 	}
 }
 
-// oldestIdle returns the oldest connection on which nothing is being done; nil if there is none.
-// The lock is held.
+// oldestIdle returns the oldest idle connection, or nil. The lock is held.
 func (p *connectionGroup) oldestIdle() *connection {
 	for e := p.members.Front(); e != nil; e = e.Next() {
 		if m := toConnection(e); m.idle != nil {
@@ -423,7 +419,7 @@ func (m *connection) Close() error {
 	return m.Conn.Close()
 }
 
-// CloseWrite ends one direction, as who copies between connections needs it.
+// CloseWrite closes one direction, for callers that copy between connections.
 func (m *connection) CloseWrite() error {
 	if c, ok := m.Conn.(interface{ CloseWrite() error }); ok {
 		return c.CloseWrite()
@@ -440,7 +436,7 @@ func (c *connections) closeAll() {
 	}
 	c.mu.Unlock()
 	for _, m := range all {
-		_ = m.Close() // nothing is left to be said
+		_ = m.Close() // the response cannot be completed
 	}
 }
 
@@ -451,7 +447,7 @@ func withConnection(ctx context.Context, conn net.Conn) context.Context {
 	return context.WithValue(ctx, connectionKey{}, findConnection(conn))
 }
 
-// connectionOf returns the connection that a request came by; nil if it is not counted.
+// connectionOf returns the connection of a request; nil if it is not counted.
 func connectionOf(ctx context.Context) *connection {
 	m, _ := ctx.Value(connectionKey{}).(*connection)
 	return m

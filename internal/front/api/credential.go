@@ -14,21 +14,21 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/front/wire"
 )
 
-// identifyClient returns who makes a request.
+// identifyClient returns the principal of a request.
 func (e *Edge) identifyClient(w http.ResponseWriter, r *http.Request, from peer) (Principal, error) {
 	secret, found := readCredential(r.Header)
 	if !found {
 		if from.unix || e.o.Keyless && from.isLoopback(r.Header) && e.isOwnUser(r, from) {
 			return Principal{Owner: LocalOwner, Admin: true}, nil
 		}
-		return PrincipalOf(r.Context()) // there is none, and the error says what to do
+		return PrincipalOf(r.Context()) // the error says what to do
 	}
 	key, err := e.checkKey(r.Context(), secret, from)
 	if sandpit.CodeOf(err) == sandpit.Unauthenticated {
 		if wait, ok := e.reportRefusal(r, e.failed, "log in", err); !ok && !from.unix {
 			retryAfter(w, wait)
-			err = sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "too many wrong API keys from this address, and this one is wrong"),
-				"wait as long as Retry-After says")
+			err = sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "invalid API key, and too many invalid keys from this address"),
+				"wait for the time in Retry-After")
 		}
 	}
 	if err != nil {
@@ -37,10 +37,9 @@ func (e *Edge) identifyClient(w http.ResponseWriter, r *http.Request, from peer)
 	return Principal{Owner: key.Owner, Admin: key.Admin, KeyID: key.ID}, nil
 }
 
-// checkKey returns the key that a secret is of. Whether it is right does not depend on what
-// else comes from the address: behind a proxy that would be everybody. What keeps keys from
-// being guessed is that they have 160 random bits; what is bounded is the work that a wrong
-// one makes.
+// checkKey returns the key of a secret. The result does not depend on other requests from the
+// same address, which may be those of a proxy. Keys cannot be guessed because they have 160
+// random bits; only the work for wrong keys is limited.
 func (e *Edge) checkKey(ctx context.Context, secret string, from peer) (store.Key, error) {
 	if _, known := e.o.Keys.cachedKey(secret); !known && IsKey(secret) {
 		grant, err := e.lookups.Acquire(ctx, from.actorName(), 1)
@@ -52,17 +51,18 @@ func (e *Edge) checkKey(ctx context.Context, secret string, from peer) (store.Ke
 	return e.o.Keys.Check(ctx, secret)
 }
 
-// isOwnUser reports whether a program of the server's own user, or of root, makes a request.
+// isOwnUser reports whether a request comes from a program of the server's own user or of
+// root.
 func (e *Edge) isOwnUser(r *http.Request, from peer) bool {
 	own, err := from.ownPeer()
 	if err != nil {
-		e.o.Log.DebugContext(r.Context(), "whose connection it is cannot be told, so that it needs a key", slog.Any("error", err))
+		e.o.Log.DebugContext(r.Context(), "edge: cannot determine the user of a connection; it needs a key", slog.Any("error", err))
 	}
 	return own
 }
 
-// reportRefusal reports a refusal, unless there were too many: they must not push everything
-// else out of the trail. Then it returns how long to wait.
+// reportRefusal records a refusal in the audit trail. It returns false, and how long to wait,
+// if there were too many: they must not crowd out other events.
 func (e *Edge) reportRefusal(r *http.Request, l *limiter, action string, err error) (wait time.Duration, ok bool) {
 	from := e.o.clientOf(r)
 	if wait, ok = l.takeToken(from.actorName()); !ok {
@@ -75,8 +75,8 @@ func (e *Edge) reportRefusal(r *http.Request, l *limiter, action string, err err
 	return 0, true
 }
 
-// readCredential returns the key that a request shows. Of several that differ none
-// counts.
+// readCredential returns the key in the headers of a request. Several different keys count as
+// an invalid one.
 func readCredential(h http.Header) (secret string, found bool) {
 	var list []string
 	list = append(list, h.Values(wire.HeaderKey)...)
@@ -86,7 +86,7 @@ func readCredential(h http.Header) (secret string, found bool) {
 			continue
 		}
 		if !strings.EqualFold(scheme, "Bearer") {
-			token = "" // of a kind that nobody here takes
+			token = "" // an unsupported scheme
 		}
 		list = append(list, strings.TrimSpace(token))
 	}
@@ -101,8 +101,8 @@ func readCredential(h http.Header) (secret string, found bool) {
 	return list[0], true
 }
 
-// namesUser reports whether an authorization is no credential: the guest's protocol names
-// a user inside by basic authentication without a password.
+// namesUser reports whether an authorization is not a credential: the guest's protocol names a
+// user of the sandbox by basic authentication without a password.
 func namesUser(scheme, token string) bool {
 	if !strings.EqualFold(scheme, "Basic") {
 		return false

@@ -1,4 +1,4 @@
-// Package api is the edge of the server: who calls, whether they may, how much they
-// may ask for, and how failures are told. What the calls are is the business of the
-// packages below it.
+// Package api is the edge of the server, in front of all APIs. It listens, authenticates
+// clients, checks what sandboxes may use of the machine, limits requests and connections,
+// and converts errors to responses. The packages below it define the calls.
 package api

@@ -23,80 +23,81 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/front/wire"
 )
 
-// LocalOwner is whose sandboxes those are that are made without a key, by programs
-// of this machine.
+// LocalOwner is the owner of sandboxes that programs of this machine create without a key.
 const LocalOwner = "local"
 
-// EdgeOptions say whom the edge lets in. Keys must be given; the zero value of
-// another field means the default stated with it.
+// EdgeOptions configure an Edge. Keys is required; the zero value of another field means the
+// default stated with it.
 type EdgeOptions struct {
-	// Keys are those that may be shown.
+	// Keys are the valid keys.
 	Keys *Keys
-	// Report is told of refusals: manager.Manager.Report. Default: nobody is.
+	// Report records refusals: manager.Manager.Report. Default: they are not recorded.
 	Report func(manager.Report)
-	// Keyless lets programs of this machine in that show no key, as administrators
-	// called LocalOwner, if they come by a loopback address, are of the server's own user
-	// or of root, and pass on nobody else's requests. Default: they need a key. Who comes by a unix socket never does.
+	// Keyless admits programs of this machine without a key, as administrators with the owner
+	// LocalOwner, if they use a loopback address, run as the server's own user or as root, and
+	// do not forward requests of others. Default: they need a key. Requests over the Unix
+	// socket never need one.
 	Keyless bool
-	// Names are the names that the server is reached by, besides localhost and
-	// addresses; "*.example.org" means every name below. Default: none.
+	// Names are the host names of the server in addition to localhost and addresses;
+	// "*.example.org" means every name below. Default: none.
 	Names []string
-	// Public are paths that nobody needs a key for. Default: none.
+	// Public are paths that need no key. Default: none.
 	Public []string
-	// Rate is how many requests a second each key may make, and Burst how many at
-	// once. Default: 1000 and 2000. Below zero: as many as they like.
+	// Rate is how many requests per second each key may make, and Burst how many at once.
+	// Default: 1000 and 2000. Below zero: no limit.
 	Rate  float64
 	Burst int
-	// FailedRate is for how many wrong keys a minute each address is told that they are
-	// wrong, and FailedBurst for how many at once; more are told to wait. Right keys are let
-	// in whatever else comes from their address. Default: 10 and 20.
+	// FailedRate is how many wrong keys per minute each address may send, and FailedBurst how
+	// many at once; after that, wrong keys get Exhausted. Valid keys are not affected by
+	// wrong ones from their address. Default: 10 and 20.
 	FailedRate  float64
 	FailedBurst int
-	// MaxRequests is how many requests may be answered at a time, and MaxRequestsPerOwner
-	// how many of one owner; of those for previews there may be as many again. Requests by
-	// the unix socket are not counted. Default: 10,000, and a quarter of MaxRequests.
+	// MaxRequests is how many requests may be active at a time, and MaxRequestsPerOwner how
+	// many of one owner. The same limits apply separately to requests for previews. Requests
+	// over the Unix socket are not counted. Default: 10,000, and a quarter of MaxRequests.
 	MaxRequests, MaxRequestsPerOwner int
-	// Proxies are trusted to tell from whom a request comes. Default: none.
+	// Proxies are trusted to report the client of a request. Default: none.
 	Proxies Proxies
-	// Memory is what requests may keep in memory. Default: there is no limit.
+	// Memory limits the memory of requests. Default: no limit.
 	Memory *memory.Budget
-	// Refuse answers a request that is not let in, or that has failed. Default: WriteError.
+	// Refuse responds to a request that was refused or has failed. Default: WriteError.
 	Refuse func(http.ResponseWriter, *http.Request, error)
-	// Observe is told of each request when it has been answered. Default: nobody is.
+	// Observe is called after each request. Default: nothing is called.
 	Observe func(*http.Request, Outcome)
-	// Private takes internals of the server out of errors for ordinary keys. Default: it
-	// knows no directories.
+	// Private removes internals of the server from errors for clients that are not
+	// administrators. Default: one that knows no directories.
 	Private Redactor
-	// Log hears of panics, of requests that the server failed to answer at the level info,
-	// and of all others at the level debug. Default: nobody does.
+	// Log receives panics, failures of the server at the level info, and all other requests at
+	// the level debug. Default: nothing is logged.
 	Log *slog.Logger
 }
 
-// Outcome is how a request was answered.
+// Outcome is the result of a request.
 type Outcome struct {
-	// Route is the pattern that the request was for; "" if there is none.
+	// Route is the pattern of the request; "" if no pattern matched.
 	Route  string
 	Status int
 	Bytes  int64 // of the body
 	Took   time.Duration
 }
 
-// Edge is what every request passes first. All methods may be called concurrently.
+// Edge is the first handler of every request: it authenticates the client, limits requests and
+// logs them. All methods may be called concurrently.
 type Edge struct {
 	o        EdgeOptions
 	origins  *http.CrossOriginProtection
 	public   map[string]bool
 	rates    *limiter // by key; nil: no limit
 	failed   *limiter // wrong keys, by address
-	refusals *limiter // refusals of other kinds that are told, by address
-	// lookups are keys that are being looked up, by address.
+	refusals *limiter // of the other refusals that are recorded, by address
+	// lookups limits look-ups of keys, by address.
 	lookups *fairshare.Pool
-	// requests are those being answered by this API, previews those by sandboxes.
+	// requests limits requests for the API, previews those for ports of sandboxes.
 	requests, previews *fairshare.Pool
 }
 
-// maxLookups is how many keys that were not shown of late are looked up at a time. All
-// others wait for their turn, in which addresses are equal.
+// maxLookups is how many keys that are not cached are looked up at a time. Others wait for
+// their turn, shared fairly between addresses.
 const maxLookups = 4
 
 // The defaults of EdgeOptions for wrong keys.
@@ -133,7 +134,7 @@ func NewEdge(o EdgeOptions) *Edge {
 		failed:   newLimiter(rate.Limit(o.FailedRate/60), o.FailedBurst),
 		refusals: newLimiter(rate.Limit(o.FailedRate/60), o.FailedBurst),
 		lookups: fairshare.NewPool(fairshare.Options{
-			Name: "look-ups of keys", Total: maxLookups, PerOwner: maxLookups / 2, MaxWaiting: math.MaxInt32, // connections bound them
+			Name: "look-ups of keys", Total: maxLookups, PerOwner: maxLookups / 2, MaxWaiting: math.MaxInt32, // the number of connections limits them
 		}),
 		requests: requestPool("requests", o), previews: requestPool("requests for previews", o),
 	}
@@ -153,13 +154,13 @@ func requestPool(name string, o EdgeOptions) *fairshare.Pool {
 	})
 }
 
-// Shares returns how many requests are being answered, and what they wait for.
+// Shares returns the use of the limits on requests.
 func (e *Edge) Shares() []fairshare.Status {
 	return []fairshare.Status{e.requests.Status(), e.previews.Status(), e.lookups.Status()}
 }
 
-// Handler returns next behind the edge. Whatever next gets carries a request ID, an account
-// of memory and, but for public paths, a Principal.
+// Handler returns next behind the edge. Requests that reach next have a request ID, a memory
+// account and, except for public paths, a Principal.
 func (e *Edge) Handler(next *http.ServeMux) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		begin := time.Now()
@@ -168,44 +169,43 @@ func (e *Edge) Handler(next *http.ServeMux) http.Handler {
 		r = r.WithContext(ctx)
 		w.Header().Set(wire.HeaderRequestID, RequestID(ctx))
 		setSecurityHeaders(w.Header())
-		// Deadlines are the connection's, and the last request may have left one.
-		_ = http.NewResponseController(w).SetWriteDeadline(time.Time{}) // what cannot have one needs none
+		// The last request may have left a deadline on the connection.
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Time{}) // connections without deadlines need none
 		a.request = r
 		defer func() { e.finishRequest(a, begin, recover()) }()
 		e.serveRequest(a, next)
 	})
 }
 
-// Admit finds out who makes a request that is answered by others than Handler's next,
-// and whether they may. What it returns carries a Principal, but for public paths. The
-// caller attaches what it does then to the key: Keys.Attach.
+// Admit authenticates a request that is not for Handler's next. The request that it returns
+// has a Principal, except for public paths. The caller attaches what it does to the key:
+// Keys.Attach.
 //
-// PermissionDenied: the request is for another server, or made by a page of another
-// site. Unauthenticated: it shows no key that is good. Exhausted: there are too many.
+// PermissionDenied: the request is for another server, or from a page of another site.
+// Unauthenticated: it has no valid key. Exhausted: there are too many.
 func (e *Edge) Admit(w http.ResponseWriter, r *http.Request) (*http.Request, error) {
 	return e.admitRequest(w, r.WithContext(WithRequestID(r.Context(), requestID(r))))
 }
 
-// CountPreview counts a request for a preview of an owner's sandbox, and its connection.
-// The caller calls leave when it was answered.
+// CountPreview counts a request for a preview of an owner's sandbox, and its connection. The
+// caller calls leave after the response.
 //
 // Exhausted: there are too many.
 func (e *Edge) CountPreview(r *http.Request, owner string) (leave func(), err error) {
-	// No owner has such a name: viewers of previews must not use up what their owner has
-	// for itself.
+	// No owner has such a name, so that previews do not use up the owner's own requests.
 	return countRequest(r, e.previews, "previews of "+owner)
 }
 
 type edgeKey struct{}
 
 // CountRequest counts a request for a public path, and its connection, as one of an owner. The
-// caller calls leave when it was answered.
+// caller calls leave after the response.
 //
 // Exhausted: the owner has too many.
 func CountRequest(r *http.Request, owner string) (leave func(), err error) {
 	e, ok := r.Context().Value(edgeKey{}).(*Edge)
 	if !ok {
-		return func() {}, nil // it is counted, or is not behind an edge
+		return func() {}, nil // the request is counted already, or not behind an edge
 	}
 	return countRequest(r, e.requests, owner)
 }
@@ -226,7 +226,7 @@ func countRequest(r *http.Request, pool *fairshare.Pool, owner string) (leave fu
 	return grant.Release, nil
 }
 
-// serveRequest lets a request in, or refuses it.
+// serveRequest admits a request and serves it, or refuses it.
 func (e *Edge) serveRequest(a *responseRecorder, next *http.ServeMux) {
 	r, err := e.admitRequest(a, a.request)
 	owner := ""
@@ -240,7 +240,7 @@ func (e *Edge) serveRequest(a *responseRecorder, next *http.ServeMux) {
 		a.refused = true
 		connectionOf(r.Context()).markRefused()
 		if r.ProtoMajor == 1 && r.ContentLength != 0 {
-			a.Header().Set("Connection", "close") // nobody reads its body
+			a.Header().Set("Connection", "close") // its body is not read
 		}
 		e.o.Refuse(a, r, err)
 		return
@@ -268,7 +268,7 @@ func (e *Edge) serveRequest(a *responseRecorder, next *http.ServeMux) {
 	next.ServeHTTP(a, r) // which writes the pattern into r
 }
 
-// admitRequest finds out who makes a request, and whether they may.
+// admitRequest authenticates a request.
 func (e *Edge) admitRequest(w http.ResponseWriter, r *http.Request) (*http.Request, error) {
 	from := e.o.clientOf(r)
 	if err := e.o.checkHost(r, from); err != nil {
@@ -276,7 +276,7 @@ func (e *Edge) admitRequest(w http.ResponseWriter, r *http.Request) (*http.Reque
 		return r, err
 	}
 	if err := e.origins.Check(r); err != nil {
-		err = sandpit.Errorf(sandpit.PermissionDenied, "a page of another site may not do this: %w", err)
+		err = sandpit.Errorf(sandpit.PermissionDenied, "pages of other sites may not do this: %w", err)
 		e.reportRefusal(r, e.refusals, "cross-origin", err)
 		return r, err
 	}
@@ -295,26 +295,26 @@ func (e *Edge) admitRequest(w http.ResponseWriter, r *http.Request) (*http.Reque
 		if wait, ok := e.rates.takeToken(name); !ok {
 			retryAfter(w, wait)
 			err := sandpit.WithRetry(sandpit.Errorf(sandpit.Exhausted, "too many requests with this key"), wait)
-			return r, sandpit.WithHint(err, "wait as long as Retry-After says")
+			return r, sandpit.WithHint(err, "wait for the time in Retry-After")
 		}
 	}
 	return r.WithContext(WithPrincipal(r.Context(), p)), nil
 }
 
-// finishRequest tells how a request went, and survives its handler.
+// finishRequest reports the outcome of a request. It recovers a panic of the handler.
 func (e *Edge) finishRequest(a *responseRecorder, begin time.Time, panicked any) {
 	r, started := a.request, a.status != 0
 	err, ok := panicked.(error)
-	aborted := ok && errors.Is(err, http.ErrAbortHandler) // on purpose: the connection is to be cut
+	aborted := ok && errors.Is(err, http.ErrAbortHandler) // the handler wants to cut the connection
 	if panicked != nil && !aborted {
-		e.o.Log.ErrorContext(r.Context(), "a request panicked", slog.Any("panic", panicked), slog.String("method", r.Method),
+		e.o.Log.ErrorContext(r.Context(), "api: request panicked", slog.Any("panic", panicked), slog.String("method", r.Method),
 			slog.String("route", r.Pattern), slog.String("request_id", RequestID(r.Context())), slog.String("stack", string(debug.Stack())))
 		if !started {
-			e.o.Refuse(a, r, sandpit.Errorf(sandpit.Internal, "something went wrong in the server"))
+			e.o.Refuse(a, r, sandpit.Errorf(sandpit.Internal, "internal error of the server"))
 		}
 	}
 	if r.ContentLength != 0 && r.ProtoMajor == 1 {
-		// The rest of a body is read before the connection is used again. It must not come slowly.
+		// The rest of a body is read before the connection is used again, in a limited time.
 		limitRest(a, a.refused)
 	}
 	a.account.Close()
@@ -323,20 +323,20 @@ func (e *Edge) finishRequest(a *responseRecorder, begin time.Time, panicked any)
 	}
 	done := Outcome{Route: r.Pattern, Status: a.status, Bytes: a.bytes, Took: time.Since(begin)}
 	if done.Status == 0 {
-		done.Status = http.StatusOK // as net/http has it
+		done.Status = http.StatusOK // as net/http sends it
 	}
 	if e.o.Observe != nil {
 		e.o.Observe(r, done)
 	}
 	e.logRequest(r, a.exchange, done)
 	if panicked != nil && (started || aborted) {
-		panic(http.ErrAbortHandler) // whoever reads must not take it for a whole answer
+		panic(http.ErrAbortHandler) // the response must not look complete
 	}
 }
 
-// logRequest writes down how a request went. Requests that the server itself failed to answer are
-// told at the level info, with the reason; all others, which clients decide the number of,
-// at the level debug.
+// logRequest logs the outcome of a request. Failures of the server are logged at the level
+// info, with the reason; all other requests, whose number clients determine, at the level
+// debug.
 func (e *Edge) logRequest(r *http.Request, x *exchange, done Outcome) {
 	attrs := []slog.Attr{
 		slog.String("method", r.Method), slog.String("route", done.Route), slog.Int("status", done.Status),
@@ -358,7 +358,7 @@ func (e *Edge) logRequest(r *http.Request, x *exchange, done Outcome) {
 	e.o.Log.LogAttrs(r.Context(), slog.LevelDebug, "api: request", attrs...)
 }
 
-// requestIDPattern is what a client's own request ID may look like.
+// requestIDPattern is the form of request IDs that clients may send.
 var requestIDPattern = regexp.MustCompile(`^[A-Za-z0-9._:-]{1,64}$`)
 
 func requestID(r *http.Request) string {
@@ -368,7 +368,7 @@ func requestID(r *http.Request) string {
 	return randomHex(12)
 }
 
-// setSecurityHeaders sets the headers that every answer has; a handler may set others.
+// setSecurityHeaders sets the headers of every response. Handlers may change them.
 func setSecurityHeaders(h http.Header) {
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Referrer-Policy", "no-referrer")
@@ -377,13 +377,13 @@ func setSecurityHeaders(h http.Header) {
 	h.Set("Cache-Control", "no-store")
 }
 
-// isCleanPath reports whether a path is one that leads nowhere else.
+// isCleanPath reports whether a path has no . and .. elements.
 func isCleanPath(p string) bool {
 	cleaned := path.Clean(p)
 	return p == cleaned || p == cleaned+"/"
 }
 
-// serveUnrouted answers a request that no pattern fits, as a problem.
+// serveUnrouted responds to a request that matches no pattern with a problem.
 func serveUnrouted(w http.ResponseWriter, r *http.Request, mux *http.ServeMux) {
 	probe := &headRecorder{header: make(http.Header)}
 	if isCleanPath(r.URL.Path) {
@@ -393,15 +393,15 @@ func serveUnrouted(w http.ResponseWriter, r *http.Request, mux *http.ServeMux) {
 	if probe.status == http.StatusMethodNotAllowed {
 		allow := probe.header.Get("Allow")
 		w.Header().Set("Allow", allow)
-		p := ProblemOf(r.Context(), sandpit.Errorf(sandpit.Invalid, "%.20s is not for this path, but %s", r.Method, allow))
+		p := ProblemOf(r.Context(), sandpit.Errorf(sandpit.Invalid, "method %.20s is not allowed for this path; allowed: %s", r.Method, allow))
 		p.Status, p.Title = probe.status, http.StatusText(probe.status)
 		WriteProblem(w, p)
 		return
 	}
-	WriteError(w, r, sandpit.Errorf(sandpit.NotFound, "there is no %.20s %.200q", r.Method, r.URL.Path))
+	WriteError(w, r, sandpit.Errorf(sandpit.NotFound, "no such call: %.20s %.200q", r.Method, r.URL.Path))
 }
 
-// headRecorder keeps the head of an answer.
+// headRecorder records the head of a response.
 type headRecorder struct {
 	header http.Header
 	status int
@@ -411,17 +411,17 @@ func (b *headRecorder) Header() http.Header         { return b.header }
 func (b *headRecorder) WriteHeader(status int)      { b.status = status }
 func (b *headRecorder) Write(p []byte) (int, error) { return len(p), nil }
 
-// responseRecorder counts what is answered.
+// responseRecorder counts what is sent.
 type responseRecorder struct {
 	http.ResponseWriter
 
 	exchange *exchange
 
-	request *http.Request // as it was passed on
+	request *http.Request // as the handler gets it
 	refused bool          // by the edge itself
 	account *memory.Account
-	leave   func() // nil: it is not counted
-	status  int    // 0: nothing yet
+	leave   func() // nil: the request is not counted
+	status  int    // 0: nothing was sent yet
 	bytes   int64
 }
 

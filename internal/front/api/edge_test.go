@@ -67,18 +67,18 @@ func TestAdmission(t *testing.T) {
 		"version 6":          {"GET", "/who", with("Host", "[::1]:80"), 200, "ann"},
 		"own name":           {"GET", "/who", with("Host", "sandpit.example:443"), 200, "ann"},
 		"below a name":       {"GET", "/who", with("Host", "x.previews.example"), 200, "ann"},
-		"the name itself":    {"GET", "/who", with("Host", "previews.example"), 403, "not called"},
-		"rebinding":          {"GET", "/who", with("Host", "evil.example"), 403, "not called"},
-		"rebinding, public":  {"GET", "/public", with("Host", "evil.example"), 403, "not called"},
-		"another address":    {"GET", "/who", with("Host", "192.0.2.1"), 403, "not called"},
-		"looks like one":     {"GET", "/who", with("Host", "localhost.evil.example"), 403, "not called"},
-		"another's name":     {"GET", "/who", with("Host", "xsandpit.example"), 403, "not called"},
-		"number":             {"GET", "/who", with("Host", "2130706433"), 403, "not called"},
+		"the name itself":    {"GET", "/who", with("Host", "previews.example"), 403, "does not have the name"},
+		"rebinding":          {"GET", "/who", with("Host", "evil.example"), 403, "does not have the name"},
+		"rebinding, public":  {"GET", "/public", with("Host", "evil.example"), 403, "does not have the name"},
+		"another address":    {"GET", "/who", with("Host", "192.0.2.1"), 403, "does not have the name"},
+		"looks like one":     {"GET", "/who", with("Host", "localhost.evil.example"), 403, "does not have the name"},
+		"another's name":     {"GET", "/who", with("Host", "xsandpit.example"), 403, "does not have the name"},
+		"number":             {"GET", "/who", with("Host", "2130706433"), 403, "does not have the name"},
 		"same origin":        {"POST", "/who", with("Origin", "http://localhost", "Host", "localhost"), 200, "ann"},
-		"cross origin":       {"POST", "/who", with("Origin", "http://evil.example"), 403, "another site"},
-		"null origin":        {"POST", "/who", with("Origin", "null"), 403, "another site"},
-		"cross site":         {"POST", "/who", with("Sec-Fetch-Site", "cross-site"), 403, "another site"},
-		"same site":          {"POST", "/who", with("Sec-Fetch-Site", "same-site"), 403, "another site"},
+		"cross origin":       {"POST", "/who", with("Origin", "http://evil.example"), 403, "other sites"},
+		"null origin":        {"POST", "/who", with("Origin", "null"), 403, "other sites"},
+		"cross site":         {"POST", "/who", with("Sec-Fetch-Site", "cross-site"), 403, "other sites"},
+		"same site":          {"POST", "/who", with("Sec-Fetch-Site", "same-site"), 403, "other sites"},
 		"preflight":          {"OPTIONS", "/who", with("Origin", "http://evil.example", "Access-Control-Request-Method", "POST"), 405, ""},
 		"dots":               {"GET", "/box/../who", nil, 404, ""},
 		"dots encoded":       {"GET", "/box/%2e%2e/who", nil, 404, ""},
@@ -126,7 +126,7 @@ func TestKeyless(t *testing.T) {
 		"passed on":   {map[string]string{"X-Api-Key": "", "X-Forwarded-For": "192.0.2.1"}, 401, "X-Api-Key"},
 		"forwarded":   {map[string]string{"X-Api-Key": "", "Forwarded": "for=192.0.2.1"}, 401, "X-Api-Key"},
 		"with a key":  {map[string]string{"X-Forwarded-For": "192.0.2.1"}, 200, "ann"},
-		"rebinding":   {map[string]string{"X-Api-Key": "", "Host": "evil.example"}, 403, "not called"},
+		"rebinding":   {map[string]string{"X-Api-Key": "", "Host": "evil.example"}, 403, "does not have the name"},
 		"via a proxy": {map[string]string{"X-Api-Key": "", "Via": "1.1 x"}, 401, "X-Api-Key"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -251,7 +251,7 @@ func TestPanic(t *testing.T) {
 	if got.status != http.StatusInternalServerError || strings.Contains(got.body, "on purpose") {
 		t.Errorf("%d %s", got.status, got.body)
 	}
-	if n := strings.Count(g.log.String(), `msg="a request panicked" panic="on purpose"`); n != 1 {
+	if n := strings.Count(g.log.String(), `msg="api: request panicked" panic="on purpose"`); n != 1 {
 		t.Errorf("it was logged %d times:\n%s", n, g.log)
 	}
 	if body := g.ask(t, "GET", "/late", nil).body; !strings.HasPrefix(body, "half of !") {

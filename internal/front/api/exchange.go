@@ -9,8 +9,8 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// exchange is what is known of a request and of why it failed. All methods may be called
-// concurrently, and on nil, which knows nothing.
+// exchange has what is known about a request and its failure. All methods may be called
+// concurrently, and on nil, which has nothing.
 type exchange struct {
 	private Redactor
 
@@ -26,20 +26,20 @@ func withExchange(ctx context.Context, e *exchange) context.Context {
 	return context.WithValue(ctx, exchangeKey{}, e)
 }
 
-// exchangeOf returns the exchange of a request behind an Edge; nil: there is none.
+// exchangeOf returns the exchange of a request behind an Edge, or nil.
 func exchangeOf(ctx context.Context) *exchange {
 	e, _ := ctx.Value(exchangeKey{}).(*exchange)
 	return e
 }
 
-// setRoute notes which pattern a request is for, and the sandbox that its path names.
+// setRoute records the pattern of a request, and the sandbox in its path.
 func (e *exchange) setRoute(r *http.Request, pattern string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.route, e.sandbox = pattern, sandboxIn(pattern, r.URL.Path)
 }
 
-// setFailure notes why the request fails.
+// setFailure records why the request fails.
 func (e *exchange) setFailure(err error) {
 	if e == nil {
 		return
@@ -49,7 +49,7 @@ func (e *exchange) setFailure(err error) {
 	e.err = err
 }
 
-// redactText takes the server's internals out of a text.
+// redactText removes internals of the server from a text.
 func (e *exchange) redactText(text string) string {
 	if e == nil {
 		return Redactor{}.Text(text)
@@ -63,7 +63,8 @@ func (e *exchange) lastFailure() error {
 	return e.err
 }
 
-// toSubject is what a failure of the request concerns if the failure itself does not say.
+// toSubject returns what a failure of the request concerns, if the failure itself does not say
+// so.
 func (e *exchange) toSubject() sandpit.Subject {
 	if e == nil {
 		return sandpit.Subject{}
@@ -73,8 +74,7 @@ func (e *exchange) toSubject() sandpit.Subject {
 	return sandpit.Subject{Sandbox: e.sandbox, Operation: e.route}
 }
 
-// sandboxIn returns the ID that stands in a path after "sandboxes", where the pattern has a
-// wildcard; "" if none does.
+// sandboxIn returns the ID after "sandboxes" in a path, where the pattern has a wildcard, or "".
 func sandboxIn(pattern, path string) sandpit.ID {
 	if _, behind, found := strings.Cut(pattern, " "); found {
 		pattern = behind

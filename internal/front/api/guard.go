@@ -7,15 +7,15 @@ import (
 )
 
 const (
-	// stallTimeout is how long a client may not take what is sent to it.
+	// stallTimeout is how long a client may not read a pending response.
 	stallTimeout = time.Minute
-	// guardedPiece is how much has to be taken in that time, in bytes.
+	// guardedPiece is how many bytes it must read in that time.
 	guardedPiece = 64 << 10
 )
 
-// guardWrites returns next with answers that a client has to read: one that takes nothing
-// for a while is cut off, so that what waits for it can be forgotten. An answer that is
-// quiet because there is nothing to say is left alone.
+// guardWrites returns next with responses that clients must read: a client that does not read
+// for a while is disconnected, so that the response can be dropped. A response without pending
+// output is not affected.
 func guardWrites(next http.Handler, stall time.Duration) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		g := &guardedWriter{ResponseWriter: w, stall: stall}
@@ -24,7 +24,7 @@ func guardWrites(next http.Handler, stall time.Duration) http.Handler {
 	})
 }
 
-// guardedWriter is an http.ResponseWriter that does not wait for its client for ever.
+// guardedWriter is an http.ResponseWriter with a time limit for its client.
 type guardedWriter struct {
 	http.ResponseWriter
 
@@ -52,7 +52,7 @@ func (g *guardedWriter) Write(p []byte) (written int, err error) {
 	}
 }
 
-// FlushError is what http.ResponseController calls.
+// FlushError implements the interface of http.ResponseController.
 func (g *guardedWriter) FlushError() error {
 	g.startTimer()
 	defer g.stopTimer()
@@ -77,20 +77,20 @@ func (g *guardedWriter) stopTimer() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.waiting = false
-	g.timer.Stop() // if it is too late for that, waiting says so
+	g.timer.Stop() // if it has expired already, abortWrite checks waiting
 }
 
-// abortWrite ends the write that is under way, and with it the answer.
+// abortWrite ends the pending write, and with it the response.
 func (g *guardedWriter) abortWrite() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.waiting {
-		// A connection without deadlines ends by itself, or not at all.
+		// A connection without deadlines cannot be ended from here.
 		_ = http.NewResponseController(g.ResponseWriter).SetWriteDeadline(time.Unix(1, 0))
 	}
 }
 
-// stopGuard ends the timer. Nothing is written any more.
+// stopGuard stops the timer after the last write.
 func (g *guardedWriter) stopGuard() {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -9,11 +9,11 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// peer is where a request comes from, and which way.
+// peer is the source of a request.
 type peer struct {
 	address netip.Addr // of the other end of the connection; invalid for a unix socket
-	client  netip.Addr // from whom it is: address, or what a trusted proxy says
-	local   netip.Addr // that they asked at
+	client  netip.Addr // the client: address, or what a trusted proxy reports
+	local   netip.Addr // of this end
 	ports   [2]uint16  // of the two
 	unix    bool
 }
@@ -34,15 +34,15 @@ func peerOf(r *http.Request) peer {
 	return p
 }
 
-// clientOf is peerOf with the client that a trusted proxy names.
+// clientOf is peerOf with the client that a trusted proxy reports.
 func (o *EdgeOptions) clientOf(r *http.Request) peer {
 	p := peerOf(r)
 	p.client = o.Proxies.clientOf(p.address, r.Header)
 	return p
 }
 
-// isLoopback reports whether a request comes from a program of this machine that
-// asks for itself. One that passes on what others ask says so.
+// isLoopback reports whether a request comes directly from a program of this machine. A proxy
+// that forwards requests of others identifies itself by headers.
 func (p peer) isLoopback(h http.Header) bool {
 	for _, name := range []string{"Forwarded", "X-Forwarded-For", "X-Real-Ip", "Via"} {
 		if len(h.Values(name)) > 0 {
@@ -52,7 +52,7 @@ func (p peer) isLoopback(h http.Header) bool {
 	return p.address.IsLoopback() && p.local.IsLoopback()
 }
 
-// actorName is what the peer is called in the trail of events. No owner has such a name.
+// actorName returns the name of the peer in the audit trail. No owner has such a name.
 func (p peer) actorName() string {
 	switch {
 	case p.unix:
@@ -64,15 +64,15 @@ func (p peer) actorName() string {
 	}
 }
 
-// checkHost refuses a request whose Host names another server. A page in a browser
-// can give its own name this machine's address, and would then be taken for us.
+// checkHost refuses a request whose Host names another server. A web page can resolve its own
+// name to this machine's address, and its requests would then pass as same-origin.
 func (o *EdgeOptions) checkHost(r *http.Request, p peer) error {
 	if p.unix {
-		return nil // no browser gets there
+		return nil // browsers cannot use it
 	}
 	host := normalizeHost(r.Host)
 	if ip, err := netip.ParseAddr(host); err == nil {
-		// Somebody may reach us by an address that we do not know. No name leads to it.
+		// The server cannot know all of its addresses. Names cannot be confused with them.
 		if p.local.IsLoopback() == ip.Unmap().IsLoopback() {
 			return nil
 		}
@@ -96,7 +96,7 @@ func (o *EdgeOptions) checkHost(r *http.Request, p peer) error {
 }
 
 // HostHandler returns next for requests whose Host is an address or one of names, so that
-// pages of other sites do not reach it by names of their own. Others get 403.
+// pages of other sites cannot reach it by names of their own. Other requests get 403.
 func HostHandler(names []string, next http.Handler) http.Handler {
 	o := EdgeOptions{Names: names}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -109,12 +109,11 @@ func HostHandler(names []string, next http.Handler) http.Handler {
 }
 
 func newHostError(host string) error {
-	return sandpit.WithHint(sandpit.Errorf(sandpit.PermissionDenied, "this server is not called %.100q", host),
-		"if it is, add the name to the server's settings")
+	return sandpit.WithHint(sandpit.Errorf(sandpit.PermissionDenied, "this server does not have the name %.100q", host),
+		"if it should, add the name to server.names in the configuration")
 }
 
-// normalizeHost returns a Host without its port, in lower case, and without the dot or
-// brackets that it may have.
+// normalizeHost returns a Host in lower case, without port, brackets and trailing dot.
 func normalizeHost(host string) string {
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h

@@ -17,13 +17,14 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/memory"
 )
 
-// jsonBuffer is how much of an answer is collected before it is sent, in bytes.
+// jsonBuffer is how many bytes of a response are collected before they are sent.
 const jsonBuffer = 32 << 10
 
-// ReserveResponse takes the memory of a value, and of its text, from the account of a request
-// until that ends: the client decides when it reads the answer. Small values cost nothing.
+// ReserveResponse reserves the memory of a value and its text in the account of a request
+// until the request ends, because the client decides when it reads the response. Small values
+// are not counted.
 //
-// Exhausted: there is no memory for it.
+// Exhausted: there is not enough memory.
 func ReserveResponse(ctx context.Context, value any) error {
 	account := memory.AccountOf(ctx)
 	if account == nil {
@@ -36,22 +37,23 @@ func ReserveResponse(ctx context.Context, value any) error {
 	return account.Reserve(answerCost * size)
 }
 
-// answerCost is how many bytes each byte of a large answer takes: as a value, and as text.
+// answerCost is how many bytes of memory each byte of a large response takes: as a value and
+// as text.
 const answerCost = 2
 
-// WriteJSON answers with a value, which is taken from the request's account. Lists are encoded
-// one element at a time, so that a client that reads slowly keeps little text in memory; what
-// is encoded as a whole is taken from the account while it is being sent.
+// WriteJSON responds with a value, whose memory it reserves in the request's account. Lists
+// are encoded one element at a time, so that a slow client does not hold much text in memory;
+// other text is reserved while it is being sent.
 //
-// An error says that nothing was sent yet, and is to be the answer. Exhausted: there is no
-// memory for it.
+// An error means that nothing was sent yet; the caller responds with it. Exhausted: there is
+// not enough memory.
 func WriteJSON(w http.ResponseWriter, r *http.Request, status int, value any) error {
 	if err := ReserveResponse(r.Context(), value); err != nil {
 		return err
 	}
 	list, text, err := splitList(value, json.Marshal)
 	if err != nil {
-		return sandpit.Errorf(sandpit.Internal, "encode the answer: %w", err)
+		return sandpit.Errorf(sandpit.Internal, "encode the response: %w", err)
 	}
 	if size := int64(len(text[0])); size > jsonBuffer {
 		account := memory.AccountOf(r.Context())
@@ -62,12 +64,11 @@ func WriteJSON(w http.ResponseWriter, r *http.Request, status int, value any) er
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_ = writeList(w, list, text, json.Marshal) // the client has gone
+	_ = writeList(w, list, text, json.Marshal) // the client has disconnected
 	return nil
 }
 
-// EncodeJSON writes a value, lists one element at a time, and leaves characters that HTML
-// has a use for as they are.
+// EncodeJSON writes a value, lists one element at a time, without escaping characters of HTML.
 func EncodeJSON(w io.Writer, value any) error {
 	list, text, err := splitList(value, marshalPlain)
 	if err != nil {
@@ -76,7 +77,7 @@ func EncodeJSON(w io.Writer, value any) error {
 	return writeList(w, list, text, marshalPlain)
 }
 
-// marshalPlain is json.Marshal without a regard for HTML.
+// marshalPlain is json.Marshal without escaping characters of HTML.
 func marshalPlain(value any) ([]byte, error) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
@@ -85,11 +86,11 @@ func marshalPlain(value any) ([]byte, error) {
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), err
 }
 
-// emptyList is what the lists are looked for by, in what was encoded without them.
+// emptyList marks the place of a list in text that was encoded without it.
 var emptyList = []byte(`"items":[]`)
 
-// splitList returns the list in a value, if it is a list or a page of one, and the text
-// before and behind its elements. Of another value the list is not valid.
+// splitList returns the list in a value, if it is a list or a page of one, and the text before
+// and after its elements. For another value the list is not valid.
 func splitList(value any, marshal func(any) ([]byte, error)) (list reflect.Value, text [2][]byte, err error) {
 	v := reflect.Indirect(reflect.ValueOf(value))
 	switch {
@@ -117,7 +118,7 @@ func writeList(w io.Writer, list reflect.Value, text [2][]byte, marshal func(any
 		return err
 	}
 	b := bufio.NewWriterSize(w, jsonBuffer)
-	_, _ = b.Write(text[0]) // an error stays
+	_, _ = b.Write(text[0]) // bufio.Writer keeps the error
 	for i := range list.Len() {
 		element, err := marshal(list.Index(i).Interface())
 		if err != nil {
@@ -134,19 +135,19 @@ func writeList(w io.Writer, list reflect.Value, text [2][]byte, marshal func(any
 	return b.Flush()
 }
 
-// Text is a string of an answer that is too large to be copied: what f is called with, in
-// parts. Bytes that are not UTF-8 become U+FFFD.
+// Text is a string of a response that is too large to be copied. Each calls f with its parts
+// in order. Bytes that are not UTF-8 become U+FFFD.
 type Text interface {
 	Each(f func([]byte) error) error
 }
 
-// WriteJSONTexts is WriteJSON for a struct some of whose strings, named by their keys, are
-// empty in value and are to be written from texts. A text that is not all UTF-8 is followed by
-// what it exactly was, as base64: its key has _base64 at the end.
+// WriteJSONTexts is WriteJSON for a struct with strings that are empty in value and are
+// written from texts, by their keys. A text that is not UTF-8 is followed by its exact bytes
+// as base64, with the key and the suffix _base64.
 func WriteJSONTexts(w http.ResponseWriter, status int, value any, texts map[string]Text) error {
 	rest, err := json.Marshal(value)
 	if err != nil {
-		return sandpit.Errorf(sandpit.Internal, "encode the answer: %w", err)
+		return sandpit.Errorf(sandpit.Internal, "encode the response: %w", err)
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
@@ -154,7 +155,7 @@ func WriteJSONTexts(w http.ResponseWriter, status int, value any, texts map[stri
 	for len(rest) > 0 {
 		at, key := len(rest), ""
 		for name := range texts {
-			// Inside of a string its quotes would have backslashes before them.
+			// In a string, quotes would be escaped.
 			if i := bytes.Index(rest, []byte(`"`+name+`":""`)); i >= 0 && i < at {
 				at, key = i, name
 			}
@@ -163,28 +164,28 @@ func WriteJSONTexts(w http.ResponseWriter, status int, value any, texts map[stri
 			break
 		}
 		end := at + len(key) + len(`"":"`)
-		_, _ = b.Write(rest[:end]) // an error stays
+		_, _ = b.Write(rest[:end]) // bufio.Writer keeps the error
 		t := jsonText{w: b}
 		if err := texts[key].Each(t.writePart); err != nil {
-			return nil //nolint:nilerr // the client has gone
+			return nil //nolint:nilerr // the client has disconnected
 		}
 		t.finish()
 		rest = rest[end:]
 		if t.replaced {
 			if err := writeExact(b, key, texts[key]); err != nil {
-				return nil //nolint:nilerr // the client has gone
+				return nil //nolint:nilerr // the client has disconnected
 			}
 			rest = rest[1:] // a quote
 		}
 	}
 	_, _ = b.Write(rest) // as above
-	_ = b.Flush()        // the client has gone
+	_ = b.Flush()        // the client has disconnected
 	return nil
 }
 
-// writeExact ends a string of a JSON object, and writes a member with its exact bytes.
+// writeExact ends a string of a JSON object, and adds a member with its exact bytes.
 func writeExact(b *bufio.Writer, key string, text Text) error {
-	_, _ = b.WriteString(`","` + key + `_base64":"`) // an error stays
+	_, _ = b.WriteString(`","` + key + `_base64":"`) // bufio.Writer keeps the error
 	e := base64.NewEncoder(base64.StdEncoding, b)
 	err := text.Each(func(p []byte) error {
 		_, err := e.Write(p)
@@ -199,16 +200,16 @@ func writeExact(b *bufio.Writer, key string, text Text) error {
 	return b.WriteByte('"')
 }
 
-// jsonText writes the inside of a JSON string, as encoding/json has it.
+// jsonText writes the content of a JSON string, like encoding/json.
 type jsonText struct {
 	w       *bufio.Writer
 	rest    []byte // the beginning of a character
-	invalid bool   // what came last is not UTF-8, and has been replaced
-	// replaced says that anything was.
+	invalid bool   // the last bytes were not UTF-8 and have been replaced
+	// replaced says that any bytes were replaced.
 	replaced bool
 }
 
-// writePart takes the next part.
+// writePart writes the next part.
 func (t *jsonText) writePart(p []byte) error {
 	if len(t.rest) > 0 {
 		p = append(t.rest, p...)
@@ -228,7 +229,7 @@ func (t *jsonText) writePart(p []byte) error {
 				_, err := t.w.Write(p[start:i])
 				return err
 			case r == utf8.RuneError && size == 1:
-				_, _ = t.w.Write(p[start:i]) // an error stays
+				_, _ = t.w.Write(p[start:i]) // bufio.Writer keeps the error
 				t.writeReplacement()
 				i++
 				start = i
@@ -249,22 +250,22 @@ func (t *jsonText) writePart(p []byte) error {
 	return err
 }
 
-// writeReplacement writes one character for all bytes in a row that are not UTF-8.
+// writeReplacement writes one character for a run of bytes that are not UTF-8.
 func (t *jsonText) writeReplacement() {
 	if !t.invalid {
-		_, _ = t.w.WriteString(string(utf8.RuneError)) // an error stays
+		_, _ = t.w.WriteString(string(utf8.RuneError)) // bufio.Writer keeps the error
 	}
 	t.invalid, t.replaced = true, true
 }
 
-// finish writes what is left when no more comes.
+// finish writes what is pending after the last part.
 func (t *jsonText) finish() {
 	if len(t.rest) > 0 {
 		t.writeReplacement()
 	}
 }
 
-// escapeASCII returns what stands for a byte in a JSON string; "" is the byte itself.
+// escapeASCII returns the escaped form of a byte in a JSON string; "" if it needs none.
 func escapeASCII(b byte) string {
 	const digits = "0123456789abcdef"
 	switch {

@@ -17,17 +17,16 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/store"
 )
 
-// The form of a key: a prefix that secret scanners know, and 160 random bits.
+// The form of a key: a prefix that secret scanners recognize, and 160 random bits.
 const (
 	keyPrefix = "e2b_"
 	keyBytes  = 20
 )
 
-// maxCachedKeys is how many keys are remembered. It bounds memory, not how many there
-// may be.
+// maxCachedKeys is how many keys are cached. It does not limit how many may exist.
 const maxCachedKeys = 1024
 
-// useInterval is how often it is written that a key was used.
+// useInterval is how often the use of a key is recorded.
 const useInterval = time.Minute
 
 var (
@@ -46,18 +45,18 @@ type Keys struct {
 	mu    sync.Mutex
 	cache map[[sha256.Size]byte]*cachedKey
 	byID  map[string]store.Key
-	// changes counts what was removed or renamed, so that a look-up that began before does not
-	// bring it back.
+	// changes counts deletions and renames, so that an earlier look-up does not cache an old
+	// key.
 	changes int64
 }
 
 type cachedKey struct {
 	key  store.Key
-	used time.Time // when that was written last
+	used time.Time // when its use was last recorded
 }
 
-// NewKeys returns the keys of a store, of which nobody else removes any. A nil log
-// means that nobody hears of what goes wrong.
+// NewKeys returns the keys of a store, from which nothing else removes keys. With a nil log,
+// nothing is logged.
 func NewKeys(s *store.Store, c clock.Clock, log *slog.Logger) *Keys {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -68,28 +67,27 @@ func NewKeys(s *store.Store, c clock.Clock, log *slog.Logger) *Keys {
 	}
 }
 
-// IsKey reports whether a text has the form of a key. It says nothing of whether there
-// is such a key.
+// IsKey reports whether a text has the form of a key. Such a key need not exist.
 func IsKey(text string) bool { return keyPattern.MatchString(text) }
 
-// NewKey says what a key shall be.
+// NewKey describes a new key.
 type NewKey struct {
 	Name  string // for people
-	Owner string // whose sandboxes it reaches: letters, digits and . _ @ + -
+	Owner string // the owner whose sandboxes it reaches: letters, digits and . _ @ + -
 	Admin bool
-	// TTL is how long it is good for. Zero: for ever.
+	// TTL is the time until it expires. Zero: never.
 	TTL time.Duration
 }
 
-// Create makes a key and returns it with its secret, which is kept nowhere.
+// Create creates a key and returns it with its secret, which is not stored.
 //
-// Invalid: what is asked for. Exhausted: there are as many as there may be.
+// Invalid: the owner or TTL. Exhausted: there are too many keys.
 func (k *Keys) Create(ctx context.Context, n NewKey) (store.Key, string, error) {
 	if err := checkOwner(n.Owner); err != nil {
 		return store.Key{}, "", err
 	}
 	if n.TTL < 0 {
-		return store.Key{}, "", sandpit.Errorf(sandpit.Invalid, "a key that is good for %v", n.TTL)
+		return store.Key{}, "", sandpit.Errorf(sandpit.Invalid, "invalid TTL %v of a key", n.TTL)
 	}
 	now := k.clock.Now()
 	var raw [keyBytes]byte
@@ -109,11 +107,10 @@ func (k *Keys) Create(ctx context.Context, n NewKey) (store.Key, string, error) 
 	return key, secret, nil
 }
 
-// IsOwner reports whether an owner may have a name.
+// IsOwner reports whether a name is valid for an owner.
 func IsOwner(name string) bool { return checkOwner(name) == nil }
 
-// checkOwner keeps owners apart from the other actors in the trail of events, which
-// are no owners: the manager, and addresses.
+// checkOwner refuses names of other actors in the audit trail: the manager, and addresses.
 func checkOwner(owner string) error {
 	if !ownerPattern.MatchString(owner) || owner == "manager" {
 		return sandpit.Errorf(sandpit.Invalid, "owner %.100q: want a letter or digit, then up to 99 of these and . _ @ + -, and not \"manager\"", owner)
@@ -121,13 +118,13 @@ func checkOwner(owner string) error {
 	return nil
 }
 
-// List returns keys in the order of their IDs, from the one after the ID after on.
+// List returns keys in the order of their IDs, starting after an ID.
 func (k *Keys) List(ctx context.Context, after string, limit int) ([]store.Key, error) {
 	return k.store.Keys(ctx, after, limit)
 }
 
-// Delete removes a key. From then on it is good for nothing, and what is attached to it
-// ends. NotFound.
+// Delete deletes a key, which stops working at once, and ends what is attached to it.
+// NotFound.
 func (k *Keys) Delete(ctx context.Context, id string) error {
 	if err := k.store.DeleteKey(ctx, id); err != nil {
 		return err
@@ -137,14 +134,14 @@ func (k *Keys) Delete(ctx context.Context, id string) error {
 	return nil
 }
 
-// errKeyEnded is why a request ends whose key was good when it began.
+// errKeyEnded is the cause when a request ends with its key.
 var errKeyEnded = sandpit.Errorf(sandpit.Unauthenticated, "the API key was deleted or has expired")
 
-// Attach returns a context that ends with ctx, and with a cause when the key of an ID is
-// deleted or expires. The caller calls release when it does not need the context any more.
-// The ID "" is that of a caller without a key, whose context ends with ctx only.
+// Attach returns a context that ends with ctx, and with a cause when the key with an ID is
+// deleted or expires. The caller calls release when it does not need the context any more. The
+// ID "" stands for a client without a key, whose context ends only with ctx.
 //
-// Unauthenticated: the key has ended already. Other errors are those of the store.
+// Unauthenticated: the key was deleted or has expired. Other errors are those of the store.
 func (k *Keys) Attach(ctx context.Context, id string) (attached context.Context, release func(), err error) {
 	if id == "" {
 		return ctx, func() {}, nil
@@ -154,14 +151,14 @@ func (k *Keys) Attach(ctx context.Context, id string) (attached context.Context,
 		return nil, nil, err
 	}
 	attached, release = k.lines.Attach(ctx, id, key.ExpiresAt, errKeyEnded)
-	if _, err := k.keyByID(ctx, id); err != nil { // it may have been deleted just before
+	if _, err := k.keyByID(ctx, id); err != nil { // it may have been deleted meanwhile
 		release()
 		return nil, nil, err
 	}
 	return attached, release, nil
 }
 
-// keyByID returns the key of an ID. Unauthenticated: it has ended.
+// keyByID returns the key with an ID. Unauthenticated: it was deleted or has expired.
 func (k *Keys) keyByID(ctx context.Context, id string) (store.Key, error) {
 	k.mu.Lock()
 	key, ok := k.byID[id]
@@ -184,7 +181,7 @@ func (k *Keys) keyByID(ctx context.Context, id string) (store.Key, error) {
 	return key, nil
 }
 
-// cacheByID keeps a key by its ID, unless keys have changed since before.
+// cacheByID caches a key by its ID, unless keys have changed since before.
 func (k *Keys) cacheByID(key store.Key, before int64) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -200,7 +197,7 @@ func (k *Keys) cacheByID(key store.Key, before int64) {
 	k.byID[key.ID] = key
 }
 
-// Rename gives a key another name. NotFound. Invalid: a name out of bounds.
+// Rename changes the name of a key. NotFound. Invalid: the name is too long.
 func (k *Keys) Rename(ctx context.Context, id, name string) error {
 	if err := k.store.RenameKey(ctx, id, name); err != nil {
 		return err
@@ -209,7 +206,7 @@ func (k *Keys) Rename(ctx context.Context, id, name string) error {
 	return nil
 }
 
-// dropCached has a key looked up again when it is shown next.
+// dropCached removes a key from the caches, so that it is looked up again.
 func (k *Keys) dropCached(id string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -222,12 +219,11 @@ func (k *Keys) dropCached(id string) {
 	}
 }
 
-// errNoKey is the same for all keys that are good for nothing: who tries them
-// learns nothing.
+// errNoKey is the same error for all invalid keys, so that it does not help to guess them.
 var errNoKey = sandpit.WithHint(sandpit.Errorf(sandpit.Unauthenticated, "this API key is not valid"),
-	"it is wrong, has expired or was deleted; ask for a new one")
+	"the key is wrong, has expired or was deleted; ask for a new one")
 
-// cachedKey returns who shows a key that was shown a short while ago.
+// cachedKey returns the key of a secret from the cache.
 func (k *Keys) cachedKey(secret string) (store.Key, bool) {
 	sum := sha256.Sum256([]byte(secret))
 	k.mu.Lock()
@@ -239,14 +235,13 @@ func (k *Keys) cachedKey(secret string) (store.Key, bool) {
 	return c.key, true
 }
 
-// Check returns the key that a secret is of. It notes that the key is used, about
-// once a minute.
+// Check returns the key of a secret. It records the use of the key about once a minute.
 //
-// How long it takes says nothing about a key: what is looked up and compared is a
-// hash that nobody can choose.
+// Its duration does not help to guess keys: it looks up and compares hashes, which a client
+// cannot choose.
 //
-// Unauthenticated: there is no such key, or it has expired. Other errors are those
-// of the store.
+// Unauthenticated: there is no such key, or it has expired. Other errors are those of the
+// store.
 func (k *Keys) Check(ctx context.Context, secret string) (store.Key, error) {
 	if !keyPattern.MatchString(secret) {
 		return store.Key{}, errNoKey
@@ -262,7 +257,7 @@ func (k *Keys) Check(ctx context.Context, secret string) (store.Key, error) {
 	return key, nil
 }
 
-// lookUpKey asks the store for a key, and remembers it.
+// lookUpKey reads a key from the store and caches it.
 func (k *Keys) lookUpKey(ctx context.Context, secret string) (store.Key, error) {
 	sum := sha256.Sum256([]byte(secret))
 	k.mu.Lock()
@@ -282,7 +277,7 @@ func (k *Keys) lookUpKey(ctx context.Context, secret string) (store.Key, error) 
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.changes != before {
-		return key, nil // it was there when the look-up began; who comes next looks again
+		return key, nil // valid when the look-up began, but not cached
 	}
 	for other := range k.cache {
 		if len(k.cache) < maxCachedKeys {
@@ -298,7 +293,7 @@ func (k *Keys) isExpired(key store.Key) bool {
 	return !key.ExpiresAt.IsZero() && !k.clock.Now().Before(key.ExpiresAt)
 }
 
-// recordUse notes that a key is used.
+// recordUse records that a key is used.
 func (k *Keys) recordUse(ctx context.Context, secret string) {
 	now := k.clock.Now()
 	k.mu.Lock()
@@ -311,7 +306,7 @@ func (k *Keys) recordUse(ctx context.Context, secret string) {
 	id := c.key.ID
 	k.mu.Unlock()
 	if err := k.store.TouchKey(ctx, id, now); err != nil {
-		k.log.WarnContext(ctx, "the use of a key is not noted", slog.String("key", id), slog.Any("error", err))
+		k.log.WarnContext(ctx, "api: cannot record the use of a key", slog.String("key", id), slog.Any("error", err))
 	}
 }
 

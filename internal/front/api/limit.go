@@ -8,11 +8,11 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// maxLimited is how many names a limiter tells apart.
+// maxLimited is the maximum number of names of a limiter.
 const maxLimited = 10_000
 
-// limiter allows each name so many events a second. It is bounded: when there are
-// too many names, those that come last share one allowance.
+// limiter allows each name a number of events per second. Its memory is limited: with too many
+// names, the latest share one allowance.
 type limiter struct {
 	limit rate.Limit
 	burst int
@@ -27,7 +27,8 @@ func newLimiter(limit rate.Limit, burst int) *limiter {
 	return &limiter{limit: limit, burst: burst, names: make(map[string]*rate.Limiter), rest: rate.NewLimiter(limit, burst)}
 }
 
-// takeToken takes one event of a name. If it is too many it says how long to wait.
+// takeToken counts one event of a name. It returns false, and how long to wait, if there are
+// too many.
 func (l *limiter) takeToken(name string) (wait time.Duration, ok bool) {
 	now := time.Now()
 	r := l.limiterFor(name, now)
@@ -37,8 +38,8 @@ func (l *limiter) takeToken(name string) (wait time.Duration, ok bool) {
 	return l.waitFor(r, now), false
 }
 
-// isExhausted reports whether a name has no more events, and how long to wait, without
-// taking one.
+// isExhausted reports whether a name has no events left, and how long to wait, without
+// counting one.
 func (l *limiter) isExhausted(name string) (wait time.Duration, spent bool) {
 	now := time.Now()
 	r := l.limiterFor(name, now)
@@ -48,7 +49,7 @@ func (l *limiter) isExhausted(name string) (wait time.Duration, spent bool) {
 	return l.waitFor(r, now), true
 }
 
-// waitFor is how long until there is one more.
+// waitFor returns the time until the next event is allowed.
 func (l *limiter) waitFor(r *rate.Limiter, now time.Time) time.Duration {
 	return time.Duration((1 - r.TokensAt(now)) / float64(l.limit) * float64(time.Second))
 }
@@ -70,8 +71,8 @@ func (l *limiter) limiterFor(name string, now time.Time) *rate.Limiter {
 	return a
 }
 
-// pruneFull forgets those whose allowance is whole again. It looks at most once a
-// second, since somebody may bring new names all the time.
+// pruneFull removes names with a full allowance. It runs at most once a second, because
+// clients may bring new names all the time.
 func (l *limiter) pruneFull(now time.Time) {
 	if now.Sub(l.pruned) < time.Second {
 		return
@@ -84,8 +85,8 @@ func (l *limiter) pruneFull(now time.Time) {
 	}
 }
 
-// addressName is what an address counts as: one of version 6 as its network, since
-// whoever has one has all of it.
+// addressName returns the name under which an address is counted: an IPv6 address counts as
+// its /64, which usually belongs to one client.
 func addressName(a netip.Addr) string {
 	a = a.Unmap().WithZone("")
 	if a.Is6() {
@@ -96,27 +97,26 @@ func addressName(a netip.Addr) string {
 	return a.String()
 }
 
-// Attempts counts what addresses try and fail at, so that none of them goes on for ever.
-// All methods may be called concurrently.
+// Attempts limits failed attempts by address. All methods may be called concurrently.
 type Attempts struct{ failed *limiter }
 
-// NewAttempts allows each address so many failures a minute, and burst at once.
+// NewAttempts allows each address a number of failures per minute, and a burst.
 func NewAttempts(minute float64, burst int) *Attempts {
 	return &Attempts{newLimiter(rate.Limit(minute/60), burst)}
 }
 
-// Fail counts a failure, and reports whether it was one of those that are allowed.
+// Fail counts a failure. It returns false if there were too many.
 func (a *Attempts) Fail(from netip.Addr) bool {
 	_, ok := a.failed.takeToken(addressName(from))
 	return ok
 }
 
-// Spent reports whether an address has failed too often, and is not to try again yet.
+// Spent reports whether an address has failed too often to try again now.
 func (a *Attempts) Spent(from netip.Addr) bool {
 	_, spent := a.failed.isExhausted(addressName(from))
 	return spent
 }
 
-// AddressActor is what somebody is called in the trail of events of whom nothing but the
-// address is known. No owner has such a name.
+// AddressActor returns the actor in the audit trail for a client of which only the address is
+// known. No owner has such a name.
 func AddressActor(a netip.Addr) string { return peer{client: a}.actorName() }

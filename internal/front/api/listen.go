@@ -19,7 +19,7 @@ func listenTCP(ctx context.Context, address string) (net.Listener, error) {
 	l, err := c.Listen(ctx, "tcp", address)
 	switch {
 	case errors.Is(err, unix.EADDRINUSE):
-		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.Conflict, "somebody else listens at %s", address),
+		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.Conflict, "another program listens at %s", address),
 			"end that program, or choose another address")
 	case errors.Is(err, unix.EACCES):
 		return nil, sandpit.Errorf(sandpit.PermissionDenied, "listen at %s: %w", address, err)
@@ -29,7 +29,7 @@ func listenTCP(ctx context.Context, address string) (net.Listener, error) {
 	return l, nil
 }
 
-// socketListener removes its socket when it is closed, if it is its own still.
+// socketListener removes its socket when it is closed, unless another server has replaced it.
 type socketListener struct {
 	net.Listener
 
@@ -42,24 +42,24 @@ type socketListener struct {
 func (l *socketListener) Close() error {
 	l.once.Do(func() {
 		if now, err := os.Lstat(l.path); err == nil && os.SameFile(now, l.file) {
-			_ = os.Remove(l.path) // whoever comes next replaces it
+			_ = os.Remove(l.path) // the next server replaces it
 		}
 	})
 	return l.Listener.Close()
 }
 
-// maxSocketPath is how long the path of a unix socket may be, for Linux.
+// maxSocketPath is the maximum number of bytes of a Unix socket's path on Linux.
 const maxSocketPath = 107
 
-// listenUnix makes a unix socket that only its owner reaches, from the moment it has
-// its name on. One that a dead server has left is replaced.
+// listenUnix creates a Unix socket that only its owner can use, even before it has its final
+// name. It replaces the socket of a server that has ended.
 func listenUnix(ctx context.Context, path string) (net.Listener, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
 		return nil, sandpit.Errorf(sandpit.Invalid, "unix socket: %w", err)
 	}
 	if len(path) > maxSocketPath {
-		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "unix socket %s: a path of %d bytes, and there may be %d", path, len(path), maxSocketPath),
+		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "unix socket %s: path of %d bytes, want at most %d", path, len(path), maxSocketPath),
 			"choose a shorter path")
 	}
 	if err := checkFree(ctx, path); err != nil {
@@ -67,19 +67,19 @@ func listenUnix(ctx context.Context, path string) (net.Listener, error) {
 	}
 	dir, err := os.MkdirTemp(filepath.Dir(path), ".s-*") // with permissions 0700
 	if err != nil {
-		return nil, sandpit.Errorf(sandpit.CodeOf(err), "make a unix socket: %w", err)
+		return nil, sandpit.Errorf(sandpit.CodeOf(err), "create a unix socket: %w", err)
 	}
 	defer os.RemoveAll(dir)
 	temporary := filepath.Join(dir, "s")
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: temporary, Net: "unix"})
 	if err != nil {
-		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.CodeOf(err), "make a unix socket %s: %w", path, err),
+		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.CodeOf(err), "create a unix socket %s: %w", path, err),
 			"if its path is long, choose a shorter one")
 	}
 	l.SetUnlinkOnClose(false)
 	own, err := publishSocket(temporary, path)
 	if err != nil {
-		return nil, errors.Join(sandpit.Errorf(sandpit.CodeOf(err), "make a unix socket: %w", err), l.Close())
+		return nil, errors.Join(sandpit.Errorf(sandpit.CodeOf(err), "create a unix socket: %w", err), l.Close())
 	}
 	return &socketListener{Listener: l, path: path, file: own}, nil
 }
@@ -94,25 +94,25 @@ func publishSocket(temporary, path string) (os.FileInfo, error) {
 	return os.Lstat(path)
 }
 
-// checkFree fails if there is something at a path that is no socket, or somebody who
-// answers.
+// checkFree returns an error if a path has something that is not a socket, or a socket on
+// which a server listens.
 func checkFree(ctx context.Context, path string) error {
 	info, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
-		return sandpit.Errorf(sandpit.CodeOf(err), "make a unix socket: %w", err)
+		return sandpit.Errorf(sandpit.CodeOf(err), "create a unix socket: %w", err)
 	}
 	if info.Mode()&fs.ModeSocket == 0 {
-		return sandpit.Errorf(sandpit.Conflict, "%s is there already, and is no socket", path)
+		return sandpit.Errorf(sandpit.Conflict, "%s exists and is not a socket", path)
 	}
 	var d net.Dialer
 	c, err := d.DialContext(ctx, "unix", path)
 	if err != nil {
-		return nil //nolint:nilerr // nobody answers: a dead server has left it
+		return nil //nolint:nilerr // no server listens: an earlier one left it
 	}
-	_ = c.Close() // nothing was said
-	return sandpit.WithHint(sandpit.Errorf(sandpit.Conflict, "somebody else listens at %s", path),
+	_ = c.Close() // nothing was sent
+	return sandpit.WithHint(sandpit.Errorf(sandpit.Conflict, "another program listens at %s", path),
 		"end that program, or choose another path")
 }

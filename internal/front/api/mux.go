@@ -5,15 +5,15 @@ import (
 	"slices"
 )
 
-// Router is what the front ends add their routes to. http.ServeMux and Mux are routers.
+// Router accepts the routes of the front ends. http.ServeMux and Mux implement it.
 type Router interface {
 	http.Handler
 	Handle(pattern string, handler http.Handler)
 	HandleFunc(pattern string, handler func(http.ResponseWriter, *http.Request))
 }
 
-// Mux is an http.ServeMux that knows its patterns, so that a test can go through all
-// routes there are. It is for one goroutine until it serves.
+// Mux is an http.ServeMux that records its patterns, so that tests can go through all routes.
+// Routes must be added by one goroutine before it serves.
 type Mux struct {
 	http.ServeMux
 

@@ -10,18 +10,18 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// The kernel's answer to "whose socket is this" (linux/inet_diag.h), and its question.
+// The kernel's response about a socket (linux/inet_diag.h), and the query.
 const (
 	diagHeader  = unix.SizeofNlMsghdr
 	diagRequest = 56
-	// diagUser and diagInode are where the user and the file are in the answer, behind its header.
+	// diagUser and diagInode are the offsets of user and inode in the response after its header.
 	diagUser, diagInode = 64, 68
-	// sockDiagByFamily is the kind of both.
+	// sockDiagByFamily is the type of both.
 	sockDiagByFamily = 20
 )
 
-// ownPeer reports whether a connection of this machine is one of the server's own user or of root. Others who can
-// reach its address are not this user, and must show a key.
+// ownPeer reports whether a connection of this machine belongs to the server's own user or to
+// root. Other users that can reach the address must use a key.
 func (p peer) ownPeer() (bool, error) {
 	uid, err := socketUser(netip.AddrPortFrom(p.address, p.ports[0]), netip.AddrPortFrom(p.local, p.ports[1]))
 	if err != nil {
@@ -30,32 +30,33 @@ func (p peer) ownPeer() (bool, error) {
 	return uid == 0 || uid == os.Geteuid(), nil
 }
 
-// socketUser asks the kernel who has the socket at one end of a TCP connection of this machine.
+// socketUser asks the kernel for the user of the socket at one end of a TCP connection of this
+// machine.
 //
-// NotFound: there is no such connection any more. Unavailable: the kernel does not tell.
+// NotFound: there is no such connection. Unavailable: the kernel did not respond.
 func socketUser(from, to netip.AddrPort) (int, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, unix.NETLINK_SOCK_DIAG)
 	if err != nil {
-		return 0, sandpit.Errorf(sandpit.Unavailable, "ask whose connection it is: %w", err)
+		return 0, sandpit.Errorf(sandpit.Unavailable, "get the user of a connection: %w", err)
 	}
-	defer func() { _ = unix.Close(fd) }() // nothing is kept in it
+	defer func() { _ = unix.Close(fd) }() // nothing is written to it
 	query := newDiagQuery(from, to)
 	if err := unix.Sendto(fd, query, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
-		return 0, sandpit.Errorf(sandpit.Unavailable, "ask whose connection it is: %w", err)
+		return 0, sandpit.Errorf(sandpit.Unavailable, "get the user of a connection: %w", err)
 	}
 	reply := make([]byte, 4096)
 	n, _, err := unix.Recvfrom(fd, reply, 0)
 	if err != nil {
-		return 0, sandpit.Errorf(sandpit.Unavailable, "ask whose connection it is: %w", err)
+		return 0, sandpit.Errorf(sandpit.Unavailable, "get the user of a connection: %w", err)
 	}
-	// One that its program has closed has no file, and the user 0.
+	// A socket that its program has closed has no inode, and the user 0.
 	if n < diagHeader+diagInode+4 || binary.NativeEndian.Uint16(reply[4:]) != sockDiagByFamily || binary.NativeEndian.Uint32(reply[diagHeader+diagInode:]) == 0 {
-		return 0, sandpit.Errorf(sandpit.NotFound, "the kernel knows of no connection from %s to %s", from, to)
+		return 0, sandpit.Errorf(sandpit.NotFound, "no connection from %s to %s", from, to)
 	}
 	return int(binary.NativeEndian.Uint32(reply[diagHeader+diagUser:])), nil
 }
 
-// newDiagQuery is a message that asks for one socket: that of who has connected from one address to the other.
+// newDiagQuery returns the query for the socket of a connection between two addresses.
 func newDiagQuery(from, to netip.AddrPort) []byte {
 	q := make([]byte, diagHeader+diagRequest)
 	binary.NativeEndian.PutUint32(q, diagHeader+diagRequest)

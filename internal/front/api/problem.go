@@ -12,7 +12,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/front/wire"
 )
 
-// statuses says which HTTP status stands for a code.
+// statuses are the HTTP statuses of codes.
 var statuses = map[sandpit.Code]int{
 	sandpit.Invalid:          http.StatusBadRequest,
 	sandpit.Unauthenticated:  http.StatusUnauthorized,
@@ -24,15 +24,15 @@ var statuses = map[sandpit.Code]int{
 	sandpit.Unsupported:      http.StatusUnprocessableEntity,
 	sandpit.Unavailable:      http.StatusServiceUnavailable,
 	sandpit.Timeout:          http.StatusGatewayTimeout,
-	sandpit.Canceled:         499, // the client has gone; nobody reads it
+	sandpit.Canceled:         499, // the client has disconnected
 	sandpit.Gone:             http.StatusGone,
 	sandpit.Internal:         http.StatusInternalServerError,
 }
 
-// maxDetail bounds what a problem says, in bytes.
+// maxDetail is the maximum number of bytes of a text in a problem.
 const maxDetail = 4 << 10
 
-// Status returns the HTTP status that stands for a code.
+// Status returns the HTTP status of a code.
 func Status(code sandpit.Code) int {
 	if status, ok := statuses[code]; ok {
 		return status
@@ -40,7 +40,7 @@ func Status(code sandpit.Code) int {
 	return http.StatusInternalServerError
 }
 
-// ProblemOf describes err for a client.
+// ProblemOf converts an error for a client.
 func ProblemOf(ctx context.Context, err error) wire.Problem {
 	code := sandpit.CodeOf(err)
 	status := Status(code)
@@ -59,8 +59,7 @@ func ProblemOf(ctx context.Context, err error) wire.Problem {
 	}
 }
 
-// Redact returns a text of the server as the maker of the request may see it: without the
-// server's internals, unless that is an administrator.
+// Redact returns a text without the server's internals, unless the client is an administrator.
 func Redact(ctx context.Context, text string) string {
 	if p, err := PrincipalOf(ctx); err == nil && p.Admin {
 		return text
@@ -68,7 +67,7 @@ func Redact(ctx context.Context, text string) string {
 	return exchangeOf(ctx).redactText(text)
 }
 
-// WriteError answers a request with err, unless the answer has begun.
+// WriteError responds with an error, unless the response has begun.
 func WriteError(w http.ResponseWriter, r *http.Request, err error) {
 	if wait := sandpit.RetryAfterOf(err); wait > 0 {
 		retryAfter(w, wait)
@@ -76,7 +75,7 @@ func WriteError(w http.ResponseWriter, r *http.Request, err error) {
 	WriteProblem(w, ProblemOf(r.Context(), err))
 }
 
-// WriteProblem answers a request with p.
+// WriteProblem responds with a problem.
 func WriteProblem(w http.ResponseWriter, p wire.Problem) {
 	text, err := json.Marshal(p)
 	if err != nil {
@@ -92,10 +91,10 @@ func WriteProblem(w http.ResponseWriter, p wire.Problem) {
 		}
 	}
 	w.WriteHeader(p.Status)
-	_, _ = w.Write(text) // whoever asked has gone then
+	_, _ = w.Write(text) // fails only if the client has disconnected
 }
 
-// ProblemHeaders returns the headers that go with a problem.
+// ProblemHeaders returns the headers of a response with a problem.
 func ProblemHeaders(p wire.Problem) http.Header {
 	h := make(http.Header)
 	switch p.Code {
@@ -112,10 +111,10 @@ func truncate(text string) string {
 	return strings.ToValidUTF8(textlen.Shorten(text, maxDetail), "\uFFFD")
 }
 
-// WithRequestID returns a context of the request that id names.
+// WithRequestID returns a context of the request with an ID.
 func WithRequestID(ctx context.Context, id string) context.Context {
 	return manager.WithRequestID(ctx, id)
 }
 
-// RequestID names the request, or is "" outside of one.
+// RequestID returns the ID of the request, or "".
 func RequestID(ctx context.Context) string { return manager.RequestIDOf(ctx) }

@@ -7,21 +7,21 @@ import (
 	"strings"
 )
 
-// headerForwardedFor names the clients that a request has come from, the nearest last.
+// headerForwardedFor has the addresses that forwarded a request, the nearest last.
 const headerForwardedFor = "X-Forwarded-For"
 
-// Proxies are ranges of addresses of reverse proxies that are trusted to tell from whom a
-// request comes.
+// Proxies are address ranges of reverse proxies that are trusted to report the client of a
+// request.
 type Proxies []netip.Prefix
 
-// Contains reports whether an address is one of a proxy's.
+// Contains reports whether an address belongs to a proxy.
 func (p Proxies) Contains(a netip.Addr) bool {
 	return slices.ContainsFunc(p, func(prefix netip.Prefix) bool { return prefix.Contains(a) })
 }
 
-// clientOf returns from whom a request comes that came from an address: that of the
-// nearest client that is no proxy. A text that is no address ends the look-up, because
-// whatever stands before it was written by somebody who is not trusted.
+// clientOf returns the client of a request from an address: the nearest address in the headers
+// that is not a proxy. An invalid address ends the search, because what precedes it comes from
+// an untrusted client.
 func (p Proxies) clientOf(a netip.Addr, h http.Header) netip.Addr {
 	if !p.Contains(a) {
 		return a
@@ -39,7 +39,7 @@ func (p Proxies) clientOf(a netip.Addr, h http.Header) netip.Addr {
 	return a
 }
 
-// parseClient reads an address, which some proxies write with a port.
+// parseClient parses an address, with or without a port.
 func parseClient(text string) (netip.Addr, error) {
 	if withPort, err := netip.ParseAddrPort(text); err == nil {
 		return withPort.Addr().Unmap(), nil

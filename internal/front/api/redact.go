@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// internalPatterns are parts of error texts that tell how the server is set up: whom it connects
-// to, which resolver it asks, and which sockets it has.
+// internalPatterns match parts of error texts that show how the server is set up: addresses
+// that it connects to, its resolvers and its sockets.
 var internalPatterns = []struct {
 	pattern *regexp.Regexp
 	instead string
@@ -15,7 +15,7 @@ var internalPatterns = []struct {
 	{regexp.MustCompile(`(\blookup \S+) on \S+:\d+`), "$1"},
 }
 
-// Redactor takes out of texts for ordinary keys what only administrators may see. The zero
+// Redactor removes what only administrators may see from texts for other clients. The zero
 // value knows no directories.
 type Redactor struct{ dirs []string }
 
@@ -23,7 +23,7 @@ type Redactor struct{ dirs []string }
 func NewRedactor(dirs ...string) Redactor {
 	var r Redactor
 	for _, dir := range dirs {
-		if dir = strings.TrimRight(dir, "/"); strings.Count(dir, "/") > 1 { // else it is a directory that sandboxes have, too
+		if dir = strings.TrimRight(dir, "/"); strings.Count(dir, "/") > 1 { // otherwise sandboxes have the directory, too
 			r.dirs = append(r.dirs, dir)
 		}
 	}
@@ -31,7 +31,7 @@ func NewRedactor(dirs ...string) Redactor {
 }
 
 // Text returns text without the server's internals. Paths below the server's directories
-// become "(server)", addresses that it connects to are left out.
+// become "(server)"; addresses that the server connects to are left out.
 func (r Redactor) Text(text string) string {
 	for _, dir := range r.dirs {
 		text = replacePaths(text, dir)
@@ -42,7 +42,7 @@ func (r Redactor) Text(text string) string {
 	return text
 }
 
-// replacePaths takes out of text all paths that are dir or lie below it.
+// replacePaths replaces all paths in text that are dir or below it.
 func replacePaths(text, dir string) string {
 	var b strings.Builder
 	for {
@@ -51,7 +51,7 @@ func replacePaths(text, dir string) string {
 			return b.String() + text
 		}
 		rest := text[at+len(dir):]
-		if rest != "" && !strings.ContainsAny(rest[:1], "/:;,\"') \t\n") { // another name that begins like it
+		if rest != "" && !strings.ContainsAny(rest[:1], "/:;,\"') \t\n") { // another name with the same prefix
 			b.WriteString(text[:at+len(dir)])
 			text = rest
 			continue

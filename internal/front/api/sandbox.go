@@ -7,11 +7,10 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/manager"
 )
 
-// Find returns a sandbox that the maker of the request may touch, also one that was
-// deleted a short while ago.
+// Find returns a sandbox that the client may use, also one that was deleted recently.
 //
-// Unauthenticated: nobody knows who makes the request. NotFound: there is no such
-// sandbox, or it is somebody else's; the two look alike.
+// Unauthenticated: the request has no principal. NotFound: there is no such sandbox, or it
+// belongs to another owner; the errors are equal.
 func Find(ctx context.Context, m *manager.Manager, id sandpit.ID) (sandpit.Sandbox, error) {
 	p, err := PrincipalOf(ctx)
 	if err != nil {
@@ -27,9 +26,8 @@ func Find(ctx context.Context, m *manager.Manager, id sandpit.ID) (sandpit.Sandb
 	return s, nil
 }
 
-// Use returns a handle of a running sandbox that the maker of the request may touch.
-// The caller must Release it. Its context ends with ctx, or with a cause that tells
-// why the sandbox was taken away.
+// Use returns a handle of a running sandbox that the client may use. The caller must release
+// it. Its context ends with ctx, or with a cause when the sandbox stops.
 //
 // Errors are those of Find and of manager.Use: Gone, Conflict, Unavailable.
 func Use(ctx context.Context, m *manager.Manager, id sandpit.ID) (*manager.Handle, error) {
@@ -39,8 +37,8 @@ func Use(ctx context.Context, m *manager.Manager, id sandpit.ID) (*manager.Handl
 	return m.Use(ctx, id)
 }
 
-// UseResumed is Use that first resumes a sandbox that is paused and starts one that is stopped: for
-// tools, whose callers know of no states. Errors also as manager.Wake: Exhausted.
+// UseResumed is Use that first resumes a paused sandbox and starts a stopped one, for tools,
+// whose callers do not handle states. Errors also as manager.Wake: Exhausted.
 func UseResumed(ctx context.Context, m *manager.Manager, id sandpit.ID) (*manager.Handle, error) {
 	if _, err := Find(ctx, m, id); err != nil {
 		return nil, err

@@ -18,68 +18,67 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/fairshare"
 )
 
-// DefaultAddress is where a server listens if nothing else is said.
+// DefaultAddress is the default of ServerOptions.Address.
 const DefaultAddress = "127.0.0.1:8090"
 
-// ServerOptions say where a server listens. Handler must be given; the zero value
-// of another field means the default stated with it.
+// ServerOptions configure a Server. Handler is required; the zero value of another field means
+// the default stated with it.
 type ServerOptions struct {
-	// Handler answers. It belongs behind an Edge.
+	// Handler serves the requests. It must be behind an Edge.
 	Handler http.Handler
-	// Address is where to listen. Default: DefaultAddress. NoAddress: nowhere.
+	// Address is the TCP address. Default: DefaultAddress. NoAddress: none.
 	Address string
-	// Socket is the path of a unix socket, for its owner only. Default: none.
+	// Socket is the path of a Unix socket that only its owner can use. Default: none.
 	Socket string
-	// TLS makes the address one of HTTPS. Default: it is not.
+	// TLS enables HTTPS at Address. Default: plain HTTP.
 	TLS *tls.Config
-	// MaxConnections is how many there may be at Address. When there are more, another one
-	// is closed: see crowd. Default: 10,000; at most half of the files that the process may
-	// have open.
+	// MaxConnections is the maximum number of connections at Address. A further one replaces
+	// another: see connections. Default: 10,000; at most half of the files that the process
+	// may have open.
 	MaxConnections int
-	// MaxSocketConnections is how many there may be at Socket. Default: 256.
+	// MaxSocketConnections is the maximum number of connections at Socket. Default: 256.
 	MaxSocketConnections int
-	// MaxConnectionsPerAddress and MaxConnectionsPerOwner are how many there may be of one
-	// address (of IPv6: one /64) and of one owner. Default: half of MaxConnections.
+	// MaxConnectionsPerAddress and MaxConnectionsPerOwner are the maximum numbers from one
+	// address (IPv6: one /64) and of one owner. Default: half of MaxConnections.
 	MaxConnectionsPerAddress, MaxConnectionsPerOwner int
-	// Proxies are trusted to pass on the requests of many clients, whose connections they
-	// count themselves. Default: none.
+	// Proxies are trusted to forward requests of many clients and to limit their connections.
+	// Default: none.
 	Proxies Proxies
-	// StallTimeout is how long a client may take nothing of an answer that waits for it.
-	// Default: 1 min.
+	// StallTimeout is how long a client may not read a pending response. Default: 1 min.
 	StallTimeout time.Duration
-	// Drain is how long requests have to end when the server does. Default: 30 s.
+	// Drain is how long active requests may take when the server shuts down. Default: 30 s.
 	Drain time.Duration
-	// MaxHeader is how many bytes the head of a request may have. Default: 64 KiB.
+	// MaxHeader is the maximum number of bytes of a request's head. Default: 64 KiB.
 	MaxHeader int
-	// HeaderTimeout is how long the head of a request may take to come. Default: 10 s.
+	// HeaderTimeout is how long the head of a request may take to arrive. Default: 10 s.
 	HeaderTimeout time.Duration
-	// IdleTimeout is how long a connection is kept that is not used. Default: 2 min.
+	// IdleTimeout is how long an unused connection is kept open. Default: 2 min.
 	IdleTimeout time.Duration
-	// Log hears of connections that fail, at the level debug, and of what is cut off.
-	// Default: nobody does.
+	// Log receives failed connections at the level debug, and requests that are canceled at
+	// shutdown. Default: nothing is logged.
 	Log *slog.Logger
 }
 
-// NoAddress as ServerOptions.Address means that there is a unix socket only.
+// NoAddress as ServerOptions.Address means that there is only a Unix socket.
 const NoAddress = "none"
 
-// unknownShare is the part of all connections that those of no owner keep when owners want
-// more: one of so many, and at least minUnknown.
+// unknownShare is the share of all connections that is left for those without an owner: one
+// of unknownShare, and at least minUnknown.
 const (
 	unknownShare = 8
 	minUnknown   = 16
 )
 
-// The bounds of a connection.
+// The limits of connections.
 const (
 	defaultMaxHeader = 64 << 10         // bytes of the head of a request
-	headerTimeout    = 10 * time.Second // until the head of a request is there, by default
+	headerTimeout    = 10 * time.Second // until the head of a request has arrived, by default
 	largeHeads       = 64               // heads longer than smallHead that are being read at a time
 	maxStreams       = 250              // requests at a time on one connection of HTTP/2
-	cutTimeout       = 5 * time.Second  // of requests that were told to end
+	cutTimeout       = 5 * time.Second  // of canceled requests, until their connections are closed
 )
 
-// Server listens. It speaks HTTP/1.1 and HTTP/2, the latter also without TLS.
+// Server listens for HTTP/1.1 and HTTP/2, also without TLS.
 type Server struct {
 	o           ServerOptions
 	http        *http.Server
@@ -89,11 +88,10 @@ type Server struct {
 	connections [2]*connections // of tcp and of unix
 }
 
-// Listen opens the listeners of a server. Serve answers, and closes them; who does
-// not call it calls Close.
+// Listen opens the listeners of a server. The caller calls Serve, which closes them, or Close.
 //
-// Invalid: an address or path that is none. Conflict: somebody else
-// listens there. PermissionDenied.
+// Invalid: an invalid address or path. Conflict: another program listens there.
+// PermissionDenied.
 func Listen(ctx context.Context, o ServerOptions) (*Server, error) {
 	o = o.withDefaults()
 	s := &Server{o: o, draining: make(chan struct{}), requests: newRequestCounter(), connections: o.newConnections()}
@@ -115,7 +113,7 @@ func Listen(ctx context.Context, o ServerOptions) (*Server, error) {
 		s.unix = &limitedListener{Listener: l, connections: s.connections[1]}
 	}
 	if s.tcp == nil && s.unix == nil {
-		return nil, sandpit.Errorf(sandpit.Invalid, "the server is to listen nowhere")
+		return nil, sandpit.Errorf(sandpit.Invalid, "neither an address nor a socket to listen on")
 	}
 	s.http = s.newHTTP()
 	return s, nil
@@ -155,8 +153,8 @@ func (o ServerOptions) withDefaults() ServerOptions {
 	return o
 }
 
-// newConnections returns what counts the connections by TCP, and those by the unix socket, which
-// nothing that comes by TCP can take from its administrators.
+// newConnections returns the connections over TCP and those of the Unix socket. TCP
+// connections cannot take the place of those of the socket, which are for administrators.
 func (o ServerOptions) newConnections() [2]*connections {
 	tcp := connectionLimits{
 		total: o.MaxConnections, unknown: min(max(o.MaxConnections/unknownShare, minUnknown), o.MaxConnections),
@@ -195,7 +193,7 @@ func (s *Server) newHTTP() *http.Server {
 	}
 }
 
-// Addr is the address that the server listens at; nil if it has a unix socket only.
+// Addr returns the address at which the server listens; nil if it has only a Unix socket.
 func (s *Server) Addr() net.Addr {
 	if s.tcp == nil {
 		return nil
@@ -203,7 +201,7 @@ func (s *Server) Addr() net.Addr {
 	return s.tcp.Addr()
 }
 
-// Close closes listeners that Serve was not called for.
+// Close closes the listeners if Serve is not called.
 func (s *Server) Close() error {
 	var errs []error
 	for _, l := range []net.Listener{s.tcp, s.unix} {
@@ -216,22 +214,20 @@ func (s *Server) Close() error {
 
 type drainKey struct{}
 
-// Draining returns a channel that is closed when the server of a request is about to
-// end. What goes on without an end of its own ends then, and says so; everything
-// else has its time to finish. When that is over, the request's context ends, with
-// a cause.
+// Draining returns a channel that is closed when the server of a request begins to shut down.
+// Requests that have no end of their own end then and say so; others have time to finish.
+// After that time, the request's context ends with a cause.
 func Draining(ctx context.Context) <-chan struct{} {
 	ch, _ := ctx.Value(drainKey{}).(chan struct{})
-	return ch // nil, which never comes, outside of a server
+	return ch // nil outside of a server
 }
 
-// ErrDraining is why requests end that are cut off, or end themselves, when the
-// server ends.
+// ErrDraining is the cause when a request ends because the server shuts down.
 var ErrDraining = sandpit.Errorf(sandpit.Unavailable, "the server is shutting down")
 
-// Serve answers until ctx ends, then drains: it accepts nothing more, waits for the
-// requests, tells those that are left, and cuts off what does not end even then,
-// which is a Timeout. It must be called once, and closes the listeners.
+// Serve serves until ctx ends, and then drains: it accepts no more connections, waits for
+// active requests, cancels the remaining ones, and closes their connections if they still do
+// not end, which is a Timeout. It must be called once, and closes the listeners.
 func (s *Server) Serve(ctx context.Context) error {
 	base, cut := context.WithCancelCause(context.WithValue(context.WithoutCancel(ctx), drainKey{}, s.draining))
 	defer cut(nil)
@@ -247,7 +243,7 @@ func (s *Server) Serve(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 	case err = <-failed:
-		err = sandpit.Errorf(sandpit.Unavailable, "the server cannot go on: %w", err)
+		err = sandpit.Errorf(sandpit.Unavailable, "accept connections: %w", err)
 	}
 	err = errors.Join(err, s.drainRequests(context.WithoutCancel(ctx), cut))
 	serving.Wait()
@@ -264,28 +260,28 @@ func (s *Server) drainRequests(ctx context.Context, cut context.CancelCauseFunc)
 	if wait(s.o.Drain) {
 		return nil
 	}
-	s.o.Log.WarnContext(ctx, "requests have not ended in time and are told to", slog.Int("requests", s.requests.current()))
+	s.o.Log.WarnContext(ctx, "server: canceling requests that did not end in time", slog.Int("requests", s.requests.current()))
 	cut(ErrDraining)
 	if wait(cutTimeout) {
 		return nil
 	}
-	_ = s.http.Close() // those who are cut off hear of it
+	_ = s.http.Close() // the clients notice
 	for _, c := range s.connections {
-		c.closeAll() // also connections that HTTP has given away
+		c.closeAll() // also hijacked connections
 	}
 	last, cancel := context.WithTimeout(ctx, cutTimeout)
 	defer cancel()
 	if s.requests.waitForNone(last) {
 		return nil
 	}
-	return sandpit.Errorf(sandpit.Timeout, "shut the server down: %d requests do not end", s.requests.current())
+	return sandpit.Errorf(sandpit.Timeout, "shut the server down: %d requests did not end", s.requests.current())
 }
 
-// requestCounter counts requests that are being answered.
+// requestCounter counts active requests.
 type requestCounter struct {
 	mu      sync.Mutex
 	n       int
-	changed chan struct{} // closed when n becomes zero; nil if nobody waits
+	changed chan struct{} // closed when n becomes zero; nil if no caller waits
 }
 
 func newRequestCounter() *requestCounter { return &requestCounter{} }
@@ -314,7 +310,7 @@ func (t *requestCounter) current() int {
 	return t.n
 }
 
-// waitForNone waits until there are none, and reports false if ctx ends first.
+// waitForNone waits until there are none, and returns false if ctx ends first.
 func (t *requestCounter) waitForNone(ctx context.Context) bool {
 	t.mu.Lock()
 	if t.n == 0 {

@@ -13,38 +13,38 @@ import (
 // ContentTypeStream is the media type of a Stream.
 const ContentTypeStream = "text/event-stream"
 
-// HeartbeatEvery is how long a Stream may be silent: whoever has it calls Beat then.
+// HeartbeatEvery is how long a Stream may be silent before its owner calls Beat.
 const HeartbeatEvery = 15 * time.Second
 
-// eventTimeout is how long one event may take to be sent.
+// eventTimeout is how long sending one event may take.
 const eventTimeout = 30 * time.Second
 
-// Stream is an answer of server-sent events. It is for one goroutine.
+// Stream is a response of server-sent events. It is for one goroutine.
 type Stream struct {
 	w http.ResponseWriter
 	c *http.ResponseController
 }
 
-// NewStream begins an answer. Nothing must have been answered yet.
+// NewStream begins a response. Nothing must have been sent yet.
 func NewStream(w http.ResponseWriter) (*Stream, error) {
 	h := w.Header()
 	h.Set("Content-Type", ContentTypeStream)
 	h.Set("Cache-Control", "no-store")
-	h.Set("X-Accel-Buffering", "no") // a proxy must not wait for more
+	h.Set("X-Accel-Buffering", "no") // proxies must not buffer
 	s := &Stream{w: w, c: http.NewResponseController(w)}
 	if err := s.c.SetWriteDeadline(time.Now().Add(eventTimeout)); err != nil {
-		return nil, sandpit.Errorf(sandpit.Internal, "begin a stream: %w", err)
+		return nil, sandpit.Errorf(sandpit.Internal, "begin an event stream: %w", err)
 	}
 	w.WriteHeader(http.StatusOK)
 	return s, s.writeText("retry: 1000\n\n")
 }
 
-// Send sends one event. The name "" is that of plain messages; id "" leaves the last
-// one. An error means that whoever listens has gone.
+// Send sends one event. The name "" is that of plain messages; the ID "" keeps the last one.
+// An error means that the client has disconnected.
 func (s *Stream) Send(name, id string, data any) error {
 	text, err := json.Marshal(data)
 	if err != nil {
-		return sandpit.Errorf(sandpit.Internal, "write an event: %w", err)
+		return sandpit.Errorf(sandpit.Internal, "encode an event: %w", err)
 	}
 	var b strings.Builder
 	if id != "" {
@@ -57,10 +57,10 @@ func (s *Stream) Send(name, id string, data any) error {
 	return s.writeText(b.String())
 }
 
-// Beat sends something that means nothing, so that both sides know of each other.
+// Beat sends a comment, so that both sides notice a lost connection.
 func (s *Stream) Beat() error { return s.writeText(": \n\n") }
 
-// Fail sends a failure as the event "error".
+// Fail sends an error as the event "error".
 func (s *Stream) Fail(r *http.Request, err error) error {
 	return s.Send("error", "", ProblemOf(r.Context(), err))
 }
@@ -79,7 +79,7 @@ func (s *Stream) writeText(text string) error {
 	return nil
 }
 
-// oneLine keeps a name from being more than one.
+// oneLine removes line breaks.
 func oneLine(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r == '\n' || r == '\r' || r == 0 {

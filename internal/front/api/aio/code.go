@@ -23,7 +23,7 @@ type output struct {
 	Traceback []string       `json:"traceback,omitempty"`
 }
 
-// cell is what is told of code that has run in a kernel.
+// cell is the result of code that ran in an interpreter.
 type cell struct {
 	Session  string `json:"session_id"`
 	Stdout   string `json:"stdout"`
@@ -56,7 +56,7 @@ func (c cell) toStatus() string {
 	return "ok"
 }
 
-// toOutputs are what the cell has shown, pictures last.
+// toOutputs returns the outputs of the cell, images last.
 func (c cell) toOutputs(images []tool.Image) []output {
 	list := []output{}
 	if c.Stdout != "" {
@@ -91,7 +91,7 @@ func (c cell) toOutputs(images []tool.Image) []output {
 	return list
 }
 
-// codeRequest is code of any kind.
+// codeRequest is a request to run code of any language.
 type codeRequest struct {
 	Language string            `json:"language"`
 	Code     string            `json:"code"`
@@ -106,7 +106,7 @@ type codeRequest struct {
 
 func (c *call) readCode() (in codeRequest, err error) {
 	if err = c.readBody(&in); err == nil && in.Cwd != "" {
-		err = sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "cwd cannot be chosen here"), "change it in the code")
+		err = sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "cwd is not supported"), "change the directory in the code")
 	}
 	return in, err
 }
@@ -127,7 +127,7 @@ func jupyterExecute(c *call) (any, string, error) {
 	}, "Code executed", nil
 }
 
-// jupyterCreate names a session, which begins with its first code.
+// jupyterCreate returns a session ID. The session starts with its first code.
 func jupyterCreate(c *call) (any, string, error) {
 	in, err := c.readCode()
 	if err != nil {
@@ -192,7 +192,7 @@ func (c *call) runCell(in codeRequest, name string, run fields) (any, string, er
 	return execution{in.Language, result.toStatus(), in.Code, result.Stdout, result.Stderr, exit, result.toOutputs(r.Images)}, "Code executed", nil
 }
 
-// execution is what AIO tells of code that has run.
+// execution is AIO's result of code.
 type execution struct {
 	Language string   `json:"language"`
 	Status   string   `json:"status"`
@@ -206,7 +206,7 @@ type execution struct {
 func codeInfo(*call) (any, string, error) {
 	languages := []map[string]any{}
 	for _, name := range []string{"python", "javascript"} {
-		languages = append(languages, map[string]any{"language": name, "description": "a kernel that keeps its variables", "default_timeout": 30, "max_timeout": 3600})
+		languages = append(languages, map[string]any{"language": name, "description": "an interpreter that keeps its variables", "default_timeout": 30, "max_timeout": 3600})
 	}
 	return map[string]any{"languages": languages}, "", nil
 }
@@ -214,7 +214,7 @@ func codeInfo(*call) (any, string, error) {
 func browserInfo(c *call) (any, string, error) {
 	var about map[string]any
 	_, err := c.callTool("browser_info", nil, &about)
-	// Nothing inside listens for who would drive it past the tools.
+	// The browser is only reachable through the tools.
 	return map[string]any{"user_agent": about["user_agent"], "viewport": about["viewport"], "cdp_url": "", "vnc_url": ""}, "", err
 }
 
@@ -224,14 +224,14 @@ func browserScreenshot(c *call) (any, string, error) {
 		return nil, "", err
 	}
 	if len(r.Images) != 1 {
-		return nil, "", sandpit.Errorf(sandpit.Internal, "the browser gives %d pictures", len(r.Images))
+		return nil, "", sandpit.Errorf(sandpit.Internal, "the browser returned %d images", len(r.Images))
 	}
 	c.w.Header().Set("Content-Type", r.Images[0].MIME)
 	c.writeRaw(http.StatusOK, r.Images[0].Data)
 	return nil, "", nil
 }
 
-// browserActions are those of the browser by the names that AIO has for them.
+// browserActions returns the actions of the browser by AIO's names.
 func browserActions() map[string]string {
 	return map[string]string{
 		"MOVE_TO": "move_to", "MOVE_REL": "move_rel", "CLICK": "click", "RIGHT_CLICK": "right_click", "DOUBLE_CLICK": "double_click", "DRAG_TO": "drag_to",
@@ -258,7 +258,7 @@ func browserAction(c *call) (any, string, error) {
 	}
 	name, known := browserActions()[in.Action]
 	if !known {
-		return nil, "", sandpit.Errorf(sandpit.Invalid, "there is no action %.40q here", in.Action)
+		return nil, "", sandpit.Errorf(sandpit.Invalid, "unknown action %.40q", in.Action)
 	}
 	act := fields{
 		"action_type": name, "x": in.X, "y": in.Y, "delta_x": cmp.Or(in.OffsetX, in.DX), "delta_y": cmp.Or(in.OffsetY, in.DY),

@@ -14,7 +14,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/memory"
 )
 
-// newRoutes are all requests that are understood.
+// newRoutes returns the handlers of all supported requests.
 func newRoutes() map[string]handler {
 	return map[string]handler{
 		"GET /v1/sandbox":                    getContext,
@@ -52,7 +52,7 @@ func newRoutes() map[string]handler {
 
 func cutPattern(pattern string) (method, path string, ok bool) { return strings.Cut(pattern, " ") }
 
-// contextData is what AIO tells of a sandbox, beside the envelope and not in it.
+// contextData is AIO's description of a sandbox. It is beside the envelope, not in it.
 type contextData struct {
 	envelope
 
@@ -132,13 +132,13 @@ func fileRead(c *call) (any, string, error) {
 	return map[string]any{"file": in.File, "content": strings.ToValidUTF8(string(data), "?")}, "File read", err
 }
 
-// maxFile is the largest file that is handed out as a whole, in bytes.
+// maxFile is the maximum number of bytes of a file.
 const maxFile = 16 << 20
 
-// readFile reads a file as a whole, which no model is given.
+// readFile reads a complete file, past the tools for models.
 func (c *call) readFile(name string) ([]byte, error) {
 	if name == "" {
-		return nil, sandpit.Errorf(sandpit.Invalid, "the name of the file is missing")
+		return nil, sandpit.Errorf(sandpit.Invalid, "file is missing")
 	}
 	return c.session.session.ReadFile(c.r.Context(), name, maxFile)
 }
@@ -233,7 +233,7 @@ func fileFind(c *call) (any, string, error) {
 	return map[string]any{"path": in.Path, "files": files}, "Find completed", err
 }
 
-// fileInfo is one of a list.
+// fileInfo is a file in a list.
 type fileInfo struct {
 	Name      string `json:"name"`
 	Path      string `json:"path"`
@@ -291,24 +291,24 @@ func fileList(c *call) (any, string, error) {
 	}, "Directory listed", nil
 }
 
-// uploadCost is how many bytes of memory each byte of an upload takes besides those of
-// every body.
+// uploadCost is how many bytes of memory each byte of an upload takes in addition to those of
+// a body.
 const uploadCost = 5
 
 func fileUpload(c *call) (any, string, error) {
-	// The file is copied as a part of the form, alone and in base64.
+	// The file is copied as part of the form, separately, and as base64.
 	if err := memory.AccountOf(c.r.Context()).Reserve(uploadCost * c.r.ContentLength); err != nil {
 		return nil, "", err
 	}
 	f, header, err := c.r.FormFile("file")
 	if err != nil {
-		return nil, "", sandpit.Errorf(sandpit.Invalid, "the form has no file: %w", err)
+		return nil, "", sandpit.Errorf(sandpit.Invalid, "form field file: %w", err)
 	}
 	defer f.Close()
-	defer func() { _ = c.r.MultipartForm.RemoveAll() }() // temporary files, which the system removes too
+	defer func() { _ = c.r.MultipartForm.RemoveAll() }() // temporary files
 	data, err := io.ReadAll(f)
 	if err != nil {
-		return nil, "", sandpit.Errorf(sandpit.Invalid, "the file does not come as a whole: %w", err)
+		return nil, "", sandpit.Errorf(sandpit.Invalid, "read the uploaded file: %w", err)
 	}
 	name := c.r.FormValue("path")
 	if name == "" {
@@ -334,12 +334,12 @@ func fileDownload(c *call) (any, string, error) {
 	return nil, "", nil
 }
 
-// writeRaw writes the answer, which the client must read in a limited time.
+// writeRaw writes a response that is not an envelope, with a time limit.
 func (c *call) writeRaw(status int, data []byte) {
 	c.responded = true
-	_ = http.NewResponseController(c.w).SetWriteDeadline(time.Now().Add(writeTimeout)) // what cannot have one needs none
+	_ = http.NewResponseController(c.w).SetWriteDeadline(time.Now().Add(writeTimeout)) // connections without deadlines need none
 	c.w.WriteHeader(status)
-	_, _ = c.w.Write(data) // a client that has gone is nobody's business
+	_, _ = c.w.Write(data) // fails only if the client has disconnected
 }
 
 func fileEditor(c *call) (any, string, error) {

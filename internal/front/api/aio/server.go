@@ -1,11 +1,12 @@
 // Package aio serves the HTTP interface of AIO sandboxes (agent-infra/sandbox) for sandboxes
-// of the server: below /aio/SANDBOX is what such a sandbox has below /. Each request calls
-// tools of internal/agents/tool, so the same happens as over MCP.
+// of the server: the paths of such a sandbox are below /aio/SANDBOX. Requests call tools of
+// internal/agents/tool, like requests over MCP.
 //
-// A sandbox has one session for all requests, which lasts until nobody has asked for half an
-// hour: its shells and kernels go on between them. Answers are an envelope: success, message
-// and data. As there, a tool that fails is success false with status 200, and a command that
-// fails is success true with an exit_code; requests that fit no schema are 422.
+// A sandbox has one session for all requests, which ends after half an hour without a
+// request. Its shells and interpreters keep running between requests. Responses are an
+// envelope of success, message and data. As in AIO, a tool that fails is success false with
+// status 200, a command that fails is success true with an exit_code, and requests that do
+// not match a schema get 422.
 package aio
 
 import (
@@ -27,43 +28,43 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/front/api"
 )
 
-// Path is what all paths begin with; the sandbox's ID follows.
+// Path is the prefix of all paths. The ID of the sandbox follows it.
 const Path = "/aio/"
 
 const (
-	// idleTimeout is how long a session lasts without a request, sweep how often that is looked at.
+	// idleTimeout is how long a session lasts without a request, sweepInterval how often that
+	// is checked.
 	idleTimeout   = 30 * time.Minute
 	sweepInterval = time.Minute
 	// maxBody bounds the body of a request, in bytes, and writeTimeout the time of reading
 	// an answer.
 	maxBody      = 16 << 20
 	writeTimeout = 60 * time.Second
-	// callCost is how much memory a request takes besides what it keeps, in bytes.
+	// callCost is how many bytes of memory a request takes in addition to its data.
 	callCost = 256 << 10
-	// bodyCost is how many bytes of memory each byte of a body takes: as it comes, as a
-	// value, and as the input of a tool on its way through the schema.
+	// bodyCost is how many bytes of memory each byte of a body takes: as text, as a value, and
+	// as the input of a tool during validation.
 	bodyCost = 7
 )
 
-// Options say what a Server works with. Manager must be given.
+// Options configure a Server. Manager is required.
 type Options struct {
 	Manager *manager.Manager
-	// Memory is what sessions may keep in memory. Default: there is no limit.
+	// Memory limits the memory of sessions. Default: no limit.
 	Memory *memory.Budget
-	// CommandTimeout is how long a command may take whose request names no time. Default: an
-	// hour.
+	// CommandTimeout is the timeout of commands whose request has none. Default: an hour.
 	CommandTimeout time.Duration
-	// Version is told to clients.
+	// Version is the version that clients get.
 	Version string
-	// Log hears of sessions that cannot be closed. Default: nobody does.
+	// Log receives errors of closing sessions. Default: nothing is logged.
 	Log *slog.Logger
 }
 
-// Server has the sessions. All methods may be called concurrently.
+// Server holds the sessions. All methods may be called concurrently.
 type Server struct {
 	o     Options
 	tools *tool.Registry
-	life  context.Context //nolint:containedctx // that of sessions which begin, for none of their requests outlives them all
+	life  context.Context //nolint:containedctx // of opening sessions, which outlive requests
 	stop  context.CancelFunc
 	group sync.WaitGroup
 
@@ -79,15 +80,15 @@ type sandboxSession struct {
 	calls int
 
 	ready   chan struct{} // closed when session or err is set
-	session *tool.Session // nil: it could not begin
+	session *tool.Session // nil: it could not be opened
 	err     error
 
 	mu     sync.Mutex
-	last   map[string]commandResult // of shells whose newest command was no background one
+	last   map[string]commandResult // of shells whose latest command did not run in the background
 	memory *memory.Account          // of last
 }
 
-// closeSession ends the session, once it has begun.
+// closeSession closes the session after it has opened.
 func (b *sandboxSession) closeSession() error {
 	<-b.ready
 	b.memory.Close()
@@ -132,7 +133,7 @@ func (s *Server) Close() error {
 	return errors.Join(errs...)
 }
 
-// sweepIdle ends the sessions that nobody uses.
+// sweepIdle closes idle sessions.
 func (s *Server) sweepIdle() {
 	ticker := time.NewTicker(sweepInterval)
 	defer ticker.Stop()
@@ -144,13 +145,13 @@ func (s *Server) sweepIdle() {
 		}
 		for id, b := range s.takeIdle(time.Now()) {
 			if err := b.closeSession(); err != nil && sandpit.CodeOf(err) != sandpit.Gone {
-				s.o.Log.Warn("an idle session cannot be closed", slog.String("sandbox", string(id)), slog.Any("error", err))
+				s.o.Log.Warn("aio: cannot close an idle session", slog.String("sandbox", string(id)), slog.Any("error", err))
 			}
 		}
 	}
 }
 
-// takeIdle takes out the sessions that nobody uses, or whose sandbox is no more.
+// takeIdle removes and returns the sessions that are idle or whose sandbox was deleted.
 func (s *Server) takeIdle(now time.Time) map[sandpit.ID]*sandboxSession {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -166,7 +167,7 @@ func (s *Server) takeIdle(now time.Time) map[sandpit.ID]*sandboxSession {
 	return out
 }
 
-// acquireSession returns the session of a sandbox. The caller must leave it.
+// acquireSession returns the session of a sandbox. The caller must call releaseSession.
 func (s *Server) acquireSession(ctx context.Context, about sandpit.Sandbox, guest sandpit.Guest) (*sandboxSession, error) {
 	b, err := s.findSession(about, guest)
 	if err != nil {
@@ -185,8 +186,8 @@ func (s *Server) acquireSession(ctx context.Context, about sandpit.Sandbox, gues
 	return b, nil
 }
 
-// findSession returns the session of a sandbox, which may just begin. No lock is held while it
-// does: a guest may take its time.
+// findSession returns the session of a sandbox, which may still be opening. The lock is not
+// held while it opens, because a guest may be slow.
 func (s *Server) findSession(about sandpit.Sandbox, guest sandpit.Guest) (*sandboxSession, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -196,7 +197,7 @@ func (s *Server) findSession(about sandpit.Sandbox, guest sandpit.Guest) (*sandb
 	b := s.sessions[about.ID]
 	if b == nil || b.guest != guest {
 		if b != nil {
-			s.group.Go(func() { _ = b.closeSession() }) // what was in it has ended with the guest that it had
+			s.group.Go(func() { _ = b.closeSession() }) // its programs have ended with the previous guest
 		}
 		open := func() *memory.Account { return s.o.Memory.OpenSession(about.Lease.Owner) }
 		b = &sandboxSession{guest: guest, ready: make(chan struct{}), last: make(map[string]commandResult), memory: open()}
@@ -209,8 +210,8 @@ func (s *Server) findSession(about sandpit.Sandbox, guest sandpit.Guest) (*sandb
 	return b, nil
 }
 
-// openSession begins the session, for which every request of the sandbox waits. One that cannot
-// begin is forgotten, so that the next request tries again.
+// openSession opens the session, for which all requests of the sandbox wait. A session that
+// cannot be opened is removed, so that the next request tries again.
 func (s *Server) openSession(b *sandboxSession, id sandpit.ID, o tool.SessionOptions) {
 	session, err := tool.NewSession(s.life, b.guest, o)
 	s.mu.Lock()
@@ -230,8 +231,8 @@ func (s *Server) releaseSession(b *sandboxSession) {
 	b.used = time.Now()
 }
 
-// Register adds the server to a mux, behind which requests have a principal. The mux must
-// not bound the time of requests.
+// Register adds the server to a mux whose requests have a principal. The mux must not limit
+// the time of requests.
 func (s *Server) Register(mux api.Router) {
 	for pattern, h := range newRoutes() {
 		method, path, _ := cutPattern(pattern)
@@ -243,7 +244,8 @@ func (s *Server) Register(mux api.Router) {
 	}
 }
 
-// serveRequest answers a request. An error is about the sandbox or who asks, and not about what was to be done.
+// serveRequest serves a request. It returns errors about the sandbox or the client; errors of
+// the requested action are in the response.
 func (s *Server) serveRequest(w http.ResponseWriter, r *http.Request, h handler) error {
 	if err := memory.AccountOf(r.Context()).Reserve(callCost); err != nil {
 		return err
@@ -284,14 +286,14 @@ type call struct {
 	session *sandboxSession
 	r       *http.Request
 	w       http.ResponseWriter
-	// responded is true if the handler has written the answer.
+	// responded says that the handler has written the response.
 	responded bool
 }
 
-// handler does what a request asks for, and returns its data and a message.
+// handler handles a request, and returns the data and message of the envelope.
 type handler func(c *call) (data any, message string, err error)
 
-// envelope is every answer.
+// envelope is the form of all responses.
 type envelope struct {
 	Success bool   `json:"success"`
 	Message string `json:"message"`
@@ -299,7 +301,7 @@ type envelope struct {
 	Hint    string `json:"hint,omitempty"`
 }
 
-// validationError is the answer to a request that fits no schema.
+// validationError is the response to a request that does not match its schema.
 type validationError struct {
 	Detail []validationDetail `json:"detail"`
 }
@@ -323,25 +325,25 @@ func (c *call) writeEnvelope(data any, message string, err error) error {
 			body = s.toEnvelope()
 		}
 	}
-	_ = http.NewResponseController(c.w).SetWriteDeadline(time.Now().Add(writeTimeout)) // what cannot have one needs none
+	_ = http.NewResponseController(c.w).SetWriteDeadline(time.Now().Add(writeTimeout)) // connections without deadlines need none
 	return api.WriteJSON(c.w, c.r, status, body)
 }
 
-// selfContained is data that is an envelope itself.
+// selfContained is data that contains the envelope.
 type selfContained interface{ toEnvelope() any }
 
-// readBody reads the body of a request.
+// readBody decodes the body of a request.
 func (c *call) readBody(into any) error {
 	if err := json.NewDecoder(c.r.Body).Decode(into); err != nil {
-		return sandpit.Errorf(sandpit.Invalid, "the body does not fit: %w", err)
+		return sandpit.Errorf(sandpit.Invalid, "decode the body: %w", err)
 	}
 	return nil
 }
 
-// fields is the input of a tool. Those that are nil are left out.
+// fields is the input of a tool. Fields that are nil are left out.
 type fields map[string]any
 
-// callTool calls a tool, whose data goes to into unless that is nil.
+// callTool calls a tool, and stores its data in into unless that is nil.
 func (c *call) callTool(name string, in fields, into any) (tool.Result, error) {
 	for key, value := range in {
 		if isUnset(value) {
@@ -369,7 +371,7 @@ func (c *call) callTool(name string, in fields, into any) (tool.Result, error) {
 		err = json.Unmarshal(data, into)
 	}
 	if err != nil {
-		return r, sandpit.Errorf(sandpit.Internal, "the data of %s: %w", name, err)
+		return r, sandpit.Errorf(sandpit.Internal, "decode the result of %s: %w", name, err)
 	}
 	return r, nil
 }
@@ -393,7 +395,7 @@ func isUnset(value any) bool {
 	return false
 }
 
-// newAuditor returns what writes calls down, without what was said.
+// newAuditor returns a function that records calls in the audit trail, without their content.
 func (s *Server) newAuditor(client api.Principal) func(tool.Call) {
 	return func(c tool.Call) {
 		r := manager.Report{
@@ -401,7 +403,7 @@ func (s *Server) newAuditor(client api.Principal) func(tool.Call) {
 		}
 		switch {
 		case c.Code != "":
-			r.Err = sandpit.Errorf(c.Code, "the call was not carried out")
+			r.Err = sandpit.Errorf(c.Code, "the call failed")
 		case c.Failed:
 			r.Args["failed"] = "true"
 		}

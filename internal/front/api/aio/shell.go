@@ -24,7 +24,7 @@ type consoleRecord struct {
 	Output  string `json:"output"`
 }
 
-// commandResult is how a command went.
+// commandResult is the result of a command.
 type commandResult struct {
 	Session  string          `json:"session_id"`
 	Command  string          `json:"command"`
@@ -34,17 +34,17 @@ type commandResult struct {
 	ExitCode *int            `json:"exit_code"`
 }
 
-// maxResults is of how many shells the last result is remembered.
+// maxResults is for how many shells the last result is stored.
 const maxResults = 100
 
-// defaultShell is whose commands name no session.
+// defaultShell is the session of commands that name none.
 const defaultShell = "main"
 
-// maxCommand is how long a command may run whose request names no time, in seconds.
+// maxCommand is the default of Options.CommandTimeout, in seconds.
 const maxCommand = 3600.0
 
-// shellExec runs a command. What takes longer than the request allows is ended, and not left to run on: who wants
-// that says async_mode.
+// shellExec runs a command. A command that takes longer than the request allows is ended. With
+// async_mode it runs in the background.
 func shellExec(c *call) (any, string, error) {
 	var in struct {
 		ID      string   `json:"id"`
@@ -90,7 +90,8 @@ func shellExec(c *call) (any, string, error) {
 	return r, "Command executed", nil
 }
 
-// setLast keeps the result of the newest command of a shell; nil: it runs in the background.
+// setLast stores the result of the latest command of a shell; nil if it runs in the
+// background.
 func (b *sandboxSession) setLast(id string, r *commandResult) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -117,7 +118,7 @@ func (b *sandboxSession) dropLast(id string) {
 	}
 }
 
-// memorySize is how many bytes of memory a result takes.
+// memorySize returns how many bytes of memory a result takes.
 func (r commandResult) memorySize() int64 { return int64(len(r.Command)+len(r.Output)) + 1<<10 }
 
 func (b *sandboxSession) lastOf(id string) (commandResult, bool) {
@@ -127,7 +128,7 @@ func (b *sandboxSession) lastOf(id string) (commandResult, bool) {
 	return r, ok
 }
 
-// job is what is told of a program in the background.
+// job is the state of a background program.
 type job struct {
 	Running  bool   `json:"running"`
 	ExitCode *int   `json:"exit_code"`
@@ -233,7 +234,7 @@ func shellCreate(c *call) (any, string, error) {
 	return map[string]string{"session_id": in.ID, "working_dir": done.Cwd}, "Session created", nil
 }
 
-// quoteWord is a word of a shell.
+// quoteWord returns a word quoted for a shell.
 func quoteWord(word string) string { return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'" }
 
 func shellSessions(c *call) (any, string, error) {

@@ -22,12 +22,12 @@ import (
 
 const (
 	// label marks the sandboxes of sessions, so that they are found after a crash. Its value
-	// is the sandbox's own ID: copies, which have it too, are not a session's. Until that is
-	// known it is nameless.
+	// is the ID of the sandbox, because forks also have the label. Until the ID is known, it
+	// is unsetLabel.
 	label, unsetLabel = "sandpit.mcp", "new"
 	// idleMargin is how much longer a sandbox may be idle than its session, which removes it.
 	idleMargin = 5 * time.Minute
-	// headerPrefix is what the headers begin with that say the same as the query.
+	// headerPrefix begins the headers that are an alternative to the query.
 	headerPrefix = "Sandpit-"
 )
 
@@ -40,18 +40,18 @@ type choice struct {
 	idle     time.Duration
 }
 
-// parseChoice reads what the request that begins a session says: in its query, such as
-// /mcp?template=node&tools=file,shell, or in headers, such as Sandpit-Template.
+// parseChoice reads the choice of the request that begins a session: from its query, such as
+// /mcp?template=node&tools=file,shell, or from headers, such as Sandpit-Template.
 func parseChoice(r *http.Request) (choice, error) {
 	query, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
-		return choice{}, sandpit.Errorf(sandpit.Invalid, "the query of the URL is none")
+		return choice{}, sandpit.Errorf(sandpit.Invalid, "invalid query of the URL")
 	}
 	var c choice
 	known := []string{"image", "template", "provider", "network", "tools"}
 	for name := range query {
 		if !slices.Contains(known, name) {
-			return c, sandpit.Errorf(sandpit.Invalid, "there is no choice %.40q; there are %s", name, strings.Join(known, ", "))
+			return c, sandpit.Errorf(sandpit.Invalid, "unknown parameter %.40q; want %s", name, strings.Join(known, ", "))
 		}
 	}
 	said := make(map[string]string, len(known))
@@ -59,7 +59,7 @@ func parseChoice(r *http.Request) (choice, error) {
 		values := slices.Concat(query[name], r.Header.Values(headerPrefix+name))
 		for _, v := range values {
 			if v != values[0] {
-				return c, sandpit.Errorf(sandpit.Invalid, "%s is said twice, and not the same", name)
+				return c, sandpit.Errorf(sandpit.Invalid, "%s has two different values", name)
 			}
 			said[name] = v
 		}
@@ -86,7 +86,7 @@ func parseChoice(r *http.Request) (choice, error) {
 	return c, nil
 }
 
-// toCreate asks for the sandbox.
+// toCreate returns the request for the sandbox.
 func (c choice) toCreate() wire.Create {
 	w := wire.Create{
 		Provider: c.provider,
@@ -99,7 +99,7 @@ func (c choice) toCreate() wire.Create {
 	return w
 }
 
-// newOpener returns what makes the sandbox of a session.
+// newOpener returns a function that creates the sandbox of a session.
 func (s *Server) newOpener(client api.Principal, c choice) func(context.Context) (mcp.Place, error) {
 	return func(ctx context.Context) (mcp.Place, error) {
 		ctx = api.WithPrincipal(ctx, client)
@@ -123,7 +123,8 @@ func (s *Server) newOpener(client api.Principal, c choice) func(context.Context)
 	}
 }
 
-// newPreview returns what tells where the ports of a sandbox are seen; nil if they are not.
+// newPreview returns a function that returns the URL of a port of a sandbox, or nil if the
+// server has no previews.
 func (s *Server) newPreview(client api.Principal, id sandpit.ID) func(context.Context, int) (string, error) {
 	if s.o.Preview == nil {
 		return nil
@@ -135,13 +136,13 @@ func (s *Server) newPreview(client api.Principal, id sandpit.ID) func(context.Co
 		}
 		at := cmp.Or(u.URL, u.PathURL)
 		if at == "" {
-			return "", sandpit.Errorf(sandpit.Unsupported, "this server shows no ports")
+			return "", sandpit.Errorf(sandpit.Unsupported, "this server has no previews")
 		}
 		return at, nil
 	}
 }
 
-// toHeld keeps a nil pointer from becoming something.
+// toHeld converts a nil pointer to a nil interface.
 func toHeld(h *manager.Handle, err error) (mcp.Held, error) {
 	if err != nil {
 		return nil, err
@@ -150,12 +151,12 @@ func toHeld(h *manager.Handle, err error) (mcp.Held, error) {
 }
 
 const (
-	// maxCachedWords is how many words a choice may have whose registry is kept, and
-	// maxRegistries how many registries are kept.
+	// maxCachedWords is how many words a choice may have whose registry is cached, and
+	// maxRegistries how many registries are cached.
 	maxCachedWords, maxRegistries = 16, 64
 )
 
-// registries are the tools of each choice that was made a short while ago.
+// registries caches the tools of recent choices.
 type registries struct {
 	mu   sync.Mutex
 	made map[string]*tool.Registry

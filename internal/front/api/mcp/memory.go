@@ -8,13 +8,13 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/memory"
 )
 
-// headerCall carries the number of a request to the calls in it: the protocol's library
-// passes its headers on, and not its context. What a client sends in it is replaced.
+// headerCall carries the number of a request to its calls: the protocol's library passes
+// headers on, but not the context. A value from a client is replaced.
 const headerCall = "Sandpit-Call"
 
-// callMemory has the accounts of requests. A call may outlive the request that it came by,
-// whose client comes back for the answer; and an answer waits in the request until it is
-// read. So an account is closed with the later of both.
+// callMemory has the memory accounts of requests. A call may outlive its request, whose client
+// reconnects for the result, and a result waits in the request until it is read. So an account
+// is closed with the later of both.
 type callMemory struct {
 	mu       sync.Mutex
 	last     uint64
@@ -28,8 +28,8 @@ type sharedAccount struct {
 	users int
 }
 
-// openAccount puts the account of a request into its header. The caller calls done when it was
-// answered.
+// openAccount adds the account of a request and puts its number into a header. The caller
+// calls done after the response.
 func (m *callMemory) openAccount(h http.Header, account *memory.Account) (done func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -43,8 +43,9 @@ func (m *callMemory) openAccount(h http.Header, account *memory.Account) (done f
 	return func() { m.releaseAccount(number) }
 }
 
-// joinAccount returns the account of the request with a header, or one that is opened if its
-// client has gone before the call began. The caller calls done when it needs it no more.
+// joinAccount returns the account of the request with a header, or a new one if the client has
+// disconnected before the call began. The caller calls done when it does not need the account
+// any more.
 func (m *callMemory) joinAccount(h http.Header, open func() *memory.Account) (account *memory.Account, done func()) {
 	number := h.Get(headerCall)
 	m.mu.Lock()

@@ -1,11 +1,11 @@
 // Package mcp serves the Model Context Protocol over HTTP: the tools of agents, in a sandbox
-// that the server makes for each session of a client.
+// that the server creates for each session of a client.
 //
-// A session belongs to the key that began it. Its sandbox is made with the first call of a
-// tool, as one of the owner's and under their quotas, and is removed when the session ends:
-// when its client says so, when it is idle for too long, or when the server ends. What a
-// server leaves behind that was killed is removed by the next one; if there is none, the
-// sandbox's own idle time ends it.
+// A session belongs to the key that began it. The first call of a tool creates its sandbox,
+// which belongs to the key's owner and counts against the owner's quotas. The sandbox is
+// removed when the session ends: when its client ends it, when it is idle for too long, or
+// when the server ends. After a crash, the next server removes the sandbox, or the sandbox's
+// own idle timeout ends it.
 package mcp
 
 import (
@@ -33,43 +33,44 @@ import (
 // Path is where clients find the server.
 const Path = "/mcp"
 
-// Options say what a Server works with. Manager and Request must be given; the zero value
-// of another field means the default stated with it.
+// Options configure a Server. Manager and Request are required; the zero value of another
+// field means the default stated with it.
 type Options struct {
 	Manager *manager.Manager
-	// Request puts what a client wants for a sandbox into the words of the manager, if they
-	// may have it.
+	// Request converts a client's request for a sandbox to one of the manager, if the client
+	// may have that sandbox.
 	Request func(context.Context, api.Principal, wire.Create) (manager.CreateRequest, error)
-	// Preview returns where a port of a sandbox is seen; the context is of who owns it. Default: nowhere.
+	// Preview returns the URL of a port of a sandbox. The principal in ctx owns the sandbox.
+	// Default: there are no previews.
 	Preview func(ctx context.Context, id sandpit.ID, port int, life time.Duration) (wire.PreviewURL, error)
-	// Template says whether there is an image of a template that the manager does not know: NotFound if there is
-	// none. Default: that is found out with the first call.
+	// Template returns NotFound unless a template that the manager does not know has an image.
+	// Default: it is not checked before the first call.
 	Template func(ctx context.Context, ref sandpit.Image) error
-	// MaxSessions is how many each owner may have at a time. Default: 100.
+	// MaxSessions is the maximum number of sessions of each owner. Default: 100.
 	MaxSessions int
 	// Idle is how long a session lasts without a request. Default: 30 min.
 	Idle time.Duration
-	// Tools are the words, as tool.Choose takes them, that choose the tools of clients that
-	// choose none. Default: the default set.
+	// Tools are the words for tool.Choose that choose the tools of clients that choose none.
+	// Default: the default set.
 	Tools []string
 	// CommandTimeout as in tool.Registry.WithCommandTimeout.
 	CommandTimeout time.Duration
-	// Memory is what calls and sessions may keep in memory. Default: there is no limit.
+	// Memory limits the memory of calls and sessions. Default: no limit.
 	Memory *memory.Budget
-	// Version is told to clients.
+	// Version is the version that clients get.
 	Version string
-	// Log hears of sandboxes that cannot be removed. Default: nobody does.
+	// Log receives errors of removing sandboxes. Default: nothing is logged.
 	Log *slog.Logger
 }
 
-// bodyCost is how many bytes of memory each byte of a message takes: as it comes, as a
-// message, and as the input of a tool on its way through the schema.
+// bodyCost is how many bytes of memory each byte of a message takes: as text, as a message,
+// and as the input of a tool during validation.
 const bodyCost = 7
 
-// writeTimeout is how long a client may take to read a part of an answer.
+// writeTimeout is how long a client may take to read a part of a response.
 const writeTimeout = 30 * time.Second
 
-// Server has the sessions. All methods may be called concurrently.
+// Server holds the sessions. All methods may be called concurrently.
 type Server struct {
 	o       Options
 	tools   registries
@@ -83,7 +84,7 @@ type Server struct {
 	owners   map[string]int // how many sessions each has
 }
 
-// session is one client's.
+// session is the session of one client.
 type session struct {
 	*mcp.Session
 
@@ -92,11 +93,11 @@ type session struct {
 	ended chan struct{}
 }
 
-// CheckTools refuses Options.Tools that choose nothing. Invalid.
+// CheckTools checks Options.Tools. Invalid: a word chooses nothing.
 func CheckTools(words []string) error { return tool.CheckChoice(words) }
 
-// New returns a Server, which removes the sandboxes that an earlier one left in ctx. The
-// caller must Close it.
+// New returns a Server. It removes the sandboxes that an earlier server left in the
+// background, within ctx. The caller must Close it.
 func New(ctx context.Context, o Options) *Server {
 	if o.MaxSessions <= 0 {
 		o.MaxSessions = 100
@@ -114,7 +115,7 @@ func New(ctx context.Context, o Options) *Server {
 		}
 		s.group.Go(func() {
 			if err := o.Manager.Delete(context.WithoutCancel(ctx), left.ID); err != nil {
-				o.Log.WarnContext(ctx, "the sandbox of a session of an earlier server is not removed yet",
+				o.Log.WarnContext(ctx, "mcp: cannot remove a sandbox of an earlier server",
 					slog.String("sandbox", string(left.ID)), slog.Any("error", err))
 			}
 		})
@@ -122,7 +123,7 @@ func New(ctx context.Context, o Options) *Server {
 	return s
 }
 
-// Close ends all sessions, removes their sandboxes and waits for that. It is idempotent.
+// Close ends all sessions, and waits until their sandboxes are removed. It is idempotent.
 func (s *Server) Close() error {
 	s.mu.Lock()
 	s.closed = true
@@ -134,8 +135,8 @@ func (s *Server) Close() error {
 	return nil
 }
 
-// Register adds the server to a mux, behind which requests have a principal. The mux must
-// not bound the bodies or the time of requests.
+// Register adds the server to a mux whose requests have a principal. The mux must not limit
+// the bodies or the time of requests.
 func (s *Server) Register(mux api.Router) {
 	for _, method := range []string{http.MethodGet, http.MethodPost, http.MethodDelete} {
 		for _, path := range []string{Path, Path + "/{$}"} { // some clients add a slash
@@ -148,7 +149,7 @@ func (s *Server) Register(mux api.Router) {
 	}
 }
 
-// serveRequest answers a request. An error is one that is to be told.
+// serveRequest serves a request. An error becomes the response.
 func (s *Server) serveRequest(w http.ResponseWriter, r *http.Request) error {
 	client, err := api.PrincipalOf(r.Context())
 	if err != nil {
@@ -169,7 +170,7 @@ func (s *Server) serveRequest(w http.ResponseWriter, r *http.Request) error {
 		if r.Method == http.MethodPost {
 			return s.beginSession(w, r, client, isInitialize(body))
 		}
-		return sandpit.Errorf(sandpit.Invalid, "the header %s is missing", mcp.HeaderSession)
+		return sandpit.Errorf(sandpit.Invalid, "header %s is missing", mcp.HeaderSession)
 	}
 	one, err := s.findSession(id, client)
 	if err != nil {
@@ -187,30 +188,31 @@ func (s *Server) serveRequest(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// checkOrigin refuses what pages of other sites ask for, by whatever method. The edge lets
-// them read what changes nothing.
+// checkOrigin refuses requests from pages of other sites, with any method. The edge allows
+// them safe methods.
 func (s *Server) checkOrigin(r *http.Request) error {
 	as := r.Clone(r.Context())
 	as.Method = http.MethodPost
 	if err := s.origins.Check(as); err != nil {
-		return sandpit.Errorf(sandpit.PermissionDenied, "a page of another site may not do this: %w", err)
+		return sandpit.Errorf(sandpit.PermissionDenied, "pages of other sites may not do this: %w", err)
 	}
 	return nil
 }
 
-// findSession returns a session of whoever asks. NotFound, also for one of others.
+// findSession returns a session of the client. NotFound: there is no such session, or it
+// belongs to another client.
 func (s *Server) findSession(id string, client api.Principal) (*session, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	one := s.sessions[id]
 	if one == nil || one.client.Owner != client.Owner || one.client.KeyID != client.KeyID {
-		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "there is no session %.64q, or it has ended", id), "begin a new one")
+		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "session %.64q not found; it may have ended", id), "begin a new session")
 	}
 	return one, nil
 }
 
-// beginSession answers a request outside of a session, which begins one if it says hello. Others
-// are questions about the server, or mistakes.
+// beginSession serves a request outside of a session. If the request initializes a session, it
+// begins one; other requests are questions about the server, or mistakes.
 func (s *Server) beginSession(w http.ResponseWriter, r *http.Request, client api.Principal, hello bool) error {
 	wanted, err := parseChoice(r)
 	if err != nil {
@@ -218,7 +220,7 @@ func (s *Server) beginSession(w http.ResponseWriter, r *http.Request, client api
 	}
 	wanted.idle = s.o.Idle
 	if err := s.checkChoice(r.Context(), client, wanted); err != nil {
-		return err // sooner than with the first call
+		return err // earlier than with the first call
 	}
 	if len(wanted.tools) == 0 {
 		wanted.tools = s.o.Tools
@@ -248,10 +250,10 @@ func (s *Server) beginSession(w http.ResponseWriter, r *http.Request, client api
 	return nil
 }
 
-// checkChoice refuses what can be told of a sandbox before it is made.
+// checkChoice checks a choice as far as possible before its sandbox is created.
 func (s *Server) checkChoice(ctx context.Context, client api.Principal, wanted choice) error {
 	err := s.checkImage(ctx, client, wanted)
-	if sandpit.CodeOf(err) == sandpit.NotFound { // which would say that there is no session
+	if sandpit.CodeOf(err) == sandpit.NotFound { // NotFound would mean that the session does not exist
 		return sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "%w", err), sandpit.HintOf(err))
 	}
 	return err
@@ -269,7 +271,8 @@ func (s *Server) checkImage(ctx context.Context, client api.Principal, wanted ch
 	return s.o.Template(ctx, request.Spec.Image)
 }
 
-// newAuditor returns what writes down calls of tools, without what was said.
+// newAuditor returns a function that records calls of tools in the audit trail, without their
+// content.
 func (s *Server) newAuditor(client api.Principal) func(tool.Call) {
 	return func(c tool.Call) {
 		r := manager.Report{
@@ -278,7 +281,7 @@ func (s *Server) newAuditor(client api.Principal) func(tool.Call) {
 		}
 		switch {
 		case c.Code != "":
-			r.Err = sandpit.Errorf(c.Code, "the call was not carried out")
+			r.Err = sandpit.Errorf(c.Code, "the call failed")
 		case c.Failed:
 			r.Args["failed"] = "true"
 		}
@@ -286,7 +289,8 @@ func (s *Server) newAuditor(client api.Principal) func(tool.Call) {
 	}
 }
 
-// addSession counts a session. Exhausted: the owner has too many. Unavailable: the server ends.
+// addSession counts a session. Exhausted: the owner has too many. Unavailable: the server is
+// shutting down.
 func (s *Server) addSession(id string, one *session) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -295,25 +299,24 @@ func (s *Server) addSession(id string, one *session) error {
 		return api.ErrDraining
 	}
 	if s.owners[owner] >= s.o.MaxSessions {
-		return sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "owner %.100q has %d sessions already", owner, s.owners[owner]),
-			"end those that nobody needs, by DELETE; those that are idle end by themselves")
+		return sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "session limit reached: owner %.100q has %d of %d sessions", owner, s.owners[owner], s.o.MaxSessions),
+			"end sessions that are not needed with DELETE; idle sessions end automatically")
 	}
 	s.owners[owner]++
 	s.sessions[id] = one
 	return nil
 }
 
-// awaitEnd sees to it that a session is forgotten when it has ended, which one that did not
-// begin has already.
+// awaitEnd removes a session when it has ended, which is at once if it did not begin.
 func (s *Server) awaitEnd(ctx context.Context, id string, one *session) {
 	end := func() {
 		if err := one.Wait(ctx); err != nil {
-			s.o.Log.WarnContext(ctx, "the sandbox of a session is not removed yet", slog.Any("error", err))
+			s.o.Log.WarnContext(ctx, "mcp: cannot remove the sandbox of a session", slog.Any("error", err))
 		}
 		s.removeSession(id, one)
 	}
 	s.mu.Lock()
-	isRunning := one.Begun() && !s.closed // Close waits for what it has seen only
+	isRunning := one.Begun() && !s.closed // Close waits only for sessions that it has seen
 	if isRunning {
 		s.group.Go(end)
 	}
@@ -335,19 +338,19 @@ func (s *Server) removeSession(id string, one *session) {
 	close(one.ended)
 }
 
-// endSession ends a session, and answers when its sandbox is gone.
+// endSession ends a session, and responds when its sandbox was removed.
 func (one *session) endSession(w http.ResponseWriter, r *http.Request) error {
 	one.Close()
 	select {
 	case <-one.ended:
-	case <-r.Context().Done(): // it goes on without this client
+	case <-r.Context().Done(): // the session ends anyway
 		return context.Cause(r.Context())
 	}
 	w.WriteHeader(http.StatusNoContent)
 	return nil
 }
 
-// isInitialize reports whether a body may begin a session. It is one message, or several.
+// isInitialize reports whether a body, which is one message or several, initializes a session.
 func isInitialize(body []byte) bool {
 	type message struct {
 		Method string `json:"method"`
@@ -355,14 +358,14 @@ func isInitialize(body []byte) bool {
 	var list []message
 	if json.Unmarshal(body, &list) != nil {
 		var one message
-		_ = json.Unmarshal(body, &one) // what is none says nothing
+		_ = json.Unmarshal(body, &one) // an invalid body has no method
 		list = append(list, one)
 	}
 	return slices.ContainsFunc(list, func(m message) bool { return m.Method == "initialize" })
 }
 
-// untilDraining is a context that ends with ctx, or when the server is about to: who only
-// listens is not waited for.
+// untilDraining returns a context that ends with ctx or when the server shuts down, which does
+// not wait for clients that only listen.
 func untilDraining(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var watching sync.WaitGroup
@@ -379,14 +382,14 @@ func untilDraining(ctx context.Context) (context.Context, func()) {
 	}
 }
 
-// deadlineWriter gives each part of an answer its own time, since the whole has none.
+// deadlineWriter limits the time of each write, because the response as a whole has no limit.
 type deadlineWriter struct{ http.ResponseWriter }
 
 // Unwrap lets http.ResponseController find what the connection can do.
 func (u *deadlineWriter) Unwrap() http.ResponseWriter { return u.ResponseWriter }
 
 func (u *deadlineWriter) Write(p []byte) (int, error) {
-	// What cannot have one needs none.
+	// Connections without deadlines need none.
 	_ = http.NewResponseController(u.ResponseWriter).SetWriteDeadline(time.Now().Add(writeTimeout))
 	return u.ResponseWriter.Write(p)
 }
