@@ -81,7 +81,7 @@ type pool struct {
 	creating   int
 	claims     map[string]time.Time // time of each owner's last claim
 	demand     [demandPeriods]int
-	period     int64 // that of the newest count in asked
+	period     int64 // the period of the newest count in demand
 }
 
 // poolKey is equal for sandboxes that can replace each other.
