@@ -118,7 +118,7 @@ func (bs *Builds) isForgettable(ctx context.Context, b store.TemplateBuild) bool
 	case err != nil:
 		return false
 	case b.Status.Ended():
-		return now.Sub(b.FinishedAt) > bs.o.Remember
+		return now.Sub(b.FinishedAt) > bs.o.KeepDeleted
 	default:
 		return now.Sub(b.CreatedAt) > maxUnstarted
 	}

@@ -54,7 +54,7 @@ func TestRollBack(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := newRig(t, manager.Options{Retry: 10 * time.Millisecond, Remember: time.Millisecond})
+			r := newRig(t, manager.Options{Retry: 10 * time.Millisecond, KeepDeleted: time.Millisecond})
 			if tc.fault != nil {
 				r.world.Inject(*tc.fault)
 			}

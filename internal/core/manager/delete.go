@@ -100,7 +100,7 @@ func (rm *remover) finishRemoval(ctx context.Context, rec *sandboxRecord) error 
 }
 
 // shortSpec returns what is kept of a deleted sandbox's spec, without what may be large: an owner
-// can delete many sandboxes within Options.Remember.
+// can delete many sandboxes within Options.KeepDeleted.
 func shortSpec(s sandpit.Spec) sandpit.Spec {
 	return sandpit.Spec{
 		Name: s.Name, Image: s.Image, Template: s.Template, Labels: s.Labels, Resources: s.Resources,

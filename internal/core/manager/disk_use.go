@@ -221,7 +221,7 @@ type saveReservation struct {
 	id, owner string
 	space     *diskUse
 	disk      *diskspace.Reservation
-	released  atomic.Bool // it was released
+	released  atomic.Bool // set by release
 }
 
 // saveRequest asks for the space to save an owner's sandbox or snapshot.

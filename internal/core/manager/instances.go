@@ -120,7 +120,7 @@ func (is *instances) listProcesses(ctx context.Context, rec *sandboxRecord) ([]s
 }
 
 // destroyInstance removes what a provider has of a sandbox. A sandbox that the provider does not
-// know is no error.
+// know is not an error.
 func (is *instances) destroyInstance(ctx context.Context, rec *sandboxRecord) error {
 	i, err := is.locateInstance(ctx, rec)
 	if errors.Is(err, sandpit.NotFound) {

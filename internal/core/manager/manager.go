@@ -32,12 +32,13 @@ const Label = "sandpit.manager"
 // reached, Exhausted when the store's disk is full, the context's error when that ended first, and
 // what the methods document.
 type Manager struct {
-	o         Options
-	identity  string
-	sandboxes *recordIndex
-	quota     *sandboxQuota
-	slots     slots
-	registry  *buildRegistry
+	o            Options
+	identity     string
+	sandboxes    *recordIndex
+	quota        *sandboxQuota
+	slots        slots
+	registry     *buildRegistry
+	snapshotUses *snapshotUses
 
 	events        *Events
 	messages      *Messages
@@ -45,6 +46,10 @@ type Manager struct {
 	volumes       *Volumes
 	disk          *diskUse
 	instances     *instances
+	audit         *guestAudit
+	ports         *portPublisher
+	secrets       *secretFiles
+	actions       *policyActions
 	records       *recordStore
 	network       *Network
 	lifecycle     *lifecycle

@@ -112,7 +112,7 @@ func TestFill(t *testing.T) {
 	t.Parallel()
 	o := manager.Options{
 		Pools: []manager.Pool{{Size: 1}},
-		Fill: func(_ string, s *sandpit.Spec) {
+		CompleteSpec: func(_ string, s *sandpit.Spec) {
 			if s.Resources.PIDs == 0 {
 				s.Resources.PIDs = 99
 			}

@@ -34,9 +34,9 @@ type Options struct {
 	// Log gets problems that no caller gets as an error. Default: none is logged.
 	Log *slog.Logger
 
-	// Fill completes a request's spec, whose maps it may change, before the spec is checked.
+	// CompleteSpec completes a request's spec, whose maps it may change, before the spec is checked.
 	// Default: the provider completes it.
-	Fill func(provider string, spec *sandpit.Spec)
+	CompleteSpec func(provider string, spec *sandpit.Spec)
 	// BoundNetwork completes a requested network policy, with the ports that it opens inside, or
 	// returns an error if the policy asks for more than the ceiling allows. It is called when a
 	// sandbox is created and when its rules are replaced. Default: the policy is not changed, and
@@ -125,8 +125,8 @@ type Options struct {
 	// Drain is how long the users of a sandbox have to release their handles before it is taken
 	// from them. Default: 5 s.
 	Drain time.Duration
-	// Remember is how long the record of a deleted sandbox is kept, with the reason. Default: 1 h.
-	Remember time.Duration
+	// KeepDeleted is how long the record of a deleted sandbox is kept, with the reason. Default: 1 h.
+	KeepDeleted time.Duration
 	// IdleTimeout applies to a sandbox whose policy has none. Default: 3600 s.
 	IdleTimeout time.Duration
 	// IdleAction applies to an idle sandbox whose policy has none. If the instance does not support
@@ -233,7 +233,7 @@ func (o Options) withDefaults() (Options, error) {
 		checkPositive("call timeout", &o.CallTimeout, 30*time.Second),
 		checkPositive("move timeout", &o.MoveTimeout, time.Hour),
 		checkPositive("drain", &o.Drain, 5*time.Second),
-		checkPositive("remember", &o.Remember, time.Hour),
+		checkPositive("remember", &o.KeepDeleted, time.Hour),
 		checkPositive("idle timeout", &o.IdleTimeout, time.Hour),
 		checkPositive("sweep", &o.Sweep, 5*time.Minute),
 		checkPositive("reconcile", &o.Reconcile, time.Minute),
@@ -271,8 +271,8 @@ func (o *Options) setCallbacks() {
 	if o.KeyOwners == nil {
 		o.KeyOwners = func(context.Context) (map[string]bool, error) { return nil, nil }
 	}
-	if o.Fill == nil {
-		o.Fill = func(string, *sandpit.Spec) {}
+	if o.CompleteSpec == nil {
+		o.CompleteSpec = func(string, *sandpit.Spec) {}
 	}
 	if o.BoundNetwork == nil {
 		o.BoundNetwork = func(p sandpit.NetworkPolicy, _ bool) (sandpit.NetworkPolicy, error) {

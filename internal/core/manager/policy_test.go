@@ -246,7 +246,7 @@ func TestServersIdleAction(t *testing.T) {
 		sandpit.ActionKill: sandpit.StateDeleted, sandpit.ActionStop: sandpit.StateStopped, sandpit.ActionPause: sandpit.StatePaused,
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			r, _ := onStage(t, manager.Options{IdleAction: a, Remember: 10 * time.Hour})
+			r, _ := onStage(t, manager.Options{IdleAction: a, KeepDeleted: 10 * time.Hour})
 			b := r.create(t, manager.CreateRequest{})
 			other := r.create(t, manager.CreateRequest{Policy: store.Policy{IdleAction: sandpit.ActionSuspend}})
 			time.Sleep(2 * time.Hour)

@@ -81,7 +81,7 @@ type pool struct {
 	creating   int
 	claims     map[string]time.Time // time of each owner's last claim
 	demand     [demandPeriods]int
-	period     int64 // that of the newest count in asked
+	period     int64 // the period of the newest count in demand
 }
 
 // poolKey is equal for sandboxes that can replace each other.
@@ -106,7 +106,7 @@ func newPools(o Options) (map[string]*pool, error) {
 	for i, p := range o.Pools {
 		p.Provider, p.Spec = cmp.Or(p.Provider, o.Provider), p.Spec.Clone()
 		if _, ok := p.Spec.Image.Template(); !ok { // a template completes its spec itself
-			o.Fill(p.Provider, &p.Spec)
+			o.CompleteSpec(p.Provider, &p.Spec)
 		}
 		key := poolKey(p.Provider, p.Spec)
 		switch {
@@ -440,7 +440,7 @@ func (ps *Pools) List() []PoolStatus {
 		spec := o.Spec.Clone()
 		provider := cmp.Or(o.Provider, ps.o.Provider)
 		if _, ok := spec.Image.Template(); !ok {
-			ps.o.Fill(provider, &spec)
+			ps.o.CompleteSpec(provider, &spec)
 		}
 		p := ps.byKey[poolKey(provider, spec)]
 		p.mu.Lock()

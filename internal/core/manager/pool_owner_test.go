@@ -95,7 +95,7 @@ func TestPoolWithoutNetwork(t *testing.T) {
 func TestDefaultsCanBeDeclined(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, manager.Options{
-		Lifetime: time.Hour, Fill: func(_ string, s *sandpit.Spec) { s.Network.Online = true },
+		Lifetime: time.Hour, CompleteSpec: func(_ string, s *sandpit.Spec) { s.Network.Online = true },
 	})
 	if _, err := r.Create(t.Context(), manager.CreateRequest{}); sandpit.CodeOf(err) != sandpit.Unsupported {
 		t.Errorf("the default network: %v", err)

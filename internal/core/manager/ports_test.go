@@ -95,7 +95,7 @@ func TestPublishedPorts(t *testing.T) {
 // TestPortsUnpublished has a manager without a publisher refuse, and leave nothing.
 func TestPortsUnpublished(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, manager.Options{Remember: time.Millisecond})
+	r := newRig(t, manager.Options{KeepDeleted: time.Millisecond})
 	_, err := r.Create(t.Context(), manager.CreateRequest{Spec: sandpit.Spec{Ports: []sandpit.Port{{Port: 80}}}})
 	if !errors.Is(err, sandpit.Unsupported) {
 		t.Errorf("%v", err)

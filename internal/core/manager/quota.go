@@ -11,7 +11,7 @@ import (
 type sandboxQuota struct {
 	max    int
 	quotas Quotas
-	// mustShare reports whether an owner has to leave room for others.
+	// mustShare reports whether an owner has to leave room for other owners.
 	mustShare func(owner string) bool
 
 	mu     sync.Mutex

@@ -112,7 +112,7 @@ func (re *recreator) reviveInstance(ctx context.Context, rec *sandboxRecord, lef
 	i, err := callProvider(ctx, re.core.loops, providerCall{what: "revive"}, left.Revive, nil)
 	switch code := sandpit.CodeOf(err); {
 	case err == nil && i.ID() != rec.id:
-		return nil, sandpit.Errorf(sandpit.Internal, "revive sandbox: the provider returned %.64q instead", string(i.ID()))
+		return nil, sandpit.Errorf(sandpit.Internal, "recreate sandbox: the provider returned %.64q instead", string(i.ID()))
 	case code == sandpit.Conflict: // it runs already
 		return re.instances.attachHandle(ctx, rec, rec.currentRow().Handle)
 	case code != sandpit.NotFound && code != sandpit.Gone:

@@ -35,7 +35,7 @@ type CreateRequest struct {
 	// Lease is the deadline and its action. The manager sets the owner and rounds the deadline to
 	// milliseconds.
 	Lease sandpit.Lease
-	// Offline prevents Options.Fill from giving the sandbox a network.
+	// Offline prevents Options.CompleteSpec from giving the sandbox a network.
 	Offline bool
 	// Endless prevents Options.Lifetime from giving a request without a deadline one.
 	Endless bool
@@ -77,9 +77,9 @@ func (cr *creator) prepareRequest(ctx context.Context, r CreateRequest, now time
 		return r, sandpit.Errorf(sandpit.Unsupported, "Unsupported provider type: %.100q. Available providers: %s",
 			r.Provider, strings.Join(known, ", "))
 	}
-	r.trusted = r.trusted || r.Spec.Image == "" // Options.Fill sets a configured image
+	r.trusted = r.trusted || r.Spec.Image == "" // Options.CompleteSpec sets a configured image
 	asked := r.Spec.Network
-	cr.o.Fill(r.Provider, &r.Spec)
+	cr.o.CompleteSpec(r.Provider, &r.Spec)
 	if r.Offline {
 		r.Spec.Network = asked // checked below
 	}

@@ -23,9 +23,9 @@ type slots struct {
 	starts *fairshare.Pool
 	// saves are sandboxes that are written to disk, or moved to an archive and back.
 	saves *fairshare.Pool
-	// actions are what policies and deadlines have the manager do.
+	// actions are the actions of policies and deadlines.
 	actions *fairshare.Pool
-	// forks hold a snapshot on disk until all copies were made.
+	// forks hold a snapshot on disk until all copies are created.
 	forks  *fairshare.Pool
 	builds *fairshare.Pool
 	diffs  *fairshare.Pool
@@ -76,7 +76,7 @@ func awaitSlot(ctx context.Context, p *fairshare.Pool, owner string) (*fairshare
 	defer cancel()
 	grant, err := p.Acquire(ctx, owner, 1)
 	if sandpit.CodeOf(err) == sandpit.Exhausted {
-		return nil, sandpit.WithRetry(err, time.Second) // slots come free by themselves
+		return nil, sandpit.WithRetry(err, time.Second) // slots become free
 	}
 	return grant, err
 }

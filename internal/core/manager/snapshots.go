@@ -43,7 +43,7 @@ type Snapshots struct {
 type snapshotUses struct {
 	mu     sync.Mutex
 	users  map[sandpit.SnapshotID]int             // exclusiveUse while it is created or deleted
-	strays map[string]map[sandpit.SnapshotID]bool // by provider: those without a row when it was asked last
+	strays map[string]map[sandpit.SnapshotID]bool // by provider: those without a row at the last comparison
 }
 
 // exclusiveUse is the count of a snapshot that is being created or deleted.

@@ -82,7 +82,7 @@ func (sw *sweeper) sweepDue(ctx context.Context) time.Duration {
 	}
 	next := sw.o.Sweep
 	for _, rec := range sw.sandboxes.all() {
-		c, ok := rec.nextDue(sw.o.Remember)
+		c, ok := rec.nextDue(sw.o.KeepDeleted)
 		switch {
 		case !ok:
 		case c.at.After(now):
@@ -266,7 +266,7 @@ func (sw *sweeper) runDue(ctx context.Context, rec *sandboxRecord) error {
 	if c, due := findCheckpoint(row); due && !c.at.After(now) {
 		return sw.core.withEvent("checkpoint", nil, sw.lifecycle.checkpointFiles)(ctx, rec)
 	}
-	c, ok := findDue(row, sw.o.Remember)
+	c, ok := findDue(row, sw.o.KeepDeleted)
 	if !ok || c.at.After(now) {
 		return errNothingToDo
 	}

@@ -296,7 +296,7 @@ func TestTemplateFails(t *testing.T) {
 func TestTemplateTidy(t *testing.T) {
 	t.Parallel()
 	s := &shop{}
-	r := templateRig(t, s, manager.Options{Remember: time.Millisecond})
+	r := templateRig(t, s, manager.Options{KeepDeleted: time.Millisecond})
 	_, old := r.built(t, "ann", "tools", sandpit.Recipe{From: "host"})
 	_, b := r.built(t, "ann", "tools", sandpit.Recipe{From: "host"})
 	time.Sleep(2 * time.Millisecond)

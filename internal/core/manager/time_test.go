@@ -49,7 +49,7 @@ func TestIdle(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				r, s := onStage(t, manager.Options{Remember: 100 * time.Hour})
+				r, s := onStage(t, manager.Options{KeepDeleted: 100 * time.Hour})
 				b := r.create(t, manager.CreateRequest{Policy: tc.policy})
 				s.busy(b.ID, tc.busy)
 				if tc.after == 0 {

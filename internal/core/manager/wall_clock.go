@@ -94,8 +94,8 @@ func (w *wallClock) shiftRecords(ctx context.Context) error {
 	defer cancel()
 	w.records.shifting.Lock()
 	defer w.records.shifting.Unlock()
-	// What was used since the last time it was written must be written first: the
-	// store moves what it has.
+	// Unwritten times of last use must be written first, because the
+	// store shifts what it has.
 	if err := w.records.flushUses(ctx); err != nil {
 		return err
 	}

@@ -110,7 +110,7 @@ func rigOn(tb testing.TB, domain string, p sandpit.Provider, keyless bool) *rig 
 	}
 	log := slog.New(slog.DiscardHandler)
 	r.manager, err = manager.Open(tb.Context(), manager.Options{
-		Store: r.store, Providers: map[string]sandpit.Provider{"any": p}, DestroyOnClose: true, Drain: time.Second, Remember: time.Hour,
+		Store: r.store, Providers: map[string]sandpit.Provider{"any": p}, DestroyOnClose: true, Drain: time.Second, KeepDeleted: time.Hour,
 	})
 	if err != nil {
 		tb.Fatal(err)
