@@ -21,7 +21,7 @@ func (i *Instance) Stop(ctx context.Context) error {
 		return fmt.Errorf("stop sandbox %s: %w", b.id, err)
 	}
 	defer b.unlock()
-	rec, err := b.p.readRecord(b.id, b.container)
+	rec, err := b.p.records.readRecord(b.id, b.container)
 	if err == nil {
 		err = b.keepsFiles(ctx)
 	}
@@ -29,19 +29,19 @@ func (i *Instance) Stop(ctx context.Context) error {
 		return fmt.Errorf("stop sandbox %s: %w", b.id, err)
 	}
 	rec.Stopped = true // from now on its end is not that of the sandbox
-	if err := b.p.writeRecord(rec); err != nil {
+	if err := b.p.records.writeRecord(rec); err != nil {
 		return err
 	}
 	b.setState(stopping)
-	limited, cancel := b.p.callContext(ctx)
+	limited, cancel := b.p.engine.callContext(ctx)
 	defer cancel()
 	grace := int(math.Ceil(b.p.o.StopGrace.Seconds()))
-	_, err = b.p.api.ContainerStop(limited, b.container, client.ContainerStopOptions{Timeout: &grace})
-	err = b.p.engineError(ctx, "stop sandbox "+string(b.id), err)
+	_, err = b.p.engine.api.ContainerStop(limited, b.container, client.ContainerStopOptions{Timeout: &grace})
+	err = b.p.engine.wrapError(ctx, "stop sandbox "+string(b.id), err)
 	if sandpit.CodeOf(err) == sandpit.NotFound {
 		err = sandpit.Errorf(sandpit.Gone, "%w", err)
 	}
-	clean, done := b.p.cleanupContext(ctx)
+	clean, done := b.p.engine.cleanupContext(ctx)
 	defer done()
 	b.setState(running) // unless the engine says something else
 	if refreshed := b.refreshState(clean); refreshed != nil {
@@ -49,7 +49,7 @@ func (i *Instance) Stop(ctx context.Context) error {
 	}
 	if err != nil && b.currentState() == running { // it goes on
 		rec.Stopped = false
-		if written := b.p.writeRecord(rec); written != nil {
+		if written := b.p.records.writeRecord(rec); written != nil {
 			return written
 		}
 	}
@@ -63,9 +63,9 @@ func (b *sandbox) keepsFiles(ctx context.Context) error {
 	if !isGVisor(b.p.o.Runtime) {
 		return nil
 	}
-	limited, cancel := b.p.callContext(ctx)
+	limited, cancel := b.p.engine.callContext(ctx)
 	defer cancel()
-	_, err := b.p.api.ContainerStatPath(limited, b.container, client.ContainerStatPathOptions{Path: "/.gvisor.filestore." + b.container})
+	_, err := b.p.engine.api.ContainerStatPath(limited, b.container, client.ContainerStatPathOptions{Path: "/.gvisor.filestore." + b.container})
 	if err == nil {
 		return sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "the runtime %s forgets the files of a container that ends", b.p.o.Runtime),
 			"give it the argument --overlay2=none, in runtimeArgs of Docker's daemon.json")
@@ -73,7 +73,7 @@ func (b *sandbox) keepsFiles(ctx context.Context) error {
 	if isNotFound(err) {
 		return nil
 	}
-	return b.p.engineError(ctx, "look for gVisor's files", err)
+	return b.p.engine.wrapError(ctx, "look for gVisor's files", err)
 }
 
 // Start implements sandpit.Stopper.
@@ -83,7 +83,7 @@ func (i *Instance) Start(ctx context.Context) error {
 		return fmt.Errorf("start sandbox %s: %w", b.id, err)
 	}
 	defer b.unlock()
-	rec, err := b.p.readRecord(b.id, b.container)
+	rec, err := b.p.records.readRecord(b.id, b.container)
 	if err == nil {
 		err = b.startContainer(ctx, i, rec)
 	}
@@ -96,7 +96,7 @@ func (i *Instance) Start(ctx context.Context) error {
 // Pause implements sandpit.Pauser.
 func (i *Instance) Pause(ctx context.Context) error {
 	return i.b.changeState(ctx, "pause", running, paused, func(ctx context.Context) error {
-		_, err := i.b.p.api.ContainerPause(ctx, i.b.container, client.ContainerPauseOptions{})
+		_, err := i.b.p.engine.api.ContainerPause(ctx, i.b.container, client.ContainerPauseOptions{})
 		return err
 	})
 }
@@ -104,7 +104,7 @@ func (i *Instance) Pause(ctx context.Context) error {
 // Resume implements sandpit.Pauser.
 func (i *Instance) Resume(ctx context.Context) error {
 	return i.b.changeState(ctx, "resume", paused, running, func(ctx context.Context) error {
-		_, err := i.b.p.api.ContainerUnpause(ctx, i.b.container, client.ContainerUnpauseOptions{})
+		_, err := i.b.p.engine.api.ContainerUnpause(ctx, i.b.container, client.ContainerUnpauseOptions{})
 		return err
 	})
 }
@@ -116,10 +116,10 @@ func (b *sandbox) changeState(ctx context.Context, doing string, from, to state,
 		return fmt.Errorf("%s: %w", doing, err)
 	}
 	defer b.unlock()
-	limited, cancel := b.p.callContext(ctx)
+	limited, cancel := b.p.engine.callContext(ctx)
 	defer cancel()
 	if err := do(limited); err != nil {
-		return b.p.engineError(ctx, doing, err)
+		return b.p.engine.wrapError(ctx, doing, err)
 	}
 	b.recordChange(to)
 	return nil
@@ -144,20 +144,20 @@ func (b *sandbox) measureStats(ctx context.Context) (sandpit.Stats, error) {
 	if now := b.currentState(); now == over {
 		return sandpit.Stats{}, b.stateError(now)
 	}
-	limited, cancel := b.p.callContext(ctx)
+	limited, cancel := b.p.engine.callContext(ctx)
 	defer cancel()
-	res, err := b.p.api.ContainerStats(limited, b.container, client.ContainerStatsOptions{})
+	res, err := b.p.engine.api.ContainerStats(limited, b.container, client.ContainerStatsOptions{})
 	if err != nil {
-		return sandpit.Stats{}, b.p.engineError(ctx, "ask the engine", err)
+		return sandpit.Stats{}, b.p.engine.wrapError(ctx, "ask the engine", err)
 	}
 	defer res.Body.Close()
 	var m container.StatsResponse
 	if err := json.NewDecoder(io.LimitReader(res.Body, maxStats)).Decode(&m); err != nil {
-		return sandpit.Stats{}, b.p.engineError(ctx, "read the engine's answer", err)
+		return sandpit.Stats{}, b.p.engine.wrapError(ctx, "read the engine's answer", err)
 	}
-	c, err := b.p.api.ContainerInspect(limited, b.container, client.ContainerInspectOptions{Size: true})
+	c, err := b.p.engine.api.ContainerInspect(limited, b.container, client.ContainerInspectOptions{Size: true})
 	if err != nil {
-		return sandpit.Stats{}, b.p.engineError(ctx, "ask the engine for the disk", err)
+		return sandpit.Stats{}, b.p.engine.wrapError(ctx, "ask the engine for the disk", err)
 	}
 	s := sandpit.Stats{
 		At: time.Now(), CPU: time.Duration(toInt64(m.CPUStats.CPUUsage.TotalUsage)), Memory: memoryInUse(m.MemoryStats),
@@ -178,7 +178,7 @@ func (b *sandbox) measureStats(ctx context.Context) (sandpit.Stats, error) {
 		if h.PidsLimit != nil && *h.PidsLimit > guestThreads {
 			s.Limits.PIDs = int(*h.PidsLimit) - guestThreads
 		}
-		if rec, err := b.p.readRecord(b.id, b.container); err == nil && h.StorageOpt[diskOption] != "" {
+		if rec, err := b.p.records.readRecord(b.id, b.container); err == nil && h.StorageOpt[diskOption] != "" {
 			s.Limits.Disk = max(rec.Spec.Resources.Disk, b.p.o.Defaults.Disk)
 			if rec.Spec.Resources.Disk != 0 {
 				s.Limits.Disk = rec.Spec.Resources.Disk

@@ -64,7 +64,7 @@ func openArchive(name string) (archive, error) {
 
 // loadArchive gives the engine what is in a file: an image as docker save or an OCI
 // layout has it, else the files of a root file system.
-func (p *Provider) loadArchive(ctx context.Context, a archive) error {
+func (s *imageStore) loadArchive(ctx context.Context, a archive) error {
 	isImage, err := holdsImage(ctx, a.path)
 	if err != nil {
 		return err
@@ -75,35 +75,35 @@ func (p *Provider) loadArchive(ctx context.Context, a archive) error {
 	}
 	defer f.Close()
 	if !isImage {
-		res, err := p.api.ImageImport(ctx, client.ImageImportSource{Source: f, SourceName: "-"}, a.tag, client.ImageImportOptions{})
+		res, err := s.engine.api.ImageImport(ctx, client.ImageImportSource{Source: f, SourceName: "-"}, a.tag, client.ImageImportOptions{})
 		if err != nil {
-			return p.engineError(ctx, "import the archive", err)
+			return s.engine.wrapError(ctx, "import the archive", err)
 		}
 		defer res.Close()
 		_, err = loadedImage(res)
-		return p.archiveError(ctx, err)
+		return s.archiveError(ctx, err)
 	}
-	res, err := p.api.ImageLoad(ctx, f)
+	res, err := s.engine.api.ImageLoad(ctx, f)
 	if err != nil {
-		return p.engineError(ctx, "load the archive", err)
+		return s.engine.wrapError(ctx, "load the archive", err)
 	}
 	defer res.Close()
 	loaded, err := loadedImage(res)
 	if err != nil {
-		return p.archiveError(ctx, err)
+		return s.archiveError(ctx, err)
 	}
 	if len(loaded) != 1 {
 		return sandpit.Errorf(sandpit.Unsupported, "the archive holds %d images, want one", len(loaded))
 	}
-	_, err = p.api.ImageTag(ctx, client.ImageTagOptions{Source: loaded[0], Target: a.tag})
-	return p.engineError(ctx, "name the image", err)
+	_, err = s.engine.api.ImageTag(ctx, client.ImageTagOptions{Source: loaded[0], Target: a.tag})
+	return s.engine.wrapError(ctx, "name the image", err)
 }
 
-func (p *Provider) archiveError(ctx context.Context, err error) error {
+func (s *imageStore) archiveError(ctx context.Context, err error) error {
 	if told, ok := errors.AsType[*jsonstream.Error](err); ok {
 		return sandpit.Errorf(sandpit.Invalid, "load the archive: %s", shortenText(told.Message))
 	}
-	return p.engineError(ctx, "load the archive", err)
+	return s.engine.wrapError(ctx, "load the archive", err)
 }
 
 // loadedImage reads the engine's messages and returns what was loaded.

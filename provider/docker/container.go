@@ -11,8 +11,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
-	"sync/atomic"
 
 	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/api/types/mount"
@@ -32,42 +30,36 @@ func rootCapabilities() []string {
 	return []string{"CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "NET_BIND_SERVICE", "SETGID", "SETUID"}
 }
 
-// engineFacts are what an engine can do.
-type engineFacts struct {
-	mu     sync.Mutex
-	known  *facts
-	noDisk atomic.Bool // it cannot limit the disk
-}
-
+// facts are what an engine can do.
 type facts struct {
 	os, arch           string
 	memory, cpus, pids bool // can be limited
 	swap               bool // counts as memory
 }
 
-// engineFacts asks the engine what it can do, once.
-func (p *Provider) engineFacts(ctx context.Context) (facts, error) {
-	p.engine.mu.Lock()
-	defer p.engine.mu.Unlock()
-	if p.engine.known != nil {
-		return *p.engine.known, nil
+// readFacts asks the engine what it can do, once.
+func (e *engine) readFacts(ctx context.Context) (facts, error) {
+	e.factsMu.Lock()
+	defer e.factsMu.Unlock()
+	if e.facts != nil {
+		return *e.facts, nil
 	}
-	limited, cancel := p.callContext(ctx)
+	limited, cancel := e.callContext(ctx)
 	defer cancel()
-	version, err := p.api.ServerVersion(limited, client.ServerVersionOptions{})
+	version, err := e.api.ServerVersion(limited, client.ServerVersionOptions{})
 	if err != nil {
-		return facts{}, p.engineError(ctx, "ask for the version", err)
+		return facts{}, e.wrapError(ctx, "ask for the version", err)
 	}
-	info, err := p.api.Info(limited, client.InfoOptions{})
+	info, err := e.api.Info(limited, client.InfoOptions{})
 	if err != nil {
-		return facts{}, p.engineError(ctx, "ask what the engine can do", err)
+		return facts{}, e.wrapError(ctx, "ask what the engine can do", err)
 	}
 	f := facts{
 		os: version.Os, arch: version.Arch, memory: info.Info.MemoryLimit, swap: info.Info.SwapLimit,
 		cpus: info.Info.CPUCfsQuota && info.Info.CPUCfsPeriod, pids: info.Info.PidsLimit,
 	}
 	if isPodman(version) && info.Info.CgroupVersion == "1" {
-		rootless, err := p.isRootless(ctx)
+		rootless, err := e.isRootless(ctx)
 		if err != nil {
 			return facts{}, err
 		}
@@ -76,13 +68,13 @@ func (p *Provider) engineFacts(ctx context.Context) (facts, error) {
 		}
 	}
 	if f.os != "linux" {
-		return f, sandpit.Errorf(sandpit.Unsupported, "the docker engine at %s runs %s, want linux", p.engineHost(), f.os)
+		return f, sandpit.Errorf(sandpit.Unsupported, "the docker engine at %s runs %s, want linux", e.address(), f.os)
 	}
 	if !limitsDisk(info.Info.Driver, info.Info.DriverStatus) {
-		p.engine.noDisk.Store(true)
-		p.noticeOnce(noticeDisk)
+		e.noDisk.Store(true)
+		e.noticeOnce(noticeDisk)
 	}
-	p.engine.known = &f
+	e.facts = &f
 	return f, nil
 }
 
@@ -91,11 +83,11 @@ func isPodman(v client.ServerVersionResult) bool {
 }
 
 // isRootless asks what only Podman tells, and Docker's client leaves out.
-func (p *Provider) isRootless(ctx context.Context) (bool, error) {
+func (e *engine) isRootless(ctx context.Context) (bool, error) {
 	const asking = "ask whether the engine runs without root"
-	limited, cancel := p.callContext(ctx)
+	limited, cancel := e.callContext(ctx)
 	defer cancel()
-	dial := p.api.Dialer()
+	dial := e.api.Dialer()
 	transport := &http.Transport{
 		DialContext:            func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) },
 		MaxResponseHeaderBytes: 64 << 10, DisableKeepAlives: true,
@@ -106,12 +98,12 @@ func (p *Provider) isRootless(ctx context.Context) (bool, error) {
 	}
 	res, err := transport.RoundTrip(r)
 	if err != nil {
-		return false, p.engineError(ctx, asking, err)
+		return false, e.wrapError(ctx, asking, err)
 	}
 	defer res.Body.Close()
 	var info struct{ Rootless bool }
 	if err := json.NewDecoder(io.LimitReader(res.Body, maxStats)).Decode(&info); err != nil {
-		return false, p.engineError(ctx, asking, err)
+		return false, e.wrapError(ctx, asking, err)
 	}
 	return info.Rootless, nil
 }
@@ -165,11 +157,11 @@ func (p *Provider) limitsFor(asked sandpit.Resources, f facts) (limits, error) {
 				"leave the limit out; docker info tells what the engine can do")
 		case one.cannot:
 			one.leaveOut()
-			p.noticeOnce("this docker engine cannot limit the " + one.what + " of a sandbox")
+			p.engine.noticeOnce("this docker engine cannot limit the " + one.what + " of a sandbox")
 		}
 	}
 	if l.Memory != 0 && !f.swap {
-		p.noticeOnce("this docker engine does not count swap as memory of a sandbox")
+		p.engine.noticeOnce("this docker engine does not count swap as memory of a sandbox")
 	}
 	if p.engine.noDisk.Load() && !l.explicitDisk {
 		l.Disk = 0

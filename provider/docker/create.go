@@ -28,10 +28,10 @@ func (p *Provider) Create(ctx context.Context, id sandpit.ID, spec sandpit.Spec)
 }
 
 func (p *Provider) createSandbox(ctx context.Context, id sandpit.ID, spec sandpit.Spec) (*Instance, error) {
-	if err := p.checkReachable(ctx); err != nil {
+	if err := p.events.checkReachable(ctx); err != nil {
 		return nil, err
 	}
-	if err := p.followEvents(ctx); err != nil {
+	if err := p.events.startFollowing(ctx); err != nil {
 		return nil, err
 	}
 	spec, err := p.specOfSnapshot(ctx, spec)
@@ -41,7 +41,7 @@ func (p *Provider) createSandbox(ctx context.Context, id sandpit.ID, spec sandpi
 	if err != nil {
 		return nil, err
 	}
-	img, err := p.images.findImage(ctx, p, spec.Image)
+	img, err := p.images.findImage(ctx, spec.Image)
 	if err != nil {
 		return nil, fmt.Errorf("image %s: %w", spec.Image, err)
 	}
@@ -54,26 +54,26 @@ func (p *Provider) createSandbox(ctx context.Context, id sandpit.ID, spec sandpi
 		return nil, err
 	}
 	if p.o.Ephemeral {
-		p.swept.Do(func() { p.goDo(p.sweepUnstarted) })
+		p.swept.Do(func() { p.engine.goDo(p.sweepUnstarted) })
 	}
 	made, err := p.createContainer(ctx, id, req, spec.Resources.Disk != 0)
 	if err != nil {
 		return nil, err
 	}
 	if err := p.checkVolumes(ctx, spec); err != nil { // from now on they cannot be removed
-		return nil, errors.Join(err, p.removeUseless(ctx, made), p.dropMade(ctx, spec))
+		return nil, errors.Join(err, p.engine.removeUseless(ctx, made), p.dropMade(ctx, spec))
 	}
-	b, err := p.sandboxOf(id, made)
+	b, err := p.sandboxes.ensureSandbox(p, id, made)
 	if err != nil {
-		return nil, errors.Join(err, p.removeUseless(ctx, made))
+		return nil, errors.Join(err, p.engine.removeUseless(ctx, made))
 	}
-	rec := record{ID: id, Container: made, Engine: p.engineHost(), Spec: spec, CreatedAt: time.Now(), Token: rand.Text(), Image: img}
+	rec := record{ID: id, Container: made, Engine: p.engine.address(), Spec: spec, CreatedAt: time.Now(), Token: rand.Text(), Image: img}
 	inst := newInstance(b, rec.Token)
-	if err = p.writeRecord(rec); err == nil {
+	if err = p.records.writeRecord(rec); err == nil {
 		err = p.bootContainer(ctx, b, inst, rec)
 	}
 	if err != nil {
-		clean, free := p.clean.bindContext(context.WithoutCancel(ctx))
+		clean, free := p.engine.clean.bindContext(context.WithoutCancel(ctx))
 		defer free()
 		return nil, errors.Join(err, b.removeContainer(clean))
 	}
@@ -86,7 +86,7 @@ func (p *Provider) bootContainer(ctx context.Context, b *sandbox, inst *Instance
 		return err
 	}
 	defer b.unlock()
-	if err := p.guest.ensureVolume(ctx, p, b.container, rec.Image.ID); err != nil {
+	if err := p.guest.ensureVolume(ctx, b.container, rec.Image.ID); err != nil {
 		return err
 	}
 	return b.startContainer(ctx, inst, rec)
@@ -94,11 +94,11 @@ func (p *Provider) bootContainer(ctx context.Context, b *sandbox, inst *Instance
 
 // createOptions returns the container that a sandbox is.
 func (p *Provider) createOptions(ctx context.Context, id sandpit.ID, spec sandpit.Spec, img imageInfo) (client.ContainerCreateOptions, error) {
-	volume, err := p.guest.volumeName(ctx, p)
+	volume, err := p.guest.volumeName(ctx)
 	if err != nil {
 		return client.ContainerCreateOptions{}, err
 	}
-	facts, err := p.engineFacts(ctx)
+	facts, err := p.engine.readFacts(ctx)
 	if err != nil {
 		return client.ContainerCreateOptions{}, err
 	}
@@ -141,7 +141,7 @@ func (p *Provider) createContainer(ctx context.Context, id sandpit.ID, req clien
 	made, again := p.makeOnce(ctx, id, req)
 	if again == nil { // so it was that
 		p.engine.noDisk.Store(true)
-		p.noticeOnce(noticeDisk)
+		p.engine.noticeOnce(noticeDisk)
 	}
 	return made, again
 }
@@ -170,12 +170,12 @@ func (p *Provider) makeOnce(ctx context.Context, id sandpit.ID, req client.Conta
 		return "", err
 	}
 	done := make(chan created, 1)
-	started := p.goDo(func() {
-		limited, cancel := p.cleanupContext(ctx)
+	started := p.engine.goDo(func() {
+		limited, cancel := p.engine.cleanupContext(ctx)
 		defer cancel()
-		res, err := p.api.ContainerCreate(limited, req)
+		res, err := p.engine.api.ContainerCreate(limited, req)
 		for _, warning := range res.Warnings {
-			p.noticeOnce("the docker engine says: " + shortenText(warning))
+			p.engine.noticeOnce("the docker engine says: " + shortenText(warning))
 		}
 		done <- created{res.ID, err}
 	})
@@ -190,21 +190,21 @@ func (p *Provider) makeOnce(ctx context.Context, id sandpit.ID, req client.Conta
 		select {
 		case res = <-done:
 		case <-time.After(givenUp):
-			p.goDo(func() {
+			p.engine.goDo(func() {
 				if late := <-done; late.err == nil {
-					_ = p.removeUseless(ctx, late.id) // nobody is there to hear; List finds it
+					_ = p.engine.removeUseless(ctx, late.id) // nobody is there to hear; List finds it
 				}
 			})
 			return "", ctx.Err()
 		}
 	}
 	if res.err == nil && ctx.Err() != nil {
-		return "", errors.Join(ctx.Err(), p.removeUseless(ctx, res.id))
+		return "", errors.Join(ctx.Err(), p.engine.removeUseless(ctx, res.id))
 	}
 	if p.nameTaken(ctx, id, res.err) {
 		return "", sandpit.Errorf(sandpit.AlreadyExists, "sandbox %s exists already", id)
 	}
-	return res.id, p.engineError(ctx, "create the container", res.err)
+	return res.id, p.engine.wrapError(ctx, "create the container", res.err)
 }
 
 // nameTaken reports whether a container could not be made because there is one of its
@@ -216,42 +216,9 @@ func (p *Provider) nameTaken(ctx context.Context, id sandpit.ID, err error) bool
 	if !cerrdefs.IsInternal(err) {
 		return false
 	}
-	_, err = p.inspectContainer(ctx, containerName(id))
+	_, err = p.engine.inspectContainer(ctx, containerName(id))
 	return err == nil
 }
 
 // givenUp is how long a call that was given up waits for the engine.
 const givenUp = 10 * time.Second
-
-// removeUseless removes a container that is of no use.
-func (p *Provider) removeUseless(ctx context.Context, container string) error {
-	clean, free := p.clean.bindContext(context.WithoutCancel(ctx))
-	defer free()
-	return p.removeContainer(clean, container)
-}
-
-// removeTries is how often an engine may fail to remove a container.
-const removeTries = 10
-
-// removeContainer removes a container and the volumes without a name that its
-// image asked for, and returns when it is gone. That works also after Close.
-func (p *Provider) removeContainer(ctx context.Context, container string) error {
-	limited, cancel := context.WithTimeout(ctx, p.o.CallTimeout)
-	defer cancel()
-	for tries := 1; ; tries++ {
-		_, err := p.api.ContainerRemove(limited, container, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true})
-		if err == nil || isNotFound(err) {
-			return nil
-		}
-		// A conflict is somebody else who is about it. Podman fails when the container ends
-		// at that moment.
-		if !cerrdefs.IsConflict(err) && (!cerrdefs.IsInternal(err) || tries == removeTries) {
-			return p.engineError(ctx, "remove the container", err)
-		}
-		select {
-		case <-time.After(50 * time.Millisecond):
-		case <-limited.Done():
-			return p.engineError(ctx, "remove the container", err)
-		}
-	}
-}

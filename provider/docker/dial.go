@@ -95,7 +95,7 @@ func (b *sandbox) openTunnel(ctx context.Context, port int) (net.Conn, error) {
 		return nil, sandpit.Errorf(sandpit.Unavailable, "nothing listens there")
 	}
 	c := &portConn{in: in, out: out, closed: make(chan struct{})}
-	if !b.p.goDo(func() { c.copyFromInside(b, fromInside, res.Body, end) }) {
+	if !b.p.engine.goDo(func() { c.copyFromInside(b, fromInside, res.Body, end) }) {
 		_ = res.Body.Close()
 		end()
 		return nil, errClosed
@@ -119,7 +119,7 @@ func (c *portConn) copyFromInside(b *sandbox, fromInside net.Conn, body io.ReadC
 			select {
 			case <-c.closed:
 			case <-b.ended:
-			case <-b.p.calls.over:
+			case <-b.p.engine.calls.over:
 			}
 		}
 		_, _ = io.Copy(io.Discard, body) // nobody reads it any more
@@ -130,7 +130,7 @@ func (c *portConn) copyFromInside(b *sandbox, fromInside net.Conn, body io.ReadC
 		return
 	case <-b.ended:
 		return
-	case <-b.p.calls.over:
+	case <-b.p.engine.calls.over:
 		return
 	case <-c.closed:
 	}
@@ -140,7 +140,7 @@ func (c *portConn) copyFromInside(b *sandbox, fromInside net.Conn, body io.ReadC
 	case <-broken:
 	case <-enough.C:
 	case <-b.ended:
-	case <-b.p.calls.over:
+	case <-b.p.engine.calls.over:
 	}
 }
 

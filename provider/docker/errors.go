@@ -20,8 +20,8 @@ import (
 // maxMessage bounds what of an engine's message is shown, in bytes.
 const maxMessage = 2 << 10
 
-// engineError gives what the engine's client says a code.
-func (p *Provider) engineError(ctx context.Context, doing string, err error) error {
+// wrapError gives what the engine's client says a code.
+func (e *engine) wrapError(ctx context.Context, doing string, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -31,13 +31,13 @@ func (p *Provider) engineError(ctx context.Context, doing string, err error) err
 	if ctx.Err() != nil {
 		return fmt.Errorf("%s: %w", doing, context.Cause(ctx))
 	}
-	if p.calls.isOver() {
+	if e.calls.isOver() {
 		return errClosed
 	}
 	code := sandpit.Internal
 	switch {
 	case client.IsErrConnectionFailed(err), errors.Is(err, context.DeadlineExceeded), isBroken(err):
-		return p.unreachableError(doing, err)
+		return e.unreachableError(doing, err)
 	case cerrdefs.IsNotFound(err):
 		code = sandpit.NotFound
 	case cerrdefs.IsConflict(err), cerrdefs.IsAlreadyExists(err):
@@ -70,10 +70,10 @@ func isBroken(err error) bool {
 
 // unreachableError says what keeps this program from the engine. The client does not say it
 // by types, so the socket is looked at.
-func (p *Provider) unreachableError(doing string, err error) error {
-	host := p.engineHost()
+func (e *engine) unreachableError(doing string, err error) error {
+	host := e.address()
 	why, hint := "does not answer", "see that it runs: docker version"
-	if path, ok := strings.CutPrefix(p.o.Endpoint.urlOf(), "unix://"); ok && !errors.Is(err, context.DeadlineExceeded) {
+	if path, ok := strings.CutPrefix(e.o.Endpoint.urlOf(), "unix://"); ok && !errors.Is(err, context.DeadlineExceeded) {
 		why, hint = socketTrouble(path)
 	} else if text := err.Error(); !ok && strings.Contains(text, "TLS") || strings.Contains(text, "tls:") || strings.Contains(text, "x509:") {
 		why, hint = "cannot be spoken to with these certificates: "+shortenText(text), "look at docker.cert_path, or DOCKER_CERT_PATH and DOCKER_TLS_VERIFY"
@@ -98,4 +98,4 @@ func socketTrouble(path string) (why, hint string) {
 
 func shortenText(text string) string { return textlen.Cut(text, maxMessage) }
 
-func (p *Provider) engineHost() string { return p.o.Endpoint.String() }
+func (e *engine) address() string { return e.o.Endpoint.String() }

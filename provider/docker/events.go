@@ -4,6 +4,7 @@ import (
 	"context"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/moby/moby/api/types/events"
@@ -12,9 +13,13 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// eventStream hears of the ends of containers: one stream for all.
+// eventStream follows the events of the engine's containers, in one stream for all sandboxes, and
+// so notices when the engine does not answer.
 type eventStream struct {
-	ask chan struct{} // somebody wants to know whether the engine is back
+	engine    *engine
+	sandboxes *sandboxTable
+	breaks    atomic.Int64  // how often the engine was lost
+	ask       chan struct{} // requests a check whether the engine is back
 
 	mu      sync.Mutex
 	started bool
@@ -22,8 +27,8 @@ type eventStream struct {
 	back    chan struct{} // closed once it answers again; nil while it does
 }
 
-func (s *eventStream) init() {
-	s.ask, s.away = make(chan struct{}, 1), make(chan struct{})
+func newEventStream(e *engine, t *sandboxTable) *eventStream {
+	return &eventStream{engine: e, sandboxes: t, ask: make(chan struct{}, 1), away: make(chan struct{})}
 }
 
 // lostSignal returns what is closed once the engine has not answered for a while.
@@ -53,66 +58,51 @@ func (s *eventStream) setAway(isAway bool) {
 	}
 }
 
-// followEvents sees to it that events are heard from now on.
-func (p *Provider) followEvents(ctx context.Context) error {
-	p.events.mu.Lock()
-	defer p.events.mu.Unlock()
-	if p.events.started {
+// startFollowing sees to it that events are heard from now on.
+func (s *eventStream) startFollowing(ctx context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.started {
 		return nil
 	}
-	since, err := p.engineTime(ctx)
+	since, err := s.engine.readTime(ctx)
 	if err != nil {
 		return err
 	}
-	if !p.goDo(func() {
-		ctx, free := p.calls.bindContext(context.Background())
+	if !s.engine.goDo(func() {
+		ctx, free := s.engine.calls.bindContext(context.Background())
 		defer free()
-		p.readEvents(ctx, since)
+		s.readEvents(ctx, since)
 	}) {
 		return errClosed
 	}
-	p.events.started = true
+	s.started = true
 	return nil
-}
-
-// engineTime returns the engine's clock.
-func (p *Provider) engineTime(ctx context.Context) (string, error) {
-	limited, cancel := p.callContext(ctx)
-	defer cancel()
-	info, err := p.api.Info(limited, client.InfoOptions{})
-	if err != nil {
-		return "", p.engineError(ctx, "ask for the time", err)
-	}
-	now, err := time.Parse(time.RFC3339Nano, info.Info.SystemTime)
-	if err != nil {
-		now = time.Now()
-	}
-	return strconv.FormatInt(now.Unix(), 10), nil
 }
 
 // readEvents follows the engine's events until its life ends. What happened while there was no
 // stream is found out by asking.
-func (p *Provider) readEvents(life context.Context, since string) {
+func (s *eventStream) readEvents(life context.Context, since string) {
 	heard := time.Now()
 	for pause := 100 * time.Millisecond; life.Err() == nil; {
 		ctx, cancel := context.WithCancel(life)
-		res := p.api.Events(ctx, client.EventsListOptions{
-			Since: since, Filters: make(client.Filters).Add("label", labelManager+"="+p.o.Manager).Add("type", string(events.ContainerEventType)),
+		res := s.engine.api.Events(ctx, client.EventsListOptions{
+			Since: since, Filters: make(client.Filters).Add("label", labelManager+"="+s.engine.o.Manager).Add("type", string(events.ContainerEventType)),
 		})
-		if p.catchUp(ctx) {
+		if s.catchUp(ctx) {
 			pause = 100 * time.Millisecond
-			p.events.setAway(false)
-			since, heard = p.handleEvents(ctx, res, since)
-			p.breaks.Add(1)
+			s.setAway(false)
+			since, heard = s.handleEvents(ctx, res, since)
+			s.breaks.Add(1)
 		}
 		cancel()
-		if time.Since(heard) >= p.o.Patience {
-			p.giveUp()
+		if time.Since(heard) >= s.engine.o.Patience {
+			s.giveUp()
 		}
 		select {
 		case <-time.After(pause):
 			pause = min(2*pause, 5*time.Second)
-		case <-p.events.ask:
+		case <-s.ask:
 		case <-life.Done():
 		}
 	}
@@ -120,16 +110,16 @@ func (p *Provider) readEvents(life context.Context, since string) {
 
 // giveUp ends everything that waits for the engine. The streams of one that hangs do
 // not break by themselves.
-func (p *Provider) giveUp() {
-	p.events.setAway(true)
-	for _, b := range p.allSandboxes() {
-		b.failLink(p.awayError())
+func (s *eventStream) giveUp() {
+	s.setAway(true)
+	for _, b := range s.sandboxes.listSandboxes() {
+		b.failLink(s.awayError())
 	}
 }
 
 // awayError is what is said of an engine that has not answered for a while.
-func (p *Provider) awayError() error {
-	return sandpit.WithHint(sandpit.Errorf(sandpit.Unavailable, "the docker engine at %s does not answer", p.engineHost()),
+func (s *eventStream) awayError() error {
+	return sandpit.WithHint(sandpit.Errorf(sandpit.Unavailable, "the docker engine at %s does not answer", s.engine.address()),
 		"see that it runs: docker version; what it keeps running goes on when it is back")
 }
 
@@ -138,13 +128,13 @@ const askAgain = time.Second
 
 // checkReachable fails while the engine is away. So nobody else has to find that out by
 // waiting; that it is asked now, and not when it is its turn, is all that it costs.
-func (p *Provider) checkReachable(ctx context.Context) error {
-	back := p.events.foundSignal()
+func (s *eventStream) checkReachable(ctx context.Context) error {
+	back := s.foundSignal()
 	if back == nil {
 		return nil
 	}
 	select {
-	case p.events.ask <- struct{}{}:
+	case s.ask <- struct{}{}:
 	default:
 	}
 	wait := time.NewTimer(askAgain)
@@ -155,18 +145,18 @@ func (p *Provider) checkReachable(ctx context.Context) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-wait.C:
-		return p.awayError()
+		return s.awayError()
 	}
 }
 
-// whileHere returns a context that ends when the engine is away, by that reason.
-func (p *Provider) whileHere(ctx context.Context) (context.Context, context.CancelFunc) {
+// contextWhileReachable returns a context that ends when the engine is away, by that reason.
+func (s *eventStream) contextWhileReachable(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	lost := p.events.lostSignal()
-	if !p.goDo(func() {
+	lost := s.lostSignal()
+	if !s.engine.goDo(func() {
 		select {
 		case <-lost:
-			cancel(p.awayError())
+			cancel(s.awayError())
 		case <-ctx.Done():
 		}
 	}) {
@@ -180,52 +170,44 @@ const lookers = 8
 
 // catchUp has all sandboxes looked at. It returns false if the engine does not answer;
 // that it does not tell of one sandbox is no reason to take it for away.
-func (p *Provider) catchUp(ctx context.Context) bool {
-	if !p.isResponding(ctx) {
+func (s *eventStream) catchUp(ctx context.Context) bool {
+	if !s.engine.isResponding(ctx) {
 		return false
 	}
 	todo := make(chan *sandbox)
 	for range lookers {
-		p.goDo(func() {
+		s.engine.goDo(func() {
 			for b := range todo {
 				b.lookAgain()
 			}
 		})
 	}
-	return p.goDo(func() {
+	return s.engine.goDo(func() {
 		defer close(todo)
-		for _, b := range p.allSandboxes() {
+		for _, b := range s.sandboxes.listSandboxes() {
 			select {
 			case todo <- b:
-			case <-p.calls.over:
+			case <-s.engine.calls.over:
 				return
 			}
 		}
 	})
 }
 
-// isResponding reports whether the engine does, within the time that Wait is patient.
-func (p *Provider) isResponding(ctx context.Context) bool {
-	limited, cancel := context.WithTimeout(ctx, min(p.o.Patience, p.o.CallTimeout))
-	defer cancel()
-	_, err := p.api.Ping(limited, client.PingOptions{})
-	return err == nil
-}
-
 // handleEvents handles events until the stream breaks, and returns the engine's time of the
 // last and when the engine was heard of. It asks now and then: the stream of one that
 // hangs does not break.
-func (p *Provider) handleEvents(ctx context.Context, res client.EventsResult, since string) (last string, heard time.Time) {
+func (s *eventStream) handleEvents(ctx context.Context, res client.EventsResult, since string) (last string, heard time.Time) {
 	heard = time.Now()
-	ask := time.NewTicker(max(p.o.Patience/2, time.Millisecond))
+	ask := time.NewTicker(max(s.engine.o.Patience/2, time.Millisecond))
 	defer ask.Stop()
 	for {
 		select {
 		case m := <-res.Messages:
 			since = strconv.FormatInt(m.Time, 10)
-			p.handleEvent(m)
+			s.handleEvent(m)
 		case <-ask.C:
-			if !p.isResponding(ctx) {
+			if !s.engine.isResponding(ctx) {
 				return since, heard
 			}
 			heard = time.Now()
@@ -235,8 +217,8 @@ func (p *Provider) handleEvents(ctx context.Context, res client.EventsResult, si
 	}
 }
 
-func (p *Provider) handleEvent(m events.Message) {
-	b := p.knownSandbox(m.Actor.ID)
+func (s *eventStream) handleEvent(m events.Message) {
+	b := s.sandboxes.findSandbox(m.Actor.ID)
 	if b == nil {
 		return
 	}
@@ -249,11 +231,11 @@ func (p *Provider) handleEvent(m events.Message) {
 		b.noteSignal(m.Actor.Attributes["signal"])
 	case events.ActionDie:
 		b.noteDeath(m)
-		_ = p.goDo(b.lookAgain) // as below
+		_ = s.engine.goDo(b.lookAgain) // as below
 	case events.ActionStart:
 		b.noteStart()
-		_ = p.goDo(b.lookAgain)
+		_ = s.engine.goDo(b.lookAgain)
 	case events.ActionDestroy, events.ActionPause, events.ActionUnPause:
-		_ = p.goDo(b.lookAgain) // there is nothing to look at when the provider is closed
+		_ = s.engine.goDo(b.lookAgain) // there is nothing to look at when the provider is closed
 	}
 }

@@ -29,7 +29,7 @@ type Image struct {
 // by name.
 func (p *Provider) ImagesFor(ctx context.Context) ([]Image, error) {
 	return p.listImages(ctx, func(named reference.Named, fetched []string) bool {
-		return p.isListed(named) || imageInfo{fetched: fetched}.isOf(named)
+		return p.images.isListed(named) || imageInfo{fetched: fetched}.isOf(named)
 	})
 }
 
@@ -39,11 +39,11 @@ func (p *Provider) Images(ctx context.Context) ([]Image, error) {
 }
 
 func (p *Provider) listImages(ctx context.Context, shows func(named reference.Named, fetched []string) bool) ([]Image, error) {
-	limited, cancel := p.callContext(ctx)
+	limited, cancel := p.engine.callContext(ctx)
 	defer cancel()
-	res, err := p.api.ImageList(limited, client.ImageListOptions{})
+	res, err := p.engine.api.ImageList(limited, client.ImageListOptions{})
 	if err != nil {
-		return nil, p.engineError(ctx, "list the images", err)
+		return nil, p.engine.wrapError(ctx, "list the images", err)
 	}
 	var list []Image
 	for _, one := range res.Items {
@@ -71,18 +71,18 @@ func (p *Provider) Pull(ctx context.Context, name string, always bool, progress 
 		return Image{}, err
 	}
 	if progress != nil {
-		defer p.hearers.addListener(named.String(), progress)()
+		defer p.images.listeners.addListener(named.String(), progress)()
 	}
-	pull := func(ctx context.Context) error { return p.pullImage(ctx, named) }
+	pull := func(ctx context.Context) error { return p.images.pullImage(ctx, named) }
 	if p.o.Pull == image.PullNever {
 		pull = func(context.Context) error { return errPullNever() }
 	}
 	if _, pinned := named.(reference.Digested); always && !pinned {
-		if err := p.images.fetchOnce(ctx, p, named.String(), pull); err != nil {
+		if err := p.images.fetchOnce(ctx, named.String(), pull); err != nil {
 			return Image{}, err
 		}
 	}
-	if _, err := p.images.ensureImage(ctx, p, named.String(), pull); err != nil {
+	if _, err := p.images.ensureImage(ctx, named.String(), pull); err != nil {
 		return Image{}, err
 	}
 	return p.describeImage(ctx, name, named.String())
@@ -109,7 +109,7 @@ func (p *Provider) PullFor(ctx context.Context, owner, name string, always bool,
 			"omit always, or name a version by its digest: NAME@sha256:...")
 	}
 	if progress != nil {
-		defer p.hearers.addListener(named.String(), progress)()
+		defer p.images.listeners.addListener(named.String(), progress)()
 	}
 	id, err := p.PrepareImageFor(ctx, owner, sandpit.Image(name))
 	if err != nil {
@@ -120,11 +120,11 @@ func (p *Provider) PullFor(ctx context.Context, owner, name string, always bool,
 
 // describeImage returns what the engine says of an image, under a name.
 func (p *Provider) describeImage(ctx context.Context, name, id string) (Image, error) {
-	limited, cancel := p.callContext(ctx)
+	limited, cancel := p.engine.callContext(ctx)
 	defer cancel()
-	res, err := p.api.ImageInspect(limited, id)
+	res, err := p.engine.api.ImageInspect(limited, id)
 	if err != nil {
-		return Image{}, p.engineError(ctx, "look for the image", err)
+		return Image{}, p.engine.wrapError(ctx, "look for the image", err)
 	}
 	img := Image{Name: name, ID: res.ID, Size: max(0, res.Size), Platform: res.Os + "/" + res.Architecture}
 	if at, err := time.Parse(time.RFC3339Nano, res.Created); err == nil { // it may say nothing
@@ -138,7 +138,7 @@ func (p *Provider) describeImage(ctx context.Context, name, id string) (Image, e
 //
 // The errors are those of Create about images.
 func (p *Provider) ImageConfig(ctx context.Context, ref sandpit.Image) (image.Config, error) {
-	info, err := p.images.findImage(ctx, p, ref)
+	info, err := p.images.findImage(ctx, ref)
 	if err != nil {
 		return image.Config{}, err
 	}
@@ -151,7 +151,7 @@ func (p *Provider) HasImage(ctx context.Context, name string) (bool, error) {
 	if err != nil {
 		return false, nil //nolint:nilerr // nothing has such a name
 	}
-	_, err = p.imageInfo(ctx, named.String())
+	_, err = p.images.inspectImage(ctx, named.String())
 	if sandpit.CodeOf(err) == sandpit.NotFound {
 		return false, nil
 	}

@@ -25,6 +25,8 @@ import (
 
 // guestVolume is the volume of an engine that holds the guest program.
 type guestVolume struct {
+	engine *engine
+
 	mu     sync.Mutex
 	volume string
 	open   func() (io.ReadCloser, error)
@@ -33,11 +35,15 @@ type guestVolume struct {
 	filling chan struct{} // full while this provider fills it
 }
 
+func newGuestVolume(e *engine) *guestVolume {
+	return &guestVolume{engine: e, filling: make(chan struct{}, 1)}
+}
+
 const selfExe = "/proc/self/exe"
 
 // volumeName returns the volume's name, which changes with its content.
-func (g *guestVolume) volumeName(ctx context.Context, p *Provider) (string, error) {
-	f, err := p.engineFacts(ctx)
+func (g *guestVolume) volumeName(ctx context.Context) (string, error) {
+	f, err := g.engine.readFacts(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -48,8 +54,8 @@ func (g *guestVolume) volumeName(ctx context.Context, p *Provider) (string, erro
 	}
 	digest := guestbin.Digest(f.arch)
 	open := func() (io.ReadCloser, error) { return guestbin.Open(f.arch) }
-	if digest == "" || p.o.Guest != "" {
-		file := p.o.Guest
+	if digest == "" || g.engine.o.Guest != "" {
+		file := g.engine.o.Guest
 		if file == "" {
 			file = selfExe
 		}
@@ -98,7 +104,7 @@ const completeName = "complete"
 
 // ensureVolume sees to it that the volume, which a container of that image has, holds
 // the guest.
-func (g *guestVolume) ensureVolume(ctx context.Context, p *Provider, container, image string) error {
+func (g *guestVolume) ensureVolume(ctx context.Context, container, image string) error {
 	g.mu.Lock()
 	filled := g.filled
 	g.mu.Unlock()
@@ -112,9 +118,9 @@ func (g *guestVolume) ensureVolume(ctx context.Context, p *Provider, container, 
 		return ctx.Err()
 	}
 	for {
-		done, err := g.findVolume(ctx, p, container)
+		done, err := g.findVolume(ctx, container)
 		if err == nil && !done {
-			done, err = g.fillVolume(ctx, p, image)
+			done, err = g.fillVolume(ctx, image)
 		}
 		if err != nil || done {
 			g.mu.Lock()
@@ -139,14 +145,14 @@ func (g *guestVolume) markLost() {
 }
 
 // findVolume reports whether the volume of a container is complete.
-func (g *guestVolume) findVolume(ctx context.Context, p *Provider, container string) (bool, error) {
-	limited, cancel := p.callContext(ctx)
+func (g *guestVolume) findVolume(ctx context.Context, container string) (bool, error) {
+	limited, cancel := g.engine.callContext(ctx)
 	defer cancel()
-	_, err := p.api.ContainerStatPath(limited, container, client.ContainerStatPathOptions{Path: guestDir + "/" + completeName})
+	_, err := g.engine.api.ContainerStatPath(limited, container, client.ContainerStatPathOptions{Path: guestDir + "/" + completeName})
 	if isNotFound(err) {
 		return false, nil
 	}
-	return err == nil, p.engineError(ctx, "look for the guest", err)
+	return err == nil, g.engine.wrapError(ctx, "look for the guest", err)
 }
 
 // staleHelper is how old the container of somebody who fills the volume may be.
@@ -154,14 +160,14 @@ const staleHelper = 5 * time.Minute
 
 // fillVolume fills the volume by means of a container that never runs, and whose name
 // keeps others from doing so at the same time. It returns false if others do.
-func (g *guestVolume) fillVolume(ctx context.Context, p *Provider, image string) (done bool, err error) {
-	limited, cancel := p.callContext(ctx)
+func (g *guestVolume) fillVolume(ctx context.Context, image string) (done bool, err error) {
+	limited, cancel := g.engine.callContext(ctx)
 	defer cancel()
-	res, err := p.api.ContainerCreate(limited, client.ContainerCreateOptions{
+	res, err := g.engine.api.ContainerCreate(limited, client.ContainerCreateOptions{
 		Name: g.volume,
 		Config: &container.Config{
 			Image: image, Entrypoint: []string{guestDir + "/" + guest.Name},
-			Labels: map[string]string{labelPart: "guest", labelFiller: p.o.Manager},
+			Labels: map[string]string{labelPart: "guest", labelFiller: g.engine.o.Manager},
 		},
 		HostConfig: &container.HostConfig{
 			NetworkMode: "none",
@@ -172,12 +178,12 @@ func (g *guestVolume) fillVolume(ctx context.Context, p *Provider, image string)
 		},
 	})
 	if cerrdefs.IsConflict(err) || cerrdefs.IsAlreadyExists(err) {
-		return false, p.removeStale(ctx, g.volume)
+		return false, g.removeStale(ctx, g.volume)
 	}
 	if err != nil {
-		return false, p.engineError(ctx, "bring in the guest", err)
+		return false, g.engine.wrapError(ctx, "bring in the guest", err)
 	}
-	defer func() { err = errors.Join(err, p.removeUseless(ctx, res.ID)) }()
+	defer func() { err = errors.Join(err, g.engine.removeUseless(ctx, res.ID)) }()
 	program, err := g.open()
 	if err != nil {
 		return false, fmt.Errorf("open the guest: %w", err)
@@ -189,20 +195,20 @@ func (g *guestVolume) fillVolume(ctx context.Context, p *Provider, image string)
 		defer close(packed)
 		_ = w.CloseWithError(packGuest(w, program)) // never fails; the reader hears
 	}()
-	_, err = p.api.CopyToContainer(limited, res.ID, client.CopyToContainerOptions{DestinationPath: guestDir, Content: r})
+	_, err = g.engine.api.CopyToContainer(limited, res.ID, client.CopyToContainerOptions{DestinationPath: guestDir, Content: r})
 	_ = r.Close() // never fails
 	<-packed
 	if isNotFound(err) { // somebody took this for the container of a dead one
 		return false, nil
 	}
-	return err == nil, p.engineError(ctx, "bring in the guest", err)
+	return err == nil, g.engine.wrapError(ctx, "bring in the guest", err)
 }
 
 // removeStale removes the container of somebody who was killed, or whose engine was,
 // while filling the volume. Of this provider's own state directory that is everybody
 // else, since one of them fills at a time.
-func (p *Provider) removeStale(ctx context.Context, name string) error {
-	c, err := p.inspectContainer(ctx, name)
+func (g *guestVolume) removeStale(ctx context.Context, name string) error {
+	c, err := g.engine.inspectContainer(ctx, name)
 	if sandpit.CodeOf(err) == sandpit.NotFound {
 		return nil
 	}
@@ -210,31 +216,31 @@ func (p *Provider) removeStale(ctx context.Context, name string) error {
 		return err
 	}
 	made, err := time.Parse(time.RFC3339Nano, c.Created)
-	if err == nil && time.Since(made) < staleHelper && c.Config.Labels[labelFiller] != p.o.Manager {
+	if err == nil && time.Since(made) < staleHelper && c.Config.Labels[labelFiller] != g.engine.o.Manager {
 		return nil
 	}
-	return p.removeUseless(ctx, c.ID)
+	return g.engine.removeUseless(ctx, c.ID)
 }
 
 // removeFillers removes the containers by which those of this state directory filled a
 // volume who were killed.
-func (p *Provider) removeFillers(ctx context.Context) error {
+func (g *guestVolume) removeFillers(ctx context.Context) error {
 	select {
-	case p.guest.filling <- struct{}{}:
-		defer func() { <-p.guest.filling }()
+	case g.filling <- struct{}{}:
+		defer func() { <-g.filling }()
 	default: // there is one that is in use, and who uses it removes the others
 		return nil
 	}
-	limited, cancel := p.callContext(ctx)
+	limited, cancel := g.engine.callContext(ctx)
 	defer cancel()
-	res, err := p.api.ContainerList(limited, client.ContainerListOptions{
-		All: true, Filters: make(client.Filters).Add("label", labelFiller+"="+p.o.Manager),
+	res, err := g.engine.api.ContainerList(limited, client.ContainerListOptions{
+		All: true, Filters: make(client.Filters).Add("label", labelFiller+"="+g.engine.o.Manager),
 	})
 	if err != nil {
-		return p.engineError(ctx, "list the containers", err)
+		return g.engine.wrapError(ctx, "list the containers", err)
 	}
 	for _, c := range res.Items {
-		if err := p.removeUseless(ctx, c.ID); err != nil {
+		if err := g.engine.removeUseless(ctx, c.ID); err != nil {
 			return err
 		}
 	}

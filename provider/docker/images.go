@@ -32,10 +32,17 @@ type imageInfo struct {
 	fetched []string // repositories that the engine knows it has come from
 }
 
-// imageStore fetches each image once, for however many wait for it.
+// imageStore finds and fetches images of the engine. Concurrent callers share one fetch of an image.
 type imageStore struct {
+	engine    *engine
+	listeners progressListeners
+
 	mu    sync.Mutex
 	calls map[string]*imageCall
+}
+
+func newImageStore(e *engine) *imageStore {
+	return &imageStore{engine: e, calls: make(map[string]*imageCall)}
 }
 
 // imageCall is one image being fetched. It goes on as long as somebody waits.
@@ -51,14 +58,14 @@ type imageCall struct {
 // NotFound: no such image. PermissionDenied: the registry refuses. Unavailable: it
 // does not answer. Timeout: it is too slow. Unsupported: no form of an image that
 // an engine takes.
-func (s *imageStore) findImage(ctx context.Context, p *Provider, ref sandpit.Image) (imageInfo, error) {
+func (s *imageStore) findImage(ctx context.Context, ref sandpit.Image) (imageInfo, error) {
 	text := string(ref)
 	if isPath(text) {
 		a, err := openArchive(text)
 		if err != nil {
 			return imageInfo{}, err
 		}
-		return s.ensureImage(ctx, p, a.tag, func(ctx context.Context) error { return p.loadArchive(ctx, a) })
+		return s.ensureImage(ctx, a.tag, func(ctx context.Context) error { return s.loadArchive(ctx, a) })
 	}
 	name := text
 	pull := func(ctx context.Context) error {
@@ -68,7 +75,7 @@ func (s *imageStore) findImage(ctx context.Context, p *Provider, ref sandpit.Ima
 		if err := id.Validate(); err != nil {
 			return imageInfo{}, err
 		}
-		return s.ensureImage(ctx, p, snapshotTag(id), pull)
+		return s.ensureImage(ctx, snapshotTag(id), pull)
 	}
 	always := false
 	if !idPattern.MatchString(text) {
@@ -78,17 +85,17 @@ func (s *imageStore) findImage(ctx context.Context, p *Provider, ref sandpit.Ima
 		}
 		name = named.String()
 		_, pinned := named.(reference.Digested)
-		always = p.o.Pull == image.PullAlways && !pinned
-		if p.o.Pull != image.PullNever {
-			pull = func(ctx context.Context) error { return p.pullImage(ctx, named) }
+		always = s.engine.o.Pull == image.PullAlways && !pinned
+		if s.engine.o.Pull != image.PullNever {
+			pull = func(ctx context.Context) error { return s.pullImage(ctx, named) }
 		}
 	}
 	if always {
-		if err := s.fetchOnce(ctx, p, name, pull); err != nil {
+		if err := s.fetchOnce(ctx, name, pull); err != nil {
 			return imageInfo{}, err
 		}
 	}
-	return s.ensureImage(ctx, p, name, pull)
+	return s.ensureImage(ctx, name, pull)
 }
 
 var _ sandpit.ImagePreparer = (*Provider)(nil)
@@ -109,11 +116,11 @@ func (p *Provider) PrepareImage(ctx context.Context, ref sandpit.Image) error {
 // PermissionDenied: also the path of a file, or a registry that the owner may not have
 // asked.
 func (p *Provider) PrepareImageFor(ctx context.Context, owner string, ref sandpit.Image) (sandpit.Image, error) {
-	named, err := p.checkOwners(ctx, ref)
+	named, err := p.images.checkOwners(ctx, ref)
 	if err != nil {
 		return "", err
 	}
-	info, err := p.imageInfo(ctx, named.String())
+	info, err := p.images.inspectImage(ctx, named.String())
 	there := err == nil
 	if err != nil && sandpit.CodeOf(err) != sandpit.NotFound {
 		return "", err
@@ -134,15 +141,15 @@ func (p *Provider) PrepareImageFor(ctx context.Context, owner string, ref sandpi
 		return "", err
 	}
 	defer release()
-	err = p.images.fetchOnce(ctx, p, named.String(), func(ctx context.Context) error { return p.pullImage(ctx, named) })
+	err = p.images.fetchOnce(ctx, named.String(), func(ctx context.Context) error { return p.images.pullImage(ctx, named) })
 	if err == nil {
-		info, err = p.imageInfo(ctx, named.String())
+		info, err = p.images.inspectImage(ctx, named.String())
 	}
 	return sandpit.Image(info.ID), err
 }
 
 // checkOwners refuses what an ordinary owner may not name, as if it were not there.
-func (p *Provider) checkOwners(ctx context.Context, ref sandpit.Image) (reference.Named, error) {
+func (s *imageStore) checkOwners(ctx context.Context, ref sandpit.Image) (reference.Named, error) {
 	text := string(ref)
 	switch {
 	case ref == "" || ref == sandpit.HostImage:
@@ -154,10 +161,10 @@ func (p *Provider) checkOwners(ctx context.Context, ref sandpit.Image) (referenc
 		return nil, noSuchImage()
 	}
 	named, err := parseName(text)
-	if err != nil || p.isListed(named) {
+	if err != nil || s.isListed(named) {
 		return named, err
 	}
-	info, err := p.imageInfo(ctx, named.String())
+	info, err := s.inspectImage(ctx, named.String())
 	if sandpit.CodeOf(err) == sandpit.NotFound {
 		return named, nil
 	}
@@ -168,8 +175,8 @@ func (p *Provider) checkOwners(ctx context.Context, ref sandpit.Image) (referenc
 }
 
 // isListed reports whether a name is one of Options.Listed.
-func (p *Provider) isListed(named reference.Named) bool {
-	return slices.ContainsFunc(p.o.Listed, func(text string) bool {
+func (s *imageStore) isListed(named reference.Named) bool {
+	return slices.ContainsFunc(s.engine.o.Listed, func(text string) bool {
 		listed, err := parseName(text)
 		return err == nil && listed.String() == named.String()
 	})
@@ -205,34 +212,34 @@ func (p *Provider) EngineImage(ctx context.Context, ref sandpit.Image) (sandpit.
 	if ref == "" || ref == sandpit.HostImage {
 		return "", noHostImage(ref)
 	}
-	info, err := p.images.findImage(ctx, p, ref)
+	info, err := p.images.findImage(ctx, ref)
 	return sandpit.Image(info.ID), err
 }
 
 // ensureImage returns the image of that name, and has fetch get it if there is none.
-func (s *imageStore) ensureImage(ctx context.Context, p *Provider, name string, fetch func(context.Context) error) (imageInfo, error) {
-	info, err := p.imageInfo(ctx, name)
+func (s *imageStore) ensureImage(ctx context.Context, name string, fetch func(context.Context) error) (imageInfo, error) {
+	info, err := s.inspectImage(ctx, name)
 	if sandpit.CodeOf(err) != sandpit.NotFound {
 		return info, err
 	}
-	if err := s.fetchOnce(ctx, p, name, fetch); err != nil {
+	if err := s.fetchOnce(ctx, name, fetch); err != nil {
 		return imageInfo{}, err
 	}
-	return p.imageInfo(ctx, name)
+	return s.inspectImage(ctx, name)
 }
 
 // fetchOnce runs fetch, or waits for somebody else's of the same name.
-func (s *imageStore) fetchOnce(ctx context.Context, p *Provider, name string, fetch func(context.Context) error) error {
+func (s *imageStore) fetchOnce(ctx context.Context, name string, fetch func(context.Context) error) error {
 	s.mu.Lock()
 	call := s.calls[name]
 	if call == nil {
-		limited, cancel := p.boundContext(context.Background(), p.calls, p.o.PullTimeout)
+		limited, cancel := s.engine.boundContext(context.Background(), s.engine.calls, s.engine.o.PullTimeout)
 		call = &imageCall{done: make(chan struct{}), cancel: cancel}
-		ok := p.goDo(func() {
+		ok := s.engine.goDo(func() {
 			defer cancel()
 			err := fetch(limited)
 			if err != nil && errors.Is(limited.Err(), context.DeadlineExceeded) {
-				err = sandpit.Errorf(sandpit.Timeout, "it did not come within %s", p.o.PullTimeout)
+				err = sandpit.Errorf(sandpit.Timeout, "it did not come within %s", s.engine.o.PullTimeout)
 			}
 			s.mu.Lock()
 			call.err = err
@@ -267,13 +274,13 @@ func (s *imageStore) fetchOnce(ctx context.Context, p *Provider, name string, fe
 	return ctx.Err()
 }
 
-// imageInfo asks the engine for an image. NotFound.
-func (p *Provider) imageInfo(ctx context.Context, name string) (imageInfo, error) {
-	limited, cancel := p.callContext(ctx)
+// inspectImage asks the engine for an image. NotFound.
+func (s *imageStore) inspectImage(ctx context.Context, name string) (imageInfo, error) {
+	limited, cancel := s.engine.callContext(ctx)
 	defer cancel()
-	res, err := p.api.ImageInspect(limited, name)
+	res, err := s.engine.api.ImageInspect(limited, name)
 	if err != nil {
-		return imageInfo{}, p.engineError(ctx, "look for the image", err)
+		return imageInfo{}, s.engine.wrapError(ctx, "look for the image", err)
 	}
 	info := imageInfo{ID: res.ID, Env: make(map[string]string), fetched: repositoriesOf(res.RepoDigests)}
 	if c := res.Config; c != nil {
@@ -291,21 +298,21 @@ func (p *Provider) imageInfo(ctx context.Context, name string) (imageInfo, error
 }
 
 // pullImage has the engine fetch an image from its registry.
-func (p *Provider) pullImage(ctx context.Context, named reference.Named) error {
-	auth, err := p.registryLogin(ctx, reference.Domain(named))
+func (s *imageStore) pullImage(ctx context.Context, named reference.Named) error {
+	auth, err := s.registryLogin(ctx, reference.Domain(named))
 	if err != nil {
 		return err
 	}
-	res, err := p.api.ImagePull(ctx, named.String(), client.ImagePullOptions{RegistryAuth: auth})
+	res, err := s.engine.api.ImagePull(ctx, named.String(), client.ImagePullOptions{RegistryAuth: auth})
 	if err != nil {
-		err = p.engineError(ctx, "pull", err)
+		err = s.engine.wrapError(ctx, "pull", err)
 		if sandpit.CodeOf(err) == sandpit.Internal { // it is the registry's, whatever the engine makes of it
 			err = sandpit.Errorf(sandpit.Unavailable, "%w", err)
 		}
 		return hintLogin(err, named)
 	}
 	defer res.Close()
-	err = p.watchProgress(ctx, res, named.String())
+	err = s.watchProgress(ctx, res, named.String())
 	if err == nil {
 		return nil
 	}
@@ -337,8 +344,8 @@ func hintLogin(err error, named reference.Named) error {
 }
 
 // registryLogin is what the engine shall tell a registry.
-func (p *Provider) registryLogin(ctx context.Context, domain string) (string, error) {
-	who, err := p.o.Credentials(ctx, domain)
+func (s *imageStore) registryLogin(ctx context.Context, domain string) (string, error) {
+	who, err := s.engine.o.Credentials(ctx, domain)
 	if err != nil {
 		return "", fmt.Errorf("find the login for registry %s: %w", domain, err)
 	}
@@ -358,7 +365,7 @@ func (p *Provider) registryLogin(ctx context.Context, domain string) (string, er
 const maxLayers = 1000
 
 // watchProgress reads the engine's messages to their end.
-func (p *Provider) watchProgress(ctx context.Context, r io.Reader, name string) error {
+func (s *imageStore) watchProgress(ctx context.Context, r io.Reader, name string) error {
 	type layer struct{ done, total int64 }
 	layers := make(map[string]layer)
 	decoder := json.NewDecoder(r)
@@ -384,9 +391,9 @@ func (p *Provider) watchProgress(ctx context.Context, r io.Reader, name string) 
 			sum.done += l.done
 			sum.total += l.total
 		}
-		p.hearers.notifyListeners(name, sum.done, sum.total)
-		if p.o.Progress != nil {
-			p.o.Progress(sum.done, sum.total)
+		s.listeners.notifyListeners(name, sum.done, sum.total)
+		if s.engine.o.Progress != nil {
+			s.engine.o.Progress(sum.done, sum.total)
 		}
 	}
 }

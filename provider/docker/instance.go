@@ -131,7 +131,7 @@ func (i *Instance) claimSpare(ctx context.Context, spec sandpit.Spec) error {
 		return err
 	}
 	defer i.b.unlock()
-	rec, err := i.b.p.readRecord(i.b.id, i.b.container)
+	rec, err := i.b.p.records.readRecord(i.b.id, i.b.container)
 	if err != nil {
 		return err
 	}
@@ -144,7 +144,7 @@ func (i *Instance) claimSpare(ctx context.Context, spec sandpit.Spec) error {
 	req := initFor(spec, rec.Image)
 	req.Token, req.Forget = rand.Text(), true
 	rec.Spec, rec.Token = spec, req.Token
-	if err := i.b.p.writeRecord(rec); err != nil {
+	if err := i.b.p.records.writeRecord(rec); err != nil {
 		return err
 	}
 	return i.guest.Init(ctx, req)

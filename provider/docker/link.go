@@ -34,9 +34,9 @@ type stream struct {
 const maxComplaint = 1 << 10
 
 func (b *sandbox) attachStream(ctx context.Context) (*stream, error) {
-	limited, cancel := b.p.callContext(ctx)
+	limited, cancel := b.p.engine.callContext(ctx)
 	defer cancel()
-	res, err := b.p.api.ContainerAttach(limited, b.container, client.ContainerAttachOptions{
+	res, err := b.p.engine.api.ContainerAttach(limited, b.container, client.ContainerAttachOptions{
 		Stream: true, Stdin: true, Stdout: true, Stderr: true,
 	})
 	if err != nil {
@@ -48,11 +48,11 @@ func (b *sandbox) attachStream(ctx context.Context) (*stream, error) {
 // attachError classifies why a container cannot be attached to. The client of the engine does
 // not say whether the container is gone: it sees an answer that does not upgrade.
 func (b *sandbox) attachError(ctx context.Context, err error) error {
-	err = b.p.engineError(ctx, "attach to the container", err)
+	err = b.p.engine.wrapError(ctx, "attach to the container", err)
 	if sandpit.CodeOf(err) != sandpit.Internal {
 		return err
 	}
-	if _, missing := b.p.inspectContainer(ctx, b.container); sandpit.CodeOf(missing) == sandpit.NotFound {
+	if _, missing := b.p.engine.inspectContainer(ctx, b.container); sandpit.CodeOf(missing) == sandpit.NotFound {
 		return missing
 	}
 	return err
@@ -140,7 +140,7 @@ func (b *sandbox) newLink(s *stream) error {
 }
 
 func (b *sandbox) tieLocked(s *stream) (*stdioconn.Link, error) {
-	if b.p.calls.isOver() { // there is nobody left to close the link
+	if b.p.engine.calls.isOver() { // there is nobody left to close the link
 		_ = s.Close() // nothing was sent over it
 		return nil, errClosed
 	}
@@ -150,7 +150,7 @@ func (b *sandbox) tieLocked(s *stream) (*stdioconn.Link, error) {
 	link := stdioconn.NewLink(s, func(ctx context.Context) (io.ReadWriteCloser, error) { return b.attachAgain(ctx) })
 	b.exchangeLink(link)
 	if b.p.events.foundSignal() != nil { // it went away before there was a link to end
-		link.Fail(b.p.awayError())
+		link.Fail(b.p.events.awayError())
 	}
 	return link, nil
 }
@@ -182,10 +182,10 @@ func (b *sandbox) ensureLink(ctx context.Context) (*stdioconn.Link, error) {
 	if err := b.stateError(b.currentState()); err != nil {
 		return nil, err
 	}
-	if err := b.p.checkReachable(ctx); err != nil {
+	if err := b.p.events.checkReachable(ctx); err != nil {
 		return nil, err
 	}
-	ctx, done := b.p.whileHere(ctx)
+	ctx, done := b.p.events.contextWhileReachable(ctx)
 	defer done()
 	s, err := b.attachStream(ctx)
 	if err != nil {
@@ -239,11 +239,11 @@ func (b *sandbox) explainFailure(ctx context.Context, err error) error {
 		return err
 	}
 	b.awaitRemoval(ctx)
-	if b.p.calls.isOver() {
+	if b.p.engine.calls.isOver() {
 		return errClosed
 	}
 	if b.p.events.foundSignal() != nil {
-		return b.p.awayError()
+		return b.p.events.awayError()
 	}
 	asking, cancel := context.WithTimeout(ctx, explainTime)
 	defer cancel()
@@ -261,7 +261,7 @@ func (b *sandbox) explainFailure(ctx context.Context, err error) error {
 func (b *sandbox) explainGuest(ctx context.Context, err error) error {
 	for begin := time.Now(); ; {
 		why := b.explainFailure(ctx, err)
-		if ctx.Err() != nil || time.Since(begin) > endingTime || b.currentState() != running || b.p.calls.isOver() {
+		if ctx.Err() != nil || time.Since(begin) > endingTime || b.currentState() != running || b.p.engine.calls.isOver() {
 			return why
 		}
 		select {
@@ -320,13 +320,13 @@ const probeTime = 5 * time.Second
 // probeGuest is a liveness.Probe. While the engine is away, or holds the container still, a
 // guest cannot answer: that has limits of its own.
 func (b *sandbox) probeGuest(ctx context.Context, asked func()) error {
-	if err := b.p.checkReachable(ctx); err != nil {
+	if err := b.p.events.checkReachable(ctx); err != nil {
 		return err
 	}
 	if err := b.checkUsable(ctx); err != nil {
 		return err
 	}
-	breaks := b.p.breaks.Load()
+	breaks := b.p.events.breaks.Load()
 	asked()
 	err := b.askHealth(ctx)
 	if err == nil || !errors.Is(context.Cause(ctx), liveness.ErrSilent) {
@@ -340,7 +340,7 @@ func (b *sandbox) probeGuest(ctx context.Context, asked func()) error {
 	if err := b.stateError(b.currentState()); err != nil {
 		return err
 	}
-	if b.p.breaks.Load() != breaks || b.p.events.foundSignal() != nil || b.isSaving() {
+	if b.p.events.breaks.Load() != breaks || b.p.events.foundSignal() != nil || b.isSaving() {
 		return sandpit.Errorf(sandpit.Unavailable, "the engine was away, or held the container still")
 	}
 	return liveness.ErrSilent

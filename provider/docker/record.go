@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
@@ -33,25 +34,52 @@ const (
 	newPrefix   = ".new-" // of a record that is being written
 )
 
-func (p *Provider) recordsDir() string { return filepath.Join(p.o.StateDir, recordsName) }
+// recordStore holds the records of sandboxes: as files in the state directory, or in memory for an
+// ephemeral provider.
+type recordStore struct {
+	dir       string
+	endpoint  string // of the engine that the provider uses
+	ephemeral bool
 
-func (p *Provider) recordFile(id sandpit.ID) string {
-	return filepath.Join(p.recordsDir(), string(id)+".json")
+	mu     sync.Mutex
+	memory map[sandpit.ID]record // of an ephemeral provider
+}
+
+func newRecordStore(o Options) *recordStore {
+	return &recordStore{
+		dir: filepath.Join(o.StateDir, recordsName), endpoint: o.Endpoint.String(), ephemeral: o.Ephemeral,
+		memory: make(map[sandpit.ID]record),
+	}
+}
+
+// makeDir creates the directory of the records.
+func (s *recordStore) makeDir() error {
+	if s.ephemeral {
+		return nil
+	}
+	if err := os.Mkdir(s.dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+		return fmt.Errorf("create the state directory: %w", err)
+	}
+	return nil
+}
+
+func (s *recordStore) recordFile(id sandpit.ID) string {
+	return filepath.Join(s.dir, string(id)+".json")
 }
 
 // writeRecord replaces the record of a sandbox.
-func (p *Provider) writeRecord(r record) error {
-	if p.o.Ephemeral {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		p.kept[r.ID] = r
+func (s *recordStore) writeRecord(r record) error {
+	if s.ephemeral {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.memory[r.ID] = r
 		return nil
 	}
 	data, err := json.Marshal(r)
 	if err != nil {
 		return fmt.Errorf("write the record: %w", err)
 	}
-	if err := atomicfile.Write(p.recordFile(r.ID), 0o600, data, atomicfile.Pattern(newPrefix+"*")); err != nil {
+	if err := atomicfile.Write(s.recordFile(r.ID), 0o600, data, atomicfile.Pattern(newPrefix+"*")); err != nil {
 		return fmt.Errorf("write the record: %w", err)
 	}
 	return nil
@@ -61,17 +89,17 @@ func (p *Provider) writeRecord(r record) error {
 var errDamaged = errors.New("its record is damaged")
 
 // readRecord returns NotFound when there is none of this container.
-func (p *Provider) readRecord(id sandpit.ID, container string) (record, error) {
-	if p.o.Ephemeral {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		if r := p.kept[id]; r.Container == container {
+func (s *recordStore) readRecord(id sandpit.ID, container string) (record, error) {
+	if s.ephemeral {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if r := s.memory[id]; r.Container == container {
 			return r, nil
 		}
 		return record{}, sandpit.Errorf(sandpit.NotFound, "sandbox %s has no record", id)
 	}
 	var r record
-	data, err := os.ReadFile(p.recordFile(id))
+	data, err := os.ReadFile(s.recordFile(id))
 	if err != nil {
 		return r, sandpit.Errorf(sandpit.CodeOf(err), "sandbox %s: %w", id, err)
 	}
@@ -89,9 +117,8 @@ const staleFile = time.Hour
 
 // loadRecords returns what is recorded of this engine, and removes what somebody was writing when they
 // were killed. Files that are no records stay.
-func (p *Provider) loadRecords() (map[sandpit.ID]record, error) {
-	dir := filepath.Join(p.o.StateDir, recordsName)
-	entries, err := os.ReadDir(dir)
+func (s *recordStore) loadRecords() (map[sandpit.ID]record, error) {
+	entries, err := os.ReadDir(s.dir)
 	if err != nil {
 		return nil, fmt.Errorf("read the records: %w", err)
 	}
@@ -99,7 +126,7 @@ func (p *Provider) loadRecords() (map[sandpit.ID]record, error) {
 	for _, e := range entries {
 		if strings.HasPrefix(e.Name(), newPrefix) {
 			if info, err := e.Info(); err == nil && time.Since(info.ModTime()) > staleFile {
-				_ = os.Remove(filepath.Join(dir, e.Name())) // the next one tries again
+				_ = os.Remove(filepath.Join(s.dir, e.Name())) // the next one tries again
 			}
 			continue
 		}
@@ -107,12 +134,12 @@ func (p *Provider) loadRecords() (map[sandpit.ID]record, error) {
 		if id.Validate() != nil {
 			continue
 		}
-		data, err := os.ReadFile(filepath.Join(dir, e.Name()))
+		data, err := os.ReadFile(filepath.Join(s.dir, e.Name()))
 		var rec record
 		if err != nil || json.Unmarshal(data, &rec) != nil || rec.ID != id {
 			continue // removed meanwhile, or nothing that List could judge
 		}
-		if rec.Engine != p.engineHost() {
+		if rec.Engine != s.endpoint {
 			continue // who knows what is there
 		}
 		all[id] = rec
@@ -120,18 +147,18 @@ func (p *Provider) loadRecords() (map[sandpit.ID]record, error) {
 	return all, nil
 }
 
-func (p *Provider) removeRecord(id sandpit.ID, container string) error {
-	_, err := p.readRecord(id, container)
+func (s *recordStore) removeRecord(id sandpit.ID, container string) error {
+	_, err := s.readRecord(id, container)
 	if sandpit.CodeOf(err) == sandpit.NotFound {
 		return nil
 	}
-	if p.o.Ephemeral {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		delete(p.kept, id)
+	if s.ephemeral {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.memory, id)
 		return nil
 	}
-	if err := os.Remove(p.recordFile(id)); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err := os.Remove(s.recordFile(id)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
 	return nil

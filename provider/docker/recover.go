@@ -3,9 +3,7 @@ package docker
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strconv"
 	"time"
@@ -39,24 +37,24 @@ func (b *sandbox) reviveSandbox(ctx context.Context) (*Instance, error) {
 	if b.currentState() != over {
 		return nil, sandpit.Errorf(sandpit.Conflict, "it has not ended")
 	}
-	rec, err := p.readRecord(b.id, b.container)
+	rec, err := p.records.readRecord(b.id, b.container)
 	if err != nil {
 		return nil, err
 	}
-	c, err := p.inspectContainer(ctx, b.container)
+	c, err := p.engine.inspectContainer(ctx, b.container)
 	if err != nil {
 		return nil, err
 	}
 	// From here on it is a stopped one, whoever looks, until its guest is ready.
 	rec.Stopped = true
-	if err := p.writeRecord(rec); err != nil {
+	if err := p.records.writeRecord(rec); err != nil {
 		return nil, err
 	}
-	p.forgetSandbox(b)
+	p.sandboxes.removeSandbox(b)
 	if c.State.Running { // somebody has started it
 		return p.attachSandbox(ctx, handle{b.id, b.container})
 	}
-	fresh, err := p.sandboxOf(b.id, b.container)
+	fresh, err := p.sandboxes.ensureSandbox(p, b.id, b.container)
 	if err != nil {
 		return nil, err
 	}
@@ -103,7 +101,7 @@ func (b *sandbox) exitReason(s container.State) sandpit.Exit {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	exit := exitOf(s, b.killed)
-	if b.p.breaks.Load() != b.breaks {
+	if b.p.events.breaks.Load() != b.breaks {
 		exit.Reason = "it ended while the docker engine was restarted or out of reach: " + exit.Reason
 	}
 	return exit
@@ -113,7 +111,7 @@ func (b *sandbox) exitReason(s container.State) sandpit.Exit {
 func (b *sandbox) markRunning() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.breaks = b.p.breaks.Load()
+	b.breaks = b.p.events.breaks.Load()
 }
 
 // noteSignal remembers that the engine was asked to kill the container.
@@ -148,7 +146,7 @@ func (b *sandbox) awaitDeath() {
 	select {
 	case <-b.dead:
 	case <-late.C:
-	case <-b.p.calls.over:
+	case <-b.p.engine.calls.over:
 	}
 }
 
@@ -179,17 +177,6 @@ func (b *sandbox) vanishedExit() sandpit.Exit {
 	return sandpit.Exit{Reason: "its container was removed by somebody else"}
 }
 
-// makeRecordDir makes the place where records are.
-func (p *Provider) makeRecordDir() error {
-	if p.o.Ephemeral {
-		return nil
-	}
-	if err := os.Mkdir(p.recordsDir(), 0o700); err != nil && !errors.Is(err, os.ErrExist) {
-		return fmt.Errorf("make the state directory: %w", err)
-	}
-	return nil
-}
-
 // labelEphemeral marks the containers of ephemeral providers.
 const labelEphemeral = "dev.sandpit.ephemeral"
 
@@ -200,9 +187,9 @@ const unstarted = 15 * time.Minute
 // sweepUnstarted removes what ephemeral providers have made that were killed before they could
 // start it: from then on the engine does so.
 func (p *Provider) sweepUnstarted() {
-	limited, cancel := p.callContext(context.Background())
+	limited, cancel := p.engine.callContext(context.Background())
 	defer cancel()
-	res, err := p.api.ContainerList(limited, client.ContainerListOptions{
+	res, err := p.engine.api.ContainerList(limited, client.ContainerListOptions{
 		All: true, Filters: make(client.Filters).Add("label", labelEphemeral).Add("status", string(container.StateCreated)),
 	})
 	if err != nil {
@@ -210,7 +197,7 @@ func (p *Provider) sweepUnstarted() {
 	}
 	for _, c := range res.Items {
 		if time.Since(time.Unix(c.Created, 0)) > unstarted && isSandbox(c) {
-			_ = p.removeContainer(limited, c.ID) // or another one later
+			_ = p.engine.removeContainer(limited, c.ID) // or another one later
 		}
 	}
 }
@@ -229,10 +216,10 @@ func isSandbox(c container.Summary) bool {
 func (p *Provider) Check(ctx context.Context) error {
 	limited, cancel := context.WithTimeout(ctx, min(p.o.CallTimeout, checkTime))
 	defer cancel()
-	if _, err := p.api.Ping(limited, client.PingOptions{}); err != nil {
-		return p.engineError(ctx, "reach the docker engine", err)
+	if _, err := p.engine.api.Ping(limited, client.PingOptions{}); err != nil {
+		return p.engine.wrapError(ctx, "reach the docker engine", err)
 	}
-	_, err := p.engineFacts(limited)
+	_, err := p.engine.readFacts(limited)
 	return err
 }
 
@@ -246,9 +233,9 @@ func (p *Provider) Endpoint() string { return p.o.Endpoint.String() }
 func (p *Provider) Version(ctx context.Context) (string, error) {
 	limited, cancel := context.WithTimeout(ctx, min(p.o.CallTimeout, checkTime))
 	defer cancel()
-	v, err := p.api.ServerVersion(limited, client.ServerVersionOptions{})
+	v, err := p.engine.api.ServerVersion(limited, client.ServerVersionOptions{})
 	if err != nil {
-		return "", p.engineError(ctx, "ask for the version", err)
+		return "", p.engine.wrapError(ctx, "ask for the version", err)
 	}
 	name := cmp.Or(v.Platform.Name, "engine")
 	return fmt.Sprintf("%s %s (%s/%s)", shortenText(name), shortenText(v.Version), shortenText(v.Os), shortenText(v.Arch)), nil

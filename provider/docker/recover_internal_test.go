@@ -44,16 +44,16 @@ func TestEndingWhileAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer p.Close()
-	b, err := p.sandboxOf(sandpit.NewID(), strings.Repeat("a", 64))
+	b, err := p.sandboxes.ensureSandbox(p, sandpit.NewID(), strings.Repeat("a", 64))
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.breaks.Add(1)
+	p.events.breaks.Add(1)
 	b.applyEngineState(container.State{Running: true}, b.moveCount())
 	if got := b.exitReason(container.State{ExitCode: 137}).Reason; got != "killed by somebody else" {
 		t.Errorf("seen running since: %q", got)
 	}
-	p.breaks.Add(1)
+	p.events.breaks.Add(1)
 	if got := b.exitReason(container.State{ExitCode: 137}).Reason; !strings.HasPrefix(got, "it ended while the docker engine was restarted") {
 		t.Errorf("not seen since: %q", got)
 	}
@@ -67,7 +67,7 @@ func TestAttachToRemovedContainer(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = p.Close() })
-	b, err := p.sandboxOf(sandpit.NewID(), strings.Repeat("a", 64))
+	b, err := p.sandboxes.ensureSandbox(p, sandpit.NewID(), strings.Repeat("a", 64))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -153,7 +153,7 @@ func TestStaleAnswer(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = p.Close() })
-	b, err := p.sandboxOf(sandpit.NewID(), strings.Repeat("a", 64))
+	b, err := p.sandboxes.ensureSandbox(p, sandpit.NewID(), strings.Repeat("a", 64))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -65,10 +65,10 @@ type sandbox struct {
 	monitor *liveness.Monitor
 }
 
-func newBox(p *Provider, id sandpit.ID, container string) *sandbox {
+func newSandbox(p *Provider, id sandpit.ID, container string) *sandbox {
 	b := &sandbox{
 		p: p, id: id, container: container, turn: make(chan struct{}, 1), ended: make(chan struct{}), state: starting,
-		asking: make(chan struct{}, 1), dead: make(chan struct{}, 1), breaks: p.breaks.Load(),
+		asking: make(chan struct{}, 1), dead: make(chan struct{}, 1), breaks: p.events.breaks.Load(),
 	}
 	b.guest = b.newTransport()
 	b.monitor = liveness.New(id, b.probeGuest, p.o.Liveness)
@@ -95,7 +95,7 @@ func (b *sandbox) lockInState(ctx context.Context, want ...state) error {
 	if err := b.lock(ctx); err != nil {
 		return err
 	}
-	err := b.p.checkReachable(ctx)
+	err := b.p.events.checkReachable(ctx)
 	if err == nil {
 		err = b.refreshState(ctx)
 	}
@@ -180,7 +180,7 @@ func (b *sandbox) recordEnd(exit sandpit.Exit) {
 	}
 	b.mu.Unlock()
 	if first {
-		b.p.goDo(b.closeLink)
+		b.p.engine.goDo(b.closeLink)
 	}
 }
 
@@ -196,7 +196,7 @@ func (b *sandbox) refreshState(ctx context.Context) error {
 		return ctx.Err()
 	}
 	moves := b.moveCount()
-	c, err := b.p.inspectContainer(ctx, b.container)
+	c, err := b.p.engine.inspectContainer(ctx, b.container)
 	if sandpit.CodeOf(err) == sandpit.NotFound {
 		if !b.isBeingRemoved() { // else whoever removes it says how it ended
 			b.recordEnd(b.vanishedExit())
@@ -235,7 +235,7 @@ func (b *sandbox) applyEngineState(s container.State, moves int) {
 
 // wasStopped reports whether the container does not run because somebody asked for that.
 func (b *sandbox) wasStopped() bool {
-	rec, err := b.p.readRecord(b.id, b.container)
+	rec, err := b.p.records.readRecord(b.id, b.container)
 	return err == nil && rec.Stopped
 }
 
@@ -256,7 +256,7 @@ func (b *sandbox) beginRemoval() (done func()) {
 		failed := b.removers == 0 && b.state != over
 		b.mu.Unlock()
 		if failed { // what was heard of it meanwhile did not count
-			b.p.goDo(b.lookAgain)
+			b.p.engine.goDo(b.lookAgain)
 		}
 	}
 }
@@ -264,7 +264,7 @@ func (b *sandbox) beginRemoval() (done func()) {
 // lookAgain refreshes the state. An engine that does not answer is noticed by the
 // stream of its events.
 func (b *sandbox) lookAgain() {
-	ctx, cancel := b.p.callContext(context.Background())
+	ctx, cancel := b.p.engine.callContext(context.Background())
 	defer cancel()
 	_ = b.refreshState(ctx)
 }
@@ -309,13 +309,13 @@ func (b *sandbox) startContainer(ctx context.Context, inst *Instance, rec record
 	if err != nil {
 		return err
 	}
-	limited, cancel := b.p.callContext(ctx)
+	limited, cancel := b.p.engine.callContext(ctx)
 	defer cancel()
-	_, err = b.p.api.ContainerStart(limited, b.container, client.ContainerStartOptions{})
+	_, err = b.p.engine.api.ContainerStart(limited, b.container, client.ContainerStartOptions{})
 	if err != nil {
 		b.p.guest.markLost() // if it was that, the next one finds it
 		_ = stream.Close()
-		return b.p.engineError(ctx, "start the container", err)
+		return b.p.engine.wrapError(ctx, "start the container", err)
 	}
 	b.recordChange(running)
 	if err := b.newLink(stream); err != nil {
@@ -339,7 +339,7 @@ func (b *sandbox) settleStart(ctx context.Context, inst *Instance, rec record) e
 		return nil
 	}
 	rec.Stopped = false
-	return b.p.writeRecord(rec)
+	return b.p.records.writeRecord(rec)
 }
 
 func initFor(spec sandpit.Spec, img imageInfo) envd.InitRequest {
@@ -357,18 +357,18 @@ func initFor(spec sandpit.Spec, img imageInfo) envd.InitRequest {
 
 // removeContainer removes the container, whatever state it is in.
 func (b *sandbox) removeContainer(ctx context.Context) error {
-	if err := b.p.checkReachable(ctx); err != nil {
+	if err := b.p.events.checkReachable(ctx); err != nil {
 		return fmt.Errorf("destroy sandbox %s: %w", b.id, err)
 	}
 	done := b.beginRemoval()
 	defer done()
-	if err := b.p.removeContainer(ctx, b.container); err != nil {
+	if err := b.p.engine.removeContainer(ctx, b.container); err != nil {
 		return fmt.Errorf("destroy sandbox %s: %w", b.id, err)
 	}
 	b.recordEnd(sandpit.Exit{Reason: "the sandbox was destroyed"})
 	b.closeLink() // before it is forgotten, so that Close need not know of it
-	b.p.forgetSandbox(b)
-	if err := b.p.removeRecord(b.id, b.container); err != nil {
+	b.p.sandboxes.removeSandbox(b)
+	if err := b.p.records.removeRecord(b.id, b.container); err != nil {
 		return fmt.Errorf("destroy sandbox %s: %w", b.id, err)
 	}
 	return nil
@@ -387,8 +387,8 @@ func (b *sandbox) waitForEnd(ctx context.Context) (sandpit.Exit, error) {
 	case <-ctx.Done():
 		return sandpit.Exit{}, ctx.Err()
 	case <-b.p.events.lostSignal():
-		return sandpit.Exit{}, fmt.Errorf("wait for the end of sandbox %s: %w", b.id, b.p.awayError())
-	case <-b.p.calls.over:
+		return sandpit.Exit{}, fmt.Errorf("wait for the end of sandbox %s: %w", b.id, b.p.events.awayError())
+	case <-b.p.engine.calls.over:
 		return sandpit.Exit{}, errClosed
 	}
 }
@@ -413,7 +413,7 @@ func (b *sandbox) attachAgain(ctx context.Context) (*stream, error) {
 		case <-time.After(pause):
 			pause = min(2*pause, 5*time.Second)
 		case <-b.p.events.lostSignal():
-			return nil, b.p.awayError()
+			return nil, b.p.events.awayError()
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}

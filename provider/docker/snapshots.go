@@ -61,13 +61,13 @@ func (i *Instance) takeSnapshot(ctx context.Context, id sandpit.SnapshotID) (san
 		return none, err
 	}
 	defer b.unlock()
-	switch _, err := b.p.imageInfo(ctx, snapshotTag(id)); {
+	switch _, err := b.p.images.inspectImage(ctx, snapshotTag(id)); {
 	case err == nil:
 		return none, sandpit.Errorf(sandpit.AlreadyExists, "snapshot %s exists already", id)
 	case sandpit.CodeOf(err) != sandpit.NotFound:
 		return none, err
 	}
-	rec, err := b.p.readRecord(b.id, b.container)
+	rec, err := b.p.records.readRecord(b.id, b.container)
 	if err == nil {
 		err = b.keepsFiles(ctx)
 	}
@@ -94,17 +94,17 @@ func (i *Instance) takeSnapshot(ctx context.Context, id sandpit.SnapshotID) (san
 	}
 	b.setSaving(true)
 	defer b.setSaving(false)
-	res, err := b.p.api.ContainerCommit(ctx, b.container, client.ContainerCommitOptions{
+	res, err := b.p.engine.api.ContainerCommit(ctx, b.container, client.ContainerCommitOptions{
 		Reference: snapshotTag(id), Comment: snapshotComment, Config: config,
 	})
 	if err != nil {
-		return none, b.p.engineError(ctx, "commit the container", err)
+		return none, b.p.engine.wrapError(ctx, "commit the container", err)
 	}
-	limited, cancel := b.p.callContext(ctx)
+	limited, cancel := b.p.engine.callContext(ctx)
 	defer cancel()
-	img, err := b.p.api.ImageInspect(limited, res.ID)
+	img, err := b.p.engine.api.ImageInspect(limited, res.ID)
 	if err != nil {
-		return none, b.p.engineError(ctx, "look at the image", err)
+		return none, b.p.engine.wrapError(ctx, "look at the image", err)
 	}
 	saved.Size = max(0, img.Size)
 	return saved, nil
@@ -113,13 +113,13 @@ func (i *Instance) takeSnapshot(ctx context.Context, id sandpit.SnapshotID) (san
 // ListSnapshots implements sandpit.SnapshotKeeper. It also removes images of snapshots that
 // were removed before the last of their containers.
 func (p *Provider) ListSnapshots(ctx context.Context) ([]sandpit.Snapshot, error) {
-	limited, cancel := p.callContext(ctx)
+	limited, cancel := p.engine.callContext(ctx)
 	defer cancel()
-	found, err := p.api.ImageList(limited, client.ImageListOptions{
+	found, err := p.engine.api.ImageList(limited, client.ImageListOptions{
 		Filters: client.Filters{}.Add("label", labelPart+"=snapshot").Add("label", labelManager+"="+p.o.Manager),
 	})
 	if err != nil {
-		return nil, p.engineError(ctx, "list the snapshots", err)
+		return nil, p.engine.wrapError(ctx, "list the snapshots", err)
 	}
 	var list []sandpit.Snapshot
 	for _, img := range found.Items {
@@ -140,11 +140,11 @@ func (p *Provider) ListSnapshots(ctx context.Context) ([]sandpit.Snapshot, error
 // tried the next time. What somebody has built on a snapshot has its labels, too, but not
 // its comment.
 func (p *Provider) removeUntagged(ctx context.Context, image string) {
-	img, err := p.api.ImageInspect(ctx, image)
+	img, err := p.engine.api.ImageInspect(ctx, image)
 	if err != nil || img.Comment != snapshotComment {
 		return
 	}
-	_, _ = p.api.ImageRemove(ctx, image, client.ImageRemoveOptions{PruneChildren: true})
+	_, _ = p.engine.api.ImageRemove(ctx, image, client.ImageRemoveOptions{PruneChildren: true})
 }
 
 // snapshotOf reads what is known of a snapshot. Anybody can put labels on images.
@@ -162,11 +162,11 @@ func (p *Provider) findSnapshot(ctx context.Context, id sandpit.SnapshotID) (san
 	if err := id.Validate(); err != nil {
 		return sandpit.Snapshot{}, sandpit.Errorf(sandpit.NotFound, "there is no %w", err)
 	}
-	limited, cancel := p.callContext(ctx)
+	limited, cancel := p.engine.callContext(ctx)
 	defer cancel()
-	img, err := p.api.ImageInspect(limited, snapshotTag(id))
+	img, err := p.engine.api.ImageInspect(limited, snapshotTag(id))
 	if err != nil {
-		return sandpit.Snapshot{}, p.engineError(ctx, "look for snapshot "+string(id), err)
+		return sandpit.Snapshot{}, p.engine.wrapError(ctx, "look for snapshot "+string(id), err)
 	}
 	// What a snapshot fixes are directories of the machine, too. An image that was loaded
 	// from elsewhere must not choose them, whatever it is called.
@@ -185,11 +185,11 @@ func (p *Provider) RemoveSnapshot(ctx context.Context, id sandpit.SnapshotID) er
 	if err := id.Validate(); err != nil {
 		return err
 	}
-	limited, cancel := p.callContext(ctx)
+	limited, cancel := p.engine.callContext(ctx)
 	defer cancel()
 	// Containers that were made of it keep the layers, which only lose their name.
-	_, err := p.api.ImageRemove(limited, snapshotTag(id), client.ImageRemoveOptions{Force: true, PruneChildren: true})
-	if err = p.engineError(ctx, "remove snapshot "+string(id), err); sandpit.CodeOf(err) == sandpit.NotFound {
+	_, err := p.engine.api.ImageRemove(limited, snapshotTag(id), client.ImageRemoveOptions{Force: true, PruneChildren: true})
+	if err = p.engine.wrapError(ctx, "remove snapshot "+string(id), err); sandpit.CodeOf(err) == sandpit.NotFound {
 		return nil
 	}
 	return err
@@ -232,9 +232,9 @@ func (p *Provider) ReadSnapshotLayer(ctx context.Context, id sandpit.SnapshotID)
 	if err != nil {
 		return nil, fmt.Errorf("read the layer of snapshot %s: %w", id, err)
 	}
-	saved, err := p.api.ImageSave(ctx, []string{snapshotTag(id)})
+	saved, err := p.engine.api.ImageSave(ctx, []string{snapshotTag(id)})
 	if err != nil {
-		return nil, p.engineError(ctx, "read the layer of snapshot "+string(id), err)
+		return nil, p.engine.wrapError(ctx, "read the layer of snapshot "+string(id), err)
 	}
 	for r := tar.NewReader(saved); ; {
 		h, err := r.Next()
@@ -288,9 +288,9 @@ func (b briefImage) Close() error {
 
 // lastLayer returns where the layer is that was written by the sandbox.
 func (p *Provider) lastLayer(ctx context.Context, id sandpit.SnapshotID) (string, error) {
-	saved, err := p.api.ImageSave(ctx, []string{snapshotTag(id)})
+	saved, err := p.engine.api.ImageSave(ctx, []string{snapshotTag(id)})
 	if err != nil {
-		return "", p.engineError(ctx, "save the image", err)
+		return "", p.engine.wrapError(ctx, "save the image", err)
 	}
 	defer saved.Close()
 	for r := tar.NewReader(saved); ; {

@@ -34,7 +34,7 @@ func (p *Provider) validateMounts(mounts []sandpit.Mount) error {
 		return nil
 	}
 	rules := hostpath.Rules{Own: []string{"/run/docker.sock", "/run/podman", "/run/containerd", "/var/lib/docker", "/var/lib/containerd", "/var/lib/containers"}}
-	if socket, ok := strings.CutPrefix(p.engineHost(), "unix://"); ok {
+	if socket, ok := strings.CutPrefix(p.engine.address(), "unix://"); ok {
 		rules.Own = append(rules.Own, socket)
 	}
 	if !p.o.Ephemeral {

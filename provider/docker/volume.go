@@ -42,15 +42,15 @@ func (p *Provider) CreateVolume(ctx context.Context, name string) error {
 	if err := sandpit.CheckVolumeName(name); err != nil {
 		return err
 	}
-	limited, cancel := p.callContext(ctx)
+	limited, cancel := p.engine.callContext(ctx)
 	defer cancel()
-	_, err := p.api.VolumeCreate(limited, client.VolumeCreateOptions{
+	_, err := p.engine.api.VolumeCreate(limited, client.VolumeCreateOptions{
 		Name: p.volumeName(name), Driver: "local", Labels: map[string]string{labelManager: p.o.Manager, labelPart: partVolume},
 	})
 	if cerrdefs.IsAlreadyExists(err) { // as Podman tells it
 		return nil
 	}
-	return p.engineError(ctx, "make volume "+name, err)
+	return p.engine.wrapError(ctx, "make volume "+name, err)
 }
 
 // RemoveVolume implements sandpit.VolumeKeeper.
@@ -58,16 +58,16 @@ func (p *Provider) RemoveVolume(ctx context.Context, name string) error {
 	if err := sandpit.CheckVolumeName(name); err != nil {
 		return err
 	}
-	limited, cancel := p.callContext(ctx)
+	limited, cancel := p.engine.callContext(ctx)
 	defer cancel()
-	_, err := p.api.VolumeRemove(limited, p.volumeName(name), client.VolumeRemoveOptions{})
+	_, err := p.engine.api.VolumeRemove(limited, p.volumeName(name), client.VolumeRemoveOptions{})
 	if isNotFound(err) {
 		return nil
 	}
 	if cerrdefs.IsConflict(err) {
 		return sandpit.Errorf(sandpit.Conflict, "volume %s: a sandbox has it", name)
 	}
-	return p.engineError(ctx, "remove volume "+name, err)
+	return p.engine.wrapError(ctx, "remove volume "+name, err)
 }
 
 // VolumeSize implements sandpit.VolumeKeeper. Engines count all of their volumes to
@@ -79,11 +79,11 @@ func (p *Provider) VolumeSize(ctx context.Context, name string) (int64, error) {
 	if there, err := p.hasVolume(ctx, name); err != nil || !there {
 		return 0, errors.Join(err, noVolume(name, there))
 	}
-	limited, cancel := p.callContext(ctx)
+	limited, cancel := p.engine.callContext(ctx)
 	defer cancel()
-	res, err := p.api.DiskUsage(limited, client.DiskUsageOptions{Volumes: true, Verbose: true})
+	res, err := p.engine.api.DiskUsage(limited, client.DiskUsageOptions{Volumes: true, Verbose: true})
 	if err != nil {
-		return 0, p.engineError(ctx, "count the bytes of volume "+name, err)
+		return 0, p.engine.wrapError(ctx, "count the bytes of volume "+name, err)
 	}
 	for _, v := range res.Volumes.Items {
 		if v.Name == p.volumeName(name) && v.UsageData != nil && v.UsageData.Size >= 0 {
@@ -102,14 +102,14 @@ func noVolume(name string, there bool) error {
 
 // hasVolume reports whether a volume was made, and not removed since.
 func (p *Provider) hasVolume(ctx context.Context, name string) (bool, error) {
-	limited, cancel := p.callContext(ctx)
+	limited, cancel := p.engine.callContext(ctx)
 	defer cancel()
-	res, err := p.api.VolumeInspect(limited, p.volumeName(name), client.VolumeInspectOptions{})
+	res, err := p.engine.api.VolumeInspect(limited, p.volumeName(name), client.VolumeInspectOptions{})
 	if isNotFound(err) {
 		return false, nil
 	}
 	labels := res.Volume.Labels
-	return labels[labelManager] == p.o.Manager && labels[labelPart] == partVolume, p.engineError(ctx, "look for volume "+name, err)
+	return labels[labelManager] == p.o.Manager && labels[labelPart] == partVolume, p.engine.wrapError(ctx, "look for volume "+name, err)
 }
 
 // checkVolumes sees that a sandbox's volumes were made. NotFound.
@@ -129,7 +129,7 @@ func (p *Provider) checkVolumes(ctx context.Context, spec sandpit.Spec) error {
 // dropMade removes what the engine has made by itself in place of a volume that was
 // removed when a container named it.
 func (p *Provider) dropMade(ctx context.Context, spec sandpit.Spec) error {
-	clean, cancel := p.cleanupContext(ctx)
+	clean, cancel := p.engine.cleanupContext(ctx)
 	defer cancel()
 	var errs []error
 	for _, m := range spec.Mounts {
@@ -138,7 +138,7 @@ func (p *Provider) dropMade(ctx context.Context, spec sandpit.Spec) error {
 		}
 		there, err := p.hasVolume(clean, m.Volume)
 		if err == nil && !there {
-			_, err = p.api.VolumeRemove(clean, p.volumeName(m.Volume), client.VolumeRemoveOptions{})
+			_, err = p.engine.api.VolumeRemove(clean, p.volumeName(m.Volume), client.VolumeRemoveOptions{})
 		}
 		if err != nil && !isNotFound(err) && !cerrdefs.IsConflict(err) { // in use: somebody else is about the same
 			errs = append(errs, fmt.Errorf("remove what the engine made of volume %s: %w", m.Volume, err))
