@@ -40,7 +40,7 @@ var arrows = map[string][]string{
 	"deploy":                         {},
 	"provider/docker":                {".", "internal/reach/envd", "internal/inside/guest", "internal/inside/guestbin", "internal/files/hostpath", "internal/build/image", "internal/reach/liveness", "internal/reach/stdioconn"},
 	"provider/fake":                  {".", "internal/reach/envd", "internal/inside/guest", "internal/reach/liveness"},
-	"provider/gvisor":                {".", "internal/files/archive", "internal/files/beneath", "internal/reach/envd", "internal/inside/guest", "internal/inside/guestbin", "internal/build/image", "internal/reach/liveness", "internal/reach/network", "internal/reach/network/dialer", "internal/reach/network/policy", "internal/reach/network/route"},
+	"provider/gvisor":                {".", "internal/files/archive", "internal/files/beneath", "internal/reach/envd", "internal/inside/guest", "internal/inside/guestbin", "internal/build/image", "internal/reach/liveness", "internal/reach/network", "internal/reach/network/dialer", "internal/reach/network/policy", "internal/reach/network/route", "provider/gvisor/internal/..."},
 	"provider/providertest":          {"."},
 	"internal/front/api":             {".", "internal/core/clock", "internal/core/revocation", "internal/core/manager", "internal/core/memory", "internal/core/fairshare", "internal/core/store", "internal/front/wire"},
 	"internal/front/api/aio":         {".", "internal/front/api", "internal/core/manager", "internal/core/memory", "internal/agents/tool"},
@@ -111,6 +111,8 @@ var arrows = map[string][]string{
 	"internal/inside/watch":          {"."},
 	"internal/front/wire":            {"."},
 	"internal/reach/workspace":       {".", "internal/inside/applet", "internal/files/beneath", "internal/core/memory", "internal/inside/fileserver", "internal/files/tree"},
+
+	"provider/gvisor/internal/savedstate": {"."},
 }
 
 // owners says which packages may import a dependency that is heavy, or that

@@ -93,7 +93,7 @@ func buildID(f *elf.File) (string, error) {
 // guestImage returns the file with the program that runs inside: the small
 // guest when it was built in, else the engine's own binary, which can play it.
 func (p *Provider) guestImage(ctx context.Context) (string, error) {
-	key := p.guestKey
+	key := p.guestDigest
 	open := func() (io.ReadCloser, error) { return guestbin.Open(runtime.GOARCH) }
 	if key == "" {
 		key = p.binary.buildID

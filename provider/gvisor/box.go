@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -20,10 +21,8 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/inside/guest"
 )
 
-// createRequest describes a sandbox to the engine. The files it needs come
-// beside it, in this order: the locked record, the root image, the guest image, the
-// identity, the lock of its IDs if it has any, the saved layer or kernel if there is one,
-// and then one for each mount that says so.
+// createRequest describes a sandbox to the engine. The files that it needs come with it: see
+// createFiles.
 type createRequest struct {
 	Hostname string         `json:"hostname"`
 	Layer    layer          `json:"layer"`
@@ -32,48 +31,93 @@ type createRequest struct {
 	Mounts   []mountRequest `json:"mounts,omitempty"`
 	// Network is nil for an offline sandbox.
 	Network *gatewayConfig `json:"network,omitempty"`
-	// Saved says that the files of a saved layer come along.
+	// Saved means that the files of a saved layer come with the request.
 	Saved bool `json:"saved,omitempty"`
-	// Restored says that those of a saved kernel do. Renew says that they are a copy of
-	// another sandbox's, of either kind.
+	// Restored means that the files of a saved kernel do. Renew means that the files, of either
+	// kind, belong to another sandbox.
 	Restored bool `json:"restored,omitempty"`
 	Renew    bool `json:"renew,omitempty"`
-	// SetIDs has the set-user-ID and set-group-ID bits of programs count, as sudo needs it.
+	// SetIDs has the set-user-ID and set-group-ID bits of programs apply, as sudo needs it.
 	SetIDs bool `json:"setIDs,omitempty"`
 	// Group is that of the record.
 	Group sandpit.ID `json:"group,omitempty"`
 	// IDs are those of its processes. Nil: the engine's root.
 	IDs *sandboxIDs `json:"ids,omitempty"`
-	// Owner shares the CPU with other owners, however many sandboxes each has.
+	// Owner shares the CPU with other owners, whatever number of sandboxes each has.
 	Owner string `json:"owner,omitempty"`
 }
 
-// The files of a createRequest by their places.
-const (
-	recordFile = iota
-	rootFile
-	guestFile
-	identityFile
-	idLockFile
-)
-
-// savedFiles is the place of the first file of a saved layer or kernel.
-func (r createRequest) savedFiles() int {
-	if r.IDs == nil {
-		return idLockFile
+// newCreateRequest describes the sandbox of a record, except for its mounts and network.
+func newCreateRequest(rec record, src bootSource) createRequest {
+	req := createRequest{
+		Hostname: cmp.Or(rec.Spec.Hostname, "sandpit"), Limits: rec.Limits,
+		Saved: len(src.layer) > 0, Restored: len(src.kernel) > 0, Renew: src.isCopy,
+		Group: rec.Group, Owner: rec.Spec.Labels[sandpit.OwnerLabel],
+		SetIDs: len(rec.Shown) == 0, // an image's programs are for the sandbox; the machine's are for the machine's users
 	}
-	return idLockFile + 1
+	req.Limits.Kernel = src.kernelMemory
+	for _, m := range rec.Shown { // by path: only what every user may read
+		req.Mounts = append(req.Mounts, mountRequest{
+			mountSource: mountSource{Path: m.Source, IsDir: true}, Target: m.Target, ReadOnly: true, Image: true,
+		})
+	}
+	return req
 }
 
-// mountFiles is the place of the first file of a mount.
-func (r createRequest) mountFiles() int {
-	switch {
-	case r.Saved:
-		return r.savedFiles() + len(layerFiles())
-	case r.Restored:
-		return r.savedFiles() + len(stateFiles())
+// createFiles are the files that come with a createRequest.
+type createFiles struct {
+	record   *os.File // locked
+	root     *os.File // the image
+	guest    *os.File // the guest's image
+	identity *os.File
+	idLock   *os.File   // the lock of its IDs; nil without IDs of its own
+	layer    []*os.File // a saved layer, in the order of layerFileNames
+	kernel   []*os.File // a saved kernel, in the order of kernelFileNames
+	mounts   []*os.File // one for each detached mountSource
+}
+
+// list returns the files in the order in which they are sent.
+func (f createFiles) list() []*os.File {
+	files := []*os.File{f.record, f.root, f.guest, f.identity}
+	if f.idLock != nil {
+		files = append(files, f.idLock)
 	}
-	return r.savedFiles()
+	return slices.Concat(files, f.layer, f.kernel, f.mounts)
+}
+
+// nameFiles returns the files of a request by their names. It is the opposite of list.
+func (r createRequest) nameFiles(files []*os.File) (createFiles, error) {
+	var named createFiles
+	rest := files
+	takeN := func(count int) []*os.File {
+		count = min(count, len(rest))
+		taken := rest[:count]
+		rest = rest[count:]
+		return taken
+	}
+	take := func(to **os.File) {
+		for _, f := range takeN(1) {
+			*to = f
+		}
+	}
+	for _, to := range []**os.File{&named.record, &named.root, &named.guest, &named.identity} {
+		take(to)
+	}
+	if r.IDs != nil {
+		take(&named.idLock)
+	}
+	if r.Saved {
+		named.layer = takeN(len(layerFileNames()))
+	} else if r.Restored {
+		named.kernel = takeN(len(kernelFileNames()))
+	}
+	named.mounts = rest
+	if named.identity == nil || r.IDs != nil && named.idLock == nil ||
+		r.Saved && len(named.layer) < len(layerFileNames()) ||
+		r.Restored && !r.Saved && len(named.kernel) < len(kernelFileNames()) {
+		return createFiles{}, sandpit.Errorf(sandpit.Invalid, "create: files are missing")
+	}
+	return named, nil
 }
 
 // layer is where a sandbox's own changes to its files go.
@@ -157,17 +201,18 @@ func (b *box) create(ctx context.Context, req createRequest, g cgroups, files []
 	if b.destroyed {
 		return nil, sandpit.Errorf(sandpit.Gone, "sandbox %s was destroyed meanwhile", b.id)
 	}
-	if len(files) < req.mountFiles() {
-		return nil, sandpit.Errorf(sandpit.Invalid, "create: files are missing")
+	named, err := req.nameFiles(files)
+	if err != nil {
+		return nil, err
 	}
 	b.group = cmp.Or(req.Group, b.id)
-	if err := b.hold(req, files); err != nil {
+	if err := b.hold(named); err != nil {
 		return nil, err
 	}
 	if err := b.makeBundle(req.IDs); err != nil {
 		return nil, fmt.Errorf("make the bundle: %w", err)
 	}
-	if err := b.attach(&req, files[req.mountFiles():]); err != nil {
+	if err := b.attach(&req, named.mounts); err != nil {
 		return nil, err
 	}
 	if b.limits, err = newLimits(g, b.id, req.Owner, req.Limits, req.IDs); err != nil {
@@ -179,7 +224,7 @@ func (b *box) create(ctx context.Context, req createRequest, g cgroups, files []
 		}
 	}
 	req.Setup.Memory = b.limits.enforced.Memory
-	if err := b.start(req, files); err != nil {
+	if err := b.start(req, named); err != nil {
 		return nil, err
 	}
 	if req.Restored || req.Renew {
@@ -191,8 +236,8 @@ func (b *box) create(ctx context.Context, req createRequest, g cgroups, files []
 }
 
 // start writes the bundle and starts the kernel and, in it, the guest.
-func (b *box) start(req createRequest, files []*os.File) error {
-	spec := newSpec(b.dir(), req, descriptorPath(files[rootFile], ""), descriptorPath(files[guestFile], ""))
+func (b *box) start(req createRequest, files createFiles) error {
+	spec := newSpec(b.dir(), req, descriptorPath(files.root, ""), descriptorPath(files.guest, ""))
 	data, err := json.Marshal(spec)
 	if err != nil {
 		return fmt.Errorf("write the bundle: %w", err)
@@ -225,7 +270,7 @@ func (b *box) start(req createRequest, files []*os.File) error {
 		PassFiles: map[int]*os.File{guest.ConduitFD: theirs},
 	}
 	if req.Saved {
-		if args.FSRestoreImagePath, err = b.savedDir(files[req.savedFiles():]); err != nil {
+		if args.FSRestoreImagePath, err = b.savedDir(files.layer); err != nil {
 			return fmt.Errorf("bring the files back: %w", err)
 		}
 	}
@@ -235,7 +280,7 @@ func (b *box) start(req createRequest, files []*os.File) error {
 	}
 	switch {
 	case req.Restored:
-		err = b.restore(conf, link, files[req.savedFiles():])
+		err = b.restore(conf, link, files.kernel)
 	case link != nil:
 		err = startOnline(b.container, conf, link)
 	default:
@@ -275,14 +320,14 @@ func (b *box) settle() error {
 
 // hold keeps the record's lock, and what is asked for when the sandbox is stopped,
 // for as long as it exists.
-func (b *box) hold(req createRequest, files []*os.File) error {
+func (b *box) hold(files createFiles) error {
 	var errs [5]error
-	b.lock, errs[0] = duplicate(files[recordFile])
-	b.root, errs[1] = duplicate(files[rootFile])
-	b.guest, errs[2] = duplicate(files[guestFile])
-	b.identity, errs[3] = duplicate(files[identityFile])
-	if req.IDs != nil {
-		b.idLock, errs[4] = duplicate(files[idLockFile])
+	b.lock, errs[0] = duplicate(files.record)
+	b.root, errs[1] = duplicate(files.root)
+	b.guest, errs[2] = duplicate(files.guest)
+	b.identity, errs[3] = duplicate(files.identity)
+	if files.idLock != nil {
+		b.idLock, errs[4] = duplicate(files.idLock)
 	}
 	return errors.Join(errs[:]...)
 }

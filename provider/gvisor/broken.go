@@ -48,7 +48,7 @@ func leaveWords(engine, how string, log *os.File) error {
 	if err != nil {
 		return err
 	}
-	half := path + halfSuffix
+	half := path + ".tmp"
 	if err := os.WriteFile(half, append([]byte(how+"\n"), words...), 0o600); err != nil {
 		return err
 	}

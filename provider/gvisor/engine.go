@@ -332,7 +332,7 @@ func (b *box) handleSaving(ctx context.Context, req request, files []*os.File) e
 	case req.Op == opLayer:
 		return b.copyLayer(ctx, files)
 	case req.Op == opSave && req.GoOn:
-		return b.saveAndGoOn(ctx, files)
+		return b.saveAndContinue(ctx, files)
 	case req.Op == opSave:
 		return b.save(ctx, files)
 	case req.Save == nil:

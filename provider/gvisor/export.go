@@ -12,6 +12,7 @@ import (
 	"os"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/provider/gvisor/internal/savedstate"
 )
 
 // An exported snapshot is a tar stream: the manifest, the files in the order of
@@ -20,7 +21,7 @@ import (
 const sumsName = "sha256.json"
 
 // exportedFiles are all that a snapshot needs.
-func exportedFiles() []string { return append(snapshotFiles(), savedRoot, savedGuest) }
+func exportedFiles() []string { return append(snapshotFileNames(), rootImage, guestImage) }
 
 // portable is Unsupported for what needs more than its own files.
 func portable(r record) error {
@@ -35,7 +36,7 @@ func portable(r record) error {
 // ExportSnapshot implements sandpit.SnapshotKeeper. Unsupported: it shows directories of
 // the machine.
 func (p *Provider) ExportSnapshot(ctx context.Context, id sandpit.SnapshotID, to io.Writer) error {
-	m, err := p.snapshots.read(string(id))
+	m, err := p.states.snapshots.Read(string(id))
 	if err == nil {
 		err = portable(m.Record)
 	}
@@ -48,9 +49,9 @@ func (p *Provider) ExportSnapshot(ctx context.Context, id sandpit.SnapshotID, to
 	return nil
 }
 
-func (p *Provider) export(ctx context.Context, id sandpit.SnapshotID, m manifest, to io.Writer) error {
+func (p *Provider) export(ctx context.Context, id sandpit.SnapshotID, m kernelState, to io.Writer) error {
 	w := tar.NewWriter(to)
-	if err := writeJSONEntry(w, manifestName, m); err != nil {
+	if err := writeJSONEntry(w, kernelDescription, m); err != nil {
 		return err
 	}
 	sums := make(map[string]string)
@@ -58,7 +59,7 @@ func (p *Provider) export(ctx context.Context, id sandpit.SnapshotID, m manifest
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		f, err := p.snapshots.openFile(string(id), name, m)
+		f, err := p.states.snapshots.OpenFile(string(id), name, m.Sizes[name])
 		if err != nil {
 			return err
 		}
@@ -121,35 +122,35 @@ func (p *Provider) ImportSnapshot(ctx context.Context, id sandpit.SnapshotID, fr
 	if err != nil {
 		return sandpit.Snapshot{}, fmt.Errorf("import snapshot %s: %w", id, err)
 	}
-	return p.describe(id, m), nil
+	return p.describeSnapshot(id, m), nil
 }
 
-func (p *Provider) importSnapshot(ctx context.Context, id sandpit.SnapshotID, r *tar.Reader) (manifest, error) {
-	if p.snapshots.dir == "" {
-		return manifest{}, sandpit.Errorf(sandpit.Unsupported, "there is no directory for snapshots")
+func (p *Provider) importSnapshot(ctx context.Context, id sandpit.SnapshotID, r *tar.Reader) (kernelState, error) {
+	if p.states.snapshots.Dir == "" {
+		return kernelState{}, sandpit.Errorf(sandpit.Unsupported, "there is no directory for snapshots")
 	}
 	if err := id.Validate(); err != nil {
-		return manifest{}, err
+		return kernelState{}, err
 	}
-	if p.snapshots.has(string(id)) {
-		return manifest{}, sandpit.Errorf(sandpit.AlreadyExists, "it exists already")
+	if p.states.snapshots.Has(string(id)) {
+		return kernelState{}, sandpit.Errorf(sandpit.AlreadyExists, "it exists already")
 	}
-	var m manifest
-	if err := readJSONEntry(r, manifestName, &m); err != nil {
+	var m kernelState
+	if err := readJSONEntry(r, kernelDescription, &m); err != nil {
 		return m, err
 	}
 	if err := checkImported(&m); err != nil {
 		return m, err
 	}
-	half, err := p.snapshots.begin(string(id), nil)
+	draft, err := p.states.snapshots.Begin(string(id))
 	if err != nil {
 		return m, err
 	}
-	defer half.discard()
+	defer draft.Discard()
 	found := make(map[string]string)
 	for _, name := range exportedFiles() {
-		if found[name], err = half.receive(r, name, m.Sizes[name]); err != nil {
-			return m, p.snapshots.explain(err)
+		if found[name], err = receiveFile(draft, r, name, m.Sizes[name]); err != nil {
+			return m, p.states.snapshots.ExplainFull(err)
 		}
 	}
 	var want map[string]string
@@ -161,20 +162,21 @@ func (p *Provider) importSnapshot(ctx context.Context, id sandpit.SnapshotID, r 
 			return m, sandpit.Errorf(sandpit.Invalid, "%s is damaged", name)
 		}
 	}
-	return half.commit(ctx, m, nil, nil)
+	return draft.Commit(ctx, func(sizes map[string]int64) kernelState {
+		m.Format, m.Sizes = kernelFormat, sizes
+		return m
+	})
 }
 
-// receive adds a file that comes next, and returns its sum.
-func (d *deposit) receive(r *tar.Reader, name string, size int64) (string, error) {
+// receiveFile adds a file that comes next, and returns its sum.
+func receiveFile(draft *savedstate.Draft[kernelState], r *tar.Reader, name string, size int64) (string, error) {
 	if err := nextEntry(r, name, size); err != nil {
 		return "", err
 	}
-	// Not past the cache: what comes has no alignment.
-	f, err := newKeptFile(d.dir+"/"+name, 0)
+	f, err := draft.Create(name)
 	if err != nil {
 		return "", err
 	}
-	d.files[name] = f
 	sum := sha256.New()
 	n, err := io.Copy(io.MultiWriter(f, sum), r)
 	if _, isPath := errors.AsType[*os.PathError](err); err != nil && !isPath || err == nil && n != size {
@@ -185,32 +187,32 @@ func (d *deposit) receive(r *tar.Reader, name string, size int64) (string, error
 
 // checkImported refuses a manifest that no export has written, and takes from it what
 // nobody but this machine decides.
-func checkImported(m *manifest) error {
+func checkImported(m *kernelState) error {
 	r := &m.Record
 	if err := r.ID.Validate(); err != nil {
-		return sandpit.Errorf(sandpit.Invalid, "%s: %w", manifestName, err)
+		return sandpit.Errorf(sandpit.Invalid, "%s: %w", kernelDescription, err)
 	}
 	if r.Group != "" && r.Group.Validate() != nil {
-		return sandpit.Errorf(sandpit.Invalid, "%s: %q is nobody's control group", manifestName, string(r.Group))
+		return sandpit.Errorf(sandpit.Invalid, "%s: %q is nobody's control group", kernelDescription, string(r.Group))
 	}
 	if err := portable(*r); err != nil {
 		return err
 	}
 	if orDefaults(r.Spec.Resources, r.Limits.Resources) != r.Limits.Resources {
-		return sandpit.Errorf(sandpit.Invalid, "%s: its limits are not those that it tells of", manifestName)
+		return sandpit.Errorf(sandpit.Invalid, "%s: its limits are not those that it tells of", kernelDescription)
 	}
 	// Somebody else's defaults are not this machine's: from now on they are asked for.
 	r.Spec.Resources = r.Limits.Resources
 	r.Token, r.Spec.Env = "", nil
 	if err := validateSpec(r.Spec); err != nil {
-		return sandpit.Errorf(sandpit.Invalid, "%s: %w", manifestName, err)
+		return sandpit.Errorf(sandpit.Invalid, "%s: %w", kernelDescription, err)
 	}
 	for _, name := range exportedFiles() {
 		if size, ok := m.Sizes[name]; !ok || size < 0 {
-			return sandpit.Errorf(sandpit.Invalid, "%s: %s has no size", manifestName, name)
+			return sandpit.Errorf(sandpit.Invalid, "%s: %s has no size", kernelDescription, name)
 		}
 	}
-	if r.Limits.Kernel < 0 || r.Limits.Kernel > keptOfTree*m.Sizes[layerPrefix+layerFiles()[1]] {
+	if r.Limits.Kernel < 0 || r.Limits.Kernel > memoryPerTreeByte*m.Sizes[layerPrefix+layerFileNames()[1]] {
 		r.Limits.Kernel = 0
 	}
 	return nil
@@ -232,8 +234,8 @@ func readJSONEntry(r *tar.Reader, name string, v any) error {
 	if err := nextEntry(r, name, -1); err != nil {
 		return err
 	}
-	data, err := io.ReadAll(io.LimitReader(r, maxManifest+1))
-	if err == nil && len(data) > maxManifest {
+	data, err := io.ReadAll(io.LimitReader(r, savedstate.MaxDescription+1))
+	if err == nil && len(data) > savedstate.MaxDescription {
 		err = errors.New("it is too large")
 	}
 	if err == nil {

@@ -251,7 +251,7 @@ func (s *gatewayStarter) start(req gatewayRequest, files []*os.File) error {
 	if err != nil {
 		return fmt.Errorf("start a gateway: %w", err)
 	}
-	config, err := newGatewayConfig(req.Config)
+	config, err := newGatewayConfigFile(req.Config)
 	if err != nil {
 		_ = listen.Close()
 		return fmt.Errorf("start a gateway: %w", err)
@@ -301,7 +301,7 @@ func listenIn(path, name string) (*os.File, error) {
 	return f, nil
 }
 
-func newGatewayConfig(cfg gatewayConfig) (*os.File, error) {
+func newGatewayConfigFile(cfg gatewayConfig) (*os.File, error) {
 	data, err := json.Marshal(cfg)
 	if err != nil {
 		return nil, err

@@ -49,7 +49,7 @@ func badLayer(format string, args ...any) error {
 
 // openSavedLayer reads all but the tree and the contents.
 func openSavedLayer(files []*os.File) (*savedLayer, error) {
-	if len(files) != len(layerFiles()) {
+	if len(files) != len(layerFileNames()) {
 		return nil, badLayer("%d files", len(files))
 	}
 	data, err := readPart(files[0], 0, -1, maxLayerManifest)

@@ -54,8 +54,8 @@ func (p *Provider) limitsFor(asked sandpit.Resources) limitsRequest {
 	return req
 }
 
-// notice passes on what nobody has heard yet.
-func (p *Provider) notice(notes []string) {
+// notify passes notes to Config.Notice, each text once.
+func (p *Provider) notify(notes []string) {
 	text := strings.Join(notes, "; ")
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -7,39 +7,42 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 
 	"github.com/klauspost/compress/zstd"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/provider/gvisor/internal/savedstate"
 )
 
-// pack writes the files of a stopped sandbox as a compressed tar. The record in it has
-// neither environment nor key: an archive may be somebody else's machine.
-func pack(to io.Writer, k kept, files keptFiles) error {
+// packWindow bounds the memory of packing and unpacking, in bytes.
+const packWindow = 4 << 20
+
+// packLayer writes the files of a stopped sandbox as a compressed tar. The record in it has
+// neither environment nor key: the archive may be operated by others.
+func packLayer(to io.Writer, state layerState, files layerFiles) error {
 	z, err := zstd.NewWriter(to, zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(packWindow))
 	if err != nil {
 		return err
 	}
 	w := tar.NewWriter(z)
-	k.Record.Spec.Env, k.Record.Token = nil, ""
-	data, err := json.Marshal(k)
+	state.Record.Spec.Env, state.Record.Token = nil, ""
+	data, err := json.Marshal(state)
 	if err != nil {
 		return errors.Join(err, z.Close())
 	}
-	err = w.WriteHeader(&tar.Header{Name: keptRecord, Mode: 0o600, Size: int64(len(data))})
+	err = w.WriteHeader(&tar.Header{Name: layerDescription, Mode: 0o600, Size: int64(len(data))})
 	if err == nil {
 		_, err = w.Write(data)
 	}
-	for i, name := range append(layerFiles(), keptRoot) {
+	for i, name := range append(layerFileNames(), rootImage) {
 		if err != nil {
 			break
 		}
 		f := files.root
-		if name != keptRoot {
+		if name != rootImage {
 			f = files.layer[i]
 		}
-		err = packFile(w, name, f, k.Sizes[name])
+		err = packFile(w, name, f, state.Sizes[name])
 	}
 	if err == nil {
 		err = w.Close()
@@ -47,11 +50,8 @@ func pack(to io.Writer, k kept, files keptFiles) error {
 	return errors.Join(err, z.Close())
 }
 
-// packWindow bounds the memory that packing and unpacking take.
-const packWindow = 4 << 20
-
 func packFile(w *tar.Writer, name string, f *os.File, size int64) error {
-	if err := w.WriteHeader(&tar.Header{Name: name, Mode: keptMode, Size: size}); err != nil {
+	if err := w.WriteHeader(&tar.Header{Name: name, Mode: savedstate.FileMode, Size: size}); err != nil {
 		return err
 	}
 	n, err := io.Copy(w, io.NewSectionReader(f, 0, size))
@@ -61,9 +61,9 @@ func packFile(w *tar.Writer, name string, f *os.File, size int64) error {
 	return err
 }
 
-// unpack writes what pack has written to a directory, but for the record. What it reads
-// is hostile: names, their order and sizes must be those that are known.
-func unpack(dir string, from io.Reader, k kept) error {
+// unpackLayer writes what packLayer has written, except for the record, to files that create
+// creates. Its input may be hostile: names, their order and sizes must be those expected.
+func unpackLayer(create func(name string) (*os.File, error), from io.Reader, sizes map[string]int64) error {
 	z, err := zstd.NewReader(from, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(packWindow))
 	if err != nil {
 		return err
@@ -72,30 +72,26 @@ func unpack(dir string, from io.Reader, k kept) error {
 	r := tar.NewReader(z)
 	damaged := func(name string, err error) error {
 		if err == nil {
-			err = errors.New("it has another name or size")
+			err = errors.New("unexpected name or size")
 		}
 		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-			err = errors.New("it ends too soon")
+			err = errors.New("unexpected end")
 		}
 		return sandpit.Errorf(sandpit.Internal, "the archive is damaged at %s: %w", name, err)
 	}
-	if h, err := r.Next(); err != nil || h.Name != keptRecord || h.Size > maxKeptRecord {
-		return damaged(keptRecord, err)
+	if h, err := r.Next(); err != nil || h.Name != layerDescription || h.Size > savedstate.MaxDescription {
+		return damaged(layerDescription, err)
 	}
-	for _, name := range append(layerFiles(), keptRoot) {
+	for _, name := range append(layerFileNames(), rootImage) {
 		h, err := r.Next()
-		if err != nil || h.Name != name || h.Size != k.Sizes[name] {
+		if err != nil || h.Name != name || h.Size != sizes[name] {
 			return damaged(name, err)
 		}
-		f, err := newKeptFile(filepath.Join(dir, name), 0)
+		f, err := create(name)
 		if err != nil {
 			return err
 		}
 		_, err = io.CopyN(f, r, h.Size)
-		if err == nil {
-			err = f.Sync()
-		}
-		err = errors.Join(err, f.Close())
 		if sandpit.CodeOf(err) == sandpit.Internal || errors.Is(err, io.ErrUnexpectedEOF) {
 			return damaged(name, err)
 		}

@@ -16,23 +16,24 @@ import (
 // files that are known gets into the directory, and none is larger than it may be.
 func FuzzUnpack(f *testing.F) {
 	testuser.Drop(f)
-	k := kept{Sizes: map[string]int64{keptRoot: 3}}
-	names := append([]string{keptRecord}, append(layerFiles(), keptRoot)...)
+	sizes := map[string]int64{rootImage: 3}
+	names := append([]string{layerDescription}, append(layerFileNames(), rootImage)...)
 	f.Add(packed(f, names, 3))
 	f.Add(packed(f, names[:3], 0))
-	f.Add(packed(f, []string{keptRecord, "../evil"}, 3))
+	f.Add(packed(f, []string{layerDescription, "../evil"}, 3))
 	f.Add([]byte("nonsense"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		dir := t.TempDir()
-		_ = unpack(dir, bytes.NewReader(data), k) // it may be refused
+		create := func(name string) (*os.File, error) { return os.Create(filepath.Join(dir, name)) }
+		_ = unpackLayer(create, bytes.NewReader(data), sizes) // it may be refused
 		entries, err := os.ReadDir(dir)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, e := range entries {
 			info, err := e.Info()
-			if err != nil || info.Size() > k.Sizes[e.Name()] {
-				t.Errorf("%s has %d bytes, %v; at most %d were known", e.Name(), info.Size(), err, k.Sizes[e.Name()])
+			if err != nil || info.Size() > sizes[e.Name()] {
+				t.Errorf("%s has %d bytes, %v; at most %d were known", e.Name(), info.Size(), err, sizes[e.Name()])
 			}
 		}
 		if outside, _ := filepath.Glob(filepath.Join(filepath.Dir(dir), "evil*")); len(outside) > 0 {

@@ -1,7 +1,6 @@
 package gvisor
 
 import (
-	"context"
 	"fmt"
 	"time"
 
@@ -70,7 +69,7 @@ func (b *box) kernelErrorLocked(doing string, err error) error {
 		b.mu.Unlock()
 		select {
 		case <-b.ended:
-		case <-time.After(endedLimit):
+		case <-time.After(endReportLimit):
 		}
 		b.mu.Lock()
 	}
@@ -89,13 +88,4 @@ func (b *box) hearsLocked() bool {
 	}
 	_ = conn.Close() // nothing was asked
 	return true
-}
-
-// tell asks the engine for something that has no answer but whether it was done.
-func (i *Instance) tell(ctx context.Context, op operation) error {
-	_, f, err := i.call(ctx, request{Op: op, ID: i.id})
-	if f != nil {
-		_ = f.Close()
-	}
-	return err
 }

@@ -146,10 +146,10 @@ func listRecords(engines string) (map[string][]record, error) {
 	return found, nil
 }
 
-// sweep removes the directories and control groups of engines that no longer
+// sweepEngines removes the directories and control groups of engines that no longer
 // live. Nothing else is left of those: their processes, mounts and namespaces went
 // with them.
-func sweep(engines string) error {
+func sweepEngines(engines string) error {
 	lock, err := lockFile(engines, unix.LOCK_EX) // no engine is being made meanwhile
 	if err != nil {
 		return fmt.Errorf("lock the runtime directory: %w", err)

@@ -23,7 +23,7 @@ const (
 )
 
 // save holds the sandbox still and writes its layer to the files, which are those of
-// layerFiles. It stays still: nothing may change any more that was saved. When that
+// layerFileNames. It stays still: nothing may change any more that was saved. When that
 // fails, or nobody waits for it any more, it goes on as if nothing had been.
 func (b *box) save(ctx context.Context, files []*os.File) error {
 	b.mu.Lock()
@@ -31,8 +31,8 @@ func (b *box) save(ctx context.Context, files []*os.File) error {
 	if err := b.thereLocked(); err != nil {
 		return err
 	}
-	if len(files) != len(layerFiles()) {
-		return sandpit.Errorf(sandpit.Invalid, "save: %d files, want %d", len(files), len(layerFiles()))
+	if len(files) != len(layerFileNames()) {
+		return sandpit.Errorf(sandpit.Invalid, "save: %d files, want %d", len(files), len(layerFileNames()))
 	}
 	if b.paused && !b.saved { // who saved it may have been killed, and somebody tries again
 		return sandpit.Errorf(sandpit.Conflict, "sandbox %s is paused", b.id)
@@ -92,7 +92,7 @@ func (b *box) saveLayer(files []*os.File) error {
 
 // savedDir is a directory where gVisor finds the files of a saved layer.
 func (b *box) savedDir(files []*os.File) (string, error) {
-	return b.linked("saved", layerFiles(), files)
+	return b.linked("saved", layerFileNames(), files)
 }
 
 // heldFile returns a descriptor of the caller's own.

@@ -25,13 +25,13 @@ type saveRequest struct {
 	// Stay holds it still: nothing may change any more that was saved. Else it goes on.
 	Stay bool `json:"stay,omitempty"`
 	// Layer says that its files are written besides, to further files that come along,
-	// which are those of layerFiles: these can be read without a kernel.
+	// which are those of layerFileNames: these can be read without a kernel.
 	Layer bool `json:"layer,omitempty"`
 	// Bare says that these are all, and nothing is written of the kernel.
 	Bare bool `json:"bare,omitempty"`
 }
 
-// saveState writes the sandbox's kernel to the files, which are those of stateFiles, with
+// saveState writes the sandbox's kernel to the files, which are those of kernelFileNames, with
 // all programs in it. When that fails, or nobody waits for it any more, it goes on as if
 // nothing had been, but that connections into it were closed: a kernel cannot be saved
 // with these.
@@ -41,9 +41,9 @@ func (b *box) saveState(ctx context.Context, req saveRequest, files []*os.File) 
 	if err := b.thereLocked(); err != nil {
 		return err
 	}
-	want := len(stateFiles())
+	want := len(kernelFileNames())
 	if req.Layer {
-		want += len(layerFiles())
+		want += len(layerFileNames())
 	}
 	if len(files) != want {
 		return sandpit.Errorf(sandpit.Invalid, "save: %d files, want %d", len(files), want)
@@ -92,11 +92,11 @@ func (b *box) freezeLocked(ctx context.Context, req saveRequest, files []*os.Fil
 		return err
 	}
 	if !req.Bare {
-		if err := b.writeState(files[:len(stateFiles())]); err != nil || !req.Layer {
+		if err := b.writeState(files[:len(kernelFileNames())]); err != nil || !req.Layer {
 			return err
 		}
 	}
-	return b.saveLayer(files[len(stateFiles()):])
+	return b.saveLayer(files[len(kernelFileNames()):])
 }
 
 func (b *box) pauseLocked() error {
@@ -194,7 +194,7 @@ func (b *box) order(ctx context.Context) (net.Conn, error) {
 // restore starts the kernel as the one that was written to the files. link is its
 // network, nil offline.
 func (b *box) restore(conf *config.Config, link *os.File, files []*os.File) error {
-	dir, err := b.linked("state", stateFiles(), files)
+	dir, err := b.linked("state", kernelFileNames(), files)
 	if err != nil {
 		return err
 	}

@@ -108,7 +108,7 @@ func (p *Provider) unused(name string) error {
 	if err != nil {
 		return err
 	}
-	stopped, err := p.keep.list()
+	stopped, err := p.states.stoppedRecords()
 	if err != nil {
 		return err
 	}
@@ -120,9 +120,9 @@ func (p *Provider) unused(name string) error {
 	return nil
 }
 
-// holdVolumes keeps the volumes of a sandbox that is being made from being removed,
+// lockVolumesOf keeps the volumes of a sandbox that is being made from being removed,
 // until the lock is closed, which is nil if there are none.
-func (p *Provider) holdVolumes(spec sandpit.Spec) (*os.File, error) {
+func (p *Provider) lockVolumesOf(spec sandpit.Spec) (*os.File, error) {
 	if !slices.ContainsFunc(spec.Mounts, func(m sandpit.Mount) bool { return m.Volume != "" }) {
 		return nil, nil //nolint:nilnil // nothing is to be held
 	}

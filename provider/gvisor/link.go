@@ -1,0 +1,94 @@
+package gvisor
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/control/client"
+	"gvisor.dev/gvisor/pkg/urpc"
+	"gvisor.dev/gvisor/runsc/boot"
+	"gvisor.dev/gvisor/runsc/config"
+	"gvisor.dev/gvisor/runsc/container"
+
+	"github.com/sandpit-dev/sandpit/internal/reach/network"
+)
+
+// connect makes the sandbox's link and has its gateway started. It returns the
+// sandbox's end.
+func (b *box) connect(cfg gatewayConfig) (*os.File, error) {
+	gateway, inside, err := network.SocketPair()
+	if err != nil {
+		return nil, err
+	}
+	defer gateway.Close() // the reaper has it now, and gives it to each gateway
+	var pipe [2]int
+	if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
+		_ = inside.Close()
+		return nil, fmt.Errorf("start a gateway: %w", err)
+	}
+	watch := os.NewFile(uintptr(pipe[0]), "watch")
+	defer watch.Close()
+	b.life = os.NewFile(uintptr(pipe[1]), "life")
+	if err := b.gateways.start(gatewayRequest{ID: b.id, Config: cfg}, gateway, watch); err != nil {
+		_ = inside.Close()
+		return nil, err
+	}
+	return inside, nil
+}
+
+// startOnline starts the kernel with a network. gVisor itself would take the
+// interfaces of the kernel process's network namespace, where there are none: so
+// it is told of the link first, and then, in the one way there is, to look for no
+// others.
+func startOnline(c *container.Container, conf *config.Config, link *os.File) error {
+	conn, err := client.ConnectTo(c.Sandbox.ControlSocketPath)
+	if err != nil {
+		return fmt.Errorf("reach the kernel: %w", err)
+	}
+	defer conn.Close()
+	args := linkArgs(link)
+	if err := conn.Call(boot.ContMgrSetNetworkArgs, &args, nil); err != nil {
+		return fmt.Errorf("give the kernel its network: %w", err)
+	}
+	configured := *conf
+	configured.Network = config.NetworkHost // of this call alone: the kernel goes by what it was made with
+	return c.Start(&configured)
+}
+
+// linkName is the interface's name inside.
+const linkName = "eth0"
+
+// linkArgs describes the link to gVisor. It carries packets without any frame
+// around them: with two ends there is nobody to address.
+func linkArgs(link *os.File) boot.CreateLinksAndRoutesArgs {
+	a := network.LinkAddresses()
+	return boot.CreateLinksAndRoutesArgs{
+		FilePayload:   urpc.FilePayload{Files: []*os.File{link}},
+		LoopbackLinks: []boot.LoopbackLink{boot.DefaultLoopbackLink},
+		FDBasedLinks: []boot.FDBasedLink{{
+			Name: linkName, MTU: network.MTU,
+			// Who reads a packet delivers it, and who makes one sends it: a queue in
+			// between would only be one more thread to wake.
+			NumChannels: 1, ProcessorsPerChannel: 1, QDisc: config.QDiscNone,
+			TXChecksumOffload: true, RXChecksumOffload: true, // it is memory
+			Addresses: []boot.IPWithPrefix{
+				{Address: a.Box4.Addr().AsSlice(), PrefixLen: a.Box4.Bits()},
+				{Address: a.Box6.Addr().AsSlice(), PrefixLen: a.Box6.Bits()},
+			},
+			Routes: []boot.Route{{Destination: ipNet(a.Box4)}, {Destination: ipNet(a.Box6)}},
+		}},
+		Defaultv4Gateway: boot.DefaultRoute{Name: linkName, Route: boot.Route{
+			Destination: ipNet(netip.MustParsePrefix("0.0.0.0/0")), Gateway: a.Gateway4.Addr().AsSlice(),
+		}},
+		Defaultv6Gateway: boot.DefaultRoute{Name: linkName, Route: boot.Route{
+			Destination: ipNet(netip.MustParsePrefix("::/0")), Gateway: a.Gateway6.Addr().AsSlice(),
+		}},
+	}
+}
+
+func ipNet(p netip.Prefix) net.IPNet {
+	return net.IPNet{IP: p.Masked().Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}
