@@ -13,19 +13,20 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/reach/network/dialer"
 	"github.com/sandpit-dev/sandpit/internal/reach/network/route"
+	"github.com/sandpit-dev/sandpit/provider/gvisor/internal/confine"
 )
 
 // dialerControlFD is the descriptor that a dialer is started with: the reaper's orders.
 const dialerControlFD = 3
 
-// The bounds of a dialer, which holds one socket for each gateway of its engine.
-const (
-	dialerMemory     = 256 << 20
-	dialerMemoryGoal = 64 << 20
-	dialerFiles      = 1 << 20
-	// dialerGarbage has the runtime collect often: there is little to keep.
-	dialerGarbage = 25
-)
+// dialerGCPercent has the runtime collect garbage often: little of the memory is in use.
+const dialerGCPercent = 25
+
+// dialerBounds returns what a dialer may use, which has one socket for each gateway of its
+// engine.
+func dialerBounds() confine.Bounds {
+	return confine.Bounds{Memory: 256 << 20, MemoryGoal: 64 << 20, Files: 1 << 20}
+}
 
 // dialerOrder tells a dialer about one gateway. A file beside it is the dialer's end of
 // that gateway's socket: from then on it answers there.
@@ -44,7 +45,7 @@ type dialerReply struct {
 // has the machine's network and nothing else. It ends with the reaper.
 func dialerMain() int {
 	unix.CloseOnExec(dialerControlFD)
-	debug.SetGCPercent(dialerGarbage)
+	debug.SetGCPercent(dialerGCPercent)
 	control, err := unixConn(os.NewFile(dialerControlFD, "control"))
 	if err != nil {
 		return 1
@@ -53,7 +54,7 @@ func dialerMain() int {
 	if err != nil {
 		return 1
 	}
-	if err := confineDialer(); err != nil {
+	if err := confine.Dialer(dialerBounds()); err != nil {
 		_ = writePacket(control, dialerReply{Error: newReplyError(err)})
 		return 1
 	}

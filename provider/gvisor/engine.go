@@ -18,6 +18,7 @@ import (
 	"gvisor.dev/gvisor/runsc/flag"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/provider/gvisor/internal/confine"
 )
 
 // Descriptors that the engine is started with.
@@ -89,7 +90,7 @@ func prepareEngine(givesIDs bool) (*net.UnixListener, error) {
 	if err := os.Setenv(engineIDEnv, sidecarDir); err != nil {
 		return nil, err
 	}
-	if err := confineEngine(givesIDs); err != nil {
+	if err := confine.Engine(givesIDs); err != nil {
 		return nil, fmt.Errorf("confine the engine: %w", err)
 	}
 	return listenControl()

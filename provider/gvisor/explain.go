@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/provider/gvisor/internal/confine"
 )
 
 // machine is what an explanation needs to know about where it runs. It is a
@@ -25,7 +26,7 @@ func thisMachine() machine {
 	root := os.Geteuid() == 0
 	return machine{
 		root: root,
-		weak: root && !hasCapabilities(unix.CAP_SETFCAP),
+		weak: root && !confine.HasCapabilities(unix.CAP_SETFCAP),
 		pool: hasIDPool(),
 		self: executable(),
 		read: func(path string) string {

@@ -17,6 +17,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/reach/network"
 	"github.com/sandpit-dev/sandpit/internal/reach/network/dialer"
+	"github.com/sandpit-dev/sandpit/provider/gvisor/internal/confine"
 )
 
 // Descriptors that a gateway is started with.
@@ -59,13 +60,11 @@ func (c *gatewayConfig) authority() (*network.Authority, error) {
 	return a, err
 }
 
-const (
-	// The most memory that a gateway may have, and how much it tries to stay below.
-	gatewayMemory     = 1 << 30
-	gatewayMemoryGoal = 256 << 20
-	// The most descriptors: connections, each twice for a moment, and those of the inspector.
-	gatewayMaxFiles = 16 << 10
-)
+// gatewayBounds returns what a gateway may use. It has two descriptors for a moment for each
+// connection, and those of the inspector.
+func gatewayBounds() confine.Bounds {
+	return confine.Bounds{Memory: 1 << 30, MemoryGoal: 256 << 20, Files: 16 << 10}
+}
 
 // gatewayMain is the network of one sandbox: see package network. It has an empty network
 // namespace, gives everything else up before the first packet, and gets connections from
@@ -122,7 +121,7 @@ func openGateway(config *os.File, args []string) (*network.Gateway, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := confineGateway(); err != nil {
+	if err := confine.Gateway(gatewayBounds()); err != nil {
 		return nil, err
 	}
 	note := ""

@@ -18,6 +18,7 @@ import (
 	"gvisor.dev/gvisor/runsc/container"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/provider/gvisor/internal/confine"
 )
 
 // User and group IDs of processes outside of sandboxes. Those of root's sandboxes
@@ -168,7 +169,7 @@ func lockByte(f *os.File, number int) error {
 // hasIDPool reports whether this process may give IDs of the pool to others. Root inside
 // many containers may not: it has the rights of an ordinary user then.
 func hasIDPool() bool {
-	return hasCapabilities(unix.CAP_SETUID, unix.CAP_SETGID, unix.CAP_SYS_ADMIN, unix.CAP_SETFCAP) &&
+	return confine.HasCapabilities(unix.CAP_SETUID, unix.CAP_SETGID, unix.CAP_SYS_ADMIN, unix.CAP_SETFCAP) &&
 		mapsPool("/proc/self/uid_map") && mapsPool("/proc/self/gid_map")
 }
 

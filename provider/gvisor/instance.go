@@ -62,7 +62,9 @@ func newInstance(p *Provider, engineDir string, rec record) *Instance {
 func (i *Instance) ID() sandpit.ID { return i.id }
 
 // Handle implements sandpit.Instance.
-func (i *Instance) Handle() []byte { return handle{Engine: i.location.engine().name(), ID: i.id}.encode() }
+func (i *Instance) Handle() []byte {
+	return handle{Engine: i.location.engine().name(), ID: i.id}.encode()
+}
 
 // Guest implements sandpit.Instance.
 func (i *Instance) Guest() sandpit.Guest { return i.guest }

@@ -20,6 +20,8 @@ import (
 	"gvisor.dev/gvisor/runsc/cmd"
 	"gvisor.dev/gvisor/runsc/cmd/sentry/sentrycmd"
 	"gvisor.dev/gvisor/runsc/cmd/util"
+
+	"github.com/sandpit-dev/sandpit/provider/gvisor/internal/confine"
 )
 
 // kernelChildMain is the main function of gVisor's own processes. It does not
@@ -41,12 +43,12 @@ func kernelChildMain() int {
 			fmt.Fprintln(os.Stderr, "sandpit:", err)
 			return 1
 		}
-		_ = allowCPUID() // without it sandboxes are slower
+		_ = confine.AllowCPUID() // without it sandboxes are slower
 		gomaxprocs.Add(limits.spareProcessors())
 		limits.boundGarbage()
 		collectLater()
 	case goferRole:
-		if err := harmlessFiles(); err != nil {
+		if err := confine.FileServer(); err != nil {
 			fmt.Fprintln(os.Stderr, "sandpit:", err)
 			return 1
 		}

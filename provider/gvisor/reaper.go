@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit/provider/gvisor/internal/confine"
 )
 
 // Descriptors that the reaper is started with.
@@ -87,7 +89,7 @@ func reaperMain(args []string) int {
 		report(ready, err)
 		return 1
 	}
-	if err := confineReaper(); err != nil { // before the engine can ask for anything
+	if err := confine.Reaper(); err != nil { // before the engine can ask for anything
 		report(ready, fmt.Errorf("confine the reaper: %w", err))
 		return 1
 	}
@@ -369,16 +371,6 @@ func ownIDs() engineMapping {
 
 // outside returns the ID that root is outside.
 func (m engineMapping) outside() int { return m.uid[0].HostID }
-
-// hasCapabilities reports whether this process has all of the capabilities.
-func hasCapabilities(wanted ...uint) bool {
-	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var data [2]unix.CapUserData
-	if err := unix.Capget(&hdr, &data[0]); err != nil {
-		return false // a process that may not ask has none
-	}
-	return !slices.ContainsFunc(wanted, func(c uint) bool { return data[c/32].Effective&(1<<(c%32)) == 0 })
-}
 
 // lockFile opens path, a file or directory that exists, and locks it.
 func lockFile(path string, how int) (*os.File, error) {

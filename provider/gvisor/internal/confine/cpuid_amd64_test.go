@@ -1,4 +1,4 @@
-package gvisor
+package confine
 
 import (
 	"errors"
@@ -27,7 +27,7 @@ func TestAllowCPUID(t *testing.T) {
 	if err := archPrctl(setCPUID, on); err != nil {
 		t.Skip("this processor cannot catch CPUID: ", err)
 	}
-	if err := allowCPUID(); err != nil {
+	if err := AllowCPUID(); err != nil {
 		t.Fatal(err)
 	}
 	for range 4 { // threads that were there before and new ones

@@ -1,4 +1,4 @@
-package gvisor
+package confine
 
 import (
 	"bytes"
@@ -6,7 +6,9 @@ import (
 	"errors"
 	"net"
 	"os"
+	"os/exec"
 	"runtime"
+	"syscall"
 	"testing"
 	"unsafe"
 
@@ -15,6 +17,12 @@ import (
 
 // isolatedVariable has TestIsolated be a process in the place of the named one.
 const isolatedVariable = "SANDPIT_TEST_ISOLATED"
+
+// The processes that it can be.
+const (
+	gatewayName = "gateway"
+	dialerName  = "dialer"
+)
 
 // The descriptors of such a process: connections to servers of the test.
 const (
@@ -121,7 +129,7 @@ func TestIsolated(t *testing.T) {
 		os.Exit(beIsolated(as))
 	}
 	t.Parallel()
-	for as, list := range map[string][]attempt{gatewayRole: append(attempts(), gatewayAttempts()...), dialerRole: attempts()} {
+	for as, list := range map[string][]attempt{gatewayName: append(attempts(), gatewayAttempts()...), dialerName: attempts()} {
 		t.Run(as, func(t *testing.T) {
 			t.Parallel()
 			succeeded, works := isolated(t, as)
@@ -146,16 +154,20 @@ type outcome struct {
 func isolated(t *testing.T, as string) (succeeded []string, broken map[string]string) {
 	t.Helper()
 	stream, packets := connectedPair(t)
-	defer closeAll([]*os.File{stream, packets})
-	cmd := gatewayCommand(0, []*os.File{stream, packets})
-	if as == dialerRole {
-		cmd = dialerCommand(stream)
-		cmd.ExtraFiles = append(cmd.ExtraFiles, packets)
+	defer stream.Close()
+	defer packets.Close()
+	flags := uintptr(unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS)
+	if as == gatewayName {
+		flags |= unix.CLONE_NEWNET
 	}
+	cmd := &exec.Cmd{Path: "/proc/self/exe", ExtraFiles: []*os.File{stream, packets}, SysProcAttr: &syscall.SysProcAttr{
+		Cloneflags:  flags,
+		UidMappings: []syscall.SysProcIDMap{{HostID: os.Geteuid(), Size: 1}},
+		GidMappings: []syscall.SysProcIDMap{{HostID: os.Getegid(), Size: 1}},
+	}}
 	var out, errs bytes.Buffer
 	cmd.Args, cmd.Env = []string{os.Args[0], "-test.run=^TestIsolated$"}, []string{isolatedVariable + "=" + as}
 	cmd.Stdout, cmd.Stderr = &out, &errs
-	cmd.SysProcAttr.Pdeathsig = 0 // of a thread, which may end before
 	if err := cmd.Run(); errors.Is(err, unix.EPERM) {
 		t.Skip(err)
 	} else if err != nil {
@@ -205,7 +217,7 @@ func connectedPair(t *testing.T) (stream, packets *os.File) {
 // The whole of it could not do without the others: the race detector makes them, too.
 func beIsolated(as string) int {
 	filter, list := gatewayCalls(), append(attempts(), gatewayAttempts()...)
-	if as == dialerRole {
+	if as == dialerName {
 		filter, list = dialerCalls(), attempts()
 	}
 	program, err := filter.compile()
@@ -231,7 +243,7 @@ func beIsolated(as string) int {
 		{"send a datagram", func() error { return errOf(unix.Write(isolatedPacketFD, []byte("x"))) }},
 		{"shut down", func() error { return unix.Shutdown(isolatedStreamFD, unix.SHUT_WR) }},
 	}
-	if as == gatewayRole {
+	if as == gatewayName {
 		needed = append(needed, attempt{"linger", func() error {
 			return unix.SetsockoptLinger(isolatedStreamFD, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{})
 		}})

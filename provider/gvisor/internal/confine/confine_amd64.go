@@ -1,8 +1,8 @@
-package gvisor
+package confine
 
 import "golang.org/x/sys/unix"
 
-// oldCalls are those that only this architecture has, and nobody uses any more.
+// oldCalls returns obsolete calls that only this architecture has.
 func oldCalls() []uintptr {
 	return []uintptr{
 		unix.SYS_IOPL, unix.SYS_IOPERM, unix.SYS_MODIFY_LDT, unix.SYS_USELIB, unix.SYS_USTAT, unix.SYS_SYSFS, unix.SYS__SYSCTL,
@@ -10,7 +10,7 @@ func oldCalls() []uintptr {
 	}
 }
 
-// architectureCalls are those of reaperCalls that only this architecture has.
+// architectureCalls returns the calls of reaperCalls that only this architecture has.
 func architectureCalls() []uintptr {
 	return []uintptr{
 		unix.SYS_ARCH_PRCTL, unix.SYS_NEWFSTATAT, unix.SYS_EPOLL_WAIT, unix.SYS_PIPE, unix.SYS_POLL, unix.SYS_SELECT, unix.SYS_GETRLIMIT, unix.SYS_SETRLIMIT,

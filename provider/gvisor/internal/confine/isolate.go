@@ -1,4 +1,4 @@
-package gvisor
+package confine
 
 import (
 	"fmt"
@@ -7,34 +7,32 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What a gateway and a dialer give up before they serve anybody: the machine's files, all
-// capabilities, and all system calls but those that they need. A process that was taken
-// over has what is left.
+// mountPoint is where the empty root directory is mounted. It exists on every machine.
+const mountPoint = "/tmp"
 
-// bounds are the most that such a process may use.
-type bounds struct {
-	memory, memoryGoal uint64 // bytes
-	files              uint64
+// Bounds are the resources that an isolated process may use.
+type Bounds struct {
+	Memory     uint64 // bytes
+	MemoryGoal uint64 // bytes above which the process collects garbage more often
+	Files      uint64 // open descriptors
 }
 
-// confineGateway leaves a gateway the descriptors that it has and gets. Its network
-// namespace is empty. It can neither make a socket, nor direct one that it has to another
-// peer, nor pass one on.
-func confineGateway() error {
-	return isolate(bounds{gatewayMemory, gatewayMemoryGoal, gatewayMaxFiles}, gatewayCalls())
-}
+// Gateway isolates a gateway, whose network namespace is empty, before its first packet. It
+// loses the machine's files, all capabilities and most system calls. It keeps its descriptors
+// and can receive others, but can neither create a socket, nor connect one to another peer, nor
+// pass one on.
+func Gateway(b Bounds) error { return isolate(b, gatewayCalls()) }
 
-// confineDialer leaves a dialer sockets of the kinds that gateways get.
-func confineDialer() error {
-	return isolate(bounds{dialerMemory, dialerMemoryGoal, dialerFiles}, dialerCalls())
-}
+// Dialer isolates a dialer like a gateway, except that it can create the kinds of sockets that
+// gateways get.
+func Dialer(b Bounds) error { return isolate(b, dialerCalls()) }
 
 // isolate leaves this process an empty, closed root directory and the system calls of the
 // filter.
-func isolate(most bounds, calls callFilter) error {
-	debug.SetMemoryLimit(int64(most.memoryGoal)) //nolint:gosec // far below
-	limit := func(what int, most uint64) func() error {
-		return func() error { return lowerLimit(what, most) }
+func isolate(b Bounds, calls callFilter) error {
+	debug.SetMemoryLimit(int64(b.MemoryGoal)) //nolint:gosec // far below
+	limit := func(resource int, value uint64) func() error {
+		return func() error { return lowerLimit(resource, value) }
 	}
 	steps := []struct {
 		what string
@@ -44,17 +42,17 @@ func isolate(most bounds, calls callFilter) error {
 			return unix.Mount("", "/", "", unix.MS_SLAVE|unix.MS_REC, "")
 		}},
 		{"mount an empty root directory", func() error {
-			return unix.Mount("sandpit", engineRoot, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC|unix.MS_RDONLY, "mode=0,size=4k")
+			return unix.Mount("sandpit", mountPoint, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC|unix.MS_RDONLY, "mode=0,size=4k")
 		}},
-		{"enter the root directory", func() error { return unix.Chdir(engineRoot) }},
+		{"enter the root directory", func() error { return unix.Chdir(mountPoint) }},
 		{"change the root directory", func() error { return unix.PivotRoot(".", ".") }},
-		{"let go of the machine's files", func() error { return unix.Unmount(".", unix.MNT_DETACH) }},
+		{"unmount the machine's files", func() error { return unix.Unmount(".", unix.MNT_DETACH) }},
 		{"enter the root directory", func() error { return unix.Chdir("/") }},
-		{"limit the memory", limit(unix.RLIMIT_DATA, most.memory)},
-		{"limit the descriptors", limit(unix.RLIMIT_NOFILE, most.files)},
+		{"limit the memory", limit(unix.RLIMIT_DATA, b.Memory)},
+		{"limit the descriptors", limit(unix.RLIMIT_NOFILE, b.Files)},
 		{"forbid core dumps", limit(unix.RLIMIT_CORE, 0)},
-		{"give up capabilities", func() error { return keepCapabilities() }},
-		{"be closed to others", func() error { return unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) }},
+		{"give up capabilities", func() error { return dropCapabilities() }},
+		{"forbid other processes to trace this one", func() error { return unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) }},
 		{"filter system calls", calls.install},
 	}
 	for _, s := range steps {
@@ -66,16 +64,16 @@ func isolate(most bounds, calls callFilter) error {
 }
 
 // lowerLimit sets a limit of this process, unless it is lower already.
-func lowerLimit(what int, most uint64) error {
-	var now unix.Rlimit
-	if err := unix.Getrlimit(what, &now); err != nil {
+func lowerLimit(resource int, value uint64) error {
+	var old unix.Rlimit
+	if err := unix.Getrlimit(resource, &old); err != nil {
 		return err
 	}
-	most = min(most, now.Max)
-	return unix.Setrlimit(what, &unix.Rlimit{Cur: most, Max: most})
+	value = min(value, old.Max)
+	return unix.Setrlimit(resource, &unix.Rlimit{Cur: value, Max: value})
 }
 
-// runtimeCalls are those of a Go program that only reads and writes what it has open.
+// runtimeCalls returns the calls of a Go program that only uses its open descriptors.
 func runtimeCalls() []uintptr {
 	return []uintptr{
 		unix.SYS_READ, unix.SYS_WRITE, unix.SYS_READV, unix.SYS_WRITEV, unix.SYS_PREAD64, unix.SYS_PWRITE64, unix.SYS_LSEEK,
@@ -84,13 +82,13 @@ func runtimeCalls() []uintptr {
 		unix.SYS_SCHED_YIELD, unix.SYS_SCHED_GETAFFINITY, unix.SYS_GETPID, unix.SYS_GETTID, unix.SYS_TGKILL, unix.SYS_RESTART_SYSCALL,
 		unix.SYS_RT_SIGACTION, unix.SYS_RT_SIGPROCMASK, unix.SYS_RT_SIGRETURN, unix.SYS_SIGALTSTACK,
 		unix.SYS_MUNMAP, unix.SYS_MADVISE, unix.SYS_MINCORE, unix.SYS_BRK, unix.SYS_EXIT, unix.SYS_EXIT_GROUP,
-		// By descriptors that are open already.
+		// With open sockets.
 		unix.SYS_RECVMSG, unix.SYS_RECVFROM, unix.SYS_SHUTDOWN, unix.SYS_GETSOCKOPT, unix.SYS_GETSOCKNAME, unix.SYS_GETPEERNAME,
 	}
 }
 
-// runtimeDenials bound calls that a Go program needs in some forms only: threads, and
-// memory that no instructions are in.
+// runtimeDenials returns the forms of calls that a Go program does not need: processes, and
+// executable memory.
 func runtimeDenials() []denial {
 	const all = ^uint32(0)
 	return []denial{
@@ -101,12 +99,12 @@ func runtimeDenials() []denial {
 	}
 }
 
-// gatewayCalls leave a gateway no call by which bytes go to a peer that the dialer has not
-// chosen: connect, sendto and sendmsg name one, bind and listen let others come.
+// gatewayCalls leaves a gateway no call that sends bytes to a peer that the dialer has not
+// chosen: connect, sendto and sendmsg name a peer, bind and listen accept one.
 func gatewayCalls() callFilter {
 	const all = ^uint32(0)
 	return callFilter{
-		allowed: append(runtimeCalls(), unix.SYS_ACCEPT4), // by its control socket
+		allowed: append(runtimeCalls(), unix.SYS_ACCEPT4), // on its control socket
 		denied: append(runtimeDenials(),
 			denial{call: unix.SYS_SETSOCKOPT, argument: 1, mask: all, except: []uint32{unix.SOL_SOCKET, unix.IPPROTO_TCP}, errno: unix.EPERM},
 			denial{call: unix.SYS_SETSOCKOPT, argument: 2, mask: all, errno: unix.EPERM, except: []uint32{
@@ -116,7 +114,7 @@ func gatewayCalls() callFilter {
 	}
 }
 
-// dialerCalls leave a dialer sockets that connect, and netlink, which it has open.
+// dialerCalls leaves a dialer sockets that connect, and its open netlink socket.
 func dialerCalls() callFilter {
 	const all, flags = ^uint32(0), unix.SOCK_CLOEXEC | unix.SOCK_NONBLOCK
 	return callFilter{

@@ -1,4 +1,4 @@
-package gvisor
+package confine
 
 import (
 	"cmp"
@@ -23,23 +23,23 @@ type denial struct {
 	except []uint32
 }
 
-// callFilter says which system calls of a process, and of all that it starts, the
-// machine's kernel refuses. Calls by another architecture's numbers it refuses always.
+// callFilter decides which system calls of a process, and of all that it starts, the
+// machine's kernel refuses. Calls with numbers of another architecture are always refused.
 //
-// Refused calls return an error and kill nobody: a kill here would come before what the
-// filters of gVisor do with the calls of programs inside.
+// Refused calls return an error: killing the process would take precedence over the filters of
+// gVisor, which handle the calls of programs inside.
 type callFilter struct {
 	denied []denial
-	// newest is the highest number of a call that is known here: kernels to come may have
-	// others. 0: there is no limit.
+	// newest is the highest known number of a call: later kernels may have others. 0: there is
+	// no limit.
 	newest uintptr
-	// allowed, if not nil, are all calls that there are.
+	// allowed, if not nil, are all calls that are not refused.
 	allowed []uintptr
 }
 
-// deny has the machine's kernel refuse these calls to this process for as long
-// as it lives, and to all that it starts.
-func deny(list []denial) error { return callFilter{denied: list}.install() }
+// denyCalls has the machine's kernel refuse calls of this process, until it ends, and of all
+// that it starts.
+func denyCalls(list []denial) error { return callFilter{denied: list}.install() }
 
 // install applies the filter to all threads of this process.
 func (f callFilter) install() error {
@@ -47,7 +47,7 @@ func (f callFilter) install() error {
 	if err != nil {
 		return err
 	}
-	runtime.LockOSThread() // both calls are about a thread; the second passes both on to all others
+	runtime.LockOSThread() // both calls affect a thread; the second applies both to all others
 	defer runtime.UnlockOSThread()
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("give up new privileges: %w", err)
@@ -64,8 +64,8 @@ func (f callFilter) install() error {
 	return nil
 }
 
-// The places of the kernel's struct seccomp_data, and the numbers of calls for which
-// AMD64 has a second architecture with pointers of 32 bits.
+// Offsets in the kernel's struct seccomp_data, and the first number of the calls of x32, the
+// second architecture of AMD64 with pointers of 32 bits.
 const (
 	filterNumber        = 0
 	filterArchitecture  = 4
@@ -73,16 +73,16 @@ const (
 	otherABI            = 0x40000000
 )
 
-// compile writes the filter program. It finds the number of a call by bisection: programs
-// inside of sandboxes pass through it with each of their calls.
+// compile returns the filter program. It finds the number of a call by bisection, because it
+// runs for each call of programs in sandboxes.
 func (f callFilter) compile() ([]unix.SockFilter, error) {
 	arch, ok := map[string]uint32{"amd64": unix.AUDIT_ARCH_X86_64, "arm64": unix.AUDIT_ARCH_AARCH64}[runtime.GOARCH]
 	if !ok {
 		return nil, fmt.Errorf("filter system calls: unsupported architecture %s", runtime.GOARCH)
 	}
-	rest := answer(unix.SECCOMP_RET_ALLOW)
+	rest := returnAction(unix.SECCOMP_RET_ALLOW)
 	if f.allowed != nil {
-		rest = refuse(unix.ENOSYS)
+		rest = returnErrno(unix.ENOSYS)
 	}
 	branches := f.branches()
 	newest := uint32(otherABI) - 1
@@ -90,28 +90,27 @@ func (f callFilter) compile() ([]unix.SockFilter, error) {
 		newest = uint32(f.newest) //nolint:gosec // numbers of calls are small
 	}
 	program := []unix.SockFilter{
-		load(filterArchitecture),
-		jump(unix.BPF_JEQ, arch, 1, 0),
-		refuse(unix.ENOSYS),
-		load(filterNumber),
-		jump(unix.BPF_JGT, newest, 0, 1), // which the numbers of the other architecture are, too
-		refuse(unix.ENOSYS),
+		loadWord(filterArchitecture),
+		jumpIf(unix.BPF_JEQ, arch, 1, 0),
+		returnErrno(unix.ENOSYS),
+		loadWord(filterNumber),
+		jumpIf(unix.BPF_JGT, newest, 0, 1), // includes the numbers of the other architecture
+		returnErrno(unix.ENOSYS),
 	}
-	program = append(program, search(branches, rest)...)
+	program = append(program, searchBranch(branches, rest)...)
 	if len(program) > unix.BPF_MAXINSNS {
 		return nil, fmt.Errorf("filter system calls: too many instructions: %d", len(program))
 	}
 	return program, nil
 }
 
-// branch is what a filter does when a call has a number.
+// branch is what a filter does with one call.
 type branch struct {
 	call    uint32
-	program []unix.SockFilter // ends with an answer
+	program []unix.SockFilter // ends with a return
 }
 
-// branches returns those of all calls that differ from the rest, in the order of their
-// numbers.
+// branches returns the branches of all calls that need one, in the order of their numbers.
 func (f callFilter) branches() []branch {
 	list := make(map[uint32][]unix.SockFilter)
 	for _, call := range f.allowed {
@@ -123,72 +122,73 @@ func (f callFilter) branches() []branch {
 	}
 	branches := make([]branch, 0, len(list))
 	for call, program := range list {
-		branches = append(branches, branch{call, append(program, answer(unix.SECCOMP_RET_ALLOW))})
+		branches = append(branches, branch{call, append(program, returnAction(unix.SECCOMP_RET_ALLOW))})
 	}
 	slices.SortFunc(branches, func(a, b branch) int { return cmp.Compare(a.call, b.call) })
 	return branches
 }
 
-// program ends with an answer if the call is denied, and goes on behind itself if not.
+// program returns instructions that return if the call is denied, and otherwise continue after
+// the last one.
 func (d denial) program() []unix.SockFilter {
 	if d.mask == 0 {
-		return []unix.SockFilter{refuse(d.errno)}
+		return []unix.SockFilter{returnErrno(d.errno)}
 	}
 	program := []unix.SockFilter{
-		load(filterFirstArgument + 8*uint32(d.argument)), //nolint:gosec // 0 to 5; the low half comes first
+		loadWord(filterFirstArgument + 8*uint32(d.argument)), //nolint:gosec // 0 to 5; the low half comes first
 		{Code: unix.BPF_ALU | unix.BPF_AND | unix.BPF_K, K: d.mask},
 	}
 	if d.except == nil {
-		return append(program, jump(unix.BPF_JEQ, d.value, 0, 1), refuse(d.errno))
+		return append(program, jumpIf(unix.BPF_JEQ, d.value, 0, 1), returnErrno(d.errno))
 	}
 	for i, value := range d.except {
 		left := len(d.except) - i - 1
-		program = append(program, jump(unix.BPF_JEQ, value, uint8(left+1), 0)) //nolint:gosec // there are few
+		program = append(program, jumpIf(unix.BPF_JEQ, value, uint8(left+1), 0)) //nolint:gosec // there are few
 	}
-	return append(program, refuse(d.errno))
+	return append(program, returnErrno(d.errno))
 }
 
-// search goes to the branch of a call's number, which was loaded, or answers with rest.
-func search(branches []branch, rest unix.SockFilter) []unix.SockFilter {
+// searchBranch returns instructions that jump to the branch of the loaded number, or end with rest.
+func searchBranch(branches []branch, rest unix.SockFilter) []unix.SockFilter {
 	if len(branches) == 0 {
 		return []unix.SockFilter{rest}
 	}
 	if len(branches) == 1 {
 		b := branches[0]
-		return slices.Concat([]unix.SockFilter{jump(unix.BPF_JEQ, b.call, 1, 0), rest}, b.program)
+		return slices.Concat([]unix.SockFilter{jumpIf(unix.BPF_JEQ, b.call, 1, 0), rest}, b.program)
 	}
 	middle := len(branches) / 2
-	below, above := search(branches[:middle], rest), search(branches[middle:], rest)
+	below, above := searchBranch(branches[:middle], rest), searchBranch(branches[middle:], rest)
 	at := branches[middle].call
 	if len(below) <= math.MaxUint8 {
-		return slices.Concat([]unix.SockFilter{jump(unix.BPF_JGE, at, uint8(len(below)), 0)}, below, above) //nolint:gosec // compared above
+		return slices.Concat([]unix.SockFilter{jumpIf(unix.BPF_JGE, at, uint8(len(below)), 0)}, below, above) //nolint:gosec // compared above
 	}
 	far := unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JA, K: uint32(len(below))} //nolint:gosec // there are few
-	return slices.Concat([]unix.SockFilter{jump(unix.BPF_JGE, at, 0, 1), far}, below, above)
+	return slices.Concat([]unix.SockFilter{jumpIf(unix.BPF_JGE, at, 0, 1), far}, below, above)
 }
 
-func load(offset uint32) unix.SockFilter {
+func loadWord(offset uint32) unix.SockFilter {
 	return unix.SockFilter{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: offset}
 }
 
-// jump compares with a value and passes over so many instructions.
-func jump(comparison uint16, value uint32, ifTrue, ifFalse uint8) unix.SockFilter {
+// jumpIf compares with a value and skips a number of instructions.
+func jumpIf(comparison uint16, value uint32, ifTrue, ifFalse uint8) unix.SockFilter {
 	return unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_K | comparison, K: value, Jt: ifTrue, Jf: ifFalse}
 }
 
-func answer(action uint32) unix.SockFilter {
+func returnAction(action uint32) unix.SockFilter {
 	return unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: action}
 }
 
-func refuse(errno unix.Errno) unix.SockFilter {
-	return answer(unix.SECCOMP_RET_ERRNO | uint32(errno)) //nolint:gosec // numbers of errors are small
+func returnErrno(errno unix.Errno) unix.SockFilter {
+	return returnAction(unix.SECCOMP_RET_ERRNO | uint32(errno)) //nolint:gosec // numbers of errors are small
 }
 
-// harmlessFiles keeps the file server, whose calls programs inside decide about,
-// from making files in directories of the machine that give somebody outside
-// another one's rights: set-user-ID and set-group-ID programs. Devices it could
-// only make without rights, but 0:0 means something to overlay file systems.
-func harmlessFiles() error {
+// FileServer confines a file server, whose calls programs inside cause. It cannot create files
+// in directories of the machine that give a user another one's rights: set-user-ID and
+// set-group-ID programs. It could only create devices without rights, but device 0:0 has a
+// meaning for overlay file systems.
+func FileServer() error {
 	var list []denial
 	for call, mode := range map[uintptr]int{
 		unix.SYS_FCHMOD: 1, unix.SYS_FCHMODAT: 2, unix.SYS_FCHMODAT2: 2,
@@ -201,5 +201,5 @@ func harmlessFiles() error {
 	for _, kind := range []uint32{unix.S_IFCHR, unix.S_IFBLK} {
 		list = append(list, denial{call: unix.SYS_MKNODAT, argument: 2, mask: unix.S_IFMT, value: kind, errno: unix.EPERM})
 	}
-	return deny(list)
+	return denyCalls(list)
 }

@@ -1,30 +1,31 @@
-package gvisor
+// Package confine takes from sandpit's own processes what they do not need: capabilities,
+// system calls, files and memory. A process that an attacker has taken over is left with what
+// remains. What a process starts inherits its restrictions.
+package confine
 
 import (
 	"fmt"
+	"slices"
 	"syscall"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
 
-// The engine and the reaper keep what they need once they are ready, and give up the rest
-// before they hear of the first sandbox: privileges that programs could give them,
-// capabilities and system calls. What they start inherits this.
-
-// confineEngine is for the engine, and so for kernels and file servers, which inherit it.
-// These confine themselves further. givesIDs says that they get IDs of their own.
-func confineEngine(givesIDs bool) error {
-	if err := keepCapabilities(engineCapabilities(givesIDs)...); err != nil {
+// Engine confines an engine when it is ready, before it knows of any sandbox, and so the
+// kernels and file servers that it starts, which confine themselves further. givesIDs means
+// that these get IDs of their own.
+func Engine(givesIDs bool) error {
+	if err := dropCapabilities(engineCapabilities(givesIDs)...); err != nil {
 		return fmt.Errorf("give up capabilities: %w", err)
 	}
 	return callFilter{denied: engineDenials(), newest: newestCall}.install()
 }
 
-// engineCapabilities are what an engine uses in its own user namespace: mounts and the
-// namespaces of others, their IDs, and the files that it makes for them. Where file servers
-// are in the same namespace, they can have no capabilities but those of the engine, and
-// mapping its root needs another one.
+// engineCapabilities returns what an engine uses in its own user namespace: mounts, other
+// processes' namespaces and IDs, and the files that it creates for them. Where file servers are
+// in the same namespace, they can only have capabilities that the engine has, and mapping its
+// root needs another one.
 func engineCapabilities(givesIDs bool) []uint {
 	needed := []uint{
 		unix.CAP_SYS_ADMIN, unix.CAP_SYS_CHROOT, unix.CAP_SETUID, unix.CAP_SETGID, unix.CAP_CHOWN, unix.CAP_DAC_OVERRIDE,
@@ -38,10 +39,10 @@ func engineCapabilities(givesIDs bool) []uint {
 // newestCall is the number of rseq_slice_yield, of Linux 7.0.
 const newestCall = unix.SYS_RSEQ_SLICE_YIELD
 
-// engineDenials are the calls that neither engine nor kernel nor file server makes, and
-// that a process which was taken over would look for. The new calls for mounts are not
-// among them as far as the engine attaches with them what it was given, nor are those that
-// trace processes: kernels drive the programs inside by these.
+// engineDenials returns the calls that neither engines nor kernels nor file servers make, and
+// that an attacker would look for. It does not include the new calls for mounts that the engine
+// attaches files with, nor those that trace processes: kernels run the programs inside with
+// them.
 func engineDenials() []denial {
 	list := denyAll(
 		// The machine itself.
@@ -49,19 +50,19 @@ func engineDenials() []denial {
 		unix.SYS_REBOOT, unix.SYS_SWAPON, unix.SYS_SWAPOFF, unix.SYS_ACCT, unix.SYS_QUOTACTL, unix.SYS_QUOTACTL_FD,
 		unix.SYS_SYSLOG, unix.SYS_SETTIMEOFDAY, unix.SYS_CLOCK_SETTIME, unix.SYS_CLOCK_ADJTIME, unix.SYS_ADJTIMEX,
 		unix.SYS_SETHOSTNAME, unix.SYS_SETDOMAINNAME, unix.SYS_VHANGUP, unix.SYS_LOOKUP_DCOOKIE, unix.SYS_NFSSERVCTL,
-		// Programs in the machine's kernel, and what looks into it or into other processes.
+		// Programs in the machine's kernel, and access to it or to other processes.
 		unix.SYS_BPF, unix.SYS_PERF_EVENT_OPEN, unix.SYS_KCMP, unix.SYS_PIDFD_GETFD, unix.SYS_PROCESS_VM_READV, unix.SYS_PROCESS_VM_WRITEV,
 		unix.SYS_PROCESS_MADVISE, unix.SYS_PROCESS_MRELEASE, unix.SYS_USERFAULTFD,
-		// What has often been a way around checks.
+		// Calls with a history of bypassed checks.
 		unix.SYS_IO_URING_SETUP, unix.SYS_IO_URING_ENTER, unix.SYS_IO_URING_REGISTER,
 		unix.SYS_ADD_KEY, unix.SYS_REQUEST_KEY, unix.SYS_KEYCTL,
 		unix.SYS_NAME_TO_HANDLE_AT, unix.SYS_OPEN_BY_HANDLE_AT, unix.SYS_FANOTIFY_INIT, unix.SYS_FANOTIFY_MARK,
 		unix.SYS_FSOPEN, unix.SYS_FSCONFIG, unix.SYS_FSMOUNT, unix.SYS_FSPICK,
 		unix.SYS_OPEN_TREE, unix.SYS_OPEN_TREE_ATTR, unix.SYS_MOUNT_SETATTR, unix.SYS_STATMOUNT, unix.SYS_LISTMOUNT, unix.SYS_LISTNS,
-		// Memory that is moved between nodes, hidden or arranged.
+		// Placement of memory on nodes, and hidden memory.
 		unix.SYS_MBIND, unix.SYS_SET_MEMPOLICY, unix.SYS_GET_MEMPOLICY, unix.SYS_SET_MEMPOLICY_HOME_NODE,
 		unix.SYS_MIGRATE_PAGES, unix.SYS_MOVE_PAGES, unix.SYS_MEMFD_SECRET, unix.SYS_REMAP_FILE_PAGES, unix.SYS_VMSPLICE,
-		// What processes share by names or numbers.
+		// Objects that processes share by names or numbers.
 		unix.SYS_MSGGET, unix.SYS_MSGSND, unix.SYS_MSGRCV, unix.SYS_MSGCTL, unix.SYS_SEMGET, unix.SYS_SEMOP, unix.SYS_SEMTIMEDOP, unix.SYS_SEMCTL,
 		unix.SYS_SHMGET, unix.SYS_SHMAT, unix.SYS_SHMDT, unix.SYS_SHMCTL, unix.SYS_MQ_OPEN, unix.SYS_MQ_UNLINK,
 		// Security modules and the personality of a process.
@@ -76,10 +77,10 @@ func engineDenials() []denial {
 	)
 }
 
-// confineReaper is for the reaper when its engine has been started, and so for gateways,
-// which it starts later and which confine themselves further.
-func confineReaper() error {
-	if err := keepCapabilities(reaperCapabilities()...); err != nil {
+// Reaper confines a reaper after it has started its engine, and so the gateways and dialers
+// that it starts later, which confine themselves further.
+func Reaper() error {
+	if err := dropCapabilities(reaperCapabilities()...); err != nil {
 		return fmt.Errorf("give up capabilities: %w", err)
 	}
 	return callFilter{
@@ -91,18 +92,18 @@ func confineReaper() error {
 	}.install()
 }
 
-// reaperCapabilities are what root's reaper needs to start gateways in namespaces of their
-// own, to end them and the engine, and to remove what these have made. Other users' have
-// none of them.
+// reaperCapabilities returns what root's reaper needs to start gateways in namespaces of their
+// own, to end them and the engine, and to remove their files. Other users' reapers have none of
+// them.
 func reaperCapabilities() []uint {
 	return []uint{
 		unix.CAP_SYS_ADMIN, unix.CAP_SETUID, unix.CAP_SETGID, unix.CAP_SETFCAP, unix.CAP_KILL, unix.CAP_DAC_OVERRIDE,
 	}
 }
 
-// reaperCalls are all calls that a reaper makes, or a gateway until it has confined itself:
-// those of the Go runtime, and those for files, processes, namespaces and connections. Of
-// others they hear that the machine's kernel does not have them.
+// reaperCalls returns all calls that a reaper makes, or a gateway until it has confined itself:
+// those of the Go runtime, and those for files, processes, namespaces and connections. Other
+// calls fail as if the machine's kernel did not have them.
 func reaperCalls() []uintptr {
 	calls := []uintptr{
 		// The runtime: threads, memory, time and signals.
@@ -142,9 +143,19 @@ func denyAll(calls ...uintptr) []denial {
 	return list
 }
 
-// keepCapabilities takes all others from every thread of this process. Without new
-// privileges no program brings them back, whatever the bounding set has.
-func keepCapabilities(kept ...uint) error {
+// HasCapabilities reports whether this process has all of the capabilities.
+func HasCapabilities(wanted ...uint) bool {
+	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	if err := unix.Capget(&hdr, &data[0]); err != nil {
+		return false // a process that may not ask has none
+	}
+	return !slices.ContainsFunc(wanted, func(c uint) bool { return data[c/32].Effective&(1<<(c%32)) == 0 })
+}
+
+// dropCapabilities takes all capabilities but the kept ones from every thread of this process.
+// As it may gain no privileges, no program restores them, whatever the bounding set has.
+func dropCapabilities(kept ...uint) error {
 	_, _, errno := syscall.AllThreadsSyscall6(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0)
 	if errno != 0 {
 		return errno
