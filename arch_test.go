@@ -113,6 +113,7 @@ var arrows = map[string][]string{
 	"internal/reach/workspace":       {".", "internal/inside/applet", "internal/files/beneath", "internal/core/memory", "internal/inside/fileserver", "internal/files/tree"},
 
 	"provider/gvisor/internal/confine":    {},
+	"provider/gvisor/internal/ocilayer":   {"."},
 	"provider/gvisor/internal/savedstate": {"."},
 }
 
@@ -139,7 +140,7 @@ var owners = map[string][]string{
 	"go.yaml.in/yaml":                        {"deploy"},
 	"golang.org/x/crypto/acme":               {"internal/front/tlscert"},
 	"golang.org/x/crypto/ssh":                {"conformance/attacks/owners", "internal/app/daemon", "internal/front/sshd", "internal/core/sshkey"},
-	"gvisor.dev/gvisor":                      {"internal/reach/network", "provider/gvisor"},
+	"gvisor.dev/gvisor":                      {"internal/reach/network", "provider/gvisor", "provider/gvisor/internal/ocilayer"},
 	"k8s.io":                                 {"provider/kubernetes"},
 	"modernc.org/sqlite":                     {"internal/core/store"},
 	"mvdan.cc/sh":                            {"internal/core/commandscreen"},

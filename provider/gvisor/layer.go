@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"sync"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/provider/gvisor/internal/ocilayer"
 	"github.com/sandpit-dev/sandpit/provider/gvisor/internal/savedstate"
 )
 
@@ -51,7 +51,7 @@ func (l *lifecycle) readLayer(ctx context.Context) (io.ReadCloser, error) {
 	_, err = l.location.run(ctx, request{Op: opLayer}, files...)
 	if err == nil {
 		var r io.ReadCloser
-		if r, err = streamLayer(files); err == nil {
+		if r, err = ocilayer.Stream(files, guestDir); err == nil {
 			return r, nil
 		}
 	}
@@ -87,33 +87,4 @@ func newScratchFile(dir string) (*os.File, error) {
 		return nil, err
 	}
 	return f, os.Remove(f.Name())
-}
-
-// layerStream is a layer that is converted while it is read.
-type layerStream struct {
-	*io.PipeReader
-	ended sync.WaitGroup
-}
-
-// Close gives the layer up and waits for its conversion to end.
-func (s *layerStream) Close() error {
-	err := s.PipeReader.Close()
-	s.ended.Wait()
-	return err
-}
-
-// streamLayer reads a saved layer as that of an OCI image. The files are those of
-// layerFileNames; if there is no error they are the stream's, which closes them.
-func streamLayer(files []*os.File) (io.ReadCloser, error) {
-	saved, err := openSavedLayer(files)
-	if err != nil {
-		return nil, err
-	}
-	r, w := io.Pipe()
-	s := &layerStream{PipeReader: r}
-	s.ended.Go(func() {
-		defer closeAll(files)
-		_ = w.CloseWithError(saved.convert(w)) // never fails
-	})
-	return s, nil
 }

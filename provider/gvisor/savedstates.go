@@ -14,6 +14,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/files/archive"
+	"github.com/sandpit-dev/sandpit/provider/gvisor/internal/ocilayer"
 	"github.com/sandpit-dev/sandpit/provider/gvisor/internal/savedstate"
 )
 
@@ -37,12 +38,7 @@ const (
 )
 
 // layerFileNames are gVisor's names of the files that a layer is saved in.
-func layerFileNames() []string {
-	return []string{
-		checkpointfiles.FSCheckpointManifestFileName, checkpointfiles.FSCheckpointMultiTarFileName,
-		checkpointfiles.PagesMetadataFileName, checkpointfiles.PagesFileName,
-	}
-}
+func layerFileNames() []string { return ocilayer.FileNames() }
 
 // kernelFileNames are gVisor's names of the files that a kernel is saved in.
 func kernelFileNames() []string {

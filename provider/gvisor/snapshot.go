@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/provider/gvisor/internal/ocilayer"
 )
 
 var (
@@ -261,7 +262,7 @@ func (p *Provider) ReadSnapshotLayer(_ context.Context, id sandpit.SnapshotID) (
 		}
 		files = append(files, f)
 	}
-	r, err := streamLayer(files)
+	r, err := ocilayer.Stream(files, guestDir)
 	if err != nil {
 		closeAll(files)
 		return nil, fmt.Errorf("read the layer of snapshot %s: %w", id, err)

@@ -1,4 +1,4 @@
-package gvisor
+package ocilayer
 
 import (
 	"archive/tar"
@@ -17,21 +17,20 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// savedLayer is what gVisor writes of a layer: an archive of the tree, which has for the
-// contents of each file where they lie in the layer's memory, and the parts of that
-// memory that hold anything. A kernel that has been taken over may have written what
-// it likes.
+// savedLayer is what gVisor writes of a layer: an archive of the tree, which has for each file
+// where its contents are in the layer's memory, and the used parts of that memory. A hostile
+// kernel may have written anything.
 type savedLayer struct {
 	tree  *io.SectionReader
 	pages *os.File
-	// ranges are the parts, in the order of their place in memory.
+	// ranges are the parts, by their address in memory.
 	ranges []memoryRange
 }
 
 // memoryRange is a part of the layer's memory.
 type memoryRange struct {
 	start, end uint64 // in memory
-	at         int64  // where it begins in the file of pages
+	at         int64  // offset in the file of pages
 }
 
 const (
@@ -39,7 +38,7 @@ const (
 	maxLayerManifest = 1 << 20
 	// maxLayerMemory bounds the list of parts: two million of them.
 	maxLayerMemory = 32 << 20
-	// maxSegments bounds the list of where one file's contents lie: four million.
+	// maxSegments bounds the list of the segments of one file: four million.
 	maxSegments = 96 << 20
 )
 
@@ -47,9 +46,9 @@ func badLayer(format string, args ...any) error {
 	return sandpit.Errorf(sandpit.Internal, "the sandbox's kernel wrote a layer that cannot be read: "+format, args...)
 }
 
-// openSavedLayer reads all but the tree and the contents.
+// openSavedLayer reads everything but the tree and the contents.
 func openSavedLayer(files []*os.File) (*savedLayer, error) {
-	if len(files) != len(layerFileNames()) {
+	if len(files) != len(FileNames()) {
 		return nil, badLayer("%d files", len(files))
 	}
 	data, err := readPart(files[0], 0, -1, maxLayerManifest)
@@ -58,7 +57,7 @@ func openSavedLayer(files []*os.File) (*savedLayer, error) {
 	}
 	var manifest manifestpb.Manifest
 	if err := proto.Unmarshal(data, &manifest); err != nil {
-		return nil, badLayer("its list of parts: %w", err)
+		return nil, badLayer("parse the manifest: %w", err)
 	}
 	if manifest.GetVersion() != layerVersion {
 		return nil, badLayer("version %d", manifest.GetVersion())
@@ -71,13 +70,13 @@ func readManifest(manifest *manifestpb.Manifest, files []*os.File) (*savedLayer,
 	tree := slices.IndexFunc(manifest.GetTmpfs(), func(t *manifestpb.Tmpfs) bool { return isRoot(t.GetResourceId()) })
 	memory := slices.IndexFunc(manifest.GetMemoryFiles(), func(m *manifestpb.MemoryFile) bool { return isRoot(m.GetResourceId()) })
 	if tree < 0 || memory < 0 {
-		return nil, badLayer("the root directory is not in it")
+		return nil, badLayer("it has no root directory")
 	}
 	t, m := manifest.GetTmpfs()[tree], manifest.GetMemoryFiles()[memory]
 	start, length := int64(t.GetTarStart()), int64(t.GetTarEnd()-t.GetTarStart()) //nolint:gosec // checked
 	first := int64(m.GetPagesStart())                                             //nolint:gosec // checked
 	if start < 0 || length < 0 || first < 0 {
-		return nil, badLayer("its parts are nowhere")
+		return nil, badLayer("a part has a negative offset or size")
 	}
 	from := int64(m.GetPagesMetadataStart())                           //nolint:gosec // checked
 	size := int64(m.GetPagesMetadataEnd() - m.GetPagesMetadataStart()) //nolint:gosec // checked
@@ -91,7 +90,7 @@ func readManifest(manifest *manifestpb.Manifest, files []*os.File) (*savedLayer,
 }
 
 // readPart reads a part of a file, or all of it if length is negative.
-func readPart(f *os.File, start, length, most int64) ([]byte, error) {
+func readPart(f *os.File, start, length, limit int64) ([]byte, error) {
 	if length < 0 {
 		info, err := f.Stat()
 		if err != nil {
@@ -99,8 +98,8 @@ func readPart(f *os.File, start, length, most int64) ([]byte, error) {
 		}
 		length = info.Size()
 	}
-	if length > most {
-		return nil, sandpit.Errorf(sandpit.Exhausted, "the sandbox's files are in too many pieces")
+	if length > limit {
+		return nil, sandpit.Errorf(sandpit.Exhausted, "the sandbox's files are too fragmented")
 	}
 	data := make([]byte, length)
 	if _, err := f.ReadAt(data, start); err != nil && length > 0 {
@@ -109,58 +108,59 @@ func readPart(f *os.File, start, length, most int64) ([]byte, error) {
 	return data, nil
 }
 
-// readRanges reads which parts of memory were written, one after the other from first on.
+// readRanges reads which parts of memory were written. They are contiguous in the file of pages,
+// beginning at first.
 func readRanges(data []byte, first int64) ([]memoryRange, error) {
 	const prefix = 8                                                                              // the length of what follows
 	if len(data) < prefix || int64(binary.LittleEndian.Uint64(data)) != int64(len(data)-prefix) { //nolint:gosec // compared only
-		return nil, badLayer("the description of its memory is cut off")
+		return nil, badLayer("the description of its memory is truncated")
 	}
 	var memory memorypb.MemoryFileMetadataProto
 	if err := proto.Unmarshal(data[prefix:], &memory); err != nil {
-		return nil, badLayer("the description of its memory: %w", err)
+		return nil, badLayer("parse the description of its memory: %w", err)
 	}
 	if memory.GetVersion() != layerVersion {
-		return nil, badLayer("its memory has version %d", memory.GetVersion())
+		return nil, badLayer("version %d of the description of its memory", memory.GetVersion())
 	}
 	var ranges []memoryRange
 	var last uint64
 	for _, r := range memory.GetMemAcct() {
 		if r.GetStart() < last || r.GetEnd() <= r.GetStart() {
-			return nil, badLayer("the parts of its memory are in disorder")
+			return nil, badLayer("the parts of its memory are not in order")
 		}
 		last = r.GetEnd()
 		if r.GetKnownCommitted() {
 			ranges = append(ranges, memoryRange{start: r.GetStart(), end: r.GetEnd(), at: first})
 			first += int64(r.GetEnd() - r.GetStart()) //nolint:gosec // checked
 			if first < 0 {
-				return nil, badLayer("its memory has no end")
+				return nil, badLayer("the size of its memory overflows")
 			}
 		}
 	}
 	return ranges, nil
 }
 
-// segment is a part of a file that is not a hole.
+// segment is a part of a file that has contents.
 type segment struct {
-	start, end uint64 // in the file; at the end of the file it may reach beyond
-	at         uint64 // in memory
+	start, end uint64 // in the file
+	at         uint64 // address in memory
 }
 
-// readContents reads what the tree has for a file: its size, and where its parts are.
+// readContents reads what the tree has for a file: its size and its segments.
 func readContents(h *tar.Header, r io.Reader) (size int64, parts []segment, err error) {
 	const sizeBytes, segmentBytes = 8, 24
 	if h.Size < sizeBytes || (h.Size-sizeBytes)%segmentBytes != 0 {
 		return 0, nil, badLayer("a file of %d bytes", h.Size)
 	}
 	if h.Size > maxSegments {
-		return 0, nil, sandpit.Errorf(sandpit.Exhausted, "file %q is in too many pieces", h.Name)
+		return 0, nil, sandpit.Errorf(sandpit.Exhausted, "file %q is too fragmented", h.Name)
 	}
 	data := make([]byte, h.Size)
 	if _, err := io.ReadFull(r, data); err != nil {
 		return 0, nil, badLayer("%w", err)
 	}
 	total := binary.LittleEndian.Uint64(data)
-	if int64(total) < 0 { //nolint:gosec // that is the question
+	if int64(total) < 0 { //nolint:gosec // a negative size is what this checks for
 		return 0, nil, badLayer("a file of %d bytes", total)
 	}
 	var last uint64
@@ -169,7 +169,7 @@ func readContents(h *tar.Header, r io.Reader) (size int64, parts []segment, err 
 			start: binary.LittleEndian.Uint64(data), end: binary.LittleEndian.Uint64(data[8:]), at: binary.LittleEndian.Uint64(data[16:]),
 		}
 		if s.start < last || s.end <= s.start || s.at+(s.end-s.start) < s.at {
-			return 0, nil, badLayer("the parts of a file are in disorder")
+			return 0, nil, badLayer("the segments of a file are not in order")
 		}
 		last = s.end
 		if s.end = min(s.end, total); s.start < s.end { // the last page may be longer than the file
@@ -179,31 +179,31 @@ func readContents(h *tar.Header, r io.Reader) (size int64, parts []segment, err 
 	return int64(total), parts, nil //nolint:gosec // checked
 }
 
-// copySegment writes the contents of a part of a file.
+// copySegment writes the contents of a segment.
 func (l *savedLayer) copySegment(w io.Writer, s segment) error {
-	at, left := s.at, s.end-s.start
+	at, remaining := s.at, s.end-s.start
 	i := sort.Search(len(l.ranges), func(i int) bool { return l.ranges[i].end > at })
-	for ; left > 0; i++ {
-		zeros, bytes := left, uint64(0)
+	for ; remaining > 0; i++ {
+		zeros, bytes := remaining, uint64(0)
 		if i < len(l.ranges) {
-			zeros = min(left, l.ranges[i].start-min(at, l.ranges[i].start))
-			bytes = min(left-zeros, l.ranges[i].end-max(at, l.ranges[i].start))
+			zeros = min(remaining, l.ranges[i].start-min(at, l.ranges[i].start))
+			bytes = min(remaining-zeros, l.ranges[i].end-max(at, l.ranges[i].start))
 		}
 		if err := writeZeros(w, int64(zeros)); err != nil { //nolint:gosec // at most the size of a file
 			return err
 		}
-		at, left = at+zeros, left-zeros
+		at, remaining = at+zeros, remaining-zeros
 		if bytes == 0 {
 			continue
 		}
 		from := l.ranges[i].at + int64(at-l.ranges[i].start)                   //nolint:gosec // checked
 		part := io.NewSectionReader(l.pages, from, int64(bytes))               //nolint:gosec // checked
 		if _, err := io.CopyN(w, part, int64(bytes)); errors.Is(err, io.EOF) { //nolint:gosec // checked
-			return badLayer("its memory is cut off")
+			return badLayer("the file of pages is truncated")
 		} else if err != nil {
 			return err
 		}
-		at, left = at+bytes, left-bytes
+		at, remaining = at+bytes, remaining-bytes
 	}
 	return nil
 }

@@ -1,4 +1,4 @@
-package gvisor
+package ocilayer
 
 import (
 	"archive/tar"
@@ -94,7 +94,7 @@ func TestLayerPutsContentsTogether(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	if err := saved.convert(&out); err != nil {
+	if err := saved.convert(&out, "/own"); err != nil {
 		t.Fatal(err)
 	}
 	var names []string
@@ -144,6 +144,6 @@ func FuzzSavedLayer(f *testing.F) {
 			return
 		}
 		room := bounded(4 << 20)
-		_ = saved.convert(&room) // whatever it says, it ends and breaks nothing
+		_ = saved.convert(&room, "/own") // whatever it says, it ends and breaks nothing
 	})
 }

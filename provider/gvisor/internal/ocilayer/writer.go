@@ -1,4 +1,4 @@
-package gvisor
+package ocilayer
 
 import (
 	"archive/tar"
@@ -16,12 +16,11 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// Marks of a layer of an OCI image, and what gVisor has in their place: a device with
-// the number 0 where a file is not there any more, and an attribute of a directory in
-// which nothing below is to be seen.
+// Whiteouts of a layer of an OCI image. gVisor has a device with the number 0 for a removed
+// file, and an attribute of a directory that hides everything below it.
 const (
-	markGone   = ".wh."
-	markOpaque = ".wh..wh..opq"
+	whiteoutPrefix = ".wh."
+	opaqueWhiteout = ".wh..wh..opq"
 
 	attributePrefix  = "SCHILY.xattr."
 	overlayAttribute = attributePrefix + "trusted.overlay."
@@ -29,60 +28,62 @@ const (
 	aclAttribute     = attributePrefix + "system.posix_acl_"
 )
 
-// manyHoles is how many bytes of a file must be holes before it is sparse in a layer,
-// which not everybody can read.
-const manyHoles = 64 << 20
+// minHoles is how many bytes of a file must be holes before the file is sparse in a layer:
+// not every program can read sparse files.
+const minHoles = 64 << 20
 
 // layerWriter writes a layer of an OCI image.
 type layerWriter struct {
-	saved *savedLayer
-	out   io.Writer
-	tar   *tar.Writer
-	gone  map[string]struct{} // names that are not there any more; gVisor has the others as hard links to the first
+	saved  *savedLayer
+	out    io.Writer
+	tar    *tar.Writer
+	ownDir string // left out
+	// removed are the names of removed files. gVisor has all but the first as hard links to it.
+	removed map[string]struct{}
 }
 
-// convert writes the layer as that of an OCI image.
-func (l *savedLayer) convert(to io.Writer) error {
-	w := &layerWriter{saved: l, out: to, tar: tar.NewWriter(to), gone: map[string]struct{}{}}
+// convert writes the layer as that of an OCI image, without the directory ownDir.
+func (l *savedLayer) convert(to io.Writer, ownDir string) error {
+	w := &layerWriter{saved: l, out: to, tar: tar.NewWriter(to), ownDir: ownDir, removed: map[string]struct{}{}}
 	r := tar.NewReader(l.tree)
 	for {
 		h, err := r.Next()
 		if errors.Is(err, io.EOF) {
 			return w.tar.Close()
 		}
-		if err != nil && !errors.Is(err, tar.ErrInsecurePath) { // names are looked at in entry
+		if err != nil && !errors.Is(err, tar.ErrInsecurePath) { // writeEntry checks the names
 			return badLayer("%w", err)
 		}
-		if err := w.entry(h, r); err != nil {
+		if err := w.writeEntry(h, r); err != nil {
 			return err
 		}
 	}
 }
 
-// entry writes what one header of the tree stands for.
-func (w *layerWriter) entry(h *tar.Header, contents io.Reader) error {
-	name, err := layerName(h.Name)
-	if err != nil || name == "./" && h.Typeflag != tar.TypeDir || isOwn(name) {
+// writeEntry writes the entry for one header of the tree.
+func (w *layerWriter) writeEntry(h *tar.Header, contents io.Reader) error {
+	name, err := toLayerName(h.Name)
+	if err != nil || name == "./" && h.Typeflag != tar.TypeDir || "/"+name == w.ownDir {
 		return err
 	}
-	if w.isGone(h) {
+	if w.isRemoved(h) {
 		dir, file := path.Split(name)
-		w.gone[h.Name] = struct{}{}
-		return w.tar.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: dir + markGone + file, Format: tar.FormatPAX})
+		w.removed[h.Name] = struct{}{}
+		return w.tar.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: dir + whiteoutPrefix + file, Format: tar.FormatPAX})
 	}
 	n := &tar.Header{
 		Typeflag: h.Typeflag, Name: name, Linkname: h.Linkname, Mode: h.Mode, Uid: h.Uid, Gid: h.Gid, ModTime: h.ModTime,
-		Devmajor: h.Devmajor, Devminor: h.Devminor, PAXRecords: attributes(h.PAXRecords), Format: tar.FormatPAX,
+		Devmajor: h.Devmajor, Devminor: h.Devminor, PAXRecords: toLayerAttributes(h.PAXRecords), Format: tar.FormatPAX,
 	}
 	switch h.Typeflag {
 	case tar.TypeReg:
-		return w.file(n, h, contents)
+		return w.writeFile(n, h, contents)
 	case tar.TypeDir:
 		if n.Name != "./" {
 			n.Name += "/"
 		}
 	case tar.TypeLink:
-		if n.Linkname, err = layerName(h.Linkname); err != nil {
+		if n.Linkname, err = toLayerName(h.Linkname); err != nil {
 			return err
 		}
 	}
@@ -90,51 +91,48 @@ func (w *layerWriter) entry(h *tar.Header, contents io.Reader) error {
 		return fmt.Errorf("write %q: %w", name, err)
 	}
 	if h.Typeflag == tar.TypeDir && h.PAXRecords[opaqueAttribute] != "" {
-		return w.tar.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: n.Name + markOpaque, Format: tar.FormatPAX})
+		return w.tar.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: n.Name + opaqueWhiteout, Format: tar.FormatPAX})
 	}
 	return nil
 }
 
-// isGone is true of what marks that a file is not there any more.
-func (w *layerWriter) isGone(h *tar.Header) bool {
+// isRemoved reports whether a header stands for a removed file.
+func (w *layerWriter) isRemoved(h *tar.Header) bool {
 	if h.Typeflag == tar.TypeLink {
-		_, gone := w.gone[h.Linkname]
-		return gone
+		_, removed := w.removed[h.Linkname]
+		return removed
 	}
 	return h.Typeflag == tar.TypeChar && h.Devmajor == 0 && h.Devminor == 0
 }
 
-// layerName returns a name without what it begins with in the tree. A hostile kernel
-// could have written others; those and what would be a mark are refused.
-func layerName(name string) (string, error) {
+// toLayerName returns a name of the tree as one of a layer. Names that only a hostile kernel
+// writes, and names that would be whiteouts, are errors.
+func toLayerName(name string) (string, error) {
 	clean := strings.TrimSuffix(strings.TrimPrefix(name, "./"), "/")
 	if clean == "" || clean == "." {
 		return "./", nil
 	}
 	for part := range strings.SplitSeq(clean, "/") {
 		if part == "" || part == "." || part == ".." {
-			return "", badLayer("file %q", name)
+			return "", badLayer("file name %q", name)
 		}
-		if strings.HasPrefix(part, markGone) {
+		if strings.HasPrefix(part, whiteoutPrefix) {
 			return "", sandpit.WithHint(
-				sandpit.Errorf(sandpit.Unsupported, "file %q: names that begin with %q mean in a layer that something is not there", clean, markGone),
+				sandpit.Errorf(sandpit.Unsupported, "file %q: in a layer, names that begin with %q mark removed files", clean, whiteoutPrefix),
 				"rename or remove it")
 		}
 	}
 	return clean, nil
 }
 
-// isOwn is true of what is there for sandpit itself: the place of the guest.
-func isOwn(name string) bool { return "/"+name == guestDir }
-
-// attributes returns those that are the file's own.
-func attributes(records map[string]string) map[string]string {
+// toLayerAttributes returns the attributes of a file, without those of the overlay.
+func toLayerAttributes(records map[string]string) map[string]string {
 	var own map[string]string
 	for key, value := range records {
 		if !strings.HasPrefix(key, attributePrefix) || strings.HasPrefix(key, overlayAttribute) {
 			continue
 		}
-		if strings.HasPrefix(key, aclAttribute) { // which gVisor encodes, and nobody else
+		if strings.HasPrefix(key, aclAttribute) { // only gVisor encodes these
 			if raw, err := base64.RawStdEncoding.DecodeString(value); err == nil {
 				value = string(raw)
 			}
@@ -147,8 +145,8 @@ func attributes(records map[string]string) map[string]string {
 	return own
 }
 
-// file writes a regular file.
-func (w *layerWriter) file(n, h *tar.Header, contents io.Reader) error {
+// writeFile writes a regular file.
+func (w *layerWriter) writeFile(n, h *tar.Header, contents io.Reader) error {
 	size, parts, err := readContents(h, contents)
 	if err != nil {
 		return err
@@ -158,8 +156,8 @@ func (w *layerWriter) file(n, h *tar.Header, contents io.Reader) error {
 		holes -= int64(s.end - s.start) //nolint:gosec // at most size
 	}
 	n.Size = size
-	if holes >= manyHoles {
-		return w.sparse(n, parts, size-holes)
+	if holes >= minHoles {
+		return w.writeSparseFile(n, parts, size-holes)
 	}
 	if err := w.tar.WriteHeader(n); err != nil {
 		return fmt.Errorf("write %q: %w", n.Name, err)
@@ -179,12 +177,12 @@ func (w *layerWriter) file(n, h *tar.Header, contents io.Reader) error {
 
 const tarBlock = 512
 
-// sparse writes a regular file with holes, as version 1.0 of GNU tar's format has it,
-// which archive/tar can read and not write.
-func (w *layerWriter) sparse(n *tar.Header, parts []segment, data int64) error {
+// writeSparseFile writes a regular file with holes in version 1.0 of GNU tar's format, which
+// archive/tar can read but not write.
+func (w *layerWriter) writeSparseFile(n *tar.Header, parts []segment, data int64) error {
 	size := uint64(n.Size) //nolint:gosec // not negative
 	if len(parts) == 0 || parts[len(parts)-1].end < size {
-		parts = append(slices.Clone(parts), segment{start: size, end: size}) // so that tar knows the end
+		parts = append(slices.Clone(parts), segment{start: size, end: size}) // the end of the file
 	}
 	var list bytes.Buffer
 	fmt.Fprintf(&list, "%d\n", len(parts))
@@ -199,15 +197,15 @@ func (w *layerWriter) sparse(n *tar.Header, parts []segment, data int64) error {
 		"uid": strconv.Itoa(n.Uid), "gid": strconv.Itoa(n.Gid),
 	}
 	maps.Copy(records, n.PAXRecords)
-	if err := w.tar.Flush(); err != nil { // what follows goes past it
+	if err := w.tar.Flush(); err != nil { // what follows bypasses it
 		return err
 	}
 	var head bytes.Buffer
-	pax := paxRecords(records)
-	head.Write(plainHeader(tar.TypeXHeader, 0o644, int64(len(pax))))
+	pax := encodePAX(records)
+	head.Write(newHeader(tar.TypeXHeader, 0o644, int64(len(pax))))
 	head.WriteString(pax)
 	head.Write(make([]byte, padding(int64(len(pax)))))
-	head.Write(plainHeader(tar.TypeReg, n.Mode, 0))
+	head.Write(newHeader(tar.TypeReg, n.Mode, 0))
 	if _, err := list.WriteTo(&head); err != nil {
 		return err
 	}
@@ -224,8 +222,8 @@ func (w *layerWriter) sparse(n *tar.Header, parts []segment, data int64) error {
 
 func padding(size int64) int64 { return -size & (tarBlock - 1) }
 
-// paxRecords are records with their lengths, which count themselves.
-func paxRecords(records map[string]string) string {
+// encodePAX returns records with their lengths, which include the length itself.
+func encodePAX(records map[string]string) string {
 	var b strings.Builder
 	for key, value := range records {
 		body := " " + key + "=" + value + "\n"
@@ -240,9 +238,9 @@ func paxRecords(records map[string]string) string {
 	return b.String()
 }
 
-// plainHeader is the block before an entry whose name, owner and time are told by
-// records before it.
-func plainHeader(kind byte, mode, size int64) []byte {
+// newHeader returns the header block of an entry whose name, owner and time are in PAX records
+// before it.
+func newHeader(kind byte, mode, size int64) []byte {
 	b := make([]byte, tarBlock)
 	copy(b, "sparse")
 	copy(b[100:], fmt.Sprintf("%07o", mode&0o7777))
