@@ -112,6 +112,7 @@ var arrows = map[string][]string{
 	"internal/front/wire":            {"."},
 	"internal/reach/workspace":       {".", "internal/inside/applet", "internal/files/beneath", "internal/core/memory", "internal/inside/fileserver", "internal/files/tree"},
 
+	"provider/gvisor/internal/cgroup":     {"."},
 	"provider/gvisor/internal/confine":    {},
 	"provider/gvisor/internal/ocilayer":   {"."},
 	"provider/gvisor/internal/savedstate": {"."},

@@ -19,6 +19,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/inside/guest"
+	"github.com/sandpit-dev/sandpit/provider/gvisor/internal/cgroup"
 )
 
 // createRequest describes a sandbox to the engine. The files that it needs come with it: see
@@ -195,7 +196,7 @@ func (b *box) dir() string { return filepath.Join(bundleDir, string(b.id)) }
 
 // create starts the sandbox and returns what is not enforced of its limits. What
 // it leaves when it fails is for destroy.
-func (b *box) create(ctx context.Context, req createRequest, g cgroups, files []*os.File) (notes []string, err error) {
+func (b *box) create(ctx context.Context, req createRequest, g cgroup.Groups, files []*os.File) (notes []string, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.destroyed {
@@ -219,7 +220,7 @@ func (b *box) create(ctx context.Context, req createRequest, g cgroups, files []
 		return nil, err
 	}
 	if req.Saved || req.Restored {
-		if err := b.limits.giveRoom(); err != nil {
+		if err := b.limits.raiseMemory(); err != nil {
 			return nil, fmt.Errorf("make room for the files: %w", err)
 		}
 	}
@@ -306,7 +307,7 @@ func (b *box) settle() error {
 	if b.limits == nil || b.destroyed {
 		return sandpit.Errorf(sandpit.Gone, "sandbox %s is gone", b.id)
 	}
-	if err := b.limits.takeRoom(); err != nil {
+	if err := b.limits.lowerMemory(); err != nil {
 		return err
 	}
 	if b.limits.events != nil {
@@ -315,7 +316,7 @@ func (b *box) settle() error {
 			return err
 		}
 	}
-	return b.limits.settle()
+	return b.limits.limitCPU()
 }
 
 // hold keeps the record's lock, and what is asked for when the sandbox is stopped,
@@ -423,8 +424,8 @@ func (b *box) ranOutOfMemory() bool {
 	if b.limits == nil {
 		return false
 	}
-	kills, err := b.limits.outOfMemory()
-	return err == nil && kills+b.guard.killed() > 0
+	kills, err := b.limits.countKills()
+	return err == nil && kills+b.guard.countKills() > 0
 }
 
 func (b *box) end(exit sandpit.Exit) {

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/provider/gvisor/internal/cgroup"
 )
 
 // Finding is one thing that was looked at before anything is started.
@@ -136,13 +137,13 @@ func (m machine) container() Finding {
 // sandbox's own kernel's business and always are.
 func (machine) cgroup() Finding {
 	f := Finding{Name: "limits", Text: "of memory, CPU, disk and processes are enforced"}
-	plan, err := cgroupPlan("doctor")
+	plan, err := cgroup.Plan("doctor")
 	if err != nil {
 		return Finding{Name: f.Name, Text: err.Error()}
 	}
 	var missing []string
-	for what, c := range map[string]controller{"memory": memoryController, "CPU": cpuController} {
-		if plan.dir(c) == "" {
+	for what, c := range map[string]cgroup.Controller{"memory": cgroup.Memory, "CPU": cgroup.CPU} {
+		if plan.Dir(c) == "" {
 			missing = append(missing, what+" ("+plan.Missing[c]+")")
 		}
 	}
@@ -161,4 +162,14 @@ func executable() string {
 		return "sandpit"
 	}
 	return filepath.Clean(path)
+}
+
+// serverGroup reports whether a server that is started here gets a control group of its own.
+func (machine) serverGroup() Finding {
+	f := Finding{Name: "server", Text: "gets a control group of its own, which outweighs sandboxes"}
+	if err := cgroup.CheckServerGroup(); err != nil {
+		f.Text = "a server started here gets no control group of its own: " + err.Error()
+		f.Hint = "run it as a systemd service with CPUWeight= and MemoryLow=, as deploy/sandpit.service does"
+	}
+	return f
 }

@@ -18,6 +18,7 @@ import (
 	"gvisor.dev/gvisor/runsc/flag"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/provider/gvisor/internal/cgroup"
 	"github.com/sandpit-dev/sandpit/provider/gvisor/internal/confine"
 )
 
@@ -224,7 +225,7 @@ func fileListener(f *os.File) (*net.UnixListener, error) {
 
 // engine holds the sandboxes.
 type engine struct {
-	cgroups  cgroups // of the engine, for its sandboxes to have groups below
+	cgroups  cgroup.Groups // of the engine, for its sandboxes to have groups below
 	gateways gatewayClient
 
 	mu    sync.Mutex

@@ -18,6 +18,7 @@ import (
 	"gvisor.dev/gvisor/runsc/container"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/provider/gvisor/internal/cgroup"
 	"github.com/sandpit-dev/sandpit/provider/gvisor/internal/confine"
 )
 
@@ -206,7 +207,7 @@ func (ids *sandboxIDs) admit(group string) error {
 	if ids == nil {
 		return nil // they are the same user as the engine
 	}
-	return ids.give(filepath.Join(group, procsFile), 0o664)
+	return ids.give(filepath.Join(group, cgroup.ProcsFile), 0o664)
 }
 
 // give gives a file to the sandbox: to its kernel as owner and to its file server as group.

@@ -33,7 +33,7 @@ func kernelChildMain() int {
 		fmt.Fprintln(os.Stderr, "sandpit:", err)
 		return 1
 	}
-	os.Args = limits.tell(os.Args)
+	os.Args = limits.setFlags(os.Args)
 	switch filepath.Base(os.Args[0]) {
 	case kernelRole:
 		if os.Args, err = ownLayerFile(os.Args); err == nil {
@@ -44,8 +44,8 @@ func kernelChildMain() int {
 			return 1
 		}
 		_ = confine.AllowCPUID() // without it sandboxes are slower
-		gomaxprocs.Add(limits.spareProcessors())
-		limits.boundGarbage()
+		gomaxprocs.Add(limits.extraProcessors())
+		limits.limitHeap()
 		collectLater()
 	case goferRole:
 		if err := confine.FileServer(); err != nil {
@@ -111,7 +111,7 @@ func placeConduit(args []string) ([]string, error) {
 
 // collectLater keeps the garbage collector from running while the kernel starts,
 // which would take a seventh of all the time, and gives back afterwards what is too
-// much. It runs all the same when there is too much for the sandbox: boundGarbage.
+// much. It runs all the same when there is too much for the sandbox: limitHeap.
 func collectLater() {
 	usual := debug.SetGCPercent(-1)
 	time.AfterFunc(time.Second, func() {

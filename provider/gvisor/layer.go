@@ -28,13 +28,13 @@ func (b *box) copyLayer(ctx context.Context, files []*os.File) error {
 	if b.saved {
 		return sandpit.Errorf(sandpit.Conflict, "sandbox %s is being stopped", b.id)
 	}
-	b.guard.sleep(true)
-	err := b.limits.giveRoom()
+	b.guard.setDisabled(true)
+	err := b.limits.raiseMemory()
 	if err == nil {
 		err = b.saveLayer(files)
 	}
-	b.guard.sleep(false)
-	if err = errors.Join(err, b.limits.takeRoom(), ctx.Err()); err != nil {
+	b.guard.setDisabled(false)
+	if err = errors.Join(err, b.limits.lowerMemory(), ctx.Err()); err != nil {
 		return b.kernelErrorLocked("copy the layer of", err)
 	}
 	return nil

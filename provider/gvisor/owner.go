@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/provider/gvisor/internal/cgroup"
 )
 
 // engineProcess is the owner's end of an engine.
@@ -53,7 +54,7 @@ func (e *engineProcess) stop() error {
 	_ = e.owner.Close()
 	<-e.ended
 	_ = e.log.Close()
-	if err := errors.Join(removeRecorded(e.dir), os.RemoveAll(e.dir)); err != nil { // there only if the reaper was killed
+	if err := errors.Join(cgroup.RemoveRecorded(filepath.Join(e.dir, cgroupsName)), os.RemoveAll(e.dir)); err != nil { // there only if the reaper was killed
 		return fmt.Errorf("remove the engine's directory: %w", err)
 	}
 	return nil

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sandpit-dev/sandpit/provider/gvisor/internal/cgroup"
 	"github.com/sandpit-dev/sandpit/provider/gvisor/internal/confine"
 )
 
@@ -26,8 +27,9 @@ const (
 )
 
 const (
-	lockName  = "lock"
-	boxesName = "boxes"
+	lockName    = "lock"
+	boxesName   = "boxes"
+	cgroupsName = "cgroups"
 
 	// lastingArgument has the engine outlive its owner while it has sandboxes.
 	lastingArgument = "lasting"
@@ -119,7 +121,7 @@ func reaperMain(args []string) int {
 func leaveOwner(args []string) {
 	// Whoever ends the owner with a signal to its group must not end us first.
 	signal.Ignore(unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGPIPE, unix.SIGQUIT)
-	leaveServerGroup(args) // before a place is found for the engine's groups
+	cgroup.LeaveServerGroup(args) // before a place is found for the engine's groups
 }
 
 // report sends err to the owner. A failure to do so means that the owner is
@@ -187,7 +189,7 @@ type engineDir struct {
 	lock    *os.File
 	listen  *os.File
 	grants  *os.File
-	cgroups cgroups
+	cgroups cgroup.Groups
 	ids     engineMapping
 	idLock  *os.File // keeps others from using ids; nil if these are the user's own
 }
@@ -227,10 +229,10 @@ func (d *engineDir) fill() error {
 	if err := d.reserveIDs(); err != nil {
 		return err
 	}
-	if d.cgroups, err = cgroupPlan(filepath.Base(d.path)); err != nil {
+	if d.cgroups, err = cgroup.Plan(filepath.Base(d.path)); err != nil {
 		return err
 	}
-	if err := d.cgroups.make(filepath.Join(d.path, cgroupsName), d.ids.outside()); err != nil {
+	if err := d.cgroups.Create(filepath.Join(d.path, cgroupsName), d.ids.outside()); err != nil {
 		return err
 	}
 	if d.grants, err = listenIn(d.path, grantsName); err != nil {
@@ -275,7 +277,7 @@ func (d *engineDir) bind() error {
 
 func (d *engineDir) remove() {
 	// What stays of either is removed by the next program that looks: see sweep.
-	if err := d.cgroups.remove(); err == nil {
+	if err := d.cgroups.Remove(); err == nil {
 		_ = os.RemoveAll(d.path)
 	}
 	for _, f := range []*os.File{d.lock, d.listen, d.grants, d.idLock} {
@@ -321,7 +323,7 @@ func startEngine(dir *engineDir, files []*os.File, log *os.File) (*exec.Cmd, err
 		cmd.Args = append(cmd.Args, idsArgument)
 	}
 	if dir.cgroups.V2 != "" { // only from inside may it move its children further in
-		leaf, err := os.Open(filepath.Join(dir.cgroups.V2, engineGroup))
+		leaf, err := os.Open(filepath.Join(dir.cgroups.V2, cgroup.EngineLeaf))
 		if err != nil {
 			return nil, fmt.Errorf("start the engine: %w", err)
 		}

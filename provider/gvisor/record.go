@@ -13,6 +13,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/build/image"
+	"github.com/sandpit-dev/sandpit/provider/gvisor/internal/cgroup"
 )
 
 // record is the file by which other programs find a sandbox. It lies in the
@@ -169,7 +170,7 @@ func sweepEngines(engines string) error {
 		if held != nil {
 			defer held.Close()
 		}
-		if err := removeRecorded(dir); err != nil {
+		if err := cgroup.RemoveRecorded(filepath.Join(dir, cgroupsName)); err != nil {
 			errs = append(errs, err)
 			continue // the next sweep finds the rest by what the directory knows
 		}

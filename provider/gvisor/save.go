@@ -44,8 +44,8 @@ func (b *box) save(ctx context.Context, files []*os.File) error {
 		b.paused = true
 	}
 	b.saved = true
-	b.guard.sleep(true)
-	err := b.limits.giveRoom()
+	b.guard.setDisabled(true)
+	err := b.limits.raiseMemory()
 	if err == nil {
 		err = b.saveLayer(files)
 	}
@@ -67,12 +67,12 @@ func (b *box) unsaveLocked() error {
 		}
 	}
 	b.paused, b.saved = false, false
-	b.guard.sleep(false)
+	b.guard.setDisabled(false)
 	var err error
 	if b.settings != nil {
 		err = b.letGoLocked(context.Background(), false) // which has a limit of its own
 	}
-	return errors.Join(err, b.limits.takeRoom())
+	return errors.Join(err, b.limits.lowerMemory())
 }
 
 // saveLayer has the kernel write the layer. The files come from the provider, so

@@ -87,8 +87,8 @@ func (b *box) freezeLocked(ctx context.Context, req saveRequest, files []*os.Fil
 	if err := b.pauseLocked(); err != nil {
 		return err
 	}
-	b.guard.sleep(true)
-	if err := b.limits.giveRoom(); err != nil {
+	b.guard.setDisabled(true)
+	if err := b.limits.raiseMemory(); err != nil {
 		return err
 	}
 	if !req.Bare {

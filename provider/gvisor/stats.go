@@ -14,6 +14,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/inside/guest"
+	"github.com/sandpit-dev/sandpit/provider/gvisor/internal/cgroup"
 )
 
 // stats measures the sandbox from outside. The machine's control groups count
@@ -28,7 +29,7 @@ func (b *box) stats() (sandpit.Stats, error) {
 	}
 	s := sandpit.Stats{At: time.Now(), Limits: l.enforced}
 	err := errors.Join(b.measureCPU(kernel, l, &s), b.measureMemory(kernel, l, &s), b.measurePIDs(kernel, &s))
-	s.OOMKills += guard.killed()
+	s.OOMKills += guard.countKills()
 	if ended := b.endedError(); ended != nil {
 		return s, ended
 	}
@@ -52,13 +53,13 @@ func (b *box) measured() (*sandbox.Sandbox, *limits, *memoryGuard) {
 }
 
 func (b *box) measureCPU(kernel *sandbox.Sandbox, l *limits, s *sandpit.Stats) error {
-	if dir := l.groups[cpuTimeCounter]; dir != "" && !l.unified(cpuTimeCounter) {
-		ns, err := readGroup(filepath.Join(dir, "cpuacct.usage"))
+	if dir := l.groups[cgroup.CPUTime]; dir != "" && !l.groups.IsV2(cgroup.CPUTime) {
+		ns, err := cgroup.ReadNumber(filepath.Join(dir, "cpuacct.usage"))
 		s.CPU = time.Duration(ns)
 		return err
 	}
-	if dir := l.groups[cpuController]; dir != "" && l.unified(cpuController) {
-		us, err := readKey(filepath.Join(dir, "cpu.stat"), "usage_usec")
+	if dir := l.groups[cgroup.CPU]; dir != "" && l.groups.IsV2(cgroup.CPU) {
+		us, err := cgroup.ReadKey(filepath.Join(dir, "cpu.stat"), "usage_usec")
 		s.CPU = time.Duration(us) * time.Microsecond
 		return err
 	}
@@ -68,7 +69,7 @@ func (b *box) measureCPU(kernel *sandbox.Sandbox, l *limits, s *sandpit.Stats) e
 }
 
 func (b *box) measureMemory(kernel *sandbox.Sandbox, l *limits, s *sandpit.Stats) error {
-	dir := l.groups[memoryController]
+	dir := l.groups[cgroup.Memory]
 	if dir == "" {
 		event, err := kernel.Event(string(b.id))
 		if err == nil {
@@ -77,29 +78,29 @@ func (b *box) measureMemory(kernel *sandbox.Sandbox, l *limits, s *sandpit.Stats
 		return err
 	}
 	current, idle, peak := "memory.usage_in_bytes", "total_inactive_file", "memory.max_usage_in_bytes"
-	if l.unified(memoryController) {
+	if l.groups.IsV2(cgroup.Memory) {
 		current, idle, peak = "memory.current", "inactive_file", "memory.peak"
 	}
-	used, err := readGroup(filepath.Join(dir, current))
+	used, err := cgroup.ReadNumber(filepath.Join(dir, current))
 	if err != nil {
 		return err
 	}
 	// Files that were read once and can be dropped at any time are not in use.
-	reclaimable, err := readKey(filepath.Join(dir, "memory.stat"), idle)
+	reclaimable, err := cgroup.ReadKey(filepath.Join(dir, "memory.stat"), idle)
 	if err != nil {
 		return err
 	}
 	s.Memory = max(0, used-reclaimable)
-	if s.MemoryPeak, err = readGroup(filepath.Join(dir, peak)); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if s.MemoryPeak, err = cgroup.ReadNumber(filepath.Join(dir, peak)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err // memory.peak came with Linux 5.19
 	}
-	s.OOMKills, err = l.outOfMemory()
+	s.OOMKills, err = l.countKills()
 	return err
 }
 
 func (b *box) measurePIDs(kernel *sandbox.Sandbox, s *sandpit.Stats) error {
 	text, err := kernel.CgroupsReadControlFile(control.CgroupControlFile{
-		Controller: string(pidsController), Path: "/" + string(b.group) + "/" + guest.ProgramsGroup, Name: "pids.current",
+		Controller: string(cgroup.PIDs), Path: "/" + string(b.group) + "/" + guest.ProgramsGroup, Name: "pids.current",
 	})
 	if err != nil {
 		return err

@@ -1,28 +1,27 @@
-package gvisor
+package cgroup
 
 import (
 	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
-
-	"github.com/sandpit-dev/sandpit"
 )
 
 func TestParseMounts(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		text string
-		want groupMounts
+		want hierarchies
 	}{
 		"version 2": {
 			"30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate\n",
-			groupMounts{"": "/sys/fs/cgroup"},
+			hierarchies{"": "/sys/fs/cgroup"},
 		},
 		"both": {
 			`25 20 0:22 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory
@@ -30,13 +29,13 @@ func TestParseMounts(t *testing.T) {
 27 20 0:24 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw
 28 20 0:25 / /sys/fs/cgroup/blkio rw - cgroup cgroup rw,blkio
 `,
-			groupMounts{
-				"": "/sys/fs/cgroup/unified", memoryController: "/sys/fs/cgroup/memory",
-				cpuController: "/sys/fs/cgroup/cpu,cpuacct", cpuTimeCounter: "/sys/fs/cgroup/cpu,cpuacct",
+			hierarchies{
+				"": "/sys/fs/cgroup/unified", Memory: "/sys/fs/cgroup/memory",
+				CPU: "/sys/fs/cgroup/cpu,cpuacct", CPUTime: "/sys/fs/cgroup/cpu,cpuacct",
 			},
 		},
-		"none":    {"1 1 0:1 / / rw - ext4 /dev/sda rw\n", groupMounts{}},
-		"strange": {"a - b\n - \nx y z\n1 2 3 4 5 6 - cgroup2\n", groupMounts{}},
+		"none":    {"1 1 0:1 / / rw - ext4 /dev/sda rw\n", hierarchies{}},
+		"strange": {"a - b\n - \nx y z\n1 2 3 4 5 6 - cgroup2\n", hierarchies{}},
 	} {
 		got, err := parseMounts(strings.NewReader(tc.text))
 		if err != nil {
@@ -67,31 +66,31 @@ func TestPlanV2(t *testing.T) {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			t.Fatal(err)
 		}
-		for file, content := range map[string]string{controlFile: handed, procsFile: ""} {
+		for file, content := range map[string]string{controlFile: handed, ProcsFile: ""} {
 			if err := os.WriteFile(filepath.Join(dir, file), []byte(content), 0o600); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
-	all := []controller{memoryController, cpuController, pidsController}
+	all := []Controller{Memory, CPU, PIDs}
 	for own, tc := range map[string]struct {
 		dir string
-		has []controller
+		has []Controller
 	}{
 		"/user.slice/app/run.scope":   {"user.slice/app", all},
 		"/user.slice/app/run.scope/x": {"user.slice/app", all},
-		"/user.slice":                 {"user.slice", []controller{memoryController, pidsController}},
+		"/user.slice":                 {"user.slice", []Controller{Memory, PIDs}},
 		"/elsewhere":                  {".", all}, // as in a container that sees the machine's path
 		"/":                           {".", all},
 	} {
-		got := groupMounts{"": root}.plan(ownPaths{"": own}, "sandpit-e1")
+		got := hierarchies{"": root}.plan(ownPaths{"": own}, "sandpit-e1")
 		if want := filepath.Join(root, tc.dir, "sandpit-e1"); got.V2 != want {
 			t.Errorf("%s: %q, want %q", own, got.V2, want)
 		}
 		if diff := cmp.Diff(tc.has, got.V2Has); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", own, diff)
 		}
-		if missing := got.Missing[cpuController] != ""; missing == (got.dir(cpuController) != "") {
+		if missing := got.Missing[CPU] != ""; missing == (got.Dir(CPU) != "") {
 			t.Errorf("%s: cpu is missing and not: %+v", own, got)
 		}
 	}
@@ -102,24 +101,24 @@ func TestPlanV2(t *testing.T) {
 func TestGroupsV2(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
-	record := filepath.Join(t.TempDir(), cgroupsName)
-	g := cgroups{
-		V2: filepath.Join(root, "sandpit-e1"), V2Has: []controller{memoryController},
-		V1:      map[controller]string{pidsController: filepath.Join(root, "missing", "sandpit-e1")},
-		Missing: map[controller]string{},
+	record := filepath.Join(t.TempDir(), "groups")
+	g := Groups{
+		V2: filepath.Join(root, "sandpit-e1"), V2Has: []Controller{Memory},
+		V1:      map[Controller]string{PIDs: filepath.Join(root, "missing", "sandpit-e1")},
+		Missing: map[Controller]string{},
 	}
-	if err := g.make(record, os.Geteuid()); err != nil {
+	if err := g.Create(record, os.Geteuid()); err != nil {
 		t.Fatal(err)
 	}
 	// The file that hands controllers on is not there, and neither is the parent
 	// of the other one: what cannot be made is out of use, with the reason.
-	if len(g.dirs()) != 0 || g.Missing[memoryController] == "" || g.Missing[pidsController] == "" {
+	if len(g.dirs()) != 0 || g.Missing[Memory] == "" || g.Missing[PIDs] == "" {
 		t.Errorf("groups that could not be made: %+v", g)
 	}
 	if _, err := os.Stat(filepath.Join(root, "sandpit-e1")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("left behind: %v", err)
 	}
-	if err := removeRecorded(filepath.Dir(record)); err != nil {
+	if err := RemoveRecorded(record); err != nil {
 		t.Error(err)
 	}
 }
@@ -128,7 +127,7 @@ func TestGroupsV2(t *testing.T) {
 func TestGroupsIgnoreUmask(t *testing.T) {
 	defer unix.Umask(unix.Umask(0o077))
 	dir := filepath.Join(t.TempDir(), "sandpit-e1")
-	if err := (&cgroups{}).makeOne(dir, os.Geteuid()); err != nil {
+	if err := (&Groups{}).createGroup(dir, os.Geteuid()); err != nil {
 		t.Fatal(err)
 	}
 	info, err := os.Stat(dir)
@@ -143,10 +142,10 @@ func TestGroupsIgnoreUmask(t *testing.T) {
 func TestRemoveRecordedTouchesItsOwnOnly(t *testing.T) {
 	t.Parallel()
 	engine, victim := t.TempDir(), t.TempDir()
-	if err := os.WriteFile(filepath.Join(engine, cgroupsName), []byte(`{"v1":{"memory":"`+victim+`"}}`), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(engine, "groups"), []byte(`{"v1":{"memory":"`+victim+`"}}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := removeRecorded(engine); err == nil {
+	if err := RemoveRecorded(filepath.Join(engine, "groups")); err == nil {
 		t.Error("no error, want one")
 	}
 	if _, err := os.Stat(victim); err != nil {
@@ -154,39 +153,33 @@ func TestRemoveRecordedTouchesItsOwnOnly(t *testing.T) {
 	}
 }
 
-func TestLimitsWithoutGroups(t *testing.T) {
-	t.Parallel()
-	none := cgroups{Missing: map[controller]string{memoryController: "not here", cpuController: "not there"}}
-	req := limitsRequest{Resources: sandpit.Resources{Memory: 1 << 30, CPUs: 2, Disk: 1 << 30, PIDs: 10}}
-	l, err := newLimits(none, sandpit.NewID(), "", req, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff([]string{"memory is not limited here: not here", "CPU time is not limited here: not there"}, l.notes); diff != "" {
-		t.Errorf("notes (-want +got):\n%s", diff)
-	}
-	if want := (sandpit.Resources{Disk: 1 << 30, PIDs: 10}); l.enforced != want {
-		t.Errorf("enforced: %+v, want %+v", l.enforced, want)
-	}
-	for _, c := range []controller{memoryController, cpuController} {
-		req.Explicit = []controller{c}
-		if _, err := newLimits(none, sandpit.NewID(), "", req, nil); sandpit.CodeOf(err) != sandpit.Unsupported || sandpit.HintOf(err) == "" {
-			t.Errorf("an explicit limit of %s: %v", c, err)
+// FuzzGroups reads the kernel's lists of mounts and control groups, in which the
+// user's paths stand.
+func FuzzGroups(f *testing.F) {
+	f.Add("36 25 0:31 / /sys/fs/cgroup/pids rw,relatime shared:15 - cgroup cgroup rw,pids\n", "4:memory:/a/b\n0::/a\n")
+	f.Add("30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n", "0::/user.slice/a:b\n")
+	f.Add("1 2 3 4 - - - cgroup cgroup a - b\n", "::::\n\n:\n")
+	f.Fuzz(func(t *testing.T, mountInfo, own string) {
+		mounts, err := parseMounts(strings.NewReader(mountInfo))
+		if err == nil {
+			for c := range mounts {
+				if c != "" && !slices.Contains(controllers, c) {
+					t.Errorf("a controller %q", c)
+				}
+			}
 		}
-	}
-}
-
-func TestKernelIsTold(t *testing.T) {
-	t.Parallel()
-	args := []string{"runsc-sandbox", "--root=/gvisor", "boot", "--bundle=/b", "--total-host-memory", "9", "--total-memory", "9", "id"}
-	want := []string{"runsc-sandbox", "--root=/gvisor", "boot", "--cpu-num=3", "--bundle=/b", "--total-host-memory", "9", "--total-memory", "5", "id"}
-	if diff := cmp.Diff(want, kernelLimits{Memory: 5, CPUs: 3}.tell(args)); diff != "" {
-		t.Errorf("arguments (-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff(args, kernelLimits{}.tell(args)); diff != "" {
-		t.Errorf("arguments without limits (-want +got):\n%s", diff)
-	}
-	if got := argument([]string{"gofer", "--bundle", "/b"}, "--bundle"); got != "/b" {
-		t.Errorf("bundle %q", got)
-	}
+		name := filepath.Join(t.TempDir(), "cgroup")
+		if err := os.WriteFile(name, []byte(own), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		groups, err := readOwnPaths(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for c, path := range groups {
+			if !strings.Contains(own, ":"+path) || strings.ContainsAny(string(c), ",:") {
+				t.Errorf("%q is in %q", c, path)
+			}
+		}
+	})
 }

@@ -1,4 +1,4 @@
-package gvisor
+package cgroup
 
 import (
 	"os"
@@ -30,7 +30,7 @@ func newFakeGroups(t *testing.T, groups map[string]map[string]string) *fakeGroup
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			t.Fatal(err)
 		}
-		f.write(dir, procsFile, "")
+		f.write(dir, ProcsFile, "")
 		for file, text := range files {
 			f.write(dir, file, text)
 		}
@@ -54,13 +54,13 @@ func (f *fakeGroups) read(parts ...string) string {
 	return string(data)
 }
 
-func (f *fakeGroups) tree() groupTree { return groupTree{f.mkdir, f.rmdir} }
+func (f *fakeGroups) tree() groupOps { return groupOps{f.mkdir, f.rmdir} }
 
 func (f *fakeGroups) mkdir(dir string) error {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return err
 	}
-	for _, file := range []string{procsFile, "cpu.shares", "cpu.weight", "memory.min", "memory.low"} {
+	for _, file := range []string{ProcsFile, "cpu.shares", "cpu.weight", "memory.min", "memory.low"} {
 		f.write(dir, file, "")
 	}
 	return nil
@@ -87,8 +87,8 @@ func TestServerGroupV1(t *testing.T) {
 	t.Parallel()
 	f := newFakeGroups(t, map[string]map[string]string{"a": {}, "a/sandpit-server-old": {}, "a/sandpit-server-busy": {}, "a/sandpit-e1": {}})
 	f.occupied[filepath.Join(f.root, "a/sandpit-server-busy")] = true
-	g, err := groupMounts{cpuController: f.root, memoryController: f.root}.enterServerGroup(
-		ownPaths{cpuController: "/a", memoryController: "/a"}, 1<<30, f.tree())
+	g, err := hierarchies{CPU: f.root, Memory: f.root}.enterServerGroup(
+		ownPaths{CPU: "/a", Memory: "/a"}, 1<<30, f.tree())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,25 +96,25 @@ func TestServerGroupV1(t *testing.T) {
 	if filepath.Dir(dir) != filepath.Join(f.root, "a") || len(f.servers("a")) != 2 {
 		t.Errorf("group %q, all: %v", dir, f.servers("a"))
 	}
-	if shares, procs := f.read(dir, "cpu.shares"), f.read(dir, procsFile); shares != "10240" || procs != "0" {
+	if shares, procs := f.read(dir, "cpu.shares"), f.read(dir, ProcsFile); shares != "10240" || procs != "0" {
 		t.Errorf("shares %q, processes %q", shares, procs)
 	}
 	if _, err := os.Stat(filepath.Join(f.root, "a/sandpit-e1")); err != nil {
 		t.Errorf("an engine's group: %v", err)
 	}
 	// What starts in the server's group has the engine's groups beside it.
-	inside := ownPaths{cpuController: "/a/" + filepath.Base(dir)}
-	if got, want := (groupMounts{cpuController: f.root}).plan(inside, "sandpit-e2").V1[cpuController], filepath.Join(f.root, "a/sandpit-e2"); got != want {
+	inside := ownPaths{CPU: "/a/" + filepath.Base(dir)}
+	if got, want := (hierarchies{CPU: f.root}).plan(inside, "sandpit-e2").V1[CPU], filepath.Join(f.root, "a/sandpit-e2"); got != want {
 		t.Errorf("an engine's group is %q, want %q", got, want)
 	}
 	home := filepath.Join(f.root, "a")
-	if diff := cmp.Diff([]string{"home:" + home}, g.reaperArguments()); diff != "" {
+	if diff := cmp.Diff([]string{"home:" + home}, g.ReaperArguments()); diff != "" {
 		t.Errorf("arguments of a reaper (-want +got):\n%s", diff)
 	}
 	if err := g.Close(); err != nil {
 		t.Error(err)
 	}
-	if diff := cmp.Diff([]string{filepath.Join(home, "sandpit-server-busy")}, f.servers("a")); diff != "" || f.read(home, procsFile) != "0" {
+	if diff := cmp.Diff([]string{filepath.Join(home, "sandpit-server-busy")}, f.servers("a")); diff != "" || f.read(home, ProcsFile) != "0" {
 		t.Errorf("after the end (-want +got):\n%s", diff)
 	}
 }
@@ -125,7 +125,7 @@ func TestServerGroupV2(t *testing.T) {
 		"":     {controlFile: "cpu memory pids"},
 		"main": {controlFile: "", "memory.max": "max\n", "memory.high": "max\n", "cpu.max": "max 100000\n"},
 	})
-	g, err := groupMounts{"": f.root}.enterServerGroup(ownPaths{"": "/main"}, 100, f.tree())
+	g, err := hierarchies{"": f.root}.enterServerGroup(ownPaths{"": "/main"}, 100, f.tree())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,7 +133,7 @@ func TestServerGroupV2(t *testing.T) {
 	if filepath.Dir(dir) != f.root || !strings.HasPrefix(filepath.Base(dir), serverGroupPrefix) {
 		t.Errorf("group %q", dir)
 	}
-	for file, want := range map[string]string{"cpu.weight": "1000", "memory.min": "67108864", "memory.low": "67108964", procsFile: "0"} {
+	for file, want := range map[string]string{"cpu.weight": "1000", "memory.min": "67108864", "memory.low": "67108964", ProcsFile: "0"} {
 		if got := f.read(dir, file); got != want {
 			t.Errorf("%s: %q, want %q", file, got, want)
 		}
@@ -141,7 +141,7 @@ func TestServerGroupV2(t *testing.T) {
 	if err := g.Close(); err != nil {
 		t.Error(err)
 	}
-	if left := f.servers(""); len(left) > 0 || f.read(f.root, "main", procsFile) != "0" {
+	if left := f.servers(""); len(left) > 0 || f.read(f.root, "main", ProcsFile) != "0" {
 		t.Errorf("left behind: %v", left)
 	}
 }
@@ -166,7 +166,7 @@ func TestServerStays(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f := newFakeGroups(t, tc.groups)
-			_, err := groupMounts{"": f.root}.enterServerGroup(ownPaths{"": tc.own}, 100, f.tree())
+			_, err := hierarchies{"": f.root}.enterServerGroup(ownPaths{"": tc.own}, 100, f.tree())
 			if sandpit.CodeOf(err) != sandpit.Unsupported || !strings.Contains(err.Error(), tc.reason) {
 				t.Errorf("error %v, want one with %q", err, tc.reason)
 			}
@@ -175,7 +175,7 @@ func TestServerStays(t *testing.T) {
 			}
 		})
 	}
-	if _, err := (groupMounts{}).planServer(ownPaths{}, "sandpit-server-x", 0); sandpit.CodeOf(err) != sandpit.Unsupported {
+	if _, err := (hierarchies{}).planServerGroup(ownPaths{}, "sandpit-server-x", 0); sandpit.CodeOf(err) != sandpit.Unsupported {
 		t.Errorf("without control groups: %v", err)
 	}
 }
@@ -186,7 +186,7 @@ func TestServerLeavesWithinItsUnit(t *testing.T) {
 	f := newFakeGroups(t, map[string]map[string]string{
 		"": {controlFile: "cpu memory"}, "sandpit.service": {controlFile: "cpu memory"}, "sandpit.service/main": {},
 	})
-	moves, err := groupMounts{"": f.root}.planServer(ownPaths{"": "/sandpit.service/main"}, "sandpit-server-x", 0)
+	moves, err := hierarchies{"": f.root}.planServerGroup(ownPaths{"": "/sandpit.service/main"}, "sandpit-server-x", 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -205,7 +205,7 @@ func TestServerMayNotChangeItsGroup(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.Chmod(filepath.Join(f.root, "a"), 0o700) }) // else it cannot be removed
-	_, err := groupMounts{cpuController: f.root}.planServer(ownPaths{cpuController: "/a"}, "sandpit-server-x", 0)
+	_, err := hierarchies{CPU: f.root}.planServerGroup(ownPaths{CPU: "/a"}, "sandpit-server-x", 0)
 	if sandpit.CodeOf(err) != sandpit.Unsupported || !strings.Contains(err.Error(), "permission denied") {
 		t.Errorf("error: %v", err)
 	}
@@ -224,7 +224,7 @@ func TestServersStartTogether(t *testing.T) {
 		return f.mkdir(dir)
 	}
 	enter := func() (*ServerGroup, error) {
-		return groupMounts{cpuController: f.root}.enterServerGroup(ownPaths{cpuController: "/a"}, 0, tree)
+		return hierarchies{CPU: f.root}.enterServerGroup(ownPaths{CPU: "/a"}, 0, tree)
 	}
 	g, err := enter()
 	if err != nil {
@@ -252,11 +252,11 @@ func TestServerGroupFailsWhole(t *testing.T) {
 		}
 		return v1.mkdir(dir)
 	}
-	_, err := groupMounts{cpuController: v1.root, "": v2.root}.enterServerGroup(ownPaths{cpuController: "/a", "": "/b"}, 0, tree)
+	_, err := hierarchies{CPU: v1.root, "": v2.root}.enterServerGroup(ownPaths{CPU: "/a", "": "/b"}, 0, tree)
 	if sandpit.CodeOf(err) != sandpit.Unsupported {
 		t.Errorf("error: %v", err)
 	}
-	if left := v1.servers("a"); len(left) > 0 || v1.read(v1.root, "a", procsFile) != "0" {
+	if left := v1.servers("a"); len(left) > 0 || v1.read(v1.root, "a", ProcsFile) != "0" {
 		t.Errorf("left behind: %v", left)
 	}
 }
@@ -264,7 +264,7 @@ func TestServerGroupFailsWhole(t *testing.T) {
 func TestServerGroupThatIsBusyStays(t *testing.T) {
 	t.Parallel()
 	f := newFakeGroups(t, map[string]map[string]string{"a": {}})
-	g, err := groupMounts{cpuController: f.root}.enterServerGroup(ownPaths{cpuController: "/a"}, 0, f.tree())
+	g, err := hierarchies{CPU: f.root}.enterServerGroup(ownPaths{CPU: "/a"}, 0, f.tree())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -280,8 +280,8 @@ func TestServerGroupThatIsBusyStays(t *testing.T) {
 func TestReaperLeavesServerGroup(t *testing.T) {
 	t.Parallel()
 	f := newFakeGroups(t, map[string]map[string]string{"a": {}, "b": {}})
-	leaveServerGroup([]string{lastingArgument, homeArgument + filepath.Join(f.root, "a"), homeArgument + filepath.Join(f.root, "gone")})
-	if a, b := f.read(f.root, "a", procsFile), f.read(f.root, "b", procsFile); a != "0" || b != "" {
+	LeaveServerGroup([]string{"lasting", homeArgument + filepath.Join(f.root, "a"), homeArgument + filepath.Join(f.root, "gone")})
+	if a, b := f.read(f.root, "a", ProcsFile), f.read(f.root, "b", ProcsFile); a != "0" || b != "" {
 		t.Errorf("processes of a %q, of b %q", a, b)
 	}
 }

@@ -1,4 +1,4 @@
-package gvisor
+package cgroup
 
 import (
 	"os"
@@ -8,26 +8,28 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
+const hostRoot = "/host"
+
 func TestSandboxParent(t *testing.T) {
 	t.Parallel()
 	owner := ownerGroupName("bob")
-	v1 := cgroups{V1: map[controller]string{cpuController: "/cpu/e", memoryController: "/memory/e"}}
-	v2 := cgroups{V2: "/all/e", V2Has: []controller{cpuController, memoryController}}
+	v1 := Groups{V1: map[Controller]string{CPU: "/cpu/e", Memory: "/memory/e"}}
+	v2 := Groups{V2: "/all/e", V2Has: []Controller{CPU, Memory}}
 	for name, tc := range map[string]struct {
-		g     cgroups
-		c     controller
+		g     Groups
+		c     Controller
 		owner string
 		want  string
 	}{
-		"version 1":        {v1, cpuController, "bob", filepath.Join(hostRoot, "/cpu/e", owner)},
-		"version 1 memory": {v1, memoryController, "bob", filepath.Join(hostRoot, "/memory/e")},
-		"version 1 pool":   {v1, cpuController, "", filepath.Join(hostRoot, "/cpu/e")},
-		"version 2":        {v2, cpuController, "bob", filepath.Join(hostRoot, "/all/e", owner)},
-		"version 2 memory": {v2, memoryController, "bob", filepath.Join(hostRoot, "/all/e", owner)},
-		"version 2 pool":   {v2, memoryController, "", filepath.Join(hostRoot, "/all/e")},
-		"missing":          {v2, pidsController, "bob", ""},
+		"version 1":        {v1, CPU, "bob", filepath.Join(hostRoot, "/cpu/e", owner)},
+		"version 1 memory": {v1, Memory, "bob", filepath.Join(hostRoot, "/memory/e")},
+		"version 1 pool":   {v1, CPU, "", filepath.Join(hostRoot, "/cpu/e")},
+		"version 2":        {v2, CPU, "bob", filepath.Join(hostRoot, "/all/e", owner)},
+		"version 2 memory": {v2, Memory, "bob", filepath.Join(hostRoot, "/all/e", owner)},
+		"version 2 pool":   {v2, Memory, "", filepath.Join(hostRoot, "/all/e")},
+		"missing":          {v2, PIDs, "bob", ""},
 	} {
-		if got := tc.g.sandboxParent(tc.c, tc.owner); got != tc.want {
+		if got := tc.g.sandboxParent(hostRoot, tc.c, tc.owner); got != tc.want {
 			t.Errorf("%s: %q, want %q", name, got, tc.want)
 		}
 	}
@@ -41,7 +43,7 @@ func TestOwnerGroup(t *testing.T) {
 	parent := filepath.Join(dir, ownerGroupName("bob"))
 	first, second := filepath.Join(parent, string(sandpit.NewID())), filepath.Join(parent, string(sandpit.NewID()))
 	for _, group := range []string{first, second} {
-		if err := (cgroups{}).makeSandboxGroup(group); err != nil {
+		if err := (Groups{}).CreateSandboxGroup(hostRoot, group); err != nil {
 			t.Fatal(err)
 		}
 	}
