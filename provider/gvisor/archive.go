@@ -45,7 +45,7 @@ func archivedError(id sandpit.ID) error {
 	return sandpit.Errorf(sandpit.Conflict, "sandbox %s is archived", id)
 }
 
-func (a archiveRecords) create() error {
+func (a archiveRecords) createDir() error {
 	if err := os.Mkdir(a.dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 		return fmt.Errorf("create the directory of archived sandboxes: %w", err)
 	}
@@ -116,8 +116,8 @@ func (a archiveRecords) setAside(id sandpit.ID) error {
 	return savedstate.SyncDir(a.dir)
 }
 
-// files returns the files that name objects of a sandbox.
-func (a archiveRecords) files(id sandpit.ID) ([]string, error) {
+// objectFiles returns the files that name objects of a sandbox.
+func (a archiveRecords) objectFiles(id sandpit.ID) ([]string, error) {
 	list, err := filepath.Glob(filepath.Join(a.dir, string(id)+"-*"+asideSuffix))
 	if a.has(id) {
 		list = append(list, a.path(id))
@@ -170,7 +170,7 @@ func (l *lifecycle) archive(ctx context.Context) error {
 	defer lock.Close()
 	state, err := s.stopped.Read(string(l.id))
 	if sandpit.CodeOf(err) == sandpit.NotFound {
-		if _, err := l.provider.locate(ctx, l.id); err != nil {
+		if _, err := l.provider.locateSandbox(ctx, l.id); err != nil {
 			return err
 		}
 		return sandpit.Errorf(sandpit.Conflict, "it is not stopped")
@@ -253,7 +253,7 @@ func (c *byteCounter) Write(p []byte) (int, error) {
 // removeArchive removes all objects of a sandbox from the archive, leftovers included. The
 // caller has the sandbox's lock.
 func (s *savedStates) removeArchive(ctx context.Context, id sandpit.ID) error {
-	files, err := s.archived.files(id)
+	files, err := s.archived.objectFiles(id)
 	if err != nil || len(files) == 0 {
 		return err
 	}
@@ -297,7 +297,7 @@ func (l *lifecycle) restore(ctx context.Context) error {
 		return err
 	}
 	defer lock.Close()
-	_, err = l.provider.locate(ctx, l.id)
+	_, err = l.provider.locateSandbox(ctx, l.id)
 	if err == nil || s.stopped.Has(string(l.id)) {
 		return sandpit.Errorf(sandpit.Conflict, "it is not archived")
 	}

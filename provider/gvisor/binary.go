@@ -53,11 +53,11 @@ func readBinary(path string) (engineBinary, error) {
 	defer f.Close()
 	for _, p := range f.Progs {
 		if p.Type == elf.PT_INTERP {
-			return engineBinary{}, notStatic("this sandpit is linked with cgo and cannot start a sandbox")
+			return engineBinary{}, newNotStaticError("this sandpit is linked with cgo and cannot start a sandbox")
 		}
 	}
 	if own && raceEnabled {
-		return engineBinary{}, notStatic("this sandpit is built with the race detector and cannot start a sandbox")
+		return engineBinary{}, newNotStaticError("this sandpit is built with the race detector and cannot start a sandbox")
 	}
 	id, err := buildID(f)
 	if err != nil {
@@ -66,7 +66,7 @@ func readBinary(path string) (engineBinary, error) {
 	return engineBinary{path: path, buildID: id}, nil
 }
 
-func notStatic(text string) error {
+func newNotStaticError(text string) error {
 	return sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "%s", text),
 		"build it as a static program: "+StaticBuildCommand)
 }

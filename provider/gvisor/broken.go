@@ -22,14 +22,14 @@ import (
 // what it said at last. Whoever was waiting for an answer finds it there, and so does a
 // person later.
 const (
-	brokenName = "broken"
-	mostBroken = 16       // files; the oldest go first
-	maxWords   = 64 << 10 // bytes of a file
-	maxQuoted  = 300      // bytes of it in an error
+	brokenName        = "broken"
+	maxBreakdowns     = 16       // files; the oldest go first
+	maxBreakdownLog   = 64 << 10 // bytes of a file
+	maxBreakdownQuote = 300      // bytes of it in an error
 
-	// wordsLimit is how long a reaper may take to leave the file.
-	wordsLimit = 2 * time.Second
-	wordsPause = 5 * time.Millisecond
+	// breakdownLimit is how long a reaper may take to leave the file.
+	breakdownLimit = 2 * time.Second
+	breakdownPoll  = 5 * time.Millisecond
 )
 
 // brokenPath is where the reaper of the engine with the directory leaves the file.
@@ -37,14 +37,14 @@ func brokenPath(engine string) string {
 	return filepath.Join(filepath.Dir(filepath.Dir(engine)), brokenName, filepath.Base(engine))
 }
 
-// leaveWords writes down how an engine ended, and what it said.
-func leaveWords(engine, how string, log *os.File) error {
+// writeBreakdown writes down how an engine ended, and what it said.
+func writeBreakdown(engine, how string, log *os.File) error {
 	path := brokenPath(engine)
 	dir := filepath.Dir(path)
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
 	}
-	words, err := io.ReadAll(io.NewSectionReader(log, 0, maxWords))
+	words, err := io.ReadAll(io.NewSectionReader(log, 0, maxBreakdownLog))
 	if err != nil {
 		return err
 	}
@@ -52,11 +52,11 @@ func leaveWords(engine, how string, log *os.File) error {
 	if err := os.WriteFile(half, append([]byte(how+"\n"), words...), 0o600); err != nil {
 		return err
 	}
-	return errors.Join(os.Rename(half, path), forgetWords(dir))
+	return errors.Join(os.Rename(half, path), removeOldBreakdowns(dir))
 }
 
-// forgetWords removes the oldest files of too many.
-func forgetWords(dir string) error {
+// removeOldBreakdowns removes the oldest files of too many.
+func removeOldBreakdowns(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return err
@@ -69,7 +69,7 @@ func forgetWords(dir string) error {
 	}
 	slices.SortFunc(all, func(a, b os.FileInfo) int { return cmp.Compare(b.ModTime().UnixNano(), a.ModTime().UnixNano()) })
 	var errs []error
-	for _, info := range all[min(mostBroken, len(all)):] {
+	for _, info := range all[min(maxBreakdowns, len(all)):] {
 		if err := os.Remove(filepath.Join(dir, info.Name())); !errors.Is(err, os.ErrNotExist) {
 			errs = append(errs, err)
 		}
@@ -77,22 +77,22 @@ func forgetWords(dir string) error {
 	return errors.Join(errs...)
 }
 
-// broke returns how an engine broke down that does not answer, "" if it did not: then it
+// describeBreakdown returns how an engine broke down that does not answer, "" if it did not: then it
 // ended as it should, was killed with its reaper, or lives.
-func broke(ctx context.Context, engine string) string {
-	limit := time.NewTimer(wordsLimit)
+func describeBreakdown(ctx context.Context, engine string) string {
+	limit := time.NewTimer(breakdownLimit)
 	defer limit.Stop()
 	for {
 		ended := engineEnded(engine)
 		text, err := os.ReadFile(brokenPath(engine))
 		if err == nil {
-			return quoteWords(string(text))
+			return quoteBreakdown(string(text))
 		}
 		if ended {
 			return ""
 		}
 		select {
-		case <-time.After(wordsPause):
+		case <-time.After(breakdownPoll):
 		case <-limit.C:
 			return ""
 		case <-ctx.Done():
@@ -110,19 +110,19 @@ func engineEnded(engine string) bool {
 	return !errors.Is(err, unix.EWOULDBLOCK)
 }
 
-// quoteWords makes one line of what a reaper has left.
-func quoteWords(text string) string {
+// quoteBreakdown makes one line of what a reaper has left.
+func quoteBreakdown(text string) string {
 	how, words, _ := strings.Cut(text, "\n")
 	words, _, _ = strings.Cut(strings.TrimSpace(words), "\n\n") // a break-down's reason comes before its places
 	if words == "" {
 		return how
 	}
-	return fmt.Sprintf("%s, %.*q", how, maxQuoted, words)
+	return fmt.Sprintf("%s, %.*q", how, maxBreakdownQuote, words)
 }
 
 // brokenError adds to the failure of a call to an engine how that broke down.
 func brokenError(ctx context.Context, engine string, err error) error {
-	how := broke(ctx, engine)
+	how := describeBreakdown(ctx, engine)
 	if how == "" {
 		return err
 	}
@@ -132,7 +132,7 @@ func brokenError(ctx context.Context, engine string, err error) error {
 
 // engineEnd is the reason for the end of a sandbox that went with its engine.
 func engineEnd(ctx context.Context, engine string) string {
-	if how := broke(ctx, engine); how != "" {
+	if how := describeBreakdown(ctx, engine); how != "" {
 		return "the sandbox's engine broke down: " + how
 	}
 	return "the sandbox's engine has ended"

@@ -36,7 +36,7 @@ func (l *lifecycle) checkpoint(ctx context.Context) error {
 		return err
 	}
 	defer lock.Close()
-	dir, err := l.provider.locate(ctx, l.id)
+	dir, err := l.provider.locateSandbox(ctx, l.id)
 	if err != nil {
 		return err
 	}
@@ -62,17 +62,17 @@ func (l *lifecycle) checkpoint(ctx context.Context) error {
 
 // saveAndContinue is save for a sandbox that keeps running. The engine does both, so that the
 // sandbox continues even if the caller is killed.
-func (b *box) saveAndContinue(ctx context.Context, files []*os.File) error {
-	if err := b.save(ctx, files); err != nil {
+func (sb *engineSandbox) saveAndContinue(ctx context.Context, files []*os.File) error {
+	if err := sb.saveStopped(ctx, files); err != nil {
 		return err
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if !b.saved { // resumed by another call meanwhile
+	sb.mu.Lock()
+	defer sb.mu.Unlock()
+	if !sb.isSaved { // resumed by another call meanwhile
 		return nil
 	}
-	if err := b.unsaveLocked(); err != nil {
-		return b.kernelErrorLocked("resume", err)
+	if err := sb.undoSaveLocked(); err != nil {
+		return sb.kernelErrorLocked("resume", err)
 	}
 	return nil
 }
@@ -116,7 +116,7 @@ const endReportLimit = 2 * time.Second
 
 // checkEnded returns a Conflict for a sandbox that runs, or is stopped or suspended.
 func (l *lifecycle) checkEnded(ctx context.Context) error {
-	dir, err := l.provider.locate(ctx, l.id)
+	dir, err := l.provider.locateSandbox(ctx, l.id)
 	switch sandpit.CodeOf(err) {
 	case sandpit.Conflict:
 		return err

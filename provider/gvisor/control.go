@@ -121,7 +121,7 @@ func newReplyError(err error) *replyError {
 	return &replyError{Code: sandpit.CodeOf(err), Text: err.Error(), Hint: sandpit.HintOf(err)}
 }
 
-func (e *replyError) err() error {
+func (e *replyError) toError() error {
 	if e == nil {
 		return nil
 	}
@@ -155,7 +155,7 @@ func writePacket(conn *net.UnixConn, v any, files ...*os.File) error {
 func readPacket(conn *net.UnixConn, v any) ([]*os.File, error) {
 	data := make([]byte, maxPacket+1)
 	rights := make([]byte, unix.CmsgSpace(maxFiles*4))
-	n, rn, flags, err := receive(conn, data, rights)
+	n, rn, flags, err := receivePacket(conn, data, rights)
 	if err != nil {
 		return nil, err
 	}
@@ -172,10 +172,10 @@ func readPacket(conn *net.UnixConn, v any) ([]*os.File, error) {
 	return files, json.Unmarshal(data[:n], v)
 }
 
-// receive reads one packet. Linux tells the end of a socket of packets too soon if the other
+// receivePacket reads one packet. Linux tells the end of a socket of packets too soon if the other
 // side sends one and closes between its look at the packets and its look at the end:
 // another read then has it.
-func receive(conn *net.UnixConn, data, rights []byte) (n, rn, flags int, err error) {
+func receivePacket(conn *net.UnixConn, data, rights []byte) (n, rn, flags int, err error) {
 	for range 2 {
 		n, rn, flags, _, err = conn.ReadMsgUnix(data, rights)
 		if rn > 0 && errors.Is(err, io.EOF) {
@@ -213,9 +213,9 @@ func closeAll(files []*os.File) {
 	}
 }
 
-// call makes one request to the engine whose directory is dir. A reply's file,
+// callEngine makes one request to the engine whose directory is dir. A reply's file,
 // if there is one, is the caller's.
-func call(ctx context.Context, dir string, req request, files ...*os.File) (reply, *os.File, error) {
+func callEngine(ctx context.Context, dir string, req request, files ...*os.File) (reply, *os.File, error) {
 	rep, f, err := callSocket(ctx, dir, controlName, req, files...)
 	if rep.Error == nil && sandpit.CodeOf(err) == sandpit.Gone { // it did not answer
 		err = brokenError(ctx, dir, err)
@@ -242,7 +242,7 @@ func callSocket(ctx context.Context, dir, name string, req request, files ...*os
 	var rep reply
 	got, err := readPacket(conn, &rep)
 	if err == nil {
-		err = rep.Error.err()
+		err = rep.Error.toError()
 	} else {
 		err = callError(ctx, "hear from the engine", err)
 	}

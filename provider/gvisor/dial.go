@@ -13,17 +13,17 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// dial returns one end of a connection to a TCP port inside, on which the guest
+// dialPort returns one end of a connection to a TCP port inside, on which the guest
 // answers first. It does not wait for that answer, but for a while for room among
 // the connections that the guest has not taken yet.
 //
 // gVisor's own port forwarding is not used: it drops what does not fit when the
 // receiver is slower than the sender.
-func (b *box) dial(ctx context.Context, port int) (*os.File, error) {
+func (sb *engineSandbox) dialPort(ctx context.Context, port int) (*os.File, error) {
 	if port < 1 || port > 65535 {
 		return nil, sandpit.Errorf(sandpit.Invalid, "port %d: want 1 to 65535", port)
 	}
-	conduit, err := b.holdConduit(ctx)
+	conduit, err := sb.openConduit(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -34,7 +34,7 @@ func (b *box) dial(ctx context.Context, port int) (*os.File, error) {
 	}
 	defer theirs.Close()
 	message := binary.BigEndian.AppendUint16(nil, uint16(port))
-	if err := b.send(ctx, conduit, message, unix.UnixRights(int(theirs.Fd()))); err != nil {
+	if err := sb.sendToGuest(ctx, conduit, message, unix.UnixRights(int(theirs.Fd()))); err != nil {
 		_ = ours.Close()
 		return nil, fmt.Errorf("connect to port %d: %w", port, err)
 	}
@@ -49,7 +49,7 @@ const (
 	conduitPause = 2 * time.Millisecond
 )
 
-func (b *box) send(ctx context.Context, conduit *os.File, message, rights []byte) error {
+func (sb *engineSandbox) sendToGuest(ctx context.Context, conduit *os.File, message, rights []byte) error {
 	limit := time.NewTimer(conduitLimit)
 	defer limit.Stop()
 	for {
@@ -64,8 +64,8 @@ func (b *box) send(ctx context.Context, conduit *os.File, message, rights []byte
 		}
 		select {
 		case <-time.After(conduitPause):
-		case <-b.ended:
-			return sandpit.Errorf(sandpit.Gone, "the sandbox has ended: %s", b.exit.Reason)
+		case <-sb.ended:
+			return sandpit.Errorf(sandpit.Gone, "the sandbox has ended: %s", sb.exit.Reason)
 		case <-limit.C:
 			return sandpit.Errorf(sandpit.Timeout, "the guest has taken no connection for %v", conduitLimit)
 		case <-ctx.Done():
@@ -74,28 +74,28 @@ func (b *box) send(ctx context.Context, conduit *os.File, message, rights []byte
 	}
 }
 
-// holdConduit returns the conduit under a descriptor of the caller's own, so
+// openConduit returns the conduit under a descriptor of the caller's own, so
 // that destroying the sandbox meanwhile does no harm.
-func (b *box) holdConduit(ctx context.Context) (*os.File, error) {
-	if err := b.endedError(); err != nil {
+func (sb *engineSandbox) openConduit(ctx context.Context) (*os.File, error) {
+	if err := sb.endedError(); err != nil {
 		return nil, err
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
+	sb.mu.Lock()
+	defer sb.mu.Unlock()
 	// Whoever ended it may have been waited for.
-	if err := b.endedError(); err != nil {
+	if err := sb.endedError(); err != nil {
 		return nil, err
 	}
-	if b.conduit == nil {
-		return nil, sandpit.Errorf(sandpit.Unavailable, "sandbox %s is not running", b.id)
+	if sb.conduit == nil {
+		return nil, sandpit.Errorf(sandpit.Unavailable, "sandbox %s is not running", sb.id)
 	}
-	if b.paused {
-		return nil, sandpit.Errorf(sandpit.Conflict, "sandbox %s is paused", b.id)
+	if sb.paused {
+		return nil, sandpit.Errorf(sandpit.Conflict, "sandbox %s is paused", sb.id)
 	}
-	if b.settings != nil { // after it was saved, the guest was too slow to go on
-		if err := b.letGoLocked(ctx, false); err != nil {
+	if sb.guestSettings != nil { // after it was saved, the guest was too slow to go on
+		if err := sb.releaseGuestLocked(ctx, false); err != nil {
 			return nil, err
 		}
 	}
-	return duplicate(b.conduit)
+	return duplicateFile(sb.conduit)
 }

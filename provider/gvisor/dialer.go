@@ -107,7 +107,7 @@ func (d *dialerServers) applyOrder(o dialerOrder, files []*os.File) error {
 	if len(files) != 1 {
 		return sandpit.Errorf(sandpit.Invalid, "serve gateway %s: the socket is missing", o.ID)
 	}
-	end, err := duplicate(files[0])
+	end, err := duplicateFile(files[0])
 	if err != nil {
 		return err
 	}

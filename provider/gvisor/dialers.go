@@ -23,10 +23,10 @@ const resolvConf = "/etc/resolv.conf"
 // dialerLimit is how long a dialer may take for an order.
 const dialerLimit = 10 * time.Second
 
-// dialerKeeper is the reaper's part: it starts a dialer with the first gateway, and again
+// dialerSupervisor is the reaper's part: it starts a dialer with the first gateway, and again
 // when it breaks down. It keeps both ends of each gateway's socket, so that neither side
 // sees an end when the other is replaced.
-type dialerKeeper struct {
+type dialerSupervisor struct {
 	spawn func(*exec.Cmd) error
 
 	mu       sync.Mutex
@@ -42,29 +42,29 @@ type dialedGateway struct {
 	end   *os.File // the dialer's
 }
 
-func newDialerKeeper(spawn func(*exec.Cmd) error) *dialerKeeper {
-	return &dialerKeeper{spawn: spawn, gateways: make(map[sandpit.ID]*dialedGateway), pause: restartFirst}
+func newDialerSupervisor(spawn func(*exec.Cmd) error) *dialerSupervisor {
+	return &dialerSupervisor{spawn: spawn, gateways: make(map[sandpit.ID]*dialedGateway), pause: restartFirst}
 }
 
 // addGateway has the dialer serve a gateway and returns the gateway's end of the socket,
 // which the caller closes.
-func (k *dialerKeeper) addGateway(id sandpit.ID, g dialer.Grant) (*os.File, error) {
+func (s *dialerSupervisor) addGateway(id sandpit.ID, g dialer.Grant) (*os.File, error) {
 	gateway, end, err := socketPair(unix.SOCK_SEQPACKET)
 	if err != nil {
 		return nil, err
 	}
 	// So a gateway that takes no replies has few descriptors under way.
 	_ = unix.SetsockoptInt(int(end.Fd()), unix.SOL_SOCKET, unix.SO_SNDBUF, 1) // the kernel has a least size
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.gateways[id] = &dialedGateway{g, end}
-	if k.process == nil {
-		err = k.startDialer()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.gateways[id] = &dialedGateway{g, end}
+	if s.process == nil {
+		err = s.startDialer()
 	} else {
-		err = k.sendOrder(id, true)
+		err = s.sendOrder(id, true)
 	}
 	if err != nil {
-		delete(k.gateways, id)
+		delete(s.gateways, id)
 		_ = end.Close()
 		_ = gateway.Close()
 		return nil, fmt.Errorf("start a dialer: %w", err)
@@ -74,84 +74,84 @@ func (k *dialerKeeper) addGateway(id sandpit.ID, g dialer.Grant) (*os.File, erro
 
 // renewGateway has the dialer serve a restarted gateway, whatever its predecessor has done
 // to the socket.
-func (k *dialerKeeper) renewGateway(id sandpit.ID) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.gateways[id] != nil && k.process != nil {
-		_ = k.sendOrder(id, true) // or the next dialer does
+func (s *dialerSupervisor) renewGateway(id sandpit.ID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.gateways[id] != nil && s.process != nil {
+		_ = s.sendOrder(id, true) // or the next dialer does
 	}
 }
 
 // setInside replaces what a gateway may have opened inside. NotFound: there is no such
 // gateway.
-func (k *dialerKeeper) setInside(id sandpit.ID, inside []dialer.Range) error {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	g := k.gateways[id]
+func (s *dialerSupervisor) setInside(id sandpit.ID, inside []dialer.Range) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	g := s.gateways[id]
 	if g == nil {
 		return sandpit.Errorf(sandpit.NotFound, "sandbox %s has no gateway", id)
 	}
 	g.grant.Inside = inside
-	if k.process == nil {
+	if s.process == nil {
 		return nil // the next one gets it before its first request
 	}
-	return k.sendOrder(id, false)
+	return s.sendOrder(id, false)
 }
 
 // removeGateway ends the service of a gateway.
-func (k *dialerKeeper) removeGateway(id sandpit.ID) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	g := k.gateways[id]
+func (s *dialerSupervisor) removeGateway(id sandpit.ID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	g := s.gateways[id]
 	if g == nil {
 		return
 	}
-	delete(k.gateways, id)
-	if k.process != nil {
-		_ = k.sendOrder(id, false) // or it is killed, and the next one does not know it
+	delete(s.gateways, id)
+	if s.process != nil {
+		_ = s.sendOrder(id, false) // or it is killed, and the next one does not know it
 	}
 	_ = g.end.Close()
 }
 
 // sendOrder sends the dialer the state of a gateway, with its socket if that is new. A
 // dialer that does not confirm is killed: its successor gets the state of all gateways.
-func (k *dialerKeeper) sendOrder(id sandpit.ID, withSocket bool) error {
+func (s *dialerSupervisor) sendOrder(id sandpit.ID, withSocket bool) error {
 	o := dialerOrder{ID: id}
 	var files []*os.File
-	if g := k.gateways[id]; g != nil {
+	if g := s.gateways[id]; g != nil {
 		o.Grant = &g.grant
 		if withSocket {
 			files = []*os.File{g.end}
 		}
 	}
-	err := k.control.SetDeadline(time.Now().Add(dialerLimit))
+	err := s.control.SetDeadline(time.Now().Add(dialerLimit))
 	if err == nil {
-		err = writePacket(k.control, o, files...)
+		err = writePacket(s.control, o, files...)
 	}
 	if err == nil {
-		err = k.readReply()
+		err = s.readReply()
 	}
 	if sandpit.CodeOf(err) == sandpit.Invalid {
 		return err // it is alive
 	}
 	if err != nil {
-		_ = k.process.Process.Kill() // fails only if it has ended
+		_ = s.process.Process.Kill() // fails only if it has ended
 	}
 	return nil
 }
 
-func (k *dialerKeeper) readReply() error {
+func (s *dialerSupervisor) readReply() error {
 	var rep dialerReply
-	files, err := readPacket(k.control, &rep)
+	files, err := readPacket(s.control, &rep)
 	closeAll(files)
 	if err != nil {
 		return err
 	}
-	return rep.Error.err()
+	return rep.Error.toError()
 }
 
 // startDialer starts a process and sends it the state of all gateways.
-func (k *dialerKeeper) startDialer() error {
+func (s *dialerSupervisor) startDialer() error {
 	ours, theirs, err := socketPair(unix.SOCK_SEQPACKET)
 	if err != nil {
 		return err
@@ -162,21 +162,21 @@ func (k *dialerKeeper) startDialer() error {
 		return err
 	}
 	cmd := dialerCommand(theirs)
-	if err := k.spawn(cmd); err != nil {
+	if err := s.spawn(cmd); err != nil {
 		_ = control.Close()
 		return explainNamespaceError(err)
 	}
-	k.process, k.control = cmd, control
-	go k.superviseDialer(cmd, control, time.Now())
+	s.process, s.control = cmd, control
+	go s.superviseDialer(cmd, control, time.Now())
 	if err = control.SetDeadline(time.Now().Add(dialerLimit)); err == nil {
-		err = k.readReply()
+		err = s.readReply()
 	}
 	if err != nil {
 		_ = cmd.Process.Kill() // fails only if it has ended
 		return err
 	}
-	for id := range k.gateways {
-		if err := k.sendOrder(id, true); err != nil {
+	for id := range s.gateways {
+		if err := s.sendOrder(id, true); err != nil {
 			return err
 		}
 	}
@@ -185,23 +185,23 @@ func (k *dialerKeeper) startDialer() error {
 
 // superviseDialer waits for the end of a process and starts the next one, as long as there
 // are gateways.
-func (k *dialerKeeper) superviseDialer(cmd *exec.Cmd, control *net.UnixConn, began time.Time) {
+func (s *dialerSupervisor) superviseDialer(cmd *exec.Cmd, control *net.UnixConn, began time.Time) {
 	_ = cmd.Wait() // how it ended does not matter
 	_ = control.Close()
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.process, k.control = nil, nil
-	if time.Since(began) > restartCalm {
-		k.pause = restartFirst
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.process, s.control = nil, nil
+	if time.Since(began) > restartReset {
+		s.pause = restartFirst
 	}
-	for k.process == nil && len(k.gateways) > 0 {
-		wait := k.pause
-		k.pause = min(2*wait, restartMost)
-		k.mu.Unlock()
+	for s.process == nil && len(s.gateways) > 0 {
+		wait := s.pause
+		s.pause = min(2*wait, restartMax)
+		s.mu.Unlock()
 		time.Sleep(wait)
-		k.mu.Lock()
-		if k.process == nil && len(k.gateways) > 0 {
-			_ = k.startDialer() // or again
+		s.mu.Lock()
+		if s.process == nil && len(s.gateways) > 0 {
+			_ = s.startDialer() // or again
 		}
 	}
 }
@@ -225,11 +225,11 @@ func dialerCommand(control *os.File) *exec.Cmd {
 
 // dialerIDs maps a dialer's only user to one without rights: for root, one that no engine
 // and no gateway uses; for anybody else, the user itself.
-func dialerIDs() engineMapping {
+func dialerIDs() idMapping {
 	if hasIDPool() {
-		return singleID(rangeBase + rangeSize + 1)
+		return singleIDMapping(rangeBase + rangeSize + 1)
 	}
-	return ownIDs()
+	return ownIDMapping()
 }
 
 // machineResolvers are those that the machine uses now.

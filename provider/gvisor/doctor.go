@@ -31,14 +31,14 @@ type Finding struct {
 func Examine(path string) []Finding {
 	m := thisMachine()
 	return []Finding{
-		m.kernel(),
+		m.examineKernel(),
 		examineBinary(path),
-		m.namespaces(),
-		m.userIDs(),
-		m.appArmor(),
-		m.container(),
-		m.cgroup(),
-		m.serverGroup(),
+		m.examineNamespaces(),
+		m.examineUserIDs(),
+		m.examineAppArmor(),
+		m.examineContainer(),
+		m.examineLimits(),
+		m.examineServerGroup(),
 	}
 }
 
@@ -50,8 +50,8 @@ func examineBinary(path string) Finding {
 	return f
 }
 
-// kernel wants 5.10; root wants 5.12, for mounts that map owners.
-func (m machine) kernel() Finding {
+// examineKernel wants 5.10; root wants 5.12, for mounts that map owners.
+func (m machine) examineKernel() Finding {
 	release := m.read("/proc/sys/kernel/osrelease")
 	f := Finding{Name: "kernel", Text: "Linux " + release}
 	major, minor, ok := parseRelease(release)
@@ -76,7 +76,7 @@ func parseRelease(release string) (major, minor int, ok bool) {
 	return major, minor, err1 == nil && err2 == nil
 }
 
-func (m machine) namespaces() Finding {
+func (m machine) examineNamespaces() Finding {
 	f := Finding{Name: "user namespaces", Text: "allowed"}
 	switch {
 	case m.weak:
@@ -89,8 +89,8 @@ func (m machine) namespaces() Finding {
 	return f
 }
 
-// userIDs says whether sandboxes have IDs of their own outside.
-func (m machine) userIDs() Finding {
+// examineUserIDs says whether sandboxes have IDs of their own outside.
+func (m machine) examineUserIDs() Finding {
 	f := Finding{Name: "user IDs", Text: "each sandbox has its own IDs"}
 	switch {
 	case m.pool:
@@ -108,7 +108,7 @@ func failedBy(name string, err error) Finding {
 	return Finding{Name: name, Text: err.Error(), Hint: sandpit.HintOf(err), Failed: true}
 }
 
-func (m machine) appArmor() Finding {
+func (m machine) examineAppArmor() Finding {
 	f := Finding{Name: "AppArmor", Text: "does not stand in the way"}
 	if m.read("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == "1" && !m.root {
 		f.Text = "forbids user namespaces to programs without a profile"
@@ -124,7 +124,7 @@ profile sandpit %s flags=(unconfined) {
 }`, program)
 }
 
-func (m machine) container() Finding {
+func (m machine) examineContainer() Finding {
 	f := Finding{Name: "container", Text: "not in one"}
 	if m.inContainer() {
 		f.Text = "inside one, which must allow user namespaces and mounts"
@@ -133,9 +133,9 @@ func (m machine) container() Finding {
 	return f
 }
 
-// cgroup says which limits can be enforced. Those of disk and processes are the
+// examineLimits says which limits can be enforced. Those of disk and processes are the
 // sandbox's own kernel's business and always are.
-func (machine) cgroup() Finding {
+func (machine) examineLimits() Finding {
 	f := Finding{Name: "limits", Text: "of memory, CPU, disk and processes are enforced"}
 	plan, err := cgroup.Plan("doctor")
 	if err != nil {
@@ -155,8 +155,8 @@ func (machine) cgroup() Finding {
 	return f
 }
 
-// executable returns the running program's path, for people.
-func executable() string {
+// executablePath returns the running program's path, for people.
+func executablePath() string {
 	path, err := os.Executable()
 	if err != nil {
 		return "sandpit"
@@ -164,8 +164,8 @@ func executable() string {
 	return filepath.Clean(path)
 }
 
-// serverGroup reports whether a server that is started here gets a control group of its own.
-func (machine) serverGroup() Finding {
+// examineServerGroup reports whether a server that is started here gets a control group of its own.
+func (machine) examineServerGroup() Finding {
 	f := Finding{Name: "server", Text: "gets a control group of its own, which outweighs sandboxes"}
 	if err := cgroup.CheckServerGroup(); err != nil {
 		f.Text = "a server started here gets no control group of its own: " + err.Error()

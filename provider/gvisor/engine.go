@@ -28,7 +28,7 @@ const (
 	engineReadyFD  = 4
 	engineLockFD   = 5 // held, never used: the lock lives as long as one of its holders
 
-	engineGatewaysFD = 6 // a gatewayClient's connection
+	engineGatewaysFD = 6 // a gatewayRequester's connection
 )
 
 // idsArgument says that the engine's sandboxes have IDs of their own.
@@ -53,7 +53,7 @@ func engineMain(args []string) int {
 	for _, fd := range []int{engineListenFD, engineReadyFD, engineLockFD, engineGatewaysFD} {
 		unix.CloseOnExec(fd)
 	}
-	e := &engine{boxes: make(map[sandpit.ID]*box)}
+	e := &engine{sandboxes: make(map[sandpit.ID]*engineSandbox)}
 	if len(args) == 0 {
 		return 2
 	}
@@ -63,13 +63,13 @@ func engineMain(args []string) int {
 		e.gateways.conn, err = unixConn(os.NewFile(engineGatewaysFD, "gateways"))
 	}
 	if err == nil {
-		ln, err = prepareEngine(slices.Contains(args[1:], idsArgument))
+		ln, err = setUpEngine(slices.Contains(args[1:], idsArgument))
 	}
 	if err != nil {
-		report(ready, err)
+		reportReady(ready, err)
 		return 1
 	}
-	report(ready, nil)
+	reportReady(ready, nil)
 	if err := e.serve(ln); err != nil {
 		fmt.Fprintln(os.NewFile(2, "log"), "engine:", err)
 		return 1
@@ -77,15 +77,15 @@ func engineMain(args []string) int {
 	return 0
 }
 
-// prepareEngine builds the world the engine lives in and opens its socket.
-func prepareEngine(givesIDs bool) (*net.UnixListener, error) {
+// setUpEngine builds the world the engine lives in and opens its socket.
+func setUpEngine(givesIDs bool) (*net.UnixListener, error) {
 	if err := enterOwnRoot(); err != nil {
 		return nil, explainMountError(err)
 	}
-	if err := loopbackUp(); err != nil {
+	if err := startLoopback(); err != nil {
 		return nil, fmt.Errorf("bring the loopback interface up: %w", err)
 	}
-	if err := hideStdio(); err != nil {
+	if err := nullStdio(); err != nil {
 		return nil, err
 	}
 	if err := os.Setenv(engineIDEnv, sidecarDir); err != nil {
@@ -113,7 +113,7 @@ func enterOwnRoot() error {
 		{"mount a root directory", func() error {
 			return unix.Mount("sandpit", engineRoot, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0711,size="+rootSize)
 		}},
-		{"fill the root directory", fillRoot},
+		{"fill the root directory", populateRoot},
 		{"mount /proc", func() error {
 			return unix.Mount("proc", engineRoot+"/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "")
 		}},
@@ -131,7 +131,7 @@ func enterOwnRoot() error {
 	return nil
 }
 
-func fillRoot() error {
+func populateRoot() error {
 	for _, dir := range []string{hostRoot, "/proc", "/tmp", stateDir, sidecarDir, bundleDir} {
 		if err := os.Mkdir(engineRoot+dir, 0o755); err != nil { //nolint:gosec // the root above is closed to others
 			return err
@@ -152,10 +152,10 @@ func fillRoot() error {
 	return nil
 }
 
-// loopbackUp sets the only interface of a new network namespace to work. All
+// startLoopback sets the only interface of a new network namespace to work. All
 // offline sandboxes of the engine share this namespace; each has a network
 // stack of its own in its kernel.
-func loopbackUp() error {
+func startLoopback() error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return err
@@ -169,9 +169,9 @@ func loopbackUp() error {
 	return unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, ifr)
 }
 
-// hideStdio points the standard files at the null device: gVisor hands
+// nullStdio points the standard files at the null device: gVisor hands
 // whatever these variables hold to the first process of a sandbox.
-func hideStdio() error {
+func nullStdio() error {
 	null, err := openNull()
 	if err != nil {
 		return err
@@ -226,10 +226,10 @@ func fileListener(f *os.File) (*net.UnixListener, error) {
 // engine holds the sandboxes.
 type engine struct {
 	cgroups  cgroup.Groups // of the engine, for its sandboxes to have groups below
-	gateways gatewayClient
+	gateways gatewayRequester
 
-	mu    sync.Mutex
-	boxes map[sandpit.ID]*box
+	mu        sync.Mutex
+	sandboxes map[sandpit.ID]*engineSandbox
 }
 
 // newConfig returns gVisor's configuration for a sandbox with the given layer, in which
@@ -247,9 +247,9 @@ func newConfig(l layer, setIDs bool) (*config.Config, error) {
 		"--host-settings=ignore",
 		"--sidecar-usage-policy=LEGACY_DEPRECATED_SLOW_EMBEDDED_FALLBACK",
 		"--in-sandbox-cgroup=v2",
-		"--restore-spec-validation=ignore", // paths and ids differ; what must be the same, the provider sees to
-		"--file-access-mounts=exclusive",   // but for those that sharedAnnotations name
-		"--overlay2=root:" + l.medium(),    // the directory is read from here, all else from annotations
+		"--restore-spec-validation=ignore",       // paths and ids differ; what must be the same, the provider sees to
+		"--file-access-mounts=exclusive",         // but for those that sharedAnnotations name
+		"--overlay2=root:" + l.toOverlayMedium(), // the directory is read from here, all else from annotations
 		"--allow-suid=" + strconv.FormatBool(setIDs),
 	})
 	if err != nil {
@@ -260,7 +260,7 @@ func newConfig(l layer, setIDs bool) (*config.Config, error) {
 
 // serve answers calls until the socket fails. The engine has no orderly end:
 // its reaper kills it, and the machine's kernel cleans up.
-func (e *engine) serve(ln *net.UnixListener) error { return serveListener(ln, e.handle) }
+func (e *engine) serve(ln *net.UnixListener) error { return serveListener(ln, e.handleRequest) }
 
 // serveListener answers calls until the socket fails.
 func serveListener(ln *net.UnixListener, handle func(context.Context, request, []*os.File) (reply, *os.File, error)) error {
@@ -277,49 +277,49 @@ func serveListener(ln *net.UnixListener, handle func(context.Context, request, [
 	}
 }
 
-func (e *engine) handle(ctx context.Context, req request, files []*os.File) (reply, *os.File, error) {
+func (e *engine) handleRequest(ctx context.Context, req request, files []*os.File) (reply, *os.File, error) {
 	if err := req.ID.Validate(); err != nil {
 		return reply{}, nil, err
 	}
 	if req.Op == opCreate {
-		notes, err := e.create(ctx, req, files)
+		notes, err := e.createSandbox(ctx, req, files)
 		return reply{Notes: notes}, nil, err
 	}
 	e.mu.Lock()
-	b := e.boxes[req.ID]
+	sb := e.sandboxes[req.ID]
 	e.mu.Unlock()
-	if b == nil {
+	if sb == nil {
 		return reply{}, nil, sandpit.Errorf(sandpit.Gone, "sandbox %s does not exist", req.ID)
 	}
 	switch req.Op {
 	case opDial:
-		f, err := b.dial(ctx, req.Port)
+		f, err := sb.dialPort(ctx, req.Port)
 		return reply{}, f, err
 	case opWait:
-		exit, err := b.wait(ctx)
-		return reply{Exit: &exit, Stopped: b.wasStopped()}, nil, err
+		exit, err := sb.awaitEnd(ctx)
+		return reply{Exit: &exit, Stopped: sb.wasStopped()}, nil, err
 	case opSettle:
-		return reply{}, nil, b.settle()
+		return reply{}, nil, sb.applyLimits()
 	case opStats:
-		stats, err := b.stats()
-		return reply{Stats: &stats, Paused: b.isPaused()}, nil, err
+		stats, err := sb.measure()
+		return reply{Stats: &stats, Paused: sb.isPaused()}, nil, err
 	case opPause:
-		return reply{}, nil, b.pause()
+		return reply{}, nil, sb.pause()
 	case opResume:
-		return reply{}, nil, b.resume()
+		return reply{}, nil, sb.resume()
 	case opSave, opState, opUnsave, opLayer:
-		return reply{}, nil, b.handleSaving(ctx, req, files)
+		return reply{}, nil, sb.handleSaving(ctx, req, files)
 	case opHeld:
-		f, err := b.heldFile(req.Held)
+		f, err := sb.openHeld(req.Held)
 		return reply{}, f, err
 	case opIdentify:
-		return reply{}, nil, b.identify(files)
+		return reply{}, nil, sb.setIdentity(files)
 	case opDestroy:
 		if req.Stopped {
-			b.markStopped()
+			sb.markStopped()
 		}
-		err := b.destroy()
-		e.forget(b)
+		err := sb.destroy()
+		e.removeSandbox(sb)
 		return reply{}, nil, err
 	default:
 		return reply{}, nil, sandpit.Errorf(sandpit.Invalid, "operation %q does not exist", req.Op)
@@ -327,53 +327,53 @@ func (e *engine) handle(ctx context.Context, req request, files []*os.File) (rep
 }
 
 // handleSaving is handle for what writes a sandbox down.
-func (b *box) handleSaving(ctx context.Context, req request, files []*os.File) error {
+func (sb *engineSandbox) handleSaving(ctx context.Context, req request, files []*os.File) error {
 	switch {
 	case req.Op == opUnsave:
-		return b.unsave()
+		return sb.undoSave()
 	case req.Op == opLayer:
-		return b.copyLayer(ctx, files)
+		return sb.copyLayer(ctx, files)
 	case req.Op == opSave && req.GoOn:
-		return b.saveAndContinue(ctx, files)
+		return sb.saveAndContinue(ctx, files)
 	case req.Op == opSave:
-		return b.save(ctx, files)
+		return sb.saveStopped(ctx, files)
 	case req.Save == nil:
 		return sandpit.Errorf(sandpit.Invalid, "save: no description")
 	}
-	return b.saveState(ctx, *req.Save, files)
+	return sb.saveState(ctx, *req.Save, files)
 }
 
-// create makes a sandbox and returns what is not enforced. When it fails, or its
+// createSandbox makes a sandbox and returns what is not enforced. When it fails, or its
 // caller goes away meanwhile, nothing of the sandbox is left.
-func (e *engine) create(ctx context.Context, req request, files []*os.File) (notes []string, err error) {
+func (e *engine) createSandbox(ctx context.Context, req request, files []*os.File) (notes []string, err error) {
 	if req.Create == nil {
 		return nil, sandpit.Errorf(sandpit.Invalid, "create: no description")
 	}
-	b := newBox(req.ID, &e.gateways)
+	sb := newEngineSandbox(req.ID, &e.gateways)
 	e.mu.Lock()
-	_, exists := e.boxes[req.ID]
+	_, exists := e.sandboxes[req.ID]
 	if !exists {
-		e.boxes[req.ID] = b
+		e.sandboxes[req.ID] = sb
 	}
 	e.mu.Unlock()
 	if exists {
 		return nil, sandpit.Errorf(sandpit.AlreadyExists, "sandbox %s exists already", req.ID)
 	}
-	notes, err = b.create(ctx, *req.Create, e.cgroups, files)
+	notes, err = sb.create(ctx, *req.Create, e.cgroups, files)
 	if err == nil {
 		err = ctx.Err()
 	}
 	if err != nil {
-		err = errors.Join(err, b.destroy())
-		e.forget(b)
+		err = errors.Join(err, sb.destroy())
+		e.removeSandbox(sb)
 	}
 	return notes, err
 }
 
-func (e *engine) forget(b *box) {
+func (e *engine) removeSandbox(sb *engineSandbox) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.boxes[b.id] == b {
-		delete(e.boxes, b.id)
+	if e.sandboxes[sb.id] == sb {
+		delete(e.sandboxes, sb.id)
 	}
 }

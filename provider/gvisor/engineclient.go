@@ -18,7 +18,7 @@ type engineClient struct {
 // call makes a request. A file of the reply, if there is one, belongs to the caller.
 func (c engineClient) call(ctx context.Context, req request, files ...*os.File) (reply, *os.File, error) {
 	req.ID = c.id
-	return call(ctx, c.dir, req, files...)
+	return callEngine(ctx, c.dir, req, files...)
 }
 
 // run makes a request whose reply has no file.
@@ -71,7 +71,7 @@ func (c engineClient) environment(ctx context.Context) (map[string]string, error
 
 // setEnvironment has the engine hold another environment.
 func (c engineClient) setEnvironment(ctx context.Context, env map[string]string) error {
-	f, err := identity{Env: env}.file()
+	f, err := identity{Env: env}.toFile()
 	if err != nil {
 		return err
 	}

@@ -28,7 +28,7 @@ func thisMachine() machine {
 		root: root,
 		weak: root && !confine.HasCapabilities(unix.CAP_SETFCAP),
 		pool: hasIDPool(),
-		self: executable(),
+		self: executablePath(),
 		read: func(path string) string {
 			data, err := os.ReadFile(path)
 			if err != nil {
@@ -51,15 +51,15 @@ func explainMountError(err error) error { return thisMachine().explainMount(err)
 func (m machine) explainNamespace(err error) error {
 	switch {
 	case errors.Is(err, unix.ENOSPC) || m.read("/proc/sys/user/max_user_namespaces") == "0":
-		return m.refused(err, "this machine allows no more user namespaces",
+		return m.newRefusal(err, "this machine allows no more user namespaces",
 			"raise the limit as root: sysctl -w user.max_user_namespaces=15000")
 	case m.read("/proc/sys/kernel/unprivileged_userns_clone") == "0":
-		return m.refused(err, "this machine forbids user namespaces to ordinary users",
+		return m.newRefusal(err, "this machine forbids user namespaces to ordinary users",
 			"allow them as root: sysctl -w kernel.unprivileged_userns_clone=1")
 	case errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES):
 		return m.explainPermission(err)
 	case errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS):
-		return m.refused(err, "this machine's kernel has no user namespaces",
+		return m.newRefusal(err, "this machine's kernel has no user namespaces",
 			"sandpit needs Linux 5.10 or newer with CONFIG_USER_NS")
 	}
 	return sandpit.Errorf(sandpit.Internal, "start the engine: %w", err)
@@ -72,7 +72,7 @@ func (m machine) explainMount(err error) error {
 		return m.explainPermission(err)
 	}
 	if errors.Is(err, unix.EINVAL) && strings.Contains(err.Error(), "change the root directory") {
-		return m.refused(err, "this machine's root directory is not a mount of its own (a chroot or an initramfs)",
+		return m.newRefusal(err, "this machine's root directory is not a mount of its own (a chroot or an initramfs)",
 			"run sandpit outside of the chroot")
 	}
 	return sandpit.Errorf(sandpit.Internal, "start the engine: %w", err)
@@ -81,21 +81,21 @@ func (m machine) explainMount(err error) error {
 func (m machine) explainPermission(err error) error {
 	switch {
 	case m.weak:
-		return m.refused(err, "this root has no CAP_SETFCAP, without which it may not make user namespaces",
+		return m.newRefusal(err, "this root has no CAP_SETFCAP, without which it may not make user namespaces",
 			"give it that capability, or run sandpit as an ordinary user")
 	case m.inContainer():
-		return m.refused(err, "this container forbids what a sandbox needs (user namespaces and mounts)",
+		return m.newRefusal(err, "this container forbids what a sandbox needs (user namespaces and mounts)",
 			"start the container with: "+ContainerOptions)
 	case m.read("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == "1" && !m.root:
-		return m.refused(err, "AppArmor forbids user namespaces to programs it does not know",
+		return m.newRefusal(err, "AppArmor forbids user namespaces to programs it does not know",
 			"allow them as root: sysctl -w kernel.apparmor_restrict_unprivileged_userns=0; "+
 				"or give this program alone a profile: sandpit doctor prints it")
 	}
-	return m.refused(err, "this machine forbids user namespaces or mounts in them",
+	return m.newRefusal(err, "this machine forbids user namespaces or mounts in them",
 		"run sandpit doctor for what was tried")
 }
 
-func (machine) refused(err error, text, hint string) error {
+func (machine) newRefusal(err error, text, hint string) error {
 	return sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "%s: %w", text, err), hint)
 }
 

@@ -23,8 +23,8 @@ const sumsName = "sha256.json"
 // exportedFiles are all that a snapshot needs.
 func exportedFiles() []string { return append(snapshotFileNames(), rootImage, guestImage) }
 
-// portable is Unsupported for what needs more than its own files.
-func portable(r record) error {
+// checkPortable is Unsupported for what needs more than its own files.
+func checkPortable(r record) error {
 	if len(r.Shown) > 0 || len(r.Spec.Mounts) > 0 {
 		return sandpit.WithHint(
 			sandpit.Errorf(sandpit.Unsupported, "it shows directories of this machine, and so is of no use anywhere else"),
@@ -38,10 +38,10 @@ func portable(r record) error {
 func (p *Provider) ExportSnapshot(ctx context.Context, id sandpit.SnapshotID, to io.Writer) error {
 	m, err := p.states.snapshots.Read(string(id))
 	if err == nil {
-		err = portable(m.Record)
+		err = checkPortable(m.Record)
 	}
 	if err == nil {
-		err = p.export(ctx, id, m, to)
+		err = p.writeSnapshot(ctx, id, m, to)
 	}
 	if err != nil {
 		return fmt.Errorf("export snapshot %s: %w", id, err)
@@ -49,7 +49,7 @@ func (p *Provider) ExportSnapshot(ctx context.Context, id sandpit.SnapshotID, to
 	return nil
 }
 
-func (p *Provider) export(ctx context.Context, id sandpit.SnapshotID, m kernelState, to io.Writer) error {
+func (p *Provider) writeSnapshot(ctx context.Context, id sandpit.SnapshotID, m kernelState, to io.Writer) error {
 	w := tar.NewWriter(to)
 	if err := writeJSONEntry(w, kernelDescription, m); err != nil {
 		return err
@@ -195,7 +195,7 @@ func checkImported(m *kernelState) error {
 	if r.Group != "" && r.Group.Validate() != nil {
 		return sandpit.Errorf(sandpit.Invalid, "%s: %q is nobody's control group", kernelDescription, string(r.Group))
 	}
-	if err := portable(*r); err != nil {
+	if err := checkPortable(*r); err != nil {
 		return err
 	}
 	if orDefaults(r.Spec.Resources, r.Limits.Resources) != r.Limits.Resources {

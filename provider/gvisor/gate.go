@@ -12,29 +12,29 @@ import (
 // connections are closed, and nobody could tell of a call under way whether it was done.
 // Those that have no answer yet get a moment for it, and others wait.
 type gate struct {
-	mu     sync.Mutex
-	shut   chan struct{} // nil while it is open; closed when it opens again
-	passed int           // calls without an answer
-	none   chan struct{} // closed when there are none; nil if nobody waits for that
+	mu       sync.Mutex
+	reopened chan struct{} // nil while it is open; closed when it opens again
+	calls    int           // calls without an answer
+	drained  chan struct{} // closed when there are none; nil if nobody waits for that
 }
 
-// gatePatience is how long those calls have. They take milliseconds, unless they wait for
+// gateLimit is how long those calls have. They take milliseconds, unless they wait for
 // something.
-const gatePatience = time.Second
+const gateLimit = time.Second
 
 // close returns when calls have their answers, or do not get them in time. open ends it.
 func (g *gate) close(ctx context.Context) (open func()) {
 	g.mu.Lock()
 	shut := make(chan struct{})
-	g.shut = shut
+	g.reopened = shut
 	none := make(chan struct{})
-	if g.passed == 0 {
+	if g.calls == 0 {
 		close(none)
 	} else {
-		g.none = none
+		g.drained = none
 	}
 	g.mu.Unlock()
-	limit := time.NewTimer(gatePatience)
+	limit := time.NewTimer(gateLimit)
 	defer limit.Stop()
 	select {
 	case <-none:
@@ -44,17 +44,17 @@ func (g *gate) close(ctx context.Context) (open func()) {
 	return func() {
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		g.shut, g.none = nil, nil
+		g.reopened, g.drained = nil, nil
 		close(shut)
 	}
 }
 
-// pass returns when a call may begin. left is to be called when it has its answer.
-func (g *gate) pass(ctx context.Context) (left func(), err error) {
+// enter returns when a call may begin. left is to be called when it has its answer.
+func (g *gate) enter(ctx context.Context) (left func(), err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for g.shut != nil {
-		shut := g.shut
+	for g.reopened != nil {
+		shut := g.reopened
 		g.mu.Unlock()
 		select {
 		case <-shut:
@@ -65,33 +65,33 @@ func (g *gate) pass(ctx context.Context) (left func(), err error) {
 			return nil, context.Cause(ctx)
 		}
 	}
-	g.passed++
-	return g.left, nil
+	g.calls++
+	return g.leave, nil
 }
 
-func (g *gate) left() {
+func (g *gate) leave() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.passed--
-	if g.passed == 0 && g.none != nil {
-		close(g.none)
-		g.none = nil
+	g.calls--
+	if g.calls == 0 && g.drained != nil {
+		close(g.drained)
+		g.drained = nil
 	}
 }
 
-// gated is a transport whose calls pass a gate.
-type gated struct {
+// gatedTransport is a transport whose calls pass a gate.
+type gatedTransport struct {
 	gate *gate
 	http.RoundTripper
 }
 
 // RoundTrip implements http.RoundTripper.
-func (t gated) RoundTrip(r *http.Request) (*http.Response, error) {
-	left, err := t.gate.pass(r.Context())
+func (t gatedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	left, err := t.gate.enter(r.Context())
 	if err != nil {
 		return nil, err
 	}
-	if isLong(r) {
+	if isUpload(r) {
 		left()
 	} else {
 		defer left()
@@ -99,8 +99,8 @@ func (t gated) RoundTrip(r *http.Request) (*http.Response, error) {
 	return t.RoundTripper.RoundTrip(r)
 }
 
-// isLong reports whether a call has its answer only when somebody else has said all: it is
+// isUpload reports whether a call has its answer only when somebody else has said all: it is
 // not waited for.
-func isLong(r *http.Request) bool {
+func isUpload(r *http.Request) bool {
 	return r.Method == http.MethodPost && (r.URL.Path == "/files" || r.URL.Path == "/tree" || strings.HasSuffix(r.URL.Path, "/StreamInput"))
 }

@@ -43,9 +43,9 @@ type gatewayConfig struct {
 	Authority []byte `json:"authority,omitempty"`
 }
 
-// authority returns what the sandbox is to trust, and makes it when headers are set for
+// ensureAuthority returns what the sandbox is to trust, and makes it when headers are set for
 // the first time.
-func (c *gatewayConfig) authority() (*network.Authority, error) {
+func (c *gatewayConfig) ensureAuthority() (*network.Authority, error) {
 	if len(c.Authority) > 0 {
 		return network.ParseAuthority(c.Authority)
 	}
@@ -91,10 +91,10 @@ func gatewayMain(args []string) int {
 	if err != nil {
 		return 1
 	}
-	keeper := &gatewayKeeper{gateway: gateway, config: config}
+	keeper := &gatewayServer{gateway: gateway, config: config}
 	go func() {
 		defer cancel()
-		_ = serveListener(ln, keeper.handle) // the next process takes the calls that are waiting
+		_ = serveListener(ln, keeper.handleRequest) // the next process takes the calls that are waiting
 	}()
 	_ = gateway.Run(ctx) // however it ended, the reaper starts another if the sandbox lives
 	return 1
@@ -107,7 +107,7 @@ func openGateway(config *os.File, args []string) (*network.Gateway, error) {
 		return nil, err
 	}
 	before := len(cfg.Authority)
-	authority, err := cfg.authority()
+	authority, err := cfg.ensureAuthority()
 	if err != nil {
 		return nil, err
 	}
@@ -169,8 +169,8 @@ func writeGatewayConfig(f *os.File, cfg gatewayConfig) error {
 	return err
 }
 
-// gatewayKeeper answers calls about a gateway.
-type gatewayKeeper struct {
+// gatewayServer answers calls about a gateway.
+type gatewayServer struct {
 	gateway *network.Gateway
 
 	mu     sync.Mutex // of changes
@@ -180,28 +180,28 @@ type gatewayKeeper struct {
 // decisionsPerReply bounds a reply: a decision takes up to 1 KiB of it.
 const decisionsPerReply = 100
 
-func (k *gatewayKeeper) handle(ctx context.Context, req request, _ []*os.File) (reply, *os.File, error) {
+func (s *gatewayServer) handleRequest(ctx context.Context, req request, _ []*os.File) (reply, *os.File, error) {
 	switch req.Op {
 	case opPolicy:
 		if req.Policy == nil {
 			return reply{}, nil, sandpit.Errorf(sandpit.Invalid, "set the network policy: there is none")
 		}
-		return reply{}, nil, k.setPolicy(*req.Policy)
+		return reply{}, nil, s.setPolicy(*req.Policy)
 	case opDecisions:
-		return reply{Decisions: k.gateway.Decisions(req.After, decisionsPerReply)}, nil, nil
+		return reply{Decisions: s.gateway.Decisions(req.After, decisionsPerReply)}, nil, nil
 	case opRecall:
-		k.gateway.Recall(req.Decisions)
+		s.gateway.Recall(req.Decisions)
 		return reply{}, nil, nil
 	case opSecrets:
-		return reply{}, nil, k.addSecrets(req.Secrets)
+		return reply{}, nil, s.addSecrets(req.Secrets)
 	case opTraffic:
-		traffic := k.gateway.Stats()
+		traffic := s.gateway.Stats()
 		return reply{Traffic: &traffic}, nil, nil
 	case opExplain:
-		list, err := k.gateway.Explain(ctx, req.Target)
+		list, err := s.gateway.Explain(ctx, req.Target)
 		return reply{Decisions: list[:min(len(list), decisionsPerReply)]}, nil, err
 	case opAuthority:
-		certificate, err := k.certificate()
+		certificate, err := s.readCertificate()
 		return reply{Authority: certificate}, nil, err
 	default:
 		return reply{}, nil, sandpit.Errorf(sandpit.Invalid, "operation %q does not exist", req.Op)
@@ -210,10 +210,10 @@ func (k *gatewayKeeper) handle(ctx context.Context, req request, _ []*os.File) (
 
 // setPolicy writes the rules down first: a process that comes after this one must
 // not go by older rules than were promised.
-func (k *gatewayKeeper) setPolicy(p sandpit.NetworkPolicy) error {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	cfg, err := readGatewayConfig(k.config)
+func (s *gatewayServer) setPolicy(p sandpit.NetworkPolicy) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	cfg, err := readGatewayConfig(s.config)
 	if err != nil {
 		return fmt.Errorf("keep the network policy: %w", err)
 	}
@@ -221,23 +221,23 @@ func (k *gatewayKeeper) setPolicy(p sandpit.NetworkPolicy) error {
 		return err
 	}
 	cfg.Policy = p
-	authority, err := cfg.authority()
+	authority, err := cfg.ensureAuthority()
 	if err != nil {
 		return err
 	}
-	if err := writeGatewayConfig(k.config, cfg); err != nil {
+	if err := writeGatewayConfig(s.config, cfg); err != nil {
 		return fmt.Errorf("keep the network policy: %w", err)
 	}
-	k.gateway.SetAuthority(authority) // before anybody is to be shown it
-	return k.gateway.SetPolicy(p)
+	s.gateway.SetAuthority(authority) // before anybody is to be shown it
+	return s.gateway.SetPolicy(p)
 }
 
 // addSecrets adds, replaces and, where the value is empty, takes away secrets. They are
 // kept in the same way as the rules.
-func (k *gatewayKeeper) addSecrets(secrets map[string]string) error {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	cfg, err := readGatewayConfig(k.config)
+func (s *gatewayServer) addSecrets(secrets map[string]string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	cfg, err := readGatewayConfig(s.config)
 	if err != nil {
 		return fmt.Errorf("keep the network's secrets: %w", err)
 	}
@@ -251,17 +251,17 @@ func (k *gatewayKeeper) addSecrets(secrets map[string]string) error {
 	}
 	maps.DeleteFunc(all, func(_, value string) bool { return value == "" })
 	cfg.Secrets = all
-	if err := writeGatewayConfig(k.config, cfg); err != nil {
+	if err := writeGatewayConfig(s.config, cfg); err != nil {
 		return fmt.Errorf("keep the network's secrets: %w", err)
 	}
-	return k.gateway.SetSecrets(all)
+	return s.gateway.SetSecrets(all)
 }
 
-// certificate is what the sandbox is to trust; none if nothing is.
-func (k *gatewayKeeper) certificate() ([]byte, error) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	cfg, err := readGatewayConfig(k.config)
+// readCertificate is what the sandbox is to trust; none if nothing is.
+func (s *gatewayServer) readCertificate() ([]byte, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	cfg, err := readGatewayConfig(s.config)
 	if err != nil || len(cfg.Authority) == 0 {
 		return nil, err
 	}

@@ -41,16 +41,16 @@ type gatewayReply struct {
 
 const gatewayFiles = 2
 
-// gatewayClient is the engine's end of the connection to its reaper, which can
+// gatewayRequester is the engine's end of the connection to its reaper, which can
 // start processes in the machine's network where the engine cannot.
-type gatewayClient struct {
+type gatewayRequester struct {
 	mu   sync.Mutex
 	conn *net.UnixConn
 }
 
-// start returns when the gateway's process has been started. The files stay the
+// requestGateway returns when the gateway's process has been started. The files stay the
 // caller's.
-func (c *gatewayClient) start(req gatewayRequest, link, life *os.File) error {
+func (c *gatewayRequester) requestGateway(req gatewayRequest, link, life *os.File) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err := writePacket(c.conn, req, link, life); err != nil {
@@ -62,7 +62,7 @@ func (c *gatewayClient) start(req gatewayRequest, link, life *os.File) error {
 	if err != nil {
 		return fmt.Errorf("ask for a gateway: %w", err)
 	}
-	return rep.Error.err()
+	return rep.Error.toError()
 }
 
 // gatewayStarter is the reaper's part: it starts gateways, and starts them again
@@ -70,7 +70,7 @@ func (c *gatewayClient) start(req gatewayRequest, link, life *os.File) error {
 type gatewayStarter struct {
 	dir     string
 	spawn   chan func()
-	dialers *dialerKeeper
+	dialers *dialerSupervisor
 	// last is the newest gateway of each sandbox, until it is seen to be gone. It is
 	// serve's own.
 	last map[sandpit.ID]*gatewayProcess
@@ -101,14 +101,14 @@ func newGatewayStarter(dir string) *gatewayStarter {
 		dir: filepath.Join(dir, gatewaysName), spawn: make(chan func()),
 		last: make(map[sandpit.ID]*gatewayProcess), grants: make(map[sandpit.ID]pendingGrant),
 	}
-	s.dialers = newDialerKeeper(s.run)
-	go s.spawner()
+	s.dialers = newDialerSupervisor(s.startProcess)
+	go s.runSpawner()
 	return s
 }
 
-// handle stores what a provider grants to gateways. Providers send that here, not through
+// handleGrant stores what a provider grants to gateways. Providers send that here, not through
 // the engine or a gateway, which are closer to sandboxes.
-func (s *gatewayStarter) handle(_ context.Context, req request, _ []*os.File) (reply, *os.File, error) {
+func (s *gatewayStarter) handleGrant(_ context.Context, req request, _ []*os.File) (reply, *os.File, error) {
 	if err := req.ID.Validate(); err != nil {
 		return reply{}, nil, err
 	}
@@ -158,8 +158,8 @@ func (s *gatewayStarter) takeGrant(id sandpit.ID) (dialer.Grant, error) {
 	return g, err
 }
 
-// serve answers the engine's requests. It ends with the engine.
-func (s *gatewayStarter) serve(conn *net.UnixConn) {
+// serveEngine answers the engine's requests. It ends with the engine.
+func (s *gatewayStarter) serveEngine(conn *net.UnixConn) {
 	for {
 		var req gatewayRequest
 		files, err := readPacket(conn, &req)
@@ -169,7 +169,7 @@ func (s *gatewayStarter) serve(conn *net.UnixConn) {
 			return // the engine is gone
 		}
 		if err == nil {
-			err = s.start(req, files)
+			err = s.startGateway(req, files)
 		}
 		if err != nil {
 			closeAll(files)
@@ -180,17 +180,17 @@ func (s *gatewayStarter) serve(conn *net.UnixConn) {
 	}
 }
 
-// spawner starts processes on a thread that never ends before the reaper does:
+// runSpawner starts processes on a thread that never ends before the reaper does:
 // they die with the thread that started them.
-func (s *gatewayStarter) spawner() {
+func (s *gatewayStarter) runSpawner() {
 	runtime.LockOSThread()
 	for f := range s.spawn {
 		f()
 	}
 }
 
-// run starts a process.
-func (s *gatewayStarter) run(cmd *exec.Cmd) error {
+// startProcess starts a process.
+func (s *gatewayStarter) startProcess(cmd *exec.Cmd) error {
 	started := make(chan error, 1)
 	s.spawn <- func() { started <- cmd.Start() }
 	return <-started
@@ -232,8 +232,8 @@ func (s *gatewayStarter) awaitLast(id sandpit.ID) error {
 	}
 }
 
-// start takes the files over, unless there is an error.
-func (s *gatewayStarter) start(req gatewayRequest, files []*os.File) error {
+// startGateway takes the files over, unless there is an error.
+func (s *gatewayStarter) startGateway(req gatewayRequest, files []*os.File) error {
 	if err := req.ID.Validate(); err != nil {
 		return err
 	}
@@ -263,7 +263,7 @@ func (s *gatewayStarter) start(req gatewayRequest, files []*os.File) error {
 		return fmt.Errorf("start a gateway: %w", err)
 	}
 	p.files = []*os.File{link, listen, config, life, dial} // see gatewayLinkFD and its neighbours
-	cmd, err := p.run(0)
+	cmd, err := p.startProcess(0)
 	if err != nil {
 		s.dialers.removeGateway(req.ID)
 		closeAll([]*os.File{listen, config, dial})
@@ -274,7 +274,7 @@ func (s *gatewayStarter) start(req gatewayRequest, files []*os.File) error {
 		defer close(p.ended)
 		_, _ = life.Read(make([]byte, 1))
 	}()
-	go p.keep(cmd)
+	go p.supervise(cmd)
 	s.last[req.ID] = p
 	return nil
 }
@@ -322,18 +322,18 @@ func newGatewayConfigFile(cfg gatewayConfig) (*os.File, error) {
 // with each that did not live long, since a sandbox may know how to break one.
 const (
 	restartFirst = 10 * time.Millisecond
-	restartMost  = 5 * time.Second
-	restartCalm  = time.Minute // who lived that long counts as sound
+	restartMax   = 5 * time.Second
+	restartReset = time.Minute // who lived that long counts as sound
 )
 
-// keep starts the gateway again until the sandbox is gone.
-func (p *gatewayProcess) keep(cmd *exec.Cmd) {
+// supervise starts the gateway again until the sandbox is gone.
+func (p *gatewayProcess) supervise(cmd *exec.Cmd) {
 	defer close(p.gone)
 	wait := restartFirst
 	for number := 1; ; number++ {
 		began := time.Now()
-		p.await(cmd)
-		if time.Since(began) > restartCalm {
+		p.awaitProcess(cmd)
+		if time.Since(began) > restartReset {
 			wait = restartFirst
 		}
 		select {
@@ -344,17 +344,17 @@ func (p *gatewayProcess) keep(cmd *exec.Cmd) {
 			return
 		case <-time.After(wait):
 		}
-		wait = min(2*wait, restartMost)
+		wait = min(2*wait, restartMax)
 		p.starter.dialers.renewGateway(p.id)
 		var err error
-		if cmd, err = p.run(number); err != nil {
+		if cmd, err = p.startProcess(number); err != nil {
 			cmd = nil // the machine may have room for it later
 		}
 	}
 }
 
-// await returns when the process has ended. It kills it when the sandbox is gone.
-func (p *gatewayProcess) await(cmd *exec.Cmd) {
+// awaitProcess returns when the process has ended. It kills it when the sandbox is gone.
+func (p *gatewayProcess) awaitProcess(cmd *exec.Cmd) {
 	if cmd == nil {
 		return
 	}
@@ -371,10 +371,10 @@ func (p *gatewayProcess) await(cmd *exec.Cmd) {
 	}
 }
 
-// run starts a process, the first or one after a break-down.
-func (p *gatewayProcess) run(number int) (*exec.Cmd, error) {
+// startProcess starts a process, the first or one after a break-down.
+func (p *gatewayProcess) startProcess(number int) (*exec.Cmd, error) {
 	cmd := gatewayCommand(number, p.files)
-	if err := p.starter.run(cmd); err != nil {
+	if err := p.starter.startProcess(cmd); err != nil {
 		return nil, explainNamespaceError(err)
 	}
 	return cmd, nil
@@ -401,9 +401,9 @@ func gatewayCommand(number int, files []*os.File) *exec.Cmd {
 
 // gatewayIDs maps a gateway's only user to one without rights: for root, one that
 // no engine uses; for anybody else, the user itself.
-func gatewayIDs() engineMapping {
+func gatewayIDs() idMapping {
 	if hasIDPool() {
-		return singleID(rangeBase + rangeSize)
+		return singleIDMapping(rangeBase + rangeSize)
 	}
-	return ownIDs()
+	return ownIDMapping()
 }

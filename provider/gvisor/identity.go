@@ -17,8 +17,8 @@ type identity struct {
 
 const maxIdentity = 4 << 20
 
-// file returns the identity as a file without a name, in memory.
-func (d identity) file() (*os.File, error) {
+// toFile returns the identity as a file without a name, in memory.
+func (d identity) toFile() (*os.File, error) {
 	data, err := json.Marshal(d)
 	if err != nil {
 		return nil, fmt.Errorf("write the identity: %w", err)

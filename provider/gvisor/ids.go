@@ -63,8 +63,8 @@ type sandboxIDs struct {
 	Count int `json:"count"`
 }
 
-// idsOf returns the IDs of the sandbox with a number.
-func idsOf(number int) sandboxIDs {
+// sandboxIDsOf returns the IDs of the sandbox with a number.
+func sandboxIDsOf(number int) sandboxIDs {
 	ids := sandboxIDs{Kernel: rangeBase + kernelBlock*rangeSize + number}
 	if number < blockNumbers {
 		ids.Files, ids.Count = rangeBase+(firstBlock+number)*rangeSize, rangeSize
@@ -74,8 +74,8 @@ func idsOf(number int) sandboxIDs {
 	return ids
 }
 
-// mapping maps IDs from 0 on to those of the file server.
-func (ids sandboxIDs) mapping() []syscall.SysProcIDMap {
+// toMapping maps IDs from 0 on to those of the file server.
+func (ids sandboxIDs) toMapping() []syscall.SysProcIDMap {
 	return []syscall.SysProcIDMap{{ContainerID: 0, HostID: ids.Files, Size: ids.Count}}
 }
 
@@ -87,9 +87,9 @@ type idLocks struct{ path string }
 // The places of the file: numbers of sandboxes, then those of engines.
 const engineNumbers = rangeSize
 
-// usualIDLocks is where the locks are on every machine, whatever directories a server is
+// idLocksPath is where the locks are on every machine, whatever directories a server is
 // configured with: two servers must not use the same IDs.
-const usualIDLocks = "/run/sandpit-ids"
+const idLocksPath = "/run/sandpit-ids"
 
 // findIDLocks returns the locks of the machine, or nil for those who may not give away
 // IDs. Where the usual directory cannot be written to, as in a container, the locks are in
@@ -98,9 +98,9 @@ func findIDLocks(runtimeDir string) (*idLocks, error) {
 	if !hasIDPool() {
 		return nil, nil //nolint:nilnil // sandboxes have the IDs of the user then
 	}
-	f, err := openIDFile(usualIDLocks)
+	f, err := openIDFile(idLocksPath)
 	if err == nil {
-		return &idLocks{usualIDLocks}, f.Close()
+		return &idLocks{idLocksPath}, f.Close()
 	}
 	for _, refused := range []error{unix.ENOENT, unix.EROFS, unix.EACCES, unix.EPERM} {
 		if errors.Is(err, refused) {
@@ -121,19 +121,19 @@ func (l idLocks) lockSandbox(seesOwners bool) (sandboxIDs, *os.File, error) {
 	if seesOwners {
 		first, count = 0, blockNumbers
 	}
-	number, f, err := l.lock(first, count)
-	return idsOf(number), f, err
+	number, f, err := l.lockNumber(first, count)
+	return sandboxIDsOf(number), f, err
 }
 
 // lockEngine locks the ID of an engine's root, in the same way.
 func (l idLocks) lockEngine() (id int, f *os.File, err error) {
-	number, f, err := l.lock(engineNumbers+firstEngine, rangeSize-firstEngine)
+	number, f, err := l.lockNumber(engineNumbers+firstEngine, rangeSize-firstEngine)
 	return rangeBase + number - engineNumbers, f, err
 }
 
-// lock locks one of count numbers from first on. It begins at a random one, so that a
+// lockNumber locks one of count numbers from first on. It begins at a random one, so that a
 // number that has just become free is rarely the next to be used.
-func (l idLocks) lock(first, count int) (int, *os.File, error) {
+func (l idLocks) lockNumber(first, count int) (int, *os.File, error) {
 	f, err := openIDFile(l.path)
 	if err != nil {
 		return 0, nil, fmt.Errorf("open the locks of user IDs: %w", err)
@@ -202,25 +202,25 @@ func containsIDs(r io.Reader, first, count int) bool {
 	return false
 }
 
-// admit lets the processes of a sandbox enter a control group, but not change its limits.
-func (ids *sandboxIDs) admit(group string) error {
+// allowEntry lets the processes of a sandbox enter a control group, but not change its limits.
+func (ids *sandboxIDs) allowEntry(group string) error {
 	if ids == nil {
 		return nil // they are the same user as the engine
 	}
-	return ids.give(filepath.Join(group, cgroup.ProcsFile), 0o664)
+	return ids.giveFile(filepath.Join(group, cgroup.ProcsFile), 0o664)
 }
 
-// give gives a file to the sandbox: to its kernel as owner and to its file server as group.
-func (ids *sandboxIDs) give(path string, mode os.FileMode) error {
+// giveFile gives a file to the sandbox: to its kernel as owner and to its file server as group.
+func (ids *sandboxIDs) giveFile(path string, mode os.FileMode) error {
 	if err := os.Chmod(path, mode); err != nil { // while it is the engine's
 		return err
 	}
 	return os.Chown(path, ids.Kernel, ids.Files)
 }
 
-// check makes sure that this process, which has a role in a sandbox, has the IDs of that
+// checkProcess makes sure that this process, which has a role in a sandbox, has the IDs of that
 // sandbox and can have no others.
-func (ids *sandboxIDs) check(role string) error {
+func (ids *sandboxIDs) checkProcess(role string) error {
 	if ids == nil {
 		return nil
 	}

@@ -18,7 +18,7 @@ var goferPipeRead, goferPipeWrite int
 // init keeps gVisor's pipe to the process that opened it. This program is the first
 // process of a sandbox too, unless a smaller guest is built in: without this, every
 // command of the sandbox would share a pipe with it. The engine's processes would have
-// the pipes of all their parents, and closeOthers would take a kernel's own pipe, which
+// the pipes of all their parents, and closeInherited would take a kernel's own pipe, which
 // gVisor uses, for one of them.
 func init() { //nolint:gochecknoinits // every program with the kernel linked in has the pipe, also tests
 	for _, fd := range []int{goferPipeRead, goferPipeWrite} {

@@ -50,7 +50,7 @@ func newInstance(p *Provider, engineDir string, rec record) *Instance {
 	i.connections.refreshToken = i.refreshToken
 	i.connections.monitor = liveness.New(rec.ID, i.connections.probeGuest, p.cfg.Liveness)
 	g := &gate{}
-	i.guest = envd.New(gated{g, i.HTTP(guest.Port)}, rec.Token)
+	i.guest = envd.New(gatedTransport{g, i.HTTP(guest.Port)}, rec.Token)
 	i.network = &networkControl{id: rec.ID, sandbox: i.location, trust: trustInstaller{i.guest}, grant: p.grantRanges}
 	i.lifecycle = &lifecycle{
 		provider: p, states: p.states, id: rec.ID, location: i.location, gate: g, networkLog: i.network.decisions,
@@ -63,7 +63,7 @@ func (i *Instance) ID() sandpit.ID { return i.id }
 
 // Handle implements sandpit.Instance.
 func (i *Instance) Handle() []byte {
-	return handle{Engine: i.location.engine().name(), ID: i.id}.encode()
+	return handle{Engine: i.location.engine().name(), ID: i.id}.toJSON()
 }
 
 // Guest implements sandpit.Instance.

@@ -28,7 +28,7 @@ import (
 // return: gVisor exits by itself.
 func kernelChildMain() int {
 	limits, err := enterLimits(os.Args)
-	err = errors.Join(err, closeOthers(os.Args))
+	err = errors.Join(err, closeInherited(os.Args))
 	if err != nil { // better no sandbox than one without its limits
 		fmt.Fprintln(os.Stderr, "sandpit:", err)
 		return 1
@@ -36,8 +36,8 @@ func kernelChildMain() int {
 	os.Args = limits.setFlags(os.Args)
 	switch filepath.Base(os.Args[0]) {
 	case kernelRole:
-		if os.Args, err = ownLayerFile(os.Args); err == nil {
-			os.Args, err = placeConduit(os.Args)
+		if os.Args, err = useLayerFile(os.Args); err == nil {
+			os.Args, err = moveConduit(os.Args)
 		}
 		if err != nil {
 			fmt.Fprintln(os.Stderr, "sandpit:", err)
@@ -46,7 +46,7 @@ func kernelChildMain() int {
 		_ = confine.AllowCPUID() // without it sandboxes are slower
 		gomaxprocs.Add(limits.extraProcessors())
 		limits.limitHeap()
-		collectLater()
+		delayGC()
 	case goferRole:
 		if err := confine.FileServer(); err != nil {
 			fmt.Fprintln(os.Stderr, "sandpit:", err)
@@ -61,10 +61,10 @@ func kernelChildMain() int {
 	return 1
 }
 
-// ownLayerFile has a layer in memory be in a file of its own, which is what one on
+// useLayerFile has a layer in memory be in a file of its own, which is what one on
 // disk is too. gVisor would put it among the programs' memory, and can save a layer by
 // itself only if it is not there. Only a gofer's presence would have it do so.
-func ownLayerFile(args []string) ([]string, error) {
+func useLayerFile(args []string) ([]string, error) {
 	const mounts, inMemory, inFile = "--gofer-mount-confs=", "erofs:memory", "erofs:anon"
 	i := slices.IndexFunc(args, func(a string) bool { return strings.HasPrefix(a, mounts+inMemory) }) // the root is first
 	if i < 0 {
@@ -80,13 +80,13 @@ func ownLayerFile(args []string) ([]string, error) {
 	return slices.Insert(args, i, "--gofer-filestore-fds="+strconv.Itoa(fd)), nil
 }
 
-// conduitPlace is the descriptor of the conduit in every kernel process. gVisor's saved
+// conduitNumber is the descriptor of the conduit in every kernel process. gVisor's saved
 // sockets know theirs by its number, and so find it again in another process. It is
 // above all that gVisor gives to a kernel, and below what a process may have at least.
-const conduitPlace = 300
+const conduitNumber = 300
 
-// placeConduit moves the conduit, which is the only file that is passed on, there.
-func placeConduit(args []string) ([]string, error) {
+// moveConduit moves the conduit, which is the only file that is passed on, there.
+func moveConduit(args []string) ([]string, error) {
 	const flag = "--pass-fd="
 	i := slices.IndexFunc(args, func(a string) bool { return strings.HasPrefix(a, flag) })
 	if i < 0 {
@@ -97,22 +97,22 @@ func placeConduit(args []string) ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("find the conduit: %w", err)
 	}
-	if fd == conduitPlace {
+	if fd == conduitNumber {
 		return args, nil // done before this process started itself again
 	}
-	if err := unix.Dup3(fd, conduitPlace, 0); err != nil { // for that it stays open
+	if err := unix.Dup3(fd, conduitNumber, 0); err != nil { // for that it stays open
 		return nil, fmt.Errorf("move the conduit: %w", err)
 	}
 	_ = unix.Close(fd) // there are two
 	args = slices.Clone(args)
-	args[i] = flag + strconv.Itoa(conduitPlace) + ":" + inside
+	args[i] = flag + strconv.Itoa(conduitNumber) + ":" + inside
 	return args, nil
 }
 
-// collectLater keeps the garbage collector from running while the kernel starts,
+// delayGC keeps the garbage collector from running while the kernel starts,
 // which would take a seventh of all the time, and gives back afterwards what is too
 // much. It runs all the same when there is too much for the sandbox: limitHeap.
-func collectLater() {
+func delayGC() {
 	usual := debug.SetGCPercent(-1)
 	time.AfterFunc(time.Second, func() {
 		debug.SetGCPercent(usual)
@@ -120,12 +120,12 @@ func collectLater() {
 	})
 }
 
-// closeOthers closes what this process got from the engine and was not meant
+// closeInherited closes what this process got from the engine and was not meant
 // for it. gVisor keeps connections to each sandbox open that are not marked to be
 // closed in new processes: a kernel process would hold those of its neighbours,
 // and soon there would be no room for its own, which have low numbers.
-func closeOthers(args []string) error {
-	highest := highestGiven(args)
+func closeInherited(args []string) error {
+	highest := highestFlagFD(args)
 	dir, err := os.Open("/proc/self/fd")
 	if err != nil {
 		return err
@@ -148,15 +148,15 @@ func closeOthers(args []string) error {
 	return nil
 }
 
-var givenPattern = regexp.MustCompile("^--[a-z-]*fds?=([0-9,:-]+)$")
+var fdFlagPattern = regexp.MustCompile("^--[a-z-]*fds?=([0-9,:-]+)$")
 
-// highestGiven returns the highest descriptor that the arguments of a gVisor
+// highestFlagFD returns the highest descriptor that the arguments of a gVisor
 // process name: --spec-fd=11, --io-fds=3,4, --pass-fd=15:3 where the second number
 // is that of the sandbox.
-func highestGiven(args []string) int {
+func highestFlagFD(args []string) int {
 	highest := 2
 	for _, a := range args {
-		m := givenPattern.FindStringSubmatch(a)
+		m := fdFlagPattern.FindStringSubmatch(a)
 		if m == nil {
 			continue
 		}

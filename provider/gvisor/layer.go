@@ -16,26 +16,26 @@ import (
 
 // copyLayer writes the sandbox's layer to the files, which are those of layerFileNames,
 // and has it go on. Programs stand still meanwhile.
-func (b *box) copyLayer(ctx context.Context, files []*os.File) error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if err := b.thereLocked(); err != nil {
+func (sb *engineSandbox) copyLayer(ctx context.Context, files []*os.File) error {
+	sb.mu.Lock()
+	defer sb.mu.Unlock()
+	if err := sb.checkRunningLocked(); err != nil {
 		return err
 	}
 	if len(files) != len(layerFileNames()) {
 		return sandpit.Errorf(sandpit.Invalid, "copy the layer: %d files, want %d", len(files), len(layerFileNames()))
 	}
-	if b.saved {
-		return sandpit.Errorf(sandpit.Conflict, "sandbox %s is being stopped", b.id)
+	if sb.isSaved {
+		return sandpit.Errorf(sandpit.Conflict, "sandbox %s is being stopped", sb.id)
 	}
-	b.guard.setDisabled(true)
-	err := b.limits.raiseMemory()
+	sb.guard.setDisabled(true)
+	err := sb.limits.raiseMemory()
 	if err == nil {
-		err = b.saveLayer(files)
+		err = sb.saveLayer(files)
 	}
-	b.guard.setDisabled(false)
-	if err = errors.Join(err, b.limits.lowerMemory(), ctx.Err()); err != nil {
-		return b.kernelErrorLocked("copy the layer of", err)
+	sb.guard.setDisabled(false)
+	if err = errors.Join(err, sb.limits.lowerMemory(), ctx.Err()); err != nil {
+		return sb.kernelErrorLocked("copy the layer of", err)
 	}
 	return nil
 }

@@ -55,8 +55,8 @@ func (p *Provider) limitsFor(spec sandpit.Resources) limitsRequest {
 	return req
 }
 
-// notify passes notes to Config.Notice, each text once.
-func (p *Provider) notify(notes []string) {
+// notifyLimits passes notes to Config.Notice, each text once.
+func (p *Provider) notifyLimits(notes []string) {
 	text := strings.Join(notes, "; ")
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -128,7 +128,7 @@ func newLimits(g cgroup.Groups, id sandpit.ID, owner string, req limitsRequest, 
 		if err := g.CreateSandboxGroup(hostRoot, dir); err != nil {
 			return l, fmt.Errorf("create a control group: %w", err)
 		}
-		if err := ids.admit(dir); err != nil {
+		if err := ids.allowEntry(dir); err != nil {
 			return l, fmt.Errorf("create a control group: %w", err)
 		}
 	}
@@ -245,8 +245,8 @@ func (l *limits) setPIDs(tasks int) error {
 	return l.groups.Set(cgroup.PIDs, "pids.max", "pids.max", strconv.Itoa(threadsPerTask*tasks+kernelThreads))
 }
 
-// write writes the kernelLimits to the bundle.
-func (l *limits) write(bundle string, ids *sandboxIDs) error {
+// writeKernelLimits writes the kernelLimits to the bundle.
+func (l *limits) writeKernelLimits(bundle string, ids *sandboxIDs) error {
 	k := kernelLimits{Groups: l.groups.Dirs(), Memory: l.enforced.Memory, IDs: ids}
 	if l.enforced.CPUs > 0 {
 		k.CPUs = min(int(math.Ceil(l.enforced.CPUs)), runtime.NumCPU())
@@ -258,8 +258,8 @@ func (l *limits) write(bundle string, ids *sandboxIDs) error {
 	return os.WriteFile(filepath.Join(bundle, limitsName), data, 0o644) //nolint:gosec // the directory is closed to others
 }
 
-// remove removes the groups; the sandbox's processes must have been killed.
-func (l *limits) remove() error {
+// removeGroups removes the groups; the sandbox's processes must have been killed.
+func (l *limits) removeGroups() error {
 	l.background.Wait()
 	l.closeEvents()
 	return l.groups.Remove()
@@ -292,7 +292,7 @@ func enterLimits(args []string) (kernelLimits, error) {
 	if err := json.Unmarshal(data, &k); err != nil {
 		return k, fmt.Errorf("read the limits: %w", err)
 	}
-	if err := k.IDs.check(filepath.Base(args[0])); err != nil {
+	if err := k.IDs.checkProcess(filepath.Base(args[0])); err != nil {
 		return k, err
 	}
 	for _, dir := range k.Groups {

@@ -16,9 +16,9 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/reach/network"
 )
 
-// connect makes the sandbox's link and has its gateway started. It returns the
+// connectGateway makes the sandbox's link and has its gateway started. It returns the
 // sandbox's end.
-func (b *box) connect(cfg gatewayConfig) (*os.File, error) {
+func (sb *engineSandbox) connectGateway(cfg gatewayConfig) (*os.File, error) {
 	gateway, inside, err := network.SocketPair()
 	if err != nil {
 		return nil, err
@@ -31,8 +31,8 @@ func (b *box) connect(cfg gatewayConfig) (*os.File, error) {
 	}
 	watch := os.NewFile(uintptr(pipe[0]), "watch")
 	defer watch.Close()
-	b.life = os.NewFile(uintptr(pipe[1]), "life")
-	if err := b.gateways.start(gatewayRequest{ID: b.id, Config: cfg}, gateway, watch); err != nil {
+	sb.gatewayLife = os.NewFile(uintptr(pipe[1]), "life")
+	if err := sb.gateways.requestGateway(gatewayRequest{ID: sb.id, Config: cfg}, gateway, watch); err != nil {
 		_ = inside.Close()
 		return nil, err
 	}

@@ -32,7 +32,7 @@ func (p *Provider) List(context.Context) ([]sandpit.Placement, error) {
 			seen[r.ID] = true
 			r.Spec.Env = nil // nobody's business
 			list = append(list, sandpit.Placement{
-				ID: r.ID, Handle: handle{Engine: engine, ID: r.ID}.encode(), Spec: r.Spec, CreatedAt: r.CreatedAt, CheckpointedAt: p.states.checkpointedAt(r.ID),
+				ID: r.ID, Handle: handle{Engine: engine, ID: r.ID}.toJSON(), Spec: r.Spec, CreatedAt: r.CreatedAt, CheckpointedAt: p.states.checkpointedAt(r.ID),
 				SavedBytes: p.states.bytes(r.ID), CheckpointBytes: p.states.checkpoints.Bytes(string(r.ID)),
 			})
 		}

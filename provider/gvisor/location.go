@@ -53,7 +53,7 @@ func (l *location) call(ctx context.Context, req request, files ...*os.File) (re
 	if sandpit.CodeOf(err) != sandpit.Gone {
 		return rep, f, err
 	}
-	dir, locateErr := l.provider.locate(ctx, l.id)
+	dir, locateErr := l.provider.locateSandbox(ctx, l.id)
 	switch {
 	case sandpit.CodeOf(locateErr) == sandpit.Conflict:
 		return rep, nil, locateErr
@@ -94,7 +94,7 @@ func (l *location) awaitStart(ctx context.Context) error {
 	poll := time.NewTicker(startPoll)
 	defer poll.Stop()
 	for {
-		dir, err := l.provider.locate(ctx, l.id)
+		dir, err := l.provider.locateSandbox(ctx, l.id)
 		if err == nil {
 			l.setEngineDir(dir)
 		}
@@ -115,7 +115,7 @@ func (l *location) awaitEnd(ctx context.Context) (exit sandpit.Exit, ended bool,
 	engine := l.engine()
 	rep, err := engine.run(ctx, request{Op: opWait})
 	if sandpit.CodeOf(err) == sandpit.Gone {
-		dir, err := l.provider.locate(ctx, l.id)
+		dir, err := l.provider.locateSandbox(ctx, l.id)
 		if err == nil && dir != engine.dir {
 			l.setEngineDir(dir)
 			return exit, false, nil
@@ -131,10 +131,10 @@ func (l *location) awaitEnd(ctx context.Context) (exit sandpit.Exit, ended bool,
 	return *rep.Exit, !rep.Stopped, nil
 }
 
-// locate returns the directory of the engine that has a sandbox.
+// locateSandbox returns the directory of the engine that has a sandbox.
 //
 // Conflict: the sandbox is stopped, suspended or archived. Gone: it does not exist.
-func (p *Provider) locate(ctx context.Context, id sandpit.ID) (string, error) {
+func (p *Provider) locateSandbox(ctx context.Context, id sandpit.ID) (string, error) {
 	if err := p.states.notRunning(id); err != nil {
 		return "", err
 	}

@@ -56,14 +56,14 @@ func startMemoryGuard(l *limits, conduit *os.File) (*memoryGuard, error) {
 	if g.marked, err = l.groups.Processes(cgroup.Memory); err != nil {
 		return nil, err
 	}
-	if g.conduit, err = duplicate(conduit); err != nil {
+	if g.conduit, err = duplicateFile(conduit); err != nil {
 		return nil, err
 	}
 	if g.events, err = l.takeEvents(); err != nil {
 		_ = g.conduit.Close()
 		return nil, fmt.Errorf("watch the sandbox's memory: %w", err)
 	}
-	go g.run()
+	go g.watch()
 	return g, nil
 }
 
@@ -93,7 +93,7 @@ func (g *memoryGuard) countKills() int64 {
 	return g.kills.Load()
 }
 
-func (g *memoryGuard) run() {
+func (g *memoryGuard) watch() {
 	defer close(g.done)
 	buf := make([]byte, 4096)
 	for {

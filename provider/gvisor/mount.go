@@ -145,11 +145,11 @@ func newUserNamespace(mapping []syscall.SysProcIDMap) (*os.File, error) {
 
 // mountedSource is something of the machine that a sandbox or its kernel uses.
 type mountedSource struct {
-	path     string
-	readOnly bool
-	exact    bool
-	owned    bool // by users of the machine, whom the sandbox sees
-	to       *mountSource
+	path        string
+	readOnly    bool
+	exact       bool
+	showsOwners bool // by users of the machine, whom the sandbox sees
+	result      *mountSource
 }
 
 // openSources opens what mounts show, and says where it is. The files are those that the
@@ -159,7 +159,7 @@ func (p *Provider) openSources(ctx context.Context, engine string, ids *sandboxI
 	defer users.close()
 	var files []*os.File
 	for _, s := range sources {
-		f, err := openOne(ctx, s, &users)
+		f, err := openMountSource(ctx, s, &users)
 		if err != nil {
 			return files, fmt.Errorf("mount: %w", err)
 		}
@@ -170,8 +170,8 @@ func (p *Provider) openSources(ctx context.Context, engine string, ids *sandboxI
 	return files, nil
 }
 
-// openOne returns nil if the engine goes by the path.
-func openOne(ctx context.Context, s mountedSource, users *mountUsers) (*os.File, error) {
+// openMountSource returns nil if the engine goes by the path.
+func openMountSource(ctx context.Context, s mountedSource, users *mountUsers) (*os.File, error) {
 	opened, err := openSource(s.path, s.exact)
 	if err != nil {
 		return nil, err
@@ -181,11 +181,11 @@ func openOne(ctx context.Context, s mountedSource, users *mountUsers) (*os.File,
 	if err != nil {
 		return nil, err
 	}
-	*s.to = mountSource{Path: s.path, Detached: users.ids != nil, Exact: s.exact, IsDir: info.IsDir()}
+	*s.result = mountSource{Path: s.path, Detached: users.ids != nil, Exact: s.exact, IsDir: info.IsDir()}
 	if users.ids == nil {
 		return nil, nil //nolint:nilnil // the path is enough
 	}
-	namespace, err := users.of(ctx, s)
+	namespace, err := users.namespaceFor(ctx, s)
 	if err != nil {
 		return nil, err
 	}
@@ -201,18 +201,18 @@ type mountUsers struct {
 	server  *os.File
 }
 
-// of returns the namespace for a source: what the machine's users own is for the file
+// namespaceFor returns the namespace for a source: what the machine's users own is for the file
 // server, and what only the engine opens for the engine.
-func (u *mountUsers) of(ctx context.Context, s mountedSource) (*os.File, error) {
+func (u *mountUsers) namespaceFor(ctx context.Context, s mountedSource) (*os.File, error) {
 	var err error
-	if !s.owned {
+	if !s.showsOwners {
 		if u.engines == nil {
 			u.engines, err = engineUsers(ctx, u.engine)
 		}
 		return u.engines, err
 	}
 	if u.server == nil {
-		u.server, err = newUserNamespace(u.ids.mapping())
+		u.server, err = newUserNamespace(u.ids.toMapping())
 	}
 	return u.server, err
 }

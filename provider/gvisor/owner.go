@@ -31,7 +31,7 @@ type engineProcess struct {
 	expected atomic.Bool
 }
 
-func (e *engineProcess) alive() bool {
+func (e *engineProcess) isAlive() bool {
 	select {
 	case <-e.ended:
 		return false
@@ -60,9 +60,9 @@ func (e *engineProcess) stop() error {
 	return nil
 }
 
-// words returns the start of the engine's log for an error message: a program
+// logStart returns the start of the engine's log for an error message: a program
 // that breaks down says why first.
-func (e *engineProcess) words() string {
+func (e *engineProcess) logStart() string {
 	buf := make([]byte, 1000)
 	n, _ := e.log.ReadAt(buf, 0) // as much as there is
 	if n == 0 {
@@ -79,7 +79,7 @@ func (p *Provider) startEngine(ctx context.Context) (*engineProcess, error) {
 	if p.closed {
 		return nil, sandpit.Errorf(sandpit.Unavailable, "the provider is closed")
 	}
-	if p.engine != nil && p.engine.alive() {
+	if p.engine != nil && p.engine.isAlive() {
 		return p.engine, nil
 	}
 	if p.engine != nil {
@@ -135,7 +135,7 @@ func (p *Provider) newEngineProcess(ctx context.Context) (*engineProcess, error)
 		defer close(e.ended)
 		_ = e.reaper.Wait() // how it ended does not matter: it is gone
 		if p.cfg.EngineLost != nil && !e.expected.Load() {
-			p.cfg.EngineLost(e.words())
+			p.cfg.EngineLost(e.logStart())
 		}
 	}()
 	_ = readyWrite.Close()
@@ -157,7 +157,7 @@ func (e *engineProcess) waitReady(ctx context.Context, ready *os.File) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		return sandpit.Errorf(sandpit.Internal, "the engine ended while starting: %s", e.words())
+		return sandpit.Errorf(sandpit.Internal, "the engine ended while starting: %s", e.logStart())
 	}
-	return rep.Error.err()
+	return rep.Error.toError()
 }

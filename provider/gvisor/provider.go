@@ -195,7 +195,7 @@ func (p *Provider) createInEngine(ctx context.Context, rec record, src bootSourc
 		return nil, err
 	}
 	defer file.Close()
-	if err := p.boot(ctx, inst, rec, src, file); err != nil {
+	if err := p.bootSandbox(ctx, inst, rec, src, file); err != nil {
 		undoCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), startTimeout)
 		defer cancel()
 		return nil, errors.Join(err, inst.location.engine().end(undoCtx, p.states.notRunning(inst.id) != nil))
@@ -215,11 +215,11 @@ func (p *Provider) writeNewRecord(engineDir string, rec record) (*os.File, error
 	return writeRecord(engineDir, rec)
 }
 
-// boot has the engine create the sandbox, and initializes the guest.
-func (p *Provider) boot(ctx context.Context, inst *Instance, rec record, src bootSource, record *os.File) error {
+// bootSandbox has the engine create the sandbox, and initializes the guest.
+func (p *Provider) bootSandbox(ctx context.Context, inst *Instance, rec record, src bootSource, record *os.File) error {
 	engine := inst.location.engine()
 	req := newCreateRequest(rec, src)
-	private, err := identity{Env: rec.Spec.Env}.file()
+	private, err := identity{Env: rec.Spec.Env}.toFile()
 	if err != nil {
 		return err
 	}
@@ -246,19 +246,19 @@ func (p *Provider) boot(ctx context.Context, inst *Instance, rec record, src boo
 			return err
 		}
 	}
-	rep, err := engine.run(ctx, request{Op: opCreate, Create: &req}, files.list()...)
+	rep, err := engine.run(ctx, request{Op: opCreate, Create: &req}, files.inOrder()...)
 	if err != nil {
 		if req.Network != nil {
 			withdrawGrant(ctx, engine.dir, inst.id)
 		}
 		return err
 	}
-	p.notify(rep.Notes)
-	return p.initialize(ctx, inst, rec, src.decisions)
+	p.notifyLimits(rep.Notes)
+	return p.initializeSandbox(ctx, inst, rec, src.decisions)
 }
 
-// initialize prepares a sandbox whose guest has started, and then has all limits apply.
-func (p *Provider) initialize(ctx context.Context, inst *Instance, rec record, decisions []sandpit.NetworkDecision) error {
+// initializeSandbox prepares a sandbox whose guest has started, and then has all limits apply.
+func (p *Provider) initializeSandbox(ctx context.Context, inst *Instance, rec record, decisions []sandpit.NetworkDecision) error {
 	if err := inst.initGuest(ctx, rec); err != nil {
 		return err
 	}
@@ -290,7 +290,7 @@ func (p *Provider) openMounts(ctx context.Context, engineDir string, req *create
 	}
 	req.Layer = layerFor(req.Limits, len(mounts)+len(req.Mounts) > 0)
 	if req.Layer.Dir != nil {
-		sources = append(sources, mountedSource{path: p.cfg.ScratchDir, to: req.Layer.Dir})
+		sources = append(sources, mountedSource{path: p.cfg.ScratchDir, result: req.Layer.Dir})
 	}
 	req.Setup = setupFor(req.Limits)
 	if req.Layer.Dir != nil && len(mounts)+len(req.Mounts) == 0 {
@@ -379,7 +379,7 @@ type handle struct {
 	ID     sandpit.ID `json:"id"`
 }
 
-func (h handle) encode() []byte {
+func (h handle) toJSON() []byte {
 	data, _ := json.Marshal(h) // two strings always encode
 	return data
 }
@@ -396,7 +396,7 @@ func (p *Provider) Attach(ctx context.Context, data []byte) (sandpit.Instance, e
 	if h.Engine == "" || strings.ContainsAny(h.Engine, "/\x00") || h.Engine[0] == '.' {
 		return nil, sandpit.Errorf(sandpit.Invalid, "invalid handle: engine %q", h.Engine)
 	}
-	inst, err := p.attach(ctx, h)
+	inst, err := p.attachSandbox(ctx, h)
 	if sandpit.CodeOf(err) == sandpit.Gone {
 		err = sandpit.Errorf(sandpit.NotFound, "%w", err)
 	}
@@ -406,9 +406,9 @@ func (p *Provider) Attach(ctx context.Context, data []byte) (sandpit.Instance, e
 	return inst, nil
 }
 
-// attach finds the sandbox, which may have moved since the handle was made.
-func (p *Provider) attach(ctx context.Context, h handle) (*Instance, error) {
-	dir, err := p.locate(ctx, h.ID)
+// attachSandbox finds the sandbox, which may have moved since the handle was made.
+func (p *Provider) attachSandbox(ctx context.Context, h handle) (*Instance, error) {
+	dir, err := p.locateSandbox(ctx, h.ID)
 	switch code := sandpit.CodeOf(err); code {
 	case sandpit.Conflict, sandpit.Gone:
 		rec, exists, findErr := p.states.find(h.ID)

@@ -64,7 +64,7 @@ func reaperMain(args []string) int {
 
 	dir, err := makeEngineDir(args[0])
 	if err != nil {
-		report(ready, err)
+		reportReady(ready, err)
 		return 1
 	}
 	defer dir.remove()
@@ -72,44 +72,44 @@ func reaperMain(args []string) int {
 	starter := newGatewayStarter(dir.path)
 	grants, err := fileListener(dir.grants)
 	if err != nil {
-		report(ready, err)
+		reportReady(ready, err)
 		return 1
 	}
 	gateways, theirs, err := socketPair(unix.SOCK_SEQPACKET)
 	if err != nil {
-		report(ready, err)
+		reportReady(ready, err)
 		return 1
 	}
 	conn, err := unixConn(gateways)
 	if err != nil {
-		report(ready, err)
+		reportReady(ready, err)
 		return 1
 	}
 	engine, err := startEngine(dir, []*os.File{dir.listen, ready, dir.lock, theirs}, log)
 	_ = theirs.Close()
 	if err != nil {
-		report(ready, err)
+		reportReady(ready, err)
 		return 1
 	}
 	if err := confine.Reaper(); err != nil { // before the engine can ask for anything
-		report(ready, fmt.Errorf("confine the reaper: %w", err))
+		reportReady(ready, fmt.Errorf("confine the reaper: %w", err))
 		return 1
 	}
-	go starter.serve(conn)                                    // ends with the engine
-	go func() { _ = serveListener(grants, starter.handle) }() // ends with this process
-	_ = ready.Close()                                         // the engine's copy is the one that counts now
+	go starter.serveEngine(conn)                                   // ends with the engine
+	go func() { _ = serveListener(grants, starter.handleGrant) }() // ends with this process
+	_ = ready.Close()                                              // the engine's copy is the one that counts now
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
 		_ = engine.Wait() // what it says is in the state
 	}()
-	awaitOwner(owner, ended)
+	awaitOwnerEnd(owner, ended)
 	if lasting {
-		awaitBoxes(filepath.Join(args[0], boxesName), ended)
+		awaitSandboxes(filepath.Join(args[0], boxesName), ended)
 	}
 	select {
 	case <-ended:
-		_ = leaveWords(dir.path, engine.ProcessState.String(), log) // nobody is there who could be told
+		_ = writeBreakdown(dir.path, engine.ProcessState.String(), log) // nobody is there who could be told
 	default:
 		_ = engine.Process.Kill() // fails only if it has ended
 		<-ended
@@ -124,15 +124,15 @@ func leaveOwner(args []string) {
 	cgroup.LeaveServerGroup(args) // before a place is found for the engine's groups
 }
 
-// report sends err to the owner. A failure to do so means that the owner is
+// reportReady sends err to the owner. A failure to do so means that the owner is
 // gone, which ends the reaper anyway.
-func report(ready *os.File, err error) {
+func reportReady(ready *os.File, err error) {
 	_ = json.NewEncoder(ready).Encode(readyReport{Error: newReplyError(err)})
 	_ = ready.Close()
 }
 
-// awaitOwner returns when the owner or the engine is gone.
-func awaitOwner(owner io.Reader, ended <-chan struct{}) {
+// awaitOwnerEnd returns when the owner or the engine is gone.
+func awaitOwnerEnd(owner io.Reader, ended <-chan struct{}) {
 	gone := make(chan struct{})
 	go func() {
 		defer close(gone)
@@ -144,8 +144,8 @@ func awaitOwner(owner io.Reader, ended <-chan struct{}) {
 	}
 }
 
-// awaitBoxes returns when the engine has no sandboxes any more, or is gone.
-func awaitBoxes(dir string, ended <-chan struct{}) {
+// awaitSandboxes returns when the engine has no sandboxes any more, or is gone.
+func awaitSandboxes(dir string, ended <-chan struct{}) {
 	look := time.NewTicker(lastingPeriod)
 	defer look.Stop()
 	for anyLocked(dir) {
@@ -183,14 +183,14 @@ func anyLocked(dir string) bool {
 //	boxes/    one record for each sandbox, see record.go
 //	cgroups   the control groups made for the engine
 //	gateways/ one socket for each online sandbox, see gateways.go
-//	grants    the reaper's socket, see gatewayStarter.handle
+//	grants    the reaper's socket, see gatewayStarter.handleGrant
 type engineDir struct {
 	path    string
 	lock    *os.File
 	listen  *os.File
 	grants  *os.File
 	cgroups cgroup.Groups
-	ids     engineMapping
+	ids     idMapping
 	idLock  *os.File // keeps others from using ids; nil if these are the user's own
 }
 
@@ -205,14 +205,14 @@ func makeEngineDir(path string) (*engineDir, error) {
 		return nil, fmt.Errorf("make the engine's directory: %w", err)
 	}
 	d := &engineDir{path: path}
-	if err := d.fill(); err != nil {
+	if err := d.createFiles(); err != nil {
 		d.remove()
 		return nil, fmt.Errorf("prepare the engine's directory: %w", err)
 	}
 	return d, nil
 }
 
-func (d *engineDir) fill() error {
+func (d *engineDir) createFiles() error {
 	var err error
 	if d.lock, err = os.OpenFile(filepath.Join(d.path, lockName), os.O_CREATE|os.O_RDWR, 0o600); err != nil {
 		return err
@@ -232,13 +232,13 @@ func (d *engineDir) fill() error {
 	if d.cgroups, err = cgroup.Plan(filepath.Base(d.path)); err != nil {
 		return err
 	}
-	if err := d.cgroups.Create(filepath.Join(d.path, cgroupsName), d.ids.outside()); err != nil {
+	if err := d.cgroups.Create(filepath.Join(d.path, cgroupsName), d.ids.rootID()); err != nil {
 		return err
 	}
 	if d.grants, err = listenIn(d.path, grantsName); err != nil {
 		return err
 	}
-	return d.bind()
+	return d.bindControl()
 }
 
 // reserveIDs decides which IDs the engine has.
@@ -248,20 +248,20 @@ func (d *engineDir) reserveIDs() error {
 		return err
 	}
 	if locks == nil {
-		d.ids = ownIDs()
+		d.ids = ownIDMapping()
 		return nil
 	}
 	id, lock, err := locks.lockEngine()
 	if err != nil {
 		return err
 	}
-	d.ids, d.idLock = engineIDs(id), lock
+	d.ids, d.idLock = engineIDMapping(id), lock
 	return nil
 }
 
-// bind makes the control socket. The engine itself calls listen, so that a
+// bindControl makes the control socket. The engine itself calls listen, so that a
 // peer's credentials on this socket are the engine's.
-func (d *engineDir) bind() error {
+func (d *engineDir) bindControl() error {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return err
@@ -336,17 +336,17 @@ func startEngine(dir *engineDir, files []*os.File, log *os.File) (*exec.Cmd, err
 	return cmd, nil
 }
 
-// engineMapping says which IDs of the machine the users of an engine or a gateway are.
-type engineMapping struct {
+// idMapping says which IDs of the machine the users of an engine or a gateway are.
+type idMapping struct {
 	uid, gid   []syscall.SysProcIDMap
 	ranged     bool
 	credential *syscall.Credential
 }
 
-// engineIDs maps root to an ID of the pool, and the pool to itself: an engine gives its
+// engineIDMapping maps root to an ID of the pool, and the pool to itself: an engine gives its
 // sandboxes IDs of their own.
-func engineIDs(id int) engineMapping {
-	m := singleID(id)
+func engineIDMapping(id int) idMapping {
+	m := singleIDMapping(id)
 	pool := syscall.SysProcIDMap{
 		ContainerID: rangeBase + kernelBlock*rangeSize, HostID: rangeBase + kernelBlock*rangeSize,
 		Size: poolSize - kernelBlock*rangeSize,
@@ -356,23 +356,23 @@ func engineIDs(id int) engineMapping {
 	return m
 }
 
-// singleID maps root to an ID of the pool.
-func singleID(id int) engineMapping {
+// singleIDMapping maps root to an ID of the pool.
+func singleIDMapping(id int) idMapping {
 	ids := []syscall.SysProcIDMap{{ContainerID: 0, HostID: id, Size: 1}}
-	return engineMapping{uid: ids, gid: ids, ranged: true, credential: &syscall.Credential{Uid: 0, Gid: 0}}
+	return idMapping{uid: ids, gid: ids, ranged: true, credential: &syscall.Credential{Uid: 0, Gid: 0}}
 }
 
-// ownIDs maps root to this process's own user, which is all that an ordinary user may
+// ownIDMapping maps root to this process's own user, which is all that an ordinary user may
 // map.
-func ownIDs() engineMapping {
-	return engineMapping{
+func ownIDMapping() idMapping {
+	return idMapping{
 		uid: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Geteuid(), Size: 1}},
 		gid: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getegid(), Size: 1}},
 	}
 }
 
-// outside returns the ID that root is outside.
-func (m engineMapping) outside() int { return m.uid[0].HostID }
+// rootID returns the ID that root is outside.
+func (m idMapping) rootID() int { return m.uid[0].HostID }
 
 // lockFile opens path, a file or directory that exists, and locks it.
 func lockFile(path string, how int) (*os.File, error) {

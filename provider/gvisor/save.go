@@ -22,32 +22,32 @@ const (
 	heldIdentity heldFile = "identity"
 )
 
-// save holds the sandbox still and writes its layer to the files, which are those of
+// saveStopped holds the sandbox still and writes its layer to the files, which are those of
 // layerFileNames. It stays still: nothing may change any more that was saved. When that
 // fails, or nobody waits for it any more, it goes on as if nothing had been.
-func (b *box) save(ctx context.Context, files []*os.File) error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if err := b.thereLocked(); err != nil {
+func (sb *engineSandbox) saveStopped(ctx context.Context, files []*os.File) error {
+	sb.mu.Lock()
+	defer sb.mu.Unlock()
+	if err := sb.checkRunningLocked(); err != nil {
 		return err
 	}
 	if len(files) != len(layerFileNames()) {
 		return sandpit.Errorf(sandpit.Invalid, "save: %d files, want %d", len(files), len(layerFileNames()))
 	}
-	if b.paused && !b.saved { // who saved it may have been killed, and somebody tries again
-		return sandpit.Errorf(sandpit.Conflict, "sandbox %s is paused", b.id)
+	if sb.paused && !sb.isSaved { // who saved it may have been killed, and somebody tries again
+		return sandpit.Errorf(sandpit.Conflict, "sandbox %s is paused", sb.id)
 	}
-	if !b.paused {
-		if err := b.container.Pause(); err != nil {
-			return b.kernelErrorLocked("pause", err)
+	if !sb.paused {
+		if err := sb.container.Pause(); err != nil {
+			return sb.kernelErrorLocked("pause", err)
 		}
-		b.paused = true
+		sb.paused = true
 	}
-	b.saved = true
-	b.guard.setDisabled(true)
-	err := b.limits.raiseMemory()
+	sb.isSaved = true
+	sb.guard.setDisabled(true)
+	err := sb.limits.raiseMemory()
 	if err == nil {
-		err = b.saveLayer(files)
+		err = sb.saveLayer(files)
 	}
 	if err == nil {
 		err = ctx.Err()
@@ -55,30 +55,30 @@ func (b *box) save(ctx context.Context, files []*os.File) error {
 	if err == nil {
 		return nil
 	}
-	return b.kernelErrorLocked("save", errors.Join(err, b.unsaveLocked()))
+	return sb.kernelErrorLocked("save", errors.Join(err, sb.undoSaveLocked()))
 }
 
-// unsaveLocked lets a sandbox go on that was to be stopped or paused on disk. The caller
+// undoSaveLocked lets a sandbox go on that was to be stopped or paused on disk. The caller
 // holds mu.
-func (b *box) unsaveLocked() error {
-	if b.paused {
-		if err := b.container.Resume(); err != nil {
+func (sb *engineSandbox) undoSaveLocked() error {
+	if sb.paused {
+		if err := sb.container.Resume(); err != nil {
 			return err
 		}
 	}
-	b.paused, b.saved = false, false
-	b.guard.setDisabled(false)
+	sb.paused, sb.isSaved = false, false
+	sb.guard.setDisabled(false)
 	var err error
-	if b.settings != nil {
-		err = b.letGoLocked(context.Background(), false) // which has a limit of its own
+	if sb.guestSettings != nil {
+		err = sb.releaseGuestLocked(context.Background(), false) // which has a limit of its own
 	}
-	return errors.Join(err, b.limits.lowerMemory())
+	return errors.Join(err, sb.limits.lowerMemory())
 }
 
 // saveLayer has the kernel write the layer. The files come from the provider, so
 // neither engine nor kernel has to find any path.
-func (b *box) saveLayer(files []*os.File) error {
-	conn, err := client.ConnectTo(b.container.Sandbox.ControlSocketPath)
+func (sb *engineSandbox) saveLayer(files []*os.File) error {
+	conn, err := client.ConnectTo(sb.container.Sandbox.ControlSocketPath)
 	if err != nil {
 		return fmt.Errorf("reach the kernel: %w", err)
 	}
@@ -90,47 +90,47 @@ func (b *box) saveLayer(files []*os.File) error {
 	return nil
 }
 
-// savedDir is a directory where gVisor finds the files of a saved layer.
-func (b *box) savedDir(files []*os.File) (string, error) {
-	return b.linked("saved", layerFileNames(), files)
+// linkLayer is a directory where gVisor finds the files of a saved layer.
+func (sb *engineSandbox) linkLayer(files []*os.File) (string, error) {
+	return sb.linkFiles("saved", layerFileNames(), files)
 }
 
-// heldFile returns a descriptor of the caller's own.
-func (b *box) heldFile(which heldFile) (*os.File, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	f := map[heldFile]*os.File{heldRoot: b.root, heldGuest: b.guest, heldIdentity: b.identity}[which]
+// openHeld returns a descriptor of the caller's own.
+func (sb *engineSandbox) openHeld(which heldFile) (*os.File, error) {
+	sb.mu.Lock()
+	defer sb.mu.Unlock()
+	f := map[heldFile]*os.File{heldRoot: sb.root, heldGuest: sb.guest, heldIdentity: sb.identity}[which]
 	if f == nil {
-		return nil, sandpit.Errorf(sandpit.Gone, "sandbox %s has no %q", b.id, string(which))
+		return nil, sandpit.Errorf(sandpit.Gone, "sandbox %s has no %q", sb.id, string(which))
 	}
-	return duplicate(f)
+	return duplicateFile(f)
 }
 
-// identify replaces the identity.
-func (b *box) identify(files []*os.File) error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if len(files) != 1 || b.identity == nil {
-		return sandpit.Errorf(sandpit.Gone, "sandbox %s cannot get another identity", b.id)
+// setIdentity replaces the identity.
+func (sb *engineSandbox) setIdentity(files []*os.File) error {
+	sb.mu.Lock()
+	defer sb.mu.Unlock()
+	if len(files) != 1 || sb.identity == nil {
+		return sandpit.Errorf(sandpit.Gone, "sandbox %s cannot get another identity", sb.id)
 	}
-	next, err := duplicate(files[0])
+	next, err := duplicateFile(files[0])
 	if err != nil {
 		return err
 	}
-	_ = b.identity.Close() // memory only
-	b.identity = next
+	_ = sb.identity.Close() // memory only
+	sb.identity = next
 	return nil
 }
 
 // markStopped says that the end of the kernel is not that of the sandbox.
-func (b *box) markStopped() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.stopped = true
+func (sb *engineSandbox) markStopped() {
+	sb.mu.Lock()
+	defer sb.mu.Unlock()
+	sb.stopped = true
 }
 
-func (b *box) wasStopped() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.stopped
+func (sb *engineSandbox) wasStopped() bool {
+	sb.mu.Lock()
+	defer sb.mu.Unlock()
+	return sb.stopped
 }

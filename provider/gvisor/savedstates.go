@@ -178,7 +178,7 @@ func newSavedStates(cfg Config) *savedStates {
 // killed processes have left.
 func (s *savedStates) open() error {
 	if s.canStop() {
-		if err := errors.Join(s.checkpoints.Create(), s.archived.create()); err != nil {
+		if err := errors.Join(s.checkpoints.Create(), s.archived.createDir()); err != nil {
 			return err
 		}
 	}

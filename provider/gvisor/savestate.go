@@ -35,10 +35,10 @@ type saveRequest struct {
 // all programs in it. When that fails, or nobody waits for it any more, it goes on as if
 // nothing had been, but that connections into it were closed: a kernel cannot be saved
 // with these.
-func (b *box) saveState(ctx context.Context, req saveRequest, files []*os.File) error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if err := b.thereLocked(); err != nil {
+func (sb *engineSandbox) saveState(ctx context.Context, req saveRequest, files []*os.File) error {
+	sb.mu.Lock()
+	defer sb.mu.Unlock()
+	if err := sb.checkRunningLocked(); err != nil {
 		return err
 	}
 	want := len(kernelFileNames())
@@ -48,69 +48,69 @@ func (b *box) saveState(ctx context.Context, req saveRequest, files []*os.File) 
 	if len(files) != want {
 		return sandpit.Errorf(sandpit.Invalid, "save: %d files, want %d", len(files), want)
 	}
-	if b.saved { // who saved it may have been killed, and somebody tries again
-		if err := b.unsaveLocked(); err != nil {
-			return b.kernelErrorLocked("resume", err)
+	if sb.isSaved { // who saved it may have been killed, and somebody tries again
+		if err := sb.undoSaveLocked(); err != nil {
+			return sb.kernelErrorLocked("resume", err)
 		}
 	}
-	wasPaused := b.paused
-	err := b.freezeLocked(ctx, req, files)
+	wasPaused := sb.paused
+	err := sb.freezeAndSaveLocked(ctx, req, files)
 	if err == nil {
 		err = ctx.Err()
 	}
 	if err == nil && req.Stay {
-		b.saved, b.pauseAfter = true, wasPaused
+		sb.isSaved, sb.pauseAfter = true, wasPaused
 		return nil
 	}
-	undo := b.unsaveLocked()
+	undo := sb.undoSaveLocked()
 	if undo == nil && wasPaused {
-		undo = b.pauseLocked()
+		undo = sb.pauseLocked()
 	}
 	if err = errors.Join(err, undo); err != nil {
-		return b.kernelErrorLocked("save", err)
+		return sb.kernelErrorLocked("save", err)
 	}
 	return nil
 }
 
-// freezeLocked has the guest let go, holds the sandbox still and writes it down. The
+// freezeAndSaveLocked has the guest let go, holds the sandbox still and writes it down. The
 // caller holds mu.
-func (b *box) freezeLocked(ctx context.Context, req saveRequest, files []*os.File) error {
-	if b.paused { // the guest has something to do first
-		if err := b.container.Resume(); err != nil {
+func (sb *engineSandbox) freezeAndSaveLocked(ctx context.Context, req saveRequest, files []*os.File) error {
+	if sb.paused { // the guest has something to do first
+		if err := sb.container.Resume(); err != nil {
 			return err
 		}
-		b.paused = false
+		sb.paused = false
 	}
-	if err := b.holdGuestLocked(ctx); err != nil {
+	if err := sb.freezeGuestLocked(ctx); err != nil {
 		return err
 	}
-	if err := b.pauseLocked(); err != nil {
+	if err := sb.pauseLocked(); err != nil {
 		return err
 	}
-	b.guard.setDisabled(true)
-	if err := b.limits.raiseMemory(); err != nil {
+	sb.guard.setDisabled(true)
+	if err := sb.limits.raiseMemory(); err != nil {
 		return err
 	}
 	if !req.Bare {
-		if err := b.writeState(files[:len(kernelFileNames())]); err != nil || !req.Layer {
+		if err := sb.writeState(files[:len(kernelFileNames())]); err != nil || !req.Layer {
 			return err
 		}
 	}
-	return b.saveLayer(files[len(kernelFileNames()):])
+	return sb.saveLayer(files[len(kernelFileNames()):])
 }
 
-func (b *box) pauseLocked() error {
-	if err := b.container.Pause(); err != nil {
+func (sb *engineSandbox) pauseLocked() error {
+	if err := sb.container.Pause(); err != nil {
 		return err
 	}
-	b.paused = true
+	sb.paused = true
 	return nil
 }
 
 // writeState has the kernel write itself down. The files come from the provider, so
 // neither engine nor kernel has to find any path.
-func (b *box) writeState(files []*os.File) error {
-	conn, err := client.ConnectTo(b.container.Sandbox.ControlSocketPath)
+func (sb *engineSandbox) writeState(files []*os.File) error {
+	conn, err := client.ConnectTo(sb.container.Sandbox.ControlSocketPath)
 	if err != nil {
 		return fmt.Errorf("reach the kernel: %w", err)
 	}
@@ -125,58 +125,58 @@ func (b *box) writeState(files []*os.File) error {
 	return nil
 }
 
-// unsave lets a sandbox be again what it was before it was saved to stay.
-func (b *box) unsave() error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if err := b.thereLocked(); err != nil {
+// undoSave lets a sandbox be again what it was before it was saved to stay.
+func (sb *engineSandbox) undoSave() error {
+	sb.mu.Lock()
+	defer sb.mu.Unlock()
+	if err := sb.checkRunningLocked(); err != nil {
 		return err
 	}
-	if !b.saved {
+	if !sb.isSaved {
 		return nil
 	}
-	err := b.unsaveLocked()
-	if err == nil && b.pauseAfter {
-		err = b.pauseLocked()
+	err := sb.undoSaveLocked()
+	if err == nil && sb.pauseAfter {
+		err = sb.pauseLocked()
 	}
 	if err != nil {
-		return b.kernelErrorLocked("resume", err)
+		return sb.kernelErrorLocked("resume", err)
 	}
 	return nil
 }
 
-// holdGuestLocked has the guest let go of all connections and settings.
-func (b *box) holdGuestLocked(ctx context.Context) error {
-	conn, err := b.order(ctx)
+// freezeGuestLocked has the guest let go of all connections and settings.
+func (sb *engineSandbox) freezeGuestLocked(ctx context.Context) error {
+	conn, err := sb.openOrder(ctx)
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
 	settings, err := guest.Hold(conn)
-	b.settings = settings // if there are any the guest has them no more, maybe
+	sb.guestSettings = settings // if there are any the guest has them no more, maybe
 	if err != nil {
 		return sandpit.Errorf(sandpit.Unavailable, "have the guest let go: %w", err)
 	}
 	return nil
 }
 
-// letGoLocked is the opposite, or has the guest of a kernel that was read from disk go on.
-func (b *box) letGoLocked(ctx context.Context, renew bool) error {
-	conn, err := b.order(ctx)
+// releaseGuestLocked is the opposite, or has the guest of a kernel that was read from disk go on.
+func (sb *engineSandbox) releaseGuestLocked(ctx context.Context, renew bool) error {
+	conn, err := sb.openOrder(ctx)
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	if err := guest.LetGo(conn, guest.Release{Settings: b.settings, Renew: renew}); err != nil {
+	if err := guest.LetGo(conn, guest.Release{Settings: sb.guestSettings, Renew: renew}); err != nil {
 		return sandpit.Errorf(sandpit.Unavailable, "have the guest go on: %w", err)
 	}
-	b.settings = nil
+	sb.guestSettings = nil
 	return nil
 }
 
-// order opens a connection for an order to the guest.
-func (b *box) order(ctx context.Context) (net.Conn, error) {
-	if b.conduit == nil {
+// openOrder opens a connection for an order to the guest.
+func (sb *engineSandbox) openOrder(ctx context.Context) (net.Conn, error) {
+	if sb.conduit == nil {
 		return nil, sandpit.Errorf(sandpit.Gone, "the sandbox is ending")
 	}
 	ours, theirs, err := socketPair(unix.SOCK_STREAM)
@@ -185,16 +185,16 @@ func (b *box) order(ctx context.Context) (net.Conn, error) {
 	}
 	defer ours.Close()
 	defer theirs.Close()
-	if err := b.send(ctx, b.conduit, guest.OrderMessage(), unix.UnixRights(int(theirs.Fd()))); err != nil {
+	if err := sb.sendToGuest(ctx, sb.conduit, guest.OrderMessage(), unix.UnixRights(int(theirs.Fd()))); err != nil {
 		return nil, fmt.Errorf("order the guest: %w", err)
 	}
 	return net.FileConn(ours)
 }
 
-// restore starts the kernel as the one that was written to the files. link is its
+// restoreKernel starts the kernel as the one that was written to the files. link is its
 // network, nil offline.
-func (b *box) restore(conf *config.Config, link *os.File, files []*os.File) error {
-	dir, err := b.linked("state", kernelFileNames(), files)
+func (sb *engineSandbox) restoreKernel(conf *config.Config, link *os.File, files []*os.File) error {
+	dir, err := sb.linkFiles("state", kernelFileNames(), files)
 	if err != nil {
 		return err
 	}
@@ -203,12 +203,12 @@ func (b *box) restore(conf *config.Config, link *os.File, files []*os.File) erro
 		args := linkArgs(link)
 		network = &args
 	}
-	return b.container.Restore(conf, dir, false, false, network)
+	return sb.container.Restore(conf, dir, false, false, network)
 }
 
-// linked makes a directory in which files have names.
-func (b *box) linked(name string, names []string, files []*os.File) (string, error) {
-	dir := filepath.Join(b.dir(), name)
+// linkFiles makes a directory in which files have names.
+func (sb *engineSandbox) linkFiles(name string, names []string, files []*os.File) (string, error) {
+	dir := filepath.Join(sb.bundlePath(), name)
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return "", err
 	}

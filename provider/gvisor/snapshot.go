@@ -47,7 +47,7 @@ func (l *lifecycle) snapshot(ctx context.Context, id sandpit.SnapshotID) (sandpi
 	if snapshots.Has(string(id)) {
 		return none, sandpit.Errorf(sandpit.AlreadyExists, "snapshot %s exists already", id)
 	}
-	dir, err := l.provider.locate(ctx, l.id)
+	dir, err := l.provider.locateSandbox(ctx, l.id)
 	if err != nil {
 		return none, err
 	}
@@ -83,7 +83,7 @@ func (p *Provider) describeSnapshot(id sandpit.SnapshotID, state kernelState) sa
 	snap := sandpit.Snapshot{
 		ID: id, Sandbox: state.Record.ID, Spec: state.Record.Spec, Size: state.bytes(), CreatedAt: state.SavedAt,
 	}
-	unloadable, err := p.unloadable(state)
+	unloadable, err := p.whyUnloadable(state)
 	snap.Memory = unloadable == nil
 	if err != nil {
 		snap.Unloadable = err.Error()
@@ -124,9 +124,9 @@ func (p *Provider) checkLoadable(state kernelState) error {
 	return nil
 }
 
-// unloadable returns why this engine cannot load the memory of a saved kernel whose files
+// whyUnloadable returns why this engine cannot load the memory of a saved kernel whose files
 // exist without it. Nil: it can. err is any other defect.
-func (p *Provider) unloadable(state kernelState) (reason, err error) {
+func (p *Provider) whyUnloadable(state kernelState) (reason, err error) {
 	reason = p.checkLoadable(state)
 	switch {
 	case reason == nil:
@@ -164,7 +164,7 @@ func (p *Provider) createCopy(ctx context.Context, id sandpit.ID, from sandpit.S
 		return nil, err
 	}
 	defer files.close()
-	unloadable, err := p.unloadable(files.state)
+	unloadable, err := p.whyUnloadable(files.state)
 	if err != nil {
 		return nil, err
 	}

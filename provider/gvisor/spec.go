@@ -99,7 +99,7 @@ func rootAnnotations(image string, l layer) map[string]string {
 	return map[string]string{
 		prefix + "source":  image,
 		prefix + "type":    "erofs",
-		prefix + "overlay": l.medium(),
+		prefix + "overlay": l.toOverlayMedium(),
 		prefix + "options": "size=" + strconv.FormatInt(l.Size, 10),
 	}
 }

@@ -17,42 +17,42 @@ import (
 	"github.com/sandpit-dev/sandpit/provider/gvisor/internal/cgroup"
 )
 
-// stats measures the sandbox from outside. The machine's control groups count
+// measure measures the sandbox from outside. The machine's control groups count
 // what there are groups for; the sandbox's own kernel is asked for the rest.
-func (b *box) stats() (sandpit.Stats, error) {
-	kernel, l, guard := b.measured()
-	if err := b.endedError(); err != nil {
+func (sb *engineSandbox) measure() (sandpit.Stats, error) {
+	kernel, l, guard := sb.measuredParts()
+	if err := sb.endedError(); err != nil {
 		return sandpit.Stats{}, err
 	}
 	if kernel == nil || l == nil {
-		return sandpit.Stats{}, sandpit.Errorf(sandpit.Unavailable, "sandbox %s is not running", b.id)
+		return sandpit.Stats{}, sandpit.Errorf(sandpit.Unavailable, "sandbox %s is not running", sb.id)
 	}
 	s := sandpit.Stats{At: time.Now(), Limits: l.enforced}
-	err := errors.Join(b.measureCPU(kernel, l, &s), b.measureMemory(kernel, l, &s), b.measurePIDs(kernel, &s))
+	err := errors.Join(sb.measureCPU(kernel, l, &s), sb.measureMemory(kernel, l, &s), sb.measurePIDs(kernel, &s))
 	s.OOMKills += guard.countKills()
-	if ended := b.endedError(); ended != nil {
+	if ended := sb.endedError(); ended != nil {
 		return s, ended
 	}
 	if err == nil {
 		return s, nil
 	}
-	b.mu.Lock() // whoever destroys it has it
-	defer b.mu.Unlock()
-	return s, b.kernelErrorLocked("measure", err)
+	sb.mu.Lock() // whoever destroys it has it
+	defer sb.mu.Unlock()
+	return s, sb.kernelErrorLocked("measure", err)
 }
 
-// measured returns what is asked for figures. The sandbox may be destroyed meanwhile: so the
+// measuredParts returns what is asked for figures. The sandbox may be destroyed meanwhile: so the
 // kernel is not taken from its container later, which forgets it then.
-func (b *box) measured() (*sandbox.Sandbox, *limits, *memoryGuard) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.container == nil {
+func (sb *engineSandbox) measuredParts() (*sandbox.Sandbox, *limits, *memoryGuard) {
+	sb.mu.Lock()
+	defer sb.mu.Unlock()
+	if sb.container == nil {
 		return nil, nil, nil
 	}
-	return b.container.Sandbox, b.limits, b.guard
+	return sb.container.Sandbox, sb.limits, sb.guard
 }
 
-func (b *box) measureCPU(kernel *sandbox.Sandbox, l *limits, s *sandpit.Stats) error {
+func (sb *engineSandbox) measureCPU(kernel *sandbox.Sandbox, l *limits, s *sandpit.Stats) error {
 	if dir := l.groups[cgroup.CPUTime]; dir != "" && !l.groups.IsV2(cgroup.CPUTime) {
 		ns, err := cgroup.ReadNumber(filepath.Join(dir, "cpuacct.usage"))
 		s.CPU = time.Duration(ns)
@@ -68,10 +68,10 @@ func (b *box) measureCPU(kernel *sandbox.Sandbox, l *limits, s *sandpit.Stats) e
 	return err
 }
 
-func (b *box) measureMemory(kernel *sandbox.Sandbox, l *limits, s *sandpit.Stats) error {
+func (sb *engineSandbox) measureMemory(kernel *sandbox.Sandbox, l *limits, s *sandpit.Stats) error {
 	dir := l.groups[cgroup.Memory]
 	if dir == "" {
-		event, err := kernel.Event(string(b.id))
+		event, err := kernel.Event(string(sb.id))
 		if err == nil {
 			s.Memory = int64(event.Event.Data.Memory.Usage.Usage) //nolint:gosec // no machine has that much
 		}
@@ -98,9 +98,9 @@ func (b *box) measureMemory(kernel *sandbox.Sandbox, l *limits, s *sandpit.Stats
 	return err
 }
 
-func (b *box) measurePIDs(kernel *sandbox.Sandbox, s *sandpit.Stats) error {
+func (sb *engineSandbox) measurePIDs(kernel *sandbox.Sandbox, s *sandpit.Stats) error {
 	text, err := kernel.CgroupsReadControlFile(control.CgroupControlFile{
-		Controller: string(cgroup.PIDs), Path: "/" + string(b.group) + "/" + guest.ProgramsGroup, Name: "pids.current",
+		Controller: string(cgroup.PIDs), Path: "/" + string(sb.group) + "/" + guest.ProgramsGroup, Name: "pids.current",
 	})
 	if err != nil {
 		return err

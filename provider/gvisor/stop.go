@@ -70,7 +70,7 @@ func (l *lifecycle) stop(ctx context.Context) error {
 	if l.states.suspended.Has(string(l.id)) {
 		return l.stopSuspended(ctx)
 	}
-	dir, err := l.provider.locate(ctx, l.id)
+	dir, err := l.provider.locateSandbox(ctx, l.id)
 	if err != nil {
 		return err
 	}
@@ -141,7 +141,7 @@ func (l *lifecycle) start(ctx context.Context) error {
 	defer lock.Close()
 	files, err := openLayerState(l.states.stopped, l.id)
 	if sandpit.CodeOf(err) == sandpit.NotFound {
-		if _, err := l.provider.locate(ctx, l.id); err != nil {
+		if _, err := l.provider.locateSandbox(ctx, l.id); err != nil {
 			return err
 		}
 		return sandpit.Errorf(sandpit.Conflict, "it is not stopped")

@@ -77,7 +77,7 @@ func (l *lifecycle) suspend(ctx context.Context) error {
 
 // suspendLocked suspends a sandbox that is not suspended. The caller has the lock.
 func (l *lifecycle) suspendLocked(ctx context.Context) error {
-	dir, err := l.provider.locate(ctx, l.id)
+	dir, err := l.provider.locateSandbox(ctx, l.id)
 	if err != nil {
 		return err
 	}
@@ -144,7 +144,7 @@ func (l *lifecycle) commitState(
 
 // logLimit is how long a gateway may take to send its log: more than the time in which a
 // failed one is restarted.
-const logLimit = restartMost + time.Second
+const logLimit = restartMax + time.Second
 
 // lastDecisions returns the network log of a sandbox that is being suspended. If the log
 // cannot be read it returns an entry that reports this: the sandbox may be the reason, and
@@ -176,7 +176,7 @@ func (l *lifecycle) resume(ctx context.Context) error {
 func (l *lifecycle) resumeLocked(ctx context.Context) error {
 	files, err := openKernelState(l.states.suspended, string(l.id))
 	if sandpit.CodeOf(err) == sandpit.NotFound {
-		if _, err := l.provider.locate(ctx, l.id); err != nil {
+		if _, err := l.provider.locateSandbox(ctx, l.id); err != nil {
 			return err
 		}
 		return sandpit.Errorf(sandpit.Conflict, "sandbox %s is not paused", l.id)
@@ -193,7 +193,7 @@ func (l *lifecycle) resumeLocked(ctx context.Context) error {
 func (l *lifecycle) resumeFrom(ctx context.Context, files kernelFiles, present kernelState) error {
 	p, rec := l.provider, present.Record
 	rec.Token = rand.Text() // the token in a copy of its memory must not give access
-	if unloadable, err := p.unloadable(files.state); err != nil || unloadable != nil {
+	if unloadable, err := p.whyUnloadable(files.state); err != nil || unloadable != nil {
 		return errors.Join(err, sandpit.WithHint(unloadable, "its files exist without its memory: stop it, and start it"))
 	}
 	if err := l.endLeftover(ctx); err != nil {

@@ -103,7 +103,7 @@ func (l *lifecycle) stopSuspended(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	unloadable, err := l.provider.unloadable(state)
+	unloadable, err := l.provider.whyUnloadable(state)
 	if err != nil {
 		return err
 	}

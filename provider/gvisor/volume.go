@@ -64,7 +64,7 @@ func (p *Provider) RemoveVolume(ctx context.Context, name string) error {
 	if err := sandpit.CheckVolumeName(name); err != nil {
 		return err
 	}
-	if err := p.takeVolume(name); err != nil {
+	if err := p.hideVolume(name); err != nil {
 		return err
 	}
 	dir, err := beneath.Open(p.cfg.VolumeDir)
@@ -78,14 +78,14 @@ func (p *Provider) RemoveVolume(ctx context.Context, name string) error {
 	return nil
 }
 
-// takeVolume takes a volume out of everybody's sight.
-func (p *Provider) takeVolume(name string) error {
+// hideVolume takes a volume out of everybody's sight.
+func (p *Provider) hideVolume(name string) error {
 	lock, err := p.lockVolumes(unix.LOCK_EX)
 	if err != nil {
 		return err
 	}
 	defer lock.Close()
-	if err := p.unused(name); err != nil {
+	if err := p.checkVolumeUnused(name); err != nil {
 		return err
 	}
 	// A directory of that name was half removed by somebody else: what comes now goes
@@ -101,9 +101,9 @@ func (p *Provider) takeVolume(name string) error {
 	return nil
 }
 
-// unused returns a Conflict if a sandbox has the volume, running or stopped. One that
+// checkVolumeUnused returns a Conflict if a sandbox has the volume, running or stopped. One that
 // is stopped meanwhile is kept before its engine forgets it, hence the order.
-func (p *Provider) unused(name string) error {
+func (p *Provider) checkVolumeUnused(name string) error {
 	found, err := listRecords(p.engines)
 	if err != nil {
 		return err
@@ -162,15 +162,15 @@ func (p *Provider) VolumeSize(ctx context.Context, name string) (int64, error) {
 	if err != nil {
 		return 0, sandpit.Errorf(sandpit.CodeOf(err), "count the bytes of volume %s: %w", name, err)
 	}
-	c := counter{seen: make(map[inode]bool)}
-	if err := c.count(ctx, fd, 0); err != nil {
+	c := byteCount{seen: make(map[inode]bool)}
+	if err := c.addDir(ctx, fd, 0); err != nil {
 		return 0, fmt.Errorf("count the bytes of volume %s: %w", name, err)
 	}
 	return c.bytes, nil
 }
 
-// counter adds up what files take on disk.
-type counter struct {
+// byteCount adds up what files take on disk.
+type byteCount struct {
 	bytes int64
 	files int
 	seen  map[inode]bool // of files with several names
@@ -178,8 +178,8 @@ type counter struct {
 
 type inode struct{ dev, number uint64 }
 
-// count adds what is in a directory, and closes it.
-func (c *counter) count(ctx context.Context, fd, depth int) error {
+// addDir adds what is in a directory, and closes it.
+func (c *byteCount) addDir(ctx context.Context, fd, depth int) error {
 	dir := os.NewFile(uintptr(fd), "volume")
 	defer dir.Close()
 	if depth > maxVolumeDepth {
@@ -189,7 +189,7 @@ func (c *counter) count(ctx context.Context, fd, depth int) error {
 	for {
 		names, err := dir.Readdirnames(batch)
 		for _, name := range names {
-			if err := c.add(ctx, fd, name, depth); err != nil && !errors.Is(err, unix.ENOENT) {
+			if err := c.addEntry(ctx, fd, name, depth); err != nil && !errors.Is(err, unix.ENOENT) {
 				return err
 			}
 		}
@@ -202,8 +202,8 @@ func (c *counter) count(ctx context.Context, fd, depth int) error {
 	}
 }
 
-// add adds one file, or a directory with what is in it.
-func (c *counter) add(ctx context.Context, dir int, name string, depth int) error {
+// addEntry adds one file, or a directory with what is in it.
+func (c *byteCount) addEntry(ctx context.Context, dir int, name string, depth int) error {
 	if c.files++; c.files > maxVolumeFiles {
 		return sandpit.Errorf(sandpit.Unsupported, "there are more than %d files", maxVolumeFiles)
 	}
@@ -230,5 +230,5 @@ func (c *counter) add(ctx context.Context, dir int, name string, depth int) erro
 	if err != nil {
 		return err
 	}
-	return c.count(ctx, fd, depth+1)
+	return c.addDir(ctx, fd, depth+1)
 }

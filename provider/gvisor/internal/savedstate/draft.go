@@ -37,7 +37,7 @@ func (s *Store[D]) Begin(name string, files ...string) (*Draft[D], error) {
 	var err error
 	if d.dir, d.lock, err = newDraftDir(s.Dir, name); err == nil {
 		for _, file := range files {
-			if _, err = d.create(file, s.IsLarge != nil && s.IsLarge(file)); err != nil {
+			if _, err = d.createFile(file, s.IsLarge != nil && s.IsLarge(file)); err != nil {
 				break
 			}
 		}
@@ -90,9 +90,9 @@ func lockDir(path string) (*os.File, error) {
 }
 
 // Create adds an empty file, which the draft closes.
-func (d *Draft[D]) Create(file string) (*os.File, error) { return d.create(file, false) }
+func (d *Draft[D]) Create(file string) (*os.File, error) { return d.createFile(file, false) }
 
-func (d *Draft[D]) create(file string, direct bool) (*os.File, error) {
+func (d *Draft[D]) createFile(file string, direct bool) (*os.File, error) {
 	f, err := newFile(filepath.Join(d.dir, file), direct)
 	if err != nil {
 		return nil, err
@@ -169,16 +169,16 @@ func copyFile(path string, source *os.File, size int64) error {
 //
 // AlreadyExists: a state with the name exists. Exhausted: the disk is full.
 func (d *Draft[D]) Commit(ctx context.Context, describe func(sizes map[string]int64) D) (D, error) {
-	return d.commit(ctx, describe, false)
+	return d.writeAndPublish(ctx, describe, false)
 }
 
 // Replace is Commit for a state that may exist: it is replaced in one step, and discarded
 // with the draft. A crash leaves one of both, and both are complete.
 func (d *Draft[D]) Replace(ctx context.Context, describe func(sizes map[string]int64) D) (D, error) {
-	return d.commit(ctx, describe, true)
+	return d.writeAndPublish(ctx, describe, true)
 }
 
-func (d *Draft[D]) commit(ctx context.Context, describe func(sizes map[string]int64) D, replace bool) (D, error) {
+func (d *Draft[D]) writeAndPublish(ctx context.Context, describe func(sizes map[string]int64) D, replace bool) (D, error) {
 	description, err := d.Write(describe)
 	if err != nil {
 		return description, err
@@ -244,7 +244,7 @@ func (d *Draft[D]) publish(replace bool) error {
 	}
 	switch exists := errors.Is(err, unix.EEXIST) || errors.Is(err, unix.ENOTEMPTY); {
 	case exists && replace:
-		return d.Explain(d.exchange(target))
+		return d.Explain(d.exchangeState(target))
 	case exists:
 		return d.Explain(sandpit.Errorf(sandpit.AlreadyExists, "it exists already"))
 	case err != nil:
@@ -259,8 +259,8 @@ func (d *Draft[D]) publish(replace bool) error {
 	return nil
 }
 
-// exchange swaps the draft with the state at target, which is the draft then.
-func (d *Draft[D]) exchange(target string) error {
+// exchangeState swaps the draft with the state at target, which is the draft then.
+func (d *Draft[D]) exchangeState(target string) error {
 	if err := unix.Renameat2(unix.AT_FDCWD, d.dir, unix.AT_FDCWD, target, unix.RENAME_EXCHANGE); err != nil {
 		return err
 	}
